@@ -1,0 +1,51 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "core/tensor.h"
+#include "core/thread_pool.h"
+
+namespace switchyard {
+namespace {
+
+TEST(BFloat16, RoundsToNearestEvenAndKeepsNan) {
+  EXPECT_EQ(bfloat16(1.0f).bits, 0x3f80);
+  EXPECT_EQ(bfloat16(std::bit_cast<float>(0x3f808000u)).bits, 0x3f80);  // tie goes to even
+  EXPECT_EQ(bfloat16(std::bit_cast<float>(0x3f818000u)).bits, 0x3f82);
+  EXPECT_TRUE(std::isnan(static_cast<float>(bfloat16(std::numeric_limits<float>::quiet_NaN()))));
+  EXPECT_TRUE(std::isinf(static_cast<float>(bfloat16(std::numeric_limits<float>::max()))));
+}
+
+TEST(Tensor, SlicesShareTheBufferAndMemoryIsCounted) {
+  const auto before = memory_in_use();
+  {
+    Tensor t = Tensor::zeros(DType::f32, {4, 3});
+    EXPECT_EQ(memory_in_use(), before + 48);
+    Tensor rows = t.slice_rows(1, 3);
+    rows.data<float>()[0] = 7;
+    EXPECT_EQ(t.data<float>()[3], 7);
+    EXPECT_EQ(t.slice_rows(2, 2).size(), 0);
+  }
+  EXPECT_EQ(memory_in_use(), before);
+}
+
+TEST(ThreadPool, EveryIndexOnceForAnyCountAndGrain) {
+  for (int threads : {1, 2, 3}) {
+    ThreadPool pool(threads);
+    for (std::int64_t count : {0, 1, 7, 1000}) {
+      for (std::int64_t grain : {1, 3, 1000}) {
+        std::vector<std::atomic<int>> hits(static_cast<std::size_t>(count));
+        pool.for_range(count, grain, [&](std::int64_t b, std::int64_t e) {
+          for (auto i = b; i < e; ++i) hits[static_cast<std::size_t>(i)]++;
+        });
+        for (auto& h : hits) EXPECT_EQ(h.load(), 1);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,63 @@
+// Element types. bfloat16 is the upper half of a float32, rounded to nearest even.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace switchyard {
+
+enum class DType : std::uint8_t { f32, bf16, i32, u8 };
+
+struct bfloat16 {
+  std::uint16_t bits = 0;
+
+  bfloat16() = default;
+  explicit bfloat16(float value) : bits(round(value)) {}
+  explicit operator float() const { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
+
+  // Round to nearest, ties to even; a NaN stays a NaN.
+  static std::uint16_t round(float value) {
+    auto word = std::bit_cast<std::uint32_t>(value);
+    if ((word & 0x7fffffffu) > 0x7f800000u) return static_cast<std::uint16_t>((word >> 16) | 0x40u);
+    word += 0x7fffu + ((word >> 16) & 1u);
+    return static_cast<std::uint16_t>(word >> 16);
+  }
+};
+static_assert(sizeof(bfloat16) == 2);
+
+constexpr std::size_t size_of(DType dtype) {
+  switch (dtype) {
+    case DType::bf16: return 2;
+    case DType::u8: return 1;
+    default: return 4;
+  }
+}
+
+constexpr std::string_view name_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32: return "float32";
+    case DType::bf16: return "bfloat16";
+    case DType::i32: return "int32";
+    default: return "uint8";
+  }
+}
+
+// "float32" or "bfloat16" (also "f32", "bf16"); throws Error(usage) for anything else, naming `key`.
+DType parse_float_dtype(std::string_view text, std::string_view key);
+
+constexpr bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
+
+template <typename T>
+struct dtype_of;
+template <>
+struct dtype_of<float> { static constexpr DType value = DType::f32; };
+template <>
+struct dtype_of<bfloat16> { static constexpr DType value = DType::bf16; };
+template <>
+struct dtype_of<std::int32_t> { static constexpr DType value = DType::i32; };
+template <>
+struct dtype_of<std::uint8_t> { static constexpr DType value = DType::u8; };
+
+}  // namespace switchyard

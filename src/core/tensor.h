@@ -1,0 +1,90 @@
+// Tensor: a dense, contiguous, row-major block of one rank's memory.
+//
+// A Tensor is a handle: copies share the buffer. Buffers are 64-byte aligned and counted by `memory_in_use` and
+// `memory_peak` (bytes, whole process). Element access through data<T>() checks the dtype.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+#include "core/error.h"
+
+namespace switchyard {
+
+using Shape = std::vector<std::int64_t>;
+
+std::int64_t num_elements(const Shape& shape);
+std::string to_string(const Shape& shape);
+
+class Buffer {
+ public:
+  explicit Buffer(std::size_t bytes);
+  ~Buffer();
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  std::byte* data() { return data_; }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* data_;
+  std::size_t bytes_;
+};
+
+std::size_t memory_in_use();
+std::size_t memory_peak();
+void reset_memory_peak();
+
+class Tensor {
+ public:
+  Tensor() = default;
+  Tensor(DType dtype, Shape shape);  // uninitialised
+  Tensor(DType dtype, Shape shape, std::shared_ptr<Buffer> buffer, std::size_t offset_bytes = 0);
+
+  static Tensor zeros(DType dtype, Shape shape);
+  template <typename T>
+  static Tensor of(const Shape& shape, std::span<const T> values) {
+    Tensor t(dtype_of<T>::value, shape);
+    CHECK(static_cast<std::int64_t>(values.size()) == t.size(), "{} values for shape {}", values.size(), to_string(shape));
+    std::copy(values.begin(), values.end(), t.data<T>());
+    return t;
+  }
+
+  bool defined() const { return buffer_ != nullptr; }
+  DType dtype() const { return dtype_; }
+  const Shape& shape() const { return shape_; }
+  std::int64_t dim(std::size_t i) const { return shape_[i]; }
+  std::size_t rank() const { return shape_.size(); }
+  std::int64_t size() const { return num_elements(shape_); }
+  std::size_t bytes() const { return static_cast<std::size_t>(size()) * size_of(dtype_); }
+  const std::shared_ptr<Buffer>& buffer() const { return buffer_; }
+  std::size_t offset_bytes() const { return offset_; }
+
+  template <typename T>
+  T* data() const {
+    CHECK(dtype_of<T>::value == dtype_, "tensor is {}", name_of(dtype_));
+    return reinterpret_cast<T*>(raw());
+  }
+  template <typename T>
+  std::span<T> span() const {
+    return {data<T>(), static_cast<std::size_t>(size())};
+  }
+  std::byte* raw() const { return buffer_ ? buffer_->data() + offset_ : nullptr; }
+
+  Tensor reshaped(Shape shape) const;                            // same elements, shares the buffer
+  Tensor slice_rows(std::int64_t begin, std::int64_t end) const;  // along dim 0, shares the buffer
+  Tensor clone() const;
+  Tensor cast(DType dtype) const;  // f32 <-> bf16; shares the buffer when the dtype is the same
+  void fill_zero();
+
+ private:
+  DType dtype_ = DType::f32;
+  Shape shape_;
+  std::shared_ptr<Buffer> buffer_;
+  std::size_t offset_ = 0;
+};
+
+}  // namespace switchyard
