@@ -1,0 +1,160 @@
+#include "kernels/dispatch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "hwy/targets.h"
+
+#if defined(__x86_64__) && defined(__linux__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+namespace switchyard {
+namespace {
+
+constexpr std::array<std::string_view, 4> kIsaNames = {"ref", "avx2", "avx512", "amx"};
+
+// AMX registers must be asked for once per process (Linux: arch_prctl); a refusal means no AMX.
+bool amx_available() {
+#if defined(__x86_64__) && defined(__linux__)
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
+  constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
+  if ((d & kAmxBf16) == 0 || (d & kAmxTile) == 0) return false;
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
+Isa detect_isa() {
+  [[maybe_unused]] const auto targets = hwy::SupportedTargets();
+#if defined(__x86_64__)
+  if ((targets & HWY_AVX3) != 0) return amx_available() ? Isa::amx : Isa::avx512;
+  if ((targets & HWY_AVX2) != 0) return Isa::avx2;
+#endif
+  return Isa::ref;
+}
+
+Isa isa_from_environment() {
+  const char* text = std::getenv("SWITCHYARD_ISA");
+  if (text == nullptr || *text == '\0') return machine_isa();
+  const auto found = std::find(kIsaNames.begin(), kIsaNames.end(), std::string_view(text));
+  if (found == kIsaNames.end()) {
+    fail_usage("[kernels] SWITCHYARD_ISA={}: expected ref, avx2, avx512 or amx", text);
+  }
+  return std::min(machine_isa(), static_cast<Isa>(found - kIsaNames.begin()));
+}
+
+constexpr int kNoOverride = -1;
+thread_local int isa_override = kNoOverride;
+
+using Note = std::tuple<const char*, const char*, const char*>;
+
+// What has been noted in this process. A thread asks it once per distinct note, so it is off the hot path.
+class Notes {
+ public:
+  // True when the note is new to the process.
+  bool add(const Note& note) {
+    std::lock_guard lock(mutex_);
+    return notes_.insert(note).second;
+  }
+  std::vector<Note> all() {
+    std::lock_guard lock(mutex_);
+    return {notes_.begin(), notes_.end()};
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<Note> notes_;
+};
+
+Notes& process_notes() {
+  static Notes notes;
+  return notes;
+}
+
+bool is_new(const Note& note) {
+  thread_local std::vector<Note> seen;
+  if (std::find(seen.begin(), seen.end(), note) != seen.end()) return false;
+  seen.push_back(note);
+  return process_notes().add(note);
+}
+
+bool verbose() {
+  static const bool on = [] {
+    const char* text = std::getenv("SWITCHYARD_VERBOSE");
+    return text != nullptr && std::string_view(text).find("dispatch") != std::string_view::npos;
+  }();
+  return on;
+}
+
+constexpr const char* kFallback = nullptr;  // in place of an implementation's name
+
+}  // namespace
+
+std::string_view name_of(Isa isa) { return kIsaNames[static_cast<std::size_t>(isa)]; }
+
+Isa machine_isa() {
+  static const Isa isa = detect_isa();
+  return isa;
+}
+
+Isa active_isa() {
+  if (isa_override != kNoOverride) return static_cast<Isa>(isa_override);
+  static const Isa isa = isa_from_environment();
+  return isa;
+}
+
+ScopedIsa::ScopedIsa(Isa isa) : previous_(isa_override) {
+  CHECK(isa <= machine_isa(), "{} asked for, the machine has {}", name_of(isa), name_of(machine_isa()));
+  isa_override = static_cast<int>(isa);
+}
+
+ScopedIsa::~ScopedIsa() { isa_override = previous_; }
+
+std::vector<Fallback> fallbacks_taken() {
+  std::vector<std::pair<std::string, std::string>> found;
+  for (const auto& [op, implementation, reason] : process_notes().all()) {
+    if (implementation == kFallback) found.emplace_back(op, reason);
+  }
+  std::sort(found.begin(), found.end());
+  found.erase(std::unique(found.begin(), found.end()), found.end());
+  std::vector<Fallback> result;
+  for (auto& [op, reason] : found) result.push_back({std::move(op), std::move(reason)});
+  return result;
+}
+
+namespace dispatch_detail {
+
+const char* missing(Isa isa) {
+  switch (isa) {
+    case Isa::amx: return "amx is not in this machine or is capped by SWITCHYARD_ISA";
+    case Isa::avx512: return "avx512 is not in this machine or is capped by SWITCHYARD_ISA";
+    default: return "avx2 is not in this machine or is capped by SWITCHYARD_ISA";
+  }
+}
+
+void note_refusal(const char* op, const char* implementation, const char* reason) {
+  if (!verbose() || !is_new({op, implementation, reason})) return;
+  fmt::print(stderr, "[dispatch] {}: {} refused: {}\n", op, implementation, reason);
+}
+
+void note_fallback(const char* op, const char* reason) {
+  if (!is_new({op, kFallback, reason}) || !verbose()) return;
+  fmt::print(stderr, "[dispatch] {}: runs the scalar reference: {}\n", op, reason);
+}
+
+}  // namespace dispatch_detail
+}  // namespace switchyard

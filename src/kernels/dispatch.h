@@ -1,0 +1,86 @@
+// Choice of a kernel's implementation.
+//
+// An op lists its implementations from best to `ref`; the first that the machine, the instruction set cap and the
+// shape allow runs. A refusal carries a reason. SWITCHYARD_ISA=ref|avx2|avx512|amx caps the instruction sets, and
+// SWITCHYARD_VERBOSE=dispatch prints each distinct refusal once to stderr. All functions are thread safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/error.h"
+
+namespace switchyard {
+
+enum class Isa : std::uint8_t { ref, avx2, avx512, amx };  // each includes those before it
+
+std::string_view name_of(Isa isa);
+
+// The best instruction set of this machine and operating system.
+Isa machine_isa();
+
+// machine_isa() capped by SWITCHYARD_ISA, or the value of this thread's innermost ScopedIsa.
+// Throws Error(usage) when SWITCHYARD_ISA holds any other word.
+Isa active_isa();
+
+// Test hook: caps the calling thread's choices (also for the work it hands to a pool) while it lives.
+// CHECKs that the machine has the instruction set.
+class ScopedIsa {
+ public:
+  explicit ScopedIsa(Isa isa);
+  ~ScopedIsa();
+  ScopedIsa(const ScopedIsa&) = delete;
+  ScopedIsa& operator=(const ScopedIsa&) = delete;
+
+ private:
+  int previous_;
+};
+
+// One way to run an op. `Shape` is whatever the op decides by (its argument struct, a dtype, ...).
+// `refuse` returns null to accept, or the reason not to; a null `refuse` accepts everything.
+// All strings are literals: they are compared by address and kept for the life of the process.
+template <typename Run, typename Shape>
+struct Implementation {
+  const char* name;
+  Isa isa;
+  Run* run;
+  const char* (*refuse)(const Shape&) = nullptr;
+};
+
+// An op that ran its scalar reference although it lists something faster, and why.
+struct Fallback {
+  std::string op;
+  std::string reason;
+};
+std::vector<Fallback> fallbacks_taken();  // in this process, each (op, reason) once, sorted
+
+namespace dispatch_detail {
+const char* missing(Isa isa);
+void note_refusal(const char* op, const char* implementation, const char* reason);
+void note_fallback(const char* op, const char* reason);
+}  // namespace dispatch_detail
+
+// The first implementation of `list` that accepts `shape`. The last must accept everything (`ref`).
+template <typename Run, typename Shape, std::size_t count>
+Run* choose(const char* op, const Implementation<Run, Shape> (&list)[count], const Shape& shape) {
+  const Isa cap = active_isa();
+  const char* first_reason = nullptr;
+  for (const auto& candidate : list) {
+    const char* reason = candidate.isa > cap ? dispatch_detail::missing(candidate.isa)
+                         : candidate.refuse  ? candidate.refuse(shape)
+                                             : nullptr;
+    if (reason == nullptr) {
+      if (first_reason != nullptr && candidate.isa == Isa::ref) dispatch_detail::note_fallback(op, first_reason);
+      return candidate.run;
+    }
+    if (first_reason == nullptr) first_reason = reason;
+    dispatch_detail::note_refusal(op, candidate.name, reason);
+  }
+  CHECK(false, "every implementation of {} refused, the last because: {}", op, first_reason);
+  return nullptr;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,31 @@
+// Grouped matrix products: consecutive runs of rows, each times its group's own matrix.
+//
+// R rows are split into G groups: group g owns the next group_sizes[g] rows, and sum(group_sizes) = R. Any group
+// may be empty or own every row; R may be 0. Operands and results are `dtype` (f32 or bf16) unless said, sums are
+// fp32 and rounded once. Matrices are dense row-major; results must not overlap operands. Bit-identical for any
+// number of threads.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "core/dtype.h"
+#include "core/thread_pool.h"
+
+namespace switchyard {
+
+// out[r,:] = lhs[r,:] · rhs[g(r)] + bias[g(r)].  lhs [R,k], rhs [G,k,n], bias [G,n] or null, out [R,n].
+void gmm(ThreadPool& pool, DType dtype, const void* lhs, const void* rhs, const void* bias,
+         std::span<const std::int64_t> group_sizes, std::int64_t k, std::int64_t n, void* out);
+
+// Gradient of gmm for lhs: dlhs[r,:] = dy[r,:] · rhs[g(r)]ᵀ.  dy [R,n], rhs [G,k,n], dlhs [R,k].
+void gmm_dlhs(ThreadPool& pool, DType dtype, const void* dy, const void* rhs,
+              std::span<const std::int64_t> group_sizes, std::int64_t k, std::int64_t n, void* dlhs);
+
+// Gradient of gmm for rhs: drhs[g] = lhs_gᵀ · dy_g over the rows of group g, zero for an empty group.
+// lhs [R,k], dy [R,n], drhs [G,k,n] of `drhs_dtype` (f32 or bf16).
+void gmm_drhs(ThreadPool& pool, DType dtype, const void* lhs, const void* dy,
+              std::span<const std::int64_t> group_sizes, std::int64_t k, std::int64_t n, void* drhs,
+              DType drhs_dtype);
+
+}  // namespace switchyard
