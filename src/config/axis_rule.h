@@ -1,4 +1,4 @@
-// One rule of `logical_axis_rules`: a logical dim name and the mesh axes it may be split over.
+// One line of logical_axis_rules: the mesh axes that a logical dim wants, in order (major to minor).
 #pragma once
 
 #include <string>
@@ -7,8 +7,10 @@
 namespace switchyard {
 
 struct AxisRule {
-  std::string name;
-  std::vector<std::string> axes;  // major to minor; empty: the dim stays whole
+  std::string name;                // logical dim, such as "activation_batch"
+  std::vector<std::string> axes;   // mesh axes; empty keeps the dim whole
+
+  friend bool operator==(const AxisRule&, const AxisRule&) = default;
 };
 
 }  // namespace switchyard
