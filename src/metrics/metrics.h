@@ -1,0 +1,57 @@
+// The scalars of a training step, and the two files they go to: JSON lines and TensorBoard events.
+//
+// docs/formats.md lists the names and describes both files.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "metrics/append_file.h"
+
+namespace switchyard {
+
+// One step's scalars, in the order in which they were first set.
+class StepMetrics {
+ public:
+  // Sets `name`; a name set before keeps its place and gets the new value.
+  void set(std::string name, double value);
+
+  // The value of `name`, or nullptr when it was not set. Valid until the next set().
+  const double* find(std::string_view name) const;
+
+  const std::vector<std::pair<std::string, double>>& values() const { return values_; }
+
+ private:
+  std::vector<std::pair<std::string, double>> values_;
+};
+
+// One JSON object without a line end: {"step":0,"learning/loss":…}. Numbers have up to 17 significant digits,
+// so that reading them back gives the same double; whole numbers have no fraction; NaN and infinities, which
+// JSON lacks, are null.
+std::string to_json_line(std::int64_t step, const StepMetrics& metrics);
+
+// Writes each step to the files asked for, at once and whole. Not thread-safe.
+class MetricsWriter {
+ public:
+  // Creates the files: `jsonl_path` itself, and events.out.tfevents.<seconds>.<host>.<process> in
+  // `tensorboard_dir`, which is created when missing. An empty path means none. An older file at `jsonl_path`
+  // is replaced. Error(usage) when one cannot be created; then none is left behind or changed.
+  MetricsWriter(std::string jsonl_path, std::string tensorboard_dir);
+
+  // Appends one step. Error(runtime) names the file and the reason (disk full, ...); both files then end with
+  // a whole record.
+  void write(std::int64_t step, const StepMetrics& metrics);
+
+  // Closes the files; Error(runtime) for a write failure that the system reports only now. Called once, or
+  // never.
+  void close();
+
+ private:
+  AppendFile jsonl_;
+  AppendFile events_;
+};
+
+}  // namespace switchyard

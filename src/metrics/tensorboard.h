@@ -1,0 +1,26 @@
+// TensorBoard event records: protobuf messages in TFRecord framing.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "metrics/metrics.h"
+
+namespace switchyard {
+
+// TFRecord framing, integers little-endian: length (8 bytes), masked CRC-32C of the length (4), `payload`,
+// masked CRC-32C of the payload (4).
+std::string tensorboard_record(std::string_view payload);
+
+// The record every event file starts with. `wall_time`: seconds since 1970.
+std::string tensorboard_file_header(double wall_time);
+
+// One record with all scalars of a step, as float32 (what the format holds), tagged with their names.
+std::string tensorboard_step(double wall_time, std::int64_t step, const StepMetrics& metrics);
+
+// events.out.tfevents.<seconds>.<host>.<process>: the part before the seconds is how TensorBoard finds the
+// file.
+std::string tensorboard_file_name(double wall_time);
+
+}  // namespace switchyard
