@@ -1,0 +1,146 @@
+#include "dist/comm/communicator.h"
+
+#include <cstring>
+
+#include "core/error.h"
+
+namespace switchyard {
+namespace {
+
+void copy_bytes(void* to, const void* from, std::int64_t bytes) {
+  if (bytes > 0 && to != from) std::memmove(to, from, static_cast<std::size_t>(bytes));
+}
+
+std::int64_t size_of_group(const Group& group) { return static_cast<std::int64_t>(group.ranks.size()); }
+
+CollectiveCall reduction(std::string_view kind, std::string_view axis, DType dtype, std::int64_t count) {
+  CHECK(dtype != DType::u8, "{} of uint8", kind);
+  return {.kind = kind, .axis = axis, .type = name_of(dtype), .size = count};
+}
+
+}  // namespace
+
+std::string to_string(const CollectiveCall& call) {
+  std::string text = fmt::format("{} over '{}' of {} {}", call.kind, call.axis, call.size, call.type);
+  if (call.kind == "broadcast") text += fmt::format(" from group rank {}", call.root);
+  return text;
+}
+
+Slice slice_of(std::int64_t count, int parts, int index) {
+  const std::int64_t base = count / parts;
+  const std::int64_t longer = count % parts;
+  const auto begin = [&](std::int64_t i) { return i * base + std::min(i, longer); };
+  return {begin(index), begin(index + 1)};
+}
+
+void Communicator::all_gather(const Group& group, std::string_view axis, const void* in, void* out,
+                              std::int64_t bytes) {
+  const CollectiveCall call{.kind = "all_gather", .axis = axis, .type = "bytes", .size = bytes};
+  check_group(group, call);
+  if (group.ranks.size() == 1) return copy_bytes(out, in, bytes);
+  record(call, bytes * (size_of_group(group) - 1), do_all_gather(group, call, in, out));
+}
+
+void Communicator::reduce_scatter(const Group& group, std::string_view axis, DType dtype, const void* in, void* out,
+                                  std::int64_t count) {
+  const CollectiveCall call = reduction("reduce_scatter", axis, dtype, count);
+  check_group(group, call);
+  const std::int64_t bytes = count * static_cast<std::int64_t>(size_of(dtype));
+  if (group.ranks.size() == 1) return copy_bytes(out, in, bytes);
+  record(call, bytes * (size_of_group(group) - 1), do_reduce_scatter(group, call, in, out));
+}
+
+void Communicator::all_reduce(const Group& group, std::string_view axis, DType dtype, void* data,
+                              std::int64_t count) {
+  all_reduce_as(group, reduction("all_reduce", axis, dtype, count), static_cast<std::int64_t>(size_of(dtype)), data);
+}
+
+void Communicator::all_reduce_f64(const Group& group, std::string_view axis, double* data, std::int64_t count) {
+  all_reduce_as(group, {.kind = "all_reduce", .axis = axis, .type = "float64", .size = count}, 8, data);
+}
+
+void Communicator::all_reduce_as(const Group& group, const CollectiveCall& call, std::int64_t element_bytes,
+                                 void* data) {
+  check_group(group, call);
+  if (group.ranks.size() == 1) return;
+  const Slice own = slice_of(call.size, static_cast<int>(group.ranks.size()), group.index);
+  const std::int64_t length = own.end - own.begin;
+  const std::int64_t sent = (call.size - length) + length * (size_of_group(group) - 1);
+  record(call, sent * element_bytes, do_all_reduce(group, call, data));
+}
+
+void Communicator::all_to_all(const Group& group, std::string_view axis, const void* in, void* out,
+                              std::int64_t bytes_per_rank) {
+  const CollectiveCall call{.kind = "all_to_all", .axis = axis, .type = "bytes", .size = bytes_per_rank};
+  check_group(group, call);
+  if (group.ranks.size() == 1) return copy_bytes(out, in, bytes_per_rank);
+  record(call, bytes_per_rank * (size_of_group(group) - 1), do_all_to_all(group, call, in, out));
+}
+
+void Communicator::ragged_all_to_all(const Group& group, std::string_view axis, const void* in,
+                                     std::span<const std::int64_t> send_offsets,
+                                     std::span<const std::int64_t> send_counts, void* out,
+                                     std::span<const std::int64_t> recv_offsets,
+                                     std::span<const std::int64_t> recv_counts, std::int64_t row_bytes) {
+  const CollectiveCall call{.kind = "ragged_all_to_all", .axis = axis, .type = "bytes a row", .size = row_bytes};
+  check_group(group, call);
+  const std::size_t ranks = group.ranks.size();
+  CHECK(send_offsets.size() == ranks && send_counts.size() == ranks && recv_offsets.size() == ranks &&
+            recv_counts.size() == ranks,
+        "{} on {} ranks with {}, {}, {}, {} entries", to_string(call), ranks, send_offsets.size(), send_counts.size(),
+        recv_offsets.size(), recv_counts.size());
+  if (ranks == 1) {
+    CHECK(send_counts[0] == recv_counts[0], "{} rows sent, {} received", send_counts[0], recv_counts[0]);
+    return copy_bytes(static_cast<std::byte*>(out) + recv_offsets[0] * row_bytes,
+                static_cast<const std::byte*>(in) + send_offsets[0] * row_bytes, send_counts[0] * row_bytes);
+  }
+  std::int64_t rows = 0;
+  for (std::size_t j = 0; j < ranks; ++j) {
+    CHECK(send_counts[j] >= 0 && recv_counts[j] >= 0, "{} and {} rows with group rank {}", send_counts[j],
+          recv_counts[j], j);
+    if (static_cast<int>(j) != group.index) rows += send_counts[j];
+  }
+  const RaggedSide side{in, send_offsets, send_counts, out, recv_offsets, recv_counts};
+  record(call, rows * row_bytes, do_ragged_all_to_all(group, call, side));
+}
+
+void Communicator::broadcast(const Group& group, std::string_view axis, int root_index, void* data,
+                             std::int64_t bytes) {
+  const CollectiveCall call{.kind = "broadcast", .axis = axis, .type = "bytes", .size = bytes, .root = root_index};
+  check_group(group, call);
+  CHECK(root_index >= 0 && root_index < size_of_group(group), "{} of {} ranks", to_string(call), group.ranks.size());
+  if (group.ranks.size() == 1) return;
+  record(call, group.index == root_index ? bytes * (size_of_group(group) - 1) : 0, do_broadcast(group, call, data));
+}
+
+void Communicator::barrier(const Group& group, std::string_view axis) {
+  const CollectiveCall call{.kind = "barrier", .axis = axis, .type = "bytes"};
+  check_group(group, call);
+  if (group.ranks.size() == 1) return;
+  record(call, 0, do_barrier(group, call));
+}
+
+std::vector<CollectiveCount> Communicator::counts() const {
+  std::vector<CollectiveCount> counts;
+  for (const auto& [key, count] : counts_) counts.push_back(count);
+  return counts;
+}
+
+void Communicator::check_group(const Group& group, const CollectiveCall& call) const {
+  CHECK(call.size >= 0, "{}", to_string(call));
+  CHECK(group.index >= 0 && group.index < size_of_group(group), "{}: index {} of {} ranks", to_string(call),
+        group.index, group.ranks.size());
+  const int mine = group.ranks[static_cast<std::size_t>(group.index)];
+  CHECK(mine == rank(), "{}: group says rank {}, this is {}", to_string(call), mine, rank());
+}
+
+void Communicator::record(const CollectiveCall& call, std::int64_t bytes, double wait_seconds) {
+  CollectiveCount& count = counts_[{std::string(call.kind), std::string(call.axis)}];
+  count.kind = call.kind;
+  count.axis = call.axis;
+  count.calls += 1;
+  count.bytes += bytes;
+  count.wait_seconds += wait_seconds;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,50 @@
+#include "dist/sharding.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace switchyard {
+
+Sharding replicated(std::size_t rank) { return {std::vector<Axes>(rank), {}}; }
+
+std::string to_string(const Sharding& sharding) {
+  std::vector<std::string> parts;
+  for (const Axes& axes : sharding.dims) parts.push_back(axes.empty() ? "-" : fmt::format("{}", fmt::join(axes, "+")));
+  std::string text = fmt::format("[{}]", fmt::join(parts, ", "));
+  if (!sharding.partial.empty()) text += fmt::format(" partial({})", fmt::join(sharding.partial, "+"));
+  return text;
+}
+
+Shape local_shape(const Mesh& mesh, const Shape& global, const Sharding& sharding) {
+  CHECK(global.size() == sharding.dims.size(), "shape {} with sharding {}", to_string(global), to_string(sharding));
+  Shape local = global;
+  for (std::size_t i = 0; i < local.size(); ++i) {
+    const int parts = mesh.product(sharding.dims[i]);
+    CHECK(global[i] % parts == 0, "shape {} with sharding {} on {}", to_string(global), to_string(sharding),
+          mesh.to_string());
+    local[i] = global[i] / parts;
+  }
+  return local;
+}
+
+Shape local_offset(const Mesh& mesh, int rank, const Shape& global, const Sharding& sharding) {
+  Shape offset = local_shape(mesh, global, sharding);
+  for (std::size_t i = 0; i < offset.size(); ++i) offset[i] *= mesh.index_along(rank, sharding.dims[i]);
+  return offset;
+}
+
+Sharding dual(const Mesh& mesh, const Sharding& sharding) {
+  const auto has = [](const Axes& axes, const std::string& name) {
+    return std::find(axes.begin(), axes.end(), name) != axes.end();
+  };
+  Sharding result{sharding.dims, {}};
+  for (const MeshAxis& axis : mesh.axes()) {
+    bool used = axis.size == 1 || has(sharding.partial, axis.name);
+    for (const Axes& axes : sharding.dims) used = used || has(axes, axis.name);
+    if (!used) result.partial.push_back(axis.name);
+  }
+  return result;
+}
+
+}  // namespace switchyard
