@@ -1,0 +1,63 @@
+// Hugging Face models: their config.json as our config keys, their tensors as our parameters.
+//
+// Our names and shapes (M emb_dim, V vocab, N heads, D head_dim, H mlp width, E experts): `embedding` [V,M],
+// `final_norm` [M], `head` [M,V] (absent when tied), and for layer i `layers.<i>.` followed by
+//   pre_attention_norm, post_attention_norm [M]
+//   attention.query [M,N,D]  attention.key, attention.value [M,Nkv,D]  attention.out [N,D,M]
+//   attention.q_norm, attention.k_norm [D]
+//   attention.wq_a [M,r]  attention.q_a_norm [r]  attention.wq_b [r,N,D]              (MLA with q_lora)
+//   attention.wkv_a [M,kv_lora+rope]  attention.kv_a_norm [kv_lora]  attention.wkv_b [kv_lora,N,nope+v]
+//   mlp.wi_0 (gate), mlp.wi_1 (up) [M,H]  mlp.wo [H,M]
+//   moe.gate [M,E]  moe.gate_bias [E]  moe.wi_0, moe.wi_1 [E,M,H]  moe.wo [E,H,M]  moe.shared.wi_0, wi_1, wo
+// A hub matrix is [out, in] with heads merged; ours is [in, out] with heads apart.
+#pragma once
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "checkpoint/safetensors.h"
+#include "core/tensor.h"
+
+namespace switchyard {
+
+// Which naming scheme a model's tensors follow. llama covers llama, mistral and dense qwen3.
+enum class HubFamily { llama, mixtral, deepseek, qwen_moe };
+
+// From `model_type`. Error(usage) when it is absent or not one we can run.
+HubFamily hub_family(const nlohmann::json& hub_config);
+
+// Our config keys (MaxText's names) for a config.json, in the style of transformers 5 (`rope_parameters`) or as
+// published (`rope_theta`, `rope_scaling`). Error(usage) naming the key for anything we would compute differently.
+std::map<std::string, nlohmann::json> config_from_hub(const nlohmann::json& hub_config);
+
+// The hub tensors that make up one of our parameters, in order (one, or E of them for an expert stack).
+struct HubTensors {
+  std::vector<std::string> names;
+  bool transposed = false;  // hub is [out, in], ours [in, out...]
+};
+
+// `our_name` must be one of the names above (CHECKed); `our_shape` gives the number of experts.
+HubTensors hub_tensors(HubFamily family, const std::string& our_name, const Shape& our_shape);
+// Shape of each of those hub tensors.
+Shape hub_shape(HubFamily family, const std::string& our_name, const Shape& our_shape);
+// Hub -> ours, f32 or bf16 kept (all of one dtype; gate_bias always f32 as in the file). Shapes are CHECKed.
+Tensor to_ours(const HubTensors& tensors, std::span<const Tensor> hub, const Shape& our_shape);
+// Ours -> hub; the exact inverse.
+std::vector<Tensor> to_hub(const HubTensors& tensors, const Tensor& ours);
+
+// One parameter from a folder. Error(usage) naming the missing or mis-shaped tensor.
+Tensor load_from_hub(const WeightFolder& folder, HubFamily family, const std::string& our_name,
+                     const Shape& our_shape);
+
+// Checks the whole set before anything is read: every tensor needed for `our_parameters` (name -> shape) is there with
+// the right shape, and nothing else is. Error(usage) lists up to five of the missing, mis-shaped and surplus names.
+// Returns the tensors that are skipped on purpose, for a notice: those of the multi-token-prediction layers, which
+// stand after the `num_layers` layers of the decoder, stored rotary frequencies, and an lm_head stored beside tied embeddings.
+std::vector<std::string> check_hub_tensors(const WeightFolder& folder, HubFamily family,
+                                           const std::map<std::string, Shape>& our_parameters,
+                                           std::int64_t num_layers);
+
+}  // namespace switchyard

@@ -1,0 +1,188 @@
+#include "checkpoint/safetensors.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include "checkpoint/json_file.h"
+#include "checkpoint/safetensors_header.h"
+#include "core/error.h"
+
+namespace switchyard {
+namespace {
+
+constexpr std::uint64_t kMaxHeader = 100'000'000;
+
+// Bytes of one element; 0 for a dtype that is not of the format.
+std::size_t element_size(const std::string& dtype) {
+  static const std::map<std::string, std::size_t> sizes = {
+      {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"I16", 2}, {"U16", 2}, {"F16", 2},
+      {"BF16", 2}, {"I32", 4}, {"U32", 4}, {"F32", 4},     {"F64", 8},     {"I64", 8}, {"U64", 8}};
+  const auto found = sizes.find(dtype);
+  return found == sizes.end() ? 0 : found->second;
+}
+
+// Shape x element size in bytes, or an error for a product that does not fit.
+std::uint64_t checked_bytes(const SafetensorsHeader::Item& item, const std::string& name, const std::string& path) {
+  const std::size_t size = element_size(item.dtype);
+  if (size == 0) fail_usage("[safetensors] {}: tensor {} has unknown dtype {}", path, in_quotes(name), in_quotes(item.dtype));
+  std::uint64_t bytes = size;
+  bool zero = false;
+  for (std::uint64_t d : item.shape) {
+    zero = zero || d == 0;
+    // Zero dimensions are left out so that a product of the others that overflows is still seen.
+    if (d != 0 && (__builtin_mul_overflow(bytes, d, &bytes) ||
+                   bytes > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))) {
+      fail_usage("[safetensors] {}: shape of tensor {} overflows 64 bits", path, in_quotes(name));
+    }
+  }
+  return zero ? 0 : bytes;
+}
+
+float half_to_float(std::uint16_t half) {
+  const auto sign = static_cast<std::uint32_t>(half & 0x8000u) << 16;
+  const std::uint32_t exponent = (half >> 10) & 31u, mantissa = half & 0x3ffu;
+  if (exponent == 0) {  // zero and subnormals: a multiple of 2^-24
+    const float value = static_cast<float>(mantissa) * 0x1p-24f;
+    return sign ? -value : value;
+  }
+  const std::uint32_t wide = exponent == 31 ? 255u : exponent + 112u;
+  return std::bit_cast<float>(sign | (wide << 23) | (mantissa << 13));
+}
+
+// Entries need not be aligned in the file, so every element is copied out.
+template <typename From, typename To, typename Convert>
+Tensor converted(const SafetensorsFile::Entry& entry, Convert convert) {
+  Tensor out(dtype_of<To>::value, entry.shape);
+  To* to = out.data<To>();
+  const std::size_t n = entry.bytes.size() / sizeof(From);
+  for (std::size_t i = 0; i < n; ++i) {
+    From value;
+    std::memcpy(&value, entry.bytes.data() + i * sizeof(From), sizeof(From));
+    to[i] = convert(value);
+  }
+  return out;
+}
+
+Tensor copied(const SafetensorsFile::Entry& entry, DType dtype) {
+  Tensor out(dtype, entry.shape);
+  if (!entry.bytes.empty()) std::memcpy(out.raw(), entry.bytes.data(), entry.bytes.size());
+  return out;
+}
+
+std::shared_ptr<const void> map_file(const std::string& path, std::size_t& size) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) fail_usage("[safetensors] {}: cannot be opened: {}", path, std::strerror(errno));
+  struct stat info {};
+  const bool regular = ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
+  size = regular ? static_cast<std::size_t>(info.st_size) : 0;
+  void* data = size > 0 ? ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
+  const int reason = errno;
+  ::close(fd);
+  if (!regular) fail_usage("[safetensors] {}: not a regular file", path);
+  if (size == 0) fail_usage("[safetensors] {}: the file is empty", path);
+  if (data == MAP_FAILED) fail_usage("[safetensors] {}: cannot be mapped: {}", path, std::strerror(reason));
+  return {data, [size](const void* p) { ::munmap(const_cast<void*>(p), size); }};
+}
+
+}  // namespace
+
+SafetensorsFile SafetensorsFile::open(const std::string& path) {
+  SafetensorsFile file;
+  file.path_ = path;
+  std::size_t size = 0;
+  file.storage_ = map_file(path, size);
+  file.parse_all({static_cast<const std::byte*>(file.storage_.get()), size});
+  return file;
+}
+
+SafetensorsFile SafetensorsFile::parse(std::span<const std::byte> bytes, const std::string& name) {
+  SafetensorsFile file;
+  file.path_ = name;
+  const auto copy = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
+  file.storage_ = std::shared_ptr<const void>(copy, copy->data());
+  file.parse_all(*copy);
+  return file;
+}
+
+void SafetensorsFile::parse_all(std::span<const std::byte> file) {
+  if (file.size() < 8) fail_usage("[safetensors] {}: {} bytes, expected at least 8", path_, file.size());
+  std::uint64_t length = 0;
+  for (std::size_t i = 8; i-- > 0;) length = (length << 8) | std::to_integer<std::uint64_t>(file[i]);
+  if (length > kMaxHeader) {
+    fail_usage("[safetensors] {}: header of {} bytes, expected at most {}", path_, length, kMaxHeader);
+  }
+  if (length > file.size() - 8) {
+    fail_usage("[safetensors] {}: header of {} bytes in a file of {}: truncated", path_, length, file.size());
+  }
+  const std::string_view text(reinterpret_cast<const char*>(file.data()) + 8, length);
+  SafetensorsHeader header = parse_safetensors_header(text, path_);
+  metadata_ = std::move(header.metadata);
+  const auto data = file.subspan(8 + length);
+
+  std::vector<std::pair<std::array<std::uint64_t, 2>, const std::string*>> order;
+  for (auto& [name, item] : header.items) {
+    const std::uint64_t bytes = checked_bytes(item, name, path_);
+    const std::uint64_t begin = item.offsets[0], end = item.offsets[1];
+    if (begin > end || end > data.size()) {
+      fail_usage("[safetensors] {}: offsets [{}, {}) of tensor {} are not inside the {} bytes of data", path_, begin,
+                 end, in_quotes(name), data.size());
+    }
+    if (end - begin != bytes) {
+      fail_usage("[safetensors] {}: tensor {} takes {} bytes by its shape and dtype {}, its offsets say {}", path_,
+                 in_quotes(name), bytes, item.dtype, end - begin);
+    }
+    order.push_back({{begin, end}, &name});
+    entries_[name] = {item.dtype, Shape(item.shape.begin(), item.shape.end()), data.subspan(begin, bytes)};
+  }
+  std::sort(order.begin(), order.end(),
+            [](const auto& a, const auto& b) { return std::tie(a.first, *a.second) < std::tie(b.first, *b.second); });
+  std::uint64_t expected = 0;
+  for (const auto& [range, name] : order) {
+    if (range[0] != expected) {
+      fail_usage("[safetensors] {}: tensor {} begins at byte {} of the data, expected {} ({})", path_, in_quotes(*name),
+                 range[0], expected, range[0] < expected ? "tensors overlap" : "a hole");
+    }
+    expected = range[1];
+  }
+  if (expected != data.size()) {
+    fail_usage("[safetensors] {}: {} bytes follow the last tensor", path_, data.size() - expected);
+  }
+}
+
+Tensor SafetensorsFile::read(const std::string& name) const {
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) fail_usage("[safetensors] {}: no tensor {}", path_, in_quotes(name));
+  const Entry& entry = found->second;
+  const std::string& type = entry.dtype;
+  const auto narrow = [&](auto value) {
+    if (!std::in_range<std::int32_t>(value)) {
+      fail_usage("[safetensors] {}: tensor {} holds {}, which does not fit in 32 bits", path_, in_quotes(name), value);
+    }
+    return static_cast<std::int32_t>(value);
+  };
+  if (type == "F32") return copied(entry, DType::f32);
+  if (type == "BF16") return copied(entry, DType::bf16);
+  if (type == "I32") return copied(entry, DType::i32);
+  if (type == "U8" || type == "BOOL") return copied(entry, DType::u8);
+  if (type == "F16") return converted<std::uint16_t, float>(entry, half_to_float);
+  if (type == "F64") return converted<double, float>(entry, [](double v) { return static_cast<float>(v); });
+  if (type == "I64") return converted<std::int64_t, std::int32_t>(entry, narrow);
+  if (type == "U32") return converted<std::uint32_t, std::int32_t>(entry, narrow);
+  if (type == "U16") return converted<std::uint16_t, std::int32_t>(entry, narrow);
+  fail_usage("[safetensors] {}: tensor {} is {}; F32, BF16, F16, F64, I32, I64, U32, U16, U8 and BOOL can be read",
+             path_, in_quotes(name), type);
+}
+
+}  // namespace switchyard

@@ -1,0 +1,80 @@
+// Reading and writing safetensors files.
+//
+// Layout: 8 bytes little-endian length of the header, the header (JSON: tensor name -> dtype, shape, data_offsets;
+// and optionally "__metadata__" with string values), then the bytes of all tensors. The reader trusts nothing. It
+// refuses, naming the file and the broken rule: a header over 100 MB or past the end of the file, JSON that is not
+// exactly of that form, duplicate keys, an unknown dtype, a negative or overflowing shape, offsets that do not match
+// shape x dtype, do not start at 0, overlap, leave holes or do not end at the end of the file.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/tensor.h"
+
+namespace switchyard {
+
+class SafetensorsFile {
+ public:
+  struct Entry {
+    std::string dtype;                 // as in the file: "F32", "BF16", ...
+    Shape shape;
+    std::span<const std::byte> bytes;  // points into the mapped file; lives as long as the SafetensorsFile
+  };
+
+  // Maps the file read-only. Throws Error(usage) naming path and the broken rule.
+  static SafetensorsFile open(const std::string& path);
+  // The same from memory, which is copied; `name` stands for the path in messages.
+  static SafetensorsFile parse(std::span<const std::byte> bytes, const std::string& name);
+
+  const std::map<std::string, Entry>& entries() const { return entries_; }
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  const std::string& path() const { return path_; }
+  bool contains(const std::string& name) const { return entries_.contains(name); }
+
+  // A copy of one tensor. F32, BF16, I32 and U8 (also BOOL) keep their type; F16 and F64 become f32; I64, U32 and U16
+  // become i32, and a value that does not fit is an Error(usage). Other dtypes and missing names are Error(usage).
+  Tensor read(const std::string& name) const;
+
+ private:
+  SafetensorsFile() = default;
+  void parse_all(std::span<const std::byte> file);
+
+  std::string path_;
+  std::shared_ptr<const void> storage_;  // the mapping, or the copied bytes
+  std::map<std::string, Entry> entries_;
+  std::map<std::string, std::string> metadata_;
+};
+
+// Writes f32, bf16, i32 and u8 tensors, sorted by name, and reads nothing back. The file appears under `path`
+// complete or not at all: it is written beside it, flushed to disk, and renamed. Throws Error(runtime) on failure and
+// leaves no temporary file.
+void write_safetensors(const std::string& path, const std::map<std::string, Tensor>& tensors,
+                       const std::map<std::string, std::string>& metadata);
+
+// The weights of a Hugging Face folder: model.safetensors, or the shards of model.safetensors.index.json. A path to one
+// .safetensors file is taken as it is.
+// Every tensor of the index must be in its shard and every tensor of a shard in the index. Error(usage) otherwise.
+class WeightFolder {
+ public:
+  static WeightFolder open(const std::string& folder);
+
+  const std::string& path() const { return path_; }
+  std::vector<std::string> names() const;  // sorted
+  bool contains(const std::string& name) const { return shard_of_.contains(name); }
+  const Shape& shape(const std::string& name) const;  // Error(usage) when missing
+  Tensor read(const std::string& name) const;         // as SafetensorsFile::read
+
+ private:
+  const SafetensorsFile& shard(const std::string& name) const;
+
+  std::string path_;
+  std::vector<SafetensorsFile> shards_;
+  std::map<std::string, std::size_t> shard_of_;
+};
+
+}  // namespace switchyard
