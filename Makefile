@@ -1,0 +1,78 @@
+# What people type. The build itself is CMakeLists.txt; this file only names its variants.
+#
+#   make            build build/release/switchyard        make test-asan  tests under ASan and UBSan
+#   make train      install, build, train a small model   make test-tsan  tests under TSan
+#   make test       install, build, run all tests         make soak       long tests, then the fuzzers
+#   make fuzz       libFuzzer targets, FUZZ_SECONDS each  make format     clang-format in place
+#   make clean      remove build/                         make tidy       clang-tidy over src/
+
+RELEASE := build/release
+CONFIG ?= configs/examples/small-moe.yml
+FUZZ_SECONDS ?= 60
+SANITIZER_FLAGS := -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g"
+FUZZERS := $(patsubst tests/fuzz/%.cc,%,$(wildcard tests/fuzz/*_fuzz.cc))
+CTEST := ctest --output-on-failure -j2
+# TSan maps its shadow at fixed addresses, which kernels with much address randomisation may take.
+FIXED_ADDRESSES := $(shell setarch -R true 2>/dev/null && echo setarch -R)
+
+comma := ,
+
+# $(call configure,folder,options): once; CMake itself notices later changes.
+define configure
+	@test -f $(1)/build.ninja || cmake -S . -B $(1) -G Ninja $(2)
+endef
+
+.PHONY: build dependencies train test test-asan test-tsan soak fuzz format tidy clean
+
+build:
+	$(call configure,$(RELEASE),-DCMAKE_BUILD_TYPE=Release)
+	@cmake --build $(RELEASE)
+
+dependencies:
+	@scripts/install_dependencies.sh
+
+train: dependencies
+	@$(MAKE) --no-print-directory build
+	$(RELEASE)/switchyard train $(CONFIG)
+
+test: dependencies
+	@$(MAKE) --no-print-directory build
+	$(CTEST) --test-dir $(RELEASE)
+
+test-asan: dependencies
+	$(call configure,build/asan,$(SANITIZER_FLAGS) -DSWITCHYARD_SANITIZE=address$(comma)undefined)
+	@cmake --build build/asan
+	ASAN_OPTIONS=halt_on_error=1:detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1 \
+	  $(CTEST) --test-dir build/asan
+
+test-tsan: dependencies
+	$(call configure,build/tsan,$(SANITIZER_FLAGS) -DSWITCHYARD_SANITIZE=thread)
+	@cmake --build build/tsan
+	TSAN_OPTIONS="halt_on_error=1 second_deadlock_stack=1 suppressions=$(CURDIR)/scripts/tsan_suppressions.txt" \
+	  $(FIXED_ADDRESSES) $(CTEST) --test-dir build/tsan
+
+# Tests read SWITCHYARD_SOAK to run more rounds and larger shapes.
+soak: dependencies
+	@$(MAKE) --no-print-directory build
+	SWITCHYARD_SOAK=1 $(CTEST) --test-dir $(RELEASE)
+	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=600
+
+fuzz:
+	@scripts/install_dependencies.sh --fuzz
+	$(call configure,build/fuzz,$(SANITIZER_FLAGS) -DCMAKE_CXX_COMPILER=clang++ -DSWITCHYARD_FUZZ=ON \
+	  -DSWITCHYARD_SANITIZE=address$(comma)undefined -DCMAKE_CXX_FLAGS=-fsanitize=fuzzer-no-link)
+	@cmake --build build/fuzz --target $(FUZZERS)
+	@scripts/run_fuzzers.sh build/fuzz $(FUZZ_SECONDS)
+
+format:
+	@scripts/install_dependencies.sh --dev
+	@find src tests bench -name '*.cc' -o -name '*.h' 2>/dev/null | xargs -r clang-format -i
+
+tidy:
+	@scripts/install_dependencies.sh --dev
+	$(call configure,$(RELEASE),-DCMAKE_BUILD_TYPE=Release)
+	@cmake --build $(RELEASE)
+	@find src -name '*.cc' | xargs -r -n 1 -P 2 clang-tidy --quiet -p $(RELEASE)
+
+clean:
+	rm -rf build

@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Installs the Debian or Ubuntu packages that the build needs and that are missing; silent when nothing is.
+#
+#   scripts/install_dependencies.sh          what `make`, `make test` and `make train` need
+#   scripts/install_dependencies.sh --fuzz   also clang and its run-time library, for `make fuzz`
+#   scripts/install_dependencies.sh --dev    also clang-format and clang-tidy
+#
+# The list mirrors the find_package and pkg_check_modules lines of CMakeLists.txt.
+set -euo pipefail
+
+packages=(
+  cmake ninja-build g++ ccache pkg-config
+  libfmt-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libprotobuf-dev protobuf-compiler
+  libhwy-dev libsentencepiece-dev libpcre2-dev libutf8proc-dev libxxhash-dev
+  libgtest-dev
+)
+
+fail() {
+  echo "install_dependencies.sh: $*" >&2
+  exit 1
+}
+
+for option in "$@"; do
+  case "$option" in
+    --fuzz) packages+=(clang) ;;
+    --dev) packages+=(clang-format clang-tidy) ;;
+    *) fail "expected --fuzz or --dev, got $option" ;;
+  esac
+done
+
+# A machine where everything was installed by other means (another distribution, a container image) is fine too:
+# without dpkg the build itself tells what it misses.
+if ! command -v dpkg-query >/dev/null; then
+  command -v cmake >/dev/null && exit 0
+  fail "expected Debian or Ubuntu, found no dpkg; install the equivalents of: ${packages[*]} libdnnl-dev"
+fi
+
+installed() { [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
+
+missing=()
+for package in "${packages[@]}"; do
+  installed "$package" || missing+=("$package")
+done
+# oneDNN has had two names.
+dnnl_missing=true
+if installed libdnnl-dev || installed libonednn-dev; then dnnl_missing=false; fi
+# libFuzzer and the sanitizers come with clang on some releases and stand alone on others.
+fuzz_runtime_missing=false
+if [[ " $* " == *" --fuzz "* ]] && ! installed libclang-rt-dev; then fuzz_runtime_missing=true; fi
+
+if [ ${#missing[@]} -eq 0 ] && ! $dnnl_missing && ! $fuzz_runtime_missing; then exit 0; fi
+command -v apt-get >/dev/null || fail "expected apt-get, found none; install: ${missing[*]} libdnnl-dev"
+
+root=()
+if [ "$(id -u)" -ne 0 ]; then
+  command -v sudo >/dev/null || fail "not root and no sudo; ask an administrator to install: ${missing[*]} libdnnl-dev"
+  root=(sudo)
+fi
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+apt() { "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y "$@"; }
+known() { apt-cache show "$1" >/dev/null 2>&1; }
+
+echo "Looking up packages (apt-get update)"
+# An outdated list may still do, so a failure here is not the end.
+apt update >"$log" 2>&1 || echo "apt-get update failed: $(tail -n 1 "$log")" >&2
+if $dnnl_missing; then
+  if known libdnnl-dev; then missing+=(libdnnl-dev); else missing+=(libonednn-dev); fi
+fi
+if $fuzz_runtime_missing && known libclang-rt-dev; then missing+=(libclang-rt-dev); fi
+if [ ${#missing[@]} -eq 0 ]; then exit 0; fi
+
+echo "Installing ${missing[*]}"
+if ! apt install --no-install-recommends "${missing[@]}" >"$log" 2>&1; then
+  fail "apt-get install failed: $(grep -m 1 '^E:' "$log" || tail -n 1 "$log")"
+fi
