@@ -1,0 +1,130 @@
+// RMS norm rows for AVX2 and AVX-512: two passes over a row, which is in L1 for the second.
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/rms_norm_simd.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.
+#include <algorithm>
+#include <cmath>
+
+#include "hwy/highway.h"
+#include "kernels/cpu/elementwise_lanes-inl.h"
+#include "kernels/rms_norm_problem.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace switchyard {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr std::int64_t kStep = static_cast<std::int64_t>(lanes::kLanes);
+
+template <typename T>
+HWY_INLINE lanes::V load_part(const T* x, std::int64_t count) {
+  return count >= kStep ? lanes::load(x) : lanes::load_some(x, static_cast<std::size_t>(count));
+}
+
+template <typename T>
+HWY_INLINE void store_part(lanes::V v, T* x, std::int64_t count) {
+  count >= kStep ? lanes::store(v, x) : lanes::store_some(v, x, static_cast<std::size_t>(count));
+}
+
+HWY_INLINE float sum_of(lanes::V v) { return hn::GetLane(hn::SumOfLanes(lanes::D(), v)); }
+
+template <typename T, typename S>
+void forward_row(const T* x, const S* scale, std::int64_t dim, float eps, T* y, float* rstd) {
+  const lanes::D d;
+  auto sum = hn::Zero(d);
+  for (std::int64_t i = 0; i < dim; i += kStep) {
+    const auto v = load_part(x + i, dim - i);
+    sum = hn::MulAdd(v, v, sum);
+  }
+  *rstd = 1.0f / std::sqrt(sum_of(sum) / static_cast<float>(dim) + eps);
+  const auto inverse = hn::Set(d, *rstd);
+  for (std::int64_t i = 0; i < dim; i += kStep) {
+    const auto v = hn::Mul(load_part(x + i, dim - i), inverse);
+    store_part(hn::Mul(v, load_part(scale + i, dim - i)), y + i, dim - i);
+  }
+}
+
+template <typename T, typename S>
+void backward_row(const T* x, const S* scale, float rstd, const T* dy, std::int64_t dim, T* dx, float* dscale) {
+  const lanes::D d;
+  auto sum = hn::Zero(d);
+  for (std::int64_t i = 0; i < dim; i += kStep) {
+    const auto u = hn::Mul(load_part(dy + i, dim - i), load_part(scale + i, dim - i));
+    sum = hn::MulAdd(u, load_part(x + i, dim - i), sum);
+  }
+  const auto inverse = hn::Set(d, rstd);
+  const auto factor = hn::Set(d, rstd * rstd * sum_of(sum) / static_cast<float>(dim));
+  for (std::int64_t i = 0; i < dim; i += kStep) {
+    const auto v = load_part(x + i, dim - i);
+    const auto g = load_part(dy + i, dim - i);
+    const auto u = hn::Mul(g, load_part(scale + i, dim - i));
+    store_part(hn::MulAdd(hn::Mul(g, v), inverse, load_part(dscale + i, dim - i)), dscale + i, dim - i);
+    store_part(hn::Mul(inverse, hn::NegMulAdd(v, factor, u)), dx + i, dim - i);
+  }
+}
+
+template <typename T, typename S>
+void forward_typed(const RmsNormProblem& p, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t r = begin; r < end; ++r) {
+    forward_row(static_cast<const T*>(p.x) + r * p.dim, static_cast<const S*>(p.scale), p.dim, p.eps,
+                static_cast<T*>(p.y) + r * p.dim, p.rstd + r);
+  }
+}
+
+template <typename T, typename S>
+void backward_typed(const RmsNormProblem& p, std::int64_t begin, std::int64_t end, float* dscale) {
+  std::fill(dscale, dscale + p.dim, 0.0f);
+  for (std::int64_t r = begin; r < end; ++r) {
+    backward_row(static_cast<const T*>(p.x) + r * p.dim, static_cast<const S*>(p.scale), p.rstd[r],
+                 static_cast<const T*>(p.dy) + r * p.dim, p.dim, static_cast<T*>(p.dx) + r * p.dim, dscale);
+  }
+}
+
+}  // namespace
+
+void rms_norm_rows(const RmsNormProblem& p, std::int64_t begin, std::int64_t end) {
+  const bool wide_scale = p.scale_dtype == DType::f32;
+  if (p.dtype == DType::f32) {
+    wide_scale ? forward_typed<float, float>(p, begin, end) : forward_typed<float, bfloat16>(p, begin, end);
+  } else {
+    wide_scale ? forward_typed<bfloat16, float>(p, begin, end) : forward_typed<bfloat16, bfloat16>(p, begin, end);
+  }
+}
+
+void rms_norm_backward_rows(const RmsNormProblem& p, std::int64_t begin, std::int64_t end, float* dscale) {
+  const bool wide_scale = p.scale_dtype == DType::f32;
+  if (p.dtype == DType::f32) {
+    wide_scale ? backward_typed<float, float>(p, begin, end, dscale)
+               : backward_typed<float, bfloat16>(p, begin, end, dscale);
+  } else {
+    wide_scale ? backward_typed<bfloat16, float>(p, begin, end, dscale)
+               : backward_typed<bfloat16, bfloat16>(p, begin, end, dscale);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace switchyard
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE && defined(__x86_64__)
+namespace switchyard::cpu {
+
+void rms_norm_avx512(const RmsNormProblem& p, std::int64_t begin, std::int64_t end) {
+  N_AVX3::rms_norm_rows(p, begin, end);
+}
+void rms_norm_avx2(const RmsNormProblem& p, std::int64_t begin, std::int64_t end) {
+  N_AVX2::rms_norm_rows(p, begin, end);
+}
+void rms_norm_backward_avx512(const RmsNormProblem& p, std::int64_t begin, std::int64_t end, float* dscale) {
+  N_AVX3::rms_norm_backward_rows(p, begin, end, dscale);
+}
+void rms_norm_backward_avx2(const RmsNormProblem& p, std::int64_t begin, std::int64_t end, float* dscale) {
+  N_AVX2::rms_norm_backward_rows(p, begin, end, dscale);
+}
+
+}  // namespace switchyard::cpu
+#endif

@@ -1,0 +1,50 @@
+// Scalar truth for rms_norm.h, in double. Shapes as there; T and S are float, bfloat16 or double.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/ref/reference_element.h"
+
+namespace switchyard::reference {
+
+template <typename T, typename S, typename R>
+void rms_norm(const T* x, const S* scale, std::int64_t rows, std::int64_t dim, double eps, T* y, R* rstd) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    double sum = 0;
+    for (std::int64_t i = 0; i < dim; ++i) sum += to_double(x[r * dim + i]) * to_double(x[r * dim + i]);
+    const double inverse = 1 / std::sqrt(sum / static_cast<double>(dim) + eps);
+    rstd[r] = static_cast<R>(inverse);
+    for (std::int64_t i = 0; i < dim; ++i) {
+      y[r * dim + i] = from_double<T>(to_double(x[r * dim + i]) * inverse * to_double(scale[i]));
+    }
+  }
+}
+
+// With u = dy * scale: dx = rstd * u - x * rstd^3 * mean(u * x); dscale = sum_r dy * x * rstd.
+template <typename T, typename S, typename R>
+void rms_norm_backward(const T* x, const S* scale, const R* rstd, const T* dy, std::int64_t rows, std::int64_t dim,
+                       T* dx, R* dscale) {
+  for (std::int64_t i = 0; i < dim; ++i) {
+    double sum = 0;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      sum += to_double(dy[r * dim + i]) * to_double(x[r * dim + i]) * to_double(rstd[r]);
+    }
+    dscale[i] = static_cast<R>(sum);
+  }
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const double inverse = to_double(rstd[r]);
+    double mean = 0;
+    for (std::int64_t i = 0; i < dim; ++i) {
+      mean += to_double(dy[r * dim + i]) * to_double(scale[i]) * to_double(x[r * dim + i]);
+    }
+    mean /= static_cast<double>(dim);
+    for (std::int64_t i = 0; i < dim; ++i) {
+      const double u = to_double(dy[r * dim + i]) * to_double(scale[i]);
+      const double value = inverse * (u - to_double(x[r * dim + i]) * inverse * inverse * mean);
+      dx[r * dim + i] = from_double<T>(value);
+    }
+  }
+}
+
+}  // namespace switchyard::reference

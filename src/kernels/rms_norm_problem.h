@@ -1,0 +1,36 @@
+// What rms_norm's implementations are given (internal to kernels/).
+#pragma once
+
+#include <cstdint>
+
+#include "core/dtype.h"
+
+namespace switchyard {
+
+// Arguments of rms_norm and rms_norm_backward under their public names.
+struct RmsNormProblem {
+  DType dtype;
+  DType scale_dtype;
+  std::int64_t dim;
+  float eps;
+  const void* x;
+  const void* scale;
+  void* y;
+  float* rstd;  // written by the forward, read by the backward pass
+  const void* dy;
+  void* dx;
+};
+
+// Rows [begin, end).
+using RmsNormRows = void(const RmsNormProblem&, std::int64_t begin, std::int64_t end);
+// Rows [begin, end); dscale [dim] receives the sum over these rows only (overwritten).
+using RmsNormBackwardRows = void(const RmsNormProblem&, std::int64_t begin, std::int64_t end, float* dscale);
+
+namespace cpu {
+RmsNormRows rms_norm_avx512;
+RmsNormRows rms_norm_avx2;
+RmsNormBackwardRows rms_norm_backward_avx512;
+RmsNormBackwardRows rms_norm_backward_avx2;
+}  // namespace cpu
+
+}  // namespace switchyard
