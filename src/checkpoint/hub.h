@@ -37,6 +37,7 @@ std::map<std::string, nlohmann::json> config_from_hub(const nlohmann::json& hub_
 struct HubTensors {
   std::vector<std::string> names;
   bool transposed = false;  // hub is [out, in], ours [in, out...]
+  Shape shape;              // of each hub tensor
 };
 
 // `our_name` must be one of the names above (CHECKed); `our_shape` gives the number of experts.

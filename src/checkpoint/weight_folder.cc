@@ -23,7 +23,7 @@ std::map<std::string, std::set<std::string>> read_index(const std::string& path)
     // A name, not a path: an index from elsewhere must not reach outside its folder.
     if (shard.empty() || shard.find('/') != std::string::npos || shard == "." || shard == "..") {
       fail_usage("[checkpoint] {}: tensor {} is placed in {}, expected a file name", path, in_quotes(name),
-                 in_quotes(file.dump()));
+                 in_quotes(shard));
     }
     shards[shard].insert(name);
   }
@@ -55,11 +55,16 @@ WeightFolder WeightFolder::open(const std::string& folder) {
   for (const auto& [file, names] : read_index(index.string())) {
     const SafetensorsFile& shard = weights.shards_.emplace_back(SafetensorsFile::open((root / file).string()));
     for (const auto& name : names) {
-      if (!shard.contains(name)) fail_usage("[checkpoint] {}: no tensor {}, which the index places there", shard.path(), in_quotes(name));
+      if (!shard.contains(name)) {
+        fail_usage("[checkpoint] {}: no tensor {}, which the index places there", shard.path(), in_quotes(name));
+      }
       weights.shard_of_[name] = weights.shards_.size() - 1;
     }
     for (const auto& [name, entry] : shard.entries()) {
-      if (!names.contains(name)) fail_usage("[checkpoint] {}: holds tensor {}, which the index does not place there", shard.path(), in_quotes(name));
+      if (!names.contains(name)) {
+        fail_usage("[checkpoint] {}: holds tensor {}, which the index does not place there", shard.path(),
+                   in_quotes(name));
+      }
     }
   }
   return weights;

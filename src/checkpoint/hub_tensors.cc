@@ -1,0 +1,252 @@
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <optional>
+#include <set>
+#include <string_view>
+
+#include "checkpoint/hub.h"
+#include "checkpoint/json_file.h"
+#include "core/error.h"
+
+namespace switchyard {
+namespace {
+
+// How one of our parameters is found in the hub's naming. Expert stacks have a name per expert.
+struct Rule {
+  std::string_view ours;  // below `layers.<i>.`
+  std::string_view hub;   // below `model.layers.<i>.`; {} is the expert
+  bool transposed;
+};
+
+constexpr Rule kLayerRules[] = {
+    {"pre_attention_norm", "input_layernorm.weight", false},
+    {"post_attention_norm", "post_attention_layernorm.weight", false},
+    {"attention.query", "self_attn.q_proj.weight", true},
+    {"attention.key", "self_attn.k_proj.weight", true},
+    {"attention.value", "self_attn.v_proj.weight", true},
+    {"attention.out", "self_attn.o_proj.weight", true},
+    {"attention.q_norm", "self_attn.q_norm.weight", false},
+    {"attention.k_norm", "self_attn.k_norm.weight", false},
+    {"attention.wq_a", "self_attn.q_a_proj.weight", true},
+    {"attention.q_a_norm", "self_attn.q_a_layernorm.weight", false},
+    {"attention.wq_b", "self_attn.q_b_proj.weight", true},
+    {"attention.wkv_a", "self_attn.kv_a_proj_with_mqa.weight", true},
+    {"attention.kv_a_norm", "self_attn.kv_a_layernorm.weight", false},
+    {"attention.wkv_b", "self_attn.kv_b_proj.weight", true},
+    {"mlp.wi_0", "mlp.gate_proj.weight", true},
+    {"mlp.wi_1", "mlp.up_proj.weight", true},
+    {"mlp.wo", "mlp.down_proj.weight", true},
+    {"moe.gate", "mlp.gate.weight", true},
+    {"moe.gate_bias", "mlp.gate.e_score_correction_bias", false},
+    {"moe.wi_0", "mlp.experts.{}.gate_proj.weight", true},
+    {"moe.wi_1", "mlp.experts.{}.up_proj.weight", true},
+    {"moe.wo", "mlp.experts.{}.down_proj.weight", true},
+    {"moe.shared.wi_0", "mlp.shared_experts.gate_proj.weight", true},
+    {"moe.shared.wi_1", "mlp.shared_experts.up_proj.weight", true},
+    {"moe.shared.wo", "mlp.shared_experts.down_proj.weight", true},
+};
+constexpr Rule kMixtralRules[] = {
+    {"moe.gate", "block_sparse_moe.gate.weight", true},
+    {"moe.wi_0", "block_sparse_moe.experts.{}.w1.weight", true},
+    {"moe.wi_1", "block_sparse_moe.experts.{}.w3.weight", true},
+    {"moe.wo", "block_sparse_moe.experts.{}.w2.weight", true},
+};
+constexpr Rule kTopRules[] = {
+    {"embedding", "model.embed_tokens.weight", false},
+    {"final_norm", "model.norm.weight", false},
+    {"head", "lm_head.weight", true},
+};
+
+template <std::size_t N>
+const Rule* find_rule(const Rule (&rules)[N], std::string_view ours) {
+  const Rule* found = std::find_if(rules, rules + N, [&](const Rule& rule) { return rule.ours == ours; });
+  return found == rules + N ? nullptr : found;
+}
+
+// "layers.3.mlp.wo" -> "layers.3." and "mlp.wo"; a name without a layer keeps an empty prefix.
+std::pair<std::string_view, std::string_view> split_layer(std::string_view name) {
+  if (!name.starts_with("layers.")) return {"", name};
+  const std::size_t dot = name.find('.', 7);
+  CHECK(dot != std::string_view::npos, "parameter {}", name);
+  return {name.substr(0, dot + 1), name.substr(dot + 1)};
+}
+
+// ours [in..., out...] -> hub [out, in]; attention.out is the one with two inner dimensions on its input side.
+Shape matrix_shape(std::string_view rule, const Shape& ours) {
+  const std::size_t inputs = rule == "attention.out" ? 2 : 1;
+  const auto middle = ours.begin() + static_cast<std::ptrdiff_t>(inputs);
+  return {num_elements(Shape(middle, ours.end())), num_elements(Shape(ours.begin(), middle))};
+}
+
+// to[c, r] = from[r, c]; in tiles, so that both sides stay in the cache.
+template <typename T>
+void transpose(const T* from, T* to, std::int64_t rows, std::int64_t columns) {
+  constexpr std::int64_t kTile = 32;
+  for (std::int64_t r0 = 0; r0 < rows; r0 += kTile) {
+    for (std::int64_t c0 = 0; c0 < columns; c0 += kTile) {
+      for (std::int64_t r = r0; r < std::min(rows, r0 + kTile); ++r) {
+        for (std::int64_t c = c0; c < std::min(columns, c0 + kTile); ++c) to[c * rows + r] = from[r * columns + c];
+      }
+    }
+  }
+}
+
+// Copies one hub tensor's worth of elements, from [rows, columns] to its transpose, or as it is.
+void move_elements(DType dtype, const std::byte* from, std::byte* to, std::int64_t rows, std::int64_t columns,
+                   bool transposed) {
+  if (!transposed) {
+    const auto bytes = static_cast<std::size_t>(rows * columns) * size_of(dtype);
+    if (bytes > 0) std::memcpy(to, from, bytes);
+  } else if (dtype == DType::f32) {
+    transpose(reinterpret_cast<const float*>(from), reinterpret_cast<float*>(to), rows, columns);
+  } else {
+    transpose(reinterpret_cast<const bfloat16*>(from), reinterpret_cast<bfloat16*>(to), rows, columns);
+  }
+}
+
+// Why a hub tensor is left aside on purpose, or nothing.
+std::optional<std::string> skipped(const std::string& name, bool tied, std::int64_t num_layers) {
+  if (name.ends_with("rotary_emb.inv_freq")) return name + " (stored rotary frequencies)";
+  if (tied && name == "lm_head.weight") return name + " (a copy of the tied embeddings)";
+  constexpr std::string_view kLayers = "model.layers.";
+  if (!name.starts_with(kLayers)) return {};
+  std::int64_t layer = -1;
+  const char* begin = name.data() + kLayers.size();
+  const auto [end, status] = std::from_chars(begin, name.data() + name.size(), layer);
+  if (status == std::errc() && *end == '.' && layer >= num_layers) return name + " (multi-token prediction)";
+  return {};
+}
+
+std::string list_of(const std::vector<std::string>& names) {
+  std::string text;
+  for (std::size_t i = 0; i < names.size() && i < 5; ++i) text += (i ? ", " : "") + names[i];
+  if (names.size() > 5) text += fmt::format(" and {} more", names.size() - 5);
+  return text;
+}
+
+}  // namespace
+
+HubTensors hub_tensors(HubFamily family, const std::string& our_name, const Shape& our_shape) {
+  const auto [prefix, below] = split_layer(our_name);
+  const Rule* rule = nullptr;
+  if (prefix.empty()) {
+    rule = find_rule(kTopRules, below);
+  } else {
+    if (family == HubFamily::mixtral) rule = find_rule(kMixtralRules, below);
+    if (rule == nullptr) rule = find_rule(kLayerRules, below);
+  }
+  CHECK(rule != nullptr, "parameter {}", our_name);
+  const std::string hub = (prefix.empty() ? "" : "model." + std::string(prefix)) + std::string(rule->hub);
+  HubTensors tensors;
+  tensors.transposed = rule->transposed;
+  const std::size_t expert = hub.find("{}");
+  if (expert == std::string::npos) {
+    tensors.names = {hub};
+    tensors.shape = rule->transposed ? matrix_shape(below, our_shape) : our_shape;
+    return tensors;
+  }
+  CHECK(our_shape.size() == 3, "{} has shape {}", our_name, to_string(our_shape));
+  tensors.shape = {our_shape[2], our_shape[1]};
+  for (std::int64_t e = 0; e < our_shape[0]; ++e) {
+    tensors.names.push_back(hub.substr(0, expert) + std::to_string(e) + hub.substr(expert + 2));
+  }
+  return tensors;
+}
+
+Shape hub_shape(HubFamily family, const std::string& our_name, const Shape& our_shape) {
+  return hub_tensors(family, our_name, our_shape).shape;
+}
+
+Tensor to_ours(const HubTensors& tensors, std::span<const Tensor> hub, const Shape& our_shape) {
+  CHECK(hub.size() == tensors.names.size() && !hub.empty(), "{} of {} tensors", hub.size(), tensors.names.size());
+  const DType dtype = hub[0].dtype();
+  CHECK(is_float(dtype), "hub tensor is {}", name_of(dtype));
+  Tensor ours(dtype, our_shape);
+  std::byte* to = ours.raw();
+  for (const Tensor& tensor : hub) {
+    CHECK(tensor.shape() == tensors.shape && tensor.dtype() == dtype, "{} {}, expected {}", name_of(tensor.dtype()),
+          to_string(tensor.shape()), to_string(tensors.shape));
+    const std::int64_t columns = tensors.transposed ? tensor.dim(1) : 1;
+    CHECK(to + tensor.bytes() <= ours.raw() + ours.bytes(), "hub tensors exceed {}", to_string(our_shape));
+    if (tensor.size() > 0) {
+      move_elements(dtype, tensor.raw(), to, tensor.size() / columns, columns, tensors.transposed);
+    }
+    to += tensor.bytes();
+  }
+  CHECK(to == ours.raw() + ours.bytes(), "hub tensors do not fill {}", to_string(our_shape));
+  return ours;
+}
+
+std::vector<Tensor> to_hub(const HubTensors& tensors, const Tensor& ours) {
+  CHECK(is_float(ours.dtype()), "parameter is {}", name_of(ours.dtype()));
+  std::vector<Tensor> hub;
+  const std::byte* from = ours.raw();
+  for (std::size_t i = 0; i < tensors.names.size(); ++i) {
+    const Tensor& tensor = hub.emplace_back(ours.dtype(), tensors.shape);
+    CHECK(from + tensor.bytes() <= ours.raw() + ours.bytes(), "hub tensors exceed {}", to_string(ours.shape()));
+    const std::int64_t columns = tensors.transposed ? tensor.dim(0) : 1;  // ours is [in, out]
+    if (tensor.size() > 0) {
+      move_elements(ours.dtype(), from, tensor.raw(), tensor.size() / columns, columns, tensors.transposed);
+    }
+    from += tensor.bytes();
+  }
+  return hub;
+}
+
+Tensor load_from_hub(const WeightFolder& folder, HubFamily family, const std::string& our_name,
+                     const Shape& our_shape) {
+  const HubTensors tensors = hub_tensors(family, our_name, our_shape);
+  std::vector<Tensor> parts;
+  for (const std::string& name : tensors.names) {
+    if (folder.shape(name) != tensors.shape) {
+      fail_usage("[checkpoint] {}: tensor {} has shape {}, expected {} for {}", folder.path(), name,
+                 to_string(folder.shape(name)), to_string(tensors.shape), our_name);
+    }
+    Tensor part = folder.read(name);
+    if (!is_float(part.dtype()) || (!parts.empty() && part.dtype() != parts[0].dtype())) {
+      fail_usage("[checkpoint] {}: tensor {} is {}, expected {}", folder.path(), name, name_of(part.dtype()),
+                 parts.empty() ? "floating point" : name_of(parts[0].dtype()));
+    }
+    parts.push_back(std::move(part));
+  }
+  return to_ours(tensors, parts, our_shape);
+}
+
+std::vector<std::string> check_hub_tensors(const WeightFolder& folder, HubFamily family,
+                                           const std::map<std::string, Shape>& our_parameters,
+                                           std::int64_t num_layers) {
+  std::set<std::string> known;
+  std::vector<std::string> missing, misshaped, surplus, notices;
+  for (const auto& [our_name, our_shape] : our_parameters) {
+    const HubTensors tensors = hub_tensors(family, our_name, our_shape);
+    for (const std::string& name : tensors.names) {
+      known.insert(name);
+      if (!folder.contains(name)) {
+        missing.push_back(name);
+      } else if (folder.shape(name) != tensors.shape) {
+        misshaped.push_back(fmt::format("{} {} (expected {})", name, to_string(folder.shape(name)),
+                                        to_string(tensors.shape)));
+      }
+    }
+  }
+  const bool tied = !our_parameters.contains("head");
+  for (const std::string& name : folder.names()) {
+    if (known.contains(name)) continue;
+    if (auto notice = skipped(name, tied, num_layers)) {
+      notices.push_back(*notice);
+    } else {
+      surplus.push_back(in_quotes(name));
+    }
+  }
+  std::string problems;
+  for (const auto& [what, names] : {std::pair{"missing", &missing}, {"wrong shape", &misshaped}, {"surplus", &surplus}}) {
+    if (!names->empty()) problems += fmt::format("{}{}: {}", problems.empty() ? "" : "; ", what, list_of(*names));
+  }
+  if (!problems.empty()) {
+    fail_usage("[checkpoint] {}: tensors do not fit the model; {}", folder.path(), problems);
+  }
+  return notices;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,269 @@
+// Hugging Face configs and names against what the published files say.
+#include "checkpoint/hub.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <numeric>
+
+namespace switchyard {
+namespace {
+
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+json llama() {
+  return json::parse(R"({"model_type":"llama","hidden_act":"silu","hidden_size":64,"intermediate_size":176,
+      "num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,"vocab_size":256,"rms_norm_eps":1e-5,
+      "max_position_embeddings":512,"rope_scaling":null})");
+}
+
+json deepseek3() {
+  return json::parse(R"({"model_type":"deepseek_v3","hidden_act":"silu","hidden_size":64,"intermediate_size":128,
+      "num_hidden_layers":3,"num_attention_heads":4,"num_key_value_heads":4,"vocab_size":256,"rms_norm_eps":1e-6,
+      "max_position_embeddings":163840,"rope_theta":10000,"rope_scaling":{"type":"yarn","factor":40,"beta_fast":32,
+      "beta_slow":1,"mscale":1.0,"mscale_all_dim":1.0,"original_max_position_embeddings":4096},"q_lora_rank":40,
+      "kv_lora_rank":32,"qk_nope_head_dim":24,"qk_rope_head_dim":16,"v_head_dim":20,"first_k_dense_replace":1,
+      "n_routed_experts":16,"num_experts_per_tok":4,"n_shared_experts":1,"moe_intermediate_size":16,"n_group":4,
+      "topk_group":2,"norm_topk_prob":true,"routed_scaling_factor":2.5,"scoring_func":"sigmoid",
+      "topk_method":"noaux_tc","num_nextn_predict_layers":1,"moe_layer_freq":1})");
+}
+
+void expect_refused(json config, const std::string& text) {
+  try {
+    config_from_hub(config);
+    ADD_FAILURE() << "accepted, expected an error with: " << text;
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find(text), std::string::npos) << e.what();
+  }
+}
+
+TEST(HubConfig, Llama) {
+  auto ours = config_from_hub(llama());
+  EXPECT_EQ(ours["decoder_block"], "llama2");
+  EXPECT_EQ(ours["head_dim"], 16);
+  EXPECT_EQ(ours["base_num_kv_heads"], 2);
+  EXPECT_EQ(ours["rope_max_timescale"], 10000);
+  EXPECT_TRUE(ours["rope_max_timescale"].is_number_integer());
+  EXPECT_EQ(ours["rope_type"], "default");
+  EXPECT_EQ(ours["logits_via_embedding"], false);
+  EXPECT_EQ(ours["attention_type"], "global");
+}
+
+TEST(HubConfig, LlamaRopeScalingInBothStyles) {
+  const json scaling = {{"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0},
+                        {"original_max_position_embeddings", 64}};
+  json published = llama(), current = llama();
+  published["rope_scaling"] = scaling;
+  published["rope_scaling"]["rope_type"] = "llama3";
+  published["rope_theta"] = 500000.0;
+  current.erase("rope_scaling");
+  current["rope_parameters"] = scaling;
+  current["rope_parameters"]["rope_type"] = "llama3";
+  current["rope_parameters"]["rope_theta"] = 500000.0;
+  EXPECT_EQ(config_from_hub(published), config_from_hub(current));
+  EXPECT_EQ(config_from_hub(current)["rope_type"], "llama3.1");
+  EXPECT_EQ(config_from_hub(current)["rope_factor"], 8);
+  EXPECT_EQ(config_from_hub(current)["rope_high_freq_factor"], 4);
+}
+
+TEST(HubConfig, Deepseek3) {
+  auto ours = config_from_hub(deepseek3());
+  const std::map<std::string, json> expected = {
+      {"decoder_block", "deepseek"}, {"attention_type", "mla"}, {"q_lora_rank", 40}, {"kv_lora_rank", 32},
+      {"qk_nope_head_dim", 24}, {"qk_rope_head_dim", 16}, {"v_head_dim", 20}, {"first_num_dense_layers", 1},
+      {"num_experts", 16}, {"num_experts_per_tok", 4}, {"shared_experts", 1}, {"base_moe_mlp_dim", 16},
+      {"n_routing_groups", 4}, {"topk_routing_group", 2}, {"norm_topk_prob", true}, {"routed_scaling_factor", 2.5},
+      {"routed_score_func", "sigmoid"}, {"routed_bias", true}, {"rope_type", "yarn"}, {"rope_factor", 40},
+      {"mscale", 1.0}, {"rope_interleave", true}, {"original_max_position_embeddings", 4096}};
+  for (const auto& [key, value] : expected) EXPECT_EQ(ours[key], value) << key;
+  json kimi = deepseek3();
+  kimi["model_type"] = "kimi_k2";
+  kimi["n_group"] = 1;
+  kimi["topk_group"] = 1;
+  EXPECT_EQ(config_from_hub(kimi)["n_routing_groups"], -1);
+}
+
+TEST(HubConfig, Deepseek2Groups) {
+  json config = deepseek3();
+  config.update(json{{"model_type", "deepseek_v2"}, {"scoring_func", "softmax"}, {"topk_method", "greedy"},
+                     {"norm_topk_prob", false}, {"q_lora_rank", nullptr}});
+  auto greedy = config_from_hub(config);
+  EXPECT_EQ(greedy["q_lora_rank"], 0);
+  EXPECT_EQ(greedy["n_routing_groups"], -1);
+  EXPECT_EQ(greedy["routed_bias"], false);
+  config["topk_method"] = "group_limited_greedy";
+  EXPECT_EQ(config_from_hub(config)["n_routing_groups"], 4);
+  config["norm_topk_prob"] = true;
+  expect_refused(config, "norm_topk_prob");
+}
+
+TEST(HubConfig, MixtralMistralQwen) {
+  json config = llama();
+  config["rope_theta"] = 1e6;
+  config["model_type"] = "mixtral";
+  config["num_local_experts"] = 8;
+  config["num_experts_per_tok"] = 2;
+  auto mixtral = config_from_hub(config);
+  EXPECT_EQ(mixtral["base_moe_mlp_dim"], 176);
+  EXPECT_EQ(mixtral["num_experts"], 8);
+  config["model_type"] = "qwen3_moe";
+  config["moe_intermediate_size"] = 32;
+  auto qwen = config_from_hub(config);
+  EXPECT_EQ(qwen["head_dim"], 128);
+  EXPECT_EQ(qwen["use_qk_norm"], true);
+  EXPECT_EQ(qwen["norm_topk_prob"], false);
+  EXPECT_EQ(qwen["base_mlp_dim"], 32);
+  config["mlp_only_layers"] = {0};
+  expect_refused(config, "mlp_only_layers");
+  config["model_type"] = "mistral";
+  EXPECT_EQ(config_from_hub(config)["decoder_block"], "mistral");
+  config["sliding_window"] = 4096;
+  EXPECT_EQ(config_from_hub(config)["decoder_block"], "mistral");
+  config["sliding_window"] = 256;
+  expect_refused(config, "sliding_window=256");
+}
+
+TEST(HubConfig, RefusesWhatWouldChangeTheResult) {
+  const auto with = [](json config, const char* key, json value) {
+    config[key] = std::move(value);
+    return config;
+  };
+  expect_refused(json::array(), "expected an object");
+  expect_refused(json::object(), "model_type");
+  expect_refused(with(llama(), "model_type", "gpt2"), "gpt2");
+  expect_refused(with(llama(), "attention_bias", true), "attention_bias");
+  expect_refused(with(llama(), "hidden_act", "gelu"), "hidden_act");
+  expect_refused(with(llama(), "hidden_size", "64"), "hidden_size");
+  expect_refused(with(llama(), "hidden_size", -64), "hidden_size");
+  expect_refused(with(llama(), "hidden_size", 0), "hidden_size");
+  expect_refused(with(llama(), "hidden_size", nullptr), "hidden_size is missing");
+  expect_refused(with(llama(), "num_attention_heads", 3), "multiple");
+  expect_refused(with(llama(), "rope_scaling", {{"type", "dynamic"}, {"factor", 2}}), "rope_type");
+  expect_refused(with(llama(), "rope_scaling", 3), "rope_scaling");
+  expect_refused(with(llama(), "quantization_config", {{"quant_method", "fp8"}}), "quantization_config");
+  expect_refused(with(deepseek3(), "num_experts_per_tok", 17), "num_experts_per_tok");
+  expect_refused(with(deepseek3(), "n_group", 5), "n_group");
+  expect_refused(with(deepseek3(), "scoring_func", "softmax"), "scoring_func");
+  json unequal = deepseek3();
+  unequal["rope_scaling"]["mscale"] = 0.5;
+  expect_refused(unequal, "mscale");
+}
+
+Tensor counting(const Shape& shape) {
+  Tensor t(DType::f32, shape);
+  std::iota(t.data<float>(), t.data<float>() + t.size(), 0.0f);
+  return t;
+}
+
+TEST(HubTensors, NamesAndShapes) {
+  const auto check = [](HubFamily family, const std::string& name, const Shape& ours, const std::string& first,
+                        const Shape& shape) {
+    EXPECT_EQ(hub_tensors(family, name, ours).names[0], first);
+    EXPECT_EQ(hub_shape(family, name, ours), shape) << name;
+  };
+  check(HubFamily::llama, "embedding", {256, 64}, "model.embed_tokens.weight", {256, 64});
+  check(HubFamily::llama, "head", {64, 256}, "lm_head.weight", {256, 64});
+  check(HubFamily::llama, "layers.11.attention.query", {64, 4, 24}, "model.layers.11.self_attn.q_proj.weight", {96, 64});
+  check(HubFamily::llama, "layers.0.attention.out", {4, 24, 64}, "model.layers.0.self_attn.o_proj.weight", {64, 96});
+  check(HubFamily::mixtral, "layers.0.moe.wi_1", {8, 64, 72}, "model.layers.0.block_sparse_moe.experts.0.w3.weight", {72, 64});
+  check(HubFamily::mixtral, "layers.0.moe.gate", {64, 8}, "model.layers.0.block_sparse_moe.gate.weight", {8, 64});
+  check(HubFamily::deepseek, "layers.1.moe.gate_bias", {16}, "model.layers.1.mlp.gate.e_score_correction_bias", {16});
+  check(HubFamily::deepseek, "layers.1.attention.wkv_b", {32, 4, 44}, "model.layers.1.self_attn.kv_b_proj.weight", {176, 32});
+  check(HubFamily::qwen_moe, "layers.1.moe.wo", {8, 32, 64}, "model.layers.1.mlp.experts.0.down_proj.weight", {64, 32});
+  EXPECT_EQ(hub_tensors(HubFamily::qwen_moe, "layers.1.moe.wo", {8, 32, 64}).names[7],
+            "model.layers.1.mlp.experts.7.down_proj.weight");
+}
+
+TEST(HubTensors, ElementsMoveToTheirPlaces) {
+  const Shape shape = {3, 2, 5};  // [M,N,D]
+  const auto query = hub_tensors(HubFamily::llama, "layers.0.attention.query", shape);
+  const Tensor ours = counting(shape);
+  const auto hub = to_hub(query, ours);
+  for (std::int64_t m = 0; m < 3; ++m) {
+    for (std::int64_t nd = 0; nd < 10; ++nd) {
+      EXPECT_EQ(hub[0].data<float>()[nd * 3 + m], ours.data<float>()[m * 10 + nd]);
+    }
+  }
+  const auto experts = hub_tensors(HubFamily::mixtral, "layers.0.moe.wi_0", {2, 3, 4});
+  const auto parts = to_hub(experts, counting({2, 3, 4}));
+  ASSERT_EQ(parts.size(), 2u);
+  EXPECT_EQ(parts[1].shape(), (Shape{4, 3}));
+  EXPECT_EQ(parts[1].data<float>()[0 * 3 + 1], 12 + 4);
+}
+
+TEST(HubTensors, ThereAndBackAgain) {
+  const std::map<std::string, Shape> parameters = {
+      {"embedding", {7, 5}}, {"final_norm", {5}}, {"head", {5, 7}}, {"layers.0.attention.query", {5, 3, 2}},
+      {"layers.0.attention.out", {3, 2, 5}}, {"layers.0.moe.wi_0", {4, 5, 3}}, {"layers.0.moe.wo", {1, 3, 40}},
+      {"layers.0.mlp.wo", {70, 33}}};
+  for (const auto& [name, shape] : parameters) {
+    for (DType dtype : {DType::f32, DType::bf16}) {
+      const auto tensors = hub_tensors(HubFamily::deepseek, name, shape);
+      const Tensor ours = counting(shape).cast(dtype);
+      const Tensor back = to_ours(tensors, to_hub(tensors, ours), shape);
+      EXPECT_EQ(back.dtype(), dtype);
+      EXPECT_TRUE(std::equal(ours.raw(), ours.raw() + ours.bytes(), back.raw())) << name;
+    }
+  }
+}
+
+class HubFolder : public ::testing::Test {
+ protected:
+  HubFolder() {
+    std::string pattern = (fs::temp_directory_path() / "switchyard_hub_XXXXXX").string();
+    path_ = ::mkdtemp(pattern.data());
+    for (const auto& [name, shape] : parameters_) {
+      const auto tensors = hub_tensors(HubFamily::deepseek, name, shape);
+      const auto parts = to_hub(tensors, counting(shape));
+      for (std::size_t i = 0; i < parts.size(); ++i) stored_[tensors.names[i]] = parts[i];
+    }
+  }
+  ~HubFolder() override { fs::remove_all(path_); }
+
+  WeightFolder folder() {
+    write_safetensors(path_ + "/model.safetensors", stored_, {});
+    return WeightFolder::open(path_);
+  }
+  std::string problem() {
+    try {
+      check_hub_tensors(folder(), HubFamily::deepseek, parameters_, 1);
+      return "";
+    } catch (const Error& e) {
+      return e.what();
+    }
+  }
+
+  const std::map<std::string, Shape> parameters_ = {
+      {"embedding", {7, 5}}, {"final_norm", {5}}, {"layers.0.moe.wi_0", {2, 5, 3}}, {"layers.0.mlp.wo", {3, 5}}};
+  std::map<std::string, Tensor> stored_;
+  std::string path_;
+};
+
+TEST_F(HubFolder, LoadsAndSkipsExtraLayersWithNotices) {
+  stored_["model.layers.1.eh_proj.weight"] = counting({2});
+  stored_["model.layers.0.self_attn.rotary_emb.inv_freq"] = counting({2});
+  stored_["lm_head.weight"] = counting({7, 5});
+  EXPECT_EQ(problem(), "");
+  EXPECT_EQ(check_hub_tensors(folder(), HubFamily::deepseek, parameters_, 1).size(), 3u);
+  const Tensor wi = load_from_hub(folder(), HubFamily::deepseek, "layers.0.moe.wi_0", {2, 5, 3});
+  EXPECT_EQ(wi.data<float>()[29], 29);
+}
+
+TEST_F(HubFolder, NamesWhatDoesNotFit) {
+  stored_.erase("model.norm.weight");
+  stored_["model.layers.0.mlp.experts.1.gate_proj.weight"] = counting({5, 3});
+  stored_["model.layers.0.odd"] = counting({1});
+  const std::string message = problem();
+  EXPECT_NE(message.find("missing: model.norm.weight"), std::string::npos) << message;
+  EXPECT_NE(message.find("experts.1.gate_proj.weight [5,3] (expected [3,5])"), std::string::npos) << message;
+  EXPECT_NE(message.find("surplus: \"model.layers.0.odd\""), std::string::npos) << message;
+  const auto weights = folder();
+  EXPECT_THROW(load_from_hub(weights, HubFamily::deepseek, "final_norm", {5}), Error);
+  EXPECT_THROW(load_from_hub(weights, HubFamily::deepseek, "layers.0.moe.wi_0", {2, 5, 3}), Error);
+}
+
+}  // namespace
+}  // namespace switchyard
