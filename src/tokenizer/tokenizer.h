@@ -1,0 +1,40 @@
+// Tokenizer: text to ids and back. All are immutable after construction and safe to use from several threads.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace switchyard {
+
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  // Ids of a text, without tokens for its beginning and end. Bytes that are not UTF-8 count as U+FFFD, but for the
+  // byte tokenizer, which keeps them.
+  virtual std::vector<std::int32_t> encode(std::string_view text) const = 0;
+  // Text of ids. Special tokens give nothing, ids outside the vocabulary U+FFFD.
+  virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
+  // One more than the largest id.
+  virtual std::int32_t vocab_size() const = 0;
+  // The ids that stand before and after a document, where the tokenizer has them.
+  virtual std::optional<std::int32_t> bos() const = 0;
+  virtual std::optional<std::int32_t> eos() const = 0;
+};
+
+// `type`: "byte" (ids are bytes, 256 ends a document; no path), "sentencepiece" (a model file), "huggingface" (a
+// tokenizer.json or a folder with one), "tiktoken" (a file of base64 tokens and ranks, split as Llama-3 and cl100k
+// do). Error(usage) for another type, a missing or broken file, and for a hub id in the place of a path.
+std::unique_ptr<Tokenizer> make_tokenizer(const std::string& type, const std::string& path);
+
+// The same from file contents; `name` stands for the path in messages. `config` is the text of the
+// tokenizer_config.json that may stand beside tokenizer.json, or empty.
+std::unique_ptr<Tokenizer> parse_huggingface(std::string_view json, std::string_view config, const std::string& name);
+std::unique_ptr<Tokenizer> parse_tiktoken(std::string_view text, const std::string& name);
+
+}  // namespace switchyard
