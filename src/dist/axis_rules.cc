@@ -20,7 +20,8 @@ std::string sizes_of(const Mesh& mesh, const Axes& axes) {
   // Round to the nearer multiple, but to at least one expert a rank.
   const std::int64_t nearest = std::max(parts, (experts + parts / 2) / parts * parts);
   fail_usage(
-      "[sharding] expected num_experts to be divisible by {}, the product of the expert axes {}, got num_experts={}; "
+      "[sharding] expected num_experts to be divisible by {}, the product of the expert axes {}, got "
+      "num_experts={}; "
       "the nearest legal value is {}, or change the parallelism of those axes",
       parts, sizes_of(mesh, axes), experts, nearest);
 }
@@ -44,7 +45,9 @@ Axes larger_than_one(const Mesh& mesh, const Axes& axes) {
   return kept;
 }
 
-bool is_expert_dim(std::string_view name) { return name == "exp" || name == "activation_exp"; }
+bool is_expert_dim(std::string_view name) {
+  return name == "exp" || name == "activation_exp";
+}
 
 }  // namespace
 
@@ -68,14 +71,14 @@ AxisRules::Resolution AxisRules::resolve(std::span<const std::string> dims, cons
   for (std::size_t i = 0; i < dims.size(); ++i) {
     if (!assigned[i]) continue;
     const AxisRule& rule = *assigned[i];
-    result.matched_rules[i] =
-        fmt::format("{} -> {}", rule.name, rule.axes.empty() ? "-" : fmt::format("{}", fmt::join(rule.axes, "+")));
+    result.matched_rules[i] = fmt::format(
+        "{} -> {}", rule.name, rule.axes.empty() ? "-" : fmt::format("{}", fmt::join(rule.axes, "+")));
     const Axes wanted = larger_than_one(mesh_, rule.axes);
     Axes kept = dividing_prefix(mesh_, wanted, shape[i]);
     if (kept != wanted) {
       if (is_expert_dim(dims[i])) fail_experts(mesh_, wanted, shape[i]);
-      result.warnings.push_back(fmt::format("dim '{}' of size {} is not divisible by {}; split over {}", dims[i],
-                                            shape[i], sizes_of(mesh_, wanted),
+      result.warnings.push_back(fmt::format("dim '{}' of size {} is not divisible by {}; split over {}",
+                                            dims[i], shape[i], sizes_of(mesh_, wanted),
                                             kept.empty() ? "nothing" : sizes_of(mesh_, kept)));
     }
     result.sharding.dims[i] = std::move(kept);

@@ -17,16 +17,18 @@ class AxisRules {
 
   struct Resolution {
     Sharding sharding;
-    std::vector<std::string> matched_rules;  // per dim "name -> axis+axis" as the rule is written; "" without a rule
-    std::vector<std::string> warnings;       // one line per dim that lost axes because they do not divide it
+    std::vector<std::string>
+        matched_rules;  // per dim "name -> axis+axis" as the rule is written; "" without a rule
+    std::vector<std::string> warnings;  // one line per dim that lost axes because they do not divide it
   };
 
   // Resolves the logical names of a tensor's dims ("" = no name) for its global shape, same length.
   //
-  // The rules are walked in order. A rule assigns its axes to the first still unassigned dim of its name, unless another
-  // dim of this tensor uses one of them; axes count by name here, also those of size 1 or outside the mesh. Then axes
-  // of size 1 and outside the mesh are dropped, and of the rest the longest prefix whose product divides the dim stays.
-  // Experts ("exp", "activation_exp") must divide: Error(usage) naming num_experts, the axes and the nearest legal value.
+  // The rules are walked in order. A rule assigns its axes to the first still unassigned dim of its name,
+  // unless another dim of this tensor uses one of them; axes count by name here, also those of size 1 or
+  // outside the mesh. Then axes of size 1 and outside the mesh are dropped, and of the rest the longest
+  // prefix whose product divides the dim stays. Experts ("exp", "activation_exp") must divide: Error(usage)
+  // naming num_experts, the axes and the nearest legal value.
   Resolution resolve(std::span<const std::string> dims, const Shape& shape) const;
 
  private:

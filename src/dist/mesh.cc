@@ -20,29 +20,36 @@ struct Entry {
   bool given;
 };
 
-// "ici_fsdp_parallelism=-1, ici_expert_parallelism=4": what decides the product, sizes of 1 left out unless given.
+// "ici_fsdp_parallelism=-1, ici_expert_parallelism=4": what decides the product, sizes of 1 left out unless
+// given.
 std::string describe(std::string_view group, const std::vector<Entry>& entries) {
   std::vector<std::string> parts;
   for (const Entry& entry : entries) {
-    if (entry.size != 1 || entry.given) parts.push_back(fmt::format("{}={}", key_of(group, entry.axis), entry.size));
+    if (entry.size != 1 || entry.given)
+      parts.push_back(fmt::format("{}={}", key_of(group, entry.axis), entry.size));
   }
-  return parts.empty() ? fmt::format("all {}_*_parallelism=1", group) : fmt::format("{}", fmt::join(parts, ", "));
+  return parts.empty() ? fmt::format("all {}_*_parallelism=1", group)
+                       : fmt::format("{}", fmt::join(parts, ", "));
 }
 
 // A size of -1 the user gave replaces the default -1 of the group. Returns the one that is left, or null.
 Entry* find_rest(std::string_view group, std::vector<Entry>& entries) {
-  const bool any_given = std::any_of(entries.begin(), entries.end(), [](const Entry& e) { return e.size == -1 && e.given; });
+  const bool any_given =
+      std::any_of(entries.begin(), entries.end(), [](const Entry& e) { return e.size == -1 && e.given; });
   Entry* rest = nullptr;
   for (Entry& entry : entries) {
     if (entry.size == 0 || entry.size < -1) {
-      fail_usage("[mesh] expected {} to be positive or -1 (the rest), got {}", key_of(group, entry.axis), entry.size);
+      fail_usage("[mesh] expected {} to be positive or -1 (the rest), got {}", key_of(group, entry.axis),
+                 entry.size);
     }
     if (entry.size != -1) continue;
     if (any_given && !entry.given) {
       entry.size = 1;
     } else if (rest) {
-      fail_usage("[mesh] expected at most one -1 among the {}_*_parallelism keys, got {}=-1 and {}=-1; give one a number",
-                 group, key_of(group, rest->axis), key_of(group, entry.axis));
+      fail_usage(
+          "[mesh] expected at most one -1 among the {}_*_parallelism keys, got {}=-1 and {}=-1; give one a "
+          "number",
+          group, key_of(group, rest->axis), key_of(group, entry.axis));
     } else {
       rest = &entry;
     }
@@ -54,7 +61,9 @@ Entry* find_rest(std::string_view group, std::vector<Entry>& entries) {
 std::int64_t product_of(const std::vector<Entry>& entries) {
   std::int64_t product = 1;
   for (const Entry& entry : entries) {
-    if (entry.size > 0) product = std::min<std::int64_t>(product, std::int64_t{1} << 31) * std::min(entry.size, std::int64_t{1} << 31);
+    if (entry.size > 0)
+      product = std::min<std::int64_t>(product, std::int64_t{1} << 31) *
+                std::min(entry.size, std::int64_t{1} << 31);
   }
   return product;
 }
@@ -66,20 +75,22 @@ void resolve(std::string_view group, std::vector<Entry>& entries, Entry* rest, s
   const std::int64_t product = product_of(entries);
   if (rest) {
     if (total % product != 0) {
-      fail_usage("[mesh] expected the product of {} to divide {}, got {}; change a size or the rank count", sizes,
-                 total_name, product);
+      fail_usage("[mesh] expected the product of {} to divide {}, got {}; change a size or the rank count",
+                 sizes, total_name, product);
     }
     rest->size = total / product;
   } else if (product != total) {
-    fail_usage("[mesh] expected {} to multiply to {}, got {}; change a size, make one -1, or change the rank count",
-               sizes, total_name, product);
+    fail_usage(
+        "[mesh] expected {} to multiply to {}, got {}; change a size, make one -1, or change the rank count",
+        sizes, total_name, product);
   }
 }
 
 std::vector<Entry> entries_of(std::span<const ParallelismSizes> sizes, bool dcn) {
   std::vector<Entry> entries;
   for (const ParallelismSizes& size : sizes) {
-    entries.push_back(dcn ? Entry{size.axis, size.dcn, size.dcn_given} : Entry{size.axis, size.ici, size.ici_given});
+    entries.push_back(dcn ? Entry{size.axis, size.dcn, size.dcn_given}
+                          : Entry{size.axis, size.ici, size.ici_given});
   }
   return entries;
 }
@@ -92,9 +103,11 @@ void drop_absent_defaults(std::span<const std::string> mesh_axes, std::vector<En
   }
 }
 
-void check_present(std::span<const std::string> mesh_axes, std::string_view group, const std::vector<Entry>& entries) {
+void check_present(std::span<const std::string> mesh_axes, std::string_view group,
+                   const std::vector<Entry>& entries) {
   for (const Entry& entry : entries) {
-    if (entry.size == 1 || std::find(mesh_axes.begin(), mesh_axes.end(), entry.axis) != mesh_axes.end()) continue;
+    if (entry.size == 1 || std::find(mesh_axes.begin(), mesh_axes.end(), entry.axis) != mesh_axes.end())
+      continue;
     fail_usage("[mesh] expected {}=1 because mesh_axes has no axis '{}', got {}; the axes are {}",
                key_of(group, entry.axis), entry.axis, entry.size, fmt::join(mesh_axes, ", "));
   }
@@ -107,8 +120,10 @@ std::int64_t resolve_slices(std::vector<Entry>& dcn, std::int64_t ranks, std::in
   Entry* rest = find_rest("dcn", dcn);
   const std::int64_t slices = num_slices == -1 ? product_of(dcn) : num_slices;
   if (ranks % slices != 0) {
-    fail_usage("[mesh] expected {} slices ({}; num_slices={}) to divide {} ranks; change a dcn size or the rank count",
-               slices, describe("dcn", dcn), num_slices, ranks);
+    fail_usage(
+        "[mesh] expected {} slices ({}; num_slices={}) to divide {} ranks; change a dcn size or the rank "
+        "count",
+        slices, describe("dcn", dcn), num_slices, ranks);
   }
   resolve("dcn", dcn, rest, slices, fmt::format("the {} slices of {} ranks", slices, ranks));
   return slices;
@@ -132,7 +147,9 @@ Mesh::Extent Mesh::extent(std::string_view axis) const {
   return {1, 1};
 }
 
-int Mesh::axis_size(std::string_view axis) const { return extent(axis).size; }
+int Mesh::axis_size(std::string_view axis) const {
+  return extent(axis).size;
+}
 
 int Mesh::product(std::span<const std::string> axes) const {
   int product = 1;
@@ -175,8 +192,8 @@ std::string Mesh::to_string() const {
   return parts.empty() ? "one rank" : fmt::format("{}", fmt::join(parts, " "));
 }
 
-Mesh build_mesh(std::span<const std::string> mesh_axes, std::span<const ParallelismSizes> sizes, std::int64_t ranks,
-                std::int64_t num_slices) {
+Mesh build_mesh(std::span<const std::string> mesh_axes, std::span<const ParallelismSizes> sizes,
+                std::int64_t ranks, std::int64_t num_slices) {
   if (ranks < 1) fail_usage("[mesh] expected ranks to be positive, got {}", ranks);
   std::vector<Entry> dcn = entries_of(sizes, true);
   std::vector<Entry> ici = entries_of(sizes, false);

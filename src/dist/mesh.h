@@ -47,8 +47,8 @@ class Mesh {
   int size_ = 1;
 };
 
-// dcn_<axis>_parallelism and ici_<axis>_parallelism of one mesh axis, -1 meaning the rest. The keys of the mesh axis
-// "stage" are called dcn_pipeline_parallelism and ici_pipeline_parallelism.
+// dcn_<axis>_parallelism and ici_<axis>_parallelism of one mesh axis, -1 meaning the rest. The keys of the
+// mesh axis "stage" are called dcn_pipeline_parallelism and ici_pipeline_parallelism.
 struct ParallelismSizes {
   std::string axis;
   std::int64_t dcn = 1;
@@ -57,11 +57,12 @@ struct ParallelismSizes {
   bool ici_given = false;
 };
 
-// The mesh of `ranks` ranks over `mesh_axes`, in that order, axes of size 1 included. `num_slices` -1 means unset: the
-// slices are then the product of the dcn numbers and a dcn -1 is 1. A given -1 turns a default -1 of its group (dcn or
-// ici) into 1. Throws Error(usage), naming keys, product and rank count, for two -1 in one group, a size that is
-// neither -1 nor positive, a size other than 1 for an axis the mesh does not have, and what does not multiply out.
-Mesh build_mesh(std::span<const std::string> mesh_axes, std::span<const ParallelismSizes> sizes, std::int64_t ranks,
-                std::int64_t num_slices);
+// The mesh of `ranks` ranks over `mesh_axes`, in that order, axes of size 1 included. `num_slices` -1 means
+// unset: the slices are then the product of the dcn numbers and a dcn -1 is 1. A given -1 turns a default -1
+// of its group (dcn or ici) into 1. Throws Error(usage), naming keys, product and rank count, for two -1 in
+// one group, a size that is neither -1 nor positive, a size other than 1 for an axis the mesh does not have,
+// and what does not multiply out.
+Mesh build_mesh(std::span<const std::string> mesh_axes, std::span<const ParallelismSizes> sizes,
+                std::int64_t ranks, std::int64_t num_slices);
 
 }  // namespace switchyard

@@ -6,18 +6,22 @@
 
 namespace switchyard {
 
-Sharding replicated(std::size_t rank) { return {std::vector<Axes>(rank), {}}; }
+Sharding replicated(std::size_t rank) {
+  return {std::vector<Axes>(rank), {}};
+}
 
 std::string to_string(const Sharding& sharding) {
   std::vector<std::string> parts;
-  for (const Axes& axes : sharding.dims) parts.push_back(axes.empty() ? "-" : fmt::format("{}", fmt::join(axes, "+")));
+  for (const Axes& axes : sharding.dims)
+    parts.push_back(axes.empty() ? "-" : fmt::format("{}", fmt::join(axes, "+")));
   std::string text = fmt::format("[{}]", fmt::join(parts, ", "));
   if (!sharding.partial.empty()) text += fmt::format(" partial({})", fmt::join(sharding.partial, "+"));
   return text;
 }
 
 Shape local_shape(const Mesh& mesh, const Shape& global, const Sharding& sharding) {
-  CHECK(global.size() == sharding.dims.size(), "shape {} with sharding {}", to_string(global), to_string(sharding));
+  CHECK(global.size() == sharding.dims.size(), "shape {} with sharding {}", to_string(global),
+        to_string(sharding));
   Shape local = global;
   for (std::size_t i = 0; i < local.size(); ++i) {
     const int parts = mesh.product(sharding.dims[i]);

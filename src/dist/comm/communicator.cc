@@ -11,7 +11,9 @@ void copy_bytes(void* to, const void* from, std::int64_t bytes) {
   if (bytes > 0 && to != from) std::memmove(to, from, static_cast<std::size_t>(bytes));
 }
 
-std::int64_t size_of_group(const Group& group) { return static_cast<std::int64_t>(group.ranks.size()); }
+std::int64_t size_of_group(const Group& group) {
+  return static_cast<std::int64_t>(group.ranks.size());
+}
 
 CollectiveCall reduction(std::string_view kind, std::string_view axis, DType dtype, std::int64_t count) {
   CHECK(dtype != DType::u8, "{} of uint8", kind);
@@ -41,8 +43,8 @@ void Communicator::all_gather(const Group& group, std::string_view axis, const v
   record(call, bytes * (size_of_group(group) - 1), do_all_gather(group, call, in, out));
 }
 
-void Communicator::reduce_scatter(const Group& group, std::string_view axis, DType dtype, const void* in, void* out,
-                                  std::int64_t count) {
+void Communicator::reduce_scatter(const Group& group, std::string_view axis, DType dtype, const void* in,
+                                  void* out, std::int64_t count) {
   const CollectiveCall call = reduction("reduce_scatter", axis, dtype, count);
   check_group(group, call);
   const std::int64_t bytes = count * static_cast<std::int64_t>(size_of(dtype));
@@ -52,10 +54,12 @@ void Communicator::reduce_scatter(const Group& group, std::string_view axis, DTy
 
 void Communicator::all_reduce(const Group& group, std::string_view axis, DType dtype, void* data,
                               std::int64_t count) {
-  all_reduce_as(group, reduction("all_reduce", axis, dtype, count), static_cast<std::int64_t>(size_of(dtype)), data);
+  all_reduce_as(group, reduction("all_reduce", axis, dtype, count), static_cast<std::int64_t>(size_of(dtype)),
+                data);
 }
 
-void Communicator::all_reduce_f64(const Group& group, std::string_view axis, double* data, std::int64_t count) {
+void Communicator::all_reduce_f64(const Group& group, std::string_view axis, double* data,
+                                  std::int64_t count) {
   all_reduce_as(group, {.kind = "all_reduce", .axis = axis, .type = "float64", .size = count}, 8, data);
 }
 
@@ -82,17 +86,19 @@ void Communicator::ragged_all_to_all(const Group& group, std::string_view axis, 
                                      std::span<const std::int64_t> send_counts, void* out,
                                      std::span<const std::int64_t> recv_offsets,
                                      std::span<const std::int64_t> recv_counts, std::int64_t row_bytes) {
-  const CollectiveCall call{.kind = "ragged_all_to_all", .axis = axis, .type = "bytes a row", .size = row_bytes};
+  const CollectiveCall call{
+      .kind = "ragged_all_to_all", .axis = axis, .type = "bytes a row", .size = row_bytes};
   check_group(group, call);
   const std::size_t ranks = group.ranks.size();
   CHECK(send_offsets.size() == ranks && send_counts.size() == ranks && recv_offsets.size() == ranks &&
             recv_counts.size() == ranks,
-        "{} on {} ranks with {}, {}, {}, {} entries", to_string(call), ranks, send_offsets.size(), send_counts.size(),
-        recv_offsets.size(), recv_counts.size());
+        "{} on {} ranks with {}, {}, {}, {} entries", to_string(call), ranks, send_offsets.size(),
+        send_counts.size(), recv_offsets.size(), recv_counts.size());
   if (ranks == 1) {
     CHECK(send_counts[0] == recv_counts[0], "{} rows sent, {} received", send_counts[0], recv_counts[0]);
     return copy_bytes(static_cast<std::byte*>(out) + recv_offsets[0] * row_bytes,
-                static_cast<const std::byte*>(in) + send_offsets[0] * row_bytes, send_counts[0] * row_bytes);
+                      static_cast<const std::byte*>(in) + send_offsets[0] * row_bytes,
+                      send_counts[0] * row_bytes);
   }
   std::int64_t rows = 0;
   for (std::size_t j = 0; j < ranks; ++j) {
@@ -106,11 +112,14 @@ void Communicator::ragged_all_to_all(const Group& group, std::string_view axis, 
 
 void Communicator::broadcast(const Group& group, std::string_view axis, int root_index, void* data,
                              std::int64_t bytes) {
-  const CollectiveCall call{.kind = "broadcast", .axis = axis, .type = "bytes", .size = bytes, .root = root_index};
+  const CollectiveCall call{
+      .kind = "broadcast", .axis = axis, .type = "bytes", .size = bytes, .root = root_index};
   check_group(group, call);
-  CHECK(root_index >= 0 && root_index < size_of_group(group), "{} of {} ranks", to_string(call), group.ranks.size());
+  CHECK(root_index >= 0 && root_index < size_of_group(group), "{} of {} ranks", to_string(call),
+        group.ranks.size());
   if (group.ranks.size() == 1) return;
-  record(call, group.index == root_index ? bytes * (size_of_group(group) - 1) : 0, do_broadcast(group, call, data));
+  record(call, group.index == root_index ? bytes * (size_of_group(group) - 1) : 0,
+         do_broadcast(group, call, data));
 }
 
 void Communicator::barrier(const Group& group, std::string_view axis) {

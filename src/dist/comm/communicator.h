@@ -1,16 +1,20 @@
 // Communicator: collectives among the ranks of a run, one object per rank, used by one thread at a time.
 //
 // Invariants of every backend:
-// 1. All members of a group call the same collectives in the same order with the same ordered ranks. Kind, axis, dtype
+// 1. All members of a group call the same collectives in the same order with the same ordered ranks. Kind,
+// axis, dtype
 //    and sizes are compared between ranks in every build; a difference is Error(runtime) on all of them.
-// 2. Sums add in group order, starting from the first rank's value, in float32 (float32, bfloat16), float64 (float64)
+// 2. Sums add in group order, starting from the first rank's value, in float32 (float32, bfloat16), float64
+// (float64)
 //    or int64 (int32), and are rounded once. So backends and reruns agree bit for bit.
-// 3. A call returns when this rank's output is complete and its input may be reused. It fails with Error(runtime) when
+// 3. A call returns when this rank's output is complete and its input may be reused. It fails with
+// Error(runtime) when
 //    another rank failed or the deadline passed; after that the communicator is dead.
 // 4. A group of one rank copies locally and is not counted.
 //
-// Gradients (whole and partial exchange, see sharding.md): all_gather <-> reduce_scatter; all_reduce is its own
-// (partial -> whole), as is all_to_all; ragged_all_to_all's is the call with sends and receives exchanged.
+// Gradients (whole and partial exchange, see sharding.md): all_gather <-> reduce_scatter; all_reduce is its
+// own (partial -> whole), as is all_to_all; ragged_all_to_all's is the call with sends and receives
+// exchanged.
 #pragma once
 
 #include <cstdint>
@@ -33,10 +37,11 @@ struct Group {
   int index = 0;
 };
 
-// What this rank did since the last reset. `bytes`: payload this rank sends to other ranks, each destination counted:
-// all_gather bytes*(P-1), reduce_scatter count*size*(P-1), all_to_all bytes_per_rank*(P-1), ragged_all_to_all the rows
-// to others, broadcast bytes*(P-1) at the root and 0 elsewhere, all_reduce the sum of a reduce_scatter and an all_gather
-// of slices. `wait_seconds`: time spent waiting for other ranks to arrive.
+// What this rank did since the last reset. `bytes`: payload this rank sends to other ranks, each destination
+// counted: all_gather bytes*(P-1), reduce_scatter count*size*(P-1), all_to_all bytes_per_rank*(P-1),
+// ragged_all_to_all the rows to others, broadcast bytes*(P-1) at the root and 0 elsewhere, all_reduce the sum
+// of a reduce_scatter and an all_gather of slices. `wait_seconds`: time spent waiting for other ranks to
+// arrive.
 struct CollectiveCount {
   std::string kind;
   std::string axis;
@@ -49,9 +54,9 @@ struct CollectiveCount {
 struct CollectiveCall {
   std::string_view kind;
   std::string_view axis;
-  std::string_view type;   // element type of a reduction, "bytes" otherwise
-  std::int64_t size = 0;   // bytes or elements a rank, row bytes of a ragged exchange
-  std::int64_t root = 0;   // group index of the root of a broadcast
+  std::string_view type;  // element type of a reduction, "bytes" otherwise
+  std::int64_t size = 0;  // bytes or elements a rank, row bytes of a ragged exchange
+  std::int64_t root = 0;  // group index of the root of a broadcast
   bool operator==(const CollectiveCall&) const = default;
 };
 std::string to_string(const CollectiveCall& call);
@@ -66,8 +71,8 @@ struct RaggedSide {
   std::span<const std::int64_t> recv_counts;
 };
 
-// Part `index` of `count` elements cut into `parts` contiguous slices, the first ones one longer. All-reduce works
-// slice by slice.
+// Part `index` of `count` elements cut into `parts` contiguous slices, the first ones one longer. All-reduce
+// works slice by slice.
 struct Slice {
   std::int64_t begin;
   std::int64_t end;
@@ -81,25 +86,31 @@ class Communicator {
   virtual int size() const = 0;
   virtual bool shares_memory() const = 0;  // ranks are threads of one process
 
-  // Below, P is the size of the group, `axis` names the mesh axes of the group ("data", "data+fsdp") for counters and
-  // errors, and input and output must not overlap unless said.
+  // Below, P is the size of the group, `axis` names the mesh axes of the group ("data", "data+fsdp") for
+  // counters and errors, and input and output must not overlap unless said.
 
-  // Every rank gives `bytes` bytes; `out` gets P x `bytes` in group order. `in` may be this rank's place in `out`.
+  // Every rank gives `bytes` bytes; `out` gets P x `bytes` in group order. `in` may be this rank's place in
+  // `out`.
   void all_gather(const Group& group, std::string_view axis, const void* in, void* out, std::int64_t bytes);
-  // `in`: P x `count` elements; `out`: `count` elements, the sum over ranks of this rank's part. float32, bfloat16, int32.
+  // `in`: P x `count` elements; `out`: `count` elements, the sum over ranks of this rank's part. float32,
+  // bfloat16, int32.
   void reduce_scatter(const Group& group, std::string_view axis, DType dtype, const void* in, void* out,
                       std::int64_t count);
   // Sum over ranks of `count` elements, in place. float32, bfloat16, int32.
   void all_reduce(const Group& group, std::string_view axis, DType dtype, void* data, std::int64_t count);
   void all_reduce_f64(const Group& group, std::string_view axis, double* data, std::int64_t count);
-  // Part j of `in` goes to group rank j, where it becomes part `group.index` of `out`; P parts of `bytes_per_rank`.
-  void all_to_all(const Group& group, std::string_view axis, const void* in, void* out, std::int64_t bytes_per_rank);
-  // Rows of `row_bytes`: send_counts[j] rows from row send_offsets[j] of `in` go to group rank j; recv_counts[i] rows
-  // of group rank i land at row recv_offsets[i] of `out`. All four spans have P entries; counts must agree between ranks.
+  // Part j of `in` goes to group rank j, where it becomes part `group.index` of `out`; P parts of
+  // `bytes_per_rank`.
+  void all_to_all(const Group& group, std::string_view axis, const void* in, void* out,
+                  std::int64_t bytes_per_rank);
+  // Rows of `row_bytes`: send_counts[j] rows from row send_offsets[j] of `in` go to group rank j;
+  // recv_counts[i] rows of group rank i land at row recv_offsets[i] of `out`. All four spans have P entries;
+  // counts must agree between ranks.
   void ragged_all_to_all(const Group& group, std::string_view axis, const void* in,
-                         std::span<const std::int64_t> send_offsets, std::span<const std::int64_t> send_counts, void* out,
-                         std::span<const std::int64_t> recv_offsets, std::span<const std::int64_t> recv_counts,
-                         std::int64_t row_bytes);
+                         std::span<const std::int64_t> send_offsets,
+                         std::span<const std::int64_t> send_counts, void* out,
+                         std::span<const std::int64_t> recv_offsets,
+                         std::span<const std::int64_t> recv_counts, std::int64_t row_bytes);
   // `data` of group rank `root_index` to all.
   void broadcast(const Group& group, std::string_view axis, int root_index, void* data, std::int64_t bytes);
   void barrier(const Group& group, std::string_view axis);
@@ -108,19 +119,21 @@ class Communicator {
   std::vector<CollectiveCount> counts() const;
   void reset_counts() { counts_.clear(); }
 
-  // One object shared by all ranks of the process under `key`: the first caller makes it, the others get the same. Not
-  // collective; thread safe. Held until the ranks end. A `make` that throws leaves nothing behind. On a communicator
-  // whose ranks do not share memory every rank has its own.
+  // One object shared by all ranks of the process under `key`: the first caller makes it, the others get the
+  // same. Not collective; thread safe. Held until the ranks end. A `make` that throws leaves nothing behind.
+  // On a communicator whose ranks do not share memory every rank has its own.
   virtual std::shared_ptr<void> shared(const std::string& key,
                                        const std::function<std::shared_ptr<void>()>& make) = 0;
 
  protected:
   // Backends: P >= 2, arguments checked. Each returns the seconds spent waiting for other ranks.
   virtual double do_all_gather(const Group& group, const CollectiveCall& call, const void* in, void* out) = 0;
-  virtual double do_reduce_scatter(const Group& group, const CollectiveCall& call, const void* in, void* out) = 0;
+  virtual double do_reduce_scatter(const Group& group, const CollectiveCall& call, const void* in,
+                                   void* out) = 0;
   virtual double do_all_reduce(const Group& group, const CollectiveCall& call, void* data) = 0;
   virtual double do_all_to_all(const Group& group, const CollectiveCall& call, const void* in, void* out) = 0;
-  virtual double do_ragged_all_to_all(const Group& group, const CollectiveCall& call, const RaggedSide& side) = 0;
+  virtual double do_ragged_all_to_all(const Group& group, const CollectiveCall& call,
+                                      const RaggedSide& side) = 0;
   virtual double do_broadcast(const Group& group, const CollectiveCall& call, void* data) = 0;
   virtual double do_barrier(const Group& group, const CollectiveCall& call) = 0;
 

@@ -1,11 +1,14 @@
-// Every collective has the same shape: publish pointers, wait until all have (1), read the others' memory, wait until
-// all have read (2). What keeps memory safe when ranks fail:
+// Every collective has the same shape: publish pointers, wait until all have (1), read the others' memory,
+// wait until all have read (2). What keeps memory safe when ranks fail:
 //
-// 1. Only wait (1) can fail. Once all ranks of a group have arrived, each of them goes on to wait (2), and leaves it
-//    only when all are there; so nobody's buffers go away while another rank reads them. Disagreements found in between
-//    are therefore thrown after wait (2), by all ranks alike.
-// 2. After a failure (`stopped_`) no wait (1) completes any more: ranks waiting in one leave, later ones do not enter.
-// 3. The scratch space of all-reduce belongs to the group. It is read after wait (2), and written only after wait (1)
+// 1. Only wait (1) can fail. Once all ranks of a group have arrived, each of them goes on to wait (2), and
+// leaves it
+//    only when all are there; so nobody's buffers go away while another rank reads them. Disagreements found
+//    in between are therefore thrown after wait (2), by all ranks alike.
+// 2. After a failure (`stopped_`) no wait (1) completes any more: ranks waiting in one leave, later ones do
+// not enter.
+// 3. The scratch space of all-reduce belongs to the group. It is read after wait (2), and written only after
+// wait (1)
 //    of the next collective, when all have read it.
 #include "dist/comm/local.h"
 
@@ -82,15 +85,16 @@ class LocalWorld {
     if (enter(meeting)) return 0;
 
     const Clock::time_point start = Clock::now();
-    const auto deadline = start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_));
+    const auto deadline =
+        start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_));
     const std::uint64_t generation = meeting.generation;
     const auto over = [&] { return meeting.generation != generation || stopped_by_.has_value(); };
     const bool in_time = meeting.all_here.wait_until(lock, deadline, over);
     if (meeting.generation == generation) {
       if (in_time) throw Stopped(stopped_message(rank, call));
       stop(rank);
-      fail_runtime("[comm] {} timed out after {} s: {} of {} ranks came; missing: rank {}", to_string(call), timeout_,
-                   meeting.arrived, meeting.ranks.size(), fmt::join(missing(meeting), ", "));
+      fail_runtime("[comm] {} timed out after {} s: {} of {} ranks came; missing: rank {}", to_string(call),
+                   timeout_, meeting.arrived, meeting.ranks.size(), fmt::join(missing(meeting), ", "));
     }
     return std::chrono::duration<double>(Clock::now() - start).count();
   }
@@ -149,7 +153,8 @@ class LocalWorld {
   }
 
   std::string stopped_message(int rank, const CollectiveCall& call) const {
-    return fmt::format("[comm] {} on rank {} was given up because rank {} failed", to_string(call), rank, *stopped_by_);
+    return fmt::format("[comm] {} on rank {} was given up because rank {} failed", to_string(call), rank,
+                       *stopped_by_);
   }
 
   static std::vector<int> missing(const Meeting& meeting) {
@@ -169,7 +174,8 @@ class LocalWorld {
   std::vector<Failure> failures_;
 };
 
-// An error all ranks ran into is reported as that of the lowest one, so that the message does not depend on timing.
+// An error all ranks ran into is reported as that of the lowest one, so that the message does not depend on
+// timing.
 void LocalWorld::rethrow_failure() const {
   if (failures_.empty()) return;
   if (size_ == 1) std::rethrow_exception(failures_.front().exception);
@@ -202,8 +208,12 @@ void copy_bytes(void* to, const void* from, std::int64_t bytes) {
   if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<std::size_t>(bytes));
 }
 
-const std::byte* at(const void* data, std::int64_t offset) { return static_cast<const std::byte*>(data) + offset; }
-std::byte* at(void* data, std::int64_t offset) { return static_cast<std::byte*>(data) + offset; }
+const std::byte* at(const void* data, std::int64_t offset) {
+  return static_cast<const std::byte*>(data) + offset;
+}
+std::byte* at(void* data, std::int64_t offset) {
+  return static_cast<std::byte*>(data) + offset;
+}
 
 // Empty when all ranks make the same call, else the error message, the same on every rank.
 std::string disagreement(const Meeting& meeting) {
@@ -211,8 +221,9 @@ std::string disagreement(const Meeting& meeting) {
   for (std::size_t i = 1; i < meeting.slots.size(); ++i) {
     const Slot& other = meeting.slots[i];
     if (other.call != first.call) {
-      return fmt::format("[comm] expected the same collective on all ranks, got {} on rank {} and {} on rank {}",
-                         to_string(first.call), meeting.ranks[0], to_string(other.call), meeting.ranks[i]);
+      return fmt::format(
+          "[comm] expected the same collective on all ranks, got {} on rank {} and {} on rank {}",
+          to_string(first.call), meeting.ranks[0], to_string(other.call), meeting.ranks[i]);
     }
   }
   if (first.call.kind != "ragged_all_to_all") return {};
@@ -221,8 +232,8 @@ std::string disagreement(const Meeting& meeting) {
       const std::int64_t sent = meeting.slots[i].ragged.send_counts[j];
       const std::int64_t expected = meeting.slots[j].ragged.recv_counts[i];
       if (sent == expected) continue;
-      return fmt::format("[comm] {}: rank {} sends {} rows to rank {}, which expects {}", to_string(first.call),
-                         meeting.ranks[i], sent, meeting.ranks[j], expected);
+      return fmt::format("[comm] {}: rank {} sends {} rows to rank {}, which expects {}",
+                         to_string(first.call), meeting.ranks[i], sent, meeting.ranks[j], expected);
     }
   }
   return {};
@@ -235,7 +246,8 @@ class LocalCommunicator : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return world_.size(); }
   bool shares_memory() const override { return true; }
-  std::shared_ptr<void> shared(const std::string& key, const std::function<std::shared_ptr<void>()>& make) override {
+  std::shared_ptr<void> shared(const std::string& key,
+                               const std::function<std::shared_ptr<void>()>& make) override {
     return world_.shared(key, make);
   }
 
@@ -250,9 +262,11 @@ class LocalCommunicator : public Communicator {
     });
   }
 
-  double do_reduce_scatter(const Group& group, const CollectiveCall& call, const void* in, void* out) override {
+  double do_reduce_scatter(const Group& group, const CollectiveCall& call, const void* in,
+                           void* out) override {
     return meet(group, call, in, [&](Meeting& meeting) {
-      sum_in_order(call.type, inputs_at(meeting, group.index * call.size * element_bytes(call.type)), out, call.size);
+      sum_in_order(call.type, inputs_at(meeting, group.index * call.size * element_bytes(call.type)), out,
+                   call.size);
     });
   }
 
@@ -268,14 +282,15 @@ class LocalCommunicator : public Communicator {
     });
   }
 
-  double do_ragged_all_to_all(const Group& group, const CollectiveCall& call, const RaggedSide& side) override {
+  double do_ragged_all_to_all(const Group& group, const CollectiveCall& call,
+                              const RaggedSide& side) override {
     slot_of(group).ragged = side;
     return meet(group, call, side.in, [&](Meeting& meeting) {
       const auto me = static_cast<std::size_t>(group.index);
       for (std::size_t i = 0; i < meeting.slots.size(); ++i) {
         const RaggedSide& source = meeting.slots[i].ragged;
-        copy_bytes(at(side.out, side.recv_offsets[i] * call.size), at(source.in, source.send_offsets[me] * call.size),
-             source.send_counts[me] * call.size);
+        copy_bytes(at(side.out, side.recv_offsets[i] * call.size),
+                   at(source.in, source.send_offsets[me] * call.size), source.send_counts[me] * call.size);
       }
     });
   }
@@ -299,8 +314,8 @@ class LocalCommunicator : public Communicator {
 
   Slot& slot_of(const Group& group) { return meeting_of(group).slots[static_cast<std::size_t>(group.index)]; }
 
-  // Publishes `in`, waits for all, checks that they agree, runs work(meeting) on the others' memory, and waits until
-  // all have done so. Work must not throw. Returns the seconds waited.
+  // Publishes `in`, waits for all, checks that they agree, runs work(meeting) on the others' memory, and
+  // waits until all have done so. Work must not throw. Returns the seconds waited.
   template <typename Work>
   double meet(const Group& group, const CollectiveCall& call, const void* in, const Work& work) {
     Meeting& meeting = meeting_of(group);
@@ -332,8 +347,10 @@ class LocalCommunicator : public Communicator {
 double LocalCommunicator::do_all_reduce(const Group& group, const CollectiveCall& call, void* data) {
   const auto parts = static_cast<int>(group.ranks.size());
   const std::int64_t bytes = element_bytes(call.type);
-  auto& own_scratch = slot_of(group).scratch;  // made before its first use, so no other rank can be reading it
-  if (!own_scratch) own_scratch = std::make_unique_for_overwrite<std::byte[]>(kScratchElements * sizeof(double));
+  auto& own_scratch =
+      slot_of(group).scratch;  // made before its first use, so no other rank can be reading it
+  if (!own_scratch)
+    own_scratch = std::make_unique_for_overwrite<std::byte[]>(kScratchElements * sizeof(double));
   std::byte* scratch = own_scratch.get();
   double waited = 0;
   std::int64_t begin = 0;
@@ -348,7 +365,7 @@ double LocalCommunicator::do_all_reduce(const Group& group, const CollectiveCall
     for (int i = 0; i < parts; ++i) {
       const Slice slice = slice_of(count, parts, i);
       copy_bytes(at(piece, slice.begin * bytes), meeting.slots[static_cast<std::size_t>(i)].scratch.get(),
-           (slice.end - slice.begin) * bytes);
+                 (slice.end - slice.begin) * bytes);
     }
     begin += count;
   } while (begin < call.size);

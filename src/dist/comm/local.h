@@ -7,11 +7,12 @@
 
 namespace switchyard {
 
-// Runs body(communicator of rank r) on `ranks` threads, rank 0 being the calling one, and joins them. The first
-// exception of any rank makes the other ranks' collectives fail at once, and is rethrown when all have ended: for more
-// than one rank as Error with the rank before the message (runtime unless it was an Error of another kind). A rank that
-// returns early is not an error by itself. `timeout_seconds` is the deadline of one collective, from this rank's
-// arrival; the error names rank, collective, axis and the ranks that did not come.
+// Runs body(communicator of rank r) on `ranks` threads, rank 0 being the calling one, and joins them. The
+// first exception of any rank makes the other ranks' collectives fail at once, and is rethrown when all have
+// ended: for more than one rank as Error with the rank before the message (runtime unless it was an Error of
+// another kind). A rank that returns early is not an error by itself. `timeout_seconds` is the deadline of
+// one collective, from this rank's arrival; the error names rank, collective, axis and the ranks that did not
+// come.
 void run_local_ranks(int ranks, double timeout_seconds, const std::function<void(Communicator&)>& body);
 
 }  // namespace switchyard

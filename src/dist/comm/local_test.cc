@@ -24,12 +24,15 @@ Group everyone(const Communicator& comm) {
   return group;
 }
 
-std::size_t index_of(std::int64_t i) { return static_cast<std::size_t>(i); }
+std::size_t index_of(std::int64_t i) {
+  return static_cast<std::size_t>(i);
+}
 
 // Small integers, different for every sender and position, whose sums are exact.
 std::vector<float> payload(int sender, std::int64_t count) {
   std::vector<float> values(index_of(count));
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(sender * 1000) + static_cast<float>(i % 251);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = static_cast<float>(sender * 1000) + static_cast<float>(i % 251);
   return values;
 }
 
@@ -74,7 +77,8 @@ TEST_P(Collectives, ReduceScatterSumsThisRanksPart) {
       comm.reduce_scatter(group, "data", DType::f32, mine.data(), out.data(), count);
       for (std::int64_t i = 0; i < count; ++i) {
         float expected = 0;
-        for (int r = 0; r < ranks(); ++r) expected += payload(r, count * ranks())[index_of(comm.rank() * count + i)];
+        for (int r = 0; r < ranks(); ++r)
+          expected += payload(r, count * ranks())[index_of(comm.rank() * count + i)];
         if (out[index_of(i)] != expected) {
           ADD_FAILURE() << "element " << i << ": " << out[index_of(i)] << " instead of " << expected;
           break;
@@ -89,10 +93,12 @@ TEST_P(Collectives, ReduceScatterSumsThisRanksPart) {
 TEST_P(Collectives, AllReduceInt32AndDouble) {
   run([&](Communicator& comm, const Group& group) {
     std::vector<std::int32_t> counts(13);
-    for (std::size_t i = 0; i < counts.size(); ++i) counts[i] = comm.rank() + static_cast<std::int32_t>(i) * 100;
+    for (std::size_t i = 0; i < counts.size(); ++i)
+      counts[i] = comm.rank() + static_cast<std::int32_t>(i) * 100;
     comm.all_reduce(group, "data", DType::i32, counts.data(), 13);
     const int total = ranks() * (ranks() - 1) / 2;
-    for (std::size_t i = 0; i < counts.size(); ++i) EXPECT_EQ(counts[i], total + static_cast<int>(i) * 100 * ranks());
+    for (std::size_t i = 0; i < counts.size(); ++i)
+      EXPECT_EQ(counts[i], total + static_cast<int>(i) * 100 * ranks());
     double value = 1.0 / (1 + comm.rank());
     comm.all_reduce_f64(group, "data", &value, 1);
     double expected = 1.0;
@@ -140,7 +146,9 @@ TEST_P(Collectives, AllToAllTransposes) {
 }
 
 // Rows rank i sends to rank j: zero for many pairs, and for some ranks everywhere.
-std::int64_t rows_between(int from, int to) { return from % 3 == 1 ? 0 : (from * 5 + to * 3) % 4; }
+std::int64_t rows_between(int from, int to) {
+  return from % 3 == 1 ? 0 : (from * 5 + to * 3) % 4;
+}
 
 struct RaggedPlan {
   std::vector<std::int64_t> send_offsets, send_counts, recv_offsets, recv_counts;
@@ -204,7 +212,8 @@ TEST_P(Collectives, BarrierWaitsForAll) {
   });
 }
 
-// <all_gather x, y> == <x, reduce_scatter y> summed over ranks, likewise all_reduce and all_to_all with themselves.
+// <all_gather x, y> == <x, reduce_scatter y> summed over ranks, likewise all_reduce and all_to_all with
+// themselves.
 TEST_P(Collectives, GradientsAreAdjoint) {
   const auto dot = [](const std::vector<float>& a, const std::vector<float>& b) {
     return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
@@ -230,8 +239,8 @@ TEST_P(Collectives, GradientsAreAdjoint) {
     std::vector<float> sum_y = y, sum_z = z;
     comm.all_reduce(group, "a", DType::f32, sum_y.data(), kCount * ranks());
     comm.all_reduce(group, "a", DType::f32, sum_z.data(), kCount * ranks());
-    std::vector<double> sides{dot(gathered, y), dot(x, scattered), dot(exchanged_y, z),
-                              dot(y, exchanged_z), dot(sum_y, z),  dot(y, sum_z)};
+    std::vector<double> sides{dot(gathered, y),    dot(x, scattered), dot(exchanged_y, z),
+                              dot(y, exchanged_z), dot(sum_y, z),     dot(y, sum_z)};
     comm.all_reduce_f64(group, "a", sides.data(), 6);
     EXPECT_EQ(sides[0], sides[1]);
     EXPECT_EQ(sides[2], sides[3]);
@@ -255,7 +264,8 @@ TEST_P(Collectives, CountsCallsAndBytesSent) {
       return;
     }
     ASSERT_EQ(counts.size(), 5u);
-    const auto expect = [&](std::size_t i, const char* kind, const char* axis, std::int64_t calls, std::int64_t bytes) {
+    const auto expect = [&](std::size_t i, const char* kind, const char* axis, std::int64_t calls,
+                            std::int64_t bytes) {
       EXPECT_EQ(counts[i].kind, kind);
       EXPECT_EQ(counts[i].axis, axis);
       EXPECT_EQ(counts[i].calls, calls);
@@ -290,7 +300,8 @@ TEST_P(Collectives, SharedObjectsAreMadeOnce) {
 TEST(Local, DisjointGroupsRunAtTheSameTime) {
   const Mesh mesh({{"data", 2}, {"expert", 4}});
   run_local_ranks(8, kTimeout, [&](Communicator& comm) {
-    for (const std::vector<std::string>& axes : {std::vector<std::string>{"expert"}, {"data"}, {"expert", "data"}}) {
+    for (const std::vector<std::string>& axes :
+         {std::vector<std::string>{"expert"}, {"data"}, {"expert", "data"}}) {
       const Group group{mesh.group(comm.rank(), axes), mesh.index_along(comm.rank(), axes)};
       for (int repeat = 0; repeat < 50; ++repeat) {
         std::vector<int> seen(group.ranks.size());
@@ -311,7 +322,8 @@ TEST(Local, SumsAreTheSameInEveryRun) {
     run_local_ranks(7, kTimeout, [&](Communicator& comm) {
       std::vector<float> data(5000);
       for (std::size_t i = 0; i < data.size(); ++i) {
-        data[i] = std::exp(static_cast<float>((i * 31 + static_cast<std::size_t>(comm.rank()) * 17) % 23) - 11.0f);
+        data[i] =
+            std::exp(static_cast<float>((i * 31 + static_cast<std::size_t>(comm.rank()) * 17) % 23) - 11.0f);
       }
       comm.all_reduce(everyone(comm), "data", DType::f32, data.data(), 5000);
       if (comm.rank() == 3) std::memcpy(bits.data(), data.data(), 20000);
@@ -322,7 +334,8 @@ TEST(Local, SumsAreTheSameInEveryRun) {
 }
 
 // The message of the error that `body` on `ranks` ranks ends with, and its kind.
-std::pair<std::string, Error::Kind> failure(int ranks, double timeout, const std::function<void(Communicator&)>& body) {
+std::pair<std::string, Error::Kind> failure(int ranks, double timeout,
+                                            const std::function<void(Communicator&)>& body) {
   try {
     run_local_ranks(ranks, timeout, body);
   } catch (const Error& error) {
@@ -345,65 +358,76 @@ TEST(LocalFailure, AThrowingRankStopsTheOthers) {
 }
 
 TEST(LocalFailure, OneRankKeepsTheExceptionAsItIs) {
-  EXPECT_THROW(run_local_ranks(1, kTimeout, [](Communicator&) { throw std::out_of_range("x"); }), std::out_of_range);
+  EXPECT_THROW(run_local_ranks(1, kTimeout, [](Communicator&) { throw std::out_of_range("x"); }),
+               std::out_of_range);
   EXPECT_EQ(failure(1, kTimeout, [](Communicator&) { fail_runtime("[x] y"); }).first, "[x] y");
 }
 
 TEST(LocalFailure, TheSameErrorOnAllRanksNamesTheLowest) {
-  const auto [message, kind] = failure(4, kTimeout, [](Communicator&) { throw std::runtime_error("disk full"); });
+  const auto [message, kind] =
+      failure(4, kTimeout, [](Communicator&) { throw std::runtime_error("disk full"); });
   EXPECT_EQ(kind, Error::Kind::runtime);
   EXPECT_TRUE(message.ends_with(": disk full")) << message;
 }
 
 TEST(LocalFailure, DifferentCollectivesAreNamed) {
   const std::string kinds = failure(2, kTimeout, [](Communicator& comm) {
-    float value[2] = {};
-    const Group group = everyone(comm);
-    if (comm.rank() == 0) comm.all_reduce(group, "data", DType::f32, value, 1);
-    else comm.broadcast(group, "data", 1, value, 4);
-  }).first;
+                              float value[2] = {};
+                              const Group group = everyone(comm);
+                              if (comm.rank() == 0)
+                                comm.all_reduce(group, "data", DType::f32, value, 1);
+                              else
+                                comm.broadcast(group, "data", 1, value, 4);
+                            }).first;
   EXPECT_EQ(kinds,
-            "rank 0: [comm] expected the same collective on all ranks, got all_reduce over 'data' of 1 float32 on rank 0 and "
+            "rank 0: [comm] expected the same collective on all ranks, got all_reduce over 'data' of 1 "
+            "float32 on rank 0 and "
             "broadcast over 'data' of 4 bytes from group rank 1 on rank 1");
-  const std::string sizes = failure(4, kTimeout, [](Communicator& comm) {
-    float value[2] = {};
-    comm.all_reduce(everyone(comm), "data", DType::f32, value, comm.rank() == 3 ? 2 : 1);
-  }).first;
-  EXPECT_NE(sizes.find("of 1 float32 on rank 0 and all_reduce over 'data' of 2 float32 on rank 3"), std::string::npos)
+  const std::string sizes =
+      failure(4, kTimeout, [](Communicator& comm) {
+        float value[2] = {};
+        comm.all_reduce(everyone(comm), "data", DType::f32, value, comm.rank() == 3 ? 2 : 1);
+      }).first;
+  EXPECT_NE(sizes.find("of 1 float32 on rank 0 and all_reduce over 'data' of 2 float32 on rank 3"),
+            std::string::npos)
       << sizes;
 }
 
 TEST(LocalFailure, RaggedCountsMustAgree) {
-  const std::string message = failure(2, kTimeout, [](Communicator& comm) {
-    const std::vector<std::int64_t> offsets{0, 0}, sent{1, 2}, expected{1, comm.rank() == 1 ? 5 : 2};
-    float in[4] = {}, out[8] = {};
-    const std::vector<std::int64_t> received{comm.rank() == 1 ? 5 : 1, comm.rank() == 1 ? 2 : 1};
-    comm.ragged_all_to_all(everyone(comm), "expert", in, offsets, sent, out, offsets, received, 4);
-  }).first;
+  const std::string message =
+      failure(2, kTimeout, [](Communicator& comm) {
+        const std::vector<std::int64_t> offsets{0, 0}, sent{1, 2}, expected{1, comm.rank() == 1 ? 5 : 2};
+        float in[4] = {}, out[8] = {};
+        const std::vector<std::int64_t> received{comm.rank() == 1 ? 5 : 1, comm.rank() == 1 ? 2 : 1};
+        comm.ragged_all_to_all(everyone(comm), "expert", in, offsets, sent, out, offsets, received, 4);
+      }).first;
   EXPECT_NE(message.find("rank 0 sends 2 rows to rank 1, which expects 5"), std::string::npos) << message;
 }
 
 TEST(LocalFailure, TimeoutNamesTheMissingRanks) {
   const std::string message = failure(4, 0.2, [](Communicator& comm) {
-    if (comm.rank() < 2) comm.barrier(everyone(comm), "fsdp");
-  }).first;
-  EXPECT_NE(message.find("[comm] barrier over 'fsdp' of 0 bytes timed out after 0.2 s: 2 of 4 ranks came; missing: rank 2, 3"),
+                                if (comm.rank() < 2) comm.barrier(everyone(comm), "fsdp");
+                              }).first;
+  EXPECT_NE(message.find("[comm] barrier over 'fsdp' of 0 bytes timed out after 0.2 s: 2 of 4 ranks came; "
+                         "missing: rank 2, 3"),
             std::string::npos)
       << message;
 }
 
 TEST(LocalFailure, CollectivesAfterAFailureFailToo) {
-  const std::string message = failure(3, kTimeout, [](Communicator& comm) {
-    if (comm.rank() == 1) fail_runtime("[train] loss is NaN");
-    for (int i = 0; i < 3; ++i) {
-      try {
-        comm.barrier(everyone(comm), "data");
-        ADD_FAILURE() << "a barrier without rank 1 completed";
-      } catch (const Error& error) {
-        EXPECT_NE(std::string(error.what()).find("because rank 1 failed"), std::string::npos) << error.what();
-      }
-    }
-  }).first;
+  const std::string message =
+      failure(3, kTimeout, [](Communicator& comm) {
+        if (comm.rank() == 1) fail_runtime("[train] loss is NaN");
+        for (int i = 0; i < 3; ++i) {
+          try {
+            comm.barrier(everyone(comm), "data");
+            ADD_FAILURE() << "a barrier without rank 1 completed";
+          } catch (const Error& error) {
+            EXPECT_NE(std::string(error.what()).find("because rank 1 failed"), std::string::npos)
+                << error.what();
+          }
+        }
+      }).first;
   EXPECT_EQ(message, "rank 1: [train] loss is NaN");
 }
 

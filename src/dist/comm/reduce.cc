@@ -9,8 +9,8 @@
 namespace switchyard {
 namespace {
 
-// Sums go through a tile that stays in the L1 cache. Full tiles have a constant length, which is what lets the
-// compiler vectorise the loops without run-time checks.
+// Sums go through a tile that stays in the L1 cache. Full tiles have a constant length, which is what lets
+// the compiler vectorise the loops without run-time checks.
 constexpr std::int64_t kTile = 1024;
 
 template <typename Sum, typename T>
