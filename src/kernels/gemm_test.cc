@@ -1,0 +1,161 @@
+#include "kernels/gemm.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "kernels/elementwise_test_data.h"
+
+namespace switchyard {
+namespace {
+
+using kernel_test::Array;
+using kernel_test::every_isa;
+using kernel_test::same;
+
+struct Case {
+  std::int64_t batch, m, n, k;
+  bool transpose_a, transpose_b, accumulate;
+  DType dtype, c_dtype;
+  std::int64_t padding = 0;  // elements between the end of a row and the next
+};
+
+Array run(const Case& c, Isa isa, int threads, bool fractions = false) {
+  const ScopedIsa cap(isa);
+  ThreadPool pool(threads);
+  const std::int64_t a_rows = c.transpose_a ? c.k : c.m, a_columns = c.transpose_a ? c.m : c.k;
+  const std::int64_t b_rows = c.transpose_b ? c.n : c.k, b_columns = c.transpose_b ? c.k : c.n;
+  GemmArgs args{.batch = c.batch, .m = c.m, .n = c.n, .k = c.k, .dtype = c.dtype, .transpose_a = c.transpose_a,
+                .lda = a_columns + c.padding, .stride_a = a_rows * (a_columns + c.padding),
+                .transpose_b = c.transpose_b, .ldb = b_columns + c.padding,
+                .stride_b = b_rows * (b_columns + c.padding), .c_dtype = c.c_dtype, .ldc = c.n + c.padding,
+                .stride_c = c.m * (c.n + c.padding), .accumulate = c.accumulate};
+  const auto make = fractions ? [](DType d, std::int64_t n, std::uint32_t s) { return Array::normal(d, n, s); }
+                              : [](DType d, std::int64_t n, std::uint32_t s) { return Array::integers(d, n, s); };
+  const Array a = make(c.dtype, c.batch * args.stride_a, 1), b = make(c.dtype, c.batch * args.stride_b, 2);
+  Array out(c.c_dtype, c.batch * args.stride_c);
+  if (c.accumulate) out = make(c.c_dtype, out.size(), 3);
+  for (std::int64_t i = 0; i < out.size(); ++i) {
+    if (i % args.ldc >= c.n) out.set(i, 77.0f);  // between rows: must stay
+  }
+  args.a = a.data();
+  args.b = b.data();
+  args.c = out.data();
+  gemm(pool, args);
+  return out;
+}
+
+std::string describe(const Case& c, Isa isa) {
+  return fmt::format("{} {}x{}x{}x{} transposed {} {} accumulate {} {} into {}", name_of(isa), c.batch, c.m, c.n, c.k,
+                     c.transpose_a, c.transpose_b, c.accumulate, name_of(c.dtype), name_of(c.c_dtype));
+}
+
+void expect_ref(const Case& c) {
+  const Array expected = run(c, Isa::ref, 1);
+  for (const Isa isa : every_isa()) EXPECT_TRUE(same(run(c, isa, 1), expected)) << describe(c, isa);
+}
+
+constexpr DType kDTypes[] = {DType::f32, DType::bf16};
+
+TEST(Gemm, RefMultipliesByHand) {
+  ThreadPool pool(1);
+  const ScopedIsa cap(Isa::ref);
+  const float a[] = {1, 2, 3, 4, 5, 6}, b[] = {1, 10, 100, 1000, 10000, 100000};
+  float c[] = {1, 1, 1, 1};
+  gemm(pool, {.m = 2, .n = 2, .k = 3, .a = a, .lda = 3, .b = b, .ldb = 2, .c = c, .ldc = 2, .accumulate = true});
+  EXPECT_EQ(std::vector<float>(c, c + 4), (std::vector<float>{30202, 302011, 60505, 605041}));
+}
+
+TEST(Gemm, EveryIsaEqualsRefOnIntegersOfEveryForm) {
+  for (const DType dtype : kDTypes) {
+    for (const DType c_dtype : kDTypes) {
+      for (int flags = 0; flags < 8; ++flags) {
+        for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{1, 1, 1}, {33, 35, 37}, {12, 32, 64}, {45, 70, 300}}) {
+          expect_ref({1, m, n, k, (flags & 1) != 0, (flags & 2) != 0, (flags & 4) != 0, dtype, c_dtype, flags % 3});
+        }
+      }
+    }
+  }
+}
+
+TEST(Gemm, EveryIsaEqualsRefOnTails) {
+  for (const DType dtype : kDTypes) {
+    for (const std::int64_t size : {1, 2, 5, 15, 16, 17, 31, 32, 33, 63, 65}) {
+      for (int flags = 0; flags < 4; ++flags) {
+        const bool ta = (flags & 1) != 0, tb = (flags & 2) != 0;
+        expect_ref({1, size, 7, 9, ta, tb, false, dtype, DType::f32});
+        expect_ref({1, 7, size, 9, ta, tb, false, dtype, DType::f32});
+        expect_ref({1, 7, 9, size, ta, tb, false, dtype, DType::f32});
+      }
+    }
+  }
+}
+
+TEST(Gemm, EmptyDimsAndBatches) {
+  for (const DType dtype : kDTypes) {
+    for (const bool accumulate : {false, true}) {
+      expect_ref({1, 5, 6, 0, false, false, accumulate, dtype, DType::f32});
+      expect_ref({1, 0, 6, 3, false, false, accumulate, dtype, DType::f32});
+      expect_ref({1, 5, 0, 3, true, true, accumulate, dtype, DType::bf16});
+      expect_ref({0, 5, 6, 3, false, false, accumulate, dtype, DType::f32});
+      expect_ref({5, 9, 20, 33, true, false, accumulate, dtype, DType::f32});
+    }
+  }
+}
+
+TEST(Gemm, BlocksLargerThanOneTask) {
+  for (const DType dtype : kDTypes) expect_ref({1, 530, 600, 70, false, true, false, dtype, DType::f32});
+}
+
+TEST(Gemm, BitIdenticalForAnyNumberOfThreads) {
+  for (const DType dtype : kDTypes) {
+    const Case c{2, 300, 270, 601, false, false, false, dtype, dtype};
+    for (const Isa isa : every_isa()) {
+      if (isa == Isa::ref) continue;
+      const Array one = run(c, isa, 1, true);
+      for (const int threads : {2, 5}) EXPECT_TRUE(run(c, isa, threads, true) == one) << describe(c, isa);
+    }
+  }
+}
+
+TEST(Gemm, PropagatesNanAndInfinity) {
+  ThreadPool pool(1);
+  const float inf = std::numeric_limits<float>::infinity();
+  for (const Isa isa : every_isa()) {
+    const ScopedIsa cap(isa);
+    for (const DType dtype : kDTypes) {
+      Array a(dtype, 2), b(dtype, 1), c(dtype, 2);
+      a.set(1, inf);  // a[0] stays NaN
+      b.set(0, 2);
+      gemm(pool, {.m = 2, .n = 1, .k = 1, .dtype = dtype, .a = a.data(), .lda = 1, .b = b.data(), .ldb = 1,
+                  .c = c.data(), .c_dtype = dtype, .ldc = 1});
+      EXPECT_TRUE(std::isnan(c.at(0)));
+      EXPECT_EQ(c.at(1), inf);
+    }
+  }
+}
+
+TEST(KernelTestData, ComparatorsSeeWhatIsWrong) {
+  const Array right = Array::integers(DType::f32, 5, 1, 3);
+  Array wrong = right;
+  EXPECT_TRUE(same(wrong, right));
+  wrong.set(4, right.at(4) + 1);
+  EXPECT_FALSE(same(wrong, right));
+  EXPECT_FALSE(near(wrong, right, 1e-3f, 1e-3f));
+  wrong.set(4, std::numeric_limits<float>::quiet_NaN());
+  EXPECT_FALSE(same(wrong, right));
+  EXPECT_FALSE(near(wrong, right, 1e-3f, 1e-3f));
+  Array outside = right;
+  outside.set(5, 1);
+  EXPECT_FALSE(same(outside, right));
+}
+
+TEST(Dispatch, ReportsFallbacksToTheReference) {
+  run({1, 2, 2, 2, false, false, false, DType::f32, DType::f32}, Isa::ref, 1);
+  bool found = false;
+  for (const auto& fallback : fallbacks_taken()) found = found || fallback.op == "gemm";
+  EXPECT_EQ(found, machine_isa() != Isa::ref);
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,103 @@
+#include "kernels/grouped_matmul.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "kernels/elementwise_test_data.h"
+
+namespace switchyard {
+namespace {
+
+using kernel_test::Array;
+using kernel_test::every_isa;
+using kernel_test::same;
+
+struct Results {
+  Array out, dlhs, drhs;
+};
+
+Results run(DType dtype, DType drhs_dtype, const std::vector<std::int64_t>& sizes, std::int64_t k, std::int64_t n,
+            bool with_bias, int threads, bool fractions = false) {
+  ThreadPool pool(threads);
+  const auto groups = static_cast<std::int64_t>(sizes.size());
+  const std::int64_t rows = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
+  const auto make = [&](std::int64_t count, std::uint32_t seed) {
+    return fractions ? Array::normal(dtype, count, seed) : Array::integers(dtype, count, seed);
+  };
+  const Array lhs = make(rows * k, 1), rhs = make(groups * k * n, 2), bias = make(groups * n, 3), dy = make(rows * n, 4);
+  Results r{Array(dtype, rows * n), Array(dtype, rows * k), Array(drhs_dtype, groups * k * n)};
+  gmm(pool, dtype, lhs.data(), rhs.data(), with_bias ? bias.data() : nullptr, sizes, k, n, r.out.data());
+  gmm_dlhs(pool, dtype, dy.data(), rhs.data(), sizes, k, n, r.dlhs.data());
+  gmm_drhs(pool, dtype, lhs.data(), dy.data(), sizes, k, n, r.drhs.data(), drhs_dtype);
+  return r;
+}
+
+void expect_ref(DType dtype, const std::vector<std::int64_t>& sizes, std::int64_t k, std::int64_t n, bool bias) {
+  for (const DType drhs_dtype : {DType::f32, DType::bf16}) {
+    std::optional<ScopedIsa> cap(Isa::ref);
+    const Results expected = run(dtype, drhs_dtype, sizes, k, n, bias, 1);
+    for (const Isa isa : every_isa()) {
+      cap.reset();
+      cap.emplace(isa);
+      const Results found = run(dtype, drhs_dtype, sizes, k, n, bias, 1);
+      const std::string what = fmt::format("{} {} groups {} k {} n {}", name_of(isa), name_of(dtype), sizes.size(), k, n);
+      EXPECT_TRUE(same(found.out, expected.out)) << what;
+      EXPECT_TRUE(same(found.dlhs, expected.dlhs)) << what;
+      EXPECT_TRUE(same(found.drhs, expected.drhs)) << what;
+    }
+  }
+}
+
+TEST(GroupedMatmul, EveryIsaEqualsRefForAnyGroups) {
+  const std::vector<std::int64_t> groupings[] = {{}, {0}, {7}, {0, 0, 41, 0}, {1, 2, 3, 4, 5}, {33, 0, 1, 31, 65}};
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const auto& sizes : groupings) {
+      for (const auto& [k, n] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {16, 32}, {35, 37}, {64, 0}, {0, 5}}) {
+        expect_ref(dtype, sizes, k, n, false);
+        expect_ref(dtype, sizes, k, n, true);
+      }
+    }
+  }
+}
+
+TEST(GroupedMatmul, ManyRowsInOneGroup) {
+  for (const DType dtype : {DType::f32, DType::bf16}) expect_ref(dtype, {3, 700, 0, 2}, 40, 24, true);
+}
+
+TEST(GroupedMatmul, EmptyGroupsGetZeroGradients) {
+  const Results r = run(DType::f32, DType::f32, {2, 0, 3}, 4, 5, false, 1);
+  for (std::int64_t i = 20; i < 40; ++i) EXPECT_EQ(r.drhs.at(i), 0);
+}
+
+// <gmm(lhs, rhs), dy> is linear in lhs and in rhs, so it equals <lhs, dlhs> and <rhs, drhs>.
+TEST(GroupedMatmul, GradientsAreAdjoint) {
+  const std::vector<std::int64_t> sizes = {5, 0, 20, 8};
+  const std::int64_t k = 19, n = 23, rows = 33;
+  const Array lhs = Array::integers(DType::f32, rows * k, 1), rhs = Array::integers(DType::f32, 4 * k * n, 2);
+  const Array dy = Array::integers(DType::f32, rows * n, 4);
+  const Results r = run(DType::f32, DType::f32, sizes, k, n, false, 1);
+  const auto dot = [](const Array& x, const Array& y) {
+    double sum = 0;
+    for (std::int64_t i = 0; i < x.size(); ++i) sum += static_cast<double>(x.at(i)) * static_cast<double>(y.at(i));
+    return sum;
+  };
+  EXPECT_EQ(dot(r.out, dy), dot(lhs, r.dlhs));
+  EXPECT_EQ(dot(r.out, dy), dot(rhs, r.drhs));
+}
+
+TEST(GroupedMatmul, BitIdenticalForAnyNumberOfThreads) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Results one = run(dtype, DType::f32, {130, 0, 700, 9}, 90, 70, true, 1, true);
+    for (const int threads : {2, 5}) {
+      const Results many = run(dtype, DType::f32, {130, 0, 700, 9}, 90, 70, true, threads, true);
+      EXPECT_TRUE(many.out == one.out && many.dlhs == one.dlhs && many.drhs == one.drhs) << threads << " threads";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace switchyard
