@@ -1,0 +1,230 @@
+#include <algorithm>
+#include <queue>
+#include <unordered_set>
+
+#include "autograd/node.h"
+#include "autograd/remat.h"
+#include "kernels/elementwise.h"
+
+namespace switchyard {
+namespace {
+
+void attach(Value& value, const Tensor& data) {
+  value.buffer = data.buffer();
+  value.offset_bytes = data.offset_bytes();
+}
+
+bool bit(std::uint32_t mask, std::size_t i) { return i < 32 && ((mask >> i) & 1u) != 0; }
+
+Tensor alive(const Value& value) {
+  auto buffer = value.buffer.lock();
+  if (!buffer) return {};
+  return Tensor(value.info.dtype, value.info.local, std::move(buffer), value.offset_bytes);
+}
+
+std::shared_ptr<Node> record(Context& context, std::shared_ptr<const Op> op, std::span<const Array> inputs) {
+  auto node = std::make_shared<Node>();
+  node->id = context.next_node++;
+  node->op = std::move(op);
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const bool keep = bit(node->op->needs_inputs(), i) && !inputs[i].value()->never_save;
+    node->inputs.push_back(inputs[i].value());
+    node->saved_inputs.push_back(keep ? inputs[i].tensor() : Tensor());
+  }
+  if (context.region != nullptr) context.region->add(node);
+  return node;
+}
+
+void accumulate(Context& context, Value& value, const Tensor& grad) {
+  CHECK(grad.shape() == value.info.local, "gradient {} for a value of {}", to_string(grad.shape()),
+        to_string(value.info.local));
+  if (!value.grad.defined()) {
+    value.grad = grad.cast(value.info.dtype);
+    return;
+  }
+  const bool own = value.grad.buffer().use_count() == 1;
+  Tensor sum = own ? value.grad : Tensor(value.info.dtype, value.info.local);
+  const Tensor other = grad.cast(value.info.dtype);
+  add(*context.pool, sum.dtype(), value.grad.raw(), other.raw(), sum.raw(), sum.size());
+  value.grad = sum;
+}
+
+void run_backward(Context& context, Node& node) {
+  std::vector<Tensor> grads;
+  bool any = false;
+  for (auto& weak : node.outputs) {
+    auto value = weak.lock();
+    grads.push_back(value ? value->grad : Tensor());
+    any = any || grads.back().defined();
+  }
+  if (any) {
+    BackwardCall call(context, node, std::move(grads));
+    auto results = node.op->backward(context, call);
+    CHECK(results.size() == node.inputs.size(), "[{}] {} gradients for {} inputs", node.op->name(), results.size(),
+          node.inputs.size());
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      if (results[i].defined() && node.inputs[i]->requires_grad) accumulate(context, *node.inputs[i], results[i]);
+    }
+  }
+  for (auto& weak : node.outputs) {
+    if (auto value = weak.lock()) {
+      value->grad = Tensor();
+      value->recomputed = Tensor();
+      value->producer.reset();
+    }
+  }
+  node.saved_inputs.clear();
+  node.saved_outputs.clear();
+  node.inputs.clear();
+}
+
+// Runs the op again and puts its results where they are asked for. Returns them.
+std::vector<Tensor> rerun(Context& context, Node& node) {
+  std::vector<Tensor> inputs;
+  std::vector<ArrayInfo> infos;
+  for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+    inputs.push_back(node.saved_inputs[i].defined() ? node.saved_inputs[i] : materialize(context, node.inputs[i]));
+    infos.push_back(node.inputs[i]->info);
+  }
+  auto results = node.op->forward(context, inputs, infos);
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    if (bit(node.op->needs_outputs(), i)) node.saved_outputs[i] = results[i];
+    if (auto output = node.outputs[i].lock()) {
+      attach(*output, results[i]);
+      output->recomputed = results[i];
+    }
+  }
+  return results;
+}
+
+struct Later {
+  bool operator()(const std::shared_ptr<Node>& a, const std::shared_ptr<Node>& b) const { return a->id < b->id; }
+};
+
+}  // namespace
+
+Array make_leaf(Tensor data, Shape shape, Sharding sharding, bool requires_grad) {
+  auto value = std::make_shared<Value>();
+  value->info = {data.dtype(), std::move(shape), std::move(sharding), data.shape(), false};
+  value->requires_grad = requires_grad;
+  attach(*value, data);
+  return {std::move(value), std::move(data)};
+}
+
+Array checkpoint_name(Array x, std::string name) {
+  x.value()->checkpoint_name = std::move(name);
+  return x;
+}
+
+Array always_keep(Array x) {
+  x.value()->always_keep = true;
+  return x;
+}
+
+Array never_save(Array x) {
+  x.value()->never_save = true;
+  return x;
+}
+
+BackwardCall::BackwardCall(Context& context, Node& node, std::vector<Tensor> grads)
+    : context_(context), node_(node), grads_(std::move(grads)) {}
+
+Tensor BackwardCall::input(std::size_t i) const {
+  CHECK(bit(node_.op->needs_inputs(), i), "[{}] input {} was not announced", node_.op->name(), i);
+  return node_.saved_inputs[i].defined() ? node_.saved_inputs[i] : materialize(context_, node_.inputs[i]);
+}
+
+Tensor BackwardCall::output(std::size_t i) const {
+  CHECK(bit(node_.op->needs_outputs(), i), "[{}] output {} was not announced", node_.op->name(), i);
+  if (!node_.saved_outputs[i].defined()) rerun(context_, node_);
+  return node_.saved_outputs[i];
+}
+
+const ArrayInfo& BackwardCall::input_info(std::size_t i) const { return node_.inputs[i]->info; }
+const ArrayInfo& BackwardCall::output_info(std::size_t i) const { return node_.output_infos[i]; }
+bool BackwardCall::wanted(std::size_t input) const { return node_.inputs[input]->requires_grad; }
+std::size_t BackwardCall::inputs() const { return node_.inputs.size(); }
+
+std::vector<Array> apply(Context& context, std::shared_ptr<const Op> op, std::span<const Array> inputs) {
+  std::vector<ArrayInfo> infos;
+  std::vector<Tensor> tensors;
+  bool grad = false;
+  for (const auto& x : inputs) {
+    CHECK(x.defined() && x.tensor().defined(), "[{}] undefined input", op->name());
+    infos.push_back(x.info());
+    tensors.push_back(x.tensor());
+    grad = grad || x.value()->requires_grad;
+  }
+  auto outputs = op->infer(context, infos);
+  auto results = op->forward(context, tensors, infos);
+  CHECK(results.size() == outputs.size(), "[{}] {} results, {} inferred", op->name(), results.size(), outputs.size());
+  std::shared_ptr<Node> node;
+  if (grad && context.grad_enabled) node = record(context, op, inputs);
+
+  std::vector<Array> arrays;
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    auto value = std::make_shared<Value>();
+    value->info = outputs[i];
+    if (value->info.ragged) value->info.shape = value->info.local = results[i].shape();
+    CHECK(results[i].shape() == value->info.local && results[i].dtype() == value->info.dtype,
+          "[{}] output {}: got {} {}, inferred {} {}", op->name(), i, name_of(results[i].dtype()),
+          to_string(results[i].shape()), name_of(value->info.dtype), to_string(value->info.local));
+    attach(*value, results[i]);
+    if (node) {
+      value->producer = node;
+      value->requires_grad = op->differentiable() && is_float(value->info.dtype);
+      node->outputs.push_back(value);
+      node->output_infos.push_back(value->info);
+      node->saved_outputs.push_back(bit(op->needs_outputs(), i) ? results[i] : Tensor());
+    }
+    arrays.emplace_back(std::move(value), results[i]);
+  }
+  return arrays;
+}
+
+Array apply_one(Context& context, std::shared_ptr<const Op> op, std::initializer_list<Array> inputs) {
+  return apply(context, std::move(op), std::span<const Array>(inputs.begin(), inputs.size())).front();
+}
+
+Tensor materialize(Context& context, const ValuePtr& value) {
+  if (value->recomputed.defined()) return value->recomputed;
+  if (Tensor t = alive(*value); t.defined()) return t;
+  CHECK(value->producer != nullptr, "a leaf's data is gone");
+  rerun(context, *value->producer);
+  CHECK(value->recomputed.defined(), "[{}] did not make the value again", value->producer->op->name());
+  return value->recomputed;
+}
+
+void backward(Context& context, std::span<const Array> roots, std::span<const Tensor> cotangents) {
+  NoGrad no_grad(context);
+  std::priority_queue<std::shared_ptr<Node>, std::vector<std::shared_ptr<Node>>, Later> queue;
+  std::unordered_set<const Node*> seen;
+  auto visit = [&](const std::shared_ptr<Node>& node) {
+    if (node && seen.insert(node.get()).second) queue.push(node);
+  };
+  for (std::size_t i = 0; i < roots.size(); ++i) {
+    accumulate(context, *roots[i].value(), cotangents[i]);
+    visit(roots[i].value()->producer);
+  }
+  while (!queue.empty()) {
+    auto node = queue.top();
+    queue.pop();
+    for (const auto& input : node->inputs) {
+      if (input->requires_grad) visit(input->producer);
+    }
+    run_backward(context, *node);
+  }
+}
+
+void backward(Context& context, const Array& loss) {
+  CHECK(loss.tensor().size() == 1, "loss of shape {}", to_string(loss.shape()));
+  bool first = true;
+  for (const auto& axis : dual(*context.mesh, loss.sharding()).partial) {
+    first = first && context.mesh->coordinate(context.rank, axis) == 0;
+  }
+  const float one = first ? 1.0f : 0.0f;
+  const Tensor seed = Tensor::of<float>(loss.info().local, std::span(&one, 1)).cast(loss.dtype());
+  backward(context, std::span(&loss, 1), std::span(&seed, 1));
+}
+
+}  // namespace switchyard

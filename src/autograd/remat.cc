@@ -1,0 +1,43 @@
+#include "autograd/remat.h"
+
+#include <unordered_set>
+
+#include "autograd/node.h"
+
+namespace switchyard {
+
+RematRegion::RematRegion(Context& context, const RematPolicy& policy) : context_(context), policy_(policy) {
+  CHECK(context.region == nullptr, "remat regions do not nest");
+  if (policy.enabled) context.region = this;
+}
+
+RematRegion::~RematRegion() {
+  if (!policy_.enabled) return;
+  context_.region = nullptr;
+  drop();
+}
+
+void RematRegion::drop() {
+  std::unordered_set<const Node*> inside;
+  for (const auto& node : nodes_) inside.insert(node.get());
+  auto droppable = [&](const Value& value) {
+    return inside.count(value.producer.get()) != 0 && !value.always_keep && policy_.kept.count(value.checkpoint_name) == 0;
+  };
+  // Values that the policy keeps must be held by someone even if no backward rule reads them: recompute may.
+  auto hold = [](const Value& value, Tensor& slot) {
+    if (slot.defined() || value.never_save) return;
+    if (auto buffer = value.buffer.lock()) slot = Tensor(value.info.dtype, value.info.local, buffer, value.offset_bytes);
+  };
+  for (const auto& node : nodes_) {
+    for (std::size_t i = 0; i < node->inputs.size(); ++i) {
+      if (droppable(*node->inputs[i])) node->saved_inputs[i] = Tensor();
+      else hold(*node->inputs[i], node->saved_inputs[i]);
+    }
+    for (std::size_t i = 0; i < node->outputs.size(); ++i) {
+      auto value = node->outputs[i].lock();
+      if (!value || droppable(*value)) node->saved_outputs[i] = Tensor();
+    }
+  }
+}
+
+}  // namespace switchyard

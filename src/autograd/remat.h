@@ -1,0 +1,38 @@
+// Rematerialisation: values of a region are dropped when the region ends and made again when backward asks for them.
+//
+// Kept are: what enters the region from outside, values marked always_keep (routing decisions, so that remat cannot
+// flip a near-tie), and values whose checkpoint name the policy keeps.
+#pragma once
+
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "autograd/context.h"
+
+namespace switchyard {
+
+struct Node;
+
+struct RematPolicy {
+  bool enabled = false;          // false: nothing is ever dropped
+  std::set<std::string> kept;    // checkpoint names that stay
+};
+
+class RematRegion {
+ public:
+  RematRegion(Context& context, const RematPolicy& policy);
+  ~RematRegion();  // drops what the policy does not keep
+  RematRegion(const RematRegion&) = delete;
+  RematRegion& operator=(const RematRegion&) = delete;
+  void add(std::shared_ptr<Node> node) { nodes_.push_back(std::move(node)); }
+  // Once recompute has begun dropping, outer code must not reopen the region.
+ private:
+  void drop();
+  Context& context_;
+  const RematPolicy& policy_;
+  std::vector<std::shared_ptr<Node>> nodes_;
+};
+
+}  // namespace switchyard

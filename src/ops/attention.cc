@@ -1,0 +1,178 @@
+#include "ops/attention.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "kernels/attention.h"
+#include "kernels/rope.h"
+
+namespace switchyard {
+namespace {
+
+class RopeTablesOp : public Op {
+ public:
+  RopeTablesOp(std::vector<double> frequencies, double amplitude)
+      : frequencies_(std::move(frequencies)), amplitude_(amplitude) {}
+  std::string_view name() const override { return "rope_tables"; }
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
+    ArrayInfo table = in[0];
+    table.dtype = DType::f32;
+    table.shape.push_back(static_cast<std::int64_t>(frequencies_.size()));
+    table.local.push_back(table.shape.back());
+    table.sharding.dims.push_back({});
+    return {table, table};
+  }
+  std::vector<Tensor> forward(Context&, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+    Shape shape = in[0].shape();
+    shape.push_back(static_cast<std::int64_t>(frequencies_.size()));
+    Tensor cos(DType::f32, shape), sin(DType::f32, shape);
+    float *c = cos.data<float>(), *s = sin.data<float>();
+    for (std::int32_t position : in[0].span<std::int32_t>()) {
+      for (double f : frequencies_) {
+        *c++ = static_cast<float>(std::cos(position * f) * amplitude_);
+        *s++ = static_cast<float>(std::sin(position * f) * amplitude_);
+      }
+    }
+    return {cos, sin};
+  }
+  std::vector<Tensor> backward(Context&, const BackwardCall&) const override { return {Tensor()}; }
+  bool differentiable() const override { return false; }
+
+ private:
+  std::vector<double> frequencies_;
+  double amplitude_;
+};
+
+class RopeOp : public Op {
+ public:
+  RopeOp(std::int64_t offset, bool interleaved) : offset_(offset), interleaved_(interleaved) {}
+  std::string_view name() const override { return "rope"; }
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override { return {in[0]}; }
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+    return {rotated(c, in[0], in[1], in[2], false)};
+  }
+  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
+    return {rotated(c, call.grad(0), call.input(1), call.input(2), true), Tensor(), Tensor()};
+  }
+  std::uint32_t needs_inputs() const override { return 6; }
+
+ private:
+  Tensor rotated(Context& c, const Tensor& x, const Tensor& cos, const Tensor& sin, bool inverse) const {
+    Tensor y = x.clone();
+    const std::int64_t tokens = x.dim(0) * x.dim(1), width = x.shape().back(), heads = x.rank() == 4 ? x.dim(2) : 1;
+    std::byte* at = y.raw() + static_cast<std::size_t>(offset_) * size_of(x.dtype());
+    switchyard::rope(*c.pool, x.dtype(), at, at, tokens, heads, 2 * cos.shape().back(), heads * width, width,
+                     cos.data<float>(), sin.data<float>(), interleaved_, inverse);
+    return y;
+  }
+  std::int64_t offset_;
+  bool interleaved_;
+};
+
+// Heads [begin, begin + count) of x [B,S,N,D].
+Tensor take_heads(const Tensor& x, std::int64_t begin, std::int64_t count) {
+  if (count == x.dim(2)) return x;
+  Tensor out(x.dtype(), {x.dim(0), x.dim(1), count, x.dim(3)});
+  const auto head = static_cast<std::size_t>(x.dim(3)) * size_of(x.dtype());
+  for (std::int64_t t = 0; t < x.dim(0) * x.dim(1); ++t) {
+    std::memcpy(out.raw() + static_cast<std::size_t>(t * count) * head,
+                x.raw() + static_cast<std::size_t>(t * x.dim(2) + begin) * head, static_cast<std::size_t>(count) * head);
+  }
+  return out;
+}
+
+// The transpose of take_heads: zeros elsewhere.
+Tensor put_heads(const Tensor& x, std::int64_t begin, const Shape& whole) {
+  if (x.shape() == whole) return x;
+  Tensor out = Tensor::zeros(x.dtype(), whole);
+  const auto head = static_cast<std::size_t>(x.dim(3)) * size_of(x.dtype());
+  for (std::int64_t t = 0; t < x.dim(0) * x.dim(1); ++t) {
+    std::memcpy(out.raw() + static_cast<std::size_t>(t * whole[2] + begin) * head,
+                x.raw() + static_cast<std::size_t>(t * x.dim(2)) * head, static_cast<std::size_t>(x.dim(2)) * head);
+  }
+  return out;
+}
+
+class AttentionOp : public Op {
+ public:
+  explicit AttentionOp(float scale) : scale_(scale) {}
+  std::string_view name() const override { return "attention"; }
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
+    ArrayInfo out = in[0];
+    out.shape.back() = out.local.back() = in[2].shape.back();
+    ArrayInfo lse;
+    lse.shape = {in[0].shape[0], in[0].shape[2], in[0].shape[1]};
+    lse.local = {in[0].local[0], in[0].local[2], in[0].local[1]};
+    lse.sharding.dims = {in[0].sharding.dims[0], in[0].sharding.dims[2], in[0].sharding.dims[1]};
+    return {out, lse};
+  }
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo> infos) const override {
+    const Heads heads = kv_heads(c, infos[0], infos[1]);
+    const Tensor k = take_heads(in[1], heads.begin, heads.count), v = take_heads(in[2], heads.begin, heads.count);
+    const Tensor& q = in[0];
+    Tensor out(q.dtype(), {q.dim(0), q.dim(1), q.dim(2), v.dim(3)}), lse(DType::f32, {q.dim(0), q.dim(2), q.dim(1)});
+    switchyard::attention(*c.pool, arguments(q, k, v, in[3]), q.raw(), k.raw(), v.raw(), out.raw(), lse.data<float>());
+    return {out, lse};
+  }
+  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
+    const Heads heads = kv_heads(c, call.input_info(0), call.input_info(1));
+    const Tensor q = call.input(0), k = take_heads(call.input(1), heads.begin, heads.count);
+    const Tensor v = take_heads(call.input(2), heads.begin, heads.count), segments = call.input(3);
+    const Tensor out = call.output(0), lse = call.output(1);
+    Tensor dq(q.dtype(), q.shape()), dk(k.dtype(), k.shape()), dv(v.dtype(), v.shape());
+    attention_backward(*c.pool, arguments(q, k, v, segments), q.raw(), k.raw(), v.raw(), out.raw(), lse.data<float>(),
+                       call.grad(0).raw(), dq.raw(), dk.raw(), dv.raw());
+    return {dq, put_heads(dk, heads.begin, call.input_info(1).local), put_heads(dv, heads.begin, call.input_info(2).local),
+            Tensor()};
+  }
+  std::uint32_t needs_outputs() const override { return 3; }
+
+ private:
+  struct Heads {
+    std::int64_t begin, count;
+  };
+  // The local key/value heads that this rank's query heads use: all of them, or a part when only q's heads are split.
+  static Heads kv_heads(const Context& c, const ArrayInfo& q, const ArrayInfo& k) {
+    if (k.local[2] != k.shape[2] || q.local[2] == q.shape[2]) return {0, k.local[2]};
+    const std::int64_t per_kv = q.shape[2] / k.shape[2];
+    const std::int64_t first = local_offset(*c.mesh, c.rank, q.shape, q.sharding)[2];
+    CHECK(q.local[2] % per_kv == 0 || per_kv % q.local[2] == 0, "[attention] {} query heads a rank, {} a key head",
+          q.local[2], per_kv);
+    return {first / per_kv, std::max<std::int64_t>(1, q.local[2] / per_kv)};
+  }
+  AttentionArgs arguments(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& segments) const {
+    AttentionArgs args{};
+    args.batch = q.dim(0);
+    args.q_length = q.dim(1);
+    args.kv_length = k.dim(1);
+    args.heads = q.dim(2);
+    args.kv_heads = k.dim(2);
+    args.qk_dim = q.dim(3);
+    args.v_dim = v.dim(3);
+    args.scale = scale_;
+    args.causal = true;
+    args.dtype = q.dtype();
+    args.q_segment = args.kv_segment = segments.data<std::int32_t>();
+    return args;
+  }
+  float scale_;
+};
+
+}  // namespace
+
+RopeTables rope_tables(Context& context, const Array& positions, std::span<const double> frequencies, double amplitude) {
+  auto op = std::make_shared<RopeTablesOp>(std::vector<double>(frequencies.begin(), frequencies.end()), amplitude);
+  auto tables = apply(context, op, std::span(&positions, 1));
+  return {tables[0], tables[1]};
+}
+
+Array rope(Context& context, const Array& x, const RopeTables& tables, std::int64_t offset, bool interleaved) {
+  return apply_one(context, std::make_shared<RopeOp>(offset, interleaved), {x, tables.cos, tables.sin});
+}
+
+Array attention(Context& context, const Array& q, const Array& k, const Array& v, const Array& segments, float scale) {
+  const Array inputs[] = {q, k, v, segments};
+  return apply(context, std::make_shared<AttentionOp>(scale), inputs).front();
+}
+
+}  // namespace switchyard

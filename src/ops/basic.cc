@@ -1,0 +1,228 @@
+#include "ops/basic.h"
+
+#include <cstring>
+
+#include "kernels/elementwise.h"
+
+namespace switchyard {
+namespace {
+
+class CastOp : public Op {
+ public:
+  explicit CastOp(DType to) : to_(to) {}
+  std::string_view name() const override { return "cast"; }
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
+    ArrayInfo out = in[0];
+    out.dtype = to_;
+    return {out};
+  }
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+    return {to(c, in[0], to_)};
+  }
+  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
+    return {to(c, call.grad(0), call.input_info(0).dtype)};
+  }
+  std::uint32_t needs_inputs() const override { return 0; }
+
+ private:
+  static Tensor to(Context& c, const Tensor& x, DType dtype) {
+    Tensor out(dtype, x.shape());
+    convert(*c.pool, x.dtype(), x.raw(), dtype, out.raw(), x.size());
+    return out;
+  }
+  DType to_;
+};
+
+class AddOp : public Op {
+ public:
+  std::string_view name() const override { return "add"; }
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
+    CHECK(in[0].shape == in[1].shape && in[0].sharding == in[1].sharding && in[0].dtype == in[1].dtype,
+          "[add] {} {} {} and {} {} {}", name_of(in[0].dtype), to_string(in[0].shape), to_string(in[0].sharding),
+          name_of(in[1].dtype), to_string(in[1].shape), to_string(in[1].sharding));
+    return {in[0]};
+  }
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+    Tensor out(in[0].dtype(), in[0].shape());
+    switchyard::add(*c.pool, out.dtype(), in[0].raw(), in[1].raw(), out.raw(), out.size());
+    return {out};
+  }
+  std::vector<Tensor> backward(Context&, const BackwardCall& call) const override { return {call.grad(0), call.grad(0)}; }
+  std::uint32_t needs_inputs() const override { return 0; }
+};
+
+class ScaleOp : public Op {
+ public:
+  explicit ScaleOp(float factor) : factor_(factor) {}
+  std::string_view name() const override { return "scale"; }
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override { return {in[0]}; }
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+    return {scaled(c, in[0])};
+  }
+  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override { return {scaled(c, call.grad(0))}; }
+  std::uint32_t needs_inputs() const override { return 0; }
+
+ private:
+  Tensor scaled(Context& c, const Tensor& x) const {
+    Tensor out(x.dtype(), x.shape());
+    switchyard::scale(*c.pool, x.dtype(), x.raw(), factor_, out.raw(), x.size());
+    return out;
+  }
+  float factor_;
+};
+
+std::int64_t last(const Tensor& x) { return x.shape().back(); }
+std::int64_t rows_of(const Tensor& x) { return last(x) == 0 ? 0 : x.size() / last(x); }
+
+class SwigluOp : public Op {
+ public:
+  std::string_view name() const override { return "swiglu"; }
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
+    CHECK(in[0].local == in[1].local, "[swiglu] {} and {}", to_string(in[0].local), to_string(in[1].local));
+    return {in[0]};
+  }
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+    Tensor out(in[0].dtype(), in[0].shape());
+    switchyard::swiglu(*c.pool, out.dtype(), in[0].raw(), in[1].raw(), nullptr, rows_of(out), last(out), out.raw());
+    return {out};
+  }
+  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
+    const Tensor gate = call.input(0), up = call.input(1);
+    Tensor dgate(gate.dtype(), gate.shape()), dup(gate.dtype(), gate.shape());
+    swiglu_backward(*c.pool, gate.dtype(), gate.raw(), up.raw(), nullptr, call.grad(0).raw(), rows_of(gate), last(gate),
+                    dgate.raw(), dup.raw(), nullptr);
+    return {dgate, dup};
+  }
+};
+
+// Copies columns [from, from + count) of x's last dim to column `to` of y's.
+void copy_columns(const Tensor& x, std::int64_t from, const Tensor& y, std::int64_t to, std::int64_t count) {
+  const std::size_t e = size_of(x.dtype());
+  const auto bytes = static_cast<std::size_t>(count) * e;
+  for (std::int64_t r = 0; r < rows_of(x); ++r) {
+    std::memcpy(y.raw() + static_cast<std::size_t>(r * last(y) + to) * e,
+                x.raw() + static_cast<std::size_t>(r * last(x) + from) * e, bytes);
+  }
+}
+
+Shape with_last(Shape shape, std::int64_t n) {
+  shape.back() = n;
+  return shape;
+}
+
+class SplitLastOp : public Op {
+ public:
+  explicit SplitLastOp(std::int64_t first) : first_(first) {}
+  std::string_view name() const override { return "split_last"; }
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
+    CHECK(in[0].sharding.dims.back().empty(), "[split_last] {}", to_string(in[0].sharding));
+    ArrayInfo a = in[0], b = in[0];
+    a.shape.back() = a.local.back() = first_;
+    b.shape.back() = b.local.back() = in[0].shape.back() - first_;
+    return {a, b};
+  }
+  std::vector<Tensor> forward(Context&, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+    const std::int64_t rest = last(in[0]) - first_;
+    Tensor a(in[0].dtype(), with_last(in[0].shape(), first_)), b(in[0].dtype(), with_last(in[0].shape(), rest));
+    copy_columns(in[0], 0, a, 0, first_);
+    copy_columns(in[0], first_, b, 0, rest);
+    return {a, b};
+  }
+  std::vector<Tensor> backward(Context&, const BackwardCall& call) const override {
+    Tensor dx = Tensor::zeros(call.input_info(0).dtype, call.input_info(0).local);
+    if (call.grad(0).defined()) copy_columns(call.grad(0), 0, dx, 0, first_);
+    if (call.grad(1).defined()) copy_columns(call.grad(1), 0, dx, first_, last(dx) - first_);
+    return {dx};
+  }
+  std::uint32_t needs_inputs() const override { return 0; }
+
+ private:
+  std::int64_t first_;
+};
+
+// Sums x [rows, heads, dim] over heads, in fp32.
+Tensor sum_over_heads(const Tensor& x, std::int64_t rows, std::int64_t heads, std::int64_t dim, Shape shape) {
+  Tensor sum = Tensor::zeros(DType::f32, std::move(shape));
+  const Tensor wide = x.cast(DType::f32);
+  const float* from = wide.data<float>();
+  float* to = sum.data<float>();
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t h = 0; h < heads; ++h) {
+      for (std::int64_t d = 0; d < dim; ++d) to[r * dim + d] += from[(r * heads + h) * dim + d];
+    }
+  }
+  return sum.cast(x.dtype());
+}
+
+class MlaKeyValueOp : public Op {
+ public:
+  explicit MlaKeyValueOp(std::int64_t nope) : nope_(nope) {}
+  std::string_view name() const override { return "mla_key_value"; }
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
+    ArrayInfo k = in[0], v = in[0];
+    k.shape.back() = k.local.back() = nope_ + in[1].shape.back();
+    v.shape.back() = v.local.back() = in[0].shape.back() - nope_;
+    return {k, v};
+  }
+  std::vector<Tensor> forward(Context&, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+    const Tensor &kv = in[0], &rope = in[1];
+    const std::int64_t heads = kv.dim(2), r = last(rope), v_dim = last(kv) - nope_;
+    Tensor k(kv.dtype(), with_last(kv.shape(), nope_ + r)), v(kv.dtype(), with_last(kv.shape(), v_dim));
+    copy_columns(kv, 0, k, 0, nope_);
+    copy_columns(kv, nope_, v, 0, v_dim);
+    const std::size_t e = size_of(kv.dtype());
+    for (std::int64_t row = 0; row < rows_of(k); ++row) {
+      std::memcpy(k.raw() + static_cast<std::size_t>(row * (nope_ + r) + nope_) * e,
+                  rope.raw() + static_cast<std::size_t>(row / heads * r) * e, static_cast<std::size_t>(r) * e);
+    }
+    return {k, v};
+  }
+  std::vector<Tensor> backward(Context&, const BackwardCall& call) const override {
+    const ArrayInfo &kv = call.input_info(0), &rope = call.input_info(1);
+    Tensor dkv = Tensor::zeros(kv.dtype, kv.local), drope = Tensor::zeros(rope.dtype, rope.local);
+    const std::int64_t r = rope.local.back();
+    if (const Tensor& dk = call.grad(0); dk.defined()) {
+      copy_columns(dk, 0, dkv, 0, nope_);
+      Tensor tail(dk.dtype(), with_last(dk.shape(), r));
+      copy_columns(dk, nope_, tail, 0, r);
+      drope = sum_over_heads(tail, rows_of(drope), kv.local[2], r, rope.local);
+    }
+    if (const Tensor& dv = call.grad(1); dv.defined()) copy_columns(dv, 0, dkv, nope_, last(dv));
+    return {dkv, drope};
+  }
+  std::uint32_t needs_inputs() const override { return 0; }
+
+ private:
+  std::int64_t nope_;
+};
+
+}  // namespace
+
+Array cast(Context& context, const Array& x, DType dtype) {
+  if (x.dtype() == dtype) return x;
+  Array y = apply_one(context, std::make_shared<CastOp>(dtype), {x});
+  return x.value()->never_save ? never_save(y) : y;
+}
+
+Array add(Context& context, const Array& a, const Array& b) { return apply_one(context, std::make_shared<AddOp>(), {a, b}); }
+
+Array scale(Context& context, const Array& x, float factor) {
+  return apply_one(context, std::make_shared<ScaleOp>(factor), {x});
+}
+
+Array swiglu(Context& context, const Array& gate, const Array& up) {
+  return never_save(apply_one(context, std::make_shared<SwigluOp>(), {gate, up}));
+}
+
+std::pair<Array, Array> split_last(Context& context, const Array& x, std::int64_t first) {
+  auto parts = apply(context, std::make_shared<SplitLastOp>(first), std::span(&x, 1));
+  return {parts[0], parts[1]};
+}
+
+std::pair<Array, Array> mla_key_value(Context& context, const Array& kv, const Array& k_rope, std::int64_t nope) {
+  const Array inputs[] = {kv, k_rope};
+  auto parts = apply(context, std::make_shared<MlaKeyValueOp>(nope), inputs);
+  return {parts[0], parts[1]};
+}
+
+}  // namespace switchyard

@@ -1,0 +1,67 @@
+#include "ops/embedding.h"
+
+#include <cstring>
+
+#include "kernels/elementwise.h"
+#include "ops/reshard.h"
+
+namespace switchyard {
+namespace {
+
+class EmbeddingOp : public Op {
+ public:
+  std::string_view name() const override { return "embedding"; }
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
+    ArrayInfo out = in[1];
+    out.dtype = in[0].dtype;
+    out.shape.push_back(in[0].shape[1]);
+    out.local.push_back(in[0].local[1]);
+    out.sharding.dims.push_back(in[0].sharding.dims[1]);
+    out.sharding.partial = in[0].sharding.dims[0];
+    return {out};
+  }
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo> infos) const override {
+    const Tensor &table = in[0], &tokens = in[1];
+    const std::int64_t begin = local_offset(*c.mesh, c.rank, infos[0].shape, infos[0].sharding)[0];
+    Shape shape = tokens.shape();
+    shape.push_back(table.dim(1));
+    Tensor out(table.dtype(), shape);
+    const std::size_t row = static_cast<std::size_t>(table.dim(1)) * size_of(table.dtype());
+    std::byte* to = out.raw();
+    for (std::int32_t token : tokens.span<std::int32_t>()) {
+      const std::int64_t at = token - begin;
+      if (at >= 0 && at < table.dim(0)) std::memcpy(to, table.raw() + static_cast<std::size_t>(at) * row, row);
+      else std::memset(to, 0, row);
+      to += row;
+    }
+    return {out};
+  }
+  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
+    const ArrayInfo& table = call.input_info(0);
+    const std::int64_t begin = local_offset(*c.mesh, c.rank, table.shape, table.sharding)[0];
+    const std::int64_t dim = table.local[1];
+    Tensor sum = Tensor::zeros(DType::f32, table.local);  // repeated tokens add up in fp32
+    const std::byte* from = call.grad(0).raw();
+    const DType dtype = call.grad(0).dtype();
+    const Tensor tokens = call.input(1);
+    for (std::int32_t token : tokens.span<std::int32_t>()) {
+      const std::int64_t at = token - begin;
+      if (at >= 0 && at < table.local[0]) add_into_f32(*c.pool, sum.data<float>() + at * dim, dtype, from, dim);
+      from += static_cast<std::size_t>(dim) * size_of(dtype);
+    }
+    return {sum, Tensor()};
+  }
+  std::uint32_t needs_inputs() const override { return 2; }
+};
+
+}  // namespace
+
+Array embedding(Context& context, const Array& table, const Array& tokens, const Sharding& want) {
+  // M is gathered unless the result wants it split the same way and no token axis is in the way.
+  Sharding layout{{table.sharding().dims[0], {}}, {}};
+  const Array gathered = reshard(context, table, layout);
+  const Array local_tokens = reshard(context, tokens, Sharding{{want.dims[0], want.dims[1]}, {}});
+  return reshard(context, apply_one(context, std::make_shared<EmbeddingOp>(), {gathered, local_tokens}), want);
+}
+
+}  // namespace switchyard

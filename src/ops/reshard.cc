@@ -1,0 +1,266 @@
+#include "ops/reshard.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "kernels/elementwise.h"
+
+namespace switchyard {
+namespace {
+
+std::string joined(const Axes& axes) { return fmt::format("{}", fmt::join(axes, "+")); }
+
+// [pre, n, post] around dim `dim`, in elements.
+struct Block {
+  std::int64_t pre = 1, n = 1, post = 1;
+};
+
+Block block_of(const Shape& shape, std::size_t dim) {
+  Block b;
+  for (std::size_t i = 0; i < shape.size(); ++i) (i < dim ? b.pre : i == dim ? b.n : b.post) *= shape[i];
+  return b;
+}
+
+std::int64_t bytes_of(DType dtype) { return static_cast<std::int64_t>(size_of(dtype)); }
+
+// Local tensor collectives along any dim; dim 0 needs no local copy.
+Tensor gather_along(Context& c, const Tensor& x, const Axes& axes, std::size_t dim) {
+  const Group group = c.group(axes);
+  const auto p = static_cast<std::int64_t>(group.ranks.size());
+  Shape shape = x.shape();
+  shape[dim] *= p;
+  Tensor out(x.dtype(), shape);
+  const Block b = block_of(x.shape(), dim);
+  const auto size = static_cast<std::int64_t>(x.bytes());
+  if (b.pre == 1) {
+    c.comm->all_gather(group, joined(axes), x.raw(), out.raw(), size);
+    return out;
+  }
+  Tensor stacked(x.dtype(), shape);
+  c.comm->all_gather(group, joined(axes), x.raw(), stacked.raw(), size);
+  transpose_blocks(*c.pool, bytes_of(x.dtype()), stacked.raw(), 1, p, b.pre, b.n * b.post, out.raw());
+  return out;
+}
+
+Tensor scatter_sum_along(Context& c, const Tensor& x, const Axes& axes, std::size_t dim) {
+  const Group group = c.group(axes);
+  const auto p = static_cast<std::int64_t>(group.ranks.size());
+  Shape shape = x.shape();
+  CHECK(shape[dim] % p == 0, "dim {} of {} over {} ranks", dim, to_string(shape), p);
+  shape[dim] /= p;
+  Tensor out(x.dtype(), shape);
+  const Block b = block_of(shape, dim);
+  if (b.pre == 1) {
+    c.comm->reduce_scatter(group, joined(axes), x.dtype(), x.raw(), out.raw(), out.size());
+    return out;
+  }
+  Tensor stacked(x.dtype(), x.shape());
+  transpose_blocks(*c.pool, bytes_of(x.dtype()), x.raw(), 1, b.pre, p, b.n * b.post, stacked.raw());
+  c.comm->reduce_scatter(group, joined(axes), x.dtype(), stacked.raw(), out.raw(), out.size());
+  return out;
+}
+
+Tensor sum_over(Context& c, const Tensor& x, const Axes& axes) {
+  Tensor out = x.clone();
+  c.comm->all_reduce(c.group(axes), joined(axes), out.dtype(), out.raw(), out.size());
+  return out;
+}
+
+Tensor slice_along(Context& c, const Tensor& x, const Axes& axes, std::size_t dim) {
+  const std::int64_t p = c.mesh->product(axes);
+  const std::int64_t index = c.mesh->index_along(c.rank, axes);
+  Shape shape = x.shape();
+  CHECK(shape[dim] % p == 0, "dim {} of {} over {} ranks", dim, to_string(shape), p);
+  shape[dim] /= p;
+  if (dim == 0) return x.slice_rows(index * shape[0], (index + 1) * shape[0]);
+  Tensor out(x.dtype(), shape);
+  const Block b = block_of(shape, dim);
+  const auto row = static_cast<std::size_t>(b.n * b.post * bytes_of(x.dtype()));
+  for (std::int64_t i = 0; i < b.pre; ++i) {
+    std::copy_n(x.raw() + static_cast<std::size_t>(i * p + index) * row, row, out.raw() + static_cast<std::size_t>(i) * row);
+  }
+  return out;
+}
+
+// The transpose of slice_along: this rank's block among zeros, a partial sum of the whole.
+Tensor pad_along(Context& c, const Tensor& x, const Axes& axes, std::size_t dim) {
+  const std::int64_t p = c.mesh->product(axes);
+  const std::int64_t index = c.mesh->index_along(c.rank, axes);
+  Shape shape = x.shape();
+  shape[dim] *= p;
+  Tensor out = Tensor::zeros(x.dtype(), shape);
+  const Block b = block_of(x.shape(), dim);
+  const auto row = static_cast<std::size_t>(b.n * b.post * bytes_of(x.dtype()));
+  for (std::int64_t i = 0; i < b.pre; ++i) {
+    std::copy_n(x.raw() + static_cast<std::size_t>(i) * row, row, out.raw() + static_cast<std::size_t>(i * p + index) * row);
+  }
+  return out;
+}
+
+// Split along `from` becomes split along `to`: parts of dim `to` go to the ranks, parts of dim `from` come together.
+Tensor exchange(Context& c, const Tensor& x, const Axes& axes, std::size_t from, std::size_t to) {
+  const Group group = c.group(axes);
+  const auto p = static_cast<std::int64_t>(group.ranks.size());
+  const std::int64_t e = bytes_of(x.dtype());
+  Shape part = x.shape();
+  CHECK(part[to] % p == 0, "dim {} of {} over {} ranks", to, to_string(part), p);
+  part[to] /= p;
+  const Block cut = block_of(part, to);
+  Tensor send(x.dtype(), x.shape());  // [p, part]
+  transpose_blocks(*c.pool, e, x.raw(), 1, cut.pre, p, cut.n * cut.post, send.raw());
+  Tensor received(x.dtype(), x.shape());
+  c.comm->all_to_all(group, joined(axes), send.raw(), received.raw(), static_cast<std::int64_t>(x.bytes()) / p);
+  const Block join = block_of(part, from);
+  part[from] *= p;
+  Tensor out(x.dtype(), part);
+  transpose_blocks(*c.pool, e, received.raw(), 1, p, join.pre, join.n * join.post, out.raw());
+  return out;
+}
+
+class ReshardOp : public Op {
+ public:
+  ReshardOp(ReshardStep step, Sharding from, Sharding to) : step_(std::move(step)), from_(std::move(from)), to_(std::move(to)) {}
+  std::string_view name() const override {
+    switch (step_.kind) {
+      case ReshardStep::Kind::slice: return "slice";
+      case ReshardStep::Kind::reduce_scatter: return "reduce_scatter";
+      case ReshardStep::Kind::all_to_all: return "all_to_all";
+      case ReshardStep::Kind::all_gather: return "all_gather";
+      default: return "all_reduce";
+    }
+  }
+  std::vector<ArrayInfo> infer(const Context& c, std::span<const ArrayInfo> in) const override {
+    return {{in[0].dtype, in[0].shape, to_, local_shape(*c.mesh, in[0].shape, to_), false}};
+  }
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+    switch (step_.kind) {
+      case ReshardStep::Kind::slice: return {slice_along(c, in[0], step_.axes, step_.to_dim)};
+      case ReshardStep::Kind::reduce_scatter: return {scatter_sum_along(c, in[0], step_.axes, step_.to_dim)};
+      case ReshardStep::Kind::all_to_all: return {exchange(c, in[0], step_.axes, step_.from_dim, step_.to_dim)};
+      case ReshardStep::Kind::all_gather: return {gather_along(c, in[0], step_.axes, step_.from_dim)};
+      default: return {sum_over(c, in[0], step_.axes)};
+    }
+  }
+  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
+    const Tensor& dy = call.grad(0);
+    switch (step_.kind) {
+      case ReshardStep::Kind::slice: return {pad_along(c, dy, step_.axes, step_.to_dim)};
+      case ReshardStep::Kind::reduce_scatter: return {gather_along(c, dy, step_.axes, step_.to_dim)};
+      case ReshardStep::Kind::all_to_all: return {exchange(c, dy, step_.axes, step_.to_dim, step_.from_dim)};
+      case ReshardStep::Kind::all_gather: return {scatter_sum_along(c, dy, step_.axes, step_.from_dim)};
+      default: return {sum_over(c, dy, step_.axes)};
+    }
+  }
+  std::uint32_t needs_inputs() const override { return 0; }
+
+ private:
+  ReshardStep step_;
+  Sharding from_, to_;
+};
+
+bool has_prefix(const Axes& axes, const Axes& prefix) {
+  return axes.size() >= prefix.size() && std::equal(prefix.begin(), prefix.end(), axes.begin());
+}
+
+// The axis that must be appended to dim d of `now` next to come closer to `to`, or null.
+const std::string* next_axis(const Sharding& now, const Sharding& to, std::size_t d) {
+  if (now.dims[d].size() >= to.dims[d].size() || !has_prefix(to.dims[d], now.dims[d])) return nullptr;
+  return &to.dims[d][now.dims[d].size()];
+}
+
+bool is_split(const Sharding& s, const std::string& axis) {
+  return std::any_of(s.dims.begin(), s.dims.end(),
+                     [&](const Axes& a) { return std::find(a.begin(), a.end(), axis) != a.end(); });
+}
+
+bool is_partial(const Sharding& s, const std::string& axis) {
+  return std::find(s.partial.begin(), s.partial.end(), axis) != s.partial.end();
+}
+
+// One step closer to `to`, in the order free, summing, exchanging, gathering; empty when only all-reduces remain.
+std::vector<ReshardStep> next_step(const Sharding& now, const Sharding& to) {
+  using Kind = ReshardStep::Kind;
+  for (std::size_t d = 0; d < now.dims.size(); ++d) {
+    const std::string* axis = next_axis(now, to, d);
+    if (axis == nullptr) continue;
+    if (is_partial(now, *axis)) return {{Kind::reduce_scatter, {*axis}, 0, d}};
+    if (!is_split(now, *axis)) return {{Kind::slice, {*axis}, 0, d}};
+    for (std::size_t i = 0; i < now.dims.size(); ++i) {
+      if (i != d && !now.dims[i].empty() && now.dims[i].back() == *axis && !has_prefix(to.dims[i], now.dims[i])) {
+        return {{Kind::all_to_all, {*axis}, i, d}};
+      }
+    }
+  }
+  for (std::size_t d = 0; d < now.dims.size(); ++d) {
+    if (has_prefix(to.dims[d], now.dims[d])) continue;
+    std::size_t common = 0;
+    while (common < to.dims[d].size() && common < now.dims[d].size() && to.dims[d][common] == now.dims[d][common]) ++common;
+    return {{Kind::all_gather, Axes(now.dims[d].begin() + static_cast<std::ptrdiff_t>(common), now.dims[d].end()), d, 0}};
+  }
+  return {};
+}
+
+Sharding after(Sharding s, const ReshardStep& step) {
+  using Kind = ReshardStep::Kind;
+  auto drop_partial = [&](const Axes& axes) {
+    std::erase_if(s.partial, [&](const std::string& a) { return std::find(axes.begin(), axes.end(), a) != axes.end(); });
+  };
+  if (step.kind == Kind::all_gather || step.kind == Kind::all_to_all) {
+    s.dims[step.from_dim].resize(s.dims[step.from_dim].size() - step.axes.size());
+  }
+  if (step.kind == Kind::slice || step.kind == Kind::reduce_scatter || step.kind == Kind::all_to_all) {
+    auto& dim = s.dims[step.to_dim];
+    dim.insert(dim.end(), step.axes.begin(), step.axes.end());
+  }
+  if (step.kind == Kind::reduce_scatter || step.kind == Kind::all_reduce) drop_partial(step.axes);
+  return s;
+}
+
+}  // namespace
+
+std::vector<ReshardStep> plan_reshard(const Sharding& from, const Sharding& to) {
+  CHECK(from.dims.size() == to.dims.size(), "{} to {}", to_string(from), to_string(to));
+  std::vector<ReshardStep> steps;
+  Sharding now = from;
+  while (true) {
+    auto step = next_step(now, to);
+    if (step.empty()) break;
+    now = after(now, step[0]);
+    // Neighbouring reduce-scatters and slices of one dim go as one collective over both axes.
+    if (!steps.empty() && steps.back().kind == step[0].kind && steps.back().to_dim == step[0].to_dim &&
+        (step[0].kind == ReshardStep::Kind::reduce_scatter || step[0].kind == ReshardStep::Kind::slice)) {
+      steps.back().axes.push_back(step[0].axes[0]);
+    } else {
+      steps.push_back(step[0]);
+    }
+  }
+  Axes rest;
+  for (const auto& axis : now.partial) {
+    if (!is_partial(to, axis)) rest.push_back(axis);
+  }
+  for (const auto& axis : to.partial) CHECK(is_partial(now, axis), "{} to {}", to_string(from), to_string(to));
+  if (!rest.empty()) steps.push_back({ReshardStep::Kind::all_reduce, rest, 0, 0});
+  return steps;
+}
+
+Array reshard(Context& context, const Array& x, const Sharding& to) {
+  if (x.sharding() == to) return x;
+  Array result = x;
+  for (auto& step : plan_reshard(x.sharding(), to)) {
+    const Sharding before = result.sharding();
+    const Sharding next = after(before, step);
+    result = apply_one(context, std::make_shared<ReshardOp>(step, before, next), {result});
+    if (x.value()->never_save) result = never_save(result);  // a gathered weight is cheaper to gather again than to keep
+  }
+  return result;
+}
+
+Array constrain(Context& context, const Array& x, std::initializer_list<std::string> logical_dims) {
+  const std::vector<std::string> dims(logical_dims);
+  return reshard(context, x, context.rules->resolve(dims, x.shape()).sharding);
+}
+
+Array replicate(Context& context, const Array& x) { return reshard(context, x, replicated(x.shape().size())); }
+
+}  // namespace switchyard
