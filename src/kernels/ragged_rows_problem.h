@@ -1,0 +1,37 @@
+// The pieces of work behind ragged_rows.h, shared by the scalar reference and the vector kernels. Rows outside
+// [start, end) are never read.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "core/dtype.h"
+
+namespace switchyard {
+
+struct RaggedRows {
+  DType dtype = DType::f32;  // of x and dy, and of gather's output
+  const void* x = nullptr;
+  std::int64_t m = 0;
+  std::span<const std::int32_t> index;  // gather: source row by sorted position; else: sorted position by (token, slot)
+  std::int64_t slots = 1;
+  std::int64_t start = 0;
+  std::int64_t end = 0;
+  const float* w = nullptr;
+  const void* dy = nullptr;
+  void* out = nullptr;
+  DType out_dtype = DType::f32;
+};
+
+// Computes output rows [begin, end): sorted positions less `start` for gather, tokens for the other two.
+using RaggedRowsKernel = void(const RaggedRows& problem, std::int64_t begin, std::int64_t end);
+
+namespace ref {
+RaggedRowsKernel ragged_gather, ragged_gather_reduce, ragged_row_dot;
+}
+namespace cpu {
+RaggedRowsKernel ragged_gather_avx2, ragged_gather_reduce_avx2, ragged_row_dot_avx2;
+RaggedRowsKernel ragged_gather_avx512, ragged_gather_reduce_avx512, ragged_row_dot_avx512;
+}  // namespace cpu
+
+}  // namespace switchyard
