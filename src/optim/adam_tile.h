@@ -1,0 +1,22 @@
+// The arithmetic of an Adam step on one tile of float32 values.
+#pragma once
+
+#include <cstdint>
+
+namespace switchyard {
+
+inline constexpr std::int64_t kAdamTile = 1024;  // four tiles of float32 fill 16 KiB, half of the L1 cache
+
+struct AdamTerms {
+  float grad_scale;
+  float mu_decay, mu_gain;             // m = mu_decay*m + mu_gain*g
+  float nu_decay, nu_gain;             // v = nu_decay*v + nu_gain*g*g
+  float mu_correction, nu_correction;  // factors that remove the bias towards zero
+  float eps, eps_root;
+  float learning_rate, weight_decay;
+};
+
+// weight, mu and nu are updated in place; all four hold kAdamTile elements.
+void adam_tile(const AdamTerms& terms, float* weight, const float* grad, float* mu, float* nu);
+
+}  // namespace switchyard

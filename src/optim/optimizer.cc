@@ -1,0 +1,166 @@
+#include "optim/optimizer.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "core/error.h"
+#include "optim/adam_tile.h"
+
+namespace switchyard {
+namespace {
+
+constexpr std::int64_t kTile = kAdamTile;
+constexpr std::int64_t kGrain = 16 * kTile;  // large against the cost of handing out a piece
+
+// A view of one tile of an array as kTile float32 values: the array itself where possible, else a converted
+// copy padded with zeros.
+class FloatTile {
+ public:
+  float* load(const void* data, DType dtype, std::int64_t begin, std::int64_t count) {
+    if (dtype == DType::f32 && count == kTile) {
+      // Written through only for arrays that the caller passed as mutable, see store.
+      return const_cast<float*>(static_cast<const float*>(data)) + begin;
+    }
+    if (dtype == DType::f32) {
+      std::copy_n(static_cast<const float*>(data) + begin, count, copy_.begin());
+    } else {
+      const bfloat16* from = static_cast<const bfloat16*>(data) + begin;
+      for (std::int64_t i = 0; i < count; ++i)
+        copy_[static_cast<std::size_t>(i)] = static_cast<float>(from[i]);
+    }
+    std::fill(copy_.begin() + count, copy_.end(), 0.0f);
+    return copy_.data();
+  }
+
+  // Writes the copy back, rounded; nothing to do where the tile was the array itself.
+  void store(void* data, DType dtype, std::int64_t begin, std::int64_t count) const {
+    if (dtype == DType::f32) {
+      if (count < kTile) std::copy_n(copy_.begin(), count, static_cast<float*>(data) + begin);
+      return;
+    }
+    bfloat16* to = static_cast<bfloat16*>(data) + begin;
+    for (std::int64_t i = 0; i < count; ++i) to[i] = bfloat16(copy_[static_cast<std::size_t>(i)]);
+  }
+
+ private:
+  alignas(64) std::array<float, kTile> copy_;
+};
+
+// Calls body(begin, count) for every tile of [0, count).
+template <typename Body>
+void for_tiles(ThreadPool& pool, std::int64_t count, const Body& body) {
+  pool.for_range(count, kGrain, [&](std::int64_t begin, std::int64_t end) {
+    for (; begin < end; begin += kTile) body(begin, std::min(kTile, end - begin));
+  });
+}
+
+void check_range(DType weight_dtype, DType grad_dtype, std::int64_t step, std::int64_t count) {
+  CHECK(is_float(weight_dtype) && is_float(grad_dtype), "weight {}, gradient {}", name_of(weight_dtype),
+        name_of(grad_dtype));
+  CHECK(step >= 0 && count >= 0, "step {}, {} weights", step, count);
+}
+
+class Adam : public Optimizer {
+ public:
+  Adam(const OptimizerConfig& config, bool pax) : config_(config), pax_(pax) {}
+
+  std::vector<Tensor> init(DType weight_dtype, std::int64_t count) const override {
+    return {Tensor::zeros(config_.mu_dtype, {count}), Tensor::zeros(weight_dtype, {count})};
+  }
+
+  void update(ThreadPool& pool, std::int64_t step, double learning_rate, double grad_scale, bool decay,
+              void* weight, DType weight_dtype, const void* grad, DType grad_dtype, std::span<Tensor> state,
+              std::int64_t count) const override {
+    check_range(weight_dtype, grad_dtype, step, count);
+    CHECK(state.size() == 2 && state[0].size() == count && state[1].size() == count,
+          "{} states for {} weights", state.size(), count);
+    const AdamTerms terms = terms_of(step, learning_rate, grad_scale, decay);
+    const Tensor& mu = state[0];
+    const Tensor& nu = state[1];
+    for_tiles(pool, count, [&](std::int64_t begin, std::int64_t size) {
+      FloatTile w, g, m, v;
+      adam_tile(terms, w.load(weight, weight_dtype, begin, size), g.load(grad, grad_dtype, begin, size),
+                m.load(mu.raw(), mu.dtype(), begin, size), v.load(nu.raw(), nu.dtype(), begin, size));
+      w.store(weight, weight_dtype, begin, size);
+      m.store(mu.raw(), mu.dtype(), begin, size);
+      v.store(nu.raw(), nu.dtype(), begin, size);
+    });
+  }
+
+ private:
+  AdamTerms terms_of(std::int64_t step, double learning_rate, double grad_scale, bool decay) const {
+    const double t = static_cast<double>(step) + 1;
+    double b1 = config_.b1, b2 = config_.b2;
+    double correction1 = 1 / (1 - std::pow(b1, t)), correction2 = 1 / (1 - std::pow(b2, t));
+    if (pax_) {
+      b1 *= (1 - std::pow(b1, t - 1)) * correction1;
+      b2 *= (1 - std::pow(b2, t - 1)) * correction2;
+      correction1 = correction2 = 1;
+    }
+    const auto f = [](double value) { return static_cast<float>(value); };
+    return {.grad_scale = f(grad_scale),
+            .mu_decay = f(b1),
+            .mu_gain = f(1 - b1),
+            .nu_decay = f(b2),
+            .nu_gain = f(1 - b2),
+            .mu_correction = f(correction1),
+            .nu_correction = f(correction2),
+            .eps = f(config_.eps),
+            .eps_root = f(config_.eps_root),
+            .learning_rate = f(learning_rate),
+            .weight_decay = decay ? f(config_.weight_decay) : 0.0f};
+  }
+
+  const OptimizerConfig config_;
+  const bool pax_;
+};
+
+class GradientDescent : public Optimizer {
+ public:
+  std::vector<Tensor> init(DType, std::int64_t) const override { return {}; }
+
+  void update(ThreadPool& pool, std::int64_t step, double learning_rate, double grad_scale, bool,
+              void* weight, DType weight_dtype, const void* grad, DType grad_dtype, std::span<Tensor> state,
+              std::int64_t count) const override {
+    check_range(weight_dtype, grad_dtype, step, count);
+    CHECK(state.empty(), "{} states", state.size());
+    const auto rate = static_cast<float>(learning_rate);
+    const auto scale = static_cast<float>(grad_scale);
+    for_tiles(pool, count, [&](std::int64_t begin, std::int64_t size) {
+      FloatTile weight_tile, grad_tile;
+      float* w = weight_tile.load(weight, weight_dtype, begin, size);
+      const float* g = grad_tile.load(grad, grad_dtype, begin, size);
+      for (std::int64_t i = 0; i < kTile; ++i) w[i] -= rate * (scale * g[i]);
+      weight_tile.store(weight, weight_dtype, begin, size);
+    });
+  }
+};
+
+void check_config(const OptimizerConfig& config) {
+  const auto check_decay = [](const char* key, double value) {
+    if (!(value >= 0 && value < 1))
+      fail_usage("[optim] expected {} at least 0 and below 1, got {}", key, value);
+  };
+  const auto check_epsilon = [](const char* key, double value) {
+    if (!(value >= 0)) fail_usage("[optim] expected {} to be at least 0, got {}", key, value);
+  };
+  check_decay("adam_b1", config.b1);
+  check_decay("adam_b2", config.b2);
+  check_epsilon("adam_eps", config.eps);
+  check_epsilon("adam_eps_root", config.eps_root);
+}
+
+}  // namespace
+
+std::unique_ptr<Optimizer> Optimizer::make(const OptimizerConfig& config) {
+  if (config.type == "sgd") return std::make_unique<GradientDescent>();
+  if (config.type != "adamw" && config.type != "adam_pax") {
+    fail_usage("[optim] expected opt_type to be adamw, adam_pax or sgd, got '{}'", config.type);
+  }
+  check_config(config);
+  CHECK(is_float(config.mu_dtype), "{}", name_of(config.mu_dtype));
+  return std::make_unique<Adam>(config, config.type == "adam_pax");
+}
+
+}  // namespace switchyard

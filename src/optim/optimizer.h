@@ -1,0 +1,58 @@
+// Optimizers that treat every weight by itself: AdamW, Adam in Paxml's form, and plain gradient descent.
+//
+// A parameter's update depends on its own weight, gradient and state only, so any contiguous range of
+// elements (a shard, a slice of one over `data`) can be updated alone. Arithmetic is in float32; weights and
+// state are rounded once when they are stored, and the update uses the moments before that rounding. Results
+// do not depend on the thread count.
+//
+// With g = grad * grad_scale, t = step + 1, and decay dropped where it does not apply:
+//   adamw     m = b1*m + (1-b1)*g,  v = b2*v + (1-b2)*g*g,
+//             w -= lr * ( m/(1-b1^t) / (sqrt(v/(1-b2^t) + eps_root) + eps) + weight_decay*w )
+//   adam_pax  the same with b replaced by b*(1-b^(t-1))/(1-b^t) (Shazeer and Stern 2018, section 7.1) and no
+//   further
+//             correction; it differs from adamw in rounding only
+//   sgd       w -= lr * g
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+#include "core/tensor.h"
+#include "core/thread_pool.h"
+
+namespace switchyard {
+
+struct OptimizerConfig {
+  std::string type = "adamw";  // opt_type: "adamw", "adam_pax" or "sgd"
+  double b1 = 0.9;
+  double b2 = 0.95;
+  double eps = 1e-8;
+  double eps_root = 0;
+  double weight_decay = 0.1;
+  DType mu_dtype = DType::f32;  // of the first moment; the caller resolves an unset key to the weight's dtype
+};
+
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+
+  // Throws Error(usage) for another type, for a moment decay outside [0, 1), and for a negative epsilon.
+  static std::unique_ptr<Optimizer> make(const OptimizerConfig& config);
+
+  // Zero state for a range of `count` weights: for the Adams the first moment [count] in mu_dtype and the
+  // second [count] in the weight's dtype, for sgd nothing.
+  virtual std::vector<Tensor> init(DType weight_dtype, std::int64_t count) const = 0;
+
+  // Updates weight[i] in place for i in [0, count). Weight and gradient are float32 or bfloat16; `state` is
+  // what init made for this range. `step` counts from 0. `decay` is false for parameters that weight decay
+  // leaves out.
+  virtual void update(ThreadPool& pool, std::int64_t step, double learning_rate, double grad_scale,
+                      bool decay, void* weight, DType weight_dtype, const void* grad, DType grad_dtype,
+                      std::span<Tensor> state, std::int64_t count) const = 0;
+};
+
+}  // namespace switchyard
