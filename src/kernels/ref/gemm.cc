@@ -1,22 +1,8 @@
 // The scalar truth of gemm and the grouped products.
 #include "kernels/gemm_problem.h"
+#include "kernels/ref/elementwise_access.h"
 
 namespace switchyard::ref {
-namespace {
-
-float at(const void* x, DType dtype, std::int64_t i) {
-  return dtype == DType::f32 ? static_cast<const float*>(x)[i] : static_cast<float>(static_cast<const bfloat16*>(x)[i]);
-}
-
-void put(void* x, DType dtype, std::int64_t i, float value) {
-  if (dtype == DType::f32) {
-    static_cast<float*>(x)[i] = value;
-  } else {
-    static_cast<bfloat16*>(x)[i] = bfloat16(value);
-  }
-}
-
-}  // namespace
 
 void gemm_block(const GemmProblem& p, const GemmBlock& block) {
   for (std::int64_t i = block.row_begin; i < block.row_end; ++i) {

@@ -1,0 +1,192 @@
+// Flat operations and the gated activation for AVX2 and AVX-512.
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/elementwise.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.
+#include "hwy/contrib/math/math-inl.h"
+#include "hwy/highway.h"
+#include "kernels/cpu/elementwise_lanes-inl.h"
+#include "kernels/elementwise_problem.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace switchyard {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using lanes::D;
+using lanes::V;
+
+constexpr std::int64_t kStep = static_cast<std::int64_t>(lanes::kLanes);
+
+template <typename T>
+HWY_INLINE V load_part(const T* x, std::int64_t count) {
+  return count >= kStep ? lanes::load(x) : lanes::load_some(x, static_cast<std::size_t>(count));
+}
+
+template <typename T>
+HWY_INLINE void store_part(V v, T* x, std::int64_t count) {
+  count >= kStep ? lanes::store(v, x) : lanes::store_some(v, x, static_cast<std::size_t>(count));
+}
+
+struct Add {
+  HWY_INLINE V operator()(V a, V b) const { return hn::Add(a, b); }
+};
+struct Multiply {
+  HWY_INLINE V operator()(V a, V b) const { return hn::Mul(a, b); }
+};
+
+template <typename Op, typename A, typename B, typename Out>
+void binary(const FlatProblem& p, std::int64_t begin, std::int64_t end) {
+  const A* a = static_cast<const A*>(p.a);
+  const B* b = static_cast<const B*>(p.b);
+  Out* out = static_cast<Out*>(p.out);
+  for (std::int64_t i = begin; i < end; i += kStep) {
+    store_part(Op()(load_part(a + i, end - i), load_part(b + i, end - i)), out + i, end - i);
+  }
+}
+
+// 1 · x is x: the factor of a conversion changes nothing.
+template <typename T, typename Out>
+void scaled(const FlatProblem& p, std::int64_t begin, std::int64_t end) {
+  const T* a = static_cast<const T*>(p.a);
+  Out* out = static_cast<Out*>(p.out);
+  const V factor = hn::Set(D(), p.factor);
+  for (std::int64_t i = begin; i < end; i += kStep) {
+    store_part(hn::Mul(load_part(a + i, end - i), factor), out + i, end - i);
+  }
+}
+
+// Eight sums in the order that SumOfSquaresKernel states; the compiler turns each group of eight into vectors.
+template <typename T>
+double squares(const T* x, std::int64_t count) {
+  double sums[8] = {};
+  std::int64_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    for (std::int64_t l = 0; l < 8; ++l) {
+      const double value = static_cast<double>(static_cast<float>(x[i + l]));
+      sums[l] += value * value;
+    }
+  }
+  for (std::int64_t l = 0; i + l < count; ++l) {
+    const double value = static_cast<double>(static_cast<float>(x[i + l]));
+    sums[l] += value * value;
+  }
+  double total = 0;
+  for (const double sum : sums) total += sum;
+  return total;
+}
+
+// 1 / (1 + exp(-x)). The exponent is kept below overflow: 88 already gives zero beside any normal number.
+HWY_INLINE V sigmoid(V x) {
+  const V one = hn::Set(D(), 1.0f);
+  return hn::Div(one, hn::Add(one, hn::Exp(D(), hn::Min(hn::Neg(x), hn::Set(D(), 88.0f)))));
+}
+
+template <typename T>
+void forward(const SwigluProblem& p, std::int64_t row_begin, std::int64_t row_end) {
+  for (std::int64_t row = row_begin; row < row_end; ++row) {
+    const T* gate = static_cast<const T*>(p.gate) + row * p.cols;
+    const T* up = static_cast<const T*>(p.up) + row * p.cols;
+    T* h = static_cast<T*>(p.h) + row * p.cols;
+    const V w = hn::Set(D(), p.w == nullptr ? 1.0f : p.w[row]);
+    for (std::int64_t j = 0; j < p.cols; j += kStep) {
+      const V g = load_part(gate + j, p.cols - j), u = load_part(up + j, p.cols - j);
+      store_part(hn::Mul(hn::Mul(hn::Mul(g, sigmoid(g)), u), w), h + j, p.cols - j);
+    }
+  }
+}
+
+template <typename T>
+void backward(const SwigluProblem& p, std::int64_t row_begin, std::int64_t row_end) {
+  const V one = hn::Set(D(), 1.0f);
+  for (std::int64_t row = row_begin; row < row_end; ++row) {
+    const T* gate = static_cast<const T*>(p.gate) + row * p.cols;
+    const T* up = static_cast<const T*>(p.up) + row * p.cols;
+    const T* dh = static_cast<const T*>(p.dh) + row * p.cols;
+    T* dgate = static_cast<T*>(p.dgate) + row * p.cols;
+    T* dup = static_cast<T*>(p.dup) + row * p.cols;
+    const V w = hn::Set(D(), p.w == nullptr ? 1.0f : p.w[row]);
+    V dw = hn::Zero(D());
+    for (std::int64_t j = 0; j < p.cols; j += kStep) {
+      const std::int64_t left = p.cols - j;
+      const V g = load_part(gate + j, left), u = load_part(up + j, left), d = load_part(dh + j, left);
+      const V s = sigmoid(g), silu = hn::Mul(g, s), weighted = hn::Mul(d, w);
+      dw = hn::MulAdd(hn::Mul(d, silu), u, dw);
+      const V slope = hn::Mul(s, hn::MulAdd(g, hn::Sub(one, s), one));
+      store_part(hn::Mul(weighted, silu), dup + j, left);
+      store_part(hn::Mul(hn::Mul(weighted, u), slope), dgate + j, left);
+    }
+    if (p.dw != nullptr) p.dw[row] = hn::GetLane(hn::SumOfLanes(D(), dw));
+  }
+}
+
+}  // namespace
+
+void add_simd(const FlatProblem& p, std::int64_t begin, std::int64_t end) {
+  if (p.dtype == DType::f32) {
+    binary<Add, float, float, float>(p, begin, end);
+  } else if (p.out_dtype == DType::f32) {
+    binary<Add, float, bfloat16, float>(p, begin, end);
+  } else {
+    binary<Add, bfloat16, bfloat16, bfloat16>(p, begin, end);
+  }
+}
+
+void multiply_simd(const FlatProblem& p, std::int64_t begin, std::int64_t end) {
+  p.dtype == DType::f32 ? binary<Multiply, float, float, float>(p, begin, end)
+                        : binary<Multiply, bfloat16, bfloat16, bfloat16>(p, begin, end);
+}
+
+void scale_simd(const FlatProblem& p, std::int64_t begin, std::int64_t end) {
+  if (p.dtype == DType::f32) {
+    p.out_dtype == DType::f32 ? scaled<float, float>(p, begin, end) : scaled<float, bfloat16>(p, begin, end);
+  } else {
+    p.out_dtype == DType::f32 ? scaled<bfloat16, float>(p, begin, end) : scaled<bfloat16, bfloat16>(p, begin, end);
+  }
+}
+
+double sum_of_squares_simd(DType dtype, const void* a, std::int64_t begin, std::int64_t end) {
+  return dtype == DType::f32 ? squares(static_cast<const float*>(a) + begin, end - begin)
+                             : squares(static_cast<const bfloat16*>(a) + begin, end - begin);
+}
+
+void swiglu_simd(const SwigluProblem& p, std::int64_t begin, std::int64_t end) {
+  p.dtype == DType::f32 ? forward<float>(p, begin, end) : forward<bfloat16>(p, begin, end);
+}
+
+void swiglu_backward_simd(const SwigluProblem& p, std::int64_t begin, std::int64_t end) {
+  p.dtype == DType::f32 ? backward<float>(p, begin, end) : backward<bfloat16>(p, begin, end);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace switchyard
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE && defined(__x86_64__)
+namespace switchyard::cpu {
+
+using I = std::int64_t;
+
+void add_avx2(const FlatProblem& p, I begin, I end) { N_AVX2::add_simd(p, begin, end); }
+void add_avx512(const FlatProblem& p, I begin, I end) { N_AVX3::add_simd(p, begin, end); }
+void scale_avx2(const FlatProblem& p, I begin, I end) { N_AVX2::scale_simd(p, begin, end); }
+void scale_avx512(const FlatProblem& p, I begin, I end) { N_AVX3::scale_simd(p, begin, end); }
+void multiply_avx2(const FlatProblem& p, I begin, I end) { N_AVX2::multiply_simd(p, begin, end); }
+void multiply_avx512(const FlatProblem& p, I begin, I end) { N_AVX3::multiply_simd(p, begin, end); }
+void convert_avx2(const FlatProblem& p, I begin, I end) { N_AVX2::scale_simd(p, begin, end); }
+void convert_avx512(const FlatProblem& p, I begin, I end) { N_AVX3::scale_simd(p, begin, end); }
+double sum_of_squares_avx2(DType dtype, const void* a, I begin, I end) {
+  return N_AVX2::sum_of_squares_simd(dtype, a, begin, end);
+}
+double sum_of_squares_avx512(DType dtype, const void* a, I begin, I end) {
+  return N_AVX3::sum_of_squares_simd(dtype, a, begin, end);
+}
+void swiglu_avx2(const SwigluProblem& p, I begin, I end) { N_AVX2::swiglu_simd(p, begin, end); }
+void swiglu_avx512(const SwigluProblem& p, I begin, I end) { N_AVX3::swiglu_simd(p, begin, end); }
+void swiglu_backward_avx2(const SwigluProblem& p, I begin, I end) { N_AVX2::swiglu_backward_simd(p, begin, end); }
+void swiglu_backward_avx512(const SwigluProblem& p, I begin, I end) { N_AVX3::swiglu_backward_simd(p, begin, end); }
+
+}  // namespace switchyard::cpu
+#endif

@@ -1,0 +1,120 @@
+#include "kernels/elementwise.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "core/error.h"
+#include "kernels/dispatch.h"
+#include "kernels/elementwise_problem.h"
+
+namespace switchyard {
+namespace {
+
+#if defined(__x86_64__)
+#define SWITCHYARD_IMPLEMENTATIONS(op) \
+  {"avx512", Isa::avx512, cpu::op##_avx512}, {"avx2", Isa::avx2, cpu::op##_avx2}, {"ref", Isa::ref, ref::op}
+#else
+#define SWITCHYARD_IMPLEMENTATIONS(op) {"ref", Isa::ref, ref::op}
+#endif
+
+using FlatList = Implementation<FlatKernel, FlatProblem>;
+constexpr FlatList kAdd[] = {SWITCHYARD_IMPLEMENTATIONS(add)};
+constexpr FlatList kScale[] = {SWITCHYARD_IMPLEMENTATIONS(scale)};
+constexpr FlatList kMultiply[] = {SWITCHYARD_IMPLEMENTATIONS(multiply)};
+constexpr FlatList kConvert[] = {SWITCHYARD_IMPLEMENTATIONS(convert)};
+constexpr Implementation<SumOfSquaresKernel, DType> kSumOfSquares[] = {SWITCHYARD_IMPLEMENTATIONS(sum_of_squares)};
+constexpr Implementation<SwigluKernel, SwigluProblem> kSwiglu[] = {SWITCHYARD_IMPLEMENTATIONS(swiglu)};
+constexpr Implementation<SwigluKernel, SwigluProblem> kSwigluBackward[] = {
+    SWITCHYARD_IMPLEMENTATIONS(swiglu_backward)};
+#undef SWITCHYARD_IMPLEMENTATIONS
+
+constexpr std::int64_t kGrain = 65536;  // elements a piece: long against handing it out
+
+void run(ThreadPool& pool, const char* op, const auto& list, const FlatProblem& problem, std::int64_t n) {
+  CHECK(is_float(problem.dtype) && is_float(problem.out_dtype), "{} of {} into {}", op, name_of(problem.dtype),
+        name_of(problem.out_dtype));
+  FlatKernel* const kernel = choose(op, list, problem);
+  pool.for_range(n, kGrain, [&](std::int64_t begin, std::int64_t end) { kernel(problem, begin, end); });
+}
+
+void run(ThreadPool& pool, const char* op, const auto& list, const SwigluProblem& problem, std::int64_t rows) {
+  CHECK(is_float(problem.dtype), "{} of {}", op, name_of(problem.dtype));
+  SwigluKernel* const kernel = choose(op, list, problem);
+  const std::int64_t grain = std::max<std::int64_t>(1, kGrain / 4 / std::max<std::int64_t>(1, problem.cols));
+  pool.for_range(rows, grain, [&](std::int64_t begin, std::int64_t end) { kernel(problem, begin, end); });
+}
+
+}  // namespace
+
+void add(ThreadPool& pool, DType dtype, const void* a, const void* b, void* out, std::int64_t n) {
+  run(pool, "add", kAdd, {.dtype = dtype, .a = a, .b = b, .out = out, .out_dtype = dtype}, n);
+}
+
+void add_into_f32(ThreadPool& pool, float* accumulator, DType dtype, const void* x, std::int64_t n) {
+  run(pool, "add_into_f32", kAdd,
+      {.dtype = dtype, .a = accumulator, .b = x, .out = accumulator, .out_dtype = DType::f32}, n);
+}
+
+void scale(ThreadPool& pool, DType dtype, const void* x, float factor, void* out, std::int64_t n) {
+  run(pool, "scale", kScale, {.dtype = dtype, .a = x, .factor = factor, .out = out, .out_dtype = dtype}, n);
+}
+
+void multiply(ThreadPool& pool, DType dtype, const void* a, const void* b, void* out, std::int64_t n) {
+  run(pool, "multiply", kMultiply, {.dtype = dtype, .a = a, .b = b, .out = out, .out_dtype = dtype}, n);
+}
+
+void convert(ThreadPool& pool, DType from, const void* x, DType to, void* out, std::int64_t n) {
+  if (from == to) {
+    if (n > 0 && x != out) std::memcpy(out, x, static_cast<std::size_t>(n) * size_of(from));
+    return;
+  }
+  run(pool, "convert", kConvert, {.dtype = from, .a = x, .out = out, .out_dtype = to}, n);
+}
+
+double sum_of_squares(ThreadPool& pool, DType dtype, const void* x, std::int64_t n) {
+  CHECK(is_float(dtype), "sum_of_squares of {}", name_of(dtype));
+  SumOfSquaresKernel* const kernel = choose("sum_of_squares", kSumOfSquares, dtype);
+  // One partial sum per piece, added in order: pieces are the same for any number of threads.
+  std::vector<double> partial(static_cast<std::size_t>((n + kGrain - 1) / kGrain));
+  pool.for_range(n, kGrain, [&](std::int64_t begin, std::int64_t end) {
+    partial[static_cast<std::size_t>(begin / kGrain)] = kernel(dtype, x, begin, end);
+  });
+  double total = 0;
+  for (const double sum : partial) total += sum;
+  return total;
+}
+
+void swiglu(ThreadPool& pool, DType dtype, const void* gate, const void* up, const float* w, std::int64_t rows,
+            std::int64_t cols, void* h) {
+  run(pool, "swiglu", kSwiglu, SwigluProblem{.dtype = dtype, .gate = gate, .up = up, .w = w, .cols = cols, .h = h},
+      rows);
+}
+
+void swiglu_backward(ThreadPool& pool, DType dtype, const void* gate, const void* up, const float* w, const void* dh,
+                     std::int64_t rows, std::int64_t cols, void* dgate, void* dup, float* dw) {
+  run(pool, "swiglu_backward", kSwigluBackward,
+      SwigluProblem{.dtype = dtype, .gate = gate, .up = up, .w = w, .cols = cols, .dh = dh, .dgate = dgate,
+                    .dup = dup, .dw = w == nullptr ? nullptr : dw},
+      rows);
+}
+
+void transpose_blocks(ThreadPool& pool, std::int64_t element_bytes, const void* x, std::int64_t a, std::int64_t b,
+                      std::int64_t c, std::int64_t d, void* out) {
+  const std::int64_t bytes = d * element_bytes;
+  if (a * b * c * bytes == 0) return;
+  const auto* from = static_cast<const std::byte*>(x);
+  auto* to = static_cast<std::byte*>(out);
+  // Walks output rows [a, c], each b blocks.
+  const std::int64_t grain = std::max<std::int64_t>(1, 4 * kGrain / (b * bytes));
+  pool.for_range(a * c, grain, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      const std::int64_t i = row / c, k = row % c;
+      for (std::int64_t j = 0; j < b; ++j) {
+        std::memcpy(to + (row * b + j) * bytes, from + ((i * b + j) * c + k) * bytes, static_cast<std::size_t>(bytes));
+      }
+    }
+  });
+}
+
+}  // namespace switchyard

@@ -1,0 +1,51 @@
+// The pieces of work behind elementwise.h, shared by the scalar reference and the vector kernels. Ranges are element
+// or row indices [begin, end).
+#pragma once
+
+#include <cstdint>
+
+#include "core/dtype.h"
+
+namespace switchyard {
+
+struct FlatProblem {
+  DType dtype = DType::f32;  // of the inputs
+  const void* a = nullptr;
+  const void* b = nullptr;
+  float factor = 1.0f;
+  void* out = nullptr;
+  DType out_dtype = DType::f32;
+};
+using FlatKernel = void(const FlatProblem& problem, std::int64_t begin, std::int64_t end);
+
+// Sum of squares of elements [begin, end) of a, as eight interleaved sums (element begin + i belongs to sum i mod 8)
+// added in order: the same bits on every instruction set, because squares of floats are exact in double.
+using SumOfSquaresKernel = double(DType dtype, const void* a, std::int64_t begin, std::int64_t end);
+
+struct SwigluProblem {
+  DType dtype = DType::f32;
+  const void* gate = nullptr;
+  const void* up = nullptr;
+  const float* w = nullptr;
+  std::int64_t cols = 0;
+  void* h = nullptr;  // forward
+  const void* dh = nullptr;
+  void* dgate = nullptr;
+  void* dup = nullptr;
+  float* dw = nullptr;
+};
+using SwigluKernel = void(const SwigluProblem& problem, std::int64_t row_begin, std::int64_t row_end);
+
+namespace ref {
+FlatKernel add, scale, multiply, convert;
+SumOfSquaresKernel sum_of_squares;
+SwigluKernel swiglu, swiglu_backward;
+}  // namespace ref
+namespace cpu {
+FlatKernel add_avx2, scale_avx2, multiply_avx2, convert_avx2;
+FlatKernel add_avx512, scale_avx512, multiply_avx512, convert_avx512;
+SumOfSquaresKernel sum_of_squares_avx2, sum_of_squares_avx512;
+SwigluKernel swiglu_avx2, swiglu_backward_avx2, swiglu_avx512, swiglu_backward_avx512;
+}  // namespace cpu
+
+}  // namespace switchyard
