@@ -49,11 +49,14 @@ fuzz_runtime_missing=false
 if [[ " $* " == *" --fuzz "* ]] && ! installed libclang-rt-dev; then fuzz_runtime_missing=true; fi
 
 if [ ${#missing[@]} -eq 0 ] && ! $dnnl_missing && ! $fuzz_runtime_missing; then exit 0; fi
-command -v apt-get >/dev/null || fail "expected apt-get, found none; install: ${missing[*]} libdnnl-dev"
+wanted="${missing[*]}"
+if $dnnl_missing; then wanted+=" libdnnl-dev"; fi
+if $fuzz_runtime_missing; then wanted+=" libclang-rt-dev"; fi
+command -v apt-get >/dev/null || fail "expected apt-get, found none; install: $wanted"
 
 root=()
 if [ "$(id -u)" -ne 0 ]; then
-  command -v sudo >/dev/null || fail "not root and no sudo; ask an administrator to install: ${missing[*]} libdnnl-dev"
+  command -v sudo >/dev/null || fail "not root and no sudo; ask an administrator to install: $wanted"
   root=(sudo)
 fi
 

@@ -62,7 +62,7 @@ std::string to_json_line(std::int64_t step, const StepMetrics& metrics) {
   return line + "}";
 }
 
-MetricsWriter::MetricsWriter(std::string jsonl_path, std::string tensorboard_dir) {
+MetricsWriter::MetricsWriter(std::string jsonl_path, const std::string& tensorboard_dir) {
   const double now = wall_time_now();
   try {
     if (!jsonl_path.empty()) jsonl_ = AppendFile("metrics_file", std::move(jsonl_path));

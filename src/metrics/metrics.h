@@ -39,7 +39,7 @@ class MetricsWriter {
   // Creates the files: `jsonl_path` itself, and events.out.tfevents.<seconds>.<host>.<process> in
   // `tensorboard_dir`, which is created when missing. An empty path means none. An older file at `jsonl_path`
   // is replaced. Error(usage) when one cannot be created; then none is left behind or changed.
-  MetricsWriter(std::string jsonl_path, std::string tensorboard_dir);
+  MetricsWriter(std::string jsonl_path, const std::string& tensorboard_dir);
 
   // Appends one step. Error(runtime) names the file and the reason (disk full, ...); both files then end with
   // a whole record.

@@ -85,6 +85,12 @@ std::string SvgCanvas::finish() const {
       coordinate(width_), coordinate(height_), escape_xml(title_), body_);
 }
 
+std::string empty_plot_svg(std::string_view title) {
+  SvgCanvas canvas(480, 120, title);
+  canvas.text({16, 70}, "no data to plot", {.size = 13, .colour = "#777777"});
+  return canvas.finish();
+}
+
 std::string escape_xml(std::string_view text) {
   std::string escaped;
   for (const char c : text) {

@@ -63,6 +63,9 @@ class SvgCanvas {
   std::string body_;
 };
 
+// A small document that says there is nothing to plot.
+std::string empty_plot_svg(std::string_view title);
+
 // Markup characters escaped, control characters dropped.
 std::string escape_xml(std::string_view text);
 

@@ -134,48 +134,54 @@ std::vector<std::size_t> chosen_panels(std::size_t count) {
   return chosen;
 }
 
+void draw_panel(SvgCanvas& canvas, const Box& frame, const HeatPanel& panel, std::string_view x_label,
+                std::string_view y_label, const std::vector<double>& column_x) {
+  canvas.text({frame.x, frame.y - 7}, panel.name, {.size = 13, .bold = true});
+  if (panel.rows > 0) {
+    draw_cells(canvas, frame, panel, static_cast<std::int64_t>(column_x.size()));
+    draw_ticks(canvas, frame, panel.rows, column_x);
+  }
+  canvas.box(frame, "none", "#777777");
+  canvas.text({frame.x + frame.width / 2, frame.bottom() + 36}, x_label, {.anchor = Anchor::middle});
+  canvas.text({frame.x - 42, frame.y + frame.height / 2}, y_label, {.anchor = Anchor::middle, .rotate = -90});
+}
+
+// The height of all panels, from the one with most rows.
+double panel_height(const std::vector<HeatPanel>& panels, std::size_t columns) {
+  std::int64_t most_rows = 0;
+  for (const HeatPanel& panel : panels) {
+    CHECK(panel.values.size() == static_cast<std::size_t>(panel.rows) * columns,
+          "panel {}: {} values, {} rows, {} columns", panel.name, panel.values.size(), panel.rows, columns);
+    most_rows = std::max(most_rows, panel.rows);
+  }
+  return std::clamp(12.0 * static_cast<double>(most_rows), 72.0, 256.0);
+}
+
 }  // namespace
 
 std::string heat_map_svg(std::string_view title, std::string_view x_label, std::string_view y_label,
                          const std::vector<double>& column_x, const std::vector<HeatPanel>& panels) {
-  const auto columns = static_cast<std::int64_t>(column_x.size());
-  double tallest = 0;
-  for (const HeatPanel& panel : panels) {
-    CHECK(static_cast<std::int64_t>(panel.values.size()) == panel.rows * columns,
-          "panel {}: {} values, {} rows, {} columns", panel.name, panel.values.size(), panel.rows, columns);
-    tallest = std::max(tallest, std::clamp(12.0 * static_cast<double>(panel.rows), 72.0, 256.0));
-  }
+  const double height = panel_height(panels, column_x.size());
+  if (column_x.empty() || panels.empty()) return empty_plot_svg(title);
   const std::vector<std::size_t> chosen = chosen_panels(panels.size());
-  if (columns == 0 || tallest == 0) {
-    SvgCanvas canvas(480, 120, title);
-    canvas.text({16, 70}, "no data to plot", {.size = 13, .colour = "#777777"});
-    return canvas.finish();
-  }
+  const std::string note =
+      chosen.size() == panels.size() ? "" : fmt::format(" ({} of {} shown)", chosen.size(), panels.size());
 
   constexpr double kTop = 88;
   const std::size_t across = chosen.size() > 3 ? 2 : 1;
+  const std::size_t down = (chosen.size() + across - 1) / across;
   const double panel_width = across == 1 ? 796 : 400;
   const double pitch_x = panel_width + 76;
-  const double pitch_y = tallest + 76;
-  const std::size_t down = (chosen.size() + across - 1) / across;
+  const double pitch_y = height + 76;
   const double width = pitch_x * static_cast<double>(across) + 20;
-  const std::string full_title = chosen.size() == panels.size() ? std::string(title)
-                                                                : fmt::format("{} ({} of {} shown)", title,
-                                                                              chosen.size(), panels.size());
-  SvgCanvas canvas(width, kTop + pitch_y * static_cast<double>(down), full_title);
+  SvgCanvas canvas(width, kTop + pitch_y * static_cast<double>(down), std::string(title) + note);
   draw_legend(canvas, width - 28);
   for (std::size_t i = 0; i < chosen.size(); ++i) {
-    const HeatPanel& panel = panels[chosen[i]];
-    if (panel.rows == 0) continue;
-    const Box frame{64 + pitch_x * static_cast<double>(i % across),
-                    kTop + 14 + pitch_y * static_cast<double>(i / across), panel_width, tallest};
-    canvas.text({frame.x, frame.y - 7}, panel.name, {.size = 13, .bold = true});
-    draw_cells(canvas, frame, panel, columns);
-    draw_ticks(canvas, frame, panel.rows, column_x);
-    canvas.box(frame, "none", "#777777");
-    canvas.text({frame.x + frame.width / 2, frame.bottom() + 36}, x_label, {.anchor = Anchor::middle});
-    canvas.text({frame.x - 42, frame.y + frame.height / 2}, y_label,
-                {.anchor = Anchor::middle, .rotate = -90});
+    const std::size_t row = i / across;
+    const std::size_t column = i % across;
+    const Box frame{64 + pitch_x * static_cast<double>(column),
+                    kTop + 14 + pitch_y * static_cast<double>(row), panel_width, height};
+    draw_panel(canvas, frame, panels[chosen[i]], x_label, y_label, column_x);
   }
   return canvas.finish();
 }

@@ -145,12 +145,6 @@ void draw_legend(SvgCanvas& canvas, const Box& frame, const std::vector<Series>&
   }
 }
 
-std::string empty_plot(std::string_view title) {
-  SvgCanvas canvas(480, 120, title);
-  canvas.text({16, 70}, "no data to plot", {.size = 13, .colour = "#777777"});
-  return canvas.finish();
-}
-
 }  // namespace
 
 std::string line_chart_svg(std::string_view title, std::string_view x_label, std::string_view y_label,
@@ -167,7 +161,7 @@ std::string line_chart_svg(std::string_view title, std::string_view x_label, std
       ys.push_back(one.y[i]);
     }
   }
-  if (!fit_axis(xs, false, x_axis) || !fit_axis(ys, true, y_axis)) return empty_plot(title);
+  if (!fit_axis(xs, false, x_axis) || !fit_axis(ys, true, y_axis)) return empty_plot_svg(title);
 
   SvgCanvas canvas(860, 460, title);
   const Box frame{76, 68, 756, 332};
@@ -203,7 +197,7 @@ std::string bar_chart_svg(std::string_view title, std::string_view unit,
     largest = std::max(largest, shown);
     label_width = std::max(label_width, estimated_width(name, 13));
   }
-  if (!(sum > 0)) return empty_plot(title);
+  if (!(sum > 0)) return empty_plot_svg(title);
 
   const Box frame{28 + label_width, 48, 520, kBarPitch * static_cast<double>(bars.size())};
   SvgCanvas canvas(frame.right() + 150, frame.bottom() + 56, title);
