@@ -11,8 +11,36 @@ HWY_BEFORE_NAMESPACE();
 namespace switchyard {
 namespace HWY_NAMESPACE {
 
+namespace hn = hwy::HWY_NAMESPACE;
+
+void widen_tile_simd(const std::uint16_t* from, float* to) {
+  const hn::ScalableTag<float> d;
+  const hn::RebindToUnsigned<decltype(d)> d32;
+  const hn::Rebind<std::uint16_t, decltype(d)> d16;
+  for (std::int64_t i = 0; i < kAdamTile; i += static_cast<std::int64_t>(hn::Lanes(d))) {
+    const auto bits = hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, from + i)));
+    hn::StoreU(hn::BitCast(d, bits), d, to + i);
+  }
+}
+
+void narrow_tile_simd(const float* from, std::uint16_t* to) {
+  const hn::ScalableTag<float> d;
+  const hn::RebindToUnsigned<decltype(d)> du;
+  const hn::RebindToSigned<decltype(d)> d32;
+  const hn::Rebind<std::uint16_t, decltype(d)> d16;
+  for (std::int64_t i = 0; i < kAdamTile; i += static_cast<std::int64_t>(hn::Lanes(d))) {
+    const auto value = hn::LoadU(d, from + i);
+    const auto bits = hn::BitCast(du, value);
+    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
+    const auto even = hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fff)));
+    const auto quiet = hn::Or(bits, hn::Set(du, 0x400000));
+    const auto word = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(value)), quiet, even);
+    // At most 65535, so the saturating conversion keeps every bit.
+    hn::StoreU(hn::DemoteTo(d16, hn::BitCast(d32, hn::ShiftRight<16>(word))), d16, to + i);
+  }
+}
+
 void adam_tile_simd(const AdamTerms& terms, float* weight, const float* grad, float* mu, float* nu) {
-  namespace hn = hwy::HWY_NAMESPACE;
   const hn::ScalableTag<float> d;
   for (std::int64_t i = 0; i < kAdamTile; i += static_cast<std::int64_t>(hn::Lanes(d))) {
     const auto w = hn::LoadU(d, weight + i);
@@ -39,9 +67,18 @@ HWY_AFTER_NAMESPACE();
 namespace switchyard {
 
 HWY_EXPORT(adam_tile_simd);
+HWY_EXPORT(widen_tile_simd);
+HWY_EXPORT(narrow_tile_simd);
 
 void adam_tile(const AdamTerms& terms, float* weight, const float* grad, float* mu, float* nu) {
   HWY_DYNAMIC_DISPATCH(adam_tile_simd)(terms, weight, grad, mu, nu);
+}
+
+void widen_tile(const bfloat16* from, float* to) {
+  HWY_DYNAMIC_DISPATCH(widen_tile_simd)(&from->bits, to);
+}
+void narrow_tile(const float* from, bfloat16* to) {
+  HWY_DYNAMIC_DISPATCH(narrow_tile_simd)(from, &to->bits);
 }
 
 }  // namespace switchyard

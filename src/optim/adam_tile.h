@@ -1,7 +1,9 @@
-// The arithmetic of an Adam step on one tile of float32 values.
+// The arithmetic of an Adam step on one tile of float32 values, and the way there and back for bfloat16.
 #pragma once
 
 #include <cstdint>
+
+#include "core/dtype.h"
 
 namespace switchyard {
 
@@ -18,5 +20,9 @@ struct AdamTerms {
 
 // weight, mu and nu are updated in place; all four hold kAdamTile elements.
 void adam_tile(const AdamTerms& terms, float* weight, const float* grad, float* mu, float* nu);
+
+// kAdamTile elements each; narrowing rounds as bfloat16(float) does.
+void widen_tile(const bfloat16* from, float* to);
+void narrow_tile(const float* from, bfloat16* to);
 
 }  // namespace switchyard

@@ -40,7 +40,10 @@ class FloatTile {
       return;
     }
     bfloat16* to = static_cast<bfloat16*>(data) + begin;
-    for (std::int64_t i = 0; i < count; ++i) to[i] = bfloat16(copy_[static_cast<std::size_t>(i)]);
+    if (count == kTile)
+      narrow_tile(copy_.data(), to);
+    else
+      std::transform(copy_.begin(), copy_.begin() + count, to, [](float x) { return bfloat16(x); });
   }
 
  private:
