@@ -1,0 +1,162 @@
+// Our tokenizers against what the public libraries recorded (tests/golden/tokenizer), and against broken files.
+#include "tokenizer/tokenizer.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/json_file.h"
+#include "core/error.h"
+#include "tokenizer/bpe.h"
+#include "tokenizer/regex.h"
+
+namespace switchyard {
+namespace {
+
+using nlohmann::json;
+
+const std::string kGolden = SWITCHYARD_SOURCE_DIR "/tests/golden/tokenizer/";
+
+class GoldenTokenizer : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(GoldenTokenizer, SameIdsAndTexts) {
+  const json c = read_json_file(kGolden + "cases.json").at(GetParam());
+  const auto tokenizer = make_tokenizer(c["type"], kGolden + c["file"].get<std::string>());
+  EXPECT_EQ(tokenizer->vocab_size(), c["vocab_size"].get<std::int32_t>());
+  EXPECT_EQ(json(tokenizer->bos().value_or(-1)), c["bos"].is_null() ? json(-1) : c["bos"]);
+  EXPECT_EQ(json(tokenizer->eos().value_or(-1)), c["eos"].is_null() ? json(-1) : c["eos"]);
+  for (const json& row : c["texts"]) {
+    const auto ids = tokenizer->encode(row[0].get<std::string>());
+    ASSERT_EQ(json(ids), row[1]) << row[0];
+    ASSERT_EQ(tokenizer->decode(ids), row[2].get<std::string>()) << row[0];
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, GoldenTokenizer,
+                         ::testing::Values("llama3", "qwen", "deepseek", "gpt2", "behaviors", "llama2", "metaspace",
+                                           "sp_bpe", "sp_unigram", "tiktoken"));
+
+TEST(ByteTokenizer, RoundTripOfAllBytes) {
+  const auto tokenizer = make_tokenizer("byte", "");
+  std::string all;
+  for (int b = 0; b < 256; ++b) all += static_cast<char>(b);
+  EXPECT_EQ(tokenizer->decode(tokenizer->encode(all)), all);
+  EXPECT_EQ(tokenizer->vocab_size(), 257);
+  EXPECT_EQ(tokenizer->eos(), 256);
+  EXPECT_FALSE(tokenizer->bos());
+  EXPECT_EQ(tokenizer->decode(std::vector<std::int32_t>{65, 256, 300}), "A\xef\xbf\xbd");
+}
+
+template <typename Action>
+void expect_error(Action action, const std::string& text) {
+  try {
+    action();
+    ADD_FAILURE() << "accepted, expected an error with: " << text;
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find(text), std::string::npos) << e.what();
+    EXPECT_EQ(std::string(e.what()).find('\n'), std::string::npos) << e.what();
+  }
+}
+
+TEST(MakeTokenizer, NamesWhatIsWrong) {
+  expect_error([] { make_tokenizer("words", ""); }, "tokenizer_type=words: expected byte");
+  expect_error([] { make_tokenizer("huggingface", ""); }, "tokenizer_path is empty");
+  expect_error([] { make_tokenizer("huggingface", "deepseek-ai/DeepSeek-V3"); }, "hub are not downloaded");
+  expect_error([] { make_tokenizer("sentencepiece", kGolden + "cases.json"); }, "not a SentencePiece model");
+  expect_error([] { make_tokenizer("tiktoken", kGolden + "cases.json"); }, "expected a base64 token");
+  expect_error([] { make_tokenizer("huggingface", kGolden + "cases.json"); }, "\"model\" is missing");
+}
+
+json minimal() {
+  return {{"model", {{"type", "BPE"}, {"vocab", {{"a", 0}, {"b", 1}, {"ab", 2}}}, {"merges", {"a b"}}}}};
+}
+
+TEST(HuggingFace, RefusesWhatItDoesNotCompute) {
+  const auto parse = [](const json& file) { parse_huggingface(file.dump(), "", "test"); };
+  EXPECT_NO_THROW(parse(minimal()));
+  const std::vector<std::pair<std::string, json>> changes = {
+      {"model type \"WordPiece\"", R"({"model":{"type":"WordPiece"}})"_json},
+      {"not a whole number", R"({"model":{"vocab":{"a":-1}}})"_json},
+      {"not a whole number", R"({"model":{"vocab":{"a":99999999999}}})"_json},
+      {"given twice", R"({"model":{"vocab":{"a":1}}})"_json},
+      {"merge 0 is not", R"({"model":{"merges":["a c"]}})"_json},
+      {"merge 0 is not", R"({"model":{"merges":[7]}})"_json},
+      {"\"merges\" is not a list", R"({"model":{"merges":7}})"_json},
+      {"unk_token", R"({"model":{"unk_token":"zz"}})"_json},
+      {"dropout", R"({"model":{"dropout":0.1}})"_json},
+      {"normalizer \"Lowercase\"", R"({"normalizer":{"type":"Lowercase"}})"_json},
+      {"pre-tokenizer \"Whitespace\"", R"({"pre_tokenizer":{"type":"Whitespace"}})"_json},
+      {"does not compile", R"({"pre_tokenizer":{"type":"Split","pattern":{"Regex":"("},"behavior":"Isolated"}})"_json},
+      {"unknown behavior", R"({"pre_tokenizer":{"type":"Split","pattern":{"Regex":"a"},"behavior":"Odd"}})"_json},
+      {"decoder \"WordPiece\"", R"({"decoder":{"type":"WordPiece"}})"_json},
+      {"single_word", R"({"added_tokens":[{"id":5,"content":"x","single_word":true}]})"_json},
+      {"empty content", R"({"added_tokens":[{"id":5,"content":""}]})"_json},
+      {"post-processor", R"({"post_processor":{"type":"BertProcessing"}})"_json},
+  };
+  for (const auto& [message, change] : changes) {
+    json file = minimal();
+    for (const auto& [key, value] : change.items()) {
+      if (key == "model") file["model"].update(value, true);
+      else file[key] = value;
+    }
+    expect_error([&, &f = file] { parse(f); }, message);
+  }
+  expect_error([&] { parse_huggingface("[]", "", "test"); }, "expected an object");
+  expect_error([&] { parse_huggingface("{", "", "test"); }, "not valid JSON");
+}
+
+TEST(HuggingFace, EndOfTextFromItsConfig) {
+  json file = minimal();
+  file["added_tokens"] = {{{"id", 9}, {"content", "<stop>"}, {"special", true}}};
+  const auto plain = parse_huggingface(file.dump(), "", "test");
+  EXPECT_FALSE(plain->eos());
+  EXPECT_EQ(plain->vocab_size(), 10);
+  EXPECT_EQ(parse_huggingface(file.dump(), R"({"eos_token":"<stop>"})", "test")->eos(), 9);
+  EXPECT_EQ(parse_huggingface(file.dump(), R"({"eos_token":{"content":"<stop>"}})", "test")->eos(), 9);
+  EXPECT_EQ(parse_huggingface(file.dump(), R"({"bos_token":"<stop>","add_bos_token":true})", "test")->bos(), 9);
+  EXPECT_EQ(plain->decode(std::vector<std::int32_t>{2, 9, 77}), "ab\xef\xbf\xbd");
+}
+
+TEST(Tiktoken, RefusesBrokenLines) {
+  expect_error([] { parse_tiktoken("", "test"); }, "no token for byte 0");
+  expect_error([] { parse_tiktoken("AA== 0\nAA== 1\n", "test"); }, "test:2: token or rank 1 is given twice");
+  for (const char* line : {"AA==", "AA== x", "AA== -1", "A 0", "!!!! 0", "AA== 99999999999", "AA== 1 2", " 0", "=== 0"}) {
+    expect_error([&] { parse_tiktoken(line, "test"); }, "test:1: expected a base64 token");
+  }
+}
+
+TEST(Utf8, BrokenBytesBecomeReplacements) {
+  const std::string r = "\xef\xbf\xbd";
+  EXPECT_EQ(valid_utf8("a\xff"), "a" + r);
+  EXPECT_EQ(valid_utf8("\xc0\x80"), r + r);          // overlong
+  EXPECT_EQ(valid_utf8("\xed\xa0\x80"), r + r + r);  // surrogate
+  EXPECT_EQ(valid_utf8("\xf4\x90\x80\x80"), r + r + r + r);
+  EXPECT_EQ(valid_utf8("\xe6\x97"), r + r);  // cut off
+  for (std::uint32_t c : {0x24u, 0xe9u, 0x65e5u, 0x1f642u, 0x10ffffu}) EXPECT_EQ(valid_utf8(utf8_of(c)), utf8_of(c));
+}
+
+TEST(Regex, EmptyMatchesAndLongRunsEnd) {
+  EXPECT_EQ(Regex("x*", "test").matches("axxé").size(), 1u);
+  EXPECT_EQ(Regex(R"(\s+(?!\S)|\s+)", "test").matches(std::string(100000, ' ') + "x").size(), 2u);
+}
+
+TEST(Bpe, LowestRankThenLeftmost) {
+  // a=0, aa=1, aaaa=2: "aaaaa" joins from the left.
+  const auto pair = [](const BpeSymbol& a, const BpeSymbol& b, std::int32_t) -> std::optional<BpeMerge> {
+    if (a.id == 0 && b.id == 0) return BpeMerge{0, 1};
+    if (a.id == 1 && b.id == 1) return BpeMerge{1, 2};
+    return std::nullopt;
+  };
+  std::vector<std::int32_t> ids;
+  bpe_merge(std::vector<BpeSymbol>(5, {0, 1}), pair, ids);
+  EXPECT_EQ(ids, (std::vector<std::int32_t>{2, 0}));
+  ids.clear();
+  bpe_merge({}, pair, ids);
+  EXPECT_TRUE(ids.empty());
+}
+
+}  // namespace
+}  // namespace switchyard
