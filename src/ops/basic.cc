@@ -196,6 +196,82 @@ class MlaKeyValueOp : public Op {
   std::int64_t nope_;
 };
 
+// Copies a part's sequence positions to or from positions [at, ...) of the whole.
+void copy_sequence(const Tensor& whole, const Tensor& part, std::int64_t at, bool to_part) {
+  Shape inner(whole.shape().begin() + 2, whole.shape().end());
+  const std::size_t token = static_cast<std::size_t>(num_elements(inner)) * size_of(whole.dtype());
+  const std::size_t bytes = static_cast<std::size_t>(part.dim(1)) * token;
+  for (std::int64_t b = 0; b < whole.dim(0); ++b) {
+    std::byte* w = whole.raw() + static_cast<std::size_t>(b * whole.dim(1) + at) * token;
+    std::byte* p = part.raw() + static_cast<std::size_t>(b) * bytes;
+    if (to_part) std::memcpy(p, w, bytes);
+    else std::memcpy(w, p, bytes);
+  }
+}
+
+class ChunkSequenceOp : public Op {
+ public:
+  explicit ChunkSequenceOp(std::int64_t n) : n_(n) {}
+  std::string_view name() const override { return "chunk_sequence"; }
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
+    CHECK(in[0].local[1] % n_ == 0, "{} tokens in {} chunks", in[0].local[1], n_);
+    ArrayInfo part = in[0];
+    part.shape[1] /= n_;
+    part.local[1] /= n_;
+    return std::vector<ArrayInfo>(static_cast<std::size_t>(n_), part);
+  }
+  std::vector<Tensor> forward(Context&, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+    std::vector<Tensor> parts;
+    Shape shape = in[0].shape();
+    shape[1] /= n_;
+    for (std::int64_t i = 0; i < n_; ++i) {
+      parts.emplace_back(in[0].dtype(), shape);
+      copy_sequence(in[0], parts.back(), i * shape[1], true);
+    }
+    return parts;
+  }
+  std::vector<Tensor> backward(Context&, const BackwardCall& call) const override {
+    Tensor dx = Tensor::zeros(call.input_info(0).dtype, call.input_info(0).local);
+    for (std::int64_t i = 0; i < n_; ++i) {
+      const Tensor& part = call.grad(static_cast<std::size_t>(i));
+      if (part.defined()) copy_sequence(dx, part, i * dx.dim(1) / n_, false);
+    }
+    return {dx};
+  }
+  std::uint32_t needs_inputs() const override { return 0; }
+
+ private:
+  std::int64_t n_;
+};
+
+class ConcatSequenceOp : public Op {
+ public:
+  std::string_view name() const override { return "concat_sequence"; }
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
+    ArrayInfo out = in[0];
+    out.shape[1] *= static_cast<std::int64_t>(in.size());
+    out.local[1] *= static_cast<std::int64_t>(in.size());
+    return {out};
+  }
+  std::vector<Tensor> forward(Context&, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+    Shape shape = in[0].shape();
+    shape[1] *= static_cast<std::int64_t>(in.size());
+    Tensor out(in[0].dtype(), shape);
+    for (std::size_t i = 0; i < in.size(); ++i) copy_sequence(out, in[i], static_cast<std::int64_t>(i) * in[i].dim(1), false);
+    return {out};
+  }
+  std::vector<Tensor> backward(Context&, const BackwardCall& call) const override {
+    std::vector<Tensor> grads;
+    for (std::size_t i = 0; i < call.inputs(); ++i) {
+      const ArrayInfo& part = call.input_info(i);
+      grads.emplace_back(part.dtype, part.local);
+      copy_sequence(call.grad(0), grads.back(), static_cast<std::int64_t>(i) * part.local[1], true);
+    }
+    return grads;
+  }
+  std::uint32_t needs_inputs() const override { return 0; }
+};
+
 }  // namespace
 
 Array cast(Context& context, const Array& x, DType dtype) {
@@ -223,6 +299,14 @@ std::pair<Array, Array> mla_key_value(Context& context, const Array& kv, const A
   const Array inputs[] = {kv, k_rope};
   auto parts = apply(context, std::make_shared<MlaKeyValueOp>(nope), inputs);
   return {parts[0], parts[1]};
+}
+
+std::vector<Array> chunk_sequence(Context& context, const Array& x, std::int64_t n) {
+  return apply(context, std::make_shared<ChunkSequenceOp>(n), std::span(&x, 1));
+}
+
+Array concat_sequence(Context& context, std::span<const Array> parts) {
+  return apply(context, std::make_shared<ConcatSequenceOp>(), parts).front();
 }
 
 }  // namespace switchyard

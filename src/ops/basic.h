@@ -1,7 +1,9 @@
 // Elementwise ops and rearrangements of the last dims.
 #pragma once
 
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "autograd/op.h"
 
@@ -17,5 +19,9 @@ Array swiglu(Context& context, const Array& gate, const Array& up);
 std::pair<Array, Array> split_last(Context& context, const Array& x, std::int64_t first);
 // MLA: kv [B,S,N,nope+v] and the rotary key k_rope [B,S,rope] shared by all heads -> k [B,S,N,nope+rope], v [B,S,N,v].
 std::pair<Array, Array> mla_key_value(Context& context, const Array& kv, const Array& k_rope, std::int64_t nope);
+
+// [B,S,...] -> n pieces of S/n local tokens each, and back. S local must be divisible (CHECK).
+std::vector<Array> chunk_sequence(Context& context, const Array& x, std::int64_t n);
+Array concat_sequence(Context& context, std::span<const Array> parts);
 
 }  // namespace switchyard

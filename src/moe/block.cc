@@ -1,0 +1,81 @@
+#include "moe/block.h"
+
+#include <algorithm>
+
+#include "moe/balance.h"
+#include "moe/dispatch/dispatch.h"
+#include "moe/router.h"
+#include "ops/basic.h"
+#include "ops/reshard.h"
+
+namespace switchyard {
+namespace {
+
+using Strategy = DispatchResult (*)(Context&, const DispatchCall&);
+
+Strategy choose_strategy(const Context& context, const MoeConfig& config) {
+  if (!config.sparse) return config.capacity_factor > 0 ? dispatch_capacity : dispatch_dense;
+  const bool alone = expert_axes(context, config.experts).empty();
+  return config.ring || alone ? dispatch_ring : dispatch_all_to_all;
+}
+
+// False on ranks that only repeat what another rank holds: those off the origin of an axis not in `axes`.
+bool first_of_repeats(const Context& context, const Axes& axes) {
+  for (const auto& axis : context.mesh->axes()) {
+    if (std::find(axes.begin(), axes.end(), axis.name) == axes.end() && context.mesh->coordinate(context.rank, axis.name) != 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+DispatchResult in_chunks(Context& context, Strategy strategy, const DispatchCall& call) {
+  const std::int64_t n = call.config.sparse ? call.config.token_chunks : 1;
+  auto reduced = [&](DispatchResult r) {
+    r.y = reshard(context, r.y, call.x.sharding());
+    return r;
+  };
+  if (n <= 1) return reduced(strategy(context, call));
+  const auto x = chunk_sequence(context, call.x, n);
+  const auto ids = chunk_sequence(context, call.routing.ids, n), weights = chunk_sequence(context, call.routing.weights, n);
+  DispatchResult all;
+  std::vector<Array> parts;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const Routing routing{always_keep(ids[i]), always_keep(weights[i])};
+    DispatchResult part = strategy(context, {call.config, x[i], routing, call.weights});
+    parts.push_back(reshard(context, part.y, x[i].sharding()));
+    if (i == 0) all = part;
+    else std::transform(part.dropped.begin(), part.dropped.end(), all.dropped.begin(), all.dropped.begin(), std::plus<>());
+  }
+  all.y = concat_sequence(context, parts);
+  return all;
+}
+
+}  // namespace
+
+MoeOutput moe_block(Context& context, const MoeConfig& config, const MoeWeights& weights, const Array& x_in,
+                    const Array& segments, std::int64_t step, std::int64_t layer) {
+  const Sharding tokens{{x_in.sharding().dims[0], x_in.sharding().dims[1], {}}, {}};
+  const Array x = reshard(context, x_in, tokens);
+  MoeOutput out;
+  out.logits = gate_logits(context, config, x, weights.gate);
+  const Array bias = weights.gate_bias.defined() ? replicate(context, weights.gate_bias) : Array();
+  out.routing = route(context, config, out.logits, bias, step, layer);
+  const Array local_segments = reshard(context, segments, Sharding{{tokens.dims[0], tokens.dims[1]}, {}});
+  if (config.balance_weight > 0) {
+    out.balance_loss = balance_loss(context, config, out.logits, bias, out.routing, local_segments);
+  }
+  DispatchResult result = in_chunks(context, choose_strategy(context, config), {config, x, out.routing, weights});
+  out.y = reshard(context, result.y, x_in.sharding());
+
+  out.load.layer = layer;
+  out.load.rows = count_rows(config, out.routing.ids.tensor(), local_segments.tensor());
+  out.load.dropped = std::move(result.dropped);
+  Axes token_axes = tokens.dims[0];
+  token_axes.insert(token_axes.end(), tokens.dims[1].begin(), tokens.dims[1].end());
+  if (!first_of_repeats(context, token_axes)) std::fill(out.load.rows.begin(), out.load.rows.end(), 0.0);
+  if (!first_of_repeats(context, result.drop_axes)) std::fill(out.load.dropped.begin(), out.load.dropped.end(), 0.0);
+  return out;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,21 @@
+// The MoE block: router -> dispatch -> experts -> combine.
+#pragma once
+
+#include "autograd/context.h"
+#include "moe/moe.h"
+
+namespace switchyard {
+
+struct MoeOutput {
+  Array y;             // [B,S,M], laid out like x
+  Array balance_loss;  // [] f32, whole; undefined when its weight is 0
+  Routing routing;     // for verify and inspection
+  Array logits;        // f32 [B,S,E]
+  LayerLoad load;
+};
+
+// x [B,S,M]; segments i32 [B,S] (0 = padding); step and layer matter to random routing.
+MoeOutput moe_block(Context& context, const MoeConfig& config, const MoeWeights& weights, const Array& x,
+                    const Array& segments, std::int64_t step, std::int64_t layer);
+
+}  // namespace switchyard

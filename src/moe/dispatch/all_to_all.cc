@@ -1,0 +1,240 @@
+// Ragged all-to-all (moe.md §3).
+//
+// Steps over P ranks: all-gather E counts, sort the local rows by expert (dropped ones left out), send each rank its
+// experts' rows (R·M bytes in all, what stays home not counted) with their weights, regroup what arrived from (source,
+// expert) to (expert, source) order, experts, and the same way back. Nothing is padded.
+#include <cstring>
+#include <numeric>
+
+#include <fmt/ranges.h>
+
+#include "moe/dispatch/dispatch.h"
+#include "moe/rows.h"
+#include "ops/reshard.h"
+
+namespace switchyard {
+namespace {
+
+using Counts = std::vector<std::vector<std::int64_t>>;  // [source][expert]
+
+ArrayInfo ragged_info(DType dtype, std::size_t rank) {
+  ArrayInfo info;
+  info.dtype = dtype;
+  info.shape = info.local = Shape(rank, 0);
+  info.sharding = replicated(rank);
+  info.ragged = true;
+  return info;
+}
+
+// Rows per expert of every source rank, before dropping: i32 [P,E].
+class ExchangeCountsOp : public Op {
+ public:
+  ExchangeCountsOp(Axes axes, std::int64_t experts) : axes_(std::move(axes)), experts_(experts) {}
+  std::string_view name() const override { return "exchange_counts"; }
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo>) const override { return {ragged_info(DType::i32, 2)}; }
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+    std::vector<std::int32_t> mine(static_cast<std::size_t>(experts_), 0);
+    for (std::int32_t e : in[0].span<std::int32_t>()) ++mine[static_cast<std::size_t>(e)];
+    Tensor all(DType::i32, {c.mesh->product(axes_), experts_});
+    c.comm->all_gather(c.group(axes_), fmt::format("{}", fmt::join(axes_, "+")), mine.data(), all.raw(), experts_ * 4);
+    return {all};
+  }
+  std::vector<Tensor> backward(Context&, const BackwardCall&) const override { return {Tensor()}; }
+  bool differentiable() const override { return false; }
+
+ private:
+  Axes axes_;
+  std::int64_t experts_;
+};
+
+// Who sends how many rows to whom, from the kept counts [P][E].
+struct Routes {
+  Counts kept;
+  std::int64_t per_rank;  // experts a rank
+  std::size_t me;
+
+  std::int64_t rows(std::size_t source, std::size_t destination) const {
+    const auto begin = kept[source].begin() + static_cast<std::ptrdiff_t>(destination) * per_rank;
+    return std::accumulate(begin, begin + per_rank, std::int64_t{0});
+  }
+  std::vector<std::int64_t> sent() const {
+    std::vector<std::int64_t> n;
+    for (std::size_t j = 0; j < kept.size(); ++j) n.push_back(rows(me, j));
+    return n;
+  }
+  std::vector<std::int64_t> received() const {
+    std::vector<std::int64_t> n;
+    for (std::size_t i = 0; i < kept.size(); ++i) n.push_back(rows(i, me));
+    return n;
+  }
+};
+
+std::vector<std::int64_t> offsets(const std::vector<std::int64_t>& counts) {
+  std::vector<std::int64_t> result(counts.size(), 0);
+  std::exclusive_scan(counts.begin(), counts.end(), result.begin(), std::int64_t{0});
+  return result;
+}
+
+std::int64_t total(const std::vector<std::int64_t>& counts) { return std::accumulate(counts.begin(), counts.end(), std::int64_t{0}); }
+
+// Rows in (source, expert) order to (expert, source) order, or back.
+void regroup(const Routes& routes, const std::byte* from, std::byte* to, std::size_t row_bytes, bool back) {
+  std::int64_t by_expert = 0;
+  for (std::int64_t e = 0; e < routes.per_rank; ++e) {
+    std::int64_t source_begin = 0;
+    for (std::size_t i = 0; i < routes.kept.size(); ++i) {
+      const auto begin = routes.kept[i].begin() + static_cast<std::ptrdiff_t>(routes.me) * routes.per_rank;
+      const std::int64_t n = *(begin + e);
+      const std::int64_t by_source = source_begin + std::accumulate(begin, begin + e, std::int64_t{0});
+      const auto a = static_cast<std::size_t>(back ? by_expert : by_source), b = static_cast<std::size_t>(back ? by_source : by_expert);
+      if (n > 0) std::memcpy(to + b * row_bytes, from + a * row_bytes, static_cast<std::size_t>(n) * row_bytes);
+      by_expert += n;
+      source_begin += routes.rows(i, routes.me);
+    }
+  }
+}
+
+// Moves rows to their experts' ranks (or, `back`, home again). Its gradient is the move the other way.
+class ExchangeRowsOp : public Op {
+ public:
+  ExchangeRowsOp(Axes axes, Routes routes, bool back) : axes_(std::move(axes)), routes_(std::move(routes)), back_(back) {}
+  std::string_view name() const override { return back_ ? "return_rows" : "send_rows"; }
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
+    return {ragged_info(in[0].dtype, in[0].local.size())};
+  }
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+    return {move(c, in[0], back_)};
+  }
+  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override { return {move(c, call.grad(0), !back_)}; }
+  std::uint32_t needs_inputs() const override { return 0; }
+
+ private:
+  Tensor move(Context& c, const Tensor& x, bool back) const {
+    const auto sent = routes_.sent(), received = routes_.received();
+    const std::int64_t away = total(received), home = total(sent);
+    Shape row = x.shape();
+    row[0] = 1;
+    const std::size_t row_bytes = static_cast<std::size_t>(num_elements(row)) * size_of(x.dtype());
+    Shape in_transit = x.shape(), result = x.shape();
+    in_transit[0] = away;
+    result[0] = back ? home : away;
+    CHECK(x.dim(0) == (back ? away : home), "{} rows, planned {}", x.dim(0), back ? away : home);
+    Tensor by_source(x.dtype(), in_transit), out(x.dtype(), result);
+    const std::string axis = fmt::format("{}", fmt::join(axes_, "+"));
+    const auto bytes = static_cast<std::int64_t>(row_bytes);
+    if (back) {
+      regroup(routes_, x.raw(), by_source.raw(), row_bytes, true);
+      c.comm->ragged_all_to_all(c.group(axes_), axis, by_source.raw(), offsets(received), received, out.raw(), offsets(sent), sent, bytes);
+    } else {
+      c.comm->ragged_all_to_all(c.group(axes_), axis, x.raw(), offsets(sent), sent, by_source.raw(), offsets(received), received, bytes);
+      regroup(routes_, by_source.raw(), out.raw(), row_bytes, false);
+    }
+    return out;
+  }
+  Axes axes_;
+  Routes routes_;
+  bool back_;
+};
+
+// Local rows sorted by expert, each expert keeping its first kept[e].
+class PlanKeptRowsOp : public Op {
+ public:
+  explicit PlanKeptRowsOp(std::vector<std::int64_t> kept) : kept_(std::move(kept)) {}
+  std::string_view name() const override { return "plan_kept_rows"; }
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo>) const override {
+    return std::vector<ArrayInfo>(3, ragged_info(DType::i32, 1));
+  }
+  std::vector<Tensor> forward(Context&, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+    const auto ids = in[0].span<std::int32_t>();
+    const auto slots = static_cast<std::int32_t>(in[0].shape().back());
+    const auto begin = offsets(kept_);
+    const std::int64_t n = total(kept_);
+    Tensor rows(DType::i32, {n}), tokens(DType::i32, {n}), position(DType::i32, {in[0].size()});
+    std::vector<std::int64_t> seen(kept_.size(), 0);
+    for (std::size_t r = 0; r < ids.size(); ++r) {
+      const auto e = static_cast<std::size_t>(ids[r]);
+      const bool keep = seen[e] < kept_[e];
+      const std::int64_t at = keep ? begin[e] + seen[e]++ : -1;
+      position.data<std::int32_t>()[r] = static_cast<std::int32_t>(at);
+      if (!keep) continue;
+      rows.data<std::int32_t>()[at] = static_cast<std::int32_t>(r);
+      tokens.data<std::int32_t>()[at] = static_cast<std::int32_t>(r) / slots;
+    }
+    return {rows, tokens, position};
+  }
+  std::vector<Tensor> backward(Context&, const BackwardCall&) const override { return {Tensor()}; }
+  bool differentiable() const override { return false; }
+
+ private:
+  std::vector<std::int64_t> kept_;
+};
+
+// Kept counts of all sources and experts: every destination rank drops by itself.
+Counts kept_counts(const MoeConfig& config, const Tensor& table, std::int64_t capacity) {
+  const std::int64_t ranks = table.dim(0), per_rank = table.dim(1) / ranks;
+  Counts kept(static_cast<std::size_t>(ranks));
+  for (std::int64_t r = 0; r < ranks; ++r) {
+    Counts arriving;
+    for (std::int64_t i = 0; i < ranks; ++i) {
+      const std::int32_t* at = table.data<std::int32_t>() + i * table.dim(1) + r * per_rank;
+      arriving.emplace_back(at, at + per_rank);
+    }
+    const Counts accepted = keep_rows(arriving, capacity, config.drop_policy);
+    for (std::size_t i = 0; i < kept.size(); ++i) kept[i].insert(kept[i].end(), accepted[i].begin(), accepted[i].end());
+  }
+  return kept;
+}
+
+Array local_sizes(const Routes& routes) {
+  Tensor sizes = Tensor::zeros(DType::i32, {routes.per_rank});
+  for (const auto& source : routes.kept) {
+    for (std::int64_t e = 0; e < routes.per_rank; ++e) {
+      sizes.data<std::int32_t>()[e] += static_cast<std::int32_t>(source[routes.me * static_cast<std::size_t>(routes.per_rank) + static_cast<std::size_t>(e)]);
+    }
+  }
+  return make_leaf(sizes, sizes.shape(), replicated(1), false);
+}
+
+}  // namespace
+
+DispatchResult dispatch_all_to_all(Context& context, const DispatchCall& call) {
+  const MoeConfig& config = call.config;
+  const Axes axes = expert_axes(context, config.experts);
+  if (shared_axes(call.x.sharding(), axes) != axes) return dispatch_ring(context, call);  // tokens replicated: nothing to send
+  const MoeWeights local = gather_expert_weights(context, call);
+
+  const Array table = always_keep(apply_one(context, std::make_shared<ExchangeCountsOp>(axes, config.experts), {call.routing.ids}));
+  const std::int64_t tokens = call.x.info().local[0] * call.x.info().local[1];
+  const int ranks = context.mesh->product(axes);
+  const std::int64_t capacity = buffer_rows(config.ragged_buffer_factor, tokens * ranks, config.slots, ranks);
+  const auto me = static_cast<std::size_t>(context.mesh->index_along(context.rank, axes));
+  const Routes routes{kept_counts(config, table.tensor(), capacity), config.experts / ranks, me};
+
+  RowPlan plan;
+  auto planned = apply(context, std::make_shared<PlanKeptRowsOp>(routes.kept[me]), std::span(&call.routing.ids, 1));
+  plan.rows = always_keep(planned[0]);
+  plan.tokens = always_keep(planned[1]);
+  plan.position = always_keep(planned[2]);
+
+  const auto send = std::make_shared<ExchangeRowsOp>(axes, routes, false);
+  const auto bring_back = std::make_shared<ExchangeRowsOp>(axes, routes, true);
+  // Rows that arrived are kept for backward: making them again would mean sending them again.
+  const Array arrived = apply_one(context, send, {gather_rows(context, call.x, plan)});
+  const Array weights = always_keep(apply_one(context, send, {gather_row_weights(context, call.routing.weights, plan)}));
+  const Array done = expert_mlp(context, arrived, weights, local_sizes(routes), local.wi_0, local.wi_1, local.wo);
+  const Array home = apply_one(context, bring_back, {done});
+  const Array y = combine_rows(context, home, plan, call.x.info(), partial_output(call.x.sharding(), local, {}));
+
+  DispatchResult result{y, {}, {}};
+  for (std::int64_t e = 0; e < config.experts; ++e) {
+    const std::int32_t wanted = table.tensor().data<std::int32_t>()[static_cast<std::int64_t>(me) * config.experts + e];
+    result.dropped.push_back(static_cast<double>(wanted - routes.kept[me][static_cast<std::size_t>(e)]));
+  }
+  for (std::size_t d = 0; d < 2; ++d) {
+    const Axes& split = call.x.sharding().dims[d];
+    result.drop_axes.insert(result.drop_axes.end(), split.begin(), split.end());
+  }
+  return result;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,48 @@
+// The five ways to run the experts. Each takes tokens x [B,S,M] (M whole), their routing, and this layer's weights, and
+// returns y [B,S,M], possibly as partial sums that the caller reduces. Adding a strategy: one file with one function of this form, and one line in
+// choose_strategy (block.cc).
+#pragma once
+
+#include "autograd/context.h"
+#include "moe/moe.h"
+
+namespace switchyard {
+
+struct DispatchResult {
+  Array y;                      // [B,S,M]
+  std::vector<double> dropped;  // rows dropped, per expert (E)
+  Axes drop_axes;               // axes over which `dropped` differs between ranks; over others it repeats
+};
+
+struct DispatchCall {
+  const MoeConfig& config;
+  const Array& x;
+  const Routing& routing;
+  const MoeWeights& weights;
+};
+
+// EP = 1 and ring of experts: gather tokens and routing over the expert axes that split them, run the local experts on
+// the rows routed to them, sum the partial outputs back by reduce-scatter (all-reduce where tokens were replicated).
+DispatchResult dispatch_ring(Context& context, const DispatchCall& call);
+
+// Ragged all-to-all: rows travel to their experts' ranks and back.
+DispatchResult dispatch_all_to_all(Context& context, const DispatchCall& call);
+
+// Dense with a capacity per sequence and expert.
+DispatchResult dispatch_capacity(Context& context, const DispatchCall& call);
+
+// Every expert on every token; the oracle for all others.
+DispatchResult dispatch_dense(Context& context, const DispatchCall& call);
+
+// Expert axes of the mesh (rule activation_exp), and of those the ones that also split the tokens of x.
+Axes expert_axes(const Context& context, std::int64_t experts);
+Axes shared_axes(const Sharding& x, const Axes& axes);
+
+// The weights as the sparse strategies use them: experts over the expert axes, H over the axes of activation_mlp_moe that
+// are not taken, every other axis gathered.
+MoeWeights gather_expert_weights(Context& context, const DispatchCall& call);
+
+// Sharding of y's partial sums: tokens as given, partial over the axes that split H or the experts.
+Sharding partial_output(const Sharding& tokens, const MoeWeights& local, const Axes& also);
+
+}  // namespace switchyard

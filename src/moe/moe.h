@@ -1,0 +1,68 @@
+// The MoE layer's vocabulary: its configuration, its weights, what the router decides and what is measured.
+//
+// Shapes: B batch, S sequence, M emb_dim, H moe_mlp_dim, E experts, K slots (experts per token), R rows on this rank.
+// A row is one (token, slot) pair.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "autograd/array.h"
+
+namespace switchyard {
+
+enum class RouterScore { none, softmax, sigmoid };
+enum class DropPolicy { fair, prefix };
+
+struct MoeConfig {
+  std::int64_t experts = 0;
+  std::int64_t slots = 0;  // num_experts_per_tok
+  RouterScore score = RouterScore::none;
+  bool softmax_over_selected = true;  // weights: softmax of the K selected logits (mixtral)
+  bool normalise = false;             // weights: divided by their sum over K
+  float normalise_epsilon = 0;        // added to that sum
+  float scaling = 1;                  // routed_scaling_factor
+  bool bias = false;                  // routed_bias
+  bool weights_include_bias = false;  // compat=maxtext, kimi-k2
+  std::int64_t groups = 0;            // n_routing_groups, 0 = not group-limited
+  std::int64_t kept_groups = 0;       // topk_routing_group
+  bool random_routing = false;
+  std::uint32_t random_seed = 0;
+  bool float32_gate_logits = false;
+  bool compat = false;  // moe.md §9
+
+  double balance_weight = 0;  // load_balance_loss_weight
+  double bias_update_rate = 0;
+
+  bool sparse = true;
+  bool ring = false;
+  double ragged_buffer_factor = -1;  // <= 0: dropless
+  DropPolicy drop_policy = DropPolicy::fair;
+  std::int64_t token_chunks = 1;
+  double capacity_factor = -1;  // dense path; <= 0: every expert on every token
+  bool dispatch_without_expert_axes = false;  // moe_dispatch_no_expert_sharding
+};
+
+struct MoeWeights {
+  Array gate;       // [M,E]
+  Array gate_bias;  // [E] f32, undefined without routed_bias
+  Array wi_0, wi_1;  // [E,M,H]: gate and up projections
+  Array wo;          // [E,H,M]
+};
+
+// Decisions for the local tokens.
+struct Routing {
+  Array ids;      // i32 [B,S,K]
+  Array weights;  // f32 [B,S,K]
+};
+
+// Counts of one layer's forward. Summed over all ranks of the run they are the global counts: a rank that only repeats
+// another's tokens holds zeros.
+struct LayerLoad {
+  std::int64_t layer = 0;
+  std::vector<double> rows;     // rows that chose each expert, before dropping, padding left out
+  std::vector<double> dropped;  // rows of each expert that found no room
+};
+
+}  // namespace switchyard

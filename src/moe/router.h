@@ -1,0 +1,29 @@
+// Router: scores, selection and weights of moe.md §1.
+#pragma once
+
+#include <span>
+
+#include "autograd/op.h"
+#include "moe/moe.h"
+
+namespace switchyard {
+
+// Gate logits f32 [B,S,E] of x [B,S,M], laid out like x's tokens, E whole.
+Array gate_logits(Context& context, const MoeConfig& config, const Array& x, const Array& gate);
+
+// Chooses K experts a token and their weights. `step` and `layer` matter to random routing only. The decision is never
+// recomputed by remat.
+Routing route(Context& context, const MoeConfig& config, const Array& logits, const Array& bias, std::int64_t step,
+              std::int64_t layer);
+
+// One token: ids[K] and weights[K] from logits[E] (bias may be empty). Ties go to the lower id. Exposed for tests.
+void route_token(const MoeConfig& config, std::span<const float> logits, std::span<const float> bias,
+                 std::span<std::int32_t> ids, std::span<float> weights);
+
+// Scores of one token before the bias: logits, softmax or sigmoid of them.
+std::vector<float> router_scores(RouterScore score, std::span<const float> logits);
+// dlogits of router_scores, added to `dlogits`.
+void router_scores_backward(RouterScore score, std::span<const float> scores, std::span<const float> dscores,
+                            std::span<float> dlogits);
+
+}  // namespace switchyard

@@ -1,0 +1,279 @@
+#include "moe/rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "kernels/elementwise.h"
+#include "kernels/grouped_matmul.h"
+#include "kernels/ragged_rows.h"
+#include "ops/basic.h"
+
+namespace switchyard {
+namespace {
+
+ArrayInfo ragged_info(DType dtype, std::size_t rank) {
+  ArrayInfo info;
+  info.dtype = dtype;
+  info.shape = info.local = Shape(rank, 0);
+  info.sharding = replicated(rank);
+  info.ragged = true;
+  return info;
+}
+
+Tensor index_tensor(const std::vector<std::int32_t>& values) {
+  return Tensor::of<std::int32_t>({static_cast<std::int64_t>(values.size())}, values);
+}
+
+// largest remainder: parts of `total` proportional to `counts`.
+std::vector<std::int64_t> proportional(const std::vector<std::int64_t>& counts, std::int64_t total) {
+  const std::int64_t sum = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+  std::vector<std::int64_t> kept;
+  std::vector<std::size_t> order(counts.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  for (auto n : counts) kept.push_back(n * total / sum);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return counts[a] * total % sum > counts[b] * total % sum; });
+  std::int64_t left = total - std::accumulate(kept.begin(), kept.end(), std::int64_t{0});
+  for (std::size_t i = 0; left > 0; ++i, --left) ++kept[order[i]];
+  return kept;
+}
+
+class PlanRowsOp : public Op {
+ public:
+  PlanRowsOp(std::int64_t first, std::int64_t count, std::int64_t capacity, DropPolicy policy)
+      : first_(first), count_(count), capacity_(capacity), policy_(policy) {}
+  std::string_view name() const override { return "plan_rows"; }
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo>) const override {
+    return std::vector<ArrayInfo>(5, ragged_info(DType::i32, 1));
+  }
+  std::vector<Tensor> forward(Context&, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+    const auto slots = static_cast<std::int32_t>(in[0].shape().back());
+    const auto ids = in[0].span<std::int32_t>();
+    // Experts of other ranks sort behind those here.
+    std::vector<std::int32_t> local(ids.size());
+    const auto first = static_cast<std::int32_t>(first_), count = static_cast<std::int32_t>(count_);
+    std::transform(ids.begin(), ids.end(), local.begin(),
+                   [=](std::int32_t e) { return e >= first && e < first + count ? e - first : count; });
+    const SortedRows sorted = counting_sort(local, count + 1);
+    const std::vector<std::int64_t> sizes(sorted.group_sizes.begin(), sorted.group_sizes.end() - 1);
+    const std::vector<std::int64_t> kept = keep_rows({sizes}, capacity_, policy_)[0];
+    std::vector<std::int32_t> rows, tokens, position(ids.size(), -1), kept32, dropped;
+    std::int64_t at = 0;
+    for (std::size_t e = 0; e < sizes.size(); ++e) {
+      for (std::int64_t i = at; i < at + kept[e]; ++i) {
+        const std::int32_t row = sorted.order[static_cast<std::size_t>(i)];
+        position[static_cast<std::size_t>(row)] = static_cast<std::int32_t>(rows.size());
+        rows.push_back(row);
+        tokens.push_back(row / slots);
+      }
+      at += sizes[e];
+      kept32.push_back(static_cast<std::int32_t>(kept[e]));
+      dropped.push_back(static_cast<std::int32_t>(sizes[e] - kept[e]));
+    }
+    return {index_tensor(rows), index_tensor(tokens), index_tensor(position), index_tensor(kept32), index_tensor(dropped)};
+  }
+  std::vector<Tensor> backward(Context&, const BackwardCall&) const override { return {Tensor()}; }
+  bool differentiable() const override { return false; }
+
+ private:
+  std::int64_t first_, count_, capacity_;
+  DropPolicy policy_;
+};
+
+std::int64_t last(const Tensor& x) { return x.shape().back(); }
+
+// Sum of each token's rows, [tokens, m]. position [T·K].
+Tensor sum_rows(Context& c, const Tensor& rows, const Tensor& position, const Shape& token_shape) {
+  const std::int64_t m = last(rows), tokens = num_elements(token_shape) / std::max<std::int64_t>(1, token_shape.back());
+  Tensor out(rows.dtype(), token_shape);
+  const std::int64_t slots = tokens == 0 ? 1 : position.size() / tokens;
+  ragged_gather_reduce(*c.pool, rows.dtype(), rows.raw(), m, position.span<std::int32_t>(), slots, 0, rows.dim(0), nullptr,
+                       out.raw(), out.dtype());
+  return out;
+}
+
+// Each token's vector to its rows, [R, m].
+Tensor fan_out(Context& c, const Tensor& x, const Tensor& tokens) {
+  const std::int64_t m = last(x), rows = tokens.size();
+  Tensor out(x.dtype(), {rows, m});
+  ragged_gather(*c.pool, x.dtype(), x.raw(), m, tokens.span<std::int32_t>(), 0, rows, nullptr, out.raw());
+  return out;
+}
+
+class GatherRowsOp : public Op {  // inputs: x, tokens, position
+ public:
+  std::string_view name() const override { return "gather_rows"; }
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
+    return {ragged_info(in[0].dtype, 2)};
+  }
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+    return {fan_out(c, in[0], in[1])};
+  }
+  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
+    return {sum_rows(c, call.grad(0), call.input(2), call.input_info(0).local), Tensor(), Tensor()};
+  }
+  std::uint32_t needs_inputs() const override { return 4; }
+};
+
+class CombineRowsOp : public Op {  // inputs: rows, tokens, position
+ public:
+  explicit CombineRowsOp(ArrayInfo result) : result_(std::move(result)) {}
+  std::string_view name() const override { return "combine_rows"; }
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo>) const override { return {result_}; }
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+    return {sum_rows(c, in[0], in[2], result_.local)};
+  }
+  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
+    return {fan_out(c, call.grad(0), call.input(1)), Tensor(), Tensor()};
+  }
+  std::uint32_t needs_inputs() const override { return 2; }
+
+ private:
+  ArrayInfo result_;
+};
+
+class GatherRowWeightsOp : public Op {  // inputs: weights [..., K], rows
+ public:
+  std::string_view name() const override { return "gather_row_weights"; }
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo>) const override {
+    return {ragged_info(DType::f32, 1)};
+  }
+  std::vector<Tensor> forward(Context&, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+    Tensor out(DType::f32, {in[1].size()});
+    float* to = out.data<float>();
+    for (std::int32_t row : in[1].span<std::int32_t>()) *to++ = in[0].data<float>()[row];
+    return {out};
+  }
+  std::vector<Tensor> backward(Context&, const BackwardCall& call) const override {
+    Tensor dweights = Tensor::zeros(DType::f32, call.input_info(0).local);
+    const Tensor rows = call.input(1);
+    const float* from = call.grad(0).data<float>();
+    for (std::int32_t row : rows.span<std::int32_t>()) dweights.data<float>()[row] = *from++;
+    return {dweights, Tensor()};
+  }
+  std::uint32_t needs_inputs() const override { return 2; }
+};
+
+class GmmOp : public Op {  // inputs: rows [R,K], weights [G,K,N], sizes [G]
+ public:
+  std::string_view name() const override { return "gmm"; }
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
+    return {ragged_info(in[0].dtype, 2)};
+  }
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+    Tensor out(in[0].dtype(), {in[0].dim(0), in[1].dim(2)});
+    gmm(*c.pool, in[0].dtype(), in[0].raw(), in[1].raw(), nullptr, sizes(in[2]), in[1].dim(1), in[1].dim(2), out.raw());
+    return {out};
+  }
+  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
+    const Tensor group_sizes = call.input(2);
+    const Tensor& dy = call.grad(0);
+    const ArrayInfo& weights = call.input_info(1);
+    const std::int64_t k = weights.local[1], n = weights.local[2];
+    std::vector<Tensor> grads(3);
+    if (call.wanted(0)) {
+      grads[0] = Tensor(dy.dtype(), {dy.dim(0), k});
+      gmm_dlhs(*c.pool, dy.dtype(), dy.raw(), call.input(1).raw(), sizes(group_sizes), k, n, grads[0].raw());
+    }
+    if (call.wanted(1)) {
+      grads[1] = Tensor(weights.dtype, weights.local);
+      gmm_drhs(*c.pool, dy.dtype(), call.input(0).raw(), dy.raw(), sizes(group_sizes), k, n, grads[1].raw(), weights.dtype);
+    }
+    return grads;
+  }
+
+ private:
+  static std::vector<std::int64_t> sizes(const Tensor& t) {
+    const auto s = t.span<std::int32_t>();
+    return std::vector<std::int64_t>(s.begin(), s.end());
+  }
+};
+
+class WeightedSwigluOp : public Op {
+ public:
+  std::string_view name() const override { return "weighted_swiglu"; }
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
+    return {in[0].ragged ? ragged_info(in[0].dtype, 2) : in[0]};
+  }
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+    Tensor out(in[0].dtype(), in[0].shape());
+    switchyard::swiglu(*c.pool, out.dtype(), in[0].raw(), in[1].raw(), in[2].data<float>(), in[2].size(), last(out), out.raw());
+    return {out};
+  }
+  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
+    const Tensor gate = call.input(0), up = call.input(1), w = call.input(2);
+    Tensor dgate(gate.dtype(), gate.shape()), dup(gate.dtype(), gate.shape()), dw(DType::f32, w.shape());
+    swiglu_backward(*c.pool, gate.dtype(), gate.raw(), up.raw(), w.data<float>(), call.grad(0).raw(), w.size(), last(gate),
+                    dgate.raw(), dup.raw(), dw.data<float>());
+    return {dgate, dup, dw};
+  }
+};
+
+}  // namespace
+
+std::int64_t buffer_rows(double factor, std::int64_t tokens, std::int64_t slots, std::int64_t ranks) {
+  if (factor <= 0) return -1;
+  return static_cast<std::int64_t>(std::floor(factor * static_cast<double>(tokens * slots) / static_cast<double>(ranks)));
+}
+
+std::vector<std::vector<std::int64_t>> keep_rows(const std::vector<std::vector<std::int64_t>>& counts, std::int64_t capacity,
+                                                 DropPolicy policy) {
+  std::int64_t total = 0;
+  for (const auto& source : counts) total += std::accumulate(source.begin(), source.end(), std::int64_t{0});
+  auto kept = counts;
+  if (capacity < 0 || total <= capacity) return kept;
+  if (policy == DropPolicy::prefix) {
+    std::int64_t room = capacity;
+    for (auto& source : kept) {
+      for (auto& n : source) room -= (n = std::min(n, room));
+    }
+    return kept;
+  }
+  std::vector<std::int64_t> per_expert(counts[0].size(), 0);
+  for (const auto& source : counts) {
+    for (std::size_t e = 0; e < source.size(); ++e) per_expert[e] += source[e];
+  }
+  auto room = proportional(per_expert, capacity);
+  for (auto& source : kept) {
+    for (std::size_t e = 0; e < source.size(); ++e) room[e] -= (source[e] = std::min(source[e], room[e]));
+  }
+  return kept;
+}
+
+RowPlan plan_rows(Context& context, const Array& ids, std::int64_t first, std::int64_t count, std::int64_t capacity,
+                  DropPolicy policy) {
+  auto out = apply(context, std::make_shared<PlanRowsOp>(first, count, capacity, policy), std::span(&ids, 1));
+  for (auto& x : out) x = always_keep(x);
+  return {out[0], out[1], out[2], out[3], out[4]};
+}
+
+Array gather_rows(Context& context, const Array& x, const RowPlan& plan) {
+  return never_save(apply_one(context, std::make_shared<GatherRowsOp>(), {x, plan.tokens, plan.position}));
+}
+
+Array gather_row_weights(Context& context, const Array& weights, const RowPlan& plan) {
+  return apply_one(context, std::make_shared<GatherRowWeightsOp>(), {weights, plan.rows});
+}
+
+Array combine_rows(Context& context, const Array& rows, const RowPlan& plan, const ArrayInfo& like, const Sharding& sharding) {
+  ArrayInfo result = like;
+  result.dtype = rows.dtype();
+  result.sharding = sharding;
+  return apply_one(context, std::make_shared<CombineRowsOp>(result), {rows, plan.tokens, plan.position});
+}
+
+Array weighted_swiglu(Context& context, const Array& gate, const Array& up, const Array& weights) {
+  return never_save(apply_one(context, std::make_shared<WeightedSwigluOp>(), {gate, up, weights}));
+}
+
+Array expert_mlp(Context& context, const Array& rows, const Array& row_weights, const Array& sizes, const Array& wi_0,
+                 const Array& wi_1, const Array& wo) {
+  const auto product = std::make_shared<GmmOp>();
+  const Array gate = checkpoint_name(apply_one(context, product, {rows, wi_0, sizes}), "moe_mlpwi_0");
+  const Array up = checkpoint_name(apply_one(context, product, {rows, wi_1, sizes}), "moe_mlpwi_1");
+  const Array hidden = weighted_swiglu(context, gate, up, row_weights);
+  return checkpoint_name(apply_one(context, product, {hidden, wo, sizes}), "moe_mlpwo");
+}
+
+}  // namespace switchyard
