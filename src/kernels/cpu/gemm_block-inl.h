@@ -95,6 +95,20 @@ StoreTile* store_tile_for(const GemmProblem& p) {
   return p.c_dtype == DType::f32 ? store_tile<float, bfloat16> : store_tile<bfloat16, bfloat16>;
 }
 
+// Packs lines [begin, end) (rows of A or columns of B) into panels of `width` lines. Where lines are neighbours in
+// memory, all panels take 32 depth elements before any takes the next 32: each stored row is then read in one run
+// instead of a cache line per panel, which makes gmm_drhs a tenth faster.
+template <std::int64_t width, typename Pack, typename Element>
+void pack(const Pack& pack_panel, const GemmProblem& p, bool lines_contiguous, std::int64_t begin, std::int64_t end,
+          std::int64_t k_begin, std::int64_t k_end, std::int64_t packed, Element* out) {
+  const std::int64_t step = lines_contiguous ? 32 : kDepth;
+  for (std::int64_t l = k_begin; l < k_end; l += step) {
+    for (std::int64_t line = begin; line < end; line += width) {
+      pack_panel(p, line, end, l, std::min(l + step, k_end), out + (line - begin) * packed + (l - k_begin) * width);
+    }
+  }
+}
+
 template <typename Kernel>
 void compute_block(const GemmProblem& p, const GemmBlock& block) {
   using Element = typename Kernel::Element;
@@ -114,15 +128,11 @@ void compute_block(const GemmProblem& p, const GemmBlock& block) {
   do {  // once for k = 0: the tiles become zero
     const std::int64_t k_end = std::min(k_begin + kDepth, p.k);
     const std::int64_t packed = round_up(k_end - k_begin, Kernel::kDepthUnit);
-    for (std::int64_t i = 0; i < rows; i += kRows) {
-      Kernel::pack_a(p, block.row_begin + i, block.row_end, k_begin, k_end, a + i * packed);
-    }
-    for (std::int64_t j = 0; j < columns; j += kColumns) {
-      Kernel::pack_b(p, block.column_begin + j, block.column_end, k_begin, k_end, b + j * packed);
-    }
-    for (std::int64_t j = 0; j < columns; j += kColumns) {
-      for (std::int64_t i = 0; i < rows; i += kRows) {
-        float* tile = one_step ? tiles : tiles + j * rows + i * kColumns;
+    pack<kRows>(Kernel::pack_a, p, p.transpose_a, block.row_begin, block.row_end, k_begin, k_end, packed, a);
+    pack<kColumns>(Kernel::pack_b, p, !p.transpose_b, block.column_begin, block.column_end, k_begin, k_end, packed, b);
+    for (std::int64_t i = 0; i < rows; i += kRows) {  // rows outside: C is written in long runs
+      for (std::int64_t j = 0; j < columns; j += kColumns) {
+        float* tile = one_step ? tiles : tiles + i * columns + j * kRows;
         Kernel::multiply(packed, a + i * packed, b + j * packed, k_begin > 0, tile);
         if (k_end < p.k) continue;
         const std::int64_t row = block.row_begin + i, column = block.column_begin + j;
