@@ -1,18 +1,183 @@
 #include "kernels/cross_entropy.h"
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "core/error.h"
+#include "core/tensor.h"
+#include "kernels/cross_entropy_problem.h"
+#include "kernels/dispatch.h"
+#include "kernels/gemm.h"
 #include "kernels/ref/cross_entropy_reference.h"
 
 namespace switchyard {
-void linear_cross_entropy(ThreadPool&, const LinearCrossEntropyArgs& a, float* lse, float* target_logit) {
+namespace {
+
+// The tiled path: gemm makes a block of logits, a pass over its rows makes sums or gradients of them.
+// 4 MiB of logits at a time: large enough for gemm to be at its best, small enough for the second pass to find them in
+// the shared cache.
+constexpr std::int64_t kRowBlock = 512;
+constexpr std::int64_t kVocabBlock = 2048;
+constexpr std::int64_t kRowGrain = 16;
+
+struct Block {
+  std::int64_t row, rows, column, columns;
+};
+
+const std::byte* at(const void* data, DType dtype, std::int64_t element) {
+  return static_cast<const std::byte*>(data) + element * static_cast<std::int64_t>(size_of(dtype));
+}
+
+const std::byte* weight_at(const LinearCrossEntropyArgs& a, std::int64_t column) {
+  return at(a.weight, a.dtype, a.weight_vocab_major ? column * a.emb : column);
+}
+
+std::int64_t weight_stride(const LinearCrossEntropyArgs& a) { return a.weight_vocab_major ? a.emb : a.vocab; }
+
+void multiply_logits(ThreadPool& pool, const LinearCrossEntropyArgs& a, const Block& b, float* logits) {
+  gemm(pool, {.m = b.rows, .n = b.columns, .k = a.emb, .dtype = a.dtype,
+              .a = at(a.hidden, a.dtype, b.row * a.emb), .lda = a.emb,
+              .b = weight_at(a, b.column), .transpose_b = a.weight_vocab_major, .ldb = weight_stride(a),
+              .c = logits, .ldc = b.columns});
+}
+
+// dhidden [rows, emb] (+)= gradient [rows, columns] . weight^T
+void multiply_dhidden(ThreadPool& pool, const LinearCrossEntropyArgs& a, const Block& b, const void* gradient,
+                      float* dhidden) {
+  gemm(pool, {.m = b.rows, .n = a.emb, .k = b.columns, .dtype = a.dtype, .a = gradient, .lda = b.columns,
+              .b = weight_at(a, b.column), .transpose_b = !a.weight_vocab_major, .ldb = weight_stride(a),
+              .c = dhidden + b.row * a.emb, .ldc = a.emb, .accumulate = b.column > 0});
+}
+
+// dweight (+)= hidden^T . gradient, or its transpose, by the layout of the weight.
+void multiply_dweight(ThreadPool& pool, const LinearCrossEntropyArgs& a, const Block& b, const void* gradient,
+                      float* dweight) {
+  const void* hidden = at(a.hidden, a.dtype, b.row * a.emb);
+  if (a.weight_vocab_major) {
+    gemm(pool, {.m = b.columns, .n = a.emb, .k = b.rows, .dtype = a.dtype, .a = gradient, .transpose_a = true,
+                .lda = b.columns, .b = hidden, .ldb = a.emb, .c = dweight + b.column * a.emb, .ldc = a.emb,
+                .accumulate = b.row > 0});
+  } else {
+    gemm(pool, {.m = a.emb, .n = b.columns, .k = b.rows, .dtype = a.dtype, .a = hidden, .transpose_a = true,
+                .lda = a.emb, .b = gradient, .ldb = b.columns, .c = dweight + b.column, .ldc = a.vocab,
+                .accumulate = b.row > 0});
+  }
+}
+
+// Vocabulary outside, rows inside: a block of the weight and of its gradient is used for all rows while it is hot.
+template <typename Body>
+void for_each_block(const LinearCrossEntropyArgs& a, const Body& body) {
+  for (std::int64_t v = 0; v < a.vocab; v += kVocabBlock) {
+    for (std::int64_t r = 0; r < a.rows; r += kRowBlock) {
+      body(Block{r, std::min(kRowBlock, a.rows - r), v, std::min(kVocabBlock, a.vocab - v)});
+    }
+  }
+}
+
+// Local column of row r's target within the block, or -1.
+std::int64_t target_in(const LinearCrossEntropyArgs& a, const Block& b, std::int64_t r) {
+  const std::int64_t column = a.targets[r] - a.vocab_begin - b.column;
+  return column >= 0 && column < b.columns ? column : -1;
+}
+
+Buffer logits_buffer(const LinearCrossEntropyArgs& a) {
+  return Buffer(static_cast<std::size_t>(std::min(kRowBlock, a.rows) * std::min(kVocabBlock, a.vocab)) * sizeof(float));
+}
+
+template <RowSumUpdate* update>
+void tiled_forward(ThreadPool& pool, const LinearCrossEntropyArgs& a, float* lse, float* target_logit) {
+  std::vector<RowSum> sums(static_cast<std::size_t>(a.rows), {-std::numeric_limits<float>::infinity(), 0.0f});
+  std::fill(target_logit, target_logit + a.rows, 0.0f);
+  Buffer buffer = logits_buffer(a);
+  auto* logits = reinterpret_cast<float*>(buffer.data());
+  for_each_block(a, [&](const Block& b) {
+    multiply_logits(pool, a, b, logits);
+    pool.for_range(b.rows, kRowGrain, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const std::int64_t r = b.row + i;
+        update(logits + i * b.columns, b.columns, a.logit_soft_cap, sums[static_cast<std::size_t>(r)]);
+        const std::int64_t target = target_in(a, b, r);
+        if (target >= 0) target_logit[r] = logits[i * b.columns + target];
+      }
+    });
+  });
+  for (std::int64_t r = 0; r < a.rows; ++r) {
+    const RowSum& row = sums[static_cast<std::size_t>(r)];
+    lse[r] = row.maximum + std::log(row.sum);
+  }
+}
+
+template <RowGradientRun* run>
+void tiled_backward(ThreadPool& pool, const LinearCrossEntropyArgs& a, const float* lse,
+                    const float* softmax_coefficient, const float* target_coefficient, float* dhidden, float* dweight) {
+  std::fill(dhidden, dhidden + (a.vocab > 0 ? 0 : a.rows * a.emb), 0.0f);
+  std::fill(dweight, dweight + (a.rows > 0 ? 0 : a.vocab * a.emb), 0.0f);
+  Buffer buffer = logits_buffer(a);
+  auto* logits = reinterpret_cast<float*>(buffer.data());
+  Buffer rounded_buffer(a.dtype == DType::bf16 ? buffer.bytes() / 2 : 0);
+  auto* rounded = a.dtype == DType::bf16 ? reinterpret_cast<bfloat16*>(rounded_buffer.data()) : nullptr;
+  const void* gradient = rounded ? static_cast<const void*>(rounded) : logits;
+  for_each_block(a, [&](const Block& b) {
+    multiply_logits(pool, a, b, logits);
+    pool.for_range(b.rows, kRowGrain, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const std::int64_t r = b.row + i;
+        run(logits + i * b.columns, b.columns,
+            {a.logit_soft_cap, lse[r], softmax_coefficient[r], target_coefficient[r], target_in(a, b, r)},
+            rounded ? rounded + i * b.columns : nullptr);
+      }
+    });
+    multiply_dhidden(pool, a, b, gradient, dhidden);
+    multiply_dweight(pool, a, b, gradient, dweight);
+  });
+}
+
+void reference_forward(ThreadPool&, const LinearCrossEntropyArgs& a, float* lse, float* target_logit) {
   a.dtype == DType::f32 ? reference::linear_cross_entropy<float>(a, lse, target_logit)
                         : reference::linear_cross_entropy<bfloat16>(a, lse, target_logit);
 }
-void linear_cross_entropy_backward(ThreadPool&, const LinearCrossEntropyArgs& a, const float* lse,
+
+void reference_backward(ThreadPool&, const LinearCrossEntropyArgs& a, const float* lse,
+                        const float* softmax_coefficient, const float* target_coefficient, float* dhidden,
+                        float* dweight) {
+  const auto run = a.dtype == DType::f32 ? reference::linear_cross_entropy_backward<float, float>
+                                         : reference::linear_cross_entropy_backward<bfloat16, float>;
+  run(a, lse, softmax_coefficient, target_coefficient, dhidden, dweight);
+}
+
+constexpr Implementation<CrossEntropyRun, LinearCrossEntropyArgs> kForward[] = {
+#if defined(__x86_64__)
+    {"fused amx", Isa::amx, cpu::cross_entropy_amx, cpu::cross_entropy_amx_refuses},
+    {"tiled avx512", Isa::avx512, tiled_forward<cpu::row_sum_update_avx512>},
+    {"tiled avx2", Isa::avx2, tiled_forward<cpu::row_sum_update_avx2>},
+#endif
+    {"ref", Isa::ref, reference_forward},
+};
+
+constexpr Implementation<CrossEntropyBackwardRun, LinearCrossEntropyArgs> kBackward[] = {
+#if defined(__x86_64__)
+    {"fused amx", Isa::amx, cpu::cross_entropy_backward_amx, cpu::cross_entropy_amx_refuses},
+    {"tiled avx512", Isa::avx512, tiled_backward<cpu::row_gradient_avx512>},
+    {"tiled avx2", Isa::avx2, tiled_backward<cpu::row_gradient_avx2>},
+#endif
+    {"ref", Isa::ref, reference_backward},
+};
+
+}  // namespace
+
+void linear_cross_entropy(ThreadPool& pool, const LinearCrossEntropyArgs& args, float* lse, float* target_logit) {
+  CHECK(is_float(args.dtype), "linear_cross_entropy of {}", name_of(args.dtype));
+  choose("linear_cross_entropy", kForward, args)(pool, args, lse, target_logit);
+}
+
+void linear_cross_entropy_backward(ThreadPool& pool, const LinearCrossEntropyArgs& args, const float* lse,
                                    const float* softmax_coefficient, const float* target_coefficient, float* dhidden,
                                    float* dweight) {
-  a.dtype == DType::f32 ? reference::linear_cross_entropy_backward<float>(a, lse, softmax_coefficient,
-                                                                          target_coefficient, dhidden, dweight)
-                        : reference::linear_cross_entropy_backward<bfloat16>(a, lse, softmax_coefficient,
-                                                                             target_coefficient, dhidden, dweight);
+  CHECK(is_float(args.dtype), "linear_cross_entropy_backward of {}", name_of(args.dtype));
+  choose("linear_cross_entropy_backward", kBackward, args)(pool, args, lse, softmax_coefficient, target_coefficient,
+                                                           dhidden, dweight);
 }
+
 }  // namespace switchyard

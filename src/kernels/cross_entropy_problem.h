@@ -1,0 +1,44 @@
+// What cross_entropy's implementations are given (internal to kernels/).
+#pragma once
+
+#include "kernels/cross_entropy.h"
+
+namespace switchyard {
+
+using CrossEntropyRun = void(ThreadPool&, const LinearCrossEntropyArgs&, float* lse, float* target_logit);
+using CrossEntropyBackwardRun = void(ThreadPool&, const LinearCrossEntropyArgs&, const float* lse,
+                                     const float* softmax_coefficient, const float* target_coefficient, float* dhidden,
+                                     float* dweight);
+
+// Running log-sum-exp of one row: sum of exp(logit - maximum).
+struct RowSum {
+  float maximum;
+  float sum;
+};
+
+// Adds `count` logits of one row to its sum; logits are soft-capped in place when soft_cap > 0.
+using RowSumUpdate = void(float* logits, std::int64_t count, float soft_cap, RowSum& row);
+// logits[i] becomes coefficient * exp(logit - lse) * d capped / d product, and with bf16 also goes to rounded[i].
+// `target` (-1 for none) is the index that loses target_coefficient before the last factor.
+struct RowGradient {
+  float soft_cap;
+  float lse;
+  float softmax_coefficient;
+  float target_coefficient;
+  std::int64_t target;
+};
+using RowGradientRun = void(float* logits, std::int64_t count, const RowGradient& row, bfloat16* rounded);
+
+namespace cpu {
+CrossEntropyRun cross_entropy_amx;
+CrossEntropyBackwardRun cross_entropy_backward_amx;
+// Why the fused AMX path does not take these arguments, or null.
+const char* cross_entropy_amx_refuses(const LinearCrossEntropyArgs& args);
+
+RowSumUpdate row_sum_update_avx512;
+RowSumUpdate row_sum_update_avx2;
+RowGradientRun row_gradient_avx512;
+RowGradientRun row_gradient_avx2;
+}  // namespace cpu
+
+}  // namespace switchyard

@@ -1,0 +1,240 @@
+#include "kernels/cross_entropy.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "kernels/elementwise_test_data.h"
+#include "kernels/ref/cross_entropy_reference.h"
+
+namespace switchyard {
+namespace {
+
+using kernel_test::Array;
+
+struct Case {
+  std::int64_t rows, emb, vocab;
+  DType dtype = DType::f32;
+  bool vocab_major = false;
+  float soft_cap = 0;
+  std::int64_t vocab_begin = 0;
+};
+
+std::vector<double> doubles(const Array& x) {
+  std::vector<double> result;
+  for (std::int64_t i = 0; i < x.size(); ++i) result.push_back(static_cast<double>(x.at(i)));
+  return result;
+}
+
+Array array_of(const std::vector<double>& x) {
+  Array result(DType::f32, static_cast<std::int64_t>(x.size()));
+  for (std::size_t i = 0; i < x.size(); ++i) result.set(static_cast<std::int64_t>(i), static_cast<float>(x[i]));
+  return result;
+}
+
+float largest(const std::vector<double>& x) {
+  double result = 0;
+  for (double v : x) result = std::max(result, std::abs(v));
+  return static_cast<float>(result);
+}
+
+struct Problem {
+  explicit Problem(const Case& c, bool integers = false)
+      : hidden(integers ? Array::integers(c.dtype, c.rows * c.emb, 1) : Array::normal(c.dtype, c.rows * c.emb, 1)),
+        weight(integers ? Array::integers(c.dtype, c.vocab * c.emb, 2) : Array::normal(c.dtype, c.vocab * c.emb, 2, 1.5f / std::sqrt(static_cast<float>(c.emb)))),
+        softmax_coefficient(Array::normal(DType::f32, c.rows, 3)),
+        target_coefficient(integers ? Array::integers(DType::f32, c.rows, 4) : Array::normal(DType::f32, c.rows, 4)) {
+    // About a third of the targets lie on each side of the local columns.
+    std::mt19937 generator(5);
+    for (std::int64_t r = 0; r < c.rows; ++r) {
+      const auto span = static_cast<std::uint32_t>(c.vocab + 2 * c.vocab_begin + 1);
+      targets.push_back(static_cast<std::int32_t>(generator() % span) - (c.vocab_begin == 0 ? 1 : 0));
+    }
+    args = {c.rows, c.emb, c.vocab, c.vocab_begin, c.dtype, hidden.data(), weight.data(), c.vocab_major,
+            targets.data(), c.soft_cap};
+    hidden_d = doubles(hidden), weight_d = doubles(weight);
+    args_d = args;
+    args_d.hidden = hidden_d.data(), args_d.weight = weight_d.data();
+    lse_d.resize(static_cast<std::size_t>(c.rows)), target_d.resize(lse_d.size());
+    reference::linear_cross_entropy<double>(args_d, lse_d.data(), target_d.data());
+  }
+
+  Array hidden, weight, softmax_coefficient, target_coefficient;
+  std::vector<std::int32_t> targets;
+  std::vector<double> hidden_d, weight_d, lse_d, target_d;
+  LinearCrossEntropyArgs args, args_d;
+};
+
+std::string describe(const Case& c, Isa isa) {
+  return std::string(name_of(isa)) + " " + std::string(name_of(c.dtype)) + " rows " + std::to_string(c.rows) + " emb " +
+         std::to_string(c.emb) + " vocab " + std::to_string(c.vocab) + (c.vocab_major ? " vocab-major" : "") + " cap " +
+         std::to_string(c.soft_cap);
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> result;
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    for (bool major : {false, true}) {
+      for (std::int64_t rows : {0, 1, 33}) {
+        for (std::int64_t emb : {1, 30, 64, 70}) {
+          for (std::int64_t vocab : {0, 1, 17, 600}) result.push_back({rows, emb, vocab, dtype, major, 0, vocab / 2});
+        }
+      }
+      result.push_back({290, 33, 290, dtype, major});
+      result.push_back({20, 8, 100, dtype, major, 2.5f, 10});
+      result.push_back({5, 300, 50, dtype, major});
+      result.push_back({530, 4, 2060, dtype, major});
+    }
+  }
+  return result;
+}
+
+struct Outputs {
+  Array lse, target_logit, dhidden, dweight;
+  bool operator==(const Outputs&) const = default;
+};
+
+Outputs run(Problem& p, const Case& c, int threads) {
+  ThreadPool pool(threads);
+  Outputs o{Array(DType::f32, c.rows), Array(DType::f32, c.rows), Array(DType::f32, c.rows * c.emb),
+            Array(DType::f32, c.vocab * c.emb)};
+  linear_cross_entropy(pool, p.args, o.lse.floats(), o.target_logit.floats());
+  Array lse = array_of(p.lse_d);
+  linear_cross_entropy_backward(pool, p.args, lse.floats(), p.softmax_coefficient.floats(),
+                                p.target_coefficient.floats(), o.dhidden.floats(), o.dweight.floats());
+  return o;
+}
+
+TEST(LinearCrossEntropy, EveryPathEqualsTheReferenceForAnyNumberOfThreads) {
+  for (const Case& c : cases()) {
+    Problem p(c);
+    std::vector<double> dhidden(p.hidden_d.size()), dweight(p.weight_d.size());
+    const auto softmax = doubles(p.softmax_coefficient), target = doubles(p.target_coefficient);
+    reference::linear_cross_entropy_backward<double>(p.args_d, p.lse_d.data(), softmax.data(), target.data(),
+                                                     dhidden.data(), dweight.data());
+    for (Isa isa : kernel_test::every_isa()) {
+      const ScopedIsa cap(isa);
+      SCOPED_TRACE(describe(c, isa));
+      const Outputs found = run(p, c, 1);
+      if (c.vocab == 0) {
+        for (std::int64_t r = 0; r < c.rows; ++r) EXPECT_EQ(found.lse.at(r), -std::numeric_limits<float>::infinity());
+      } else {
+        EXPECT_TRUE(kernel_test::near(found.lse, array_of(p.lse_d), 2e-6f, 2e-6f));
+      }
+      EXPECT_TRUE(kernel_test::near(found.target_logit, array_of(p.target_d), 2e-6f, 2e-5f));
+      // bf16 rounds dlogit to 2^-9 relative.
+      const float loose = c.dtype == DType::bf16 ? 1e-2f : 5e-6f;
+      EXPECT_TRUE(kernel_test::near(found.dhidden, array_of(dhidden), 0, loose * largest(dhidden) + 1e-30f));
+      EXPECT_TRUE(kernel_test::near(found.dweight, array_of(dweight), 0, loose * largest(dweight) + 1e-30f));
+      if (isa > Isa::ref) {
+        EXPECT_EQ(run(p, c, 3), found);
+      }
+    }
+  }
+}
+
+// With no softmax part dlogit is an integer at the target, and every product is exact.
+TEST(LinearCrossEntropy, TargetPartIsExactOnIntegers) {
+  for (const Case& c : cases()) {
+    if (c.soft_cap > 0) continue;
+    Problem p(c, true);
+    for (std::int64_t r = 0; r < c.rows; ++r) p.softmax_coefficient.set(r, 0);
+    std::vector<double> dhidden(p.hidden_d.size()), dweight(p.weight_d.size());
+    const auto softmax = doubles(p.softmax_coefficient), target = doubles(p.target_coefficient);
+    reference::linear_cross_entropy_backward<double>(p.args_d, p.lse_d.data(), softmax.data(), target.data(),
+                                                     dhidden.data(), dweight.data());
+    for (Isa isa : kernel_test::every_isa()) {
+      const ScopedIsa cap(isa);
+      SCOPED_TRACE(describe(c, isa));
+      const Outputs found = run(p, c, 1);
+      EXPECT_TRUE(kernel_test::same(found.dhidden, array_of(dhidden)));
+      EXPECT_TRUE(kernel_test::same(found.dweight, array_of(dweight)));
+    }
+  }
+}
+
+TEST(LinearCrossEntropy, ShardsAddUpToTheWhole) {
+  const Case whole{7, 24, 90, DType::f32, true};
+  Problem p(whole);
+  ThreadPool pool(1);
+  std::vector<float> lse(7), target(7), sum(7), sum_target(7);
+  for (std::int64_t begin : {0, 31, 60}) {
+    LinearCrossEntropyArgs shard = p.args;
+    shard.vocab_begin = begin;
+    shard.vocab = begin == 60 ? 30 : begin == 31 ? 29 : 31;
+    shard.weight = static_cast<const float*>(p.args.weight) + begin * 24;
+    linear_cross_entropy(pool, shard, lse.data(), target.data());
+    for (std::size_t r = 0; r < 7; ++r) sum[r] += std::exp(lse[r]), sum_target[r] += target[r];
+  }
+  for (std::size_t r = 0; r < 7; ++r) {
+    EXPECT_NEAR(std::log(sum[r]), p.lse_d[r], 1e-5);
+    EXPECT_NEAR(sum_target[r], p.target_d[r], 1e-5);
+  }
+}
+
+TEST(LinearCrossEntropy, LargeLogitsNeitherOverflowNorVanish) {
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    for (Isa isa : kernel_test::every_isa()) {
+      const ScopedIsa cap(isa);
+      Array hidden(dtype, 2), weight(dtype, 3);
+      hidden.set(0, 1), hidden.set(1, -1);
+      weight.set(0, 10000), weight.set(1, -10000), weight.set(2, 0);
+      const std::int32_t targets[] = {0, 2};
+      const LinearCrossEntropyArgs args{2, 1, 3, 0, dtype, hidden.data(), weight.data(), true, targets, 0};
+      ThreadPool pool(1);
+      float lse[2], target[2], one[2] = {1, 1}, dhidden[2], dweight[3];
+      linear_cross_entropy(pool, args, lse, target);
+      EXPECT_EQ(lse[0], weight.at(0));
+      EXPECT_EQ(lse[1], weight.at(0));
+      linear_cross_entropy_backward(pool, args, lse, one, one, dhidden, dweight);
+      EXPECT_EQ(dhidden[0], 0);
+      EXPECT_EQ(dhidden[1], weight.at(1));
+    }
+  }
+}
+
+TEST(LinearCrossEntropy, NanInOneRowStaysInThatRow) {
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    Problem p({40, 32, 70, dtype, true});
+    p.hidden.set(3 * 32 + 5, std::numeric_limits<float>::quiet_NaN());
+    ThreadPool pool(1);
+    std::vector<float> lse(40), target(40);
+    linear_cross_entropy(pool, p.args, lse.data(), target.data());
+    for (std::size_t r = 0; r < 40; ++r) EXPECT_EQ(std::isnan(lse[r]), r == 3) << r;
+  }
+}
+
+// The gradient of sum_r w_r (lse - target_logit), along random directions of hidden and weight.
+TEST(LinearCrossEntropy, ReferenceGradientIsTheFiniteDifference) {
+  for (float soft_cap : {0.0f, 3.0f}) {
+    Problem p({6, 5, 11, DType::f32, false, soft_cap});
+    for (std::int32_t& t : p.targets) t = std::max(t, 0);
+    const auto w = doubles(p.softmax_coefficient);
+    const auto loss = [&] {
+      std::vector<double> lse(6), target(6);
+      reference::linear_cross_entropy<double>(p.args_d, lse.data(), target.data());
+      double sum = 0;
+      for (std::size_t r = 0; r < 6; ++r) sum += w[r] * (lse[r] - (p.targets[r] < 11 ? target[r] : 0));
+      return sum;
+    };
+    std::vector<double> dhidden(30), dweight(55), target_w = w;
+    reference::linear_cross_entropy_backward<double>(p.args_d, p.lse_d.data(), w.data(), target_w.data(),
+                                                     dhidden.data(), dweight.data());
+    const auto check = [&](std::vector<double>& x, const std::vector<double>& gradient) {
+      const auto direction = doubles(Array::normal(DType::f32, static_cast<std::int64_t>(x.size()), 9));
+      const double step = 1e-5;
+      double expected = 0;
+      for (std::size_t i = 0; i < x.size(); ++i) expected += gradient[i] * direction[i], x[i] += step * direction[i];
+      double difference = loss();
+      for (std::size_t i = 0; i < x.size(); ++i) x[i] -= 2 * step * direction[i];
+      difference = (difference - loss()) / (2 * step);
+      for (std::size_t i = 0; i < x.size(); ++i) x[i] += step * direction[i];
+      EXPECT_NEAR(difference, expected, 1e-7 * (1 + std::abs(expected)));
+    };
+    check(p.hidden_d, dhidden);
+    check(p.weight_d, dweight);
+  }
+}
+
+}  // namespace
+}  // namespace switchyard
