@@ -7,8 +7,8 @@
 namespace switchyard {
 
 struct AxisRule {
-  std::string name;                // logical dim, such as "activation_batch"
-  std::vector<std::string> axes;   // mesh axes; empty keeps the dim whole
+  std::string name;               // logical dim, such as "activation_batch"
+  std::vector<std::string> axes;  // mesh axes; empty keeps the dim whole
 
   friend bool operator==(const AxisRule&, const AxisRule&) = default;
 };

@@ -1,10 +1,13 @@
 // The settings of one run: every declared key with its value and where the value came from.
 //
-// 1. A key is declared once (keys_*.cc: type, default, help, check, status). That declaration parses, checks, prints
+// 1. A key is declared once (keys_*.cc: type, default, help, check, status). That declaration parses, checks,
+// prints
 //    and documents it; a key without one is an error that names the nearest known key.
-// 2. Precedence: command line > model_name's file > CONFIG.yml > configs/base.yml > declared default. The axes, rules
+// 2. Precedence: command line > model_name's file > CONFIG.yml > configs/base.yml > declared default. The
+// axes, rules
 //    and data sharding of a mesh file (custom_mesh_and_rule) come last: they are the layout.
-// 3. `inert` keys are accepted and listed once in notices(); a `planned` key that is not at its default is an error.
+// 3. `inert` keys are accepted and listed once in notices(); a `planned` key that is not at its default is an
+// error.
 //
 // A Config is a value: copy it, change the copy with set(). Reading from several threads at once is safe.
 #pragma once
@@ -25,15 +28,17 @@ struct KeyDeclaration;
 
 class Config {
  public:
-  // `args` is `[CONFIG.yml] key=value …` as on the command line. Throws Error(usage) with one line that names the key
-  // or file, the value and what is expected.
+  // `args` is `[CONFIG.yml] key=value …` as on the command line. Throws Error(usage) with one line that names
+  // the key or file, the value and what is expected.
   static Config from_args(std::span<const std::string> args);
 
-  // The same from a key -> value map (a case of `verify`, a Hugging Face config), with `overrides` (`key=value …`) on
-  // top. `expert_parallelism` means ici_expert_parallelism here.
-  static Config from_map(const std::map<std::string, nlohmann::json>& keys, std::span<const std::string> overrides);
+  // The same from a key -> value map (a case of `verify`, a Hugging Face config), with `overrides`
+  // (`key=value …`) on top. `expert_parallelism` means ici_expert_parallelism here.
+  static Config from_map(const std::map<std::string, nlohmann::json>& keys,
+                         std::span<const std::string> overrides);
 
-  // Values by type. An undeclared key, or one of another type, is a bug and aborts; get_float also reads integers.
+  // Values by type. An undeclared key, or one of another type, is a bug and aborts; get_float also reads
+  // integers.
   bool get_bool(std::string_view key) const;
   std::int64_t get_int(std::string_view key) const;
   double get_float(std::string_view key) const;
@@ -44,7 +49,8 @@ class Config {
   // Whether the command line, the overrides or the case's map gave the key (with whatever value).
   bool is_set_by_user(std::string_view key) const;
 
-  // Sets a derived value, typed and checked like any other. `source` says where it came from ("mesh file", …).
+  // Sets a derived value, typed and checked like any other. `source` says where it came from ("mesh file",
+  // …).
   void set(std::string_view key, nlohmann::json value, std::string source);
 
   // Mesh axes, major to minor, and the ordered rules, after custom_mesh_and_rule.

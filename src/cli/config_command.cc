@@ -1,0 +1,123 @@
+#include "cli/config_command.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "config/config.h"
+#include "config/declaration.h"
+#include "config/value.h"
+#include "core/error.h"
+
+namespace switchyard {
+namespace {
+
+constexpr const char* help_page = R"(switchyard config [--list] [--json FILE] [CONFIG.yml] [key=value ...]
+
+Shows every setting that a command line gives, with its value and where that came from.
+
+  --list       the table of all keys: type, default, status (active, inert, planned), help
+  --json FILE  write it to FILE as JSON instead
+
+Example:
+  switchyard config model_name=mixtral-8x7b per_device_batch_size=1
+)";
+
+struct Options {
+  bool help = false;
+  bool list = false;
+  std::string json_file;
+  std::vector<std::string> settings;
+};
+
+Options parse(std::span<const std::string> args) {
+  Options options;
+  for (std::size_t i = 0; i < args.size(); ++i) {
+    if (args[i] == "--help" || args[i] == "-h") {
+      options.help = true;
+    } else if (args[i] == "--list") {
+      options.list = true;
+    } else if (args[i] == "--json") {
+      if (i + 1 == args.size()) fail_usage("[config] --json needs the name of a file");
+      options.json_file = args[++i];
+    } else if (args[i].starts_with("-")) {
+      fail_usage("[config] unknown option {}; the options are --list, --json FILE and --help", args[i]);
+    } else {
+      options.settings.push_back(args[i]);
+    }
+  }
+  if (options.list && !options.settings.empty()) {
+    fail_usage("[config] --list shows declarations, which do not depend on {}", options.settings[0]);
+  }
+  return options;
+}
+
+nlohmann::json declarations() {
+  nlohmann::json keys = nlohmann::json::array();
+  for (const KeyDeclaration& key : all_keys()) {
+    keys.push_back({{"name", key.name},
+                    {"type", type_name(key)},
+                    {"default", key.default_value},
+                    {"status", status_name(key.status)},
+                    {"expected", expected_value(key)},
+                    {"help", key.help}});
+  }
+  return {{"version", SWITCHYARD_VERSION}, {"keys", keys}};
+}
+
+void print_declarations() {
+  std::size_t name_width = 0;
+  for (const KeyDeclaration& key : all_keys()) name_width = std::max(name_width, key.name.size());
+  for (const KeyDeclaration& key : all_keys()) {
+    const std::string value = value_text(key.default_value);
+    fmt::print("{:<{}}  {:<8}{:<16}  {:<12}  {}", key.name, name_width, status_name(key.status),
+               type_name(key), value.empty() ? "''" : value, key.help);
+    if (!key.check.choices.empty()) fmt::print(" ({})", expected_value(key));
+    fmt::print("\n");
+  }
+}
+
+// A reader never sees half a file: it is written beside and renamed.
+void write_json(const nlohmann::json& value, const std::string& file) {
+  const std::string partial = file + ".partial";
+  std::ofstream stream(partial, std::ios::binary);
+  stream << value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
+  stream.close();
+  std::error_code problem;
+  if (stream) std::filesystem::rename(partial, file, problem);
+  if (!stream || problem) {
+    std::filesystem::remove(partial, problem);
+    fail_runtime("[config] cannot write {}", file);
+  }
+}
+
+}  // namespace
+
+int config_command(std::span<const std::string> args) {
+  const Options options = parse(args);
+  if (options.help) {
+    fmt::print("{}", help_page);
+    return 0;
+  }
+  if (options.list) {
+    if (options.json_file.empty())
+      print_declarations();
+    else
+      write_json(declarations(), options.json_file);
+    return 0;
+  }
+  const Config config = Config::from_args(options.settings);
+  for (const std::string& line : config.notices()) fmt::print(stderr, "{}\n", line);
+  if (options.json_file.empty())
+    fmt::print("{}", config.describe());
+  else
+    write_json({{"version", SWITCHYARD_VERSION}, {"config", config.resolved()}}, options.json_file);
+  return 0;
+}
+
+}  // namespace switchyard

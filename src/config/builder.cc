@@ -1,0 +1,280 @@
+#include "config/builder.h"
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <utility>
+
+#include "config/declaration.h"
+#include "config/value.h"
+#include "core/error.h"
+
+namespace switchyard {
+namespace {
+
+const KeyDeclaration& known_key(const std::string& name, const std::string& source) {
+  if (const KeyDeclaration* key = find_key(name)) return *key;
+  const std::string nearest = nearest_key(name);
+  if (nearest.empty())
+    fail_usage("[config] unknown key {} ({}); `switchyard config --list` shows all keys", name, source);
+  fail_usage("[config] unknown key {} ({}); the nearest known key is {}", name, source, nearest);
+}
+
+// A rule is [name, axis], [name, [axis, …]] or [name, null].
+void check_rules(const nlohmann::json& rules, const std::string& source) {
+  for (const nlohmann::json& rule : rules) {
+    const bool is_pair = rule.is_array() && rule.size() == 2 && rule[0].is_string();
+    const bool has_axes =
+        is_pair && (rule[1].is_string() || rule[1].is_null() ||
+                    (rule[1].is_array() && std::all_of(rule[1].begin(), rule[1].end(),
+                                                       [](const auto& axis) { return axis.is_string(); })));
+    if (!has_axes) {
+      fail_usage("[config] logical_axis_rules: expected rules like [embed, [fsdp]], got {} ({})",
+                 value_text(rule), source);
+    }
+  }
+}
+
+std::string unknown_name(const std::string& key, const std::string& name,
+                         const std::vector<std::string>& known) {
+  const std::string nearest = nearest_of(name, known);
+  std::string list;
+  for (const std::string& item : known) list += (list.empty() ? "" : ", ") + item;
+  return fmt::format("[config] {}={}: there is no such file in configs; {}", key, name,
+                     nearest.empty() ? "there are " + list : "the nearest is " + nearest);
+}
+
+std::string time_stamp() {
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  std::tm local{};
+  localtime_r(&now, &local);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y%m%d-%H%M%S", &local);
+  return text;
+}
+
+}  // namespace
+
+std::pair<std::string, std::string> split_argument(const std::string& argument) {
+  const auto equals = argument.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    fail_usage("[config] expected key=value, got {}", argument.empty() ? "nothing" : argument);
+  }
+  return {argument.substr(0, equals), argument.substr(equals + 1)};
+}
+
+ConfigBuilder::ConfigBuilder() {
+  for (const KeyDeclaration& key : all_keys()) {
+    config_.entries_[key.name] = {&key, key.default_value, "default", false};
+  }
+}
+
+void ConfigBuilder::add_arguments(std::span<const std::string> arguments) {
+  std::map<std::string, std::string> seen;
+  for (const std::string& argument : arguments) {
+    const auto [name, text] = split_argument(argument);
+    add_user_key(name, untyped_value(name, text), "command line");
+    if (!seen.emplace(name, text).second) given_twice_.insert(name);
+  }
+}
+
+void ConfigBuilder::add_map(const std::map<std::string, nlohmann::json>& keys) {
+  for (const auto& [name, value] : keys) {
+    // The name that a MoE layer file uses for its mesh.
+    add_user_key(name == "expert_parallelism" ? "ici_expert_parallelism" : name, value, "case");
+  }
+}
+
+void ConfigBuilder::add_user_key(const std::string& name, const nlohmann::json& untyped,
+                                 const std::string& source) {
+  const KeyDeclaration& key = known_key(name, source);
+  user_keys_.push_back({name, typed_value(key, untyped, source), source});
+}
+
+nlohmann::json ConfigBuilder::last_user_value(const std::string& name) const {
+  for (auto key = user_keys_.rbegin(); key != user_keys_.rend(); ++key) {
+    if (key->name == name) return key->value;
+  }
+  return config_.entry(name).value;
+}
+
+void ConfigBuilder::assign(const std::string& name, nlohmann::json value, const std::string& source,
+                           bool by_user) {
+  Config::Entry& entry = config_.entries_.find(name)->second;
+  if (name == "logical_axis_rules") {
+    check_rules(value, source);
+    rule_layers_.push_back(value);
+  }
+  entry.value = std::move(value);
+  entry.source = source;
+  entry.by_user = entry.by_user || by_user;
+}
+
+void ConfigBuilder::apply_file(const UntypedKeys& keys, const std::string& source) {
+  for (const auto& [name, value] : keys)
+    assign(name, typed_value(known_key(name, source), value, source), source, false);
+}
+
+void ConfigBuilder::apply_model_file() {
+  const std::string model = last_user_value("model_name").get<std::string>();
+  if (model == "default" || model.empty()) return;
+  const std::vector<std::string> known = config_names("models");
+  if (!std::binary_search(known.begin(), known.end(), model))
+    fail_usage("{}", unknown_name("model_name", model, known));
+  model_source_ = "models/" + model + ".yml";
+  const UntypedKeys keys = read_config_file(config_folder() / model_source_);
+  apply_file(keys, model_source_);
+  for (const auto& item : keys) model_values_[item.first] = config_.entry(item.first).value;
+}
+
+void ConfigBuilder::check_against_model(const std::string& name, const nlohmann::json& value) {
+  const auto of_model = model_values_.find(name);
+  if (of_model == model_values_.end() || of_model->second == value) return;
+  fail_usage("[config] {}={} differs from {} of {}: leave it out, or give override_model_config=true", name,
+             value_text(value), value_text(of_model->second), model_source_);
+}
+
+void ConfigBuilder::apply_user_keys() {
+  const bool may_override = last_user_value("override_model_config").get<bool>();
+  std::map<std::string, const UserKey*> last;
+  for (const UserKey& key : user_keys_) last[key.name] = &key;
+  for (const auto& [name, key] : last) {
+    if (!may_override) check_against_model(name, key->value);
+    assign(name, key->value, key->source, true);
+  }
+  for (const std::string& name : given_twice_) {
+    notice(fmt::format("{} is given more than once; the last value, {}, is used", name,
+                       value_text(last.at(name)->value)));
+  }
+}
+
+// Rules of a higher layer take the place of those with the same name, and stand after the others; with
+// override_logical_axis_rules they replace all.
+void ConfigBuilder::merge_rules() {
+  nlohmann::json merged = nlohmann::json::array();
+  const bool replaces = config_.get_bool("override_logical_axis_rules");
+  for (const nlohmann::json& layer : rule_layers_) {
+    std::set<std::string> names;
+    for (const nlohmann::json& rule : layer) names.insert(rule[0].get<std::string>());
+    nlohmann::json next = nlohmann::json::array();
+    for (const nlohmann::json& rule : merged) {
+      if (!replaces && !names.contains(rule[0].get<std::string>())) next.push_back(rule);
+    }
+    next.insert(next.end(), layer.begin(), layer.end());
+    merged = std::move(next);
+  }
+  config_.entries_.find("logical_axis_rules")->second.value = std::move(merged);
+}
+
+void ConfigBuilder::apply_mesh_file() {
+  const std::string mesh = config_.get_string("custom_mesh_and_rule");
+  if (mesh.empty()) return;
+  const std::vector<std::string> known = config_names("mesh");
+  const bool is_ours = std::binary_search(known.begin(), known.end(), mesh);
+  const bool is_path = mesh.find('/') != std::string::npos || mesh.ends_with(".yml");
+  if (!is_ours && !is_path) fail_usage("{}", unknown_name("custom_mesh_and_rule", mesh, known));
+  const std::string source = is_ours ? "mesh/" + mesh + ".yml" : mesh;
+  const UntypedKeys keys = read_config_file(is_ours ? config_folder() / source : std::filesystem::path(mesh));
+  const std::vector<std::string> layout = {"mesh_axes",
+                                           "data_sharding",
+                                           "logical_axis_rules",
+                                           "context_sharding",
+                                           "ulysses_context_sharding",
+                                           "input_data_sharding_logical_axes"};
+  for (const auto& item : keys) {
+    if (std::find(layout.begin(), layout.end(), item.first) == layout.end()) {
+      fail_usage("[config] {}: a mesh file holds mesh_axes, data_sharding and logical_axis_rules, got {}",
+                 source, item.first);
+    }
+  }
+  apply_file(keys, source);
+}
+
+void ConfigBuilder::derive_names() {
+  if (config_.is_none("run_name")) {
+    config_.set("run_name", config_.get_string("model_name") + "_" + time_stamp(), "<model>_<time>");
+  }
+  if (config_.is_none("base_output_directory")) {
+    config_.set("base_output_directory", "./switchyard_output", "when empty");
+  }
+  for (const char* name : {"base_output_directory", "load_parameters_path", "metrics_file", "data_path"}) {
+    const std::string cloud = config_.get_string(name);
+    if (!cloud.starts_with("gs://")) continue;
+    const std::string local = "./" + cloud.substr(5);
+    notice(fmt::format("{}={} means the local folder {}", name, cloud, local));
+    config_.set(name, local, "gs:// means a local folder");
+  }
+}
+
+// Llama 3.1's scaling has constants of its own; the defaults of these keys are YaRN's.
+void ConfigBuilder::derive_llama3_scaling() {
+  if (config_.get_string("rope_type") != "llama3.1") return;
+  const std::string source = "rope_type=llama3.1";
+  if (config_.entry("rope_factor").source == "default") config_.set("rope_factor", 8.0, source);
+  if (config_.entry("original_max_position_embeddings").source == "default") {
+    config_.set("original_max_position_embeddings", 8192, source);
+  }
+}
+
+void ConfigBuilder::refuse_planned() const {
+  for (const KeyDeclaration& key : all_keys()) {
+    const Config::Entry& entry = config_.entry(key.name);
+    if (key.status != KeyStatus::planned || entry.value == key.default_value) continue;
+    fail_usage("[config] {}={} is planned, not built yet: leave it at {} ({})", key.name,
+               value_text(entry.value), key.default_value == "" ? "empty" : value_text(key.default_value),
+               entry.source);
+  }
+}
+
+void ConfigBuilder::list_inert() {
+  std::string names;
+  for (const KeyDeclaration& key : all_keys()) {
+    const Config::Entry& entry = config_.entry(key.name);
+    const bool changes = entry.source != "default" && entry.value != key.default_value;
+    if (key.status != KeyStatus::inert || (!entry.by_user && !changes)) continue;
+    names += (names.empty() ? "" : ", ") + key.name;
+  }
+  if (!names.empty())
+    notice("inert keys (`switchyard config --list` says why they change nothing here): " + names);
+}
+
+// A path that does not exist but whose last part is one of ours means ours, as in a pasted reference command.
+std::filesystem::path ConfigBuilder::resolved_config_path() {
+  const std::filesystem::path given = config_path_;
+  std::error_code problem;
+  if (std::filesystem::exists(given, problem)) return given;
+  for (const std::filesystem::path& ours :
+       {config_folder() / given.filename(), config_folder() / "models" / given.filename()}) {
+    if (!given.filename().empty() && std::filesystem::is_regular_file(ours, problem)) {
+      notice(fmt::format("there is no file {}; {} is used", config_path_, ours.string()));
+      return ours;
+    }
+  }
+  fail_usage("[config] there is no file {}", config_path_);
+}
+
+Config ConfigBuilder::build() {
+  const std::filesystem::path base = config_folder() / "base.yml";
+  std::error_code problem;
+  if (!std::filesystem::is_regular_file(base, problem)) {
+    fail_usage("[config] there is no file {}: set SWITCHYARD_CONFIG_DIR to the folder of base.yml",
+               base.string());
+  }
+  apply_file(read_config_file(base), "base.yml");
+  if (!config_path_.empty()) {
+    const std::filesystem::path file = resolved_config_path();
+    if (!std::filesystem::equivalent(file, base, problem)) apply_file(read_config_file(file), config_path_);
+  }
+  apply_model_file();
+  apply_user_keys();
+  merge_rules();
+  apply_mesh_file();
+  derive_names();
+  derive_llama3_scaling();
+  refuse_planned();
+  check_consistency(config_);
+  list_inert();
+  return std::move(config_);
+}
+
+}  // namespace switchyard

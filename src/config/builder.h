@@ -1,0 +1,68 @@
+// Puts a Config together, layer by layer. Used by Config::from_args and Config::from_map only.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+#include "config/config_file.h"
+
+namespace switchyard {
+
+class ConfigBuilder {
+ public:
+  ConfigBuilder();
+
+  // Keys a user gave; a later one wins. Those of one source that are given twice are said once.
+  void add_arguments(std::span<const std::string> arguments);
+  void add_map(const std::map<std::string, nlohmann::json>& keys);
+  // The CONFIG.yml of the command line.
+  void set_config_file(const std::string& path) { config_path_ = path; }
+
+  // Reads the files, merges, checks, derives. Throws Error(usage). Call it once.
+  Config build();
+
+ private:
+  struct UserKey {
+    std::string name;
+    nlohmann::json value;  // typed
+    std::string source;
+  };
+
+  void add_user_key(const std::string& name, const nlohmann::json& untyped, const std::string& source);
+  nlohmann::json last_user_value(const std::string& name) const;
+  void assign(const std::string& name, nlohmann::json value, const std::string& source, bool by_user);
+  void apply_file(const UntypedKeys& keys, const std::string& source);
+  void apply_model_file();
+  void check_against_model(const std::string& name, const nlohmann::json& value);
+  void apply_user_keys();
+  void merge_rules();
+  void apply_mesh_file();
+  void derive_names();
+  void derive_llama3_scaling();
+  void refuse_planned() const;
+  void list_inert();
+  std::filesystem::path resolved_config_path();
+  void notice(std::string line) { config_.notices_.push_back(std::move(line)); }
+
+  Config config_;
+  std::string config_path_;
+  std::vector<UserKey> user_keys_;
+  std::set<std::string> given_twice_;
+  std::map<std::string, nlohmann::json> model_values_;
+  std::string model_source_;
+  std::vector<nlohmann::json> rule_layers_;  // from the bottom up
+};
+
+// `key=value` -> its two parts; throws Error(usage) when there is no `=`.
+std::pair<std::string, std::string> split_argument(const std::string& argument);
+
+// Whether the settings fit together (experts, heads, groups, widths). Throws Error(usage).
+void check_consistency(const Config& config);
+
+}  // namespace switchyard

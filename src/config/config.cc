@@ -1,0 +1,120 @@
+#include "config/config.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "config/builder.h"
+#include "config/declaration.h"
+#include "config/value.h"
+#include "core/error.h"
+
+namespace switchyard {
+
+Config Config::from_args(std::span<const std::string> args) {
+  ConfigBuilder builder;
+  if (!args.empty() && args[0].find('=') == std::string::npos && !args[0].starts_with("-") &&
+      !args[0].empty()) {
+    builder.set_config_file(args[0]);
+    args = args.subspan(1);
+  }
+  builder.add_arguments(args);
+  return builder.build();
+}
+
+Config Config::from_map(const std::map<std::string, nlohmann::json>& keys,
+                        std::span<const std::string> overrides) {
+  ConfigBuilder builder;
+  builder.add_map(keys);
+  builder.add_arguments(overrides);
+  return builder.build();
+}
+
+const Config::Entry& Config::entry(std::string_view key) const {
+  const auto found = entries_.find(key);
+  CHECK(found != entries_.end(), "key {} is not declared in src/config", key);
+  return found->second;
+}
+
+bool Config::get_bool(std::string_view key) const {
+  const nlohmann::json& value = entry(key).value;
+  CHECK(value.is_boolean(), "key {} is no boolean: {}", key, value.dump());
+  return value.get<bool>();
+}
+
+std::int64_t Config::get_int(std::string_view key) const {
+  const nlohmann::json& value = entry(key).value;
+  CHECK(value.is_number_integer(), "key {} is no integer: {}", key, value.dump());
+  return value.get<std::int64_t>();
+}
+
+double Config::get_float(std::string_view key) const {
+  const nlohmann::json& value = entry(key).value;
+  CHECK(value.is_number(), "key {} is no number: {}", key, value.dump());
+  return value.get<double>();
+}
+
+const std::string& Config::get_string(std::string_view key) const {
+  static const std::string none;
+  const Entry& found = entry(key);
+  CHECK(found.declaration->type == KeyType::text, "key {} is no text: {}", key, found.value.dump());
+  return found.value.is_null() ? none : found.value.get_ref<const std::string&>();
+}
+
+std::vector<std::string> Config::get_strings(std::string_view key) const {
+  const Entry& found = entry(key);
+  CHECK(found.declaration->type == KeyType::text_list, "key {} is no list of text: {}", key,
+        found.value.dump());
+  return found.value.get<std::vector<std::string>>();
+}
+
+bool Config::is_none(std::string_view key) const {
+  const nlohmann::json& value = entry(key).value;
+  return value.is_null() || value == "";
+}
+
+bool Config::is_set_by_user(std::string_view key) const {
+  return entry(key).by_user;
+}
+
+void Config::set(std::string_view key, nlohmann::json value, std::string source) {
+  const auto found = entries_.find(key);
+  CHECK(found != entries_.end(), "key {} is not declared in src/config", key);
+  found->second.value = typed_value(*found->second.declaration, value, source);
+  found->second.source = std::move(source);
+}
+
+std::vector<std::string> Config::mesh_axes() const {
+  return get_strings("mesh_axes");
+}
+
+std::vector<AxisRule> Config::axis_rules() const {
+  std::vector<AxisRule> rules;
+  for (const nlohmann::json& rule : entry("logical_axis_rules").value) {
+    AxisRule& next = rules.emplace_back();
+    next.name = rule[0].get<std::string>();
+    if (rule[1].is_string()) next.axes = {rule[1].get<std::string>()};
+    if (rule[1].is_array()) next.axes = rule[1].get<std::vector<std::string>>();
+  }
+  return rules;
+}
+
+nlohmann::json Config::resolved() const {
+  nlohmann::json all = nlohmann::json::object();
+  for (const auto& [name, found] : entries_) all[name] = found.value;
+  return all;
+}
+
+std::string Config::describe() const {
+  std::size_t name_width = 0;
+  for (const KeyDeclaration& key : all_keys()) name_width = std::max(name_width, key.name.size());
+  std::string text;
+  for (const KeyDeclaration& key : all_keys()) {
+    const Entry& found = entry(key.name);
+    const std::string mark = key.status == KeyStatus::active ? "" : ", " + status_name(key.status);
+    text += fmt::format("{:<{}}  {}  ({}{})\n", key.name, name_width, value_text(found.value), found.source,
+                        mark);
+  }
+  return text;
+}
+
+}  // namespace switchyard

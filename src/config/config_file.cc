@@ -1,0 +1,98 @@
+#include "config/config_file.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "core/error.h"
+
+namespace switchyard {
+namespace {
+
+constexpr std::uintmax_t largest_file_bytes = std::uintmax_t{1} << 20;
+// Aliases can make a small file denote a huge tree; no setting is anywhere near this.
+constexpr int largest_value_nodes = 100000;
+
+nlohmann::json convert(const YAML::Node& node, int& budget) {
+  if (--budget < 0) fail_usage("[config] a value has more than {} parts", largest_value_nodes);
+  if (node.IsScalar()) return node.Scalar();
+  if (node.IsSequence()) {
+    nlohmann::json list = nlohmann::json::array();
+    for (const YAML::Node& item : node) list.push_back(convert(item, budget));
+    return list;
+  }
+  if (node.IsMap()) {
+    nlohmann::json map = nlohmann::json::object();
+    for (const auto& item : node) {
+      if (!item.first.IsScalar()) fail_usage("[config] a map inside a value has a key that is not a word");
+      map[item.first.Scalar()] = convert(item.second, budget);
+    }
+    return map;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+nlohmann::json yaml_to_json(const YAML::Node& node) {
+  int budget = largest_value_nodes;
+  return convert(node, budget);
+}
+
+UntypedKeys parse_config_text(const std::string& text, const std::string& name) {
+  YAML::Node root;
+  try {
+    root = YAML::Load(text);
+  } catch (const YAML::Exception& problem) {
+    fail_usage("[config] {} is not valid YAML: {} in line {}", name, problem.msg, problem.mark.line + 1);
+  }
+  UntypedKeys keys;
+  if (root.IsNull()) return keys;
+  if (!root.IsMap()) fail_usage("[config] {}: expected lines of `key: value`", name);
+  std::set<std::string> seen;
+  for (const auto& item : root) {
+    if (!item.first.IsScalar()) fail_usage("[config] {}: a key must be a word", name);
+    const std::string key = item.first.Scalar();
+    if (!seen.insert(key).second) fail_usage("[config] {} gives {} twice", name, key);
+    keys.emplace_back(key, yaml_to_json(item.second));
+  }
+  return keys;
+}
+
+UntypedKeys read_config_file(const std::filesystem::path& file) {
+  std::error_code problem;
+  if (!std::filesystem::is_regular_file(file, problem))
+    fail_usage("[config] there is no file {}", file.string());
+  if (std::filesystem::file_size(file, problem) > largest_file_bytes || problem) {
+    fail_usage("[config] {}: expected a config file of at most {} bytes", file.string(), largest_file_bytes);
+  }
+  std::ifstream stream(file, std::ios::binary);
+  std::ostringstream text;
+  if (!stream || !(text << stream.rdbuf()).good()) {
+    if (!stream || std::filesystem::file_size(file, problem) > 0)
+      fail_usage("[config] cannot read {}", file.string());
+  }
+  return parse_config_text(text.str(), file.string());
+}
+
+std::filesystem::path config_folder() {
+  if (const char* folder = std::getenv("SWITCHYARD_CONFIG_DIR"); folder != nullptr && *folder != '\0')
+    return folder;
+  return SWITCHYARD_CONFIG_DIR;
+}
+
+std::vector<std::string> config_names(const std::string& kind) {
+  std::vector<std::string> names;
+  std::error_code problem;
+  for (const auto& item : std::filesystem::directory_iterator(config_folder() / kind, problem)) {
+    if (item.path().extension() == ".yml") names.push_back(item.path().stem().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,292 @@
+#include "config/config.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "config/config_file.h"
+#include "config/declaration.h"
+#include "config/test_support.h"
+#include "config/value.h"
+
+namespace switchyard {
+namespace {
+
+// A file that is gone after the test.
+class TemporaryFile {
+ public:
+  TemporaryFile(const std::string& name, const std::string& text)
+      : path_(std::filesystem::path(testing::TempDir()) / name) {
+    std::ofstream(path_) << text;
+  }
+  ~TemporaryFile() { std::filesystem::remove(path_); }
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+TEST(Declarations, SayEverything) {
+  EXPECT_GT(all_keys().size(), 500u);
+  std::set<std::string> names;
+  for (const KeyDeclaration& key : all_keys()) {
+    EXPECT_TRUE(names.insert(key.name).second) << key.name;
+    EXPECT_FALSE(key.help.empty()) << key.name;
+    EXPECT_EQ(typed_value(key, key.default_value, "default"), key.default_value) << key.name;
+  }
+}
+
+TEST(Config, DefaultsWork) {
+  const Config config = config_of({});
+  EXPECT_EQ(config.get_string("model_name"), "default");
+  EXPECT_EQ(config.get_int("base_emb_dim"), 2048);
+  EXPECT_EQ(config.get_int("ranks"), 1);
+  EXPECT_EQ(config.get_string("compat"), "none");
+  EXPECT_EQ(config.get_float("collective_timeout_seconds"), 300);
+  EXPECT_EQ(config.mesh_axes().size(), 12u);
+  EXPECT_EQ(config.axis_rules().size(), 76u);
+  EXPECT_EQ(config.axis_rules()[1].axes,
+            (std::vector<std::string>{"data", "stage", "fsdp", "fsdp_transpose", "expert"}));
+  EXPECT_TRUE(config.notices().empty());
+  EXPECT_FALSE(config.is_set_by_user("steps"));
+  EXPECT_EQ(config.get_string("base_output_directory"), "./switchyard_output");
+  EXPECT_TRUE(config.get_string("run_name").starts_with("default_20"));
+}
+
+TEST(Config, ReadsValuesAsUsersWriteThem) {
+  const Config config =
+      config_of({"sparse_matmul=False", "packing=0", "vocab_size=32_000", "learning_rate=1e-5", "steps=1e2",
+                 "per_device_batch_size=0.5", "max_num_checkpoints_to_keep=None",
+                 "train_data_columns=['a','b']", "mlp_activations=[silu,linear]",
+                 "weight_decay_exclude=*norm*,bias", "run_name='my run'", "tokenizer_path=None",
+                 "cost_estimate_flops_fwd=5000000000000", "metrics_file=${METRICS}", "log_config=TRUE"});
+  EXPECT_FALSE(config.get_bool("sparse_matmul"));
+  EXPECT_FALSE(config.get_bool("packing"));
+  EXPECT_TRUE(config.get_bool("log_config"));
+  EXPECT_EQ(config.get_int("vocab_size"), 32000);
+  EXPECT_EQ(config.get_float("learning_rate"), 1e-5);
+  EXPECT_EQ(config.get_int("steps"), 100);
+  EXPECT_EQ(config.get_float("per_device_batch_size"), 0.5);
+  EXPECT_TRUE(config.is_none("max_num_checkpoints_to_keep"));
+  EXPECT_EQ(config.get_strings("train_data_columns"), (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(config.get_strings("weight_decay_exclude"), (std::vector<std::string>{"*norm*", "bias"}));
+  EXPECT_EQ(config.get_string("run_name"), "my run");
+  EXPECT_TRUE(config.is_none("tokenizer_path"));
+  EXPECT_EQ(config.get_string("tokenizer_path"), "");
+  EXPECT_EQ(config.get_int("cost_estimate_flops_fwd"), 5000000000000);
+  EXPECT_TRUE(config.is_none("metrics_file"));
+  EXPECT_EQ(config.get_float("steps"), 100);
+}
+
+TEST(Config, RefusesWrongValuesInOneLine) {
+  const std::vector<std::vector<std::string>> cases = {
+      {"steps=ten", "steps", "an integer", "ten"},
+      {"steps=", "steps", "an integer", "nothing"},
+      {"steps=1.5", "steps", "an integer", "1.5"},
+      {"steps=-2", "steps", "at least 0 or -1", "-2"},
+      {"steps=99999999999999999999", "steps", "an integer"},
+      {"vocab_size=3__2", "vocab_size", "an integer"},
+      {"vocab_size=_32", "vocab_size", "an integer"},
+      {"sparse_matmul=maybe", "sparse_matmul", "true or false", "maybe"},
+      {"sparse_matmul=2", "sparse_matmul", "true or false"},
+      {"learning_rate=nan", "learning_rate", "a number"},
+      {"learning_rate=-1", "learning_rate", "at least 0", "-1"},
+      {"per_device_batch_size=0", "per_device_batch_size", "above 0"},
+      {"adam_b1=1.5", "adam_b1", "from 0 to 1"},
+      {"dtype=float16", "dtype", "float32, bfloat16", "float16"},
+      {"opt_type=adagrad", "opt_type", "adamw, adam_pax, sgd"},
+      {"train_data_columns=['a'", "train_data_columns", "a list"},
+      {"logical_axis_rules=[[embed]]", "logical_axis_rules", "[embed, [fsdp]]"},
+      {"logical_axis_rules=embed", "logical_axis_rules", "nested lists"},
+      {"mesh_axes=[data,data]", "mesh_axes", "data twice"},
+      {"mesh_axes=[]", "mesh_axes", "empty"},
+      {"ranks=0", "ranks", "at least 1"},
+      {"num_exprts=4", "unknown key num_exprts", "num_experts"},
+      {"xyzzy=4", "unknown key xyzzy", "config --list"},
+      {"=4", "expected key=value"},
+      {"--steps=4", "unknown key --steps"},
+  };
+  for (const auto& parts : cases) {
+    const std::string problem = problem_of({parts[0]});
+    EXPECT_PRED2(mentions, problem, std::vector<std::string>(parts.begin() + 1, parts.end())) << parts[0];
+  }
+  EXPECT_MENTIONS(problem_of({"steps=1", "stray"}), "key=value", "stray");
+}
+
+TEST(Config, RefusesWhatIsPlanned) {
+  for (const char* argument :
+       {"opt_type=muon", "use_indexer=true", "ici_context_parallelism=2", "dcn_pipeline_parallelism=-1",
+        "ici_fsdp_transpose_parallelism=4", "ici_tensor_sequence_parallelism=2", "mtp_num_layers=1",
+        "ici_autoregressive_parallelism=2", "enable_checkpointing=True", "dataset_type=tfds",
+        "shard_exp_on_fsdp=true", "quantization=int8", "dropout_rate=0.1", "use_dpo=1",
+        "mlp_activations=[gelu,linear]", "decoder_block=gemma", "routed_score_func=sqrtsoftplus",
+        "moe_dispatch_no_expert_sharding=true", "expert_shard_attention_option=tp"}) {
+    const std::string problem = problem_of({argument});
+    const std::string name = std::string(argument).substr(0, std::string(argument).find('='));
+    EXPECT_MENTIONS(problem, name, "planned, not built yet");
+  }
+  EXPECT_EQ(problem_of({"ici_context_parallelism=1", "dcn_pipeline_parallelism=1", "shard_exp_on_fsdp=False",
+                        "use_dpo=False", "enable_checkpointing=False",
+                        "quantization=", "mlp_activations=['silu','linear']"}),
+            "");
+}
+
+TEST(Config, PrecedenceIsCommandLineThenModelThenFileThenDefault) {
+  const TemporaryFile file("config_test_own.yml",
+                           "base_emb_dim: 96\nsteps: 7\nlearning_rate: 1.0e-3\nmetrics_file: null\n");
+  const Config own = config_of({file.path()});
+  EXPECT_EQ(own.get_int("base_emb_dim"), 96);
+  EXPECT_EQ(own.get_int("steps"), 7);
+  EXPECT_FALSE(own.is_set_by_user("steps"));
+  EXPECT_EQ(own.axis_rules().size(), 76u);  // what the file leaves out is base.yml's
+  const Config model = config_of({file.path(), "model_name=deepseek3-tiny"});
+  EXPECT_EQ(model.get_int("base_emb_dim"), 64);
+  EXPECT_EQ(model.get_int("steps"), 7);
+  const Config command = config_of({file.path(), "model_name=deepseek3-tiny", "base_emb_dim=128", "steps=8",
+                                    "override_model_config=true"});
+  EXPECT_EQ(command.get_int("base_emb_dim"), 128);
+  EXPECT_EQ(command.get_int("steps"), 8);
+  EXPECT_TRUE(command.is_set_by_user("steps"));
+}
+
+TEST(Config, ModelKeysNeedAnOverride) {
+  EXPECT_MENTIONS(problem_of({"model_name=mixtral-8x7b", "base_emb_dim=64"}), "base_emb_dim=64", "4096",
+                  "models/mixtral-8x7b.yml", "override_model_config=true");
+  EXPECT_EQ(problem_of({"model_name=mixtral-8x7b", "base_emb_dim=4_096"}), "");
+  EXPECT_EQ(problem_of({"model_name=mixtral-8x7b", "base_emb_dim=64", "override_model_config=True"}), "");
+  EXPECT_MENTIONS(problem_of({"model_name=mixtral-8x7"}), "model_name=mixtral-8x7", "mixtral-8x7b");
+  EXPECT_MENTIONS(problem_of({"model_name=../base"}), "no such file");
+}
+
+TEST(Config, SaysOnceWhatIsGivenTwice) {
+  const Config config = config_of({"attention=flash", "steps=3", "attention=flash", "attention=dot_product"});
+  EXPECT_EQ(config.get_string("attention"), "dot_product");
+  EXPECT_EQ(config.notices().size(), 1u);
+  EXPECT_TRUE(notices_mention(config, {"attention", "more than once", "dot_product"}));
+}
+
+TEST(Config, ListsInertKeysOnce) {
+  const Config config = config_of({"sa_block_q=2048", "megablox=True", "profiler=xplane", "hardware=cpu"});
+  ASSERT_EQ(config.notices().size(), 1u);
+  EXPECT_MENTIONS(config.notices()[0], "inert", "sa_block_q", "megablox", "profiler", "hardware");
+}
+
+TEST(Config, FindsOursUnderAForeignPath) {
+  const Config config = config_of({"src/maxtext/configs/base.yml", "steps=1"});
+  EXPECT_TRUE(notices_mention(config, {"src/maxtext/configs/base.yml", "is used"}));
+  EXPECT_MENTIONS(problem_of({"no/such.yml"}), "there is no file no/such.yml");
+  EXPECT_MENTIONS(problem_of({testing::TempDir()}), "there is no file");
+}
+
+TEST(Config, RefusesWrongFilesInOneLine) {
+  const std::vector<std::vector<std::string>> cases = {
+      {"steps: [1", "not valid YAML", "line"},  {"- steps", "key: value"},
+      {"steps: 1\nsteps: 2", "steps twice"},    {"stepz: 1", "unknown key stepz", "steps"},
+      {"steps: {a: 1}", "steps", "an integer"}, {"[1]: 2", "a key must be a word"},
+  };
+  for (const auto& parts : cases) {
+    const TemporaryFile file("config_test_wrong.yml", parts[0]);
+    const std::string problem = problem_of({file.path()});
+    EXPECT_PRED2(mentions, problem, std::vector<std::string>(parts.begin() + 1, parts.end())) << parts[0];
+  }
+  const TemporaryFile empty("config_test_empty.yml", "");
+  EXPECT_EQ(problem_of({empty.path()}), "");
+}
+
+TEST(Config, StopsAtTreesThatAliasesBlowUp) {
+  std::string text = "a: &a [1,1,1,1,1,1,1,1,1,1]\n";
+  for (char name = 'b'; name < 'k'; ++name) {
+    text += std::string(1, name) + ": &" + name + " [";
+    for (int i = 0; i < 10; ++i) text += std::string(i == 0 ? "" : ",") + "*" + static_cast<char>(name - 1);
+    text += "]\n";
+  }
+  EXPECT_THROW(parse_config_text(text, "bomb"), Error);
+}
+
+TEST(Config, NamesOutputs) {
+  const Config config =
+      config_of({"base_output_directory=gs://bucket/runs", "run_name=", "model_name=deepseek3-tiny"});
+  EXPECT_EQ(config.get_string("base_output_directory"), "./bucket/runs");
+  EXPECT_TRUE(notices_mention(config, {"gs://bucket/runs", "./bucket/runs"}));
+  EXPECT_TRUE(config.get_string("run_name").starts_with("deepseek3-tiny_20"));
+}
+
+TEST(Config, ConfigFolderCanBeElsewhere) {
+  ASSERT_EQ(setenv("SWITCHYARD_CONFIG_DIR", "/nonexistent", 1), 0);
+  EXPECT_MENTIONS(problem_of({}), "base.yml", "SWITCHYARD_CONFIG_DIR");
+  unsetenv("SWITCHYARD_CONFIG_DIR");
+}
+
+TEST(Config, ChecksWhatFitsTogether) {
+  const std::vector<std::vector<std::string>> cases = {
+      {"decoder_block=mixtral", "num_experts=2", "num_experts_per_tok=4"},
+      {"decoder_block=llama2", "num_experts=2"},
+      {"decoder_block=mixtral", "num_experts=2", "base_mlp_dim=64", "base_moe_mlp_dim=32"},
+      {"base_num_query_heads=6", "base_num_kv_heads=4"},
+      {"base_num_decoder_layers=2", "first_num_dense_layers=3"},
+      {"decoder_block=deepseek", "num_experts=6", "n_routing_groups=4", "topk_routing_group=2"},
+      {"decoder_block=deepseek", "num_experts=8", "n_routing_groups=4", "topk_routing_group=5"},
+      {"decoder_block=deepseek", "num_experts=8", "n_routing_groups=4"},
+      {"decoder_block=deepseek", "num_experts=8", "num_experts_per_tok=5", "n_routing_groups=4",
+       "topk_routing_group=2"},
+      {"head_dim=7"},
+      {"attention_type=mla", "kv_lora_rank=0"},
+      {"routed_bias_update_rate=0.1"},
+  };
+  for (const auto& arguments : cases) EXPECT_NE(problem_of(arguments), "") << arguments.back();
+  EXPECT_EQ(problem_of({"decoder_block=mixtral", "num_experts=2", "base_moe_mlp_dim=32"}), "");
+  EXPECT_EQ(problem_of({"decoder_block=deepseek", "num_experts=8", "num_experts_per_tok=4",
+                        "n_routing_groups=4", "topk_routing_group=2"}),
+            "");
+}
+
+TEST(Config, RulesMergeByName) {
+  const Config llama = config_of({"model_name=llama2-7b"});
+  EXPECT_EQ(llama.axis_rules().size(), 76u);
+  EXPECT_EQ(llama.axis_rules().back(), (AxisRule{"norm", {"fsdp"}}));
+  const Config replaced =
+      config_of({"logical_axis_rules=[[embed, fsdp], [mlp, null]]", "override_logical_axis_rules=true"});
+  EXPECT_EQ(replaced.axis_rules(), (std::vector<AxisRule>{{"embed", {"fsdp"}}, {"mlp", {}}}));
+}
+
+TEST(Config, Llama3ScalingHasItsOwnConstants) {
+  const Config plain = config_of({"rope_type=llama3.1"});
+  EXPECT_EQ(plain.get_float("rope_factor"), 8);
+  EXPECT_EQ(plain.get_int("original_max_position_embeddings"), 8192);
+  const Config given =
+      config_of({"rope_type=llama3.1", "rope_factor=32", "original_max_position_embeddings=64"});
+  EXPECT_EQ(given.get_float("rope_factor"), 32);
+  EXPECT_EQ(given.get_int("original_max_position_embeddings"), 64);
+  EXPECT_EQ(config_of({}).get_float("rope_factor"), 40);
+}
+
+TEST(Config, SetIsTypedAndChecked) {
+  Config config = config_of({});
+  config.set("per_device_batch_size", 0.25, "case batch");
+  EXPECT_EQ(config.get_float("per_device_batch_size"), 0.25);
+  EXPECT_FALSE(config.is_set_by_user("per_device_batch_size"));
+  EXPECT_THROW(config.set("steps", "many", "test"), Error);
+  EXPECT_NE(config.describe().find("0.25  (case batch)"), std::string::npos);
+  EXPECT_EQ(config.resolved()["per_device_batch_size"], 0.25);
+  EXPECT_EQ(config.resolved().size(), all_keys().size());
+}
+
+TEST(ConfigDeathTest, WrongKeyOrTypeIsABug) {
+  const Config config = config_of({});
+  EXPECT_DEATH(config.get_int("no_such_key"), "no_such_key");
+  EXPECT_DEATH(config.get_int("learning_rate"), "no integer");
+  EXPECT_DEATH(config.get_bool("steps"), "no boolean");
+  EXPECT_DEATH(config.get_string("steps"), "no text");
+  EXPECT_DEATH(config.get_strings("run_name"), "no list");
+}
+
+TEST(Nearest, FindsTyposOnly) {
+  EXPECT_EQ(nearest_key("num_expert_per_tok"), "num_experts_per_tok");
+  EXPECT_EQ(nearest_key("ici_expert_paralelism"), "ici_expert_parallelism");
+  EXPECT_EQ(nearest_key("zzzzzz"), "");
+  EXPECT_EQ(nearest_key(std::string(1000, 'a')), "");
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,110 @@
+// Checks between keys, made once when a config is loaded. Mesh sizes are checked where the mesh is built.
+#include <set>
+#include <string>
+
+#include "config/builder.h"
+#include "config/declaration.h"
+#include "core/error.h"
+
+namespace switchyard {
+namespace {
+
+void check_heads(const Config& config) {
+  const auto query_heads = config.get_int("base_num_query_heads");
+  const auto kv_heads = config.get_int("base_num_kv_heads");
+  if (query_heads % kv_heads != 0) {
+    fail_usage("[config] base_num_query_heads={} must be a multiple of base_num_kv_heads={}", query_heads,
+               kv_heads);
+  }
+  const bool is_mla = config.get_string("attention_type") == "mla";
+  const char* rotated = is_mla ? "qk_rope_head_dim" : "head_dim";
+  if (config.get_int(rotated) % 2 != 0) {
+    fail_usage("[config] {}={} must be even: positions rotate pairs", rotated, config.get_int(rotated));
+  }
+  if (!is_mla) return;
+  for (const char* key : {"kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"}) {
+    if (config.get_int(key) == 0) fail_usage("[config] {}=0: attention_type=mla needs at least 1", key);
+  }
+}
+
+// In blocks where every layer is an MoE layer, base_mlp_dim is the experts' width too (moe.md, notation).
+bool has_one_mlp_width(const std::string& block) {
+  return block == "mixtral" || block == "qwen3_moe" || block == "qwen3_custom_moe";
+}
+
+void check_experts(const Config& config) {
+  const auto experts = config.get_int("num_experts");
+  const auto chosen = config.get_int("num_experts_per_tok");
+  if (chosen > experts) fail_usage("[config] num_experts_per_tok={} exceeds num_experts={}", chosen, experts);
+  const std::string& block = config.get_string("decoder_block");
+  if (experts > 1 && block != "deepseek" && !has_one_mlp_width(block)) {
+    fail_usage("[config] num_experts={}: decoder_block={} has no experts; use mixtral, deepseek or qwen3_moe",
+               experts, block);
+  }
+  const auto dense_width = config.get_int("base_mlp_dim");
+  const auto expert_width = config.get_int("base_moe_mlp_dim");
+  const bool dense_is_set =
+      config.is_set_by_user("base_mlp_dim") || find_key("base_mlp_dim")->default_value != dense_width;
+  const bool both_set = expert_width > 0 && dense_is_set && dense_width != expert_width;
+  if (experts > 1 && has_one_mlp_width(block) && both_set) {
+    fail_usage(
+        "[config] base_mlp_dim={} and base_moe_mlp_dim={} differ: decoder_block={} has only experts, set one "
+        "or "
+        "make them equal",
+        dense_width, expert_width, block);
+  }
+  if (config.get_float("routed_bias_update_rate") > 0 && !config.get_bool("routed_bias")) {
+    fail_usage("[config] routed_bias_update_rate={} needs routed_bias=true",
+               config.get_float("routed_bias_update_rate"));
+  }
+}
+
+void check_groups(const Config& config) {
+  const auto groups = config.get_int("n_routing_groups");
+  if (groups <= 0) return;
+  const auto experts = config.get_int("num_experts");
+  const auto kept = config.get_int("topk_routing_group");
+  if (experts % groups != 0) {
+    fail_usage("[config] num_experts={} must be a multiple of n_routing_groups={}", experts, groups);
+  }
+  if (kept < 1 || kept > groups) {
+    fail_usage("[config] topk_routing_group={}: expected 1 to n_routing_groups={}", kept, groups);
+  }
+  const auto chosen = config.get_int("num_experts_per_tok");
+  if (chosen > kept * (experts / groups)) {
+    fail_usage("[config] num_experts_per_tok={} exceeds the {} experts of topk_routing_group={} groups",
+               chosen, kept * (experts / groups), kept);
+  }
+}
+
+void check_layers(const Config& config) {
+  const auto dense = config.get_int("first_num_dense_layers");
+  const auto layers = config.get_int("base_num_decoder_layers");
+  if (dense > layers) {
+    fail_usage("[config] first_num_dense_layers={} exceeds base_num_decoder_layers={}", dense, layers);
+  }
+  if (config.get_float("dropout_rate") > 0 && config.get_bool("enable_dropout")) {
+    fail_usage("[config] dropout_rate={} is planned, not built yet: leave it at 0",
+               config.get_float("dropout_rate"));
+  }
+}
+
+void check_axes(const Config& config) {
+  std::set<std::string> seen;
+  for (const std::string& axis : config.mesh_axes()) {
+    if (!seen.insert(axis).second) fail_usage("[config] mesh_axes names {} twice", axis);
+  }
+  if (seen.empty()) fail_usage("[config] mesh_axes is empty: expected the names of the mesh axes");
+}
+
+}  // namespace
+
+void check_consistency(const Config& config) {
+  check_heads(config);
+  check_experts(config);
+  check_groups(config);
+  check_layers(config);
+  check_axes(config);
+}
+
+}  // namespace switchyard

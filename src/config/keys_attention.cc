@@ -1,0 +1,65 @@
+// Attention: kinds, latent projections (MLA), norms and precision.
+#include "config/declaration.h"
+
+namespace switchyard {
+
+std::vector<KeyDeclaration> attention_keys() {
+  return {
+      choice_key("attention", "autoselected",
+                 one_of({"autoselected", "dot_product", "flash", "cudnn_flash_te", "cudnn_flash_jax"},
+                        {"paged", "vllm_rpa"}),
+                 "which kernel the reference uses; all of them mean our one attention"),
+      choice_key(
+          "attention_type", "global",
+          one_of({"global", "mla"}, {"local_sliding", "chunk", "full", "compressed", "block_diffusion"}),
+          "causal attention over the sequence: grouped heads, or multi-head latent attention"),
+      integer_key("q_lora_rank", 0, at_least(0),
+                  "MLA: width of the query latent; 0: queries straight from x"),
+      integer_key("kv_lora_rank", 512, at_least(0), "MLA: width of the key-value latent"),
+      integer_key("qk_nope_head_dim", 128, at_least(0), "MLA: width of a head's part without positions"),
+      integer_key("qk_rope_head_dim", 64, at_least(0), "MLA: width of a head's rotated part"),
+      integer_key("v_head_dim", 128, at_least(0), "MLA: width of a head's values"),
+      boolean_key("use_qk_norm", false, "RMSNorm over each head of q and k (qwen3)"),
+      integer_key("attention_output_dim", -1, at_least_or(1, -1), "width attention gives; -1: base_emb_dim"),
+      planned(boolean_key("qk_norm_with_scale", true, "the q and k norms have weights")),
+      planned(boolean_key("v_norm_with_scale", true, "the value norm has weights")),
+      planned(boolean_key("attention_bias", false, "biases in the attention projections")),
+      planned(boolean_key("attention_sink", false, "a learned sink in the softmax")),
+      planned(boolean_key("share_kv_projections", false, "keys and values share a projection")),
+      planned(integer_key("sliding_window_size", 0, at_least(0), "tokens a local layer sees")),
+      planned(
+          integer_key("chunk_attn_window_size", 0, at_least(0), "tokens of a chunk of chunked attention")),
+      planned(float_key("attn_logits_soft_cap", 0.0, at_least(0), "soft cap of the scores")),
+      planned(integer_key("global_head_dim", 0, at_least(0), "head width of global layers")),
+      planned(integer_key("global_num_kv_heads", 0, at_least(0), "key heads of global layers")),
+      planned(boolean_key("temperature_tuning", false, "scores scaled by position")),
+      planned(boolean_key("use_qk_clip", false, "clip the query and key weights by their largest score")),
+      inert(float_key("qk_clip_threshold", 100.0, more_than(0), "only with use_qk_clip")),
+      planned(boolean_key("moba", false, "mixture of block attention")),
+      inert(integer_key("moba_chunk_size", 1024, at_least(1), "only with moba")),
+      inert(integer_key("moba_topk", 8, at_least(1), "only with moba")),
+      planned(boolean_key("use_indexer", false, "sparse attention with an indexer (DeepSeek 3.2)")),
+      inert(integer_key("indexer_head_dim", 128, at_least(0), "only with use_indexer")),
+      inert(integer_key("indexer_n_heads", 64, at_least(0), "only with use_indexer")),
+      inert(integer_key("indexer_topk", 2048, at_least(0), "only with use_indexer")),
+      inert(boolean_key("indexer_use_approx_top_k", false, "only with use_indexer")),
+      inert(float_key("indexer_approx_top_k_recall", 0.95, between(0, 1), "only with use_indexer")),
+      inert(boolean_key("indexer_mask_exact_topk", true, "only with use_indexer")),
+      inert(boolean_key("indexer_sparse_training", false, "only with use_indexer")),
+      inert(float_key("indexer_loss_scaling_factor", 0.0, any_number(), "only with use_indexer")),
+      planned(integer_key("o_lora_rank", 0, at_least(0), "latent output projection")),
+      planned(integer_key("o_groups", 0, at_least(0), "groups of the output projection")),
+      planned(integer_list_key("compress_ratios", {}, "compressed attention, by layer")),
+      inert(integer_key("compressed_rope_max_timescale", 160000, at_least(1), "only with compress_ratios")),
+      planned(boolean_key("use_ragged_attention", false, "attention over ragged caches")),
+      inert(integer_key("mla_qk_head_chunk_size", 0, at_least(0),
+                        "heads at a time in the reference's MLA; no effect on the result")),
+      inert(boolean_key("use_sliced_mla_proj", false, "another order of the same products")),
+      inert(boolean_key("mla_naive_kvcache", true, "layout of the cache in decoding")),
+      inert(boolean_key("float32_qk_product", false, "our scores are always summed in float32")),
+      inert(boolean_key("float32_logits", false, "our softmax over scores is always in float32")),
+      inert(boolean_key("enable_padding_causal_mask", true, "of a GPU attention kernel")),
+  };
+}
+
+}  // namespace switchyard

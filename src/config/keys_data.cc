@@ -1,0 +1,85 @@
+// Training data and tokenizers.
+#include "config/declaration.h"
+
+namespace switchyard {
+namespace {
+
+std::vector<KeyDeclaration> other_dataset_keys() {
+  const std::vector<InertDefault> keys = {
+      {"dataset_path", ""},
+      {"dataset_name", "c4/en:3.1.0"},
+      {"eval_dataset_name", "c4/en:3.1.0"},
+      {"train_split", "train"},
+      {"eval_split", "validation"},
+      {"hf_path", ""},
+      {"hf_name", ""},
+      {"hf_data_dir", ""},
+      {"hf_train_files", ""},
+      {"hf_eval_split", ""},
+      {"hf_eval_files", ""},
+      {"hf_access_token", ""},
+      {"grain_train_files", ""},
+      {"grain_eval_files", ""},
+      {"grain_train_mixture_config_path", ""},
+      {"grain_file_type", "arrayrecord"},
+      {"grain_packing_type", "first_fit"},
+      {"grain_worker_count", 1},
+      {"grain_per_worker_buffer_size", 1},
+      {"grain_num_threads", 16},
+      {"grain_prefetch_buffer_size", 500},
+      {"grain_worker_count_eval", 1},
+      {"grain_per_worker_buffer_size_eval", 1},
+      {"grain_ram_budget_mb", 1024},
+      {"grain_num_threads_eval", 16},
+      {"grain_prefetch_buffer_size_eval", 500},
+      {"grain_data_source_max_workers", 16},
+      {"grain_shuffle_buffer_size", 100},
+      {"grain_use_elastic_iterator", false},
+      {"olmo_index_path", ""},
+      {"olmo_path_remap_from", ""},
+      {"olmo_path_remap_to", ""},
+      {"olmo_apply_ngram_filter", true},
+      {"colocated_python_data_input", false},
+      {"max_corpus_chars", 10000000},
+  };
+  std::vector<KeyDeclaration> group =
+      inert_group("of dataset types that are not read here; see dataset_type and data_path", keys);
+  group.push_back(optional(inert(text_key("grain_index_storage_option", "", group.front().help))));
+  group.push_back(inert(text_list_key("train_data_columns", {"text"}, group.front().help)));
+  group.push_back(inert(text_list_key("eval_data_columns", {"text"}, group.front().help)));
+  return group;
+}
+
+}  // namespace
+
+std::vector<KeyDeclaration> data_keys() {
+  std::vector<KeyDeclaration> keys = {
+      choice_key("dataset_type", "synthetic",
+                 one_of({"synthetic", "text"}, {"tfds", "hf", "grain", "c4_mlperf", "olmo_grain"}),
+                 "random tokens, or the text of data_path (the reference's default is tfds)"),
+      text_key("data_path", "", "file or folder of text for dataset_type=text"),
+      choice_key("tokenizer_type", "sentencepiece",
+                 one_of({"byte", "sentencepiece", "huggingface", "tiktoken"}), "kind of tokenizer"),
+      text_key("tokenizer_path", "", "tokenizer file or folder; not needed for byte and synthetic data"),
+      boolean_key("packing", true, "several documents in a sequence, kept apart by segment ids"),
+      boolean_key("add_bos", true, "a begin token before each document"),
+      boolean_key("add_eos", true, "an end token after each document"),
+      boolean_key("enable_data_shuffling", true, "documents in random order"),
+      integer_key("data_shuffle_seed", 0, at_least(0), "seed of that order"),
+      planned(integer_key("max_segments_per_seq", -1, at_least_or(1, -1), "most documents of a sequence")),
+      planned(integer_key("num_epoch", 1, at_least(1), "times the data is gone through")),
+      planned(boolean_key("tokenize_train_data", true, "false: the data is token ids already")),
+      planned(boolean_key("tokenize_eval_data", true, "false: the data is token ids already")),
+      planned(boolean_key("use_truncation", true, "cut long documents instead of splitting them")),
+      planned(boolean_key("generate_padding_batch_train", false, "padding batches when data runs out")),
+      planned(boolean_key("generate_padding_batch_eval", false, "padding batches when data runs out")),
+      planned(float_key("expansion_factor_real_data", -1.0, any_number(), "ranks that load data, over all")),
+      planned(boolean_key("use_chat_template", false, "apply the tokenizer's chat template")),
+      inert(text_key("chat_template_path", "", "only with use_chat_template")),
+      inert(text_key("chat_template", "", "only with use_chat_template")),
+  };
+  for (const KeyDeclaration& key : other_dataset_keys()) keys.push_back(key);
+  return keys;
+}
+
+}  // namespace switchyard

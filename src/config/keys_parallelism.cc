@@ -1,0 +1,97 @@
+// Mesh, rules and sizes of the axes.
+#include "config/declaration.h"
+
+namespace switchyard {
+namespace {
+
+// ici_X_parallelism and dcn_X_parallelism: X's size within a slice and over slices; -1 takes what is left.
+void add_axis(std::vector<KeyDeclaration>& keys, const std::string& axis, const std::string& what,
+              bool is_built) {
+  for (const std::string level : {"ici", "dcn"}) {
+    const bool takes_rest = (level == "ici" && axis == "fsdp") || (level == "dcn" && axis == "data");
+    KeyDeclaration key = integer_key(
+        level + "_" + axis + "_parallelism", takes_rest ? -1 : 1, at_least_or(1, -1),
+        (level == "ici" ? "ranks of a slice over " : "slices over ") + what + "; -1: what is left");
+    keys.push_back(is_built ? key : planned(key));
+  }
+}
+
+}  // namespace
+
+std::vector<KeyDeclaration> parallelism_keys() {
+  std::vector<KeyDeclaration> keys;
+  add_axis(keys, "data", "data: batch", true);
+  add_axis(keys, "fsdp", "fsdp: batch, and weights kept in parts", true);
+  add_axis(keys, "expert", "expert: experts, and batch", true);
+  add_axis(keys, "tensor", "tensor: heads, MLP width, vocabulary", true);
+  add_axis(keys, "fsdp_transpose", "fsdp_transpose: the other dim of weights", false);
+  add_axis(keys, "context", "context: sequence", false);
+  add_axis(keys, "context_usp_ulysses", "context_usp_ulysses: sequence, by heads", false);
+  add_axis(keys, "context_autoregressive", "context_autoregressive: cached sequence", false);
+  add_axis(keys, "sequence", "sequence", false);
+  add_axis(keys, "tensor_sequence", "tensor_sequence: norms over the sequence", false);
+  add_axis(keys, "pipeline", "stage: layers", false);
+  add_axis(keys, "autoregressive", "autoregressive: decoding", false);
+  add_axis(keys, "diloco", "diloco: replicas synchronised now and then", false);
+  const std::vector<KeyDeclaration> more = {
+      integer_key("num_slices", -1, at_least_or(1, -1), "slices of the machine; -1: 1"),
+      text_key("custom_mesh_and_rule", "",
+               "a file of configs/mesh, or a path: replaces mesh axes, rules and data sharding"),
+      text_list_key("mesh_axes", {}, "mesh axes, slowest first"),
+      structure_key("logical_axis_rules", nlohmann::json::array(),
+                    "[logical dim, mesh axes] in order; a dim's rules replace those of the file below"),
+      boolean_key("override_logical_axis_rules", false,
+                  "logical_axis_rules of a model file or the command line replace all rules below"),
+      structure_key("data_sharding", nlohmann::json::array(),
+                    "mesh axes over which the input batch is split"),
+      text_list_key("input_data_sharding_logical_axes",
+                    {"activation_embed_and_logits_batch", "activation_norm_length"},
+                    "logical dims of the input batch"),
+      inert(text_key("context_sharding", "context", "axis of the sequence; the rules say it here")),
+      inert(text_key("ulysses_context_sharding", "context_usp_ulysses", "axis of the sequence by heads")),
+      planned(text_key("custom_mesh_and_rule_for_eval", "", "another layout for evaluation")),
+      planned(structure_key("logical_axis_rules_for_eval", nlohmann::json::array(),
+                            "other rules for evaluation")),
+      planned(boolean_key("shard_optimizer_over_data", false, "split optimizer state over data too")),
+      planned(
+          boolean_key("dense_fsdp_use_two_stage_all_gather", false, "gather dense weights in two stages")),
+      inert(choice_key("shard_mode", "auto", one_of({"auto", "explicit"}),
+                       "the layout is the same; `explicit` will make implied reshards errors")),
+      inert(float_key("sharding_tolerance", 0.02, at_least(0),
+                      "share of weights that may stay whole in the reference")),
+      planned(integer_key("num_layers_per_pipeline_stage", 1, at_least(1), "layers of a stage")),
+      planned(integer_key("num_pipeline_repeats", -1, at_least_or(1, -1), "times a microbatch goes round")),
+      planned(integer_key("pipeline_parallel_layers", -1, at_least_or(1, -1), "layers in the pipeline")),
+      planned(
+          integer_key("num_pipeline_microbatches", -1, at_least_or(1, -1), "microbatches of the pipeline")),
+      planned(boolean_key("pipeline_delay_activation_forwarding", false, "overlap sends of the pipeline")),
+      planned(boolean_key("pipeline_fsdp_ag_once", false, "gather weights once for all microbatches")),
+      planned(boolean_key("pipeline_fsdp_ag_per_repeat", false, "gather weights once for a round")),
+      inert(boolean_key("scan_pipeline_iterations", true, "how the reference compiles the pipeline")),
+      inert(boolean_key("scan_pipeline_repeats", false, "how the reference compiles the pipeline")),
+      inert(boolean_key("scan_layers_per_stage", false, "how the reference compiles the pipeline")),
+      inert(boolean_key("set_remat_policy_on_pipeline_iterations", true,
+                        "how the reference compiles the pipeline")),
+      inert(boolean_key("set_remat_policy_on_layers_per_stage", false,
+                        "how the reference compiles the pipeline")),
+      inert(boolean_key("context_parallel_load_balance", true, "only with context parallelism")),
+      inert(text_key("context_parallel_strategy", "all_gather", "only with context parallelism")),
+      inert(text_key("context_parallel_reorder_strategy", "auto", "only with context parallelism")),
+      planned(boolean_key("enable_diloco", false, "replicas synchronised now and then")),
+      inert(integer_key("diloco_sync_period", 36, at_least(1), "only with enable_diloco")),
+      inert(float_key("diloco_outer_lr", 0.3, at_least(0), "only with enable_diloco")),
+      inert(float_key("diloco_outer_momentum", 0.9, at_least(0), "only with enable_diloco")),
+      planned(boolean_key("enable_streaming_diloco", false, "fragments synchronised in turn")),
+      inert(
+          optional(integer_key("num_diloco_fragments", 0, at_least(1), "only with enable_streaming_diloco"))),
+      inert(boolean_key("use_sequential_layers", false, "only with enable_streaming_diloco")),
+      inert(integer_key("num_communication_overlapping_steps", 0, at_least(0),
+                        "only with enable_streaming_diloco")),
+      inert(float_key("communication_overlapping_alpha", 0.0, any_number(),
+                      "only with enable_streaming_diloco")),
+  };
+  keys.insert(keys.end(), more.begin(), more.end());
+  return keys;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,67 @@
+// Keys that say what a run is, what it is made of, and where its outputs go.
+#include "config/declaration.h"
+
+namespace switchyard {
+
+std::vector<KeyDeclaration> run_keys() {
+  return {
+      text_key("run_name", "", "name of the run and of its output folder; empty: <model>_<time>"),
+      text_key(
+          "base_output_directory", "",
+          "folder of all runs; empty: ./switchyard_output; a gs:// folder means a local one of that name"),
+      text_key("model_name", "default", "a file of configs/models, whose keys are taken; default: none"),
+      boolean_key("override_model_config", false,
+                  "let the command line change keys that model_name's file sets"),
+      boolean_key("log_config", false,
+                  "print every key, its value and its source at start (the reference's default is true)"),
+      integer_key("ranks", 1, at_least(1), "number of ranks: threads of one process"),
+      choice_key("compat", "none", one_of({"none", "maxtext"}),
+                 "maxtext: follow the numerical quirks of MaxText, to reproduce its runs"),
+      float_key("collective_timeout_seconds", 300.0, more_than(0),
+                "how long a rank waits for the others in a collective"),
+      text_key("metrics_file", "",
+               "file that gets one JSON object a step; empty: metrics.jsonl in the run's folder"),
+      boolean_key("enable_tensorboard", true, "write TensorBoard event files to the run's folder"),
+      text_key("load_parameters_path", "",
+               "folder with the weights to start from (Hugging Face safetensors)"),
+      planned(text_key("load_full_state_path", "", "checkpoint to go on from, with optimizer state")),
+      planned(
+          boolean_key("enable_checkpointing", false,
+                      "write checkpoints (the reference's default is true; here they are not written yet)")),
+      inert(integer_key("checkpoint_period", 10000, at_least(1),
+                        "steps between checkpoints; no effect while "
+                        "enable_checkpointing is false")),
+      inert(boolean_key("async_checkpointing", true,
+                        "write checkpoints in the background; no effect while "
+                        "enable_checkpointing is false")),
+      inert(boolean_key("save_checkpoint_on_start", true, "no effect while enable_checkpointing is false")),
+      inert(boolean_key("save_checkpoint_on_completion", true,
+                        "no effect while enable_checkpointing is false")),
+      inert(optional(integer_key("max_num_checkpoints_to_keep", 0, at_least(1),
+                                 "no effect while enable_checkpointing is false"))),
+      planned(text_key("lora_input_adapters_path", "", "LoRA adapter to start from")),
+      planned(text_key("hf_lora_adapter_path", "", "Hugging Face LoRA adapter to start from")),
+      planned(text_key("model_call_mode", "", "train when empty, or inference")),
+      planned(text_key("prompt", "I love to", "text that generation goes on from")),
+      planned(integer_key("max_prefill_predict_length", 64, at_least(1), "longest prompt, in tokens")),
+      planned(choice_key("decode_sampling_strategy", "greedy",
+                         one_of({"greedy", "weighted", "nucleus", "topk", "composite"}),
+                         "how generation picks a token")),
+      planned(
+          float_key("decode_sampling_nucleus_p", -1, any_number(), "probability mass of nucleus sampling")),
+      planned(integer_key("decode_sampling_top_k", 0, at_least(0), "number of tokens of top-k sampling")),
+      planned(float_key("decode_sampling_temperature", 1.0, at_least(0), "temperature of sampling")),
+      planned(text_key("autoregressive_decode_assert", "", "text that generation must give")),
+      planned(boolean_key("return_log_prob", false, "give log probabilities with generated tokens")),
+      planned(boolean_key("use_chunked_prefill", false, "prefill in chunks")),
+      inert(integer_key("prefill_chunk_size", 256, at_least(1), "only with use_chunked_prefill")),
+      planned(boolean_key("enable_prefix_caching", false, "share the caches of common prefixes")),
+      planned(boolean_key("use_multimodal", false, "vision and other encoders")),
+      planned(boolean_key("use_audio", false, "audio encoder")),
+      planned(text_key("compiled_trainstep_file", "", "a step compiled ahead of time")),
+      planned(text_key("compile_topology", "", "topology to compile for; `plan` will answer this")),
+      planned(integer_key("compile_topology_num_slices", -1, at_least_or(1, -1), "slices of that topology")),
+  };
+}
+
+}  // namespace switchyard

@@ -1,0 +1,88 @@
+// Steps, optimizer, schedule, loss, evaluation.
+#include "config/declaration.h"
+
+namespace switchyard {
+namespace {
+
+std::vector<KeyDeclaration> optimizer_keys() {
+  return {
+      choice_key("opt_type", "adamw", one_of({"adamw", "adam_pax", "sgd"}, {"muon"}), "optimizer"),
+      float_key("adam_b1", 0.9, between(0, 1), "decay of the first moment"),
+      float_key("adam_b2", 0.95, between(0, 1), "decay of the second moment"),
+      float_key("adam_eps", 1e-8, at_least(0), "added to the root of the second moment"),
+      float_key("adam_eps_root", 0.0, at_least(0), "added under that root"),
+      float_key("adam_weight_decay", 0.1, at_least(0), "weight decay, times the learning rate"),
+      text_list_key("weight_decay_exclude", {},
+                    "patterns of parameter names that do not decay, such as *norm*"),
+      planned(text_list_key("adamw_mask", {}, "the reference's form of weight_decay_exclude")),
+      choice_key("mu_dtype", "", one_of({"", "float32", "bfloat16"}),
+                 "type of the moments; empty: weight_dtype"),
+      choice_key("grad_dtype", "float32", one_of({"float32", "bfloat16"}), "type of gradients"),
+      float_key("gradient_clipping_threshold", 1.0, at_least(0),
+                "largest global norm of the gradient; 0: no limit"),
+      integer_key("gradient_accumulation_steps", 1, at_least(1), "batches whose gradients make one step"),
+      planned(float_key("muon_beta", 0.95, between(0, 1), "momentum of muon")),
+      planned(float_key("muon_weight_decay", 0.0, at_least(0), "weight decay of muon")),
+      planned(optional(float_key("muon_consistent_rms", 0.0, at_least(0), "scale of muon's update"))),
+      planned(text_list_key("trainable_parameters_mask", {}, "patterns of the parameters that are trained")),
+      planned(boolean_key("skip_step_on_spikes", false, "skip a step whose loss or gradient jumps")),
+      inert(integer_key("skip_step_interval", 128, at_least(1), "only with skip_step_on_spikes")),
+      inert(float_key("skip_step_scaling_factor", 6.0, at_least(0), "only with skip_step_on_spikes")),
+  };
+}
+
+std::vector<KeyDeclaration> schedule_keys() {
+  return {
+      float_key("learning_rate", 3e-5, at_least(0), "highest learning rate"),
+      choice_key("lr_schedule_type", "cosine", one_of({"cosine", "wsd"}),
+                 "warm-up, then cosine, or plateau and decay"),
+      float_key("learning_rate_final_fraction", 0.1, at_least(0), "last learning rate over the highest"),
+      float_key("warmup_steps_fraction", 0.1, between(0, 1), "share of the schedule that warms up"),
+      integer_key("learning_rate_schedule_steps", -1, at_least_or(0, -1),
+                  "length of the schedule; -1: steps"),
+      float_key("wsd_decay_steps_fraction", 0.1, between(0, 1), "wsd: share of the schedule that decays"),
+      choice_key("wsd_decay_style", "linear", one_of({"linear", "cosine"}), "wsd: form of the decay"),
+  };
+}
+
+}  // namespace
+
+std::vector<KeyDeclaration> train_keys() {
+  std::vector<KeyDeclaration> keys = {
+      integer_key("steps", 150001, at_least_or(0, -1), "training steps; -1: learning_rate_schedule_steps"),
+      float_key("per_device_batch_size", 12.0, more_than(0),
+                "sequences per rank and step; a fraction where times ranks is whole"),
+      integer_key("max_target_length", 2048, at_least(1), "tokens of a sequence"),
+      float_key("z_loss_multiplier", 0.0, at_least(0), "weight of the square of log Z"),
+      integer_key("num_vocab_tiling", 1, at_least(1), "parts of the vocabulary in the loss"),
+      inert(boolean_key("vocab_tiling_ag_once", false, "a schedule of the reference's loss")),
+      inert(boolean_key("cast_logits_to_fp32", true, "our loss is always in float32")),
+      inert(boolean_key("logits_dot_in_fp32", false, "our logits are always summed in float32")),
+      inert(boolean_key("use_iota_embed", false, "another form of the same embedding")),
+      integer_key("eval_interval", -1, at_least_or(1, -1), "steps between evaluations; -1: none"),
+      integer_key("eval_steps", -1, at_least_or(1, -1), "batches of an evaluation; -1: all"),
+      planned(integer_key("eval_start_step", 0, at_least(0), "first step that is evaluated")),
+      planned(float_key("eval_per_device_batch_size", 0.0, at_least(0),
+                        "sequences per rank in evaluation; 0: as in training")),
+      planned(float_key("target_eval_loss", 0.0, at_least(0), "stop when evaluation is below; 0: never")),
+      boolean_key("abort_on_nan_loss", true, "stop when the loss is not a number"),
+      boolean_key("abort_on_inf_loss", true, "stop when the loss is infinite"),
+      inert(integer_key("log_period", 100, at_least(1), "metrics are written every step here")),
+      inert(integer_key("record_internal_nn_metrics", 0, at_least(0),
+                        "router statistics are always measured here")),
+      planned(integer_key("reuse_example_batch", 0, at_least(0), "train on one batch again and again")),
+      planned(boolean_key("enable_rampup_batch_size", false, "a batch that grows during training")),
+      inert(
+          float_key("per_device_batch_size_start", 4.0, more_than(0), "only with enable_rampup_batch_size")),
+      inert(float_key("per_device_batch_size_increment", 2.0, more_than(0),
+                      "only with enable_rampup_batch_size")),
+      inert(integer_key("global_rampup_samples", 500, at_least(1), "only with enable_rampup_batch_size")),
+      planned(boolean_key("use_dpo", false, "preference optimisation")),
+      planned(boolean_key("use_sft", false, "supervised fine-tuning")),
+      inert(boolean_key("sft_train_on_completion_only", false, "only with use_sft")),
+  };
+  for (auto&& more : {optimizer_keys(), schedule_keys()}) keys.insert(keys.end(), more.begin(), more.end());
+  return keys;
+}
+
+}  // namespace switchyard
