@@ -104,7 +104,9 @@ constexpr const char* kFallback = nullptr;  // in place of an implementation's n
 
 }  // namespace
 
-std::string_view name_of(Isa isa) { return kIsaNames[static_cast<std::size_t>(isa)]; }
+std::string_view name_of(Isa isa) {
+  return kIsaNames[static_cast<std::size_t>(isa)];
+}
 
 Isa machine_isa() {
   static const Isa isa = detect_isa();
@@ -122,7 +124,9 @@ ScopedIsa::ScopedIsa(Isa isa) : previous_(isa_override) {
   isa_override = static_cast<int>(isa);
 }
 
-ScopedIsa::~ScopedIsa() { isa_override = previous_; }
+ScopedIsa::~ScopedIsa() {
+  isa_override = previous_;
+}
 
 std::vector<Fallback> fallbacks_taken() {
   std::vector<std::pair<std::string, std::string>> found;
@@ -140,9 +144,12 @@ namespace dispatch_detail {
 
 const char* missing(Isa isa) {
   switch (isa) {
-    case Isa::amx: return "amx is not in this machine or is capped by SWITCHYARD_ISA";
-    case Isa::avx512: return "avx512 is not in this machine or is capped by SWITCHYARD_ISA";
-    default: return "avx2 is not in this machine or is capped by SWITCHYARD_ISA";
+    case Isa::amx:
+      return "amx is not in this machine or is capped by SWITCHYARD_ISA";
+    case Isa::avx512:
+      return "avx512 is not in this machine or is capped by SWITCHYARD_ISA";
+    default:
+      return "avx2 is not in this machine or is capped by SWITCHYARD_ISA";
   }
 }
 

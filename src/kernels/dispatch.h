@@ -1,8 +1,9 @@
 // Choice of a kernel's implementation.
 //
-// An op lists its implementations from best to `ref`; the first that the machine, the instruction set cap and the
-// shape allow runs. A refusal carries a reason. SWITCHYARD_ISA=ref|avx2|avx512|amx caps the instruction sets, and
-// SWITCHYARD_VERBOSE=dispatch prints each distinct refusal once to stderr. All functions are thread safe.
+// An op lists its implementations from best to `ref`; the first that the machine, the instruction set cap and
+// the shape allow runs. A refusal carries a reason. SWITCHYARD_ISA=ref|avx2|avx512|amx caps the instruction
+// sets, and SWITCHYARD_VERBOSE=dispatch prints each distinct refusal once to stderr. All functions are thread
+// safe.
 #pragma once
 
 #include <cstddef>
@@ -73,7 +74,8 @@ Run* choose(const char* op, const Implementation<Run, Shape> (&list)[count], con
                          : candidate.refuse  ? candidate.refuse(shape)
                                              : nullptr;
     if (reason == nullptr) {
-      if (first_reason != nullptr && candidate.isa == Isa::ref) dispatch_detail::note_fallback(op, first_reason);
+      if (first_reason != nullptr && candidate.isa == Isa::ref)
+        dispatch_detail::note_fallback(op, first_reason);
       return candidate.run;
     }
     if (first_reason == nullptr) first_reason = reason;

@@ -12,10 +12,13 @@ namespace switchyard {
 namespace {
 
 #if defined(__x86_64__)
-#define SWITCHYARD_IMPLEMENTATIONS(op) \
-  {"avx512", Isa::avx512, cpu::op##_avx512}, {"avx2", Isa::avx2, cpu::op##_avx2}, {"ref", Isa::ref, ref::op}
+#define SWITCHYARD_IMPLEMENTATIONS(op)                                              \
+  {"avx512", Isa::avx512, cpu::op##_avx512}, {"avx2", Isa::avx2, cpu::op##_avx2}, { \
+    "ref", Isa::ref, ref::op                                                        \
+  }
 #else
-#define SWITCHYARD_IMPLEMENTATIONS(op) {"ref", Isa::ref, ref::op}
+#define SWITCHYARD_IMPLEMENTATIONS(op) \
+  { "ref", Isa::ref, ref::op }
 #endif
 
 using FlatList = Implementation<FlatKernel, FlatProblem>;
@@ -23,7 +26,8 @@ constexpr FlatList kAdd[] = {SWITCHYARD_IMPLEMENTATIONS(add)};
 constexpr FlatList kScale[] = {SWITCHYARD_IMPLEMENTATIONS(scale)};
 constexpr FlatList kMultiply[] = {SWITCHYARD_IMPLEMENTATIONS(multiply)};
 constexpr FlatList kConvert[] = {SWITCHYARD_IMPLEMENTATIONS(convert)};
-constexpr Implementation<SumOfSquaresKernel, DType> kSumOfSquares[] = {SWITCHYARD_IMPLEMENTATIONS(sum_of_squares)};
+constexpr Implementation<SumOfSquaresKernel, DType> kSumOfSquares[] = {
+    SWITCHYARD_IMPLEMENTATIONS(sum_of_squares)};
 constexpr Implementation<SwigluKernel, SwigluProblem> kSwiglu[] = {SWITCHYARD_IMPLEMENTATIONS(swiglu)};
 constexpr Implementation<SwigluKernel, SwigluProblem> kSwigluBackward[] = {
     SWITCHYARD_IMPLEMENTATIONS(swiglu_backward)};
@@ -32,13 +36,14 @@ constexpr Implementation<SwigluKernel, SwigluProblem> kSwigluBackward[] = {
 constexpr std::int64_t kGrain = 65536;  // elements a piece: long against handing it out
 
 void run(ThreadPool& pool, const char* op, const auto& list, const FlatProblem& problem, std::int64_t n) {
-  CHECK(is_float(problem.dtype) && is_float(problem.out_dtype), "{} of {} into {}", op, name_of(problem.dtype),
-        name_of(problem.out_dtype));
+  CHECK(is_float(problem.dtype) && is_float(problem.out_dtype), "{} of {} into {}", op,
+        name_of(problem.dtype), name_of(problem.out_dtype));
   FlatKernel* const kernel = choose(op, list, problem);
   pool.for_range(n, kGrain, [&](std::int64_t begin, std::int64_t end) { kernel(problem, begin, end); });
 }
 
-void run(ThreadPool& pool, const char* op, const auto& list, const SwigluProblem& problem, std::int64_t rows) {
+void run(ThreadPool& pool, const char* op, const auto& list, const SwigluProblem& problem,
+         std::int64_t rows) {
   CHECK(is_float(problem.dtype), "{} of {}", op, name_of(problem.dtype));
   SwigluKernel* const kernel = choose(op, list, problem);
   const std::int64_t grain = std::max<std::int64_t>(1, kGrain / 4 / std::max<std::int64_t>(1, problem.cols));
@@ -85,22 +90,30 @@ double sum_of_squares(ThreadPool& pool, DType dtype, const void* x, std::int64_t
   return total;
 }
 
-void swiglu(ThreadPool& pool, DType dtype, const void* gate, const void* up, const float* w, std::int64_t rows,
-            std::int64_t cols, void* h) {
-  run(pool, "swiglu", kSwiglu, SwigluProblem{.dtype = dtype, .gate = gate, .up = up, .w = w, .cols = cols, .h = h},
-      rows);
+void swiglu(ThreadPool& pool, DType dtype, const void* gate, const void* up, const float* w,
+            std::int64_t rows, std::int64_t cols, void* h) {
+  run(pool, "swiglu", kSwiglu,
+      SwigluProblem{.dtype = dtype, .gate = gate, .up = up, .w = w, .cols = cols, .h = h}, rows);
 }
 
-void swiglu_backward(ThreadPool& pool, DType dtype, const void* gate, const void* up, const float* w, const void* dh,
-                     std::int64_t rows, std::int64_t cols, void* dgate, void* dup, float* dw) {
+void swiglu_backward(ThreadPool& pool, DType dtype, const void* gate, const void* up, const float* w,
+                     const void* dh, std::int64_t rows, std::int64_t cols, void* dgate, void* dup,
+                     float* dw) {
   run(pool, "swiglu_backward", kSwigluBackward,
-      SwigluProblem{.dtype = dtype, .gate = gate, .up = up, .w = w, .cols = cols, .dh = dh, .dgate = dgate,
-                    .dup = dup, .dw = w == nullptr ? nullptr : dw},
+      SwigluProblem{.dtype = dtype,
+                    .gate = gate,
+                    .up = up,
+                    .w = w,
+                    .cols = cols,
+                    .dh = dh,
+                    .dgate = dgate,
+                    .dup = dup,
+                    .dw = w == nullptr ? nullptr : dw},
       rows);
 }
 
-void transpose_blocks(ThreadPool& pool, std::int64_t element_bytes, const void* x, std::int64_t a, std::int64_t b,
-                      std::int64_t c, std::int64_t d, void* out) {
+void transpose_blocks(ThreadPool& pool, std::int64_t element_bytes, const void* x, std::int64_t a,
+                      std::int64_t b, std::int64_t c, std::int64_t d, void* out) {
   const std::int64_t bytes = d * element_bytes;
   if (a * b * c * bytes == 0) return;
   const auto* from = static_cast<const std::byte*>(x);
@@ -111,7 +124,8 @@ void transpose_blocks(ThreadPool& pool, std::int64_t element_bytes, const void* 
     for (std::int64_t row = begin; row < end; ++row) {
       const std::int64_t i = row / c, k = row % c;
       for (std::int64_t j = 0; j < b; ++j) {
-        std::memcpy(to + (row * b + j) * bytes, from + ((i * b + j) * c + k) * bytes, static_cast<std::size_t>(bytes));
+        std::memcpy(to + (row * b + j) * bytes, from + ((i * b + j) * c + k) * bytes,
+                    static_cast<std::size_t>(bytes));
       }
     }
   });

@@ -1,5 +1,5 @@
-// The pieces of work behind elementwise.h, shared by the scalar reference and the vector kernels. Ranges are element
-// or row indices [begin, end).
+// The pieces of work behind elementwise.h, shared by the scalar reference and the vector kernels. Ranges are
+// element or row indices [begin, end).
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,9 @@ struct FlatProblem {
 };
 using FlatKernel = void(const FlatProblem& problem, std::int64_t begin, std::int64_t end);
 
-// Sum of squares of elements [begin, end) of a, as eight interleaved sums (element begin + i belongs to sum i mod 8)
-// added in order: the same bits on every instruction set, because squares of floats are exact in double.
+// Sum of squares of elements [begin, end) of a, as eight interleaved sums (element begin + i belongs to sum i
+// mod 8) added in order: the same bits on every instruction set, because squares of floats are exact in
+// double.
 using SumOfSquaresKernel = double(DType dtype, const void* a, std::int64_t begin, std::int64_t end);
 
 struct SwigluProblem {

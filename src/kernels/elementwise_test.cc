@@ -55,9 +55,15 @@ TEST(Elementwise, FlatOperationsAreExactOnEveryIsa) {
 TEST(Elementwise, ConversionRoundsLikeTheScalarTypeForAwkwardBits) {
   ThreadPool pool(1);
   std::mt19937 generator(3);
-  std::vector<float> x = {0.0f, -0.0f, 1e-40f, 3.4e38f, std::numeric_limits<float>::infinity(),
-                          std::numeric_limits<float>::quiet_NaN(), std::bit_cast<float>(0x7f800001u),
-                          std::bit_cast<float>(0xffffffffu), std::bit_cast<float>(0x3f808000u),
+  std::vector<float> x = {0.0f,
+                          -0.0f,
+                          1e-40f,
+                          3.4e38f,
+                          std::numeric_limits<float>::infinity(),
+                          std::numeric_limits<float>::quiet_NaN(),
+                          std::bit_cast<float>(0x7f800001u),
+                          std::bit_cast<float>(0xffffffffu),
+                          std::bit_cast<float>(0x3f808000u),
                           std::bit_cast<float>(0x3f818000u)};
   for (int i = 0; i < 1000; ++i) x.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(generator())));
   const auto n = static_cast<std::int64_t>(x.size());
@@ -105,7 +111,8 @@ Swiglu run_swiglu(DType dtype, std::int64_t rows, std::int64_t cols, bool weight
   const Array gate = Array::normal(dtype, rows * cols, 1, 4.0f), up = Array::normal(dtype, rows * cols, 2);
   const Array dh = Array::normal(dtype, rows * cols, 3);
   Array w = Array::normal(DType::f32, rows, 4);
-  Swiglu r{Array(dtype, rows * cols), Array(dtype, rows * cols), Array(dtype, rows * cols), Array(DType::f32, rows)};
+  Swiglu r{Array(dtype, rows * cols), Array(dtype, rows * cols), Array(dtype, rows * cols),
+           Array(DType::f32, rows)};
   swiglu(pool, dtype, gate.data(), up.data(), weighted ? w.floats() : nullptr, rows, cols, r.h.data());
   if (!weighted) std::fill_n(r.dw.floats(), rows, 0.0f);
   swiglu_backward(pool, dtype, gate.data(), up.data(), weighted ? w.floats() : nullptr, dh.data(), rows, cols,
@@ -116,7 +123,8 @@ Swiglu run_swiglu(DType dtype, std::int64_t rows, std::int64_t cols, bool weight
 TEST(Swiglu, EveryIsaIsNearRefAndTheSameForAnyNumberOfThreads) {
   for (const DType dtype : kDTypes) {
     const float relative = dtype == DType::f32 ? 1e-5f : 8e-3f;
-    for (const auto& [rows, cols] : {std::pair<std::int64_t, std::int64_t>{0, 5}, {3, 0}, {1, 1}, {5, 33}, {400, 100}}) {
+    for (const auto& [rows, cols] :
+         {std::pair<std::int64_t, std::int64_t>{0, 5}, {3, 0}, {1, 1}, {5, 33}, {400, 100}}) {
       for (const bool weighted : {false, true}) {
         Swiglu expected = [&, r = rows, c = cols] {
           const ScopedIsa cap(Isa::ref);
@@ -140,7 +148,8 @@ TEST(Swiglu, EveryIsaIsNearRefAndTheSameForAnyNumberOfThreads) {
 
 TEST(Swiglu, ExtremeGatesStayFinite) {
   ThreadPool pool(1);
-  const float gate[] = {-1e30f, -200.0f, -89.0f, 89.0f, 200.0f, 1e30f}, up[] = {1, 1, 1, 1, 1, 1}, dh[] = {1, 1, 1, 1, 1, 1};
+  const float gate[] = {-1e30f, -200.0f, -89.0f, 89.0f, 200.0f, 1e30f}, up[] = {1, 1, 1, 1, 1, 1},
+              dh[] = {1, 1, 1, 1, 1, 1};
   for (const Isa isa : every_isa()) {
     const ScopedIsa cap(isa);
     float h[6], dgate[6], dup[6];
@@ -164,7 +173,8 @@ TEST(Swiglu, RefGradientEqualsFiniteDifference) {
     const float u = 1.3f, w = 0.8f, dh = 1.0f, step = 1e-3f;
     float dgate = 0, dup = 0, dw = 0;
     swiglu_backward(pool, DType::f32, &g, &u, &w, &dh, 1, 1, &dgate, &dup, &dw);
-    const double gd = static_cast<double>(g), ud = static_cast<double>(u), wd = static_cast<double>(w), s = static_cast<double>(step);
+    const double gd = static_cast<double>(g), ud = static_cast<double>(u), wd = static_cast<double>(w),
+                 s = static_cast<double>(step);
     EXPECT_NEAR(dgate, (h(gd + s, ud, wd) - h(gd - s, ud, wd)) / (2 * s), 1e-5);
     EXPECT_NEAR(dup, h(gd, 1, wd), 1e-5);
     EXPECT_NEAR(dw, h(gd, ud, 1), 1e-5);
@@ -172,7 +182,8 @@ TEST(Swiglu, RefGradientEqualsFiniteDifference) {
 }
 
 TEST(TransposeBlocks, SwapsTheMiddleDims) {
-  for (const auto& dims : {std::array<std::int64_t, 4>{2, 3, 4, 5}, {1, 1, 1, 1}, {3, 1, 7, 2}, {0, 2, 2, 2}, {2, 40, 30, 16}}) {
+  for (const auto& dims :
+       {std::array<std::int64_t, 4>{2, 3, 4, 5}, {1, 1, 1, 1}, {3, 1, 7, 2}, {0, 2, 2, 2}, {2, 40, 30, 16}}) {
     const auto [a, b, c, d] = dims;
     const std::int64_t n = a * b * c * d;
     std::vector<std::int32_t> x(static_cast<std::size_t>(n)), out(x.size(), -1);

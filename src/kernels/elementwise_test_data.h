@@ -1,5 +1,5 @@
-// Test data for the kernel tests: small integers, exact in bf16 and summed exactly in fp32, and outputs that start as
-// NaN between guard bytes.
+// Test data for the kernel tests: small integers, exact in bf16 and summed exactly in fp32, and outputs that
+// start as NaN between guard bytes.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -27,7 +27,9 @@ inline std::vector<Isa> every_isa() {
 class Array {
  public:
   Array(DType dtype, std::int64_t count)
-      : dtype_(dtype), count_(count), bytes_(2 * kGuard + static_cast<std::size_t>(count) * size_of(dtype), 0xa5) {
+      : dtype_(dtype),
+        count_(count),
+        bytes_(2 * kGuard + static_cast<std::size_t>(count) * size_of(dtype), 0xa5) {
     for (std::int64_t i = 0; i < count; ++i) set(i, std::numeric_limits<float>::quiet_NaN());
   }
 
@@ -89,19 +91,22 @@ inline ::testing::AssertionResult same(const Array& found, const Array& expected
   if (found.size() != expected.size()) return ::testing::AssertionFailure() << "sizes differ";
   for (std::int64_t i = 0; i < found.size(); ++i) {
     if (!(found.at(i) == expected.at(i))) {
-      return ::testing::AssertionFailure() << "element " << i << " is " << found.at(i) << ", not " << expected.at(i);
+      return ::testing::AssertionFailure()
+             << "element " << i << " is " << found.at(i) << ", not " << expected.at(i);
     }
   }
   return ::testing::AssertionSuccess();
 }
 
 // |found - expected| <= relative·|expected| + absolute everywhere, no NaN, and intact guards.
-inline ::testing::AssertionResult near(const Array& found, const Array& expected, float relative, float absolute) {
+inline ::testing::AssertionResult near(const Array& found, const Array& expected, float relative,
+                                       float absolute) {
   if (!found.guards_intact()) return ::testing::AssertionFailure() << "wrote outside its output";
   if (found.size() != expected.size()) return ::testing::AssertionFailure() << "sizes differ";
   for (std::int64_t i = 0; i < found.size(); ++i) {
     if (!(std::abs(found.at(i) - expected.at(i)) <= relative * std::abs(expected.at(i)) + absolute)) {
-      return ::testing::AssertionFailure() << "element " << i << " is " << found.at(i) << ", not " << expected.at(i);
+      return ::testing::AssertionFailure()
+             << "element " << i << " is " << found.at(i) << ", not " << expected.at(i);
     }
   }
   return ::testing::AssertionSuccess();

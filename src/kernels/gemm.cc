@@ -27,7 +27,9 @@ struct Task {
   GemmBlock block;
 };
 
-std::int64_t blocks(std::int64_t size, std::int64_t block) { return (size + block - 1) / block; }
+std::int64_t blocks(std::int64_t size, std::int64_t block) {
+  return (size + block - 1) / block;
+}
 
 std::int64_t count_blocks(std::span<const GemmProblem> problems, std::int64_t rows, std::int64_t columns) {
   std::int64_t count = 0;
@@ -35,8 +37,9 @@ std::int64_t count_blocks(std::span<const GemmProblem> problems, std::int64_t ro
   return count;
 }
 
-// Each block packs its operands once: a packed element is used 512 times in the largest block. Smaller blocks only
-// where the threads would not have enough of them to share out evenly. Values do not depend on the block size.
+// Each block packs its operands once: a packed element is used 512 times in the largest block. Smaller blocks
+// only where the threads would not have enough of them to share out evenly. Values do not depend on the block
+// size.
 std::vector<Task> cut(std::span<const GemmProblem> problems, int threads) {
   constexpr std::int64_t kLargest = 512, kSmallest = 64;
   std::int64_t rows = kLargest, columns = kLargest;
@@ -79,16 +82,25 @@ void run_gemms(ThreadPool& pool, const char* op, std::span<const GemmProblem> pr
 }
 
 void gemm(ThreadPool& pool, const GemmArgs& args) {
-  CHECK(args.batch >= 0 && args.m >= 0 && args.n >= 0 && args.k >= 0, "batch {}, m {}, n {}, k {}", args.batch, args.m,
-        args.n, args.k);
+  CHECK(args.batch >= 0 && args.m >= 0 && args.n >= 0 && args.k >= 0, "batch {}, m {}, n {}, k {}",
+        args.batch, args.m, args.n, args.k);
   std::vector<GemmProblem> problems(static_cast<std::size_t>(args.batch));
   for (std::int64_t i = 0; i < args.batch; ++i) {
     GemmProblem& p = problems[static_cast<std::size_t>(i)];
-    p = {.m = args.m, .n = args.n, .k = args.k, .dtype = args.dtype,
-         .a = advance(args.a, args.dtype, i * args.stride_a), .transpose_a = args.transpose_a, .lda = args.lda,
-         .b = advance(args.b, args.dtype, i * args.stride_b), .transpose_b = args.transpose_b, .ldb = args.ldb,
-         .c = const_cast<std::byte*>(advance(args.c, args.c_dtype, i * args.stride_c)), .c_dtype = args.c_dtype,
-         .ldc = args.ldc, .accumulate = args.accumulate};
+    p = {.m = args.m,
+         .n = args.n,
+         .k = args.k,
+         .dtype = args.dtype,
+         .a = advance(args.a, args.dtype, i * args.stride_a),
+         .transpose_a = args.transpose_a,
+         .lda = args.lda,
+         .b = advance(args.b, args.dtype, i * args.stride_b),
+         .transpose_b = args.transpose_b,
+         .ldb = args.ldb,
+         .c = const_cast<std::byte*>(advance(args.c, args.c_dtype, i * args.stride_c)),
+         .c_dtype = args.c_dtype,
+         .ldc = args.ldc,
+         .accumulate = args.accumulate};
   }
   run_gemms(pool, "gemm", problems);
 }

@@ -8,10 +8,10 @@
 
 namespace switchyard {
 
-// C[b] = op(A[b]) · op(B[b]), plus C[b] when `accumulate`. Row-major; leading dimensions and strides in elements.
-// A and B have the same dtype (f32 or bf16); C is f32 or bf16. Sums are fp32, rounded once when stored.
-// Any of batch, m, n, k may be 0: with k = 0, C becomes zero, or stays as it is when `accumulate`.
-// C must not overlap A or B. Bit-identical for any number of threads.
+// C[b] = op(A[b]) · op(B[b]), plus C[b] when `accumulate`. Row-major; leading dimensions and strides in
+// elements. A and B have the same dtype (f32 or bf16); C is f32 or bf16. Sums are fp32, rounded once when
+// stored. Any of batch, m, n, k may be 0: with k = 0, C becomes zero, or stays as it is when `accumulate`. C
+// must not overlap A or B. Bit-identical for any number of threads.
 struct GemmArgs {
   std::int64_t batch = 1;
   std::int64_t m = 0;

@@ -25,13 +25,24 @@ Array run(const Case& c, Isa isa, int threads, bool fractions = false) {
   ThreadPool pool(threads);
   const std::int64_t a_rows = c.transpose_a ? c.k : c.m, a_columns = c.transpose_a ? c.m : c.k;
   const std::int64_t b_rows = c.transpose_b ? c.n : c.k, b_columns = c.transpose_b ? c.k : c.n;
-  GemmArgs args{.batch = c.batch, .m = c.m, .n = c.n, .k = c.k, .dtype = c.dtype, .transpose_a = c.transpose_a,
-                .lda = a_columns + c.padding, .stride_a = a_rows * (a_columns + c.padding),
-                .transpose_b = c.transpose_b, .ldb = b_columns + c.padding,
-                .stride_b = b_rows * (b_columns + c.padding), .c_dtype = c.c_dtype, .ldc = c.n + c.padding,
-                .stride_c = c.m * (c.n + c.padding), .accumulate = c.accumulate};
-  const auto make = fractions ? [](DType d, std::int64_t n, std::uint32_t s) { return Array::normal(d, n, s); }
-                              : [](DType d, std::int64_t n, std::uint32_t s) { return Array::integers(d, n, s); };
+  GemmArgs args{.batch = c.batch,
+                .m = c.m,
+                .n = c.n,
+                .k = c.k,
+                .dtype = c.dtype,
+                .transpose_a = c.transpose_a,
+                .lda = a_columns + c.padding,
+                .stride_a = a_rows * (a_columns + c.padding),
+                .transpose_b = c.transpose_b,
+                .ldb = b_columns + c.padding,
+                .stride_b = b_rows * (b_columns + c.padding),
+                .c_dtype = c.c_dtype,
+                .ldc = c.n + c.padding,
+                .stride_c = c.m * (c.n + c.padding),
+                .accumulate = c.accumulate};
+  const auto make = fractions
+                        ? [](DType d, std::int64_t n, std::uint32_t s) { return Array::normal(d, n, s); }
+                        : [](DType d, std::int64_t n, std::uint32_t s) { return Array::integers(d, n, s); };
   const Array a = make(c.dtype, c.batch * args.stride_a, 1), b = make(c.dtype, c.batch * args.stride_b, 2);
   Array out(c.c_dtype, c.batch * args.stride_c);
   if (c.accumulate) out = make(c.c_dtype, out.size(), 3);
@@ -46,8 +57,9 @@ Array run(const Case& c, Isa isa, int threads, bool fractions = false) {
 }
 
 std::string describe(const Case& c, Isa isa) {
-  return fmt::format("{} {}x{}x{}x{} transposed {} {} accumulate {} {} into {}", name_of(isa), c.batch, c.m, c.n, c.k,
-                     c.transpose_a, c.transpose_b, c.accumulate, name_of(c.dtype), name_of(c.c_dtype));
+  return fmt::format("{} {}x{}x{}x{} transposed {} {} accumulate {} {} into {}", name_of(isa), c.batch, c.m,
+                     c.n, c.k, c.transpose_a, c.transpose_b, c.accumulate, name_of(c.dtype),
+                     name_of(c.c_dtype));
 }
 
 void expect_ref(const Case& c) {
@@ -62,7 +74,8 @@ TEST(Gemm, RefMultipliesByHand) {
   const ScopedIsa cap(Isa::ref);
   const float a[] = {1, 2, 3, 4, 5, 6}, b[] = {1, 10, 100, 1000, 10000, 100000};
   float c[] = {1, 1, 1, 1};
-  gemm(pool, {.m = 2, .n = 2, .k = 3, .a = a, .lda = 3, .b = b, .ldb = 2, .c = c, .ldc = 2, .accumulate = true});
+  gemm(pool,
+       {.m = 2, .n = 2, .k = 3, .a = a, .lda = 3, .b = b, .ldb = 2, .c = c, .ldc = 2, .accumulate = true});
   EXPECT_EQ(std::vector<float>(c, c + 4), (std::vector<float>{30202, 302011, 60505, 605041}));
 }
 
@@ -70,8 +83,10 @@ TEST(Gemm, EveryIsaEqualsRefOnIntegersOfEveryForm) {
   for (const DType dtype : kDTypes) {
     for (const DType c_dtype : kDTypes) {
       for (int flags = 0; flags < 8; ++flags) {
-        for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{1, 1, 1}, {33, 35, 37}, {12, 32, 64}, {45, 70, 300}}) {
-          expect_ref({1, m, n, k, (flags & 1) != 0, (flags & 2) != 0, (flags & 4) != 0, dtype, c_dtype, flags % 3});
+        for (const auto& [m, n, k] :
+             {std::array<std::int64_t, 3>{1, 1, 1}, {33, 35, 37}, {12, 32, 64}, {45, 70, 300}}) {
+          expect_ref(
+              {1, m, n, k, (flags & 1) != 0, (flags & 2) != 0, (flags & 4) != 0, dtype, c_dtype, flags % 3});
         }
       }
     }
@@ -127,8 +142,17 @@ TEST(Gemm, PropagatesNanAndInfinity) {
       Array a(dtype, 2), b(dtype, 1), c(dtype, 2);
       a.set(1, inf);  // a[0] stays NaN
       b.set(0, 2);
-      gemm(pool, {.m = 2, .n = 1, .k = 1, .dtype = dtype, .a = a.data(), .lda = 1, .b = b.data(), .ldb = 1,
-                  .c = c.data(), .c_dtype = dtype, .ldc = 1});
+      gemm(pool, {.m = 2,
+                  .n = 1,
+                  .k = 1,
+                  .dtype = dtype,
+                  .a = a.data(),
+                  .lda = 1,
+                  .b = b.data(),
+                  .ldb = 1,
+                  .c = c.data(),
+                  .c_dtype = dtype,
+                  .ldc = 1});
       EXPECT_TRUE(std::isnan(c.at(0)));
       EXPECT_EQ(c.at(1), inf);
     }

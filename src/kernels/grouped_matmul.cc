@@ -36,9 +36,18 @@ std::vector<GemmProblem> per_group(std::span<const std::int64_t> group_sizes, co
 void gmm(ThreadPool& pool, DType dtype, const void* lhs, const void* rhs, const void* bias,
          std::span<const std::int64_t> group_sizes, std::int64_t k, std::int64_t n, void* out) {
   const auto problems = per_group(group_sizes, [&](std::int64_t g, std::int64_t row, std::int64_t rows) {
-    return GemmProblem{.m = rows, .n = n, .k = k, .dtype = dtype, .a = advance(lhs, dtype, row * k), .lda = k,
-                       .b = advance(rhs, dtype, g * k * n), .ldb = n, .c = advance(out, dtype, row * n),
-                       .c_dtype = dtype, .ldc = n, .bias = advance(bias, dtype, g * n)};
+    return GemmProblem{.m = rows,
+                       .n = n,
+                       .k = k,
+                       .dtype = dtype,
+                       .a = advance(lhs, dtype, row * k),
+                       .lda = k,
+                       .b = advance(rhs, dtype, g * k * n),
+                       .ldb = n,
+                       .c = advance(out, dtype, row * n),
+                       .c_dtype = dtype,
+                       .ldc = n,
+                       .bias = advance(bias, dtype, g * n)};
   });
   run_gemms(pool, "gmm", problems);
 }
@@ -46,9 +55,18 @@ void gmm(ThreadPool& pool, DType dtype, const void* lhs, const void* rhs, const 
 void gmm_dlhs(ThreadPool& pool, DType dtype, const void* dy, const void* rhs,
               std::span<const std::int64_t> group_sizes, std::int64_t k, std::int64_t n, void* dlhs) {
   const auto problems = per_group(group_sizes, [&](std::int64_t g, std::int64_t row, std::int64_t rows) {
-    return GemmProblem{.m = rows, .n = k, .k = n, .dtype = dtype, .a = advance(dy, dtype, row * n), .lda = n,
-                       .b = advance(rhs, dtype, g * k * n), .transpose_b = true, .ldb = n,
-                       .c = advance(dlhs, dtype, row * k), .c_dtype = dtype, .ldc = k};
+    return GemmProblem{.m = rows,
+                       .n = k,
+                       .k = n,
+                       .dtype = dtype,
+                       .a = advance(dy, dtype, row * n),
+                       .lda = n,
+                       .b = advance(rhs, dtype, g * k * n),
+                       .transpose_b = true,
+                       .ldb = n,
+                       .c = advance(dlhs, dtype, row * k),
+                       .c_dtype = dtype,
+                       .ldc = k};
   });
   run_gemms(pool, "gmm_dlhs", problems);
 }
@@ -57,9 +75,18 @@ void gmm_drhs(ThreadPool& pool, DType dtype, const void* lhs, const void* dy,
               std::span<const std::int64_t> group_sizes, std::int64_t k, std::int64_t n, void* drhs,
               DType drhs_dtype) {
   const auto problems = per_group(group_sizes, [&](std::int64_t g, std::int64_t row, std::int64_t rows) {
-    return GemmProblem{.m = k, .n = n, .k = rows, .dtype = dtype, .a = advance(lhs, dtype, row * k),
-                       .transpose_a = true, .lda = k, .b = advance(dy, dtype, row * n), .ldb = n,
-                       .c = advance(drhs, drhs_dtype, g * k * n), .c_dtype = drhs_dtype, .ldc = n};
+    return GemmProblem{.m = k,
+                       .n = n,
+                       .k = rows,
+                       .dtype = dtype,
+                       .a = advance(lhs, dtype, row * k),
+                       .transpose_a = true,
+                       .lda = k,
+                       .b = advance(dy, dtype, row * n),
+                       .ldb = n,
+                       .c = advance(drhs, drhs_dtype, g * k * n),
+                       .c_dtype = drhs_dtype,
+                       .ldc = n};
   });
   run_gemms(pool, "gmm_drhs", problems);
 }

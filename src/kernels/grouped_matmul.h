@@ -1,9 +1,9 @@
 // Grouped matrix products: consecutive runs of rows, each times its group's own matrix.
 //
-// R rows are split into G groups: group g owns the next group_sizes[g] rows, and sum(group_sizes) = R. Any group
-// may be empty or own every row; R may be 0. Operands and results are `dtype` (f32 or bf16) unless said, sums are
-// fp32 and rounded once. Matrices are dense row-major; results must not overlap operands. Bit-identical for any
-// number of threads.
+// R rows are split into G groups: group g owns the next group_sizes[g] rows, and sum(group_sizes) = R. Any
+// group may be empty or own every row; R may be 0. Operands and results are `dtype` (f32 or bf16) unless
+// said, sums are fp32 and rounded once. Matrices are dense row-major; results must not overlap operands.
+// Bit-identical for any number of threads.
 #pragma once
 
 #include <cstdint>

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "kernels/elementwise_test_data.h"
@@ -20,15 +21,16 @@ struct Results {
   Array out, dlhs, drhs;
 };
 
-Results run(DType dtype, DType drhs_dtype, const std::vector<std::int64_t>& sizes, std::int64_t k, std::int64_t n,
-            bool with_bias, int threads, bool fractions = false) {
+Results run(DType dtype, DType drhs_dtype, const std::vector<std::int64_t>& sizes, std::int64_t k,
+            std::int64_t n, bool with_bias, int threads, bool fractions = false) {
   ThreadPool pool(threads);
   const auto groups = static_cast<std::int64_t>(sizes.size());
   const std::int64_t rows = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
   const auto make = [&](std::int64_t count, std::uint32_t seed) {
     return fractions ? Array::normal(dtype, count, seed) : Array::integers(dtype, count, seed);
   };
-  const Array lhs = make(rows * k, 1), rhs = make(groups * k * n, 2), bias = make(groups * n, 3), dy = make(rows * n, 4);
+  const Array lhs = make(rows * k, 1), rhs = make(groups * k * n, 2), bias = make(groups * n, 3),
+              dy = make(rows * n, 4);
   Results r{Array(dtype, rows * n), Array(dtype, rows * k), Array(drhs_dtype, groups * k * n)};
   gmm(pool, dtype, lhs.data(), rhs.data(), with_bias ? bias.data() : nullptr, sizes, k, n, r.out.data());
   gmm_dlhs(pool, dtype, dy.data(), rhs.data(), sizes, k, n, r.dlhs.data());
@@ -36,7 +38,8 @@ Results run(DType dtype, DType drhs_dtype, const std::vector<std::int64_t>& size
   return r;
 }
 
-void expect_ref(DType dtype, const std::vector<std::int64_t>& sizes, std::int64_t k, std::int64_t n, bool bias) {
+void expect_ref(DType dtype, const std::vector<std::int64_t>& sizes, std::int64_t k, std::int64_t n,
+                bool bias) {
   for (const DType drhs_dtype : {DType::f32, DType::bf16}) {
     std::optional<ScopedIsa> cap(Isa::ref);
     const Results expected = run(dtype, drhs_dtype, sizes, k, n, bias, 1);
@@ -44,7 +47,8 @@ void expect_ref(DType dtype, const std::vector<std::int64_t>& sizes, std::int64_
       cap.reset();
       cap.emplace(isa);
       const Results found = run(dtype, drhs_dtype, sizes, k, n, bias, 1);
-      const std::string what = fmt::format("{} {} groups {} k {} n {}", name_of(isa), name_of(dtype), sizes.size(), k, n);
+      const std::string what =
+          fmt::format("{} {} groups {} k {} n {}", name_of(isa), name_of(dtype), sizes.size(), k, n);
       EXPECT_TRUE(same(found.out, expected.out)) << what;
       EXPECT_TRUE(same(found.dlhs, expected.dlhs)) << what;
       EXPECT_TRUE(same(found.drhs, expected.drhs)) << what;
@@ -53,10 +57,12 @@ void expect_ref(DType dtype, const std::vector<std::int64_t>& sizes, std::int64_
 }
 
 TEST(GroupedMatmul, EveryIsaEqualsRefForAnyGroups) {
-  const std::vector<std::int64_t> groupings[] = {{}, {0}, {7}, {0, 0, 41, 0}, {1, 2, 3, 4, 5}, {33, 0, 1, 31, 65}};
+  const std::vector<std::int64_t> groupings[] = {
+      {}, {0}, {7}, {0, 0, 41, 0}, {1, 2, 3, 4, 5}, {33, 0, 1, 31, 65}};
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const auto& sizes : groupings) {
-      for (const auto& [k, n] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {16, 32}, {35, 37}, {64, 0}, {0, 5}}) {
+      for (const auto& [k, n] :
+           {std::pair<std::int64_t, std::int64_t>{1, 1}, {16, 32}, {35, 37}, {64, 0}, {0, 5}}) {
         expect_ref(dtype, sizes, k, n, false);
         expect_ref(dtype, sizes, k, n, true);
       }
@@ -82,7 +88,8 @@ TEST(GroupedMatmul, GradientsAreAdjoint) {
   const Results r = run(DType::f32, DType::f32, sizes, k, n, false, 1);
   const auto dot = [](const Array& x, const Array& y) {
     double sum = 0;
-    for (std::int64_t i = 0; i < x.size(); ++i) sum += static_cast<double>(x.at(i)) * static_cast<double>(y.at(i));
+    for (std::int64_t i = 0; i < x.size(); ++i)
+      sum += static_cast<double>(x.at(i)) * static_cast<double>(y.at(i));
     return sum;
   };
   EXPECT_EQ(dot(r.out, dy), dot(lhs, r.dlhs));
@@ -94,8 +101,24 @@ TEST(GroupedMatmul, BitIdenticalForAnyNumberOfThreads) {
     const Results one = run(dtype, DType::f32, {130, 0, 700, 9}, 90, 70, true, 1, true);
     for (const int threads : {2, 5}) {
       const Results many = run(dtype, DType::f32, {130, 0, 700, 9}, 90, 70, true, threads, true);
-      EXPECT_TRUE(many.out == one.out && many.dlhs == one.dlhs && many.drhs == one.drhs) << threads << " threads";
+      EXPECT_TRUE(many.out == one.out && many.dlhs == one.dlhs && many.drhs == one.drhs)
+          << threads << " threads";
     }
+  }
+}
+
+TEST(GroupedMatmul, ManyRanksAtOnce) {
+  const Results one = run(DType::bf16, DType::f32, {30, 0, 70}, 50, 60, true, 1, true);
+  std::vector<std::optional<Results>> found(8);
+  std::vector<std::thread> ranks;
+  for (auto& result : found) {
+    ranks.emplace_back([&result] {
+      result = run(DType::bf16, DType::f32, {30, 0, 70}, 50, 60, true, 1, true);
+    });
+  }
+  for (auto& rank : ranks) rank.join();
+  for (const auto& result : found) {
+    EXPECT_TRUE(result->out == one.out && result->dlhs == one.dlhs && result->drhs == one.drhs);
   }
 }
 

@@ -36,13 +36,15 @@ constexpr List kRowDot[] = {
 };
 
 template <std::size_t count>
-void run(ThreadPool& pool, const char* op, const List (&list)[count], const RaggedRows& problem, std::int64_t rows) {
-  CHECK(is_float(problem.dtype) && is_float(problem.out_dtype), "{} of {} into {}", op, name_of(problem.dtype),
-        name_of(problem.out_dtype));
+void run(ThreadPool& pool, const char* op, const List (&list)[count], const RaggedRows& problem,
+         std::int64_t rows) {
+  CHECK(is_float(problem.dtype) && is_float(problem.out_dtype), "{} of {} into {}", op,
+        name_of(problem.dtype), name_of(problem.out_dtype));
   CHECK(problem.slots > 0 && problem.m >= 0, "{} with {} slots, {} columns", op, problem.slots, problem.m);
   RaggedRowsKernel* const kernel = choose(op, list, problem);
   // About 64 K elements a piece: long against handing it out, short against the whole.
-  const std::int64_t grain = std::max<std::int64_t>(1, 65536 / std::max<std::int64_t>(1, problem.m * problem.slots));
+  const std::int64_t grain =
+      std::max<std::int64_t>(1, 65536 / std::max<std::int64_t>(1, problem.m * problem.slots));
   pool.for_range(rows, grain, [&](std::int64_t begin, std::int64_t end) { kernel(problem, begin, end); });
 }
 
@@ -54,12 +56,20 @@ std::int64_t tokens_of(std::span<const std::int32_t> position, std::int64_t slot
 
 }  // namespace
 
-void ragged_gather(ThreadPool& pool, DType dtype, const void* x, std::int64_t m, std::span<const std::int32_t> index,
-                   std::int64_t start, std::int64_t end, const float* w, void* out) {
-  CHECK(0 <= start && start <= end && end <= static_cast<std::int64_t>(index.size()), "[{}, {}) of {} positions", start,
-        end, index.size());
+void ragged_gather(ThreadPool& pool, DType dtype, const void* x, std::int64_t m,
+                   std::span<const std::int32_t> index, std::int64_t start, std::int64_t end, const float* w,
+                   void* out) {
+  CHECK(0 <= start && start <= end && end <= static_cast<std::int64_t>(index.size()),
+        "[{}, {}) of {} positions", start, end, index.size());
   run(pool, "ragged_gather", kGather,
-      {.dtype = dtype, .x = x, .m = m, .index = index, .start = start, .end = end, .w = w, .out = out,
+      {.dtype = dtype,
+       .x = x,
+       .m = m,
+       .index = index,
+       .start = start,
+       .end = end,
+       .w = w,
+       .out = out,
        .out_dtype = dtype},
       end - start);
 }
@@ -68,16 +78,31 @@ void ragged_gather_reduce(ThreadPool& pool, DType dtype, const void* x, std::int
                           std::span<const std::int32_t> position, std::int64_t slots, std::int64_t start,
                           std::int64_t end, const float* w, void* out, DType out_dtype) {
   run(pool, "ragged_gather_reduce", kGatherReduce,
-      {.dtype = dtype, .x = x, .m = m, .index = position, .slots = slots, .start = start, .end = end, .w = w,
-       .out = out, .out_dtype = out_dtype},
+      {.dtype = dtype,
+       .x = x,
+       .m = m,
+       .index = position,
+       .slots = slots,
+       .start = start,
+       .end = end,
+       .w = w,
+       .out = out,
+       .out_dtype = out_dtype},
       tokens_of(position, slots));
 }
 
 void ragged_row_dot(ThreadPool& pool, DType dtype, const void* dy, const void* x, std::int64_t m,
-                    std::span<const std::int32_t> position, std::int64_t slots, std::int64_t start, std::int64_t end,
-                    float* dw) {
+                    std::span<const std::int32_t> position, std::int64_t slots, std::int64_t start,
+                    std::int64_t end, float* dw) {
   run(pool, "ragged_row_dot", kRowDot,
-      {.dtype = dtype, .x = x, .m = m, .index = position, .slots = slots, .start = start, .end = end, .dy = dy,
+      {.dtype = dtype,
+       .x = x,
+       .m = m,
+       .index = position,
+       .slots = slots,
+       .start = start,
+       .end = end,
+       .dy = dy,
        .out = dw},
       tokens_of(position, slots));
 }

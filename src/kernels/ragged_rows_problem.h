@@ -1,5 +1,5 @@
-// The pieces of work behind ragged_rows.h, shared by the scalar reference and the vector kernels. Rows outside
-// [start, end) are never read.
+// The pieces of work behind ragged_rows.h, shared by the scalar reference and the vector kernels. Rows
+// outside [start, end) are never read.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,8 @@ struct RaggedRows {
   DType dtype = DType::f32;  // of x and dy, and of gather's output
   const void* x = nullptr;
   std::int64_t m = 0;
-  std::span<const std::int32_t> index;  // gather: source row by sorted position; else: sorted position by (token, slot)
+  std::span<const std::int32_t>
+      index;  // gather: source row by sorted position; else: sorted position by (token, slot)
   std::int64_t slots = 1;
   std::int64_t start = 0;
   std::int64_t end = 0;

@@ -48,23 +48,25 @@ struct Results {
 };
 
 // Tokens through gather and back, keeping sorted positions [start, end).
-Results run(DType dtype, std::int64_t tokens, std::int64_t slots, std::int64_t m, std::int64_t start, std::int64_t end,
-            int threads, bool fractions = false) {
+Results run(DType dtype, std::int64_t tokens, std::int64_t slots, std::int64_t m, std::int64_t start,
+            std::int64_t end, int threads, bool fractions = false) {
   ThreadPool pool(threads);
   const SortedRows sorted = counting_sort(random_ids(tokens * slots, 5, 9), 5);
   std::vector<std::int32_t> token_of(sorted.order.size());
-  for (std::size_t i = 0; i < token_of.size(); ++i) token_of[i] = sorted.order[i] / static_cast<std::int32_t>(slots);
+  for (std::size_t i = 0; i < token_of.size(); ++i)
+    token_of[i] = sorted.order[i] / static_cast<std::int32_t>(slots);
   const auto make = [&](DType d, std::int64_t count, std::uint32_t seed) {
     return fractions ? Array::normal(d, count, seed) : Array::integers(d, count, seed);
   };
-  const Array x = make(dtype, tokens * m, 1), y = make(dtype, (end - start) * m, 2), dy = make(dtype, tokens * m, 3);
+  const Array x = make(dtype, tokens * m, 1), y = make(dtype, (end - start) * m, 2),
+              dy = make(dtype, tokens * m, 3);
   Array w = make(DType::f32, tokens * slots, 4);
   Results r{Array(dtype, (end - start) * m), Array(dtype, (end - start) * m), Array(DType::f32, tokens * m),
             Array(DType::f32, tokens * slots)};
   ragged_gather(pool, dtype, x.data(), m, token_of, start, end, w.floats(), r.gathered.data());
   ragged_gather(pool, dtype, x.data(), m, token_of, start, end, nullptr, r.plain.data());
-  ragged_gather_reduce(pool, dtype, y.data(), m, sorted.revert, slots, start, end, w.floats(), r.reduced.data(),
-                       DType::f32);
+  ragged_gather_reduce(pool, dtype, y.data(), m, sorted.revert, slots, start, end, w.floats(),
+                       r.reduced.data(), DType::f32);
   ragged_row_dot(pool, dtype, dy.data(), y.data(), m, sorted.revert, slots, start, end, r.dw.floats());
   return r;
 }
@@ -74,14 +76,16 @@ TEST(RaggedRows, EveryIsaEqualsRefForAnyWidthAndRange) {
     for (const std::int64_t m : {0, 1, 7, 16, 33, 100}) {
       for (const std::int64_t slots : {1, 3}) {
         const std::int64_t rows = 11 * slots;
-        for (const auto& [start, end] : {std::pair<std::int64_t, std::int64_t>{0, rows}, {2, 9}, {4, 4}, {rows, rows}}) {
+        for (const auto& [start, end] :
+             {std::pair<std::int64_t, std::int64_t>{0, rows}, {2, 9}, {4, 4}, {rows, rows}}) {
           std::optional<ScopedIsa> cap(Isa::ref);
           const Results expected = run(dtype, 11, slots, m, start, end, 1);
           for (const Isa isa : every_isa()) {
             cap.reset();
             cap.emplace(isa);
             const Results found = run(dtype, 11, slots, m, start, end, 1);
-            const std::string what = fmt::format("{} {} m {} [{}, {})", name_of(isa), name_of(dtype), m, start, end);
+            const std::string what =
+                fmt::format("{} {} m {} [{}, {})", name_of(isa), name_of(dtype), m, start, end);
             EXPECT_TRUE(same(found.gathered, expected.gathered)) << what;
             EXPECT_TRUE(same(found.plain, expected.plain)) << what;
             EXPECT_TRUE(same(found.reduced, expected.reduced)) << what;
@@ -96,7 +100,7 @@ TEST(RaggedRows, EveryIsaEqualsRefForAnyWidthAndRange) {
 TEST(RaggedRows, RefByHand) {
   const ScopedIsa cap(Isa::ref);
   ThreadPool pool(1);
-  const float y[] = {1, 2, 10, 20};            // sorted positions 1 and 2, two columns
+  const float y[] = {1, 2, 10, 20};              // sorted positions 1 and 2, two columns
   const std::int32_t position[] = {2, 0, 3, 1};  // two tokens, two slots
   const float w[] = {2, 3, 5, 7};
   float out[4], dw[4];
@@ -121,7 +125,8 @@ TEST(RaggedRows, ReducesIntoBfloat16RoundedOnce) {
 
 TEST(RaggedRows, BitIdenticalForAnyNumberOfThreads) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    const Results one = run(dtype, 700, 3, 130, 50, 1900, 1, true), many = run(dtype, 700, 3, 130, 50, 1900, 3, true);
+    const Results one = run(dtype, 700, 3, 130, 50, 1900, 1, true),
+                  many = run(dtype, 700, 3, 130, 50, 1900, 3, true);
     EXPECT_TRUE(one.gathered == many.gathered && one.reduced == many.reduced && one.dw == many.dw);
   }
 }

@@ -58,7 +58,8 @@ void scaled(const FlatProblem& p, std::int64_t begin, std::int64_t end) {
   }
 }
 
-// Eight sums in the order that SumOfSquaresKernel states; the compiler turns each group of eight into vectors.
+// Eight sums in the order that SumOfSquaresKernel states; the compiler turns each group of eight into
+// vectors.
 template <typename T>
 double squares(const T* x, std::int64_t count) {
   double sums[8] = {};
@@ -143,7 +144,8 @@ void scale_simd(const FlatProblem& p, std::int64_t begin, std::int64_t end) {
   if (p.dtype == DType::f32) {
     p.out_dtype == DType::f32 ? scaled<float, float>(p, begin, end) : scaled<float, bfloat16>(p, begin, end);
   } else {
-    p.out_dtype == DType::f32 ? scaled<bfloat16, float>(p, begin, end) : scaled<bfloat16, bfloat16>(p, begin, end);
+    p.out_dtype == DType::f32 ? scaled<bfloat16, float>(p, begin, end)
+                              : scaled<bfloat16, bfloat16>(p, begin, end);
   }
 }
 
@@ -169,24 +171,48 @@ namespace switchyard::cpu {
 
 using I = std::int64_t;
 
-void add_avx2(const FlatProblem& p, I begin, I end) { N_AVX2::add_simd(p, begin, end); }
-void add_avx512(const FlatProblem& p, I begin, I end) { N_AVX3::add_simd(p, begin, end); }
-void scale_avx2(const FlatProblem& p, I begin, I end) { N_AVX2::scale_simd(p, begin, end); }
-void scale_avx512(const FlatProblem& p, I begin, I end) { N_AVX3::scale_simd(p, begin, end); }
-void multiply_avx2(const FlatProblem& p, I begin, I end) { N_AVX2::multiply_simd(p, begin, end); }
-void multiply_avx512(const FlatProblem& p, I begin, I end) { N_AVX3::multiply_simd(p, begin, end); }
-void convert_avx2(const FlatProblem& p, I begin, I end) { N_AVX2::scale_simd(p, begin, end); }
-void convert_avx512(const FlatProblem& p, I begin, I end) { N_AVX3::scale_simd(p, begin, end); }
+void add_avx2(const FlatProblem& p, I begin, I end) {
+  N_AVX2::add_simd(p, begin, end);
+}
+void add_avx512(const FlatProblem& p, I begin, I end) {
+  N_AVX3::add_simd(p, begin, end);
+}
+void scale_avx2(const FlatProblem& p, I begin, I end) {
+  N_AVX2::scale_simd(p, begin, end);
+}
+void scale_avx512(const FlatProblem& p, I begin, I end) {
+  N_AVX3::scale_simd(p, begin, end);
+}
+void multiply_avx2(const FlatProblem& p, I begin, I end) {
+  N_AVX2::multiply_simd(p, begin, end);
+}
+void multiply_avx512(const FlatProblem& p, I begin, I end) {
+  N_AVX3::multiply_simd(p, begin, end);
+}
+void convert_avx2(const FlatProblem& p, I begin, I end) {
+  N_AVX2::scale_simd(p, begin, end);
+}
+void convert_avx512(const FlatProblem& p, I begin, I end) {
+  N_AVX3::scale_simd(p, begin, end);
+}
 double sum_of_squares_avx2(DType dtype, const void* a, I begin, I end) {
   return N_AVX2::sum_of_squares_simd(dtype, a, begin, end);
 }
 double sum_of_squares_avx512(DType dtype, const void* a, I begin, I end) {
   return N_AVX3::sum_of_squares_simd(dtype, a, begin, end);
 }
-void swiglu_avx2(const SwigluProblem& p, I begin, I end) { N_AVX2::swiglu_simd(p, begin, end); }
-void swiglu_avx512(const SwigluProblem& p, I begin, I end) { N_AVX3::swiglu_simd(p, begin, end); }
-void swiglu_backward_avx2(const SwigluProblem& p, I begin, I end) { N_AVX2::swiglu_backward_simd(p, begin, end); }
-void swiglu_backward_avx512(const SwigluProblem& p, I begin, I end) { N_AVX3::swiglu_backward_simd(p, begin, end); }
+void swiglu_avx2(const SwigluProblem& p, I begin, I end) {
+  N_AVX2::swiglu_simd(p, begin, end);
+}
+void swiglu_avx512(const SwigluProblem& p, I begin, I end) {
+  N_AVX3::swiglu_simd(p, begin, end);
+}
+void swiglu_backward_avx2(const SwigluProblem& p, I begin, I end) {
+  N_AVX2::swiglu_backward_simd(p, begin, end);
+}
+void swiglu_backward_avx512(const SwigluProblem& p, I begin, I end) {
+  N_AVX3::swiglu_backward_simd(p, begin, end);
+}
 
 }  // namespace switchyard::cpu
 #endif

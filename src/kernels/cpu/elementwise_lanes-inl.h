@@ -1,5 +1,5 @@
-// Vectors of floats loaded from and stored to f32 or bf16 memory, whole or in part. Included once per instruction
-// set, inside a file that uses hwy/foreach_target.h.
+// Vectors of floats loaded from and stored to f32 or bf16 memory, whole or in part. Included once per
+// instruction set, inside a file that uses hwy/foreach_target.h.
 #include "core/dtype.h"
 #include "hwy/highway.h"
 
@@ -21,7 +21,9 @@ using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 constexpr std::size_t kLanes = HWY_MAX_BYTES / sizeof(float);  // x86: vectors have this size exactly
 
-HWY_INLINE V load(const float* x) { return hn::LoadU(D(), x); }
+HWY_INLINE V load(const float* x) {
+  return hn::LoadU(D(), x);
+}
 
 HWY_INLINE V load(const bfloat16* x) {
   const hn::Rebind<std::uint16_t, D> narrow;
@@ -30,7 +32,9 @@ HWY_INLINE V load(const bfloat16* x) {
   return hn::BitCast(D(), hn::ShiftLeft<16>(bits));
 }
 
-HWY_INLINE void store(V v, float* x) { hn::StoreU(v, D(), x); }
+HWY_INLINE void store(V v, float* x) {
+  hn::StoreU(v, D(), x);
+}
 
 // Rounds as bfloat16(float) does: to nearest, ties to even, a NaN stays a (quiet) NaN.
 HWY_INLINE void store(V v, bfloat16* x) {

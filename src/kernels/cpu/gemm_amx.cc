@@ -1,8 +1,9 @@
 // bf16 micro-kernel for AMX: 32 x 32 outputs from two tiles of A and two of B.
 //
-// A tile of A is 16 rows of 32 depth elements. A tile of B is 16 rows, each the pair of depth elements (2r, 2r+1) of
-// 16 columns. Packing brings either operand, transposed or not, into that form with vector loads of 32 elements:
-// interleaving two depth rows gives pairs by line, a 16 x 16 transpose of 32-bit pairs exchanges lines and pairs.
+// A tile of A is 16 rows of 32 depth elements. A tile of B is 16 rows, each the pair of depth elements (2r,
+// 2r+1) of 16 columns. Packing brings either operand, transposed or not, into that form with vector loads of
+// 32 elements: interleaving two depth rows gives pairs by line, a 16 x 16 transpose of 32-bit pairs exchanges
+// lines and pairs.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX2 | HWY_AVX3_DL)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/gemm_amx.cc"
@@ -47,7 +48,8 @@ HWY_INLINE void transpose_16x16(const __m512i (&in)[16], std::uint16_t* out) {
   // t[4q + c] holds, in 128-bit lane l, column 4l + c of rows 4q .. 4q+3.
 #pragma GCC unroll 4
   for (int c = 0; c < 4; ++c) {
-    const __m512i low01 = _mm512_shuffle_i32x4(t[c], t[4 + c], 0x44), high01 = _mm512_shuffle_i32x4(t[c], t[4 + c], 0xee);
+    const __m512i low01 = _mm512_shuffle_i32x4(t[c], t[4 + c], 0x44),
+                  high01 = _mm512_shuffle_i32x4(t[c], t[4 + c], 0xee);
     const __m512i low23 = _mm512_shuffle_i32x4(t[8 + c], t[12 + c], 0x44);
     const __m512i high23 = _mm512_shuffle_i32x4(t[8 + c], t[12 + c], 0xee);
     _mm512_store_si512(out + 32 * c, _mm512_shuffle_i32x4(low01, low23, 0x88));
@@ -64,7 +66,8 @@ struct Pairs {
 };
 
 HWY_INLINE Pairs interleave(__m512i x, __m512i y) {
-  const __m512i low = _mm512_unpacklo_epi16(x, y), high = _mm512_unpackhi_epi16(x, y);  // within 128-bit lanes
+  const __m512i low = _mm512_unpacklo_epi16(x, y),
+                high = _mm512_unpackhi_epi16(x, y);  // within 128-bit lanes
   const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
   const __m512i second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
   return {_mm512_permutex2var_epi64(low, first, high), _mm512_permutex2var_epi64(low, second, high)};
@@ -78,11 +81,11 @@ struct Panel {
   std::int64_t ld;
 };
 
-Panel panel_of(const void* x, bool lines_contiguous, std::int64_t ld, std::int64_t line, std::int64_t line_end,
-               std::int64_t k_begin, std::int64_t k_end) {
+Panel panel_of(const void* x, bool lines_contiguous, std::int64_t ld, std::int64_t line,
+               std::int64_t line_end, std::int64_t k_begin, std::int64_t k_end) {
   const std::int64_t offset = lines_contiguous ? k_begin * ld + line : line * ld + k_begin;
-  return {static_cast<const std::uint16_t*>(x) + offset, std::min<std::int64_t>(32, line_end - line), k_end - k_begin,
-          ld};
+  return {static_cast<const std::uint16_t*>(x) + offset, std::min<std::int64_t>(32, line_end - line),
+          k_end - k_begin, ld};
 }
 
 // Depth row `l` of a panel whose lines are contiguous; zero past the end.
@@ -203,7 +206,9 @@ struct AmxKernel {
 
 }  // namespace
 
-void gemm_block_amx(const GemmProblem& problem, const GemmBlock& block) { compute_block<AmxKernel>(problem, block); }
+void gemm_block_amx(const GemmProblem& problem, const GemmBlock& block) {
+  compute_block<AmxKernel>(problem, block);
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace switchyard
@@ -213,7 +218,9 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace switchyard::cpu {
 
-void gemm_block_amx(const GemmProblem& problem, const GemmBlock& block) { N_AVX3::gemm_block_amx(problem, block); }
+void gemm_block_amx(const GemmProblem& problem, const GemmBlock& block) {
+  N_AVX3::gemm_block_amx(problem, block);
+}
 
 }  // namespace switchyard::cpu
 #endif

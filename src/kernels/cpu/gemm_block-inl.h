@@ -1,14 +1,15 @@
 // One block of C from packed panels of A and B, the same for every micro-kernel.
 //
-// 1. The depth k is walked in steps of kDepth. For each step the block's rows of A and columns of B are packed into
-//    panels (kRows rows of A or kColumns columns of B, zero-padded), then every panel pair is multiplied into its
-//    kRows x kColumns fp32 tile. Depth steps and tiles depend on k alone, so an element's sum has one order whatever
-//    the block.
+// 1. The depth k is walked in steps of kDepth. For each step the block's rows of A and columns of B are
+// packed into
+//    panels (kRows rows of A or kColumns columns of B, zero-padded), then every panel pair is multiplied into
+//    its kRows x kColumns fp32 tile. Depth steps and tiles depend on k alone, so an element's sum has one
+//    order whatever the block.
 // 2. With k <= kDepth a tile is finished at once and only one tile of scratch is needed.
 // 3. Tails of rows, columns and depth are zeros in the panels; the store writes the valid part only.
 //
-// A Kernel has: Element (of the panels), kRows, kColumns, kDepthUnit (the packed depth is a multiple of it), a
-// Session (set up while a block is computed), pack_a, pack_b and multiply.
+// A Kernel has: Element (of the panels), kRows, kColumns, kDepthUnit (the packed depth is a multiple of it),
+// a Session (set up while a block is computed), pack_a, pack_b and multiply.
 #include <algorithm>
 #include <cstring>
 
@@ -55,10 +56,13 @@ namespace switchyard {
 namespace HWY_NAMESPACE {
 namespace {
 
-// 256: a panel of A and one of B (16 KB each at 32 wide bf16, 24 + 32 KB at most for f32) stay in the first cache.
+// 256: a panel of A and one of B (16 KB each at 32 wide bf16, 24 + 32 KB at most for f32) stay in the first
+// cache.
 constexpr std::int64_t kDepth = 256;
 
-std::int64_t round_up(std::int64_t x, std::int64_t unit) { return (x + unit - 1) / unit * unit; }
+std::int64_t round_up(std::int64_t x, std::int64_t unit) {
+  return (x + unit - 1) / unit * unit;
+}
 
 template <typename C, typename Bias>
 void store_row(const float* tile, const Bias* bias, bool accumulate, std::int64_t columns, C* c) {
@@ -95,16 +99,17 @@ StoreTile* store_tile_for(const GemmProblem& p) {
   return p.c_dtype == DType::f32 ? store_tile<float, bfloat16> : store_tile<bfloat16, bfloat16>;
 }
 
-// Packs lines [begin, end) (rows of A or columns of B) into panels of `width` lines. Where lines are neighbours in
-// memory, all panels take 32 depth elements before any takes the next 32: each stored row is then read in one run
-// instead of a cache line per panel, which makes gmm_drhs a tenth faster.
+// Packs lines [begin, end) (rows of A or columns of B) into panels of `width` lines. Where lines are
+// neighbours in memory, all panels take 32 depth elements before any takes the next 32: each stored row is
+// then read in one run instead of a cache line per panel, which makes gmm_drhs a tenth faster.
 template <std::int64_t width, typename Pack, typename Element>
-void pack(const Pack& pack_panel, const GemmProblem& p, bool lines_contiguous, std::int64_t begin, std::int64_t end,
-          std::int64_t k_begin, std::int64_t k_end, std::int64_t packed, Element* out) {
+void pack(const Pack& pack_panel, const GemmProblem& p, bool lines_contiguous, std::int64_t begin,
+          std::int64_t end, std::int64_t k_begin, std::int64_t k_end, std::int64_t packed, Element* out) {
   const std::int64_t step = lines_contiguous ? 32 : kDepth;
   for (std::int64_t l = k_begin; l < k_end; l += step) {
     for (std::int64_t line = begin; line < end; line += width) {
-      pack_panel(p, line, end, l, std::min(l + step, k_end), out + (line - begin) * packed + (l - k_begin) * width);
+      pack_panel(p, line, end, l, std::min(l + step, k_end),
+                 out + (line - begin) * packed + (l - k_begin) * width);
     }
   }
 }
@@ -120,7 +125,8 @@ void compute_block(const GemmProblem& p, const GemmBlock& block) {
   auto& scratch = cpu::gemm_scratch();
   auto* a = scratch.template at_least<Element>(scratch.a, scratch.a_bytes, rows * depth);
   auto* b = scratch.template at_least<Element>(scratch.b, scratch.b_bytes, columns * depth);
-  auto* tiles = scratch.template at_least<float>(scratch.tiles, scratch.tiles_bytes, one_step ? kTile : rows * columns);
+  auto* tiles =
+      scratch.template at_least<float>(scratch.tiles, scratch.tiles_bytes, one_step ? kTile : rows * columns);
   StoreTile* const store = store_tile_for(p);
   const typename Kernel::Session session;
 
@@ -129,7 +135,8 @@ void compute_block(const GemmProblem& p, const GemmBlock& block) {
     const std::int64_t k_end = std::min(k_begin + kDepth, p.k);
     const std::int64_t packed = round_up(k_end - k_begin, Kernel::kDepthUnit);
     pack<kRows>(Kernel::pack_a, p, p.transpose_a, block.row_begin, block.row_end, k_begin, k_end, packed, a);
-    pack<kColumns>(Kernel::pack_b, p, !p.transpose_b, block.column_begin, block.column_end, k_begin, k_end, packed, b);
+    pack<kColumns>(Kernel::pack_b, p, !p.transpose_b, block.column_begin, block.column_end, k_begin, k_end,
+                   packed, b);
     for (std::int64_t i = 0; i < rows; i += kRows) {  // rows outside: C is written in long runs
       for (std::int64_t j = 0; j < columns; j += kColumns) {
         float* tile = one_step ? tiles : tiles + i * columns + j * kRows;
@@ -137,7 +144,8 @@ void compute_block(const GemmProblem& p, const GemmBlock& block) {
         if (k_end < p.k) continue;
         const std::int64_t row = block.row_begin + i, column = block.column_begin + j;
         store(p, tile, kColumns,
-              {row, std::min(row + kRows, block.row_end), column, std::min(column + kColumns, block.column_end)});
+              {row, std::min(row + kRows, block.row_end), column,
+               std::min(column + kColumns, block.column_end)});
       }
     }
     k_begin = k_end;

@@ -17,8 +17,8 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Panels: A [depth][kRows], B [depth][kColumns]. Registers: kRows·2 sums, 2 of B, 1 of A: 27 of 32 with AVX-512,
-// 15 of 16 with AVX2.
+// Panels: A [depth][kRows], B [depth][kColumns]. Registers: kRows·2 sums, 2 of B, 1 of A: 27 of 32 with
+// AVX-512, 15 of 16 with AVX2.
 struct F32Kernel {
   using Element = float;
   static constexpr std::int64_t kRows = HWY_MAX_BYTES == 64 ? 12 : 6;
@@ -28,9 +28,10 @@ struct F32Kernel {
     Session() {}  // user-provided: keeps the object from counting as unused
   };
 
-  // out[l * width + i] = x[i * line_stride + l] for four lines i, as 4 x 4 transposes: small products spend a third of
-  // their time here when it is done by element.
-  static void pack_four(const float* x, std::int64_t line_stride, std::int64_t depth, std::int64_t width, float* out) {
+  // out[l * width + i] = x[i * line_stride + l] for four lines i, as 4 x 4 transposes: small products spend a
+  // third of their time here when it is done by element.
+  static void pack_four(const float* x, std::int64_t line_stride, std::int64_t depth, std::int64_t width,
+                        float* out) {
     const hn::FixedTag<float, 4> four;
     const hn::FixedTag<double, 2> two;
     std::int64_t l = 0;
@@ -51,7 +52,8 @@ struct F32Kernel {
     }
   }
 
-  // `width` lines (rows of A, columns of B) from `line`, each `depth` long; line_stride and depth_stride in elements.
+  // `width` lines (rows of A, columns of B) from `line`, each `depth` long; line_stride and depth_stride in
+  // elements.
   template <std::int64_t width, typename T>
   static void pack(const T* x, std::int64_t lines, std::int64_t line_stride, std::int64_t depth,
                    std::int64_t depth_stride, float* out) {
@@ -67,7 +69,8 @@ struct F32Kernel {
     }
     std::int64_t i = 0;
     if constexpr (std::is_same_v<T, float>) {
-      for (; i + 4 <= std::min(lines, width); i += 4) pack_four(x + i * line_stride, line_stride, depth, width, out + i);
+      for (; i + 4 <= std::min(lines, width); i += 4)
+        pack_four(x + i * line_stride, line_stride, depth, width, out + i);
     }
     for (; i < width; ++i) {
       for (std::int64_t l = 0; l < depth; ++l) {
@@ -128,7 +131,9 @@ struct F32Kernel {
 
 }  // namespace
 
-void gemm_block_f32(const GemmProblem& problem, const GemmBlock& block) { compute_block<F32Kernel>(problem, block); }
+void gemm_block_f32(const GemmProblem& problem, const GemmBlock& block) {
+  compute_block<F32Kernel>(problem, block);
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace switchyard
@@ -138,8 +143,12 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE && defined(__x86_64__)
 namespace switchyard::cpu {
 
-void gemm_block_avx2(const GemmProblem& problem, const GemmBlock& block) { N_AVX2::gemm_block_f32(problem, block); }
-void gemm_block_avx512(const GemmProblem& problem, const GemmBlock& block) { N_AVX3::gemm_block_f32(problem, block); }
+void gemm_block_avx2(const GemmProblem& problem, const GemmBlock& block) {
+  N_AVX2::gemm_block_f32(problem, block);
+}
+void gemm_block_avx512(const GemmProblem& problem, const GemmBlock& block) {
+  N_AVX3::gemm_block_f32(problem, block);
+}
 
 }  // namespace switchyard::cpu
 #endif

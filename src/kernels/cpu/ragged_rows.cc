@@ -1,4 +1,5 @@
-// Ragged row kernels for AVX2 and AVX-512. Rows are walked in vectors of columns, tails through the same arithmetic.
+// Ragged row kernels for AVX2 and AVX-512. Rows are walked in vectors of columns, tails through the same
+// arithmetic.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/ragged_rows.cc"
@@ -62,7 +63,8 @@ void gather_reduce(const RaggedRows& p, std::int64_t begin, std::int64_t end) {
     for (std::int64_t slot = t * p.slots; slot < (t + 1) * p.slots; ++slot) {
       const std::int64_t position = p.index[static_cast<std::size_t>(slot)];
       if (position < p.start || position >= p.end) continue;
-      rows[count++] = {static_cast<const T*>(p.x) + (position - p.start) * p.m, p.w == nullptr ? 1.0f : p.w[slot]};
+      rows[count++] = {static_cast<const T*>(p.x) + (position - p.start) * p.m,
+                       p.w == nullptr ? 1.0f : p.w[slot]};
     }
     Out* out = static_cast<Out*>(p.out) + t * p.m;
     for (std::int64_t j = 0; j < p.m; j += kStep) {
@@ -92,10 +94,10 @@ void row_dot(const RaggedRows& p, std::int64_t begin, std::int64_t end) {
   for (std::int64_t slot = begin * p.slots; slot < end * p.slots; ++slot) {
     const std::int64_t position = p.index[static_cast<std::size_t>(slot)];
     const bool exists = position >= p.start && position < p.end;
-    static_cast<float*>(p.out)[slot] =
-        exists ? dot(static_cast<const T*>(p.dy) + slot / p.slots * p.m,
-                     static_cast<const T*>(p.x) + (position - p.start) * p.m, p.m)
-               : 0.0f;
+    static_cast<float*>(p.out)[slot] = exists
+                                           ? dot(static_cast<const T*>(p.dy) + slot / p.slots * p.m,
+                                                 static_cast<const T*>(p.x) + (position - p.start) * p.m, p.m)
+                                           : 0.0f;
   }
 }
 

@@ -7,7 +7,9 @@
 namespace switchyard::ref {
 namespace {
 
-float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
+float sigmoid(float x) {
+  return 1.0f / (1.0f + std::exp(-x));
+}
 
 }  // namespace
 
@@ -23,7 +25,8 @@ void scale(const FlatProblem& p, std::int64_t begin, std::int64_t end) {
 }
 
 void multiply(const FlatProblem& p, std::int64_t begin, std::int64_t end) {
-  for (std::int64_t i = begin; i < end; ++i) put(p.out, p.out_dtype, i, at(p.a, p.dtype, i) * at(p.b, p.dtype, i));
+  for (std::int64_t i = begin; i < end; ++i)
+    put(p.out, p.out_dtype, i, at(p.a, p.dtype, i) * at(p.b, p.dtype, i));
 }
 
 void convert(const FlatProblem& p, std::int64_t begin, std::int64_t end) {

@@ -8,7 +8,8 @@
 namespace switchyard::ref {
 
 inline float at(const void* x, DType dtype, std::int64_t i) {
-  return dtype == DType::f32 ? static_cast<const float*>(x)[i] : static_cast<float>(static_cast<const bfloat16*>(x)[i]);
+  return dtype == DType::f32 ? static_cast<const float*>(x)[i]
+                             : static_cast<float>(static_cast<const bfloat16*>(x)[i]);
 }
 
 inline void put(void* x, DType dtype, std::int64_t i, float value) {
