@@ -1,28 +1,113 @@
 #include "kernels/attention.h"
 
 #include "core/error.h"
+#include "kernels/attention_problem.h"
+#include "kernels/dispatch.h"
 #include "kernels/ref/attention_reference.h"
 
 namespace switchyard {
-void attention(ThreadPool&, const AttentionArgs& a, const void* q, const void* k, const void* v, void* out, float* lse) {
-  if (a.dtype == DType::f32) {
-    reference::attention(a, static_cast<const float*>(q), static_cast<const float*>(k), static_cast<const float*>(v),
-                         static_cast<float*>(out), lse);
-  } else {
-    reference::attention(a, static_cast<const bfloat16*>(q), static_cast<const bfloat16*>(k),
-                         static_cast<const bfloat16*>(v), static_cast<bfloat16*>(out), lse);
-  }
+namespace {
+
+using ForwardRun = void(ThreadPool&, const AttentionProblem&);
+
+template <AttentionTileRun* run>
+void tiled_forward(ThreadPool& pool, const AttentionProblem& p) {
+  const std::int64_t tiles = p.q_tile_count();
+  pool.for_range(p.args.batch * p.args.heads * tiles, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) run(p, i / tiles / p.args.heads, i / tiles % p.args.heads, i % tiles);
+  });
 }
+
+template <AttentionHeadRun* run>
+void tiled_backward(ThreadPool& pool, const AttentionProblem& p) {
+  pool.for_range(p.args.batch * p.args.kv_heads, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) run(p, i / p.args.kv_heads, i % p.args.kv_heads);
+  });
+}
+
 template <typename T>
-static void backward(const AttentionArgs& a, const void* q, const void* k, const void* v, const void* out,
-                     const float* lse, const void* dout, void* dq, void* dk, void* dv) {
-  reference::attention_backward(a, static_cast<const T*>(q), static_cast<const T*>(k), static_cast<const T*>(v),
-                                static_cast<const T*>(out), lse, static_cast<const T*>(dout), static_cast<T*>(dq),
-                                static_cast<T*>(dk), static_cast<T*>(dv));
+void reference_forward_typed(const AttentionProblem& p) {
+  reference::attention(p.args, static_cast<const T*>(p.q), static_cast<const T*>(p.k), static_cast<const T*>(p.v),
+                       static_cast<T*>(p.out), p.lse);
 }
-void attention_backward(ThreadPool&, const AttentionArgs& a, const void* q, const void* k, const void* v,
+
+template <typename T>
+void reference_backward_typed(const AttentionProblem& p) {
+  reference::attention_backward(p.args, static_cast<const T*>(p.q), static_cast<const T*>(p.k),
+                                static_cast<const T*>(p.v), static_cast<const T*>(p.out), p.lse,
+                                static_cast<const T*>(p.dout), static_cast<T*>(p.dq), static_cast<T*>(p.dk),
+                                static_cast<T*>(p.dv));
+}
+
+void reference_forward(ThreadPool&, const AttentionProblem& p) {
+  p.args.dtype == DType::f32 ? reference_forward_typed<float>(p) : reference_forward_typed<bfloat16>(p);
+}
+
+void reference_backward(ThreadPool&, const AttentionProblem& p) {
+  p.args.dtype == DType::f32 ? reference_backward_typed<float>(p) : reference_backward_typed<bfloat16>(p);
+}
+
+constexpr Implementation<ForwardRun, AttentionProblem> kForward[] = {
+#if defined(__x86_64__)
+    {"avx512", Isa::avx512, tiled_forward<cpu::attention_tile_avx512>},
+    {"avx2", Isa::avx2, tiled_forward<cpu::attention_tile_avx2>},
+#endif
+    {"ref", Isa::ref, reference_forward},
+};
+
+constexpr Implementation<ForwardRun, AttentionProblem> kBackward[] = {
+#if defined(__x86_64__)
+    {"avx512", Isa::avx512, tiled_backward<cpu::attention_backward_head_avx512>},
+    {"avx2", Isa::avx2, tiled_backward<cpu::attention_backward_head_avx2>},
+#endif
+    {"ref", Isa::ref, reference_backward},
+};
+
+std::vector<TileRange> tile_ranges(std::int64_t batch, std::int64_t length, const std::int32_t* index,
+                                   const std::int32_t* segment) {
+  std::vector<TileRange> result;
+  for (std::int64_t b = 0; b < batch; ++b) {
+    for (std::int64_t begin = 0; begin < length; begin += kAttentionTile) {
+      constexpr auto kLow = std::numeric_limits<std::int32_t>::min(), kHigh = std::numeric_limits<std::int32_t>::max();
+      TileRange range{kHigh, kLow, kHigh, kLow};
+      for (std::int64_t i = begin; i < std::min(length, begin + kAttentionTile); ++i) {
+        const std::int32_t at = index ? index[b * length + i] : static_cast<std::int32_t>(i);
+        const std::int32_t of = segment ? segment[b * length + i] : 0;
+        range = {std::min(range.min_index, at), std::max(range.max_index, at), std::min(range.min_segment, of),
+                 std::max(range.max_segment, of)};
+      }
+      result.push_back(range);
+    }
+  }
+  return result;
+}
+
+AttentionProblem problem_of(const AttentionArgs& args) {
+  CHECK(is_float(args.dtype), "attention of {}", name_of(args.dtype));
+  CHECK(args.kv_heads > 0 && args.heads % args.kv_heads == 0, "{} heads, {} kv heads", args.heads, args.kv_heads);
+  CHECK((args.q_segment == nullptr) == (args.kv_segment == nullptr), "segments of queries or of keys only");
+  AttentionProblem p;
+  p.args = args;
+  p.q_tiles = tile_ranges(args.batch, args.q_length, args.q_index, args.q_segment);
+  p.kv_tiles = tile_ranges(args.batch, args.kv_length, args.kv_index, args.kv_segment);
+  return p;
+}
+
+}  // namespace
+
+void attention(ThreadPool& pool, const AttentionArgs& args, const void* q, const void* k, const void* v, void* out,
+               float* lse) {
+  AttentionProblem p = problem_of(args);
+  p.q = q, p.k = k, p.v = v, p.out = out, p.lse = lse;
+  choose("attention", kForward, p)(pool, p);
+}
+
+void attention_backward(ThreadPool& pool, const AttentionArgs& args, const void* q, const void* k, const void* v,
                         const void* out, const float* lse, const void* dout, void* dq, void* dk, void* dv) {
-  a.dtype == DType::f32 ? backward<float>(a, q, k, v, out, lse, dout, dq, dk, dv)
-                        : backward<bfloat16>(a, q, k, v, out, lse, dout, dq, dk, dv);
+  AttentionProblem p = problem_of(args);
+  p.q = q, p.k = k, p.v = v, p.out = const_cast<void*>(out), p.lse = const_cast<float*>(lse);
+  p.dout = dout, p.dq = dq, p.dk = dk, p.dv = dv;
+  choose("attention_backward", kBackward, p)(pool, p);
 }
+
 }  // namespace switchyard

@@ -65,9 +65,9 @@ void attention(const AttentionArgs& a, const T* q, const T* k, const T* v, T* ou
         sum[static_cast<std::size_t>(d)] += p * to_double(v[(kv_row + j * a.kv_heads) * a.v_dim + d]);
       }
     }
-    lse[(b * a.heads + n) * a.q_length + i] = static_cast<R>(total > 0 ? maximum + std::log(total) : -infinity);
+    lse[(b * a.heads + n) * a.q_length + i] = static_cast<R>(total != 0 ? maximum + std::log(total) : -infinity);
     for (std::int64_t d = 0; d < a.v_dim; ++d) {
-      out[q_row * a.v_dim + d] = from_double<T>(total > 0 ? sum[static_cast<std::size_t>(d)] / total : 0.0);
+      out[q_row * a.v_dim + d] = from_double<T>(total != 0 ? sum[static_cast<std::size_t>(d)] / total : 0.0);
     }
   });
 }
@@ -90,7 +90,8 @@ void attention_backward(const AttentionArgs& a, const T* q, const T* k, const T*
       const std::int64_t row = kv_row + j * a.kv_heads;
       const double score = static_cast<double>(a.scale) * dot(q + q_row * a.qk_dim, k + row * a.qk_dim, a.qk_dim);
       const double p = std::exp(score - row_lse);
-      const double ds = p * (dot(dout + q_row * a.v_dim, v + row * a.v_dim, a.v_dim) - delta) * static_cast<double>(a.scale);
+      const double dp = dot(dout + q_row * a.v_dim, v + row * a.v_dim, a.v_dim);
+      const double ds = p * (dp - delta) * static_cast<double>(a.scale);
       for (std::int64_t d = 0; d < a.v_dim; ++d) {
         v_sum[static_cast<std::size_t>(row * a.v_dim + d)] += p * to_double(dout[q_row * a.v_dim + d]);
       }

@@ -1,0 +1,70 @@
+// What attention's implementations are given (internal to kernels/).
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "kernels/attention.h"
+
+namespace switchyard {
+
+inline constexpr std::int64_t kAttentionTile = 64;  // queries and keys of a tile: its scores are 16 KB, in L1
+
+// Which of a tile's scores exist.
+enum class TileMask : std::uint8_t { none, some, all };
+
+// Ranges of index and segment over the tiles of a sequence, by which whole tiles are skipped or need no mask.
+struct TileRange {
+  std::int32_t min_index, max_index, min_segment, max_segment;
+};
+
+struct AttentionProblem {
+  AttentionArgs args;
+  const void* q = nullptr;
+  const void* k = nullptr;
+  const void* v = nullptr;
+  void* out = nullptr;  // written by the forward, read by the backward pass
+  float* lse = nullptr;
+  const void* dout = nullptr;
+  void* dq = nullptr;
+  void* dk = nullptr;
+  void* dv = nullptr;
+  std::vector<TileRange> q_tiles;   // [B][ceil(S/tile)]
+  std::vector<TileRange> kv_tiles;  // [B][ceil(T/tile)]
+
+  std::int64_t q_tile_count() const { return (args.q_length + kAttentionTile - 1) / kAttentionTile; }
+  std::int64_t kv_tile_count() const { return (args.kv_length + kAttentionTile - 1) / kAttentionTile; }
+
+  TileMask mask(std::int64_t batch, std::int64_t q_tile, std::int64_t kv_tile) const {
+    const TileRange& q_range = q_tiles[static_cast<std::size_t>(batch * q_tile_count() + q_tile)];
+    const TileRange& kv_range = kv_tiles[static_cast<std::size_t>(batch * kv_tile_count() + kv_tile)];
+    if (args.causal && kv_range.min_index > q_range.max_index) return TileMask::none;
+    if (kv_range.min_segment > q_range.max_segment || kv_range.max_segment < q_range.min_segment) return TileMask::none;
+    const bool before = !args.causal || kv_range.max_index <= q_range.min_index;
+    const bool one_segment = std::min(q_range.min_segment, kv_range.min_segment) ==
+                             std::max(q_range.max_segment, kv_range.max_segment);
+    return before && one_segment ? TileMask::all : TileMask::some;
+  }
+
+  bool allowed(std::int64_t batch, std::int64_t query, std::int64_t key) const {
+    const std::int64_t i = batch * args.q_length + query, j = batch * args.kv_length + key;
+    if (args.q_segment && args.q_segment[i] != args.kv_segment[j]) return false;
+    return !args.causal || (args.kv_index ? args.kv_index[j] : key) <= (args.q_index ? args.q_index[i] : query);
+  }
+};
+
+// One tile of queries of one head.
+using AttentionTileRun = void(const AttentionProblem&, std::int64_t batch, std::int64_t head, std::int64_t q_tile);
+// dk and dv of one kv head, and dq of the query heads that read it.
+using AttentionHeadRun = void(const AttentionProblem&, std::int64_t batch, std::int64_t kv_head);
+
+namespace cpu {
+AttentionTileRun attention_tile_avx512;
+AttentionTileRun attention_tile_avx2;
+AttentionHeadRun attention_backward_head_avx512;
+AttentionHeadRun attention_backward_head_avx2;
+}  // namespace cpu
+
+}  // namespace switchyard

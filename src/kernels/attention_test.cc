@@ -1,0 +1,211 @@
+#include "kernels/attention.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "kernels/elementwise_test_data.h"
+#include "kernels/ref/attention_reference.h"
+
+namespace switchyard {
+namespace {
+
+using kernel_test::Array;
+
+struct Case {
+  std::int64_t batch, q_length, kv_length, heads, kv_heads, qk_dim, v_dim;
+  bool causal = true;
+  int segments = 0;    // 0: null arrays
+  bool index = false;  // positions given, keys ahead of the queries by kv_length - q_length
+  DType dtype = DType::f32;
+};
+
+std::string describe(const Case& c, Isa isa) {
+  std::string text(name_of(isa));
+  for (std::int64_t v : {c.batch, c.q_length, c.kv_length, c.heads, c.kv_heads, c.qk_dim, c.v_dim}) {
+    text += " " + std::to_string(v);
+  }
+  return text + (c.causal ? " causal" : "") + " segments " + std::to_string(c.segments) + (c.index ? " index" : "") +
+         " " + std::string(name_of(c.dtype));
+}
+
+std::vector<double> doubles(const Array& x) {
+  std::vector<double> result;
+  for (std::int64_t i = 0; i < x.size(); ++i) result.push_back(static_cast<double>(x.at(i)));
+  return result;
+}
+
+Array array_of(const std::vector<double>& x, DType dtype = DType::f32) {
+  Array result(dtype, static_cast<std::int64_t>(x.size()));
+  for (std::size_t i = 0; i < x.size(); ++i) result.set(static_cast<std::int64_t>(i), static_cast<float>(x[i]));
+  return result;
+}
+
+struct Problem {
+  explicit Problem(const Case& c)
+      : q(Array::normal(c.dtype, c.batch * c.q_length * c.heads * c.qk_dim, 1)),
+        k(Array::normal(c.dtype, c.batch * c.kv_length * c.kv_heads * c.qk_dim, 2)),
+        v(Array::normal(c.dtype, c.batch * c.kv_length * c.kv_heads * c.v_dim, 3)),
+        dout(Array::normal(c.dtype, c.batch * c.q_length * c.heads * c.v_dim, 4)) {
+    args = {c.batch, c.q_length, c.kv_length, c.heads, c.kv_heads, c.qk_dim, c.v_dim, 0.3f, c.causal, c.dtype};
+    const auto fill = [&](std::int64_t length, std::int64_t first, std::vector<std::int32_t>& index,
+                          std::vector<std::int32_t>& segment) {
+      for (std::int64_t i = 0; i < c.batch * length; ++i) {
+        index.push_back(static_cast<std::int32_t>(first + i % length));
+        segment.push_back(static_cast<std::int32_t>((i % length + i / length) * c.segments / length));
+      }
+    };
+    fill(c.q_length, c.kv_length - c.q_length, q_index, q_segment);
+    fill(c.kv_length, 0, kv_index, kv_segment);
+    if (c.index) args.q_index = q_index.data(), args.kv_index = kv_index.data();
+    if (c.segments > 0) args.q_segment = q_segment.data(), args.kv_segment = kv_segment.data();
+    q_d = doubles(q), k_d = doubles(k), v_d = doubles(v), dout_d = doubles(dout);
+    out_d.resize(dout_d.size());
+    lse_d.resize(static_cast<std::size_t>(c.batch * c.heads * c.q_length));
+    dq_d.resize(q_d.size()), dk_d.resize(k_d.size()), dv_d.resize(v_d.size());
+    evaluate();
+  }
+
+  void evaluate() {
+    reference::attention(args, q_d.data(), k_d.data(), v_d.data(), out_d.data(), lse_d.data());
+    for (double& x : out_d) {
+      if (args.dtype == DType::bf16) x = reference::to_double(reference::from_double<bfloat16>(x));
+    }
+    reference::attention_backward(args, q_d.data(), k_d.data(), v_d.data(), out_d.data(), lse_d.data(), dout_d.data(),
+                                  dq_d.data(), dk_d.data(), dv_d.data());
+  }
+
+  Array q, k, v, dout;
+  AttentionArgs args;
+  std::vector<std::int32_t> q_index, kv_index, q_segment, kv_segment;
+  std::vector<double> q_d, k_d, v_d, dout_d, out_d, lse_d, dq_d, dk_d, dv_d;
+};
+
+struct Outputs {
+  Array out, lse, dq, dk, dv;
+  bool operator==(const Outputs&) const = default;
+};
+
+Outputs run(Problem& p, int threads) {
+  ThreadPool pool(threads);
+  const DType dtype = p.args.dtype;
+  Outputs o{Array(dtype, p.dout.size()), Array(DType::f32, static_cast<std::int64_t>(p.lse_d.size())),
+            Array(dtype, p.q.size()), Array(dtype, p.k.size()), Array(dtype, p.v.size())};
+  attention(pool, p.args, p.q.data(), p.k.data(), p.v.data(), o.out.data(), o.lse.floats());
+  // The reference's own output, so that a wrong forward does not hide a wrong backward pass.
+  Array out = array_of(p.out_d, dtype), lse = array_of(p.lse_d);
+  attention_backward(pool, p.args, p.q.data(), p.k.data(), p.v.data(), out.data(), lse.floats(), p.dout.data(),
+                     o.dq.data(), o.dk.data(), o.dv.data());
+  return o;
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> result = {
+      {0, 5, 5, 2, 1, 8, 8},
+      {1, 0, 5, 2, 1, 8, 8},
+      {1, 5, 0, 2, 1, 8, 8},
+      {1, 1, 1, 1, 1, 1, 1},
+      {2, 7, 7, 2, 2, 24, 16},
+      {1, 65, 65, 4, 2, 40, 20},
+      {2, 130, 130, 2, 1, 24, 24, true, 3},
+      {1, 200, 200, 2, 2, 16, 33, false, 4},
+      {1, 129, 129, 1, 1, 192, 128},
+      {1, 64, 128, 6, 2, 17, 5, true, 0, true},
+      {1, 3, 150, 2, 1, 24, 16, true, 2, true},
+      {1, 70, 40, 2, 1, 8, 8, true, 0, true},  // the first queries stand before every key
+      {1, 66, 66, 2, 2, 8, 8, false},
+  };
+  const std::size_t count = result.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    result.push_back(result[i]);
+    result.back().dtype = DType::bf16;
+  }
+  return result;
+}
+
+TEST(Attention, EveryPathEqualsTheReferenceForAnyNumberOfThreads) {
+  for (const Case& c : cases()) {
+    Problem p(c);
+    for (Isa isa : kernel_test::every_isa()) {
+      const ScopedIsa cap(isa);
+      SCOPED_TRACE(describe(c, isa));
+      const Outputs found = run(p, 1);
+      const float loose = c.dtype == DType::bf16 ? 1.0f / 128 : 3e-6f;
+      for (std::size_t i = 0; i < p.lse_d.size(); ++i) {
+        const auto at = static_cast<std::int64_t>(i);
+        if (p.lse_d[i] == -std::numeric_limits<double>::infinity()) {
+          EXPECT_EQ(found.lse.at(at), -std::numeric_limits<float>::infinity());
+        } else {
+          EXPECT_NEAR(found.lse.at(at), p.lse_d[i], 3e-6 * (1 + std::abs(p.lse_d[i])));
+        }
+      }
+      EXPECT_TRUE(kernel_test::near(found.out, array_of(p.out_d), loose, 1e-5f));
+      EXPECT_TRUE(kernel_test::near(found.dq, array_of(p.dq_d), loose, 5e-5f));
+      EXPECT_TRUE(kernel_test::near(found.dk, array_of(p.dk_d), loose, 5e-5f));
+      EXPECT_TRUE(kernel_test::near(found.dv, array_of(p.dv_d), loose, 5e-5f));
+      if (isa > Isa::ref) {
+        EXPECT_EQ(run(p, 3), found);
+      }
+    }
+  }
+}
+
+// With all scores equal the output is the mean of the allowed values: exact for powers of two.
+TEST(Attention, MeanOfIntegersIsExact) {
+  for (Isa isa : kernel_test::every_isa()) {
+    const ScopedIsa cap(isa);
+    constexpr std::int64_t kLength = 128, kDim = 16;
+    Array q(DType::f32, kLength * kDim), k = Array::integers(DType::f32, kLength * kDim, 1);
+    Array v = Array::integers(DType::f32, kLength * kDim, 2), out(DType::f32, kLength * kDim), lse(DType::f32, kLength);
+    for (std::int64_t i = 0; i < q.size(); ++i) q.set(i, 0);
+    AttentionArgs args{1, kLength, kLength, 1, 1, kDim, kDim, 1.0f, false, DType::f32};
+    ThreadPool pool(1);
+    attention(pool, args, q.data(), k.data(), v.data(), out.data(), lse.floats());
+    for (std::int64_t d = 0; d < kDim; ++d) {
+      float sum = 0;
+      for (std::int64_t j = 0; j < kLength; ++j) sum += v.at(j * kDim + d);
+      for (std::int64_t i = 0; i < kLength; ++i) EXPECT_EQ(out.at(i * kDim + d), sum / 128);
+    }
+  }
+}
+
+// What a query may not see must not touch it, even when it is NaN: skipped tiles are never read.
+TEST(Attention, LaterKeysOfOtherTilesAreNotRead) {
+  for (Isa isa : kernel_test::every_isa()) {
+    const ScopedIsa cap(isa);
+    Problem p({1, 128, 128, 2, 1, 16, 16});
+    for (std::int64_t i = 64 * 16; i < p.k.size(); ++i) p.k.set(i, NAN), p.v.set(i, NAN);
+    Array out(DType::f32, p.dout.size()), lse(DType::f32, 256);
+    ThreadPool pool(1);
+    attention(pool, p.args, p.q.data(), p.k.data(), p.v.data(), out.data(), lse.floats());
+    for (std::int64_t i = 0; i < 64 * 32; ++i) EXPECT_NEAR(out.at(i), p.out_d[static_cast<std::size_t>(i)], 1e-5);
+    EXPECT_TRUE(std::isnan(out.at(127 * 32)));
+  }
+}
+
+TEST(Attention, ReferenceGradientIsTheFiniteDifference) {
+  Problem p({2, 9, 9, 4, 2, 6, 5, true, 2});
+  const auto dq = p.dq_d, dk = p.dk_d, dv = p.dv_d;
+  const auto check = [&](std::vector<double>& x, const std::vector<double>& gradient) {
+    const auto direction = doubles(Array::normal(DType::f32, static_cast<std::int64_t>(x.size()), 7));
+    const auto loss_at = [&](double step) {
+      const auto kept = x;
+      for (std::size_t i = 0; i < x.size(); ++i) x[i] += step * direction[i];
+      p.evaluate();
+      x = kept;
+      double sum = 0;
+      for (std::size_t i = 0; i < p.out_d.size(); ++i) sum += p.out_d[i] * p.dout_d[i];
+      return sum;
+    };
+    double expected = 0;
+    for (std::size_t i = 0; i < x.size(); ++i) expected += gradient[i] * direction[i];
+    const double step = 1e-5;
+    EXPECT_NEAR((loss_at(step) - loss_at(-step)) / (2 * step), expected, 1e-7 * (1 + std::abs(expected)));
+  };
+  check(p.q_d, dq);
+  check(p.k_d, dk);
+  check(p.v_d, dv);
+}
+
+}  // namespace
+}  // namespace switchyard
