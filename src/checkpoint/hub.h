@@ -29,8 +29,9 @@ enum class HubFamily { llama, mixtral, deepseek, qwen_moe };
 // From `model_type`. Error(usage) when it is absent or not one we can run.
 HubFamily hub_family(const nlohmann::json& hub_config);
 
-// Our config keys (MaxText's names) for a config.json, in the style of transformers 5 (`rope_parameters`) or as
-// published (`rope_theta`, `rope_scaling`). Error(usage) naming the key for anything we would compute differently.
+// Our config keys (MaxText's names) for a config.json, in the style of transformers 5 (`rope_parameters`) or
+// as published (`rope_theta`, `rope_scaling`). Error(usage) naming the key for anything we would compute
+// differently.
 std::map<std::string, nlohmann::json> config_from_hub(const nlohmann::json& hub_config);
 
 // The hub tensors that make up one of our parameters, in order (one, or E of them for an expert stack).
@@ -53,10 +54,11 @@ std::vector<Tensor> to_hub(const HubTensors& tensors, const Tensor& ours);
 Tensor load_from_hub(const WeightFolder& folder, HubFamily family, const std::string& our_name,
                      const Shape& our_shape);
 
-// Checks the whole set before anything is read: every tensor needed for `our_parameters` (name -> shape) is there with
-// the right shape, and nothing else is. Error(usage) lists up to five of the missing, mis-shaped and surplus names.
-// Returns the tensors that are skipped on purpose, for a notice: those of the multi-token-prediction layers, which
-// stand after the `num_layers` layers of the decoder, stored rotary frequencies, and an lm_head stored beside tied embeddings.
+// Checks the whole set before anything is read: every tensor needed for `our_parameters` (name -> shape) is
+// there with the right shape, and nothing else is. Error(usage) lists up to five of the missing, mis-shaped
+// and surplus names. Returns the tensors that are skipped on purpose, for a notice: those of the
+// multi-token-prediction layers, which stand after the `num_layers` layers of the decoder, stored rotary
+// frequencies, and an lm_head stored beside tied embeddings.
 std::vector<std::string> check_hub_tensors(const WeightFolder& folder, HubFamily family,
                                            const std::map<std::string, Shape>& our_parameters,
                                            std::int64_t num_layers);

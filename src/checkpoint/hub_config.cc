@@ -43,7 +43,9 @@ class HubConfig {
     if (value == 0) wrong(key, "a positive whole number");
     return value;
   }
-  std::int64_t integer(const char* key, std::int64_t absent) const { return has(key) ? integer(key) : absent; }
+  std::int64_t integer(const char* key, std::int64_t absent) const {
+    return has(key) ? integer(key) : absent;
+  }
 
   double number(const char* key) const {
     require(key);
@@ -81,7 +83,9 @@ json shortest(double value) {
   return value;
 }
 
-bool is_mla(const std::string& type) { return type == "deepseek_v2" || type == "deepseek_v3" || type == "kimi_k2"; }
+bool is_mla(const std::string& type) {
+  return type == "deepseek_v2" || type == "deepseek_v3" || type == "kimi_k2";
+}
 
 // Features that change the result and that we do not compute.
 void refuse_unsupported(const HubConfig& hub) {
@@ -92,18 +96,21 @@ void refuse_unsupported(const HubConfig& hub) {
   for (const char* key : {"attention_dropout", "router_jitter_noise"}) {
     if (hub.number(key, 0) != 0) hub.wrong(key, "0; other values are not supported");
   }
-  if (hub.has("quantization_config")) hub.wrong("quantization_config", "none: convert the weights to bfloat16 first");
+  if (hub.has("quantization_config"))
+    hub.wrong("quantization_config", "none: convert the weights to bfloat16 first");
   if (hub.number("partial_rotary_factor", 1) != 1) hub.wrong("partial_rotary_factor", "1");
   const std::string type = hub.text("model_type", "");
   const bool windowed = type == "mistral" || type == "mixtral";
   if (windowed && hub.has("sliding_window") &&
       hub.integer("sliding_window") < hub.positive("max_position_embeddings")) {
-    hub.wrong("sliding_window", "null or at least max_position_embeddings; windowed attention is not supported");
+    hub.wrong("sliding_window",
+              "null or at least max_position_embeddings; windowed attention is not supported");
   }
 }
 
-// The rotary settings in one object, whichever style the file has: transformers 5 has `rope_parameters`, published
-// files `rope_theta` and `rope_scaling`, the latter with the key `type` before `rope_type` was agreed.
+// The rotary settings in one object, whichever style the file has: transformers 5 has `rope_parameters`,
+// published files `rope_theta` and `rope_scaling`, the latter with the key `type` before `rope_type` was
+// agreed.
 json rope_of(const HubConfig& hub, const std::string& type) {
   json rope = json::object();
   const char* source = hub.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
@@ -129,13 +136,15 @@ void map_yarn(const HubConfig& rope, bool mla, std::int64_t max_position, OurCon
   const double mscale = rope.number("mscale", 0), all = rope.number("mscale_all_dim", 0);
   if (!mla) {
     // Here the attention temperature 0.1 ln(factor) + 1 multiplies the rotated vectors.
-    if (mscale != all) rope.wrong(rope.has("mscale") ? "mscale" : "mscale_all_dim", "the same value for both mscales");
+    if (mscale != all)
+      rope.wrong(rope.has("mscale") ? "mscale" : "mscale_all_dim", "the same value for both mscales");
     ours["rope_attention_scaling"] = all == 0;
     return;
   }
   // MLA puts it into the softmax scale; different values would leave a factor on the rotated part.
   if (mscale != all || all == 0) {
-    fail_usage("[hub config] rope mscale={}, mscale_all_dim={}: expected both present and equal", mscale, all);
+    fail_usage("[hub config] rope mscale={}, mscale_all_dim={}: expected both present and equal", mscale,
+               all);
   }
   ours["mscale"] = mscale;
   ours["rope_attention_scaling"] = false;
@@ -187,7 +196,8 @@ void map_grouped_attention(const HubConfig& hub, const std::string& type, OurCon
   }
   const std::int64_t kv_heads = ours["base_num_kv_heads"].get<std::int64_t>();
   if (heads % kv_heads != 0) {
-    fail_usage("[hub config] num_attention_heads={} is not a multiple of num_key_value_heads={}", heads, kv_heads);
+    fail_usage("[hub config] num_attention_heads={} is not a multiple of num_key_value_heads={}", heads,
+               kv_heads);
   }
 }
 
@@ -220,8 +230,11 @@ void map_deepseek_router(const HubConfig& hub, bool second, OurConfig& ours) {
   ours["topk_routing_group"] = grouped ? best : -1;
   const std::int64_t experts = hub.positive("n_routed_experts");
   if (grouped && (experts % groups != 0 || best < 1 || best > groups)) {
-    fail_usage("[hub config] n_group={}, topk_group={}: expected n_group to divide n_routed_experts={} and topk_group "
-               "in 1..n_group", groups, best, experts);
+    fail_usage(
+        "[hub config] n_group={}, topk_group={}: expected n_group to divide n_routed_experts={} and "
+        "topk_group "
+        "in 1..n_group",
+        groups, best, experts);
   }
 }
 
@@ -246,7 +259,8 @@ void map_qwen_moe(const HubConfig& hub, OurConfig& ours) {
   ours["num_experts"] = hub.positive(hub.has("num_experts") ? "num_experts" : "num_local_experts");
   ours["num_experts_per_tok"] = hub.positive("num_experts_per_tok");
   ours["base_moe_mlp_dim"] = hub.positive("moe_intermediate_size");
-  ours["base_mlp_dim"] = ours["base_moe_mlp_dim"];  // no layer has the dense width; the reference states it like this
+  ours["base_mlp_dim"] =
+      ours["base_moe_mlp_dim"];  // no layer has the dense width; the reference states it like this
   ours["norm_topk_prob"] = hub.flag("norm_topk_prob", false);
 }
 
@@ -254,8 +268,8 @@ void map_common(const HubConfig& hub, OurConfig& ours) {
   ours["vocab_size"] = hub.positive("vocab_size");
   ours["base_emb_dim"] = hub.positive("hidden_size");
   ours["base_num_query_heads"] = hub.positive("num_attention_heads");
-  ours["base_num_kv_heads"] =
-      hub.has("num_key_value_heads") ? hub.positive("num_key_value_heads") : hub.positive("num_attention_heads");
+  ours["base_num_kv_heads"] = hub.has("num_key_value_heads") ? hub.positive("num_key_value_heads")
+                                                             : hub.positive("num_attention_heads");
   ours["base_mlp_dim"] = hub.positive("intermediate_size");
   ours["base_num_decoder_layers"] = hub.positive("num_hidden_layers");
   ours["normalization_layer_epsilon"] = hub.number("rms_norm_eps");
@@ -273,8 +287,11 @@ HubFamily hub_family(const json& hub_config) {
   if (type == "mixtral") return HubFamily::mixtral;
   if (is_mla(type)) return HubFamily::deepseek;
   if (type == "qwen3_moe") return HubFamily::qwen_moe;
-  fail_usage("[hub config] model_type={}: expected llama, mistral, mixtral, deepseek_v2, deepseek_v3, kimi_k2, qwen3 "
-             "or qwen3_moe", in_quotes(type));
+  fail_usage(
+      "[hub config] model_type={}: expected llama, mistral, mixtral, deepseek_v2, deepseek_v3, kimi_k2, "
+      "qwen3 "
+      "or qwen3_moe",
+      in_quotes(type));
 }
 
 std::map<std::string, json> config_from_hub(const json& hub_config) {

@@ -72,7 +72,8 @@ std::pair<std::string_view, std::string_view> split_layer(std::string_view name)
   return {name.substr(0, dot + 1), name.substr(dot + 1)};
 }
 
-// ours [in..., out...] -> hub [out, in]; attention.out is the one with two inner dimensions on its input side.
+// ours [in..., out...] -> hub [out, in]; attention.out is the one with two inner dimensions on its input
+// side.
 Shape matrix_shape(std::string_view rule, const Shape& ours) {
   const std::size_t inputs = rule == "attention.out" ? 2 : 1;
   const auto middle = ours.begin() + static_cast<std::ptrdiff_t>(inputs);
@@ -86,7 +87,8 @@ void transpose(const T* from, T* to, std::int64_t rows, std::int64_t columns) {
   for (std::int64_t r0 = 0; r0 < rows; r0 += kTile) {
     for (std::int64_t c0 = 0; c0 < columns; c0 += kTile) {
       for (std::int64_t r = r0; r < std::min(rows, r0 + kTile); ++r) {
-        for (std::int64_t c = c0; c < std::min(columns, c0 + kTile); ++c) to[c * rows + r] = from[r * columns + c];
+        for (std::int64_t c = c0; c < std::min(columns, c0 + kTile); ++c)
+          to[c * rows + r] = from[r * columns + c];
       }
     }
   }
@@ -159,14 +161,15 @@ Shape hub_shape(HubFamily family, const std::string& our_name, const Shape& our_
 }
 
 Tensor to_ours(const HubTensors& tensors, std::span<const Tensor> hub, const Shape& our_shape) {
-  CHECK(hub.size() == tensors.names.size() && !hub.empty(), "{} of {} tensors", hub.size(), tensors.names.size());
+  CHECK(hub.size() == tensors.names.size() && !hub.empty(), "{} of {} tensors", hub.size(),
+        tensors.names.size());
   const DType dtype = hub[0].dtype();
   CHECK(is_float(dtype), "hub tensor is {}", name_of(dtype));
   Tensor ours(dtype, our_shape);
   std::byte* to = ours.raw();
   for (const Tensor& tensor : hub) {
-    CHECK(tensor.shape() == tensors.shape && tensor.dtype() == dtype, "{} {}, expected {}", name_of(tensor.dtype()),
-          to_string(tensor.shape()), to_string(tensors.shape));
+    CHECK(tensor.shape() == tensors.shape && tensor.dtype() == dtype, "{} {}, expected {}",
+          name_of(tensor.dtype()), to_string(tensor.shape()), to_string(tensors.shape));
     const std::int64_t columns = tensors.transposed ? tensor.dim(1) : 1;
     CHECK(to + tensor.bytes() <= ours.raw() + ours.bytes(), "hub tensors exceed {}", to_string(our_shape));
     if (tensor.size() > 0) {
@@ -184,7 +187,8 @@ std::vector<Tensor> to_hub(const HubTensors& tensors, const Tensor& ours) {
   const std::byte* from = ours.raw();
   for (std::size_t i = 0; i < tensors.names.size(); ++i) {
     const Tensor& tensor = hub.emplace_back(ours.dtype(), tensors.shape);
-    CHECK(from + tensor.bytes() <= ours.raw() + ours.bytes(), "hub tensors exceed {}", to_string(ours.shape()));
+    CHECK(from + tensor.bytes() <= ours.raw() + ours.bytes(), "hub tensors exceed {}",
+          to_string(ours.shape()));
     const std::int64_t columns = tensors.transposed ? tensor.dim(0) : 1;  // ours is [in, out]
     if (tensor.size() > 0) {
       move_elements(ours.dtype(), from, tensor.raw(), tensor.size() / columns, columns, tensors.transposed);
@@ -240,8 +244,10 @@ std::vector<std::string> check_hub_tensors(const WeightFolder& folder, HubFamily
     }
   }
   std::string problems;
-  for (const auto& [what, names] : {std::pair{"missing", &missing}, {"wrong shape", &misshaped}, {"surplus", &surplus}}) {
-    if (!names->empty()) problems += fmt::format("{}{}: {}", problems.empty() ? "" : "; ", what, list_of(*names));
+  for (const auto& [what, names] :
+       {std::pair{"missing", &missing}, {"wrong shape", &misshaped}, {"surplus", &surplus}}) {
+    if (!names->empty())
+      problems += fmt::format("{}{}: {}", problems.empty() ? "" : "; ", what, list_of(*names));
   }
   if (!problems.empty()) {
     fail_usage("[checkpoint] {}: tensors do not fit the model; {}", folder.path(), problems);

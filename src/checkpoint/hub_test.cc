@@ -16,17 +16,23 @@ namespace fs = std::filesystem;
 
 json llama() {
   return json::parse(R"({"model_type":"llama","hidden_act":"silu","hidden_size":64,"intermediate_size":176,
-      "num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,"vocab_size":256,"rms_norm_eps":1e-5,
+      "num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,
+      "vocab_size":256,"rms_norm_eps":1e-5,
       "max_position_embeddings":512,"rope_scaling":null})");
 }
 
 json deepseek3() {
-  return json::parse(R"({"model_type":"deepseek_v3","hidden_act":"silu","hidden_size":64,"intermediate_size":128,
-      "num_hidden_layers":3,"num_attention_heads":4,"num_key_value_heads":4,"vocab_size":256,"rms_norm_eps":1e-6,
-      "max_position_embeddings":163840,"rope_theta":10000,"rope_scaling":{"type":"yarn","factor":40,"beta_fast":32,
-      "beta_slow":1,"mscale":1.0,"mscale_all_dim":1.0,"original_max_position_embeddings":4096},"q_lora_rank":40,
+  return json::parse(
+      R"({"model_type":"deepseek_v3","hidden_act":"silu","hidden_size":64,"intermediate_size":128,
+      "num_hidden_layers":3,"num_attention_heads":4,"num_key_value_heads":4,
+      "vocab_size":256,"rms_norm_eps":1e-6,
+      "max_position_embeddings":163840,"rope_theta":10000,"rope_scaling":{"type":"yarn",
+      "factor":40,"beta_fast":32,
+      "beta_slow":1,"mscale":1.0,"mscale_all_dim":1.0,
+      "original_max_position_embeddings":4096},"q_lora_rank":40,
       "kv_lora_rank":32,"qk_nope_head_dim":24,"qk_rope_head_dim":16,"v_head_dim":20,"first_k_dense_replace":1,
-      "n_routed_experts":16,"num_experts_per_tok":4,"n_shared_experts":1,"moe_intermediate_size":16,"n_group":4,
+      "n_routed_experts":16,"num_experts_per_tok":4,"n_shared_experts":1,
+      "moe_intermediate_size":16,"n_group":4,
       "topk_group":2,"norm_topk_prob":true,"routed_scaling_factor":2.5,"scoring_func":"sigmoid",
       "topk_method":"noaux_tc","num_nextn_predict_layers":1,"moe_layer_freq":1})");
 }
@@ -53,7 +59,9 @@ TEST(HubConfig, Llama) {
 }
 
 TEST(HubConfig, LlamaRopeScalingInBothStyles) {
-  const json scaling = {{"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0},
+  const json scaling = {{"factor", 8.0},
+                        {"low_freq_factor", 1.0},
+                        {"high_freq_factor", 4.0},
                         {"original_max_position_embeddings", 64}};
   json published = llama(), current = llama();
   published["rope_scaling"] = scaling;
@@ -71,13 +79,29 @@ TEST(HubConfig, LlamaRopeScalingInBothStyles) {
 
 TEST(HubConfig, Deepseek3) {
   auto ours = config_from_hub(deepseek3());
-  const std::map<std::string, json> expected = {
-      {"decoder_block", "deepseek"}, {"attention_type", "mla"}, {"q_lora_rank", 40}, {"kv_lora_rank", 32},
-      {"qk_nope_head_dim", 24}, {"qk_rope_head_dim", 16}, {"v_head_dim", 20}, {"first_num_dense_layers", 1},
-      {"num_experts", 16}, {"num_experts_per_tok", 4}, {"shared_experts", 1}, {"base_moe_mlp_dim", 16},
-      {"n_routing_groups", 4}, {"topk_routing_group", 2}, {"norm_topk_prob", true}, {"routed_scaling_factor", 2.5},
-      {"routed_score_func", "sigmoid"}, {"routed_bias", true}, {"rope_type", "yarn"}, {"rope_factor", 40},
-      {"mscale", 1.0}, {"rope_interleave", true}, {"original_max_position_embeddings", 4096}};
+  const std::map<std::string, json> expected = {{"decoder_block", "deepseek"},
+                                                {"attention_type", "mla"},
+                                                {"q_lora_rank", 40},
+                                                {"kv_lora_rank", 32},
+                                                {"qk_nope_head_dim", 24},
+                                                {"qk_rope_head_dim", 16},
+                                                {"v_head_dim", 20},
+                                                {"first_num_dense_layers", 1},
+                                                {"num_experts", 16},
+                                                {"num_experts_per_tok", 4},
+                                                {"shared_experts", 1},
+                                                {"base_moe_mlp_dim", 16},
+                                                {"n_routing_groups", 4},
+                                                {"topk_routing_group", 2},
+                                                {"norm_topk_prob", true},
+                                                {"routed_scaling_factor", 2.5},
+                                                {"routed_score_func", "sigmoid"},
+                                                {"routed_bias", true},
+                                                {"rope_type", "yarn"},
+                                                {"rope_factor", 40},
+                                                {"mscale", 1.0},
+                                                {"rope_interleave", true},
+                                                {"original_max_position_embeddings", 4096}};
   for (const auto& [key, value] : expected) EXPECT_EQ(ours[key], value) << key;
   json kimi = deepseek3();
   kimi["model_type"] = "kimi_k2";
@@ -88,8 +112,11 @@ TEST(HubConfig, Deepseek3) {
 
 TEST(HubConfig, Deepseek2Groups) {
   json config = deepseek3();
-  config.update(json{{"model_type", "deepseek_v2"}, {"scoring_func", "softmax"}, {"topk_method", "greedy"},
-                     {"norm_topk_prob", false}, {"q_lora_rank", nullptr}});
+  config.update(json{{"model_type", "deepseek_v2"},
+                     {"scoring_func", "softmax"},
+                     {"topk_method", "greedy"},
+                     {"norm_topk_prob", false},
+                     {"q_lora_rank", nullptr}});
   auto greedy = config_from_hub(config);
   EXPECT_EQ(greedy["q_lora_rank"], 0);
   EXPECT_EQ(greedy["n_routing_groups"], -1);
@@ -159,20 +186,27 @@ Tensor counting(const Shape& shape) {
 }
 
 TEST(HubTensors, NamesAndShapes) {
-  const auto check = [](HubFamily family, const std::string& name, const Shape& ours, const std::string& first,
-                        const Shape& shape) {
+  const auto check = [](HubFamily family, const std::string& name, const Shape& ours,
+                        const std::string& first, const Shape& shape) {
     EXPECT_EQ(hub_tensors(family, name, ours).names[0], first);
     EXPECT_EQ(hub_shape(family, name, ours), shape) << name;
   };
   check(HubFamily::llama, "embedding", {256, 64}, "model.embed_tokens.weight", {256, 64});
   check(HubFamily::llama, "head", {64, 256}, "lm_head.weight", {256, 64});
-  check(HubFamily::llama, "layers.11.attention.query", {64, 4, 24}, "model.layers.11.self_attn.q_proj.weight", {96, 64});
-  check(HubFamily::llama, "layers.0.attention.out", {4, 24, 64}, "model.layers.0.self_attn.o_proj.weight", {64, 96});
-  check(HubFamily::mixtral, "layers.0.moe.wi_1", {8, 64, 72}, "model.layers.0.block_sparse_moe.experts.0.w3.weight", {72, 64});
-  check(HubFamily::mixtral, "layers.0.moe.gate", {64, 8}, "model.layers.0.block_sparse_moe.gate.weight", {8, 64});
-  check(HubFamily::deepseek, "layers.1.moe.gate_bias", {16}, "model.layers.1.mlp.gate.e_score_correction_bias", {16});
-  check(HubFamily::deepseek, "layers.1.attention.wkv_b", {32, 4, 44}, "model.layers.1.self_attn.kv_b_proj.weight", {176, 32});
-  check(HubFamily::qwen_moe, "layers.1.moe.wo", {8, 32, 64}, "model.layers.1.mlp.experts.0.down_proj.weight", {64, 32});
+  check(HubFamily::llama, "layers.11.attention.query", {64, 4, 24}, "model.layers.11.self_attn.q_proj.weight",
+        {96, 64});
+  check(HubFamily::llama, "layers.0.attention.out", {4, 24, 64}, "model.layers.0.self_attn.o_proj.weight",
+        {64, 96});
+  check(HubFamily::mixtral, "layers.0.moe.wi_1", {8, 64, 72},
+        "model.layers.0.block_sparse_moe.experts.0.w3.weight", {72, 64});
+  check(HubFamily::mixtral, "layers.0.moe.gate", {64, 8}, "model.layers.0.block_sparse_moe.gate.weight",
+        {8, 64});
+  check(HubFamily::deepseek, "layers.1.moe.gate_bias", {16},
+        "model.layers.1.mlp.gate.e_score_correction_bias", {16});
+  check(HubFamily::deepseek, "layers.1.attention.wkv_b", {32, 4, 44},
+        "model.layers.1.self_attn.kv_b_proj.weight", {176, 32});
+  check(HubFamily::qwen_moe, "layers.1.moe.wo", {8, 32, 64}, "model.layers.1.mlp.experts.0.down_proj.weight",
+        {64, 32});
   EXPECT_EQ(hub_tensors(HubFamily::qwen_moe, "layers.1.moe.wo", {8, 32, 64}).names[7],
             "model.layers.1.mlp.experts.7.down_proj.weight");
 }
@@ -195,10 +229,14 @@ TEST(HubTensors, ElementsMoveToTheirPlaces) {
 }
 
 TEST(HubTensors, ThereAndBackAgain) {
-  const std::map<std::string, Shape> parameters = {
-      {"embedding", {7, 5}}, {"final_norm", {5}}, {"head", {5, 7}}, {"layers.0.attention.query", {5, 3, 2}},
-      {"layers.0.attention.out", {3, 2, 5}}, {"layers.0.moe.wi_0", {4, 5, 3}}, {"layers.0.moe.wo", {1, 3, 40}},
-      {"layers.0.mlp.wo", {70, 33}}};
+  const std::map<std::string, Shape> parameters = {{"embedding", {7, 5}},
+                                                   {"final_norm", {5}},
+                                                   {"head", {5, 7}},
+                                                   {"layers.0.attention.query", {5, 3, 2}},
+                                                   {"layers.0.attention.out", {3, 2, 5}},
+                                                   {"layers.0.moe.wi_0", {4, 5, 3}},
+                                                   {"layers.0.moe.wo", {1, 3, 40}},
+                                                   {"layers.0.mlp.wo", {70, 33}}};
   for (const auto& [name, shape] : parameters) {
     for (DType dtype : {DType::f32, DType::bf16}) {
       const auto tensors = hub_tensors(HubFamily::deepseek, name, shape);
@@ -236,8 +274,10 @@ class HubFolder : public ::testing::Test {
     }
   }
 
-  const std::map<std::string, Shape> parameters_ = {
-      {"embedding", {7, 5}}, {"final_norm", {5}}, {"layers.0.moe.wi_0", {2, 5, 3}}, {"layers.0.mlp.wo", {3, 5}}};
+  const std::map<std::string, Shape> parameters_ = {{"embedding", {7, 5}},
+                                                    {"final_norm", {5}},
+                                                    {"layers.0.moe.wi_0", {2, 5, 3}},
+                                                    {"layers.0.mlp.wo", {3, 5}}};
   std::map<std::string, Tensor> stored_;
   std::string path_;
 };

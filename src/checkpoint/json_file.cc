@@ -31,13 +31,16 @@ nlohmann::json parse_json(std::string_view text, const std::string& name) {
         keys.emplace_back();
         break;
       case json::parse_event_t::object_end:
-      case json::parse_event_t::array_end: keys.pop_back(); break;
+      case json::parse_event_t::array_end:
+        keys.pop_back();
+        break;
       case json::parse_event_t::key: {
         auto key = parsed.get<std::string>();
         if (!keys.back().insert(key).second) fail_usage("[json] {}: duplicate key {}", name, in_quotes(key));
         break;
       }
-      default: break;
+      default:
+        break;
     }
     return true;
   };
@@ -48,7 +51,9 @@ nlohmann::json parse_json(std::string_view text, const std::string& name) {
   }
 }
 
-nlohmann::json read_json_file(const std::string& path) { return parse_json(read_whole_file(path), path); }
+nlohmann::json read_json_file(const std::string& path) {
+  return parse_json(read_whole_file(path), path);
+}
 
 std::string read_whole_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);

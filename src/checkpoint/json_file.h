@@ -7,8 +7,8 @@
 
 namespace switchyard {
 
-// Parses a document of at most 256 levels. Throws Error(usage) naming `name` (a path) for malformed JSON, a duplicate
-// key or too deep nesting.
+// Parses a document of at most 256 levels. Throws Error(usage) naming `name` (a path) for malformed JSON, a
+// duplicate key or too deep nesting.
 nlohmann::json parse_json(std::string_view text, const std::string& name);
 
 // The same from a file; also Error(usage) when it cannot be read.
@@ -17,7 +17,8 @@ nlohmann::json read_json_file(const std::string& path);
 // Bytes of a file. Throws Error(usage) when it cannot be read.
 std::string read_whole_file(const std::string& path);
 
-// Text from a file as it may stand in a one-line message: quoted, control characters escaped, at most 100 bytes.
+// Text from a file as it may stand in a one-line message: quoted, control characters escaped, at most 100
+// bytes.
 std::string in_quotes(std::string_view text);
 
 }  // namespace switchyard

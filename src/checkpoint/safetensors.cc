@@ -34,9 +34,12 @@ std::size_t element_size(const std::string& dtype) {
 }
 
 // Shape x element size in bytes, or an error for a product that does not fit.
-std::uint64_t checked_bytes(const SafetensorsHeader::Item& item, const std::string& name, const std::string& path) {
+std::uint64_t checked_bytes(const SafetensorsHeader::Item& item, const std::string& name,
+                            const std::string& path) {
   const std::size_t size = element_size(item.dtype);
-  if (size == 0) fail_usage("[safetensors] {}: tensor {} has unknown dtype {}", path, in_quotes(name), in_quotes(item.dtype));
+  if (size == 0)
+    fail_usage("[safetensors] {}: tensor {} has unknown dtype {}", path, in_quotes(name),
+               in_quotes(item.dtype));
   std::uint64_t bytes = size;
   bool zero = false;
   for (std::uint64_t d : item.shape) {
@@ -136,23 +139,24 @@ void SafetensorsFile::parse_all(std::span<const std::byte> file) {
     const std::uint64_t bytes = checked_bytes(item, name, path_);
     const std::uint64_t begin = item.offsets[0], end = item.offsets[1];
     if (begin > end || end > data.size()) {
-      fail_usage("[safetensors] {}: offsets [{}, {}) of tensor {} are not inside the {} bytes of data", path_, begin,
-                 end, in_quotes(name), data.size());
+      fail_usage("[safetensors] {}: offsets [{}, {}) of tensor {} are not inside the {} bytes of data", path_,
+                 begin, end, in_quotes(name), data.size());
     }
     if (end - begin != bytes) {
-      fail_usage("[safetensors] {}: tensor {} takes {} bytes by its shape and dtype {}, its offsets say {}", path_,
-                 in_quotes(name), bytes, item.dtype, end - begin);
+      fail_usage("[safetensors] {}: tensor {} takes {} bytes by its shape and dtype {}, its offsets say {}",
+                 path_, in_quotes(name), bytes, item.dtype, end - begin);
     }
     order.push_back({{begin, end}, &name});
     entries_[name] = {item.dtype, Shape(item.shape.begin(), item.shape.end()), data.subspan(begin, bytes)};
   }
-  std::sort(order.begin(), order.end(),
-            [](const auto& a, const auto& b) { return std::tie(a.first, *a.second) < std::tie(b.first, *b.second); });
+  std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.first, *a.second) < std::tie(b.first, *b.second);
+  });
   std::uint64_t expected = 0;
   for (const auto& [range, name] : order) {
     if (range[0] != expected) {
-      fail_usage("[safetensors] {}: tensor {} begins at byte {} of the data, expected {} ({})", path_, in_quotes(*name),
-                 range[0], expected, range[0] < expected ? "tensors overlap" : "a hole");
+      fail_usage("[safetensors] {}: tensor {} begins at byte {} of the data, expected {} ({})", path_,
+                 in_quotes(*name), range[0], expected, range[0] < expected ? "tensors overlap" : "a hole");
     }
     expected = range[1];
   }
@@ -168,7 +172,8 @@ Tensor SafetensorsFile::read(const std::string& name) const {
   const std::string& type = entry.dtype;
   const auto narrow = [&](auto value) {
     if (!std::in_range<std::int32_t>(value)) {
-      fail_usage("[safetensors] {}: tensor {} holds {}, which does not fit in 32 bits", path_, in_quotes(name), value);
+      fail_usage("[safetensors] {}: tensor {} holds {}, which does not fit in 32 bits", path_,
+                 in_quotes(name), value);
     }
     return static_cast<std::int32_t>(value);
   };
@@ -181,8 +186,9 @@ Tensor SafetensorsFile::read(const std::string& name) const {
   if (type == "I64") return converted<std::int64_t, std::int32_t>(entry, narrow);
   if (type == "U32") return converted<std::uint32_t, std::int32_t>(entry, narrow);
   if (type == "U16") return converted<std::uint16_t, std::int32_t>(entry, narrow);
-  fail_usage("[safetensors] {}: tensor {} is {}; F32, BF16, F16, F64, I32, I64, U32, U16, U8 and BOOL can be read",
-             path_, in_quotes(name), type);
+  fail_usage(
+      "[safetensors] {}: tensor {} is {}; F32, BF16, F16, F64, I32, I64, U32, U16, U8 and BOOL can be read",
+      path_, in_quotes(name), type);
 }
 
 }  // namespace switchyard

@@ -1,10 +1,11 @@
 // Reading and writing safetensors files.
 //
-// Layout: 8 bytes little-endian length of the header, the header (JSON: tensor name -> dtype, shape, data_offsets;
-// and optionally "__metadata__" with string values), then the bytes of all tensors. The reader trusts nothing. It
-// refuses, naming the file and the broken rule: a header over 100 MB or past the end of the file, JSON that is not
-// exactly of that form, duplicate keys, an unknown dtype, a negative or overflowing shape, offsets that do not match
-// shape x dtype, do not start at 0, overlap, leave holes or do not end at the end of the file.
+// Layout: 8 bytes little-endian length of the header, the header (JSON: tensor name -> dtype, shape,
+// data_offsets; and optionally "__metadata__" with string values), then the bytes of all tensors. The reader
+// trusts nothing. It refuses, naming the file and the broken rule: a header over 100 MB or past the end of
+// the file, JSON that is not exactly of that form, duplicate keys, an unknown dtype, a negative or
+// overflowing shape, offsets that do not match shape x dtype, do not start at 0, overlap, leave holes or do
+// not end at the end of the file.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +22,7 @@ namespace switchyard {
 class SafetensorsFile {
  public:
   struct Entry {
-    std::string dtype;                 // as in the file: "F32", "BF16", ...
+    std::string dtype;  // as in the file: "F32", "BF16", ...
     Shape shape;
     std::span<const std::byte> bytes;  // points into the mapped file; lives as long as the SafetensorsFile
   };
@@ -36,8 +37,9 @@ class SafetensorsFile {
   const std::string& path() const { return path_; }
   bool contains(const std::string& name) const { return entries_.contains(name); }
 
-  // A copy of one tensor. F32, BF16, I32 and U8 (also BOOL) keep their type; F16 and F64 become f32; I64, U32 and U16
-  // become i32, and a value that does not fit is an Error(usage). Other dtypes and missing names are Error(usage).
+  // A copy of one tensor. F32, BF16, I32 and U8 (also BOOL) keep their type; F16 and F64 become f32; I64, U32
+  // and U16 become i32, and a value that does not fit is an Error(usage). Other dtypes and missing names are
+  // Error(usage).
   Tensor read(const std::string& name) const;
 
  private:
@@ -51,14 +53,14 @@ class SafetensorsFile {
 };
 
 // Writes f32, bf16, i32 and u8 tensors, sorted by name, and reads nothing back. The file appears under `path`
-// complete or not at all: it is written beside it, flushed to disk, and renamed. Throws Error(runtime) on failure and
-// leaves no temporary file.
+// complete or not at all: it is written beside it, flushed to disk, and renamed. Throws Error(runtime) on
+// failure and leaves no temporary file.
 void write_safetensors(const std::string& path, const std::map<std::string, Tensor>& tensors,
                        const std::map<std::string, std::string>& metadata);
 
-// The weights of a Hugging Face folder: model.safetensors, or the shards of model.safetensors.index.json. A path to one
-// .safetensors file is taken as it is.
-// Every tensor of the index must be in its shard and every tensor of a shard in the index. Error(usage) otherwise.
+// The weights of a Hugging Face folder: model.safetensors, or the shards of model.safetensors.index.json. A
+// path to one .safetensors file is taken as it is. Every tensor of the index must be in its shard and every
+// tensor of a shard in the index. Error(usage) otherwise.
 class WeightFolder {
  public:
   static WeightFolder open(const std::string& folder);

@@ -12,8 +12,8 @@ namespace {
 
 using nlohmann::json;
 
-// Receives the parse as events, so that duplicate keys are seen and nothing deeper than the format is ever built.
-// Depth 1 is the whole object, 2 a tensor or the metadata, 3 a shape or a pair of offsets.
+// Receives the parse as events, so that duplicate keys are seen and nothing deeper than the format is ever
+// built. Depth 1 is the whole object, 2 a tensor or the metadata, 3 a shape or a pair of offsets.
 class HeaderReader {
  public:
   using number_integer_t = json::number_integer_t;
@@ -34,7 +34,8 @@ class HeaderReader {
   bool number_unsigned(number_unsigned_t value) {
     if (depth_ != 3) return refuse(fmt::format("the number {}", value));
     auto& list = key_ == "shape" ? item_->shape : item_->offsets;
-    if (key_ == "data_offsets" && list.size() == 2) return rule(at("data_offsets") + " has more than two numbers");
+    if (key_ == "data_offsets" && list.size() == 2)
+      return rule(at("data_offsets") + " has more than two numbers");
     if (list.size() == 32) return rule(at("shape") + " has more than 32 dimensions");
     list.push_back(value);
     return true;
@@ -66,7 +67,8 @@ class HeaderReader {
       return names_.insert(value).second || rule("duplicate key " + in_quotes(value));
     }
     key_ = value;
-    if (!inner_keys_.insert(value).second) return rule("duplicate key " + in_quotes(value) + " in " + in_quotes(name_));
+    if (!inner_keys_.insert(value).second)
+      return rule("duplicate key " + in_quotes(value) + " in " + in_quotes(name_));
     if (in_metadata_ || key_ == "dtype" || key_ == "shape" || key_ == "data_offsets") return true;
     return rule("unknown key " + in_quotes(value) + " in tensor " + in_quotes(name_));
   }
@@ -74,7 +76,8 @@ class HeaderReader {
   bool end_object() {
     if (depth_-- == 2 && !in_metadata_) {
       for (const char* needed : {"dtype", "shape", "data_offsets"}) {
-        if (!inner_keys_.contains(needed)) return rule(fmt::format("tensor {} has no {}", in_quotes(name_), needed));
+        if (!inner_keys_.contains(needed))
+          return rule(fmt::format("tensor {} has no {}", in_quotes(name_), needed));
       }
       if (item_->offsets.size() != 2) return rule(at("data_offsets") + " is not two numbers");
     }
@@ -103,7 +106,7 @@ class HeaderReader {
   bool refuse(const std::string& what) {
     if (depth_ == 0) return rule("header is " + what + ", expected an object");
     if (depth_ == 1) return rule(fmt::format("{} is {}, expected an object", in_quotes(name_), what));
-    const char* expected = in_metadata_        ? "a string"
+    const char* expected = in_metadata_      ? "a string"
                            : key_ == "dtype" ? "a string"
                            : depth_ == 3     ? "whole numbers from 0 to 2^64-1"
                                              : "a list of numbers";
@@ -121,7 +124,8 @@ class HeaderReader {
 }  // namespace
 
 SafetensorsHeader parse_safetensors_header(std::string_view text, const std::string& path) {
-  if (text.empty() || text.front() != '{') fail_usage("[safetensors] {}: header does not begin with '{{'", path);
+  if (text.empty() || text.front() != '{')
+    fail_usage("[safetensors] {}: header does not begin with '{{'", path);
   HeaderReader reader;
   if (!json::sax_parse(text, &reader)) fail_usage("[safetensors] {}: {}", path, reader.error);
   return std::move(reader.header);

@@ -90,10 +90,11 @@ TEST(Safetensors, RoundTrip) {
 }
 
 TEST(Safetensors, ConvertsOtherTypes) {
-  std::string bytes = file_of("{\"h\":" + tensor("F16", "[4]", "[0,8]") + ",\"d\":" + tensor("F64", "[1]", "[8,16]") +
-                                  ",\"l\":" + tensor("I64", "[1]", "[16,24]") + ",\"w\":" + tensor("U32", "[1]", "[24,28]") +
-                                  ",\"s\":" + tensor("U16", "[1]", "[28,30]") + ",\"q\":" + tensor("I8", "[1]", "[30,31]") + "}",
-                              31);
+  std::string bytes = file_of(
+      "{\"h\":" + tensor("F16", "[4]", "[0,8]") + ",\"d\":" + tensor("F64", "[1]", "[8,16]") +
+          ",\"l\":" + tensor("I64", "[1]", "[16,24]") + ",\"w\":" + tensor("U32", "[1]", "[24,28]") +
+          ",\"s\":" + tensor("U16", "[1]", "[28,30]") + ",\"q\":" + tensor("I8", "[1]", "[30,31]") + "}",
+      31);
   const std::uint16_t halves[4] = {0x3c00, 0xc000, 0x0001, 0x7c00};
   const double d = 0.25;
   const std::int64_t l = -5;
@@ -141,19 +142,23 @@ TEST(Safetensors, RefusesBrokenHeaders) {
   expect_broken(file_of("{\"a\":{\"dtype\":7}}", 0), "expected a string");
   expect_broken(file_of("{\"a\":{\"extra\":7}}", 0), "unknown key \"extra\"");
   expect_broken(file_of("{\"a\":" + std::string(50000, '['), 0), "is an array, expected an object");
-  expect_broken(file_of("{\"a\":{\"shape\":" + std::string(50000, '['), 0), "is an array, expected whole numbers");
+  expect_broken(file_of("{\"a\":{\"shape\":" + std::string(50000, '['), 0),
+                "is an array, expected whole numbers");
   expect_broken(file_of("{\"__metadata__\":{\"k\":1}}", 0), "expected a string");
   expect_broken(file_of("{\"__metadata__\":[]}", 0), "expected an object");
   const std::string a = tensor("F32", "[1]", "[0,4]");
   expect_broken(file_of("{\"a\":" + a + ",\"a\":" + a + "}", 4), "duplicate key \"a\"");
-  expect_broken(file_of("{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\"}}", 4), "duplicate key \"dtype\" in \"a\"");
+  expect_broken(file_of("{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\"}}", 4),
+                "duplicate key \"dtype\" in \"a\"");
   expect_broken(file_of("{\"__metadata__\":{\"k\":\"1\",\"k\":\"1\"}}", 0), "duplicate key \"k\"");
   expect_broken(file_of("{\"__metadata__\":{},\"__metadata__\":{}}", 0), "duplicate key \"__metadata__\"");
 }
 
 TEST(Safetensors, RefusesBrokenTensors) {
   const auto one = [](const std::string& dtype, const std::string& shape, const std::string& offsets,
-                      std::size_t bytes) { return file_of("{\"a\":" + tensor(dtype, shape, offsets) + "}", bytes); };
+                      std::size_t bytes) {
+    return file_of("{\"a\":" + tensor(dtype, shape, offsets) + "}", bytes);
+  };
   expect_broken(one("F31", "[1]", "[0,4]", 4), "unknown dtype \"F31\"");
   expect_broken(one("F32", "[-1]", "[0,4]", 4), "the number -1");
   expect_broken(one("F32", "[1.5]", "[0,4]", 4), "the number 1.5");
@@ -172,7 +177,8 @@ TEST(Safetensors, RefusesBrokenTensors) {
   expect_broken(one("F32", "[1]", "[0,4]", 5), "1 bytes follow");
   expect_broken(one("F32", "[1]", "[18446744073709551612,0]", 4), "not inside");
   const auto two = [](const std::string& first, const std::string& second, std::size_t bytes) {
-    return file_of("{\"a\":" + tensor("U8", "[4]", first) + ",\"b\":" + tensor("U8", "[4]", second) + "}", bytes);
+    return file_of("{\"a\":" + tensor("U8", "[4]", first) + ",\"b\":" + tensor("U8", "[4]", second) + "}",
+                   bytes);
   };
   EXPECT_EQ(parse(two("[4,8]", "[0,4]", 8)).entries().size(), 2u);
   expect_broken(two("[0,4]", "[2,6]", 6), "overlap");

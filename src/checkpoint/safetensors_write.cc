@@ -16,10 +16,14 @@ namespace {
 
 const char* format_name(DType dtype) {
   switch (dtype) {
-    case DType::f32: return "F32";
-    case DType::bf16: return "BF16";
-    case DType::i32: return "I32";
-    default: return "U8";
+    case DType::f32:
+      return "F32";
+    case DType::bf16:
+      return "BF16";
+    case DType::i32:
+      return "I32";
+    default:
+      return "U8";
   }
 }
 
@@ -85,7 +89,8 @@ void write_safetensors(const std::string& path, const std::map<std::string, Tens
   std::size_t offset = 0;
   for (const auto& [name, tensor] : order) {
     const std::size_t end = offset + tensor->bytes();
-    header[*name] = {{"dtype", format_name(tensor->dtype())}, {"shape", tensor->shape()}, {"data_offsets", {offset, end}}};
+    header[*name] = {
+        {"dtype", format_name(tensor->dtype())}, {"shape", tensor->shape()}, {"data_offsets", {offset, end}}};
     offset = end;
   }
   std::string text = header.dump();

@@ -53,10 +53,12 @@ WeightFolder WeightFolder::open(const std::string& folder) {
     fail_usage("[checkpoint] {}: expected model.safetensors or model.safetensors.index.json in it", folder);
   }
   for (const auto& [file, names] : read_index(index.string())) {
-    const SafetensorsFile& shard = weights.shards_.emplace_back(SafetensorsFile::open((root / file).string()));
+    const SafetensorsFile& shard =
+        weights.shards_.emplace_back(SafetensorsFile::open((root / file).string()));
     for (const auto& name : names) {
       if (!shard.contains(name)) {
-        fail_usage("[checkpoint] {}: no tensor {}, which the index places there", shard.path(), in_quotes(name));
+        fail_usage("[checkpoint] {}: no tensor {}, which the index places there", shard.path(),
+                   in_quotes(name));
       }
       weights.shard_of_[name] = weights.shards_.size() - 1;
     }
@@ -82,7 +84,11 @@ const SafetensorsFile& WeightFolder::shard(const std::string& name) const {
   return shards_[found->second];
 }
 
-const Shape& WeightFolder::shape(const std::string& name) const { return shard(name).entries().at(name).shape; }
-Tensor WeightFolder::read(const std::string& name) const { return shard(name).read(name); }
+const Shape& WeightFolder::shape(const std::string& name) const {
+  return shard(name).entries().at(name).shape;
+}
+Tensor WeightFolder::read(const std::string& name) const {
+  return shard(name).read(name);
+}
 
 }  // namespace switchyard

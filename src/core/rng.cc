@@ -14,7 +14,8 @@
 namespace switchyard {
 namespace {
 
-constexpr int kBlock = 256;  // elements made at once by the fills; the arrays of one block stay in the L1 cache
+constexpr int kBlock =
+    256;  // elements made at once by the fills; the arrays of one block stay in the L1 cache
 constexpr float kSqrt2 = 1.41421356f;
 
 inline void rounds(std::uint32_t& a, std::uint32_t& b, int r0, int r1, int r2, int r3) {
@@ -48,7 +49,9 @@ RngKey encrypt_counter(RngKey key, std::uint64_t counter) {
 }
 
 // The top 23 bits as the mantissa of a number in [1, 2), minus 1.
-inline float unit(std::uint32_t bits) { return std::bit_cast<float>((bits >> 9) | 0x3f800000u) - 1.0f; }
+inline float unit(std::uint32_t bits) {
+  return std::bit_cast<float>((bits >> 9) | 0x3f800000u) - 1.0f;
+}
 
 inline float scale(float u, float lo, float hi) {
   const float v = u * (hi - lo) + lo;
@@ -68,9 +71,11 @@ inline float log_positive(float x) {
   return static_cast<float>(exponent) * 0.693147181f + s * series;
 }
 
-// M. Giles, "Approximating the erfinv function" (2010), single precision: erfinv(x) = x p(w), w = -log(1 - x^2), with
-// one polynomial for the centre (w < 5, 99.7 % of a uniform draw) and one for the tails.
-inline float erfinv_w(float x) { return -log_positive((1.0f - x) * (1.0f + x)); }
+// M. Giles, "Approximating the erfinv function" (2010), single precision: erfinv(x) = x p(w), w = -log(1 -
+// x^2), with one polynomial for the centre (w < 5, 99.7 % of a uniform draw) and one for the tails.
+inline float erfinv_w(float x) {
+  return -log_positive((1.0f - x) * (1.0f + x));
+}
 
 inline float erfinv_centre(float x, float w) {
   const float t = w - 2.5f;
@@ -109,8 +114,8 @@ float normal_between(std::uint32_t bits, float lo, float hi) {
   return kSqrt2 * (w < kTail ? erfinv_centre(u, w) : erfinv_tail(u, w));
 }
 
-// The same for kBlock consecutive counters; the low counter word wraps. Loops of constant length without branches,
-// each simple enough for the compiler's vectoriser.
+// The same for kBlock consecutive counters; the low counter word wraps. Loops of constant length without
+// branches, each simple enough for the compiler's vectoriser.
 void normal_block(RngKey key, std::uint64_t first, float lo, float hi, std::array<float, kBlock>& out) {
   std::array<std::uint32_t, kBlock> bits;
   std::array<float, kBlock> u, w;
@@ -148,7 +153,9 @@ void fill_normal(RngKey key, std::uint64_t first, std::span<float> out, float lo
 // Smallest float above -1: keeps erfinv finite.
 constexpr float kOpenMinusOne = -0.99999994f;
 
-float erf_of(float x) { return static_cast<float>(std::erf(static_cast<double>(x) / std::sqrt(2.0))); }
+float erf_of(float x) {
+  return static_cast<float>(std::erf(static_cast<double>(x) / std::sqrt(2.0)));
+}
 
 struct OpenInterval {
   float lo, hi;
@@ -160,9 +167,15 @@ struct OpenInterval {
 
 }  // namespace
 
-RngKey rng_key(std::uint32_t seed) { return {0, seed}; }
-RngKey rng_split(RngKey key, std::uint64_t i) { return encrypt_counter(key, i); }
-RngKey rng_fold_in(RngKey key, std::uint32_t data) { return encrypt_counter(key, data); }
+RngKey rng_key(std::uint32_t seed) {
+  return {0, seed};
+}
+RngKey rng_split(RngKey key, std::uint64_t i) {
+  return encrypt_counter(key, i);
+}
+RngKey rng_fold_in(RngKey key, std::uint32_t data) {
+  return encrypt_counter(key, data);
+}
 RngKey rng_fold_in(RngKey key, std::string_view name) {
   return rng_fold_in(key, static_cast<std::uint32_t>(XXH32(name.data(), name.size(), 0)));
 }
@@ -172,7 +185,9 @@ std::uint32_t rng_bits(RngKey key, std::uint64_t index) {
   return words.hi ^ words.lo;
 }
 
-float rng_uniform(RngKey key, std::uint64_t index) { return unit(rng_bits(key, index)); }
+float rng_uniform(RngKey key, std::uint64_t index) {
+  return unit(rng_bits(key, index));
+}
 float rng_uniform(RngKey key, std::uint64_t index, float lo, float hi) {
   return scale(unit(rng_bits(key, index)), lo, hi);
 }
@@ -190,15 +205,17 @@ std::int32_t rng_randint(RngKey key, std::uint64_t index, std::int32_t lo, std::
   const std::uint32_t span = static_cast<std::uint32_t>(hi) - static_cast<std::uint32_t>(lo);
   const std::uint32_t high = rng_bits(rng_split(key, 0), index);
   const std::uint32_t low = rng_bits(rng_split(key, 1), index);
-  // 2^32 mod span from (2^16 mod span)^2, in 32-bit arithmetic that wraps: wrong for spans over 2^16, where the high
-  // word then counts for nothing, but it is what the reference draws.
+  // 2^32 mod span from (2^16 mod span)^2, in 32-bit arithmetic that wraps: wrong for spans over 2^16, where
+  // the high word then counts for nothing, but it is what the reference draws.
   std::uint32_t multiplier = 65536u % span;
   multiplier = multiplier * multiplier % span;
   const std::uint32_t offset = ((high % span) * multiplier + low % span) % span;
   return static_cast<std::int32_t>(static_cast<std::uint32_t>(lo) + offset);
 }
 
-bool rng_bernoulli(RngKey key, std::uint64_t index, float p) { return rng_uniform(key, index) < p; }
+bool rng_bernoulli(RngKey key, std::uint64_t index, float p) {
+  return rng_uniform(key, index) < p;
+}
 
 std::vector<std::int32_t> rng_permutation(RngKey key, std::int64_t n) {
   CHECK(n >= 0 && n <= std::numeric_limits<std::int32_t>::max(), "permutation of {}", n);

@@ -1,11 +1,11 @@
 // Random numbers addressed by (key, index), not drawn in sequence.
 //
-// The bit stream is the public Threefry-2x32 cipher (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
-// 2011) with 20 rounds, used as JAX does with partitionable counters: element `index` of a draw of any shape encrypts
-// the 64-bit counter `index`. An element therefore depends on nothing but its key and its own global index, so any
-// rank can make any part of a tensor and the result is the same on every mesh. Keys, bits, integers, uniforms,
-// bernoulli and permutations equal JAX's bit for bit; normals are within 1e-6 of them. All functions are pure and
-// safe to call from any thread.
+// The bit stream is the public Threefry-2x32 cipher (Salmon et al., "Parallel random numbers: as easy as 1,
+// 2, 3", 2011) with 20 rounds, used as JAX does with partitionable counters: element `index` of a draw of any
+// shape encrypts the 64-bit counter `index`. An element therefore depends on nothing but its key and its own
+// global index, so any rank can make any part of a tensor and the result is the same on every mesh. Keys,
+// bits, integers, uniforms, bernoulli and permutations equal JAX's bit for bit; normals are within 1e-6 of
+// them. All functions are pure and safe to call from any thread.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,8 @@ bool rng_bernoulli(RngKey key, std::uint64_t index, float p);
 // A random order of 0 .. n-1; n in [0, 2^31).
 std::vector<std::int32_t> rng_permutation(RngKey key, std::int64_t n);
 
-// out[i] = the value of the function above at index first + i. Bit-identical to it, and some ten times faster.
+// out[i] = the value of the function above at index first + i. Bit-identical to it, and some ten times
+// faster.
 void rng_fill_normal(RngKey key, std::uint64_t first, std::span<float> out);
 void rng_fill_truncated_normal(RngKey key, std::uint64_t first, std::span<float> out, float lo, float hi);
 

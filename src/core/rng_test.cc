@@ -65,10 +65,12 @@ TEST_P(JaxVectors, IntegersAndUniformsAreEqual) {
   expect_draws<float>("uniform", [&](std::size_t i) { return rng_uniform(key_, i); });
   expect_draws<float>("uniform_m3_p5", [&](std::size_t i) { return rng_uniform(key_, i, -3, 5); });
   for (std::int32_t v : {7, 256, 129280}) {
-    expect_draws<std::int32_t>("randint" + std::to_string(v), [&](std::size_t i) { return rng_randint(key_, i, 0, v); });
+    expect_draws<std::int32_t>("randint" + std::to_string(v),
+                               [&](std::size_t i) { return rng_randint(key_, i, 0, v); });
   }
   for (const auto& [name, p] : std::map<std::string, float>{{"0.1", 0.1f}, {"0.5", 0.5f}, {"0.9", 0.9f}}) {
-    expect_draws<std::uint8_t>("bernoulli" + name, [&](std::size_t i) { return rng_bernoulli(key_, i, p) ? 1 : 0; });
+    expect_draws<std::uint8_t>("bernoulli" + name,
+                               [&](std::size_t i) { return rng_bernoulli(key_, i, p) ? 1 : 0; });
   }
   for (std::int64_t n : {5, 10, 1000}) {
     EXPECT_EQ(golden<std::int32_t>("permutation" + std::to_string(n)), rng_permutation(key_, n));
@@ -76,7 +78,8 @@ TEST_P(JaxVectors, IntegersAndUniformsAreEqual) {
 }
 
 TEST_P(JaxVectors, NormalsAreWithinOneMillionth) {
-  expect_draws<float>("normal", [&](std::size_t i) { return rng_normal(key_, i); }, 1e-6);
+  expect_draws<float>(
+      "normal", [&](std::size_t i) { return rng_normal(key_, i); }, 1e-6);
   expect_draws<float>(
       "truncated_normal_m2_p2", [&](std::size_t i) { return rng_truncated_normal(key_, i, -2, 2); }, 1e-6);
   std::vector<float> all(100003);

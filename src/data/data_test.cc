@@ -1,4 +1,5 @@
-// Batches: the synthetic ones against the reference's, the text ones against the documents they were packed from.
+// Batches: the synthetic ones against the reference's, the text ones against the documents they were packed
+// from.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -175,8 +176,12 @@ TEST_F(TextFolder, SkipsBinaryHiddenAndLinkedFiles) {
 }
 
 TEST_F(TextFolder, SectionsLoseNothing) {
-  for (const std::string& whole : {std::string(), std::string(9000, 'x'), numbered_lines(5000), std::string("é") + std::string(30000, '\n'),
-                                   [] { std::string s = "a"; for (int i = 0; i < 9000; ++i) s += "é"; return s; }()}) {
+  for (const std::string& whole : {std::string(), std::string(9000, 'x'), numbered_lines(5000),
+                                   std::string("é") + std::string(30000, '\n'), [] {
+                                     std::string s = "a";
+                                     for (int i = 0; i < 9000; ++i) s += "é";
+                                     return s;
+                                   }()}) {
     std::string joined;
     for (std::string_view section : cut_sections(whole)) {
       EXPECT_LE(section.size(), 8192u);

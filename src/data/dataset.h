@@ -10,9 +10,9 @@
 
 namespace switchyard {
 
-// All i32 [B,S] with B the global batch. targets[b,s] is the token after inputs[b,s] in the same document. Positions
-// begin at 0 in every document. Segmentation numbers the documents of a row from 1; in inputs 0 is padding, in targets 0
-// marks a place without a target (padding, and the last token of a document).
+// All i32 [B,S] with B the global batch. targets[b,s] is the token after inputs[b,s] in the same document.
+// Positions begin at 0 in every document. Segmentation numbers the documents of a row from 1; in inputs 0 is
+// padding, in targets 0 marks a place without a target (padding, and the last token of a document).
 struct Batch {
   Tensor inputs, targets, inputs_position, inputs_segmentation, targets_segmentation;
 };
@@ -20,29 +20,33 @@ struct Batch {
 class Dataset {
  public:
   virtual ~Dataset() = default;
-  virtual Batch next(std::int64_t step) = 0;  // the global batch of `step` >= 0; depends on nothing else; thread-safe
-  virtual std::int64_t batches() const = 0;   // batches until everything has been seen once; then they repeat
+  virtual Batch next(
+      std::int64_t step) = 0;  // the global batch of `step` >= 0; depends on nothing else; thread-safe
+  virtual std::int64_t batches() const = 0;  // batches until everything has been seen once; then they repeat
   virtual std::string description() const = 0;
 };
 
-// Uniform random tokens in [0, vocab), the same batch at every step, equal bit for bit to the reference's synthetic
-// data: tokens = randint(key 0, (B, S+1)), inputs all but the last column, targets all but the first.
+// Uniform random tokens in [0, vocab), the same batch at every step, equal bit for bit to the reference's
+// synthetic data: tokens = randint(key 0, (B, S+1)), inputs all but the last column, targets all but the
+// first.
 std::unique_ptr<Dataset> make_synthetic(std::int64_t batch, std::int64_t sequence, std::int64_t vocab);
 
 struct TextData {
   std::unique_ptr<Dataset> train, eval;  // eval is null when eval_fraction is 0
 };
 
-// Text from files and folders. `paths` is one or several separated by ':'. A folder means the regular files below it, in
-// sorted order, without hidden files and symbolic links; a file with a NUL byte is skipped with a notice on stderr.
+// Text from files and folders. `paths` is one or several separated by ':'. A folder means the regular files
+// below it, in sorted order, without hidden files and symbolic links; a file with a NUL byte is skipped with
+// a notice on stderr.
 //
-// Held-out split: a file is cut at blank lines into sections of 4 to 8 KiB, and a hash of a section's text decides whether
-// it is held out (about eval_fraction of them; equal sections share their fate; at least one when there are two). The
-// neighbouring sections of a file on the same side form a document; bos and eos stand around it as the tokenizer has them.
-// Rows are S tokens of all documents in a row, and their S targets. Training rows come in a new random order every epoch;
-// batch `step` depends only on seed and step. Held-out rows keep their order; the last batch is padded.
-// `eval` is null when eval_fraction is 0. Error(usage) for missing paths, no text, or fewer tokens than one batch.
-TextData make_text(const std::string& paths, const Tokenizer& tokenizer, std::int64_t batch, std::int64_t sequence,
-                   std::uint32_t seed, double eval_fraction);
+// Held-out split: a file is cut at blank lines into sections of 4 to 8 KiB, and a hash of a section's text
+// decides whether it is held out (about eval_fraction of them; equal sections share their fate; at least one
+// when there are two). The neighbouring sections of a file on the same side form a document; bos and eos
+// stand around it as the tokenizer has them. Rows are S tokens of all documents in a row, and their S
+// targets. Training rows come in a new random order every epoch; batch `step` depends only on seed and step.
+// Held-out rows keep their order; the last batch is padded. `eval` is null when eval_fraction is 0.
+// Error(usage) for missing paths, no text, or fewer tokens than one batch.
+TextData make_text(const std::string& paths, const Tokenizer& tokenizer, std::int64_t batch,
+                   std::int64_t sequence, std::uint32_t seed, double eval_fraction);
 
 }  // namespace switchyard

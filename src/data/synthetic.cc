@@ -49,8 +49,8 @@ class Synthetic : public Dataset {
 }  // namespace
 
 std::unique_ptr<Dataset> make_synthetic(std::int64_t batch, std::int64_t sequence, std::int64_t vocab) {
-  CHECK(batch >= 1 && sequence >= 1 && vocab >= 1 && vocab <= INT32_MAX, "batch {} sequence {} vocab {}", batch, sequence,
-        vocab);
+  CHECK(batch >= 1 && sequence >= 1 && vocab >= 1 && vocab <= INT32_MAX, "batch {} sequence {} vocab {}",
+        batch, sequence, vocab);
   return std::make_unique<Synthetic>(batch, sequence, vocab);
 }
 

@@ -107,23 +107,28 @@ class PackedText : public Dataset {
 
 }  // namespace
 
-TextData make_text(const std::string& paths, const Tokenizer& tokenizer, std::int64_t batch, std::int64_t sequence,
-                   std::uint32_t seed, double eval_fraction) {
+TextData make_text(const std::string& paths, const Tokenizer& tokenizer, std::int64_t batch,
+                   std::int64_t sequence, std::uint32_t seed, double eval_fraction) {
   CHECK(batch >= 1 && sequence >= 1, "batch {} sequence {}", batch, sequence);
-  if (!(eval_fraction >= 0 && eval_fraction < 1)) fail_usage("[data] eval fraction {}: expected 0 <= it < 1", eval_fraction);
+  if (!(eval_fraction >= 0 && eval_fraction < 1))
+    fail_usage("[data] eval fraction {}: expected 0 <= it < 1", eval_fraction);
   const SplitText split = split_text(find_text_files(paths), eval_fraction);
   TokenStream train = tokenize(split.train, tokenizer);
   const auto tokens = static_cast<std::int64_t>(train.tokens.size());
   if (tokens <= batch * sequence) {
-    fail_usage("[data] data_path={}: {} training tokens, expected at least {} for one batch of {} rows of {}; give more text "
-               "or a smaller batch", paths, tokens, batch * sequence + 1, batch, sequence);
+    fail_usage(
+        "[data] data_path={}: {} training tokens, expected at least {} for one batch of {} rows of {}; give "
+        "more text "
+        "or a smaller batch",
+        paths, tokens, batch * sequence + 1, batch, sequence);
   }
   const RngKey key = rng_fold_in(rng_key(seed), "data order");
   TextData data;
   data.train = std::make_unique<PackedText>(std::move(train), batch, sequence, &key);
   if (eval_fraction > 0) {
     TokenStream eval = tokenize(split.eval, tokenizer);
-    if (eval.tokens.size() < 2) fail_usage("[data] data_path={}: the held-out text has no two tokens; give more text", paths);
+    if (eval.tokens.size() < 2)
+      fail_usage("[data] data_path={}: the held-out text has no two tokens; give more text", paths);
     data.eval = std::make_unique<PackedText>(std::move(eval), batch, sequence, nullptr);
   }
   return data;

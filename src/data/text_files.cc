@@ -18,7 +18,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
+bool hidden(const fs::path& path) {
+  return path.filename().string().starts_with('.');
+}
 
 void add_folder(const fs::path& folder, std::vector<std::string>& files) {
   const std::size_t first = files.size();
@@ -51,7 +53,9 @@ struct Section {
 };
 
 // Hash order stands in for chance: it depends on the text alone, so the split survives new and moved files.
-bool drawn(std::uint64_t hash, double fraction) { return static_cast<double>(hash) < fraction * 0x1p64; }
+bool drawn(std::uint64_t hash, double fraction) {
+  return static_cast<double>(hash) < fraction * 0x1p64;
+}
 
 // Joins neighbours on the same side into documents.
 void add_documents(const std::vector<std::string_view>& texts, const Section* sections, SplitText& split) {
@@ -101,7 +105,9 @@ std::vector<std::string_view> cut_sections(std::string_view text) {
         cut = end + after;
       } else {
         // Not in the middle of a UTF-8 character.
-        while (cut > kMost - 4 && (static_cast<unsigned char>(text[cut]) & 0xc0u) == 0x80u && cut < text.size()) --cut;
+        while (cut > kMost - 4 && (static_cast<unsigned char>(text[cut]) & 0xc0u) == 0x80u &&
+               cut < text.size())
+          --cut;
       }
     }
     sections.push_back(text.substr(0, cut));
@@ -132,13 +138,17 @@ SplitText split_text(const std::vector<std::string>& files, double eval_fraction
   }
   const auto held_out = [](const Section& s) { return s.held_out; };
   if (eval_fraction > 0 && std::none_of(sections.begin(), sections.end(), held_out)) {
-    const auto least = std::min_element(sections.begin(), sections.end(),
-                                        [](const Section& a, const Section& b) { return a.hash < b.hash; })->hash;
+    const auto least =
+        std::min_element(sections.begin(), sections.end(), [](const Section& a, const Section& b) {
+          return a.hash < b.hash;
+        })->hash;
     for (Section& s : sections) s.held_out = s.hash == least;
   }
   if (std::all_of(sections.begin(), sections.end(), held_out)) {
-    fail_usage("[data] data_path: all {} sections of the text are held out; give more text or a smaller eval fraction",
-               sections.size());
+    fail_usage(
+        "[data] data_path: all {} sections of the text are held out; give more text or a smaller eval "
+        "fraction",
+        sections.size());
   }
   SplitText split;
   const Section* next = sections.data();

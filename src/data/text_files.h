@@ -7,11 +7,12 @@
 
 namespace switchyard {
 
-// The files that `paths` (separated by ':') stand for, as make_text describes. Error(usage) for a missing path.
+// The files that `paths` (separated by ':') stand for, as make_text describes. Error(usage) for a missing
+// path.
 std::vector<std::string> find_text_files(const std::string& paths);
 
-// Cuts a text into sections, in order and without losing a byte: each ends after the first blank line beyond 4 KiB, or
-// the first line end beyond 6 KiB, or at 8 KiB.
+// Cuts a text into sections, in order and without losing a byte: each ends after the first blank line beyond
+// 4 KiB, or the first line end beyond 6 KiB, or at 8 KiB.
 std::vector<std::string_view> cut_sections(std::string_view text);
 
 // What is to be trained on and what is held out. Every string is a document.

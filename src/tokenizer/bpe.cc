@@ -8,14 +8,14 @@ namespace {
 
 struct Node {
   BpeSymbol symbol;
-  std::int32_t begin;        // first byte in the piece
+  std::int32_t begin;           // first byte in the piece
   std::int32_t previous, next;  // -1 at the ends
-  bool joined = false;       // into its left neighbour
+  bool joined = false;          // into its left neighbour
 };
 
 struct Candidate {
   BpeMerge merge;
-  std::int32_t left;            // index of the left node
+  std::int32_t left;               // index of the left node
   std::int32_t left_id, right_id;  // as they were; a candidate whose symbols have changed since is stale
 };
 
@@ -27,7 +27,8 @@ struct Later {
 
 }  // namespace
 
-void bpe_merge(const std::vector<BpeSymbol>& symbols, const BpePairLookup& pair, std::vector<std::int32_t>& ids) {
+void bpe_merge(const std::vector<BpeSymbol>& symbols, const BpePairLookup& pair,
+               std::vector<std::int32_t>& ids) {
   std::vector<Node> nodes;
   nodes.reserve(symbols.size());
   std::int32_t begin = 0;
@@ -49,7 +50,9 @@ void bpe_merge(const std::vector<BpeSymbol>& symbols, const BpePairLookup& pair,
     const Candidate best = queue.top();
     queue.pop();
     Node& left = at(best.left);
-    if (left.joined || left.symbol.id != best.left_id || left.next < 0 || at(left.next).symbol.id != best.right_id) continue;
+    if (left.joined || left.symbol.id != best.left_id || left.next < 0 ||
+        at(left.next).symbol.id != best.right_id)
+      continue;
     Node& right = at(left.next);
     left.symbol = {best.merge.id, left.symbol.length + right.symbol.length};
     right.joined = true;

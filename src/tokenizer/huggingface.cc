@@ -1,7 +1,8 @@
 // tokenizer.json: added tokens, normalizer, pre-tokenizer, and a BPE model over bytes or characters.
 //
-// encode: (1) added tokens that are matched in the text as it is are cut out; (2) the rest is normalised; (3) added
-// tokens that are matched in normalised text are cut out; (4) the rest is cut into pieces; (5) every piece is merged.
+// encode: (1) added tokens that are matched in the text as it is are cut out; (2) the rest is normalised; (3)
+// added tokens that are matched in normalised text are cut out; (4) the rest is cut into pieces; (5) every
+// piece is merged.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -10,6 +11,7 @@
 
 #include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "tokenizer/added_tokens.h"
 #include "tokenizer/bpe.h"
 #include "tokenizer/huggingface_pipeline.h"
 #include "tokenizer/regex.h"
@@ -48,62 +50,12 @@ std::optional<std::string> alphabet_to_bytes(const std::string& token,
   return bytes;
 }
 
-struct AddedToken {
-  std::int32_t id;
-  std::string content;
-  bool special, left_strip, right_strip;
-};
-
-// Finds added tokens: the leftmost, and of several there the longest.
-class AddedTokenFinder {
- public:
-  void add(AddedToken token) {
-    auto& list = by_first_byte_[static_cast<unsigned char>(token.content[0])];
-    list.push_back(std::move(token));
-    std::stable_sort(list.begin(), list.end(),
-                     [](const auto& a, const auto& b) { return a.content.size() > b.content.size(); });
-  }
-
-  // Calls text(begin, end) and token(id) for the parts of `input` in order.
-  template <typename Text, typename Token>
-  void cut(const std::string& input, Text text, Token token) const {
-    std::size_t begin = 0, at = 0;
-    while (at < input.size()) {
-      const AddedToken* found = match(input, at);
-      if (found == nullptr) {
-        ++at;
-        continue;
-      }
-      std::size_t left = at, right = at + found->content.size();
-      if (found->left_strip) {
-        while (left > begin && space(input[left - 1])) --left;
-      }
-      if (found->right_strip) {
-        while (right < input.size() && space(input[right])) ++right;
-      }
-      if (left > begin) text(begin, left);
-      token(found->id);
-      begin = at = right;
-    }
-    if (begin < input.size()) text(begin, input.size());
-  }
-
- private:
-  static bool space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
-  const AddedToken* match(const std::string& input, std::size_t at) const {
-    for (const AddedToken& token : by_first_byte_[static_cast<unsigned char>(input[at])]) {
-      if (input.compare(at, token.content.size(), token.content) == 0) return &token;
-    }
-    return nullptr;
-  }
-  std::array<std::vector<AddedToken>, 256> by_first_byte_;
-};
-
 class HuggingFaceTokenizer : public Tokenizer {
  public:
   HuggingFaceTokenizer(const json& file, const json& config, const std::string& name) : name_(name) {
     const JsonReader top(file, name);
-    normalize_ = top.has("normalizer") ? make_normalizer(top.object("normalizer")) : [](std::string t) { return t; };
+    normalize_ =
+        top.has("normalizer") ? make_normalizer(top.object("normalizer")) : [](std::string t) { return t; };
     pre_.split = [](std::vector<Piece> pieces) { return pieces; };
     if (top.has("pre_tokenizer")) pre_ = make_pre_tokenizer(top.object("pre_tokenizer"));
     read_model(top.object("model"));
@@ -136,8 +88,10 @@ class HuggingFaceTokenizer : public Tokenizer {
     std::string text;
     for (std::int32_t id : ids) {
       const auto found = tokens_.find(id);
-      if (found == tokens_.end()) text += "\xef\xbf\xbd";
-      else if (!found->second.special) text += found->second.bytes;
+      if (found == tokens_.end())
+        text += "\xef\xbf\xbd";
+      else if (!found->second.special)
+        text += found->second.bytes;
     }
     if (strip_first_space_ && text.starts_with(' ')) text.erase(0, 1);
     return valid_utf8(text);
@@ -184,10 +138,12 @@ class HuggingFaceTokenizer : public Tokenizer {
       if (pre_.byte_level) {
         const auto bytes = alphabet_to_bytes(text, bytes_of);
         if (bytes) model_ids_[*bytes] = id;
-        if (!tokens_.emplace(id, Token{bytes.value_or(text)}).second) model.fail(fmt::format("id {} is given twice", id));
+        if (!tokens_.emplace(id, Token{bytes.value_or(text)}).second)
+          model.fail(fmt::format("id {} is given twice", id));
       } else {
         model_ids_[text] = id;
-        if (!tokens_.emplace(id, Token{character_bytes(text)}).second) model.fail(fmt::format("id {} is given twice", id));
+        if (!tokens_.emplace(id, Token{character_bytes(text)}).second)
+          model.fail(fmt::format("id {} is given twice", id));
       }
     }
   }
@@ -198,7 +154,8 @@ class HuggingFaceTokenizer : public Tokenizer {
       const auto at = std::string_view("0123456789ABCDEF").find(text[i]);
       return at == std::string_view::npos ? -1 : static_cast<int>(at);
     };
-    if (byte_fallback_ && text.size() == 6 && text.starts_with("<0x") && text[5] == '>' && digit(3) >= 0 && digit(4) >= 0) {
+    if (byte_fallback_ && text.size() == 6 && text.starts_with("<0x") && text[5] == '>' && digit(3) >= 0 &&
+        digit(4) >= 0) {
       return {static_cast<char>(digit(3) * 16 + digit(4))};
     }
     std::string bytes;
@@ -215,7 +172,8 @@ class HuggingFaceTokenizer : public Tokenizer {
 
   void read_merges(const JsonReader& model) {
     const json& merges = model.at("merges");
-    if (!merges.is_array() || merges.size() > static_cast<std::size_t>(kMaxId)) model.fail("\"merges\" is not a list");
+    if (!merges.is_array() || merges.size() > static_cast<std::size_t>(kMaxId))
+      model.fail("\"merges\" is not a list");
     std::int32_t rank = 0;
     for (const json& merge : merges) {
       std::string left, right;
@@ -237,7 +195,8 @@ class HuggingFaceTokenizer : public Tokenizer {
   void read_added(const JsonReader& top) {
     for (const JsonReader& entry : top.list("added_tokens")) {
       AddedToken token{static_cast<std::int32_t>(entry.integer("id", 0, kMaxId)), entry.text("content"),
-                       entry.flag("special", false), entry.flag("lstrip", false), entry.flag("rstrip", false)};
+                       entry.flag("special", false), entry.flag("lstrip", false),
+                       entry.flag("rstrip", false)};
       if (token.content.empty()) entry.fail("empty content");
       if (entry.flag("single_word", false)) entry.fail("single_word is not supported");
       tokens_[token.id] = {token.content, token.special};
@@ -256,7 +215,9 @@ class HuggingFaceTokenizer : public Tokenizer {
     if (type == "Sequence") {
       for (const JsonReader& step : decoder.list("decoders")) read_decoder(step);
     } else if (type == "Metaspace") {
-      strip_first_space_ = decoder.text("prepend_scheme", decoder.flag("add_prefix_space", true) ? "always" : "never") != "never";
+      strip_first_space_ =
+          decoder.text("prepend_scheme", decoder.flag("add_prefix_space", true) ? "always" : "never") !=
+          "never";
     } else if (type == "Strip") {
       strip_first_space_ = decoder.text("content") == " " && decoder.integer("start", 0, kMaxId) > 0;
     } else if (type != "ByteLevel" && type != "Replace" && type != "ByteFallback" && type != "Fuse") {
@@ -269,17 +230,20 @@ class HuggingFaceTokenizer : public Tokenizer {
     return found == texts_.end() ? std::nullopt : std::optional(found->second);
   }
 
-  // bos stands where the template puts it; eos is named by tokenizer_config.json, the template, or custom (the usual names).
+  // bos stands where the template puts it; eos is named by tokenizer_config.json, the template, or custom
+  // (the usual names).
   void read_ends(const JsonReader& top, const json& config) {
     if (top.has("post_processor")) read_template(top.object("post_processor"));
     const JsonReader settings(config, name_ + " (tokenizer_config.json)");
     const auto named = [&](const char* key) -> std::optional<std::int32_t> {
       if (!settings.has(key)) return {};
-      return id_of_text(settings.at(key).is_object() ? settings.object(key).text("content") : settings.text(key));
+      return id_of_text(settings.at(key).is_object() ? settings.object(key).text("content")
+                                                     : settings.text(key));
     };
     if (!bos_ && settings.flag("add_bos_token", false)) bos_ = named("bos_token");
     if (const auto id = named("eos_token")) eos_ = id;
-    for (const char* usual : {"</s>", "<|endoftext|>", "<|end_of_text|>", "<\uff5cend\u2581of\u2581sentence\uff5c>"}) {
+    for (const char* usual :
+         {"</s>", "<|endoftext|>", "<|end_of_text|>", "<\uff5cend\u2581of\u2581sentence\uff5c>"}) {
       if (!eos_) eos_ = id_of_text(usual);
     }
   }
@@ -336,7 +300,8 @@ class HuggingFaceTokenizer : public Tokenizer {
         ids);
   }
 
-  // Bytes or characters as symbols. What the vocabulary lacks becomes byte tokens, or the unknown token, or nothing.
+  // Bytes or characters as symbols. What the vocabulary lacks becomes byte tokens, or the unknown token, or
+  // nothing.
   std::vector<BpeSymbol> symbols_of(const std::string& piece) const {
     std::vector<BpeSymbol> symbols;
     bool after_unknown = false;
@@ -348,8 +313,10 @@ class HuggingFaceTokenizer : public Tokenizer {
       if (found != model_ids_.end()) {
         symbols.push_back({found->second, static_cast<std::int32_t>(length)});
       } else if (!add_byte_tokens(unit, symbols) && unknown_) {
-        if (after_unknown && fuse_unknown_) symbols.back().length += static_cast<std::int32_t>(length);
-        else symbols.push_back({*unknown_, static_cast<std::int32_t>(length)});
+        if (after_unknown && fuse_unknown_)
+          symbols.back().length += static_cast<std::int32_t>(length);
+        else
+          symbols.push_back({*unknown_, static_cast<std::int32_t>(length)});
         after_unknown = true;
         continue;
       }
@@ -385,8 +352,10 @@ class HuggingFaceTokenizer : public Tokenizer {
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> parse_huggingface(std::string_view text, std::string_view config, const std::string& name) {
-  const json settings = config.empty() ? json::object() : parse_json(config, name + " (tokenizer_config.json)");
+std::unique_ptr<Tokenizer> parse_huggingface(std::string_view text, std::string_view config,
+                                             const std::string& name) {
+  const json settings =
+      config.empty() ? json::object() : parse_json(config, name + " (tokenizer_config.json)");
   return std::make_unique<HuggingFaceTokenizer>(parse_json(text, name), settings, name);
 }
 

@@ -31,8 +31,8 @@ std::string pattern_of(const JsonReader& entry) {
   const std::string literal = pattern.text("String");
   std::string escaped;
   for (char c : literal) {
-    const bool plain = static_cast<unsigned char>(c) >= 0x80 || (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') ||
-                       (c >= 'a' && c <= 'z');
+    const bool plain = static_cast<unsigned char>(c) >= 0x80 || (c >= '0' && c <= '9') ||
+                       (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
     if (!plain) escaped += '\\';
     escaped += c;
   }
@@ -73,9 +73,10 @@ std::vector<Range> split_ranges(std::string_view text, const Regex& regex, Behav
     if (begin == end) return;
     match = match != invert;
     Range* last = ranges.empty() ? nullptr : &ranges.back();
-    const bool join = last != nullptr && ((behavior == Behavior::contiguous && last->match == match) ||
-                                          (behavior == Behavior::merged_with_previous && match && !last->match) ||
-                                          (behavior == Behavior::merged_with_next && !match && last->match));
+    const bool join =
+        last != nullptr && ((behavior == Behavior::contiguous && last->match == match) ||
+                            (behavior == Behavior::merged_with_previous && match && !last->match) ||
+                            (behavior == Behavior::merged_with_next && !match && last->match));
     if (join) {
       last->end = end;
       // What has taken its neighbour takes no second one.
@@ -127,8 +128,10 @@ Split byte_level(const JsonReader& entry) {
 
 Split metaspace(const JsonReader& entry) {
   const std::string mark = entry.text("replacement", "\u2581");
-  const std::string scheme = entry.text("prepend_scheme", entry.flag("add_prefix_space", true) ? "always" : "never");
-  if (scheme != "always" && scheme != "first" && scheme != "never") entry.fail("unknown prepend_scheme " + in_quotes(scheme));
+  const std::string scheme =
+      entry.text("prepend_scheme", entry.flag("add_prefix_space", true) ? "always" : "never");
+  if (scheme != "always" && scheme != "first" && scheme != "never")
+    entry.fail("unknown prepend_scheme " + in_quotes(scheme));
   if (mark.empty() || utf8_length(mark, 0) != mark.size()) entry.fail("replacement is not one character");
   const bool cut = entry.flag("split", true);
   const Regex regex(mark == "\u2581" ? mark : "\\Q" + mark + "\\E", "tokenizer.json");
@@ -137,8 +140,10 @@ Split metaspace(const JsonReader& entry) {
     for (const Piece& piece : pieces) {
       std::string text;
       for (char c : piece.text) {
-        if (c == ' ') text += mark;
-        else text += c;
+        if (c == ' ')
+          text += mark;
+        else
+          text += c;
       }
       const bool prepend = scheme == "always" || (scheme == "first" && piece.first);
       if (prepend && !text.starts_with(mark)) text.insert(0, mark);
@@ -175,12 +180,16 @@ PreTokenizer sequence(const JsonReader& entry) {
 JsonReader::JsonReader(const json& value, std::string name) : value_(&value), name_(std::move(name)) {
   if (!value.is_object()) fail("expected an object");
 }
-bool JsonReader::has(const char* key) const { return value_->contains(key) && !value_->at(key).is_null(); }
+bool JsonReader::has(const char* key) const {
+  return value_->contains(key) && !value_->at(key).is_null();
+}
 const json& JsonReader::at(const char* key) const {
   if (!has(key)) fail(fmt::format("\"{}\" is missing", key));
   return value_->at(key);
 }
-JsonReader JsonReader::object(const char* key) const { return {at(key), name_ + "." + key}; }
+JsonReader JsonReader::object(const char* key) const {
+  return {at(key), name_ + "." + key};
+}
 std::vector<JsonReader> JsonReader::list(const char* key) const {
   const json& values = at(key);
   if (!values.is_array()) fail(fmt::format("\"{}\" is not a list", key));
@@ -192,7 +201,9 @@ std::string JsonReader::text(const char* key) const {
   if (!at(key).is_string()) fail(fmt::format("\"{}\" is not a string", key));
   return at(key).get<std::string>();
 }
-std::string JsonReader::text(const char* key, const std::string& absent) const { return has(key) ? text(key) : absent; }
+std::string JsonReader::text(const char* key, const std::string& absent) const {
+  return has(key) ? text(key) : absent;
+}
 bool JsonReader::flag(const char* key, bool absent) const {
   if (!has(key)) return absent;
   if (!at(key).is_boolean()) fail(fmt::format("\"{}\" is not true or false", key));
@@ -200,17 +211,22 @@ bool JsonReader::flag(const char* key, bool absent) const {
 }
 std::int64_t JsonReader::integer(const char* key, std::int64_t low, std::int64_t high) const {
   const json& value = at(key);
-  const bool whole = value.is_number_integer() && (!value.is_number_unsigned() || value.get<std::uint64_t>() <= INT64_MAX);
+  const bool whole =
+      value.is_number_integer() && (!value.is_number_unsigned() || value.get<std::uint64_t>() <= INT64_MAX);
   if (!whole || value.get<std::int64_t>() < low || value.get<std::int64_t>() > high) {
     fail(fmt::format("\"{}\" is not a whole number from {} to {}", key, low, high));
   }
   return value.get<std::int64_t>();
 }
-void JsonReader::fail(const std::string& message) const { fail_usage("[tokenizer] {}: {}", name_, message); }
+void JsonReader::fail(const std::string& message) const {
+  fail_usage("[tokenizer] {}: {}", name_, message);
+}
 
 Normalizer make_normalizer(const JsonReader& entry) {
   const std::string type = entry.text("type");
-  const auto form = [](int options) { return [options](std::string text) { return normal_form(text, options); }; };
+  const auto form = [](int options) {
+    return [options](std::string text) { return normal_form(text, options); };
+  };
   if (type == "NFC") return form(UTF8PROC_COMPOSE);
   if (type == "NFD") return form(UTF8PROC_DECOMPOSE);
   if (type == "NFKC") return form(UTF8PROC_COMPOSE | UTF8PROC_COMPAT);
@@ -219,9 +235,8 @@ Normalizer make_normalizer(const JsonReader& entry) {
     return [prefix = entry.text("prepend")](std::string text) { return text.empty() ? text : prefix + text; };
   }
   if (type == "Replace") {
-    return [regex = Regex(pattern_of(entry), "tokenizer.json"), content = entry.text("content")](const std::string& text) {
-      return replace_all(text, regex, content);
-    };
+    return [regex = Regex(pattern_of(entry), "tokenizer.json"), content = entry.text("content")](
+               const std::string& text) { return replace_all(text, regex, content); };
   }
   if (type == "Sequence") {
     std::vector<Normalizer> steps;
@@ -243,7 +258,8 @@ PreTokenizer make_pre_tokenizer(const JsonReader& entry) {
     return {split_by(pattern_of(entry), behavior_of(entry, ""), entry.flag("invert", false))};
   }
   if (type == "Digits") {
-    return {split_by(entry.flag("individual_digits", false) ? R"(\p{N})" : R"(\p{N}+)", Behavior::isolated, false)};
+    return {split_by(entry.flag("individual_digits", false) ? R"(\p{N})" : R"(\p{N}+)", Behavior::isolated,
+                     false)};
   }
   if (type == "Punctuation") {
     return {split_by(R"([\p{P}$+<=>^`|~])", behavior_of(entry, "Isolated"), false)};

@@ -1,4 +1,5 @@
-// The two stages of a tokenizer.json before its model: normalizers change a text, pre-tokenizers cut it into pieces.
+// The two stages of a tokenizer.json before its model: normalizers change a text, pre-tokenizers cut it into
+// pieces.
 #pragma once
 
 #include <functional>
@@ -43,7 +44,8 @@ struct PreTokenizer {
   bool byte_level = false;  // the model sees bytes in GPT-2's printable alphabet
 };
 
-// Of the "pre_tokenizer" entry: Sequence, Split, ByteLevel, Metaspace, Digits, Punctuation. Others are Error(usage).
+// Of the "pre_tokenizer" entry: Sequence, Split, ByteLevel, Metaspace, Digits, Punctuation. Others are
+// Error(usage).
 PreTokenizer make_pre_tokenizer(const JsonReader& entry);
 
 }  // namespace switchyard

@@ -22,8 +22,8 @@ Regex::Regex(const std::string& pattern, const std::string& where) {
   auto made = std::make_shared<Code>();
   int error = 0;
   PCRE2_SIZE offset = 0;
-  made->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), PCRE2_UTF | PCRE2_UCP, &error,
-                             &offset, nullptr);
+  made->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+                             PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr);
   if (made->code == nullptr) {
     PCRE2_UCHAR reason[128] = {};
     pcre2_get_error_message(error, reason, sizeof(reason));
@@ -46,13 +46,16 @@ std::vector<std::pair<std::size_t, std::size_t>> Regex::matches(std::string_view
   std::size_t at = 0;
   while (at < text.size()) {
     // Validity was established by the caller; checking again would make this quadratic.
-    int status = pcre2_match(code_->code, subject, text.size(), at, PCRE2_NO_UTF_CHECK, data.get(), code_->context);
+    int status =
+        pcre2_match(code_->code, subject, text.size(), at, PCRE2_NO_UTF_CHECK, data.get(), code_->context);
     if (status == PCRE2_ERROR_JIT_STACKLIMIT) {
-      status = pcre2_match(code_->code, subject, text.size(), at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data.get(),
-                           code_->context);
+      status = pcre2_match(code_->code, subject, text.size(), at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
+                           data.get(), code_->context);
     }
     if (status == PCRE2_ERROR_NOMATCH) break;
-    if (status < 0) fail_runtime("[tokenizer] splitting pattern gave up on a text of {} bytes (code {})", text.size(), status);
+    if (status < 0)
+      fail_runtime("[tokenizer] splitting pattern gave up on a text of {} bytes (code {})", text.size(),
+                   status);
     const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(data.get());
     if (ends[0] < ends[1] && ends[0] >= at) {
       found.emplace_back(ends[0], ends[1]);
@@ -72,12 +75,18 @@ std::size_t utf8_length(std::string_view text, std::size_t at) {
   const std::uint32_t first = byte(0);
   if (at >= text.size()) return 0;
   if (first < 0x80) return 1;
-  const std::size_t length = first >= 0xf5 ? 0 : first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : first >= 0xc2 ? 2 : 0;
+  const std::size_t length = first >= 0xf5   ? 0
+                             : first >= 0xf0 ? 4
+                             : first >= 0xe0 ? 3
+                             : first >= 0xc2 ? 2
+                                             : 0;
   for (std::size_t i = 1; i < length; ++i) {
     if ((byte(i) & 0xc0u) != 0x80u) return 0;
   }
-  if ((first == 0xe0 && byte(1) < 0xa0) || (first == 0xed && byte(1) >= 0xa0)) return 0;  // overlong, surrogates
-  if ((first == 0xf0 && byte(1) < 0x90) || (first == 0xf4 && byte(1) >= 0x90)) return 0;  // overlong, > U+10FFFF
+  if ((first == 0xe0 && byte(1) < 0xa0) || (first == 0xed && byte(1) >= 0xa0))
+    return 0;  // overlong, surrogates
+  if ((first == 0xf0 && byte(1) < 0x90) || (first == 0xf4 && byte(1) >= 0x90))
+    return 0;  // overlong, > U+10FFFF
   return length;
 }
 

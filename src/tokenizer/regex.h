@@ -25,7 +25,8 @@ class Regex {
   std::shared_ptr<const Code> code_;
 };
 
-// Bytes in the UTF-8 character that begins at text[at]; 0 if there is none (broken, overlong, a surrogate, cut off).
+// Bytes in the UTF-8 character that begins at text[at]; 0 if there is none (broken, overlong, a surrogate,
+// cut off).
 std::size_t utf8_length(std::string_view text, std::size_t at);
 
 // The text with each byte that belongs to no character replaced by U+FFFD.

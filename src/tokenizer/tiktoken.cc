@@ -1,6 +1,6 @@
-// A .tiktoken file: lines of a base64 token and its rank, which is both its id and its merge priority. The file has no
-// special tokens; as in Llama-3's own reader 256 follow the ranks, the first of them begins a text and the second ends
-// it. (In cl100k_base the second is <|endoftext|>, too.)
+// A .tiktoken file: lines of a base64 token and its rank, which is both its id and its merge priority. The
+// file has no special tokens; as in Llama-3's own reader 256 follow the ranks, the first of them begins a
+// text and the second ends it. (In cl100k_base the second is <|endoftext|>, too.)
 #include <algorithm>
 #include <charconv>
 #include <unordered_map>
@@ -15,8 +15,8 @@ namespace switchyard {
 namespace {
 
 constexpr std::int32_t kSpecialTokens = 256;
-constexpr char kPattern[] =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr char kPattern[] = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3})"
+                            R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 // Standard base64 with padding; an empty result stands for an error.
 std::string from_base64(std::string_view text) {
@@ -57,8 +57,10 @@ class TiktokenTokenizer : public Tokenizer {
     for (const auto& [begin, end] : pattern_.matches(valid)) {
       const std::string piece = valid.substr(begin, end - begin);
       const auto whole = ranks_.find(piece);
-      if (whole != ranks_.end()) ids.push_back(whole->second);
-      else merge(piece, ids);
+      if (whole != ranks_.end())
+        ids.push_back(whole->second);
+      else
+        merge(piece, ids);
     }
     return ids;
   }
@@ -67,8 +69,10 @@ class TiktokenTokenizer : public Tokenizer {
     std::string text;
     for (std::int32_t id : ids) {
       const auto found = bytes_.find(id);
-      if (found != bytes_.end()) text += found->second;
-      else if (id < count_ || id >= vocab_size()) text += "\xef\xbf\xbd";
+      if (found != bytes_.end())
+        text += found->second;
+      else if (id < count_ || id >= vocab_size())
+        text += "\xef\xbf\xbd";
     }
     return valid_utf8(text);
   }
@@ -86,7 +90,8 @@ class TiktokenTokenizer : public Tokenizer {
     const auto digits = line.substr(gap == std::string_view::npos ? 0 : gap + 1);
     std::int32_t rank = -1;
     const auto [end, status] = std::from_chars(digits.data(), digits.data() + digits.size(), rank);
-    if (token.empty() || status != std::errc() || end != digits.data() + digits.size() || rank < 0 || rank >= (1 << 24)) {
+    if (token.empty() || status != std::errc() || end != digits.data() + digits.size() || rank < 0 ||
+        rank >= (1 << 24)) {
       fail_usage("[tokenizer] {}:{}: expected a base64 token, a space and a rank", name, number);
     }
     if (!ranks_.emplace(token, rank).second || !bytes_.emplace(rank, token).second) {

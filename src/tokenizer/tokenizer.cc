@@ -24,8 +24,10 @@ class ByteTokenizer : public Tokenizer {
   std::string decode(std::span<const std::int32_t> ids) const override {
     std::string text;
     for (std::int32_t id : ids) {
-      if (id >= 0 && id < kSeparator) text += static_cast<char>(id);
-      else if (id != kSeparator) text += "\xef\xbf\xbd";
+      if (id >= 0 && id < kSeparator)
+        text += static_cast<char>(id);
+      else if (id != kSeparator)
+        text += "\xef\xbf\xbd";
     }
     return text;
   }
@@ -68,11 +70,16 @@ class SentencePieceTokenizer : public Tokenizer {
 
 std::string existing_file(const std::string& type, const std::string& path) {
   std::error_code status;
-  if (path.empty()) fail_usage("[tokenizer] tokenizer_type={}: tokenizer_path is empty, expected a local file", type);
-  if (fs::is_directory(path, status) && type == "huggingface") return existing_file(type, path + "/tokenizer.json");
+  if (path.empty())
+    fail_usage("[tokenizer] tokenizer_type={}: tokenizer_path is empty, expected a local file", type);
+  if (fs::is_directory(path, status) && type == "huggingface")
+    return existing_file(type, path + "/tokenizer.json");
   if (!fs::is_regular_file(path, status)) {
-    fail_usage("[tokenizer] tokenizer_path={}: no such file; names on the Hugging Face hub are not downloaded, give the path "
-               "of a local file", path);
+    fail_usage(
+        "[tokenizer] tokenizer_path={}: no such file; names on the Hugging Face hub are not downloaded, give "
+        "the path "
+        "of a local file",
+        path);
   }
   return path;
 }
@@ -87,7 +94,8 @@ std::unique_ptr<Tokenizer> make_tokenizer(const std::string& type, const std::st
     const std::string file = existing_file(type, path);
     const auto beside = fs::path(file).parent_path() / "tokenizer_config.json";
     std::error_code status;
-    return parse_huggingface(read_whole_file(file), fs::exists(beside, status) ? read_whole_file(beside.string()) : "", file);
+    return parse_huggingface(read_whole_file(file),
+                             fs::exists(beside, status) ? read_whole_file(beside.string()) : "", file);
   }
   fail_usage("[tokenizer] tokenizer_type={}: expected byte, sentencepiece, huggingface or tiktoken", type);
 }

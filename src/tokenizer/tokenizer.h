@@ -15,8 +15,8 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Ids of a text, without tokens for its beginning and end. Bytes that are not UTF-8 count as U+FFFD, but for the
-  // byte tokenizer, which keeps them.
+  // Ids of a text, without tokens for its beginning and end. Bytes that are not UTF-8 count as U+FFFD, but
+  // for the byte tokenizer, which keeps them.
   virtual std::vector<std::int32_t> encode(std::string_view text) const = 0;
   // Text of ids. Special tokens give nothing, ids outside the vocabulary U+FFFD.
   virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
@@ -27,14 +27,16 @@ class Tokenizer {
   virtual std::optional<std::int32_t> eos() const = 0;
 };
 
-// `type`: "byte" (ids are bytes, 256 ends a document; no path), "sentencepiece" (a model file), "huggingface" (a
-// tokenizer.json or a folder with one), "tiktoken" (a file of base64 tokens and ranks, split as Llama-3 and cl100k
-// do). Error(usage) for another type, a missing or broken file, and for a hub id in the place of a path.
+// `type`: "byte" (ids are bytes, 256 ends a document; no path), "sentencepiece" (a model file), "huggingface"
+// (a tokenizer.json or a folder with one), "tiktoken" (a file of base64 tokens and ranks, split as Llama-3
+// and cl100k do). Error(usage) for another type, a missing or broken file, and for a hub id in the place of a
+// path.
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& type, const std::string& path);
 
 // The same from file contents; `name` stands for the path in messages. `config` is the text of the
 // tokenizer_config.json that may stand beside tokenizer.json, or empty.
-std::unique_ptr<Tokenizer> parse_huggingface(std::string_view json, std::string_view config, const std::string& name);
+std::unique_ptr<Tokenizer> parse_huggingface(std::string_view json, std::string_view config,
+                                             const std::string& name);
 std::unique_ptr<Tokenizer> parse_tiktoken(std::string_view text, const std::string& name);
 
 }  // namespace switchyard

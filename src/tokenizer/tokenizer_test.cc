@@ -1,4 +1,5 @@
-// Our tokenizers against what the public libraries recorded (tests/golden/tokenizer), and against broken files.
+// Our tokenizers against what the public libraries recorded (tests/golden/tokenizer), and against broken
+// files.
 #include "tokenizer/tokenizer.h"
 
 #include <gtest/gtest.h>
@@ -36,8 +37,8 @@ TEST_P(GoldenTokenizer, SameIdsAndTexts) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, GoldenTokenizer,
-                         ::testing::Values("llama3", "qwen", "deepseek", "gpt2", "behaviors", "llama2", "metaspace",
-                                           "sp_bpe", "sp_unigram", "tiktoken"));
+                         ::testing::Values("llama3", "qwen", "deepseek", "gpt2", "behaviors", "llama2",
+                                           "metaspace", "sp_bpe", "sp_unigram", "tiktoken"));
 
 TEST(ByteTokenizer, RoundTripOfAllBytes) {
   const auto tokenizer = make_tokenizer("byte", "");
@@ -89,8 +90,10 @@ TEST(HuggingFace, RefusesWhatItDoesNotCompute) {
       {"dropout", R"({"model":{"dropout":0.1}})"_json},
       {"normalizer \"Lowercase\"", R"({"normalizer":{"type":"Lowercase"}})"_json},
       {"pre-tokenizer \"Whitespace\"", R"({"pre_tokenizer":{"type":"Whitespace"}})"_json},
-      {"does not compile", R"({"pre_tokenizer":{"type":"Split","pattern":{"Regex":"("},"behavior":"Isolated"}})"_json},
-      {"unknown behavior", R"({"pre_tokenizer":{"type":"Split","pattern":{"Regex":"a"},"behavior":"Odd"}})"_json},
+      {"does not compile",
+       R"({"pre_tokenizer":{"type":"Split","pattern":{"Regex":"("},"behavior":"Isolated"}})"_json},
+      {"unknown behavior",
+       R"({"pre_tokenizer":{"type":"Split","pattern":{"Regex":"a"},"behavior":"Odd"}})"_json},
       {"decoder \"WordPiece\"", R"({"decoder":{"type":"WordPiece"}})"_json},
       {"single_word", R"({"added_tokens":[{"id":5,"content":"x","single_word":true}]})"_json},
       {"empty content", R"({"added_tokens":[{"id":5,"content":""}]})"_json},
@@ -99,8 +102,10 @@ TEST(HuggingFace, RefusesWhatItDoesNotCompute) {
   for (const auto& [message, change] : changes) {
     json file = minimal();
     for (const auto& [key, value] : change.items()) {
-      if (key == "model") file["model"].update(value, true);
-      else file[key] = value;
+      if (key == "model")
+        file["model"].update(value, true);
+      else
+        file[key] = value;
     }
     expect_error([&, &f = file] { parse(f); }, message);
   }
@@ -116,14 +121,16 @@ TEST(HuggingFace, EndOfTextFromItsConfig) {
   EXPECT_EQ(plain->vocab_size(), 10);
   EXPECT_EQ(parse_huggingface(file.dump(), R"({"eos_token":"<stop>"})", "test")->eos(), 9);
   EXPECT_EQ(parse_huggingface(file.dump(), R"({"eos_token":{"content":"<stop>"}})", "test")->eos(), 9);
-  EXPECT_EQ(parse_huggingface(file.dump(), R"({"bos_token":"<stop>","add_bos_token":true})", "test")->bos(), 9);
+  EXPECT_EQ(parse_huggingface(file.dump(), R"({"bos_token":"<stop>","add_bos_token":true})", "test")->bos(),
+            9);
   EXPECT_EQ(plain->decode(std::vector<std::int32_t>{2, 9, 77}), "ab\xef\xbf\xbd");
 }
 
 TEST(Tiktoken, RefusesBrokenLines) {
   expect_error([] { parse_tiktoken("", "test"); }, "no token for byte 0");
   expect_error([] { parse_tiktoken("AA== 0\nAA== 1\n", "test"); }, "test:2: token or rank 1 is given twice");
-  for (const char* line : {"AA==", "AA== x", "AA== -1", "A 0", "!!!! 0", "AA== 99999999999", "AA== 1 2", " 0", "=== 0"}) {
+  for (const char* line :
+       {"AA==", "AA== x", "AA== -1", "A 0", "!!!! 0", "AA== 99999999999", "AA== 1 2", " 0", "=== 0"}) {
     expect_error([&] { parse_tiktoken(line, "test"); }, "test:1: expected a base64 token");
   }
 }
@@ -135,7 +142,8 @@ TEST(Utf8, BrokenBytesBecomeReplacements) {
   EXPECT_EQ(valid_utf8("\xed\xa0\x80"), r + r + r);  // surrogate
   EXPECT_EQ(valid_utf8("\xf4\x90\x80\x80"), r + r + r + r);
   EXPECT_EQ(valid_utf8("\xe6\x97"), r + r);  // cut off
-  for (std::uint32_t c : {0x24u, 0xe9u, 0x65e5u, 0x1f642u, 0x10ffffu}) EXPECT_EQ(valid_utf8(utf8_of(c)), utf8_of(c));
+  for (std::uint32_t c : {0x24u, 0xe9u, 0x65e5u, 0x1f642u, 0x10ffffu})
+    EXPECT_EQ(valid_utf8(utf8_of(c)), utf8_of(c));
 }
 
 TEST(Regex, EmptyMatchesAndLongRunsEnd) {

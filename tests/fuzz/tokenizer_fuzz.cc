@@ -1,5 +1,5 @@
-// The first byte chooses the kind of file; the rest up to a 0xff is the file, and what follows a text. Reading the file,
-// encoding and decoding either work or throw an Error.
+// The first byte chooses the kind of file; the rest up to a 0xff is the file, and what follows a text.
+// Reading the file, encoding and decoding either work or throw an Error.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
