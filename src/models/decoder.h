@@ -1,0 +1,44 @@
+// Decoder: the whole model. embedding -> layers -> final norm -> loss (or logits).
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "data/dataset.h"
+#include "moe/block.h"
+#include "models/model_config.h"
+#include "models/parameters.h"
+
+namespace switchyard {
+
+// One batch, placed on the mesh: i32 [B,S], batch and sequence split as the rules say.
+struct DeviceBatch {
+  Array inputs, positions, segments, targets, target_segments;
+};
+DeviceBatch place_batch(Context& context, const Batch& global);
+
+struct ForwardOptions {
+  std::int64_t step = 0;     // for random routing
+  double target_count = 1;   // targets with weight over the whole (accumulated) batch
+  bool keep_hidden = false;  // also return the embedding's and every layer's output
+  bool keep_logits = false;  // also return logits [B,S,V] f32; otherwise they never exist
+};
+
+struct ForwardResult {
+  Array loss;     // [] f32: what is differentiated = lm_loss + balance loss
+  Array lm_loss;  // [] f32: cross entropy with its z loss
+  Array z_loss;   // [] f32, part of lm_loss
+  Array balance_loss;          // [] f32: mean over MoE layers; undefined without one
+  std::vector<LayerLoad> loads;  // one a MoE layer
+  std::vector<Routing> routing;  // one a MoE layer
+  std::vector<Array> hidden;
+  Array logits;
+};
+
+ForwardResult forward(Context& context, const ModelConfig& model, const Parameters& parameters, const DeviceBatch& batch,
+                      const ForwardOptions& options);
+
+// Number of targets that count.
+double count_targets(const Batch& batch);
+
+}  // namespace switchyard

@@ -1,0 +1,251 @@
+#include "models/model_config.h"
+
+#include <bit>
+#include <cmath>
+#include <map>
+#include <numbers>
+
+#include "core/error.h"
+
+namespace switchyard {
+namespace {
+
+DecoderBlock block_of(const std::string& name) {
+  static const std::map<std::string, DecoderBlock> blocks{
+      {"llama2", DecoderBlock::llama2},     {"mistral", DecoderBlock::mistral}, {"mixtral", DecoderBlock::mixtral},
+      {"deepseek", DecoderBlock::deepseek}, {"qwen3", DecoderBlock::qwen3},     {"qwen3_moe", DecoderBlock::qwen3_moe}};
+  const auto at = blocks.find(name);
+  if (at == blocks.end()) fail_usage("[model] decoder_block={}: expected llama2, mistral, mixtral, deepseek, qwen3 or qwen3_moe", name);
+  return at->second;
+}
+
+// global_parameter_scale 2^n: every third doubling adds layers, as the reference spreads it.
+struct Scales {
+  std::int64_t emb, heads, mlp, layers;
+};
+
+Scales scales_of(std::int64_t scale) {
+  if (scale < 1 || !std::has_single_bit(static_cast<std::uint64_t>(scale))) {
+    fail_usage("[model] global_parameter_scale={}: expected a power of two", scale);
+  }
+  const auto log = static_cast<std::int64_t>(std::bit_width(static_cast<std::uint64_t>(scale))) - 1;
+  const std::int64_t base = log / 3, rest = log % 3;
+  return {std::int64_t{1} << (base + (rest > 1)), std::int64_t{1} << (base + (rest > 0)),
+          std::int64_t{1} << (base + (rest > 0)), std::int64_t{1} << base};
+}
+
+void read_rope(const Config& c, ModelConfig& m) {
+  m.rope.type = c.get_string("rope_type");
+  m.rope.theta = c.get_float("rope_max_timescale");
+  m.rope.factor = c.get_float("rope_factor");
+  m.rope.beta_fast = c.get_float("beta_fast");
+  m.rope.beta_slow = c.get_float("beta_slow");
+  m.rope.original_positions = c.get_int("original_max_position_embeddings");
+  m.rope.truncate = c.get_bool("rope_truncate");
+  m.rope.interleaved = m.mla && c.get_bool("rope_interleave");
+  m.rope.attention_scaling = c.get_bool("rope_attention_scaling");
+  if (m.rope.type == "llama3.1") {
+    // The published constants, which the reference has built in; a Hugging Face config states its own.
+    m.rope.low_frequency_factor = c.get_float("rope_low_freq_factor");
+    m.rope.high_frequency_factor = c.get_float("rope_high_freq_factor");
+    if (!c.is_set_by_user("rope_factor")) m.rope.factor = 8;
+    if (!c.is_set_by_user("original_max_position_embeddings")) m.rope.original_positions = 8192;
+  }
+}
+
+void read_attention(const Config& c, ModelConfig& m) {
+  m.mla = c.get_string("attention_type") == "mla";
+  m.qk_norm = c.get_bool("use_qk_norm");
+  if (m.mla) {
+    m.q_lora = c.get_int("q_lora_rank");
+    m.kv_lora = c.get_int("kv_lora_rank");
+    m.nope = c.get_int("qk_nope_head_dim");
+    m.rope_dim = c.get_int("qk_rope_head_dim");
+    m.v_dim = c.get_int("v_head_dim");
+    if (m.block != DecoderBlock::deepseek) fail_usage("[model] attention_type=mla: expected decoder_block=deepseek, got {}", c.get_string("decoder_block"));
+    if (m.qk_norm) fail_usage("[model] use_qk_norm=true: MLA has no norm on queries and keys; set use_qk_norm=false");
+  } else {
+    m.rope_dim = m.v_dim = m.head_dim;
+    if (m.block == DecoderBlock::deepseek) fail_usage("[model] decoder_block=deepseek: expected attention_type=mla, got {}", c.get_string("attention_type"));
+  }
+  if (m.rope_dim % 2 != 0) fail_usage("[model] rotary dims {}: expected an even number ({})", m.rope_dim, m.mla ? "qk_rope_head_dim" : "head_dim");
+  read_rope(c, m);
+  if (!m.mla) {
+    m.attention_scale = m.compat && m.block != DecoderBlock::qwen3 && m.block != DecoderBlock::qwen3_moe
+                            ? 1.0
+                            : 1.0 / std::sqrt(static_cast<double>(m.head_dim));
+    return;
+  }
+  m.attention_scale = 1.0 / std::sqrt(static_cast<double>(m.nope + m.rope_dim));
+  if (c.get_int("max_position_embeddings") > m.rope.original_positions) {
+    const double mscale = 0.1 * c.get_float("mscale") * std::log(m.rope.factor) + 1.0;
+    m.attention_scale *= mscale * mscale;
+  }
+}
+
+void read_router(const Config& c, ModelConfig& m) {
+  MoeConfig& moe = m.moe;
+  const std::string score = c.get_string("routed_score_func");
+  const bool deepseek = m.block == DecoderBlock::deepseek;
+  moe.score = score == "sigmoid" ? RouterScore::sigmoid : score == "softmax" ? RouterScore::softmax : RouterScore::none;
+  moe.softmax_over_selected = moe.score == RouterScore::none;
+  moe.bias = c.get_bool("routed_bias");
+  if (moe.bias && moe.score == RouterScore::none) fail_usage("[model] routed_bias=true: expected routed_score_func=sigmoid or softmax, got none");
+  moe.scaling = static_cast<float>(c.get_float("routed_scaling_factor"));
+  const bool norm = c.get_bool("norm_topk_prob");
+  if (!deepseek && moe.score == RouterScore::none && m.block == DecoderBlock::qwen3_moe && !m.compat) {
+    moe.score = RouterScore::softmax;
+    moe.softmax_over_selected = false;
+    moe.normalise = norm;
+  } else if (moe.score == RouterScore::sigmoid) {
+    // The reference always divides by the sum; a config that says otherwise is honoured.
+    moe.normalise = norm || !c.is_set_by_user("norm_topk_prob");
+    moe.normalise_epsilon = 1e-20f;
+  } else if (moe.score == RouterScore::softmax) {
+    moe.normalise = norm && !m.compat;
+  }
+  moe.groups = std::max<std::int64_t>(0, c.get_int("n_routing_groups"));
+  moe.kept_groups = std::max<std::int64_t>(0, c.get_int("topk_routing_group"));
+  moe.weights_include_bias = m.compat && m.name.starts_with("kimi-k2");
+}
+
+void read_moe(const Config& c, ModelConfig& m) {
+  const std::int64_t experts = c.get_int("num_experts");
+  const bool block = m.block == DecoderBlock::mixtral || m.block == DecoderBlock::deepseek || m.block == DecoderBlock::qwen3_moe;
+  if (experts <= 1 && !(block && experts == 1 && c.is_set_by_user("num_experts"))) {
+    if (block) fail_usage("[model] decoder_block={}: expected num_experts of 2 or more, got {}", c.get_string("decoder_block"), experts);
+    return;
+  }
+  if (!block) fail_usage("[model] num_experts={}: decoder_block={} has no experts; use mixtral, deepseek or qwen3_moe", experts, c.get_string("decoder_block"));
+  MoeConfig& moe = m.moe;
+  moe.experts = experts;
+  moe.slots = c.get_int("num_experts_per_tok");
+  m.shared_experts = c.get_int("shared_experts");
+  read_router(c, m);
+  moe.random_routing = c.get_bool("use_random_routing");
+  moe.random_seed = m.init_seed;
+  moe.float32_gate_logits = c.get_bool("float32_gate_logits");
+  moe.compat = m.compat;
+  moe.balance_weight = c.get_float("load_balance_loss_weight");
+  moe.bias_update_rate = moe.bias ? c.get_float("routed_bias_update_rate") : 0;
+  moe.sparse = c.get_bool("sparse_matmul");
+  moe.ring = c.get_bool("use_ring_of_experts");
+  moe.ragged_buffer_factor = c.get_float("ragged_buffer_factor");
+  moe.drop_policy = c.get_string("ragged_drop_policy") == "prefix" ? DropPolicy::prefix : DropPolicy::fair;
+  moe.token_chunks = c.get_int("num_moe_token_chunks");
+  moe.capacity_factor = c.get_float("capacity_factor");
+  moe.dispatch_without_expert_axes = c.get_bool("moe_dispatch_no_expert_sharding");
+}
+
+// Checkpoint names that stay on the device under remat_policy.
+void read_remat(const Config& c, ModelConfig& m) {
+  static const std::vector<std::string> attention_in{"query_proj", "key_proj", "value_proj", "qkv_proj", "query_wa_proj", "kv_wa_proj", "mla_q", "mla_kv"};
+  static const std::vector<std::string> mlp_in{"mlpwi", "mlpwi_0", "mlpwi_1", "moe_mlpwi_0", "moe_mlpwi_1"};
+  static const std::vector<std::string> mlp_out{"mlpwo", "moe_mlpwo"}, out{"out_proj"}, context{"context"};
+  const std::string policy = c.get_string("remat_policy");
+  auto keep = [&](std::initializer_list<const std::vector<std::string>*> groups) {
+    for (const auto* group : groups) m.remat_keeps.insert(group->begin(), group->end());
+  };
+  if (policy == "none" || policy.empty()) m.remat = false;
+  else if (policy == "full") keep({});
+  else if (policy == "minimal" || policy == "minimal_offloaded") keep({&attention_in, &mlp_in, &mlp_out, &out});
+  else if (policy == "minimal_with_context" || policy == "minimal_flash") keep({&attention_in, &mlp_in, &mlp_out, &out, &context});
+  else if (policy == "minimal_with_context_and_quantization" || policy == "minimal_with_quantization") keep({&attention_in, &mlp_in, &mlp_out, &out, &context});
+  else if (policy == "save_dot_with_context_except_mlp") keep({&attention_in, &out, &context});
+  else if (policy == "save_dot_except_mlpwi") keep({&attention_in, &out, &mlp_out});
+  else if (policy == "save_dot_except_mlp") keep({&attention_in, &out});
+  else if (policy == "save_qkv_proj" || policy == "qkv_proj_offloaded") keep({&attention_in});
+  else if (policy == "save_out_proj") keep({&out});
+  else if (policy == "custom") {
+    for (const char* name : {"context", "mlpwi", "mlpwi_0", "mlpwi_1", "mlpwo", "moe_mlpwi_0", "moe_mlpwi_1", "moe_mlpwo", "query_proj",
+                             "key_proj", "value_proj", "qkv_proj", "out_proj", "query_wa_proj", "kv_wa_proj", "mla_q", "mla_kv", "attention_out"}) {
+      if (c.get_string(name) != "remat") m.remat_keeps.insert(name);  // "offload": the device's memory is the host's
+    }
+  } else {
+    fail_usage("[model] remat_policy={}: expected full, minimal, none, custom or one of the save_… policies", policy);
+  }
+}
+
+}  // namespace
+
+ModelConfig model_config(const Config& c) {
+  ModelConfig m;
+  m.name = c.get_string("model_name");
+  m.block = block_of(c.get_string("decoder_block"));
+  m.compat = c.get_string("compat") == "maxtext";
+  m.init_seed = static_cast<std::uint32_t>(c.get_int("init_weights_seed"));
+  const Scales scale = scales_of(c.get_int("global_parameter_scale"));
+  m.layers = c.get_int("base_num_decoder_layers") * scale.layers;
+  m.dense_layers = c.get_int("first_num_dense_layers");
+  m.emb = c.get_int("base_emb_dim") * scale.emb;
+  m.mlp = c.get_int("base_mlp_dim") * scale.mlp;
+  m.moe_mlp = (c.get_int("base_moe_mlp_dim") > 0 ? c.get_int("base_moe_mlp_dim") : c.get_int("base_mlp_dim")) * scale.mlp;
+  m.vocab = c.get_int("vocab_size");
+  m.heads = c.get_int("base_num_query_heads") * scale.heads;
+  m.kv_heads = c.get_int("base_num_kv_heads") * scale.heads;
+  m.head_dim = c.get_int("head_dim");
+  read_attention(c, m);
+  read_moe(c, m);
+  m.norm_epsilon = static_cast<float>(c.get_float("normalization_layer_epsilon"));
+  m.tied = c.get_bool("logits_via_embedding");
+  m.normalize_tied_logits = m.tied && c.get_bool("normalize_embedding_logits");
+  m.logit_soft_cap = c.is_none("final_logits_soft_cap") ? 0.0f : static_cast<float>(c.get_float("final_logits_soft_cap"));
+  m.z_loss = c.get_float("z_loss_multiplier");
+  m.dtype = parse_float_dtype(c.get_string("dtype"), "dtype");
+  m.weight_dtype = parse_float_dtype(c.get_string("weight_dtype"), "weight_dtype");
+  read_remat(c, m);
+  return m;
+}
+
+std::vector<double> rope_frequencies(const RopeConfig& rope, std::int64_t dim) {
+  std::vector<double> frequencies;
+  const auto d = static_cast<double>(dim);
+  for (std::int64_t i = 0; i < dim / 2; ++i) frequencies.push_back(std::pow(rope.theta, -2.0 * static_cast<double>(i) / d));
+  const double original = static_cast<double>(rope.original_positions), two_pi = 2 * std::numbers::pi;
+  if (rope.type == "llama3.1") {
+    for (double& f : frequencies) {
+      const double wavelength = two_pi / f;
+      if (wavelength < original / rope.high_frequency_factor) continue;
+      const double smooth = (original / wavelength - rope.low_frequency_factor) / (rope.high_frequency_factor - rope.low_frequency_factor);
+      f = wavelength > original / rope.low_frequency_factor ? f / rope.factor : (1 - smooth) * f / rope.factor + smooth * f;
+    }
+  } else if (rope.type == "yarn") {
+    auto dim_of = [&](double rotations) { return d * std::log(original / (rotations * two_pi)) / (2 * std::log(rope.theta)); };
+    double low = dim_of(rope.beta_fast), high = dim_of(rope.beta_slow);
+    if (rope.truncate) {
+      low = std::floor(low);
+      high = std::ceil(high);
+    }
+    low = std::max(low, 0.0);
+    high = std::min(high, d - 1);
+    if (low == high) high += 0.001;
+    for (std::size_t i = 0; i < frequencies.size(); ++i) {
+      const double ramp = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
+      frequencies[i] = frequencies[i] / rope.factor * ramp + frequencies[i] * (1 - ramp);
+    }
+  }
+  return frequencies;
+}
+
+double rope_amplitude(const RopeConfig& rope) {
+  return rope.type == "yarn" && rope.attention_scaling ? 0.1 * std::log(rope.factor) + 1.0 : 1.0;
+}
+
+double train_flops_per_token(const ModelConfig& m, std::int64_t sequence) {
+  const auto d = [](std::int64_t x) { return static_cast<double>(x); };
+  const double qk = m.mla ? d(m.nope + m.rope_dim) : d(m.head_dim), v = d(m.v_dim), heads = d(m.heads), emb = d(m.emb);
+  double attention = heads * v * emb;
+  if (m.mla) {
+    attention += m.q_lora > 0 ? emb * d(m.q_lora) + d(m.q_lora) * heads * qk : emb * heads * qk;
+    attention += emb * d(m.kv_lora + m.rope_dim) + d(m.kv_lora) * heads * d(m.nope + m.v_dim);
+  } else {
+    attention += emb * d(m.head_dim) * (heads + 2 * d(m.kv_heads));
+  }
+  const double scores = heads * (qk + v) * d(sequence) / 2;  // causal
+  const double dense = 3 * emb * d(m.mlp);
+  const double sparse = 3 * emb * d(m.moe_mlp) * d(m.moe.slots + m.shared_experts) + emb * d(m.moe.experts);
+  const double moe_layers = d(m.moe_layers());
+  return 6 * (d(m.layers) * (attention + scores) + (d(m.layers) - moe_layers) * dense + moe_layers * sparse + emb * d(m.vocab));
+}
+
+}  // namespace switchyard

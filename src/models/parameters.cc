@@ -1,0 +1,197 @@
+#include "models/parameters.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "core/rng.h"
+
+namespace switchyard {
+namespace {
+
+// Standard deviation of a unit normal cut at ±2, by which the draw is divided to have unit variance again.
+constexpr double kTruncatedDeviation = 0.87962566103423978;
+
+class SpecList {
+ public:
+  explicit SpecList(const ModelConfig& model) : m_(model) {}
+
+  void kernel(std::string name, Shape shape, std::vector<std::string> dims, std::int64_t fan_in) {
+    add(std::move(name), std::move(shape), std::move(dims), Initializer::truncated_normal, 1 / std::sqrt(static_cast<double>(fan_in)));
+  }
+  void projection(std::string name, Shape shape, std::vector<std::string> dims, std::int64_t fan_in, double factor = 1) {
+    add(std::move(name), std::move(shape), std::move(dims), Initializer::normal, factor / std::sqrt(static_cast<double>(fan_in)));
+  }
+  void norm(std::string name, std::int64_t dim, std::string logical = "norm") {
+    add(std::move(name), {dim}, {std::move(logical)}, Initializer::ones, 0);
+  }
+  void add(std::string name, Shape shape, std::vector<std::string> dims, Initializer initializer, double deviation) {
+    specs_.push_back({std::move(name), std::move(shape), std::move(dims), initializer, deviation, m_.weight_dtype, true});
+  }
+  std::vector<ParameterSpec>& specs() { return specs_; }
+
+ private:
+  const ModelConfig& m_;
+  std::vector<ParameterSpec> specs_;
+};
+
+void attention_specs(const ModelConfig& m, const std::string& p, SpecList& list) {
+  if (!m.mla) {
+    const bool in_weight = m.compat && m.attention_scale == 1.0;  // the reference keeps 1/sqrt(D) in the query weight
+    const double query = in_weight ? 1 / std::sqrt(static_cast<double>(m.head_dim)) : 1.0;
+    list.projection(p + "query", {m.emb, m.heads, m.head_dim}, {"embed", "q_heads", "kv"}, m.emb, query);
+    list.projection(p + "key", {m.emb, m.kv_heads, m.head_dim}, {"embed", "kv_heads", "kv_head_dim"}, m.emb);
+    list.projection(p + "value", {m.emb, m.kv_heads, m.head_dim}, {"embed", "kv_heads", "kv_head_dim"}, m.emb);
+    if (m.qk_norm) {
+      list.norm(p + "q_norm", m.head_dim, "");
+      list.norm(p + "k_norm", m.head_dim, "");
+    }
+  } else {
+    const std::int64_t qk = m.nope + m.rope_dim;
+    if (m.q_lora > 0) {
+      list.projection(p + "wq_a", {m.emb, m.q_lora}, {"embed", "q_lora_up_proj"}, m.emb);
+      list.norm(p + "q_a_norm", m.q_lora, "");
+      list.projection(p + "wq_b", {m.q_lora, m.heads, qk}, {"q_lora", "q_heads", "kv"}, m.q_lora);
+    } else {
+      list.projection(p + "query", {m.emb, m.heads, qk}, {"embed", "q_heads", "kv"}, m.emb);
+    }
+    list.projection(p + "wkv_a", {m.emb, m.kv_lora + m.rope_dim}, {"embed", "kv_lora_up_proj"}, m.emb);
+    list.norm(p + "kv_a_norm", m.kv_lora, "");
+    list.projection(p + "wkv_b", {m.kv_lora, m.heads, m.nope + m.v_dim}, {"kv_lora", "kv_heads", "kv_head_dim"}, m.kv_lora);
+  }
+  list.projection(p + "out", {m.heads, m.v_dim, m.emb}, {"heads", "kv", "embed"}, m.heads * m.v_dim);
+}
+
+void mlp_specs(const ModelConfig& m, const std::string& p, std::int64_t width, SpecList& list) {
+  list.kernel(p + "wi_0", {m.emb, width}, {"embed", "mlp"}, m.emb);
+  list.kernel(p + "wi_1", {m.emb, width}, {"embed", "mlp"}, m.emb);
+  list.kernel(p + "wo", {width, m.emb}, {"mlp", "embed"}, width);
+}
+
+void moe_specs(const ModelConfig& m, const std::string& p, SpecList& list) {
+  const std::int64_t experts = m.moe.experts;
+  list.kernel(p + "gate", {m.emb, experts}, {m.block == DecoderBlock::deepseek ? "embed_moe" : "embed", ""}, m.emb);
+  if (m.moe.bias) {
+    list.add(p + "gate_bias", {experts}, {""}, Initializer::zeros, 0);
+    list.specs().back().dtype = DType::f32;  // increments of 1e-3 must not round away
+    list.specs().back().trained = m.compat;
+  }
+  list.kernel(p + "wi_0", {experts, m.emb, m.moe_mlp}, {"exp", "embed_moe", "mlp_moe"}, m.emb);
+  list.kernel(p + "wi_1", {experts, m.emb, m.moe_mlp}, {"exp", "embed_moe", "mlp_moe"}, m.emb);
+  list.kernel(p + "wo", {experts, m.moe_mlp, m.emb}, {"exp", "mlp_moe", "embed_moe"}, m.moe_mlp);
+  if (m.shared_experts > 0) mlp_specs(m, p + "shared.", m.shared_experts * m.moe_mlp, list);
+}
+
+// Visits the contiguous runs of a block: (index of the run's first element in the whole, in the block, its length).
+template <typename Visit>
+void for_runs(const Shape& whole, const Shape& offset, const Shape& local, Visit visit) {
+  std::size_t split = whole.size();  // dims from `split` on are whole in the block
+  while (split > 0 && local[split - 1] == whole[split - 1]) --split;
+  std::int64_t run = 1, count = 1;
+  for (std::size_t d = split == 0 ? 0 : split - 1; d < whole.size(); ++d) run *= local[d];
+  for (std::size_t d = 0; d + 1 < split; ++d) count *= local[d];
+  if (run == 0) return;
+  for (std::int64_t i = 0; i < count; ++i) {
+    std::int64_t rest = i, at = 0, stride = num_elements(whole);
+    std::vector<std::int64_t> index(whole.size(), 0);
+    for (std::size_t d = split < 1 ? 0 : split - 1; d-- > 0;) {
+      index[d] = rest % local[d];
+      rest /= local[d];
+    }
+    for (std::size_t d = 0; d < whole.size(); ++d) {
+      stride /= whole[d];
+      at += (offset[d] + index[d]) * stride;
+    }
+    visit(at, i * run, run);
+  }
+}
+
+}  // namespace
+
+std::vector<ParameterSpec> parameter_specs(const ModelConfig& m) {
+  SpecList list(m);
+  list.add("embedding", {m.vocab, m.emb}, {"vocab", "embed_vocab"}, Initializer::normal, 1);
+  for (std::int64_t i = 0; i < m.layers; ++i) {
+    const std::string p = fmt::format("layers.{}.", i);
+    list.norm(p + "pre_attention_norm", m.emb);
+    attention_specs(m, p + "attention.", list);
+    list.norm(p + "post_attention_norm", m.emb);
+    if (m.is_moe_layer(i)) moe_specs(m, p + "moe.", list);
+    else mlp_specs(m, p + "mlp.", m.mlp, list);
+  }
+  list.norm("final_norm", m.emb);
+  if (!m.tied) list.kernel("head", {m.emb, m.vocab}, {"embed_vocab", "vocab"}, m.emb);
+  return std::move(list.specs());
+}
+
+std::int64_t parameter_count(const std::vector<ParameterSpec>& specs) {
+  std::int64_t n = 0;
+  for (const auto& spec : specs) n += num_elements(spec.shape);
+  return n;
+}
+
+Tensor draw_block(const ParameterSpec& spec, std::uint32_t seed, const Shape& offset, const Shape& local) {
+  Tensor block(spec.dtype, local);
+  const RngKey key = rng_fold_in(rng_key(seed), spec.name);
+  constexpr std::int64_t kPiece = 1 << 16;
+  std::vector<float> piece(kPiece);
+  for_runs(spec.shape, offset, local, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
+    for (std::int64_t i = 0; i < count; i += kPiece) {
+      const std::int64_t n = std::min(kPiece, count - i);
+      const std::span<float> values(piece.data(), static_cast<std::size_t>(n));
+      const auto first = static_cast<std::uint64_t>(from + i);
+      double factor = spec.deviation;
+      switch (spec.initializer) {
+        case Initializer::ones: std::fill(values.begin(), values.end(), 1.0f); factor = 1; break;
+        case Initializer::zeros: std::fill(values.begin(), values.end(), 0.0f); break;
+        case Initializer::normal: rng_fill_normal(key, first, values); break;
+        case Initializer::truncated_normal: rng_fill_truncated_normal(key, first, values, -2, 2); factor /= kTruncatedDeviation; break;
+      }
+      for (float& v : values) v *= static_cast<float>(factor);
+      if (spec.dtype == DType::f32) std::copy(values.begin(), values.end(), block.data<float>() + to + i);
+      else std::transform(values.begin(), values.end(), block.data<bfloat16>() + to + i, [](float v) { return bfloat16(v); });
+    }
+  });
+  return block;
+}
+
+Tensor slice_block(const Tensor& whole, const Shape& offset, const Shape& local) {
+  Tensor block(whole.dtype(), local);
+  const std::size_t e = size_of(whole.dtype());
+  for_runs(whole.shape(), offset, local, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
+    std::memcpy(block.raw() + static_cast<std::size_t>(to) * e, whole.raw() + static_cast<std::size_t>(from) * e, static_cast<std::size_t>(count) * e);
+  });
+  return block;
+}
+
+Parameters Parameters::create(Context& context, std::vector<ParameterSpec> specs, std::uint32_t seed, const Fill& fill,
+                              std::vector<std::string>* warnings) {
+  Parameters result;
+  for (auto& spec : specs) {
+    const auto resolution = context.rules->resolve(spec.dims, spec.shape);
+    if (warnings != nullptr) {
+      for (const auto& w : resolution.warnings) warnings->push_back(fmt::format("{}: {}", spec.name, w));
+    }
+    const Shape local = local_shape(*context.mesh, spec.shape, resolution.sharding);
+    const Shape offset = local_offset(*context.mesh, context.rank, spec.shape, resolution.sharding);
+    // Ranks with the same block find it under the same key: one copy a process.
+    const std::string key = fmt::format("weight {} at {}", spec.name, to_string(offset));
+    auto shared = context.comm->shared(key, [&]() -> std::shared_ptr<void> {
+      Tensor whole = fill ? fill(spec) : Tensor();
+      return std::make_shared<Tensor>(whole.defined() ? slice_block(whole, offset, local).cast(spec.dtype) : draw_block(spec, seed, offset, local));
+    });
+    const Tensor block = *std::static_pointer_cast<Tensor>(shared);
+    Array array = never_save(make_leaf(block, spec.shape, resolution.sharding, true));
+    array.value()->requires_grad = spec.trained;
+    result.index_[spec.name] = result.all_.size();
+    result.all_.push_back({std::move(spec), std::move(array)});
+  }
+  return result;
+}
+
+const Array& Parameters::operator[](const std::string& name) const {
+  const auto at = index_.find(name);
+  CHECK(at != index_.end(), "no parameter {}", name);
+  return all_[at->second].array;
+}
+
+}  // namespace switchyard

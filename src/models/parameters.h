@@ -1,0 +1,59 @@
+// Parameters: what a model's weights are called, their shapes, logical dims and initial values; and this rank's blocks.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "autograd/array.h"
+#include "autograd/context.h"
+#include "models/model_config.h"
+
+namespace switchyard {
+
+enum class Initializer { ones, zeros, normal, truncated_normal };
+
+struct ParameterSpec {
+  std::string name;  // as listed in checkpoint/hub.h
+  Shape shape;
+  std::vector<std::string> dims;  // logical names
+  Initializer initializer;
+  double deviation = 0;  // standard deviation of the draw
+  DType dtype;
+  bool trained = true;  // false: the optimizer leaves it alone (router bias)
+};
+
+// In a fixed order: embedding, layers, final norm, head.
+std::vector<ParameterSpec> parameter_specs(const ModelConfig& model);
+std::int64_t parameter_count(const std::vector<ParameterSpec>& specs);
+
+struct Parameter {
+  ParameterSpec spec;
+  Array array;  // this rank's block, in the sharding of the rules; thread ranks with the same block share it
+};
+
+class Parameters {
+ public:
+  // `fill` returns the whole tensor of a parameter (loaded weights), or an undefined one for a random draw.
+  using Fill = std::function<Tensor(const ParameterSpec&)>;
+  // Collective: returns when all ranks have their weights. Warnings about dims that lost axes go to `warnings`.
+  static Parameters create(Context& context, std::vector<ParameterSpec> specs, std::uint32_t seed, const Fill& fill,
+                           std::vector<std::string>* warnings);
+
+  const Array& operator[](const std::string& name) const;  // CHECKs that it exists
+  bool contains(const std::string& name) const { return index_.count(name) != 0; }
+  std::vector<Parameter>& all() { return all_; }
+  const std::vector<Parameter>& all() const { return all_; }
+
+ private:
+  std::vector<Parameter> all_;
+  std::map<std::string, std::size_t> index_;
+};
+
+// Elements of the block at `offset` of the random draw for a whole parameter.
+Tensor draw_block(const ParameterSpec& spec, std::uint32_t seed, const Shape& offset, const Shape& local);
+// The block of a whole tensor.
+Tensor slice_block(const Tensor& whole, const Shape& offset, const Shape& local);
+
+}  // namespace switchyard

@@ -1,0 +1,34 @@
+// The blocks of a decoder layer, from ops. Each takes x [B,S,M] in the layout of block inputs and returns [B,S,M] alike.
+#pragma once
+
+#include "autograd/context.h"
+#include "models/model_config.h"
+#include "models/parameters.h"
+#include "ops/attention.h"
+
+namespace switchyard {
+
+struct LayerCall {
+  Context& context;
+  const ModelConfig& model;
+  const Parameters& parameters;
+  std::string prefix;  // "layers.3."
+  const RopeTables& rope;
+  const Array& segments;  // i32 [B,S]
+};
+
+// A parameter in the dtype of activations.
+Array weight(const LayerCall& call, const std::string& name);
+
+// The layout of a block's input and output, and the same with M whole (what products over M read).
+Sharding block_sharding(const Context& context, const Shape& shape);
+Array whole_embedding(Context& context, const Array& x);
+
+// Grouped-query attention (Ainslie et al. 2023) with optional norms on q and k.
+Array grouped_query_attention(const LayerCall& call, const Array& x);
+// Multi-head latent attention (DeepSeek-V2).
+Array latent_attention(const LayerCall& call, const Array& x);
+// silu(x·wi_0) ⊙ (x·wi_1) · wo with weights prefix + "wi_0" ….
+Array gated_mlp(const LayerCall& call, const std::string& prefix, const Array& x);
+
+}  // namespace switchyard
