@@ -111,7 +111,7 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
   result.lm_loss = result.loss = entropy.loss;
   result.z_loss = entropy.z_loss;
   if (balance.defined()) {
-    result.balance_loss = scale(c, balance, static_cast<float>(1.0 / static_cast<double>(m.moe_layers())));
+    result.balance_loss = scale(c, balance, static_cast<float>(options.balance_share / static_cast<double>(m.moe_layers())));
     result.loss = add(c, result.loss, result.balance_loss);
   }
   return result;

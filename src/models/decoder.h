@@ -20,6 +20,7 @@ DeviceBatch place_batch(Context& context, const Batch& global);
 struct ForwardOptions {
   std::int64_t step = 0;     // for random routing
   double target_count = 1;   // targets with weight over the whole (accumulated) batch
+  double balance_share = 1;  // factor on the balance loss: one over the microbatches of a step
   bool keep_hidden = false;  // also return the embedding's and every layer's output
   bool keep_logits = false;  // also return logits [B,S,V] f32; otherwise they never exist
 };
