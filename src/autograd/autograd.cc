@@ -1,6 +1,6 @@
 #include <algorithm>
 #include <queue>
-#include <unordered_set>
+#include <unordered_map>
 
 #include "autograd/node.h"
 #include "autograd/remat.h"
@@ -198,21 +198,26 @@ Tensor materialize(Context& context, const ValuePtr& value) {
 void backward(Context& context, std::span<const Array> roots, std::span<const Tensor> cotangents) {
   NoGrad no_grad(context);
   std::priority_queue<std::shared_ptr<Node>, std::vector<std::shared_ptr<Node>>, Later> queue;
-  std::unordered_set<const Node*> seen;
-  auto visit = [&](const std::shared_ptr<Node>& node) {
-    if (node && seen.insert(node.get()).second) queue.push(node);
+  // Nodes in the queue, and the values of theirs that gradients were left on: their consumers may be gone by then.
+  std::unordered_map<const Node*, std::vector<ValuePtr>> waiting;
+  auto visit = [&](const ValuePtr& value) {
+    if (value->producer == nullptr) return;
+    auto& held = waiting[value->producer.get()];
+    if (held.empty()) queue.push(value->producer);
+    held.push_back(value);
   };
   for (std::size_t i = 0; i < roots.size(); ++i) {
     accumulate(context, *roots[i].value(), cotangents[i]);
-    visit(roots[i].value()->producer);
+    visit(roots[i].value());
   }
   while (!queue.empty()) {
     auto node = queue.top();
     queue.pop();
     for (const auto& input : node->inputs) {
-      if (input->requires_grad) visit(input->producer);
+      if (input->requires_grad) visit(input);
     }
     run_backward(context, *node);
+    waiting.erase(node.get());
   }
 }
 
