@@ -14,7 +14,8 @@ template <AttentionTileRun* run>
 void tiled_forward(ThreadPool& pool, const AttentionProblem& p) {
   const std::int64_t tiles = p.q_tile_count();
   pool.for_range(p.args.batch * p.args.heads * tiles, 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) run(p, i / tiles / p.args.heads, i / tiles % p.args.heads, i % tiles);
+    for (std::int64_t i = begin; i < end; ++i)
+      run(p, i / tiles / p.args.heads, i / tiles % p.args.heads, i % tiles);
   });
 }
 
@@ -27,8 +28,8 @@ void tiled_backward(ThreadPool& pool, const AttentionProblem& p) {
 
 template <typename T>
 void reference_forward_typed(const AttentionProblem& p) {
-  reference::attention(p.args, static_cast<const T*>(p.q), static_cast<const T*>(p.k), static_cast<const T*>(p.v),
-                       static_cast<T*>(p.out), p.lse);
+  reference::attention(p.args, static_cast<const T*>(p.q), static_cast<const T*>(p.k),
+                       static_cast<const T*>(p.v), static_cast<T*>(p.out), p.lse);
 }
 
 template <typename T>
@@ -68,13 +69,14 @@ std::vector<TileRange> tile_ranges(std::int64_t batch, std::int64_t length, cons
   std::vector<TileRange> result;
   for (std::int64_t b = 0; b < batch; ++b) {
     for (std::int64_t begin = 0; begin < length; begin += kAttentionTile) {
-      constexpr auto kLow = std::numeric_limits<std::int32_t>::min(), kHigh = std::numeric_limits<std::int32_t>::max();
+      constexpr auto kLow = std::numeric_limits<std::int32_t>::min(),
+                     kHigh = std::numeric_limits<std::int32_t>::max();
       TileRange range{kHigh, kLow, kHigh, kLow};
       for (std::int64_t i = begin; i < std::min(length, begin + kAttentionTile); ++i) {
         const std::int32_t at = index ? index[b * length + i] : static_cast<std::int32_t>(i);
         const std::int32_t of = segment ? segment[b * length + i] : 0;
-        range = {std::min(range.min_index, at), std::max(range.max_index, at), std::min(range.min_segment, of),
-                 std::max(range.max_segment, of)};
+        range = {std::min(range.min_index, at), std::max(range.max_index, at),
+                 std::min(range.min_segment, of), std::max(range.max_segment, of)};
       }
       result.push_back(range);
     }
@@ -84,7 +86,8 @@ std::vector<TileRange> tile_ranges(std::int64_t batch, std::int64_t length, cons
 
 AttentionProblem problem_of(const AttentionArgs& args) {
   CHECK(is_float(args.dtype), "attention of {}", name_of(args.dtype));
-  CHECK(args.kv_heads > 0 && args.heads % args.kv_heads == 0, "{} heads, {} kv heads", args.heads, args.kv_heads);
+  CHECK(args.kv_heads > 0 && args.heads % args.kv_heads == 0, "{} heads, {} kv heads", args.heads,
+        args.kv_heads);
   CHECK((args.q_segment == nullptr) == (args.kv_segment == nullptr), "segments of queries or of keys only");
   AttentionProblem p;
   p.args = args;
@@ -95,15 +98,16 @@ AttentionProblem problem_of(const AttentionArgs& args) {
 
 }  // namespace
 
-void attention(ThreadPool& pool, const AttentionArgs& args, const void* q, const void* k, const void* v, void* out,
-               float* lse) {
+void attention(ThreadPool& pool, const AttentionArgs& args, const void* q, const void* k, const void* v,
+               void* out, float* lse) {
   AttentionProblem p = problem_of(args);
   p.q = q, p.k = k, p.v = v, p.out = out, p.lse = lse;
   choose("attention", kForward, p)(pool, p);
 }
 
-void attention_backward(ThreadPool& pool, const AttentionArgs& args, const void* q, const void* k, const void* v,
-                        const void* out, const float* lse, const void* dout, void* dq, void* dk, void* dv) {
+void attention_backward(ThreadPool& pool, const AttentionArgs& args, const void* q, const void* k,
+                        const void* v, const void* out, const float* lse, const void* dout, void* dq,
+                        void* dk, void* dv) {
   AttentionProblem p = problem_of(args);
   p.q = q, p.k = k, p.v = v, p.out = const_cast<void*>(out), p.lse = const_cast<float*>(lse);
   p.dout = dout, p.dq = dq, p.dk = dk, p.dv = dv;

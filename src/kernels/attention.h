@@ -9,8 +9,9 @@
 
 namespace switchyard {
 
-// Shapes: q [B,S,N,D], k [B,T,Nkv,D], v [B,T,Nkv,Dv], out [B,S,N,Dv], all in `dtype` (f32 or bf16); lse [B,N,S] f32.
-// N is a multiple of Nkv and query head n reads kv head n / (N/Nkv). D and Dv may differ and be any size.
+// Shapes: q [B,S,N,D], k [B,T,Nkv,D], v [B,T,Nkv,Dv], out [B,S,N,Dv], all in `dtype` (f32 or bf16); lse
+// [B,N,S] f32. N is a multiple of Nkv and query head n reads kv head n / (N/Nkv). D and Dv may differ and be
+// any size.
 //
 // Query i may attend to key j iff their segments are equal and (not causal or kv_index[j] <= q_index[i]).
 // Null segments: all one segment (give both or neither). Null q_index: 0..S-1; null kv_index: 0..T-1.
@@ -31,14 +32,15 @@ struct AttentionArgs {
   const std::int32_t* kv_segment = nullptr;  // [B,T]
 };
 
-// out = softmax(scale * q.k over the allowed keys) . v, lse = log of the softmax denominator. A query with no allowed
-// key gives zeros and lse = -inf. Scores, softmax and sums are fp32. out must not overlap q, k or v.
-void attention(ThreadPool& pool, const AttentionArgs& args, const void* q, const void* k, const void* v, void* out,
-               float* lse);
+// out = softmax(scale * q.k over the allowed keys) . v, lse = log of the softmax denominator. A query with no
+// allowed key gives zeros and lse = -inf. Scores, softmax and sums are fp32. out must not overlap q, k or v.
+void attention(ThreadPool& pool, const AttentionArgs& args, const void* q, const void* k, const void* v,
+               void* out, float* lse);
 
-// Gradients dq, dk, dv (shapes and dtype of q, k, v; overwritten) from dout [B,S,N,Dv] and the forward's out and lse.
-// Summation order is fixed: results do not depend on the number of threads.
-void attention_backward(ThreadPool& pool, const AttentionArgs& args, const void* q, const void* k, const void* v,
-                        const void* out, const float* lse, const void* dout, void* dq, void* dk, void* dv);
+// Gradients dq, dk, dv (shapes and dtype of q, k, v; overwritten) from dout [B,S,N,Dv] and the forward's out
+// and lse. Summation order is fixed: results do not depend on the number of threads.
+void attention_backward(ThreadPool& pool, const AttentionArgs& args, const void* q, const void* k,
+                        const void* v, const void* out, const float* lse, const void* dout, void* dq,
+                        void* dk, void* dv);
 
 }  // namespace switchyard

@@ -41,7 +41,8 @@ struct AttentionProblem {
     const TileRange& q_range = q_tiles[static_cast<std::size_t>(batch * q_tile_count() + q_tile)];
     const TileRange& kv_range = kv_tiles[static_cast<std::size_t>(batch * kv_tile_count() + kv_tile)];
     if (args.causal && kv_range.min_index > q_range.max_index) return TileMask::none;
-    if (kv_range.min_segment > q_range.max_segment || kv_range.max_segment < q_range.min_segment) return TileMask::none;
+    if (kv_range.min_segment > q_range.max_segment || kv_range.max_segment < q_range.min_segment)
+      return TileMask::none;
     const bool before = !args.causal || kv_range.max_index <= q_range.min_index;
     const bool one_segment = std::min(q_range.min_segment, kv_range.min_segment) ==
                              std::max(q_range.max_segment, kv_range.max_segment);
@@ -51,12 +52,14 @@ struct AttentionProblem {
   bool allowed(std::int64_t batch, std::int64_t query, std::int64_t key) const {
     const std::int64_t i = batch * args.q_length + query, j = batch * args.kv_length + key;
     if (args.q_segment && args.q_segment[i] != args.kv_segment[j]) return false;
-    return !args.causal || (args.kv_index ? args.kv_index[j] : key) <= (args.q_index ? args.q_index[i] : query);
+    return !args.causal ||
+           (args.kv_index ? args.kv_index[j] : key) <= (args.q_index ? args.q_index[i] : query);
   }
 };
 
 // One tile of queries of one head.
-using AttentionTileRun = void(const AttentionProblem&, std::int64_t batch, std::int64_t head, std::int64_t q_tile);
+using AttentionTileRun = void(const AttentionProblem&, std::int64_t batch, std::int64_t head,
+                              std::int64_t q_tile);
 // dk and dv of one kv head, and dq of the query heads that read it.
 using AttentionHeadRun = void(const AttentionProblem&, std::int64_t batch, std::int64_t kv_head);
 

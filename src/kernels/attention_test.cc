@@ -25,8 +25,8 @@ std::string describe(const Case& c, Isa isa) {
   for (std::int64_t v : {c.batch, c.q_length, c.kv_length, c.heads, c.kv_heads, c.qk_dim, c.v_dim}) {
     text += " " + std::to_string(v);
   }
-  return text + (c.causal ? " causal" : "") + " segments " + std::to_string(c.segments) + (c.index ? " index" : "") +
-         " " + std::string(name_of(c.dtype));
+  return text + (c.causal ? " causal" : "") + " segments " + std::to_string(c.segments) +
+         (c.index ? " index" : "") + " " + std::string(name_of(c.dtype));
 }
 
 std::vector<double> doubles(const Array& x) {
@@ -37,7 +37,8 @@ std::vector<double> doubles(const Array& x) {
 
 Array array_of(const std::vector<double>& x, DType dtype = DType::f32) {
   Array result(dtype, static_cast<std::int64_t>(x.size()));
-  for (std::size_t i = 0; i < x.size(); ++i) result.set(static_cast<std::int64_t>(i), static_cast<float>(x[i]));
+  for (std::size_t i = 0; i < x.size(); ++i)
+    result.set(static_cast<std::int64_t>(i), static_cast<float>(x[i]));
   return result;
 }
 
@@ -47,7 +48,8 @@ struct Problem {
         k(Array::normal(c.dtype, c.batch * c.kv_length * c.kv_heads * c.qk_dim, 2)),
         v(Array::normal(c.dtype, c.batch * c.kv_length * c.kv_heads * c.v_dim, 3)),
         dout(Array::normal(c.dtype, c.batch * c.q_length * c.heads * c.v_dim, 4)) {
-    args = {c.batch, c.q_length, c.kv_length, c.heads, c.kv_heads, c.qk_dim, c.v_dim, 0.3f, c.causal, c.dtype};
+    args = {c.batch,  c.q_length, c.kv_length, c.heads,  c.kv_heads,
+            c.qk_dim, c.v_dim,    0.3f,        c.causal, c.dtype};
     const auto fill = [&](std::int64_t length, std::int64_t first, std::vector<std::int32_t>& index,
                           std::vector<std::int32_t>& segment) {
       for (std::int64_t i = 0; i < c.batch * length; ++i) {
@@ -71,8 +73,8 @@ struct Problem {
     for (double& x : out_d) {
       if (args.dtype == DType::bf16) x = reference::to_double(reference::from_double<bfloat16>(x));
     }
-    reference::attention_backward(args, q_d.data(), k_d.data(), v_d.data(), out_d.data(), lse_d.data(), dout_d.data(),
-                                  dq_d.data(), dk_d.data(), dv_d.data());
+    reference::attention_backward(args, q_d.data(), k_d.data(), v_d.data(), out_d.data(), lse_d.data(),
+                                  dout_d.data(), dq_d.data(), dk_d.data(), dv_d.data());
   }
 
   Array q, k, v, dout;
@@ -94,8 +96,8 @@ Outputs run(Problem& p, int threads) {
   attention(pool, p.args, p.q.data(), p.k.data(), p.v.data(), o.out.data(), o.lse.floats());
   // The reference's own output, so that a wrong forward does not hide a wrong backward pass.
   Array out = array_of(p.out_d, dtype), lse = array_of(p.lse_d);
-  attention_backward(pool, p.args, p.q.data(), p.k.data(), p.v.data(), out.data(), lse.floats(), p.dout.data(),
-                     o.dq.data(), o.dk.data(), o.dv.data());
+  attention_backward(pool, p.args, p.q.data(), p.k.data(), p.v.data(), out.data(), lse.floats(),
+                     p.dout.data(), o.dq.data(), o.dk.data(), o.dv.data());
   return o;
 }
 
@@ -156,7 +158,8 @@ TEST(Attention, MeanOfIntegersIsExact) {
     const ScopedIsa cap(isa);
     constexpr std::int64_t kLength = 128, kDim = 16;
     Array q(DType::f32, kLength * kDim), k = Array::integers(DType::f32, kLength * kDim, 1);
-    Array v = Array::integers(DType::f32, kLength * kDim, 2), out(DType::f32, kLength * kDim), lse(DType::f32, kLength);
+    Array v = Array::integers(DType::f32, kLength * kDim, 2), out(DType::f32, kLength * kDim),
+          lse(DType::f32, kLength);
     for (std::int64_t i = 0; i < q.size(); ++i) q.set(i, 0);
     AttentionArgs args{1, kLength, kLength, 1, 1, kDim, kDim, 1.0f, false, DType::f32};
     ThreadPool pool(1);
@@ -178,7 +181,8 @@ TEST(Attention, LaterKeysOfOtherTilesAreNotRead) {
     Array out(DType::f32, p.dout.size()), lse(DType::f32, 256);
     ThreadPool pool(1);
     attention(pool, p.args, p.q.data(), p.k.data(), p.v.data(), out.data(), lse.floats());
-    for (std::int64_t i = 0; i < 64 * 32; ++i) EXPECT_NEAR(out.at(i), p.out_d[static_cast<std::size_t>(i)], 1e-5);
+    for (std::int64_t i = 0; i < 64 * 32; ++i)
+      EXPECT_NEAR(out.at(i), p.out_d[static_cast<std::size_t>(i)], 1e-5);
     EXPECT_TRUE(std::isnan(out.at(127 * 32)));
   }
 }

@@ -16,8 +16,8 @@ namespace switchyard {
 namespace {
 
 // The tiled path: gemm makes a block of logits, a pass over its rows makes sums or gradients of them.
-// 4 MiB of logits at a time: large enough for gemm to be at its best, small enough for the second pass to find them in
-// the shared cache.
+// 4 MiB of logits at a time: large enough for gemm to be at its best, small enough for the second pass to
+// find them in the shared cache.
 constexpr std::int64_t kRowBlock = 512;
 constexpr std::int64_t kVocabBlock = 2048;
 constexpr std::int64_t kRowGrain = 16;
@@ -34,21 +34,39 @@ const std::byte* weight_at(const LinearCrossEntropyArgs& a, std::int64_t column)
   return at(a.weight, a.dtype, a.weight_vocab_major ? column * a.emb : column);
 }
 
-std::int64_t weight_stride(const LinearCrossEntropyArgs& a) { return a.weight_vocab_major ? a.emb : a.vocab; }
+std::int64_t weight_stride(const LinearCrossEntropyArgs& a) {
+  return a.weight_vocab_major ? a.emb : a.vocab;
+}
 
 void multiply_logits(ThreadPool& pool, const LinearCrossEntropyArgs& a, const Block& b, float* logits) {
-  gemm(pool, {.m = b.rows, .n = b.columns, .k = a.emb, .dtype = a.dtype,
-              .a = at(a.hidden, a.dtype, b.row * a.emb), .lda = a.emb,
-              .b = weight_at(a, b.column), .transpose_b = a.weight_vocab_major, .ldb = weight_stride(a),
-              .c = logits, .ldc = b.columns});
+  gemm(pool, {.m = b.rows,
+              .n = b.columns,
+              .k = a.emb,
+              .dtype = a.dtype,
+              .a = at(a.hidden, a.dtype, b.row * a.emb),
+              .lda = a.emb,
+              .b = weight_at(a, b.column),
+              .transpose_b = a.weight_vocab_major,
+              .ldb = weight_stride(a),
+              .c = logits,
+              .ldc = b.columns});
 }
 
 // dhidden [rows, emb] (+)= gradient [rows, columns] . weight^T
 void multiply_dhidden(ThreadPool& pool, const LinearCrossEntropyArgs& a, const Block& b, const void* gradient,
                       float* dhidden) {
-  gemm(pool, {.m = b.rows, .n = a.emb, .k = b.columns, .dtype = a.dtype, .a = gradient, .lda = b.columns,
-              .b = weight_at(a, b.column), .transpose_b = !a.weight_vocab_major, .ldb = weight_stride(a),
-              .c = dhidden + b.row * a.emb, .ldc = a.emb, .accumulate = b.column > 0});
+  gemm(pool, {.m = b.rows,
+              .n = a.emb,
+              .k = b.columns,
+              .dtype = a.dtype,
+              .a = gradient,
+              .lda = b.columns,
+              .b = weight_at(a, b.column),
+              .transpose_b = !a.weight_vocab_major,
+              .ldb = weight_stride(a),
+              .c = dhidden + b.row * a.emb,
+              .ldc = a.emb,
+              .accumulate = b.column > 0});
 }
 
 // dweight (+)= hidden^T . gradient, or its transpose, by the layout of the weight.
@@ -56,17 +74,36 @@ void multiply_dweight(ThreadPool& pool, const LinearCrossEntropyArgs& a, const B
                       float* dweight) {
   const void* hidden = at(a.hidden, a.dtype, b.row * a.emb);
   if (a.weight_vocab_major) {
-    gemm(pool, {.m = b.columns, .n = a.emb, .k = b.rows, .dtype = a.dtype, .a = gradient, .transpose_a = true,
-                .lda = b.columns, .b = hidden, .ldb = a.emb, .c = dweight + b.column * a.emb, .ldc = a.emb,
+    gemm(pool, {.m = b.columns,
+                .n = a.emb,
+                .k = b.rows,
+                .dtype = a.dtype,
+                .a = gradient,
+                .transpose_a = true,
+                .lda = b.columns,
+                .b = hidden,
+                .ldb = a.emb,
+                .c = dweight + b.column * a.emb,
+                .ldc = a.emb,
                 .accumulate = b.row > 0});
   } else {
-    gemm(pool, {.m = a.emb, .n = b.columns, .k = b.rows, .dtype = a.dtype, .a = hidden, .transpose_a = true,
-                .lda = a.emb, .b = gradient, .ldb = b.columns, .c = dweight + b.column, .ldc = a.vocab,
+    gemm(pool, {.m = a.emb,
+                .n = b.columns,
+                .k = b.rows,
+                .dtype = a.dtype,
+                .a = hidden,
+                .transpose_a = true,
+                .lda = a.emb,
+                .b = gradient,
+                .ldb = b.columns,
+                .c = dweight + b.column,
+                .ldc = a.vocab,
                 .accumulate = b.row > 0});
   }
 }
 
-// Vocabulary outside, rows inside: a block of the weight and of its gradient is used for all rows while it is hot.
+// Vocabulary outside, rows inside: a block of the weight and of its gradient is used for all rows while it is
+// hot.
 template <typename Body>
 void for_each_block(const LinearCrossEntropyArgs& a, const Body& body) {
   for (std::int64_t v = 0; v < a.vocab; v += kVocabBlock) {
@@ -83,7 +120,8 @@ std::int64_t target_in(const LinearCrossEntropyArgs& a, const Block& b, std::int
 }
 
 Buffer logits_buffer(const LinearCrossEntropyArgs& a) {
-  return Buffer(static_cast<std::size_t>(std::min(kRowBlock, a.rows) * std::min(kVocabBlock, a.vocab)) * sizeof(float));
+  return Buffer(static_cast<std::size_t>(std::min(kRowBlock, a.rows) * std::min(kVocabBlock, a.vocab)) *
+                sizeof(float));
 }
 
 template <RowSumUpdate* update>
@@ -111,7 +149,8 @@ void tiled_forward(ThreadPool& pool, const LinearCrossEntropyArgs& a, float* lse
 
 template <RowGradientRun* run>
 void tiled_backward(ThreadPool& pool, const LinearCrossEntropyArgs& a, const float* lse,
-                    const float* softmax_coefficient, const float* target_coefficient, float* dhidden, float* dweight) {
+                    const float* softmax_coefficient, const float* target_coefficient, float* dhidden,
+                    float* dweight) {
   std::fill(dhidden, dhidden + (a.vocab > 0 ? 0 : a.rows * a.emb), 0.0f);
   std::fill(dweight, dweight + (a.rows > 0 ? 0 : a.vocab * a.emb), 0.0f);
   Buffer buffer = logits_buffer(a);
@@ -167,17 +206,18 @@ constexpr Implementation<CrossEntropyBackwardRun, LinearCrossEntropyArgs> kBackw
 
 }  // namespace
 
-void linear_cross_entropy(ThreadPool& pool, const LinearCrossEntropyArgs& args, float* lse, float* target_logit) {
+void linear_cross_entropy(ThreadPool& pool, const LinearCrossEntropyArgs& args, float* lse,
+                          float* target_logit) {
   CHECK(is_float(args.dtype), "linear_cross_entropy of {}", name_of(args.dtype));
   choose("linear_cross_entropy", kForward, args)(pool, args, lse, target_logit);
 }
 
 void linear_cross_entropy_backward(ThreadPool& pool, const LinearCrossEntropyArgs& args, const float* lse,
-                                   const float* softmax_coefficient, const float* target_coefficient, float* dhidden,
-                                   float* dweight) {
+                                   const float* softmax_coefficient, const float* target_coefficient,
+                                   float* dhidden, float* dweight) {
   CHECK(is_float(args.dtype), "linear_cross_entropy_backward of {}", name_of(args.dtype));
-  choose("linear_cross_entropy_backward", kBackward, args)(pool, args, lse, softmax_coefficient, target_coefficient,
-                                                           dhidden, dweight);
+  choose("linear_cross_entropy_backward", kBackward, args)(pool, args, lse, softmax_coefficient,
+                                                           target_coefficient, dhidden, dweight);
 }
 
 }  // namespace switchyard

@@ -1,5 +1,6 @@
-// Output projection and softmax cross-entropy in one pass over tiles: the [rows, vocab] logits never exist. Works with
-// the vocabulary sharded: each rank handles its columns, the caller combines lse (log-sum-exp) and target logits.
+// Output projection and softmax cross-entropy in one pass over tiles: the [rows, vocab] logits never exist.
+// Works with the vocabulary sharded: each rank handles its columns, the caller combines lse (log-sum-exp) and
+// target logits.
 #pragma once
 
 #include <cstdint>
@@ -9,30 +10,33 @@
 
 namespace switchyard {
 
-// logit[r,v] = hidden[r,:] . weight[:,v], then logit_soft_cap * tanh(logit / logit_soft_cap) when that is > 0.
+// logit[r,v] = hidden[r,:] . weight[:,v], then logit_soft_cap * tanh(logit / logit_soft_cap) when that is >
+// 0.
 struct LinearCrossEntropyArgs {
   std::int64_t rows = 0;
   std::int64_t emb = 0;
-  std::int64_t vocab = 0;          // local columns
-  std::int64_t vocab_begin = 0;    // global id of local column 0
-  DType dtype = DType::f32;        // of hidden and weight: f32 or bf16; products accumulate in fp32
-  const void* hidden = nullptr;    // [rows, emb]
-  const void* weight = nullptr;    // [vocab, emb] when weight_vocab_major (tied embedding), else [emb, vocab]
+  std::int64_t vocab = 0;        // local columns
+  std::int64_t vocab_begin = 0;  // global id of local column 0
+  DType dtype = DType::f32;      // of hidden and weight: f32 or bf16; products accumulate in fp32
+  const void* hidden = nullptr;  // [rows, emb]
+  const void* weight = nullptr;  // [vocab, emb] when weight_vocab_major (tied embedding), else [emb, vocab]
   bool weight_vocab_major = false;
-  const std::int32_t* targets = nullptr;  // [rows] global ids; one outside the local columns contributes nothing
+  const std::int32_t* targets =
+      nullptr;  // [rows] global ids; one outside the local columns contributes nothing
   float logit_soft_cap = 0;
 };
 
-// lse[r] = log of the sum over local columns of exp(logit), -inf when vocab is 0; target_logit[r] = logit at the target,
-// 0 when the target is not a local column. Both [rows] f32.
-void linear_cross_entropy(ThreadPool& pool, const LinearCrossEntropyArgs& args, float* lse, float* target_logit);
+// lse[r] = log of the sum over local columns of exp(logit), -inf when vocab is 0; target_logit[r] = logit at
+// the target, 0 when the target is not a local column. Both [rows] f32.
+void linear_cross_entropy(ThreadPool& pool, const LinearCrossEntropyArgs& args, float* lse,
+                          float* target_logit);
 
 // With lse[r] over the whole vocabulary and coefficients per row:
 //   dlogit[r,v] = softmax_coefficient[r] * exp(logit - lse[r]) - target_coefficient[r] * [v == target]
-// (rounded to `dtype` before the products, as the gradient of a logit in that dtype). Writes dhidden [rows, emb] f32,
-// partial over the local columns, and dweight f32 in the layout of weight; both overwritten.
+// (rounded to `dtype` before the products, as the gradient of a logit in that dtype). Writes dhidden [rows,
+// emb] f32, partial over the local columns, and dweight f32 in the layout of weight; both overwritten.
 void linear_cross_entropy_backward(ThreadPool& pool, const LinearCrossEntropyArgs& args, const float* lse,
-                                   const float* softmax_coefficient, const float* target_coefficient, float* dhidden,
-                                   float* dweight);
+                                   const float* softmax_coefficient, const float* target_coefficient,
+                                   float* dhidden, float* dweight);
 
 }  // namespace switchyard

@@ -7,8 +7,8 @@ namespace switchyard {
 
 using CrossEntropyRun = void(ThreadPool&, const LinearCrossEntropyArgs&, float* lse, float* target_logit);
 using CrossEntropyBackwardRun = void(ThreadPool&, const LinearCrossEntropyArgs&, const float* lse,
-                                     const float* softmax_coefficient, const float* target_coefficient, float* dhidden,
-                                     float* dweight);
+                                     const float* softmax_coefficient, const float* target_coefficient,
+                                     float* dhidden, float* dweight);
 
 // Running log-sum-exp of one row: sum of exp(logit - maximum).
 struct RowSum {
@@ -18,8 +18,8 @@ struct RowSum {
 
 // Adds `count` logits of one row to its sum; logits are soft-capped in place when soft_cap > 0.
 using RowSumUpdate = void(float* logits, std::int64_t count, float soft_cap, RowSum& row);
-// logits[i] becomes coefficient * exp(logit - lse) * d capped / d product, and with bf16 also goes to rounded[i].
-// `target` (-1 for none) is the index that loses target_coefficient before the last factor.
+// logits[i] becomes coefficient * exp(logit - lse) * d capped / d product, and with bf16 also goes to
+// rounded[i]. `target` (-1 for none) is the index that loses target_coefficient before the last factor.
 struct RowGradient {
   float soft_cap;
   float lse;

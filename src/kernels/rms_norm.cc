@@ -21,9 +21,9 @@ void reference_rows(const RmsNormProblem& p, std::int64_t begin, std::int64_t en
 template <typename T, typename S>
 void reference_backward_rows(const RmsNormProblem& p, std::int64_t begin, std::int64_t end, float* dscale) {
   const std::int64_t at = begin * p.dim;
-  reference::rms_norm_backward(static_cast<const T*>(p.x) + at, static_cast<const S*>(p.scale), p.rstd + begin,
-                               static_cast<const T*>(p.dy) + at, end - begin, p.dim, static_cast<T*>(p.dx) + at,
-                               dscale);
+  reference::rms_norm_backward(static_cast<const T*>(p.x) + at, static_cast<const S*>(p.scale),
+                               p.rstd + begin, static_cast<const T*>(p.dy) + at, end - begin, p.dim,
+                               static_cast<T*>(p.dx) + at, dscale);
 }
 
 void reference_forward(const RmsNormProblem& p, std::int64_t begin, std::int64_t end) {
@@ -31,7 +31,8 @@ void reference_forward(const RmsNormProblem& p, std::int64_t begin, std::int64_t
   if (p.dtype == DType::f32) {
     wide_scale ? reference_rows<float, float>(p, begin, end) : reference_rows<float, bfloat16>(p, begin, end);
   } else {
-    wide_scale ? reference_rows<bfloat16, float>(p, begin, end) : reference_rows<bfloat16, bfloat16>(p, begin, end);
+    wide_scale ? reference_rows<bfloat16, float>(p, begin, end)
+               : reference_rows<bfloat16, bfloat16>(p, begin, end);
   }
 }
 
@@ -66,13 +67,14 @@ constexpr std::int64_t elements_per_piece = 1 << 14;  // some microseconds of wo
 constexpr std::int64_t max_partial_sums = 32;         // bounds the memory of dscale's partial sums
 
 void check_dtypes(DType dtype, DType scale_dtype) {
-  CHECK(is_float(dtype) && is_float(scale_dtype), "rms_norm of {} with scale {}", name_of(dtype), name_of(scale_dtype));
+  CHECK(is_float(dtype) && is_float(scale_dtype), "rms_norm of {} with scale {}", name_of(dtype),
+        name_of(scale_dtype));
 }
 
 }  // namespace
 
-void rms_norm(ThreadPool& pool, DType dtype, const void* x, const void* scale, DType scale_dtype, std::int64_t rows,
-              std::int64_t dim, float eps, void* y, float* rstd) {
+void rms_norm(ThreadPool& pool, DType dtype, const void* x, const void* scale, DType scale_dtype,
+              std::int64_t rows, std::int64_t dim, float eps, void* y, float* rstd) {
   check_dtypes(dtype, scale_dtype);
   const RmsNormProblem problem{dtype, scale_dtype, dim, eps, x, scale, y, rstd, nullptr, nullptr};
   RmsNormRows* run = choose("rms_norm", kForward, problem);
@@ -87,8 +89,9 @@ void rms_norm_backward(ThreadPool& pool, DType dtype, const void* x, const void*
   RmsNormProblem problem{dtype, scale_dtype, dim, 0, x, scale, nullptr, const_cast<float*>(rstd), dy, dx};
   RmsNormBackwardRows* run = choose("rms_norm_backward", kBackward, problem);
   // The blocks follow from the shape alone, so the order of the sum does not depend on the threads.
-  const std::int64_t block = std::max(std::max<std::int64_t>(1, elements_per_piece / std::max<std::int64_t>(dim, 1)),
-                                      (rows + max_partial_sums - 1) / max_partial_sums);
+  const std::int64_t block =
+      std::max(std::max<std::int64_t>(1, elements_per_piece / std::max<std::int64_t>(dim, 1)),
+               (rows + max_partial_sums - 1) / max_partial_sums);
   const std::int64_t blocks = (rows + block - 1) / block;
   std::vector<float> partial(static_cast<std::size_t>(blocks * dim));
   pool.for_range(rows, block, [&](std::int64_t begin, std::int64_t end) {

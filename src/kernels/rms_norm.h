@@ -8,15 +8,16 @@
 
 namespace switchyard {
 
-// y = x / sqrt(mean(x^2) + eps) * scale. x, y: [rows, dim] in `dtype` (f32 or bf16); scale: [dim] in `scale_dtype`
-// (f32 or bf16); rstd: [rows] f32 = 1 / sqrt(mean(x^2) + eps), kept for the backward pass. Statistics and product
-// are fp32, the product is rounded once. y may be x.
-void rms_norm(ThreadPool& pool, DType dtype, const void* x, const void* scale, DType scale_dtype, std::int64_t rows,
-              std::int64_t dim, float eps, void* y, float* rstd);
+// y = x / sqrt(mean(x^2) + eps) * scale. x, y: [rows, dim] in `dtype` (f32 or bf16); scale: [dim] in
+// `scale_dtype` (f32 or bf16); rstd: [rows] f32 = 1 / sqrt(mean(x^2) + eps), kept for the backward pass.
+// Statistics and product are fp32, the product is rounded once. y may be x.
+void rms_norm(ThreadPool& pool, DType dtype, const void* x, const void* scale, DType scale_dtype,
+              std::int64_t rows, std::int64_t dim, float eps, void* y, float* rstd);
 
-// Gradients of rms_norm. dy, dx: [rows, dim] in `dtype`; dscale: [dim] f32. Both outputs are overwritten. dscale sums
-// over rows in a fixed order that does not depend on the number of threads. dx may be dy.
+// Gradients of rms_norm. dy, dx: [rows, dim] in `dtype`; dscale: [dim] f32. Both outputs are overwritten.
+// dscale sums over rows in a fixed order that does not depend on the number of threads. dx may be dy.
 void rms_norm_backward(ThreadPool& pool, DType dtype, const void* x, const void* scale, DType scale_dtype,
-                       const float* rstd, const void* dy, std::int64_t rows, std::int64_t dim, void* dx, float* dscale);
+                       const float* rstd, const void* dy, std::int64_t rows, std::int64_t dim, void* dx,
+                       float* dscale);
 
 }  // namespace switchyard

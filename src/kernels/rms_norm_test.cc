@@ -20,7 +20,8 @@ std::vector<double> doubles(const Array& x) {
 
 Array array_of(const std::vector<double>& x) {
   Array result(DType::f32, static_cast<std::int64_t>(x.size()));
-  for (std::size_t i = 0; i < x.size(); ++i) result.set(static_cast<std::int64_t>(i), static_cast<float>(x[i]));
+  for (std::size_t i = 0; i < x.size(); ++i)
+    result.set(static_cast<std::int64_t>(i), static_cast<float>(x[i]));
   return result;
 }
 
@@ -29,12 +30,15 @@ struct Outputs {
   bool operator==(const Outputs&) const = default;
 };
 
-Outputs run(const Array& x, const Array& scale, const Array& dy, std::int64_t rows, std::int64_t dim, int threads) {
+Outputs run(const Array& x, const Array& scale, const Array& dy, std::int64_t rows, std::int64_t dim,
+            int threads) {
   ThreadPool pool(threads);
-  Outputs o{Array(x.dtype(), x.size()), Array(DType::f32, rows), Array(x.dtype(), x.size()), Array(DType::f32, dim)};
-  rms_norm(pool, x.dtype(), x.data(), scale.data(), scale.dtype(), rows, dim, kEpsilon, o.y.data(), o.rstd.floats());
-  rms_norm_backward(pool, x.dtype(), x.data(), scale.data(), scale.dtype(), o.rstd.floats(), dy.data(), rows, dim,
-                    o.dx.data(), o.dscale.floats());
+  Outputs o{Array(x.dtype(), x.size()), Array(DType::f32, rows), Array(x.dtype(), x.size()),
+            Array(DType::f32, dim)};
+  rms_norm(pool, x.dtype(), x.data(), scale.data(), scale.dtype(), rows, dim, kEpsilon, o.y.data(),
+           o.rstd.floats());
+  rms_norm_backward(pool, x.dtype(), x.data(), scale.data(), scale.dtype(), o.rstd.floats(), dy.data(), rows,
+                    dim, o.dx.data(), o.dscale.floats());
   return o;
 }
 
@@ -42,8 +46,10 @@ void compare(DType dtype, DType scale_dtype, std::int64_t rows, std::int64_t dim
   const Array x = Array::normal(dtype, rows * dim, 1), scale = Array::normal(scale_dtype, dim, 2);
   const Array dy = Array::normal(dtype, rows * dim, 3);
   const auto x_d = doubles(x), scale_d = doubles(scale), dy_d = doubles(dy);
-  std::vector<double> y(x_d.size()), rstd(static_cast<std::size_t>(rows)), dx(x_d.size()), dscale(scale_d.size());
-  reference::rms_norm(x_d.data(), scale_d.data(), rows, dim, static_cast<double>(kEpsilon), y.data(), rstd.data());
+  std::vector<double> y(x_d.size()), rstd(static_cast<std::size_t>(rows)), dx(x_d.size()),
+      dscale(scale_d.size());
+  reference::rms_norm(x_d.data(), scale_d.data(), rows, dim, static_cast<double>(kEpsilon), y.data(),
+                      rstd.data());
   reference::rms_norm_backward(x_d.data(), scale_d.data(), rstd.data(), dy_d.data(), rows, dim, dx.data(),
                                dscale.data());
   for (Isa isa : kernel_test::every_isa()) {
@@ -76,17 +82,19 @@ TEST(RmsNorm, InPlaceGivesTheSame) {
     const Array scale = Array::normal(DType::f32, 37, 2);
     Outputs apart = run(x, scale, dy, 5, 37, 1);
     ThreadPool pool(1);
-    rms_norm_backward(pool, DType::bf16, x.data(), scale.data(), DType::f32, apart.rstd.floats(), dy.data(), 5, 37,
-                      dy.data(), apart.dscale.floats());
+    rms_norm_backward(pool, DType::bf16, x.data(), scale.data(), DType::f32, apart.rstd.floats(), dy.data(),
+                      5, 37, dy.data(), apart.dscale.floats());
     EXPECT_TRUE(kernel_test::same(dy, apart.dx));
-    rms_norm(pool, DType::bf16, x.data(), scale.data(), DType::f32, 5, 37, kEpsilon, x.data(), apart.rstd.floats());
+    rms_norm(pool, DType::bf16, x.data(), scale.data(), DType::f32, 5, 37, kEpsilon, x.data(),
+             apart.rstd.floats());
     EXPECT_TRUE(kernel_test::same(x, apart.y));
   }
 }
 
 TEST(RmsNorm, ReferenceGradientIsTheFiniteDifference) {
   constexpr std::int64_t kRows = 4, kDim = 6;
-  auto x = doubles(Array::normal(DType::f32, kRows * kDim, 1)), scale = doubles(Array::normal(DType::f32, kDim, 2));
+  auto x = doubles(Array::normal(DType::f32, kRows * kDim, 1)),
+       scale = doubles(Array::normal(DType::f32, kDim, 2));
   const auto dy = doubles(Array::normal(DType::f32, kRows * kDim, 3));
   std::vector<double> y(x.size()), rstd(kRows), dx(x.size()), dscale(kDim);
   const auto loss = [&] {
@@ -96,7 +104,8 @@ TEST(RmsNorm, ReferenceGradientIsTheFiniteDifference) {
     return sum;
   };
   loss();
-  reference::rms_norm_backward(x.data(), scale.data(), rstd.data(), dy.data(), kRows, kDim, dx.data(), dscale.data());
+  reference::rms_norm_backward(x.data(), scale.data(), rstd.data(), dy.data(), kRows, kDim, dx.data(),
+                               dscale.data());
   const auto check = [&](std::vector<double>& values, const std::vector<double>& gradient) {
     for (std::size_t i = 0; i < values.size(); ++i) {
       const double kept = values[i];

@@ -35,8 +35,8 @@ void compare(DType dtype, std::int64_t tokens, std::int64_t heads, std::int64_t 
         const auto* in = static_cast<const T*>(x.data()) + 2;
         rope(pool, dtype, in, found_data, tokens, heads, dim, token_stride, head_stride, angles.cos.floats(),
              angles.sin.floats(), interleaved, inverse);
-        reference::rope(in, static_cast<T*>(expected.data()) + 2, tokens, heads, dim, token_stride, head_stride,
-                        angles.cos.floats(), angles.sin.floats(), interleaved, inverse);
+        reference::rope(in, static_cast<T*>(expected.data()) + 2, tokens, heads, dim, token_stride,
+                        head_stride, angles.cos.floats(), angles.sin.floats(), interleaved, inverse);
         EXPECT_TRUE(kernel_test::near(found, expected, dtype == DType::bf16 ? 1.0f / 128 : 0, 1e-6f));
         Array in_place = x;
         auto* data = static_cast<T*>(in_place.data()) + 2;
@@ -87,8 +87,8 @@ TEST(Rope, InverseIsTheAdjointAndRotatesBack) {
       right += static_cast<double>(x.at(i)) * static_cast<double>(back.at(i));
     }
     EXPECT_NEAR(left, right, 1e-5);
-    rope(pool, DType::f32, turned.data(), back.data(), 3, 2, 8, 16, 8, angles.cos.floats(), angles.sin.floats(),
-         interleaved, true);
+    rope(pool, DType::f32, turned.data(), back.data(), 3, 2, 8, 16, 8, angles.cos.floats(),
+         angles.sin.floats(), interleaved, true);
     EXPECT_TRUE(kernel_test::near(back, x, 0, 1e-6f));
   }
 }

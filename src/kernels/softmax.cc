@@ -7,9 +7,12 @@
 namespace switchyard {
 namespace {
 
-constexpr std::int64_t elements_per_piece = 4096;  // about 20 us of exp: well above the cost of handing out a piece
+constexpr std::int64_t elements_per_piece =
+    4096;  // about 20 us of exp: well above the cost of handing out a piece
 
-std::int64_t row_grain(std::int64_t cols) { return std::max<std::int64_t>(1, elements_per_piece / std::max<std::int64_t>(cols, 1)); }
+std::int64_t row_grain(std::int64_t cols) {
+  return std::max<std::int64_t>(1, elements_per_piece / std::max<std::int64_t>(cols, 1));
+}
 
 void softmax_row(const float* x, std::int64_t cols, float* y) {
   float maximum = -std::numeric_limits<float>::infinity();
@@ -30,8 +33,8 @@ void softmax_rows(ThreadPool& pool, const float* x, std::int64_t rows, std::int6
   });
 }
 
-void softmax_rows_backward(ThreadPool& pool, const float* y, const float* dy, std::int64_t rows, std::int64_t cols,
-                           float* dx) {
+void softmax_rows_backward(ThreadPool& pool, const float* y, const float* dy, std::int64_t rows,
+                           std::int64_t cols, float* dx) {
   pool.for_range(rows, row_grain(cols), [=](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r) {
       float dot = 0;

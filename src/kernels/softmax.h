@@ -12,8 +12,8 @@ namespace switchyard {
 void softmax_rows(ThreadPool& pool, const float* x, std::int64_t rows, std::int64_t cols, float* y);
 
 // dx = y * (dy - sum_c y*dy) with y the output of softmax_rows. All [rows, cols] f32; dx may be dy.
-void softmax_rows_backward(ThreadPool& pool, const float* y, const float* dy, std::int64_t rows, std::int64_t cols,
-                           float* dx);
+void softmax_rows_backward(ThreadPool& pool, const float* y, const float* dy, std::int64_t rows,
+                           std::int64_t cols, float* dx);
 
 // y = 1 / (1 + exp(-x)). x, y: [rows, cols] f32; y may be x.
 void sigmoid(ThreadPool& pool, const float* x, std::int64_t rows, std::int64_t cols, float* y);

@@ -54,13 +54,15 @@ void compare(Function forward, Backward backward, Reference reference, std::int6
 
 TEST(Softmax, ForwardBackwardThreadsAndInPlace) {
   for (std::int64_t rows : {0, 1, 13}) {
-    for (std::int64_t cols : {0, 1, 7, 256}) compare(softmax_rows, softmax_rows_backward, reference::softmax_rows, rows, cols);
+    for (std::int64_t cols : {0, 1, 7, 256})
+      compare(softmax_rows, softmax_rows_backward, reference::softmax_rows, rows, cols);
   }
 }
 
 TEST(Sigmoid, ForwardBackwardThreadsAndInPlace) {
   for (std::int64_t rows : {0, 1, 13}) {
-    for (std::int64_t cols : {0, 1, 7, 256}) compare(sigmoid, sigmoid_backward, reference::sigmoid, rows, cols);
+    for (std::int64_t cols : {0, 1, 7, 256})
+      compare(sigmoid, sigmoid_backward, reference::sigmoid, rows, cols);
   }
 }
 

@@ -1,8 +1,10 @@
 // Attention tiles for AVX2 and AVX-512, in fp32.
 //
-// 1. Scores are made transposed, [key][query]: the maximum, sum and correction of a query stay in its lane, and only the
+// 1. Scores are made transposed, [key][query]: the maximum, sum and correction of a query stay in its lane,
+// and only the
 //    queries need a transposed copy, once per tile of queries.
-// 2. Every tile buffer has kAttentionTile rows and a width padded with zeros to kPad columns, so the product has no
+// 2. Every tile buffer has kAttentionTile rows and a width padded with zeros to kPad columns, so the product
+// has no
 //    tails. Its left operand is read by broadcast and may therefore be strided either way.
 // 3. The backward pass keeps per head fp32 copies and sums of O(S) and O(T) rows, never S x T.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
@@ -32,16 +34,21 @@ using lanes::V;
 constexpr std::int64_t kStep = static_cast<std::int64_t>(lanes::kLanes);
 constexpr std::int64_t kTile = kAttentionTile;
 constexpr std::int64_t kPad = 16;
-constexpr std::int64_t kRows = 4;                                  // register block: 4 rows by
-constexpr std::int64_t kVectors = HWY_MAX_BYTES >= 64 ? 4 : 2;     // 4 (AVX2: 2) vectors
+constexpr std::int64_t kRows = 4;                               // register block: 4 rows by
+constexpr std::int64_t kVectors = HWY_MAX_BYTES >= 64 ? 4 : 2;  // 4 (AVX2: 2) vectors
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-std::int64_t padded(std::int64_t width) { return (width + kPad - 1) / kPad * kPad; }
+std::int64_t padded(std::int64_t width) {
+  return (width + kPad - 1) / kPad * kPad;
+}
 
 // hn::Exp gives 0 for NaN, which would hide a broken model.
-HWY_INLINE V exp_keeping_nan(V x) { return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(D(), x)); }
+HWY_INLINE V exp_keeping_nan(V x) {
+  return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(D(), x));
+}
 
-// ---- Product of tiles ----------------------------------------------------------------------------------------------
+// ---- Product of tiles
+// ----------------------------------------------------------------------------------------------
 
 // a(i, l) = x[i * row + l * depth].
 struct Left {
@@ -56,7 +63,8 @@ HWY_INLINE void product_block(Left a, const float* HWY_RESTRICT b, std::int64_t 
   const D d;
   V sum[kRows][vectors];
   for (std::int64_t i = 0; i < kRows; ++i) {
-    for (std::int64_t j = 0; j < vectors; ++j) sum[i][j] = add ? hn::LoadU(d, c + i * ldc + j * kStep) : hn::Zero(d);
+    for (std::int64_t j = 0; j < vectors; ++j)
+      sum[i][j] = add ? hn::LoadU(d, c + i * ldc + j * kStep) : hn::Zero(d);
   }
   for (std::int64_t l = 0; l < depth; ++l, b += ldb, a.x += a.depth) {
     V right[vectors];
@@ -71,10 +79,10 @@ HWY_INLINE void product_block(Left a, const float* HWY_RESTRICT b, std::int64_t 
   }
 }
 
-// c [rows, columns] = a [rows, depth] . b [depth, columns], plus c when `add`. Works on whole blocks of kRows rows, so
-// rows past the last are written too; columns is a multiple of kPad.
-void product(std::int64_t rows, std::int64_t columns, std::int64_t depth, Left a, const float* b, std::int64_t ldb,
-             float* c, std::int64_t ldc, bool add) {
+// c [rows, columns] = a [rows, depth] . b [depth, columns], plus c when `add`. Works on whole blocks of kRows
+// rows, so rows past the last are written too; columns is a multiple of kPad.
+void product(std::int64_t rows, std::int64_t columns, std::int64_t depth, Left a, const float* b,
+             std::int64_t ldb, float* c, std::int64_t ldc, bool add) {
   for (std::int64_t i = 0; i < rows; i += kRows) {
     const Left block{a.x + i * a.row, a.row, a.depth};
     std::int64_t j = 0;
@@ -85,7 +93,8 @@ void product(std::int64_t rows, std::int64_t columns, std::int64_t depth, Left a
   }
 }
 
-// ---- Loading and storing tiles -------------------------------------------------------------------------------------
+// ---- Loading and storing tiles
+// -------------------------------------------------------------------------------------
 
 // A tile of vectors of one head: element (i, d) at x[i * stride + d], i < rows, d < width.
 struct Source {
@@ -102,8 +111,8 @@ struct Source {
 Source source_of(const void* x, DType dtype, std::int64_t batch, std::int64_t begin, std::int64_t length,
                  std::int64_t head, std::int64_t heads, std::int64_t width) {
   const std::int64_t at = ((batch * length + begin) * heads + head) * width;
-  return {static_cast<const std::byte*>(x) + at * static_cast<std::int64_t>(size_of(dtype)), dtype, heads * width,
-          std::min(kTile, length - begin), width};
+  return {static_cast<const std::byte*>(x) + at * static_cast<std::int64_t>(size_of(dtype)), dtype,
+          heads * width, std::min(kTile, length - begin), width};
 }
 
 template <typename T>
@@ -148,8 +157,8 @@ void store_tile(const float* x, const Source& s, const Scale& scale) {
 }
 
 // Sets the scores [key][query] that do not exist to -infinity.
-void apply_mask(const AttentionProblem& p, std::int64_t batch, std::int64_t query, std::int64_t key, std::int64_t keys,
-                float* scores) {
+void apply_mask(const AttentionProblem& p, std::int64_t batch, std::int64_t query, std::int64_t key,
+                std::int64_t keys, float* scores) {
   const std::int64_t queries = std::min(kTile, p.args.q_length - query);
   for (std::int64_t j = 0; j < keys; ++j) {
     for (std::int64_t i = 0; i < queries; ++i) {
@@ -175,10 +184,11 @@ class Scratch {
   float* next_;
 };
 
-// ---- Forward -------------------------------------------------------------------------------------------------------
+// ---- Forward
+// -------------------------------------------------------------------------------------------------------
 
-// Scores [keys][query] become exp(score - maximum); updates each query's maximum and sum and gives in `correction` what
-// its earlier sums must be multiplied by.
+// Scores [keys][query] become exp(score - maximum); updates each query's maximum and sum and gives in
+// `correction` what its earlier sums must be multiplied by.
 void softmax_step(float* scores, std::int64_t keys, float* maximum, float* sum, float* correction) {
   const D d;
   for (std::int64_t i = 0; i < kTile; i += kStep) {
@@ -214,7 +224,8 @@ void attention_tile(const AttentionProblem& p, std::int64_t batch, std::int64_t 
   const std::int64_t qk = padded(a.qk_dim), vw = padded(a.v_dim);
   Scratch scratch(kTile * (3 * qk + 2 * vw + kTile + 3));
   float *q = scratch.take(kTile * qk), *q_t = scratch.take(kTile * qk), *k = scratch.take(kTile * qk);
-  float *v = scratch.take(kTile * vw), *sum_v = scratch.take(kTile * vw), *scores = scratch.take(kTile * kTile);
+  float *v = scratch.take(kTile * vw), *sum_v = scratch.take(kTile * vw),
+        *scores = scratch.take(kTile * kTile);
   float *maximum = scratch.take(kTile), *sum = scratch.take(kTile), *correction = scratch.take(kTile);
   std::fill(sum_v, sum_v + kTile * vw, 0.0f);
   std::fill(maximum, maximum + kTile, -kInfinity);
@@ -242,7 +253,8 @@ void attention_tile(const AttentionProblem& p, std::int64_t batch, std::int64_t 
   }
 }
 
-// ---- Backward ------------------------------------------------------------------------------------------------------
+// ---- Backward
+// ------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -268,19 +280,23 @@ struct QueryTiles {
     const AttentionArgs& a = problem.args;
     for (std::int64_t t = 0; t < problem.q_tile_count(); ++t) {
       const std::int64_t begin = t * kTile;
-      load_tile(source_of(problem.q, a.dtype, batch, begin, a.q_length, head, a.heads, a.qk_dim), a.scale, q(t));
+      load_tile(source_of(problem.q, a.dtype, batch, begin, a.q_length, head, a.heads, a.qk_dim), a.scale,
+                q(t));
       transpose(q(t), a.qk_dim, q_t(t));
       std::fill(dq(t), dq(t) + kTile * qk, 0.0f);
       const Source g = source_of(problem.dout, a.dtype, batch, begin, a.q_length, head, a.heads, a.v_dim);
       // `out` is needed for delta only: it passes through dout_t's place.
-      load_tile(source_of(problem.out, a.dtype, batch, begin, a.q_length, head, a.heads, a.v_dim), 1, dout_t(t));
+      load_tile(source_of(problem.out, a.dtype, batch, begin, a.q_length, head, a.heads, a.v_dim), 1,
+                dout_t(t));
       load_tile(g, 1, dout(t));
       for (std::int64_t i = 0; i < kTile; ++i) {
         float sum = 0;
         for (std::int64_t d = 0; d < vw; ++d) sum += dout(t)[i * vw + d] * dout_t(t)[i * vw + d];
         delta(t)[i] = sum;
-        // A query without keys has lse -infinity; all its scores are -infinity too, and exp(-infinity - 0) is 0.
-        const float value = i < g.rows ? problem.lse[(batch * a.heads + head) * a.q_length + begin + i] : 0.0f;
+        // A query without keys has lse -infinity; all its scores are -infinity too, and exp(-infinity - 0) is
+        // 0.
+        const float value =
+            i < g.rows ? problem.lse[(batch * a.heads + head) * a.q_length + begin + i] : 0.0f;
         lse(t)[i] = value == -kInfinity ? 0.0f : value;
       }
       transpose(dout(t), a.v_dim, dout_t(t));
@@ -328,8 +344,10 @@ void attention_backward_head(const AttentionProblem& p, std::int64_t batch, std:
   std::fill(dv, dv + tiles * kTile * vw, 0.0f);
   for (std::int64_t t = 0; t < tiles; ++t) {
     const std::int64_t key = t * kTile;
-    load_tile(source_of(p.k, a.dtype, batch, key, a.kv_length, kv_head, a.kv_heads, a.qk_dim), 1, k + key * qk);
-    load_tile(source_of(p.v, a.dtype, batch, key, a.kv_length, kv_head, a.kv_heads, a.v_dim), 1, v + key * vw);
+    load_tile(source_of(p.k, a.dtype, batch, key, a.kv_length, kv_head, a.kv_heads, a.qk_dim), 1,
+              k + key * qk);
+    load_tile(source_of(p.v, a.dtype, batch, key, a.kv_length, kv_head, a.kv_heads, a.v_dim), 1,
+              v + key * vw);
   }
   for (std::int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
     queries.load(batch, head);
@@ -352,8 +370,10 @@ void attention_backward_head(const AttentionProblem& p, std::int64_t batch, std:
   const auto unscaled = [](std::int64_t) { return 1.0f; };
   for (std::int64_t t = 0; t < tiles; ++t) {
     const std::int64_t key = t * kTile;
-    store_tile(dk + key * qk, source_of(p.dk, a.dtype, batch, key, a.kv_length, kv_head, a.kv_heads, a.qk_dim), unscaled);
-    store_tile(dv + key * vw, source_of(p.dv, a.dtype, batch, key, a.kv_length, kv_head, a.kv_heads, a.v_dim), unscaled);
+    store_tile(dk + key * qk,
+               source_of(p.dk, a.dtype, batch, key, a.kv_length, kv_head, a.kv_heads, a.qk_dim), unscaled);
+    store_tile(dv + key * vw, source_of(p.dv, a.dtype, batch, key, a.kv_length, kv_head, a.kv_heads, a.v_dim),
+               unscaled);
   }
 }
 
@@ -364,10 +384,12 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE && defined(__x86_64__)
 namespace switchyard::cpu {
 
-void attention_tile_avx512(const AttentionProblem& p, std::int64_t batch, std::int64_t head, std::int64_t q_tile) {
+void attention_tile_avx512(const AttentionProblem& p, std::int64_t batch, std::int64_t head,
+                           std::int64_t q_tile) {
   N_AVX3::attention_tile(p, batch, head, q_tile);
 }
-void attention_tile_avx2(const AttentionProblem& p, std::int64_t batch, std::int64_t head, std::int64_t q_tile) {
+void attention_tile_avx2(const AttentionProblem& p, std::int64_t batch, std::int64_t head,
+                         std::int64_t q_tile) {
   N_AVX2::attention_tile(p, batch, head, q_tile);
 }
 void attention_backward_head_avx512(const AttentionProblem& p, std::int64_t batch, std::int64_t kv_head) {

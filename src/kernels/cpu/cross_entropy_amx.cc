@@ -1,17 +1,23 @@
-// Fused output projection and cross-entropy for bf16 and a narrow model, with AMX and AVX512-BF16. Longer than most
-// files because the products, the exponentials between them and the layouts that join them make one kernel.
+// Fused output projection and cross-entropy for bf16 and a narrow model, with AMX and AVX512-BF16. Longer
+// than most files because the products, the exponentials between them and the layouts that join them make one
+// kernel.
 //
-// 1. Logits are made transposed, [vocab][row]: a vector holds one vocabulary entry of 16 rows, so maxima and sums over
+// 1. Logits are made transposed, [vocab][row]: a vector holds one vocabulary entry of 16 rows, so maxima and
+// sums over
 //    the vocabulary need no shuffles and the per-row constants sit in registers.
-// 2. A strip of kVocabTile x 32 fp32 logits is 32 KB: it stays in L1 between the product and the exponentials.
-// 3. The gradient of a logit is rounded to bf16 once and stored twice: as it is ([vocab][row], left operand of
-//    dweight = G . hidden) and in pairs of vocabulary entries (right operand of dhidden^T = weight^T . G). Pairs are
-//    interleaved within 128-bit lanes only, which permutes the rows; row_of_lane undoes it when dhidden is written.
-// 4. The vocabulary is split into chunks that follow from the shape alone. A chunk is one unit of parallel work with its
+// 2. A strip of kVocabTile x 32 fp32 logits is 32 KB: it stays in L1 between the product and the
+// exponentials.
+// 3. The gradient of a logit is rounded to bf16 once and stored twice: as it is ([vocab][row], left operand
+// of
+//    dweight = G . hidden) and in pairs of vocabulary entries (right operand of dhidden^T = weight^T . G).
+//    Pairs are interleaved within 128-bit lanes only, which permutes the rows; row_of_lane undoes it when
+//    dhidden is written.
+// 4. The vocabulary is split into chunks that follow from the shape alone. A chunk is one unit of parallel
+// work with its
 //    own sums, added in chunk order: the result does not depend on the threads.
 //
-// Every packed operand is made of 1 KB tiles, 16 rows of 64 bytes, as AMX loads them. "Units" are 32-bit: a bf16 pair
-// or a float.
+// Every packed operand is made of 1 KB tiles, 16 rows of 64 bytes, as AMX loads them. "Units" are 32-bit: a
+// bf16 pair or a float.
 #include "kernels/cross_entropy_problem.h"
 
 #if defined(__x86_64__)
@@ -43,13 +49,15 @@ constexpr std::int64_t kTileFloats = 256;  // 16 x 16 fp32
 constexpr std::int64_t kVocabTile = 256;
 constexpr std::int64_t kRowTile = 256;  // G twice in bf16: 2 x 128 KB, in L2 with the packed operands
 constexpr std::int64_t kMaxChunks = 8;
-constexpr std::int64_t kMaxEmb = 256;  // above it the products dominate and gemm's own blocking is better
+constexpr std::int64_t kMaxEmb = 512;  // measured: equal to tiles by gemm near 800, and memory grows with it
 constexpr float kLog2E = 1.44269504f;
 
-std::int64_t round_up(std::int64_t value, std::int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 
-// All eight tile registers as 16 rows of 64 bytes, while this lives. Written as assembly: g++ 12 drops the stores to
-// the configuration before its _tile_loadconfig at -O2.
+// All eight tile registers as 16 rows of 64 bytes, while this lives. Written as assembly: g++ 12 drops the
+// stores to the configuration before its _tile_loadconfig at -O2.
 class TileSession {
  public:
   TileSession() {
@@ -67,7 +75,8 @@ class TileSession {
   TileSession& operator=(const TileSession&) = delete;
 };
 
-// ---- Packing -------------------------------------------------------------------------------------------------------
+// ---- Packing
+// -------------------------------------------------------------------------------------------------------
 
 // `count` of 32 words from x, the rest zero; count may be <= 0.
 SWITCHYARD_AMX_INLINE __m512i load_words(const Word* x, std::int64_t count) {
@@ -77,7 +86,8 @@ SWITCHYARD_AMX_INLINE __m512i load_words(const Word* x, std::int64_t count) {
 }
 
 // tile[i][:] = x[i][0..32); rows and columns past the given counts are zero.
-SWITCHYARD_AMX void copy_tile(const Word* x, std::int64_t ld, std::int64_t rows, std::int64_t columns, Word* tile) {
+SWITCHYARD_AMX void copy_tile(const Word* x, std::int64_t ld, std::int64_t rows, std::int64_t columns,
+                              Word* tile) {
   for (std::int64_t i = 0; i < 16; ++i, tile += 32) {
     _mm512_store_si512(tile, i < rows ? load_words(x + i * ld, columns) : _mm512_setzero_si512());
   }
@@ -96,11 +106,13 @@ SWITCHYARD_AMX void pair_rows_tile(const Word* x, std::int64_t ld, std::int64_t 
   }
 }
 
-// out[i][j] = in[j][i] for a tile of 16 x 16 units; strides in units. Input rows are gathered, so `in` must be whole.
-SWITCHYARD_AMX void transpose_units(const void* in, std::int64_t in_stride, void* out, std::int64_t out_stride,
-                                    std::int64_t rows, std::int64_t columns) {
-  const __m512i steps = _mm512_mullo_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
-                                           _mm512_set1_epi32(static_cast<int>(in_stride)));
+// out[i][j] = in[j][i] for a tile of 16 x 16 units; strides in units. Input rows are gathered, so `in` must
+// be whole.
+SWITCHYARD_AMX void transpose_units(const void* in, std::int64_t in_stride, void* out,
+                                    std::int64_t out_stride, std::int64_t rows, std::int64_t columns) {
+  const __m512i steps =
+      _mm512_mullo_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+                         _mm512_set1_epi32(static_cast<int>(in_stride)));
   const auto keep = static_cast<__mmask16>((1u << columns) - 1u);
   for (std::int64_t i = 0; i < rows; ++i) {
     const __m512i column = _mm512_i32gather_epi32(steps, static_cast<const int*>(in) + i, 4);
@@ -108,10 +120,13 @@ SWITCHYARD_AMX void transpose_units(const void* in, std::int64_t in_stride, void
   }
 }
 
-void transpose_tile(const Word* in, Word* out) { transpose_units(in, 16, out, 16, 16, 16); }
+void transpose_tile(const Word* in, Word* out) {
+  transpose_units(in, 16, out, 16, 16, 16);
+}
 
 // tile[i][:] = x[0..32)[i]: the transpose of copy_tile.
-void copy_transposed_tile(const Word* x, std::int64_t ld, std::int64_t rows, std::int64_t columns, Word* tile) {
+void copy_transposed_tile(const Word* x, std::int64_t ld, std::int64_t rows, std::int64_t columns,
+                          Word* tile) {
   alignas(64) Word pairs[kTileWords];
   pair_rows_tile(x, ld, rows, columns, pairs);
   transpose_tile(pairs, tile);
@@ -124,11 +139,12 @@ void pair_columns_tile(const Word* x, std::int64_t ld, std::int64_t rows, std::i
   transpose_tile(lines, tile);
 }
 
-// ---- Products ------------------------------------------------------------------------------------------------------
+// ---- Products
+// ------------------------------------------------------------------------------------------------------
 
-// Two by two tiles of C (32 x 32) += A . B over `steps` depth tiles. A and B: words from one depth tile to the next and
-// from the first tile to the second. C: floats from the upper to the lower tiles and from left to right, and bytes
-// from row to row.
+// Two by two tiles of C (32 x 32) += A . B over `steps` depth tiles. A and B: words from one depth tile to
+// the next and from the first tile to the second. C: floats from the upper to the lower tiles and from left
+// to right, and bytes from row to row.
 struct TileOperand {
   const Word* x;
   std::int64_t step;
@@ -141,7 +157,8 @@ struct TileSum {
   std::int64_t row_bytes;
 };
 
-SWITCHYARD_AMX_INLINE void multiply_tiles(TileOperand a, TileOperand b, std::int64_t steps, TileSum c, bool add) {
+SWITCHYARD_AMX_INLINE void multiply_tiles(TileOperand a, TileOperand b, std::int64_t steps, TileSum c,
+                                          bool add) {
   if (add) {
     _tile_loadd(0, c.x, c.row_bytes);
     _tile_loadd(1, c.x + c.right, c.row_bytes);
@@ -169,8 +186,8 @@ SWITCHYARD_AMX_INLINE void multiply_tiles(TileOperand a, TileOperand b, std::int
   _tile_stored(3, c.x + c.lower + c.right, c.row_bytes);
 }
 
-// 2^x to 1e-7 relative; 0 for -inf and below the range of a float. 2^x = 2^floor(x) p(x - floor(x)) with p the
-// minimax polynomial of degree 5 on [0, 1) (Remez, relative error 7.5e-8).
+// 2^x to 1e-7 relative; 0 for -inf and below the range of a float. 2^x = 2^floor(x) p(x - floor(x)) with p
+// the minimax polynomial of degree 5 on [0, 1) (Remez, relative error 7.5e-8).
 SWITCHYARD_AMX_INLINE __m512 exp2_vector(__m512 x) {
   const __m512 f = _mm512_reduce_ps(x, 0x09);  // x - floor(x), exact
   __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(0.00187757669f), f, _mm512_set1_ps(0.00898933969f));
@@ -181,7 +198,8 @@ SWITCHYARD_AMX_INLINE __m512 exp2_vector(__m512 x) {
   return _mm512_scalef_ps(p, x);
 }
 
-// ---- The packed problem --------------------------------------------------------------------------------------------
+// ---- The packed problem
+// --------------------------------------------------------------------------------------------
 
 struct Fused {
   explicit Fused(const LinearCrossEntropyArgs& a)
@@ -194,18 +212,20 @@ struct Fused {
         by_emb(static_cast<std::size_t>(rows * emb) * sizeof(Word)) {}
 
   const LinearCrossEntropyArgs& args;
-  std::int64_t emb;     // padded
-  std::int64_t rows;    // padded
-  std::int64_t chunk;   // vocabulary entries of a chunk
+  std::int64_t emb;    // padded
+  std::int64_t rows;   // padded
+  std::int64_t chunk;  // vocabulary entries of a chunk
   std::int64_t chunks;
   Buffer by_row;  // hidden as right operand of the logits: tiles [rows/16][emb/32] of (emb pair, row)
   Buffer by_emb;  // hidden as right operand of dweight: tiles [rows/32][emb/16] of (row pair, emb)
 
   const Word* hidden_by_row(std::int64_t row) const {
-    return reinterpret_cast<const Word*>(const_cast<Buffer&>(by_row).data()) + row / 16 * (emb / 32) * kTileWords;
+    return reinterpret_cast<const Word*>(const_cast<Buffer&>(by_row).data()) +
+           row / 16 * (emb / 32) * kTileWords;
   }
   const Word* hidden_by_emb(std::int64_t row) const {
-    return reinterpret_cast<const Word*>(const_cast<Buffer&>(by_emb).data()) + row / 32 * (emb / 16) * kTileWords;
+    return reinterpret_cast<const Word*>(const_cast<Buffer&>(by_emb).data()) +
+           row / 32 * (emb / 16) * kTileWords;
   }
 
   void pack_hidden(ThreadPool& pool, bool backward) {
@@ -256,10 +276,18 @@ struct Fused {
   }
 };
 
-Word* words(Buffer& buffer) { return reinterpret_cast<Word*>(buffer.data()); }
-float* floats(Buffer& buffer) { return reinterpret_cast<float*>(buffer.data()); }
-Buffer word_buffer(std::int64_t count) { return Buffer(static_cast<std::size_t>(count) * sizeof(Word)); }
-Buffer float_buffer(std::int64_t count) { return Buffer(static_cast<std::size_t>(count) * sizeof(float)); }
+Word* words(Buffer& buffer) {
+  return reinterpret_cast<Word*>(buffer.data());
+}
+float* floats(Buffer& buffer) {
+  return reinterpret_cast<float*>(buffer.data());
+}
+Buffer word_buffer(std::int64_t count) {
+  return Buffer(static_cast<std::size_t>(count) * sizeof(Word));
+}
+Buffer float_buffer(std::int64_t count) {
+  return Buffer(static_cast<std::size_t>(count) * sizeof(float));
+}
 
 // Logits of 32 vocabulary entries (packed weight) and 32 rows -> out [32][32].
 SWITCHYARD_AMX void logits_block(const Fused& f, const Word* weight, std::int64_t row, float* out) {
@@ -268,9 +296,11 @@ SWITCHYARD_AMX void logits_block(const Fused& f, const Word* weight, std::int64_
                  {out, 16 * 32, 16, 128}, false);
 }
 
-// ---- Forward -------------------------------------------------------------------------------------------------------
+// ---- Forward
+// -------------------------------------------------------------------------------------------------------
 
-// Running maximum and sum of exp(logit - maximum) of 16 rows, merged with `count` logits at x, 32 floats apart.
+// Running maximum and sum of exp(logit - maximum) of 16 rows, merged with `count` logits at x, 32 floats
+// apart.
 SWITCHYARD_AMX_INLINE void merge_strip(const float* x, std::int64_t count, float* maximum, float* sum) {
   __m512 even = _mm512_load_ps(x);
   __m512 odd = even;
@@ -282,8 +312,9 @@ SWITCHYARD_AMX_INLINE void merge_strip(const float* x, std::int64_t count, float
   const __m512 log2e = _mm512_set1_ps(kLog2E);
   const __m512 before = _mm512_load_ps(maximum);
   const __m512 now = _mm512_max_ps(before, _mm512_max_ps(even, odd));
-  __m512 total[2] = {_mm512_mul_ps(_mm512_load_ps(sum), exp2_vector(_mm512_mul_ps(_mm512_sub_ps(before, now), log2e))),
-                     _mm512_setzero_ps()};
+  __m512 total[2] = {
+      _mm512_mul_ps(_mm512_load_ps(sum), exp2_vector(_mm512_mul_ps(_mm512_sub_ps(before, now), log2e))),
+      _mm512_setzero_ps()};
   std::int64_t v = 0;
   for (; v + 1 < count; v += 2) {
     const __m512 first = _mm512_sub_ps(_mm512_load_ps(x + v * 32), now);
@@ -300,8 +331,8 @@ SWITCHYARD_AMX_INLINE void merge_strip(const float* x, std::int64_t count, float
 }
 
 // One vocabulary tile of `count` entries from local column v, all rows.
-SWITCHYARD_AMX void forward_tile(const Fused& f, const Word* weight, std::int64_t v, std::int64_t count, float* strip,
-                                 float* maximum, float* sum, float* target_logit) {
+SWITCHYARD_AMX void forward_tile(const Fused& f, const Word* weight, std::int64_t v, std::int64_t count,
+                                 float* strip, float* maximum, float* sum, float* target_logit) {
   const std::int64_t first = f.args.vocab_begin + v;
   for (std::int64_t r = 0; r < f.rows; r += 32) {
     for (std::int64_t b = 0; b < count; b += 32) logits_block(f, weight + b * f.emb, r, strip + b * 32);
@@ -314,7 +345,8 @@ SWITCHYARD_AMX void forward_tile(const Fused& f, const Word* weight, std::int64_
   }
 }
 
-// ---- Backward ------------------------------------------------------------------------------------------------------
+// ---- Backward
+// ------------------------------------------------------------------------------------------------------
 
 // Per row, padded with zeros: log-sum-exp and the two coefficients.
 struct RowConstants {
@@ -323,14 +355,16 @@ struct RowConstants {
   const float* target;
 };
 
-// Where G of one (vocabulary tile, row tile) goes: tiles [vocab/16][kRowTile/32] and [vocab/32][kRowTile/32][2].
+// Where G of one (vocabulary tile, row tile) goes: tiles [vocab/16][kRowTile/32] and
+// [vocab/32][kRowTile/32][2].
 struct GradientTiles {
   Word* plain;
   Word* paired;
 };
 
 // Gradients of one vocabulary entry's 32 rows as bf16.
-SWITCHYARD_AMX_INLINE __m512i gradient_words(const float* x, const __m512 (&lse)[2], const __m512 (&scale)[2]) {
+SWITCHYARD_AMX_INLINE __m512i gradient_words(const float* x, const __m512 (&lse)[2],
+                                             const __m512 (&scale)[2]) {
   const __m512 log2e = _mm512_set1_ps(kLog2E);
   // Subtracted before the product: an fma would save an operation and lose digits when lse is large.
   const __m512 low = exp2_vector(_mm512_mul_ps(_mm512_sub_ps(_mm512_load_ps(x), lse[0]), log2e));
@@ -338,7 +372,8 @@ SWITCHYARD_AMX_INLINE __m512i gradient_words(const float* x, const __m512 (&lse)
   return (__m512i)_mm512_cvtne2ps_pbh(_mm512_mul_ps(high, scale[1]), _mm512_mul_ps(low, scale[0]));
 }
 
-// Logits [32][32] of rows r.. -> their gradients in both layouts. Entries from `count` on are padding and become 0.
+// Logits [32][32] of rows r.. -> their gradients in both layouts. Entries from `count` on are padding and
+// become 0.
 SWITCHYARD_AMX_INLINE void gradient_block(const float* logits, std::int64_t count, const RowConstants& rows,
                                           std::int64_t r, GradientTiles g) {
   const __m512 lse[2] = {_mm512_load_ps(rows.lse + r), _mm512_load_ps(rows.lse + r + 16)};
@@ -356,11 +391,14 @@ SWITCHYARD_AMX_INLINE void gradient_block(const float* logits, std::int64_t coun
 }
 
 // The row (of 32) that a lane of the first or second paired tile holds, see invariant 3.
-constexpr std::int64_t row_of_lane(std::int64_t half, std::int64_t lane) { return lane / 4 * 8 + half * 4 + lane % 4; }
+constexpr std::int64_t row_of_lane(std::int64_t half, std::int64_t lane) {
+  return lane / 4 * 8 + half * 4 + lane % 4;
+}
 
-// Subtracts the target's coefficient for the rows whose target is among the `count` entries from global id `first`.
-void subtract_targets(const LinearCrossEntropyArgs& args, const float* logits, std::int64_t first, std::int64_t count,
-                      const RowConstants& rows, std::int64_t r, GradientTiles g) {
+// Subtracts the target's coefficient for the rows whose target is among the `count` entries from global id
+// `first`.
+void subtract_targets(const LinearCrossEntropyArgs& args, const float* logits, std::int64_t first,
+                      std::int64_t count, const RowConstants& rows, std::int64_t r, GradientTiles g) {
   for (std::int64_t i = 0; i < 32 && r + i < args.rows; ++i) {
     const std::int64_t v = args.targets[r + i] - first;
     if (v < 0 || v >= count) continue;
@@ -382,8 +420,8 @@ SWITCHYARD_AMX void gradient_tile(const Fused& f, const Word* weight, std::int64
                              g.paired + (b / 32 * (kRowTile / 32) + i) * 2 * kTileWords};
       logits_block(f, weight + b * f.emb, r + 32 * i, logits);
       gradient_block(logits, count - b, constants, r + 32 * i, at);
-      subtract_targets(f.args, logits, f.args.vocab_begin + v + b, std::min<std::int64_t>(32, count - b), constants,
-                       r + 32 * i, at);
+      subtract_targets(f.args, logits, f.args.vocab_begin + v + b, std::min<std::int64_t>(32, count - b),
+                       constants, r + 32 * i, at);
     }
   }
 }
@@ -395,22 +433,24 @@ SWITCHYARD_AMX void add_dweight(const Fused& f, const Word* plain, std::int64_t 
   for (std::int64_t v = 0; v < count; v += 32) {
     for (std::int64_t e = 0; e < f.emb; e += 32) {
       multiply_tiles({plain + v / 16 * across, kTileWords, across},
-                     {f.hidden_by_emb(r) + e / 16 * kTileWords, f.emb / 16 * kTileWords, kTileWords}, (row_end - r) / 32,
-                     {dweight + v * f.emb + e, 16 * f.emb, 16, f.emb * 4}, r > 0);
+                     {f.hidden_by_emb(r) + e / 16 * kTileWords, f.emb / 16 * kTileWords, kTileWords},
+                     (row_end - r) / 32, {dweight + v * f.emb + e, 16 * f.emb, 16, f.emb * 4}, r > 0);
     }
   }
 }
 
 // dhidden^T, tiles [rows/32][2][emb/16], (+)= weight^T . G over `count` vocabulary entries.
-SWITCHYARD_AMX void add_dhidden(const Fused& f, const Word* weight_transposed, const Word* paired, std::int64_t count,
-                                std::int64_t r, std::int64_t row_end, bool add, float* dhidden) {
+SWITCHYARD_AMX void add_dhidden(const Fused& f, const Word* weight_transposed, const Word* paired,
+                                std::int64_t count, std::int64_t r, std::int64_t row_end, bool add,
+                                float* dhidden) {
   const std::int64_t across = f.emb / 16 * kTileFloats;
   for (std::int64_t i = 0; r + 32 * i < row_end; ++i) {
     for (std::int64_t e = 0; e < f.emb; e += 32) {
-      multiply_tiles({weight_transposed + e / 16 * (kVocabTile / 32) * kTileWords, kTileWords,
-                      kVocabTile / 32 * kTileWords},
-                     {paired + i * 2 * kTileWords, kRowTile / 32 * 2 * kTileWords, kTileWords}, (count + 31) / 32,
-                     {dhidden + (r / 32 + i) * 2 * across + e / 16 * kTileFloats, kTileFloats, across, 64}, add);
+      multiply_tiles(
+          {weight_transposed + e / 16 * (kVocabTile / 32) * kTileWords, kTileWords,
+           kVocabTile / 32 * kTileWords},
+          {paired + i * 2 * kTileWords, kRowTile / 32 * 2 * kTileWords, kTileWords}, (count + 31) / 32,
+          {dhidden + (r / 32 + i) * 2 * across + e / 16 * kTileFloats, kTileFloats, across, 64}, add);
     }
   }
 }
@@ -430,7 +470,8 @@ void store_dweight(const Fused& f, const float* tile, std::int64_t v, std::int64
   }
 }
 
-void backward_chunk(const Fused& f, std::int64_t chunk, const RowConstants& constants, float* dhidden, float* dweight) {
+void backward_chunk(const Fused& f, std::int64_t chunk, const RowConstants& constants, float* dhidden,
+                    float* dweight) {
   Buffer weight = word_buffer(kVocabTile * f.emb), weight_transposed = word_buffer(kVocabTile * f.emb);
   Buffer plain = word_buffer(kVocabTile * kRowTile), paired = word_buffer(kVocabTile * kRowTile);
   Buffer dweight_tile = float_buffer(kVocabTile * f.emb);
@@ -471,14 +512,15 @@ void store_dhidden(const Fused& f, const float* tiles, std::int64_t r, float* dh
 
 const char* cross_entropy_amx_refuses(const LinearCrossEntropyArgs& args) {
   if (args.dtype != DType::bf16) return "takes bfloat16 only";
-  if (args.emb > kMaxEmb) return "takes at most 256 model dims: above, tiled products are faster";
+  if (args.emb > kMaxEmb) return "takes at most 512 model dims: above, tiled products are faster";
   if (args.emb < 1 || args.rows < 1 || args.vocab < 1) return "needs at least one row, model dim and column";
   if (args.logit_soft_cap > 0) return "has no soft cap";
   if (!__builtin_cpu_supports("avx512bf16")) return "needs AVX512-BF16";
   return nullptr;
 }
 
-void cross_entropy_amx(ThreadPool& pool, const LinearCrossEntropyArgs& args, float* lse, float* target_logit) {
+void cross_entropy_amx(ThreadPool& pool, const LinearCrossEntropyArgs& args, float* lse,
+                       float* target_logit) {
   Fused f(args);
   f.pack_hidden(pool, false);
   std::fill(target_logit, target_logit + args.rows, 0.0f);
@@ -492,8 +534,8 @@ void cross_entropy_amx(ThreadPool& pool, const LinearCrossEntropyArgs& args, flo
     const std::int64_t end = std::min(args.vocab, (chunk + 1) * f.chunk);
     for (std::int64_t v = chunk * f.chunk; v < end; v += kVocabTile) {
       f.pack_weight(v, words(weight));
-      forward_tile(f, words(weight), v, std::min(kVocabTile, end - v), floats(strip), floats(maxima) + chunk * f.rows,
-                   floats(sums) + chunk * f.rows, target_logit);
+      forward_tile(f, words(weight), v, std::min(kVocabTile, end - v), floats(strip),
+                   floats(maxima) + chunk * f.rows, floats(sums) + chunk * f.rows, target_logit);
     }
   });
   for (std::int64_t r = 0; r < args.rows; ++r) {
@@ -508,8 +550,8 @@ void cross_entropy_amx(ThreadPool& pool, const LinearCrossEntropyArgs& args, flo
 }
 
 void cross_entropy_backward_amx(ThreadPool& pool, const LinearCrossEntropyArgs& args, const float* lse,
-                                const float* softmax_coefficient, const float* target_coefficient, float* dhidden,
-                                float* dweight) {
+                                const float* softmax_coefficient, const float* target_coefficient,
+                                float* dhidden, float* dweight) {
   Fused f(args);
   f.pack_hidden(pool, true);
   Buffer padded = float_buffer(3 * f.rows);

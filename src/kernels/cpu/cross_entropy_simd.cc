@@ -37,7 +37,9 @@ HWY_INLINE void store_part(V v, T* x, std::int64_t count) {
 }
 
 // hn::Exp gives 0 for NaN, which would hide a broken model.
-HWY_INLINE V exp_keeping_nan(V x) { return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(D(), x)); }
+HWY_INLINE V exp_keeping_nan(V x) {
+  return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(D(), x));
+}
 
 void cap_row(float* x, std::int64_t count, float soft_cap) {
   const D d;
@@ -55,7 +57,8 @@ void row_sum_update(float* x, std::int64_t count, float soft_cap, RowSum& row) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   if (soft_cap > 0) cap_row(x, count, soft_cap);
   V maxima = hn::Set(d, -kInfinity);
-  for (std::int64_t i = 0; i < count; i += kStep) maxima = hn::Max(maxima, load_part(x + i, count - i, -kInfinity));
+  for (std::int64_t i = 0; i < count; i += kStep)
+    maxima = hn::Max(maxima, load_part(x + i, count - i, -kInfinity));
   const float maximum = std::max(row.maximum, hn::GetLane(hn::MaxOfLanes(d, maxima)));
   const V shift = hn::Set(d, maximum);
   V sum = hn::Zero(d);

@@ -30,7 +30,9 @@ HWY_INLINE void store_part(lanes::V v, T* x, std::int64_t count) {
   count >= kStep ? lanes::store(v, x) : lanes::store_some(v, x, static_cast<std::size_t>(count));
 }
 
-HWY_INLINE float sum_of(lanes::V v) { return hn::GetLane(hn::SumOfLanes(lanes::D(), v)); }
+HWY_INLINE float sum_of(lanes::V v) {
+  return hn::GetLane(hn::SumOfLanes(lanes::D(), v));
+}
 
 template <typename T, typename S>
 void forward_row(const T* x, const S* scale, std::int64_t dim, float eps, T* y, float* rstd) {
@@ -49,7 +51,8 @@ void forward_row(const T* x, const S* scale, std::int64_t dim, float eps, T* y, 
 }
 
 template <typename T, typename S>
-void backward_row(const T* x, const S* scale, float rstd, const T* dy, std::int64_t dim, T* dx, float* dscale) {
+void backward_row(const T* x, const S* scale, float rstd, const T* dy, std::int64_t dim, T* dx,
+                  float* dscale) {
   const lanes::D d;
   auto sum = hn::Zero(d);
   for (std::int64_t i = 0; i < dim; i += kStep) {
@@ -91,7 +94,8 @@ void rms_norm_rows(const RmsNormProblem& p, std::int64_t begin, std::int64_t end
   if (p.dtype == DType::f32) {
     wide_scale ? forward_typed<float, float>(p, begin, end) : forward_typed<float, bfloat16>(p, begin, end);
   } else {
-    wide_scale ? forward_typed<bfloat16, float>(p, begin, end) : forward_typed<bfloat16, bfloat16>(p, begin, end);
+    wide_scale ? forward_typed<bfloat16, float>(p, begin, end)
+               : forward_typed<bfloat16, bfloat16>(p, begin, end);
   }
 }
 

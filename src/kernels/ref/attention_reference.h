@@ -1,5 +1,5 @@
-// Scalar truth for attention.h, in double, one query at a time. Shapes as there; T is float, bfloat16 or double and
-// args.dtype is not read.
+// Scalar truth for attention.h, in double, one query at a time. Shapes as there; T is float, bfloat16 or
+// double and args.dtype is not read.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,8 @@ double dot(const T* x, const T* y, std::int64_t n) {
   return sum;
 }
 
-// Calls body(b, i, n, q_row, kv_row) for every query and head; rows count vectors in q [B,S,N] and k [B,T,Nkv].
+// Calls body(b, i, n, q_row, kv_row) for every query and head; rows count vectors in q [B,S,N] and k
+// [B,T,Nkv].
 template <typename Body>
 void for_each_query(const AttentionArgs& a, const Body& body) {
   for (std::int64_t b = 0; b < a.batch; ++b) {
@@ -45,13 +46,15 @@ void attention(const AttentionArgs& a, const T* q, const T* k, const T* v, T* ou
   const double infinity = std::numeric_limits<double>::infinity();
   std::vector<double> score(static_cast<std::size_t>(a.kv_length));
   std::vector<double> sum(static_cast<std::size_t>(a.v_dim));
-  for_each_query(a, [&](std::int64_t b, std::int64_t i, std::int64_t n, std::int64_t q_row, std::int64_t kv_row) {
+  for_each_query(a, [&](std::int64_t b, std::int64_t i, std::int64_t n, std::int64_t q_row,
+                        std::int64_t kv_row) {
     double maximum = -infinity;
     for (std::int64_t j = 0; j < a.kv_length; ++j) {
       auto& s = score[static_cast<std::size_t>(j)];
       s = -infinity;
       if (!attention_allowed(a, b, i, j)) continue;
-      s = static_cast<double>(a.scale) * dot(q + q_row * a.qk_dim, k + (kv_row + j * a.kv_heads) * a.qk_dim, a.qk_dim);
+      s = static_cast<double>(a.scale) *
+          dot(q + q_row * a.qk_dim, k + (kv_row + j * a.kv_heads) * a.qk_dim, a.qk_dim);
       maximum = std::max(maximum, s);
     }
     double total = 0;
@@ -65,42 +68,45 @@ void attention(const AttentionArgs& a, const T* q, const T* k, const T* v, T* ou
         sum[static_cast<std::size_t>(d)] += p * to_double(v[(kv_row + j * a.kv_heads) * a.v_dim + d]);
       }
     }
-    lse[(b * a.heads + n) * a.q_length + i] = static_cast<R>(total != 0 ? maximum + std::log(total) : -infinity);
+    lse[(b * a.heads + n) * a.q_length + i] =
+        static_cast<R>(total != 0 ? maximum + std::log(total) : -infinity);
     for (std::int64_t d = 0; d < a.v_dim; ++d) {
       out[q_row * a.v_dim + d] = from_double<T>(total != 0 ? sum[static_cast<std::size_t>(d)] / total : 0.0);
     }
   });
 }
 
-// With p = exp(s - lse), dp = dout.v and delta = dout.out: dv += p dout, ds = p (dp - delta) scale, dq += ds k,
-// dk += ds q.
+// With p = exp(s - lse), dp = dout.v and delta = dout.out: dv += p dout, ds = p (dp - delta) scale, dq += ds
+// k, dk += ds q.
 template <typename T, typename R>
-void attention_backward(const AttentionArgs& a, const T* q, const T* k, const T* v, const T* out, const R* lse,
-                        const T* dout, T* dq, T* dk, T* dv) {
+void attention_backward(const AttentionArgs& a, const T* q, const T* k, const T* v, const T* out,
+                        const R* lse, const T* dout, T* dq, T* dk, T* dv) {
   const std::int64_t keys = a.batch * a.kv_length * a.kv_heads;
   const std::int64_t queries = a.batch * a.q_length * a.heads;
   std::vector<double> q_sum(static_cast<std::size_t>(queries * a.qk_dim));
   std::vector<double> k_sum(static_cast<std::size_t>(keys * a.qk_dim));
   std::vector<double> v_sum(static_cast<std::size_t>(keys * a.v_dim));
-  for_each_query(a, [&](std::int64_t b, std::int64_t i, std::int64_t n, std::int64_t q_row, std::int64_t kv_row) {
-    const double delta = dot(dout + q_row * a.v_dim, out + q_row * a.v_dim, a.v_dim);
-    const double row_lse = to_double(lse[(b * a.heads + n) * a.q_length + i]);
-    for (std::int64_t j = 0; j < a.kv_length; ++j) {
-      if (!attention_allowed(a, b, i, j)) continue;
-      const std::int64_t row = kv_row + j * a.kv_heads;
-      const double score = static_cast<double>(a.scale) * dot(q + q_row * a.qk_dim, k + row * a.qk_dim, a.qk_dim);
-      const double p = std::exp(score - row_lse);
-      const double dp = dot(dout + q_row * a.v_dim, v + row * a.v_dim, a.v_dim);
-      const double ds = p * (dp - delta) * static_cast<double>(a.scale);
-      for (std::int64_t d = 0; d < a.v_dim; ++d) {
-        v_sum[static_cast<std::size_t>(row * a.v_dim + d)] += p * to_double(dout[q_row * a.v_dim + d]);
-      }
-      for (std::int64_t d = 0; d < a.qk_dim; ++d) {
-        q_sum[static_cast<std::size_t>(q_row * a.qk_dim + d)] += ds * to_double(k[row * a.qk_dim + d]);
-        k_sum[static_cast<std::size_t>(row * a.qk_dim + d)] += ds * to_double(q[q_row * a.qk_dim + d]);
-      }
-    }
-  });
+  for_each_query(
+      a, [&](std::int64_t b, std::int64_t i, std::int64_t n, std::int64_t q_row, std::int64_t kv_row) {
+        const double delta = dot(dout + q_row * a.v_dim, out + q_row * a.v_dim, a.v_dim);
+        const double row_lse = to_double(lse[(b * a.heads + n) * a.q_length + i]);
+        for (std::int64_t j = 0; j < a.kv_length; ++j) {
+          if (!attention_allowed(a, b, i, j)) continue;
+          const std::int64_t row = kv_row + j * a.kv_heads;
+          const double score =
+              static_cast<double>(a.scale) * dot(q + q_row * a.qk_dim, k + row * a.qk_dim, a.qk_dim);
+          const double p = std::exp(score - row_lse);
+          const double dp = dot(dout + q_row * a.v_dim, v + row * a.v_dim, a.v_dim);
+          const double ds = p * (dp - delta) * static_cast<double>(a.scale);
+          for (std::int64_t d = 0; d < a.v_dim; ++d) {
+            v_sum[static_cast<std::size_t>(row * a.v_dim + d)] += p * to_double(dout[q_row * a.v_dim + d]);
+          }
+          for (std::int64_t d = 0; d < a.qk_dim; ++d) {
+            q_sum[static_cast<std::size_t>(q_row * a.qk_dim + d)] += ds * to_double(k[row * a.qk_dim + d]);
+            k_sum[static_cast<std::size_t>(row * a.qk_dim + d)] += ds * to_double(q[q_row * a.qk_dim + d]);
+          }
+        }
+      });
   for (std::size_t i = 0; i < q_sum.size(); ++i) dq[i] = from_double<T>(q_sum[i]);
   for (std::size_t i = 0; i < k_sum.size(); ++i) dk[i] = from_double<T>(k_sum[i]);
   for (std::size_t i = 0; i < v_sum.size(); ++i) dv[i] = from_double<T>(v_sum[i]);

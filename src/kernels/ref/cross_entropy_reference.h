@@ -1,5 +1,5 @@
-// Scalar truth for cross_entropy.h, in double. T is float, bfloat16 or double: args.hidden and args.weight point to it
-// (args.dtype is not read). dlogit is not rounded.
+// Scalar truth for cross_entropy.h, in double. T is float, bfloat16 or double: args.hidden and args.weight
+// point to it (args.dtype is not read). dlogit is not rounded.
 #pragma once
 
 #include <algorithm>
@@ -54,8 +54,9 @@ void linear_cross_entropy(const LinearCrossEntropyArgs& a, R* lse, R* target_log
 }
 
 template <typename T, typename R>
-void linear_cross_entropy_backward(const LinearCrossEntropyArgs& a, const R* lse, const R* softmax_coefficient,
-                                   const R* target_coefficient, R* dhidden, R* dweight) {
+void linear_cross_entropy_backward(const LinearCrossEntropyArgs& a, const R* lse,
+                                   const R* softmax_coefficient, const R* target_coefficient, R* dhidden,
+                                   R* dweight) {
   const auto* hidden = static_cast<const T*>(a.hidden);
   const auto* weight = static_cast<const T*>(a.weight);
   std::vector<double> hidden_sum(static_cast<std::size_t>(a.rows * a.emb));
@@ -63,7 +64,8 @@ void linear_cross_entropy_backward(const LinearCrossEntropyArgs& a, const R* lse
   for (std::int64_t r = 0; r < a.rows; ++r) {
     for (std::int64_t v = 0; v < a.vocab; ++v) {
       double derivative = 1;
-      double g = to_double(softmax_coefficient[r]) * std::exp(logit<T>(a, r, v, &derivative) - to_double(lse[r]));
+      double g =
+          to_double(softmax_coefficient[r]) * std::exp(logit<T>(a, r, v, &derivative) - to_double(lse[r]));
       if (a.targets[r] == a.vocab_begin + v) g -= to_double(target_coefficient[r]);
       g *= derivative;
       for (std::int64_t e = 0; e < a.emb; ++e) {

@@ -7,9 +7,15 @@
 
 namespace switchyard::reference {
 
-inline double to_double(double x) { return x; }
-inline double to_double(float x) { return static_cast<double>(x); }
-inline double to_double(bfloat16 x) { return static_cast<double>(static_cast<float>(x)); }
+inline double to_double(double x) {
+  return x;
+}
+inline double to_double(float x) {
+  return static_cast<double>(x);
+}
+inline double to_double(bfloat16 x) {
+  return static_cast<double>(static_cast<float>(x));
+}
 
 template <typename T>
 T from_double(double x) {

@@ -23,8 +23,8 @@ void rms_norm(const T* x, const S* scale, std::int64_t rows, std::int64_t dim, d
 
 // With u = dy * scale: dx = rstd * u - x * rstd^3 * mean(u * x); dscale = sum_r dy * x * rstd.
 template <typename T, typename S, typename R>
-void rms_norm_backward(const T* x, const S* scale, const R* rstd, const T* dy, std::int64_t rows, std::int64_t dim,
-                       T* dx, R* dscale) {
+void rms_norm_backward(const T* x, const S* scale, const R* rstd, const T* dy, std::int64_t rows,
+                       std::int64_t dim, T* dx, R* dscale) {
   for (std::int64_t i = 0; i < dim; ++i) {
     double sum = 0;
     for (std::int64_t r = 0; r < rows; ++r) {

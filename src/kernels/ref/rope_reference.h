@@ -8,8 +8,9 @@
 namespace switchyard::reference {
 
 template <typename T>
-void rope(const T* x, T* y, std::int64_t tokens, std::int64_t heads, std::int64_t dim, std::int64_t token_stride,
-          std::int64_t head_stride, const float* cos, const float* sin, bool interleaved, bool inverse) {
+void rope(const T* x, T* y, std::int64_t tokens, std::int64_t heads, std::int64_t dim,
+          std::int64_t token_stride, std::int64_t head_stride, const float* cos, const float* sin,
+          bool interleaved, bool inverse) {
   const std::int64_t half = dim / 2;
   for (std::int64_t t = 0; t < tokens; ++t) {
     for (std::int64_t h = 0; h < heads; ++h) {

@@ -23,7 +23,8 @@ void softmax_rows(const T* x, std::int64_t rows, std::int64_t cols, T* y) {
 
 template <typename T>
 void sigmoid(const T* x, std::int64_t rows, std::int64_t cols, T* y) {
-  for (std::int64_t i = 0; i < rows * cols; ++i) y[i] = static_cast<T>(1 / (1 + std::exp(-static_cast<double>(x[i]))));
+  for (std::int64_t i = 0; i < rows * cols; ++i)
+    y[i] = static_cast<T>(1 / (1 + std::exp(-static_cast<double>(x[i]))));
 }
 
 }  // namespace switchyard::reference
