@@ -27,7 +27,9 @@ std::shared_ptr<Node> record(Context& context, std::shared_ptr<const Op> op, std
   node->id = context.next_node++;
   node->op = std::move(op);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const bool keep = bit(node->op->needs_inputs(), i) && !inputs[i].value()->never_save;
+    // What cannot be made again is held even if only a rerun reads it.
+    const Value& value = *inputs[i].value();
+    const bool keep = value.producer == nullptr || (bit(node->op->needs_inputs(), i) && !value.never_save);
     node->inputs.push_back(inputs[i].value());
     node->saved_inputs.push_back(keep ? inputs[i].tensor() : Tensor());
   }
@@ -118,6 +120,7 @@ Array checkpoint_name(Array x, std::string name) {
 
 Array always_keep(Array x) {
   x.value()->always_keep = true;
+  if (x.value()->producer) x.value()->producer->always_keep = true;
   return x;
 }
 

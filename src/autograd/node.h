@@ -17,7 +17,7 @@ struct Node {
   std::vector<ArrayInfo> output_infos;
   std::vector<Tensor> saved_inputs;   // strong references, undefined where not needed or dropped
   std::vector<Tensor> saved_outputs;
-  RematRegion* region = nullptr;  // the region that is still open and owns this node, else null
+  bool always_keep = false;  // one of the outputs is a decision; it may live longer here than as a Value
 };
 
 // The value's data: still alive somewhere, or recomputed from its producer.

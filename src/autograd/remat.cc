@@ -1,5 +1,6 @@
 #include "autograd/remat.h"
 
+#include <algorithm>
 #include <unordered_set>
 
 #include "autograd/node.h"
@@ -33,10 +34,13 @@ void RematRegion::drop() {
       if (droppable(*node->inputs[i])) node->saved_inputs[i] = Tensor();
       else hold(*node->inputs[i], node->saved_inputs[i]);
     }
-    for (std::size_t i = 0; i < node->outputs.size(); ++i) {
-      auto value = node->outputs[i].lock();
-      if (!value || droppable(*value)) node->saved_outputs[i] = Tensor();
+    // A node with a kept output also keeps its statistics (lse, rstd): without them it would have to run again.
+    bool keep = node->always_keep;
+    for (const auto& output : node->outputs) {
+      auto value = output.lock();
+      keep = keep || (value && !droppable(*value));
     }
+    if (!keep) std::fill(node->saved_outputs.begin(), node->saved_outputs.end(), Tensor());
   }
 }
 

@@ -27,7 +27,7 @@ class RematRegion {
   RematRegion(const RematRegion&) = delete;
   RematRegion& operator=(const RematRegion&) = delete;
   void add(std::shared_ptr<Node> node) { nodes_.push_back(std::move(node)); }
-  // Once recompute has begun dropping, outer code must not reopen the region.
+
  private:
   void drop();
   Context& context_;

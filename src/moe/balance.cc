@@ -28,7 +28,7 @@ class BalanceLossOp : public Op {
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo> infos) const override {
     double loss = 0;
-    for (const auto& s : statistics(c, in, infos[0])) {
+    for (const auto& s : statistics(c, in, probabilities(c, in), infos[0])) {
       loss += std::inner_product(s.density.begin(), s.density.end(), s.prob.begin(), 0.0);
     }
     const auto value = static_cast<float>(loss * factor(infos[0]));
@@ -42,19 +42,26 @@ class BalanceLossOp : public Op {
     if (const Axes& axes = info.sharding.dims[1]; !axes.empty()) {
       c.comm->all_reduce(c.group(axes), fmt::format("{}", fmt::join(axes, "+")), DType::f32, &g, 1);
     }
-    const auto all = statistics(c, in, info);
+    const Tensor prob = probabilities(c, in);
+    const auto all = statistics(c, in, prob, info);
+    const std::int64_t batch = in[0].dim(0), length = in[0].dim(1), experts = config_.experts;
+    Tensor dprob(DType::f32, {batch, experts});  // the same for all tokens of a sequence
+    for (std::int64_t i = 0; i < batch * experts; ++i) {
+      const auto& s = all[static_cast<std::size_t>(i / experts)];
+      dprob.data<float>()[i] = static_cast<float>(g * factor(info) * s.density[static_cast<std::size_t>(i % experts)] / s.tokens);
+    }
     std::vector<Tensor> grads(in.size());
     grads[0] = Tensor::zeros(DType::f32, in[0].shape());
     const bool to_bias = in.size() > 3 && call.wanted(3);
-    if (to_bias) grads[3] = Tensor::zeros(DType::f32, in[3].shape());
-    for (std::int64_t b = 0; b < in[0].dim(0); ++b) {
-      const auto& s = all[static_cast<std::size_t>(b)];
-      for (std::int64_t t = b * in[0].dim(1); t < (b + 1) * in[0].dim(1); ++t) {
-        if (!counts(in, t)) continue;
-        std::vector<float> dprob;
-        for (double d : s.density) dprob.push_back(static_cast<float>(g * factor(info) * d / s.tokens));
-        probability_backward(in, t, dprob, row(grads[0], t), to_bias ? grads[3].span<float>() : std::span<float>());
-      }
+    Tensor dscores = Tensor::zeros(DType::f32, to_bias ? in[0].shape() : Shape{0, 0, experts});
+    each_token(c, in, [&](std::int64_t t, std::span<float> scores, std::span<float> d) {
+      if (!counts(in, t)) return;
+      probability_backward(in, t, row(prob, t), row(dprob, t / length), scores, d, row(grads[0], t));
+      if (to_bias) std::copy(d.begin(), d.end(), row(dscores, t).begin());
+    });
+    if (to_bias) {
+      grads[3] = Tensor::zeros(DType::f32, in[3].shape());
+      for (std::int64_t i = 0; i < dscores.size(); ++i) grads[3].data<float>()[i % experts] += dscores.data<float>()[i];
     }
     return grads;
   }
@@ -71,28 +78,26 @@ class BalanceLossOp : public Op {
     return config_.compat || in[2].data<std::int32_t>()[token] != 0;
   }
 
-  // prob of one token: the router's normalised scores; under compat a softmax of what the gate returns.
-  std::vector<float> probability(std::span<const Tensor> in, std::int64_t t) const {
-    std::vector<float> s = router_scores(config_.score, row(in[0], t));
-    if (config_.compat) {
+  // prob [B,S,E]: the router's normalised scores; under compat a softmax of what the gate returns.
+  Tensor probabilities(Context& c, std::span<const Tensor> in) const {
+    Tensor prob(DType::f32, in[0].shape());
+    const bool softmax = config_.compat || config_.score == RouterScore::none;
+    each_token(c, in, [&](std::int64_t t, std::span<float> s, std::span<float>) {
+      router_scores(config_.score, row(in[0], t), s);
       for (std::size_t e = 0; e < s.size() && in.size() > 3; ++e) s[e] += in[3].data<float>()[e];
-      return router_scores(RouterScore::softmax, s);
-    }
-    if (config_.score == RouterScore::none) return router_scores(RouterScore::softmax, s);
-    if (config_.score == RouterScore::sigmoid) {
-      const float sum = std::accumulate(s.begin(), s.end(), 0.0f);
-      for (float& v : s) v /= sum;
-    }
-    return s;
+      if (softmax) return router_scores(RouterScore::softmax, s, row(prob, t));
+      const float sum = config_.score == RouterScore::sigmoid ? std::accumulate(s.begin(), s.end(), 0.0f) : 1.0f;
+      std::transform(s.begin(), s.end(), row(prob, t).begin(), [=](float v) { return v / sum; });
+    });
+    return prob;
   }
-  void probability_backward(std::span<const Tensor> in, std::int64_t t, std::span<const float> dprob,
-                            std::span<float> dlogits, std::span<float> dbias) const {
-    const std::vector<float> p = probability(in, t);
-    const std::vector<float> scores = router_scores(config_.score, row(in[0], t));
-    std::vector<float> dscores(p.size(), 0.0f);
+  // Adds the gradients of one token's logits and of the bias. `dscores` and `scores` are scratch.
+  void probability_backward(std::span<const Tensor> in, std::int64_t t, std::span<const float> p, std::span<const float> dprob,
+                            std::span<float> scores, std::span<float> dscores, std::span<float> dlogits) const {
+    router_scores(config_.score, row(in[0], t), scores);
+    std::fill(dscores.begin(), dscores.end(), 0.0f);
     if (config_.compat || config_.score == RouterScore::none) {
       router_scores_backward(RouterScore::softmax, p, dprob, dscores);
-      for (std::size_t e = 0; e < dbias.size(); ++e) dbias[e] += dscores[e];
     } else if (config_.score == RouterScore::sigmoid) {
       const float sum = std::accumulate(scores.begin(), scores.end(), 0.0f);
       const float dot = std::inner_product(p.begin(), p.end(), dprob.begin(), 0.0f);
@@ -102,8 +107,20 @@ class BalanceLossOp : public Op {
     }
     router_scores_backward(config_.score, scores, dscores, dlogits);
   }
+  // Calls visit(token, scratch [E], scratch [E]) for every local token.
+  template <typename Visit>
+  void each_token(Context& c, std::span<const Tensor> in, Visit visit) const {
+    c.pool->for_range(in[0].dim(0) * in[0].dim(1), 64, [&](std::int64_t begin, std::int64_t end) {
+      const auto experts = static_cast<std::size_t>(config_.experts);
+      std::vector<float> scratch(2 * experts);
+      for (std::int64_t t = begin; t < end; ++t) {
+        visit(t, std::span(scratch).first(experts), std::span(scratch).last(experts));
+      }
+    });
+  }
 
-  std::vector<SequenceStatistics> statistics(Context& c, std::span<const Tensor> in, const ArrayInfo& info) const {
+  std::vector<SequenceStatistics> statistics(Context& c, std::span<const Tensor> in, const Tensor& prob,
+                                             const ArrayInfo& info) const {
     const auto experts = static_cast<std::size_t>(config_.experts), width = 2 * experts + 1;
     const std::int64_t batch = in[0].dim(0), length = in[0].dim(1), slots = in[1].shape().back();
     std::vector<double> sums(static_cast<std::size_t>(batch) * width, 0.0);  // counts, probabilities, tokens
@@ -111,7 +128,7 @@ class BalanceLossOp : public Op {
       if (!counts(in, t)) continue;
       double* at = sums.data() + static_cast<std::size_t>(t / length) * width;
       for (std::int64_t k = 0; k < slots; ++k) at[in[1].data<std::int32_t>()[t * slots + k]] += 1;
-      const auto p = probability(in, t);
+      const auto p = row(prob, t);
       for (std::size_t e = 0; e < experts; ++e) at[experts + e] += static_cast<double>(p[e]);
       at[2 * experts] += 1;
     }

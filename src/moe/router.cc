@@ -12,34 +12,43 @@
 namespace switchyard {
 namespace {
 
-// The k largest of `values`, best first; ties go to the lower index.
+// The k largest of `values`, best first; ties go to the lower index. Insertion: k is small and most values are beaten.
 void top_k(std::span<const float> values, std::span<std::int32_t> ids) {
-  std::vector<std::int32_t> order(values.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(ids.size()), order.end(),
-                    [&](std::int32_t a, std::int32_t b) {
-                      const float x = values[static_cast<std::size_t>(a)], y = values[static_cast<std::size_t>(b)];
-                      return x > y || (x == y && a < b);
-                    });
-  std::copy_n(order.begin(), ids.size(), ids.begin());
+  std::size_t found = 0;
+  for (std::size_t e = 0; e < values.size(); ++e) {
+    const auto beats = [&](std::size_t i) { return values[e] > values[static_cast<std::size_t>(ids[i])]; };
+    if (found == ids.size() && !beats(found - 1)) continue;
+    std::size_t i = found < ids.size() ? found++ : found - 1;
+    for (; i > 0 && beats(i - 1); --i) ids[i] = ids[i - 1];
+    ids[i] = static_cast<std::int32_t>(e);
+  }
 }
 
+// What routing one token after the other needs, allocated once.
+struct Scratch {
+  explicit Scratch(const MoeConfig& config)
+      : scores(static_cast<std::size_t>(config.experts)),
+        selection(scores.size()),
+        group_scores(static_cast<std::size_t>(config.groups)),
+        kept_groups(static_cast<std::size_t>(config.groups > 1 ? config.kept_groups : 0)) {}
+  std::vector<float> scores, selection, group_scores;
+  std::vector<std::int32_t> kept_groups;
+};
+
 // Experts outside the best groups become unselectable. A group scores the sum of its two best (sigmoid) or its best.
-void keep_best_groups(const MoeConfig& config, std::span<float> scores) {
-  const auto groups = static_cast<std::size_t>(config.groups);
-  const std::size_t size = scores.size() / groups;
-  std::vector<float> group_scores(groups);
+void keep_best_groups(const MoeConfig& config, Scratch& scratch) {
+  const std::span<float> scores(scratch.selection);
+  const std::size_t groups = scratch.group_scores.size(), size = scores.size() / groups;
   for (std::size_t g = 0; g < groups; ++g) {
-    auto members = scores.subspan(g * size, size);
     float best = -std::numeric_limits<float>::infinity(), second = best;
-    for (float s : members) {
+    for (float s : scores.subspan(g * size, size)) {
       if (s > best) second = std::exchange(best, s);
       else second = std::max(second, s);
     }
-    group_scores[g] = config.score == RouterScore::sigmoid && size > 1 ? best + second : best;
+    scratch.group_scores[g] = config.score == RouterScore::sigmoid && size > 1 ? best + second : best;
   }
-  std::vector<std::int32_t> kept(static_cast<std::size_t>(config.kept_groups));
-  top_k(group_scores, kept);
+  top_k(scratch.group_scores, scratch.kept_groups);
+  const auto& kept = scratch.kept_groups;
   for (std::size_t g = 0; g < groups; ++g) {
     if (std::find(kept.begin(), kept.end(), static_cast<std::int32_t>(g)) != kept.end()) continue;
     for (float& s : scores.subspan(g * size, size)) s = -std::numeric_limits<float>::infinity();
@@ -48,10 +57,12 @@ void keep_best_groups(const MoeConfig& config, std::span<float> scores) {
 
 float at(std::span<const float> values, std::int32_t id) { return values[static_cast<std::size_t>(id)]; }
 
+bool weights_have_bias(const MoeConfig& config) { return config.random_routing || config.weights_include_bias; }
+
 // Weights of the chosen ids from the scores. With random routing they are the gate's outputs, unchanged.
 void weigh(const MoeConfig& config, std::span<const float> scores, std::span<const float> bias,
            std::span<const std::int32_t> ids, std::span<float> weights) {
-  const bool with_bias = !bias.empty() && (config.random_routing || config.weights_include_bias);
+  const bool with_bias = !bias.empty() && weights_have_bias(config);
   for (std::size_t k = 0; k < ids.size(); ++k) weights[k] = at(scores, ids[k]) + (with_bias ? at(bias, ids[k]) : 0.0f);
   if (config.random_routing) return;
   if (config.softmax_over_selected) {
@@ -88,6 +99,15 @@ void weigh_backward(const MoeConfig& config, std::span<const float> scores, std:
   }
 }
 
+void choose(const MoeConfig& config, std::span<const float> bias, Scratch& scratch, std::span<std::int32_t> ids) {
+  std::copy(scratch.scores.begin(), scratch.scores.end(), scratch.selection.begin());
+  for (std::size_t e = 0; e < bias.size(); ++e) scratch.selection[e] += bias[e];
+  if (config.groups > 1) keep_best_groups(config, scratch);
+  top_k(scratch.selection, ids);
+}
+
+constexpr std::int64_t kTokensAtOnce = 64;
+
 class RouteOp : public Op {
  public:
   RouteOp(MoeConfig config, std::int64_t step, std::int64_t layer) : config_(std::move(config)) {
@@ -106,34 +126,49 @@ class RouteOp : public Op {
     const Tensor& logits = in[0];
     const Shape shape{logits.dim(0), logits.dim(1), config_.slots};
     Tensor ids(DType::i32, shape), weights(DType::f32, shape);
-    for (std::int64_t t = 0; t < logits.dim(0) * logits.dim(1); ++t) {
-      const auto row = row_of(logits, t);
-      auto chosen = row_of<std::int32_t>(ids, t);
-      const auto bias = bias_of(in);
-      if (config_.random_routing) {
-        draw(c, infos[0], t, chosen);
-        weigh(config_, router_scores(config_.score, row), bias, chosen, row_of(weights, t));
-      } else {
-        route_token(config_, row, bias, chosen, row_of(weights, t));
+    const auto bias = bias_of(in);
+    c.pool->for_range(logits.dim(0) * logits.dim(1), kTokensAtOnce, [&](std::int64_t begin, std::int64_t end) {
+      Scratch scratch(config_);
+      for (std::int64_t t = begin; t < end; ++t) {
+        auto chosen = row_of<std::int32_t>(ids, t);
+        router_scores(config_.score, row_of(logits, t), scratch.scores);
+        if (config_.random_routing) draw(c, infos[0], t, chosen);
+        else choose(config_, bias, scratch, chosen);
+        weigh(config_, scratch.scores, bias, chosen, row_of(weights, t));
       }
-    }
+    });
     return {ids, weights};
   }
-  std::vector<Tensor> backward(Context&, const BackwardCall& call) const override {
+  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     std::vector<Tensor> grads(call.inputs());
     if (!call.grad(1).defined()) return grads;
-    const Tensor logits = call.input(0), ids = call.output(0), weights = call.output(1);
-    const Tensor bias = call.inputs() > 1 ? call.input(1) : Tensor();
-    Tensor dlogits = Tensor::zeros(DType::f32, logits.shape());
-    std::vector<float> dscores(static_cast<std::size_t>(config_.experts));
-    for (std::int64_t t = 0; t < logits.dim(0) * logits.dim(1); ++t) {
-      const auto scores = router_scores(config_.score, row_of(logits, t));
-      std::fill(dscores.begin(), dscores.end(), 0.0f);
-      weigh_backward(config_, scores, bias.defined() ? bias.span<float>() : std::span<float>(), row_of<std::int32_t>(ids, t),
-                     row_of(weights, t), row_of(call.grad(1), t), dscores);
-      router_scores_backward(config_.score, scores, dscores, row_of(dlogits, t));
+    std::vector<Tensor> in;
+    for (std::size_t i = 0; i < call.inputs(); ++i) in.push_back(call.input(i));
+    const Tensor &logits = in[0], ids = call.output(0), weights = call.output(1), &dweights = call.grad(1);
+    const std::int64_t tokens = logits.dim(0) * logits.dim(1);
+    // Of one token, when scratch.scores is filled: selection becomes the gradient of the (biased) scores.
+    const auto dscores = [&](std::int64_t t, Scratch& scratch) {
+      std::fill(scratch.selection.begin(), scratch.selection.end(), 0.0f);
+      router_scores(config_.score, row_of(logits, t), scratch.scores);
+      weigh_backward(config_, scratch.scores, bias_of(in), row_of<std::int32_t>(ids, t), row_of(weights, t),
+                     row_of(dweights, t), scratch.selection);
+    };
+    grads[0] = Tensor::zeros(DType::f32, logits.shape());
+    c.pool->for_range(tokens, kTokensAtOnce, [&](std::int64_t begin, std::int64_t end) {
+      Scratch scratch(config_);
+      for (std::int64_t t = begin; t < end; ++t) {
+        dscores(t, scratch);
+        router_scores_backward(config_.score, scratch.scores, scratch.selection, row_of(grads[0], t));
+      }
+    });
+    if (in.size() > 1 && call.wanted(1) && weights_have_bias(config_)) {  // in token order on any number of threads
+      grads[1] = Tensor::zeros(DType::f32, in[1].shape());
+      Scratch scratch(config_);
+      for (std::int64_t t = 0; t < tokens; ++t) {
+        dscores(t, scratch);
+        for (std::size_t e = 0; e < scratch.selection.size(); ++e) grads[1].data<float>()[e] += scratch.selection[e];
+      }
     }
-    grads[0] = dlogits;
     return grads;
   }
   std::uint32_t needs_outputs() const override { return 3; }
@@ -161,8 +196,8 @@ class RouteOp : public Op {
 
 }  // namespace
 
-std::vector<float> router_scores(RouterScore score, std::span<const float> logits) {
-  std::vector<float> s(logits.begin(), logits.end());
+void router_scores(RouterScore score, std::span<const float> logits, std::span<float> s) {
+  std::copy(logits.begin(), logits.end(), s.begin());
   if (score == RouterScore::softmax) {
     const float top = *std::max_element(s.begin(), s.end());
     float sum = 0;
@@ -171,7 +206,6 @@ std::vector<float> router_scores(RouterScore score, std::span<const float> logit
   } else if (score == RouterScore::sigmoid) {
     for (float& v : s) v = 1.0f / (1.0f + std::exp(-v));
   }
-  return s;
 }
 
 void router_scores_backward(RouterScore score, std::span<const float> scores, std::span<const float> dscores,
@@ -190,12 +224,10 @@ void router_scores_backward(RouterScore score, std::span<const float> scores, st
 
 void route_token(const MoeConfig& config, std::span<const float> logits, std::span<const float> bias,
                  std::span<std::int32_t> ids, std::span<float> weights) {
-  const std::vector<float> scores = router_scores(config.score, logits);
-  std::vector<float> selection = scores;
-  for (std::size_t e = 0; e < bias.size(); ++e) selection[e] += bias[e];
-  if (config.groups > 1) keep_best_groups(config, selection);
-  top_k(selection, ids);
-  weigh(config, scores, bias, ids, weights);
+  Scratch scratch(config);
+  router_scores(config.score, logits, scratch.scores);
+  choose(config, bias, scratch, ids);
+  weigh(config, scratch.scores, bias, ids, weights);
 }
 
 Array gate_logits(Context& context, const MoeConfig& config, const Array& x, const Array& gate) {

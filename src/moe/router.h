@@ -21,7 +21,7 @@ void route_token(const MoeConfig& config, std::span<const float> logits, std::sp
                  std::span<std::int32_t> ids, std::span<float> weights);
 
 // Scores of one token before the bias: logits, softmax or sigmoid of them.
-std::vector<float> router_scores(RouterScore score, std::span<const float> logits);
+void router_scores(RouterScore score, std::span<const float> logits, std::span<float> scores);
 // dlogits of router_scores, added to `dlogits`.
 void router_scores_backward(RouterScore score, std::span<const float> scores, std::span<const float> dscores,
                             std::span<float> dlogits);

@@ -131,14 +131,16 @@ class AttentionOp : public Op {
   struct Heads {
     std::int64_t begin, count;
   };
-  // The local key/value heads that this rank's query heads use: all of them, or a part when only q's heads are split.
+  // The local key/value heads that this rank's query heads use: all of them, or a part when q is split further than k.
   static Heads kv_heads(const Context& c, const ArrayInfo& q, const ArrayInfo& k) {
-    if (k.local[2] != k.shape[2] || q.local[2] == q.shape[2]) return {0, k.local[2]};
     const std::int64_t per_kv = q.shape[2] / k.shape[2];
-    const std::int64_t first = local_offset(*c.mesh, c.rank, q.shape, q.sharding)[2];
     CHECK(q.local[2] % per_kv == 0 || per_kv % q.local[2] == 0, "[attention] {} query heads a rank, {} a key head",
           q.local[2], per_kv);
-    return {first / per_kv, std::max<std::int64_t>(1, q.local[2] / per_kv)};
+    const std::int64_t first = local_offset(*c.mesh, c.rank, q.shape, q.sharding)[2] / per_kv;
+    const std::int64_t begin = first - local_offset(*c.mesh, c.rank, k.shape, k.sharding)[2];
+    const std::int64_t count = std::max<std::int64_t>(1, q.local[2] / per_kv);
+    CHECK(begin >= 0 && begin + count <= k.local[2], "[attention] q is {}, k {}", to_string(q.sharding), to_string(k.sharding));
+    return {begin, count};
   }
   AttentionArgs arguments(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& segments) const {
     AttentionArgs args{};

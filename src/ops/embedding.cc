@@ -57,9 +57,11 @@ class EmbeddingOp : public Op {
 }  // namespace
 
 Array embedding(Context& context, const Array& table, const Array& tokens, const Sharding& want) {
-  // M is gathered unless the result wants it split the same way and no token axis is in the way.
-  Sharding layout{{table.sharding().dims[0], {}}, {}};
-  const Array gathered = reshard(context, table, layout);
+  Axes vocab = table.sharding().dims[0];
+  for (std::size_t d = 0; d < 2; ++d) {  // an axis cannot split both tokens and vocabulary: the tokens keep it
+    for (const auto& axis : want.dims[d]) std::erase(vocab, axis);
+  }
+  const Array gathered = reshard(context, table, Sharding{{vocab, {}}, {}});
   const Array local_tokens = reshard(context, tokens, Sharding{{want.dims[0], want.dims[1]}, {}});
   return reshard(context, apply_one(context, std::make_shared<EmbeddingOp>(), {gathered, local_tokens}), want);
 }
