@@ -1,0 +1,213 @@
+// Every op: its gradient against finite differences, and the same values on every mesh.
+#include "ops/attention.h"
+#include "ops/basic.h"
+#include "ops/embedding.h"
+#include "ops/gradient_testing.h"
+#include "ops/loss.h"
+#include "ops/norm.h"
+#include "ops/reshard.h"
+
+namespace switchyard {
+namespace {
+
+using namespace autograd_test;
+
+const Mesh kTensor4({{"tensor", 4}});
+const Mesh kData2Tensor2({{"data", 2}, {"tensor", 2}});
+
+TEST(Gradients, RmsNormWholeAndSplit) {
+  check_gradients({.function = [](Context& c, std::span<const Array> in) { return rms_norm(c, in[0], in[1], 1e-3f); },
+                   .inputs = {{random_tensor({4, 3, 8}, 1), {{{{"data"}, {}, {"tensor"}}, {}}, {{{}, {}, {"tensor"}}, {}}, {{{"data"}, {}, {}}, {}}}},
+                              {random_tensor({8}, 2), {{{{"tensor"}}, {}}, {{{}}, {}}, {{{"tensor"}}, {}}}}},
+                   .meshes = {kData2Tensor2, kTensor4, kData2Tensor2}});
+}
+
+TEST(Gradients, RopeBothLayoutsWithOffset) {
+  const std::vector<double> frequencies{1.0, 0.3, 0.05};
+  const Tensor positions = random_integers({2, 5}, 3, 0, 20);
+  for (bool interleaved : {false, true}) {
+    auto function = [&](Context& c, std::span<const Array> in) {
+      const RopeTables tables = rope_tables(c, in[1], frequencies, 1.3);
+      return rope(c, in[0], tables, 2, interleaved);
+    };
+    check_gradients({.function = function,
+                     .inputs = {{random_tensor({2, 5, 4, 9}, 4), {{{{"data"}, {}, {"tensor"}, {}}, {}}}},
+                                {positions, {{{{"data"}, {}}, {}}}}},
+                     .meshes = {kData2Tensor2}});
+    check_gradients({.function = function, .inputs = {{random_tensor({2, 5, 9}, 4), {{{{"data"}, {}, {}}, {}}}}, {positions, {{{{"data"}, {}}, {}}}}},
+                     .meshes = {kData2Tensor2}});
+  }
+}
+
+Tensor packed_segments() {
+  const std::int32_t ids[] = {1, 1, 1, 2, 2, 0, 1, 1, 2, 2, 3, 3};
+  return Tensor::of<std::int32_t>({2, 6}, ids);
+}
+
+TEST(Gradients, AttentionWithGroupedHeads) {
+  auto function = [](Context& c, std::span<const Array> in) { return attention(c, in[0], in[1], in[2], in[3], 0.4f); };
+  const Sharding split{{{"data"}, {}, {"tensor"}, {}}, {}}, batch{{{"data"}, {}, {}, {}}, {}}, tokens{{{"data"}, {}}, {}};
+  const Sharding heads4{{{}, {}, {"tensor"}, {}}, {}};
+  const Mesh two_axes({{"tensor", 2}, {"tensor_sequence", 4}});
+  const Sharding q8{{{}, {}, {"tensor", "tensor_sequence"}, {}}, {}}, kv2{{{}, {}, {"tensor"}, {}}, {}};
+  for (std::int64_t kv : {1, 2, 4, 8}) {
+    const Sharding k_data = kv % 2 == 0 ? split : batch, k_tensor = kv % 4 == 0 ? heads4 : replicated(4);
+    const Sharding k_two = kv % 2 == 0 ? kv2 : replicated(4);
+    check_gradients({.function = function,
+                     .inputs = {{random_tensor({2, 6, 8, 5}, 1), {split, split, heads4, q8}},
+                                {random_tensor({2, 6, kv, 5}, 2), {k_data, batch, k_tensor, k_two}},
+                                {random_tensor({2, 6, kv, 3}, 3), {k_data, batch, k_tensor, k_two}},
+                                {packed_segments(), {tokens, tokens}}},
+                     .meshes = {kData2Tensor2, kData2Tensor2, kTensor4, two_axes}});
+  }
+}
+
+TEST(Gradients, EmbeddingWithSplitVocabulary) {
+  const Tensor tokens = random_integers({4, 3}, 5, 0, 12);
+  const Sharding want{{{"data"}, {}, {"tensor"}}, {}}, clash{{{"data", "tensor"}, {}, {}}, {}};
+  for (const Sharding& layout : {want, clash}) {
+    check_gradients({.function = [&](Context& c, std::span<const Array> in) {
+                       return embedding(c, in[0], in[1], c.mesh->size() == 1 ? replicated(3) : layout);
+                     },
+                     .inputs = {{random_tensor({12, 8}, 6), {{{{"tensor"}, {"data"}}, {}}, {{{"data", "tensor"}, {}}, {}}, {{{}, {"tensor"}}, {}}}},
+                                {tokens, {{{{"data"}, {}}, {}}, {{{}, {}}, {}}}}},
+                     .meshes = {kData2Tensor2, kData2Tensor2, kData2Tensor2}});
+  }
+}
+
+TEST(Gradients, LinearCrossEntropyWithSplitVocabulary) {
+  const Tensor targets = random_integers({4, 3}, 7, 0, 16);
+  const std::int32_t segment_ids[] = {1, 1, 0, 1, 2, 2, 0, 0, 0, 1, 1, 1};
+  const Tensor segments = Tensor::of<std::int32_t>({4, 3}, segment_ids);
+  for (bool vocab_major : {false, true}) {
+    for (float cap : {0.0f, 5.0f}) {
+      const CrossEntropyOptions options{.count = 8, .z_loss_multiplier = 0.1, .logit_soft_cap = cap};
+      const Sharding columns = vocab_major ? Sharding{{{"tensor"}, {"data"}}, {}} : Sharding{{{"data"}, {"tensor"}}, {}};
+      const Sharding clash = vocab_major ? Sharding{{{"data", "tensor"}, {}}, {}} : Sharding{{{}, {"data", "tensor"}}, {}};
+      check_gradients({.function = [&](Context& c, std::span<const Array> in) {
+                         return linear_cross_entropy(c, in[0], in[1], vocab_major, in[2], in[3], options).loss;
+                       },
+                       .inputs = {{random_tensor({4, 3, 8}, 8), {{{{"data"}, {}, {"tensor"}}, {}}, {{{"data"}, {}, {}}, {}}, {{{}, {}, {}}, {}}}},
+                                  {random_tensor(vocab_major ? Shape{16, 8} : Shape{8, 16}, 9, 0.5f), {columns, clash, columns}},
+                                  {targets, {{{{"data"}, {}}, {}}, {{{"data"}, {}}, {}}, {{{}, {}}, {}}}},
+                                  {segments, {{{{"data"}, {}}, {}}, {{{"data"}, {}}, {}}, {{{}, {}}, {}}}}},
+                       .meshes = {kData2Tensor2, kData2Tensor2, kData2Tensor2}});
+    }
+  }
+}
+
+TEST(Gradients, LinearCrossEntropyEqualsTheDefinition) {
+  const Tensor hidden = random_tensor({2, 3, 5}, 1), head = random_tensor({5, 7}, 2);
+  const Tensor targets = random_integers({2, 3}, 3, 0, 7);
+  const std::int32_t segment_ids[] = {1, 0, 1, 1, 1, 0};
+  double loss = 0, z = 0;
+  for (std::int64_t t = 0; t < 6; ++t) {
+    if (segment_ids[t] == 0) continue;
+    double logits[7], sum = 0;
+    for (std::int64_t v = 0; v < 7; ++v) {
+      logits[v] = 0;
+      for (std::int64_t m = 0; m < 5; ++m) logits[v] += static_cast<double>(hidden.data<float>()[t * 5 + m]) * head.data<float>()[m * 7 + v];
+      sum += std::exp(logits[v]);
+    }
+    loss += std::log(sum) - logits[targets.data<std::int32_t>()[t]];
+    z += 0.01 * std::log(sum) * std::log(sum);
+  }
+  on_mesh(Mesh(), [&](Context& c) {
+    const CrossEntropy got = linear_cross_entropy(c, leaf(c, hidden, replicated(3)), leaf(c, head, replicated(2)), false,
+                                                  leaf(c, targets, replicated(2)), leaf(c, Tensor::of<std::int32_t>({2, 3}, segment_ids), replicated(2)),
+                                                  {.count = 4, .z_loss_multiplier = 0.01});
+    EXPECT_NEAR(got.loss.tensor().data<float>()[0], (loss + z) / 4, 1e-5);
+    EXPECT_NEAR(got.z_loss.tensor().data<float>()[0], z / 4, 1e-5);
+  });
+}
+
+TEST(Gradients, ElementwiseAndRearranging) {
+  const Sharding split{{{"data"}, {}, {"tensor"}}, {}}, tokens{{{"data"}, {"tensor"}, {}}, {}};
+  const Tensor a = random_tensor({4, 6, 8}, 1), b = random_tensor({4, 6, 8}, 2);
+  auto check = [&](TestFunction function, const Sharding& s) {
+    check_gradients({.function = std::move(function), .inputs = {{a, {s}}, {b, {s}}}, .meshes = {kData2Tensor2}});
+  };
+  check([](Context& c, std::span<const Array> in) { return swiglu(c, in[0], in[1]); }, split);
+  check([](Context& c, std::span<const Array> in) { return add(c, scale(c, in[0], -1.5f), add(c, in[1], in[0])); }, split);
+  check([](Context& c, std::span<const Array> in) {  // both parts are used, in other order
+    const auto parts = split_last(c, add(c, in[0], in[1]), 4);
+    return swiglu(c, parts.second, parts.first);
+  }, tokens);
+  check([](Context& c, std::span<const Array> in) {  // one part is not used
+    return swiglu(c, split_last(c, in[0], 3).second, split_last(c, in[1], 3).second);
+  }, tokens);
+  check([](Context& c, std::span<const Array> in) {
+    auto parts = chunk_sequence(c, in[0], 3);
+    const auto other = chunk_sequence(c, in[1], 3);
+    for (std::size_t i = 0; i < 3; ++i) parts[i] = swiglu(c, parts[i], other[i]);
+    return concat_sequence(c, parts);
+  }, tokens);
+  const Sharding partial{{{"data"}, {}, {}}, {"tensor"}};
+  check([&](Context& c, std::span<const Array> in) {
+    const Array sum = add(c, in[0], in[1]);
+    return reshard(c, sum, c.mesh->size() == 1 ? replicated(3) : split);
+  }, partial);
+}
+
+TEST(Gradients, AnInputUsedTwiceGetsBoth) {
+  const Tensor x = random_tensor({2, 3}, 1);
+  on_mesh(Mesh(), [&](Context& c) {
+    const Array in = leaf(c, x, replicated(2));
+    const Array y = add(c, add(c, in, in), scale(c, in, 2));
+    const Tensor seed = random_tensor({2, 3}, 2), before = seed.clone();
+    backward(c, std::span(&y, 1), std::span(&seed, 1));
+    Tensor want = seed.clone();
+    for (float& v : want.span<float>()) v *= 4;
+    EXPECT_TRUE(close(in.grad(), want, 1e-6));
+    EXPECT_TRUE(identical(seed, before));
+  });
+}
+
+TEST(Gradients, CastRoundsBothWays) {
+  const Tensor x = random_tensor({4, 5}, 1);
+  on_mesh(Mesh(), [&](Context& c) {
+    const Array in = leaf(c, x, replicated(2)), y = cast(c, in, DType::bf16);
+    EXPECT_TRUE(identical(y.tensor(), x.cast(DType::bf16)));
+    const Tensor seed = random_tensor({4, 5}, 2).cast(DType::bf16);
+    backward(c, std::span(&y, 1), std::span(&seed, 1));
+    EXPECT_TRUE(identical(in.grad(), seed.cast(DType::f32)));
+    EXPECT_EQ(cast(c, in, DType::f32).value(), in.value());
+  });
+}
+
+TEST(Gradients, MlaKeyValue) {
+  for (bool use_key : {false, true}) {
+    check_gradients({.function = [=](Context& c, std::span<const Array> in) {
+                       const auto [k, v] = mla_key_value(c, in[0], in[1], 3);
+                       return use_key ? k : add(c, v, split_last(c, k, 3).second);
+                     },
+                     .inputs = {{random_tensor({2, 3, 4, 8}, 1), {{{{"data"}, {}, {"tensor"}, {}}, {}}}},
+                                {random_tensor({2, 3, 5}, 2), {{{{"data"}, {}, {}}, {}}}}},
+                     .meshes = {kData2Tensor2}});
+  }
+}
+
+// Any graph: gradients of a network with shared weights, on one rank and on a mesh.
+TEST(Gradients, LossSeedsOneOverTheWholeSystem) {
+  const Tensor hidden = random_tensor({4, 3, 8}, 8), head = random_tensor({8, 16}, 9);
+  const Tensor targets = random_integers({4, 3}, 7, 0, 16), segments = random_integers({4, 3}, 1, 1, 2);
+  std::map<std::string, Tensor> want;
+  for (const Mesh& mesh : {Mesh(), kData2Tensor2, kTensor4}) {
+    Gathered gathered(mesh);
+    on_mesh(mesh, [&](Context& c) {
+      const Array h = leaf_by_rules(c, hidden, {"activation_batch", "", "activation_embed"});
+      const Array w = leaf_by_rules(c, head, {"embed_vocab", "vocab"});
+      const auto out = linear_cross_entropy(c, h, w, false, leaf(c, targets, replicated(2)), leaf(c, segments, replicated(2)), {.count = 12});
+      backward(c, out.loss);
+      gathered.put_grad(c, "hidden", h);
+      gathered.put_grad(c, "head", w);
+    });
+    for (const char* name : {"hidden", "head"}) {
+      if (want.count(name) == 0) want[name] = gathered.get(name);
+      EXPECT_TRUE(close(gathered.get(name), want.at(name), 1e-5)) << mesh.to_string();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace switchyard
