@@ -8,16 +8,16 @@
 namespace switchyard::autograd_test {
 
 struct TestInput {
-  Tensor value;                         // f32 or i32, global
-  std::vector<Sharding> shardings;      // one per mesh; whole where missing
-  bool requires_grad = true;            // of f32 inputs
+  Tensor value;                          // f32 or i32, global
+  std::vector<Sharding> shardings = {};  // one per mesh; whole where missing
+  bool requires_grad = true;             // of f32 inputs
 };
 using TestFunction = std::function<Array(Context&, std::span<const Array>)>;
 
 struct GradientCase {
   TestFunction function;
   std::vector<TestInput> inputs;
-  std::vector<Mesh> meshes;       // beside one rank
+  std::vector<Mesh> meshes = {};  // beside one rank
   double step = 1e-2;             // of the finite difference
   double tolerance = 3e-3;        // of the directional derivative
   double mesh_tolerance = 2e-5;   // between meshes

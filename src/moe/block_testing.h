@@ -1,0 +1,130 @@
+// One MoE block on a mesh, for tests: problems, their outcome, and router configurations.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "autograd/testing.h"
+#include "moe/block.h"
+
+namespace switchyard::moe_test {
+
+using namespace autograd_test;
+
+enum class Load { random, balanced, one_hot, empty_experts };
+
+struct Problem {
+  std::int64_t batch = 8, length = 4, width = 8, hidden = 8;
+  Load load = Load::random;
+  MoeConfig config;
+  DType dtype = DType::f32;
+};
+
+struct Outcome {
+  std::map<std::string, Tensor> tensors;  // y, balance and the gradients
+  std::vector<double> rows, dropped;
+};
+
+// Tokens and a gate under which the routing has the wanted form.
+inline void make_tokens(const Problem& p, Tensor& x, Tensor& gate) {
+  const std::int64_t m = p.width, e = p.config.experts;
+  x = random_tensor({p.batch, p.length, m}, 31);
+  gate = random_tensor({m, e}, 32, 0.5f);
+  for (std::int64_t t = 0; t < p.batch * p.length; ++t) x.data<float>()[t * m] = 1;  // gate's row 0 is then a bias
+  for (std::int64_t i = 0; i < e; ++i) {
+    if (p.load == Load::one_hot && i < p.config.slots) gate.data<float>()[i] += 20;
+    if (p.load == Load::empty_experts && i % 3 == 1) gate.data<float>()[i] -= 20;
+  }
+  if (p.load == Load::balanced) {
+    for (std::int64_t i = 0; i < m * e; ++i) gate.data<float>()[i] *= 0.02f;
+    for (std::int64_t i = 0; i < e; ++i) gate.data<float>()[(1 + i % (m - 1)) * e + i] += 1;
+    for (std::int64_t t = 0; t < p.batch * p.length; ++t) x.data<float>()[t * m + 1 + t % (m - 1)] += 8;
+  }
+}
+
+inline Outcome run(const Problem& p, const Mesh& mesh) {
+  const std::int64_t m = p.width, h = p.hidden, e = p.config.experts;
+  Tensor x, gate;
+  make_tokens(p, x, gate);
+  const Tensor wi_0 = random_tensor({e, m, h}, 33, 0.4f), wi_1 = random_tensor({e, m, h}, 34, 0.4f);
+  const Tensor wo = random_tensor({e, h, m}, 35, 0.4f), bias = random_tensor({e}, 36, 0.3f), dy = random_tensor(x.shape(), 37);
+  Tensor segments(DType::i32, {p.batch, p.length});
+  for (std::int64_t i = 0; i < segments.size(); ++i) segments.data<std::int32_t>()[i] = i % 7 == 3 ? 0 : 1;
+
+  Gathered gathered(mesh);
+  std::vector<LayerLoad> loads(static_cast<std::size_t>(mesh.size()));
+  on_mesh(mesh, [&](Context& c) {
+    MoeWeights w;
+    w.gate = leaf_by_rules(c, gate, {"embed", ""}, true, p.config.float32_gate_logits ? DType::f32 : p.dtype);
+    if (p.config.bias) w.gate_bias = leaf(c, bias, replicated(1));
+    w.wi_0 = never_save(leaf_by_rules(c, wi_0, {"exp", "embed_moe", "mlp_moe"}, true, p.dtype));
+    w.wi_1 = never_save(leaf_by_rules(c, wi_1, {"exp", "embed_moe", "mlp_moe"}, true, p.dtype));
+    w.wo = never_save(leaf_by_rules(c, wo, {"exp", "mlp_moe", "embed_moe"}, true, p.dtype));
+    const Array in = leaf_by_rules(c, x, {"activation_batch", "activation_norm_length", "activation_embed"}, true, p.dtype);
+    const Array seg = leaf_by_rules(c, segments, {"activation_batch", "activation_norm_length"});
+    const MoeOutput out = moe_block(c, p.config, w, in, seg, 3, 2);
+    EXPECT_EQ(out.y.sharding(), in.sharding());
+    gathered.put(c, "y", out.y);
+    gathered.put(c, "ids", out.routing.ids);
+    loads[static_cast<std::size_t>(c.rank)] = out.load;
+    std::vector<Array> roots{out.y};
+    std::vector<Tensor> seeds{block_of(mesh, c.rank, dy, dual(mesh, out.y.sharding())).cast(p.dtype)};
+    if (p.config.balance_weight > 0) {
+      gathered.put(c, "balance", out.balance_loss);
+      roots.push_back(out.balance_loss);
+      const float one = 1;
+      seeds.push_back(block_of(mesh, c.rank, Tensor::of<float>({}, std::span(&one, 1)), dual(mesh, Sharding{})));
+    }
+    backward(c, roots, seeds);
+    gathered.put_grad(c, "dx", in);
+    gathered.put_grad(c, "dgate", w.gate);
+    if (p.config.bias) gathered.put_grad(c, "dbias", w.gate_bias);
+    gathered.put_grad(c, "dwi_0", w.wi_0);
+    gathered.put_grad(c, "dwi_1", w.wi_1);
+    gathered.put_grad(c, "dwo", w.wo);
+  });
+  Outcome outcome;
+  for (const char* name : {"y", "ids", "dx", "dgate", "dwi_0", "dwi_1", "dwo"}) outcome.tensors[name] = gathered.get(name);
+  if (p.config.bias) outcome.tensors["dbias"] = gathered.get("dbias");
+  if (p.config.balance_weight > 0) outcome.tensors["balance"] = gathered.get("balance");
+  outcome.rows.assign(static_cast<std::size_t>(e), 0);
+  outcome.dropped = outcome.rows;
+  for (const auto& load : loads) {
+    for (std::size_t i = 0; i < outcome.rows.size(); ++i) {
+      outcome.rows[i] += load.rows.at(i);
+      outcome.dropped[i] += load.dropped.at(i);
+    }
+  }
+  return outcome;
+}
+
+inline void expect_same(const Outcome& got, const Outcome& want, double tolerance, const std::string& what) {
+  for (const auto& [name, tensor] : want.tensors) {
+    if (name == "ids") EXPECT_TRUE(identical(got.tensors.at(name), tensor)) << what << ": " << name;
+    else EXPECT_TRUE(close(got.tensors.at(name), tensor, tolerance)) << what << ": " << name;
+  }
+  EXPECT_EQ(got.rows, want.rows) << what;
+  EXPECT_EQ(got.dropped, want.dropped) << what;
+}
+
+inline MoeConfig mixtral(std::int64_t experts, std::int64_t slots) {
+  MoeConfig config;
+  config.experts = experts;
+  config.slots = slots;
+  config.float32_gate_logits = true;
+  config.balance_weight = 0.1;
+  return config;
+}
+
+inline MoeConfig deepseek3(std::int64_t experts, std::int64_t slots) {
+  MoeConfig config = mixtral(experts, slots);
+  config.score = RouterScore::sigmoid;
+  config.softmax_over_selected = false;
+  config.normalise = true;
+  config.normalise_epsilon = 1e-20f;
+  config.scaling = 2.5f;
+  config.bias = true;
+  return config;
+}
+
+}  // namespace switchyard::moe_test
