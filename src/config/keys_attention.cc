@@ -20,7 +20,7 @@ std::vector<KeyDeclaration> attention_keys() {
       integer_key("qk_rope_head_dim", 64, at_least(0), "MLA: width of a head's rotated part"),
       integer_key("v_head_dim", 128, at_least(0), "MLA: width of a head's values"),
       boolean_key("use_qk_norm", false, "RMSNorm over each head of q and k (qwen3)"),
-      integer_key("attention_output_dim", -1, at_least_or(1, -1), "width attention gives; -1: base_emb_dim"),
+      planned(integer_key("attention_output_dim", -1, at_least_or(1, -1), "width attention gives; -1: base_emb_dim")),
       planned(boolean_key("qk_norm_with_scale", true, "the q and k norms have weights")),
       planned(boolean_key("v_norm_with_scale", true, "the value norm has weights")),
       planned(boolean_key("attention_bias", false, "biases in the attention projections")),

@@ -54,7 +54,7 @@ std::vector<KeyDeclaration> train_keys() {
                 "sequences per rank and step; a fraction where times ranks is whole"),
       integer_key("max_target_length", 2048, at_least(1), "tokens of a sequence"),
       float_key("z_loss_multiplier", 0.0, at_least(0), "weight of the square of log Z"),
-      integer_key("num_vocab_tiling", 1, at_least(1), "parts of the vocabulary in the loss"),
+      inert(integer_key("num_vocab_tiling", 1, at_least(1), "the loss always runs over tiles of the vocabulary")),
       inert(boolean_key("vocab_tiling_ag_once", false, "a schedule of the reference's loss")),
       inert(boolean_key("cast_logits_to_fp32", true, "our loss is always in float32")),
       inert(boolean_key("logits_dot_in_fp32", false, "our logits are always summed in float32")),

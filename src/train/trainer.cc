@@ -11,6 +11,7 @@
 #include "autograd/op.h"
 #include "kernels/elementwise.h"
 #include "moe/balance.h"
+#include "moe/dispatch/dispatch.h"
 
 namespace switchyard {
 namespace {
@@ -167,7 +168,14 @@ void Trainer::gather_statistics(const std::vector<std::vector<LayerLoad>>& loads
   context_.comm->all_reduce_f64(context_.group(all), fmt::format("{}", fmt::join(all, "+")), sums.data(), static_cast<std::int64_t>(sums.size()));
   for (std::size_t l = 0; l < layers; ++l) {
     const auto at = sums.begin() + static_cast<std::ptrdiff_t>(2 * l * experts), middle = at + static_cast<std::ptrdiff_t>(experts);
-    result.layers.push_back({loads[0][l].layer, {at, middle}, {middle, middle + static_cast<std::ptrdiff_t>(experts)}});
+    LayerStatistics layer{loads[0][l].layer, {at, middle}, {middle, middle + static_cast<std::ptrdiff_t>(experts)}, {}};
+    const auto ranks = static_cast<std::size_t>(context_.mesh->product(expert_axes(context_, model_.moe.experts)));
+    for (std::size_t r = 0; r < ranks && ranks > 1; ++r) {
+      double rows = 0;
+      for (std::size_t e = r * experts / ranks; e < (r + 1) * experts / ranks; ++e) rows += layer.rows[e] - layer.dropped[e];
+      layer.rows_per_rank.push_back(rows);
+    }
+    result.layers.push_back(std::move(layer));
   }
 }
 

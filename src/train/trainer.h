@@ -25,6 +25,7 @@ TrainConfig train_config(const Config& config, const ModelConfig& model);
 struct LayerStatistics {
   std::int64_t layer = 0;
   std::vector<double> rows, dropped;  // per expert
+  std::vector<double> rows_per_rank;  // rows of each rank of the expert axes, after dropping; empty when experts are whole
   double max_over_mean() const;
   double entropy() const;  // of the shares, natural log
   double rows_dropped() const;

@@ -1,0 +1,63 @@
+// switchyard: one binary, one file per command.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <span>
+
+#include "cli/config_command.h"
+#include "cli/train_command.h"
+#include "core/error.h"
+
+namespace {
+
+using switchyard::Error;
+using Command = std::function<int(std::span<const std::string>)>;
+
+struct Entry {
+  std::string help;
+  Command run;
+};
+
+const std::map<std::string, Entry>& commands() {
+  static const std::map<std::string, Entry> table{
+      {"train", {"train a model", switchyard::train_command}},
+      {"config", {"show the settings a command line gives, or the table of keys (--list)", switchyard::config_command}},
+  };
+  return table;
+}
+
+// Arguments after the command word go to the command untouched: `key=value` is not an option syntax.
+int run(int argc, char** argv) {
+  CLI::App app{"Switchyard trains Mixture-of-Experts transformers. switchyard COMMAND --help shows a page per command."};
+  app.set_version_flag("--version", SWITCHYARD_VERSION);
+  app.require_subcommand(1);
+  for (const auto& [name, entry] : commands()) {
+    CLI::App* sub = app.add_subcommand(name, entry.help);
+    sub->prefix_command();
+    sub->set_help_flag();
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);
+    switchyard::fail_usage("[command line] {}: expected one of train, verify, config (switchyard --help)", error.what());
+  }
+  const CLI::App* chosen = app.get_subcommands().front();
+  const std::vector<std::string> arguments = chosen->remaining();
+  return commands().at(chosen->get_name()).run(arguments);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const Error& error) {
+    std::fprintf(stderr, "switchyard: %s\n", error.what());
+    return error.kind() == Error::Kind::usage ? 2 : 1;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "switchyard: %s\n", error.what());
+    return 1;
+  }
+}

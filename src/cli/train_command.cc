@@ -1,0 +1,61 @@
+#include "cli/train_command.h"
+
+#include <cstdio>
+
+#include "cli/progress.h"
+#include "config/config.h"
+#include "core/error.h"
+#include "train/run.h"
+
+namespace switchyard {
+namespace {
+
+constexpr const char* kHelp = R"(switchyard train [CONFIG.yml] key=value ...
+
+Trains a model. Keys are the reference's: a command line of it works here from CONFIG.yml on.
+`switchyard config --list` prints all keys.
+
+  switchyard train configs/examples/small-moe.yml
+      a small MoE on text found on this machine
+  switchyard train configs/base.yml model_name=deepseek3-tiny override_model_config=true \
+      base_num_decoder_layers=1 first_num_dense_layers=0 max_target_length=256 per_device_batch_size=1 \
+      ranks=4 ici_expert_parallelism=-1 dataset_type=synthetic steps=5
+      four thread ranks, experts split over them
+
+Leaves metrics.jsonl, summary.json, plots/*.svg and tensorboard/ in base_output_directory/run_name.
+)";
+
+class TerminalObserver : public RunObserver {
+ public:
+  explicit TerminalObserver(std::int64_t steps) : progress_(steps) {}
+  void line(const std::string& text) override { progress_.line(text); }
+  void progress(std::int64_t step, const std::string& text) override { progress_.update(step, text); }
+  void finish() { progress_.finish(); }
+
+ private:
+  Progress progress_;
+};
+
+}  // namespace
+
+int train_command(std::span<const std::string> args) {
+  for (const auto& a : args) {
+    if (a == "--help" || a == "-h") {
+      std::fputs(kHelp, stdout);
+      return 0;
+    }
+  }
+  const Config config = Config::from_args(args);
+  for (const auto& notice : config.notices()) std::printf("%s\n", notice.c_str());
+  if (config.get_bool("log_config")) std::printf("%s", config.describe().c_str());
+  TerminalObserver observer(std::max<std::int64_t>(0, config.get_int("steps")));
+  const RunReport report = run_training(config, observer);
+  observer.finish();
+  for (const auto& line : report.lines) std::printf("%s\n", line.c_str());
+  if (!report.sample.empty()) std::printf("\nThe model writes:\n%s\n\n", report.sample.c_str());
+  std::printf("output: %s (metrics.jsonl, summary.json, plots/, tensorboard/)\n", report.folder.c_str());
+  std::printf("next: open %s/plots/loss.svg, or train on your own text: switchyard train configs/examples/small-moe.yml data_path=FOLDER\n", report.folder.c_str());
+  return 0;
+}
+
+}  // namespace switchyard

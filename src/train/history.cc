@@ -1,0 +1,126 @@
+#include "train/history.h"
+
+#include <cmath>
+
+#include "core/tensor.h"
+#include "kernels/dispatch.h"
+#include "metrics/atomic_file.h"
+#include "metrics/svg_plot.h"
+
+namespace switchyard {
+
+using nlohmann::json;
+
+void History::add_step(std::int64_t step, const StepResult& result) {
+  train_.x.push_back(static_cast<double>(step));
+  train_.y.push_back(result.lm_loss);
+  if (load_.empty()) {
+    for (const auto& layer : result.layers) {
+      load_.push_back({fmt::format("layer {}", layer.layer), static_cast<std::int64_t>(layer.rows.size()), {}});
+    }
+  }
+  for (std::size_t l = 0; l < load_.size(); ++l) {
+    double sum = 0;
+    for (double r : result.layers[l].rows) sum += r;
+    for (double r : result.layers[l].rows) load_[l].values.push_back(sum > 0 ? r * static_cast<double>(load_[l].rows) / sum : 0.0);
+  }
+}
+
+void History::add_eval(std::int64_t step, double loss) {
+  eval_.x.push_back(static_cast<double>(step));
+  eval_.y.push_back(loss);
+}
+
+void History::write_plots(const std::string& folder, const std::vector<std::pair<std::string, double>>& phases) const {
+  std::vector<Series> series{train_};
+  if (has_eval()) series.push_back(eval_);
+  write_file_atomic(folder + "/loss.svg", line_chart_svg("Loss", "step", "cross entropy (nats per token)", series));
+  write_file_atomic(folder + "/time_by_phase.svg", bar_chart_svg("Time by phase", "s", phases));
+  if (load_.empty()) return;
+  std::vector<HeatPanel> panels = load_;
+  const auto columns = train_.x.size();
+  for (auto& panel : panels) {  // [column][row] -> [row][column]
+    const auto rows = static_cast<std::size_t>(panel.rows);
+    std::vector<double> turned(panel.values.size());
+    for (std::size_t c = 0; c < columns; ++c) {
+      for (std::size_t r = 0; r < rows; ++r) turned[r * columns + c] = panel.values[c * rows + r];
+    }
+    panel.values = std::move(turned);
+  }
+  write_file_atomic(folder + "/expert_load.svg", heat_map_svg("Load per expert over time (1 = balanced)", "step", "expert", train_.x, panels));
+}
+
+StepMetrics step_metrics(const StepResult& r, double seconds, double tokens_per_rank, double flops_per_rank) {
+  StepMetrics m;
+  m.set("learning/loss", r.loss);
+  m.set("learning/lm_loss", r.lm_loss);
+  m.set("learning/moe_lb_loss", r.balance_loss);
+  m.set("learning/z_loss", r.z_loss);
+  m.set("learning/mtp_loss", 0);
+  m.set("learning/indexer_loss", 0);
+  m.set("learning/grad_norm", r.grad_norm);
+  m.set("learning/raw_grad_norm", r.raw_grad_norm);
+  m.set("learning/param_norm", r.param_norm);
+  m.set("learning/current_learning_rate", r.learning_rate);
+  m.set("learning/total_weights", r.total_weights);
+  m.set("learning/perplexity", std::exp(r.lm_loss));
+  m.set("perf/step_time_seconds", seconds);
+  m.set("perf/per_device_tokens_per_sec", tokens_per_rank / seconds);
+  m.set("perf/per_device_tflops_per_sec", flops_per_rank / seconds * 1e-12);
+  for (const auto& layer : r.layers) {
+    const std::string p = fmt::format("moe/layer_{}/", layer.layer);
+    m.set(p + "max_over_mean_load", layer.max_over_mean());
+    m.set(p + "rows_dropped", layer.rows_dropped());
+    m.set(p + "entropy", layer.entropy());
+    for (std::size_t e = 0; e < layer.rows.size(); ++e) {
+      m.set(fmt::format("{}rows/expert_{}", p, e), layer.rows[e]);
+      if (layer.dropped[e] > 0) m.set(fmt::format("{}dropped/expert_{}", p, e), layer.dropped[e]);
+    }
+    for (std::size_t i = 0; i < layer.rows_per_rank.size(); ++i) m.set(fmt::format("{}rows/rank_{}", p, i), layer.rows_per_rank[i]);
+  }
+  return m;
+}
+
+json run_summary(const Config& config, Trainer& trainer, const std::vector<CollectiveCount>& collectives) {
+  json summary;
+  std::int64_t weights = 0, gradients = 0;
+  json layers = json::array();
+  for (const auto& p : trainer.parameters().all()) {
+    weights += static_cast<std::int64_t>(p.array.tensor().bytes());
+    if (p.spec.trained) gradients += static_cast<std::int64_t>(p.array.tensor().bytes());
+  }
+  summary["version"] = SWITCHYARD_VERSION;
+  summary["ranks"] = trainer.context().mesh->size();
+  summary["mesh"] = trainer.context().mesh->to_string();
+  std::vector<ParameterSpec> specs;
+  for (const auto& p : trainer.parameters().all()) specs.push_back(p.spec);
+  summary["parameters"] = parameter_count(specs);
+  const auto peak = static_cast<std::int64_t>(memory_peak()) / trainer.context().mesh->size();
+  const std::int64_t optimizer = trainer.optimizer_bytes();
+  summary["per_rank"] = {{"weights_bytes", weights},
+                         {"gradients_bytes", gradients},
+                         {"optimizer_bytes", optimizer},
+                         {"activation_peak_bytes", std::max<std::int64_t>(0, peak - weights - gradients - optimizer)},
+                         {"total_peak_bytes", peak}};
+  summary["collectives"] = json::array();
+  for (const auto& c : collectives) {
+    summary["collectives"].push_back({{"kind", c.kind}, {"axis", c.axis}, {"count", c.calls}, {"bytes", c.bytes}, {"where", "step"}});
+  }
+  for (std::int64_t i = 0; i < trainer.model().layers; ++i) {
+    const std::string prefix = fmt::format("layers.{}.", i);
+    std::int64_t bytes = 0;
+    for (const auto& p : trainer.parameters().all()) {
+      if (p.spec.name.starts_with(prefix)) bytes += static_cast<std::int64_t>(p.array.tensor().bytes());
+    }
+    layers.push_back({{"layer", i}, {"kind", trainer.model().is_moe_layer(i) ? "moe" : "dense"}, {"weights_bytes", bytes}});
+  }
+  summary["layers"] = layers;
+  summary["phases"] = json::object();
+  for (const auto& [name, seconds] : trainer.timer().totals()) summary["phases"][name] = seconds;
+  summary["fallbacks"] = json::array();
+  for (const auto& f : fallbacks_taken()) summary["fallbacks"].push_back({{"op", f.op}, {"reason", f.reason}});
+  summary["config"] = config.resolved();
+  return summary;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,43 @@
+// Run: a training run from its config to the files it leaves.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+#include "data/dataset.h"
+#include "metrics/metrics.h"
+#include "metrics/svg_plot.h"
+#include "train/trainer.h"
+
+namespace switchyard {
+
+// What a run shows while it goes; called on rank 0 only.
+class RunObserver {
+ public:
+  virtual ~RunObserver() = default;
+  virtual void line(const std::string& text) = 0;
+  virtual void progress(std::int64_t step, const std::string& text) = 0;
+};
+
+struct RunFolders {
+  std::string run;         // base_output_directory/run_name
+  std::string tensorboard;  // "" when off
+};
+
+struct RunReport {
+  std::string folder;
+  std::vector<std::string> lines;  // the summary, for people
+  std::string sample;              // text the trained model wrote, "" without a tokenizer
+};
+
+// Trains as the config says. Everything that can be wrong with config, files and folders is found before the first step
+// (Error usage); a failure later is Error(runtime).
+RunReport run_training(const Config& config, RunObserver& observer);
+
+// Folders of the run, created. Error(usage) when that is impossible.
+RunFolders make_folders(const Config& config);
+
+}  // namespace switchyard
