@@ -120,7 +120,6 @@ Array checkpoint_name(Array x, std::string name) {
 
 Array always_keep(Array x) {
   x.value()->always_keep = true;
-  if (x.value()->producer) x.value()->producer->always_keep = true;
   return x;
 }
 

@@ -17,7 +17,6 @@ struct Node {
   std::vector<ArrayInfo> output_infos;
   std::vector<Tensor> saved_inputs;   // strong references, undefined where not needed or dropped
   std::vector<Tensor> saved_outputs;
-  bool always_keep = false;  // one of the outputs is a decision; it may live longer here than as a Value
 };
 
 // The value's data: still alive somewhere, or recomputed from its producer.

@@ -34,8 +34,9 @@ void RematRegion::drop() {
       if (droppable(*node->inputs[i])) node->saved_inputs[i] = Tensor();
       else hold(*node->inputs[i], node->saved_inputs[i]);
     }
-    // A node with a kept output also keeps its statistics (lse, rstd): without them it would have to run again.
-    bool keep = node->always_keep;
+    // A node with a kept output keeps all that its backward reads: without its statistics (lse, rstd) it would have to
+    // run again, and without the ids of kept routing weights, whose Value may be gone, it would choose again.
+    bool keep = false;
     for (const auto& output : node->outputs) {
       auto value = output.lock();
       keep = keep || (value && !droppable(*value));
