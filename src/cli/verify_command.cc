@@ -1,0 +1,120 @@
+#include "cli/verify_command.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <set>
+#include <vector>
+
+#include "core/error.h"
+#include "metrics/atomic_file.h"
+#include "verify/case.h"
+
+namespace switchyard {
+namespace {
+
+constexpr const char* help_page = R"(switchyard verify CASE... [key=value ...] [--tolerance T] [--json FILE] [--all]
+
+Computes stored cases of other implementations and compares every number: a table with the largest absolute and
+relative error of each tensor, and the first tensor that differs. A case is
+
+  a folder             config.json, model.safetensors, io.safetensors (and trajectory.json) from Hugging Face
+  a file *.safetensors one MoE layer of the reference: output, balance loss, bias update, gradients
+  a file *.json        a training run of the reference: logits, gradients, metrics of each step, final weights
+
+A case brings its own config and batch. Keys on the command line come on top of it: ranks, mesh axes, strategy,
+dtype. The numbers must not depend on them; ranks=N replaces the mesh that the case itself names.
+
+  --tolerance T  largest error relative to a tensor's largest magnitude (default 2e-5; the norms of final
+                 parameters are held to a tenth of it)
+  --json FILE    write all numbers to FILE
+  --all          print every tensor, not a line for each long list
+
+Exit status: 0 all pass, 2 wrong command line, config or file, 3 a difference was found.
+
+Example (a case that comes with the sources):
+  switchyard verify tests/golden/hf/deepseek3-tiny ranks=4 ici_expert_parallelism=4 use_ring_of_experts=true
+)";
+
+struct Options {
+  bool help = false, all = false;
+  double tolerance = kDefaultTolerance;
+  std::string json_file;
+  std::vector<std::string> cases, overrides;
+};
+
+double parse_tolerance(const std::string& text) {
+  double value = 0;
+  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (status != std::errc() || end != text.data() + text.size() || !std::isfinite(value) || value < 0) {
+    fail_usage("[verify] --tolerance {}: expected a number of at least 0, such as 2e-5", text);
+  }
+  return value;
+}
+
+Options parse(std::span<const std::string> args) {
+  Options options;
+  auto value_of = [&](std::size_t& i) -> const std::string& {
+    if (i + 1 == args.size()) fail_usage("[verify] {} needs a value", args[i]);
+    return args[++i];
+  };
+  for (std::size_t i = 0; i < args.size(); ++i) {
+    const std::string& arg = args[i];
+    if (arg == "--help" || arg == "-h") options.help = true;
+    else if (arg == "--all") options.all = true;
+    else if (arg == "--json") options.json_file = value_of(i);
+    else if (arg == "--tolerance") options.tolerance = parse_tolerance(value_of(i));
+    else if (arg.starts_with("--mesh")) fail_usage("[verify] --mesh: comparing two layouts of one model is not built yet; give a case and its mesh as keys, such as ranks=4");
+    else if (arg.starts_with("-")) fail_usage("[verify] unknown option {}; the options are --tolerance T, --json FILE, --all and --help", arg);
+    else if (arg.find('=') != std::string::npos && arg.find('/') > arg.find('=')) options.overrides.push_back(arg);
+    else options.cases.push_back(arg);
+  }
+  if (!options.help && options.cases.empty()) fail_usage("[verify] expected at least one case; `switchyard verify --help` says what that is");
+  return options;
+}
+
+// Exit status of one case; its report is complete also when the case could not be run.
+int run_one(const Options& options, const std::string& path, std::set<std::string>& said, CaseReport& report) {
+  try {
+    report = run_case({path, options.overrides, options.tolerance});
+  } catch (const Error& error) {
+    report.path = path;
+    report.error = error.what();
+    fmt::print(stderr, "{}\n", report.error);
+    return error.kind() == Error::Kind::usage ? 2 : 1;
+  }
+  for (const std::string& line : report.notices) {
+    if (said.insert(line).second) fmt::print(stderr, "{}\n", line);
+  }
+  print_report(report, options.all);
+  std::fflush(stdout);
+  return report.pass() ? 0 : 3;
+}
+
+}  // namespace
+
+int verify_command(std::span<const std::string> args) {
+  const Options options = parse(args);
+  if (options.help) {
+    fmt::print("{}", help_page);
+    return 0;
+  }
+  std::vector<CaseReport> reports;
+  std::set<std::string> said;
+  int worst = 0;
+  for (const std::string& path : options.cases) worst = std::max(worst, run_one(options, path, said, reports.emplace_back()));
+  if (reports.size() > 1) {
+    const auto passed = std::count_if(reports.begin(), reports.end(), [](const CaseReport& r) { return r.pass(); });
+    fmt::print("{} of {} cases pass\n", passed, reports.size());
+    for (const auto& report : reports) {
+      if (!report.pass()) fmt::print("  {}: {}\n", report.path, report.error.empty() ? "differs" : "could not be run");
+    }
+  }
+  if (!options.json_file.empty()) write_file_atomic(options.json_file, report_json(reports).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  return worst;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,172 @@
+// A Hugging Face folder: config.json, model.safetensors, io.safetensors and trajectory.json.
+#include <algorithm>
+#include <filesystem>
+#include <numeric>
+#include <set>
+
+#include "checkpoint/json_file.h"
+#include "core/error.h"
+#include "train/trainer.h"
+#include "verify/case.h"
+#include "verify/model_case.h"
+
+namespace switchyard {
+namespace {
+
+// What trajectory.json states.
+struct Trajectory {
+  OptimizerConfig optimizer;
+  double learning_rate = 0;
+  std::vector<double> losses, norms;  // before each update
+};
+
+Trajectory read_trajectory(const std::string& path) {
+  const nlohmann::json file = read_json_file(path);
+  const nlohmann::json& stated = file.at("optimizer");
+  if (stated.at("name") != "AdamW" || stated.at("schedule") != "constant" || !stated.at("clipping").is_null()) {
+    fail_usage("[verify] {}: expected AdamW at a constant rate without clipping", path);
+  }
+  Trajectory t;
+  t.optimizer.b1 = stated.at("betas").at(0);
+  t.optimizer.b2 = stated.at("betas").at(1);
+  t.optimizer.eps = stated.at("eps");
+  t.optimizer.weight_decay = stated.at("weight_decay");
+  t.learning_rate = stated.at("lr");
+  t.losses = file.at("loss_before_update").get<std::vector<double>>();
+  t.norms = file.at("gradient_norm_before_update").get<std::vector<double>>();
+  if (t.losses.size() != t.norms.size()) {
+    fail_usage("[verify] {}: expected as many losses as norms, got {} and {}", path, t.losses.size(), t.norms.size());
+  }
+  return t;
+}
+
+TrainConfig training(const Config& config, const ModelConfig& model, const Trajectory& trajectory) {
+  TrainConfig t = train_config(config, model);
+  const DType mu_dtype = t.optimizer.mu_dtype;
+  t.optimizer = trajectory.optimizer;
+  t.optimizer.mu_dtype = mu_dtype;
+  t.schedule = {};
+  t.schedule.type = "wsd";  // without warm-up and decay: constant
+  t.schedule.learning_rate = trajectory.learning_rate;
+  t.schedule.warmup_steps_fraction = t.schedule.wsd_decay_steps_fraction = 0;
+  t.schedule.schedule_steps = static_cast<std::int64_t>(trajectory.losses.size());
+  t.clip = 0;
+  t.decay_exclude.clear();
+  return t;
+}
+
+// Slots of every token in ascending order of expert id, as the file has them.
+void sort_slots(Tensor& ids, Tensor& weights) {
+  const auto slots = static_cast<std::size_t>(ids.shape().back());
+  for (std::int64_t t = 0; t < ids.size() / ids.shape().back(); ++t) {
+    std::int32_t* id = ids.data<std::int32_t>() + t * ids.shape().back();
+    float* weight = weights.data<float>() + t * ids.shape().back();
+    std::vector<std::pair<std::int32_t, float>> pairs(slots);
+    for (std::size_t k = 0; k < slots; ++k) pairs[k] = {id[k], weight[k]};
+    std::sort(pairs.begin(), pairs.end());
+    for (std::size_t k = 0; k < slots; ++k) std::tie(id[k], weight[k]) = pairs[k];
+  }
+}
+
+class HubCase {
+ public:
+  HubCase(const CaseRequest& request, const SafetensorsFile& stored, const HubModel& model)
+      : tolerance_(request.tolerance), stored_(stored), hub_(model) {}
+
+  void compare_pass(Gather& pass, CaseReport& report) {
+    const ModelConfig& model = hub_.model();
+    hidden(0, "embedding", pass, report);
+    for (std::int64_t i = 0; i < model.layers; ++i) {
+      const std::string place = fmt::format("layer {}", i);
+      if (model.is_moe_layer(i)) routing(i, place, pass, report);
+      hidden(i + 1, place, pass, report);
+    }
+    report.compare({"logits", "", "", {}, tolerance_}, pass.whole("logits"), want("logits"));
+    report.compare({"loss", "", "", {}, tolerance_}, pass.whole("loss"), want("loss"));
+    for (const auto& spec : hub_.specs()) {
+      if (spec.trained) gradient(spec, pass, report);
+    }
+    for (const auto& [name, entry] : stored_.entries()) {
+      if (!used_.contains(name)) fail_usage("[verify] {}: tensor {} is not one of this model's results", stored_.path(), in_quotes(name));
+    }
+    report_disagreements(pass, report);
+  }
+
+  Tensor want(const std::string& name) {
+    used_.insert(name);
+    return stored_.read(name);
+  }
+
+ private:
+  void hidden(std::int64_t i, const std::string& place, Gather& pass, CaseReport& report) {
+    const std::string name = fmt::format("hidden.{}", i);
+    report.compare({name, place, "", {}, tolerance_}, pass.whole(name), want(name));
+  }
+  void routing(std::int64_t layer, const std::string& place, Gather& pass, CaseReport& report) {
+    const std::string name = fmt::format("router.{}.", layer);
+    Tensor ids = pass.whole(name + "indices"), weights = pass.whole(name + "weights");
+    sort_slots(ids, weights);
+    report.compare({name + "indices", place, "", {}, 0}, ids, want(name + "indices"));
+    report.compare({name + "weights", place, "", {}, tolerance_}, weights, want(name + "weights"));
+  }
+  void gradient(const ParameterSpec& spec, Gather& pass, CaseReport& report) {
+    const auto names = hub_.hub_names(spec);
+    const auto tensors = hub_.gradients_to_hub(spec, pass.whole("grad." + spec.name));
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      const std::string name = "grad." + names[i];
+      report.compare({name, place_of(spec.name), "gradients", {}, tolerance_}, tensors[i], want(name));
+    }
+  }
+
+  double tolerance_;
+  const SafetensorsFile& stored_;
+  const HubModel& hub_;
+  std::set<std::string> used_;
+};
+
+void compare_training(const Trajectory& trajectory, const std::vector<StepResult>& steps, double tolerance, CaseReport& report) {
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    report.compare({fmt::format("training step {} loss", i), "", "training", {}, tolerance}, steps[i].loss, trajectory.losses[i]);
+    report.compare({fmt::format("training step {} gradient norm", i), "", "training", {}, tolerance}, steps[i].raw_grad_norm, trajectory.norms[i]);
+  }
+}
+
+}  // namespace
+
+CaseReport verify_hub_folder(const CaseRequest& request) {
+  const std::filesystem::path folder = request.path;
+  CaseReport report{request.path, "Hugging Face folder", "", {}, {}, ""};
+  const nlohmann::json hub_config = read_json_file(folder / "config.json");
+  const SafetensorsFile stored = SafetensorsFile::open(folder / "io.safetensors");
+  const Tensor inputs = stored.read("input_ids"), targets = stored.read("targets");
+  if (inputs.rank() != 2) fail_usage("[verify] {}: expected input_ids [B,S], got {}", stored.path(), to_string(inputs.shape()));
+  const Config config = case_config(config_from_hub(hub_config), request, inputs.dim(0), inputs.dim(1), report);
+  const HubModel hub(model_config(config), hub_family(hub_config), request.path);
+  const Batch batch = case_batch(stored.path(), inputs, targets, hub.model().vocab);
+  const std::string trajectory_path = folder / "trajectory.json";
+  Trajectory trajectory;
+  if (std::filesystem::exists(trajectory_path)) trajectory = read_trajectory(trajectory_path);
+  const TrainConfig train = training(config, hub.model(), trajectory);
+
+  const Mesh mesh = mesh_from_config(config);
+  report.mesh = mesh.to_string();
+  Gather pass(mesh);
+  std::vector<StepResult> steps;
+  run_session(config, mesh, [&](Context& context) {
+    Parameters parameters = hub.create(context);
+    gather_pass(context, hub.model(), parameters, batch, pass);
+    Trainer trainer(context, hub.model(), train, std::move(parameters));
+    for (std::size_t i = 0; i < trajectory.losses.size(); ++i) {
+      const StepResult result = trainer.step(static_cast<std::int64_t>(i), batch);
+      if (context.rank == 0) steps.push_back(result);
+    }
+  });
+  HubCase results(request, stored, hub);
+  results.want("input_ids");
+  results.want("targets");
+  results.compare_pass(pass, report);
+  compare_training(trajectory, steps, request.tolerance, report);
+  return report;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,89 @@
+#include "verify/model_case.h"
+
+#include <cmath>
+#include <limits>
+
+#include "autograd/op.h"
+#include "core/error.h"
+
+namespace switchyard {
+namespace {
+
+Tensor scaled(const Tensor& x, float by) {
+  if (by == 1.0f) return x;
+  Tensor result = x.cast(DType::f32).clone();
+  for (float& v : result.span<float>()) v *= by;
+  return result;
+}
+
+}  // namespace
+
+HubModel::HubModel(ModelConfig model, HubFamily family, const std::string& weights)
+    : model_(std::move(model)), family_(family), folder_(WeightFolder::open(weights)), specs_(parameter_specs(model_)) {
+  std::map<std::string, Shape> shapes;
+  for (const auto& spec : specs_) shapes[spec.name] = spec.shape;
+  check_hub_tensors(folder_, family_, shapes, model_.layers);
+}
+
+float HubModel::factor(const ParameterSpec& spec) const {
+  const bool in_weight = model_.compat && !model_.mla && model_.attention_scale == 1.0;
+  return in_weight && spec.name.ends_with("attention.query") ? std::sqrt(static_cast<float>(model_.head_dim)) : 1.0f;
+}
+
+Parameters HubModel::create(Context& context) const {
+  auto fill = [&](const ParameterSpec& spec) {
+    return scaled(load_from_hub(folder_, family_, spec.name, spec.shape), 1 / factor(spec));
+  };
+  return Parameters::create(context, specs_, model_.init_seed, fill, nullptr);
+}
+
+std::vector<std::string> HubModel::hub_names(const ParameterSpec& spec) const {
+  return hub_tensors(family_, spec.name, spec.shape).names;
+}
+
+std::vector<Tensor> HubModel::to_hub_scaled(const ParameterSpec& spec, const Tensor& ours, float by) const {
+  return to_hub(hub_tensors(family_, spec.name, spec.shape), scaled(ours, by));
+}
+
+std::vector<Tensor> HubModel::weights_to_hub(const ParameterSpec& spec, const Tensor& ours) const {
+  return to_hub_scaled(spec, ours, factor(spec));
+}
+
+std::vector<Tensor> HubModel::gradients_to_hub(const ParameterSpec& spec, const Tensor& ours) const {
+  return to_hub_scaled(spec, ours, 1 / factor(spec));
+}
+
+void gather_pass(Context& context, const ModelConfig& model, const Parameters& parameters, const Batch& batch,
+                 Gather& gather) {
+  ForwardOptions options;
+  options.target_count = count_targets(batch);
+  if (model.compat || options.target_count == 0) options.target_count += 1e-8;
+  options.keep_hidden = options.keep_logits = true;
+  ForwardResult out = forward(context, model, parameters, place_batch(context, batch), options);
+  for (std::size_t i = 0; i < out.hidden.size(); ++i) gather.put(context, fmt::format("hidden.{}", i), out.hidden[i]);
+  for (std::size_t i = 0; i < out.routing.size(); ++i) {
+    const std::string name = fmt::format("router.{}.", model.dense_layers + static_cast<std::int64_t>(i));
+    gather.put(context, name + "indices", out.routing[i].ids);
+    gather.put(context, name + "weights", out.routing[i].weights);
+  }
+  gather.put(context, "logits", out.logits);
+  gather.put(context, "loss", out.loss);
+  const Array loss = out.loss;
+  out = ForwardResult();
+  backward(context, loss);
+  for (const auto& p : parameters.all()) gather.put_gradient(context, "grad." + p.spec.name, p.array);
+}
+
+std::string place_of(const std::string& parameter) {
+  if (!parameter.starts_with("layers.")) return "";
+  return "layer " + parameter.substr(7, parameter.find('.', 7) - 7);
+}
+
+void report_disagreements(const Gather& gather, CaseReport& report) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const std::string& name : gather.disagreements()) {
+    report.rows.push_back({name + " equal on all ranks", "", "", {nan, nan}, 0, true});
+  }
+}
+
+}  // namespace switchyard

@@ -1,0 +1,53 @@
+// What the two kinds of whole-model cases share: weights under hub names, and one forward and backward pass.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "checkpoint/hub.h"
+#include "models/decoder.h"
+#include "models/parameters.h"
+#include "verify/gather.h"
+#include "verify/report.h"
+
+namespace switchyard {
+
+// A model and its weights under hub names.
+class HubModel {
+ public:
+  // Checks that the tensors of `weights` (a folder or one file) are those of the model; Error(usage) otherwise.
+  HubModel(ModelConfig model, HubFamily family, const std::string& weights);
+
+  const ModelConfig& model() const { return model_; }
+  const std::vector<ParameterSpec>& specs() const { return specs_; }
+  // Collective.
+  Parameters create(Context& context) const;
+
+  // A whole parameter, or its gradient, as hub tensors, in the order of hub_names().
+  std::vector<std::string> hub_names(const ParameterSpec& spec) const;
+  std::vector<Tensor> weights_to_hub(const ParameterSpec& spec, const Tensor& ours) const;
+  std::vector<Tensor> gradients_to_hub(const ParameterSpec& spec, const Tensor& ours) const;
+
+ private:
+  // hub = ours · factor: under compat=maxtext our query holds 1/√head_dim, which the hub's does not.
+  float factor(const ParameterSpec& spec) const;
+  std::vector<Tensor> to_hub_scaled(const ParameterSpec& spec, const Tensor& ours, float by) const;
+
+  ModelConfig model_;
+  HubFamily family_;
+  WeightFolder folder_;
+  std::vector<ParameterSpec> specs_;
+};
+
+// One forward and backward pass. Puts in: hidden.<i>, logits, loss, router.<layer>.indices and .weights, and
+// grad.<our name>.
+void gather_pass(Context& context, const ModelConfig& model, const Parameters& parameters, const Batch& batch,
+                 Gather& gather);
+
+// "layer 3" for `layers.3.…`, else empty.
+std::string place_of(const std::string& parameter);
+
+// A failing row for each tensor of which ranks held different bits where they should agree.
+void report_disagreements(const Gather& gather, CaseReport& report);
+
+}  // namespace switchyard

@@ -1,0 +1,225 @@
+// A training run of the reference: <run>.json with its metrics, and the weights it began with.
+#include <cmath>
+#include <filesystem>
+#include <optional>
+
+#include "checkpoint/json_file.h"
+#include "core/error.h"
+#include "train/trainer.h"
+#include "verify/case.h"
+#include "verify/model_case.h"
+
+namespace switchyard {
+namespace {
+
+// Tolerance of the l2 norm of a final parameter, as a share of that of tensors: the reference's own runs on different
+// meshes agree to 2e-7.
+constexpr double kFinalShare = 0.1;
+
+// Where a run's files are. A run on several devices has only its .json; the weights it began with, their logits and
+// gradients are those of its one-device sibling.
+struct RunFiles {
+  std::string own;                 // path without ".json"
+  std::optional<std::string> sibling;
+  bool results_of_sibling = false;  // the reference's own numbers depend on the sharding: fsdp8
+
+  std::string find(const std::string& suffix) const {
+    if (std::filesystem::exists(own + suffix) || !sibling) return own + suffix;
+    return *sibling + suffix;
+  }
+};
+
+RunFiles files_of(const std::filesystem::path& path) {
+  RunFiles files;
+  const std::string name = path.stem();
+  files.own = path.parent_path() / name;
+  for (const std::string suffix : {"_fsdp8", "_ep8_dense", "_ep8"}) {
+    if (!name.ends_with(suffix)) continue;
+    files.sibling = path.parent_path() / (name.substr(0, name.size() - suffix.size()) + "_1dev");
+    files.results_of_sibling = suffix == "_fsdp8";
+    break;
+  }
+  return files;
+}
+
+nlohmann::json read_run(const std::string& path) {
+  nlohmann::json run = read_json_file(path);
+  for (const char* key : {"config", "devices", "batch", "metrics", "final_parameters"}) {
+    if (!run.is_object() || !run.contains(key)) fail_usage("[verify] {}: no training run, it has no `{}`", path, key);
+  }
+  return run;
+}
+
+Tensor matrix_of(const nlohmann::json& rows) {
+  const auto values = rows.get<std::vector<std::vector<std::int32_t>>>();
+  std::vector<std::int32_t> flat;
+  const std::size_t width = values.empty() ? 0 : values[0].size();
+  for (const auto& row : values) {
+    if (row.size() == width) flat.insert(flat.end(), row.begin(), row.end());
+  }
+  if (flat.size() != width * values.size()) return Tensor(DType::i32, {0});  // ragged: refused by its shape
+  return Tensor::of<std::int32_t>({static_cast<std::int64_t>(values.size()), static_cast<std::int64_t>(width)}, flat);
+}
+
+HubFamily family_of(DecoderBlock block) {
+  switch (block) {
+    case DecoderBlock::mixtral: return HubFamily::mixtral;
+    case DecoderBlock::deepseek: return HubFamily::deepseek;
+    case DecoderBlock::qwen3_moe: return HubFamily::qwen_moe;
+    default: return HubFamily::llama;
+  }
+}
+
+// The reference's name of each scalar of a step.
+std::map<std::string, double> metrics_of(const StepResult& r) {
+  return {{"learning/loss", r.loss},
+          {"learning/lm_loss", r.lm_loss},
+          {"learning/moe_lb_loss", r.balance_loss},
+          {"learning/z_loss", r.z_loss},
+          {"learning/mtp_loss", 0.0},
+          {"learning/indexer_loss", 0.0},
+          {"learning/perplexity", std::exp(r.lm_loss)},
+          {"learning/grad_norm", r.grad_norm},
+          {"learning/raw_grad_norm", r.raw_grad_norm},
+          {"learning/param_norm", r.param_norm},
+          {"learning/current_learning_rate", r.learning_rate},
+          {"learning/total_weights", r.total_weights}};
+}
+
+// What a run of ours leaves behind.
+struct Outcome {
+  std::vector<StepResult> steps;
+  std::vector<std::vector<Tensor>> biases;  // per step, per MoE layer [E]
+};
+
+class RunCase {
+ public:
+  RunCase(const CaseRequest& request, const HubModel& hub, const nlohmann::json& results, CaseReport& report)
+      : tolerance_(request.tolerance), hub_(hub), results_(results), report_(report) {}
+
+  void compare_first_pass(const RunFiles& files, Gather& gather) {
+    const auto logits = SafetensorsFile::open(files.find(".logits.safetensors"));
+    report_.compare({"logits", "", "", {}, tolerance_}, gather.whole("logits"), logits.read("logits"));
+    const auto gradients = SafetensorsFile::open(files.find(".grads.safetensors"));
+    for (const auto& spec : hub_.specs()) {
+      const auto names = hub_.hub_names(spec);
+      const auto tensors = hub_.gradients_to_hub(spec, gather.whole("grad." + spec.name));
+      for (std::size_t i = 0; i < names.size(); ++i) {
+        report_.compare({"grad." + names[i], place_of(spec.name), "gradients", {}, tolerance_}, tensors[i], gradients.read(names[i]));
+      }
+    }
+  }
+
+  void compare_steps(const Outcome& outcome) {
+    const auto biases = results_.value("gate_bias_after_step", nlohmann::json());
+    for (std::size_t i = 0; i < outcome.steps.size(); ++i) {
+      const auto got = metrics_of(outcome.steps[i]);
+      for (const auto& [name, want] : results_.at("metrics").at(i).items()) {
+        const auto at = got.find(name);
+        if (at == got.end()) fail_usage("[verify] {}: step {} has a metric {} we do not log", report_.path, i, in_quotes(name));
+        report_.compare({fmt::format("step {} {}", i, name), "", "metrics", {}, tolerance_}, at->second, want.get<double>());
+      }
+      if (!biases.is_null()) compare_biases(i, biases.at(i), outcome.biases[i]);
+    }
+  }
+
+  void compare_final(Gather& gather) {
+    const nlohmann::json& stored = results_.at("final_parameters");
+    for (const auto& spec : hub_.specs()) {
+      const auto names = hub_.hub_names(spec);
+      const auto tensors = hub_.weights_to_hub(spec, gather.whole("final." + spec.name));
+      for (std::size_t i = 0; i < names.size(); ++i) {
+        final_parameter(names[i], place_of(spec.name), tensors[i].cast(DType::f32).span<float>(), stored.at(names[i]));
+      }
+    }
+  }
+
+ private:
+  void compare_biases(std::size_t step, const nlohmann::json& stored, const std::vector<Tensor>& got) {
+    for (const auto& [path, layers] : stored.items()) {
+      const auto want = layers.get<std::vector<std::vector<float>>>();
+      if (want.size() != got.size()) fail_usage("[verify] {}: {} holds {} layers, the model {}", report_.path, in_quotes(path), want.size(), got.size());
+      for (std::size_t l = 0; l < want.size(); ++l) {
+        const auto layer = hub_.model().dense_layers + static_cast<std::int64_t>(l);
+        report_.compare({fmt::format("step {} layers.{} router bias", step, layer), fmt::format("layer {}", layer), "router bias", {}, tolerance_},
+                        got[l], Tensor::of<float>({static_cast<std::int64_t>(want[l].size())}, std::span(want[l])));
+      }
+    }
+  }
+
+  void final_parameter(const std::string& name, const std::string& place, std::span<const float> values, const nlohmann::json& want) {
+    double sum = 0, squares = 0;
+    for (const float v : values) {
+      sum += static_cast<double>(v);
+      squares += static_cast<double>(v) * static_cast<double>(v);
+    }
+    auto row = [&](const char* what, bool judged, double got) {
+      report_.compare({fmt::format("final {} {}", name, what), place, "final parameters", {}, tolerance_ * kFinalShare, judged}, got,
+                      want.at(what).get<double>());
+    };
+    row("l2", true, std::sqrt(squares));
+    row("sum", false, sum);
+    row("first", false, static_cast<double>(values.front()));
+    row("last", false, static_cast<double>(values.back()));
+  }
+
+  double tolerance_;
+  const HubModel& hub_;
+  const nlohmann::json& results_;
+  CaseReport& report_;
+};
+
+std::vector<Tensor> biases_of(Trainer& trainer) {
+  std::vector<Tensor> biases;
+  const ModelConfig& model = trainer.model();
+  for (std::int64_t i = model.dense_layers; model.moe.bias && i < model.layers; ++i) {
+    biases.push_back(trainer.parameters()[fmt::format("layers.{}.moe.gate_bias", i)].tensor().clone());
+  }
+  return biases;
+}
+
+}  // namespace
+
+CaseReport verify_training_run(const CaseRequest& request) {
+  CaseReport report{request.path, "training run", "", {}, {}, ""};
+  const nlohmann::json run = read_run(request.path);
+  const RunFiles files = files_of(request.path);
+  const nlohmann::json results = files.results_of_sibling ? read_run(*files.sibling + ".json") : run;
+  const Tensor inputs = matrix_of(run["batch"].at("inputs")), targets = matrix_of(run["batch"].at("targets"));
+  if (inputs.rank() != 2) fail_usage("[verify] {}: expected batch inputs [B,S]", request.path);
+  std::map<std::string, nlohmann::json> keys = run["config"];
+  keys["compat"] = "maxtext";
+  keys["ranks"] = run["devices"];
+  const Config config = case_config(std::move(keys), request, inputs.dim(0), inputs.dim(1), report);
+  ModelConfig model = model_config(config);
+  const TrainConfig train = train_config(config, model);
+  const HubFamily family = family_of(model.block);
+  const HubModel hub(std::move(model), family, files.find(".init.safetensors"));
+  const Batch batch = case_batch(request.path, inputs, targets, hub.model().vocab);
+  const std::size_t steps = results["metrics"].size();
+
+  const Mesh mesh = mesh_from_config(config);
+  report.mesh = mesh.to_string();
+  Gather gather(mesh);
+  Outcome outcome;
+  run_session(config, mesh, [&](Context& context) {
+    Parameters parameters = hub.create(context);
+    gather_pass(context, hub.model(), parameters, batch, gather);
+    Trainer trainer(context, hub.model(), train, std::move(parameters));
+    for (std::size_t i = 0; i < steps; ++i) {
+      const StepResult result = trainer.step(static_cast<std::int64_t>(i), batch);
+      if (context.rank != 0) continue;
+      outcome.steps.push_back(result);
+      outcome.biases.push_back(biases_of(trainer));
+    }
+    for (const auto& p : trainer.parameters().all()) gather.put(context, "final." + p.spec.name, p.array);
+  });
+  RunCase results_case(request, hub, results, report);
+  results_case.compare_first_pass(files, gather);
+  results_case.compare_steps(outcome);
+  results_case.compare_final(gather);
+  report_disagreements(gather, report);
+  return report;
+}
+
+}  // namespace switchyard
