@@ -36,6 +36,9 @@ DispatchResult in_chunks(Context& context, Strategy strategy, const DispatchCall
     return r;
   };
   if (n <= 1) return reduced(strategy(context, call));
+  if (const std::int64_t length = call.x.info().local[1]; length % n != 0) {
+    fail_usage("[moe] expected num_moe_token_chunks to divide the {} tokens of a sequence on one rank, got {}", length, n);
+  }
   const auto x = chunk_sequence(context, call.x, n);
   const auto ids = chunk_sequence(context, call.routing.ids, n), weights = chunk_sequence(context, call.routing.weights, n);
   DispatchResult all;

@@ -122,5 +122,26 @@ TEST(Capacity, DropsPerSequenceInTokenOrder) {
   }
 }
 
+TEST(Capacity, OfNoPlacesDropsAll) {
+  Problem p{.config = mixtral(4, 1)};
+  p.config.sparse = false;
+  p.config.capacity_factor = 0.5;  // max(1·0.5, 0.5) is no whole place
+  const Outcome got = run(p, Mesh({{"expert", 2}}));
+  EXPECT_EQ(std::accumulate(got.dropped.begin(), got.dropped.end(), 0.0), 32);
+  EXPECT_TRUE(close(got.tensors.at("y"), Tensor::zeros(DType::f32, {8, 4, 8}), 0));
+}
+
+TEST(TokenChunks, ThatDoNotDivideAreTheUsersError) {
+  Problem p{.config = mixtral(4, 1)};
+  p.config.token_chunks = 3;
+  try {
+    run(p, Mesh());
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), Error::Kind::usage);
+    EXPECT_NE(std::string(e.what()).find("num_moe_token_chunks"), std::string::npos) << e.what();
+  }
+}
+
 }  // namespace
 }  // namespace switchyard

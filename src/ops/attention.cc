@@ -22,17 +22,19 @@ class RopeTablesOp : public Op {
     table.sharding.dims.push_back({});
     return {table, table};
   }
-  std::vector<Tensor> forward(Context&, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+  std::vector<Tensor> forward(Context& context, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
     Shape shape = in[0].shape();
     shape.push_back(static_cast<std::int64_t>(frequencies_.size()));
     Tensor cos(DType::f32, shape), sin(DType::f32, shape);
     float *c = cos.data<float>(), *s = sin.data<float>();
-    for (std::int32_t position : in[0].span<std::int32_t>()) {
-      for (double f : frequencies_) {
-        *c++ = static_cast<float>(std::cos(position * f) * amplitude_);
-        *s++ = static_cast<float>(std::sin(position * f) * amplitude_);
+    const auto pairs = static_cast<std::int64_t>(frequencies_.size());
+    context.pool->for_range(in[0].size(), 32, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin * pairs; i < end * pairs; ++i) {
+        const double angle = in[0].data<std::int32_t>()[i / pairs] * frequencies_[static_cast<std::size_t>(i % pairs)];
+        c[i] = static_cast<float>(std::cos(angle) * amplitude_);
+        s[i] = static_cast<float>(std::sin(angle) * amplitude_);
       }
-    }
+    });
     return {cos, sin};
   }
   std::vector<Tensor> backward(Context&, const BackwardCall&) const override { return {Tensor()}; }

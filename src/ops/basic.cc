@@ -71,6 +71,8 @@ class ScaleOp : public Op {
   float factor_;
 };
 
+constexpr std::int64_t kRowsAtOnce = 64;
+
 std::int64_t last(const Tensor& x) { return x.shape().back(); }
 std::int64_t rows_of(const Tensor& x) { return last(x) == 0 ? 0 : x.size() / last(x); }
 
@@ -96,13 +98,15 @@ class SwigluOp : public Op {
 };
 
 // Copies columns [from, from + count) of x's last dim to column `to` of y's.
-void copy_columns(const Tensor& x, std::int64_t from, const Tensor& y, std::int64_t to, std::int64_t count) {
+void copy_columns(Context& c, const Tensor& x, std::int64_t from, const Tensor& y, std::int64_t to, std::int64_t count) {
   const std::size_t e = size_of(x.dtype());
   const auto bytes = static_cast<std::size_t>(count) * e;
-  for (std::int64_t r = 0; r < rows_of(x); ++r) {
-    std::memcpy(y.raw() + static_cast<std::size_t>(r * last(y) + to) * e,
-                x.raw() + static_cast<std::size_t>(r * last(x) + from) * e, bytes);
-  }
+  c.pool->for_range(rows_of(x), kRowsAtOnce, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      std::memcpy(y.raw() + static_cast<std::size_t>(r * last(y) + to) * e,
+                  x.raw() + static_cast<std::size_t>(r * last(x) + from) * e, bytes);
+    }
+  });
 }
 
 Shape with_last(Shape shape, std::int64_t n) {
@@ -121,17 +125,17 @@ class SplitLastOp : public Op {
     b.shape.back() = b.local.back() = in[0].shape.back() - first_;
     return {a, b};
   }
-  std::vector<Tensor> forward(Context&, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
     const std::int64_t rest = last(in[0]) - first_;
     Tensor a(in[0].dtype(), with_last(in[0].shape(), first_)), b(in[0].dtype(), with_last(in[0].shape(), rest));
-    copy_columns(in[0], 0, a, 0, first_);
-    copy_columns(in[0], first_, b, 0, rest);
+    copy_columns(c, in[0], 0, a, 0, first_);
+    copy_columns(c, in[0], first_, b, 0, rest);
     return {a, b};
   }
-  std::vector<Tensor> backward(Context&, const BackwardCall& call) const override {
+  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     Tensor dx = Tensor::zeros(call.input_info(0).dtype, call.input_info(0).local);
-    if (call.grad(0).defined()) copy_columns(call.grad(0), 0, dx, 0, first_);
-    if (call.grad(1).defined()) copy_columns(call.grad(1), 0, dx, first_, last(dx) - first_);
+    if (call.grad(0).defined()) copy_columns(c, call.grad(0), 0, dx, 0, first_);
+    if (call.grad(1).defined()) copy_columns(c, call.grad(1), 0, dx, first_, last(dx) - first_);
     return {dx};
   }
   std::uint32_t needs_inputs() const override { return 0; }
@@ -140,17 +144,19 @@ class SplitLastOp : public Op {
   std::int64_t first_;
 };
 
-// Sums x [rows, heads, dim] over heads, in fp32.
-Tensor sum_over_heads(const Tensor& x, std::int64_t rows, std::int64_t heads, std::int64_t dim, Shape shape) {
-  Tensor sum = Tensor::zeros(DType::f32, std::move(shape));
+// Sums columns [from, from + dim) of x [rows, heads, width] over heads, in fp32.
+Tensor sum_over_heads(Context& c, const Tensor& x, std::int64_t from, std::int64_t heads, std::int64_t dim, Shape shape) {
   const Tensor wide = x.cast(DType::f32);
-  const float* from = wide.data<float>();
-  float* to = sum.data<float>();
-  for (std::int64_t r = 0; r < rows; ++r) {
-    for (std::int64_t h = 0; h < heads; ++h) {
-      for (std::int64_t d = 0; d < dim; ++d) to[r * dim + d] += from[(r * heads + h) * dim + d];
+  Tensor sum = Tensor::zeros(DType::f32, std::move(shape));
+  c.pool->for_range(rows_of(x) / heads, kRowsAtOnce, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      float* to = sum.data<float>() + r * dim;
+      for (std::int64_t h = 0; h < heads; ++h) {
+        const float* at = wide.data<float>() + (r * heads + h) * last(x) + from;
+        for (std::int64_t d = 0; d < dim; ++d) to[d] += at[d];
+      }
     }
-  }
+  });
   return sum.cast(x.dtype());
 }
 
@@ -164,30 +170,30 @@ class MlaKeyValueOp : public Op {
     v.shape.back() = v.local.back() = in[0].shape.back() - nope_;
     return {k, v};
   }
-  std::vector<Tensor> forward(Context&, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
     const Tensor &kv = in[0], &rope = in[1];
     const std::int64_t heads = kv.dim(2), r = last(rope), v_dim = last(kv) - nope_;
     Tensor k(kv.dtype(), with_last(kv.shape(), nope_ + r)), v(kv.dtype(), with_last(kv.shape(), v_dim));
-    copy_columns(kv, 0, k, 0, nope_);
-    copy_columns(kv, nope_, v, 0, v_dim);
+    copy_columns(c, kv, 0, k, 0, nope_);
+    copy_columns(c, kv, nope_, v, 0, v_dim);
     const std::size_t e = size_of(kv.dtype());
-    for (std::int64_t row = 0; row < rows_of(k); ++row) {
-      std::memcpy(k.raw() + static_cast<std::size_t>(row * (nope_ + r) + nope_) * e,
-                  rope.raw() + static_cast<std::size_t>(row / heads * r) * e, static_cast<std::size_t>(r) * e);
-    }
+    c.pool->for_range(rows_of(k), kRowsAtOnce, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        std::memcpy(k.raw() + static_cast<std::size_t>(row * (nope_ + r) + nope_) * e,
+                    rope.raw() + static_cast<std::size_t>(row / heads * r) * e, static_cast<std::size_t>(r) * e);
+      }
+    });
     return {k, v};
   }
-  std::vector<Tensor> backward(Context&, const BackwardCall& call) const override {
+  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     const ArrayInfo &kv = call.input_info(0), &rope = call.input_info(1);
     Tensor dkv = Tensor::zeros(kv.dtype, kv.local), drope = Tensor::zeros(rope.dtype, rope.local);
     const std::int64_t r = rope.local.back();
     if (const Tensor& dk = call.grad(0); dk.defined()) {
-      copy_columns(dk, 0, dkv, 0, nope_);
-      Tensor tail(dk.dtype(), with_last(dk.shape(), r));
-      copy_columns(dk, nope_, tail, 0, r);
-      drope = sum_over_heads(tail, rows_of(drope), kv.local[2], r, rope.local);
+      copy_columns(c, dk, 0, dkv, 0, nope_);
+      drope = sum_over_heads(c, dk, nope_, kv.local[2], r, rope.local);
     }
-    if (const Tensor& dv = call.grad(1); dv.defined()) copy_columns(dv, 0, dkv, nope_, last(dv));
+    if (const Tensor& dv = call.grad(1); dv.defined()) copy_columns(c, dv, 0, dkv, nope_, last(dv));
     return {dkv, drope};
   }
   std::uint32_t needs_inputs() const override { return 0; }

@@ -2,13 +2,18 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 
+#include "kernels/elementwise.h"
 #include "kernels/rms_norm.h"
 #include "ops/reshard.h"
 
 namespace switchyard {
 namespace {
+
+constexpr std::int64_t kRowsAtOnce = 32;
 
 class RmsNormOp : public Op {
  public:
@@ -57,45 +62,55 @@ class RmsNormOp : public Op {
     const Tensor wide = x.cast(DType::f32), factor = scale.cast(DType::f32);
     const std::int64_t rows = rstd.size(), dim = x.shape().back();
     float* sum = rstd.data<float>();
-    for (std::int64_t r = 0; r < rows; ++r) {
-      const float* row = wide.data<float>() + r * dim;
-      float total = 0;
-      for (std::int64_t i = 0; i < dim; ++i) total += row[i] * row[i];
-      sum[r] = total;
-    }
+    c.pool->for_range(rows, kRowsAtOnce, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t r = begin; r < end; ++r) {
+        const float* row = wide.data<float>() + r * dim;
+        sum[r] = std::inner_product(row, row + dim, row, 0.0f);
+      }
+    });
     exchange(c, info, sum, rows);
     Tensor result(DType::f32, x.shape());
-    for (std::int64_t r = 0; r < rows; ++r) {
-      sum[r] = 1.0f / std::sqrt(sum[r] / static_cast<float>(info.shape.back()) + epsilon_);
-      for (std::int64_t i = 0; i < dim; ++i) {
-        result.data<float>()[r * dim + i] = wide.data<float>()[r * dim + i] * sum[r] * factor.data<float>()[i];
+    c.pool->for_range(rows, kRowsAtOnce, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t r = begin; r < end; ++r) {
+        sum[r] = 1.0f / std::sqrt(sum[r] / static_cast<float>(info.shape.back()) + epsilon_);
+        const float *row = wide.data<float>() + r * dim, *f = factor.data<float>();
+        float* to = result.data<float>() + r * dim;
+        for (std::int64_t i = 0; i < dim; ++i) to[i] = row[i] * sum[r] * f[i];
       }
-    }
+    });
     y = result.cast(x.dtype());
   }
   Tensor split_backward(Context& c, const Tensor& x, const Tensor& scale, const Tensor& rstd, const Tensor& dy,
                         const ArrayInfo& info, Tensor& dscale) const {
     const Tensor wide = x.cast(DType::f32), factor = scale.cast(DType::f32), up = dy.cast(DType::f32);
-    const std::int64_t rows = rstd.size(), dim = x.shape().back();
-    dscale.fill_zero();
+    const std::int64_t rows = rstd.size(), dim = x.shape().back(), blocks = (rows + kRowsAtOnce - 1) / kRowsAtOnce;
+    Tensor parts = Tensor::zeros(DType::f32, {blocks, dim});  // of dscale, summed in order of the blocks
     std::vector<float> dot(static_cast<std::size_t>(rows), 0.0f);
-    auto at = [dim](const Tensor& t, std::int64_t r, std::int64_t i) -> float& { return t.data<float>()[r * dim + i]; };
-    for (std::int64_t r = 0; r < rows; ++r) {
-      for (std::int64_t i = 0; i < dim; ++i) {
-        const float g = at(up, r, i) * at(wide, r, i);
-        dot[static_cast<std::size_t>(r)] += g * factor.data<float>()[i];
-        dscale.data<float>()[i] += g * rstd.data<float>()[r];
+    c.pool->for_range(blocks, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t r = begin * kRowsAtOnce; r < std::min(rows, end * kRowsAtOnce); ++r) {
+        const float *g = up.data<float>() + r * dim, *row = wide.data<float>() + r * dim, *f = factor.data<float>();
+        float* part = parts.data<float>() + r / kRowsAtOnce * dim;
+        float total = 0;
+        for (std::int64_t i = 0; i < dim; ++i) {
+          total += g[i] * row[i] * f[i];
+          part[i] += g[i] * row[i] * rstd.data<float>()[r];
+        }
+        dot[static_cast<std::size_t>(r)] = total;
       }
-    }
+    });
+    dscale.fill_zero();
+    for (std::int64_t b = 0; b < blocks; ++b) add_into_f32(*c.pool, dscale.data<float>(), DType::f32, parts.data<float>() + b * dim, dim);
     exchange(c, info, dot.data(), rows);
     Tensor dx(DType::f32, x.shape());
-    for (std::int64_t r = 0; r < rows; ++r) {
-      const float s = rstd.data<float>()[r];
-      const float mean = dot[static_cast<std::size_t>(r)] * s * s / static_cast<float>(info.shape.back());
-      for (std::int64_t i = 0; i < dim; ++i) {
-        at(dx, r, i) = s * (at(up, r, i) * factor.data<float>()[i] - at(wide, r, i) * mean);
+    c.pool->for_range(rows, kRowsAtOnce, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t r = begin; r < end; ++r) {
+        const float s = rstd.data<float>()[r];
+        const float mean = dot[static_cast<std::size_t>(r)] * s * s / static_cast<float>(info.shape.back());
+        const float *g = up.data<float>() + r * dim, *row = wide.data<float>() + r * dim, *f = factor.data<float>();
+        float* to = dx.data<float>() + r * dim;
+        for (std::int64_t i = 0; i < dim; ++i) to[i] = s * (g[i] * f[i] - row[i] * mean);
       }
-    }
+    });
     return dx.cast(x.dtype());
   }
   static void exchange(Context& c, const ArrayInfo& info, float* sums, std::int64_t rows) {

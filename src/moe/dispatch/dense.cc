@@ -7,7 +7,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/elementwise.h"
+#include "kernels/ragged_rows.h"
 #include "moe/dispatch/dispatch.h"
 #include "moe/rows.h"
 #include "ops/einsum.h"
@@ -106,35 +106,35 @@ class PlanCapacityOp : public Op {
   std::int64_t experts_, capacity_;
 };
 
-
 // tokens [B,S,M] -> places [E,B,C,M], empty ones zero.
-Tensor to_places(const Tensor& x, const Tensor& slot_row, std::int64_t slots) {
+Tensor to_places(Context& c, const Tensor& x, const Tensor& slot_row, std::int64_t slots) {
   const std::int64_t m = x.dim(2), batch = x.dim(0), capacity = slot_row.dim(2);
   Tensor out(x.dtype(), {slot_row.dim(0), batch, capacity, m});
   const std::size_t bytes = static_cast<std::size_t>(m) * size_of(x.dtype());
-  for (std::int64_t i = 0; i < slot_row.size(); ++i) {
-    const std::int32_t row = slot_row.data<std::int32_t>()[i];
-    const std::int64_t b = i / capacity % batch;
-    std::byte* to = out.raw() + static_cast<std::size_t>(i) * bytes;
-    if (row < 0) std::memset(to, 0, bytes);
-    else std::memcpy(to, x.raw() + static_cast<std::size_t>(b * x.dim(1) + row / slots) * bytes, bytes);
-  }
+  c.pool->for_range(slot_row.size(), 64, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int32_t row = slot_row.data<std::int32_t>()[i];
+      const std::int64_t b = i / capacity % batch;
+      std::byte* to = out.raw() + static_cast<std::size_t>(i) * bytes;
+      if (row < 0) std::memset(to, 0, bytes);
+      else std::memcpy(to, x.raw() + static_cast<std::size_t>(b * x.dim(1) + row / slots) * bytes, bytes);
+    }
+  });
   return out;
 }
 
 // places [E,B,C,M] -> the sum of each token's places [B,S,M], in slot order.
 Tensor from_places(Context& c, const Tensor& x, const Tensor& ids, const Tensor& place) {
   const std::int64_t m = x.dim(3), batch = x.dim(1), capacity = x.dim(2), slots = ids.dim(2);
-  const std::size_t bytes = static_cast<std::size_t>(m) * size_of(x.dtype());
-  Tensor sum = Tensor::zeros(DType::f32, {batch, ids.dim(1), m});
+  std::vector<std::int32_t> position(static_cast<std::size_t>(ids.size()));
   for (std::int64_t r = 0; r < ids.size(); ++r) {
     const std::int32_t at = place.data<std::int32_t>()[r];
-    if (at < 0) continue;
-    const std::int64_t b = r / (ids.dim(1) * slots);
-    const std::int64_t row = (ids.data<std::int32_t>()[r] * batch + b) * capacity + at;
-    add_into_f32(*c.pool, sum.data<float>() + r / slots * m, x.dtype(), x.raw() + static_cast<std::size_t>(row) * bytes, m);
+    const std::int64_t b = r / (ids.dim(1) * slots), row = (ids.data<std::int32_t>()[r] * batch + b) * capacity + at;
+    position[static_cast<std::size_t>(r)] = at < 0 ? -1 : static_cast<std::int32_t>(row);
   }
-  return sum.cast(x.dtype());
+  Tensor sum(x.dtype(), {batch, ids.dim(1), m});
+  ragged_gather_reduce(*c.pool, x.dtype(), x.raw(), m, position, slots, 0, x.dim(0) * batch * capacity, nullptr, sum.raw(), x.dtype());
+  return sum;
 }
 
 class DispatchPlacesOp : public Op {  // inputs: x, ids, slot_row, place
@@ -148,8 +148,8 @@ class DispatchPlacesOp : public Op {  // inputs: x, ids, slot_row, place
     out.sharding.dims.push_back({});
     return {out};
   }
-  std::vector<Tensor> forward(Context&, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
-    return {to_places(in[0], in[2], in[1].dim(2))};
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+    return {to_places(c, in[0], in[2], in[1].dim(2))};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     return {from_places(c, call.grad(0), call.input(1), call.input(3)), Tensor(), Tensor(), Tensor()};
@@ -170,8 +170,8 @@ class CombinePlacesOp : public Op {  // inputs: places, ids, slot_row, place
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
     return {from_places(c, in[0], in[1], in[3])};
   }
-  std::vector<Tensor> backward(Context&, const BackwardCall& call) const override {
-    return {to_places(call.grad(0), call.input(2), call.input_info(1).local[2]), Tensor(), Tensor(), Tensor()};
+  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
+    return {to_places(c, call.grad(0), call.input(2), call.input_info(1).local[2]), Tensor(), Tensor(), Tensor()};
   }
   std::uint32_t needs_inputs() const override { return 4; }
 };
