@@ -71,28 +71,35 @@ class RopeOp : public Op {
   bool interleaved_;
 };
 
-// Heads [begin, begin + count) of x [B,S,N,D].
-Tensor take_heads(const Tensor& x, std::int64_t begin, std::int64_t count) {
-  if (count == x.dim(2)) return x;
+// The given heads of x [B,S,N,D].
+Tensor take_heads(Context& c, const Tensor& x, const std::vector<std::int64_t>& heads) {
+  const auto count = static_cast<std::int64_t>(heads.size());
+  if (count == x.dim(2) && heads.front() == 0 && heads.back() == count - 1) return x;
   Tensor out(x.dtype(), {x.dim(0), x.dim(1), count, x.dim(3)});
   const auto head = static_cast<std::size_t>(x.dim(3)) * size_of(x.dtype());
-  for (std::int64_t t = 0; t < x.dim(0) * x.dim(1); ++t) {
-    std::memcpy(out.raw() + static_cast<std::size_t>(t * count) * head,
-                x.raw() + static_cast<std::size_t>(t * x.dim(2) + begin) * head, static_cast<std::size_t>(count) * head);
-  }
+  c.pool->for_range(x.dim(0) * x.dim(1), 32, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin * count; i < end * count; ++i) {
+      const std::int64_t from = i / count * x.dim(2) + heads[static_cast<std::size_t>(i % count)];
+      std::memcpy(out.raw() + static_cast<std::size_t>(i) * head, x.raw() + static_cast<std::size_t>(from) * head, head);
+    }
+  });
   return out;
 }
 
-// The transpose of take_heads: zeros elsewhere.
-Tensor put_heads(const Tensor& x, std::int64_t begin, const Shape& whole) {
-  if (x.shape() == whole) return x;
-  Tensor out = Tensor::zeros(x.dtype(), whole);
-  const auto head = static_cast<std::size_t>(x.dim(3)) * size_of(x.dtype());
-  for (std::int64_t t = 0; t < x.dim(0) * x.dim(1); ++t) {
-    std::memcpy(out.raw() + static_cast<std::size_t>(t * whole[2] + begin) * head,
-                x.raw() + static_cast<std::size_t>(t * x.dim(2)) * head, static_cast<std::size_t>(x.dim(2)) * head);
-  }
-  return out;
+// The transpose of take_heads: heads taken twice add up, those not taken are zero.
+Tensor put_heads(Context& c, const Tensor& x, const std::vector<std::int64_t>& heads, const Shape& whole) {
+  const auto count = static_cast<std::int64_t>(heads.size());
+  if (count == whole[2] && heads.front() == 0 && heads.back() == count - 1) return x;
+  const Tensor wide = x.cast(DType::f32);
+  Tensor sum = Tensor::zeros(DType::f32, whole);
+  const std::int64_t dim = x.dim(3);
+  c.pool->for_range(x.dim(0) * x.dim(1), 32, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin * count; i < end * count; ++i) {
+      float* to = sum.data<float>() + (i / count * whole[2] + heads[static_cast<std::size_t>(i % count)]) * dim;
+      for (std::int64_t d = 0; d < dim; ++d) to[d] += wide.data<float>()[i * dim + d];
+    }
+  });
+  return sum.cast(x.dtype());
 }
 
 class AttentionOp : public Op {
@@ -109,40 +116,40 @@ class AttentionOp : public Op {
     return {out, lse};
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo> infos) const override {
-    const Heads heads = kv_heads(c, infos[0], infos[1]);
-    const Tensor k = take_heads(in[1], heads.begin, heads.count), v = take_heads(in[2], heads.begin, heads.count);
+    const auto heads = kv_heads(c, infos[0], infos[1]);
+    const Tensor k = take_heads(c, in[1], heads), v = take_heads(c, in[2], heads);
     const Tensor& q = in[0];
     Tensor out(q.dtype(), {q.dim(0), q.dim(1), q.dim(2), v.dim(3)}), lse(DType::f32, {q.dim(0), q.dim(2), q.dim(1)});
     switchyard::attention(*c.pool, arguments(q, k, v, in[3]), q.raw(), k.raw(), v.raw(), out.raw(), lse.data<float>());
     return {out, lse};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
-    const Heads heads = kv_heads(c, call.input_info(0), call.input_info(1));
-    const Tensor q = call.input(0), k = take_heads(call.input(1), heads.begin, heads.count);
-    const Tensor v = take_heads(call.input(2), heads.begin, heads.count), segments = call.input(3);
+    const auto heads = kv_heads(c, call.input_info(0), call.input_info(1));
+    const Tensor q = call.input(0), k = take_heads(c, call.input(1), heads);
+    const Tensor v = take_heads(c, call.input(2), heads), segments = call.input(3);
     const Tensor out = call.output(0), lse = call.output(1);
     Tensor dq(q.dtype(), q.shape()), dk(k.dtype(), k.shape()), dv(v.dtype(), v.shape());
     attention_backward(*c.pool, arguments(q, k, v, segments), q.raw(), k.raw(), v.raw(), out.raw(), lse.data<float>(),
                        call.grad(0).raw(), dq.raw(), dk.raw(), dv.raw());
-    return {dq, put_heads(dk, heads.begin, call.input_info(1).local), put_heads(dv, heads.begin, call.input_info(2).local),
-            Tensor()};
+    return {dq, put_heads(c, dk, heads, call.input_info(1).local), put_heads(c, dv, heads, call.input_info(2).local), Tensor()};
   }
   std::uint32_t needs_outputs() const override { return 3; }
 
  private:
-  struct Heads {
-    std::int64_t begin, count;
-  };
   // The local key/value heads that this rank's query heads use: all of them, or a part when q is split further than k.
-  static Heads kv_heads(const Context& c, const ArrayInfo& q, const ArrayInfo& k) {
-    const std::int64_t per_kv = q.shape[2] / k.shape[2];
-    CHECK(q.local[2] % per_kv == 0 || per_kv % q.local[2] == 0, "[attention] {} query heads a rank, {} a key head",
-          q.local[2], per_kv);
-    const std::int64_t first = local_offset(*c.mesh, c.rank, q.shape, q.sharding)[2] / per_kv;
-    const std::int64_t begin = first - local_offset(*c.mesh, c.rank, k.shape, k.sharding)[2];
-    const std::int64_t count = std::max<std::int64_t>(1, q.local[2] / per_kv);
-    CHECK(begin >= 0 && begin + count <= k.local[2], "[attention] q is {}, k {}", to_string(q.sharding), to_string(k.sharding));
-    return {begin, count};
+  // Where the parts do not fall between groups, every query head gets its own copy.
+  static std::vector<std::int64_t> kv_heads(const Context& c, const ArrayInfo& q, const ArrayInfo& k) {
+    const std::int64_t per_kv = q.shape[2] / k.shape[2], count = q.local[2];
+    const std::int64_t first = local_offset(*c.mesh, c.rank, q.shape, q.sharding)[2];
+    const std::int64_t first_kv = local_offset(*c.mesh, c.rank, k.shape, k.sharding)[2];
+    const bool even = count % per_kv == 0 || per_kv % count == 0;
+    std::vector<std::int64_t> heads;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t head = (first + i) / per_kv - first_kv;
+      CHECK(head >= 0 && head < k.local[2], "[attention] q is {}, k {}", to_string(q.sharding), to_string(k.sharding));
+      if (!even || heads.empty() || heads.back() != head) heads.push_back(head);
+    }
+    return heads;
   }
   AttentionArgs arguments(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& segments) const {
     AttentionArgs args{};

@@ -62,6 +62,13 @@ TEST(Gradients, AttentionWithGroupedHeads) {
   }
 }
 
+TEST(Gradients, AttentionWithGroupsThatRanksCut) {  // 6 query heads on 3 ranks, 2 key heads
+  const Sharding heads{{{}, {}, {"tensor"}, {}}, {}};
+  check_gradients({.function = [](Context& c, std::span<const Array> in) { return attention(c, in[0], in[1], in[2], in[3], 0.4f); },
+                   .inputs = {{random_tensor({2, 6, 6, 5}, 1), {heads}}, {random_tensor({2, 6, 2, 5}, 2)}, {random_tensor({2, 6, 2, 3}, 3)}, {packed_segments()}},
+                   .meshes = {Mesh({{"tensor", 3}})}});
+}
+
 TEST(Gradients, EmbeddingWithSplitVocabulary) {
   const Tensor tokens = random_integers({4, 3}, 5, 0, 12);
   const Sharding want{{{"data"}, {}, {"tensor"}}, {}}, clash{{{"data", "tensor"}, {}, {}}, {}};
@@ -160,6 +167,22 @@ TEST(Gradients, AnInputUsedTwiceGetsBoth) {
     for (float& v : want.span<float>()) v *= 4;
     EXPECT_TRUE(close(in.grad(), want, 1e-6));
     EXPECT_TRUE(identical(seed, before));
+  });
+}
+
+TEST(Gradients, LeavesAddUpOverBackwardPasses) {  // gradient accumulation
+  const Tensor x = random_tensor({2, 3}, 1), seed = random_tensor({2, 3}, 2);
+  on_mesh(Mesh(), [&](Context& c) {
+    const Array in = leaf(c, x, replicated(2)), other = leaf(c, x, replicated(2));
+    for (int pass = 0; pass < 3; ++pass) {
+      const Array y = add(c, in, other);
+      backward(c, std::span(&y, 1), std::span(&seed, 1));
+    }
+    Tensor want = seed.clone();
+    for (float& v : want.span<float>()) v *= 3;
+    EXPECT_TRUE(close(in.grad(), want, 1e-6));
+    EXPECT_TRUE(close(other.grad(), want, 1e-6));
+    EXPECT_TRUE(identical(seed, random_tensor({2, 3}, 2)));
   });
 }
 
