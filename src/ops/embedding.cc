@@ -1,5 +1,6 @@
 #include "ops/embedding.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/elementwise.h"
@@ -54,16 +55,31 @@ class EmbeddingOp : public Op {
   std::uint32_t needs_inputs() const override { return 2; }
 };
 
+// The leading axes of `axes` before the first that is in `taken`.
+Axes before(const Axes& axes, const Sharding& taken) {
+  auto is_taken = [&](const std::string& axis) {
+    return std::any_of(taken.dims.begin(), taken.dims.end(),
+                       [&](const Axes& dim) { return std::find(dim.begin(), dim.end(), axis) != dim.end(); });
+  };
+  return Axes(axes.begin(), std::find_if(axes.begin(), axes.end(), is_taken));
+}
+
 }  // namespace
 
+// An axis that splits both the table and the tokens: either the table is gathered, or the tokens are, each rank looks all
+// of them up in its part of the table, and the results go home. Whichever has fewer rows.
 Array embedding(Context& context, const Array& table, const Array& tokens, const Sharding& want) {
-  Axes vocab = table.sharding().dims[0];
-  for (std::size_t d = 0; d < 2; ++d) {  // an axis cannot split both tokens and vocabulary: the tokens keep it
-    for (const auto& axis : want.dims[d]) std::erase(vocab, axis);
+  Sharding part{table.sharding().dims, {}};
+  Sharding of_tokens{{before(want.dims[0], part), before(want.dims[1], part)}, {}};
+  if (num_elements(local_shape(*context.mesh, tokens.shape(), of_tokens)) > table.shape()[0]) {
+    of_tokens.dims = {want.dims[0], want.dims[1]};
+    part.dims[1].clear();
+    for (const auto& dim : of_tokens.dims) {
+      for (const auto& axis : dim) std::erase(part.dims[0], axis);
+    }
   }
-  const Array gathered = reshard(context, table, Sharding{{vocab, {}}, {}});
-  const Array local_tokens = reshard(context, tokens, Sharding{{want.dims[0], want.dims[1]}, {}});
-  return reshard(context, apply_one(context, std::make_shared<EmbeddingOp>(), {gathered, local_tokens}), want);
+  const Array inputs[] = {reshard(context, table, part), reshard(context, tokens, of_tokens)};
+  return reshard(context, apply(context, std::make_shared<EmbeddingOp>(), inputs).front(), want);
 }
 
 }  // namespace switchyard

@@ -82,6 +82,30 @@ TEST(Gradients, EmbeddingWithSplitVocabulary) {
   }
 }
 
+// A large table that is split like the tokens stays where it is; a small one is gathered.
+TEST(Gradients, EmbeddingMovesTheFewerRows) {
+  const Mesh mesh({{"fsdp", 2}, {"expert", 2}});
+  const Sharding want{{{"fsdp", "expert"}, {}, {}}, {}}, tokens{{{"fsdp", "expert"}, {}}, {}};
+  for (std::int64_t vocab : {6, 64}) {
+    const TestFunction function = [&](Context& c, std::span<const Array> in) {
+      c.comm->reset_counts();
+      const Array y = embedding(c, in[0], in[1], c.mesh->size() == 1 ? replicated(3) : want);
+      std::set<std::string> sent;
+      for (const auto& count : c.comm->counts()) sent.insert(count.kind + " " + std::to_string(count.bytes));
+      if (c.mesh->size() > 1 && vocab == 6) {
+        EXPECT_EQ(sent, std::set<std::string>{"all_gather " + std::to_string(6 * 2 * 4 * 3)});
+      }
+      if (c.mesh->size() > 1 && vocab == 64) {  // 3 tokens a rank: ids, then three quarters of 12 rows of 2
+        EXPECT_EQ(sent, (std::set<std::string>{"all_gather " + std::to_string(3 * 4 * 3), "all_to_all " + std::to_string(3 * 2 * 4 * 3)}));
+      }
+      return y;
+    };
+    check_gradients({.function = function,
+                     .inputs = {{random_tensor({vocab, 8}, 6), {{{{}, {"fsdp", "expert"}}, {}}}}, {random_integers({4, 3}, 5, 0, static_cast<std::int32_t>(vocab)), {tokens}}},
+                     .meshes = {mesh}});
+  }
+}
+
 TEST(Gradients, LinearCrossEntropyWithSplitVocabulary) {
   const Tensor targets = random_integers({4, 3}, 7, 0, 16);
   const std::int32_t segment_ids[] = {1, 1, 0, 1, 2, 2, 0, 0, 0, 1, 1, 1};

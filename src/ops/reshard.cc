@@ -169,6 +169,15 @@ const std::string* next_axis(const Sharding& now, const Sharding& to, std::size_
   return &to.dims[d][now.dims[d].size()];
 }
 
+// The longest end of `from` that is what `to` needs next after its first `have` axes.
+Axes movable(const Axes& from, const Axes& to, std::size_t have) {
+  for (std::size_t n = std::min(from.size(), to.size() - have); n > 0; --n) {
+    const auto end = from.end() - static_cast<std::ptrdiff_t>(n);
+    if (std::equal(end, from.end(), to.begin() + static_cast<std::ptrdiff_t>(have))) return Axes(end, from.end());
+  }
+  return {};
+}
+
 bool is_split(const Sharding& s, const std::string& axis) {
   return std::any_of(s.dims.begin(), s.dims.end(),
                      [&](const Axes& a) { return std::find(a.begin(), a.end(), axis) != a.end(); });
@@ -187,8 +196,9 @@ std::vector<ReshardStep> next_step(const Sharding& now, const Sharding& to) {
     if (is_partial(now, *axis)) return {{Kind::reduce_scatter, {*axis}, 0, d}};
     if (!is_split(now, *axis)) return {{Kind::slice, {*axis}, 0, d}};
     for (std::size_t i = 0; i < now.dims.size(); ++i) {
-      if (i != d && !now.dims[i].empty() && now.dims[i].back() == *axis && !has_prefix(to.dims[i], now.dims[i])) {
-        return {{Kind::all_to_all, {*axis}, i, d}};
+      if (i == d || has_prefix(to.dims[i], now.dims[i])) continue;
+      if (Axes moved = movable(now.dims[i], to.dims[d], now.dims[d].size()); !moved.empty()) {
+        return {{Kind::all_to_all, moved, i, d}};
       }
     }
   }

@@ -86,6 +86,7 @@ TEST(Reshard, PlansOfTheClassicalCases) {
   EXPECT_EQ(kinds({{{}, {}}, {"data", "fsdp"}}, {{{"data", "fsdp"}, {}}, {}}), std::vector{Kind::reduce_scatter})
       << "two axes in one collective";
   EXPECT_EQ(kinds({{{"data", "fsdp"}, {}}, {}}, whole), std::vector{Kind::all_gather}) << "two axes in one collective";
+  EXPECT_EQ(kinds({{{}, {"data", "fsdp"}}, {}}, {{{"data", "fsdp"}, {}}, {}}), std::vector{Kind::all_to_all}) << "two axes in one collective";
   const auto swap = kinds({{{"data"}, {"tensor"}}, {}}, {{{"tensor"}, {"data"}}, {}});
   EXPECT_LE(swap.size(), 3u);
 }
