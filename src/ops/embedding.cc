@@ -1,6 +1,5 @@
 #include "ops/embedding.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "kernels/elementwise.h"
@@ -55,22 +54,13 @@ class EmbeddingOp : public Op {
   std::uint32_t needs_inputs() const override { return 2; }
 };
 
-// The leading axes of `axes` before the first that is in `taken`.
-Axes before(const Axes& axes, const Sharding& taken) {
-  auto is_taken = [&](const std::string& axis) {
-    return std::any_of(taken.dims.begin(), taken.dims.end(),
-                       [&](const Axes& dim) { return std::find(dim.begin(), dim.end(), axis) != dim.end(); });
-  };
-  return Axes(axes.begin(), std::find_if(axes.begin(), axes.end(), is_taken));
-}
-
 }  // namespace
 
 // An axis that splits both the table and the tokens: either the table is gathered, or the tokens are, each rank looks all
 // of them up in its part of the table, and the results go home. Whichever has fewer rows.
 Array embedding(Context& context, const Array& table, const Array& tokens, const Sharding& want) {
   Sharding part{table.sharding().dims, {}};
-  Sharding of_tokens{{before(want.dims[0], part), before(want.dims[1], part)}, {}};
+  Sharding of_tokens{{axes_before(want.dims[0], part), axes_before(want.dims[1], part)}, {}};
   if (num_elements(local_shape(*context.mesh, tokens.shape(), of_tokens)) > table.shape()[0]) {
     of_tokens.dims = {want.dims[0], want.dims[1]};
     part.dims[1].clear();

@@ -110,21 +110,39 @@ TEST(Gradients, LinearCrossEntropyWithSplitVocabulary) {
   const Tensor targets = random_integers({4, 3}, 7, 0, 16);
   const std::int32_t segment_ids[] = {1, 1, 0, 1, 2, 2, 0, 0, 0, 1, 1, 1};
   const Tensor segments = Tensor::of<std::int32_t>({4, 3}, segment_ids);
+  const Mesh fsdp_expert({{"fsdp", 2}, {"expert", 2}});
   for (bool vocab_major : {false, true}) {
     for (float cap : {0.0f, 5.0f}) {
       const CrossEntropyOptions options{.count = 8, .z_loss_multiplier = 0.1, .logit_soft_cap = cap};
       const Sharding columns = vocab_major ? Sharding{{{"tensor"}, {"data"}}, {}} : Sharding{{{"data"}, {"tensor"}}, {}};
       const Sharding clash = vocab_major ? Sharding{{{"data", "tensor"}, {}}, {}} : Sharding{{{}, {"data", "tensor"}}, {}};
+      const Sharding fsdp = vocab_major ? Sharding{{{}, {"fsdp", "expert"}}, {}} : Sharding{{{"fsdp", "expert"}, {}}, {}};
+      const Sharding batch{{{"fsdp", "expert"}, {}}, {}};
       check_gradients({.function = [&](Context& c, std::span<const Array> in) {
                          return linear_cross_entropy(c, in[0], in[1], vocab_major, in[2], in[3], options).loss;
                        },
-                       .inputs = {{random_tensor({4, 3, 8}, 8), {{{{"data"}, {}, {"tensor"}}, {}}, {{{"data"}, {}, {}}, {}}, {{{}, {}, {}}, {}}}},
-                                  {random_tensor(vocab_major ? Shape{16, 8} : Shape{8, 16}, 9, 0.5f), {columns, clash, columns}},
-                                  {targets, {{{{"data"}, {}}, {}}, {{{"data"}, {}}, {}}, {{{}, {}}, {}}}},
-                                  {segments, {{{{"data"}, {}}, {}}, {{{"data"}, {}}, {}}, {{{}, {}}, {}}}}},
-                       .meshes = {kData2Tensor2, kData2Tensor2, kData2Tensor2}});
+                       .inputs = {{random_tensor({4, 3, 8}, 8), {{{{"data"}, {}, {"tensor"}}, {}}, {{{"data"}, {}, {}}, {}}, {{{}, {}, {}}, {}}, {{{"fsdp", "expert"}, {}, {}}, {}}}},
+                                  {random_tensor(vocab_major ? Shape{16, 8} : Shape{8, 16}, 9, 0.5f), {columns, clash, columns, fsdp}},
+                                  {targets, {{{{"data"}, {}}, {}}, {{{"data"}, {}}, {}}, {{{}, {}}, {}}, batch}},
+                                  {segments, {{{{"data"}, {}}, {}}, {{{"data"}, {}}, {}}, {{{}, {}}, {}}, batch}}},
+                       .meshes = {kData2Tensor2, kData2Tensor2, kData2Tensor2, fsdp_expert}});
     }
   }
+}
+
+TEST(Gradients, LinearCrossEntropyOfManyTokensGathersTheHead) {
+  const Sharding batch{{{"fsdp"}, {}}, {}};
+  check_gradients({.function = [](Context& c, std::span<const Array> in) {
+                     c.comm->reset_counts();
+                     const Array loss = linear_cross_entropy(c, in[0], in[1], false, in[2], in[3], {.count = 24}).loss;
+                     for (const auto& count : c.comm->counts()) EXPECT_TRUE(count.kind == "all_gather" || count.kind == "all_reduce") << count.kind;
+                     return loss;
+                   },
+                   .inputs = {{random_tensor({4, 6, 8}, 8), {{{{"fsdp"}, {}, {}}, {}}}},
+                              {random_tensor({8, 16}, 9, 0.5f), {{{{"fsdp"}, {}}, {}}}},
+                              {random_integers({4, 6}, 7, 0, 16), {batch}},
+                              {random_integers({4, 6}, 7, 0, 2), {batch}}},
+                   .meshes = {Mesh({{"fsdp", 2}})}});
 }
 
 TEST(Gradients, LinearCrossEntropyEqualsTheDefinition) {

@@ -109,15 +109,34 @@ class LinearCrossEntropyOp : public Op {
   bool vocab_major_;
 };
 
+struct Layout {
+  Sharding tokens;
+  Axes vocab;
+};
+
+// An axis cannot split both tokens and vocabulary. Where the head is split like the tokens (FSDP), either the tokens keep
+// the axis and the head is gathered, or the vocabulary takes it and the tokens are; whichever has fewer rows.
+Layout choose_layout(const Mesh& mesh, const Array& hidden, const Array& head, std::size_t vocab_dim) {
+  const auto& dims = hidden.sharding().dims;
+  const auto& head_dims = head.sharding().dims;
+  const std::int64_t vocab = head.shape()[vocab_dim];
+  Layout gathered_tokens{{{axes_before(dims[0], head.sharding()), axes_before(dims[1], head.sharding())}, {}}, head_dims[vocab_dim]};
+  const Axes& other = head_dims[1 - vocab_dim];
+  gathered_tokens.vocab.insert(gathered_tokens.vocab.end(), other.begin(), other.end());
+  const Shape rows = local_shape(mesh, {hidden.shape()[0], hidden.shape()[1]}, gathered_tokens.tokens);
+  if (num_elements(rows) <= vocab && vocab % mesh.product(gathered_tokens.vocab) == 0) return gathered_tokens;
+  Layout gathered_head{{{dims[0], dims[1]}, {}}, head_dims[vocab_dim]};
+  for (const auto& dim : gathered_head.tokens.dims) {
+    for (const auto& axis : dim) std::erase(gathered_head.vocab, axis);
+  }
+  return gathered_head;
+}
+
 }  // namespace
 
 CrossEntropy linear_cross_entropy(Context& context, const Array& hidden, const Array& head, bool head_vocab_major,
                                   const Array& targets, const Array& segments, const CrossEntropyOptions& options) {
-  const Sharding tokens{{hidden.sharding().dims[0], hidden.sharding().dims[1]}, {}};
-  Axes vocab = head.sharding().dims[head_vocab_major ? 0 : 1];
-  for (const auto& dim : tokens.dims) {  // an axis cannot split both tokens and vocabulary: the tokens keep it
-    for (const auto& axis : dim) std::erase(vocab, axis);
-  }
+  const auto [tokens, vocab] = choose_layout(*context.mesh, hidden, head, head_vocab_major ? 0 : 1);
   const Sharding head_layout = head_vocab_major ? Sharding{{vocab, {}}, {}} : Sharding{{{}, vocab}, {}};
   const Array inputs[] = {reshard(context, hidden, Sharding{{tokens.dims[0], tokens.dims[1], {}}, {}}),
                           reshard(context, head, head_layout), reshard(context, targets, tokens),

@@ -254,6 +254,10 @@ std::vector<ReshardStep> plan_reshard(const Sharding& from, const Sharding& to) 
   return steps;
 }
 
+Axes axes_before(const Axes& axes, const Sharding& taken) {
+  return Axes(axes.begin(), std::find_if(axes.begin(), axes.end(), [&](const std::string& axis) { return is_split(taken, axis); }));
+}
+
 Array reshard(Context& context, const Array& x, const Sharding& to) {
   if (x.sharding() == to) return x;
   Array result = x;

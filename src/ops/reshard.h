@@ -23,6 +23,9 @@ struct ReshardStep {
 // The chain from `from` to `to`. `to.partial` must be contained in `from.partial` (CHECK).
 std::vector<ReshardStep> plan_reshard(const Sharding& from, const Sharding& to);
 
+// The leading axes of `axes`, before the first that splits a dim of `taken`.
+Axes axes_before(const Axes& axes, const Sharding& taken);
+
 // x in the sharding `to`; x itself when it has it already. Dims must divide (CHECK).
 Array reshard(Context& context, const Array& x, const Sharding& to);
 
