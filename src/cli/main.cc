@@ -7,6 +7,7 @@
 
 #include "cli/config_command.h"
 #include "cli/train_command.h"
+#include "cli/verify_command.h"
 #include "core/error.h"
 
 namespace {
@@ -22,6 +23,7 @@ struct Entry {
 const std::map<std::string, Entry>& commands() {
   static const std::map<std::string, Entry> table{
       {"train", {"train a model", switchyard::train_command}},
+      {"verify", {"compare with reference numbers", switchyard::verify_command}},
       {"config", {"show the settings a command line gives, or the table of keys (--list)", switchyard::config_command}},
   };
   return table;

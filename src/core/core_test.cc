@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "core/buffer_pool.h"
 #include "core/tensor.h"
 #include "core/thread_pool.h"
 
@@ -30,6 +31,30 @@ TEST(Tensor, SlicesShareTheBufferAndMemoryIsCounted) {
     EXPECT_EQ(t.slice_rows(2, 2).size(), 0);
   }
   EXPECT_EQ(memory_in_use(), before);
+}
+
+TEST(BufferPool, RecyclesWithinThePeak) {
+  BufferPool pool;
+  const std::size_t big = 1 << 20;
+  std::byte* a = pool.take(big);
+  std::byte* b = pool.take(big);
+  pool.give(a, big);
+  pool.give(b, big);
+  EXPECT_EQ(pool.in_use(), 0u);
+  EXPECT_EQ(pool.peak(), 2 * big);
+  std::byte* c = pool.take(big - 100);  // of the same size class
+#ifndef __SANITIZE_ADDRESS__
+  EXPECT_TRUE(c == a || c == b);
+#endif
+  std::byte* d = pool.take(3 * big);  // kept blocks must make room
+  EXPECT_EQ(pool.peak(), 4 * big - 100);
+  pool.give(c, big - 100);
+  pool.give(d, 3 * big);
+  for (std::size_t bytes : {0, 1, 63, 64, 65, 4096, 70000}) {
+    std::byte* block = pool.take(bytes);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(block) % 64, 0u);
+    pool.give(block, bytes);
+  }
 }
 
 TEST(ThreadPool, EveryIndexOnceForAnyCountAndGrain) {

@@ -2,16 +2,19 @@
 
 #include <fmt/ranges.h>
 
-#include <atomic>
-#include <cstdlib>
 #include <cstring>
-#include <new>
+
+#include "core/buffer_pool.h"
 
 namespace switchyard {
 namespace {
-std::atomic<std::size_t> in_use{0};
-std::atomic<std::size_t> peak{0};
-constexpr std::size_t kAlignment = 64;
+
+// The process's tensor memory. Never destroyed: threads may free tensors until the very end.
+BufferPool& pool() {
+  static BufferPool* const instance = new BufferPool;
+  return *instance;
+}
+
 }  // namespace
 
 std::int64_t num_elements(const Shape& shape) {
@@ -22,24 +25,13 @@ std::int64_t num_elements(const Shape& shape) {
 
 std::string to_string(const Shape& shape) { return fmt::format("[{}]", fmt::join(shape, ",")); }
 
-Buffer::Buffer(std::size_t bytes) : data_(nullptr), bytes_(bytes) {
-  const std::size_t rounded = (bytes + kAlignment) / kAlignment * kAlignment;  // never 0
-  data_ = static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded));
-  if (data_ == nullptr) fail_runtime("[memory] out of memory: {} bytes asked, {} in use", bytes, in_use.load());
-  const std::size_t now = in_use.fetch_add(bytes_) + bytes_;
-  std::size_t seen = peak.load();
-  while (seen < now && !peak.compare_exchange_weak(seen, now)) {
-  }
-}
+Buffer::Buffer(std::size_t bytes) : data_(pool().take(bytes)), bytes_(bytes) {}
 
-Buffer::~Buffer() {
-  in_use.fetch_sub(bytes_);
-  std::free(data_);
-}
+Buffer::~Buffer() { pool().give(data_, bytes_); }
 
-std::size_t memory_in_use() { return in_use.load(); }
-std::size_t memory_peak() { return peak.load(); }
-void reset_memory_peak() { peak.store(in_use.load()); }
+std::size_t memory_in_use() { return pool().in_use(); }
+std::size_t memory_peak() { return pool().peak(); }
+void reset_memory_peak() { pool().reset_peak(); }
 
 Tensor::Tensor(DType dtype, Shape shape)
     : dtype_(dtype), shape_(std::move(shape)), buffer_(std::make_shared<Buffer>(bytes())) {}
