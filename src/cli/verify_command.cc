@@ -29,7 +29,7 @@ A case brings its own config and batch. Keys on the command line come on top of 
 dtype. The numbers must not depend on them; ranks=N replaces the mesh that the case itself names.
 
   --tolerance T  largest error relative to a tensor's largest magnitude (default 2e-5; the norms of final
-                 parameters are held to a tenth of it)
+                 parameters are held to a tenth of it, gradient norms while a folder trains to five times)
   --json FILE    write all numbers to FILE
   --all          print every tensor, not a line for each long list
 

@@ -13,6 +13,12 @@
 namespace switchyard {
 namespace {
 
+// Gradient norms after the first update may be off by this many tolerances. AdamW divides a gradient by its own size:
+// one element of 2e-8 (of layers.0.attention.wq_a in deepseek3-tiny) that float32 rounds to the other sign moves its
+// weight by a whole learning rate, and the norms that follow by up to 3e-5. The README of the cases measured 1.1e-5 for
+// transformers itself in float32 and allows ten times that.
+constexpr double kNormTolerances = 5;
+
 // What trajectory.json states.
 struct Trajectory {
   OptimizerConfig optimizer;
@@ -127,7 +133,8 @@ class HubCase {
 void compare_training(const Trajectory& trajectory, const std::vector<StepResult>& steps, double tolerance, CaseReport& report) {
   for (std::size_t i = 0; i < steps.size(); ++i) {
     report.compare({fmt::format("training step {} loss", i), "", "training", {}, tolerance}, steps[i].loss, trajectory.losses[i]);
-    report.compare({fmt::format("training step {} gradient norm", i), "", "training", {}, tolerance}, steps[i].raw_grad_norm, trajectory.norms[i]);
+    const double allowed = i == 0 ? tolerance : tolerance * kNormTolerances;
+    report.compare({fmt::format("training step {} gradient norm", i), "", "training", {}, allowed}, steps[i].raw_grad_norm, trajectory.norms[i]);
   }
 }
 

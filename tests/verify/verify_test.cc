@@ -1,0 +1,323 @@
+// `switchyard verify` on stored cases: every number on several meshes and strategies, and that it notices what is wrong.
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/safetensors.h"
+#include "cli/verify_command.h"
+#include "core/error.h"
+#include "verify/case.h"
+
+namespace switchyard {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kGolden = fs::path(SWITCHYARD_SOURCE_DIR) / "tests/golden";
+
+struct Outcome {
+  int status = 0;
+  std::string out, err;
+};
+
+Outcome verify(const std::vector<std::string>& args) {
+  Outcome outcome;
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  try {
+    outcome.status = verify_command(args);
+  } catch (const Error& error) {
+    outcome.status = error.kind() == Error::Kind::usage ? 2 : 1;
+    fprintf(stderr, "%s\n", error.what());
+  }
+  outcome.out = testing::internal::GetCapturedStdout();
+  outcome.err = testing::internal::GetCapturedStderr();
+  return outcome;
+}
+
+std::vector<std::string> cases_in(const std::string& folder) {
+  std::vector<std::string> cases;
+  for (const auto& item : fs::directory_iterator(kGolden / folder)) {
+    const fs::path path = item.path();
+    if (item.is_directory() || folder == "maxtext_moe" || path.extension() == ".json") cases.push_back(path);
+  }
+  std::sort(cases.begin(), cases.end());
+  return cases;
+}
+
+void expect_pass(std::vector<std::string> args, const std::string& keys) {
+  std::istringstream words(keys);
+  for (std::string word; words >> word;) args.push_back(word);
+  const Outcome outcome = verify(args);
+  EXPECT_EQ(outcome.status, 0) << keys << "\n" << outcome.out << outcome.err;
+}
+
+// Ring, ragged all-to-all and dense (both layouts) on expert axes; fsdp, tensor and their mixes.
+const std::vector<std::string> kLayouts{
+    "",
+    "ranks=2 ici_expert_parallelism=2",
+    "ranks=4 ici_expert_parallelism=4 use_ring_of_experts=true",
+    "ranks=4 ici_fsdp_parallelism=2 ici_tensor_parallelism=2",
+    "ranks=4 ici_expert_parallelism=4 sparse_matmul=false capacity_factor=-1",
+    "ranks=4 ici_expert_parallelism=4 sparse_matmul=false capacity_factor=-1 moe_dispatch_no_expert_sharding=true",
+    "ranks=8 ici_expert_parallelism=4 ici_fsdp_parallelism=2 use_ring_of_experts=true",
+    "ranks=8 ici_data_parallelism=2 ici_expert_parallelism=2 ici_tensor_parallelism=2",
+};
+
+// A copy of a case in a folder of its own that a test may damage.
+class DamagedCase : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::path(testing::TempDir()) / fmt::format("verify_test_{}", getpid());
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  fs::path copy(const std::string& name) {
+    const fs::path to = folder_ / fs::path(name).filename();
+    fs::copy(kGolden / name, to, fs::copy_options::recursive);
+    return to;
+  }
+  // Changes one element of a tensor of a safetensors file.
+  static void change(const fs::path& file, const std::string& name, std::size_t element, float value) {
+    std::map<std::string, Tensor> tensors;
+    std::map<std::string, std::string> metadata;
+    {
+      const SafetensorsFile stored = SafetensorsFile::open(file);
+      for (const auto& item : stored.entries()) tensors[item.first] = stored.read(item.first);
+      metadata = stored.metadata();
+    }
+    tensors.at(name).span<float>()[element] = value;
+    write_safetensors(file, tensors, metadata);
+  }
+  static std::string text_of(const fs::path& file) {
+    std::ifstream stream(file, std::ios::binary);
+    return {std::istreambuf_iterator<char>(stream), {}};
+  }
+  static void write(const fs::path& file, const std::string& text) { std::ofstream(file, std::ios::binary) << text; }
+
+  static void expect_difference(const std::vector<std::string>& args, const std::string& first) {
+    const Outcome outcome = verify(args);
+    EXPECT_EQ(outcome.status, 3) << outcome.out << outcome.err;
+    EXPECT_NE(outcome.out.find("FAIL: first difference in " + first), std::string::npos) << outcome.out;
+  }
+  static void expect_refusal(const std::vector<std::string>& args, const std::string& part) {
+    const Outcome outcome = verify(args);
+    EXPECT_EQ(outcome.status, 2) << outcome.out << outcome.err;
+    EXPECT_NE(outcome.err.find(part), std::string::npos) << outcome.err;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  }
+
+  fs::path folder_;
+};
+
+TEST(Verify, HuggingFaceFoldersOnEveryLayout) {
+  for (const auto& layout : kLayouts) expect_pass(cases_in("hf"), layout);
+}
+
+TEST(Verify, MoeLayersOnEveryLayout) {
+  expect_pass(cases_in("maxtext_moe"), "");
+  std::vector<std::string> dropless;
+  for (const auto& path : cases_in("maxtext_moe")) {
+    if (path.find("dense_cf") == std::string::npos) dropless.push_back(path);
+  }
+  for (const auto& layout : kLayouts) {
+    if (!layout.empty()) expect_pass(dropless, layout);
+  }
+  for (const std::string mesh : {"ranks=2 ici_fsdp_parallelism=2", "ranks=8 ici_expert_parallelism=4 ici_tensor_parallelism=2"}) {
+    for (const std::string model : {"mixtral_dense_cf1.25_aux_ep4", "deepseek3_dense_cf1.0"}) {
+      expect_pass({kGolden / "maxtext_moe" / (model + ".safetensors")}, mesh);
+    }
+  }
+}
+
+TEST(Verify, TrainingRuns) {
+  expect_pass(cases_in("maxtext_train"), "");
+  expect_pass(cases_in("maxtext_train"), "ranks=4 ici_expert_parallelism=2 ici_tensor_parallelism=2");
+  expect_pass({kGolden / "maxtext_train/deepseek3_1dev.json"}, "ranks=8 ici_fsdp_parallelism=2 ici_expert_parallelism=4");
+}
+
+TEST(Verify, OneStepInPieces) {
+  expect_pass(cases_in("hf"), "gradient_accumulation_steps=2");
+  expect_pass(cases_in("hf"), "ranks=2 ici_expert_parallelism=2 num_moe_token_chunks=2");
+  expect_pass(cases_in("hf"), "ranks=3");  // a batch that does not divide
+}
+
+TEST_F(DamagedCase, JsonHoldsEveryTensor) {
+  const std::string file = folder_ / "report.json";
+  const Outcome outcome = verify({kGolden / "hf/deepseek3-tiny", "ranks=2", "--json", file});
+  EXPECT_EQ(outcome.status, 0);
+  const auto report = nlohmann::json::parse(text_of(file));
+  EXPECT_FALSE(report.at("version").get<std::string>().empty());
+  EXPECT_FALSE(report.at("machine").get<std::string>().empty());
+  const auto& item = report.at("cases").at(0);
+  EXPECT_EQ(item.at("mesh"), "fsdp=2");
+  EXPECT_TRUE(item.at("pass").get<bool>());
+  // hidden 4, router 2 x 2, logits, loss, 137 gradients, 10 x 2 of training
+  EXPECT_EQ(item.at("tensors").size(), 167u);
+  for (const auto& tensor : item.at("tensors")) {
+    EXPECT_TRUE(tensor.at("pass").get<bool>() && tensor.at("max_rel").get<double>() <= 1e-4 && tensor.contains("max_abs")) << tensor;
+  }
+}
+
+TEST_F(DamagedCase, AChangedWeightIsFoundWhereItStands) {
+  const fs::path folder = copy("hf/deepseek3-tiny");
+  change(folder / "model.safetensors", "model.layers.1.mlp.shared_experts.up_proj.weight", 5, 0.5f);
+  for (const char* ranks : {"ranks=1", "ranks=4"}) expect_difference({folder, ranks}, "layer 1, hidden.2");
+}
+
+TEST_F(DamagedCase, AWrongGradientIsNamed) {
+  const fs::path folder = copy("hf/qwen3moe-tiny");
+  const std::string name = "grad.model.layers.1.mlp.experts.3.down_proj.weight";
+  const float value = SafetensorsFile::open(folder / "io.safetensors").read(name).span<float>()[7];
+  change(folder / "io.safetensors", name, 7, -value);
+  expect_difference({folder}, "layer 1, " + name);
+}
+
+TEST_F(DamagedCase, NaNNeverPasses) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const fs::path folder = copy("hf/llama3-rope-tiny");
+  change(folder / "io.safetensors", "logits", 100, nan);
+  expect_difference({folder, "--tolerance", "1e9"}, "logits");
+  const fs::path layer = copy("maxtext_moe/qwen3_sparse.safetensors");
+  change(layer, "wo", 3, nan);
+  expect_difference({layer}, "y");
+}
+
+TEST_F(DamagedCase, AnotherChoiceOfExpertsIsADifference) {
+  const fs::path layer = copy("maxtext_moe/qwen3_sparse.safetensors");
+  change(layer, "gate", 2, 4.0f);
+  expect_difference({layer, "--tolerance", "10"}, "topk_indices");
+}
+
+TEST_F(DamagedCase, ATrajectoryThatPartsIsFound) {
+  const fs::path folder = copy("hf/llama3-rope-tiny");
+  auto trajectory = nlohmann::json::parse(text_of(folder / "trajectory.json"));
+  trajectory["loss_before_update"][6] = trajectory["loss_before_update"][6].get<double>() * 1.0001;
+  write(folder / "trajectory.json", trajectory.dump());
+  expect_difference({folder}, "training step 6 loss");
+
+  for (const char* suffix : {".json", ".init.safetensors", ".grads.safetensors", ".logits.safetensors"}) copy(std::string("maxtext_train/deepseek3_1dev") + suffix);
+  const fs::path run = folder_ / "deepseek3_1dev.json";
+  const auto original = nlohmann::json::parse(text_of(run));
+  auto changed = original;
+  changed["metrics"][3]["learning/param_norm"] = 138.0;
+  write(run, changed.dump());
+  expect_difference({run}, "step 3 learning/param_norm");
+  changed = original;
+  changed["gate_bias_after_step"][9].begin().value()[1][0] = 0.5;
+  write(run, changed.dump());
+  expect_difference({run}, "layer 2, step 9 layers.2 router bias");
+  changed = original;
+  auto& norm = changed["final_parameters"]["model.norm.weight"]["l2"];
+  norm = norm.get<double>() * (1 + 1e-5);
+  write(run, changed.dump());
+  expect_difference({run}, "final model.norm.weight l2");
+}
+
+TEST_F(DamagedCase, BrokenCasesAreRefusedInOneLine) {
+  expect_refusal({folder_ / "nowhere"}, "no case");
+  expect_refusal({folder_}, "config.json");
+  const fs::path folder = copy("hf/qwen3moe-tiny"), io = folder / "io.safetensors";
+  fs::resize_file(io, fs::file_size(io) / 2);
+  expect_refusal({folder}, "io.safetensors");
+  fs::remove(io);
+  expect_refusal({folder}, "io.safetensors");
+  const fs::path run = copy("maxtext_train/deepseek3_1dev.json");
+  expect_refusal({run}, "deepseek3_1dev.init.safetensors");
+  write(run, "{\"config\": 3}");
+  expect_refusal({run}, "no training run");
+  write(run, "{");
+  expect_refusal({run}, "deepseek3_1dev.json");
+  write(run, R"({"config": [], "devices": 1, "batch": {"inputs": "x", "targets": []}, "metrics": [], "final_parameters": {}})");
+  expect_refusal({run}, "deepseek3_1dev.json");
+  const fs::path layer = folder_ / "layer.safetensors";
+  write_safetensors(layer, {{"x", Tensor::zeros(DType::f32, {1, 2, 3})}}, {});
+  expect_refusal({layer}, "expected a MoE-layer file");
+  write_safetensors(layer, {{"x", Tensor::zeros(DType::f32, {1, 2, 3})}}, {{"config", "[1]"}});
+  expect_refusal({layer}, "layer.safetensors");
+  write(folder_ / "case.txt", "");
+  expect_refusal({folder_ / "case.txt"}, "expected a folder");
+}
+
+TEST_F(DamagedCase, MissingAndSurplusTensorsAreNamed) {
+  const fs::path layer = copy("maxtext_moe/deepseek3_sparse_aux.safetensors");
+  const SafetensorsFile stored = SafetensorsFile::open(layer);
+  auto rewrite = [&](const std::string& removed, const std::string& added) {
+    std::map<std::string, Tensor> tensors;
+    for (const auto& item : stored.entries()) {
+      if (item.first != removed) tensors[item.first] = stored.read(item.first);
+    }
+    if (!added.empty()) tensors[added] = Tensor::zeros(DType::f32, {1});
+    const fs::path file = folder_ / "changed.safetensors";
+    write_safetensors(file, tensors, stored.metadata());
+    return file;
+  };
+  expect_refusal({rewrite("wi_1", "")}, "wi_1");
+  expect_refusal({rewrite("y", "")}, "y");
+  expect_refusal({rewrite("", "grad.wi_9")}, "grad.wi_9");
+  // One shard's statistics stand in this file; those to compare with are in a neighbour that is not there.
+  expect_refusal({copy("maxtext_moe/qwen3_ragged_a2a_aux_ep4.safetensors")}, "qwen3_sparse_aux.safetensors");
+}
+
+TEST(Verify, WrongCommandLinesAreRefused) {
+  const std::string layer = kGolden / "maxtext_moe/qwen3_sparse.safetensors";
+  const std::vector<std::pair<std::vector<std::string>, std::string>> wrong{
+      {{}, "at least one case"},
+      {{"ranks=2"}, "at least one case"},
+      {{layer, "--tolerance"}, "--tolerance"},
+      {{layer, "--tolerance", "small"}, "small"},
+      {{layer, "--json"}, "--json"},
+      {{layer, "--jason", "x"}, "--jason"},
+      {{"--mesh", "ranks=2", "--mesh", "ranks=4"}, "not built yet"},
+      {{layer, "rank=2"}, "ranks"},
+      {{layer, "ranks=6", "ici_expert_parallelism=4"}, "ici_expert_parallelism"},
+      {{layer, "ranks=8", "ici_expert_parallelism=8"}, "num_experts"},
+  };
+  for (const auto& [args, part] : wrong) {
+    const Outcome outcome = verify(args);
+    EXPECT_EQ(outcome.status, 2) << part;
+    EXPECT_NE(outcome.err.find(part), std::string::npos) << outcome.err;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  }
+}
+
+TEST(Verify, OneBrokenCaseDoesNotHideTheOthers) {
+  const Outcome outcome = verify({"/nonexistent", kGolden / "maxtext_moe/qwen3_sparse.safetensors"});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_NE(outcome.out.find("1 of 2 cases pass"), std::string::npos) << outcome.out;
+}
+
+TEST(Verify, HelpHasAnExample) {
+  const Outcome outcome = verify({"--help"});
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_NE(outcome.out.find("switchyard verify tests/golden/hf/deepseek3-tiny"), std::string::npos);
+}
+
+TEST(Difference, SeesWhatIsWrong) {
+  auto off = [](std::vector<float> got, std::vector<float> want) {
+    const Shape shape{static_cast<std::int64_t>(got.size())};
+    return difference(Tensor::of<float>(shape, std::span<const float>(got)), Tensor::of<float>(shape, std::span<const float>(want)));
+  };
+  EXPECT_EQ(off({1, -2}, {1, -2}).max_rel, 0);
+  EXPECT_DOUBLE_EQ(off({1, 2}, {1, -2}).max_rel, 2);   // negated
+  EXPECT_DOUBLE_EQ(off({0, 0}, {1, -4}).max_rel, 1);   // all zeros
+  EXPECT_DOUBLE_EQ(off({1.5f, 4}, {1, 4}).max_rel, 0.125);
+  EXPECT_NEAR(off({1e-6f}, {0}).max_rel, 1, 1e-6);     // next to zero: relative to 1e-6
+  const float nan = std::numeric_limits<float>::quiet_NaN(), infinite = std::numeric_limits<float>::infinity();
+  for (const float bad : {nan, infinite, -infinite}) {
+    EXPECT_TRUE(std::isnan(off({1, bad}, {1, 2}).max_rel));
+    EXPECT_TRUE(std::isnan(off({1, 2}, {bad, 2}).max_rel));
+  }
+  EXPECT_FALSE((Row{"", "", "", off({nan}, {1}), 1e9, true}.pass()));
+}
+
+}  // namespace
+}  // namespace switchyard
