@@ -1,12 +1,15 @@
 // Array: a logically global tensor, of which every rank holds its local block, and the graph that made it.
 //
 // Invariants
-// 1. Every rank runs the same program (SPMD): ranks build the same graph, in the same order, and walk it backward in
+// 1. Every rank runs the same program (SPMD): ranks build the same graph, in the same order, and walk it
+// backward in
 //    the same order. Collectives inside ops therefore meet.
-// 2. The cotangent (gradient) of a value lives in the value's *dual* sharding: split dims stay split, axes over which
-//    the value is whole hold partial sums, and axes over which the value is a partial sum hold it whole. With this
-//    rule the backward of every local op is just its local transpose; only reshard communicates.
-// 3. A Value keeps no data alive. Its data lives in Array handles, in the nodes whose backward needs it, and, when it
+// 2. The cotangent (gradient) of a value lives in the value's *dual* sharding: split dims stay split, axes
+// over which
+//    the value is whole hold partial sums, and axes over which the value is a partial sum hold it whole. With
+//    this rule the backward of every local op is just its local transpose; only reshard communicates.
+// 3. A Value keeps no data alive. Its data lives in Array handles, in the nodes whose backward needs it, and,
+// when it
 //    had to be recomputed, in `recomputed` until the backward of its producer is done.
 #pragma once
 
@@ -20,8 +23,9 @@
 
 namespace switchyard {
 
-// What is known of an array without its data. A *ragged* array has as many rows (dim 0) as were routed to this rank;
-// its `shape[0]` and `local[0]` are the local row count, known only after forward, and its sharding is not consulted.
+// What is known of an array without its data. A *ragged* array has as many rows (dim 0) as were routed to
+// this rank; its `shape[0]` and `local[0]` are the local row count, known only after forward, and its
+// sharding is not consulted.
 struct ArrayInfo {
   DType dtype = DType::f32;
   Shape shape;        // global
@@ -38,8 +42,8 @@ struct Value {
   std::size_t offset_bytes = 0;
   std::shared_ptr<Node> producer;  // null for leaves
   bool requires_grad = false;
-  bool always_keep = false;   // remat never drops it (routing decisions)
-  bool never_save = false;    // cheaper to make again than to keep (gathered weights, gathered rows)
+  bool always_keep = false;     // remat never drops it (routing decisions)
+  bool never_save = false;      // cheaper to make again than to keep (gathered weights, gathered rows)
   std::string checkpoint_name;  // what a remat policy calls it
   Tensor grad;
   Tensor recomputed;

@@ -14,7 +14,9 @@ void attach(Value& value, const Tensor& data) {
   value.offset_bytes = data.offset_bytes();
 }
 
-bool bit(std::uint32_t mask, std::size_t i) { return i < 32 && ((mask >> i) & 1u) != 0; }
+bool bit(std::uint32_t mask, std::size_t i) {
+  return i < 32 && ((mask >> i) & 1u) != 0;
+}
 
 Tensor alive(const Value& value) {
   auto buffer = value.buffer.lock();
@@ -69,10 +71,11 @@ void run_backward(Context& context, Node& node) {
   if (any) {
     BackwardCall call(context, node, std::move(grads));
     auto results = node.op->backward(context, call);
-    CHECK(results.size() == node.inputs.size(), "[{}] {} gradients for {} inputs", node.op->name(), results.size(),
-          node.inputs.size());
+    CHECK(results.size() == node.inputs.size(), "[{}] {} gradients for {} inputs", node.op->name(),
+          results.size(), node.inputs.size());
     for (std::size_t i = 0; i < results.size(); ++i) {
-      if (results[i].defined() && node.inputs[i]->requires_grad) accumulate(context, *node.inputs[i], results[i]);
+      if (results[i].defined() && node.inputs[i]->requires_grad)
+        accumulate(context, *node.inputs[i], results[i]);
     }
   }
   for (auto& weak : node.outputs) {
@@ -92,7 +95,8 @@ std::vector<Tensor> rerun(Context& context, Node& node) {
   std::vector<Tensor> inputs;
   std::vector<ArrayInfo> infos;
   for (std::size_t i = 0; i < node.inputs.size(); ++i) {
-    inputs.push_back(node.saved_inputs[i].defined() ? node.saved_inputs[i] : materialize(context, node.inputs[i]));
+    inputs.push_back(node.saved_inputs[i].defined() ? node.saved_inputs[i]
+                                                    : materialize(context, node.inputs[i]));
     infos.push_back(node.inputs[i]->info);
   }
   auto results = node.op->forward(context, inputs, infos);
@@ -107,7 +111,9 @@ std::vector<Tensor> rerun(Context& context, Node& node) {
 }
 
 struct Later {
-  bool operator()(const std::shared_ptr<Node>& a, const std::shared_ptr<Node>& b) const { return a->id < b->id; }
+  bool operator()(const std::shared_ptr<Node>& a, const std::shared_ptr<Node>& b) const {
+    return a->id < b->id;
+  }
 };
 
 }  // namespace
@@ -149,10 +155,18 @@ Tensor BackwardCall::output(std::size_t i) const {
   return node_.saved_outputs[i];
 }
 
-const ArrayInfo& BackwardCall::input_info(std::size_t i) const { return node_.inputs[i]->info; }
-const ArrayInfo& BackwardCall::output_info(std::size_t i) const { return node_.output_infos[i]; }
-bool BackwardCall::wanted(std::size_t input) const { return node_.inputs[input]->requires_grad; }
-std::size_t BackwardCall::inputs() const { return node_.inputs.size(); }
+const ArrayInfo& BackwardCall::input_info(std::size_t i) const {
+  return node_.inputs[i]->info;
+}
+const ArrayInfo& BackwardCall::output_info(std::size_t i) const {
+  return node_.output_infos[i];
+}
+bool BackwardCall::wanted(std::size_t input) const {
+  return node_.inputs[input]->requires_grad;
+}
+std::size_t BackwardCall::inputs() const {
+  return node_.inputs.size();
+}
 
 std::vector<Array> apply(Context& context, std::shared_ptr<const Op> op, std::span<const Array> inputs) {
   std::vector<ArrayInfo> infos;
@@ -166,7 +180,8 @@ std::vector<Array> apply(Context& context, std::shared_ptr<const Op> op, std::sp
   }
   auto outputs = op->infer(context, infos);
   auto results = op->forward(context, tensors, infos);
-  CHECK(results.size() == outputs.size(), "[{}] {} results, {} inferred", op->name(), results.size(), outputs.size());
+  CHECK(results.size() == outputs.size(), "[{}] {} results, {} inferred", op->name(), results.size(),
+        outputs.size());
   std::shared_ptr<Node> node;
   if (grad && context.grad_enabled) node = record(context, op, inputs);
 
@@ -207,7 +222,8 @@ Tensor materialize(Context& context, const ValuePtr& value) {
 void backward(Context& context, std::span<const Array> roots, std::span<const Tensor> cotangents) {
   NoGrad no_grad(context);
   std::priority_queue<std::shared_ptr<Node>, std::vector<std::shared_ptr<Node>>, Later> queue;
-  // Nodes in the queue, and the values of theirs that gradients were left on: their consumers may be gone by then.
+  // Nodes in the queue, and the values of theirs that gradients were left on: their consumers may be gone by
+  // then.
   std::unordered_map<const Node*, std::vector<ValuePtr>> waiting;
   auto visit = [&](const ValuePtr& value) {
     if (value->producer == nullptr) return;

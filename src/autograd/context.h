@@ -27,13 +27,17 @@ struct Context {
   std::uint64_t next_node = 0;
 
   // The ranks that differ from this one only along `axes`, and this rank's place among them.
-  Group group(std::span<const std::string> axes) const { return {mesh->group(rank, axes), mesh->index_along(rank, axes)}; }
+  Group group(std::span<const std::string> axes) const {
+    return {mesh->group(rank, axes), mesh->index_along(rank, axes)};
+  }
 };
 
 // While alive, ops are not recorded.
 class NoGrad {
  public:
-  explicit NoGrad(Context& context) : context_(context), before_(context.grad_enabled) { context.grad_enabled = false; }
+  explicit NoGrad(Context& context) : context_(context), before_(context.grad_enabled) {
+    context.grad_enabled = false;
+  }
   ~NoGrad() { context_.grad_enabled = before_; }
   NoGrad(const NoGrad&) = delete;
   NoGrad& operator=(const NoGrad&) = delete;

@@ -15,7 +15,7 @@ struct Node {
   std::vector<ValuePtr> inputs;
   std::vector<std::weak_ptr<Value>> outputs;
   std::vector<ArrayInfo> output_infos;
-  std::vector<Tensor> saved_inputs;   // strong references, undefined where not needed or dropped
+  std::vector<Tensor> saved_inputs;  // strong references, undefined where not needed or dropped
   std::vector<Tensor> saved_outputs;
 };
 

@@ -14,12 +14,14 @@ namespace switchyard {
 
 struct Node;
 
-// What a backward rule sees. Inputs and outputs are handed out on demand, so that dropped ones are recomputed only
-// when they are really read; a rule may read just what needs_inputs()/needs_outputs() announced.
+// What a backward rule sees. Inputs and outputs are handed out on demand, so that dropped ones are recomputed
+// only when they are really read; a rule may read just what needs_inputs()/needs_outputs() announced.
 class BackwardCall {
  public:
   BackwardCall(Context& context, Node& node, std::vector<Tensor> grads);
-  const Tensor& grad(std::size_t output) const { return grads_[output]; }  // may be undefined: no gradient came
+  const Tensor& grad(std::size_t output) const {
+    return grads_[output];
+  }  // may be undefined: no gradient came
   Tensor input(std::size_t i) const;
   Tensor output(std::size_t i) const;
   const ArrayInfo& input_info(std::size_t i) const;
@@ -58,8 +60,8 @@ class Op {
 std::vector<Array> apply(Context& context, std::shared_ptr<const Op> op, std::span<const Array> inputs);
 Array apply_one(Context& context, std::shared_ptr<const Op> op, std::initializer_list<Array> inputs);
 
-// Walks the graph back from `loss` (one element) and leaves gradients on the leaves. The seed is 1 for the whole
-// system: on one rank of each axis over which the loss is whole (invariant 2).
+// Walks the graph back from `loss` (one element) and leaves gradients on the leaves. The seed is 1 for the
+// whole system: on one rank of each axis over which the loss is whole (invariant 2).
 void backward(Context& context, const Array& loss);
 // The same from an arbitrary cotangent in the dual sharding of `root`.
 void backward(Context& context, std::span<const Array> roots, std::span<const Tensor> cotangents);

@@ -22,20 +22,25 @@ void RematRegion::drop() {
   std::unordered_set<const Node*> inside;
   for (const auto& node : nodes_) inside.insert(node.get());
   auto droppable = [&](const Value& value) {
-    return inside.count(value.producer.get()) != 0 && !value.always_keep && policy_.kept.count(value.checkpoint_name) == 0;
+    return inside.count(value.producer.get()) != 0 && !value.always_keep &&
+           policy_.kept.count(value.checkpoint_name) == 0;
   };
   // Values that the policy keeps must be held by someone even if no backward rule reads them: recompute may.
   auto hold = [](const Value& value, Tensor& slot) {
     if (slot.defined() || value.never_save) return;
-    if (auto buffer = value.buffer.lock()) slot = Tensor(value.info.dtype, value.info.local, buffer, value.offset_bytes);
+    if (auto buffer = value.buffer.lock())
+      slot = Tensor(value.info.dtype, value.info.local, buffer, value.offset_bytes);
   };
   for (const auto& node : nodes_) {
     for (std::size_t i = 0; i < node->inputs.size(); ++i) {
-      if (droppable(*node->inputs[i])) node->saved_inputs[i] = Tensor();
-      else hold(*node->inputs[i], node->saved_inputs[i]);
+      if (droppable(*node->inputs[i]))
+        node->saved_inputs[i] = Tensor();
+      else
+        hold(*node->inputs[i], node->saved_inputs[i]);
     }
-    // A node with a kept output keeps all that its backward reads: without its statistics (lse, rstd) it would have to
-    // run again, and without the ids of kept routing weights, whose Value may be gone, it would choose again.
+    // A node with a kept output keeps all that its backward reads: without its statistics (lse, rstd) it
+    // would have to run again, and without the ids of kept routing weights, whose Value may be gone, it would
+    // choose again.
     bool keep = false;
     for (const auto& output : node->outputs) {
       auto value = output.lock();

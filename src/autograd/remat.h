@@ -1,7 +1,8 @@
-// Rematerialisation: values of a region are dropped when the region ends and made again when backward asks for them.
+// Rematerialisation: values of a region are dropped when the region ends and made again when backward asks
+// for them.
 //
-// Kept are: what enters the region from outside, values marked always_keep (routing decisions, so that remat cannot
-// flip a near-tie), and values whose checkpoint name the policy keeps.
+// Kept are: what enters the region from outside, values marked always_keep (routing decisions, so that remat
+// cannot flip a near-tie), and values whose checkpoint name the policy keeps.
 #pragma once
 
 #include <memory>
@@ -16,8 +17,8 @@ namespace switchyard {
 struct Node;
 
 struct RematPolicy {
-  bool enabled = false;          // false: nothing is ever dropped
-  std::set<std::string> kept;    // checkpoint names that stay
+  bool enabled = false;        // false: nothing is ever dropped
+  std::set<std::string> kept;  // checkpoint names that stay
 };
 
 class RematRegion {

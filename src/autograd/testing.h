@@ -1,7 +1,9 @@
-// Helpers of the tests of autograd/, ops/ and moe/: thread ranks on a mesh, blocks of global tensors, comparisons.
+// Helpers of the tests of autograd/, ops/ and moe/: thread ranks on a mesh, blocks of global tensors,
+// comparisons.
 //
-// A test states global tensors and shardings; every rank makes its blocks, runs the same program and puts results into
-// a Gathered, which checks that ranks which should hold the same values do, and puts the global tensors together.
+// A test states global tensors and shardings; every rank makes its blocks, runs the same program and puts
+// results into a Gathered, which checks that ranks which should hold the same values do, and puts the global
+// tensors together.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -27,8 +29,10 @@ inline std::vector<AxisRule> default_rules() {
   const YAML::Node base = YAML::LoadFile(std::string(SWITCHYARD_SOURCE_DIR) + "/configs/base.yml");
   for (const auto& rule : base["logical_axis_rules"]) {
     AxisRule r{rule[0].as<std::string>(), {}};
-    if (rule[1].IsScalar()) r.axes.push_back(rule[1].as<std::string>());
-    else for (const auto& axis : rule[1]) r.axes.push_back(axis.as<std::string>());
+    if (rule[1].IsScalar())
+      r.axes.push_back(rule[1].as<std::string>());
+    else
+      for (const auto& axis : rule[1]) r.axes.push_back(axis.as<std::string>());
     rules.push_back(std::move(r));
   }
   return rules;
@@ -79,8 +83,8 @@ void visit_block(const Mesh& mesh, int rank, const Shape& shape, const Sharding&
   }
 }
 
-// A rank's block of a global tensor (f32 or i32). Over partial axes the ranks get different terms of the sum: noise,
-// and on the first rank what is left.
+// A rank's block of a global tensor (f32 or i32). Over partial axes the ranks get different terms of the sum:
+// noise, and on the first rank what is left.
 inline Tensor block_of(const Mesh& mesh, int rank, const Tensor& global, const Sharding& sharding) {
   Tensor local(global.dtype(), local_shape(mesh, global.shape(), sharding));
   const int parts = mesh.product(sharding.partial), part = mesh.index_along(rank, sharding.partial);
@@ -107,8 +111,9 @@ inline Array leaf(const Context& c, const Tensor& global, const Sharding& shardi
 }
 
 // A leaf laid out by the default rules.
-inline Array leaf_by_rules(const Context& c, const Tensor& global, const std::vector<std::string>& logical_dims,
-                           bool requires_grad = true, DType dtype = DType::f32) {
+inline Array leaf_by_rules(const Context& c, const Tensor& global,
+                           const std::vector<std::string>& logical_dims, bool requires_grad = true,
+                           DType dtype = DType::f32) {
   return leaf(c, global, c.rules->resolve(logical_dims, global.shape()).sharding, requires_grad, dtype);
 }
 
@@ -123,7 +128,8 @@ class Gathered {
     const Tensor grad = x.grad().defined() ? x.grad() : Tensor::zeros(x.dtype(), x.info().local);
     put(c, name, grad, x.shape(), dual(mesh_, x.sharding()));
   }
-  void put(const Context& c, const std::string& name, const Tensor& local, const Shape& shape, const Sharding& sharding) {
+  void put(const Context& c, const std::string& name, const Tensor& local, const Shape& shape,
+           const Sharding& sharding) {
     pieces_[static_cast<std::size_t>(c.rank)][name] = {
         is_float(local.dtype()) ? local.cast(DType::f32).clone() : local.clone(), shape, sharding};
   }
@@ -143,8 +149,10 @@ class Gathered {
         continue;
       }
       visit_block(mesh_, rank, piece.shape, piece.sharding, [&](std::int64_t from, std::int64_t to) {
-        if (global.dtype() == DType::i32) global.data<std::int32_t>()[to] = piece.local.data<std::int32_t>()[from];
-        else global.data<float>()[to] += piece.local.data<float>()[from];
+        if (global.dtype() == DType::i32)
+          global.data<std::int32_t>()[to] = piece.local.data<std::int32_t>()[from];
+        else
+          global.data<float>()[to] += piece.local.data<float>()[from];
       });
     }
     return global;
@@ -169,7 +177,8 @@ class Gathered {
 // max|got - want| <= tolerance * max(max|want|, 1e-6), nothing NaN.
 inline ::testing::AssertionResult close(const Tensor& got, const Tensor& want, double tolerance) {
   if (got.shape() != want.shape()) {
-    return ::testing::AssertionFailure() << to_string(got.shape()) << ", expected " << to_string(want.shape());
+    return ::testing::AssertionFailure()
+           << to_string(got.shape()) << ", expected " << to_string(want.shape());
   }
   double worst = 0, largest = 1e-6;
   std::int64_t where = 0;
@@ -183,20 +192,23 @@ inline ::testing::AssertionResult close(const Tensor& got, const Tensor& want, d
     if (std::isnan(worst)) break;
   }
   if (worst <= tolerance * largest) return ::testing::AssertionSuccess();
-  return ::testing::AssertionFailure() << "relative difference " << worst / largest << " over " << tolerance
-                                       << ", largest at element " << where << " of " << to_string(want.shape()) << ": "
-                                       << got.data<float>()[where] << ", expected " << want.data<float>()[where];
+  return ::testing::AssertionFailure()
+         << "relative difference " << worst / largest << " over " << tolerance << ", largest at element "
+         << where << " of " << to_string(want.shape()) << ": " << got.data<float>()[where] << ", expected "
+         << want.data<float>()[where];
 }
 
 inline ::testing::AssertionResult identical(const Tensor& got, const Tensor& want) {
-  if (got.shape() != want.shape() || got.dtype() != want.dtype()) return ::testing::AssertionFailure() << "other form";
+  if (got.shape() != want.shape() || got.dtype() != want.dtype())
+    return ::testing::AssertionFailure() << "other form";
   if (std::equal(got.raw(), got.raw() + got.bytes(), want.raw())) return ::testing::AssertionSuccess();
   return ::testing::AssertionFailure() << "bits differ";
 }
 
 inline double dot(const Tensor& a, const Tensor& b) {
   double sum = 0;
-  for (std::int64_t i = 0; i < a.size(); ++i) sum += static_cast<double>(a.data<float>()[i]) * b.data<float>()[i];
+  for (std::int64_t i = 0; i < a.size(); ++i)
+    sum += static_cast<double>(a.data<float>()[i]) * b.data<float>()[i];
   return sum;
 }
 
@@ -210,11 +222,13 @@ class Chooser {
     return values[static_cast<std::size_t>(below(static_cast<std::int64_t>(values.size())))];
   }
 
-  // Every axis splits a dim, is partial (when allowed) or leaves the tensor whole; each dim keeps what divides it.
+  // Every axis splits a dim, is partial (when allowed) or leaves the tensor whole; each dim keeps what
+  // divides it.
   Sharding sharding(const Mesh& mesh, const Shape& shape, bool partial) {
     Sharding s = replicated(shape.size());
     std::vector<MeshAxis> axes = mesh.axes();
-    for (std::size_t i = axes.size(); i > 1; --i) std::swap(axes[i - 1], axes[static_cast<std::size_t>(below(static_cast<std::int64_t>(i)))]);
+    for (std::size_t i = axes.size(); i > 1; --i)
+      std::swap(axes[i - 1], axes[static_cast<std::size_t>(below(static_cast<std::int64_t>(i)))]);
     for (const MeshAxis& axis : axes) {
       if (axis.size == 1) continue;
       const std::int64_t choice = below(static_cast<std::int64_t>(shape.size()) + 2);

@@ -26,7 +26,8 @@ class BalanceLossOp : public Op {
     loss.sharding.partial = in[0].sharding.dims[0];  // sequences; a split sequence is summed inside
     return {loss};
   }
-  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo> infos) const override {
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo> infos) const override {
     double loss = 0;
     for (const auto& s : statistics(c, in, probabilities(c, in), infos[0])) {
       loss += std::inner_product(s.density.begin(), s.density.end(), s.prob.begin(), 0.0);
@@ -48,7 +49,8 @@ class BalanceLossOp : public Op {
     Tensor dprob(DType::f32, {batch, experts});  // the same for all tokens of a sequence
     for (std::int64_t i = 0; i < batch * experts; ++i) {
       const auto& s = all[static_cast<std::size_t>(i / experts)];
-      dprob.data<float>()[i] = static_cast<float>(g * factor(info) * s.density[static_cast<std::size_t>(i % experts)] / s.tokens);
+      dprob.data<float>()[i] =
+          static_cast<float>(g * factor(info) * s.density[static_cast<std::size_t>(i % experts)] / s.tokens);
     }
     std::vector<Tensor> grads(in.size());
     grads[0] = Tensor::zeros(DType::f32, in[0].shape());
@@ -61,7 +63,8 @@ class BalanceLossOp : public Op {
     });
     if (to_bias) {
       grads[3] = Tensor::zeros(DType::f32, in[3].shape());
-      for (std::int64_t i = 0; i < dscores.size(); ++i) grads[3].data<float>()[i % experts] += dscores.data<float>()[i];
+      for (std::int64_t i = 0; i < dscores.size(); ++i)
+        grads[3].data<float>()[i % experts] += dscores.data<float>()[i];
     }
     return grads;
   }
@@ -72,7 +75,8 @@ class BalanceLossOp : public Op {
     return config_.balance_weight * experts * experts / (experts * static_cast<double>(info.shape[0]));
   }
   static std::span<float> row(const Tensor& x, std::int64_t t) {
-    return x.span<float>().subspan(static_cast<std::size_t>(t * x.shape().back()), static_cast<std::size_t>(x.shape().back()));
+    return x.span<float>().subspan(static_cast<std::size_t>(t * x.shape().back()),
+                                   static_cast<std::size_t>(x.shape().back()));
   }
   bool counts(std::span<const Tensor> in, std::int64_t token) const {
     return config_.compat || in[2].data<std::int32_t>()[token] != 0;
@@ -86,14 +90,16 @@ class BalanceLossOp : public Op {
       router_scores(config_.score, row(in[0], t), s);
       for (std::size_t e = 0; e < s.size() && in.size() > 3; ++e) s[e] += in[3].data<float>()[e];
       if (softmax) return router_scores(RouterScore::softmax, s, row(prob, t));
-      const float sum = config_.score == RouterScore::sigmoid ? std::accumulate(s.begin(), s.end(), 0.0f) : 1.0f;
+      const float sum =
+          config_.score == RouterScore::sigmoid ? std::accumulate(s.begin(), s.end(), 0.0f) : 1.0f;
       std::transform(s.begin(), s.end(), row(prob, t).begin(), [=](float v) { return v / sum; });
     });
     return prob;
   }
   // Adds the gradients of one token's logits and of the bias. `dscores` and `scores` are scratch.
-  void probability_backward(std::span<const Tensor> in, std::int64_t t, std::span<const float> p, std::span<const float> dprob,
-                            std::span<float> scores, std::span<float> dscores, std::span<float> dlogits) const {
+  void probability_backward(std::span<const Tensor> in, std::int64_t t, std::span<const float> p,
+                            std::span<const float> dprob, std::span<float> scores, std::span<float> dscores,
+                            std::span<float> dlogits) const {
     router_scores(config_.score, row(in[0], t), scores);
     std::fill(dscores.begin(), dscores.end(), 0.0f);
     if (config_.compat || config_.score == RouterScore::none) {
@@ -157,7 +163,8 @@ Array balance_loss(Context& context, const MoeConfig& config, const Array& logit
                    const Routing& routing, const Array& segments) {
   std::vector<Array> inputs{logits, routing.ids, segments};
   if (config.compat && bias.defined()) inputs.push_back(bias);
-  return reshard(context, apply(context, std::make_shared<BalanceLossOp>(config), inputs).front(), Sharding{});
+  return reshard(context, apply(context, std::make_shared<BalanceLossOp>(config), inputs).front(),
+                 Sharding{});
 }
 
 std::vector<double> count_rows(const MoeConfig& config, const Tensor& ids, const Tensor& segments) {
@@ -173,7 +180,8 @@ std::vector<double> count_rows(const MoeConfig& config, const Tensor& ids, const
 std::vector<float> bias_increment(std::span<const double> rows, double rate) {
   const double mean = std::accumulate(rows.begin(), rows.end(), 0.0) / static_cast<double>(rows.size());
   std::vector<float> result;
-  for (double load : rows) result.push_back(static_cast<float>(load < mean ? rate : load > mean ? -rate : 0.0));
+  for (double load : rows)
+    result.push_back(static_cast<float>(load < mean ? rate : load > mean ? -rate : 0.0));
   return result;
 }
 

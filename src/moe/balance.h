@@ -9,16 +9,17 @@
 
 namespace switchyard {
 
-// The auxiliary loss of one layer, [] f32, whole on every rank: weight · E² · mean over sequences and experts of
-// density · prob (Switch/GShard form, summing to K over experts). logits f32 [B,S,E], segments i32 [B,S] (0 = padding,
-// which does not count unless compat). bias is only read under compat.
+// The auxiliary loss of one layer, [] f32, whole on every rank: weight · E² · mean over sequences and experts
+// of density · prob (Switch/GShard form, summing to K over experts). logits f32 [B,S,E], segments i32 [B,S]
+// (0 = padding, which does not count unless compat). bias is only read under compat.
 Array balance_loss(Context& context, const MoeConfig& config, const Array& logits, const Array& bias,
                    const Routing& routing, const Array& segments);
 
 // Local rows per expert of the tokens whose segment is not 0 (all tokens under compat).
 std::vector<double> count_rows(const MoeConfig& config, const Tensor& ids, const Tensor& segments);
 
-// Loss-free balance (Wang et al. 2024): increment of each expert's bias, rate · sign(mean load − load), sign(0) = 0.
+// Loss-free balance (Wang et al. 2024): increment of each expert's bias, rate · sign(mean load − load),
+// sign(0) = 0.
 std::vector<float> bias_increment(std::span<const double> rows_per_expert, double rate);
 
 }  // namespace switchyard

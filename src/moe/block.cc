@@ -22,7 +22,8 @@ Strategy choose_strategy(const Context& context, const MoeConfig& config) {
 // False on ranks that only repeat what another rank holds: those off the origin of an axis not in `axes`.
 bool first_of_repeats(const Context& context, const Axes& axes) {
   for (const auto& axis : context.mesh->axes()) {
-    if (std::find(axes.begin(), axes.end(), axis.name) == axes.end() && context.mesh->coordinate(context.rank, axis.name) != 0) {
+    if (std::find(axes.begin(), axes.end(), axis.name) == axes.end() &&
+        context.mesh->coordinate(context.rank, axis.name) != 0) {
       return false;
     }
   }
@@ -37,18 +38,24 @@ DispatchResult in_chunks(Context& context, Strategy strategy, const DispatchCall
   };
   if (n <= 1) return reduced(strategy(context, call));
   if (const std::int64_t length = call.x.info().local[1]; length % n != 0) {
-    fail_usage("[moe] expected num_moe_token_chunks to divide the {} tokens of a sequence on one rank, got {}", length, n);
+    fail_usage(
+        "[moe] expected num_moe_token_chunks to divide the {} tokens of a sequence on one rank, got {}",
+        length, n);
   }
   const auto x = chunk_sequence(context, call.x, n);
-  const auto ids = chunk_sequence(context, call.routing.ids, n), weights = chunk_sequence(context, call.routing.weights, n);
+  const auto ids = chunk_sequence(context, call.routing.ids, n),
+             weights = chunk_sequence(context, call.routing.weights, n);
   DispatchResult all;
   std::vector<Array> parts;
   for (std::size_t i = 0; i < x.size(); ++i) {
     const Routing routing{always_keep(ids[i]), always_keep(weights[i])};
     DispatchResult part = strategy(context, {call.config, x[i], routing, call.weights});
     parts.push_back(reshard(context, part.y, x[i].sharding()));
-    if (i == 0) all = part;
-    else std::transform(part.dropped.begin(), part.dropped.end(), all.dropped.begin(), all.dropped.begin(), std::plus<>());
+    if (i == 0)
+      all = part;
+    else
+      std::transform(part.dropped.begin(), part.dropped.end(), all.dropped.begin(), all.dropped.begin(),
+                     std::plus<>());
   }
   all.y = concat_sequence(context, parts);
   return all;
@@ -68,7 +75,8 @@ MoeOutput moe_block(Context& context, const MoeConfig& config, const MoeWeights&
   if (config.balance_weight > 0) {
     out.balance_loss = balance_loss(context, config, out.logits, bias, out.routing, local_segments);
   }
-  DispatchResult result = in_chunks(context, choose_strategy(context, config), {config, x, out.routing, weights});
+  DispatchResult result =
+      in_chunks(context, choose_strategy(context, config), {config, x, out.routing, weights});
   out.y = reshard(context, result.y, x_in.sharding());
 
   out.load.layer = layer;
@@ -77,7 +85,8 @@ MoeOutput moe_block(Context& context, const MoeConfig& config, const MoeWeights&
   Axes token_axes = tokens.dims[0];
   token_axes.insert(token_axes.end(), tokens.dims[1].begin(), tokens.dims[1].end());
   if (!first_of_repeats(context, token_axes)) std::fill(out.load.rows.begin(), out.load.rows.end(), 0.0);
-  if (!first_of_repeats(context, result.drop_axes)) std::fill(out.load.dropped.begin(), out.load.dropped.end(), 0.0);
+  if (!first_of_repeats(context, result.drop_axes))
+    std::fill(out.load.dropped.begin(), out.load.dropped.end(), 0.0);
   return out;
 }
 

@@ -30,7 +30,8 @@ inline void make_tokens(const Problem& p, Tensor& x, Tensor& gate) {
   const std::int64_t m = p.width, e = p.config.experts;
   x = random_tensor({p.batch, p.length, m}, 31);
   gate = random_tensor({m, e}, 32, 0.5f);
-  for (std::int64_t t = 0; t < p.batch * p.length; ++t) x.data<float>()[t * m] = 1;  // gate's row 0 is then a bias
+  for (std::int64_t t = 0; t < p.batch * p.length; ++t)
+    x.data<float>()[t * m] = 1;  // gate's row 0 is then a bias
   for (std::int64_t i = 0; i < e; ++i) {
     if (p.load == Load::one_hot && i < p.config.slots) gate.data<float>()[i] += 20;
     if (p.load == Load::empty_experts && i % 3 == 1) gate.data<float>()[i] -= 20;
@@ -47,7 +48,8 @@ inline Outcome run(const Problem& p, const Mesh& mesh) {
   Tensor x, gate;
   make_tokens(p, x, gate);
   const Tensor wi_0 = random_tensor({e, m, h}, 33, 0.4f), wi_1 = random_tensor({e, m, h}, 34, 0.4f);
-  const Tensor wo = random_tensor({e, h, m}, 35, 0.4f), bias = random_tensor({e}, 36, 0.3f), dy = random_tensor(x.shape(), 37);
+  const Tensor wo = random_tensor({e, h, m}, 35, 0.4f), bias = random_tensor({e}, 36, 0.3f),
+               dy = random_tensor(x.shape(), 37);
   Tensor segments(DType::i32, {p.batch, p.length});
   for (std::int64_t i = 0; i < segments.size(); ++i) segments.data<std::int32_t>()[i] = i % 7 == 3 ? 0 : 1;
 
@@ -60,7 +62,8 @@ inline Outcome run(const Problem& p, const Mesh& mesh) {
     w.wi_0 = never_save(leaf_by_rules(c, wi_0, {"exp", "embed_moe", "mlp_moe"}, true, p.dtype));
     w.wi_1 = never_save(leaf_by_rules(c, wi_1, {"exp", "embed_moe", "mlp_moe"}, true, p.dtype));
     w.wo = never_save(leaf_by_rules(c, wo, {"exp", "mlp_moe", "embed_moe"}, true, p.dtype));
-    const Array in = leaf_by_rules(c, x, {"activation_batch", "activation_norm_length", "activation_embed"}, true, p.dtype);
+    const Array in = leaf_by_rules(c, x, {"activation_batch", "activation_norm_length", "activation_embed"},
+                                   true, p.dtype);
     const Array seg = leaf_by_rules(c, segments, {"activation_batch", "activation_norm_length"});
     const MoeOutput out = moe_block(c, p.config, w, in, seg, 3, 2);
     EXPECT_EQ(out.y.sharding(), in.sharding());
@@ -73,7 +76,8 @@ inline Outcome run(const Problem& p, const Mesh& mesh) {
       gathered.put(c, "balance", out.balance_loss);
       roots.push_back(out.balance_loss);
       const float one = 1;
-      seeds.push_back(block_of(mesh, c.rank, Tensor::of<float>({}, std::span(&one, 1)), dual(mesh, Sharding{})));
+      seeds.push_back(
+          block_of(mesh, c.rank, Tensor::of<float>({}, std::span(&one, 1)), dual(mesh, Sharding{})));
     }
     backward(c, roots, seeds);
     gathered.put_grad(c, "dx", in);
@@ -84,7 +88,8 @@ inline Outcome run(const Problem& p, const Mesh& mesh) {
     gathered.put_grad(c, "dwo", w.wo);
   });
   Outcome outcome;
-  for (const char* name : {"y", "ids", "dx", "dgate", "dwi_0", "dwi_1", "dwo"}) outcome.tensors[name] = gathered.get(name);
+  for (const char* name : {"y", "ids", "dx", "dgate", "dwi_0", "dwi_1", "dwo"})
+    outcome.tensors[name] = gathered.get(name);
   if (p.config.bias) outcome.tensors["dbias"] = gathered.get("dbias");
   if (p.config.balance_weight > 0) outcome.tensors["balance"] = gathered.get("balance");
   outcome.rows.assign(static_cast<std::size_t>(e), 0);
@@ -100,8 +105,10 @@ inline Outcome run(const Problem& p, const Mesh& mesh) {
 
 inline void expect_same(const Outcome& got, const Outcome& want, double tolerance, const std::string& what) {
   for (const auto& [name, tensor] : want.tensors) {
-    if (name == "ids") EXPECT_TRUE(identical(got.tensors.at(name), tensor)) << what << ": " << name;
-    else EXPECT_TRUE(close(got.tensors.at(name), tensor, tolerance)) << what << ": " << name;
+    if (name == "ids")
+      EXPECT_TRUE(identical(got.tensors.at(name), tensor)) << what << ": " << name;
+    else
+      EXPECT_TRUE(close(got.tensors.at(name), tensor, tolerance)) << what << ": " << name;
   }
   EXPECT_EQ(got.rows, want.rows) << what;
   EXPECT_EQ(got.dropped, want.dropped) << what;

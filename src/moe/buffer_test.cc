@@ -19,7 +19,8 @@ std::vector<std::int64_t> arriving(const Tensor& ids, std::int64_t experts) {
 TEST(RaggedBuffer, FairDropsTheSameRowsOnRingAndAllToAll) {
   for (Load load : {Load::random, Load::one_hot, Load::empty_experts}) {
     for (double factor : {0.25, 0.7, 1.0, 1.3}) {
-      for (const Mesh& mesh : {Mesh({{"expert", 2}}), Mesh({{"expert", 4}}), Mesh({{"data", 2}, {"expert", 2}}), Mesh({{"tensor", 2}, {"expert", 2}})}) {
+      for (const Mesh& mesh : {Mesh({{"expert", 2}}), Mesh({{"expert", 4}}),
+                               Mesh({{"data", 2}, {"expert", 2}}), Mesh({{"tensor", 2}, {"expert", 2}})}) {
         Problem p{.load = load, .config = deepseek3(8, 2)};
         p.config.ragged_buffer_factor = factor;
         const Outcome exchanged = run(p, mesh);
@@ -44,7 +45,8 @@ TEST(RaggedBuffer, EveryRankDropsWhatIsOverItsRoom) {
         const auto room = static_cast<std::int64_t>(std::floor(factor * 8 * 4 * 3 / 4));
         for (std::size_t rank = 0; rank < 4; ++rank) {
           const std::int64_t here = rows[2 * rank] + rows[2 * rank + 1];
-          EXPECT_EQ(got.dropped[2 * rank] + got.dropped[2 * rank + 1], static_cast<double>(std::max<std::int64_t>(0, here - room)));
+          EXPECT_EQ(got.dropped[2 * rank] + got.dropped[2 * rank + 1],
+                    static_cast<double>(std::max<std::int64_t>(0, here - room)));
         }
       }
     }

@@ -1,7 +1,7 @@
 // The MoE layer's vocabulary: its configuration, its weights, what the router decides and what is measured.
 //
-// Shapes: B batch, S sequence, M emb_dim, H moe_mlp_dim, E experts, K slots (experts per token), R rows on this rank.
-// A row is one (token, slot) pair.
+// Shapes: B batch, S sequence, M emb_dim, H moe_mlp_dim, E experts, K slots (experts per token), R rows on
+// this rank. A row is one (token, slot) pair.
 #pragma once
 
 #include <cstdint>
@@ -40,13 +40,13 @@ struct MoeConfig {
   double ragged_buffer_factor = -1;  // <= 0: dropless
   DropPolicy drop_policy = DropPolicy::fair;
   std::int64_t token_chunks = 1;
-  double capacity_factor = -1;  // dense path; <= 0: every expert on every token
+  double capacity_factor = -1;                // dense path; <= 0: every expert on every token
   bool dispatch_without_expert_axes = false;  // moe_dispatch_no_expert_sharding
 };
 
 struct MoeWeights {
-  Array gate;       // [M,E]
-  Array gate_bias;  // [E] f32, undefined without routed_bias
+  Array gate;        // [M,E]
+  Array gate_bias;   // [E] f32, undefined without routed_bias
   Array wi_0, wi_1;  // [E,M,H]: gate and up projections
   Array wo;          // [E,H,M]
 };
@@ -57,8 +57,8 @@ struct Routing {
   Array weights;  // f32 [B,S,K]
 };
 
-// Counts of one layer's forward. Summed over all ranks of the run they are the global counts: a rank that only repeats
-// another's tokens holds zeros.
+// Counts of one layer's forward. Summed over all ranks of the run they are the global counts: a rank that
+// only repeats another's tokens holds zeros.
 struct LayerLoad {
   std::int64_t layer = 0;
   std::vector<double> rows;     // rows that chose each expert, before dropping, padding left out

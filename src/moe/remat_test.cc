@@ -45,7 +45,8 @@ Array run_layer(Context& c, const Network& n, const Layer& layer, const Array& x
   const Array normed = rms_norm(c, x, layer.scale, 1e-5f);
   const Array hidden = swiglu(c, checkpoint_name(einsum(c, "BSM,MH->BSH", normed, layer.gate), "mlpwi_0"),
                               checkpoint_name(einsum(c, "BSM,MH->BSH", normed, layer.up), "mlpwi_1"));
-  const Array dense = add(c, x, checkpoint_name(einsum(c, "BSH,HM->BSM", hidden, layer.down, &x.sharding()), "mlpwo"));
+  const Array dense =
+      add(c, x, checkpoint_name(einsum(c, "BSH,HM->BSM", hidden, layer.down, &x.sharding()), "mlpwo"));
   return add(c, dense, moe_block(c, n.config, layer.moe, dense, segments, 0, 0).y);
 }
 
@@ -65,7 +66,8 @@ Trace train(const Network& n, const Mesh& mesh) {
     const Array in = leaf_by_rules(c, x, {"activation_batch", "activation_norm_length", "activation_embed"});
     const Array segments = leaf_by_rules(c, ones, {"activation_batch", "activation_norm_length"});
     std::vector<Layer> layers;
-    for (std::int64_t i = 0; i < n.layers; ++i) layers.push_back(make_layer(c, n, static_cast<std::uint32_t>(100 * (i + 1))));
+    for (std::int64_t i = 0; i < n.layers; ++i)
+      layers.push_back(make_layer(c, n, static_cast<std::uint32_t>(100 * (i + 1))));
     const std::size_t before = memory_in_use();
     if (mesh.size() == 1) reset_memory_peak();
     Array y = in;
@@ -83,8 +85,9 @@ Trace train(const Network& n, const Mesh& mesh) {
     if (mesh.size() == 1) trace.peak = memory_peak() - before;
     for (std::size_t i = 0; i < layers.size(); ++i) {
       const Layer& l = layers[i];
-      const std::pair<const char*, Array> all[] = {{"scale", l.scale}, {"up", l.up}, {"gate", l.gate}, {"down", l.down},
-                                                   {"router", l.moe.gate}, {"wi_0", l.moe.wi_0}, {"wi_1", l.moe.wi_1}, {"wo", l.moe.wo}};
+      const std::pair<const char*, Array> all[] = {
+          {"scale", l.scale},     {"up", l.up},         {"gate", l.gate},     {"down", l.down},
+          {"router", l.moe.gate}, {"wi_0", l.moe.wi_0}, {"wi_1", l.moe.wi_1}, {"wo", l.moe.wo}};
       for (const auto& [name, array] : all) {
         gathered.put_grad(c, name + std::to_string(i), array);
         if (c.rank == 0) names.push_back(name + std::to_string(i));
@@ -105,13 +108,16 @@ void expect_identical(const Trace& got, const Trace& want, const std::string& wh
 }
 
 const std::vector<RematPolicy>& policies() {
-  static const std::vector<RematPolicy> all{
-      {true, {}}, {true, {"mlpwi_0", "mlpwi_1", "mlpwo"}}, {true, {"moe_mlpwi_0"}}, {true, {"moe_mlpwo", "mlpwo"}}};
+  static const std::vector<RematPolicy> all{{true, {}},
+                                            {true, {"mlpwi_0", "mlpwi_1", "mlpwo"}},
+                                            {true, {"moe_mlpwi_0"}},
+                                            {true, {"moe_mlpwo", "mlpwo"}}};
   return all;
 }
 
 TEST(Remat, GradientsAreTheSameBits) {
-  for (const Mesh& mesh : {Mesh(), Mesh({{"expert", 2}}), Mesh({{"data", 2}, {"expert", 2}}), Mesh({{"fsdp", 2}, {"tensor", 2}})}) {
+  for (const Mesh& mesh : {Mesh(), Mesh({{"expert", 2}}), Mesh({{"data", 2}, {"expert", 2}}),
+                           Mesh({{"fsdp", 2}, {"tensor", 2}})}) {
     for (int strategy = 0; strategy < 4; ++strategy) {
       Network n;
       n.config.ring = strategy == 1;
@@ -134,10 +140,13 @@ TEST(Remat, DecisionsAreNotMadeAgain) {
     n.policy.enabled = true;
     n.disturb = true;
     expect_identical(train(n, Mesh({{"expert", 2}})), want, "expert=2");
-    expect_identical(train(n, Mesh()), [&] {
-      n.policy.enabled = n.disturb = false;
-      return train(n, Mesh());
-    }(), "one rank");
+    expect_identical(
+        train(n, Mesh()),
+        [&] {
+          n.policy.enabled = n.disturb = false;
+          return train(n, Mesh());
+        }(),
+        "one rank");
   }
 }
 

@@ -12,7 +12,8 @@
 namespace switchyard {
 namespace {
 
-// The k largest of `values`, best first; ties go to the lower index. Insertion: k is small and most values are beaten.
+// The k largest of `values`, best first; ties go to the lower index. Insertion: k is small and most values
+// are beaten.
 void top_k(std::span<const float> values, std::span<std::int32_t> ids) {
   std::size_t found = 0;
   for (std::size_t e = 0; e < values.size(); ++e) {
@@ -35,15 +36,18 @@ struct Scratch {
   std::vector<std::int32_t> kept_groups;
 };
 
-// Experts outside the best groups become unselectable. A group scores the sum of its two best (sigmoid) or its best.
+// Experts outside the best groups become unselectable. A group scores the sum of its two best (sigmoid) or
+// its best.
 void keep_best_groups(const MoeConfig& config, Scratch& scratch) {
   const std::span<float> scores(scratch.selection);
   const std::size_t groups = scratch.group_scores.size(), size = scores.size() / groups;
   for (std::size_t g = 0; g < groups; ++g) {
     float best = -std::numeric_limits<float>::infinity(), second = best;
     for (float s : scores.subspan(g * size, size)) {
-      if (s > best) second = std::exchange(best, s);
-      else second = std::max(second, s);
+      if (s > best)
+        second = std::exchange(best, s);
+      else
+        second = std::max(second, s);
     }
     scratch.group_scores[g] = config.score == RouterScore::sigmoid && size > 1 ? best + second : best;
   }
@@ -55,15 +59,20 @@ void keep_best_groups(const MoeConfig& config, Scratch& scratch) {
   }
 }
 
-float at(std::span<const float> values, std::int32_t id) { return values[static_cast<std::size_t>(id)]; }
+float at(std::span<const float> values, std::int32_t id) {
+  return values[static_cast<std::size_t>(id)];
+}
 
-bool weights_have_bias(const MoeConfig& config) { return config.random_routing || config.weights_include_bias; }
+bool weights_have_bias(const MoeConfig& config) {
+  return config.random_routing || config.weights_include_bias;
+}
 
 // Weights of the chosen ids from the scores. With random routing they are the gate's outputs, unchanged.
 void weigh(const MoeConfig& config, std::span<const float> scores, std::span<const float> bias,
            std::span<const std::int32_t> ids, std::span<float> weights) {
   const bool with_bias = !bias.empty() && weights_have_bias(config);
-  for (std::size_t k = 0; k < ids.size(); ++k) weights[k] = at(scores, ids[k]) + (with_bias ? at(bias, ids[k]) : 0.0f);
+  for (std::size_t k = 0; k < ids.size(); ++k)
+    weights[k] = at(scores, ids[k]) + (with_bias ? at(bias, ids[k]) : 0.0f);
   if (config.random_routing) return;
   if (config.softmax_over_selected) {
     const float top = *std::max_element(weights.begin(), weights.end());
@@ -81,8 +90,8 @@ void weigh(const MoeConfig& config, std::span<const float> scores, std::span<con
 
 // Gradient of `weigh` with respect to the scores, added to dscores.
 void weigh_backward(const MoeConfig& config, std::span<const float> scores, std::span<const float> bias,
-                    std::span<const std::int32_t> ids, std::span<const float> weights, std::span<const float> dweights,
-                    std::span<float> dscores) {
+                    std::span<const std::int32_t> ids, std::span<const float> weights,
+                    std::span<const float> dweights, std::span<float> dscores) {
   auto add = [&](std::size_t k, float g) { dscores[static_cast<std::size_t>(ids[k])] += g; };
   if (config.random_routing) {
     for (std::size_t k = 0; k < ids.size(); ++k) add(k, dweights[k]);
@@ -91,15 +100,18 @@ void weigh_backward(const MoeConfig& config, std::span<const float> scores, std:
     for (std::size_t k = 0; k < ids.size(); ++k) add(k, weights[k] * (dweights[k] - dot));
   } else if (config.normalise) {
     float sum = config.normalise_epsilon;
-    for (auto id : ids) sum += at(scores, id) + (config.weights_include_bias && !bias.empty() ? at(bias, id) : 0.0f);
-    const float dot = std::inner_product(weights.begin(), weights.end(), dweights.begin(), 0.0f) / config.scaling;
+    for (auto id : ids)
+      sum += at(scores, id) + (config.weights_include_bias && !bias.empty() ? at(bias, id) : 0.0f);
+    const float dot =
+        std::inner_product(weights.begin(), weights.end(), dweights.begin(), 0.0f) / config.scaling;
     for (std::size_t k = 0; k < ids.size(); ++k) add(k, config.scaling * (dweights[k] - dot) / sum);
   } else {
     for (std::size_t k = 0; k < ids.size(); ++k) add(k, config.scaling * dweights[k]);
   }
 }
 
-void choose(const MoeConfig& config, std::span<const float> bias, Scratch& scratch, std::span<std::int32_t> ids) {
+void choose(const MoeConfig& config, std::span<const float> bias, Scratch& scratch,
+            std::span<std::int32_t> ids) {
   std::copy(scratch.scores.begin(), scratch.scores.end(), scratch.selection.begin());
   for (std::size_t e = 0; e < bias.size(); ++e) scratch.selection[e] += bias[e];
   if (config.groups > 1) keep_best_groups(config, scratch);
@@ -122,21 +134,25 @@ class RouteOp : public Op {
     ids.dtype = DType::i32;
     return {ids, weights};
   }
-  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo> infos) const override {
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo> infos) const override {
     const Tensor& logits = in[0];
     const Shape shape{logits.dim(0), logits.dim(1), config_.slots};
     Tensor ids(DType::i32, shape), weights(DType::f32, shape);
     const auto bias = bias_of(in);
-    c.pool->for_range(logits.dim(0) * logits.dim(1), kTokensAtOnce, [&](std::int64_t begin, std::int64_t end) {
-      Scratch scratch(config_);
-      for (std::int64_t t = begin; t < end; ++t) {
-        auto chosen = row_of<std::int32_t>(ids, t);
-        router_scores(config_.score, row_of(logits, t), scratch.scores);
-        if (config_.random_routing) draw(c, infos[0], t, chosen);
-        else choose(config_, bias, scratch, chosen);
-        weigh(config_, scratch.scores, bias, chosen, row_of(weights, t));
-      }
-    });
+    c.pool->for_range(logits.dim(0) * logits.dim(1), kTokensAtOnce,
+                      [&](std::int64_t begin, std::int64_t end) {
+                        Scratch scratch(config_);
+                        for (std::int64_t t = begin; t < end; ++t) {
+                          auto chosen = row_of<std::int32_t>(ids, t);
+                          router_scores(config_.score, row_of(logits, t), scratch.scores);
+                          if (config_.random_routing)
+                            draw(c, infos[0], t, chosen);
+                          else
+                            choose(config_, bias, scratch, chosen);
+                          weigh(config_, scratch.scores, bias, chosen, row_of(weights, t));
+                        }
+                      });
     return {ids, weights};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
@@ -161,12 +177,14 @@ class RouteOp : public Op {
         router_scores_backward(config_.score, scratch.scores, scratch.selection, row_of(grads[0], t));
       }
     });
-    if (in.size() > 1 && call.wanted(1) && weights_have_bias(config_)) {  // in token order on any number of threads
+    if (in.size() > 1 && call.wanted(1) &&
+        weights_have_bias(config_)) {  // in token order on any number of threads
       grads[1] = Tensor::zeros(DType::f32, in[1].shape());
       Scratch scratch(config_);
       for (std::int64_t t = 0; t < tokens; ++t) {
         dscores(t, scratch);
-        for (std::size_t e = 0; e < scratch.selection.size(); ++e) grads[1].data<float>()[e] += scratch.selection[e];
+        for (std::size_t e = 0; e < scratch.selection.size(); ++e)
+          grads[1].data<float>()[e] += scratch.selection[e];
       }
     }
     return grads;
@@ -176,7 +194,8 @@ class RouteOp : public Op {
  private:
   template <typename T = float>
   static std::span<T> row_of(const Tensor& x, std::int64_t t) {
-    return x.span<T>().subspan(static_cast<std::size_t>(t * x.shape().back()), static_cast<std::size_t>(x.shape().back()));
+    return x.span<T>().subspan(static_cast<std::size_t>(t * x.shape().back()),
+                               static_cast<std::size_t>(x.shape().back()));
   }
   static std::span<const float> bias_of(std::span<const Tensor> in) {
     return in.size() > 1 ? std::span<const float>(in[1].span<float>()) : std::span<const float>();
@@ -215,9 +234,15 @@ void router_scores_backward(RouterScore score, std::span<const float> scores, st
                         : 0.0f;
   for (std::size_t e = 0; e < scores.size(); ++e) {
     switch (score) {
-      case RouterScore::none: dlogits[e] += dscores[e]; break;
-      case RouterScore::softmax: dlogits[e] += scores[e] * (dscores[e] - dot); break;
-      case RouterScore::sigmoid: dlogits[e] += dscores[e] * scores[e] * (1 - scores[e]); break;
+      case RouterScore::none:
+        dlogits[e] += dscores[e];
+        break;
+      case RouterScore::softmax:
+        dlogits[e] += scores[e] * (dscores[e] - dot);
+        break;
+      case RouterScore::sigmoid:
+        dlogits[e] += dscores[e] * scores[e] * (1 - scores[e]);
+        break;
     }
   }
 }
@@ -233,11 +258,13 @@ void route_token(const MoeConfig& config, std::span<const float> logits, std::sp
 Array gate_logits(Context& context, const MoeConfig& config, const Array& x, const Array& gate) {
   const DType dtype = config.float32_gate_logits ? DType::f32 : x.dtype();
   const Sharding want{{x.sharding().dims[0], x.sharding().dims[1], {}}, {}};
-  return cast(context, einsum(context, "BSM,ME->BSE", cast(context, x, dtype), cast(context, gate, dtype), &want), DType::f32);
+  return cast(context,
+              einsum(context, "BSM,ME->BSE", cast(context, x, dtype), cast(context, gate, dtype), &want),
+              DType::f32);
 }
 
-Routing route(Context& context, const MoeConfig& config, const Array& logits, const Array& bias, std::int64_t step,
-              std::int64_t layer) {
+Routing route(Context& context, const MoeConfig& config, const Array& logits, const Array& bias,
+              std::int64_t step, std::int64_t layer) {
   std::vector<Array> inputs{logits};
   if (bias.defined()) inputs.push_back(bias);
   auto out = apply(context, std::make_shared<RouteOp>(config, step, layer), inputs);

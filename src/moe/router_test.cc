@@ -1,4 +1,5 @@
-// Router and balance: every kind against its definition in moe.md §1 and §2, gradients, and independence of the mesh.
+// Router and balance: every kind against its definition in moe.md §1 and §2, gradients, and independence of
+// the mesh.
 #include "moe/router.h"
 
 #include <numeric>
@@ -65,7 +66,9 @@ Choice naive(const MoeConfig& config, std::vector<double> logits, const std::vec
   auto best = [](const std::vector<double>& values, std::int64_t k) {
     std::vector<std::int32_t> order(values.size());
     std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return values[static_cast<std::size_t>(a)] > values[static_cast<std::size_t>(b)]; });
+    std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) {
+      return values[static_cast<std::size_t>(a)] > values[static_cast<std::size_t>(b)];
+    });
     order.resize(static_cast<std::size_t>(k));
     return order;
   };
@@ -74,20 +77,24 @@ Choice naive(const MoeConfig& config, std::vector<double> logits, const std::vec
     const std::size_t size = biased.size() / static_cast<std::size_t>(config.groups);
     std::vector<double> group_scores;
     for (std::size_t g = 0; g < static_cast<std::size_t>(config.groups); ++g) {
-      std::vector<double> members(biased.begin() + static_cast<std::ptrdiff_t>(g * size), biased.begin() + static_cast<std::ptrdiff_t>((g + 1) * size));
+      std::vector<double> members(biased.begin() + static_cast<std::ptrdiff_t>(g * size),
+                                  biased.begin() + static_cast<std::ptrdiff_t>((g + 1) * size));
       std::sort(members.rbegin(), members.rend());
       group_scores.push_back(members[0] + (config.score == RouterScore::sigmoid ? members[1] : 0));
     }
     const auto kept = best(group_scores, config.kept_groups);
     for (std::size_t e = 0; e < biased.size(); ++e) {
-      if (std::count(kept.begin(), kept.end(), static_cast<std::int32_t>(e / size)) == 0) selectable[e] = -1e9;
+      if (std::count(kept.begin(), kept.end(), static_cast<std::int32_t>(e / size)) == 0)
+        selectable[e] = -1e9;
     }
   }
   Choice choice{best(selectable, config.slots), {}};
   double total = 0;
   for (auto id : choice.ids) {
     const auto e = static_cast<std::size_t>(id);
-    const double w = config.softmax_over_selected ? std::exp(scores[e]) : config.weights_include_bias ? biased[e] : scores[e];
+    const double w = config.softmax_over_selected  ? std::exp(scores[e])
+                     : config.weights_include_bias ? biased[e]
+                                                   : scores[e];
     choice.weights.push_back(w);
     total += w;
   }
@@ -111,7 +118,8 @@ TEST(Router, EqualsItsDefinition) {
         route_token(config, l, b, ids, weights);
         const Choice want = naive(config, {l.begin(), l.end()}, {b.begin(), b.end()});
         EXPECT_EQ(ids, want.ids) << name;
-        for (std::size_t k = 0; k < ids.size(); ++k) EXPECT_NEAR(weights[k], want.weights[k], 1e-5 * std::abs(want.weights[k])) << name;
+        for (std::size_t k = 0; k < ids.size(); ++k)
+          EXPECT_NEAR(weights[k], want.weights[k], 1e-5 * std::abs(want.weights[k])) << name;
       }
     }
   }
@@ -150,7 +158,8 @@ Tensor spaced_logits(std::int64_t batch, std::int64_t length, std::int64_t exper
   for (std::int64_t t = 0; t < batch * length; ++t) {
     const auto order = rng_permutation(rng_key(static_cast<std::uint32_t>(t)), experts);
     for (std::int64_t e = 0; e < experts; ++e) {
-      logits.data<float>()[t * experts + e] += 0.4f * static_cast<float>(order[static_cast<std::size_t>(e)]) - 2;
+      logits.data<float>()[t * experts + e] +=
+          0.4f * static_cast<float>(order[static_cast<std::size_t>(e)]) - 2;
     }
   }
   return logits;
@@ -162,9 +171,10 @@ const Sharding kTokens{{{"data"}, {"context"}, {}}, {}};
 TEST(Router, GradientsOfEveryKindOnEveryMesh) {
   for (const auto& [name, config] : kinds(8, 3)) {
     SCOPED_TRACE(name);
-    GradientCase test{.function = [&](Context& c, std::span<const Array> in) {
-                        return route(c, config, in[0], in.size() > 1 ? in[1] : Array(), 5, 1).weights;
-                      },
+    GradientCase test{.function =
+                          [&](Context& c, std::span<const Array> in) {
+                            return route(c, config, in[0], in.size() > 1 ? in[1] : Array(), 5, 1).weights;
+                          },
                       .inputs = {{spaced_logits(4, 3, 8), {kTokens, {{{"data", "expert"}, {}, {}}, {}}}}},
                       .meshes = {kMesh, kMesh},
                       .step = 2e-3};
@@ -180,7 +190,9 @@ TEST(Router, RandomIdsDependOnStepLayerAndRowOnly) {
   const Tensor logits = random_tensor({4, 6, 8}, 1);
   auto draw = [&](const Mesh& mesh, const Sharding& s, std::int64_t step, std::int64_t layer) {
     Gathered gathered(mesh);
-    on_mesh(mesh, [&](Context& c) { gathered.put(c, "ids", route(c, config, leaf(c, logits, s), Array(), step, layer).ids); });
+    on_mesh(mesh, [&](Context& c) {
+      gathered.put(c, "ids", route(c, config, leaf(c, logits, s), Array(), step, layer).ids);
+    });
     return gathered.get("ids");
   };
   const Tensor one = draw(Mesh(), replicated(3), 1, 2);
@@ -201,10 +213,14 @@ TEST(Balance, GradientsOfEveryKindOnEveryMesh) {
       config.balance_weight = 0.5;
       config.compat = compat;
       const Sharding tokens2{{{"data"}, {"context"}}, {}};
-      GradientCase test{.function = [&](Context& c, std::span<const Array> in) {
-                          return balance_loss(c, config, in[0], in.size() > 3 ? in[3] : Array(), {in[1], Array()}, in[2]);
-                        },
-                        .inputs = {{spaced_logits(4, 3, 8), {kTokens}}, {ids, {kTokens}}, {Tensor::of<std::int32_t>({4, 3}, segment_ids), {tokens2}}},
+      GradientCase test{.function =
+                            [&](Context& c, std::span<const Array> in) {
+                              return balance_loss(c, config, in[0], in.size() > 3 ? in[3] : Array(),
+                                                  {in[1], Array()}, in[2]);
+                            },
+                        .inputs = {{spaced_logits(4, 3, 8), {kTokens}},
+                                   {ids, {kTokens}},
+                                   {Tensor::of<std::int32_t>({4, 3}, segment_ids), {tokens2}}},
                         .meshes = {kMesh}};
       if (config.bias) test.inputs.push_back({random_tensor({8}, 52), {}, compat});
       check_gradients(test);
@@ -234,7 +250,8 @@ TEST(Balance, EqualsItsDefinition) {
       for (int e = 0; e < 4; ++e) loss += density[e] / tokens * prob[e] / tokens / (2 * 4) * 16 * 0.3;
     }
     on_mesh(Mesh(), [&](Context& c) {
-      const Array got = balance_loss(c, config, leaf(c, logits, replicated(3)), Array(), {leaf(c, ids, replicated(3)), Array()},
+      const Array got = balance_loss(c, config, leaf(c, logits, replicated(3)), Array(),
+                                     {leaf(c, ids, replicated(3)), Array()},
                                      leaf(c, Tensor::of<std::int32_t>({2, 5}, segment_ids), replicated(2)));
       EXPECT_NEAR(got.tensor().data<float>()[0], loss, 1e-6);
     });

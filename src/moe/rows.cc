@@ -32,8 +32,9 @@ std::vector<std::int64_t> proportional(const std::vector<std::int64_t>& counts, 
   std::vector<std::size_t> order(counts.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   for (auto n : counts) kept.push_back(n * total / sum);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return counts[a] * total % sum > counts[b] * total % sum; });
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return counts[a] * total % sum > counts[b] * total % sum;
+  });
   std::int64_t left = total - std::accumulate(kept.begin(), kept.end(), std::int64_t{0});
   for (std::size_t i = 0; left > 0; ++i, --left) ++kept[order[i]];
   return kept;
@@ -47,7 +48,8 @@ class PlanRowsOp : public Op {
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo>) const override {
     return std::vector<ArrayInfo>(5, ragged_info(DType::i32, 1));
   }
-  std::vector<Tensor> forward(Context&, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+  std::vector<Tensor> forward(Context&, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
     const auto slots = static_cast<std::int32_t>(in[0].shape().back());
     const auto ids = in[0].span<std::int32_t>();
     // Experts of other ranks sort behind those here.
@@ -71,7 +73,8 @@ class PlanRowsOp : public Op {
       kept32.push_back(static_cast<std::int32_t>(kept[e]));
       dropped.push_back(static_cast<std::int32_t>(sizes[e] - kept[e]));
     }
-    return {index_tensor(rows), index_tensor(tokens), index_tensor(position), index_tensor(kept32), index_tensor(dropped)};
+    return {index_tensor(rows), index_tensor(tokens), index_tensor(position), index_tensor(kept32),
+            index_tensor(dropped)};
   }
   std::vector<Tensor> backward(Context&, const BackwardCall&) const override { return {Tensor()}; }
   bool differentiable() const override { return false; }
@@ -81,15 +84,18 @@ class PlanRowsOp : public Op {
   DropPolicy policy_;
 };
 
-std::int64_t last(const Tensor& x) { return x.shape().back(); }
+std::int64_t last(const Tensor& x) {
+  return x.shape().back();
+}
 
 // Sum of each token's rows, [tokens, m]. position [T·K].
 Tensor sum_rows(Context& c, const Tensor& rows, const Tensor& position, const Shape& token_shape) {
-  const std::int64_t m = last(rows), tokens = num_elements(token_shape) / std::max<std::int64_t>(1, token_shape.back());
+  const std::int64_t m = last(rows),
+                     tokens = num_elements(token_shape) / std::max<std::int64_t>(1, token_shape.back());
   Tensor out(rows.dtype(), token_shape);
   const std::int64_t slots = tokens == 0 ? 1 : position.size() / tokens;
-  ragged_gather_reduce(*c.pool, rows.dtype(), rows.raw(), m, position.span<std::int32_t>(), slots, 0, rows.dim(0), nullptr,
-                       out.raw(), out.dtype());
+  ragged_gather_reduce(*c.pool, rows.dtype(), rows.raw(), m, position.span<std::int32_t>(), slots, 0,
+                       rows.dim(0), nullptr, out.raw(), out.dtype());
   return out;
 }
 
@@ -107,7 +113,8 @@ class GatherRowsOp : public Op {  // inputs: x, tokens, position
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
     return {ragged_info(in[0].dtype, 2)};
   }
-  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
     return {fan_out(c, in[0], in[1])};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
@@ -120,8 +127,11 @@ class CombineRowsOp : public Op {  // inputs: rows, tokens, position
  public:
   explicit CombineRowsOp(ArrayInfo result) : result_(std::move(result)) {}
   std::string_view name() const override { return "combine_rows"; }
-  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo>) const override { return {result_}; }
-  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo>) const override {
+    return {result_};
+  }
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
     return {sum_rows(c, in[0], in[2], result_.local)};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
@@ -139,7 +149,8 @@ class GatherRowWeightsOp : public Op {  // inputs: weights [..., K], rows
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo>) const override {
     return {ragged_info(DType::f32, 1)};
   }
-  std::vector<Tensor> forward(Context&, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+  std::vector<Tensor> forward(Context&, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
     Tensor out(DType::f32, {in[1].size()});
     float* to = out.data<float>();
     for (std::int32_t row : in[1].span<std::int32_t>()) *to++ = in[0].data<float>()[row];
@@ -161,9 +172,11 @@ class GmmOp : public Op {  // inputs: rows [R,K], weights [G,K,N], sizes [G]
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
     return {ragged_info(in[0].dtype, 2)};
   }
-  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
     Tensor out(in[0].dtype(), {in[0].dim(0), in[1].dim(2)});
-    gmm(*c.pool, in[0].dtype(), in[0].raw(), in[1].raw(), nullptr, sizes(in[2]), in[1].dim(1), in[1].dim(2), out.raw());
+    gmm(*c.pool, in[0].dtype(), in[0].raw(), in[1].raw(), nullptr, sizes(in[2]), in[1].dim(1), in[1].dim(2),
+        out.raw());
     return {out};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
@@ -178,7 +191,8 @@ class GmmOp : public Op {  // inputs: rows [R,K], weights [G,K,N], sizes [G]
     }
     if (call.wanted(1)) {
       grads[1] = Tensor(weights.dtype, weights.local);
-      gmm_drhs(*c.pool, dy.dtype(), call.input(0).raw(), dy.raw(), sizes(group_sizes), k, n, grads[1].raw(), weights.dtype);
+      gmm_drhs(*c.pool, dy.dtype(), call.input(0).raw(), dy.raw(), sizes(group_sizes), k, n, grads[1].raw(),
+               weights.dtype);
     }
     return grads;
   }
@@ -196,16 +210,18 @@ class WeightedSwigluOp : public Op {
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
     return {in[0].ragged ? ragged_info(in[0].dtype, 2) : in[0]};
   }
-  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
     Tensor out(in[0].dtype(), in[0].shape());
-    switchyard::swiglu(*c.pool, out.dtype(), in[0].raw(), in[1].raw(), in[2].data<float>(), in[2].size(), last(out), out.raw());
+    switchyard::swiglu(*c.pool, out.dtype(), in[0].raw(), in[1].raw(), in[2].data<float>(), in[2].size(),
+                       last(out), out.raw());
     return {out};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     const Tensor gate = call.input(0), up = call.input(1), w = call.input(2);
     Tensor dgate(gate.dtype(), gate.shape()), dup(gate.dtype(), gate.shape()), dw(DType::f32, w.shape());
-    swiglu_backward(*c.pool, gate.dtype(), gate.raw(), up.raw(), w.data<float>(), call.grad(0).raw(), w.size(), last(gate),
-                    dgate.raw(), dup.raw(), dw.data<float>());
+    swiglu_backward(*c.pool, gate.dtype(), gate.raw(), up.raw(), w.data<float>(), call.grad(0).raw(),
+                    w.size(), last(gate), dgate.raw(), dup.raw(), dw.data<float>());
     return {dgate, dup, dw};
   }
 };
@@ -214,11 +230,12 @@ class WeightedSwigluOp : public Op {
 
 std::int64_t buffer_rows(double factor, std::int64_t tokens, std::int64_t slots, std::int64_t ranks) {
   if (factor <= 0) return -1;
-  return static_cast<std::int64_t>(std::floor(factor * static_cast<double>(tokens * slots) / static_cast<double>(ranks)));
+  return static_cast<std::int64_t>(
+      std::floor(factor * static_cast<double>(tokens * slots) / static_cast<double>(ranks)));
 }
 
-std::vector<std::vector<std::int64_t>> keep_rows(const std::vector<std::vector<std::int64_t>>& counts, std::int64_t capacity,
-                                                 DropPolicy policy) {
+std::vector<std::vector<std::int64_t>> keep_rows(const std::vector<std::vector<std::int64_t>>& counts,
+                                                 std::int64_t capacity, DropPolicy policy) {
   std::int64_t total = 0;
   for (const auto& source : counts) total += std::accumulate(source.begin(), source.end(), std::int64_t{0});
   auto kept = counts;
@@ -241,8 +258,8 @@ std::vector<std::vector<std::int64_t>> keep_rows(const std::vector<std::vector<s
   return kept;
 }
 
-RowPlan plan_rows(Context& context, const Array& ids, std::int64_t first, std::int64_t count, std::int64_t capacity,
-                  DropPolicy policy) {
+RowPlan plan_rows(Context& context, const Array& ids, std::int64_t first, std::int64_t count,
+                  std::int64_t capacity, DropPolicy policy) {
   auto out = apply(context, std::make_shared<PlanRowsOp>(first, count, capacity, policy), std::span(&ids, 1));
   for (auto& x : out) x = always_keep(x);
   return {out[0], out[1], out[2], out[3], out[4]};
@@ -256,7 +273,8 @@ Array gather_row_weights(Context& context, const Array& weights, const RowPlan& 
   return apply_one(context, std::make_shared<GatherRowWeightsOp>(), {weights, plan.rows});
 }
 
-Array combine_rows(Context& context, const Array& rows, const RowPlan& plan, const ArrayInfo& like, const Sharding& sharding) {
+Array combine_rows(Context& context, const Array& rows, const RowPlan& plan, const ArrayInfo& like,
+                   const Sharding& sharding) {
   ArrayInfo result = like;
   result.dtype = rows.dtype();
   result.sharding = sharding;
@@ -267,8 +285,8 @@ Array weighted_swiglu(Context& context, const Array& gate, const Array& up, cons
   return never_save(apply_one(context, std::make_shared<WeightedSwigluOp>(), {gate, up, weights}));
 }
 
-Array expert_mlp(Context& context, const Array& rows, const Array& row_weights, const Array& sizes, const Array& wi_0,
-                 const Array& wi_1, const Array& wo) {
+Array expert_mlp(Context& context, const Array& rows, const Array& row_weights, const Array& sizes,
+                 const Array& wi_0, const Array& wi_1, const Array& wo) {
   const auto product = std::make_shared<GmmOp>();
   const Array gate = checkpoint_name(apply_one(context, product, {rows, wi_0, sizes}), "moe_mlpwi_0");
   const Array up = checkpoint_name(apply_one(context, product, {rows, wi_1, sizes}), "moe_mlpwi_1");

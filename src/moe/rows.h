@@ -1,8 +1,10 @@
-// Rows sorted by expert: the plan (who goes where), and the differentiable moves between token order and sorted order.
+// Rows sorted by expert: the plan (who goes where), and the differentiable moves between token order and
+// sorted order.
 //
-// Index arrays (i32) are data, never differentiated and never recomputed. Row arrays are ragged: they hold exactly the
-// rows of this rank. The weight of a row is applied to its activation before the down projection, so that neither the
-// down output is needed for the gradient of the weights nor a weighted copy of the rows for that of wo.
+// Index arrays (i32) are data, never differentiated and never recomputed. Row arrays are ragged: they hold
+// exactly the rows of this rank. The weight of a row is applied to its activation before the down projection,
+// so that neither the down output is needed for the gradient of the weights nor a weighted copy of the rows
+// for that of wo.
 #pragma once
 
 #include "autograd/op.h"
@@ -10,16 +12,17 @@
 
 namespace switchyard {
 
-// How many rows each expert may keep: all, or what is left after dropping under a buffer of `capacity` rows for the
-// experts [0, sizes) of one rank. counts[source][expert]; returns the kept counts in the same shape.
-// fair: every expert keeps the same fraction (largest remainder, ties to the lower expert), earliest rows first.
-// prefix: rows in (source, expert) order are kept until the buffer is full.
-std::vector<std::vector<std::int64_t>> keep_rows(const std::vector<std::vector<std::int64_t>>& counts, std::int64_t capacity,
-                                                 DropPolicy policy);
+// How many rows each expert may keep: all, or what is left after dropping under a buffer of `capacity` rows
+// for the experts [0, sizes) of one rank. counts[source][expert]; returns the kept counts in the same shape.
+// fair: every expert keeps the same fraction (largest remainder, ties to the lower expert), earliest rows
+// first. prefix: rows in (source, expert) order are kept until the buffer is full.
+std::vector<std::vector<std::int64_t>> keep_rows(const std::vector<std::vector<std::int64_t>>& counts,
+                                                 std::int64_t capacity, DropPolicy policy);
 // ⌊factor · tokens · K / P⌋, or -1 for dropless (factor <= 0).
 std::int64_t buffer_rows(double factor, std::int64_t tokens, std::int64_t slots, std::int64_t ranks);
 
-// Plan of the rows of experts [first, first + count) among `ids` [..., K]; rows are dropped beyond `capacity` (-1: none).
+// Plan of the rows of experts [first, first + count) among `ids` [..., K]; rows are dropped beyond `capacity`
+// (-1: none).
 struct RowPlan {
   Array rows;      // i32 [R]: row number (token·K + slot) at each sorted position
   Array tokens;    // i32 [R]: rows / K
@@ -27,21 +30,24 @@ struct RowPlan {
   Array sizes;     // i32 [count]: rows per expert
   Array dropped;   // i32 [count]
 };
-RowPlan plan_rows(Context& context, const Array& ids, std::int64_t first, std::int64_t count, std::int64_t capacity,
-                  DropPolicy policy);
+RowPlan plan_rows(Context& context, const Array& ids, std::int64_t first, std::int64_t count,
+                  std::int64_t capacity, DropPolicy policy);
 
-// x [..., M] (tokens flattened) -> rows [R,M]: one token feeds up to K rows. Backward sums them back per token.
+// x [..., M] (tokens flattened) -> rows [R,M]: one token feeds up to K rows. Backward sums them back per
+// token.
 Array gather_rows(Context& context, const Array& x, const RowPlan& plan);
 // weights f32 [..., K] -> [R].
 Array gather_row_weights(Context& context, const Array& weights, const RowPlan& plan);
-// rows [R,M] -> the sum of each token's rows, shaped like `like` [..., M] and laid out as `sharding`. Backward is a
-// fan-out gather of the output gradient.
-Array combine_rows(Context& context, const Array& rows, const RowPlan& plan, const ArrayInfo& like, const Sharding& sharding);
+// rows [R,M] -> the sum of each token's rows, shaped like `like` [..., M] and laid out as `sharding`.
+// Backward is a fan-out gather of the output gradient.
+Array combine_rows(Context& context, const Array& rows, const RowPlan& plan, const ArrayInfo& like,
+                   const Sharding& sharding);
 
-// The experts' MLP on rows sorted by expert: [R,M] -> [R,M]. weights [R] f32 scale each row's activation. wi [G,M,H] and
-// wo [G,H,M] are this rank's experts; sizes i32 [G]. Kept for backward: gate and up pre-activations.
-Array expert_mlp(Context& context, const Array& rows, const Array& row_weights, const Array& sizes, const Array& wi_0,
-                 const Array& wi_1, const Array& wo);
+// The experts' MLP on rows sorted by expert: [R,M] -> [R,M]. weights [R] f32 scale each row's activation. wi
+// [G,M,H] and wo [G,H,M] are this rank's experts; sizes i32 [G]. Kept for backward: gate and up
+// pre-activations.
+Array expert_mlp(Context& context, const Array& rows, const Array& row_weights, const Array& sizes,
+                 const Array& wi_0, const Array& wi_1, const Array& wo);
 
 // silu(gate) ⊙ up ⊙ weight of the row; weights f32 have one element per row of gate [..., H].
 Array weighted_swiglu(Context& context, const Array& gate, const Array& up, const Array& weights);

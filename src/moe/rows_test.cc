@@ -27,12 +27,14 @@ TEST(KeepRows, PrefixFillsSourceByExpert) {
 TEST(KeepRows, FairKeepsTheSameFractionOfEveryExpert) {
   Chooser choose(61);
   for (int trial = 0; trial < 200; ++trial) {
-    const auto sources = static_cast<std::size_t>(1 + choose.below(4)), experts = static_cast<std::size_t>(1 + choose.below(6));
+    const auto sources = static_cast<std::size_t>(1 + choose.below(4)),
+               experts = static_cast<std::size_t>(1 + choose.below(6));
     Counts counts(sources, std::vector<std::int64_t>(experts));
     std::vector<std::int64_t> per_expert(experts, 0), kept_per_expert(experts, 0);
     std::int64_t total = 0;
     for (auto& source : counts) {
-      for (std::size_t e = 0; e < experts; ++e) per_expert[e] += source[e] = choose.below(3) == 0 ? 0 : choose.below(20);
+      for (std::size_t e = 0; e < experts; ++e)
+        per_expert[e] += source[e] = choose.below(3) == 0 ? 0 : choose.below(20);
     }
     for (auto n : per_expert) total += n;
     const std::int64_t capacity = choose.below(total + 3);
@@ -50,7 +52,9 @@ TEST(KeepRows, FairKeepsTheSameFractionOfEveryExpert) {
     }
     EXPECT_EQ(all, std::min(capacity, total));
     for (std::size_t e = 0; e < experts && capacity < total; ++e) {
-      EXPECT_LT(std::abs(static_cast<double>(kept_per_expert[e]) - static_cast<double>(per_expert[e] * capacity) / static_cast<double>(total)), 1);
+      EXPECT_LT(std::abs(static_cast<double>(kept_per_expert[e]) -
+                         static_cast<double>(per_expert[e] * capacity) / static_cast<double>(total)),
+                1);
     }
     // It depends on the sums over sources only.
     EXPECT_EQ(keep_rows({per_expert}, capacity, DropPolicy::fair)[0], kept_per_expert);
@@ -72,9 +76,12 @@ TEST(Rows, GatherAndCombineAreAdjointAndHaveTheirGradients) {
   const Tensor ids = random_integers({3, 5, 2}, 62, 0, 6);
   for (const Moves& m : {Moves{0, 6, -1}, Moves{2, 3, -1}, Moves{0, 6, 11}, Moves{4, 2, 0}}) {
     on_mesh(Mesh(), [&](Context& c) {
-      const RowPlan plan = plan_rows(c, leaf(c, ids, replicated(3)), m.first, m.count, m.capacity, DropPolicy::fair);
+      const RowPlan plan =
+          plan_rows(c, leaf(c, ids, replicated(3)), m.first, m.count, m.capacity, DropPolicy::fair);
       const std::int64_t rows = plan.rows.tensor().size();
-      EXPECT_EQ(std::accumulate(plan.sizes.tensor().data<std::int32_t>(), plan.sizes.tensor().data<std::int32_t>() + m.count, std::int64_t{0}), rows);
+      EXPECT_EQ(std::accumulate(plan.sizes.tensor().data<std::int32_t>(),
+                                plan.sizes.tensor().data<std::int32_t>() + m.count, std::int64_t{0}),
+                rows);
       const Array x = leaf(c, random_tensor({3, 5, 7}, 63), replicated(3));
       const Array gathered = gather_rows(c, x, plan);
       ASSERT_EQ(gathered.tensor().shape(), (Shape{rows, 7}));
@@ -100,7 +107,8 @@ TEST(Rows, GatherAndCombineAreAdjointAndHaveTheirGradients) {
 
 TEST(Rows, PlanOfNoTokens) {
   on_mesh(Mesh(), [&](Context& c) {
-    const RowPlan plan = plan_rows(c, leaf(c, Tensor(DType::i32, {0, 5, 2}), replicated(3)), 0, 4, -1, DropPolicy::fair);
+    const RowPlan plan =
+        plan_rows(c, leaf(c, Tensor(DType::i32, {0, 5, 2}), replicated(3)), 0, 4, -1, DropPolicy::fair);
     EXPECT_EQ(plan.rows.tensor().size(), 0);
     const Array x = leaf(c, Tensor(DType::f32, {0, 5, 7}), replicated(3));
     const Array y = combine_rows(c, gather_rows(c, x, plan), plan, x.info(), replicated(3));
@@ -109,11 +117,13 @@ TEST(Rows, PlanOfNoTokens) {
 }
 
 TEST(Rows, ExpertMlpGradients) {
-  const std::vector<std::vector<std::int32_t>> group_sizes{{3, 0, 4, 2}, {0, 9, 0, 0}, {9, 0, 0, 0}, {2, 2, 2, 3}};
+  const std::vector<std::vector<std::int32_t>> group_sizes{
+      {3, 0, 4, 2}, {0, 9, 0, 0}, {9, 0, 0, 0}, {2, 2, 2, 3}};
   for (const auto& sizes : group_sizes) {
-    check_gradients({.function = [](Context& c, std::span<const Array> in) {
-                       return expert_mlp(c, in[0], in[1], in[5], in[2], in[3], in[4]);
-                     },
+    check_gradients({.function =
+                         [](Context& c, std::span<const Array> in) {
+                           return expert_mlp(c, in[0], in[1], in[5], in[2], in[3], in[4]);
+                         },
                      .inputs = {{random_tensor({9, 6}, 1)},
                                 {random_tensor({9}, 2)},
                                 {random_tensor({4, 6, 5}, 3)},
@@ -125,9 +135,10 @@ TEST(Rows, ExpertMlpGradients) {
 
 TEST(Rows, WeightsOfRows) {
   const Tensor ids = random_integers({2, 4, 3}, 66, 0, 5);
-  check_gradients({.function = [](Context& c, std::span<const Array> in) {
-                     return gather_row_weights(c, in[0], plan_rows(c, in[1], 1, 3, -1, DropPolicy::fair));
-                   },
+  check_gradients({.function =
+                       [](Context& c, std::span<const Array> in) {
+                         return gather_row_weights(c, in[0], plan_rows(c, in[1], 1, 3, -1, DropPolicy::fair));
+                       },
                    .inputs = {{random_tensor({2, 4, 3}, 67)}, {ids}}});
 }
 

@@ -1,5 +1,5 @@
-// The five ways to run the experts give one answer (moe.md §8.1): y and every gradient equal those of the dense
-// evaluation on one rank, whatever the mesh, the chunking and the routing.
+// The five ways to run the experts give one answer (moe.md §8.1): y and every gradient equal those of the
+// dense evaluation on one rank, whatever the mesh, the chunking and the routing.
 #include "moe/block_testing.h"
 
 namespace switchyard {
@@ -20,12 +20,14 @@ std::vector<std::pair<std::string, MoeConfig>> strategies(const MoeConfig& base)
   add("all_to_all, 2 chunks", [](MoeConfig& c) { c.token_chunks = 2; });
   add("ring, 4 chunks", [](MoeConfig& c) { c.ring = true, c.token_chunks = 4; });
   add("all_to_all, roomy buffer", [&](MoeConfig& c) { c.ragged_buffer_factor = 64; });
-  add("ring, roomy prefix buffer", [&](MoeConfig& c) { c.ring = true, c.ragged_buffer_factor = 64, c.drop_policy = DropPolicy::prefix; });
+  add("ring, roomy prefix buffer",
+      [&](MoeConfig& c) { c.ring = true, c.ragged_buffer_factor = 64, c.drop_policy = DropPolicy::prefix; });
   for (bool without : {false, true}) {
     const std::string where = without ? ", experts split" : "";
     add("dense" + where, [=](MoeConfig& c) { c.sparse = false, c.dispatch_without_expert_axes = without; });
     add("capacity" + where, [=](MoeConfig& c) {
-      c.sparse = false, c.capacity_factor = static_cast<double>(c.experts), c.dispatch_without_expert_axes = without;
+      c.sparse = false, c.capacity_factor = static_cast<double>(c.experts),
+      c.dispatch_without_expert_axes = without;
     });
   }
   return all;
@@ -52,24 +54,36 @@ std::vector<Mesh> expert_meshes() {
   return {Mesh(), Mesh({{"expert", 2}}), Mesh({{"expert", 4}}), Mesh({{"expert", 8}})};
 }
 std::vector<Mesh> product_meshes() {
-  return {Mesh({{"data", 2}, {"expert", 2}}), Mesh({{"fsdp", 2}, {"expert", 4}}), Mesh({{"tensor", 2}, {"expert", 2}}),
-          Mesh({{"fsdp", 2}, {"tensor", 2}}), Mesh({{"data", 2}, {"fsdp", 2}, {"tensor", 2}, {"expert", 2}})};
+  return {Mesh({{"data", 2}, {"expert", 2}}), Mesh({{"fsdp", 2}, {"expert", 4}}),
+          Mesh({{"tensor", 2}, {"expert", 2}}), Mesh({{"fsdp", 2}, {"tensor", 2}}),
+          Mesh({{"data", 2}, {"fsdp", 2}, {"tensor", 2}, {"expert", 2}})};
 }
 
-TEST(Strategies, RandomRoutingOnExpertMeshes) { check({.config = deepseek3(8, 3)}, expert_meshes()); }
-TEST(Strategies, RandomRoutingOnProductMeshes) { check({.batch = 16, .config = deepseek3(8, 3)}, product_meshes()); }
-TEST(Strategies, SoftmaxOverTheSelected) { check({.batch = 16, .config = mixtral(8, 2)}, product_meshes()); }
-TEST(Strategies, BalancedLoad) { check({.width = 9, .load = Load::balanced, .config = mixtral(8, 2)}, {Mesh({{"expert", 4}})}); }
+TEST(Strategies, RandomRoutingOnExpertMeshes) {
+  check({.config = deepseek3(8, 3)}, expert_meshes());
+}
+TEST(Strategies, RandomRoutingOnProductMeshes) {
+  check({.batch = 16, .config = deepseek3(8, 3)}, product_meshes());
+}
+TEST(Strategies, SoftmaxOverTheSelected) {
+  check({.batch = 16, .config = mixtral(8, 2)}, product_meshes());
+}
+TEST(Strategies, BalancedLoad) {
+  check({.width = 9, .load = Load::balanced, .config = mixtral(8, 2)}, {Mesh({{"expert", 4}})});
+}
 TEST(Strategies, OneExpertTakesAll) {
   check({.load = Load::one_hot, .config = mixtral(8, 1)}, {Mesh({{"expert", 4}}), Mesh({{"expert", 8}})});
   check({.load = Load::one_hot, .config = mixtral(8, 2)}, {Mesh({{"data", 2}, {"expert", 2}})});
 }
 TEST(Strategies, EmptyExperts) {
-  check({.load = Load::empty_experts, .config = deepseek3(8, 2)}, {Mesh({{"expert", 8}}), Mesh({{"tensor", 2}, {"expert", 4}})});
+  check({.load = Load::empty_experts, .config = deepseek3(8, 2)},
+        {Mesh({{"expert", 8}}), Mesh({{"tensor", 2}, {"expert", 4}})});
 }
 TEST(Strategies, BatchReplicatedOverTheExpertAxes) {
-  check({.batch = 1, .config = deepseek3(8, 3)}, {Mesh({{"expert", 4}}), Mesh({{"tensor", 2}, {"expert", 2}})});
-  check({.batch = 2, .config = mixtral(8, 2)}, {Mesh({{"data", 2}, {"expert", 2}}), Mesh({{"fsdp", 2}, {"expert", 4}})});
+  check({.batch = 1, .config = deepseek3(8, 3)},
+        {Mesh({{"expert", 4}}), Mesh({{"tensor", 2}, {"expert", 2}})});
+  check({.batch = 2, .config = mixtral(8, 2)},
+        {Mesh({{"data", 2}, {"expert", 2}}), Mesh({{"fsdp", 2}, {"expert", 4}})});
 }
 TEST(Strategies, ChosenAtRandomWithRepeats) {
   MoeConfig config = deepseek3(8, 4);
@@ -81,9 +95,13 @@ TEST(Strategies, OddShapes) {
   Chooser choose(41);
   for (int trial = 0; trial < 6; ++trial) {
     const std::int64_t ranks = std::int64_t{1} << choose.below(4), experts = ranks * (1 + choose.below(3));
-    Problem p{.batch = ranks * (1 + choose.below(2)), .length = 13, .width = 40, .hidden = 24,
+    Problem p{.batch = ranks * (1 + choose.below(2)),
+              .length = 13,
+              .width = 40,
+              .hidden = 24,
               .load = choose.of(std::vector{Load::random, Load::one_hot, Load::empty_experts}),
-              .config = trial % 2 == 0 ? mixtral(experts, 1 + choose.below(experts)) : deepseek3(experts, 1 + choose.below(experts))};
+              .config = trial % 2 == 0 ? mixtral(experts, 1 + choose.below(experts))
+                                       : deepseek3(experts, 1 + choose.below(experts))};
     const Outcome want = oracle(p);
     const Mesh mesh({{"expert", static_cast<int>(ranks)}});
     for (auto [name, config] : strategies(p.config)) {

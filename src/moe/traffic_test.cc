@@ -17,14 +17,17 @@ Traffic traffic(const MoeConfig& config, const Mesh& mesh, bool with_backward) {
     w.wi_0 = never_save(leaf_by_rules(c, random_tensor({e, m, h}, 2), {"exp", "embed_moe", "mlp_moe"}));
     w.wi_1 = never_save(leaf_by_rules(c, random_tensor({e, m, h}, 3), {"exp", "embed_moe", "mlp_moe"}));
     w.wo = never_save(leaf_by_rules(c, random_tensor({e, h, m}, 4), {"exp", "mlp_moe", "embed_moe"}));
-    const Array x = leaf_by_rules(c, random_tensor({b, s, m}, 5), {"activation_batch", "activation_norm_length", "activation_embed"});
-    const Array segments = leaf_by_rules(c, random_integers({b, s}, 6, 1, 2), {"activation_batch", "activation_norm_length"});
+    const Array x = leaf_by_rules(c, random_tensor({b, s, m}, 5),
+                                  {"activation_batch", "activation_norm_length", "activation_embed"});
+    const Array segments =
+        leaf_by_rules(c, random_integers({b, s}, 6, 1, 2), {"activation_batch", "activation_norm_length"});
     const MoeOutput out = moe_block(c, config, w, x, segments, 0, 0);
     if (with_backward) {
       const Tensor seed = block_of(mesh, c.rank, random_tensor(x.shape(), 7), dual(mesh, out.y.sharding()));
       backward(c, std::span(&out.y, 1), std::span(&seed, 1));
     }
-    for (const auto& count : c.comm->counts()) of_rank[static_cast<std::size_t>(c.rank)][count.kind + " " + count.axis] += count.bytes;
+    for (const auto& count : c.comm->counts())
+      of_rank[static_cast<std::size_t>(c.rank)][count.kind + " " + count.axis] += count.bytes;
   });
   Traffic all;
   for (const auto& one : of_rank) {

@@ -22,7 +22,8 @@ class RopeTablesOp : public Op {
     table.sharding.dims.push_back({});
     return {table, table};
   }
-  std::vector<Tensor> forward(Context& context, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+  std::vector<Tensor> forward(Context& context, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
     Shape shape = in[0].shape();
     shape.push_back(static_cast<std::int64_t>(frequencies_.size()));
     Tensor cos(DType::f32, shape), sin(DType::f32, shape);
@@ -30,7 +31,8 @@ class RopeTablesOp : public Op {
     const auto pairs = static_cast<std::int64_t>(frequencies_.size());
     context.pool->for_range(in[0].size(), 32, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin * pairs; i < end * pairs; ++i) {
-        const double angle = in[0].data<std::int32_t>()[i / pairs] * frequencies_[static_cast<std::size_t>(i % pairs)];
+        const double angle =
+            in[0].data<std::int32_t>()[i / pairs] * frequencies_[static_cast<std::size_t>(i % pairs)];
         c[i] = static_cast<float>(std::cos(angle) * amplitude_);
         s[i] = static_cast<float>(std::sin(angle) * amplitude_);
       }
@@ -49,8 +51,11 @@ class RopeOp : public Op {
  public:
   RopeOp(std::int64_t offset, bool interleaved) : offset_(offset), interleaved_(interleaved) {}
   std::string_view name() const override { return "rope"; }
-  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override { return {in[0]}; }
-  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
+    return {in[0]};
+  }
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
     return {rotated(c, in[0], in[1], in[2], false)};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
@@ -61,7 +66,8 @@ class RopeOp : public Op {
  private:
   Tensor rotated(Context& c, const Tensor& x, const Tensor& cos, const Tensor& sin, bool inverse) const {
     Tensor y = x.clone();
-    const std::int64_t tokens = x.dim(0) * x.dim(1), width = x.shape().back(), heads = x.rank() == 4 ? x.dim(2) : 1;
+    const std::int64_t tokens = x.dim(0) * x.dim(1), width = x.shape().back(),
+                       heads = x.rank() == 4 ? x.dim(2) : 1;
     std::byte* at = y.raw() + static_cast<std::size_t>(offset_) * size_of(x.dtype());
     switchyard::rope(*c.pool, x.dtype(), at, at, tokens, heads, 2 * cos.shape().back(), heads * width, width,
                      cos.data<float>(), sin.data<float>(), interleaved_, inverse);
@@ -80,7 +86,8 @@ Tensor take_heads(Context& c, const Tensor& x, const std::vector<std::int64_t>& 
   c.pool->for_range(x.dim(0) * x.dim(1), 32, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin * count; i < end * count; ++i) {
       const std::int64_t from = i / count * x.dim(2) + heads[static_cast<std::size_t>(i % count)];
-      std::memcpy(out.raw() + static_cast<std::size_t>(i) * head, x.raw() + static_cast<std::size_t>(from) * head, head);
+      std::memcpy(out.raw() + static_cast<std::size_t>(i) * head,
+                  x.raw() + static_cast<std::size_t>(from) * head, head);
     }
   });
   return out;
@@ -95,7 +102,8 @@ Tensor put_heads(Context& c, const Tensor& x, const std::vector<std::int64_t>& h
   const std::int64_t dim = x.dim(3);
   c.pool->for_range(x.dim(0) * x.dim(1), 32, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin * count; i < end * count; ++i) {
-      float* to = sum.data<float>() + (i / count * whole[2] + heads[static_cast<std::size_t>(i % count)]) * dim;
+      float* to =
+          sum.data<float>() + (i / count * whole[2] + heads[static_cast<std::size_t>(i % count)]) * dim;
       for (std::int64_t d = 0; d < dim; ++d) to[d] += wide.data<float>()[i * dim + d];
     }
   });
@@ -115,12 +123,15 @@ class AttentionOp : public Op {
     lse.sharding.dims = {in[0].sharding.dims[0], in[0].sharding.dims[2], in[0].sharding.dims[1]};
     return {out, lse};
   }
-  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo> infos) const override {
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo> infos) const override {
     const auto heads = kv_heads(c, infos[0], infos[1]);
     const Tensor k = take_heads(c, in[1], heads), v = take_heads(c, in[2], heads);
     const Tensor& q = in[0];
-    Tensor out(q.dtype(), {q.dim(0), q.dim(1), q.dim(2), v.dim(3)}), lse(DType::f32, {q.dim(0), q.dim(2), q.dim(1)});
-    switchyard::attention(*c.pool, arguments(q, k, v, in[3]), q.raw(), k.raw(), v.raw(), out.raw(), lse.data<float>());
+    Tensor out(q.dtype(), {q.dim(0), q.dim(1), q.dim(2), v.dim(3)}),
+        lse(DType::f32, {q.dim(0), q.dim(2), q.dim(1)});
+    switchyard::attention(*c.pool, arguments(q, k, v, in[3]), q.raw(), k.raw(), v.raw(), out.raw(),
+                          lse.data<float>());
     return {out, lse};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
@@ -129,15 +140,16 @@ class AttentionOp : public Op {
     const Tensor v = take_heads(c, call.input(2), heads), segments = call.input(3);
     const Tensor out = call.output(0), lse = call.output(1);
     Tensor dq(q.dtype(), q.shape()), dk(k.dtype(), k.shape()), dv(v.dtype(), v.shape());
-    attention_backward(*c.pool, arguments(q, k, v, segments), q.raw(), k.raw(), v.raw(), out.raw(), lse.data<float>(),
-                       call.grad(0).raw(), dq.raw(), dk.raw(), dv.raw());
-    return {dq, put_heads(c, dk, heads, call.input_info(1).local), put_heads(c, dv, heads, call.input_info(2).local), Tensor()};
+    attention_backward(*c.pool, arguments(q, k, v, segments), q.raw(), k.raw(), v.raw(), out.raw(),
+                       lse.data<float>(), call.grad(0).raw(), dq.raw(), dk.raw(), dv.raw());
+    return {dq, put_heads(c, dk, heads, call.input_info(1).local),
+            put_heads(c, dv, heads, call.input_info(2).local), Tensor()};
   }
   std::uint32_t needs_outputs() const override { return 3; }
 
  private:
-  // The local key/value heads that this rank's query heads use: all of them, or a part when q is split further than k.
-  // Where the parts do not fall between groups, every query head gets its own copy.
+  // The local key/value heads that this rank's query heads use: all of them, or a part when q is split
+  // further than k. Where the parts do not fall between groups, every query head gets its own copy.
   static std::vector<std::int64_t> kv_heads(const Context& c, const ArrayInfo& q, const ArrayInfo& k) {
     const std::int64_t per_kv = q.shape[2] / k.shape[2], count = q.local[2];
     const std::int64_t first = local_offset(*c.mesh, c.rank, q.shape, q.sharding)[2];
@@ -146,7 +158,8 @@ class AttentionOp : public Op {
     std::vector<std::int64_t> heads;
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t head = (first + i) / per_kv - first_kv;
-      CHECK(head >= 0 && head < k.local[2], "[attention] q is {}, k {}", to_string(q.sharding), to_string(k.sharding));
+      CHECK(head >= 0 && head < k.local[2], "[attention] q is {}, k {}", to_string(q.sharding),
+            to_string(k.sharding));
       if (!even || heads.empty() || heads.back() != head) heads.push_back(head);
     }
     return heads;
@@ -171,17 +184,21 @@ class AttentionOp : public Op {
 
 }  // namespace
 
-RopeTables rope_tables(Context& context, const Array& positions, std::span<const double> frequencies, double amplitude) {
-  auto op = std::make_shared<RopeTablesOp>(std::vector<double>(frequencies.begin(), frequencies.end()), amplitude);
+RopeTables rope_tables(Context& context, const Array& positions, std::span<const double> frequencies,
+                       double amplitude) {
+  auto op =
+      std::make_shared<RopeTablesOp>(std::vector<double>(frequencies.begin(), frequencies.end()), amplitude);
   auto tables = apply(context, op, std::span(&positions, 1));
   return {tables[0], tables[1]};
 }
 
-Array rope(Context& context, const Array& x, const RopeTables& tables, std::int64_t offset, bool interleaved) {
+Array rope(Context& context, const Array& x, const RopeTables& tables, std::int64_t offset,
+           bool interleaved) {
   return apply_one(context, std::make_shared<RopeOp>(offset, interleaved), {x, tables.cos, tables.sin});
 }
 
-Array attention(Context& context, const Array& q, const Array& k, const Array& v, const Array& segments, float scale) {
+Array attention(Context& context, const Array& q, const Array& k, const Array& v, const Array& segments,
+                float scale) {
   const Array inputs[] = {q, k, v, segments};
   return apply(context, std::make_shared<AttentionOp>(scale), inputs).front();
 }

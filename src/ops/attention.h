@@ -9,13 +9,17 @@ namespace switchyard {
 struct RopeTables {
   Array cos, sin;
 };
-RopeTables rope_tables(Context& context, const Array& positions, std::span<const double> frequencies, double amplitude);
+RopeTables rope_tables(Context& context, const Array& positions, std::span<const double> frequencies,
+                       double amplitude);
 
-// Rotates dims [offset, offset + dim) of every head of x [B,S,N,D] (or [B,S,D]: one head), dim = 2 * pairs of the tables.
+// Rotates dims [offset, offset + dim) of every head of x [B,S,N,D] (or [B,S,D]: one head), dim = 2 * pairs of
+// the tables.
 Array rope(Context& context, const Array& x, const RopeTables& tables, std::int64_t offset, bool interleaved);
 
-// Causal softmax attention within segments. q [B,S,N,D], k [B,S,Nkv,D], v [B,S,Nkv,Dv], segments i32 [B,S] -> [B,S,N,Dv].
-// Batch may be split alike on all; heads of q may be split, and those of k and v alike or not at all.
-Array attention(Context& context, const Array& q, const Array& k, const Array& v, const Array& segments, float scale);
+// Causal softmax attention within segments. q [B,S,N,D], k [B,S,Nkv,D], v [B,S,Nkv,Dv], segments i32 [B,S] ->
+// [B,S,N,Dv]. Batch may be split alike on all; heads of q may be split, and those of k and v alike or not at
+// all.
+Array attention(Context& context, const Array& q, const Array& k, const Array& v, const Array& segments,
+                float scale);
 
 }  // namespace switchyard

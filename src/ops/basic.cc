@@ -16,7 +16,8 @@ class CastOp : public Op {
     out.dtype = to_;
     return {out};
   }
-  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
     return {to(c, in[0], to_)};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
@@ -38,16 +39,19 @@ class AddOp : public Op {
   std::string_view name() const override { return "add"; }
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
     CHECK(in[0].shape == in[1].shape && in[0].sharding == in[1].sharding && in[0].dtype == in[1].dtype,
-          "[add] {} {} {} and {} {} {}", name_of(in[0].dtype), to_string(in[0].shape), to_string(in[0].sharding),
-          name_of(in[1].dtype), to_string(in[1].shape), to_string(in[1].sharding));
+          "[add] {} {} {} and {} {} {}", name_of(in[0].dtype), to_string(in[0].shape),
+          to_string(in[0].sharding), name_of(in[1].dtype), to_string(in[1].shape), to_string(in[1].sharding));
     return {in[0]};
   }
-  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
     Tensor out(in[0].dtype(), in[0].shape());
     switchyard::add(*c.pool, out.dtype(), in[0].raw(), in[1].raw(), out.raw(), out.size());
     return {out};
   }
-  std::vector<Tensor> backward(Context&, const BackwardCall& call) const override { return {call.grad(0), call.grad(0)}; }
+  std::vector<Tensor> backward(Context&, const BackwardCall& call) const override {
+    return {call.grad(0), call.grad(0)};
+  }
   std::uint32_t needs_inputs() const override { return 0; }
 };
 
@@ -55,11 +59,16 @@ class ScaleOp : public Op {
  public:
   explicit ScaleOp(float factor) : factor_(factor) {}
   std::string_view name() const override { return "scale"; }
-  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override { return {in[0]}; }
-  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
+    return {in[0]};
+  }
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
     return {scaled(c, in[0])};
   }
-  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override { return {scaled(c, call.grad(0))}; }
+  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
+    return {scaled(c, call.grad(0))};
+  }
   std::uint32_t needs_inputs() const override { return 0; }
 
  private:
@@ -73,8 +82,12 @@ class ScaleOp : public Op {
 
 constexpr std::int64_t kRowsAtOnce = 64;
 
-std::int64_t last(const Tensor& x) { return x.shape().back(); }
-std::int64_t rows_of(const Tensor& x) { return last(x) == 0 ? 0 : x.size() / last(x); }
+std::int64_t last(const Tensor& x) {
+  return x.shape().back();
+}
+std::int64_t rows_of(const Tensor& x) {
+  return last(x) == 0 ? 0 : x.size() / last(x);
+}
 
 class SwigluOp : public Op {
  public:
@@ -83,22 +96,25 @@ class SwigluOp : public Op {
     CHECK(in[0].local == in[1].local, "[swiglu] {} and {}", to_string(in[0].local), to_string(in[1].local));
     return {in[0]};
   }
-  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
     Tensor out(in[0].dtype(), in[0].shape());
-    switchyard::swiglu(*c.pool, out.dtype(), in[0].raw(), in[1].raw(), nullptr, rows_of(out), last(out), out.raw());
+    switchyard::swiglu(*c.pool, out.dtype(), in[0].raw(), in[1].raw(), nullptr, rows_of(out), last(out),
+                       out.raw());
     return {out};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     const Tensor gate = call.input(0), up = call.input(1);
     Tensor dgate(gate.dtype(), gate.shape()), dup(gate.dtype(), gate.shape());
-    swiglu_backward(*c.pool, gate.dtype(), gate.raw(), up.raw(), nullptr, call.grad(0).raw(), rows_of(gate), last(gate),
-                    dgate.raw(), dup.raw(), nullptr);
+    swiglu_backward(*c.pool, gate.dtype(), gate.raw(), up.raw(), nullptr, call.grad(0).raw(), rows_of(gate),
+                    last(gate), dgate.raw(), dup.raw(), nullptr);
     return {dgate, dup};
   }
 };
 
 // Copies columns [from, from + count) of x's last dim to column `to` of y's.
-void copy_columns(Context& c, const Tensor& x, std::int64_t from, const Tensor& y, std::int64_t to, std::int64_t count) {
+void copy_columns(Context& c, const Tensor& x, std::int64_t from, const Tensor& y, std::int64_t to,
+                  std::int64_t count) {
   const std::size_t e = size_of(x.dtype());
   const auto bytes = static_cast<std::size_t>(count) * e;
   c.pool->for_range(rows_of(x), kRowsAtOnce, [&](std::int64_t begin, std::int64_t end) {
@@ -125,9 +141,11 @@ class SplitLastOp : public Op {
     b.shape.back() = b.local.back() = in[0].shape.back() - first_;
     return {a, b};
   }
-  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
     const std::int64_t rest = last(in[0]) - first_;
-    Tensor a(in[0].dtype(), with_last(in[0].shape(), first_)), b(in[0].dtype(), with_last(in[0].shape(), rest));
+    Tensor a(in[0].dtype(), with_last(in[0].shape(), first_)),
+        b(in[0].dtype(), with_last(in[0].shape(), rest));
     copy_columns(c, in[0], 0, a, 0, first_);
     copy_columns(c, in[0], first_, b, 0, rest);
     return {a, b};
@@ -145,7 +163,8 @@ class SplitLastOp : public Op {
 };
 
 // Sums columns [from, from + dim) of x [rows, heads, width] over heads, in fp32.
-Tensor sum_over_heads(Context& c, const Tensor& x, std::int64_t from, std::int64_t heads, std::int64_t dim, Shape shape) {
+Tensor sum_over_heads(Context& c, const Tensor& x, std::int64_t from, std::int64_t heads, std::int64_t dim,
+                      Shape shape) {
   const Tensor wide = x.cast(DType::f32);
   Tensor sum = Tensor::zeros(DType::f32, std::move(shape));
   c.pool->for_range(rows_of(x) / heads, kRowsAtOnce, [&](std::int64_t begin, std::int64_t end) {
@@ -170,7 +189,8 @@ class MlaKeyValueOp : public Op {
     v.shape.back() = v.local.back() = in[0].shape.back() - nope_;
     return {k, v};
   }
-  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
     const Tensor &kv = in[0], &rope = in[1];
     const std::int64_t heads = kv.dim(2), r = last(rope), v_dim = last(kv) - nope_;
     Tensor k(kv.dtype(), with_last(kv.shape(), nope_ + r)), v(kv.dtype(), with_last(kv.shape(), v_dim));
@@ -180,7 +200,8 @@ class MlaKeyValueOp : public Op {
     c.pool->for_range(rows_of(k), kRowsAtOnce, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
         std::memcpy(k.raw() + static_cast<std::size_t>(row * (nope_ + r) + nope_) * e,
-                    rope.raw() + static_cast<std::size_t>(row / heads * r) * e, static_cast<std::size_t>(r) * e);
+                    rope.raw() + static_cast<std::size_t>(row / heads * r) * e,
+                    static_cast<std::size_t>(r) * e);
       }
     });
     return {k, v};
@@ -210,8 +231,10 @@ void copy_sequence(const Tensor& whole, const Tensor& part, std::int64_t at, boo
   for (std::int64_t b = 0; b < whole.dim(0); ++b) {
     std::byte* w = whole.raw() + static_cast<std::size_t>(b * whole.dim(1) + at) * token;
     std::byte* p = part.raw() + static_cast<std::size_t>(b) * bytes;
-    if (to_part) std::memcpy(p, w, bytes);
-    else std::memcpy(w, p, bytes);
+    if (to_part)
+      std::memcpy(p, w, bytes);
+    else
+      std::memcpy(w, p, bytes);
   }
 }
 
@@ -226,7 +249,8 @@ class ChunkSequenceOp : public Op {
     part.local[1] /= n_;
     return std::vector<ArrayInfo>(static_cast<std::size_t>(n_), part);
   }
-  std::vector<Tensor> forward(Context&, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+  std::vector<Tensor> forward(Context&, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
     std::vector<Tensor> parts;
     Shape shape = in[0].shape();
     shape[1] /= n_;
@@ -259,11 +283,13 @@ class ConcatSequenceOp : public Op {
     out.local[1] *= static_cast<std::int64_t>(in.size());
     return {out};
   }
-  std::vector<Tensor> forward(Context&, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+  std::vector<Tensor> forward(Context&, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
     Shape shape = in[0].shape();
     shape[1] *= static_cast<std::int64_t>(in.size());
     Tensor out(in[0].dtype(), shape);
-    for (std::size_t i = 0; i < in.size(); ++i) copy_sequence(out, in[i], static_cast<std::int64_t>(i) * in[i].dim(1), false);
+    for (std::size_t i = 0; i < in.size(); ++i)
+      copy_sequence(out, in[i], static_cast<std::int64_t>(i) * in[i].dim(1), false);
     return {out};
   }
   std::vector<Tensor> backward(Context&, const BackwardCall& call) const override {
@@ -286,7 +312,9 @@ Array cast(Context& context, const Array& x, DType dtype) {
   return x.value()->never_save ? never_save(y) : y;
 }
 
-Array add(Context& context, const Array& a, const Array& b) { return apply_one(context, std::make_shared<AddOp>(), {a, b}); }
+Array add(Context& context, const Array& a, const Array& b) {
+  return apply_one(context, std::make_shared<AddOp>(), {a, b});
+}
 
 Array scale(Context& context, const Array& x, float factor) {
   return apply_one(context, std::make_shared<ScaleOp>(factor), {x});
@@ -301,7 +329,8 @@ std::pair<Array, Array> split_last(Context& context, const Array& x, std::int64_
   return {parts[0], parts[1]};
 }
 
-std::pair<Array, Array> mla_key_value(Context& context, const Array& kv, const Array& k_rope, std::int64_t nope) {
+std::pair<Array, Array> mla_key_value(Context& context, const Array& kv, const Array& k_rope,
+                                      std::int64_t nope) {
   const Array inputs[] = {kv, k_rope};
   auto parts = apply(context, std::make_shared<MlaKeyValueOp>(nope), inputs);
   return {parts[0], parts[1]};

@@ -10,15 +10,18 @@
 namespace switchyard {
 
 Array cast(Context& context, const Array& x, DType dtype);  // x itself when it has the dtype
-// Same shape and sharding; a value that is a partial sum may be added to one that is (CHECK that shardings agree).
+// Same shape and sharding; a value that is a partial sum may be added to one that is (CHECK that shardings
+// agree).
 Array add(Context& context, const Array& a, const Array& b);
 Array scale(Context& context, const Array& x, float factor);
 // silu(gate) * up, elementwise.
 Array swiglu(Context& context, const Array& gate, const Array& up);
 // [..., first + rest] -> [..., first], [..., rest]; the last dim must be whole.
 std::pair<Array, Array> split_last(Context& context, const Array& x, std::int64_t first);
-// MLA: kv [B,S,N,nope+v] and the rotary key k_rope [B,S,rope] shared by all heads -> k [B,S,N,nope+rope], v [B,S,N,v].
-std::pair<Array, Array> mla_key_value(Context& context, const Array& kv, const Array& k_rope, std::int64_t nope);
+// MLA: kv [B,S,N,nope+v] and the rotary key k_rope [B,S,rope] shared by all heads -> k [B,S,N,nope+rope], v
+// [B,S,N,v].
+std::pair<Array, Array> mla_key_value(Context& context, const Array& kv, const Array& k_rope,
+                                      std::int64_t nope);
 
 // [B,S,...] -> n pieces of S/n local tokens each, and back. S local must be divisible (CHECK).
 std::vector<Array> chunk_sequence(Context& context, const Array& x, std::int64_t n);

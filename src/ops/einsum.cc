@@ -33,14 +33,17 @@ class EinsumOp : public Op {
     }
     return {out};
   }
-  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
     return {local_einsum(*c.pool, spec_, in[0], in[1], in[0].dtype())};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     std::vector<Tensor> grads(2);
     const Tensor& dy = call.grad(0);
-    if (call.wanted(0)) grads[0] = local_einsum(*c.pool, {spec_.out, spec_.b, spec_.a}, dy, call.input(1), dy.dtype());
-    if (call.wanted(1)) grads[1] = local_einsum(*c.pool, {spec_.a, spec_.out, spec_.b}, call.input(0), dy, dy.dtype());
+    if (call.wanted(0))
+      grads[0] = local_einsum(*c.pool, {spec_.out, spec_.b, spec_.a}, dy, call.input(1), dy.dtype());
+    if (call.wanted(1))
+      grads[1] = local_einsum(*c.pool, {spec_.a, spec_.out, spec_.b}, call.input(0), dy, dy.dtype());
     return grads;
   }
 
@@ -65,7 +68,12 @@ Axes common_prefix(const Axes& x, const Axes& y) {
 class LabelPlan {
  public:
   LabelPlan(const Context& c, const EinsumSpec& spec, const Array& a, const Array& b, const Sharding* want)
-      : context_(c), spec_(spec), a_(a), b_(b), in_a_(axes_of(spec.a, a.sharding())), in_b_(axes_of(spec.b, b.sharding())) {
+      : context_(c),
+        spec_(spec),
+        a_(a),
+        b_(b),
+        in_a_(axes_of(spec.a, a.sharding())),
+        in_b_(axes_of(spec.b, b.sharding())) {
     contracted_alike();
     output(want);
     contracted_on_one_side();
@@ -94,12 +102,16 @@ class LabelPlan {
   void output(const Sharding* want) {
     for (std::size_t i = 0; i < spec_.out.size(); ++i) {
       const char l = spec_.out[i];
-      if (want != nullptr) take(l, want->dims[i]);
-      else take(l, in_a_.count(l) != 0 && !in_a_.at(l).empty() ? in_a_.at(l) : in_b_.count(l) != 0 ? in_b_.at(l) : Axes{});
+      if (want != nullptr)
+        take(l, want->dims[i]);
+      else
+        take(l, in_a_.count(l) != 0 && !in_a_.at(l).empty() ? in_a_.at(l)
+                : in_b_.count(l) != 0                       ? in_b_.at(l)
+                                                            : Axes{});
     }
   }
-  // An axis that splits the contraction on one side only: slice the other side (free) and reduce the output, or
-  // gather this side; whichever moves fewer bytes.
+  // An axis that splits the contraction on one side only: slice the other side (free) and reduce the output,
+  // or gather this side; whichever moves fewer bytes.
   void contracted_on_one_side() {
     for (char l : spec_.a) {
       if (!contracted(l)) continue;
@@ -108,7 +120,8 @@ class LabelPlan {
       const Axes& shorter = a_longer ? in_b_.at(l) : in_a_.at(l);
       if (chosen_[l] != shorter || longer.size() == shorter.size()) continue;
       const Axes extra(longer.begin() + static_cast<std::ptrdiff_t>(shorter.size()), longer.end());
-      const bool free = std::none_of(extra.begin(), extra.end(), [&](const std::string& x) { return used_.count(x) != 0; });
+      const bool free =
+          std::none_of(extra.begin(), extra.end(), [&](const std::string& x) { return used_.count(x) != 0; });
       const Array& operand = a_longer ? a_ : b_;
       const std::int64_t gathered = num_elements(operand.info().local) * (context_.mesh->product(extra) - 1);
       if (free && 2 * output_elements() < gathered) take(l, extra);
@@ -134,13 +147,15 @@ class LabelPlan {
 
 }  // namespace
 
-Array einsum(Context& context, std::string_view spec_text, const Array& a, const Array& b, const Sharding* want) {
+Array einsum(Context& context, std::string_view spec_text, const Array& a, const Array& b,
+             const Sharding* want) {
   const EinsumSpec spec = parse_einsum(spec_text);
-  CHECK(spec.a.size() == a.shape().size() && spec.b.size() == b.shape().size(), "einsum {}: {} and {}", spec_text,
-        to_string(a.shape()), to_string(b.shape()));
+  CHECK(spec.a.size() == a.shape().size() && spec.b.size() == b.shape().size(), "einsum {}: {} and {}",
+        spec_text, to_string(a.shape()), to_string(b.shape()));
   const LabelPlan plan(context, spec, a, b, want);
-  Array out = apply_one(context, std::make_shared<EinsumOp>(spec),
-                        {reshard(context, a, plan.sharding_for(spec.a)), reshard(context, b, plan.sharding_for(spec.b))});
+  Array out = apply_one(
+      context, std::make_shared<EinsumOp>(spec),
+      {reshard(context, a, plan.sharding_for(spec.a)), reshard(context, b, plan.sharding_for(spec.b))});
   if (want != nullptr) return reshard(context, out, *want);
   Sharding whole = out.sharding();
   whole.partial.clear();

@@ -7,13 +7,15 @@
 
 namespace switchyard {
 
-// einsum("BSM,MH->BSH", a, b): labels are single letters; every label stands in the output or in both operands.
-// Operands have one dtype (f32 or bf16), which the result has; sums are fp32.
+// einsum("BSM,MH->BSH", a, b): labels are single letters; every label stands in the output or in both
+// operands. Operands have one dtype (f32 or bf16), which the result has; sums are fp32.
 //
-// Layout: an axis may stay on a label only if every operand that has the label agrees; where two labels want one axis,
-// the wanted output keeps it and the other operand is gathered. Contracting labels split alike on both sides give partial
-// sums, which are then reduced to `want`. Without `want` the output keeps what the operands have and is reduced to whole.
-Array einsum(Context& context, std::string_view spec, const Array& a, const Array& b, const Sharding* want = nullptr);
+// Layout: an axis may stay on a label only if every operand that has the label agrees; where two labels want
+// one axis, the wanted output keeps it and the other operand is gathered. Contracting labels split alike on
+// both sides give partial sums, which are then reduced to `want`. Without `want` the output keeps what the
+// operands have and is reduced to whole.
+Array einsum(Context& context, std::string_view spec, const Array& a, const Array& b,
+             const Sharding* want = nullptr);
 
 // The same for `want` given by logical names of the output's dims.
 Array einsum(Context& context, std::string_view spec, const Array& a, const Array& b,

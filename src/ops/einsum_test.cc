@@ -16,7 +16,8 @@ Shape shape_of(const std::string& labels, const std::map<char, std::int64_t>& si
 }
 
 // out[...] = sum a[...] b[...] by walking all labels, in double.
-Tensor naive(const EinsumSpec& spec, const std::map<char, std::int64_t>& sizes, const Tensor& a, const Tensor& b) {
+Tensor naive(const EinsumSpec& spec, const std::map<char, std::int64_t>& sizes, const Tensor& a,
+             const Tensor& b) {
   const Shape shape = shape_of(spec.out, sizes);
   std::vector<double> sums(static_cast<std::size_t>(num_elements(shape)), 0.0);
   std::int64_t all = 1;
@@ -43,12 +44,11 @@ Tensor naive(const EinsumSpec& spec, const std::map<char, std::int64_t>& sizes, 
 
 const std::vector<std::string>& specs() {
   static const std::vector<std::string> all{
-      "BSH,HM->BSM",     "BSM,EMH->EBSH",   "BSM,ME->BSE",      "BSM,MH->BSH",       "BSM,MND->BSND", "BSM,MR->BSR",
-      "BSM,MV->BSV",     "BSM,VM->BSV",     "BSND,NDM->BSM",    "EBCH,EHM->EBCM",    "EBCM,EMH->EBCH", "EBSH,EHM->BSM",
+      "BSH,HM->BSM", "BSM,EMH->EBSH", "BSM,ME->BSE", "BSM,MH->BSH", "BSM,MND->BSND", "BSM,MR->BSR",
+      "BSM,MV->BSV", "BSM,VM->BSV", "BSND,NDM->BSM", "EBCH,EHM->EBCM", "EBCM,EMH->EBCH", "EBSH,EHM->BSM",
       // rare forms
-      "AB,BC->AC",       "BA,BC->CA",       "ABC,CBD->AD",      "ABC,BCD->DA",       "AB,AB->AB",     "AB,B->A",
-      "A,B->BA",         "AB,AB->",         "BSND,BTND->BNST",  "BNST,BTND->BSND",   "ABCD,DCE->EBA", "ABC,AC->BA",
-      "ABC,AC->BAC",     "EBSH,EBSH->EBS"};
+      "AB,BC->AC", "BA,BC->CA", "ABC,CBD->AD", "ABC,BCD->DA", "AB,AB->AB", "AB,B->A", "A,B->BA", "AB,AB->",
+      "BSND,BTND->BNST", "BNST,BTND->BSND", "ABCD,DCE->EBA", "ABC,AC->BA", "ABC,AC->BAC", "EBSH,EBSH->EBS"};
   return all;
 }
 
@@ -58,7 +58,8 @@ struct Trial {
   bool wanted;
 };
 
-void check(const Mesh& mesh, const std::string& text, const std::map<char, std::int64_t>& sizes, const Trial& trial) {
+void check(const Mesh& mesh, const std::string& text, const std::map<char, std::int64_t>& sizes,
+           const Trial& trial) {
   const EinsumSpec spec = parse_einsum(text);
   Gathered gathered(mesh);
   on_mesh(mesh, [&](Context& c) {
@@ -72,8 +73,8 @@ void check(const Mesh& mesh, const std::string& text, const std::map<char, std::
     gathered.put_grad(c, "da", x);
     gathered.put_grad(c, "db", w);
   });
-  const std::string what = text + " on " + mesh.to_string() + ": " + to_string(trial.in_a) + " x " + to_string(trial.in_b) +
-                           (trial.wanted ? " to " + to_string(trial.want) : "");
+  const std::string what = text + " on " + mesh.to_string() + ": " + to_string(trial.in_a) + " x " +
+                           to_string(trial.in_b) + (trial.wanted ? " to " + to_string(trial.want) : "");
   const Tensor y = gathered.get("y"), da = gathered.get("da"), db = gathered.get("db");
   EXPECT_TRUE(close(y, naive(spec, sizes, trial.a, trial.b), 2e-5)) << what;
   EXPECT_TRUE(close(da, naive({spec.out, spec.b, spec.a}, sizes, trial.dy, trial.b), 2e-5)) << what;
@@ -91,22 +92,35 @@ void check_all(const Mesh& mesh, const std::vector<std::int64_t>& lengths, int t
       std::map<char, std::int64_t> sizes;
       for (char l : spec.a + spec.b) sizes.emplace(l, choose.of(lengths));
       const Shape a = shape_of(spec.a, sizes), b = shape_of(spec.b, sizes), y = shape_of(spec.out, sizes);
-      Trial trial{random_tensor(a, 1),           random_tensor(b, 2),           random_tensor(y, 3),
-                  choose.sharding(mesh, a, true), choose.sharding(mesh, b, true), choose.sharding(mesh, y, false),
+      Trial trial{random_tensor(a, 1),
+                  random_tensor(b, 2),
+                  random_tensor(y, 3),
+                  choose.sharding(mesh, a, true),
+                  choose.sharding(mesh, b, true),
+                  choose.sharding(mesh, y, false),
                   choose.below(3) != 0};
       check(mesh, text, sizes, trial);
     }
   }
 }
 
-TEST(Einsum, EqualsTheNaiveLoopOnOneRank) { check_all(Mesh(), {1, 2, 3, 5, 7}, 6, 21); }
-TEST(Einsum, OnTwoRanks) { check_all(Mesh({{"data", 2}}), {1, 2, 4, 6}, 5, 22); }
-TEST(Einsum, OnFourRanks) { check_all(Mesh({{"fsdp", 2}, {"tensor", 2}}), {2, 4, 6}, 5, 23); }
-TEST(Einsum, OnEightRanks) { check_all(Mesh({{"data", 2}, {"fsdp", 2}, {"tensor", 2}}), {4, 6}, 3, 24); }
+TEST(Einsum, EqualsTheNaiveLoopOnOneRank) {
+  check_all(Mesh(), {1, 2, 3, 5, 7}, 6, 21);
+}
+TEST(Einsum, OnTwoRanks) {
+  check_all(Mesh({{"data", 2}}), {1, 2, 4, 6}, 5, 22);
+}
+TEST(Einsum, OnFourRanks) {
+  check_all(Mesh({{"fsdp", 2}, {"tensor", 2}}), {2, 4, 6}, 5, 23);
+}
+TEST(Einsum, OnEightRanks) {
+  check_all(Mesh({{"data", 2}, {"fsdp", 2}, {"tensor", 2}}), {4, 6}, 3, 24);
+}
 
 TEST(Einsum, EmptyOperandsGiveZeros) {
   on_mesh(Mesh(), [&](Context& c) {
-    const Array a = leaf(c, Tensor(DType::f32, {3, 0}), replicated(2)), b = leaf(c, Tensor(DType::f32, {0, 4}), replicated(2));
+    const Array a = leaf(c, Tensor(DType::f32, {3, 0}), replicated(2)),
+                b = leaf(c, Tensor(DType::f32, {0, 4}), replicated(2));
     const Array y = einsum(c, "AK,KB->AB", a, b);
     EXPECT_TRUE(identical(y.tensor(), Tensor::zeros(DType::f32, {3, 4})));
     const Array none = einsum(c, "AK,KB->AB", leaf(c, Tensor(DType::f32, {0, 5}), replicated(2)),
@@ -118,7 +132,8 @@ TEST(Einsum, EmptyOperandsGiveZeros) {
 TEST(Einsum, Bfloat16RoundsOnceFromFp32Sums) {
   const Tensor a = random_tensor({6, 5, 32}, 1), b = random_tensor({32, 9}, 2);
   on_mesh(Mesh(), [&](Context& c) {
-    const Array x = leaf(c, a, replicated(3), true, DType::bf16), w = leaf(c, b, replicated(2), true, DType::bf16);
+    const Array x = leaf(c, a, replicated(3), true, DType::bf16),
+                w = leaf(c, b, replicated(2), true, DType::bf16);
     const Tensor y = einsum(c, "BSM,MH->BSH", x, w).tensor().cast(DType::f32);
     const Tensor exact = naive(parse_einsum("BSM,MH->BSH"), {{'B', 6}, {'S', 5}, {'M', 32}, {'H', 9}},
                                x.tensor().cast(DType::f32), w.tensor().cast(DType::f32));
@@ -129,7 +144,8 @@ TEST(Einsum, Bfloat16RoundsOnceFromFp32Sums) {
 // FSDP and TP as consequences of the layouts: which collectives one product costs, forward and backward.
 TEST(Einsum, CostsTheClassicalCollectives) {
   const Mesh mesh({{"fsdp", 2}, {"tensor", 2}});
-  const Tensor x = random_tensor({4, 2, 8}, 1), up = random_tensor({8, 16}, 2), down = random_tensor({16, 8}, 3);
+  const Tensor x = random_tensor({4, 2, 8}, 1), up = random_tensor({8, 16}, 2),
+               down = random_tensor({16, 8}, 3);
   on_mesh(mesh, [&](Context& c) {
     auto took = [&] {
       std::multiset<std::string> calls;

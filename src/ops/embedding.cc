@@ -20,7 +20,8 @@ class EmbeddingOp : public Op {
     out.sharding.partial = in[0].sharding.dims[0];
     return {out};
   }
-  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo> infos) const override {
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo> infos) const override {
     const Tensor &table = in[0], &tokens = in[1];
     const std::int64_t begin = local_offset(*c.mesh, c.rank, infos[0].shape, infos[0].sharding)[0];
     Shape shape = tokens.shape();
@@ -30,8 +31,10 @@ class EmbeddingOp : public Op {
     std::byte* to = out.raw();
     for (std::int32_t token : tokens.span<std::int32_t>()) {
       const std::int64_t at = token - begin;
-      if (at >= 0 && at < table.dim(0)) std::memcpy(to, table.raw() + static_cast<std::size_t>(at) * row, row);
-      else std::memset(to, 0, row);
+      if (at >= 0 && at < table.dim(0))
+        std::memcpy(to, table.raw() + static_cast<std::size_t>(at) * row, row);
+      else
+        std::memset(to, 0, row);
       to += row;
     }
     return {out};
@@ -46,7 +49,8 @@ class EmbeddingOp : public Op {
     const Tensor tokens = call.input(1);
     for (std::int32_t token : tokens.span<std::int32_t>()) {
       const std::int64_t at = token - begin;
-      if (at >= 0 && at < table.local[0]) add_into_f32(*c.pool, sum.data<float>() + at * dim, dtype, from, dim);
+      if (at >= 0 && at < table.local[0])
+        add_into_f32(*c.pool, sum.data<float>() + at * dim, dtype, from, dim);
       from += static_cast<std::size_t>(dim) * size_of(dtype);
     }
     return {sum, Tensor()};
@@ -56,8 +60,8 @@ class EmbeddingOp : public Op {
 
 }  // namespace
 
-// An axis that splits both the table and the tokens: either the table is gathered, or the tokens are, each rank looks all
-// of them up in its part of the table, and the results go home. Whichever has fewer rows.
+// An axis that splits both the table and the tokens: either the table is gathered, or the tokens are, each
+// rank looks all of them up in its part of the table, and the results go home. Whichever has fewer rows.
 Array embedding(Context& context, const Array& table, const Array& tokens, const Sharding& want) {
   Sharding part{table.sharding().dims, {}};
   Sharding of_tokens{{axes_before(want.dims[0], part), axes_before(want.dims[1], part)}, {}};

@@ -27,25 +27,30 @@ struct GradientCase {
 inline std::map<std::string, Tensor> evaluate(const GradientCase& test, const Mesh& mesh, std::size_t layout,
                                               const std::vector<Tensor>& values, bool with_gradients) {
   Gathered gathered(mesh);
-  on_mesh(mesh, [&](Context& c) {
-    std::vector<Array> inputs;
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      const auto& input = test.inputs[i];
-      const Sharding s = layout < input.shardings.size() ? input.shardings[layout] : replicated(values[i].rank());
-      inputs.push_back(leaf(c, values[i], s, input.requires_grad));
-    }
-    const Array y = test.function(c, inputs);
-    gathered.put(c, "y", y);
-    if (!with_gradients) return;
-    const Tensor seed = block_of(mesh, c.rank, random_tensor(y.shape(), 601), dual(mesh, y.sharding()));
-    backward(c, std::span(&y, 1), std::span(&seed, 1));
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      if (inputs[i].value()->requires_grad) gathered.put_grad(c, "d" + std::to_string(i), inputs[i]);
-    }
-  }, 2);
+  on_mesh(
+      mesh,
+      [&](Context& c) {
+        std::vector<Array> inputs;
+        for (std::size_t i = 0; i < values.size(); ++i) {
+          const auto& input = test.inputs[i];
+          const Sharding s =
+              layout < input.shardings.size() ? input.shardings[layout] : replicated(values[i].rank());
+          inputs.push_back(leaf(c, values[i], s, input.requires_grad));
+        }
+        const Array y = test.function(c, inputs);
+        gathered.put(c, "y", y);
+        if (!with_gradients) return;
+        const Tensor seed = block_of(mesh, c.rank, random_tensor(y.shape(), 601), dual(mesh, y.sharding()));
+        backward(c, std::span(&y, 1), std::span(&seed, 1));
+        for (std::size_t i = 0; i < inputs.size(); ++i) {
+          if (inputs[i].value()->requires_grad) gathered.put_grad(c, "d" + std::to_string(i), inputs[i]);
+        }
+      },
+      2);
   std::map<std::string, Tensor> result{{"y", gathered.get("y")}};
   for (std::size_t i = 0; with_gradients && i < values.size(); ++i) {
-    if (test.inputs[i].requires_grad && is_float(values[i].dtype())) result["d" + std::to_string(i)] = gathered.get("d" + std::to_string(i));
+    if (test.inputs[i].requires_grad && is_float(values[i].dtype()))
+      result["d" + std::to_string(i)] = gathered.get("d" + std::to_string(i));
   }
   return result;
 }
@@ -53,7 +58,8 @@ inline std::map<std::string, Tensor> evaluate(const GradientCase& test, const Me
 // values + step * direction.
 inline Tensor moved(const Tensor& value, const Tensor& direction, double step) {
   Tensor result = value.clone();
-  for (std::int64_t i = 0; i < value.size(); ++i) result.data<float>()[i] += static_cast<float>(step) * direction.data<float>()[i];
+  for (std::int64_t i = 0; i < value.size(); ++i)
+    result.data<float>()[i] += static_cast<float>(step) * direction.data<float>()[i];
   return result;
 }
 
@@ -81,7 +87,8 @@ inline void check_gradients(const GradientCase& test) {
   for (std::size_t m = 0; m < test.meshes.size(); ++m) {
     const auto got = evaluate(test, test.meshes[m], m, values, true);
     for (const auto& [name, tensor] : one) {
-      EXPECT_TRUE(close(got.at(name), tensor, test.mesh_tolerance)) << name << " on " << test.meshes[m].to_string();
+      EXPECT_TRUE(close(got.at(name), tensor, test.mesh_tolerance))
+          << name << " on " << test.meshes[m].to_string();
     }
   }
 }

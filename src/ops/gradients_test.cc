@@ -16,10 +16,12 @@ const Mesh kTensor4({{"tensor", 4}});
 const Mesh kData2Tensor2({{"data", 2}, {"tensor", 2}});
 
 TEST(Gradients, RmsNormWholeAndSplit) {
-  check_gradients({.function = [](Context& c, std::span<const Array> in) { return rms_norm(c, in[0], in[1], 1e-3f); },
-                   .inputs = {{random_tensor({4, 3, 8}, 1), {{{{"data"}, {}, {"tensor"}}, {}}, {{{}, {}, {"tensor"}}, {}}, {{{"data"}, {}, {}}, {}}}},
-                              {random_tensor({8}, 2), {{{{"tensor"}}, {}}, {{{}}, {}}, {{{"tensor"}}, {}}}}},
-                   .meshes = {kData2Tensor2, kTensor4, kData2Tensor2}});
+  check_gradients(
+      {.function = [](Context& c, std::span<const Array> in) { return rms_norm(c, in[0], in[1], 1e-3f); },
+       .inputs = {{random_tensor({4, 3, 8}, 1),
+                   {{{{"data"}, {}, {"tensor"}}, {}}, {{{}, {}, {"tensor"}}, {}}, {{{"data"}, {}, {}}, {}}}},
+                  {random_tensor({8}, 2), {{{{"tensor"}}, {}}, {{{}}, {}}, {{{"tensor"}}, {}}}}},
+       .meshes = {kData2Tensor2, kTensor4, kData2Tensor2}});
 }
 
 TEST(Gradients, RopeBothLayoutsWithOffset) {
@@ -34,7 +36,9 @@ TEST(Gradients, RopeBothLayoutsWithOffset) {
                      .inputs = {{random_tensor({2, 5, 4, 9}, 4), {{{{"data"}, {}, {"tensor"}, {}}, {}}}},
                                 {positions, {{{{"data"}, {}}, {}}}}},
                      .meshes = {kData2Tensor2}});
-    check_gradients({.function = function, .inputs = {{random_tensor({2, 5, 9}, 4), {{{{"data"}, {}, {}}, {}}}}, {positions, {{{{"data"}, {}}, {}}}}},
+    check_gradients({.function = function,
+                     .inputs = {{random_tensor({2, 5, 9}, 4), {{{{"data"}, {}, {}}, {}}}},
+                                {positions, {{{{"data"}, {}}, {}}}}},
                      .meshes = {kData2Tensor2}});
   }
 }
@@ -45,8 +49,11 @@ Tensor packed_segments() {
 }
 
 TEST(Gradients, AttentionWithGroupedHeads) {
-  auto function = [](Context& c, std::span<const Array> in) { return attention(c, in[0], in[1], in[2], in[3], 0.4f); };
-  const Sharding split{{{"data"}, {}, {"tensor"}, {}}, {}}, batch{{{"data"}, {}, {}, {}}, {}}, tokens{{{"data"}, {}}, {}};
+  auto function = [](Context& c, std::span<const Array> in) {
+    return attention(c, in[0], in[1], in[2], in[3], 0.4f);
+  };
+  const Sharding split{{{"data"}, {}, {"tensor"}, {}}, {}}, batch{{{"data"}, {}, {}, {}}, {}},
+      tokens{{{"data"}, {}}, {}};
   const Sharding heads4{{{}, {}, {"tensor"}, {}}, {}};
   const Mesh two_axes({{"tensor", 2}, {"tensor_sequence", 4}});
   const Sharding q8{{{}, {}, {"tensor", "tensor_sequence"}, {}}, {}}, kv2{{{}, {}, {"tensor"}, {}}, {}};
@@ -64,21 +71,29 @@ TEST(Gradients, AttentionWithGroupedHeads) {
 
 TEST(Gradients, AttentionWithGroupsThatRanksCut) {  // 6 query heads on 3 ranks, 2 key heads
   const Sharding heads{{{}, {}, {"tensor"}, {}}, {}};
-  check_gradients({.function = [](Context& c, std::span<const Array> in) { return attention(c, in[0], in[1], in[2], in[3], 0.4f); },
-                   .inputs = {{random_tensor({2, 6, 6, 5}, 1), {heads}}, {random_tensor({2, 6, 2, 5}, 2)}, {random_tensor({2, 6, 2, 3}, 3)}, {packed_segments()}},
-                   .meshes = {Mesh({{"tensor", 3}})}});
+  check_gradients(
+      {.function = [](Context& c,
+                      std::span<const Array> in) { return attention(c, in[0], in[1], in[2], in[3], 0.4f); },
+       .inputs = {{random_tensor({2, 6, 6, 5}, 1), {heads}},
+                  {random_tensor({2, 6, 2, 5}, 2)},
+                  {random_tensor({2, 6, 2, 3}, 3)},
+                  {packed_segments()}},
+       .meshes = {Mesh({{"tensor", 3}})}});
 }
 
 TEST(Gradients, EmbeddingWithSplitVocabulary) {
   const Tensor tokens = random_integers({4, 3}, 5, 0, 12);
   const Sharding want{{{"data"}, {}, {"tensor"}}, {}}, clash{{{"data", "tensor"}, {}, {}}, {}};
   for (const Sharding& layout : {want, clash}) {
-    check_gradients({.function = [&](Context& c, std::span<const Array> in) {
-                       return embedding(c, in[0], in[1], c.mesh->size() == 1 ? replicated(3) : layout);
-                     },
-                     .inputs = {{random_tensor({12, 8}, 6), {{{{"tensor"}, {"data"}}, {}}, {{{"data", "tensor"}, {}}, {}}, {{{}, {"tensor"}}, {}}}},
-                                {tokens, {{{{"data"}, {}}, {}}, {{{}, {}}, {}}}}},
-                     .meshes = {kData2Tensor2, kData2Tensor2, kData2Tensor2}});
+    check_gradients(
+        {.function =
+             [&](Context& c, std::span<const Array> in) {
+               return embedding(c, in[0], in[1], c.mesh->size() == 1 ? replicated(3) : layout);
+             },
+         .inputs = {{random_tensor({12, 8}, 6),
+                     {{{{"tensor"}, {"data"}}, {}}, {{{"data", "tensor"}, {}}, {}}, {{{}, {"tensor"}}, {}}}},
+                    {tokens, {{{{"data"}, {}}, {}}, {{{}, {}}, {}}}}},
+         .meshes = {kData2Tensor2, kData2Tensor2, kData2Tensor2}});
   }
 }
 
@@ -96,12 +111,14 @@ TEST(Gradients, EmbeddingMovesTheFewerRows) {
         EXPECT_EQ(sent, std::set<std::string>{"all_gather " + std::to_string(6 * 2 * 4 * 3)});
       }
       if (c.mesh->size() > 1 && vocab == 64) {  // 3 tokens a rank: ids, then three quarters of 12 rows of 2
-        EXPECT_EQ(sent, (std::set<std::string>{"all_gather " + std::to_string(3 * 4 * 3), "all_to_all " + std::to_string(3 * 2 * 4 * 3)}));
+        EXPECT_EQ(sent, (std::set<std::string>{"all_gather " + std::to_string(3 * 4 * 3),
+                                               "all_to_all " + std::to_string(3 * 2 * 4 * 3)}));
       }
       return y;
     };
     check_gradients({.function = function,
-                     .inputs = {{random_tensor({vocab, 8}, 6), {{{{}, {"fsdp", "expert"}}, {}}}}, {random_integers({4, 3}, 5, 0, static_cast<std::int32_t>(vocab)), {tokens}}},
+                     .inputs = {{random_tensor({vocab, 8}, 6), {{{{}, {"fsdp", "expert"}}, {}}}},
+                                {random_integers({4, 3}, 5, 0, static_cast<std::int32_t>(vocab)), {tokens}}},
                      .meshes = {mesh}});
   }
 }
@@ -114,30 +131,44 @@ TEST(Gradients, LinearCrossEntropyWithSplitVocabulary) {
   for (bool vocab_major : {false, true}) {
     for (float cap : {0.0f, 5.0f}) {
       const CrossEntropyOptions options{.count = 8, .z_loss_multiplier = 0.1, .logit_soft_cap = cap};
-      const Sharding columns = vocab_major ? Sharding{{{"tensor"}, {"data"}}, {}} : Sharding{{{"data"}, {"tensor"}}, {}};
-      const Sharding clash = vocab_major ? Sharding{{{"data", "tensor"}, {}}, {}} : Sharding{{{}, {"data", "tensor"}}, {}};
-      const Sharding fsdp = vocab_major ? Sharding{{{}, {"fsdp", "expert"}}, {}} : Sharding{{{"fsdp", "expert"}, {}}, {}};
+      const Sharding columns =
+          vocab_major ? Sharding{{{"tensor"}, {"data"}}, {}} : Sharding{{{"data"}, {"tensor"}}, {}};
+      const Sharding clash =
+          vocab_major ? Sharding{{{"data", "tensor"}, {}}, {}} : Sharding{{{}, {"data", "tensor"}}, {}};
+      const Sharding fsdp =
+          vocab_major ? Sharding{{{}, {"fsdp", "expert"}}, {}} : Sharding{{{"fsdp", "expert"}, {}}, {}};
       const Sharding batch{{{"fsdp", "expert"}, {}}, {}};
-      check_gradients({.function = [&](Context& c, std::span<const Array> in) {
-                         return linear_cross_entropy(c, in[0], in[1], vocab_major, in[2], in[3], options).loss;
-                       },
-                       .inputs = {{random_tensor({4, 3, 8}, 8), {{{{"data"}, {}, {"tensor"}}, {}}, {{{"data"}, {}, {}}, {}}, {{{}, {}, {}}, {}}, {{{"fsdp", "expert"}, {}, {}}, {}}}},
-                                  {random_tensor(vocab_major ? Shape{16, 8} : Shape{8, 16}, 9, 0.5f), {columns, clash, columns, fsdp}},
-                                  {targets, {{{{"data"}, {}}, {}}, {{{"data"}, {}}, {}}, {{{}, {}}, {}}, batch}},
-                                  {segments, {{{{"data"}, {}}, {}}, {{{"data"}, {}}, {}}, {{{}, {}}, {}}, batch}}},
-                       .meshes = {kData2Tensor2, kData2Tensor2, kData2Tensor2, fsdp_expert}});
+      check_gradients(
+          {.function =
+               [&](Context& c, std::span<const Array> in) {
+                 return linear_cross_entropy(c, in[0], in[1], vocab_major, in[2], in[3], options).loss;
+               },
+           .inputs = {{random_tensor({4, 3, 8}, 8),
+                       {{{{"data"}, {}, {"tensor"}}, {}},
+                        {{{"data"}, {}, {}}, {}},
+                        {{{}, {}, {}}, {}},
+                        {{{"fsdp", "expert"}, {}, {}}, {}}}},
+                      {random_tensor(vocab_major ? Shape{16, 8} : Shape{8, 16}, 9, 0.5f),
+                       {columns, clash, columns, fsdp}},
+                      {targets, {{{{"data"}, {}}, {}}, {{{"data"}, {}}, {}}, {{{}, {}}, {}}, batch}},
+                      {segments, {{{{"data"}, {}}, {}}, {{{"data"}, {}}, {}}, {{{}, {}}, {}}, batch}}},
+           .meshes = {kData2Tensor2, kData2Tensor2, kData2Tensor2, fsdp_expert}});
     }
   }
 }
 
 TEST(Gradients, LinearCrossEntropyOfManyTokensGathersTheHead) {
   const Sharding batch{{{"fsdp"}, {}}, {}};
-  check_gradients({.function = [](Context& c, std::span<const Array> in) {
-                     c.comm->reset_counts();
-                     const Array loss = linear_cross_entropy(c, in[0], in[1], false, in[2], in[3], {.count = 24}).loss;
-                     for (const auto& count : c.comm->counts()) EXPECT_TRUE(count.kind == "all_gather" || count.kind == "all_reduce") << count.kind;
-                     return loss;
-                   },
+  check_gradients({.function =
+                       [](Context& c, std::span<const Array> in) {
+                         c.comm->reset_counts();
+                         const Array loss =
+                             linear_cross_entropy(c, in[0], in[1], false, in[2], in[3], {.count = 24}).loss;
+                         for (const auto& count : c.comm->counts())
+                           EXPECT_TRUE(count.kind == "all_gather" || count.kind == "all_reduce")
+                               << count.kind;
+                         return loss;
+                       },
                    .inputs = {{random_tensor({4, 6, 8}, 8), {{{{"fsdp"}, {}, {}}, {}}}},
                               {random_tensor({8, 16}, 9, 0.5f), {{{{"fsdp"}, {}}, {}}}},
                               {random_integers({4, 6}, 7, 0, 16), {batch}},
@@ -155,16 +186,19 @@ TEST(Gradients, LinearCrossEntropyEqualsTheDefinition) {
     double logits[7], sum = 0;
     for (std::int64_t v = 0; v < 7; ++v) {
       logits[v] = 0;
-      for (std::int64_t m = 0; m < 5; ++m) logits[v] += static_cast<double>(hidden.data<float>()[t * 5 + m]) * head.data<float>()[m * 7 + v];
+      for (std::int64_t m = 0; m < 5; ++m)
+        logits[v] += static_cast<double>(hidden.data<float>()[t * 5 + m]) * head.data<float>()[m * 7 + v];
       sum += std::exp(logits[v]);
     }
     loss += std::log(sum) - logits[targets.data<std::int32_t>()[t]];
     z += 0.01 * std::log(sum) * std::log(sum);
   }
   on_mesh(Mesh(), [&](Context& c) {
-    const CrossEntropy got = linear_cross_entropy(c, leaf(c, hidden, replicated(3)), leaf(c, head, replicated(2)), false,
-                                                  leaf(c, targets, replicated(2)), leaf(c, Tensor::of<std::int32_t>({2, 3}, segment_ids), replicated(2)),
-                                                  {.count = 4, .z_loss_multiplier = 0.01});
+    const CrossEntropy got =
+        linear_cross_entropy(c, leaf(c, hidden, replicated(3)), leaf(c, head, replicated(2)), false,
+                             leaf(c, targets, replicated(2)),
+                             leaf(c, Tensor::of<std::int32_t>({2, 3}, segment_ids), replicated(2)),
+                             {.count = 4, .z_loss_multiplier = 0.01});
     EXPECT_NEAR(got.loss.tensor().data<float>()[0], (loss + z) / 4, 1e-5);
     EXPECT_NEAR(got.z_loss.tensor().data<float>()[0], z / 4, 1e-5);
   });
@@ -174,28 +208,39 @@ TEST(Gradients, ElementwiseAndRearranging) {
   const Sharding split{{{"data"}, {}, {"tensor"}}, {}}, tokens{{{"data"}, {"tensor"}, {}}, {}};
   const Tensor a = random_tensor({4, 6, 8}, 1), b = random_tensor({4, 6, 8}, 2);
   auto check = [&](TestFunction function, const Sharding& s) {
-    check_gradients({.function = std::move(function), .inputs = {{a, {s}}, {b, {s}}}, .meshes = {kData2Tensor2}});
+    check_gradients(
+        {.function = std::move(function), .inputs = {{a, {s}}, {b, {s}}}, .meshes = {kData2Tensor2}});
   };
   check([](Context& c, std::span<const Array> in) { return swiglu(c, in[0], in[1]); }, split);
-  check([](Context& c, std::span<const Array> in) { return add(c, scale(c, in[0], -1.5f), add(c, in[1], in[0])); }, split);
-  check([](Context& c, std::span<const Array> in) {  // both parts are used, in other order
-    const auto parts = split_last(c, add(c, in[0], in[1]), 4);
-    return swiglu(c, parts.second, parts.first);
-  }, tokens);
-  check([](Context& c, std::span<const Array> in) {  // one part is not used
-    return swiglu(c, split_last(c, in[0], 3).second, split_last(c, in[1], 3).second);
-  }, tokens);
-  check([](Context& c, std::span<const Array> in) {
-    auto parts = chunk_sequence(c, in[0], 3);
-    const auto other = chunk_sequence(c, in[1], 3);
-    for (std::size_t i = 0; i < 3; ++i) parts[i] = swiglu(c, parts[i], other[i]);
-    return concat_sequence(c, parts);
-  }, tokens);
+  check([](Context& c,
+           std::span<const Array> in) { return add(c, scale(c, in[0], -1.5f), add(c, in[1], in[0])); },
+        split);
+  check(
+      [](Context& c, std::span<const Array> in) {  // both parts are used, in other order
+        const auto parts = split_last(c, add(c, in[0], in[1]), 4);
+        return swiglu(c, parts.second, parts.first);
+      },
+      tokens);
+  check(
+      [](Context& c, std::span<const Array> in) {  // one part is not used
+        return swiglu(c, split_last(c, in[0], 3).second, split_last(c, in[1], 3).second);
+      },
+      tokens);
+  check(
+      [](Context& c, std::span<const Array> in) {
+        auto parts = chunk_sequence(c, in[0], 3);
+        const auto other = chunk_sequence(c, in[1], 3);
+        for (std::size_t i = 0; i < 3; ++i) parts[i] = swiglu(c, parts[i], other[i]);
+        return concat_sequence(c, parts);
+      },
+      tokens);
   const Sharding partial{{{"data"}, {}, {}}, {"tensor"}};
-  check([&](Context& c, std::span<const Array> in) {
-    const Array sum = add(c, in[0], in[1]);
-    return reshard(c, sum, c.mesh->size() == 1 ? replicated(3) : split);
-  }, partial);
+  check(
+      [&](Context& c, std::span<const Array> in) {
+        const Array sum = add(c, in[0], in[1]);
+        return reshard(c, sum, c.mesh->size() == 1 ? replicated(3) : split);
+      },
+      partial);
 }
 
 TEST(Gradients, AnInputUsedTwiceGetsBoth) {
@@ -242,10 +287,11 @@ TEST(Gradients, CastRoundsBothWays) {
 
 TEST(Gradients, MlaKeyValue) {
   for (bool use_key : {false, true}) {
-    check_gradients({.function = [=](Context& c, std::span<const Array> in) {
-                       const auto [k, v] = mla_key_value(c, in[0], in[1], 3);
-                       return use_key ? k : add(c, v, split_last(c, k, 3).second);
-                     },
+    check_gradients({.function =
+                         [=](Context& c, std::span<const Array> in) {
+                           const auto [k, v] = mla_key_value(c, in[0], in[1], 3);
+                           return use_key ? k : add(c, v, split_last(c, k, 3).second);
+                         },
                      .inputs = {{random_tensor({2, 3, 4, 8}, 1), {{{{"data"}, {}, {"tensor"}, {}}, {}}}},
                                 {random_tensor({2, 3, 5}, 2), {{{{"data"}, {}, {}}, {}}}}},
                      .meshes = {kData2Tensor2}});
@@ -262,7 +308,8 @@ TEST(Gradients, LossSeedsOneOverTheWholeSystem) {
     on_mesh(mesh, [&](Context& c) {
       const Array h = leaf_by_rules(c, hidden, {"activation_batch", "", "activation_embed"});
       const Array w = leaf_by_rules(c, head, {"embed_vocab", "vocab"});
-      const auto out = linear_cross_entropy(c, h, w, false, leaf(c, targets, replicated(2)), leaf(c, segments, replicated(2)), {.count = 12});
+      const auto out = linear_cross_entropy(c, h, w, false, leaf(c, targets, replicated(2)),
+                                            leaf(c, segments, replicated(2)), {.count = 12});
       backward(c, out.loss);
       gathered.put_grad(c, "hidden", h);
       gathered.put_grad(c, "head", w);

@@ -13,7 +13,9 @@ namespace {
 
 using Sizes = std::map<char, std::int64_t>;
 
-bool has(const std::string& labels, char l) { return labels.find(l) != std::string::npos; }
+bool has(const std::string& labels, char l) {
+  return labels.find(l) != std::string::npos;
+}
 
 std::int64_t product(const std::string& labels, const Sizes& sizes) {
   std::int64_t n = 1;
@@ -48,12 +50,18 @@ bool fits(const std::string& a, const std::string& b, const std::string& out, Pl
   plan.n = filter(b, [&](char l) { return !contracted(l); });
   plan.k = filter(b, contracted);
   if (out != plan.m + plan.n) return false;
-  if (a == plan.m + plan.k) plan.transpose_a = false;
-  else if (a == plan.k + plan.m) plan.transpose_a = true;
-  else return false;
-  if (b == plan.k + plan.n) plan.transpose_b = false;
-  else if (b == plan.n + plan.k) plan.transpose_b = true;
-  else return false;
+  if (a == plan.m + plan.k)
+    plan.transpose_a = false;
+  else if (a == plan.k + plan.m)
+    plan.transpose_a = true;
+  else
+    return false;
+  if (b == plan.k + plan.n)
+    plan.transpose_b = false;
+  else if (b == plan.n + plan.k)
+    plan.transpose_b = true;
+  else
+    return false;
   return filter(plan.m, [&](char l) { return has(plan.n, l); }).empty();
 }
 
@@ -99,7 +107,8 @@ struct Loop {
   std::int64_t count, a, b, c;
 };
 
-void run_loops(ThreadPool& pool, std::span<const Loop> loops, GemmArgs args, std::size_t element_a, std::size_t element_c) {
+void run_loops(ThreadPool& pool, std::span<const Loop> loops, GemmArgs args, std::size_t element_a,
+               std::size_t element_c) {
   if (loops.empty()) {
     gemm(pool, args);
     return;
@@ -121,8 +130,8 @@ void run_loops(ThreadPool& pool, std::span<const Loop> loops, GemmArgs args, std
   }
 }
 
-void run_plan(ThreadPool& pool, const Plan& plan, const Operand& a, const Operand& b, const std::string& out_labels,
-              const Sizes& sizes, const Tensor& out) {
+void run_plan(ThreadPool& pool, const Plan& plan, const Operand& a, const Operand& b,
+              const std::string& out_labels, const Sizes& sizes, const Tensor& out) {
   GemmArgs args;
   args.m = product(plan.m, sizes);
   args.n = product(plan.n, sizes);
@@ -139,7 +148,8 @@ void run_plan(ThreadPool& pool, const Plan& plan, const Operand& a, const Operan
   args.c = out.raw();
   std::vector<Loop> loops;
   for (char l : plan.loops) {
-    loops.push_back({sizes.at(l), stride_of(a.labels, l, sizes), stride_of(b.labels, l, sizes), stride_of(out_labels, l, sizes)});
+    loops.push_back({sizes.at(l), stride_of(a.labels, l, sizes), stride_of(b.labels, l, sizes),
+                     stride_of(out_labels, l, sizes)});
   }
   std::vector<Loop> sums;
   std::int64_t terms = 1;
@@ -168,10 +178,12 @@ void run_plan(ThreadPool& pool, const Plan& plan, const Operand& a, const Operan
 EinsumSpec parse_einsum(std::string_view spec) {
   const auto comma = spec.find(',');
   const auto arrow = spec.find("->");
-  CHECK(comma != std::string_view::npos && arrow != std::string_view::npos && comma < arrow, "einsum {}", spec);
+  CHECK(comma != std::string_view::npos && arrow != std::string_view::npos && comma < arrow, "einsum {}",
+        spec);
   EinsumSpec s{std::string(spec.substr(0, comma)), std::string(spec.substr(comma + 1, arrow - comma - 1)),
                std::string(spec.substr(arrow + 2))};
-  for (char l : s.a + s.b) CHECK(has(s.out, l) || (has(s.a, l) && has(s.b, l)), "einsum {}: label {}", spec, l);
+  for (char l : s.a + s.b)
+    CHECK(has(s.out, l) || (has(s.a, l) && has(s.b, l)), "einsum {}: label {}", spec, l);
   for (char l : s.out) CHECK(has(s.a, l) || has(s.b, l), "einsum {}: label {}", spec, l);
   return s;
 }
@@ -192,7 +204,8 @@ Tensor permute(ThreadPool& pool, const Tensor& x, const std::vector<std::size_t>
   const std::size_t bytes = static_cast<std::size_t>(inner) * size_of(x.dtype());
   std::int64_t outer = 1;
   for (std::size_t i = 0; i < kept; ++i) outer *= shape[i];
-  const std::int64_t grain = std::max<std::int64_t>(1, 65536 / std::max<std::int64_t>(1, static_cast<std::int64_t>(bytes)));
+  const std::int64_t grain =
+      std::max<std::int64_t>(1, 65536 / std::max<std::int64_t>(1, static_cast<std::int64_t>(bytes)));
   pool.for_range(outer, grain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       std::int64_t rest = i, at = 0;
@@ -200,19 +213,23 @@ Tensor permute(ThreadPool& pool, const Tensor& x, const std::vector<std::size_t>
         at += rest % shape[d] * stride[order[d]];
         rest /= shape[d];
       }
-      std::memcpy(out.raw() + static_cast<std::size_t>(i) * bytes, x.raw() + static_cast<std::size_t>(at) * size_of(x.dtype()), bytes);
+      std::memcpy(out.raw() + static_cast<std::size_t>(i) * bytes,
+                  x.raw() + static_cast<std::size_t>(at) * size_of(x.dtype()), bytes);
     }
   });
   return out;
 }
 
-Tensor local_einsum(ThreadPool& pool, const EinsumSpec& spec, const Tensor& a, const Tensor& b, DType out_dtype) {
-  CHECK(a.dtype() == b.dtype() && is_float(a.dtype()), "einsum {},{}: {} and {}", spec.a, spec.b, name_of(a.dtype()), name_of(b.dtype()));
+Tensor local_einsum(ThreadPool& pool, const EinsumSpec& spec, const Tensor& a, const Tensor& b,
+                    DType out_dtype) {
+  CHECK(a.dtype() == b.dtype() && is_float(a.dtype()), "einsum {},{}: {} and {}", spec.a, spec.b,
+        name_of(a.dtype()), name_of(b.dtype()));
   Sizes sizes;
   for (std::size_t i = 0; i < spec.a.size(); ++i) sizes[spec.a[i]] = a.dim(i);
   for (std::size_t i = 0; i < spec.b.size(); ++i) {
     const auto [at, fresh] = sizes.emplace(spec.b[i], b.dim(i));
-    CHECK(fresh || at->second == b.dim(i), "einsum {},{}: label {} is {} and {}", spec.a, spec.b, spec.b[i], at->second, b.dim(i));
+    CHECK(fresh || at->second == b.dim(i), "einsum {},{}: label {} is {} and {}", spec.a, spec.b, spec.b[i],
+          at->second, b.dim(i));
   }
   Shape shape;
   for (char l : spec.out) shape.push_back(sizes.at(l));

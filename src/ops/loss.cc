@@ -12,23 +12,28 @@
 namespace switchyard {
 namespace {
 
-std::string joined(const Axes& axes) { return fmt::format("{}", fmt::join(axes, "+")); }
+std::string joined(const Axes& axes) {
+  return fmt::format("{}", fmt::join(axes, "+"));
+}
 
 class LinearCrossEntropyOp : public Op {
  public:
-  LinearCrossEntropyOp(CrossEntropyOptions options, bool vocab_major) : options_(options), vocab_major_(vocab_major) {}
+  LinearCrossEntropyOp(CrossEntropyOptions options, bool vocab_major)
+      : options_(options), vocab_major_(vocab_major) {}
   std::string_view name() const override { return "linear_cross_entropy"; }
 
   // Outputs: loss and z loss, partial over the token axes; lse of the local tokens, kept for backward.
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
     ArrayInfo scalar;
-    for (const auto& dim : in[0].sharding.dims) scalar.sharding.partial.insert(scalar.sharding.partial.end(), dim.begin(), dim.end());
+    for (const auto& dim : in[0].sharding.dims)
+      scalar.sharding.partial.insert(scalar.sharding.partial.end(), dim.begin(), dim.end());
     ArrayInfo lse = in[2];
     lse.dtype = DType::f32;
     return {scalar, scalar, lse};
   }
 
-  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo> infos) const override {
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo> infos) const override {
     const LinearCrossEntropyArgs args = arguments(c, in[0], in[1], infos[1], in[2]);
     Tensor lse(DType::f32, in[2].shape()), target(DType::f32, in[2].shape());
     switchyard::linear_cross_entropy(*c.pool, args, lse.data<float>(), target.data<float>());
@@ -41,12 +46,15 @@ class LinearCrossEntropyOp : public Op {
       loss += l - static_cast<double>(target.data<float>()[r]);
       z_loss += options_.z_loss_multiplier * l * l;
     }
-    const float values[] = {static_cast<float>((loss + z_loss) / options_.count), static_cast<float>(z_loss / options_.count)};
-    return {Tensor::of<float>({}, std::span(values, 1)), Tensor::of<float>({}, std::span(values + 1, 1)), lse};
+    const float values[] = {static_cast<float>((loss + z_loss) / options_.count),
+                            static_cast<float>(z_loss / options_.count)};
+    return {Tensor::of<float>({}, std::span(values, 1)), Tensor::of<float>({}, std::span(values + 1, 1)),
+            lse};
   }
 
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
-    const Tensor hidden = call.input(0), head = call.input(1), targets = call.input(2), segments = call.input(3);
+    const Tensor hidden = call.input(0), head = call.input(1), targets = call.input(2),
+                 segments = call.input(3);
     const Tensor lse = call.output(2);
     // The forward summed over the vocabulary's ranks; the transpose of that sum is the same sum.
     float g = call.grad(0).defined() ? call.grad(0).data<float>()[0] : 0.0f;
@@ -62,8 +70,8 @@ class LinearCrossEntropyOp : public Op {
       softmax[static_cast<std::size_t>(r)] = static_cast<float>(w * (1 + z));
     }
     Tensor dhidden(DType::f32, hidden.shape()), dhead(DType::f32, head.shape());
-    linear_cross_entropy_backward(*c.pool, args, lse.data<float>(), softmax.data(), target.data(), dhidden.data<float>(),
-                                  dhead.data<float>());
+    linear_cross_entropy_backward(*c.pool, args, lse.data<float>(), softmax.data(), target.data(),
+                                  dhidden.data<float>(), dhead.data<float>());
     return {dhidden, dhead, Tensor(), Tensor()};
   }
   std::uint32_t needs_outputs() const override { return 4; }
@@ -71,8 +79,8 @@ class LinearCrossEntropyOp : public Op {
  private:
   const Axes& vocab_axes(const ArrayInfo& head) const { return head.sharding.dims[vocab_major_ ? 0 : 1]; }
 
-  LinearCrossEntropyArgs arguments(const Context& c, const Tensor& hidden, const Tensor& head, const ArrayInfo& info,
-                                   const Tensor& targets) const {
+  LinearCrossEntropyArgs arguments(const Context& c, const Tensor& hidden, const Tensor& head,
+                                   const ArrayInfo& info, const Tensor& targets) const {
     LinearCrossEntropyArgs args;
     args.emb = hidden.shape().back();
     args.rows = targets.size();
@@ -87,7 +95,8 @@ class LinearCrossEntropyOp : public Op {
     return args;
   }
 
-  // lse over the whole vocabulary from the parts, in rank order; the target's logit is on one rank, 0 elsewhere.
+  // lse over the whole vocabulary from the parts, in rank order; the target's logit is on one rank, 0
+  // elsewhere.
   static void combine(Context& c, const Axes& axes, Tensor& lse, Tensor& target) {
     const Group group = c.group(axes);
     const auto parts = static_cast<std::int64_t>(group.ranks.size());
@@ -114,13 +123,15 @@ struct Layout {
   Axes vocab;
 };
 
-// An axis cannot split both tokens and vocabulary. Where the head is split like the tokens (FSDP), either the tokens keep
-// the axis and the head is gathered, or the vocabulary takes it and the tokens are; whichever has fewer rows.
+// An axis cannot split both tokens and vocabulary. Where the head is split like the tokens (FSDP), either the
+// tokens keep the axis and the head is gathered, or the vocabulary takes it and the tokens are; whichever has
+// fewer rows.
 Layout choose_layout(const Mesh& mesh, const Array& hidden, const Array& head, std::size_t vocab_dim) {
   const auto& dims = hidden.sharding().dims;
   const auto& head_dims = head.sharding().dims;
   const std::int64_t vocab = head.shape()[vocab_dim];
-  Layout gathered_tokens{{{axes_before(dims[0], head.sharding()), axes_before(dims[1], head.sharding())}, {}}, head_dims[vocab_dim]};
+  Layout gathered_tokens{{{axes_before(dims[0], head.sharding()), axes_before(dims[1], head.sharding())}, {}},
+                         head_dims[vocab_dim]};
   const Axes& other = head_dims[1 - vocab_dim];
   gathered_tokens.vocab.insert(gathered_tokens.vocab.end(), other.begin(), other.end());
   const Shape rows = local_shape(mesh, {hidden.shape()[0], hidden.shape()[1]}, gathered_tokens.tokens);
@@ -134,8 +145,9 @@ Layout choose_layout(const Mesh& mesh, const Array& hidden, const Array& head, s
 
 }  // namespace
 
-CrossEntropy linear_cross_entropy(Context& context, const Array& hidden, const Array& head, bool head_vocab_major,
-                                  const Array& targets, const Array& segments, const CrossEntropyOptions& options) {
+CrossEntropy linear_cross_entropy(Context& context, const Array& hidden, const Array& head,
+                                  bool head_vocab_major, const Array& targets, const Array& segments,
+                                  const CrossEntropyOptions& options) {
   const auto [tokens, vocab] = choose_layout(*context.mesh, hidden, head, head_vocab_major ? 0 : 1);
   const Sharding head_layout = head_vocab_major ? Sharding{{vocab, {}}, {}} : Sharding{{{}, vocab}, {}};
   const Array inputs[] = {reshard(context, hidden, Sharding{{tokens.dims[0], tokens.dims[1], {}}, {}}),

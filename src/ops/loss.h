@@ -5,7 +5,7 @@
 namespace switchyard {
 
 struct CrossEntropyOptions {
-  double count = 1;             // targets with weight over the whole batch: sums are divided by it
+  double count = 1;  // targets with weight over the whole batch: sums are divided by it
   double z_loss_multiplier = 0;
   float logit_soft_cap = 0;
 };
@@ -18,7 +18,8 @@ struct CrossEntropy {
 // Output projection and softmax cross-entropy (natural log) without ever holding [tokens, vocab]:
 // hidden [B,S,M], head [M,V] or, when `head_vocab_major`, [V,M]; targets i32 [B,S]; a token counts when its
 // segment (i32 [B,S]) is not 0. z loss is multiplier * lse² per token. The vocabulary may be split.
-CrossEntropy linear_cross_entropy(Context& context, const Array& hidden, const Array& head, bool head_vocab_major,
-                                  const Array& targets, const Array& segments, const CrossEntropyOptions& options);
+CrossEntropy linear_cross_entropy(Context& context, const Array& hidden, const Array& head,
+                                  bool head_vocab_major, const Array& targets, const Array& segments,
+                                  const CrossEntropyOptions& options);
 
 }  // namespace switchyard

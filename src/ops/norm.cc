@@ -28,15 +28,16 @@ class RmsNormOp : public Op {
     rstd.sharding.dims.pop_back();
     return {in[0], rstd};
   }
-  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo> infos) const override {
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo> infos) const override {
     const Tensor& x = in[0];
     Shape row_shape = x.shape();
     row_shape.pop_back();
     Tensor y(x.dtype(), x.shape()), rstd(DType::f32, row_shape);
     const Axes& axes = infos[0].sharding.dims.back();
     if (axes.empty()) {
-      rms_norm(*c.pool, x.dtype(), x.raw(), in[1].raw(), in[1].dtype(), rstd.size(), x.shape().back(), epsilon_, y.raw(),
-               rstd.data<float>());
+      rms_norm(*c.pool, x.dtype(), x.raw(), in[1].raw(), in[1].dtype(), rstd.size(), x.shape().back(),
+               epsilon_, y.raw(), rstd.data<float>());
     } else {
       split_forward(c, x, in[1], infos[0], y, rstd);
     }
@@ -47,8 +48,8 @@ class RmsNormOp : public Op {
     Tensor dx(x.dtype(), x.shape()), dscale(DType::f32, scale.shape());
     const Tensor& dy = call.grad(0);
     if (call.input_info(0).sharding.dims.back().empty()) {
-      rms_norm_backward(*c.pool, x.dtype(), x.raw(), scale.raw(), scale.dtype(), rstd.data<float>(), dy.raw(), rstd.size(),
-                        x.shape().back(), dx.raw(), dscale.data<float>());
+      rms_norm_backward(*c.pool, x.dtype(), x.raw(), scale.raw(), scale.dtype(), rstd.data<float>(), dy.raw(),
+                        rstd.size(), x.shape().back(), dx.raw(), dscale.data<float>());
     } else {
       dx = split_backward(c, x, scale, rstd, dy, call.input_info(0), dscale);
     }
@@ -58,7 +59,8 @@ class RmsNormOp : public Op {
 
  private:
   // The last dim is split: the same function with the row sums exchanged.
-  void split_forward(Context& c, const Tensor& x, const Tensor& scale, const ArrayInfo& info, Tensor& y, Tensor& rstd) const {
+  void split_forward(Context& c, const Tensor& x, const Tensor& scale, const ArrayInfo& info, Tensor& y,
+                     Tensor& rstd) const {
     const Tensor wide = x.cast(DType::f32), factor = scale.cast(DType::f32);
     const std::int64_t rows = rstd.size(), dim = x.shape().back();
     float* sum = rstd.data<float>();
@@ -80,15 +82,17 @@ class RmsNormOp : public Op {
     });
     y = result.cast(x.dtype());
   }
-  Tensor split_backward(Context& c, const Tensor& x, const Tensor& scale, const Tensor& rstd, const Tensor& dy,
-                        const ArrayInfo& info, Tensor& dscale) const {
+  Tensor split_backward(Context& c, const Tensor& x, const Tensor& scale, const Tensor& rstd,
+                        const Tensor& dy, const ArrayInfo& info, Tensor& dscale) const {
     const Tensor wide = x.cast(DType::f32), factor = scale.cast(DType::f32), up = dy.cast(DType::f32);
-    const std::int64_t rows = rstd.size(), dim = x.shape().back(), blocks = (rows + kRowsAtOnce - 1) / kRowsAtOnce;
+    const std::int64_t rows = rstd.size(), dim = x.shape().back(),
+                       blocks = (rows + kRowsAtOnce - 1) / kRowsAtOnce;
     Tensor parts = Tensor::zeros(DType::f32, {blocks, dim});  // of dscale, summed in order of the blocks
     std::vector<float> dot(static_cast<std::size_t>(rows), 0.0f);
     c.pool->for_range(blocks, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t r = begin * kRowsAtOnce; r < std::min(rows, end * kRowsAtOnce); ++r) {
-        const float *g = up.data<float>() + r * dim, *row = wide.data<float>() + r * dim, *f = factor.data<float>();
+        const float *g = up.data<float>() + r * dim, *row = wide.data<float>() + r * dim,
+                    *f = factor.data<float>();
         float* part = parts.data<float>() + r / kRowsAtOnce * dim;
         float total = 0;
         for (std::int64_t i = 0; i < dim; ++i) {
@@ -99,14 +103,16 @@ class RmsNormOp : public Op {
       }
     });
     dscale.fill_zero();
-    for (std::int64_t b = 0; b < blocks; ++b) add_into_f32(*c.pool, dscale.data<float>(), DType::f32, parts.data<float>() + b * dim, dim);
+    for (std::int64_t b = 0; b < blocks; ++b)
+      add_into_f32(*c.pool, dscale.data<float>(), DType::f32, parts.data<float>() + b * dim, dim);
     exchange(c, info, dot.data(), rows);
     Tensor dx(DType::f32, x.shape());
     c.pool->for_range(rows, kRowsAtOnce, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t r = begin; r < end; ++r) {
         const float s = rstd.data<float>()[r];
         const float mean = dot[static_cast<std::size_t>(r)] * s * s / static_cast<float>(info.shape.back());
-        const float *g = up.data<float>() + r * dim, *row = wide.data<float>() + r * dim, *f = factor.data<float>();
+        const float *g = up.data<float>() + r * dim, *row = wide.data<float>() + r * dim,
+                    *f = factor.data<float>();
         float* to = dx.data<float>() + r * dim;
         for (std::int64_t i = 0; i < dim; ++i) to[i] = s * (g[i] * f[i] - row[i] * mean);
       }

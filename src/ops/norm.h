@@ -4,8 +4,9 @@
 
 namespace switchyard {
 
-// RMSNorm over the last dim (Zhang and Sennrich 2019): x / sqrt(mean(x²) + eps) * scale. x [..., M]; scale [M] is
-// brought to the layout of x's last dim. Where that dim is split, ranks exchange one sum a row, never the tensor.
+// RMSNorm over the last dim (Zhang and Sennrich 2019): x / sqrt(mean(x²) + eps) * scale. x [..., M]; scale
+// [M] is brought to the layout of x's last dim. Where that dim is split, ranks exchange one sum a row, never
+// the tensor.
 Array rms_norm(Context& context, const Array& x, const Array& scale, float epsilon);
 
 }  // namespace switchyard

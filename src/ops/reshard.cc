@@ -9,7 +9,9 @@
 namespace switchyard {
 namespace {
 
-std::string joined(const Axes& axes) { return fmt::format("{}", fmt::join(axes, "+")); }
+std::string joined(const Axes& axes) {
+  return fmt::format("{}", fmt::join(axes, "+"));
+}
 
 // [pre, n, post] around dim `dim`, in elements.
 struct Block {
@@ -22,7 +24,9 @@ Block block_of(const Shape& shape, std::size_t dim) {
   return b;
 }
 
-std::int64_t bytes_of(DType dtype) { return static_cast<std::int64_t>(size_of(dtype)); }
+std::int64_t bytes_of(DType dtype) {
+  return static_cast<std::int64_t>(size_of(dtype));
+}
 
 // Local tensor collectives along any dim; dim 0 needs no local copy.
 Tensor gather_along(Context& c, const Tensor& x, const Axes& axes, std::size_t dim) {
@@ -78,7 +82,8 @@ Tensor slice_along(Context& c, const Tensor& x, const Axes& axes, std::size_t di
   const Block b = block_of(shape, dim);
   const auto row = static_cast<std::size_t>(b.n * b.post * bytes_of(x.dtype()));
   for (std::int64_t i = 0; i < b.pre; ++i) {
-    std::copy_n(x.raw() + static_cast<std::size_t>(i * p + index) * row, row, out.raw() + static_cast<std::size_t>(i) * row);
+    std::copy_n(x.raw() + static_cast<std::size_t>(i * p + index) * row, row,
+                out.raw() + static_cast<std::size_t>(i) * row);
   }
   return out;
 }
@@ -93,12 +98,14 @@ Tensor pad_along(Context& c, const Tensor& x, const Axes& axes, std::size_t dim)
   const Block b = block_of(x.shape(), dim);
   const auto row = static_cast<std::size_t>(b.n * b.post * bytes_of(x.dtype()));
   for (std::int64_t i = 0; i < b.pre; ++i) {
-    std::copy_n(x.raw() + static_cast<std::size_t>(i) * row, row, out.raw() + static_cast<std::size_t>(i * p + index) * row);
+    std::copy_n(x.raw() + static_cast<std::size_t>(i) * row, row,
+                out.raw() + static_cast<std::size_t>(i * p + index) * row);
   }
   return out;
 }
 
-// Split along `from` becomes split along `to`: parts of dim `to` go to the ranks, parts of dim `from` come together.
+// Split along `from` becomes split along `to`: parts of dim `to` go to the ranks, parts of dim `from` come
+// together.
 Tensor exchange(Context& c, const Tensor& x, const Axes& axes, std::size_t from, std::size_t to) {
   const Group group = c.group(axes);
   const auto p = static_cast<std::int64_t>(group.ranks.size());
@@ -110,7 +117,8 @@ Tensor exchange(Context& c, const Tensor& x, const Axes& axes, std::size_t from,
   Tensor send(x.dtype(), x.shape());  // [p, part]
   transpose_blocks(*c.pool, e, x.raw(), 1, cut.pre, p, cut.n * cut.post, send.raw());
   Tensor received(x.dtype(), x.shape());
-  c.comm->all_to_all(group, joined(axes), send.raw(), received.raw(), static_cast<std::int64_t>(x.bytes()) / p);
+  c.comm->all_to_all(group, joined(axes), send.raw(), received.raw(),
+                     static_cast<std::int64_t>(x.bytes()) / p);
   const Block join = block_of(part, from);
   part[from] *= p;
   Tensor out(x.dtype(), part);
@@ -120,36 +128,53 @@ Tensor exchange(Context& c, const Tensor& x, const Axes& axes, std::size_t from,
 
 class ReshardOp : public Op {
  public:
-  ReshardOp(ReshardStep step, Sharding from, Sharding to) : step_(std::move(step)), from_(std::move(from)), to_(std::move(to)) {}
+  ReshardOp(ReshardStep step, Sharding from, Sharding to)
+      : step_(std::move(step)), from_(std::move(from)), to_(std::move(to)) {}
   std::string_view name() const override {
     switch (step_.kind) {
-      case ReshardStep::Kind::slice: return "slice";
-      case ReshardStep::Kind::reduce_scatter: return "reduce_scatter";
-      case ReshardStep::Kind::all_to_all: return "all_to_all";
-      case ReshardStep::Kind::all_gather: return "all_gather";
-      default: return "all_reduce";
+      case ReshardStep::Kind::slice:
+        return "slice";
+      case ReshardStep::Kind::reduce_scatter:
+        return "reduce_scatter";
+      case ReshardStep::Kind::all_to_all:
+        return "all_to_all";
+      case ReshardStep::Kind::all_gather:
+        return "all_gather";
+      default:
+        return "all_reduce";
     }
   }
   std::vector<ArrayInfo> infer(const Context& c, std::span<const ArrayInfo> in) const override {
     return {{in[0].dtype, in[0].shape, to_, local_shape(*c.mesh, in[0].shape, to_), false}};
   }
-  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
     switch (step_.kind) {
-      case ReshardStep::Kind::slice: return {slice_along(c, in[0], step_.axes, step_.to_dim)};
-      case ReshardStep::Kind::reduce_scatter: return {scatter_sum_along(c, in[0], step_.axes, step_.to_dim)};
-      case ReshardStep::Kind::all_to_all: return {exchange(c, in[0], step_.axes, step_.from_dim, step_.to_dim)};
-      case ReshardStep::Kind::all_gather: return {gather_along(c, in[0], step_.axes, step_.from_dim)};
-      default: return {sum_over(c, in[0], step_.axes)};
+      case ReshardStep::Kind::slice:
+        return {slice_along(c, in[0], step_.axes, step_.to_dim)};
+      case ReshardStep::Kind::reduce_scatter:
+        return {scatter_sum_along(c, in[0], step_.axes, step_.to_dim)};
+      case ReshardStep::Kind::all_to_all:
+        return {exchange(c, in[0], step_.axes, step_.from_dim, step_.to_dim)};
+      case ReshardStep::Kind::all_gather:
+        return {gather_along(c, in[0], step_.axes, step_.from_dim)};
+      default:
+        return {sum_over(c, in[0], step_.axes)};
     }
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     const Tensor& dy = call.grad(0);
     switch (step_.kind) {
-      case ReshardStep::Kind::slice: return {pad_along(c, dy, step_.axes, step_.to_dim)};
-      case ReshardStep::Kind::reduce_scatter: return {gather_along(c, dy, step_.axes, step_.to_dim)};
-      case ReshardStep::Kind::all_to_all: return {exchange(c, dy, step_.axes, step_.to_dim, step_.from_dim)};
-      case ReshardStep::Kind::all_gather: return {scatter_sum_along(c, dy, step_.axes, step_.from_dim)};
-      default: return {sum_over(c, dy, step_.axes)};
+      case ReshardStep::Kind::slice:
+        return {pad_along(c, dy, step_.axes, step_.to_dim)};
+      case ReshardStep::Kind::reduce_scatter:
+        return {gather_along(c, dy, step_.axes, step_.to_dim)};
+      case ReshardStep::Kind::all_to_all:
+        return {exchange(c, dy, step_.axes, step_.to_dim, step_.from_dim)};
+      case ReshardStep::Kind::all_gather:
+        return {scatter_sum_along(c, dy, step_.axes, step_.from_dim)};
+      default:
+        return {sum_over(c, dy, step_.axes)};
     }
   }
   std::uint32_t needs_inputs() const override { return 0; }
@@ -173,7 +198,8 @@ const std::string* next_axis(const Sharding& now, const Sharding& to, std::size_
 Axes movable(const Axes& from, const Axes& to, std::size_t have) {
   for (std::size_t n = std::min(from.size(), to.size() - have); n > 0; --n) {
     const auto end = from.end() - static_cast<std::ptrdiff_t>(n);
-    if (std::equal(end, from.end(), to.begin() + static_cast<std::ptrdiff_t>(have))) return Axes(end, from.end());
+    if (std::equal(end, from.end(), to.begin() + static_cast<std::ptrdiff_t>(have)))
+      return Axes(end, from.end());
   }
   return {};
 }
@@ -187,7 +213,8 @@ bool is_partial(const Sharding& s, const std::string& axis) {
   return std::find(s.partial.begin(), s.partial.end(), axis) != s.partial.end();
 }
 
-// One step closer to `to`, in the order free, summing, exchanging, gathering; empty when only all-reduces remain.
+// One step closer to `to`, in the order free, summing, exchanging, gathering; empty when only all-reduces
+// remain.
 std::vector<ReshardStep> next_step(const Sharding& now, const Sharding& to) {
   using Kind = ReshardStep::Kind;
   for (std::size_t d = 0; d < now.dims.size(); ++d) {
@@ -205,8 +232,11 @@ std::vector<ReshardStep> next_step(const Sharding& now, const Sharding& to) {
   for (std::size_t d = 0; d < now.dims.size(); ++d) {
     if (has_prefix(to.dims[d], now.dims[d])) continue;
     std::size_t common = 0;
-    while (common < to.dims[d].size() && common < now.dims[d].size() && to.dims[d][common] == now.dims[d][common]) ++common;
-    return {{Kind::all_gather, Axes(now.dims[d].begin() + static_cast<std::ptrdiff_t>(common), now.dims[d].end()), d, 0}};
+    while (common < to.dims[d].size() && common < now.dims[d].size() &&
+           to.dims[d][common] == now.dims[d][common])
+      ++common;
+    return {{Kind::all_gather,
+             Axes(now.dims[d].begin() + static_cast<std::ptrdiff_t>(common), now.dims[d].end()), d, 0}};
   }
   return {};
 }
@@ -214,7 +244,8 @@ std::vector<ReshardStep> next_step(const Sharding& now, const Sharding& to) {
 Sharding after(Sharding s, const ReshardStep& step) {
   using Kind = ReshardStep::Kind;
   auto drop_partial = [&](const Axes& axes) {
-    std::erase_if(s.partial, [&](const std::string& a) { return std::find(axes.begin(), axes.end(), a) != axes.end(); });
+    std::erase_if(s.partial,
+                  [&](const std::string& a) { return std::find(axes.begin(), axes.end(), a) != axes.end(); });
   };
   if (step.kind == Kind::all_gather || step.kind == Kind::all_to_all) {
     s.dims[step.from_dim].resize(s.dims[step.from_dim].size() - step.axes.size());
@@ -249,13 +280,15 @@ std::vector<ReshardStep> plan_reshard(const Sharding& from, const Sharding& to) 
   for (const auto& axis : now.partial) {
     if (!is_partial(to, axis)) rest.push_back(axis);
   }
-  for (const auto& axis : to.partial) CHECK(is_partial(now, axis), "{} to {}", to_string(from), to_string(to));
+  for (const auto& axis : to.partial)
+    CHECK(is_partial(now, axis), "{} to {}", to_string(from), to_string(to));
   if (!rest.empty()) steps.push_back({ReshardStep::Kind::all_reduce, rest, 0, 0});
   return steps;
 }
 
 Axes axes_before(const Axes& axes, const Sharding& taken) {
-  return Axes(axes.begin(), std::find_if(axes.begin(), axes.end(), [&](const std::string& axis) { return is_split(taken, axis); }));
+  return Axes(axes.begin(), std::find_if(axes.begin(), axes.end(),
+                                         [&](const std::string& axis) { return is_split(taken, axis); }));
 }
 
 Array reshard(Context& context, const Array& x, const Sharding& to) {
@@ -265,7 +298,8 @@ Array reshard(Context& context, const Array& x, const Sharding& to) {
     const Sharding before = result.sharding();
     const Sharding next = after(before, step);
     result = apply_one(context, std::make_shared<ReshardOp>(step, before, next), {result});
-    if (x.value()->never_save) result = never_save(result);  // a gathered weight is cheaper to gather again than to keep
+    if (x.value()->never_save)
+      result = never_save(result);  // a gathered weight is cheaper to gather again than to keep
   }
   return result;
 }
@@ -275,6 +309,8 @@ Array constrain(Context& context, const Array& x, std::initializer_list<std::str
   return reshard(context, x, context.rules->resolve(dims, x.shape()).sharding);
 }
 
-Array replicate(Context& context, const Array& x) { return reshard(context, x, replicated(x.shape().size())); }
+Array replicate(Context& context, const Array& x) {
+  return reshard(context, x, replicated(x.shape().size()));
+}
 
 }  // namespace switchyard

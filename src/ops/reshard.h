@@ -1,8 +1,9 @@
 // Reshard: moves an array from one sharding to another. The only op that communicates for dense parallelism.
 //
-// The plan is a chain of steps, each over one mesh axis (docs/algorithms of sharding.md): slice (whole -> split, free),
-// reduce-scatter (partial -> split), all-to-all (split dim i -> split dim j), all-gather (split -> whole), all-reduce
-// (partial -> whole). Each step's gradient is the step back with whole and partial exchanged.
+// The plan is a chain of steps, each over one mesh axis (docs/algorithms of sharding.md): slice (whole ->
+// split, free), reduce-scatter (partial -> split), all-to-all (split dim i -> split dim j), all-gather (split
+// -> whole), all-reduce (partial -> whole). Each step's gradient is the step back with whole and partial
+// exchanged.
 #pragma once
 
 #include <string>
@@ -15,7 +16,7 @@ namespace switchyard {
 struct ReshardStep {
   enum class Kind { slice, reduce_scatter, all_to_all, all_gather, all_reduce };
   Kind kind;
-  Axes axes;                // one axis, or several neighbouring ones moved at once (major to minor)
+  Axes axes;                 // one axis, or several neighbouring ones moved at once (major to minor)
   std::size_t from_dim = 0;  // all_gather, all_to_all
   std::size_t to_dim = 0;    // slice, reduce_scatter, all_to_all
 };

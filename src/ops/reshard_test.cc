@@ -79,14 +79,20 @@ TEST(Reshard, PlansOfTheClassicalCases) {
   EXPECT_EQ(kinds(whole, rows), std::vector{Kind::slice});
   EXPECT_EQ(kinds({{{}, {}}, {"fsdp"}}, rows), std::vector{Kind::reduce_scatter}) << "FSDP: its gradient";
   EXPECT_EQ(kinds({{{}, {}}, {"tensor"}}, whole), std::vector{Kind::all_reduce}) << "TP: row-parallel output";
-  EXPECT_EQ(kinds({{{}, {}}, {"tensor"}}, columns), std::vector{Kind::reduce_scatter}) << "TP with split activations";
-  EXPECT_EQ(kinds({{{"expert"}, {}}, {}}, {{{}, {"expert"}}, {}}), std::vector{Kind::all_to_all}) << "EP: tokens to experts";
+  EXPECT_EQ(kinds({{{}, {}}, {"tensor"}}, columns), std::vector{Kind::reduce_scatter})
+      << "TP with split activations";
+  EXPECT_EQ(kinds({{{"expert"}, {}}, {}}, {{{}, {"expert"}}, {}}), std::vector{Kind::all_to_all})
+      << "EP: tokens to experts";
   EXPECT_EQ(kinds(rows, rows), std::vector<Kind>{});
-  EXPECT_EQ(kinds({{{"data", "expert"}, {}}, {}}, {{{"data"}, {"expert"}}, {}}), std::vector{Kind::all_to_all});
-  EXPECT_EQ(kinds({{{}, {}}, {"data", "fsdp"}}, {{{"data", "fsdp"}, {}}, {}}), std::vector{Kind::reduce_scatter})
+  EXPECT_EQ(kinds({{{"data", "expert"}, {}}, {}}, {{{"data"}, {"expert"}}, {}}),
+            std::vector{Kind::all_to_all});
+  EXPECT_EQ(kinds({{{}, {}}, {"data", "fsdp"}}, {{{"data", "fsdp"}, {}}, {}}),
+            std::vector{Kind::reduce_scatter})
       << "two axes in one collective";
-  EXPECT_EQ(kinds({{{"data", "fsdp"}, {}}, {}}, whole), std::vector{Kind::all_gather}) << "two axes in one collective";
-  EXPECT_EQ(kinds({{{}, {"data", "fsdp"}}, {}}, {{{"data", "fsdp"}, {}}, {}}), std::vector{Kind::all_to_all}) << "two axes in one collective";
+  EXPECT_EQ(kinds({{{"data", "fsdp"}, {}}, {}}, whole), std::vector{Kind::all_gather})
+      << "two axes in one collective";
+  EXPECT_EQ(kinds({{{}, {"data", "fsdp"}}, {}}, {{{"data", "fsdp"}, {}}, {}}), std::vector{Kind::all_to_all})
+      << "two axes in one collective";
   const auto swap = kinds({{{"data"}, {"tensor"}}, {}}, {{{"tensor"}, {"data"}}, {}});
   EXPECT_LE(swap.size(), 3u);
 }

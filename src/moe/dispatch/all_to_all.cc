@@ -1,12 +1,12 @@
 // Ragged all-to-all (moe.md §3).
 //
-// Steps over P ranks: all-gather E counts, sort the local rows by expert (dropped ones left out), send each rank its
-// experts' rows (R·M bytes in all, what stays home not counted) with their weights, regroup what arrived from (source,
-// expert) to (expert, source) order, experts, and the same way back. Nothing is padded.
+// Steps over P ranks: all-gather E counts, sort the local rows by expert (dropped ones left out), send each
+// rank its experts' rows (R·M bytes in all, what stays home not counted) with their weights, regroup what
+// arrived from (source, expert) to (expert, source) order, experts, and the same way back. Nothing is padded.
+#include <fmt/ranges.h>
+
 #include <cstring>
 #include <numeric>
-
-#include <fmt/ranges.h>
 
 #include "moe/dispatch/dispatch.h"
 #include "moe/rows.h"
@@ -31,12 +31,16 @@ class ExchangeCountsOp : public Op {
  public:
   ExchangeCountsOp(Axes axes, std::int64_t experts) : axes_(std::move(axes)), experts_(experts) {}
   std::string_view name() const override { return "exchange_counts"; }
-  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo>) const override { return {ragged_info(DType::i32, 2)}; }
-  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo>) const override {
+    return {ragged_info(DType::i32, 2)};
+  }
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
     std::vector<std::int32_t> mine(static_cast<std::size_t>(experts_), 0);
     for (std::int32_t e : in[0].span<std::int32_t>()) ++mine[static_cast<std::size_t>(e)];
     Tensor all(DType::i32, {c.mesh->product(axes_), experts_});
-    c.comm->all_gather(c.group(axes_), fmt::format("{}", fmt::join(axes_, "+")), mine.data(), all.raw(), experts_ * 4);
+    c.comm->all_gather(c.group(axes_), fmt::format("{}", fmt::join(axes_, "+")), mine.data(), all.raw(),
+                       experts_ * 4);
     return {all};
   }
   std::vector<Tensor> backward(Context&, const BackwardCall&) const override { return {Tensor()}; }
@@ -75,7 +79,9 @@ std::vector<std::int64_t> offsets(const std::vector<std::int64_t>& counts) {
   return result;
 }
 
-std::int64_t total(const std::vector<std::int64_t>& counts) { return std::accumulate(counts.begin(), counts.end(), std::int64_t{0}); }
+std::int64_t total(const std::vector<std::int64_t>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+}
 
 // Rows in (source, expert) order to (expert, source) order, or back.
 void regroup(const Routes& routes, const std::byte* from, std::byte* to, std::size_t row_bytes, bool back) {
@@ -86,8 +92,10 @@ void regroup(const Routes& routes, const std::byte* from, std::byte* to, std::si
       const auto begin = routes.kept[i].begin() + static_cast<std::ptrdiff_t>(routes.me) * routes.per_rank;
       const std::int64_t n = *(begin + e);
       const std::int64_t by_source = source_begin + std::accumulate(begin, begin + e, std::int64_t{0});
-      const auto a = static_cast<std::size_t>(back ? by_expert : by_source), b = static_cast<std::size_t>(back ? by_source : by_expert);
-      if (n > 0) std::memcpy(to + b * row_bytes, from + a * row_bytes, static_cast<std::size_t>(n) * row_bytes);
+      const auto a = static_cast<std::size_t>(back ? by_expert : by_source),
+                 b = static_cast<std::size_t>(back ? by_source : by_expert);
+      if (n > 0)
+        std::memcpy(to + b * row_bytes, from + a * row_bytes, static_cast<std::size_t>(n) * row_bytes);
       by_expert += n;
       source_begin += routes.rows(i, routes.me);
     }
@@ -97,15 +105,19 @@ void regroup(const Routes& routes, const std::byte* from, std::byte* to, std::si
 // Moves rows to their experts' ranks (or, `back`, home again). Its gradient is the move the other way.
 class ExchangeRowsOp : public Op {
  public:
-  ExchangeRowsOp(Axes axes, Routes routes, bool back) : axes_(std::move(axes)), routes_(std::move(routes)), back_(back) {}
+  ExchangeRowsOp(Axes axes, Routes routes, bool back)
+      : axes_(std::move(axes)), routes_(std::move(routes)), back_(back) {}
   std::string_view name() const override { return back_ ? "return_rows" : "send_rows"; }
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
     return {ragged_info(in[0].dtype, in[0].local.size())};
   }
-  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
     return {move(c, in[0], back_)};
   }
-  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override { return {move(c, call.grad(0), !back_)}; }
+  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
+    return {move(c, call.grad(0), !back_)};
+  }
   std::uint32_t needs_inputs() const override { return 0; }
 
  private:
@@ -124,9 +136,11 @@ class ExchangeRowsOp : public Op {
     const auto bytes = static_cast<std::int64_t>(row_bytes);
     if (back) {
       regroup(routes_, x.raw(), by_source.raw(), row_bytes, true);
-      c.comm->ragged_all_to_all(c.group(axes_), axis, by_source.raw(), offsets(received), received, out.raw(), offsets(sent), sent, bytes);
+      c.comm->ragged_all_to_all(c.group(axes_), axis, by_source.raw(), offsets(received), received, out.raw(),
+                                offsets(sent), sent, bytes);
     } else {
-      c.comm->ragged_all_to_all(c.group(axes_), axis, x.raw(), offsets(sent), sent, by_source.raw(), offsets(received), received, bytes);
+      c.comm->ragged_all_to_all(c.group(axes_), axis, x.raw(), offsets(sent), sent, by_source.raw(),
+                                offsets(received), received, bytes);
       regroup(routes_, by_source.raw(), out.raw(), row_bytes, false);
     }
     return out;
@@ -144,7 +158,8 @@ class PlanKeptRowsOp : public Op {
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo>) const override {
     return std::vector<ArrayInfo>(3, ragged_info(DType::i32, 1));
   }
-  std::vector<Tensor> forward(Context&, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+  std::vector<Tensor> forward(Context&, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
     const auto ids = in[0].span<std::int32_t>();
     const auto slots = static_cast<std::int32_t>(in[0].shape().back());
     const auto begin = offsets(kept_);
@@ -180,7 +195,8 @@ Counts kept_counts(const MoeConfig& config, const Tensor& table, std::int64_t ca
       arriving.emplace_back(at, at + per_rank);
     }
     const Counts accepted = keep_rows(arriving, capacity, config.drop_policy);
-    for (std::size_t i = 0; i < kept.size(); ++i) kept[i].insert(kept[i].end(), accepted[i].begin(), accepted[i].end());
+    for (std::size_t i = 0; i < kept.size(); ++i)
+      kept[i].insert(kept[i].end(), accepted[i].begin(), accepted[i].end());
   }
   return kept;
 }
@@ -189,7 +205,8 @@ Array local_sizes(const Routes& routes) {
   Tensor sizes = Tensor::zeros(DType::i32, {routes.per_rank});
   for (const auto& source : routes.kept) {
     for (std::int64_t e = 0; e < routes.per_rank; ++e) {
-      sizes.data<std::int32_t>()[e] += static_cast<std::int32_t>(source[routes.me * static_cast<std::size_t>(routes.per_rank) + static_cast<std::size_t>(e)]);
+      sizes.data<std::int32_t>()[e] += static_cast<std::int32_t>(
+          source[routes.me * static_cast<std::size_t>(routes.per_rank) + static_cast<std::size_t>(e)]);
     }
   }
   return make_leaf(sizes, sizes.shape(), replicated(1), false);
@@ -200,10 +217,12 @@ Array local_sizes(const Routes& routes) {
 DispatchResult dispatch_all_to_all(Context& context, const DispatchCall& call) {
   const MoeConfig& config = call.config;
   const Axes axes = expert_axes(context, config.experts);
-  if (shared_axes(call.x.sharding(), axes) != axes) return dispatch_ring(context, call);  // tokens replicated: nothing to send
+  if (shared_axes(call.x.sharding(), axes) != axes)
+    return dispatch_ring(context, call);  // tokens replicated: nothing to send
   const MoeWeights local = gather_expert_weights(context, call);
 
-  const Array table = always_keep(apply_one(context, std::make_shared<ExchangeCountsOp>(axes, config.experts), {call.routing.ids}));
+  const Array table = always_keep(
+      apply_one(context, std::make_shared<ExchangeCountsOp>(axes, config.experts), {call.routing.ids}));
   const std::int64_t tokens = call.x.info().local[0] * call.x.info().local[1];
   const int ranks = context.mesh->product(axes);
   const std::int64_t capacity = buffer_rows(config.ragged_buffer_factor, tokens * ranks, config.slots, ranks);
@@ -211,7 +230,8 @@ DispatchResult dispatch_all_to_all(Context& context, const DispatchCall& call) {
   const Routes routes{kept_counts(config, table.tensor(), capacity), config.experts / ranks, me};
 
   RowPlan plan;
-  auto planned = apply(context, std::make_shared<PlanKeptRowsOp>(routes.kept[me]), std::span(&call.routing.ids, 1));
+  auto planned =
+      apply(context, std::make_shared<PlanKeptRowsOp>(routes.kept[me]), std::span(&call.routing.ids, 1));
   plan.rows = always_keep(planned[0]);
   plan.tokens = always_keep(planned[1]);
   plan.position = always_keep(planned[2]);
@@ -220,14 +240,18 @@ DispatchResult dispatch_all_to_all(Context& context, const DispatchCall& call) {
   const auto bring_back = std::make_shared<ExchangeRowsOp>(axes, routes, true);
   // Rows that arrived are kept for backward: making them again would mean sending them again.
   const Array arrived = apply_one(context, send, {gather_rows(context, call.x, plan)});
-  const Array weights = always_keep(apply_one(context, send, {gather_row_weights(context, call.routing.weights, plan)}));
-  const Array done = expert_mlp(context, arrived, weights, local_sizes(routes), local.wi_0, local.wi_1, local.wo);
+  const Array weights =
+      always_keep(apply_one(context, send, {gather_row_weights(context, call.routing.weights, plan)}));
+  const Array done =
+      expert_mlp(context, arrived, weights, local_sizes(routes), local.wi_0, local.wi_1, local.wo);
   const Array home = apply_one(context, bring_back, {done});
-  const Array y = combine_rows(context, home, plan, call.x.info(), partial_output(call.x.sharding(), local, {}));
+  const Array y =
+      combine_rows(context, home, plan, call.x.info(), partial_output(call.x.sharding(), local, {}));
 
   DispatchResult result{y, {}, {}};
   for (std::int64_t e = 0; e < config.experts; ++e) {
-    const std::int32_t wanted = table.tensor().data<std::int32_t>()[static_cast<std::int64_t>(me) * config.experts + e];
+    const std::int32_t wanted =
+        table.tensor().data<std::int32_t>()[static_cast<std::int64_t>(me) * config.experts + e];
     result.dropped.push_back(static_cast<double>(wanted - routes.kept[me][static_cast<std::size_t>(e)]));
   }
   for (std::size_t d = 0; d < 2; ++d) {

@@ -1,8 +1,9 @@
 // Dense paths (moe.md §6): every expert on every token, and a capacity per sequence and expert.
 //
-// Both are einsums over whole tensors, so the layout of the expert dim decides what moves: the rules give the expert axes
-// to the batch and all expert weights are gathered, or, with moe_dispatch_no_expert_sharding, E keeps them and the tokens
-// move. Expert activations are laid out E, B, C so that each expert is one matrix product.
+// Both are einsums over whole tensors, so the layout of the expert dim decides what moves: the rules give the
+// expert axes to the batch and all expert weights are gathered, or, with moe_dispatch_no_expert_sharding, E
+// keeps them and the tokens move. Expert activations are laid out E, B, C so that each expert is one matrix
+// product.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -16,10 +17,13 @@
 namespace switchyard {
 namespace {
 
-bool contains(const Axes& axes, const std::string& axis) { return std::find(axes.begin(), axes.end(), axis) != axes.end(); }
+bool contains(const Axes& axes, const std::string& axis) {
+  return std::find(axes.begin(), axes.end(), axis) != axes.end();
+}
 
 // Layout of [E,B,S or C,H] activations.
-Sharding activation_sharding(const Context& c, const MoeConfig& config, const Shape& shape, const std::string& length) {
+Sharding activation_sharding(const Context& c, const MoeConfig& config, const Shape& shape,
+                             const std::string& length) {
   const std::vector<std::string> plain{"activation_exp", "activation_batch_moe", length, "activation_mlp"};
   Sharding s = c.rules->resolve(plain, shape).sharding;
   if (config.dispatch_without_expert_axes) {
@@ -47,7 +51,8 @@ class ScatterWeightsOp : public Op {
     out.sharding.dims = front(in[1].sharding.dims, Axes{});
     return {out};
   }
-  std::vector<Tensor> forward(Context&, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+  std::vector<Tensor> forward(Context&, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
     const std::int64_t slots = in[0].shape().back(), tokens = in[0].size() / slots;
     Tensor out = Tensor::zeros(DType::f32, {experts_, in[0].dim(0), in[0].dim(1)});
     for (std::int64_t r = 0; r < in[0].size(); ++r) {
@@ -60,7 +65,8 @@ class ScatterWeightsOp : public Op {
     const std::int64_t slots = ids.shape().back(), tokens = ids.size() / slots;
     Tensor dweights(DType::f32, ids.shape());
     for (std::int64_t r = 0; r < ids.size(); ++r) {
-      dweights.data<float>()[r] = call.grad(0).data<float>()[ids.data<std::int32_t>()[r] * tokens + r / slots];
+      dweights.data<float>()[r] =
+          call.grad(0).data<float>()[ids.data<std::int32_t>()[r] * tokens + r / slots];
     }
     return {Tensor(), dweights};
   }
@@ -71,7 +77,8 @@ class ScatterWeightsOp : public Op {
 };
 
 // Places under the capacity: rows are admitted token by token, slot by slot.
-//   slot_row i32 [E,B,C]: s·K + k of the row in each place, -1 empty;  place i32 [B,S,K]: c of each row, -1 dropped.
+//   slot_row i32 [E,B,C]: s·K + k of the row in each place, -1 empty;  place i32 [B,S,K]: c of each row, -1
+//   dropped.
 class PlanCapacityOp : public Op {
  public:
   PlanCapacityOp(std::int64_t experts, std::int64_t capacity) : experts_(experts), capacity_(capacity) {}
@@ -83,7 +90,8 @@ class PlanCapacityOp : public Op {
     rows.sharding.dims = {{}, in[0].sharding.dims[0], {}};
     return {rows, in[0]};
   }
-  std::vector<Tensor> forward(Context&, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+  std::vector<Tensor> forward(Context&, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
     const std::int64_t batch = in[0].dim(0), per_sequence = in[0].dim(1) * in[0].dim(2);
     Tensor slot_row(DType::i32, {experts_, batch, capacity_}), place(DType::i32, in[0].shape());
     std::fill_n(slot_row.data<std::int32_t>(), slot_row.size(), -1);
@@ -94,7 +102,8 @@ class PlanCapacityOp : public Op {
         auto& next = used[static_cast<std::size_t>(e)];
         const bool room = next < capacity_;
         place.data<std::int32_t>()[b * per_sequence + r] = room ? static_cast<std::int32_t>(next) : -1;
-        if (room) slot_row.data<std::int32_t>()[(e * batch + b) * capacity_ + next++] = static_cast<std::int32_t>(r);
+        if (room)
+          slot_row.data<std::int32_t>()[(e * batch + b) * capacity_ + next++] = static_cast<std::int32_t>(r);
       }
     }
     return {slot_row, place};
@@ -116,8 +125,10 @@ Tensor to_places(Context& c, const Tensor& x, const Tensor& slot_row, std::int64
       const std::int32_t row = slot_row.data<std::int32_t>()[i];
       const std::int64_t b = i / capacity % batch;
       std::byte* to = out.raw() + static_cast<std::size_t>(i) * bytes;
-      if (row < 0) std::memset(to, 0, bytes);
-      else std::memcpy(to, x.raw() + static_cast<std::size_t>(b * x.dim(1) + row / slots) * bytes, bytes);
+      if (row < 0)
+        std::memset(to, 0, bytes);
+      else
+        std::memcpy(to, x.raw() + static_cast<std::size_t>(b * x.dim(1) + row / slots) * bytes, bytes);
     }
   });
   return out;
@@ -129,11 +140,13 @@ Tensor from_places(Context& c, const Tensor& x, const Tensor& ids, const Tensor&
   std::vector<std::int32_t> position(static_cast<std::size_t>(ids.size()));
   for (std::int64_t r = 0; r < ids.size(); ++r) {
     const std::int32_t at = place.data<std::int32_t>()[r];
-    const std::int64_t b = r / (ids.dim(1) * slots), row = (ids.data<std::int32_t>()[r] * batch + b) * capacity + at;
+    const std::int64_t b = r / (ids.dim(1) * slots),
+                       row = (ids.data<std::int32_t>()[r] * batch + b) * capacity + at;
     position[static_cast<std::size_t>(r)] = at < 0 ? -1 : static_cast<std::int32_t>(row);
   }
   Tensor sum(x.dtype(), {batch, ids.dim(1), m});
-  ragged_gather_reduce(*c.pool, x.dtype(), x.raw(), m, position, slots, 0, x.dim(0) * batch * capacity, nullptr, sum.raw(), x.dtype());
+  ragged_gather_reduce(*c.pool, x.dtype(), x.raw(), m, position, slots, 0, x.dim(0) * batch * capacity,
+                       nullptr, sum.raw(), x.dtype());
   return sum;
 }
 
@@ -148,7 +161,8 @@ class DispatchPlacesOp : public Op {  // inputs: x, ids, slot_row, place
     out.sharding.dims.push_back({});
     return {out};
   }
-  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
     return {to_places(c, in[0], in[2], in[1].dim(2))};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
@@ -167,11 +181,13 @@ class CombinePlacesOp : public Op {  // inputs: places, ids, slot_row, place
     out.local.back() = in[0].local[3];
     return {out};
   }
-  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
     return {from_places(c, in[0], in[1], in[3])};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
-    return {to_places(c, call.grad(0), call.input(2), call.input_info(1).local[2]), Tensor(), Tensor(), Tensor()};
+    return {to_places(c, call.grad(0), call.input(2), call.input_info(1).local[2]), Tensor(), Tensor(),
+            Tensor()};
   }
   std::uint32_t needs_inputs() const override { return 4; }
 };
@@ -184,15 +200,18 @@ class PlaceWeightsOp : public Op {  // weights [B,S,K], slot_row -> [E,B,C] f32,
     out.dtype = DType::f32;
     return {out};
   }
-  std::vector<Tensor> forward(Context&, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+  std::vector<Tensor> forward(Context&, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
     Tensor out = Tensor::zeros(DType::f32, in[1].shape());
-    each(in[1], in[0].shape(), [&](std::int64_t place, std::int64_t row) { out.data<float>()[place] = in[0].data<float>()[row]; });
+    each(in[1], in[0].shape(),
+         [&](std::int64_t place, std::int64_t row) { out.data<float>()[place] = in[0].data<float>()[row]; });
     return {out};
   }
   std::vector<Tensor> backward(Context&, const BackwardCall& call) const override {
     Tensor dweights = Tensor::zeros(DType::f32, call.input_info(0).local);
-    each(call.input(1), dweights.shape(),
-         [&](std::int64_t place, std::int64_t row) { dweights.data<float>()[row] = call.grad(0).data<float>()[place]; });
+    each(call.input(1), dweights.shape(), [&](std::int64_t place, std::int64_t row) {
+      dweights.data<float>()[row] = call.grad(0).data<float>()[place];
+    });
     return {dweights, Tensor()};
   }
   std::uint32_t needs_inputs() const override { return 2; }
@@ -214,20 +233,27 @@ DispatchResult dispatch_dense(Context& context, const DispatchCall& call) {
   const Shape shape{call.config.experts, x.shape()[0], x.shape()[1], wi.shape()[2]};
   const Sharding layout = activation_sharding(context, call.config, shape, "activation_norm_length_moe");
   const Array gate = checkpoint_name(einsum(context, "BSM,EMH->EBSH", x, wi, &layout), "moe_mlpwi_0");
-  const Array up = checkpoint_name(einsum(context, "BSM,EMH->EBSH", x, call.weights.wi_1, &layout), "moe_mlpwi_1");
-  const Array scattered = apply_one(context, std::make_shared<ScatterWeightsOp>(call.config.experts), {call.routing.ids, call.routing.weights});
-  const Array weights = reshard(context, scattered, Sharding{{layout.dims[0], layout.dims[1], layout.dims[2]}, {}});
+  const Array up =
+      checkpoint_name(einsum(context, "BSM,EMH->EBSH", x, call.weights.wi_1, &layout), "moe_mlpwi_1");
+  const Array scattered = apply_one(context, std::make_shared<ScatterWeightsOp>(call.config.experts),
+                                    {call.routing.ids, call.routing.weights});
+  const Array weights =
+      reshard(context, scattered, Sharding{{layout.dims[0], layout.dims[1], layout.dims[2]}, {}});
   const Array hidden = weighted_swiglu(context, gate, up, weights);
-  const Array y = checkpoint_name(einsum(context, "EBSH,EHM->BSM", hidden, call.weights.wo, &x.sharding()), "moe_mlpwo");
+  const Array y =
+      checkpoint_name(einsum(context, "EBSH,EHM->BSM", hidden, call.weights.wo, &x.sharding()), "moe_mlpwo");
   return {y, std::vector<double>(static_cast<std::size_t>(call.config.experts), 0.0), {}};
 }
 
 DispatchResult dispatch_capacity(Context& context, const DispatchCall& call) {
   const MoeConfig& config = call.config;
   const std::int64_t batch = call.x.shape()[0], length = call.x.shape()[1];
-  const double share = std::ceil(static_cast<double>(length * config.slots) / static_cast<double>(config.experts));
-  const auto capacity = static_cast<std::int64_t>(std::max(share * config.capacity_factor, config.capacity_factor));
-  const Sharding whole_sequence{{call.x.sharding().dims[0], {}, {}}, {}};  // places are counted along whole sequences
+  const double share =
+      std::ceil(static_cast<double>(length * config.slots) / static_cast<double>(config.experts));
+  const auto capacity =
+      static_cast<std::int64_t>(std::max(share * config.capacity_factor, config.capacity_factor));
+  const Sharding whole_sequence{{call.x.sharding().dims[0], {}, {}},
+                                {}};  // places are counted along whole sequences
   const Array x = reshard(context, call.x, whole_sequence);
   const Array ids = reshard(context, call.routing.ids, whole_sequence);
   auto plan = apply(context, std::make_shared<PlanCapacityOp>(config.experts, capacity), std::span(&ids, 1));
@@ -237,18 +263,25 @@ DispatchResult dispatch_capacity(Context& context, const DispatchCall& call) {
   const Sharding layout = activation_sharding(context, config, shape, "");
   Sharding places = layout;
   places.dims[3].clear();
-  const Array tokens = reshard(context, apply_one(context, std::make_shared<DispatchPlacesOp>(), {x, ids, slot_row, place}), places);
-  const Array gate = checkpoint_name(einsum(context, "EBCM,EMH->EBCH", tokens, call.weights.wi_0, &layout), "moe_mlpwi_0");
-  const Array up = checkpoint_name(einsum(context, "EBCM,EMH->EBCH", tokens, call.weights.wi_1, &layout), "moe_mlpwi_1");
+  const Array tokens = reshard(
+      context, apply_one(context, std::make_shared<DispatchPlacesOp>(), {x, ids, slot_row, place}), places);
+  const Array gate =
+      checkpoint_name(einsum(context, "EBCM,EMH->EBCH", tokens, call.weights.wi_0, &layout), "moe_mlpwi_0");
+  const Array up =
+      checkpoint_name(einsum(context, "EBCM,EMH->EBCH", tokens, call.weights.wi_1, &layout), "moe_mlpwi_1");
   const Array weights = apply_one(context, std::make_shared<PlaceWeightsOp>(),
                                   {reshard(context, call.routing.weights, whole_sequence), slot_row});
-  const Array hidden = weighted_swiglu(context, gate, up, reshard(context, weights, Sharding{{layout.dims[0], layout.dims[1], {}}, {}}));
-  const Array down = checkpoint_name(einsum(context, "EBCH,EHM->EBCM", hidden, call.weights.wo, &places), "moe_mlpwo");
+  const Array hidden = weighted_swiglu(
+      context, gate, up, reshard(context, weights, Sharding{{layout.dims[0], layout.dims[1], {}}, {}}));
+  const Array down =
+      checkpoint_name(einsum(context, "EBCH,EHM->EBCM", hidden, call.weights.wo, &places), "moe_mlpwo");
   const Array home = reshard(context, down, Sharding{{{}, whole_sequence.dims[0], {}, {}}, {}});
   DispatchResult result{apply_one(context, std::make_shared<CombinePlacesOp>(), {home, ids, slot_row, place}),
-                        std::vector<double>(static_cast<std::size_t>(config.experts), 0.0), whole_sequence.dims[0]};
+                        std::vector<double>(static_cast<std::size_t>(config.experts), 0.0),
+                        whole_sequence.dims[0]};
   for (std::int64_t r = 0; r < place.tensor().size(); ++r) {
-    if (place.tensor().data<std::int32_t>()[r] < 0) result.dropped[static_cast<std::size_t>(ids.tensor().data<std::int32_t>()[r])] += 1;
+    if (place.tensor().data<std::int32_t>()[r] < 0)
+      result.dropped[static_cast<std::size_t>(ids.tensor().data<std::int32_t>()[r])] += 1;
   }
   return result;
 }

@@ -1,6 +1,6 @@
-// The five ways to run the experts. Each takes tokens x [B,S,M] (M whole), their routing, and this layer's weights, and
-// returns y [B,S,M], possibly as partial sums that the caller reduces. Adding a strategy: one file with one function of this form, and one line in
-// choose_strategy (block.cc).
+// The five ways to run the experts. Each takes tokens x [B,S,M] (M whole), their routing, and this layer's
+// weights, and returns y [B,S,M], possibly as partial sums that the caller reduces. Adding a strategy: one
+// file with one function of this form, and one line in choose_strategy (block.cc).
 #pragma once
 
 #include "autograd/context.h"
@@ -21,8 +21,9 @@ struct DispatchCall {
   const MoeWeights& weights;
 };
 
-// EP = 1 and ring of experts: gather tokens and routing over the expert axes that split them, run the local experts on
-// the rows routed to them, sum the partial outputs back by reduce-scatter (all-reduce where tokens were replicated).
+// EP = 1 and ring of experts: gather tokens and routing over the expert axes that split them, run the local
+// experts on the rows routed to them, sum the partial outputs back by reduce-scatter (all-reduce where tokens
+// were replicated).
 DispatchResult dispatch_ring(Context& context, const DispatchCall& call);
 
 // Ragged all-to-all: rows travel to their experts' ranks and back.
@@ -38,8 +39,8 @@ DispatchResult dispatch_dense(Context& context, const DispatchCall& call);
 Axes expert_axes(const Context& context, std::int64_t experts);
 Axes shared_axes(const Sharding& x, const Axes& axes);
 
-// The weights as the sparse strategies use them: experts over the expert axes, H over the axes of activation_mlp_moe that
-// are not taken, every other axis gathered.
+// The weights as the sparse strategies use them: experts over the expert axes, H over the axes of
+// activation_mlp_moe that are not taken, every other axis gathered.
 MoeWeights gather_expert_weights(Context& context, const DispatchCall& call);
 
 // Sharding of y's partial sums: tokens as given, partial over the axes that split H or the experts.

@@ -1,8 +1,8 @@
 // Ring of experts (moe.md §3), and with no expert axes plain local dispatch.
 //
-// Steps over P ranks of a ring with T tokens each: all-gather x (T·M a rank) and the decisions (T·K), plan the rows whose
-// expert is local, gather exactly those rows, experts, sum per token, reduce-scatter P·T·M partial sums. Work after the
-// gathers is proportional to the rows routed here.
+// Steps over P ranks of a ring with T tokens each: all-gather x (T·M a rank) and the decisions (T·K), plan
+// the rows whose expert is local, gather exactly those rows, experts, sum per token, reduce-scatter P·T·M
+// partial sums. Work after the gathers is proportional to the rows routed here.
 #include <algorithm>
 
 #include "moe/dispatch/dispatch.h"
@@ -30,9 +30,11 @@ MoeWeights gather_expert_weights(Context& context, const DispatchCall& call) {
   const Axes experts = expert_axes(context, call.config.experts);
   const std::vector<std::string> names{"", "activation_mlp_moe"};
   Axes hidden = context.rules->resolve(names, {1, call.weights.wi_0.shape()[2]}).sharding.dims[1];
-  std::erase_if(hidden, [&](const std::string& axis) {  // an axis that splits experts or tokens cannot split H too
-    return std::find(experts.begin(), experts.end(), axis) != experts.end() || !shared_axes(call.x.sharding(), {axis}).empty();
-  });
+  std::erase_if(hidden,
+                [&](const std::string& axis) {  // an axis that splits experts or tokens cannot split H too
+                  return std::find(experts.begin(), experts.end(), axis) != experts.end() ||
+                         !shared_axes(call.x.sharding(), {axis}).empty();
+                });
   MoeWeights local = call.weights;
   local.wi_0 = reshard(context, call.weights.wi_0, Sharding{{experts, {}, hidden}, {}});
   local.wi_1 = reshard(context, call.weights.wi_1, Sharding{{experts, {}, hidden}, {}});
@@ -54,7 +56,9 @@ DispatchResult dispatch_ring(Context& context, const DispatchCall& call) {
   const Axes ring = shared_axes(call.x.sharding(), experts);
   Sharding gathered = call.x.sharding();
   for (auto& dim : gathered.dims) {
-    std::erase_if(dim, [&](const std::string& axis) { return std::find(ring.begin(), ring.end(), axis) != ring.end(); });
+    std::erase_if(dim, [&](const std::string& axis) {
+      return std::find(ring.begin(), ring.end(), axis) != ring.end();
+    });
   }
   const Array x = reshard(context, call.x, gathered);
   const Array ids = always_keep(reshard(context, call.routing.ids, gathered));
@@ -64,19 +68,21 @@ DispatchResult dispatch_ring(Context& context, const DispatchCall& call) {
   const std::int64_t here = local.wi_0.info().local[0];
   const std::int64_t first = here * context.mesh->index_along(context.rank, experts);
   const std::int64_t tokens = x.info().local[0] * x.info().local[1];
-  const std::int64_t capacity = buffer_rows(config.ragged_buffer_factor, tokens, config.slots, context.mesh->product(experts));
+  const std::int64_t capacity =
+      buffer_rows(config.ragged_buffer_factor, tokens, config.slots, context.mesh->product(experts));
   const RowPlan plan = plan_rows(context, ids, first, here, capacity, config.drop_policy);
 
-  const Array rows = expert_mlp(context, gather_rows(context, x, plan), gather_row_weights(context, weights, plan), plan.sizes,
-                                local.wi_0, local.wi_1, local.wo);
+  const Array rows =
+      expert_mlp(context, gather_rows(context, x, plan), gather_row_weights(context, weights, plan),
+                 plan.sizes, local.wi_0, local.wi_1, local.wo);
   const Array partial = combine_rows(context, rows, plan, x.info(), partial_output(gathered, local, experts));
 
-  DispatchResult result{partial,
-                        std::vector<double>(static_cast<std::size_t>(config.experts), 0.0), experts};
+  DispatchResult result{partial, std::vector<double>(static_cast<std::size_t>(config.experts), 0.0), experts};
   for (std::int64_t e = 0; e < here; ++e) {
     result.dropped[static_cast<std::size_t>(first + e)] = plan.dropped.tensor().data<std::int32_t>()[e];
   }
-  for (const auto& dim : gathered.dims) result.drop_axes.insert(result.drop_axes.end(), dim.begin(), dim.end());
+  for (const auto& dim : gathered.dims)
+    result.drop_axes.insert(result.drop_axes.end(), dim.begin(), dim.end());
   return result;
 }
 
