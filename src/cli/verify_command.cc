@@ -16,7 +16,8 @@
 namespace switchyard {
 namespace {
 
-constexpr const char* help_page = R"(switchyard verify CASE... [key=value ...] [--tolerance T] [--json FILE] [--all]
+constexpr const char* help_page =
+    R"(switchyard verify CASE... [key=value ...] [--tolerance T] [--json FILE] [--all]
 
 Computes stored cases of other implementations and compares every number: a table with the largest absolute and
 relative error of each tensor, and the first tensor that differs. A case is
@@ -63,21 +64,34 @@ Options parse(std::span<const std::string> args) {
   };
   for (std::size_t i = 0; i < args.size(); ++i) {
     const std::string& arg = args[i];
-    if (arg == "--help" || arg == "-h") options.help = true;
-    else if (arg == "--all") options.all = true;
-    else if (arg == "--json") options.json_file = value_of(i);
-    else if (arg == "--tolerance") options.tolerance = parse_tolerance(value_of(i));
-    else if (arg.starts_with("--mesh")) fail_usage("[verify] --mesh: comparing two layouts of one model is not built yet; give a case and its mesh as keys, such as ranks=4");
-    else if (arg.starts_with("-")) fail_usage("[verify] unknown option {}; the options are --tolerance T, --json FILE, --all and --help", arg);
-    else if (arg.find('=') != std::string::npos && arg.find('/') > arg.find('=')) options.overrides.push_back(arg);
-    else options.cases.push_back(arg);
+    if (arg == "--help" || arg == "-h")
+      options.help = true;
+    else if (arg == "--all")
+      options.all = true;
+    else if (arg == "--json")
+      options.json_file = value_of(i);
+    else if (arg == "--tolerance")
+      options.tolerance = parse_tolerance(value_of(i));
+    else if (arg.starts_with("--mesh"))
+      fail_usage(
+          "[verify] --mesh: comparing two layouts of one model is not built yet; give a case and its mesh as "
+          "keys, such as ranks=4");
+    else if (arg.starts_with("-"))
+      fail_usage("[verify] unknown option {}; the options are --tolerance T, --json FILE, --all and --help",
+                 arg);
+    else if (arg.find('=') != std::string::npos && arg.find('/') > arg.find('='))
+      options.overrides.push_back(arg);
+    else
+      options.cases.push_back(arg);
   }
-  if (!options.help && options.cases.empty()) fail_usage("[verify] expected at least one case; `switchyard verify --help` says what that is");
+  if (!options.help && options.cases.empty())
+    fail_usage("[verify] expected at least one case; `switchyard verify --help` says what that is");
   return options;
 }
 
 // Exit status of one case; its report is complete also when the case could not be run.
-int run_one(const Options& options, const std::string& path, std::set<std::string>& said, CaseReport& report) {
+int run_one(const Options& options, const std::string& path, std::set<std::string>& said,
+            CaseReport& report) {
   try {
     report = run_case({path, options.overrides, options.tolerance});
   } catch (const Error& error) {
@@ -105,15 +119,21 @@ int verify_command(std::span<const std::string> args) {
   std::vector<CaseReport> reports;
   std::set<std::string> said;
   int worst = 0;
-  for (const std::string& path : options.cases) worst = std::max(worst, run_one(options, path, said, reports.emplace_back()));
+  for (const std::string& path : options.cases)
+    worst = std::max(worst, run_one(options, path, said, reports.emplace_back()));
   if (reports.size() > 1) {
-    const auto passed = std::count_if(reports.begin(), reports.end(), [](const CaseReport& r) { return r.pass(); });
+    const auto passed =
+        std::count_if(reports.begin(), reports.end(), [](const CaseReport& r) { return r.pass(); });
     fmt::print("{} of {} cases pass\n", passed, reports.size());
     for (const auto& report : reports) {
-      if (!report.pass()) fmt::print("  {}: {}\n", report.path, report.error.empty() ? "differs" : "could not be run");
+      if (!report.pass())
+        fmt::print("  {}: {}\n", report.path, report.error.empty() ? "differs" : "could not be run");
     }
   }
-  if (!options.json_file.empty()) write_file_atomic(options.json_file, report_json(reports).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  if (!options.json_file.empty())
+    write_file_atomic(
+        options.json_file,
+        report_json(reports).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   return worst;
 }
 

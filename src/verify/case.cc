@@ -11,7 +11,8 @@ namespace {
 constexpr std::int32_t kNoTarget = -100;
 
 bool is_mesh_key(const std::string& key) {
-  return key == "ranks" || key == "num_slices" || key == "expert_parallelism" || key == "custom_mesh_and_rule" ||
+  return key == "ranks" || key == "num_slices" || key == "expert_parallelism" ||
+         key == "custom_mesh_and_rule" ||
          ((key.starts_with("ici_") || key.starts_with("dcn_")) && key.ends_with("_parallelism"));
 }
 
@@ -29,8 +30,10 @@ CaseReport run_case(const CaseRequest& request) {
   } catch (const nlohmann::json::exception& wrong) {
     fail_usage("[verify] {}: a value is missing or of the wrong type: {}", request.path, wrong.what());
   }
-  fail_usage("[verify] {}: expected a folder with config.json, a MoE-layer file *.safetensors or a training run *.json",
-             request.path);
+  fail_usage(
+      "[verify] {}: expected a folder with config.json, a MoE-layer file *.safetensors or a training run "
+      "*.json",
+      request.path);
 }
 
 Config case_config(std::map<std::string, nlohmann::json> keys, const CaseRequest& request, std::int64_t rows,
@@ -59,19 +62,22 @@ Config case_config(std::map<std::string, nlohmann::json> keys, const CaseRequest
 }
 
 Batch case_batch(const std::string& path, const Tensor& inputs, const Tensor& targets, std::int64_t vocab) {
-  if (inputs.rank() != 2 || inputs.size() == 0 || inputs.dtype() != DType::i32 || targets.shape() != inputs.shape() ||
-      targets.dtype() != DType::i32) {
+  if (inputs.rank() != 2 || inputs.size() == 0 || inputs.dtype() != DType::i32 ||
+      targets.shape() != inputs.shape() || targets.dtype() != DType::i32) {
     fail_usage("[verify] {}: expected inputs and targets of int32 [B,S], got {} {} and {} {}", path,
-               name_of(inputs.dtype()), to_string(inputs.shape()), name_of(targets.dtype()), to_string(targets.shape()));
+               name_of(inputs.dtype()), to_string(inputs.shape()), name_of(targets.dtype()),
+               to_string(targets.shape()));
   }
   const Shape& shape = inputs.shape();
-  Batch batch{inputs.clone(), targets.clone(), Tensor(DType::i32, shape), Tensor(DType::i32, shape), Tensor(DType::i32, shape)};
+  Batch batch{inputs.clone(), targets.clone(), Tensor(DType::i32, shape), Tensor(DType::i32, shape),
+              Tensor(DType::i32, shape)};
   for (std::int64_t i = 0; i < inputs.size(); ++i) {
     auto& target = batch.targets.data<std::int32_t>()[i];
     const bool counts = target != kNoTarget;
     if (!counts) target = 0;
     for (std::int32_t id : {batch.inputs.data<std::int32_t>()[i], target}) {
-      if (id < 0 || id >= vocab) fail_usage("[verify] {}: token {} is outside the vocabulary of {}", path, id, vocab);
+      if (id < 0 || id >= vocab)
+        fail_usage("[verify] {}: token {} is outside the vocabulary of {}", path, id, vocab);
     }
     batch.inputs_position.data<std::int32_t>()[i] = static_cast<std::int32_t>(i % shape[1]);
     batch.inputs_segmentation.data<std::int32_t>()[i] = 1;

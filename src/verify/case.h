@@ -18,8 +18,9 @@ struct CaseRequest {
   double tolerance = kDefaultTolerance;
 };
 
-// Runs the case at `path`: a Hugging Face folder, a MoE-layer file *.safetensors or a training run *.json. Throws
-// Error(usage) when it is none of them, incomplete or malformed, or when its config with the overrides is wrong.
+// Runs the case at `path`: a Hugging Face folder, a MoE-layer file *.safetensors or a training run *.json.
+// Throws Error(usage) when it is none of them, incomplete or malformed, or when its config with the overrides
+// is wrong.
 CaseReport run_case(const CaseRequest& request);
 
 // The three kinds, one a file.
@@ -27,14 +28,14 @@ CaseReport verify_hub_folder(const CaseRequest& request);
 CaseReport verify_moe_layer(const CaseRequest& request);
 CaseReport verify_training_run(const CaseRequest& request);
 
-// A case's own keys with the overrides on top, float32 unless an override says otherwise. `rows` and `sequence` are
-// the case's global batch: per_device_batch_size follows from it and the ranks. `ranks` on the command line replaces
-// the case's whole mesh. Notices that only the overrides cause go to report.notices.
+// A case's own keys with the overrides on top, float32 unless an override says otherwise. `rows` and
+// `sequence` are the case's global batch: per_device_batch_size follows from it and the ranks. `ranks` on the
+// command line replaces the case's whole mesh. Notices that only the overrides cause go to report.notices.
 Config case_config(std::map<std::string, nlohmann::json> keys, const CaseRequest& request, std::int64_t rows,
                    std::int64_t sequence, CaseReport& report);
 
-// i32 [B,S] inputs and targets as a batch of whole rows; a target of -100 is a place without one. Throws Error(usage)
-// naming `path` for other shapes and for ids outside [0, vocab).
+// i32 [B,S] inputs and targets as a batch of whole rows; a target of -100 is a place without one. Throws
+// Error(usage) naming `path` for other shapes and for ids outside [0, vocab).
 Batch case_batch(const std::string& path, const Tensor& inputs, const Tensor& targets, std::int64_t vocab);
 
 }  // namespace switchyard

@@ -31,7 +31,8 @@ void Gather::put_gradient(const Context& context, const std::string& name, const
   put(context, name, gradient, x.shape(), dual(mesh_, x.sharding()));
 }
 
-void Gather::put(const Context& context, const std::string& name, const Tensor& local, Shape shape, Sharding sharding) {
+void Gather::put(const Context& context, const std::string& name, const Tensor& local, Shape shape,
+                 Sharding sharding) {
   const Tensor copy = is_float(local.dtype()) ? local.cast(DType::f32).clone() : local.clone();
   pieces_[static_cast<std::size_t>(context.rank)][name] = {copy, std::move(shape), std::move(sharding)};
 }

@@ -11,8 +11,8 @@
 
 namespace switchyard {
 
-// During a session every rank puts its blocks in, under the same names; afterwards one thread takes whole tensors
-// out. Ranks write to places of their own, so put() needs no lock.
+// During a session every rank puts its blocks in, under the same names; afterwards one thread takes whole
+// tensors out. Ranks write to places of their own, so put() needs no lock.
 class Gather {
  public:
   explicit Gather(const Mesh& mesh) : mesh_(mesh), pieces_(static_cast<std::size_t>(mesh.size())) {}
@@ -34,7 +34,8 @@ class Gather {
     Shape shape;
     Sharding sharding;
   };
-  void put(const Context& context, const std::string& name, const Tensor& local, Shape shape, Sharding sharding);
+  void put(const Context& context, const std::string& name, const Tensor& local, Shape shape,
+           Sharding sharding);
   void place(const Piece& piece, int rank, Tensor& whole) const;
 
   const Mesh& mesh_;
@@ -42,8 +43,8 @@ class Gather {
   std::set<std::string> disagreements_;
 };
 
-// This rank's part of a whole cotangent for a value in `sharding`: its block on the first of the ranks that hold the
-// same values, zeros on the others (invariant 2 of autograd/array.h).
+// This rank's part of a whole cotangent for a value in `sharding`: its block on the first of the ranks that
+// hold the same values, zeros on the others (invariant 2 of autograd/array.h).
 Tensor cotangent_block(const Context& context, const Tensor& whole, const Sharding& sharding);
 
 // This rank's block of a whole tensor.

@@ -13,10 +13,10 @@
 namespace switchyard {
 namespace {
 
-// Gradient norms after the first update may be off by this many tolerances. AdamW divides a gradient by its own size:
-// one element of 2e-8 (of layers.0.attention.wq_a in deepseek3-tiny) that float32 rounds to the other sign moves its
-// weight by a whole learning rate, and the norms that follow by up to 3e-5. The README of the cases measured 1.1e-5 for
-// transformers itself in float32 and allows ten times that.
+// Gradient norms after the first update may be off by this many tolerances. AdamW divides a gradient by its
+// own size: one element of 2e-8 (of layers.0.attention.wq_a in deepseek3-tiny) that float32 rounds to the
+// other sign moves its weight by a whole learning rate, and the norms that follow by up to 3e-5. The README
+// of the cases measured 1.1e-5 for transformers itself in float32 and allows ten times that.
 constexpr double kNormTolerances = 5;
 
 // What trajectory.json states.
@@ -29,7 +29,8 @@ struct Trajectory {
 Trajectory read_trajectory(const std::string& path) {
   const nlohmann::json file = read_json_file(path);
   const nlohmann::json& stated = file.at("optimizer");
-  if (stated.at("name") != "AdamW" || stated.at("schedule") != "constant" || !stated.at("clipping").is_null()) {
+  if (stated.at("name") != "AdamW" || stated.at("schedule") != "constant" ||
+      !stated.at("clipping").is_null()) {
     fail_usage("[verify] {}: expected AdamW at a constant rate without clipping", path);
   }
   Trajectory t;
@@ -41,7 +42,8 @@ Trajectory read_trajectory(const std::string& path) {
   t.losses = file.at("loss_before_update").get<std::vector<double>>();
   t.norms = file.at("gradient_norm_before_update").get<std::vector<double>>();
   if (t.losses.size() != t.norms.size()) {
-    fail_usage("[verify] {}: expected as many losses as norms, got {} and {}", path, t.losses.size(), t.norms.size());
+    fail_usage("[verify] {}: expected as many losses as norms, got {} and {}", path, t.losses.size(),
+               t.norms.size());
   }
   return t;
 }
@@ -93,7 +95,9 @@ class HubCase {
       if (spec.trained) gradient(spec, pass, report);
     }
     for (const auto& [name, entry] : stored_.entries()) {
-      if (!used_.contains(name)) fail_usage("[verify] {}: tensor {} is not one of this model's results", stored_.path(), in_quotes(name));
+      if (!used_.contains(name))
+        fail_usage("[verify] {}: tensor {} is not one of this model's results", stored_.path(),
+                   in_quotes(name));
     }
     report_disagreements(pass, report);
   }
@@ -130,11 +134,14 @@ class HubCase {
   std::set<std::string> used_;
 };
 
-void compare_training(const Trajectory& trajectory, const std::vector<StepResult>& steps, double tolerance, CaseReport& report) {
+void compare_training(const Trajectory& trajectory, const std::vector<StepResult>& steps, double tolerance,
+                      CaseReport& report) {
   for (std::size_t i = 0; i < steps.size(); ++i) {
-    report.compare({fmt::format("training step {} loss", i), "", "training", {}, tolerance}, steps[i].loss, trajectory.losses[i]);
+    report.compare({fmt::format("training step {} loss", i), "", "training", {}, tolerance}, steps[i].loss,
+                   trajectory.losses[i]);
     const double allowed = i == 0 ? tolerance : tolerance * kNormTolerances;
-    report.compare({fmt::format("training step {} gradient norm", i), "", "training", {}, allowed}, steps[i].raw_grad_norm, trajectory.norms[i]);
+    report.compare({fmt::format("training step {} gradient norm", i), "", "training", {}, allowed},
+                   steps[i].raw_grad_norm, trajectory.norms[i]);
   }
 }
 
@@ -146,8 +153,10 @@ CaseReport verify_hub_folder(const CaseRequest& request) {
   const nlohmann::json hub_config = read_json_file(folder / "config.json");
   const SafetensorsFile stored = SafetensorsFile::open(folder / "io.safetensors");
   const Tensor inputs = stored.read("input_ids"), targets = stored.read("targets");
-  if (inputs.rank() != 2) fail_usage("[verify] {}: expected input_ids [B,S], got {}", stored.path(), to_string(inputs.shape()));
-  const Config config = case_config(config_from_hub(hub_config), request, inputs.dim(0), inputs.dim(1), report);
+  if (inputs.rank() != 2)
+    fail_usage("[verify] {}: expected input_ids [B,S], got {}", stored.path(), to_string(inputs.shape()));
+  const Config config =
+      case_config(config_from_hub(hub_config), request, inputs.dim(0), inputs.dim(1), report);
   const HubModel hub(model_config(config), hub_family(hub_config), request.path);
   const Batch batch = case_batch(stored.path(), inputs, targets, hub.model().vocab);
   const std::string trajectory_path = folder / "trajectory.json";

@@ -19,7 +19,10 @@ Tensor scaled(const Tensor& x, float by) {
 }  // namespace
 
 HubModel::HubModel(ModelConfig model, HubFamily family, const std::string& weights)
-    : model_(std::move(model)), family_(family), folder_(WeightFolder::open(weights)), specs_(parameter_specs(model_)) {
+    : model_(std::move(model)),
+      family_(family),
+      folder_(WeightFolder::open(weights)),
+      specs_(parameter_specs(model_)) {
   std::map<std::string, Shape> shapes;
   for (const auto& spec : specs_) shapes[spec.name] = spec.shape;
   check_hub_tensors(folder_, family_, shapes, model_.layers);
@@ -27,7 +30,8 @@ HubModel::HubModel(ModelConfig model, HubFamily family, const std::string& weigh
 
 float HubModel::factor(const ParameterSpec& spec) const {
   const bool in_weight = model_.compat && !model_.mla && model_.attention_scale == 1.0;
-  return in_weight && spec.name.ends_with("attention.query") ? std::sqrt(static_cast<float>(model_.head_dim)) : 1.0f;
+  return in_weight && spec.name.ends_with("attention.query") ? std::sqrt(static_cast<float>(model_.head_dim))
+                                                             : 1.0f;
 }
 
 Parameters HubModel::create(Context& context) const {
@@ -60,7 +64,8 @@ void gather_pass(Context& context, const ModelConfig& model, const Parameters& p
   if (model.compat || options.target_count == 0) options.target_count += 1e-8;
   options.keep_hidden = options.keep_logits = true;
   ForwardResult out = forward(context, model, parameters, place_batch(context, batch), options);
-  for (std::size_t i = 0; i < out.hidden.size(); ++i) gather.put(context, fmt::format("hidden.{}", i), out.hidden[i]);
+  for (std::size_t i = 0; i < out.hidden.size(); ++i)
+    gather.put(context, fmt::format("hidden.{}", i), out.hidden[i]);
   for (std::size_t i = 0; i < out.routing.size(); ++i) {
     const std::string name = fmt::format("router.{}.", model.dense_layers + static_cast<std::int64_t>(i));
     gather.put(context, name + "indices", out.routing[i].ids);

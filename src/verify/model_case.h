@@ -15,7 +15,8 @@ namespace switchyard {
 // A model and its weights under hub names.
 class HubModel {
  public:
-  // Checks that the tensors of `weights` (a folder or one file) are those of the model; Error(usage) otherwise.
+  // Checks that the tensors of `weights` (a folder or one file) are those of the model; Error(usage)
+  // otherwise.
   HubModel(ModelConfig model, HubFamily family, const std::string& weights);
 
   const ModelConfig& model() const { return model_; }

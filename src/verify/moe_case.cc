@@ -30,14 +30,17 @@ const std::map<std::string, std::string>& file_names() {
   return names;
 }
 
-std::string below(const std::string& parameter) { return parameter.substr(parameter.rfind('.') + 1); }
+std::string below(const std::string& parameter) {
+  return parameter.substr(parameter.rfind('.') + 1);
+}
 
 // Specs of the routed layer's own weights.
 std::vector<ParameterSpec> layer_specs(const ModelConfig& model) {
   const std::string prefix = fmt::format("layers.{}.moe.", model.dense_layers);
   std::vector<ParameterSpec> specs;
   for (auto& spec : parameter_specs(model)) {
-    if (spec.name.starts_with(prefix) && spec.name.find("moe.shared.") == std::string::npos) specs.push_back(std::move(spec));
+    if (spec.name.starts_with(prefix) && spec.name.find("moe.shared.") == std::string::npos)
+      specs.push_back(std::move(spec));
   }
   return specs;
 }
@@ -53,8 +56,8 @@ struct Layer {
 Tensor read_checked(const SafetensorsFile& file, const std::string& name, const Shape& shape) {
   Tensor t = file.read(name);
   if (t.shape() != shape || t.dtype() != DType::f32) {
-    fail_usage("[verify] {}: expected {} float32 {} for its config, got {} {}", file.path(), name, to_string(shape),
-               name_of(t.dtype()), to_string(t.shape()));
+    fail_usage("[verify] {}: expected {} float32 {} for its config, got {} {}", file.path(), name,
+               to_string(shape), name_of(t.dtype()), to_string(t.shape()));
   }
   return t;
 }
@@ -62,7 +65,9 @@ Tensor read_checked(const SafetensorsFile& file, const std::string& name, const 
 MoeWeights weights_of(Context& context, const ModelConfig& model, const Parameters& parameters) {
   MoeWeights w;
   const std::string prefix = fmt::format("layers.{}.moe.", model.dense_layers);
-  auto in_use = [&](const char* name) { return never_save(cast(context, parameters[prefix + name], model.dtype)); };
+  auto in_use = [&](const char* name) {
+    return never_save(cast(context, parameters[prefix + name], model.dtype));
+  };
   w.gate = parameters[prefix + "gate"];
   if (model.moe.bias) w.gate_bias = parameters[prefix + "gate_bias"];
   w.wi_0 = in_use("wi_0");
@@ -83,8 +88,8 @@ void run_layer(Context& context, const Layer& layer, Gather& gather, std::vector
   std::fill_n(ones.data<std::int32_t>(), ones.size(), 1);
   const Array segments = make_leaf(ones, {shape[0], shape[1]}, tokens, false);
 
-  const MoeOutput out = moe_block(context, model.moe, weights_of(context, model, parameters), cast(context, x, model.dtype),
-                                  segments, 0, model.dense_layers);
+  const MoeOutput out = moe_block(context, model.moe, weights_of(context, model, parameters),
+                                  cast(context, x, model.dtype), segments, 0, model.dense_layers);
   rows = out.load.rows;
   const Array y = cast(context, out.y, DType::f32);
   gather.put(context, "y", y);
@@ -97,11 +102,13 @@ void run_layer(Context& context, const Layer& layer, Gather& gather, std::vector
     gather.put(context, "lb_loss", out.balance_loss);
     const float one = 1;
     roots.push_back(out.balance_loss);
-    cotangents.push_back(cotangent_block(context, Tensor::of<float>({}, std::span(&one, 1)), out.balance_loss.sharding()));
+    cotangents.push_back(
+        cotangent_block(context, Tensor::of<float>({}, std::span(&one, 1)), out.balance_loss.sharding()));
   }
   backward(context, roots, cotangents);
   gather.put_gradient(context, "grad.x", x);
-  for (const auto& p : parameters.all()) gather.put_gradient(context, "grad." + file_names().at(below(p.spec.name)), p.array);
+  for (const auto& p : parameters.all())
+    gather.put_gradient(context, "grad." + file_names().at(below(p.spec.name)), p.array);
 }
 
 // What the reference's gate returns: scores, with the bias added.
@@ -119,42 +126,53 @@ Tensor gate_scores(const Layer& layer, const Tensor& logits) {
   return scores;
 }
 
-// The file whose balance loss and bias update count: with ragged all-to-all the reference stores one shard's, so the
-// one-device file of the same model is taken.
+// The file whose balance loss and bias update count: with ragged all-to-all the reference stores one shard's,
+// so the one-device file of the same model is taken.
 SafetensorsFile statistics_of(const SafetensorsFile& file) {
   const std::filesystem::path path = file.path();
   const std::string name = path.filename();
   const std::size_t at = name.find("_ragged_a2a_");
-  return at == std::string::npos ? file : SafetensorsFile::open(path.parent_path() / (name.substr(0, at) + "_sparse_aux.safetensors"));
+  return at == std::string::npos
+             ? file
+             : SafetensorsFile::open(path.parent_path() / (name.substr(0, at) + "_sparse_aux.safetensors"));
 }
 
 void check_names(const Layer& layer) {
-  std::set<std::string> known{"x", "cotangent", "y", "gate_scores", "topk_indices", "topk_weights", "lb_loss", "bias_update", "grad.x"};
+  std::set<std::string> known{"x",           "cotangent",    "y",
+                              "gate_scores", "topk_indices", "topk_weights",
+                              "lb_loss",     "bias_update",  "grad.x"};
   for (const auto& spec : layer.specs) {
     known.insert(file_names().at(below(spec.name)));
     known.insert("grad." + file_names().at(below(spec.name)));
   }
   for (const auto& item : layer.file.entries()) {
-    if (!known.contains(item.first)) fail_usage("[verify] {}: tensor {} is not one of this layer's", layer.file.path(), in_quotes(item.first));
+    if (!known.contains(item.first))
+      fail_usage("[verify] {}: tensor {} is not one of this layer's", layer.file.path(),
+                 in_quotes(item.first));
   }
 }
 
-void compare_layer(const CaseRequest& request, const Layer& layer, Gather& gather, const std::vector<double>& rows, CaseReport& report) {
+void compare_layer(const CaseRequest& request, const Layer& layer, Gather& gather,
+                   const std::vector<double>& rows, CaseReport& report) {
   const SafetensorsFile& file = layer.file;
   const SafetensorsFile statistics = statistics_of(file);
   const double tolerance = request.tolerance;
-  const bool rounded = std::filesystem::path(file.path()).filename().string().find("_ring_ragged_sort_") != std::string::npos;
-  auto compare = [&](const std::string& name, const Tensor& got, double allowed, const SafetensorsFile& from) {
+  const bool rounded =
+      std::filesystem::path(file.path()).filename().string().find("_ring_ragged_sort_") != std::string::npos;
+  auto compare = [&](const std::string& name, const Tensor& got, double allowed,
+                     const SafetensorsFile& from) {
     if (from.contains(name)) report.compare({name, "", "", {}, allowed}, got, from.read(name));
   };
   compare("gate_scores", gate_scores(layer, gather.whole("logits")), tolerance, file);
   compare("topk_indices", gather.whole("topk_indices"), 0, file);
   compare("topk_weights", gather.whole("topk_weights"), tolerance, file);
-  report.compare({"y", "", "", {}, rounded ? std::max(tolerance, kRoundedTolerance) : tolerance}, gather.whole("y"), file.read("y"));
+  report.compare({"y", "", "", {}, rounded ? std::max(tolerance, kRoundedTolerance) : tolerance},
+                 gather.whole("y"), file.read("y"));
   if (gather.contains("lb_loss")) compare("lb_loss", gather.whole("lb_loss"), tolerance, statistics);
   if (layer.model.moe.bias_update_rate > 0) {
     const auto update = bias_increment(rows, layer.model.moe.bias_update_rate);
-    compare("bias_update", Tensor::of<float>({layer.model.moe.experts}, std::span(update)), tolerance, statistics);
+    compare("bias_update", Tensor::of<float>({layer.model.moe.experts}, std::span(update)), tolerance,
+            statistics);
   }
   compare("grad.x", gather.whole("grad.x"), tolerance, file);
   for (const auto& spec : layer.specs) {
@@ -170,19 +188,24 @@ CaseReport verify_moe_layer(const CaseRequest& request) {
   CaseReport report{request.path, "MoE layer", "", {}, {}, ""};
   const SafetensorsFile file = SafetensorsFile::open(request.path);
   if (!file.metadata().contains("config") || !file.contains("x")) {
-    fail_usage("[verify] {}: expected a MoE-layer file, with tensor x and metadata config; a run is given by its .json, a model by its folder",
-               request.path);
+    fail_usage(
+        "[verify] {}: expected a MoE-layer file, with tensor x and metadata config; a run is given by its "
+        ".json, a model by its folder",
+        request.path);
   }
-  std::map<std::string, nlohmann::json> keys = parse_json(file.metadata().at("config"), request.path + " config");
+  std::map<std::string, nlohmann::json> keys =
+      parse_json(file.metadata().at("config"), request.path + " config");
   if (keys.contains("expert_parallelism")) keys["ranks"] = keys["expert_parallelism"];
   keys["compat"] = "maxtext";
   const Tensor x = file.read("x");
-  if (x.rank() != 3 || x.size() == 0) fail_usage("[verify] {}: expected x [B,S,M], got {}", request.path, to_string(x.shape()));
+  if (x.rank() != 3 || x.size() == 0)
+    fail_usage("[verify] {}: expected x [B,S,M], got {}", request.path, to_string(x.shape()));
   const Config config = case_config(std::move(keys), request, x.dim(0), x.dim(1), report);
   const ModelConfig model = model_config(config);
   if (model.moe_layers() == 0) fail_usage("[verify] {}: its config has no MoE layer", request.path);
   const Shape shape{x.dim(0), x.dim(1), model.emb};
-  const Layer layer{file, model, layer_specs(model), read_checked(file, "x", shape), read_checked(file, "cotangent", shape)};
+  const Layer layer{file, model, layer_specs(model), read_checked(file, "x", shape),
+                    read_checked(file, "cotangent", shape)};
   for (const auto& spec : layer.specs) read_checked(file, file_names().at(below(spec.name)), spec.shape);
   check_names(layer);
 
@@ -194,7 +217,8 @@ CaseReport verify_moe_layer(const CaseRequest& request) {
     run_layer(context, layer, gather, rows[static_cast<std::size_t>(context.rank)]);
   });
   std::vector<double> all(static_cast<std::size_t>(model.moe.experts), 0.0);
-  for (const auto& of_rank : rows) std::transform(of_rank.begin(), of_rank.end(), all.begin(), all.begin(), std::plus<>());
+  for (const auto& of_rank : rows)
+    std::transform(of_rank.begin(), of_rank.end(), all.begin(), all.begin(), std::plus<>());
   compare_layer(request, layer, gather, all, report);
   return report;
 }

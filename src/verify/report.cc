@@ -40,7 +40,8 @@ std::string verdict(const Row& row) {
   return row.tolerance == 0 ? "FAIL, must be equal" : fmt::format("FAIL, over {}", number(row.tolerance));
 }
 
-void print_line(std::size_t width, const std::string& name, const Difference& error, const std::string& text) {
+void print_line(std::size_t width, const std::string& name, const Difference& error,
+                const std::string& text) {
   fmt::print("  {:<{}}  {:>8}  {:>8}  {}\n", name, width, number(error.max_abs), number(error.max_rel), text);
 }
 
@@ -60,7 +61,8 @@ void print_group(const std::vector<const Row*>& rows, std::size_t width) {
       print_line(width, row->name, row->error, verdict(*row));
     }
   }
-  if (failing > kFailuresShown) fmt::print("  and {} more that fail (--all shows them)\n", failing - kFailuresShown);
+  if (failing > kFailuresShown)
+    fmt::print("  and {} more that fail (--all shows them)\n", failing - kFailuresShown);
   if (passing == 0) return;
   print_line(width, fmt::format("{}: {}{}", rows[0]->group, passing, failing > 0 ? " others" : ""), worst,
              worst.max_rel > 0 ? fmt::format("ok; worst {}", worst_row->name) : "ok");
@@ -90,7 +92,9 @@ Difference difference(double got, double want) {
   return difference_of(std::span<double>(&got, 1), std::span<double>(&want, 1));
 }
 
-bool CaseReport::pass() const { return error.empty() && first_failure() == nullptr; }
+bool CaseReport::pass() const {
+  return error.empty() && first_failure() == nullptr;
+}
 
 const Row* CaseReport::first_failure() const {
   const auto at = std::find_if(rows.begin(), rows.end(), [](const Row& row) { return !row.pass(); });
@@ -99,8 +103,8 @@ const Row* CaseReport::first_failure() const {
 
 void CaseReport::compare(Row row, const Tensor& got, const Tensor& want) {
   if (got.size() != want.size() || got.dtype() != want.dtype()) {
-    fail_usage("[verify] {}: expected {} of {} {} for this model, got {} {}", path, row.name, name_of(got.dtype()),
-               to_string(got.shape()), name_of(want.dtype()), to_string(want.shape()));
+    fail_usage("[verify] {}: expected {} of {} {} for this model, got {} {}", path, row.name,
+               name_of(got.dtype()), to_string(got.shape()), name_of(want.dtype()), to_string(want.shape()));
   }
   row.error = difference(got, want);
   rows.push_back(std::move(row));
@@ -132,7 +136,8 @@ void print_report(const CaseReport& report, bool all) {
     }
   }
   if (const Row* first = report.first_failure()) {
-    fmt::print("  FAIL: first difference in {}{}\n", first->place.empty() ? "" : first->place + ", ", first->name);
+    fmt::print("  FAIL: first difference in {}{}\n", first->place.empty() ? "" : first->place + ", ",
+               first->name);
   } else {
     fmt::print("  pass\n");
   }
@@ -150,7 +155,8 @@ nlohmann::json report_json(const std::vector<CaseReport>& reports) {
                          {"judged", row.judged},
                          {"pass", row.pass()}});
     }
-    nlohmann::json item = {{"case", report.path}, {"mesh", report.mesh}, {"pass", report.pass()}, {"tensors", tensors}};
+    nlohmann::json item = {
+        {"case", report.path}, {"mesh", report.mesh}, {"pass", report.pass()}, {"tensors", tensors}};
     if (!report.error.empty()) item["error"] = report.error;
     if (const Row* first = report.first_failure()) item["first_difference"] = first->name;
     cases.push_back(std::move(item));

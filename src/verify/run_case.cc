@@ -12,14 +12,14 @@
 namespace switchyard {
 namespace {
 
-// Tolerance of the l2 norm of a final parameter, as a share of that of tensors: the reference's own runs on different
-// meshes agree to 2e-7.
+// Tolerance of the l2 norm of a final parameter, as a share of that of tensors: the reference's own runs on
+// different meshes agree to 2e-7.
 constexpr double kFinalShare = 0.1;
 
-// Where a run's files are. A run on several devices has only its .json; the weights it began with, their logits and
-// gradients are those of its one-device sibling.
+// Where a run's files are. A run on several devices has only its .json; the weights it began with, their
+// logits and gradients are those of its one-device sibling.
 struct RunFiles {
-  std::string own;                 // path without ".json"
+  std::string own;  // path without ".json"
   std::optional<std::string> sibling;
   bool results_of_sibling = false;  // the reference's own numbers depend on the sharding: fsdp8
 
@@ -45,7 +45,8 @@ RunFiles files_of(const std::filesystem::path& path) {
 nlohmann::json read_run(const std::string& path) {
   nlohmann::json run = read_json_file(path);
   for (const char* key : {"config", "devices", "batch", "metrics", "final_parameters"}) {
-    if (!run.is_object() || !run.contains(key)) fail_usage("[verify] {}: no training run, it has no `{}`", path, key);
+    if (!run.is_object() || !run.contains(key))
+      fail_usage("[verify] {}: no training run, it has no `{}`", path, key);
   }
   return run;
 }
@@ -58,15 +59,20 @@ Tensor matrix_of(const nlohmann::json& rows) {
     if (row.size() == width) flat.insert(flat.end(), row.begin(), row.end());
   }
   if (flat.size() != width * values.size()) return Tensor(DType::i32, {0});  // ragged: refused by its shape
-  return Tensor::of<std::int32_t>({static_cast<std::int64_t>(values.size()), static_cast<std::int64_t>(width)}, flat);
+  return Tensor::of<std::int32_t>(
+      {static_cast<std::int64_t>(values.size()), static_cast<std::int64_t>(width)}, flat);
 }
 
 HubFamily family_of(DecoderBlock block) {
   switch (block) {
-    case DecoderBlock::mixtral: return HubFamily::mixtral;
-    case DecoderBlock::deepseek: return HubFamily::deepseek;
-    case DecoderBlock::qwen3_moe: return HubFamily::qwen_moe;
-    default: return HubFamily::llama;
+    case DecoderBlock::mixtral:
+      return HubFamily::mixtral;
+    case DecoderBlock::deepseek:
+      return HubFamily::deepseek;
+    case DecoderBlock::qwen3_moe:
+      return HubFamily::qwen_moe;
+    default:
+      return HubFamily::llama;
   }
 }
 
@@ -105,7 +111,8 @@ class RunCase {
       const auto names = hub_.hub_names(spec);
       const auto tensors = hub_.gradients_to_hub(spec, gather.whole("grad." + spec.name));
       for (std::size_t i = 0; i < names.size(); ++i) {
-        report_.compare({"grad." + names[i], place_of(spec.name), "gradients", {}, tolerance_}, tensors[i], gradients.read(names[i]));
+        report_.compare({"grad." + names[i], place_of(spec.name), "gradients", {}, tolerance_}, tensors[i],
+                        gradients.read(names[i]));
       }
     }
   }
@@ -116,8 +123,10 @@ class RunCase {
       const auto got = metrics_of(outcome.steps[i]);
       for (const auto& [name, want] : results_.at("metrics").at(i).items()) {
         const auto at = got.find(name);
-        if (at == got.end()) fail_usage("[verify] {}: step {} has a metric {} we do not log", report_.path, i, in_quotes(name));
-        report_.compare({fmt::format("step {} {}", i, name), "", "metrics", {}, tolerance_}, at->second, want.get<double>());
+        if (at == got.end())
+          fail_usage("[verify] {}: step {} has a metric {} we do not log", report_.path, i, in_quotes(name));
+        report_.compare({fmt::format("step {} {}", i, name), "", "metrics", {}, tolerance_}, at->second,
+                        want.get<double>());
       }
       if (!biases.is_null()) compare_biases(i, biases.at(i), outcome.biases[i]);
     }
@@ -129,7 +138,8 @@ class RunCase {
       const auto names = hub_.hub_names(spec);
       const auto tensors = hub_.weights_to_hub(spec, gather.whole("final." + spec.name));
       for (std::size_t i = 0; i < names.size(); ++i) {
-        final_parameter(names[i], place_of(spec.name), tensors[i].cast(DType::f32).span<float>(), stored.at(names[i]));
+        final_parameter(names[i], place_of(spec.name), tensors[i].cast(DType::f32).span<float>(),
+                        stored.at(names[i]));
       }
     }
   }
@@ -138,24 +148,37 @@ class RunCase {
   void compare_biases(std::size_t step, const nlohmann::json& stored, const std::vector<Tensor>& got) {
     for (const auto& [path, layers] : stored.items()) {
       const auto want = layers.get<std::vector<std::vector<float>>>();
-      if (want.size() != got.size()) fail_usage("[verify] {}: {} holds {} layers, the model {}", report_.path, in_quotes(path), want.size(), got.size());
+      if (want.size() != got.size())
+        fail_usage("[verify] {}: {} holds {} layers, the model {}", report_.path, in_quotes(path),
+                   want.size(), got.size());
       for (std::size_t l = 0; l < want.size(); ++l) {
         const auto layer = hub_.model().dense_layers + static_cast<std::int64_t>(l);
-        report_.compare({fmt::format("step {} layers.{} router bias", step, layer), fmt::format("layer {}", layer), "router bias", {}, tolerance_},
-                        got[l], Tensor::of<float>({static_cast<std::int64_t>(want[l].size())}, std::span(want[l])));
+        report_.compare({fmt::format("step {} layers.{} router bias", step, layer),
+                         fmt::format("layer {}", layer),
+                         "router bias",
+                         {},
+                         tolerance_},
+                        got[l],
+                        Tensor::of<float>({static_cast<std::int64_t>(want[l].size())}, std::span(want[l])));
       }
     }
   }
 
-  void final_parameter(const std::string& name, const std::string& place, std::span<const float> values, const nlohmann::json& want) {
+  void final_parameter(const std::string& name, const std::string& place, std::span<const float> values,
+                       const nlohmann::json& want) {
     double sum = 0, squares = 0;
     for (const float v : values) {
       sum += static_cast<double>(v);
       squares += static_cast<double>(v) * static_cast<double>(v);
     }
     auto row = [&](const char* what, bool judged, double got) {
-      report_.compare({fmt::format("final {} {}", name, what), place, "final parameters", {}, tolerance_ * kFinalShare, judged}, got,
-                      want.at(what).get<double>());
+      report_.compare({fmt::format("final {} {}", name, what),
+                       place,
+                       "final parameters",
+                       {},
+                       tolerance_ * kFinalShare,
+                       judged},
+                      got, want.at(what).get<double>());
     };
     row("l2", true, std::sqrt(squares));
     row("sum", false, sum);

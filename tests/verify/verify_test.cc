@@ -1,6 +1,6 @@
-// `switchyard verify` on stored cases: every number on several meshes and strategies, and that it notices what is wrong.
+// `switchyard verify` on stored cases: every number on several meshes and strategies, and that it notices
+// what is wrong.
 #include <gtest/gtest.h>
-
 #include <unistd.h>
 
 #include <cmath>
@@ -65,7 +65,8 @@ const std::vector<std::string> kLayouts{
     "ranks=4 ici_expert_parallelism=4 use_ring_of_experts=true",
     "ranks=4 ici_fsdp_parallelism=2 ici_tensor_parallelism=2",
     "ranks=4 ici_expert_parallelism=4 sparse_matmul=false capacity_factor=-1",
-    "ranks=4 ici_expert_parallelism=4 sparse_matmul=false capacity_factor=-1 moe_dispatch_no_expert_sharding=true",
+    "ranks=4 ici_expert_parallelism=4 sparse_matmul=false capacity_factor=-1 "
+    "moe_dispatch_no_expert_sharding=true",
     "ranks=8 ici_expert_parallelism=4 ici_fsdp_parallelism=2 use_ring_of_experts=true",
     "ranks=8 ici_data_parallelism=2 ici_expert_parallelism=2 ici_tensor_parallelism=2",
 };
@@ -101,7 +102,9 @@ class DamagedCase : public ::testing::Test {
     std::ifstream stream(file, std::ios::binary);
     return {std::istreambuf_iterator<char>(stream), {}};
   }
-  static void write(const fs::path& file, const std::string& text) { std::ofstream(file, std::ios::binary) << text; }
+  static void write(const fs::path& file, const std::string& text) {
+    std::ofstream(file, std::ios::binary) << text;
+  }
 
   static void expect_difference(const std::vector<std::string>& args, const std::string& first) {
     const Outcome outcome = verify(args);
@@ -131,7 +134,8 @@ TEST(Verify, MoeLayersOnEveryLayout) {
   for (const auto& layout : kLayouts) {
     if (!layout.empty()) expect_pass(dropless, layout);
   }
-  for (const std::string mesh : {"ranks=2 ici_fsdp_parallelism=2", "ranks=8 ici_expert_parallelism=4 ici_tensor_parallelism=2"}) {
+  for (const std::string mesh :
+       {"ranks=2 ici_fsdp_parallelism=2", "ranks=8 ici_expert_parallelism=4 ici_tensor_parallelism=2"}) {
     for (const std::string model : {"mixtral_dense_cf1.25_aux_ep4", "deepseek3_dense_cf1.0"}) {
       expect_pass({kGolden / "maxtext_moe" / (model + ".safetensors")}, mesh);
     }
@@ -141,7 +145,8 @@ TEST(Verify, MoeLayersOnEveryLayout) {
 TEST(Verify, TrainingRuns) {
   expect_pass(cases_in("maxtext_train"), "");
   expect_pass(cases_in("maxtext_train"), "ranks=4 ici_expert_parallelism=2 ici_tensor_parallelism=2");
-  expect_pass({kGolden / "maxtext_train/deepseek3_1dev.json"}, "ranks=8 ici_fsdp_parallelism=2 ici_expert_parallelism=4");
+  expect_pass({kGolden / "maxtext_train/deepseek3_1dev.json"},
+              "ranks=8 ici_fsdp_parallelism=2 ici_expert_parallelism=4");
 }
 
 TEST(Verify, OneStepInPieces) {
@@ -163,7 +168,9 @@ TEST_F(DamagedCase, JsonHoldsEveryTensor) {
   // hidden 4, router 2 x 2, logits, loss, 137 gradients, 10 x 2 of training
   EXPECT_EQ(item.at("tensors").size(), 167u);
   for (const auto& tensor : item.at("tensors")) {
-    EXPECT_TRUE(tensor.at("pass").get<bool>() && tensor.at("max_rel").get<double>() <= 1e-4 && tensor.contains("max_abs")) << tensor;
+    EXPECT_TRUE(tensor.at("pass").get<bool>() && tensor.at("max_rel").get<double>() <= 1e-4 &&
+                tensor.contains("max_abs"))
+        << tensor;
   }
 }
 
@@ -204,7 +211,8 @@ TEST_F(DamagedCase, ATrajectoryThatPartsIsFound) {
   write(folder / "trajectory.json", trajectory.dump());
   expect_difference({folder}, "training step 6 loss");
 
-  for (const char* suffix : {".json", ".init.safetensors", ".grads.safetensors", ".logits.safetensors"}) copy(std::string("maxtext_train/deepseek3_1dev") + suffix);
+  for (const char* suffix : {".json", ".init.safetensors", ".grads.safetensors", ".logits.safetensors"})
+    copy(std::string("maxtext_train/deepseek3_1dev") + suffix);
   const fs::path run = folder_ / "deepseek3_1dev.json";
   const auto original = nlohmann::json::parse(text_of(run));
   auto changed = original;
@@ -236,7 +244,9 @@ TEST_F(DamagedCase, BrokenCasesAreRefusedInOneLine) {
   expect_refusal({run}, "no training run");
   write(run, "{");
   expect_refusal({run}, "deepseek3_1dev.json");
-  write(run, R"({"config": [], "devices": 1, "batch": {"inputs": "x", "targets": []}, "metrics": [], "final_parameters": {}})");
+  write(
+      run,
+      R"({"config": [], "devices": 1, "batch": {"inputs": "x", "targets": []}, "metrics": [], "final_parameters": {}})");
   expect_refusal({run}, "deepseek3_1dev.json");
   const fs::path layer = folder_ / "layer.safetensors";
   write_safetensors(layer, {{"x", Tensor::zeros(DType::f32, {1, 2, 3})}}, {});
@@ -304,14 +314,16 @@ TEST(Verify, HelpHasAnExample) {
 TEST(Difference, SeesWhatIsWrong) {
   auto off = [](std::vector<float> got, std::vector<float> want) {
     const Shape shape{static_cast<std::int64_t>(got.size())};
-    return difference(Tensor::of<float>(shape, std::span<const float>(got)), Tensor::of<float>(shape, std::span<const float>(want)));
+    return difference(Tensor::of<float>(shape, std::span<const float>(got)),
+                      Tensor::of<float>(shape, std::span<const float>(want)));
   };
   EXPECT_EQ(off({1, -2}, {1, -2}).max_rel, 0);
-  EXPECT_DOUBLE_EQ(off({1, 2}, {1, -2}).max_rel, 2);   // negated
-  EXPECT_DOUBLE_EQ(off({0, 0}, {1, -4}).max_rel, 1);   // all zeros
+  EXPECT_DOUBLE_EQ(off({1, 2}, {1, -2}).max_rel, 2);  // negated
+  EXPECT_DOUBLE_EQ(off({0, 0}, {1, -4}).max_rel, 1);  // all zeros
   EXPECT_DOUBLE_EQ(off({1.5f, 4}, {1, 4}).max_rel, 0.125);
-  EXPECT_NEAR(off({1e-6f}, {0}).max_rel, 1, 1e-6);     // next to zero: relative to 1e-6
-  const float nan = std::numeric_limits<float>::quiet_NaN(), infinite = std::numeric_limits<float>::infinity();
+  EXPECT_NEAR(off({1e-6f}, {0}).max_rel, 1, 1e-6);  // next to zero: relative to 1e-6
+  const float nan = std::numeric_limits<float>::quiet_NaN(),
+              infinite = std::numeric_limits<float>::infinity();
   for (const float bad : {nan, infinite, -infinite}) {
     EXPECT_TRUE(std::isnan(off({1, bad}, {1, 2}).max_rel));
     EXPECT_TRUE(std::isnan(off({1, 2}, {bad, 2}).max_rel));
