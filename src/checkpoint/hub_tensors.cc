@@ -120,6 +120,11 @@ std::optional<std::string> skipped(const std::string& name, bool tied, std::int6
   return {};
 }
 
+// Types of a safetensors file that SafetensorsFile::read gives as f32 or bf16.
+bool is_float_name(std::string_view dtype) {
+  return dtype == "F32" || dtype == "BF16" || dtype == "F16" || dtype == "F64";
+}
+
 std::string list_of(const std::vector<std::string>& names) {
   std::string text;
   for (std::size_t i = 0; i < names.size() && i < 5; ++i) text += (i ? ", " : "") + names[i];
@@ -221,7 +226,7 @@ std::vector<std::string> check_hub_tensors(const WeightFolder& folder, HubFamily
                                            const std::map<std::string, Shape>& our_parameters,
                                            std::int64_t num_layers) {
   std::set<std::string> known;
-  std::vector<std::string> missing, misshaped, surplus, notices;
+  std::vector<std::string> missing, misshaped, mistyped, surplus, notices;
   for (const auto& [our_name, our_shape] : our_parameters) {
     const HubTensors tensors = hub_tensors(family, our_name, our_shape);
     for (const std::string& name : tensors.names) {
@@ -231,6 +236,13 @@ std::vector<std::string> check_hub_tensors(const WeightFolder& folder, HubFamily
       } else if (folder.shape(name) != tensors.shape) {
         misshaped.push_back(fmt::format("{} {} (expected {})", name, to_string(folder.shape(name)),
                                         to_string(tensors.shape)));
+      } else if (!is_float_name(folder.dtype(name))) {
+        mistyped.push_back(fmt::format("{} {} (expected floating point)", name, folder.dtype(name)));
+      } else if (const std::string& first = tensors.names[0];
+                 folder.contains(first) &&
+                 (folder.dtype(name) == "BF16") != (folder.dtype(first) == "BF16")) {
+        mistyped.push_back(fmt::format("{} {} (expected {} as of {})", name, folder.dtype(name),
+                                       folder.dtype(first), first));
       }
     }
   }
@@ -244,8 +256,10 @@ std::vector<std::string> check_hub_tensors(const WeightFolder& folder, HubFamily
     }
   }
   std::string problems;
-  for (const auto& [what, names] :
-       {std::pair{"missing", &missing}, {"wrong shape", &misshaped}, {"surplus", &surplus}}) {
+  for (const auto& [what, names] : {std::pair{"missing", &missing},
+                                    {"wrong shape", &misshaped},
+                                    {"wrong type", &mistyped},
+                                    {"surplus", &surplus}}) {
     if (!names->empty())
       problems += fmt::format("{}{}: {}", problems.empty() ? "" : "; ", what, list_of(*names));
   }

@@ -68,8 +68,9 @@ class WeightFolder {
   const std::string& path() const { return path_; }
   std::vector<std::string> names() const;  // sorted
   bool contains(const std::string& name) const { return shard_of_.contains(name); }
-  const Shape& shape(const std::string& name) const;  // Error(usage) when missing
-  Tensor read(const std::string& name) const;         // as SafetensorsFile::read
+  const Shape& shape(const std::string& name) const;        // Error(usage) when missing
+  const std::string& dtype(const std::string& name) const;  // as in the file: "F32", ...; the same
+  Tensor read(const std::string& name) const;               // as SafetensorsFile::read
 
  private:
   const SafetensorsFile& shard(const std::string& name) const;

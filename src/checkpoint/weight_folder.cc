@@ -87,6 +87,9 @@ const SafetensorsFile& WeightFolder::shard(const std::string& name) const {
 const Shape& WeightFolder::shape(const std::string& name) const {
   return shard(name).entries().at(name).shape;
 }
+const std::string& WeightFolder::dtype(const std::string& name) const {
+  return shard(name).entries().at(name).dtype;
+}
 Tensor WeightFolder::read(const std::string& name) const {
   return shard(name).read(name);
 }

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -13,6 +11,7 @@
 #include "config/declaration.h"
 #include "config/value.h"
 #include "core/error.h"
+#include "metrics/atomic_file.h"
 
 namespace switchyard {
 namespace {
@@ -82,18 +81,8 @@ void print_declarations() {
   }
 }
 
-// A reader never sees half a file: it is written beside and renamed.
 void write_json(const nlohmann::json& value, const std::string& file) {
-  const std::string partial = file + ".partial";
-  std::ofstream stream(partial, std::ios::binary);
-  stream << value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
-  stream.close();
-  std::error_code problem;
-  if (stream) std::filesystem::rename(partial, file, problem);
-  if (!stream || problem) {
-    std::filesystem::remove(partial, problem);
-    fail_runtime("[config] cannot write {}", file);
-  }
+  write_file_atomic(file, value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace

@@ -3,11 +3,15 @@
 #include <cstdio>
 #include <functional>
 #include <map>
+#include <new>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "cli/config_command.h"
 #include "cli/train_command.h"
 #include "cli/verify_command.h"
+#include "config/declaration.h"
 #include "core/error.h"
 
 namespace {
@@ -24,16 +28,43 @@ const std::map<std::string, Entry>& commands() {
   static const std::map<std::string, Entry> table{
       {"train", {"train a model", switchyard::train_command}},
       {"verify", {"compare with reference numbers", switchyard::verify_command}},
-      {"config", {"show the settings a command line gives, or the table of keys (--list)", switchyard::config_command}},
+      {"config",
+       {"show the settings a command line gives, or the table of keys (--list)", switchyard::config_command}},
   };
   return table;
 }
 
+[[noreturn]] void fail_unknown(const std::string& given) {
+  std::vector<std::string> names;
+  std::string list;
+  for (const auto& [name, entry] : commands()) {
+    names.push_back(name);
+    list += (list.empty() ? "" : ", ") + name;
+  }
+  const std::string nearest = given.empty() ? "" : switchyard::nearest_of(given, names);
+  switchyard::fail_usage("[command line] expected a command, one of {}, got {}{} (switchyard --help)", list,
+                         given.empty() ? "none" : given,
+                         nearest.empty() ? "" : "; the nearest is " + nearest);
+}
+
+// A message is one line, whatever text of the user's or of a file's is in it.
+void print_error(std::string message) {
+  for (char& letter : message) {
+    if (static_cast<unsigned char>(letter) < ' ' || letter == 0x7f) letter = ' ';
+  }
+  std::fprintf(stderr, "switchyard: %s\n", message.c_str());
+}
+
 // Arguments after the command word go to the command untouched: `key=value` is not an option syntax.
 int run(int argc, char** argv) {
-  CLI::App app{"Switchyard trains Mixture-of-Experts transformers. switchyard COMMAND --help shows a page per command."};
+  CLI::App app{
+      "Switchyard trains Mixture-of-Experts transformers. switchyard COMMAND --help shows a page per "
+      "command."};
   app.set_version_flag("--version", SWITCHYARD_VERSION);
   app.require_subcommand(1);
+  const std::string first = argc > 1 ? argv[1] : "";
+  const bool wants_page = first == "--help" || first == "-h" || first == "--version";
+  if (!wants_page && !commands().contains(first)) fail_unknown(first);
   for (const auto& [name, entry] : commands()) {
     CLI::App* sub = app.add_subcommand(name, entry.help);
     sub->prefix_command();
@@ -43,7 +74,8 @@ int run(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
-    switchyard::fail_usage("[command line] {}: expected one of train, verify, config (switchyard --help)", error.what());
+    switchyard::fail_usage("[command line] {}; options before the command are --help and --version",
+                           error.what());
   }
   const CLI::App* chosen = app.get_subcommands().front();
   const std::vector<std::string> arguments = chosen->remaining();
@@ -56,10 +88,13 @@ int main(int argc, char** argv) {
   try {
     return run(argc, argv);
   } catch (const Error& error) {
-    std::fprintf(stderr, "switchyard: %s\n", error.what());
+    print_error(error.what());
     return error.kind() == Error::Kind::usage ? 2 : 1;
+  } catch (const std::bad_alloc&) {
+    print_error("[memory] out of memory; make the model or the batch smaller");
+    return 1;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "switchyard: %s\n", error.what());
+    print_error(error.what());
     return 1;
   }
 }

@@ -53,8 +53,15 @@ int train_command(std::span<const std::string> args) {
   observer.finish();
   for (const auto& line : report.lines) std::printf("%s\n", line.c_str());
   if (!report.sample.empty()) std::printf("\nThe model writes:\n%s\n\n", report.sample.c_str());
-  std::printf("output: %s (metrics.jsonl, summary.json, plots/, tensorboard/)\n", report.folder.c_str());
-  std::printf("next: open %s/plots/loss.svg, or train on your own text: switchyard train configs/examples/small-moe.yml data_path=FOLDER\n", report.folder.c_str());
+  const std::string& metrics = config.get_string("metrics_file");
+  std::printf("output: %s (%ssummary.json, plots/%s)\n", report.folder.c_str(),
+              metrics.empty() ? "metrics.jsonl, " : "",
+              config.get_bool("enable_tensorboard") ? ", tensorboard/" : "");
+  if (!metrics.empty()) std::printf("metrics: %s\n", metrics.c_str());
+  std::printf(
+      "next: open %s/plots/loss.svg, or train on your own text: switchyard train "
+      "configs/examples/small-moe.yml data_path=FOLDER\n",
+      report.folder.c_str());
   return 0;
 }
 

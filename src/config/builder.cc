@@ -206,6 +206,12 @@ void ConfigBuilder::derive_names() {
   }
 }
 
+// Both names of the reference's plain block mean one.
+void ConfigBuilder::derive_block() {
+  if (config_.get_string("decoder_block") == "default")
+    config_.set("decoder_block", "llama2", "decoder_block=default");
+}
+
 // Llama 3.1's scaling has constants of its own; the defaults of these keys are YaRN's.
 void ConfigBuilder::derive_llama3_scaling() {
   if (config_.get_string("rope_type") != "llama3.1") return;
@@ -270,6 +276,7 @@ Config ConfigBuilder::build() {
   merge_rules();
   apply_mesh_file();
   derive_names();
+  derive_block();
   derive_llama3_scaling();
   refuse_planned();
   check_consistency(config_);

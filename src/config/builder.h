@@ -44,6 +44,7 @@ class ConfigBuilder {
   void merge_rules();
   void apply_mesh_file();
   void derive_names();
+  void derive_block();
   void derive_llama3_scaling();
   void refuse_planned() const;
   void list_inert();

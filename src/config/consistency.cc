@@ -89,10 +89,44 @@ void check_layers(const Config& config) {
   }
 }
 
+void check_steps(const Config& config) {
+  if (config.get_int("steps") == -1 && config.get_int("learning_rate_schedule_steps") == -1) {
+    fail_usage(
+        "[config] steps=-1 means learning_rate_schedule_steps, which is -1 too: give one of them a number");
+  }
+}
+
+// What only text has must not be asked of random tokens in vain. A config file may keep it for another run.
+void check_data(const Config& config) {
+  if (config.get_string("dataset_type") == "text") {
+    for (const char* key : {"packing", "enable_data_shuffling"}) {
+      if (!config.get_bool(key))
+        fail_usage("[config] {}=false is planned for dataset_type=text, not built yet: leave it at true",
+                   key);
+    }
+    return;
+  }
+  if (config.is_set_by_user("data_path") && !config.is_none("data_path")) {
+    fail_usage("[config] data_path={} is read with dataset_type=text only, got dataset_type={}",
+               config.get_string("data_path"), config.get_string("dataset_type"));
+  }
+  if (config.is_set_by_user("eval_interval") && config.get_int("eval_interval") > 0) {
+    fail_usage(
+        "[config] eval_interval={}: dataset_type={} has no held-out part; use dataset_type=text or leave it "
+        "at -1",
+        config.get_int("eval_interval"), config.get_string("dataset_type"));
+  }
+}
+
 void check_axes(const Config& config) {
   std::set<std::string> seen;
   for (const std::string& axis : config.mesh_axes()) {
     if (!seen.insert(axis).second) fail_usage("[config] mesh_axes names {} twice", axis);
+    const std::string size = "ici_" + (axis == "stage" ? "pipeline" : axis) + "_parallelism";
+    if (find_key(size) == nullptr) {
+      fail_usage("[config] mesh_axes: expected axes that have a key for their size, got {} (there is no {})",
+                 axis, size);
+    }
   }
   if (seen.empty()) fail_usage("[config] mesh_axes is empty: expected the names of the mesh axes");
 }
@@ -104,6 +138,8 @@ void check_consistency(const Config& config) {
   check_experts(config);
   check_groups(config);
   check_layers(config);
+  check_steps(config);
+  check_data(config);
   check_axes(config);
 }
 

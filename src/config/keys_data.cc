@@ -1,4 +1,6 @@
 // Training data and tokenizers.
+#include <cstdint>
+
 #include "config/declaration.h"
 
 namespace switchyard {
@@ -61,11 +63,14 @@ std::vector<KeyDeclaration> data_keys() {
       choice_key("tokenizer_type", "sentencepiece",
                  one_of({"byte", "sentencepiece", "huggingface", "tiktoken"}), "kind of tokenizer"),
       text_key("tokenizer_path", "", "tokenizer file or folder; not needed for byte and synthetic data"),
-      boolean_key("packing", true, "several documents in a sequence, kept apart by segment ids"),
-      planned(boolean_key("add_bos", true, "a begin token before each document, where the tokenizer has one")),
+      boolean_key("packing", true,
+                  "several documents in a sequence, kept apart by segment ids; false is not built for text"),
+      planned(
+          boolean_key("add_bos", true, "a begin token before each document, where the tokenizer has one")),
       planned(boolean_key("add_eos", true, "an end token after each document, where the tokenizer has one")),
-      boolean_key("enable_data_shuffling", true, "documents in random order"),
-      integer_key("data_shuffle_seed", 0, at_least(0), "seed of that order"),
+      boolean_key("enable_data_shuffling", true,
+                  "rows in a new random order every epoch; false is not built for text"),
+      integer_key("data_shuffle_seed", 0, between(0, UINT32_MAX), "seed of that order"),
       planned(integer_key("max_segments_per_seq", -1, at_least_or(1, -1), "most documents of a sequence")),
       planned(integer_key("num_epoch", 1, at_least(1), "times the data is gone through")),
       planned(boolean_key("tokenize_train_data", true, "false: the data is token ids already")),

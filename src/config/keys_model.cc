@@ -1,4 +1,6 @@
 // Shape of the decoder: block, widths, norms, MLP, embedding, positions.
+#include <cstdint>
+
 #include "config/declaration.h"
 
 namespace switchyard {
@@ -9,8 +11,10 @@ std::vector<KeyDeclaration> position_keys() {
       choice_key("rope_type", "default", one_of({"default", "llama3.1", "yarn"}, {"linear"}),
                  "rotary embedding: plain, with Llama 3.1's scaling by wavelength, or YaRN"),
       integer_key("rope_max_timescale", 10000, at_least(1), "base of the rotary frequencies (theta)"),
-      integer_key("rope_min_timescale", 1, at_least(1), "shortest rotary timescale"),
-      boolean_key("rope_use_scale", true, "apply Llama 3.1's scaling when rope_type is llama3.1"),
+      planned(integer_key("rope_min_timescale", 1, at_least(1), "shortest rotary timescale")),
+      planned(boolean_key(
+          "rope_use_scale", true,
+          "apply Llama 3.1's scaling when rope_type is llama3.1; without it set rope_type=default")),
       float_key("rope_factor", 40.0, more_than(0),
                 "how far the context is stretched (yarn, llama3.1; 8 for llama3.1 unless given)"),
       float_key("rope_low_freq_factor", 1.0, more_than(0),
@@ -96,7 +100,7 @@ std::vector<KeyDeclaration> model_keys() {
       planned(text_list_key("mlp_activations", {"silu", "linear"},
                             "activations multiplied with each other in the MLP")),
       planned(float_key("mlp_activations_limit", -1.0, any_number(), "clamp of the activations")),
-      integer_key("vocab_size", 32000, at_least(1), "rows of the embedding"),
+      integer_key("vocab_size", 32000, between(1, INT32_MAX), "rows of the embedding; ids are 32 bits wide"),
       float_key("normalization_layer_epsilon", 1e-5, at_least(0), "epsilon of RMSNorm"),
       boolean_key("logits_via_embedding", false, "the head is the embedding (tied)"),
       boolean_key("normalize_embedding_logits", true, "divide tied logits by sqrt(width)"),
@@ -104,7 +108,7 @@ std::vector<KeyDeclaration> model_keys() {
       planned(float_key("dense_init_scale", 1.0, more_than(0), "scale of the initial weights")),
       float_key("dropout_rate", 0.0, between(0, 1), "share of activations dropped; only 0 is built"),
       boolean_key("enable_dropout", true, "whether dropout_rate applies"),
-      integer_key("init_weights_seed", 0, at_least(0), "seed of the initial weights"),
+      integer_key("init_weights_seed", 0, between(0, UINT32_MAX), "seed of the initial weights"),
       choice_key("dtype", "bfloat16", one_of({"float32", "bfloat16"}), "type of activations"),
       choice_key("weight_dtype", "float32", one_of({"float32", "bfloat16"}),
                  "type in which weights are kept"),

@@ -195,7 +195,7 @@ TEST_F(TextFolder, SectionsLoseNothing) {
 TEST_F(TextFolder, NamesWhatIsMissing) {
   expect_error([&] { make_text(path_ + "/absent", *tokenizer_, 1, 1, 0, 0); }, "no such file or folder");
   expect_error([&] { make_text(path_ + "::" + path_, *tokenizer_, 1, 1, 0, 0); }, "empty path");
-  expect_error([&] { text(1, 1); }, "no text in 0 files");
+  expect_error([&] { text(1, 1); }, "found none");
   const std::string a = file("a", "abc");
   expect_error([&] { text(1, 4); }, "4 training tokens, expected at least 5");
   expect_error([&] { text(1, 2, 0.5); }, "all 1 sections of the text are held out");

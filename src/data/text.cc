@@ -112,7 +112,10 @@ TextData make_text(const std::string& paths, const Tokenizer& tokenizer, std::in
   CHECK(batch >= 1 && sequence >= 1, "batch {} sequence {}", batch, sequence);
   if (!(eval_fraction >= 0 && eval_fraction < 1))
     fail_usage("[data] eval fraction {}: expected 0 <= it < 1", eval_fraction);
-  const SplitText split = split_text(find_text_files(paths), eval_fraction);
+  const std::vector<std::string> files = find_text_files(paths);
+  if (files.empty())
+    fail_usage("[data] data_path={}: expected files with text, found none (hidden ones do not count)", paths);
+  const SplitText split = split_text(files, eval_fraction);
   TokenStream train = tokenize(split.train, tokenizer);
   const auto tokens = static_cast<std::int64_t>(train.tokens.size());
   if (tokens <= batch * sequence) {

@@ -24,6 +24,23 @@ int write_synced(const std::string& path, std::string_view content) {
   return error_number;
 }
 
+// Writes to what is there, such as /dev/stdout or a pipe: a rename would put a file in its place.
+int write_through(const std::string& path, std::string_view content) {
+  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  if (descriptor < 0) return errno;
+  int error_number = write_all(descriptor, content);
+  if (::close(descriptor) != 0 && error_number == 0) error_number = errno;
+  return error_number;
+}
+
+// A device, a pipe or a socket, perhaps behind a link.
+bool is_special(const std::string& path) {
+  std::error_code ignored;
+  const auto type = std::filesystem::status(path, ignored).type();
+  using enum std::filesystem::file_type;
+  return type == character || type == block || type == fifo || type == socket;
+}
+
 // Makes a rename survive a power cut. Some file systems refuse to sync a folder; the rename itself is done by
 // then.
 void sync_folder(const std::string& folder) {
@@ -36,6 +53,12 @@ void sync_folder(const std::string& folder) {
 }  // namespace
 
 void write_file_atomic(const std::string& path, std::string_view content) {
+  if (is_special(path)) {
+    if (const int error_number = write_through(path, content); error_number != 0) {
+      fail_runtime("[file] cannot write {}: {}", path, std::generic_category().message(error_number));
+    }
+    return;
+  }
   const std::string temporary = fmt::format("{}.tmp.{}", path, ::getpid());
   int error_number = write_synced(temporary, content);
   if (error_number == 0 && std::rename(temporary.c_str(), path.c_str()) != 0) error_number = errno;

@@ -7,7 +7,8 @@
 namespace switchyard {
 
 // Replaces `path` by `content`: a temporary file beside it, fsync, rename, fsync of the folder. On failure
-// the old file stands, no temporary is left, and Error(runtime) names the file and the reason.
+// the old file stands, no temporary is left, and Error(runtime) names the file and the reason. A device or a
+// pipe gets the content as it is.
 void write_file_atomic(const std::string& path, std::string_view content);
 
 }  // namespace switchyard

@@ -19,7 +19,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 struct RunData {
   std::unique_ptr<Tokenizer> tokenizer;  // null for synthetic data
@@ -32,11 +34,12 @@ RunData make_data(const Config& config, const ModelConfig& model, const BatchSiz
     data.train = make_synthetic(sizes.step, sizes.sequence, model.vocab);
     return data;
   }
-  if (config.get_string("data_path").empty()) fail_usage("[data] dataset_type=text: expected data_path=FILE_OR_FOLDER, got none");
+  if (config.get_string("data_path").empty())
+    fail_usage("[data] dataset_type=text: expected data_path=FILE_OR_FOLDER, got none");
   data.tokenizer = make_tokenizer(config.get_string("tokenizer_type"), config.get_string("tokenizer_path"));
   if (data.tokenizer->vocab_size() > model.vocab) {
-    fail_usage("[data] vocab_size={}: the tokenizer has {} ids; set vocab_size={} or more", model.vocab, data.tokenizer->vocab_size(),
-               data.tokenizer->vocab_size());
+    fail_usage("[data] vocab_size={}: the tokenizer has {} ids; set vocab_size={} or more", model.vocab,
+               data.tokenizer->vocab_size(), data.tokenizer->vocab_size());
   }
   const bool evaluates = config.get_int("eval_interval") > 0;
   if (evaluates && sizes.eval != sizes.step) {
@@ -45,22 +48,25 @@ RunData make_data(const Config& config, const ModelConfig& model, const BatchSiz
                                   static_cast<std::uint32_t>(config.get_int("data_shuffle_seed")), 0.05);
     data.eval = std::move(held_out.eval);
   }
-  TextData text = make_text(config.get_string("data_path"), *data.tokenizer, sizes.step, sizes.sequence,
-                            static_cast<std::uint32_t>(config.get_int("data_shuffle_seed")), evaluates ? 0.05 : 0.0);
+  TextData text =
+      make_text(config.get_string("data_path"), *data.tokenizer, sizes.step, sizes.sequence,
+                static_cast<std::uint32_t>(config.get_int("data_shuffle_seed")), evaluates ? 0.05 : 0.0);
   data.train = std::move(text.train);
   if (evaluates && !data.eval) data.eval = std::move(text.eval);
   return data;
 }
 
 // Weights of load_parameters_path, or a null function for a random start.
-Parameters::Fill make_fill(const Config& config, const ModelConfig& model, const std::vector<ParameterSpec>& specs, std::vector<std::string>* notes) {
+Parameters::Fill make_fill(const Config& config, const ModelConfig& model,
+                           const std::vector<ParameterSpec>& specs, std::vector<std::string>* notes) {
   const std::string folder = config.get_string("load_parameters_path");
   if (folder.empty()) return nullptr;
   auto weights = std::make_shared<WeightFolder>(WeightFolder::open(folder));
   const HubFamily family = hub_family(read_json_file(folder + "/config.json"));
   std::map<std::string, Shape> shapes;
   for (const auto& spec : specs) shapes[spec.name] = spec.shape;
-  for (const auto& name : check_hub_tensors(*weights, family, shapes, model.layers)) notes->push_back("[weights] left out: " + name);
+  for (const auto& name : check_hub_tensors(*weights, family, shapes, model.layers))
+    notes->push_back("[weights] left out: " + name);
   const bool in_weight = model.compat && !model.mla && model.attention_scale == 1.0;
   const double query = in_weight ? 1 / std::sqrt(static_cast<double>(model.head_dim)) : 1.0;
   return [weights, family, query](const ParameterSpec& spec) {
@@ -107,109 +113,148 @@ double evaluate_all(Trainer& trainer, Dataset& data, std::int64_t limit) {
 }
 
 std::string megabytes(std::size_t bytes) {
-  return bytes < std::size_t{10} << 30 ? fmt::format("{} MiB", bytes >> 20) : fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1 << 30));
+  return bytes < std::size_t{10} << 30 ? fmt::format("{} MiB", bytes >> 20)
+                                       : fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1 << 30));
 }
 
 // Everything of a run that rank 0 keeps besides the trainer.
 class Recorder {
  public:
-  Recorder(const Config& config, RunObserver& observer, MetricsWriter& writer, double peak)
-      : config_(config), observer_(observer), writer_(writer), peak_(peak) {}
+  Recorder(RunObserver& observer, MetricsWriter& writer, double peak) : observer_(observer), writer_(writer), peak_(peak) {}
 
-  void record(std::int64_t step, const StepResult& r, double seconds, Trainer& trainer, const BatchSizes& sizes) {
-    const double ranks = trainer.context().mesh->size(), tokens = static_cast<double>(sizes.step * sizes.sequence);
+  void record(std::int64_t step, const StepResult& r, double seconds, Trainer& trainer,
+              const BatchSizes& sizes) {
+    const double ranks = trainer.context().mesh->size(),
+                 tokens = static_cast<double>(sizes.step * sizes.sequence);
     const double flops = train_flops_per_token(trainer.model(), sizes.sequence) * tokens;
-    writer_.write(step, step_metrics(r, seconds, tokens / ranks, flops / ranks));
+    metrics_ = step_metrics(r, seconds, tokens / ranks, flops / ranks);
     history_.add_step(step, r);
     double worst = 0, dropped = 0;
     for (const auto& layer : r.layers) {
       worst = std::max(worst, layer.max_over_mean());
       dropped += layer.rows_dropped();
     }
-    std::string text = fmt::format("step {:>5}  loss {:.4f}  perplexity {:.3f}  {:.0f} tok/s  {:.3f} TFLOP/s ({:.0f}%)  grad norm {:.3f}", step,
-                                   r.loss, std::exp(r.lm_loss), tokens / seconds, flops / seconds * 1e-12, 100 * flops / seconds / peak_, r.raw_grad_norm);
+    std::string text = fmt::format(
+        "step {:>5}  loss {:.4f}  perplexity {:.3f}  {:.0f} tok/s  {:.3f} TFLOP/s ({:.0f}%)  grad norm "
+        "{:.3f}",
+        step, r.loss, std::exp(r.lm_loss), tokens / seconds, flops / seconds * 1e-12,
+        100 * flops / seconds / peak_, r.raw_grad_norm);
     if (!r.layers.empty()) text += fmt::format("  load {:.2f}x  dropped {:.0f}", worst, dropped);
     observer_.line(text + fmt::format("  {:.2f} s  {}", seconds, megabytes(memory_peak())));
-    observer_.progress(step + 1, fmt::format("loss {:.3f}{}", r.lm_loss, r.layers.empty() ? "" : fmt::format("  worst expert load {:.2f}x", worst)));
+    observer_.progress(
+        step + 1, fmt::format("loss {:.3f}{}", r.lm_loss,
+                              r.layers.empty() ? "" : fmt::format("  worst expert load {:.2f}x", worst)));
   }
   void record_eval(std::int64_t step, double loss) {
     history_.add_eval(step, loss);
-    observer_.line(fmt::format("eval after step {}: loss {:.4f}, perplexity {:.3f}", step, loss, std::exp(loss)));
-    StepMetrics m;
-    m.set("eval/loss", loss);
-    m.set("eval/perplexity", std::exp(loss));
-    writer_.write(step, m);
+    observer_.line(
+        fmt::format("eval after step {}: loss {:.4f}, perplexity {:.3f}", step, loss, std::exp(loss)));
+    metrics_.set("eval/loss", loss);
+    metrics_.set("eval/perplexity", std::exp(loss));
   }
+  void finish_step(std::int64_t step) { writer_.write(step, metrics_); }
   History& history() { return history_; }
 
  private:
-  const Config& config_;
   RunObserver& observer_;
   MetricsWriter& writer_;
   double peak_;
+  StepMetrics metrics_;
   History history_;
 };
 
 void stop_if_broken(const Config& config, std::int64_t step, double loss) {
-  if (std::isnan(loss) && config.get_bool("abort_on_nan_loss")) fail_runtime("[train] loss is not a number at step {} (abort_on_nan_loss=true)", step);
-  if (std::isinf(loss) && config.get_bool("abort_on_inf_loss")) fail_runtime("[train] loss is infinite at step {} (abort_on_inf_loss=true)", step);
+  if (std::isnan(loss) && config.get_bool("abort_on_nan_loss"))
+    fail_runtime("[train] loss is not a number at step {} (abort_on_nan_loss=true)", step);
+  if (std::isinf(loss) && config.get_bool("abort_on_inf_loss"))
+    fail_runtime("[train] loss is infinite at step {} (abort_on_inf_loss=true)", step);
 }
 
 void add_summary_lines(RunReport& report, const nlohmann::json& summary, const History& history) {
   double total = 0;
   for (const auto& [name, seconds] : summary["phases"].items()) total += seconds.get<double>();
   std::string phases = "time:";
-  for (const auto& [name, seconds] : summary["phases"].items()) phases += fmt::format("  {} {:.1f} s ({:.0f}%)", name, seconds.get<double>(), 100 * seconds.get<double>() / total);
+  for (const auto& [name, seconds] : summary["phases"].items())
+    phases += fmt::format("  {} {:.1f} s ({:.0f}%)", name, seconds.get<double>(),
+                          100 * seconds.get<double>() / total);
   report.lines.push_back(phases);
   for (const auto& c : summary["collectives"]) {
-    report.lines.push_back(fmt::format("collective a step: {} over {}: {} calls, {:.2f} MB", c["kind"].get<std::string>(), c["axis"].get<std::string>(),
-                                       c["count"].get<std::int64_t>(), static_cast<double>(c["bytes"].get<std::int64_t>()) * 1e-6));
+    report.lines.push_back(fmt::format("collective a step: {} over {}: {} calls, {:.2f} MB",
+                                       c["kind"].get<std::string>(), c["axis"].get<std::string>(),
+                                       c["count"].get<std::int64_t>(),
+                                       static_cast<double>(c["bytes"].get<std::int64_t>()) * 1e-6));
   }
-  for (const auto& f : summary["fallbacks"]) report.lines.push_back(fmt::format("fallback: {}: {}", f["op"].get<std::string>(), f["reason"].get<std::string>()));
+  for (const auto& f : summary["fallbacks"])
+    report.lines.push_back(
+        fmt::format("fallback: {}: {}", f["op"].get<std::string>(), f["reason"].get<std::string>()));
   if (history.has_eval()) report.lines.push_back(fmt::format("held-out loss {:.4f}", history.last_eval()));
+}
+
+// Folders on the way to `path` that do not exist, deepest first.
+std::vector<fs::path> missing_folders(fs::path path) {
+  std::vector<fs::path> missing;
+  std::error_code ignored;
+  for (; !path.empty() && !fs::exists(path, ignored); path = path.parent_path()) missing.push_back(path);
+  return missing;
+}
+
+// The run's folder with its metrics open; nothing of it stays behind when that fails.
+MetricsWriter open_outputs(const Config& config, const std::string& folder) {
+  const std::vector<fs::path> created = missing_folders(folder + "/plots");
+  const std::string metrics = config.get_string("metrics_file");
+  try {
+    std::error_code error;
+    fs::create_directories(folder + "/plots", error);
+    if (error)
+      fail_usage("[train] cannot create {}: {}; set base_output_directory to a folder you may write to",
+                 folder, error.message());
+    return MetricsWriter(metrics.empty() ? folder + "/metrics.jsonl" : metrics,
+                         config.get_bool("enable_tensorboard") ? folder + "/tensorboard" : "");
+  } catch (const Error&) {
+    std::error_code ignored;
+    for (const auto& path : created) fs::remove(path, ignored);  // only while empty
+    throw;
+  }
 }
 
 }  // namespace
 
-RunFolders make_folders(const Config& config) {
-  RunFolders folders;
-  folders.run = config.get_string("base_output_directory") + "/" + config.get_string("run_name");
-  std::error_code error;
-  fs::create_directories(folders.run + "/plots", error);
-  if (error) fail_usage("[train] cannot create {}: {}; set base_output_directory to a folder you may write to", folders.run, error.message());
-  if (config.get_bool("enable_tensorboard")) folders.tensorboard = folders.run + "/tensorboard";
-  return folders;
-}
-
 RunReport run_training(const Config& config, RunObserver& observer) {
   const Mesh mesh = mesh_from_config(config);
+  require_thread_ranks(mesh);
   const ModelConfig model = model_config(config);
   const TrainConfig training = train_config(config, model);
   const BatchSizes sizes = batch_sizes(config, mesh);
   const std::vector<ParameterSpec> specs = parameter_specs(model);
   const AxisRules rules(config.axis_rules(), mesh);
-  for (const auto& spec : specs) rules.resolve(spec.dims, spec.shape);  // experts that do not divide are found here
+  for (const auto& spec : specs)
+    rules.resolve(spec.dims, spec.shape);  // experts that do not divide are found here
   RunData data = make_data(config, model, sizes);
   std::vector<std::string> notes;
   const Parameters::Fill fill = make_fill(config, model, specs, &notes);
-  const RunFolders folders = make_folders(config);
-  MetricsWriter writer(config.get_string("metrics_file").empty() ? folders.run + "/metrics.jsonl" : config.get_string("metrics_file"), folders.tensorboard);
+  const std::string folder = config.get_string("base_output_directory") + "/" + config.get_string("run_name");
+  MetricsWriter writer = open_outputs(config, folder);
 
   for (const auto& note : notes) observer.line(note);
-  observer.line(fmt::format("{} · {:.1f} M parameters · {} · batch {} x {} tokens · {}", model.name, static_cast<double>(parameter_count(specs)) * 1e-6,
-                            mesh.to_string(), sizes.step, sizes.sequence, data.train->description()));
-  const std::int64_t steps = config.get_int("steps") >= 0 ? config.get_int("steps") : training.schedule.schedule_steps;
+  observer.line(fmt::format("{} · {:.1f} M parameters · {} · batch {} x {} tokens · {}", model.name,
+                            static_cast<double>(parameter_count(specs)) * 1e-6, mesh.to_string(), sizes.step,
+                            sizes.sequence, data.train->description()));
+  const std::int64_t steps =
+      config.get_int("steps") >= 0 ? config.get_int("steps") : training.schedule.schedule_steps;
   const std::int64_t interval = data.eval ? config.get_int("eval_interval") : 0;
   RunReport report;
-  report.folder = folders.run;
+  report.folder = folder;
 
   run_session(config, mesh, [&](Context& context) {
     const bool speaks = context.rank == 0;
     std::vector<std::string> warnings;
-    Trainer trainer(context, model, training, Parameters::create(context, specs, model.init_seed, fill, speaks ? &warnings : nullptr));
+    Trainer trainer(context, model, training,
+                    Parameters::create(context, specs, model.init_seed, fill, speaks ? &warnings : nullptr));
     for (const auto& w : warnings) observer.line("warning: " + w);
     std::unique_ptr<Recorder> recorder;
-    if (speaks) recorder = std::make_unique<Recorder>(config, observer, writer, measured_peak(*context.pool, model.dtype) * (mesh.size() > 1 ? 2 : 1));
+    if (speaks)
+      recorder = std::make_unique<Recorder>(
+          config, observer, writer, measured_peak(*context.pool, model.dtype) * (mesh.size() > 1 ? 2 : 1));
     for (std::int64_t step = 0; step < steps; ++step) {
       const double begin = now();
       Batch batch;
@@ -225,17 +270,19 @@ RunReport run_training(const Config& config, RunObserver& observer) {
         const double loss = evaluate_all(trainer, *data.eval, config.get_int("eval_steps"));
         if (speaks) recorder->record_eval(step, loss);
       }
+      if (speaks) recorder->finish_step(step);
     }
     const auto counts = context.comm->counts();
     std::string sample;
     if (data.tokenizer && steps > 0) {
       auto phase = trainer.timer().scope("sampling");
-      sample = sample_text(trainer, *data.tokenizer, "The ", std::min<std::int64_t>(400, 2 * sizes.sequence), sizes.sequence, 0.7, model.init_seed);
+      sample = sample_text(trainer, *data.tokenizer, "The ", std::min<std::int64_t>(400, 2 * sizes.sequence),
+                           sizes.sequence, 0.7, model.init_seed);
     }
     if (!speaks) return;
     const nlohmann::json summary = run_summary(config, trainer, counts);
-    write_file_atomic(folders.run + "/summary.json", summary.dump(1) + "\n");
-    recorder->history().write_plots(folders.run + "/plots", trainer.timer().totals());
+    write_file_atomic(folder + "/summary.json", summary.dump(1) + "\n");
+    recorder->history().write_plots(folder + "/plots", trainer.timer().totals());
     add_summary_lines(report, summary, recorder->history());
     report.sample = sample;
   });

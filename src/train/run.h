@@ -22,22 +22,14 @@ class RunObserver {
   virtual void progress(std::int64_t step, const std::string& text) = 0;
 };
 
-struct RunFolders {
-  std::string run;         // base_output_directory/run_name
-  std::string tensorboard;  // "" when off
-};
-
 struct RunReport {
   std::string folder;
   std::vector<std::string> lines;  // the summary, for people
   std::string sample;              // text the trained model wrote, "" without a tokenizer
 };
 
-// Trains as the config says. Everything that can be wrong with config, files and folders is found before the first step
-// (Error usage); a failure later is Error(runtime).
+// Trains as the config says. Everything that can be wrong with config, files and folders is found before the
+// first step (Error usage); a failure later is Error(runtime).
 RunReport run_training(const Config& config, RunObserver& observer);
-
-// Folders of the run, created. Error(usage) when that is impossible.
-RunFolders make_folders(const Config& config);
 
 }  // namespace switchyard

@@ -28,7 +28,8 @@ BatchSizes batch_sizes(const Config& config, const Mesh& mesh) {
   auto whole = [&](const char* key, double per_device) {
     const double rows = per_device * mesh.size();
     if (!(rows >= 1) || std::abs(rows - std::round(rows)) > 1e-6) {
-      fail_usage("[train] {}={} on {} ranks makes a batch of {} rows: expected a whole number", key, per_device, mesh.size(), rows);
+      fail_usage("[train] {}={} on {} ranks makes a batch of {} rows: expected a whole number", key,
+                 per_device, mesh.size(), rows);
     }
     return static_cast<std::int64_t>(std::round(rows));
   };
@@ -41,7 +42,15 @@ BatchSizes batch_sizes(const Config& config, const Mesh& mesh) {
   return sizes;
 }
 
+void require_thread_ranks(const Mesh& mesh) {
+  constexpr int kMost = 1024;
+  if (mesh.size() > kMost)
+    fail_usage("[train] ranks={}: expected at most {}, as every rank is a thread of this process",
+               mesh.size(), kMost);
+}
+
 void run_session(const Config& config, const Mesh& mesh, const std::function<void(Context&)>& body) {
+  require_thread_ranks(mesh);
   const AxisRules rules(config.axis_rules(), mesh);
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   const int threads = std::max(1, cores / mesh.size());

@@ -1,0 +1,161 @@
+// The built program as a child process, in a folder of the test's own.
+#pragma once
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace switchyard::cli_test {
+
+using Arguments = std::vector<std::string>;
+
+struct Finished {
+  int status = -1;  // exit status; 128 + signal when one ended it; -1 when it took longer than two minutes
+  std::string out, err;  // all that was written
+};
+
+inline Arguments operator+(Arguments first, const Arguments& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+// Two MoE layers of some thousand weights in float32. What is added later on a command line wins.
+inline Arguments tiny_model() {
+  return {"decoder_block=mixtral",
+          "base_emb_dim=16",
+          "base_num_query_heads=2",
+          "base_num_kv_heads=2",
+          "head_dim=8",
+          "base_mlp_dim=16",
+          "base_num_decoder_layers=2",
+          "num_experts=4",
+          "num_experts_per_tok=2",
+          "vocab_size=32",
+          "max_target_length=8",
+          "per_device_batch_size=2",
+          "steps=3",
+          "learning_rate=0.01",
+          "dtype=float32",
+          "base_output_directory=out",
+          "run_name=run"};
+}
+
+// A fresh folder that is the child's working directory, removed at the end.
+class ProgramTest : public ::testing::Test {
+ protected:
+  ProgramTest() {
+    std::string name = (std::filesystem::path(::testing::TempDir()) / "switchyard_cli.XXXXXX").string();
+    EXPECT_NE(::mkdtemp(name.data()), nullptr) << name;
+    folder_ = name;
+    std::filesystem::create_directory(folder_ / "work");
+  }
+  ~ProgramTest() override { std::filesystem::remove_all(folder_); }
+
+  // The program stands beside the test program; building the tests alone does not build it.
+  static std::string program() {
+    const auto path = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "switchyard";
+    EXPECT_TRUE(std::filesystem::exists(path)) << "build the target switchyard";
+    return path.string();
+  }
+
+  Finished run(const Arguments& arguments) const {
+    const std::string binary = program(), work = path(""), out = (folder_ / "stdout").string(),
+                      err = (folder_ / "stderr").string();
+    std::vector<char*> argv{const_cast<char*>(binary.c_str())};
+    for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+    argv.push_back(nullptr);
+    const pid_t child = ::fork();
+    if (child == 0) {  // only calls that are safe after fork
+      const int to_out = ::open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+      const int to_err = ::open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+      const bool ready = to_out >= 0 && to_err >= 0 && ::dup2(to_out, 1) == 1 && ::dup2(to_err, 2) == 2;
+      if (ready && ::chdir(work.c_str()) == 0) ::execv(binary.c_str(), argv.data());
+      ::_exit(127);
+    }
+    Finished finished;
+    finished.status = wait_for(child);
+    finished.out = read_file(out);
+    finished.err = read_file(err);
+    return finished;
+  }
+
+  // Trains into out/run, expects success, and returns the lines of metrics.jsonl.
+  std::vector<nlohmann::json> train(const Arguments& arguments) const {
+    const Finished finished = run(Arguments{"train"} + tiny_model() + arguments);
+    EXPECT_EQ(finished.status, 0) << finished.err;
+    EXPECT_EQ(finished.err, "");
+    return metrics();
+  }
+
+  std::vector<nlohmann::json> metrics() const {
+    std::vector<nlohmann::json> lines;
+    std::ifstream file(path("out/run/metrics.jsonl"));
+    for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
+    return lines;
+  }
+
+  // Expects exit status `status`, one line on stderr that holds all of `words`, and that no output is left.
+  void expect_refused(const Arguments& arguments, const std::vector<std::string>& words,
+                      int status = 2) const {
+    std::string command;
+    for (const std::string& argument : arguments) command += argument + " ";
+    SCOPED_TRACE(command);
+    const Finished finished = run(arguments);
+    EXPECT_EQ(finished.status, status);
+    EXPECT_TRUE(finished.err.starts_with("switchyard: [")) << finished.err;
+    EXPECT_EQ(std::count(finished.err.begin(), finished.err.end(), '\n'), 1) << finished.err;
+    EXPECT_TRUE(finished.err.ends_with("\n"));
+    for (const std::string& word : words)
+      EXPECT_NE(finished.err.find(word), std::string::npos) << word << "\n" << finished.err;
+    EXPECT_FALSE(std::filesystem::exists(path("out")));
+  }
+  // The same for a training of the tiny model.
+  void expect_no_training(const Arguments& arguments, const std::vector<std::string>& words) const {
+    expect_refused(Arguments{"train"} + tiny_model() + arguments, words);
+  }
+
+  std::string path(const std::string& name) const { return (folder_ / "work" / name).string(); }
+  std::string read(const std::string& name) const { return read_file(path(name)); }
+  void write(const std::string& name, const std::string& content) const {
+    std::filesystem::create_directories(std::filesystem::path(path(name)).parent_path());
+    std::ofstream(path(name), std::ios::binary) << content;
+  }
+
+ private:
+  static std::string read_file(const std::string& name) {
+    std::ifstream file(name, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  }
+
+  static int wait_for(pid_t child) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(2);
+    int state = 0;
+    while (::waitpid(child, &state, WNOHANG) == 0) {
+      if (std::chrono::steady_clock::now() > end) {
+        ::kill(child, SIGKILL);
+        ::waitpid(child, &state, 0);
+        return -1;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
+  }
+
+  std::filesystem::path folder_;
+};
+
+}  // namespace switchyard::cli_test

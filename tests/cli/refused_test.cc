@@ -1,0 +1,175 @@
+// What is wrong with a command line, a config or a file is said in one line, before anything is written.
+#include <sys/stat.h>
+
+#include "child.h"
+
+namespace switchyard::cli_test {
+namespace {
+
+namespace fs = std::filesystem;
+
+using Refused = ProgramTest;
+
+TEST_F(Refused, Commands) {
+  expect_refused({"trian"}, {"trian", "nearest is train", "verify", "config"});
+  expect_refused({"frobnicate", "--help"}, {"frobnicate", "train"});
+  expect_refused({}, {"expected a command", "train"});
+  expect_refused({"--frobnicate"}, {"--frobnicate"});
+  expect_refused({"config", "--lists"}, {"--lists", "--list"});
+}
+
+TEST_F(Refused, KeysAndValues) {
+  expect_no_training({"stepz=3"}, {"stepz", "steps"});
+  expect_no_training({"xyzzyxyzzy=3"}, {"xyzzyxyzzy", "config --list"});
+  expect_no_training({"steps=abc"}, {"steps", "integer", "abc"});
+  expect_no_training({"steps=-2"}, {"steps", "-1", "-2"});
+  expect_no_training({"steps=1.5"}, {"steps", "integer", "1.5"});
+  expect_no_training({"steps"}, {"key=value", "steps"});
+  expect_no_training({"=3"}, {"key=value", "=3"});
+  expect_no_training({"learning_rate=nan"}, {"learning_rate", "number", "nan"});
+  expect_no_training({"opt_type=adam"}, {"opt_type", "adamw, adam_pax, sgd", "got adam"});
+  expect_no_training({"sparse_matmul=maybe"}, {"sparse_matmul", "maybe"});
+  expect_no_training({"per_device_batch_size=0"}, {"per_device_batch_size", "above 0", "got 0"});
+  expect_no_training({"vocab_size=4000000000000"}, {"vocab_size", "2147483647"});
+  expect_no_training({"init_weights_seed=4294967296"}, {"init_weights_seed", "4294967295"});
+  expect_no_training({"steps=-1"}, {"steps=-1", "learning_rate_schedule_steps"});
+}
+
+TEST_F(Refused, LinesStayLinesWhateverIsQuoted) {
+  expect_no_training({"new\nkey=3"}, {"new key"});
+  expect_no_training({"steps=1\n2"}, {"steps", "1 2"});
+  expect_no_training({"load_parameters_path=a\n\x1b[31mb"}, {"a  [31mb"});
+  expect_refused({"tr\nain"}, {"tr ain"});
+}
+
+TEST_F(Refused, WhatIsNotBuilt) {
+  expect_no_training({"opt_type=muon"}, {"opt_type=muon", "planned", "adamw"});
+  expect_no_training({"ici_context_parallelism=2", "ranks=2"}, {"ici_context_parallelism=2", "planned", "1"});
+  expect_no_training({"enable_checkpointing=true"}, {"enable_checkpointing=true", "planned", "false"});
+  expect_no_training({"quantization=int8"}, {"quantization=int8", "planned", "empty"});
+  expect_no_training({"load_full_state_path=x"}, {"load_full_state_path=x", "planned"});
+  expect_no_training({"rope_use_scale=false"}, {"rope_use_scale=false", "planned"});
+  expect_no_training({"dropout_rate=0.1"}, {"dropout_rate=0.1", "planned"});
+}
+
+TEST_F(Refused, Meshes) {
+  expect_no_training({"ranks=8", "ici_expert_parallelism=3", "ici_fsdp_parallelism=1"},
+                     {"ici_expert_parallelism=3", "ici_fsdp_parallelism=1", "8 ranks", "got 3"});
+  expect_no_training({"ranks=8", "ici_expert_parallelism=-1", "ici_fsdp_parallelism=-1"},
+                     {"at most one -1", "ici_expert_parallelism=-1", "ici_fsdp_parallelism=-1"});
+  expect_no_training({"ranks=4", "num_experts=6", "ici_expert_parallelism=4"},
+                     {"num_experts=6", "expert=4", "8"});
+  expect_no_training({"ranks=0"}, {"ranks", "at least 1"});
+  expect_no_training({"ranks=100000"}, {"ranks=100000", "1024"});
+  expect_no_training({"mesh_axes=[data,north]"}, {"mesh_axes", "north", "ici_north_parallelism"});
+}
+
+TEST_F(Refused, ModelsThatDoNotFit) {
+  expect_no_training({"num_experts_per_tok=5"}, {"num_experts_per_tok=5", "num_experts=4"});
+  expect_no_training({"base_num_kv_heads=3"}, {"base_num_query_heads=2", "base_num_kv_heads=3"});
+  expect_no_training({"head_dim=7"}, {"head_dim=7", "even"});
+  expect_no_training({"decoder_block=llama2"}, {"num_experts=4", "llama2"});
+  expect_no_training({"first_num_dense_layers=3"}, {"first_num_dense_layers=3", "base_num_decoder_layers=2"});
+  expect_no_training({"model_name=mixtral-8x7b"},
+                     {"=16 differs from 4096 of models/mixtral-8x7b.yml", "override_model_config=true"});
+  expect_no_training({"model_name=mixtral-8x8b"}, {"mixtral-8x8b", "mixtral-8x7b"});
+  expect_no_training({"custom_mesh_and_rule=pure-fdsp"}, {"pure-fdsp", "pure-fsdp"});
+}
+
+TEST_F(Refused, Batches) {
+  expect_no_training({"per_device_batch_size=0.5"}, {"per_device_batch_size=0.5", "1 ranks", "whole"});
+  expect_no_training({"per_device_batch_size=1.5", "ranks=3"},
+                     {"per_device_batch_size=1.5", "3 ranks", "4.5"});
+}
+
+TEST_F(Refused, ConfigFiles) {
+  expect_refused({"train", "absent.yml"}, {"absent.yml"});
+  expect_refused({"train", "."}, {"no file ."});
+  write("broken.yml", "steps: [1\n");
+  expect_refused({"train", "broken.yml"}, {"broken.yml", "YAML", "line"});
+  write("list.yml", "- steps\n");
+  expect_refused({"train", "list.yml"}, {"list.yml", "key: value"});
+  write("twice.yml", "steps: 1\nsteps: 2\n");
+  expect_refused({"train", "twice.yml"}, {"twice.yml", "steps twice"});
+  write("unknown.yml", "stepz: 1\n");
+  expect_refused({"train", "unknown.yml"}, {"unknown.yml", "stepz", "nearest known key is steps"});
+  write("type.yml", "steps: {a: 1}\n");
+  expect_refused({"train", "type.yml"}, {"type.yml", "steps", "integer"});
+  write("binary.yml", std::string("\0\1\2\xff", 4));
+  expect_refused({"train", "binary.yml"}, {"binary.yml"});
+}
+
+TEST_F(Refused, Text) {
+  const Arguments text{"dataset_type=text", "tokenizer_type=byte", "vocab_size=257"};
+  expect_no_training(text, {"data_path=FILE_OR_FOLDER"});
+  expect_no_training(text + Arguments{"data_path=absent"}, {"data_path=absent", "no such file"});
+  fs::create_directory(path("empty"));
+  write("empty/.hidden", "some text");
+  expect_no_training(text + Arguments{"data_path=empty"}, {"data_path=empty", "found none"});
+  write("small.txt", "short");
+  expect_no_training(text + Arguments{"data_path=small.txt"}, {"small.txt", "tokens", "17", "2 rows of 8"});
+  write("text.txt", std::string(5000, 'x'));
+  expect_no_training(text + Arguments{"data_path=text.txt", "vocab_size=200"}, {"vocab_size=200", "257"});
+  expect_no_training(text + Arguments{"data_path=text.txt", "tokenizer_type=huggingface"},
+                     {"tokenizer_path"});
+  expect_no_training(text + Arguments{"data_path=text.txt", "packing=false"}, {"packing=false", "planned"});
+  expect_no_training(text + Arguments{"data_path=text.txt", "enable_data_shuffling=false"},
+                     {"enable_data_shuffling=false", "planned"});
+}
+
+// Random tokens where text was meant would look like a run that does not learn.
+TEST_F(Refused, TextKeysWithRandomTokens) {
+  expect_no_training({"data_path=text.txt"}, {"data_path=text.txt", "dataset_type=text", "synthetic"});
+  expect_no_training({"eval_interval=2"}, {"eval_interval=2", "synthetic", "dataset_type=text"});
+}
+
+TEST_F(Refused, PlacesThatCannotBeWritten) {
+  write("file", "");
+  expect_no_training({"base_output_directory=file/below"},
+                     {"file/below/run", "Not a directory", "base_output_directory"});
+  expect_no_training({"metrics_file=absent/m.jsonl"}, {"metrics_file", "absent/m.jsonl", "No such file"});
+  EXPECT_FALSE(fs::exists(path("absent")));
+  fs::create_directory(path("folder"));
+  expect_no_training({"metrics_file=folder"}, {"metrics_file", "folder", "Is a directory"});
+  // A folder that was there before stays.
+  expect_no_training({"base_output_directory=folder", "metrics_file=absent/m.jsonl"}, {"absent/m.jsonl"});
+  EXPECT_TRUE(fs::is_empty(path("folder")));
+}
+
+// A disk that is full is found at the first step: exit 1, and nothing looks like a finished run.
+TEST_F(Refused, AFullDisk) {
+  for (const std::string ranks : {"1", "4"}) {
+    const Finished finished =
+        run(Arguments{"train"} + tiny_model() + Arguments{"metrics_file=/dev/full", "ranks=" + ranks});
+    EXPECT_EQ(finished.status, 1);
+    EXPECT_NE(finished.err.find("/dev/full"), std::string::npos) << finished.err;
+    EXPECT_NE(finished.err.find("No space left"), std::string::npos) << finished.err;
+    EXPECT_EQ(std::count(finished.err.begin(), finished.err.end(), '\n'), 1) << finished.err;
+    EXPECT_FALSE(fs::exists(path("out/run/summary.json")));
+    EXPECT_FALSE(fs::exists(path("out/run/metrics.jsonl")));
+    EXPECT_TRUE(fs::is_empty(path("out/run/plots")));
+  }
+}
+
+TEST_F(Refused, JsonInAMissingFolder) {
+  expect_refused({"config", "--json", "absent/config.json"}, {"absent/config.json"}, 1);
+}
+
+// `--json` to a device or a pipe must not put a file in its place.
+TEST_F(Refused, JsonToAPipe) {
+  ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
+  const int reader = ::open(path("pipe").c_str(), O_RDWR | O_NONBLOCK);  // so that the child finds a reader
+  ASSERT_GE(reader, 0);
+  ASSERT_GE(::fcntl(reader, F_SETPIPE_SZ, 1 << 20), 1 << 20);
+  EXPECT_EQ(run({"config", "--json", "pipe", "steps=7"}).status, 0);
+  EXPECT_TRUE(fs::is_fifo(path("pipe")));
+  std::string received(1 << 20, '\0');
+  const ssize_t bytes = ::read(reader, received.data(), received.size());
+  ::close(reader);
+  ASSERT_GT(bytes, 0);
+  received.resize(static_cast<std::size_t>(bytes));
+  EXPECT_EQ(nlohmann::json::parse(received)["config"]["steps"], 7);
+}
+
+}  // namespace
+}  // namespace switchyard::cli_test
