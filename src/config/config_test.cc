@@ -121,7 +121,7 @@ TEST(Config, RefusesWhatIsPlanned) {
         "ici_autoregressive_parallelism=2", "enable_checkpointing=True", "dataset_type=tfds",
         "shard_exp_on_fsdp=true", "quantization=int8", "dropout_rate=0.1", "use_dpo=1",
         "mlp_activations=[gelu,linear]", "decoder_block=gemma", "routed_score_func=sqrtsoftplus",
-        "moe_dispatch_no_expert_sharding=true", "expert_shard_attention_option=tp"}) {
+        "rope_use_scale=false", "expert_shard_attention_option=tp"}) {
     const std::string problem = problem_of({argument});
     const std::string name = std::string(argument).substr(0, std::string(argument).find('='));
     EXPECT_MENTIONS(problem, name, "planned, not built yet");
