@@ -194,6 +194,12 @@ void ConfigBuilder::derive_names() {
   if (config_.is_none("run_name")) {
     config_.set("run_name", config_.get_string("model_name") + "_" + time_stamp(), "<model>_<time>");
   }
+  for (const std::filesystem::path& part : std::filesystem::path(config_.get_string("run_name"))) {
+    if (part == ".." || part == "/") {
+      fail_usage("[config] run_name={}: expected a folder below base_output_directory, got {} in it",
+                 config_.get_string("run_name"), part.string());
+    }
+  }
   if (config_.is_none("base_output_directory")) {
     config_.set("base_output_directory", "./switchyard_output", "when empty");
   }

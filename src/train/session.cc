@@ -27,7 +27,7 @@ Mesh mesh_from_config(const Config& config) {
 BatchSizes batch_sizes(const Config& config, const Mesh& mesh) {
   auto whole = [&](const char* key, double per_device) {
     const double rows = per_device * mesh.size();
-    if (!(rows >= 1) || std::abs(rows - std::round(rows)) > 1e-6) {
+    if (!(std::round(rows) >= 1) || std::abs(rows - std::round(rows)) > 1e-6) {
       fail_usage("[train] {}={} on {} ranks makes a batch of {} rows: expected a whole number", key,
                  per_device, mesh.size(), rows);
     }

@@ -131,6 +131,7 @@ TEST_F(Refused, PlacesThatCannotBeWritten) {
   EXPECT_FALSE(fs::exists(path("absent")));
   fs::create_directory(path("folder"));
   expect_no_training({"metrics_file=folder"}, {"metrics_file", "folder", "Is a directory"});
+  expect_no_training({"run_name=../run"}, {"run_name=../run", "base_output_directory"});
   // A folder that was there before stays.
   expect_no_training({"base_output_directory=folder", "metrics_file=absent/m.jsonl"}, {"absent/m.jsonl"});
   EXPECT_TRUE(fs::is_empty(path("folder")));

@@ -198,6 +198,7 @@ TEST_F(Training, AccumulatedGradientsAreThoseOfTheWholeBatch) {
       {"per_device_batch_size=1", "gradient_accumulation_steps=8"},
       {"per_device_batch_size=4", "gradient_accumulation_steps=2"},
       {"per_device_batch_size=0.5", "gradient_accumulation_steps=8", "ranks=2"},
+      {"per_device_batch_size=0.3333333333", "gradient_accumulation_steps=8", "ranks=3"},
   };
   for (const Arguments& way : ways) {
     SCOPED_TRACE(::testing::PrintToString(way));
