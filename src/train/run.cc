@@ -253,8 +253,7 @@ RunReport run_training(const Config& config, RunObserver& observer) {
     for (const auto& w : warnings) observer.line("warning: " + w);
     std::unique_ptr<Recorder> recorder;
     if (speaks)
-      recorder = std::make_unique<Recorder>(
-          config, observer, writer, measured_peak(*context.pool, model.dtype) * (mesh.size() > 1 ? 2 : 1));
+      recorder = std::make_unique<Recorder>(observer, writer, measured_peak(*context.pool, model.dtype) * (mesh.size() > 1 ? 2 : 1));
     for (std::int64_t step = 0; step < steps; ++step) {
       const double begin = now();
       Batch batch;
