@@ -3,7 +3,7 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
+#include <thread>
 
 #include "checkpoint/hub.h"
 #include "checkpoint/json_file.h"
@@ -80,8 +80,9 @@ Parameters::Fill make_fill(const Config& config, const ModelConfig& model,
   };
 }
 
-// Best rate of a square product on all threads, in FLOP/s: what "share of peak" is measured against.
-double measured_peak(ThreadPool& pool, DType dtype) {
+// Best rate of a square product on all cores, in FLOP/s: what "share of peak" is measured against.
+double measured_peak(DType dtype) {
+  ThreadPool pool(std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
   constexpr std::int64_t n = 1024;
   const Tensor a = Tensor::zeros(dtype, {n, n}), b = Tensor::zeros(dtype, {n, n}), c(DType::f32, {n, n});
   GemmArgs args;
@@ -245,6 +246,8 @@ RunReport run_training(const Config& config, RunObserver& observer) {
   RunReport report;
   report.folder = folder;
 
+  const double peak = measured_peak(model.dtype);
+
   run_session(config, mesh, [&](Context& context) {
     const bool speaks = context.rank == 0;
     std::vector<std::string> warnings;
@@ -253,7 +256,7 @@ RunReport run_training(const Config& config, RunObserver& observer) {
     for (const auto& w : warnings) observer.line("warning: " + w);
     std::unique_ptr<Recorder> recorder;
     if (speaks)
-      recorder = std::make_unique<Recorder>(observer, writer, measured_peak(*context.pool, model.dtype) * (mesh.size() > 1 ? 2 : 1));
+      recorder = std::make_unique<Recorder>(observer, writer, peak);
     for (std::int64_t step = 0; step < steps; ++step) {
       const double begin = now();
       Batch batch;
