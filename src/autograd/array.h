@@ -34,6 +34,9 @@ struct ArrayInfo {
   bool ragged = false;
 };
 
+// Of a ragged array with `rank` dims, before its data is there.
+ArrayInfo ragged_info(DType dtype, std::size_t rank);
+
 struct Node;
 
 struct Value {

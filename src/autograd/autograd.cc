@@ -118,6 +118,15 @@ struct Later {
 
 }  // namespace
 
+ArrayInfo ragged_info(DType dtype, std::size_t rank) {
+  ArrayInfo info;
+  info.dtype = dtype;
+  info.shape = info.local = Shape(rank, 0);
+  info.sharding = replicated(rank);
+  info.ragged = true;
+  return info;
+}
+
 Array make_leaf(Tensor data, Shape shape, Sharding sharding, bool requires_grad) {
   auto value = std::make_shared<Value>();
   value->info = {data.dtype(), std::move(shape), std::move(sharding), data.shape(), false};

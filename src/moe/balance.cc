@@ -1,7 +1,5 @@
 #include "moe/balance.h"
 
-#include <fmt/ranges.h>
-
 #include <numeric>
 
 #include "moe/router.h"
@@ -41,7 +39,7 @@ class BalanceLossOp : public Op {
     const ArrayInfo& info = call.input_info(0);
     float g = call.grad(0).data<float>()[0];
     if (const Axes& axes = info.sharding.dims[1]; !axes.empty()) {
-      c.comm->all_reduce(c.group(axes), fmt::format("{}", fmt::join(axes, "+")), DType::f32, &g, 1);
+      c.comm->all_reduce(c.group(axes), joined(axes), DType::f32, &g, 1);
     }
     const Tensor prob = probabilities(c, in);
     const auto all = statistics(c, in, prob, info);
@@ -139,7 +137,7 @@ class BalanceLossOp : public Op {
       at[2 * experts] += 1;
     }
     if (const Axes& axes = info.sharding.dims[1]; !axes.empty()) {
-      c.comm->all_reduce_f64(c.group(axes), fmt::format("{}", fmt::join(axes, "+")), sums.data(),
+      c.comm->all_reduce_f64(c.group(axes), joined(axes), sums.data(),
                              static_cast<std::int64_t>(sums.size()));
     }
     std::vector<SequenceStatistics> result(static_cast<std::size_t>(batch));

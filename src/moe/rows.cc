@@ -12,15 +12,6 @@
 namespace switchyard {
 namespace {
 
-ArrayInfo ragged_info(DType dtype, std::size_t rank) {
-  ArrayInfo info;
-  info.dtype = dtype;
-  info.shape = info.local = Shape(rank, 0);
-  info.sharding = replicated(rank);
-  info.ragged = true;
-  return info;
-}
-
 Tensor index_tensor(const std::vector<std::int32_t>& values) {
   return Tensor::of<std::int32_t>({static_cast<std::int64_t>(values.size())}, values);
 }

@@ -1,7 +1,5 @@
 #include "ops/loss.h"
 
-#include <fmt/ranges.h>
-
 #include <cmath>
 #include <limits>
 
@@ -11,10 +9,6 @@
 
 namespace switchyard {
 namespace {
-
-std::string joined(const Axes& axes) {
-  return fmt::format("{}", fmt::join(axes, "+"));
-}
 
 class LinearCrossEntropyOp : public Op {
  public:

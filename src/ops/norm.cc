@@ -1,7 +1,5 @@
 #include "ops/norm.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -121,7 +119,7 @@ class RmsNormOp : public Op {
   }
   static void exchange(Context& c, const ArrayInfo& info, float* sums, std::int64_t rows) {
     const Axes& axes = info.sharding.dims.back();
-    c.comm->all_reduce(c.group(axes), fmt::format("{}", fmt::join(axes, "+")), DType::f32, sums, rows);
+    c.comm->all_reduce(c.group(axes), joined(axes), DType::f32, sums, rows);
   }
   float epsilon_;
 };

@@ -1,17 +1,11 @@
 #include "ops/reshard.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 
 #include "kernels/elementwise.h"
 
 namespace switchyard {
 namespace {
-
-std::string joined(const Axes& axes) {
-  return fmt::format("{}", fmt::join(axes, "+"));
-}
 
 // [pre, n, post] around dim `dim`, in elements.
 struct Block {

@@ -1,6 +1,5 @@
 #include "train/trainer.h"
 
-#include <fmt/ranges.h>
 #include <fnmatch.h>
 
 #include <algorithm>
@@ -81,7 +80,7 @@ Trainer::Trainer(Context& context, ModelConfig model, TrainConfig config, Parame
     const Axes replicas = dual(*context_.mesh, p.array.sharding()).partial;
     Range range;
     range.group = context_.group(replicas);
-    range.axis = fmt::format("{}", fmt::join(replicas, "+"));
+    range.axis = joined(replicas);
     const auto ranks = static_cast<std::int64_t>(range.group.ranks.size());
     const std::int64_t size = p.array.tensor().size(), share = (size + ranks - 1) / ranks;
     range.begin = std::min(size, share * range.group.index);
@@ -165,7 +164,7 @@ void Trainer::gather_statistics(const std::vector<std::vector<LayerLoad>>& loads
     }
   }
   const Axes all = mesh_axes(*context_.mesh);
-  context_.comm->all_reduce_f64(context_.group(all), fmt::format("{}", fmt::join(all, "+")), sums.data(), static_cast<std::int64_t>(sums.size()));
+  context_.comm->all_reduce_f64(context_.group(all), joined(all), sums.data(), static_cast<std::int64_t>(sums.size()));
   for (std::size_t l = 0; l < layers; ++l) {
     const auto at = sums.begin() + static_cast<std::ptrdiff_t>(2 * l * experts), middle = at + static_cast<std::ptrdiff_t>(experts);
     LayerStatistics layer{loads[0][l].layer, {at, middle}, {middle, middle + static_cast<std::ptrdiff_t>(experts)}, {}};
@@ -211,7 +210,7 @@ double Trainer::norm_of(bool gradients) {
     if (t.defined()) sum += sum_of_squares(*context_.pool, t.dtype(), t.raw(), t.size());
   }
   const Axes all = mesh_axes(*context_.mesh);
-  context_.comm->all_reduce_f64(context_.group(all), fmt::format("{}", fmt::join(all, "+")), &sum, 1);
+  context_.comm->all_reduce_f64(context_.group(all), joined(all), &sum, 1);
   return std::sqrt(sum);
 }
 

@@ -3,8 +3,6 @@
 // Steps over P ranks: all-gather E counts, sort the local rows by expert (dropped ones left out), send each
 // rank its experts' rows (R·M bytes in all, what stays home not counted) with their weights, regroup what
 // arrived from (source, expert) to (expert, source) order, experts, and the same way back. Nothing is padded.
-#include <fmt/ranges.h>
-
 #include <cstring>
 #include <numeric>
 
@@ -16,15 +14,6 @@ namespace switchyard {
 namespace {
 
 using Counts = std::vector<std::vector<std::int64_t>>;  // [source][expert]
-
-ArrayInfo ragged_info(DType dtype, std::size_t rank) {
-  ArrayInfo info;
-  info.dtype = dtype;
-  info.shape = info.local = Shape(rank, 0);
-  info.sharding = replicated(rank);
-  info.ragged = true;
-  return info;
-}
 
 // Rows per expert of every source rank, before dropping: i32 [P,E].
 class ExchangeCountsOp : public Op {
@@ -39,7 +28,7 @@ class ExchangeCountsOp : public Op {
     std::vector<std::int32_t> mine(static_cast<std::size_t>(experts_), 0);
     for (std::int32_t e : in[0].span<std::int32_t>()) ++mine[static_cast<std::size_t>(e)];
     Tensor all(DType::i32, {c.mesh->product(axes_), experts_});
-    c.comm->all_gather(c.group(axes_), fmt::format("{}", fmt::join(axes_, "+")), mine.data(), all.raw(),
+    c.comm->all_gather(c.group(axes_), joined(axes_), mine.data(), all.raw(),
                        experts_ * 4);
     return {all};
   }
@@ -132,7 +121,7 @@ class ExchangeRowsOp : public Op {
     result[0] = back ? home : away;
     CHECK(x.dim(0) == (back ? away : home), "{} rows, planned {}", x.dim(0), back ? away : home);
     Tensor by_source(x.dtype(), in_transit), out(x.dtype(), result);
-    const std::string axis = fmt::format("{}", fmt::join(axes_, "+"));
+    const std::string axis = joined(axes_);
     const auto bytes = static_cast<std::int64_t>(row_bytes);
     if (back) {
       regroup(routes_, x.raw(), by_source.raw(), row_bytes, true);
