@@ -51,7 +51,7 @@ test-tsan: dependencies
 	TSAN_OPTIONS="halt_on_error=1 second_deadlock_stack=1 suppressions=$(CURDIR)/scripts/tsan_suppressions.txt" \
 	  $(FIXED_ADDRESSES) $(CTEST) --test-dir build/tsan
 
-# Tests read SWITCHYARD_SOAK to run more rounds and larger shapes.
+# Property tests run fifty times as many rounds under SWITCHYARD_SOAK.
 soak: dependencies
 	@$(MAKE) --no-print-directory build
 	SWITCHYARD_SOAK=1 $(CTEST) --test-dir $(RELEASE)

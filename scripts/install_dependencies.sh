@@ -11,7 +11,7 @@ set -euo pipefail
 packages=(
   cmake ninja-build g++ ccache pkg-config
   libfmt-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libprotobuf-dev protobuf-compiler
-  libhwy-dev libsentencepiece-dev libpcre2-dev libutf8proc-dev libxxhash-dev
+  zlib1g-dev libhwy-dev libsentencepiece-dev libpcre2-dev libutf8proc-dev libxxhash-dev
   libgtest-dev
 )
 
@@ -32,7 +32,7 @@ done
 # without dpkg the build itself tells what it misses.
 if ! command -v dpkg-query >/dev/null; then
   command -v cmake >/dev/null && exit 0
-  fail "expected Debian or Ubuntu, found no dpkg; install the equivalents of: ${packages[*]} libdnnl-dev"
+  fail "expected Debian or Ubuntu, found no dpkg; install the equivalents of: ${packages[*]}"
 fi
 
 installed() { [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
@@ -41,16 +41,12 @@ missing=()
 for package in "${packages[@]}"; do
   installed "$package" || missing+=("$package")
 done
-# oneDNN has had two names.
-dnnl_missing=true
-if installed libdnnl-dev || installed libonednn-dev; then dnnl_missing=false; fi
 # libFuzzer and the sanitizers come with clang on some releases and stand alone on others.
 fuzz_runtime_missing=false
 if [[ " $* " == *" --fuzz "* ]] && ! installed libclang-rt-dev; then fuzz_runtime_missing=true; fi
 
-if [ ${#missing[@]} -eq 0 ] && ! $dnnl_missing && ! $fuzz_runtime_missing; then exit 0; fi
+if [ ${#missing[@]} -eq 0 ] && ! $fuzz_runtime_missing; then exit 0; fi
 wanted="${missing[*]}"
-if $dnnl_missing; then wanted+=" libdnnl-dev"; fi
 if $fuzz_runtime_missing; then wanted+=" libclang-rt-dev"; fi
 command -v apt-get >/dev/null || fail "expected apt-get, found none; install: $wanted"
 
@@ -68,9 +64,6 @@ known() { apt-cache show "$1" >/dev/null 2>&1; }
 echo "Looking up packages (apt-get update)"
 # An outdated list may still do, so a failure here is not the end.
 apt update >"$log" 2>&1 || echo "apt-get update failed: $(tail -n 1 "$log")" >&2
-if $dnnl_missing; then
-  if known libdnnl-dev; then missing+=(libdnnl-dev); else missing+=(libonednn-dev); fi
-fi
 if $fuzz_runtime_missing && known libclang-rt-dev; then missing+=(libclang-rt-dev); fi
 if [ ${#missing[@]} -eq 0 ]; then exit 0; fi
 

@@ -6,6 +6,7 @@
 // tensors together.
 #pragma once
 
+#include <cstdlib>
 #include <gtest/gtest.h>
 #include <yaml-cpp/yaml.h>
 
@@ -37,6 +38,9 @@ inline std::vector<AxisRule> default_rules() {
   }
   return rules;
 }
+
+// Rounds of a property test: `usual`, and fifty times as many under `make soak`.
+inline int trials(int usual) { return std::getenv("SWITCHYARD_SOAK") != nullptr ? 50 * usual : usual; }
 
 // Runs body on every rank of the mesh, each with `threads` threads.
 inline void on_mesh(const Mesh& mesh, const std::function<void(Context&)>& body, int threads = 1) {

@@ -93,7 +93,7 @@ TEST(Strategies, ChosenAtRandomWithRepeats) {
 
 TEST(Strategies, OddShapes) {
   Chooser choose(41);
-  for (int trial = 0; trial < 6; ++trial) {
+  for (int trial = 0; trial < trials(6); ++trial) {
     const std::int64_t ranks = std::int64_t{1} << choose.below(4), experts = ranks * (1 + choose.below(3));
     Problem p{.batch = ranks * (1 + choose.below(2)),
               .length = 13,

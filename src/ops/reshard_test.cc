@@ -24,7 +24,7 @@ const std::vector<Mesh>& meshes() {
 TEST(Reshard, KeepsValuesAndIsAdjoint) {
   Chooser choose(5);
   for (const Mesh& mesh : meshes()) {
-    for (int trial = 0; trial < 40; ++trial) {
+    for (int trial = 0; trial < trials(40); ++trial) {
       const Shape shape{48, trial % 3 == 0 ? 1 : 24, trial % 2 == 0 ? 5 : 16};
       const Sharding from = choose.sharding(mesh, shape, true);
       Sharding to = choose.sharding(mesh, shape, false);
