@@ -125,7 +125,7 @@ void read_moe(const Config& c, ModelConfig& m) {
   moe.random_routing = c.get_bool("use_random_routing");
   moe.random_seed = m.init_seed;
   moe.float32_gate_logits = c.get_bool("float32_gate_logits");
-  moe.compat = m.compat;
+  moe.compat = moe.weights_at_combine = m.compat;
   moe.balance_weight = c.get_float("load_balance_loss_weight");
   moe.bias_update_rate = moe.bias ? c.get_float("routed_bias_update_rate") : 0;
   moe.sparse = c.get_bool("sparse_matmul");

@@ -17,6 +17,8 @@ std::vector<std::pair<std::string, MoeConfig>> strategies(const MoeConfig& base)
   };
   add("all_to_all", [](MoeConfig&) {});
   add("ring", [](MoeConfig& c) { c.ring = true; });
+  add("all_to_all, weights at combine", [](MoeConfig& c) { c.weights_at_combine = true; });
+  add("ring, weights at combine", [](MoeConfig& c) { c.ring = c.weights_at_combine = true; });
   add("all_to_all, 2 chunks", [](MoeConfig& c) { c.token_chunks = 2; });
   add("ring, 4 chunks", [](MoeConfig& c) { c.ring = true, c.token_chunks = 4; });
   add("all_to_all, roomy buffer", [&](MoeConfig& c) { c.ragged_buffer_factor = 64; });

@@ -229,13 +229,16 @@ DispatchResult dispatch_all_to_all(Context& context, const DispatchCall& call) {
   const auto bring_back = std::make_shared<ExchangeRowsOp>(axes, routes, true);
   // Rows that arrived are kept for backward: making them again would mean sending them again.
   const Array arrived = apply_one(context, send, {gather_rows(context, call.x, plan)});
-  const Array weights =
-      always_keep(apply_one(context, send, {gather_row_weights(context, call.routing.weights, plan)}));
+  Array weights;  // travel with the rows, unless they are applied when the rows are home again
+  if (!config.weights_at_combine) {
+    weights = always_keep(apply_one(context, send, {gather_row_weights(context, call.routing.weights, plan)}));
+  }
   const Array done =
       expert_mlp(context, arrived, weights, local_sizes(routes), local.wi_0, local.wi_1, local.wo);
   const Array home = apply_one(context, bring_back, {done});
   const Array y =
-      combine_rows(context, home, plan, call.x.info(), partial_output(call.x.sharding(), local, {}));
+      combine_rows(context, home, plan, call.x.info(), partial_output(call.x.sharding(), local, {}),
+                   config.weights_at_combine ? call.routing.weights : Array());
 
   DispatchResult result{y, {}, {}};
   for (std::int64_t e = 0; e < config.experts; ++e) {

@@ -72,10 +72,12 @@ DispatchResult dispatch_ring(Context& context, const DispatchCall& call) {
       buffer_rows(config.ragged_buffer_factor, tokens, config.slots, context.mesh->product(experts));
   const RowPlan plan = plan_rows(context, ids, first, here, capacity, config.drop_policy);
 
-  const Array rows =
-      expert_mlp(context, gather_rows(context, x, plan), gather_row_weights(context, weights, plan),
-                 plan.sizes, local.wi_0, local.wi_1, local.wo);
-  const Array partial = combine_rows(context, rows, plan, x.info(), partial_output(gathered, local, experts));
+  const bool late = config.weights_at_combine;
+  const Array rows = expert_mlp(context, gather_rows(context, x, plan),
+                                late ? Array() : gather_row_weights(context, weights, plan), plan.sizes, local.wi_0,
+                                local.wi_1, local.wo);
+  const Array partial = combine_rows(context, rows, plan, x.info(), partial_output(gathered, local, experts),
+                                     late ? weights : Array());
 
   DispatchResult result{partial, std::vector<double>(static_cast<std::size_t>(config.experts), 0.0), experts};
   for (std::int64_t e = 0; e < here; ++e) {
