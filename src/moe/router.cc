@@ -88,6 +88,14 @@ void weigh(const MoeConfig& config, std::span<const float> scores, std::span<con
   for (float& w : weights) w *= config.scaling;
 }
 
+// d - Σ_j w_j d_j for weights of sum 1 (and, scaled alike, for others), by differences: exactly 0 where all d
+// are equal, as with one slot, where the two sums would leave their rounding for a gradient.
+float difference_from_mean(std::span<const float> weights, std::span<const float> d, float own) {
+  float sum = 0;
+  for (std::size_t j = 0; j < d.size(); ++j) sum += weights[j] * (own - d[j]);
+  return sum;
+}
+
 // Gradient of `weigh` with respect to the scores, added to dscores.
 void weigh_backward(const MoeConfig& config, std::span<const float> scores, std::span<const float> bias,
                     std::span<const std::int32_t> ids, std::span<const float> weights,
@@ -96,15 +104,17 @@ void weigh_backward(const MoeConfig& config, std::span<const float> scores, std:
   if (config.random_routing) {
     for (std::size_t k = 0; k < ids.size(); ++k) add(k, dweights[k]);
   } else if (config.softmax_over_selected) {
-    const float dot = std::inner_product(weights.begin(), weights.end(), dweights.begin(), 0.0f);
-    for (std::size_t k = 0; k < ids.size(); ++k) add(k, weights[k] * (dweights[k] - dot));
+    for (std::size_t k = 0; k < ids.size(); ++k)
+      add(k, weights[k] * difference_from_mean(weights, dweights, dweights[k]));
   } else if (config.normalise) {
     float sum = config.normalise_epsilon;
     for (auto id : ids)
       sum += at(scores, id) + (config.weights_include_bias && !bias.empty() ? at(bias, id) : 0.0f);
-    const float dot =
-        std::inner_product(weights.begin(), weights.end(), dweights.begin(), 0.0f) / config.scaling;
-    for (std::size_t k = 0; k < ids.size(); ++k) add(k, config.scaling * (dweights[k] - dot) / sum);
+    for (std::size_t k = 0; k < ids.size(); ++k) {
+      const float d = config.scaling * dweights[k];
+      add(k,
+          (difference_from_mean(weights, dweights, dweights[k]) + d * config.normalise_epsilon / sum) / sum);
+    }
   } else {
     for (std::size_t k = 0; k < ids.size(); ++k) add(k, config.scaling * dweights[k]);
   }

@@ -97,8 +97,7 @@ TEST(Strategies, OddShapes) {
   Chooser choose(41);
   for (int trial = 0; trial < trials(6); ++trial) {
     const std::int64_t ranks = std::int64_t{1} << choose.below(4);
-    // With one expert the weight is always 1 and the gate's gradient is nothing but rounding.
-    const std::int64_t experts = std::max<std::int64_t>(2, ranks * (1 + choose.below(3)));
+    const std::int64_t experts = ranks * (1 + choose.below(3));
     Problem p{.batch = ranks * (1 + choose.below(2)),
               .length = 13,
               .width = 40,
