@@ -6,12 +6,12 @@
 // tensors together.
 #pragma once
 
-#include <cstdlib>
 #include <gtest/gtest.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <set>
@@ -40,7 +40,9 @@ inline std::vector<AxisRule> default_rules() {
 }
 
 // Rounds of a property test: `usual`, and fifty times as many under `make soak`.
-inline int trials(int usual) { return std::getenv("SWITCHYARD_SOAK") != nullptr ? 50 * usual : usual; }
+inline int trials(int usual) {
+  return std::getenv("SWITCHYARD_SOAK") != nullptr ? 50 * usual : usual;
+}
 
 // Runs body on every rank of the mesh, each with `threads` threads.
 inline void on_mesh(const Mesh& mesh, const std::function<void(Context&)>& body, int threads = 1) {

@@ -287,6 +287,7 @@ Config ConfigBuilder::build() {
   refuse_planned();
   check_consistency(config_);
   list_inert();
+  for (auto& line : ineffective_keys(config_)) notice(std::move(line));
   return std::move(config_);
 }
 

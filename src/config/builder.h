@@ -65,5 +65,7 @@ std::pair<std::string, std::string> split_argument(const std::string& argument);
 
 // Whether the settings fit together (experts, heads, groups, widths). Throws Error(usage).
 void check_consistency(const Config& config);
+// A line for each key the user set that other keys leave without effect.
+std::vector<std::string> ineffective_keys(const Config& config);
 
 }  // namespace switchyard

@@ -172,6 +172,23 @@ TEST(Config, ListsInertKeysOnce) {
   EXPECT_MENTIONS(config.notices()[0], "inert", "sa_block_q", "megablox", "profiler", "hardware");
 }
 
+TEST(Config, SaysWhatOtherKeysLeaveWithoutEffect) {
+  const std::vector<std::string> moe{"decoder_block=mixtral", "num_experts=4", "num_experts_per_tok=2"};
+  auto notices = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), moe.begin(), moe.end());
+    return config_of(more).notices();
+  };
+  EXPECT_TRUE(notices({"sparse_matmul=true", "use_ring_of_experts=true"}).empty());
+  EXPECT_TRUE(notices({"sparse_matmul=false", "capacity_factor=1.5", "use_ring_of_experts=false"}).empty());
+  const auto sparse = notices({"sparse_matmul=true", "capacity_factor=1.5"});
+  ASSERT_EQ(sparse.size(), 1u);
+  EXPECT_MENTIONS(sparse[0], "capacity_factor has no effect", "sparse_matmul=true");
+  const auto dense = notices({"sparse_matmul=false", "use_ring_of_experts=true", "num_moe_token_chunks=2"});
+  ASSERT_EQ(dense.size(), 2u);
+  EXPECT_MENTIONS(dense[0], "use_ring_of_experts has no effect", "sparse_matmul=false");
+  EXPECT_MENTIONS(config_of({"use_ring_of_experts=true"}).notices().at(0), "no experts");
+}
+
 TEST(Config, FindsOursUnderAForeignPath) {
   const Config config = config_of({"src/maxtext/configs/base.yml", "steps=1"});
   EXPECT_TRUE(notices_mention(config, {"src/maxtext/configs/base.yml", "is used"}));

@@ -1,6 +1,7 @@
 // Checks between keys, made once when a config is loaded. Mesh sizes are checked where the mesh is built.
 #include <set>
 #include <string>
+#include <vector>
 
 #include "config/builder.h"
 #include "config/declaration.h"
@@ -141,6 +142,24 @@ void check_consistency(const Config& config) {
   check_steps(config);
   check_data(config);
   check_axes(config);
+}
+
+std::vector<std::string> ineffective_keys(const Config& config) {
+  std::vector<std::string> lines;
+  const bool experts = config.get_int("num_experts") > 1, sparse = config.get_bool("sparse_matmul");
+  auto check = [&](const char* key, bool active, bool needs_sparse) {
+    if (!active || !config.is_set_by_user(key)) return;
+    if (!experts)
+      lines.push_back(fmt::format("{} has no effect: the model has no experts", key));
+    else if (sparse != needs_sparse)
+      lines.push_back(fmt::format("{} has no effect with sparse_matmul={}", key, sparse));
+  };
+  check("use_ring_of_experts", config.get_bool("use_ring_of_experts"), true);
+  check("ragged_buffer_factor", config.get_float("ragged_buffer_factor") > 0, true);
+  check("num_moe_token_chunks", config.get_int("num_moe_token_chunks") > 1, true);
+  check("capacity_factor", config.get_float("capacity_factor") > 0, false);
+  check("moe_dispatch_no_expert_sharding", config.get_bool("moe_dispatch_no_expert_sharding"), false);
+  return lines;
 }
 
 }  // namespace switchyard

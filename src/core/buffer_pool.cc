@@ -16,7 +16,8 @@ constexpr std::size_t kSmallestKept = ~std::size_t{0};  // a recycled block woul
 constexpr std::size_t kSmallestKept = 64 * 1024;
 #endif
 
-// Sizes are rounded up to a sixteenth of their power of two (never 0), so that nearly equal ones share blocks.
+// Sizes are rounded up to a sixteenth of their power of two (never 0), so that nearly equal ones share
+// blocks.
 std::size_t size_class(std::size_t bytes) {
   const std::size_t step = std::max(kAlignment, std::bit_floor(bytes | 1) / 16);
   return (std::max<std::size_t>(bytes, 1) + step - 1) / step * step;

@@ -1,8 +1,9 @@
 // BufferPool: memory blocks of tensors, recycled.
 //
-// A training step asks for the same sizes again and again; giving pages back to the system and taking them anew cost a
-// third of a step's time. Blocks of 64 KiB and more are kept when freed and handed out again for the same size.
-// What is in use plus what is kept never exceeds the most that was ever in use, so recycling does not raise the peak.
+// A training step asks for the same sizes again and again; giving pages back to the system and taking them
+// anew cost a third of a step's time. Blocks of 64 KiB and more are kept when freed and handed out again for
+// the same size. What is in use plus what is kept never exceeds the most that was ever in use, so recycling
+// does not raise the peak.
 #pragma once
 
 #include <cstddef>

@@ -29,35 +29,52 @@ static_assert(sizeof(bfloat16) == 2);
 
 constexpr std::size_t size_of(DType dtype) {
   switch (dtype) {
-    case DType::bf16: return 2;
-    case DType::u8: return 1;
-    default: return 4;
+    case DType::bf16:
+      return 2;
+    case DType::u8:
+      return 1;
+    default:
+      return 4;
   }
 }
 
 constexpr std::string_view name_of(DType dtype) {
   switch (dtype) {
-    case DType::f32: return "float32";
-    case DType::bf16: return "bfloat16";
-    case DType::i32: return "int32";
-    default: return "uint8";
+    case DType::f32:
+      return "float32";
+    case DType::bf16:
+      return "bfloat16";
+    case DType::i32:
+      return "int32";
+    default:
+      return "uint8";
   }
 }
 
 // "float32" or "bfloat16" (also "f32", "bf16"); throws Error(usage) for anything else, naming `key`.
 DType parse_float_dtype(std::string_view text, std::string_view key);
 
-constexpr bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
+constexpr bool is_float(DType dtype) {
+  return dtype == DType::f32 || dtype == DType::bf16;
+}
 
 template <typename T>
 struct dtype_of;
 template <>
-struct dtype_of<float> { static constexpr DType value = DType::f32; };
+struct dtype_of<float> {
+  static constexpr DType value = DType::f32;
+};
 template <>
-struct dtype_of<bfloat16> { static constexpr DType value = DType::bf16; };
+struct dtype_of<bfloat16> {
+  static constexpr DType value = DType::bf16;
+};
 template <>
-struct dtype_of<std::int32_t> { static constexpr DType value = DType::i32; };
+struct dtype_of<std::int32_t> {
+  static constexpr DType value = DType::i32;
+};
 template <>
-struct dtype_of<std::uint8_t> { static constexpr DType value = DType::u8; };
+struct dtype_of<std::uint8_t> {
+  static constexpr DType value = DType::u8;
+};
 
 }  // namespace switchyard

@@ -1,8 +1,8 @@
 // Errors a user can cause, and broken invariants only a bug can cause.
 //
-// Error carries the exit status of the command line: a wrong command line, config or file found before any work
-// is `usage` (exit 2), a failure at run time is `runtime` (exit 1). Its message is one line that states the broken
-// rule, the values, and what to change. CHECK aborts with the values; it is on in every build.
+// Error carries the exit status of the command line: a wrong command line, config or file found before any
+// work is `usage` (exit 2), a failure at run time is `runtime` (exit 1). Its message is one line that states
+// the broken rule, the values, and what to change. CHECK aborts with the values; it is on in every build.
 #pragma once
 
 #include <fmt/format.h>
@@ -38,13 +38,15 @@ template <typename... Args>
 }  // namespace switchyard
 
 // CHECK(condition) or CHECK(condition, "format {}", values...): aborts with file, line, condition and values.
-#define CHECK(condition, ...)                                                                       \
-  (static_cast<bool>(condition)                                                                     \
-       ? static_cast<void>(0)                                                                       \
-       : ::switchyard::check_failed(__FILE__, __LINE__, #condition, ::switchyard::check_detail(__VA_ARGS__)))
+#define CHECK(condition, ...)                                                                \
+  (static_cast<bool>(condition) ? static_cast<void>(0)                                       \
+                                : ::switchyard::check_failed(__FILE__, __LINE__, #condition, \
+                                                             ::switchyard::check_detail(__VA_ARGS__)))
 
 namespace switchyard {
-inline std::string check_detail() { return {}; }
+inline std::string check_detail() {
+  return {};
+}
 template <typename... Args>
 std::string check_detail(fmt::format_string<Args...> format, Args&&... args) {
   return fmt::format(format, std::forward<Args>(args)...);

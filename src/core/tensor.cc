@@ -23,15 +23,25 @@ std::int64_t num_elements(const Shape& shape) {
   return n;
 }
 
-std::string to_string(const Shape& shape) { return fmt::format("[{}]", fmt::join(shape, ",")); }
+std::string to_string(const Shape& shape) {
+  return fmt::format("[{}]", fmt::join(shape, ","));
+}
 
 Buffer::Buffer(std::size_t bytes) : data_(pool().take(bytes)), bytes_(bytes) {}
 
-Buffer::~Buffer() { pool().give(data_, bytes_); }
+Buffer::~Buffer() {
+  pool().give(data_, bytes_);
+}
 
-std::size_t memory_in_use() { return pool().in_use(); }
-std::size_t memory_peak() { return pool().peak(); }
-void reset_memory_peak() { pool().reset_peak(); }
+std::size_t memory_in_use() {
+  return pool().in_use();
+}
+std::size_t memory_peak() {
+  return pool().peak();
+}
+void reset_memory_peak() {
+  pool().reset_peak();
+}
 
 Tensor::Tensor(DType dtype, Shape shape)
     : dtype_(dtype), shape_(std::move(shape)), buffer_(std::make_shared<Buffer>(bytes())) {}
@@ -56,7 +66,8 @@ Tensor Tensor::reshaped(Shape shape) const {
 }
 
 Tensor Tensor::slice_rows(std::int64_t begin, std::int64_t end) const {
-  CHECK(rank() >= 1 && begin >= 0 && begin <= end && end <= dim(0), "rows [{},{}) of {}", begin, end, to_string(shape_));
+  CHECK(rank() >= 1 && begin >= 0 && begin <= end && end <= dim(0), "rows [{},{}) of {}", begin, end,
+        to_string(shape_));
   Tensor t = *this;
   t.shape_[0] = 1;
   const auto row_bytes = static_cast<std::size_t>(num_elements(t.shape_)) * size_of(dtype_);

@@ -1,7 +1,7 @@
 // Tensor: a dense, contiguous, row-major block of one rank's memory.
 //
-// A Tensor is a handle: copies share the buffer. Buffers are 64-byte aligned and counted by `memory_in_use` and
-// `memory_peak` (bytes, whole process). Element access through data<T>() checks the dtype.
+// A Tensor is a handle: copies share the buffer. Buffers are 64-byte aligned and counted by `memory_in_use`
+// and `memory_peak` (bytes, whole process). Element access through data<T>() checks the dtype.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +48,8 @@ class Tensor {
   template <typename T>
   static Tensor of(const Shape& shape, std::span<const T> values) {
     Tensor t(dtype_of<T>::value, shape);
-    CHECK(static_cast<std::int64_t>(values.size()) == t.size(), "{} values for shape {}", values.size(), to_string(shape));
+    CHECK(static_cast<std::int64_t>(values.size()) == t.size(), "{} values for shape {}", values.size(),
+          to_string(shape));
     std::copy(values.begin(), values.end(), t.data<T>());
     return t;
   }
@@ -74,7 +75,7 @@ class Tensor {
   }
   std::byte* raw() const { return buffer_ ? buffer_->data() + offset_ : nullptr; }
 
-  Tensor reshaped(Shape shape) const;                            // same elements, shares the buffer
+  Tensor reshaped(Shape shape) const;                             // same elements, shares the buffer
   Tensor slice_rows(std::int64_t begin, std::int64_t end) const;  // along dim 0, shares the buffer
   Tensor clone() const;
   Tensor cast(DType dtype) const;  // f32 <-> bf16; shares the buffer when the dtype is the same

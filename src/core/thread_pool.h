@@ -21,8 +21,10 @@ class ThreadPool {
 
   // Calls body(begin, end) over disjoint pieces of [0, count), each a multiple of `grain` long but the last.
   // Returns when all are done. The pieces are handed out dynamically, so a result must not depend on which
-  // thread ran a piece. Not reentrant: a body must not call for_range on the same pool. Bodies must not throw.
-  void for_range(std::int64_t count, std::int64_t grain, const std::function<void(std::int64_t, std::int64_t)>& body);
+  // thread ran a piece. Not reentrant: a body must not call for_range on the same pool. Bodies must not
+  // throw.
+  void for_range(std::int64_t count, std::int64_t grain,
+                 const std::function<void(std::int64_t, std::int64_t)>& body);
 
  private:
   struct Job;

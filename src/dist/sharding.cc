@@ -10,12 +10,13 @@ Sharding replicated(std::size_t rank) {
   return {std::vector<Axes>(rank), {}};
 }
 
-std::string joined(const Axes& axes) { return fmt::format("{}", fmt::join(axes, "+")); }
+std::string joined(const Axes& axes) {
+  return fmt::format("{}", fmt::join(axes, "+"));
+}
 
 std::string to_string(const Sharding& sharding) {
   std::vector<std::string> parts;
-  for (const Axes& axes : sharding.dims)
-    parts.push_back(axes.empty() ? "-" : joined(axes));
+  for (const Axes& axes : sharding.dims) parts.push_back(axes.empty() ? "-" : joined(axes));
   std::string text = fmt::format("[{}]", fmt::join(parts, ", "));
   if (!sharding.partial.empty()) text += fmt::format(" partial({})", fmt::join(sharding.partial, "+"));
   return text;

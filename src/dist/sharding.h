@@ -22,7 +22,7 @@ struct Sharding {
 };
 
 Sharding replicated(std::size_t rank);            // `rank` dims, all whole
-std::string joined(const Axes& axes);  // "data+fsdp", as counters and errors name them
+std::string joined(const Axes& axes);             // "data+fsdp", as counters and errors name them
 std::string to_string(const Sharding& sharding);  // "[data+fsdp, -, tensor] partial(expert)"
 
 // Shape of every rank's block. Each dim must be divisible by the product of its axes (CHECK).

@@ -41,9 +41,19 @@ struct LayerOutput {
 LayerOutput decoder_layer(const LayerCall& call, const Array& x, std::int64_t layer, std::int64_t step) {
   Context& c = call.context;
   const ModelConfig& m = call.model;
-  auto norm = [&](const Array& y, const char* name) { return rms_norm(c, y, call.parameters[call.prefix + name], m.norm_epsilon); };
+  auto norm = [&](const Array& y, const char* name) {
+    return rms_norm(c, y, call.parameters[call.prefix + name], m.norm_epsilon);
+  };
   const Array normed = norm(x, "pre_attention_norm");
   const Array attended = m.mla ? latent_attention(call, normed) : grouped_query_attention(call, normed);
+  if (m.has_latent_experts()) {
+    MoeOutput moe = moe_block(c, m.moe, moe_weights(call),
+                              norm(checkpoint_name(attended, "attention_out"), "post_attention_norm"),
+                              call.segments, step, layer);
+    const Array y =
+        einsum(c, "BSL,LM->BSM", whole_embedding(c, moe.y), weight(call, "up_projection"), &x.sharding());
+    return {add(c, x, y), std::move(moe)};
+  }
   const Array middle = add(c, x, checkpoint_name(attended, "attention_out"));
   const Array inner = norm(middle, "post_attention_norm");
   if (!m.is_moe_layer(layer)) return {add(c, middle, gated_mlp(call, "mlp.", inner)), std::nullopt};
@@ -55,7 +65,8 @@ LayerOutput decoder_layer(const LayerCall& call, const Array& x, std::int64_t la
 }
 
 Array logits_of(Context& c, const ModelConfig& m, const Array& hidden, const Array& head) {
-  const std::vector<std::string> dims{"activation_embed_and_logits_batch", "activation_norm_length", "activation_vocab"};
+  const std::vector<std::string> dims{"activation_embed_and_logits_batch", "activation_norm_length",
+                                      "activation_vocab"};
   const Sharding want = c.rules->resolve(dims, {hidden.shape()[0], hidden.shape()[1], m.vocab}).sharding;
   return cast(c, einsum(c, m.tied ? "BSM,VM->BSV" : "BSM,MV->BSV", hidden, head, &want), DType::f32);
 }
@@ -63,23 +74,26 @@ Array logits_of(Context& c, const ModelConfig& m, const Array& hidden, const Arr
 }  // namespace
 
 DeviceBatch place_batch(Context& context, const Batch& global) {
-  return {place(context, global.inputs), place(context, global.inputs_position), place(context, global.inputs_segmentation),
-          place(context, global.targets), place(context, global.targets_segmentation)};
+  return {place(context, global.inputs), place(context, global.inputs_position),
+          place(context, global.inputs_segmentation), place(context, global.targets),
+          place(context, global.targets_segmentation)};
 }
 
 double count_targets(const Batch& batch) {
   const auto segments = batch.targets_segmentation.span<std::int32_t>();
-  return static_cast<double>(std::count_if(segments.begin(), segments.end(), [](std::int32_t s) { return s != 0; }));
+  return static_cast<double>(
+      std::count_if(segments.begin(), segments.end(), [](std::int32_t s) { return s != 0; }));
 }
 
-ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parameters, const DeviceBatch& batch,
-                      const ForwardOptions& options) {
+ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parameters,
+                      const DeviceBatch& batch, const ForwardOptions& options) {
   ForwardResult result;
   const Shape shape{batch.inputs.shape()[0], batch.inputs.shape()[1], m.emb};
-  const Sharding layout = block_sharding(c, shape);
+  const Sharding layout = block_sharding(*c.rules, shape);
   const Sharding tokens{{layout.dims[0], layout.dims[1]}, {}};
   const Array segments = reshard(c, batch.segments, tokens);
-  const RopeTables rope = rope_tables(c, reshard(c, batch.positions, tokens), rope_frequencies(m.rope, m.rope_dim), rope_amplitude(m.rope));
+  const RopeTables rope = rope_tables(c, reshard(c, batch.positions, tokens),
+                                      rope_frequencies(m.rope, m.rope_dim), rope_amplitude(m.rope));
 
   const Array table = cast(c, parameters["embedding"], m.dtype);
   Array x = embedding(c, table, batch.inputs, layout);
@@ -94,24 +108,28 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
     x = out.x;
     if (options.keep_hidden) result.hidden.push_back(x);
     if (!out.moe) continue;
-    if (out.moe->balance_loss.defined()) balance = balance.defined() ? add(c, balance, out.moe->balance_loss) : out.moe->balance_loss;
+    if (out.moe->balance_loss.defined())
+      balance = balance.defined() ? add(c, balance, out.moe->balance_loss) : out.moe->balance_loss;
     result.loads.push_back(std::move(out.moe->load));
     result.routing.push_back(out.moe->routing);
   }
 
   Array hidden = rms_norm(c, x, parameters["final_norm"], m.norm_epsilon);
-  if (m.normalize_tied_logits) hidden = scale(c, hidden, static_cast<float>(1 / std::sqrt(static_cast<double>(m.emb))));
+  if (m.normalize_tied_logits)
+    hidden = scale(c, hidden, static_cast<float>(1 / std::sqrt(static_cast<double>(m.emb))));
   const Array head = m.tied ? table : cast(c, parameters["head"], m.dtype);
   if (options.keep_logits) {
     NoGrad no_grad(c);
     result.logits = logits_of(c, m, hidden, head);
   }
   const CrossEntropyOptions loss{options.target_count, m.z_loss, m.logit_soft_cap};
-  const CrossEntropy entropy = linear_cross_entropy(c, hidden, head, m.tied, batch.targets, batch.target_segments, loss);
+  const CrossEntropy entropy =
+      linear_cross_entropy(c, hidden, head, m.tied, batch.targets, batch.target_segments, loss);
   result.lm_loss = result.loss = entropy.loss;
   result.z_loss = entropy.z_loss;
   if (balance.defined()) {
-    result.balance_loss = scale(c, balance, static_cast<float>(options.balance_share / static_cast<double>(m.moe_layers())));
+    result.balance_loss =
+        scale(c, balance, static_cast<float>(options.balance_share / static_cast<double>(m.moe_layers())));
     result.loss = add(c, result.loss, result.balance_loss);
   }
   return result;

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "data/dataset.h"
-#include "moe/block.h"
 #include "models/model_config.h"
 #include "models/parameters.h"
+#include "moe/block.h"
 
 namespace switchyard {
 
@@ -26,18 +26,18 @@ struct ForwardOptions {
 };
 
 struct ForwardResult {
-  Array loss;     // [] f32: what is differentiated = lm_loss + balance loss
-  Array lm_loss;  // [] f32: cross entropy with its z loss
-  Array z_loss;   // [] f32, part of lm_loss
-  Array balance_loss;          // [] f32: mean over MoE layers; undefined without one
+  Array loss;                    // [] f32: what is differentiated = lm_loss + balance loss
+  Array lm_loss;                 // [] f32: cross entropy with its z loss
+  Array z_loss;                  // [] f32, part of lm_loss
+  Array balance_loss;            // [] f32: mean over MoE layers; undefined without one
   std::vector<LayerLoad> loads;  // one a MoE layer
   std::vector<Routing> routing;  // one a MoE layer
   std::vector<Array> hidden;
   Array logits;
 };
 
-ForwardResult forward(Context& context, const ModelConfig& model, const Parameters& parameters, const DeviceBatch& batch,
-                      const ForwardOptions& options);
+ForwardResult forward(Context& context, const ModelConfig& model, const Parameters& parameters,
+                      const DeviceBatch& batch, const ForwardOptions& options);
 
 // Number of targets that count.
 double count_targets(const Batch& batch);

@@ -12,11 +12,25 @@ namespace {
 
 DecoderBlock block_of(const std::string& name) {
   static const std::map<std::string, DecoderBlock> blocks{
-      {"llama2", DecoderBlock::llama2},     {"mistral", DecoderBlock::mistral}, {"mixtral", DecoderBlock::mixtral},
-      {"deepseek", DecoderBlock::deepseek}, {"qwen3", DecoderBlock::qwen3},     {"qwen3_moe", DecoderBlock::qwen3_moe}};
+      {"llama2", DecoderBlock::llama2},
+      {"mistral", DecoderBlock::mistral},
+      {"mixtral", DecoderBlock::mixtral},
+      {"deepseek", DecoderBlock::deepseek},
+      {"qwen3", DecoderBlock::qwen3},
+      {"qwen3_moe", DecoderBlock::qwen3_moe},
+      {"qwen3_custom_moe", DecoderBlock::qwen3_custom_moe}};
   const auto at = blocks.find(name);
-  if (at == blocks.end()) fail_usage("[model] decoder_block={}: expected llama2, mistral, mixtral, deepseek, qwen3 or qwen3_moe", name);
+  if (at == blocks.end())
+    fail_usage(
+        "[model] decoder_block={}: expected llama2, mistral, mixtral, deepseek, qwen3, qwen3_moe or "
+        "qwen3_custom_moe",
+        name);
   return at->second;
+}
+
+bool is_qwen3(DecoderBlock block) {
+  return block == DecoderBlock::qwen3 || block == DecoderBlock::qwen3_moe ||
+         block == DecoderBlock::qwen3_custom_moe;
 }
 
 // global_parameter_scale 2^n: every third doubling adds layers, as the reference spreads it.
@@ -62,18 +76,24 @@ void read_attention(const Config& c, ModelConfig& m) {
     m.nope = c.get_int("qk_nope_head_dim");
     m.rope_dim = c.get_int("qk_rope_head_dim");
     m.v_dim = c.get_int("v_head_dim");
-    if (m.block != DecoderBlock::deepseek) fail_usage("[model] attention_type=mla: expected decoder_block=deepseek, got {}", c.get_string("decoder_block"));
-    if (m.qk_norm) fail_usage("[model] use_qk_norm=true: MLA has no norm on queries and keys; set use_qk_norm=false");
+    if (m.block != DecoderBlock::deepseek)
+      fail_usage("[model] attention_type=mla: expected decoder_block=deepseek, got {}",
+                 c.get_string("decoder_block"));
+    if (m.qk_norm)
+      fail_usage("[model] use_qk_norm=true: MLA has no norm on queries and keys; set use_qk_norm=false");
   } else {
     m.rope_dim = m.v_dim = m.head_dim;
-    if (m.block == DecoderBlock::deepseek) fail_usage("[model] decoder_block=deepseek: expected attention_type=mla, got {}", c.get_string("attention_type"));
+    if (m.block == DecoderBlock::deepseek)
+      fail_usage("[model] decoder_block=deepseek: expected attention_type=mla, got {}",
+                 c.get_string("attention_type"));
   }
-  if (m.rope_dim % 2 != 0) fail_usage("[model] rotary dims {}: expected an even number ({})", m.rope_dim, m.mla ? "qk_rope_head_dim" : "head_dim");
+  if (m.rope_dim % 2 != 0)
+    fail_usage("[model] rotary dims {}: expected an even number ({})", m.rope_dim,
+               m.mla ? "qk_rope_head_dim" : "head_dim");
   read_rope(c, m);
   if (!m.mla) {
-    m.attention_scale = m.compat && m.block != DecoderBlock::qwen3 && m.block != DecoderBlock::qwen3_moe
-                            ? 1.0
-                            : 1.0 / std::sqrt(static_cast<double>(m.head_dim));
+    m.attention_scale =
+        m.compat && !is_qwen3(m.block) ? 1.0 : 1.0 / std::sqrt(static_cast<double>(m.head_dim));
     return;
   }
   m.attention_scale = 1.0 / std::sqrt(static_cast<double>(m.nope + m.rope_dim));
@@ -87,13 +107,16 @@ void read_router(const Config& c, ModelConfig& m) {
   MoeConfig& moe = m.moe;
   const std::string score = c.get_string("routed_score_func");
   const bool deepseek = m.block == DecoderBlock::deepseek;
-  moe.score = score == "sigmoid" ? RouterScore::sigmoid : score == "softmax" ? RouterScore::softmax : RouterScore::none;
+  moe.score = score == "sigmoid"   ? RouterScore::sigmoid
+              : score == "softmax" ? RouterScore::softmax
+                                   : RouterScore::none;
   moe.softmax_over_selected = moe.score == RouterScore::none;
   moe.bias = c.get_bool("routed_bias");
-  if (moe.bias && moe.score == RouterScore::none) fail_usage("[model] routed_bias=true: expected routed_score_func=sigmoid or softmax, got none");
+  if (moe.bias && moe.score == RouterScore::none)
+    fail_usage("[model] routed_bias=true: expected routed_score_func=sigmoid or softmax, got none");
   moe.scaling = static_cast<float>(c.get_float("routed_scaling_factor"));
   const bool norm = c.get_bool("norm_topk_prob");
-  if (!deepseek && moe.score == RouterScore::none && m.block == DecoderBlock::qwen3_moe && !m.compat) {
+  if (!deepseek && moe.score == RouterScore::none && is_qwen3(m.block) && !m.compat) {
     moe.score = RouterScore::softmax;
     moe.softmax_over_selected = false;
     moe.normalise = norm;
@@ -109,14 +132,49 @@ void read_router(const Config& c, ModelConfig& m) {
   moe.weights_include_bias = m.compat && m.name.starts_with("kimi-k2");
 }
 
-void read_moe(const Config& c, ModelConfig& m) {
-  const std::int64_t experts = c.get_int("num_experts");
-  const bool block = m.block == DecoderBlock::mixtral || m.block == DecoderBlock::deepseek || m.block == DecoderBlock::qwen3_moe;
-  if (experts <= 1 && !(block && experts == 1 && c.is_set_by_user("num_experts"))) {
-    if (block) fail_usage("[model] decoder_block={}: expected num_experts of 2 or more, got {}", c.get_string("decoder_block"), experts);
+// The reference has latent experts in one kind of layer only, with one width for what attention gives and the
+// experts take.
+void read_latent_width(const Config& c, ModelConfig& m) {
+  const std::int64_t attention = c.get_int("attention_output_dim"),
+                     experts = c.get_int("moe_expert_input_dim");
+  m.moe_emb = m.emb;
+  if (!m.has_latent_experts()) {
+    if (attention > 0)
+      fail_usage("[model] attention_output_dim={}: expected decoder_block=qwen3_custom_moe, got {}",
+                 attention, c.get_string("decoder_block"));
+    if (experts > 0)
+      fail_usage("[model] moe_expert_input_dim={}: expected decoder_block=qwen3_custom_moe, got {}", experts,
+                 c.get_string("decoder_block"));
     return;
   }
-  if (!block) fail_usage("[model] num_experts={}: decoder_block={} has no experts; use mixtral, deepseek or qwen3_moe", experts, c.get_string("decoder_block"));
+  if (attention <= 0 || attention != experts) {
+    fail_usage(
+        "[model] attention_output_dim={} and moe_expert_input_dim={}: decoder_block=qwen3_custom_moe needs "
+        "both, and equal",
+        attention, experts);
+  }
+  if (m.dense_layers > 0)
+    fail_usage("[model] first_num_dense_layers={}: decoder_block=qwen3_custom_moe has no dense layers",
+               m.dense_layers);
+  if (c.get_int("shared_experts") > 0)
+    fail_usage("[model] shared_experts={}: decoder_block=qwen3_custom_moe has no shared experts",
+               c.get_int("shared_experts"));
+  m.moe_emb = experts;
+}
+
+void read_moe(const Config& c, ModelConfig& m) {
+  const std::int64_t experts = c.get_int("num_experts");
+  const bool block = m.block == DecoderBlock::mixtral || m.block == DecoderBlock::deepseek ||
+                     m.block == DecoderBlock::qwen3_moe || m.block == DecoderBlock::qwen3_custom_moe;
+  if (experts <= 1 && !(block && experts == 1 && c.is_set_by_user("num_experts"))) {
+    if (block)
+      fail_usage("[model] decoder_block={}: expected num_experts of 2 or more, got {}",
+                 c.get_string("decoder_block"), experts);
+    return;
+  }
+  if (!block)
+    fail_usage("[model] num_experts={}: decoder_block={} has no experts; use mixtral, deepseek or qwen3_moe",
+               experts, c.get_string("decoder_block"));
   MoeConfig& moe = m.moe;
   moe.experts = experts;
   moe.slots = c.get_int("num_experts_per_tok");
@@ -139,30 +197,44 @@ void read_moe(const Config& c, ModelConfig& m) {
 
 // Checkpoint names that stay on the device under remat_policy.
 void read_remat(const Config& c, ModelConfig& m) {
-  static const std::vector<std::string> attention_in{"query_proj", "key_proj", "value_proj", "qkv_proj", "query_wa_proj", "kv_wa_proj", "mla_q", "mla_kv"};
+  static const std::vector<std::string> attention_in{"query_proj",    "key_proj",   "value_proj", "qkv_proj",
+                                                     "query_wa_proj", "kv_wa_proj", "mla_q",      "mla_kv"};
   static const std::vector<std::string> mlp_in{"mlpwi", "mlpwi_0", "mlpwi_1", "moe_mlpwi_0", "moe_mlpwi_1"};
   static const std::vector<std::string> mlp_out{"mlpwo", "moe_mlpwo"}, out{"out_proj"}, context{"context"};
   const std::string policy = c.get_string("remat_policy");
   auto keep = [&](std::initializer_list<const std::vector<std::string>*> groups) {
     for (const auto* group : groups) m.remat_keeps.insert(group->begin(), group->end());
   };
-  if (policy == "none" || policy.empty()) m.remat = false;
-  else if (policy == "full") keep({});
-  else if (policy == "minimal" || policy == "minimal_offloaded") keep({&attention_in, &mlp_in, &mlp_out, &out});
-  else if (policy == "minimal_with_context" || policy == "minimal_flash") keep({&attention_in, &mlp_in, &mlp_out, &out, &context});
-  else if (policy == "minimal_with_context_and_quantization" || policy == "minimal_with_quantization") keep({&attention_in, &mlp_in, &mlp_out, &out, &context});
-  else if (policy == "save_dot_with_context_except_mlp") keep({&attention_in, &out, &context});
-  else if (policy == "save_dot_except_mlpwi") keep({&attention_in, &out, &mlp_out});
-  else if (policy == "save_dot_except_mlp") keep({&attention_in, &out});
-  else if (policy == "save_qkv_proj" || policy == "qkv_proj_offloaded") keep({&attention_in});
-  else if (policy == "save_out_proj") keep({&out});
+  if (policy == "none" || policy.empty())
+    m.remat = false;
+  else if (policy == "full")
+    keep({});
+  else if (policy == "minimal" || policy == "minimal_offloaded")
+    keep({&attention_in, &mlp_in, &mlp_out, &out});
+  else if (policy == "minimal_with_context" || policy == "minimal_flash")
+    keep({&attention_in, &mlp_in, &mlp_out, &out, &context});
+  else if (policy == "minimal_with_context_and_quantization" || policy == "minimal_with_quantization")
+    keep({&attention_in, &mlp_in, &mlp_out, &out, &context});
+  else if (policy == "save_dot_with_context_except_mlp")
+    keep({&attention_in, &out, &context});
+  else if (policy == "save_dot_except_mlpwi")
+    keep({&attention_in, &out, &mlp_out});
+  else if (policy == "save_dot_except_mlp")
+    keep({&attention_in, &out});
+  else if (policy == "save_qkv_proj" || policy == "qkv_proj_offloaded")
+    keep({&attention_in});
+  else if (policy == "save_out_proj")
+    keep({&out});
   else if (policy == "custom") {
-    for (const char* name : {"context", "mlpwi", "mlpwi_0", "mlpwi_1", "mlpwo", "moe_mlpwi_0", "moe_mlpwi_1", "moe_mlpwo", "query_proj",
-                             "key_proj", "value_proj", "qkv_proj", "out_proj", "query_wa_proj", "kv_wa_proj", "mla_q", "mla_kv", "attention_out"}) {
-      if (c.get_string(name) != "remat") m.remat_keeps.insert(name);  // "offload": the device's memory is the host's
+    for (const char* name : {"context", "mlpwi", "mlpwi_0", "mlpwi_1", "mlpwo", "moe_mlpwi_0", "moe_mlpwi_1",
+                             "moe_mlpwo", "query_proj", "key_proj", "value_proj", "qkv_proj", "out_proj",
+                             "query_wa_proj", "kv_wa_proj", "mla_q", "mla_kv", "attention_out"}) {
+      if (c.get_string(name) != "remat")
+        m.remat_keeps.insert(name);  // "offload": the device's memory is the host's
     }
   } else {
-    fail_usage("[model] remat_policy={}: expected full, minimal, none, custom or one of the save_… policies", policy);
+    fail_usage("[model] remat_policy={}: expected full, minimal, none, custom or one of the save_… policies",
+               policy);
   }
 }
 
@@ -179,17 +251,21 @@ ModelConfig model_config(const Config& c) {
   m.dense_layers = c.get_int("first_num_dense_layers");
   m.emb = c.get_int("base_emb_dim") * scale.emb;
   m.mlp = c.get_int("base_mlp_dim") * scale.mlp;
-  m.moe_mlp = (c.get_int("base_moe_mlp_dim") > 0 ? c.get_int("base_moe_mlp_dim") : c.get_int("base_mlp_dim")) * scale.mlp;
+  m.moe_mlp =
+      (c.get_int("base_moe_mlp_dim") > 0 ? c.get_int("base_moe_mlp_dim") : c.get_int("base_mlp_dim")) *
+      scale.mlp;
   m.vocab = c.get_int("vocab_size");
   m.heads = c.get_int("base_num_query_heads") * scale.heads;
   m.kv_heads = c.get_int("base_num_kv_heads") * scale.heads;
   m.head_dim = c.get_int("head_dim");
   read_attention(c, m);
+  read_latent_width(c, m);
   read_moe(c, m);
   m.norm_epsilon = static_cast<float>(c.get_float("normalization_layer_epsilon"));
   m.tied = c.get_bool("logits_via_embedding");
   m.normalize_tied_logits = m.tied && c.get_bool("normalize_embedding_logits");
-  m.logit_soft_cap = c.is_none("final_logits_soft_cap") ? 0.0f : static_cast<float>(c.get_float("final_logits_soft_cap"));
+  m.logit_soft_cap =
+      c.is_none("final_logits_soft_cap") ? 0.0f : static_cast<float>(c.get_float("final_logits_soft_cap"));
   m.z_loss = c.get_float("z_loss_multiplier");
   m.dtype = parse_float_dtype(c.get_string("dtype"), "dtype");
   m.weight_dtype = parse_float_dtype(c.get_string("weight_dtype"), "weight_dtype");
@@ -200,17 +276,22 @@ ModelConfig model_config(const Config& c) {
 std::vector<double> rope_frequencies(const RopeConfig& rope, std::int64_t dim) {
   std::vector<double> frequencies;
   const auto d = static_cast<double>(dim);
-  for (std::int64_t i = 0; i < dim / 2; ++i) frequencies.push_back(std::pow(rope.theta, -2.0 * static_cast<double>(i) / d));
+  for (std::int64_t i = 0; i < dim / 2; ++i)
+    frequencies.push_back(std::pow(rope.theta, -2.0 * static_cast<double>(i) / d));
   const double original = static_cast<double>(rope.original_positions), two_pi = 2 * std::numbers::pi;
   if (rope.type == "llama3.1") {
     for (double& f : frequencies) {
       const double wavelength = two_pi / f;
       if (wavelength < original / rope.high_frequency_factor) continue;
-      const double smooth = (original / wavelength - rope.low_frequency_factor) / (rope.high_frequency_factor - rope.low_frequency_factor);
-      f = wavelength > original / rope.low_frequency_factor ? f / rope.factor : (1 - smooth) * f / rope.factor + smooth * f;
+      const double smooth = (original / wavelength - rope.low_frequency_factor) /
+                            (rope.high_frequency_factor - rope.low_frequency_factor);
+      f = wavelength > original / rope.low_frequency_factor ? f / rope.factor
+                                                            : (1 - smooth) * f / rope.factor + smooth * f;
     }
   } else if (rope.type == "yarn") {
-    auto dim_of = [&](double rotations) { return d * std::log(original / (rotations * two_pi)) / (2 * std::log(rope.theta)); };
+    auto dim_of = [&](double rotations) {
+      return d * std::log(original / (rotations * two_pi)) / (2 * std::log(rope.theta));
+    };
     double low = dim_of(rope.beta_fast), high = dim_of(rope.beta_slow);
     if (rope.truncate) {
       low = std::floor(low);
@@ -233,8 +314,10 @@ double rope_amplitude(const RopeConfig& rope) {
 
 double train_flops_per_token(const ModelConfig& m, std::int64_t sequence) {
   const auto d = [](std::int64_t x) { return static_cast<double>(x); };
-  const double qk = m.mla ? d(m.nope + m.rope_dim) : d(m.head_dim), v = d(m.v_dim), heads = d(m.heads), emb = d(m.emb);
-  double attention = heads * v * emb;
+  const double qk = m.mla ? d(m.nope + m.rope_dim) : d(m.head_dim), v = d(m.v_dim), heads = d(m.heads),
+               emb = d(m.emb);
+  const double moe_emb = d(m.moe_emb);
+  double attention = heads * v * moe_emb + (m.has_latent_experts() ? moe_emb * emb : 0);
   if (m.mla) {
     attention += m.q_lora > 0 ? emb * d(m.q_lora) + d(m.q_lora) * heads * qk : emb * heads * qk;
     attention += emb * d(m.kv_lora + m.rope_dim) + d(m.kv_lora) * heads * d(m.nope + m.v_dim);
@@ -243,9 +326,11 @@ double train_flops_per_token(const ModelConfig& m, std::int64_t sequence) {
   }
   const double scores = heads * (qk + v) * d(sequence) / 2;  // causal
   const double dense = 3 * emb * d(m.mlp);
-  const double sparse = 3 * emb * d(m.moe_mlp) * d(m.moe.slots + m.shared_experts) + emb * d(m.moe.experts);
+  const double sparse =
+      3 * moe_emb * d(m.moe_mlp) * d(m.moe.slots + m.shared_experts) + moe_emb * d(m.moe.experts);
   const double moe_layers = d(m.moe_layers());
-  return 6 * (d(m.layers) * (attention + scores) + (d(m.layers) - moe_layers) * dense + moe_layers * sparse + emb * d(m.vocab));
+  return 6 * (d(m.layers) * (attention + scores) + (d(m.layers) - moe_layers) * dense + moe_layers * sparse +
+              emb * d(m.vocab));
 }
 
 }  // namespace switchyard

@@ -12,7 +12,7 @@
 
 namespace switchyard {
 
-enum class DecoderBlock { llama2, mistral, mixtral, deepseek, qwen3, qwen3_moe };
+enum class DecoderBlock { llama2, mistral, mixtral, deepseek, qwen3, qwen3_moe, qwen3_custom_moe };
 
 struct RopeConfig {
   std::string type = "default";  // default, llama3.1, yarn
@@ -31,6 +31,8 @@ struct ModelConfig {
   DecoderBlock block = DecoderBlock::llama2;
   std::int64_t layers = 0, dense_layers = 0;  // dense_layers: those before the first MoE layer
   std::int64_t emb = 0, mlp = 0, moe_mlp = 0, vocab = 0;
+  std::int64_t moe_emb =
+      0;  // width of the tokens at the experts: emb, or the latent width of qwen3_custom_moe
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
   bool qk_norm = false;
   bool mla = false;
@@ -40,7 +42,7 @@ struct ModelConfig {
   RopeConfig rope;
   double attention_scale = 1;
   float norm_epsilon = 1e-6f;
-  bool tied = false;                  // logits_via_embedding
+  bool tied = false;                   // logits_via_embedding
   bool normalize_tied_logits = false;  // tied logits divided by sqrt(emb)
   float logit_soft_cap = 0;
   double z_loss = 0;
@@ -51,6 +53,8 @@ struct ModelConfig {
   bool remat = true;
   std::set<std::string> remat_keeps;  // checkpoint names
 
+  // Attention gives the latent tokens, the experts work on them, and a projection leads back to emb.
+  bool has_latent_experts() const { return block == DecoderBlock::qwen3_custom_moe; }
   bool is_moe_layer(std::int64_t layer) const { return moe.experts > 0 && layer >= dense_layers; }
   std::int64_t moe_layers() const { return moe.experts > 0 ? layers - dense_layers : 0; }
 };
@@ -58,13 +62,14 @@ struct ModelConfig {
 // Throws Error(usage) for combinations that make no model.
 ModelConfig model_config(const Config& config);
 
-// Rotation frequencies (radians per position), one for each pair of `dim`: Su et al. 2021; llama3.1's wavelength bands as
-// published with Llama 3.1; yarn after Peng et al. 2023.
+// Rotation frequencies (radians per position), one for each pair of `dim`: Su et al. 2021; llama3.1's
+// wavelength bands as published with Llama 3.1; yarn after Peng et al. 2023.
 std::vector<double> rope_frequencies(const RopeConfig& rope, std::int64_t dim);
 // Factor on cos and sin.
 double rope_amplitude(const RopeConfig& rope);
 
-// Floating point operations of one trained token (forward and backward, 2 per multiply-add; routed experts count K times).
+// Floating point operations of one trained token (forward and backward, 2 per multiply-add; routed experts
+// count K times).
 double train_flops_per_token(const ModelConfig& model, std::int64_t sequence);
 
 }  // namespace switchyard

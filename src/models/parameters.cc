@@ -16,16 +16,21 @@ class SpecList {
   explicit SpecList(const ModelConfig& model) : m_(model) {}
 
   void kernel(std::string name, Shape shape, std::vector<std::string> dims, std::int64_t fan_in) {
-    add(std::move(name), std::move(shape), std::move(dims), Initializer::truncated_normal, 1 / std::sqrt(static_cast<double>(fan_in)));
+    add(std::move(name), std::move(shape), std::move(dims), Initializer::truncated_normal,
+        1 / std::sqrt(static_cast<double>(fan_in)));
   }
-  void projection(std::string name, Shape shape, std::vector<std::string> dims, std::int64_t fan_in, double factor = 1) {
-    add(std::move(name), std::move(shape), std::move(dims), Initializer::normal, factor / std::sqrt(static_cast<double>(fan_in)));
+  void projection(std::string name, Shape shape, std::vector<std::string> dims, std::int64_t fan_in,
+                  double factor = 1) {
+    add(std::move(name), std::move(shape), std::move(dims), Initializer::normal,
+        factor / std::sqrt(static_cast<double>(fan_in)));
   }
   void norm(std::string name, std::int64_t dim, std::string logical = "norm") {
     add(std::move(name), {dim}, {std::move(logical)}, Initializer::ones, 0);
   }
-  void add(std::string name, Shape shape, std::vector<std::string> dims, Initializer initializer, double deviation) {
-    specs_.push_back({std::move(name), std::move(shape), std::move(dims), initializer, deviation, m_.weight_dtype, true});
+  void add(std::string name, Shape shape, std::vector<std::string> dims, Initializer initializer,
+           double deviation) {
+    specs_.push_back(
+        {std::move(name), std::move(shape), std::move(dims), initializer, deviation, m_.weight_dtype, true});
   }
   std::vector<ParameterSpec>& specs() { return specs_; }
 
@@ -36,11 +41,13 @@ class SpecList {
 
 void attention_specs(const ModelConfig& m, const std::string& p, SpecList& list) {
   if (!m.mla) {
-    const bool in_weight = m.compat && m.attention_scale == 1.0;  // the reference keeps 1/sqrt(D) in the query weight
+    const bool in_weight =
+        m.compat && m.attention_scale == 1.0;  // the reference keeps 1/sqrt(D) in the query weight
     const double query = in_weight ? 1 / std::sqrt(static_cast<double>(m.head_dim)) : 1.0;
     list.projection(p + "query", {m.emb, m.heads, m.head_dim}, {"embed", "q_heads", "kv"}, m.emb, query);
     list.projection(p + "key", {m.emb, m.kv_heads, m.head_dim}, {"embed", "kv_heads", "kv_head_dim"}, m.emb);
-    list.projection(p + "value", {m.emb, m.kv_heads, m.head_dim}, {"embed", "kv_heads", "kv_head_dim"}, m.emb);
+    list.projection(p + "value", {m.emb, m.kv_heads, m.head_dim}, {"embed", "kv_heads", "kv_head_dim"},
+                    m.emb);
     if (m.qk_norm) {
       list.norm(p + "q_norm", m.head_dim, "");
       list.norm(p + "k_norm", m.head_dim, "");
@@ -56,9 +63,10 @@ void attention_specs(const ModelConfig& m, const std::string& p, SpecList& list)
     }
     list.projection(p + "wkv_a", {m.emb, m.kv_lora + m.rope_dim}, {"embed", "kv_lora_up_proj"}, m.emb);
     list.norm(p + "kv_a_norm", m.kv_lora, "");
-    list.projection(p + "wkv_b", {m.kv_lora, m.heads, m.nope + m.v_dim}, {"kv_lora", "kv_heads", "kv_head_dim"}, m.kv_lora);
+    list.projection(p + "wkv_b", {m.kv_lora, m.heads, m.nope + m.v_dim},
+                    {"kv_lora", "kv_heads", "kv_head_dim"}, m.kv_lora);
   }
-  list.projection(p + "out", {m.heads, m.v_dim, m.emb}, {"heads", "kv", "embed"}, m.heads * m.v_dim);
+  list.projection(p + "out", {m.heads, m.v_dim, m.moe_emb}, {"heads", "kv", "embed"}, m.heads * m.v_dim);
 }
 
 void mlp_specs(const ModelConfig& m, const std::string& p, std::int64_t width, SpecList& list) {
@@ -69,19 +77,21 @@ void mlp_specs(const ModelConfig& m, const std::string& p, std::int64_t width, S
 
 void moe_specs(const ModelConfig& m, const std::string& p, SpecList& list) {
   const std::int64_t experts = m.moe.experts;
-  list.kernel(p + "gate", {m.emb, experts}, {m.block == DecoderBlock::deepseek ? "embed_moe" : "embed", ""}, m.emb);
+  list.kernel(p + "gate", {m.moe_emb, experts},
+              {m.block == DecoderBlock::deepseek ? "embed_moe" : "embed", ""}, m.moe_emb);
   if (m.moe.bias) {
     list.add(p + "gate_bias", {experts}, {""}, Initializer::zeros, 0);
     list.specs().back().dtype = DType::f32;  // increments of 1e-3 must not round away
     list.specs().back().trained = m.compat;
   }
-  list.kernel(p + "wi_0", {experts, m.emb, m.moe_mlp}, {"exp", "embed_moe", "mlp_moe"}, m.emb);
-  list.kernel(p + "wi_1", {experts, m.emb, m.moe_mlp}, {"exp", "embed_moe", "mlp_moe"}, m.emb);
-  list.kernel(p + "wo", {experts, m.moe_mlp, m.emb}, {"exp", "mlp_moe", "embed_moe"}, m.moe_mlp);
+  list.kernel(p + "wi_0", {experts, m.moe_emb, m.moe_mlp}, {"exp", "embed_moe", "mlp_moe"}, m.moe_emb);
+  list.kernel(p + "wi_1", {experts, m.moe_emb, m.moe_mlp}, {"exp", "embed_moe", "mlp_moe"}, m.moe_emb);
+  list.kernel(p + "wo", {experts, m.moe_mlp, m.moe_emb}, {"exp", "mlp_moe", "embed_moe"}, m.moe_mlp);
   if (m.shared_experts > 0) mlp_specs(m, p + "shared.", m.shared_experts * m.moe_mlp, list);
 }
 
-// Visits the contiguous runs of a block: (index of the run's first element in the whole, in the block, its length).
+// Visits the contiguous runs of a block: (index of the run's first element in the whole, in the block, its
+// length).
 template <typename Visit>
 void for_runs(const Shape& whole, const Shape& offset, const Shape& local, Visit visit) {
   std::size_t split = whole.size();  // dims from `split` on are whole in the block
@@ -114,9 +124,13 @@ std::vector<ParameterSpec> parameter_specs(const ModelConfig& m) {
     const std::string p = fmt::format("layers.{}.", i);
     list.norm(p + "pre_attention_norm", m.emb);
     attention_specs(m, p + "attention.", list);
-    list.norm(p + "post_attention_norm", m.emb);
-    if (m.is_moe_layer(i)) moe_specs(m, p + "moe.", list);
-    else mlp_specs(m, p + "mlp.", m.mlp, list);
+    list.norm(p + "post_attention_norm", m.moe_emb);
+    if (m.is_moe_layer(i))
+      moe_specs(m, p + "moe.", list);
+    else
+      mlp_specs(m, p + "mlp.", m.mlp, list);
+    if (m.has_latent_experts())
+      list.kernel(p + "up_projection", {m.moe_emb, m.emb}, {"mlp", "embed"}, m.moe_emb);
   }
   list.norm("final_norm", m.emb);
   if (!m.tied) list.kernel("head", {m.emb, m.vocab}, {"embed_vocab", "vocab"}, m.emb);
@@ -141,14 +155,27 @@ Tensor draw_block(const ParameterSpec& spec, std::uint32_t seed, const Shape& of
       const auto first = static_cast<std::uint64_t>(from + i);
       double factor = spec.deviation;
       switch (spec.initializer) {
-        case Initializer::ones: std::fill(values.begin(), values.end(), 1.0f); factor = 1; break;
-        case Initializer::zeros: std::fill(values.begin(), values.end(), 0.0f); break;
-        case Initializer::normal: rng_fill_normal(key, first, values); break;
-        case Initializer::truncated_normal: rng_fill_truncated_normal(key, first, values, -2, 2); factor /= kTruncatedDeviation; break;
+        case Initializer::ones:
+          std::fill(values.begin(), values.end(), 1.0f);
+          factor = 1;
+          break;
+        case Initializer::zeros:
+          std::fill(values.begin(), values.end(), 0.0f);
+          break;
+        case Initializer::normal:
+          rng_fill_normal(key, first, values);
+          break;
+        case Initializer::truncated_normal:
+          rng_fill_truncated_normal(key, first, values, -2, 2);
+          factor /= kTruncatedDeviation;
+          break;
       }
       for (float& v : values) v *= static_cast<float>(factor);
-      if (spec.dtype == DType::f32) std::copy(values.begin(), values.end(), block.data<float>() + to + i);
-      else std::transform(values.begin(), values.end(), block.data<bfloat16>() + to + i, [](float v) { return bfloat16(v); });
+      if (spec.dtype == DType::f32)
+        std::copy(values.begin(), values.end(), block.data<float>() + to + i);
+      else
+        std::transform(values.begin(), values.end(), block.data<bfloat16>() + to + i,
+                       [](float v) { return bfloat16(v); });
     }
   });
   return block;
@@ -158,13 +185,14 @@ Tensor slice_block(const Tensor& whole, const Shape& offset, const Shape& local)
   Tensor block(whole.dtype(), local);
   const std::size_t e = size_of(whole.dtype());
   for_runs(whole.shape(), offset, local, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
-    std::memcpy(block.raw() + static_cast<std::size_t>(to) * e, whole.raw() + static_cast<std::size_t>(from) * e, static_cast<std::size_t>(count) * e);
+    std::memcpy(block.raw() + static_cast<std::size_t>(to) * e,
+                whole.raw() + static_cast<std::size_t>(from) * e, static_cast<std::size_t>(count) * e);
   });
   return block;
 }
 
-Parameters Parameters::create(Context& context, std::vector<ParameterSpec> specs, std::uint32_t seed, const Fill& fill,
-                              std::vector<std::string>* warnings) {
+Parameters Parameters::create(Context& context, std::vector<ParameterSpec> specs, std::uint32_t seed,
+                              const Fill& fill, std::vector<std::string>* warnings) {
   Parameters result;
   for (auto& spec : specs) {
     const auto resolution = context.rules->resolve(spec.dims, spec.shape);
@@ -177,7 +205,8 @@ Parameters Parameters::create(Context& context, std::vector<ParameterSpec> specs
     const std::string key = fmt::format("weight {} at {}", spec.name, to_string(offset));
     auto shared = context.comm->shared(key, [&]() -> std::shared_ptr<void> {
       Tensor whole = fill ? fill(spec) : Tensor();
-      return std::make_shared<Tensor>(whole.defined() ? slice_block(whole, offset, local).cast(spec.dtype) : draw_block(spec, seed, offset, local));
+      return std::make_shared<Tensor>(whole.defined() ? slice_block(whole, offset, local).cast(spec.dtype)
+                                                      : draw_block(spec, seed, offset, local));
     });
     const Tensor block = *std::static_pointer_cast<Tensor>(shared);
     Array array = never_save(make_leaf(block, spec.shape, resolution.sharding, true));

@@ -1,4 +1,5 @@
-// Parameters: what a model's weights are called, their shapes, logical dims and initial values; and this rank's blocks.
+// Parameters: what a model's weights are called, their shapes, logical dims and initial values; and this
+// rank's blocks.
 #pragma once
 
 #include <functional>
@@ -37,9 +38,10 @@ class Parameters {
  public:
   // `fill` returns the whole tensor of a parameter (loaded weights), or an undefined one for a random draw.
   using Fill = std::function<Tensor(const ParameterSpec&)>;
-  // Collective: returns when all ranks have their weights. Warnings about dims that lost axes go to `warnings`.
-  static Parameters create(Context& context, std::vector<ParameterSpec> specs, std::uint32_t seed, const Fill& fill,
-                           std::vector<std::string>* warnings);
+  // Collective: returns when all ranks have their weights. Warnings about dims that lost axes go to
+  // `warnings`.
+  static Parameters create(Context& context, std::vector<ParameterSpec> specs, std::uint32_t seed,
+                           const Fill& fill, std::vector<std::string>* warnings);
 
   const Array& operator[](const std::string& name) const;  // CHECKs that it exists
   bool contains(const std::string& name) const { return index_.count(name) != 0; }

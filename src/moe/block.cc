@@ -37,11 +37,7 @@ DispatchResult in_chunks(Context& context, Strategy strategy, const DispatchCall
     return r;
   };
   if (n <= 1) return reduced(strategy(context, call));
-  if (const std::int64_t length = call.x.info().local[1]; length % n != 0) {
-    fail_usage(
-        "[moe] expected num_moe_token_chunks to divide the {} tokens of a sequence on one rank, got {}",
-        length, n);
-  }
+  check_token_chunks(call.config, call.x.info().local[1]);
   const auto x = chunk_sequence(context, call.x, n);
   const auto ids = chunk_sequence(context, call.routing.ids, n),
              weights = chunk_sequence(context, call.routing.weights, n);
@@ -62,6 +58,14 @@ DispatchResult in_chunks(Context& context, Strategy strategy, const DispatchCall
 }
 
 }  // namespace
+
+void check_token_chunks(const MoeConfig& config, std::int64_t length) {
+  if (config.sparse && length % config.token_chunks != 0) {
+    fail_usage(
+        "[moe] expected num_moe_token_chunks to divide the {} tokens of a sequence on one rank, got {}",
+        length, config.token_chunks);
+  }
+}
 
 MoeOutput moe_block(Context& context, const MoeConfig& config, const MoeWeights& weights, const Array& x_in,
                     const Array& segments, std::int64_t step, std::int64_t layer) {

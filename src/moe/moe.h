@@ -31,7 +31,8 @@ struct MoeConfig {
   std::uint32_t random_seed = 0;
   bool float32_gate_logits = false;
   bool compat = false;  // moe.md §9
-  bool weights_at_combine = false;  // multiply the down output by the routing weight, not the activation (as the reference)
+  bool weights_at_combine =
+      false;  // multiply the down output by the routing weight, not the activation (as the reference)
 
   double balance_weight = 0;  // load_balance_loss_weight
   double bias_update_rate = 0;

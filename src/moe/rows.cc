@@ -80,7 +80,8 @@ std::int64_t last(const Tensor& x) {
 }
 
 // Sum of each token's rows, times w [T·K] where given: [tokens, m]. position [T·K].
-Tensor sum_rows(Context& c, const Tensor& rows, const Tensor& position, const Shape& token_shape, const float* w = nullptr) {
+Tensor sum_rows(Context& c, const Tensor& rows, const Tensor& position, const Shape& token_shape,
+                const float* w = nullptr) {
   const std::int64_t m = last(rows),
                      tokens = num_elements(token_shape) / std::max<std::int64_t>(1, token_shape.back());
   Tensor out(rows.dtype(), token_shape);
@@ -134,24 +135,28 @@ class CombineRowsOp : public Op {  // inputs: rows, tokens, position
   ArrayInfo result_;
 };
 
-// The combine as the reference does it: the weight of a row multiplies the row on its way back to token order. Backward is
-// a weighted fan-out gather for the rows and a dot product per row for the weights.
+// The combine as the reference does it: the weight of a row multiplies the row on its way back to token
+// order. Backward is a weighted fan-out gather for the rows and a dot product per row for the weights.
 class WeightedCombineRowsOp : public Op {  // inputs: rows, tokens, position, weights [..., K], row numbers
  public:
   explicit WeightedCombineRowsOp(ArrayInfo result) : result_(std::move(result)) {}
   std::string_view name() const override { return "weighted_combine_rows"; }
-  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo>) const override { return {result_}; }
-  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo>) const override {
+    return {result_};
+  }
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
     return {sum_rows(c, in[0], in[2], result_.local, in[3].data<float>())};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
-    const Tensor rows = call.input(0), position = call.input(2), weights = call.input(3), numbers = call.input(4);
+    const Tensor rows = call.input(0), position = call.input(2), weights = call.input(3),
+                 numbers = call.input(4);
     std::vector<float> sorted;  // weights in the order of the rows
     for (std::int32_t row : numbers.span<std::int32_t>()) sorted.push_back(weights.data<float>()[row]);
     Tensor dweights(DType::f32, weights.shape());
     const Tensor& dy = call.grad(0);
-    ragged_row_dot(*c.pool, rows.dtype(), dy.raw(), rows.raw(), last(rows), position.span<std::int32_t>(), last(weights), 0,
-                   rows.dim(0), dweights.data<float>());
+    ragged_row_dot(*c.pool, rows.dtype(), dy.raw(), rows.raw(), last(rows), position.span<std::int32_t>(),
+                   last(weights), 0, rows.dim(0), dweights.data<float>());
     return {fan_out(c, dy, call.input(1), sorted.data()), Tensor(), Tensor(), dweights, Tensor()};
   }
 
@@ -310,7 +315,8 @@ Array expert_mlp(Context& context, const Array& rows, const Array& row_weights, 
   const auto product = std::make_shared<GmmOp>();
   const Array gate = checkpoint_name(apply_one(context, product, {rows, wi_0, sizes}), "moe_mlpwi_0");
   const Array up = checkpoint_name(apply_one(context, product, {rows, wi_1, sizes}), "moe_mlpwi_1");
-  const Array hidden = row_weights.defined() ? weighted_swiglu(context, gate, up, row_weights) : swiglu(context, gate, up);
+  const Array hidden =
+      row_weights.defined() ? weighted_swiglu(context, gate, up, row_weights) : swiglu(context, gate, up);
   return checkpoint_name(apply_one(context, product, {hidden, wo, sizes}), "moe_mlpwo");
 }
 

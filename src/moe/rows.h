@@ -39,13 +39,14 @@ Array gather_rows(Context& context, const Array& x, const RowPlan& plan);
 // weights f32 [..., K] -> [R].
 Array gather_row_weights(Context& context, const Array& weights, const RowPlan& plan);
 // rows [R,M] -> the sum of each token's rows, shaped like `like` [..., M] and laid out as `sharding`.
-// Backward is a fan-out gather of the output gradient. `weights` f32 [..., K], where given, multiply the rows.
+// Backward is a fan-out gather of the output gradient. `weights` f32 [..., K], where given, multiply the
+// rows.
 Array combine_rows(Context& context, const Array& rows, const RowPlan& plan, const ArrayInfo& like,
                    const Sharding& sharding, const Array& weights = {});
 
-// The experts' MLP on rows sorted by expert: [R,M] -> [R,M]. weights [R] f32, where defined, scale each row's activation. wi
-// [G,M,H] and wo [G,H,M] are this rank's experts; sizes i32 [G]. Kept for backward: gate and up
-// pre-activations.
+// The experts' MLP on rows sorted by expert: [R,M] -> [R,M]. weights [R] f32, where defined, scale each row's
+// activation. wi [G,M,H] and wo [G,H,M] are this rank's experts; sizes i32 [G]. Kept for backward: gate and
+// up pre-activations.
 Array expert_mlp(Context& context, const Array& rows, const Array& row_weights, const Array& sizes,
                  const Array& wi_0, const Array& wi_1, const Array& wo);
 

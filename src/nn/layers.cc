@@ -15,12 +15,16 @@ Sharding heads_sharding(const Context& c, const ModelConfig& m, const Shape& sha
   // Split query heads must fall on whole groups of a key head, or on parts of one.
   const std::int64_t here = m.heads / c.mesh->product(s.dims[2]), group = m.heads / m.kv_heads;
   if (!kv && here % group != 0 && group % here != 0) s.dims[2].clear();
-  if (kv && m.mla) s.dims[2] = c.rules->resolve(std::vector<std::string>{"", "", "activation_heads", ""}, shape).sharding.dims[2];
+  if (kv && m.mla)
+    s.dims[2] =
+        c.rules->resolve(std::vector<std::string>{"", "", "activation_heads", ""}, shape).sharding.dims[2];
   return s;
 }
 
-Array project_out(const LayerCall& call, const Array& attended, const Sharding& like) {
-  const Array y = einsum(call.context, "BSND,NDM->BSM", attended, weight(call, "attention.out"), &like);
+Array project_out(const LayerCall& call, const Array& attended) {
+  const Sharding layout =
+      block_sharding(*call.context.rules, {attended.shape()[0], attended.shape()[1], call.model.moe_emb});
+  const Array y = einsum(call.context, "BSND,NDM->BSM", attended, weight(call, "attention.out"), &layout);
   return checkpoint_name(y, "out_proj");
 }
 
@@ -37,9 +41,9 @@ Array weight(const LayerCall& call, const std::string& name) {
   return cast(call.context, call.parameters[call.prefix + name], call.model.dtype);
 }
 
-Sharding block_sharding(const Context& context, const Shape& shape) {
+Sharding block_sharding(const AxisRules& rules, const Shape& shape) {
   const std::vector<std::string> dims{"activation_batch", "activation_norm_length", "activation_embed"};
-  return context.rules->resolve(dims, shape).sharding;
+  return rules.resolve(dims, shape).sharding;
 }
 
 Array whole_embedding(Context& context, const Array& x) {
@@ -53,17 +57,21 @@ Array grouped_query_attention(const LayerCall& call, const Array& x) {
   const std::int64_t batch = x.shape()[0], length = x.shape()[1];
   const Sharding q_layout = heads_sharding(c, m, {batch, length, m.heads, m.head_dim}, false);
   const Sharding kv_layout = like_query(c, m, {batch, length, m.kv_heads, m.head_dim}, q_layout);
-  Array q = checkpoint_name(einsum(c, "BSM,MND->BSND", h, weight(call, "attention.query"), &q_layout), "query_proj");
-  Array k = checkpoint_name(einsum(c, "BSM,MND->BSND", h, weight(call, "attention.key"), &kv_layout), "key_proj");
-  const Array v = checkpoint_name(einsum(c, "BSM,MND->BSND", h, weight(call, "attention.value"), &kv_layout), "value_proj");
+  Array q = checkpoint_name(einsum(c, "BSM,MND->BSND", h, weight(call, "attention.query"), &q_layout),
+                            "query_proj");
+  Array k =
+      checkpoint_name(einsum(c, "BSM,MND->BSND", h, weight(call, "attention.key"), &kv_layout), "key_proj");
+  const Array v = checkpoint_name(einsum(c, "BSM,MND->BSND", h, weight(call, "attention.value"), &kv_layout),
+                                  "value_proj");
   if (m.qk_norm) {
     q = rms_norm(c, q, call.parameters[call.prefix + "attention.q_norm"], m.norm_epsilon);
     k = rms_norm(c, k, call.parameters[call.prefix + "attention.k_norm"], m.norm_epsilon);
   }
   q = rope(c, q, call.rope, 0, m.rope.interleaved);
   k = rope(c, k, call.rope, 0, m.rope.interleaved);
-  const Array attended = checkpoint_name(attention(c, q, k, v, call.segments, static_cast<float>(m.attention_scale)), "context");
-  return project_out(call, attended, x.sharding());
+  const Array attended =
+      checkpoint_name(attention(c, q, k, v, call.segments, static_cast<float>(m.attention_scale)), "context");
+  return project_out(call, attended);
 }
 
 Array latent_attention(const LayerCall& call, const Array& x) {
@@ -78,30 +86,41 @@ Array latent_attention(const LayerCall& call, const Array& x) {
   };
   Array q_in = h;
   if (m.q_lora > 0) {
-    q_in = norm(checkpoint_name(einsum(c, "BSM,MR->BSR", h, weight(call, "attention.wq_a"), &tokens), "query_wa_proj"), "q_a_norm");
+    q_in = norm(checkpoint_name(einsum(c, "BSM,MR->BSR", h, weight(call, "attention.wq_a"), &tokens),
+                                "query_wa_proj"),
+                "q_a_norm");
   }
   const Sharding q_layout = heads(m.nope + m.rope_dim);
-  Array q = einsum(c, "BSM,MND->BSND", q_in, weight(call, m.q_lora > 0 ? "attention.wq_b" : "attention.query"), &q_layout);
-  q = checkpoint_name(rope(c, checkpoint_name(q, "mla_q"), call.rope, m.nope, m.rope.interleaved), "query_proj");
+  Array q = einsum(c, "BSM,MND->BSND", q_in,
+                   weight(call, m.q_lora > 0 ? "attention.wq_b" : "attention.query"), &q_layout);
+  q = checkpoint_name(rope(c, checkpoint_name(q, "mla_q"), call.rope, m.nope, m.rope.interleaved),
+                      "query_proj");
 
-  const Array compressed = checkpoint_name(einsum(c, "BSM,MR->BSR", h, weight(call, "attention.wkv_a"), &tokens), "kv_wa_proj");
+  const Array compressed =
+      checkpoint_name(einsum(c, "BSM,MR->BSR", h, weight(call, "attention.wkv_a"), &tokens), "kv_wa_proj");
   const auto [latent, rotary] = split_last(c, compressed, m.kv_lora);
   const Sharding kv_layout = heads(m.nope + m.v_dim);
   const Array kv = checkpoint_name(
-      einsum(c, "BSM,MND->BSND", norm(latent, "kv_a_norm"), weight(call, "attention.wkv_b"), &kv_layout), "mla_kv");
+      einsum(c, "BSM,MND->BSND", norm(latent, "kv_a_norm"), weight(call, "attention.wkv_b"), &kv_layout),
+      "mla_kv");
   const auto [k, v] = mla_key_value(c, kv, rope(c, rotary, call.rope, 0, m.rope.interleaved), m.nope);
-  const Array attended = checkpoint_name(attention(c, q, checkpoint_name(k, "key_proj"), checkpoint_name(v, "value_proj"), call.segments,
-                                                   static_cast<float>(m.attention_scale)), "context");
-  return project_out(call, attended, x.sharding());
+  const Array attended =
+      checkpoint_name(attention(c, q, checkpoint_name(k, "key_proj"), checkpoint_name(v, "value_proj"),
+                                call.segments, static_cast<float>(m.attention_scale)),
+                      "context");
+  return project_out(call, attended);
 }
 
 Array gated_mlp(const LayerCall& call, const std::string& prefix, const Array& x) {
   Context& c = call.context;
   const Array h = whole_embedding(c, x);
   const std::initializer_list<std::string> hidden{"activation_batch", "activation_length", "activation_mlp"};
-  const Array gate = checkpoint_name(einsum(c, "BSM,MH->BSH", h, weight(call, prefix + "wi_0"), hidden), "mlpwi_0");
-  const Array up = checkpoint_name(einsum(c, "BSM,MH->BSH", h, weight(call, prefix + "wi_1"), hidden), "mlpwi_1");
-  return checkpoint_name(einsum(c, "BSH,HM->BSM", swiglu(c, gate, up), weight(call, prefix + "wo"), &x.sharding()), "mlpwo");
+  const Array gate =
+      checkpoint_name(einsum(c, "BSM,MH->BSH", h, weight(call, prefix + "wi_0"), hidden), "mlpwi_0");
+  const Array up =
+      checkpoint_name(einsum(c, "BSM,MH->BSH", h, weight(call, prefix + "wi_1"), hidden), "mlpwi_1");
+  return checkpoint_name(
+      einsum(c, "BSH,HM->BSM", swiglu(c, gate, up), weight(call, prefix + "wo"), &x.sharding()), "mlpwo");
 }
 
 }  // namespace switchyard

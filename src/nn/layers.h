@@ -1,4 +1,5 @@
-// The blocks of a decoder layer, from ops. Each takes x [B,S,M] in the layout of block inputs and returns [B,S,M] alike.
+// The blocks of a decoder layer, from ops. Each takes x [B,S,M] in the layout of block inputs and returns
+// [B,S,M] alike; attention of a model with latent experts returns their width.
 #pragma once
 
 #include "autograd/context.h"
@@ -21,7 +22,7 @@ struct LayerCall {
 Array weight(const LayerCall& call, const std::string& name);
 
 // The layout of a block's input and output, and the same with M whole (what products over M read).
-Sharding block_sharding(const Context& context, const Shape& shape);
+Sharding block_sharding(const AxisRules& rules, const Shape& shape);
 Array whole_embedding(Context& context, const Array& x);
 
 // Grouped-query attention (Ainslie et al. 2023) with optional norms on q and k.

@@ -16,13 +16,15 @@ void History::add_step(std::int64_t step, const StepResult& result) {
   train_.y.push_back(result.lm_loss);
   if (load_.empty()) {
     for (const auto& layer : result.layers) {
-      load_.push_back({fmt::format("layer {}", layer.layer), static_cast<std::int64_t>(layer.rows.size()), {}});
+      load_.push_back(
+          {fmt::format("layer {}", layer.layer), static_cast<std::int64_t>(layer.rows.size()), {}});
     }
   }
   for (std::size_t l = 0; l < load_.size(); ++l) {
     double sum = 0;
     for (double r : result.layers[l].rows) sum += r;
-    for (double r : result.layers[l].rows) load_[l].values.push_back(sum > 0 ? r * static_cast<double>(load_[l].rows) / sum : 0.0);
+    for (double r : result.layers[l].rows)
+      load_[l].values.push_back(sum > 0 ? r * static_cast<double>(load_[l].rows) / sum : 0.0);
   }
 }
 
@@ -31,10 +33,12 @@ void History::add_eval(std::int64_t step, double loss) {
   eval_.y.push_back(loss);
 }
 
-void History::write_plots(const std::string& folder, const std::vector<std::pair<std::string, double>>& phases) const {
+void History::write_plots(const std::string& folder,
+                          const std::vector<std::pair<std::string, double>>& phases) const {
   std::vector<Series> series{train_};
   if (has_eval()) series.push_back(eval_);
-  write_file_atomic(folder + "/loss.svg", line_chart_svg("Loss", "step", "cross entropy (nats per token)", series));
+  write_file_atomic(folder + "/loss.svg",
+                    line_chart_svg("Loss", "step", "cross entropy (nats per token)", series));
   write_file_atomic(folder + "/time_by_phase.svg", bar_chart_svg("Time by phase", "s", phases));
   if (load_.empty()) return;
   std::vector<HeatPanel> panels = load_;
@@ -47,7 +51,8 @@ void History::write_plots(const std::string& folder, const std::vector<std::pair
     }
     panel.values = std::move(turned);
   }
-  write_file_atomic(folder + "/expert_load.svg", heat_map_svg("Load per expert over time (1 = balanced)", "step", "expert", train_.x, panels));
+  write_file_atomic(folder + "/expert_load.svg", heat_map_svg("Load per expert over time (1 = balanced)",
+                                                              "step", "expert", train_.x, panels));
 }
 
 StepMetrics step_metrics(const StepResult& r, double seconds, double tokens_per_rank, double flops_per_rank) {
@@ -76,7 +81,8 @@ StepMetrics step_metrics(const StepResult& r, double seconds, double tokens_per_
       m.set(fmt::format("{}rows/expert_{}", p, e), layer.rows[e]);
       if (layer.dropped[e] > 0) m.set(fmt::format("{}dropped/expert_{}", p, e), layer.dropped[e]);
     }
-    for (std::size_t i = 0; i < layer.rows_per_rank.size(); ++i) m.set(fmt::format("{}rows/rank_{}", p, i), layer.rows_per_rank[i]);
+    for (std::size_t i = 0; i < layer.rows_per_rank.size(); ++i)
+      m.set(fmt::format("{}rows/rank_{}", p, i), layer.rows_per_rank[i]);
   }
   return m;
 }
@@ -97,14 +103,16 @@ json run_summary(const Config& config, Trainer& trainer, const std::vector<Colle
   summary["parameters"] = parameter_count(specs);
   const auto peak = static_cast<std::int64_t>(memory_peak()) / trainer.context().mesh->size();
   const std::int64_t optimizer = trainer.optimizer_bytes();
-  summary["per_rank"] = {{"weights_bytes", weights},
-                         {"gradients_bytes", gradients},
-                         {"optimizer_bytes", optimizer},
-                         {"activation_peak_bytes", std::max<std::int64_t>(0, peak - weights - gradients - optimizer)},
-                         {"total_peak_bytes", peak}};
+  summary["per_rank"] = {
+      {"weights_bytes", weights},
+      {"gradients_bytes", gradients},
+      {"optimizer_bytes", optimizer},
+      {"activation_peak_bytes", std::max<std::int64_t>(0, peak - weights - gradients - optimizer)},
+      {"total_peak_bytes", peak}};
   summary["collectives"] = json::array();
   for (const auto& c : collectives) {
-    summary["collectives"].push_back({{"kind", c.kind}, {"axis", c.axis}, {"count", c.calls}, {"bytes", c.bytes}, {"where", "step"}});
+    summary["collectives"].push_back(
+        {{"kind", c.kind}, {"axis", c.axis}, {"count", c.calls}, {"bytes", c.bytes}, {"where", "step"}});
   }
   for (std::int64_t i = 0; i < trainer.model().layers; ++i) {
     const std::string prefix = fmt::format("layers.{}.", i);
@@ -112,13 +120,16 @@ json run_summary(const Config& config, Trainer& trainer, const std::vector<Colle
     for (const auto& p : trainer.parameters().all()) {
       if (p.spec.name.starts_with(prefix)) bytes += static_cast<std::int64_t>(p.array.tensor().bytes());
     }
-    layers.push_back({{"layer", i}, {"kind", trainer.model().is_moe_layer(i) ? "moe" : "dense"}, {"weights_bytes", bytes}});
+    layers.push_back({{"layer", i},
+                      {"kind", trainer.model().is_moe_layer(i) ? "moe" : "dense"},
+                      {"weights_bytes", bytes}});
   }
   summary["layers"] = layers;
   summary["phases"] = json::object();
   for (const auto& [name, seconds] : trainer.timer().totals()) summary["phases"][name] = seconds;
   summary["fallbacks"] = json::array();
-  for (const auto& f : fallbacks_taken()) summary["fallbacks"].push_back({{"op", f.op}, {"reason", f.reason}});
+  for (const auto& f : fallbacks_taken())
+    summary["fallbacks"].push_back({{"op", f.op}, {"reason", f.reason}});
   summary["config"] = config.resolved();
   return summary;
 }

@@ -20,7 +20,8 @@ class History {
   bool has_eval() const { return !eval_.y.empty(); }
   double last_eval() const { return eval_.y.back(); }
   // plots/loss.svg, plots/expert_load.svg (MoE models), plots/time_by_phase.svg under `folder`.
-  void write_plots(const std::string& folder, const std::vector<std::pair<std::string, double>>& phases) const;
+  void write_plots(const std::string& folder,
+                   const std::vector<std::pair<std::string, double>>& phases) const;
 
  private:
   Series train_{"train", {}, {}}, eval_{"held out", {}, {}};
@@ -28,9 +29,11 @@ class History {
 };
 
 // metrics of one step under the names of docs/formats.md.
-StepMetrics step_metrics(const StepResult& result, double seconds, double tokens_per_rank, double flops_per_rank);
+StepMetrics step_metrics(const StepResult& result, double seconds, double tokens_per_rank,
+                         double flops_per_rank);
 
 // summary.json (docs/formats.md). Collectives are those of the last step on the busiest rank.
-nlohmann::json run_summary(const Config& config, Trainer& trainer, const std::vector<CollectiveCount>& collectives);
+nlohmann::json run_summary(const Config& config, Trainer& trainer,
+                           const std::vector<CollectiveCount>& collectives);
 
 }  // namespace switchyard

@@ -10,6 +10,8 @@
 #include "core/tensor.h"
 #include "kernels/gemm.h"
 #include "metrics/atomic_file.h"
+#include "moe/block.h"
+#include "nn/layers.h"
 #include "tokenizer/tokenizer.h"
 #include "train/history.h"
 #include "train/sample.h"
@@ -121,7 +123,8 @@ std::string megabytes(std::size_t bytes) {
 // Everything of a run that rank 0 keeps besides the trainer.
 class Recorder {
  public:
-  Recorder(RunObserver& observer, MetricsWriter& writer, double peak) : observer_(observer), writer_(writer), peak_(peak) {}
+  Recorder(RunObserver& observer, MetricsWriter& writer, double peak)
+      : observer_(observer), writer_(writer), peak_(peak) {}
 
   void record(std::int64_t step, const StepResult& r, double seconds, Trainer& trainer,
               const BatchSizes& sizes) {
@@ -230,6 +233,10 @@ RunReport run_training(const Config& config, RunObserver& observer) {
   const AxisRules rules(config.axis_rules(), mesh);
   for (const auto& spec : specs)
     rules.resolve(spec.dims, spec.shape);  // experts that do not divide are found here
+  if (model.moe.experts > 0) {
+    const Shape tokens{sizes.micro, sizes.sequence, model.moe_emb};
+    check_token_chunks(model.moe, local_shape(mesh, tokens, block_sharding(rules, tokens))[1]);
+  }
   RunData data = make_data(config, model, sizes);
   std::vector<std::string> notes;
   const Parameters::Fill fill = make_fill(config, model, specs, &notes);
@@ -255,8 +262,7 @@ RunReport run_training(const Config& config, RunObserver& observer) {
                     Parameters::create(context, specs, model.init_seed, fill, speaks ? &warnings : nullptr));
     for (const auto& w : warnings) observer.line("warning: " + w);
     std::unique_ptr<Recorder> recorder;
-    if (speaks)
-      recorder = std::make_unique<Recorder>(observer, writer, peak);
+    if (speaks) recorder = std::make_unique<Recorder>(observer, writer, peak);
     for (std::int64_t step = 0; step < steps; ++step) {
       const double begin = now();
       Batch batch;

@@ -25,11 +25,14 @@ Axes mesh_axes(const Mesh& mesh) {
 
 // Rows [begin, end) of every tensor of a batch.
 Batch rows_of(const Batch& b, std::int64_t begin, std::int64_t end) {
-  return {b.inputs.slice_rows(begin, end), b.targets.slice_rows(begin, end), b.inputs_position.slice_rows(begin, end),
-          b.inputs_segmentation.slice_rows(begin, end), b.targets_segmentation.slice_rows(begin, end)};
+  return {b.inputs.slice_rows(begin, end), b.targets.slice_rows(begin, end),
+          b.inputs_position.slice_rows(begin, end), b.inputs_segmentation.slice_rows(begin, end),
+          b.targets_segmentation.slice_rows(begin, end)};
 }
 
-double value_of(const Array& scalar) { return scalar.defined() ? static_cast<double>(scalar.tensor().data<float>()[0]) : 0.0; }
+double value_of(const Array& scalar) {
+  return scalar.defined() ? static_cast<double>(scalar.tensor().data<float>()[0]) : 0.0;
+}
 
 }  // namespace
 
@@ -41,7 +44,8 @@ TrainConfig train_config(const Config& c, const ModelConfig& model) {
   t.optimizer.eps = c.get_float("adam_eps");
   t.optimizer.eps_root = c.get_float("adam_eps_root");
   t.optimizer.weight_decay = c.get_float("adam_weight_decay");
-  t.optimizer.mu_dtype = c.is_none("mu_dtype") ? model.weight_dtype : parse_float_dtype(c.get_string("mu_dtype"), "mu_dtype");
+  t.optimizer.mu_dtype =
+      c.is_none("mu_dtype") ? model.weight_dtype : parse_float_dtype(c.get_string("mu_dtype"), "mu_dtype");
   t.schedule.type = c.get_string("lr_schedule_type");
   t.schedule.learning_rate = c.get_float("learning_rate");
   t.schedule.final_fraction = c.get_float("learning_rate_final_fraction");
@@ -70,10 +74,15 @@ double LayerStatistics::entropy() const {
   return h;
 }
 
-double LayerStatistics::rows_dropped() const { return std::accumulate(dropped.begin(), dropped.end(), 0.0); }
+double LayerStatistics::rows_dropped() const {
+  return std::accumulate(dropped.begin(), dropped.end(), 0.0);
+}
 
 Trainer::Trainer(Context& context, ModelConfig model, TrainConfig config, Parameters parameters)
-    : context_(context), model_(std::move(model)), config_(std::move(config)), parameters_(std::move(parameters)),
+    : context_(context),
+      model_(std::move(model)),
+      config_(std::move(config)),
+      parameters_(std::move(parameters)),
       optimizer_(Optimizer::make(config_.optimizer)) {
   CHECK(context_.comm->shares_memory(), "each rank updates its share of a weight that all of them see");
   for (const auto& p : parameters_.all()) {
@@ -86,9 +95,9 @@ Trainer::Trainer(Context& context, ModelConfig model, TrainConfig config, Parame
     range.begin = std::min(size, share * range.group.index);
     range.count = std::min(size, range.begin + share) - range.begin;
     range.padded = share;
-    range.decay = std::none_of(config_.decay_exclude.begin(), config_.decay_exclude.end(), [&](const std::string& pattern) {
-      return fnmatch(pattern.c_str(), p.spec.name.c_str(), 0) == 0;
-    });
+    range.decay = std::none_of(
+        config_.decay_exclude.begin(), config_.decay_exclude.end(),
+        [&](const std::string& pattern) { return fnmatch(pattern.c_str(), p.spec.name.c_str(), 0) == 0; });
     if (p.spec.trained) range.state = optimizer_->init(p.spec.dtype, range.count);
     ranges_.push_back(std::move(range));
   }
@@ -164,14 +173,19 @@ void Trainer::gather_statistics(const std::vector<std::vector<LayerLoad>>& loads
     }
   }
   const Axes all = mesh_axes(*context_.mesh);
-  context_.comm->all_reduce_f64(context_.group(all), joined(all), sums.data(), static_cast<std::int64_t>(sums.size()));
+  context_.comm->all_reduce_f64(context_.group(all), joined(all), sums.data(),
+                                static_cast<std::int64_t>(sums.size()));
   for (std::size_t l = 0; l < layers; ++l) {
-    const auto at = sums.begin() + static_cast<std::ptrdiff_t>(2 * l * experts), middle = at + static_cast<std::ptrdiff_t>(experts);
-    LayerStatistics layer{loads[0][l].layer, {at, middle}, {middle, middle + static_cast<std::ptrdiff_t>(experts)}, {}};
-    const auto ranks = static_cast<std::size_t>(context_.mesh->product(expert_axes(context_, model_.moe.experts)));
+    const auto at = sums.begin() + static_cast<std::ptrdiff_t>(2 * l * experts),
+               middle = at + static_cast<std::ptrdiff_t>(experts);
+    LayerStatistics layer{
+        loads[0][l].layer, {at, middle}, {middle, middle + static_cast<std::ptrdiff_t>(experts)}, {}};
+    const auto ranks =
+        static_cast<std::size_t>(context_.mesh->product(expert_axes(context_, model_.moe.experts)));
     for (std::size_t r = 0; r < ranks && ranks > 1; ++r) {
       double rows = 0;
-      for (std::size_t e = r * experts / ranks; e < (r + 1) * experts / ranks; ++e) rows += layer.rows[e] - layer.dropped[e];
+      for (std::size_t e = r * experts / ranks; e < (r + 1) * experts / ranks; ++e)
+        rows += layer.rows[e] - layer.dropped[e];
       layer.rows_per_rank.push_back(rows);
     }
     result.layers.push_back(std::move(layer));
@@ -183,7 +197,8 @@ void Trainer::reduce_gradients() {
     Range& range = ranges_[i];
     Value& value = *parameters_.all()[i].array.value();
     if (!value.requires_grad) continue;
-    Tensor grad = value.grad.defined() ? value.grad.cast(config_.grad_dtype) : Tensor::zeros(config_.grad_dtype, value.info.local);
+    Tensor grad = value.grad.defined() ? value.grad.cast(config_.grad_dtype)
+                                       : Tensor::zeros(config_.grad_dtype, value.info.local);
     value.grad = Tensor();
     const auto ranks = static_cast<std::int64_t>(range.group.ranks.size());
     if (ranks == 1) {
@@ -196,7 +211,8 @@ void Trainer::reduce_gradients() {
       grad = padded;
     }
     Tensor mine(grad.dtype(), {range.padded});
-    context_.comm->reduce_scatter(range.group, range.axis, grad.dtype(), grad.raw(), mine.raw(), range.padded);
+    context_.comm->reduce_scatter(range.group, range.axis, grad.dtype(), grad.raw(), mine.raw(),
+                                  range.padded);
     range.grad = mine.slice_rows(0, range.count);
   }
 }
@@ -206,7 +222,9 @@ double Trainer::norm_of(bool gradients) {
   for (std::size_t i = 0; i < ranges_.size(); ++i) {
     const Range& range = ranges_[i];
     const Tensor& weight = parameters_.all()[i].array.tensor();
-    const Tensor t = gradients ? range.grad : weight.reshaped({weight.size()}).slice_rows(range.begin, range.begin + range.count);
+    const Tensor t =
+        gradients ? range.grad
+                  : weight.reshaped({weight.size()}).slice_rows(range.begin, range.begin + range.count);
     if (t.defined()) sum += sum_of_squares(*context_.pool, t.dtype(), t.raw(), t.size());
   }
   const Axes all = mesh_axes(*context_.mesh);
@@ -220,8 +238,8 @@ void Trainer::update(std::int64_t step, const StepResult& result, double factor)
     if (!range.grad.defined()) continue;
     const Tensor& weight = parameters_.all()[i].array.tensor();
     std::byte* at = weight.raw() + static_cast<std::size_t>(range.begin) * size_of(weight.dtype());
-    optimizer_->update(*context_.pool, step, result.learning_rate, factor, range.decay, at, weight.dtype(), range.grad.raw(),
-                       range.grad.dtype(), range.state, range.count);
+    optimizer_->update(*context_.pool, step, result.learning_rate, factor, range.decay, at, weight.dtype(),
+                       range.grad.raw(), range.grad.dtype(), range.state, range.count);
     range.grad = Tensor();
   }
 }
@@ -233,7 +251,8 @@ void Trainer::update_bias(const StepResult& result) {
     for (std::size_t i = 0; i < ranges_.size(); ++i) {
       if (parameters_.all()[i].spec.name != name) continue;
       float* bias = parameters_.all()[i].array.tensor().data<float>();
-      for (std::int64_t e = ranges_[i].begin; e < ranges_[i].begin + ranges_[i].count; ++e) bias[e] += increment[static_cast<std::size_t>(e)];
+      for (std::int64_t e = ranges_[i].begin; e < ranges_[i].begin + ranges_[i].count; ++e)
+        bias[e] += increment[static_cast<std::size_t>(e)];
     }
   }
 }

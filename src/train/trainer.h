@@ -14,8 +14,8 @@ namespace switchyard {
 struct TrainConfig {
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
-  double clip = 0;                    // gradient_clipping_threshold, 0 = off
-  std::int64_t accumulation = 1;      // microbatches a step
+  double clip = 0;                // gradient_clipping_threshold, 0 = off
+  std::int64_t accumulation = 1;  // microbatches a step
   DType grad_dtype = DType::f32;
   std::vector<std::string> decay_exclude;  // patterns of parameter names (glob)
 };
@@ -25,7 +25,8 @@ TrainConfig train_config(const Config& config, const ModelConfig& model);
 struct LayerStatistics {
   std::int64_t layer = 0;
   std::vector<double> rows, dropped;  // per expert
-  std::vector<double> rows_per_rank;  // rows of each rank of the expert axes, after dropping; empty when experts are whole
+  std::vector<double>
+      rows_per_rank;  // rows of each rank of the expert axes, after dropping; empty when experts are whole
   double max_over_mean() const;
   double entropy() const;  // of the shares, natural log
   double rows_dropped() const;

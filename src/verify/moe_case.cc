@@ -82,7 +82,7 @@ void run_layer(Context& context, const Layer& layer, Gather& gather, std::vector
   auto fill = [&](const ParameterSpec& spec) { return layer.file.read(file_names().at(below(spec.name))); };
   const Parameters parameters = Parameters::create(context, layer.specs, model.init_seed, fill, nullptr);
   const Shape& shape = layer.x.shape();
-  const Sharding layout = block_sharding(context, shape), tokens{{layout.dims[0], layout.dims[1]}, {}};
+  const Sharding layout = block_sharding(*context.rules, shape), tokens{{layout.dims[0], layout.dims[1]}, {}};
   const Array x = make_leaf(block_of(context, layer.x, layout), shape, layout, true);
   Tensor ones(DType::i32, local_shape(*context.mesh, {shape[0], shape[1]}, tokens));
   std::fill_n(ones.data<std::int32_t>(), ones.size(), 1);

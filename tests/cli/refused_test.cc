@@ -65,6 +65,11 @@ TEST_F(Refused, Meshes) {
 }
 
 TEST_F(Refused, ModelsThatDoNotFit) {
+  expect_no_training({"num_moe_token_chunks=3"}, {"num_moe_token_chunks", "divide the 8 tokens", "got 3"});
+  expect_no_training({"attention_output_dim=8"}, {"attention_output_dim=8", "qwen3_custom_moe"});
+  expect_no_training({"moe_expert_input_dim=8"}, {"moe_expert_input_dim=8", "qwen3_custom_moe"});
+  expect_no_training({"decoder_block=qwen3_custom_moe", "attention_output_dim=8"},
+                     {"attention_output_dim=8", "moe_expert_input_dim=-1", "equal"});
   expect_no_training({"num_experts_per_tok=5"}, {"num_experts_per_tok=5", "num_experts=4"});
   expect_no_training({"base_num_kv_heads=3"}, {"base_num_query_heads=2", "base_num_kv_heads=3"});
   expect_no_training({"head_dim=7"}, {"head_dim=7", "even"});

@@ -192,6 +192,21 @@ TEST_F(Training, TheMeshDoesNotChangeTheNumbers) {
   }
 }
 
+// Experts narrower than the model: other widths around the MoE block than anywhere else.
+TEST_F(Training, TheMeshDoesNotChangeLatentExperts) {
+  const Arguments model{"decoder_block=qwen3_custom_moe", "use_qk_norm=true", "norm_topk_prob=true",
+                        "attention_output_dim=12", "moe_expert_input_dim=12"};
+  const auto one = train(model + Arguments{"per_device_batch_size=8"});
+  for (const Arguments& mesh : {Arguments{"ranks=8", "ici_expert_parallelism=2", "ici_tensor_parallelism=2",
+                                          "per_device_batch_size=1"},
+                                Arguments{"ranks=4", "ici_expert_parallelism=4", "use_ring_of_experts=true",
+                                          "per_device_batch_size=2"}}) {
+    const auto many = train(model + mesh);
+    for (const char* key : {"learning/loss", "learning/raw_grad_norm", "learning/param_norm"})
+      expect_close(many, one, key);
+  }
+}
+
 TEST_F(Training, AccumulatedGradientsAreThoseOfTheWholeBatch) {
   const auto whole = train({"per_device_batch_size=8"});
   const std::vector<Arguments> ways = {
@@ -269,6 +284,8 @@ TEST_F(Training, OtherModels) {
       {"decoder_block=llama2", "num_experts=1", "num_experts_per_tok=1"},
       {"decoder_block=default", "num_experts=1", "num_experts_per_tok=1"},
       {"decoder_block=qwen3_moe", "use_qk_norm=true", "norm_topk_prob=true"},
+      {"decoder_block=qwen3_custom_moe", "use_qk_norm=true", "norm_topk_prob=true", "attention_output_dim=12",
+       "moe_expert_input_dim=12"},
       {"decoder_block=deepseek", "attention_type=mla", "q_lora_rank=8", "kv_lora_rank=8",
        "qk_nope_head_dim=4", "qk_rope_head_dim=4", "v_head_dim=4", "first_num_dense_layers=1",
        "shared_experts=1", "routed_score_func=sigmoid", "routed_bias=true", "routed_bias_update_rate=0.01",

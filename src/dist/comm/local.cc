@@ -201,7 +201,9 @@ void LocalWorld::rethrow_failure() const {
     kind = error.kind();
   } catch (...) {  // of no kind of ours: a failure at run time
   }
-  throw Error(kind, fmt::format("rank {}: {}", rank, first.message));
+  // What the user gave is the same on every rank.
+  throw Error(kind,
+              kind == Error::Kind::usage ? first.message : fmt::format("rank {}: {}", rank, first.message));
 }
 
 void copy_bytes(void* to, const void* from, std::int64_t bytes) {

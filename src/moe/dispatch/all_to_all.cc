@@ -28,8 +28,7 @@ class ExchangeCountsOp : public Op {
     std::vector<std::int32_t> mine(static_cast<std::size_t>(experts_), 0);
     for (std::int32_t e : in[0].span<std::int32_t>()) ++mine[static_cast<std::size_t>(e)];
     Tensor all(DType::i32, {c.mesh->product(axes_), experts_});
-    c.comm->all_gather(c.group(axes_), joined(axes_), mine.data(), all.raw(),
-                       experts_ * 4);
+    c.comm->all_gather(c.group(axes_), joined(axes_), mine.data(), all.raw(), experts_ * 4);
     return {all};
   }
   std::vector<Tensor> backward(Context&, const BackwardCall&) const override { return {Tensor()}; }
@@ -231,7 +230,8 @@ DispatchResult dispatch_all_to_all(Context& context, const DispatchCall& call) {
   const Array arrived = apply_one(context, send, {gather_rows(context, call.x, plan)});
   Array weights;  // travel with the rows, unless they are applied when the rows are home again
   if (!config.weights_at_combine) {
-    weights = always_keep(apply_one(context, send, {gather_row_weights(context, call.routing.weights, plan)}));
+    weights =
+        always_keep(apply_one(context, send, {gather_row_weights(context, call.routing.weights, plan)}));
   }
   const Array done =
       expert_mlp(context, arrived, weights, local_sizes(routes), local.wi_0, local.wi_1, local.wo);

@@ -74,8 +74,8 @@ DispatchResult dispatch_ring(Context& context, const DispatchCall& call) {
 
   const bool late = config.weights_at_combine;
   const Array rows = expert_mlp(context, gather_rows(context, x, plan),
-                                late ? Array() : gather_row_weights(context, weights, plan), plan.sizes, local.wi_0,
-                                local.wi_1, local.wo);
+                                late ? Array() : gather_row_weights(context, weights, plan), plan.sizes,
+                                local.wi_0, local.wi_1, local.wo);
   const Array partial = combine_rows(context, rows, plan, x.info(), partial_output(gathered, local, experts),
                                      late ? weights : Array());
 
