@@ -20,6 +20,7 @@
 
 #include "autograd/op.h"
 #include "core/rng.h"
+#include "core/testing.h"
 #include "dist/comm/local.h"
 
 namespace switchyard::autograd_test {
@@ -27,7 +28,7 @@ namespace switchyard::autograd_test {
 // Axis rules of configs/base.yml.
 inline std::vector<AxisRule> default_rules() {
   std::vector<AxisRule> rules;
-  const YAML::Node base = YAML::LoadFile(std::string(SWITCHYARD_SOURCE_DIR) + "/configs/base.yml");
+  const YAML::Node base = YAML::LoadFile(std::string(kSourceFolder) + "/configs/base.yml");
   for (const auto& rule : base["logical_axis_rules"]) {
     AxisRule r{rule[0].as<std::string>(), {}};
     if (rule[1].IsScalar())

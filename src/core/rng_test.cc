@@ -9,6 +9,7 @@
 #include <string>
 
 #include "checkpoint/safetensors.h"
+#include "core/testing.h"
 
 namespace switchyard {
 namespace {
@@ -16,7 +17,7 @@ namespace {
 class JaxVectors : public ::testing::TestWithParam<std::uint32_t> {
  protected:
   JaxVectors()
-      : file_(SafetensorsFile::open(SWITCHYARD_SOURCE_DIR "/tests/golden/jax/vectors.safetensors")),
+      : file_(SafetensorsFile::open(std::string(kSourceFolder) + "/tests/golden/jax/vectors.safetensors")),
         prefix_("seed" + std::to_string(GetParam()) + "/"),
         key_(rng_key(GetParam())) {}
 

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "checkpoint/safetensors.h"
+#include "core/testing.h"
 #include "data/dataset.h"
 #include "data/text_files.h"
 
@@ -22,7 +23,7 @@ std::vector<std::int32_t> values(const Tensor& t) {
 }
 
 TEST(Synthetic, EqualsTheReference) {
-  const auto golden = SafetensorsFile::open(SWITCHYARD_SOURCE_DIR "/tests/golden/jax/synthetic.safetensors");
+  const auto golden = SafetensorsFile::open(std::string(kSourceFolder) + "/tests/golden/jax/synthetic.safetensors");
   for (std::int64_t vocab : {256, 129280}) {
     const auto dataset = make_synthetic(8, 32, vocab);
     for (std::int64_t step : {0, 1}) {

@@ -1,3 +1,4 @@
+#include "core/testing.h"
 #include "dist/axis_rules.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +14,7 @@ using Names = std::vector<std::string>;
 std::vector<AxisRule> rules_of(const std::string& file) {
   std::vector<AxisRule> rules;
   for (const YAML::Node& row :
-       YAML::LoadFile(std::string(SWITCHYARD_SOURCE_DIR) + file)["logical_axis_rules"]) {
+       YAML::LoadFile(std::string(kSourceFolder) + file)["logical_axis_rules"]) {
     rules.push_back({row[0].as<std::string>(), {}});
     if (row[1].IsScalar())
       rules.back().axes = {row[1].as<std::string>()};

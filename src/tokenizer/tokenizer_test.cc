@@ -1,5 +1,6 @@
 // Our tokenizers against what the public libraries recorded (tests/golden/tokenizer), and against broken
 // files.
+#include "core/testing.h"
 #include "tokenizer/tokenizer.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +20,7 @@ namespace {
 
 using nlohmann::json;
 
-const std::string kGolden = SWITCHYARD_SOURCE_DIR "/tests/golden/tokenizer/";
+const std::string kGolden = std::string(kSourceFolder) + "/tests/golden/tokenizer/";
 
 class GoldenTokenizer : public ::testing::TestWithParam<const char*> {};
 

@@ -12,6 +12,7 @@
 #include "checkpoint/safetensors.h"
 #include "cli/verify_command.h"
 #include "core/error.h"
+#include "core/testing.h"
 #include "verify/case.h"
 
 namespace switchyard {
@@ -19,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kGolden = fs::path(SWITCHYARD_SOURCE_DIR) / "tests/golden";
+const fs::path kGolden = fs::path(kSourceFolder) / "tests/golden";
 
 struct Outcome {
   int status = 0;
