@@ -24,14 +24,14 @@ std::vector<KeyDeclaration> parallelism_keys() {
   add_axis(keys, "fsdp", "fsdp: batch, and weights kept in parts", true);
   add_axis(keys, "expert", "expert: experts, and batch", true);
   add_axis(keys, "tensor", "tensor: heads, MLP width, vocabulary", true);
-  add_axis(keys, "fsdp_transpose", "fsdp_transpose: the other dim of weights", false);
-  add_axis(keys, "context", "context: sequence", false);
+  add_axis(keys, "fsdp_transpose", "fsdp_transpose: the other dim of weights", true);
+  add_axis(keys, "context", "context: sequence", true);
   add_axis(keys, "context_usp_ulysses", "context_usp_ulysses: sequence, by heads", false);
   add_axis(keys, "context_autoregressive", "context_autoregressive: cached sequence", false);
   add_axis(keys, "sequence", "sequence", false);
-  add_axis(keys, "tensor_sequence", "tensor_sequence: norms over the sequence", false);
+  add_axis(keys, "tensor_sequence", "tensor_sequence: norms over the sequence", true);
   add_axis(keys, "pipeline", "stage: layers", false);
-  add_axis(keys, "autoregressive", "autoregressive: decoding", false);
+  add_axis(keys, "autoregressive", "autoregressive: heads, MLP width, as tensor does", true);
   add_axis(keys, "diloco", "diloco: replicas synchronised now and then", false);
   const std::vector<KeyDeclaration> more = {
       integer_key("num_slices", -1, at_least_or(1, -1), "slices of the machine; -1: 1"),
