@@ -1,14 +1,10 @@
 #include "train/trainer.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numeric>
 
 #include "autograd/op.h"
-#include "kernels/elementwise.h"
 #include "moe/balance.h"
 #include "moe/dispatch/dispatch.h"
 
@@ -34,18 +30,37 @@ double value_of(const Array& scalar) {
   return scalar.defined() ? static_cast<double>(scalar.tensor().data<float>()[0]) : 0.0;
 }
 
+UpdateConfig update_config(const Config& c, const ModelConfig& model) {
+  UpdateConfig u;
+  const bool muon = c.get_string("opt_type") == "muon";
+  u.optimizer.type = muon ? "adamw" : c.get_string("opt_type");
+  u.optimizer.b1 = c.get_float("adam_b1");
+  u.optimizer.b2 = c.get_float("adam_b2");
+  u.optimizer.eps = c.get_float("adam_eps");
+  u.optimizer.eps_root = c.get_float("adam_eps_root");
+  u.optimizer.weight_decay = c.get_float("adam_weight_decay");
+  u.optimizer.mu_dtype =
+      c.is_none("mu_dtype") ? model.weight_dtype : parse_float_dtype(c.get_string("mu_dtype"), "mu_dtype");
+  if (muon) {
+    u.optimizer.nesterov = true;
+    u.muon = MuonConfig{.beta = c.get_float("muon_beta"),
+                        .weight_decay = c.get_float("muon_weight_decay"),
+                        .eps = u.optimizer.eps,
+                        .consistent_rms = {},
+                        .mu_dtype = u.optimizer.mu_dtype};
+    if (!c.is_none("muon_consistent_rms")) u.muon->consistent_rms = c.get_float("muon_consistent_rms");
+    check(*u.muon);
+  }
+  u.grad_dtype = parse_float_dtype(c.get_string("grad_dtype"), "grad_dtype");
+  u.decay_exclude = c.get_strings("weight_decay_exclude");
+  return u;
+}
+
 }  // namespace
 
 TrainConfig train_config(const Config& c, const ModelConfig& model) {
   TrainConfig t;
-  t.optimizer.type = c.get_string("opt_type");
-  t.optimizer.b1 = c.get_float("adam_b1");
-  t.optimizer.b2 = c.get_float("adam_b2");
-  t.optimizer.eps = c.get_float("adam_eps");
-  t.optimizer.eps_root = c.get_float("adam_eps_root");
-  t.optimizer.weight_decay = c.get_float("adam_weight_decay");
-  t.optimizer.mu_dtype =
-      c.is_none("mu_dtype") ? model.weight_dtype : parse_float_dtype(c.get_string("mu_dtype"), "mu_dtype");
+  t.update = update_config(c, model);
   t.schedule.type = c.get_string("lr_schedule_type");
   t.schedule.learning_rate = c.get_float("learning_rate");
   t.schedule.final_fraction = c.get_float("learning_rate_final_fraction");
@@ -57,8 +72,6 @@ TrainConfig train_config(const Config& c, const ModelConfig& model) {
   check(t.schedule);
   t.clip = c.get_float("gradient_clipping_threshold");
   t.accumulation = c.get_int("gradient_accumulation_steps");
-  t.grad_dtype = parse_float_dtype(c.get_string("grad_dtype"), "grad_dtype");
-  t.decay_exclude = c.get_strings("weight_decay_exclude");
   return t;
 }
 
@@ -83,33 +96,7 @@ Trainer::Trainer(Context& context, ModelConfig model, TrainConfig config, Parame
       model_(std::move(model)),
       config_(std::move(config)),
       parameters_(std::move(parameters)),
-      optimizer_(Optimizer::make(config_.optimizer)) {
-  CHECK(context_.comm->shares_memory(), "each rank updates its share of a weight that all of them see");
-  for (const auto& p : parameters_.all()) {
-    const Axes replicas = dual(*context_.mesh, p.array.sharding()).partial;
-    Range range;
-    range.group = context_.group(replicas);
-    range.axis = joined(replicas);
-    const auto ranks = static_cast<std::int64_t>(range.group.ranks.size());
-    const std::int64_t size = p.array.tensor().size(), share = (size + ranks - 1) / ranks;
-    range.begin = std::min(size, share * range.group.index);
-    range.count = std::min(size, range.begin + share) - range.begin;
-    range.padded = share;
-    range.decay = std::none_of(
-        config_.decay_exclude.begin(), config_.decay_exclude.end(),
-        [&](const std::string& pattern) { return fnmatch(pattern.c_str(), p.spec.name.c_str(), 0) == 0; });
-    if (p.spec.trained) range.state = optimizer_->init(p.spec.dtype, range.count);
-    ranges_.push_back(std::move(range));
-  }
-}
-
-std::int64_t Trainer::optimizer_bytes() const {
-  std::int64_t bytes = 0;
-  for (const auto& r : ranges_) {
-    for (const auto& t : r.state) bytes += static_cast<std::int64_t>(t.bytes());
-  }
-  return bytes;
-}
+      updater_(context_, config_.update, parameters_) {}
 
 StepResult Trainer::step(std::int64_t step, const Batch& batch) {
   StepResult result;
@@ -117,16 +104,16 @@ StepResult Trainer::step(std::int64_t step, const Batch& batch) {
   accumulate(step, batch, result);
   {
     auto phase = timer_.scope("gradients");
-    reduce_gradients();
-    result.raw_grad_norm = norm_of(true);
+    updater_.reduce_gradients();
+    result.raw_grad_norm = updater_.gradient_norm();
   }
   const bool clipped = config_.clip > 0 && result.raw_grad_norm >= config_.clip;
   const double factor = clipped ? config_.clip / result.raw_grad_norm : 1.0;
   result.grad_norm = result.raw_grad_norm * factor;
   auto phase = timer_.scope("optimizer");
-  update(step, result, factor);
+  updater_.update(step, result.learning_rate, factor);
   if (model_.moe.bias_update_rate > 0) update_bias(result);
-  result.param_norm = norm_of(false);  // sums over all ranks: nobody reads a weight before all are written
+  result.param_norm = updater_.weight_norm();
   return result;
 }
 
@@ -192,68 +179,10 @@ void Trainer::gather_statistics(const std::vector<std::vector<LayerLoad>>& loads
   }
 }
 
-void Trainer::reduce_gradients() {
-  for (std::size_t i = 0; i < ranges_.size(); ++i) {
-    Range& range = ranges_[i];
-    Value& value = *parameters_.all()[i].array.value();
-    if (!value.requires_grad) continue;
-    Tensor grad = value.grad.defined() ? value.grad.cast(config_.grad_dtype)
-                                       : Tensor::zeros(config_.grad_dtype, value.info.local);
-    value.grad = Tensor();
-    const auto ranks = static_cast<std::int64_t>(range.group.ranks.size());
-    if (ranks == 1) {
-      range.grad = grad.reshaped({range.count});
-      continue;
-    }
-    if (grad.size() != range.padded * ranks) {  // equal shares for the collective
-      Tensor padded = Tensor::zeros(grad.dtype(), {range.padded * ranks});
-      std::memcpy(padded.raw(), grad.raw(), grad.bytes());
-      grad = padded;
-    }
-    Tensor mine(grad.dtype(), {range.padded});
-    context_.comm->reduce_scatter(range.group, range.axis, grad.dtype(), grad.raw(), mine.raw(),
-                                  range.padded);
-    range.grad = mine.slice_rows(0, range.count);
-  }
-}
-
-double Trainer::norm_of(bool gradients) {
-  double sum = 0;
-  for (std::size_t i = 0; i < ranges_.size(); ++i) {
-    const Range& range = ranges_[i];
-    const Tensor& weight = parameters_.all()[i].array.tensor();
-    const Tensor t =
-        gradients ? range.grad
-                  : weight.reshaped({weight.size()}).slice_rows(range.begin, range.begin + range.count);
-    if (t.defined()) sum += sum_of_squares(*context_.pool, t.dtype(), t.raw(), t.size());
-  }
-  const Axes all = mesh_axes(*context_.mesh);
-  context_.comm->all_reduce_f64(context_.group(all), joined(all), &sum, 1);
-  return std::sqrt(sum);
-}
-
-void Trainer::update(std::int64_t step, const StepResult& result, double factor) {
-  for (std::size_t i = 0; i < ranges_.size(); ++i) {
-    Range& range = ranges_[i];
-    if (!range.grad.defined()) continue;
-    const Tensor& weight = parameters_.all()[i].array.tensor();
-    std::byte* at = weight.raw() + static_cast<std::size_t>(range.begin) * size_of(weight.dtype());
-    optimizer_->update(*context_.pool, step, result.learning_rate, factor, range.decay, at, weight.dtype(),
-                       range.grad.raw(), range.grad.dtype(), range.state, range.count);
-    range.grad = Tensor();
-  }
-}
-
 void Trainer::update_bias(const StepResult& result) {
   for (const auto& layer : result.layers) {
     const std::string name = fmt::format("layers.{}.moe.gate_bias", layer.layer);
-    const auto increment = bias_increment(layer.rows, model_.moe.bias_update_rate);
-    for (std::size_t i = 0; i < ranges_.size(); ++i) {
-      if (parameters_.all()[i].spec.name != name) continue;
-      float* bias = parameters_.all()[i].array.tensor().data<float>();
-      for (std::int64_t e = ranges_[i].begin; e < ranges_[i].begin + ranges_[i].count; ++e)
-        bias[e] += increment[static_cast<std::size_t>(e)];
-    }
+    updater_.add(name, bias_increment(layer.rows, model_.moe.bias_update_rate));
   }
 }
 

@@ -1,23 +1,19 @@
 // Trainer: one optimizer step after another on one rank of a run; what it returns is the same on every rank.
 #pragma once
 
-#include <memory>
-
 #include "metrics/phase_timer.h"
 #include "models/decoder.h"
-#include "optim/optimizer.h"
 #include "optim/schedule.h"
 #include "train/session.h"
+#include "train/update.h"
 
 namespace switchyard {
 
 struct TrainConfig {
-  OptimizerConfig optimizer;
+  UpdateConfig update;
   ScheduleConfig schedule;
   double clip = 0;                // gradient_clipping_threshold, 0 = off
   std::int64_t accumulation = 1;  // microbatches a step
-  DType grad_dtype = DType::f32;
-  std::vector<std::string> decay_exclude;  // patterns of parameter names (glob)
 };
 TrainConfig train_config(const Config& config, const ModelConfig& model);
 
@@ -55,23 +51,10 @@ class Trainer {
   const ModelConfig& model() const { return model_; }
   Parameters& parameters() { return parameters_; }
   PhaseTimer& timer() { return timer_; }
-  std::int64_t optimizer_bytes() const;  // state held for this rank
+  std::int64_t optimizer_bytes() const { return updater_.state_bytes(); }  // state held for this rank
 
  private:
-  // A parameter's flat range that this rank updates: its share among the ranks that hold the same block.
-  struct Range {
-    Group group;
-    std::string axis;
-    std::int64_t begin = 0, count = 0, padded = 0;
-    Tensor grad;  // reduced, [count]
-    std::vector<Tensor> state;
-    bool decay = true;
-  };
-
   void accumulate(std::int64_t step, const Batch& batch, StepResult& result);
-  void reduce_gradients();
-  double norm_of(bool gradients);
-  void update(std::int64_t step, const StepResult& result, double scale);
   void update_bias(const StepResult& result);
   void gather_statistics(const std::vector<std::vector<LayerLoad>>& loads, StepResult& result);
 
@@ -79,8 +62,7 @@ class Trainer {
   ModelConfig model_;
   TrainConfig config_;
   Parameters parameters_;
-  std::unique_ptr<Optimizer> optimizer_;
-  std::vector<Range> ranges_;  // one a parameter
+  Updater updater_;
   PhaseTimer timer_;
 };
 

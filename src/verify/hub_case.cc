@@ -50,16 +50,16 @@ Trajectory read_trajectory(const std::string& path) {
 
 TrainConfig training(const Config& config, const ModelConfig& model, const Trajectory& trajectory) {
   TrainConfig t = train_config(config, model);
-  const DType mu_dtype = t.optimizer.mu_dtype;
-  t.optimizer = trajectory.optimizer;
-  t.optimizer.mu_dtype = mu_dtype;
+  const DType mu_dtype = t.update.optimizer.mu_dtype;
+  t.update.optimizer = trajectory.optimizer;
+  t.update.optimizer.mu_dtype = mu_dtype;
   t.schedule = {};
   t.schedule.type = "wsd";  // without warm-up and decay: constant
   t.schedule.learning_rate = trajectory.learning_rate;
   t.schedule.warmup_steps_fraction = t.schedule.wsd_decay_steps_fraction = 0;
   t.schedule.schedule_steps = static_cast<std::int64_t>(trajectory.losses.size());
   t.clip = 0;
-  t.decay_exclude.clear();
+  t.update.decay_exclude.clear();
   return t;
 }
 
