@@ -68,13 +68,13 @@ void check_token_chunks(const MoeConfig& config, std::int64_t length) {
 }
 
 MoeOutput moe_block(Context& context, const MoeConfig& config, const MoeWeights& weights, const Array& x_in,
-                    const Array& segments, std::int64_t step, std::int64_t layer) {
+                    const Array& segments, std::int64_t step, std::int64_t layer, std::int64_t first_row) {
   const Sharding tokens{{x_in.sharding().dims[0], x_in.sharding().dims[1], {}}, {}};
   const Array x = reshard(context, x_in, tokens);
   MoeOutput out;
   out.logits = gate_logits(context, config, x, weights.gate);
   const Array bias = weights.gate_bias.defined() ? replicate(context, weights.gate_bias) : Array();
-  out.routing = route(context, config, out.logits, bias, step, layer);
+  out.routing = route(context, config, out.logits, bias, step, layer, first_row);
   const Array local_segments = reshard(context, segments, Sharding{{tokens.dims[0], tokens.dims[1]}, {}});
   if (config.balance_weight > 0) {
     out.balance_loss = balance_loss(context, config, out.logits, bias, out.routing, local_segments);

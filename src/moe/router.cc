@@ -132,7 +132,8 @@ constexpr std::int64_t kTokensAtOnce = 64;
 
 class RouteOp : public Op {
  public:
-  RouteOp(MoeConfig config, std::int64_t step, std::int64_t layer) : config_(std::move(config)) {
+  RouteOp(MoeConfig config, std::int64_t step, std::int64_t layer, std::int64_t first_row)
+      : config_(std::move(config)), first_row_(first_row) {
     key_ = rng_fold_in(rng_fold_in(rng_key(config_.random_seed), static_cast<std::uint32_t>(step)),
                        static_cast<std::uint32_t>(layer));
   }
@@ -213,13 +214,15 @@ class RouteOp : public Op {
   // Uniform ids from the row's global index, so that any layout draws the same.
   void draw(const Context& c, const ArrayInfo& info, std::int64_t token, std::span<std::int32_t> ids) const {
     const Shape offset = local_offset(*c.mesh, c.rank, info.shape, info.sharding);
-    const std::int64_t b = offset[0] + token / info.local[1], s = offset[1] + token % info.local[1];
+    const std::int64_t b = first_row_ + offset[0] + token / info.local[1],
+                       s = offset[1] + token % info.local[1];
     const auto first = static_cast<std::uint64_t>((b * info.shape[1] + s) * config_.slots);
     for (std::size_t k = 0; k < ids.size(); ++k) {
       ids[k] = rng_randint(key_, first + k, 0, static_cast<std::int32_t>(config_.experts));
     }
   }
   MoeConfig config_;
+  std::int64_t first_row_;
   RngKey key_;
 };
 
@@ -274,10 +277,10 @@ Array gate_logits(Context& context, const MoeConfig& config, const Array& x, con
 }
 
 Routing route(Context& context, const MoeConfig& config, const Array& logits, const Array& bias,
-              std::int64_t step, std::int64_t layer) {
+              std::int64_t step, std::int64_t layer, std::int64_t first_row) {
   std::vector<Array> inputs{logits};
   if (bias.defined()) inputs.push_back(bias);
-  auto out = apply(context, std::make_shared<RouteOp>(config, step, layer), inputs);
+  auto out = apply(context, std::make_shared<RouteOp>(config, step, layer, first_row), inputs);
   return {always_keep(out[0]), always_keep(out[1])};
 }
 

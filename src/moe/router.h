@@ -11,10 +11,11 @@ namespace switchyard {
 // Gate logits f32 [B,S,E] of x [B,S,M], laid out like x's tokens, E whole.
 Array gate_logits(Context& context, const MoeConfig& config, const Array& x, const Array& gate);
 
-// Chooses K experts a token and their weights. `step` and `layer` matter to random routing only. The decision
-// is never recomputed by remat.
+// Chooses K experts a token and their weights. `step`, `layer` and `first_row`, the place of these tokens'
+// first row in the batch of that step, matter to random routing only. The decision is never recomputed by
+// remat.
 Routing route(Context& context, const MoeConfig& config, const Array& logits, const Array& bias,
-              std::int64_t step, std::int64_t layer);
+              std::int64_t step, std::int64_t layer, std::int64_t first_row = 0);
 
 // One token: ids[K] and weights[K] from logits[E] (bias may be empty). Ties go to the lower id. Exposed for
 // tests.

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "kernels/elementwise.h"
+#include "train/pipeline.h"
 
 namespace switchyard {
 
@@ -93,8 +94,7 @@ double Updater::norm_of(const std::function<Tensor(const Range&)>& part) const {
     const Tensor t = part(range);
     if (t.defined()) sum += sum_of_squares(*context_.pool, t.dtype(), t.raw(), t.size());
   }
-  const Axes all = dual(*context_.mesh, Sharding{}).partial;
-  context_.comm->all_reduce_f64(context_.group(all), joined(all), &sum, 1);
+  sum_over_run(context_, std::span(&sum, 1));
   return std::sqrt(sum);
 }
 

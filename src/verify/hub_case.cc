@@ -49,7 +49,7 @@ Trajectory read_trajectory(const std::string& path) {
 }
 
 TrainConfig training(const Config& config, const ModelConfig& model, const Trajectory& trajectory) {
-  TrainConfig t = train_config(config, model);
+  TrainConfig t = train_config(config, model, mesh_from_config(config).axis_size("stage"));
   const DType mu_dtype = t.update.optimizer.mu_dtype;
   t.update.optimizer = trajectory.optimizer;
   t.update.optimizer.mu_dtype = mu_dtype;
