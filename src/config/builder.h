@@ -43,6 +43,7 @@ class ConfigBuilder {
   void apply_user_keys();
   void merge_rules();
   void apply_mesh_file();
+  void derive_expert_layout();
   void derive_names();
   void derive_block();
   void derive_llama3_scaling();
