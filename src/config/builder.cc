@@ -166,6 +166,23 @@ void ConfigBuilder::merge_rules() {
   config_.entries_.find("logical_axis_rules")->second.value = std::move(merged);
 }
 
+// expert_shard_attention_option names one of our mesh files; rules of the user's own say it themselves.
+void ConfigBuilder::derive_mesh_file() {
+  const std::string option = config_.get_string("expert_shard_attention_option"),
+                    given = config_.get_string("custom_mesh_and_rule");
+  if (option == "fsdp") return;
+  const std::string meant = option == "tp" ? "ep-tp" : "ep-as-cp";
+  if (given.empty())
+    return config_.set("custom_mesh_and_rule", meant, "expert_shard_attention_option=" + option);
+  const std::vector<std::string> known = config_names("mesh");
+  if (given != meant && std::binary_search(known.begin(), known.end(), given)) {
+    fail_usage(
+        "[config] expert_shard_attention_option={} means custom_mesh_and_rule={}, got {}: leave one of them "
+        "out",
+        option, meant, given);
+  }
+}
+
 void ConfigBuilder::apply_mesh_file() {
   const std::string mesh = config_.get_string("custom_mesh_and_rule");
   if (mesh.empty()) return;
@@ -298,6 +315,7 @@ Config ConfigBuilder::build() {
   apply_model_file();
   apply_user_keys();
   merge_rules();
+  derive_mesh_file();
   apply_mesh_file();
   derive_expert_layout();
   derive_names();

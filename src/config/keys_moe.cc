@@ -46,8 +46,9 @@ std::vector<KeyDeclaration> moe_keys() {
                   "fsdp splits the expert dim of the experts' weights, not their width"),
       planned(boolean_key("moe_fsdp_use_two_stage_all_gather", false, "gather expert weights in two stages")),
       planned(boolean_key("use_2d_fsdp_sharding", false, "split two dims of expert weights over fsdp axes")),
-      choice_key("expert_shard_attention_option", "fsdp", one_of({"fsdp"}, {"context", "tp"}),
-                 "what the expert axis does outside the MoE block"),
+      choice_key("expert_shard_attention_option", "fsdp", one_of({"fsdp", "context", "tp"}),
+                 "what the expert axis does outside the MoE block: fsdp as the rules have it, context means "
+                 "custom_mesh_and_rule=ep-as-cp, tp means ep-tp"),
       inert(boolean_key("use_batch_split_schedule", false,
                         "a schedule of the reference; no effect on the result")),
       inert(integer_key("batch_split_factor", 1, at_least(1), "only with use_batch_split_schedule")),

@@ -24,14 +24,14 @@ std::vector<KeyDeclaration> parallelism_keys() {
   add_axis(keys, "fsdp", "fsdp: batch, and weights kept in parts", true);
   add_axis(keys, "expert", "expert: experts, and batch", true);
   add_axis(keys, "tensor", "tensor: heads, MLP width, vocabulary", true);
-  add_axis(keys, "fsdp_transpose", "fsdp_transpose: the other dim of weights", false);
-  add_axis(keys, "context", "context: sequence", false);
+  add_axis(keys, "fsdp_transpose", "fsdp_transpose: the other dim of weights", true);
+  add_axis(keys, "context", "context: sequence", true);
   add_axis(keys, "context_usp_ulysses", "context_usp_ulysses: sequence, by heads", false);
   add_axis(keys, "context_autoregressive", "context_autoregressive: cached sequence", false);
   add_axis(keys, "sequence", "sequence", false);
-  add_axis(keys, "tensor_sequence", "tensor_sequence: norms over the sequence", false);
+  add_axis(keys, "tensor_sequence", "tensor_sequence: norms over the sequence", true);
   add_axis(keys, "pipeline", "stage: layers", false);
-  add_axis(keys, "autoregressive", "autoregressive: decoding", false);
+  add_axis(keys, "autoregressive", "autoregressive: heads, MLP width, as tensor does", true);
   add_axis(keys, "diloco", "diloco: replicas synchronised now and then", false);
   const std::vector<KeyDeclaration> more = {
       integer_key("num_slices", -1, at_least_or(1, -1), "slices of the machine; -1: 1"),
@@ -75,9 +75,13 @@ std::vector<KeyDeclaration> parallelism_keys() {
                         "how the reference compiles the pipeline")),
       inert(boolean_key("set_remat_policy_on_layers_per_stage", false,
                         "how the reference compiles the pipeline")),
-      inert(boolean_key("context_parallel_load_balance", true, "only with context parallelism")),
-      inert(text_key("context_parallel_strategy", "all_gather", "only with context parallelism")),
-      inert(text_key("context_parallel_reorder_strategy", "auto", "only with context parallelism")),
+      boolean_key(
+          "context_parallel_load_balance", true,
+          "spread the queries of a split sequence so that causal attention costs every rank the same"),
+      choice_key("context_parallel_strategy", "all_gather", one_of({"all_gather"}, {"ring"}),
+                 "how the keys and values of a split sequence come together"),
+      inert(text_key("context_parallel_reorder_strategy", "auto",
+                     "queries are reordered inside attention only")),
       planned(boolean_key("enable_diloco", false, "replicas synchronised now and then")),
       inert(integer_key("diloco_sync_period", 36, at_least(1), "only with enable_diloco")),
       inert(float_key("diloco_outer_lr", 0.3, at_least(0), "only with enable_diloco")),

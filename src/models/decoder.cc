@@ -92,8 +92,9 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
   const Sharding layout = block_sharding(*c.rules, shape);
   const Sharding tokens{{layout.dims[0], layout.dims[1]}, {}};
   const Array segments = reshard(c, batch.segments, tokens);
-  const RopeTables rope = rope_tables(c, reshard(c, batch.positions, tokens),
-                                      rope_frequencies(m.rope, m.rope_dim), rope_amplitude(m.rope));
+  const Array positions = reshard(c, batch.positions, attention_tokens(c, m, shape[0], shape[1]));
+  const RopeTables rope =
+      rope_tables(c, positions, rope_frequencies(m.rope, m.rope_dim), rope_amplitude(m.rope));
 
   const Array table = cast(c, parameters["embedding"], m.dtype);
   Array x = embedding(c, table, batch.inputs, layout);

@@ -180,6 +180,16 @@ TEST_F(Training, TheMeshDoesNotChangeTheNumbers) {
       {"ranks=2", "ici_tensor_parallelism=2"},
       {"ranks=8", "ici_expert_parallelism=2", "ici_tensor_parallelism=2"},
       {"ranks=8", "ici_expert_parallelism=2", "ici_data_parallelism=2", "use_ring_of_experts=true"},
+      {"ranks=4", "ici_context_parallelism=2", "ici_fsdp_transpose_parallelism=2"},
+      {"ranks=8", "ici_tensor_sequence_parallelism=2", "ici_autoregressive_parallelism=2"},
+      {"ranks=4", "dcn_data_parallelism=2", "ici_expert_parallelism=2"},
+      {"ranks=4", "custom_mesh_and_rule=pure-fsdp"},
+      {"ranks=8", "custom_mesh_and_rule=ep-as-cp", "ici_expert_parallelism=4"},
+      {"ranks=8", "custom_mesh_and_rule=cp-as-ep", "ici_expert_parallelism=2", "ici_context_parallelism=2"},
+      {"ranks=4", "custom_mesh_and_rule=ep-as-dp", "ici_expert_parallelism=4"},
+      {"ranks=4", "custom_mesh_and_rule=shard-exp-on-fsdp", "ici_expert_parallelism=2"},
+      {"ranks=4", "custom_mesh_and_rule=ep-tp", "ici_expert_parallelism=4", "use_ring_of_experts=true"},
+      {"ranks=8", "expert_shard_attention_option=tp", "ici_expert_parallelism=4"},
   };
   for (const Arguments& mesh : meshes) {
     SCOPED_TRACE(::testing::PrintToString(mesh));
