@@ -207,6 +207,24 @@ void ConfigBuilder::apply_mesh_file() {
   apply_file(keys, source);
 }
 
+// The expert dim of the experts' weights takes the FSDP axes after its own, before any other dim may: the
+// rule goes first.
+void ConfigBuilder::derive_expert_layout() {
+  if (!config_.get_bool("shard_exp_on_fsdp")) return;
+  nlohmann::json axes = nlohmann::json::array(), others = nlohmann::json::array();
+  std::vector<std::string> fsdp = {"fsdp"};
+  for (const AxisRule& rule : config_.axis_rules()) {
+    if (rule.name == "exp_with_fsdp") fsdp = rule.axes;
+    if (rule.name == "exp" && axes.empty()) axes = rule.axes;
+    if (rule.name != "exp") others.push_back({rule.name, rule.axes});
+  }
+  for (const std::string& axis : fsdp) {
+    if (std::find(axes.begin(), axes.end(), axis) == axes.end()) axes.push_back(axis);
+  }
+  others.insert(others.begin(), nlohmann::json::array({"exp", axes}));
+  config_.set("logical_axis_rules", others, "shard_exp_on_fsdp=true");
+}
+
 void ConfigBuilder::derive_names() {
   if (config_.is_none("run_name")) {
     config_.set("run_name", config_.get_string("model_name") + "_" + time_stamp(), "<model>_<time>");
@@ -299,6 +317,7 @@ Config ConfigBuilder::build() {
   merge_rules();
   derive_mesh_file();
   apply_mesh_file();
+  derive_expert_layout();
   derive_names();
   derive_block();
   derive_llama3_scaling();

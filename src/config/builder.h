@@ -44,6 +44,7 @@ class ConfigBuilder {
   void merge_rules();
   void derive_mesh_file();
   void apply_mesh_file();
+  void derive_expert_layout();
   void derive_names();
   void derive_block();
   void derive_llama3_scaling();

@@ -246,6 +246,7 @@ Parameters Parameters::create(Context& context, std::vector<ParameterSpec> specs
     const Tensor block = *std::static_pointer_cast<Tensor>(shared);
     Array array = never_save(make_leaf(block, spec.shape, resolution.sharding, true));
     array.value()->requires_grad = spec.trained;
+    array.value()->weight = true;
     result.index_[spec.name] = result.all_.size();
     result.all_.push_back({std::move(spec), std::move(array)});
   }

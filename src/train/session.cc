@@ -95,6 +95,7 @@ void run_session(const Config& config, const Mesh& mesh, const std::function<voi
     context.rules = &rules;
     context.comm = &comm;
     context.pool = &pool;
+    context.explicit_sharding = config.get_string("shard_mode") == "explicit";
     body(context);
   });
 }
