@@ -132,7 +132,8 @@ constexpr std::int64_t kTokensAtOnce = 64;
 
 class RouteOp : public Op {
  public:
-  RouteOp(MoeConfig config, std::int64_t step, std::int64_t layer) : config_(std::move(config)) {
+  RouteOp(MoeConfig config, std::int64_t step, std::int64_t layer, Tensor replayed)
+      : config_(std::move(config)), replayed_(std::move(replayed)) {
     key_ = rng_fold_in(rng_fold_in(rng_key(config_.random_seed), static_cast<std::uint32_t>(step)),
                        static_cast<std::uint32_t>(layer));
   }
@@ -156,7 +157,9 @@ class RouteOp : public Op {
                         for (std::int64_t t = begin; t < end; ++t) {
                           auto chosen = row_of<std::int32_t>(ids, t);
                           router_scores(config_.score, row_of(logits, t), scratch.scores);
-                          if (config_.random_routing)
+                          if (replayed_.defined())
+                            std::ranges::copy(row_of<std::int32_t>(replayed_, t), chosen.begin());
+                          else if (config_.random_routing)
                             draw(c, infos[0], t, chosen);
                           else
                             choose(config_, bias, scratch, chosen);
@@ -220,6 +223,7 @@ class RouteOp : public Op {
     }
   }
   MoeConfig config_;
+  Tensor replayed_;
   RngKey key_;
 };
 
@@ -274,10 +278,10 @@ Array gate_logits(Context& context, const MoeConfig& config, const Array& x, con
 }
 
 Routing route(Context& context, const MoeConfig& config, const Array& logits, const Array& bias,
-              std::int64_t step, std::int64_t layer) {
+              std::int64_t step, std::int64_t layer, const Tensor& replayed) {
   std::vector<Array> inputs{logits};
   if (bias.defined()) inputs.push_back(bias);
-  auto out = apply(context, std::make_shared<RouteOp>(config, step, layer), inputs);
+  auto out = apply(context, std::make_shared<RouteOp>(config, step, layer, replayed), inputs);
   return {always_keep(out[0]), always_keep(out[1])};
 }
 

@@ -12,9 +12,10 @@ namespace switchyard {
 Array gate_logits(Context& context, const MoeConfig& config, const Array& x, const Array& gate);
 
 // Chooses K experts a token and their weights. `step` and `layer` matter to random routing only. The decision
-// is never recomputed by remat.
+// is never recomputed by remat. `replayed`, where defined, is this rank's block i32 [B,S,K] of choices made
+// elsewhere; their weights are those of these logits.
 Routing route(Context& context, const MoeConfig& config, const Array& logits, const Array& bias,
-              std::int64_t step, std::int64_t layer);
+              std::int64_t step, std::int64_t layer, const Tensor& replayed = {});
 
 // One token: ids[K] and weights[K] from logits[E] (bias may be empty). Ties go to the lower id. Exposed for
 // tests.

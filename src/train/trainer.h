@@ -1,6 +1,7 @@
 // Trainer: one optimizer step after another on one rank of a run; what it returns is the same on every rank.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "metrics/phase_timer.h"
@@ -51,6 +52,10 @@ class Trainer {
   };
   EvalResult evaluate(const Batch& batch);
 
+  // `hook` sees this rank's gradients of every step after the backward passes, before they are summed over
+  // the ranks that hold the same weights.
+  void on_gradients(std::function<void(const Parameters&)> hook) { on_gradients_ = std::move(hook); }
+
   Context& context() { return context_; }
   const ModelConfig& model() const { return model_; }
   Parameters& parameters() { return parameters_; }
@@ -82,6 +87,7 @@ class Trainer {
   std::unique_ptr<Optimizer> optimizer_;
   std::vector<Range> ranges_;  // one a parameter
   PhaseTimer timer_;
+  std::function<void(const Parameters&)> on_gradients_;
 };
 
 }  // namespace switchyard

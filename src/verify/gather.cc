@@ -37,6 +37,12 @@ void Gather::put(const Context& context, const std::string& name, const Tensor& 
   pieces_[static_cast<std::size_t>(context.rank)][name] = {copy, std::move(shape), std::move(sharding)};
 }
 
+std::vector<std::string> Gather::names() const {
+  std::vector<std::string> names;
+  for (const auto& piece : pieces_[0]) names.push_back(piece.first);
+  return names;
+}
+
 Tensor Gather::whole(const std::string& name) {
   const auto first = pieces_[0].find(name);
   CHECK(first != pieces_[0].end(), "no rank has {}", name);

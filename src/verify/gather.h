@@ -23,6 +23,7 @@ class Gather {
   void put_gradient(const Context& context, const std::string& name, const Array& x);
 
   bool contains(const std::string& name) const { return pieces_[0].contains(name); }
+  std::vector<std::string> names() const;
   // The whole tensor: blocks in place, partial sums added in rank order. CHECKs that the name exists.
   Tensor whole(const std::string& name);
   // Names taken out so far of which ranks that should hold the same values held different bits.

@@ -58,7 +58,7 @@ std::vector<Tensor> HubModel::gradients_to_hub(const ParameterSpec& spec, const 
 }
 
 void gather_pass(Context& context, const ModelConfig& model, const Parameters& parameters, const Batch& batch,
-                 Gather& gather) {
+                 Gather& gather, const std::function<void(const Parameters&)>& on_gradients) {
   ForwardOptions options;
   options.target_count = count_targets(batch);
   if (model.compat || options.target_count == 0) options.target_count += 1e-8;
@@ -73,10 +73,21 @@ void gather_pass(Context& context, const ModelConfig& model, const Parameters& p
   }
   gather.put(context, "logits", out.logits);
   gather.put(context, "loss", out.loss);
+  if (out.balance_loss.defined()) gather.put(context, "balance_loss", out.balance_loss);
   const Array loss = out.loss;
   out = ForwardResult();
   backward(context, loss);
+  if (on_gradients) on_gradients(parameters);
   for (const auto& p : parameters.all()) gather.put_gradient(context, "grad." + p.spec.name, p.array);
+}
+
+std::vector<Tensor> router_biases(Trainer& trainer) {
+  std::vector<Tensor> biases;
+  const ModelConfig& model = trainer.model();
+  for (std::int64_t i = model.dense_layers; model.moe.bias && i < model.layers; ++i) {
+    biases.push_back(trainer.parameters()[fmt::format("layers.{}.moe.gate_bias", i)].tensor().clone());
+  }
+  return biases;
 }
 
 std::string place_of(const std::string& parameter) {

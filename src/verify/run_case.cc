@@ -192,15 +192,6 @@ class RunCase {
   CaseReport& report_;
 };
 
-std::vector<Tensor> biases_of(Trainer& trainer) {
-  std::vector<Tensor> biases;
-  const ModelConfig& model = trainer.model();
-  for (std::int64_t i = model.dense_layers; model.moe.bias && i < model.layers; ++i) {
-    biases.push_back(trainer.parameters()[fmt::format("layers.{}.moe.gate_bias", i)].tensor().clone());
-  }
-  return biases;
-}
-
 }  // namespace
 
 CaseReport verify_training_run(const CaseRequest& request) {
@@ -233,7 +224,7 @@ CaseReport verify_training_run(const CaseRequest& request) {
       const StepResult result = trainer.step(static_cast<std::int64_t>(i), batch);
       if (context.rank != 0) continue;
       outcome.steps.push_back(result);
-      outcome.biases.push_back(biases_of(trainer));
+      outcome.biases.push_back(router_biases(trainer));
     }
     for (const auto& p : trainer.parameters().all()) gather.put(context, "final." + p.spec.name, p.array);
   });
