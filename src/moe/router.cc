@@ -229,6 +229,12 @@ class RouteOp : public Op {
 
 }  // namespace
 
+float mean_from_first(std::span<const float> shares, std::span<const float> d) {
+  float mean = 0;
+  for (std::size_t e = 0; e < d.size(); ++e) mean += shares[e] * (d[e] - d[0]);
+  return mean;
+}
+
 void router_scores(RouterScore score, std::span<const float> logits, std::span<float> s) {
   std::copy(logits.begin(), logits.end(), s.begin());
   if (score == RouterScore::softmax) {
@@ -243,16 +249,14 @@ void router_scores(RouterScore score, std::span<const float> logits, std::span<f
 
 void router_scores_backward(RouterScore score, std::span<const float> scores, std::span<const float> dscores,
                             std::span<float> dlogits) {
-  const float dot = score == RouterScore::softmax
-                        ? std::inner_product(scores.begin(), scores.end(), dscores.begin(), 0.0f)
-                        : 0.0f;
+  const float mean = score == RouterScore::softmax ? mean_from_first(scores, dscores) : 0.0f;
   for (std::size_t e = 0; e < scores.size(); ++e) {
     switch (score) {
       case RouterScore::none:
         dlogits[e] += dscores[e];
         break;
       case RouterScore::softmax:
-        dlogits[e] += scores[e] * (dscores[e] - dot);
+        dlogits[e] += scores[e] * (dscores[e] - dscores[0] - mean);
         break;
       case RouterScore::sigmoid:
         dlogits[e] += dscores[e] * scores[e] * (1 - scores[e]);

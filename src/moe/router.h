@@ -24,6 +24,10 @@ void route_token(const MoeConfig& config, std::span<const float> logits, std::sp
 
 // Scores of one token before the bias: logits, softmax or sigmoid of them.
 void router_scores(RouterScore score, std::span<const float> logits, std::span<float> scores);
+// Σ shares[e]·(d[e] - d[0]): the mean of d under shares of sum 1, less d[0]. d[e] - d[0] less this is d[e]'s
+// distance from the mean, exactly 0 where all d are equal and without the rounding of their common part.
+float mean_from_first(std::span<const float> shares, std::span<const float> d);
+
 // dlogits of router_scores, added to `dlogits`.
 void router_scores_backward(RouterScore score, std::span<const float> scores, std::span<const float> dscores,
                             std::span<float> dlogits);

@@ -76,21 +76,23 @@ std::vector<std::string> random_model(Chooser& choose, std::int64_t expert_ranks
   const std::int64_t experts = std::max<std::int64_t>(2, expert_ranks * (1 + choose.below(2)));
   const std::int64_t slots = 1 + choose.below(std::min<std::int64_t>(4, experts));
   const std::vector<std::int64_t> widths{16, 24, 32}, kv_heads{1, 2, 4};
-  std::vector<std::string> keys{"vocab_size=48",
-                                "base_num_query_heads=4",
-                                "head_dim=8",
-                                "base_num_decoder_layers=2",
-                                "load_balance_loss_weight=0.1",
-                                "steps=2",
-                                "learning_rate=0.001",
-                                fmt::format("base_emb_dim={}", choose.of(widths)),
-                                fmt::format("num_experts={}", experts),
-                                fmt::format("num_experts_per_tok={}", slots),
-                                fmt::format("opt_type={}", choose.of(kOptimizers)),
-                                fmt::format("max_target_length={}", kSequence),
-                                fmt::format("per_device_batch_size={}", 1 + choose.below(8)),
-                                fmt::format("remat_policy={}", choose.below(2) == 0 ? "full" : "none"),
-                                fmt::format("logits_via_embedding={}", choose.below(3) == 0)};
+  std::vector<std::string> keys{
+      "vocab_size=48",
+      "base_num_query_heads=4",
+      "head_dim=8",
+      "base_num_decoder_layers=2",
+      "load_balance_loss_weight=0.1",
+      "steps=2",
+      "learning_rate=0.001",
+      "adam_eps=1e-5",  // of a gradient that is rounding alone Adam would make a step
+      fmt::format("base_emb_dim={}", choose.of(widths)),
+      fmt::format("num_experts={}", experts),
+      fmt::format("num_experts_per_tok={}", slots),
+      fmt::format("opt_type={}", choose.of(kOptimizers)),
+      fmt::format("max_target_length={}", kSequence),
+      fmt::format("per_device_batch_size={}", 1 + choose.below(8)),
+      fmt::format("remat_policy={}", choose.below(2) == 0 ? "full" : "none"),
+      fmt::format("logits_via_embedding={}", choose.below(3) == 0)};
   const auto add = [&](std::vector<std::string> more) { keys.insert(keys.end(), more.begin(), more.end()); };
   const std::string width = fmt::format("{}", choose.of(widths));
   switch (choose.below(3)) {
