@@ -5,6 +5,7 @@
 #include "moe/balance.h"
 #include "moe/dispatch/dispatch.h"
 #include "moe/router.h"
+#include "moe/routing_tape.h"
 #include "ops/basic.h"
 #include "ops/reshard.h"
 
@@ -74,7 +75,10 @@ MoeOutput moe_block(Context& context, const MoeConfig& config, const MoeWeights&
   MoeOutput out;
   out.logits = gate_logits(context, config, x, weights.gate);
   const Array bias = weights.gate_bias.defined() ? replicate(context, weights.gate_bias) : Array();
-  out.routing = route(context, config, out.logits, bias, step, layer, first_row);
+  const Tensor replayed =
+      config.tape ? config.tape->replay(context, step, layer, first_row, out.logits.info()) : Tensor();
+  out.routing = route(context, config, out.logits, bias, step, layer, first_row, replayed);
+  if (config.tape) config.tape->record(context, step, layer, first_row, out.logits, bias, out.routing);
   const Array local_segments = reshard(context, segments, Sharding{{tokens.dims[0], tokens.dims[1]}, {}});
   if (config.balance_weight > 0) {
     out.balance_loss = balance_loss(context, config, out.logits, bias, out.routing, local_segments);

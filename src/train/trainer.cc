@@ -111,6 +111,7 @@ StepResult Trainer::step(std::int64_t step, const Batch& batch) {
   StepResult result;
   result.learning_rate = learning_rate(config_.schedule, step);
   accumulate(step, batch, result);
+  if (on_gradients_) on_gradients_(parameters_);
   {
     auto phase = timer_.scope("gradients");
     updater_.reduce_gradients();

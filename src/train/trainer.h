@@ -1,6 +1,8 @@
 // Trainer: one optimizer step after another on one rank of a run; what it returns is the same on every rank.
 #pragma once
 
+#include <functional>
+
 #include "metrics/phase_timer.h"
 #include "models/decoder.h"
 #include "optim/schedule.h"
@@ -54,6 +56,10 @@ class Trainer {
   // Whole on every rank: f32 [B,S,V].
   Tensor logits(const Batch& batch);
 
+  // `hook` sees this rank's gradients of every step after the backward passes, before they are summed over
+  // the ranks that hold the same weights.
+  void on_gradients(std::function<void(const Parameters&)> hook) { on_gradients_ = std::move(hook); }
+
   Context& context() { return context_; }
   const ModelConfig& model() const { return model_; }
   Parameters& parameters() { return parameters_; }
@@ -74,6 +80,7 @@ class Trainer {
   Parameters parameters_;
   Updater updater_;
   PhaseTimer timer_;
+  std::function<void(const Parameters&)> on_gradients_;
 };
 
 }  // namespace switchyard

@@ -174,7 +174,7 @@ CaseReport verify_hub_folder(const CaseRequest& request) {
     Trainer trainer(context, hub.model(), train, std::move(parameters));
     for (std::size_t i = 0; i < trajectory.losses.size(); ++i) {
       const StepResult result = trainer.step(static_cast<std::int64_t>(i), batch);
-      if (context.rank == 0) steps.push_back(result);
+      if (context.comm->rank() == 0) steps.push_back(result);
     }
   });
   HubCase results(request, stored, hub);

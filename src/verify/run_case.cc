@@ -192,15 +192,6 @@ class RunCase {
   CaseReport& report_;
 };
 
-std::vector<Tensor> biases_of(Trainer& trainer) {
-  std::vector<Tensor> biases;
-  const ModelConfig& model = trainer.model();
-  for (std::int64_t i = model.dense_layers; model.moe.bias && i < model.layers; ++i) {
-    biases.push_back(trainer.parameters()[fmt::format("layers.{}.moe.gate_bias", i)].tensor().clone());
-  }
-  return biases;
-}
-
 }  // namespace
 
 CaseReport verify_training_run(const CaseRequest& request) {
@@ -231,9 +222,10 @@ CaseReport verify_training_run(const CaseRequest& request) {
     Trainer trainer(context, hub.model(), train, std::move(parameters));
     for (std::size_t i = 0; i < steps; ++i) {
       const StepResult result = trainer.step(static_cast<std::int64_t>(i), batch);
-      if (context.rank != 0) continue;
+      auto biases = router_biases(trainer);
+      if (context.comm->rank() != 0) continue;
       outcome.steps.push_back(result);
-      outcome.biases.push_back(biases_of(trainer));
+      outcome.biases.push_back(std::move(biases));
     }
     for (const auto& p : trainer.parameters().all()) gather.put(context, "final." + p.spec.name, p.array);
   });
