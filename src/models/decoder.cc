@@ -102,6 +102,7 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
   const RematPolicy policy{m.remat, m.remat_keeps};
   Array balance;
   for (std::int64_t i = 0; i < m.layers; ++i) {
+    c.comm->position().layer = i;
     RematRegion region(c, policy);
     const LayerCall call{c, m, parameters, fmt::format("layers.{}.", i), rope, segments};
     LayerOutput out = decoder_layer(call, x, i, options.step);
@@ -113,6 +114,8 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
     result.loads.push_back(std::move(out.moe->load));
     result.routing.push_back(out.moe->routing);
   }
+
+  c.comm->position().layer = -1;
 
   Array hidden = rms_norm(c, x, parameters["final_norm"], m.norm_epsilon);
   if (m.normalize_tied_logits)

@@ -30,6 +30,11 @@ Batch rows_of(const Batch& b, std::int64_t begin, std::int64_t end) {
           b.targets_segmentation.slice_rows(begin, end)};
 }
 
+// The 2 of "layers.2.moe.gate"; -1 for a parameter outside the layers.
+std::int64_t layer_of(const std::string& parameter) {
+  return parameter.starts_with("layers.") ? std::stoll(parameter.substr(7)) : -1;
+}
+
 double value_of(const Array& scalar) {
   return scalar.defined() ? static_cast<double>(scalar.tensor().data<float>()[0]) : 0.0;
 }
@@ -84,7 +89,6 @@ Trainer::Trainer(Context& context, ModelConfig model, TrainConfig config, Parame
       config_(std::move(config)),
       parameters_(std::move(parameters)),
       optimizer_(Optimizer::make(config_.optimizer)) {
-  CHECK(context_.comm->shares_memory(), "each rank updates its share of a weight that all of them see");
   for (const auto& p : parameters_.all()) {
     const Axes replicas = dual(*context_.mesh, p.array.sharding()).partial;
     Range range;
@@ -113,10 +117,13 @@ std::int64_t Trainer::optimizer_bytes() const {
 
 StepResult Trainer::step(std::int64_t step, const Batch& batch) {
   StepResult result;
+  Position& position = context_.comm->position();
+  position.step = step;
   result.learning_rate = learning_rate(config_.schedule, step);
   accumulate(step, batch, result);
   {
     auto phase = timer_.scope("gradients");
+    const PhaseMark mark(position, "gradients");
     reduce_gradients();
     result.raw_grad_norm = norm_of(true);
   }
@@ -124,8 +131,10 @@ StepResult Trainer::step(std::int64_t step, const Batch& batch) {
   const double factor = clipped ? config_.clip / result.raw_grad_norm : 1.0;
   result.grad_norm = result.raw_grad_norm * factor;
   auto phase = timer_.scope("optimizer");
+  const PhaseMark mark(position, "optimizer");
   update(step, result, factor);
   if (model_.moe.bias_update_rate > 0) update_bias(result);
+  if (!context_.comm->shares_memory()) exchange_updates();
   result.param_norm = norm_of(false);  // sums over all ranks: nobody reads a weight before all are written
   return result;
 }
@@ -140,6 +149,7 @@ void Trainer::accumulate(std::int64_t step, const Batch& batch, StepResult& resu
     ForwardResult out;
     {
       auto phase = timer_.scope("forward");
+      const PhaseMark mark(context_.comm->position(), "forward");
       const DeviceBatch placed = place_batch(context_, rows_of(batch, i * rows, (i + 1) * rows));
       ForwardOptions options;
       options.step = step * config_.accumulation + i;
@@ -153,9 +163,11 @@ void Trainer::accumulate(std::int64_t step, const Batch& batch, StepResult& resu
     result.balance_loss += value_of(out.balance_loss);
     loads.push_back(std::move(out.loads));
     auto phase = timer_.scope("backward");
+    const PhaseMark mark(context_.comm->position(), "backward");
     const Array loss = out.loss;
     out = ForwardResult();
     backward(context_, loss);
+    context_.comm->position().layer = -1;
   }
   gather_statistics(loads, result);
 }
@@ -197,6 +209,7 @@ void Trainer::reduce_gradients() {
     Range& range = ranges_[i];
     Value& value = *parameters_.all()[i].array.value();
     if (!value.requires_grad) continue;
+    context_.comm->position().layer = layer_of(parameters_.all()[i].spec.name);
     Tensor grad = value.grad.defined() ? value.grad.cast(config_.grad_dtype)
                                        : Tensor::zeros(config_.grad_dtype, value.info.local);
     value.grad = Tensor();
@@ -215,6 +228,7 @@ void Trainer::reduce_gradients() {
                                   range.padded);
     range.grad = mine.slice_rows(0, range.count);
   }
+  context_.comm->position().layer = -1;
 }
 
 double Trainer::norm_of(bool gradients) {
@@ -241,6 +255,39 @@ void Trainer::update(std::int64_t step, const StepResult& result, double factor)
     optimizer_->update(*context_.pool, step, result.learning_rate, factor, range.decay, at, weight.dtype(),
                        range.grad.raw(), range.grad.dtype(), range.state, range.count);
     range.grad = Tensor();
+  }
+}
+
+// Ranks of one process see each other's shares; those of other processes have to be told. The first rank of
+// the process among a weight's ranks writes what came from outside.
+void Trainer::exchange_updates() {
+  Communicator& comm = *context_.comm;
+  const int here = comm.process_of(comm.rank());
+  const auto is_here = [&](int rank) { return comm.process_of(rank) == here; };
+  for (std::size_t i = 0; i < ranges_.size(); ++i) {
+    const Range& range = ranges_[i];
+    const std::vector<int>& ranks = range.group.ranks;
+    const auto local = std::count_if(ranks.begin(), ranks.end(), is_here);
+    if (local == std::ssize(ranks)) continue;
+    const Tensor& weight = parameters_.all()[i].array.tensor();
+    const std::size_t element = size_of(weight.dtype()), bytes = weight.bytes();
+    const std::size_t share = static_cast<std::size_t>(range.padded) * element;
+    std::byte* own = weight.raw() + static_cast<std::size_t>(range.begin) * element;
+    const auto gather = [&](const void* from, void* to) {
+      comm.all_gather(range.group, range.axis, from, to, static_cast<std::int64_t>(share));
+    };
+    if (local == 1 && share * ranks.size() == bytes) {
+      gather(own, weight.raw());
+      continue;
+    }
+    std::vector<std::byte> mine(share), all(share * ranks.size());
+    std::memcpy(mine.data(), own, static_cast<std::size_t>(range.count) * element);
+    gather(mine.data(), all.data());
+    if (*std::find_if(ranks.begin(), ranks.end(), is_here) != comm.rank()) continue;
+    for (std::size_t r = 0; r < ranks.size(); ++r) {
+      const std::size_t begin = std::min(bytes, r * share), end = std::min(bytes, begin + share);
+      if (!is_here(ranks[r])) std::memcpy(weight.raw() + begin, all.data() + begin, end - begin);
+    }
   }
 }
 

@@ -72,6 +72,7 @@ class Trainer {
   void reduce_gradients();
   double norm_of(bool gradients);
   void update(std::int64_t step, const StepResult& result, double scale);
+  void exchange_updates();
   void update_bias(const StepResult& result);
   void gather_statistics(const std::vector<std::vector<LayerLoad>>& loads, StepResult& result);
 
