@@ -226,6 +226,7 @@ MetricsWriter open_outputs(const Config& config, const std::string& folder) {
 RunReport run_training(const Config& config, Processes& processes, RunObserver& observer) {
   const Mesh mesh = mesh_from_config(config);
   require_ranks_fit(mesh, processes);
+  fault_from_environment();  // unreadable is found before a folder exists
   const ModelConfig model = model_config(config);
   const TrainConfig training = train_config(config, model);
   const BatchSizes sizes = batch_sizes(config, mesh);

@@ -26,6 +26,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "dist/comm/failure.h"
 #include "dist/comm/reduce.h"
 #include "dist/comm/shared_objects.h"
 
@@ -60,9 +61,9 @@ struct Meeting {
 };
 
 // Thrown in ranks whose collective another rank's failure ended; never the failure to report.
-class Stopped : public Error {
+class Stopped : public CollectiveError {
  public:
-  explicit Stopped(const std::string& message) : Error(Kind::runtime, message) {}
+  using CollectiveError::CollectiveError;
 };
 
 class LocalWorld {
@@ -96,9 +97,10 @@ class LocalWorld {
     if (meeting.generation == generation) {
       if (in_time) throw Stopped(stopped_message(rank, slot));
       stop(rank);
-      fail_runtime("[comm] {} timed out after {} s{}: {} of {} ranks came; missing: rank {}{}",
-                   to_string(slot.call), timeout_, to_string(*slot.position), meeting.arrived,
-                   meeting.ranks.size(), fmt::join(missing(meeting), ", "), silent(meeting));
+      throw CollectiveError(
+          fmt::format("[comm] {} timed out after {} s{}: {} of {} ranks came; missing: rank {}{}",
+                      to_string(slot.call), timeout_, to_string(*slot.position), meeting.arrived,
+                      meeting.ranks.size(), fmt::join(missing(meeting), ", "), silent(meeting)));
     }
     return std::chrono::duration<double>(Clock::now() - start).count();
   }
@@ -361,7 +363,7 @@ class LocalCommunicator : public Communicator {
     const std::string error = disagreement(meeting);
     if (error.empty()) work(meeting);
     waited += world_.finish(meeting);
-    if (!error.empty()) throw Error(Error::Kind::runtime, error);
+    if (!error.empty()) throw CollectiveError(error);
     return waited;
   }
 
@@ -414,7 +416,7 @@ void run_rank(LocalWorld& world, int rank, const std::function<void(Communicator
     body(communicator);
     failed = false;
   } catch (const std::exception& error) {
-    world.fail(rank, std::current_exception(), error.what());
+    world.fail(rank, std::current_exception(), message_with_place(error, communicator.position()));
   } catch (...) {
     world.fail(rank, std::current_exception(), "an exception that is no std::exception");
   }

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "core/error.h"
+#include "dist/comm/failure.h"
 #include "dist/comm/reduce.h"
 
 namespace switchyard {
@@ -45,6 +46,11 @@ CollectiveCall call_of(const Announcement& a) {
 
 bool same_call(const Announcement& a, const Announcement& b) {
   return call_of(a) == call_of(b) && a.ranks == b.ranks;
+}
+
+template <typename... Args>
+[[noreturn]] void fail_collective(fmt::format_string<Args...> format, Args&&... args) {
+  throw CollectiveError(fmt::format(format, std::forward<Args>(args)...));
 }
 
 void copy_bytes(void* to, const void* from, std::int64_t bytes) {
@@ -126,9 +132,9 @@ class MpiCommunicator::Exchange {
     }
     if (theirs_[j].sent == own_[j].expected && theirs_[j].expected == own_[j].sent) return;
     const bool mine = theirs_[j].expected != own_[j].sent;
-    fail_runtime("[comm] {}{}: rank {} sends {} rows to rank {}, which expects {}", to_string(call_), place,
-                 mine ? comm_.rank_ : other, mine ? own_[j].sent : theirs_[j].sent,
-                 mine ? other : comm_.rank_, mine ? theirs_[j].expected : own_[j].expected);
+    fail_collective("[comm] {}{}: rank {} sends {} rows to rank {}, which expects {}", to_string(call_),
+                    place, mine ? comm_.rank_ : other, mine ? own_[j].sent : theirs_[j].sent,
+                    mine ? other : comm_.rank_, mine ? theirs_[j].expected : own_[j].expected);
   }
 
   MpiCommunicator& comm_;
@@ -241,8 +247,8 @@ double MpiCommunicator::do_ragged_all_to_all(const Group& group, const Collectiv
   exchange.for_others([&](std::size_t j) { exchange.send(j, from(j), side.send_counts[j] * call.size); });
   const double waited = exchange.meet();
   if (side.send_counts[me] != side.recv_counts[me])
-    fail_runtime("[comm] {}{}: rank {} sends {} rows to itself and expects {}", to_string(call),
-                 to_string(position()), rank_, side.send_counts[me], side.recv_counts[me]);
+    fail_collective("[comm] {}{}: rank {} sends {} rows to itself and expects {}", to_string(call),
+                    to_string(position()), rank_, side.send_counts[me], side.recv_counts[me]);
   exchange.for_others([&](std::size_t j) { exchange.receive(j, to(j), side.recv_counts[j] * call.size); });
   copy_bytes(to(me), from(me), side.send_counts[me] * call.size);
   exchange.finish();

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <thread>
 
+#include "dist/comm/failure.h"
 #include "dist/comm/mpi/mpi_communicator.h"
 
 namespace switchyard {
@@ -42,11 +43,10 @@ class MpiProcesses : public Processes {
   void exchange(Transfers& transfers, double timeout_seconds) {
     world_.wait_before_ranks("agreement on the preparations", timeout_seconds, transfers);
   }
-  void run_rank(int rank, const std::function<void(Communicator&)>& body);
+  void run_rank(int rank, SharedObjects& objects, const std::function<void(Communicator&)>& body);
 
   Wire wire_;
   World world_;
-  SharedObjects objects_;
   bool agreed_ = false;
 };
 
@@ -105,26 +105,29 @@ void MpiProcesses::run_ranks(int ranks, double timeout_seconds,
     fail_usage("[comm] expected ranks={}: this MPI serves one thread a process only, got ranks={}", count(),
                ranks);
   world_.start_ranks(per_process, timeout_seconds);
+  SharedObjects objects;
   std::vector<std::thread> threads;
-  for (int i = 1; i < per_process; ++i) threads.emplace_back([&, i] { run_rank(first + i, body); });
-  run_rank(first, body);
+  for (int i = 1; i < per_process; ++i) threads.emplace_back([&, i] { run_rank(first + i, objects, body); });
+  run_rank(first, objects, body);
   for (std::thread& thread : threads) thread.join();
 }
 
-void MpiProcesses::run_rank(int rank, const std::function<void(Communicator&)>& body) {
+void MpiProcesses::run_rank(int rank, SharedObjects& objects,
+                            const std::function<void(Communicator&)>& body) {
+  MpiCommunicator communicator(world_, wire_, objects, rank);
+  const auto fail = [&](Error::Kind kind, const std::exception& error) {
+    world_.fail(rank, kind, message_with_place(error, communicator.position()));
+  };
   try {
-    MpiCommunicator communicator(world_, wire_, objects_, rank);
     body(communicator);
     // Until all are here another rank may still fail, and this one must say so.
     Group all{std::vector<int>(static_cast<std::size_t>(communicator.size())), rank};
     std::iota(all.ranks.begin(), all.ranks.end(), 0);
     communicator.barrier(all, "end of the run");
   } catch (const Error& error) {
-    world_.fail(rank, error.kind(), error.what());
-  } catch (const std::bad_alloc&) {
-    world_.fail(rank, Error::Kind::runtime, "[memory] out of memory; make the model or the batch smaller");
+    fail(error.kind(), error);
   } catch (const std::exception& error) {
-    world_.fail(rank, Error::Kind::runtime, error.what());
+    fail(Error::Kind::runtime, error);
   } catch (...) {
     world_.fail(rank, Error::Kind::runtime, "an exception that is no std::exception");
   }
