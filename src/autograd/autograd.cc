@@ -27,6 +27,7 @@ Tensor alive(const Value& value) {
 std::shared_ptr<Node> record(Context& context, std::shared_ptr<const Op> op, std::span<const Array> inputs) {
   auto node = std::make_shared<Node>();
   node->id = context.next_node++;
+  if (context.comm != nullptr) node->layer = context.comm->position().layer;
   node->op = std::move(op);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     // What cannot be made again is held even if only a rerun reads it.
@@ -61,6 +62,7 @@ void accumulate(Context& context, Value& value, const Tensor& grad) {
 }
 
 void run_backward(Context& context, Node& node) {
+  if (context.comm != nullptr) context.comm->position().layer = node.layer;
   std::vector<Tensor> grads;
   bool any = false;
   for (auto& weak : node.outputs) {

@@ -106,6 +106,7 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
   Array balance;
   const LayerRange layers = layers_of(c.stage, m.layers);
   for (std::int64_t i = layers.begin; i < layers.end; ++i) {
+    c.comm->position().layer = i;
     RematRegion region(c, policy);
     const LayerCall call{c, m, parameters, fmt::format("layers.{}.", i), rope, segments};
     LayerOutput out = decoder_layer(call, x, i, options);
@@ -117,6 +118,8 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
     result.loads.push_back(std::move(out.moe->load));
     result.routing.push_back(out.moe->routing);
   }
+
+  c.comm->position().layer = -1;
 
   if (balance.defined()) {
     result.balance_loss =

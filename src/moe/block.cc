@@ -83,9 +83,12 @@ MoeOutput moe_block(Context& context, const MoeConfig& config, const MoeWeights&
   if (config.balance_weight > 0) {
     out.balance_loss = balance_loss(context, config, out.logits, bias, out.routing, local_segments);
   }
-  DispatchResult result =
-      in_chunks(context, choose_strategy(context, config), {config, x, out.routing, weights});
-  out.y = reshard(context, result.y, x_in.sharding());
+  DispatchResult result;
+  {
+    const PhaseMark mark(context.comm->position(), "dispatch");
+    result = in_chunks(context, choose_strategy(context, config), {config, x, out.routing, weights});
+    out.y = reshard(context, result.y, x_in.sharding());
+  }
 
   out.load.layer = layer;
   out.load.rows = count_rows(config, out.routing.ids.tensor(), local_segments.tensor());

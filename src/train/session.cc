@@ -2,9 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <thread>
-
-#include "dist/comm/local.h"
 
 namespace switchyard {
 
@@ -70,20 +67,28 @@ BatchSizes batch_sizes(const Config& config, const Mesh& mesh) {
   return sizes;
 }
 
-void require_thread_ranks(const Mesh& mesh) {
+void require_ranks_fit(const Mesh& mesh, const Processes& processes) {
   constexpr int kMost = 1024;
-  if (mesh.size() > kMost)
-    fail_usage("[train] ranks={}: expected at most {}, as every rank is a thread of this process",
-               mesh.size(), kMost);
+  if (mesh.size() % processes.count() != 0) {
+    fail_usage("[train] ranks={}: expected a multiple of the {} processes that mpirun started", mesh.size(),
+               processes.count());
+  }
+  if (mesh.size() / processes.count() > kMost) {
+    fail_usage("[train] ranks={}: expected at most {} a process, as each is one of its threads", mesh.size(),
+               kMost);
+  }
 }
 
-void run_session(const Config& config, const Mesh& mesh, const std::function<void(Context&)>& body) {
-  require_thread_ranks(mesh);
+void run_session(const Config& config, const Mesh& mesh, Processes& processes,
+                 const std::function<void(Context&)>& body) {
+  require_ranks_fit(mesh, processes);
   const Mesh own = stage_mesh(mesh);
   const AxisRules rules(config.axis_rules(), own);
-  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  const int threads = std::max(1, cores / mesh.size());
-  run_local_ranks(mesh.size(), config.get_float("collective_timeout_seconds"), [&](Communicator& comm) {
+  const int ranks_here = mesh.size() / processes.count();
+  const int threads = std::max(1, processes.cores() / ranks_here);
+  const std::optional<Fault> fault = fault_from_environment();
+  processes.run_ranks(mesh.size(), config.get_float("collective_timeout_seconds"), [&](Communicator& comm) {
+    if (fault && fault->rank == comm.rank()) comm.inject(*fault);
     ThreadPool pool(threads);
     Context context;
     context.stage = stage_of(mesh, comm.rank());
@@ -98,6 +103,10 @@ void run_session(const Config& config, const Mesh& mesh, const std::function<voi
     context.explicit_sharding = config.get_string("shard_mode") == "explicit";
     body(context);
   });
+}
+
+void run_session(const Config& config, const Mesh& mesh, const std::function<void(Context&)>& body) {
+  run_session(config, mesh, *one_process(), body);
 }
 
 }  // namespace switchyard

@@ -5,6 +5,7 @@
 
 #include "autograd/context.h"
 #include "config/config.h"
+#include "dist/comm/processes.h"
 
 namespace switchyard {
 
@@ -28,11 +29,15 @@ struct BatchSizes {
 std::int64_t pipeline_microbatches(const Config& config, int stages);
 BatchSizes batch_sizes(const Config& config, const Mesh& mesh);
 
-// Error(usage) for more ranks than one process should have threads.
-void require_thread_ranks(const Mesh& mesh);
+// Error(usage) for more ranks than `processes` should have threads, or a number that they cannot share
+// evenly.
+void require_ranks_fit(const Mesh& mesh, const Processes& processes);
 
-// Runs `body` on every rank (threads of this process), each with its own context. Errors as of
-// run_local_ranks.
+// Runs `body` on every rank, each with its own context. Errors as of Processes::run_ranks, and Error(usage)
+// for an unreadable SWITCHYARD_FAULT (dist/comm/fault.h).
+void run_session(const Config& config, const Mesh& mesh, Processes& processes,
+                 const std::function<void(Context&)>& body);
+// The same with all ranks as threads of this process.
 void run_session(const Config& config, const Mesh& mesh, const std::function<void(Context&)>& body);
 
 }  // namespace switchyard

@@ -109,11 +109,14 @@ Trainer::Trainer(Context& context, ModelConfig model, TrainConfig config, Parame
 
 StepResult Trainer::step(std::int64_t step, const Batch& batch) {
   StepResult result;
+  Position& position = context_.comm->position();
+  position.step = step;
   result.learning_rate = learning_rate(config_.schedule, step);
   accumulate(step, batch, result);
   if (on_gradients_) on_gradients_(parameters_);
   {
     auto phase = timer_.scope("gradients");
+    const PhaseMark mark(position, "gradients");
     updater_.reduce_gradients();
     result.raw_grad_norm = updater_.gradient_norm();
   }
@@ -121,8 +124,10 @@ StepResult Trainer::step(std::int64_t step, const Batch& batch) {
   const double factor = clipped ? config_.clip / result.raw_grad_norm : 1.0;
   result.grad_norm = result.raw_grad_norm * factor;
   auto phase = timer_.scope("optimizer");
+  const PhaseMark mark(position, "optimizer");
   updater_.update(step, result.learning_rate, factor);
   if (model_.moe.bias_update_rate > 0) update_bias(result);
+  updater_.publish();
   result.param_norm = updater_.weight_norm();
   return result;
 }
@@ -141,6 +146,7 @@ void Trainer::accumulate(std::int64_t step, const Batch& batch, StepResult& resu
   std::vector<std::vector<LayerLoad>> loads;
   const auto run_stage = [&](std::int64_t i, const Array& input) {
     auto phase = timer_.scope("forward");
+    const PhaseMark mark(context_.comm->position(), "forward");
     const DeviceBatch placed = place_batch(context_, rows_of(batch, i * rows, (i + 1) * rows));
     ForwardOptions options;
     options.step = step * config_.accumulation + i / config_.stage_microbatches;
@@ -158,7 +164,9 @@ void Trainer::accumulate(std::int64_t step, const Batch& batch, StepResult& resu
   };
   pipeline(rows, batch.inputs.dim(1)).train(count, run_stage, [&](const std::function<void()>& go_back) {
     auto phase = timer_.scope("backward");
+    const PhaseMark mark(context_.comm->position(), "backward");
     go_back();
+    context_.comm->position().layer = -1;
   });
   if (context_.stage.count > 1) {
     double losses[] = {result.loss, result.lm_loss, result.z_loss, result.balance_loss};

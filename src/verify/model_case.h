@@ -47,7 +47,7 @@ class HubModel {
 void gather_pass(Context& context, const ModelConfig& model, const Parameters& parameters, const Batch& batch,
                  Gather& gather, const std::function<void(const Parameters&)>& on_gradients = nullptr);
 
-// The router's bias of each MoE layer; empty for a model without.
+// The router's bias of each MoE layer; empty for a model without. Collective.
 std::vector<Tensor> router_biases(Trainer& trainer);
 
 // "layer 3" for `layers.3.…`, else empty.
