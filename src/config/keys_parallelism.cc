@@ -30,7 +30,7 @@ std::vector<KeyDeclaration> parallelism_keys() {
   add_axis(keys, "context_autoregressive", "context_autoregressive: cached sequence", false);
   add_axis(keys, "sequence", "sequence", false);
   add_axis(keys, "tensor_sequence", "tensor_sequence: norms over the sequence", true);
-  add_axis(keys, "pipeline", "stage: layers", false);
+  add_axis(keys, "pipeline", "stage: layers", true);
   add_axis(keys, "autoregressive", "autoregressive: heads, MLP width, as tensor does", true);
   add_axis(keys, "diloco", "diloco: replicas synchronised now and then", false);
   const std::vector<KeyDeclaration> more = {
@@ -63,8 +63,11 @@ std::vector<KeyDeclaration> parallelism_keys() {
       planned(integer_key("num_layers_per_pipeline_stage", 1, at_least(1), "layers of a stage")),
       planned(integer_key("num_pipeline_repeats", -1, at_least_or(1, -1), "times a microbatch goes round")),
       planned(integer_key("pipeline_parallel_layers", -1, at_least_or(1, -1), "layers in the pipeline")),
-      planned(
-          integer_key("num_pipeline_microbatches", -1, at_least_or(1, -1), "microbatches of the pipeline")),
+      integer_key("num_pipeline_microbatches", -1, at_least_or(1, -1),
+                  "parts of a batch that go through the stages one behind the other; -1: as many as stages"),
+      choice_key(
+          "pipeline_schedule", "1f1b", one_of({"1f1b", "gpipe"}),
+          "gpipe: all forward passes, then all backward passes; 1f1b: the same numbers, fewer activations"),
       planned(boolean_key("pipeline_delay_activation_forwarding", false, "overlap sends of the pipeline")),
       planned(boolean_key("pipeline_fsdp_ag_once", false, "gather weights once for all microbatches")),
       planned(boolean_key("pipeline_fsdp_ag_per_repeat", false, "gather weights once for a round")),

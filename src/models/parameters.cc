@@ -148,6 +148,22 @@ std::vector<ParameterSpec> parameter_specs(const ModelConfig& m) {
   return std::move(list.specs());
 }
 
+std::vector<ParameterSpec> stage_specs(std::vector<ParameterSpec> specs, const Stage& stage,
+                                       const ModelConfig& model) {
+  std::erase_if(specs, [&](const ParameterSpec& spec) {
+    if (!spec.name.starts_with("layers."))
+      return spec.name == "embedding" ? !stage.is_first() : !stage.is_last();
+    const LayerRange here = layers_of(stage, model.layers);
+    const std::int64_t layer = std::stoll(spec.name.substr(7));
+    return layer < here.begin || layer >= here.end;
+  });
+  return specs;
+}
+
+LayerRange layers_of(const Stage& stage, std::int64_t layers) {
+  return {layers * stage.index / stage.count, layers * (stage.index + 1) / stage.count};
+}
+
 std::int64_t parameter_count(const std::vector<ParameterSpec>& specs) {
   std::int64_t n = 0;
   for (const auto& spec : specs) n += num_elements(spec.shape);

@@ -34,6 +34,15 @@ struct ParameterSpec {
 
 // In a fixed order: embedding, layers, final norm, head.
 std::vector<ParameterSpec> parameter_specs(const ModelConfig& model);
+// The layers [begin, end) that a stage runs.
+struct LayerRange {
+  std::int64_t begin, end;
+};
+LayerRange layers_of(const Stage& stage, std::int64_t layers);
+
+// Those of them that a stage of a pipeline holds: the embedding on the first, the head on the last.
+std::vector<ParameterSpec> stage_specs(std::vector<ParameterSpec> specs, const Stage& stage,
+                                       const ModelConfig& model);
 std::int64_t parameter_count(const std::vector<ParameterSpec>& specs);
 
 struct Parameter {

@@ -7,12 +7,20 @@
 #include <cstring>
 
 #include "kernels/elementwise.h"
+#include "train/pipeline.h"
 
 namespace switchyard {
+namespace {
+
+// The 2 of "layers.2.moe.gate"; -1 for a parameter outside the layers.
+std::int64_t layer_of(const std::string& parameter) {
+  return parameter.starts_with("layers.") ? std::stoll(parameter.substr(7)) : -1;
+}
+
+}  // namespace
 
 Updater::Updater(Context& context, const UpdateConfig& config, const Parameters& parameters)
     : context_(context), config_(config), optimizer_(Optimizer::make(config.optimizer)) {
-  CHECK(context_.comm->shares_memory(), "each rank updates its share of a weight that all of them see");
   if (config_.muon) check(*config_.muon);
   OwnerLoads loads;
   for (const auto& p : parameters.all()) ranges_.push_back(make_range(p, loads));
@@ -52,8 +60,11 @@ std::int64_t Updater::state_bytes() const {
 
 void Updater::reduce_gradients() {
   for (Range& range : ranges_) {
-    if (range.parameter->array.value()->requires_grad) reduce(range);
+    if (!range.parameter->array.value()->requires_grad) continue;
+    context_.comm->position().layer = layer_of(range.parameter->spec.name);
+    reduce(range);
   }
+  context_.comm->position().layer = -1;
 }
 
 void Updater::reduce(Range& range) const {
@@ -93,8 +104,7 @@ double Updater::norm_of(const std::function<Tensor(const Range&)>& part) const {
     const Tensor t = part(range);
     if (t.defined()) sum += sum_of_squares(*context_.pool, t.dtype(), t.raw(), t.size());
   }
-  const Axes all = dual(*context_.mesh, Sharding{}).partial;
-  context_.comm->all_reduce_f64(context_.group(all), joined(all), &sum, 1);
+  sum_over_run(context_, std::span(&sum, 1));
   return std::sqrt(sum);
 }
 
@@ -114,7 +124,39 @@ void Updater::update(std::int64_t step, double learning_rate, double factor) {
   for (Range& range : ranges_) {
     if (range.exchange) apply_matrices(range, learning_rate);
   }
-  // Every share is written. Threads see each other's; ranks that do not share memory gather them here.
+}
+
+// Ranks of one process see each other's shares; those of other processes have to be told. The first rank of
+// the process among a weight's ranks writes what came from outside.
+void Updater::publish() const {
+  if (context_.comm->shares_memory()) return;
+  Communicator& comm = *context_.comm;
+  const int here = comm.process_of(comm.rank());
+  const auto is_here = [&](int rank) { return comm.process_of(rank) == here; };
+  for (const Range& range : ranges_) {
+    const std::vector<int>& ranks = range.group.ranks;
+    const auto local = std::count_if(ranks.begin(), ranks.end(), is_here);
+    if (local == std::ssize(ranks)) continue;
+    const Tensor& weight = range.parameter->array.tensor();
+    const std::size_t element = size_of(weight.dtype()), bytes = weight.bytes();
+    const std::size_t share = static_cast<std::size_t>(range.padded) * element;
+    std::byte* own = weight.raw() + static_cast<std::size_t>(range.begin) * element;
+    const auto gather = [&](const void* from, void* to) {
+      comm.all_gather(range.group, range.axis, from, to, static_cast<std::int64_t>(share));
+    };
+    if (local == 1 && share * ranks.size() == bytes) {
+      gather(own, weight.raw());
+      continue;
+    }
+    std::vector<std::byte> mine(share), all(share * ranks.size());
+    std::memcpy(mine.data(), own, static_cast<std::size_t>(range.count) * element);
+    gather(mine.data(), all.data());
+    if (*std::find_if(ranks.begin(), ranks.end(), is_here) != comm.rank()) continue;
+    for (std::size_t r = 0; r < ranks.size(); ++r) {
+      const std::size_t begin = std::min(bytes, r * share), end = std::min(bytes, begin + share);
+      if (!is_here(ranks[r])) std::memcpy(weight.raw() + begin, all.data() + begin, end - begin);
+    }
+  }
 }
 
 std::byte* Updater::weight_of(const Range& range) const {

@@ -41,6 +41,8 @@ class Updater {
   double weight_norm() const;
   // One step on gradients times `factor`; `step` counts from 0. Collective.
   void update(std::int64_t step, double learning_rate, double factor);
+  // After updates and additions: ranks that do not share memory tell each other their shares. Collective.
+  void publish() const;
   // weight[i] += increments[i], for a float32 parameter that is whole on every rank.
   void add(const std::string& name, const std::vector<float>& increments);
 

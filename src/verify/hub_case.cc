@@ -49,7 +49,7 @@ Trajectory read_trajectory(const std::string& path) {
 }
 
 TrainConfig training(const Config& config, const ModelConfig& model, const Trajectory& trajectory) {
-  TrainConfig t = train_config(config, model);
+  TrainConfig t = train_config(config, model, mesh_from_config(config).axis_size("stage"));
   const DType mu_dtype = t.update.optimizer.mu_dtype;
   t.update.optimizer = trajectory.optimizer;
   t.update.optimizer.mu_dtype = mu_dtype;
@@ -174,7 +174,7 @@ CaseReport verify_hub_folder(const CaseRequest& request) {
     Trainer trainer(context, hub.model(), train, std::move(parameters));
     for (std::size_t i = 0; i < trajectory.losses.size(); ++i) {
       const StepResult result = trainer.step(static_cast<std::int64_t>(i), batch);
-      if (context.rank == 0) steps.push_back(result);
+      if (context.comm->rank() == 0) steps.push_back(result);
     }
   });
   HubCase results(request, stored, hub);

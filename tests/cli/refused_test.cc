@@ -64,6 +64,14 @@ TEST_F(Refused, Meshes) {
   expect_no_training({"mesh_axes=[data,north]"}, {"mesh_axes", "north", "ici_north_parallelism"});
 }
 
+TEST_F(Refused, Pipelines) {
+  expect_no_training({"ranks=4", "ici_pipeline_parallelism=4"}, {"4 stages for 2 layers"});
+  expect_no_training({"ranks=2", "ici_pipeline_parallelism=2", "num_pipeline_microbatches=3"},
+                     {"num_pipeline_microbatches=3", "divisor", "rows"});
+  expect_no_training({"ranks=2", "ici_pipeline_parallelism=2", "logits_via_embedding=true"},
+                     {"logits_via_embedding=true", "planned"});
+}
+
 TEST_F(Refused, ModelsThatDoNotFit) {
   expect_no_training({"num_moe_token_chunks=3"}, {"num_moe_token_chunks", "divide the 8 tokens", "got 3"});
   expect_no_training({"attention_output_dim=8"}, {"attention_output_dim=8", "qwen3_custom_moe"});
