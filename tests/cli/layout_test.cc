@@ -53,6 +53,8 @@ TEST_F(Layouts, MuonGivesTheSameNumbersOnEveryMesh) {
       on_ranks(8, {"ici_expert_parallelism=4"}),
       on_ranks(8, {"ici_data_parallelism=2", "ici_expert_parallelism=2", "ici_tensor_parallelism=2"}),
       on_ranks(8, {"ici_expert_parallelism=2", "ici_tensor_parallelism=2", "use_ring_of_experts=true"}),
+      on_ranks(8, {"ici_context_parallelism=2", "ici_fsdp_transpose_parallelism=2"}),
+      on_ranks(8, {"ici_pipeline_parallelism=2", "ici_tensor_parallelism=2"}),
   };
   for (const Arguments& mesh : meshes) {
     for (const std::string key : {"shard_exp_on_fsdp=false", "shard_exp_on_fsdp=true"}) {
