@@ -151,6 +151,19 @@ TEST(Verify, TrainingRuns) {
               "ranks=8 ici_fsdp_parallelism=2 ici_expert_parallelism=4");
 }
 
+// Muon's matrices split and whole, replicated and not, experts over fsdp.
+TEST(Verify, MuonOnEveryLayout) {
+  const std::vector<std::string> runs = {kGolden / "maxtext_train/deepseek3_muon_1dev.json",
+                                         kGolden / "maxtext_train/llama2_muon_1dev.json"};
+  for (const std::string layout :
+       {"ranks=2 ici_data_parallelism=2", "ranks=8",
+        "ranks=8 ici_data_parallelism=2 ici_tensor_parallelism=2",
+        "ranks=8 ici_fsdp_parallelism=2 ici_expert_parallelism=4 shard_exp_on_fsdp=true shard_mode=explicit",
+        "ranks=4 custom_mesh_and_rule=shard-exp-on-fsdp shard_mode=explicit"}) {
+    expect_pass(runs, layout);
+  }
+}
+
 TEST(Verify, OneStepInPieces) {
   expect_pass(cases_in("hf"), "gradient_accumulation_steps=2");
   expect_pass(cases_in("hf"), "ranks=2 ici_expert_parallelism=2 num_moe_token_chunks=2");
