@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <map>
+#include <thread>
 #include <vector>
 
 #include "config/config.h"
@@ -24,7 +25,8 @@ namespace switchyard {
 namespace {
 
 constexpr std::int64_t kTokens = 256, kSlots = 4, kWidth = 512, kHidden = 256, kExpertsPerRank = 4;
-constexpr int kSamples = 128;  // of every figure, over ranks and rounds
+constexpr int kSamples = 128;   // of every figure, over ranks and rounds
+constexpr int kBusyRanks = 16;  // at work at any time
 
 double processor_seconds() {
   timespec t;
@@ -58,7 +60,13 @@ class Meter {
     context_.comm->barrier(world_, "expert");
     return result;
   }
-  const std::map<std::string, Cost>& costs() const { return costs_; }
+  std::map<std::string, Cost> costs_a_row(std::int64_t rows) const {
+    std::map<std::string, Cost> result = costs_;
+    for (auto& item : result) {
+      for (double& nanoseconds : item.second.nanoseconds) nanoseconds /= static_cast<double>(rows);
+    }
+    return result;
+  }
 
  private:
   Context& context_;
@@ -161,13 +169,15 @@ struct Figures {
 };
 using Table = std::map<std::string, std::vector<Figures>>;  // stage -> one entry a number of ranks
 
-void measure(int ranks, Table& table) {
+using Costs = std::vector<std::map<std::string, Cost>>;  // of every rank
+
+Costs run_world(int ranks, int rounds) {
   const Config config = Config::from_args(
       std::vector<std::string>{fmt::format("ranks={}", ranks),
                                fmt::format("ici_expert_parallelism={}", ranks), "ici_fsdp_parallelism=1"});
   const Mesh mesh = mesh_from_config(config);
   const AxisRules rules(config.axis_rules(), mesh);
-  std::vector<std::map<std::string, Cost>> of_rank(static_cast<std::size_t>(ranks));
+  Costs of_rank(static_cast<std::size_t>(ranks));
   run_local_ranks(ranks, 600, [&](Communicator& comm) {
     ThreadPool pool(1);
     Context context;
@@ -178,22 +188,32 @@ void measure(int ranks, Table& table) {
     context.pool = &pool;
     const std::vector<std::string> axes{"expert"};
     Meter meter(context, context.group(axes));
-    std::int64_t rows = 1;
     const Inputs in = make_inputs(context, ranks);
-    for (int round = 0; round < std::max(1, kSamples / ranks); ++round) {
-      rows = ring_stages(context, in, meter);
+    for (int round = 0; round < rounds; ++round) {
+      const std::int64_t rows = ring_stages(context, in, meter);
       whole_dispatch(context, in, false, meter);
       whole_dispatch(context, in, true, meter);
-    }
-    for (auto [name, cost] : meter.costs()) {
-      for (double& nanoseconds : cost.nanoseconds) nanoseconds /= static_cast<double>(rows);
-      of_rank[static_cast<std::size_t>(context.rank)][name] = cost;
+      if (round + 1 == rounds) of_rank[static_cast<std::size_t>(context.rank)] = meter.costs_a_row(rows);
     }
   });
-  for (const auto& [name, cost] : of_rank[0]) {
+  return of_rank;
+}
+
+// With few ranks several worlds work side by side, so that all cores are as busy as with many.
+void measure(int ranks, Table& table) {
+  const int worlds = std::max(1, kBusyRanks / ranks), rounds = std::max(1, kSamples / (ranks * worlds));
+  std::vector<Costs> of_world(static_cast<std::size_t>(worlds));
+  std::vector<std::thread> threads;
+  for (Costs& costs : of_world)
+    threads.emplace_back([&costs, ranks, rounds] { costs = run_world(ranks, rounds); });
+  for (std::thread& thread : threads) thread.join();
+  const Costs alone = run_world(ranks, 1);  // nothing else is live
+  for (const auto& [name, cost] : alone[0]) {
     std::vector<double> all;
-    for (const auto& costs : of_rank)
-      all.insert(all.end(), costs.at(name).nanoseconds.begin(), costs.at(name).nanoseconds.end());
+    for (const Costs& world : of_world) {
+      for (const auto& costs : world)
+        all.insert(all.end(), costs.at(name).nanoseconds.begin(), costs.at(name).nanoseconds.end());
+    }
     // The tenth part: other work on the machine only ever adds.
     const auto tenth = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 10);
     std::nth_element(all.begin(), tenth, all.end());
