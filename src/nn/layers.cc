@@ -31,7 +31,12 @@ Array attention_input(const LayerCall& call, const Array& x) {
 Array project_out(const LayerCall& call, const Array& attended) {
   const Sharding layout =
       block_sharding(*call.context.rules, {attended.shape()[0], attended.shape()[1], call.model.moe_emb});
-  const Array y = einsum(call.context, "BSND,NDM->BSM", attended, weight(call, "attention.out"), &layout);
+  // The sequence goes back to its layout between layers now, unless the heads have its axes.
+  Sharding tokens = attended.sharding();
+  if (axes_before(layout.dims[1], Sharding{{tokens.dims[0], tokens.dims[2]}, {}}) == layout.dims[1])
+    tokens.dims[1] = layout.dims[1];
+  const Array y = einsum(call.context, "BSND,NDM->BSM", reshard(call.context, attended, tokens),
+                         weight(call, "attention.out"), &layout);
   return checkpoint_name(y, "out_proj");
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "ops/local_einsum.h"
 #include "ops/reshard.h"
@@ -94,21 +95,40 @@ class LabelPlan {
       mine.push_back(axis);
     }
   }
+  // Where the two sides disagree, a weight moves rather than an activation.
   void contracted_alike() {
+    const bool weight_a = a_.value()->weight, weight_b = b_.value()->weight;
     for (char l : spec_.a) {
-      if (contracted(l)) take(l, common_prefix(in_a_.at(l), in_b_.at(l)));
+      if (!contracted(l)) continue;
+      const Axes &a = in_a_.at(l), &b = in_b_.at(l), common = common_prefix(a, b);
+      const bool disagree = common.size() < std::min(a.size(), b.size());
+      take(l, disagree && weight_a != weight_b ? (weight_a ? b : a) : common);
     }
   }
   void output(const Sharding* want) {
     for (std::size_t i = 0; i < spec_.out.size(); ++i) {
       const char l = spec_.out[i];
       if (want != nullptr)
-        take(l, want->dims[i]);
+        take_wanted(l, want->dims[i]);
       else
         take(l, in_a_.count(l) != 0 && !in_a_.at(l).empty() ? in_a_.at(l)
                 : in_b_.count(l) != 0                       ? in_b_.at(l)
                                                             : Axes{});
     }
+  }
+  // Where another label has an axis that the output wants first, an activation stays as it is rather than be
+  // gathered: the result is moved, it has to be anyway.
+  void take_wanted(char l, const Axes& wanted) {
+    take(l, wanted);
+    if (chosen_[l] == wanted) return;
+    const bool in_a = in_a_.count(l) != 0;
+    if ((in_a ? a_ : b_).value()->weight || (in_a && in_b_.count(l) != 0)) return;
+    const Axes& own = (in_a ? in_a_ : in_b_).at(l);
+    const Axes taken = std::exchange(chosen_[l], {});
+    for (const auto& axis : taken) used_.erase(axis);
+    const bool is_free =
+        std::none_of(own.begin(), own.end(), [&](const std::string& axis) { return used_.count(axis) != 0; });
+    take(l, is_free && own.size() > taken.size() ? own : taken);
   }
   // An axis that splits the contraction on one side only: slice the other side (free) and reduce the output,
   // or gather this side; whichever moves fewer bytes.
@@ -124,7 +144,9 @@ class LabelPlan {
           std::none_of(extra.begin(), extra.end(), [&](const std::string& x) { return used_.count(x) != 0; });
       const Array& operand = a_longer ? a_ : b_;
       const std::int64_t gathered = num_elements(operand.info().local) * (context_.mesh->product(extra) - 1);
-      if (free && 2 * output_elements() < gathered) take(l, extra);
+      // A weight is sliced for an activation also where that moves more: the product is shared.
+      const bool slices_weight = (a_longer ? b_ : a_).value()->weight && !operand.value()->weight;
+      if (free && (slices_weight || 2 * output_elements() < gathered)) take(l, extra);
     }
   }
   std::int64_t output_elements() const {
