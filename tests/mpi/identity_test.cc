@@ -72,7 +72,9 @@ TEST_F(Mpi, WhatIsWrongWithACommandIsSaidOnce) {
   const Arguments command = Arguments{"train"} + tiny_model();
   expect_one(mpirun(3, with(command, "ranks=4")), "train] ranks=4: expected a multiple of the 3 processes");
   expect_one(mpirun(2, with(command, "num_expert=4")), "config]");
-  expect_one(mpirun(2, with(command, "dataset_type=text data_path=nowhere")), "data]");
+  expect_one(
+      mpirun(2, with(command, "dataset_type=text tokenizer_type=byte vocab_size=512 data_path=nowhere")),
+      "data]");
   expect_one(mpirun(2, {"verify", "some-case"}), "comm] expected `train` under mpirun, got `verify`");
 }
 

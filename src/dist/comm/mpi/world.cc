@@ -20,8 +20,9 @@ using std::chrono::milliseconds;
 constexpr milliseconds kStallGrace{1000};
 // What a process said before it died is there already, it only has to be taken out.
 constexpr milliseconds kLastWords{50};
-// For what this process says before it ends.
-constexpr milliseconds kOwnLastWords{500};
+// For what this process says before it ends. Those that died or stopped never take it, and a launcher may
+// lose its patience a second after the first process ended.
+constexpr milliseconds kOwnLastWords{100};
 
 // Waits longer and longer: other processes may need this core.
 class Backoff {
