@@ -257,14 +257,18 @@ void backward(Context& context, std::span<const Array> roots, std::span<const Te
   }
 }
 
-void backward(Context& context, const Array& loss) {
+Tensor loss_seed(const Context& context, const Array& loss) {
   CHECK(loss.tensor().size() == 1, "loss of shape {}", to_string(loss.shape()));
   bool first = true;
   for (const auto& axis : dual(*context.mesh, loss.sharding()).partial) {
     first = first && context.mesh->coordinate(context.rank, axis) == 0;
   }
   const float one = first ? 1.0f : 0.0f;
-  const Tensor seed = Tensor::of<float>(loss.info().local, std::span(&one, 1)).cast(loss.dtype());
+  return Tensor::of<float>(loss.info().local, std::span(&one, 1)).cast(loss.dtype());
+}
+
+void backward(Context& context, const Array& loss) {
+  const Tensor seed = loss_seed(context, loss);
   backward(context, std::span(&loss, 1), std::span(&seed, 1));
 }
 

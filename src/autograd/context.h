@@ -15,9 +15,22 @@ namespace switchyard {
 
 class RematRegion;
 
+// The layers that a rank runs, where a pipeline spreads them over the mesh axis `stage`. The ranks of one
+// stage have a mesh without that axis and rank numbers of their own; everything but the pipeline itself sees
+// only them.
+struct Stage {
+  int index = 0, count = 1;
+  std::vector<int> ranks;  // world rank of every rank of this stage; empty: the same number
+  std::vector<int> peers;  // world ranks at this rank's place in every stage
+  bool is_first() const { return index == 0; }
+  bool is_last() const { return index + 1 == count; }
+  Group across() const { return {peers, index}; }
+};
+
 struct Context {
-  int rank = 0;
+  int rank = 0;  // in `mesh`
   const Mesh* mesh = nullptr;
+  Stage stage;
   const AxisRules* rules = nullptr;
   Communicator* comm = nullptr;
   ThreadPool* pool = nullptr;
@@ -26,9 +39,14 @@ struct Context {
   RematRegion* region = nullptr;  // innermost open remat region
   std::uint64_t next_node = 0;
 
-  // The ranks that differ from this one only along `axes`, and this rank's place among them.
+  // The ranks (of the communicator) that differ from this one only along `axes`, and this rank's place among
+  // them.
   Group group(std::span<const std::string> axes) const {
-    return {mesh->group(rank, axes), mesh->index_along(rank, axes)};
+    Group group{mesh->group(rank, axes), mesh->index_along(rank, axes)};
+    for (int& member : group.ranks) {
+      if (!stage.ranks.empty()) member = stage.ranks[static_cast<std::size_t>(member)];
+    }
+    return group;
   }
 };
 

@@ -1,5 +1,6 @@
 #include "config/config.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -116,20 +117,35 @@ TEST(Config, RefusesWrongValuesInOneLine) {
 
 TEST(Config, RefusesWhatIsPlanned) {
   for (const char* argument :
-       {"opt_type=muon", "use_indexer=true", "ici_context_parallelism=2", "dcn_pipeline_parallelism=-1",
-        "ici_fsdp_transpose_parallelism=4", "ici_tensor_sequence_parallelism=2", "mtp_num_layers=1",
-        "ici_autoregressive_parallelism=2", "enable_checkpointing=True", "dataset_type=tfds",
-        "shard_exp_on_fsdp=true", "quantization=int8", "dropout_rate=0.1", "use_dpo=1",
-        "mlp_activations=[gelu,linear]", "decoder_block=gemma", "routed_score_func=sqrtsoftplus",
-        "rope_use_scale=false", "expert_shard_attention_option=tp"}) {
+       {"use_indexer=true", "ici_sequence_parallelism=2", "dcn_pipeline_parallelism=-1", "mtp_num_layers=1",
+        "enable_checkpointing=True", "dataset_type=tfds", "use_2d_fsdp_sharding=true", "quantization=int8",
+        "dropout_rate=0.1", "use_dpo=1", "mlp_activations=[gelu,linear]", "decoder_block=gemma",
+        "routed_score_func=sqrtsoftplus", "rope_use_scale=false"}) {
     const std::string problem = problem_of({argument});
     const std::string name = std::string(argument).substr(0, std::string(argument).find('='));
     EXPECT_MENTIONS(problem, name, "planned, not built yet");
   }
-  EXPECT_EQ(problem_of({"ici_context_parallelism=1", "dcn_pipeline_parallelism=1", "shard_exp_on_fsdp=False",
-                        "use_dpo=False", "enable_checkpointing=False",
+  EXPECT_EQ(problem_of({"ici_context_parallelism=1", "dcn_pipeline_parallelism=1",
+                        "use_2d_fsdp_sharding=False", "use_dpo=False", "enable_checkpointing=False",
                         "quantization=", "mlp_activations=['silu','linear']"}),
             "");
+}
+
+TEST(Config, ExpertsOverFsdpIsARuleBeforeAllOthers) {
+  const auto first_rule = [](std::vector<std::string> arguments) {
+    const std::vector<AxisRule> rules = Config::from_args(arguments).axis_rules();
+    EXPECT_EQ(std::count_if(rules.begin(), rules.end(), [](const AxisRule& r) { return r.name == "exp"; }),
+              1);
+    return rules.front();
+  };
+  EXPECT_EQ(first_rule({"shard_exp_on_fsdp=true"}), (AxisRule{"exp", {"expert", "fsdp"}}));
+  EXPECT_EQ(first_rule({"shard_exp_on_fsdp=true", "custom_mesh_and_rule=pure-fsdp"}),
+            (AxisRule{"exp", {"fsdp"}}));
+  EXPECT_EQ(first_rule({"shard_exp_on_fsdp=true", "custom_mesh_and_rule=cp-as-ep"}),
+            (AxisRule{"exp", {"context", "expert", "fsdp"}}));
+  EXPECT_EQ(first_rule({"shard_exp_on_fsdp=true", "custom_mesh_and_rule=shard-exp-on-fsdp"}),
+            (AxisRule{"exp", {"expert", "fsdp"}}));
+  EXPECT_NE(first_rule({}).name, "exp");
 }
 
 TEST(Config, PrecedenceIsCommandLineThenModelThenFileThenDefault) {
@@ -187,6 +203,15 @@ TEST(Config, SaysWhatOtherKeysLeaveWithoutEffect) {
   ASSERT_EQ(dense.size(), 2u);
   EXPECT_MENTIONS(dense[0], "use_ring_of_experts has no effect", "sparse_matmul=false");
   EXPECT_MENTIONS(config_of({"use_ring_of_experts=true"}).notices().at(0), "no experts");
+}
+
+TEST(Config, ExpertShardAttentionOptionNamesAMeshFile) {
+  EXPECT_EQ(config_of({"expert_shard_attention_option=tp"}).get_string("custom_mesh_and_rule"), "ep-tp");
+  const Config context = config_of({"expert_shard_attention_option=context"});
+  EXPECT_EQ(context.mesh_axes(), (std::vector<std::string>{"data", "stage", "fsdp", "expert"}));
+  EXPECT_EQ(problem_of({"expert_shard_attention_option=tp", "custom_mesh_and_rule=ep-tp"}), "");
+  EXPECT_MENTIONS(problem_of({"expert_shard_attention_option=tp", "custom_mesh_and_rule=pure-fsdp"}), "ep-tp",
+                  "pure-fsdp");
 }
 
 TEST(Config, FindsOursUnderAForeignPath) {

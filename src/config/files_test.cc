@@ -40,7 +40,7 @@ TEST(ModelFiles, MayReplaceTheLayout) {
   const Config config = config_of({"model_name=deepseek3-671b-batchsplit"});
   EXPECT_EQ(config.mesh_axes(), (std::vector<std::string>{"data", "fsdp", "expert", "context"}));
   EXPECT_EQ(config.axis_rules().size(), 22u);
-  EXPECT_TRUE(notices_mention(config, {"inert", "shard_mode", "use_batch_split_schedule"}));
+  EXPECT_TRUE(notices_mention(config, {"inert", "use_batch_split_schedule"}));
 }
 
 TEST(MeshFiles, AllLoadAndComeLast) {

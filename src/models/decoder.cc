@@ -38,7 +38,8 @@ struct LayerOutput {
   std::optional<MoeOutput> moe;
 };
 
-LayerOutput decoder_layer(const LayerCall& call, const Array& x, std::int64_t layer, std::int64_t step) {
+LayerOutput decoder_layer(const LayerCall& call, const Array& x, std::int64_t layer,
+                          const ForwardOptions& options) {
   Context& c = call.context;
   const ModelConfig& m = call.model;
   auto norm = [&](const Array& y, const char* name) {
@@ -49,7 +50,7 @@ LayerOutput decoder_layer(const LayerCall& call, const Array& x, std::int64_t la
   if (m.has_latent_experts()) {
     MoeOutput moe = moe_block(c, m.moe, moe_weights(call),
                               norm(checkpoint_name(attended, "attention_out"), "post_attention_norm"),
-                              call.segments, step, layer);
+                              call.segments, options.step, layer, options.first_row);
     const Array y =
         einsum(c, "BSL,LM->BSM", whole_embedding(c, moe.y), weight(call, "up_projection"), &x.sharding());
     return {add(c, x, y), std::move(moe)};
@@ -58,7 +59,8 @@ LayerOutput decoder_layer(const LayerCall& call, const Array& x, std::int64_t la
   const Array inner = norm(middle, "post_attention_norm");
   if (!m.is_moe_layer(layer)) return {add(c, middle, gated_mlp(call, "mlp.", inner)), std::nullopt};
 
-  MoeOutput moe = moe_block(c, m.moe, moe_weights(call), inner, call.segments, step, layer);
+  MoeOutput moe =
+      moe_block(c, m.moe, moe_weights(call), inner, call.segments, options.step, layer, options.first_row);
   Array y = add(c, middle, moe.y);
   if (m.shared_experts > 0) y = add(c, y, gated_mlp(call, "moe.shared.", inner));
   return {y, std::move(moe)};
@@ -68,7 +70,8 @@ Array logits_of(Context& c, const ModelConfig& m, const Array& hidden, const Arr
   const std::vector<std::string> dims{"activation_embed_and_logits_batch", "activation_norm_length",
                                       "activation_vocab"};
   const Sharding want = c.rules->resolve(dims, {hidden.shape()[0], hidden.shape()[1], m.vocab}).sharding;
-  return cast(c, einsum(c, m.tied ? "BSM,VM->BSV" : "BSM,MV->BSV", hidden, head, &want), DType::f32);
+  const Array x = reshard(c, hidden, Sharding{{want.dims[0], want.dims[1], {}}, {}});
+  return cast(c, einsum(c, m.tied ? "BSM,VM->BSV" : "BSM,MV->BSV", x, head, &want), DType::f32);
 }
 
 }  // namespace
@@ -92,20 +95,22 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
   const Sharding layout = block_sharding(*c.rules, shape);
   const Sharding tokens{{layout.dims[0], layout.dims[1]}, {}};
   const Array segments = reshard(c, batch.segments, tokens);
-  const RopeTables rope = rope_tables(c, reshard(c, batch.positions, tokens),
-                                      rope_frequencies(m.rope, m.rope_dim), rope_amplitude(m.rope));
+  const Array positions = reshard(c, batch.positions, attention_tokens(c, m, shape[0], shape[1]));
+  const RopeTables rope =
+      rope_tables(c, positions, rope_frequencies(m.rope, m.rope_dim), rope_amplitude(m.rope));
 
-  const Array table = cast(c, parameters["embedding"], m.dtype);
-  Array x = embedding(c, table, batch.inputs, layout);
-  if (options.keep_hidden) result.hidden.push_back(x);
+  const Array table = parameters.contains("embedding") ? cast(c, parameters["embedding"], m.dtype) : Array();
+  Array x = c.stage.is_first() ? embedding(c, table, batch.inputs, layout) : options.input;
+  if (options.keep_hidden && c.stage.is_first()) result.hidden.push_back(x);
 
   const RematPolicy policy{m.remat, m.remat_keeps};
   Array balance;
-  for (std::int64_t i = 0; i < m.layers; ++i) {
+  const LayerRange layers = layers_of(c.stage, m.layers);
+  for (std::int64_t i = layers.begin; i < layers.end; ++i) {
     c.comm->position().layer = i;
     RematRegion region(c, policy);
     const LayerCall call{c, m, parameters, fmt::format("layers.{}.", i), rope, segments};
-    LayerOutput out = decoder_layer(call, x, i, options.step);
+    LayerOutput out = decoder_layer(call, x, i, options);
     x = out.x;
     if (options.keep_hidden) result.hidden.push_back(x);
     if (!out.moe) continue;
@@ -117,6 +122,15 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
 
   c.comm->position().layer = -1;
 
+  if (balance.defined()) {
+    result.balance_loss =
+        scale(c, balance, static_cast<float>(options.balance_share / static_cast<double>(m.moe_layers())));
+  }
+  if (!c.stage.is_last()) {
+    result.output = x;
+    result.loss = result.balance_loss;
+    return result;
+  }
   Array hidden = rms_norm(c, x, parameters["final_norm"], m.norm_epsilon);
   if (m.normalize_tied_logits)
     hidden = scale(c, hidden, static_cast<float>(1 / std::sqrt(static_cast<double>(m.emb))));
@@ -128,13 +142,9 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
   const CrossEntropyOptions loss{options.target_count, m.z_loss, m.logit_soft_cap};
   const CrossEntropy entropy =
       linear_cross_entropy(c, hidden, head, m.tied, batch.targets, batch.target_segments, loss);
-  result.lm_loss = result.loss = entropy.loss;
+  result.lm_loss = entropy.loss;
   result.z_loss = entropy.z_loss;
-  if (balance.defined()) {
-    result.balance_loss =
-        scale(c, balance, static_cast<float>(options.balance_share / static_cast<double>(m.moe_layers())));
-    result.loss = add(c, result.loss, result.balance_loss);
-  }
+  result.loss = balance.defined() ? add(c, entropy.loss, result.balance_loss) : entropy.loss;
   return result;
 }
 

@@ -21,6 +21,13 @@ Sharding heads_sharding(const Context& c, const ModelConfig& m, const Shape& sha
   return s;
 }
 
+// x with M whole, its tokens laid out as those of the queries.
+Array attention_input(const LayerCall& call, const Array& x) {
+  Sharding tokens = attention_tokens(call.context, call.model, x.shape()[0], x.shape()[1]);
+  tokens.dims.emplace_back();
+  return reshard(call.context, x, tokens);
+}
+
 Array project_out(const LayerCall& call, const Array& attended) {
   const Sharding layout =
       block_sharding(*call.context.rules, {attended.shape()[0], attended.shape()[1], call.model.moe_emb});
@@ -50,10 +57,16 @@ Array whole_embedding(Context& context, const Array& x) {
   return reshard(context, x, Sharding{{x.sharding().dims[0], x.sharding().dims[1], {}}, {}});
 }
 
+Sharding attention_tokens(const Context& context, const ModelConfig& model, std::int64_t batch,
+                          std::int64_t length) {
+  const Sharding q = heads_sharding(context, model, {batch, length, model.heads, model.head_dim}, false);
+  return {{q.dims[0], q.dims[1]}, {}};
+}
+
 Array grouped_query_attention(const LayerCall& call, const Array& x) {
   Context& c = call.context;
   const ModelConfig& m = call.model;
-  const Array h = whole_embedding(c, x);
+  const Array h = attention_input(call, x);
   const std::int64_t batch = x.shape()[0], length = x.shape()[1];
   const Sharding q_layout = heads_sharding(c, m, {batch, length, m.heads, m.head_dim}, false);
   const Sharding kv_layout = like_query(c, m, {batch, length, m.kv_heads, m.head_dim}, q_layout);
@@ -69,15 +82,16 @@ Array grouped_query_attention(const LayerCall& call, const Array& x) {
   }
   q = rope(c, q, call.rope, 0, m.rope.interleaved);
   k = rope(c, k, call.rope, 0, m.rope.interleaved);
-  const Array attended =
-      checkpoint_name(attention(c, q, k, v, call.segments, static_cast<float>(m.attention_scale)), "context");
+  const Array attended = checkpoint_name(
+      attention(c, q, k, v, call.segments, static_cast<float>(m.attention_scale), m.balanced_context),
+      "context");
   return project_out(call, attended);
 }
 
 Array latent_attention(const LayerCall& call, const Array& x) {
   Context& c = call.context;
   const ModelConfig& m = call.model;
-  const Array h = whole_embedding(c, x);
+  const Array h = attention_input(call, x);
   const std::int64_t batch = x.shape()[0], length = x.shape()[1];
   const Sharding tokens = h.sharding();
   auto heads = [&](std::int64_t dim) { return heads_sharding(c, m, {batch, length, m.heads, dim}, false); };
@@ -106,14 +120,14 @@ Array latent_attention(const LayerCall& call, const Array& x) {
   const auto [k, v] = mla_key_value(c, kv, rope(c, rotary, call.rope, 0, m.rope.interleaved), m.nope);
   const Array attended =
       checkpoint_name(attention(c, q, checkpoint_name(k, "key_proj"), checkpoint_name(v, "value_proj"),
-                                call.segments, static_cast<float>(m.attention_scale)),
+                                call.segments, static_cast<float>(m.attention_scale), m.balanced_context),
                       "context");
   return project_out(call, attended);
 }
 
 Array gated_mlp(const LayerCall& call, const std::string& prefix, const Array& x) {
   Context& c = call.context;
-  const Array h = whole_embedding(c, x);
+  const Array h = constrain(c, x, {"activation_batch", "activation_length", ""});
   const std::initializer_list<std::string> hidden{"activation_batch", "activation_length", "activation_mlp"};
   const Array gate =
       checkpoint_name(einsum(c, "BSM,MH->BSH", h, weight(call, prefix + "wi_0"), hidden), "mlpwi_0");

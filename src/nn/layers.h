@@ -13,9 +13,9 @@ struct LayerCall {
   Context& context;
   const ModelConfig& model;
   const Parameters& parameters;
-  std::string prefix;  // "layers.3."
-  const RopeTables& rope;
-  const Array& segments;  // i32 [B,S]
+  std::string prefix;      // "layers.3."
+  const RopeTables& rope;  // of the tokens as attention has them
+  const Array& segments;   // i32 [B,S]
 };
 
 // A parameter in the dtype of activations.
@@ -24,6 +24,10 @@ Array weight(const LayerCall& call, const std::string& name);
 // The layout of a block's input and output, and the same with M whole (what products over M read).
 Sharding block_sharding(const AxisRules& rules, const Shape& shape);
 Array whole_embedding(Context& context, const Array& x);
+
+// Layout [B,S] of the tokens in attention.
+Sharding attention_tokens(const Context& context, const ModelConfig& model, std::int64_t batch,
+                          std::int64_t length);
 
 // Grouped-query attention (Ainslie et al. 2023) with optional norms on q and k.
 Array grouped_query_attention(const LayerCall& call, const Array& x);

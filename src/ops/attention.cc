@@ -5,6 +5,8 @@
 
 #include "kernels/attention.h"
 #include "kernels/rope.h"
+#include "ops/reshard.h"
+#include "ops/sequence_balance.h"
 
 namespace switchyard {
 namespace {
@@ -112,7 +114,7 @@ Tensor put_heads(Context& c, const Tensor& x, const std::vector<std::int64_t>& h
 
 class AttentionOp : public Op {
  public:
-  explicit AttentionOp(float scale) : scale_(scale) {}
+  AttentionOp(float scale, bool balanced) : scale_(scale), balanced_(balanced) {}
   std::string_view name() const override { return "attention"; }
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
     ArrayInfo out = in[0];
@@ -130,20 +132,22 @@ class AttentionOp : public Op {
     const Tensor& q = in[0];
     Tensor out(q.dtype(), {q.dim(0), q.dim(1), q.dim(2), v.dim(3)}),
         lse(DType::f32, {q.dim(0), q.dim(2), q.dim(1)});
-    switchyard::attention(*c.pool, arguments(q, k, v, in[3]), q.raw(), k.raw(), v.raw(), out.raw(),
-                          lse.data<float>());
+    const Tensor index = query_index(c, infos[0]);
+    switchyard::attention(*c.pool, arguments(q, k, v, in[3], in[4], index), q.raw(), k.raw(), v.raw(),
+                          out.raw(), lse.data<float>());
     return {out, lse};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     const auto heads = kv_heads(c, call.input_info(0), call.input_info(1));
     const Tensor q = call.input(0), k = take_heads(c, call.input(1), heads);
-    const Tensor v = take_heads(c, call.input(2), heads), segments = call.input(3);
+    const Tensor v = take_heads(c, call.input(2), heads), index = query_index(c, call.input_info(0));
     const Tensor out = call.output(0), lse = call.output(1);
     Tensor dq(q.dtype(), q.shape()), dk(k.dtype(), k.shape()), dv(v.dtype(), v.shape());
-    attention_backward(*c.pool, arguments(q, k, v, segments), q.raw(), k.raw(), v.raw(), out.raw(),
-                       lse.data<float>(), call.grad(0).raw(), dq.raw(), dk.raw(), dv.raw());
+    attention_backward(*c.pool, arguments(q, k, v, call.input(3), call.input(4), index), q.raw(), k.raw(),
+                       v.raw(), out.raw(), lse.data<float>(), call.grad(0).raw(), dq.raw(), dk.raw(),
+                       dv.raw());
     return {dq, put_heads(c, dk, heads, call.input_info(1).local),
-            put_heads(c, dv, heads, call.input_info(2).local), Tensor()};
+            put_heads(c, dv, heads, call.input_info(2).local), Tensor(), Tensor()};
   }
   std::uint32_t needs_outputs() const override { return 3; }
 
@@ -164,7 +168,21 @@ class AttentionOp : public Op {
     }
     return heads;
   }
-  AttentionArgs arguments(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& segments) const {
+  // Places of this rank's queries in their sequence, i32 [B,S]; undefined where the sequence is whole.
+  Tensor query_index(const Context& c, const ArrayInfo& q) const {
+    if (q.sharding.dims[1].empty()) return {};
+    const std::int64_t length = q.local[1], half = length / 2;
+    const std::int64_t first = local_offset(*c.mesh, c.rank, q.shape, q.sharding)[1];
+    const auto [early, late] = balanced_ ? balanced_halves(c, q) : std::pair(first, first + half);
+    Tensor index(DType::i32, {q.local[0], length});
+    for (std::int64_t i = 0; i < index.size(); ++i) {
+      const std::int64_t s = i % length;
+      index.data<std::int32_t>()[i] = static_cast<std::int32_t>(s < half ? early + s : late + s - half);
+    }
+    return index;
+  }
+  AttentionArgs arguments(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& q_segments,
+                          const Tensor& kv_segments, const Tensor& q_index) const {
     AttentionArgs args{};
     args.batch = q.dim(0);
     args.q_length = q.dim(1);
@@ -176,10 +194,13 @@ class AttentionOp : public Op {
     args.scale = scale_;
     args.causal = true;
     args.dtype = q.dtype();
-    args.q_segment = args.kv_segment = segments.data<std::int32_t>();
+    args.q_segment = q_segments.data<std::int32_t>();
+    args.kv_segment = kv_segments.data<std::int32_t>();
+    args.q_index = q_index.defined() ? q_index.data<std::int32_t>() : nullptr;
     return args;
   }
   float scale_;
+  bool balanced_;  // queries are those of balance_sequence
 };
 
 }  // namespace
@@ -198,9 +219,18 @@ Array rope(Context& context, const Array& x, const RopeTables& tables, std::int6
 }
 
 Array attention(Context& context, const Array& q, const Array& k, const Array& v, const Array& segments,
-                float scale) {
-  const Array inputs[] = {q, k, v, segments};
-  return apply(context, std::make_shared<AttentionOp>(scale), inputs).front();
+                float scale, bool balanced) {
+  const auto whole_length = [&](const Array& x) {
+    Sharding to = x.sharding();
+    to.dims[1].clear();
+    return reshard(context, x, to);
+  };
+  const Array own = reshard(context, segments, Sharding{{q.sharding().dims[0], q.sharding().dims[1]}, {}});
+  balanced = balanced && can_balance_sequence(context, q);
+  const auto spread = [&](const Array& x) { return balanced ? balance_sequence(context, x) : x; };
+  const Array inputs[] = {spread(q), whole_length(k), whole_length(v), spread(own), whole_length(own)};
+  const Array out = apply(context, std::make_shared<AttentionOp>(scale, balanced), inputs).front();
+  return balanced ? unbalance_sequence(context, out) : out;
 }
 
 }  // namespace switchyard

@@ -96,12 +96,11 @@ json run_summary(const Config& config, Trainer& trainer, const std::vector<Colle
     if (p.spec.trained) gradients += static_cast<std::int64_t>(p.array.tensor().bytes());
   }
   summary["version"] = SWITCHYARD_VERSION;
-  summary["ranks"] = trainer.context().mesh->size();
-  summary["mesh"] = trainer.context().mesh->to_string();
-  std::vector<ParameterSpec> specs;
-  for (const auto& p : trainer.parameters().all()) specs.push_back(p.spec);
-  summary["parameters"] = parameter_count(specs);
-  const auto peak = static_cast<std::int64_t>(memory_peak()) / trainer.context().mesh->size();
+  const Context& context = trainer.context();
+  summary["ranks"] = context.comm->size();
+  summary["mesh"] = mesh_from_config(config).to_string();
+  summary["parameters"] = parameter_count(parameter_specs(trainer.model()));
+  const auto peak = static_cast<std::int64_t>(memory_peak()) / context.comm->size();
   const std::int64_t optimizer = trainer.optimizer_bytes();
   summary["per_rank"] = {
       {"weights_bytes", weights},

@@ -128,7 +128,7 @@ class Recorder {
 
   void record(std::int64_t step, const StepResult& r, double seconds, Trainer& trainer,
               const BatchSizes& sizes) {
-    const double ranks = trainer.context().mesh->size(),
+    const double ranks = trainer.context().comm->size(),
                  tokens = static_cast<double>(sizes.step * sizes.sequence);
     const double flops = train_flops_per_token(trainer.model(), sizes.sequence) * tokens;
     metrics_ = step_metrics(r, seconds, tokens / ranks, flops / ranks);
@@ -228,15 +228,16 @@ RunReport run_training(const Config& config, Processes& processes, RunObserver& 
   require_ranks_fit(mesh, processes);
   fault_from_environment();  // unreadable is found before a folder exists
   const ModelConfig model = model_config(config);
-  const TrainConfig training = train_config(config, model);
+  const TrainConfig training = train_config(config, model, mesh.axis_size("stage"));
   const BatchSizes sizes = batch_sizes(config, mesh);
   const std::vector<ParameterSpec> specs = parameter_specs(model);
-  const AxisRules rules(config.axis_rules(), mesh);
+  const AxisRules rules(config.axis_rules(), stage_mesh(mesh));
+  check_stages(mesh.axis_size("stage"), model);
   for (const auto& spec : specs)
     rules.resolve(spec.dims, spec.shape);  // experts that do not divide are found here
   if (model.moe.experts > 0) {
     const Shape tokens{sizes.micro, sizes.sequence, model.moe_emb};
-    check_token_chunks(model.moe, local_shape(mesh, tokens, block_sharding(rules, tokens))[1]);
+    check_token_chunks(model.moe, local_shape(stage_mesh(mesh), tokens, block_sharding(rules, tokens))[1]);
   }
   RunData data = make_data(config, model, sizes);
   std::vector<std::string> notes;
@@ -262,10 +263,11 @@ RunReport run_training(const Config& config, Processes& processes, RunObserver& 
   const double peak = measured_peak(model.dtype);
 
   run_session(config, mesh, processes, [&](Context& context) {
-    const bool speaks = context.rank == 0;
+    const bool speaks = context.comm->rank() == 0;
     std::vector<std::string> warnings;
     Trainer trainer(context, model, training,
-                    Parameters::create(context, specs, model.init_seed, fill, speaks ? &warnings : nullptr));
+                    Parameters::create(context, stage_specs(specs, context.stage, model), model.init_seed,
+                                       fill, speaks ? &warnings : nullptr));
     for (const auto& w : warnings) observer.line("warning: " + w);
     std::unique_ptr<Recorder> recorder;
     if (speaks) recorder = std::make_unique<Recorder>(observer, *writer, peak);

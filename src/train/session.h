@@ -12,13 +12,21 @@ namespace switchyard {
 // The mesh of the config's parallelism keys. Error(usage) when it does not multiply out.
 Mesh mesh_from_config(const Config& config);
 
+// The mesh of one stage of a pipeline: that of the run without the axis `stage`.
+Mesh stage_mesh(const Mesh& mesh);
+// Where a rank of the run stands in the pipeline.
+Stage stage_of(const Mesh& mesh, int rank);
+
 // Batch sizes: per_device_batch_size may be fractional when the product is whole.
 struct BatchSizes {
-  std::int64_t step = 0;   // rows of one optimizer step
-  std::int64_t micro = 0;  // rows of one forward pass; step / gradient_accumulation_steps
+  std::int64_t step = 0;  // rows of one optimizer step
+  std::int64_t micro =
+      0;  // rows of one forward pass; step / (gradient_accumulation_steps · microbatches of the pipeline)
   std::int64_t eval = 0;
   std::int64_t sequence = 0;
 };
+// Microbatches a batch makes in a pipeline of so many stages; 1 without one.
+std::int64_t pipeline_microbatches(const Config& config, int stages);
 BatchSizes batch_sizes(const Config& config, const Mesh& mesh);
 
 // Error(usage) for more ranks than `processes` should have threads, or a number that they cannot share

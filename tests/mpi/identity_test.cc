@@ -39,6 +39,8 @@ TEST_F(Mpi, TrainsLikeThreads) {
       "ici_expert_parallelism=4 use_ring_of_experts=true decoder_block=deepseek first_num_dense_layers=0 "
       "attention_type=mla routed_bias=true routed_score_func=sigmoid routed_bias_update_rate=0.01",
       "ici_tensor_parallelism=2 ici_expert_parallelism=2 gradient_accumulation_steps=2",
+      "ici_fsdp_parallelism=2 ici_data_parallelism=2 opt_type=muon",
+      "ici_fsdp_parallelism=2 ici_expert_parallelism=2 opt_type=muon shard_exp_on_fsdp=true",
       "ici_data_parallelism=2 ici_tensor_parallelism=2 per_device_batch_size=1 dtype=bfloat16 "
       "base_emb_dim=18"};
   for (const std::string& layout : layouts) {

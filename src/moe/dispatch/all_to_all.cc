@@ -176,6 +176,13 @@ class PlanKeptRowsOp : public Op {
 Counts kept_counts(const MoeConfig& config, const Tensor& table, std::int64_t capacity) {
   const std::int64_t ranks = table.dim(0), per_rank = table.dim(1) / ranks;
   Counts kept(static_cast<std::size_t>(ranks));
+  if (capacity < 0) {  // all of them, without a small table for every pair of ranks
+    for (std::int64_t i = 0; i < ranks; ++i) {
+      const std::int32_t* at = table.data<std::int32_t>() + i * table.dim(1);
+      kept[static_cast<std::size_t>(i)].assign(at, at + table.dim(1));
+    }
+    return kept;
+  }
   for (std::int64_t r = 0; r < ranks; ++r) {
     Counts arriving;
     for (std::int64_t i = 0; i < ranks; ++i) {
