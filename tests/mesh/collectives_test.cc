@@ -37,7 +37,7 @@ Kinds moved(const Config& config) {
   Kinds result;
 
   run_session(config, mesh, [&](Context& context) {
-    Trainer trainer(context, model, train_config(config, model),
+    Trainer trainer(context, model, train_config(config, model, 1),
                     Parameters::create(context, parameter_specs(model), 0, nullptr, nullptr));
     const Batch batch = make_synthetic(sizes.step, sizes.sequence, model.vocab)->next(0);
     context.comm->reset_counts();
