@@ -11,7 +11,7 @@
 namespace switchyard::cli_test {
 namespace {
 
-constexpr double kDeadline = 1, kMore = 5;  // seconds
+constexpr double kDeadline = 2, kMore = 5;  // seconds
 
 struct Case {
   std::string kind, phase;

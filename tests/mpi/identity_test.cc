@@ -35,7 +35,7 @@ TEST_F(Mpi, CollectivesKeepTheirPromises) {
 TEST_F(Mpi, TrainsLikeThreads) {
   NEEDS_MPIRUN();
   const std::vector<std::string> layouts{
-      "ici_fsdp_parallelism=4", "ici_expert_parallelism=2 ici_fsdp_parallelism=2",
+      "ici_expert_parallelism=2 ici_fsdp_parallelism=2",
       "ici_expert_parallelism=4 use_ring_of_experts=true decoder_block=deepseek first_num_dense_layers=0 "
       "attention_type=mla routed_bias=true routed_score_func=sigmoid routed_bias_update_rate=0.01",
       "ici_tensor_parallelism=2 ici_expert_parallelism=2 gradient_accumulation_steps=2",

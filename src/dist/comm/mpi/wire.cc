@@ -112,7 +112,7 @@ void Wire::close() {
     MPI_Comm_free(&talk_);
     MPI_Comm_free(&data_);
   }
-  MPI_Finalize();  // without the mutex: a watch that finds this too long asks the wire for nothing, but it
+  MPI_Finalize();  // without the mutex, which the watch may need to end a process that waits too long here
                    // asks
 }
 

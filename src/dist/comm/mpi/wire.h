@@ -35,11 +35,12 @@ class Transfers {
 
 // A short message that may come at any time.
 struct News {
-  enum class Kind : std::int32_t { fault, stalled };
+  enum class Kind : std::int32_t { fault, stalled, resumed };
   Kind kind = Kind::fault;
   std::int32_t process = 0;
   std::int32_t rank = -1;    // who says so; -1 for the process
   std::int32_t status = 1;   // exit status of a fault
+  std::int32_t late = 0;     // stalled: past the deadline, not only asked because another rank is
   std::int32_t missing = 0;  // stalled: how many of `ranks` are given
   std::int32_t ranks[64] = {};
   char text[700] = {};

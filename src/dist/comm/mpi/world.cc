@@ -119,6 +119,12 @@ void World::wait(const Waiting& waiting, Transfers& transfers) {
   }
   const std::scoped_lock lock(mutex_);
   seats_[waiting.rank].call = nullptr;
+  if (!stalled_.contains(waiting.rank)) return;
+  News news;
+  news.kind = News::Kind::resumed;
+  news.rank = waiting.rank;
+  tell_all(news);
+  note_resumption(waiting.rank);
 }
 
 void World::wait_before_ranks(const std::string& what, double timeout_seconds, Transfers& transfers) {
@@ -148,27 +154,43 @@ void World::hear() {
       if (!fault_) fault_ = news;
       continue;
     }
-    stalled_[news.rank] = std::vector<int>(news.ranks, news.ranks + news.missing);
-    if (!stalled_since_) stalled_since_ = Clock::now();
+    if (news.kind == News::Kind::stalled)
+      note_stall(news.rank, {news.ranks, news.ranks + news.missing}, news.late != 0);
+    else
+      note_resumption(news.rank);
   }
+}
+
+void World::note_stall(int rank, std::vector<int> missing, bool late) {
+  stalled_[rank] = std::move(missing);
+  if (late) late_.insert(rank);
+  if (late && !stalled_since_) stalled_since_ = Clock::now();
+}
+
+void World::note_resumption(int rank) {
+  stalled_.erase(rank);
+  late_.erase(rank);
+  if (late_.empty()) stalled_since_.reset();
 }
 
 void World::check_stall(const Waiting& waiting, const Transfers& transfers, bool late) {
   const std::scoped_lock lock(mutex_);
   if (fault_) give_up(waiting.rank);
-  if (late && !stalled_since_) stalled_since_ = Clock::now();
-  if (!stalled_since_) return;
-  const auto [place, added] = stalled_.try_emplace(waiting.rank);
-  if (added) {
-    place->second = transfers.pending();
+  const bool news_to_others =
+      late ? !late_.contains(waiting.rank) : stalled_since_.has_value() && !stalled_.contains(waiting.rank);
+  if (news_to_others) {
+    const std::vector<int> missing = transfers.pending();
     News news;
     news.kind = News::Kind::stalled;
     news.rank = waiting.rank;
-    news.missing = static_cast<int>(std::min(place->second.size(), std::size(news.ranks)));
-    std::copy_n(place->second.begin(), news.missing, news.ranks);
+    news.late = late ? 1 : 0;
+    news.missing = static_cast<int>(std::min(missing.size(), std::size(news.ranks)));
+    std::copy_n(missing.begin(), news.missing, news.ranks);
     tell_all(news);
+    note_stall(waiting.rank, missing, late);
   }
-  if (Clock::now() - *stalled_since_ < kStallGrace) return;
+  if (!stalled_since_ || Clock::now() - *stalled_since_ < kStallGrace) return;
+  stalled_[waiting.rank] = transfers.pending();
   const std::string message = stall_message(waiting, late);
   tell_all(fault_news(wire_.process(), waiting.rank, 1, message));
   end(1, fmt::format("rank {}: {}", waiting.rank, message));
