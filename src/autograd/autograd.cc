@@ -27,6 +27,7 @@ Tensor alive(const Value& value) {
 std::shared_ptr<Node> record(Context& context, std::shared_ptr<const Op> op, std::span<const Array> inputs) {
   auto node = std::make_shared<Node>();
   node->id = context.next_node++;
+  node->layer = context.place.layer;
   node->op = std::move(op);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     // What cannot be made again is held even if only a rerun reads it.
@@ -69,6 +70,7 @@ void run_backward(Context& context, Node& node) {
     any = any || grads.back().defined();
   }
   if (any) {
+    const InsideOp inside(context, node.op->name(), node.layer);
     BackwardCall call(context, node, std::move(grads));
     auto results = node.op->backward(context, call);
     CHECK(results.size() == node.inputs.size(), "[{}] {} gradients for {} inputs", node.op->name(),
@@ -99,6 +101,7 @@ std::vector<Tensor> rerun(Context& context, Node& node) {
                                                     : materialize(context, node.inputs[i]));
     infos.push_back(node.inputs[i]->info);
   }
+  const InsideOp inside(context, node.op->name(), node.layer);
   auto results = node.op->forward(context, inputs, infos);
   for (std::size_t i = 0; i < results.size(); ++i) {
     if (bit(node.op->needs_outputs(), i)) node.saved_outputs[i] = results[i];
@@ -188,7 +191,10 @@ std::vector<Array> apply(Context& context, std::shared_ptr<const Op> op, std::sp
     grad = grad || x.value()->requires_grad;
   }
   auto outputs = op->infer(context, infos);
-  auto results = op->forward(context, tensors, infos);
+  const auto results = [&] {
+    const InsideOp inside(context, op->name(), context.place.layer);
+    return op->forward(context, tensors, infos);
+  }();
   CHECK(results.size() == outputs.size(), "[{}] {} results, {} inferred", op->name(), results.size(),
         outputs.size());
   std::shared_ptr<Node> node;

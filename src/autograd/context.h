@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/memory_account.h"
 #include "core/thread_pool.h"
 #include "dist/axis_rules.h"
 #include "dist/comm/communicator.h"
@@ -14,6 +15,11 @@
 namespace switchyard {
 
 class RematRegion;
+
+// What `plan` assumes where a run would look at its data.
+struct Assumptions {
+  double imbalance = 1;  // rows that arrive at this rank's experts, over the mean of the ranks
+};
 
 struct Context {
   int rank = 0;
@@ -25,11 +31,39 @@ struct Context {
   bool grad_enabled = true;
   RematRegion* region = nullptr;  // innermost open remat region
   std::uint64_t next_node = 0;
+  Place place;  // kept up to date for those who count memory, work and collectives
+  const Assumptions* assumed = nullptr;
+
+  // Tensors hold no data (core/memory_account.h), the pool and the communicator only count. What a run reads
+  // from its data, an op that reads it must assume here.
+  bool abstract() const { return assumed != nullptr; }
+  // A new part of the step: "forward", "backward", ...
+  void enter(std::string_view phase) {
+    place.phase = phase;
+    comm->enter(phase);
+  }
 
   // The ranks that differ from this one only along `axes`, and this rank's place among them.
   Group group(std::span<const std::string> axes) const {
     return {mesh->group(rank, axes), mesh->index_along(rank, axes)};
   }
+};
+
+// While alive, the rank is inside the op `name`, made in decoder layer `layer`.
+class InsideOp {
+ public:
+  InsideOp(Context& context, std::string_view name, std::int64_t layer)
+      : context_(context), before_(context.place) {
+    context.place.op = name;
+    context.place.layer = layer;
+  }
+  ~InsideOp() { context_.place = before_; }
+  InsideOp(const InsideOp&) = delete;
+  InsideOp& operator=(const InsideOp&) = delete;
+
+ private:
+  Context& context_;
+  Place before_;
 };
 
 // While alive, ops are not recorded.

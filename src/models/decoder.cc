@@ -71,6 +71,10 @@ Array logits_of(Context& c, const ModelConfig& m, const Array& hidden, const Arr
   return cast(c, einsum(c, m.tied ? "BSM,VM->BSV" : "BSM,MV->BSV", hidden, head, &want), DType::f32);
 }
 
+std::int64_t bytes_in_use() {
+  return current_account() ? current_account()->in_use() : 0;
+}
+
 }  // namespace
 
 DeviceBatch place_batch(Context& context, const Batch& global) {
@@ -80,6 +84,7 @@ DeviceBatch place_batch(Context& context, const Batch& global) {
 }
 
 double count_targets(const Batch& batch) {
+  if (batch.targets_segmentation.abstract()) return static_cast<double>(batch.targets_segmentation.size());
   const auto segments = batch.targets_segmentation.span<std::int32_t>();
   return static_cast<double>(
       std::count_if(segments.begin(), segments.end(), [](std::int32_t s) { return s != 0; }));
@@ -102,7 +107,10 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
 
   const RematPolicy policy{m.remat, m.remat_keeps};
   Array balance;
+  std::vector<std::int64_t> bytes;  // in use before each layer and after the last
   for (std::int64_t i = 0; i < m.layers; ++i) {
+    bytes.push_back(bytes_in_use());
+    c.place.layer = i;
     RematRegion region(c, policy);
     const LayerCall call{c, m, parameters, fmt::format("layers.{}.", i), rope, segments};
     LayerOutput out = decoder_layer(call, x, i, options.step);
@@ -114,6 +122,9 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
     result.loads.push_back(std::move(out.moe->load));
     result.routing.push_back(out.moe->routing);
   }
+  c.place.layer = -1;
+  bytes.push_back(bytes_in_use());
+  for (std::size_t i = 0; i + 1 < bytes.size(); ++i) result.layer_bytes.push_back(bytes[i + 1] - bytes[i]);
 
   Array hidden = rms_norm(c, x, parameters["final_norm"], m.norm_epsilon);
   if (m.normalize_tied_logits)

@@ -174,7 +174,7 @@ class AttentionOp : public Op {
     const std::int64_t length = q.local[1];
     const auto first = static_cast<std::int32_t>(local_offset(*c.mesh, c.rank, q.shape, q.sharding)[1]);
     Tensor index(DType::i32, {q.local[0], length});
-    for (std::int64_t b = 0; b < q.local[0]; ++b)
+    for (std::int64_t b = 0; b < q.local[0] && !c.abstract(); ++b)
       std::iota(index.data<std::int32_t>() + b * length, index.data<std::int32_t>() + (b + 1) * length,
                 first);
     return index;

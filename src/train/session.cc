@@ -55,6 +55,7 @@ void run_session(const Config& config, const Mesh& mesh, const std::function<voi
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   const int threads = std::max(1, cores / mesh.size());
   run_local_ranks(mesh.size(), config.get_float("collective_timeout_seconds"), [&](Communicator& comm) {
+    const AccountScope account(std::make_shared<MemoryAccount>());
     ThreadPool pool(threads);
     Context context;
     context.rank = comm.rank();

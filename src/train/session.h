@@ -23,8 +23,8 @@ BatchSizes batch_sizes(const Config& config, const Mesh& mesh);
 // Error(usage) for more ranks than one process should have threads.
 void require_thread_ranks(const Mesh& mesh);
 
-// Runs `body` on every rank (threads of this process), each with its own context. Errors as of
-// run_local_ranks.
+// Runs `body` on every rank (threads of this process), each with its own context and memory account. Errors
+// as of run_local_ranks.
 void run_session(const Config& config, const Mesh& mesh, const std::function<void(Context&)>& body);
 
 }  // namespace switchyard

@@ -31,7 +31,8 @@ Batch rows_of(const Batch& b, std::int64_t begin, std::int64_t end) {
 }
 
 double value_of(const Array& scalar) {
-  return scalar.defined() ? static_cast<double>(scalar.tensor().data<float>()[0]) : 0.0;
+  const bool readable = scalar.defined() && !scalar.tensor().abstract();
+  return readable ? static_cast<double>(scalar.tensor().data<float>()[0]) : 0.0;
 }
 
 }  // namespace
@@ -117,6 +118,7 @@ StepResult Trainer::step(std::int64_t step, const Batch& batch) {
   accumulate(step, batch, result);
   {
     auto phase = timer_.scope("gradients");
+    context_.enter("gradients");
     reduce_gradients();
     result.raw_grad_norm = norm_of(true);
   }
@@ -124,6 +126,7 @@ StepResult Trainer::step(std::int64_t step, const Batch& batch) {
   const double factor = clipped ? config_.clip / result.raw_grad_norm : 1.0;
   result.grad_norm = result.raw_grad_norm * factor;
   auto phase = timer_.scope("optimizer");
+  context_.enter("optimizer");
   update(step, result, factor);
   if (model_.moe.bias_update_rate > 0) update_bias(result);
   result.param_norm = norm_of(false);  // sums over all ranks: nobody reads a weight before all are written
@@ -140,6 +143,7 @@ void Trainer::accumulate(std::int64_t step, const Batch& batch, StepResult& resu
     ForwardResult out;
     {
       auto phase = timer_.scope("forward");
+      context_.enter("forward");
       const DeviceBatch placed = place_batch(context_, rows_of(batch, i * rows, (i + 1) * rows));
       ForwardOptions options;
       options.step = step * config_.accumulation + i;
@@ -152,7 +156,9 @@ void Trainer::accumulate(std::int64_t step, const Batch& batch, StepResult& resu
     result.z_loss += value_of(out.z_loss);
     result.balance_loss += value_of(out.balance_loss);
     loads.push_back(std::move(out.loads));
+    result.layer_bytes = std::move(out.layer_bytes);
     auto phase = timer_.scope("backward");
+    context_.enter("backward");
     const Array loss = out.loss;
     out = ForwardResult();
     backward(context_, loss);
@@ -207,7 +213,7 @@ void Trainer::reduce_gradients() {
     }
     if (grad.size() != range.padded * ranks) {  // equal shares for the collective
       Tensor padded = Tensor::zeros(grad.dtype(), {range.padded * ranks});
-      std::memcpy(padded.raw(), grad.raw(), grad.bytes());
+      if (!context_.abstract()) std::memcpy(padded.raw(), grad.raw(), grad.bytes());
       grad = padded;
     }
     Tensor mine(grad.dtype(), {range.padded});
@@ -249,7 +255,7 @@ void Trainer::update_bias(const StepResult& result) {
     const std::string name = fmt::format("layers.{}.moe.gate_bias", layer.layer);
     const auto increment = bias_increment(layer.rows, model_.moe.bias_update_rate);
     for (std::size_t i = 0; i < ranges_.size(); ++i) {
-      if (parameters_.all()[i].spec.name != name) continue;
+      if (parameters_.all()[i].spec.name != name || context_.abstract()) continue;
       float* bias = parameters_.all()[i].array.tensor().data<float>();
       for (std::int64_t e = ranges_[i].begin; e < ranges_[i].begin + ranges_[i].count; ++e)
         bias[e] += increment[static_cast<std::size_t>(e)];

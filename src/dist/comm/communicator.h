@@ -24,7 +24,7 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "core/dtype.h"
@@ -45,6 +45,7 @@ struct Group {
 struct CollectiveCount {
   std::string kind;
   std::string axis;
+  std::string where;  // the part of the step, as given to enter()
   std::int64_t calls = 0;
   std::int64_t bytes = 0;
   double wait_seconds = 0;
@@ -115,7 +116,9 @@ class Communicator {
   void broadcast(const Group& group, std::string_view axis, int root_index, void* data, std::int64_t bytes);
   void barrier(const Group& group, std::string_view axis);
 
-  // Ordered by kind, then axis.
+  // What follows is counted under `where`: "forward", "backward", ...
+  void enter(std::string_view where) { where_ = where; }
+  // Ordered by kind, then axis, then where.
   std::vector<CollectiveCount> counts() const;
   void reset_counts() { counts_.clear(); }
 
@@ -126,6 +129,9 @@ class Communicator {
                                        const std::function<std::shared_ptr<void>()>& make) = 0;
 
  protected:
+  // False for a communicator that only counts: its buffers are never touched.
+  virtual bool moves_data() const { return true; }
+
   // Backends: P >= 2, arguments checked. Each returns the seconds spent waiting for other ranks.
   virtual double do_all_gather(const Group& group, const CollectiveCall& call, const void* in, void* out) = 0;
   virtual double do_reduce_scatter(const Group& group, const CollectiveCall& call, const void* in,
@@ -141,8 +147,10 @@ class Communicator {
   void check_group(const Group& group, const CollectiveCall& call) const;
   void all_reduce_as(const Group& group, const CollectiveCall& call, std::int64_t element_bytes, void* data);
   void record(const CollectiveCall& call, std::int64_t bytes, double wait_seconds);
+  void copy_own(void* to, const void* from, std::int64_t bytes) const;
 
-  std::map<std::pair<std::string, std::string>, CollectiveCount> counts_;
+  std::string where_;
+  std::map<std::tuple<std::string, std::string, std::string>, CollectiveCount> counts_;
 };
 
 }  // namespace switchyard
