@@ -218,6 +218,7 @@ std::vector<Array> apply(Context& context, std::shared_ptr<const Op> op, std::sp
     }
     arrays.emplace_back(std::move(value), results[i]);
   }
+  if (context.observer != nullptr) context.observer->applied(*op, inputs, arrays);
   return arrays;
 }
 

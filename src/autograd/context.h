@@ -14,7 +14,16 @@
 
 namespace switchyard {
 
+class Array;
+class Op;
 class RematRegion;
+
+// Is told of every op that forward runs, in order.
+class OpObserver {
+ public:
+  virtual ~OpObserver() = default;
+  virtual void applied(const Op& op, std::span<const Array> inputs, std::span<const Array> outputs) = 0;
+};
 
 // What `plan` assumes where a run would look at its data.
 struct Assumptions {
@@ -33,6 +42,7 @@ struct Context {
   std::uint64_t next_node = 0;
   Place place;  // kept up to date for those who count memory, work and collectives
   const Assumptions* assumed = nullptr;
+  OpObserver* observer = nullptr;
 
   // Tensors hold no data (core/memory_account.h), the pool and the communicator only count. What a run reads
   // from its data, an op that reads it must assume here.
