@@ -53,11 +53,11 @@ Options parse(std::span<const std::string> args) {
 
 // Everything of a row but its name and layer.
 std::string row_text(const LayoutRow& row) {
-  std::string text = fmt::format("  {} on a rank {}\n", to_string(row.shape), to_string(row.local));
+  std::string text = fmt::format("  {}, on a rank {}\n", to_string(row.shape), to_string(row.local));
   for (std::size_t d = 0; d < row.shape.size(); ++d) {
-    const std::string axes = row.sharding.dims[d].empty() ? "whole" : "over " + joined(row.sharding.dims[d]);
-    text += fmt::format("    {:<36}{:<52}{}\n", row.dims[d].empty() ? "-" : row.dims[d],
-                        row.rules[d].empty() ? "no rule" : row.rules[d], axes);
+    const std::string axes = row.sharding.dims[d].empty() ? "whole" : joined(row.sharding.dims[d]);
+    text += fmt::format("    {:<34} {:<22} {}\n", row.dims[d].empty() ? "-" : row.dims[d], axes,
+                        row.rules[d].empty() ? "no rule" : "by " + row.rules[d]);
   }
   for (const auto& c : row.collectives) text += fmt::format("    {}\n", c);
   return text;
@@ -65,7 +65,6 @@ std::string row_text(const LayoutRow& row) {
 
 // "layers.3.moe.gate" -> "layers.*.moe.gate": rows with equal text under one name are one entry.
 std::string family_of(const LayoutRow& row) {
-  if (row.name.empty()) return row.layer < 0 ? "outside of the layers" : "in layers";
   static const std::regex number(R"(^layers\.\d+\.)");
   return std::regex_replace(row.name, number, "layers.*.");
 }
@@ -76,8 +75,7 @@ struct Entry {
 };
 
 std::int64_t layer_of(const LayoutRow& row) {
-  if (row.name.empty()) return row.layer;
-  return row.name.starts_with("layers.") ? std::stoll(row.name.substr(7)) : -1;
+  return row.name.starts_with("layers.") ? std::stoll(row.name.substr(7)) : row.layer;
 }
 
 void print_rows(const std::vector<LayoutRow>& rows) {
@@ -104,12 +102,14 @@ void print_rows(const std::vector<LayoutRow>& rows) {
 nlohmann::json rows_json(const std::vector<LayoutRow>& rows) {
   nlohmann::json list = nlohmann::json::array();
   for (const LayoutRow& row : rows) {
-    nlohmann::json item{{"dims", row.dims},   {"shape", row.shape},        {"local_shape", row.local},
-                        {"rules", row.rules}, {"axes", row.sharding.dims}, {"collectives", row.collectives}};
-    if (row.name.empty())
-      item["layer"] = row.layer;
-    else
-      item["name"] = row.name;
+    nlohmann::json item{{"name", row.name},
+                        {"dims", row.dims},
+                        {"shape", row.shape},
+                        {"local_shape", row.local},
+                        {"rules", row.rules},
+                        {"axes", row.sharding.dims},
+                        {"collectives", row.collectives}};
+    if (layer_of(row) >= 0) item["layer"] = layer_of(row);
     list.push_back(std::move(item));
   }
   return list;

@@ -64,6 +64,7 @@ class Watcher : public OpObserver {
   void resolved(std::span<const std::string> dims, const Shape& shape,
                 const AxisRules::Resolution& resolution) {
     LayoutRow row;
+    if (!started_ && shape.size() == 2) row.name = "batch";
     row.layer = context_.place.layer;
     row.dims.assign(dims.begin(), dims.end());
     row.shape = shape;
@@ -71,36 +72,70 @@ class Watcher : public OpObserver {
     row.rules = resolution.matched_rules;
     row.sharding = resolution.sharding;
     result_.activations.push_back(std::move(row));
+    values_.emplace_back();
   }
   void applied(const Op& op, std::span<const Array> inputs, std::span<const Array> outputs) override {
+    started_ = true;
     const bool moves = communicates(op.name());
-    if (!moves && op.name() != "cast" && op.name() != "slice") return;
     const auto known = parameters_.find(inputs[0].value().get());
-    if (known != parameters_.end()) {
+    if (known != parameters_.end() && (moves || op.name() == "cast" || op.name() == "slice")) {
       const auto entry = std::pair(known->second.first, outputs[0].value());
       parameters_[outputs[0].value().get()] = entry;
+      if (moves) note(result_.parameters[entry.first].collectives, op, inputs[0], outputs[0]);
+      return;
     }
-    if (!moves) return;
-    const std::string kind(op.name()), axes = joined(moved_axes(inputs[0].sharding(), outputs[0].sharding()));
-    std::vector<std::string>* list = known != parameters_.end()
-                                         ? &result_.parameters[known->second.first].collectives
-                                     : result_.activations.empty() ? nullptr
-                                                                   : &result_.activations.back().collectives;
-    if (list == nullptr) return;
-    add_once(*list, fmt::format("forward: {} over {}", kind, axes));
-    if (outputs[0].value()->requires_grad)
-      add_once(*list, fmt::format("backward: {} over {}", backward_of(kind), axes));
+    if (moves) note(row_for(outputs[0]).collectives, op, inputs[0], outputs[0]);
+    for (const Array& output : outputs) find_constraint(op, output);
   }
+  // Names the activations; resolutions that laid out no value were questions.
   void finish() {
     for (const auto& [row, text] : gradient_sums_) result_.parameters[row].collectives.push_back(text);
+    std::vector<LayoutRow> kept;
+    for (std::size_t i = 0; i < values_.size(); ++i) {
+      LayoutRow& row = result_.activations[i];
+      if (values_[i] && !values_[i]->checkpoint_name.empty()) row.name = values_[i]->checkpoint_name;
+      if (!row.name.empty() && (values_[i] || row.name == "batch")) kept.push_back(std::move(row));
+    }
+    result_.activations = std::move(kept);
   }
 
  private:
+  static void note(std::vector<std::string>& list, const Op& op, const Array& from, const Array& to) {
+    const std::string kind(op.name()), axes = joined(moved_axes(from.sharding(), to.sharding()));
+    add_once(list, fmt::format("forward: {} over {}", kind, axes));
+    if (to.value()->requires_grad)
+      add_once(list, fmt::format("backward: {} over {}", backward_of(kind), axes));
+  }
+  // The latest constraint of this layer; a value that none asked for makes a row of its own.
+  LayoutRow& row_for(const Array& value) {
+    if (!result_.activations.empty() && result_.activations.back().layer == context_.place.layer)
+      return result_.activations.back();
+    const ArrayInfo& info = value.info();
+    const std::vector<std::string> none(info.shape.size());
+    result_.activations.push_back(
+        {"", context_.place.layer, none, info.shape, info.local, none, info.sharding, {}});
+    values_.emplace_back();
+    return result_.activations.back();
+  }
+  // Is `value` what a constraint of this layer asked for? Its name is that of the op that computed it.
+  void find_constraint(const Op& op, const Array& value) {
+    for (std::size_t i = result_.activations.size(); i-- > 0;) {
+      LayoutRow& row = result_.activations[i];
+      if (row.layer != context_.place.layer) return;
+      if (values_[i] || row.shape != value.shape()) continue;
+      if (row.name.empty() || !communicates(op.name())) row.name = op.name();
+      if (row.sharding == value.sharding()) values_[i] = value.value();
+      return;
+    }
+  }
+
   const Context& context_;
   Explanation& result_;
   // Values are held so that their addresses stay theirs.
   std::map<const Value*, std::pair<std::size_t, ValuePtr>> parameters_;
   std::map<std::size_t, std::string> gradient_sums_;
+  std::vector<ValuePtr> values_;  // what each activation row turned out to be
+  bool started_ = false;
 };
 
 }  // namespace

@@ -11,8 +11,8 @@
 namespace switchyard {
 
 struct LayoutRow {
-  std::string name;               // of a parameter; "" for an activation
-  std::int64_t layer = -1;        // of an activation
+  std::string name;         // of a parameter; of an activation its checkpoint name, or the op that made it
+  std::int64_t layer = -1;  // of an activation; -1 outside of the layers
   std::vector<std::string> dims;  // logical names, "" without one
   Shape shape, local;
   std::vector<std::string> rules;  // per dim the rule that matched, "" for none
