@@ -12,7 +12,7 @@ packages=(
   cmake ninja-build g++ ccache pkg-config
   libfmt-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libprotobuf-dev protobuf-compiler
   zlib1g-dev libhwy-dev libsentencepiece-dev libpcre2-dev libutf8proc-dev libxxhash-dev
-  libgtest-dev
+  libgtest-dev libopenmpi-dev openmpi-bin
 )
 
 fail() {

@@ -47,6 +47,7 @@ struct Value {
   bool requires_grad = false;
   bool always_keep = false;     // remat never drops it (routing decisions)
   bool never_save = false;      // cheaper to make again than to keep (gathered weights, gathered rows)
+  bool weight = false;          // a parameter, also recast or gathered: moved to where it is used
   std::string checkpoint_name;  // what a remat policy calls it
   Tensor grad;
   Tensor recomputed;

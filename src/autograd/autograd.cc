@@ -27,7 +27,7 @@ Tensor alive(const Value& value) {
 std::shared_ptr<Node> record(Context& context, std::shared_ptr<const Op> op, std::span<const Array> inputs) {
   auto node = std::make_shared<Node>();
   node->id = context.next_node++;
-  node->layer = context.place.layer;
+  if (context.comm != nullptr) node->layer = context.comm->position().layer;
   node->op = std::move(op);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     // What cannot be made again is held even if only a rerun reads it.
@@ -62,6 +62,7 @@ void accumulate(Context& context, Value& value, const Tensor& grad) {
 }
 
 void run_backward(Context& context, Node& node) {
+  if (context.comm != nullptr) context.comm->position().layer = node.layer;
   std::vector<Tensor> grads;
   bool any = false;
   for (auto& weak : node.outputs) {
@@ -70,7 +71,7 @@ void run_backward(Context& context, Node& node) {
     any = any || grads.back().defined();
   }
   if (any) {
-    const InsideOp inside(context, node.op->name(), node.layer);
+    const InsideOp inside(context, node.op->name());
     BackwardCall call(context, node, std::move(grads));
     auto results = node.op->backward(context, call);
     CHECK(results.size() == node.inputs.size(), "[{}] {} gradients for {} inputs", node.op->name(),
@@ -101,7 +102,7 @@ std::vector<Tensor> rerun(Context& context, Node& node) {
                                                     : materialize(context, node.inputs[i]));
     infos.push_back(node.inputs[i]->info);
   }
-  const InsideOp inside(context, node.op->name(), node.layer);
+  const InsideOp inside(context, node.op->name());
   auto results = node.op->forward(context, inputs, infos);
   for (std::size_t i = 0; i < results.size(); ++i) {
     if (bit(node.op->needs_outputs(), i)) node.saved_outputs[i] = results[i];
@@ -192,7 +193,7 @@ std::vector<Array> apply(Context& context, std::shared_ptr<const Op> op, std::sp
   }
   auto outputs = op->infer(context, infos);
   const auto results = [&] {
-    const InsideOp inside(context, op->name(), context.place.layer);
+    const InsideOp inside(context, op->name());
     return op->forward(context, tensors, infos);
   }();
   CHECK(results.size() == outputs.size(), "[{}] {} results, {} inferred", op->name(), results.size(),
@@ -262,14 +263,18 @@ void backward(Context& context, std::span<const Array> roots, std::span<const Te
   }
 }
 
-void backward(Context& context, const Array& loss) {
+Tensor loss_seed(const Context& context, const Array& loss) {
   CHECK(loss.tensor().size() == 1, "loss of shape {}", to_string(loss.shape()));
   bool first = true;
   for (const auto& axis : dual(*context.mesh, loss.sharding()).partial) {
     first = first && context.mesh->coordinate(context.rank, axis) == 0;
   }
   const float one = first ? 1.0f : 0.0f;
-  const Tensor seed = Tensor::of<float>(loss.info().local, std::span(&one, 1)).cast(loss.dtype());
+  return Tensor::of<float>(loss.info().local, std::span(&one, 1)).cast(loss.dtype());
+}
+
+void backward(Context& context, const Array& loss) {
+  const Tensor seed = loss_seed(context, loss);
   backward(context, std::span(&loss, 1), std::span(&seed, 1));
 }
 

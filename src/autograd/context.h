@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "core/memory_account.h"
 #include "core/thread_pool.h"
 #include "dist/axis_rules.h"
 #include "dist/comm/communicator.h"
@@ -30,9 +29,22 @@ struct Assumptions {
   double imbalance = 1;  // rows that arrive at this rank's experts, over the mean of the ranks
 };
 
+// The layers that a rank runs, where a pipeline spreads them over the mesh axis `stage`. The ranks of one
+// stage have a mesh without that axis and rank numbers of their own; everything but the pipeline itself sees
+// only them.
+struct Stage {
+  int index = 0, count = 1;
+  std::vector<int> ranks;  // world rank of every rank of this stage; empty: the same number
+  std::vector<int> peers;  // world ranks at this rank's place in every stage
+  bool is_first() const { return index == 0; }
+  bool is_last() const { return index + 1 == count; }
+  Group across() const { return {peers, index}; }
+};
+
 struct Context {
-  int rank = 0;
+  int rank = 0;  // in `mesh`
   const Mesh* mesh = nullptr;
+  Stage stage;
   const AxisRules* rules = nullptr;
   Communicator* comm = nullptr;
   ThreadPool* pool = nullptr;
@@ -40,40 +52,38 @@ struct Context {
   bool grad_enabled = true;
   RematRegion* region = nullptr;  // innermost open remat region
   std::uint64_t next_node = 0;
-  Place place;  // kept up to date for those who count memory, work and collectives
+  std::string_view op;  // the running one, for those who count
   const Assumptions* assumed = nullptr;
   OpObserver* observer = nullptr;
 
   // Tensors hold no data (core/memory_account.h), the pool and the communicator only count. What a run reads
   // from its data, an op that reads it must assume here.
   bool abstract() const { return assumed != nullptr; }
-  // A new part of the step: "forward", "backward", ...
-  void enter(std::string_view phase) {
-    place.phase = phase;
-    comm->enter(phase);
-  }
 
-  // The ranks that differ from this one only along `axes`, and this rank's place among them.
+  // The ranks (of the communicator) that differ from this one only along `axes`, and this rank's place among
+  // them.
   Group group(std::span<const std::string> axes) const {
-    return {mesh->group(rank, axes), mesh->index_along(rank, axes)};
+    Group group{mesh->group(rank, axes), mesh->index_along(rank, axes)};
+    for (int& member : group.ranks) {
+      if (!stage.ranks.empty()) member = stage.ranks[static_cast<std::size_t>(member)];
+    }
+    return group;
   }
 };
 
-// While alive, the rank is inside the op `name`, made in decoder layer `layer`.
+// While alive, the op `name` runs.
 class InsideOp {
  public:
-  InsideOp(Context& context, std::string_view name, std::int64_t layer)
-      : context_(context), before_(context.place) {
-    context.place.op = name;
-    context.place.layer = layer;
+  InsideOp(Context& context, std::string_view name) : context_(context), before_(context.op) {
+    context.op = name;
   }
-  ~InsideOp() { context_.place = before_; }
+  ~InsideOp() { context_.op = before_; }
   InsideOp(const InsideOp&) = delete;
   InsideOp& operator=(const InsideOp&) = delete;
 
  private:
   Context& context_;
-  Place before_;
+  std::string_view before_;
 };
 
 // While alive, ops are not recorded.

@@ -11,7 +11,7 @@ namespace switchyard {
 
 struct Node {
   std::uint64_t id = 0;
-  std::int64_t layer = -1;  // of the decoder
+  std::int64_t layer = -1;  // Position's when it was recorded
   std::shared_ptr<const Op> op;
   std::vector<ValuePtr> inputs;
   std::vector<std::weak_ptr<Value>> outputs;

@@ -66,6 +66,7 @@ Array apply_one(Context& context, std::shared_ptr<const Op> op, std::initializer
 // Walks the graph back from `loss` (one element) and leaves gradients on the leaves. The seed is 1 for the
 // whole system: on one rank of each axis over which the loss is whole (invariant 2).
 void backward(Context& context, const Array& loss);
+Tensor loss_seed(const Context& context, const Array& loss);  // that seed, for the walk below
 // The same from an arbitrary cotangent in the dual sharding of `root`.
 void backward(Context& context, std::span<const Array> roots, std::span<const Tensor> cotangents);
 

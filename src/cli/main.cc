@@ -15,6 +15,7 @@
 #include "cli/verify_command.h"
 #include "config/declaration.h"
 #include "core/error.h"
+#include "dist/comm/processes.h"
 
 namespace {
 
@@ -83,6 +84,7 @@ int run(int argc, char** argv) {
   }
   const CLI::App* chosen = app.get_subcommands().front();
   const std::vector<std::string> arguments = chosen->remaining();
+  if (chosen->get_name() != "train") switchyard::require_one_process(chosen->get_name());
   return commands().at(chosen->get_name()).run(arguments);
 }
 
@@ -91,6 +93,8 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     return run(argc, argv);
+  } catch (const switchyard::Silent& error) {
+    return error.kind() == Error::Kind::usage ? 2 : 1;
   } catch (const Error& error) {
     print_error(error.what());
     return error.kind() == Error::Kind::usage ? 2 : 1;

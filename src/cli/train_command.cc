@@ -36,21 +36,29 @@ class TerminalObserver : public RunObserver {
   Progress progress_;
 };
 
-}  // namespace
+// Before the config is known: how long processes wait for each other's word that something is wrong.
+constexpr double kAgreeSeconds = 300;
 
-int train_command(std::span<const std::string> args) {
-  for (const auto& a : args) {
-    if (a == "--help" || a == "-h") {
-      std::fputs(kHelp, stdout);
-      return 0;
-    }
+// Under mpirun every process has at least one rank.
+Config read_config(std::span<const std::string> args, const Processes& processes) {
+  Config config = Config::from_args(args);
+  if (processes.count() == 1 || config.is_set_by_user("ranks")) return config;
+  std::vector<std::string> with_ranks(args.begin(), args.end());
+  with_ranks.push_back(fmt::format("ranks={}", processes.count()));
+  return Config::from_args(with_ranks);
+}
+
+int train(std::span<const std::string> args, Processes& processes) {
+  const bool first_process = processes.index() == 0;
+  const Config config = read_config(args, processes);
+  if (first_process) {
+    for (const auto& notice : config.notices()) std::printf("%s\n", notice.c_str());
+    if (config.get_bool("log_config")) std::printf("%s", config.describe().c_str());
   }
-  const Config config = Config::from_args(args);
-  for (const auto& notice : config.notices()) std::printf("%s\n", notice.c_str());
-  if (config.get_bool("log_config")) std::printf("%s", config.describe().c_str());
-  TerminalObserver observer(std::max<std::int64_t>(0, config.get_int("steps")));
-  const RunReport report = run_training(config, observer);
+  TerminalObserver observer(first_process ? std::max<std::int64_t>(0, config.get_int("steps")) : 0);
+  const RunReport report = run_training(config, processes, observer);
   observer.finish();
+  if (!first_process) return 0;
   for (const auto& line : report.lines) std::printf("%s\n", line.c_str());
   if (!report.sample.empty()) std::printf("\nThe model writes:\n%s\n\n", report.sample.c_str());
   const std::string& metrics = config.get_string("metrics_file");
@@ -63,6 +71,30 @@ int train_command(std::span<const std::string> args) {
       "configs/examples/small-moe.yml data_path=FOLDER\n",
       report.folder.c_str());
   return 0;
+}
+
+}  // namespace
+
+int train_command(std::span<const std::string> args) {
+  for (const auto& a : args) {
+    if (a == "--help" || a == "-h") {
+      std::fputs(kHelp, stdout);
+      return 0;
+    }
+  }
+  const std::unique_ptr<Processes> processes = join_processes();
+  try {
+    return train(args, *processes);
+  } catch (const Error& error) {
+    if (processes->agreed()) throw;
+    processes->agree(&error, kAgreeSeconds);
+    throw;
+  } catch (const std::exception& error) {
+    if (processes->agreed()) throw;
+    const Error runtime(Error::Kind::runtime, error.what());
+    processes->agree(&runtime, kAgreeSeconds);
+    throw;
+  }
 }
 
 }  // namespace switchyard

@@ -6,12 +6,14 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <optional>
 #include <set>
 #include <vector>
 
 #include "core/error.h"
 #include "metrics/atomic_file.h"
 #include "verify/case.h"
+#include "verify/layouts.h"
 
 namespace switchyard {
 namespace {
@@ -34,17 +36,34 @@ dtype. The numbers must not depend on them; ranks=N replaces the mesh that the c
   --json FILE    write all numbers to FILE
   --all          print every tensor, not a line for each long list
 
+switchyard verify --mesh "KEYS" --mesh "KEYS" ... [CONFIG.yml] [key=value ...] [--inject-fault "..."] [options]
+
+Compares layouts of one model: the same random weights and batches on each. Each --mesh holds what makes a layout
+(ranks, axes, custom_mesh_and_rule, strategy). Each is compared with the dense evaluation (one rank, every expert on
+every token) and with the first: hidden states, router, logits, losses, every gradient, then training steps with
+norms, loads and router biases, and the parameters after them. The choices of experts are those of the first layout
+in all; how far a router is from making them itself is compared too, so that only ties may turn.
+float32, steps=3, max_target_length=32 and a row for each rank of the largest layout unless keys say otherwise.
+
+  --tolerance T  as above (default 1e-5; losses and norms of the first step are held to a tenth of it, later steps
+                 and the parameters after them, as norms, to ten times it)
+  --inject-fault "rank=N gradient=PARAMETER scale=X"
+                 multiplies rank N's contribution to a gradient in the last layout, to see that it is found
+
 Exit status: 0 all pass, 2 wrong command line, config or file, 3 a difference was found.
 
-Example (a case that comes with the sources):
+Examples (of what comes with the sources):
   switchyard verify tests/golden/hf/deepseek3-tiny ranks=4 ici_expert_parallelism=4 use_ring_of_experts=true
+  switchyard verify --mesh "ranks=4 ici_expert_parallelism=4" --mesh "ranks=4 custom_mesh_and_rule=pure-fsdp" \
+    configs/examples/small-moe.yml base_num_decoder_layers=2
 )";
 
 struct Options {
   bool help = false, all = false;
-  double tolerance = kDefaultTolerance;
+  std::optional<double> tolerance;
   std::string json_file;
-  std::vector<std::string> cases, overrides;
+  std::vector<std::string> cases, overrides, layouts;
+  std::optional<Fault> fault;
 };
 
 double parse_tolerance(const std::string& text) {
@@ -72,40 +91,67 @@ Options parse(std::span<const std::string> args) {
       options.json_file = value_of(i);
     else if (arg == "--tolerance")
       options.tolerance = parse_tolerance(value_of(i));
-    else if (arg.starts_with("--mesh"))
-      fail_usage(
-          "[verify] --mesh: comparing two layouts of one model is not built yet; give a case and its mesh as "
-          "keys, such as ranks=4");
+    else if (arg == "--mesh")
+      options.layouts.push_back(value_of(i));
+    else if (arg == "--inject-fault")
+      options.fault = parse_fault(value_of(i));
     else if (arg.starts_with("-"))
-      fail_usage("[verify] unknown option {}; the options are --tolerance T, --json FILE, --all and --help",
-                 arg);
+      fail_usage(
+          "[verify] unknown option {}; the options are --tolerance T, --json FILE, --all, --mesh KEYS, "
+          "--inject-fault FAULT and --help",
+          arg);
     else if (arg.find('=') != std::string::npos && arg.find('/') > arg.find('='))
       options.overrides.push_back(arg);
     else
       options.cases.push_back(arg);
   }
-  if (!options.help && options.cases.empty())
+  if (options.help) return options;
+  if (options.layouts.empty() && options.cases.empty())
     fail_usage("[verify] expected at least one case; `switchyard verify --help` says what that is");
+  if (options.layouts.empty() && options.fault)
+    fail_usage("[verify] --inject-fault spoils a layout: expected --mesh with it");
+  if (!options.layouts.empty() && options.cases.size() > 1)
+    fail_usage("[verify] --mesh compares layouts of one model: expected one CONFIG.yml, got {} and {}",
+               options.cases[0], options.cases[1]);
   return options;
 }
 
-// Exit status of one case; its report is complete also when the case could not be run.
-int run_one(const Options& options, const std::string& path, std::set<std::string>& said,
-            CaseReport& report) {
-  try {
-    report = run_case({path, options.overrides, options.tolerance});
-  } catch (const Error& error) {
-    report.path = path;
-    report.error = error.what();
-    fmt::print(stderr, "{}\n", report.error);
-    return error.kind() == Error::Kind::usage ? 2 : 1;
-  }
+// Prints a report, and its notices that were not yet said. Returns 0, or 3 where something differs.
+int show(const Options& options, const CaseReport& report, std::set<std::string>& said) {
   for (const std::string& line : report.notices) {
     if (said.insert(line).second) fmt::print(stderr, "{}\n", line);
   }
   print_report(report, options.all);
   std::fflush(stdout);
   return report.pass() ? 0 : 3;
+}
+
+// Exit status of one case; its report is complete also when the case could not be run.
+int run_one(const Options& options, const std::string& path, std::set<std::string>& said,
+            CaseReport& report) {
+  try {
+    report = run_case({path, options.overrides, options.tolerance.value_or(kDefaultTolerance)});
+  } catch (const Error& error) {
+    report.path = path;
+    report.error = error.what();
+    fmt::print(stderr, "{}\n", report.error);
+    return error.kind() == Error::Kind::usage ? 2 : 1;
+  }
+  return show(options, report, said);
+}
+
+// The layouts of one model. Errors are the caller's: without one layout there is nothing to compare.
+int run_layouts(const Options& options, std::set<std::string>& said, std::vector<CaseReport>& reports) {
+  LayoutRequest request;
+  request.layouts = options.layouts;
+  request.arguments = options.cases;  // CONFIG.yml
+  request.arguments.insert(request.arguments.end(), options.overrides.begin(), options.overrides.end());
+  request.tolerance = options.tolerance.value_or(kLayoutTolerance);
+  request.fault = options.fault;
+  reports = compare_layouts(request);
+  int worst = 0;
+  for (const CaseReport& report : reports) worst = std::max(worst, show(options, report, said));
+  return worst;
 }
 
 }  // namespace
@@ -119,7 +165,8 @@ int verify_command(std::span<const std::string> args) {
   std::vector<CaseReport> reports;
   std::set<std::string> said;
   int worst = 0;
-  for (const std::string& path : options.cases)
+  if (!options.layouts.empty()) worst = run_layouts(options, said, reports);
+  for (const std::string& path : options.layouts.empty() ? options.cases : std::vector<std::string>())
     worst = std::max(worst, run_one(options, path, said, reports.emplace_back()));
   if (reports.size() > 1) {
     const auto passed =

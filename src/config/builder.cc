@@ -166,6 +166,23 @@ void ConfigBuilder::merge_rules() {
   config_.entries_.find("logical_axis_rules")->second.value = std::move(merged);
 }
 
+// expert_shard_attention_option names one of our mesh files; rules of the user's own say it themselves.
+void ConfigBuilder::derive_mesh_file() {
+  const std::string option = config_.get_string("expert_shard_attention_option"),
+                    given = config_.get_string("custom_mesh_and_rule");
+  if (option == "fsdp") return;
+  const std::string meant = option == "tp" ? "ep-tp" : "ep-as-cp";
+  if (given.empty())
+    return config_.set("custom_mesh_and_rule", meant, "expert_shard_attention_option=" + option);
+  const std::vector<std::string> known = config_names("mesh");
+  if (given != meant && std::binary_search(known.begin(), known.end(), given)) {
+    fail_usage(
+        "[config] expert_shard_attention_option={} means custom_mesh_and_rule={}, got {}: leave one of them "
+        "out",
+        option, meant, given);
+  }
+}
+
 void ConfigBuilder::apply_mesh_file() {
   const std::string mesh = config_.get_string("custom_mesh_and_rule");
   if (mesh.empty()) return;
@@ -188,6 +205,24 @@ void ConfigBuilder::apply_mesh_file() {
     }
   }
   apply_file(keys, source);
+}
+
+// The expert dim of the experts' weights takes the FSDP axes after its own, before any other dim may: the
+// rule goes first.
+void ConfigBuilder::derive_expert_layout() {
+  if (!config_.get_bool("shard_exp_on_fsdp")) return;
+  nlohmann::json axes = nlohmann::json::array(), others = nlohmann::json::array();
+  std::vector<std::string> fsdp = {"fsdp"};
+  for (const AxisRule& rule : config_.axis_rules()) {
+    if (rule.name == "exp_with_fsdp") fsdp = rule.axes;
+    if (rule.name == "exp" && axes.empty()) axes = rule.axes;
+    if (rule.name != "exp") others.push_back({rule.name, rule.axes});
+  }
+  for (const std::string& axis : fsdp) {
+    if (std::find(axes.begin(), axes.end(), axis) == axes.end()) axes.push_back(axis);
+  }
+  others.insert(others.begin(), nlohmann::json::array({"exp", axes}));
+  config_.set("logical_axis_rules", others, "shard_exp_on_fsdp=true");
 }
 
 void ConfigBuilder::derive_names() {
@@ -280,7 +315,9 @@ Config ConfigBuilder::build() {
   apply_model_file();
   apply_user_keys();
   merge_rules();
+  derive_mesh_file();
   apply_mesh_file();
+  derive_expert_layout();
   derive_names();
   derive_block();
   derive_llama3_scaling();

@@ -42,7 +42,9 @@ class ConfigBuilder {
   void check_against_model(const std::string& name, const nlohmann::json& value);
   void apply_user_keys();
   void merge_rules();
+  void derive_mesh_file();
   void apply_mesh_file();
+  void derive_expert_layout();
   void derive_names();
   void derive_block();
   void derive_llama3_scaling();

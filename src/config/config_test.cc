@@ -116,12 +116,10 @@ TEST(Config, RefusesWrongValuesInOneLine) {
 
 TEST(Config, RefusesWhatIsPlanned) {
   for (const char* argument :
-       {"opt_type=muon", "use_indexer=true", "ici_context_parallelism=2", "dcn_pipeline_parallelism=-1",
-        "ici_fsdp_transpose_parallelism=4", "ici_tensor_sequence_parallelism=2", "mtp_num_layers=1",
-        "ici_autoregressive_parallelism=2", "enable_checkpointing=True", "dataset_type=tfds",
-        "shard_exp_on_fsdp=true", "quantization=int8", "dropout_rate=0.1", "use_dpo=1",
-        "mlp_activations=[gelu,linear]", "decoder_block=gemma", "routed_score_func=sqrtsoftplus",
-        "rope_use_scale=false", "expert_shard_attention_option=tp"}) {
+       {"opt_type=muon", "use_indexer=true", "ici_sequence_parallelism=2", "dcn_pipeline_parallelism=-1",
+        "mtp_num_layers=1", "enable_checkpointing=True", "dataset_type=tfds", "shard_exp_on_fsdp=true",
+        "quantization=int8", "dropout_rate=0.1", "use_dpo=1", "mlp_activations=[gelu,linear]",
+        "decoder_block=gemma", "routed_score_func=sqrtsoftplus", "rope_use_scale=false"}) {
     const std::string problem = problem_of({argument});
     const std::string name = std::string(argument).substr(0, std::string(argument).find('='));
     EXPECT_MENTIONS(problem, name, "planned, not built yet");
@@ -187,6 +185,15 @@ TEST(Config, SaysWhatOtherKeysLeaveWithoutEffect) {
   ASSERT_EQ(dense.size(), 2u);
   EXPECT_MENTIONS(dense[0], "use_ring_of_experts has no effect", "sparse_matmul=false");
   EXPECT_MENTIONS(config_of({"use_ring_of_experts=true"}).notices().at(0), "no experts");
+}
+
+TEST(Config, ExpertShardAttentionOptionNamesAMeshFile) {
+  EXPECT_EQ(config_of({"expert_shard_attention_option=tp"}).get_string("custom_mesh_and_rule"), "ep-tp");
+  const Config context = config_of({"expert_shard_attention_option=context"});
+  EXPECT_EQ(context.mesh_axes(), (std::vector<std::string>{"data", "stage", "fsdp", "expert"}));
+  EXPECT_EQ(problem_of({"expert_shard_attention_option=tp", "custom_mesh_and_rule=ep-tp"}), "");
+  EXPECT_MENTIONS(problem_of({"expert_shard_attention_option=tp", "custom_mesh_and_rule=pure-fsdp"}), "ep-tp",
+                  "pure-fsdp");
 }
 
 TEST(Config, FindsOursUnderAForeignPath) {

@@ -154,6 +154,8 @@ std::vector<std::string> ineffective_keys(const Config& config) {
     else if (sparse != needs_sparse)
       lines.push_back(fmt::format("{} has no effect with sparse_matmul={}", key, sparse));
   };
+  if (!experts && config.is_set_by_user("shard_exp_on_fsdp") && config.get_bool("shard_exp_on_fsdp"))
+    lines.push_back("shard_exp_on_fsdp has no effect: the model has no experts");
   check("use_ring_of_experts", config.get_bool("use_ring_of_experts"), true);
   check("ragged_buffer_factor", config.get_float("ragged_buffer_factor") > 0, true);
   check("num_moe_token_chunks", config.get_int("num_moe_token_chunks") > 1, true);

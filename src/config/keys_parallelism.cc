@@ -30,7 +30,7 @@ std::vector<KeyDeclaration> parallelism_keys() {
   add_axis(keys, "context_autoregressive", "context_autoregressive: cached sequence", false);
   add_axis(keys, "sequence", "sequence", false);
   add_axis(keys, "tensor_sequence", "tensor_sequence: norms over the sequence", true);
-  add_axis(keys, "pipeline", "stage: layers", false);
+  add_axis(keys, "pipeline", "stage: layers", true);
   add_axis(keys, "autoregressive", "autoregressive: heads, MLP width, as tensor does", true);
   add_axis(keys, "diloco", "diloco: replicas synchronised now and then", false);
   const std::vector<KeyDeclaration> more = {
@@ -52,18 +52,22 @@ std::vector<KeyDeclaration> parallelism_keys() {
       planned(text_key("custom_mesh_and_rule_for_eval", "", "another layout for evaluation")),
       planned(structure_key("logical_axis_rules_for_eval", nlohmann::json::array(),
                             "other rules for evaluation")),
-      planned(boolean_key("shard_optimizer_over_data", false, "split optimizer state over data too")),
+      inert(boolean_key("shard_optimizer_over_data", false,
+                        "optimizer state is always split over data here, and every axis its weight leaves")),
       planned(
           boolean_key("dense_fsdp_use_two_stage_all_gather", false, "gather dense weights in two stages")),
-      inert(choice_key("shard_mode", "auto", one_of({"auto", "explicit"}),
-                       "the layout is the same; `explicit` will make implied reshards errors")),
+      choice_key("shard_mode", "auto", one_of({"auto", "explicit"}),
+                 "explicit: an activation that a product would move although no rule says so is an error"),
       inert(float_key("sharding_tolerance", 0.02, at_least(0),
                       "share of weights that may stay whole in the reference")),
       planned(integer_key("num_layers_per_pipeline_stage", 1, at_least(1), "layers of a stage")),
       planned(integer_key("num_pipeline_repeats", -1, at_least_or(1, -1), "times a microbatch goes round")),
       planned(integer_key("pipeline_parallel_layers", -1, at_least_or(1, -1), "layers in the pipeline")),
-      planned(
-          integer_key("num_pipeline_microbatches", -1, at_least_or(1, -1), "microbatches of the pipeline")),
+      integer_key("num_pipeline_microbatches", -1, at_least_or(1, -1),
+                  "parts of a batch that go through the stages one behind the other; -1: as many as stages"),
+      choice_key(
+          "pipeline_schedule", "1f1b", one_of({"1f1b", "gpipe"}),
+          "gpipe: all forward passes, then all backward passes; 1f1b: the same numbers, fewer activations"),
       planned(boolean_key("pipeline_delay_activation_forwarding", false, "overlap sends of the pipeline")),
       planned(boolean_key("pipeline_fsdp_ag_once", false, "gather weights once for all microbatches")),
       planned(boolean_key("pipeline_fsdp_ag_per_repeat", false, "gather weights once for a round")),
@@ -74,9 +78,13 @@ std::vector<KeyDeclaration> parallelism_keys() {
                         "how the reference compiles the pipeline")),
       inert(boolean_key("set_remat_policy_on_layers_per_stage", false,
                         "how the reference compiles the pipeline")),
-      inert(boolean_key("context_parallel_load_balance", true, "only with context parallelism")),
-      inert(text_key("context_parallel_strategy", "all_gather", "only with context parallelism")),
-      inert(text_key("context_parallel_reorder_strategy", "auto", "only with context parallelism")),
+      boolean_key(
+          "context_parallel_load_balance", true,
+          "spread the queries of a split sequence so that causal attention costs every rank the same"),
+      choice_key("context_parallel_strategy", "all_gather", one_of({"all_gather"}, {"ring"}),
+                 "how the keys and values of a split sequence come together"),
+      inert(text_key("context_parallel_reorder_strategy", "auto",
+                     "queries are reordered inside attention only")),
       planned(boolean_key("enable_diloco", false, "replicas synchronised now and then")),
       inert(integer_key("diloco_sync_period", 36, at_least(1), "only with enable_diloco")),
       inert(float_key("diloco_outer_lr", 0.3, at_least(0), "only with enable_diloco")),

@@ -6,7 +6,8 @@ namespace {
 
 std::vector<KeyDeclaration> optimizer_keys() {
   return {
-      choice_key("opt_type", "adamw", one_of({"adamw", "adam_pax", "sgd"}, {"muon"}), "optimizer"),
+      choice_key("opt_type", "adamw", one_of({"adamw", "adam_pax", "sgd", "muon"}),
+                 "optimizer; muon: of matrices, adamw of embedding, head, norms and biases"),
       float_key("adam_b1", 0.9, between(0, 1), "decay of the first moment"),
       float_key("adam_b2", 0.95, between(0, 1), "decay of the second moment"),
       float_key("adam_eps", 1e-8, at_least(0), "added to the root of the second moment"),
@@ -21,9 +22,11 @@ std::vector<KeyDeclaration> optimizer_keys() {
       float_key("gradient_clipping_threshold", 1.0, at_least(0),
                 "largest global norm of the gradient; 0: no limit"),
       integer_key("gradient_accumulation_steps", 1, at_least(1), "batches whose gradients make one step"),
-      planned(float_key("muon_beta", 0.95, between(0, 1), "momentum of muon")),
-      planned(float_key("muon_weight_decay", 0.0, at_least(0), "weight decay of muon")),
-      planned(optional(float_key("muon_consistent_rms", 0.0, at_least(0), "scale of muon's update"))),
+      float_key("muon_beta", 0.95, between(0, 1), "muon: decay of the momentum"),
+      float_key("muon_weight_decay", 0.0, at_least(0),
+                "muon: weight decay of matrices, times the learning rate"),
+      optional(float_key("muon_consistent_rms", 0.0, at_least(0),
+                         "muon: root mean square of an update; None: sqrt(max(1, out/in)) scales it")),
       planned(text_list_key("trainable_parameters_mask", {}, "patterns of the parameters that are trained")),
       planned(boolean_key("skip_step_on_spikes", false, "skip a step whose loss or gradient jumps")),
       inert(integer_key("skip_step_interval", 128, at_least(1), "only with skip_step_on_spikes")),

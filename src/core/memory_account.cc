@@ -23,7 +23,7 @@ void MemoryAccount::charge(std::int64_t bytes) {
   std::int64_t peak = peak_.load();
   while (now > peak && !peak_.compare_exchange_weak(peak, now)) {
   }
-  if (now > peak && watched_ != nullptr) peak_place_ = *watched_;
+  if (now > peak && place_) peak_place_ = place_();
 }
 
 const std::shared_ptr<MemoryAccount>& current_account() {

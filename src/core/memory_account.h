@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string_view>
 
@@ -30,13 +31,13 @@ class MemoryAccount {
   void reset_peak() { peak_.store(in_use_.load()); }
 
   // From now on a new peak remembers what `place` says then. Only for an account of one thread.
-  void watch(const Place* place) { watched_ = place; }
+  void watch(std::function<Place()> place) { place_ = std::move(place); }
   const Place& peak_place() const { return peak_place_; }
 
  private:
   const bool abstract_;
   std::atomic<std::int64_t> in_use_{0}, peak_{0};
-  const Place* watched_ = nullptr;
+  std::function<Place()> place_;
   Place peak_place_;
 };
 

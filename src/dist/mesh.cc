@@ -184,6 +184,12 @@ std::vector<int> Mesh::group(int rank, std::span<const std::string> axes) const 
   return ranks;
 }
 
+Mesh Mesh::without(std::string_view axis) const {
+  std::vector<MeshAxis> rest = axes_;
+  std::erase_if(rest, [&](const MeshAxis& a) { return a.name == axis; });
+  return Mesh(std::move(rest));
+}
+
 std::string Mesh::to_string() const {
   std::vector<std::string> parts;
   for (const MeshAxis& axis : axes_) {

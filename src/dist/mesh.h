@@ -33,6 +33,8 @@ class Mesh {
   // Those ranks in that order.
   std::vector<int> group(int rank, std::span<const std::string> axes) const;
 
+  Mesh without(std::string_view axis) const;  // the other axes, of the ranks at one coordinate of this one
+
   std::string to_string() const;  // the axes larger than 1: "data=2 expert=4"; "one rank" without any
 
  private:

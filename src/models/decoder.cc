@@ -38,7 +38,8 @@ struct LayerOutput {
   std::optional<MoeOutput> moe;
 };
 
-LayerOutput decoder_layer(const LayerCall& call, const Array& x, std::int64_t layer, std::int64_t step) {
+LayerOutput decoder_layer(const LayerCall& call, const Array& x, std::int64_t layer,
+                          const ForwardOptions& options) {
   Context& c = call.context;
   const ModelConfig& m = call.model;
   auto norm = [&](const Array& y, const char* name) {
@@ -49,7 +50,7 @@ LayerOutput decoder_layer(const LayerCall& call, const Array& x, std::int64_t la
   if (m.has_latent_experts()) {
     MoeOutput moe = moe_block(c, m.moe, moe_weights(call),
                               norm(checkpoint_name(attended, "attention_out"), "post_attention_norm"),
-                              call.segments, step, layer);
+                              call.segments, options.step, layer, options.first_row);
     const Array y =
         einsum(c, "BSL,LM->BSM", whole_embedding(c, moe.y), weight(call, "up_projection"), &x.sharding());
     return {add(c, x, y), std::move(moe)};
@@ -58,7 +59,8 @@ LayerOutput decoder_layer(const LayerCall& call, const Array& x, std::int64_t la
   const Array inner = norm(middle, "post_attention_norm");
   if (!m.is_moe_layer(layer)) return {add(c, middle, gated_mlp(call, "mlp.", inner)), std::nullopt};
 
-  MoeOutput moe = moe_block(c, m.moe, moe_weights(call), inner, call.segments, step, layer);
+  MoeOutput moe =
+      moe_block(c, m.moe, moe_weights(call), inner, call.segments, options.step, layer, options.first_row);
   Array y = add(c, middle, moe.y);
   if (m.shared_experts > 0) y = add(c, y, gated_mlp(call, "moe.shared.", inner));
   return {y, std::move(moe)};
@@ -101,19 +103,21 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
   const RopeTables rope =
       rope_tables(c, positions, rope_frequencies(m.rope, m.rope_dim), rope_amplitude(m.rope));
 
-  const Array table = cast(c, parameters["embedding"], m.dtype);
-  Array x = embedding(c, table, batch.inputs, layout);
-  if (options.keep_hidden) result.hidden.push_back(x);
+  const Array table = parameters.contains("embedding") ? cast(c, parameters["embedding"], m.dtype) : Array();
+  Array x = c.stage.is_first() ? embedding(c, table, batch.inputs, layout) : options.input;
+  if (options.keep_hidden && c.stage.is_first()) result.hidden.push_back(x);
 
   const RematPolicy policy{m.remat, m.remat_keeps};
   Array balance;
+  const LayerRange layers = layers_of(c.stage, m.layers);
+  result.layer_bytes.assign(static_cast<std::size_t>(m.layers), 0);
   std::vector<std::int64_t> bytes;  // in use before each layer and after the last
-  for (std::int64_t i = 0; i < m.layers; ++i) {
+  for (std::int64_t i = layers.begin; i < layers.end; ++i) {
     bytes.push_back(bytes_in_use());
-    c.place.layer = i;
+    c.comm->position().layer = i;
     RematRegion region(c, policy);
     const LayerCall call{c, m, parameters, fmt::format("layers.{}.", i), rope, segments};
-    LayerOutput out = decoder_layer(call, x, i, options.step);
+    LayerOutput out = decoder_layer(call, x, i, options);
     x = out.x;
     if (options.keep_hidden) result.hidden.push_back(x);
     if (!out.moe) continue;
@@ -122,10 +126,20 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
     result.loads.push_back(std::move(out.moe->load));
     result.routing.push_back(out.moe->routing);
   }
-  c.place.layer = -1;
   bytes.push_back(bytes_in_use());
-  for (std::size_t i = 0; i + 1 < bytes.size(); ++i) result.layer_bytes.push_back(bytes[i + 1] - bytes[i]);
+  for (std::size_t i = 0; i + 1 < bytes.size(); ++i)
+    result.layer_bytes[static_cast<std::size_t>(layers.begin) + i] = bytes[i + 1] - bytes[i];
+  c.comm->position().layer = -1;
 
+  if (balance.defined()) {
+    result.balance_loss =
+        scale(c, balance, static_cast<float>(options.balance_share / static_cast<double>(m.moe_layers())));
+  }
+  if (!c.stage.is_last()) {
+    result.output = x;
+    result.loss = result.balance_loss;
+    return result;
+  }
   Array hidden = rms_norm(c, x, parameters["final_norm"], m.norm_epsilon);
   if (m.normalize_tied_logits)
     hidden = scale(c, hidden, static_cast<float>(1 / std::sqrt(static_cast<double>(m.emb))));
@@ -137,13 +151,9 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
   const CrossEntropyOptions loss{options.target_count, m.z_loss, m.logit_soft_cap};
   const CrossEntropy entropy =
       linear_cross_entropy(c, hidden, head, m.tied, batch.targets, batch.target_segments, loss);
-  result.lm_loss = result.loss = entropy.loss;
+  result.lm_loss = entropy.loss;
   result.z_loss = entropy.z_loss;
-  if (balance.defined()) {
-    result.balance_loss =
-        scale(c, balance, static_cast<float>(options.balance_share / static_cast<double>(m.moe_layers())));
-    result.loss = add(c, result.loss, result.balance_loss);
-  }
+  result.loss = balance.defined() ? add(c, entropy.loss, result.balance_loss) : entropy.loss;
   return result;
 }
 

@@ -18,25 +18,29 @@ struct DeviceBatch {
 DeviceBatch place_batch(Context& context, const Batch& global);
 
 struct ForwardOptions {
-  std::int64_t step = 0;     // for random routing
-  double target_count = 1;   // targets with weight over the whole (accumulated) batch
-  double balance_share = 1;  // factor on the balance loss: one over the microbatches of a step
-  bool keep_hidden = false;  // also return the embedding's and every layer's output
-  bool keep_logits = false;  // also return logits [B,S,V] f32; otherwise they never exist
+  std::int64_t step = 0;       // for random routing
+  double target_count = 1;     // targets with weight over the whole (accumulated) batch
+  double balance_share = 1;    // factor on the balance loss: one over the microbatches of a step
+  std::int64_t first_row = 0;  // of this microbatch in the batch that `step` counts, for random routing
+  Array input;                 // output of the stage before, where there is one
+  bool keep_hidden = false;    // also return the embedding's and every layer's output
+  bool keep_logits = false;    // also return logits [B,S,V] f32; otherwise they never exist
 };
 
 struct ForwardResult {
-  Array loss;                             // [] f32: what is differentiated = lm_loss + balance loss
-  Array lm_loss;                          // [] f32: cross entropy with its z loss
-  Array z_loss;                           // [] f32, part of lm_loss
+  Array output;   // [B,S,M] for the next stage of a pipeline; lm_loss and z_loss are then undefined
+  Array loss;     // [] f32: what is differentiated = lm_loss + balance loss; undefined where a stage has none
+  Array lm_loss;  // [] f32: cross entropy with its z loss
+  Array z_loss;   // [] f32, part of lm_loss
   Array balance_loss;                     // [] f32: mean over MoE layers; undefined without one
   std::vector<LayerLoad> loads;           // one a MoE layer
   std::vector<Routing> routing;           // one a MoE layer
   std::vector<std::int64_t> layer_bytes;  // by which each layer raised the bytes of this rank's account
-  std::vector<Array> hidden;
+  std::vector<Array> hidden;              // of this stage
   Array logits;
 };
 
+// Of this context's stage: embedding, layers, and final norm with the losses, or what of them falls to it.
 ForwardResult forward(Context& context, const ModelConfig& model, const Parameters& parameters,
                       const DeviceBatch& batch, const ForwardOptions& options);
 

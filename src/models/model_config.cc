@@ -91,6 +91,7 @@ void read_attention(const Config& c, ModelConfig& m) {
     fail_usage("[model] rotary dims {}: expected an even number ({})", m.rope_dim,
                m.mla ? "qk_rope_head_dim" : "head_dim");
   read_rope(c, m);
+  m.balanced_context = c.get_bool("context_parallel_load_balance");
   if (!m.mla) {
     m.attention_scale =
         m.compat && !is_qwen3(m.block) ? 1.0 : 1.0 / std::sqrt(static_cast<double>(m.head_dim));

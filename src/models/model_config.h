@@ -41,6 +41,8 @@ struct ModelConfig {
   MoeConfig moe;  // moe.experts = 0: a dense model
   RopeConfig rope;
   double attention_scale = 1;
+  bool balanced_context =
+      true;  // a split sequence is spread so that causal attention costs every rank the same
   float norm_epsilon = 1e-6f;
   bool tied = false;                   // logits_via_embedding
   bool normalize_tied_logits = false;  // tied logits divided by sqrt(emb)

@@ -15,22 +15,31 @@ class SpecList {
  public:
   explicit SpecList(const ModelConfig& model) : m_(model) {}
 
-  void kernel(std::string name, Shape shape, std::vector<std::string> dims, std::int64_t fan_in) {
+  void kernel(std::string name, Shape shape, std::vector<std::string> dims, std::int64_t fan_in,
+              MatrixForm form = {0, 1}) {
     add(std::move(name), std::move(shape), std::move(dims), Initializer::truncated_normal,
         1 / std::sqrt(static_cast<double>(fan_in)));
+    specs_.back().matrix = form;
   }
   void projection(std::string name, Shape shape, std::vector<std::string> dims, std::int64_t fan_in,
                   double factor = 1) {
     add(std::move(name), std::move(shape), std::move(dims), Initializer::normal,
         factor / std::sqrt(static_cast<double>(fan_in)));
+    specs_.back().matrix = {0, 1};
   }
   void norm(std::string name, std::int64_t dim, std::string logical = "norm") {
     add(std::move(name), {dim}, {std::move(logical)}, Initializer::ones, 0);
   }
   void add(std::string name, Shape shape, std::vector<std::string> dims, Initializer initializer,
            double deviation) {
-    specs_.push_back(
-        {std::move(name), std::move(shape), std::move(dims), initializer, deviation, m_.weight_dtype, true});
+    specs_.push_back({std::move(name),
+                      std::move(shape),
+                      std::move(dims),
+                      initializer,
+                      deviation,
+                      m_.weight_dtype,
+                      true,
+                      {}});
   }
   std::vector<ParameterSpec>& specs() { return specs_; }
 
@@ -67,6 +76,7 @@ void attention_specs(const ModelConfig& m, const std::string& p, SpecList& list)
                     {"kv_lora", "kv_heads", "kv_head_dim"}, m.kv_lora);
   }
   list.projection(p + "out", {m.heads, m.v_dim, m.moe_emb}, {"heads", "kv", "embed"}, m.heads * m.v_dim);
+  list.specs().back().matrix.inputs = 2;
 }
 
 void mlp_specs(const ModelConfig& m, const std::string& p, std::int64_t width, SpecList& list) {
@@ -84,9 +94,10 @@ void moe_specs(const ModelConfig& m, const std::string& p, SpecList& list) {
     list.specs().back().dtype = DType::f32;  // increments of 1e-3 must not round away
     list.specs().back().trained = m.compat;
   }
-  list.kernel(p + "wi_0", {experts, m.moe_emb, m.moe_mlp}, {"exp", "embed_moe", "mlp_moe"}, m.moe_emb);
-  list.kernel(p + "wi_1", {experts, m.moe_emb, m.moe_mlp}, {"exp", "embed_moe", "mlp_moe"}, m.moe_emb);
-  list.kernel(p + "wo", {experts, m.moe_mlp, m.moe_emb}, {"exp", "mlp_moe", "embed_moe"}, m.moe_mlp);
+  const MatrixForm each{1, 1};
+  list.kernel(p + "wi_0", {experts, m.moe_emb, m.moe_mlp}, {"exp", "embed_moe", "mlp_moe"}, m.moe_emb, each);
+  list.kernel(p + "wi_1", {experts, m.moe_emb, m.moe_mlp}, {"exp", "embed_moe", "mlp_moe"}, m.moe_emb, each);
+  list.kernel(p + "wo", {experts, m.moe_mlp, m.moe_emb}, {"exp", "mlp_moe", "embed_moe"}, m.moe_mlp, each);
   if (m.shared_experts > 0) mlp_specs(m, p + "shared.", m.shared_experts * m.moe_mlp, list);
 }
 
@@ -133,8 +144,24 @@ std::vector<ParameterSpec> parameter_specs(const ModelConfig& m) {
       list.kernel(p + "up_projection", {m.moe_emb, m.emb}, {"mlp", "embed"}, m.moe_emb);
   }
   list.norm("final_norm", m.emb);
-  if (!m.tied) list.kernel("head", {m.emb, m.vocab}, {"embed_vocab", "vocab"}, m.emb);
+  if (!m.tied) list.kernel("head", {m.emb, m.vocab}, {"embed_vocab", "vocab"}, m.emb, {});
   return std::move(list.specs());
+}
+
+std::vector<ParameterSpec> stage_specs(std::vector<ParameterSpec> specs, const Stage& stage,
+                                       const ModelConfig& model) {
+  std::erase_if(specs, [&](const ParameterSpec& spec) {
+    if (!spec.name.starts_with("layers."))
+      return spec.name == "embedding" ? !stage.is_first() : !stage.is_last();
+    const LayerRange here = layers_of(stage, model.layers);
+    const std::int64_t layer = std::stoll(spec.name.substr(7));
+    return layer < here.begin || layer >= here.end;
+  });
+  return specs;
+}
+
+LayerRange layers_of(const Stage& stage, std::int64_t layers) {
+  return {layers * stage.index / stage.count, layers * (stage.index + 1) / stage.count};
 }
 
 std::int64_t parameter_count(const std::vector<ParameterSpec>& specs) {
@@ -193,6 +220,15 @@ Tensor slice_block(const Tensor& whole, const Shape& offset, const Shape& local)
   return block;
 }
 
+void place_block(const Tensor& block, const Shape& offset, const Tensor& whole) {
+  if (whole.abstract()) return;
+  const std::size_t e = size_of(whole.dtype());
+  for_runs(whole.shape(), offset, block.shape(), [&](std::int64_t from, std::int64_t to, std::int64_t count) {
+    std::memcpy(whole.raw() + static_cast<std::size_t>(from) * e,
+                block.raw() + static_cast<std::size_t>(to) * e, static_cast<std::size_t>(count) * e);
+  });
+}
+
 Parameters Parameters::create(Context& context, std::vector<ParameterSpec> specs, std::uint32_t seed,
                               const Fill& fill, std::vector<std::string>* warnings) {
   Parameters result;
@@ -215,6 +251,7 @@ Parameters Parameters::create(Context& context, std::vector<ParameterSpec> specs
     if (current_account()) current_account()->charge(static_cast<std::int64_t>(block.bytes()));
     Array array = never_save(make_leaf(block, spec.shape, resolution.sharding, true));
     array.value()->requires_grad = spec.trained;
+    array.value()->weight = true;
     result.index_[spec.name] = result.all_.size();
     result.all_.push_back({std::move(spec), std::move(array)});
   }

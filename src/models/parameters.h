@@ -15,6 +15,12 @@ namespace switchyard {
 
 enum class Initializer { ones, zeros, normal, truncated_normal };
 
+// A weight seen as matrices of inputs × outputs: its dims are [stack | inputs | outputs], with one matrix for
+// each entry of the stack (an expert each) and heads merged into the side they stand on.
+struct MatrixForm {
+  std::size_t stack = 0, inputs = 0;  // numbers of dims; inputs = 0: no matrix
+};
+
 struct ParameterSpec {
   std::string name;  // as listed in checkpoint/hub.h
   Shape shape;
@@ -22,11 +28,21 @@ struct ParameterSpec {
   Initializer initializer;
   double deviation = 0;  // standard deviation of the draw
   DType dtype;
-  bool trained = true;  // false: the optimizer leaves it alone (router bias)
+  bool trained = true;     // false: the optimizer leaves it alone (router bias)
+  MatrixForm matrix = {};  // none for embedding, head, norms and biases, which Muon leaves to AdamW
 };
 
 // In a fixed order: embedding, layers, final norm, head.
 std::vector<ParameterSpec> parameter_specs(const ModelConfig& model);
+// The layers [begin, end) that a stage runs.
+struct LayerRange {
+  std::int64_t begin, end;
+};
+LayerRange layers_of(const Stage& stage, std::int64_t layers);
+
+// Those of them that a stage of a pipeline holds: the embedding on the first, the head on the last.
+std::vector<ParameterSpec> stage_specs(std::vector<ParameterSpec> specs, const Stage& stage,
+                                       const ModelConfig& model);
 std::int64_t parameter_count(const std::vector<ParameterSpec>& specs);
 
 struct Parameter {
@@ -56,7 +72,8 @@ class Parameters {
 
 // Elements of the block at `offset` of the random draw for a whole parameter.
 Tensor draw_block(const ParameterSpec& spec, std::uint32_t seed, const Shape& offset, const Shape& local);
-// The block of a whole tensor.
+// The block of a whole tensor, and its way back.
 Tensor slice_block(const Tensor& whole, const Shape& offset, const Shape& local);
+void place_block(const Tensor& block, const Shape& offset, const Tensor& whole);
 
 }  // namespace switchyard

@@ -104,8 +104,8 @@ class BalanceLossOp : public Op {
       router_scores_backward(RouterScore::softmax, p, dprob, dscores);
     } else if (config_.score == RouterScore::sigmoid) {
       const float sum = std::accumulate(scores.begin(), scores.end(), 0.0f);
-      const float dot = std::inner_product(p.begin(), p.end(), dprob.begin(), 0.0f);
-      for (std::size_t e = 0; e < p.size(); ++e) dscores[e] = (dprob[e] - dot) / sum;
+      const float mean = mean_from_first(p, dprob);
+      for (std::size_t e = 0; e < p.size(); ++e) dscores[e] = (dprob[e] - dprob[0] - mean) / sum;
     } else {
       std::copy(dprob.begin(), dprob.end(), dscores.begin());
     }

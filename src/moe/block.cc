@@ -5,6 +5,7 @@
 #include "moe/balance.h"
 #include "moe/dispatch/dispatch.h"
 #include "moe/router.h"
+#include "moe/routing_tape.h"
 #include "ops/basic.h"
 #include "ops/reshard.h"
 
@@ -68,20 +69,26 @@ void check_token_chunks(const MoeConfig& config, std::int64_t length) {
 }
 
 MoeOutput moe_block(Context& context, const MoeConfig& config, const MoeWeights& weights, const Array& x_in,
-                    const Array& segments, std::int64_t step, std::int64_t layer) {
+                    const Array& segments, std::int64_t step, std::int64_t layer, std::int64_t first_row) {
   const Sharding tokens{{x_in.sharding().dims[0], x_in.sharding().dims[1], {}}, {}};
   const Array x = reshard(context, x_in, tokens);
   MoeOutput out;
   out.logits = gate_logits(context, config, x, weights.gate);
   const Array bias = weights.gate_bias.defined() ? replicate(context, weights.gate_bias) : Array();
-  out.routing = route(context, config, out.logits, bias, step, layer);
+  const Tensor replayed =
+      config.tape ? config.tape->replay(context, step, layer, first_row, out.logits.info()) : Tensor();
+  out.routing = route(context, config, out.logits, bias, step, layer, first_row, replayed);
+  if (config.tape) config.tape->record(context, step, layer, first_row, out.logits, bias, out.routing);
   const Array local_segments = reshard(context, segments, Sharding{{tokens.dims[0], tokens.dims[1]}, {}});
   if (config.balance_weight > 0) {
     out.balance_loss = balance_loss(context, config, out.logits, bias, out.routing, local_segments);
   }
-  DispatchResult result =
-      in_chunks(context, choose_strategy(context, config), {config, x, out.routing, weights});
-  out.y = reshard(context, result.y, x_in.sharding());
+  DispatchResult result;
+  {
+    const PhaseMark mark(context.comm->position(), "dispatch");
+    result = in_chunks(context, choose_strategy(context, config), {config, x, out.routing, weights});
+    out.y = reshard(context, result.y, x_in.sharding());
+  }
 
   out.load.layer = layer;
   out.load.rows = count_rows(config, out.routing.ids.tensor(), local_segments.tensor());

@@ -5,12 +5,15 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "autograd/array.h"
 
 namespace switchyard {
+
+class RoutingTape;
 
 enum class RouterScore { none, softmax, sigmoid };
 enum class DropPolicy { fair, prefix };
@@ -44,6 +47,8 @@ struct MoeConfig {
   std::int64_t token_chunks = 1;
   double capacity_factor = -1;                // dense path; <= 0: every expert on every token
   bool dispatch_without_expert_axes = false;  // moe_dispatch_no_expert_sharding
+
+  std::shared_ptr<RoutingTape> tape;  // this rank's; null: the router chooses, nothing is recorded
 };
 
 struct MoeWeights {

@@ -132,7 +132,8 @@ constexpr std::int64_t kTokensAtOnce = 64;
 
 class RouteOp : public Op {
  public:
-  RouteOp(MoeConfig config, std::int64_t step, std::int64_t layer) : config_(std::move(config)) {
+  RouteOp(MoeConfig config, std::int64_t step, std::int64_t layer, std::int64_t first_row, Tensor replayed)
+      : config_(std::move(config)), first_row_(first_row), replayed_(std::move(replayed)) {
     key_ = rng_fold_in(rng_fold_in(rng_key(config_.random_seed), static_cast<std::uint32_t>(step)),
                        static_cast<std::uint32_t>(layer));
   }
@@ -156,7 +157,9 @@ class RouteOp : public Op {
                         for (std::int64_t t = begin; t < end; ++t) {
                           auto chosen = row_of<std::int32_t>(ids, t);
                           router_scores(config_.score, row_of(logits, t), scratch.scores);
-                          if (config_.random_routing)
+                          if (replayed_.defined())
+                            std::ranges::copy(row_of<std::int32_t>(replayed_, t), chosen.begin());
+                          else if (config_.random_routing)
                             draw(c, infos[0], t, chosen);
                           else
                             choose(config_, bias, scratch, chosen);
@@ -213,17 +216,26 @@ class RouteOp : public Op {
   // Uniform ids from the row's global index, so that any layout draws the same.
   void draw(const Context& c, const ArrayInfo& info, std::int64_t token, std::span<std::int32_t> ids) const {
     const Shape offset = local_offset(*c.mesh, c.rank, info.shape, info.sharding);
-    const std::int64_t b = offset[0] + token / info.local[1], s = offset[1] + token % info.local[1];
+    const std::int64_t b = first_row_ + offset[0] + token / info.local[1],
+                       s = offset[1] + token % info.local[1];
     const auto first = static_cast<std::uint64_t>((b * info.shape[1] + s) * config_.slots);
     for (std::size_t k = 0; k < ids.size(); ++k) {
       ids[k] = rng_randint(key_, first + k, 0, static_cast<std::int32_t>(config_.experts));
     }
   }
   MoeConfig config_;
+  std::int64_t first_row_;
+  Tensor replayed_;
   RngKey key_;
 };
 
 }  // namespace
+
+float mean_from_first(std::span<const float> shares, std::span<const float> d) {
+  float mean = 0;
+  for (std::size_t e = 0; e < d.size(); ++e) mean += shares[e] * (d[e] - d[0]);
+  return mean;
+}
 
 void router_scores(RouterScore score, std::span<const float> logits, std::span<float> s) {
   std::copy(logits.begin(), logits.end(), s.begin());
@@ -239,16 +251,14 @@ void router_scores(RouterScore score, std::span<const float> logits, std::span<f
 
 void router_scores_backward(RouterScore score, std::span<const float> scores, std::span<const float> dscores,
                             std::span<float> dlogits) {
-  const float dot = score == RouterScore::softmax
-                        ? std::inner_product(scores.begin(), scores.end(), dscores.begin(), 0.0f)
-                        : 0.0f;
+  const float mean = score == RouterScore::softmax ? mean_from_first(scores, dscores) : 0.0f;
   for (std::size_t e = 0; e < scores.size(); ++e) {
     switch (score) {
       case RouterScore::none:
         dlogits[e] += dscores[e];
         break;
       case RouterScore::softmax:
-        dlogits[e] += scores[e] * (dscores[e] - dot);
+        dlogits[e] += scores[e] * (dscores[e] - dscores[0] - mean);
         break;
       case RouterScore::sigmoid:
         dlogits[e] += dscores[e] * scores[e] * (1 - scores[e]);
@@ -274,10 +284,10 @@ Array gate_logits(Context& context, const MoeConfig& config, const Array& x, con
 }
 
 Routing route(Context& context, const MoeConfig& config, const Array& logits, const Array& bias,
-              std::int64_t step, std::int64_t layer) {
+              std::int64_t step, std::int64_t layer, std::int64_t first_row, const Tensor& replayed) {
   std::vector<Array> inputs{logits};
   if (bias.defined()) inputs.push_back(bias);
-  auto out = apply(context, std::make_shared<RouteOp>(config, step, layer), inputs);
+  auto out = apply(context, std::make_shared<RouteOp>(config, step, layer, first_row, replayed), inputs);
   return {always_keep(out[0]), always_keep(out[1])};
 }
 

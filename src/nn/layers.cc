@@ -82,8 +82,9 @@ Array grouped_query_attention(const LayerCall& call, const Array& x) {
   }
   q = rope(c, q, call.rope, 0, m.rope.interleaved);
   k = rope(c, k, call.rope, 0, m.rope.interleaved);
-  const Array attended =
-      checkpoint_name(attention(c, q, k, v, call.segments, static_cast<float>(m.attention_scale)), "context");
+  const Array attended = checkpoint_name(
+      attention(c, q, k, v, call.segments, static_cast<float>(m.attention_scale), m.balanced_context),
+      "context");
   return project_out(call, attended);
 }
 
@@ -119,7 +120,7 @@ Array latent_attention(const LayerCall& call, const Array& x) {
   const auto [k, v] = mla_key_value(c, kv, rope(c, rotary, call.rope, 0, m.rope.interleaved), m.nope);
   const Array attended =
       checkpoint_name(attention(c, q, checkpoint_name(k, "key_proj"), checkpoint_name(v, "value_proj"),
-                                call.segments, static_cast<float>(m.attention_scale)),
+                                call.segments, static_cast<float>(m.attention_scale), m.balanced_context),
                       "context");
   return project_out(call, attended);
 }

@@ -2,11 +2,11 @@
 
 #include <cmath>
 #include <cstring>
-#include <numeric>
 
 #include "kernels/attention.h"
 #include "kernels/rope.h"
 #include "ops/reshard.h"
+#include "ops/sequence_balance.h"
 
 namespace switchyard {
 namespace {
@@ -114,7 +114,7 @@ Tensor put_heads(Context& c, const Tensor& x, const std::vector<std::int64_t>& h
 
 class AttentionOp : public Op {
  public:
-  explicit AttentionOp(float scale) : scale_(scale) {}
+  AttentionOp(float scale, bool balanced) : scale_(scale), balanced_(balanced) {}
   std::string_view name() const override { return "attention"; }
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
     ArrayInfo out = in[0];
@@ -169,14 +169,16 @@ class AttentionOp : public Op {
     return heads;
   }
   // Places of this rank's queries in their sequence, i32 [B,S]; undefined where the sequence is whole.
-  static Tensor query_index(const Context& c, const ArrayInfo& q) {
+  Tensor query_index(const Context& c, const ArrayInfo& q) const {
     if (q.sharding.dims[1].empty()) return {};
-    const std::int64_t length = q.local[1];
-    const auto first = static_cast<std::int32_t>(local_offset(*c.mesh, c.rank, q.shape, q.sharding)[1]);
+    const std::int64_t length = q.local[1], half = length / 2;
+    const std::int64_t first = local_offset(*c.mesh, c.rank, q.shape, q.sharding)[1];
+    const auto [early, late] = balanced_ ? balanced_halves(c, q) : std::pair(first, first + half);
     Tensor index(DType::i32, {q.local[0], length});
-    for (std::int64_t b = 0; b < q.local[0] && !c.abstract(); ++b)
-      std::iota(index.data<std::int32_t>() + b * length, index.data<std::int32_t>() + (b + 1) * length,
-                first);
+    for (std::int64_t i = 0; i < index.size() && !c.abstract(); ++i) {
+      const std::int64_t s = i % length;
+      index.data<std::int32_t>()[i] = static_cast<std::int32_t>(s < half ? early + s : late + s - half);
+    }
     return index;
   }
   AttentionArgs arguments(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& q_segments,
@@ -198,6 +200,7 @@ class AttentionOp : public Op {
     return args;
   }
   float scale_;
+  bool balanced_;  // queries are those of balance_sequence
 };
 
 }  // namespace
@@ -216,15 +219,18 @@ Array rope(Context& context, const Array& x, const RopeTables& tables, std::int6
 }
 
 Array attention(Context& context, const Array& q, const Array& k, const Array& v, const Array& segments,
-                float scale) {
+                float scale, bool balanced) {
   const auto whole_length = [&](const Array& x) {
     Sharding to = x.sharding();
     to.dims[1].clear();
     return reshard(context, x, to);
   };
   const Array own = reshard(context, segments, Sharding{{q.sharding().dims[0], q.sharding().dims[1]}, {}});
-  const Array inputs[] = {q, whole_length(k), whole_length(v), own, whole_length(own)};
-  return apply(context, std::make_shared<AttentionOp>(scale), inputs).front();
+  balanced = balanced && can_balance_sequence(context, q);
+  const auto spread = [&](const Array& x) { return balanced ? balance_sequence(context, x) : x; };
+  const Array inputs[] = {spread(q), whole_length(k), whole_length(v), spread(own), whole_length(own)};
+  const Array out = apply(context, std::make_shared<AttentionOp>(scale, balanced), inputs).front();
+  return balanced ? unbalance_sequence(context, out) : out;
 }
 
 }  // namespace switchyard

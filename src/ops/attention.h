@@ -19,8 +19,8 @@ Array rope(Context& context, const Array& x, const RopeTables& tables, std::int6
 // Causal softmax attention within segments. q [B,S,N,D], k [B,S,Nkv,D], v [B,S,Nkv,Dv], segments i32 [B,S] ->
 // [B,S,N,Dv]. Batch may be split alike on all; heads of q may be split, and those of k and v alike or not at
 // all. Where the sequence is split (context parallelism) every rank answers its own queries, and keys, values
-// and segments are gathered.
+// and segments are gathered; `balanced` spreads the queries so that all ranks see equally many keys.
 Array attention(Context& context, const Array& q, const Array& k, const Array& v, const Array& segments,
-                float scale);
+                float scale, bool balanced);
 
 }  // namespace switchyard

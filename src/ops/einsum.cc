@@ -145,6 +145,24 @@ class LabelPlan {
   std::set<std::string> used_;
 };
 
+bool communicates(const Sharding& from, const Sharding& to) {
+  const auto steps = plan_reshard(from, to);
+  return std::any_of(steps.begin(), steps.end(),
+                     [](const ReshardStep& step) { return step.kind != ReshardStep::Kind::slice; });
+}
+
+// Weights are gathered when used: that is what their layout means. Any other operand has its layout from the
+// model or from the operation that made it.
+Array aligned(Context& context, std::string_view spec, const Array& x, const Sharding& to) {
+  if (context.explicit_sharding && !x.value()->weight && communicates(x.sharding(), to)) {
+    fail_usage(
+        "[sharding] shard_mode=explicit: expected operands of {} that need no move, got one {} in {} that "
+        "would be moved to {}; make the logical_axis_rules of its dims agree, or set shard_mode=auto",
+        spec, to_string(x.shape()), to_string(x.sharding()), to_string(to));
+  }
+  return reshard(context, x, to);
+}
+
 }  // namespace
 
 Array einsum(Context& context, std::string_view spec_text, const Array& a, const Array& b,
@@ -153,12 +171,18 @@ Array einsum(Context& context, std::string_view spec_text, const Array& a, const
   CHECK(spec.a.size() == a.shape().size() && spec.b.size() == b.shape().size(), "einsum {}: {} and {}",
         spec_text, to_string(a.shape()), to_string(b.shape()));
   const LabelPlan plan(context, spec, a, b, want);
-  Array out = apply_one(
-      context, std::make_shared<EinsumOp>(spec),
-      {reshard(context, a, plan.sharding_for(spec.a)), reshard(context, b, plan.sharding_for(spec.b))});
+  Array out = apply_one(context, std::make_shared<EinsumOp>(spec),
+                        {aligned(context, spec_text, a, plan.sharding_for(spec.a)),
+                         aligned(context, spec_text, b, plan.sharding_for(spec.b))});
   if (want != nullptr) return reshard(context, out, *want);
   Sharding whole = out.sharding();
   whole.partial.clear();
+  if (context.explicit_sharding && whole != out.sharding()) {
+    fail_usage(
+        "[sharding] shard_mode=explicit: {} leaves {}, and nothing says how to sum it to {}; set "
+        "shard_mode=auto",
+        spec_text, to_string(out.sharding()), to_string(whole));
+  }
   return reshard(context, out, whole);
 }
 

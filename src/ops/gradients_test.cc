@@ -6,6 +6,7 @@
 #include "ops/loss.h"
 #include "ops/norm.h"
 #include "ops/reshard.h"
+#include "ops/sequence_balance.h"
 
 namespace switchyard {
 namespace {
@@ -50,7 +51,7 @@ Tensor packed_segments() {
 
 TEST(Gradients, AttentionWithGroupedHeads) {
   auto function = [](Context& c, std::span<const Array> in) {
-    return attention(c, in[0], in[1], in[2], in[3], 0.4f);
+    return attention(c, in[0], in[1], in[2], in[3], 0.4f, true);
   };
   const Sharding split{{{"data"}, {}, {"tensor"}, {}}, {}}, batch{{{"data"}, {}, {}, {}}, {}},
       tokens{{{"data"}, {}}, {}};
@@ -69,16 +70,58 @@ TEST(Gradients, AttentionWithGroupedHeads) {
   }
 }
 
+TEST(Gradients, AttentionOverASplitSequence) {
+  const Sharding split{{{}, {"context"}, {}, {}}, {}}, tokens{{{}, {"context"}}, {}};
+  const Sharding both{{{"data"}, {"context"}, {}, {}}, {}}, both_tokens{{{"data"}, {"context"}}, {}};
+  const Sharding heads{{{}, {"context"}, {"tensor"}, {}}, {}};
+  for (bool balanced : {false, true}) {
+    auto function = [&](Context& c, std::span<const Array> in) {
+      return attention(c, in[0], in[1], in[2], in[3], 0.4f, balanced);
+    };
+    check_gradients({.function = function,
+                     .inputs = {{random_tensor({2, 12, 4, 5}, 1), {split, split, both, heads}},
+                                {random_tensor({2, 12, 2, 5}, 2), {split, replicated(4), both, heads}},
+                                {random_tensor({2, 12, 2, 3}, 3), {split, split, both, heads}},
+                                {Tensor::of<std::int32_t>(
+                                     {2, 12}, std::vector<std::int32_t>{1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 0,
+                                                                        1, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3}),
+                                 {tokens, tokens, both_tokens, tokens}}},
+                     .meshes = {Mesh({{"context", 2}}), Mesh({{"context", 3}}),
+                                Mesh({{"data", 2}, {"context", 6}}), Mesh({{"context", 4}, {"tensor", 2}})}});
+  }
+}
+
+TEST(SequenceBalance, GivesEveryRankAnEarlyAndALateChunk) {
+  const Mesh mesh({{"context", 3}});
+  Tensor x(DType::i32, {2, 12, 1});
+  for (std::int64_t i = 0; i < x.size(); ++i) x.data<std::int32_t>()[i] = static_cast<std::int32_t>(i);
+  on_mesh(mesh, [&](Context& c) {
+    const Array in = leaf(c, x, {{{}, {"context"}, {}}, {}});
+    ASSERT_TRUE(can_balance_sequence(c, in));
+    const Array balanced = balance_sequence(c, in);
+    const auto [early, late] = balanced_halves(c, balanced.info());
+    EXPECT_EQ(early, 2 * c.rank);
+    EXPECT_EQ(late, 2 * (5 - c.rank));
+    for (std::int64_t b = 0; b < 2; ++b) {
+      for (std::int64_t s = 0; s < 4; ++s)
+        EXPECT_EQ(balanced.tensor().data<std::int32_t>()[b * 4 + s],
+                  b * 12 + (s < 2 ? early + s : late + s - 2));
+    }
+    EXPECT_TRUE(identical(unbalance_sequence(c, balanced).tensor(), in.tensor()));
+  });
+}
+
 TEST(Gradients, AttentionWithGroupsThatRanksCut) {  // 6 query heads on 3 ranks, 2 key heads
   const Sharding heads{{{}, {}, {"tensor"}, {}}, {}};
-  check_gradients(
-      {.function = [](Context& c,
-                      std::span<const Array> in) { return attention(c, in[0], in[1], in[2], in[3], 0.4f); },
-       .inputs = {{random_tensor({2, 6, 6, 5}, 1), {heads}},
-                  {random_tensor({2, 6, 2, 5}, 2)},
-                  {random_tensor({2, 6, 2, 3}, 3)},
-                  {packed_segments()}},
-       .meshes = {Mesh({{"tensor", 3}})}});
+  check_gradients({.function =
+                       [](Context& c, std::span<const Array> in) {
+                         return attention(c, in[0], in[1], in[2], in[3], 0.4f, true);
+                       },
+                   .inputs = {{random_tensor({2, 6, 6, 5}, 1), {heads}},
+                              {random_tensor({2, 6, 2, 5}, 2)},
+                              {random_tensor({2, 6, 2, 3}, 3)},
+                              {packed_segments()}},
+                   .meshes = {Mesh({{"tensor", 3}})}});
 }
 
 TEST(Gradients, EmbeddingWithSplitVocabulary) {

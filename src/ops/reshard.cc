@@ -294,6 +294,7 @@ Array reshard(Context& context, const Array& x, const Sharding& to) {
     const Sharding before = result.sharding();
     const Sharding next = after(before, step);
     result = apply_one(context, std::make_shared<ReshardOp>(step, before, next), {result});
+    result.value()->weight = x.value()->weight;
     if (x.value()->never_save)
       result = never_save(result);  // a gathered weight is cheaper to gather again than to keep
   }

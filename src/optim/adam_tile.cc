@@ -50,8 +50,9 @@ void adam_tile_simd(const AdamTerms& terms, float* weight, const float* grad, fl
     const auto v = hn::MulAdd(hn::Set(d, terms.nu_decay), hn::LoadU(d, nu + i),
                               hn::Mul(hn::Set(d, terms.nu_gain), hn::Mul(g, g)));
     const auto root = hn::Sqrt(hn::MulAdd(v, hn::Set(d, terms.nu_correction), hn::Set(d, terms.eps_root)));
-    const auto direction =
-        hn::Div(hn::Mul(m, hn::Set(d, terms.mu_correction)), hn::Add(root, hn::Set(d, terms.eps)));
+    const auto mean =
+        hn::MulAdd(hn::Set(d, terms.grad_share), g, hn::Mul(m, hn::Set(d, terms.mu_correction)));
+    const auto direction = hn::Div(mean, hn::Add(root, hn::Set(d, terms.eps)));
     const auto update = hn::MulAdd(hn::Set(d, terms.weight_decay), w, direction);
     hn::StoreU(hn::NegMulAdd(hn::Set(d, terms.learning_rate), update, w), d, weight + i);
     hn::StoreU(m, d, mu + i);

@@ -14,6 +14,7 @@ struct AdamTerms {
   float mu_decay, mu_gain;             // m = mu_decay*m + mu_gain*g
   float nu_decay, nu_gain;             // v = nu_decay*v + nu_gain*g*g
   float mu_correction, nu_correction;  // factors that remove the bias towards zero
+  float grad_share;                    // of the gradient in the first moment as used (Nesterov); 0 without
   float eps, eps_root;
   float learning_rate, weight_decay;
 };

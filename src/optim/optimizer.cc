@@ -1,62 +1,13 @@
 #include "optim/optimizer.h"
 
-#include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "core/error.h"
 #include "optim/adam_tile.h"
+#include "optim/float_tile.h"
 
 namespace switchyard {
 namespace {
-
-constexpr std::int64_t kTile = kAdamTile;
-constexpr std::int64_t kGrain = 16 * kTile;  // large against the cost of handing out a piece
-
-// A view of one tile of an array as kTile float32 values: the array itself where possible, else a converted
-// copy padded with zeros.
-class FloatTile {
- public:
-  float* load(const void* data, DType dtype, std::int64_t begin, std::int64_t count) {
-    if (dtype == DType::f32 && count == kTile) {
-      // Written through only for arrays that the caller passed as mutable, see store.
-      return const_cast<float*>(static_cast<const float*>(data)) + begin;
-    }
-    if (dtype == DType::f32) {
-      std::copy_n(static_cast<const float*>(data) + begin, count, copy_.begin());
-    } else {
-      const bfloat16* from = static_cast<const bfloat16*>(data) + begin;
-      for (std::int64_t i = 0; i < count; ++i)
-        copy_[static_cast<std::size_t>(i)] = static_cast<float>(from[i]);
-    }
-    std::fill(copy_.begin() + count, copy_.end(), 0.0f);
-    return copy_.data();
-  }
-
-  // Writes the copy back, rounded; nothing to do where the tile was the array itself.
-  void store(void* data, DType dtype, std::int64_t begin, std::int64_t count) const {
-    if (dtype == DType::f32) {
-      if (count < kTile) std::copy_n(copy_.begin(), count, static_cast<float*>(data) + begin);
-      return;
-    }
-    bfloat16* to = static_cast<bfloat16*>(data) + begin;
-    if (count == kTile)
-      narrow_tile(copy_.data(), to);
-    else
-      std::transform(copy_.begin(), copy_.begin() + count, to, [](float x) { return bfloat16(x); });
-  }
-
- private:
-  alignas(64) std::array<float, kTile> copy_;
-};
-
-// Calls body(begin, count) for every tile of [0, count).
-template <typename Body>
-void for_tiles(ThreadPool& pool, std::int64_t count, const Body& body) {
-  pool.for_range(count, kGrain, [&](std::int64_t begin, std::int64_t end) {
-    for (; begin < end; begin += kTile) body(begin, std::min(kTile, end - begin));
-  });
-}
 
 void check_range(DType weight_dtype, DType grad_dtype, std::int64_t step, std::int64_t count) {
   CHECK(is_float(weight_dtype) && is_float(grad_dtype), "weight {}, gradient {}", name_of(weight_dtype),
@@ -101,11 +52,14 @@ class Adam : public Optimizer {
   AdamTerms terms_of(std::int64_t step, double learning_rate, double grad_scale, bool decay) const {
     const double t = static_cast<double>(step) + 1;
     double b1 = config_.b1, b2 = config_.b2;
-    double correction1 = 1 / (1 - std::pow(b1, t)), correction2 = 1 / (1 - std::pow(b2, t));
+    double correction1 = 1 / (1 - std::pow(b1, t)), correction2 = 1 / (1 - std::pow(b2, t)), grad_share = 0;
     if (pax_) {
       b1 *= (1 - std::pow(b1, t - 1)) * correction1;
       b2 *= (1 - std::pow(b2, t - 1)) * correction2;
       correction1 = correction2 = 1;
+    } else if (config_.nesterov) {
+      grad_share = (1 - b1) * correction1;
+      correction1 = b1 / (1 - std::pow(b1, t + 1));
     }
     const auto f = [](double value) { return static_cast<float>(value); };
     return {.grad_scale = f(grad_scale),
@@ -115,6 +69,7 @@ class Adam : public Optimizer {
             .nu_gain = f(1 - b2),
             .mu_correction = f(correction1),
             .nu_correction = f(correction2),
+            .grad_share = f(grad_share),
             .eps = f(config_.eps),
             .eps_root = f(config_.eps_root),
             .learning_rate = f(learning_rate),
@@ -144,7 +99,7 @@ class GradientDescent : public Optimizer {
       FloatTile weight_tile, grad_tile;
       float* w = weight_tile.load(weight, weight_dtype, begin, size);
       const float* g = grad_tile.load(grad, grad_dtype, begin, size);
-      for (std::int64_t i = 0; i < kTile; ++i) w[i] -= rate * (scale * g[i]);
+      for (std::int64_t i = 0; i < FloatTile::kSize; ++i) w[i] -= rate * (scale * g[i]);
       weight_tile.store(weight, weight_dtype, begin, size);
     });
   }

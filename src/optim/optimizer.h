@@ -8,6 +8,7 @@
 // With g = grad * grad_scale, t = step + 1, and decay dropped where it does not apply:
 //   adamw     m = b1*m + (1-b1)*g,  v = b2*v + (1-b2)*g*g,
 //             w -= lr * ( m/(1-b1^t) / (sqrt(v/(1-b2^t) + eps_root) + eps) + weight_decay*w )
+//             with `nesterov`, m/(1-b1^t) becomes b1*m/(1-b1^(t+1)) + (1-b1)*g/(1-b1^t) (Dozat 2016)
 //   adam_pax  the same with b replaced by b*(1-b^(t-1))/(1-b^t) (Shazeer and Stern 2018, section 7.1) and no
 //   further
 //             correction; it differs from adamw in rounding only
@@ -33,6 +34,7 @@ struct OptimizerConfig {
   double eps = 1e-8;
   double eps_root = 0;
   double weight_decay = 0.1;
+  bool nesterov = false;        // adamw only; what Muon's other parameters take
   DType mu_dtype = DType::f32;  // of the first moment; the caller resolves an unset key to the weight's dtype
 };
 

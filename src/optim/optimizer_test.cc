@@ -50,7 +50,10 @@ struct Twin {
       if (config.type == "adamw") {
         mu = config.b1 * m[i] + (1 - config.b1) * g;
         nu = config.b2 * v[i] + (1 - config.b2) * g * g;
-        direction = mu / c1 / (std::sqrt(nu / c2 + config.eps_root) + config.eps);
+        const double mean = config.nesterov
+                                ? config.b1 * mu / (1 - std::pow(config.b1, t + 1)) + (1 - config.b1) * g / c1
+                                : mu / c1;
+        direction = mean / (std::sqrt(nu / c2 + config.eps_root) + config.eps);
       } else {
         const double b1 = config.b1 * (1 - std::pow(config.b1, t - 1)) / c1;
         const double b2 = config.b2 * (1 - std::pow(config.b2, t - 1)) / c2;
@@ -87,6 +90,7 @@ TEST(Difference, SeesWrongMissingAndNanValues) {
 struct Case {
   const char* type;
   DType weight, grad, mu;
+  bool nesterov = false;
 };
 
 class Optimizers : public testing::TestWithParam<Case> {};
@@ -95,6 +99,8 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, Optimizers,
                                          Case{"adamw", DType::f32, DType::bf16, DType::bf16},
                                          Case{"adamw", DType::bf16, DType::f32, DType::bf16},
                                          Case{"adamw", DType::bf16, DType::bf16, DType::f32},
+                                         Case{"adamw", DType::f32, DType::f32, DType::f32, true},
+                                         Case{"adamw", DType::bf16, DType::f32, DType::bf16, true},
                                          Case{"adam_pax", DType::f32, DType::f32, DType::f32},
                                          Case{"adam_pax", DType::bf16, DType::f32, DType::bf16},
                                          Case{"sgd", DType::f32, DType::f32, DType::f32},
@@ -103,7 +109,7 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, Optimizers,
 TEST_P(Optimizers, FollowTheDefinition) {
   const Case& c = GetParam();
   for (const std::int64_t count : {0, 1, 1023, 1024, 40001}) {
-    OptimizerConfig config{.type = c.type, .eps_root = 1e-12, .mu_dtype = c.mu};
+    OptimizerConfig config{.type = c.type, .eps_root = 1e-12, .nesterov = c.nesterov, .mu_dtype = c.mu};
     const auto optimizer = Optimizer::make(config);
     ThreadPool pool(2);
     const Tensor weight = random_tensor(c.weight, count, 1);

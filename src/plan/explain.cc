@@ -65,7 +65,7 @@ class Watcher : public OpObserver {
                 const AxisRules::Resolution& resolution) {
     LayoutRow row;
     if (!started_ && shape.size() == 2) row.name = "batch";
-    row.layer = context_.place.layer;
+    row.layer = layer();
     row.dims.assign(dims.begin(), dims.end());
     row.shape = shape;
     row.local = local_shape(*context_.mesh, shape, resolution.sharding);
@@ -100,6 +100,7 @@ class Watcher : public OpObserver {
   }
 
  private:
+  std::int64_t layer() const { return context_.comm->position().layer.load(); }
   static void note(std::vector<std::string>& list, const Op& op, const Array& from, const Array& to) {
     const std::string kind(op.name()), axes = joined(moved_axes(from.sharding(), to.sharding()));
     add_once(list, fmt::format("forward: {} over {}", kind, axes));
@@ -108,12 +109,11 @@ class Watcher : public OpObserver {
   }
   // The latest constraint of this layer; a value that none asked for makes a row of its own.
   LayoutRow& row_for(const Array& value) {
-    if (!result_.activations.empty() && result_.activations.back().layer == context_.place.layer)
+    if (!result_.activations.empty() && result_.activations.back().layer == layer())
       return result_.activations.back();
     const ArrayInfo& info = value.info();
     const std::vector<std::string> none(info.shape.size());
-    result_.activations.push_back(
-        {"", context_.place.layer, none, info.shape, info.local, none, info.sharding, {}});
+    result_.activations.push_back({"", layer(), none, info.shape, info.local, none, info.sharding, {}});
     values_.emplace_back();
     return result_.activations.back();
   }
@@ -121,7 +121,7 @@ class Watcher : public OpObserver {
   void find_constraint(const Op& op, const Array& value) {
     for (std::size_t i = result_.activations.size(); i-- > 0;) {
       LayoutRow& row = result_.activations[i];
-      if (row.layer != context_.place.layer) return;
+      if (row.layer != layer()) return;
       if (values_[i] || row.shape != value.shape()) continue;
       if (row.name.empty() || !communicates(op.name())) row.name = op.name();
       if (row.sharding == value.sharding()) values_[i] = value.value();
@@ -146,10 +146,11 @@ Explanation explain_step(const Config& config, const Mesh& mesh) {
   check_layout(config, mesh, model, sizes);
   NoCounter counter;
   AbstractRank rank(
-      config, mesh, counter, false, [](const Transfer&) { return 0.0; }, 1);
+      config, mesh, counter, false, mesh.size(), [](const Transfer&) { return 0.0; }, 1);
   Context& context = rank.context();
-  Trainer trainer(context, model, train_config(config, model),
-                  Parameters::create(context, parameter_specs(model), model.init_seed, nullptr, nullptr));
+  Trainer trainer(context, model, train_config(config, model, mesh.axis_size("stage")),
+                  Parameters::create(context, stage_specs(parameter_specs(model), context.stage, model),
+                                     model.init_seed, nullptr, nullptr));
   Explanation result;
   Watcher watcher(context, result);
   for (const auto& p : trainer.parameters().all())

@@ -130,6 +130,11 @@ TEST(Plan, ExpertStrategies) {
   expect_same(tiny(with({"compat=maxtext", "use_ring_of_experts=true"})));
 }
 
+TEST(Plan, Optimizers) {
+  expect_same(deepseek({"opt_type=muon", "ranks=4", "ici_fsdp_parallelism=2", "ici_data_parallelism=2"}));
+  expect_same(tiny({"opt_type=sgd", "ranks=2"}));
+}
+
 TEST(Plan, Meshes) {
   expect_same(tiny({"ranks=4"}));
   expect_same(deepseek({"ranks=4", "ici_fsdp_parallelism=2", "ici_tensor_parallelism=2"}));
@@ -142,6 +147,9 @@ TEST(Plan, Meshes) {
   expect_same(deepseek({"ranks=8", "ici_fsdp_parallelism=2", "ici_tensor_parallelism=2",
                         "ici_expert_parallelism=2", "dtype=bfloat16"}));
   expect_same(tiny({"ranks=4", "ici_fsdp_parallelism=2", "ici_context_parallelism=2"}));
+  expect_same(deepseek({"ranks=4", "ici_fsdp_parallelism=2", "ici_pipeline_parallelism=2"}));
+  expect_same(tiny({"ranks=3", "ici_fsdp_parallelism=1", "ici_pipeline_parallelism=3",
+                    "pipeline_schedule=gpipe", "num_pipeline_microbatches=6"}));
 }
 
 // The load of a run is what it is; the rest is exact.

@@ -16,26 +16,29 @@ class Clock : public WorkCounter {
     plan_.layer_flops.assign(static_cast<std::size_t>(layers), 0.0);
     plan_.layer_seconds = plan_.layer_flops;
   }
-  void watch(const Place& place) { place_ = &place; }
+  void watch(const Position& position) { position_ = &position; }
   void count(const Work& work) override {
     const double compute = topology_.compute_seconds(work), memory = topology_.memory_seconds(work);
     (compute > memory ? plan_.compute_seconds : plan_.memory_seconds) += std::max(compute, memory);
     plan_.flops += work.flops;
-    if (place_ == nullptr || place_->layer < 0) return;
-    plan_.layer_flops[static_cast<std::size_t>(place_->layer)] += work.flops;
-    plan_.layer_seconds[static_cast<std::size_t>(place_->layer)] += std::max(compute, memory);
+    add_seconds(std::max(compute, memory));
+    if (layer() >= 0) plan_.layer_flops[static_cast<std::size_t>(layer())] += work.flops;
   }
   double transfer(const Transfer& transfer) {
     const double seconds = topology_.transfer_seconds(transfer);
     plan_.network_seconds += seconds;
-    if (place_ != nullptr && place_->layer >= 0)
-      plan_.layer_seconds[static_cast<std::size_t>(place_->layer)] += seconds;
+    add_seconds(seconds);
     return seconds;
   }
 
  private:
+  std::int64_t layer() const { return position_ == nullptr ? -1 : position_->layer.load(); }
+  void add_seconds(double seconds) {
+    if (layer() >= 0) plan_.layer_seconds[static_cast<std::size_t>(layer())] += seconds;
+  }
+
   const Topology& topology_;
-  const Place* place_ = nullptr;
+  const Position* position_ = nullptr;
   StepPlan& plan_;
 };
 
@@ -57,18 +60,24 @@ StepPlan plan_model(const Config& config, const ModelConfig& model, const Mesh& 
   check_layout(config, mesh, model, sizes);
   StepPlan plan;
   Clock clock(topology, model.layers, plan);
+  const TrainConfig training = train_config(config, model, mesh.axis_size("stage"));
   AbstractRank rank(
-      config, mesh, clock, topology.host, [&](const Transfer& t) { return clock.transfer(t); }, imbalance);
+      config, mesh, clock, topology.host, topology.ranks_per_node,
+      [&](const Transfer& t) { return clock.transfer(t); }, imbalance);
   Context& context = rank.context();
-  clock.watch(context.place);
-  Trainer trainer(context, model, train_config(config, model),
-                  Parameters::create(context, parameter_specs(model), model.init_seed, nullptr, nullptr));
+  clock.watch(context.comm->position());
+  Trainer trainer(context, model, training,
+                  Parameters::create(context, stage_specs(parameter_specs(model), context.stage, model),
+                                     model.init_seed, nullptr, nullptr));
   rank.account().reset_peak();
   StepResult result = trainer.step(0, abstract_batch(sizes));
   plan.cost = {context.comm->counts(), rank.account().peak(), std::move(result.layer_bytes)};
   plan.memory = rank_memory(trainer, plan.cost);
   plan.peak = rank.account().peak_place();
-  plan.measured = to_json(trainer, plan.cost);
+  plan.measured = to_json(config, trainer, plan.cost);
+  // While a pipeline fills and empties, a stage waits for as many microbatches as there are other stages.
+  plan.bubble_seconds = plan.seconds() * (context.stage.count - 1) /
+                        static_cast<double>(training.accumulation * training.stage_microbatches);
   return plan;
 }
 
@@ -81,11 +90,12 @@ std::vector<SkewPoint> skew_curve(const Config& config, const Mesh& mesh, const 
   std::vector<SkewPoint> curve{{1, balanced.cost.peak_bytes, balanced.seconds()}};
   const ModelConfig model = model_config(config);
   if (model.moe.experts == 0 || !model.moe.sparse) return curve;
-  const AxisRules rules(config.axis_rules(), mesh);
+  const Mesh own = stage_mesh(mesh);
+  const AxisRules rules(config.axis_rules(), own);
   Context context;
-  context.mesh = &mesh;
+  context.mesh = &own;
   context.rules = &rules;
-  const std::int64_t ranks = mesh.product(expert_axes(context, model.moe.experts));
+  const std::int64_t ranks = own.product(expert_axes(context, model.moe.experts));
   const std::int64_t here = model.moe.experts / ranks;
   // Where every token of the group has as many of its choices here as can be.
   const double most = static_cast<double>(ranks) * static_cast<double>(std::min(here, model.moe.slots)) /
@@ -127,8 +137,10 @@ nlohmann::json plan_json(const StepPlan& plan, const std::vector<SkewPoint>& cur
       {"phase", std::string(plan.peak.phase)}, {"op", std::string(plan.peak.op)}, {"layer", plan.peak.layer}};
   result["flops_per_rank"] = plan.flops;
   result["estimated_step_seconds"] = plan.seconds();
-  result["seconds"] = {
-      {"compute", plan.compute_seconds}, {"memory", plan.memory_seconds}, {"network", plan.network_seconds}};
+  result["seconds"] = {{"compute", plan.compute_seconds},
+                       {"memory", plan.memory_seconds},
+                       {"network", plan.network_seconds},
+                       {"bubble", plan.bubble_seconds}};
   result["bound"] = plan.bound();
   result["skew"] = nlohmann::json::array();
   for (const auto& point : curve)

@@ -19,16 +19,17 @@ struct StepPlan {
   RankMemory memory;
   double flops = 0;  // of this rank
   double compute_seconds = 0, memory_seconds = 0, network_seconds = 0;
+  double bubble_seconds = 0;                       // waiting of a pipeline's stage
   Place peak;                                      // where the peak of memory is
   std::vector<double> layer_flops, layer_seconds;  // per decoder layer, forward and backward
   nlohmann::json measured;                         // what summary.json of a run would hold
 
-  double seconds() const { return compute_seconds + memory_seconds + network_seconds; }
+  double seconds() const { return compute_seconds + memory_seconds + network_seconds + bubble_seconds; }
   std::string bound() const;  // "compute", "memory" or "network": the largest part
 };
 
-// The step of rank 0. `imbalance`: rows that arrive at this rank's experts over the mean of the ranks.
-// Error(usage) for what a run would refuse.
+// The step of rank 0; of a pipeline that is its first stage. `imbalance`: rows that arrive at this rank's
+// experts over the mean of the ranks. Error(usage) for what a run would refuse.
 StepPlan plan_step(const Config& config, const Mesh& mesh, const Topology& topology, double imbalance = 1);
 
 // The same for a model that is not quite the config's (fewer layers).

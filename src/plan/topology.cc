@@ -92,8 +92,8 @@ Topology Topology::read(const std::string& name, int ranks) {
   if (memory != "machine") {
     gib = std::strtod(memory.c_str(), &end);
     if (memory.empty() || *end != '\0' || !(gib > 0) || !std::isfinite(gib))
-      fail_usage("[topology] {}: expected memory_gib to be a number above 0 or machine, got {}", file.string(),
-                 memory);
+      fail_usage("[topology] {}: expected memory_gib to be a number above 0 or machine, got {}",
+                 file.string(), memory);
   }
   t.memory_bytes = static_cast<std::int64_t>(gib / sharers * (std::int64_t{1} << 30));
   t.bf16_flops = keys.number("bf16_tflops") * 1e12 / sharers;
@@ -116,13 +116,13 @@ double Topology::memory_seconds(const Work& work) const {
   return work.bytes / (memory_bytes_per_second * memory_efficiency);
 }
 
-// An exchange between nodes: every rank has a link of its own out of the node. A gather or a sum crosses it once
-// a node, shared by the ranks of the group there; in an all-to-all every rank sends its own part across.
+// An exchange between nodes: every rank has a link of its own out of the node. A gather or a sum crosses it
+// once a node, shared by the ranks of the group there; in an all-to-all every rank sends its own part across.
 double Topology::transfer_seconds(const Transfer& transfer) const {
   const int mine = transfer.group.ranks[static_cast<std::size_t>(transfer.group.index)] / ranks_per_node;
-  const auto here = static_cast<double>(
-      std::count_if(transfer.group.ranks.begin(), transfer.group.ranks.end(),
-                    [&](int rank) { return rank / ranks_per_node == mine; }));
+  const auto here =
+      static_cast<double>(std::count_if(transfer.group.ranks.begin(), transfer.group.ranks.end(),
+                                        [&](int rank) { return rank / ranks_per_node == mine; }));
   const auto ranks = static_cast<double>(transfer.group.ranks.size());
   const double bytes = static_cast<double>(transfer.bytes) / network_efficiency;
   const double messages = std::ceil(std::log2(ranks));

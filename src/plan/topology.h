@@ -22,14 +22,14 @@ struct Link {
 struct Topology {
   std::string name;
   int ranks_per_node = 1;
-  bool host = false;               // ranks are threads on the processor of this machine
-  std::int64_t memory_bytes = 0;   // of one rank
+  bool host = false;              // ranks are threads on the processor of this machine
+  std::int64_t memory_bytes = 0;  // of one rank
   double bf16_flops = 0, f32_flops = 0, memory_bytes_per_second = 0;
   double compute_efficiency = 1, memory_efficiency = 1, network_efficiency = 1;
   Link inside, between;  // ranks of one node; ranks of different nodes
 
-  // `name` is that of a file in configs/topology or the path of one. Ranks of a machine whose rates are stated
-  // as a whole share them. Error(usage), one line, for a file that is missing or wrong.
+  // `name` is that of a file in configs/topology or the path of one. Ranks of a machine whose rates are
+  // stated as a whole share them. Error(usage), one line, for a file that is missing or wrong.
   static Topology read(const std::string& name, int ranks);
 
   double compute_seconds(const Work& work) const;

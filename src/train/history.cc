@@ -87,7 +87,7 @@ StepMetrics step_metrics(const StepResult& r, double seconds, double tokens_per_
 }
 
 json run_summary(const Config& config, Trainer& trainer, const StepCost& cost) {
-  json summary = to_json(trainer, cost);
+  json summary = to_json(config, trainer, cost);
   summary["version"] = SWITCHYARD_VERSION;
   summary["phases"] = json::object();
   for (const auto& [name, seconds] : trainer.timer().totals()) summary["phases"][name] = seconds;

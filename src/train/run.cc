@@ -126,7 +126,7 @@ class Recorder {
 
   void record(std::int64_t step, const StepResult& r, double seconds, Trainer& trainer,
               const BatchSizes& sizes) {
-    const double ranks = trainer.context().mesh->size(),
+    const double ranks = trainer.context().comm->size(),
                  tokens = static_cast<double>(sizes.step * sizes.sequence);
     const double flops = train_flops_per_token(trainer.model(), sizes.sequence) * tokens;
     metrics_ = step_metrics(r, seconds, tokens / ranks, flops / ranks);
@@ -221,11 +221,12 @@ MetricsWriter open_outputs(const Config& config, const std::string& folder) {
 
 }  // namespace
 
-RunReport run_training(const Config& config, RunObserver& observer) {
+RunReport run_training(const Config& config, Processes& processes, RunObserver& observer) {
   const Mesh mesh = mesh_from_config(config);
-  require_thread_ranks(mesh);
+  require_ranks_fit(mesh, processes);
+  fault_from_environment();  // unreadable is found before a folder exists
   const ModelConfig model = model_config(config);
-  const TrainConfig training = train_config(config, model);
+  const TrainConfig training = train_config(config, model, mesh.axis_size("stage"));
   const BatchSizes sizes = batch_sizes(config, mesh);
   const std::vector<ParameterSpec> specs = parameter_specs(model);
   check_layout(config, mesh, model, sizes);
@@ -233,12 +234,17 @@ RunReport run_training(const Config& config, RunObserver& observer) {
   std::vector<std::string> notes;
   const Parameters::Fill fill = make_fill(config, model, specs, &notes);
   const std::string folder = config.get_string("base_output_directory") + "/" + config.get_string("run_name");
-  MetricsWriter writer = open_outputs(config, folder);
+  const bool first_process = processes.index() == 0;
+  std::optional<MetricsWriter> writer;  // rank 0 writes
+  if (first_process) writer.emplace(open_outputs(config, folder));
+  processes.agree(nullptr, config.get_float("collective_timeout_seconds"));
 
-  for (const auto& note : notes) observer.line(note);
-  observer.line(fmt::format("{} · {:.1f} M parameters · {} · batch {} x {} tokens · {}", model.name,
-                            static_cast<double>(parameter_count(specs)) * 1e-6, mesh.to_string(), sizes.step,
-                            sizes.sequence, data.train->description()));
+  if (first_process) {
+    for (const auto& note : notes) observer.line(note);
+    observer.line(fmt::format("{} · {:.1f} M parameters · {} · batch {} x {} tokens · {}", model.name,
+                              static_cast<double>(parameter_count(specs)) * 1e-6, mesh.to_string(),
+                              sizes.step, sizes.sequence, data.train->description()));
+  }
   const std::int64_t steps =
       config.get_int("steps") >= 0 ? config.get_int("steps") : training.schedule.schedule_steps;
   const std::int64_t interval = data.eval ? config.get_int("eval_interval") : 0;
@@ -247,14 +253,15 @@ RunReport run_training(const Config& config, RunObserver& observer) {
 
   const double peak = measured_peak(model.dtype);
 
-  run_session(config, mesh, [&](Context& context) {
-    const bool speaks = context.rank == 0;
+  run_session(config, mesh, processes, [&](Context& context) {
+    const bool speaks = context.comm->rank() == 0;
     std::vector<std::string> warnings;
     Trainer trainer(context, model, training,
-                    Parameters::create(context, specs, model.init_seed, fill, speaks ? &warnings : nullptr));
+                    Parameters::create(context, stage_specs(specs, context.stage, model), model.init_seed,
+                                       fill, speaks ? &warnings : nullptr));
     for (const auto& w : warnings) observer.line("warning: " + w);
     std::unique_ptr<Recorder> recorder;
-    if (speaks) recorder = std::make_unique<Recorder>(observer, writer, peak);
+    if (speaks) recorder = std::make_unique<Recorder>(observer, *writer, peak);
     StepCost cost;
     for (std::int64_t step = 0; step < steps; ++step) {
       const double begin = now();
@@ -289,7 +296,7 @@ RunReport run_training(const Config& config, RunObserver& observer) {
     add_summary_lines(report, summary, recorder->history());
     report.sample = sample;
   });
-  writer.close();
+  if (writer) writer->close();
   return report;
 }
 

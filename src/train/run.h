@@ -14,7 +14,7 @@
 
 namespace switchyard {
 
-// What a run shows while it goes; called on rank 0 only.
+// What a run shows while it goes; called on rank 0 (and process 0) only.
 class RunObserver {
  public:
   virtual ~RunObserver() = default;
@@ -28,8 +28,9 @@ struct RunReport {
   std::string sample;              // text the trained model wrote, "" without a tokenizer
 };
 
-// Trains as the config says. Everything that can be wrong with config, files and folders is found before the
-// first step (Error usage); a failure later is Error(runtime).
-RunReport run_training(const Config& config, RunObserver& observer);
+// Trains as the config says, on the ranks of all processes, which call it alike; process 0 writes the files.
+// Everything that can be wrong with config, files and folders is found before the first step (Error usage); a
+// failure later is Error(runtime).
+RunReport run_training(const Config& config, Processes& processes, RunObserver& observer);
 
 }  // namespace switchyard

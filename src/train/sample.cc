@@ -5,7 +5,6 @@
 #include <numeric>
 
 #include "core/rng.h"
-#include "ops/reshard.h"
 
 namespace switchyard {
 namespace {
@@ -38,19 +37,13 @@ std::int32_t draw(std::span<const float> logits, double temperature, float unifo
 
 std::string sample_text(Trainer& trainer, const Tokenizer& tokenizer, const std::string& prompt,
                         std::int64_t count, std::int64_t window, double temperature, std::uint32_t seed) {
-  Context& c = trainer.context();
-  NoGrad no_grad(c);
   std::vector<std::int32_t> tokens = tokenizer.encode(prompt);
   const auto vocab =
       static_cast<std::size_t>(std::min<std::int64_t>(tokenizer.vocab_size(), trainer.model().vocab));
   for (std::int64_t i = 0; i < count; ++i) {
     const std::size_t keep = std::min(tokens.size(), static_cast<std::size_t>(window));
     const auto context = std::span<const std::int32_t>(tokens).last(keep);
-    ForwardOptions options;
-    options.keep_logits = true;
-    const ForwardResult out =
-        forward(c, trainer.model(), trainer.parameters(), place_batch(c, window_batch(context)), options);
-    const Tensor logits = replicate(c, out.logits).tensor();
+    const Tensor logits = trainer.logits(window_batch(context));
     const auto last =
         logits.span<float>().subspan((keep - 1) * static_cast<std::size_t>(trainer.model().vocab), vocab);
     const std::int32_t next =

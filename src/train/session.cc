@@ -2,9 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <thread>
 
-#include "dist/comm/local.h"
+#include "core/memory_account.h"
 
 namespace switchyard {
 
@@ -24,6 +23,28 @@ Mesh mesh_from_config(const Config& config) {
   return build_mesh(config.mesh_axes(), sizes, config.get_int("ranks"), config.get_int("num_slices"));
 }
 
+Mesh stage_mesh(const Mesh& mesh) {
+  return mesh.without("stage");
+}
+
+Stage stage_of(const Mesh& mesh, int rank) {
+  Stage stage;
+  stage.count = mesh.axis_size("stage");
+  if (stage.count == 1) return stage;
+  const std::vector<std::string> axis{"stage"};
+  stage.index = mesh.coordinate(rank, "stage");
+  stage.peers = mesh.group(rank, axis);
+  for (int other = 0; other < mesh.size(); ++other) {
+    if (mesh.coordinate(other, "stage") == stage.index) stage.ranks.push_back(other);
+  }
+  return stage;
+}
+
+std::int64_t pipeline_microbatches(const Config& config, int stages) {
+  const std::int64_t given = config.get_int("num_pipeline_microbatches");
+  return stages == 1 ? 1 : given > 0 ? given : stages;
+}
+
 BatchSizes batch_sizes(const Config& config, const Mesh& mesh) {
   auto whole = [&](const char* key, double per_device) {
     const double rows = per_device * mesh.size();
@@ -34,37 +55,61 @@ BatchSizes batch_sizes(const Config& config, const Mesh& mesh) {
     return static_cast<std::int64_t>(std::round(rows));
   };
   BatchSizes sizes;
-  sizes.micro = whole("per_device_batch_size", config.get_float("per_device_batch_size"));
-  sizes.step = sizes.micro * config.get_int("gradient_accumulation_steps");
+  const std::int64_t rows = whole("per_device_batch_size", config.get_float("per_device_batch_size"));
+  const std::int64_t microbatches = pipeline_microbatches(config, mesh.axis_size("stage"));
+  if (rows % microbatches != 0) {
+    fail_usage("[pipeline] num_pipeline_microbatches={}: expected a divisor of the {} rows of a batch",
+               microbatches, rows);
+  }
+  sizes.micro = rows / microbatches;
+  sizes.step = rows * config.get_int("gradient_accumulation_steps");
   const double eval = config.get_float("eval_per_device_batch_size");
-  sizes.eval = eval > 0 ? whole("eval_per_device_batch_size", eval) : sizes.micro;
+  sizes.eval = eval > 0 ? whole("eval_per_device_batch_size", eval) : rows;
   sizes.sequence = config.get_int("max_target_length");
   return sizes;
 }
 
-void require_thread_ranks(const Mesh& mesh) {
+void require_ranks_fit(const Mesh& mesh, const Processes& processes) {
   constexpr int kMost = 1024;
-  if (mesh.size() > kMost)
-    fail_usage("[train] ranks={}: expected at most {}, as every rank is a thread of this process",
-               mesh.size(), kMost);
+  if (mesh.size() % processes.count() != 0) {
+    fail_usage("[train] ranks={}: expected a multiple of the {} processes that mpirun started", mesh.size(),
+               processes.count());
+  }
+  if (mesh.size() / processes.count() > kMost) {
+    fail_usage("[train] ranks={}: expected at most {} a process, as each is one of its threads", mesh.size(),
+               kMost);
+  }
 }
 
-void run_session(const Config& config, const Mesh& mesh, const std::function<void(Context&)>& body) {
-  require_thread_ranks(mesh);
-  const AxisRules rules(config.axis_rules(), mesh);
-  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  const int threads = std::max(1, cores / mesh.size());
-  run_local_ranks(mesh.size(), config.get_float("collective_timeout_seconds"), [&](Communicator& comm) {
+void run_session(const Config& config, const Mesh& mesh, Processes& processes,
+                 const std::function<void(Context&)>& body) {
+  require_ranks_fit(mesh, processes);
+  const Mesh own = stage_mesh(mesh);
+  const AxisRules rules(config.axis_rules(), own);
+  const int ranks_here = mesh.size() / processes.count();
+  const int threads = std::max(1, processes.cores() / ranks_here);
+  const std::optional<Fault> fault = fault_from_environment();
+  processes.run_ranks(mesh.size(), config.get_float("collective_timeout_seconds"), [&](Communicator& comm) {
+    if (fault && fault->rank == comm.rank()) comm.inject(*fault);
     const AccountScope account(std::make_shared<MemoryAccount>());
     ThreadPool pool(threads);
     Context context;
-    context.rank = comm.rank();
-    context.mesh = &mesh;
+    context.stage = stage_of(mesh, comm.rank());
+    const auto& ranks = context.stage.ranks;
+    context.rank = ranks.empty()
+                       ? comm.rank()
+                       : static_cast<int>(std::find(ranks.begin(), ranks.end(), comm.rank()) - ranks.begin());
+    context.mesh = &own;
     context.rules = &rules;
     context.comm = &comm;
     context.pool = &pool;
+    context.explicit_sharding = config.get_string("shard_mode") == "explicit";
     body(context);
   });
+}
+
+void run_session(const Config& config, const Mesh& mesh, const std::function<void(Context&)>& body) {
+  run_session(config, mesh, *one_process(), body);
 }
 
 }  // namespace switchyard

@@ -5,26 +5,39 @@
 
 #include "autograd/context.h"
 #include "config/config.h"
+#include "dist/comm/processes.h"
 
 namespace switchyard {
 
 // The mesh of the config's parallelism keys. Error(usage) when it does not multiply out.
 Mesh mesh_from_config(const Config& config);
 
+// The mesh of one stage of a pipeline: that of the run without the axis `stage`.
+Mesh stage_mesh(const Mesh& mesh);
+// Where a rank of the run stands in the pipeline.
+Stage stage_of(const Mesh& mesh, int rank);
+
 // Batch sizes: per_device_batch_size may be fractional when the product is whole.
 struct BatchSizes {
-  std::int64_t step = 0;   // rows of one optimizer step
-  std::int64_t micro = 0;  // rows of one forward pass; step / gradient_accumulation_steps
+  std::int64_t step = 0;  // rows of one optimizer step
+  std::int64_t micro =
+      0;  // rows of one forward pass; step / (gradient_accumulation_steps · microbatches of the pipeline)
   std::int64_t eval = 0;
   std::int64_t sequence = 0;
 };
+// Microbatches a batch makes in a pipeline of so many stages; 1 without one.
+std::int64_t pipeline_microbatches(const Config& config, int stages);
 BatchSizes batch_sizes(const Config& config, const Mesh& mesh);
 
-// Error(usage) for more ranks than one process should have threads.
-void require_thread_ranks(const Mesh& mesh);
+// Error(usage) for more ranks than `processes` should have threads, or a number that they cannot share
+// evenly.
+void require_ranks_fit(const Mesh& mesh, const Processes& processes);
 
-// Runs `body` on every rank (threads of this process), each with its own context and memory account. Errors
-// as of run_local_ranks.
+// Runs `body` on every rank, each with its own context and memory account. Errors as of Processes::run_ranks,
+// and Error(usage) for an unreadable SWITCHYARD_FAULT (dist/comm/fault.h).
+void run_session(const Config& config, const Mesh& mesh, Processes& processes,
+                 const std::function<void(Context&)>& body);
+// The same with all ranks as threads of this process.
 void run_session(const Config& config, const Mesh& mesh, const std::function<void(Context&)>& body);
 
 }  // namespace switchyard

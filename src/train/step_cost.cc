@@ -21,13 +21,11 @@ RankMemory rank_memory(Trainer& trainer, const StepCost& cost) {
   return memory;
 }
 
-json to_json(Trainer& trainer, const StepCost& cost) {
+json to_json(const Config& config, Trainer& trainer, const StepCost& cost) {
   json result;
-  result["ranks"] = trainer.context().mesh->size();
-  result["mesh"] = trainer.context().mesh->to_string();
-  std::vector<ParameterSpec> specs;
-  for (const auto& p : trainer.parameters().all()) specs.push_back(p.spec);
-  result["parameters"] = parameter_count(specs);
+  result["ranks"] = trainer.context().comm->size();
+  result["mesh"] = mesh_from_config(config).to_string();
+  result["parameters"] = parameter_count(parameter_specs(trainer.model()));
   const RankMemory memory = rank_memory(trainer, cost);
   result["per_rank"] = {{"weights_bytes", memory.weights},
                         {"gradients_bytes", memory.gradients},
@@ -57,11 +55,13 @@ json to_json(Trainer& trainer, const StepCost& cost) {
 }
 
 void check_layout(const Config& config, const Mesh& mesh, const ModelConfig& model, const BatchSizes& sizes) {
-  const AxisRules rules(config.axis_rules(), mesh);
+  const Mesh own = stage_mesh(mesh);
+  const AxisRules rules(config.axis_rules(), own);
+  check_stages(mesh.axis_size("stage"), model);
   for (const auto& spec : parameter_specs(model)) rules.resolve(spec.dims, spec.shape);
   if (model.moe.experts == 0) return;
   const Shape tokens{sizes.micro, sizes.sequence, model.moe_emb};
-  check_token_chunks(model.moe, local_shape(mesh, tokens, block_sharding(rules, tokens))[1]);
+  check_token_chunks(model.moe, local_shape(own, tokens, block_sharding(rules, tokens))[1]);
 }
 
 }  // namespace switchyard

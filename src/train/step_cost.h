@@ -22,7 +22,7 @@ RankMemory rank_memory(Trainer& trainer, const StepCost& cost);
 
 // `ranks`, `mesh`, `parameters`, `per_rank`, `collectives` and `layers` of summary.json and of plan's JSON
 // (docs/formats.md).
-nlohmann::json to_json(Trainer& trainer, const StepCost& cost);
+nlohmann::json to_json(const Config& config, Trainer& trainer, const StepCost& cost);
 
 // Error(usage) for a model, batch and mesh that do not go together: experts that do not divide, a sequence
 // that token chunks do not.

@@ -1,25 +1,28 @@
 // Trainer: one optimizer step after another on one rank of a run; what it returns is the same on every rank.
 #pragma once
 
-#include <memory>
+#include <functional>
 
 #include "metrics/phase_timer.h"
 #include "models/decoder.h"
-#include "optim/optimizer.h"
 #include "optim/schedule.h"
+#include "train/pipeline.h"
 #include "train/session.h"
+#include "train/update.h"
 
 namespace switchyard {
 
 struct TrainConfig {
-  OptimizerConfig optimizer;
+  UpdateConfig update;
   ScheduleConfig schedule;
-  double clip = 0;                // gradient_clipping_threshold, 0 = off
-  std::int64_t accumulation = 1;  // microbatches a step
-  DType grad_dtype = DType::f32;
-  std::vector<std::string> decay_exclude;  // patterns of parameter names (glob)
+  double clip = 0;                      // gradient_clipping_threshold, 0 = off
+  std::int64_t accumulation = 1;        // microbatches a step
+  std::int64_t stage_microbatches = 1;  // of each, through the stages of a pipeline
+  PipelineSchedule schedule_of_stages = PipelineSchedule::one_forward_one_backward;
 };
-TrainConfig train_config(const Config& config, const ModelConfig& model);
+TrainConfig train_config(const Config& config, const ModelConfig& model, int stages);
+// Error(usage) for a model that cannot be cut into so many stages.
+void check_stages(int stages, const ModelConfig& model);
 
 // Global statistics of one MoE layer in one step.
 struct LayerStatistics {
@@ -51,28 +54,24 @@ class Trainer {
     double loss_sum = 0, targets = 0;
   };
   EvalResult evaluate(const Batch& batch);
+  // Whole on every rank: f32 [B,S,V].
+  Tensor logits(const Batch& batch);
+
+  // `hook` sees this rank's gradients of every step after the backward passes, before they are summed over
+  // the ranks that hold the same weights.
+  void on_gradients(std::function<void(const Parameters&)> hook) { on_gradients_ = std::move(hook); }
 
   Context& context() { return context_; }
   const ModelConfig& model() const { return model_; }
   Parameters& parameters() { return parameters_; }
   PhaseTimer& timer() { return timer_; }
-  std::int64_t optimizer_bytes() const;  // state held for this rank
+  std::int64_t optimizer_bytes() const { return updater_.state_bytes(); }  // state held for this rank
 
  private:
-  // A parameter's flat range that this rank updates: its share among the ranks that hold the same block.
-  struct Range {
-    Group group;
-    std::string axis;
-    std::int64_t begin = 0, count = 0, padded = 0;
-    Tensor grad;  // reduced, [count]
-    std::vector<Tensor> state;
-    bool decay = true;
-  };
-
+  Pipeline pipeline(std::int64_t rows, std::int64_t length) const;
+  void forward_only(const Batch& batch, ForwardOptions options,
+                    const std::function<void(const ForwardResult&)>& use);
   void accumulate(std::int64_t step, const Batch& batch, StepResult& result);
-  void reduce_gradients();
-  double norm_of(bool gradients);
-  void update(std::int64_t step, const StepResult& result, double scale);
   void update_bias(const StepResult& result);
   void gather_statistics(const std::vector<std::vector<LayerLoad>>& loads, StepResult& result);
 
@@ -80,9 +79,9 @@ class Trainer {
   ModelConfig model_;
   TrainConfig config_;
   Parameters parameters_;
-  std::unique_ptr<Optimizer> optimizer_;
-  std::vector<Range> ranges_;  // one a parameter
+  Updater updater_;
   PhaseTimer timer_;
+  std::function<void(const Parameters&)> on_gradients_;
 };
 
 }  // namespace switchyard

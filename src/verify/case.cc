@@ -10,13 +10,13 @@ namespace {
 
 constexpr std::int32_t kNoTarget = -100;
 
+}  // namespace
+
 bool is_mesh_key(const std::string& key) {
   return key == "ranks" || key == "num_slices" || key == "expert_parallelism" ||
          key == "custom_mesh_and_rule" ||
          ((key.starts_with("ici_") || key.starts_with("dcn_")) && key.ends_with("_parallelism"));
 }
-
-}  // namespace
 
 CaseReport run_case(const CaseRequest& request) {
   namespace fs = std::filesystem;

@@ -34,6 +34,9 @@ CaseReport verify_training_run(const CaseRequest& request);
 Config case_config(std::map<std::string, nlohmann::json> keys, const CaseRequest& request, std::int64_t rows,
                    std::int64_t sequence, CaseReport& report);
 
+// Whether a key shapes the mesh: ranks, slices, the sizes of axes, a mesh file.
+bool is_mesh_key(const std::string& key);
+
 // i32 [B,S] inputs and targets as a batch of whole rows; a target of -100 is a place without one. Throws
 // Error(usage) naming `path` for other shapes and for ids outside [0, vocab).
 Batch case_batch(const std::string& path, const Tensor& inputs, const Tensor& targets, std::int64_t vocab);

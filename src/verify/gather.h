@@ -15,14 +15,18 @@ namespace switchyard {
 // tensors out. Ranks write to places of their own, so put() needs no lock.
 class Gather {
  public:
-  explicit Gather(const Mesh& mesh) : mesh_(mesh), pieces_(static_cast<std::size_t>(mesh.size())) {}
+  // `mesh` of the run, stages of a pipeline included.
+  explicit Gather(const Mesh& mesh);
 
-  // A copy of this rank's block, floating point as f32.
-  void put(const Context& context, const std::string& name, const Array& x);
+  // A copy of this rank's block, floating point as f32. `first_row`: where x begins in the whole, which then
+  // is all that was put under this name, one behind the other (microbatches). What several stages of a
+  // pipeline put under one name adds up.
+  void put(const Context& context, const std::string& name, const Array& x, std::int64_t first_row = 0);
   // The gradient of x in its dual sharding, zeros where none arrived.
   void put_gradient(const Context& context, const std::string& name, const Array& x);
 
-  bool contains(const std::string& name) const { return pieces_[0].contains(name); }
+  bool contains(const std::string& name) const;
+  std::vector<std::string> names() const;
   // The whole tensor: blocks in place, partial sums added in rank order. CHECKs that the name exists.
   Tensor whole(const std::string& name);
   // Names taken out so far of which ranks that should hold the same values held different bits.
@@ -34,12 +38,15 @@ class Gather {
     Shape shape;
     Sharding sharding;
   };
-  void put(const Context& context, const std::string& name, const Tensor& local, Shape shape,
-           Sharding sharding);
-  void place(const Piece& piece, int rank, Tensor& whole) const;
+  using Pieces = std::map<std::int64_t, Piece>;  // by first row
+  void put(const Context& context, const std::string& name, std::int64_t first_row, Piece piece);
+  // What the stage of these ranks put under `name` from `first_row` on.
+  Tensor of_stage(const std::vector<int>& ranks, const std::string& name, std::int64_t first_row);
+  const Pieces* find(int rank, const std::string& name) const;
 
-  const Mesh& mesh_;
-  std::vector<std::map<std::string, Piece>> pieces_;  // one a rank
+  Mesh mesh_;                                          // of one stage
+  std::vector<std::vector<int>> stages_;               // ranks of the run, in the order of mesh_
+  std::vector<std::map<std::string, Pieces>> pieces_;  // one a rank of the run
   std::set<std::string> disagreements_;
 };
 

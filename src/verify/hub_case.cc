@@ -49,17 +49,17 @@ Trajectory read_trajectory(const std::string& path) {
 }
 
 TrainConfig training(const Config& config, const ModelConfig& model, const Trajectory& trajectory) {
-  TrainConfig t = train_config(config, model);
-  const DType mu_dtype = t.optimizer.mu_dtype;
-  t.optimizer = trajectory.optimizer;
-  t.optimizer.mu_dtype = mu_dtype;
+  TrainConfig t = train_config(config, model, mesh_from_config(config).axis_size("stage"));
+  const DType mu_dtype = t.update.optimizer.mu_dtype;
+  t.update.optimizer = trajectory.optimizer;
+  t.update.optimizer.mu_dtype = mu_dtype;
   t.schedule = {};
   t.schedule.type = "wsd";  // without warm-up and decay: constant
   t.schedule.learning_rate = trajectory.learning_rate;
   t.schedule.warmup_steps_fraction = t.schedule.wsd_decay_steps_fraction = 0;
   t.schedule.schedule_steps = static_cast<std::int64_t>(trajectory.losses.size());
   t.clip = 0;
-  t.decay_exclude.clear();
+  t.update.decay_exclude.clear();
   return t;
 }
 
@@ -174,7 +174,7 @@ CaseReport verify_hub_folder(const CaseRequest& request) {
     Trainer trainer(context, hub.model(), train, std::move(parameters));
     for (std::size_t i = 0; i < trajectory.losses.size(); ++i) {
       const StepResult result = trainer.step(static_cast<std::int64_t>(i), batch);
-      if (context.rank == 0) steps.push_back(result);
+      if (context.comm->rank() == 0) steps.push_back(result);
     }
   });
   HubCase results(request, stored, hub);

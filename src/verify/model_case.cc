@@ -5,6 +5,8 @@
 
 #include "autograd/op.h"
 #include "core/error.h"
+#include "nn/layers.h"
+#include "train/pipeline.h"
 
 namespace switchyard {
 namespace {
@@ -38,7 +40,8 @@ Parameters HubModel::create(Context& context) const {
   auto fill = [&](const ParameterSpec& spec) {
     return scaled(load_from_hub(folder_, family_, spec.name, spec.shape), 1 / factor(spec));
   };
-  return Parameters::create(context, specs_, model_.init_seed, fill, nullptr);
+  return Parameters::create(context, stage_specs(specs_, context.stage, model_), model_.init_seed, fill,
+                            nullptr);
 }
 
 std::vector<std::string> HubModel::hub_names(const ParameterSpec& spec) const {
@@ -58,25 +61,48 @@ std::vector<Tensor> HubModel::gradients_to_hub(const ParameterSpec& spec, const 
 }
 
 void gather_pass(Context& context, const ModelConfig& model, const Parameters& parameters, const Batch& batch,
-                 Gather& gather) {
+                 Gather& gather, const std::function<void(const Parameters&)>& on_gradients) {
   ForwardOptions options;
   options.target_count = count_targets(batch);
   if (model.compat || options.target_count == 0) options.target_count += 1e-8;
   options.keep_hidden = options.keep_logits = true;
-  ForwardResult out = forward(context, model, parameters, place_batch(context, batch), options);
-  for (std::size_t i = 0; i < out.hidden.size(); ++i)
-    gather.put(context, fmt::format("hidden.{}", i), out.hidden[i]);
-  for (std::size_t i = 0; i < out.routing.size(); ++i) {
-    const std::string name = fmt::format("router.{}.", model.dense_layers + static_cast<std::int64_t>(i));
-    gather.put(context, name + "indices", out.routing[i].ids);
-    gather.put(context, name + "weights", out.routing[i].weights);
-  }
-  gather.put(context, "logits", out.logits);
-  gather.put(context, "loss", out.loss);
-  const Array loss = out.loss;
-  out = ForwardResult();
-  backward(context, loss);
+  const auto run_stage = [&](std::int64_t, const Array& input) {
+    options.input = input;
+    const ForwardResult out = forward(context, model, parameters, place_batch(context, batch), options);
+    std::int64_t at = context.stage.is_first() ? 0 : layers_of(context.stage, model.layers).begin + 1;
+    for (const Array& hidden : out.hidden) gather.put(context, fmt::format("hidden.{}", at++), hidden);
+    for (std::size_t i = 0; i < out.routing.size(); ++i) {
+      const std::string name = fmt::format("router.{}.", out.loads[i].layer);
+      gather.put(context, name + "indices", out.routing[i].ids);
+      gather.put(context, name + "weights", out.routing[i].weights);
+    }
+    if (out.logits.defined()) gather.put(context, "logits", out.logits);
+    if (out.loss.defined()) gather.put(context, "loss", out.loss);
+    if (out.balance_loss.defined()) gather.put(context, "balance_loss", out.balance_loss);
+    return StageOutput{out.output, out.loss};
+  };
+  const Shape shape{batch.inputs.dim(0), batch.inputs.dim(1), model.emb};
+  Pipeline(context, PipelineSchedule::one_forward_one_backward, model.dtype, shape,
+           block_sharding(*context.rules, shape))
+      .train(1, run_stage, [](const std::function<void()>& go_back) { go_back(); });
+  if (on_gradients) on_gradients(parameters);
   for (const auto& p : parameters.all()) gather.put_gradient(context, "grad." + p.spec.name, p.array);
+}
+
+std::vector<Tensor> router_biases(Trainer& trainer) {
+  std::vector<Tensor> biases;
+  const ModelConfig& model = trainer.model();
+  Context& context = trainer.context();
+  for (std::int64_t i = model.dense_layers; model.moe.bias && i < model.layers; ++i) {
+    const std::string name = fmt::format("layers.{}.moe.gate_bias", i);
+    const bool here = trainer.parameters().contains(name);
+    Tensor bias =
+        here ? trainer.parameters()[name].tensor().clone() : Tensor::zeros(DType::f32, {model.moe.experts});
+    if (context.stage.count > 1)
+      context.comm->all_reduce(context.stage.across(), "stage", DType::f32, bias.raw(), bias.size());
+    biases.push_back(bias);
+  }
+  return biases;
 }
 
 std::string place_of(const std::string& parameter) {

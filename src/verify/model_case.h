@@ -1,12 +1,14 @@
 // What the two kinds of whole-model cases share: weights under hub names, and one forward and backward pass.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "checkpoint/hub.h"
 #include "models/decoder.h"
 #include "models/parameters.h"
+#include "train/trainer.h"
 #include "verify/gather.h"
 #include "verify/report.h"
 
@@ -40,10 +42,13 @@ class HubModel {
   std::vector<ParameterSpec> specs_;
 };
 
-// One forward and backward pass. Puts in: hidden.<i>, logits, loss, router.<layer>.indices and .weights, and
-// grad.<our name>.
+// One forward and backward pass. Puts in: hidden.<i>, logits, loss, balance_loss where there is one,
+// router.<layer>.indices and .weights, and grad.<our name>. `on_gradients` may change this rank's gradients.
 void gather_pass(Context& context, const ModelConfig& model, const Parameters& parameters, const Batch& batch,
-                 Gather& gather);
+                 Gather& gather, const std::function<void(const Parameters&)>& on_gradients = nullptr);
+
+// The router's bias of each MoE layer; empty for a model without. Collective.
+std::vector<Tensor> router_biases(Trainer& trainer);
 
 // "layer 3" for `layers.3.…`, else empty.
 std::string place_of(const std::string& parameter);

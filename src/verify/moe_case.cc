@@ -210,6 +210,8 @@ CaseReport verify_moe_layer(const CaseRequest& request) {
   check_names(layer);
 
   const Mesh mesh = mesh_from_config(config);
+  if (mesh.axis_size("stage") > 1)
+    fail_usage("[verify] {}: one layer makes no pipeline; set ici_pipeline_parallelism=1", request.path);
   report.mesh = mesh.to_string();
   Gather gather(mesh);
   std::vector<std::vector<double>> rows(static_cast<std::size_t>(mesh.size()));

@@ -192,15 +192,6 @@ class RunCase {
   CaseReport& report_;
 };
 
-std::vector<Tensor> biases_of(Trainer& trainer) {
-  std::vector<Tensor> biases;
-  const ModelConfig& model = trainer.model();
-  for (std::int64_t i = model.dense_layers; model.moe.bias && i < model.layers; ++i) {
-    biases.push_back(trainer.parameters()[fmt::format("layers.{}.moe.gate_bias", i)].tensor().clone());
-  }
-  return biases;
-}
-
 }  // namespace
 
 CaseReport verify_training_run(const CaseRequest& request) {
@@ -215,7 +206,7 @@ CaseReport verify_training_run(const CaseRequest& request) {
   keys["ranks"] = run["devices"];
   const Config config = case_config(std::move(keys), request, inputs.dim(0), inputs.dim(1), report);
   ModelConfig model = model_config(config);
-  const TrainConfig train = train_config(config, model);
+  const TrainConfig train = train_config(config, model, mesh_from_config(config).axis_size("stage"));
   const HubFamily family = family_of(model.block);
   const HubModel hub(std::move(model), family, files.find(".init.safetensors"));
   const Batch batch = case_batch(request.path, inputs, targets, hub.model().vocab);
@@ -231,9 +222,10 @@ CaseReport verify_training_run(const CaseRequest& request) {
     Trainer trainer(context, hub.model(), train, std::move(parameters));
     for (std::size_t i = 0; i < steps; ++i) {
       const StepResult result = trainer.step(static_cast<std::int64_t>(i), batch);
-      if (context.rank != 0) continue;
+      auto biases = router_biases(trainer);
+      if (context.comm->rank() != 0) continue;
       outcome.steps.push_back(result);
-      outcome.biases.push_back(biases_of(trainer));
+      outcome.biases.push_back(std::move(biases));
     }
     for (const auto& p : trainer.parameters().all()) gather.put(context, "final." + p.spec.name, p.array);
   });

@@ -72,8 +72,11 @@ class ProgramTest : public ::testing::Test {
     return path.string();
   }
 
-  Finished run(const Arguments& arguments) const {
-    const std::string binary = program(), work = path(""), out = (folder_ / "stdout").string(),
+  Finished run(const Arguments& arguments) const { return execute(program(), arguments); }
+
+  // Any program, found as a shell would find it, in the child's folder.
+  Finished execute(const std::string& binary, const Arguments& arguments) const {
+    const std::string work = path(""), out = (folder_ / "stdout").string(),
                       err = (folder_ / "stderr").string();
     std::vector<char*> argv{const_cast<char*>(binary.c_str())};
     for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
@@ -83,7 +86,7 @@ class ProgramTest : public ::testing::Test {
       const int to_out = ::open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
       const int to_err = ::open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
       const bool ready = to_out >= 0 && to_err >= 0 && ::dup2(to_out, 1) == 1 && ::dup2(to_err, 2) == 2;
-      if (ready && ::chdir(work.c_str()) == 0) ::execv(binary.c_str(), argv.data());
+      if (ready && ::chdir(work.c_str()) == 0) ::execvp(binary.c_str(), argv.data());
       ::_exit(127);
     }
     Finished finished;
@@ -146,6 +149,8 @@ class ProgramTest : public ::testing::Test {
     int state = 0;
     while (::waitpid(child, &state, WNOHANG) == 0) {
       if (std::chrono::steady_clock::now() > end) {
+        ::kill(child, SIGTERM);  // a launcher ends what it started
+        std::this_thread::sleep_for(std::chrono::seconds(3));
         ::kill(child, SIGKILL);
         ::waitpid(child, &state, 0);
         return -1;

@@ -44,7 +44,8 @@ TEST_F(Refused, LinesStayLinesWhateverIsQuoted) {
 
 TEST_F(Refused, WhatIsNotBuilt) {
   expect_no_training({"opt_type=muon"}, {"opt_type=muon", "planned", "adamw"});
-  expect_no_training({"ici_context_parallelism=2", "ranks=2"}, {"ici_context_parallelism=2", "planned", "1"});
+  expect_no_training({"ici_sequence_parallelism=2", "ranks=2"},
+                     {"ici_sequence_parallelism=2", "planned", "1"});
   expect_no_training({"enable_checkpointing=true"}, {"enable_checkpointing=true", "planned", "false"});
   expect_no_training({"quantization=int8"}, {"quantization=int8", "planned", "empty"});
   expect_no_training({"load_full_state_path=x"}, {"load_full_state_path=x", "planned"});
@@ -62,6 +63,14 @@ TEST_F(Refused, Meshes) {
   expect_no_training({"ranks=0"}, {"ranks", "at least 1"});
   expect_no_training({"ranks=100000"}, {"ranks=100000", "1024"});
   expect_no_training({"mesh_axes=[data,north]"}, {"mesh_axes", "north", "ici_north_parallelism"});
+}
+
+TEST_F(Refused, Pipelines) {
+  expect_no_training({"ranks=4", "ici_pipeline_parallelism=4"}, {"4 stages for 2 layers"});
+  expect_no_training({"ranks=2", "ici_pipeline_parallelism=2", "num_pipeline_microbatches=3"},
+                     {"num_pipeline_microbatches=3", "divisor", "rows"});
+  expect_no_training({"ranks=2", "ici_pipeline_parallelism=2", "logits_via_embedding=true"},
+                     {"logits_via_embedding=true", "planned"});
 }
 
 TEST_F(Refused, ModelsThatDoNotFit) {

@@ -180,6 +180,16 @@ TEST_F(Training, TheMeshDoesNotChangeTheNumbers) {
       {"ranks=2", "ici_tensor_parallelism=2"},
       {"ranks=8", "ici_expert_parallelism=2", "ici_tensor_parallelism=2"},
       {"ranks=8", "ici_expert_parallelism=2", "ici_data_parallelism=2", "use_ring_of_experts=true"},
+      {"ranks=4", "ici_context_parallelism=2", "ici_fsdp_transpose_parallelism=2"},
+      {"ranks=8", "ici_tensor_sequence_parallelism=2", "ici_autoregressive_parallelism=2"},
+      {"ranks=4", "dcn_data_parallelism=2", "ici_expert_parallelism=2"},
+      {"ranks=4", "custom_mesh_and_rule=pure-fsdp"},
+      {"ranks=8", "custom_mesh_and_rule=ep-as-cp", "ici_expert_parallelism=4"},
+      {"ranks=8", "custom_mesh_and_rule=cp-as-ep", "ici_expert_parallelism=2", "ici_context_parallelism=2"},
+      {"ranks=4", "custom_mesh_and_rule=ep-as-dp", "ici_expert_parallelism=4"},
+      {"ranks=4", "custom_mesh_and_rule=shard-exp-on-fsdp", "ici_expert_parallelism=2"},
+      {"ranks=4", "custom_mesh_and_rule=ep-tp", "ici_expert_parallelism=4", "use_ring_of_experts=true"},
+      {"ranks=8", "expert_shard_attention_option=tp", "ici_expert_parallelism=4"},
   };
   for (const Arguments& mesh : meshes) {
     SCOPED_TRACE(::testing::PrintToString(mesh));
@@ -204,6 +214,33 @@ TEST_F(Training, TheMeshDoesNotChangeLatentExperts) {
     const auto many = train(model + mesh);
     for (const char* key : {"learning/loss", "learning/raw_grad_norm", "learning/param_norm"})
       expect_close(many, one, key);
+  }
+}
+
+TEST_F(Training, AnyPipelineGivesTheNumbersOfOneStage) {
+  const Arguments model{"base_num_decoder_layers=4", "load_balance_loss_weight=0.1",
+                        "routed_score_func=sigmoid", "routed_bias=true", "routed_bias_update_rate=0.01"};
+  const auto one = train(model + Arguments{"per_device_batch_size=8"});
+  const std::vector<Arguments> meshes = {
+      {"ranks=2", "ici_pipeline_parallelism=2"},
+      {"ranks=2", "ici_pipeline_parallelism=2", "pipeline_schedule=gpipe", "num_pipeline_microbatches=4"},
+      {"ranks=4", "ici_pipeline_parallelism=4", "num_pipeline_microbatches=8"},
+      {"ranks=4", "ici_pipeline_parallelism=4", "num_pipeline_microbatches=2"},
+      {"ranks=4", "ici_pipeline_parallelism=2", "gradient_accumulation_steps=2", "per_device_batch_size=1"},
+      {"ranks=8", "dcn_pipeline_parallelism=2", "ici_expert_parallelism=2", "num_pipeline_microbatches=2"},
+      {"ranks=8", "ici_pipeline_parallelism=4", "custom_mesh_and_rule=pipeline-large-moe",
+       "ici_expert_parallelism=2"},
+      {"ranks=8", "ici_pipeline_parallelism=2", "ici_tensor_parallelism=2", "num_pipeline_microbatches=4"},
+  };
+  for (const Arguments& mesh : meshes) {
+    SCOPED_TRACE(::testing::PrintToString(mesh));
+    const int ranks = std::stoi(mesh[0].substr(6));
+    const auto many = train(model + Arguments{"per_device_batch_size=" + std::to_string(8 / ranks)} + mesh);
+    for (const char* key :
+         {"learning/loss", "learning/moe_lb_loss", "learning/raw_grad_norm", "learning/param_norm"})
+      expect_close(many, one, key);
+    for (const char* key : {"moe/layer_0/entropy", "moe/layer_3/rows/expert_2"})
+      EXPECT_EQ(many[0][key], one[0][key]) << key;
   }
 }
 

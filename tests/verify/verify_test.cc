@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "core/testing.h"
 #include "verify/case.h"
+#include "verify/layouts.h"
 
 namespace switchyard {
 namespace {
@@ -287,7 +288,18 @@ TEST(Verify, WrongCommandLinesAreRefused) {
       {{layer, "--tolerance", "small"}, "small"},
       {{layer, "--json"}, "--json"},
       {{layer, "--jason", "x"}, "--jason"},
-      {{"--mesh", "ranks=2", "--mesh", "ranks=4"}, "not built yet"},
+      {{"--mesh"}, "--mesh"},
+      {{"--mesh", "rank=2"}, "ranks"},
+      {{"--mesh", "ranks=2", "a.yml", "b.yml"}, "one CONFIG.yml"},
+      {{"--mesh", "ranks=2 steps=3"}, "steps is one for all"},
+      {{"--mesh", "ring"}, "key=value"},
+      {{"--mesh", "ranks=4 ici_expert_parallelism=3"}, "ici_expert_parallelism"},
+      {{"--mesh", "ranks=2", "--mesh", "ranks=2 base_emb_dim=64"}, "one model"},
+      {{"--mesh", "ranks=2", "dataset_type=text"}, "dataset_type"},
+      {{"--mesh", "ranks=2", "--inject-fault", "rank=1"}, "gradient=PARAMETER"},
+      {{"--mesh", "ranks=2", "--inject-fault", "rank=2 gradient=head scale=2"}, "rank=2"},
+      {{"--mesh", "ranks=2", "--inject-fault", "rank=1 gradient=tail scale=2"}, "tail"},
+      {{layer, "--inject-fault", "rank=1 gradient=head scale=2"}, "--mesh"},
       {{layer, "rank=2"}, "ranks"},
       {{layer, "ranks=6", "ici_expert_parallelism=4"}, "ici_expert_parallelism"},
       {{layer, "ranks=8", "ici_expert_parallelism=8"}, "num_experts"},
@@ -298,6 +310,77 @@ TEST(Verify, WrongCommandLinesAreRefused) {
     EXPECT_NE(outcome.err.find(part), std::string::npos) << outcome.err;
     EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
   }
+}
+
+// Two MoE layers of eight experts.
+std::vector<std::string> small_model() {
+  return {
+      "decoder_block=mixtral", "base_emb_dim=32", "base_num_query_heads=4", "base_num_kv_heads=4",
+      "head_dim=16",           "base_mlp_dim=32", "num_experts=8",          "base_num_decoder_layers=2",
+      "num_experts_per_tok=2", "vocab_size=64",   "learning_rate=0.001",    "load_balance_loss_weight=0.1"};
+}
+
+const std::string kRing = "ranks=8 ici_expert_parallelism=4 ici_fsdp_parallelism=2 use_ring_of_experts=true";
+const std::string kTensor = "ranks=4 ici_tensor_parallelism=2 ici_expert_parallelism=2";
+
+std::vector<std::string> operator+(std::vector<std::string> a, const std::vector<std::string>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+TEST(VerifyMesh, LayoutsAgreeWithEachOtherAndTheDenseEvaluation) {
+  const Outcome outcome =
+      verify(std::vector<std::string>{"--mesh", kRing, "--mesh", kTensor} + small_model());
+  EXPECT_EQ(outcome.status, 0) << outcome.out << outcome.err;
+  EXPECT_NE(outcome.out.find("3 of 3 cases pass"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("router choices: 2"), std::string::npos) << outcome.out;
+}
+
+TEST(VerifyMesh, AHundredStepsWithTheSameChoicesStayTogether) {
+  const std::string ring = "ranks=4 ici_expert_parallelism=2 ici_fsdp_parallelism=2 use_ring_of_experts=true";
+  const Outcome outcome =
+      verify(std::vector<std::string>{"--mesh", ring, "--mesh", kTensor, "steps=100", "max_target_length=8"} +
+             small_model());
+  EXPECT_EQ(outcome.status, 0) << outcome.out << outcome.err;
+}
+
+TEST_F(DamagedCase, AnInjectedFaultIsFoundAndNamed) {
+  const std::string file = folder_ / "report.json";
+  const Outcome outcome =
+      verify(std::vector<std::string>{"--mesh", kTensor, "--mesh", kRing, "--inject-fault",
+                                      "rank=3 gradient=layers.1.moe.wo scale=1.5", "--json", file} +
+             small_model());
+  EXPECT_EQ(outcome.status, 3) << outcome.out << outcome.err;
+  const auto cases = nlohmann::json::parse(text_of(file)).at("cases");
+  ASSERT_EQ(cases.size(), 3u);
+  EXPECT_TRUE(cases[0].at("pass").get<bool>()) << "the first layout has no fault";
+  for (const std::size_t spoiled : {1u, 2u})
+    EXPECT_EQ(cases[spoiled].at("first_difference"), "grad.layers.1.moe.wo");
+  EXPECT_NE(outcome.out.find("first difference in layer 1, grad.layers.1.moe.wo"), std::string::npos)
+      << outcome.out;
+}
+
+TEST(VerifyMesh, DroppedRowsAreNoVerdictAgainstTheDenseEvaluation) {
+  const Outcome outcome = verify(std::vector<std::string>{"--mesh", "ranks=2 ici_fsdp_parallelism=2",
+                                                          "--mesh", "ranks=4 ici_expert_parallelism=4",
+                                                          "sparse_matmul=false", "capacity_factor=1"} +
+                                 small_model());
+  EXPECT_EQ(outcome.status, 0) << outcome.out << outcome.err;
+  EXPECT_NE(outcome.err.find("dropped rows"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.out.find("3 of 3 cases pass"), std::string::npos) << outcome.out;
+}
+
+TEST(TieWidth, IsTheChangeThatTurnsAChoice) {
+  MoeConfig config;
+  config.experts = 4;
+  config.slots = 2;
+  const std::vector<float> logits{1.0f, 0.5f, 0.5001f, -2.0f};
+  auto width = [&](std::vector<std::int32_t> ids) { return tie_width(config, logits, {}, ids); };
+  EXPECT_EQ(width({0, 2}), 0);
+  EXPECT_EQ(width({2, 0}), 0) << "in any order";
+  EXPECT_GT(width({0, 1}), 1e-5);
+  EXPECT_LT(width({0, 1}), 1e-4);
+  EXPECT_GT(width({0, 3}), 0.3);
 }
 
 TEST(Verify, OneBrokenCaseDoesNotHideTheOthers) {

@@ -22,11 +22,13 @@ class AbstractCommunicator : public Communicator {
  public:
   // `seconds` says how long a transfer takes; it becomes the wait_seconds of counts().
   using Seconds = std::function<double(const Transfer&)>;
-  AbstractCommunicator(int rank, int size, Seconds seconds)
-      : rank_(rank), size_(size), seconds_(std::move(seconds)) {}
+  // Neighbouring ranks, `ranks_per_process` of them, are threads of one process.
+  AbstractCommunicator(int rank, int size, int ranks_per_process, Seconds seconds)
+      : rank_(rank), size_(size), ranks_per_process_(ranks_per_process), seconds_(std::move(seconds)) {}
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  bool shares_memory() const override { return true; }
+  bool shares_memory() const override { return size_ <= ranks_per_process_; }
+  int process_of(int rank) const override { return rank / ranks_per_process_; }
   std::shared_ptr<void> shared(const std::string&,
                                const std::function<std::shared_ptr<void>()>& make) override {
     return make();  // the only rank there is asks once
@@ -35,15 +37,17 @@ class AbstractCommunicator : public Communicator {
  protected:
   bool moves_data() const override { return false; }
   double do_all_gather(const Group& group, const CollectiveCall& call, const void* in, void* out) override;
-  double do_reduce_scatter(const Group& group, const CollectiveCall& call, const void* in, void* out) override;
+  double do_reduce_scatter(const Group& group, const CollectiveCall& call, const void* in,
+                           void* out) override;
   double do_all_reduce(const Group& group, const CollectiveCall& call, void* data) override;
   double do_all_to_all(const Group& group, const CollectiveCall& call, const void* in, void* out) override;
-  double do_ragged_all_to_all(const Group& group, const CollectiveCall& call, const RaggedSide& side) override;
+  double do_ragged_all_to_all(const Group& group, const CollectiveCall& call,
+                              const RaggedSide& side) override;
   double do_broadcast(const Group& group, const CollectiveCall& call, void* data) override;
   double do_barrier(const Group& group, const CollectiveCall& call) override;
 
  private:
-  const int rank_, size_;
+  const int rank_, size_, ranks_per_process_;
   const Seconds seconds_;
 };
 

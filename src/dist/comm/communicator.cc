@@ -24,6 +24,13 @@ std::string to_string(const CollectiveCall& call) {
   return text;
 }
 
+std::string to_string(const Position& position) {
+  const std::int64_t step = position.step, layer = position.layer;
+  if (step < 0) return {};
+  const std::string place = layer < 0 ? "outside the layers" : fmt::format("in layer {}", layer);
+  return fmt::format(" {}, step {} ({})", place, step, position.phase.load());
+}
+
 Slice slice_of(std::int64_t count, int parts, int index) {
   const std::int64_t base = count / parts;
   const std::int64_t longer = count % parts;
@@ -33,16 +40,16 @@ Slice slice_of(std::int64_t count, int parts, int index) {
 
 void Communicator::all_gather(const Group& group, std::string_view axis, const void* in, void* out,
                               std::int64_t bytes) {
-  const CollectiveCall call{.kind = "all_gather", .axis = axis, .type = "bytes", .size = bytes};
-  check_group(group, call);
+  CollectiveCall call{.kind = "all_gather", .axis = axis, .type = "bytes", .size = bytes};
+  enter(group, call);
   if (group.ranks.size() == 1) return copy_own(out, in, bytes);
   record(call, bytes * (size_of_group(group) - 1), do_all_gather(group, call, in, out));
 }
 
 void Communicator::reduce_scatter(const Group& group, std::string_view axis, DType dtype, const void* in,
                                   void* out, std::int64_t count) {
-  const CollectiveCall call = reduction("reduce_scatter", axis, dtype, count);
-  check_group(group, call);
+  CollectiveCall call = reduction("reduce_scatter", axis, dtype, count);
+  enter(group, call);
   const std::int64_t bytes = count * static_cast<std::int64_t>(size_of(dtype));
   if (group.ranks.size() == 1) return copy_own(out, in, bytes);
   record(call, bytes * (size_of_group(group) - 1), do_reduce_scatter(group, call, in, out));
@@ -59,9 +66,9 @@ void Communicator::all_reduce_f64(const Group& group, std::string_view axis, dou
   all_reduce_as(group, {.kind = "all_reduce", .axis = axis, .type = "float64", .size = count}, 8, data);
 }
 
-void Communicator::all_reduce_as(const Group& group, const CollectiveCall& call, std::int64_t element_bytes,
+void Communicator::all_reduce_as(const Group& group, CollectiveCall call, std::int64_t element_bytes,
                                  void* data) {
-  check_group(group, call);
+  enter(group, call);
   if (group.ranks.size() == 1) return;
   const Slice own = slice_of(call.size, static_cast<int>(group.ranks.size()), group.index);
   const std::int64_t length = own.end - own.begin;
@@ -71,8 +78,8 @@ void Communicator::all_reduce_as(const Group& group, const CollectiveCall& call,
 
 void Communicator::all_to_all(const Group& group, std::string_view axis, const void* in, void* out,
                               std::int64_t bytes_per_rank) {
-  const CollectiveCall call{.kind = "all_to_all", .axis = axis, .type = "bytes", .size = bytes_per_rank};
-  check_group(group, call);
+  CollectiveCall call{.kind = "all_to_all", .axis = axis, .type = "bytes", .size = bytes_per_rank};
+  enter(group, call);
   if (group.ranks.size() == 1) return copy_own(out, in, bytes_per_rank);
   record(call, bytes_per_rank * (size_of_group(group) - 1), do_all_to_all(group, call, in, out));
 }
@@ -82,9 +89,8 @@ void Communicator::ragged_all_to_all(const Group& group, std::string_view axis, 
                                      std::span<const std::int64_t> send_counts, void* out,
                                      std::span<const std::int64_t> recv_offsets,
                                      std::span<const std::int64_t> recv_counts, std::int64_t row_bytes) {
-  const CollectiveCall call{
-      .kind = "ragged_all_to_all", .axis = axis, .type = "bytes a row", .size = row_bytes};
-  check_group(group, call);
+  CollectiveCall call{.kind = "ragged_all_to_all", .axis = axis, .type = "bytes a row", .size = row_bytes};
+  enter(group, call);
   const std::size_t ranks = group.ranks.size();
   CHECK(send_offsets.size() == ranks && send_counts.size() == ranks && recv_offsets.size() == ranks &&
             recv_counts.size() == ranks,
@@ -108,9 +114,8 @@ void Communicator::ragged_all_to_all(const Group& group, std::string_view axis, 
 
 void Communicator::broadcast(const Group& group, std::string_view axis, int root_index, void* data,
                              std::int64_t bytes) {
-  const CollectiveCall call{
-      .kind = "broadcast", .axis = axis, .type = "bytes", .size = bytes, .root = root_index};
-  check_group(group, call);
+  CollectiveCall call{.kind = "broadcast", .axis = axis, .type = "bytes", .size = bytes, .root = root_index};
+  enter(group, call);
   CHECK(root_index >= 0 && root_index < size_of_group(group), "{} of {} ranks", to_string(call),
         group.ranks.size());
   if (group.ranks.size() == 1) return;
@@ -119,8 +124,8 @@ void Communicator::broadcast(const Group& group, std::string_view axis, int root
 }
 
 void Communicator::barrier(const Group& group, std::string_view axis) {
-  const CollectiveCall call{.kind = "barrier", .axis = axis, .type = "bytes"};
-  check_group(group, call);
+  CollectiveCall call{.kind = "barrier", .axis = axis, .type = "bytes"};
+  enter(group, call);
   if (group.ranks.size() == 1) return;
   record(call, 0, do_barrier(group, call));
 }
@@ -131,12 +136,25 @@ std::vector<CollectiveCount> Communicator::counts() const {
   return counts;
 }
 
-void Communicator::check_group(const Group& group, const CollectiveCall& call) const {
+void Communicator::enter(const Group& group, CollectiveCall& call) {
   CHECK(call.size >= 0, "{}", to_string(call));
   CHECK(group.index >= 0 && group.index < size_of_group(group), "{}: index {} of {} ranks", to_string(call),
         group.index, group.ranks.size());
   const int mine = group.ranks[static_cast<std::size_t>(group.index)];
   CHECK(mine == rank(), "{}: group says rank {}, this is {}", to_string(call), mine, rank());
+  if (fault_ && group.ranks.size() > 1) [[unlikely]]
+    suffer(call);
+}
+
+void Communicator::suffer(CollectiveCall& call) {
+  if (position_.step != fault_->step || fault_->phase != position_.phase.load()) return;
+  if (fault_->calls_before-- > 0) return;
+  const Fault fault = *fault_;
+  fault_.reset();
+  if (fault.kind == Fault::Kind::mismatch)
+    call.kind = call.kind == "barrier" ? "broadcast" : "barrier";
+  else
+    happen(fault);
 }
 
 // The only part of a group of one.
@@ -145,10 +163,10 @@ void Communicator::copy_own(void* to, const void* from, std::int64_t bytes) cons
 }
 
 void Communicator::record(const CollectiveCall& call, std::int64_t bytes, double wait_seconds) {
-  CollectiveCount& count = counts_[{std::string(call.kind), std::string(call.axis), where_}];
+  CollectiveCount& count = counts_[{std::string(call.kind), std::string(call.axis), position_.phase.load()}];
   count.kind = call.kind;
   count.axis = call.axis;
-  count.where = where_;
+  count.where = position_.phase.load();
   count.calls += 1;
   count.bytes += bytes;
   count.wait_seconds += wait_seconds;

@@ -17,10 +17,12 @@
 // exchanged.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -28,6 +30,7 @@
 #include <vector>
 
 #include "core/dtype.h"
+#include "dist/comm/fault.h"
 
 namespace switchyard {
 
@@ -35,6 +38,31 @@ namespace switchyard {
 struct Group {
   std::vector<int> ranks;
   int index = 0;
+};
+
+// Where a rank is in its run, for messages about faults and for counters. Set by trainer and decoder, read by
+// any thread.
+struct Position {
+  std::atomic<std::int64_t> step{-1};       // -1 before the first one
+  std::atomic<std::int64_t> layer{-1};      // -1 outside the layers
+  std::atomic<const char*> phase{"start"};  // a literal
+};
+// " in layer 2, step 17 (backward)"; empty before the first step.
+std::string to_string(const Position& position);
+
+// A phase of the step while it lives; the one before comes back at its end.
+class PhaseMark {
+ public:
+  PhaseMark(Position& position, const char* phase) : position_(position), before_(position.phase) {
+    position.phase = phase;
+  }
+  ~PhaseMark() { position_.phase = before_; }
+  PhaseMark(const PhaseMark&) = delete;
+  PhaseMark& operator=(const PhaseMark&) = delete;
+
+ private:
+  Position& position_;
+  const char* before_;
 };
 
 // What this rank did since the last reset. `bytes`: payload this rank sends to other ranks, each destination
@@ -45,7 +73,7 @@ struct Group {
 struct CollectiveCount {
   std::string kind;
   std::string axis;
-  std::string where;  // the part of the step, as given to enter()
+  std::string where;  // Position's phase
   std::int64_t calls = 0;
   std::int64_t bytes = 0;
   double wait_seconds = 0;
@@ -85,7 +113,12 @@ class Communicator {
   virtual ~Communicator() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  virtual bool shares_memory() const = 0;  // ranks are threads of one process
+  virtual bool shares_memory() const = 0;                   // ranks are threads of one process
+  virtual int process_of(int /*rank*/) const { return 0; }  // the process that has a rank
+
+  Position& position() { return position_; }
+  // Makes the fault happen on this rank; for tests of what a fault does to a run.
+  void inject(const Fault& fault) { fault_ = fault; }
 
   // Below, P is the size of the group, `axis` names the mesh axes of the group ("data", "data+fsdp") for
   // counters and errors, and input and output must not overlap unless said.
@@ -116,8 +149,6 @@ class Communicator {
   void broadcast(const Group& group, std::string_view axis, int root_index, void* data, std::int64_t bytes);
   void barrier(const Group& group, std::string_view axis);
 
-  // What follows is counted under `where`: "forward", "backward", ...
-  void enter(std::string_view where) { where_ = where; }
   // Ordered by kind, then axis, then where.
   std::vector<CollectiveCount> counts() const;
   void reset_counts() { counts_.clear(); }
@@ -144,13 +175,16 @@ class Communicator {
   virtual double do_barrier(const Group& group, const CollectiveCall& call) = 0;
 
  private:
-  void check_group(const Group& group, const CollectiveCall& call) const;
-  void all_reduce_as(const Group& group, const CollectiveCall& call, std::int64_t element_bytes, void* data);
+  // Checks the group; then the injected fault, if its place is here.
+  void enter(const Group& group, CollectiveCall& call);
+  void suffer(CollectiveCall& call);
+  void all_reduce_as(const Group& group, CollectiveCall call, std::int64_t element_bytes, void* data);
   void record(const CollectiveCall& call, std::int64_t bytes, double wait_seconds);
   void copy_own(void* to, const void* from, std::int64_t bytes) const;
 
-  std::string where_;
   std::map<std::tuple<std::string, std::string, std::string>, CollectiveCount> counts_;
+  Position position_;
+  std::optional<Fault> fault_;
 };
 
 }  // namespace switchyard

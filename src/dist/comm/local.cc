@@ -17,6 +17,8 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <mutex>
@@ -24,7 +26,9 @@
 #include <thread>
 
 #include "core/error.h"
+#include "dist/comm/failure.h"
 #include "dist/comm/reduce.h"
+#include "dist/comm/shared_objects.h"
 
 namespace switchyard {
 namespace {
@@ -34,9 +38,13 @@ using Clock = std::chrono::steady_clock;
 // All-reduce works through pieces of at most this many elements a rank, which bounds its scratch space.
 constexpr std::int64_t kScratchElements = 1 << 18;
 
+// How long failed ranks wait for the others to end.
+constexpr std::chrono::seconds kGrace{4};
+
 // What a rank shows to the others during a collective.
 struct Slot {
   CollectiveCall call;
+  const Position* position = nullptr;
   const void* in = nullptr;
   RaggedSide ragged{};
   bool arrived = false;
@@ -52,15 +60,10 @@ struct Meeting {
   std::condition_variable all_here;
 };
 
-struct SharedObject {
-  std::mutex mutex;
-  std::shared_ptr<void> value;
-};
-
 // Thrown in ranks whose collective another rank's failure ended; never the failure to report.
-class Stopped : public Error {
+class Stopped : public CollectiveError {
  public:
-  explicit Stopped(const std::string& message) : Error(Kind::runtime, message) {}
+  using CollectiveError::CollectiveError;
 };
 
 class LocalWorld {
@@ -77,11 +80,12 @@ class LocalWorld {
   }
 
   // Wait (1). Throws when the deadline passes or another rank failed. Returns the seconds waited.
-  double arrive(Meeting& meeting, int index, const CollectiveCall& call) {
+  double arrive(Meeting& meeting, int index) {
     std::unique_lock lock(mutex_);
     const int rank = meeting.ranks[static_cast<std::size_t>(index)];
-    if (stopped_by_) throw Stopped(stopped_message(rank, call));
-    meeting.slots[static_cast<std::size_t>(index)].arrived = true;
+    Slot& slot = meeting.slots[static_cast<std::size_t>(index)];
+    if (stopped_by_) throw Stopped(stopped_message(rank, slot));
+    slot.arrived = true;
     if (enter(meeting)) return 0;
 
     const Clock::time_point start = Clock::now();
@@ -91,10 +95,12 @@ class LocalWorld {
     const auto over = [&] { return meeting.generation != generation || stopped_by_.has_value(); };
     const bool in_time = meeting.all_here.wait_until(lock, deadline, over);
     if (meeting.generation == generation) {
-      if (in_time) throw Stopped(stopped_message(rank, call));
+      if (in_time) throw Stopped(stopped_message(rank, slot));
       stop(rank);
-      fail_runtime("[comm] {} timed out after {} s: {} of {} ranks came; missing: rank {}", to_string(call),
-                   timeout_, meeting.arrived, meeting.ranks.size(), fmt::join(missing(meeting), ", "));
+      throw CollectiveError(
+          fmt::format("[comm] {} timed out after {} s{}: {} of {} ranks came; missing: rank {}{}",
+                      to_string(slot.call), timeout_, to_string(*slot.position), meeting.arrived,
+                      meeting.ranks.size(), fmt::join(missing(meeting), ", "), silent(meeting)));
     }
     return std::chrono::duration<double>(Clock::now() - start).count();
   }
@@ -115,20 +121,25 @@ class LocalWorld {
     stop(rank);
   }
 
+  // The failure to report, once there is one.
+  Error failure() const;
   void rethrow_failure() const;
 
-  std::shared_ptr<void> shared(const std::string& key, const std::function<std::shared_ptr<void>()>& make) {
-    SharedObject* object = nullptr;
-    {
-      const std::scoped_lock lock(mutex_);
-      auto& entry = objects_[key];
-      if (!entry) entry = std::make_unique<SharedObject>();
-      object = entry.get();
-    }
-    const std::scoped_lock lock(object->mutex);  // the others wait while the first one makes it
-    if (!object->value) object->value = make();
-    return object->value;
+  // Every rank calls this last. A rank that failed waits for the others here; when one of them does not come
+  // to an end within the grace, nothing can end it but the end of the process.
+  void end_rank(bool failed) {
+    std::unique_lock lock(mutex_);
+    ++ended_;
+    all_ended_.notify_all();
+    if (!failed || all_ended_.wait_for(lock, kGrace, [&] { return ended_ == size_; })) return;
+    const Error error = failure();
+    const std::string line = fmt::format("switchyard: {} ({} of {} ranks did not come to an end)\n",
+                                         error.what(), size_ - ended_, size_);
+    std::fputs(line.c_str(), stderr);
+    std::_Exit(error.kind() == Error::Kind::usage ? 2 : 1);
   }
+
+  SharedObjects& objects() { return objects_; }
 
  private:
   struct Failure {
@@ -152,9 +163,9 @@ class LocalWorld {
     for (auto& [ranks, meeting] : meetings_) meeting->all_here.notify_all();
   }
 
-  std::string stopped_message(int rank, const CollectiveCall& call) const {
-    return fmt::format("[comm] {} on rank {} was given up because rank {} failed", to_string(call), rank,
-                       *stopped_by_);
+  std::string stopped_message(int rank, const Slot& slot) const {
+    return fmt::format("[comm] {} on rank {}{} was given up because rank {} failed", to_string(slot.call),
+                       rank, to_string(*slot.position), *stopped_by_);
   }
 
   static std::vector<int> missing(const Meeting& meeting) {
@@ -165,20 +176,36 @@ class LocalWorld {
     return ranks;
   }
 
+  // The missing ranks may wait for others themselves: "; in no collective: rank 5" then names who keeps all.
+  std::string silent(const Meeting& here) const {
+    std::vector<bool> waits(static_cast<std::size_t>(size_), false);
+    for (const auto& [ranks, meeting] : meetings_) {
+      for (std::size_t i = 0; i < ranks.size(); ++i) {
+        if (meeting->slots[i].arrived) waits[static_cast<std::size_t>(ranks[i])] = true;
+      }
+    }
+    std::vector<int> others;
+    for (int rank = 0; rank < size_; ++rank) {
+      if (!waits[static_cast<std::size_t>(rank)]) others.push_back(rank);
+    }
+    if (others.empty() || others == missing(here)) return {};
+    return fmt::format("; in no collective: rank {}", fmt::join(others, ", "));
+  }
+
   const int size_;
   const double timeout_;  // seconds
   std::mutex mutex_;      // guards all below, and the slots' `arrived`
   std::map<std::vector<int>, std::unique_ptr<Meeting>> meetings_;
-  std::map<std::string, std::unique_ptr<SharedObject>> objects_;
   std::optional<int> stopped_by_;
   std::vector<Failure> failures_;
+  int ended_ = 0;
+  std::condition_variable all_ended_;
+  SharedObjects objects_;
 };
 
 // An error all ranks ran into is reported as that of the lowest one, so that the message does not depend on
 // timing.
-void LocalWorld::rethrow_failure() const {
-  if (failures_.empty()) return;
-  if (size_ == 1) std::rethrow_exception(failures_.front().exception);
+Error LocalWorld::failure() const {
   const auto reported = [](const Failure& failure) {
     try {
       std::rethrow_exception(failure.exception);
@@ -202,8 +229,13 @@ void LocalWorld::rethrow_failure() const {
   } catch (...) {  // of no kind of ours: a failure at run time
   }
   // What the user gave is the same on every rank.
-  throw Error(kind,
-              kind == Error::Kind::usage ? first.message : fmt::format("rank {}: {}", rank, first.message));
+  return {kind, kind == Error::Kind::usage ? first.message : fmt::format("rank {}: {}", rank, first.message)};
+}
+
+void LocalWorld::rethrow_failure() const {
+  if (failures_.empty()) return;
+  if (size_ == 1) std::rethrow_exception(failures_.front().exception);
+  throw failure();
 }
 
 void copy_bytes(void* to, const void* from, std::int64_t bytes) {
@@ -224,8 +256,9 @@ std::string disagreement(const Meeting& meeting) {
     const Slot& other = meeting.slots[i];
     if (other.call != first.call) {
       return fmt::format(
-          "[comm] expected the same collective on all ranks, got {} on rank {} and {} on rank {}",
-          to_string(first.call), meeting.ranks[0], to_string(other.call), meeting.ranks[i]);
+          "[comm] expected the same collective on all ranks, got {} on rank {}{} and {} on rank {}{}",
+          to_string(first.call), meeting.ranks[0], to_string(*first.position), to_string(other.call),
+          meeting.ranks[i], to_string(*other.position));
     }
   }
   if (first.call.kind != "ragged_all_to_all") return {};
@@ -234,8 +267,9 @@ std::string disagreement(const Meeting& meeting) {
       const std::int64_t sent = meeting.slots[i].ragged.send_counts[j];
       const std::int64_t expected = meeting.slots[j].ragged.recv_counts[i];
       if (sent == expected) continue;
-      return fmt::format("[comm] {}: rank {} sends {} rows to rank {}, which expects {}",
-                         to_string(first.call), meeting.ranks[i], sent, meeting.ranks[j], expected);
+      return fmt::format("[comm] {}{}: rank {} sends {} rows to rank {}, which expects {}",
+                         to_string(first.call), to_string(*first.position), meeting.ranks[i], sent,
+                         meeting.ranks[j], expected);
     }
   }
   return {};
@@ -250,7 +284,7 @@ class LocalCommunicator : public Communicator {
   bool shares_memory() const override { return true; }
   std::shared_ptr<void> shared(const std::string& key,
                                const std::function<std::shared_ptr<void>()>& make) override {
-    return world_.shared(key, make);
+    return world_.objects().get(key, make);
   }
 
  protected:
@@ -323,12 +357,13 @@ class LocalCommunicator : public Communicator {
     Meeting& meeting = meeting_of(group);
     Slot& slot = meeting.slots[static_cast<std::size_t>(group.index)];
     slot.call = call;
+    slot.position = &position();
     slot.in = in;
-    double waited = world_.arrive(meeting, group.index, call);
+    double waited = world_.arrive(meeting, group.index);
     const std::string error = disagreement(meeting);
     if (error.empty()) work(meeting);
     waited += world_.finish(meeting);
-    if (!error.empty()) throw Error(Error::Kind::runtime, error);
+    if (!error.empty()) throw CollectiveError(error);
     return waited;
   }
 
@@ -376,13 +411,16 @@ double LocalCommunicator::do_all_reduce(const Group& group, const CollectiveCall
 
 void run_rank(LocalWorld& world, int rank, const std::function<void(Communicator&)>& body) {
   LocalCommunicator communicator(world, rank);
+  bool failed = true;
   try {
     body(communicator);
+    failed = false;
   } catch (const std::exception& error) {
-    world.fail(rank, std::current_exception(), error.what());
+    world.fail(rank, std::current_exception(), message_with_place(error, communicator.position()));
   } catch (...) {
     world.fail(rank, std::current_exception(), "an exception that is no std::exception");
   }
+  world.end_rank(failed);
 }
 
 }  // namespace

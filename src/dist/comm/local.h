@@ -12,7 +12,8 @@ namespace switchyard {
 // ended: for more than one rank as Error with the rank before the message (runtime unless it was an Error of
 // another kind). A rank that returns early is not an error by itself. `timeout_seconds` is the deadline of
 // one collective, from this rank's arrival; the error names rank, collective, axis and the ranks that did not
-// come.
+// come. A thread cannot be ended from outside: where another rank has not ended four seconds after a
+// failure, the message goes to standard error and the process ends with the error's exit status.
 void run_local_ranks(int ranks, double timeout_seconds, const std::function<void(Communicator&)>& body);
 
 }  // namespace switchyard

@@ -244,9 +244,10 @@ class PlaceWeightsOp : public Op {  // weights [B,S,K], slot_row -> [E,B,C] f32,
 }  // namespace
 
 DispatchResult dispatch_dense(Context& context, const DispatchCall& call) {
-  const Array &x = call.x, &wi = call.weights.wi_0;
-  const Shape shape{call.config.experts, x.shape()[0], x.shape()[1], wi.shape()[2]};
+  const Array& wi = call.weights.wi_0;
+  const Shape shape{call.config.experts, call.x.shape()[0], call.x.shape()[1], wi.shape()[2]};
   const Sharding layout = activation_sharding(context, call.config, shape, "activation_norm_length_moe");
+  const Array x = reshard(context, call.x, Sharding{{layout.dims[1], layout.dims[2], {}}, {}});
   const Array gate = checkpoint_name(einsum(context, "BSM,EMH->EBSH", x, wi, &layout), "moe_mlpwi_0");
   const Array up =
       checkpoint_name(einsum(context, "BSM,EMH->EBSH", x, call.weights.wi_1, &layout), "moe_mlpwi_1");
@@ -255,8 +256,8 @@ DispatchResult dispatch_dense(Context& context, const DispatchCall& call) {
   const Array weights =
       reshard(context, scattered, Sharding{{layout.dims[0], layout.dims[1], layout.dims[2]}, {}});
   const Array hidden = weighted_swiglu(context, gate, up, weights);
-  const Array y =
-      checkpoint_name(einsum(context, "EBSH,EHM->BSM", hidden, call.weights.wo, &x.sharding()), "moe_mlpwo");
+  const Array y = checkpoint_name(
+      einsum(context, "EBSH,EHM->BSM", hidden, call.weights.wo, &call.x.sharding()), "moe_mlpwo");
   return {y, std::vector<double>(static_cast<std::size_t>(call.config.experts), 0.0), {}};
 }
 

@@ -1,0 +1,323 @@
+// What every backend promises: on threads, and under mpirun (mpi_test.cc) on processes and their threads.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <functional>
+#include <numeric>
+#include <random>
+
+#include "dist/comm/processes.h"
+#include "dist/comm/reduce.h"
+
+namespace switchyard {
+namespace {
+
+constexpr double kTimeout = 60;
+
+Group everyone(const Communicator& comm) {
+  Group group{std::vector<int>(static_cast<std::size_t>(comm.size())), comm.rank()};
+  std::iota(group.ranks.begin(), group.ranks.end(), 0);
+  return group;
+}
+
+std::size_t index_of(std::int64_t i) {
+  return static_cast<std::size_t>(i);
+}
+
+// Small integers, different for every sender and position, whose sums are exact.
+std::vector<float> payload(int sender, std::int64_t count) {
+  std::vector<float> values(index_of(count));
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = static_cast<float>(sender * 1000) + static_cast<float>(i % 251);
+  return values;
+}
+
+// The processes of this test program: one, or those of the mpirun that mpi_test.cc starts it with.
+class Job : public testing::Environment {
+ public:
+  void SetUp() override { processes_ = join_processes(); }
+  void TearDown() override { processes_.reset(); }
+  Processes& processes() const { return *processes_; }
+
+ private:
+  std::unique_ptr<Processes> processes_;
+};
+Job& job() {
+  static auto* const job = static_cast<Job*>(testing::AddGlobalTestEnvironment(new Job));
+  return *job;
+}
+const Job& kJob = job();  // known before the tests start
+
+class Collectives : public testing::TestWithParam<int> {
+ protected:
+  // The parameter, or what processes can share evenly.
+  int ranks() const {
+    const int processes = kJob.processes().count();
+    return (GetParam() + processes - 1) / processes * processes;
+  }
+  int ranks_here() const { return ranks() / kJob.processes().count(); }
+  void run(const std::function<void(Communicator&, const Group&)>& body) const {
+    kJob.processes().run_ranks(ranks(), kTimeout, [&](Communicator& comm) { body(comm, everyone(comm)); });
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Ranks, Collectives, testing::Values(1, 2, 4, 7, 8));
+
+TEST_P(Collectives, AllGatherKeepsGroupOrder) {
+  for (const std::int64_t count : {0, 1, 5, 1025}) {
+    run([&](Communicator& comm, const Group& group) {
+      const std::vector<float> mine = payload(comm.rank(), count);
+      std::vector<float> out(index_of(count * ranks()), NAN);
+      comm.all_gather(group, "data", mine.data(), out.data(), count * 4);
+      for (int r = 0; r < ranks(); ++r) {
+        const std::vector<float> expected = payload(r, count);
+        EXPECT_TRUE(std::equal(expected.begin(), expected.end(), out.begin() + r * count));
+      }
+    });
+  }
+}
+
+TEST_P(Collectives, AllGatherInPlace) {
+  run([&](Communicator& comm, const Group& group) {
+    std::vector<float> out(index_of(3 * ranks()), NAN);
+    const std::vector<float> mine = payload(comm.rank(), 3);
+    std::copy(mine.begin(), mine.end(), out.begin() + 3 * comm.rank());
+    comm.all_gather(group, "data", out.data() + 3 * comm.rank(), out.data(), 12);
+    for (int r = 0; r < ranks(); ++r) EXPECT_EQ(out[index_of(3 * r + 2)], payload(r, 3)[2]);
+  });
+}
+
+TEST_P(Collectives, ReduceScatterSumsThisRanksPart) {
+  for (const std::int64_t count : {0, 1, 1023, 1024, 2050}) {
+    run([&](Communicator& comm, const Group& group) {
+      const std::vector<float> mine = payload(comm.rank(), count * ranks());
+      std::vector<float> out(index_of(count) + 1, -7.0f);
+      comm.reduce_scatter(group, "data", DType::f32, mine.data(), out.data(), count);
+      for (std::int64_t i = 0; i < count; ++i) {
+        float expected = 0;
+        for (int r = 0; r < ranks(); ++r)
+          expected += payload(r, count * ranks())[index_of(comm.rank() * count + i)];
+        if (out[index_of(i)] != expected) {
+          ADD_FAILURE() << "element " << i << ": " << out[index_of(i)] << " instead of " << expected;
+          break;
+        }
+        i += i > 8 && i < count - 8 ? 61 : 0;  // sampled in the middle
+      }
+      EXPECT_EQ(out.back(), -7.0f) << "wrote behind the output";
+    });
+  }
+}
+
+TEST_P(Collectives, AllReduceInt32AndDouble) {
+  run([&](Communicator& comm, const Group& group) {
+    std::vector<std::int32_t> counts(13);
+    for (std::size_t i = 0; i < counts.size(); ++i)
+      counts[i] = comm.rank() + static_cast<std::int32_t>(i) * 100;
+    comm.all_reduce(group, "data", DType::i32, counts.data(), 13);
+    const int total = ranks() * (ranks() - 1) / 2;
+    for (std::size_t i = 0; i < counts.size(); ++i)
+      EXPECT_EQ(counts[i], total + static_cast<int>(i) * 100 * ranks());
+    double value = 1.0 / (1 + comm.rank());
+    comm.all_reduce_f64(group, "data", &value, 1);
+    double expected = 1.0;
+    for (int r = 1; r < ranks(); ++r) expected += 1.0 / (1 + r);
+    EXPECT_EQ(value, expected);
+  });
+}
+
+// Longer than one piece of the scratch space, with a tail, and bit-equal to adding in rank order in float32.
+TEST_P(Collectives, AllReduceAddsInRankOrder) {
+  const std::int64_t count = ranks() * (1 << 18) + 12345;
+  const auto value = [](int rank, std::int64_t i) {
+    return std::sin(static_cast<float>(i % 4099) + 0.37f * static_cast<float>(rank));
+  };
+  run([&](Communicator& comm, const Group& group) {
+    std::vector<float> data(index_of(count));
+    for (std::int64_t i = 0; i < count; ++i) data[index_of(i)] = value(comm.rank(), i);
+    comm.all_reduce(group, "data", DType::f32, data.data(), count);
+    for (std::int64_t i = 0; i < count; i += 997) {
+      float expected = value(0, i);
+      for (int r = 1; r < ranks(); ++r) expected += value(r, i);
+      ASSERT_EQ(data[index_of(i)], expected) << i;
+    }
+  });
+}
+
+TEST_P(Collectives, Bfloat16SumsAreRoundedOnce) {
+  run([&](Communicator& comm, const Group& group) {
+    // 256 + 1 is not a bfloat16: rounding after every addition would stay at 256.
+    std::vector<bfloat16> data(3, bfloat16(comm.rank() == 0 ? 256.0f : 1.0f));
+    comm.all_reduce(group, "data", DType::bf16, data.data(), 3);
+    const bfloat16 expected(256.0f + static_cast<float>(ranks() - 1));
+    for (const bfloat16 value : data) EXPECT_EQ(value.bits, expected.bits);
+  });
+}
+
+TEST_P(Collectives, AllToAllTransposes) {
+  run([&](Communicator& comm, const Group& group) {
+    std::vector<std::int64_t> in(index_of(2 * ranks()));
+    for (int j = 0; j < ranks(); ++j) in[index_of(2 * j)] = in[index_of(2 * j + 1)] = comm.rank() * 100 + j;
+    std::vector<std::int64_t> out(in.size(), -1);
+    comm.all_to_all(group, "expert", in.data(), out.data(), 16);
+    for (int j = 0; j < ranks(); ++j) EXPECT_EQ(out[index_of(2 * j + 1)], j * 100 + comm.rank());
+  });
+}
+
+// Rows rank i sends to rank j: zero for many pairs, and for some ranks everywhere.
+std::int64_t rows_between(int from, int to) {
+  return from % 3 == 1 ? 0 : (from * 5 + to * 3) % 4;
+}
+
+struct RaggedPlan {
+  std::vector<std::int64_t> send_offsets, send_counts, recv_offsets, recv_counts;
+  std::int64_t sent = 0, received = 0;
+};
+
+RaggedPlan ragged_plan(int ranks, int me) {
+  RaggedPlan plan;
+  for (int j = 0; j < ranks; ++j) {
+    plan.send_offsets.push_back(plan.sent);
+    plan.send_counts.push_back(rows_between(me, j));
+    plan.recv_offsets.push_back(plan.received);
+    plan.recv_counts.push_back(rows_between(j, me));
+    plan.sent += plan.send_counts.back();
+    plan.received += plan.recv_counts.back();
+  }
+  return plan;
+}
+
+TEST_P(Collectives, RaggedAllToAllAndBack) {
+  run([&](Communicator& comm, const Group& group) {
+    const RaggedPlan plan = ragged_plan(ranks(), comm.rank());
+    constexpr std::int64_t kColumns = 3;
+    const std::vector<float> in = payload(comm.rank(), plan.sent * kColumns);
+    std::vector<float> out(index_of(plan.received * kColumns) + 1, -7.0f);
+    comm.ragged_all_to_all(group, "expert", in.data(), plan.send_offsets, plan.send_counts, out.data(),
+                           plan.recv_offsets, plan.recv_counts, kColumns * 4);
+    for (int r = 0; r < ranks(); ++r) {
+      const RaggedPlan source = ragged_plan(ranks(), r);
+      const std::vector<float> sent = payload(r, source.sent * kColumns);
+      for (std::int64_t i = 0; i < plan.recv_counts[index_of(r)] * kColumns; ++i) {
+        EXPECT_EQ(out[index_of(plan.recv_offsets[index_of(r)] * kColumns + i)],
+                  sent[index_of(source.send_offsets[index_of(comm.rank())] * kColumns + i)]);
+      }
+    }
+    EXPECT_EQ(out.back(), -7.0f) << "wrote behind the output";
+    // With sends and receives exchanged the rows go home: its inverse, and its adjoint.
+    std::vector<float> home(in.size(), NAN);
+    comm.ragged_all_to_all(group, "expert", out.data(), plan.recv_offsets, plan.recv_counts, home.data(),
+                           plan.send_offsets, plan.send_counts, kColumns * 4);
+    EXPECT_EQ(home, in);
+  });
+}
+
+TEST_P(Collectives, BroadcastFromEveryRoot) {
+  run([&](Communicator& comm, const Group& group) {
+    for (int root = 0; root < ranks(); ++root) {
+      std::vector<float> data = payload(comm.rank(), 5);
+      comm.broadcast(group, "data", root, data.data(), 20);
+      EXPECT_EQ(data, payload(root, 5));
+    }
+  });
+}
+
+TEST_P(Collectives, BarrierWaitsForAll) {
+  std::atomic<int> before{0};
+  run([&](Communicator& comm, const Group& group) {
+    ++before;
+    comm.barrier(group, "data");
+    EXPECT_EQ(before, ranks_here());
+  });
+}
+
+// <all_gather x, y> == <x, reduce_scatter y> summed over ranks, likewise all_reduce and all_to_all with
+// themselves.
+TEST_P(Collectives, GradientsAreAdjoint) {
+  const auto dot = [](const std::vector<float>& a, const std::vector<float>& b) {
+    return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+  };
+  run([&](Communicator& comm, const Group& group) {
+    std::mt19937 random(static_cast<unsigned>(17 + comm.rank()));
+    std::uniform_int_distribution<int> digit(-9, 9);
+    const auto draw = [&](std::int64_t count) {
+      std::vector<float> values(index_of(count));
+      for (float& value : values) value = static_cast<float>(digit(random));
+      return values;
+    };
+    constexpr std::int64_t kCount = 6;
+    const std::vector<float> x = draw(kCount);
+    const std::vector<float> y = draw(kCount * ranks());
+    const std::vector<float> z = draw(kCount * ranks());
+    std::vector<float> gathered(y.size()), scattered(x.size());
+    comm.all_gather(group, "a", x.data(), gathered.data(), kCount * 4);
+    comm.reduce_scatter(group, "a", DType::f32, y.data(), scattered.data(), kCount);
+    std::vector<float> exchanged_y(y.size()), exchanged_z(z.size());
+    comm.all_to_all(group, "a", y.data(), exchanged_y.data(), kCount * 4);
+    comm.all_to_all(group, "a", z.data(), exchanged_z.data(), kCount * 4);
+    std::vector<float> sum_y = y, sum_z = z;
+    comm.all_reduce(group, "a", DType::f32, sum_y.data(), kCount * ranks());
+    comm.all_reduce(group, "a", DType::f32, sum_z.data(), kCount * ranks());
+    std::vector<double> sides{dot(gathered, y),    dot(x, scattered), dot(exchanged_y, z),
+                              dot(y, exchanged_z), dot(sum_y, z),     dot(y, sum_z)};
+    comm.all_reduce_f64(group, "a", sides.data(), 6);
+    EXPECT_EQ(sides[0], sides[1]);
+    EXPECT_EQ(sides[2], sides[3]);
+    EXPECT_EQ(sides[4], sides[5]);
+  });
+}
+
+TEST_P(Collectives, CountsCallsAndBytesSent) {
+  run([&](Communicator& comm, const Group& group) {
+    const int others = ranks() - 1;
+    std::vector<float> data(index_of(10 * ranks())), out(data.size());
+    comm.all_gather(group, "fsdp", data.data(), out.data(), 40);
+    comm.all_gather(group, "fsdp", data.data(), out.data(), 4);
+    comm.all_gather(group, "data", data.data(), out.data(), 4);
+    comm.reduce_scatter(group, "fsdp", DType::bf16, data.data(), out.data(), 7);
+    comm.all_reduce(group, "data", DType::f32, data.data(), 10 * ranks());
+    comm.broadcast(group, "data", 0, data.data(), 8);
+    const std::vector<CollectiveCount> counts = comm.counts();
+    if (ranks() == 1) {
+      EXPECT_TRUE(counts.empty());
+      return;
+    }
+    ASSERT_EQ(counts.size(), 5u);
+    const auto expect = [&](std::size_t i, const char* kind, const char* axis, std::int64_t calls,
+                            std::int64_t bytes) {
+      EXPECT_EQ(counts[i].kind, kind);
+      EXPECT_EQ(counts[i].axis, axis);
+      EXPECT_EQ(counts[i].calls, calls);
+      EXPECT_EQ(counts[i].bytes, bytes) << kind;
+      EXPECT_GE(counts[i].wait_seconds, 0.0);
+    };
+    expect(0, "all_gather", "data", 1, 4 * others);
+    expect(1, "all_gather", "fsdp", 2, 44 * others);
+    expect(2, "all_reduce", "data", 1, 2 * 40 * others);
+    expect(3, "broadcast", "data", 1, comm.rank() == 0 ? 8 * others : 0);
+    expect(4, "reduce_scatter", "fsdp", 1, 14 * others);
+    comm.reset_counts();
+    EXPECT_TRUE(comm.counts().empty());
+  });
+}
+
+TEST_P(Collectives, SharedObjectsAreMadeOnce) {
+  std::atomic<int> made{0};
+  run([&](Communicator& comm, const Group& group) {
+    std::vector<const void*> addresses(index_of(ranks()));
+    const auto object = comm.shared("weight", [&] {
+      ++made;
+      return std::make_shared<int>(5);
+    });
+    const void* mine = object.get();
+    comm.all_gather(group, "data", &mine, addresses.data(), sizeof mine);
+    for (int r = 0; r < ranks(); ++r) {
+      if (comm.process_of(r) == comm.process_of(comm.rank())) {
+        EXPECT_EQ(addresses[index_of(r)], mine);
+      }
+    }
+  });
+  EXPECT_EQ(made, 1);
+}
+
+}  // namespace
+}  // namespace switchyard

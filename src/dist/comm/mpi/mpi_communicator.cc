@@ -1,0 +1,275 @@
+#include "dist/comm/mpi/mpi_communicator.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <functional>
+
+#include "core/error.h"
+#include "dist/comm/failure.h"
+#include "dist/comm/reduce.h"
+
+namespace switchyard {
+namespace {
+
+// Reductions work through pieces of at most this many elements a rank, which bounds their scratch space.
+constexpr std::int64_t kPieceElements = 1 << 18;
+
+// What a rank says of its call to each of the others, before anything of the call is believed.
+struct Announcement {
+  char kind[24] = {};
+  char axis[128] = {};
+  char type[16] = {};
+  std::int64_t size = 0, root = 0;
+  std::uint64_t ranks = 0;              // hash of the group's ranks
+  std::int64_t sent = 0, expected = 0;  // rows of a ragged exchange, to and from the rank that reads this
+};
+
+void write_to(std::span<char> field, std::string_view text) {
+  std::memcpy(field.data(), text.data(), std::min(text.size(), field.size() - 1));
+}
+
+Announcement announce(const Group& group, const CollectiveCall& call) {
+  Announcement a;
+  write_to(a.kind, call.kind);
+  write_to(a.axis, call.axis);
+  write_to(a.type, call.type);
+  a.size = call.size;
+  a.root = call.root;
+  for (const int rank : group.ranks) a.ranks = a.ranks * 1000003 + static_cast<std::uint64_t>(rank) + 1;
+  return a;
+}
+
+CollectiveCall call_of(const Announcement& a) {
+  return {.kind = a.kind, .axis = a.axis, .type = a.type, .size = a.size, .root = a.root};
+}
+
+bool same_call(const Announcement& a, const Announcement& b) {
+  return call_of(a) == call_of(b) && a.ranks == b.ranks;
+}
+
+template <typename... Args>
+[[noreturn]] void fail_collective(fmt::format_string<Args...> format, Args&&... args) {
+  throw CollectiveError(fmt::format(format, std::forward<Args>(args)...));
+}
+
+void copy_bytes(void* to, const void* from, std::int64_t bytes) {
+  if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<std::size_t>(bytes));
+}
+const std::byte* at(const void* data, std::int64_t offset) {
+  return static_cast<const std::byte*>(data) + offset;
+}
+std::byte* at(void* data, std::int64_t offset) {
+  return static_cast<std::byte*>(data) + offset;
+}
+
+}  // namespace
+
+// One collective of one rank: announcements to all, then bytes. What is sent may leave at once; what is
+// received is asked for after meet(), when all calls are known to be alike.
+class MpiCommunicator::Exchange {
+ public:
+  Exchange(MpiCommunicator& comm, const Group& group, const CollectiveCall& call,
+           const RaggedSide* side = nullptr)
+      : comm_(comm), group_(group), call_(call), own_(group.ranks.size()), theirs_(group.ranks.size()) {
+    for_others([&](std::size_t j) {
+      own_[j] = announce(group, call);
+      if (side != nullptr) {
+        own_[j].sent = side->send_counts[j];
+        own_[j].expected = side->recv_counts[j];
+      }
+      comm_.wire_.receive(arrivals_, peer(j, false, false), &theirs_[j], sizeof theirs_[j]);
+      comm_.wire_.send(moves_, peer(j, true, false), &own_[j], sizeof own_[j]);
+    });
+  }
+
+  template <typename Visit>
+  void for_others(const Visit& visit) const {
+    for (std::size_t j = 0; j < group_.ranks.size(); ++j) {
+      if (static_cast<int>(j) != group_.index) visit(j);
+    }
+  }
+
+  void send(std::size_t j, const void* data, std::int64_t bytes) {
+    comm_.wire_.send(moves_, peer(j, true, true), data, bytes);
+  }
+  void receive(std::size_t j, void* data, std::int64_t bytes) {
+    comm_.wire_.receive(moves_, peer(j, false, true), data, bytes);
+  }
+
+  // Waits until all have come, and ends the run when they call something else. Returns the seconds waited.
+  double meet() {
+    const auto start = std::chrono::steady_clock::now();
+    comm_.world_.wait({comm_.rank_, call_, group_.ranks.size(), true}, arrivals_);
+    for_others([&](std::size_t j) { compare(j); });
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+
+  // Waits until all bytes are where they belong.
+  void finish() {
+    comm_.world_.wait({comm_.rank_, call_, group_.ranks.size(), false}, moves_);
+    moves_.clear();
+  }
+
+ private:
+  // Each ordered pair of ranks has a tag for announcements and one for bytes.
+  Wire::Peer peer(std::size_t j, bool to, bool bytes) const {
+    const int other = group_.ranks[j], per_process = comm_.world_.ranks_a_process();
+    const int mine = comm_.rank_ % per_process, theirs = other % per_process;
+    const int tag = to ? mine * per_process + theirs : theirs * per_process + mine;
+    return {comm_.process_of(other), 2 * tag + (bytes ? 1 : 0), other};
+  }
+
+  void compare(std::size_t j) const {
+    const std::string place = to_string(comm_.position());
+    const int other = group_.ranks[j];
+    if (!same_call(own_[j], theirs_[j])) {
+      const std::string got = to_string(call_of(theirs_[j]));
+      fail_runtime(
+          "[comm] expected the same collective on all ranks, got {} on rank {}{} and {} on rank {}{}",
+          to_string(call_), comm_.rank_, place, got, other,
+          call_of(own_[j]) == call_of(theirs_[j]) ? " among other ranks" : "");
+    }
+    if (theirs_[j].sent == own_[j].expected && theirs_[j].expected == own_[j].sent) return;
+    const bool mine = theirs_[j].expected != own_[j].sent;
+    fail_collective("[comm] {}{}: rank {} sends {} rows to rank {}, which expects {}", to_string(call_),
+                    place, mine ? comm_.rank_ : other, mine ? own_[j].sent : theirs_[j].sent,
+                    mine ? other : comm_.rank_, mine ? theirs_[j].expected : own_[j].expected);
+  }
+
+  MpiCommunicator& comm_;
+  const Group& group_;
+  const CollectiveCall& call_;
+  std::vector<Announcement> own_, theirs_;
+  Transfers arrivals_, moves_;
+};
+
+MpiCommunicator::MpiCommunicator(World& world, Wire& wire, SharedObjects& objects, int rank)
+    : world_(world), wire_(wire), objects_(objects), rank_(rank) {
+  world_.enter(rank, position());
+}
+
+MpiCommunicator::~MpiCommunicator() {
+  world_.leave(rank_);
+}
+
+double MpiCommunicator::do_all_gather(const Group& group, const CollectiveCall& call, const void* in,
+                                      void* out) {
+  Exchange exchange(*this, group, call);
+  exchange.for_others([&](std::size_t j) { exchange.send(j, in, call.size); });
+  const double waited = exchange.meet();
+  const auto place = [&](std::size_t j) { return at(out, static_cast<std::int64_t>(j) * call.size); };
+  exchange.for_others([&](std::size_t j) { exchange.receive(j, place(j), call.size); });
+  copy_bytes(place(static_cast<std::size_t>(group.index)), in, call.size);
+  exchange.finish();
+  return waited;
+}
+
+double MpiCommunicator::do_reduce_scatter(const Group& group, const CollectiveCall& call, const void* in,
+                                          void* out) {
+  Exchange exchange(*this, group, call);
+  const double waited = exchange.meet();
+  const std::int64_t bytes = element_bytes(call.type);
+  const std::size_t parts = group.ranks.size();
+  scratch_.resize(parts * static_cast<std::size_t>(std::min(call.size, kPieceElements) * bytes));
+  inputs_.resize(parts);
+  for (std::int64_t begin = 0; begin < call.size; begin += kPieceElements) {
+    const std::int64_t count = std::min(kPieceElements, call.size - begin);
+    const auto part = [&](std::int64_t j) { return at(in, (j * call.size + begin) * bytes); };
+    exchange.for_others([&](std::size_t j) {
+      std::byte* place = at(scratch_.data(), static_cast<std::int64_t>(j) * count * bytes);
+      inputs_[j] = place;
+      exchange.receive(j, place, count * bytes);
+      exchange.send(j, part(static_cast<std::int64_t>(j)), count * bytes);
+    });
+    inputs_[static_cast<std::size_t>(group.index)] = part(group.index);
+    exchange.finish();
+    sum_in_order(call.type, inputs_, at(out, begin * bytes), count);
+  }
+  exchange.finish();
+  return waited;
+}
+
+// Each rank sums one slice of the others' values, then sends it to all.
+double MpiCommunicator::do_all_reduce(const Group& group, const CollectiveCall& call, void* data) {
+  Exchange exchange(*this, group, call);
+  const double waited = exchange.meet();
+  const std::int64_t bytes = element_bytes(call.type);
+  const auto parts = static_cast<int>(group.ranks.size());
+  inputs_.resize(group.ranks.size());
+  for (std::int64_t begin = 0; begin < call.size; begin += kPieceElements * parts) {
+    const std::int64_t count = std::min(kPieceElements * parts, call.size - begin);
+    std::byte* piece = at(data, begin * bytes);
+    const auto slice = [&](std::size_t j) { return slice_of(count, parts, static_cast<int>(j)); };
+    const auto me = static_cast<std::size_t>(group.index);
+    const std::int64_t length = slice(me).end - slice(me).begin;
+    scratch_.resize((group.ranks.size() + 1) * static_cast<std::size_t>(length * bytes));
+    exchange.for_others([&](std::size_t j) {
+      std::byte* place = at(scratch_.data(), static_cast<std::int64_t>(j) * length * bytes);
+      inputs_[j] = place;
+      exchange.receive(j, place, length * bytes);
+      exchange.send(j, at(piece, slice(j).begin * bytes), (slice(j).end - slice(j).begin) * bytes);
+    });
+    inputs_[me] = at(piece, slice(me).begin * bytes);
+    exchange.finish();
+    std::byte* sum = at(scratch_.data(), parts * length * bytes);
+    sum_in_order(call.type, inputs_, sum, length);
+    exchange.for_others([&](std::size_t j) {
+      exchange.receive(j, at(piece, slice(j).begin * bytes), (slice(j).end - slice(j).begin) * bytes);
+      exchange.send(j, sum, length * bytes);
+    });
+    copy_bytes(at(piece, slice(me).begin * bytes), sum, length * bytes);
+    exchange.finish();
+  }
+  exchange.finish();
+  return waited;
+}
+
+double MpiCommunicator::do_all_to_all(const Group& group, const CollectiveCall& call, const void* in,
+                                      void* out) {
+  Exchange exchange(*this, group, call);
+  const auto offset = [&](std::size_t j) { return static_cast<std::int64_t>(j) * call.size; };
+  exchange.for_others([&](std::size_t j) { exchange.send(j, at(in, offset(j)), call.size); });
+  const double waited = exchange.meet();
+  exchange.for_others([&](std::size_t j) { exchange.receive(j, at(out, offset(j)), call.size); });
+  const auto me = static_cast<std::size_t>(group.index);
+  copy_bytes(at(out, offset(me)), at(in, offset(me)), call.size);
+  exchange.finish();
+  return waited;
+}
+
+double MpiCommunicator::do_ragged_all_to_all(const Group& group, const CollectiveCall& call,
+                                             const RaggedSide& side) {
+  Exchange exchange(*this, group, call, &side);
+  const auto me = static_cast<std::size_t>(group.index);
+  const auto from = [&](std::size_t j) { return at(side.in, side.send_offsets[j] * call.size); };
+  const auto to = [&](std::size_t j) { return at(side.out, side.recv_offsets[j] * call.size); };
+  exchange.for_others([&](std::size_t j) { exchange.send(j, from(j), side.send_counts[j] * call.size); });
+  const double waited = exchange.meet();
+  if (side.send_counts[me] != side.recv_counts[me])
+    fail_collective("[comm] {}{}: rank {} sends {} rows to itself and expects {}", to_string(call),
+                    to_string(position()), rank_, side.send_counts[me], side.recv_counts[me]);
+  exchange.for_others([&](std::size_t j) { exchange.receive(j, to(j), side.recv_counts[j] * call.size); });
+  copy_bytes(to(me), from(me), side.send_counts[me] * call.size);
+  exchange.finish();
+  return waited;
+}
+
+double MpiCommunicator::do_broadcast(const Group& group, const CollectiveCall& call, void* data) {
+  Exchange exchange(*this, group, call);
+  const bool root = group.index == call.root;
+  if (root) exchange.for_others([&](std::size_t j) { exchange.send(j, data, call.size); });
+  const double waited = exchange.meet();
+  if (!root) exchange.receive(static_cast<std::size_t>(call.root), data, call.size);
+  exchange.finish();
+  return waited;
+}
+
+double MpiCommunicator::do_barrier(const Group& group, const CollectiveCall& call) {
+  Exchange exchange(*this, group, call);
+  const double waited = exchange.meet();
+  exchange.finish();
+  return waited;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,274 @@
+#include "dist/comm/mpi/world.h"
+
+#include <fmt/ranges.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <set>
+#include <thread>
+
+namespace switchyard {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+// For everybody's word on whom they miss.
+constexpr milliseconds kStallGrace{1000};
+// What a process said before it died is there already, it only has to be taken out.
+constexpr milliseconds kLastWords{50};
+// For what this process says before it ends.
+constexpr milliseconds kOwnLastWords{500};
+
+// Waits longer and longer: other processes may need this core.
+class Backoff {
+ public:
+  void reset() { rounds_ = 0; }
+  void pause() {
+    if (++rounds_ <= 64) {
+      ::sched_yield();
+      return;
+    }
+    const int doubled = std::min((rounds_ - 64) / 16, 5);
+    std::this_thread::sleep_for(microseconds(20 << doubled));
+  }
+
+ private:
+  int rounds_ = 0;
+};
+
+std::vector<pid_t> watched(const Wire& wire) {
+  const auto& infos = wire.infos();
+  const ProcessInfo& own = infos[static_cast<std::size_t>(wire.process())];
+  std::vector<pid_t> pids;
+  for (const ProcessInfo& info : infos) {
+    const bool visible = std::strcmp(info.host, own.host) == 0 && info.pid != own.pid;
+    pids.push_back(visible ? static_cast<pid_t>(info.pid) : -1);
+  }
+  return pids;
+}
+
+News fault_news(int process, int rank, int status, const std::string& text) {
+  News news;
+  news.kind = News::Kind::fault;
+  news.process = process;
+  news.rank = rank;
+  news.status = status;
+  std::memcpy(news.text, text.data(), std::min(text.size(), sizeof news.text - 1));
+  return news;
+}
+
+std::string what_of(const CollectiveCall* call, const Position* position) {
+  return (call == nullptr ? "the run" : to_string(*call)) + (position == nullptr ? "" : to_string(*position));
+}
+
+}  // namespace
+
+World::World(Wire& wire)
+    : wire_(wire),
+      watch_(watched(wire),
+             {[this](int process) { died(process); },
+              [this] {
+                if (wire_.any_thread()) hear();
+                const std::scoped_lock lock(mutex_);
+                if (fault_) give_up(-1);
+              },
+              [this] {
+                end(1, fmt::format(
+                           "{}: [comm] expected all processes to end at the end of the run, some did not",
+                           name_of_process(wire_.process())));
+              }}) {}
+
+void World::start_ranks(int per_process, double timeout_seconds) {
+  timeout_ = std::min(timeout_seconds, 1e8);
+  per_process_ = per_process;
+}
+
+void World::enter(int rank, const Position& position) {
+  const std::scoped_lock lock(mutex_);
+  seats_[rank].position = &position;
+}
+
+void World::leave(int rank) {
+  const std::scoped_lock lock(mutex_);
+  seats_.erase(rank);
+}
+
+void World::wait(const Waiting& waiting, Transfers& transfers) {
+  {
+    const std::scoped_lock lock(mutex_);
+    seats_[waiting.rank].call = &waiting.call;
+  }
+  const auto patience = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_));
+  Clock::time_point deadline = Clock::now() + patience;
+  Backoff backoff;
+  for (bool progress = false; !wire_.test(transfers, progress);) {
+    hear();
+    const Clock::time_point now = Clock::now();
+    if (progress && !waiting.arriving) deadline = now + patience;
+    check_stall(waiting, transfers, now > deadline);
+    if (progress)
+      backoff.reset();
+    else
+      backoff.pause();
+  }
+  const std::scoped_lock lock(mutex_);
+  seats_[waiting.rank].call = nullptr;
+}
+
+void World::wait_before_ranks(const std::string& what, double timeout_seconds, Transfers& transfers) {
+  const Clock::time_point start = Clock::now();
+  for (bool progress = false; !wire_.test(transfers, progress);) {
+    hear();
+    {
+      const std::scoped_lock lock(mutex_);
+      if (fault_) give_up(-1);
+    }
+    if (Clock::now() - start > std::chrono::duration<double>(timeout_seconds)) {
+      const std::vector<int> missing = transfers.pending();
+      fail(-1, Error::Kind::runtime,
+           fmt::format("[comm] {} timed out after {} s; missing: process {}", what, timeout_seconds,
+                       fmt::join(missing, ", ")));
+    }
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+}
+
+void World::hear() {
+  News news;
+  while (wire_.hear(news)) {
+    const std::scoped_lock lock(mutex_);
+    if (news.kind == News::Kind::fault) {
+      if (!fault_) fault_ = news;
+      continue;
+    }
+    stalled_[news.rank] = std::vector<int>(news.ranks, news.ranks + news.missing);
+    if (!stalled_since_) stalled_since_ = Clock::now();
+  }
+}
+
+void World::check_stall(const Waiting& waiting, const Transfers& transfers, bool late) {
+  const std::scoped_lock lock(mutex_);
+  if (fault_) give_up(waiting.rank);
+  if (late && !stalled_since_) stalled_since_ = Clock::now();
+  if (!stalled_since_) return;
+  const auto [place, added] = stalled_.try_emplace(waiting.rank);
+  if (added) {
+    place->second = transfers.pending();
+    News news;
+    news.kind = News::Kind::stalled;
+    news.rank = waiting.rank;
+    news.missing = static_cast<int>(std::min(place->second.size(), std::size(news.ranks)));
+    std::copy_n(place->second.begin(), news.missing, news.ranks);
+    tell_all(news);
+  }
+  if (Clock::now() - *stalled_since_ < kStallGrace) return;
+  const std::string message = stall_message(waiting, late);
+  tell_all(fault_news(wire_.process(), waiting.rank, 1, message));
+  end(1, fmt::format("rank {}: {}", waiting.rank, message));
+}
+
+std::string World::stall_message(const Waiting& waiting, bool late) const {
+  std::set<int> silent;
+  for (const auto& [rank, missing] : stalled_) silent.insert(missing.begin(), missing.end());
+  for (const auto& [rank, missing] : stalled_) silent.erase(rank);
+  std::vector<std::string> missing, others;
+  for (const int rank : stalled_.at(waiting.rank)) {
+    missing.push_back(name(rank));
+    if (silent.erase(rank) == 0 && !silent.empty()) missing.back() += " (which waits itself)";
+  }
+  for (const int rank : silent) others.push_back(name(rank));
+  const auto seat = seats_.find(waiting.rank);
+  const std::string place = to_string(*seat->second.position);
+  std::string text =
+      late ? fmt::format("[comm] {} timed out after {} s{}", to_string(waiting.call), timeout_, place)
+           : fmt::format("[comm] {}{} was given up when others timed out", to_string(waiting.call), place);
+  if (waiting.arriving)
+    text +=
+        fmt::format(": {} of {} ranks came; missing: ", waiting.members - missing.size(), waiting.members);
+  else
+    text += ": all ranks came, but then no bytes moved; missing: ";
+  text += fmt::format("{}", fmt::join(missing, ", "));
+  if (!others.empty()) text += fmt::format("; in no collective: {}", fmt::join(others, ", "));
+  return text;
+}
+
+std::string World::name(int rank) const {
+  return fmt::format("rank {} (process {})", rank, process_of(rank));
+}
+
+std::string World::name_of_process(int process) const {
+  const int n = per_process_;
+  if (n == 0) return fmt::format("process {}", process);
+  if (n == 1) return name(process);
+  return fmt::format("ranks {} to {} (process {})", process * n, process * n + n - 1, process);
+}
+
+void World::tell_all(const News& news) {
+  for (int p = 0; p < wire_.processes(); ++p) {
+    if (p != wire_.process()) wire_.tell(p, news);
+  }
+}
+
+void World::fail(int rank, Error::Kind kind, const std::string& message) {
+  const int status = kind == Error::Kind::usage ? 2 : 1;
+  tell_all(fault_news(wire_.process(), rank, status, message));
+  // What the user gave is the same everywhere: process 0 tells it, once.
+  if (kind == Error::Kind::usage) end(status, wire_.process() == 0 ? message : "");
+  end(status, rank < 0 ? fmt::format("process {}: {}", wire_.process(), message)
+                       : fmt::format("rank {}: {}", rank, message));
+}
+
+void World::died(int process) {
+  const bool may_hear = wire_.any_thread();
+  const Clock::time_point start = Clock::now();
+  while (may_hear && Clock::now() - start < kLastWords) {
+    hear();
+    {
+      const std::scoped_lock lock(mutex_);
+      if (fault_) give_up(-1);
+    }
+    std::this_thread::sleep_for(milliseconds(2));
+  }
+  const News news = fault_news(process, -1, 1, "");
+  if (may_hear) tell_all(news);  // to other machines
+  const std::scoped_lock lock(mutex_);
+  fault_ = news;
+  give_up(-1);
+}
+
+// With the mutex held. `rank` -1: any rank of this process, one in a collective if there is one.
+void World::give_up(int rank) {
+  const News& news = *fault_;
+  const std::string text = news.text;
+  if (news.status == 2) end(2, wire_.process() == 0 ? text : "");
+  for (const auto& [candidate, seat] : seats_) {
+    if (rank < 0 || (seats_.at(rank).call == nullptr && seat.call != nullptr)) rank = candidate;
+  }
+  const Seat seat = rank < 0 ? Seat{} : seats_.at(rank);
+  const std::string who =
+      rank < 0 ? fmt::format("process {}", wire_.process()) : fmt::format("rank {}", rank);
+  const std::string culprit = news.rank < 0 ? name_of_process(news.process) : name(news.rank);
+  const std::string reason =
+      text.empty() ? fmt::format("{} died", culprit) : fmt::format("{} failed: {}", culprit, text);
+  end(1,
+      fmt::format("{}: [comm] {} was given up because {}", who, what_of(seat.call, seat.position), reason));
+}
+
+// One line only, whichever thread comes first; the others stay here.
+void World::end(int status, const std::string& line) {
+  while (ending_.exchange(true)) std::this_thread::sleep_for(std::chrono::hours(1));
+  std::fflush(stdout);
+  std::string message = "switchyard: " + line;
+  std::replace(message.begin(), message.end(), '\n', ' ');
+  message += '\n';
+  if (!line.empty() && ::write(STDERR_FILENO, message.data(), message.size()) < 0) status = 1;
+  const Clock::time_point start = Clock::now();
+  while (!wire_.push() && Clock::now() - start < kOwnLastWords) std::this_thread::sleep_for(milliseconds(1));
+  ::_exit(status);
+}
+
+}  // namespace switchyard

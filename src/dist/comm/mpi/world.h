@@ -1,0 +1,90 @@
+// World: what one process knows of the whole run: which rank is where, who waits for whom, and what went
+// wrong.
+//
+// How a run ends when something goes wrong, in every process with one line and a nonzero exit status:
+// 1. A rank that throws, or finds that others call something else, tells all processes (News::fault) and ends
+// its
+//    own. Those that hear of it while they wait, or see its process end, end theirs.
+// 2. A process that dies is seen by the watches of its machine; they tell the others.
+// 3. A rank that waited for the deadline says so to all (News::stalled). Now every rank that waits says whom
+// it
+//    misses. A second later each of them knows who is missed without being in a collective itself, which is
+//    where the fault is: ranks that wait for ranks that wait are not to blame.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "dist/comm/communicator.h"
+#include "dist/comm/mpi/watch.h"
+#include "dist/comm/mpi/wire.h"
+
+namespace switchyard {
+
+class World {
+ public:
+  explicit World(Wire& wire);
+
+  // Called once, before ranks use the world. Ranks of process p: p·per_process onwards.
+  void start_ranks(int per_process, double timeout_seconds);
+  int ranks() const { return per_process_ * wire_.processes(); }
+  int ranks_a_process() const { return per_process_; }
+  int process_of(int rank) const { return rank / per_process_; }
+  // Where a rank of this process is; must live until the process ends or leave() is called.
+  void enter(int rank, const Position& position);
+  void leave(int rank);
+
+  // A collective as the waiting rank sees it.
+  struct Waiting {
+    int rank;
+    const CollectiveCall& call;
+    std::size_t members;  // of the group
+    bool arriving;  // waits for others to come, else for bytes to move: then every bit of progress counts
+  };
+  // Returns when all transfers are done; ends the process on a fault. Error(runtime) for an error of MPI's.
+  void wait(const Waiting& waiting, Transfers& transfers);
+  // The same for the time before ranks: `what` is waited for.
+  void wait_before_ranks(const std::string& what, double timeout_seconds, Transfers& transfers);
+
+  // Ends all processes of the run because of an error of this rank.
+  [[noreturn]] void fail(int rank, Error::Kind kind, const std::string& message);
+  // The run is over: other processes may end, and this one will within the time.
+  void finish(double timeout_seconds) { watch_.finish(timeout_seconds); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Seat {
+    const Position* position = nullptr;
+    const CollectiveCall* call = nullptr;
+  };
+
+  void hear();
+  void check_stall(const Waiting& waiting, const Transfers& transfers, bool late);
+  std::string stall_message(const Waiting& waiting, bool late) const;
+  std::string name(int rank) const;
+  std::string name_of_process(int process) const;
+  void tell_all(const News& news);
+  void died(int process);
+  [[noreturn]] void give_up(int rank);
+  [[noreturn]] void end(int status, const std::string& line);
+
+  Wire& wire_;
+  std::atomic<int> per_process_{0};  // 0 before start_ranks
+  double timeout_ = 0;
+  std::mutex mutex_;           // guards all below
+  std::map<int, Seat> seats_;  // ranks of this process
+  std::optional<News> fault_;
+  std::map<int, std::vector<int>> stalled_;  // waiting rank -> whom it misses
+  std::optional<Clock::time_point> stalled_since_;
+  std::atomic<bool> ending_{false};
+  Watch watch_;  // last: its thread uses all of the above
+};
+
+}  // namespace switchyard

@@ -1,0 +1,65 @@
+#include "dist/comm/processes.h"
+
+#include <array>
+#include <cstdlib>
+#include <thread>
+
+#include "dist/comm/local.h"
+
+namespace switchyard {
+namespace {
+
+class OneProcess : public Processes {
+ public:
+  int index() const override { return 0; }
+  int count() const override { return 1; }
+  int cores() const override { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
+  void agree(const Error* failure, double) override {
+    agreed_ = true;
+    if (failure != nullptr) throw *failure;
+  }
+  bool agreed() const override { return agreed_; }
+  void run_ranks(int ranks, double timeout_seconds, const std::function<void(Communicator&)>& body) override {
+    agreed_ = true;
+    run_local_ranks(ranks, timeout_seconds, body);
+  }
+
+ private:
+  bool agreed_ = false;
+};
+
+int number_of(const char* variable, int otherwise) {
+  const char* text = std::getenv(variable);
+  return text == nullptr ? otherwise : std::atoi(text);
+}
+
+}  // namespace
+
+Launch launch_from_environment() {
+  // Open MPI; MPICH and what descends from it; Slurm's PMIx, which leaves the size to its own variable.
+  constexpr std::array<std::array<const char*, 2>, 3> kLaunchers{
+      {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+       {"PMI_RANK", "PMI_SIZE"},
+       {"PMIX_RANK", "SLURM_NTASKS"}}};
+  for (const auto& [rank, size] : kLaunchers) {
+    if (std::getenv(rank) != nullptr) return {true, number_of(rank, 0), number_of(size, 0)};
+  }
+  return {};
+}
+
+std::unique_ptr<Processes> one_process() {
+  return std::make_unique<OneProcess>();
+}
+
+void require_one_process(std::string_view command) {
+  const Launch launch = launch_from_environment();
+  if (!launch.launched || launch.processes == 1) return;
+  if (launch.process != 0) throw Silent(Error::Kind::usage);
+  fail_usage(
+      "[comm] expected `train` under mpirun, got `{}`, which runs in one process; start it without mpirun, "
+      "with "
+      "ranks=N as threads",
+      command);
+}
+
+}  // namespace switchyard

@@ -1,0 +1,128 @@
+#include "ops/sequence_balance.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace switchyard {
+namespace {
+
+enum class Layout { contiguous, balanced };
+
+// Of 2P chunks over P ranks, two a rank.
+std::int64_t chunk_of(Layout layout, std::int64_t ranks, std::int64_t rank, std::int64_t half) {
+  if (layout == Layout::contiguous) return 2 * rank + half;
+  return half == 0 ? rank : 2 * ranks - 1 - rank;
+}
+std::int64_t rank_of(Layout layout, std::int64_t ranks, std::int64_t chunk) {
+  if (layout == Layout::contiguous) return chunk / 2;
+  return chunk < ranks ? chunk : 2 * ranks - 1 - chunk;
+}
+
+// One of this rank's two halves, and the rank it goes to or comes from.
+struct Transfer {
+  std::int64_t peer, chunk, half;
+};
+
+std::vector<Transfer> transfers(Layout mine, Layout theirs, std::int64_t ranks, std::int64_t rank) {
+  std::vector<Transfer> result;
+  for (std::int64_t half = 0; half < 2; ++half) {
+    const std::int64_t chunk = chunk_of(mine, ranks, rank, half);
+    result.push_back({rank_of(theirs, ranks, chunk), chunk, half});
+  }
+  if (std::pair(result[1].peer, result[1].chunk) < std::pair(result[0].peer, result[0].chunk))
+    std::swap(result[0], result[1]);
+  return result;
+}
+
+// Rows per peer, and where those of each begin.
+struct Counts {
+  std::vector<std::int64_t> count, offset;
+};
+
+Counts counts_of(const std::vector<Transfer>& transfers, std::int64_t ranks) {
+  Counts c{std::vector<std::int64_t>(static_cast<std::size_t>(ranks), 0),
+           std::vector<std::int64_t>(static_cast<std::size_t>(ranks), 0)};
+  for (const Transfer& t : transfers) ++c.count[static_cast<std::size_t>(t.peer)];
+  for (std::size_t r = 1; r < c.count.size(); ++r) c.offset[r] = c.offset[r - 1] + c.count[r - 1];
+  return c;
+}
+
+class MoveChunksOp : public Op {
+ public:
+  MoveChunksOp(Layout from, Layout to) : from_(from), to_(to) {}
+  std::string_view name() const override {
+    return to_ == Layout::balanced ? "balance_sequence" : "unbalance_sequence";
+  }
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
+    return {in[0]};
+  }
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo> infos) const override {
+    return {move(c, in[0], infos[0].sharding.dims[1], from_, to_)};
+  }
+  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
+    return {move(c, call.grad(0), call.input_info(0).sharding.dims[1], to_, from_)};
+  }
+  std::uint32_t needs_inputs() const override { return 0; }
+
+ private:
+  static Tensor move(Context& c, const Tensor& x, const Axes& axes, Layout from, Layout to) {
+    const Group group = c.group(axes);
+    const auto ranks = static_cast<std::int64_t>(group.ranks.size());
+    const auto sent = transfers(from, to, ranks, group.index),
+               received = transfers(to, from, ranks, group.index);
+    const auto bytes = static_cast<std::int64_t>(x.bytes()) / 2;
+    Tensor outgoing(x.dtype(), x.shape()), incoming(x.dtype(), x.shape()), result(x.dtype(), x.shape());
+    for (std::size_t i = 0; i < 2; ++i)
+      copy_half(c, x, sent[i].half, outgoing, static_cast<std::int64_t>(i), true);
+    const Counts out = counts_of(sent, ranks), in = counts_of(received, ranks);
+    c.comm->ragged_all_to_all(group, joined(axes), outgoing.raw(), out.offset, out.count, incoming.raw(),
+                              in.offset, in.count, bytes);
+    for (std::size_t i = 0; i < 2; ++i)
+      copy_half(c, incoming, static_cast<std::int64_t>(i), result, received[i].half, false);
+    return result;
+  }
+  // Half `from_half` of each sequence of a tensor [B,S,...] to row `to_half` of a packed [2,B,S/2,...], or
+  // the other way.
+  static void copy_half(Context& c, const Tensor& from, std::int64_t from_half, Tensor& to,
+                        std::int64_t to_half, bool pack) {
+    const std::int64_t batch = from.dim(0);
+    if (batch == 0) return;
+    const std::size_t piece = from.bytes() / 2 / static_cast<std::size_t>(batch);
+    c.pool->for_range(batch, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t b = begin; b < end; ++b) {
+        const auto strided = static_cast<std::size_t>(2 * b + (pack ? from_half : to_half)) * piece;
+        const auto packed = static_cast<std::size_t>((pack ? to_half : from_half) * batch + b) * piece;
+        std::memcpy(to.raw() + (pack ? packed : strided), from.raw() + (pack ? strided : packed), piece);
+      }
+    });
+  }
+
+  Layout from_, to_;
+};
+
+}  // namespace
+
+bool can_balance_sequence(const Context& context, const Array& x) {
+  const std::int64_t ranks = context.mesh->product(x.sharding().dims[1]);
+  return ranks > 1 && x.shape()[1] % (2 * ranks) == 0;
+}
+
+Array balance_sequence(Context& context, const Array& x) {
+  return apply_one(context, std::make_shared<MoveChunksOp>(Layout::contiguous, Layout::balanced), {x});
+}
+
+Array unbalance_sequence(Context& context, const Array& x) {
+  return apply_one(context, std::make_shared<MoveChunksOp>(Layout::balanced, Layout::contiguous), {x});
+}
+
+std::pair<std::int64_t, std::int64_t> balanced_halves(const Context& context, const ArrayInfo& x) {
+  const Axes& axes = x.sharding.dims[1];
+  const std::int64_t ranks = context.mesh->product(axes),
+                     rank = context.mesh->index_along(context.rank, axes);
+  const std::int64_t chunk = x.shape[1] / (2 * ranks);
+  return {chunk * chunk_of(Layout::balanced, ranks, rank, 0),
+          chunk * chunk_of(Layout::balanced, ranks, rank, 1)};
+}
+
+}  // namespace switchyard

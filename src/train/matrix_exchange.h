@@ -1,0 +1,70 @@
+// MatrixExchange: whole matrices from flat ranges of a sharded weight, and back. For optimizers that are not
+// elementwise (Muon).
+//
+// A weight of E matrices (dims [stack | inputs | outputs]) lies in blocks. The ranks with the same entries of
+// the stack form a group: R ranks hold the same block, each with one flat range of it, and X blocks make the
+// matrices whole. Each of the group's E matrices gets one owner among its R·X ranks, so that the group shares
+// the work and no rank repeats another's:
+//   gather   every rank sends each owner what its range holds of that owner's matrices (one ragged
+//            all-to-all); the owner puts the blocks together;
+//   scatter  the same way back.
+// Each element travels at most once each way. Where the layout splits only the stack and R divides E, a range
+// is a number of whole matrices: their rank owns them and nothing is sent.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "autograd/context.h"
+#include "models/parameters.h"
+
+namespace switchyard {
+
+// Work given to each rank of a group so far, per axes of the group: weights that have fewer matrices than
+// ranks go round, the heavy ones to those who have the least.
+using OwnerLoads = std::map<std::string, std::vector<double>>;
+
+class MatrixExchange {
+ public:
+  // The parameter must have a matrix form (CHECK). Not collective; every rank of the group must see the same
+  // parameters in the same order.
+  MatrixExchange(const Context& context, const Parameter& parameter, OwnerLoads& loads);
+
+  std::int64_t inputs() const { return inputs_; }
+  std::int64_t outputs() const { return outputs_; }
+  std::int64_t owned() const { return first_[me_ + 1] - first_[me_]; }  // matrices of this rank
+
+  // This rank's range, f32 [count], for its matrices, f32 [owned, inputs, outputs]; and back. Collective.
+  Tensor gather(Context& context, const Tensor& range) const;
+  Tensor scatter(Context& context, const Tensor& matrices) const;
+
+ private:
+  struct Span {
+    std::int64_t begin, end;
+    std::int64_t size() const { return end - begin; }
+  };
+  // What one rank sends and receives, per rank of the group, in elements.
+  struct Traffic {
+    std::vector<std::int64_t> range_offset, range_count;  // between its range and the others' matrices
+    std::vector<std::int64_t> block_offset, block_count;  // between its matrices and the others' ranges
+  };
+
+  void choose_owners(std::vector<double>& loads);
+  void plan_traffic();
+  Span range_of(std::size_t member) const;
+  Span overlap(std::size_t member, std::size_t owner) const;
+
+  Group group_;
+  std::string axis_;
+  std::size_t me_ = 0, replicas_ = 1, blocks_ = 1;  // member r·X + x holds range r of block x
+  bool moves_ = false;
+  std::int64_t matrices_ = 0, part_ = 0;  // E of the group; elements of one matrix in a block
+  std::int64_t inputs_ = 0, outputs_ = 0;
+  std::vector<std::int64_t> first_;  // matrices [first[i], first[i+1]) are member i's
+  Shape whole_, local_;              // of one matrix, as dims
+  std::vector<Shape> offsets_;       // of each block in it
+  Traffic traffic_;
+};
+
+}  // namespace switchyard

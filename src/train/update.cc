@@ -1,0 +1,197 @@
+#include "train/update.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/elementwise.h"
+#include "train/pipeline.h"
+
+namespace switchyard {
+namespace {
+
+// The 2 of "layers.2.moe.gate"; -1 for a parameter outside the layers.
+std::int64_t layer_of(const std::string& parameter) {
+  return parameter.starts_with("layers.") ? std::stoll(parameter.substr(7)) : -1;
+}
+
+}  // namespace
+
+Updater::Updater(Context& context, const UpdateConfig& config, const Parameters& parameters)
+    : context_(context), config_(config), optimizer_(Optimizer::make(config.optimizer)) {
+  if (config_.muon) check(*config_.muon);
+  OwnerLoads loads;
+  for (const auto& p : parameters.all()) ranges_.push_back(make_range(p, loads));
+}
+
+Updater::Range Updater::make_range(const Parameter& p, OwnerLoads& loads) const {
+  const Axes replicas = dual(*context_.mesh, p.array.sharding()).partial;
+  Range range;
+  range.parameter = &p;
+  range.group = context_.group(replicas);
+  range.axis = joined(replicas);
+  const auto ranks = static_cast<std::int64_t>(range.group.ranks.size());
+  const std::int64_t size = p.array.tensor().size(), share = (size + ranks - 1) / ranks;
+  range.begin = std::min(size, share * range.group.index);
+  range.count = std::min(size, range.begin + share) - range.begin;
+  range.padded = share;
+  range.decay = std::none_of(
+      config_.decay_exclude.begin(), config_.decay_exclude.end(),
+      [&](const std::string& pattern) { return fnmatch(pattern.c_str(), p.spec.name.c_str(), 0) == 0; });
+  if (!p.spec.trained) return range;
+  if (config_.muon && p.spec.matrix.inputs > 0) {
+    range.exchange = std::make_unique<MatrixExchange>(context_, p, loads);
+    range.state = {Tensor::zeros(config_.muon->mu_dtype, {range.count})};
+  } else {
+    range.state = optimizer_->init(p.spec.dtype, range.count);
+  }
+  return range;
+}
+
+std::int64_t Updater::state_bytes() const {
+  std::int64_t bytes = 0;
+  for (const auto& r : ranges_) {
+    for (const auto& t : r.state) bytes += static_cast<std::int64_t>(t.bytes());
+  }
+  return bytes;
+}
+
+void Updater::reduce_gradients() {
+  for (Range& range : ranges_) {
+    if (!range.parameter->array.value()->requires_grad) continue;
+    context_.comm->position().layer = layer_of(range.parameter->spec.name);
+    reduce(range);
+  }
+  context_.comm->position().layer = -1;
+}
+
+void Updater::reduce(Range& range) const {
+  Value& value = *range.parameter->array.value();
+  Tensor grad = value.grad.defined() ? value.grad.cast(config_.grad_dtype)
+                                     : Tensor::zeros(config_.grad_dtype, value.info.local);
+  value.grad = Tensor();
+  const auto ranks = static_cast<std::int64_t>(range.group.ranks.size());
+  if (ranks == 1) {
+    range.grad = grad.reshaped({range.count});
+    return;
+  }
+  if (grad.size() != range.padded * ranks) {  // equal shares for the collective
+    Tensor padded = Tensor::zeros(grad.dtype(), {range.padded * ranks});
+    if (!context_.abstract()) std::memcpy(padded.raw(), grad.raw(), grad.bytes());
+    grad = padded;
+  }
+  Tensor mine(grad.dtype(), {range.padded});
+  context_.comm->reduce_scatter(range.group, range.axis, grad.dtype(), grad.raw(), mine.raw(), range.padded);
+  range.grad = mine.slice_rows(0, range.count);
+}
+
+double Updater::gradient_norm() const {
+  return norm_of([](const Range& range) { return range.grad; });
+}
+
+double Updater::weight_norm() const {
+  return norm_of([](const Range& range) {
+    const Tensor& weight = range.parameter->array.tensor();
+    return weight.reshaped({weight.size()}).slice_rows(range.begin, range.begin + range.count);
+  });
+}
+
+double Updater::norm_of(const std::function<Tensor(const Range&)>& part) const {
+  double sum = 0;
+  for (const Range& range : ranges_) {
+    const Tensor t = part(range);
+    if (t.defined()) sum += sum_of_squares(*context_.pool, t.dtype(), t.raw(), t.size());
+  }
+  sum_over_run(context_, std::span(&sum, 1));
+  return std::sqrt(sum);
+}
+
+// Muon's weights go in three passes, so that all ranks work on their own matrices at the same time.
+void Updater::update(std::int64_t step, double learning_rate, double factor) {
+  for (Range& range : ranges_) {
+    if (!range.grad.defined()) continue;
+    if (range.exchange)
+      gather_matrices(range, step, factor);
+    else
+      update_elements(range, step, learning_rate, factor);
+    range.grad = Tensor();
+  }
+  for (Range& range : ranges_) {
+    if (range.exchange) orthogonalize(*context_.pool, config_.muon->eps, range.matrices);
+  }
+  for (Range& range : ranges_) {
+    if (range.exchange) apply_matrices(range, learning_rate);
+  }
+}
+
+// Ranks of one process see each other's shares; those of other processes have to be told. The first rank of
+// the process among a weight's ranks writes what came from outside.
+void Updater::publish() const {
+  if (context_.comm->shares_memory()) return;
+  Communicator& comm = *context_.comm;
+  const int here = comm.process_of(comm.rank());
+  const auto is_here = [&](int rank) { return comm.process_of(rank) == here; };
+  for (const Range& range : ranges_) {
+    const std::vector<int>& ranks = range.group.ranks;
+    const auto local = std::count_if(ranks.begin(), ranks.end(), is_here);
+    if (local == std::ssize(ranks)) continue;
+    const Tensor& weight = range.parameter->array.tensor();
+    const std::size_t element = size_of(weight.dtype()), bytes = weight.bytes();
+    const std::size_t share = static_cast<std::size_t>(range.padded) * element;
+    std::byte* own = weight.raw() + static_cast<std::size_t>(range.begin) * element;
+    const auto gather = [&](const void* from, void* to) {
+      comm.all_gather(range.group, range.axis, from, to, static_cast<std::int64_t>(share));
+    };
+    if ((local == 1 && share * ranks.size() == bytes) || context_.abstract()) {
+      gather(own, weight.raw());
+      continue;
+    }
+    std::vector<std::byte> mine(share), all(share * ranks.size());
+    std::memcpy(mine.data(), own, static_cast<std::size_t>(range.count) * element);
+    gather(mine.data(), all.data());
+    if (*std::find_if(ranks.begin(), ranks.end(), is_here) != comm.rank()) continue;
+    for (std::size_t r = 0; r < ranks.size(); ++r) {
+      const std::size_t begin = std::min(bytes, r * share), end = std::min(bytes, begin + share);
+      if (!is_here(ranks[r])) std::memcpy(weight.raw() + begin, all.data() + begin, end - begin);
+    }
+  }
+}
+
+std::byte* Updater::weight_of(const Range& range) const {
+  const Tensor& weight = range.parameter->array.tensor();
+  return weight.raw() + static_cast<std::size_t>(range.begin) * size_of(weight.dtype());
+}
+
+void Updater::update_elements(Range& range, std::int64_t step, double learning_rate, double factor) const {
+  optimizer_->update(*context_.pool, step, learning_rate, factor, range.decay, weight_of(range),
+                     range.parameter->spec.dtype, range.grad.raw(), range.grad.dtype(), range.state,
+                     range.count);
+}
+
+void Updater::gather_matrices(Range& range, std::int64_t step, double factor) const {
+  const Tensor direction =
+      muon_direction(*context_.pool, *config_.muon, step, factor, range.grad, range.state[0]);
+  range.matrices = range.exchange->gather(context_, direction);
+}
+
+void Updater::apply_matrices(Range& range, double learning_rate) const {
+  const MuonConfig& muon = *config_.muon;
+  const Tensor update = range.exchange->scatter(context_, range.matrices);
+  range.matrices = Tensor();
+  muon_apply(*context_.pool, learning_rate,
+             muon_scale(muon, range.exchange->inputs(), range.exchange->outputs()),
+             range.decay ? muon.weight_decay : 0.0, update, weight_of(range), range.parameter->spec.dtype);
+}
+
+void Updater::add(const std::string& name, const std::vector<float>& increments) {
+  for (const Range& range : ranges_) {
+    if (range.parameter->spec.name != name || context_.abstract()) continue;
+    float* weight = range.parameter->array.tensor().data<float>();
+    for (std::int64_t i = range.begin; i < range.begin + range.count; ++i)
+      weight[i] += increments[static_cast<std::size_t>(i)];
+  }
+}
+
+}  // namespace switchyard

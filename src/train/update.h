@@ -1,0 +1,79 @@
+// Updater: from this rank's gradients to updated weights.
+//
+// Ranks that hold the same block of a parameter share its update: each reduces, keeps optimizer state for,
+// and updates one flat range of the block, its share. So gradients are summed once, nobody repeats another's
+// arithmetic, and optimizer state is split over every axis of the mesh that the weight itself does not use,
+// `data` included (ZeRO-1). A weight that Muon updates is brought together matrix by matrix in between
+// (train/matrix_exchange.h).
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/parameters.h"
+#include "optim/muon.h"
+#include "optim/optimizer.h"
+#include "train/matrix_exchange.h"
+
+namespace switchyard {
+
+struct UpdateConfig {
+  OptimizerConfig optimizer;       // with muon: of the parameters that are no matrix
+  std::optional<MuonConfig> muon;  // opt_type=muon
+  DType grad_dtype = DType::f32;
+  std::vector<std::string> decay_exclude;  // patterns of parameter names (glob)
+};
+
+class Updater {
+ public:
+  // Zero state for this rank's shares. Error(usage) for values no optimizer takes. `parameters` must outlive
+  // it.
+  Updater(Context& context, const UpdateConfig& config, const Parameters& parameters);
+
+  // Takes the gradients off the parameters and sums them over the ranks that hold the same block. Collective.
+  void reduce_gradients();
+  // L2 norms over all parameters, of the reduced gradients and of the weights, alike on all ranks.
+  // Collective; sums over all ranks, so nobody reads a weight before all are written.
+  double gradient_norm() const;
+  double weight_norm() const;
+  // One step on gradients times `factor`; `step` counts from 0. Collective.
+  void update(std::int64_t step, double learning_rate, double factor);
+  // After updates and additions: ranks that do not share memory tell each other their shares. Collective.
+  void publish() const;
+  // weight[i] += increments[i], for a float32 parameter that is whole on every rank.
+  void add(const std::string& name, const std::vector<float>& increments);
+
+  std::int64_t state_bytes() const;  // of this rank
+
+ private:
+  // One parameter's share.
+  struct Range {
+    const Parameter* parameter = nullptr;
+    Group group;
+    std::string axis;
+    std::int64_t begin = 0, count = 0, padded = 0;
+    Tensor grad;  // reduced, [count]
+    std::vector<Tensor> state;
+    bool decay = true;
+    std::unique_ptr<MatrixExchange> exchange;  // muon
+    Tensor matrices;                           // between its gather and its scatter
+  };
+
+  Range make_range(const Parameter& parameter, OwnerLoads& loads) const;
+  void reduce(Range& range) const;
+  double norm_of(const std::function<Tensor(const Range&)>& part) const;
+  std::byte* weight_of(const Range& range) const;
+  void update_elements(Range& range, std::int64_t step, double learning_rate, double factor) const;
+  void gather_matrices(Range& range, std::int64_t step, double factor) const;
+  void apply_matrices(Range& range, double learning_rate) const;
+
+  Context& context_;
+  UpdateConfig config_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::vector<Range> ranges_;  // one a parameter, in their order
+};
+
+}  // namespace switchyard

@@ -1,0 +1,79 @@
+// Threads, processes, and processes of threads: the same bits.
+#include "mpirun.h"
+
+namespace switchyard::cli_test {
+namespace {
+
+namespace fs = std::filesystem;
+
+using Mpi = MpiTest;
+
+Arguments with(Arguments arguments, const std::string& more) {
+  std::istringstream words(more);
+  for (std::string word; words >> word;) arguments.push_back(word);
+  return arguments;
+}
+
+// The suite of dist/comm/collectives_test.cc; /1, /2 and /4 are its cases of 2, 4 and 8 ranks, of which 3
+// processes make 3.
+TEST_F(Mpi, CollectivesKeepTheirPromises) {
+  NEEDS_MPIRUN();
+  const std::string suite = fs::path(program()).parent_path() / "dist_test";
+  ASSERT_TRUE(fs::exists(suite)) << "build the target dist_test";
+  const std::map<int, std::string> cases{{2, "Ranks/Collectives.*/1:Ranks/Collectives.*/2"},
+                                         {3, "Ranks/Collectives.*/1"},
+                                         {4, "Ranks/Collectives.*/2:Ranks/Collectives.*/4"}};
+  for (const auto& [processes, filter] : cases) {
+    const Finished run = execute("mpirun", launch(processes) + Arguments{suite, "--gtest_filter=" + filter});
+    EXPECT_EQ(run.status, 0) << processes << " processes\n" << run.out << run.err;
+    std::size_t passed = 0;
+    for (std::size_t at = 0; (at = run.out.find("[  PASSED  ]", at)) != std::string::npos; ++at) ++passed;
+    EXPECT_EQ(passed, static_cast<std::size_t>(processes)) << run.out;
+  }
+}
+
+TEST_F(Mpi, TrainsLikeThreads) {
+  NEEDS_MPIRUN();
+  const std::vector<std::string> layouts{
+      "ici_fsdp_parallelism=4", "ici_expert_parallelism=2 ici_fsdp_parallelism=2",
+      "ici_expert_parallelism=4 use_ring_of_experts=true routed_bias=true routed_bias_update_rate=0.01",
+      "ici_tensor_parallelism=2 ici_expert_parallelism=2 gradient_accumulation_steps=2",
+      "ici_data_parallelism=2 ici_tensor_parallelism=2 per_device_batch_size=1 dtype=bfloat16 "
+      "base_emb_dim=18"};
+  for (const std::string& layout : layouts) {
+    SCOPED_TRACE(layout);
+    const Arguments command = with(Arguments{"train"} + tiny_model(),
+                                   "enable_tensorboard=false load_balance_loss_weight=0.1 " + layout);
+    const Finished threads = run(with(command, "ranks=4 run_name=threads"));
+    ASSERT_EQ(threads.status, 0) << threads.err;
+    const Finished processes = mpirun(4, with(command, "run_name=processes"));
+    EXPECT_EQ(processes.status, 0) << processes.err;
+    const Finished both = mpirun(2, with(command, "ranks=4 run_name=both"));
+    EXPECT_EQ(both.status, 0) << both.err;
+    EXPECT_EQ(steps_of("processes"), steps_of("threads"));
+    EXPECT_EQ(steps_of("both"), steps_of("threads"));
+    EXPECT_FALSE(steps_of("threads").empty());
+    // One process speaks.
+    EXPECT_EQ(processes.out.find("output: "), processes.out.rfind("output: ")) << processes.out;
+    EXPECT_NE(processes.out.find("output: "), std::string::npos) << processes.out;
+    EXPECT_EQ(processes.err, "");
+  }
+}
+
+TEST_F(Mpi, WhatIsWrongWithACommandIsSaidOnce) {
+  NEEDS_MPIRUN();
+  const auto expect_one = [&](const Finished& run, const std::string& text) {
+    EXPECT_EQ(run.status, 2) << run.err;
+    EXPECT_NE(run.err.find("switchyard: [" + text), std::string::npos) << run.err;
+    EXPECT_EQ(run.err.find("switchyard: "), run.err.rfind("switchyard: ")) << run.err;
+    EXPECT_FALSE(fs::exists(path("out")));
+  };
+  const Arguments command = Arguments{"train"} + tiny_model();
+  expect_one(mpirun(3, with(command, "ranks=4")), "train] ranks=4: expected a multiple of the 3 processes");
+  expect_one(mpirun(2, with(command, "num_expert=4")), "config]");
+  expect_one(mpirun(2, with(command, "dataset_type=text data_path=nowhere")), "data]");
+  expect_one(mpirun(2, {"verify", "some-case"}), "comm] expected `train` under mpirun, got `verify`");
+}
+
+}  // namespace
+}  // namespace switchyard::cli_test

@@ -1,0 +1,65 @@
+// The built program under mpirun, as child processes of the test.
+#pragma once
+
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <string>
+
+#include "../cli/child.h"
+
+// Skips the test, and says why, where there is no mpirun, or the build has no MPI or a sanitizer (whose
+// reports on MPI's own libraries would hide ours).
+#define NEEDS_MPIRUN()                                                \
+  if (const std::string reason = mpirun_missing(); !reason.empty()) { \
+    GTEST_SKIP() << reason;                                           \
+  }                                                                   \
+  static_assert(true)
+
+namespace switchyard::cli_test {
+
+class MpiTest : public ProgramTest {
+ protected:
+  static std::string mpirun_missing() {
+    if (!std::string(SWITCHYARD_SANITIZE).empty())
+      return "not under sanitizers: MPI's libraries are not built with them";
+    if (SWITCHYARD_WITH_MPI == 0) return "this build has no MPI (libopenmpi-dev)";
+    if (std::system("mpirun --version >/dev/null 2>&1") != 0) return "no mpirun here (openmpi-bin)";
+    return {};
+  }
+
+  // What users type, and what lets it run here: as root, with more processes than cores.
+  static Arguments launch(int processes) {
+    return {"--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", std::to_string(processes)};
+  }
+  Finished mpirun(int processes, const Arguments& arguments) const {
+    return execute("mpirun", launch(processes) + Arguments{program()} + arguments);
+  }
+
+  // The same, each process under a shell that notes its exit status; get it with statuses().
+  Finished mpirun_noting(int processes, const Arguments& arguments) const {
+    const char* note = R"(trap : TERM; "$0" "$@"; echo "$OMPI_COMM_WORLD_RANK $?" >> statuses)";
+    return execute("mpirun", launch(processes) + Arguments{"sh", "-c", note, program()} + arguments);
+  }
+  std::map<int, int> statuses() const {
+    std::map<int, int> all;
+    std::ifstream file(path("statuses"));
+    for (int process = 0, status = 0; file >> process >> status;) all[process] = status;
+    return all;
+  }
+
+  // The steps of a run without what depends on the clock, as text.
+  std::string steps_of(const std::string& run) const {
+    std::string text;
+    std::ifstream file(path("out/" + run + "/metrics.jsonl"));
+    for (std::string line; std::getline(file, line);) {
+      nlohmann::json step = nlohmann::json::parse(line);
+      for (auto item = step.begin(); item != step.end();)
+        item = item.key().starts_with("perf/") ? step.erase(item) : std::next(item);
+      text += step.dump() + "\n";
+    }
+    return text;
+  }
+};
+
+}  // namespace switchyard::cli_test
