@@ -63,7 +63,7 @@ struct Options {
   std::optional<double> tolerance;
   std::string json_file;
   std::vector<std::string> cases, overrides, layouts;
-  std::optional<Fault> fault;
+  std::optional<GradientFault> fault;
 };
 
 double parse_tolerance(const std::string& text) {

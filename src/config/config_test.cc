@@ -1,5 +1,6 @@
 #include "config/config.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -116,18 +117,35 @@ TEST(Config, RefusesWrongValuesInOneLine) {
 
 TEST(Config, RefusesWhatIsPlanned) {
   for (const char* argument :
-       {"opt_type=muon", "use_indexer=true", "ici_sequence_parallelism=2", "dcn_pipeline_parallelism=-1",
-        "mtp_num_layers=1", "enable_checkpointing=True", "dataset_type=tfds", "shard_exp_on_fsdp=true",
-        "quantization=int8", "dropout_rate=0.1", "use_dpo=1", "mlp_activations=[gelu,linear]",
-        "decoder_block=gemma", "routed_score_func=sqrtsoftplus", "rope_use_scale=false"}) {
+       {"use_indexer=true", "ici_sequence_parallelism=2", "dcn_pipeline_parallelism=-1", "mtp_num_layers=1",
+        "enable_checkpointing=True", "dataset_type=tfds", "use_2d_fsdp_sharding=true", "quantization=int8",
+        "dropout_rate=0.1", "use_dpo=1", "mlp_activations=[gelu,linear]", "decoder_block=gemma",
+        "routed_score_func=sqrtsoftplus", "rope_use_scale=false"}) {
     const std::string problem = problem_of({argument});
     const std::string name = std::string(argument).substr(0, std::string(argument).find('='));
     EXPECT_MENTIONS(problem, name, "planned, not built yet");
   }
-  EXPECT_EQ(problem_of({"ici_context_parallelism=1", "dcn_pipeline_parallelism=1", "shard_exp_on_fsdp=False",
-                        "use_dpo=False", "enable_checkpointing=False",
+  EXPECT_EQ(problem_of({"ici_context_parallelism=1", "dcn_pipeline_parallelism=1",
+                        "use_2d_fsdp_sharding=False", "use_dpo=False", "enable_checkpointing=False",
                         "quantization=", "mlp_activations=['silu','linear']"}),
             "");
+}
+
+TEST(Config, ExpertsOverFsdpIsARuleBeforeAllOthers) {
+  const auto first_rule = [](std::vector<std::string> arguments) {
+    const std::vector<AxisRule> rules = Config::from_args(arguments).axis_rules();
+    EXPECT_EQ(std::count_if(rules.begin(), rules.end(), [](const AxisRule& r) { return r.name == "exp"; }),
+              1);
+    return rules.front();
+  };
+  EXPECT_EQ(first_rule({"shard_exp_on_fsdp=true"}), (AxisRule{"exp", {"expert", "fsdp"}}));
+  EXPECT_EQ(first_rule({"shard_exp_on_fsdp=true", "custom_mesh_and_rule=pure-fsdp"}),
+            (AxisRule{"exp", {"fsdp"}}));
+  EXPECT_EQ(first_rule({"shard_exp_on_fsdp=true", "custom_mesh_and_rule=cp-as-ep"}),
+            (AxisRule{"exp", {"context", "expert", "fsdp"}}));
+  EXPECT_EQ(first_rule({"shard_exp_on_fsdp=true", "custom_mesh_and_rule=shard-exp-on-fsdp"}),
+            (AxisRule{"exp", {"expert", "fsdp"}}));
+  EXPECT_NE(first_rule({}).name, "exp");
 }
 
 TEST(Config, PrecedenceIsCommandLineThenModelThenFileThenDefault) {

@@ -154,6 +154,10 @@ std::vector<std::string> ineffective_keys(const Config& config) {
     else if (sparse != needs_sparse)
       lines.push_back(fmt::format("{} has no effect with sparse_matmul={}", key, sparse));
   };
+  for (const char* key : {"muon_beta", "muon_weight_decay", "muon_consistent_rms"}) {
+    if (config.is_set_by_user(key) && config.get_string("opt_type") != "muon")
+      lines.push_back(fmt::format("{} has no effect with opt_type={}", key, config.get_string("opt_type")));
+  }
   if (!experts && config.is_set_by_user("shard_exp_on_fsdp") && config.get_bool("shard_exp_on_fsdp"))
     lines.push_back("shard_exp_on_fsdp has no effect: the model has no experts");
   check("use_ring_of_experts", config.get_bool("use_ring_of_experts"), true);

@@ -25,7 +25,7 @@ std::vector<KeyDeclaration> optimizer_keys() {
       float_key("muon_beta", 0.95, between(0, 1), "muon: decay of the momentum"),
       float_key("muon_weight_decay", 0.0, at_least(0),
                 "muon: weight decay of matrices, times the learning rate"),
-      optional(float_key("muon_consistent_rms", 0.0, at_least(0),
+      optional(float_key("muon_consistent_rms", 0.2, more_than(0),
                          "muon: root mean square of an update; None: sqrt(max(1, out/in)) scales it")),
       planned(text_list_key("trainable_parameters_mask", {}, "patterns of the parameters that are trained")),
       planned(boolean_key("skip_step_on_spikes", false, "skip a step whose loss or gradient jumps")),

@@ -70,7 +70,8 @@ Array logits_of(Context& c, const ModelConfig& m, const Array& hidden, const Arr
   const std::vector<std::string> dims{"activation_embed_and_logits_batch", "activation_norm_length",
                                       "activation_vocab"};
   const Sharding want = c.rules->resolve(dims, {hidden.shape()[0], hidden.shape()[1], m.vocab}).sharding;
-  return cast(c, einsum(c, m.tied ? "BSM,VM->BSV" : "BSM,MV->BSV", hidden, head, &want), DType::f32);
+  const Array x = reshard(c, hidden, Sharding{{want.dims[0], want.dims[1], {}}, {}});
+  return cast(c, einsum(c, m.tied ? "BSM,VM->BSV" : "BSM,MV->BSV", x, head, &want), DType::f32);
 }
 
 std::int64_t bytes_in_use() {

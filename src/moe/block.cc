@@ -31,10 +31,12 @@ bool first_of_repeats(const Context& context, const Axes& axes) {
   return true;
 }
 
-DispatchResult in_chunks(Context& context, Strategy strategy, const DispatchCall& call) {
+// y laid out as `want`, so that partial sums over an axis that splits M are scattered, not added everywhere.
+DispatchResult in_chunks(Context& context, Strategy strategy, const DispatchCall& call,
+                         const Sharding& want) {
   const std::int64_t n = call.config.sparse ? call.config.token_chunks : 1;
   auto reduced = [&](DispatchResult r) {
-    r.y = reshard(context, r.y, call.x.sharding());
+    r.y = reshard(context, r.y, want);
     return r;
   };
   if (n <= 1) return reduced(strategy(context, call));
@@ -47,7 +49,7 @@ DispatchResult in_chunks(Context& context, Strategy strategy, const DispatchCall
   for (std::size_t i = 0; i < x.size(); ++i) {
     const Routing routing{always_keep(ids[i]), always_keep(weights[i])};
     DispatchResult part = strategy(context, {call.config, x[i], routing, call.weights});
-    parts.push_back(reshard(context, part.y, x[i].sharding()));
+    parts.push_back(reshard(context, part.y, want));
     if (i == 0)
       all = part;
     else
@@ -86,9 +88,10 @@ MoeOutput moe_block(Context& context, const MoeConfig& config, const MoeWeights&
   DispatchResult result;
   {
     const PhaseMark mark(context.comm->position(), "dispatch");
-    result = in_chunks(context, choose_strategy(context, config), {config, x, out.routing, weights});
-    out.y = reshard(context, result.y, x_in.sharding());
+    result = in_chunks(context, choose_strategy(context, config), {config, x, out.routing, weights},
+                       x_in.sharding());
   }
+  out.y = result.y;
 
   out.load.layer = layer;
   out.load.rows = count_rows(config, out.routing.ids.tensor(), local_segments.tensor());

@@ -48,29 +48,29 @@ class PlanRowsOp : public Op {
     const auto slots = static_cast<std::int32_t>(in[0].shape().back());
     if (c.abstract()) return assumed(c, in[0].size() / slots, slots);
     const auto ids = in[0].span<std::int32_t>();
-    // Experts of other ranks sort behind those here.
-    std::vector<std::int32_t> local(ids.size());
-    const auto first = static_cast<std::int32_t>(first_), count = static_cast<std::int32_t>(count_);
-    std::transform(ids.begin(), ids.end(), local.begin(),
-                   [=](std::int32_t e) { return e >= first && e < first + count ? e - first : count; });
-    const SortedRows sorted = counting_sort(local, count + 1);
-    const std::vector<std::int64_t> sizes(sorted.group_sizes.begin(), sorted.group_sizes.end() - 1);
+    const std::vector<std::int32_t> here = rows_here(ids);
+    std::vector<std::int64_t> sizes(static_cast<std::size_t>(count_), 0);
+    for (const std::int32_t row : here) ++sizes[local_expert(ids, row)];
     const std::vector<std::int64_t> kept = keep_rows({sizes}, capacity_, policy_)[0];
-    std::vector<std::int32_t> rows, tokens, position(ids.size(), -1), kept32, dropped;
-    std::int64_t at = 0;
-    for (std::size_t e = 0; e < sizes.size(); ++e) {
-      for (std::int64_t i = at; i < at + kept[e]; ++i) {
-        const std::int32_t row = sorted.order[static_cast<std::size_t>(i)];
-        position[static_cast<std::size_t>(row)] = static_cast<std::int32_t>(rows.size());
-        rows.push_back(row);
-        tokens.push_back(row / slots);
-      }
-      at += sizes[e];
-      kept32.push_back(static_cast<std::int32_t>(kept[e]));
-      dropped.push_back(static_cast<std::int32_t>(sizes[e] - kept[e]));
+
+    std::vector<std::int64_t> next(kept.size(), 0), end(kept.size());  // positions of each expert's rows
+    std::inclusive_scan(kept.begin(), kept.end(), end.begin());
+    std::copy(end.begin(), std::prev(end.end()), std::next(next.begin()));
+    Tensor rows(DType::i32, {end.back()}), tokens(DType::i32, {end.back()}),
+        position(DType::i32, {in[0].size()});
+    std::fill_n(position.data<std::int32_t>(), position.size(), -1);
+    for (const std::int32_t row : here) {
+      const std::size_t e = local_expert(ids, row);
+      if (next[e] == end[e]) continue;  // no room
+      const std::int64_t at = next[e]++;
+      rows.data<std::int32_t>()[at] = row;
+      tokens.data<std::int32_t>()[at] = row / slots;
+      position.data<std::int32_t>()[row] = static_cast<std::int32_t>(at);
     }
-    return {index_tensor(rows), index_tensor(tokens), index_tensor(position), index_tensor(kept32),
-            index_tensor(dropped)};
+    std::vector<std::int32_t> kept32(kept.begin(), kept.end()), dropped;
+    for (std::size_t e = 0; e < sizes.size(); ++e)
+      dropped.push_back(static_cast<std::int32_t>(sizes[e] - kept[e]));
+    return {rows, tokens, position, index_tensor(kept32), index_tensor(dropped)};
   }
   std::vector<Tensor> backward(Context&, const BackwardCall&) const override { return {Tensor()}; }
   bool differentiable() const override { return false; }
@@ -85,6 +85,25 @@ class PlanRowsOp : public Op {
     return {Tensor(DType::i32, {rows}), Tensor(DType::i32, {rows}), Tensor(DType::i32, {tokens * slots}),
             Tensor(DType::i32, {count_}), Tensor(DType::i32, {count_})};
   }
+  std::size_t local_expert(std::span<const std::int32_t> ids, std::int32_t row) const {
+    return static_cast<std::size_t>(ids[static_cast<std::size_t>(row)] - first_);
+  }
+  // The rows whose expert is one of these, in order. The rows of all ranks of a ring pass here, few of them
+  // for this rank, so this is the one loop over all of them: a store a row and no branch.
+  std::vector<std::int32_t> rows_here(std::span<const std::int32_t> ids) const {
+    const auto first = static_cast<std::uint32_t>(first_), count = static_cast<std::uint32_t>(count_);
+    const auto is_here = [=](std::int32_t id) { return static_cast<std::uint32_t>(id) - first < count; };
+    std::vector<std::int32_t> rows(static_cast<std::size_t>(std::count_if(ids.begin(), ids.end(), is_here)) +
+                                   1);
+    std::size_t found = 0;  // the last place takes what is not wanted
+    for (std::size_t row = 0; row < ids.size(); ++row) {
+      rows[found] = static_cast<std::int32_t>(row);
+      found += is_here(ids[row]) ? 1 : 0;
+    }
+    rows.pop_back();
+    return rows;
+  }
+
   std::int64_t first_, count_, experts_, capacity_;
   DropPolicy policy_;
 };

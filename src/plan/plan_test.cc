@@ -63,7 +63,7 @@ json run_summary_of(const Keys& keys) {
   all.push_back("base_output_directory=" + folder);
   all.push_back("run_name=run");
   Silent silent;
-  const RunReport report = run_training(Config::from_args(all), silent);
+  const RunReport report = run_training(Config::from_args(all), *one_process(), silent);
   std::ifstream file(report.folder + "/summary.json");
   json summary = json::parse(file);
   fs::remove_all(folder);

@@ -39,8 +39,9 @@ MatrixExchange::MatrixExchange(const Context& context, const Parameter& paramete
   matrices_ = num_elements(Shape(local.begin(), local.begin() + static_cast<std::ptrdiff_t>(form.stack)));
   inputs_ = num_elements(Shape(whole_.begin(), whole_.begin() + static_cast<std::ptrdiff_t>(form.inputs)));
   outputs_ = num_elements(whole_) / inputs_;
+  const std::vector<int> members = mesh.group(context.rank, axes);  // as the mesh numbers them
   for (std::size_t x = 0; x < blocks_; ++x)
-    offsets_.push_back(dims_from(local_offset(mesh, group_.ranks[x], shape, sharding), form.stack));
+    offsets_.push_back(dims_from(local_offset(mesh, members[x], shape, sharding), form.stack));
   moves_ = blocks_ > 1 || matrices_ % static_cast<std::int64_t>(replicas_) != 0;
   choose_owners(loads[axis_]);
   plan_traffic();

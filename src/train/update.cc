@@ -3,6 +3,7 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 
@@ -110,8 +111,10 @@ double Updater::norm_of(const std::function<Tensor(const Range&)>& part) const {
 
 // Muon's weights go in three passes, so that all ranks work on their own matrices at the same time.
 void Updater::update(std::int64_t step, double learning_rate, double factor) {
+  std::atomic<std::int64_t>& layer = context_.comm->position().layer;
   for (Range& range : ranges_) {
     if (!range.grad.defined()) continue;
+    layer = layer_of(range.parameter->spec.name);
     if (range.exchange)
       gather_matrices(range, step, factor);
     else
@@ -122,8 +125,10 @@ void Updater::update(std::int64_t step, double learning_rate, double factor) {
     if (range.exchange) orthogonalize(*context_.pool, config_.muon->eps, range.matrices);
   }
   for (Range& range : ranges_) {
+    layer = layer_of(range.parameter->spec.name);
     if (range.exchange) apply_matrices(range, learning_rate);
   }
+  layer = -1;
 }
 
 // Ranks of one process see each other's shares; those of other processes have to be told. The first rank of

@@ -67,7 +67,7 @@ class LayoutTape : public RoutingTape {
 };
 
 // The one place where a fault is made.
-void spoil(const std::optional<Fault>& fault, const Context& context, const Parameters& parameters) {
+void spoil(const std::optional<GradientFault>& fault, const Context& context, const Parameters& parameters) {
   if (!fault || context.comm->rank() != fault->rank || !parameters.contains(fault->gradient)) return;
   Tensor& gradient = parameters[fault->gradient].value()->grad;
   if (!gradient.defined()) return;
@@ -78,8 +78,8 @@ void spoil(const std::optional<Fault>& fault, const Context& context, const Para
 
 }  // namespace
 
-Fault parse_fault(const std::string& text) {
-  Fault fault;
+GradientFault parse_fault(const std::string& text) {
+  GradientFault fault;
   std::set<std::string> given;
   std::istringstream words(text);
   for (std::string word; words >> word;) {
@@ -140,7 +140,7 @@ Batch layout_batch(std::int64_t rows, std::int64_t sequence, std::int64_t vocab,
 }
 
 LayoutRun run_layout(const Config& config, const Mesh& mesh, std::int64_t rows, std::int64_t steps,
-                     const LayoutRun* recorded, const std::optional<Fault>& fault) {
+                     const LayoutRun* recorded, const std::optional<GradientFault>& fault) {
   LayoutRun run;
   run.mesh = mesh.to_string();
   const ModelConfig model = model_config(config);

@@ -14,13 +14,13 @@
 namespace switchyard {
 
 // One rank's contribution to one parameter's gradient is multiplied: a wrong layout, to see that it is found.
-struct Fault {
+struct GradientFault {
   int rank = 0;
   std::string gradient;  // name of a parameter
   double scale = 1;
 };
 // "rank=3 gradient=layers.1.moe.wo scale=1.5"; Error(usage) for anything else.
-Fault parse_fault(const std::string& text);
+GradientFault parse_fault(const std::string& text);
 
 // What a layout leaves behind, as whole tensors under these names:
 //   hidden.<i>, logits, loss, balance_loss, router.<layer>.weights, grad.<parameter>   first pass, batch 0
@@ -43,7 +43,7 @@ Batch layout_batch(std::int64_t rows, std::int64_t sequence, std::int64_t vocab,
 // Runs the config's model on `mesh` from its random weights: a pass on batch 0, then `steps` training steps
 // on batches 0, 1, … of `rows` rows. Choices of experts are those of `recorded`, where given.
 LayoutRun run_layout(const Config& config, const Mesh& mesh, std::int64_t rows, std::int64_t steps,
-                     const LayoutRun* recorded, const std::optional<Fault>& fault);
+                     const LayoutRun* recorded, const std::optional<GradientFault>& fault);
 
 // How far the router was from making the choice `replayed`: the least change of single logits, as a share of
 // the largest, that leads to it. 0 when it chooses the same experts (in any order); at most 1.

@@ -10,6 +10,7 @@
 
 #include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "dist/comm/processes.h"
 #include "verify/case.h"
 #include "verify/model_case.h"
 
@@ -96,7 +97,7 @@ Layout make_layout(const LayoutRequest& request, const std::string& text) {
   arguments.insert(arguments.end(), own.begin(), own.end());
   Config config = config_for_comparing(arguments);
   const Mesh mesh = mesh_from_config(config);
-  require_thread_ranks(mesh);
+  require_ranks_fit(mesh, *one_process());
   return {own.empty() ? "the layout of the config" : fmt::format("{}", fmt::join(own, " ")),
           std::move(config), mesh};
 }
@@ -123,7 +124,7 @@ void check_one_model(const Layout& first, const Layout& other) {
   }
 }
 
-void check_fault(const std::optional<Fault>& fault, const Layout& last) {
+void check_fault(const std::optional<GradientFault>& fault, const Layout& last) {
   if (!fault) return;
   if (fault->rank >= last.mesh.size())
     fail_usage("[verify] --inject-fault: rank={} is not one of the {} ranks of the last layout, {}",

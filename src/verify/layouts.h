@@ -19,7 +19,7 @@ struct LayoutRequest {
   std::vector<std::string> layouts;    // each `key=value …`, separated by spaces; at least one
   std::vector<std::string> arguments;  // [CONFIG.yml] key=value … of all layouts; a layout's own keys win
   double tolerance = kLayoutTolerance;
-  std::optional<Fault> fault;  // in the last layout
+  std::optional<GradientFault> fault;  // in the last layout
 };
 
 // Compares each layout with the dense evaluation (one rank, every expert on every token), and each but the

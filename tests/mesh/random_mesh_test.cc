@@ -17,7 +17,7 @@ const std::vector<std::string> kAxes{"data",    "fsdp",           "expert",     
                                      "context", "fsdp_transpose", "tensor_sequence", "autoregressive"};
 const std::vector<std::string> kMeshFiles{"pure-fsdp", "ep-as-dp",          "ep-as-cp",
                                           "cp-as-ep",  "shard-exp-on-fsdp", "ep-tp"};
-const std::vector<std::string> kOptimizers{"adamw", "adam_pax", "sgd"};
+const std::vector<std::string> kOptimizers{"adamw", "adam_pax", "sgd", "muon"};
 const std::vector<std::string> kStrategies{
     "",  // ragged all-to-all
     "use_ring_of_experts=true",
@@ -44,6 +44,7 @@ bool contains(const std::vector<std::string>& list, const std::string& item) {
 // `sequence_ranks` over how many parts a sequence may be.
 std::string random_mesh(Chooser& choose, std::int64_t& expert_ranks, std::int64_t& sequence_ranks) {
   const std::string file = choose.below(3) == 0 ? choose.of(kMeshFiles) : "";
+  const bool experts_over_fsdp = file == "shard-exp-on-fsdp" || choose.below(3) == 0;
   const std::string layout = file.empty() ? "" : " custom_mesh_and_rule=" + file;
   std::vector<std::string> arguments;
   if (!file.empty()) arguments.push_back("custom_mesh_and_rule=" + file);
@@ -61,7 +62,7 @@ std::string random_mesh(Chooser& choose, std::int64_t& expert_ranks, std::int64_
     ranks *= size;
     sizes += fmt::format(" ici_{}_parallelism={}", axis, size);
     if (axis == "expert" || (axis == "context" && file == "cp-as-ep") ||
-        (axis == "fsdp" && file == "shard-exp-on-fsdp"))
+        (axis == "fsdp" && experts_over_fsdp))
       expert_ranks *= size;
     if (axis == "context" || axis == "tensor_sequence" || (axis == "expert" && file == "ep-as-cp"))
       sequence_ranks *= size;
@@ -69,6 +70,8 @@ std::string random_mesh(Chooser& choose, std::int64_t& expert_ranks, std::int64_
   // The default -1 of fsdp would take nothing here: all sizes are given.
   if (contains(present, "fsdp") && sizes.find("ici_fsdp_parallelism") == std::string::npos)
     sizes += " ici_fsdp_parallelism=1";
+  if (experts_over_fsdp) sizes += " shard_exp_on_fsdp=true";
+  if (choose.below(2) == 0) sizes += " shard_mode=explicit";
   return fmt::format("ranks={}{}{}", ranks, sizes, layout);
 }
 

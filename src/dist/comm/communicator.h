@@ -19,6 +19,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -53,16 +54,20 @@ std::string to_string(const Position& position);
 // A phase of the step while it lives; the one before comes back at its end.
 class PhaseMark {
  public:
-  PhaseMark(Position& position, const char* phase) : position_(position), before_(position.phase) {
+  PhaseMark(Position& position, const char* phase)
+      : position_(position), before_(position.phase), exceptions_(std::uncaught_exceptions()) {
     position.phase = phase;
   }
-  ~PhaseMark() { position_.phase = before_; }
+  ~PhaseMark() {
+    if (std::uncaught_exceptions() == exceptions_) position_.phase = before_;  // else the message needs it
+  }
   PhaseMark(const PhaseMark&) = delete;
   PhaseMark& operator=(const PhaseMark&) = delete;
 
  private:
   Position& position_;
   const char* before_;
+  const int exceptions_;
 };
 
 // What this rank did since the last reset. `bytes`: payload this rank sends to other ranks, each destination

@@ -60,7 +60,8 @@ class Wire {
   ~Wire() = default;
   Wire(const Wire&) = delete;
   Wire& operator=(const Wire&) = delete;
-  void close();  // waits, without a deadline, until all processes close
+  void
+  close();  // waits, without a deadline, until all processes close; tell() and hear() do nothing from then on
 
   int process() const { return process_; }
   int processes() const { return processes_; }
@@ -89,6 +90,7 @@ class Wire {
   void listen();
 
   std::mutex mutex_;
+  bool closed_ = false;
   int process_ = 0, processes_ = 1;
   bool any_thread_ = false;
   MPI_Comm data_ = MPI_COMM_NULL, talk_ = MPI_COMM_NULL;

@@ -20,8 +20,9 @@ using std::chrono::milliseconds;
 constexpr milliseconds kStallGrace{1000};
 // What a process said before it died is there already, it only has to be taken out.
 constexpr milliseconds kLastWords{50};
-// For what this process says before it ends.
-constexpr milliseconds kOwnLastWords{500};
+// For what this process says before it ends. Those that died or stopped never take it, and a launcher may
+// lose its patience a second after the first process ended.
+constexpr milliseconds kOwnLastWords{100};
 
 // Waits longer and longer: other processes may need this core.
 class Backoff {
@@ -69,6 +70,7 @@ std::string what_of(const CollectiveCall* call, const Position* position) {
 
 World::World(Wire& wire)
     : wire_(wire),
+      dead_(static_cast<std::size_t>(wire.processes())),
       watch_(watched(wire),
              {[this](int process) { died(process); },
               [this] {
@@ -142,6 +144,7 @@ void World::hear() {
   while (wire_.hear(news)) {
     const std::scoped_lock lock(mutex_);
     if (news.kind == News::Kind::fault) {
+      if (news.rank < 0 && news.text[0] == '\0') dead_[static_cast<std::size_t>(news.process)] = true;
       if (!fault_) fault_ = news;
       continue;
     }
@@ -209,7 +212,7 @@ std::string World::name_of_process(int process) const {
 
 void World::tell_all(const News& news) {
   for (int p = 0; p < wire_.processes(); ++p) {
-    if (p != wire_.process()) wire_.tell(p, news);
+    if (p != wire_.process() && !dead_[static_cast<std::size_t>(p)]) wire_.tell(p, news);
   }
 }
 
@@ -223,6 +226,7 @@ void World::fail(int rank, Error::Kind kind, const std::string& message) {
 }
 
 void World::died(int process) {
+  dead_[static_cast<std::size_t>(process)] = true;
   const bool may_hear = wire_.any_thread();
   const Clock::time_point start = Clock::now();
   while (may_hear && Clock::now() - start < kLastWords) {

@@ -84,6 +84,7 @@ class World {
   std::map<int, std::vector<int>> stalled_;  // waiting rank -> whom it misses
   std::optional<Clock::time_point> stalled_since_;
   std::atomic<bool> ending_{false};
+  std::vector<std::atomic<bool>> dead_;  // a process; MPI must not be asked to reach one, it may give up over it
   Watch watch_;  // last: its thread uses all of the above
 };
 
