@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "cli/config_command.h"
+#include "cli/explain_command.h"
+#include "cli/plan_command.h"
 #include "cli/report_error.h"
 #include "cli/train_command.h"
 #include "cli/verify_command.h"
@@ -27,6 +29,8 @@ const std::map<std::string, Entry>& commands() {
   static const std::map<std::string, Entry> table{
       {"train", {"train a model", switchyard::train_command}},
       {"verify", {"compare with reference numbers", switchyard::verify_command}},
+      {"plan", {"memory, collectives and time of a step, without running it", switchyard::plan_command}},
+      {"explain", {"how parameters and activations are laid out, and why", switchyard::explain_command}},
       {"config",
        {"show the settings a command line gives, or the table of keys (--list)", switchyard::config_command}},
   };

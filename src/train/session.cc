@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "config/declaration.h"
+#include "core/memory_account.h"
 
 namespace switchyard {
 
@@ -107,6 +108,7 @@ void run_session(const Config& config, const Mesh& mesh, Processes& processes,
   const std::optional<Fault> fault = fault_from_environment();
   processes.run_ranks(mesh.size(), config.get_float("collective_timeout_seconds"), [&](Communicator& comm) {
     if (fault && fault->rank == comm.rank()) comm.inject(*fault);
+    const AccountScope account(std::make_shared<MemoryAccount>());
     ThreadPool pool(threads);
     Context context;
     context.stage = stage_of(mesh, comm.rank());

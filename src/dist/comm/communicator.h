@@ -27,7 +27,7 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "core/dtype.h"
@@ -41,7 +41,8 @@ struct Group {
   int index = 0;
 };
 
-// Where a rank is in its run, for messages about faults. Set by trainer and decoder, read by any thread.
+// Where a rank is in its run, for messages about faults and for counters. Set by trainer and decoder, read by
+// any thread.
 struct Position {
   std::atomic<std::int64_t> step{-1};       // -1 before the first one
   std::atomic<std::int64_t> layer{-1};      // -1 outside the layers
@@ -77,6 +78,7 @@ class PhaseMark {
 struct CollectiveCount {
   std::string kind;
   std::string axis;
+  std::string where;  // Position's phase
   std::int64_t calls = 0;
   std::int64_t bytes = 0;
   double wait_seconds = 0;
@@ -152,7 +154,7 @@ class Communicator {
   void broadcast(const Group& group, std::string_view axis, int root_index, void* data, std::int64_t bytes);
   void barrier(const Group& group, std::string_view axis);
 
-  // Ordered by kind, then axis.
+  // Ordered by kind, then axis, then where.
   std::vector<CollectiveCount> counts() const;
   void reset_counts() { counts_.clear(); }
 
@@ -163,6 +165,9 @@ class Communicator {
                                        const std::function<std::shared_ptr<void>()>& make) = 0;
 
  protected:
+  // False for a communicator that only counts: its buffers are never touched.
+  virtual bool moves_data() const { return true; }
+
   // Backends: P >= 2, arguments checked. Each returns the seconds spent waiting for other ranks.
   virtual double do_all_gather(const Group& group, const CollectiveCall& call, const void* in, void* out) = 0;
   virtual double do_reduce_scatter(const Group& group, const CollectiveCall& call, const void* in,
@@ -180,8 +185,9 @@ class Communicator {
   void suffer(CollectiveCall& call);
   void all_reduce_as(const Group& group, CollectiveCall call, std::int64_t element_bytes, void* data);
   void record(const CollectiveCall& call, std::int64_t bytes, double wait_seconds);
+  void copy_own(void* to, const void* from, std::int64_t bytes) const;
 
-  std::map<std::pair<std::string, std::string>, CollectiveCount> counts_;
+  std::map<std::tuple<std::string, std::string, std::string>, CollectiveCount> counts_;
   Position position_;
   std::optional<Fault> fault_;
 };
