@@ -71,6 +71,7 @@ void run_backward(Context& context, Node& node) {
     any = any || grads.back().defined();
   }
   if (any) {
+    const InsideOp inside(context, node.op->name());
     BackwardCall call(context, node, std::move(grads));
     auto results = node.op->backward(context, call);
     CHECK(results.size() == node.inputs.size(), "[{}] {} gradients for {} inputs", node.op->name(),
@@ -101,6 +102,7 @@ std::vector<Tensor> rerun(Context& context, Node& node) {
                                                     : materialize(context, node.inputs[i]));
     infos.push_back(node.inputs[i]->info);
   }
+  const InsideOp inside(context, node.op->name());
   auto results = node.op->forward(context, inputs, infos);
   for (std::size_t i = 0; i < results.size(); ++i) {
     if (bit(node.op->needs_outputs(), i)) node.saved_outputs[i] = results[i];
@@ -190,7 +192,10 @@ std::vector<Array> apply(Context& context, std::shared_ptr<const Op> op, std::sp
     grad = grad || x.value()->requires_grad;
   }
   auto outputs = op->infer(context, infos);
-  auto results = op->forward(context, tensors, infos);
+  const auto results = [&] {
+    const InsideOp inside(context, op->name());
+    return op->forward(context, tensors, infos);
+  }();
   CHECK(results.size() == outputs.size(), "[{}] {} results, {} inferred", op->name(), results.size(),
         outputs.size());
   std::shared_ptr<Node> node;
@@ -214,6 +219,7 @@ std::vector<Array> apply(Context& context, std::shared_ptr<const Op> op, std::sp
     }
     arrays.emplace_back(std::move(value), results[i]);
   }
+  if (context.observer != nullptr) context.observer->applied(*op, inputs, arrays);
   return arrays;
 }
 

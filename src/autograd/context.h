@@ -13,7 +13,21 @@
 
 namespace switchyard {
 
+class Array;
+class Op;
 class RematRegion;
+
+// Is told of every op that forward runs, in order.
+class OpObserver {
+ public:
+  virtual ~OpObserver() = default;
+  virtual void applied(const Op& op, std::span<const Array> inputs, std::span<const Array> outputs) = 0;
+};
+
+// What `plan` assumes where a run would look at its data.
+struct Assumptions {
+  double imbalance = 1;  // rows that arrive at this rank's experts, over the mean of the ranks
+};
 
 // The layers that a rank runs, where a pipeline spreads them over the mesh axis `stage`. The ranks of one
 // stage have a mesh without that axis and rank numbers of their own; everything but the pipeline itself sees
@@ -38,6 +52,13 @@ struct Context {
   bool grad_enabled = true;
   RematRegion* region = nullptr;  // innermost open remat region
   std::uint64_t next_node = 0;
+  std::string_view op;  // the running one, for those who count
+  const Assumptions* assumed = nullptr;
+  OpObserver* observer = nullptr;
+
+  // Tensors hold no data (core/memory_account.h), the pool and the communicator only count. What a run reads
+  // from its data, an op that reads it must assume here.
+  bool abstract() const { return assumed != nullptr; }
 
   // The ranks (of the communicator) that differ from this one only along `axes`, and this rank's place among
   // them.
@@ -48,6 +69,21 @@ struct Context {
     }
     return group;
   }
+};
+
+// While alive, the op `name` runs.
+class InsideOp {
+ public:
+  InsideOp(Context& context, std::string_view name) : context_(context), before_(context.op) {
+    context.op = name;
+  }
+  ~InsideOp() { context_.op = before_; }
+  InsideOp(const InsideOp&) = delete;
+  InsideOp& operator=(const InsideOp&) = delete;
+
+ private:
+  Context& context_;
+  std::string_view before_;
 };
 
 // While alive, ops are not recorded.

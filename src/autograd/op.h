@@ -43,11 +43,14 @@ class Op {
   // dtype, global and local shape and sharding of each output. Rows of a ragged output are given as 0.
   virtual std::vector<ArrayInfo> infer(const Context& context, std::span<const ArrayInfo> inputs) const = 0;
 
-  // Local computation (and communication). Must be re-runnable: remat calls it again.
+  // Local computation (and communication). Must be re-runnable: remat calls it again. Kernels and
+  // ThreadPool::for_range do nothing in an abstract context; data that an op touches by itself it must leave
+  // alone there (context.abstract()), and must assume what it would have read.
   virtual std::vector<Tensor> forward(Context& context, std::span<const Tensor> inputs,
                                       std::span<const ArrayInfo> infos) const = 0;
 
-  // Gradient per input (undefined where none), in the dual sharding of the input.
+  // Gradient per input (undefined where none), in the dual sharding of the input. As forward in an abstract
+  // context.
   virtual std::vector<Tensor> backward(Context& context, const BackwardCall& call) const = 0;
 
   // Bit i set: backward reads input (output) i.

@@ -1,14 +1,15 @@
 // switchyard: one binary, one file per command.
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <functional>
 #include <map>
-#include <new>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "cli/config_command.h"
+#include "cli/explain_command.h"
+#include "cli/plan_command.h"
+#include "cli/report_error.h"
 #include "cli/train_command.h"
 #include "cli/verify_command.h"
 #include "config/declaration.h"
@@ -17,7 +18,6 @@
 
 namespace {
 
-using switchyard::Error;
 using Command = std::function<int(std::span<const std::string>)>;
 
 struct Entry {
@@ -29,6 +29,8 @@ const std::map<std::string, Entry>& commands() {
   static const std::map<std::string, Entry> table{
       {"train", {"train a model", switchyard::train_command}},
       {"verify", {"compare with reference numbers", switchyard::verify_command}},
+      {"plan", {"memory, collectives and time of a step, without running it", switchyard::plan_command}},
+      {"explain", {"how parameters and activations are laid out, and why", switchyard::explain_command}},
       {"config",
        {"show the settings a command line gives, or the table of keys (--list)", switchyard::config_command}},
   };
@@ -46,14 +48,6 @@ const std::map<std::string, Entry>& commands() {
   switchyard::fail_usage("[command line] expected a command, one of {}, got {}{} (switchyard --help)", list,
                          given.empty() ? "none" : given,
                          nearest.empty() ? "" : "; the nearest is " + nearest);
-}
-
-// A message is one line, whatever text of the user's or of a file's is in it.
-void print_error(std::string message) {
-  for (char& letter : message) {
-    if (static_cast<unsigned char>(letter) < ' ' || letter == 0x7f) letter = ' ';
-  }
-  std::fprintf(stderr, "switchyard: %s\n", message.c_str());
 }
 
 // Arguments after the command word go to the command untouched: `key=value` is not an option syntax.
@@ -89,16 +83,7 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     return run(argc, argv);
-  } catch (const switchyard::Silent& error) {
-    return error.kind() == Error::Kind::usage ? 2 : 1;
-  } catch (const Error& error) {
-    print_error(error.what());
-    return error.kind() == Error::Kind::usage ? 2 : 1;
-  } catch (const std::bad_alloc&) {
-    print_error("[memory] out of memory; make the model or the batch smaller");
-    return 1;
-  } catch (const std::exception& error) {
-    print_error(error.what());
-    return 1;
+  } catch (const std::exception&) {
+    return switchyard::report_error();
   }
 }

@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "cli/progress.h"
+#include "cli/report_error.h"
 #include "config/config.h"
 #include "core/error.h"
 #include "train/run.h"
@@ -48,6 +49,21 @@ Config read_config(std::span<const std::string> args, const Processes& processes
   return Config::from_args(with_ranks);
 }
 
+// The exit status for what ended this process, once the others know of it and it is printed where it should
+// be.
+int fail(const std::exception& error, Processes& processes) {
+  if (!processes.agreed()) {
+    const auto* own = dynamic_cast<const Error*>(&error);
+    const Error told = own != nullptr ? *own : Error(Error::Kind::runtime, error.what());
+    try {
+      processes.agree(&told, kAgreeSeconds);
+    } catch (const std::exception&) {  // the error of the first process that failed
+      return report_error();
+    }
+  }
+  return report_error();
+}
+
 int train(std::span<const std::string> args, Processes& processes) {
   const bool first_process = processes.index() == 0;
   const Config config = read_config(args, processes);
@@ -85,15 +101,10 @@ int train_command(std::span<const std::string> args) {
   const std::unique_ptr<Processes> processes = join_processes();
   try {
     return train(args, *processes);
-  } catch (const Error& error) {
-    if (processes->agreed()) throw;
-    processes->agree(&error, kAgreeSeconds);
-    throw;
   } catch (const std::exception& error) {
-    if (processes->agreed()) throw;
-    const Error runtime(Error::Kind::runtime, error.what());
-    processes->agree(&runtime, kAgreeSeconds);
-    throw;
+    // Reported while the other processes are still there: where one ends with an error, mpirun ends the
+    // others.
+    return fail(error, *processes);
   }
 }
 

@@ -35,6 +35,30 @@ void check_rules(const nlohmann::json& rules, const std::string& source) {
   }
 }
 
+// Rules of a mesh file or the command line: a name that base.yml has no rule for is no dim of a model, and a
+// rule for it would do nothing. The same for an axis that has no size.
+void check_rule_words(const nlohmann::json& rules, const nlohmann::json& base_rules,
+                      const std::string& source) {
+  std::vector<std::string> names;
+  for (const nlohmann::json& rule : base_rules) names.push_back(rule[0].get<std::string>());
+  const auto refuse = [&](const std::string& what, const std::string& word, const std::string& nearest) {
+    fail_usage("[config] logical_axis_rules: expected {}, got {}{} ({})", what, word,
+               nearest.empty() ? "" : "; the nearest is " + nearest, source);
+  };
+  for (const nlohmann::json& rule : rules) {
+    const std::string name = rule[0].get<std::string>();
+    if (std::find(names.begin(), names.end(), name) == names.end())
+      refuse("the name of a dim that base.yml has a rule for", name, nearest_of(name, names));
+    for (const nlohmann::json& axis : rule[1].is_array() ? rule[1] : nlohmann::json::array({rule[1]})) {
+      if (axis.is_null() || axis == "stage" || axis == "tensor_transpose")
+        continue;  // the reference's files name these
+      const std::string key = fmt::format("ici_{}_parallelism", axis.get<std::string>());
+      if (find_key(key) == nullptr)
+        refuse("mesh axes that have a key for their size", axis.get<std::string>(), nearest_key(key));
+    }
+  }
+}
+
 std::string unknown_name(const std::string& key, const std::string& name,
                          const std::vector<std::string>& known) {
   const std::string nearest = nearest_of(name, known);
@@ -103,6 +127,8 @@ void ConfigBuilder::assign(const std::string& name, nlohmann::json value, const 
   Config::Entry& entry = config_.entries_.find(name)->second;
   if (name == "logical_axis_rules") {
     check_rules(value, source);
+    const bool users = source == "command line" || source == config_.get_string("custom_mesh_and_rule");
+    if (users) check_rule_words(value, rule_layers_.front(), source);
     rule_layers_.push_back(value);
   }
   entry.value = std::move(value);

@@ -77,6 +77,8 @@ TEST(MeshFiles, EpTpMovesExpertFromBatchToHeads) {
 TEST(MeshFiles, WrongNamesAndKeys) {
   EXPECT_MENTIONS(problem_of({"custom_mesh_and_rule=pure-fsd"}), "pure-fsd", "pure-fsdp");
   EXPECT_MENTIONS(problem_of({"custom_mesh_and_rule=no/such.yml"}), "no/such.yml");
+  EXPECT_MENTIONS(problem_of({"logical_axis_rules=[[experts, expert]]"}), "experts", "exp");
+  EXPECT_MENTIONS(problem_of({"logical_axis_rules=[[exp, [expert, fsd]]]"}), "fsd", "ici_fsdp_parallelism");
   EXPECT_MENTIONS(problem_of({"custom_mesh_and_rule=" + (config_folder() / "models/llama2-7b.yml").string()}),
                   "mesh file", "base_emb_dim");
 }

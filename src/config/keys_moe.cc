@@ -44,7 +44,9 @@ std::vector<KeyDeclaration> moe_keys() {
                   "dense path: send tokens over the expert axis instead of gathering weights"),
       boolean_key("shard_exp_on_fsdp", false,
                   "fsdp splits the expert dim of the experts' weights, not their width"),
-      planned(boolean_key("moe_fsdp_use_two_stage_all_gather", false, "gather expert weights in two stages")),
+      inert(boolean_key(
+          "moe_fsdp_use_two_stage_all_gather", false,
+          "fsdp and fsdp_transpose split different dims, which are gathered one after the other")),
       planned(boolean_key("use_2d_fsdp_sharding", false, "split two dims of expert weights over fsdp axes")),
       choice_key("expert_shard_attention_option", "fsdp", one_of({"fsdp", "context", "tp"}),
                  "what the expert axis does outside the MoE block: fsdp as the rules have it, context means "

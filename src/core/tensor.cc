@@ -1,6 +1,7 @@
 #include "core/tensor.h"
 
 #include <fmt/ranges.h>
+#include <sys/mman.h>
 
 #include <cstring>
 
@@ -15,6 +16,16 @@ BufferPool& pool() {
   return *instance;
 }
 
+// Where all abstract buffers lie: address space that no access survives, larger than any tensor.
+std::byte* abstract_address() {
+  constexpr std::size_t kReserved = std::size_t{1} << 40;
+  static void* const address =
+      mmap(nullptr, kReserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (address == MAP_FAILED)
+    fail_runtime("[memory] cannot reserve {} bytes of address space; raise its limit (ulimit -v)", kReserved);
+  return static_cast<std::byte*>(address);
+}
+
 }  // namespace
 
 std::int64_t num_elements(const Shape& shape) {
@@ -27,10 +38,17 @@ std::string to_string(const Shape& shape) {
   return fmt::format("[{}]", fmt::join(shape, ","));
 }
 
-Buffer::Buffer(std::size_t bytes) : data_(pool().take(bytes)), bytes_(bytes) {}
+Buffer::Buffer(std::size_t bytes)
+    : account_(charging() ? current_account() : nullptr),
+      abstract_(current_account() != nullptr && current_account()->abstract()),
+      data_(abstract_ ? abstract_address() : pool().take(bytes)),
+      bytes_(bytes) {
+  if (account_) account_->charge(static_cast<std::int64_t>(bytes_));
+}
 
 Buffer::~Buffer() {
-  pool().give(data_, bytes_);
+  if (account_) account_->charge(-static_cast<std::int64_t>(bytes_));
+  if (!abstract_) pool().give(data_, bytes_);
 }
 
 std::size_t memory_in_use() {
@@ -78,7 +96,7 @@ Tensor Tensor::slice_rows(std::int64_t begin, std::int64_t end) const {
 
 Tensor Tensor::clone() const {
   Tensor t(dtype_, shape_);
-  if (bytes() > 0) std::memcpy(t.raw(), raw(), bytes());
+  if (bytes() > 0 && !t.abstract()) std::memcpy(t.raw(), raw(), bytes());
   return t;
 }
 
@@ -86,6 +104,7 @@ Tensor Tensor::cast(DType dtype) const {
   if (dtype == dtype_) return *this;
   CHECK(is_float(dtype) && is_float(dtype_), "{} to {}", name_of(dtype_), name_of(dtype));
   Tensor t(dtype, shape_);
+  if (t.abstract()) return t;
   const std::int64_t n = size();
   if (dtype == DType::bf16) {
     const float* from = data<float>();
@@ -100,7 +119,7 @@ Tensor Tensor::cast(DType dtype) const {
 }
 
 void Tensor::fill_zero() {
-  if (bytes() > 0) std::memset(raw(), 0, bytes());
+  if (bytes() > 0 && !abstract()) std::memset(raw(), 0, bytes());
 }
 
 }  // namespace switchyard

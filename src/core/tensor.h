@@ -1,7 +1,9 @@
 // Tensor: a dense, contiguous, row-major block of one rank's memory.
 //
 // A Tensor is a handle: copies share the buffer. Buffers are 64-byte aligned and counted by `memory_in_use`
-// and `memory_peak` (bytes, whole process). Element access through data<T>() checks the dtype.
+// and `memory_peak` (bytes, whole process) and by the account of their rank. Element access through data<T>()
+// checks the dtype. Tensors of an abstract account (core/memory_account.h) have a size and no memory: their
+// addresses may be computed with but not read or written.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +14,7 @@
 
 #include "core/dtype.h"
 #include "core/error.h"
+#include "core/memory_account.h"
 
 namespace switchyard {
 
@@ -28,8 +31,11 @@ class Buffer {
   Buffer& operator=(const Buffer&) = delete;
   std::byte* data() { return data_; }
   std::size_t bytes() const { return bytes_; }
+  bool abstract() const { return abstract_; }
 
  private:
+  std::shared_ptr<MemoryAccount> account_;  // what it is charged to, or null
+  bool abstract_;
   std::byte* data_;
   std::size_t bytes_;
 };
@@ -50,11 +56,12 @@ class Tensor {
     Tensor t(dtype_of<T>::value, shape);
     CHECK(static_cast<std::int64_t>(values.size()) == t.size(), "{} values for shape {}", values.size(),
           to_string(shape));
-    std::copy(values.begin(), values.end(), t.data<T>());
+    if (!t.abstract()) std::copy(values.begin(), values.end(), t.data<T>());
     return t;
   }
 
   bool defined() const { return buffer_ != nullptr; }
+  bool abstract() const { return buffer_ != nullptr && buffer_->abstract(); }
   DType dtype() const { return dtype_; }
   const Shape& shape() const { return shape_; }
   std::int64_t dim(std::size_t i) const { return shape_[i]; }

@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "core/error.h"
+#include "core/memory_account.h"
 
 namespace switchyard {
 
@@ -18,6 +19,8 @@ ThreadPool::ThreadPool(int threads) {
   CHECK(threads >= 1, "{} threads", threads);
   for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { work(); });
 }
+
+ThreadPool::ThreadPool(WorkCounter& counter, bool workspace) : counter_(&counter), workspace_(workspace) {}
 
 ThreadPool::~ThreadPool() {
   {
@@ -38,7 +41,8 @@ void ThreadPool::drain(Job& job) {
 
 void ThreadPool::for_range(std::int64_t count, std::int64_t grain,
                            const std::function<void(std::int64_t, std::int64_t)>& body) {
-  if (count <= 0) return;
+  if (count <= 0 || counter_ != nullptr) return;
+  const UnchargedScope uncharged;
   grain = std::max<std::int64_t>(grain, 1);
   if (workers_.empty() || count <= grain) {
     for (std::int64_t b = 0; b < count; b += grain) body(b, std::min(b + grain, count));

@@ -83,6 +83,7 @@ AxisRules::Resolution AxisRules::resolve(std::span<const std::string> dims, cons
     }
     result.sharding.dims[i] = std::move(kept);
   }
+  if (observer_) observer_(dims, shape, result);
   return result;
 }
 

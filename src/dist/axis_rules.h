@@ -1,6 +1,7 @@
 // AxisRules: from a tensor's logical dim names to its sharding, by the ordered rules of `logical_axis_rules`.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -31,9 +32,15 @@ class AxisRules {
   // naming num_experts, the axes and the nearest legal value.
   Resolution resolve(std::span<const std::string> dims, const Shape& shape) const;
 
+  // From now on `observer` is told of every resolution. Only where one thread uses the rules.
+  using Observer =
+      std::function<void(std::span<const std::string> dims, const Shape& shape, const Resolution&)>;
+  void observe(Observer observer) { observer_ = std::move(observer); }
+
  private:
   std::vector<AxisRule> rules_;
   Mesh mesh_;
+  Observer observer_;
 };
 
 }  // namespace switchyard

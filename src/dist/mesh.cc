@@ -106,7 +106,8 @@ void drop_absent_defaults(std::span<const std::string> mesh_axes, std::vector<En
 void check_present(std::span<const std::string> mesh_axes, std::string_view group,
                    const std::vector<Entry>& entries) {
   for (const Entry& entry : entries) {
-    if (entry.size == 1 || std::find(mesh_axes.begin(), mesh_axes.end(), entry.axis) != mesh_axes.end())
+    if (entry.size == 1 || entry.size == -1 ||
+        std::find(mesh_axes.begin(), mesh_axes.end(), entry.axis) != mesh_axes.end())
       continue;
     fail_usage("[mesh] expected {}=1 because mesh_axes has no axis '{}', got {}; the axes are {}",
                key_of(group, entry.axis), entry.axis, entry.size, fmt::join(mesh_axes, ", "));
@@ -205,12 +206,14 @@ Mesh build_mesh(std::span<const std::string> mesh_axes, std::span<const Parallel
   std::vector<Entry> ici = entries_of(sizes, false);
   drop_absent_defaults(mesh_axes, dcn);
   drop_absent_defaults(mesh_axes, ici);
+  check_present(mesh_axes, "dcn", dcn);
+  check_present(mesh_axes, "ici", ici);
 
   const std::int64_t slices = resolve_slices(dcn, ranks, num_slices);
   resolve("ici", ici, find_rest("ici", ici), ranks / slices,
           slices == 1 ? fmt::format("the {} ranks", ranks)
                       : fmt::format("the {} ranks of each of {} slices", ranks / slices, slices));
-  check_present(mesh_axes, "dcn", dcn);
+  check_present(mesh_axes, "dcn", dcn);  // where -1 became a number
   check_present(mesh_axes, "ici", ici);
 
   std::vector<MeshAxis> axes;

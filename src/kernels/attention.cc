@@ -84,6 +84,17 @@ std::vector<TileRange> tile_ranges(std::int64_t batch, std::int64_t length, cons
   return result;
 }
 
+// A causal query sees half of the keys on average. Backward makes the scores again and has four products
+// more.
+Work work_of(const char* kernel, const AttentionArgs& a, double products) {
+  const auto d = [](std::int64_t x) { return static_cast<double>(x); };
+  const double pairs = d(a.batch * a.heads) * d(a.q_length) * d(a.kv_length) * (a.causal ? 0.5 : 1.0);
+  const double q = d(a.batch * a.q_length * a.heads) * d(a.qk_dim + a.v_dim);
+  const double kv = d(a.batch * a.kv_length * a.kv_heads) * d(a.qk_dim + a.v_dim);
+  return {kernel, a.dtype, pairs * d(a.qk_dim + a.v_dim) * products,
+          products / 2 * (q + kv) * d(static_cast<std::int64_t>(size_of(a.dtype)))};
+}
+
 AttentionProblem problem_of(const AttentionArgs& args) {
   CHECK(is_float(args.dtype), "attention of {}", name_of(args.dtype));
   CHECK(args.kv_heads > 0 && args.heads % args.kv_heads == 0, "{} heads, {} kv heads", args.heads,
@@ -100,6 +111,7 @@ AttentionProblem problem_of(const AttentionArgs& args) {
 
 void attention(ThreadPool& pool, const AttentionArgs& args, const void* q, const void* k, const void* v,
                void* out, float* lse) {
+  if (pool.skips(work_of("attention", args, 2))) return;
   AttentionProblem p = problem_of(args);
   p.q = q, p.k = k, p.v = v, p.out = out, p.lse = lse;
   choose("attention", kForward, p)(pool, p);
@@ -108,6 +120,7 @@ void attention(ThreadPool& pool, const AttentionArgs& args, const void* q, const
 void attention_backward(ThreadPool& pool, const AttentionArgs& args, const void* q, const void* k,
                         const void* v, const void* out, const float* lse, const void* dout, void* dq,
                         void* dk, void* dv) {
+  if (pool.skips(work_of("attention_backward", args, 5))) return;
   AttentionProblem p = problem_of(args);
   p.q = q, p.k = k, p.v = v, p.out = const_cast<void*>(out), p.lse = const_cast<float*>(lse);
   p.dout = dout, p.dq = dq, p.dk = dk, p.dv = dv;

@@ -204,11 +204,36 @@ constexpr Implementation<CrossEntropyBackwardRun, LinearCrossEntropyArgs> kBackw
     {"ref", Isa::ref, reference_backward},
 };
 
+// Bytes of the buffers that the chosen implementation works in.
+std::size_t workspace(const LinearCrossEntropyArgs& args, bool backward) {
+  auto* const chosen = choose("linear_cross_entropy", kForward, args);
+  if (chosen == reference_forward) return 0;
+#if defined(__x86_64__)
+  if (chosen == cpu::cross_entropy_amx) return cpu::cross_entropy_amx_workspace(args, backward);
+#endif
+  const auto logits =
+      static_cast<std::size_t>(std::min(kRowBlock, args.rows) * std::min(kVocabBlock, args.vocab));
+  return logits * (sizeof(float) + (backward && args.dtype == DType::bf16 ? sizeof(bfloat16) : 0));
+}
+
+// On an abstract pool: counts the products (logits; backward makes them again and has two more).
+bool skipped(const ThreadPool& pool, const char* kernel, const LinearCrossEntropyArgs& args, bool backward) {
+  const auto d = [](std::int64_t x) { return static_cast<double>(x); };
+  const double operands = d(args.rows * args.emb) + d(args.emb) * d(args.vocab);
+  const int products = backward ? 3 : 1;
+  if (!pool.skips({kernel, args.dtype, 2 * products * d(args.rows) * d(args.emb) * d(args.vocab),
+                   products * operands * d(static_cast<std::int64_t>(size_of(args.dtype)))}))
+    return false;
+  const Buffer taken(pool.counts_workspace() ? workspace(args, backward) : 0);
+  return true;
+}
+
 }  // namespace
 
 void linear_cross_entropy(ThreadPool& pool, const LinearCrossEntropyArgs& args, float* lse,
                           float* target_logit) {
   CHECK(is_float(args.dtype), "linear_cross_entropy of {}", name_of(args.dtype));
+  if (skipped(pool, "linear_cross_entropy", args, false)) return;
   choose("linear_cross_entropy", kForward, args)(pool, args, lse, target_logit);
 }
 
@@ -216,6 +241,7 @@ void linear_cross_entropy_backward(ThreadPool& pool, const LinearCrossEntropyArg
                                    const float* softmax_coefficient, const float* target_coefficient,
                                    float* dhidden, float* dweight) {
   CHECK(is_float(args.dtype), "linear_cross_entropy_backward of {}", name_of(args.dtype));
+  if (skipped(pool, "linear_cross_entropy_backward", args, true)) return;
   choose("linear_cross_entropy_backward", kBackward, args)(pool, args, lse, softmax_coefficient,
                                                            target_coefficient, dhidden, dweight);
 }

@@ -32,6 +32,8 @@ using RowGradientRun = void(float* logits, std::int64_t count, const RowGradient
 namespace cpu {
 CrossEntropyRun cross_entropy_amx;
 CrossEntropyBackwardRun cross_entropy_backward_amx;
+// Bytes of the buffers that the two take for a whole call.
+std::size_t cross_entropy_amx_workspace(const LinearCrossEntropyArgs& args, bool backward);
 // Why the fused AMX path does not take these arguments, or null.
 const char* cross_entropy_amx_refuses(const LinearCrossEntropyArgs& args);
 

@@ -38,6 +38,10 @@ constexpr std::int64_t kGrain = 65536;  // elements a piece: long against handin
 void run(ThreadPool& pool, const char* op, const auto& list, const FlatProblem& problem, std::int64_t n) {
   CHECK(is_float(problem.dtype) && is_float(problem.out_dtype), "{} of {} into {}", op,
         name_of(problem.dtype), name_of(problem.out_dtype));
+  const double operands = (problem.b == nullptr ? 1 : 2) * static_cast<double>(size_of(problem.dtype));
+  if (pool.skips({op, problem.dtype, static_cast<double>(n),
+                  static_cast<double>(n) * (operands + static_cast<double>(size_of(problem.out_dtype)))}))
+    return;
   FlatKernel* const kernel = choose(op, list, problem);
   pool.for_range(n, kGrain, [&](std::int64_t begin, std::int64_t end) { kernel(problem, begin, end); });
 }
@@ -45,6 +49,11 @@ void run(ThreadPool& pool, const char* op, const auto& list, const FlatProblem& 
 void run(ThreadPool& pool, const char* op, const auto& list, const SwigluProblem& problem,
          std::int64_t rows) {
   CHECK(is_float(problem.dtype), "{} of {}", op, name_of(problem.dtype));
+  const double elements = static_cast<double>(rows * problem.cols);
+  const int arrays = problem.dh == nullptr ? 3 : 5;
+  if (pool.skips(
+          {op, problem.dtype, 8 * elements, arrays * elements * static_cast<double>(size_of(problem.dtype))}))
+    return;
   SwigluKernel* const kernel = choose(op, list, problem);
   const std::int64_t grain = std::max<std::int64_t>(1, kGrain / 4 / std::max<std::int64_t>(1, problem.cols));
   pool.for_range(rows, grain, [&](std::int64_t begin, std::int64_t end) { kernel(problem, begin, end); });
@@ -71,6 +80,8 @@ void multiply(ThreadPool& pool, DType dtype, const void* a, const void* b, void*
 
 void convert(ThreadPool& pool, DType from, const void* x, DType to, void* out, std::int64_t n) {
   if (from == to) {
+    if (pool.skips({"copy", from, 0, 2 * static_cast<double>(n) * static_cast<double>(size_of(from))}))
+      return;
     if (n > 0 && x != out) std::memcpy(out, x, static_cast<std::size_t>(n) * size_of(from));
     return;
   }
@@ -79,6 +90,9 @@ void convert(ThreadPool& pool, DType from, const void* x, DType to, void* out, s
 
 double sum_of_squares(ThreadPool& pool, DType dtype, const void* x, std::int64_t n) {
   CHECK(is_float(dtype), "sum_of_squares of {}", name_of(dtype));
+  if (pool.skips({"sum_of_squares", dtype, 2 * static_cast<double>(n),
+                  static_cast<double>(n) * static_cast<double>(size_of(dtype))}))
+    return 0;
   SumOfSquaresKernel* const kernel = choose("sum_of_squares", kSumOfSquares, dtype);
   // One partial sum per piece, added in order: pieces are the same for any number of threads.
   std::vector<double> partial(static_cast<std::size_t>((n + kGrain - 1) / kGrain));
@@ -115,7 +129,9 @@ void swiglu_backward(ThreadPool& pool, DType dtype, const void* gate, const void
 void transpose_blocks(ThreadPool& pool, std::int64_t element_bytes, const void* x, std::int64_t a,
                       std::int64_t b, std::int64_t c, std::int64_t d, void* out) {
   const std::int64_t bytes = d * element_bytes;
-  if (a * b * c * bytes == 0) return;
+  if (a * b * c * bytes == 0 ||
+      pool.skips({"transpose_blocks", DType::u8, 0, 2 * static_cast<double>(a * b * c * bytes)}))
+    return;
   const auto* from = static_cast<const std::byte*>(x);
   auto* to = static_cast<std::byte*>(out);
   // Walks output rows [a, c], each b blocks.

@@ -60,6 +60,17 @@ std::vector<Task> cut(std::span<const GemmProblem> problems, int threads) {
   return tasks;
 }
 
+Work work_of(const char* op, std::span<const GemmProblem> problems) {
+  Work work{op, problems.front().dtype};
+  for (const auto& p : problems) {
+    const auto m = static_cast<double>(p.m), n = static_cast<double>(p.n), k = static_cast<double>(p.k);
+    work.flops += 2 * m * n * k;
+    work.bytes += (m * k + k * n) * static_cast<double>(size_of(p.dtype)) +
+                  m * n * static_cast<double>(size_of(p.c_dtype)) * (p.accumulate ? 2 : 1);
+  }
+  return work;
+}
+
 const std::byte* advance(const void* x, DType dtype, std::int64_t elements) {
   return static_cast<const std::byte*>(x) + elements * static_cast<std::int64_t>(size_of(dtype));
 }
@@ -69,6 +80,7 @@ const std::byte* advance(const void* x, DType dtype, std::int64_t elements) {
 void run_gemms(ThreadPool& pool, const char* op, std::span<const GemmProblem> problems) {
   if (problems.empty()) return;
   const GemmProblem& first = problems.front();
+  if (pool.skips(work_of(op, problems))) return;
   CHECK(is_float(first.dtype) && is_float(first.c_dtype), "{} of {} into {}", op, name_of(first.dtype),
         name_of(first.c_dtype));
   GemmBlockKernel* const kernel = choose(op, kGemmBlocks, first);

@@ -41,6 +41,10 @@ void run(ThreadPool& pool, const char* op, const List (&list)[count], const Ragg
   CHECK(is_float(problem.dtype) && is_float(problem.out_dtype), "{} of {} into {}", op,
         name_of(problem.dtype), name_of(problem.out_dtype));
   CHECK(problem.slots > 0 && problem.m >= 0, "{} with {} slots, {} columns", op, problem.slots, problem.m);
+  // Every row is read once and every token's vector written (or read) once.
+  const double moved =
+      static_cast<double>(problem.end - problem.start + rows) * static_cast<double>(problem.m);
+  if (pool.skips({op, problem.dtype, moved, moved * static_cast<double>(size_of(problem.dtype))})) return;
   RaggedRowsKernel* const kernel = choose(op, list, problem);
   // About 64 K elements a piece: long against handing it out, short against the whole.
   const std::int64_t grain =

@@ -66,6 +66,11 @@ constexpr Implementation<RmsNormBackwardRows, RmsNormProblem> kBackward[] = {
 constexpr std::int64_t elements_per_piece = 1 << 14;  // some microseconds of work
 constexpr std::int64_t max_partial_sums = 32;         // bounds the memory of dscale's partial sums
 
+Work work_of(const char* kernel, DType dtype, std::int64_t rows, std::int64_t dim, int passes) {
+  const double elements = static_cast<double>(rows * dim);
+  return {kernel, dtype, 4 * passes * elements, passes * elements * static_cast<double>(size_of(dtype))};
+}
+
 void check_dtypes(DType dtype, DType scale_dtype) {
   CHECK(is_float(dtype) && is_float(scale_dtype), "rms_norm of {} with scale {}", name_of(dtype),
         name_of(scale_dtype));
@@ -76,6 +81,7 @@ void check_dtypes(DType dtype, DType scale_dtype) {
 void rms_norm(ThreadPool& pool, DType dtype, const void* x, const void* scale, DType scale_dtype,
               std::int64_t rows, std::int64_t dim, float eps, void* y, float* rstd) {
   check_dtypes(dtype, scale_dtype);
+  if (pool.skips(work_of("rms_norm", dtype, rows, dim, 2))) return;
   const RmsNormProblem problem{dtype, scale_dtype, dim, eps, x, scale, y, rstd, nullptr, nullptr};
   RmsNormRows* run = choose("rms_norm", kForward, problem);
   const std::int64_t grain = std::max<std::int64_t>(1, elements_per_piece / std::max<std::int64_t>(dim, 1));
@@ -86,6 +92,7 @@ void rms_norm_backward(ThreadPool& pool, DType dtype, const void* x, const void*
                        const float* rstd, const void* dy, std::int64_t rows, std::int64_t dim, void* dx,
                        float* dscale) {
   check_dtypes(dtype, scale_dtype);
+  if (pool.skips(work_of("rms_norm_backward", dtype, rows, dim, 3))) return;
   RmsNormProblem problem{dtype, scale_dtype, dim, 0, x, scale, nullptr, const_cast<float*>(rstd), dy, dx};
   RmsNormBackwardRows* run = choose("rms_norm_backward", kBackward, problem);
   // The blocks follow from the shape alone, so the order of the sum does not depend on the threads.

@@ -35,6 +35,8 @@ void rope(ThreadPool& pool, DType dtype, const void* x, void* y, std::int64_t to
           const float* sin, bool interleaved, bool inverse) {
   CHECK(is_float(dtype), "rope of {}", name_of(dtype));
   CHECK(dim % 2 == 0, "rope dim {} is odd", dim);
+  const double rotated = static_cast<double>(tokens * heads * dim);
+  if (pool.skips({"rope", dtype, 3 * rotated, 2 * rotated * static_cast<double>(size_of(dtype))})) return;
   const std::int64_t half = dim / 2;
   const float sign = inverse ? -1.0f : 1.0f;
   const std::int64_t grain =

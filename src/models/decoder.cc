@@ -74,6 +74,10 @@ Array logits_of(Context& c, const ModelConfig& m, const Array& hidden, const Arr
   return cast(c, einsum(c, m.tied ? "BSM,VM->BSV" : "BSM,MV->BSV", x, head, &want), DType::f32);
 }
 
+std::int64_t bytes_in_use() {
+  return current_account() ? current_account()->in_use() : 0;
+}
+
 }  // namespace
 
 DeviceBatch place_batch(Context& context, const Batch& global) {
@@ -83,6 +87,7 @@ DeviceBatch place_batch(Context& context, const Batch& global) {
 }
 
 double count_targets(const Batch& batch) {
+  if (batch.targets_segmentation.abstract()) return static_cast<double>(batch.targets_segmentation.size());
   const auto segments = batch.targets_segmentation.span<std::int32_t>();
   return static_cast<double>(
       std::count_if(segments.begin(), segments.end(), [](std::int32_t s) { return s != 0; }));
@@ -106,7 +111,10 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
   const RematPolicy policy{m.remat, m.remat_keeps};
   Array balance;
   const LayerRange layers = layers_of(c.stage, m.layers);
+  result.layer_bytes.assign(static_cast<std::size_t>(m.layers), 0);
+  std::vector<std::int64_t> bytes;  // in use before each layer and after the last
   for (std::int64_t i = layers.begin; i < layers.end; ++i) {
+    bytes.push_back(bytes_in_use());
     c.comm->position().layer = i;
     RematRegion region(c, policy);
     const LayerCall call{c, m, parameters, fmt::format("layers.{}.", i), rope, segments};
@@ -119,7 +127,9 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
     result.loads.push_back(std::move(out.moe->load));
     result.routing.push_back(out.moe->routing);
   }
-
+  bytes.push_back(bytes_in_use());
+  for (std::size_t i = 0; i + 1 < bytes.size(); ++i)
+    result.layer_bytes[static_cast<std::size_t>(layers.begin) + i] = bytes[i + 1] - bytes[i];
   c.comm->position().layer = -1;
 
   if (balance.defined()) {

@@ -32,10 +32,11 @@ struct ForwardResult {
   Array loss;     // [] f32: what is differentiated = lm_loss + balance loss; undefined where a stage has none
   Array lm_loss;  // [] f32: cross entropy with its z loss
   Array z_loss;   // [] f32, part of lm_loss
-  Array balance_loss;            // [] f32: mean over MoE layers; undefined without one
-  std::vector<LayerLoad> loads;  // one a MoE layer
-  std::vector<Routing> routing;  // one a MoE layer
-  std::vector<Array> hidden;     // of this stage
+  Array balance_loss;                     // [] f32: mean over MoE layers; undefined without one
+  std::vector<LayerLoad> loads;           // one a MoE layer
+  std::vector<Routing> routing;           // one a MoE layer
+  std::vector<std::int64_t> layer_bytes;  // by which each layer raised the bytes of this rank's account
+  std::vector<Array> hidden;              // of this stage
   Array logits;
 };
 

@@ -172,6 +172,7 @@ std::int64_t parameter_count(const std::vector<ParameterSpec>& specs) {
 
 Tensor draw_block(const ParameterSpec& spec, std::uint32_t seed, const Shape& offset, const Shape& local) {
   Tensor block(spec.dtype, local);
+  if (block.abstract()) return block;
   const RngKey key = rng_fold_in(rng_key(seed), spec.name);
   constexpr std::int64_t kPiece = 1 << 16;
   std::vector<float> piece(kPiece);
@@ -210,6 +211,7 @@ Tensor draw_block(const ParameterSpec& spec, std::uint32_t seed, const Shape& of
 
 Tensor slice_block(const Tensor& whole, const Shape& offset, const Shape& local) {
   Tensor block(whole.dtype(), local);
+  if (block.abstract()) return block;
   const std::size_t e = size_of(whole.dtype());
   for_runs(whole.shape(), offset, local, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
     std::memcpy(block.raw() + static_cast<std::size_t>(to) * e,
@@ -219,6 +221,7 @@ Tensor slice_block(const Tensor& whole, const Shape& offset, const Shape& local)
 }
 
 void place_block(const Tensor& block, const Shape& offset, const Tensor& whole) {
+  if (whole.abstract()) return;
   const std::size_t e = size_of(whole.dtype());
   for_runs(whole.shape(), offset, block.shape(), [&](std::int64_t from, std::int64_t to, std::int64_t count) {
     std::memcpy(whole.raw() + static_cast<std::size_t>(from) * e,
@@ -239,11 +242,13 @@ Parameters Parameters::create(Context& context, std::vector<ParameterSpec> specs
     // Ranks with the same block find it under the same key: one copy a process.
     const std::string key = fmt::format("weight {} at {}", spec.name, to_string(offset));
     auto shared = context.comm->shared(key, [&]() -> std::shared_ptr<void> {
+      const UnchargedScope first_comer_does_not_pay;
       Tensor whole = fill ? fill(spec) : Tensor();
       return std::make_shared<Tensor>(whole.defined() ? slice_block(whole, offset, local).cast(spec.dtype)
                                                       : draw_block(spec, seed, offset, local));
     });
     const Tensor block = *std::static_pointer_cast<Tensor>(shared);
+    if (current_account()) current_account()->charge(static_cast<std::int64_t>(block.bytes()));
     Array array = never_save(make_leaf(block, spec.shape, resolution.sharding, true));
     array.value()->requires_grad = spec.trained;
     array.value()->weight = true;

@@ -54,7 +54,8 @@ class Parameters {
  public:
   // `fill` returns the whole tensor of a parameter (loaded weights), or an undefined one for a random draw.
   using Fill = std::function<Tensor(const ParameterSpec&)>;
-  // Collective: returns when all ranks have their weights. Warnings about dims that lost axes go to
+  // Collective: returns when all ranks have their weights. Every rank's account is charged with its blocks
+  // for good, as if it were alone, also where they are shared. Warnings about dims that lost axes go to
   // `warnings`.
   static Parameters create(Context& context, std::vector<ParameterSpec> specs, std::uint32_t seed,
                            const Fill& fill, std::vector<std::string>* warnings);

@@ -37,7 +37,7 @@ class BalanceLossOp : public Op {
     std::vector<Tensor> in;
     for (std::size_t i = 0; i < call.inputs(); ++i) in.push_back(call.input(i));
     const ArrayInfo& info = call.input_info(0);
-    float g = call.grad(0).data<float>()[0];
+    float g = c.abstract() ? 0.0f : call.grad(0).data<float>()[0];
     if (const Axes& axes = info.sharding.dims[1]; !axes.empty()) {
       c.comm->all_reduce(c.group(axes), joined(axes), DType::f32, &g, 1);
     }
@@ -45,7 +45,7 @@ class BalanceLossOp : public Op {
     const auto all = statistics(c, in, prob, info);
     const std::int64_t batch = in[0].dim(0), length = in[0].dim(1), experts = config_.experts;
     Tensor dprob(DType::f32, {batch, experts});  // the same for all tokens of a sequence
-    for (std::int64_t i = 0; i < batch * experts; ++i) {
+    for (std::int64_t i = 0; i < batch * experts && !c.abstract(); ++i) {
       const auto& s = all[static_cast<std::size_t>(i / experts)];
       dprob.data<float>()[i] =
           static_cast<float>(g * factor(info) * s.density[static_cast<std::size_t>(i % experts)] / s.tokens);
@@ -61,7 +61,7 @@ class BalanceLossOp : public Op {
     });
     if (to_bias) {
       grads[3] = Tensor::zeros(DType::f32, in[3].shape());
-      for (std::int64_t i = 0; i < dscores.size(); ++i)
+      for (std::int64_t i = 0; i < dscores.size() && !c.abstract(); ++i)
         grads[3].data<float>()[i % experts] += dscores.data<float>()[i];
     }
     return grads;
@@ -128,7 +128,7 @@ class BalanceLossOp : public Op {
     const auto experts = static_cast<std::size_t>(config_.experts), width = 2 * experts + 1;
     const std::int64_t batch = in[0].dim(0), length = in[0].dim(1), slots = in[1].shape().back();
     std::vector<double> sums(static_cast<std::size_t>(batch) * width, 0.0);  // counts, probabilities, tokens
-    for (std::int64_t t = 0; t < batch * length; ++t) {
+    for (std::int64_t t = 0; t < batch * length && !c.abstract(); ++t) {
       if (!counts(in, t)) continue;
       double* at = sums.data() + static_cast<std::size_t>(t / length) * width;
       for (std::int64_t k = 0; k < slots; ++k) at[in[1].data<std::int32_t>()[t * slots + k]] += 1;
@@ -168,6 +168,7 @@ Array balance_loss(Context& context, const MoeConfig& config, const Array& logit
 std::vector<double> count_rows(const MoeConfig& config, const Tensor& ids, const Tensor& segments) {
   std::vector<double> counts(static_cast<std::size_t>(config.experts), 0.0);
   const std::int64_t slots = ids.shape().back();
+  if (ids.abstract()) return counts;
   for (std::int64_t r = 0; r < ids.size(); ++r) {
     if (!config.compat && segments.data<std::int32_t>()[r / slots] == 0) continue;
     counts[static_cast<std::size_t>(ids.data<std::int32_t>()[r])] += 1;

@@ -194,7 +194,7 @@ class RouteOp : public Op {
         weights_have_bias(config_)) {  // in token order on any number of threads
       grads[1] = Tensor::zeros(DType::f32, in[1].shape());
       Scratch scratch(config_);
-      for (std::int64_t t = 0; t < tokens; ++t) {
+      for (std::int64_t t = 0; t < tokens && !c.abstract(); ++t) {
         dscores(t, scratch);
         for (std::size_t e = 0; e < scratch.selection.size(); ++e)
           grads[1].data<float>()[e] += scratch.selection[e];

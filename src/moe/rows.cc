@@ -7,10 +7,13 @@
 #include "kernels/elementwise.h"
 #include "kernels/grouped_matmul.h"
 #include "kernels/ragged_rows.h"
+#include "moe/assumed_load.h"
 #include "ops/basic.h"
 
 namespace switchyard {
 namespace {
+
+constexpr std::int64_t kRowsAtOnce = 4096;  // of single numbers
 
 Tensor index_tensor(const std::vector<std::int32_t>& values) {
   return Tensor::of<std::int32_t>({static_cast<std::int64_t>(values.size())}, values);
@@ -33,15 +36,17 @@ std::vector<std::int64_t> proportional(const std::vector<std::int64_t>& counts, 
 
 class PlanRowsOp : public Op {
  public:
-  PlanRowsOp(std::int64_t first, std::int64_t count, std::int64_t capacity, DropPolicy policy)
-      : first_(first), count_(count), capacity_(capacity), policy_(policy) {}
+  PlanRowsOp(std::int64_t first, std::int64_t count, std::int64_t experts, std::int64_t capacity,
+             DropPolicy policy)
+      : first_(first), count_(count), experts_(experts), capacity_(capacity), policy_(policy) {}
   std::string_view name() const override { return "plan_rows"; }
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo>) const override {
     return std::vector<ArrayInfo>(5, ragged_info(DType::i32, 1));
   }
-  std::vector<Tensor> forward(Context&, std::span<const Tensor> in,
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
     const auto slots = static_cast<std::int32_t>(in[0].shape().back());
+    if (c.abstract()) return assumed(c, in[0].size() / slots, slots);
     const auto ids = in[0].span<std::int32_t>();
     const std::vector<std::int32_t> here = rows_here(ids);
     std::vector<std::int64_t> sizes(static_cast<std::size_t>(count_), 0);
@@ -71,6 +76,15 @@ class PlanRowsOp : public Op {
   bool differentiable() const override { return false; }
 
  private:
+  std::vector<Tensor> assumed(const Context& c, std::int64_t tokens, std::int64_t slots) const {
+    const auto all = assumed_rows(c, tokens, slots, experts_, first_, count_);
+    const auto begin = all.begin() + static_cast<std::ptrdiff_t>(first_);
+    const auto kept =
+        keep_rows({{begin, begin + static_cast<std::ptrdiff_t>(count_)}}, capacity_, policy_)[0];
+    const std::int64_t rows = std::accumulate(kept.begin(), kept.end(), std::int64_t{0});
+    return {Tensor(DType::i32, {rows}), Tensor(DType::i32, {rows}), Tensor(DType::i32, {tokens * slots}),
+            Tensor(DType::i32, {count_}), Tensor(DType::i32, {count_})};
+  }
   std::size_t local_expert(std::span<const std::int32_t> ids, std::int32_t row) const {
     return static_cast<std::size_t>(ids[static_cast<std::size_t>(row)] - first_);
   }
@@ -90,7 +104,7 @@ class PlanRowsOp : public Op {
     return rows;
   }
 
-  std::int64_t first_, count_, capacity_;
+  std::int64_t first_, count_, experts_, capacity_;
   DropPolicy policy_;
 };
 
@@ -154,6 +168,13 @@ class CombineRowsOp : public Op {  // inputs: rows, tokens, position
   ArrayInfo result_;
 };
 
+// to[i] = weights[rows[i]].
+void take_weights(Context& c, const Tensor& weights, const Tensor& rows, float* to) {
+  c.pool->for_range(rows.size(), kRowsAtOnce, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) to[i] = weights.data<float>()[rows.data<std::int32_t>()[i]];
+  });
+}
+
 // The combine as the reference does it: the weight of a row multiplies the row on its way back to token
 // order. Backward is a weighted fan-out gather for the rows and a dot product per row for the weights.
 class WeightedCombineRowsOp : public Op {  // inputs: rows, tokens, position, weights [..., K], row numbers
@@ -170,8 +191,8 @@ class WeightedCombineRowsOp : public Op {  // inputs: rows, tokens, position, we
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     const Tensor rows = call.input(0), position = call.input(2), weights = call.input(3),
                  numbers = call.input(4);
-    std::vector<float> sorted;  // weights in the order of the rows
-    for (std::int32_t row : numbers.span<std::int32_t>()) sorted.push_back(weights.data<float>()[row]);
+    std::vector<float> sorted(static_cast<std::size_t>(numbers.size()));  // weights in the order of the rows
+    take_weights(c, weights, numbers, sorted.data());
     Tensor dweights(DType::f32, weights.shape());
     const Tensor& dy = call.grad(0);
     ragged_row_dot(*c.pool, rows.dtype(), dy.raw(), rows.raw(), last(rows), position.span<std::int32_t>(),
@@ -189,18 +210,20 @@ class GatherRowWeightsOp : public Op {  // inputs: weights [..., K], rows
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo>) const override {
     return {ragged_info(DType::f32, 1)};
   }
-  std::vector<Tensor> forward(Context&, std::span<const Tensor> in,
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
     Tensor out(DType::f32, {in[1].size()});
-    float* to = out.data<float>();
-    for (std::int32_t row : in[1].span<std::int32_t>()) *to++ = in[0].data<float>()[row];
+    take_weights(c, in[0], in[1], out.data<float>());
     return {out};
   }
-  std::vector<Tensor> backward(Context&, const BackwardCall& call) const override {
+  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     Tensor dweights = Tensor::zeros(DType::f32, call.input_info(0).local);
     const Tensor rows = call.input(1);
     const float* from = call.grad(0).data<float>();
-    for (std::int32_t row : rows.span<std::int32_t>()) dweights.data<float>()[row] = *from++;
+    c.pool->for_range(rows.size(), kRowsAtOnce, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i)
+        dweights.data<float>()[rows.data<std::int32_t>()[i]] = from[i];
+    });
     return {dweights, Tensor()};
   }
   std::uint32_t needs_inputs() const override { return 2; }
@@ -215,30 +238,31 @@ class GmmOp : public Op {  // inputs: rows [R,K], weights [G,K,N], sizes [G]
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
     Tensor out(in[0].dtype(), {in[0].dim(0), in[1].dim(2)});
-    gmm(*c.pool, in[0].dtype(), in[0].raw(), in[1].raw(), nullptr, sizes(in[2]), in[1].dim(1), in[1].dim(2),
-        out.raw());
+    gmm(*c.pool, in[0].dtype(), in[0].raw(), in[1].raw(), nullptr, sizes(in[2], in[0].dim(0)), in[1].dim(1),
+        in[1].dim(2), out.raw());
     return {out};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
-    const Tensor group_sizes = call.input(2);
     const Tensor& dy = call.grad(0);
+    const auto group_sizes = sizes(call.input(2), dy.dim(0));
     const ArrayInfo& weights = call.input_info(1);
     const std::int64_t k = weights.local[1], n = weights.local[2];
     std::vector<Tensor> grads(3);
     if (call.wanted(0)) {
       grads[0] = Tensor(dy.dtype(), {dy.dim(0), k});
-      gmm_dlhs(*c.pool, dy.dtype(), dy.raw(), call.input(1).raw(), sizes(group_sizes), k, n, grads[0].raw());
+      gmm_dlhs(*c.pool, dy.dtype(), dy.raw(), call.input(1).raw(), group_sizes, k, n, grads[0].raw());
     }
     if (call.wanted(1)) {
       grads[1] = Tensor(weights.dtype, weights.local);
-      gmm_drhs(*c.pool, dy.dtype(), call.input(0).raw(), dy.raw(), sizes(group_sizes), k, n, grads[1].raw(),
+      gmm_drhs(*c.pool, dy.dtype(), call.input(0).raw(), dy.raw(), group_sizes, k, n, grads[1].raw(),
                weights.dtype);
     }
     return grads;
   }
 
  private:
-  static std::vector<std::int64_t> sizes(const Tensor& t) {
+  static std::vector<std::int64_t> sizes(const Tensor& t, std::int64_t rows) {
+    if (t.abstract()) return even_groups(rows, t.size());
     const auto s = t.span<std::int32_t>();
     return std::vector<std::int64_t>(s.begin(), s.end());
   }
@@ -299,8 +323,9 @@ std::vector<std::vector<std::int64_t>> keep_rows(const std::vector<std::vector<s
 }
 
 RowPlan plan_rows(Context& context, const Array& ids, std::int64_t first, std::int64_t count,
-                  std::int64_t capacity, DropPolicy policy) {
-  auto out = apply(context, std::make_shared<PlanRowsOp>(first, count, capacity, policy), std::span(&ids, 1));
+                  std::int64_t experts, std::int64_t capacity, DropPolicy policy) {
+  auto out = apply(context, std::make_shared<PlanRowsOp>(first, count, experts, capacity, policy),
+                   std::span(&ids, 1));
   for (auto& x : out) x = always_keep(x);
   return {out[0], out[1], out[2], out[3], out[4]};
 }

@@ -21,8 +21,8 @@ std::vector<std::vector<std::int64_t>> keep_rows(const std::vector<std::vector<s
 // ⌊factor · tokens · K / P⌋, or -1 for dropless (factor <= 0).
 std::int64_t buffer_rows(double factor, std::int64_t tokens, std::int64_t slots, std::int64_t ranks);
 
-// Plan of the rows of experts [first, first + count) among `ids` [..., K]; rows are dropped beyond `capacity`
-// (-1: none).
+// Plan of the rows of experts [first, first + count), of `experts`, among `ids` [..., K]; rows are dropped
+// beyond `capacity` (-1: none).
 struct RowPlan {
   Array rows;      // i32 [R]: row number (token·K + slot) at each sorted position
   Array tokens;    // i32 [R]: rows / K
@@ -31,7 +31,7 @@ struct RowPlan {
   Array dropped;   // i32 [count]
 };
 RowPlan plan_rows(Context& context, const Array& ids, std::int64_t first, std::int64_t count,
-                  std::int64_t capacity, DropPolicy policy);
+                  std::int64_t experts, std::int64_t capacity, DropPolicy policy);
 
 // x [..., M] (tokens flattened) -> rows [R,M]: one token feeds up to K rows. Backward sums them back per
 // token.

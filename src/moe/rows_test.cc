@@ -76,8 +76,8 @@ TEST(Rows, GatherAndCombineAreAdjointAndHaveTheirGradients) {
   const Tensor ids = random_integers({3, 5, 2}, 62, 0, 6);
   for (const Moves& m : {Moves{0, 6, -1}, Moves{2, 3, -1}, Moves{0, 6, 11}, Moves{4, 2, 0}}) {
     on_mesh(Mesh(), [&](Context& c) {
-      const RowPlan plan =
-          plan_rows(c, leaf(c, ids, replicated(3)), m.first, m.count, m.capacity, DropPolicy::fair);
+      const RowPlan plan = plan_rows(c, leaf(c, ids, replicated(3)), m.first, m.count, 6, m.capacity,
+                                     DropPolicy::fair);
       const std::int64_t rows = plan.rows.tensor().size();
       EXPECT_EQ(std::accumulate(plan.sizes.tensor().data<std::int32_t>(),
                                 plan.sizes.tensor().data<std::int32_t>() + m.count, std::int64_t{0}),
@@ -108,7 +108,7 @@ TEST(Rows, GatherAndCombineAreAdjointAndHaveTheirGradients) {
 TEST(Rows, PlanOfNoTokens) {
   on_mesh(Mesh(), [&](Context& c) {
     const RowPlan plan =
-        plan_rows(c, leaf(c, Tensor(DType::i32, {0, 5, 2}), replicated(3)), 0, 4, -1, DropPolicy::fair);
+        plan_rows(c, leaf(c, Tensor(DType::i32, {0, 5, 2}), replicated(3)), 0, 4, 4, -1, DropPolicy::fair);
     EXPECT_EQ(plan.rows.tensor().size(), 0);
     const Array x = leaf(c, Tensor(DType::f32, {0, 5, 7}), replicated(3));
     const Array y = combine_rows(c, gather_rows(c, x, plan), plan, x.info(), replicated(3));
@@ -137,7 +137,8 @@ TEST(Rows, WeightsOfRows) {
   const Tensor ids = random_integers({2, 4, 3}, 66, 0, 5);
   check_gradients({.function =
                        [](Context& c, std::span<const Array> in) {
-                         return gather_row_weights(c, in[0], plan_rows(c, in[1], 1, 3, -1, DropPolicy::fair));
+                         return gather_row_weights(c, in[0],
+                                                   plan_rows(c, in[1], 1, 3, 4, -1, DropPolicy::fair));
                        },
                    .inputs = {{random_tensor({2, 4, 3}, 67)}, {ids}}});
 }

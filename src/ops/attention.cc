@@ -175,7 +175,7 @@ class AttentionOp : public Op {
     const std::int64_t first = local_offset(*c.mesh, c.rank, q.shape, q.sharding)[1];
     const auto [early, late] = balanced_ ? balanced_halves(c, q) : std::pair(first, first + half);
     Tensor index(DType::i32, {q.local[0], length});
-    for (std::int64_t i = 0; i < index.size(); ++i) {
+    for (std::int64_t i = 0; i < index.size() && !c.abstract(); ++i) {
       const std::int64_t s = i % length;
       index.data<std::int32_t>()[i] = static_cast<std::int32_t>(s < half ? early + s : late + s - half);
     }

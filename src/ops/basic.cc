@@ -224,18 +224,20 @@ class MlaKeyValueOp : public Op {
 };
 
 // Copies a part's sequence positions to or from positions [at, ...) of the whole.
-void copy_sequence(const Tensor& whole, const Tensor& part, std::int64_t at, bool to_part) {
+void copy_sequence(Context& c, const Tensor& whole, const Tensor& part, std::int64_t at, bool to_part) {
   Shape inner(whole.shape().begin() + 2, whole.shape().end());
   const std::size_t token = static_cast<std::size_t>(num_elements(inner)) * size_of(whole.dtype());
   const std::size_t bytes = static_cast<std::size_t>(part.dim(1)) * token;
-  for (std::int64_t b = 0; b < whole.dim(0); ++b) {
-    std::byte* w = whole.raw() + static_cast<std::size_t>(b * whole.dim(1) + at) * token;
-    std::byte* p = part.raw() + static_cast<std::size_t>(b) * bytes;
-    if (to_part)
-      std::memcpy(p, w, bytes);
-    else
-      std::memcpy(w, p, bytes);
-  }
+  c.pool->for_range(whole.dim(0), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t b = begin; b < end; ++b) {
+      std::byte* w = whole.raw() + static_cast<std::size_t>(b * whole.dim(1) + at) * token;
+      std::byte* p = part.raw() + static_cast<std::size_t>(b) * bytes;
+      if (to_part)
+        std::memcpy(p, w, bytes);
+      else
+        std::memcpy(w, p, bytes);
+    }
+  });
 }
 
 class ChunkSequenceOp : public Op {
@@ -249,22 +251,22 @@ class ChunkSequenceOp : public Op {
     part.local[1] /= n_;
     return std::vector<ArrayInfo>(static_cast<std::size_t>(n_), part);
   }
-  std::vector<Tensor> forward(Context&, std::span<const Tensor> in,
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
     std::vector<Tensor> parts;
     Shape shape = in[0].shape();
     shape[1] /= n_;
     for (std::int64_t i = 0; i < n_; ++i) {
       parts.emplace_back(in[0].dtype(), shape);
-      copy_sequence(in[0], parts.back(), i * shape[1], true);
+      copy_sequence(c, in[0], parts.back(), i * shape[1], true);
     }
     return parts;
   }
-  std::vector<Tensor> backward(Context&, const BackwardCall& call) const override {
+  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     Tensor dx = Tensor::zeros(call.input_info(0).dtype, call.input_info(0).local);
     for (std::int64_t i = 0; i < n_; ++i) {
       const Tensor& part = call.grad(static_cast<std::size_t>(i));
-      if (part.defined()) copy_sequence(dx, part, i * dx.dim(1) / n_, false);
+      if (part.defined()) copy_sequence(c, dx, part, i * dx.dim(1) / n_, false);
     }
     return {dx};
   }
@@ -283,21 +285,21 @@ class ConcatSequenceOp : public Op {
     out.local[1] *= static_cast<std::int64_t>(in.size());
     return {out};
   }
-  std::vector<Tensor> forward(Context&, std::span<const Tensor> in,
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
     Shape shape = in[0].shape();
     shape[1] *= static_cast<std::int64_t>(in.size());
     Tensor out(in[0].dtype(), shape);
     for (std::size_t i = 0; i < in.size(); ++i)
-      copy_sequence(out, in[i], static_cast<std::int64_t>(i) * in[i].dim(1), false);
+      copy_sequence(c, out, in[i], static_cast<std::int64_t>(i) * in[i].dim(1), false);
     return {out};
   }
-  std::vector<Tensor> backward(Context&, const BackwardCall& call) const override {
+  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     std::vector<Tensor> grads;
     for (std::size_t i = 0; i < call.inputs(); ++i) {
       const ArrayInfo& part = call.input_info(i);
       grads.emplace_back(part.dtype, part.local);
-      copy_sequence(call.grad(0), grads.back(), static_cast<std::int64_t>(i) * part.local[1], true);
+      copy_sequence(c, call.grad(0), grads.back(), static_cast<std::int64_t>(i) * part.local[1], true);
     }
     return grads;
   }

@@ -28,15 +28,16 @@ class EmbeddingOp : public Op {
     shape.push_back(table.dim(1));
     Tensor out(table.dtype(), shape);
     const std::size_t row = static_cast<std::size_t>(table.dim(1)) * size_of(table.dtype());
-    std::byte* to = out.raw();
-    for (std::int32_t token : tokens.span<std::int32_t>()) {
-      const std::int64_t at = token - begin;
-      if (at >= 0 && at < table.dim(0))
-        std::memcpy(to, table.raw() + static_cast<std::size_t>(at) * row, row);
-      else
-        std::memset(to, 0, row);
-      to += row;
-    }
+    c.pool->for_range(tokens.size(), 32, [&](std::int64_t first, std::int64_t end) {
+      for (std::int64_t i = first; i < end; ++i) {
+        std::byte* to = out.raw() + static_cast<std::size_t>(i) * row;
+        const std::int64_t at = tokens.data<std::int32_t>()[i] - begin;
+        if (at >= 0 && at < table.dim(0))
+          std::memcpy(to, table.raw() + static_cast<std::size_t>(at) * row, row);
+        else
+          std::memset(to, 0, row);
+      }
+    });
     return {out};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
@@ -47,6 +48,7 @@ class EmbeddingOp : public Op {
     const std::byte* from = call.grad(0).raw();
     const DType dtype = call.grad(0).dtype();
     const Tensor tokens = call.input(1);
+    if (c.abstract()) return {sum, Tensor()};
     for (std::int32_t token : tokens.span<std::int32_t>()) {
       const std::int64_t at = token - begin;
       if (at >= 0 && at < table.local[0])

@@ -34,7 +34,7 @@ class LinearCrossEntropyOp : public Op {
     if (!vocab_axes(infos[1]).empty()) combine(c, vocab_axes(infos[1]), lse, target);
     double loss = 0, z_loss = 0;
     const auto* segment = in[3].data<std::int32_t>();
-    for (std::int64_t r = 0; r < args.rows; ++r) {
+    for (std::int64_t r = 0; r < args.rows && !c.abstract(); ++r) {
       if (segment[r] == 0) continue;
       const double l = lse.data<float>()[r];
       loss += l - static_cast<double>(target.data<float>()[r]);
@@ -51,12 +51,12 @@ class LinearCrossEntropyOp : public Op {
                  segments = call.input(3);
     const Tensor lse = call.output(2);
     // The forward summed over the vocabulary's ranks; the transpose of that sum is the same sum.
-    float g = call.grad(0).defined() ? call.grad(0).data<float>()[0] : 0.0f;
+    float g = call.grad(0).defined() && !c.abstract() ? call.grad(0).data<float>()[0] : 0.0f;
     const Axes& axes = vocab_axes(call.input_info(1));
     if (!axes.empty()) c.comm->all_reduce(c.group(axes), joined(axes), DType::f32, &g, 1);
     const LinearCrossEntropyArgs args = arguments(c, hidden, head, call.input_info(1), targets);
     std::vector<float> softmax(static_cast<std::size_t>(args.rows)), target(softmax.size());
-    for (std::int64_t r = 0; r < args.rows; ++r) {
+    for (std::int64_t r = 0; r < args.rows && !c.abstract(); ++r) {
       const bool counts = segments.data<std::int32_t>()[r] != 0;
       const double w = counts ? g / options_.count : 0.0;
       target[static_cast<std::size_t>(r)] = static_cast<float>(w);
@@ -99,7 +99,7 @@ class LinearCrossEntropyOp : public Op {
     Tensor all(DType::f32, {parts, rows});
     c.comm->all_gather(group, joined(axes), lse.raw(), all.raw(), static_cast<std::int64_t>(lse.bytes()));
     const float* part = all.data<float>();
-    for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t r = 0; r < rows && !c.abstract(); ++r) {
       float top = -std::numeric_limits<float>::infinity();
       for (std::int64_t p = 0; p < parts; ++p) top = std::max(top, part[p * rows + r]);
       double sum = 0;

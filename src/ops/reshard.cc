@@ -75,10 +75,11 @@ Tensor slice_along(Context& c, const Tensor& x, const Axes& axes, std::size_t di
   Tensor out(x.dtype(), shape);
   const Block b = block_of(shape, dim);
   const auto row = static_cast<std::size_t>(b.n * b.post * bytes_of(x.dtype()));
-  for (std::int64_t i = 0; i < b.pre; ++i) {
-    std::copy_n(x.raw() + static_cast<std::size_t>(i * p + index) * row, row,
-                out.raw() + static_cast<std::size_t>(i) * row);
-  }
+  c.pool->for_range(b.pre, 64, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i)
+      std::copy_n(x.raw() + static_cast<std::size_t>(i * p + index) * row, row,
+                  out.raw() + static_cast<std::size_t>(i) * row);
+  });
   return out;
 }
 
@@ -91,10 +92,11 @@ Tensor pad_along(Context& c, const Tensor& x, const Axes& axes, std::size_t dim)
   Tensor out = Tensor::zeros(x.dtype(), shape);
   const Block b = block_of(x.shape(), dim);
   const auto row = static_cast<std::size_t>(b.n * b.post * bytes_of(x.dtype()));
-  for (std::int64_t i = 0; i < b.pre; ++i) {
-    std::copy_n(x.raw() + static_cast<std::size_t>(i) * row, row,
-                out.raw() + static_cast<std::size_t>(i * p + index) * row);
-  }
+  c.pool->for_range(b.pre, 64, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i)
+      std::copy_n(x.raw() + static_cast<std::size_t>(i) * row, row,
+                  out.raw() + static_cast<std::size_t>(i * p + index) * row);
+  });
   return out;
 }
 

@@ -74,26 +74,28 @@ class MoveChunksOp : public Op {
     const auto bytes = static_cast<std::int64_t>(x.bytes()) / 2;
     Tensor outgoing(x.dtype(), x.shape()), incoming(x.dtype(), x.shape()), result(x.dtype(), x.shape());
     for (std::size_t i = 0; i < 2; ++i)
-      copy_half(x, sent[i].half, outgoing, static_cast<std::int64_t>(i), true);
+      copy_half(c, x, sent[i].half, outgoing, static_cast<std::int64_t>(i), true);
     const Counts out = counts_of(sent, ranks), in = counts_of(received, ranks);
     c.comm->ragged_all_to_all(group, joined(axes), outgoing.raw(), out.offset, out.count, incoming.raw(),
                               in.offset, in.count, bytes);
     for (std::size_t i = 0; i < 2; ++i)
-      copy_half(incoming, static_cast<std::int64_t>(i), result, received[i].half, false);
+      copy_half(c, incoming, static_cast<std::int64_t>(i), result, received[i].half, false);
     return result;
   }
   // Half `from_half` of each sequence of a tensor [B,S,...] to row `to_half` of a packed [2,B,S/2,...], or
   // the other way.
-  static void copy_half(const Tensor& from, std::int64_t from_half, Tensor& to, std::int64_t to_half,
-                        bool pack) {
+  static void copy_half(Context& c, const Tensor& from, std::int64_t from_half, Tensor& to,
+                        std::int64_t to_half, bool pack) {
     const std::int64_t batch = from.dim(0);
     if (batch == 0) return;
     const std::size_t piece = from.bytes() / 2 / static_cast<std::size_t>(batch);
-    for (std::int64_t b = 0; b < batch; ++b) {
-      const auto strided = static_cast<std::size_t>(2 * b + (pack ? from_half : to_half)) * piece;
-      const auto packed = static_cast<std::size_t>((pack ? to_half : from_half) * batch + b) * piece;
-      std::memcpy(to.raw() + (pack ? packed : strided), from.raw() + (pack ? strided : packed), piece);
-    }
+    c.pool->for_range(batch, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t b = begin; b < end; ++b) {
+        const auto strided = static_cast<std::size_t>(2 * b + (pack ? from_half : to_half)) * piece;
+        const auto packed = static_cast<std::size_t>((pack ? to_half : from_half) * batch + b) * piece;
+        std::memcpy(to.raw() + (pack ? packed : strided), from.raw() + (pack ? strided : packed), piece);
+      }
+    });
   }
 
   Layout from_, to_;

@@ -29,6 +29,12 @@ class Adam : public Optimizer {
     check_range(weight_dtype, grad_dtype, step, count);
     CHECK(state.size() == 2 && state[0].size() == count && state[1].size() == count,
           "{} states for {} weights", state.size(), count);
+    const double bytes_each =
+        2 * static_cast<double>(size_of(weight_dtype) + size_of(state[0].dtype()) + size_of(weight_dtype)) +
+        static_cast<double>(size_of(grad_dtype));
+    if (pool.skips(
+            {"adam", weight_dtype, 14 * static_cast<double>(count), bytes_each * static_cast<double>(count)}))
+      return;
     const AdamTerms terms = terms_of(step, learning_rate, grad_scale, decay);
     const Tensor& mu = state[0];
     const Tensor& nu = state[1];
@@ -83,6 +89,10 @@ class GradientDescent : public Optimizer {
               std::int64_t count) const override {
     check_range(weight_dtype, grad_dtype, step, count);
     CHECK(state.empty(), "{} states", state.size());
+    const double bytes_each = static_cast<double>(2 * size_of(weight_dtype) + size_of(grad_dtype));
+    if (pool.skips(
+            {"sgd", weight_dtype, 2 * static_cast<double>(count), bytes_each * static_cast<double>(count)}))
+      return;
     const auto rate = static_cast<float>(learning_rate);
     const auto scale = static_cast<float>(grad_scale);
     for_tiles(pool, count, [&](std::int64_t begin, std::int64_t size) {

@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "core/tensor.h"
 #include "kernels/dispatch.h"
 #include "metrics/atomic_file.h"
 #include "metrics/svg_plot.h"
@@ -87,43 +86,9 @@ StepMetrics step_metrics(const StepResult& r, double seconds, double tokens_per_
   return m;
 }
 
-json run_summary(const Config& config, Trainer& trainer, const std::vector<CollectiveCount>& collectives) {
-  json summary;
-  std::int64_t weights = 0, gradients = 0;
-  json layers = json::array();
-  for (const auto& p : trainer.parameters().all()) {
-    weights += static_cast<std::int64_t>(p.array.tensor().bytes());
-    if (p.spec.trained) gradients += static_cast<std::int64_t>(p.array.tensor().bytes());
-  }
+json run_summary(const Config& config, Trainer& trainer, const StepCost& cost) {
+  json summary = to_json(config, trainer, cost);
   summary["version"] = SWITCHYARD_VERSION;
-  const Context& context = trainer.context();
-  summary["ranks"] = context.comm->size();
-  summary["mesh"] = mesh_from_config(config).to_string();
-  summary["parameters"] = parameter_count(parameter_specs(trainer.model()));
-  const auto peak = static_cast<std::int64_t>(memory_peak()) / context.comm->size();
-  const std::int64_t optimizer = trainer.optimizer_bytes();
-  summary["per_rank"] = {
-      {"weights_bytes", weights},
-      {"gradients_bytes", gradients},
-      {"optimizer_bytes", optimizer},
-      {"activation_peak_bytes", std::max<std::int64_t>(0, peak - weights - gradients - optimizer)},
-      {"total_peak_bytes", peak}};
-  summary["collectives"] = json::array();
-  for (const auto& c : collectives) {
-    summary["collectives"].push_back(
-        {{"kind", c.kind}, {"axis", c.axis}, {"count", c.calls}, {"bytes", c.bytes}, {"where", "step"}});
-  }
-  for (std::int64_t i = 0; i < trainer.model().layers; ++i) {
-    const std::string prefix = fmt::format("layers.{}.", i);
-    std::int64_t bytes = 0;
-    for (const auto& p : trainer.parameters().all()) {
-      if (p.spec.name.starts_with(prefix)) bytes += static_cast<std::int64_t>(p.array.tensor().bytes());
-    }
-    layers.push_back({{"layer", i},
-                      {"kind", trainer.model().is_moe_layer(i) ? "moe" : "dense"},
-                      {"weights_bytes", bytes}});
-  }
-  summary["layers"] = layers;
   summary["phases"] = json::object();
   for (const auto& [name, seconds] : trainer.timer().totals()) summary["phases"][name] = seconds;
   summary["fallbacks"] = json::array();

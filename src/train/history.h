@@ -9,7 +9,7 @@
 #include "config/config.h"
 #include "metrics/metrics.h"
 #include "metrics/svg_plot.h"
-#include "train/trainer.h"
+#include "train/step_cost.h"
 
 namespace switchyard {
 
@@ -32,8 +32,8 @@ class History {
 StepMetrics step_metrics(const StepResult& result, double seconds, double tokens_per_rank,
                          double flops_per_rank);
 
-// summary.json (docs/formats.md). Collectives are those of the last step on the busiest rank.
-nlohmann::json run_summary(const Config& config, Trainer& trainer,
-                           const std::vector<CollectiveCount>& collectives);
+// summary.json (docs/formats.md). `cost` is that of the last step on rank 0, with the highest peak of all
+// steps.
+nlohmann::json run_summary(const Config& config, Trainer& trainer, const StepCost& cost);
 
 }  // namespace switchyard

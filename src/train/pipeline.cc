@@ -86,6 +86,7 @@ Tensor Pipeline::run_backward(const Tensor& cotangent) {
 }
 
 Tensor Pipeline::exchange(int neighbour, const Tensor& send, bool receive) {
+  const PhaseMark mark(context_.comm->position(), "pipeline");
   const Stage& stage = context_.stage;
   const int low = std::min(stage.index, neighbour), high = std::max(stage.index, neighbour);
   const Group pair{{stage.peers[static_cast<std::size_t>(low)], stage.peers[static_cast<std::size_t>(high)]},

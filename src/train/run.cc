@@ -10,8 +10,6 @@
 #include "core/tensor.h"
 #include "kernels/gemm.h"
 #include "metrics/atomic_file.h"
-#include "moe/block.h"
-#include "nn/layers.h"
 #include "tokenizer/tokenizer.h"
 #include "train/history.h"
 #include "train/sample.h"
@@ -183,9 +181,9 @@ void add_summary_lines(RunReport& report, const nlohmann::json& summary, const H
                           100 * seconds.get<double>() / total);
   report.lines.push_back(phases);
   for (const auto& c : summary["collectives"]) {
-    report.lines.push_back(fmt::format("collective a step: {} over {}: {} calls, {:.2f} MB",
+    report.lines.push_back(fmt::format("collective a step: {} over {} in {}: {} calls, {:.2f} MB",
                                        c["kind"].get<std::string>(), c["axis"].get<std::string>(),
-                                       c["count"].get<std::int64_t>(),
+                                       c["where"].get<std::string>(), c["count"].get<std::int64_t>(),
                                        static_cast<double>(c["bytes"].get<std::int64_t>()) * 1e-6));
   }
   for (const auto& f : summary["fallbacks"])
@@ -231,14 +229,7 @@ RunReport run_training(const Config& config, Processes& processes, RunObserver& 
   const TrainConfig training = train_config(config, model, mesh.axis_size("stage"));
   const BatchSizes sizes = batch_sizes(config, mesh);
   const std::vector<ParameterSpec> specs = parameter_specs(model);
-  const AxisRules rules(config.axis_rules(), stage_mesh(mesh));
-  check_stages(mesh.axis_size("stage"), model);
-  for (const auto& spec : specs)
-    rules.resolve(spec.dims, spec.shape);  // experts that do not divide are found here
-  if (model.moe.experts > 0) {
-    const Shape tokens{sizes.micro, sizes.sequence, model.moe_emb};
-    check_token_chunks(model.moe, local_shape(stage_mesh(mesh), tokens, block_sharding(rules, tokens))[1]);
-  }
+  check_layout(config, mesh, model, sizes);
   RunData data = make_data(config, model, sizes);
   std::vector<std::string> notes;
   const Parameters::Fill fill = make_fill(config, model, specs, &notes);
@@ -271,15 +262,19 @@ RunReport run_training(const Config& config, Processes& processes, RunObserver& 
     for (const auto& w : warnings) observer.line("warning: " + w);
     std::unique_ptr<Recorder> recorder;
     if (speaks) recorder = std::make_unique<Recorder>(observer, *writer, peak);
+    StepCost cost;
     for (std::int64_t step = 0; step < steps; ++step) {
       const double begin = now();
+      current_account()->reset_peak();
       Batch batch;
       {
         auto phase = trainer.timer().scope("data");
         batch = data.train->next(step);
       }
       context.comm->reset_counts();
-      const StepResult result = trainer.step(step, batch);
+      StepResult result = trainer.step(step, batch);
+      cost = {context.comm->counts(), std::max(cost.peak_bytes, current_account()->peak()),
+              std::move(result.layer_bytes)};
       if (speaks) recorder->record(step, result, now() - begin, trainer, sizes);
       stop_if_broken(config, step, result.loss);
       if (interval > 0 && ((step + 1) % interval == 0 || step + 1 == steps)) {
@@ -288,7 +283,6 @@ RunReport run_training(const Config& config, Processes& processes, RunObserver& 
       }
       if (speaks) recorder->finish_step(step);
     }
-    const auto counts = context.comm->counts();
     std::string sample;
     if (data.tokenizer && steps > 0) {
       auto phase = trainer.timer().scope("sampling");
@@ -296,7 +290,7 @@ RunReport run_training(const Config& config, Processes& processes, RunObserver& 
                            sizes.sequence, 0.7, model.init_seed);
     }
     if (!speaks) return;
-    const nlohmann::json summary = run_summary(config, trainer, counts);
+    const nlohmann::json summary = run_summary(config, trainer, cost);
     write_file_atomic(folder + "/summary.json", summary.dump(1) + "\n");
     recorder->history().write_plots(folder + "/plots", trainer.timer().totals());
     add_summary_lines(report, summary, recorder->history());

@@ -3,11 +3,30 @@
 #include <algorithm>
 #include <cmath>
 
+#include "config/declaration.h"
+#include "core/memory_account.h"
+
 namespace switchyard {
+
+namespace {
+
+// The axes of the mesh, then those it lacks though their size has a key: build_mesh refuses a size for them.
+std::vector<std::string> axes_with_sizes(const Config& config) {
+  std::vector<std::string> axes = config.mesh_axes();
+  for (const KeyDeclaration& key : all_keys()) {
+    if (!key.name.starts_with("ici_") || !key.name.ends_with("_parallelism")) continue;
+    const std::string name = key.name.substr(4, key.name.size() - 4 - std::string("_parallelism").size());
+    const std::string axis = name == "pipeline" ? "stage" : name;
+    if (std::find(axes.begin(), axes.end(), axis) == axes.end()) axes.push_back(axis);
+  }
+  return axes;
+}
+
+}  // namespace
 
 Mesh mesh_from_config(const Config& config) {
   std::vector<ParallelismSizes> sizes;
-  for (const auto& axis : config.mesh_axes()) {
+  for (const auto& axis : axes_with_sizes(config)) {
     const std::string name = axis == "stage" ? "pipeline" : axis;
     ParallelismSizes s;
     s.axis = axis;
@@ -89,6 +108,7 @@ void run_session(const Config& config, const Mesh& mesh, Processes& processes,
   const std::optional<Fault> fault = fault_from_environment();
   processes.run_ranks(mesh.size(), config.get_float("collective_timeout_seconds"), [&](Communicator& comm) {
     if (fault && fault->rank == comm.rank()) comm.inject(*fault);
+    const AccountScope account(std::make_shared<MemoryAccount>());
     ThreadPool pool(threads);
     Context context;
     context.stage = stage_of(mesh, comm.rank());

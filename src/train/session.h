@@ -33,8 +33,8 @@ BatchSizes batch_sizes(const Config& config, const Mesh& mesh);
 // evenly.
 void require_ranks_fit(const Mesh& mesh, const Processes& processes);
 
-// Runs `body` on every rank, each with its own context. Errors as of Processes::run_ranks, and Error(usage)
-// for an unreadable SWITCHYARD_FAULT (dist/comm/fault.h).
+// Runs `body` on every rank, each with its own context and memory account. Errors as of Processes::run_ranks,
+// and Error(usage) for an unreadable SWITCHYARD_FAULT (dist/comm/fault.h).
 void run_session(const Config& config, const Mesh& mesh, Processes& processes,
                  const std::function<void(Context&)>& body);
 // The same with all ranks as threads of this process.

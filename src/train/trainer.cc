@@ -21,7 +21,8 @@ Batch rows_of(const Batch& b, std::int64_t begin, std::int64_t end) {
 }
 
 double value_of(const Array& scalar) {
-  return scalar.defined() ? static_cast<double>(scalar.tensor().data<float>()[0]) : 0.0;
+  const bool readable = scalar.defined() && !scalar.tensor().abstract();
+  return readable ? static_cast<double>(scalar.tensor().data<float>()[0]) : 0.0;
 }
 
 UpdateConfig update_config(const Config& c, const ModelConfig& model) {
@@ -160,6 +161,7 @@ void Trainer::accumulate(std::int64_t step, const Batch& batch, StepResult& resu
     result.z_loss += value_of(out.z_loss);
     result.balance_loss += value_of(out.balance_loss);
     loads.push_back(std::move(out.loads));
+    result.layer_bytes = std::move(out.layer_bytes);
     return StageOutput{out.output, out.loss};
   };
   pipeline(rows, batch.inputs.dim(1)).train(count, run_stage, [&](const std::function<void()>& go_back) {
@@ -168,6 +170,7 @@ void Trainer::accumulate(std::int64_t step, const Batch& batch, StepResult& resu
     go_back();
     context_.comm->position().layer = -1;
   });
+  const PhaseMark mark(context_.comm->position(), "statistics");
   if (context_.stage.count > 1) {
     double losses[] = {result.loss, result.lm_loss, result.z_loss, result.balance_loss};
     context_.comm->all_reduce_f64(context_.stage.across(), "stage", losses, 4);

@@ -40,6 +40,7 @@ struct StepResult {
   double raw_grad_norm = 0, grad_norm = 0, param_norm = 0;
   double learning_rate = 0, total_weights = 0;
   std::vector<LayerStatistics> layers;
+  std::vector<std::int64_t> layer_bytes;  // held for backward by each decoder layer of this rank
 };
 
 class Trainer {

@@ -80,7 +80,7 @@ void Updater::reduce(Range& range) const {
   }
   if (grad.size() != range.padded * ranks) {  // equal shares for the collective
     Tensor padded = Tensor::zeros(grad.dtype(), {range.padded * ranks});
-    std::memcpy(padded.raw(), grad.raw(), grad.bytes());
+    if (!context_.abstract()) std::memcpy(padded.raw(), grad.raw(), grad.bytes());
     grad = padded;
   }
   Tensor mine(grad.dtype(), {range.padded});
@@ -149,7 +149,7 @@ void Updater::publish() const {
     const auto gather = [&](const void* from, void* to) {
       comm.all_gather(range.group, range.axis, from, to, static_cast<std::int64_t>(share));
     };
-    if (local == 1 && share * ranks.size() == bytes) {
+    if ((local == 1 && share * ranks.size() == bytes) || context_.abstract()) {
       gather(own, weight.raw());
       continue;
     }
@@ -192,7 +192,7 @@ void Updater::apply_matrices(Range& range, double learning_rate) const {
 
 void Updater::add(const std::string& name, const std::vector<float>& increments) {
   for (const Range& range : ranges_) {
-    if (range.parameter->spec.name != name) continue;
+    if (range.parameter->spec.name != name || context_.abstract()) continue;
     float* weight = range.parameter->array.tensor().data<float>();
     for (std::int64_t i = range.begin; i < range.begin + range.count; ++i)
       weight[i] += increments[static_cast<std::size_t>(i)];

@@ -11,7 +11,7 @@
 namespace switchyard::cli_test {
 namespace {
 
-constexpr double kDeadline = 1, kMore = 5;  // seconds
+constexpr double kDeadline = 2, kMore = 5;  // seconds
 
 struct Case {
   std::string kind, phase;
@@ -62,10 +62,11 @@ class Faults : public MpiTest {
     for (int rank = 0; rank < 4; ++rank) {
       const bool survivor = rank != c.rank || c.kind == "exception" || c.kind == "mismatch";
       if (survivor) expect_line(run.err, c, rank);
-      if (!survivor) continue;
-      ASSERT_TRUE(ended.contains(rank)) << run.err;
-      EXPECT_EQ(ended.at(rank), 1) << "rank " << rank << "\n" << run.err;
     }
+    // mpirun may end the shell that notes the status before it has done so.
+    for (const auto& [rank, status] : ended)
+      EXPECT_TRUE(status == 1 || rank == c.rank) << "rank " << rank << " ended with " << status << "\n"
+                                                 << run.err;
     std::filesystem::remove(path("statuses"));
   }
 
@@ -116,21 +117,23 @@ TEST_F(Faults, AnywhereNeverHang) {
 // Threads of one process cannot be killed one by one; what can happen to them ends in the same way, with one
 // line.
 TEST_F(Faults, OfAThreadEndTheRun) {
-  for (const std::string kind : {"exception", "mismatch", "sleep"}) {
-    for (const std::string phase : {"dispatch", "gradients"}) {
-      const Case c{kind, phase};
-      SCOPED_TRACE(to_string(c));
-      const InEnvironment environment(c);
-      const double begin = now();
-      const Finished finished = run(command() + Arguments{"ranks=4"});
-      EXPECT_EQ(finished.status, 1);
-      EXPECT_LT(now() - begin, kDeadline + 2 * kMore);
-      EXPECT_EQ(std::count(finished.err.begin(), finished.err.end(), '\n'), 1) << finished.err;
-      EXPECT_TRUE(std::regex_search(finished.err,
-                                    std::regex(R"(^switchyard: rank \d: \[comm\] .*step 1 \()" + phase)))
-          << finished.err;
-      EXPECT_NE(finished.err.find("rank 1"), std::string::npos) << finished.err;
-    }
+  const std::vector<Case> cases{{"exception", "dispatch"},
+                                {"exception", "gradients"},
+                                {"mismatch", "forward"},
+                                {"mismatch", "optimizer"},
+                                {"sleep", "backward"}};
+  for (const Case& c : cases) {
+    SCOPED_TRACE(to_string(c));
+    const InEnvironment environment(c);
+    const double begin = now();
+    const Finished finished = run(command() + Arguments{"ranks=4"});
+    EXPECT_EQ(finished.status, 1);
+    EXPECT_LT(now() - begin, kDeadline + 2 * kMore);
+    EXPECT_EQ(std::count(finished.err.begin(), finished.err.end(), '\n'), 1) << finished.err;
+    EXPECT_TRUE(std::regex_search(finished.err,
+                                  std::regex(R"(^switchyard: rank \d: \[comm\] .*step 1 \()" + c.phase)))
+        << finished.err;
+    EXPECT_NE(finished.err.find("rank 1"), std::string::npos) << finished.err;
   }
 }
 
@@ -140,7 +143,7 @@ TEST_F(Faults, OfAProcessOfThreads) {
   const InEnvironment environment({"kill", "dispatch", 3});
   const Finished run = mpirun_noting(2, command() + Arguments{"ranks=4"});
   EXPECT_NE(run.status, 0);
-  EXPECT_EQ(statuses().at(0), 1) << run.err;
+  for (const auto& [process, status] : statuses()) EXPECT_NE(status, 0) << process;
   EXPECT_TRUE(std::regex_search(
       run.err, std::regex(R"(switchyard: rank [01]: \[comm\] .* because ranks 2 to 3 \(process 1\) died)")))
       << run.err;

@@ -35,8 +35,9 @@ TEST_F(Mpi, CollectivesKeepTheirPromises) {
 TEST_F(Mpi, TrainsLikeThreads) {
   NEEDS_MPIRUN();
   const std::vector<std::string> layouts{
-      "ici_fsdp_parallelism=4", "ici_expert_parallelism=2 ici_fsdp_parallelism=2",
-      "ici_expert_parallelism=4 use_ring_of_experts=true routed_bias=true routed_bias_update_rate=0.01",
+      "ici_expert_parallelism=2 ici_fsdp_parallelism=2",
+      "ici_expert_parallelism=4 use_ring_of_experts=true decoder_block=deepseek first_num_dense_layers=0 "
+      "attention_type=mla routed_bias=true routed_score_func=sigmoid routed_bias_update_rate=0.01",
       "ici_tensor_parallelism=2 ici_expert_parallelism=2 gradient_accumulation_steps=2",
       "ici_fsdp_parallelism=2 ici_data_parallelism=2 opt_type=muon",
       "ici_fsdp_parallelism=2 ici_expert_parallelism=2 opt_type=muon shard_exp_on_fsdp=true",
@@ -73,7 +74,9 @@ TEST_F(Mpi, WhatIsWrongWithACommandIsSaidOnce) {
   const Arguments command = Arguments{"train"} + tiny_model();
   expect_one(mpirun(3, with(command, "ranks=4")), "train] ranks=4: expected a multiple of the 3 processes");
   expect_one(mpirun(2, with(command, "num_expert=4")), "config]");
-  expect_one(mpirun(2, with(command, "dataset_type=text data_path=nowhere")), "data]");
+  expect_one(
+      mpirun(2, with(command, "dataset_type=text tokenizer_type=byte vocab_size=512 data_path=nowhere")),
+      "data]");
   expect_one(mpirun(2, {"verify", "some-case"}), "comm] expected `train` under mpirun, got `verify`");
 }
 

@@ -7,10 +7,6 @@
 namespace switchyard {
 namespace {
 
-void copy_bytes(void* to, const void* from, std::int64_t bytes) {
-  if (bytes > 0 && to != from) std::memmove(to, from, static_cast<std::size_t>(bytes));
-}
-
 std::int64_t size_of_group(const Group& group) {
   return static_cast<std::int64_t>(group.ranks.size());
 }
@@ -46,7 +42,7 @@ void Communicator::all_gather(const Group& group, std::string_view axis, const v
                               std::int64_t bytes) {
   CollectiveCall call{.kind = "all_gather", .axis = axis, .type = "bytes", .size = bytes};
   enter(group, call);
-  if (group.ranks.size() == 1) return copy_bytes(out, in, bytes);
+  if (group.ranks.size() == 1) return copy_own(out, in, bytes);
   record(call, bytes * (size_of_group(group) - 1), do_all_gather(group, call, in, out));
 }
 
@@ -55,7 +51,7 @@ void Communicator::reduce_scatter(const Group& group, std::string_view axis, DTy
   CollectiveCall call = reduction("reduce_scatter", axis, dtype, count);
   enter(group, call);
   const std::int64_t bytes = count * static_cast<std::int64_t>(size_of(dtype));
-  if (group.ranks.size() == 1) return copy_bytes(out, in, bytes);
+  if (group.ranks.size() == 1) return copy_own(out, in, bytes);
   record(call, bytes * (size_of_group(group) - 1), do_reduce_scatter(group, call, in, out));
 }
 
@@ -84,7 +80,7 @@ void Communicator::all_to_all(const Group& group, std::string_view axis, const v
                               std::int64_t bytes_per_rank) {
   CollectiveCall call{.kind = "all_to_all", .axis = axis, .type = "bytes", .size = bytes_per_rank};
   enter(group, call);
-  if (group.ranks.size() == 1) return copy_bytes(out, in, bytes_per_rank);
+  if (group.ranks.size() == 1) return copy_own(out, in, bytes_per_rank);
   record(call, bytes_per_rank * (size_of_group(group) - 1), do_all_to_all(group, call, in, out));
 }
 
@@ -102,9 +98,9 @@ void Communicator::ragged_all_to_all(const Group& group, std::string_view axis, 
         send_counts.size(), recv_offsets.size(), recv_counts.size());
   if (ranks == 1) {
     CHECK(send_counts[0] == recv_counts[0], "{} rows sent, {} received", send_counts[0], recv_counts[0]);
-    return copy_bytes(static_cast<std::byte*>(out) + recv_offsets[0] * row_bytes,
-                      static_cast<const std::byte*>(in) + send_offsets[0] * row_bytes,
-                      send_counts[0] * row_bytes);
+    return copy_own(static_cast<std::byte*>(out) + recv_offsets[0] * row_bytes,
+                    static_cast<const std::byte*>(in) + send_offsets[0] * row_bytes,
+                    send_counts[0] * row_bytes);
   }
   std::int64_t rows = 0;
   for (std::size_t j = 0; j < ranks; ++j) {
@@ -161,10 +157,16 @@ void Communicator::suffer(CollectiveCall& call) {
     happen(fault);
 }
 
+// The only part of a group of one.
+void Communicator::copy_own(void* to, const void* from, std::int64_t bytes) const {
+  if (bytes > 0 && to != from && moves_data()) std::memmove(to, from, static_cast<std::size_t>(bytes));
+}
+
 void Communicator::record(const CollectiveCall& call, std::int64_t bytes, double wait_seconds) {
-  CollectiveCount& count = counts_[{std::string(call.kind), std::string(call.axis)}];
+  CollectiveCount& count = counts_[{std::string(call.kind), std::string(call.axis), position_.phase.load()}];
   count.kind = call.kind;
   count.axis = call.axis;
+  count.where = position_.phase.load();
   count.calls += 1;
   count.bytes += bytes;
   count.wait_seconds += wait_seconds;

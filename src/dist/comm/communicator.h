@@ -19,6 +19,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -26,7 +27,7 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "core/dtype.h"
@@ -40,7 +41,8 @@ struct Group {
   int index = 0;
 };
 
-// Where a rank is in its run, for messages about faults. Set by trainer and decoder, read by any thread.
+// Where a rank is in its run, for messages about faults and for counters. Set by trainer and decoder, read by
+// any thread.
 struct Position {
   std::atomic<std::int64_t> step{-1};       // -1 before the first one
   std::atomic<std::int64_t> layer{-1};      // -1 outside the layers
@@ -52,16 +54,20 @@ std::string to_string(const Position& position);
 // A phase of the step while it lives; the one before comes back at its end.
 class PhaseMark {
  public:
-  PhaseMark(Position& position, const char* phase) : position_(position), before_(position.phase) {
+  PhaseMark(Position& position, const char* phase)
+      : position_(position), before_(position.phase), exceptions_(std::uncaught_exceptions()) {
     position.phase = phase;
   }
-  ~PhaseMark() { position_.phase = before_; }
+  ~PhaseMark() {
+    if (std::uncaught_exceptions() == exceptions_) position_.phase = before_;  // else the message needs it
+  }
   PhaseMark(const PhaseMark&) = delete;
   PhaseMark& operator=(const PhaseMark&) = delete;
 
  private:
   Position& position_;
   const char* before_;
+  const int exceptions_;
 };
 
 // What this rank did since the last reset. `bytes`: payload this rank sends to other ranks, each destination
@@ -72,6 +78,7 @@ class PhaseMark {
 struct CollectiveCount {
   std::string kind;
   std::string axis;
+  std::string where;  // Position's phase
   std::int64_t calls = 0;
   std::int64_t bytes = 0;
   double wait_seconds = 0;
@@ -147,7 +154,7 @@ class Communicator {
   void broadcast(const Group& group, std::string_view axis, int root_index, void* data, std::int64_t bytes);
   void barrier(const Group& group, std::string_view axis);
 
-  // Ordered by kind, then axis.
+  // Ordered by kind, then axis, then where.
   std::vector<CollectiveCount> counts() const;
   void reset_counts() { counts_.clear(); }
 
@@ -158,6 +165,9 @@ class Communicator {
                                        const std::function<std::shared_ptr<void>()>& make) = 0;
 
  protected:
+  // False for a communicator that only counts: its buffers are never touched.
+  virtual bool moves_data() const { return true; }
+
   // Backends: P >= 2, arguments checked. Each returns the seconds spent waiting for other ranks.
   virtual double do_all_gather(const Group& group, const CollectiveCall& call, const void* in, void* out) = 0;
   virtual double do_reduce_scatter(const Group& group, const CollectiveCall& call, const void* in,
@@ -175,8 +185,9 @@ class Communicator {
   void suffer(CollectiveCall& call);
   void all_reduce_as(const Group& group, CollectiveCall call, std::int64_t element_bytes, void* data);
   void record(const CollectiveCall& call, std::int64_t bytes, double wait_seconds);
+  void copy_own(void* to, const void* from, std::int64_t bytes) const;
 
-  std::map<std::pair<std::string, std::string>, CollectiveCount> counts_;
+  std::map<std::tuple<std::string, std::string, std::string>, CollectiveCount> counts_;
   Position position_;
   std::optional<Fault> fault_;
 };

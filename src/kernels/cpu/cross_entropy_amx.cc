@@ -202,14 +202,14 @@ SWITCHYARD_AMX_INLINE __m512 exp2_vector(__m512 x) {
 // --------------------------------------------------------------------------------------------
 
 struct Fused {
-  explicit Fused(const LinearCrossEntropyArgs& a)
+  explicit Fused(const LinearCrossEntropyArgs& a, bool allocate = true)
       : args(a),
         emb(round_up(a.emb, 32)),
         rows(round_up(a.rows, 32)),
         chunk(round_up(std::max<std::int64_t>(1, (a.vocab + kMaxChunks - 1) / kMaxChunks), kVocabTile)),
         chunks((a.vocab + chunk - 1) / chunk),
-        by_row(static_cast<std::size_t>(rows * emb) * sizeof(Word)),
-        by_emb(static_cast<std::size_t>(rows * emb) * sizeof(Word)) {}
+        by_row(allocate ? static_cast<std::size_t>(rows * emb) * sizeof(Word) : 0),
+        by_emb(allocate ? static_cast<std::size_t>(rows * emb) * sizeof(Word) : 0) {}
 
   const LinearCrossEntropyArgs& args;
   std::int64_t emb;    // padded
@@ -517,6 +517,13 @@ const char* cross_entropy_amx_refuses(const LinearCrossEntropyArgs& args) {
   if (args.logit_soft_cap > 0) return "has no soft cap";
   if (!__builtin_cpu_supports("avx512bf16")) return "needs AVX512-BF16";
   return nullptr;
+}
+
+std::size_t cross_entropy_amx_workspace(const LinearCrossEntropyArgs& args, bool backward) {
+  const Fused f(args, false);
+  const std::int64_t words = 2 * f.rows * f.emb;
+  const std::int64_t floats = backward ? (3 + f.chunks * f.emb) * f.rows : 2 * f.chunks * f.rows;
+  return static_cast<std::size_t>(words) * sizeof(Word) + static_cast<std::size_t>(floats) * sizeof(float);
 }
 
 void cross_entropy_amx(ThreadPool& pool, const LinearCrossEntropyArgs& args, float* lse,

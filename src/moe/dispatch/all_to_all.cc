@@ -6,6 +6,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "moe/assumed_load.h"
 #include "moe/dispatch/dispatch.h"
 #include "moe/rows.h"
 #include "ops/reshard.h"
@@ -26,7 +27,8 @@ class ExchangeCountsOp : public Op {
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
     std::vector<std::int32_t> mine(static_cast<std::size_t>(experts_), 0);
-    for (std::int32_t e : in[0].span<std::int32_t>()) ++mine[static_cast<std::size_t>(e)];
+    for (std::int64_t i = 0; i < in[0].size() && !c.abstract(); ++i)
+      ++mine[static_cast<std::size_t>(in[0].data<std::int32_t>()[i])];
     Tensor all(DType::i32, {c.mesh->product(axes_), experts_});
     c.comm->all_gather(c.group(axes_), joined(axes_), mine.data(), all.raw(), experts_ * 4);
     return {all};
@@ -123,13 +125,13 @@ class ExchangeRowsOp : public Op {
     const std::string axis = joined(axes_);
     const auto bytes = static_cast<std::int64_t>(row_bytes);
     if (back) {
-      regroup(routes_, x.raw(), by_source.raw(), row_bytes, true);
+      if (!c.abstract()) regroup(routes_, x.raw(), by_source.raw(), row_bytes, true);
       c.comm->ragged_all_to_all(c.group(axes_), axis, by_source.raw(), offsets(received), received, out.raw(),
                                 offsets(sent), sent, bytes);
     } else {
       c.comm->ragged_all_to_all(c.group(axes_), axis, x.raw(), offsets(sent), sent, by_source.raw(),
                                 offsets(received), received, bytes);
-      regroup(routes_, by_source.raw(), out.raw(), row_bytes, false);
+      if (!c.abstract()) regroup(routes_, by_source.raw(), out.raw(), row_bytes, false);
     }
     return out;
   }
@@ -146,7 +148,7 @@ class PlanKeptRowsOp : public Op {
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo>) const override {
     return std::vector<ArrayInfo>(3, ragged_info(DType::i32, 1));
   }
-  std::vector<Tensor> forward(Context&, std::span<const Tensor> in,
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
     const auto ids = in[0].span<std::int32_t>();
     const auto slots = static_cast<std::int32_t>(in[0].shape().back());
@@ -154,7 +156,7 @@ class PlanKeptRowsOp : public Op {
     const std::int64_t n = total(kept_);
     Tensor rows(DType::i32, {n}), tokens(DType::i32, {n}), position(DType::i32, {in[0].size()});
     std::vector<std::int64_t> seen(kept_.size(), 0);
-    for (std::size_t r = 0; r < ids.size(); ++r) {
+    for (std::size_t r = 0; r < ids.size() && !c.abstract(); ++r) {
       const auto e = static_cast<std::size_t>(ids[r]);
       const bool keep = seen[e] < kept_[e];
       const std::int64_t at = keep ? begin[e] + seen[e]++ : -1;
@@ -172,22 +174,33 @@ class PlanKeptRowsOp : public Op {
   std::vector<std::int64_t> kept_;
 };
 
-// Kept counts of all sources and experts: every destination rank drops by itself.
-Counts kept_counts(const MoeConfig& config, const Tensor& table, std::int64_t capacity) {
-  const std::int64_t ranks = table.dim(0), per_rank = table.dim(1) / ranks;
-  Counts kept(static_cast<std::size_t>(ranks));
-  if (capacity < 0) {  // all of them, without a small table for every pair of ranks
-    for (std::int64_t i = 0; i < ranks; ++i) {
-      const std::int32_t* at = table.data<std::int32_t>() + i * table.dim(1);
-      kept[static_cast<std::size_t>(i)].assign(at, at + table.dim(1));
-    }
-    return kept;
+// The exchanged counts; without data every source sends alike.
+Counts counts_of(const Context& c, const Tensor& table, const Array& ids, std::size_t me) {
+  const std::int64_t ranks = table.dim(0), experts = table.dim(1);
+  if (c.abstract()) {
+    const std::int64_t slots = ids.shape().back(), here = experts / ranks;
+    return Counts(static_cast<std::size_t>(ranks),
+                  assumed_rows(c, ids.tensor().size() / slots, slots, experts,
+                               static_cast<std::int64_t>(me) * here, here));
   }
-  for (std::int64_t r = 0; r < ranks; ++r) {
+  Counts counts;
+  for (std::int64_t i = 0; i < ranks; ++i) {
+    const std::int32_t* at = table.data<std::int32_t>() + i * experts;
+    counts.emplace_back(at, at + experts);
+  }
+  return counts;
+}
+
+// Kept counts of all sources and experts: every destination rank drops by itself.
+Counts kept_counts(const MoeConfig& config, const Counts& counts, std::int64_t capacity) {
+  if (capacity < 0) return counts;
+  const std::size_t ranks = counts.size(), per_rank = counts[0].size() / ranks;
+  Counts kept(ranks);
+  for (std::size_t r = 0; r < ranks; ++r) {
     Counts arriving;
-    for (std::int64_t i = 0; i < ranks; ++i) {
-      const std::int32_t* at = table.data<std::int32_t>() + i * table.dim(1) + r * per_rank;
-      arriving.emplace_back(at, at + per_rank);
+    for (const auto& source : counts) {
+      const auto at = source.begin() + static_cast<std::ptrdiff_t>(r * per_rank);
+      arriving.emplace_back(at, at + static_cast<std::ptrdiff_t>(per_rank));
     }
     const Counts accepted = keep_rows(arriving, capacity, config.drop_policy);
     for (std::size_t i = 0; i < kept.size(); ++i)
@@ -199,7 +212,7 @@ Counts kept_counts(const MoeConfig& config, const Tensor& table, std::int64_t ca
 Array local_sizes(const Routes& routes) {
   Tensor sizes = Tensor::zeros(DType::i32, {routes.per_rank});
   for (const auto& source : routes.kept) {
-    for (std::int64_t e = 0; e < routes.per_rank; ++e) {
+    for (std::int64_t e = 0; e < routes.per_rank && !sizes.abstract(); ++e) {
       sizes.data<std::int32_t>()[e] += static_cast<std::int32_t>(
           source[routes.me * static_cast<std::size_t>(routes.per_rank) + static_cast<std::size_t>(e)]);
     }
@@ -222,7 +235,8 @@ DispatchResult dispatch_all_to_all(Context& context, const DispatchCall& call) {
   const int ranks = context.mesh->product(axes);
   const std::int64_t capacity = buffer_rows(config.ragged_buffer_factor, tokens * ranks, config.slots, ranks);
   const auto me = static_cast<std::size_t>(context.mesh->index_along(context.rank, axes));
-  const Routes routes{kept_counts(config, table.tensor(), capacity), config.experts / ranks, me};
+  const Counts counts = counts_of(context, table.tensor(), call.routing.ids, me);
+  const Routes routes{kept_counts(config, counts, capacity), config.experts / ranks, me};
 
   RowPlan plan;
   auto planned =
@@ -248,11 +262,8 @@ DispatchResult dispatch_all_to_all(Context& context, const DispatchCall& call) {
                    config.weights_at_combine ? call.routing.weights : Array());
 
   DispatchResult result{y, {}, {}};
-  for (std::int64_t e = 0; e < config.experts; ++e) {
-    const std::int32_t wanted =
-        table.tensor().data<std::int32_t>()[static_cast<std::int64_t>(me) * config.experts + e];
-    result.dropped.push_back(static_cast<double>(wanted - routes.kept[me][static_cast<std::size_t>(e)]));
-  }
+  for (std::size_t e = 0; e < counts[me].size(); ++e)
+    result.dropped.push_back(static_cast<double>(counts[me][e] - routes.kept[me][e]));
   for (std::size_t d = 0; d < 2; ++d) {
     const Axes& split = call.x.sharding().dims[d];
     result.drop_axes.insert(result.drop_axes.end(), split.begin(), split.end());

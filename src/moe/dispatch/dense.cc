@@ -17,6 +17,8 @@
 namespace switchyard {
 namespace {
 
+constexpr std::int64_t kTokensAtOnce = 1024;
+
 bool contains(const Axes& axes, const std::string& axis) {
   return std::find(axes.begin(), axes.end(), axis) != axes.end();
 }
@@ -51,23 +53,25 @@ class ScatterWeightsOp : public Op {
     out.sharding.dims = front(in[1].sharding.dims, Axes{});
     return {out};
   }
-  std::vector<Tensor> forward(Context&, std::span<const Tensor> in,
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
     const std::int64_t slots = in[0].shape().back(), tokens = in[0].size() / slots;
     Tensor out = Tensor::zeros(DType::f32, {experts_, in[0].dim(0), in[0].dim(1)});
-    for (std::int64_t r = 0; r < in[0].size(); ++r) {
-      out.data<float>()[in[0].data<std::int32_t>()[r] * tokens + r / slots] += in[1].data<float>()[r];
-    }
+    c.pool->for_range(tokens, kTokensAtOnce, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t r = begin * slots; r < end * slots; ++r)
+        out.data<float>()[in[0].data<std::int32_t>()[r] * tokens + r / slots] += in[1].data<float>()[r];
+    });
     return {out};
   }
-  std::vector<Tensor> backward(Context&, const BackwardCall& call) const override {
+  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     const Tensor ids = call.input(0);
     const std::int64_t slots = ids.shape().back(), tokens = ids.size() / slots;
     Tensor dweights(DType::f32, ids.shape());
-    for (std::int64_t r = 0; r < ids.size(); ++r) {
-      dweights.data<float>()[r] =
-          call.grad(0).data<float>()[ids.data<std::int32_t>()[r] * tokens + r / slots];
-    }
+    c.pool->for_range(tokens, kTokensAtOnce, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t r = begin * slots; r < end * slots; ++r)
+        dweights.data<float>()[r] =
+            call.grad(0).data<float>()[ids.data<std::int32_t>()[r] * tokens + r / slots];
+    });
     return {Tensor(), dweights};
   }
   std::uint32_t needs_inputs() const override { return 1; }
@@ -90,28 +94,35 @@ class PlanCapacityOp : public Op {
     rows.sharding.dims = {{}, in[0].sharding.dims[0], {}};
     return {rows, in[0]};
   }
-  std::vector<Tensor> forward(Context&, std::span<const Tensor> in,
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
     const std::int64_t batch = in[0].dim(0), per_sequence = in[0].dim(1) * in[0].dim(2);
     Tensor slot_row(DType::i32, {experts_, batch, capacity_}), place(DType::i32, in[0].shape());
-    std::fill_n(slot_row.data<std::int32_t>(), slot_row.size(), -1);
-    for (std::int64_t b = 0; b < batch; ++b) {
-      std::vector<std::int64_t> used(static_cast<std::size_t>(experts_), 0);
-      for (std::int64_t r = 0; r < per_sequence; ++r) {
-        const std::int32_t e = in[0].data<std::int32_t>()[b * per_sequence + r];
-        auto& next = used[static_cast<std::size_t>(e)];
-        const bool room = next < capacity_;
-        place.data<std::int32_t>()[b * per_sequence + r] = room ? static_cast<std::int32_t>(next) : -1;
-        if (room)
-          slot_row.data<std::int32_t>()[(e * batch + b) * capacity_ + next++] = static_cast<std::int32_t>(r);
-      }
-    }
+    c.pool->for_range(batch, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t b = begin; b < end; ++b) admit(in[0], b, per_sequence, slot_row, place);
+    });
     return {slot_row, place};
   }
   std::vector<Tensor> backward(Context&, const BackwardCall&) const override { return {Tensor()}; }
   bool differentiable() const override { return false; }
 
  private:
+  // Fills the places of sequence b.
+  void admit(const Tensor& ids, std::int64_t b, std::int64_t per_sequence, const Tensor& slot_row,
+             const Tensor& place) const {
+    const std::int64_t batch = ids.dim(0);
+    for (std::int64_t e = 0; e < experts_; ++e)
+      std::fill_n(slot_row.data<std::int32_t>() + (e * batch + b) * capacity_, capacity_, -1);
+    std::vector<std::int64_t> used(static_cast<std::size_t>(experts_), 0);
+    for (std::int64_t r = 0; r < per_sequence; ++r) {
+      const std::int32_t e = ids.data<std::int32_t>()[b * per_sequence + r];
+      auto& next = used[static_cast<std::size_t>(e)];
+      const bool room = next < capacity_;
+      place.data<std::int32_t>()[b * per_sequence + r] = room ? static_cast<std::int32_t>(next) : -1;
+      if (room)
+        slot_row.data<std::int32_t>()[(e * batch + b) * capacity_ + next++] = static_cast<std::int32_t>(r);
+    }
+  }
   std::int64_t experts_, capacity_;
 };
 
@@ -138,12 +149,14 @@ Tensor to_places(Context& c, const Tensor& x, const Tensor& slot_row, std::int64
 Tensor from_places(Context& c, const Tensor& x, const Tensor& ids, const Tensor& place) {
   const std::int64_t m = x.dim(3), batch = x.dim(1), capacity = x.dim(2), slots = ids.dim(2);
   std::vector<std::int32_t> position(static_cast<std::size_t>(ids.size()));
-  for (std::int64_t r = 0; r < ids.size(); ++r) {
-    const std::int32_t at = place.data<std::int32_t>()[r];
-    const std::int64_t b = r / (ids.dim(1) * slots),
-                       row = (ids.data<std::int32_t>()[r] * batch + b) * capacity + at;
-    position[static_cast<std::size_t>(r)] = at < 0 ? -1 : static_cast<std::int32_t>(row);
-  }
+  c.pool->for_range(ids.size(), kTokensAtOnce, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      const std::int32_t at = place.data<std::int32_t>()[r];
+      const std::int64_t b = r / (ids.dim(1) * slots),
+                         row = (ids.data<std::int32_t>()[r] * batch + b) * capacity + at;
+      position[static_cast<std::size_t>(r)] = at < 0 ? -1 : static_cast<std::int32_t>(row);
+    }
+  });
   Tensor sum(x.dtype(), {batch, ids.dim(1), m});
   ragged_gather_reduce(*c.pool, x.dtype(), x.raw(), m, position, slots, 0, x.dim(0) * batch * capacity,
                        nullptr, sum.raw(), x.dtype());
@@ -200,16 +213,16 @@ class PlaceWeightsOp : public Op {  // weights [B,S,K], slot_row -> [E,B,C] f32,
     out.dtype = DType::f32;
     return {out};
   }
-  std::vector<Tensor> forward(Context&, std::span<const Tensor> in,
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
     Tensor out = Tensor::zeros(DType::f32, in[1].shape());
-    each(in[1], in[0].shape(),
+    each(c, in[1], in[0].shape(),
          [&](std::int64_t place, std::int64_t row) { out.data<float>()[place] = in[0].data<float>()[row]; });
     return {out};
   }
-  std::vector<Tensor> backward(Context&, const BackwardCall& call) const override {
+  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     Tensor dweights = Tensor::zeros(DType::f32, call.input_info(0).local);
-    each(call.input(1), dweights.shape(), [&](std::int64_t place, std::int64_t row) {
+    each(c, call.input(1), dweights.shape(), [&](std::int64_t place, std::int64_t row) {
       dweights.data<float>()[row] = call.grad(0).data<float>()[place];
     });
     return {dweights, Tensor()};
@@ -218,11 +231,13 @@ class PlaceWeightsOp : public Op {  // weights [B,S,K], slot_row -> [E,B,C] f32,
 
  private:
   template <typename Visit>
-  static void each(const Tensor& slot_row, const Shape& weights, Visit visit) {
-    for (std::int64_t i = 0; i < slot_row.size(); ++i) {
-      const std::int32_t row = slot_row.data<std::int32_t>()[i];
-      if (row >= 0) visit(i, i / slot_row.dim(2) % slot_row.dim(1) * weights[1] * weights[2] + row);
-    }
+  static void each(Context& c, const Tensor& slot_row, const Shape& weights, Visit visit) {
+    c.pool->for_range(slot_row.size(), kTokensAtOnce, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const std::int32_t row = slot_row.data<std::int32_t>()[i];
+        if (row >= 0) visit(i, i / slot_row.dim(2) % slot_row.dim(1) * weights[1] * weights[2] + row);
+      }
+    });
   }
 };
 
@@ -280,7 +295,7 @@ DispatchResult dispatch_capacity(Context& context, const DispatchCall& call) {
   DispatchResult result{apply_one(context, std::make_shared<CombinePlacesOp>(), {home, ids, slot_row, place}),
                         std::vector<double>(static_cast<std::size_t>(config.experts), 0.0),
                         whole_sequence.dims[0]};
-  for (std::int64_t r = 0; r < place.tensor().size(); ++r) {
+  for (std::int64_t r = 0; r < place.tensor().size() && !context.abstract(); ++r) {
     if (place.tensor().data<std::int32_t>()[r] < 0)
       result.dropped[static_cast<std::size_t>(ids.tensor().data<std::int32_t>()[r])] += 1;
   }

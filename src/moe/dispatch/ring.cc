@@ -70,7 +70,7 @@ DispatchResult dispatch_ring(Context& context, const DispatchCall& call) {
   const std::int64_t tokens = x.info().local[0] * x.info().local[1];
   const std::int64_t capacity =
       buffer_rows(config.ragged_buffer_factor, tokens, config.slots, context.mesh->product(experts));
-  const RowPlan plan = plan_rows(context, ids, first, here, capacity, config.drop_policy);
+  const RowPlan plan = plan_rows(context, ids, first, here, config.experts, capacity, config.drop_policy);
 
   const bool late = config.weights_at_combine;
   const Array rows = expert_mlp(context, gather_rows(context, x, plan),
@@ -80,7 +80,7 @@ DispatchResult dispatch_ring(Context& context, const DispatchCall& call) {
                                      late ? weights : Array());
 
   DispatchResult result{partial, std::vector<double>(static_cast<std::size_t>(config.experts), 0.0), experts};
-  for (std::int64_t e = 0; e < here; ++e) {
+  for (std::int64_t e = 0; e < here && !context.abstract(); ++e) {
     result.dropped[static_cast<std::size_t>(first + e)] = plan.dropped.tensor().data<std::int32_t>()[e];
   }
   for (const auto& dim : gathered.dims)

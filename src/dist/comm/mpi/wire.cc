@@ -104,14 +104,16 @@ void Wire::listen() {
 }
 
 void Wire::close() {
-  const std::scoped_lock lock(mutex_);
-  if (listening_ != MPI_REQUEST_NULL) {
+  {
+    const std::scoped_lock lock(mutex_);
+    closed_ = true;
     MPI_Cancel(&listening_);
     MPI_Request_free(&listening_);
+    MPI_Comm_free(&talk_);
+    MPI_Comm_free(&data_);
   }
-  MPI_Comm_free(&talk_);
-  MPI_Comm_free(&data_);
-  MPI_Finalize();
+  MPI_Finalize();  // without the mutex, which the watch may need to end a process that waits too long here
+                   // asks
 }
 
 void Wire::send(Transfers& transfers, const Peer& peer, const void* data, std::int64_t bytes) {
@@ -153,6 +155,7 @@ bool Wire::test(Transfers& transfers, bool& progress) {
 // What goes wrong while telling is not reported: there is nobody left to tell.
 void Wire::tell(int process, const News& news) {
   const std::scoped_lock lock(mutex_);
+  if (closed_) return;
   const News& kept = told_.emplace_back(news);
   MPI_Request& request = telling_.emplace_back(MPI_REQUEST_NULL);
   MPI_Isend(&kept, sizeof kept, MPI_BYTE, process, kNewsTag, talk_, &request);
@@ -160,6 +163,7 @@ void Wire::tell(int process, const News& news) {
 
 bool Wire::hear(News& news) {
   const std::scoped_lock lock(mutex_);
+  if (closed_) return false;
   int heard = 0;
   if (MPI_Test(&listening_, &heard, MPI_STATUS_IGNORE) != MPI_SUCCESS || heard == 0) return false;
   news = incoming_;
@@ -169,6 +173,7 @@ bool Wire::hear(News& news) {
 
 bool Wire::push() {
   const std::scoped_lock lock(mutex_);
+  if (closed_) return true;
   int done = 0;
   const int code =
       MPI_Testall(static_cast<int>(telling_.size()), telling_.data(), &done, MPI_STATUSES_IGNORE);

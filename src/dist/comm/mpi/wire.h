@@ -35,11 +35,12 @@ class Transfers {
 
 // A short message that may come at any time.
 struct News {
-  enum class Kind : std::int32_t { fault, stalled };
+  enum class Kind : std::int32_t { fault, stalled, resumed };
   Kind kind = Kind::fault;
   std::int32_t process = 0;
   std::int32_t rank = -1;    // who says so; -1 for the process
   std::int32_t status = 1;   // exit status of a fault
+  std::int32_t late = 0;     // stalled: past the deadline, not only asked because another rank is
   std::int32_t missing = 0;  // stalled: how many of `ranks` are given
   std::int32_t ranks[64] = {};
   char text[700] = {};
@@ -60,7 +61,8 @@ class Wire {
   ~Wire() = default;
   Wire(const Wire&) = delete;
   Wire& operator=(const Wire&) = delete;
-  void close();  // waits, without a deadline, until all processes close
+  void
+  close();  // waits, without a deadline, until all processes close; tell() and hear() do nothing from then on
 
   int process() const { return process_; }
   int processes() const { return processes_; }
@@ -89,6 +91,7 @@ class Wire {
   void listen();
 
   std::mutex mutex_;
+  bool closed_ = false;
   int process_ = 0, processes_ = 1;
   bool any_thread_ = false;
   MPI_Comm data_ = MPI_COMM_NULL, talk_ = MPI_COMM_NULL;

@@ -20,8 +20,9 @@ using std::chrono::milliseconds;
 constexpr milliseconds kStallGrace{1000};
 // What a process said before it died is there already, it only has to be taken out.
 constexpr milliseconds kLastWords{50};
-// For what this process says before it ends.
-constexpr milliseconds kOwnLastWords{500};
+// For what this process says before it ends. Those that died or stopped never take it, and a launcher may
+// lose its patience a second after the first process ended.
+constexpr milliseconds kOwnLastWords{100};
 
 // Waits longer and longer: other processes may need this core.
 class Backoff {
@@ -69,6 +70,7 @@ std::string what_of(const CollectiveCall* call, const Position* position) {
 
 World::World(Wire& wire)
     : wire_(wire),
+      dead_(static_cast<std::size_t>(wire.processes())),
       watch_(watched(wire),
              {[this](int process) { died(process); },
               [this] {
@@ -117,6 +119,12 @@ void World::wait(const Waiting& waiting, Transfers& transfers) {
   }
   const std::scoped_lock lock(mutex_);
   seats_[waiting.rank].call = nullptr;
+  if (!stalled_.contains(waiting.rank)) return;
+  News news;
+  news.kind = News::Kind::resumed;
+  news.rank = waiting.rank;
+  tell_all(news);
+  note_resumption(waiting.rank);
 }
 
 void World::wait_before_ranks(const std::string& what, double timeout_seconds, Transfers& transfers) {
@@ -142,30 +150,47 @@ void World::hear() {
   while (wire_.hear(news)) {
     const std::scoped_lock lock(mutex_);
     if (news.kind == News::Kind::fault) {
+      if (news.rank < 0 && news.text[0] == '\0') dead_[static_cast<std::size_t>(news.process)] = true;
       if (!fault_) fault_ = news;
       continue;
     }
-    stalled_[news.rank] = std::vector<int>(news.ranks, news.ranks + news.missing);
-    if (!stalled_since_) stalled_since_ = Clock::now();
+    if (news.kind == News::Kind::stalled)
+      note_stall(news.rank, {news.ranks, news.ranks + news.missing}, news.late != 0);
+    else
+      note_resumption(news.rank);
   }
+}
+
+void World::note_stall(int rank, std::vector<int> missing, bool late) {
+  stalled_[rank] = std::move(missing);
+  if (late) late_.insert(rank);
+  if (late && !stalled_since_) stalled_since_ = Clock::now();
+}
+
+void World::note_resumption(int rank) {
+  stalled_.erase(rank);
+  late_.erase(rank);
+  if (late_.empty()) stalled_since_.reset();
 }
 
 void World::check_stall(const Waiting& waiting, const Transfers& transfers, bool late) {
   const std::scoped_lock lock(mutex_);
   if (fault_) give_up(waiting.rank);
-  if (late && !stalled_since_) stalled_since_ = Clock::now();
-  if (!stalled_since_) return;
-  const auto [place, added] = stalled_.try_emplace(waiting.rank);
-  if (added) {
-    place->second = transfers.pending();
+  const bool news_to_others =
+      late ? !late_.contains(waiting.rank) : stalled_since_.has_value() && !stalled_.contains(waiting.rank);
+  if (news_to_others) {
+    const std::vector<int> missing = transfers.pending();
     News news;
     news.kind = News::Kind::stalled;
     news.rank = waiting.rank;
-    news.missing = static_cast<int>(std::min(place->second.size(), std::size(news.ranks)));
-    std::copy_n(place->second.begin(), news.missing, news.ranks);
+    news.late = late ? 1 : 0;
+    news.missing = static_cast<int>(std::min(missing.size(), std::size(news.ranks)));
+    std::copy_n(missing.begin(), news.missing, news.ranks);
     tell_all(news);
+    note_stall(waiting.rank, missing, late);
   }
-  if (Clock::now() - *stalled_since_ < kStallGrace) return;
+  if (!stalled_since_ || Clock::now() - *stalled_since_ < kStallGrace) return;
+  stalled_[waiting.rank] = transfers.pending();
   const std::string message = stall_message(waiting, late);
   tell_all(fault_news(wire_.process(), waiting.rank, 1, message));
   end(1, fmt::format("rank {}: {}", waiting.rank, message));
@@ -209,7 +234,7 @@ std::string World::name_of_process(int process) const {
 
 void World::tell_all(const News& news) {
   for (int p = 0; p < wire_.processes(); ++p) {
-    if (p != wire_.process()) wire_.tell(p, news);
+    if (p != wire_.process() && !dead_[static_cast<std::size_t>(p)]) wire_.tell(p, news);
   }
 }
 
@@ -223,6 +248,7 @@ void World::fail(int rank, Error::Kind kind, const std::string& message) {
 }
 
 void World::died(int process) {
+  dead_[static_cast<std::size_t>(process)] = true;
   const bool may_hear = wire_.any_thread();
   const Clock::time_point start = Clock::now();
   while (may_hear && Clock::now() - start < kLastWords) {

@@ -3,13 +3,12 @@
 //
 // How a run ends when something goes wrong, in every process with one line and a nonzero exit status:
 // 1. A rank that throws, or finds that others call something else, tells all processes (News::fault) and ends
-// its
-//    own. Those that hear of it while they wait, or see its process end, end theirs.
+//    its own. Those that hear of it while they wait, or see its process end, end theirs.
 // 2. A process that dies is seen by the watches of its machine; they tell the others.
 // 3. A rank that waited for the deadline says so to all (News::stalled). Now every rank that waits says whom
-// it
-//    misses. A second later each of them knows who is missed without being in a collective itself, which is
-//    where the fault is: ranks that wait for ranks that wait are not to blame.
+//    it misses. A second later each of them knows who is missed without being in a collective itself, which
+//    is where the fault is: ranks that wait for ranks that wait are not to blame. Where those that were late
+//    get on within that second (News::resumed), the run goes on.
 #pragma once
 
 #include <atomic>
@@ -18,6 +17,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -67,6 +67,8 @@ class World {
 
   void hear();
   void check_stall(const Waiting& waiting, const Transfers& transfers, bool late);
+  void note_stall(int rank, std::vector<int> missing, bool late);
+  void note_resumption(int rank);
   std::string stall_message(const Waiting& waiting, bool late) const;
   std::string name(int rank) const;
   std::string name_of_process(int process) const;
@@ -81,9 +83,12 @@ class World {
   std::mutex mutex_;           // guards all below
   std::map<int, Seat> seats_;  // ranks of this process
   std::optional<News> fault_;
-  std::map<int, std::vector<int>> stalled_;  // waiting rank -> whom it misses
-  std::optional<Clock::time_point> stalled_since_;
+  std::map<int, std::vector<int>> stalled_;         // waiting rank -> whom it misses
+  std::set<int> late_;                              // those of them that are past the deadline
+  std::optional<Clock::time_point> stalled_since_;  // set while any is
   std::atomic<bool> ending_{false};
+  std::vector<std::atomic<bool>>
+      dead_;     // a process; MPI must not be asked to reach one, it may give up over it
   Watch watch_;  // last: its thread uses all of the above
 };
 

@@ -1,0 +1,146 @@
+#include "cli/explain_command.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <vector>
+
+#include "config/config.h"
+#include "metrics/atomic_file.h"
+#include "plan/explain.h"
+#include "train/session.h"
+
+namespace switchyard {
+namespace {
+
+constexpr const char* kHelp = R"(switchyard explain [--json FILE] [CONFIG.yml] [key=value ...]
+
+Shows how every parameter and every constrained activation is laid out over the mesh: logical dims, the rule of
+logical_axis_rules that matched each, the mesh axes that follow, the shape on one rank, and the collectives that
+this costs. Layers that are alike are shown once. Nothing is computed.
+
+  --json FILE  also write everything to FILE, layer by layer
+
+Example:
+  switchyard explain model_name=mixtral-8x7b ranks=8 ici_fsdp_parallelism=2 ici_expert_parallelism=4
+)";
+
+struct Options {
+  bool help = false;
+  std::string json_file;
+  std::vector<std::string> settings;
+};
+
+Options parse(std::span<const std::string> args) {
+  Options options;
+  for (std::size_t i = 0; i < args.size(); ++i) {
+    if (args[i] == "--help" || args[i] == "-h") {
+      options.help = true;
+    } else if (args[i] == "--json") {
+      if (i + 1 == args.size()) fail_usage("[explain] --json needs the name of a file");
+      options.json_file = args[++i];
+    } else if (args[i].starts_with("-")) {
+      fail_usage("[explain] unknown option {}; the options are --json FILE and --help", args[i]);
+    } else {
+      options.settings.push_back(args[i]);
+    }
+  }
+  return options;
+}
+
+// Everything of a row but its name and layer.
+std::string row_text(const LayoutRow& row) {
+  std::string text = fmt::format("  {}, on a rank {}\n", to_string(row.shape), to_string(row.local));
+  for (std::size_t d = 0; d < row.shape.size(); ++d) {
+    const std::string axes = row.sharding.dims[d].empty() ? "whole" : joined(row.sharding.dims[d]);
+    text += fmt::format("    {:<34} {:<22} {}\n", row.dims[d].empty() ? "-" : row.dims[d], axes,
+                        row.rules[d].empty() ? "no rule" : "by " + row.rules[d]);
+  }
+  for (const auto& c : row.collectives) text += fmt::format("    {}\n", c);
+  return text;
+}
+
+// "layers.3.moe.gate" -> "layers.*.moe.gate": rows with equal text under one name are one entry.
+std::string family_of(const LayoutRow& row) {
+  static const std::regex number(R"(^layers\.\d+\.)");
+  return std::regex_replace(row.name, number, "layers.*.");
+}
+
+struct Entry {
+  std::string family, text;
+  std::vector<std::int64_t> layers;
+};
+
+std::int64_t layer_of(const LayoutRow& row) {
+  return row.name.starts_with("layers.") ? std::stoll(row.name.substr(7)) : row.layer;
+}
+
+void print_rows(const std::vector<LayoutRow>& rows) {
+  std::vector<Entry> entries;
+  for (const LayoutRow& row : rows) {
+    const Entry entry{family_of(row), row_text(row), {layer_of(row)}};
+    const auto same = std::find_if(entries.begin(), entries.end(), [&](const Entry& e) {
+      return e.family == entry.family && e.text == entry.text;
+    });
+    if (same == entries.end())
+      entries.push_back(entry);
+    else if (same->layers.back() != entry.layers[0])
+      same->layers.push_back(entry.layers[0]);
+  }
+  for (const Entry& e : entries) {
+    const auto first = e.layers.front(), last = e.layers.back();
+    const std::string where = first < 0       ? ""
+                              : first == last ? fmt::format(" (layer {})", first)
+                                              : fmt::format(" (layers {} to {})", first, last);
+    fmt::print("{}{}\n{}", e.family, where, e.text);
+  }
+}
+
+nlohmann::json rows_json(const std::vector<LayoutRow>& rows) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const LayoutRow& row : rows) {
+    nlohmann::json item{{"name", row.name},
+                        {"dims", row.dims},
+                        {"shape", row.shape},
+                        {"local_shape", row.local},
+                        {"rules", row.rules},
+                        {"axes", row.sharding.dims},
+                        {"collectives", row.collectives}};
+    if (layer_of(row) >= 0) item["layer"] = layer_of(row);
+    list.push_back(std::move(item));
+  }
+  return list;
+}
+
+}  // namespace
+
+int explain_command(std::span<const std::string> args) {
+  const Options options = parse(args);
+  if (options.help) {
+    std::fputs(kHelp, stdout);
+    return 0;
+  }
+  const Config config = Config::from_args(options.settings);
+  for (const auto& notice : config.notices()) fmt::print("{}\n", notice);
+  const Mesh mesh = mesh_from_config(config);
+  const Explanation explanation = explain_step(config, mesh);
+  fmt::print("{} on {} ranks: {}\n\nparameters\n\n", config.get_string("model_name"), mesh.size(),
+             mesh.to_string());
+  print_rows(explanation.parameters);
+  fmt::print("\nactivations\n\n");
+  print_rows(explanation.activations);
+  if (!options.json_file.empty()) {
+    const nlohmann::json json{{"version", SWITCHYARD_VERSION},
+                              {"ranks", mesh.size()},
+                              {"mesh", mesh.to_string()},
+                              {"parameters", rows_json(explanation.parameters)},
+                              {"activations", rows_json(explanation.activations)}};
+    write_file_atomic(options.json_file, json.dump(1) + "\n");
+  }
+  return 0;
+}
+
+}  // namespace switchyard

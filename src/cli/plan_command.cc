@@ -1,0 +1,201 @@
+#include "cli/plan_command.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <vector>
+
+#include "config/config.h"
+#include "metrics/atomic_file.h"
+#include "plan/planner.h"
+#include "plan/search.h"
+
+namespace switchyard {
+namespace {
+
+constexpr std::size_t kMostFound = 10;
+
+constexpr const char* kHelp =
+    R"(switchyard plan [--search] [--json FILE] [CONFIG.yml] [key=value ...] [topology=NAME]
+
+Runs one training step of rank 0 without data and shows what it takes: memory and where its peak is, collectives
+by kind, axis, count and bytes, FLOPs, and the estimated time of a step with what bounds it. For MoE models also
+memory and time as the load of the experts gets uneven. The counts are those of a run.
+
+  topology=NAME  what the ranks run on: a file of configs/topology (cpu, h100, h200) or a path; default cpu
+  --search       try every mesh of the given number of ranks and list the fastest that fit
+  --json FILE    also write everything to FILE
+
+Memory is that of a rank alone: thread ranks of one process, which share weights, take less together.
+
+Example:
+  switchyard plan model_name=deepseek3-671b ranks=4096 ici_fsdp_parallelism=64 ici_expert_parallelism=64 \
+      per_device_batch_size=1 max_target_length=4096 topology=h100
+)";
+
+struct Options {
+  bool help = false, search = false;
+  std::string json_file, topology = "cpu";
+  std::vector<std::string> settings;
+};
+
+Options parse(std::span<const std::string> args) {
+  Options options;
+  for (std::size_t i = 0; i < args.size(); ++i) {
+    if (args[i] == "--help" || args[i] == "-h") {
+      options.help = true;
+    } else if (args[i] == "--search") {
+      options.search = true;
+    } else if (args[i] == "--json") {
+      if (i + 1 == args.size()) fail_usage("[plan] --json needs the name of a file");
+      options.json_file = args[++i];
+    } else if (args[i].starts_with("topology=")) {
+      options.topology = args[i].substr(std::string("topology=").size());
+    } else if (args[i].starts_with("-")) {
+      fail_usage("[plan] unknown option {}; the options are --search, --json FILE and --help", args[i]);
+    } else {
+      options.settings.push_back(args[i]);
+    }
+  }
+  return options;
+}
+
+std::string gib(std::int64_t bytes) {
+  const auto b = static_cast<double>(bytes);
+  if (b >= 1 << 30) return fmt::format("{:.2f} GiB", b / (1 << 30));
+  return b >= 1 << 20 ? fmt::format("{:.1f} MiB", b / (1 << 20)) : fmt::format("{:.1f} KiB", b / 1024);
+}
+
+std::string place_text(const Place& place) {
+  std::string text = place.phase.empty() ? "at the start" : fmt::format("in {}", place.phase);
+  if (!place.op.empty()) text += fmt::format(", at {}", place.op);
+  if (place.layer >= 0) text += fmt::format(" of layer {}", place.layer);
+  return text;
+}
+
+void print_memory(const StepPlan& plan, const Topology& topology) {
+  const RankMemory& m = plan.memory;
+  fmt::print("memory of a rank: {} of {} ({})\n", gib(m.total), gib(topology.memory_bytes),
+             m.total <= topology.memory_bytes ? "fits" : "does not fit");
+  fmt::print("  weights {}  gradients {}  optimizer {}  activations {}\n", gib(m.weights), gib(m.gradients),
+             gib(m.optimizer), gib(m.activations));
+  fmt::print("  the peak is {}\n", place_text(plan.peak));
+}
+
+void print_collectives(const StepPlan& plan) {
+  if (plan.cost.collectives.empty()) return;
+  fmt::print("\n{:<20}{:<20}{:<12}{:>8}{:>14}{:>12}\n", "collective", "axis", "where", "count", "bytes sent",
+             "seconds");
+  for (const auto& c : plan.cost.collectives)
+    fmt::print("{:<20}{:<20}{:<12}{:>8}{:>14}{:>12.4g}\n", c.kind, c.axis, c.where, c.calls, gib(c.bytes),
+               c.wait_seconds);
+}
+
+// Neighbouring layers that cost the same make one line.
+void print_layers(const StepPlan& plan) {
+  const auto& layers = plan.measured["layers"];
+  fmt::print("\n{:<12}{:<8}{:>12}{:>14}{:>14}{:>12}\n", "layer", "kind", "weights", "activations", "TFLOP",
+             "seconds");
+  auto row = [&](std::size_t i) {
+    return fmt::format("{:<8}{:>12}{:>14}{:>14.4g}{:>12.4g}", layers[i]["kind"].get<std::string>(),
+                       gib(layers[i]["weights_bytes"]), gib(layers[i]["activation_bytes"]),
+                       plan.layer_flops[i] * 1e-12, plan.layer_seconds[i]);
+  };
+  for (std::size_t begin = 0; begin < layers.size();) {
+    std::size_t end = begin + 1;
+    while (end < layers.size() && row(end) == row(begin)) ++end;
+    fmt::print("{:<12}{}\n",
+               end - begin == 1 ? fmt::format("{}", begin) : fmt::format("{}-{}", begin, end - 1),
+               row(begin));
+    begin = end;
+  }
+}
+
+void print_skew(const std::vector<SkewPoint>& curve, const Topology& topology) {
+  if (curve.size() < 2) return;
+  fmt::print("\nload of the busiest rank over the mean:");
+  for (const auto& point : curve)
+    fmt::print("  {:.4g}x {} {:.4g} s", point.imbalance, gib(point.total_peak_bytes), point.seconds);
+  const double fits = fits_up_to(curve, topology.memory_bytes);
+  if (fits >= curve.back().imbalance)
+    fmt::print("\nfits at any imbalance\n");
+  else if (fits > 0)
+    fmt::print("\nfits up to {:.1f}x imbalance\n", fits);
+  else
+    fmt::print("\ndoes not fit even when balanced\n");
+}
+
+void print_time(const StepPlan& plan, const Topology& topology) {
+  fmt::print(
+      "\n{:.4g} TFLOP a rank, estimated {:.4g} s a step on {} (compute {:.4g}, memory {:.4g}, network "
+      "{:.4g}{}; bound by {})\n",
+      plan.flops * 1e-12, plan.seconds(), topology.name, plan.compute_seconds, plan.memory_seconds,
+      plan.network_seconds,
+      plan.bubble_seconds > 0 ? fmt::format(", waiting for other stages {:.4g}", plan.bubble_seconds) : "",
+      plan.bound());
+}
+
+nlohmann::json print_search(const SearchResult& found, const Config& config, const Topology& topology) {
+  nlohmann::json list = nlohmann::json::array();
+  fmt::print("{} legal meshes of {} ranks on {}; {} faster ones do not fit into {}\n", found.legal,
+             config.get_int("ranks"), topology.name, found.too_large, gib(topology.memory_bytes));
+  if (!found.fitting.empty()) fmt::print("{:>10}  {:<9}{:>12}  {}\n", "s a step", "bound", "memory", "mesh");
+  for (const FoundMesh& f : found.fitting) {
+    fmt::print("{:>10.4g}  {:<9}{:>12}  {}\n", f.plan.seconds(), f.plan.bound(), gib(f.plan.cost.peak_bytes),
+               f.mesh);
+    list.push_back({{"mesh", f.mesh},
+                    {"keys", f.keys},
+                    {"estimated_step_seconds", f.plan.seconds()},
+                    {"bound", f.plan.bound()},
+                    {"total_peak_bytes", f.plan.cost.peak_bytes}});
+  }
+  if (found.fitting.empty()) {
+    fmt::print("no mesh fits; use more ranks or a smaller batch\n");
+    return list;
+  }
+  std::string keys;
+  for (const std::string& key : found.fitting[0].keys) {
+    if (!key.ends_with("=1") || key.starts_with("ici_fsdp_")) keys += " " + key;
+  }
+  fmt::print("next: switchyard plan … ranks={}{}\n", config.get_int("ranks"), keys);
+  return list;
+}
+
+}  // namespace
+
+int plan_command(std::span<const std::string> args) {
+  const Options options = parse(args);
+  if (options.help) {
+    std::fputs(kHelp, stdout);
+    return 0;
+  }
+  const Config config = Config::from_args(options.settings);
+  for (const auto& notice : config.notices()) fmt::print("{}\n", notice);
+  const Mesh mesh = mesh_from_config(config);
+  const Topology topology = Topology::read(options.topology, mesh.size());
+  nlohmann::json json;
+  if (options.search) {
+    const SearchResult found = search_meshes(config, topology, kMostFound);
+    json = {{"version", SWITCHYARD_VERSION},
+            {"ranks", mesh.size()},
+            {"topology", topology.name},
+            {"legal", found.legal}};
+    json["search"] = print_search(found, config, topology);
+  } else {
+    const StepPlan plan = plan_step(config, mesh, topology);
+    const std::vector<SkewPoint> curve = skew_curve(config, mesh, topology, plan);
+    json = plan_json(plan, curve, topology);
+    fmt::print("{} · {:.4g} B parameters · {} ranks: {}\n", config.get_string("model_name"),
+               json["parameters"].get<double>() * 1e-9, mesh.size(), mesh.to_string());
+    print_memory(plan, topology);
+    print_layers(plan);
+    print_collectives(plan);
+    print_skew(curve, topology);
+    print_time(plan, topology);
+  }
+  if (!options.json_file.empty()) write_file_atomic(options.json_file, json.dump(1) + "\n");
+  return 0;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,24 @@
+// Work: what one kernel call costs, for those who count instead of computing.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "core/dtype.h"
+
+namespace switchyard {
+
+struct Work {
+  std::string_view kernel;   // a literal: "gemm"
+  DType dtype = DType::f32;  // of the operands
+  double flops = 0;          // 2 per multiply-add
+  double bytes = 0;          // each operand read once, each result written once
+};
+
+class WorkCounter {
+ public:
+  virtual ~WorkCounter() = default;
+  virtual void count(const Work& work) = 0;
+};
+
+}  // namespace switchyard

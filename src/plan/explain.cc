@@ -1,0 +1,168 @@
+#include "plan/explain.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "autograd/op.h"
+#include "plan/abstract_rank.h"
+#include "plan/planner.h"
+
+namespace switchyard {
+namespace {
+
+class NoCounter : public WorkCounter {
+ public:
+  void count(const Work&) override {}
+};
+
+std::string backward_of(const std::string& kind) {
+  if (kind == "all_gather") return "reduce_scatter";
+  return kind == "reduce_scatter" ? "all_gather" : kind;
+}
+
+bool communicates(std::string_view op) {
+  return op == "all_gather" || op == "reduce_scatter" || op == "all_reduce" || op == "all_to_all";
+}
+
+bool has(const Axes& axes, const std::string& axis) {
+  return std::find(axes.begin(), axes.end(), axis) != axes.end();
+}
+
+// The axes whose place differs between the two.
+Axes moved_axes(const Sharding& from, const Sharding& to) {
+  Axes moved;
+  auto note = [&](const Axes& here, const Axes& there) {
+    for (const auto& axis : here) {
+      if (!has(there, axis) && !has(moved, axis)) moved.push_back(axis);
+    }
+  };
+  for (std::size_t d = 0; d < from.dims.size(); ++d) note(from.dims[d], to.dims[d]);
+  note(from.partial, to.partial);
+  return moved;
+}
+
+void add_once(std::vector<std::string>& list, std::string text) {
+  if (std::find(list.begin(), list.end(), text) == list.end()) list.push_back(std::move(text));
+}
+
+// Watches a step: what is resolved, and which values are parameters under way.
+class Watcher : public OpObserver {
+ public:
+  Watcher(const Context& context, Explanation& result) : context_(context), result_(result) {}
+
+  void parameter(const Parameter& p, const AxisRules::Resolution& resolution) {
+    const std::size_t row = result_.parameters.size();
+    const ArrayInfo& info = p.array.info();
+    result_.parameters.push_back(
+        {p.spec.name, -1, p.spec.dims, info.shape, info.local, resolution.matched_rules, info.sharding, {}});
+    parameters_[p.array.value().get()] = {row, p.array.value()};
+    const Axes replicas = dual(*context_.mesh, info.sharding).partial;
+    if (p.spec.trained && !replicas.empty())
+      gradient_sums_[row] = "gradients: reduce_scatter over " + joined(replicas);
+  }
+  void resolved(std::span<const std::string> dims, const Shape& shape,
+                const AxisRules::Resolution& resolution) {
+    LayoutRow row;
+    if (!started_ && shape.size() == 2) row.name = "batch";
+    row.layer = layer();
+    row.dims.assign(dims.begin(), dims.end());
+    row.shape = shape;
+    row.local = local_shape(*context_.mesh, shape, resolution.sharding);
+    row.rules = resolution.matched_rules;
+    row.sharding = resolution.sharding;
+    result_.activations.push_back(std::move(row));
+    values_.emplace_back();
+  }
+  void applied(const Op& op, std::span<const Array> inputs, std::span<const Array> outputs) override {
+    started_ = true;
+    const bool moves = communicates(op.name());
+    const auto known = parameters_.find(inputs[0].value().get());
+    if (known != parameters_.end() && (moves || op.name() == "cast" || op.name() == "slice")) {
+      const auto entry = std::pair(known->second.first, outputs[0].value());
+      parameters_[outputs[0].value().get()] = entry;
+      if (moves) note(result_.parameters[entry.first].collectives, op, inputs[0], outputs[0]);
+      return;
+    }
+    if (moves) note(row_for(outputs[0]).collectives, op, inputs[0], outputs[0]);
+    for (const Array& output : outputs) find_constraint(op, output);
+  }
+  // Names the activations; resolutions that laid out no value were questions.
+  void finish() {
+    for (const auto& [row, text] : gradient_sums_) result_.parameters[row].collectives.push_back(text);
+    std::vector<LayoutRow> kept;
+    for (std::size_t i = 0; i < values_.size(); ++i) {
+      LayoutRow& row = result_.activations[i];
+      if (values_[i] && !values_[i]->checkpoint_name.empty()) row.name = values_[i]->checkpoint_name;
+      if (!row.name.empty() && (values_[i] || row.name == "batch")) kept.push_back(std::move(row));
+    }
+    result_.activations = std::move(kept);
+  }
+
+ private:
+  std::int64_t layer() const { return context_.comm->position().layer.load(); }
+  static void note(std::vector<std::string>& list, const Op& op, const Array& from, const Array& to) {
+    const std::string kind(op.name()), axes = joined(moved_axes(from.sharding(), to.sharding()));
+    add_once(list, fmt::format("forward: {} over {}", kind, axes));
+    if (to.value()->requires_grad)
+      add_once(list, fmt::format("backward: {} over {}", backward_of(kind), axes));
+  }
+  // The latest constraint of this layer; a value that none asked for makes a row of its own.
+  LayoutRow& row_for(const Array& value) {
+    if (!result_.activations.empty() && result_.activations.back().layer == layer())
+      return result_.activations.back();
+    const ArrayInfo& info = value.info();
+    const std::vector<std::string> none(info.shape.size());
+    result_.activations.push_back({"", layer(), none, info.shape, info.local, none, info.sharding, {}});
+    values_.emplace_back();
+    return result_.activations.back();
+  }
+  // Is `value` what a constraint of this layer asked for? Its name is that of the op that computed it.
+  void find_constraint(const Op& op, const Array& value) {
+    for (std::size_t i = result_.activations.size(); i-- > 0;) {
+      LayoutRow& row = result_.activations[i];
+      if (row.layer != layer()) return;
+      if (values_[i] || row.shape != value.shape()) continue;
+      if (row.name.empty() || !communicates(op.name())) row.name = op.name();
+      if (row.sharding == value.sharding()) values_[i] = value.value();
+      return;
+    }
+  }
+
+  const Context& context_;
+  Explanation& result_;
+  // Values are held so that their addresses stay theirs.
+  std::map<const Value*, std::pair<std::size_t, ValuePtr>> parameters_;
+  std::map<std::size_t, std::string> gradient_sums_;
+  std::vector<ValuePtr> values_;  // what each activation row turned out to be
+  bool started_ = false;
+};
+
+}  // namespace
+
+Explanation explain_step(const Config& config, const Mesh& mesh) {
+  const ModelConfig model = model_config(config);
+  const BatchSizes sizes = batch_sizes(config, mesh);
+  check_layout(config, mesh, model, sizes);
+  NoCounter counter;
+  AbstractRank rank(
+      config, mesh, counter, false, mesh.size(), [](const Transfer&) { return 0.0; }, 1);
+  Context& context = rank.context();
+  Trainer trainer(context, model, train_config(config, model, mesh.axis_size("stage")),
+                  Parameters::create(context, stage_specs(parameter_specs(model), context.stage, model),
+                                     model.init_seed, nullptr, nullptr));
+  Explanation result;
+  Watcher watcher(context, result);
+  for (const auto& p : trainer.parameters().all())
+    watcher.parameter(p, rank.rules().resolve(p.spec.dims, p.spec.shape));
+  rank.rules().observe(
+      [&](std::span<const std::string> dims, const Shape& shape, const AxisRules::Resolution& resolution) {
+        watcher.resolved(dims, shape, resolution);
+      });
+  context.observer = &watcher;
+  trainer.step(0, abstract_batch(sizes));
+  watcher.finish();
+  return result;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,158 @@
+#include "plan/planner.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "moe/dispatch/dispatch.h"
+#include "plan/abstract_rank.h"
+
+namespace switchyard {
+namespace {
+
+// Turns work and transfers into seconds, by layer and by what bounds them. Nothing overlaps, as in a run.
+class Clock : public WorkCounter {
+ public:
+  Clock(const Topology& topology, std::int64_t layers, StepPlan& plan) : topology_(topology), plan_(plan) {
+    plan_.layer_flops.assign(static_cast<std::size_t>(layers), 0.0);
+    plan_.layer_seconds = plan_.layer_flops;
+  }
+  void watch(const Position& position) { position_ = &position; }
+  void count(const Work& work) override {
+    const double compute = topology_.compute_seconds(work), memory = topology_.memory_seconds(work);
+    (compute > memory ? plan_.compute_seconds : plan_.memory_seconds) += std::max(compute, memory);
+    plan_.flops += work.flops;
+    add_seconds(std::max(compute, memory));
+    if (layer() >= 0) plan_.layer_flops[static_cast<std::size_t>(layer())] += work.flops;
+  }
+  double transfer(const Transfer& transfer) {
+    const double seconds = topology_.transfer_seconds(transfer);
+    plan_.network_seconds += seconds;
+    add_seconds(seconds);
+    return seconds;
+  }
+
+ private:
+  std::int64_t layer() const { return position_ == nullptr ? -1 : position_->layer.load(); }
+  void add_seconds(double seconds) {
+    if (layer() >= 0) plan_.layer_seconds[static_cast<std::size_t>(layer())] += seconds;
+  }
+
+  const Topology& topology_;
+  const Position* position_ = nullptr;
+  StepPlan& plan_;
+};
+
+}  // namespace
+
+Batch abstract_batch(const BatchSizes& sizes) {
+  const auto tokens = [&] { return Tensor(DType::i32, {sizes.step, sizes.sequence}); };
+  return {tokens(), tokens(), tokens(), tokens(), tokens()};
+}
+
+std::string StepPlan::bound() const {
+  if (compute_seconds >= memory_seconds && compute_seconds >= network_seconds) return "compute";
+  return memory_seconds >= network_seconds ? "memory" : "network";
+}
+
+StepPlan plan_model(const Config& config, const ModelConfig& model, const Mesh& mesh,
+                    const Topology& topology, double imbalance) {
+  const BatchSizes sizes = batch_sizes(config, mesh);
+  check_layout(config, mesh, model, sizes);
+  StepPlan plan;
+  Clock clock(topology, model.layers, plan);
+  const TrainConfig training = train_config(config, model, mesh.axis_size("stage"));
+  AbstractRank rank(
+      config, mesh, clock, topology.host, topology.ranks_per_node,
+      [&](const Transfer& t) { return clock.transfer(t); }, imbalance);
+  Context& context = rank.context();
+  clock.watch(context.comm->position());
+  Trainer trainer(context, model, training,
+                  Parameters::create(context, stage_specs(parameter_specs(model), context.stage, model),
+                                     model.init_seed, nullptr, nullptr));
+  rank.account().reset_peak();
+  StepResult result = trainer.step(0, abstract_batch(sizes));
+  plan.cost = {context.comm->counts(), rank.account().peak(), std::move(result.layer_bytes)};
+  plan.memory = rank_memory(trainer, plan.cost);
+  plan.peak = rank.account().peak_place();
+  plan.measured = to_json(config, trainer, plan.cost);
+  // While a pipeline fills and empties, a stage waits for as many microbatches as there are other stages.
+  plan.bubble_seconds = plan.seconds() * (context.stage.count - 1) /
+                        static_cast<double>(training.accumulation * training.stage_microbatches);
+  return plan;
+}
+
+StepPlan plan_step(const Config& config, const Mesh& mesh, const Topology& topology, double imbalance) {
+  return plan_model(config, model_config(config), mesh, topology, imbalance);
+}
+
+std::vector<SkewPoint> skew_curve(const Config& config, const Mesh& mesh, const Topology& topology,
+                                  const StepPlan& balanced) {
+  std::vector<SkewPoint> curve{{1, balanced.cost.peak_bytes, balanced.seconds()}};
+  const ModelConfig model = model_config(config);
+  if (model.moe.experts == 0 || !model.moe.sparse) return curve;
+  const Mesh own = stage_mesh(mesh);
+  const AxisRules rules(config.axis_rules(), own);
+  Context context;
+  context.mesh = &own;
+  context.rules = &rules;
+  const std::int64_t ranks = own.product(expert_axes(context, model.moe.experts));
+  const std::int64_t here = model.moe.experts / ranks;
+  // Where every token of the group has as many of its choices here as can be.
+  const double most = static_cast<double>(ranks) * static_cast<double>(std::min(here, model.moe.slots)) /
+                      static_cast<double>(model.moe.slots);
+  for (double imbalance : {1.25, 1.5, 2.0, 3.0, 4.0, 8.0, 16.0, most}) {
+    if (imbalance > most || imbalance <= curve.back().imbalance) continue;
+    const StepPlan plan = plan_step(config, mesh, topology, imbalance);
+    curve.push_back({imbalance, plan.cost.peak_bytes, plan.seconds()});
+  }
+  return curve;
+}
+
+double fits_up_to(const std::vector<SkewPoint>& curve, std::int64_t memory_bytes) {
+  double fits = 0;
+  for (std::size_t i = 0; i < curve.size(); ++i) {
+    const SkewPoint& point = curve[i];
+    if (point.total_peak_bytes <= memory_bytes) {
+      fits = point.imbalance;
+      continue;
+    }
+    if (i == 0) return 0;
+    const SkewPoint& before = curve[i - 1];
+    const double share = static_cast<double>(memory_bytes - before.total_peak_bytes) /
+                         static_cast<double>(point.total_peak_bytes - before.total_peak_bytes);
+    fits = before.imbalance + share * (point.imbalance - before.imbalance);
+    break;
+  }
+  return std::floor(fits * 10) / 10;
+}
+
+nlohmann::json plan_json(const StepPlan& plan, const std::vector<SkewPoint>& curve,
+                         const Topology& topology) {
+  nlohmann::json result = plan.measured;
+  for (std::size_t i = 0; i < result["layers"].size(); ++i) {
+    result["layers"][i]["flops"] = plan.layer_flops[i];
+    result["layers"][i]["seconds"] = plan.layer_seconds[i];
+  }
+  result["peak_at"] = {
+      {"phase", std::string(plan.peak.phase)}, {"op", std::string(plan.peak.op)}, {"layer", plan.peak.layer}};
+  result["flops_per_rank"] = plan.flops;
+  result["estimated_step_seconds"] = plan.seconds();
+  result["seconds"] = {{"compute", plan.compute_seconds},
+                       {"memory", plan.memory_seconds},
+                       {"network", plan.network_seconds},
+                       {"bubble", plan.bubble_seconds}};
+  result["bound"] = plan.bound();
+  result["skew"] = nlohmann::json::array();
+  for (const auto& point : curve)
+    result["skew"].push_back({{"imbalance", point.imbalance},
+                              {"total_peak_bytes", point.total_peak_bytes},
+                              {"estimated_step_seconds", point.seconds}});
+  result["fits"] = plan.cost.peak_bytes <= topology.memory_bytes;
+  result["fits_up_to_imbalance"] = fits_up_to(curve, topology.memory_bytes);
+  result["topology"] = topology.name;
+  result["memory_bytes"] = topology.memory_bytes;
+  result["version"] = SWITCHYARD_VERSION;
+  return result;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,40 @@
+// Topology: what the ranks run on, as far as the estimated time of a step depends on it.
+//
+// Read from configs/topology/NAME.yml or a file of the user's. Rates are per rank, and peaks: `efficiency` is
+// the share of them that long kernels and transfers reach.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "core/dtype.h"
+#include "core/work.h"
+#include "dist/comm/abstract.h"
+
+namespace switchyard {
+
+struct Link {
+  double bytes_per_second = 0;  // one direction, per rank
+  double latency_seconds = 0;   // of one message
+};
+
+struct Topology {
+  std::string name;
+  int ranks_per_node = 1;
+  bool host = false;              // ranks are threads on the processor of this machine
+  std::int64_t memory_bytes = 0;  // of one rank
+  double bf16_flops = 0, f32_flops = 0, memory_bytes_per_second = 0;
+  double compute_efficiency = 1, memory_efficiency = 1, network_efficiency = 1;
+  Link inside, between;  // ranks of one node; ranks of different nodes
+
+  // `name` is that of a file in configs/topology or the path of one. Ranks of a machine whose rates are
+  // stated as a whole share them. Error(usage), one line, for a file that is missing or wrong.
+  static Topology read(const std::string& name, int ranks);
+
+  double compute_seconds(const Work& work) const;
+  double memory_seconds(const Work& work) const;
+  double transfer_seconds(const Transfer& transfer) const;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,67 @@
+#include "train/step_cost.h"
+
+#include "moe/block.h"
+#include "nn/layers.h"
+
+namespace switchyard {
+
+using nlohmann::json;
+
+RankMemory rank_memory(Trainer& trainer, const StepCost& cost) {
+  RankMemory memory;
+  for (const auto& p : trainer.parameters().all()) {
+    const auto bytes = static_cast<std::int64_t>(p.array.tensor().bytes());
+    memory.weights += bytes;
+    if (p.spec.trained) memory.gradients += bytes;
+  }
+  memory.optimizer = trainer.optimizer_bytes();
+  memory.total = cost.peak_bytes;
+  memory.activations =
+      std::max<std::int64_t>(0, memory.total - memory.weights - memory.gradients - memory.optimizer);
+  return memory;
+}
+
+json to_json(const Config& config, Trainer& trainer, const StepCost& cost) {
+  json result;
+  result["ranks"] = trainer.context().comm->size();
+  result["mesh"] = mesh_from_config(config).to_string();
+  result["parameters"] = parameter_count(parameter_specs(trainer.model()));
+  const RankMemory memory = rank_memory(trainer, cost);
+  result["per_rank"] = {{"weights_bytes", memory.weights},
+                        {"gradients_bytes", memory.gradients},
+                        {"optimizer_bytes", memory.optimizer},
+                        {"activation_peak_bytes", memory.activations},
+                        {"total_peak_bytes", memory.total}};
+  result["collectives"] = json::array();
+  for (const auto& c : cost.collectives) {
+    result["collectives"].push_back(
+        {{"kind", c.kind}, {"axis", c.axis}, {"count", c.calls}, {"bytes", c.bytes}, {"where", c.where}});
+  }
+  json layers = json::array();
+  for (std::int64_t i = 0; i < trainer.model().layers; ++i) {
+    const std::string prefix = fmt::format("layers.{}.", i);
+    std::int64_t bytes = 0;
+    for (const auto& p : trainer.parameters().all()) {
+      if (p.spec.name.starts_with(prefix)) bytes += static_cast<std::int64_t>(p.array.tensor().bytes());
+    }
+    const auto at = static_cast<std::size_t>(i);
+    layers.push_back({{"layer", i},
+                      {"kind", trainer.model().is_moe_layer(i) ? "moe" : "dense"},
+                      {"weights_bytes", bytes},
+                      {"activation_bytes", at < cost.layer_bytes.size() ? cost.layer_bytes[at] : 0}});
+  }
+  result["layers"] = layers;
+  return result;
+}
+
+void check_layout(const Config& config, const Mesh& mesh, const ModelConfig& model, const BatchSizes& sizes) {
+  const Mesh own = stage_mesh(mesh);
+  const AxisRules rules(config.axis_rules(), own);
+  check_stages(mesh.axis_size("stage"), model);
+  for (const auto& spec : parameter_specs(model)) rules.resolve(spec.dims, spec.shape);
+  if (model.moe.experts == 0) return;
+  const Shape tokens{sizes.micro, sizes.sequence, model.moe_emb};
+  check_token_chunks(model.moe, local_shape(own, tokens, block_sharding(rules, tokens))[1]);
+}
+
+}  // namespace switchyard

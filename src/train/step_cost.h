@@ -1,0 +1,31 @@
+// What one step cost one rank: bytes and collectives. Measured by a run, foretold by `plan`, in one schema.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "train/trainer.h"
+
+namespace switchyard {
+
+struct StepCost {
+  std::vector<CollectiveCount> collectives;
+  std::int64_t peak_bytes = 0;            // the most this rank's account held
+  std::vector<std::int64_t> layer_bytes;  // held for backward by each decoder layer
+};
+
+// Bytes of one rank as if it were alone. They add up: activations are what the peak has beyond the rest.
+struct RankMemory {
+  std::int64_t weights = 0, gradients = 0, optimizer = 0, activations = 0, total = 0;
+};
+RankMemory rank_memory(Trainer& trainer, const StepCost& cost);
+
+// `ranks`, `mesh`, `parameters`, `per_rank`, `collectives` and `layers` of summary.json and of plan's JSON
+// (docs/formats.md).
+nlohmann::json to_json(const Config& config, Trainer& trainer, const StepCost& cost);
+
+// Error(usage) for a model, batch and mesh that do not go together: experts that do not divide, a sequence
+// that token chunks do not.
+void check_layout(const Config& config, const Mesh& mesh, const ModelConfig& model, const BatchSizes& sizes);
+
+}  // namespace switchyard

@@ -1,0 +1,79 @@
+// switchyard plan and explain: the pages' examples run, files hold what they should, mistakes are one line.
+#include <sys/resource.h>
+
+#include "child.h"
+
+namespace switchyard::cli_test {
+namespace {
+
+using PlanCommand = ProgramTest;
+using nlohmann::json;
+
+TEST_F(PlanCommand, ForetellsWhatASummarySays) {
+  const Arguments keys = tiny_model() + Arguments{"ranks=2", "num_experts_per_tok=4"};
+  const Finished planned = run(Arguments{"plan", "--json", "plan.json"} + keys);
+  ASSERT_EQ(planned.status, 0) << planned.err;
+  train({"ranks=2", "num_experts_per_tok=4"});
+  const json plan = json::parse(read("plan.json")), summary = json::parse(read("out/run/summary.json"));
+  EXPECT_EQ(plan["collectives"], summary["collectives"]);
+  for (const char* key : {"ranks", "mesh", "parameters"}) EXPECT_EQ(plan[key], summary[key]) << key;
+  EXPECT_FALSE(std::filesystem::exists(path("switchyard_output")));
+  for (const char* key : {"flops_per_rank", "estimated_step_seconds", "bound", "skew", "topology", "fits"})
+    EXPECT_TRUE(plan.contains(key)) << key;
+}
+
+TEST_F(PlanCommand, TheLargestModelTakesLessThanTwoSecondsOfWork) {
+  const Finished page = run({"plan", "--help"});
+  EXPECT_NE(page.out.find("model_name=deepseek3-671b ranks=4096"), std::string::npos);
+  rusage before{}, after{};
+  ::getrusage(RUSAGE_CHILDREN, &before);
+  const Finished planned = run({"plan", "model_name=deepseek3-671b", "ranks=4096", "ici_fsdp_parallelism=64",
+                                "ici_expert_parallelism=64", "per_device_batch_size=1",
+                                "max_target_length=4096", "topology=h100"});
+  ::getrusage(RUSAGE_CHILDREN, &after);
+  EXPECT_EQ(planned.status, 0) << planned.err;
+  EXPECT_NE(planned.out.find("671 B parameters"), std::string::npos);
+#if defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
+  };
+  EXPECT_LT(seconds(after.ru_utime) - seconds(before.ru_utime), 2);
+#endif
+}
+
+TEST_F(PlanCommand, SearchListsMeshesFastestFirst) {
+  const Finished found = run(Arguments{"plan", "--search", "--json", "found.json", "topology=h100"} +
+                             tiny_model() + Arguments{"ranks=8"});
+  ASSERT_EQ(found.status, 0) << found.err;
+  const json list = json::parse(read("found.json"))["search"];
+  ASSERT_GE(list.size(), 2u);
+  for (std::size_t i = 1; i < list.size(); ++i)
+    EXPECT_LE(list[i - 1]["estimated_step_seconds"].get<double>(),
+              list[i]["estimated_step_seconds"].get<double>());
+}
+
+TEST_F(PlanCommand, ExplainNamesRules) {
+  const Finished page = run({"explain", "model_name=mixtral-8x7b", "ranks=8", "ici_fsdp_parallelism=2",
+                             "ici_expert_parallelism=4", "--json", "layout.json"});
+  ASSERT_EQ(page.status, 0) << page.err;
+  EXPECT_NE(page.out.find("layers.*.moe.wi_0 (layers 0 to 31)"), std::string::npos) << page.out;
+  EXPECT_NE(page.out.find("by exp -> expert"), std::string::npos);
+  const json layout = json::parse(read("layout.json"));
+  EXPECT_EQ(layout["parameters"][0]["name"], "embedding");
+  EXPECT_FALSE(layout["activations"].empty());
+}
+
+TEST_F(PlanCommand, MistakesAreOneLine) {
+  expect_refused({"plan", "topology=h10"}, {"topology=h10", "cpu, h100, h200", "nearest is h100"});
+  expect_refused({"plan", "--serch"}, {"--serch", "--search"});
+  expect_refused({"plan", "--json"}, {"--json", "file"});
+  expect_refused({"explain", "--jso"}, {"--jso", "--json"});
+  expect_refused(Arguments{"plan"} + tiny_model() +
+                     Arguments{"ranks=3", "ici_expert_parallelism=3", "ici_fsdp_parallelism=1"},
+                 {"num_experts=4", "expert=3"});
+  write("bad.yml", "ranks_per_node: 8\nmemory_gib: much\n");
+  expect_refused({"plan", "topology=bad.yml"}, {"bad.yml", "memory_gib", "much"});
+}
+
+}  // namespace
+}  // namespace switchyard::cli_test
