@@ -5,7 +5,7 @@
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
-#include <regex>
+#include <string>
 #include <vector>
 
 #include "config/config.h"
@@ -65,8 +65,8 @@ std::string row_text(const LayoutRow& row) {
 
 // "layers.3.moe.gate" -> "layers.*.moe.gate": rows with equal text under one name are one entry.
 std::string family_of(const LayoutRow& row) {
-  static const std::regex number(R"(^layers\.\d+\.)");
-  return std::regex_replace(row.name, number, "layers.*.");
+  if (!row.name.starts_with("layers.")) return row.name;
+  return "layers.*" + row.name.substr(row.name.find('.', 7));
 }
 
 struct Entry {

@@ -30,7 +30,17 @@ class MpiTest : public ProgramTest {
 
   // What users type, and what lets it run here: as root, with more processes than cores.
   static Arguments launch(int processes) {
-    return {"--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", std::to_string(processes)};
+    // Hours of tests meet moments in which a machine leaves a process without a core for a second.
+    const std::string patience = std::getenv("SWITCHYARD_SOAK") == nullptr ? "1" : "3";
+    return {"--allow-run-as-root",
+            "--oversubscribe",
+            "--bind-to",
+            "none",
+            "--mca",
+            "odls_base_sigkill_timeout",
+            patience,
+            "-n",
+            std::to_string(processes)};
   }
   Finished mpirun(int processes, const Arguments& arguments) const {
     return execute("mpirun", launch(processes) + Arguments{program()} + arguments);

@@ -35,7 +35,7 @@ class Transfers {
 
 // A short message that may come at any time.
 struct News {
-  enum class Kind : std::int32_t { fault, stalled, resumed };
+  enum class Kind : std::int32_t { fault, stalled, resumed, ending };
   Kind kind = Kind::fault;
   std::int32_t process = 0;
   std::int32_t rank = -1;    // who says so; -1 for the process

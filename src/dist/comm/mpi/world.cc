@@ -20,9 +20,9 @@ using std::chrono::milliseconds;
 constexpr milliseconds kStallGrace{1000};
 // What a process said before it died is there already, it only has to be taken out.
 constexpr milliseconds kLastWords{50};
-// For what this process says before it ends. Those that died or stopped never take it, and a launcher may
-// lose its patience a second after the first process ended.
-constexpr milliseconds kOwnLastWords{100};
+// Once a process ends with an error, mpirun gives the others a second before it kills them. So whoever has
+// printed its line stays this long, or until all others have printed theirs.
+constexpr milliseconds kStay{1000};
 
 // Waits longer and longer: other processes may need this core.
 class Backoff {
@@ -70,6 +70,7 @@ std::string what_of(const CollectiveCall* call, const Position* position) {
 
 World::World(Wire& wire)
     : wire_(wire),
+      told_(static_cast<std::size_t>(wire.processes())),
       dead_(static_cast<std::size_t>(wire.processes())),
       watch_(watched(wire),
              {[this](int process) { died(process); },
@@ -148,6 +149,7 @@ void World::wait_before_ranks(const std::string& what, double timeout_seconds, T
 void World::hear() {
   News news;
   while (wire_.hear(news)) {
+    if (news.kind == News::Kind::ending) told_[static_cast<std::size_t>(news.process)] = true;
     const std::scoped_lock lock(mutex_);
     if (news.kind == News::Kind::fault) {
       if (news.rank < 0 && news.text[0] == '\0') dead_[static_cast<std::size_t>(news.process)] = true;
@@ -156,7 +158,7 @@ void World::hear() {
     }
     if (news.kind == News::Kind::stalled)
       note_stall(news.rank, {news.ranks, news.ranks + news.missing}, news.late != 0);
-    else
+    else if (news.kind == News::Kind::resumed)
       note_resumption(news.rank);
   }
 }
@@ -284,6 +286,26 @@ void World::give_up(int rank) {
       fmt::format("{}: [comm] {} was given up because {}", who, what_of(seat.call, seat.position), reason));
 }
 
+// Without the mutex, which this thread may hold already.
+void World::see_others_end() {
+  News ending;
+  ending.kind = News::Kind::ending;
+  ending.process = wire_.process();
+  tell_all(ending);
+  const auto gone = [&] {
+    int count = 1;
+    for (std::size_t p = 0; p < told_.size(); ++p) count += told_[p] || dead_[p] ? 1 : 0;
+    return count >= wire_.processes();
+  };
+  const Clock::time_point start = Clock::now();
+  while ((!wire_.push() || !gone()) && Clock::now() - start < kStay) {
+    for (News news; wire_.hear(news);) {
+      if (news.kind == News::Kind::ending) told_[static_cast<std::size_t>(news.process)] = true;
+    }
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+}
+
 // One line only, whichever thread comes first; the others stay here.
 void World::end(int status, const std::string& line) {
   while (ending_.exchange(true)) std::this_thread::sleep_for(std::chrono::hours(1));
@@ -292,8 +314,8 @@ void World::end(int status, const std::string& line) {
   std::replace(message.begin(), message.end(), '\n', ' ');
   message += '\n';
   if (!line.empty() && ::write(STDERR_FILENO, message.data(), message.size()) < 0) status = 1;
-  const Clock::time_point start = Clock::now();
-  while (!wire_.push() && Clock::now() - start < kOwnLastWords) std::this_thread::sleep_for(milliseconds(1));
+  // Where MPI serves one thread only, another one may not even say goodbye.
+  if (wire_.any_thread() || std::this_thread::get_id() == maker_) see_others_end();
   ::_exit(status);
 }
 

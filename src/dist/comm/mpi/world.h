@@ -19,6 +19,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/error.h"
@@ -76,6 +77,7 @@ class World {
   void died(int process);
   [[noreturn]] void give_up(int rank);
   [[noreturn]] void end(int status, const std::string& line);
+  void see_others_end();
 
   Wire& wire_;
   std::atomic<int> per_process_{0};  // 0 before start_ranks
@@ -87,6 +89,8 @@ class World {
   std::set<int> late_;                              // those of them that are past the deadline
   std::optional<Clock::time_point> stalled_since_;  // set while any is
   std::atomic<bool> ending_{false};
+  const std::thread::id maker_ = std::this_thread::get_id();
+  std::vector<std::atomic<bool>> told_;  // a process; it has printed its line
   std::vector<std::atomic<bool>>
       dead_;     // a process; MPI must not be asked to reach one, it may give up over it
   Watch watch_;  // last: its thread uses all of the above
