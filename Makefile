@@ -39,10 +39,11 @@ test: dependencies
 	@$(MAKE) --no-print-directory build
 	$(CTEST) --test-dir $(RELEASE)
 
+# Without detect_stack_use_after_return: its frames are not aligned for the 64-byte vectors of g++ 12 (GCC bug 110027).
 test-asan: dependencies
 	$(call configure,build/asan,$(SANITIZER_FLAGS) -DSWITCHYARD_SANITIZE=address$(comma)undefined)
 	@cmake --build build/asan
-	ASAN_OPTIONS=halt_on_error=1:detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1 \
+	ASAN_OPTIONS=halt_on_error=1 UBSAN_OPTIONS=print_stacktrace=1 \
 	  $(CTEST) --test-dir build/asan
 
 test-tsan: dependencies
