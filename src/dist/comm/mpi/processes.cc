@@ -1,6 +1,8 @@
 // Processes over MPI.
 #include "dist/comm/processes.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <bitset>
 #include <cstring>
@@ -139,6 +141,8 @@ std::unique_ptr<Processes> join_processes() {
   const Launch launch = launch_from_environment();
   if (!launch.launched || launch.processes == 1) return one_process();
   leave_sigterm_to_watch();
+  ::signal(SIGPIPE,
+           SIG_IGN);  // a connection to a process that died must not end this one before it has its say
   return std::make_unique<MpiProcesses>(launch.processes);
 }
 
