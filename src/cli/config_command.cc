@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "cli/options.h"
 #include "config/config.h"
 #include "config/declaration.h"
 #include "config/value.h"
@@ -26,35 +27,6 @@ Shows every setting that a command line gives, with its value and where that cam
 Example:
   switchyard config model_name=mixtral-8x7b per_device_batch_size=1
 )";
-
-struct Options {
-  bool help = false;
-  bool list = false;
-  std::string json_file;
-  std::vector<std::string> settings;
-};
-
-Options parse(std::span<const std::string> args) {
-  Options options;
-  for (std::size_t i = 0; i < args.size(); ++i) {
-    if (args[i] == "--help" || args[i] == "-h") {
-      options.help = true;
-    } else if (args[i] == "--list") {
-      options.list = true;
-    } else if (args[i] == "--json") {
-      if (i + 1 == args.size()) fail_usage("[config] --json needs the name of a file");
-      options.json_file = args[++i];
-    } else if (args[i].starts_with("-")) {
-      fail_usage("[config] unknown option {}; the options are --list, --json FILE and --help", args[i]);
-    } else {
-      options.settings.push_back(args[i]);
-    }
-  }
-  if (options.list && !options.settings.empty()) {
-    fail_usage("[config] --list shows declarations, which do not depend on {}", options.settings[0]);
-  }
-  return options;
-}
 
 nlohmann::json declarations() {
   nlohmann::json keys = nlohmann::json::array();
@@ -88,12 +60,16 @@ void write_json(const nlohmann::json& value, const std::string& file) {
 }  // namespace
 
 int config_command(std::span<const std::string> args) {
-  const Options options = parse(args);
+  const Options options = parse_options("config", {"--list"}, args);
+  const bool list = options.flags.contains("--list");
+  if (list && !options.settings.empty()) {
+    fail_usage("[config] --list shows declarations, which do not depend on {}", options.settings[0]);
+  }
   if (options.help) {
     fmt::print("{}", help_page);
     return 0;
   }
-  if (options.list) {
+  if (list) {
     if (options.json_file.empty())
       print_declarations();
     else

@@ -3,13 +3,16 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "cli/options.h"
 #include "config/config.h"
 #include "metrics/atomic_file.h"
+#include "models/parameters.h"
 #include "plan/explain.h"
 #include "train/session.h"
 
@@ -28,29 +31,6 @@ Example:
   switchyard explain model_name=mixtral-8x7b ranks=8 ici_fsdp_parallelism=2 ici_expert_parallelism=4
 )";
 
-struct Options {
-  bool help = false;
-  std::string json_file;
-  std::vector<std::string> settings;
-};
-
-Options parse(std::span<const std::string> args) {
-  Options options;
-  for (std::size_t i = 0; i < args.size(); ++i) {
-    if (args[i] == "--help" || args[i] == "-h") {
-      options.help = true;
-    } else if (args[i] == "--json") {
-      if (i + 1 == args.size()) fail_usage("[explain] --json needs the name of a file");
-      options.json_file = args[++i];
-    } else if (args[i].starts_with("-")) {
-      fail_usage("[explain] unknown option {}; the options are --json FILE and --help", args[i]);
-    } else {
-      options.settings.push_back(args[i]);
-    }
-  }
-  return options;
-}
-
 // Everything of a row but its name and layer.
 std::string row_text(const LayoutRow& row) {
   std::string text = fmt::format("  {}, on a rank {}\n", to_string(row.shape), to_string(row.local));
@@ -65,7 +45,7 @@ std::string row_text(const LayoutRow& row) {
 
 // "layers.3.moe.gate" -> "layers.*.moe.gate": rows with equal text under one name are one entry.
 std::string family_of(const LayoutRow& row) {
-  if (!row.name.starts_with("layers.")) return row.name;
+  if (layer_of(row.name) < 0) return row.name;
   return "layers.*" + row.name.substr(row.name.find('.', 7));
 }
 
@@ -74,14 +54,15 @@ struct Entry {
   std::vector<std::int64_t> layers;
 };
 
-std::int64_t layer_of(const LayoutRow& row) {
-  return row.name.starts_with("layers.") ? std::stoll(row.name.substr(7)) : row.layer;
+// An activation's name says no layer, its row does.
+std::int64_t layer_of_row(const LayoutRow& row) {
+  return std::max(layer_of(row.name), row.layer);
 }
 
 void print_rows(const std::vector<LayoutRow>& rows) {
   std::vector<Entry> entries;
   for (const LayoutRow& row : rows) {
-    const Entry entry{family_of(row), row_text(row), {layer_of(row)}};
+    const Entry entry{family_of(row), row_text(row), {layer_of_row(row)}};
     const auto same = std::find_if(entries.begin(), entries.end(), [&](const Entry& e) {
       return e.family == entry.family && e.text == entry.text;
     });
@@ -109,7 +90,7 @@ nlohmann::json rows_json(const std::vector<LayoutRow>& rows) {
                         {"rules", row.rules},
                         {"axes", row.sharding.dims},
                         {"collectives", row.collectives}};
-    if (layer_of(row) >= 0) item["layer"] = layer_of(row);
+    if (layer_of_row(row) >= 0) item["layer"] = layer_of_row(row);
     list.push_back(std::move(item));
   }
   return list;
@@ -118,7 +99,7 @@ nlohmann::json rows_json(const std::vector<LayoutRow>& rows) {
 }  // namespace
 
 int explain_command(std::span<const std::string> args) {
-  const Options options = parse(args);
+  const Options options = parse_options("explain", {}, args);
   if (options.help) {
     std::fputs(kHelp, stdout);
     return 0;

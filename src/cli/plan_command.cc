@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <vector>
 
+#include "cli/options.h"
 #include "config/config.h"
 #include "metrics/atomic_file.h"
 #include "plan/planner.h"
@@ -34,31 +35,16 @@ Example:
       per_device_batch_size=1 max_target_length=4096 topology=h100
 )";
 
-struct Options {
-  bool help = false, search = false;
-  std::string json_file, topology = "cpu";
-  std::vector<std::string> settings;
-};
-
-Options parse(std::span<const std::string> args) {
-  Options options;
-  for (std::size_t i = 0; i < args.size(); ++i) {
-    if (args[i] == "--help" || args[i] == "-h") {
-      options.help = true;
-    } else if (args[i] == "--search") {
-      options.search = true;
-    } else if (args[i] == "--json") {
-      if (i + 1 == args.size()) fail_usage("[plan] --json needs the name of a file");
-      options.json_file = args[++i];
-    } else if (args[i].starts_with("topology=")) {
-      options.topology = args[i].substr(std::string("topology=").size());
-    } else if (args[i].starts_with("-")) {
-      fail_usage("[plan] unknown option {}; the options are --search, --json FILE and --help", args[i]);
-    } else {
-      options.settings.push_back(args[i]);
-    }
-  }
-  return options;
+// Takes topology=NAME out of the settings, which are the config's otherwise; the last one counts.
+std::string take_topology(std::vector<std::string>& settings) {
+  const std::string key = "topology=";
+  std::string name = "cpu";
+  std::erase_if(settings, [&](const std::string& setting) {
+    if (!setting.starts_with(key)) return false;
+    name = setting.substr(key.size());
+    return true;
+  });
+  return name;
 }
 
 std::string gib(std::int64_t bytes) {
@@ -165,17 +151,18 @@ nlohmann::json print_search(const SearchResult& found, const Config& config, con
 }  // namespace
 
 int plan_command(std::span<const std::string> args) {
-  const Options options = parse(args);
+  Options options = parse_options("plan", {"--search"}, args);
   if (options.help) {
     std::fputs(kHelp, stdout);
     return 0;
   }
+  const std::string topology_name = take_topology(options.settings);
   const Config config = Config::from_args(options.settings);
   for (const auto& notice : config.notices()) fmt::print("{}\n", notice);
   const Mesh mesh = mesh_from_config(config);
-  const Topology topology = Topology::read(options.topology, mesh.size());
+  const Topology topology = Topology::read(topology_name, mesh.size());
   nlohmann::json json;
-  if (options.search) {
+  if (options.flags.contains("--search")) {
     const SearchResult found = search_meshes(config, topology, kMostFound);
     json = {{"version", SWITCHYARD_VERSION},
             {"ranks", mesh.size()},

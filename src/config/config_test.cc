@@ -203,6 +203,9 @@ TEST(Config, SaysWhatOtherKeysLeaveWithoutEffect) {
   ASSERT_EQ(dense.size(), 2u);
   EXPECT_MENTIONS(dense[0], "use_ring_of_experts has no effect", "sparse_matmul=false");
   EXPECT_MENTIONS(config_of({"use_ring_of_experts=true"}).notices().at(0), "no experts");
+  EXPECT_MENTIONS(config_of({"pipeline_schedule=gpipe"}).notices().at(0), "pipeline_schedule has no effect",
+                  "no pipeline");
+  EXPECT_TRUE(config_of({"pipeline_schedule=gpipe", "ici_pipeline_parallelism=2"}).notices().empty());
 }
 
 TEST(Config, ExpertShardAttentionOptionNamesAMeshFile) {

@@ -148,13 +148,16 @@ std::vector<ParameterSpec> parameter_specs(const ModelConfig& m) {
   return std::move(list.specs());
 }
 
+std::int64_t layer_of(const std::string& parameter) {
+  return parameter.starts_with("layers.") ? std::stoll(parameter.substr(7)) : -1;
+}
+
 std::vector<ParameterSpec> stage_specs(std::vector<ParameterSpec> specs, const Stage& stage,
                                        const ModelConfig& model) {
   std::erase_if(specs, [&](const ParameterSpec& spec) {
-    if (!spec.name.starts_with("layers."))
-      return spec.name == "embedding" ? !stage.is_first() : !stage.is_last();
+    const std::int64_t layer = layer_of(spec.name);
+    if (layer < 0) return spec.name == "embedding" ? !stage.is_first() : !stage.is_last();
     const LayerRange here = layers_of(stage, model.layers);
-    const std::int64_t layer = std::stoll(spec.name.substr(7));
     return layer < here.begin || layer >= here.end;
   });
   return specs;

@@ -34,6 +34,9 @@ struct ParameterSpec {
 
 // In a fixed order: embedding, layers, final norm, head.
 std::vector<ParameterSpec> parameter_specs(const ModelConfig& model);
+// The 2 of "layers.2.moe.gate"; -1 for a parameter outside the layers.
+std::int64_t layer_of(const std::string& parameter);
+
 // The layers [begin, end) that a stage runs.
 struct LayerRange {
   std::int64_t begin, end;

@@ -11,14 +11,6 @@
 #include "train/pipeline.h"
 
 namespace switchyard {
-namespace {
-
-// The 2 of "layers.2.moe.gate"; -1 for a parameter outside the layers.
-std::int64_t layer_of(const std::string& parameter) {
-  return parameter.starts_with("layers.") ? std::stoll(parameter.substr(7)) : -1;
-}
-
-}  // namespace
 
 Updater::Updater(Context& context, const UpdateConfig& config, const Parameters& parameters)
     : context_(context), config_(config), optimizer_(Optimizer::make(config.optimizer)) {

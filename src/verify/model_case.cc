@@ -106,8 +106,8 @@ std::vector<Tensor> router_biases(Trainer& trainer) {
 }
 
 std::string place_of(const std::string& parameter) {
-  if (!parameter.starts_with("layers.")) return "";
-  return "layer " + parameter.substr(7, parameter.find('.', 7) - 7);
+  const std::int64_t layer = layer_of(parameter);
+  return layer < 0 ? "" : fmt::format("layer {}", layer);
 }
 
 void report_disagreements(const Gather& gather, CaseReport& report) {

@@ -11,7 +11,8 @@ std::int64_t others(const Group& group) {
 
 }  // namespace
 
-double AbstractCommunicator::do_all_gather(const Group& group, const CollectiveCall& call, const void*, void*) {
+double AbstractCommunicator::do_all_gather(const Group& group, const CollectiveCall& call, const void*,
+                                           void*) {
   return seconds_({call.kind, group, call.size * others(group)});
 }
 
@@ -25,7 +26,8 @@ double AbstractCommunicator::do_all_reduce(const Group& group, const CollectiveC
   return seconds_({call.kind, group, 2 * bytes * others(group) / (others(group) + 1)});
 }
 
-double AbstractCommunicator::do_all_to_all(const Group& group, const CollectiveCall& call, const void*, void*) {
+double AbstractCommunicator::do_all_to_all(const Group& group, const CollectiveCall& call, const void*,
+                                           void*) {
   return seconds_({call.kind, group, call.size * others(group)});
 }
 

@@ -19,13 +19,13 @@
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <exception>
 #include <mutex>
 #include <optional>
 #include <thread>
 
 #include "core/error.h"
+#include "dist/comm/bytes.h"
 #include "dist/comm/failure.h"
 #include "dist/comm/reduce.h"
 #include "dist/comm/shared_objects.h"
@@ -236,17 +236,6 @@ void LocalWorld::rethrow_failure() const {
   if (failures_.empty()) return;
   if (size_ == 1) std::rethrow_exception(failures_.front().exception);
   throw failure();
-}
-
-void copy_bytes(void* to, const void* from, std::int64_t bytes) {
-  if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<std::size_t>(bytes));
-}
-
-const std::byte* at(const void* data, std::int64_t offset) {
-  return static_cast<const std::byte*>(data) + offset;
-}
-std::byte* at(void* data, std::int64_t offset) {
-  return static_cast<std::byte*>(data) + offset;
 }
 
 // Empty when all ranks make the same call, else the error message, the same on every rank.

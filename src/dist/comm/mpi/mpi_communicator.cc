@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "core/error.h"
+#include "dist/comm/bytes.h"
 #include "dist/comm/failure.h"
 #include "dist/comm/reduce.h"
 
@@ -51,16 +52,6 @@ bool same_call(const Announcement& a, const Announcement& b) {
 template <typename... Args>
 [[noreturn]] void fail_collective(fmt::format_string<Args...> format, Args&&... args) {
   throw CollectiveError(fmt::format(format, std::forward<Args>(args)...));
-}
-
-void copy_bytes(void* to, const void* from, std::int64_t bytes) {
-  if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<std::size_t>(bytes));
-}
-const std::byte* at(const void* data, std::int64_t offset) {
-  return static_cast<const std::byte*>(data) + offset;
-}
-std::byte* at(void* data, std::int64_t offset) {
-  return static_cast<std::byte*>(data) + offset;
 }
 
 }  // namespace
