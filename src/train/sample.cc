@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "core/rng.h"
@@ -43,12 +44,14 @@ std::string sample_text(Trainer& trainer, const Tokenizer& tokenizer, const std:
   for (std::int64_t i = 0; i < count; ++i) {
     const std::size_t keep = std::min(tokens.size(), static_cast<std::size_t>(window));
     const auto context = std::span<const std::int32_t>(tokens).last(keep);
-    const Tensor logits = trainer.logits(window_batch(context));
+    Tensor logits = trainer.logits(window_batch(context));
     const auto last =
         logits.span<float>().subspan((keep - 1) * static_cast<std::size_t>(trainer.model().vocab), vocab);
+    // A sample is to show a paragraph, so the document may not end before.
+    if (tokenizer.eos())
+      last[static_cast<std::size_t>(*tokenizer.eos())] = -std::numeric_limits<float>::infinity();
     const std::int32_t next =
         draw(last, temperature, rng_uniform(rng_key(seed), static_cast<std::uint64_t>(i)));
-    if (tokenizer.eos() && next == *tokenizer.eos()) break;
     tokens.push_back(next);
   }
   return tokenizer.decode(tokens);
