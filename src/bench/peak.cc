@@ -127,17 +127,17 @@ Measurement bandwidth(int threads, double budget, const char* what, std::size_t 
   return m;
 }
 
-// Nanoseconds a KiB (a tile) of loop(begin, bytes), the best of many passes over `window` bytes: of the same
-// ones, or of ones further and further on in `all` bytes.
+// Nanoseconds a KiB (a tile) of loop(begin, window, passes), the best of many: passes over the same bytes, or
+// one each further and further on in `all` bytes.
 template <typename Loop>
 double nanoseconds_a_tile(std::size_t window, std::size_t all, const Loop& loop) {
-  const std::size_t passes = std::max<std::size_t>(1, 8 * kMiB / window), windows = all / window;
+  const std::size_t windows = all / window;
+  const int passes = windows > 1 ? 1 : static_cast<int>(8 * kMiB / window);
   double best = 1e9;
-  std::size_t pass = 0;
-  for (int round = 0; round < 24; ++round) {
+  for (std::size_t round = 0; round < 32; ++round) {
     const double begin = now();
-    for (std::size_t i = 0; i < passes; ++i) loop(window * (pass++ % windows), window);
-    best = std::min(best, (now() - begin) / static_cast<double>(passes));
+    loop(window * (round % windows), window, passes);
+    best = std::min(best, (now() - begin) / passes);
   }
   return best * 1e9 / (static_cast<double>(window) / 1024);
 }
@@ -145,10 +145,10 @@ double nanoseconds_a_tile(std::size_t window, std::size_t all, const Loop& loop)
 // One core alone.
 nlohmann::ordered_json core_details(const Pages& pages) {
   constexpr std::size_t kL1 = 24 << 10, kL2 = 768 << 10;
-  const std::size_t memory = std::min(pages.bytes(), kWindow);
+  const std::size_t memory = std::min(pages.bytes() / 2, kWindow);
   std::uint64_t sink = 0;
-  const auto read = [&](std::size_t begin, std::size_t bytes) {
-    sink += read_loop(pages.data() + begin, bytes);
+  const auto read = [&](std::size_t begin, std::size_t bytes, int passes) {
+    for (int i = 0; i < passes; ++i) sink += read_loop(pages.data() + begin, bytes);
   };
   const auto gb_per_s = [](double nanoseconds) { return 1024 / nanoseconds; };
   nlohmann::ordered_json json{
@@ -157,11 +157,11 @@ nlohmann::ordered_json core_details(const Pages& pages) {
       {"read_memory_gb_per_s", gb_per_s(nanoseconds_a_tile(memory, pages.bytes(), read))}};
   if (active_isa() == Isa::amx) {
     const Measurement product = products(1, 0.02, DType::bf16);
-    const auto load = [&](std::size_t begin, std::size_t bytes) {
-      tile_load_loop(pages.data() + begin, bytes);
+    const auto load = [&](std::size_t begin, std::size_t bytes, int passes) {
+      tile_load_loop(pages.data() + begin, bytes, passes);
     };
-    const auto store = [&](std::size_t begin, std::size_t bytes) {
-      tile_store_loop(pages.data() + begin, bytes);
+    const auto store = [&](std::size_t begin, std::size_t bytes, int passes) {
+      tile_store_loop(pages.data() + begin, bytes, passes);
     };
     json["tile_product_ns"] = product.time.seconds * 1e9 / (product.flops / (2 * 16 * 16 * 32));
     json["tile_load_l1_ns"] = nanoseconds_a_tile(kL1, kL1, load);

@@ -69,17 +69,19 @@ std::uint64_t read_loop(const std::byte* from, std::size_t bytes) {
   return sum[0];
 }
 
-void tile_load_loop([[maybe_unused]] const std::byte* from, [[maybe_unused]] std::size_t bytes) {
+void tile_load_loop([[maybe_unused]] const std::byte* from, [[maybe_unused]] std::size_t bytes,
+                    [[maybe_unused]] int passes) {
   CHECK(active_isa() == Isa::amx, "tiles with {}", name_of(active_isa()));
 #if defined(__x86_64__)
-  cpu::load_tiles(from, bytes);
+  cpu::load_tiles(from, bytes, passes);
 #endif
 }
 
-void tile_store_loop([[maybe_unused]] std::byte* to, [[maybe_unused]] std::size_t bytes) {
+void tile_store_loop([[maybe_unused]] std::byte* to, [[maybe_unused]] std::size_t bytes,
+                     [[maybe_unused]] int passes) {
   CHECK(active_isa() == Isa::amx, "tiles with {}", name_of(active_isa()));
 #if defined(__x86_64__)
-  cpu::store_tiles(to, bytes);
+  cpu::store_tiles(to, bytes, passes);
 #endif
 }
 

@@ -28,9 +28,9 @@ void copy_loop(const std::byte* from, std::byte* to, std::size_t bytes);
 // Reads all bytes (a multiple of 512, the address one of 64) and returns something that depends on each.
 std::uint64_t read_loop(const std::byte* from, std::size_t bytes);
 
-// AMX only (CHECKed): loads, or stores, 1 KB tiles one after another over `bytes` (a multiple of 8 KB), whose
-// address is a multiple of 64.
-void tile_load_loop(const std::byte* from, std::size_t bytes);
-void tile_store_loop(std::byte* to, std::size_t bytes);
+// AMX only (CHECKed): loads, or stores, 1 KB tiles one after another over `bytes` (a multiple of 8 KB, the
+// address one of 64), so many times over: to set up the tile registers takes as long as some 25 loads.
+void tile_load_loop(const std::byte* from, std::size_t bytes, int passes);
+void tile_store_loop(std::byte* to, std::size_t bytes, int passes);
 
 }  // namespace switchyard

@@ -161,27 +161,31 @@ SWITCHYARD_AVX512 std::uint64_t read_avx512(const std::byte* from, std::size_t b
   return static_cast<std::uint64_t>(_mm512_reduce_add_epi64(sum[0]));
 }
 
-SWITCHYARD_AMX void load_tiles(const std::byte* from, std::size_t bytes) {
+SWITCHYARD_AMX void load_tiles(const std::byte* from, std::size_t bytes, int passes) {
   const Tiles tiles;
-  for (std::size_t i = 0; i < bytes; i += 8192) {
-    _tile_loadd(0, from + i, 64);
-    _tile_loadd(1, from + i + 1024, 64);
-    _tile_loadd(2, from + i + 2048, 64);
-    _tile_loadd(3, from + i + 3072, 64);
-    _tile_loadd(4, from + i + 4096, 64);
-    _tile_loadd(5, from + i + 5120, 64);
-    _tile_loadd(6, from + i + 6144, 64);
-    _tile_loadd(7, from + i + 7168, 64);
+  for (int pass = 0; pass < passes; ++pass) {
+    for (const std::byte *tile = from, *end = from + bytes; tile < end; tile += 8192) {
+      _tile_loadd(0, tile, 64);
+      _tile_loadd(1, tile + 1024, 64);
+      _tile_loadd(2, tile + 2048, 64);
+      _tile_loadd(3, tile + 3072, 64);
+      _tile_loadd(4, tile + 4096, 64);
+      _tile_loadd(5, tile + 5120, 64);
+      _tile_loadd(6, tile + 6144, 64);
+      _tile_loadd(7, tile + 7168, 64);
+    }
   }
 }
 
-SWITCHYARD_AMX void store_tiles(std::byte* to, std::size_t bytes) {
+SWITCHYARD_AMX void store_tiles(std::byte* to, std::size_t bytes, int passes) {
   const Tiles tiles;
   _tile_zero(0);
   _tile_zero(1);
-  for (std::size_t i = 0; i < bytes; i += 2048) {
-    _tile_stored(0, to + i, 64);
-    _tile_stored(1, to + i + 1024, 64);
+  for (int pass = 0; pass < passes; ++pass) {
+    for (std::byte *tile = to, *end = to + bytes; tile < end; tile += 2048) {
+      _tile_stored(0, tile, 64);
+      _tile_stored(1, tile + 1024, 64);
+    }
   }
 }
 

@@ -19,7 +19,7 @@ void copy_avx2(const std::byte* from, std::byte* to, std::size_t bytes);
 void copy_avx512(const std::byte* from, std::byte* to, std::size_t bytes);
 std::uint64_t read_avx2(const std::byte* from, std::size_t bytes);
 std::uint64_t read_avx512(const std::byte* from, std::size_t bytes);
-void load_tiles(const std::byte* from, std::size_t bytes);
-void store_tiles(std::byte* to, std::size_t bytes);
+void load_tiles(const std::byte* from, std::size_t bytes, int passes);
+void store_tiles(std::byte* to, std::size_t bytes, int passes);
 
 }  // namespace switchyard::cpu
