@@ -18,5 +18,13 @@ struct Case {
 
 std::vector<Key> gmm_keys();
 std::vector<Job> gmm_jobs(const Keys& keys);
+std::vector<Key> moe_keys();
+std::vector<Job> moe_jobs(const Keys& keys);
+std::vector<Key> attention_keys();
+std::vector<Job> attention_jobs(const Keys& keys);
+std::vector<Key> loss_keys();
+std::vector<Job> loss_jobs(const Keys& keys);
+std::vector<Key> optimizer_keys();
+std::vector<Job> optimizer_jobs(const Keys& keys);
 
 }  // namespace switchyard::bench

@@ -20,6 +20,10 @@ std::vector<Job> no_jobs(const Keys&) {
 const Case kCases[] = {
     {"peak", "products in registers, copy and read bandwidth, a core's caches", no_keys, no_jobs},
     {"gmm", "grouped products of the up projection and their gradients", gmm_keys, gmm_jobs},
+    {"moe", "the whole MoE layer of one rank: router, sort, gather, experts, combine", moe_keys, moe_jobs},
+    {"attention", "causal attention", attention_keys, attention_jobs},
+    {"loss", "output projection with cross-entropy", loss_keys, loss_jobs},
+    {"optimizer", "an AdamW update", optimizer_keys, optimizer_jobs},
 };
 
 constexpr double kGiB = 1 << 30;
