@@ -14,6 +14,8 @@ struct Case {
   std::vector<Key> (*keys)();
   // What to measure. Throws Error(usage) for values that make no sense together, before anything is measured.
   std::vector<Job> (*jobs)(const Keys& keys);
+  bool own_threads = false;  // as many as its ranks need: the key threads means nothing to it
+  bool with_config = false;  // CONFIG.yml and a config's keys may stand beside its own
 };
 
 std::vector<Key> gmm_keys();
@@ -26,5 +28,9 @@ std::vector<Key> loss_keys();
 std::vector<Job> loss_jobs(const Keys& keys);
 std::vector<Key> optimizer_keys();
 std::vector<Job> optimizer_jobs(const Keys& keys);
+std::vector<Key> comm_keys();
+std::vector<Job> comm_jobs(const Keys& keys);
+std::vector<Key> train_keys();
+std::vector<Job> train_jobs(const Keys& keys);
 
 }  // namespace switchyard::bench

@@ -28,15 +28,21 @@ std::string joined(const std::vector<std::string>& words) {
 
 }  // namespace
 
-Keys::Keys(std::string case_name, std::vector<Key> declared, std::span<const std::string> settings)
+Keys::Keys(std::string case_name, std::vector<Key> declared, std::span<const std::string> settings,
+           bool with_config)
     : case_name_(std::move(case_name)), declared_(std::move(declared)) {
   std::vector<std::string> names;
   for (const Key& key : declared_) names.push_back(key.name);
   for (const std::string& setting : settings) {
     const auto equals = setting.find('=');
     const std::string name = setting.substr(0, equals);
+    const bool known = std::find(names.begin(), names.end(), name) != names.end();
+    if (!known && with_config) {
+      config_settings_.push_back(setting);
+      continue;
+    }
     if (equals == std::string::npos) fail_usage("[bench] expected key=value after the case, got {}", setting);
-    if (std::find(names.begin(), names.end(), name) == names.end())
+    if (!known)
       fail_usage("[bench] {} has no key {}; the nearest is {}, all are {}", case_name_, name,
                  nearest_of(name, names), joined(names));
     given_[name] = setting.substr(equals + 1);

@@ -18,10 +18,13 @@ struct Key {
 // The keys of one call. Every function throws Error(usage) that names case, key and value.
 class Keys {
  public:
-  // `settings` are key=value; a key given twice: the last counts.
-  Keys(std::string case_name, std::vector<Key> declared, std::span<const std::string> settings);
+  // `settings` are key=value; a key given twice: the last counts. `with_config`: what is not declared is a
+  // config's and checked by it.
+  Keys(std::string case_name, std::vector<Key> declared, std::span<const std::string> settings,
+       bool with_config = false);
 
   const std::string& case_name() const { return case_name_; }
+  const std::vector<std::string>& config_settings() const { return config_settings_; }
   bool given(const std::string& name) const { return given_.contains(name); }
   // Whether any of the names was given.
   bool any_given(std::initializer_list<const char*> names) const;
@@ -37,6 +40,7 @@ class Keys {
   std::string case_name_;
   std::vector<Key> declared_;
   std::map<std::string, std::string> given_;
+  std::vector<std::string> config_settings_;
 };
 
 }  // namespace switchyard::bench

@@ -87,16 +87,16 @@ nlohmann::ordered_json result_json(const Measurement& m, const Peaks& peaks) {
 }
 
 std::string table_header() {
-  return fmt::format("{:<10}{:<9}{:>11}{:>8}{:>7}{:>8}{:>9}  {}", "case", "way", "median", "TFLOP/s", "peak",
-                     "GB/s", "roofline", "shape");
+  return fmt::format("{:<10}{:<9}{:<5}{:>11}{:>8}{:>7}{:>8}{:>9}  {}", "case", "way", "type", "median",
+                     "TFLOP/s", "peak", "GB/s", "roofline", "shape");
 }
 
 std::string table_row(const Measurement& m, const Peaks& peaks) {
   const double rate = m.flops / m.time.seconds;
-  return fmt::format("{:<10}{:<9}{:>11}{:>8.3f}{:>6.1f}%{:>8.2f}{:>8.1f}%  {}", m.name, m.direction,
-                     duration(m.time.seconds), rate * 1e-12, 100 * rate / peaks.flops_of(m.dtype),
-                     m.bytes / m.time.seconds * 1e-9, 100 * roofline_seconds(m, peaks) / m.time.seconds,
-                     shape_text(m.shape));
+  return fmt::format("{:<10}{:<9}{:<5}{:>11}{:>8.3f}{:>6.1f}%{:>8.2f}{:>8.1f}%  {}", m.name, m.direction,
+                     short_name(m.dtype), duration(m.time.seconds), rate * 1e-12,
+                     100 * rate / peaks.flops_of(m.dtype), m.bytes / m.time.seconds * 1e-9,
+                     100 * roofline_seconds(m, peaks) / m.time.seconds, shape_text(m.shape));
 }
 
 }  // namespace switchyard::bench

@@ -42,6 +42,7 @@ struct Peaks {
   double bf16_flops = 0, f32_flops = 0;  // a second
   double stream_bytes = 0;               // a second, copied: read and written
   double read_bytes = 0;                 // a second, only read
+  double update_bytes = 0;               // a second, read and written in place
   double flops_of(DType dtype) const { return dtype == DType::bf16 ? bf16_flops : f32_flops; }
 };
 
@@ -57,6 +58,7 @@ struct Job {
   std::string label;
   double memory_bytes = 0;
   std::function<std::vector<Measurement>(Bench&)> run;
+  std::vector<std::string> notes = {};  // to be said first
 };
 
 // The smallest time that products at the peak and compulsory bytes at the bandwidth allow.

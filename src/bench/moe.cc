@@ -72,13 +72,12 @@ class Layer {
     const MoeShape& s = call.shape;
     config_.experts = s.experts;
     config_.slots = s.topk;
-    config_.float32_gate_logits = true;
     std::vector<Tensor> ids;
     for (std::int64_t round = 0; round < (call.decode() ? kDecodeRounds : 1); ++round)
       ids.push_back(choices(s, call.skew, round));
     tape_ = std::make_shared<FixedChoices>(std::move(ids));
     config_.tape = tape_;
-    weights_.gate = leaf(DType::f32, {s.emb, s.experts}, 1, 0.02f);
+    weights_.gate = leaf(DType::bf16, {s.emb, s.experts}, 1, 0.02f);
     weights_.wi_0 = never_save(leaf(DType::bf16, {s.experts, s.emb, s.mlp}, 2, 0.02f));
     weights_.wi_1 = never_save(leaf(DType::bf16, {s.experts, s.emb, s.mlp}, 3, 0.02f));
     weights_.wo = never_save(leaf(DType::bf16, {s.experts, s.mlp, s.emb}, 4, 0.02f));
@@ -132,9 +131,9 @@ double flops_of(const MoeCall& call) {
 double bytes_of(const MoeCall& call, double experts_used) {
   const auto t = static_cast<double>(call.shape.tokens), m = static_cast<double>(call.shape.emb),
              h = static_cast<double>(call.shape.mlp), e = static_cast<double>(call.shape.experts);
-  constexpr double kBf16 = 2, kF32 = 4;
-  const double forward = kBf16 * (2 * t * m + 3 * experts_used * m * h) + kF32 * m * e;
-  return call.backward() ? forward + kBf16 * (2 * t * m + 3 * e * m * h) + kF32 * m * e : forward;
+  constexpr double kBf16 = 2;
+  const double forward = kBf16 * (2 * t * m + 3 * experts_used * m * h + m * e);
+  return call.backward() ? forward + kBf16 * (2 * t * m + 3 * e * m * h + m * e) : forward;
 }
 
 Measurement measure_moe(Bench& bench, const MoeCall& call) {

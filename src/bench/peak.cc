@@ -1,5 +1,6 @@
 #include "bench/peak.h"
 
+#include <sched.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -41,16 +42,33 @@ class Pages {
   std::size_t bytes_;
 };
 
+// Each thread stays on a core of its own: two that wait for each other would be put on one where other work
+// keeps the next core busy.
+void stay_on_core(int index) {
+  cpu_set_t allowed;
+  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+  std::vector<int> cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &allowed)) cores.push_back(core);
+  }
+  if (cores.empty()) return;
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(cores[static_cast<std::size_t>(index) % cores.size()], &one);
+  ::sched_setaffinity(0, sizeof one, &one);
+}
+
 void on_threads(int threads, const std::function<void(int)>& body) {
   const Isa isa = active_isa();
-  const auto work = [&](int thread) {
-    const ScopedIsa same(isa);
-    body(thread);
-  };
-  std::vector<std::thread> others;
-  for (int i = 1; i < threads; ++i) others.emplace_back(work, i);
-  work(0);
-  for (auto& other : others) other.join();
+  std::vector<std::thread> all;
+  for (int i = 0; i < threads; ++i) {
+    all.emplace_back([&body, isa, i] {
+      stay_on_core(i);
+      const ScopedIsa same(isa);
+      body(i);
+    });
+  }
+  for (auto& thread : all) thread.join();
 }
 
 // Rounds of body(thread) on all threads at once, timed from the common start to the last end; the first does
@@ -199,6 +217,9 @@ PeakReport measure_peaks(int threads, double budget, std::size_t copy_bytes, boo
       bandwidth(threads, budget, "copy", copy_bytes, 2, [&](std::size_t begin, std::size_t bytes) {
         copy_loop(from.data() + begin, to.data() + begin, bytes);
       }));
+  report.results.push_back(
+      bandwidth(threads, budget, "update in place", copy_bytes, 2,
+                [&](std::size_t begin, std::size_t bytes) { update_loop(to.data() + begin, bytes); }));
   std::atomic<std::uint64_t> sink{0};
   report.results.push_back(
       bandwidth(threads, budget, "read", copy_bytes, 1,
@@ -207,7 +228,7 @@ PeakReport measure_peaks(int threads, double budget, std::size_t copy_bytes, boo
     return report.results[i].*what / report.results[i].time.seconds;
   };
   report.peaks = {rate(0, &Measurement::flops), rate(1, &Measurement::flops), rate(2, &Measurement::bytes),
-                  rate(3, &Measurement::bytes)};
+                  rate(4, &Measurement::bytes), rate(3, &Measurement::bytes)};
   if (details) report.results[0].more["core"] = core_details(to);
   return report;
 }

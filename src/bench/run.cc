@@ -24,6 +24,8 @@ const Case kCases[] = {
     {"attention", "causal attention", attention_keys, attention_jobs},
     {"loss", "output projection with cross-entropy", loss_keys, loss_jobs},
     {"optimizer", "an AdamW update", optimizer_keys, optimizer_jobs},
+    {"comm", "collectives among ranks that are threads", comm_keys, comm_jobs, true},
+    {"train", "whole training steps: tokens a second", train_keys, train_jobs, true, true},
 };
 
 constexpr double kGiB = 1 << 30;
@@ -45,7 +47,8 @@ std::span<const Case> cases() {
 
 std::vector<Key> all_keys(const Case& chosen) {
   std::vector<Key> keys = chosen.keys();
-  keys.push_back({"threads", std::to_string(machine_cores()), "threads to work with"});
+  if (!chosen.own_threads)
+    keys.push_back({"threads", std::to_string(machine_cores()), "threads to work with"});
   keys.push_back({"copy_mib", std::to_string(default_copy_bytes() >> 20),
                   "size of the arrays that bandwidth is measured with, in MiB"});
   return keys;
@@ -53,9 +56,10 @@ std::vector<Key> all_keys(const Case& chosen) {
 
 nlohmann::ordered_json run_case(const Case& chosen, std::span<const std::string> settings, double seconds,
                                 const std::function<void(const std::string&)>& line) {
-  const Keys keys(chosen.name, all_keys(chosen), settings);
+  const Keys keys(chosen.name, all_keys(chosen), settings, chosen.with_config);
   constexpr std::int64_t kMostThreads = 1024;
-  const int threads = static_cast<int>(std::min(keys.integer("threads"), kMostThreads));
+  const int threads = chosen.own_threads ? machine_cores()
+                                         : static_cast<int>(std::min(keys.integer("threads"), kMostThreads));
   const auto copy_bytes = static_cast<std::size_t>(keys.integer("copy_mib")) << 20;
   const std::vector<Job> jobs = chosen.jobs(keys);
 
@@ -75,6 +79,7 @@ nlohmann::ordered_json run_case(const Case& chosen, std::span<const std::string>
   ThreadPool pool(threads);
   Bench bench{pool, seconds, peaks};
   for (const Job& job : jobs) {
+    for (const std::string& note : job.notes) line(note);
     if (!fits(job, line)) continue;
     for (const Measurement& m : job.run(bench)) report(m);
   }

@@ -13,7 +13,7 @@ namespace switchyard::bench {
 // All cases, `peak` among them.
 std::span<const Case> cases();
 
-// Keys that every case has beside its own: threads, copy_mib.
+// Keys that every case has beside its own: copy_mib, and threads unless it has threads of its own.
 std::vector<Key> all_keys(const Case& chosen);
 
 // Measures the machine's peaks and then the case, each measurement for about `seconds`; `line` gets every

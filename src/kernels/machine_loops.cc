@@ -53,6 +53,14 @@ void copy_loop(const std::byte* from, std::byte* to, std::size_t bytes) {
   std::memcpy(to, from, bytes);
 }
 
+void update_loop(std::byte* at, std::size_t bytes) {
+#if defined(__x86_64__)
+  if (active_isa() >= Isa::avx512) return cpu::update_avx512(at, bytes);
+  if (active_isa() == Isa::avx2) return cpu::update_avx2(at, bytes);
+#endif
+  for (std::size_t i = 0; i < bytes; ++i) at[i] ^= std::byte{0x55};
+}
+
 std::uint64_t read_loop(const std::byte* from, std::size_t bytes) {
 #if defined(__x86_64__)
   if (active_isa() >= Isa::avx512) return cpu::read_avx512(from, bytes);

@@ -25,6 +25,9 @@ std::vector<ProductLoop> product_loops(DType dtype);
 // destination being read for ownership). bytes: a multiple of 512; both addresses multiples of 64.
 void copy_loop(const std::byte* from, std::byte* to, std::size_t bytes);
 
+// Reads and writes each byte in place; sizes and address as above.
+void update_loop(std::byte* at, std::size_t bytes);
+
 // Reads all bytes (a multiple of 512, the address one of 64) and returns something that depends on each.
 std::uint64_t read_loop(const std::byte* from, std::size_t bytes);
 

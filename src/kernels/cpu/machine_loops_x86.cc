@@ -138,6 +138,22 @@ SWITCHYARD_AVX512 void copy_avx512(const std::byte* from, std::byte* to, std::si
   _mm_sfence();
 }
 
+SWITCHYARD_AVX2 void update_avx2(std::byte* at, std::size_t bytes) {
+  const __m256i flip = _mm256_set1_epi8(0x55);
+  for (auto *x = reinterpret_cast<__m256i*>(at), *end = x + bytes / 32; x < end; x += 4) {
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) _mm256_store_si256(x + j, _mm256_xor_si256(_mm256_load_si256(x + j), flip));
+  }
+}
+
+SWITCHYARD_AVX512 void update_avx512(std::byte* at, std::size_t bytes) {
+  const __m512i flip = _mm512_set1_epi8(0x55);
+  for (auto *x = reinterpret_cast<__m512i*>(at), *end = x + bytes / 64; x < end; x += 4) {
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) _mm512_store_si512(x + j, _mm512_xor_si512(_mm512_load_si512(x + j), flip));
+  }
+}
+
 SWITCHYARD_AVX2 std::uint64_t read_avx2(const std::byte* from, std::size_t bytes) {
   __m256i sum[8] = {};
   for (std::size_t i = 0; i < bytes; i += 256) {

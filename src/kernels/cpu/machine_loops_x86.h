@@ -17,6 +17,8 @@ void tile_products(std::int64_t steps);
 
 void copy_avx2(const std::byte* from, std::byte* to, std::size_t bytes);
 void copy_avx512(const std::byte* from, std::byte* to, std::size_t bytes);
+void update_avx2(std::byte* at, std::size_t bytes);
+void update_avx512(std::byte* at, std::size_t bytes);
 std::uint64_t read_avx2(const std::byte* from, std::size_t bytes);
 std::uint64_t read_avx512(const std::byte* from, std::size_t bytes);
 void load_tiles(const std::byte* from, std::size_t bytes, int passes);
