@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
+#include <set>
 
 #include "bench/cases.h"
 #include "bench/resident_memory.h"
@@ -14,37 +15,37 @@ namespace switchyard::bench {
 namespace {
 
 // A mixtral of 140 M parameters.
-const std::map<std::string, nlohmann::json> kModel{
-    {"decoder_block", "mixtral"},   {"base_emb_dim", 512},
-    {"base_num_decoder_layers", 8}, {"num_experts", 8},
-    {"num_experts_per_tok", 2},     {"base_mlp_dim", 1024},
-    {"base_moe_mlp_dim", 1024},     {"base_num_query_heads", 8},
-    {"base_num_kv_heads", 4},       {"head_dim", 64},
-    {"vocab_size", 32000}};
-const std::map<std::string, nlohmann::json> kRun{{"per_device_batch_size", 4},
-                                                 {"max_target_length", 1024},
-                                                 {"dtype", "bfloat16"},
-                                                 {"weight_dtype", "bfloat16"},
-                                                 {"opt_type", "adamw"},
-                                                 {"dataset_type", "synthetic"},
-                                                 {"steps", 1000}};
+const std::vector<std::string> kModel{
+    "decoder_block=mixtral", "base_emb_dim=512",  "base_num_decoder_layers=8", "num_experts=8",
+    "num_experts_per_tok=2", "base_mlp_dim=1024", "base_moe_mlp_dim=1024",     "base_num_query_heads=8",
+    "base_num_kv_heads=4",   "head_dim=64",       "vocab_size=32000"};
+const std::vector<std::string> kRun{"per_device_batch_size=4", "max_target_length=1024", "dtype=bfloat16",
+                                    "weight_dtype=bfloat16",   "opt_type=adamw",         "steps=1000",
+                                    "dataset_type=synthetic"};
 
-// The settings, on top of the model above where they name no other.
+std::string key_of(const std::string& setting) {
+  return setting.substr(0, setting.find('='));
+}
+
+// The settings, on top of the run above, and of the model above where they name no other.
 Config config_of(const std::vector<std::string>& settings) {
-  Config config = Config::from_args(settings);
-  if (config.is_set_by_user("dataset_type") && config.get_string("dataset_type") != "synthetic")
-    fail_usage("[bench] train dataset_type={}: expected synthetic, or none",
-               config.get_string("dataset_type"));
-  const bool other_model =
-      config.is_set_by_user("model_name") ||
-      std::any_of(settings.begin(), settings.end(), [](const auto& s) { return s.find('=') == s.npos; });
-  const auto add = [&](const std::map<std::string, nlohmann::json>& values) {
-    for (const auto& [key, value] : values) {
-      if (!config.is_set_by_user(key)) config.set(key, value, "default of bench train");
+  std::set<std::string> given;
+  bool other_model = false;
+  for (const std::string& setting : settings) {
+    given.insert(key_of(setting));
+    other_model |= setting.find('=') == std::string::npos || setting.starts_with("model_name=");
+  }
+  std::vector<std::string> all = settings;
+  const auto add = [&](const std::vector<std::string>& defaults) {
+    for (const std::string& setting : defaults) {
+      if (!given.contains(key_of(setting))) all.push_back(setting);
     }
   };
   if (!other_model) add(kModel);
   add(kRun);
+  Config config = Config::from_args(all);
+  if (config.get_string("dataset_type") != "synthetic")
+    fail_usage("[bench] train dataset_type={}: expected synthetic", config.get_string("dataset_type"));
   return config;
 }
 
@@ -106,7 +107,7 @@ Measurement measure_train(const Bench& bench, const Config& config) {
   const double tokens = static_cast<double>(sizes.step * sizes.sequence);
   Measurement m;
   m.name = "train";
-  m.shape = {{"model", model.name},
+  m.shape = {{"model", model.name == "default" ? config.get_string("decoder_block") : model.name},
              {"parameters", parameter_count(specs)},
              {"batch", sizes.step},
              {"seq", sizes.sequence},
@@ -116,6 +117,9 @@ Measurement measure_train(const Bench& bench, const Config& config) {
   m.direction = "fwd+bwd";
   m.time = timing_of(steps.seconds);
   m.flops = train_flops_per_token(model, sizes.sequence) * tokens;
+  // Weights and two moments, read and written once.
+  m.bytes =
+      6.0 * static_cast<double>(parameter_count(specs)) * static_cast<double>(size_of(model.weight_dtype));
   m.more = {{"tokens_per_s", tokens / m.time.seconds},
             {"loss", steps.loss},
             {"peak_tensor_bytes", memory_peak()},

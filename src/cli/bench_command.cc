@@ -1,10 +1,13 @@
 #include "cli/bench_command.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <charconv>
-#include <cmath>
 #include <cstdio>
+#include <cstring>
+#include <filesystem>
 #include <vector>
 
 #include "bench/run.h"
@@ -21,21 +24,22 @@ constexpr const char* kHelp =
 Measures this machine's peaks (products in registers, copy bandwidth, on the same threads), then the case, and
 prints how close it comes: TFLOP/s and their share of the peak, compulsory bytes a second (each input read once,
 each output written once), and the share of the roofline: the time that peak and bandwidth allow over the time
-taken, which is the median of several rounds.
+taken, which is the median of several rounds. Work that is updated in place may pass the bandwidth of a copy.
 
   --seconds S  time for each measurement (default 1; at least three rounds are run)
   --json FILE  also write all numbers to FILE
 
 SWITCHYARD_ISA=ref|avx2|avx512|amx caps the instruction set, of the peak as well.
 
-Cases and their keys (several values with commas between where a key says so):
+Cases and their keys. Where several values are possible they stand with commas between:
 )";
 
 constexpr const char* kExamples = R"(
 Examples:
   switchyard bench peak
   switchyard bench gmm model=deepseek-v2-lite skew=balanced,zipf --json gmm.json
-  switchyard bench gmm tokens=1024 emb=512 mlp=1024 experts=8 topk=2 threads=1
+  switchyard bench moe tokens=1024 emb=512 mlp=1024 experts=8 topk=2 threads=1
+  switchyard bench train num_experts=16 max_target_length=512
 )";
 
 void print_help() {
@@ -48,8 +52,10 @@ void print_help() {
   for (const auto& one : bench::cases()) {
     fmt::print("  {:<10} {}\n", one.name, one.help);
     print_keys(one.keys());
+    if (one.with_config)
+      fmt::print("      CONFIG.yml and the keys of a config (default: a mixtral of 140 M parameters)\n");
   }
-  fmt::print("  every case\n");
+  fmt::print("  every case (comm and train have threads of their own)\n");
   const bench::Case& peak = bench::cases().front();
   print_keys(bench::all_keys(peak));
   std::fputs(kExamples, stdout);
@@ -91,6 +97,16 @@ Request parse(std::span<const std::string> args) {
   return request;
 }
 
+// Before minutes of measuring.
+void require_writable(const std::string& file) {
+  if (file.empty()) return;
+  const auto folder = std::filesystem::path(file).parent_path();
+  const std::string name = folder.empty() ? "." : folder.string();
+  if (::access(name.c_str(), W_OK) != 0)
+    fail_usage("[bench] --json {}: expected a folder that can be written, got {} ({})", file, name,
+               std::strerror(errno));
+}
+
 const bench::Case& case_of(const Request& request) {
   std::vector<std::string> names;
   std::string list;
@@ -115,6 +131,7 @@ int bench_command(std::span<const std::string> args) {
     return 0;
   }
   const bench::Case& chosen = case_of(request);
+  require_writable(request.json_file);
   const auto json = bench::run_case(chosen, std::span(request.words).subspan(1), request.seconds,
                                     [](const std::string& line) {
                                       fmt::print("{}\n", line);
