@@ -1,17 +1,17 @@
 // Memory of one thread, kept between calls, because mapping it anew costs more than a small product.
 #pragma once
 
-#include <sys/mman.h>
-
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <new>
 
+#include "core/huge_pages.h"
+
 namespace switchyard::cpu {
 
-// Grows and never shrinks; asks for huge pages, since packed operands are walked in strides of kilobytes.
+// Grows and never shrinks.
 class ThreadScratch {
  public:
   template <typename T>
@@ -22,23 +22,18 @@ class ThreadScratch {
   }
 
  private:
-  static constexpr std::size_t kHugePage = std::size_t{2} << 20;
   struct Free {
     void operator()(void* p) const { std::free(p); }
   };
 
   void grow(std::size_t need) {
     memory_.reset();
-    const std::size_t unit = need < kHugePage / 4 ? 4096 : kHugePage;
-    bytes_ = (need + unit - 1) / unit * unit;
-    memory_.reset(std::aligned_alloc(unit, bytes_));
-    if (memory_ == nullptr) {
-      bytes_ = 0;
-      throw std::bad_alloc();
-    }
-#if defined(MADV_HUGEPAGE)
-    if (unit == kHugePage) madvise(memory_.get(), bytes_, MADV_HUGEPAGE);
-#endif
+    // Nearly a huge page of small pages would be slower than one.
+    bytes_ = need > kHugePageBytes / 4 ? std::max(need, kHugePageBytes) : need;
+    memory_.reset(allocate_aligned(bytes_));
+    if (memory_ != nullptr) return;
+    bytes_ = 0;
+    throw std::bad_alloc();
   }
 
   std::unique_ptr<void, Free> memory_;
