@@ -72,6 +72,9 @@ namespace cpu {
 GemmBlockKernel gemm_block_avx2;    // f32 and bf16
 GemmBlockKernel gemm_block_avx512;  // f32 and bf16
 GemmBlockKernel gemm_block_amx;     // bf16 operands
+constexpr std::int64_t kFewRows = 8;
+GemmBlockKernel
+    gemm_few_rows;  // bf16 operands, AVX-512, at most kFewRows rows of an A that is not transposed
 }  // namespace cpu
 
 }  // namespace switchyard
