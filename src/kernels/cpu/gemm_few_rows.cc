@@ -14,7 +14,7 @@ namespace {
 using Word = std::uint16_t;  // the bits of a bfloat16
 
 constexpr std::int64_t kDepthAtOnce = 8;       // rows of B between loading a sum and storing it
-constexpr std::int64_t kRowsAhead = 16;        // rows of B that are fetched before they are used
+constexpr std::int64_t kRowsAhead = 32;        // rows of B that are fetched before they are used
 constexpr std::int64_t kColumnsAtOnce = 2048;  // sums of so many columns stay in L1 and L2
 
 __mmask16 first(std::int64_t count) {
