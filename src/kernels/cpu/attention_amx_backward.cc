@@ -33,7 +33,9 @@ struct HeadScratch {
         q_strips(masks.q_strips()),
         kv_strips(masks.kv_strips()),
         words(kStrip * (kv_strips * (2 * qk + vw) + q_strips * 2 * (qk + vw))),
-        floats(kStrip * (kv_strips * (qk + vw) + q_strips * (qk + 2))) {}
+        floats(kStrip * (kv_strips * (qk + vw) + q_strips * (qk + 2))),
+        has_keys(static_cast<std::size_t>(kv_strips)),
+        has_queries(static_cast<std::size_t>(q_strips)) {}
 
   Word* k(std::int64_t j) { return words.data() + j * kStrip * qk; }                     // left_positions
   Word* k_t(std::int64_t j) { return k(kv_strips) + j * kStrip * qk; }                   // left_dims
@@ -57,19 +59,23 @@ struct HeadScratch {
   }
 
   void load_keys(std::int64_t b, std::int64_t kv_head, std::int64_t j) {
+    prefetch_rows(keys(p.k, b, j + kAhead, kv_head, p.args.qk_dim));
+    prefetch_rows(keys(p.v, b, j + kAhead, kv_head, p.args.v_dim));
     pack_strip(keys(p.k, b, j, kv_head, p.args.qk_dim), StripOrder::left_positions, k(j),
                StripOrder::left_dims, k_t(j));
     pack_strip(keys(p.v, b, j, kv_head, p.args.v_dim), StripOrder::left_positions, v(j));
-    std::fill(dk(j), dk(j) + kStrip * qk, 0.0f);
-    std::fill(dv(j), dv(j) + kStrip * vw, 0.0f);
+    has_keys[static_cast<std::size_t>(j)] = 0;
   }
 
   void load_queries(std::int64_t b, std::int64_t head, std::int64_t i) {
+    prefetch_rows(queries(p.q, b, i + kAhead, head, p.args.qk_dim));
+    prefetch_rows(queries(p.dout, b, i + kAhead, head, p.args.v_dim));
+    prefetch_rows(queries(p.out, b, i + kAhead, head, p.args.v_dim));
     pack_strip(queries(p.q, b, i, head, p.args.qk_dim), StripOrder::right_positions, q_columns(i),
                StripOrder::right_dims, q_pairs(i));
     const HeadRows dout = queries(p.dout, b, i, head, p.args.v_dim);
     pack_strip(dout, StripOrder::right_positions, dout_columns(i), StripOrder::right_dims, dout_pairs(i));
-    std::fill(dq_t(i), dq_t(i) + kStrip * qk, 0.0f);
+    has_queries[static_cast<std::size_t>(i)] = 0;
     dot_rows(dout, queries(p.out, b, i, head, p.args.v_dim), delta(i));
     for (std::int64_t r = 0; r < kStrip; ++r) {
       // A query without keys has lse -infinity; all its scores are -infinity too, and exp(-infinity - 0) is
@@ -91,11 +97,19 @@ struct HeadScratch {
   }
 
   void store_keys(std::int64_t b, std::int64_t kv_head, std::int64_t j) {
+    if (!has_keys[static_cast<std::size_t>(j)]) {
+      std::fill(dk(j), dk(j) + kStrip * qk, 0.0f);
+      std::fill(dv(j), dv(j) + kStrip * vw, 0.0f);
+    }
+    prefetch_rows<true>(keys(p.dk, b, j + kAhead, kv_head, p.args.qk_dim));
+    prefetch_rows<true>(keys(p.dv, b, j + kAhead, kv_head, p.args.v_dim));
     store_plain(dk(j), p.args.scale, keys(p.dk, b, j, kv_head, p.args.qk_dim));
     store_plain(dv(j), 1, keys(p.dv, b, j, kv_head, p.args.v_dim));
   }
 
   void store_queries(std::int64_t b, std::int64_t head, std::int64_t i) {
+    if (!has_queries[static_cast<std::size_t>(i)]) std::fill(dq_t(i), dq_t(i) + kStrip * qk, 0.0f);
+    prefetch_rows<true>(queries(p.dq, b, i + kAhead, head, p.args.qk_dim));
     alignas(64) float factor[kStrip];
     std::fill(factor, factor + kStrip, p.args.scale);
     store_transposed(dq_t(i), factor, queries(p.dq, b, i, head, p.args.qk_dim));
@@ -105,6 +119,8 @@ struct HeadScratch {
   std::int64_t qk, vw, q_strips, kv_strips;
   Scratch<Word> words;
   Scratch<float> floats;
+  std::vector<char> has_keys;     // per strip of keys: dk and dv hold something
+  std::vector<char> has_queries;  // per strip of queries: dq_t does
 };
 
 // The work on one block of queries x keys, with the buffers for it.
@@ -168,8 +184,22 @@ class GradientBlock {
       steps_.clear();
       if (i + 1 < items_) add_scores(i + 1);
       const Item& item = item_[i];
+      prefetch(i);
       if (item.masked) masks_.apply(batch_, query_ + item.query, key_ + item.key, scores(i));
       exponentials(item.query, item.key, scores(i), dp(i));
+    }
+  }
+
+  // Brings a part of the next block's queries to L2, where the order of blocks is as in run_alone.
+  void prefetch(std::int64_t item) const {
+    for (std::int64_t s = query_ + kBlockStrips; s < std::min(query_ + 2 * kBlockStrips, head_.q_strips);
+         ++s) {
+      const std::int64_t qk = kStrip * head_.qk, vw = kStrip * head_.vw;
+      prefetch_part(head_.q_columns(s), qk, item, items_);
+      prefetch_part(head_.q_pairs(s), qk, item, items_);
+      prefetch_part(head_.dout_columns(s), vw, item, items_);
+      prefetch_part(head_.dout_pairs(s), vw, item, items_);
+      prefetch_part(head_.dq_t(s), qk, item, items_);
     }
   }
 
@@ -205,24 +235,29 @@ class GradientBlock {
   SWITCHYARD_AMX void add_keys(std::int64_t j) {
     const StripList& list = queries_of_[j];
     if (list.count == 0) return;
+    char& filled = head_.has_keys[static_cast<std::size_t>(key_ + j)];
     for (std::int64_t e = 0; e < head_.vw / 32; ++e) {
       multiply_strips(weights(j, 0), kPairWords, head_.dout_pairs(query_) + e * kPairWords, kStrip * head_.vw,
-                      list, head_.dv(key_ + j) + e * kBlockFloats, true);
+                      list, head_.dv(key_ + j) + e * kBlockFloats, filled != 0);
     }
     for (std::int64_t e = 0; e < head_.qk / 32; ++e) {
       multiply_strips(gradients(j, 0), kPairWords, head_.q_pairs(query_) + e * kPairWords, kStrip * head_.qk,
-                      list, head_.dk(key_ + j) + e * kBlockFloats, true);
+                      list, head_.dk(key_ + j) + e * kBlockFloats, filled != 0);
     }
+    filled = 1;
   }
 
   // dq^T += k^T . dS of query strip s.
   SWITCHYARD_AMX void add_queries(std::int64_t s) {
     const StripList& list = keys_of_[s];
     if (list.count == 0) return;
+    char& filled = head_.has_queries[static_cast<std::size_t>(query_ + s)];
     for (std::int64_t e = 0; e < head_.qk / 32; ++e) {
       multiply_strips(head_.k_t(key_) + e * kPairWords, kStrip * head_.qk, pairs(0, s),
-                      kBlockStrips * kPairWords, list, head_.dq_t(query_ + s) + e * kBlockFloats, true);
+                      kBlockStrips * kPairWords, list, head_.dq_t(query_ + s) + e * kBlockFloats,
+                      filled != 0);
     }
+    filled = 1;
   }
 
   const Masks& masks_;

@@ -38,11 +38,13 @@ struct PackedKeys {
     pool.for_range(args.batch * args.kv_heads * strips, 8, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
         const std::int64_t head = i / strips % args.kv_heads, b = i / strips / args.kv_heads;
-        const std::int64_t key = i % strips * kStrip;
-        pack_strip(strip_rows(p.k, b, key, args.kv_length, head, args.kv_heads, args.qk_dim),
-                   StripOrder::left_positions, k.data() + i * k_strip);
-        pack_strip(strip_rows(p.v, b, key, args.kv_length, head, args.kv_heads, args.v_dim),
-                   StripOrder::left_dims, v.data() + i * v_strip);
+        const auto rows = [&](const void* x, std::int64_t strip, std::int64_t width) {
+          return strip_rows(x, b, strip * kStrip, args.kv_length, head, args.kv_heads, width);
+        };
+        prefetch_rows(rows(p.k, i % strips + kAhead, args.qk_dim));
+        prefetch_rows(rows(p.v, i % strips + kAhead, args.v_dim));
+        pack_strip(rows(p.k, i % strips, args.qk_dim), StripOrder::left_positions, k.data() + i * k_strip);
+        pack_strip(rows(p.v, i % strips, args.v_dim), StripOrder::left_dims, v.data() + i * v_strip);
       }
     });
   }
@@ -112,13 +114,18 @@ class ForwardTask {
            static_cast<std::int64_t>(item % 2) * kBlockFloats;
   }
 
+  HeadRows strip_of(const void* x, std::int64_t s, std::int64_t head, std::int64_t width) const {
+    return strip_rows(x, batch_, (first_ + s) * kStrip, p_.args.q_length, head, p_.args.heads, width);
+  }
+
   void begin(std::int64_t head) {
     const AttentionArgs& a = p_.args;
     float* at = floats_.data();
+    for (std::int64_t s = 0; s < count_; ++s) prefetch_rows(strip_of(p_.q, s, head, a.qk_dim));
     for (std::int64_t s = 0; s < count_; ++s) {
+      prefetch_rows<true>(strip_of(p_.out, s, head, a.v_dim));
       Word* q = words_.data() + s * kStrip * qk_;
-      pack_strip(strip_rows(p_.q, batch_, (first_ + s) * kStrip, a.q_length, head, a.heads, a.qk_dim),
-                 StripOrder::right_positions, q);
+      pack_strip(strip_of(p_.q, s, head, a.qk_dim), StripOrder::right_positions, q);
       strips_[s] = {q, at, at + kStrip * vw_, at + kStrip * (vw_ + 1)};
       std::fill(strips_[s].shift, strips_[s].shift + kStrip, kLowest);
       std::fill(strips_[s].sum, strips_[s].sum + kStrip, 0.0f);
@@ -176,8 +183,8 @@ class ForwardTask {
   SWITCHYARD_AMX void prefetch(const Item& item) {
     const std::int64_t key = item.key + kBlockStrips;
     if (key >= masks_.kv_strips()) return;
-    prefetch_part(keys_.k.data() + (head_ + key) * keys_.k_strip, keys_.k_strip, item.query);
-    prefetch_part(keys_.v.data() + (head_ + key) * keys_.v_strip, keys_.v_strip, item.query);
+    prefetch_part(keys_.k.data() + (head_ + key) * keys_.k_strip, keys_.k_strip, item.query, count_);
+    prefetch_part(keys_.v.data() + (head_ + key) * keys_.v_strip, keys_.v_strip, item.query, count_);
   }
 
   // Up to `blocks` products of 32 dims of the closed group.
@@ -273,7 +280,7 @@ class ForwardTask {
     const AttentionArgs& a = p_.args;
     QueryStrip& strip = strips_[s];
     const std::int64_t query = (first_ + s) * kStrip;
-    const HeadRows out = strip_rows(p_.out, batch_, query, a.q_length, head, a.heads, a.v_dim);
+    const HeadRows out = strip_of(p_.out, s, head, a.v_dim);
     if (strip.fresh) std::fill(strip.sum_v, strip.sum_v + kStrip * vw_, 0.0f);
     alignas(64) float factor[kStrip];
     for (std::int64_t i = 0; i < kStrip; ++i) {

@@ -150,6 +150,18 @@ SWITCHYARD_AMX_INLINE __m512i dims_of(const HeadRows& s, std::int64_t i, std::in
   return _mm512_maskz_loadu_epi16((1u << (s.width - d)) - 1u, x);
 }
 
+// Brings the rows to L2, to be written when kWrite. Rows of one head lie apart, so that the processor's own
+// prefetching misses them.
+template <bool kWrite = false>
+void prefetch_rows(const HeadRows& s) {
+  for (std::int64_t i = 0; i < s.rows; ++i) {
+    const Word* x = s.x + i * s.stride;
+    for (std::int64_t d = 0; d < s.width; d += 32) __builtin_prefetch(x + d, kWrite ? 1 : 0, 2);
+  }
+}
+// How many strips ahead of their use rows are fetched.
+inline constexpr std::int64_t kAhead = 2;
+
 // Packs a strip of rows in the given order to out [32 * padded width].
 void pack_strip(const HeadRows& s, StripOrder order, Word* out);
 // The same twice, reading the rows once.
@@ -256,10 +268,12 @@ class TileSteps {
   std::vector<Step> steps_;
 };
 
-// Brings part `part` of kBlockStrips of `words` to L2.
-inline void prefetch_part(const Word* x, std::int64_t words, std::int64_t part) {
-  const std::int64_t end = (part + 1) * words / kBlockStrips;
-  for (std::int64_t i = part * words / kBlockStrips; i < end; i += 32) __builtin_prefetch(x + i, 0, 2);
+// Brings part `part` of `parts` of `count` elements to L2.
+template <typename T>
+void prefetch_part(const T* x, std::int64_t count, std::int64_t part, std::int64_t parts) {
+  constexpr auto kLine = static_cast<std::int64_t>(64 / sizeof(T));
+  const std::int64_t end = (part + 1) * count / parts;
+  for (std::int64_t i = part * count / parts; i < end; i += kLine) __builtin_prefetch(x + i, 0, 2);
 }
 
 // ---- Exponentials
