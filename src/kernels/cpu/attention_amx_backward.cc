@@ -133,7 +133,7 @@ class GradientBlock {
         floats_(4 * kBlockFloats) {}
 
   // Adds the block to dq, dk and dv of its strips.
-  void run(std::int64_t batch, std::int64_t q_block, std::int64_t kv_block) {
+  SWITCHYARD_AMX void run(std::int64_t batch, std::int64_t q_block, std::int64_t kv_block) {
     batch_ = batch;
     query_ = q_block * kBlockStrips;
     key_ = kv_block * kBlockStrips;
@@ -142,6 +142,7 @@ class GradientBlock {
     make_gradients();
     for (std::int64_t j = 0; j < kBlockStrips; ++j) add_keys(j);
     for (std::int64_t s = 0; s < kBlockStrips; ++s) add_queries(s);
+    close_block(open_);
   }
 
  private:
@@ -180,6 +181,7 @@ class GradientBlock {
     steps_.clear();
     add_scores(0);
     steps_.run(0, 1);
+    steps_.close();
     for (std::int64_t i = 0; i < items_; ++i) {
       steps_.clear();
       if (i + 1 < items_) add_scores(i + 1);
@@ -187,6 +189,7 @@ class GradientBlock {
       prefetch(i);
       if (item.masked) masks_.apply(batch_, query_ + item.query, key_ + item.key, scores(i));
       exponentials(item.query, item.key, scores(i), dp(i));
+      steps_.close();
     }
   }
 
@@ -238,11 +241,11 @@ class GradientBlock {
     char& filled = head_.has_keys[static_cast<std::size_t>(key_ + j)];
     for (std::int64_t e = 0; e < head_.vw / 32; ++e) {
       multiply_strips(weights(j, 0), kPairWords, head_.dout_pairs(query_) + e * kPairWords, kStrip * head_.vw,
-                      list, head_.dv(key_ + j) + e * kBlockFloats, filled != 0);
+                      list, head_.dv(key_ + j) + e * kBlockFloats, filled != 0, open_);
     }
     for (std::int64_t e = 0; e < head_.qk / 32; ++e) {
       multiply_strips(gradients(j, 0), kPairWords, head_.q_pairs(query_) + e * kPairWords, kStrip * head_.qk,
-                      list, head_.dk(key_ + j) + e * kBlockFloats, filled != 0);
+                      list, head_.dk(key_ + j) + e * kBlockFloats, filled != 0, open_);
     }
     filled = 1;
   }
@@ -254,8 +257,8 @@ class GradientBlock {
     char& filled = head_.has_queries[static_cast<std::size_t>(query_ + s)];
     for (std::int64_t e = 0; e < head_.qk / 32; ++e) {
       multiply_strips(head_.k_t(key_) + e * kPairWords, kStrip * head_.qk, pairs(0, s),
-                      kBlockStrips * kPairWords, list, head_.dq_t(query_ + s) + e * kBlockFloats,
-                      filled != 0);
+                      kBlockStrips * kPairWords, list, head_.dq_t(query_ + s) + e * kBlockFloats, filled != 0,
+                      open_);
     }
     filled = 1;
   }
@@ -274,6 +277,7 @@ class GradientBlock {
   Item item_[kBlockStrips * kBlockStrips];
   std::int64_t items_ = 0;
   TileSteps steps_;
+  float* open_ = nullptr;  // block of dk, dv or dq that is still in the tile registers
 };
 
 std::int64_t blocks_of(std::int64_t strips) {

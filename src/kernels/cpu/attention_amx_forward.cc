@@ -158,7 +158,7 @@ class ForwardTask {
       if (group_.count == kGroup || (group_.count > 0 && group_.query != item.query)) close_group();
       steps_.clear();
       add_scores(i + 1);
-      add_values((vw_ / 32 + kGroup - 1) / kGroup);
+      const bool adds_values = add_values((vw_ / 32 + kGroup - 1) / kGroup);
       prefetch(item);
       if (item.masked) masks_.apply(batch_, first_ + item.query, item.key, scores(i));
       if (!strip.seen) rescale(strip, scores(i));
@@ -167,6 +167,7 @@ class ForwardTask {
         rescale(strip, scores(i));
         exponentials(strip, scores(i), weights(group_.buffer, 0));
       }
+      if (!adds_values) steps_.close();  // the next item's scores
       group_.query = item.query;
       group_.key[group_.count++] = item.key;
     }
@@ -187,20 +188,23 @@ class ForwardTask {
     prefetch_part(keys_.v.data() + (head_ + key) * keys_.v_strip, keys_.v_strip, item.query, count_);
   }
 
-  // Up to `blocks` products of 32 dims of the closed group.
-  void add_values(std::int64_t blocks) {
+  // Up to `blocks` products of 32 dims of the closed group. False: there were none.
+  bool add_values(std::int64_t blocks) {
     const Group& g = closed_;
+    const std::int64_t before = g.next_dim;
     for (; blocks > 0 && g.count > 0 && g.next_dim < vw_ / 32; --blocks, ++closed_.next_dim) {
       float* sum = strips_[g.query].sum_v + g.next_dim * kBlockFloats;
       for (std::int64_t i = 0; i < g.count; ++i) {
         const Word* v = keys_.v.data() + (head_ + g.key[i]) * keys_.v_strip + g.next_dim * 2 * kTileWords;
-        steps_.add_step(v, weights(g.buffer, i), sum, g.add, i, g.count);
+        steps_.add_step(v, weights(g.buffer, i), sum, g.add, i);
       }
     }
+    return g.next_dim > before;
   }
 
   SWITCHYARD_AMX void run_steps() {
     steps_.run(0, 1);
+    steps_.close();
     steps_.clear();
   }
 
@@ -247,7 +251,7 @@ class ForwardTask {
 
   // Stores exp(score - shift) of an item in pairs of keys and adds them to the sums, running steps_
   // meanwhile. False, with the sums as they were, when a sum is too large.
-  SWITCHYARD_AMX bool exponentials(QueryStrip& strip, const float* block, Word* out) const {
+  SWITCHYARD_AMX bool exponentials(QueryStrip& strip, const float* block, Word* out) {
     const __m512 scale = _mm512_set1_ps(scale_);
     __m512 sum[2];
     unsigned above = 0;

@@ -177,28 +177,6 @@ void store_plain(const float* x, float factor, const HeadRows& out);
 // ---- Products
 // ------------------------------------------------------------------------------------------------------
 
-SWITCHYARD_AMX_INLINE void begin_block(const float* c, bool add) {
-  asm volatile("" ::: "memory");
-  if (add) {
-    _tile_loadd(0, c, 64);
-    _tile_loadd(1, c + kTileFloats, 64);
-    _tile_loadd(2, c + 2 * kTileFloats, 64);
-    _tile_loadd(3, c + 3 * kTileFloats, 64);
-  } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  }
-}
-
-SWITCHYARD_AMX_INLINE void end_block(float* c) {
-  _tile_stored(0, c, 64);
-  _tile_stored(1, c + kTileFloats, 64);
-  _tile_stored(2, c + 2 * kTileFloats, 64);
-  _tile_stored(3, c + 3 * kTileFloats, 64);
-}
-
 // One depth step: two tiles of A and two of B, each pair side by side in memory.
 SWITCHYARD_AMX_INLINE void multiply_step(const Word* a, const Word* b) {
   _tile_loadd(4, a, 64);
@@ -211,6 +189,53 @@ SWITCHYARD_AMX_INLINE void multiply_step(const Word* a, const Word* b) {
   _tile_dpbf16ps(3, 5, 7);
 }
 
+// Stores the block that is still in the tile registers, if any.
+SWITCHYARD_AMX_INLINE void close_block(float*& open) {
+  if (open == nullptr) return;
+  _tile_stored(0, open, 64);
+  _tile_stored(1, open + kTileFloats, 64);
+  _tile_stored(2, open + 2 * kTileFloats, 64);
+  _tile_stored(3, open + 3 * kTileFloats, 64);
+  open = nullptr;
+}
+
+// The first depth step of block c, started from zero or, with `add`, from what c holds. The block before it,
+// `open`, is stored meanwhile: its last products take time to finish (measured: 15 % on short blocks).
+SWITCHYARD_AMX_INLINE void open_block(float*& open, const Word* a, const Word* b, float* c, bool add) {
+  asm volatile("" ::: "memory");
+  if (open != nullptr) {
+    _tile_stored(0, open, 64);
+    _tile_stored(1, open + kTileFloats, 64);
+  }
+  if (add) {
+    _tile_loadd(0, c, 64);
+    _tile_loadd(1, c + kTileFloats, 64);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+  }
+  _tile_loadd(4, a, 64);
+  _tile_loadd(6, b, 64);
+  _tile_dpbf16ps(0, 4, 6);
+  _tile_loadd(7, b + kTileWords, 64);
+  _tile_dpbf16ps(1, 4, 7);
+  if (open != nullptr) {
+    _tile_stored(2, open + 2 * kTileFloats, 64);
+    _tile_stored(3, open + 3 * kTileFloats, 64);
+  }
+  if (add) {
+    _tile_loadd(2, c + 2 * kTileFloats, 64);
+    _tile_loadd(3, c + 3 * kTileFloats, 64);
+  } else {
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  _tile_loadd(5, a + kTileWords, 64);
+  _tile_dpbf16ps(2, 5, 6);
+  _tile_dpbf16ps(3, 5, 7);
+  open = c;
+}
+
 // Which of a block's strips take part.
 struct StripList {
   std::int64_t at[kBlockStrips];
@@ -218,54 +243,57 @@ struct StripList {
   void add(std::int64_t strip) { at[count++] = strip; }
 };
 
-// c (+)= A . B over the positions of the listed strips, which are the given words apart.
+// c (+)= A . B over the positions of the listed strips (at least one), which are the given words apart. c is
+// left open.
 SWITCHYARD_AMX_INLINE void multiply_strips(const Word* a, std::int64_t a_strip, const Word* b,
-                                           std::int64_t b_strip, const StripList& strips, float* c,
-                                           bool add) {
-  begin_block(c, add);
-  for (std::int64_t i = 0; i < strips.count; ++i) {
+                                           std::int64_t b_strip, const StripList& strips, float* c, bool add,
+                                           float*& open) {
+  open_block(open, a + strips.at[0] * a_strip, b + strips.at[0] * b_strip, c, add);
+  for (std::int64_t i = 1; i < strips.count; ++i) {
     multiply_step(a + strips.at[i] * a_strip, b + strips.at[i] * b_strip);
   }
-  end_block(c);
 }
 
 // Products written down to be run in small portions between vector instructions: the tile unit works while
-// the vector units do. Blocks run in the order in which they were added.
+// the vector units do. Blocks run in the order in which they were added; the last stays open until the next
+// one, or `close`.
 class TileSteps {
  public:
   // c = A . B over the dims of a strip of each.
   void add_dims(const Word* a, const Word* b, std::int64_t width, float* c) {
     for (std::int64_t d = 0; d < width; d += 32) {
-      steps_.push_back({a + d * 32, b + d * 32, c, d == 0 ? Begin::zero : Begin::no, d + 32 >= width});
+      steps_.push_back({a + d * 32, b + d * 32, d == 0 ? c : nullptr, false});
     }
   }
-  // Step `i` of `count` of c (+)= A . B.
-  void add_step(const Word* a, const Word* b, float* c, bool add, std::int64_t i, std::int64_t count) {
-    steps_.push_back({a, b, c, i > 0 ? Begin::no : add ? Begin::load : Begin::zero, i + 1 == count});
+  // Step `i` of c (+)= A . B.
+  void add_step(const Word* a, const Word* b, float* c, bool add, std::int64_t i) {
+    steps_.push_back({a, b, i == 0 ? c : nullptr, add});
   }
   void clear() { steps_.clear(); }
 
   // Portion `i` of `count`; all portions together are all steps.
-  SWITCHYARD_AMX_INLINE void run(std::size_t i, std::size_t count) const {
+  SWITCHYARD_AMX_INLINE void run(std::size_t i, std::size_t count) {
     const std::size_t end = (i + 1) * steps_.size() / count;
     for (std::size_t at = i * steps_.size() / count; at < end; ++at) {
       const Step& step = steps_[at];
-      if (step.begin != Begin::no) begin_block(step.c, step.begin == Begin::load);
-      multiply_step(step.a, step.b);
-      if (step.last) end_block(step.c);
+      if (step.begins != nullptr) {
+        open_block(open_, step.a, step.b, step.begins, step.add);
+      } else {
+        multiply_step(step.a, step.b);
+      }
     }
   }
+  SWITCHYARD_AMX void close() { close_block(open_); }
 
  private:
-  enum class Begin : std::uint8_t { no, zero, load };
   struct Step {
     const Word* a;
     const Word* b;
-    float* c;
-    Begin begin;
-    bool last;
+    float* begins;  // the block of which it is the first step, or null
+    bool add;
   };
   std::vector<Step> steps_;
+  float* open_ = nullptr;
 };
 
 // Brings part `part` of `parts` of `count` elements to L2.
