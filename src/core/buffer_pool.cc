@@ -1,5 +1,7 @@
 #include "core/buffer_pool.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
@@ -23,6 +25,18 @@ std::size_t size_class(std::size_t bytes) {
   return (std::max<std::size_t>(bytes, 1) + step - 1) / step * step;
 }
 
+// Kernels walk large buffers tile by tile, each on other pages: small pages cost attention at 4096 positions
+// a tenth. Below twice the size of a huge page there may be none inside.
+void ask_for_huge_pages(std::byte* block, std::size_t size) {
+  constexpr std::uintptr_t kHugePage = 2 << 20;
+  if (size < 2 * kHugePage) return;
+  const auto address = reinterpret_cast<std::uintptr_t>(block);
+  const std::uintptr_t begin = (address + kHugePage - 1) / kHugePage * kHugePage;
+  const std::uintptr_t end = (address + size) / kHugePage * kHugePage;
+  // A refusal is no error: the buffer is as good, on small pages.
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+}
+
 }  // namespace
 
 std::byte* BufferPool::take(std::size_t bytes) {
@@ -36,7 +50,10 @@ std::byte* BufferPool::take(std::size_t bytes) {
     shrink(limit_ - in_use_);
   }
   auto* block = static_cast<std::byte*>(std::aligned_alloc(kAlignment, size));
-  if (block != nullptr) return block;
+  if (block != nullptr) {
+    ask_for_huge_pages(block, size);
+    return block;
+  }
   std::lock_guard lock(mutex_);
   in_use_ -= bytes;
   fail_runtime("[memory] out of memory: {} bytes asked, {} in use", bytes, in_use_);
