@@ -1,17 +1,45 @@
 #include "kernels/attention.h"
 
 #include "core/error.h"
+#include "core/tensor.h"
 #include "kernels/attention_problem.h"
 #include "kernels/dispatch.h"
 #include "kernels/ref/attention_reference.h"
 
 namespace switchyard {
+
+std::vector<TileRange> tile_ranges(std::int64_t batch, std::int64_t length, const std::int32_t* index,
+                                   const std::int32_t* segment, std::int64_t tile) {
+  std::vector<TileRange> result;
+  for (std::int64_t b = 0; b < batch; ++b) {
+    for (std::int64_t begin = 0; begin < length; begin += tile) {
+      constexpr auto kLow = std::numeric_limits<std::int32_t>::min(),
+                     kHigh = std::numeric_limits<std::int32_t>::max();
+      TileRange range{kHigh, kLow, kHigh, kLow};
+      for (std::int64_t i = begin; i < std::min(length, begin + tile); ++i) {
+        const std::int32_t at = index ? index[b * length + i] : static_cast<std::int32_t>(i);
+        const std::int32_t of = segment ? segment[b * length + i] : 0;
+        range = {std::min(range.min_index, at), std::max(range.max_index, at),
+                 std::min(range.min_segment, of), std::max(range.max_segment, of)};
+      }
+      result.push_back(range);
+    }
+  }
+  return result;
+}
+
 namespace {
 
-using ForwardRun = void(ThreadPool&, const AttentionProblem&);
+AttentionProblem with_tiles(AttentionProblem p) {
+  const AttentionArgs& a = p.args;
+  p.q_tiles = tile_ranges(a.batch, a.q_length, a.q_index, a.q_segment, kAttentionTile);
+  p.kv_tiles = tile_ranges(a.batch, a.kv_length, a.kv_index, a.kv_segment, kAttentionTile);
+  return p;
+}
 
 template <AttentionTileRun* run>
-void tiled_forward(ThreadPool& pool, const AttentionProblem& p) {
+void tiled_forward(ThreadPool& pool, const AttentionProblem& problem) {
+  const AttentionProblem p = with_tiles(problem);
   const std::int64_t tiles = p.q_tile_count();
   pool.for_range(p.args.batch * p.args.heads * tiles, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i)
@@ -20,7 +48,8 @@ void tiled_forward(ThreadPool& pool, const AttentionProblem& p) {
 }
 
 template <AttentionHeadRun* run>
-void tiled_backward(ThreadPool& pool, const AttentionProblem& p) {
+void tiled_backward(ThreadPool& pool, const AttentionProblem& problem) {
+  const AttentionProblem p = with_tiles(problem);
   pool.for_range(p.args.batch * p.args.kv_heads, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) run(p, i / p.args.kv_heads, i % p.args.kv_heads);
   });
@@ -48,41 +77,23 @@ void reference_backward(ThreadPool&, const AttentionProblem& p) {
   p.args.dtype == DType::f32 ? reference_backward_typed<float>(p) : reference_backward_typed<bfloat16>(p);
 }
 
-constexpr Implementation<ForwardRun, AttentionProblem> kForward[] = {
+constexpr Implementation<AttentionRun, AttentionProblem> kForward[] = {
 #if defined(__x86_64__)
+    {"amx", Isa::amx, cpu::attention_amx, cpu::attention_amx_refuses},
     {"avx512", Isa::avx512, tiled_forward<cpu::attention_tile_avx512>},
     {"avx2", Isa::avx2, tiled_forward<cpu::attention_tile_avx2>},
 #endif
     {"ref", Isa::ref, reference_forward},
 };
 
-constexpr Implementation<ForwardRun, AttentionProblem> kBackward[] = {
+constexpr Implementation<AttentionRun, AttentionProblem> kBackward[] = {
 #if defined(__x86_64__)
+    {"amx", Isa::amx, cpu::attention_backward_amx, cpu::attention_amx_refuses},
     {"avx512", Isa::avx512, tiled_backward<cpu::attention_backward_head_avx512>},
     {"avx2", Isa::avx2, tiled_backward<cpu::attention_backward_head_avx2>},
 #endif
     {"ref", Isa::ref, reference_backward},
 };
-
-std::vector<TileRange> tile_ranges(std::int64_t batch, std::int64_t length, const std::int32_t* index,
-                                   const std::int32_t* segment) {
-  std::vector<TileRange> result;
-  for (std::int64_t b = 0; b < batch; ++b) {
-    for (std::int64_t begin = 0; begin < length; begin += kAttentionTile) {
-      constexpr auto kLow = std::numeric_limits<std::int32_t>::min(),
-                     kHigh = std::numeric_limits<std::int32_t>::max();
-      TileRange range{kHigh, kLow, kHigh, kLow};
-      for (std::int64_t i = begin; i < std::min(length, begin + kAttentionTile); ++i) {
-        const std::int32_t at = index ? index[b * length + i] : static_cast<std::int32_t>(i);
-        const std::int32_t of = segment ? segment[b * length + i] : 0;
-        range = {std::min(range.min_index, at), std::max(range.max_index, at),
-                 std::min(range.min_segment, of), std::max(range.max_segment, of)};
-      }
-      result.push_back(range);
-    }
-  }
-  return result;
-}
 
 // A causal query sees half of the keys on average. Backward makes the scores again and has four products
 // more.
@@ -102,17 +113,26 @@ AttentionProblem problem_of(const AttentionArgs& args) {
   CHECK((args.q_segment == nullptr) == (args.kv_segment == nullptr), "segments of queries or of keys only");
   AttentionProblem p;
   p.args = args;
-  p.q_tiles = tile_ranges(args.batch, args.q_length, args.q_index, args.q_segment);
-  p.kv_tiles = tile_ranges(args.batch, args.kv_length, args.kv_index, args.kv_segment);
   return p;
+}
+
+// Bytes of the buffers that the chosen forward implementation shares among its threads.
+std::size_t workspace([[maybe_unused]] const AttentionProblem& p) {
+#if defined(__x86_64__)
+  if (choose("attention", kForward, p) == cpu::attention_amx) return cpu::attention_amx_workspace(p.args);
+#endif
+  return 0;
 }
 
 }  // namespace
 
 void attention(ThreadPool& pool, const AttentionArgs& args, const void* q, const void* k, const void* v,
                void* out, float* lse) {
-  if (pool.skips(work_of("attention", args, 2))) return;
   AttentionProblem p = problem_of(args);
+  if (pool.skips(work_of("attention", args, 2))) {
+    const Buffer taken(pool.counts_workspace() ? workspace(p) : 0);
+    return;
+  }
   p.q = q, p.k = k, p.v = v, p.out = out, p.lse = lse;
   choose("attention", kForward, p)(pool, p);
 }

@@ -20,6 +20,19 @@ struct TileRange {
   std::int32_t min_index, max_index, min_segment, max_segment;
 };
 
+// Ranges over the tiles of `tile` positions; [B][ceil(length/tile)]. Null index: 0..length-1; null segment:
+// 0.
+std::vector<TileRange> tile_ranges(std::int64_t batch, std::int64_t length, const std::int32_t* index,
+                                   const std::int32_t* segment, std::int64_t tile);
+
+inline TileMask mask_of(const TileRange& q, const TileRange& kv, bool causal) {
+  if (causal && kv.min_index > q.max_index) return TileMask::none;
+  if (kv.min_segment > q.max_segment || kv.max_segment < q.min_segment) return TileMask::none;
+  const bool before = !causal || kv.max_index <= q.min_index;
+  const bool one_segment = std::min(q.min_segment, kv.min_segment) == std::max(q.max_segment, kv.max_segment);
+  return before && one_segment ? TileMask::all : TileMask::some;
+}
+
 struct AttentionProblem {
   AttentionArgs args;
   const void* q = nullptr;
@@ -38,15 +51,8 @@ struct AttentionProblem {
   std::int64_t kv_tile_count() const { return (args.kv_length + kAttentionTile - 1) / kAttentionTile; }
 
   TileMask mask(std::int64_t batch, std::int64_t q_tile, std::int64_t kv_tile) const {
-    const TileRange& q_range = q_tiles[static_cast<std::size_t>(batch * q_tile_count() + q_tile)];
-    const TileRange& kv_range = kv_tiles[static_cast<std::size_t>(batch * kv_tile_count() + kv_tile)];
-    if (args.causal && kv_range.min_index > q_range.max_index) return TileMask::none;
-    if (kv_range.min_segment > q_range.max_segment || kv_range.max_segment < q_range.min_segment)
-      return TileMask::none;
-    const bool before = !args.causal || kv_range.max_index <= q_range.min_index;
-    const bool one_segment = std::min(q_range.min_segment, kv_range.min_segment) ==
-                             std::max(q_range.max_segment, kv_range.max_segment);
-    return before && one_segment ? TileMask::all : TileMask::some;
+    return mask_of(q_tiles[static_cast<std::size_t>(batch * q_tile_count() + q_tile)],
+                   kv_tiles[static_cast<std::size_t>(batch * kv_tile_count() + kv_tile)], args.causal);
   }
 
   bool allowed(std::int64_t batch, std::int64_t query, std::int64_t key) const {
@@ -57,6 +63,8 @@ struct AttentionProblem {
   }
 };
 
+// The whole pass.
+using AttentionRun = void(ThreadPool&, const AttentionProblem&);
 // One tile of queries of one head.
 using AttentionTileRun = void(const AttentionProblem&, std::int64_t batch, std::int64_t head,
                               std::int64_t q_tile);
@@ -64,6 +72,12 @@ using AttentionTileRun = void(const AttentionProblem&, std::int64_t batch, std::
 using AttentionHeadRun = void(const AttentionProblem&, std::int64_t batch, std::int64_t kv_head);
 
 namespace cpu {
+AttentionRun attention_amx;
+AttentionRun attention_backward_amx;
+// Why the two do not take a problem, or null.
+const char* attention_amx_refuses(const AttentionProblem& problem);
+// Bytes of the buffers that the forward pass shares among its threads; backward has none.
+std::size_t attention_amx_workspace(const AttentionArgs& args);
 AttentionTileRun attention_tile_avx512;
 AttentionTileRun attention_tile_avx2;
 AttentionHeadRun attention_backward_head_avx512;

@@ -77,8 +77,40 @@ struct Problem {
                                   dout_d.data(), dq_d.data(), dk_d.data(), dv_d.data());
   }
 
+  // What bf16 rounding of the softmax weights P and of their gradients dS may move the results by, from
+  // |P| . |v|, |P|^T . |dout|, |dS| . |k| and |dS|^T . |q|: each rounding is at most 2^-8 of its value.
+  void add_magnitudes() {
+    out_m.resize(out_d.size()), dq_m.resize(dq_d.size()), dk_m.resize(dk_d.size()), dv_m.resize(dv_d.size());
+    reference::for_each_query(
+        args, [&](std::int64_t b, std::int64_t i, std::int64_t n, std::int64_t q_row, std::int64_t kv_row) {
+          const double row_lse = lse_d[static_cast<std::size_t>((b * args.heads + n) * args.q_length + i)];
+          const double *q_at = &q_d[at(q_row, args.qk_dim)], *g_at = &dout_d[at(q_row, args.v_dim)];
+          const double delta = reference::dot(g_at, &out_d[at(q_row, args.v_dim)], args.v_dim);
+          for (std::int64_t j = 0; j < args.kv_length; ++j) {
+            if (!reference::attention_allowed(args, b, i, j)) continue;
+            const std::int64_t row = kv_row + j * args.kv_heads;
+            const double *k_at = &k_d[at(row, args.qk_dim)], *v_at = &v_d[at(row, args.v_dim)];
+            const double scale = static_cast<double>(args.scale);
+            const double p = std::exp(scale * reference::dot(q_at, k_at, args.qk_dim) - row_lse);
+            const double ds = std::abs(p * (reference::dot(g_at, v_at, args.v_dim) - delta) * scale);
+            for (std::int64_t d = 0; d < args.v_dim; ++d) {
+              out_m[at(q_row, args.v_dim, d)] += p * std::abs(v_at[d]);
+              dv_m[at(row, args.v_dim, d)] += p * std::abs(g_at[d]);
+            }
+            for (std::int64_t d = 0; d < args.qk_dim; ++d) {
+              dq_m[at(q_row, args.qk_dim, d)] += ds * std::abs(k_at[d]);
+              dk_m[at(row, args.qk_dim, d)] += ds * std::abs(q_at[d]);
+            }
+          }
+        });
+  }
+  static std::size_t at(std::int64_t row, std::int64_t width, std::int64_t d = 0) {
+    return static_cast<std::size_t>(row * width + d);
+  }
+
   Array q, k, v, dout;
   AttentionArgs args;
+  std::vector<double> out_m, dq_m, dk_m, dv_m;
   std::vector<std::int32_t> q_index, kv_index, q_segment, kv_segment;
   std::vector<double> q_d, k_d, v_d, dout_d, out_d, lse_d, dq_d, dk_d, dv_d;
 };
@@ -116,6 +148,9 @@ std::vector<Case> cases() {
       {1, 3, 150, 2, 1, 24, 16, true, 2, true},
       {1, 70, 40, 2, 1, 8, 8, true, 0, true},  // the first queries stand before every key
       {1, 66, 66, 2, 2, 8, 8, false},
+      {1, 300, 300, 4, 1, 32, 64},  // several blocks of queries and keys, one key/value head
+      {1, 270, 520, 1, 1, 64, 32, true, 2, true},
+      {3, 40, 600, 2, 2, 33, 31, false, 3},
   };
   const std::size_t count = result.size();
   for (std::size_t i = 0; i < count; ++i) {
@@ -125,9 +160,34 @@ std::vector<Case> cases() {
   return result;
 }
 
+// |found - expected| <= relative * |expected| + absolute + rounding everywhere, no NaN, and intact guards.
+::testing::AssertionResult close(const Array& found, const std::vector<double>& expected,
+                                 const std::vector<double>& rounding, double relative, double absolute) {
+  if (!found.guards_intact()) return ::testing::AssertionFailure() << "wrote outside its output";
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const auto x = static_cast<double>(found.at(static_cast<std::int64_t>(i)));
+    const double allowed = relative * std::abs(expected[i]) + absolute + rounding[i];
+    if (!(std::abs(x - expected[i]) <= allowed)) {
+      return ::testing::AssertionFailure()
+             << "element " << i << " is " << x << ", not " << expected[i] << ", allowed " << allowed;
+    }
+  }
+  return ::testing::AssertionSuccess();
+}
+
+// What rounding the softmax weights and their gradients may move a result by: AMX multiplies them in bf16,
+// the other paths in fp32.
+std::vector<double> rounding(const std::vector<double>& x, const Case& c, Isa isa) {
+  const double factor = c.dtype == DType::bf16 && isa == Isa::amx ? 0x1p-8 * 1.01 : 0;
+  std::vector<double> result(x);
+  for (double& value : result) value *= factor;
+  return result;
+}
+
 TEST(Attention, EveryPathEqualsTheReferenceForAnyNumberOfThreads) {
   for (const Case& c : cases()) {
     Problem p(c);
+    p.add_magnitudes();
     for (Isa isa : kernel_test::every_isa()) {
       const ScopedIsa cap(isa);
       SCOPED_TRACE(describe(c, isa));
@@ -141,49 +201,101 @@ TEST(Attention, EveryPathEqualsTheReferenceForAnyNumberOfThreads) {
           EXPECT_NEAR(found.lse.at(at), p.lse_d[i], 3e-6 * (1 + std::abs(p.lse_d[i])));
         }
       }
-      EXPECT_TRUE(kernel_test::near(found.out, array_of(p.out_d), loose, 1e-5f));
-      EXPECT_TRUE(kernel_test::near(found.dq, array_of(p.dq_d), loose, 5e-5f));
-      EXPECT_TRUE(kernel_test::near(found.dk, array_of(p.dk_d), loose, 5e-5f));
-      EXPECT_TRUE(kernel_test::near(found.dv, array_of(p.dv_d), loose, 5e-5f));
+      const auto expect = [&](const Array& x, const std::vector<double>& expected,
+                              const std::vector<double>& magnitude, double absolute) {
+        EXPECT_TRUE(close(x, expected, rounding(magnitude, c, isa), loose, absolute));
+      };
+      expect(found.out, p.out_d, p.out_m, 1e-5);
+      expect(found.dq, p.dq_d, p.dq_m, 5e-5);
+      expect(found.dk, p.dk_d, p.dk_m, 5e-5);
+      expect(found.dv, p.dv_d, p.dv_m, 5e-5);
       if (isa > Isa::ref) {
         EXPECT_EQ(run(p, 3), found);
+        EXPECT_EQ(run(p, 8), found);
       }
     }
   }
 }
 
+std::vector<std::pair<Isa, DType>> every_path() {
+  std::vector<std::pair<Isa, DType>> result;
+  for (Isa isa : kernel_test::every_isa()) {
+    for (DType dtype : {DType::f32, DType::bf16}) result.emplace_back(isa, dtype);
+  }
+  return result;
+}
+
+// The sets must be reached, not merely asked for: AMX rounds the weights, so its bits differ from AVX-512's,
+// and those from the reference's double sums.
+TEST(Attention, EverySetRunsItsOwnPath) {
+  const Case c{1, 96, 96, 2, 1, 64, 64, true, 0, false, DType::bf16};
+  Problem p(c);
+  std::vector<Outputs> found;
+  for (Isa isa : kernel_test::every_isa()) {
+    if (isa == Isa::avx2) continue;  // the same operations as AVX-512, which may give the same bits
+    const ScopedIsa cap(isa);
+    found.push_back(run(p, 1));
+    for (std::size_t i = 0; i + 1 < found.size(); ++i)
+      EXPECT_FALSE(found[i].lse == found.back().lse) << name_of(isa);
+  }
+}
+
 // With all scores equal the output is the mean of the allowed values: exact for powers of two.
 TEST(Attention, MeanOfIntegersIsExact) {
-  for (Isa isa : kernel_test::every_isa()) {
+  for (const auto& [isa, dtype] : every_path()) {
     const ScopedIsa cap(isa);
     constexpr std::int64_t kLength = 128, kDim = 16;
-    Array q(DType::f32, kLength * kDim), k = Array::integers(DType::f32, kLength * kDim, 1);
-    Array v = Array::integers(DType::f32, kLength * kDim, 2), out(DType::f32, kLength * kDim),
-          lse(DType::f32, kLength);
+    Array q(dtype, kLength * kDim), k = Array::integers(dtype, kLength * kDim, 1);
+    Array v = Array::integers(dtype, kLength * kDim, 2), out(dtype, kLength * kDim), lse(DType::f32, kLength);
     for (std::int64_t i = 0; i < q.size(); ++i) q.set(i, 0);
-    AttentionArgs args{1, kLength, kLength, 1, 1, kDim, kDim, 1.0f, false, DType::f32};
+    AttentionArgs args{1, kLength, kLength, 1, 1, kDim, kDim, 1.0f, false, dtype};
     ThreadPool pool(1);
     attention(pool, args, q.data(), k.data(), v.data(), out.data(), lse.floats());
     for (std::int64_t d = 0; d < kDim; ++d) {
       float sum = 0;
       for (std::int64_t j = 0; j < kLength; ++j) sum += v.at(j * kDim + d);
-      for (std::int64_t i = 0; i < kLength; ++i) EXPECT_EQ(out.at(i * kDim + d), sum / 128);
+      const float exact = dtype == DType::bf16 ? static_cast<float>(bfloat16(sum / 128)) : sum / 128;
+      for (std::int64_t i = 0; i < kLength; ++i) EXPECT_EQ(out.at(i * kDim + d), exact);
     }
   }
 }
 
 // What a query may not see must not touch it, even when it is NaN: skipped tiles are never read.
 TEST(Attention, LaterKeysOfOtherTilesAreNotRead) {
-  for (Isa isa : kernel_test::every_isa()) {
+  for (const auto& [isa, dtype] : every_path()) {
     const ScopedIsa cap(isa);
-    Problem p({1, 128, 128, 2, 1, 16, 16});
+    Problem p({1, 128, 128, 2, 1, 16, 16, true, 0, false, dtype});
     for (std::int64_t i = 64 * 16; i < p.k.size(); ++i) p.k.set(i, NAN), p.v.set(i, NAN);
-    Array out(DType::f32, p.dout.size()), lse(DType::f32, 256);
+    Array out(dtype, p.dout.size()), lse(DType::f32, 256);
     ThreadPool pool(1);
     attention(pool, p.args, p.q.data(), p.k.data(), p.v.data(), out.data(), lse.floats());
     for (std::int64_t i = 0; i < 64 * 32; ++i)
-      EXPECT_NEAR(out.at(i), p.out_d[static_cast<std::size_t>(i)], 1e-5);
+      EXPECT_NEAR(out.at(i), p.out_d[static_cast<std::size_t>(i)], dtype == DType::bf16 ? 2e-2 : 1e-5);
     EXPECT_TRUE(std::isnan(out.at(127 * 32)));
+  }
+}
+
+// Scores that grow from key to key make every running maximum stale; the first keys' sums must shrink to
+// nothing without overflow, also where a query sees its first key late.
+TEST(Attention, ScoresFarApart) {
+  for (const auto& [isa, dtype] : every_path()) {
+    const ScopedIsa cap(isa);
+    SCOPED_TRACE(name_of(isa));
+    Problem p({1, 200, 200, 1, 1, 16, 16, true, 3, false, dtype});
+    for (std::int64_t j = 0; j < 200; ++j) {
+      for (std::int64_t d = 0; d < 16; ++d) {
+        p.q.set(j * 16 + d, d == 0 ? 2.0f : 0.0f);
+        p.k.set(j * 16 + d, d == 0 ? 4.0f * static_cast<float>(j % 2 == 0 ? j : -j) : 1.0f);
+      }
+    }
+    p.q_d = doubles(p.q), p.k_d = doubles(p.k);
+    p.evaluate();
+    const Outputs found = run(p, 1);
+    const auto bound = dtype == DType::bf16 ? 2e-2 : 1e-4;
+    for (std::int64_t i = 0; i < found.out.size(); ++i) {
+      EXPECT_NEAR(found.out.at(i), p.out_d[static_cast<std::size_t>(i)], bound);
+      EXPECT_NEAR(found.dv.at(i), p.dv_d[static_cast<std::size_t>(i)], bound * 8);
+    }
   }
 }
 

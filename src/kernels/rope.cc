@@ -3,30 +3,33 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "kernels/dispatch.h"
+#include "kernels/ref/rope_reference.h"
+#include "kernels/rope_problem.h"
 
 namespace switchyard {
 namespace {
 
 constexpr std::int64_t elements_per_piece = 1 << 14;
 
-// One pair of one head. Reads both values before it writes, so in place is safe.
 template <typename T>
-void rotate(const T* x, T* y, std::int64_t first, std::int64_t second, float cos, float sin) {
-  const float a = static_cast<float>(x[first]);
-  const float b = static_cast<float>(x[second]);
-  y[first] = T(a * cos - b * sin);
-  y[second] = T(b * cos + a * sin);
+void reference_typed(const RopeProblem& p, std::int64_t begin, std::int64_t end) {
+  const std::int64_t at = begin * p.token_stride, angle = begin * (p.dim / 2);
+  reference::rope(static_cast<const T*>(p.x) + at, static_cast<T*>(p.y) + at, end - begin, p.heads, p.dim,
+                  p.token_stride, p.head_stride, p.cos + angle, p.sin + angle, p.interleaved, p.inverse);
 }
 
-template <typename T>
-void rotate_head(const T* x, T* y, std::int64_t half, const float* cos, const float* sin, bool interleaved,
-                 float sign) {
-  if (interleaved) {
-    for (std::int64_t i = 0; i < half; ++i) rotate(x, y, 2 * i, 2 * i + 1, cos[i], sign * sin[i]);
-  } else {
-    for (std::int64_t i = 0; i < half; ++i) rotate(x, y, i, i + half, cos[i], sign * sin[i]);
-  }
+void reference_tokens(const RopeProblem& p, std::int64_t begin, std::int64_t end) {
+  p.dtype == DType::f32 ? reference_typed<float>(p, begin, end) : reference_typed<bfloat16>(p, begin, end);
 }
+
+constexpr Implementation<RopeTokens, RopeProblem> kRope[] = {
+#if defined(__x86_64__)
+    {"avx512", Isa::avx512, cpu::rope_avx512},
+    {"avx2", Isa::avx2, cpu::rope_avx2},
+#endif
+    {"ref", Isa::ref, reference_tokens},
+};
 
 }  // namespace
 
@@ -37,26 +40,11 @@ void rope(ThreadPool& pool, DType dtype, const void* x, void* y, std::int64_t to
   CHECK(dim % 2 == 0, "rope dim {} is odd", dim);
   const double rotated = static_cast<double>(tokens * heads * dim);
   if (pool.skips({"rope", dtype, 3 * rotated, 2 * rotated * static_cast<double>(size_of(dtype))})) return;
-  const std::int64_t half = dim / 2;
-  const float sign = inverse ? -1.0f : 1.0f;
   const std::int64_t grain =
       std::max<std::int64_t>(1, elements_per_piece / std::max<std::int64_t>(1, heads * dim));
-  pool.for_range(tokens, grain, [=](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t t = begin; t < end; ++t) {
-      for (std::int64_t h = 0; h < heads; ++h) {
-        const std::int64_t at = t * token_stride + h * head_stride;
-        const float* c = cos + t * half;
-        const float* s = sin + t * half;
-        if (dtype == DType::f32) {
-          rotate_head(static_cast<const float*>(x) + at, static_cast<float*>(y) + at, half, c, s, interleaved,
-                      sign);
-        } else {
-          rotate_head(static_cast<const bfloat16*>(x) + at, static_cast<bfloat16*>(y) + at, half, c, s,
-                      interleaved, sign);
-        }
-      }
-    }
-  });
+  const RopeProblem p{dtype, x, y, heads, dim, token_stride, head_stride, cos, sin, interleaved, inverse};
+  RopeTokens* const run = choose("rope", kRope, p);
+  pool.for_range(tokens, grain, [&](std::int64_t begin, std::int64_t end) { run(p, begin, end); });
 }
 
 }  // namespace switchyard

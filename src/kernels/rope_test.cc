@@ -49,11 +49,15 @@ void compare(DType dtype, std::int64_t tokens, std::int64_t heads, std::int64_t 
 }
 
 TEST(Rope, EqualsTheReferenceAndLeavesTheRestAlone) {
-  for (std::int64_t tokens : {0, 1, 5}) {
-    for (std::int64_t heads : {1, 3}) {
-      for (std::int64_t dim : {0, 2, 10, 64}) {
-        compare<float>(DType::f32, tokens, heads, dim);
-        compare<bfloat16>(DType::bf16, tokens, heads, dim);
+  for (Isa isa : kernel_test::every_isa()) {
+    const ScopedIsa cap(isa);
+    SCOPED_TRACE(name_of(isa));
+    for (std::int64_t tokens : {0, 1, 5}) {
+      for (std::int64_t heads : {1, 3}) {
+        for (std::int64_t dim : {0, 2, 10, 40, 64}) {
+          compare<float>(DType::f32, tokens, heads, dim);
+          compare<bfloat16>(DType::bf16, tokens, heads, dim);
+        }
       }
     }
   }

@@ -67,13 +67,28 @@ class RopeOp : public Op {
 
  private:
   Tensor rotated(Context& c, const Tensor& x, const Tensor& cos, const Tensor& sin, bool inverse) const {
-    Tensor y = x.clone();
+    Tensor y(x.dtype(), x.shape());
     const std::int64_t tokens = x.dim(0) * x.dim(1), width = x.shape().back(),
-                       heads = x.rank() == 4 ? x.dim(2) : 1;
-    std::byte* at = y.raw() + static_cast<std::size_t>(offset_) * size_of(x.dtype());
-    switchyard::rope(*c.pool, x.dtype(), at, at, tokens, heads, 2 * cos.shape().back(), heads * width, width,
+                       heads = x.rank() == 4 ? x.dim(2) : 1, dim = 2 * cos.shape().back();
+    copy_rest(c, x, y, dim);
+    const std::size_t at = static_cast<std::size_t>(offset_) * size_of(x.dtype());
+    switchyard::rope(*c.pool, x.dtype(), x.raw() + at, y.raw() + at, tokens, heads, dim, heads * width, width,
                      cos.data<float>(), sin.data<float>(), interleaved_, inverse);
     return y;
+  }
+  // The dims of every head that are not rotated.
+  void copy_rest(Context& c, const Tensor& x, const Tensor& y, std::int64_t dim) const {
+    const std::size_t element = size_of(x.dtype()),
+                      width = static_cast<std::size_t>(x.shape().back()) * element;
+    const std::size_t first = static_cast<std::size_t>(offset_) * element,
+                      end = static_cast<std::size_t>(offset_ + dim) * element;
+    if (first == 0 && end == width) return;
+    c.pool->for_range(x.size() / x.shape().back(), 64, [&](std::int64_t begin, std::int64_t stop) {
+      for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(stop); ++i) {
+        std::memcpy(y.raw() + i * width, x.raw() + i * width, first);
+        std::memcpy(y.raw() + i * width + end, x.raw() + i * width + end, width - end);
+      }
+    });
   }
   std::int64_t offset_;
   bool interleaved_;

@@ -36,19 +36,53 @@ HWY_INLINE void store(V v, float* x) {
   hn::StoreU(v, D(), x);
 }
 
-// Rounds as bfloat16(float) does: to nearest, ties to even, a NaN stays a (quiet) NaN.
-HWY_INLINE void store(V v, bfloat16* x) {
-  const hn::Rebind<std::uint16_t, D> narrow;
+// The bits of v rounded as bfloat16(float) does, in the upper half of each lane (the lower half is left
+// over): to nearest, ties to even, a NaN stays a (quiet) NaN.
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> rounded_bits(V v) {
   const hn::RebindToUnsigned<D> wide;
-  const hn::RebindToSigned<D> wide_signed;
   const auto bits = hn::BitCast(wide, v);
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(wide, 1));
   const auto rounded = hn::Add(bits, hn::Add(hn::Set(wide, 0x7fff), odd));
   const auto quiet = hn::Or(bits, hn::Set(wide, 0x400000));
-  const auto word = hn::IfThenElse(hn::RebindMask(wide, hn::IsNaN(v)), quiet, rounded);
+  return hn::IfThenElse(hn::RebindMask(wide, hn::IsNaN(v)), quiet, rounded);
+}
+
+HWY_INLINE void store(V v, bfloat16* x) {
+  const hn::Rebind<std::uint16_t, D> narrow;
+  const hn::RebindToSigned<D> wide_signed;
   // The upper halves are 0..65535, which the saturating conversion keeps.
-  const auto half = hn::DemoteTo(narrow, hn::BitCast(wide_signed, hn::ShiftRight<16>(word)));
+  const auto half = hn::DemoteTo(narrow, hn::BitCast(wide_signed, hn::ShiftRight<16>(rounded_bits(v))));
   hn::StoreU(half, narrow, reinterpret_cast<std::uint16_t*>(x));
+}
+
+// Elements 2i and 2i + 1 of 2 * kLanes.
+struct Split {
+  V even;
+  V odd;
+};
+
+HWY_INLINE Split load_pairs(const float* x) {
+  Split s{hn::Undefined(D()), hn::Undefined(D())};
+  hn::LoadInterleaved2(D(), x, s.even, s.odd);
+  return s;
+}
+
+HWY_INLINE Split load_pairs(const bfloat16* x) {
+  const hn::RebindToUnsigned<D> wide;
+  const auto pairs = hn::LoadU(wide, reinterpret_cast<const std::uint32_t*>(x));
+  return {hn::BitCast(D(), hn::ShiftLeft<16>(pairs)),
+          hn::BitCast(D(), hn::And(pairs, hn::Set(wide, 0xffff0000u)))};
+}
+
+HWY_INLINE void store_pairs(Split s, float* x) {
+  hn::StoreInterleaved2(s.even, s.odd, D(), x);
+}
+
+HWY_INLINE void store_pairs(Split s, bfloat16* x) {
+  const hn::RebindToUnsigned<D> wide;
+  const auto odd = hn::And(rounded_bits(s.odd), hn::Set(wide, 0xffff0000u));
+  hn::StoreU(hn::Or(hn::ShiftRight<16>(rounded_bits(s.even)), odd), wide,
+             reinterpret_cast<std::uint32_t*>(x));
 }
 
 // The first `count` < kLanes elements; the other lanes are zero.
