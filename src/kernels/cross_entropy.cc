@@ -16,9 +16,9 @@ namespace switchyard {
 namespace {
 
 // The tiled path: gemm makes a block of logits, a pass over its rows makes sums or gradients of them.
-// 4 MiB of logits at a time: large enough for gemm to be at its best, small enough for the second pass to
-// find them in the shared cache.
-constexpr std::int64_t kRowBlock = 512;
+// 16 MiB of logits at a time: large enough for gemm to be at its best, and for dhidden and dweight to be added to
+// seldom; small enough for the second pass to find them in the shared cache.
+constexpr std::int64_t kRowBlock = 2048;
 constexpr std::int64_t kVocabBlock = 2048;
 constexpr std::int64_t kRowGrain = 16;
 

@@ -73,7 +73,7 @@ BlockSize block_size(std::span<const GemmProblem> problems, bool amx, int thread
   size.rows = std::min(size.rows, in_strips(most_rows));
   size.columns = std::min(size.columns, in_strips(most_columns));
   if (threads == 1) return size;
-  while (count_blocks(problems, size) < 4 * threads) {
+  while (count_blocks(problems, size) < (amx ? 2 : 4) * threads) {
     const bool rows = size.rows / 2 >= least.rows, columns = size.columns / 2 >= least.columns;
     if (!rows && !columns) break;
     std::int64_t& longer = rows && (!columns || size.rows >= size.columns) ? size.rows : size.columns;
