@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 
 #include "config/declaration.h"
 #include "core/error.h"
@@ -62,7 +63,7 @@ const std::string& Keys::text(const std::string& name) const {
 }
 
 std::int64_t Keys::number(const std::string& name, const std::string& value, std::int64_t least) const {
-  constexpr std::int64_t kMost = std::int64_t{1} << 40;
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   std::int64_t result = 0;
   const auto [end, status] = std::from_chars(value.data(), value.data() + value.size(), result);
   if (status != std::errc() || end != value.data() + value.size() || result < least || result > kMost)
