@@ -67,7 +67,8 @@ std::int64_t Keys::number(const std::string& name, const std::string& value, std
   std::int64_t result = 0;
   const auto [end, status] = std::from_chars(value.data(), value.data() + value.size(), result);
   if (status != std::errc() || end != value.data() + value.size() || result < least || result > kMost)
-    fail_usage("[bench] {} {}={}: expected a whole number from {} to 2^40", case_name_, name, value, least);
+    fail_usage("[bench] {} {}={}: expected a whole number from {} to {}", case_name_, name, value, least,
+               kMost);
   return result;
 }
 
