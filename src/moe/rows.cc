@@ -229,6 +229,12 @@ class GatherRowWeightsOp : public Op {  // inputs: weights [..., K], rows
   std::uint32_t needs_inputs() const override { return 2; }
 };
 
+std::vector<std::int64_t> sizes_of(const Tensor& t, std::int64_t rows) {
+  if (t.abstract()) return even_groups(rows, t.size());
+  const auto s = t.span<std::int32_t>();
+  return std::vector<std::int64_t>(s.begin(), s.end());
+}
+
 class GmmOp : public Op {  // inputs: rows [R,K], weights [G,K,N], sizes [G]
  public:
   std::string_view name() const override { return "gmm"; }
@@ -238,13 +244,13 @@ class GmmOp : public Op {  // inputs: rows [R,K], weights [G,K,N], sizes [G]
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
     Tensor out(in[0].dtype(), {in[0].dim(0), in[1].dim(2)});
-    gmm(*c.pool, in[0].dtype(), in[0].raw(), in[1].raw(), nullptr, sizes(in[2], in[0].dim(0)), in[1].dim(1),
-        in[1].dim(2), out.raw());
+    gmm(*c.pool, in[0].dtype(), in[0].raw(), in[1].raw(), nullptr, sizes_of(in[2], in[0].dim(0)),
+        in[1].dim(1), in[1].dim(2), out.raw());
     return {out};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     const Tensor& dy = call.grad(0);
-    const auto group_sizes = sizes(call.input(2), dy.dim(0));
+    const auto group_sizes = sizes_of(call.input(2), dy.dim(0));
     const ArrayInfo& weights = call.input_info(1);
     const std::int64_t k = weights.local[1], n = weights.local[2];
     std::vector<Tensor> grads(3);
@@ -259,12 +265,60 @@ class GmmOp : public Op {  // inputs: rows [R,K], weights [G,K,N], sizes [G]
     }
     return grads;
   }
+};
+
+// Gate and up of the rows: x[tokens] · wi_0 and · wi_1, the rows never copied where the kernel looks them up.
+// Inputs: wi_0, wi_1 [G,M,H], sizes [G], x; with a plan x is in token order and tokens [R], position [T·K]
+// follow, else x holds the rows [R,M].
+class GateUpOp : public Op {
+ public:
+  std::string_view name() const override { return "gate_up"; }
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
+    return {ragged_info(in[3].dtype, 2), ragged_info(in[3].dtype, 2)};
+  }
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
+    const Tensor& x = in[3];
+    const std::int64_t rows = in.size() > 4 ? in[4].size() : x.dim(0), width = in[0].dim(2);
+    Tensor gate(x.dtype(), {rows, width}), up(x.dtype(), {rows, width});
+    if (rows == 0) return {gate, up};
+    gmm_pair(*c.pool, x.dtype(), x.raw(), in.size() > 4 ? index_of(in[4]) : Index{}, in[0].raw(), in[1].raw(),
+             sizes_of(in[2], rows), in[0].dim(1), width, gate.raw(), up.raw());
+    return {gate, up};
+  }
+  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
+    const ArrayInfo& weights = call.input_info(0);
+    const std::int64_t k = weights.local[1], n = weights.local[2];
+    const bool planned = call.inputs() > 4;
+    const Tensor dgate = whole(call, 0, n), dup = whole(call, 1, n);
+    const std::int64_t rows = dgate.dim(0);
+    const auto group_sizes = sizes_of(call.input(2), rows);
+    const DType dtype = dgate.dtype();
+    std::vector<Tensor> grads(call.inputs());
+    if (call.wanted(0) || call.wanted(1)) {
+      const Tensor x = call.input(3);
+      grads[0] = Tensor(weights.dtype, weights.local);
+      grads[1] = Tensor(weights.dtype, weights.local);
+      gmm_drhs_pair(*c.pool, dtype, x.raw(), planned ? index_of(call.input(4)) : Index{}, dgate.raw(),
+                    dup.raw(), group_sizes, k, n, grads[0].raw(), grads[1].raw(), weights.dtype);
+    }
+    if (call.wanted(3)) {
+      Tensor drows(dtype, {rows, k});
+      gmm_dlhs_pair(*c.pool, dtype, dgate.raw(), dup.raw(), call.input(0).raw(), call.input(1).raw(),
+                    group_sizes, k, n, drows.raw());
+      grads[3] = planned ? sum_rows(c, drows, call.input(5), call.input_info(3).local) : drows;
+    }
+    return grads;
+  }
 
  private:
-  static std::vector<std::int64_t> sizes(const Tensor& t, std::int64_t rows) {
-    if (t.abstract()) return even_groups(rows, t.size());
-    const auto s = t.span<std::int32_t>();
-    return std::vector<std::int64_t>(s.begin(), s.end());
+  using Index = std::span<const std::int32_t>;
+  static Index index_of(const Tensor& tokens) { return tokens.span<std::int32_t>(); }
+  // The gradient of an output, zeros where none came.
+  static Tensor whole(const BackwardCall& call, std::size_t output, std::int64_t width) {
+    if (call.grad(output).defined()) return call.grad(output);
+    const Tensor& other = call.grad(1 - output);
+    return Tensor::zeros(other.dtype(), {other.dim(0), width});
   }
 };
 
@@ -354,14 +408,16 @@ Array weighted_swiglu(Context& context, const Array& gate, const Array& up, cons
   return never_save(apply_one(context, std::make_shared<WeightedSwigluOp>(), {gate, up, weights}));
 }
 
-Array expert_mlp(Context& context, const Array& rows, const Array& row_weights, const Array& sizes,
+Array expert_mlp(Context& context, const Array& x, const RowPlan& plan, const Array& row_weights,
                  const Array& wi_0, const Array& wi_1, const Array& wo) {
-  const auto product = std::make_shared<GmmOp>();
-  const Array gate = checkpoint_name(apply_one(context, product, {rows, wi_0, sizes}), "moe_mlpwi_0");
-  const Array up = checkpoint_name(apply_one(context, product, {rows, wi_1, sizes}), "moe_mlpwi_1");
+  std::vector<Array> inputs{wi_0, wi_1, plan.sizes, x};
+  if (plan.tokens.defined()) inputs.insert(inputs.end(), {plan.tokens, plan.position});
+  const auto pair = apply(context, std::make_shared<GateUpOp>(), inputs);
+  const Array gate = checkpoint_name(pair[0], "moe_mlpwi_0"), up = checkpoint_name(pair[1], "moe_mlpwi_1");
   const Array hidden =
       row_weights.defined() ? weighted_swiglu(context, gate, up, row_weights) : swiglu(context, gate, up);
-  return checkpoint_name(apply_one(context, product, {hidden, wo, sizes}), "moe_mlpwo");
+  return checkpoint_name(apply_one(context, std::make_shared<GmmOp>(), {hidden, wo, plan.sizes}),
+                         "moe_mlpwo");
 }
 
 }  // namespace switchyard

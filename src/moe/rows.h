@@ -44,10 +44,11 @@ Array gather_row_weights(Context& context, const Array& weights, const RowPlan& 
 Array combine_rows(Context& context, const Array& rows, const RowPlan& plan, const ArrayInfo& like,
                    const Sharding& sharding, const Array& weights = {});
 
-// The experts' MLP on rows sorted by expert: [R,M] -> [R,M]. weights [R] f32, where defined, scale each row's
-// activation. wi [G,M,H] and wo [G,H,M] are this rank's experts; sizes i32 [G]. Kept for backward: gate and
-// up pre-activations.
-Array expert_mlp(Context& context, const Array& rows, const Array& row_weights, const Array& sizes,
+// The experts' MLP, to rows [R,M] sorted by expert, of the tokens x [..., M] that the plan names, or, where
+// the plan has sizes alone, of the rows x [R,M]. row_weights [R] f32, where defined, scale each row's
+// activation. wi [G,M,H] and wo [G,H,M] are this rank's experts. Kept for backward: x and the gate and up
+// pre-activations.
+Array expert_mlp(Context& context, const Array& x, const RowPlan& plan, const Array& row_weights,
                  const Array& wi_0, const Array& wi_1, const Array& wo);
 
 // silu(gate) ⊙ up ⊙ weight of the row; weights f32 have one element per row of gate [..., H].

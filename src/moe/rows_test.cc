@@ -76,8 +76,8 @@ TEST(Rows, GatherAndCombineAreAdjointAndHaveTheirGradients) {
   const Tensor ids = random_integers({3, 5, 2}, 62, 0, 6);
   for (const Moves& m : {Moves{0, 6, -1}, Moves{2, 3, -1}, Moves{0, 6, 11}, Moves{4, 2, 0}}) {
     on_mesh(Mesh(), [&](Context& c) {
-      const RowPlan plan = plan_rows(c, leaf(c, ids, replicated(3)), m.first, m.count, 6, m.capacity,
-                                     DropPolicy::fair);
+      const RowPlan plan =
+          plan_rows(c, leaf(c, ids, replicated(3)), m.first, m.count, 6, m.capacity, DropPolicy::fair);
       const std::int64_t rows = plan.rows.tensor().size();
       EXPECT_EQ(std::accumulate(plan.sizes.tensor().data<std::int32_t>(),
                                 plan.sizes.tensor().data<std::int32_t>() + m.count, std::int64_t{0}),
@@ -122,7 +122,9 @@ TEST(Rows, ExpertMlpGradients) {
   for (const auto& sizes : group_sizes) {
     check_gradients({.function =
                          [](Context& c, std::span<const Array> in) {
-                           return expert_mlp(c, in[0], in[1], in[5], in[2], in[3], in[4]);
+                           RowPlan sorted;
+                           sorted.sizes = in[5];
+                           return expert_mlp(c, in[0], sorted, in[1], in[2], in[3], in[4]);
                          },
                      .inputs = {{random_tensor({9, 6}, 1)},
                                 {random_tensor({9}, 2)},
@@ -131,6 +133,22 @@ TEST(Rows, ExpertMlpGradients) {
                                 {random_tensor({4, 5, 6}, 5)},
                                 {Tensor::of<std::int32_t>({4}, sizes)}}});
   }
+}
+
+TEST(Rows, ExpertMlpOfTokensGradients) {
+  const Tensor ids = random_integers({2, 4, 2}, 68, 0, 4);
+  check_gradients(
+      {.function =
+           [](Context& c, std::span<const Array> in) {
+             const RowPlan plan = plan_rows(c, in[5], 0, 3, 4, -1, DropPolicy::fair);  // of 3 experts of 4
+             return expert_mlp(c, in[0], plan, gather_row_weights(c, in[1], plan), in[2], in[3], in[4]);
+           },
+       .inputs = {{random_tensor({2, 4, 6}, 1)},
+                  {random_tensor({2, 4, 2}, 2)},
+                  {random_tensor({3, 6, 5}, 3)},
+                  {random_tensor({3, 6, 5}, 4)},
+                  {random_tensor({3, 5, 6}, 5)},
+                  {ids}}});
 }
 
 TEST(Rows, WeightsOfRows) {

@@ -60,7 +60,8 @@ DispatchResult dispatch_ring(Context& context, const DispatchCall& call) {
       return std::find(ring.begin(), ring.end(), axis) != ring.end();
     });
   }
-  const Array x = reshard(context, call.x, gathered);
+  // The tokens of the whole ring are gathered again for backward rather than kept.
+  const Array x = ring.empty() ? call.x : never_save(reshard(context, call.x, gathered));
   const Array ids = always_keep(reshard(context, call.routing.ids, gathered));
   const Array weights = always_keep(reshard(context, call.routing.weights, gathered));
 
@@ -73,8 +74,7 @@ DispatchResult dispatch_ring(Context& context, const DispatchCall& call) {
   const RowPlan plan = plan_rows(context, ids, first, here, config.experts, capacity, config.drop_policy);
 
   const bool late = config.weights_at_combine;
-  const Array rows = expert_mlp(context, gather_rows(context, x, plan),
-                                late ? Array() : gather_row_weights(context, weights, plan), plan.sizes,
+  const Array rows = expert_mlp(context, x, plan, late ? Array() : gather_row_weights(context, weights, plan),
                                 local.wi_0, local.wi_1, local.wo);
   const Array partial = combine_rows(context, rows, plan, x.info(), partial_output(gathered, local, experts),
                                      late ? weights : Array());
