@@ -71,8 +71,9 @@ nlohmann::ordered_json run_case(const Case& chosen, std::span<const std::string>
                                 const std::function<void(const std::string&)>& line) {
   const Keys keys(chosen.name, all_keys(chosen), settings, chosen.with_config);
   constexpr std::int64_t kMostThreads = 1024;
-  const int threads = chosen.own_threads ? machine_cores()
-                                         : static_cast<int>(std::min(keys.integer("threads"), kMostThreads));
+  if (!chosen.own_threads && keys.integer("threads") > kMostThreads)
+    fail_usage("[bench] threads={}: expected at most {}", keys.integer("threads"), kMostThreads);
+  const int threads = chosen.own_threads ? machine_cores() : static_cast<int>(keys.integer("threads"));
   const std::size_t copy_bytes = copy_bytes_of(keys, threads);
   const std::vector<Job> jobs = chosen.jobs(keys);
 
