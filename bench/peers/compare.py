@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 
+CASES = ("gmm", "ragged", "moe", "attention", "loss", "train")
 HERE = pathlib.Path(__file__).resolve().parent
 V2_LITE, QWEN3, MIXTRAL = "deepseek-v2-lite", "qwen3-30b-a3b", "mixtral-8x7b"
 ONEDNN = ("oneDNN, one call an expert (torch)", ["gmm_peer.py", "--peer", "loop"])
@@ -143,9 +144,20 @@ def compare(args, work, peers, versions):
     return rows, {"peak_tflops": peak, "stream_gb_per_s": stream, "own": own, "peers": others, "failures": failures}
 
 
+def table_text(args, rows, numbers, versions):
+    spans = [(min(n[k] for n in numbers), max(n[k] for n in numbers)) for k in ("peak_tflops", "stream_gb_per_s")]
+    named = ", ".join(f"{k} {v}" for k, v in sorted(versions.items()) if k != "machine")
+    head = (f"{datetime.date.today()}, {versions['machine']}, {os.cpu_count()} cores; peaks in these runs "
+            f"{spans[0][0]:.2f} to {spans[0][1]:.2f} TFLOP/s (bf16), {spans[1][0]:.1f} to {spans[1][1]:.1f} GB/s "
+            f"(copy). {named}. {'Fastest rounds' if args.best else 'Medians'} of {args.rounds} runs each, in turn.\n")
+    table = ["| work | | Switchyard | TFLOP/s | of roofline | peer | peer takes | TFLOP/s | ratio |", "|---" * 9 + "|"]
+    table += ["| " + " | ".join(row) + " |" for row in rows]
+    return head + "\n" + "\n".join(table) + "\n"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", nargs="*", help="gmm, ragged, moe, attention, loss, train; default all")
+    parser.add_argument("cases", nargs="*", help=f"{', '.join(CASES)}; default all")
     parser.add_argument("--switchyard", default=str(HERE.parents[1] / "build/release/switchyard"))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2)
@@ -154,7 +166,10 @@ def main():
     parser.add_argument("--markdown", help="a file for the table, printed in any case")
     parser.add_argument("--json", help="a file for all numbers")
     args = parser.parse_args()
-    rows, numbers, versions = [], [], {}
+    for case in args.cases:
+        if case not in CASES:
+            parser.error(f"no case {case}: expected some of {', '.join(CASES)}")
+    rows, numbers, versions, text = [], [], {}, ""
     for case, work, peers in works():
         if args.cases and case not in args.cases:
             continue
@@ -162,23 +177,13 @@ def main():
         more, numbers_here = compare(args, work, peers, versions)
         rows += more
         numbers.append(numbers_here)
+        text = table_text(args, rows, numbers, versions)
+        # After every work: a run of an hour that is stopped leaves what it has.
+        if args.markdown:
+            pathlib.Path(args.markdown).write_text(text)
         if args.json:
             pathlib.Path(args.json).write_text(json.dumps({"versions": versions, "works": numbers}, indent=1))
-    machine = versions.pop("machine", "?")
-    if numbers:
-        peaks = [(min(n[k] for n in numbers), max(n[k] for n in numbers)) for k in ("peak_tflops", "stream_gb_per_s")]
-        head = (f"{datetime.date.today()}, {machine}, {os.cpu_count()} cores; peaks in these runs "
-                f"{peaks[0][0]:.2f} to {peaks[0][1]:.2f} TFLOP/s (bf16), {peaks[1][0]:.1f} to {peaks[1][1]:.1f} GB/s "
-                f"(copy). {', '.join(f'{k} {v}' for k, v in sorted(versions.items()))}. "
-                f"{'Fastest rounds' if args.best else 'Medians'} of {args.rounds} runs each, in turn.\n")
-    else:
-        head = "nothing was run\n"
-    table = ["| work | | Switchyard | TFLOP/s | of roofline | peer | peer takes | TFLOP/s | ratio |", "|---" * 9 + "|"]
-    table += ["| " + " | ".join(row) + " |" for row in rows]
-    text = head + "\n" + "\n".join(table) + "\n"
     print(text)
-    if args.markdown:
-        pathlib.Path(args.markdown).write_text(text)
 
 
 if __name__ == "__main__":

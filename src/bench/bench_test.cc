@@ -162,6 +162,14 @@ TEST(Bench, TrainingSteps) {
   EXPECT_GT(results[0].at("phase_seconds").at("forward").get<double>(), 0);
 }
 
+TEST(Bench, WhatDoesNotFitIsSkippedAndSaid) {
+  std::string said;
+  const auto json = run_case(find_case("gmm"), Settings{"tokens=2000000000", "direction=fwd", "copy_mib=16"},
+                             1e-3, [&](const std::string& line) { said += line + "\n"; });
+  EXPECT_EQ(json.at("results").size(), 5u);
+  EXPECT_NE(said.find("skipped: gmm fwd"), std::string::npos) << said;
+}
+
 TEST(Bench, RowsOfExpertsAddUp) {
   const MoeShape shape{"", 100, 8, 8, 7, 3};
   for (const char* skew : {"balanced", "zipf", "one_hot"}) {
@@ -214,6 +222,9 @@ TEST(Bench, WrongInputIsSaidBeforeAnythingIsMeasured) {
   expect_refused("gmm", {"skew=flat"}, "balanced, zipf, one_hot");
   expect_refused("gmm", {"word"}, "expected key=value");
   expect_refused("gmm", {"dtype=int8"}, "dtype");
+  expect_refused("gmm", {"threads=2000"}, "at most 1024");
+  expect_refused("gmm", {"threads=1000"}, "copy_mib=16: expected at least 63");
+  expect_refused("gmm", {"tokens=4000000000"}, "from 1 to 2147483647");
   expect_refused("attention", {"heads=8", "kv_heads=3"}, "divisor");
   expect_refused("comm", {"kib=3"}, "even number");
   expect_refused("comm", {"threads=2"}, "no key threads");

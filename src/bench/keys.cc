@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 
 #include "config/declaration.h"
 #include "core/error.h"
@@ -62,11 +63,12 @@ const std::string& Keys::text(const std::string& name) const {
 }
 
 std::int64_t Keys::number(const std::string& name, const std::string& value, std::int64_t least) const {
-  constexpr std::int64_t kMost = std::int64_t{1} << 40;
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   std::int64_t result = 0;
   const auto [end, status] = std::from_chars(value.data(), value.data() + value.size(), result);
   if (status != std::errc() || end != value.data() + value.size() || result < least || result > kMost)
-    fail_usage("[bench] {} {}={}: expected a whole number from {} to 2^40", case_name_, name, value, least);
+    fail_usage("[bench] {} {}={}: expected a whole number from {} to {}", case_name_, name, value, least,
+               kMost);
   return result;
 }
 

@@ -29,7 +29,7 @@ class Keys {
   // Whether any of the names was given.
   bool any_given(std::initializer_list<const char*> names) const;
   const std::string& text(const std::string& name) const;
-  std::int64_t integer(const std::string& name, std::int64_t least = 1) const;  // at most 2^40
+  std::int64_t integer(const std::string& name, std::int64_t least = 1) const;  // at most 2^31 - 1
   // The words of a comma-separated value, each one of `allowed`; "all" stands for all of them.
   std::vector<std::string> words(const std::string& name, const std::vector<std::string>& allowed) const;
   std::vector<std::int64_t> integers(const std::string& name, std::int64_t least = 1) const;

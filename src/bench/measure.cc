@@ -1,9 +1,11 @@
 #include "bench/measure.h"
 
 #include <fmt/format.h>
+#include <time.h>
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 
 #include "core/error.h"
 
@@ -36,26 +38,37 @@ double now() {
   return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
 }
 
+double processor_seconds() {
+  timespec t{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
 Timing timing_of(std::vector<double> seconds) {
   CHECK(!seconds.empty());
   std::sort(seconds.begin(), seconds.end());
   const std::size_t middle = seconds.size() / 2;
   const double median =
       seconds.size() % 2 == 1 ? seconds[middle] : (seconds[middle - 1] + seconds[middle]) / 2;
-  return {median, seconds.front(), static_cast<int>(seconds.size())};
+  return {median, seconds.front(), static_cast<int>(seconds.size()), 0, 0};
 }
 
 Timing time_rounds(double budget, const std::function<void()>& body) {
   body();
   std::vector<double> rounds;
-  const double begin = now();
+  double least_work = std::numeric_limits<double>::infinity();
+  const double begin = now(), work_begin = processor_seconds();
   while (static_cast<int>(rounds.size()) < kLeastRounds ||
          (now() - begin < budget && static_cast<int>(rounds.size()) < kMostRounds)) {
-    const double round = now();
+    const double round = now(), work = processor_seconds();
     body();
     rounds.push_back(now() - round);
+    least_work = std::min(least_work, processor_seconds() - work);
   }
-  return timing_of(std::move(rounds));
+  Timing timing = timing_of(std::move(rounds));
+  timing.processor_seconds = least_work;
+  timing.cores = (processor_seconds() - work_begin) / (now() - begin);
+  return timing;
 }
 
 double roofline_seconds(const Measurement& m, const Peaks& peaks) {
@@ -82,21 +95,26 @@ nlohmann::ordered_json result_json(const Measurement& m, const Peaks& peaks) {
                               {"fraction_of_roofline", floor / m.time.seconds},
                               {"rounds", m.time.rounds},
                               {"best_seconds", m.time.best}};
+  if (m.time.processor_seconds > 0) {
+    json["processor_seconds"] = m.time.processor_seconds;
+    json["cores_at_work"] = m.time.cores;
+  }
   json.update(m.more);
   return json;
 }
 
 std::string table_header() {
-  return fmt::format("{:<10}{:<9}{:<5}{:>11}{:>8}{:>7}{:>8}{:>9}  {}", "case", "way", "type", "median",
-                     "TFLOP/s", "peak", "GB/s", "roofline", "shape");
+  return fmt::format("{:<10}{:<9}{:<5}{:>11}{:>8}{:>7}{:>8}{:>9}{:>7}  {}", "case", "way", "type", "median",
+                     "TFLOP/s", "peak", "GB/s", "roofline", "cores", "shape");
 }
 
 std::string table_row(const Measurement& m, const Peaks& peaks) {
   const double rate = m.flops / m.time.seconds;
-  return fmt::format("{:<10}{:<9}{:<5}{:>11}{:>8.3f}{:>6.1f}%{:>8.2f}{:>8.1f}%  {}", m.name, m.direction,
+  return fmt::format("{:<10}{:<9}{:<5}{:>11}{:>8.3f}{:>6.1f}%{:>8.2f}{:>8.1f}%{:>7}  {}", m.name, m.direction,
                      short_name(m.dtype), duration(m.time.seconds), rate * 1e-12,
                      100 * rate / peaks.flops_of(m.dtype), m.bytes / m.time.seconds * 1e-9,
-                     100 * roofline_seconds(m, peaks) / m.time.seconds, shape_text(m.shape));
+                     100 * roofline_seconds(m, peaks) / m.time.seconds,
+                     m.time.cores > 0 ? fmt::format("{:.2f}", m.time.cores) : "", shape_text(m.shape));
 }
 
 }  // namespace switchyard::bench

@@ -11,12 +11,15 @@
 
 namespace switchyard::bench {
 
-double now();  // seconds of a steady clock
+double now();                // seconds of a steady clock
+double processor_seconds();  // of this process so far, all threads
 
 struct Timing {
   double seconds = 0;  // the median round
   double best = 0;     // the fastest
   int rounds = 0;
+  double processor_seconds = 0;  // of all threads in the round that took least of it; 0 where not measured
+  double cores = 0;              // at work on average
 };
 
 // Runs `body` once to warm up, then again and again for about `budget` seconds, at least three times.

@@ -30,6 +30,19 @@ const Case kCases[] = {
 
 constexpr double kGiB = 1 << 30;
 
+// The size of an array for bandwidth: enough for every thread, and two of them in memory.
+std::size_t copy_bytes_of(const Keys& keys, int threads) {
+  constexpr std::int64_t kLeastAThread = 64 << 10, kMiB = 1 << 20;
+  const std::int64_t mib = keys.integer("copy_mib"), least = (threads * kLeastAThread + kMiB - 1) / kMiB;
+  if (mib < least)
+    fail_usage("[bench] copy_mib={}: expected at least {} for {} threads", mib, least, threads);
+  const std::int64_t free = available_memory_bytes();
+  if (free > 0 && 2 * mib * kMiB > free / 10 * 9)
+    fail_usage("[bench] copy_mib={}: two arrays of that size do not fit into the {} MiB that are free", mib,
+               free / kMiB);
+  return static_cast<std::size_t>(mib * kMiB);
+}
+
 // False, and a line that says why, where the job does not fit.
 bool fits(const Job& job, const std::function<void(const std::string&)>& line) {
   const auto free = static_cast<double>(available_memory_bytes());
@@ -58,9 +71,10 @@ nlohmann::ordered_json run_case(const Case& chosen, std::span<const std::string>
                                 const std::function<void(const std::string&)>& line) {
   const Keys keys(chosen.name, all_keys(chosen), settings, chosen.with_config);
   constexpr std::int64_t kMostThreads = 1024;
-  const int threads = chosen.own_threads ? machine_cores()
-                                         : static_cast<int>(std::min(keys.integer("threads"), kMostThreads));
-  const auto copy_bytes = static_cast<std::size_t>(keys.integer("copy_mib")) << 20;
+  if (!chosen.own_threads && keys.integer("threads") > kMostThreads)
+    fail_usage("[bench] threads={}: expected at most {}", keys.integer("threads"), kMostThreads);
+  const int threads = chosen.own_threads ? machine_cores() : static_cast<int>(keys.integer("threads"));
+  const std::size_t copy_bytes = copy_bytes_of(keys, threads);
   const std::vector<Job> jobs = chosen.jobs(keys);
 
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
