@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "autograd/ahead.h"
 #include "autograd/context.h"
 #include "config/config.h"
 #include "dist/comm/abstract.h"
@@ -29,6 +30,7 @@ class AbstractRank {
     context_.pool = &pool_;
     context_.assumed = &assumed_;
     context_.explicit_sharding = config.get_string("shard_mode") == "explicit";
+    if (overlaps_communication(config, communicator_)) context_.ahead = &ahead_;
     account_->watch([this] { return place(); });
   }
   AbstractRank(const AbstractRank&) = delete;
@@ -50,6 +52,7 @@ class AbstractRank {
   Assumptions assumed_;
   AbstractCommunicator communicator_;
   ThreadPool pool_;
+  GathersAhead ahead_;
   Context context_;
 };
 

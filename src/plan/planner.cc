@@ -12,8 +12,13 @@ namespace {
 // Turns work and transfers into seconds, by layer and by what bounds them. Nothing overlaps, as in a run.
 class Clock : public WorkCounter {
  public:
-  Clock(const Topology& topology, std::int64_t layers, StepPlan& plan) : topology_(topology), plan_(plan) {
-    plan_.layer_flops.assign(static_cast<std::size_t>(layers), 0.0);
+  Clock(const Topology& topology, std::int64_t layers, StepPlan& plan)
+      : topology_(topology), layers_(static_cast<std::size_t>(layers)), plan_(plan) {
+    reset();
+  }
+  void reset() {
+    plan_ = {};
+    plan_.layer_flops.assign(layers_, 0.0);
     plan_.layer_seconds = plan_.layer_flops;
   }
   void watch(const Position& position) { position_ = &position; }
@@ -38,6 +43,7 @@ class Clock : public WorkCounter {
   }
 
   const Topology& topology_;
+  const std::size_t layers_;
   const Position* position_ = nullptr;
   StepPlan& plan_;
 };
@@ -69,6 +75,11 @@ StepPlan plan_model(const Config& config, const ModelConfig& model, const Mesh& 
   Trainer trainer(context, model, training,
                   Parameters::create(context, stage_specs(parameter_specs(model), context.stage, model),
                                      model.init_seed, nullptr, nullptr));
+  if (context.ahead != nullptr) {  // the first step only learns what to start ahead in all others
+    trainer.step(0, abstract_batch(sizes));
+    context.comm->reset_counts();
+    clock.reset();
+  }
   rank.account().reset_peak();
   StepResult result = trainer.step(0, abstract_batch(sizes));
   plan.cost = {context.comm->counts(), rank.account().peak(), std::move(result.layer_bytes)};

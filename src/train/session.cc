@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "autograd/ahead.h"
 #include "config/declaration.h"
 #include "core/memory_account.h"
 
@@ -98,6 +99,11 @@ void require_ranks_fit(const Mesh& mesh, const Processes& processes) {
   }
 }
 
+bool overlaps_communication(const Config& config, const Communicator& comm) {
+  const std::string& choice = config.get_string("overlap_communication");
+  return choice == "on" || (choice == "auto" && !comm.shares_memory());
+}
+
 void run_session(const Config& config, const Mesh& mesh, Processes& processes,
                  const std::function<void(Context&)>& body) {
   require_ranks_fit(mesh, processes);
@@ -121,6 +127,11 @@ void run_session(const Config& config, const Mesh& mesh, Processes& processes,
     context.comm = &comm;
     context.pool = &pool;
     context.explicit_sharding = config.get_string("shard_mode") == "explicit";
+    GathersAhead ahead;
+    if (overlaps_communication(config, comm)) {
+      comm.start_progress_thread();
+      context.ahead = &ahead;
+    }
     body(context);
   });
 }

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "dist/comm/progress_thread.h"
 
 namespace switchyard {
 namespace {
@@ -37,6 +38,9 @@ Slice slice_of(std::int64_t count, int parts, int index) {
   const auto begin = [&](std::int64_t i) { return i * base + std::min(i, longer); };
   return {begin(index), begin(index + 1)};
 }
+
+Communicator::Communicator() = default;
+Communicator::~Communicator() = default;
 
 void Communicator::all_gather(const Group& group, std::string_view axis, const void* in, void* out,
                               std::int64_t bytes) {
@@ -130,6 +134,46 @@ void Communicator::barrier(const Group& group, std::string_view axis) {
   record(call, 0, do_barrier(group, call));
 }
 
+void Communicator::start_progress_thread() {
+  if (std::unique_ptr<Communicator> channel = second_channel())
+    progress_thread_ = std::make_unique<ProgressThread>(std::move(channel));
+}
+
+std::shared_ptr<StartedCollective> Communicator::start_all_gather(
+    const Group& group, std::string_view axis, const void* in, void* out, std::int64_t bytes,
+    std::vector<std::shared_ptr<void>> buffers) {
+  auto started = std::make_shared<StartedCollective>();
+  started->group = group;
+  started->axis = axis;
+  started->call = {.kind = "all_gather", .axis = started->axis, .type = "bytes", .size = bytes};
+  started->in = in;
+  started->out = out;
+  started->buffers = std::move(buffers);
+  started->step = position_.step;
+  started->layer = position_.layer;
+  started->phase = position_.phase;
+  enter(group, started->call);
+  if (progress_thread_ && group.ranks.size() > 1) progress_thread_->start(started);
+  return started;
+}
+
+void Communicator::finish(StartedCollective& started) {
+  if (started.group.ranks.size() == 1) return copy_own(started.out, started.in, started.call.size);
+  const std::int64_t bytes = started.call.size * (size_of_group(started.group) - 1);
+  if (!progress_thread_) {
+    entered_ = position_.trace == nullptr ? 0 : TraceLog::now();
+    return record(started.call, bytes, do_all_gather(started.group, started.call, started.in, started.out));
+  }
+  const TraceSpan span(position_.trace, "wait", "wait", position_.layer);
+  const std::int64_t begin = TraceLog::now();
+  progress_thread_->wait(started);
+  count(started.call, bytes, static_cast<double>(TraceLog::now() - begin) * 1e-9);
+}
+
+void Communicator::trace_progress(TraceLog* log) {
+  if (progress_thread_) progress_thread_->trace(log);
+}
+
 std::vector<CollectiveCount> Communicator::counts() const {
   std::vector<CollectiveCount> counts;
   for (const auto& [key, count] : counts_) counts.push_back(count);
@@ -142,6 +186,7 @@ void Communicator::enter(const Group& group, CollectiveCall& call) {
         group.index, group.ranks.size());
   const int mine = group.ranks[static_cast<std::size_t>(group.index)];
   CHECK(mine == rank(), "{}: group says rank {}, this is {}", to_string(call), mine, rank());
+  if (position_.trace != nullptr) entered_ = TraceLog::now();
   if (fault_ && group.ranks.size() > 1) [[unlikely]]
     suffer(call);
 }
@@ -163,6 +208,26 @@ void Communicator::copy_own(void* to, const void* from, std::int64_t bytes) cons
 }
 
 void Communicator::record(const CollectiveCall& call, std::int64_t bytes, double wait_seconds) {
+  log(call, bytes, wait_seconds);
+  count(call, bytes, wait_seconds);
+}
+
+void Communicator::log(const CollectiveCall& call, std::int64_t bytes, double wait_seconds) const {
+  if (position_.trace == nullptr) return;
+  TraceEvent event;
+  event.name = call.kind;
+  event.category = "collective";
+  event.begin = entered_;
+  event.end = TraceLog::now();
+  event.number = position_.layer;
+  event.axis = call.axis;
+  event.where = position_.phase.load();
+  event.bytes = bytes;
+  event.wait_seconds = wait_seconds;
+  position_.trace->add(std::move(event));
+}
+
+void Communicator::count(const CollectiveCall& call, std::int64_t bytes, double wait_seconds) {
   CollectiveCount& count = counts_[{std::string(call.kind), std::string(call.axis), position_.phase.load()}];
   count.kind = call.kind;
   count.axis = call.axis;
