@@ -152,8 +152,9 @@ std::int64_t ring_stages(Context& c, const Inputs& in, Meter& meter) {
 void whole_dispatch(Context& c, const Inputs& in, bool ring, Meter& meter) {
   const DispatchCall call{in.config, in.x, in.routing, in.weights};
   const std::string name = ring ? "ring" : "all-to-all";
-  const DispatchResult result = meter.stage(
-      "5 " + name + " forward", [&] { return ring ? dispatch_ring(c, call) : dispatch_all_to_all(c, call); });
+  const DispatchResult result = meter.stage("5 " + name + " forward", [&] {
+    return (ring ? dispatch_ring(c, call) : dispatch_all_to_all(c, call))();
+  });
   const Array y = reshard(c, result.y, in.x.sharding());
   const Tensor seed = normals(y.info().local, 9, 1);
   meter.stage("6 " + name + " backward", [&] {

@@ -3,6 +3,7 @@
 
 #include <numeric>
 
+#include "ops/basic.h"
 #include "ops/gradient_testing.h"
 
 namespace switchyard {
@@ -76,8 +77,8 @@ TEST(Rows, GatherAndCombineAreAdjointAndHaveTheirGradients) {
   const Tensor ids = random_integers({3, 5, 2}, 62, 0, 6);
   for (const Moves& m : {Moves{0, 6, -1}, Moves{2, 3, -1}, Moves{0, 6, 11}, Moves{4, 2, 0}}) {
     on_mesh(Mesh(), [&](Context& c) {
-      const RowPlan plan = plan_rows(c, leaf(c, ids, replicated(3)), m.first, m.count, 6, m.capacity,
-                                     DropPolicy::fair);
+      const RowPlan plan =
+          plan_rows(c, leaf(c, ids, replicated(3)), m.first, m.count, 6, m.capacity, DropPolicy::fair);
       const std::int64_t rows = plan.rows.tensor().size();
       EXPECT_EQ(std::accumulate(plan.sizes.tensor().data<std::int32_t>(),
                                 plan.sizes.tensor().data<std::int32_t>() + m.count, std::int64_t{0}),
@@ -120,16 +121,22 @@ TEST(Rows, ExpertMlpGradients) {
   const std::vector<std::vector<std::int32_t>> group_sizes{
       {3, 0, 4, 2}, {0, 9, 0, 0}, {9, 0, 0, 0}, {2, 2, 2, 3}};
   for (const auto& sizes : group_sizes) {
-    check_gradients({.function =
-                         [](Context& c, std::span<const Array> in) {
-                           return expert_mlp(c, in[0], in[1], in[5], in[2], in[3], in[4]);
-                         },
-                     .inputs = {{random_tensor({9, 6}, 1)},
-                                {random_tensor({9}, 2)},
-                                {random_tensor({4, 6, 5}, 3)},
-                                {random_tensor({4, 6, 5}, 4)},
-                                {random_tensor({4, 5, 6}, 5)},
-                                {Tensor::of<std::int32_t>({4}, sizes)}}});
+    for (const std::int64_t chunks : {1, 3}) {
+      check_gradients({.function =
+                           [=](Context& c, std::span<const Array> in) {
+                             const auto parts = chunk_last(c, in[0], chunks);
+                             const auto rows = [&](std::int64_t i) {
+                               return parts[static_cast<std::size_t>(i)];
+                             };
+                             return expert_mlp(c, rows, chunks, in[1], in[5], in[2], in[3], in[4]);
+                           },
+                       .inputs = {{random_tensor({9, 6}, 1)},
+                                  {random_tensor({9}, 2)},
+                                  {random_tensor({4, 6, 5}, 3)},
+                                  {random_tensor({4, 6, 5}, 4)},
+                                  {random_tensor({4, 5, 6}, 5)},
+                                  {Tensor::of<std::int32_t>({4}, sizes)}}});
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "autograd/ahead.h"
 #include "kernels/elementwise.h"
 
 namespace switchyard {
@@ -331,6 +332,13 @@ Array reshard(Context& context, const Array& x, const Sharding& to) {
       result = never_save(result);  // a gathered weight is cheaper to gather again than to keep
   }
   return result;
+}
+
+void start_reshard(Context& context, const Array& x, const Sharding& to) {
+  if (context.ahead == nullptr || x.sharding() == to) return;
+  const ReshardStep step = plan_reshard(x.sharding(), to).front();
+  context.ahead->start(context, std::make_shared<ReshardOp>(step, x.sharding(), after(x.sharding(), step)),
+                       x.tensor());
 }
 
 Array constrain(Context& context, const Array& x, std::initializer_list<std::string> logical_dims) {

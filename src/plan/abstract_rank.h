@@ -13,15 +13,15 @@ namespace switchyard {
 
 class AbstractRank {
  public:
-  // Work goes to `counter`, transfers are timed by `seconds`; `workspace` as for ThreadPool.
+  // Work goes to `counter`, transfers are timed by `clock`; `workspace` as for ThreadPool.
   AbstractRank(const Config& config, const Mesh& mesh, WorkCounter& counter, bool workspace,
-               int ranks_per_process, AbstractCommunicator::Seconds seconds, double imbalance)
+               int ranks_per_process, TransferClock& clock, double imbalance)
       : account_(std::make_shared<MemoryAccount>(true)),
         scope_(account_),
         mesh_(stage_mesh(mesh)),
         rules_(config.axis_rules(), mesh_),
         assumed_{imbalance},
-        communicator_(0, mesh.size(), ranks_per_process, std::move(seconds)),
+        communicator_(0, mesh.size(), ranks_per_process, clock),
         pool_(counter, workspace) {
     context_.stage = stage_of(mesh, 0);  // rank 0 of the run is rank 0 of its stage
     context_.mesh = &mesh_;

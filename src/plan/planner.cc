@@ -9,8 +9,10 @@
 namespace switchyard {
 namespace {
 
-// Turns work and transfers into seconds, by layer and by what bounds them. Nothing overlaps, as in a run.
-class Clock : public WorkCounter {
+// Turns work and transfers into seconds, by layer and by what bounds them. Only what a run starts ahead
+// overlaps with anything: it takes its turn on the links, and what is not over when the rank needs it is
+// waited for.
+class Clock : public WorkCounter, public TransferClock {
  public:
   Clock(const Topology& topology, std::int64_t layers, StepPlan& plan)
       : topology_(topology), layers_(static_cast<std::size_t>(layers)), plan_(plan) {
@@ -18,6 +20,7 @@ class Clock : public WorkCounter {
   }
   void reset() {
     plan_ = {};
+    links_free_ = 0;
     plan_.layer_flops.assign(layers_, 0.0);
     plan_.layer_seconds = plan_.layer_flops;
   }
@@ -29,8 +32,13 @@ class Clock : public WorkCounter {
     add_seconds(std::max(compute, memory));
     if (layer() >= 0) plan_.layer_flops[static_cast<std::size_t>(layer())] += work.flops;
   }
-  double transfer(const Transfer& transfer) {
-    const double seconds = topology_.transfer_seconds(transfer);
+  double transfer(const Transfer& transfer) override { return wait(start(transfer)); }
+  double start(const Transfer& transfer) override {
+    links_free_ = std::max(links_free_, plan_.seconds()) + topology_.transfer_seconds(transfer);
+    return links_free_;
+  }
+  double wait(double done) override {
+    const double seconds = std::max(0.0, done - plan_.seconds());
     plan_.network_seconds += seconds;
     add_seconds(seconds);
     return seconds;
@@ -45,6 +53,7 @@ class Clock : public WorkCounter {
   const Topology& topology_;
   const std::size_t layers_;
   const Position* position_ = nullptr;
+  double links_free_ = 0;  // when the last transfer is over
   StepPlan& plan_;
 };
 
@@ -67,9 +76,7 @@ StepPlan plan_model(const Config& config, const ModelConfig& model, const Mesh& 
   StepPlan plan;
   Clock clock(topology, model.layers, plan);
   const TrainConfig training = train_config(config, model, mesh.axis_size("stage"));
-  AbstractRank rank(
-      config, mesh, clock, topology.host, topology.ranks_per_node,
-      [&](const Transfer& t) { return clock.transfer(t); }, imbalance);
+  AbstractRank rank(config, mesh, clock, topology.host, topology.ranks_per_node, clock, imbalance);
   Context& context = rank.context();
   clock.watch(context.comm->position());
   Trainer trainer(context, model, training,

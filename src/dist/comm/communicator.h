@@ -11,7 +11,7 @@
 // Error(runtime) when
 //    another rank failed or the deadline passed; after that the communicator is dead.
 // 4. A group of one rank copies locally and is not counted.
-// 5. What start_all_gather() starts goes over a channel of its own, in the order of the starts, which is the
+// 5. What start_*() starts goes over a channel of its own, in the order of the starts, which is the
 // same on
 //    all ranks of a group. So it never meets the collectives that the rank's own thread calls meanwhile.
 //
@@ -171,11 +171,15 @@ class Communicator {
   // From now on a progress thread carries out what is started below. All ranks call it alike. Error(usage)
   // where MPI serves one thread only.
   void start_progress_thread();
-  // An all_gather that goes on while this thread does other things. `buffers` keep `in` and `out` alive;
+  // The same as above, going on while this thread does other things. `buffers` keep `in` and `out` alive;
   // neither may be touched before finish(). Without a progress thread nothing happens until then.
+  using Buffers = std::vector<std::shared_ptr<void>>;
   std::shared_ptr<StartedCollective> start_all_gather(const Group& group, std::string_view axis,
                                                       const void* in, void* out, std::int64_t bytes,
-                                                      std::vector<std::shared_ptr<void>> buffers);
+                                                      Buffers buffers);
+  std::shared_ptr<StartedCollective> start_ragged_all_to_all(const Group& group, std::string_view axis,
+                                                             const RaggedSide& side, std::int64_t row_bytes,
+                                                             Buffers buffers);
   // Waits until it is done, and counts it here, where its result is asked for; its wait_seconds are those
   // spent in this call. Throws what ended it; a message names the place where it was started.
   void finish(StartedCollective& started);
@@ -196,6 +200,13 @@ class Communicator {
   // Another communicator of the same rank, whose collectives never meet those of this one; null: none.
   virtual std::unique_ptr<Communicator> second_channel() { return nullptr; }
 
+  // Without a progress thread: what is done when a collective is started, and when it is finished. `work`
+  // carries it out; by default all of it at the end.
+  virtual double do_start(const std::function<double()>& /*work*/) { return 0; }
+  virtual double do_finish(const std::function<double()>& work, double /*what do_start returned*/) {
+    return work();
+  }
+
   // False for a communicator that only counts: its buffers are never touched.
   virtual bool moves_data() const { return true; }
 
@@ -215,6 +226,9 @@ class Communicator {
   // Checks the group; then the injected fault, if its place is here.
   void enter(const Group& group, CollectiveCall& call);
   void suffer(CollectiveCall& call);
+  // Bytes of rows to others, the side checked.
+  static std::int64_t ragged_bytes(const Group& group, const CollectiveCall& call, const RaggedSide& side);
+  std::shared_ptr<StartedCollective> start(std::shared_ptr<StartedCollective> started);
   void all_reduce_as(const Group& group, CollectiveCall call, std::int64_t element_bytes, void* data);
   void record(const CollectiveCall& call, std::int64_t bytes, double wait_seconds);
   void count(const CollectiveCall& call, std::int64_t bytes, double wait_seconds);

@@ -65,9 +65,8 @@ void ProgressThread::carry_out(StartedCollective& started) {
   position.layer = started.layer;
   position.phase = started.phase;
   channel_->entered_ = position.trace == nullptr ? 0 : TraceLog::now();
-  const double waited = channel_->do_all_gather(started.group, started.call, started.in, started.out);
-  const auto others = static_cast<std::int64_t>(started.group.ranks.size()) - 1;
-  channel_->log(started.call, started.call.size * others, waited);
+  const double waited = started.work(*channel_, started);
+  channel_->log(started.call, started.bytes, waited);
 }
 
 }  // namespace switchyard

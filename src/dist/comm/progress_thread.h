@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -15,14 +16,18 @@
 namespace switchyard {
 
 struct StartedCollective {
-  Group group;
-  std::string axis;
-  CollectiveCall call;  // an all_gather, unless a fault was injected; its axis is the one above
-  const void* in = nullptr;
-  void* out = nullptr;
+  StartedCollective(const Group& members, std::string_view axes, std::vector<std::shared_ptr<void>> memory)
+      : group(members), axis(axes), buffers(std::move(memory)) {}
+  const Group group;
+  const std::string axis;
+  CollectiveCall call;     // its axis is the one above
+  std::int64_t bytes = 0;  // to others
+  // Carries it out and returns the seconds waited for others.
+  std::function<double(Communicator&, const StartedCollective&)> work;
   std::vector<std::shared_ptr<void>> buffers;  // kept alive until it is done
   std::int64_t step = -1, layer = -1;          // where it was started
   const char* phase = "start";
+  double start = 0;  // of do_start
   bool done = false;
   std::exception_ptr error;
 };
