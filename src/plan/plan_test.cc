@@ -124,10 +124,48 @@ TEST(Plan, ExpertStrategies) {
       tiny(with({"sparse_matmul=false", "capacity_factor=1", "moe_dispatch_no_expert_sharding=true"})));
   expect_same(tiny(with({"use_ring_of_experts=true", "num_moe_token_chunks=2"})));
   expect_same(tiny(with({"use_ring_of_experts=false", "num_moe_token_chunks=4", "dtype=bfloat16"})));
+  expect_same(tiny(with({"use_ring_of_experts=true", "num_moe_emb_chunks=2"})));
+  expect_same(tiny(with({"num_moe_emb_chunks=4", "num_moe_token_chunks=2", "dtype=bfloat16"})));
   expect_same(tiny(with({"use_ring_of_experts=true", "ragged_buffer_factor=0.5"})));
   expect_same(tiny(with({"use_ring_of_experts=false", "ragged_buffer_factor=0.5"})));
   expect_same(tiny(with({"compat=maxtext"})));
   expect_same(tiny(with({"compat=maxtext", "use_ring_of_experts=true"})));
+}
+
+// What is started ahead is in memory earlier, and counted where it is needed.
+TEST(Plan, OverlapOfCommunication) {
+  const Keys ahead{"overlap_communication=on", "ranks=4", "ici_fsdp_parallelism=2"};
+  auto with = [&](Keys keys) {
+    keys.insert(keys.begin(), ahead.begin(), ahead.end());
+    return keys;
+  };
+  expect_same(tiny(with({"ici_expert_parallelism=2", "base_num_decoder_layers=4"})));
+  expect_same(tiny(with({"ici_expert_parallelism=2", "dtype=bfloat16", "remat_policy=none"})));
+  expect_same(tiny(with({"ici_expert_parallelism=2", "num_moe_token_chunks=2"})));
+  expect_same(tiny(with({"ici_expert_parallelism=2", "use_ring_of_experts=true", "num_moe_token_chunks=4"})));
+  expect_same(tiny(with({"ici_expert_parallelism=2", "use_ring_of_experts=true", "num_moe_emb_chunks=4"})));
+  expect_same(tiny(with({"ici_expert_parallelism=2", "num_moe_emb_chunks=2"})));
+  expect_same(deepseek(with({"ici_tensor_parallelism=2", "gradient_accumulation_steps=2"})));
+  expect_same(deepseek(with({"ici_fsdp_transpose_parallelism=2", "dtype=bfloat16"})));
+  expect_same(deepseek(with({"ici_pipeline_parallelism=2"})));
+  expect_same(deepseek(with({"ici_data_parallelism=2", "opt_type=muon"})));
+}
+
+// A layer's gathers are on their way while the one before computes.
+TEST(Plan, OverlapHidesGathersBehindWork) {
+  const Keys more{"ranks=16", "ici_fsdp_parallelism=16", "base_emb_dim=512", "base_mlp_dim=1024",
+                  "max_target_length=2048"};
+  const auto plan = [&](const char* overlap) {
+    Keys keys = tiny(more);
+    keys.push_back(std::string("overlap_communication=") + overlap);
+    const Config config = Config::from_args(keys);
+    const Mesh mesh = mesh_from_config(config);
+    return plan_step(config, mesh, Topology::read("h100", mesh.size()));
+  };
+  const StepPlan off = plan("off"), on = plan("on");
+  EXPECT_LT(on.network_seconds, 0.9 * off.network_seconds);
+  EXPECT_NEAR(on.compute_seconds, off.compute_seconds, 1e-9);
+  EXPECT_GT(on.cost.peak_bytes, off.cost.peak_bytes);
 }
 
 TEST(Plan, Optimizers) {

@@ -69,6 +69,7 @@ TEST_F(Layouts, ExpertsOverFsdpGiveTheSameNumbersInEveryStrategy) {
       {},
       {"use_ring_of_experts=true"},
       {"use_ring_of_experts=true", "num_moe_token_chunks=2"},
+      {"num_moe_emb_chunks=4", "overlap_communication=on"},
       {"sparse_matmul=false"},
       {"sparse_matmul=false", "moe_dispatch_no_expert_sharding=true"},
       {"sparse_matmul=false", "capacity_factor=1.25"},

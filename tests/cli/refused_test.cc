@@ -74,6 +74,7 @@ TEST_F(Refused, Pipelines) {
 
 TEST_F(Refused, ModelsThatDoNotFit) {
   expect_no_training({"num_moe_token_chunks=3"}, {"num_moe_token_chunks", "divide the 8 tokens", "got 3"});
+  expect_no_training({"num_moe_emb_chunks=3"}, {"num_moe_emb_chunks", "divide the 16 columns", "got 3"});
   expect_no_training({"attention_output_dim=8"}, {"attention_output_dim=8", "qwen3_custom_moe"});
   expect_no_training({"moe_expert_input_dim=8"}, {"moe_expert_input_dim=8", "qwen3_custom_moe"});
   expect_no_training({"decoder_block=qwen3_custom_moe", "attention_output_dim=8"},
