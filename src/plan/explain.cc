@@ -5,8 +5,9 @@
 #include <set>
 
 #include "autograd/op.h"
-#include "plan/abstract_rank.h"
 #include "plan/planner.h"
+#include "train/abstract_rank.h"
+#include "train/dry_step.h"
 
 namespace switchyard {
 namespace {
@@ -148,7 +149,7 @@ Explanation explain_step(const Config& config, const Mesh& mesh) {
   const BatchSizes sizes = batch_sizes(config, mesh);
   check_layout(config, mesh, model, sizes);
   NoCounter counter;
-  AbstractRank rank(config, mesh, counter, false, mesh.size(), counter, 1);
+  AbstractRank rank(config, mesh, 0, counter, false, mesh.size(), counter, 1);
   Context& context = rank.context();
   Trainer trainer(context, model, train_config(config, model, mesh.axis_size("stage")),
                   Parameters::create(context, stage_specs(parameter_specs(model), context.stage, model),

@@ -74,8 +74,8 @@ json plan_of(const Keys& keys) {
   const Config config = Config::from_args(keys);
   const Mesh mesh = mesh_from_config(config);
   const Topology topology = Topology::read("cpu", mesh.size());
-  const StepPlan plan = plan_step(config, mesh, topology);
-  return plan_json(plan, {{1, plan.cost.peak_bytes, plan.seconds()}}, topology);
+  const std::vector<StepPlan> stages = plan_stages(config, mesh, topology);
+  return plan_json(stages, {{1, stages[0].cost.peak_bytes, stages[0].seconds()}}, topology);
 }
 
 void expect_same(const Keys& keys) {
@@ -188,6 +188,18 @@ TEST(Plan, Meshes) {
   expect_same(deepseek({"ranks=4", "ici_fsdp_parallelism=2", "ici_pipeline_parallelism=2"}));
   expect_same(tiny({"ranks=3", "ici_fsdp_parallelism=1", "ici_pipeline_parallelism=3",
                     "pipeline_schedule=gpipe", "num_pipeline_microbatches=6"}));
+}
+
+TEST(Plan, EveryStageOfAPipeline) {
+  const json plan = plan_of(tiny({"ranks=4", "ici_fsdp_parallelism=2", "ici_pipeline_parallelism=2",
+                                  "vocab_size=4000", "base_num_decoder_layers=3"}));
+  ASSERT_EQ(plan["stages"].size(), 2u);
+  EXPECT_EQ(plan["stages"][0]["per_rank"], plan["per_rank"]);
+  EXPECT_EQ(plan["stages"][0]["layers"], json({0, 1}));
+  EXPECT_EQ(plan["stages"][1]["layers"], json({1, 3}));
+  EXPECT_GT(plan["stages"][1]["per_rank"]["total_peak_bytes"], plan["per_rank"]["total_peak_bytes"])
+      << "two layers and the logits";
+  EXPECT_FALSE(plan_of(tiny({"ranks=2"})).contains("stages"));
 }
 
 // The load of a run is what it is; the rest is exact.

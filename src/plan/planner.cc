@@ -4,7 +4,8 @@
 #include <cmath>
 
 #include "moe/dispatch/dispatch.h"
-#include "plan/abstract_rank.h"
+#include "train/abstract_rank.h"
+#include "train/dry_step.h"
 
 namespace switchyard {
 namespace {
@@ -59,24 +60,19 @@ class Clock : public WorkCounter, public TransferClock {
 
 }  // namespace
 
-Batch abstract_batch(const BatchSizes& sizes) {
-  const auto tokens = [&] { return Tensor(DType::i32, {sizes.step, sizes.sequence}); };
-  return {tokens(), tokens(), tokens(), tokens(), tokens()};
-}
-
 std::string StepPlan::bound() const {
   if (compute_seconds >= memory_seconds && compute_seconds >= network_seconds) return "compute";
   return memory_seconds >= network_seconds ? "memory" : "network";
 }
 
 StepPlan plan_model(const Config& config, const ModelConfig& model, const Mesh& mesh,
-                    const Topology& topology, double imbalance) {
+                    const Topology& topology, double imbalance, int stage) {
   const BatchSizes sizes = batch_sizes(config, mesh);
   check_layout(config, mesh, model, sizes);
   StepPlan plan;
   Clock clock(topology, model.layers, plan);
   const TrainConfig training = train_config(config, model, mesh.axis_size("stage"));
-  AbstractRank rank(config, mesh, clock, topology.host, topology.ranks_per_node, clock, imbalance);
+  AbstractRank rank(config, mesh, stage, clock, topology.host, topology.ranks_per_node, clock, imbalance);
   Context& context = rank.context();
   clock.watch(context.comm->position());
   Trainer trainer(context, model, training,
@@ -91,6 +87,7 @@ StepPlan plan_model(const Config& config, const ModelConfig& model, const Mesh& 
   StepResult result = trainer.step(0, abstract_batch(sizes));
   plan.cost = {context.comm->counts(), rank.account().peak(), std::move(result.layer_bytes)};
   plan.memory = rank_memory(trainer, plan.cost);
+  plan.layers = layers_of(context.stage, model.layers);
   plan.peak = rank.account().peak_place();
   plan.measured = to_json(config, trainer, plan.cost);
   // While a pipeline fills and empties, a stage waits for as many microbatches as there are other stages.
@@ -99,8 +96,23 @@ StepPlan plan_model(const Config& config, const ModelConfig& model, const Mesh& 
   return plan;
 }
 
-StepPlan plan_step(const Config& config, const Mesh& mesh, const Topology& topology, double imbalance) {
-  return plan_model(config, model_config(config), mesh, topology, imbalance);
+StepPlan plan_step(const Config& config, const Mesh& mesh, const Topology& topology, double imbalance,
+                   int stage) {
+  return plan_model(config, model_config(config), mesh, topology, imbalance, stage);
+}
+
+std::vector<StepPlan> plan_stages(const Config& config, const Mesh& mesh, const Topology& topology) {
+  std::vector<StepPlan> stages;
+  for (int stage = 0; stage < mesh.axis_size("stage"); ++stage)
+    stages.push_back(plan_step(config, mesh, topology, 1, stage));
+  return stages;
+}
+
+std::size_t largest_stage(const std::vector<StepPlan>& stages) {
+  const auto largest = std::max_element(
+      stages.begin(), stages.end(),
+      [](const StepPlan& a, const StepPlan& b) { return a.cost.peak_bytes < b.cost.peak_bytes; });
+  return static_cast<std::size_t>(largest - stages.begin());
 }
 
 std::vector<SkewPoint> skew_curve(const Config& config, const Mesh& mesh, const Topology& topology,
@@ -144,8 +156,9 @@ double fits_up_to(const std::vector<SkewPoint>& curve, std::int64_t memory_bytes
   return std::floor(fits * 10) / 10;
 }
 
-nlohmann::json plan_json(const StepPlan& plan, const std::vector<SkewPoint>& curve,
+nlohmann::json plan_json(const std::vector<StepPlan>& stages, const std::vector<SkewPoint>& curve,
                          const Topology& topology) {
+  const StepPlan& plan = stages.front();
   nlohmann::json result = plan.measured;
   for (std::size_t i = 0; i < result["layers"].size(); ++i) {
     result["layers"][i]["flops"] = plan.layer_flops[i];
@@ -165,7 +178,13 @@ nlohmann::json plan_json(const StepPlan& plan, const std::vector<SkewPoint>& cur
     result["skew"].push_back({{"imbalance", point.imbalance},
                               {"total_peak_bytes", point.total_peak_bytes},
                               {"estimated_step_seconds", point.seconds}});
-  result["fits"] = plan.cost.peak_bytes <= topology.memory_bytes;
+  for (std::size_t i = 0; i < stages.size() && stages.size() > 1; ++i)
+    result["stages"].push_back({{"stage", i},
+                                {"layers", {stages[i].layers.begin, stages[i].layers.end}},
+                                {"per_rank", stages[i].measured["per_rank"]},
+                                {"flops_per_rank", stages[i].flops},
+                                {"estimated_step_seconds", stages[i].seconds()}});
+  result["fits"] = stages[largest_stage(stages)].cost.peak_bytes <= topology.memory_bytes;
   result["fits_up_to_imbalance"] = fits_up_to(curve, topology.memory_bytes);
   result["topology"] = topology.name;
   result["memory_bytes"] = topology.memory_bytes;

@@ -11,6 +11,7 @@
 #include "kernels/gemm.h"
 #include "metrics/atomic_file.h"
 #include "tokenizer/tokenizer.h"
+#include "train/dry_step.h"
 #include "train/history.h"
 #include "train/sample.h"
 #include "train/step_trace.h"
@@ -255,6 +256,7 @@ RunReport run_training(const Config& config, Processes& processes, RunObserver& 
   check_layout(config, mesh, model, sizes);
   const std::int64_t steps =
       config.get_int("steps") >= 0 ? config.get_int("steps") : training.schedule.schedule_steps;
+  if (config.get_string("shard_mode") == "explicit") dry_step(config, model, training, mesh, sizes);
   const TracedSteps traced = traced_steps(config, steps);
   RunData data = make_data(config, model, sizes);
   std::vector<std::string> notes;

@@ -67,8 +67,8 @@ BatchSizes batch_sizes(const Config& config, const Mesh& mesh) {
   auto whole = [&](const char* key, double per_device) {
     const double rows = per_device * mesh.size();
     if (!(std::round(rows) >= 1) || std::abs(rows - std::round(rows)) > 1e-6) {
-      fail_usage("[train] {}={} on {} ranks makes a batch of {} rows: expected a whole number", key,
-                 per_device, mesh.size(), rows);
+      fail_usage("[train] {}={} on {} makes a batch of {} rows: expected a whole number", key, per_device,
+                 ranks_text(mesh.size()), rows);
     }
     return static_cast<std::int64_t>(std::round(rows));
   };

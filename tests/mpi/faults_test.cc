@@ -97,6 +97,8 @@ TEST_F(Faults, OfAProcessEndTheRunInEveryPhase) {
   for (const std::string& kind : kKinds) {
     for (const std::string& phase : kPhases) expect_end({kind, phase}, usual);
   }
+  // Of gathers that were started ahead of their turn.
+  for (const char* kind : {"mismatch", "exception"}) expect_end({kind, "backward", 1, 1, 1}, usual);
 }
 
 // Any rank, step and call: 200 of them in the soak.

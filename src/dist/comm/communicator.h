@@ -200,6 +200,10 @@ class Communicator {
   // Another communicator of the same rank, whose collectives never meet those of this one; null: none.
   virtual std::unique_ptr<Communicator> second_channel() { return nullptr; }
 
+  // What a failure of a started collective does at once, on the progress thread; returning leaves it to
+  // finish().
+  virtual void failed(const std::exception& /*failure*/) {}
+
   // Without a progress thread: what is done when a collective is started, and when it is finished. `work`
   // carries it out; by default all of it at the end.
   virtual double do_start(const std::function<double()>& /*work*/) { return 0; }

@@ -43,23 +43,28 @@ void ProgressThread::work() {
     if (stop_) return;
     const std::shared_ptr<StartedCollective> started = queue_.front();
     lock.unlock();
-    std::exception_ptr error;
-    try {
-      carry_out(*started);
-    } catch (...) {
-      error = std::current_exception();
-    }
+    if (!failure_) failure_ = carry_out(*started);
     lock.lock();
     queue_.pop_front();
     // Whoever waits must find itself the only owner, so that buffers are freed by their rank's own thread.
     started->buffers.clear();
-    started->error = error;
+    started->error = failure_;
     started->done = true;
     changed_.notify_all();
   }
 }
 
-void ProgressThread::carry_out(StartedCollective& started) {
+std::exception_ptr ProgressThread::carry_out(StartedCollective& started) {
+  try {
+    run(started);
+  } catch (const std::exception& error) {
+    channel_->failed(error);
+    return std::current_exception();
+  }
+  return nullptr;
+}
+
+void ProgressThread::run(StartedCollective& started) {
   Position& position = channel_->position();
   position.step = started.step;
   position.layer = started.layer;

@@ -48,13 +48,15 @@ class ProgressThread {
 
  private:
   void work();
-  void carry_out(StartedCollective& started);
+  std::exception_ptr carry_out(StartedCollective& started);  // what ended it
+  void run(StartedCollective& started);
 
   std::unique_ptr<Communicator> channel_;
   std::mutex mutex_;  // guards the queue, and `done` and `error` of what is in it
   std::condition_variable changed_;
   std::deque<std::shared_ptr<StartedCollective>> queue_;
   bool stop_ = false;
+  std::exception_ptr failure_;  // of the first that failed; nothing is carried out after it
   std::thread thread_;
 };
 

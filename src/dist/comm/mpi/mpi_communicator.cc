@@ -152,6 +152,13 @@ std::unique_ptr<Communicator> MpiCommunicator::second_channel() {
                                            World::Caller{caller_.rank, caller_.channel + 1});
 }
 
+// What other ranks sent for this collective must not be taken for the next one's: the run ends here.
+void MpiCommunicator::failed(const std::exception& failure) {
+  const auto* error = dynamic_cast<const Error*>(&failure);
+  world_.fail(caller_.rank, error == nullptr ? Error::Kind::runtime : error->kind(),
+              message_with_place(failure, position()));
+}
+
 double MpiCommunicator::do_all_gather(const Group& group, const CollectiveCall& call, const void* in,
                                       void* out) {
   Exchange exchange(*this, group, call);

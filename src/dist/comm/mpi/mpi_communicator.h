@@ -29,6 +29,7 @@ class MpiCommunicator : public Communicator {
 
  protected:
   std::unique_ptr<Communicator> second_channel() override;
+  void failed(const std::exception& failure) override;
   double do_all_gather(const Group& group, const CollectiveCall& call, const void* in, void* out) override;
   double do_reduce_scatter(const Group& group, const CollectiveCall& call, const void* in,
                            void* out) override;
