@@ -60,6 +60,11 @@ std::string place_text(const Place& place) {
   return text;
 }
 
+// "3", or "3-5" for the layers [3, 6).
+std::string range_text(std::size_t begin, std::size_t end) {
+  return end - begin == 1 ? fmt::format("{}", begin) : fmt::format("{}-{}", begin, end - 1);
+}
+
 // Of a pipeline: what each stage's first rank takes.
 void print_stages(const std::vector<StepPlan>& stages, const Topology& topology) {
   if (stages.size() == 1) return;
@@ -68,8 +73,8 @@ void print_stages(const std::vector<StepPlan>& stages, const Topology& topology)
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const StepPlan& s = stages[i];
     fmt::print("{:<8}{:<12}{:>12}{:>14}{:>14.4g}{:>12.4g}\n", i,
-               fmt::format("{}-{}", s.layers.begin, s.layers.end - 1), gib(s.memory.weights),
-               gib(s.cost.peak_bytes), s.flops * 1e-12, s.seconds());
+               range_text(static_cast<std::size_t>(s.layers.begin), static_cast<std::size_t>(s.layers.end)),
+               gib(s.memory.weights), gib(s.cost.peak_bytes), s.flops * 1e-12, s.seconds());
   }
   const std::size_t largest = largest_stage(stages);
   fmt::print("stage {} takes the most memory ({}); what is not in this table is of stage 0\n", largest,
@@ -107,9 +112,7 @@ void print_layers(const StepPlan& plan) {
   for (std::size_t begin = 0; begin < layers.size();) {
     std::size_t end = begin + 1;
     while (end < layers.size() && row(end) == row(begin)) ++end;
-    fmt::print("{:<12}{}\n",
-               end - begin == 1 ? fmt::format("{}", begin) : fmt::format("{}-{}", begin, end - 1),
-               row(begin));
+    fmt::print("{:<12}{}\n", range_text(begin, end), row(begin));
     begin = end;
   }
 }
