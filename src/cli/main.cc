@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/bench_command.h"
 #include "cli/config_command.h"
 #include "cli/explain_command.h"
 #include "cli/plan_command.h"
@@ -31,6 +32,7 @@ const std::map<std::string, Entry>& commands() {
       {"verify", {"compare with reference numbers", switchyard::verify_command}},
       {"plan", {"memory, collectives and time of a step, without running it", switchyard::plan_command}},
       {"explain", {"how parameters and activations are laid out, and why", switchyard::explain_command}},
+      {"bench", {"how close this machine's kernels come to its peaks", switchyard::bench_command}},
       {"config",
        {"show the settings a command line gives, or the table of keys (--list)", switchyard::config_command}},
   };

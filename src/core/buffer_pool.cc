@@ -1,75 +1,124 @@
 #include "core/buffer_pool.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstdlib>
+#include <iterator>
 
 #include "core/error.h"
+#include "core/huge_pages.h"
+
+#if defined(__linux__)
+#include <unistd.h>
+#endif
 
 namespace switchyard {
 namespace {
 
-constexpr std::size_t kAlignment = 64;
-#ifdef __SANITIZE_ADDRESS__
-constexpr std::size_t kSmallestKept = ~std::size_t{0};  // a recycled block would hide a use after free
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__linux__)
+constexpr std::size_t kSmallestCut = ~std::size_t{0};  // a recycled block would hide a use after free
 #else
-constexpr std::size_t kSmallestKept = 64 * 1024;
+constexpr std::size_t kSmallestCut = 64 * 1024;
 #endif
+constexpr std::size_t kUnit = 4096;  // blocks are whole pages
 
-// Sizes are rounded up to a sixteenth of their power of two (never 0), so that nearly equal ones share
-// blocks.
-std::size_t size_class(std::size_t bytes) {
-  const std::size_t step = std::max(kAlignment, std::bit_floor(bytes | 1) / 16);
-  return (std::max<std::size_t>(bytes, 1) + step - 1) / step * step;
+std::size_t rounded(std::size_t bytes) {
+  return (bytes + kUnit - 1) / kUnit * kUnit;
 }
 
 }  // namespace
 
+// As many addresses as the machine has memory.
+void BufferPool::reserve() {
+  tried_ = true;
+#if defined(__linux__)
+  const auto pages = static_cast<std::size_t>(std::max(0L, sysconf(_SC_PHYS_PAGES)));
+  const std::size_t bytes = pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  void* range =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (range == MAP_FAILED) return;
+#if defined(MADV_HUGEPAGE)
+  madvise(range, bytes, MADV_HUGEPAGE);
+#endif
+  range_ = static_cast<std::byte*>(range);
+  reserved_ = bytes;
+#endif
+}
+
+BufferPool::~BufferPool() {
+#if defined(__linux__)
+  if (range_ != nullptr) munmap(range_, reserved_);
+#endif
+}
+
 std::byte* BufferPool::take(std::size_t bytes) {
-  const std::size_t size = size_class(bytes);
   {
     std::lock_guard lock(mutex_);
     in_use_ += bytes;
     peak_ = std::max(peak_, in_use_);
-    limit_ = std::max(limit_, in_use_);
-    if (std::byte* block = size >= kSmallestKept ? recycled(size) : nullptr) return block;
-    shrink(limit_ - in_use_);
+    if (bytes >= kSmallestCut) {
+      if (std::byte* block = cut(rounded(bytes))) return block;
+    }
   }
-  auto* block = static_cast<std::byte*>(std::aligned_alloc(kAlignment, size));
+  auto* block = static_cast<std::byte*>(allocate_aligned(std::max<std::size_t>(bytes, 1)));
   if (block != nullptr) return block;
   std::lock_guard lock(mutex_);
   in_use_ -= bytes;
   fail_runtime("[memory] out of memory: {} bytes asked, {} in use", bytes, in_use_);
 }
 
-std::byte* BufferPool::recycled(std::size_t size) {
-  const auto at = kept_.find(size);
-  if (at == kept_.end()) return nullptr;
-  std::byte* block = at->second.back();
-  at->second.pop_back();
-  if (at->second.empty()) kept_.erase(at);
-  kept_bytes_ -= size;
-  return block;
+std::byte* BufferPool::cut(std::size_t size) {
+  const auto fit = free_by_size_.lower_bound({size, nullptr});
+  if (fit != free_by_size_.end()) {
+    const auto [free, block] = *fit;
+    free_by_size_.erase(fit);
+    free_.erase(block);
+    if (free > size) {
+      free_.emplace(block + size, free - size);
+      free_by_size_.emplace(free - size, block + size);
+    }
+    return block;
+  }
+  if (!tried_) reserve();
+  // From the end of the range, with the free piece that ends there.
+  std::size_t begin = used_;
+  if (!free_.empty() && free_.rbegin()->first + free_.rbegin()->second == range_ + used_) {
+    begin -= free_.rbegin()->second;
+  }
+  if (reserved_ - begin < size) return nullptr;
+  if (begin < used_) {
+    free_by_size_.erase({free_.rbegin()->second, free_.rbegin()->first});
+    free_.erase(std::prev(free_.end()));
+  }
+  used_ = begin + size;
+  return range_ + begin;
 }
 
-void BufferPool::shrink(std::size_t most) {
-  while (kept_bytes_ > most) {
-    const auto largest = std::prev(kept_.end());
-    std::free(largest->second.back());
-    kept_bytes_ -= largest->first;
-    largest->second.pop_back();
-    if (largest->second.empty()) kept_.erase(largest);
+void BufferPool::merge(std::byte* block, std::size_t size) {
+  const auto drop = [&](std::map<std::byte*, std::size_t>::iterator at) {
+    free_by_size_.erase({at->second, at->first});
+    free_.erase(at);
+  };
+  auto after = free_.lower_bound(block);
+  if (after != free_.end() && block + size == after->first) {
+    size += after->second;
+    drop(after);
   }
+  auto before = free_.lower_bound(block);
+  if (before != free_.begin() && (--before)->first + before->second == block) {
+    block = before->first;
+    size += before->second;
+    drop(before);
+  }
+  free_.emplace(block, size);
+  free_by_size_.emplace(size, block);
 }
 
 void BufferPool::give(std::byte* block, std::size_t bytes) {
-  const std::size_t size = size_class(bytes);
   {
     std::lock_guard lock(mutex_);
     in_use_ -= bytes;
-    if (size >= kSmallestKept && in_use_ + kept_bytes_ + size <= limit_) {
-      kept_[size].push_back(block);
-      kept_bytes_ += size;
+    if (in_range(block)) {
+      merge(block, rounded(bytes));
       return;
     }
   }
@@ -89,6 +138,11 @@ std::size_t BufferPool::peak() {
 void BufferPool::reset_peak() {
   std::lock_guard lock(mutex_);
   peak_ = in_use_;
+}
+
+std::size_t BufferPool::extent() {
+  std::lock_guard lock(mutex_);
+  return used_;
 }
 
 }  // namespace switchyard

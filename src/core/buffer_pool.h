@@ -1,20 +1,26 @@
 // BufferPool: memory blocks of tensors, recycled.
 //
-// A training step asks for the same sizes again and again; giving pages back to the system and taking them
-// anew cost a third of a step's time. Blocks of 64 KiB and more are kept when freed and handed out again for
-// the same size. What is in use plus what is kept never exceeds the most that was ever in use, so recycling
-// does not raise the peak.
+// A training step asks for the same blocks again and again; giving pages back to the system and taking them
+// anew cost a third of a step's time. Blocks of 64 KiB and more are cut from one range of addresses, of which
+// only touched pages cost memory: the smallest free piece that is large enough, split, and merged with its
+// free neighbours when given back. So memory grows to the most ever in use, plus what lies between blocks.
 #pragma once
 
 #include <cstddef>
 #include <map>
 #include <mutex>
-#include <vector>
+#include <set>
+#include <utility>
 
 namespace switchyard {
 
 class BufferPool {
  public:
+  BufferPool() = default;
+  ~BufferPool();
+  BufferPool(const BufferPool&) = delete;
+  BufferPool& operator=(const BufferPool&) = delete;
+
   // A block of at least `bytes`, 64-byte aligned, uninitialised. Error(runtime) when there is no memory.
   std::byte* take(std::size_t bytes);
   void give(std::byte* block, std::size_t bytes);  // the size it was taken with
@@ -22,16 +28,21 @@ class BufferPool {
   std::size_t in_use();
   std::size_t peak();
   void reset_peak();
+  std::size_t extent();  // bytes of the range that were ever handed out
 
  private:
-  std::byte* recycled(std::size_t size);
-  void shrink(std::size_t most);  // frees kept blocks, largest first, until at most `most` bytes are kept
+  std::byte* cut(std::size_t size);  // null: the range has no room, or could not be had
+  void merge(std::byte* block, std::size_t size);
+  bool in_range(const std::byte* block) const { return block >= range_ && block < range_ + reserved_; }
+  void reserve();
 
   std::mutex mutex_;
-  std::map<std::size_t, std::vector<std::byte*>> kept_;
-  std::size_t kept_bytes_ = 0;
+  std::byte* range_ = nullptr;
+  std::size_t reserved_ = 0, used_ = 0;  // of the range: all; up to the last block ever cut
+  bool tried_ = false;
+  std::map<std::byte*, std::size_t> free_;                     // pieces below used_, by address
+  std::set<std::pair<std::size_t, std::byte*>> free_by_size_;  // the same
   std::size_t in_use_ = 0, peak_ = 0;
-  std::size_t limit_ = 0;  // the most ever in use; unlike peak_ never reset
 };
 
 }  // namespace switchyard

@@ -13,11 +13,15 @@ const char* refuse_unless_bf16(const GemmProblem& p) {
   return p.dtype == DType::bf16 ? nullptr : "the operands are not bfloat16";
 }
 
+const char* refuse_forms(const GemmProblem& p) {
+  return p.is_plain() ? nullptr : "it takes plain products only";
+}
+
 constexpr Implementation<GemmBlockKernel, GemmProblem> kGemmBlocks[] = {
 #if defined(__x86_64__)
     {"amx", Isa::amx, cpu::gemm_block_amx, refuse_unless_bf16},
-    {"avx512", Isa::avx512, cpu::gemm_block_avx512},
-    {"avx2", Isa::avx2, cpu::gemm_block_avx2},
+    {"avx512", Isa::avx512, cpu::gemm_block_avx512, refuse_forms},
+    {"avx2", Isa::avx2, cpu::gemm_block_avx2, refuse_forms},
 #endif
     {"ref", Isa::ref, ref::gemm_block},
 };
@@ -31,29 +35,63 @@ std::int64_t blocks(std::int64_t size, std::int64_t block) {
   return (size + block - 1) / block;
 }
 
-std::int64_t count_blocks(std::span<const GemmProblem> problems, std::int64_t rows, std::int64_t columns) {
+// The largest block, and the smallest that is worth having where the threads would not have enough of them to
+// share out evenly. Values do not depend on the block size.
+struct BlockSize {
+  std::int64_t rows, columns;
+};
+
+// A packed element is used once for every column (row) of the block.
+constexpr BlockSize kLargest{512, 512}, kSmallest{64, 64};
+// AMX packs a block's rows once, at most 16 MB, and B for all of them.
+constexpr BlockSize kLargestAmx{1024, std::int64_t{1} << 30}, kSmallestAmx{64, 128};
+constexpr std::int64_t kPackedRowsAmx = std::int64_t{8} << 20;  // elements
+
+std::int64_t count_blocks(std::span<const GemmProblem> problems, const BlockSize& size) {
   std::int64_t count = 0;
-  for (const auto& p : problems) count += blocks(p.m, rows) * blocks(p.n, columns);
+  for (const auto& p : problems) count += blocks(p.m, size.rows) * blocks(p.columns(), size.columns);
   return count;
 }
 
-// Each block packs its operands once: a packed element is used 512 times in the largest block. Smaller blocks
-// only where the threads would not have enough of them to share out evenly. Values do not depend on the block
-// size.
-std::vector<Task> cut(std::span<const GemmProblem> problems, int threads) {
-  constexpr std::int64_t kLargest = 512, kSmallest = 64;
-  std::int64_t rows = kLargest, columns = kLargest;
-  if (threads > 1) {
-    while (columns > kSmallest && count_blocks(problems, rows, columns) < 4 * threads) {
-      (rows > columns || rows > 2 * kSmallest ? rows : columns) /= 2;
-    }
-  }
-  std::vector<Task> tasks;
-  tasks.reserve(static_cast<std::size_t>(count_blocks(problems, rows, columns)));
+// x in whole strips, at least one.
+std::int64_t in_strips(std::int64_t x) {
+  return std::max<std::int64_t>(1, blocks(x, kGemmStrip)) * kGemmStrip;
+}
+
+BlockSize block_size(std::span<const GemmProblem> problems, bool amx, int threads) {
+  BlockSize size = amx ? kLargestAmx : kLargest;
+  const BlockSize least = amx ? kSmallestAmx : kSmallest;
+  std::int64_t most_rows = 0, most_columns = 0, depth = 1;
   for (const auto& p : problems) {
-    for (std::int64_t j = 0; j < p.n; j += columns) {
+    most_rows = std::max(most_rows, p.m);
+    most_columns = std::max(most_columns, p.columns());
+    depth = std::max(depth, p.a_next == nullptr ? p.k : 2 * p.k);
+  }
+  if (amx)
+    size.rows =
+        std::max(2 * kGemmStrip, std::min(size.rows, kPackedRowsAmx / depth / kGemmStrip * kGemmStrip));
+  size.rows = std::min(size.rows, in_strips(most_rows));
+  size.columns = std::min(size.columns, in_strips(most_columns));
+  if (threads == 1) return size;
+  while (count_blocks(problems, size) < 4 * threads) {
+    const bool rows = size.rows / 2 >= least.rows, columns = size.columns / 2 >= least.columns;
+    if (!rows && !columns) break;
+    std::int64_t& longer = rows && (!columns || size.rows >= size.columns) ? size.rows : size.columns;
+    longer = blocks(longer / 2, kGemmStrip) * kGemmStrip;
+  }
+  return size;
+}
+
+std::vector<Task> cut(std::span<const GemmProblem> problems, bool amx, int threads) {
+  const BlockSize most = block_size(problems, amx, threads);
+  std::vector<Task> tasks;
+  tasks.reserve(static_cast<std::size_t>(count_blocks(problems, most)));
+  for (const auto& p : problems) {
+    // Even blocks: the last one of a problem is not a small rest.
+    const std::int64_t rows = in_strips(blocks(p.m, std::max<std::int64_t>(1, blocks(p.m, most.rows))));
+    for (std::int64_t j = 0; j < p.columns(); j += most.columns) {
       for (std::int64_t i = 0; i < p.m; i += rows) {
-        tasks.push_back({&p, {i, std::min(i + rows, p.m), j, std::min(j + columns, p.n)}});
+        tasks.push_back({&p, {i, std::min(i + rows, p.m), j, std::min(j + most.columns, p.columns())}});
       }
     }
   }
@@ -64,9 +102,11 @@ Work work_of(const char* op, std::span<const GemmProblem> problems) {
   Work work{op, problems.front().dtype};
   for (const auto& p : problems) {
     const auto m = static_cast<double>(p.m), n = static_cast<double>(p.n), k = static_cast<double>(p.k);
-    work.flops += 2 * m * n * k;
-    work.bytes += (m * k + k * n) * static_cast<double>(size_of(p.dtype)) +
-                  m * n * static_cast<double>(size_of(p.c_dtype)) * (p.accumulate ? 2 : 1);
+    const double products = p.b_next == nullptr ? 1 : 2, as = p.a_next == nullptr ? 1 : 2,
+                 cs = p.c_next == nullptr ? 1 : 2;
+    work.flops += 2 * m * n * k * products;
+    work.bytes += (m * k * as + k * n * products) * static_cast<double>(size_of(p.dtype)) +
+                  m * n * cs * static_cast<double>(size_of(p.c_dtype)) * (p.accumulate ? 2 : 1);
   }
   return work;
 }
@@ -75,16 +115,29 @@ const std::byte* advance(const void* x, DType dtype, std::int64_t elements) {
   return static_cast<const std::byte*>(x) + elements * static_cast<std::int64_t>(size_of(dtype));
 }
 
+bool is_amx([[maybe_unused]] GemmBlockKernel* kernel) {
+#if defined(__x86_64__)
+  return kernel == cpu::gemm_block_amx;
+#else
+  return false;
+#endif
+}
+
 }  // namespace
+
+bool takes_gemm_forms(DType dtype) {
+  return dtype == DType::bf16 && active_isa() == Isa::amx;
+}
 
 void run_gemms(ThreadPool& pool, const char* op, std::span<const GemmProblem> problems) {
   if (problems.empty()) return;
   const GemmProblem& first = problems.front();
   if (pool.skips(work_of(op, problems))) return;
+  CHECK(first.is_plain() || takes_gemm_forms(first.dtype), "{} of a form that its kernel does not take", op);
   CHECK(is_float(first.dtype) && is_float(first.c_dtype), "{} of {} into {}", op, name_of(first.dtype),
         name_of(first.c_dtype));
   GemmBlockKernel* const kernel = choose(op, kGemmBlocks, first);
-  const std::vector<Task> tasks = cut(problems, pool.threads());
+  const std::vector<Task> tasks = cut(problems, is_amx(kernel), pool.threads());
   pool.for_range(static_cast<std::int64_t>(tasks.size()), 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const Task& task = tasks[static_cast<std::size_t>(i)];

@@ -11,6 +11,15 @@
 namespace switchyard {
 
 // C = op(A) · op(B) (+ bias) (+ C when accumulate), fields as in GemmArgs; bias is [n] of `dtype` or null.
+//
+// Forms that the expert layers use, which the AMX kernel alone takes:
+// 1. a_rows: A's stored row i is row a_rows[i] of `a`.
+// 2. b_next and c_next: C_next = op(A) · op(B_next) as well, shaped like B and C. A block's columns run on
+// from
+//    C, with n rounded up to kGemmStrip, to C_next.
+// 3. a_next and b_next: C = op(A) · op(B) + op(A_next) · op(B_next), shaped like A and B.
+constexpr std::int64_t kGemmStrip = 32;
+
 struct GemmProblem {
   std::int64_t m = 0;
   std::int64_t n = 0;
@@ -27,9 +36,20 @@ struct GemmProblem {
   std::int64_t ldc = 0;
   bool accumulate = false;
   const void* bias = nullptr;
+  const std::int32_t* a_rows = nullptr;
+  const void* a_next = nullptr;
+  const void* b_next = nullptr;
+  void* c_next = nullptr;
+
+  bool is_plain() const { return a_rows == nullptr && b_next == nullptr; }
+  // Columns to cut into blocks.
+  std::int64_t columns() const {
+    return c_next == nullptr ? n : (n + kGemmStrip - 1) / kGemmStrip * kGemmStrip + n;
+  }
 };
 
-// The block C[row_begin:row_end, column_begin:column_end].
+// The block C[row_begin:row_end, column_begin:column_end]; columns are whole strips where the problem has
+// more.
 struct GemmBlock {
   std::int64_t row_begin;
   std::int64_t row_end;
@@ -40,8 +60,10 @@ struct GemmBlock {
 // Computes one block. An element's value must not depend on the block that it is computed in.
 using GemmBlockKernel = void(const GemmProblem& problem, const GemmBlock& block);
 
-// Computes every problem; all have the dtypes of the first. `op` names the caller in dispatch messages.
+// Computes every problem; all have the dtypes and the form of the first. `op` names the caller in dispatch
+// messages. Only where takes_gemm_forms(dtype) may a problem be other than plain.
 void run_gemms(ThreadPool& pool, const char* op, std::span<const GemmProblem> problems);
+bool takes_gemm_forms(DType dtype);
 
 namespace ref {
 GemmBlockKernel gemm_block;

@@ -1,9 +1,13 @@
 #include "kernels/grouped_matmul.h"
 
+#include <numeric>
 #include <vector>
 
 #include "core/error.h"
+#include "core/tensor.h"
+#include "kernels/elementwise.h"
 #include "kernels/gemm_problem.h"
+#include "kernels/ragged_rows.h"
 
 namespace switchyard {
 namespace {
@@ -87,6 +91,120 @@ void gmm_drhs(ThreadPool& pool, DType dtype, const void* lhs, const void* dy,
                        .c = advance(drhs, drhs_dtype, g * k * n),
                        .c_dtype = drhs_dtype,
                        .ldc = n};
+  });
+  run_gemms(pool, "gmm_drhs", problems);
+}
+
+namespace {
+
+std::int64_t rows_of(std::span<const std::int64_t> group_sizes) {
+  return std::accumulate(group_sizes.begin(), group_sizes.end(), std::int64_t{0});
+}
+
+// The rows themselves, for kernels that do not look them up.
+class GatheredRows {
+ public:
+  GatheredRows(ThreadPool& pool, DType dtype, const void* x, std::span<const std::int32_t> index,
+               std::int64_t k)
+      : x_(x) {
+    if (index.empty()) return;
+    const auto rows = static_cast<std::int64_t>(index.size());
+    gathered_ = Tensor(dtype, {rows, k});
+    ragged_gather(pool, dtype, x, k, index, 0, rows, nullptr, gathered_.raw());
+    x_ = gathered_.raw();
+  }
+  const void* data() const { return x_; }
+
+ private:
+  const void* x_;
+  Tensor gathered_;
+};
+
+// The first group's rows begin at `row`: their place in x, or in the index.
+void set_rows(GemmProblem& p, const void* x, std::span<const std::int32_t> index, std::int64_t row) {
+  p.a = index.empty() ? advance(x, p.dtype, row * p.lda) : x;
+  p.a_rows = index.empty() ? nullptr : index.data() + row;
+}
+
+}  // namespace
+
+void gmm_pair(ThreadPool& pool, DType dtype, const void* x, std::span<const std::int32_t> index,
+              const void* rhs_0, const void* rhs_1, std::span<const std::int64_t> group_sizes, std::int64_t k,
+              std::int64_t n, void* out_0, void* out_1) {
+  if (!takes_gemm_forms(dtype)) {
+    const GatheredRows lhs(pool, dtype, x, index, k);
+    gmm(pool, dtype, lhs.data(), rhs_0, nullptr, group_sizes, k, n, out_0);
+    gmm(pool, dtype, lhs.data(), rhs_1, nullptr, group_sizes, k, n, out_1);
+    return;
+  }
+  const auto problems = per_group(group_sizes, [&](std::int64_t g, std::int64_t row, std::int64_t rows) {
+    GemmProblem p{.m = rows, .n = n, .k = k, .dtype = dtype, .lda = k};
+    set_rows(p, x, index, row);
+    p.b = advance(rhs_0, dtype, g * k * n);
+    p.b_next = advance(rhs_1, dtype, g * k * n);
+    p.ldb = n;
+    p.c = advance(out_0, dtype, row * n);
+    p.c_next = advance(out_1, dtype, row * n);
+    p.c_dtype = dtype;
+    p.ldc = n;
+    return p;
+  });
+  run_gemms(pool, "gmm", problems);
+}
+
+void gmm_dlhs_pair(ThreadPool& pool, DType dtype, const void* dy_0, const void* dy_1, const void* rhs_0,
+                   const void* rhs_1, std::span<const std::int64_t> group_sizes, std::int64_t k,
+                   std::int64_t n, void* dlhs) {
+  const bool at_once = takes_gemm_forms(dtype);
+  Tensor sums;  // fp32 between the two products
+  if (!at_once && dtype != DType::f32) sums = Tensor(DType::f32, {rows_of(group_sizes), k});
+  void* const out = sums.defined() ? sums.raw() : dlhs;
+  const DType out_dtype = sums.defined() ? DType::f32 : dtype;
+  const auto products = [&](const void* dy, const void* rhs, bool accumulate) {
+    const auto problems = per_group(group_sizes, [&](std::int64_t g, std::int64_t row, std::int64_t rows) {
+      GemmProblem p{.m = rows, .n = k, .k = n, .dtype = dtype};
+      p.a = advance(dy, dtype, row * n);
+      p.lda = n;
+      p.b = advance(rhs, dtype, g * k * n);
+      p.transpose_b = true;
+      p.ldb = n;
+      p.c = advance(out, out_dtype, row * k);
+      p.c_dtype = out_dtype;
+      p.ldc = k;
+      p.accumulate = accumulate;
+      if (at_once) {
+        p.a_next = advance(dy_1, dtype, row * n);
+        p.b_next = advance(rhs_1, dtype, g * k * n);
+      }
+      return p;
+    });
+    run_gemms(pool, "gmm_dlhs", problems);
+  };
+  products(dy_0, rhs_0, false);
+  if (!at_once) products(dy_1, rhs_1, true);
+  if (sums.defined()) convert(pool, DType::f32, sums.raw(), dtype, dlhs, sums.size());
+}
+
+void gmm_drhs_pair(ThreadPool& pool, DType dtype, const void* x, std::span<const std::int32_t> index,
+                   const void* dy_0, const void* dy_1, std::span<const std::int64_t> group_sizes,
+                   std::int64_t k, std::int64_t n, void* drhs_0, void* drhs_1, DType drhs_dtype) {
+  if (!takes_gemm_forms(dtype)) {
+    const GatheredRows lhs(pool, dtype, x, index, k);
+    gmm_drhs(pool, dtype, lhs.data(), dy_0, group_sizes, k, n, drhs_0, drhs_dtype);
+    gmm_drhs(pool, dtype, lhs.data(), dy_1, group_sizes, k, n, drhs_1, drhs_dtype);
+    return;
+  }
+  const auto problems = per_group(group_sizes, [&](std::int64_t g, std::int64_t row, std::int64_t rows) {
+    GemmProblem p{.m = k, .n = n, .k = rows, .dtype = dtype, .transpose_a = true, .lda = k};
+    set_rows(p, x, index, row);
+    p.b = advance(dy_0, dtype, row * n);
+    p.b_next = advance(dy_1, dtype, row * n);
+    p.ldb = n;
+    p.c = advance(drhs_0, drhs_dtype, g * k * n);
+    p.c_next = advance(drhs_1, drhs_dtype, g * k * n);
+    p.c_dtype = drhs_dtype;
+    p.ldc = n;
+    return p;
   });
   run_gemms(pool, "gmm_drhs", problems);
 }

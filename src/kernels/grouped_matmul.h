@@ -28,4 +28,24 @@ void gmm_drhs(ThreadPool& pool, DType dtype, const void* lhs, const void* dy,
               std::span<const std::int64_t> group_sizes, std::int64_t k, std::int64_t n, void* drhs,
               DType drhs_dtype);
 
+// ---- Two products of the same rows, as a gated MLP has them
+//
+// Row r of the left operand is row index[r] of x [*, k], or row r where `index` is empty. With AMX one pass
+// packs each row once for both products, straight from where it lies; elsewhere the rows are gathered first.
+
+// out_i[r,:] = x[index[r],:] · rhs_i[g(r)] for i = 0, 1.
+void gmm_pair(ThreadPool& pool, DType dtype, const void* x, std::span<const std::int32_t> index,
+              const void* rhs_0, const void* rhs_1, std::span<const std::int64_t> group_sizes, std::int64_t k,
+              std::int64_t n, void* out_0, void* out_1);
+
+// dlhs[r,:] = dy_0[r,:] · rhs_0[g(r)]ᵀ + dy_1[r,:] · rhs_1[g(r)]ᵀ, rounded once.
+void gmm_dlhs_pair(ThreadPool& pool, DType dtype, const void* dy_0, const void* dy_1, const void* rhs_0,
+                   const void* rhs_1, std::span<const std::int64_t> group_sizes, std::int64_t k,
+                   std::int64_t n, void* dlhs);
+
+// drhs_i[g] = (rows of group g of x)ᵀ · dy_i for i = 0, 1.
+void gmm_drhs_pair(ThreadPool& pool, DType dtype, const void* x, std::span<const std::int32_t> index,
+                   const void* dy_0, const void* dy_1, std::span<const std::int64_t> group_sizes,
+                   std::int64_t k, std::int64_t n, void* drhs_0, void* drhs_1, DType drhs_dtype);
+
 }  // namespace switchyard

@@ -107,6 +107,68 @@ TEST(GroupedMatmul, BitIdenticalForAnyNumberOfThreads) {
   }
 }
 
+struct PairResults {
+  Array out_0, out_1, dlhs, drhs_0, drhs_1;
+  bool operator==(const PairResults&) const = default;
+};
+
+// Of rows that repeat and are in no order.
+PairResults run_pair(DType dtype, const std::vector<std::int64_t>& sizes, std::int64_t k, std::int64_t n,
+                     int threads, bool gathered, bool fractions = false) {
+  ThreadPool pool(threads);
+  const auto groups = static_cast<std::int64_t>(sizes.size());
+  const std::int64_t rows = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0}),
+                     stored = rows / 2 + 1;
+  const auto make = [&](std::int64_t count, std::uint32_t seed) {
+    return fractions ? Array::normal(dtype, count, seed) : Array::integers(dtype, count, seed);
+  };
+  std::vector<std::int32_t> index;
+  for (std::int64_t r = 0; gathered && r < rows; ++r)
+    index.push_back(static_cast<std::int32_t>(r * 7 % stored));
+  const Array x = make((gathered ? stored : rows) * k, 1), rhs_0 = make(groups * k * n, 2),
+              rhs_1 = make(groups * k * n, 3), dy_0 = make(rows * n, 4), dy_1 = make(rows * n, 5);
+  PairResults r{Array(dtype, rows * n), Array(dtype, rows * n), Array(dtype, rows * k),
+                Array(DType::f32, groups * k * n), Array(DType::f32, groups * k * n)};
+  gmm_pair(pool, dtype, x.data(), index, rhs_0.data(), rhs_1.data(), sizes, k, n, r.out_0.data(),
+           r.out_1.data());
+  gmm_dlhs_pair(pool, dtype, dy_0.data(), dy_1.data(), rhs_0.data(), rhs_1.data(), sizes, k, n,
+                r.dlhs.data());
+  gmm_drhs_pair(pool, dtype, x.data(), index, dy_0.data(), dy_1.data(), sizes, k, n, r.drhs_0.data(),
+                r.drhs_1.data(), DType::f32);
+  return r;
+}
+
+// Depths of one section and of two, one chunk and many, rows of one panel and of many.
+TEST(GroupedMatmul, PairsOfEveryIsaEqualRef) {
+  const std::pair<std::int64_t, std::int64_t> shapes[] = {{1, 1}, {35, 37}, {64, 64}, {700, 40}, {40, 1200}};
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const auto& sizes : {std::vector<std::int64_t>{0, 7, 0, 33, 1}, {70}, {}}) {
+      for (const auto& [k, n] : shapes) {
+        for (const bool gathered : {false, true}) {
+          std::optional<ScopedIsa> cap(Isa::ref);
+          const PairResults expected = run_pair(dtype, sizes, k, n, 1, gathered);
+          for (const Isa isa : every_isa()) {
+            cap.reset();
+            cap.emplace(isa);
+            const PairResults found = run_pair(dtype, sizes, k, n, 1, gathered);
+            const std::string what = fmt::format("{} {} k {} n {}", name_of(isa), name_of(dtype), k, n);
+            EXPECT_TRUE(same(found.out_0, expected.out_0) && same(found.out_1, expected.out_1)) << what;
+            EXPECT_TRUE(same(found.dlhs, expected.dlhs)) << what;
+            EXPECT_TRUE(same(found.drhs_0, expected.drhs_0) && same(found.drhs_1, expected.drhs_1)) << what;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(GroupedMatmul, PairsAreBitIdenticalForAnyNumberOfThreads) {
+  const std::vector<std::int64_t> sizes{130, 0, 1100, 9};
+  const PairResults one = run_pair(DType::bf16, sizes, 90, 70, 1, true, true);
+  for (const int threads : {2, 5})
+    EXPECT_TRUE(run_pair(DType::bf16, sizes, 90, 70, threads, true, true) == one);
+}
+
 TEST(GroupedMatmul, ManyRanksAtOnce) {
   const Results one = run(DType::bf16, DType::f32, {30, 0, 70}, 50, 60, true, 1, true);
   std::vector<std::optional<Results>> found(8);

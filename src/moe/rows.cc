@@ -230,7 +230,7 @@ class GatherRowWeightsOp : public Op {  // inputs: weights [..., K], rows
   std::uint32_t needs_inputs() const override { return 2; }
 };
 
-std::vector<std::int64_t> group_sizes(const Tensor& t, std::int64_t rows) {
+std::vector<std::int64_t> sizes_of(const Tensor& t, std::int64_t rows) {
   if (t.abstract()) return even_groups(rows, t.size());
   const auto s = t.span<std::int32_t>();
   return std::vector<std::int64_t>(s.begin(), s.end());
@@ -239,7 +239,7 @@ std::vector<std::int64_t> group_sizes(const Tensor& t, std::int64_t rows) {
 // dlhs and drhs of a grouped product of `rows` and `weights` with the groups of input `sizes`.
 std::vector<Tensor> gmm_gradients(Context& c, const BackwardCall& call, const Tensor& dy, std::size_t rows,
                                   std::size_t weights, std::size_t sizes) {
-  const auto groups = group_sizes(call.input(sizes), dy.dim(0));
+  const auto groups = sizes_of(call.input(sizes), dy.dim(0));
   const ArrayInfo& info = call.input_info(weights);
   const std::int64_t k = info.local[1], n = info.local[2];
   std::vector<Tensor> grads(call.inputs());
@@ -264,7 +264,7 @@ class GmmOp : public Op {  // inputs: rows [R,K], weights [G,K,N], sizes [G]
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
     Tensor out(in[0].dtype(), {in[0].dim(0), in[1].dim(2)});
-    gmm(*c.pool, in[0].dtype(), in[0].raw(), in[1].raw(), nullptr, group_sizes(in[2], in[0].dim(0)),
+    gmm(*c.pool, in[0].dtype(), in[0].raw(), in[1].raw(), nullptr, sizes_of(in[2], in[0].dim(0)),
         in[1].dim(1), in[1].dim(2), out.raw());
     return {out};
   }
@@ -288,7 +288,7 @@ class AddGmmOp
     const std::int64_t k = in[1].dim(1), n = in[1].dim(2);
     Tensor sum = in.size() == 4 ? in[3].clone() : Tensor::zeros(DType::f32, {in[0].dim(0), n});
     std::int64_t row = 0, group = 0;
-    for (const std::int64_t rows : group_sizes(in[2], in[0].dim(0))) {
+    for (const std::int64_t rows : sizes_of(in[2], in[0].dim(0))) {
       GemmArgs args;
       args.m = rows, args.n = n, args.k = k;
       args.dtype = in[0].dtype();
@@ -320,6 +320,61 @@ class AddGmmOp
     return y;
   }
   bool last_;
+};
+
+// Gate and up of the rows: x[tokens] · wi_0 and · wi_1, the rows never copied where the kernel looks them up.
+// Inputs: wi_0, wi_1 [G,M,H], sizes [G], x; with a plan x is in token order and tokens [R], position [T·K]
+// follow, else x holds the rows [R,M].
+class GateUpOp : public Op {
+ public:
+  std::string_view name() const override { return "gate_up"; }
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
+    return {ragged_info(in[3].dtype, 2), ragged_info(in[3].dtype, 2)};
+  }
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
+    const Tensor& x = in[3];
+    const std::int64_t rows = in.size() > 4 ? in[4].size() : x.dim(0), width = in[0].dim(2);
+    Tensor gate(x.dtype(), {rows, width}), up(x.dtype(), {rows, width});
+    if (rows == 0) return {gate, up};
+    gmm_pair(*c.pool, x.dtype(), x.raw(), in.size() > 4 ? index_of(in[4]) : Index{}, in[0].raw(), in[1].raw(),
+             sizes_of(in[2], rows), in[0].dim(1), width, gate.raw(), up.raw());
+    return {gate, up};
+  }
+  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
+    const ArrayInfo& weights = call.input_info(0);
+    const std::int64_t k = weights.local[1], n = weights.local[2];
+    const bool planned = call.inputs() > 4;
+    const Tensor dgate = whole(call, 0, n), dup = whole(call, 1, n);
+    const std::int64_t rows = dgate.dim(0);
+    const auto group_sizes = sizes_of(call.input(2), rows);
+    const DType dtype = dgate.dtype();
+    std::vector<Tensor> grads(call.inputs());
+    if (call.wanted(0) || call.wanted(1)) {
+      const Tensor x = call.input(3);
+      grads[0] = Tensor(weights.dtype, weights.local);
+      grads[1] = Tensor(weights.dtype, weights.local);
+      gmm_drhs_pair(*c.pool, dtype, x.raw(), planned ? index_of(call.input(4)) : Index{}, dgate.raw(),
+                    dup.raw(), group_sizes, k, n, grads[0].raw(), grads[1].raw(), weights.dtype);
+    }
+    if (call.wanted(3)) {
+      Tensor drows(dtype, {rows, k});
+      gmm_dlhs_pair(*c.pool, dtype, dgate.raw(), dup.raw(), call.input(0).raw(), call.input(1).raw(),
+                    group_sizes, k, n, drows.raw());
+      grads[3] = planned ? sum_rows(c, drows, call.input(5), call.input_info(3).local) : drows;
+    }
+    return grads;
+  }
+
+ private:
+  using Index = std::span<const std::int32_t>;
+  static Index index_of(const Tensor& tokens) { return tokens.span<std::int32_t>(); }
+  // The gradient of an output, zeros where none came.
+  static Tensor whole(const BackwardCall& call, std::size_t output, std::int64_t width) {
+    if (call.grad(output).defined()) return call.grad(output);
+    const Tensor& other = call.grad(1 - output);
+    return Tensor::zeros(other.dtype(), {other.dim(0), width});
+  }
 };
 
 class WeightedSwigluOp : public Op {
@@ -410,25 +465,25 @@ Array weighted_swiglu(Context& context, const Array& gate, const Array& up, cons
 
 namespace {
 
-// rows · wi_0 and rows · wi_1.
-std::pair<Array, Array> up_projections(Context& context, const RowsOf& rows_of, std::int64_t chunks,
-                                       const Array& sizes, const Array& wi_0, const Array& wi_1) {
+// The experts' gate and up projections, before the activation.
+std::pair<Array, Array> up_projections(Context& context, const ChunkOf& x, std::int64_t chunks,
+                                       const RowPlan& plan, const Array& wi_0, const Array& wi_1) {
   if (chunks == 1) {
-    const auto product = std::make_shared<GmmOp>();
-    const Array rows = rows_of(0);
-    return {apply_one(context, product, {rows, wi_0, sizes}),
-            apply_one(context, product, {rows, wi_1, sizes})};
+    std::vector<Array> inputs{wi_0, wi_1, plan.sizes, x(0)};
+    if (plan.tokens.defined()) inputs.insert(inputs.end(), {plan.tokens, plan.position});
+    const auto pair = apply(context, std::make_shared<GateUpOp>(), inputs);
+    return {pair[0], pair[1]};
   }
   const auto pieces_0 = chunk_sequence(context, wi_0, chunks),
              pieces_1 = chunk_sequence(context, wi_1, chunks);
   Array gate, up;
   for (std::int64_t i = 0; i < chunks; ++i) {
     const auto product = std::make_shared<AddGmmOp>(i + 1 == chunks);
-    const Array rows = rows_of(i);
+    const Array piece = x(i), rows = plan.tokens.defined() ? gather_rows(context, piece, plan) : piece;
     const auto add_to = [&](const Array& sum, const Array& weights) {
       const Array w = never_save(weights);
-      return i == 0 ? apply_one(context, product, {rows, w, sizes})
-                    : apply_one(context, product, {rows, w, sizes, sum});
+      return i == 0 ? apply_one(context, product, {rows, w, plan.sizes})
+                    : apply_one(context, product, {rows, w, plan.sizes, sum});
     };
     gate = add_to(gate, pieces_0[static_cast<std::size_t>(i)]);
     up = add_to(up, pieces_1[static_cast<std::size_t>(i)]);
@@ -438,15 +493,15 @@ std::pair<Array, Array> up_projections(Context& context, const RowsOf& rows_of, 
 
 }  // namespace
 
-Array expert_mlp(Context& context, const RowsOf& rows, std::int64_t chunks, const Array& row_weights,
-                 const Array& sizes, const Array& wi_0, const Array& wi_1, const Array& wo) {
-  const auto product = std::make_shared<GmmOp>();
-  auto [gate, up] = up_projections(context, rows, chunks, sizes, wi_0, wi_1);
-  checkpoint_name(gate, "moe_mlpwi_0");
-  checkpoint_name(up, "moe_mlpwi_1");
+Array expert_mlp(Context& context, const ChunkOf& x, std::int64_t chunks, const RowPlan& plan,
+                 const Array& row_weights, const Array& wi_0, const Array& wi_1, const Array& wo) {
+  auto [gate, up] = up_projections(context, x, chunks, plan, wi_0, wi_1);
+  gate = checkpoint_name(gate, "moe_mlpwi_0");
+  up = checkpoint_name(up, "moe_mlpwi_1");
   const Array hidden =
       row_weights.defined() ? weighted_swiglu(context, gate, up, row_weights) : swiglu(context, gate, up);
-  return checkpoint_name(apply_one(context, product, {hidden, wo, sizes}), "moe_mlpwo");
+  return checkpoint_name(apply_one(context, std::make_shared<GmmOp>(), {hidden, wo, plan.sizes}),
+                         "moe_mlpwo");
 }
 
 }  // namespace switchyard

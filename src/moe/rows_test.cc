@@ -124,11 +124,13 @@ TEST(Rows, ExpertMlpGradients) {
     for (const std::int64_t chunks : {1, 3}) {
       check_gradients({.function =
                            [=](Context& c, std::span<const Array> in) {
+                             RowPlan sorted;
+                             sorted.sizes = in[5];
                              const auto parts = chunk_last(c, in[0], chunks);
-                             const auto rows = [&](std::int64_t i) {
+                             const auto x = [&](std::int64_t i) {
                                return parts[static_cast<std::size_t>(i)];
                              };
-                             return expert_mlp(c, rows, chunks, in[1], in[5], in[2], in[3], in[4]);
+                             return expert_mlp(c, x, chunks, sorted, in[1], in[2], in[3], in[4]);
                            },
                        .inputs = {{random_tensor({9, 6}, 1)},
                                   {random_tensor({9}, 2)},
@@ -138,6 +140,23 @@ TEST(Rows, ExpertMlpGradients) {
                                   {Tensor::of<std::int32_t>({4}, sizes)}}});
     }
   }
+}
+
+TEST(Rows, ExpertMlpOfTokensGradients) {
+  const Tensor ids = random_integers({2, 4, 2}, 68, 0, 4);
+  check_gradients(
+      {.function =
+           [](Context& c, std::span<const Array> in) {
+             const RowPlan plan = plan_rows(c, in[5], 0, 3, 4, -1, DropPolicy::fair);  // of 3 experts of 4
+             const auto x = [&](std::int64_t) { return in[0]; };
+             return expert_mlp(c, x, 1, plan, gather_row_weights(c, in[1], plan), in[2], in[3], in[4]);
+           },
+       .inputs = {{random_tensor({2, 4, 6}, 1)},
+                  {random_tensor({2, 4, 2}, 2)},
+                  {random_tensor({3, 6, 5}, 3)},
+                  {random_tensor({3, 6, 5}, 4)},
+                  {random_tensor({3, 5, 6}, 5)},
+                  {ids}}});
 }
 
 TEST(Rows, WeightsOfRows) {

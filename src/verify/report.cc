@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <limits>
 #include <set>
 
 #include "core/error.h"
-#include "kernels/dispatch.h"
+#include "kernels/machine.h"
 
 namespace switchyard {
 namespace {
@@ -66,17 +65,6 @@ void print_group(const std::vector<const Row*>& rows, std::size_t width) {
   if (passing == 0) return;
   print_line(width, fmt::format("{}: {}{}", rows[0]->group, passing, failing > 0 ? " others" : ""), worst,
              worst.max_rel > 0 ? fmt::format("ok; worst {}", worst_row->name) : "ok");
-}
-
-std::string machine_name() {
-  std::ifstream info("/proc/cpuinfo");
-  std::string processor = "unknown processor";
-  for (std::string line; std::getline(info, line);) {
-    if (!line.starts_with("model name")) continue;
-    processor = line.substr(std::min(line.size(), line.find(':') + 2));
-    break;
-  }
-  return fmt::format("{} ({})", processor, name_of(active_isa()));
 }
 
 }  // namespace

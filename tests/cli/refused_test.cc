@@ -91,7 +91,7 @@ TEST_F(Refused, ModelsThatDoNotFit) {
 }
 
 TEST_F(Refused, Batches) {
-  expect_no_training({"per_device_batch_size=0.5"}, {"per_device_batch_size=0.5", "1 ranks", "whole"});
+  expect_no_training({"per_device_batch_size=0.5"}, {"per_device_batch_size=0.5", "1 rank ", "whole"});
   expect_no_training({"per_device_batch_size=1.5", "ranks=3"},
                      {"per_device_batch_size=1.5", "3 ranks", "4.5"});
 }

@@ -1,227 +1,334 @@
-// bf16 micro-kernel for AMX: 32 x 32 outputs from two tiles of A and two of B.
+// bf16 products with AMX: one block of C at a time, 32 x 32 outputs from two tiles of A and two of B.
 //
-// A tile of A is 16 rows of 32 depth elements. A tile of B is 16 rows, each the pair of depth elements (2r,
-// 2r+1) of 16 columns. Packing brings either operand, transposed or not, into that form with vector loads of
-// 32 elements: interleaving two depth rows gives pairs by line, a 16 x 16 transpose of 32-bit pairs exchanges
-// lines and pairs.
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX2 | HWY_AVX3_DL)
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kernels/cpu/gemm_amx.cc"
-#include "hwy/foreach_target.h"
-// After foreach_target.
-#include "hwy/highway.h"
+// What bounds it, measured on one core: a tile product takes 5.2 ns, a tile from L1 2.5 ns, from L2 6 ns,
+// from further 30 ns; a step (32 x 32 x 32) of products alone 21 ns, with loads from L1 and data that is not
+// zero 27 ns, with one operand from L2 33 ns, with both 40 ns. A cache line from memory takes 5 ns in a long
+// run, 15 ns and more when it stands alone. So:
+// 1. The block's rows of A are packed once. They may be more than L2 holds, since they are read in long runs.
+// 2. A wide piece of B, some strips of 32 columns, is packed into L2 and used for all rows of A. It is read
+// in
+//    runs as long as it is wide. (Packing all of B beforehand gained nothing: it is read and written once
+//    more.)
+// 3. For every 32 rows, kChunk steps of A are in L1 while the strips of B pass, read with the streaming tile
+//    load, which leaves L1 alone. The sums of the strips wait in L1 and L2.
+// 4. A depth over kSection steps is cut into sections, and the sums of all rows wait in memory.
+// Sections and chunks follow from the depth alone, so an element's sum has one order whatever the block.
+#include "kernels/cpu/amx_pack.h"
+#include "kernels/cpu/thread_scratch.h"
+#include "kernels/gemm_problem.h"
+
 #if defined(__x86_64__)
-#include <immintrin.h>
-
-#include "kernels/cpu/gemm_block-inl.h"
-
-#if HWY_TARGET == HWY_AVX3
-HWY_BEFORE_NAMESPACE();
-namespace switchyard {
-namespace HWY_NAMESPACE {
+SWITCHYARD_AMX_BEGIN
+namespace switchyard::cpu {
 namespace {
 
-constexpr std::int64_t kTileElements = 16 * 32;  // bf16 elements of one 1 KB tile
+using namespace amx;
 
-// Up to 32 elements, the rest zero; count may be <= 0.
-HWY_INLINE __m512i load_row(const std::uint16_t* x, std::int64_t count) {
-  if (count >= 32) return _mm512_loadu_si512(x);
-  if (count <= 0) return _mm512_setzero_si512();
-  return _mm512_maskz_loadu_epi16((1u << count) - 1u, x);
+constexpr std::int64_t kSums = kLines * kLines;  // of the product of two panels
+constexpr std::int64_t kChunk = 20;              // most steps of 32 of depth whose A is in L1
+constexpr std::int64_t kSection = 72;            // most steps of depth whose B is in L2
+constexpr std::int64_t kWideWords = 512 * 1024;  // of the piece of B in L2: 1 MB
+constexpr std::int64_t kNearStrips = 8;          // whose sums stay in L1 and L2 from chunk to chunk
+
+std::int64_t ceil_div(std::int64_t x, std::int64_t unit) {
+  return (x + unit - 1) / unit;
 }
 
-// Rows of 16 32-bit units; out[j][i] = in[i][j].
-HWY_INLINE void transpose_16x16(const __m512i (&in)[16], std::uint16_t* out) {
-  __m512i s[16], t[16];
-#pragma GCC unroll 8
-  for (int i = 0; i < 16; i += 2) {
-    s[i] = _mm512_unpacklo_epi32(in[i], in[i + 1]);
-    s[i + 1] = _mm512_unpackhi_epi32(in[i], in[i + 1]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 16; i += 4) {
-    t[i] = _mm512_unpacklo_epi64(s[i], s[i + 2]);
-    t[i + 1] = _mm512_unpackhi_epi64(s[i], s[i + 2]);
-    t[i + 2] = _mm512_unpacklo_epi64(s[i + 1], s[i + 3]);
-    t[i + 3] = _mm512_unpackhi_epi64(s[i + 1], s[i + 3]);
-  }
-  // t[4q + c] holds, in 128-bit lane l, column 4l + c of rows 4q .. 4q+3.
-#pragma GCC unroll 4
-  for (int c = 0; c < 4; ++c) {
-    const __m512i low01 = _mm512_shuffle_i32x4(t[c], t[4 + c], 0x44),
-                  high01 = _mm512_shuffle_i32x4(t[c], t[4 + c], 0xee);
-    const __m512i low23 = _mm512_shuffle_i32x4(t[8 + c], t[12 + c], 0x44);
-    const __m512i high23 = _mm512_shuffle_i32x4(t[8 + c], t[12 + c], 0xee);
-    _mm512_store_si512(out + 32 * c, _mm512_shuffle_i32x4(low01, low23, 0x88));
-    _mm512_store_si512(out + 32 * (4 + c), _mm512_shuffle_i32x4(low01, low23, 0xdd));
-    _mm512_store_si512(out + 32 * (8 + c), _mm512_shuffle_i32x4(high01, high23, 0x88));
-    _mm512_store_si512(out + 32 * (12 + c), _mm512_shuffle_i32x4(high01, high23, 0xdd));
-  }
+// `size` in the fewest even parts of at most `most`: the size of one.
+std::int64_t even_part(std::int64_t size, std::int64_t most) {
+  return size == 0 ? 0 : ceil_div(size, ceil_div(size, most));
 }
 
-// Pairs (x[i], y[i]) of i = 0..15 and of i = 16..31.
-struct Pairs {
-  __m512i first;
-  __m512i second;
+// The depth in steps of 32; the second operands' follows the first's.
+struct Depth {
+  explicit Depth(const GemmProblem& p)
+      : k(p.k),
+        segment(ceil_div(p.k, 32)),
+        steps(segment * (p.a_next == nullptr ? 1 : 2)),
+        section(even_part(steps, kSection)),
+        chunk(even_part(section, kChunk)) {}
+  // Calls piece(second operands?, first element, elements, steps before) over the steps [begin, end).
+  template <typename Piece>
+  void each_segment(std::int64_t begin, std::int64_t end, const Piece& piece) const {
+    for (std::int64_t at = begin; at < end;) {
+      const bool next = at >= segment;
+      const std::int64_t first = at - (next ? segment : 0);
+      const std::int64_t last = std::min(first + end - at, segment);
+      piece(next, first * 32, std::min(last * 32, k) - first * 32, at - begin);
+      at += last - first;
+    }
+  }
+  std::int64_t k, segment, steps, section, chunk;
 };
 
-HWY_INLINE Pairs interleave(__m512i x, __m512i y) {
-  const __m512i low = _mm512_unpacklo_epi16(x, y),
-                high = _mm512_unpackhi_epi16(x, y);  // within 128-bit lanes
-  const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
-  const __m512i second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
-  return {_mm512_permutex2var_epi64(low, first, high), _mm512_permutex2var_epi64(low, second, high)};
-}
-
-// One operand's panel: `lines` valid of 32 lines (rows of A, columns of B) from `x`, `depth` elements each.
-struct Panel {
-  const std::uint16_t* x;
-  std::int64_t lines;
-  std::int64_t depth;
-  std::int64_t ld;
+// 32 columns of one of the problem's matrices B.
+struct Strip {
+  bool next;
+  std::int64_t column, columns;
 };
 
-Panel panel_of(const void* x, bool lines_contiguous, std::int64_t ld, std::int64_t line,
-               std::int64_t line_end, std::int64_t k_begin, std::int64_t k_end) {
-  const std::int64_t offset = lines_contiguous ? k_begin * ld + line : line * ld + k_begin;
-  return {static_cast<const std::uint16_t*>(x) + offset, std::min<std::int64_t>(32, line_end - line),
-          k_end - k_begin, ld};
+// Strips count through the first matrix, then the second.
+Strip strip_of(const GemmProblem& p, std::int64_t index) {
+  const std::int64_t each = ceil_div(p.n, kLines);
+  const bool next = index >= each;
+  const std::int64_t column = (index - (next ? each : 0)) * kLines;
+  return {next, column, std::min(kLines, p.n - column)};
 }
 
-// Depth row `l` of a panel whose lines are contiguous; zero past the end.
-HWY_INLINE __m512i depth_row(const Panel& p, std::int64_t l) {
-  return l < p.depth ? load_row(p.x + l * p.ld, p.lines) : _mm512_setzero_si512();
+Stored stored_a(const GemmProblem& p, bool next) {
+  return {static_cast<const Word*>(next ? p.a_next : p.a), p.lda, p.a_rows};
 }
 
-// 32 depth elements from `l` of line `i` of a panel whose lines are ld apart; zero past the end.
-HWY_INLINE __m512i line_row(const Panel& p, std::int64_t i, std::int64_t l) {
-  return i < p.lines ? load_row(p.x + i * p.ld + l, p.depth - l) : _mm512_setzero_si512();
+// The steps [begin, end) of some rows.
+void pack_a(const GemmProblem& p, const Depth& depth, std::int64_t begin, std::int64_t end, std::int64_t row,
+            std::int64_t rows, Word* out) {
+  depth.each_segment(begin, end, [&](bool next, std::int64_t from, std::int64_t count, std::int64_t before) {
+    const Stored a = stored_a(p, next);
+    Word* to = out + before * kStepWords;
+    p.transpose_a ? pack_depth<true>(a, row, rows, from, count, to)
+                  : pack_lines(a, row, rows, from, count, to);
+  });
 }
 
-void pack_a_contiguous_depth(const Panel& p, std::uint16_t* out) {
-  for (std::int64_t l = 0; l < p.depth; l += 32) {
-    for (std::int64_t i = 0; i < 32; ++i, out += 32) _mm512_store_si512(out, line_row(p, i, l));
-  }
-}
-
-void pack_a_contiguous_lines(const Panel& p, std::uint16_t* out) {
-  for (std::int64_t l = 0; l < p.depth; l += 32, out += 2 * kTileElements) {
-    __m512i first[16], second[16];
-    for (int r = 0; r < 16; ++r) {
-      const Pairs pairs = interleave(depth_row(p, l + 2 * r), depth_row(p, l + 2 * r + 1));
-      first[r] = pairs.first;
-      second[r] = pairs.second;
+// The steps [begin, end) of some strips, one after the other; stored rows that cross the strips are read
+// along.
+void pack_b(const GemmProblem& p, const Depth& depth, std::int64_t begin, std::int64_t end,
+            std::int64_t strip_begin, std::int64_t strip_end, Word* out) {
+  depth.each_segment(begin, end, [&](bool next, std::int64_t from, std::int64_t count, std::int64_t before) {
+    const std::int64_t piece = p.transpose_b ? count : 32;
+    for (std::int64_t l = 0; l < count; l += piece) {
+      const std::int64_t here = std::min(piece, count - l);
+      for (std::int64_t s = strip_begin; s < strip_end; ++s) {
+        const Strip strip = strip_of(p, s);
+        const Stored b{static_cast<const Word*>(next || strip.next ? p.b_next : p.b), p.ldb};
+        Word* to = out + ((s - strip_begin) * (end - begin) + before + l / 32) * kStepWords;
+        p.transpose_b ? pack_lines_paired(b, strip.column, strip.columns, from + l, here, to)
+                      : pack_depth<false>(b, strip.column, strip.columns, from + l, here, to);
+      }
     }
-    transpose_16x16(first, out);
-    transpose_16x16(second, out + kTileElements);
-  }
+  });
 }
 
-void pack_b_contiguous_lines(const Panel& p, std::uint16_t* out) {
-  for (std::int64_t l = 0; l < p.depth; l += 32, out += 2 * kTileElements) {
-    for (int r = 0; r < 16; ++r) {
-      const Pairs pairs = interleave(depth_row(p, l + 2 * r), depth_row(p, l + 2 * r + 1));
-      _mm512_store_si512(out + 32 * r, pairs.first);
-      _mm512_store_si512(out + kTileElements + 32 * r, pairs.second);
+// Memory to be brought to L2 while a panel is multiplied: 32 cache lines for every step of its depth.
+struct Upcoming {
+  const char* line[kLines];
+  std::int64_t stride = 0;  // bytes from a step's line to the next one's; 0: nothing to bring
+
+  // Of a packed panel.
+  void packed(const Word* a) {
+    for (std::int64_t r = 0; r < kLines; ++r) line[r] = reinterpret_cast<const char*>(a + r * 32);
+    stride = 2 * kStepWords;
+  }
+  // Of rows that will be packed, where a step's lines follow from the rows alone.
+  void stored(const GemmProblem& p, const Depth& depth, std::int64_t begin, std::int64_t row,
+              std::int64_t rows) {
+    const bool next = begin >= depth.segment;
+    const Stored a = stored_a(p, next);
+    const std::int64_t from = (begin - (next ? depth.segment : 0)) * 32;
+    stride = p.transpose_a ? (p.a_rows == nullptr ? 64 * p.lda : 0) : 64;
+    if (stride == 0) return;
+    for (std::int64_t r = 0; r < kLines; ++r) {
+      const Word* x = p.transpose_a ? a.row(from + r) + row : a.row(row + std::min(r, rows - 1)) + from;
+      line[r] = reinterpret_cast<const char*>(x);
     }
   }
-}
-
-void pack_b_contiguous_depth(const Panel& p, std::uint16_t* out) {
-  for (std::int64_t l = 0; l < p.depth; l += 32) {
-    for (std::int64_t half = 0; half < 2; ++half, out += kTileElements) {
-      __m512i rows[16];
-      for (int i = 0; i < 16; ++i) rows[i] = line_row(p, 16 * half + i, l);
-      transpose_16x16(rows, out);
-    }
-  }
-}
-
-struct alignas(64) TileConfig {
-  std::uint8_t palette = 1;
-  std::uint8_t start_row = 0;
-  std::uint8_t reserved[14] = {};
-  std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
-static_assert(sizeof(TileConfig) == 64);
-// In memory for good: GCC sees only the first bytes of the configuration as read by the instruction.
-const TileConfig kTileConfig;
 
-struct AmxKernel {
-  using Element = std::uint16_t;
-  static constexpr std::int64_t kRows = 32;
-  static constexpr std::int64_t kColumns = 32;
-  static constexpr std::int64_t kDepthUnit = 32;
-
-  // Configures the thread's tile registers, all 16 rows of 64 bytes, and releases them.
-  struct Session {
-    __attribute__((target("amx-tile"))) Session() { _tile_loadconfig(&kTileConfig); }
-    __attribute__((target("amx-tile"))) ~Session() { _tile_release(); }
-  };
-
-  static void pack_a(const GemmProblem& p, std::int64_t row, std::int64_t row_end, std::int64_t k_begin,
-                     std::int64_t k_end, Element* out) {
-    const Panel panel = panel_of(p.a, p.transpose_a, p.lda, row, row_end, k_begin, k_end);
-    p.transpose_a ? pack_a_contiguous_lines(panel, out) : pack_a_contiguous_depth(panel, out);
+// sums (+)= the product of two panels: four 16 x 16 tiles, [half of the rows][half of the columns]. Meanwhile
+// fetches `fetches` lines a step, from the given offset on.
+void multiply(std::int64_t steps, const Word* a, const Word* b, bool add, float* sums,
+              const char* const* line, std::int64_t offset, std::int64_t stride, std::int64_t fetches) {
+  constexpr int kStride = 64;  // bytes
+  if (add) {
+    _tile_loadd(0, sums, kStride);
+    _tile_loadd(1, sums + 256, kStride);
+    _tile_loadd(2, sums + 512, kStride);
+    _tile_loadd(3, sums + 768, kStride);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
   }
-
-  static void pack_b(const GemmProblem& p, std::int64_t column, std::int64_t column_end, std::int64_t k_begin,
-                     std::int64_t k_end, Element* out) {
-    const Panel panel = panel_of(p.b, !p.transpose_b, p.ldb, column, column_end, k_begin, k_end);
-    p.transpose_b ? pack_b_contiguous_depth(panel, out) : pack_b_contiguous_lines(panel, out);
+  for (std::int64_t l = 0; l < steps; ++l, a += kStepWords, b += kStepWords, offset += stride) {
+    _tile_stream_loadd(6, b, kStride);
+    _tile_loadd(4, a, kStride);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(5, a + kTileWords, kStride);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_stream_loadd(7, b + kTileWords, kStride);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(3, 5, 7);
+    for (std::int64_t f = 0; f < fetches; ++f) _mm_prefetch(line[f] + offset, _MM_HINT_T1);
   }
+  _tile_stored(0, sums, kStride);
+  _tile_stored(1, sums + 256, kStride);
+  _tile_stored(2, sums + 512, kStride);
+  _tile_stored(3, sums + 768, kStride);
+}
 
-  __attribute__((target("amx-tile,amx-bf16"))) static void multiply(std::int64_t depth, const Element* a,
-                                                                    const Element* b, bool add, float* tile) {
-    constexpr int kTileStride = 64, kSumStride = 128;  // bytes
-    float* const lower = tile + 16 * kColumns;
-    if (add) {
-      _tile_loadd(0, tile, kSumStride);
-      _tile_loadd(1, tile + 16, kSumStride);
-      _tile_loadd(2, lower, kSumStride);
-      _tile_loadd(3, lower + 16, kSumStride);
-    } else {
-      _tile_zero(0);
-      _tile_zero(1);
-      _tile_zero(2);
-      _tile_zero(3);
+__mmask16 first(std::int64_t count) {
+  return count >= 16 ? 0xffff : count <= 0 ? 0 : static_cast<__mmask16>((1u << count) - 1u);
+}
+
+__m512 load_some(const float* x, __mmask16 mask) {
+  return _mm512_maskz_loadu_ps(mask, x);
+}
+__m512 load_some(const bfloat16* x, __mmask16 mask) {
+  const __m256i words = _mm256_maskz_loadu_epi16(mask, x);
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16));
+}
+void store_some(float* x, __mmask16 mask, __m512 v) {
+  _mm512_mask_storeu_ps(x, mask, v);
+}
+void store_some(bfloat16* x, __mmask16 mask, __m512 v) {
+  _mm256_mask_storeu_epi16(x, mask, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v)));
+}
+
+// A row of 32, past the caches: x is aligned to 64 bytes.
+void stream(float* x, __m512 low, __m512 high) {
+  _mm512_stream_ps(x, low);
+  _mm512_stream_ps(x + 16, high);
+}
+void stream(bfloat16* x, __m512 low, __m512 high) {
+  _mm512_stream_si512(reinterpret_cast<__m512i*>(x),
+                      reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
+}
+
+// Results that the caches cannot hold are written past them: their lines are not read first.
+template <typename C>
+bool streams(const GemmProblem& p, const C* c) {
+  constexpr std::int64_t kLargeBytes = std::int64_t{4} << 20, size = sizeof(C);
+  return !p.accumulate && p.m * p.n * size > kLargeBytes && p.ldc * size % 64 == 0 &&
+         reinterpret_cast<std::uintptr_t>(c) % 64 == 0;
+}
+
+// Stores row `row` of C from the sums of `strips` strips, whose row is `in_panel` of the panel.
+template <typename C>
+void store_row(const GemmProblem& p, std::int64_t row, std::int64_t in_panel, std::int64_t strip_begin,
+               std::int64_t strips, const float* sums) {
+  const float* from = sums + (in_panel / 16) * 512 + (in_panel % 16) * 16;
+  for (std::int64_t s = strip_begin; s < strip_begin + strips; ++s, from += kSums) {
+    const Strip strip = strip_of(p, s);
+    const auto* bias = p.bias == nullptr ? nullptr : static_cast<const bfloat16*>(p.bias) + strip.column;
+    C* const c = static_cast<C*>(strip.next ? p.c_next : p.c) + row * p.ldc + strip.column;
+    const __mmask16 low = first(strip.columns), high = first(strip.columns - 16);
+    __m512 x = _mm512_load_ps(from), y = _mm512_load_ps(from + 256);
+    if (bias != nullptr) {
+      x = _mm512_add_ps(x, load_some(bias, low));
+      y = _mm512_add_ps(y, load_some(bias + 16, high));
     }
-    for (std::int64_t l = 0; l < depth; l += 32, a += 2 * kTileElements, b += 2 * kTileElements) {
-      _tile_loadd(4, a, kTileStride);
-      _tile_loadd(6, b, kTileStride);
-      _tile_dpbf16ps(0, 4, 6);
-      _tile_loadd(7, b + kTileElements, kTileStride);
-      _tile_dpbf16ps(1, 4, 7);
-      _tile_loadd(5, a + kTileElements, kTileStride);
-      _tile_dpbf16ps(2, 5, 6);
-      _tile_dpbf16ps(3, 5, 7);
+    if (strip.columns == kLines && streams(p, c)) {
+      stream(c, x, y);
+      continue;
     }
-    _tile_stored(0, tile, kSumStride);
-    _tile_stored(1, tile + 16, kSumStride);
-    _tile_stored(2, lower, kSumStride);
-    _tile_stored(3, lower + 16, kSumStride);
+    if (p.accumulate) {
+      x = _mm512_add_ps(x, load_some(c, low));
+      y = _mm512_add_ps(y, load_some(c + 16, high));
+    }
+    store_some(c, low, x);
+    store_some(c + 16, high, y);
   }
+}
+
+struct Scratch {
+  ThreadScratch a, b, sums;
+};
+
+Scratch& scratch() {
+  thread_local Scratch s;
+  return s;
+}
+
+class Block {
+ public:
+  Block(const GemmProblem& p, const GemmBlock& block)
+      : p_(p), block_(block), depth_(p), panels_(ceil_div(block.row_end - block.row_begin, kLines)) {
+    const std::int64_t strip_words = std::max<std::int64_t>(1, depth_.section) * kStepWords;
+    wide_ = std::max<std::int64_t>(1, kWideWords / strip_words);
+    if (depth_.chunk < depth_.section) wide_ = std::min(wide_, kNearStrips);
+    one_section_ = depth_.section >= depth_.steps;
+    auto& memory = scratch();
+    a_ = memory.a.at_least<Word>(panels_ * depth_.steps * kStepWords);
+    b_ = memory.b.at_least<Word>(wide_ * strip_words);
+    sums_ = memory.sums.at_least<float>(wide_ * (one_section_ ? 1 : panels_) * kSums);
+  }
+
+  void compute() {
+    const std::int64_t end = ceil_div(block_.column_end, kLines);
+    for (std::int64_t s = block_.column_begin / kLines; s < end; s += wide_) {
+      std::int64_t l = 0;
+      do {  // once for k = 0: C becomes zero
+        section(s, std::min(s + wide_, end), l);
+        l += depth_.section;
+      } while (l < depth_.steps);
+    }
+  }
+
+ private:
+  Word* a_of(std::int64_t panel) const { return a_ + panel * depth_.steps * kStepWords; }
+  std::int64_t row(std::int64_t panel) const { return block_.row_begin + panel * kLines; }
+  std::int64_t rows(std::int64_t panel) const { return std::min(kLines, block_.row_end - row(panel)); }
+  float* sums_of(std::int64_t panel) const { return one_section_ ? sums_ : sums_ + panel * wide_ * kSums; }
+
+  // One section of the depth, from step `begin`, for the given strips and all rows.
+  void section(std::int64_t strip_begin, std::int64_t strip_end, std::int64_t begin) {
+    const std::int64_t end = std::min(begin + depth_.section, depth_.steps), strips = strip_end - strip_begin;
+    pack_b(p_, depth_, begin, end, strip_begin, strip_end, b_);
+    const bool unpacked = strip_begin * kLines == block_.column_begin;
+    Upcoming upcoming;
+    for (std::int64_t i = 0; i < panels_; ++i) {
+      if (unpacked) pack_a(p_, depth_, begin, end, row(i), rows(i), a_of(i) + begin * kStepWords);
+      upcoming.stride = 0;
+      if (i + 1 < panels_ && unpacked) upcoming.stored(p_, depth_, begin, row(i + 1), rows(i + 1));
+      if (i + 1 < panels_ && !unpacked) upcoming.packed(a_of(i + 1) + begin * kStepWords);
+      multiply_panel(i, strips, begin, end, upcoming);
+      if (end == depth_.steps) store_panel(i, strip_begin, strips);
+    }
+  }
+
+  // The steps [begin, end) of one panel of A and some strips of B.
+  void multiply_panel(std::int64_t i, std::int64_t strips, std::int64_t begin, std::int64_t end,
+                      const Upcoming& upcoming) const {
+    const Word* const a = a_of(i) + begin * kStepWords;
+    const std::int64_t fetches = upcoming.stride == 0 ? 0 : ceil_div(kLines, strips);
+    std::int64_t l = 0;
+    do {
+      const std::int64_t steps = std::min(depth_.chunk, end - begin - l);
+      for (std::int64_t s = 0; s < strips; ++s) {
+        const char* const* line = upcoming.line + std::min(s * fetches, kLines - fetches);
+        multiply(steps, a + l * kStepWords, b_ + (s * (end - begin) + l) * kStepWords, begin + l > 0,
+                 sums_of(i) + s * kSums, line, l * upcoming.stride, upcoming.stride, fetches);
+      }
+      l += depth_.chunk;
+    } while (l < end - begin);
+  }
+
+  void store_panel(std::int64_t i, std::int64_t strip_begin, std::int64_t strips) const {
+    for (std::int64_t r = 0; r < rows(i); ++r) {
+      p_.c_dtype == DType::f32 ? store_row<float>(p_, row(i) + r, r, strip_begin, strips, sums_of(i))
+                               : store_row<bfloat16>(p_, row(i) + r, r, strip_begin, strips, sums_of(i));
+    }
+  }
+
+  const GemmProblem& p_;
+  const GemmBlock& block_;
+  const Depth depth_;
+  const std::int64_t panels_;
+  std::int64_t wide_;  // strips whose B is in L2
+  bool one_section_;
+  Word *a_, *b_;
+  float* sums_;  // of the strips of one panel, or of every panel
 };
 
 }  // namespace
 
-void gemm_block_amx(const GemmProblem& problem, const GemmBlock& block) {
-  compute_block<AmxKernel>(problem, block);
-}
-
-}  // namespace HWY_NAMESPACE
-}  // namespace switchyard
-HWY_AFTER_NAMESPACE();
-#endif  // HWY_AVX3
-
-#if HWY_ONCE
-namespace switchyard::cpu {
-
-void gemm_block_amx(const GemmProblem& problem, const GemmBlock& block) {
-  N_AVX3::gemm_block_amx(problem, block);
+void gemm_block_amx(const GemmProblem& p, const GemmBlock& block) {
+  const TileSession session;
+  Block(p, block).compute();
+  _mm_sfence();  // after streamed rows
 }
 
 }  // namespace switchyard::cpu
-#endif
+SWITCHYARD_AMX_END
 #endif  // x86-64

@@ -301,10 +301,12 @@ DispatchResult run_all_to_all(Context& context, const DispatchCall& call, RowsTo
                                     {gather_row_weights(context, call.routing.weights, plan)}));
   }
   const MoeWeights local = gather_expert_weights(context, call);
+  RowPlan here;  // rows that arrived are sorted by expert already
+  here.sizes = local_sizes(routes);
   // Rows that arrived are kept for backward: making them again would mean sending them again.
   const Array done = expert_mlp(
-      context, [&](std::int64_t chunk) { return rows.arrived(chunk); }, config.emb_chunks, weights,
-      local_sizes(routes), local.wi_0, local.wi_1, local.wo);
+      context, [&](std::int64_t chunk) { return rows.arrived(chunk); }, config.emb_chunks, here, weights,
+      local.wi_0, local.wi_1, local.wo);
   const Array home = apply_one(context, std::make_shared<ExchangeRowsOp>(axes, routes, true), {done});
   const Array y =
       combine_rows(context, home, plan, call.x.info(), partial_output(call.x.sharding(), local, {}),

@@ -73,17 +73,18 @@ DispatchResult run_ring(Context& context, const DispatchCall& call, const std::v
       buffer_rows(config.ragged_buffer_factor, tokens, config.slots, context.mesh->product(experts));
   const RowPlan plan = plan_rows(context, ids, first, here, config.experts, capacity, config.drop_policy);
 
-  const auto rows_of = [&](std::int64_t chunk) {
+  const auto chunk_of = [&](std::int64_t chunk) {
     const auto i = static_cast<std::size_t>(chunk);
     const Array whole = reshard(context, x[i], gathered);
     if (i + 1 < x.size()) start_reshard(context, x[i + 1], gathered);
-    return gather_rows(context, whole, plan);
+    // The tokens of the whole ring are gathered again for backward rather than kept.
+    return x[i].sharding() == gathered ? whole : never_save(whole);
   };
   const MoeWeights local = gather_expert_weights(context, call);
   const bool late = config.weights_at_combine;
-  const Array rows = expert_mlp(context, rows_of, config.emb_chunks,
-                                late ? Array() : gather_row_weights(context, weights, plan), plan.sizes,
-                                local.wi_0, local.wi_1, local.wo);
+  const Array rows = expert_mlp(context, chunk_of, config.emb_chunks, plan,
+                                late ? Array() : gather_row_weights(context, weights, plan), local.wi_0,
+                                local.wi_1, local.wo);
   ArrayInfo like = call.x.info();
   like.local = local_shape(*context.mesh, like.shape, gathered);
   const Array partial = combine_rows(context, rows, plan, like, partial_output(gathered, local, experts),

@@ -1,0 +1,88 @@
+// Output projection with cross-entropy, forward and with backward.
+#include "bench/cases.h"
+#include "bench/random_tensor.h"
+#include "core/error.h"
+#include "kernels/cross_entropy.h"
+
+namespace switchyard::bench {
+namespace {
+
+const std::vector<std::string> kDirections{"fwd", "fwd+bwd"};
+
+struct LossCall {
+  std::int64_t rows, emb, vocab;
+  DType dtype;
+  std::string direction;
+};
+
+Measurement measure_loss(Bench& bench, const LossCall& call) {
+  const bool backward = call.direction == "fwd+bwd";
+  const Tensor hidden = random_tensor(bench.pool, call.dtype, {call.rows, call.emb}, 1),
+               weight = random_tensor(bench.pool, call.dtype, {call.emb, call.vocab}, 2, 0.05f);
+  Tensor targets(DType::i32, {call.rows});
+  for (std::int64_t i = 0; i < call.rows; ++i)
+    targets.data<std::int32_t>()[i] = static_cast<std::int32_t>(i * 7919 % call.vocab);
+  Tensor lse(DType::f32, {call.rows}), target_logit(DType::f32, {call.rows}), share(DType::f32, {call.rows}),
+      dhidden(DType::f32, {call.rows, call.emb}), dweight;
+  if (backward) dweight = Tensor(DType::f32, {call.emb, call.vocab});
+  std::fill_n(share.data<float>(), call.rows, 1.0f / static_cast<float>(call.rows));
+  LinearCrossEntropyArgs args;
+  args.rows = call.rows;
+  args.emb = call.emb;
+  args.vocab = call.vocab;
+  args.dtype = call.dtype;
+  args.hidden = hidden.raw();
+  args.weight = weight.raw();
+  args.targets = targets.data<std::int32_t>();
+  const auto r = static_cast<double>(call.rows), v = static_cast<double>(call.vocab);
+  Measurement m;
+  m.name = "loss";
+  m.shape = {{"rows", call.rows}, {"emb", call.emb}, {"vocab", call.vocab}};
+  m.dtype = call.dtype;
+  m.threads = bench.pool.threads();
+  m.direction = call.direction;
+  m.flops = 2 * r * v * static_cast<double>(call.emb) * (backward ? 3 : 1);
+  m.bytes = static_cast<double>(hidden.bytes() + weight.bytes() + targets.bytes() + lse.bytes() +
+                                target_logit.bytes());
+  if (backward) m.bytes += static_cast<double>(dhidden.bytes() + dweight.bytes());
+  m.time = time_rounds(bench.budget, [&] {
+    linear_cross_entropy(bench.pool, args, lse.data<float>(), target_logit.data<float>());
+    if (backward)
+      linear_cross_entropy_backward(bench.pool, args, lse.data<float>(), share.data<float>(),
+                                    share.data<float>(), dhidden.data<float>(), dweight.data<float>());
+  });
+  m.more["exponentials_per_s"] = r * v * (backward ? 2 : 1) / m.time.seconds;
+  return m;
+}
+
+}  // namespace
+
+std::vector<Key> loss_keys() {
+  return {{"rows", "8192", "tokens; without any of rows, emb, vocab also 2048 x 2048 x 102400"},
+          {"emb", "64", "model width"},
+          {"vocab", "129280", "vocabulary"},
+          {"direction", "all", "fwd, fwd+bwd; or all"},
+          {"dtype", "bf16", "bf16 or f32"}};
+}
+
+std::vector<Job> loss_jobs(const Keys& keys) {
+  const DType dtype = parse_float_dtype(keys.text("dtype"), "dtype");
+  const std::int64_t vocab = keys.integer("vocab");
+  constexpr std::int64_t kMostVocab = std::int64_t{1} << 30;
+  if (vocab > kMostVocab) fail_usage("[bench] loss vocab={}: expected at most {}", vocab, kMostVocab);
+  std::vector<LossCall> shapes{{keys.integer("rows"), keys.integer("emb"), vocab, dtype, ""}};
+  if (!keys.any_given({"rows", "emb", "vocab"})) shapes.push_back({2048, 2048, 102400, dtype, ""});
+  std::vector<Job> jobs;
+  for (LossCall call : shapes) {
+    for (const auto& direction : keys.words("direction", kDirections)) {
+      call.direction = direction;
+      const double bytes = static_cast<double>(call.emb) * static_cast<double>(call.rows + call.vocab) *
+                           static_cast<double>(size_of(dtype) + (direction == "fwd" ? 0 : 2 * sizeof(float)));
+      jobs.push_back({fmt::format("loss {} {} x {} x {}", direction, call.rows, call.emb, call.vocab), bytes,
+                      [call](Bench& bench) { return std::vector{measure_loss(bench, call)}; }});
+    }
+  }
+  return jobs;
+}
+
+}  // namespace switchyard::bench

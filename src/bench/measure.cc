@@ -1,0 +1,102 @@
+#include "bench/measure.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "core/error.h"
+
+namespace switchyard::bench {
+namespace {
+
+constexpr int kLeastRounds = 3, kMostRounds = 10000;
+
+const char* short_name(DType dtype) {
+  return dtype == DType::bf16 ? "bf16" : "f32";
+}
+
+std::string shape_text(const nlohmann::ordered_json& shape) {
+  std::string text;
+  for (const auto& [key, value] : shape.items())
+    text += (text.empty() ? "" : " ") + (key == "model" ? "" : key + "=") +
+            (value.is_string() ? value.get<std::string>() : value.dump());
+  return text;
+}
+
+std::string duration(double seconds) {
+  if (seconds >= 1) return fmt::format("{:.3f} s", seconds);
+  return seconds >= 1e-3 ? fmt::format("{:.3f} ms", 1e3 * seconds) : fmt::format("{:.2f} us", 1e6 * seconds);
+}
+
+}  // namespace
+
+double now() {
+  using Clock = std::chrono::steady_clock;
+  return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+}
+
+Timing timing_of(std::vector<double> seconds) {
+  CHECK(!seconds.empty());
+  std::sort(seconds.begin(), seconds.end());
+  const std::size_t middle = seconds.size() / 2;
+  const double median =
+      seconds.size() % 2 == 1 ? seconds[middle] : (seconds[middle - 1] + seconds[middle]) / 2;
+  return {median, seconds.front(), static_cast<int>(seconds.size())};
+}
+
+Timing time_rounds(double budget, const std::function<void()>& body) {
+  body();
+  std::vector<double> rounds;
+  const double begin = now();
+  while (static_cast<int>(rounds.size()) < kLeastRounds ||
+         (now() - begin < budget && static_cast<int>(rounds.size()) < kMostRounds)) {
+    const double round = now();
+    body();
+    rounds.push_back(now() - round);
+  }
+  return timing_of(std::move(rounds));
+}
+
+double roofline_seconds(const Measurement& m, const Peaks& peaks) {
+  return std::max(m.flops / peaks.flops_of(m.dtype), m.bytes / peaks.stream_bytes);
+}
+
+nlohmann::ordered_json result_json(const Measurement& m, const Peaks& peaks) {
+  const double peak = peaks.flops_of(m.dtype), rate = m.flops / m.time.seconds,
+               floor = roofline_seconds(m, peaks);
+  nlohmann::ordered_json json{{"name", m.name},
+                              {"shape", m.shape},
+                              {"dtype", short_name(m.dtype)},
+                              {"threads", m.threads},
+                              {"direction", m.direction},
+                              {"seconds", m.time.seconds},
+                              {"flops", m.flops},
+                              {"tflops", rate * 1e-12},
+                              {"peak_tflops", peak * 1e-12},
+                              {"fraction_of_peak", rate / peak},
+                              {"bytes", m.bytes},
+                              {"gb_per_s", m.bytes / m.time.seconds * 1e-9},
+                              {"stream_gb_per_s", peaks.stream_bytes * 1e-9},
+                              {"roofline_seconds", floor},
+                              {"fraction_of_roofline", floor / m.time.seconds},
+                              {"rounds", m.time.rounds},
+                              {"best_seconds", m.time.best}};
+  json.update(m.more);
+  return json;
+}
+
+std::string table_header() {
+  return fmt::format("{:<10}{:<9}{:<5}{:>11}{:>8}{:>7}{:>8}{:>9}  {}", "case", "way", "type", "median",
+                     "TFLOP/s", "peak", "GB/s", "roofline", "shape");
+}
+
+std::string table_row(const Measurement& m, const Peaks& peaks) {
+  const double rate = m.flops / m.time.seconds;
+  return fmt::format("{:<10}{:<9}{:<5}{:>11}{:>8.3f}{:>6.1f}%{:>8.2f}{:>8.1f}%  {}", m.name, m.direction,
+                     short_name(m.dtype), duration(m.time.seconds), rate * 1e-12,
+                     100 * rate / peaks.flops_of(m.dtype), m.bytes / m.time.seconds * 1e-9,
+                     100 * roofline_seconds(m, peaks) / m.time.seconds, shape_text(m.shape));
+}
+
+}  // namespace switchyard::bench

@@ -1,0 +1,24 @@
+#include "bench/one_rank.h"
+
+#include "config/config.h"
+#include "dist/comm/local.h"
+#include "train/session.h"
+
+namespace switchyard::bench {
+
+void on_one_rank(ThreadPool& pool, const std::function<void(Context&)>& body) {
+  constexpr double kTimeoutSeconds = 600;
+  const Config config = Config::from_args(std::vector<std::string>{"ranks=1"});
+  const Mesh mesh = mesh_from_config(config);
+  const AxisRules rules(config.axis_rules(), mesh);
+  run_local_ranks(1, kTimeoutSeconds, [&](Communicator& comm) {
+    Context context;
+    context.mesh = &mesh;
+    context.rules = &rules;
+    context.comm = &comm;
+    context.pool = &pool;
+    body(context);
+  });
+}
+
+}  // namespace switchyard::bench

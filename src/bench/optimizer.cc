@@ -1,0 +1,55 @@
+// One AdamW update of many weights: bound by memory bandwidth.
+#include "optim/optimizer.h"
+
+#include "bench/cases.h"
+#include "bench/random_tensor.h"
+
+namespace switchyard::bench {
+namespace {
+
+const std::vector<std::string> kDtypes{"bf16", "f32"};
+
+Measurement measure_optimizer(Bench& bench, std::int64_t count, DType dtype) {
+  OptimizerConfig config;
+  config.mu_dtype = dtype;
+  const auto optimizer = Optimizer::make(config);
+  const Tensor weight = random_tensor(bench.pool, dtype, {count}, 1),
+               grad = random_tensor(bench.pool, dtype, {count}, 2, 0.01f);
+  std::vector<Tensor> state = optimizer->init(dtype, count);
+  Measurement m;
+  m.name = "optimizer";
+  m.shape = {{"weights", count}, {"optimizer", config.type}};
+  m.dtype = dtype;
+  m.threads = bench.pool.threads();
+  m.bytes = static_cast<double>(2 * weight.bytes() + grad.bytes());
+  for (const Tensor& moment : state) m.bytes += static_cast<double>(2 * moment.bytes());
+  std::int64_t step = 0;
+  m.time = time_rounds(bench.budget, [&] {
+    optimizer->update(bench.pool, step++, 1e-4, 1, true, weight.raw(), dtype, grad.raw(), dtype, state,
+                      count);
+  });
+  // Most of it is read and written in place, which may go faster than copying.
+  m.more["fraction_of_update_in_place"] = m.bytes / m.time.seconds / bench.peaks.update_bytes;
+  return m;
+}
+
+}  // namespace
+
+std::vector<Key> optimizer_keys() {
+  return {{"weights", "100000000", "weights to update"},
+          {"dtype", "all", "of weights, gradients and moments: bf16, f32; or all"}};
+}
+
+std::vector<Job> optimizer_jobs(const Keys& keys) {
+  std::vector<Job> jobs;
+  const std::int64_t count = keys.integer("weights");
+  for (const auto& word : keys.words("dtype", kDtypes)) {
+    const DType dtype = parse_float_dtype(word, "dtype");
+    jobs.push_back(
+        {"optimizer " + word, 4.0 * static_cast<double>(count) * static_cast<double>(size_of(dtype)),
+         [count, dtype](Bench& bench) { return std::vector{measure_optimizer(bench, count, dtype)}; }});
+  }
+  return jobs;
+}
+
+}  // namespace switchyard::bench

@@ -1,0 +1,89 @@
+#include "bench/run.h"
+
+#include <fmt/format.h>
+
+#include "bench/peak.h"
+#include "core/error.h"
+#include "kernels/machine.h"
+
+namespace switchyard::bench {
+namespace {
+
+std::vector<Key> no_keys() {
+  return {};
+}
+
+std::vector<Job> no_jobs(const Keys&) {
+  return {};
+}
+
+const Case kCases[] = {
+    {"peak", "products in registers, copy and read bandwidth, a core's caches", no_keys, no_jobs},
+    {"gmm", "grouped products of the up projection and their gradients", gmm_keys, gmm_jobs},
+    {"moe", "the whole MoE layer of one rank: router, sort, gather, experts, combine", moe_keys, moe_jobs},
+    {"attention", "causal attention", attention_keys, attention_jobs},
+    {"loss", "output projection with cross-entropy", loss_keys, loss_jobs},
+    {"optimizer", "an AdamW update", optimizer_keys, optimizer_jobs},
+    {"comm", "collectives among ranks that are threads", comm_keys, comm_jobs, true},
+    {"train", "whole training steps: tokens a second", train_keys, train_jobs, true, true},
+};
+
+constexpr double kGiB = 1 << 30;
+
+// False, and a line that says why, where the job does not fit.
+bool fits(const Job& job, const std::function<void(const std::string&)>& line) {
+  const auto free = static_cast<double>(available_memory_bytes());
+  if (free <= 0 || job.memory_bytes < 0.9 * free) return true;
+  line(fmt::format("skipped: {} takes {:.1f} GiB, {:.1f} GiB are free", job.label, job.memory_bytes / kGiB,
+                   free / kGiB));
+  return false;
+}
+
+}  // namespace
+
+std::span<const Case> cases() {
+  return kCases;
+}
+
+std::vector<Key> all_keys(const Case& chosen) {
+  std::vector<Key> keys = chosen.keys();
+  if (!chosen.own_threads)
+    keys.push_back({"threads", std::to_string(machine_cores()), "threads to work with"});
+  keys.push_back({"copy_mib", std::to_string(default_copy_bytes() >> 20),
+                  "size of the arrays that bandwidth is measured with, in MiB"});
+  return keys;
+}
+
+nlohmann::ordered_json run_case(const Case& chosen, std::span<const std::string> settings, double seconds,
+                                const std::function<void(const std::string&)>& line) {
+  const Keys keys(chosen.name, all_keys(chosen), settings, chosen.with_config);
+  constexpr std::int64_t kMostThreads = 1024;
+  const int threads = chosen.own_threads ? machine_cores()
+                                         : static_cast<int>(std::min(keys.integer("threads"), kMostThreads));
+  const auto copy_bytes = static_cast<std::size_t>(keys.integer("copy_mib")) << 20;
+  const std::vector<Job> jobs = chosen.jobs(keys);
+
+  nlohmann::ordered_json results = nlohmann::ordered_json::array();
+  Peaks peaks;
+  const auto report = [&](const Measurement& m) {
+    line(table_row(m, peaks));
+    results.push_back(result_json(m, peaks));
+  };
+  line(fmt::format("{}, {} threads", machine_name(), threads));
+  line(table_header());
+  {
+    const PeakReport measured = measure_peaks(threads, seconds, copy_bytes, jobs.empty());
+    peaks = measured.peaks;
+    for (const Measurement& m : measured.results) report(m);
+  }
+  ThreadPool pool(threads);
+  Bench bench{pool, seconds, peaks};
+  for (const Job& job : jobs) {
+    for (const std::string& note : job.notes) line(note);
+    if (!fits(job, line)) continue;
+    for (const Measurement& m : job.run(bench)) report(m);
+  }
+  return {{"version", SWITCHYARD_VERSION}, {"machine", machine_name()}, {"results", results}};
+}
+
+}  // namespace switchyard::bench

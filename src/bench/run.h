@@ -1,0 +1,25 @@
+// Running a case: peaks first, then its jobs one after another.
+#pragma once
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+
+#include "bench/cases.h"
+
+namespace switchyard::bench {
+
+// All cases, `peak` among them.
+std::span<const Case> cases();
+
+// Keys that every case has beside its own: copy_mib, and threads unless it has threads of its own.
+std::vector<Key> all_keys(const Case& chosen);
+
+// Measures the machine's peaks and then the case, each measurement for about `seconds`; `line` gets every
+// line for people as soon as it is known. Returns {"version", "machine", "results"}. Error(usage) for a key
+// or value that is wrong, before anything is measured.
+nlohmann::ordered_json run_case(const Case& chosen, std::span<const std::string> settings, double seconds,
+                                const std::function<void(const std::string&)>& line);
+
+}  // namespace switchyard::bench

@@ -1,0 +1,144 @@
+#include "cli/bench_command.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <vector>
+
+#include "bench/run.h"
+#include "config/declaration.h"
+#include "core/error.h"
+#include "metrics/atomic_file.h"
+
+namespace switchyard {
+namespace {
+
+constexpr const char* kHelp =
+    R"(switchyard bench CASE [key=value ...] [--seconds S] [--json FILE]
+
+Measures this machine's peaks (products in registers, copy bandwidth, on the same threads), then the case, and
+prints how close it comes: TFLOP/s and their share of the peak, compulsory bytes a second (each input read once,
+each output written once), and the share of the roofline: the time that peak and bandwidth allow over the time
+taken, which is the median of several rounds. Work that is updated in place may pass the bandwidth of a copy.
+
+  --seconds S  time for each measurement (default 1; at least three rounds are run)
+  --json FILE  also write all numbers to FILE
+
+SWITCHYARD_ISA=ref|avx2|avx512|amx caps the instruction set, of the peak as well.
+
+Cases and their keys. Where several values are possible they stand with commas between:
+)";
+
+constexpr const char* kExamples = R"(
+Examples:
+  switchyard bench peak
+  switchyard bench gmm model=deepseek-v2-lite skew=balanced,zipf --json gmm.json
+  switchyard bench moe tokens=1024 emb=512 mlp=1024 experts=8 topk=2 threads=1
+  switchyard bench train num_experts=16 max_target_length=512
+)";
+
+void print_help() {
+  std::fputs(kHelp, stdout);
+  const auto print_keys = [](const std::vector<bench::Key>& keys) {
+    for (const auto& key : keys)
+      fmt::print("      {:<12} {}{}\n", key.name + "=", key.help,
+                 key.fallback.empty() ? "" : " (default " + key.fallback + ")");
+  };
+  for (const auto& one : bench::cases()) {
+    fmt::print("  {:<10} {}\n", one.name, one.help);
+    print_keys(one.keys());
+    if (one.with_config)
+      fmt::print("      CONFIG.yml and the keys of a config (default: a mixtral of 140 M parameters)\n");
+  }
+  fmt::print("  every case (comm and train have threads of their own)\n");
+  const bench::Case& peak = bench::cases().front();
+  print_keys(bench::all_keys(peak));
+  std::fputs(kExamples, stdout);
+}
+
+double parse_seconds(const std::string& text) {
+  double value = 0;
+  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (status != std::errc() || end != text.data() + text.size() || !(value > 0) || value > 3600)
+    fail_usage("[bench] --seconds {}: expected a number above 0, such as 0.5", text);
+  return value;
+}
+
+struct Request {
+  bool help = false;
+  double seconds = 1;
+  std::string json_file;
+  std::vector<std::string> words;  // the case, then key=value
+};
+
+Request parse(std::span<const std::string> args) {
+  Request request;
+  const auto value_of = [&](std::size_t& i) -> const std::string& {
+    if (i + 1 == args.size()) fail_usage("[bench] {} needs a value", args[i]);
+    return args[++i];
+  };
+  for (std::size_t i = 0; i < args.size(); ++i) {
+    if (args[i] == "--help" || args[i] == "-h")
+      request.help = true;
+    else if (args[i] == "--json")
+      request.json_file = value_of(i);
+    else if (args[i] == "--seconds")
+      request.seconds = parse_seconds(value_of(i));
+    else if (args[i].starts_with("-"))
+      fail_usage("[bench] unknown option {}; the options are --seconds S, --json FILE and --help", args[i]);
+    else
+      request.words.push_back(args[i]);
+  }
+  return request;
+}
+
+// Before minutes of measuring.
+void require_writable(const std::string& file) {
+  if (file.empty()) return;
+  const auto folder = std::filesystem::path(file).parent_path();
+  const std::string name = folder.empty() ? "." : folder.string();
+  if (::access(name.c_str(), W_OK) != 0)
+    fail_usage("[bench] --json {}: expected a folder that can be written, got {} ({})", file, name,
+               std::strerror(errno));
+}
+
+const bench::Case& case_of(const Request& request) {
+  std::vector<std::string> names;
+  std::string list;
+  for (const auto& one : bench::cases()) {
+    names.push_back(one.name);
+    list += (list.empty() ? "" : ", ") + names.back();
+  }
+  if (request.words.empty()) fail_usage("[bench] expected a case, one of {}", list);
+  for (const auto& one : bench::cases()) {
+    if (request.words[0] == one.name) return one;
+  }
+  fail_usage("[bench] no case {}; the nearest is {}, all are {}", request.words[0],
+             nearest_of(request.words[0], names), list);
+}
+
+}  // namespace
+
+int bench_command(std::span<const std::string> args) {
+  const Request request = parse(args);
+  if (request.help) {
+    print_help();
+    return 0;
+  }
+  const bench::Case& chosen = case_of(request);
+  require_writable(request.json_file);
+  const auto json = bench::run_case(chosen, std::span(request.words).subspan(1), request.seconds,
+                                    [](const std::string& line) {
+                                      fmt::print("{}\n", line);
+                                      std::fflush(stdout);
+                                    });
+  if (!request.json_file.empty()) write_file_atomic(request.json_file, json.dump(1) + "\n");
+  return 0;
+}
+
+}  // namespace switchyard

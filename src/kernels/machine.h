@@ -1,0 +1,14 @@
+// What this machine is, as the system tells it. Unknown sizes are 0.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace switchyard {
+
+std::string machine_name();  // "Intel(R) Xeon(R) Processor (amx)": processor and active_isa()
+int machine_cores();         // that this process may run on; at least 1
+std::int64_t last_level_cache_bytes();
+std::int64_t available_memory_bytes();  // without pushing anything out
+
+}  // namespace switchyard
