@@ -133,12 +133,16 @@ std::int64_t ring_stages(Context& c, const Inputs& in, Meter& meter) {
   const Array x = reshard(c, in.x, whole), ids = reshard(c, in.routing.ids, whole),
               shares = reshard(c, in.routing.weights, whole);
   const std::int64_t here = in.weights.wi_0.info().local[0];
-  const RowPlan plan = meter.stage(
-      "1 ring: sort", [&] { return plan_rows(c, ids, here * c.rank, here, -1, DropPolicy::fair); });
+  const RowPlan plan = meter.stage("1 ring: sort", [&] {
+    return plan_rows(c, ids, here * c.rank, here, in.config.experts, -1, DropPolicy::fair);
+  });
   const Array rows = meter.stage("2 ring: gather", [&] { return gather_rows(c, x, plan); });
   const Array done = meter.stage("3 ring: experts", [&] {
-    return expert_mlp(c, rows, gather_row_weights(c, shares, plan), plan.sizes, in.weights.wi_0,
-                      in.weights.wi_1, in.weights.wo);
+    RowPlan sorted;  // the rows are there
+    sorted.sizes = plan.sizes;
+    return expert_mlp(
+        c, [&](std::int64_t) { return rows; }, 1, sorted, gather_row_weights(c, shares, plan),
+        in.weights.wi_0, in.weights.wi_1, in.weights.wo);
   });
   meter.stage("4 ring: combine", [&] {
     Sharding partial = whole;
@@ -152,8 +156,9 @@ std::int64_t ring_stages(Context& c, const Inputs& in, Meter& meter) {
 void whole_dispatch(Context& c, const Inputs& in, bool ring, Meter& meter) {
   const DispatchCall call{in.config, in.x, in.routing, in.weights};
   const std::string name = ring ? "ring" : "all-to-all";
-  const DispatchResult result = meter.stage(
-      "5 " + name + " forward", [&] { return ring ? dispatch_ring(c, call) : dispatch_all_to_all(c, call); });
+  const DispatchResult result = meter.stage("5 " + name + " forward", [&] {
+    return (ring ? dispatch_ring(c, call) : dispatch_all_to_all(c, call))();
+  });
   const Array y = reshard(c, result.y, in.x.sharding());
   const Tensor seed = normals(y.info().local, 9, 1);
   meter.stage("6 " + name + " backward", [&] {

@@ -2,6 +2,7 @@
 #include <queue>
 #include <unordered_map>
 
+#include "autograd/ahead.h"
 #include "autograd/node.h"
 #include "autograd/remat.h"
 #include "kernels/elementwise.h"
@@ -71,7 +72,7 @@ void run_backward(Context& context, Node& node) {
     any = any || grads.back().defined();
   }
   if (any) {
-    const InsideOp inside(context, node.op->name());
+    const InsideOp inside(context, node.op->name(), "backward");
     BackwardCall call(context, node, std::move(grads));
     auto results = node.op->backward(context, call);
     CHECK(results.size() == node.inputs.size(), "[{}] {} gradients for {} inputs", node.op->name(),
@@ -93,6 +94,14 @@ void run_backward(Context& context, Node& node) {
   node.inputs.clear();
 }
 
+std::vector<Tensor> run_forward(Context& context, const std::shared_ptr<const Op>& op,
+                                std::span<const Tensor> inputs, std::span<const ArrayInfo> infos,
+                                bool weight) {
+  if (context.ahead != nullptr && inputs.size() == 1)
+    return context.ahead->run(context, op, inputs[0], infos[0], weight);
+  return op->forward(context, inputs, infos);
+}
+
 // Runs the op again and puts its results where they are asked for. Returns them.
 std::vector<Tensor> rerun(Context& context, Node& node) {
   std::vector<Tensor> inputs;
@@ -102,8 +111,8 @@ std::vector<Tensor> rerun(Context& context, Node& node) {
                                                     : materialize(context, node.inputs[i]));
     infos.push_back(node.inputs[i]->info);
   }
-  const InsideOp inside(context, node.op->name());
-  auto results = node.op->forward(context, inputs, infos);
+  const InsideOp inside(context, node.op->name(), "recompute");
+  auto results = run_forward(context, node.op, inputs, infos, node.inputs[0]->weight);
   for (std::size_t i = 0; i < results.size(); ++i) {
     if (bit(node.op->needs_outputs(), i)) node.saved_outputs[i] = results[i];
     if (auto output = node.outputs[i].lock()) {
@@ -193,8 +202,8 @@ std::vector<Array> apply(Context& context, std::shared_ptr<const Op> op, std::sp
   }
   auto outputs = op->infer(context, infos);
   const auto results = [&] {
-    const InsideOp inside(context, op->name());
-    return op->forward(context, tensors, infos);
+    const InsideOp inside(context, op->name(), "forward");
+    return run_forward(context, op, tensors, infos, !inputs.empty() && inputs[0].value()->weight);
   }();
   CHECK(results.size() == outputs.size(), "[{}] {} results, {} inferred", op->name(), results.size(),
         outputs.size());

@@ -16,6 +16,7 @@ namespace switchyard {
 class Array;
 class Op;
 class RematRegion;
+class GathersAhead;
 
 // Is told of every op that forward runs, in order.
 class OpObserver {
@@ -55,6 +56,9 @@ struct Context {
   std::string_view op;  // the running one, for those who count
   const Assumptions* assumed = nullptr;
   OpObserver* observer = nullptr;
+  GathersAhead* ahead = nullptr;  // starts gathers before they are needed; null: each when it is needed
+
+  TraceLog* trace() const { return comm == nullptr ? nullptr : comm->position().trace; }
 
   // Tensors hold no data (core/memory_account.h), the pool and the communicator only count. What a run reads
   // from its data, an op that reads it must assume here.
@@ -71,10 +75,14 @@ struct Context {
   }
 };
 
-// While alive, the op `name` runs.
+// While alive, the op `name` runs; `pass`: "forward", "backward", "recompute", or "ahead" of its turn.
 class InsideOp {
  public:
-  InsideOp(Context& context, std::string_view name) : context_(context), before_(context.op) {
+  InsideOp(Context& context, std::string_view name, std::string_view pass)
+      : context_(context),
+        before_(context.op),
+        span_(context.trace(), name, pass,
+              context.trace() == nullptr ? -1 : context.comm->position().layer.load()) {
     context.op = name;
   }
   ~InsideOp() { context_.op = before_; }
@@ -84,6 +92,7 @@ class InsideOp {
  private:
   Context& context_;
   std::string_view before_;
+  const TraceSpan span_;
 };
 
 // While alive, ops are not recorded.

@@ -35,6 +35,13 @@ class BackwardCall {
   std::vector<Tensor> grads_;
 };
 
+// An op's forward that was started and is not finished.
+class StartedOp {
+ public:
+  virtual ~StartedOp() = default;
+  virtual std::vector<Tensor> finish(Context& context) = 0;  // once
+};
+
 class Op {
  public:
   virtual ~Op() = default;
@@ -48,6 +55,10 @@ class Op {
   // alone there (context.abstract()), and must assume what it would have read.
   virtual std::vector<Tensor> forward(Context& context, std::span<const Tensor> inputs,
                                       std::span<const ArrayInfo> infos) const = 0;
+
+  // The same in two parts, for an op that communicates first and can let other work go on meanwhile: together
+  // they give what forward gives. Null: it cannot, or not with these inputs.
+  virtual std::unique_ptr<StartedOp> start(Context&, std::span<const Tensor>) const { return nullptr; }
 
   // Gradient per input (undefined where none), in the dual sharding of the input. As forward in an abstract
   // context.

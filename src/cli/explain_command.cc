@@ -108,7 +108,7 @@ int explain_command(std::span<const std::string> args) {
   for (const auto& notice : config.notices()) fmt::print("{}\n", notice);
   const Mesh mesh = mesh_from_config(config);
   const Explanation explanation = explain_step(config, mesh);
-  fmt::print("{} on {} ranks: {}\n\nparameters\n\n", config.get_string("model_name"), mesh.size(),
+  fmt::print("{} on {}: {}\n\nparameters\n\n", config.get_string("model_name"), ranks_text(mesh.size()),
              mesh.to_string());
   print_rows(explanation.parameters);
   fmt::print("\nactivations\n\n");

@@ -60,6 +60,27 @@ std::string place_text(const Place& place) {
   return text;
 }
 
+// "3", or "3-5" for the layers [3, 6).
+std::string range_text(std::size_t begin, std::size_t end) {
+  return end - begin == 1 ? fmt::format("{}", begin) : fmt::format("{}-{}", begin, end - 1);
+}
+
+// Of a pipeline: what each stage's first rank takes.
+void print_stages(const std::vector<StepPlan>& stages, const Topology& topology) {
+  if (stages.size() == 1) return;
+  fmt::print("\n{:<8}{:<12}{:>12}{:>14}{:>14}{:>12}\n", "stage", "layers", "weights", "peak", "TFLOP",
+             "seconds");
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    const StepPlan& s = stages[i];
+    fmt::print("{:<8}{:<12}{:>12}{:>14}{:>14.4g}{:>12.4g}\n", i,
+               range_text(static_cast<std::size_t>(s.layers.begin), static_cast<std::size_t>(s.layers.end)),
+               gib(s.memory.weights), gib(s.cost.peak_bytes), s.flops * 1e-12, s.seconds());
+  }
+  const std::size_t largest = largest_stage(stages);
+  fmt::print("stage {} takes the most memory ({}); what is not in this table is of stage 0\n", largest,
+             stages[largest].cost.peak_bytes <= topology.memory_bytes ? "it fits" : "it does not fit");
+}
+
 void print_memory(const StepPlan& plan, const Topology& topology) {
   const RankMemory& m = plan.memory;
   fmt::print("memory of a rank: {} of {} ({})\n", gib(m.total), gib(topology.memory_bytes),
@@ -91,9 +112,7 @@ void print_layers(const StepPlan& plan) {
   for (std::size_t begin = 0; begin < layers.size();) {
     std::size_t end = begin + 1;
     while (end < layers.size() && row(end) == row(begin)) ++end;
-    fmt::print("{:<12}{}\n",
-               end - begin == 1 ? fmt::format("{}", begin) : fmt::format("{}-{}", begin, end - 1),
-               row(begin));
+    fmt::print("{:<12}{}\n", range_text(begin, end), row(begin));
     begin = end;
   }
 }
@@ -124,8 +143,8 @@ void print_time(const StepPlan& plan, const Topology& topology) {
 
 nlohmann::json print_search(const SearchResult& found, const Config& config, const Topology& topology) {
   nlohmann::json list = nlohmann::json::array();
-  fmt::print("{} legal meshes of {} ranks on {}; {} faster ones do not fit into {}\n", found.legal,
-             config.get_int("ranks"), topology.name, found.too_large, gib(topology.memory_bytes));
+  fmt::print("{} legal meshes of {} on {}; {} faster ones do not fit into {}\n", found.legal,
+             ranks_text(config.get_int("ranks")), topology.name, found.too_large, gib(topology.memory_bytes));
   if (!found.fitting.empty()) fmt::print("{:>10}  {:<9}{:>12}  {}\n", "s a step", "bound", "memory", "mesh");
   for (const FoundMesh& f : found.fitting) {
     fmt::print("{:>10.4g}  {:<9}{:>12}  {}\n", f.plan.seconds(), f.plan.bound(), gib(f.plan.cost.peak_bytes),
@@ -170,12 +189,14 @@ int plan_command(std::span<const std::string> args) {
             {"legal", found.legal}};
     json["search"] = print_search(found, config, topology);
   } else {
-    const StepPlan plan = plan_step(config, mesh, topology);
+    const std::vector<StepPlan> stages = plan_stages(config, mesh, topology);
+    const StepPlan& plan = stages.front();
     const std::vector<SkewPoint> curve = skew_curve(config, mesh, topology, plan);
-    json = plan_json(plan, curve, topology);
-    fmt::print("{} · {:.4g} B parameters · {} ranks: {}\n", config.get_string("model_name"),
-               json["parameters"].get<double>() * 1e-9, mesh.size(), mesh.to_string());
+    json = plan_json(stages, curve, topology);
+    fmt::print("{} · {:.4g} B parameters · {}: {}\n", config.get_string("model_name"),
+               json["parameters"].get<double>() * 1e-9, ranks_text(mesh.size()), mesh.to_string());
     print_memory(plan, topology);
+    print_stages(stages, topology);
     print_layers(plan);
     print_collectives(plan);
     print_skew(curve, topology);

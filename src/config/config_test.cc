@@ -183,9 +183,9 @@ TEST(Config, SaysOnceWhatIsGivenTwice) {
 }
 
 TEST(Config, ListsInertKeysOnce) {
-  const Config config = config_of({"sa_block_q=2048", "megablox=True", "profiler=xplane", "hardware=cpu"});
+  const Config config = config_of({"sa_block_q=2048", "megablox=True", "upload_all_profiler_results=true", "hardware=cpu"});
   ASSERT_EQ(config.notices().size(), 1u);
-  EXPECT_MENTIONS(config.notices()[0], "inert", "sa_block_q", "megablox", "profiler", "hardware");
+  EXPECT_MENTIONS(config.notices()[0], "inert", "sa_block_q", "megablox", "upload_all_profiler_results", "hardware");
 }
 
 TEST(Config, SaysWhatOtherKeysLeaveWithoutEffect) {

@@ -163,6 +163,7 @@ std::vector<std::string> ineffective_keys(const Config& config) {
   check("use_ring_of_experts", config.get_bool("use_ring_of_experts"), true);
   check("ragged_buffer_factor", config.get_float("ragged_buffer_factor") > 0, true);
   check("num_moe_token_chunks", config.get_int("num_moe_token_chunks") > 1, true);
+  check("num_moe_emb_chunks", config.get_int("num_moe_emb_chunks") > 1, true);
   check("capacity_factor", config.get_float("capacity_factor") > 0, false);
   check("moe_dispatch_no_expert_sharding", config.get_bool("moe_dispatch_no_expert_sharding"), false);
   if (config.get_int("ici_pipeline_parallelism") == 1 && config.get_int("dcn_pipeline_parallelism") == 1) {

@@ -22,6 +22,12 @@ std::vector<KeyDeclaration> run_keys() {
                 "how long a rank waits for the others in a collective"),
       text_key("metrics_file", "",
                "file that gets one JSON object a step; empty: metrics.jsonl in the run's folder"),
+      choice_key(
+          "profiler", "", one_of({"", "xplane", "nsys"}),
+          "not empty: write a trace of some steps to trace.json in the run's folder, for chrome://tracing "
+          "or ui.perfetto.dev"),
+      integer_key("skip_first_n_steps_for_profiler", 1, at_least(0), "steps before the first traced one"),
+      integer_key("profiler_steps", 5, at_least(1), "how many steps are traced"),
       boolean_key("enable_tensorboard", true, "write TensorBoard event files to the run's folder"),
       text_key("load_parameters_path", "",
                "folder with the weights to start from (Hugging Face safetensors)"),

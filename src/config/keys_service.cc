@@ -30,11 +30,8 @@ std::vector<KeyDeclaration> service_keys() {
        {"local_checkpoint_directory", ""},
        {"local_checkpoint_period", 0},
        {"enable_checkpoint_cloud_logger", false}});
-  add("profilers; a trace of our own will come with the speed work",
-      {{"profiler", ""},
-       {"upload_all_profiler_results", false},
-       {"skip_first_n_steps_for_profiler", 1},
-       {"profiler_steps", 5},
+  add("options of the reference's profilers; a trace here is a file in the run's folder",
+      {{"upload_all_profiler_results", false},
        {"hide_profiler_step_metric", false},
        {"profile_cleanly", true},
        {"profile_periodically_period", -1},

@@ -122,11 +122,11 @@ std::int64_t resolve_slices(std::vector<Entry>& dcn, std::int64_t ranks, std::in
   const std::int64_t slices = num_slices == -1 ? product_of(dcn) : num_slices;
   if (ranks % slices != 0) {
     fail_usage(
-        "[mesh] expected {} slices ({}; num_slices={}) to divide {} ranks; change a dcn size or the rank "
+        "[mesh] expected {} slices ({}; num_slices={}) to divide {}; change a dcn size or the rank "
         "count",
-        slices, describe("dcn", dcn), num_slices, ranks);
+        slices, describe("dcn", dcn), num_slices, ranks_text(ranks));
   }
-  resolve("dcn", dcn, rest, slices, fmt::format("the {} slices of {} ranks", slices, ranks));
+  resolve("dcn", dcn, rest, slices, fmt::format("the {} slices of {}", slices, ranks_text(ranks)));
   return slices;
 }
 
@@ -199,6 +199,10 @@ std::string Mesh::to_string() const {
   return parts.empty() ? "one rank" : fmt::format("{}", fmt::join(parts, " "));
 }
 
+std::string ranks_text(std::int64_t ranks) {
+  return ranks == 1 ? "1 rank" : fmt::format("{} ranks", ranks);
+}
+
 Mesh build_mesh(std::span<const std::string> mesh_axes, std::span<const ParallelismSizes> sizes,
                 std::int64_t ranks, std::int64_t num_slices) {
   if (ranks < 1) fail_usage("[mesh] expected ranks to be positive, got {}", ranks);
@@ -211,8 +215,8 @@ Mesh build_mesh(std::span<const std::string> mesh_axes, std::span<const Parallel
 
   const std::int64_t slices = resolve_slices(dcn, ranks, num_slices);
   resolve("ici", ici, find_rest("ici", ici), ranks / slices,
-          slices == 1 ? fmt::format("the {} ranks", ranks)
-                      : fmt::format("the {} ranks of each of {} slices", ranks / slices, slices));
+          slices == 1 ? fmt::format("the {}", ranks_text(ranks))
+                      : fmt::format("the {} of each of {} slices", ranks_text(ranks / slices), slices));
   check_present(mesh_axes, "dcn", dcn);  // where -1 became a number
   check_present(mesh_axes, "ici", ici);
 

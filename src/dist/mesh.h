@@ -67,4 +67,7 @@ struct ParallelismSizes {
 Mesh build_mesh(std::span<const std::string> mesh_axes, std::span<const ParallelismSizes> sizes,
                 std::int64_t ranks, std::int64_t num_slices);
 
+// "1 rank", "8 ranks".
+std::string ranks_text(std::int64_t ranks);
+
 }  // namespace switchyard

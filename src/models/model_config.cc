@@ -192,6 +192,7 @@ void read_moe(const Config& c, ModelConfig& m) {
   moe.ragged_buffer_factor = c.get_float("ragged_buffer_factor");
   moe.drop_policy = c.get_string("ragged_drop_policy") == "prefix" ? DropPolicy::prefix : DropPolicy::fair;
   moe.token_chunks = c.get_int("num_moe_token_chunks");
+  moe.emb_chunks = std::max<std::int64_t>(1, c.get_int("num_moe_emb_chunks"));
   moe.capacity_factor = c.get_float("capacity_factor");
   moe.dispatch_without_expert_axes = c.get_bool("moe_dispatch_no_expert_sharding");
 }

@@ -1,6 +1,7 @@
 #include "moe/block.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "moe/balance.h"
 #include "moe/dispatch/dispatch.h"
@@ -12,12 +13,13 @@
 namespace switchyard {
 namespace {
 
-using Strategy = DispatchResult (*)(Context&, const DispatchCall&);
+Experts dispatch(Context& context, const DispatchCall& call) {
+  const bool alone = expert_axes(context, call.config.experts).empty();
+  return (call.config.ring || alone ? dispatch_ring : dispatch_all_to_all)(context, call);
+}
 
-Strategy choose_strategy(const Context& context, const MoeConfig& config) {
-  if (!config.sparse) return config.capacity_factor > 0 ? dispatch_capacity : dispatch_dense;
-  const bool alone = expert_axes(context, config.experts).empty();
-  return config.ring || alone ? dispatch_ring : dispatch_all_to_all;
+DispatchResult run_dense(Context& context, const DispatchCall& call) {
+  return (call.config.capacity_factor > 0 ? dispatch_capacity : dispatch_dense)(context, call);
 }
 
 // False on ranks that only repeat what another rank holds: those off the origin of an axis not in `axes`.
@@ -32,23 +34,30 @@ bool first_of_repeats(const Context& context, const Axes& axes) {
 }
 
 // y laid out as `want`, so that partial sums over an axis that splits M are scattered, not added everywhere.
-DispatchResult in_chunks(Context& context, Strategy strategy, const DispatchCall& call,
-                         const Sharding& want) {
-  const std::int64_t n = call.config.sparse ? call.config.token_chunks : 1;
+DispatchResult in_chunks(Context& context, const DispatchCall& call, const Sharding& want) {
   auto reduced = [&](DispatchResult r) {
     r.y = reshard(context, r.y, want);
     return r;
   };
-  if (n <= 1) return reduced(strategy(context, call));
-  check_token_chunks(call.config, call.x.info().local[1]);
+  if (!call.config.sparse) return reduced(run_dense(context, call));
+  check_chunks(call.config, call.x.info().local[1], call.x.shape()[2]);
+  const std::int64_t n = call.config.token_chunks;
+  if (n <= 1) return reduced(dispatch(context, call)());
   const auto x = chunk_sequence(context, call.x, n);
   const auto ids = chunk_sequence(context, call.routing.ids, n),
              weights = chunk_sequence(context, call.routing.weights, n);
   DispatchResult all;
   std::vector<Array> parts;
+  const auto dispatched = [&](std::size_t i) {
+    return dispatch(context,
+                    {call.config, x[i], {always_keep(ids[i]), always_keep(weights[i])}, call.weights});
+  };
+  Experts next;
   for (std::size_t i = 0; i < x.size(); ++i) {
-    const Routing routing{always_keep(ids[i]), always_keep(weights[i])};
-    DispatchResult part = strategy(context, {call.config, x[i], routing, call.weights});
+    const Experts experts = next ? std::exchange(next, nullptr) : dispatched(i);
+    // The next chunk's tokens leave before this one's experts compute.
+    if (context.ahead != nullptr && i + 1 < x.size()) next = dispatched(i + 1);
+    DispatchResult part = experts();
     parts.push_back(reshard(context, part.y, want));
     if (i == 0)
       all = part;
@@ -62,12 +71,15 @@ DispatchResult in_chunks(Context& context, Strategy strategy, const DispatchCall
 
 }  // namespace
 
-void check_token_chunks(const MoeConfig& config, std::int64_t length) {
-  if (config.sparse && length % config.token_chunks != 0) {
+void check_chunks(const MoeConfig& config, std::int64_t length, std::int64_t width) {
+  if (!config.sparse) return;
+  if (length % config.token_chunks != 0)
     fail_usage(
         "[moe] expected num_moe_token_chunks to divide the {} tokens of a sequence on one rank, got {}",
         length, config.token_chunks);
-  }
+  if (width % config.emb_chunks != 0)
+    fail_usage("[moe] expected num_moe_emb_chunks to divide the {} columns of a token, got {}", width,
+               config.emb_chunks);
 }
 
 MoeOutput moe_block(Context& context, const MoeConfig& config, const MoeWeights& weights, const Array& x_in,
@@ -88,8 +100,7 @@ MoeOutput moe_block(Context& context, const MoeConfig& config, const MoeWeights&
   DispatchResult result;
   {
     const PhaseMark mark(context.comm->position(), "dispatch");
-    result = in_chunks(context, choose_strategy(context, config), {config, x, out.routing, weights},
-                       x_in.sharding());
+    result = in_chunks(context, {config, x, out.routing, weights}, x_in.sharding());
   }
   out.y = result.y;
 

@@ -14,8 +14,9 @@ struct MoeOutput {
   LayerLoad load;
 };
 
-// Error(usage) when num_moe_token_chunks does not divide the `length` tokens of a sequence on one rank.
-void check_token_chunks(const MoeConfig& config, std::int64_t length);
+// Error(usage) when num_moe_token_chunks does not divide the `length` tokens of a sequence on one rank, or
+// num_moe_emb_chunks the `width` of a token.
+void check_chunks(const MoeConfig& config, std::int64_t length, std::int64_t width);
 
 // x [B,S,M]; segments i32 [B,S] (0 = padding); step, layer and the place of x's first row in the batch of
 // that step matter to random routing.

@@ -45,6 +45,7 @@ struct MoeConfig {
   double ragged_buffer_factor = -1;  // <= 0: dropless
   DropPolicy drop_policy = DropPolicy::fair;
   std::int64_t token_chunks = 1;
+  std::int64_t emb_chunks = 1;                // parts of M whose up projections add up
   double capacity_factor = -1;                // dense path; <= 0: every expert on every token
   bool dispatch_without_expert_axes = false;  // moe_dispatch_no_expert_sharding
 

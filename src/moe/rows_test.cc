@@ -3,6 +3,7 @@
 
 #include <numeric>
 
+#include "ops/basic.h"
 #include "ops/gradient_testing.h"
 
 namespace switchyard {
@@ -120,18 +121,24 @@ TEST(Rows, ExpertMlpGradients) {
   const std::vector<std::vector<std::int32_t>> group_sizes{
       {3, 0, 4, 2}, {0, 9, 0, 0}, {9, 0, 0, 0}, {2, 2, 2, 3}};
   for (const auto& sizes : group_sizes) {
-    check_gradients({.function =
-                         [](Context& c, std::span<const Array> in) {
-                           RowPlan sorted;
-                           sorted.sizes = in[5];
-                           return expert_mlp(c, in[0], sorted, in[1], in[2], in[3], in[4]);
-                         },
-                     .inputs = {{random_tensor({9, 6}, 1)},
-                                {random_tensor({9}, 2)},
-                                {random_tensor({4, 6, 5}, 3)},
-                                {random_tensor({4, 6, 5}, 4)},
-                                {random_tensor({4, 5, 6}, 5)},
-                                {Tensor::of<std::int32_t>({4}, sizes)}}});
+    for (const std::int64_t chunks : {1, 3}) {
+      check_gradients({.function =
+                           [=](Context& c, std::span<const Array> in) {
+                             RowPlan sorted;
+                             sorted.sizes = in[5];
+                             const auto parts = chunk_last(c, in[0], chunks);
+                             const auto x = [&](std::int64_t i) {
+                               return parts[static_cast<std::size_t>(i)];
+                             };
+                             return expert_mlp(c, x, chunks, sorted, in[1], in[2], in[3], in[4]);
+                           },
+                       .inputs = {{random_tensor({9, 6}, 1)},
+                                  {random_tensor({9}, 2)},
+                                  {random_tensor({4, 6, 5}, 3)},
+                                  {random_tensor({4, 6, 5}, 4)},
+                                  {random_tensor({4, 5, 6}, 5)},
+                                  {Tensor::of<std::int32_t>({4}, sizes)}}});
+    }
   }
 }
 
@@ -141,7 +148,8 @@ TEST(Rows, ExpertMlpOfTokensGradients) {
       {.function =
            [](Context& c, std::span<const Array> in) {
              const RowPlan plan = plan_rows(c, in[5], 0, 3, 4, -1, DropPolicy::fair);  // of 3 experts of 4
-             return expert_mlp(c, in[0], plan, gather_row_weights(c, in[1], plan), in[2], in[3], in[4]);
+             const auto x = [&](std::int64_t) { return in[0]; };
+             return expert_mlp(c, x, 1, plan, gather_row_weights(c, in[1], plan), in[2], in[3], in[4]);
            },
        .inputs = {{random_tensor({2, 4, 6}, 1)},
                   {random_tensor({2, 4, 2}, 2)},

@@ -132,34 +132,37 @@ Shape with_last(Shape shape, std::int64_t n) {
 
 class SplitLastOp : public Op {
  public:
-  explicit SplitLastOp(std::int64_t first) : first_(first) {}
+  explicit SplitLastOp(std::vector<std::int64_t> widths) : widths_(std::move(widths)) {}
   std::string_view name() const override { return "split_last"; }
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
     CHECK(in[0].sharding.dims.back().empty(), "[split_last] {}", to_string(in[0].sharding));
-    ArrayInfo a = in[0], b = in[0];
-    a.shape.back() = a.local.back() = first_;
-    b.shape.back() = b.local.back() = in[0].shape.back() - first_;
-    return {a, b};
+    std::vector<ArrayInfo> parts(widths_.size(), in[0]);
+    for (std::size_t i = 0; i < parts.size(); ++i) parts[i].shape.back() = parts[i].local.back() = widths_[i];
+    return parts;
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
-    const std::int64_t rest = last(in[0]) - first_;
-    Tensor a(in[0].dtype(), with_last(in[0].shape(), first_)),
-        b(in[0].dtype(), with_last(in[0].shape(), rest));
-    copy_columns(c, in[0], 0, a, 0, first_);
-    copy_columns(c, in[0], first_, b, 0, rest);
-    return {a, b};
+    std::vector<Tensor> parts;
+    std::int64_t at = 0;
+    for (const std::int64_t width : widths_) {
+      parts.emplace_back(in[0].dtype(), with_last(in[0].shape(), width));
+      copy_columns(c, in[0], at, parts.back(), 0, width);
+      at += width;
+    }
+    return parts;
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     Tensor dx = Tensor::zeros(call.input_info(0).dtype, call.input_info(0).local);
-    if (call.grad(0).defined()) copy_columns(c, call.grad(0), 0, dx, 0, first_);
-    if (call.grad(1).defined()) copy_columns(c, call.grad(1), 0, dx, first_, last(dx) - first_);
+    std::int64_t at = 0;
+    for (std::size_t i = 0; i < widths_.size(); at += widths_[i++]) {
+      if (call.grad(i).defined()) copy_columns(c, call.grad(i), 0, dx, at, widths_[i]);
+    }
     return {dx};
   }
   std::uint32_t needs_inputs() const override { return 0; }
 
  private:
-  std::int64_t first_;
+  std::vector<std::int64_t> widths_;
 };
 
 // Sums columns [from, from + dim) of x [rows, heads, width] over heads, in fp32.
@@ -328,8 +331,15 @@ Array swiglu(Context& context, const Array& gate, const Array& up) {
 }
 
 std::pair<Array, Array> split_last(Context& context, const Array& x, std::int64_t first) {
-  auto parts = apply(context, std::make_shared<SplitLastOp>(first), std::span(&x, 1));
+  const std::vector<std::int64_t> widths{first, x.shape().back() - first};
+  auto parts = apply(context, std::make_shared<SplitLastOp>(widths), std::span(&x, 1));
   return {parts[0], parts[1]};
+}
+
+std::vector<Array> chunk_last(Context& context, const Array& x, std::int64_t n) {
+  CHECK(x.shape().back() % n == 0, "{} columns in {} chunks", x.shape().back(), n);
+  const std::vector<std::int64_t> widths(static_cast<std::size_t>(n), x.shape().back() / n);
+  return apply(context, std::make_shared<SplitLastOp>(widths), std::span(&x, 1));
 }
 
 std::pair<Array, Array> mla_key_value(Context& context, const Array& kv, const Array& k_rope,

@@ -18,12 +18,15 @@ Array scale(Context& context, const Array& x, float factor);
 Array swiglu(Context& context, const Array& gate, const Array& up);
 // [..., first + rest] -> [..., first], [..., rest]; the last dim must be whole.
 std::pair<Array, Array> split_last(Context& context, const Array& x, std::int64_t first);
+// [..., M] -> n pieces of M/n columns; the last dim must be whole and divisible (CHECK).
+std::vector<Array> chunk_last(Context& context, const Array& x, std::int64_t n);
 // MLA: kv [B,S,N,nope+v] and the rotary key k_rope [B,S,rope] shared by all heads -> k [B,S,N,nope+rope], v
 // [B,S,N,v].
 std::pair<Array, Array> mla_key_value(Context& context, const Array& kv, const Array& k_rope,
                                       std::int64_t nope);
 
-// [B,S,...] -> n pieces of S/n local tokens each, and back. S local must be divisible (CHECK).
+// [B,S,...] -> n pieces of S/n local tokens (or [G,M,H] -> pieces of M/n local rows of each matrix) each, and
+// back. S local must be divisible (CHECK).
 std::vector<Array> chunk_sequence(Context& context, const Array& x, std::int64_t n);
 Array concat_sequence(Context& context, std::span<const Array> parts);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "autograd/ahead.h"
 #include "kernels/elementwise.h"
 
 namespace switchyard {
@@ -23,23 +24,51 @@ std::int64_t bytes_of(DType dtype) {
 }
 
 // Local tensor collectives along any dim; dim 0 needs no local copy.
+
+// [pre, p, n·post] from [p, pre, n·post], the order in which the blocks of p ranks arrive.
+Tensor unstacked(Context& c, const Tensor& stacked, const Block& block, std::int64_t p) {
+  if (block.pre == 1) return stacked;
+  Tensor out(stacked.dtype(), stacked.shape());
+  transpose_blocks(*c.pool, bytes_of(out.dtype()), stacked.raw(), 1, p, block.pre, block.n * block.post,
+                   out.raw());
+  return out;
+}
+
 Tensor gather_along(Context& c, const Tensor& x, const Axes& axes, std::size_t dim) {
   const Group group = c.group(axes);
   const auto p = static_cast<std::int64_t>(group.ranks.size());
   Shape shape = x.shape();
   shape[dim] *= p;
-  Tensor out(x.dtype(), shape);
-  const Block b = block_of(x.shape(), dim);
-  const auto size = static_cast<std::int64_t>(x.bytes());
-  if (b.pre == 1) {
-    c.comm->all_gather(group, joined(axes), x.raw(), out.raw(), size);
-    return out;
-  }
-  Tensor stacked(x.dtype(), shape);
-  c.comm->all_gather(group, joined(axes), x.raw(), stacked.raw(), size);
-  transpose_blocks(*c.pool, bytes_of(x.dtype()), stacked.raw(), 1, p, b.pre, b.n * b.post, out.raw());
-  return out;
+  const Tensor stacked(x.dtype(), shape);
+  c.comm->all_gather(group, joined(axes), x.raw(), stacked.raw(), static_cast<std::int64_t>(x.bytes()));
+  return unstacked(c, stacked, block_of(x.shape(), dim), p);
 }
+
+// gather_along in two parts.
+class StartedGather : public StartedOp {
+ public:
+  StartedGather(Context& c, const Tensor& x, const Axes& axes, std::size_t dim) : x_(x), dim_(dim) {
+    const Group group = c.group(axes);
+    ranks_ = static_cast<std::int64_t>(group.ranks.size());
+    Shape shape = x.shape();
+    shape[dim] *= ranks_;
+    stacked_ = Tensor(x.dtype(), shape);
+    started_ =
+        c.comm->start_all_gather(group, joined(axes), x.raw(), stacked_.raw(),
+                                 static_cast<std::int64_t>(x.bytes()), {x.buffer(), stacked_.buffer()});
+  }
+  std::vector<Tensor> finish(Context& c) override {
+    c.comm->finish(*started_);
+    started_.reset();
+    return {unstacked(c, stacked_, block_of(x_.shape(), dim_), ranks_)};
+  }
+
+ private:
+  Tensor x_, stacked_;
+  std::size_t dim_;
+  std::int64_t ranks_;
+  std::shared_ptr<StartedCollective> started_;
+};
 
 Tensor scatter_sum_along(Context& c, const Tensor& x, const Axes& axes, std::size_t dim) {
   const Group group = c.group(axes);
@@ -157,6 +186,10 @@ class ReshardOp : public Op {
       default:
         return {sum_over(c, in[0], step_.axes)};
     }
+  }
+  std::unique_ptr<StartedOp> start(Context& c, std::span<const Tensor> in) const override {
+    if (step_.kind != ReshardStep::Kind::all_gather) return nullptr;
+    return std::make_unique<StartedGather>(c, in[0], step_.axes, step_.from_dim);
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     const Tensor& dy = call.grad(0);
@@ -299,6 +332,13 @@ Array reshard(Context& context, const Array& x, const Sharding& to) {
       result = never_save(result);  // a gathered weight is cheaper to gather again than to keep
   }
   return result;
+}
+
+void start_reshard(Context& context, const Array& x, const Sharding& to) {
+  if (context.ahead == nullptr || x.sharding() == to) return;
+  const ReshardStep step = plan_reshard(x.sharding(), to).front();
+  context.ahead->start(context, std::make_shared<ReshardOp>(step, x.sharding(), after(x.sharding(), step)),
+                       x.tensor());
 }
 
 Array constrain(Context& context, const Array& x, std::initializer_list<std::string> logical_dims) {

@@ -30,6 +30,10 @@ Axes axes_before(const Axes& axes, const Sharding& taken);
 // x in the sharding `to`; x itself when it has it already. Dims must divide (CHECK).
 Array reshard(Context& context, const Array& x, const Sharding& to);
 
+// Starts the gather that reshard(x, to) will begin with, so that it goes on meanwhile; without effect where
+// it begins with none, or where gathers are not started ahead.
+void start_reshard(Context& context, const Array& x, const Sharding& to);
+
 // x laid out as the rules say for these logical names ("" = no name).
 Array constrain(Context& context, const Array& x, std::initializer_list<std::string> logical_dims);
 

@@ -5,15 +5,19 @@
 #include <set>
 
 #include "autograd/op.h"
-#include "plan/abstract_rank.h"
 #include "plan/planner.h"
+#include "train/abstract_rank.h"
+#include "train/dry_step.h"
 
 namespace switchyard {
 namespace {
 
-class NoCounter : public WorkCounter {
+class NoCounter : public WorkCounter, public TransferClock {
  public:
   void count(const Work&) override {}
+  double transfer(const Transfer&) override { return 0; }
+  double start(const Transfer&) override { return 0; }
+  double wait(double) override { return 0; }
 };
 
 std::string backward_of(const std::string& kind) {
@@ -145,8 +149,7 @@ Explanation explain_step(const Config& config, const Mesh& mesh) {
   const BatchSizes sizes = batch_sizes(config, mesh);
   check_layout(config, mesh, model, sizes);
   NoCounter counter;
-  AbstractRank rank(
-      config, mesh, counter, false, mesh.size(), [](const Transfer&) { return 0.0; }, 1);
+  AbstractRank rank(config, mesh, 0, counter, false, mesh.size(), counter, 1);
   Context& context = rank.context();
   Trainer trainer(context, model, train_config(config, model, mesh.axis_size("stage")),
                   Parameters::create(context, stage_specs(parameter_specs(model), context.stage, model),

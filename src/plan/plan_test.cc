@@ -74,8 +74,8 @@ json plan_of(const Keys& keys) {
   const Config config = Config::from_args(keys);
   const Mesh mesh = mesh_from_config(config);
   const Topology topology = Topology::read("cpu", mesh.size());
-  const StepPlan plan = plan_step(config, mesh, topology);
-  return plan_json(plan, {{1, plan.cost.peak_bytes, plan.seconds()}}, topology);
+  const std::vector<StepPlan> stages = plan_stages(config, mesh, topology);
+  return plan_json(stages, {{1, stages[0].cost.peak_bytes, stages[0].seconds()}}, topology);
 }
 
 void expect_same(const Keys& keys) {
@@ -124,10 +124,48 @@ TEST(Plan, ExpertStrategies) {
       tiny(with({"sparse_matmul=false", "capacity_factor=1", "moe_dispatch_no_expert_sharding=true"})));
   expect_same(tiny(with({"use_ring_of_experts=true", "num_moe_token_chunks=2"})));
   expect_same(tiny(with({"use_ring_of_experts=false", "num_moe_token_chunks=4", "dtype=bfloat16"})));
+  expect_same(tiny(with({"use_ring_of_experts=true", "num_moe_emb_chunks=2"})));
+  expect_same(tiny(with({"num_moe_emb_chunks=4", "num_moe_token_chunks=2", "dtype=bfloat16"})));
   expect_same(tiny(with({"use_ring_of_experts=true", "ragged_buffer_factor=0.5"})));
   expect_same(tiny(with({"use_ring_of_experts=false", "ragged_buffer_factor=0.5"})));
   expect_same(tiny(with({"compat=maxtext"})));
   expect_same(tiny(with({"compat=maxtext", "use_ring_of_experts=true"})));
+}
+
+// What is started ahead is in memory earlier, and counted where it is needed.
+TEST(Plan, OverlapOfCommunication) {
+  const Keys ahead{"overlap_communication=on", "ranks=4", "ici_fsdp_parallelism=2"};
+  auto with = [&](Keys keys) {
+    keys.insert(keys.begin(), ahead.begin(), ahead.end());
+    return keys;
+  };
+  expect_same(tiny(with({"ici_expert_parallelism=2", "base_num_decoder_layers=4"})));
+  expect_same(tiny(with({"ici_expert_parallelism=2", "dtype=bfloat16", "remat_policy=none"})));
+  expect_same(tiny(with({"ici_expert_parallelism=2", "num_moe_token_chunks=2"})));
+  expect_same(tiny(with({"ici_expert_parallelism=2", "use_ring_of_experts=true", "num_moe_token_chunks=4"})));
+  expect_same(tiny(with({"ici_expert_parallelism=2", "use_ring_of_experts=true", "num_moe_emb_chunks=4"})));
+  expect_same(tiny(with({"ici_expert_parallelism=2", "num_moe_emb_chunks=2"})));
+  expect_same(deepseek(with({"ici_tensor_parallelism=2", "gradient_accumulation_steps=2"})));
+  expect_same(deepseek(with({"ici_fsdp_transpose_parallelism=2", "dtype=bfloat16"})));
+  expect_same(deepseek(with({"ici_pipeline_parallelism=2"})));
+  expect_same(deepseek(with({"ici_data_parallelism=2", "opt_type=muon"})));
+}
+
+// A layer's gathers are on their way while the one before computes.
+TEST(Plan, OverlapHidesGathersBehindWork) {
+  const Keys more{"ranks=16", "ici_fsdp_parallelism=16", "base_emb_dim=512", "base_mlp_dim=1024",
+                  "max_target_length=2048"};
+  const auto plan = [&](const char* overlap) {
+    Keys keys = tiny(more);
+    keys.push_back(std::string("overlap_communication=") + overlap);
+    const Config config = Config::from_args(keys);
+    const Mesh mesh = mesh_from_config(config);
+    return plan_step(config, mesh, Topology::read("h100", mesh.size()));
+  };
+  const StepPlan off = plan("off"), on = plan("on");
+  EXPECT_LT(on.network_seconds, 0.9 * off.network_seconds);
+  EXPECT_NEAR(on.compute_seconds, off.compute_seconds, 1e-9);
+  EXPECT_GT(on.cost.peak_bytes, off.cost.peak_bytes);
 }
 
 TEST(Plan, Optimizers) {
@@ -150,6 +188,18 @@ TEST(Plan, Meshes) {
   expect_same(deepseek({"ranks=4", "ici_fsdp_parallelism=2", "ici_pipeline_parallelism=2"}));
   expect_same(tiny({"ranks=3", "ici_fsdp_parallelism=1", "ici_pipeline_parallelism=3",
                     "pipeline_schedule=gpipe", "num_pipeline_microbatches=6"}));
+}
+
+TEST(Plan, EveryStageOfAPipeline) {
+  const json plan = plan_of(tiny({"ranks=4", "ici_fsdp_parallelism=2", "ici_pipeline_parallelism=2",
+                                  "vocab_size=4000", "base_num_decoder_layers=3"}));
+  ASSERT_EQ(plan["stages"].size(), 2u);
+  EXPECT_EQ(plan["stages"][0]["per_rank"], plan["per_rank"]);
+  EXPECT_EQ(plan["stages"][0]["layers"], json({0, 1}));
+  EXPECT_EQ(plan["stages"][1]["layers"], json({1, 3}));
+  EXPECT_GT(plan["stages"][1]["per_rank"]["total_peak_bytes"], plan["per_rank"]["total_peak_bytes"])
+      << "two layers and the logits";
+  EXPECT_FALSE(plan_of(tiny({"ranks=2"})).contains("stages"));
 }
 
 // The load of a run is what it is; the rest is exact.

@@ -4,16 +4,25 @@
 #include <cmath>
 
 #include "moe/dispatch/dispatch.h"
-#include "plan/abstract_rank.h"
+#include "train/abstract_rank.h"
+#include "train/dry_step.h"
 
 namespace switchyard {
 namespace {
 
-// Turns work and transfers into seconds, by layer and by what bounds them. Nothing overlaps, as in a run.
-class Clock : public WorkCounter {
+// Turns work and transfers into seconds, by layer and by what bounds them. Only what a run starts ahead
+// overlaps with anything: it takes its turn on the links, and what is not over when the rank needs it is
+// waited for.
+class Clock : public WorkCounter, public TransferClock {
  public:
-  Clock(const Topology& topology, std::int64_t layers, StepPlan& plan) : topology_(topology), plan_(plan) {
-    plan_.layer_flops.assign(static_cast<std::size_t>(layers), 0.0);
+  Clock(const Topology& topology, std::int64_t layers, StepPlan& plan)
+      : topology_(topology), layers_(static_cast<std::size_t>(layers)), plan_(plan) {
+    reset();
+  }
+  void reset() {
+    plan_ = {};
+    links_free_ = 0;
+    plan_.layer_flops.assign(layers_, 0.0);
     plan_.layer_seconds = plan_.layer_flops;
   }
   void watch(const Position& position) { position_ = &position; }
@@ -24,8 +33,13 @@ class Clock : public WorkCounter {
     add_seconds(std::max(compute, memory));
     if (layer() >= 0) plan_.layer_flops[static_cast<std::size_t>(layer())] += work.flops;
   }
-  double transfer(const Transfer& transfer) {
-    const double seconds = topology_.transfer_seconds(transfer);
+  double transfer(const Transfer& transfer) override { return wait(start(transfer)); }
+  double start(const Transfer& transfer) override {
+    links_free_ = std::max(links_free_, plan_.seconds()) + topology_.transfer_seconds(transfer);
+    return links_free_;
+  }
+  double wait(double done) override {
+    const double seconds = std::max(0.0, done - plan_.seconds());
     plan_.network_seconds += seconds;
     add_seconds(seconds);
     return seconds;
@@ -38,16 +52,13 @@ class Clock : public WorkCounter {
   }
 
   const Topology& topology_;
+  const std::size_t layers_;
   const Position* position_ = nullptr;
+  double links_free_ = 0;  // when the last transfer is over
   StepPlan& plan_;
 };
 
 }  // namespace
-
-Batch abstract_batch(const BatchSizes& sizes) {
-  const auto tokens = [&] { return Tensor(DType::i32, {sizes.step, sizes.sequence}); };
-  return {tokens(), tokens(), tokens(), tokens(), tokens()};
-}
 
 std::string StepPlan::bound() const {
   if (compute_seconds >= memory_seconds && compute_seconds >= network_seconds) return "compute";
@@ -55,24 +66,28 @@ std::string StepPlan::bound() const {
 }
 
 StepPlan plan_model(const Config& config, const ModelConfig& model, const Mesh& mesh,
-                    const Topology& topology, double imbalance) {
+                    const Topology& topology, double imbalance, int stage) {
   const BatchSizes sizes = batch_sizes(config, mesh);
   check_layout(config, mesh, model, sizes);
   StepPlan plan;
   Clock clock(topology, model.layers, plan);
   const TrainConfig training = train_config(config, model, mesh.axis_size("stage"));
-  AbstractRank rank(
-      config, mesh, clock, topology.host, topology.ranks_per_node,
-      [&](const Transfer& t) { return clock.transfer(t); }, imbalance);
+  AbstractRank rank(config, mesh, stage, clock, topology.host, topology.ranks_per_node, clock, imbalance);
   Context& context = rank.context();
   clock.watch(context.comm->position());
   Trainer trainer(context, model, training,
                   Parameters::create(context, stage_specs(parameter_specs(model), context.stage, model),
                                      model.init_seed, nullptr, nullptr));
+  if (context.ahead != nullptr) {  // the first step only learns what to start ahead in all others
+    trainer.step(0, abstract_batch(sizes));
+    context.comm->reset_counts();
+    clock.reset();
+  }
   rank.account().reset_peak();
   StepResult result = trainer.step(0, abstract_batch(sizes));
   plan.cost = {context.comm->counts(), rank.account().peak(), std::move(result.layer_bytes)};
   plan.memory = rank_memory(trainer, plan.cost);
+  plan.layers = layers_of(context.stage, model.layers);
   plan.peak = rank.account().peak_place();
   plan.measured = to_json(config, trainer, plan.cost);
   // While a pipeline fills and empties, a stage waits for as many microbatches as there are other stages.
@@ -81,8 +96,23 @@ StepPlan plan_model(const Config& config, const ModelConfig& model, const Mesh& 
   return plan;
 }
 
-StepPlan plan_step(const Config& config, const Mesh& mesh, const Topology& topology, double imbalance) {
-  return plan_model(config, model_config(config), mesh, topology, imbalance);
+StepPlan plan_step(const Config& config, const Mesh& mesh, const Topology& topology, double imbalance,
+                   int stage) {
+  return plan_model(config, model_config(config), mesh, topology, imbalance, stage);
+}
+
+std::vector<StepPlan> plan_stages(const Config& config, const Mesh& mesh, const Topology& topology) {
+  std::vector<StepPlan> stages;
+  for (int stage = 0; stage < mesh.axis_size("stage"); ++stage)
+    stages.push_back(plan_step(config, mesh, topology, 1, stage));
+  return stages;
+}
+
+std::size_t largest_stage(const std::vector<StepPlan>& stages) {
+  const auto largest = std::max_element(
+      stages.begin(), stages.end(),
+      [](const StepPlan& a, const StepPlan& b) { return a.cost.peak_bytes < b.cost.peak_bytes; });
+  return static_cast<std::size_t>(largest - stages.begin());
 }
 
 std::vector<SkewPoint> skew_curve(const Config& config, const Mesh& mesh, const Topology& topology,
@@ -126,8 +156,9 @@ double fits_up_to(const std::vector<SkewPoint>& curve, std::int64_t memory_bytes
   return std::floor(fits * 10) / 10;
 }
 
-nlohmann::json plan_json(const StepPlan& plan, const std::vector<SkewPoint>& curve,
+nlohmann::json plan_json(const std::vector<StepPlan>& stages, const std::vector<SkewPoint>& curve,
                          const Topology& topology) {
+  const StepPlan& plan = stages.front();
   nlohmann::json result = plan.measured;
   for (std::size_t i = 0; i < result["layers"].size(); ++i) {
     result["layers"][i]["flops"] = plan.layer_flops[i];
@@ -147,7 +178,13 @@ nlohmann::json plan_json(const StepPlan& plan, const std::vector<SkewPoint>& cur
     result["skew"].push_back({{"imbalance", point.imbalance},
                               {"total_peak_bytes", point.total_peak_bytes},
                               {"estimated_step_seconds", point.seconds}});
-  result["fits"] = plan.cost.peak_bytes <= topology.memory_bytes;
+  for (std::size_t i = 0; i < stages.size() && stages.size() > 1; ++i)
+    result["stages"].push_back({{"stage", i},
+                                {"layers", {stages[i].layers.begin, stages[i].layers.end}},
+                                {"per_rank", stages[i].measured["per_rank"]},
+                                {"flops_per_rank", stages[i].flops},
+                                {"estimated_step_seconds", stages[i].seconds()}});
+  result["fits"] = stages[largest_stage(stages)].cost.peak_bytes <= topology.memory_bytes;
   result["fits_up_to_imbalance"] = fits_up_to(curve, topology.memory_bytes);
   result["topology"] = topology.name;
   result["memory_bytes"] = topology.memory_bytes;

@@ -20,6 +20,7 @@ struct StepPlan {
   double flops = 0;  // of this rank
   double compute_seconds = 0, memory_seconds = 0, network_seconds = 0;
   double bubble_seconds = 0;                       // waiting of a pipeline's stage
+  LayerRange layers{0, 0};                         // of its stage
   Place peak;                                      // where the peak of memory is
   std::vector<double> layer_flops, layer_seconds;  // per decoder layer, forward and backward
   nlohmann::json measured;                         // what summary.json of a run would hold
@@ -28,15 +29,14 @@ struct StepPlan {
   std::string bound() const;  // "compute", "memory" or "network": the largest part
 };
 
-// The step of rank 0; of a pipeline that is its first stage. `imbalance`: rows that arrive at this rank's
-// experts over the mean of the ranks. Error(usage) for what a run would refuse.
-StepPlan plan_step(const Config& config, const Mesh& mesh, const Topology& topology, double imbalance = 1);
+// The step of rank 0, or of the first rank of another stage of a pipeline. `imbalance`: rows that arrive at
+// this rank's experts over the mean of the ranks. Error(usage) for what a run would refuse.
+StepPlan plan_step(const Config& config, const Mesh& mesh, const Topology& topology, double imbalance = 1,
+                   int stage = 0);
 
 // The same for a model that is not quite the config's (fewer layers).
 StepPlan plan_model(const Config& config, const ModelConfig& model, const Mesh& mesh,
-                    const Topology& topology, double imbalance);
-// A batch without tokens, for a step in an abstract context.
-Batch abstract_batch(const BatchSizes& sizes);
+                    const Topology& topology, double imbalance, int stage = 0);
 
 struct SkewPoint {
   double imbalance = 1;
@@ -51,6 +51,13 @@ std::vector<SkewPoint> skew_curve(const Config& config, const Mesh& mesh, const 
 // even balance fits, and the last point's when all do.
 double fits_up_to(const std::vector<SkewPoint>& curve, std::int64_t memory_bytes);
 
-nlohmann::json plan_json(const StepPlan& plan, const std::vector<SkewPoint>& curve, const Topology& topology);
+// Every stage of a pipeline, the first one being the plan of rank 0; that one alone without a pipeline.
+std::vector<StepPlan> plan_stages(const Config& config, const Mesh& mesh, const Topology& topology);
+// The one whose memory is the largest, the first of equals.
+std::size_t largest_stage(const std::vector<StepPlan>& stages);
+
+// docs/formats.md; `curve` is that of the first stage.
+nlohmann::json plan_json(const std::vector<StepPlan>& stages, const std::vector<SkewPoint>& curve,
+                         const Topology& topology);
 
 }  // namespace switchyard

@@ -11,8 +11,10 @@
 #include "kernels/gemm.h"
 #include "metrics/atomic_file.h"
 #include "tokenizer/tokenizer.h"
+#include "train/dry_step.h"
 #include "train/history.h"
 #include "train/sample.h"
+#include "train/step_trace.h"
 
 namespace switchyard {
 namespace {
@@ -165,6 +167,17 @@ class Recorder {
   History history_;
 };
 
+StepResult run_step(Trainer& trainer, Dataset& data, std::int64_t step, TraceLog* trace) {
+  const TraceSpan whole(trace, "step", "step", step);
+  Batch batch;
+  {
+    const TraceSpan span(trace, "data", "phase");
+    auto phase = trainer.timer().scope("data");
+    batch = data.next(step);
+  }
+  return trainer.step(step, batch);
+}
+
 void stop_if_broken(const Config& config, std::int64_t step, double loss) {
   if (std::isnan(loss) && config.get_bool("abort_on_nan_loss"))
     fail_runtime("[train] loss is not a number at step {} (abort_on_nan_loss=true)", step);
@@ -189,6 +202,17 @@ void add_summary_lines(RunReport& report, const nlohmann::json& summary, const H
   for (const auto& f : summary["fallbacks"])
     report.lines.push_back(
         fmt::format("fallback: {}: {}", f["op"].get<std::string>(), f["reason"].get<std::string>()));
+  if (summary.contains("ops")) {
+    std::string ops = "time by op a traced step:";
+    for (std::size_t i = 0; i < std::min<std::size_t>(8, summary["ops"].size()); ++i) {
+      const auto& op = summary["ops"][i];
+      ops += fmt::format("  {} {} {:.1f} ms", op["op"].get<std::string>(), op["pass"].get<std::string>(),
+                         1e3 * op["seconds"].get<double>());
+    }
+    report.lines.push_back(ops);
+    report.lines.push_back(fmt::format("trace: {} (open it in chrome://tracing or ui.perfetto.dev)",
+                                       summary["trace"].get<std::string>()));
+  }
   if (history.has_eval()) report.lines.push_back(fmt::format("held-out loss {:.4f}", history.last_eval()));
 }
 
@@ -230,6 +254,10 @@ RunReport run_training(const Config& config, Processes& processes, RunObserver& 
   const BatchSizes sizes = batch_sizes(config, mesh);
   const std::vector<ParameterSpec> specs = parameter_specs(model);
   check_layout(config, mesh, model, sizes);
+  const std::int64_t steps =
+      config.get_int("steps") >= 0 ? config.get_int("steps") : training.schedule.schedule_steps;
+  if (config.get_string("shard_mode") == "explicit") dry_step(config, model, training, mesh, sizes);
+  const TracedSteps traced = traced_steps(config, steps);
   RunData data = make_data(config, model, sizes);
   std::vector<std::string> notes;
   const Parameters::Fill fill = make_fill(config, model, specs, &notes);
@@ -245,8 +273,6 @@ RunReport run_training(const Config& config, Processes& processes, RunObserver& 
                               static_cast<double>(parameter_count(specs)) * 1e-6, mesh.to_string(),
                               sizes.step, sizes.sequence, data.train->description()));
   }
-  const std::int64_t steps =
-      config.get_int("steps") >= 0 ? config.get_int("steps") : training.schedule.schedule_steps;
   const std::int64_t interval = data.eval ? config.get_int("eval_interval") : 0;
   RunReport report;
   report.folder = folder;
@@ -263,19 +289,18 @@ RunReport run_training(const Config& config, Processes& processes, RunObserver& 
     std::unique_ptr<Recorder> recorder;
     if (speaks) recorder = std::make_unique<Recorder>(observer, *writer, peak);
     StepCost cost;
+    StepTrace trace(context, traced, folder + "/trace.json");
     for (std::int64_t step = 0; step < steps; ++step) {
+      trace.before(step);
       const double begin = now();
       current_account()->reset_peak();
-      Batch batch;
-      {
-        auto phase = trainer.timer().scope("data");
-        batch = data.train->next(step);
-      }
       context.comm->reset_counts();
-      StepResult result = trainer.step(step, batch);
+      StepResult result = run_step(trainer, *data.train, step, trace.log());
+      const double seconds = now() - begin;
       cost = {context.comm->counts(), std::max(cost.peak_bytes, current_account()->peak()),
               std::move(result.layer_bytes)};
-      if (speaks) recorder->record(step, result, now() - begin, trainer, sizes);
+      trace.after(step);
+      if (speaks) recorder->record(step, result, seconds, trainer, sizes);
       stop_if_broken(config, step, result.loss);
       if (interval > 0 && ((step + 1) % interval == 0 || step + 1 == steps)) {
         const double loss = evaluate_all(trainer, *data.eval, config.get_int("eval_steps"));
@@ -290,7 +315,11 @@ RunReport run_training(const Config& config, Processes& processes, RunObserver& 
                            sizes.sequence, 0.7, model.init_seed);
     }
     if (!speaks) return;
-    const nlohmann::json summary = run_summary(config, trainer, cost);
+    nlohmann::json summary = run_summary(config, trainer, cost);
+    if (trace.any()) {
+      summary["trace"] = folder + "/trace.json";
+      summary["ops"] = trace.op_times();
+    }
     write_file_atomic(folder + "/summary.json", summary.dump(1) + "\n");
     recorder->history().write_plots(folder + "/plots", trainer.timer().totals());
     add_summary_lines(report, summary, recorder->history());

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "autograd/ahead.h"
 #include "config/declaration.h"
 #include "core/memory_account.h"
 
@@ -66,8 +67,8 @@ BatchSizes batch_sizes(const Config& config, const Mesh& mesh) {
   auto whole = [&](const char* key, double per_device) {
     const double rows = per_device * mesh.size();
     if (!(std::round(rows) >= 1) || std::abs(rows - std::round(rows)) > 1e-6) {
-      fail_usage("[train] {}={} on {} ranks makes a batch of {} rows: expected a whole number", key,
-                 per_device, mesh.size(), rows);
+      fail_usage("[train] {}={} on {} makes a batch of {} rows: expected a whole number", key, per_device,
+                 ranks_text(mesh.size()), rows);
     }
     return static_cast<std::int64_t>(std::round(rows));
   };
@@ -98,6 +99,11 @@ void require_ranks_fit(const Mesh& mesh, const Processes& processes) {
   }
 }
 
+bool overlaps_communication(const Config& config, const Communicator& comm) {
+  const std::string& choice = config.get_string("overlap_communication");
+  return choice == "on" || (choice == "auto" && !comm.shares_memory());
+}
+
 void run_session(const Config& config, const Mesh& mesh, Processes& processes,
                  const std::function<void(Context&)>& body) {
   require_ranks_fit(mesh, processes);
@@ -121,6 +127,11 @@ void run_session(const Config& config, const Mesh& mesh, Processes& processes,
     context.comm = &comm;
     context.pool = &pool;
     context.explicit_sharding = config.get_string("shard_mode") == "explicit";
+    GathersAhead ahead;
+    if (overlaps_communication(config, comm)) {
+      comm.start_progress_thread();
+      context.ahead = &ahead;
+    }
     body(context);
   });
 }

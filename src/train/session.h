@@ -33,6 +33,10 @@ BatchSizes batch_sizes(const Config& config, const Mesh& mesh);
 // evenly.
 void require_ranks_fit(const Mesh& mesh, const Processes& processes);
 
+// Whether gathers are started before they are needed (overlap_communication): auto is where ranks are in
+// several processes.
+bool overlaps_communication(const Config& config, const Communicator& comm);
+
 // Runs `body` on every rank, each with its own context and memory account. Errors as of Processes::run_ranks,
 // and Error(usage) for an unreadable SWITCHYARD_FAULT (dist/comm/fault.h).
 void run_session(const Config& config, const Mesh& mesh, Processes& processes,

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "autograd/ahead.h"
 #include "autograd/op.h"
 #include "moe/balance.h"
 #include "moe/dispatch/dispatch.h"
@@ -164,12 +165,14 @@ void Trainer::accumulate(std::int64_t step, const Batch& batch, StepResult& resu
     result.layer_bytes = std::move(out.layer_bytes);
     return StageOutput{out.output, out.loss};
   };
+  if (context_.ahead != nullptr) context_.ahead->begin_step();
   pipeline(rows, batch.inputs.dim(1)).train(count, run_stage, [&](const std::function<void()>& go_back) {
     auto phase = timer_.scope("backward");
     const PhaseMark mark(context_.comm->position(), "backward");
     go_back();
     context_.comm->position().layer = -1;
   });
+  if (context_.ahead != nullptr) context_.ahead->end_step(context_);
   const PhaseMark mark(context_.comm->position(), "statistics");
   if (context_.stage.count > 1) {
     double losses[] = {result.loss, result.lm_loss, result.z_loss, result.balance_loss};

@@ -69,6 +69,7 @@ TEST_F(Layouts, ExpertsOverFsdpGiveTheSameNumbersInEveryStrategy) {
       {},
       {"use_ring_of_experts=true"},
       {"use_ring_of_experts=true", "num_moe_token_chunks=2"},
+      {"num_moe_emb_chunks=4", "overlap_communication=on"},
       {"sparse_matmul=false"},
       {"sparse_matmul=false", "moe_dispatch_no_expert_sharding=true"},
       {"sparse_matmul=false", "capacity_factor=1.25"},
@@ -145,8 +146,9 @@ TEST_F(Layouts, ExplicitShardingRefusesImpliedMoves) {
   const Arguments mesh = on_ranks(2, {"custom_mesh_and_rule=mesh.yml"});
   const Finished implied = run(Arguments{"train"} + model + mesh);
   EXPECT_EQ(implied.status, 0) << implied.err;
-  const Finished stated = run(Arguments{"train"} + model + mesh + Arguments{"shard_mode=explicit"});
+  const Finished stated = run(Arguments{"train"} + model + mesh + Arguments{"shard_mode=explicit", "run_name=stated"});
   EXPECT_EQ(stated.status, 2);
+  EXPECT_FALSE(std::filesystem::exists(path("out/stated"))) << "found before there is a folder";
   EXPECT_EQ(std::count(stated.err.begin(), stated.err.end(), '\n'), 1) << stated.err;
   for (const char* word : {"shard_mode=explicit", "BSM,MH->BSH", "[fsdp, -, -]", "[-, -, -]", "auto"})
     EXPECT_NE(stated.err.find(word), std::string::npos) << word << "\n" << stated.err;

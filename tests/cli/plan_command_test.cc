@@ -41,6 +41,14 @@ TEST_F(PlanCommand, TheLargestModelTakesLessThanTwoSecondsOfWork) {
 #endif
 }
 
+TEST_F(PlanCommand, ShowsEveryStageOfAPipeline) {
+  const Finished page =
+      run(Arguments{"plan"} + tiny_model() + Arguments{"ranks=2", "ici_pipeline_parallelism=2"});
+  ASSERT_EQ(page.status, 0) << page.err;
+  EXPECT_NE(page.out.find("\n1       1  "), std::string::npos) << page.out;
+  EXPECT_NE(page.out.find("takes the most memory (it fits)"), std::string::npos) << page.out;
+}
+
 TEST_F(PlanCommand, SearchListsMeshesFastestFirst) {
   const Finished found = run(Arguments{"plan", "--search", "--json", "found.json", "topology=h100"} +
                              tiny_model() + Arguments{"ranks=8"});

@@ -74,6 +74,7 @@ TEST_F(Refused, Pipelines) {
 
 TEST_F(Refused, ModelsThatDoNotFit) {
   expect_no_training({"num_moe_token_chunks=3"}, {"num_moe_token_chunks", "divide the 8 tokens", "got 3"});
+  expect_no_training({"num_moe_emb_chunks=3"}, {"num_moe_emb_chunks", "divide the 16 columns", "got 3"});
   expect_no_training({"attention_output_dim=8"}, {"attention_output_dim=8", "qwen3_custom_moe"});
   expect_no_training({"moe_expert_input_dim=8"}, {"moe_expert_input_dim=8", "qwen3_custom_moe"});
   expect_no_training({"decoder_block=qwen3_custom_moe", "attention_output_dim=8"},
@@ -90,7 +91,7 @@ TEST_F(Refused, ModelsThatDoNotFit) {
 }
 
 TEST_F(Refused, Batches) {
-  expect_no_training({"per_device_batch_size=0.5"}, {"per_device_batch_size=0.5", "1 ranks", "whole"});
+  expect_no_training({"per_device_batch_size=0.5"}, {"per_device_batch_size=0.5", "1 rank ", "whole"});
   expect_no_training({"per_device_batch_size=1.5", "ranks=3"},
                      {"per_device_batch_size=1.5", "3 ranks", "4.5"});
 }

@@ -24,6 +24,8 @@ const std::vector<std::string> kStrategies{
     "ragged_buffer_factor=64",
     "num_moe_token_chunks=2",
     "num_moe_token_chunks=2 use_ring_of_experts=true",
+    "num_moe_emb_chunks=2",
+    "num_moe_emb_chunks=4 num_moe_token_chunks=2 use_ring_of_experts=true",
     "sparse_matmul=false",
     "sparse_matmul=false moe_dispatch_no_expert_sharding=true",
     "sparse_matmul=false capacity_factor=1.25",
@@ -72,6 +74,7 @@ std::string random_mesh(Chooser& choose, std::int64_t& expert_ranks, std::int64_
     sizes += " ici_fsdp_parallelism=1";
   if (experts_over_fsdp) sizes += " shard_exp_on_fsdp=true";
   if (choose.below(2) == 0) sizes += " shard_mode=explicit";
+  if (choose.below(2) == 0) sizes += " overlap_communication=on";
   return fmt::format("ranks={}{}{}", ranks, sizes, layout);
 }
 
@@ -126,7 +129,7 @@ Trial random_trial(Chooser& choose) {
   trial.model = random_model(choose, expert_ranks);
   do {
     trial.strategy = choose.of(kStrategies);
-  } while (trial.strategy.find("chunks") != std::string::npos && sequence_ranks > 1);
+  } while (trial.strategy.find("token_chunks") != std::string::npos && sequence_ranks > 1);
   return trial;
 }
 

@@ -97,6 +97,8 @@ TEST_F(Faults, OfAProcessEndTheRunInEveryPhase) {
   for (const std::string& kind : kKinds) {
     for (const std::string& phase : kPhases) expect_end({kind, phase}, usual);
   }
+  // Of gathers that were started ahead of their turn.
+  for (const char* kind : {"mismatch", "exception"}) expect_end({kind, "backward", 1, 1, 1}, usual);
 }
 
 // Any rank, step and call: 200 of them in the soak.
@@ -122,11 +124,13 @@ TEST_F(Faults, OfAThreadEndTheRun) {
                                 {"mismatch", "forward"},
                                 {"mismatch", "optimizer"},
                                 {"sleep", "backward"}};
-  for (const Case& c : cases) {
-    SCOPED_TRACE(to_string(c));
+  for (std::size_t i = 0; i < 2 * cases.size(); ++i) {
+    const Case& c = cases[i / 2];
+    const Arguments overlap{i % 2 == 0 ? "overlap_communication=off" : "overlap_communication=on"};
+    SCOPED_TRACE(to_string(c) + " " + overlap[0]);
     const InEnvironment environment(c);
     const double begin = now();
-    const Finished finished = run(command() + Arguments{"ranks=4"});
+    const Finished finished = run(command() + Arguments{"ranks=4"} + overlap);
     EXPECT_EQ(finished.status, 1);
     EXPECT_LT(now() - begin, kDeadline + 2 * kMore);
     EXPECT_EQ(std::count(finished.err.begin(), finished.err.end(), '\n'), 1) << finished.err;

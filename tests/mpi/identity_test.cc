@@ -41,14 +41,21 @@ TEST_F(Mpi, TrainsLikeThreads) {
       "ici_tensor_parallelism=2 ici_expert_parallelism=2 gradient_accumulation_steps=2",
       "ici_fsdp_parallelism=2 ici_data_parallelism=2 opt_type=muon",
       "ici_fsdp_parallelism=2 ici_expert_parallelism=2 opt_type=muon shard_exp_on_fsdp=true",
+      "ici_fsdp_parallelism=2 ici_expert_parallelism=2 num_moe_token_chunks=2 dtype=bfloat16",
+      "ici_fsdp_parallelism=2 ici_expert_parallelism=2 num_moe_emb_chunks=2 use_ring_of_experts=true",
+      "ici_fsdp_parallelism=2 ici_pipeline_parallelism=2",
       "ici_data_parallelism=2 ici_tensor_parallelism=2 per_device_batch_size=1 dtype=bfloat16 "
       "base_emb_dim=18"};
   for (const std::string& layout : layouts) {
     SCOPED_TRACE(layout);
     const Arguments command = with(Arguments{"train"} + tiny_model(),
                                    "enable_tensorboard=false load_balance_loss_weight=0.1 " + layout);
+    // Processes start gathers ahead, threads do when they are asked to.
     const Finished threads = run(with(command, "ranks=4 run_name=threads"));
     ASSERT_EQ(threads.status, 0) << threads.err;
+    const Finished ahead = run(with(command, "ranks=4 run_name=ahead overlap_communication=on"));
+    ASSERT_EQ(ahead.status, 0) << ahead.err;
+    EXPECT_EQ(steps_of("ahead"), steps_of("threads"));
     const Finished processes = mpirun(4, with(command, "run_name=processes"));
     EXPECT_EQ(processes.status, 0) << processes.err;
     const Finished both = mpirun(2, with(command, "ranks=4 run_name=both"));

@@ -168,6 +168,10 @@ TEST(Verify, MuonOnEveryLayout) {
 TEST(Verify, OneStepInPieces) {
   expect_pass(cases_in("hf"), "gradient_accumulation_steps=2");
   expect_pass(cases_in("hf"), "ranks=2 ici_expert_parallelism=2 num_moe_token_chunks=2");
+  expect_pass(cases_in("hf"),
+              "ranks=4 ici_expert_parallelism=2 num_moe_emb_chunks=2 overlap_communication=on");
+  expect_pass(cases_in("hf"),
+              "ranks=2 ici_expert_parallelism=2 num_moe_emb_chunks=4 use_ring_of_experts=true");
   expect_pass(cases_in("hf"), "ranks=3");  // a batch that does not divide
 }
 

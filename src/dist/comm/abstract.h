@@ -18,13 +18,23 @@ struct Transfer {
   std::int64_t bytes = 0;
 };
 
+// Takes the time of transfers; what is returned becomes the wait_seconds of counts().
+class TransferClock {
+ public:
+  virtual ~TransferClock() = default;
+  // One that the rank waits for: its seconds.
+  virtual double transfer(const Transfer& transfer) = 0;
+  // One that goes on while the rank does other things: when it is done. wait() for that: the seconds still to
+  // wait.
+  virtual double start(const Transfer& transfer) = 0;
+  virtual double wait(double done) = 0;
+};
+
 class AbstractCommunicator : public Communicator {
  public:
-  // `seconds` says how long a transfer takes; it becomes the wait_seconds of counts().
-  using Seconds = std::function<double(const Transfer&)>;
   // Neighbouring ranks, `ranks_per_process` of them, are threads of one process.
-  AbstractCommunicator(int rank, int size, int ranks_per_process, Seconds seconds)
-      : rank_(rank), size_(size), ranks_per_process_(ranks_per_process), seconds_(std::move(seconds)) {}
+  AbstractCommunicator(int rank, int size, int ranks_per_process, TransferClock& clock)
+      : rank_(rank), size_(size), ranks_per_process_(ranks_per_process), clock_(clock) {}
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   bool shares_memory() const override { return size_ <= ranks_per_process_; }
@@ -36,6 +46,8 @@ class AbstractCommunicator : public Communicator {
 
  protected:
   bool moves_data() const override { return false; }
+  double do_start(const std::function<double()>& work) override;
+  double do_finish(const std::function<double()>& work, double done) override;
   double do_all_gather(const Group& group, const CollectiveCall& call, const void* in, void* out) override;
   double do_reduce_scatter(const Group& group, const CollectiveCall& call, const void* in,
                            void* out) override;
@@ -47,8 +59,11 @@ class AbstractCommunicator : public Communicator {
   double do_barrier(const Group& group, const CollectiveCall& call) override;
 
  private:
+  double time(const Transfer& transfer);
+
   const int rank_, size_, ranks_per_process_;
-  const Seconds seconds_;
+  TransferClock& clock_;
+  bool starting_ = false;
 };
 
 }  // namespace switchyard

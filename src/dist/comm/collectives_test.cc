@@ -8,6 +8,7 @@
 #include <random>
 
 #include "dist/comm/processes.h"
+#include "dist/comm/progress_thread.h"
 #include "dist/comm/reduce.h"
 
 namespace switchyard {
@@ -297,6 +298,63 @@ TEST_P(Collectives, CountsCallsAndBytesSent) {
     expect(4, "reduce_scatter", "fsdp", 1, 14 * others);
     comm.reset_counts();
     EXPECT_TRUE(comm.counts().empty());
+  });
+}
+
+// With a progress thread and without; what the rank's own thread calls meanwhile goes its own way.
+TEST_P(Collectives, StartedOnesDoNotMeetOthers) {
+  run([&](Communicator& comm, const Group& group) {
+    const std::int64_t n = ranks();
+    for (const bool in_background : {false, true}) {
+      if (in_background) comm.start_progress_thread();
+      comm.reset_counts();
+      constexpr std::int64_t kCount = 300;
+      std::vector<std::vector<float>> inputs, outputs;
+      std::vector<std::shared_ptr<StartedCollective>> started;
+      for (int i = 0; i < 5; ++i) {
+        inputs.push_back(payload(comm.rank() + i, kCount));
+        outputs.emplace_back(index_of(kCount * n), -1.0f);
+        started.push_back(comm.start_all_gather(group, "fsdp", inputs.back().data(), outputs.back().data(),
+                                                kCount * 4, {}));
+        std::vector<float> sum{1};
+        comm.all_reduce(group, "fsdp", DType::f32, sum.data(), 1);
+        EXPECT_EQ(sum[0], static_cast<float>(n));
+      }
+      EXPECT_EQ(comm.counts().size(), n == 1 ? 0u : 1u) << "the sums; gathers count when they are finished";
+      for (const int i : {0, 2, 1, 4, 3}) {
+        comm.finish(*started[index_of(i)]);
+        for (int r = 0; r < n; ++r) {
+          const float* part = outputs[index_of(i)].data() + r * kCount;
+          EXPECT_EQ(std::vector<float>(part, part + kCount), payload(r + i, kCount));
+        }
+      }
+      if (n == 1) continue;
+      const std::vector<CollectiveCount> counts = comm.counts();
+      ASSERT_EQ(counts.size(), 2u);
+      EXPECT_EQ(counts[0].kind, "all_gather");
+      EXPECT_EQ(counts[0].calls, 5);
+      EXPECT_EQ(counts[0].bytes, 5 * kCount * 4 * (n - 1));
+    }
+  });
+}
+
+TEST_P(Collectives, StartedRaggedRows) {
+  if (ranks() == 1) return;
+  run([&](Communicator& comm, const Group& group) {
+    comm.start_progress_thread();
+    // One row to the next rank, none to others.
+    const std::size_t n = index_of(ranks()), me = index_of(comm.rank());
+    std::vector<std::int64_t> none(n, 0), sent(n, 0), received(n, 0);
+    sent[(me + 1) % n] = received[(me + n - 1) % n] = 1;
+    const float in = static_cast<float>(comm.rank());
+    float out = -1;
+    const auto started =
+        comm.start_ragged_all_to_all(group, "expert", {&in, none, sent, &out, none, received}, 4, {});
+    sent.assign(n, 99);  // the call has its own
+    comm.barrier(group, "expert");
+    comm.finish(*started);
+    EXPECT_EQ(out, static_cast<float>((me + n - 1) % n));
+    EXPECT_EQ(comm.counts().back().bytes, 4);
   });
 }
 

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "dist/comm/progress_thread.h"
 
 namespace switchyard {
 namespace {
@@ -37,6 +38,9 @@ Slice slice_of(std::int64_t count, int parts, int index) {
   const auto begin = [&](std::int64_t i) { return i * base + std::min(i, longer); };
   return {begin(index), begin(index + 1)};
 }
+
+Communicator::Communicator() = default;
+Communicator::~Communicator() = default;
 
 void Communicator::all_gather(const Group& group, std::string_view axis, const void* in, void* out,
                               std::int64_t bytes) {
@@ -84,6 +88,22 @@ void Communicator::all_to_all(const Group& group, std::string_view axis, const v
   record(call, bytes_per_rank * (size_of_group(group) - 1), do_all_to_all(group, call, in, out));
 }
 
+std::int64_t Communicator::ragged_bytes(const Group& group, const CollectiveCall& call,
+                                        const RaggedSide& side) {
+  const std::size_t ranks = group.ranks.size();
+  CHECK(side.send_offsets.size() == ranks && side.send_counts.size() == ranks &&
+            side.recv_offsets.size() == ranks && side.recv_counts.size() == ranks,
+        "{} on {} ranks with {}, {}, {}, {} entries", to_string(call), ranks, side.send_offsets.size(),
+        side.send_counts.size(), side.recv_offsets.size(), side.recv_counts.size());
+  std::int64_t rows = 0;
+  for (std::size_t j = 0; j < ranks; ++j) {
+    CHECK(side.send_counts[j] >= 0 && side.recv_counts[j] >= 0, "{} and {} rows with group rank {}",
+          side.send_counts[j], side.recv_counts[j], j);
+    if (static_cast<int>(j) != group.index) rows += side.send_counts[j];
+  }
+  return rows * call.size;
+}
+
 void Communicator::ragged_all_to_all(const Group& group, std::string_view axis, const void* in,
                                      std::span<const std::int64_t> send_offsets,
                                      std::span<const std::int64_t> send_counts, void* out,
@@ -91,25 +111,15 @@ void Communicator::ragged_all_to_all(const Group& group, std::string_view axis, 
                                      std::span<const std::int64_t> recv_counts, std::int64_t row_bytes) {
   CollectiveCall call{.kind = "ragged_all_to_all", .axis = axis, .type = "bytes a row", .size = row_bytes};
   enter(group, call);
-  const std::size_t ranks = group.ranks.size();
-  CHECK(send_offsets.size() == ranks && send_counts.size() == ranks && recv_offsets.size() == ranks &&
-            recv_counts.size() == ranks,
-        "{} on {} ranks with {}, {}, {}, {} entries", to_string(call), ranks, send_offsets.size(),
-        send_counts.size(), recv_offsets.size(), recv_counts.size());
-  if (ranks == 1) {
+  const RaggedSide side{in, send_offsets, send_counts, out, recv_offsets, recv_counts};
+  const std::int64_t bytes = ragged_bytes(group, call, side);
+  if (group.ranks.size() == 1) {
     CHECK(send_counts[0] == recv_counts[0], "{} rows sent, {} received", send_counts[0], recv_counts[0]);
     return copy_own(static_cast<std::byte*>(out) + recv_offsets[0] * row_bytes,
                     static_cast<const std::byte*>(in) + send_offsets[0] * row_bytes,
                     send_counts[0] * row_bytes);
   }
-  std::int64_t rows = 0;
-  for (std::size_t j = 0; j < ranks; ++j) {
-    CHECK(send_counts[j] >= 0 && recv_counts[j] >= 0, "{} and {} rows with group rank {}", send_counts[j],
-          recv_counts[j], j);
-    if (static_cast<int>(j) != group.index) rows += send_counts[j];
-  }
-  const RaggedSide side{in, send_offsets, send_counts, out, recv_offsets, recv_counts};
-  record(call, rows * row_bytes, do_ragged_all_to_all(group, call, side));
+  record(call, bytes, do_ragged_all_to_all(group, call, side));
 }
 
 void Communicator::broadcast(const Group& group, std::string_view axis, int root_index, void* data,
@@ -130,6 +140,79 @@ void Communicator::barrier(const Group& group, std::string_view axis) {
   record(call, 0, do_barrier(group, call));
 }
 
+void Communicator::start_progress_thread() {
+  if (std::unique_ptr<Communicator> channel = second_channel())
+    progress_thread_ = std::make_unique<ProgressThread>(std::move(channel));
+}
+
+std::shared_ptr<StartedCollective> Communicator::start_all_gather(const Group& group, std::string_view axis,
+                                                                  const void* in, void* out,
+                                                                  std::int64_t bytes, Buffers buffers) {
+  auto started = std::make_shared<StartedCollective>(group, axis, std::move(buffers));
+  started->call = {.kind = "all_gather", .axis = started->axis, .type = "bytes", .size = bytes};
+  started->bytes = bytes * (size_of_group(group) - 1);
+  started->work = [in, out, bytes](Communicator& comm, const StartedCollective& s) {
+    if (s.group.ranks.size() > 1) return comm.do_all_gather(s.group, s.call, in, out);
+    comm.copy_own(out, in, bytes);
+    return 0.0;
+  };
+  return start(std::move(started));
+}
+
+std::shared_ptr<StartedCollective> Communicator::start_ragged_all_to_all(const Group& group,
+                                                                         std::string_view axis,
+                                                                         const RaggedSide& side,
+                                                                         std::int64_t row_bytes,
+                                                                         Buffers buffers) {
+  CHECK(group.ranks.size() > 1, "rows of one rank have no way to go");
+  auto started = std::make_shared<StartedCollective>(group, axis, std::move(buffers));
+  started->call = {
+      .kind = "ragged_all_to_all", .axis = started->axis, .type = "bytes a row", .size = row_bytes};
+  started->bytes = ragged_bytes(group, started->call, side);
+  const auto copy = [](std::span<const std::int64_t> numbers) {
+    return std::vector<std::int64_t>(numbers.begin(), numbers.end());
+  };
+  started->work = [in = side.in, out = side.out, from = copy(side.send_offsets),
+                   sent = copy(side.send_counts), to = copy(side.recv_offsets),
+                   received = copy(side.recv_counts)](Communicator& comm, const StartedCollective& s) {
+    return comm.do_ragged_all_to_all(s.group, s.call, {in, from, sent, out, to, received});
+  };
+  return start(std::move(started));
+}
+
+std::shared_ptr<StartedCollective> Communicator::start(std::shared_ptr<StartedCollective> started) {
+  started->step = position_.step;
+  started->layer = position_.layer;
+  started->phase = position_.phase;
+  enter(started->group, started->call);
+  if (started->group.ranks.size() == 1) return started;
+  if (progress_thread_)
+    progress_thread_->start(started);
+  else
+    started->start = do_start([&] { return started->work(*this, *started); });
+  return started;
+}
+
+void Communicator::finish(StartedCollective& started) {
+  const auto work = [&] { return started.work(*this, started); };
+  if (started.group.ranks.size() == 1) {
+    work();
+    return;
+  }
+  if (!progress_thread_) {
+    entered_ = position_.trace == nullptr ? 0 : TraceLog::now();
+    return record(started.call, started.bytes, do_finish(work, started.start));
+  }
+  const TraceSpan span(position_.trace, "wait", "wait", position_.layer);
+  const std::int64_t begin = TraceLog::now();
+  progress_thread_->wait(started);
+  count(started.call, started.bytes, static_cast<double>(TraceLog::now() - begin) * 1e-9);
+}
+
+void Communicator::trace_progress(TraceLog* log) {
+  if (progress_thread_) progress_thread_->trace(log);
+}
+
 std::vector<CollectiveCount> Communicator::counts() const {
   std::vector<CollectiveCount> counts;
   for (const auto& [key, count] : counts_) counts.push_back(count);
@@ -142,6 +225,7 @@ void Communicator::enter(const Group& group, CollectiveCall& call) {
         group.index, group.ranks.size());
   const int mine = group.ranks[static_cast<std::size_t>(group.index)];
   CHECK(mine == rank(), "{}: group says rank {}, this is {}", to_string(call), mine, rank());
+  if (position_.trace != nullptr) entered_ = TraceLog::now();
   if (fault_ && group.ranks.size() > 1) [[unlikely]]
     suffer(call);
 }
@@ -163,6 +247,26 @@ void Communicator::copy_own(void* to, const void* from, std::int64_t bytes) cons
 }
 
 void Communicator::record(const CollectiveCall& call, std::int64_t bytes, double wait_seconds) {
+  log(call, bytes, wait_seconds);
+  count(call, bytes, wait_seconds);
+}
+
+void Communicator::log(const CollectiveCall& call, std::int64_t bytes, double wait_seconds) const {
+  if (position_.trace == nullptr) return;
+  TraceEvent event;
+  event.name = call.kind;
+  event.category = "collective";
+  event.begin = entered_;
+  event.end = TraceLog::now();
+  event.number = position_.layer;
+  event.axis = call.axis;
+  event.where = position_.phase.load();
+  event.bytes = bytes;
+  event.wait_seconds = wait_seconds;
+  position_.trace->add(std::move(event));
+}
+
+void Communicator::count(const CollectiveCall& call, std::int64_t bytes, double wait_seconds) {
   CollectiveCount& count = counts_[{std::string(call.kind), std::string(call.axis), position_.phase.load()}];
   count.kind = call.kind;
   count.axis = call.axis;

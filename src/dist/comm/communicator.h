@@ -11,6 +11,9 @@
 // Error(runtime) when
 //    another rank failed or the deadline passed; after that the communicator is dead.
 // 4. A group of one rank copies locally and is not counted.
+// 5. What start_*() starts goes over a channel of its own, in the order of the starts, which is the
+// same on
+//    all ranks of a group. So it never meets the collectives that the rank's own thread calls meanwhile.
 //
 // Gradients (whole and partial exchange, see sharding.md): all_gather <-> reduce_scatter; all_reduce is its
 // own (partial -> whole), as is all_to_all; ragged_all_to_all's is the call with sends and receives
@@ -31,6 +34,7 @@
 #include <vector>
 
 #include "core/dtype.h"
+#include "core/trace.h"
 #include "dist/comm/fault.h"
 
 namespace switchyard {
@@ -47,6 +51,7 @@ struct Position {
   std::atomic<std::int64_t> step{-1};       // -1 before the first one
   std::atomic<std::int64_t> layer{-1};      // -1 outside the layers
   std::atomic<const char*> phase{"start"};  // a literal
+  TraceLog* trace = nullptr;                // of the rank's own thread, which alone reads and sets it
 };
 // " in layer 2, step 17 (backward)"; empty before the first step.
 std::string to_string(const Position& position);
@@ -55,7 +60,10 @@ std::string to_string(const Position& position);
 class PhaseMark {
  public:
   PhaseMark(Position& position, const char* phase)
-      : position_(position), before_(position.phase), exceptions_(std::uncaught_exceptions()) {
+      : position_(position),
+        before_(position.phase),
+        exceptions_(std::uncaught_exceptions()),
+        span_(position.trace, phase, "phase") {
     position.phase = phase;
   }
   ~PhaseMark() {
@@ -68,6 +76,7 @@ class PhaseMark {
   Position& position_;
   const char* before_;
   const int exceptions_;
+  const TraceSpan span_;
 };
 
 // What this rank did since the last reset. `bytes`: payload this rank sends to other ranks, each destination
@@ -113,9 +122,14 @@ struct Slice {
 };
 Slice slice_of(std::int64_t count, int parts, int index);
 
+// A collective on its way.
+struct StartedCollective;
+class ProgressThread;
+
 class Communicator {
  public:
-  virtual ~Communicator() = default;
+  Communicator();
+  virtual ~Communicator();
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual bool shares_memory() const = 0;                   // ranks are threads of one process
@@ -154,6 +168,24 @@ class Communicator {
   void broadcast(const Group& group, std::string_view axis, int root_index, void* data, std::int64_t bytes);
   void barrier(const Group& group, std::string_view axis);
 
+  // From now on a progress thread carries out what is started below. All ranks call it alike. Error(usage)
+  // where MPI serves one thread only.
+  void start_progress_thread();
+  // The same as above, going on while this thread does other things. `buffers` keep `in` and `out` alive;
+  // neither may be touched before finish(). Without a progress thread nothing happens until then.
+  using Buffers = std::vector<std::shared_ptr<void>>;
+  std::shared_ptr<StartedCollective> start_all_gather(const Group& group, std::string_view axis,
+                                                      const void* in, void* out, std::int64_t bytes,
+                                                      Buffers buffers);
+  std::shared_ptr<StartedCollective> start_ragged_all_to_all(const Group& group, std::string_view axis,
+                                                             const RaggedSide& side, std::int64_t row_bytes,
+                                                             Buffers buffers);
+  // Waits until it is done, and counts it here, where its result is asked for; its wait_seconds are those
+  // spent in this call. Throws what ended it; a message names the place where it was started.
+  void finish(StartedCollective& started);
+  // Where the progress thread's events go; null: nowhere. Nothing may be on its way.
+  void trace_progress(TraceLog* log);
+
   // Ordered by kind, then axis, then where.
   std::vector<CollectiveCount> counts() const;
   void reset_counts() { counts_.clear(); }
@@ -165,6 +197,20 @@ class Communicator {
                                        const std::function<std::shared_ptr<void>()>& make) = 0;
 
  protected:
+  // Another communicator of the same rank, whose collectives never meet those of this one; null: none.
+  virtual std::unique_ptr<Communicator> second_channel() { return nullptr; }
+
+  // What a failure of a started collective does at once, on the progress thread; returning leaves it to
+  // finish().
+  virtual void failed(const std::exception& /*failure*/) {}
+
+  // Without a progress thread: what is done when a collective is started, and when it is finished. `work`
+  // carries it out; by default all of it at the end.
+  virtual double do_start(const std::function<double()>& /*work*/) { return 0; }
+  virtual double do_finish(const std::function<double()>& work, double /*what do_start returned*/) {
+    return work();
+  }
+
   // False for a communicator that only counts: its buffers are never touched.
   virtual bool moves_data() const { return true; }
 
@@ -180,16 +226,24 @@ class Communicator {
   virtual double do_barrier(const Group& group, const CollectiveCall& call) = 0;
 
  private:
+  friend class ProgressThread;
   // Checks the group; then the injected fault, if its place is here.
   void enter(const Group& group, CollectiveCall& call);
   void suffer(CollectiveCall& call);
+  // Bytes of rows to others, the side checked.
+  static std::int64_t ragged_bytes(const Group& group, const CollectiveCall& call, const RaggedSide& side);
+  std::shared_ptr<StartedCollective> start(std::shared_ptr<StartedCollective> started);
   void all_reduce_as(const Group& group, CollectiveCall call, std::int64_t element_bytes, void* data);
   void record(const CollectiveCall& call, std::int64_t bytes, double wait_seconds);
+  void count(const CollectiveCall& call, std::int64_t bytes, double wait_seconds);
+  void log(const CollectiveCall& call, std::int64_t bytes, double wait_seconds) const;  // into the trace
   void copy_own(void* to, const void* from, std::int64_t bytes) const;
 
   std::map<std::tuple<std::string, std::string, std::string>, CollectiveCount> counts_;
   Position position_;
   std::optional<Fault> fault_;
+  std::int64_t entered_ = 0;                         // when the running collective began, for the trace
+  std::unique_ptr<ProgressThread> progress_thread_;  // first to end
 };
 
 }  // namespace switchyard

@@ -72,9 +72,9 @@ class LocalWorld {
 
   int size() const { return size_; }
 
-  Meeting& meeting_of(const std::vector<int>& ranks) {
+  Meeting& meeting_of(const std::vector<int>& ranks, int channel) {
     const std::scoped_lock lock(mutex_);
-    auto& meeting = meetings_[ranks];
+    auto& meeting = meetings_[{channel, ranks}];
     if (!meeting) meeting = std::make_unique<Meeting>(ranks);
     return *meeting;
   }
@@ -160,7 +160,7 @@ class LocalWorld {
 
   void stop(int rank) {
     if (!stopped_by_) stopped_by_ = rank;
-    for (auto& [ranks, meeting] : meetings_) meeting->all_here.notify_all();
+    for (auto& [key, meeting] : meetings_) meeting->all_here.notify_all();
   }
 
   std::string stopped_message(int rank, const Slot& slot) const {
@@ -179,9 +179,9 @@ class LocalWorld {
   // The missing ranks may wait for others themselves: "; in no collective: rank 5" then names who keeps all.
   std::string silent(const Meeting& here) const {
     std::vector<bool> waits(static_cast<std::size_t>(size_), false);
-    for (const auto& [ranks, meeting] : meetings_) {
-      for (std::size_t i = 0; i < ranks.size(); ++i) {
-        if (meeting->slots[i].arrived) waits[static_cast<std::size_t>(ranks[i])] = true;
+    for (const auto& [key, meeting] : meetings_) {
+      for (std::size_t i = 0; i < meeting->ranks.size(); ++i) {
+        if (meeting->slots[i].arrived) waits[static_cast<std::size_t>(meeting->ranks[i])] = true;
       }
     }
     std::vector<int> others;
@@ -195,7 +195,7 @@ class LocalWorld {
   const int size_;
   const double timeout_;  // seconds
   std::mutex mutex_;      // guards all below, and the slots' `arrived`
-  std::map<std::vector<int>, std::unique_ptr<Meeting>> meetings_;
+  std::map<std::pair<int, std::vector<int>>, std::unique_ptr<Meeting>> meetings_;  // by channel and ranks
   std::optional<int> stopped_by_;
   std::vector<Failure> failures_;
   int ended_ = 0;
@@ -266,7 +266,8 @@ std::string disagreement(const Meeting& meeting) {
 
 class LocalCommunicator : public Communicator {
  public:
-  LocalCommunicator(LocalWorld& world, int rank) : world_(world), rank_(rank) {}
+  LocalCommunicator(LocalWorld& world, int rank, int channel)
+      : world_(world), rank_(rank), channel_(channel) {}
 
   int rank() const override { return rank_; }
   int size() const override { return world_.size(); }
@@ -277,6 +278,9 @@ class LocalCommunicator : public Communicator {
   }
 
  protected:
+  std::unique_ptr<Communicator> second_channel() override {
+    return std::make_unique<LocalCommunicator>(world_, rank_, channel_ + 1);
+  }
   double do_all_gather(const Group& group, const CollectiveCall& call, const void* in, void* out) override {
     return meet(group, call, in, [&](Meeting& meeting) {
       std::int64_t offset = 0;
@@ -333,7 +337,7 @@ class LocalCommunicator : public Communicator {
  private:
   Meeting& meeting_of(const Group& group) {
     Meeting*& meeting = meetings_[group.ranks];
-    if (!meeting) meeting = &world_.meeting_of(group.ranks);
+    if (!meeting) meeting = &world_.meeting_of(group.ranks, channel_);
     return *meeting;
   }
 
@@ -364,7 +368,7 @@ class LocalCommunicator : public Communicator {
   }
 
   LocalWorld& world_;
-  const int rank_;
+  const int rank_, channel_;
   std::map<std::vector<int>, Meeting*> meetings_;
   std::vector<const void*> inputs_;
 };
@@ -399,7 +403,7 @@ double LocalCommunicator::do_all_reduce(const Group& group, const CollectiveCall
 }
 
 void run_rank(LocalWorld& world, int rank, const std::function<void(Communicator&)>& body) {
-  LocalCommunicator communicator(world, rank);
+  LocalCommunicator communicator(world, rank, 0);
   bool failed = true;
   try {
     body(communicator);

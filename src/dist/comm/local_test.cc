@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "dist/comm/progress_thread.h"
 #include "dist/mesh.h"
 
 namespace switchyard {
@@ -136,6 +137,42 @@ TEST(LocalFailure, TimeoutNamesTheMissingRanks) {
                          "missing: rank 2, 3"),
             std::string::npos)
       << message;
+}
+
+// A started gather that nobody else takes part in: its error names the place where it was started.
+TEST(LocalFailure, AStartedGatherTimesOut) {
+  const std::string message = failure(2, 0.2, [](Communicator& comm) {
+                                comm.start_progress_thread();
+                                if (comm.rank() == 1) return;
+                                char in = 0, out[2] = {};
+                                comm.position().step = 4;
+                                comm.position().layer = 2;
+                                const auto started =
+                                    comm.start_all_gather(everyone(comm), "fsdp", &in, out, 1, {});
+                                comm.position().layer = 7;
+                                comm.finish(*started);
+                              }).first;
+  EXPECT_NE(message.find("all_gather over 'fsdp' of 1 bytes timed out after 0.2 s in layer 2, step 4"),
+            std::string::npos)
+      << message;
+}
+
+TEST(LocalFailure, ARankThatThrowsEndsStartedGathers) {
+  const auto start = std::chrono::steady_clock::now();
+  const std::string message =
+      failure(3, kTimeout, [](Communicator& comm) {
+        comm.start_progress_thread();
+        if (comm.rank() == 1) fail_runtime("[train] loss is NaN");
+        auto memory = std::make_shared<std::vector<char>>(4);
+        char* data = memory->data();
+        const auto started = comm.start_all_gather(everyone(comm), "fsdp", data, data + 1, 1, {memory});
+        memory.reset();
+        if (comm.rank() == 2) fail_runtime("[train] another one");  // with a gather on its way
+        comm.finish(*started);
+      }).first;
+  EXPECT_TRUE(message == "rank 1: [train] loss is NaN" || message == "rank 2: [train] another one")
+      << message;
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
 }
 
 TEST(LocalFailure, CollectivesAfterAFailureFailToo) {

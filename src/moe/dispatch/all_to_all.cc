@@ -5,7 +5,9 @@
 // arrived from (source, expert) to (expert, source) order, experts, and the same way back. Nothing is padded.
 #include <cstring>
 #include <numeric>
+#include <utility>
 
+#include "autograd/ahead.h"
 #include "moe/assumed_load.h"
 #include "moe/dispatch/dispatch.h"
 #include "moe/rows.h"
@@ -105,36 +107,73 @@ class ExchangeRowsOp : public Op {
                               std::span<const ArrayInfo>) const override {
     return {move(c, in[0], back_)};
   }
+  std::unique_ptr<StartedOp> start(Context& c, std::span<const Tensor> in) const override {
+    return std::make_unique<StartedMove>(c, *this, in[0]);
+  }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     return {move(c, call.grad(0), !back_)};
   }
   std::uint32_t needs_inputs() const override { return 0; }
 
  private:
-  Tensor move(Context& c, const Tensor& x, bool back) const {
-    const auto sent = routes_.sent(), received = routes_.received();
-    const std::int64_t away = total(received), home = total(sent);
-    Shape row = x.shape();
-    row[0] = 1;
-    const std::size_t row_bytes = static_cast<std::size_t>(num_elements(row)) * size_of(x.dtype());
-    Shape in_transit = x.shape(), result = x.shape();
-    in_transit[0] = away;
-    result[0] = back ? home : away;
-    CHECK(x.dim(0) == (back ? away : home), "{} rows, planned {}", x.dim(0), back ? away : home);
-    Tensor by_source(x.dtype(), in_transit), out(x.dtype(), result);
-    const std::string axis = joined(axes_);
-    const auto bytes = static_cast<std::int64_t>(row_bytes);
+  // Rows on their way: `from` and `to` are [rows] in (source, expert) order away, in the order of the plan at
+  // home.
+  struct Move {
+    Tensor from, to;
+    std::vector<std::int64_t> send_offsets, sent, receive_offsets, received;
+    std::int64_t row_bytes;
+    RaggedSide side() const { return {from.raw(), send_offsets, sent, to.raw(), receive_offsets, received}; }
+  };
+  Move prepare(Context& c, const Tensor& x, bool back) const {
+    Move m;
+    m.sent = back ? routes_.received() : routes_.sent();
+    m.received = back ? routes_.sent() : routes_.received();
+    CHECK(x.dim(0) == total(m.sent), "{} rows, planned {}", x.dim(0), total(m.sent));
+    m.send_offsets = offsets(m.sent);
+    m.receive_offsets = offsets(m.received);
+    Shape shape = x.shape();
+    shape[0] = 1;
+    m.row_bytes = num_elements(shape) * static_cast<std::int64_t>(size_of(x.dtype()));
+    m.from = x;
     if (back) {
-      if (!c.abstract()) regroup(routes_, x.raw(), by_source.raw(), row_bytes, true);
-      c.comm->ragged_all_to_all(c.group(axes_), axis, by_source.raw(), offsets(received), received, out.raw(),
-                                offsets(sent), sent, bytes);
-    } else {
-      c.comm->ragged_all_to_all(c.group(axes_), axis, x.raw(), offsets(sent), sent, by_source.raw(),
-                                offsets(received), received, bytes);
-      if (!c.abstract()) regroup(routes_, by_source.raw(), out.raw(), row_bytes, false);
+      m.from = Tensor(x.dtype(), x.shape());
+      if (!c.abstract()) regroup(routes_, x.raw(), m.from.raw(), static_cast<std::size_t>(m.row_bytes), true);
     }
+    shape[0] = total(m.received);
+    m.to = Tensor(x.dtype(), shape);
+    return m;
+  }
+  Tensor arrived(Context& c, const Move& m, bool back) const {
+    if (back) return m.to;
+    Tensor out(m.to.dtype(), m.to.shape());
+    if (!c.abstract()) regroup(routes_, m.to.raw(), out.raw(), static_cast<std::size_t>(m.row_bytes), false);
     return out;
   }
+  Tensor move(Context& c, const Tensor& x, bool back) const {
+    const Move m = prepare(c, x, back);
+    c.comm->ragged_all_to_all(c.group(axes_), joined(axes_), m.from.raw(), m.send_offsets, m.sent, m.to.raw(),
+                              m.receive_offsets, m.received, m.row_bytes);
+    return arrived(c, m, back);
+  }
+
+  class StartedMove : public StartedOp {
+   public:
+    StartedMove(Context& c, const ExchangeRowsOp& op, const Tensor& x)
+        : op_(op), move_(op.prepare(c, x, op.back_)) {
+      started_ = c.comm->start_ragged_all_to_all(c.group(op.axes_), joined(op.axes_), move_.side(),
+                                                 move_.row_bytes, {move_.from.buffer(), move_.to.buffer()});
+    }
+    std::vector<Tensor> finish(Context& c) override {
+      c.comm->finish(*started_);
+      return {op_.arrived(c, move_, op_.back_)};
+    }
+
+   private:
+    const ExchangeRowsOp& op_;
+    Move move_;
+    std::shared_ptr<StartedCollective> started_;
+  };
+
   Axes axes_;
   Routes routes_;
   bool back_;
@@ -220,14 +259,73 @@ Array local_sizes(const Routes& routes) {
   return make_leaf(sizes, sizes.shape(), replicated(1), false);
 }
 
+// The rows of each chunk of M, gathered into one buffer and sent. Where gathers are started ahead, a chunk's
+// rows leave before the one before is asked for.
+class RowsToSend {
+ public:
+  RowsToSend(Context& context, const Axes& axes, const Routes& routes, const RowPlan& plan,
+             std::vector<Array> x)
+      : context_(context),
+        send_(std::make_shared<ExchangeRowsOp>(axes, routes, false)),
+        plan_(plan),
+        x_(std::move(x)) {
+    if (context_.ahead != nullptr) start(0);
+  }
+  // Asked for in order.
+  Array arrived(std::int64_t chunk) {
+    const auto i = static_cast<std::size_t>(chunk);
+    const Array rows = next_.defined() ? std::exchange(next_, Array()) : gather_rows(context_, x_[i], plan_);
+    if (context_.ahead != nullptr && i + 1 < x_.size()) start(i + 1);
+    return apply_one(context_, send_, {rows});
+  }
+
+ private:
+  void start(std::size_t chunk) {
+    next_ = gather_rows(context_, x_[chunk], plan_);
+    context_.ahead->start(context_, send_, next_.tensor());
+  }
+
+  Context& context_;
+  std::shared_ptr<const Op> send_;
+  RowPlan plan_;
+  std::vector<Array> x_;
+  Array next_;
+};
+
+DispatchResult run_all_to_all(Context& context, const DispatchCall& call, RowsToSend& rows, const Axes& axes,
+                              const Routes& routes, const RowPlan& plan, const std::vector<double>& dropped) {
+  const MoeConfig& config = call.config;
+  Array weights;  // travel with the rows, unless they are applied when the rows are home again
+  if (!config.weights_at_combine) {
+    weights = always_keep(apply_one(context, std::make_shared<ExchangeRowsOp>(axes, routes, false),
+                                    {gather_row_weights(context, call.routing.weights, plan)}));
+  }
+  const MoeWeights local = gather_expert_weights(context, call);
+  RowPlan here;  // rows that arrived are sorted by expert already
+  here.sizes = local_sizes(routes);
+  // Rows that arrived are kept for backward: making them again would mean sending them again.
+  const Array done = expert_mlp(
+      context, [&](std::int64_t chunk) { return rows.arrived(chunk); }, config.emb_chunks, here, weights,
+      local.wi_0, local.wi_1, local.wo);
+  const Array home = apply_one(context, std::make_shared<ExchangeRowsOp>(axes, routes, true), {done});
+  const Array y =
+      combine_rows(context, home, plan, call.x.info(), partial_output(call.x.sharding(), local, {}),
+                   config.weights_at_combine ? call.routing.weights : Array());
+  DispatchResult result{y, dropped, {}};
+  for (std::size_t d = 0; d < 2; ++d) {
+    const Axes& split = call.x.sharding().dims[d];
+    result.drop_axes.insert(result.drop_axes.end(), split.begin(), split.end());
+  }
+  return result;
+}
+
 }  // namespace
 
-DispatchResult dispatch_all_to_all(Context& context, const DispatchCall& call) {
+Experts dispatch_all_to_all(Context& context, const DispatchCall& call) {
   const MoeConfig& config = call.config;
   const Axes axes = expert_axes(context, config.experts);
   if (shared_axes(call.x.sharding(), axes) != axes)
     return dispatch_ring(context, call);  // tokens replicated: nothing to send
-  const MoeWeights local = gather_expert_weights(context, call);
 
   const Array table = always_keep(
       apply_one(context, std::make_shared<ExchangeCountsOp>(axes, config.experts), {call.routing.ids}));
@@ -244,32 +342,11 @@ DispatchResult dispatch_all_to_all(Context& context, const DispatchCall& call) {
   plan.rows = always_keep(planned[0]);
   plan.tokens = always_keep(planned[1]);
   plan.position = always_keep(planned[2]);
-
-  const auto send = std::make_shared<ExchangeRowsOp>(axes, routes, false);
-  const auto bring_back = std::make_shared<ExchangeRowsOp>(axes, routes, true);
-  // Rows that arrived are kept for backward: making them again would mean sending them again.
-  const Array arrived = apply_one(context, send, {gather_rows(context, call.x, plan)});
-  Array weights;  // travel with the rows, unless they are applied when the rows are home again
-  if (!config.weights_at_combine) {
-    weights =
-        always_keep(apply_one(context, send, {gather_row_weights(context, call.routing.weights, plan)}));
-  }
-  RowPlan here;  // rows that arrived are sorted by expert already
-  here.sizes = local_sizes(routes);
-  const Array done = expert_mlp(context, arrived, here, weights, local.wi_0, local.wi_1, local.wo);
-  const Array home = apply_one(context, bring_back, {done});
-  const Array y =
-      combine_rows(context, home, plan, call.x.info(), partial_output(call.x.sharding(), local, {}),
-                   config.weights_at_combine ? call.routing.weights : Array());
-
-  DispatchResult result{y, {}, {}};
+  RowsToSend rows(context, axes, routes, plan, chunks_of(context, call));
+  std::vector<double> dropped;
   for (std::size_t e = 0; e < counts[me].size(); ++e)
-    result.dropped.push_back(static_cast<double>(counts[me][e] - routes.kept[me][e]));
-  for (std::size_t d = 0; d < 2; ++d) {
-    const Axes& split = call.x.sharding().dims[d];
-    result.drop_axes.insert(result.drop_axes.end(), split.begin(), split.end());
-  }
-  return result;
+    dropped.push_back(static_cast<double>(counts[me][e] - routes.kept[me][e]));
+  return [=, &context]() mutable { return run_all_to_all(context, call, rows, axes, routes, plan, dropped); };
 }
 
 }  // namespace switchyard

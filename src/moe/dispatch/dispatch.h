@@ -1,7 +1,9 @@
 // The five ways to run the experts. Each takes tokens x [B,S,M] (M whole), their routing, and this layer's
-// weights, and returns y [B,S,M], possibly as partial sums that the caller reduces. Adding a strategy: one
-// file with one function of this form, and one line in choose_strategy (block.cc).
+// weights, and gives y [B,S,M], possibly as partial sums that the caller reduces. Adding a strategy: one
+// file with one function of one of these forms, and one line in block.cc.
 #pragma once
+
+#include <functional>
 
 #include "autograd/context.h"
 #include "moe/moe.h"
@@ -16,18 +18,23 @@ struct DispatchResult {
 
 struct DispatchCall {
   const MoeConfig& config;
-  const Array& x;
-  const Routing& routing;
+  Array x;
+  Routing routing;
   const MoeWeights& weights;
 };
+
+// The second half of a sparse strategy: the experts, and the way back. The first half sends tokens or rows to
+// the experts; where gathers are started ahead (Context::ahead) it only starts that, and another chunk may
+// compute meanwhile. Refers to the config and the weights of its call.
+using Experts = std::function<DispatchResult()>;
 
 // EP = 1 and ring of experts: gather tokens and routing over the expert axes that split them, run the local
 // experts on the rows routed to them, sum the partial outputs back by reduce-scatter (all-reduce where tokens
 // were replicated).
-DispatchResult dispatch_ring(Context& context, const DispatchCall& call);
+Experts dispatch_ring(Context& context, const DispatchCall& call);
 
 // Ragged all-to-all: rows travel to their experts' ranks and back.
-DispatchResult dispatch_all_to_all(Context& context, const DispatchCall& call);
+Experts dispatch_all_to_all(Context& context, const DispatchCall& call);
 
 // Dense with a capacity per sequence and expert.
 DispatchResult dispatch_capacity(Context& context, const DispatchCall& call);
@@ -38,6 +45,9 @@ DispatchResult dispatch_dense(Context& context, const DispatchCall& call);
 // Expert axes of the mesh (rule activation_exp), and of those the ones that also split the tokens of x.
 Axes expert_axes(const Context& context, std::int64_t experts);
 Axes shared_axes(const Sharding& x, const Axes& axes);
+
+// x, or its num_moe_emb_chunks pieces of the last dim.
+std::vector<Array> chunks_of(Context& context, const DispatchCall& call);
 
 // The weights as the sparse strategies use them: experts over the expert axes, H over the axes of
 // activation_mlp_moe that are not taken, every other axis gathered.

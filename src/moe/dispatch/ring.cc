@@ -7,6 +7,7 @@
 
 #include "moe/dispatch/dispatch.h"
 #include "moe/rows.h"
+#include "ops/basic.h"
 #include "ops/reshard.h"
 
 namespace switchyard {
@@ -24,6 +25,11 @@ Axes shared_axes(const Sharding& x, const Axes& axes) {
     }
   }
   return shared;
+}
+
+std::vector<Array> chunks_of(Context& context, const DispatchCall& call) {
+  if (call.config.emb_chunks == 1) return {call.x};
+  return chunk_last(context, call.x, call.config.emb_chunks);
 }
 
 MoeWeights gather_expert_weights(Context& context, const DispatchCall& call) {
@@ -50,33 +56,38 @@ Sharding partial_output(const Sharding& tokens, const MoeWeights& local, const A
   return result;
 }
 
-DispatchResult dispatch_ring(Context& context, const DispatchCall& call) {
+namespace {
+
+// The experts of this rank on the rows of all tokens of its ring. x: chunks of M, still split as the tokens
+// are.
+DispatchResult run_ring(Context& context, const DispatchCall& call, const std::vector<Array>& x,
+                        const Sharding& gathered, const Axes& experts) {
   const MoeConfig& config = call.config;
-  const Axes experts = expert_axes(context, config.experts);
-  const Axes ring = shared_axes(call.x.sharding(), experts);
-  Sharding gathered = call.x.sharding();
-  for (auto& dim : gathered.dims) {
-    std::erase_if(dim, [&](const std::string& axis) {
-      return std::find(ring.begin(), ring.end(), axis) != ring.end();
-    });
-  }
-  // The tokens of the whole ring are gathered again for backward rather than kept.
-  const Array x = ring.empty() ? call.x : never_save(reshard(context, call.x, gathered));
   const Array ids = always_keep(reshard(context, call.routing.ids, gathered));
   const Array weights = always_keep(reshard(context, call.routing.weights, gathered));
 
-  const MoeWeights local = gather_expert_weights(context, call);
-  const std::int64_t here = local.wi_0.info().local[0];
+  const std::int64_t here = config.experts / context.mesh->product(experts);
   const std::int64_t first = here * context.mesh->index_along(context.rank, experts);
-  const std::int64_t tokens = x.info().local[0] * x.info().local[1];
+  const std::int64_t tokens = ids.info().local[0] * ids.info().local[1];
   const std::int64_t capacity =
       buffer_rows(config.ragged_buffer_factor, tokens, config.slots, context.mesh->product(experts));
   const RowPlan plan = plan_rows(context, ids, first, here, config.experts, capacity, config.drop_policy);
 
+  const auto chunk_of = [&](std::int64_t chunk) {
+    const auto i = static_cast<std::size_t>(chunk);
+    const Array whole = reshard(context, x[i], gathered);
+    if (i + 1 < x.size()) start_reshard(context, x[i + 1], gathered);
+    // The tokens of the whole ring are gathered again for backward rather than kept.
+    return x[i].sharding() == gathered ? whole : never_save(whole);
+  };
+  const MoeWeights local = gather_expert_weights(context, call);
   const bool late = config.weights_at_combine;
-  const Array rows = expert_mlp(context, x, plan, late ? Array() : gather_row_weights(context, weights, plan),
-                                local.wi_0, local.wi_1, local.wo);
-  const Array partial = combine_rows(context, rows, plan, x.info(), partial_output(gathered, local, experts),
+  const Array rows = expert_mlp(context, chunk_of, config.emb_chunks, plan,
+                                late ? Array() : gather_row_weights(context, weights, plan), local.wi_0,
+                                local.wi_1, local.wo);
+  ArrayInfo like = call.x.info();
+  like.local = local_shape(*context.mesh, like.shape, gathered);
+  const Array partial = combine_rows(context, rows, plan, like, partial_output(gathered, local, experts),
                                      late ? weights : Array());
 
   DispatchResult result{partial, std::vector<double>(static_cast<std::size_t>(config.experts), 0.0), experts};
@@ -86,6 +97,23 @@ DispatchResult dispatch_ring(Context& context, const DispatchCall& call) {
   for (const auto& dim : gathered.dims)
     result.drop_axes.insert(result.drop_axes.end(), dim.begin(), dim.end());
   return result;
+}
+
+}  // namespace
+
+Experts dispatch_ring(Context& context, const DispatchCall& call) {
+  const MoeConfig& config = call.config;
+  const Axes experts = expert_axes(context, config.experts);
+  const Axes ring = shared_axes(call.x.sharding(), experts);
+  Sharding gathered = call.x.sharding();
+  for (auto& dim : gathered.dims) {
+    std::erase_if(dim, [&](const std::string& axis) {
+      return std::find(ring.begin(), ring.end(), axis) != ring.end();
+    });
+  }
+  const std::vector<Array> x = chunks_of(context, call);
+  start_reshard(context, x[0], gathered);
+  return [=, &context] { return run_ring(context, call, x, gathered, experts); };
 }
 
 }  // namespace switchyard

@@ -91,23 +91,24 @@ class MpiCommunicator::Exchange {
   // Waits until all have come, and ends the run when they call something else. Returns the seconds waited.
   double meet() {
     const auto start = std::chrono::steady_clock::now();
-    comm_.world_.wait({comm_.rank_, call_, group_.ranks.size(), true}, arrivals_);
+    comm_.world_.wait({comm_.caller_, call_, group_.ranks.size(), true}, arrivals_);
     for_others([&](std::size_t j) { compare(j); });
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
 
   // Waits until all bytes are where they belong.
   void finish() {
-    comm_.world_.wait({comm_.rank_, call_, group_.ranks.size(), false}, moves_);
+    comm_.world_.wait({comm_.caller_, call_, group_.ranks.size(), false}, moves_);
     moves_.clear();
   }
 
  private:
-  // Each ordered pair of ranks has a tag for announcements and one for bytes.
+  // On each channel each ordered pair of ranks has a tag for announcements and one for bytes.
   Wire::Peer peer(std::size_t j, bool to, bool bytes) const {
     const int other = group_.ranks[j], per_process = comm_.world_.ranks_a_process();
-    const int mine = comm_.rank_ % per_process, theirs = other % per_process;
-    const int tag = to ? mine * per_process + theirs : theirs * per_process + mine;
+    const int mine = comm_.caller_.rank % per_process, theirs = other % per_process;
+    const int pair = to ? mine * per_process + theirs : theirs * per_process + mine;
+    const int tag = comm_.caller_.channel * per_process * per_process + pair;
     return {comm_.process_of(other), 2 * tag + (bytes ? 1 : 0), other};
   }
 
@@ -118,14 +119,14 @@ class MpiCommunicator::Exchange {
       const std::string got = to_string(call_of(theirs_[j]));
       fail_runtime(
           "[comm] expected the same collective on all ranks, got {} on rank {}{} and {} on rank {}{}",
-          to_string(call_), comm_.rank_, place, got, other,
+          to_string(call_), comm_.caller_.rank, place, got, other,
           call_of(own_[j]) == call_of(theirs_[j]) ? " among other ranks" : "");
     }
     if (theirs_[j].sent == own_[j].expected && theirs_[j].expected == own_[j].sent) return;
     const bool mine = theirs_[j].expected != own_[j].sent;
     fail_collective("[comm] {}{}: rank {} sends {} rows to rank {}, which expects {}", to_string(call_),
-                    place, mine ? comm_.rank_ : other, mine ? own_[j].sent : theirs_[j].sent,
-                    mine ? other : comm_.rank_, mine ? theirs_[j].expected : own_[j].expected);
+                    place, mine ? comm_.caller_.rank : other, mine ? own_[j].sent : theirs_[j].sent,
+                    mine ? other : comm_.caller_.rank, mine ? theirs_[j].expected : own_[j].expected);
   }
 
   MpiCommunicator& comm_;
@@ -135,13 +136,27 @@ class MpiCommunicator::Exchange {
   Transfers arrivals_, moves_;
 };
 
-MpiCommunicator::MpiCommunicator(World& world, Wire& wire, SharedObjects& objects, int rank)
-    : world_(world), wire_(wire), objects_(objects), rank_(rank) {
-  world_.enter(rank, position());
+MpiCommunicator::MpiCommunicator(World& world, Wire& wire, SharedObjects& objects, World::Caller caller)
+    : world_(world), wire_(wire), objects_(objects), caller_(caller) {
+  world_.enter(caller, position());
 }
 
 MpiCommunicator::~MpiCommunicator() {
-  world_.leave(rank_);
+  world_.leave(caller_);
+}
+
+std::unique_ptr<Communicator> MpiCommunicator::second_channel() {
+  if (!wire_.any_thread())
+    fail_usage("[comm] overlap_communication: expected off, as this MPI serves one thread a process only");
+  return std::make_unique<MpiCommunicator>(world_, wire_, objects_,
+                                           World::Caller{caller_.rank, caller_.channel + 1});
+}
+
+// What other ranks sent for this collective must not be taken for the next one's: the run ends here.
+void MpiCommunicator::failed(const std::exception& failure) {
+  const auto* error = dynamic_cast<const Error*>(&failure);
+  world_.fail(caller_.rank, error == nullptr ? Error::Kind::runtime : error->kind(),
+              message_with_place(failure, position()));
 }
 
 double MpiCommunicator::do_all_gather(const Group& group, const CollectiveCall& call, const void* in,
@@ -239,7 +254,7 @@ double MpiCommunicator::do_ragged_all_to_all(const Group& group, const Collectiv
   const double waited = exchange.meet();
   if (side.send_counts[me] != side.recv_counts[me])
     fail_collective("[comm] {}{}: rank {} sends {} rows to itself and expects {}", to_string(call),
-                    to_string(position()), rank_, side.send_counts[me], side.recv_counts[me]);
+                    to_string(position()), caller_.rank, side.send_counts[me], side.recv_counts[me]);
   exchange.for_others([&](std::size_t j) { exchange.receive(j, to(j), side.recv_counts[j] * call.size); });
   copy_bytes(to(me), from(me), side.send_counts[me] * call.size);
   exchange.finish();

@@ -15,10 +15,10 @@ namespace switchyard {
 
 class MpiCommunicator : public Communicator {
  public:
-  MpiCommunicator(World& world, Wire& wire, SharedObjects& objects, int rank);
+  MpiCommunicator(World& world, Wire& wire, SharedObjects& objects, World::Caller caller);
   ~MpiCommunicator() override;
 
-  int rank() const override { return rank_; }
+  int rank() const override { return caller_.rank; }
   int size() const override { return world_.ranks(); }
   bool shares_memory() const override { return false; }
   int process_of(int rank) const override { return world_.process_of(rank); }
@@ -28,6 +28,8 @@ class MpiCommunicator : public Communicator {
   }
 
  protected:
+  std::unique_ptr<Communicator> second_channel() override;
+  void failed(const std::exception& failure) override;
   double do_all_gather(const Group& group, const CollectiveCall& call, const void* in, void* out) override;
   double do_reduce_scatter(const Group& group, const CollectiveCall& call, const void* in,
                            void* out) override;
@@ -44,7 +46,7 @@ class MpiCommunicator : public Communicator {
   World& world_;
   Wire& wire_;
   SharedObjects& objects_;
-  const int rank_;
+  const World::Caller caller_;
   std::vector<std::byte> scratch_;
   std::vector<const void*> inputs_;
 };

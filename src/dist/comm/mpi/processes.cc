@@ -116,7 +116,7 @@ void MpiProcesses::run_ranks(int ranks, double timeout_seconds,
 
 void MpiProcesses::run_rank(int rank, SharedObjects& objects,
                             const std::function<void(Communicator&)>& body) {
-  MpiCommunicator communicator(world_, wire_, objects, rank);
+  MpiCommunicator communicator(world_, wire_, objects, {rank, 0});
   const auto fail = [&](Error::Kind kind, const std::exception& error) {
     world_.fail(rank, kind, message_with_place(error, communicator.position()));
   };

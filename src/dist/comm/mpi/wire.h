@@ -39,6 +39,7 @@ struct News {
   Kind kind = Kind::fault;
   std::int32_t process = 0;
   std::int32_t rank = -1;    // who says so; -1 for the process
+  std::int32_t channel = 0;  // which of its threads waits
   std::int32_t status = 1;   // exit status of a fault
   std::int32_t late = 0;     // stalled: past the deadline, not only asked because another rank is
   std::int32_t missing = 0;  // stalled: how many of `ranks` are given

@@ -77,7 +77,7 @@ World::World(Wire& wire)
               [this] {
                 if (wire_.any_thread()) hear();
                 const std::scoped_lock lock(mutex_);
-                if (fault_) give_up(-1);
+                if (fault_) give_up({});
               },
               [this] {
                 end(1, fmt::format(
@@ -90,20 +90,20 @@ void World::start_ranks(int per_process, double timeout_seconds) {
   per_process_ = per_process;
 }
 
-void World::enter(int rank, const Position& position) {
+void World::enter(Caller caller, const Position& position) {
   const std::scoped_lock lock(mutex_);
-  seats_[rank].position = &position;
+  seats_[caller].position = &position;
 }
 
-void World::leave(int rank) {
+void World::leave(Caller caller) {
   const std::scoped_lock lock(mutex_);
-  seats_.erase(rank);
+  seats_.erase(caller);
 }
 
 void World::wait(const Waiting& waiting, Transfers& transfers) {
   {
     const std::scoped_lock lock(mutex_);
-    seats_[waiting.rank].call = &waiting.call;
+    seats_[waiting.caller].call = &waiting.call;
   }
   const auto patience = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_));
   Clock::time_point deadline = Clock::now() + patience;
@@ -119,13 +119,14 @@ void World::wait(const Waiting& waiting, Transfers& transfers) {
       backoff.pause();
   }
   const std::scoped_lock lock(mutex_);
-  seats_[waiting.rank].call = nullptr;
-  if (!stalled_.contains(waiting.rank)) return;
+  seats_[waiting.caller].call = nullptr;
+  if (!stalled_.contains(waiting.caller)) return;
   News news;
   news.kind = News::Kind::resumed;
-  news.rank = waiting.rank;
+  news.rank = waiting.caller.rank;
+  news.channel = waiting.caller.channel;
   tell_all(news);
-  note_resumption(waiting.rank);
+  note_resumption(waiting.caller);
 }
 
 void World::wait_before_ranks(const std::string& what, double timeout_seconds, Transfers& transfers) {
@@ -134,7 +135,7 @@ void World::wait_before_ranks(const std::string& what, double timeout_seconds, T
     hear();
     {
       const std::scoped_lock lock(mutex_);
-      if (fault_) give_up(-1);
+      if (fault_) give_up({});
     }
     if (Clock::now() - start > std::chrono::duration<double>(timeout_seconds)) {
       const std::vector<int> missing = transfers.pending();
@@ -156,59 +157,61 @@ void World::hear() {
       if (!fault_) fault_ = news;
       continue;
     }
+    const Caller caller{news.rank, news.channel};
     if (news.kind == News::Kind::stalled)
-      note_stall(news.rank, {news.ranks, news.ranks + news.missing}, news.late != 0);
+      note_stall(caller, {news.ranks, news.ranks + news.missing}, news.late != 0);
     else if (news.kind == News::Kind::resumed)
-      note_resumption(news.rank);
+      note_resumption(caller);
   }
 }
 
-void World::note_stall(int rank, std::vector<int> missing, bool late) {
-  stalled_[rank] = std::move(missing);
-  if (late) late_.insert(rank);
+void World::note_stall(Caller caller, std::vector<int> missing, bool late) {
+  stalled_[caller] = std::move(missing);
+  if (late) late_.insert(caller);
   if (late && !stalled_since_) stalled_since_ = Clock::now();
 }
 
-void World::note_resumption(int rank) {
-  stalled_.erase(rank);
-  late_.erase(rank);
+void World::note_resumption(Caller caller) {
+  stalled_.erase(caller);
+  late_.erase(caller);
   if (late_.empty()) stalled_since_.reset();
 }
 
 void World::check_stall(const Waiting& waiting, const Transfers& transfers, bool late) {
   const std::scoped_lock lock(mutex_);
-  if (fault_) give_up(waiting.rank);
-  const bool news_to_others =
-      late ? !late_.contains(waiting.rank) : stalled_since_.has_value() && !stalled_.contains(waiting.rank);
+  if (fault_) give_up(waiting.caller);
+  const bool news_to_others = late ? !late_.contains(waiting.caller)
+                                   : stalled_since_.has_value() && !stalled_.contains(waiting.caller);
   if (news_to_others) {
     const std::vector<int> missing = transfers.pending();
     News news;
     news.kind = News::Kind::stalled;
-    news.rank = waiting.rank;
+    news.rank = waiting.caller.rank;
+    news.channel = waiting.caller.channel;
     news.late = late ? 1 : 0;
     news.missing = static_cast<int>(std::min(missing.size(), std::size(news.ranks)));
     std::copy_n(missing.begin(), news.missing, news.ranks);
     tell_all(news);
-    note_stall(waiting.rank, missing, late);
+    note_stall(waiting.caller, missing, late);
   }
   if (!stalled_since_ || Clock::now() - *stalled_since_ < kStallGrace) return;
-  stalled_[waiting.rank] = transfers.pending();
+  stalled_[waiting.caller] = transfers.pending();
   const std::string message = stall_message(waiting, late);
-  tell_all(fault_news(wire_.process(), waiting.rank, 1, message));
-  end(1, fmt::format("rank {}: {}", waiting.rank, message));
+  tell_all(fault_news(wire_.process(), waiting.caller.rank, 1, message));
+  end(1, fmt::format("rank {}: {}", waiting.caller.rank, message));
 }
 
 std::string World::stall_message(const Waiting& waiting, bool late) const {
   std::set<int> silent;
-  for (const auto& [rank, missing] : stalled_) silent.insert(missing.begin(), missing.end());
-  for (const auto& [rank, missing] : stalled_) silent.erase(rank);
+  for (const auto& [caller, missing] : stalled_) silent.insert(missing.begin(), missing.end());
+  for (const auto& [caller, missing] : stalled_) silent.erase(caller.rank);
   std::vector<std::string> missing, others;
-  for (const int rank : stalled_.at(waiting.rank)) {
+  for (const int rank : stalled_.at(waiting.caller)) {
     missing.push_back(name(rank));
     if (silent.erase(rank) == 0 && !silent.empty()) missing.back() += " (which waits itself)";
   }
   for (const int rank : silent) others.push_back(name(rank));
-  const auto seat = seats_.find(waiting.rank);
+  const auto seat = seats_.find(waiting.caller);
   const std::string place = to_string(*seat->second.position);
   std::string text =
       late ? fmt::format("[comm] {} timed out after {} s{}", to_string(waiting.call), timeout_, place)
@@ -257,7 +260,7 @@ void World::died(int process) {
     hear();
     {
       const std::scoped_lock lock(mutex_);
-      if (fault_) give_up(-1);
+      if (fault_) give_up({});
     }
     std::this_thread::sleep_for(milliseconds(2));
   }
@@ -265,20 +268,20 @@ void World::died(int process) {
   if (may_hear) tell_all(news);  // to other machines
   const std::scoped_lock lock(mutex_);
   fault_ = news;
-  give_up(-1);
+  give_up({});
 }
 
-// With the mutex held. `rank` -1: any rank of this process, one in a collective if there is one.
-void World::give_up(int rank) {
+// With the mutex held. Nobody in particular: any caller of this process, one in a collective if there is one.
+void World::give_up(Caller caller) {
   const News& news = *fault_;
   const std::string text = news.text;
   if (news.status == 2) end(2, wire_.process() == 0 ? text : "");
   for (const auto& [candidate, seat] : seats_) {
-    if (rank < 0 || (seats_.at(rank).call == nullptr && seat.call != nullptr)) rank = candidate;
+    if (caller.rank < 0 || (seats_.at(caller).call == nullptr && seat.call != nullptr)) caller = candidate;
   }
-  const Seat seat = rank < 0 ? Seat{} : seats_.at(rank);
+  const Seat seat = caller.rank < 0 ? Seat{} : seats_.at(caller);
   const std::string who =
-      rank < 0 ? fmt::format("process {}", wire_.process()) : fmt::format("rank {}", rank);
+      caller.rank < 0 ? fmt::format("process {}", wire_.process()) : fmt::format("rank {}", caller.rank);
   const std::string culprit = news.rank < 0 ? name_of_process(news.process) : name(news.rank);
   const std::string reason =
       text.empty() ? fmt::format("{} died", culprit) : fmt::format("{} failed: {}", culprit, text);

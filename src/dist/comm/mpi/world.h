@@ -38,13 +38,19 @@ class World {
   int ranks() const { return per_process_ * wire_.processes(); }
   int ranks_a_process() const { return per_process_; }
   int process_of(int rank) const { return rank / per_process_; }
-  // Where a rank of this process is; must live until the process ends or leave() is called.
-  void enter(int rank, const Position& position);
-  void leave(int rank);
+  // Who calls collectives: a rank's own thread (channel 0) or its progress thread (channel 1).
+  struct Caller {
+    int rank = -1;  // -1: nobody in particular
+    int channel = 0;
+    auto operator<=>(const Caller&) const = default;
+  };
+  // Where a caller of this process is; must live until the process ends or leave() is called.
+  void enter(Caller caller, const Position& position);
+  void leave(Caller caller);
 
-  // A collective as the waiting rank sees it.
+  // A collective as the waiting caller sees it.
   struct Waiting {
-    int rank;
+    Caller caller;
     const CollectiveCall& call;
     std::size_t members;  // of the group
     bool arriving;  // waits for others to come, else for bytes to move: then every bit of progress counts
@@ -68,25 +74,25 @@ class World {
 
   void hear();
   void check_stall(const Waiting& waiting, const Transfers& transfers, bool late);
-  void note_stall(int rank, std::vector<int> missing, bool late);
-  void note_resumption(int rank);
+  void note_stall(Caller caller, std::vector<int> missing, bool late);
+  void note_resumption(Caller caller);
   std::string stall_message(const Waiting& waiting, bool late) const;
   std::string name(int rank) const;
   std::string name_of_process(int process) const;
   void tell_all(const News& news);
   void died(int process);
-  [[noreturn]] void give_up(int rank);
+  [[noreturn]] void give_up(Caller caller);
   [[noreturn]] void end(int status, const std::string& line);
   void see_others_end();
 
   Wire& wire_;
   std::atomic<int> per_process_{0};  // 0 before start_ranks
   double timeout_ = 0;
-  std::mutex mutex_;           // guards all below
-  std::map<int, Seat> seats_;  // ranks of this process
+  std::mutex mutex_;              // guards all below
+  std::map<Caller, Seat> seats_;  // of this process
   std::optional<News> fault_;
-  std::map<int, std::vector<int>> stalled_;         // waiting rank -> whom it misses
-  std::set<int> late_;                              // those of them that are past the deadline
+  std::map<Caller, std::vector<int>> stalled_;      // who waits -> the ranks it misses
+  std::set<Caller> late_;                           // those of them that are past the deadline
   std::optional<Clock::time_point> stalled_since_;  // set while any is
   std::atomic<bool> ending_{false};
   const std::thread::id maker_ = std::this_thread::get_id();

@@ -1,8 +1,9 @@
-// AbstractRank: rank 0 of a mesh of any size in an abstract context; one per thread at a time.
+// AbstractRank: a rank of a mesh of any size in an abstract context; one per thread at a time.
 #pragma once
 
 #include <memory>
 
+#include "autograd/ahead.h"
 #include "autograd/context.h"
 #include "config/config.h"
 #include "dist/comm/abstract.h"
@@ -12,23 +13,25 @@ namespace switchyard {
 
 class AbstractRank {
  public:
-  // Work goes to `counter`, transfers are timed by `seconds`; `workspace` as for ThreadPool.
-  AbstractRank(const Config& config, const Mesh& mesh, WorkCounter& counter, bool workspace,
-               int ranks_per_process, AbstractCommunicator::Seconds seconds, double imbalance)
+  // The first rank of a stage (rank 0 of the run without a pipeline). Work goes to `counter`, transfers are
+  // timed by `clock`; `workspace` as for ThreadPool.
+  AbstractRank(const Config& config, const Mesh& mesh, int stage, WorkCounter& counter, bool workspace,
+               int ranks_per_process, TransferClock& clock, double imbalance)
       : account_(std::make_shared<MemoryAccount>(true)),
         scope_(account_),
         mesh_(stage_mesh(mesh)),
         rules_(config.axis_rules(), mesh_),
         assumed_{imbalance},
-        communicator_(0, mesh.size(), ranks_per_process, std::move(seconds)),
+        communicator_(first_rank(mesh, stage), mesh.size(), ranks_per_process, clock),
         pool_(counter, workspace) {
-    context_.stage = stage_of(mesh, 0);  // rank 0 of the run is rank 0 of its stage
+    context_.stage = stage_of(mesh, communicator_.rank());  // whose rank 0 this is
     context_.mesh = &mesh_;
     context_.rules = &rules_;
     context_.comm = &communicator_;
     context_.pool = &pool_;
     context_.assumed = &assumed_;
     context_.explicit_sharding = config.get_string("shard_mode") == "explicit";
+    if (overlaps_communication(config, communicator_)) context_.ahead = &ahead_;
     account_->watch([this] { return place(); });
   }
   AbstractRank(const AbstractRank&) = delete;
@@ -43,6 +46,11 @@ class AbstractRank {
   }
 
  private:
+  static int first_rank(const Mesh& mesh, int stage) {
+    const Stage first = stage_of(mesh, 0);
+    return stage == 0 ? 0 : first.peers[static_cast<std::size_t>(stage)];
+  }
+
   std::shared_ptr<MemoryAccount> account_;
   AccountScope scope_;
   Mesh mesh_;
@@ -50,6 +58,7 @@ class AbstractRank {
   Assumptions assumed_;
   AbstractCommunicator communicator_;
   ThreadPool pool_;
+  GathersAhead ahead_;
   Context context_;
 };
 

@@ -1,0 +1,77 @@
+#include "dist/comm/progress_thread.h"
+
+#include "core/error.h"
+
+namespace switchyard {
+
+ProgressThread::ProgressThread(std::unique_ptr<Communicator> channel)
+    : channel_(std::move(channel)), thread_([this] { work(); }) {}
+
+ProgressThread::~ProgressThread() {
+  {
+    const std::scoped_lock lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void ProgressThread::start(std::shared_ptr<StartedCollective> started) {
+  {
+    const std::scoped_lock lock(mutex_);
+    queue_.push_back(std::move(started));
+  }
+  changed_.notify_all();
+}
+
+void ProgressThread::wait(StartedCollective& started) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return started.done; });
+  if (started.error) std::rethrow_exception(started.error);
+}
+
+void ProgressThread::trace(TraceLog* log) {
+  const std::scoped_lock lock(mutex_);
+  CHECK(queue_.empty(), "{} collectives on their way", queue_.size());
+  channel_->position().trace = log;
+}
+
+void ProgressThread::work() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return stop_ || !queue_.empty(); });
+    if (stop_) return;
+    const std::shared_ptr<StartedCollective> started = queue_.front();
+    lock.unlock();
+    if (!failure_) failure_ = carry_out(*started);
+    lock.lock();
+    queue_.pop_front();
+    // Whoever waits must find itself the only owner, so that buffers are freed by their rank's own thread.
+    started->buffers.clear();
+    started->error = failure_;
+    started->done = true;
+    changed_.notify_all();
+  }
+}
+
+std::exception_ptr ProgressThread::carry_out(StartedCollective& started) {
+  try {
+    run(started);
+  } catch (const std::exception& error) {
+    channel_->failed(error);
+    return std::current_exception();
+  }
+  return nullptr;
+}
+
+void ProgressThread::run(StartedCollective& started) {
+  Position& position = channel_->position();
+  position.step = started.step;
+  position.layer = started.layer;
+  position.phase = started.phase;
+  channel_->entered_ = position.trace == nullptr ? 0 : TraceLog::now();
+  const double waited = started.work(*channel_, started);
+  channel_->log(started.call, started.bytes, waited);
+}
+
+}  // namespace switchyard

@@ -1,0 +1,36 @@
+#include "train/dry_step.h"
+
+#include "train/abstract_rank.h"
+
+namespace switchyard {
+namespace {
+
+class NoCosts : public WorkCounter, public TransferClock {
+ public:
+  void count(const Work&) override {}
+  double transfer(const Transfer&) override { return 0; }
+  double start(const Transfer&) override { return 0; }
+  double wait(double) override { return 0; }
+};
+
+}  // namespace
+
+Batch abstract_batch(const BatchSizes& sizes) {
+  const auto tokens = [&] { return Tensor(DType::i32, {sizes.step, sizes.sequence}); };
+  return {tokens(), tokens(), tokens(), tokens(), tokens()};
+}
+
+void dry_step(const Config& config, const ModelConfig& model, const TrainConfig& training, const Mesh& mesh,
+              const BatchSizes& sizes) {
+  for (int stage = 0; stage < mesh.axis_size("stage"); ++stage) {
+    NoCosts costs;
+    AbstractRank rank(config, mesh, stage, costs, false, mesh.size(), costs, 1);
+    Context& context = rank.context();
+    Trainer trainer(context, model, training,
+                    Parameters::create(context, stage_specs(parameter_specs(model), context.stage, model),
+                                       model.init_seed, nullptr, nullptr));
+    trainer.step(0, abstract_batch(sizes));
+  }
+}
+
+}  // namespace switchyard

@@ -1,0 +1,147 @@
+#include "train/step_trace.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <vector>
+
+#include "core/error.h"
+#include "metrics/atomic_file.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int kProgram = 0, kProgress = 1;  // thread ids in the file
+
+double microseconds(std::int64_t nanoseconds) {
+  return static_cast<double>(nanoseconds) * 1e-3;
+}
+
+bool is_op(const TraceEvent& event) {
+  return event.category == "forward" || event.category == "backward" || event.category == "recompute" ||
+         event.category == "ahead";
+}
+
+std::string to_json(const TraceEvent& event, std::int64_t start, int rank, int thread) {
+  std::string args;
+  if (event.number >= 0)
+    args = fmt::format(R"("{}":{})", event.category == "step" ? "step" : "layer", event.number);
+  if (event.bytes >= 0)
+    args += fmt::format(R"({}"axis":"{}","where":"{}","bytes":{},"wait_us":{:.3f})", args.empty() ? "" : ",",
+                        event.axis, event.where, event.bytes, event.wait_seconds * 1e6);
+  return fmt::format(
+      R"({{"name":"{}","cat":"{}","ph":"X","ts":{:.3f},"dur":{:.3f},"pid":{},"tid":{},"args":{{{}}}}})",
+      event.name, event.category, microseconds(event.begin - start), microseconds(event.end - event.begin),
+      rank, thread, args);
+}
+
+std::string name_event(const char* what, const std::string& name, int rank, int thread) {
+  return fmt::format(R"({{"name":"{}","ph":"M","pid":{},"tid":{},"args":{{"name":"{}"}}}})", what, rank,
+                     thread, name);
+}
+
+}  // namespace
+
+TracedSteps traced_steps(const Config& config, std::int64_t steps) {
+  if (config.get_string("profiler").empty()) return {};
+  const std::int64_t begin = config.get_int("skip_first_n_steps_for_profiler");
+  if (begin >= steps)
+    fail_usage(
+        "[train] skip_first_n_steps_for_profiler={}: expected less than the {} steps of the run, so that "
+        "there "
+        "is one to trace",
+        begin, steps);
+  return {begin, std::min(steps, begin + config.get_int("profiler_steps"))};
+}
+
+Group StepTrace::all() const {
+  Group group{std::vector<int>(static_cast<std::size_t>(context_.comm->size())), context_.comm->rank()};
+  std::iota(group.ranks.begin(), group.ranks.end(), 0);
+  return group;
+}
+
+void StepTrace::before(std::int64_t step) {
+  if (!is_traced(step)) return;
+  if (step == steps_.begin) {
+    context_.comm->barrier(all(), "trace");
+    start_ = TraceLog::now();
+  }
+  context_.comm->position().trace = &program_;
+  context_.comm->trace_progress(&progress_);
+}
+
+void StepTrace::after(std::int64_t step) {
+  if (!is_traced(step)) return;
+  context_.comm->position().trace = nullptr;
+  context_.comm->trace_progress(nullptr);
+  if (step + 1 == steps_.end) write();
+}
+
+std::string StepTrace::events() const {
+  const int rank = context_.comm->rank();
+  const int process = context_.comm->process_of(rank);
+  std::vector<std::string> lines{
+      name_event("process_name", fmt::format("rank {} (process {})", rank, process), rank, kProgram),
+      name_event("thread_name", "program", rank, kProgram)};
+  if (!progress_.events().empty()) lines.push_back(name_event("thread_name", "progress", rank, kProgress));
+  for (const TraceEvent& event : program_.events()) lines.push_back(to_json(event, start_, rank, kProgram));
+  for (const TraceEvent& event : progress_.events()) lines.push_back(to_json(event, start_, rank, kProgress));
+  return fmt::format("{}", fmt::join(lines, ",\n"));
+}
+
+void StepTrace::write() const {
+  const std::string own = events();
+  Communicator& comm = *context_.comm;
+  const Group group = all();
+  const std::size_t ranks = group.ranks.size();
+  const auto size = static_cast<std::int64_t>(own.size());
+  std::vector<std::int64_t> sizes(ranks), none(ranks, 0), sent(ranks, 0), received(ranks, 0),
+      places(ranks, 0);
+  comm.all_gather(group, "trace", &size, sizes.data(), sizeof size);
+  sent[0] = size;
+  if (comm.rank() == 0) {
+    received = sizes;
+    std::exclusive_scan(sizes.begin(), sizes.end(), places.begin(), std::int64_t{0});
+  }
+  std::string texts(static_cast<std::size_t>(std::reduce(received.begin(), received.end())), ' ');
+  comm.ragged_all_to_all(group, "trace", own.data(), none, sent, texts.data(), places, received, 1);
+  if (comm.rank() != 0) return;
+  std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
+  for (std::size_t r = 0; r < ranks; ++r) {
+    if (r > 0) text += ",\n";
+    text.append(texts, static_cast<std::size_t>(places[r]), static_cast<std::size_t>(sizes[r]));
+  }
+  write_file_atomic(file_, text + "\n]}\n");
+}
+
+nlohmann::json StepTrace::op_times() const {
+  struct Time {
+    std::int64_t calls = 0, nanoseconds = 0;
+  };
+  std::map<std::pair<std::string_view, std::string_view>, Time> times;
+  // An event is in the log when it ends, so those inside it stand right before it.
+  std::vector<const TraceEvent*> ended;
+  for (const TraceEvent& event : program_.events()) {
+    if (!is_op(event)) continue;
+    Time& time = times[{event.name, event.category}];
+    ++time.calls;
+    time.nanoseconds += event.end - event.begin;
+    for (; !ended.empty() && ended.back()->begin >= event.begin; ended.pop_back())
+      time.nanoseconds -= ended.back()->end - ended.back()->begin;
+    ended.push_back(&event);
+  }
+  std::vector<std::pair<std::pair<std::string_view, std::string_view>, Time>> sorted(times.begin(),
+                                                                                     times.end());
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const auto& a, const auto& b) { return a.second.nanoseconds > b.second.nanoseconds; });
+  const double steps = static_cast<double>(steps_.end - steps_.begin);
+  nlohmann::json result = nlohmann::json::array();
+  for (const auto& [key, time] : sorted)
+    result.push_back({{"op", std::string(key.first)},
+                      {"pass", std::string(key.second)},
+                      {"calls", static_cast<double>(time.calls) / steps},
+                      {"seconds", static_cast<double>(time.nanoseconds) * 1e-9 / steps}});
+  return result;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,55 @@
+// StepTrace: what all ranks did in some steps of a run, as one file for chrome://tracing (docs/formats.md).
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "autograd/context.h"
+#include "config/config.h"
+#include "core/trace.h"
+
+namespace switchyard {
+
+// Steps [begin, end); none when they are equal.
+struct TracedSteps {
+  std::int64_t begin = 0, end = 0;
+};
+// Those that profiler, skip_first_n_steps_for_profiler and profiler_steps choose of `steps`. Error(usage)
+// where they choose none.
+TracedSteps traced_steps(const Config& config, std::int64_t steps);
+
+// One a rank; all ranks call before() and after() around every step.
+class StepTrace {
+ public:
+  StepTrace(Context& context, TracedSteps steps, std::string file)
+      : context_(context), steps_(steps), file_(std::move(file)) {}
+  StepTrace(const StepTrace&) = delete;
+  StepTrace& operator=(const StepTrace&) = delete;
+
+  // Collective at the first traced step: the ranks' clocks start together.
+  void before(std::int64_t step);
+  // Collective after the last one: rank 0 writes the file. Error(runtime) when it cannot.
+  void after(std::int64_t step);
+
+  // Null outside of traced steps.
+  TraceLog* log() const { return context_.trace(); }
+  bool any() const { return steps_.begin < steps_.end; }
+  // Of this rank: [{"op","pass","calls","seconds"}], slowest first, seconds a traced step without those of
+  // ops inside.
+  nlohmann::json op_times() const;
+
+ private:
+  bool is_traced(std::int64_t step) const { return step >= steps_.begin && step < steps_.end; }
+  Group all() const;
+  std::string events() const;
+  void write() const;
+
+  Context& context_;
+  const TracedSteps steps_;
+  const std::string file_;
+  std::int64_t start_ = 0;  // of all clocks
+  TraceLog program_, progress_;
+};
+
+}  // namespace switchyard
