@@ -79,7 +79,7 @@ Stored stored_a(const GemmProblem& p, bool next) {
   return {static_cast<const Word*>(next ? p.a_next : p.a), p.lda, p.a_rows};
 }
 
-// The steps [begin, end) of some rows.
+// The steps [begin, end) of one panel of rows.
 void pack_a(const GemmProblem& p, const Depth& depth, std::int64_t begin, std::int64_t end, std::int64_t row,
             std::int64_t rows, Word* out) {
   depth.each_segment(begin, end, [&](bool next, std::int64_t from, std::int64_t count, std::int64_t before) {
@@ -119,17 +119,15 @@ struct Upcoming {
     for (std::int64_t r = 0; r < kLines; ++r) line[r] = reinterpret_cast<const char*>(a + r * 32);
     stride = 2 * kStepWords;
   }
-  // Of rows that will be packed, where a step's lines follow from the rows alone.
+  // Of stored rows that will be packed as lines.
   void stored(const GemmProblem& p, const Depth& depth, std::int64_t begin, std::int64_t row,
               std::int64_t rows) {
     const bool next = begin >= depth.segment;
     const Stored a = stored_a(p, next);
     const std::int64_t from = (begin - (next ? depth.segment : 0)) * 32;
-    stride = p.transpose_a ? (p.a_rows == nullptr ? 64 * p.lda : 0) : 64;
-    if (stride == 0) return;
+    stride = 64;
     for (std::int64_t r = 0; r < kLines; ++r) {
-      const Word* x = p.transpose_a ? a.row(from + r) + row : a.row(row + std::min(r, rows - 1)) + from;
-      line[r] = reinterpret_cast<const char*>(x);
+      line[r] = reinterpret_cast<const char*>(a.row(row + std::min(r, rows - 1)) + from);
     }
   }
 };
@@ -185,49 +183,75 @@ void store_some(bfloat16* x, __mmask16 mask, __m512 v) {
   _mm256_mask_storeu_epi16(x, mask, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v)));
 }
 
-// A row of 32, past the caches: x is aligned to 64 bytes.
-void stream(float* x, __m512 low, __m512 high) {
-  _mm512_stream_ps(x, low);
-  _mm512_stream_ps(x + 16, high);
+// A whole row of 32. Past the caches, x must be aligned to 64 bytes.
+void store_whole(float* x, __m512 low, __m512 high, bool past_caches) {
+  if (past_caches) {
+    _mm512_stream_ps(x, low);
+    _mm512_stream_ps(x + 16, high);
+  } else {
+    _mm512_storeu_ps(x, low);
+    _mm512_storeu_ps(x + 16, high);
+  }
 }
-void stream(bfloat16* x, __m512 low, __m512 high) {
-  _mm512_stream_si512(reinterpret_cast<__m512i*>(x),
-                      reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
-}
-
-// Results that the caches cannot hold are written past them: their lines are not read first.
-template <typename C>
-bool streams(const GemmProblem& p, const C* c) {
-  constexpr std::int64_t kLargeBytes = std::int64_t{4} << 20, size = sizeof(C);
-  return !p.accumulate && p.m * p.n * size > kLargeBytes && p.ldc * size % 64 == 0 &&
-         reinterpret_cast<std::uintptr_t>(c) % 64 == 0;
+void store_whole(bfloat16* x, __m512 low, __m512 high, bool past_caches) {
+  const auto words = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
+  past_caches ? _mm512_stream_si512(reinterpret_cast<__m512i*>(x), words) : _mm512_storeu_si512(x, words);
 }
 
-// Stores row `row` of C from the sums of `strips` strips, whose row is `in_panel` of the panel.
+// Where the sums of one strip go.
 template <typename C>
-void store_row(const GemmProblem& p, std::int64_t row, std::int64_t in_panel, std::int64_t strip_begin,
-               std::int64_t strips, const float* sums) {
-  const float* from = sums + (in_panel / 16) * 512 + (in_panel % 16) * 16;
-  for (std::int64_t s = strip_begin; s < strip_begin + strips; ++s, from += kSums) {
-    const Strip strip = strip_of(p, s);
-    const auto* bias = p.bias == nullptr ? nullptr : static_cast<const bfloat16*>(p.bias) + strip.column;
-    C* const c = static_cast<C*>(strip.next ? p.c_next : p.c) + row * p.ldc + strip.column;
-    const __mmask16 low = first(strip.columns), high = first(strip.columns - 16);
-    __m512 x = _mm512_load_ps(from), y = _mm512_load_ps(from + 256);
-    if (bias != nullptr) {
-      x = _mm512_add_ps(x, load_some(bias, low));
-      y = _mm512_add_ps(y, load_some(bias + 16, high));
+struct Destination {
+  Destination() = default;
+  Destination(const GemmProblem& p, std::int64_t row, std::int64_t index) {
+    constexpr std::int64_t kLargeBytes = std::int64_t{4} << 20, size = sizeof(C);
+    const Strip strip = strip_of(p, index);
+    c = static_cast<C*>(strip.next ? p.c_next : p.c) + row * p.ldc + strip.column;
+    if (p.bias != nullptr) bias = static_cast<const bfloat16*>(p.bias) + strip.column;
+    low = first(strip.columns);
+    high = first(strip.columns - 16);
+    whole = strip.columns == kLines && bias == nullptr && !p.accumulate;
+    // Results that the caches cannot hold are written past them: their lines are not read first.
+    past_caches = whole && p.m * p.n * size > kLargeBytes && p.ldc * size % 64 == 0 &&
+                  reinterpret_cast<std::uintptr_t>(c) % 64 == 0;
+  }
+  C* c = nullptr;  // of the panel's first row
+  const bfloat16* bias = nullptr;
+  __mmask16 low = 0, high = 0;
+  bool whole = false, past_caches = false;
+};
+
+template <typename C>
+void store_some_of_row(const Destination<C>& d, C* c, bool accumulate, __m512 x, __m512 y) {
+  if (d.bias != nullptr) {
+    x = _mm512_add_ps(x, load_some(d.bias, d.low));
+    y = _mm512_add_ps(y, load_some(d.bias + 16, d.high));
+  }
+  if (accumulate) {
+    x = _mm512_add_ps(x, load_some(c, d.low));
+    y = _mm512_add_ps(y, load_some(c + 16, d.high));
+  }
+  store_some(c, d.low, x);
+  store_some(c + 16, d.high, y);
+}
+
+// Stores `rows` rows of C from `row` on, some strips: row by row, so that memory is written in long runs.
+template <typename C>
+void store_panel(const GemmProblem& p, std::int64_t row, std::int64_t rows, std::int64_t strip_begin,
+                 std::int64_t strips, const float* sums) {
+  constexpr std::int64_t kAtOnce = 16;
+  Destination<C> to[kAtOnce];
+  for (std::int64_t begin = 0; begin < strips; begin += kAtOnce, sums += kAtOnce * kSums) {
+    const std::int64_t count = std::min(kAtOnce, strips - begin);
+    for (std::int64_t s = 0; s < count; ++s) to[s] = Destination<C>(p, row, strip_begin + begin + s);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const float* from = sums + (r / 16) * 512 + (r % 16) * 16;
+      for (std::int64_t s = 0; s < count; ++s, from += kSums) {
+        const __m512 x = _mm512_load_ps(from), y = _mm512_load_ps(from + 256);
+        C* const c = to[s].c + r * p.ldc;
+        to[s].whole ? store_whole(c, x, y, to[s].past_caches)
+                    : store_some_of_row(to[s], c, p.accumulate, x, y);
+      }
     }
-    if (strip.columns == kLines && streams(p, c)) {
-      stream(c, x, y);
-      continue;
-    }
-    if (p.accumulate) {
-      x = _mm512_add_ps(x, load_some(c, low));
-      y = _mm512_add_ps(y, load_some(c + 16, high));
-    }
-    store_some(c, low, x);
-    store_some(c + 16, high, y);
   }
 }
 
@@ -275,7 +299,14 @@ class Block {
   void section(std::int64_t strip_begin, std::int64_t strip_end, std::int64_t begin) {
     const std::int64_t end = std::min(begin + depth_.section, depth_.steps), strips = strip_end - strip_begin;
     pack_b(p_, depth_, begin, end, strip_begin, strip_end, b_);
-    const bool unpacked = strip_begin * kLines == block_.column_begin;
+    bool unpacked = strip_begin * kLines == block_.column_begin;
+    if (unpacked && p_.transpose_a) {  // panels are neighbours in memory: all of a step, then the next step
+      for (std::int64_t l = begin; l < end; ++l) {
+        for (std::int64_t i = 0; i < panels_; ++i)
+          pack_a(p_, depth_, l, l + 1, row(i), rows(i), a_of(i) + l * kStepWords);
+      }
+      unpacked = false;
+    }
     Upcoming upcoming;
     for (std::int64_t i = 0; i < panels_; ++i) {
       if (unpacked) pack_a(p_, depth_, begin, end, row(i), rows(i), a_of(i) + begin * kStepWords);
@@ -283,7 +314,7 @@ class Block {
       if (i + 1 < panels_ && unpacked) upcoming.stored(p_, depth_, begin, row(i + 1), rows(i + 1));
       if (i + 1 < panels_ && !unpacked) upcoming.packed(a_of(i + 1) + begin * kStepWords);
       multiply_panel(i, strips, begin, end, upcoming);
-      if (end == depth_.steps) store_panel(i, strip_begin, strips);
+      if (end == depth_.steps) store(i, strip_begin, strips);
     }
   }
 
@@ -304,11 +335,9 @@ class Block {
     } while (l < end - begin);
   }
 
-  void store_panel(std::int64_t i, std::int64_t strip_begin, std::int64_t strips) const {
-    for (std::int64_t r = 0; r < rows(i); ++r) {
-      p_.c_dtype == DType::f32 ? store_row<float>(p_, row(i) + r, r, strip_begin, strips, sums_of(i))
-                               : store_row<bfloat16>(p_, row(i) + r, r, strip_begin, strips, sums_of(i));
-    }
+  void store(std::int64_t i, std::int64_t strip_begin, std::int64_t strips) const {
+    p_.c_dtype == DType::f32 ? store_panel<float>(p_, row(i), rows(i), strip_begin, strips, sums_of(i))
+                             : store_panel<bfloat16>(p_, row(i), rows(i), strip_begin, strips, sums_of(i));
   }
 
   const GemmProblem& p_;
