@@ -60,7 +60,9 @@ Isa isa_from_environment() {
 constexpr int kNoOverride = -1;
 thread_local int isa_override = kNoOverride;
 
-using Note = std::tuple<const char*, const char*, const char*>;
+// Op, implementation, what refused (the implementation itself, or for a choice the first of the list; null:
+// nothing did), and why.
+using Note = std::tuple<const char*, const char*, const char*, const char*>;
 
 // What has been noted in this process. A thread asks it once per distinct note, so it is off the hot path.
 class Notes {
@@ -100,8 +102,6 @@ bool verbose() {
   return on;
 }
 
-constexpr const char* kFallback = nullptr;  // in place of an implementation's name
-
 }  // namespace
 
 std::string_view name_of(Isa isa) {
@@ -128,15 +128,15 @@ ScopedIsa::~ScopedIsa() {
   isa_override = previous_;
 }
 
-std::vector<Fallback> fallbacks_taken() {
-  std::vector<std::pair<std::string, std::string>> found;
-  for (const auto& [op, implementation, reason] : process_notes().all()) {
-    if (implementation == kFallback) found.emplace_back(op, reason);
+std::vector<KernelChoice> kernels_used() {
+  std::vector<KernelChoice> result;
+  for (const auto& [op, implementation, refused, reason] : process_notes().all()) {
+    if (refused == implementation) continue;  // a refusal
+    result.push_back({op, implementation, refused == nullptr ? "" : fmt::format("{}: {}", refused, reason)});
   }
-  std::sort(found.begin(), found.end());
-  found.erase(std::unique(found.begin(), found.end()), found.end());
-  std::vector<Fallback> result;
-  for (auto& [op, reason] : found) result.push_back({std::move(op), std::move(reason)});
+  const auto key = [](const KernelChoice& c) { return std::tie(c.op, c.implementation, c.refused); };
+  std::sort(result.begin(), result.end(), [&](const auto& a, const auto& b) { return key(a) < key(b); });
+  result.erase(std::unique(result.begin(), result.end()), result.end());
   return result;
 }
 
@@ -154,13 +154,13 @@ const char* missing(Isa isa) {
 }
 
 void note_refusal(const char* op, const char* implementation, const char* reason) {
-  if (!verbose() || !is_new({op, implementation, reason})) return;
+  if (!verbose() || !is_new({op, implementation, implementation, reason})) return;
   fmt::print(stderr, "[dispatch] {}: {} refused: {}\n", op, implementation, reason);
 }
 
-void note_fallback(const char* op, const char* reason) {
-  if (!is_new({op, kFallback, reason}) || !verbose()) return;
-  fmt::print(stderr, "[dispatch] {}: runs the scalar reference: {}\n", op, reason);
+void note_choice(const char* op, const char* implementation, const char* refused, const char* reason) {
+  if (!is_new({op, implementation, refused, reason}) || !verbose()) return;
+  fmt::print(stderr, "[dispatch] {}: {} runs\n", op, implementation);
 }
 
 }  // namespace dispatch_detail

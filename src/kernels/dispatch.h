@@ -2,8 +2,8 @@
 //
 // An op lists its implementations from best to `ref`; the first that the machine, the instruction set cap and
 // the shape allow runs. A refusal carries a reason. SWITCHYARD_ISA=ref|avx2|avx512|amx caps the instruction
-// sets, and SWITCHYARD_VERBOSE=dispatch prints each distinct refusal once to stderr. All functions are thread
-// safe.
+// sets, and SWITCHYARD_VERBOSE=dispatch prints each distinct choice and refusal once to stderr. All functions
+// are thread safe.
 #pragma once
 
 #include <cstddef>
@@ -51,34 +51,38 @@ struct Implementation {
   const char* (*refuse)(const Shape&) = nullptr;
 };
 
-// An op that ran its scalar reference although it lists something faster, and why.
-struct Fallback {
+// What an op ran, and where that was not the first of its list, which was and why it refused.
+struct KernelChoice {
   std::string op;
-  std::string reason;
+  std::string implementation;
+  std::string refused;  // "amx: the operands are not bfloat16"; empty: nothing faster is listed
+  bool operator==(const KernelChoice&) const = default;
 };
-std::vector<Fallback> fallbacks_taken();  // in this process, each (op, reason) once, sorted
+std::vector<KernelChoice> kernels_used();  // in this process, each distinct one once, sorted
 
 namespace dispatch_detail {
 const char* missing(Isa isa);
 void note_refusal(const char* op, const char* implementation, const char* reason);
-void note_fallback(const char* op, const char* reason);
+void note_choice(const char* op, const char* implementation, const char* refused, const char* reason);
 }  // namespace dispatch_detail
 
 // The first implementation of `list` that accepts `shape`. The last must accept everything (`ref`).
 template <typename Run, typename Shape, std::size_t count>
 Run* choose(const char* op, const Implementation<Run, Shape> (&list)[count], const Shape& shape) {
   const Isa cap = active_isa();
-  const char* first_reason = nullptr;
+  const char *refused = nullptr, *first_reason = nullptr;  // the first refusal
   for (const auto& candidate : list) {
     const char* reason = candidate.isa > cap ? dispatch_detail::missing(candidate.isa)
                          : candidate.refuse  ? candidate.refuse(shape)
                                              : nullptr;
     if (reason == nullptr) {
-      if (first_reason != nullptr && candidate.isa == Isa::ref)
-        dispatch_detail::note_fallback(op, first_reason);
+      dispatch_detail::note_choice(op, candidate.name, refused, first_reason);
       return candidate.run;
     }
-    if (first_reason == nullptr) first_reason = reason;
+    if (first_reason == nullptr) {
+      refused = candidate.name;
+      first_reason = reason;
+    }
     dispatch_detail::note_refusal(op, candidate.name, reason);
   }
   CHECK(false, "every implementation of {} refused, the last because: {}", op, first_reason);

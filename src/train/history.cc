@@ -91,9 +91,13 @@ json run_summary(const Config& config, Trainer& trainer, const StepCost& cost) {
   summary["version"] = SWITCHYARD_VERSION;
   summary["phases"] = json::object();
   for (const auto& [name, seconds] : trainer.timer().totals()) summary["phases"][name] = seconds;
-  summary["fallbacks"] = json::array();
-  for (const auto& f : fallbacks_taken())
-    summary["fallbacks"].push_back({{"op", f.op}, {"reason", f.reason}});
+  summary["kernels"] = summary["fallbacks"] = json::array();
+  for (const KernelChoice& c : kernels_used()) {
+    summary["kernels"].push_back({{"op", c.op}, {"implementation", c.implementation}});
+    if (c.refused.empty()) continue;
+    summary["fallbacks"].push_back(
+        {{"op", c.op}, {"implementation", c.implementation}, {"reason", c.refused}});
+  }
   summary["config"] = config.resolved();
   return summary;
 }

@@ -8,7 +8,9 @@
 #include "checkpoint/hub.h"
 #include "checkpoint/json_file.h"
 #include "core/tensor.h"
-#include "kernels/gemm.h"
+#include "kernels/dispatch.h"
+#include "kernels/machine.h"
+#include "kernels/machine_loops.h"
 #include "metrics/atomic_file.h"
 #include "tokenizer/tokenizer.h"
 #include "train/dry_step.h"
@@ -82,25 +84,29 @@ Parameters::Fill make_fill(const Config& config, const ModelConfig& model,
   };
 }
 
-// Best rate of a square product on all cores, in FLOP/s: what "share of peak" is measured against.
+// Products in registers on all cores, in FLOP/s: what "share of peak" is measured against.
 double measured_peak(DType dtype) {
-  ThreadPool pool(std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
-  constexpr std::int64_t n = 1024;
-  const Tensor a = Tensor::zeros(dtype, {n, n}), b = Tensor::zeros(dtype, {n, n}), c(DType::f32, {n, n});
-  GemmArgs args;
-  args.m = args.n = args.k = args.lda = args.ldb = args.ldc = n;
-  args.dtype = dtype;
-  args.a = a.raw();
-  args.b = b.raw();
-  args.c = c.raw();
-  args.c_dtype = DType::f32;
+  ThreadPool pool(machine_cores());
+  constexpr std::int64_t kSteps = 20000;
   double best = 0;
-  for (int i = 0; i < 6; ++i) {
-    const double begin = now();
-    gemm(pool, args);
-    best = std::max(best, 2.0 * n * n * n / (now() - begin));
+  for (const ProductLoop& loop : product_loops(dtype)) {
+    for (int i = 0; i < 6; ++i) {
+      const double begin = now();
+      pool.for_range(pool.threads(), 1, [&](std::int64_t, std::int64_t) { loop.run(kSteps); });
+      best = std::max(best, loop.flops * static_cast<double>(kSteps * pool.threads()) / (now() - begin));
+    }
   }
   return best;
+}
+
+// "kernels: attention amx, gemm avx512 (amx: the operands are not bfloat16)".
+std::string kernels_line() {
+  std::string line = "kernels:";
+  for (const KernelChoice& c : kernels_used()) {
+    line += fmt::format("{}{} {}", line.back() == ':' ? " " : ", ", c.op, c.implementation);
+    if (!c.refused.empty()) line += fmt::format(" ({})", c.refused);
+  }
+  return line;
 }
 
 double evaluate_all(Trainer& trainer, Dataset& data, std::int64_t limit) {
@@ -199,9 +205,7 @@ void add_summary_lines(RunReport& report, const nlohmann::json& summary, const H
                                        c["where"].get<std::string>(), c["count"].get<std::int64_t>(),
                                        static_cast<double>(c["bytes"].get<std::int64_t>()) * 1e-6));
   }
-  for (const auto& f : summary["fallbacks"])
-    report.lines.push_back(
-        fmt::format("fallback: {}: {}", f["op"].get<std::string>(), f["reason"].get<std::string>()));
+  report.lines.push_back(kernels_line());
   if (summary.contains("ops")) {
     std::string ops = "time by op a traced step:";
     for (std::size_t i = 0; i < std::min<std::size_t>(8, summary["ops"].size()); ++i) {
