@@ -60,6 +60,9 @@ std::size_t memory_peak() {
 void reset_memory_peak() {
   pool().reset_peak();
 }
+std::size_t memory_extent() {
+  return pool().extent();
+}
 
 Tensor::Tensor(DType dtype, Shape shape)
     : dtype_(dtype), shape_(std::move(shape)), buffer_(std::make_shared<Buffer>(bytes())) {}

@@ -43,6 +43,7 @@ class Buffer {
 std::size_t memory_in_use();
 std::size_t memory_peak();
 void reset_memory_peak();
+std::size_t memory_extent();  // bytes of addresses ever used: does not grow while freed memory is recycled
 
 class Tensor {
  public:
