@@ -30,7 +30,7 @@ inline __m512i load_words(const Word* x, std::int64_t count) {
 }
 
 // Rows of 16 32-bit units; out[j][i] = in[i][j].
-inline void transpose_16x16(const __m512i (&in)[16], Word* out) {
+SWITCHYARD_AMX_INLINE void transpose_units(const __m512i (&in)[16], __m512i (&out)[16]) {
   __m512i s[16], t[16];
 #pragma GCC unroll 8
   for (int i = 0; i < 16; i += 2) {
@@ -51,11 +51,22 @@ inline void transpose_16x16(const __m512i (&in)[16], Word* out) {
     const __m512i high01 = _mm512_shuffle_i32x4(t[c], t[4 + c], 0xee);
     const __m512i low23 = _mm512_shuffle_i32x4(t[8 + c], t[12 + c], 0x44);
     const __m512i high23 = _mm512_shuffle_i32x4(t[8 + c], t[12 + c], 0xee);
-    _mm512_store_si512(out + 32 * c, _mm512_shuffle_i32x4(low01, low23, 0x88));
-    _mm512_store_si512(out + 32 * (4 + c), _mm512_shuffle_i32x4(low01, low23, 0xdd));
-    _mm512_store_si512(out + 32 * (8 + c), _mm512_shuffle_i32x4(high01, high23, 0x88));
-    _mm512_store_si512(out + 32 * (12 + c), _mm512_shuffle_i32x4(high01, high23, 0xdd));
+    out[c] = _mm512_shuffle_i32x4(low01, low23, 0x88);
+    out[4 + c] = _mm512_shuffle_i32x4(low01, low23, 0xdd);
+    out[8 + c] = _mm512_shuffle_i32x4(high01, high23, 0x88);
+    out[12 + c] = _mm512_shuffle_i32x4(high01, high23, 0xdd);
   }
+}
+
+SWITCHYARD_AMX_INLINE void store_tile(const __m512i (&rows)[16], Word* tile) {
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) _mm512_store_si512(tile + 32 * i, rows[i]);
+}
+
+inline void transpose_16x16(const __m512i (&in)[16], Word* out) {
+  __m512i rows[16];
+  transpose_units(in, rows);
+  store_tile(rows, out);
 }
 
 // Pairs (x[i], y[i]) of i = 0..15 and of i = 16..31.

@@ -19,6 +19,10 @@
       _Pragma("GCC target(\"avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,prfchw,amx-tile,amx-bf16\")")
 #define SWITCHYARD_AMX_END _Pragma("GCC pop_options")
 #endif
+// The same for single functions.
+#define SWITCHYARD_AMX \
+  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,prfchw,amx-tile,amx-bf16")))
+#define SWITCHYARD_AMX_INLINE SWITCHYARD_AMX __attribute__((always_inline)) inline
 #include <immintrin.h>
 
 #include <cstdint>

@@ -5,20 +5,6 @@
 namespace switchyard::cpu::attention_tiles {
 namespace {
 
-// Pairs (x[i], y[i]) of i = 0..15 and of i = 16..31.
-struct Pairs {
-  __m512i first;
-  __m512i second;
-};
-
-SWITCHYARD_AMX_INLINE Pairs interleave(__m512i x, __m512i y) {
-  const __m512i low = _mm512_unpacklo_epi16(x, y),
-                high = _mm512_unpackhi_epi16(x, y);  // within 128-bit lanes
-  const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
-  const __m512i second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
-  return {_mm512_permutex2var_epi64(low, first, high), _mm512_permutex2var_epi64(low, second, high)};
-}
-
 // Packs 32 dims of a strip; `out` is where these dims' two tiles begin.
 SWITCHYARD_AMX void pack_dims(const HeadRows& s, std::int64_t d, StripOrder order, Word* out) {
   if (order == StripOrder::left_positions || order == StripOrder::right_positions) {
@@ -39,8 +25,8 @@ SWITCHYARD_AMX void pack_dims(const HeadRows& s, std::int64_t d, StripOrder orde
 #pragma GCC unroll 16
   for (int r = 0; r < 16; ++r) {
     const bool apart = order == StripOrder::right_dims;
-    const Pairs pairs =
-        interleave(dims_of(s, apart ? r : 2 * r, d), dims_of(s, apart ? r + 16 : 2 * r + 1, d));
+    const amx::Pairs pairs =
+        amx::interleave(dims_of(s, apart ? r : 2 * r, d), dims_of(s, apart ? r + 16 : 2 * r + 1, d));
     first[r] = pairs.first;
     second[r] = pairs.second;
   }

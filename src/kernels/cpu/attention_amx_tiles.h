@@ -12,29 +12,21 @@
 #include "kernels/attention_problem.h"
 
 #if defined(__x86_64__)
-#if !defined(__clang__)
-// g++ 12's own intrinsics read a variable that they leave uninitialised on purpose.
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-#include <immintrin.h>
-
 #include <algorithm>
 #include <limits>
 #include <vector>
 
 #include "core/tensor.h"
-
-#define SWITCHYARD_AMX \
-  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,amx-tile,amx-bf16")))
-#define SWITCHYARD_AMX_INLINE SWITCHYARD_AMX __attribute__((always_inline)) inline
+#include "kernels/cpu/amx_pack.h"
 
 namespace switchyard::cpu::attention_tiles {
 
-using Word = std::uint16_t;  // the bits of a bfloat16
+using amx::kTileWords;
+using amx::store_tile;
+using amx::transpose_units;
+using amx::Word;
 
 inline constexpr std::int64_t kStrip = 32;
-inline constexpr std::int64_t kTileWords = 512;   // 16 x 32 bf16
 inline constexpr std::int64_t kTileFloats = 256;  // 16 x 16 fp32
 inline constexpr std::int64_t kBlockFloats = 4 * kTileFloats;
 // Strips of queries and of keys that are worked on together. 256 positions: an accumulator in L2 is loaded
@@ -49,25 +41,6 @@ inline std::int64_t padded(std::int64_t width) {
 inline std::int64_t strips_of(std::int64_t length) {
   return (length + kStrip - 1) / kStrip;
 }
-
-// All eight tile registers as 16 rows of 64 bytes, while this lives. Written as assembly: g++ 12 drops the
-// stores to the configuration before its _tile_loadconfig at -O2.
-class TileSession {
- public:
-  TileSession() {
-    struct alignas(64) {
-      std::uint8_t palette = 1;
-      std::uint8_t start_row = 0;
-      std::uint8_t reserved[14] = {};
-      std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-      std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-    } const config;
-    asm volatile("ldtilecfg %0" ::"m"(config) : "memory");
-  }
-  ~TileSession() { asm volatile("tilerelease" ::: "memory"); }
-  TileSession(const TileSession&) = delete;
-  TileSession& operator=(const TileSession&) = delete;
-};
 
 // A buffer of T, 64-byte aligned, uninitialised.
 template <typename T>
@@ -91,40 +64,6 @@ enum class StripOrder : std::uint8_t {
   right_positions,  // columns are positions, depth dims:  tiles [width/32][2 halves of the positions]
   right_dims,       // columns are dims, depth positions (pairs i, i + 16):  tiles [width/16]
 };
-
-// out[j][i] = in[i][j] for 16 rows of 16 32-bit units, `out_stride` words apart.
-SWITCHYARD_AMX_INLINE void transpose_units(const __m512i (&in)[16], __m512i (&out)[16]) {
-  __m512i s[16], t[16];
-#pragma GCC unroll 8
-  for (int i = 0; i < 16; i += 2) {
-    s[i] = _mm512_unpacklo_epi32(in[i], in[i + 1]);
-    s[i + 1] = _mm512_unpackhi_epi32(in[i], in[i + 1]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 16; i += 4) {
-    t[i] = _mm512_unpacklo_epi64(s[i], s[i + 2]);
-    t[i + 1] = _mm512_unpackhi_epi64(s[i], s[i + 2]);
-    t[i + 2] = _mm512_unpacklo_epi64(s[i + 1], s[i + 3]);
-    t[i + 3] = _mm512_unpackhi_epi64(s[i + 1], s[i + 3]);
-  }
-  // t[4q + c] holds, in 128-bit lane l, column 4l + c of rows 4q .. 4q+3.
-#pragma GCC unroll 4
-  for (int c = 0; c < 4; ++c) {
-    const __m512i low01 = _mm512_shuffle_i32x4(t[c], t[4 + c], 0x44);
-    const __m512i high01 = _mm512_shuffle_i32x4(t[c], t[4 + c], 0xee);
-    const __m512i low23 = _mm512_shuffle_i32x4(t[8 + c], t[12 + c], 0x44);
-    const __m512i high23 = _mm512_shuffle_i32x4(t[8 + c], t[12 + c], 0xee);
-    out[c] = _mm512_shuffle_i32x4(low01, low23, 0x88);
-    out[4 + c] = _mm512_shuffle_i32x4(low01, low23, 0xdd);
-    out[8 + c] = _mm512_shuffle_i32x4(high01, high23, 0x88);
-    out[12 + c] = _mm512_shuffle_i32x4(high01, high23, 0xdd);
-  }
-}
-
-SWITCHYARD_AMX_INLINE void store_tile(const __m512i (&rows)[16], Word* tile) {
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) _mm512_store_si512(tile + 32 * i, rows[i]);
-}
 
 // Positions of one head in a tensor [B, length, heads, width]: element (i, d) is x[i * stride + d].
 struct HeadRows {

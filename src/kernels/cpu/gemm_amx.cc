@@ -136,7 +136,8 @@ struct Upcoming {
 // fetches `fetches` lines a step, from the given offset on.
 void multiply(std::int64_t steps, const Word* a, const Word* b, bool add, float* sums,
               const char* const* line, std::int64_t offset, std::int64_t stride, std::int64_t fetches) {
-  constexpr int kStride = 64;  // bytes
+  constexpr int kStride = 64;     // bytes
+  asm volatile("" ::: "memory");  // GCC's tile loads do not tell the compiler that they read memory
   if (add) {
     _tile_loadd(0, sums, kStride);
     _tile_loadd(1, sums + 256, kStride);
