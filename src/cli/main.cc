@@ -11,6 +11,7 @@
 #include "cli/explain_command.h"
 #include "cli/plan_command.h"
 #include "cli/report_error.h"
+#include "cli/tokenize_command.h"
 #include "cli/train_command.h"
 #include "cli/verify_command.h"
 #include "config/declaration.h"
@@ -33,6 +34,7 @@ const std::map<std::string, Entry>& commands() {
       {"plan", {"memory, collectives and time of a step, without running it", switchyard::plan_command}},
       {"explain", {"how parameters and activations are laid out, and why", switchyard::explain_command}},
       {"bench", {"how close this machine's kernels come to its peaks", switchyard::bench_command}},
+      {"tokenize", {"text to ids and back", switchyard::tokenize_command}},
       {"config",
        {"show the settings a command line gives, or the table of keys (--list)", switchyard::config_command}},
   };
