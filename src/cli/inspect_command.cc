@@ -1,12 +1,17 @@
 #include "cli/inspect_command.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "checkpoint/checkpoint_folder.h"
 #include "cli/options.h"
 #include "convert/compare.h"
 #include "convert/inspect.h"
+#include "convert/prove.h"
+#include "convert/run_folder.h"
 #include "convert/tensor_source.h"
 #include "core/error.h"
 #include "metrics/atomic_file.h"
@@ -43,13 +48,55 @@ void write_json(const Options& options, nlohmann::json json) {
                     json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
+// Prints what is damaged. Returns 0 or 1.
+int prove_checkpoints(const std::vector<std::string>& paths) {
+  bool damaged = false;
+  for (const std::string& path : paths) {
+    const std::vector<std::string> damage = damage_of(path);
+    for (const std::string& line : damage) fmt::print(stderr, "{}\n", line);
+    fmt::print("{}: {}\n", path,
+               damage.empty() ? "every byte is as it was written" : fmt::format("{} damaged", damage.size()));
+    damaged = damaged || !damage.empty();
+  }
+  return damaged ? 1 : 0;
+}
+
+// The checkpoints that --prove reads: that at `path`, or all of a run.
+std::vector<std::string> checkpoints_at(const std::string& path) {
+  std::vector<std::string> paths;
+  if (std::filesystem::exists(path + "/manifest.json")) return {path};
+  if (!is_run_folder(path)) return {};
+  for (const RunCheckpoint& c : open_run_folder(path).checkpoints) {
+    if (has_marker(c.path)) paths.push_back(c.path);
+  }
+  return paths;
+}
+
 int inspect_one(const Options& options) {
-  const TensorSource source = TensorSource::open(options.settings[0]);
-  const InspectOptions wanted{options.flags.contains("--all"), options.flags.contains("--statistics"),
-                              options.flags.contains("--prove")};
+  const std::string& path = options.settings[0];
+  const bool prove = options.flags.contains("--prove");
+  if (const auto paths = checkpoints_at(path); prove && !paths.empty()) {
+    if (const int status = prove_checkpoints(paths); status != 0) return status;
+    fmt::print("\n");
+  }
+  nlohmann::json json = nlohmann::json::object();
+  if (is_run_folder(path)) {
+    const RunFolder run = open_run_folder(path);
+    fmt::print("{}\n", run_text(run));
+    json["run"] = run_json(run);
+    const bool readable = std::any_of(run.checkpoints.begin(), run.checkpoints.end(),
+                                      [](const RunCheckpoint& c) { return c.problem.empty(); });
+    if (!readable) {
+      write_json(options, std::move(json));
+      return 0;
+    }
+  }
+  const TensorSource source = TensorSource::open(path);
+  const InspectOptions wanted{options.flags.contains("--all"), options.flags.contains("--statistics"), prove};
   const Inspection inspection = inspect(source, wanted);
   fmt::print("{}", inspection_text(source, inspection, wanted));
-  write_json(options, inspection_json(source, inspection));
+  json.update(inspection_json(source, inspection));
+  write_json(options, std::move(json));
   return 0;
 }
 

@@ -115,6 +115,18 @@ void add_experts(const ModelConfig& model, const std::string& type, Hub& hub) {
   hub["mlp_only_layers"] = Hub::array();
 }
 
+// MLA scales its scores here when the context is stretched beyond the original, in transformers with YaRN.
+void check_latent_scale(const Config& config, const ModelConfig& model) {
+  const std::int64_t most = config.get_int("max_position_embeddings");
+  const bool ours = most > model.rope.original_positions && model.rope.factor > 1;
+  const bool theirs = model.rope.type == "yarn" && model.rope.factor > 1;
+  if (!model.mla || ours == theirs) return;
+  fail_usage(
+      "[convert] max_position_embeddings={}, original_max_position_embeddings={}: no Hugging Face form with "
+      "rope_type={}; MLA's scores are {}scaled here",
+      most, model.rope.original_positions, model.rope.type, ours ? "" : "not ");
+}
+
 // Reads the file back as anyone else would: what it cannot say shows as a difference.
 void check_same_model(const Config& config, const ModelConfig& model, const Hub& hub) {
   const std::string type = hub["model_type"].get<std::string>();
@@ -130,6 +142,7 @@ nlohmann::ordered_json config_to_hub(const Config& config, const std::string& dt
   const ModelConfig model = model_config(config);
   if (model.compat)
     fail_usage("[convert] compat=maxtext: no Hugging Face form; the query's weights hold 1/sqrt(head_dim)");
+  check_latent_scale(config, model);
   const auto [type, architecture] = family_of(config, model);
   Hub hub = {{"architectures", {architecture}},
              {"model_type", type},

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "convert/fold.h"
+#include "convert/model_keys.h"
 #include "convert/table.h"
 #include "core/error.h"
 
@@ -51,6 +52,43 @@ std::string joined_dtypes(const TensorSource& source) {
   for (const auto& [dtype, count] : elements)
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", with_commas(count), dtype);
   return text.empty() ? "none" : text;
+}
+
+std::string model_line(const ModelConfig& m) {
+  std::string text = fmt::format("{} layers, width {}, vocabulary {}", m.layers, m.emb, m.vocab);
+  if (m.moe.experts > 0) text += fmt::format(", {} experts a layer, {} a token", m.moe.experts, m.moe.slots);
+  return text;
+}
+
+// What the config says the model is; empty where there is none, or one that is not ours to run.
+std::string model_text(const TensorSource& source) {
+  try {
+    if (source.kind() == SourceKind::checkpoint) {
+      const Config config = config_of_stored(source.config(), source.path());
+      return fmt::format("{}, {}", config.get_string("decoder_block"), model_line(model_config(config)));
+    }
+    if (source.config().is_null()) return "";
+    return fmt::format("{}, {}", source.config().value("model_type", "?"),
+                       model_line(model_config(config_of_hub(source.config()))));
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+std::string facts(const TensorSource& source) {
+  std::string text;
+  if (const std::string model = model_text(source); !model.empty())
+    text += fmt::format("  model       {}\n", model);
+  if (!source.details().is_object()) return text;
+  const auto& d = source.details();
+  text += fmt::format("  step        {}\n  written by  switchyard {}, {} rank{}",
+                      d["step"].get<std::int64_t>(), d["version"].get<std::string>(),
+                      d["ranks"].get<std::int64_t>(), d["ranks"] == 1 ? "" : "s");
+  for (const auto& [axis, size] : d["mesh"].items()) text += fmt::format(", {}={}", axis, size.dump());
+  text += "\n";
+  if (d["data"].contains("rows") && d["data"]["rows"].is_number())
+    text += fmt::format("  data        {} rows consumed\n", d["data"]["rows"].dump());
+  return text;
 }
 
 std::vector<std::string> titles(const InspectOptions& options) {
@@ -143,6 +181,7 @@ std::string inspection_text(const TensorSource& source, const Inspection& inspec
                                  ? ""
                                  : fmt::format(", {} for a token", with_commas(inspection.active_parameters));
   std::string text = fmt::format("{}: {}\n", source.path(), name_of(source.kind()));
+  text += facts(source);
   text += fmt::format("  parameters  {}{}\n", with_commas(inspection.parameters), active);
   text += fmt::format("  elements    {}\n", joined_dtypes(source));
   text += fmt::format("  size        {} in {} file{}\n\n", byte_text(inspection.bytes), source.files().size(),
@@ -178,6 +217,7 @@ nlohmann::json inspection_json(const TensorSource& source, const Inspection& ins
           {"bytes", inspection.bytes},
           {"files", files},
           {"config", source.config()},
+          {"details", source.details()},
           {"tensors", tensors}};
 }
 

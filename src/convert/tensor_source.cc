@@ -18,6 +18,14 @@ std::size_t digits_end(const std::string& text, std::size_t begin) {
   return begin;
 }
 
+// Also one that is not whole, which is refused as such and not as something else.
+bool is_checkpoint(const fs::path& path) {
+  std::error_code ignored;
+  const bool is_hub = fs::exists(path / "model.safetensors", ignored) ||
+                      fs::exists(path / "model.safetensors.index.json", ignored);
+  return !is_hub && (fs::exists(path / "manifest.json", ignored) || is_checkpoint_path(path.string()));
+}
+
 }  // namespace
 
 std::string name_of(SourceKind kind) {
@@ -76,9 +84,11 @@ void TensorSource::open_folder() {
 void TensorSource::open_checkpoint_at(const std::string& path) {
   const CheckpointFolder checkpoint = CheckpointFolder::open(path);
   kind_ = SourceKind::checkpoint;
-  config_ = checkpoint.manifest().config;
-  for (const ManifestFile& file : checkpoint.manifest().files)
-    add(SafetensorsFile::open(path + "/" + file.name), file.name);
+  const Manifest& m = checkpoint.manifest();
+  config_ = m.config;
+  details_ = {{"step", m.step},   {"version", m.version}, {"model", m.model}, {"mesh", m.mesh},
+              {"ranks", m.ranks}, {"data", m.data},       {"rng", m.rng}};
+  for (const ManifestFile& file : m.files) add(SafetensorsFile::open(path + "/" + file.name), file.name);
 }
 
 TensorSource TensorSource::open(const std::string& path) {
@@ -88,8 +98,10 @@ TensorSource TensorSource::open(const std::string& path) {
   if (!fs::exists(path, ignored)) fail_usage("[checkpoint] {}: no such file or folder", path);
   if (!fs::is_directory(path, ignored)) {
     source.add(SafetensorsFile::open(path), fs::path(path).filename().string());
-  } else if (is_checkpoint_path(path)) {
-    source.path_ = open_checkpoint(path, nullptr).path();
+  } else if (is_checkpoint(path)) {
+    std::error_code none;
+    if (!fs::exists(fs::path(path) / "manifest.json", none))
+      source.path_ = open_checkpoint(path, nullptr).path();
     source.open_checkpoint_at(source.path_);
   } else {
     source.open_folder();

@@ -46,6 +46,8 @@ class TensorSource {
   const std::map<std::string, Item, NaturalOrder>& items() const { return items_; }
   // config.json of a Hugging Face folder, the values of a checkpoint's keys; null without.
   const nlohmann::json& config() const { return config_; }
+  // Of a checkpoint: step, version, model, mesh, ranks, data and rng of its manifest; null without.
+  const nlohmann::json& details() const { return details_; }
 
   // A tensor's bytes in its file, row-major; lives as long as this object. CHECKs that the name exists.
   std::span<const std::byte> bytes(const std::string& name) const;
@@ -63,7 +65,7 @@ class TensorSource {
   std::vector<SafetensorsFile> opened_;
   std::vector<File> files_;
   std::map<std::string, Item, NaturalOrder> items_;
-  nlohmann::json config_;
+  nlohmann::json config_, details_;
 };
 
 }  // namespace switchyard

@@ -42,8 +42,10 @@ class ToSwitchyard {
     ResumableFolder folder(FileSystem::real(), request_.destination,
                            job_of(request_, report.target, weights_.files()), "complete");
     const std::vector<ExtraFile> extras = files_of_hub(request_.source);
-    for (const ExtraFile& extra : extras)
-      report.carried.push_back(std::filesystem::path(extra.name).filename());
+    for (const ExtraFile& extra : extras) {
+      const std::string name = std::filesystem::path(extra.name).filename();
+      if (name != "config.json") report.carried.push_back(name);
+    }
     const std::vector<PlannedFile> files = plan_of(layout);
     if (!folder.is_done()) {
       std::vector<WrittenChunk> chunks;

@@ -95,7 +95,7 @@ def mutate_structure(random_, header, data):
             a, b = random_.choice(tensors), random_.choice(tensors)
             header[a], header[b] = header[b], header[a]
         elif kind == 10:  # a shape of the same size, or types of the same width
-            tensor["dtype"] = {"F32": "I32", "F16": "BF16", "U8": "I8", "I64": "F64"}.get(tensor.get("dtype"), "F32")
+            tensor["dtype"] = {"F32": "I32", "F16": "BF16", "U8": "I8", "I64": "F64"}.get(str(tensor.get("dtype")), "F32")
         else:
             data = data + bytes(random_.choice([1, 4]))
     return file_of(header, data)
