@@ -62,7 +62,8 @@ std::optional<std::string> hub_left_out(const std::string& name, bool tied, std:
 
 // Checks the whole set before anything is read: every tensor needed for `our_parameters` (name -> shape) is
 // there with the right shape, and nothing else is. Error(usage) lists up to five of the missing, mis-shaped
-// and surplus names. Returns the notices of hub_left_out().
+// and surplus names. Returns what is left
+// aside: the notices of hub_left_out(), and tensors without elements.
 std::vector<std::string> check_hub_tensors(const WeightFolder& folder, HubFamily family,
                                            const std::map<std::string, Shape>& our_parameters,
                                            std::int64_t num_layers);

@@ -250,6 +250,8 @@ std::vector<std::string> check_hub_tensors(const WeightFolder& folder, HubFamily
     if (known.contains(name)) continue;
     if (auto notice = hub_left_out(name, tied, num_layers)) {
       notices.push_back(*notice);
+    } else if (num_elements(folder.shape(name)) == 0) {  // shared experts of a model that has none
+      notices.push_back(name + " (empty)");
     } else {
       surplus.push_back(in_quotes(name));
     }

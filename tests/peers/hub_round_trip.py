@@ -51,6 +51,11 @@ CASES = {
     "deepseek_v3": ("DeepseekV3Config", {**LATENT, "n_group": 1, "topk_group": 1}),
     "deepseek_v3, groups, yarn": ("DeepseekV3Config", {**LATENT, "n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5,
                                                        "rope_parameters": {**YARN, **MSCALE}}),
+    "deepseek_v3, rotary halves": ("DeepseekV3Config", {**LATENT, "n_group": 1, "topk_group": 1,
+                                                        "rope_interleave": False, "first_k_dense_replace": 0}),
+    "mixtral in bfloat16": ("MixtralConfig", {**GROUPED, "num_local_experts": 8, "num_experts_per_tok": 2,
+                                              "sliding_window": None, "dtype": "bfloat16"}),
+    "deepseek_v3 in bfloat16": ("DeepseekV3Config", {**LATENT, "n_group": 4, "topk_group": 2, "dtype": "bfloat16"}),
 }
 
 
@@ -64,8 +69,12 @@ def make(config_class, settings, folder):
                 value.copy_(1 + 0.1 * torch.randn_like(value))
             elif "inv_freq" not in name:
                 value.copy_(0.1 * torch.randn_like(value))
+    if settings.get("dtype") == "bfloat16":  # as published: all but the router's bias
+        for name, value in [*model.named_parameters(), *model.named_buffers()]:
+            if value.is_floating_point() and "inv_freq" not in name and "e_score_correction_bias" not in name:
+                value.data = value.data.to(torch.bfloat16)
     model.save_pretrained(folder)
-    return model
+    return model.to(torch.float32)
 
 
 def load(folder):
@@ -113,7 +122,7 @@ def check(program, name, config_class, settings, folder):
     of_ours = error(result["logits"], want)
     good = there_and_back <= TOLERANCE and of_ours <= TOLERANCE
     shards = len(list(back.glob("*.safetensors")))
-    print(f"{name:28} {len(before):4} tensors in {shards} shards  transformers again {there_and_back:.2e}  "
+    print(f"{name:30} {len(before):4} tensors in {shards} shards  transformers again {there_and_back:.2e}  "
           f"switchyard {of_ours:.2e}  {'pass' if good else 'FAIL'}", flush=True)
     return {"case": name, "tensors": len(before), "shards": shards, "transformers_again": there_and_back,
             "switchyard": of_ours, "pass": good}
@@ -137,7 +146,7 @@ def main():
             try:
                 results.append(check(arguments.program.resolve(), name, config_class, settings, pathlib.Path(folder)))
             except AssertionError as problem:
-                print(f"{name:28} FAIL: {problem}", flush=True)
+                print(f"{name:30} FAIL: {problem}", flush=True)
                 results.append({"case": name, "pass": False})
     if arguments.json:
         arguments.json.write_text(json.dumps({"transformers": transformers.__version__, "torch": torch.__version__,
