@@ -50,6 +50,11 @@ class ToHuggingFace {
       write_small_files(files, folder);
     }
     folder.finish();
+    const WeightFolder written = WeightFolder::open(request_.destination);
+    for (const StoredPair& pair : pairs_) {
+      if (!written.contains(pair.theirs) || written.shape(pair.theirs) != pair.hub.shape)
+        fail_runtime("[convert] {}: was written without {}", request_.destination, pair.theirs);
+    }
     add_sizes(files, report);
     return report;
   }

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 
+#include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/json_file.h"
 #include "checkpoint/layout.h"
 #include "convert/carried_files.h"
@@ -53,6 +54,7 @@ class ToSwitchyard {
       commit(FileSystem::real(), folder.place(), layout, manifest(layout), chunks, extras);
     }
     folder.finish();
+    check_written();
     add_sizes(files, report);
     return report;
   }
@@ -69,6 +71,14 @@ class ToSwitchyard {
       files[file].tensors.push_back({i, offset, bytes});
     }
     return files;
+  }
+
+  void check_written() const {
+    const CheckpointFolder written = CheckpointFolder::open(request_.destination);
+    for (const StoredPair& pair : pairs_) {
+      if (!written.contains(pair.ours) || written.tensor(pair.ours).shape != pair.shape)
+        fail_runtime("[convert] {}: was written without {}", request_.destination, pair.ours);
+    }
   }
 
   DType dtype_of(const StoredPair& pair) const {
