@@ -9,10 +9,10 @@
 #include "checkpoint/layout.h"
 #include "convert/carried_files.h"
 #include "convert/directions.h"
-#include "convert/model_keys.h"
 #include "convert/resumable_folder.h"
 #include "convert/stored_names.h"
 #include "core/error.h"
+#include "models/same_model.h"
 
 namespace switchyard {
 namespace {
@@ -38,7 +38,8 @@ class ToSwitchyard {
   ConvertReport run() {
     std::vector<StoredTensor> tensors;
     for (const StoredPair& pair : pairs_) tensors.push_back({pair.ours, dtype_of(pair), pair.shape, false});
-    const CheckpointLayout layout(std::move(tensors));
+    const CheckpointLayout layout(std::move(tensors),
+                                  request_.file_bytes.value_or(CheckpointLayout::kFileBytes));
     ConvertReport report = report_of(pairs_, ConvertTarget::switchyard);
     ResumableFolder folder(FileSystem::real(), request_.destination,
                            job_of(request_, report.target, weights_.files()), "complete");
