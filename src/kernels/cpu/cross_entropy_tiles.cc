@@ -1,4 +1,4 @@
-// Fused output projection and cross-entropy for bf16 and a narrow model, with AMX and AVX512-BF16. Longer
+// Fused output projection and cross-entropy for bf16 and a narrow model, in tiles. Longer
 // than most files because the products, the exponentials between them and the layouts that join them make one
 // kernel.
 //
@@ -21,30 +21,17 @@
 #include "kernels/cross_entropy_problem.h"
 
 #if defined(__x86_64__)
-#if !defined(__clang__)
-// g++ 12's own intrinsics read a variable that they leave uninitialised on purpose.
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-#include <immintrin.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
 
 #include "core/tensor.h"
+#include "kernels/cpu/tile_pack.h"
 
-#define SWITCHYARD_AMX \
-  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,amx-tile,amx-bf16")))
-#define SWITCHYARD_AMX_INLINE SWITCHYARD_AMX __attribute__((always_inline)) inline
-
-namespace switchyard::cpu {
+namespace switchyard::cpu::SWITCHYARD_TILES {
 namespace {
 
-using Word = std::uint16_t;  // the bits of a bfloat16
-
-constexpr std::int64_t kTileWords = 512;   // 16 x 32 bf16
 constexpr std::int64_t kTileFloats = 256;  // 16 x 16 fp32
 constexpr std::int64_t kVocabTile = 256;
 constexpr std::int64_t kRowTile = 256;  // G twice in bf16: 2 x 128 KB, in L2 with the packed operands
@@ -56,46 +43,20 @@ std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// All eight tile registers as 16 rows of 64 bytes, while this lives. Written as assembly: g++ 12 drops the
-// stores to the configuration before its _tile_loadconfig at -O2.
-class TileSession {
- public:
-  TileSession() {
-    struct alignas(64) {
-      std::uint8_t palette = 1;
-      std::uint8_t start_row = 0;
-      std::uint8_t reserved[14] = {};
-      std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-      std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-    } const config;
-    asm volatile("ldtilecfg %0" ::"m"(config) : "memory");
-  }
-  ~TileSession() { asm volatile("tilerelease" ::: "memory"); }
-  TileSession(const TileSession&) = delete;
-  TileSession& operator=(const TileSession&) = delete;
-};
-
 // ---- Packing
 // -------------------------------------------------------------------------------------------------------
 
-// `count` of 32 words from x, the rest zero; count may be <= 0.
-SWITCHYARD_AMX_INLINE __m512i load_words(const Word* x, std::int64_t count) {
-  if (count >= 32) return _mm512_loadu_si512(x);
-  if (count <= 0) return _mm512_setzero_si512();
-  return _mm512_maskz_loadu_epi16((1u << count) - 1u, x);
-}
-
 // tile[i][:] = x[i][0..32); rows and columns past the given counts are zero.
-SWITCHYARD_AMX void copy_tile(const Word* x, std::int64_t ld, std::int64_t rows, std::int64_t columns,
-                              Word* tile) {
+SWITCHYARD_TILED void copy_tile(const Word* x, std::int64_t ld, std::int64_t rows, std::int64_t columns,
+                                Word* tile) {
   for (std::int64_t i = 0; i < 16; ++i, tile += 32) {
     _mm512_store_si512(tile, i < rows ? load_words(x + i * ld, columns) : _mm512_setzero_si512());
   }
 }
 
 // tile[p][n] = the pair (x[2p][n], x[2p+1][n]) for n < 16.
-SWITCHYARD_AMX void pair_rows_tile(const Word* x, std::int64_t ld, std::int64_t rows, std::int64_t columns,
-                                   Word* tile) {
+SWITCHYARD_TILED void pair_rows_tile(const Word* x, std::int64_t ld, std::int64_t rows, std::int64_t columns,
+                                     Word* tile) {
   columns = std::min<std::int64_t>(columns, 16);
   for (std::int64_t p = 0; p < 16; ++p, tile += 32) {
     const __m512i even = 2 * p < rows ? load_words(x + 2 * p * ld, columns) : _mm512_setzero_si512();
@@ -106,17 +67,18 @@ SWITCHYARD_AMX void pair_rows_tile(const Word* x, std::int64_t ld, std::int64_t 
   }
 }
 
-// out[i][j] = in[j][i] for a tile of 16 x 16 units; strides in units. Input rows are gathered, so `in` must
-// be whole.
-SWITCHYARD_AMX void transpose_units(const void* in, std::int64_t in_stride, void* out,
-                                    std::int64_t out_stride, std::int64_t rows, std::int64_t columns) {
-  const __m512i steps =
-      _mm512_mullo_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
-                         _mm512_set1_epi32(static_cast<int>(in_stride)));
+// out[i][j] = in[j][i] for `rows` x `columns` of a tile of 16 x 16 units; strides in units. All of `in` is
+// read.
+SWITCHYARD_TILED void transpose_units(const void* in, std::int64_t in_stride, void* out,
+                                      std::int64_t out_stride, std::int64_t rows, std::int64_t columns) {
+  __m512i lines[16], turned[16];
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) lines[i] = _mm512_loadu_si512(static_cast<const int*>(in) + i * in_stride);
+  SWITCHYARD_TILES::transpose_units(lines, turned);
   const auto keep = static_cast<__mmask16>((1u << columns) - 1u);
-  for (std::int64_t i = 0; i < rows; ++i) {
-    const __m512i column = _mm512_i32gather_epi32(steps, static_cast<const int*>(in) + i, 4);
-    _mm512_mask_storeu_epi32(static_cast<int*>(out) + i * out_stride, keep, column);
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) {
+    if (i < rows) _mm512_mask_storeu_epi32(static_cast<int*>(out) + i * out_stride, keep, turned[i]);
   }
 }
 
@@ -157,38 +119,38 @@ struct TileSum {
   std::int64_t row_bytes;
 };
 
-SWITCHYARD_AMX_INLINE void multiply_tiles(TileOperand a, TileOperand b, std::int64_t steps, TileSum c,
-                                          bool add) {
+SWITCHYARD_TILED_INLINE void multiply_tiles(TileOperand a, TileOperand b, std::int64_t steps, TileSum c,
+                                            bool add) {
   if (add) {
-    _tile_loadd(0, c.x, c.row_bytes);
-    _tile_loadd(1, c.x + c.right, c.row_bytes);
-    _tile_loadd(2, c.x + c.lower, c.row_bytes);
-    _tile_loadd(3, c.x + c.lower + c.right, c.row_bytes);
+    SWITCHYARD_TILE_LOAD(0, c.x, c.row_bytes);
+    SWITCHYARD_TILE_LOAD(1, c.x + c.right, c.row_bytes);
+    SWITCHYARD_TILE_LOAD(2, c.x + c.lower, c.row_bytes);
+    SWITCHYARD_TILE_LOAD(3, c.x + c.lower + c.right, c.row_bytes);
   } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
+    SWITCHYARD_TILE_ZERO(0);
+    SWITCHYARD_TILE_ZERO(1);
+    SWITCHYARD_TILE_ZERO(2);
+    SWITCHYARD_TILE_ZERO(3);
   }
   for (std::int64_t s = 0; s < steps; ++s, a.x += a.step, b.x += b.step) {
-    _tile_loadd(4, a.x, 64);
-    _tile_loadd(6, b.x, 64);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, b.x + b.second, 64);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(5, a.x + a.second, 64);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
+    SWITCHYARD_TILE_LOAD(4, a.x, 64);
+    SWITCHYARD_TILE_LOAD(6, b.x, 64);
+    SWITCHYARD_TILE_PRODUCT(0, 4, 6);
+    SWITCHYARD_TILE_LOAD(7, b.x + b.second, 64);
+    SWITCHYARD_TILE_PRODUCT(1, 4, 7);
+    SWITCHYARD_TILE_LOAD(5, a.x + a.second, 64);
+    SWITCHYARD_TILE_PRODUCT(2, 5, 6);
+    SWITCHYARD_TILE_PRODUCT(3, 5, 7);
   }
-  _tile_stored(0, c.x, c.row_bytes);
-  _tile_stored(1, c.x + c.right, c.row_bytes);
-  _tile_stored(2, c.x + c.lower, c.row_bytes);
-  _tile_stored(3, c.x + c.lower + c.right, c.row_bytes);
+  SWITCHYARD_TILE_STORE(0, c.x, c.row_bytes);
+  SWITCHYARD_TILE_STORE(1, c.x + c.right, c.row_bytes);
+  SWITCHYARD_TILE_STORE(2, c.x + c.lower, c.row_bytes);
+  SWITCHYARD_TILE_STORE(3, c.x + c.lower + c.right, c.row_bytes);
 }
 
 // 2^x to 1e-7 relative; 0 for -inf and below the range of a float. 2^x = 2^floor(x) p(x - floor(x)) with p
 // the minimax polynomial of degree 5 on [0, 1) (Remez, relative error 7.5e-8).
-SWITCHYARD_AMX_INLINE __m512 exp2_vector(__m512 x) {
+SWITCHYARD_TILED_INLINE __m512 exp2_vector(__m512 x) {
   const __m512 f = _mm512_reduce_ps(x, 0x09);  // x - floor(x), exact
   __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(0.00187757669f), f, _mm512_set1_ps(0.00898933969f));
   p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.0558263175f));
@@ -290,7 +252,7 @@ Buffer float_buffer(std::int64_t count) {
 }
 
 // Logits of 32 vocabulary entries (packed weight) and 32 rows -> out [32][32].
-SWITCHYARD_AMX void logits_block(const Fused& f, const Word* weight, std::int64_t row, float* out) {
+SWITCHYARD_TILED void logits_block(const Fused& f, const Word* weight, std::int64_t row, float* out) {
   const std::int64_t across = f.emb / 32 * kTileWords;
   multiply_tiles({weight, kTileWords, across}, {f.hidden_by_row(row), kTileWords, across}, f.emb / 32,
                  {out, 16 * 32, 16, 128}, false);
@@ -301,7 +263,7 @@ SWITCHYARD_AMX void logits_block(const Fused& f, const Word* weight, std::int64_
 
 // Running maximum and sum of exp(logit - maximum) of 16 rows, merged with `count` logits at x, 32 floats
 // apart.
-SWITCHYARD_AMX_INLINE void merge_strip(const float* x, std::int64_t count, float* maximum, float* sum) {
+SWITCHYARD_TILED_INLINE void merge_strip(const float* x, std::int64_t count, float* maximum, float* sum) {
   __m512 even = _mm512_load_ps(x);
   __m512 odd = even;
   for (std::int64_t v = 0; v + 1 < count; v += 2) {
@@ -331,8 +293,8 @@ SWITCHYARD_AMX_INLINE void merge_strip(const float* x, std::int64_t count, float
 }
 
 // One vocabulary tile of `count` entries from local column v, all rows.
-SWITCHYARD_AMX void forward_tile(const Fused& f, const Word* weight, std::int64_t v, std::int64_t count,
-                                 float* strip, float* maximum, float* sum, float* target_logit) {
+SWITCHYARD_TILED void forward_tile(const Fused& f, const Word* weight, std::int64_t v, std::int64_t count,
+                                   float* strip, float* maximum, float* sum, float* target_logit) {
   const std::int64_t first = f.args.vocab_begin + v;
   for (std::int64_t r = 0; r < f.rows; r += 32) {
     for (std::int64_t b = 0; b < count; b += 32) logits_block(f, weight + b * f.emb, r, strip + b * 32);
@@ -363,8 +325,8 @@ struct GradientTiles {
 };
 
 // Gradients of one vocabulary entry's 32 rows as bf16.
-SWITCHYARD_AMX_INLINE __m512i gradient_words(const float* x, const __m512 (&lse)[2],
-                                             const __m512 (&scale)[2]) {
+SWITCHYARD_TILED_INLINE __m512i gradient_words(const float* x, const __m512 (&lse)[2],
+                                               const __m512 (&scale)[2]) {
   const __m512 log2e = _mm512_set1_ps(kLog2E);
   // Subtracted before the product: an fma would save an operation and lose digits when lse is large.
   const __m512 low = exp2_vector(_mm512_mul_ps(_mm512_sub_ps(_mm512_load_ps(x), lse[0]), log2e));
@@ -374,8 +336,8 @@ SWITCHYARD_AMX_INLINE __m512i gradient_words(const float* x, const __m512 (&lse)
 
 // Logits [32][32] of rows r.. -> their gradients in both layouts. Entries from `count` on are padding and
 // become 0.
-SWITCHYARD_AMX_INLINE void gradient_block(const float* logits, std::int64_t count, const RowConstants& rows,
-                                          std::int64_t r, GradientTiles g) {
+SWITCHYARD_TILED_INLINE void gradient_block(const float* logits, std::int64_t count, const RowConstants& rows,
+                                            std::int64_t r, GradientTiles g) {
   const __m512 lse[2] = {_mm512_load_ps(rows.lse + r), _mm512_load_ps(rows.lse + r + 16)};
   const __m512 scale[2] = {_mm512_load_ps(rows.softmax + r), _mm512_load_ps(rows.softmax + r + 16)};
   Word* plain = g.plain;
@@ -410,9 +372,9 @@ void subtract_targets(const LinearCrossEntropyArgs& args, const float* logits, s
   }
 }
 
-SWITCHYARD_AMX void gradient_tile(const Fused& f, const Word* weight, std::int64_t v, std::int64_t count,
-                                  const RowConstants& constants, std::int64_t r, std::int64_t row_end,
-                                  GradientTiles g) {
+SWITCHYARD_TILED void gradient_tile(const Fused& f, const Word* weight, std::int64_t v, std::int64_t count,
+                                    const RowConstants& constants, std::int64_t r, std::int64_t row_end,
+                                    GradientTiles g) {
   alignas(64) float logits[32 * 32];
   for (std::int64_t i = 0; r + 32 * i < row_end; ++i) {
     for (std::int64_t b = 0; b < count; b += 32) {
@@ -427,8 +389,8 @@ SWITCHYARD_AMX void gradient_tile(const Fused& f, const Word* weight, std::int64
 }
 
 // dweight tile [kVocabTile][emb] (+)= G . hidden over the rows [r, row_end).
-SWITCHYARD_AMX void add_dweight(const Fused& f, const Word* plain, std::int64_t count, std::int64_t r,
-                                std::int64_t row_end, float* dweight) {
+SWITCHYARD_TILED void add_dweight(const Fused& f, const Word* plain, std::int64_t count, std::int64_t r,
+                                  std::int64_t row_end, float* dweight) {
   const std::int64_t across = kRowTile / 32 * kTileWords;
   for (std::int64_t v = 0; v < count; v += 32) {
     for (std::int64_t e = 0; e < f.emb; e += 32) {
@@ -440,9 +402,9 @@ SWITCHYARD_AMX void add_dweight(const Fused& f, const Word* plain, std::int64_t 
 }
 
 // dhidden^T, tiles [rows/32][2][emb/16], (+)= weight^T . G over `count` vocabulary entries.
-SWITCHYARD_AMX void add_dhidden(const Fused& f, const Word* weight_transposed, const Word* paired,
-                                std::int64_t count, std::int64_t r, std::int64_t row_end, bool add,
-                                float* dhidden) {
+SWITCHYARD_TILED void add_dhidden(const Fused& f, const Word* weight_transposed, const Word* paired,
+                                  std::int64_t count, std::int64_t r, std::int64_t row_end, bool add,
+                                  float* dhidden) {
   const std::int64_t across = f.emb / 16 * kTileFloats;
   for (std::int64_t i = 0; r + 32 * i < row_end; ++i) {
     for (std::int64_t e = 0; e < f.emb; e += 32) {
@@ -510,24 +472,22 @@ void store_dhidden(const Fused& f, const float* tiles, std::int64_t r, float* dh
 
 }  // namespace
 
-const char* cross_entropy_amx_refuses(const LinearCrossEntropyArgs& args) {
+const char* cross_entropy_refuses(const LinearCrossEntropyArgs& args) {
   if (args.dtype != DType::bf16) return "takes bfloat16 only";
   if (args.emb > kMaxEmb) return "takes at most 512 model dims: above, tiled products are faster";
   if (args.emb < 1 || args.rows < 1 || args.vocab < 1) return "needs at least one row, model dim and column";
   if (args.logit_soft_cap > 0) return "has no soft cap";
-  if (!__builtin_cpu_supports("avx512bf16")) return "needs AVX512-BF16";
   return nullptr;
 }
 
-std::size_t cross_entropy_amx_workspace(const LinearCrossEntropyArgs& args, bool backward) {
+std::size_t cross_entropy_workspace(const LinearCrossEntropyArgs& args, bool backward) {
   const Fused f(args, false);
   const std::int64_t words = 2 * f.rows * f.emb;
   const std::int64_t floats = backward ? (3 + f.chunks * f.emb) * f.rows : 2 * f.chunks * f.rows;
   return static_cast<std::size_t>(words) * sizeof(Word) + static_cast<std::size_t>(floats) * sizeof(float);
 }
 
-void cross_entropy_amx(ThreadPool& pool, const LinearCrossEntropyArgs& args, float* lse,
-                       float* target_logit) {
+void cross_entropy(ThreadPool& pool, const LinearCrossEntropyArgs& args, float* lse, float* target_logit) {
   Fused f(args);
   f.pack_hidden(pool, false);
   std::fill(target_logit, target_logit + args.rows, 0.0f);
@@ -556,9 +516,9 @@ void cross_entropy_amx(ThreadPool& pool, const LinearCrossEntropyArgs& args, flo
   }
 }
 
-void cross_entropy_backward_amx(ThreadPool& pool, const LinearCrossEntropyArgs& args, const float* lse,
-                                const float* softmax_coefficient, const float* target_coefficient,
-                                float* dhidden, float* dweight) {
+void cross_entropy_backward(ThreadPool& pool, const LinearCrossEntropyArgs& args, const float* lse,
+                            const float* softmax_coefficient, const float* target_coefficient, float* dhidden,
+                            float* dweight) {
   Fused f(args);
   f.pack_hidden(pool, true);
   Buffer padded = float_buffer(3 * f.rows);
@@ -576,5 +536,5 @@ void cross_entropy_backward_amx(ThreadPool& pool, const LinearCrossEntropyArgs& 
   });
 }
 
-}  // namespace switchyard::cpu
+}  // namespace switchyard::cpu::SWITCHYARD_TILES
 #endif  // x86-64

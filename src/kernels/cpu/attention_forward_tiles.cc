@@ -1,4 +1,4 @@
-// Attention forward for bf16 with AMX (see attention_amx_tiles.h for layouts).
+// Attention forward for bf16 in tiles (see attention_tiles.h for layouts).
 //
 // 1. Keys and transposed values are packed once for all query heads that read them.
 // 2. A task is 256 queries of one head, taken against blocks of 256 keys. Its unit is an item: 32 queries x
@@ -10,12 +10,12 @@
 //    only when the exponentials of an item pass kLimit, which their sum tells; then the item is done again
 //    and what was summed is rescaled. There is no pass for the maximum, and overflow is impossible.
 // 4. out^T [dim][query] grows by one product a group of up to kGroup items.
-#include "kernels/cpu/attention_amx_tiles.h"
+#include "kernels/cpu/attention_tiles.h"
 
 #if defined(__x86_64__)
 #include <cmath>
 
-namespace switchyard::cpu {
+namespace switchyard::cpu::SWITCHYARD_TILES {
 namespace attention_tiles {
 namespace {
 
@@ -181,7 +181,7 @@ class ForwardTask {
   }
 
   // Brings a part of the strip of keys and values one block ahead to L2; the items of a block bring it whole.
-  SWITCHYARD_AMX void prefetch(const Item& item) {
+  SWITCHYARD_TILED void prefetch(const Item& item) {
     const std::int64_t key = item.key + kBlockStrips;
     if (key >= masks_.kv_strips()) return;
     prefetch_part(keys_.k.data() + (head_ + key) * keys_.k_strip, keys_.k_strip, item.query, count_);
@@ -202,7 +202,7 @@ class ForwardTask {
     return g.next_dim > before;
   }
 
-  SWITCHYARD_AMX void run_steps() {
+  SWITCHYARD_TILED void run_steps() {
     steps_.run(0, 1);
     steps_.close();
     steps_.clear();
@@ -229,7 +229,7 @@ class ForwardTask {
   }
 
   // Brings the sums of a strip to the maxima that include these scores.
-  SWITCHYARD_AMX void rescale(QueryStrip& strip, const float* block) const {
+  SWITCHYARD_TILED void rescale(QueryStrip& strip, const float* block) const {
     for (std::int64_t half = 0; half < 2; ++half) {
       __m512 top = _mm512_set1_ps(-kInfinity);
       for (std::int64_t r = 0; r < 32; ++r) {
@@ -251,7 +251,7 @@ class ForwardTask {
 
   // Stores exp(score - shift) of an item in pairs of keys and adds them to the sums, running steps_
   // meanwhile. False, with the sums as they were, when a sum is too large.
-  SWITCHYARD_AMX bool exponentials(QueryStrip& strip, const float* block, Word* out) {
+  SWITCHYARD_TILED bool exponentials(QueryStrip& strip, const float* block, Word* out) {
     const __m512 scale = _mm512_set1_ps(scale_);
     __m512 sum[2];
     unsigned above = 0;
@@ -316,21 +316,20 @@ class ForwardTask {
 }  // namespace
 }  // namespace attention_tiles
 
-const char* attention_amx_refuses(const AttentionProblem& problem) {
+const char* attention_refuses(const AttentionProblem& problem) {
   if (problem.args.dtype != DType::bf16) return "takes bfloat16 only";
   if (!(problem.args.scale > 0)) return "takes a positive scale only";
-  if (!__builtin_cpu_supports("avx512bf16")) return "needs AVX512-BF16";
   return nullptr;
 }
 
-std::size_t attention_amx_workspace(const AttentionArgs& a) {
+std::size_t attention_workspace(const AttentionArgs& a) {
   const std::int64_t positions = a.batch * a.kv_heads * attention_tiles::strips_of(a.kv_length) * 32;
   return static_cast<std::size_t>(positions *
                                   (attention_tiles::padded(a.qk_dim) + attention_tiles::padded(a.v_dim))) *
-         sizeof(attention_tiles::Word);
+         sizeof(Word);
 }
 
-void attention_amx(ThreadPool& pool, const AttentionProblem& p) {
+void attention(ThreadPool& pool, const AttentionProblem& p) {
   using namespace attention_tiles;
   const Masks masks(p.args);
   PackedKeys keys(p, masks.kv_strips());
@@ -347,5 +346,5 @@ void attention_amx(ThreadPool& pool, const AttentionProblem& p) {
   });
 }
 
-}  // namespace switchyard::cpu
+}  // namespace switchyard::cpu::SWITCHYARD_TILES
 #endif  // x86-64

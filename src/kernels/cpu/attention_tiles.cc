@@ -1,12 +1,12 @@
-#include "kernels/cpu/attention_amx_tiles.h"
+#include "kernels/cpu/attention_tiles.h"
 
 #if defined(__x86_64__)
 
-namespace switchyard::cpu::attention_tiles {
+namespace switchyard::cpu::SWITCHYARD_TILES::attention_tiles {
 namespace {
 
 // Packs 32 dims of a strip; `out` is where these dims' two tiles begin.
-SWITCHYARD_AMX void pack_dims(const HeadRows& s, std::int64_t d, StripOrder order, Word* out) {
+SWITCHYARD_TILED void pack_dims(const HeadRows& s, std::int64_t d, StripOrder order, Word* out) {
   if (order == StripOrder::left_positions || order == StripOrder::right_positions) {
     for (std::int64_t half = 0; half < 2; ++half, out += kTileWords) {
       __m512i rows[16], turned[16];
@@ -25,8 +25,8 @@ SWITCHYARD_AMX void pack_dims(const HeadRows& s, std::int64_t d, StripOrder orde
 #pragma GCC unroll 16
   for (int r = 0; r < 16; ++r) {
     const bool apart = order == StripOrder::right_dims;
-    const amx::Pairs pairs =
-        amx::interleave(dims_of(s, apart ? r : 2 * r, d), dims_of(s, apart ? r + 16 : 2 * r + 1, d));
+    const Pairs pairs =
+        interleave(dims_of(s, apart ? r : 2 * r, d), dims_of(s, apart ? r + 16 : 2 * r + 1, d));
     first[r] = pairs.first;
     second[r] = pairs.second;
   }
@@ -41,7 +41,7 @@ SWITCHYARD_AMX void pack_dims(const HeadRows& s, std::int64_t d, StripOrder orde
   }
 }
 
-SWITCHYARD_AMX void store_row(__m512i row, const HeadRows& out, std::int64_t i, std::int64_t d) {
+SWITCHYARD_TILED void store_row(__m512i row, const HeadRows& out, std::int64_t i, std::int64_t d) {
   if (i >= out.rows) return;
   Word* x = out.x + i * out.stride + d;
   if (out.width - d >= 32) {
@@ -52,7 +52,7 @@ SWITCHYARD_AMX void store_row(__m512i row, const HeadRows& out, std::int64_t i, 
 }
 
 // Rounded as bfloat16(float) does, in the upper half of each lane.
-SWITCHYARD_AMX_INLINE __m512i round_even(__m512 x) {
+SWITCHYARD_TILED_INLINE __m512i round_even(__m512 x) {
   return _mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(x)), 16);
 }
 
@@ -70,7 +70,7 @@ void pack_strip(const HeadRows& s, StripOrder first_order, Word* first, StripOrd
   }
 }
 
-SWITCHYARD_AMX void store_transposed(const float* x, const float* factor, const HeadRows& out) {
+SWITCHYARD_TILED void store_transposed(const float* x, const float* factor, const HeadRows& out) {
   for (std::int64_t d = 0; d < out.width; d += 32, x += kBlockFloats) {
     for (std::int64_t half = 0; half < 2; ++half) {
       const __m512 scale = _mm512_load_ps(factor + 16 * half);
@@ -87,7 +87,7 @@ SWITCHYARD_AMX void store_transposed(const float* x, const float* factor, const 
   }
 }
 
-SWITCHYARD_AMX void store_plain(const float* x, float factor, const HeadRows& out) {
+SWITCHYARD_TILED void store_plain(const float* x, float factor, const HeadRows& out) {
   const __m512 scale = _mm512_set1_ps(factor);
   for (std::int64_t d = 0; d < out.width; d += 32, x += kBlockFloats) {
     for (std::int64_t i = 0; i < out.rows; ++i) {
@@ -130,8 +130,8 @@ TileMask Masks::of(std::int64_t batch, std::int64_t q_strip, std::int64_t kv_str
   return mask == TileMask::all && partial ? TileMask::some : mask;
 }
 
-SWITCHYARD_AMX void Masks::apply(std::int64_t batch, std::int64_t q_strip, std::int64_t kv_strip,
-                                 float* scores) const {
+SWITCHYARD_TILED void Masks::apply(std::int64_t batch, std::int64_t q_strip, std::int64_t kv_strip,
+                                   float* scores) const {
   const auto q_at = static_cast<std::size_t>((batch * q_strips_ + q_strip) * kStrip);
   const auto kv_at = static_cast<std::size_t>((batch * kv_strips_ + kv_strip) * kStrip);
   const std::int64_t keys = std::min(kStrip, args_.kv_length - kv_strip * kStrip);
@@ -151,5 +151,5 @@ SWITCHYARD_AMX void Masks::apply(std::int64_t batch, std::int64_t q_strip, std::
   }
 }
 
-}  // namespace switchyard::cpu::attention_tiles
+}  // namespace switchyard::cpu::SWITCHYARD_TILES::attention_tiles
 #endif  // x86-64

@@ -1,53 +1,17 @@
-#include "tokenizer/huggingface_pipeline.h"
+#include "tokenizer/pre_tokenizers.h"
 
-#include <utf8proc.h>
+#include <fmt/format.h>
 
-#include <cstdlib>
-#include <memory>
+#include <string_view>
+#include <utility>
 
 #include "checkpoint/json_file.h"
-#include "core/error.h"
+#include "tokenizer/normalizers.h"
 #include "tokenizer/regex.h"
+#include "tokenizer/unicode.h"
 
 namespace switchyard {
 namespace {
-
-using nlohmann::json;
-
-std::string normal_form(const std::string& text, int options) {
-  utf8proc_uint8_t* mapped = nullptr;
-  const auto length = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                                   static_cast<utf8proc_ssize_t>(text.size()), &mapped,
-                                   static_cast<utf8proc_option_t>(UTF8PROC_STABLE | options));
-  const std::unique_ptr<utf8proc_uint8_t, void (*)(void*)> owner(mapped, std::free);
-  if (length < 0) fail_runtime("[tokenizer] normalisation failed: {}", utf8proc_errmsg(length));
-  return {reinterpret_cast<const char*>(mapped), static_cast<std::size_t>(length)};
-}
-
-// A pattern entry, {"String": s} or {"Regex": r}, as a regular expression.
-std::string pattern_of(const JsonReader& entry) {
-  const JsonReader pattern = entry.object("pattern");
-  if (pattern.has("Regex")) return pattern.text("Regex");
-  const std::string literal = pattern.text("String");
-  std::string escaped;
-  for (char c : literal) {
-    const bool plain = static_cast<unsigned char>(c) >= 0x80 || (c >= '0' && c <= '9') ||
-                       (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
-    if (!plain) escaped += '\\';
-    escaped += c;
-  }
-  return escaped;
-}
-
-std::string replace_all(const std::string& text, const Regex& regex, const std::string& content) {
-  std::string out;
-  std::size_t at = 0;
-  for (const auto& [begin, end] : regex.matches(text)) {
-    out.append(text, at, begin - at).append(content);
-    at = end;
-  }
-  return out.append(text, at);
-}
 
 enum class Behavior { isolated, removed, merged_with_previous, merged_with_next, contiguous };
 
@@ -159,14 +123,25 @@ Split metaspace(const JsonReader& entry) {
   };
 }
 
+// `step` on pieces of bytes, as if they were written in the byte alphabet.
+Split in_byte_alphabet(const Split& step) {
+  return [step](std::vector<Piece> pieces) {
+    for (Piece& piece : pieces) piece.text = bytes_to_alphabet(piece.text);
+    pieces = step(std::move(pieces));
+    for (Piece& piece : pieces) piece.text = alphabet_to_bytes(piece.text).value_or(piece.text);
+    return pieces;
+  };
+}
+
 PreTokenizer sequence(const JsonReader& entry) {
   PreTokenizer whole;
   std::vector<Split> steps;
   for (const JsonReader& step : entry.list("pretokenizers")) {
-    if (whole.byte_level) entry.fail("a pre-tokenizer after ByteLevel is not supported");
     PreTokenizer made = make_pre_tokenizer(step);
-    whole.byte_level = made.byte_level;
-    steps.push_back(std::move(made.split));
+    if (whole.byte_level && (made.byte_level || step.text("type") == "Metaspace"))
+      entry.fail(in_quotes(step.text("type")) + " after ByteLevel is not supported");
+    steps.push_back(whole.byte_level ? in_byte_alphabet(made.split) : std::move(made.split));
+    whole.byte_level = whole.byte_level || made.byte_level;
   }
   whole.split = [steps](std::vector<Piece> pieces) {
     for (const Split& step : steps) pieces = step(std::move(pieces));
@@ -175,79 +150,20 @@ PreTokenizer sequence(const JsonReader& entry) {
   return whole;
 }
 
+PreTokenizer bert() {
+  const Split spaces = split_by(R"(\s+)", Behavior::removed, false),
+              marks = split_by(R"([\p{P}$+<=>^`|~])", Behavior::isolated, false);
+  return {[=](std::vector<Piece> pieces) { return marks(spaces(std::move(pieces))); }};
+}
+
+std::string escaped_delimiter(const JsonReader& entry) {
+  const std::string delimiter = entry.text("delimiter");
+  if (delimiter.empty() || utf8_length(delimiter, 0) != delimiter.size())
+    entry.fail("delimiter is not one character");
+  return fmt::format("\\x{{{:x}}}", code_point(delimiter));
+}
+
 }  // namespace
-
-JsonReader::JsonReader(const json& value, std::string name) : value_(&value), name_(std::move(name)) {
-  if (!value.is_object()) fail("expected an object");
-}
-bool JsonReader::has(const char* key) const {
-  return value_->contains(key) && !value_->at(key).is_null();
-}
-const json& JsonReader::at(const char* key) const {
-  if (!has(key)) fail(fmt::format("\"{}\" is missing", key));
-  return value_->at(key);
-}
-JsonReader JsonReader::object(const char* key) const {
-  return {at(key), name_ + "." + key};
-}
-std::vector<JsonReader> JsonReader::list(const char* key) const {
-  const json& values = at(key);
-  if (!values.is_array()) fail(fmt::format("\"{}\" is not a list", key));
-  std::vector<JsonReader> readers;
-  for (const json& value : values) readers.emplace_back(value, name_ + "." + key);
-  return readers;
-}
-std::string JsonReader::text(const char* key) const {
-  if (!at(key).is_string()) fail(fmt::format("\"{}\" is not a string", key));
-  return at(key).get<std::string>();
-}
-std::string JsonReader::text(const char* key, const std::string& absent) const {
-  return has(key) ? text(key) : absent;
-}
-bool JsonReader::flag(const char* key, bool absent) const {
-  if (!has(key)) return absent;
-  if (!at(key).is_boolean()) fail(fmt::format("\"{}\" is not true or false", key));
-  return at(key).get<bool>();
-}
-std::int64_t JsonReader::integer(const char* key, std::int64_t low, std::int64_t high) const {
-  const json& value = at(key);
-  const bool whole =
-      value.is_number_integer() && (!value.is_number_unsigned() || value.get<std::uint64_t>() <= INT64_MAX);
-  if (!whole || value.get<std::int64_t>() < low || value.get<std::int64_t>() > high) {
-    fail(fmt::format("\"{}\" is not a whole number from {} to {}", key, low, high));
-  }
-  return value.get<std::int64_t>();
-}
-void JsonReader::fail(const std::string& message) const {
-  fail_usage("[tokenizer] {}: {}", name_, message);
-}
-
-Normalizer make_normalizer(const JsonReader& entry) {
-  const std::string type = entry.text("type");
-  const auto form = [](int options) {
-    return [options](std::string text) { return normal_form(text, options); };
-  };
-  if (type == "NFC") return form(UTF8PROC_COMPOSE);
-  if (type == "NFD") return form(UTF8PROC_DECOMPOSE);
-  if (type == "NFKC") return form(UTF8PROC_COMPOSE | UTF8PROC_COMPAT);
-  if (type == "NFKD") return form(UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT);
-  if (type == "Prepend") {
-    return [prefix = entry.text("prepend")](std::string text) { return text.empty() ? text : prefix + text; };
-  }
-  if (type == "Replace") {
-    return [regex = Regex(pattern_of(entry), "tokenizer.json"), content = entry.text("content")](
-               const std::string& text) { return replace_all(text, regex, content); };
-  }
-  if (type == "Sequence") {
-    std::vector<Normalizer> steps;
-    for (const JsonReader& step : entry.list("normalizers")) steps.push_back(make_normalizer(step));
-    return [steps](std::string text) {
-      for (const Normalizer& step : steps) text = step(std::move(text));
-      return text;
-    };
-  }
-  entry.fail("normalizer " + in_quotes(type) + " is not supported");
-}
 
 PreTokenizer make_pre_tokenizer(const JsonReader& entry) {
   const std::string type = entry.text("type");
@@ -263,6 +179,15 @@ PreTokenizer make_pre_tokenizer(const JsonReader& entry) {
   }
   if (type == "Punctuation") {
     return {split_by(R"([\p{P}$+<=>^`|~])", behavior_of(entry, "Isolated"), false)};
+  }
+  if (type == "Whitespace")
+    return {split_by(R"([\w\x{200c}\x{200d}]+|[^\w\s\x{200c}\x{200d}]+)", Behavior::removed, true)};
+  if (type == "WhitespaceSplit") return {split_by(R"(\s+)", Behavior::removed, false)};
+  if (type == "CharDelimiterSplit") return {split_by(escaped_delimiter(entry), Behavior::removed, false)};
+  if (type == "BertPreTokenizer") return bert();
+  if (type == "FixedLength") {
+    const std::int64_t length = entry.integer("length", 1, 65535, 5);
+    return {split_by(fmt::format("(?s).{{1,{}}}", length), Behavior::isolated, false)};
   }
   entry.fail("pre-tokenizer " + in_quotes(type) + " is not supported");
 }

@@ -1,9 +1,9 @@
-// bf16 products with AMX: one block of C at a time, 32 x 32 outputs from two tiles of A and two of B.
+// bf16 products of tiles: one block of C at a time, 32 x 32 outputs from two tiles of A and two of B.
 //
-// What bounds it, measured on one core: a tile product takes 5.2 ns, a tile from L1 2.5 ns, from L2 6 ns,
-// from further 30 ns; a step (32 x 32 x 32) of products alone 21 ns, with loads from L1 and data that is not
-// zero 27 ns, with one operand from L2 33 ns, with both 40 ns. A cache line from memory takes 5 ns in a long
-// run, 15 ns and more when it stands alone. So:
+// What bounds it with AMX, measured on one core: a tile product takes 5.2 ns, a tile from L1 2.5 ns, from L2
+// 6 ns, from further 30 ns; a step (32 x 32 x 32) of products alone 21 ns, with loads from L1 and data that
+// is not zero 27 ns, with one operand from L2 33 ns, with both 40 ns. A cache line from memory takes 5 ns in
+// a long run, 15 ns and more when it stands alone. So:
 // 1. The block's rows of A are packed once. They may be more than L2 holds, since they are read in long runs.
 // 2. A wide piece of B, some strips of 32 columns, is packed into L2 and used for all rows of A. It is read
 // in
@@ -13,16 +13,14 @@
 //    load, which leaves L1 alone. The sums of the strips wait in L1 and L2.
 // 4. A depth over kSection steps is cut into sections, and the sums of all rows wait in memory.
 // Sections and chunks follow from the depth alone, so an element's sum has one order whatever the block.
-#include "kernels/cpu/amx_pack.h"
 #include "kernels/cpu/thread_scratch.h"
+#include "kernels/cpu/tile_pack.h"
 #include "kernels/gemm_problem.h"
 
 #if defined(__x86_64__)
-SWITCHYARD_AMX_BEGIN
-namespace switchyard::cpu {
+SWITCHYARD_TILES_BEGIN
+namespace switchyard::cpu::SWITCHYARD_TILES {
 namespace {
-
-using namespace amx;
 
 constexpr std::int64_t kSums = kLines * kLines;  // of the product of two panels
 constexpr std::int64_t kChunk = 20;              // most steps of 32 of depth whose A is in L1
@@ -139,31 +137,31 @@ void multiply(std::int64_t steps, const Word* a, const Word* b, bool add, float*
   constexpr int kStride = 64;     // bytes
   asm volatile("" ::: "memory");  // GCC's tile loads do not tell the compiler that they read memory
   if (add) {
-    _tile_loadd(0, sums, kStride);
-    _tile_loadd(1, sums + 256, kStride);
-    _tile_loadd(2, sums + 512, kStride);
-    _tile_loadd(3, sums + 768, kStride);
+    SWITCHYARD_TILE_LOAD(0, sums, kStride);
+    SWITCHYARD_TILE_LOAD(1, sums + 256, kStride);
+    SWITCHYARD_TILE_LOAD(2, sums + 512, kStride);
+    SWITCHYARD_TILE_LOAD(3, sums + 768, kStride);
   } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
+    SWITCHYARD_TILE_ZERO(0);
+    SWITCHYARD_TILE_ZERO(1);
+    SWITCHYARD_TILE_ZERO(2);
+    SWITCHYARD_TILE_ZERO(3);
   }
   for (std::int64_t l = 0; l < steps; ++l, a += kStepWords, b += kStepWords, offset += stride) {
-    _tile_stream_loadd(6, b, kStride);
-    _tile_loadd(4, a, kStride);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(5, a + kTileWords, kStride);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_stream_loadd(7, b + kTileWords, kStride);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_dpbf16ps(3, 5, 7);
+    SWITCHYARD_TILE_STREAM_LOAD(6, b, kStride);
+    SWITCHYARD_TILE_LOAD(4, a, kStride);
+    SWITCHYARD_TILE_PRODUCT(0, 4, 6);
+    SWITCHYARD_TILE_LOAD(5, a + kTileWords, kStride);
+    SWITCHYARD_TILE_PRODUCT(2, 5, 6);
+    SWITCHYARD_TILE_STREAM_LOAD(7, b + kTileWords, kStride);
+    SWITCHYARD_TILE_PRODUCT(1, 4, 7);
+    SWITCHYARD_TILE_PRODUCT(3, 5, 7);
     for (std::int64_t f = 0; f < fetches; ++f) _mm_prefetch(line[f] + offset, _MM_HINT_T1);
   }
-  _tile_stored(0, sums, kStride);
-  _tile_stored(1, sums + 256, kStride);
-  _tile_stored(2, sums + 512, kStride);
-  _tile_stored(3, sums + 768, kStride);
+  SWITCHYARD_TILE_STORE(0, sums, kStride);
+  SWITCHYARD_TILE_STORE(1, sums + 256, kStride);
+  SWITCHYARD_TILE_STORE(2, sums + 512, kStride);
+  SWITCHYARD_TILE_STORE(3, sums + 768, kStride);
 }
 
 __mmask16 first(std::int64_t count) {
@@ -353,7 +351,7 @@ class Block {
 
 }  // namespace
 
-void gemm_block_amx(const GemmProblem& p, const GemmBlock& block) {
+void gemm_block(const GemmProblem& p, const GemmBlock& block) {
   if (p.m <= kFewRows && !p.transpose_a) {  // a matter of the problem, not of the block
     gemm_few_rows(p, block);
     return;
@@ -363,6 +361,6 @@ void gemm_block_amx(const GemmProblem& p, const GemmBlock& block) {
   _mm_sfence();  // after streamed rows
 }
 
-}  // namespace switchyard::cpu
-SWITCHYARD_AMX_END
+}  // namespace switchyard::cpu::SWITCHYARD_TILES
+SWITCHYARD_TILES_END
 #endif  // x86-64

@@ -1,4 +1,4 @@
-// Attention backward for bf16 with AMX (see attention_amx_tiles.h for layouts).
+// Attention backward for bf16 in tiles (see attention_tiles.h for layouts).
 //
 // 1. Per key/value head: keys and values are packed once, and per query head the queries and dout. Blocks of
 // 256
@@ -12,12 +12,12 @@
 // a
 //    head along anti-diagonals (query block + key block constant): no two touch one sum, and the order of
 //    each sum stays the same. So do the bits.
-#include "kernels/cpu/attention_amx_tiles.h"
+#include "kernels/cpu/attention_tiles.h"
 
 #if defined(__x86_64__)
 #include "core/memory_account.h"
 
-namespace switchyard::cpu {
+namespace switchyard::cpu::SWITCHYARD_TILES {
 namespace attention_tiles {
 namespace {
 
@@ -86,7 +86,7 @@ struct HeadScratch {
     }
   }
 
-  SWITCHYARD_AMX static void dot_rows(const HeadRows& x, const HeadRows& y, float* out) {
+  SWITCHYARD_TILED static void dot_rows(const HeadRows& x, const HeadRows& y, float* out) {
     for (std::int64_t i = 0; i < kStrip; ++i) {
       __m512 sum = _mm512_setzero_ps();
       for (std::int64_t d = 0; d < x.width; d += 32) {
@@ -133,7 +133,7 @@ class GradientBlock {
         floats_(4 * kBlockFloats) {}
 
   // Adds the block to dq, dk and dv of its strips.
-  SWITCHYARD_AMX void run(std::int64_t batch, std::int64_t q_block, std::int64_t kv_block) {
+  SWITCHYARD_TILED void run(std::int64_t batch, std::int64_t q_block, std::int64_t kv_block) {
     batch_ = batch;
     query_ = q_block * kBlockStrips;
     key_ = kv_block * kBlockStrips;
@@ -177,7 +177,7 @@ class GradientBlock {
   }
 
   // P and dS of all strips, an item's while the tile unit makes the scores and dp of the next.
-  SWITCHYARD_AMX void make_gradients() {
+  SWITCHYARD_TILED void make_gradients() {
     steps_.clear();
     add_scores(0);
     steps_.run(0, 1);
@@ -206,7 +206,7 @@ class GradientBlock {
     }
   }
 
-  SWITCHYARD_AMX void exponentials(std::int64_t s, std::int64_t j, const float* score, const float* dp_at) {
+  SWITCHYARD_TILED void exponentials(std::int64_t s, std::int64_t j, const float* score, const float* dp_at) {
     const float *lse = head_.lse(query_ + s), *delta = head_.delta(query_ + s);
     const __m512 lse_low = _mm512_load_ps(lse), lse_high = _mm512_load_ps(lse + 16);
     const __m512 delta_low = _mm512_load_ps(delta), delta_high = _mm512_load_ps(delta + 16);
@@ -235,7 +235,7 @@ class GradientBlock {
   }
 
   // dv += P . dout and dk += dS . q of key strip j.
-  SWITCHYARD_AMX void add_keys(std::int64_t j) {
+  SWITCHYARD_TILED void add_keys(std::int64_t j) {
     const StripList& list = queries_of_[j];
     if (list.count == 0) return;
     char& filled = head_.has_keys[static_cast<std::size_t>(key_ + j)];
@@ -251,7 +251,7 @@ class GradientBlock {
   }
 
   // dq^T += k^T . dS of query strip s.
-  SWITCHYARD_AMX void add_queries(std::int64_t s) {
+  SWITCHYARD_TILED void add_queries(std::int64_t s) {
     const StripList& list = keys_of_[s];
     if (list.count == 0) return;
     char& filled = head_.has_queries[static_cast<std::size_t>(query_ + s)];
@@ -330,7 +330,7 @@ void run_shared(ThreadPool& pool, const AttentionProblem& p, const Masks& masks,
 }  // namespace
 }  // namespace attention_tiles
 
-void attention_backward_amx(ThreadPool& pool, const AttentionProblem& p) {
+void attention_backward(ThreadPool& pool, const AttentionProblem& p) {
   using namespace attention_tiles;
   const Masks masks(p.args);
   const std::int64_t heads = p.args.batch * p.args.kv_heads;
@@ -351,5 +351,5 @@ void attention_backward_amx(ThreadPool& pool, const AttentionProblem& p) {
   }
 }
 
-}  // namespace switchyard::cpu
+}  // namespace switchyard::cpu::SWITCHYARD_TILES
 #endif  // x86-64

@@ -1,5 +1,5 @@
-// What the forward and backward pass of attention on AMX share: operands in tile order, products of tiles,
-// exponentials and masks (internal to kernels/cpu/attention_amx_*.cc).
+// What the forward and backward pass of attention in tiles share: operands in tile order, products of tiles,
+// exponentials and masks (internal to kernels/cpu/attention_*_tiles.cc).
 //
 // 1. A sequence is cut into strips of 32 positions, and every width (qk_dim, v_dim) is padded with zeros to a
 //    multiple of 32. A strip of an operand is `32 * width` words of 1 KB tiles in one of four orders
@@ -17,14 +17,9 @@
 #include <vector>
 
 #include "core/tensor.h"
-#include "kernels/cpu/amx_pack.h"
+#include "kernels/cpu/tile_pack.h"
 
-namespace switchyard::cpu::attention_tiles {
-
-using amx::kTileWords;
-using amx::store_tile;
-using amx::transpose_units;
-using amx::Word;
+namespace switchyard::cpu::SWITCHYARD_TILES::attention_tiles {
 
 inline constexpr std::int64_t kStrip = 32;
 inline constexpr std::int64_t kTileFloats = 256;  // 16 x 16 fp32
@@ -82,7 +77,7 @@ inline HeadRows strip_rows(const void* x, std::int64_t batch, std::int64_t begin
 }
 
 // 32 dims from `d` of row i; zero past the ends.
-SWITCHYARD_AMX_INLINE __m512i dims_of(const HeadRows& s, std::int64_t i, std::int64_t d) {
+SWITCHYARD_TILED_INLINE __m512i dims_of(const HeadRows& s, std::int64_t i, std::int64_t d) {
   if (i >= s.rows) return _mm512_setzero_si512();
   const Word* x = s.x + i * s.stride + d;
   if (s.width - d >= 32) return _mm512_loadu_si512(x);
@@ -117,61 +112,61 @@ void store_plain(const float* x, float factor, const HeadRows& out);
 // ------------------------------------------------------------------------------------------------------
 
 // One depth step: two tiles of A and two of B, each pair side by side in memory.
-SWITCHYARD_AMX_INLINE void multiply_step(const Word* a, const Word* b) {
-  _tile_loadd(4, a, 64);
-  _tile_loadd(6, b, 64);
-  _tile_dpbf16ps(0, 4, 6);
-  _tile_loadd(7, b + kTileWords, 64);
-  _tile_dpbf16ps(1, 4, 7);
-  _tile_loadd(5, a + kTileWords, 64);
-  _tile_dpbf16ps(2, 5, 6);
-  _tile_dpbf16ps(3, 5, 7);
+SWITCHYARD_TILED_INLINE void multiply_step(const Word* a, const Word* b) {
+  SWITCHYARD_TILE_LOAD(4, a, 64);
+  SWITCHYARD_TILE_LOAD(6, b, 64);
+  SWITCHYARD_TILE_PRODUCT(0, 4, 6);
+  SWITCHYARD_TILE_LOAD(7, b + kTileWords, 64);
+  SWITCHYARD_TILE_PRODUCT(1, 4, 7);
+  SWITCHYARD_TILE_LOAD(5, a + kTileWords, 64);
+  SWITCHYARD_TILE_PRODUCT(2, 5, 6);
+  SWITCHYARD_TILE_PRODUCT(3, 5, 7);
 }
 
 // Stores the block that is still in the tile registers, if any.
-SWITCHYARD_AMX_INLINE void close_block(float*& open) {
+SWITCHYARD_TILED_INLINE void close_block(float*& open) {
   if (open == nullptr) return;
-  _tile_stored(0, open, 64);
-  _tile_stored(1, open + kTileFloats, 64);
-  _tile_stored(2, open + 2 * kTileFloats, 64);
-  _tile_stored(3, open + 3 * kTileFloats, 64);
+  SWITCHYARD_TILE_STORE(0, open, 64);
+  SWITCHYARD_TILE_STORE(1, open + kTileFloats, 64);
+  SWITCHYARD_TILE_STORE(2, open + 2 * kTileFloats, 64);
+  SWITCHYARD_TILE_STORE(3, open + 3 * kTileFloats, 64);
   open = nullptr;
 }
 
 // The first depth step of block c, started from zero or, with `add`, from what c holds. The block before it,
 // `open`, is stored meanwhile: its last products take time to finish (measured: 15 % on short blocks).
-SWITCHYARD_AMX_INLINE void open_block(float*& open, const Word* a, const Word* b, float* c, bool add) {
+SWITCHYARD_TILED_INLINE void open_block(float*& open, const Word* a, const Word* b, float* c, bool add) {
   asm volatile("" ::: "memory");
   if (open != nullptr) {
-    _tile_stored(0, open, 64);
-    _tile_stored(1, open + kTileFloats, 64);
+    SWITCHYARD_TILE_STORE(0, open, 64);
+    SWITCHYARD_TILE_STORE(1, open + kTileFloats, 64);
   }
   if (add) {
-    _tile_loadd(0, c, 64);
-    _tile_loadd(1, c + kTileFloats, 64);
+    SWITCHYARD_TILE_LOAD(0, c, 64);
+    SWITCHYARD_TILE_LOAD(1, c + kTileFloats, 64);
   } else {
-    _tile_zero(0);
-    _tile_zero(1);
+    SWITCHYARD_TILE_ZERO(0);
+    SWITCHYARD_TILE_ZERO(1);
   }
-  _tile_loadd(4, a, 64);
-  _tile_loadd(6, b, 64);
-  _tile_dpbf16ps(0, 4, 6);
-  _tile_loadd(7, b + kTileWords, 64);
-  _tile_dpbf16ps(1, 4, 7);
+  SWITCHYARD_TILE_LOAD(4, a, 64);
+  SWITCHYARD_TILE_LOAD(6, b, 64);
+  SWITCHYARD_TILE_PRODUCT(0, 4, 6);
+  SWITCHYARD_TILE_LOAD(7, b + kTileWords, 64);
+  SWITCHYARD_TILE_PRODUCT(1, 4, 7);
   if (open != nullptr) {
-    _tile_stored(2, open + 2 * kTileFloats, 64);
-    _tile_stored(3, open + 3 * kTileFloats, 64);
+    SWITCHYARD_TILE_STORE(2, open + 2 * kTileFloats, 64);
+    SWITCHYARD_TILE_STORE(3, open + 3 * kTileFloats, 64);
   }
   if (add) {
-    _tile_loadd(2, c + 2 * kTileFloats, 64);
-    _tile_loadd(3, c + 3 * kTileFloats, 64);
+    SWITCHYARD_TILE_LOAD(2, c + 2 * kTileFloats, 64);
+    SWITCHYARD_TILE_LOAD(3, c + 3 * kTileFloats, 64);
   } else {
-    _tile_zero(2);
-    _tile_zero(3);
+    SWITCHYARD_TILE_ZERO(2);
+    SWITCHYARD_TILE_ZERO(3);
   }
-  _tile_loadd(5, a + kTileWords, 64);
-  _tile_dpbf16ps(2, 5, 6);
-  _tile_dpbf16ps(3, 5, 7);
+  SWITCHYARD_TILE_LOAD(5, a + kTileWords, 64);
+  SWITCHYARD_TILE_PRODUCT(2, 5, 6);
+  SWITCHYARD_TILE_PRODUCT(3, 5, 7);
   open = c;
 }
 
@@ -184,9 +179,9 @@ struct StripList {
 
 // c (+)= A . B over the positions of the listed strips (at least one), which are the given words apart. c is
 // left open.
-SWITCHYARD_AMX_INLINE void multiply_strips(const Word* a, std::int64_t a_strip, const Word* b,
-                                           std::int64_t b_strip, const StripList& strips, float* c, bool add,
-                                           float*& open) {
+SWITCHYARD_TILED_INLINE void multiply_strips(const Word* a, std::int64_t a_strip, const Word* b,
+                                             std::int64_t b_strip, const StripList& strips, float* c,
+                                             bool add, float*& open) {
   open_block(open, a + strips.at[0] * a_strip, b + strips.at[0] * b_strip, c, add);
   for (std::int64_t i = 1; i < strips.count; ++i) {
     multiply_step(a + strips.at[i] * a_strip, b + strips.at[i] * b_strip);
@@ -211,7 +206,7 @@ class TileSteps {
   void clear() { steps_.clear(); }
 
   // Portion `i` of `count`; all portions together are all steps.
-  SWITCHYARD_AMX_INLINE void run(std::size_t i, std::size_t count) {
+  SWITCHYARD_TILED_INLINE void run(std::size_t i, std::size_t count) {
     const std::size_t end = (i + 1) * steps_.size() / count;
     for (std::size_t at = i * steps_.size() / count; at < end; ++at) {
       const Step& step = steps_[at];
@@ -222,7 +217,7 @@ class TileSteps {
       }
     }
   }
-  SWITCHYARD_AMX void close() { close_block(open_); }
+  SWITCHYARD_TILED void close() { close_block(open_); }
 
  private:
   struct Step {
@@ -252,7 +247,7 @@ void prefetch_part(const T* x, std::int64_t count, std::int64_t part, std::int64
 // 2^x to 3e-6 relative, 2^0 = 1; 0 for -inf and below the range of a float, NaN for NaN.
 // 2^x = 2^floor(x) p(x - floor(x)) with p the polynomial of degree 4 with p(0) = 1 that is nearest to 2^f on
 // [0, 1) (weighted least squares repeated until the relative error is level: 2.9e-6).
-SWITCHYARD_AMX_INLINE __m512 exp2_vector(__m512 x) {
+SWITCHYARD_TILED_INLINE __m512 exp2_vector(__m512 x) {
   const __m512 f = _mm512_reduce_ps(x, 0x09);  // x - floor(x), exact
   __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(0.0134266907f), f, _mm512_set1_ps(0.052242461f));
   p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.241280214f));
@@ -263,12 +258,12 @@ SWITCHYARD_AMX_INLINE __m512 exp2_vector(__m512 x) {
 
 // Rounding to bf16 to nearest, ties away from zero, in the upper half of each lane; the lower half is left
 // over.
-SWITCHYARD_AMX_INLINE __m512i rounded(__m512 x) {
+SWITCHYARD_TILED_INLINE __m512i rounded(__m512 x) {
   return _mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x8000));
 }
 
 // Pairs (x[i], y[i]) of the upper halves.
-SWITCHYARD_AMX_INLINE __m512i paired(__m512i x, __m512i y) {
+SWITCHYARD_TILED_INLINE __m512i paired(__m512i x, __m512i y) {
   const __m512i down =
       _mm512_broadcast_i32x4(_mm_setr_epi8(2, 3, -1, -1, 6, 7, -1, -1, 10, 11, -1, -1, 14, 15, -1, -1));
   constexpr int kAndOr = 0xea;  // (a & b) | c
@@ -302,5 +297,5 @@ class Masks {
   Side q_, kv_;
 };
 
-}  // namespace switchyard::cpu::attention_tiles
+}  // namespace switchyard::cpu::SWITCHYARD_TILES::attention_tiles
 #endif  // x86-64

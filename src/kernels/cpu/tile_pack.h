@@ -1,4 +1,4 @@
-// Packing of bf16 operands into AMX tiles. Included by files that work between SWITCHYARD_AMX_BEGIN and _END.
+// Packing of bf16 operands into tiles. Included by files that work between SWITCHYARD_TILES_BEGIN and _END.
 //
 // A tile of A is 16 rows of 32 depth elements. A tile of B is 16 rows, each the pair of depth elements (2r,
 // 2r+1) of 16 columns. A panel is 32 lines (rows of A, columns of B): two tiles, 2 KB, for every 32 of depth.
@@ -9,11 +9,11 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/cpu/amx_target.h"
+#include "kernels/cpu/tile_target.h"
 
 #if defined(__x86_64__)
-SWITCHYARD_AMX_BEGIN
-namespace switchyard::cpu::amx {
+SWITCHYARD_TILES_BEGIN
+namespace switchyard::cpu::SWITCHYARD_TILES {
 
 using Word = std::uint16_t;  // the bits of a bfloat16
 
@@ -30,7 +30,7 @@ inline __m512i load_words(const Word* x, std::int64_t count) {
 }
 
 // Rows of 16 32-bit units; out[j][i] = in[i][j].
-SWITCHYARD_AMX_INLINE void transpose_units(const __m512i (&in)[16], __m512i (&out)[16]) {
+SWITCHYARD_TILED_INLINE void transpose_units(const __m512i (&in)[16], __m512i (&out)[16]) {
   __m512i s[16], t[16];
 #pragma GCC unroll 8
   for (int i = 0; i < 16; i += 2) {
@@ -58,7 +58,7 @@ SWITCHYARD_AMX_INLINE void transpose_units(const __m512i (&in)[16], __m512i (&ou
   }
 }
 
-SWITCHYARD_AMX_INLINE void store_tile(const __m512i (&rows)[16], Word* tile) {
+SWITCHYARD_TILED_INLINE void store_tile(const __m512i (&rows)[16], Word* tile) {
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i) _mm512_store_si512(tile + 32 * i, rows[i]);
 }
@@ -162,6 +162,6 @@ __attribute__((noinline)) inline void pack_depth(const Stored& s, std::int64_t l
   }
 }
 
-}  // namespace switchyard::cpu::amx
-SWITCHYARD_AMX_END
+}  // namespace switchyard::cpu::SWITCHYARD_TILES
+SWITCHYARD_TILES_END
 #endif
