@@ -65,6 +65,7 @@ class Trainer {
   const ModelConfig& model() const { return model_; }
   Parameters& parameters() { return parameters_; }
   PhaseTimer& timer() { return timer_; }
+  const Updater& updater() const { return updater_; }
   std::int64_t optimizer_bytes() const { return updater_.state_bytes(); }  // state held for this rank
 
  private:
