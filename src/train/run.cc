@@ -17,6 +17,7 @@
 #include "train/history.h"
 #include "train/sample.h"
 #include "train/step_trace.h"
+#include "train/weight_digest.h"
 
 namespace switchyard {
 namespace {
@@ -151,6 +152,7 @@ class Recorder {
         100 * flops / seconds / peak_, r.raw_grad_norm);
     if (!r.layers.empty()) text += fmt::format("  load {:.2f}x  dropped {:.0f}", worst, dropped);
     observer_.line(text + fmt::format("  {:.2f} s  {}", seconds, megabytes(memory_peak())));
+    if (!r.bad.empty()) observer_.line("warning: " + r.bad);
     observer_.progress(
         step + 1, fmt::format("loss {:.3f}{}", r.lm_loss,
                               r.layers.empty() ? "" : fmt::format("  worst expert load {:.2f}x", worst)));
@@ -182,13 +184,6 @@ StepResult run_step(Trainer& trainer, Dataset& data, std::int64_t step, TraceLog
     batch = data.next(step);
   }
   return trainer.step(step, batch);
-}
-
-void stop_if_broken(const Config& config, std::int64_t step, double loss) {
-  if (std::isnan(loss) && config.get_bool("abort_on_nan_loss"))
-    fail_runtime("[train] loss is not a number at step {} (abort_on_nan_loss=true)", step);
-  if (std::isinf(loss) && config.get_bool("abort_on_inf_loss"))
-    fail_runtime("[train] loss is infinite at step {} (abort_on_inf_loss=true)", step);
 }
 
 void add_summary_lines(RunReport& report, const nlohmann::json& summary, const History& history) {
@@ -294,6 +289,9 @@ RunReport run_training(const Config& config, Processes& processes, RunObserver& 
     if (speaks) recorder = std::make_unique<Recorder>(observer, *writer, peak);
     StepCost cost;
     StepTrace trace(context, traced, folder + "/trace.json");
+    const std::int64_t digests = config.get_int("weight_digest_interval");
+    if (speaks && digests > 0 && !has_replicas(context, trainer.parameters()))
+      observer.line("weight_digest_interval: no weight has copies in several processes to compare");
     for (std::int64_t step = 0; step < steps; ++step) {
       trace.before(step);
       const double begin = now();
@@ -305,7 +303,8 @@ RunReport run_training(const Config& config, Processes& processes, RunObserver& 
               std::move(result.layer_bytes)};
       trace.after(step);
       if (speaks) recorder->record(step, result, seconds, trainer, sizes);
-      stop_if_broken(config, step, result.loss);
+      trainer.bad_steps().stop_if_hopeless(step, result.loss);
+      if (digests > 0 && (step + 1) % digests == 0) compare_replicas(context, trainer.parameters(), step);
       if (interval > 0 && ((step + 1) % interval == 0 || step + 1 == steps)) {
         const double loss = evaluate_all(trainer, *data.eval, config.get_int("eval_steps"));
         if (speaks) recorder->record_eval(step, loss);
@@ -326,6 +325,8 @@ RunReport run_training(const Config& config, Processes& processes, RunObserver& 
     }
     write_file_atomic(folder + "/summary.json", summary.dump(1) + "\n");
     recorder->history().write_plots(folder + "/plots", trainer.timer().totals());
+    if (const std::int64_t skipped = trainer.bad_steps().skipped(); skipped > 0)
+      report.lines.push_back(fmt::format("skipped steps: {} of {}", skipped, steps));
     add_summary_lines(report, summary, recorder->history());
     report.sample = sample;
   });
