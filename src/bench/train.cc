@@ -65,7 +65,7 @@ void run_steps(Context& context, Trainer& trainer, Dataset& data, double budget,
     return ranks;
   }();
   const Group world{all, context.comm->rank()};
-  const Batch batch = data.next(0);
+  const Batch batch = data.read(0, data.rows());
   trainer.step(0, batch);
   trainer.timer().reset();
   const double begin = now();

@@ -107,19 +107,6 @@ void move_elements(DType dtype, const std::byte* from, std::byte* to, std::int64
   }
 }
 
-// Why a hub tensor is left aside on purpose, or nothing.
-std::optional<std::string> skipped(const std::string& name, bool tied, std::int64_t num_layers) {
-  if (name.ends_with("rotary_emb.inv_freq")) return name + " (stored rotary frequencies)";
-  if (tied && name == "lm_head.weight") return name + " (a copy of the tied embeddings)";
-  constexpr std::string_view kLayers = "model.layers.";
-  if (!name.starts_with(kLayers)) return {};
-  std::int64_t layer = -1;
-  const char* begin = name.data() + kLayers.size();
-  const auto [end, status] = std::from_chars(begin, name.data() + name.size(), layer);
-  if (status == std::errc() && *end == '.' && layer >= num_layers) return name + " (multi-token prediction)";
-  return {};
-}
-
 // Types of a safetensors file that SafetensorsFile::read gives as f32 or bf16.
 bool is_float_name(std::string_view dtype) {
   return dtype == "F32" || dtype == "BF16" || dtype == "F16" || dtype == "F64";
@@ -222,6 +209,18 @@ Tensor load_from_hub(const WeightFolder& folder, HubFamily family, const std::st
   return to_ours(tensors, parts, our_shape);
 }
 
+std::optional<std::string> hub_left_out(const std::string& name, bool tied, std::int64_t num_layers) {
+  if (name.ends_with("rotary_emb.inv_freq")) return name + " (stored rotary frequencies)";
+  if (tied && name == "lm_head.weight") return name + " (a copy of the tied embeddings)";
+  constexpr std::string_view kLayers = "model.layers.";
+  if (!name.starts_with(kLayers)) return {};
+  std::int64_t layer = -1;
+  const char* begin = name.data() + kLayers.size();
+  const auto [end, status] = std::from_chars(begin, name.data() + name.size(), layer);
+  if (status == std::errc() && *end == '.' && layer >= num_layers) return name + " (multi-token prediction)";
+  return {};
+}
+
 std::vector<std::string> check_hub_tensors(const WeightFolder& folder, HubFamily family,
                                            const std::map<std::string, Shape>& our_parameters,
                                            std::int64_t num_layers) {
@@ -249,8 +248,10 @@ std::vector<std::string> check_hub_tensors(const WeightFolder& folder, HubFamily
   const bool tied = !our_parameters.contains("head");
   for (const std::string& name : folder.names()) {
     if (known.contains(name)) continue;
-    if (auto notice = skipped(name, tied, num_layers)) {
+    if (auto notice = hub_left_out(name, tied, num_layers)) {
       notices.push_back(*notice);
+    } else if (num_elements(folder.shape(name)) == 0) {  // shared experts of a model that has none
+      notices.push_back(name + " (empty)");
     } else {
       surplus.push_back(in_quotes(name));
     }

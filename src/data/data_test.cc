@@ -23,11 +23,12 @@ std::vector<std::int32_t> values(const Tensor& t) {
 }
 
 TEST(Synthetic, EqualsTheReference) {
-  const auto golden = SafetensorsFile::open(std::string(kSourceFolder) + "/tests/golden/jax/synthetic.safetensors");
+  const auto golden =
+      SafetensorsFile::open(std::string(kSourceFolder) + "/tests/golden/jax/synthetic.safetensors");
   for (std::int64_t vocab : {256, 129280}) {
     const auto dataset = make_synthetic(8, 32, vocab);
     for (std::int64_t step : {0, 1}) {
-      const Batch batch = dataset->next(step);
+      const Batch batch = dataset->read(8 * step, 8);
       const auto expect = [&](const char* field, const Tensor& ours) {
         const Tensor theirs =
             golden.read("vocab" + std::to_string(vocab) + "/batch" + std::to_string(step) + "/" + field);
@@ -88,10 +89,10 @@ TEST_F(TextFolder, PacksDocumentsIntoRows) {
   file("b/c", "defgh");
   auto data = text(1, 4);  // stream: a b c | d e f g h |, 10 tokens: 2 rows of 4 + 1
   EXPECT_EQ(data.eval, nullptr);
-  EXPECT_EQ(data.train->batches(), 2);
+  EXPECT_EQ(data.train->rows(), 2);
   std::set<std::vector<std::int32_t>> rows;
   for (std::int64_t step : {0, 1}) {
-    const Batch batch = data.train->next(step);
+    const Batch batch = data.train->read(step, 1);
     rows.insert(values(batch.inputs));
     if (values(batch.inputs)[0] == 'a') {
       EXPECT_EQ(values(batch.inputs), (std::vector<std::int32_t>{'a', 'b', 'c', 256}));
@@ -110,31 +111,47 @@ TEST_F(TextFolder, PacksDocumentsIntoRows) {
 TEST_F(TextFolder, PositionsRestartInsideARow) {
   file("a", "ab");
   file("b", "cdefg");
-  const Batch batch = text(1, 8).train->next(0);  // a b | c d e f g |
+  const Batch batch = text(1, 8).train->read(0, 1);  // a b | c d e f g |
   EXPECT_EQ(values(batch.inputs_segmentation), (std::vector<std::int32_t>{1, 1, 1, 2, 2, 2, 2, 2}));
   EXPECT_EQ(values(batch.inputs_position), (std::vector<std::int32_t>{0, 1, 2, 0, 1, 2, 3, 4}));
   EXPECT_EQ(values(batch.targets_segmentation), (std::vector<std::int32_t>{1, 1, 0, 2, 2, 2, 2, 2}));
 }
 
+// The inputs of `count` rows from `first` on.
+std::vector<std::vector<std::int32_t>> inputs(Dataset& data, std::int64_t first, std::int64_t count) {
+  const Batch batch = data.read(first, count);
+  std::vector<std::vector<std::int32_t>> rows;
+  for (std::int64_t b = 0; b < count; ++b) rows.push_back(values(batch.inputs.slice_rows(b, b + 1)));
+  return rows;
+}
+
 TEST_F(TextFolder, EveryEpochSeesEveryRowInANewOrder) {
   file("a", numbered_lines(100));
   auto data = text(2, 16, 0, 5);
-  const std::int64_t batches = data.train->batches();
-  ASSERT_GE(batches, 10);
-  std::vector<std::multiset<std::vector<std::int32_t>>> seen(2);
-  std::vector<std::int32_t> order[2];
-  for (std::int64_t step = 0; step < 2 * batches; ++step) {
-    const Batch batch = data.train->next(step);
-    const auto epoch = static_cast<std::size_t>(step / batches);
-    for (std::int64_t b = 0; b < 2; ++b) seen[epoch].insert(values(batch.inputs.slice_rows(b, b + 1)));
-    order[epoch].push_back(values(batch.inputs)[0]);
-  }
-  EXPECT_NE(order[0], order[1]);
-  // An odd number of rows leaves out one, another in each epoch; no row comes twice.
-  EXPECT_EQ(std::set(seen[0].begin(), seen[0].end()).size(), seen[0].size());
+  const std::int64_t rows = data.train->rows();
+  ASSERT_GE(rows, 20);
+  const auto first = inputs(*data.train, 0, rows), second = inputs(*data.train, rows, rows);
+  EXPECT_NE(first, second);
+  EXPECT_EQ(std::set(first.begin(), first.end()).size(), first.size());
+  EXPECT_EQ(std::set(first.begin(), first.end()), std::set(second.begin(), second.end()));
   auto again = text(2, 16, 0, 5);
-  EXPECT_EQ(values(again.train->next(batches + 3).inputs), values(data.train->next(batches + 3).inputs));
-  EXPECT_NE(values(text(2, 16, 0, 6).train->next(0).inputs), values(data.train->next(0).inputs));
+  EXPECT_EQ(inputs(*again.train, rows + 3, 2), inputs(*data.train, rows + 3, 2));
+  EXPECT_NE(inputs(*text(2, 16, 0, 6).train, 0, 2), inputs(*data.train, 0, 2));
+}
+
+TEST_F(TextFolder, ARowDoesNotDependOnTheBatchItComesIn) {
+  file("a", numbered_lines(2000));
+  auto data = text(2, 16, 0.2, 5);
+  for (Dataset* side : {data.train.get(), data.eval.get()}) {
+    const auto whole = inputs(*side, 0, 3 * side->rows());  // the third pass lies across epochs in some batch
+    for (std::int64_t batch : {1, 3, 7}) {
+      for (std::int64_t row = 0; row + batch <= 3 * side->rows(); row += batch) {
+        const auto part = inputs(*side, row, batch);
+        ASSERT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + row))
+            << "batch " << batch << " row " << row;
+      }
+    }
+  }
 }
 
 TEST_F(TextFolder, HeldOutTextIsNotTrainedOn) {
@@ -149,12 +166,10 @@ TEST_F(TextFolder, HeldOutTextIsNotTrainedOn) {
   auto data = text(4, 64, 0.2);
   ASSERT_NE(data.eval, nullptr);
   // Every token of the held-out side is an input once, but for the last one; the rest is padding.
-  std::int64_t inputs = 0;
-  for (std::int64_t i = 0; i < data.eval->batches(); ++i) {
-    for (std::int32_t s : values(data.eval->next(i).inputs_segmentation)) inputs += s != 0;
-  }
-  EXPECT_EQ(inputs, static_cast<std::int64_t>(held + split.eval.size()) - 1);
-  EXPECT_EQ(values(data.eval->next(0).inputs), values(data.eval->next(data.eval->batches()).inputs));
+  std::int64_t tokens = 0;
+  for (std::int32_t s : values(data.eval->read(0, data.eval->rows() + 3).inputs_segmentation))
+    tokens += s != 0;
+  EXPECT_EQ(tokens, static_cast<std::int64_t>(held + split.eval.size()) - 1);
 }
 
 TEST_F(TextFolder, SmallTextStillHoldsOneSectionOut) {

@@ -1,4 +1,5 @@
-// Datasets: batches addressed by step, so that a run can be resumed, and cut over ranks, without any state.
+// Datasets: endless sequences of rows, addressed by position, so that a run can be resumed, with another
+// batch size or mesh, and be cut over ranks without any state.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@
 
 namespace switchyard {
 
-// All i32 [B,S] with B the global batch. targets[b,s] is the token after inputs[b,s] in the same document.
+// All i32 [B,S] with B the number of rows. targets[b,s] is the token after inputs[b,s] in the same document.
 // Positions begin at 0 in every document. Segmentation numbers the documents of a row from 1; in inputs 0 is
 // padding, in targets 0 marks a place without a target (padding, and the last token of a document).
 struct Batch {
@@ -20,15 +21,18 @@ struct Batch {
 class Dataset {
  public:
   virtual ~Dataset() = default;
-  virtual Batch next(
-      std::int64_t step) = 0;  // the global batch of `step` >= 0; depends on nothing else; thread-safe
-  virtual std::int64_t batches() const = 0;  // batches until everything has been seen once; then they repeat
+  // Rows first_row .. first_row + rows - 1 of the sequence. A row depends on its position only, so however a
+  // run is cut into batches it sees the same rows in the same order. Thread-safe.
+  virtual Batch read(std::int64_t first_row, std::int64_t rows) = 0;
+  // Rows until everything has been seen once. Then training data begins again (an epoch), held-out data is
+  // padding.
+  virtual std::int64_t rows() const = 0;
   virtual std::string description() const = 0;
 };
 
-// Uniform random tokens in [0, vocab), the same batch at every step, equal bit for bit to the reference's
-// synthetic data: tokens = randint(key 0, (B, S+1)), inputs all but the last column, targets all but the
-// first.
+// Uniform random tokens in [0, vocab), the same `batch` rows again and again, equal bit for bit to the
+// reference's synthetic data: tokens = randint(key 0, (B, S+1)), inputs all but the last column, targets all
+// but the first.
 std::unique_ptr<Dataset> make_synthetic(std::int64_t batch, std::int64_t sequence, std::int64_t vocab);
 
 struct TextData {
@@ -43,9 +47,9 @@ struct TextData {
 // decides whether it is held out (about eval_fraction of them; equal sections share their fate; at least one
 // when there are two). The neighbouring sections of a file on the same side form a document; bos and eos
 // stand around it as the tokenizer has them. Rows are S tokens of all documents in a row, and their S
-// targets. Training rows come in a new random order every epoch; batch `step` depends only on seed and step.
-// Held-out rows keep their order; the last batch is padded. `eval` is null when eval_fraction is 0.
-// Error(usage) for missing paths, no text, or fewer tokens than one batch.
+// targets. Training rows come in a new random order every epoch, which depends only on the seed.
+// Held-out rows keep their order. `eval` is null when eval_fraction is 0.
+// Error(usage) for missing paths, no text, or fewer tokens than `batch` rows need.
 TextData make_text(const std::string& paths, const Tokenizer& tokenizer, std::int64_t batch,
                    std::int64_t sequence, std::uint32_t seed, double eval_fraction);
 

@@ -1,49 +1,50 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
 #include "core/rng.h"
 #include "data/dataset.h"
+#include "data/packing.h"
 
 namespace switchyard {
 namespace {
 
 class Synthetic : public Dataset {
  public:
-  Synthetic(std::int64_t batch, std::int64_t sequence, std::int64_t vocab) : vocab_(vocab) {
-    const Shape shape = {batch, sequence};
-    for (Tensor* t : {&batch_.inputs, &batch_.targets, &batch_.inputs_position, &batch_.inputs_segmentation,
-                      &batch_.targets_segmentation}) {
-      *t = Tensor(DType::i32, shape);
-    }
-    const auto token = [&](std::int64_t row, std::int64_t column) {
-      return rng_randint(rng_key(0), static_cast<std::uint64_t>(row * (sequence + 1) + column), 0,
-                         static_cast<std::int32_t>(vocab));
-    };
-    for (std::int64_t b = 0; b < batch; ++b) {
-      for (std::int64_t s = 0; s < sequence; ++s) {
-        const std::int64_t i = b * sequence + s;
-        batch_.inputs.data<std::int32_t>()[i] = token(b, s);
-        batch_.targets.data<std::int32_t>()[i] = token(b, s + 1);
-        batch_.inputs_position.data<std::int32_t>()[i] = static_cast<std::int32_t>(s);
-        batch_.inputs_segmentation.data<std::int32_t>()[i] = 1;
-        batch_.targets_segmentation.data<std::int32_t>()[i] = 1;
-      }
+  Synthetic(std::int64_t batch, std::int64_t sequence, std::int64_t vocab)
+      : batch_(batch), sequence_(sequence), vocab_(vocab) {
+    tokens_.reserve(static_cast<std::size_t>(batch * (sequence + 1)));
+    for (std::int64_t i = 0; i < batch * (sequence + 1); ++i) {
+      tokens_.push_back(
+          rng_randint(rng_key(0), static_cast<std::uint64_t>(i), 0, static_cast<std::int32_t>(vocab)));
     }
   }
 
-  // A copy, so that no caller can change another's.
-  Batch next(std::int64_t) override {
-    return {batch_.inputs.clone(), batch_.targets.clone(), batch_.inputs_position.clone(),
-            batch_.inputs_segmentation.clone(), batch_.targets_segmentation.clone()};
+  Batch read(std::int64_t first_row, std::int64_t rows) override {
+    CHECK(first_row >= 0 && rows >= 0, "rows {} from {}", rows, first_row);
+    Batch out = empty_batch(rows, sequence_);
+    for (std::int64_t b = 0; b < rows; ++b) {
+      const std::int32_t* tokens = tokens_.data() + (first_row + b) % batch_ * (sequence_ + 1);
+      const auto row = [&](Tensor& t) { return t.data<std::int32_t>() + b * sequence_; };
+      std::copy_n(tokens, sequence_, row(out.inputs));
+      std::copy_n(tokens + 1, sequence_, row(out.targets));
+      std::iota(row(out.inputs_position), row(out.inputs_position) + sequence_, 0);
+      std::fill_n(row(out.inputs_segmentation), sequence_, 1);
+      std::fill_n(row(out.targets_segmentation), sequence_, 1);
+    }
+    return out;
   }
-  std::int64_t batches() const override { return 1; }
+  std::int64_t rows() const override { return batch_; }
   std::string description() const override {
     return fmt::format("synthetic: one batch of {} uniform random tokens below {}",
-                       to_string(batch_.inputs.shape()), vocab_);
+                       to_string(Shape{batch_, sequence_}), vocab_);
   }
 
  private:
-  std::int64_t vocab_;
-  Batch batch_;
+  std::int64_t batch_, sequence_, vocab_;
+  std::vector<std::int32_t> tokens_;  // [batch, sequence + 1]
 };
 
 }  // namespace

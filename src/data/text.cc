@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <mutex>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "core/rng.h"
 #include "data/dataset.h"
+#include "data/packing.h"
 #include "data/text_files.h"
 
 namespace switchyard {
@@ -21,11 +23,12 @@ struct TokenStream {
 TokenStream tokenize(const std::vector<std::string>& documents, const Tokenizer& tokenizer) {
   TokenStream stream;
   for (const std::string& text : documents) {
-    stream.starts.push_back(static_cast<std::int64_t>(stream.tokens.size()));
+    const std::size_t start = stream.tokens.size();
     if (const auto bos = tokenizer.bos()) stream.tokens.push_back(*bos);
     const auto ids = tokenizer.encode(text);
     stream.tokens.insert(stream.tokens.end(), ids.begin(), ids.end());
     if (const auto eos = tokenizer.eos()) stream.tokens.push_back(*eos);
+    if (stream.tokens.size() > start) stream.starts.push_back(static_cast<std::int64_t>(start));
   }
   return stream;
 }
@@ -33,76 +36,64 @@ TokenStream tokenize(const std::vector<std::string>& documents, const Tokenizer&
 class PackedText : public Dataset {
  public:
   // `key`: the order of the rows is drawn anew from it every epoch; without it rows keep their order.
-  PackedText(TokenStream stream, std::int64_t batch, std::int64_t sequence, const RngKey* key)
-      : stream_(std::move(stream)), batch_(batch), sequence_(sequence), shuffled_(key != nullptr) {
+  PackedText(TokenStream stream, std::int64_t sequence, const RngKey* key)
+      : stream_(std::move(stream)), sequence_(sequence), shuffled_(key != nullptr) {
     if (shuffled_) key_ = *key;
     // Every row needs one token beyond its inputs; the held-out side pads, the training side drops the rest.
     const auto last = static_cast<std::int64_t>(stream_.tokens.size()) - 1;
     rows_ = shuffled_ ? last / sequence : (last + sequence - 1) / sequence;
-    batches_ = shuffled_ ? rows_ / batch : (rows_ + batch - 1) / batch;
   }
 
-  std::int64_t batches() const override { return batches_; }
+  std::int64_t rows() const override { return rows_; }
   std::string description() const override {
-    return fmt::format("{} documents, {} tokens, {} batches of {} rows of {}", stream_.starts.size(),
-                       stream_.tokens.size(), batches_, batch_, sequence_);
+    return fmt::format("{} documents, {} tokens, {} rows of {}", stream_.starts.size(), stream_.tokens.size(),
+                       rows_, sequence_);
   }
 
-  Batch next(std::int64_t step) override {
-    CHECK(step >= 0, "step {}", step);
-    Batch out;
-    for (Tensor* t : {&out.inputs, &out.targets, &out.inputs_position, &out.inputs_segmentation,
-                      &out.targets_segmentation}) {
-      *t = Tensor::zeros(DType::i32, {batch_, sequence_});
-    }
+  Batch read(std::int64_t first_row, std::int64_t rows) override {
+    CHECK(first_row >= 0 && rows >= 0, "rows {} from {}", rows, first_row);
+    Batch out = empty_batch(rows, sequence_);
     const std::lock_guard lock(mutex_);
-    for (std::int64_t b = 0; b < batch_; ++b) {
-      const std::int64_t place = step % batches_ * batch_ + b;
-      if (place < rows_) fill_row(row_at(step / batches_, place), b, out);
+    for (std::int64_t b = 0; b < rows; ++b) {
+      const std::int64_t position = first_row + b;
+      if (shuffled_ || position < rows_) fill_row(row_at(position), b, out);
     }
     return out;
   }
 
  private:
-  std::int64_t row_at(std::int64_t epoch, std::int64_t place) {
-    if (!shuffled_) return place;
-    if (epoch != epoch_) {
-      order_ = rng_permutation(rng_fold_in(key_, static_cast<std::uint32_t>(epoch)), rows_);
-      epoch_ = epoch;
+  std::int64_t row_at(std::int64_t position) {
+    if (!shuffled_) return position;
+    const std::int64_t epoch = position / rows_;
+    Order& order = orders_[epoch % 2];  // a batch may lie across the end of an epoch
+    if (order.epoch != epoch) {
+      order = {epoch, rng_permutation(rng_fold_in(key_, static_cast<std::uint32_t>(epoch)), rows_)};
     }
-    return order_[static_cast<std::size_t>(place)];
+    return order.rows[static_cast<std::size_t>(position % rows_)];
   }
 
   void fill_row(std::int64_t row, std::int64_t b, Batch& out) const {
     const std::int64_t begin = row * sequence_;
-    const auto end = std::min(begin + sequence_, static_cast<std::int64_t>(stream_.tokens.size()) - 1);
-    const auto at = [&](Tensor& t) { return t.data<std::int32_t>() + b * sequence_; };
-    // The first document that starts after `begin`; the row begins inside the one before it.
-    auto next_start = std::upper_bound(stream_.starts.begin(), stream_.starts.end(), begin);
-    std::int32_t segment = 1, position = 0;
-    for (std::int64_t i = begin; i < end; ++i) {
-      const std::int64_t s = i - begin;
-      while (next_start != stream_.starts.end() && *next_start <= i) {
-        if (*next_start == i) ++segment, position = 0;
-        ++next_start;
-      }
-      const bool last_of_document = next_start != stream_.starts.end() && *next_start == i + 1;
-      at(out.inputs)[s] = stream_.tokens[static_cast<std::size_t>(i)];
-      at(out.inputs_position)[s] = position++;
-      at(out.inputs_segmentation)[s] = segment;
-      if (last_of_document) continue;  // no target: it would be the first token of another text
-      at(out.targets)[s] = stream_.tokens[static_cast<std::size_t>(i) + 1];
-      at(out.targets_segmentation)[s] = segment;
-    }
+    const auto end = std::min(begin + sequence_ + 1, static_cast<std::int64_t>(stream_.tokens.size()));
+    const auto first = std::upper_bound(stream_.starts.begin(), stream_.starts.end(), begin);
+    std::vector<std::int64_t> starts;
+    for (auto start = first; start != stream_.starts.end() && *start < end; ++start)
+      starts.push_back(*start - begin);
+    pack_row(std::span(stream_.tokens)
+                 .subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)),
+             starts, b, out);
   }
 
+  struct Order {
+    std::int64_t epoch = -1;
+    std::vector<std::int32_t> rows;
+  };
   TokenStream stream_;
-  std::int64_t batch_, sequence_, rows_ = 0, batches_ = 0;
+  std::int64_t sequence_, rows_ = 0;
   bool shuffled_;
   RngKey key_;
-  std::mutex mutex_;  // guards the order of the current epoch
-  std::int64_t epoch_ = -1;
-  std::vector<std::int32_t> order_;
+  std::mutex mutex_;  // guards orders_
+  Order orders_[2];
 };
 
 }  // namespace
@@ -127,12 +118,12 @@ TextData make_text(const std::string& paths, const Tokenizer& tokenizer, std::in
   }
   const RngKey key = rng_fold_in(rng_key(seed), "data order");
   TextData data;
-  data.train = std::make_unique<PackedText>(std::move(train), batch, sequence, &key);
+  data.train = std::make_unique<PackedText>(std::move(train), sequence, &key);
   if (eval_fraction > 0) {
     TokenStream eval = tokenize(split.eval, tokenizer);
     if (eval.tokens.size() < 2)
       fail_usage("[data] data_path={}: the held-out text has no two tokens; give more text", paths);
-    data.eval = std::make_unique<PackedText>(std::move(eval), batch, sequence, nullptr);
+    data.eval = std::make_unique<PackedText>(std::move(eval), sequence, nullptr);
   }
   return data;
 }

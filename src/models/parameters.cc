@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/box.h"
 #include "core/rng.h"
 
 namespace switchyard {
@@ -101,31 +102,6 @@ void moe_specs(const ModelConfig& m, const std::string& p, SpecList& list) {
   if (m.shared_experts > 0) mlp_specs(m, p + "shared.", m.shared_experts * m.moe_mlp, list);
 }
 
-// Visits the contiguous runs of a block: (index of the run's first element in the whole, in the block, its
-// length).
-template <typename Visit>
-void for_runs(const Shape& whole, const Shape& offset, const Shape& local, Visit visit) {
-  std::size_t split = whole.size();  // dims from `split` on are whole in the block
-  while (split > 0 && local[split - 1] == whole[split - 1]) --split;
-  std::int64_t run = 1, count = 1;
-  for (std::size_t d = split == 0 ? 0 : split - 1; d < whole.size(); ++d) run *= local[d];
-  for (std::size_t d = 0; d + 1 < split; ++d) count *= local[d];
-  if (run == 0) return;
-  for (std::int64_t i = 0; i < count; ++i) {
-    std::int64_t rest = i, at = 0, stride = num_elements(whole);
-    std::vector<std::int64_t> index(whole.size(), 0);
-    for (std::size_t d = split < 1 ? 0 : split - 1; d-- > 0;) {
-      index[d] = rest % local[d];
-      rest /= local[d];
-    }
-    for (std::size_t d = 0; d < whole.size(); ++d) {
-      stride /= whole[d];
-      at += (offset[d] + index[d]) * stride;
-    }
-    visit(at, i * run, run);
-  }
-}
-
 }  // namespace
 
 std::vector<ParameterSpec> parameter_specs(const ModelConfig& m) {
@@ -179,7 +155,7 @@ Tensor draw_block(const ParameterSpec& spec, std::uint32_t seed, const Shape& of
   const RngKey key = rng_fold_in(rng_key(seed), spec.name);
   constexpr std::int64_t kPiece = 1 << 16;
   std::vector<float> piece(kPiece);
-  for_runs(spec.shape, offset, local, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
+  for_runs(spec.shape, {offset, local}, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
     for (std::int64_t i = 0; i < count; i += kPiece) {
       const std::int64_t n = std::min(kPiece, count - i);
       const std::span<float> values(piece.data(), static_cast<std::size_t>(n));
@@ -216,7 +192,7 @@ Tensor slice_block(const Tensor& whole, const Shape& offset, const Shape& local)
   Tensor block(whole.dtype(), local);
   if (block.abstract()) return block;
   const std::size_t e = size_of(whole.dtype());
-  for_runs(whole.shape(), offset, local, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
+  for_runs(whole.shape(), {offset, local}, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
     std::memcpy(block.raw() + static_cast<std::size_t>(to) * e,
                 whole.raw() + static_cast<std::size_t>(from) * e, static_cast<std::size_t>(count) * e);
   });
@@ -226,7 +202,7 @@ Tensor slice_block(const Tensor& whole, const Shape& offset, const Shape& local)
 void place_block(const Tensor& block, const Shape& offset, const Tensor& whole) {
   if (whole.abstract()) return;
   const std::size_t e = size_of(whole.dtype());
-  for_runs(whole.shape(), offset, block.shape(), [&](std::int64_t from, std::int64_t to, std::int64_t count) {
+  for_runs(whole.shape(), {offset, block.shape()}, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
     std::memcpy(whole.raw() + static_cast<std::size_t>(from) * e,
                 block.raw() + static_cast<std::size_t>(to) * e, static_cast<std::size_t>(count) * e);
   });

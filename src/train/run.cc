@@ -47,17 +47,11 @@ RunData make_data(const Config& config, const ModelConfig& model, const BatchSiz
                data.tokenizer->vocab_size(), data.tokenizer->vocab_size());
   }
   const bool evaluates = config.get_int("eval_interval") > 0;
-  if (evaluates && sizes.eval != sizes.step) {
-    // Both splits come from one packing; the held-out one is cut into batches of its own size.
-    TextData held_out = make_text(config.get_string("data_path"), *data.tokenizer, sizes.eval, sizes.sequence,
-                                  static_cast<std::uint32_t>(config.get_int("data_shuffle_seed")), 0.05);
-    data.eval = std::move(held_out.eval);
-  }
   TextData text =
       make_text(config.get_string("data_path"), *data.tokenizer, sizes.step, sizes.sequence,
                 static_cast<std::uint32_t>(config.get_int("data_shuffle_seed")), evaluates ? 0.05 : 0.0);
   data.train = std::move(text.train);
-  if (evaluates && !data.eval) data.eval = std::move(text.eval);
+  data.eval = std::move(text.eval);
   return data;
 }
 
@@ -110,12 +104,14 @@ std::string kernels_line() {
   return line;
 }
 
-double evaluate_all(Trainer& trainer, Dataset& data, std::int64_t limit) {
+// Over batches of `rows`, the last one padded; of the first `limit` batches when that is not 0.
+double evaluate_all(Trainer& trainer, Dataset& data, std::int64_t rows, std::int64_t limit) {
   auto phase = trainer.timer().scope("evaluation");
-  const std::int64_t batches = limit > 0 ? std::min(limit, data.batches()) : data.batches();
+  const std::int64_t all = (data.rows() + rows - 1) / rows;
+  const std::int64_t batches = limit > 0 ? std::min(limit, all) : all;
   double loss = 0, targets = 0;
   for (std::int64_t i = 0; i < batches; ++i) {
-    const auto r = trainer.evaluate(data.next(i));
+    const auto r = trainer.evaluate(data.read(i * rows, rows));
     loss += r.loss_sum;
     targets += r.targets;
   }
@@ -175,13 +171,13 @@ class Recorder {
   History history_;
 };
 
-StepResult run_step(Trainer& trainer, Dataset& data, std::int64_t step, TraceLog* trace) {
+StepResult run_step(Trainer& trainer, Dataset& data, std::int64_t rows, std::int64_t step, TraceLog* trace) {
   const TraceSpan whole(trace, "step", "step", step);
   Batch batch;
   {
     const TraceSpan span(trace, "data", "phase");
     auto phase = trainer.timer().scope("data");
-    batch = data.next(step);
+    batch = data.read(step * rows, rows);
   }
   return trainer.step(step, batch);
 }
@@ -297,7 +293,7 @@ RunReport run_training(const Config& config, Processes& processes, RunObserver& 
       const double begin = now();
       current_account()->reset_peak();
       context.comm->reset_counts();
-      StepResult result = run_step(trainer, *data.train, step, trace.log());
+      StepResult result = run_step(trainer, *data.train, sizes.step, step, trace.log());
       const double seconds = now() - begin;
       cost = {context.comm->counts(), std::max(cost.peak_bytes, current_account()->peak()),
               std::move(result.layer_bytes)};
@@ -306,7 +302,7 @@ RunReport run_training(const Config& config, Processes& processes, RunObserver& 
       trainer.bad_steps().stop_if_hopeless(step, result.loss);
       if (digests > 0 && (step + 1) % digests == 0) compare_replicas(context, trainer.parameters(), step);
       if (interval > 0 && ((step + 1) % interval == 0 || step + 1 == steps)) {
-        const double loss = evaluate_all(trainer, *data.eval, config.get_int("eval_steps"));
+        const double loss = evaluate_all(trainer, *data.eval, sizes.eval, config.get_int("eval_steps"));
         if (speaks) recorder->record_eval(step, loss);
       }
       if (speaks) recorder->finish_step(step);

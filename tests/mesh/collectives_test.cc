@@ -39,7 +39,7 @@ Kinds moved(const Config& config) {
   run_session(config, mesh, [&](Context& context) {
     Trainer trainer(context, model, train_config(config, model, 1),
                     Parameters::create(context, parameter_specs(model), 0, nullptr, nullptr));
-    const Batch batch = make_synthetic(sizes.step, sizes.sequence, model.vocab)->next(0);
+    const Batch batch = make_synthetic(sizes.step, sizes.sequence, model.vocab)->read(0, sizes.step);
     context.comm->reset_counts();
     trainer.step(0, batch);
     if (context.rank != 0) return;

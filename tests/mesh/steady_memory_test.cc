@@ -36,7 +36,7 @@ TEST(SteadyMemory, StepsAfterTheSecondTakeNoNewMemory) {
   run_session(config, mesh, [&](Context& context) {
     Trainer trainer(context, model, train_config(config, model, 1),
                     Parameters::create(context, parameter_specs(model), 0, nullptr, nullptr));
-    const Batch batch = make_synthetic(sizes.step, sizes.sequence, model.vocab)->next(0);
+    const Batch batch = make_synthetic(sizes.step, sizes.sequence, model.vocab)->read(0, sizes.step);
     for (int step = 0; step < 6; ++step) {
       trainer.step(step, batch);
       extents.push_back(memory_extent());

@@ -1,0 +1,72 @@
+// CheckpointFolder: a written checkpoint, trusted as far as its hashes go.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "checkpoint/manifest.h"
+#include "core/tensor.h"
+
+namespace switchyard {
+
+class CheckpointFolder {
+ public:
+  // Checks the marker, the manifest's hash and form, every file's size and header (hash and content). No
+  // tensor is read yet. Error(usage), one line that names the file and the broken rule.
+  static CheckpointFolder open(const std::string& folder);
+
+  const std::string& path() const { return path_; }
+  const Manifest& manifest() const { return manifest_; }
+  bool contains(const std::string& tensor) const { return index_.contains(tensor); }
+  const ManifestTensor& tensor(const std::string& name) const;  // Error(usage) when missing
+
+  // Elements of a box of a tensor, in row-major order and its own dtype, to `to`. Reads the chunks that the
+  // box touches, nothing else, and compares each one's hash: Error(usage) naming tensor, chunk and file when
+  // it differs, Error(runtime) when the disk fails. The box must be inside the tensor (CHECK). Thread-safe.
+  void read(const std::string& tensor, const Box& box, void* to) const;
+  Tensor read(const std::string& tensor, const Box& box) const;
+  Tensor read(const std::string& tensor) const;
+
+  // The same for one of our parameters, whose experts are stored one by one (checkpoint/layout.h), or for its
+  // optimizer state with `suffix` ".mu" or ".nu"; `shape` and `box` are the parameter's.
+  void read_parameter(const std::string& parameter, const Shape& shape, const std::string& suffix,
+                      const Box& box, void* to) const;
+
+  // Reads and hashes every byte. Error as of read(), for the first that differs.
+  void prove() const;
+
+ private:
+  struct File;
+  void open_file(const ManifestFile& file);
+  void check_entry(const ManifestTensor& tensor);
+  void read_chunk(const ManifestTensor& tensor, const Chunk& chunk, std::byte* to) const;
+
+  std::string path_;
+  Manifest manifest_;
+  std::vector<std::shared_ptr<const File>> files_;  // as in the manifest
+  std::map<std::string, std::size_t> index_;        // of tensors
+  std::map<std::string, std::int64_t> offsets_;     // of tensors in their files
+};
+
+// Whether the folder has a marker: it was written to the end, or looks so.
+bool has_marker(const std::string& folder);
+
+// The checkpoints below RUN/checkpoints that have a marker, newest first.
+struct FoundCheckpoint {
+  std::int64_t step;
+  std::string path;
+};
+std::vector<FoundCheckpoint> find_checkpoints(const std::string& checkpoints);
+
+// The newest checkpoint of the list that opens; those before it that do not are told to `skipped`, one line
+// each. Error(usage) when none does. The list must not be empty.
+CheckpointFolder open_newest(const std::vector<FoundCheckpoint>& found, std::vector<std::string>* skipped);
+
+// Whether `path` is a checkpoint, a run's folder with checkpoints, or its folder `checkpoints`.
+bool is_checkpoint_path(const std::string& path);
+// That checkpoint; of a run the newest that opens. Error(usage).
+CheckpointFolder open_checkpoint(const std::string& path, std::vector<std::string>* skipped);
+
+}  // namespace switchyard

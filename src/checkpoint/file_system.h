@@ -1,0 +1,64 @@
+// FileSystem: the system calls by which checkpoints are written, so that tests can make each of them fail and
+// can replay them up to a power cut. Nothing of a checkpoint reaches the disk by another way.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+namespace switchyard {
+
+// Each function is the system call of its kind: a negative result is -errno. This class makes the calls;
+// others derive from it. Thread-safe.
+class FileSystem {
+ public:
+  virtual ~FileSystem() = default;
+  static FileSystem& real();
+
+  virtual int open(const std::string& path, int flags);  // a descriptor
+  virtual std::int64_t write_at(int file, const void* from, std::size_t bytes, std::int64_t offset);
+  virtual int resize(int file, std::int64_t bytes);
+  virtual int sync(int file);
+  virtual int close(int file);
+  virtual int make_folder(const std::string& path);
+  virtual int rename(const std::string& from, const std::string& to);
+  virtual int remove_file(const std::string& path);
+  virtual int remove_folder(const std::string& path);  // an empty one
+};
+
+// A file being written. Interrupted and short writes go on; every other failure is Error(runtime) with path
+// and reason. One thread at a time.
+class OutputFile {
+ public:
+  enum class Mode { create, existing };  // create empties an existing file
+  OutputFile(FileSystem& files, std::string path, Mode mode);
+  ~OutputFile();
+  OutputFile(OutputFile&& other) noexcept
+      : files_(other.files_), path_(std::move(other.path_)), file_(std::exchange(other.file_, -1)) {}
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+  OutputFile& operator=(OutputFile&&) = delete;
+
+  void resize(std::int64_t bytes);
+  void write_at(const void* from, std::size_t bytes, std::int64_t offset);
+  void sync();
+  void close();
+
+ private:
+  FileSystem& files_;
+  std::string path_;
+  int file_ = -1;
+};
+
+// The same for folders; Error(runtime). make_folder takes one that exists; remove_tree one that does not, and
+// removes what is in it first.
+void make_folder(FileSystem& files, const std::string& path);
+void sync_folder(FileSystem& files, const std::string& path);
+void rename_path(FileSystem& files, const std::string& from, const std::string& to);
+void remove_tree(FileSystem& files, const std::string& path);
+
+// A whole small file, flushed to the disk.
+void write_synced(FileSystem& files, const std::string& path, const std::string& content);
+
+}  // namespace switchyard

@@ -1,0 +1,194 @@
+#include "checkpoint/save.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+
+#include "checkpoint/checkpoint_folder.h"
+#include "core/error.h"
+
+namespace switchyard {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kBufferBytes = std::size_t{8} << 20;
+constexpr std::size_t kDirectBytes = std::size_t{1} << 20;  // runs from here on need no buffer
+
+constexpr const char* kSaving = ".saving-";
+constexpr const char* kRemoving = ".removing-";
+
+// A folder that is there, out of the way in one step and then away.
+void remove_checkpoint(FileSystem& files, const std::string& parent, const std::string& name) {
+  const std::string away = parent + "/" + kRemoving + name;
+  remove_tree(files, away);
+  rename_path(files, parent + "/" + name, away);
+  remove_tree(files, away);
+}
+
+void write_extras(FileSystem& files, const std::string& folder, std::span<const ExtraFile> extras,
+                  Manifest& manifest) {
+  for (const ExtraFile& extra : extras) {
+    const std::string sub = fs::path(extra.name).parent_path().string();
+    if (!sub.empty()) make_folder(files, folder + "/" + sub);
+    write_synced(files, folder + "/" + extra.name, extra.content);
+    if (!sub.empty()) sync_folder(files, folder + "/" + sub);
+    manifest.extras.push_back({extra.name, static_cast<std::int64_t>(extra.content.size()),
+                               XXH3_64bits(extra.content.data(), extra.content.size())});
+  }
+}
+
+}  // namespace
+
+void create_files(FileSystem& files, const SavePlace& place, const CheckpointLayout& layout) {
+  remove_tree(files, place.temporary());
+  make_folder(files, place.temporary());
+  for (const CheckpointLayout::File& file : layout.files()) {
+    OutputFile out(files, place.temporary() + "/" + file.name, OutputFile::Mode::create);
+    out.resize(file.bytes);
+    out.write_at(file.header.data(), file.header.size(), 0);
+    out.sync();
+    out.close();
+  }
+}
+
+PieceWriter::PieceWriter(FileSystem& files, const SavePlace& place, const CheckpointLayout& layout)
+    : files_(files), place_(place), layout_(layout), open_(layout.files().size()) {}
+
+OutputFile& PieceWriter::file(std::size_t index) {
+  auto& file = open_[index];
+  if (!file) {
+    file = std::make_unique<OutputFile>(files_, place_.temporary() + "/" + layout_.files()[index].name,
+                                        OutputFile::Mode::existing);
+  }
+  return *file;
+}
+
+void PieceWriter::write(std::size_t tensor, std::span<const Piece> pieces) {
+  const StoredTensor& stored = layout_.tensors()[tensor];
+  const CheckpointLayout::Place place = layout_.place(tensor);
+  const auto element = static_cast<std::int64_t>(size_of(stored.dtype));
+  std::vector<Run> runs;
+  for (const Piece& piece : pieces) {
+    CHECK(inside(piece.box, stored.shape), "{} of tensor {} {}", to_string(piece.box), stored.name,
+          to_string(stored.shape));
+    const auto bytes = static_cast<std::size_t>(num_elements(piece.box.shape) * element);
+    chunks_.push_back({tensor, {piece.box, XXH3_64bits(piece.data, bytes)}});
+    for_runs(stored.shape, piece.box, [&](std::int64_t at, std::int64_t from, std::int64_t count) {
+      runs.push_back({place.offset + at * element, piece.data + from * element,
+                      static_cast<std::size_t>(count * element)});
+    });
+  }
+  std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) { return a.offset < b.offset; });
+  for (const Run& run : runs) append(place.file, run);
+}
+
+void PieceWriter::append(std::size_t index, const Run& run) {
+  const bool follows = index == buffer_file_ &&
+                       run.offset == buffer_offset_ + static_cast<std::int64_t>(buffer_.size()) &&
+                       buffer_.size() + run.bytes <= kBufferBytes;
+  if (!follows) flush();
+  if (run.bytes >= kDirectBytes && buffer_.empty()) {
+    file(index).write_at(run.data, run.bytes, run.offset);
+    return;
+  }
+  if (buffer_.empty()) {
+    buffer_file_ = index;
+    buffer_offset_ = run.offset;
+  }
+  buffer_.insert(buffer_.end(), run.data, run.data + run.bytes);
+}
+
+void PieceWriter::flush() {
+  if (buffer_.empty()) return;
+  file(buffer_file_).write_at(buffer_.data(), buffer_.size(), buffer_offset_);
+  buffer_.clear();
+}
+
+void PieceWriter::finish() {
+  flush();
+  for (auto& file : open_) {
+    if (!file) continue;
+    file->sync();
+    file->close();
+    file.reset();
+  }
+}
+
+void commit(FileSystem& files, const SavePlace& place, const CheckpointLayout& layout, Manifest manifest,
+            std::span<const WrittenChunk> chunks, std::span<const ExtraFile> extras) {
+  for (const CheckpointLayout::File& file : layout.files())
+    manifest.files.push_back({file.name, file.bytes, XXH3_64bits(file.header.data(), file.header.size())});
+  for (std::size_t i = 0; i < layout.tensors().size(); ++i) {
+    const StoredTensor& tensor = layout.tensors()[i];
+    manifest.tensors.push_back({tensor.name, tensor.dtype, tensor.shape, layout.place(i).file, {}});
+  }
+  for (const WrittenChunk& written : chunks) manifest.tensors[written.tensor].chunks.push_back(written.chunk);
+  write_extras(files, place.temporary(), extras, manifest);
+  const std::string text = to_json(manifest);
+  parse_manifest(text, place.temporary() + "/manifest.json");  // nothing is written that would not be read
+  write_synced(files, place.temporary() + "/manifest.json", text);
+  sync_folder(files, place.temporary());
+  std::error_code error;
+  if (fs::exists(place.final(), error)) remove_checkpoint(files, place.parent, place.name);
+  rename_path(files, place.temporary(), place.final());
+  sync_folder(files, place.parent);
+  write_synced(files, place.final() + "/complete", to_hex(XXH3_64bits(text.data(), text.size())) + "\n");
+  sync_folder(files, place.final());
+}
+
+void prune(FileSystem& files, const std::string& parent, std::int64_t keep) {
+  std::error_code error;
+  std::vector<std::string> leftovers;
+  for (fs::directory_iterator it(parent, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name.starts_with(kSaving) || name.starts_with(kRemoving)) leftovers.push_back(it->path().string());
+  }
+  for (const std::string& path : leftovers) remove_tree(files, path);
+  if (keep == 0) return;
+  const std::vector<FoundCheckpoint> found = find_checkpoints(parent);
+  for (std::size_t i = found.size(); i-- > static_cast<std::size_t>(keep);)
+    remove_checkpoint(files, parent, fs::path(found[i].path).filename().string());
+}
+
+CheckpointWriter::CheckpointWriter(FileSystem& files, SavePlace place, std::vector<StoredTensor> tensors)
+    : files_(files), place_(std::move(place)), layout_(std::move(tensors)), pieces_(files_, place_, layout_) {
+  create_files(files_, place_, layout_);
+}
+
+CheckpointWriter::~CheckpointWriter() {
+  if (committed_) return;
+  try {
+    remove_tree(files_, place_.temporary());
+  } catch (const Error&) {  // what ended the writing is told by its own error
+  }
+}
+
+void CheckpointWriter::write(const std::string& name, const Tensor& tensor) {
+  const std::size_t index = layout_.index_of(name);
+  const StoredTensor& stored = layout_.tensors()[index];
+  CHECK(stored.dtype == tensor.dtype() && stored.shape == tensor.shape(), "{}: {} {}, announced as {} {}",
+        name, name_of(tensor.dtype()), to_string(tensor.shape()), name_of(stored.dtype),
+        to_string(stored.shape));
+  std::vector<Piece> pieces;
+  const std::byte* data = tensor.raw();
+  const auto most = PieceWriter::kChunkBytes / static_cast<std::int64_t>(size_of(tensor.dtype()));
+  for (Box& box : boxes_of_range(whole_box(tensor.shape()), 0, tensor.size(), most)) {
+    const auto bytes = static_cast<std::size_t>(num_elements(box.shape)) * size_of(tensor.dtype());
+    pieces.push_back({std::move(box), data});
+    data += bytes;
+  }
+  pieces_.write(index, pieces);
+  ++written_;
+}
+
+void CheckpointWriter::commit(Manifest manifest, std::span<const ExtraFile> extras) {
+  CHECK(written_ == layout_.tensors().size(), "{} of {} tensors", written_, layout_.tensors().size());
+  pieces_.finish();
+  switchyard::commit(files_, place_, layout_, std::move(manifest), pieces_.chunks(), extras);
+  committed_ = true;
+}
+
+}  // namespace switchyard
