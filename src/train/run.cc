@@ -20,6 +20,7 @@
 #include "train/resume.h"
 #include "train/sample.h"
 #include "train/step_trace.h"
+#include "train/weight_digest.h"
 
 namespace switchyard {
 namespace {
@@ -96,13 +97,6 @@ StepResult run_step(Trainer& trainer, Dataset& data, std::int64_t first_row, std
     batch = data.read(first_row, rows);
   }
   return trainer.step(step, batch);
-}
-
-void stop_if_broken(const Config& config, std::int64_t step, double loss) {
-  if (std::isnan(loss) && config.get_bool("abort_on_nan_loss"))
-    fail_runtime("[train] loss is not a number at step {} (abort_on_nan_loss=true)", step);
-  if (std::isinf(loss) && config.get_bool("abort_on_inf_loss"))
-    fail_runtime("[train] loss is infinite at step {} (abort_on_inf_loss=true)", step);
 }
 
 // Folders on the way to `path` that do not exist, deepest first.
@@ -183,10 +177,13 @@ class RankRun {
         observer_(observer),
         writer_(writer),
         speaks_(context.comm->rank() == 0),
+        digests_(setup.config.get_int("weight_digest_interval")),
         trainer_(context, setup.model, setup.training, parameters()),
         trace_(context, setup.traced, setup.folder + "/trace.json"),
         saves_(trainer_, setup.plan, setup.layout, setup.checkpoints()) {
     if (speaks_) recorder_ = std::make_unique<Recorder>(observer_, *writer_, setup.peak);
+    if (speaks_ && digests_ > 0 && !has_replicas(context, trainer_.parameters()))
+      observer_.line("weight_digest_interval: no weight has copies in several processes to compare");
   }
 
   // Returns the signal that stopped it, or 0.
@@ -222,6 +219,7 @@ class RankRun {
       done_ = manifest.step;
       rows_ = manifest.data.value("rows", done_ * setup_.sizes.step);
       if (setup_.resume.own) saves_.set_last_saved(done_);
+      if (setup_.resume.own) trainer_.bad_steps().restore(BadSteps::from_json(manifest.bad_steps));
       for (const auto& [phase, seconds] : manifest.phases.items()) {
         if (setup_.resume.own && seconds.is_number()) trainer_.timer().add(phase, seconds.get<double>());
       }
@@ -248,7 +246,8 @@ class RankRun {
              std::move(result.layer_bytes)};
     trace_.after(step);
     if (speaks_) recorder_->record(step, result, seconds, trainer_, setup_.sizes);
-    stop_if_broken(config_, step, result.loss);
+    trainer_.bad_steps().stop_if_hopeless(step, result.loss);
+    if (digests_ > 0 && (step + 1) % digests_ == 0) compare_replicas(context_, trainer_.parameters(), step);
     const std::int64_t interval = setup_.eval_interval;
     if (interval > 0 && ((step + 1) % interval == 0 || step + 1 == setup_.steps)) {
       const double loss =
@@ -270,6 +269,7 @@ class RankRun {
                              {"seed", config_.get_int("data_shuffle_seed")},
                              {"description", setup_.data.train->description()}};
       for (const auto& [phase, seconds] : trainer_.timer().totals()) notes.manifest.phases[phase] = seconds;
+      notes.manifest.bad_steps = BadSteps::to_json(trainer_.bad_steps().state());
       notes.extras = setup_.extras;
       notes.first = [writer = writer_, path = setup_.folder + "/summary.json",
                      text = summary().dump(1) + "\n"] {
@@ -298,6 +298,8 @@ class RankRun {
     }
     write_file_atomic(setup_.folder + "/summary.json", whole.dump(1) + "\n");
     recorder_->history().write_plots(setup_.folder + "/plots", trainer_.timer().totals());
+    if (const std::int64_t skipped = trainer_.bad_steps().skipped(); skipped > 0)
+      report.lines.push_back(fmt::format("skipped steps: {} of {}", skipped, setup_.steps));
     add_summary_lines(report, whole, recorder_->history());
     report.sample = sample;
     if (stop != 0) {
@@ -312,6 +314,7 @@ class RankRun {
   RunObserver& observer_;
   MetricsWriter* const writer_;  // of rank 0
   const bool speaks_;
+  const std::int64_t digests_;  // steps between them, 0: none
   Trainer trainer_;
   StepTrace trace_;
   Checkpointer saves_;
