@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "convert/fold.h"
-#include "convert/model_keys.h"
 #include "convert/table.h"
 #include "core/error.h"
+#include "models/same_model.h"
 
 namespace switchyard {
 namespace {

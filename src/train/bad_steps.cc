@@ -1,6 +1,7 @@
 #include "train/bad_steps.h"
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 
@@ -62,6 +63,25 @@ void BadSteps::remember(const StepHealth& h) {
        {std::pair(&state_.losses, h.loss), std::pair(&state_.gradient_norms, h.gradient_norm)}) {
     values->push_back(value);
     if (static_cast<std::int64_t>(values->size()) > config_.spike_interval) values->pop_front();
+  }
+}
+
+nlohmann::json to_json(const BadSteps::State& state) {
+  return {{"skipped", state.skipped},
+          {"in_a_row", state.in_a_row},
+          {"losses", state.losses},
+          {"gradient_norms", state.gradient_norms}};
+}
+
+BadSteps::State bad_step_state(const nlohmann::json& json) {
+  try {
+    return {.skipped = json.at("skipped").get<std::int64_t>(),
+            .in_a_row = json.at("in_a_row").get<std::int64_t>(),
+            .losses = json.at("losses").get<std::deque<double>>(),
+            .gradient_norms = json.at("gradient_norms").get<std::deque<double>>()};
+  } catch (const nlohmann::json::exception&) {
+    fail_usage("[checkpoint] bad_steps: expected skipped, in_a_row, losses and gradient_norms, got {}",
+               json.dump());
   }
 }
 

@@ -70,6 +70,7 @@ class Trainer {
   Parameters& parameters() { return parameters_; }
   PhaseTimer& timer() { return timer_; }
   BadSteps& bad_steps() { return bad_steps_; }
+  const Updater& updater() const { return updater_; }
   std::int64_t optimizer_bytes() const { return updater_.state_bytes(); }  // state held for this rank
 
  private:

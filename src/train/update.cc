@@ -43,6 +43,22 @@ Updater::Range Updater::make_range(const Parameter& p, OwnerLoads& loads) const 
   return range;
 }
 
+std::vector<StateTensor> state_tensors(const UpdateConfig& config, const ParameterSpec& spec) {
+  if (!spec.trained) return {};
+  if (config.muon && spec.matrix.inputs > 0) return {{".mu", config.muon->mu_dtype}};
+  std::vector<StateTensor> tensors;
+  for (const Tensor& state : Optimizer::make(config.optimizer)->init(spec.dtype, 0))
+    tensors.push_back({tensors.empty() ? ".mu" : ".nu", state.dtype()});
+  return tensors;
+}
+
+std::vector<Updater::Share> Updater::shares() const {
+  std::vector<Share> shares;
+  for (const Range& range : ranges_)
+    shares.push_back({range.parameter, range.begin, range.count, range.state});
+  return shares;
+}
+
 std::int64_t Updater::state_bytes() const {
   std::int64_t bytes = 0;
   for (const auto& r : ranges_) {

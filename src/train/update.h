@@ -9,6 +9,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,13 @@ struct UpdateConfig {
   DType grad_dtype = DType::f32;
   std::vector<std::string> decay_exclude;  // patterns of parameter names (glob)
 };
+
+// The tensors of a parameter's optimizer state: what is appended to its name, and their dtype.
+struct StateTensor {
+  std::string suffix;
+  DType dtype;
+};
+std::vector<StateTensor> state_tensors(const UpdateConfig& config, const ParameterSpec& spec);
 
 class Updater {
  public:
@@ -49,6 +57,15 @@ class Updater {
   void add(const std::string& name, const std::vector<float>& increments);
 
   std::int64_t state_bytes() const;  // of this rank
+
+  // What this rank updates: elements [begin, begin + count) of its block of a parameter, and their state, in
+  // the order of state_tensors(). The shares of all ranks have every element of every parameter once.
+  struct Share {
+    const Parameter* parameter;
+    std::int64_t begin, count;
+    std::span<const Tensor> state;
+  };
+  std::vector<Share> shares() const;
 
  private:
   // One parameter's share.
