@@ -158,7 +158,6 @@ std::string to_json(const Manifest& m) {
               {"data", m.data},
               {"rng", m.rng},
               {"phases", m.phases},
-              {"bad_steps", m.bad_steps},
               {"config", m.config}};
   out["files"] = out["extras"] = out["tensors"] = ordered::array();
   for (const ManifestFile& f : m.files)
@@ -193,7 +192,6 @@ Manifest parse_manifest(std::string_view text, const std::string& path) {
   m.data = reader.object(in, "data");
   m.rng = reader.object(in, "rng");
   m.phases = reader.object(in, "phases");
-  m.bad_steps = reader.object(in, "bad_steps");
   std::set<std::string> names;
   const auto once = [&](const std::string& what, const std::string& name) {
     if (!names.insert(what + name).second) reader.refuse(what + in_quotes(name) + " is listed twice");

@@ -49,7 +49,6 @@ struct Manifest {
   nlohmann::json data = nlohmann::json::object();    // rows consumed, seed, description
   nlohmann::json rng = nlohmann::json::object();     // seeds
   nlohmann::json phases = nlohmann::json::object();  // seconds of the run so far, by phase
-  nlohmann::json bad_steps = nlohmann::json::object();  // what has been counted of them
   std::vector<ManifestFile> files;
   std::vector<ManifestExtra> extras;
   std::vector<ManifestTensor> tensors;

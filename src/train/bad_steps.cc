@@ -1,6 +1,7 @@
 #include "train/bad_steps.h"
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 
@@ -65,16 +66,23 @@ void BadSteps::remember(const StepHealth& h) {
   }
 }
 
-nlohmann::json BadSteps::to_json(const State& state) {
+nlohmann::json to_json(const BadSteps::State& state) {
   return {{"skipped", state.skipped},
           {"in_a_row", state.in_a_row},
           {"losses", state.losses},
           {"gradient_norms", state.gradient_norms}};
 }
 
-BadSteps::State BadSteps::from_json(const nlohmann::json& json) {
-  return {json.value("skipped", std::int64_t{0}), json.value("in_a_row", std::int64_t{0}),
-          json.value("losses", std::deque<double>()), json.value("gradient_norms", std::deque<double>())};
+BadSteps::State bad_step_state(const nlohmann::json& json) {
+  try {
+    return {.skipped = json.at("skipped").get<std::int64_t>(),
+            .in_a_row = json.at("in_a_row").get<std::int64_t>(),
+            .losses = json.at("losses").get<std::deque<double>>(),
+            .gradient_norms = json.at("gradient_norms").get<std::deque<double>>()};
+  } catch (const nlohmann::json::exception&) {
+    fail_usage("[checkpoint] bad_steps: expected skipped, in_a_row, losses and gradient_norms, got {}",
+               json.dump());
+  }
 }
 
 }  // namespace switchyard

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 #include <deque>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "config/config.h"
@@ -29,6 +29,12 @@ struct StepHealth {
 
 class BadSteps {
  public:
+  // What a run that goes on from a checkpoint must know to judge alike.
+  struct State {
+    std::int64_t skipped = 0, in_a_row = 0;
+    std::deque<double> losses, gradient_norms;  // with skip_spikes: of the last steps, oldest first
+  };
+
   explicit BadSteps(const BadStepConfig& config) : config_(config) {}
 
   // Why the step is bad, "" for a good one; counts it. The answer follows from what was passed so far, so it
@@ -39,16 +45,8 @@ class BadSteps {
 
   std::int64_t skipped() const { return state_.skipped; }  // so far
 
-  // What a run that goes on from a checkpoint must know to judge alike.
-  struct State {
-    std::int64_t skipped = 0, in_a_row = 0;
-    std::deque<double> losses, gradient_norms;  // with skip_spikes: of the last steps, oldest first
-  };
   const State& state() const { return state_; }
   void restore(State state) { state_ = std::move(state); }
-  // As a manifest has it. What is absent is as at the start of a run.
-  static nlohmann::json to_json(const State& state);
-  static State from_json(const nlohmann::json& json);
 
  private:
   bool is_spike(double value, const std::deque<double>& before) const;
@@ -58,5 +56,9 @@ class BadSteps {
   State state_;
   std::string reason_;  // of the last step
 };
+
+// As a checkpoint's manifest has it. Error(usage) for anything else.
+nlohmann::json to_json(const BadSteps::State& state);
+BadSteps::State bad_step_state(const nlohmann::json& json);
 
 }  // namespace switchyard

@@ -85,6 +85,8 @@ void add_summary_lines(RunReport& report, const nlohmann::json& summary, const H
     report.lines.push_back(fmt::format("trace: {} (open it in chrome://tracing or ui.perfetto.dev)",
                                        summary["trace"].get<std::string>()));
   }
+  if (const auto skipped = summary["skipped_steps"].get<std::int64_t>(); skipped > 0)
+    report.lines.push_back(fmt::format("skipped steps: {}", skipped));
   if (history.has_eval()) report.lines.push_back(fmt::format("held-out loss {:.4f}", history.last_eval()));
 }
 

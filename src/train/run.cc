@@ -177,13 +177,10 @@ class RankRun {
         observer_(observer),
         writer_(writer),
         speaks_(context.comm->rank() == 0),
-        digests_(setup.config.get_int("weight_digest_interval")),
         trainer_(context, setup.model, setup.training, parameters()),
         trace_(context, setup.traced, setup.folder + "/trace.json"),
         saves_(trainer_, setup.plan, setup.layout, setup.checkpoints()) {
     if (speaks_) recorder_ = std::make_unique<Recorder>(observer_, *writer_, setup.peak);
-    if (speaks_ && digests_ > 0 && !has_replicas(context, trainer_.parameters()))
-      observer_.line("weight_digest_interval: no weight has copies in several processes to compare");
   }
 
   // Returns the signal that stopped it, or 0.
@@ -218,8 +215,9 @@ class RankRun {
       const Manifest manifest = restore_newest(saves_, setup_.resume, &skipped);
       done_ = manifest.step;
       rows_ = manifest.data.value("rows", done_ * setup_.sizes.step);
+      if (const auto bad = manifest.data.find("bad_steps"); bad != manifest.data.end())
+        trainer_.bad_steps().restore(bad_step_state(*bad));
       if (setup_.resume.own) saves_.set_last_saved(done_);
-      if (setup_.resume.own) trainer_.bad_steps().restore(BadSteps::from_json(manifest.bad_steps));
       for (const auto& [phase, seconds] : manifest.phases.items()) {
         if (setup_.resume.own && seconds.is_number()) trainer_.timer().add(phase, seconds.get<double>());
       }
@@ -231,6 +229,9 @@ class RankRun {
         if (setup_.resume.own) recorder_->continue_from(done_);
       }
     }
+    if (speaks_ && config_.get_int("weight_digest_interval") > 0 &&
+        !has_replicas(context_, trainer_.parameters()))
+      observer_.line("weight_digest_interval: no weight has copies in several processes to compare");
     if (setup_.plan.enabled && setup_.plan.on_start && saves_.last_saved() < 0) save();
   }
 
@@ -247,7 +248,8 @@ class RankRun {
     trace_.after(step);
     if (speaks_) recorder_->record(step, result, seconds, trainer_, setup_.sizes);
     trainer_.bad_steps().stop_if_hopeless(step, result.loss);
-    if (digests_ > 0 && (step + 1) % digests_ == 0) compare_replicas(context_, trainer_.parameters(), step);
+    const std::int64_t digests = config_.get_int("weight_digest_interval");
+    if (digests > 0 && (step + 1) % digests == 0) compare_replicas(context_, trainer_.parameters(), step);
     const std::int64_t interval = setup_.eval_interval;
     if (interval > 0 && ((step + 1) % interval == 0 || step + 1 == setup_.steps)) {
       const double loss =
@@ -267,9 +269,9 @@ class RankRun {
       notes.manifest = manifest_of(config_, setup_.mesh, context_.comm->size());
       notes.manifest.data = {{"rows", rows_},
                              {"seed", config_.get_int("data_shuffle_seed")},
-                             {"description", setup_.data.train->description()}};
+                             {"description", setup_.data.train->description()},
+                             {"bad_steps", to_json(trainer_.bad_steps().state())}};
       for (const auto& [phase, seconds] : trainer_.timer().totals()) notes.manifest.phases[phase] = seconds;
-      notes.manifest.bad_steps = BadSteps::to_json(trainer_.bad_steps().state());
       notes.extras = setup_.extras;
       notes.first = [writer = writer_, path = setup_.folder + "/summary.json",
                      text = summary().dump(1) + "\n"] {
@@ -298,8 +300,6 @@ class RankRun {
     }
     write_file_atomic(setup_.folder + "/summary.json", whole.dump(1) + "\n");
     recorder_->history().write_plots(setup_.folder + "/plots", trainer_.timer().totals());
-    if (const std::int64_t skipped = trainer_.bad_steps().skipped(); skipped > 0)
-      report.lines.push_back(fmt::format("skipped steps: {} of {}", skipped, setup_.steps));
     add_summary_lines(report, whole, recorder_->history());
     report.sample = sample;
     if (stop != 0) {
@@ -314,7 +314,6 @@ class RankRun {
   RunObserver& observer_;
   MetricsWriter* const writer_;  // of rank 0
   const bool speaks_;
-  const std::int64_t digests_;  // steps between them, 0: none
   Trainer trainer_;
   StepTrace trace_;
   Checkpointer saves_;

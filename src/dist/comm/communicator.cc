@@ -51,6 +51,28 @@ void Communicator::all_gather(const Group& group, std::string_view axis, const v
   record(call, bytes * (size_of_group(group) - 1), do_all_gather(group, call, in, out));
 }
 
+std::shared_ptr<void> Communicator::all_gather_shared(const Group& group, std::string_view axis,
+                                                      std::int64_t bytes, const Make& make,
+                                                      const Place& place) {
+  CollectiveCall call{.kind = "all_gather", .axis = axis, .type = "bytes", .size = bytes};
+  enter(group, call);
+  std::shared_ptr<void> result;
+  if (group.ranks.size() == 1) {
+    result = make();
+    place(result.get());
+    return result;
+  }
+  const double waited = do_all_gather_shared(group, call, make, place, result);
+  record(call, bytes * (size_of_group(group) - 1), waited);
+  return result;
+}
+
+double Communicator::do_all_gather_shared(const Group&, const CollectiveCall& call, const Make&, const Place&,
+                                          std::shared_ptr<void>&) {
+  CHECK(false, "{}: these ranks do not share memory", to_string(call));
+  return 0;
+}
+
 void Communicator::reduce_scatter(const Group& group, std::string_view axis, DType dtype, const void* in,
                                   void* out, std::int64_t count) {
   reduce_scatter_as(group, reduction("reduce_scatter", axis, dtype, count), in, out);

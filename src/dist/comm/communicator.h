@@ -147,6 +147,13 @@ class Communicator {
   // Every rank gives `bytes` bytes; `out` gets P x `bytes` in group order. `in` may be this rank's place in
   // `out`.
   void all_gather(const Group& group, std::string_view axis, const void* in, void* out, std::int64_t bytes);
+  // The same among ranks of one process (shares_memory), which all get one result: it is what `make` returns,
+  // which one rank calls first; then every rank calls `place` on it, to write its part. `place` must not
+  // throw. Whoever changes the result changes it for all.
+  using Make = std::function<std::shared_ptr<void>()>;
+  using Place = std::function<void(void* made)>;
+  std::shared_ptr<void> all_gather_shared(const Group& group, std::string_view axis, std::int64_t bytes,
+                                          const Make& make, const Place& place);
   // `in`: P x `count` elements; `out`: `count` elements, the sum over ranks of this rank's part. float32,
   // bfloat16, int32.
   void reduce_scatter(const Group& group, std::string_view axis, DType dtype, const void* in, void* out,
@@ -221,6 +228,8 @@ class Communicator {
 
   // Backends: P >= 2, arguments checked. Each returns the seconds spent waiting for other ranks.
   virtual double do_all_gather(const Group& group, const CollectiveCall& call, const void* in, void* out) = 0;
+  virtual double do_all_gather_shared(const Group& group, const CollectiveCall& call, const Make& make,
+                                      const Place& place, std::shared_ptr<void>& result);
   virtual double do_reduce_scatter(const Group& group, const CollectiveCall& call, const void* in,
                                    void* out) = 0;
   virtual double do_all_reduce(const Group& group, const CollectiveCall& call, void* data) = 0;
