@@ -73,7 +73,7 @@ std::vector<nlohmann::ordered_json> results_of(const std::string& name, const Se
 }
 
 TEST(Bench, PeakOnEveryInstructionSet) {
-  for (const Isa isa : {Isa::ref, Isa::avx2, Isa::avx512, Isa::amx}) {
+  for (const Isa isa : {Isa::ref, Isa::avx2, Isa::avx512, Isa::avx512_bf16, Isa::amx}) {
     if (isa > machine_isa()) continue;
     const ScopedIsa cap(isa);
     const PeakReport report = measure_peaks(2, 1e-3, std::size_t{8} << 20, true);

@@ -14,6 +14,7 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -54,11 +55,15 @@ std::vector<Tensor> to_hub(const HubTensors& tensors, const Tensor& ours);
 Tensor load_from_hub(const WeightFolder& folder, HubFamily family, const std::string& our_name,
                      const Shape& our_shape);
 
-// Checks the whole set before anything is read: every tensor needed for `our_parameters` (name -> shape) is
-// there with the right shape, and nothing else is. Error(usage) lists up to five of the missing, mis-shaped
-// and surplus names. Returns the tensors that are skipped on purpose, for a notice: those of the
+// Why a hub tensor is left aside on purpose, as a notice that begins with its name, or nothing: those of the
 // multi-token-prediction layers, which stand after the `num_layers` layers of the decoder, stored rotary
 // frequencies, and an lm_head stored beside tied embeddings.
+std::optional<std::string> hub_left_out(const std::string& name, bool tied, std::int64_t num_layers);
+
+// Checks the whole set before anything is read: every tensor needed for `our_parameters` (name -> shape) is
+// there with the right shape, and nothing else is. Error(usage) lists up to five of the missing, mis-shaped
+// and surplus names. Returns what is left
+// aside: the notices of hub_left_out(), and tensors without elements.
 std::vector<std::string> check_hub_tensors(const WeightFolder& folder, HubFamily family,
                                            const std::map<std::string, Shape>& our_parameters,
                                            std::int64_t num_layers);

@@ -146,6 +146,13 @@ void map_yarn(const HubConfig& rope, bool mla, std::int64_t max_position, OurCon
     fail_usage("[hub config] rope mscale={}, mscale_all_dim={}: expected both present and equal", mscale,
                all);
   }
+  // transformers scales the scores at any length, we and the published code beyond the original only.
+  const std::int64_t original = ours["original_max_position_embeddings"].get<std::int64_t>();
+  if (max_position <= original && rope.number("factor") > 1) {
+    fail_usage(
+        "[hub config] max_position_embeddings={}: expected more than original_max_position_embeddings={}",
+        max_position, original);
+  }
   ours["mscale"] = mscale;
   ours["rope_attention_scaling"] = false;
 }

@@ -80,15 +80,20 @@ Shape matrix_shape(std::string_view rule, const Shape& ours) {
   return {num_elements(Shape(middle, ours.end())), num_elements(Shape(ours.begin(), middle))};
 }
 
-// to[c, r] = from[r, c]; in tiles, so that both sides stay in the cache.
+// to[c, r] = from[r, c]. Through a tile of its own: rows that lie a power of two apart, as those of most
+// matrices do, would drive each other out of the cache.
 template <typename T>
 void transpose(const T* from, T* to, std::int64_t rows, std::int64_t columns) {
   constexpr std::int64_t kTile = 32;
+  T tile[kTile][kTile], line[kTile];
   for (std::int64_t r0 = 0; r0 < rows; r0 += kTile) {
+    const std::int64_t height = std::min(kTile, rows - r0);
     for (std::int64_t c0 = 0; c0 < columns; c0 += kTile) {
-      for (std::int64_t r = r0; r < std::min(rows, r0 + kTile); ++r) {
-        for (std::int64_t c = c0; c < std::min(columns, c0 + kTile); ++c)
-          to[c * rows + r] = from[r * columns + c];
+      const std::int64_t width = std::min(kTile, columns - c0);
+      for (std::int64_t r = 0; r < height; ++r) std::copy_n(from + (r0 + r) * columns + c0, width, tile[r]);
+      for (std::int64_t c = 0; c < width; ++c) {
+        for (std::int64_t r = 0; r < height; ++r) line[r] = tile[r][c];
+        std::copy_n(line, height, to + (c0 + c) * rows + r0);
       }
     }
   }
@@ -105,19 +110,6 @@ void move_elements(DType dtype, const std::byte* from, std::byte* to, std::int64
   } else {
     transpose(reinterpret_cast<const bfloat16*>(from), reinterpret_cast<bfloat16*>(to), rows, columns);
   }
-}
-
-// Why a hub tensor is left aside on purpose, or nothing.
-std::optional<std::string> skipped(const std::string& name, bool tied, std::int64_t num_layers) {
-  if (name.ends_with("rotary_emb.inv_freq")) return name + " (stored rotary frequencies)";
-  if (tied && name == "lm_head.weight") return name + " (a copy of the tied embeddings)";
-  constexpr std::string_view kLayers = "model.layers.";
-  if (!name.starts_with(kLayers)) return {};
-  std::int64_t layer = -1;
-  const char* begin = name.data() + kLayers.size();
-  const auto [end, status] = std::from_chars(begin, name.data() + name.size(), layer);
-  if (status == std::errc() && *end == '.' && layer >= num_layers) return name + " (multi-token prediction)";
-  return {};
 }
 
 // Types of a safetensors file that SafetensorsFile::read gives as f32 or bf16.
@@ -222,6 +214,18 @@ Tensor load_from_hub(const WeightFolder& folder, HubFamily family, const std::st
   return to_ours(tensors, parts, our_shape);
 }
 
+std::optional<std::string> hub_left_out(const std::string& name, bool tied, std::int64_t num_layers) {
+  if (name.ends_with("rotary_emb.inv_freq")) return name + " (stored rotary frequencies)";
+  if (tied && name == "lm_head.weight") return name + " (a copy of the tied embeddings)";
+  constexpr std::string_view kLayers = "model.layers.";
+  if (!name.starts_with(kLayers)) return {};
+  std::int64_t layer = -1;
+  const char* begin = name.data() + kLayers.size();
+  const auto [end, status] = std::from_chars(begin, name.data() + name.size(), layer);
+  if (status == std::errc() && *end == '.' && layer >= num_layers) return name + " (multi-token prediction)";
+  return {};
+}
+
 std::vector<std::string> check_hub_tensors(const WeightFolder& folder, HubFamily family,
                                            const std::map<std::string, Shape>& our_parameters,
                                            std::int64_t num_layers) {
@@ -249,8 +253,10 @@ std::vector<std::string> check_hub_tensors(const WeightFolder& folder, HubFamily
   const bool tied = !our_parameters.contains("head");
   for (const std::string& name : folder.names()) {
     if (known.contains(name)) continue;
-    if (auto notice = skipped(name, tied, num_layers)) {
+    if (auto notice = hub_left_out(name, tied, num_layers)) {
       notices.push_back(*notice);
+    } else if (num_elements(folder.shape(name)) == 0) {  // shared experts of a model that has none
+      notices.push_back(name + " (empty)");
     } else {
       surplus.push_back(in_quotes(name));
     }

@@ -44,6 +44,8 @@ nlohmann::json parse_json(std::string_view text, const std::string& name) {
     }
     return true;
   };
+  if (text.find('\0') != std::string_view::npos)  // to the parser it ends the text
+    fail_usage("[json] {}: not valid JSON: a NUL byte", name);
   try {
     return json::parse(text, check);
   } catch (const json::exception& e) {

@@ -24,33 +24,25 @@ namespace {
 
 constexpr std::uint64_t kMaxHeader = 100'000'000;
 
-// Bytes of one element; 0 for a dtype that is not of the format.
-std::size_t element_size(const std::string& dtype) {
-  static const std::map<std::string, std::size_t> sizes = {
-      {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"I16", 2}, {"U16", 2}, {"F16", 2},
-      {"BF16", 2}, {"I32", 4}, {"U32", 4}, {"F32", 4},     {"F64", 8},     {"I64", 8}, {"U64", 8}};
-  const auto found = sizes.find(dtype);
-  return found == sizes.end() ? 0 : found->second;
-}
-
-// Shape x element size in bytes, or an error for a product that does not fit.
+// Shape x element size in bytes, or an error for a product that does not fit or ends inside a byte.
 std::uint64_t checked_bytes(const SafetensorsHeader::Item& item, const std::string& name,
                             const std::string& path) {
-  const std::size_t size = element_size(item.dtype);
-  if (size == 0)
+  std::uint64_t bits = safetensors_element_bits(item.dtype);
+  if (bits == 0)
     fail_usage("[safetensors] {}: tensor {} has unknown dtype {}", path, in_quotes(name),
                in_quotes(item.dtype));
-  std::uint64_t bytes = size;
   bool zero = false;
   for (std::uint64_t d : item.shape) {
     zero = zero || d == 0;
     // Zero dimensions are left out so that a product of the others that overflows is still seen.
-    if (d != 0 && (__builtin_mul_overflow(bytes, d, &bytes) ||
-                   bytes > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))) {
+    if (d != 0 && __builtin_mul_overflow(bits, d, &bits))
       fail_usage("[safetensors] {}: shape of tensor {} overflows 64 bits", path, in_quotes(name));
-    }
   }
-  return zero ? 0 : bytes;
+  if (zero) return 0;
+  if (bits % 8 != 0)
+    fail_usage("[safetensors] {}: tensor {} of {} does not end at a whole byte", path, in_quotes(name),
+               item.dtype);
+  return bits / 8;
 }
 
 float half_to_float(std::uint16_t half) {
@@ -101,11 +93,22 @@ std::shared_ptr<const void> map_file(const std::string& path, std::size_t& size)
 
 }  // namespace
 
+std::size_t safetensors_element_bits(const std::string& dtype) {
+  static const std::map<std::string, std::size_t> bits = {
+      {"BOOL", 8},    {"U8", 8},      {"I8", 8},      {"F8_E4M3", 8},     {"F8_E5M2", 8},     {"F8_E8M0", 8},
+      {"I16", 16},    {"U16", 16},    {"F16", 16},    {"BF16", 16},       {"I32", 32},        {"U32", 32},
+      {"F32", 32},    {"F64", 64},    {"I64", 64},    {"U64", 64},        {"C64", 64},        {"F4", 4},
+      {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}};
+  const auto found = bits.find(dtype);
+  return found == bits.end() ? 0 : found->second;
+}
+
 SafetensorsFile SafetensorsFile::open(const std::string& path) {
   SafetensorsFile file;
   file.path_ = path;
   std::size_t size = 0;
   file.storage_ = map_file(path, size);
+  file.mapped_ = true;
   file.parse_all({static_cast<const std::byte*>(file.storage_.get()), size});
   return file;
 }
@@ -163,6 +166,15 @@ void SafetensorsFile::parse_all(std::span<const std::byte> file) {
   if (expected != data.size()) {
     fail_usage("[safetensors] {}: {} bytes follow the last tensor", path_, data.size() - expected);
   }
+}
+
+void SafetensorsFile::release(const std::string& name) const {
+  const auto found = entries_.find(name);
+  if (found == entries_.end() || !mapped_) return;
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<std::uintptr_t>(found->second.bytes.data()) / page * page;
+  const auto end = reinterpret_cast<std::uintptr_t>(found->second.bytes.data() + found->second.bytes.size());
+  if (end > begin) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
 Tensor SafetensorsFile::read(const std::string& name) const {

@@ -19,6 +19,9 @@
 
 namespace switchyard {
 
+// Bits of one element of a dtype as files name it ("F32"); 0 for one that is not of the format.
+std::size_t safetensors_element_bits(const std::string& dtype);
+
 class SafetensorsFile {
  public:
   struct Entry {
@@ -37,6 +40,10 @@ class SafetensorsFile {
   const std::string& path() const { return path_; }
   bool contains(const std::string& name) const { return entries_.contains(name); }
 
+  // Lets go of the memory that holds a tensor's pages; they are read from disk again when touched. Whoever
+  // goes through a large file once keeps the process small by it.
+  void release(const std::string& name) const;
+
   // A copy of one tensor. F32, BF16, I32 and U8 (also BOOL) keep their type; F16 and F64 become f32; I64, U32
   // and U16 become i32, and a value that does not fit is an Error(usage). Other dtypes and missing names are
   // Error(usage).
@@ -48,9 +55,28 @@ class SafetensorsFile {
 
   std::string path_;
   std::shared_ptr<const void> storage_;  // the mapping, or the copied bytes
+  bool mapped_ = false;
   std::map<std::string, Entry> entries_;
   std::map<std::string, std::string> metadata_;
 };
+
+// "F32", "BF16", "I32", "U8".
+std::string safetensors_dtype(DType dtype);
+
+// A file to be written: its header, and where each tensor's bytes go.
+struct SafetensorsItem {
+  std::string name;
+  DType dtype;
+  Shape shape;
+};
+struct SafetensorsLayout {
+  std::string header;                 // the file's first bytes: length and JSON
+  std::vector<std::int64_t> offsets;  // of each item, from the file's begin
+  std::vector<std::size_t> order;     // items by offset: wide types first, so that every element is aligned
+  std::int64_t bytes = 0;             // of the file
+};
+SafetensorsLayout safetensors_layout(std::span<const SafetensorsItem> items,
+                                     const std::map<std::string, std::string>& metadata);
 
 // Writes f32, bf16, i32 and u8 tensors, sorted by name, and reads nothing back. The file appears under `path`
 // complete or not at all: it is written beside it, flushed to disk, and renamed. Throws Error(runtime) on
@@ -71,6 +97,9 @@ class WeightFolder {
   const Shape& shape(const std::string& name) const;        // Error(usage) when missing
   const std::string& dtype(const std::string& name) const;  // as in the file: "F32", ...; the same
   Tensor read(const std::string& name) const;               // as SafetensorsFile::read
+  // Where the tensor is; its file lives as long as this folder. Error(usage) when missing.
+  const SafetensorsFile& file_of(const std::string& name) const { return shard(name); }
+  const std::vector<SafetensorsFile>& files() const { return shards_; }
 
  private:
   const SafetensorsFile& shard(const std::string& name) const;

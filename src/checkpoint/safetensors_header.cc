@@ -126,6 +126,9 @@ class HeaderReader {
 SafetensorsHeader parse_safetensors_header(std::string_view text, const std::string& path) {
   if (text.empty() || text.front() != '{')
     fail_usage("[safetensors] {}: header does not begin with '{{'", path);
+  // To the parser a NUL ends the text.
+  if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos)
+    fail_usage("[safetensors] {}: header is not valid JSON at byte {}", path, nul);
   HeaderReader reader;
   if (!json::sax_parse(text, &reader)) fail_usage("[safetensors] {}: {}", path, reader.error);
   return std::move(reader.header);

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <utility>
 
 #include "checkpoint/safetensors.h"
@@ -13,19 +14,6 @@
 
 namespace switchyard {
 namespace {
-
-const char* format_name(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-      return "F32";
-    case DType::bf16:
-      return "BF16";
-    case DType::i32:
-      return "I32";
-    default:
-      return "U8";
-  }
-}
 
 // A file that is removed unless it is committed to its final name.
 class AtomicFile {
@@ -76,32 +64,60 @@ class AtomicFile {
 
 }  // namespace
 
-void write_safetensors(const std::string& path, const std::map<std::string, Tensor>& tensors,
-                       const std::map<std::string, std::string>& metadata) {
-  // Wide types first keeps every tensor aligned to its element.
-  std::vector<std::pair<const std::string*, const Tensor*>> order;
-  for (const auto& [name, tensor] : tensors) order.emplace_back(&name, &tensor);
-  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
-    return size_of(a.second->dtype()) > size_of(b.second->dtype());
+std::string safetensors_dtype(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return "F32";
+    case DType::bf16:
+      return "BF16";
+    case DType::i32:
+      return "I32";
+    default:
+      return "U8";
+  }
+}
+
+SafetensorsLayout safetensors_layout(std::span<const SafetensorsItem> items,
+                                     const std::map<std::string, std::string>& metadata) {
+  SafetensorsLayout layout;
+  layout.order.resize(items.size());
+  std::iota(layout.order.begin(), layout.order.end(), std::size_t{0});
+  std::stable_sort(layout.order.begin(), layout.order.end(), [&](std::size_t a, std::size_t b) {
+    return size_of(items[a].dtype) > size_of(items[b].dtype);
   });
+  layout.offsets.resize(items.size());
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
-  std::size_t offset = 0;
-  for (const auto& [name, tensor] : order) {
-    const std::size_t end = offset + tensor->bytes();
-    header[*name] = {
-        {"dtype", format_name(tensor->dtype())}, {"shape", tensor->shape()}, {"data_offsets", {offset, end}}};
-    offset = end;
+  std::int64_t end = 0;
+  for (const std::size_t i : layout.order) {
+    const auto& [name, dtype, shape] = items[i];
+    layout.offsets[i] = end;
+    end += num_elements(shape) * static_cast<std::int64_t>(size_of(dtype));
+    header[name] = {
+        {"dtype", safetensors_dtype(dtype)}, {"shape", shape}, {"data_offsets", {layout.offsets[i], end}}};
   }
   std::string text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');
-  unsigned char length[8];
-  for (std::size_t i = 0; i < 8; ++i) length[i] = static_cast<unsigned char>(text.size() >> (8 * i));
+  for (std::size_t i = 0; i < 8; ++i) layout.header += static_cast<char>(text.size() >> (8 * i));
+  layout.header += text;
+  const auto data = static_cast<std::int64_t>(layout.header.size());
+  for (std::int64_t& offset : layout.offsets) offset += data;
+  layout.bytes = data + end;
+  return layout;
+}
 
+void write_safetensors(const std::string& path, const std::map<std::string, Tensor>& tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  std::vector<SafetensorsItem> items;
+  std::vector<const Tensor*> values;
+  for (const auto& [name, tensor] : tensors) {
+    items.push_back({name, tensor.dtype(), tensor.shape()});
+    values.push_back(&tensor);
+  }
+  const SafetensorsLayout layout = safetensors_layout(items, metadata);
   AtomicFile file(path);
-  file.write(length, sizeof(length));
-  file.write(text.data(), text.size());
-  for (const auto& [name, tensor] : order) file.write(tensor->raw(), tensor->bytes());
+  file.write(layout.header.data(), layout.header.size());
+  for (const std::size_t i : layout.order) file.write(values[i]->raw(), values[i]->bytes());
   file.commit();
 }
 

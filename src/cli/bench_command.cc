@@ -30,7 +30,7 @@ at work than threads mean that the machine had other work, or the case could not
   --seconds S  time for each measurement (default 1; at least three rounds are run)
   --json FILE  also write all numbers to FILE
 
-SWITCHYARD_ISA=ref|avx2|avx512|amx caps the instruction set, of the peak as well.
+SWITCHYARD_ISA=ref|avx2|avx512|avx512_bf16|amx caps the instruction set, of the peak as well.
 
 Cases and their keys. Where several values are possible they stand with commas between:
 )";

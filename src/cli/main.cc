@@ -8,9 +8,12 @@
 
 #include "cli/bench_command.h"
 #include "cli/config_command.h"
+#include "cli/convert_command.h"
 #include "cli/explain_command.h"
+#include "cli/inspect_command.h"
 #include "cli/plan_command.h"
 #include "cli/report_error.h"
+#include "cli/tokenize_command.h"
 #include "cli/train_command.h"
 #include "cli/verify_command.h"
 #include "config/declaration.h"
@@ -32,7 +35,10 @@ const std::map<std::string, Entry>& commands() {
       {"verify", {"compare with reference numbers", switchyard::verify_command}},
       {"plan", {"memory, collectives and time of a step, without running it", switchyard::plan_command}},
       {"explain", {"how parameters and activations are laid out, and why", switchyard::explain_command}},
+      {"convert", {"weights of a Hugging Face folder as a checkpoint, and back", switchyard::convert_command}},
+      {"inspect", {"what is in weights, checkpoints and runs, and how two differ", switchyard::inspect_command}},
       {"bench", {"how close this machine's kernels come to its peaks", switchyard::bench_command}},
+      {"tokenize", {"text to ids and back", switchyard::tokenize_command}},
       {"config",
        {"show the settings a command line gives, or the table of keys (--list)", switchyard::config_command}},
   };

@@ -290,6 +290,12 @@ void ConfigBuilder::derive_llama3_scaling() {
   }
 }
 
+// The reference always divides sigmoid scores by their sum; a user who says otherwise is heard.
+void ConfigBuilder::derive_normalised_scores() {
+  if (config_.get_string("routed_score_func") == "sigmoid" && !config_.is_set_by_user("norm_topk_prob"))
+    config_.set("norm_topk_prob", true, "routed_score_func=sigmoid");
+}
+
 void ConfigBuilder::refuse_planned() const {
   for (const KeyDeclaration& key : all_keys()) {
     const Config::Entry& entry = config_.entry(key.name);
@@ -348,6 +354,7 @@ Config ConfigBuilder::build() {
   derive_names();
   derive_block();
   derive_llama3_scaling();
+  derive_normalised_scores();
   refuse_planned();
   check_consistency(config_);
   list_inert();

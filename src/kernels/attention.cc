@@ -79,7 +79,8 @@ void reference_backward(ThreadPool&, const AttentionProblem& p) {
 
 constexpr Implementation<AttentionRun, AttentionProblem> kForward[] = {
 #if defined(__x86_64__)
-    {"amx", Isa::amx, cpu::attention_amx, cpu::attention_amx_refuses},
+    {"amx", Isa::amx, cpu::amx_tiles::attention, cpu::amx_tiles::attention_refuses},
+    {"avx512_bf16", Isa::avx512_bf16, cpu::soft_tiles::attention, cpu::soft_tiles::attention_refuses},
     {"avx512", Isa::avx512, tiled_forward<cpu::attention_tile_avx512>},
     {"avx2", Isa::avx2, tiled_forward<cpu::attention_tile_avx2>},
 #endif
@@ -88,7 +89,9 @@ constexpr Implementation<AttentionRun, AttentionProblem> kForward[] = {
 
 constexpr Implementation<AttentionRun, AttentionProblem> kBackward[] = {
 #if defined(__x86_64__)
-    {"amx", Isa::amx, cpu::attention_backward_amx, cpu::attention_amx_refuses},
+    {"amx", Isa::amx, cpu::amx_tiles::attention_backward, cpu::amx_tiles::attention_refuses},
+    {"avx512_bf16", Isa::avx512_bf16, cpu::soft_tiles::attention_backward,
+     cpu::soft_tiles::attention_refuses},
     {"avx512", Isa::avx512, tiled_backward<cpu::attention_backward_head_avx512>},
     {"avx2", Isa::avx2, tiled_backward<cpu::attention_backward_head_avx2>},
 #endif
@@ -119,7 +122,9 @@ AttentionProblem problem_of(const AttentionArgs& args) {
 // Bytes of the buffers that the chosen forward implementation shares among its threads.
 std::size_t workspace([[maybe_unused]] const AttentionProblem& p) {
 #if defined(__x86_64__)
-  if (choose("attention", kForward, p) == cpu::attention_amx) return cpu::attention_amx_workspace(p.args);
+  auto* const chosen = choose("attention", kForward, p);
+  if (chosen == cpu::amx_tiles::attention) return cpu::amx_tiles::attention_workspace(p.args);
+  if (chosen == cpu::soft_tiles::attention) return cpu::soft_tiles::attention_workspace(p.args);
 #endif
   return 0;
 }

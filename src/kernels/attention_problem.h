@@ -72,12 +72,19 @@ using AttentionTileRun = void(const AttentionProblem&, std::int64_t batch, std::
 using AttentionHeadRun = void(const AttentionProblem&, std::int64_t batch, std::int64_t kv_head);
 
 namespace cpu {
-AttentionRun attention_amx;
-AttentionRun attention_backward_amx;
+// In tiles (kernels/cpu/tile_target.h).
+namespace amx_tiles {
+AttentionRun attention, attention_backward;
 // Why the two do not take a problem, or null.
-const char* attention_amx_refuses(const AttentionProblem& problem);
+const char* attention_refuses(const AttentionProblem& problem);
 // Bytes of the buffers that the forward pass shares among its threads; backward has none.
-std::size_t attention_amx_workspace(const AttentionArgs& args);
+std::size_t attention_workspace(const AttentionArgs& args);
+}  // namespace amx_tiles
+namespace soft_tiles {
+AttentionRun attention, attention_backward;
+const char* attention_refuses(const AttentionProblem& problem);
+std::size_t attention_workspace(const AttentionArgs& args);
+}  // namespace soft_tiles
 AttentionTileRun attention_tile_avx512;
 AttentionTileRun attention_tile_avx2;
 AttentionHeadRun attention_backward_head_avx512;

@@ -16,8 +16,8 @@ namespace switchyard {
 namespace {
 
 // The tiled path: gemm makes a block of logits, a pass over its rows makes sums or gradients of them.
-// 16 MiB of logits at a time: large enough for gemm to be at its best, and for dhidden and dweight to be added to
-// seldom; small enough for the second pass to find them in the shared cache.
+// 16 MiB of logits at a time: large enough for gemm to be at its best, and for dhidden and dweight to be
+// added to seldom; small enough for the second pass to find them in the shared cache.
 constexpr std::int64_t kRowBlock = 2048;
 constexpr std::int64_t kVocabBlock = 2048;
 constexpr std::int64_t kRowGrain = 16;
@@ -188,7 +188,9 @@ void reference_backward(ThreadPool&, const LinearCrossEntropyArgs& a, const floa
 
 constexpr Implementation<CrossEntropyRun, LinearCrossEntropyArgs> kForward[] = {
 #if defined(__x86_64__)
-    {"fused amx", Isa::amx, cpu::cross_entropy_amx, cpu::cross_entropy_amx_refuses},
+    {"fused amx", Isa::amx, cpu::amx_tiles::cross_entropy, cpu::amx_tiles::cross_entropy_refuses},
+    {"fused avx512_bf16", Isa::avx512_bf16, cpu::soft_tiles::cross_entropy,
+     cpu::soft_tiles::cross_entropy_refuses},
     {"tiled avx512", Isa::avx512, tiled_forward<cpu::row_sum_update_avx512>},
     {"tiled avx2", Isa::avx2, tiled_forward<cpu::row_sum_update_avx2>},
 #endif
@@ -197,7 +199,9 @@ constexpr Implementation<CrossEntropyRun, LinearCrossEntropyArgs> kForward[] = {
 
 constexpr Implementation<CrossEntropyBackwardRun, LinearCrossEntropyArgs> kBackward[] = {
 #if defined(__x86_64__)
-    {"fused amx", Isa::amx, cpu::cross_entropy_backward_amx, cpu::cross_entropy_amx_refuses},
+    {"fused amx", Isa::amx, cpu::amx_tiles::cross_entropy_backward, cpu::amx_tiles::cross_entropy_refuses},
+    {"fused avx512_bf16", Isa::avx512_bf16, cpu::soft_tiles::cross_entropy_backward,
+     cpu::soft_tiles::cross_entropy_refuses},
     {"tiled avx512", Isa::avx512, tiled_backward<cpu::row_gradient_avx512>},
     {"tiled avx2", Isa::avx2, tiled_backward<cpu::row_gradient_avx2>},
 #endif
@@ -209,7 +213,9 @@ std::size_t workspace(const LinearCrossEntropyArgs& args, bool backward) {
   auto* const chosen = choose("linear_cross_entropy", kForward, args);
   if (chosen == reference_forward) return 0;
 #if defined(__x86_64__)
-  if (chosen == cpu::cross_entropy_amx) return cpu::cross_entropy_amx_workspace(args, backward);
+  if (chosen == cpu::amx_tiles::cross_entropy) return cpu::amx_tiles::cross_entropy_workspace(args, backward);
+  if (chosen == cpu::soft_tiles::cross_entropy)
+    return cpu::soft_tiles::cross_entropy_workspace(args, backward);
 #endif
   const auto logits =
       static_cast<std::size_t>(std::min(kRowBlock, args.rows) * std::min(kVocabBlock, args.vocab));

@@ -30,12 +30,21 @@ struct RowGradient {
 using RowGradientRun = void(float* logits, std::int64_t count, const RowGradient& row, bfloat16* rounded);
 
 namespace cpu {
-CrossEntropyRun cross_entropy_amx;
-CrossEntropyBackwardRun cross_entropy_backward_amx;
+// Fused, in tiles (kernels/cpu/tile_target.h).
+namespace amx_tiles {
+CrossEntropyRun cross_entropy;
+CrossEntropyBackwardRun cross_entropy_backward;
 // Bytes of the buffers that the two take for a whole call.
-std::size_t cross_entropy_amx_workspace(const LinearCrossEntropyArgs& args, bool backward);
-// Why the fused AMX path does not take these arguments, or null.
-const char* cross_entropy_amx_refuses(const LinearCrossEntropyArgs& args);
+std::size_t cross_entropy_workspace(const LinearCrossEntropyArgs& args, bool backward);
+// Why the two do not take these arguments, or null.
+const char* cross_entropy_refuses(const LinearCrossEntropyArgs& args);
+}  // namespace amx_tiles
+namespace soft_tiles {
+CrossEntropyRun cross_entropy;
+CrossEntropyBackwardRun cross_entropy_backward;
+std::size_t cross_entropy_workspace(const LinearCrossEntropyArgs& args, bool backward);
+const char* cross_entropy_refuses(const LinearCrossEntropyArgs& args);
+}  // namespace soft_tiles
 
 RowSumUpdate row_sum_update_avx512;
 RowSumUpdate row_sum_update_avx2;

@@ -13,8 +13,10 @@
 
 #include "hwy/targets.h"
 
-#if defined(__x86_64__) && defined(__linux__)
+#if defined(__x86_64__)
 #include <cpuid.h>
+#endif
+#if defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -22,7 +24,16 @@
 namespace switchyard {
 namespace {
 
-constexpr std::array<std::string_view, 4> kIsaNames = {"ref", "avx2", "avx512", "amx"};
+constexpr std::array<std::string_view, 5> kIsaNames = {"ref", "avx2", "avx512", "avx512_bf16", "amx"};
+
+bool avx512_bf16_available() {
+#if defined(__x86_64__)
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & (1u << 5)) != 0;
+#else
+  return false;
+#endif
+}
 
 // AMX registers must be asked for once per process (Linux: arch_prctl); a refusal means no AMX.
 bool amx_available() {
@@ -41,7 +52,10 @@ bool amx_available() {
 Isa detect_isa() {
   [[maybe_unused]] const auto targets = hwy::SupportedTargets();
 #if defined(__x86_64__)
-  if ((targets & HWY_AVX3) != 0) return amx_available() ? Isa::amx : Isa::avx512;
+  if ((targets & HWY_AVX3) != 0) {
+    if (!avx512_bf16_available()) return Isa::avx512;
+    return amx_available() ? Isa::amx : Isa::avx512_bf16;
+  }
   if ((targets & HWY_AVX2) != 0) return Isa::avx2;
 #endif
   return Isa::ref;
@@ -52,7 +66,7 @@ Isa isa_from_environment() {
   if (text == nullptr || *text == '\0') return machine_isa();
   const auto found = std::find(kIsaNames.begin(), kIsaNames.end(), std::string_view(text));
   if (found == kIsaNames.end()) {
-    fail_usage("[kernels] SWITCHYARD_ISA={}: expected ref, avx2, avx512 or amx", text);
+    fail_usage("[kernels] SWITCHYARD_ISA={}: expected ref, avx2, avx512, avx512_bf16 or amx", text);
   }
   return std::min(machine_isa(), static_cast<Isa>(found - kIsaNames.begin()));
 }
@@ -146,6 +160,8 @@ const char* missing(Isa isa) {
   switch (isa) {
     case Isa::amx:
       return "amx is not in this machine or is capped by SWITCHYARD_ISA";
+    case Isa::avx512_bf16:
+      return "avx512_bf16 is not in this machine or is capped by SWITCHYARD_ISA";
     case Isa::avx512:
       return "avx512 is not in this machine or is capped by SWITCHYARD_ISA";
     default:

@@ -1,9 +1,9 @@
 // Choice of a kernel's implementation.
 //
 // An op lists its implementations from best to `ref`; the first that the machine, the instruction set cap and
-// the shape allow runs. A refusal carries a reason. SWITCHYARD_ISA=ref|avx2|avx512|amx caps the instruction
-// sets, and SWITCHYARD_VERBOSE=dispatch prints each distinct choice and refusal once to stderr. All functions
-// are thread safe.
+// the shape allow runs. A refusal carries a reason. SWITCHYARD_ISA=ref|avx2|avx512|avx512_bf16|amx caps the
+// instruction sets, and SWITCHYARD_VERBOSE=dispatch prints each distinct choice and refusal once to stderr.
+// All functions are thread safe.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 
 namespace switchyard {
 
-enum class Isa : std::uint8_t { ref, avx2, avx512, amx };  // each includes those before it
+enum class Isa : std::uint8_t { ref, avx2, avx512, avx512_bf16, amx };  // each includes those before it
 
 std::string_view name_of(Isa isa);
 

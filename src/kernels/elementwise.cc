@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <vector>
 
 #include "core/error.h"
 #include "kernels/dispatch.h"
@@ -94,14 +93,9 @@ double sum_of_squares(ThreadPool& pool, DType dtype, const void* x, std::int64_t
                   static_cast<double>(n) * static_cast<double>(size_of(dtype))}))
     return 0;
   SumOfSquaresKernel* const kernel = choose("sum_of_squares", kSumOfSquares, dtype);
-  // One partial sum per piece, added in order: pieces are the same for any number of threads.
-  std::vector<double> partial(static_cast<std::size_t>((n + kGrain - 1) / kGrain));
-  pool.for_range(n, kGrain, [&](std::int64_t begin, std::int64_t end) {
-    partial[static_cast<std::size_t>(begin / kGrain)] = kernel(dtype, x, begin, end);
+  return sum_pieces(pool, n, [&](std::int64_t begin, std::int64_t end, SquareSums& squares) {
+    kernel(dtype, x, begin, end, squares);
   });
-  double total = 0;
-  for (const double sum : partial) total += sum;
-  return total;
 }
 
 void swiglu(ThreadPool& pool, DType dtype, const void* gate, const void* up, const float* w,

@@ -18,7 +18,7 @@ void multiply(ThreadPool& pool, DType dtype, const void* a, const void* b, void*
 // f32 <-> bf16, or a copy when the two are the same. Not in place between different dtypes.
 void convert(ThreadPool& pool, DType from, const void* x, DType to, void* out, std::int64_t n);
 
-// Sum of x[i]² in double.
+// Sum of x[i]² in double, in an order that depends on n alone (square_sums.h).
 double sum_of_squares(ThreadPool& pool, DType dtype, const void* x, std::int64_t n);
 
 // h = silu(gate) · up · w[row], all [rows, cols]; w [rows], null means 1. silu(g) = g / (1 + exp(-g)).

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "core/dtype.h"
+#include "kernels/square_sums.h"
 
 namespace switchyard {
 
@@ -18,10 +19,9 @@ struct FlatProblem {
 };
 using FlatKernel = void(const FlatProblem& problem, std::int64_t begin, std::int64_t end);
 
-// Sum of squares of elements [begin, end) of a, as eight interleaved sums (element begin + i belongs to sum i
-// mod 8) added in order: the same bits on every instruction set, because squares of floats are exact in
-// double.
-using SumOfSquaresKernel = double(DType dtype, const void* a, std::int64_t begin, std::int64_t end);
+// Adds the squares of elements [begin, end) of a, one piece, to `squares`.
+using SumOfSquaresKernel = void(DType dtype, const void* a, std::int64_t begin, std::int64_t end,
+                                SquareSums& squares);
 
 struct SwigluProblem {
   DType dtype = DType::f32;

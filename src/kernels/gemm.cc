@@ -19,7 +19,8 @@ const char* refuse_forms(const GemmProblem& p) {
 
 constexpr Implementation<GemmBlockKernel, GemmProblem> kGemmBlocks[] = {
 #if defined(__x86_64__)
-    {"amx", Isa::amx, cpu::gemm_block_amx, refuse_unless_bf16},
+    {"amx", Isa::amx, cpu::amx_tiles::gemm_block, refuse_unless_bf16},
+    {"avx512_bf16", Isa::avx512_bf16, cpu::soft_tiles::gemm_block, refuse_unless_bf16},
     {"avx512", Isa::avx512, cpu::gemm_block_avx512, refuse_forms},
     {"avx2", Isa::avx2, cpu::gemm_block_avx2, refuse_forms},
 #endif
@@ -43,9 +44,9 @@ struct BlockSize {
 
 // A packed element is used once for every column (row) of the block.
 constexpr BlockSize kLargest{512, 512}, kSmallest{64, 64};
-// AMX packs a block's rows once, at most 16 MB, and B for all of them.
-constexpr BlockSize kLargestAmx{1024, std::int64_t{1} << 30}, kSmallestAmx{64, 128};
-constexpr std::int64_t kPackedRowsAmx = std::int64_t{8} << 20;  // elements
+// Kernels of tiles pack a block's rows once, at most 16 MB, and B for all of them.
+constexpr BlockSize kLargestTiles{1024, std::int64_t{1} << 30}, kSmallestTiles{64, 128};
+constexpr std::int64_t kPackedRowsTiles = std::int64_t{8} << 20;  // elements
 
 std::int64_t count_blocks(std::span<const GemmProblem> problems, const BlockSize& size) {
   std::int64_t count = 0;
@@ -58,22 +59,22 @@ std::int64_t in_strips(std::int64_t x) {
   return std::max<std::int64_t>(1, blocks(x, kGemmStrip)) * kGemmStrip;
 }
 
-BlockSize block_size(std::span<const GemmProblem> problems, bool amx, int threads) {
-  BlockSize size = amx ? kLargestAmx : kLargest;
-  const BlockSize least = amx ? kSmallestAmx : kSmallest;
+BlockSize block_size(std::span<const GemmProblem> problems, bool tiles, int threads) {
+  BlockSize size = tiles ? kLargestTiles : kLargest;
+  const BlockSize least = tiles ? kSmallestTiles : kSmallest;
   std::int64_t most_rows = 0, most_columns = 0, depth = 1;
   for (const auto& p : problems) {
     most_rows = std::max(most_rows, p.m);
     most_columns = std::max(most_columns, p.columns());
     depth = std::max(depth, p.a_next == nullptr ? p.k : 2 * p.k);
   }
-  if (amx)
+  if (tiles)
     size.rows =
-        std::max(2 * kGemmStrip, std::min(size.rows, kPackedRowsAmx / depth / kGemmStrip * kGemmStrip));
+        std::max(2 * kGemmStrip, std::min(size.rows, kPackedRowsTiles / depth / kGemmStrip * kGemmStrip));
   size.rows = std::min(size.rows, in_strips(most_rows));
   size.columns = std::min(size.columns, in_strips(most_columns));
   if (threads == 1) return size;
-  while (count_blocks(problems, size) < (amx ? 2 : 4) * threads) {
+  while (count_blocks(problems, size) < (tiles ? 2 : 4) * threads) {
     const bool rows = size.rows / 2 >= least.rows, columns = size.columns / 2 >= least.columns;
     if (!rows && !columns) break;
     std::int64_t& longer = rows && (!columns || size.rows >= size.columns) ? size.rows : size.columns;
@@ -82,8 +83,8 @@ BlockSize block_size(std::span<const GemmProblem> problems, bool amx, int thread
   return size;
 }
 
-std::vector<Task> cut(std::span<const GemmProblem> problems, bool amx, int threads) {
-  const BlockSize most = block_size(problems, amx, threads);
+std::vector<Task> cut(std::span<const GemmProblem> problems, bool tiles, int threads) {
+  const BlockSize most = block_size(problems, tiles, threads);
   std::vector<Task> tasks;
   tasks.reserve(static_cast<std::size_t>(count_blocks(problems, most)));
   for (const auto& p : problems) {
@@ -115,9 +116,9 @@ const std::byte* advance(const void* x, DType dtype, std::int64_t elements) {
   return static_cast<const std::byte*>(x) + elements * static_cast<std::int64_t>(size_of(dtype));
 }
 
-bool is_amx([[maybe_unused]] GemmBlockKernel* kernel) {
+bool takes_tiles([[maybe_unused]] GemmBlockKernel* kernel) {
 #if defined(__x86_64__)
-  return kernel == cpu::gemm_block_amx;
+  return kernel == cpu::amx_tiles::gemm_block || kernel == cpu::soft_tiles::gemm_block;
 #else
   return false;
 #endif
@@ -126,7 +127,7 @@ bool is_amx([[maybe_unused]] GemmBlockKernel* kernel) {
 }  // namespace
 
 bool takes_gemm_forms(DType dtype) {
-  return dtype == DType::bf16 && active_isa() == Isa::amx;
+  return dtype == DType::bf16 && active_isa() >= Isa::avx512_bf16;
 }
 
 void run_gemms(ThreadPool& pool, const char* op, std::span<const GemmProblem> problems) {
@@ -137,7 +138,7 @@ void run_gemms(ThreadPool& pool, const char* op, std::span<const GemmProblem> pr
   CHECK(is_float(first.dtype) && is_float(first.c_dtype), "{} of {} into {}", op, name_of(first.dtype),
         name_of(first.c_dtype));
   GemmBlockKernel* const kernel = choose(op, kGemmBlocks, first);
-  const std::vector<Task> tasks = cut(problems, is_amx(kernel), pool.threads());
+  const std::vector<Task> tasks = cut(problems, takes_tiles(kernel), pool.threads());
   pool.for_range(static_cast<std::int64_t>(tasks.size()), 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const Task& task = tasks[static_cast<std::size_t>(i)];

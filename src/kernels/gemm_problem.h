@@ -12,7 +12,7 @@ namespace switchyard {
 
 // C = op(A) · op(B) (+ bias) (+ C when accumulate), fields as in GemmArgs; bias is [n] of `dtype` or null.
 //
-// Forms that the expert layers use, which the AMX kernel alone takes:
+// Forms that the expert layers use, which the kernels of tiles alone take:
 // 1. a_rows: A's stored row i is row a_rows[i] of `a`.
 // 2. b_next and c_next: C_next = op(A) · op(B_next) as well, shaped like B and C. A block's columns run on
 // from
@@ -71,7 +71,13 @@ GemmBlockKernel gemm_block;
 namespace cpu {
 GemmBlockKernel gemm_block_avx2;    // f32 and bf16
 GemmBlockKernel gemm_block_avx512;  // f32 and bf16
-GemmBlockKernel gemm_block_amx;     // bf16 operands
+// bf16 operands, in tiles (kernels/cpu/tile_target.h)
+namespace amx_tiles {
+GemmBlockKernel gemm_block;
+}
+namespace soft_tiles {
+GemmBlockKernel gemm_block;
+}
 constexpr std::int64_t kFewRows = 8;
 GemmBlockKernel
     gemm_few_rows;  // bf16 operands, AVX-512, at most kFewRows rows of an A that is not transposed

@@ -38,7 +38,7 @@ std::vector<ProductLoop> product_loops(DType dtype) {
 #if defined(__x86_64__)
   const Isa isa = active_isa();
   if (isa == Isa::amx && dtype == DType::bf16) return {kTiles};
-  if (isa >= Isa::avx512 && dtype == DType::bf16 && cpu::has_avx512_bf16()) return {kAvx512, kDot};
+  if (isa == Isa::avx512_bf16 && dtype == DType::bf16) return {kAvx512, kDot};
   if (isa >= Isa::avx512) return {kAvx512};
   if (isa == Isa::avx2) return {kAvx2};
 #endif

@@ -122,8 +122,7 @@ void read_router(const Config& c, ModelConfig& m) {
     moe.softmax_over_selected = false;
     moe.normalise = norm;
   } else if (moe.score == RouterScore::sigmoid) {
-    // The reference always divides by the sum; a config that says otherwise is honoured.
-    moe.normalise = norm || !c.is_set_by_user("norm_topk_prob");
+    moe.normalise = norm;
     moe.normalise_epsilon = 1e-20f;
   } else if (moe.score == RouterScore::softmax) {
     moe.normalise = norm && !m.compat;

@@ -5,7 +5,7 @@
 #include "core/error.h"
 #include "kernels/elementwise.h"
 #include "kernels/gemm.h"
-#include "optim/float_tile.h"
+#include "kernels/weight_update.h"
 
 namespace switchyard {
 namespace {
@@ -88,23 +88,15 @@ Tensor muon_direction(ThreadPool& pool, const MuonConfig& config, std::int64_t s
   CHECK(momentum.size() == count && step >= 0, "{} of momentum for {} of gradient, step {}", momentum.size(),
         count, step);
   const double t = static_cast<double>(step) + 1;
-  const auto beta = static_cast<float>(config.beta), gain = static_cast<float>(1 - config.beta),
-             scale = static_cast<float>(grad_scale),
-             of_momentum = static_cast<float>(config.beta / (1 - std::pow(config.beta, t + 1))),
-             of_gradient = static_cast<float>((1 - config.beta) / (1 - std::pow(config.beta, t)));
+  const auto f = [](double value) { return static_cast<float>(value); };
+  const MomentumTerms terms{.grad_scale = f(grad_scale),
+                            .decay = f(config.beta),
+                            .gain = f(1 - config.beta),
+                            .of_momentum = f(config.beta / (1 - std::pow(config.beta, t + 1))),
+                            .of_gradient = f((1 - config.beta) / (1 - std::pow(config.beta, t)))};
   Tensor direction(DType::f32, {count});
-  for_tiles(pool, count, [&](std::int64_t begin, std::int64_t size) {
-    FloatTile gradient, moment;
-    const float* g = gradient.load(grad.raw(), grad.dtype(), begin, size);
-    float* m = moment.load(momentum.raw(), momentum.dtype(), begin, size);
-    float* d = direction.data<float>() + begin;
-    for (std::int64_t i = 0; i < size; ++i) {
-      const float scaled = scale * g[i];
-      m[i] = beta * m[i] + gain * scaled;
-      d[i] = of_momentum * m[i] + of_gradient * scaled;
-    }
-    moment.store(momentum.raw(), momentum.dtype(), begin, size);
-  });
+  momentum_update(pool, terms, {grad.dtype(), grad.raw()}, {momentum.dtype(), momentum.raw()},
+                  direction.data<float>(), count);
   return direction;
 }
 
@@ -131,17 +123,11 @@ double muon_scale(const MuonConfig& config, std::int64_t in, std::int64_t out) {
   return std::sqrt(std::max(1.0, columns / rows));
 }
 
-void muon_apply(ThreadPool& pool, double learning_rate, double scale, double decay, const Tensor& update,
-                void* weight, DType weight_dtype) {
-  const auto rate = static_cast<float>(learning_rate * scale),
-             shrink = static_cast<float>(learning_rate * decay);
-  for_tiles(pool, update.size(), [&](std::int64_t begin, std::int64_t size) {
-    FloatTile tile;
-    float* w = tile.load(weight, weight_dtype, begin, size);
-    const float* u = update.data<float>() + begin;
-    for (std::int64_t i = 0; i < size; ++i) w[i] -= rate * u[i] + shrink * w[i];
-    tile.store(weight, weight_dtype, begin, size);
-  });
+double muon_apply(ThreadPool& pool, double learning_rate, double scale, double decay, const Tensor& update,
+                  void* weight, DType weight_dtype) {
+  return direction_update(pool, static_cast<float>(learning_rate * scale),
+                          static_cast<float>(learning_rate * decay), update.data<float>(),
+                          {weight_dtype, weight}, update.size());
 }
 
 }  // namespace switchyard

@@ -44,8 +44,8 @@ void orthogonalize(ThreadPool& pool, double eps, const Tensor& matrices);
 double muon_scale(const MuonConfig& config, std::int64_t in, std::int64_t out);
 
 // weight[i] -= learning_rate * (scale*update[i] + decay*weight[i]) for the elements of update, f32 [count];
-// weight is f32 or bf16.
-void muon_apply(ThreadPool& pool, double learning_rate, double scale, double decay, const Tensor& update,
-                void* weight, DType weight_dtype);
+// weight is f32 or bf16. Returns the sum of squares of the new weights.
+double muon_apply(ThreadPool& pool, double learning_rate, double scale, double decay, const Tensor& update,
+                  void* weight, DType weight_dtype);
 
 }  // namespace switchyard

@@ -3,8 +3,7 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "optim/adam_tile.h"
-#include "optim/float_tile.h"
+#include "kernels/weight_update.h"
 
 namespace switchyard {
 namespace {
@@ -23,29 +22,15 @@ class Adam : public Optimizer {
     return {Tensor::zeros(config_.mu_dtype, {count}), Tensor::zeros(weight_dtype, {count})};
   }
 
-  void update(ThreadPool& pool, std::int64_t step, double learning_rate, double grad_scale, bool decay,
-              void* weight, DType weight_dtype, const void* grad, DType grad_dtype, std::span<Tensor> state,
-              std::int64_t count) const override {
+  double update(ThreadPool& pool, std::int64_t step, double learning_rate, double grad_scale, bool decay,
+                void* weight, DType weight_dtype, const void* grad, DType grad_dtype, std::span<Tensor> state,
+                std::int64_t count) const override {
     check_range(weight_dtype, grad_dtype, step, count);
     CHECK(state.size() == 2 && state[0].size() == count && state[1].size() == count,
           "{} states for {} weights", state.size(), count);
-    const double bytes_each =
-        2 * static_cast<double>(size_of(weight_dtype) + size_of(state[0].dtype()) + size_of(weight_dtype)) +
-        static_cast<double>(size_of(grad_dtype));
-    if (pool.skips(
-            {"adam", weight_dtype, 14 * static_cast<double>(count), bytes_each * static_cast<double>(count)}))
-      return;
-    const AdamTerms terms = terms_of(step, learning_rate, grad_scale, decay);
-    const Tensor& mu = state[0];
-    const Tensor& nu = state[1];
-    for_tiles(pool, count, [&](std::int64_t begin, std::int64_t size) {
-      FloatTile w, g, m, v;
-      adam_tile(terms, w.load(weight, weight_dtype, begin, size), g.load(grad, grad_dtype, begin, size),
-                m.load(mu.raw(), mu.dtype(), begin, size), v.load(nu.raw(), nu.dtype(), begin, size));
-      w.store(weight, weight_dtype, begin, size);
-      m.store(mu.raw(), mu.dtype(), begin, size);
-      v.store(nu.raw(), nu.dtype(), begin, size);
-    });
+    return adam_update(pool, terms_of(step, learning_rate, grad_scale, decay), {weight_dtype, weight},
+                       {grad_dtype, grad}, {state[0].dtype(), state[0].raw()},
+                       {state[1].dtype(), state[1].raw()}, count);
   }
 
  private:
@@ -84,24 +69,13 @@ class GradientDescent : public Optimizer {
  public:
   std::vector<Tensor> init(DType, std::int64_t) const override { return {}; }
 
-  void update(ThreadPool& pool, std::int64_t step, double learning_rate, double grad_scale, bool,
-              void* weight, DType weight_dtype, const void* grad, DType grad_dtype, std::span<Tensor> state,
-              std::int64_t count) const override {
+  double update(ThreadPool& pool, std::int64_t step, double learning_rate, double grad_scale, bool,
+                void* weight, DType weight_dtype, const void* grad, DType grad_dtype, std::span<Tensor> state,
+                std::int64_t count) const override {
     check_range(weight_dtype, grad_dtype, step, count);
     CHECK(state.empty(), "{} states", state.size());
-    const double bytes_each = static_cast<double>(2 * size_of(weight_dtype) + size_of(grad_dtype));
-    if (pool.skips(
-            {"sgd", weight_dtype, 2 * static_cast<double>(count), bytes_each * static_cast<double>(count)}))
-      return;
-    const auto rate = static_cast<float>(learning_rate);
-    const auto scale = static_cast<float>(grad_scale);
-    for_tiles(pool, count, [&](std::int64_t begin, std::int64_t size) {
-      FloatTile weight_tile, grad_tile;
-      float* w = weight_tile.load(weight, weight_dtype, begin, size);
-      const float* g = grad_tile.load(grad, grad_dtype, begin, size);
-      for (std::int64_t i = 0; i < FloatTile::kSize; ++i) w[i] -= rate * (scale * g[i]);
-      weight_tile.store(weight, weight_dtype, begin, size);
-    });
+    return descent_update(pool, static_cast<float>(learning_rate), static_cast<float>(grad_scale),
+                          {weight_dtype, weight}, {grad_dtype, grad}, count);
   }
 };
 

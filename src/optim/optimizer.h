@@ -51,10 +51,11 @@ class Optimizer {
 
   // Updates weight[i] in place for i in [0, count). Weight and gradient are float32 or bfloat16; `state` is
   // what init made for this range. `step` counts from 0. `decay` is false for parameters that weight decay
-  // leaves out.
-  virtual void update(ThreadPool& pool, std::int64_t step, double learning_rate, double grad_scale,
-                      bool decay, void* weight, DType weight_dtype, const void* grad, DType grad_dtype,
-                      std::span<Tensor> state, std::int64_t count) const = 0;
+  // leaves out. Returns the sum of squares of the new weights, as sum_of_squares would find it
+  // (kernels/elementwise.h): updates know it without another pass. 0 on an abstract pool.
+  virtual double update(ThreadPool& pool, std::int64_t step, double learning_rate, double grad_scale,
+                        bool decay, void* weight, DType weight_dtype, const void* grad, DType grad_dtype,
+                        std::span<Tensor> state, std::int64_t count) const = 0;
 };
 
 }  // namespace switchyard

@@ -2,12 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <cmath>
 #include <random>
 
 #include "core/error.h"
-#include "optim/adam_tile.h"
 
 namespace switchyard {
 namespace {
@@ -182,24 +180,6 @@ TEST(Optimizer, NothingBehindTheRangeIsTouched) {
   const std::vector<double> after = values_of(weight);
   EXPECT_NE(after[1099], before[1099]);
   EXPECT_TRUE(std::equal(after.begin() + 1100, after.end(), before.begin() + 1100));
-}
-
-TEST(AdamTile, ConversionsAreThoseOfBfloat16) {
-  std::vector<float> values(kAdamTile), wide(kAdamTile);
-  std::vector<bfloat16> narrow(kAdamTile);
-  std::mt19937 random(3);
-  for (int round = 0; round < 64; ++round) {
-    for (float& value : values) value = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
-    const std::uint32_t special[] = {0x7f800000, 0xff800000, 0x7fffffff, 0x7f800001, 0x7f7fffff,
-                                     0x3f808000, 0x3f818000, 0x3f808001, 0x80000000, 1};
-    for (std::size_t i = 0; i < std::size(special); ++i) values[7 * i] = std::bit_cast<float>(special[i]);
-    narrow_tile(values.data(), narrow.data());
-    widen_tile(narrow.data(), wide.data());
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      ASSERT_EQ(narrow[i].bits, bfloat16::round(values[i])) << std::bit_cast<std::uint32_t>(values[i]);
-      ASSERT_EQ(std::bit_cast<std::uint32_t>(wide[i]), std::uint32_t{narrow[i].bits} << 16);
-    }
-  }
 }
 
 // The first step of adamw moves by lr*sign(g) whatever the gradient's size, plus decay.

@@ -27,8 +27,8 @@ struct Later {
 
 }  // namespace
 
-void bpe_merge(const std::vector<BpeSymbol>& symbols, const BpePairLookup& pair,
-               std::vector<std::int32_t>& ids) {
+void bpe_merge_long(const std::vector<BpeSymbol>& symbols, const BpePairLookup& pair,
+                    std::vector<std::int32_t>& ids) {
   std::vector<Node> nodes;
   nodes.reserve(symbols.size());
   std::int32_t begin = 0;

@@ -2,8 +2,10 @@
 // among equals the leftmost, until no pair can be joined.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -25,7 +27,51 @@ using BpePairLookup =
     std::function<std::optional<BpeMerge>(const BpeSymbol&, const BpeSymbol&, std::int32_t begin)>;
 
 // Appends the ids of the joined symbols. n log n for n symbols.
-void bpe_merge(const std::vector<BpeSymbol>& symbols, const BpePairLookup& pair,
-               std::vector<std::int32_t>& ids);
+void bpe_merge_long(const std::vector<BpeSymbol>& symbols, const BpePairLookup& pair,
+                    std::vector<std::int32_t>& ids);
+
+constexpr std::size_t kShortBpe = 32;
+
+// The same for at most kShortBpe symbols, n² but without memory of its own.
+template <typename Pair>
+void bpe_merge_short(const std::vector<BpeSymbol>& symbols, const Pair& pair,
+                     std::vector<std::int32_t>& ids) {
+  constexpr BpeMerge kNone{std::numeric_limits<std::int32_t>::max(), -1};
+  std::array<BpeSymbol, kShortBpe> symbol;
+  std::array<std::int32_t, kShortBpe> begin;
+  std::array<BpeMerge, kShortBpe> merge;  // of a symbol with the next one
+  std::size_t count = symbols.size();
+  const auto look_up = [&](std::size_t i) {
+    merge[i] = i + 1 < count ? pair(symbol[i], symbol[i + 1], begin[i]).value_or(kNone) : kNone;
+  };
+  for (std::size_t i = 0; i < count; ++i) {
+    symbol[i] = symbols[i];
+    begin[i] = i == 0 ? 0 : begin[i - 1] + symbols[i - 1].length;
+  }
+  for (std::size_t i = 0; i < count; ++i) look_up(i);
+  while (count > 1) {
+    std::size_t best = 0;
+    for (std::size_t i = 1; i + 1 < count; ++i) best = merge[i].rank < merge[best].rank ? i : best;
+    if (merge[best].id < 0) break;
+    symbol[best] = {merge[best].id, symbol[best].length + symbol[best + 1].length};
+    --count;
+    for (std::size_t i = best + 1; i < count; ++i) {
+      symbol[i] = symbol[i + 1];
+      begin[i] = begin[i + 1];
+      merge[i] = merge[i + 1];
+    }
+    look_up(best);
+    if (best > 0) look_up(best - 1);
+  }
+  for (std::size_t i = 0; i < count; ++i) ids.push_back(symbol[i].id);
+}
+
+template <typename Pair>
+void bpe_merge(const std::vector<BpeSymbol>& symbols, const Pair& pair, std::vector<std::int32_t>& ids) {
+  if (symbols.size() <= kShortBpe)
+    bpe_merge_short(symbols, pair, ids);
+  else
+    bpe_merge_long(symbols, pair, ids);
+}
 
 }  // namespace switchyard

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "tokenizer/unicode.h"
 
 namespace switchyard {
 
@@ -18,16 +19,128 @@ struct Regex::Code {
   }
 };
 
-Regex::Regex(const std::string& pattern, const std::string& where) {
+namespace {
+
+// PCRE2's own \s has U+180E besides, its \w lacks marks.
+constexpr std::string_view kSpaces =
+    R"(\t-\r\x20\x85\xa0\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
+constexpr std::string_view kWord = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
+
+bool compiles(const std::string& pattern) {
+  int error = 0;
+  PCRE2_SIZE offset = 0;
+  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+                                   PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr);
+  pcre2_code_free(code);
+  return code != nullptr;
+}
+
+// The pattern in PCRE2's words.
+class Translation {
+ public:
+  Translation(std::string_view pattern, const std::string& where) : pattern_(pattern), where_(where) {
+    while (at_ < pattern_.size()) step();
+  }
+  std::string text() && { return std::move(out_); }
+
+ private:
+  char peek(std::size_t ahead) const { return at_ + ahead < pattern_.size() ? pattern_[at_ + ahead] : '\0'; }
+  void take(std::size_t count) {
+    out_ += pattern_.substr(at_, count);
+    at_ += count;
+  }
+
+  void step() {
+    if (pattern_[at_] == '\\') {
+      escape();
+    } else if (in_set_) {
+      if (pattern_[at_] == '[' && peek(1) != ':') refuse("a set inside a set");
+      if (pattern_[at_] == '&' && peek(1) == '&') refuse("an intersection of sets");
+      if (pattern_[at_] == '[') {
+        take(std::min(pattern_.find(":]", at_), pattern_.size() - 2) + 2 - at_);
+        return;
+      }
+      if (pattern_[at_] == ']') in_set_ = false;
+      take(1);
+    } else if (pattern_[at_] == '[') {
+      in_set_ = true;
+      take(peek(1) == '^' ? 2 : 1);
+      if (peek(0) == ']') take(1);  // stands for itself there
+    } else {
+      take(1);
+    }
+  }
+
+  void escape() {
+    const char letter = peek(1);
+    if (letter == 's' || letter == 'w') {
+      replace(letter == 's' ? kSpaces : kWord, false);
+    } else if ((letter == 'S' || letter == 'W') && !in_set_) {
+      replace(letter == 'S' ? kSpaces : kWord, true);
+    } else if ((letter == 'p' || letter == 'P') && peek(2) == '{') {
+      property();
+    } else {
+      take(2);
+    }
+  }
+
+  void replace(std::string_view members, bool negated) {
+    if (in_set_) {
+      out_ += members;
+    } else {
+      out_.append(negated ? "[^" : "[").append(members).append("]");
+    }
+    at_ += 2;
+  }
+
+  // A script's name means the script alone; to PCRE2 also characters that are common to several.
+  void property() {
+    const std::size_t end = std::min(pattern_.find('}', at_), pattern_.size() - 1);
+    std::string_view name = pattern_.substr(at_ + 3, end - at_ - 3);
+    const bool negated = name.starts_with('^');
+    if (negated) name.remove_prefix(1);
+    const std::string script = fmt::format("\\p{{sc:{}}}", name);
+    if (name.size() > 2 && compiles(script)) {
+      out_ += fmt::format("\\{}{{{}sc:{}}}", pattern_[at_ + 1], negated ? "^" : "", name);
+      at_ = end + 1;
+    } else {
+      take(end + 1 - at_);
+    }
+  }
+
+  [[noreturn]] void refuse(const char* what) const {
+    fail_usage("[tokenizer] {}: {} in a pattern is not supported (byte {})", where_, what, at_);
+  }
+
+  std::string_view pattern_;
+  const std::string& where_;
+  std::string out_;
+  std::size_t at_ = 0;
+  bool in_set_ = false;
+};
+
+// One for each thread: making one costs more than most matches.
+pcre2_match_data* match_data() {
+  thread_local const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> data(
+      pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
+  CHECK(data != nullptr, "out of memory");
+  return data.get();
+}
+
+}  // namespace
+
+Regex::Regex(const std::string& pattern, const std::string& where, Anchors anchors) {
   auto made = std::make_shared<Code>();
   int error = 0;
   PCRE2_SIZE offset = 0;
-  made->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
-                             PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr);
+  const std::string translated = Translation(pattern, where).text();
+  const std::uint32_t ends = anchors == Anchors::lines ? PCRE2_MULTILINE : PCRE2_DOLLAR_ENDONLY;
+  made->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
+                             PCRE2_UTF | PCRE2_UCP | ends, &error, &offset, nullptr);
   if (made->code == nullptr) {
     PCRE2_UCHAR reason[128] = {};
     pcre2_get_error_message(error, reason, sizeof(reason));
-    fail_usage("[tokenizer] {}: the pattern does not compile at byte {}: {}", where, offset,
+    fail_usage("[tokenizer] {}: the pattern does not compile: {}", where,
                reinterpret_cast<const char*>(reason));
   }
   pcre2_jit_compile(made->code, PCRE2_JIT_COMPLETE);  // without it matching is slower, nothing else
@@ -38,25 +151,22 @@ Regex::Regex(const std::string& pattern, const std::string& where) {
 }
 
 std::vector<std::pair<std::size_t, std::size_t>> Regex::matches(std::string_view text) const {
-  const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> data(
-      pcre2_match_data_create_from_pattern(code_->code, nullptr), pcre2_match_data_free);
-  CHECK(data != nullptr, "out of memory");
+  pcre2_match_data* data = match_data();
   std::vector<std::pair<std::size_t, std::size_t>> found;
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   std::size_t at = 0;
   while (at < text.size()) {
     // Validity was established by the caller; checking again would make this quadratic.
-    int status =
-        pcre2_match(code_->code, subject, text.size(), at, PCRE2_NO_UTF_CHECK, data.get(), code_->context);
+    int status = pcre2_match(code_->code, subject, text.size(), at, PCRE2_NO_UTF_CHECK, data, code_->context);
     if (status == PCRE2_ERROR_JIT_STACKLIMIT) {
-      status = pcre2_match(code_->code, subject, text.size(), at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
-                           data.get(), code_->context);
+      status = pcre2_match(code_->code, subject, text.size(), at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data,
+                           code_->context);
     }
     if (status == PCRE2_ERROR_NOMATCH) break;
     if (status < 0)
       fail_runtime("[tokenizer] splitting pattern gave up on a text of {} bytes (code {})", text.size(),
                    status);
-    const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(data.get());
+    const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(data);
     if (ends[0] < ends[1] && ends[0] >= at) {
       found.emplace_back(ends[0], ends[1]);
       at = ends[1];
@@ -66,52 +176,6 @@ std::vector<std::pair<std::size_t, std::size_t>> Regex::matches(std::string_view
     }
   }
   return found;
-}
-
-std::size_t utf8_length(std::string_view text, std::size_t at) {
-  const auto byte = [&](std::size_t i) -> std::uint32_t {
-    return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0u;
-  };
-  const std::uint32_t first = byte(0);
-  if (at >= text.size()) return 0;
-  if (first < 0x80) return 1;
-  const std::size_t length = first >= 0xf5   ? 0
-                             : first >= 0xf0 ? 4
-                             : first >= 0xe0 ? 3
-                             : first >= 0xc2 ? 2
-                                             : 0;
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xc0u) != 0x80u) return 0;
-  }
-  if ((first == 0xe0 && byte(1) < 0xa0) || (first == 0xed && byte(1) >= 0xa0))
-    return 0;  // overlong, surrogates
-  if ((first == 0xf0 && byte(1) < 0x90) || (first == 0xf4 && byte(1) >= 0x90))
-    return 0;  // overlong, > U+10FFFF
-  return length;
-}
-
-std::string valid_utf8(std::string_view text) {
-  std::string valid;
-  valid.reserve(text.size());
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t length = utf8_length(text, at);
-    if (length == 0) {
-      valid += "\xef\xbf\xbd";
-      ++at;
-    } else {
-      valid.append(text, at, length);
-      at += length;
-    }
-  }
-  return valid;
-}
-
-std::string utf8_of(std::uint32_t c) {
-  const auto tail = [&](int shift) { return static_cast<char>(0x80u | ((c >> shift) & 0x3fu)); };
-  if (c < 0x80) return {static_cast<char>(c)};
-  if (c < 0x800) return {static_cast<char>(0xc0u | (c >> 6)), tail(0)};
-  if (c < 0x10000) return {static_cast<char>(0xe0u | (c >> 12)), tail(6), tail(0)};
-  return {static_cast<char>(0xf0u | (c >> 18)), tail(12), tail(6), tail(0)};
 }
 
 }  // namespace switchyard

@@ -1,4 +1,4 @@
-// Unicode regular expressions, by PCRE2, and the little UTF-8 that tokenizers need.
+// Regular expressions of tokenizers, by PCRE2.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,15 @@
 
 namespace switchyard {
 
-// A compiled pattern; classes such as \s and \p{L} are Unicode's. Immutable, usable from several threads.
+// A compiled pattern with the meaning that the regular expressions of tokenizers have elsewhere (Oniguruma,
+// Rust): \s is the property White_Space, \w Alphabetic, marks, decimal digits and connectors, \p{Han} the
+// script itself. Immutable, usable from several threads.
 class Regex {
  public:
-  // Error(usage) naming `where` for a pattern that does not compile.
-  Regex(const std::string& pattern, const std::string& where);
+  // What ^ and $ match: the ends of the whole text, or those of every line.
+  enum class Anchors { text, lines };
+  // Error(usage) naming `where` for a pattern that does not compile, and for sets inside sets ([a&&[b]]).
+  Regex(const std::string& pattern, const std::string& where, Anchors anchors = Anchors::lines);
 
   // [begin, end) of all matches from left to right. `text` must be valid UTF-8. Empty matches are left out.
   // Error(runtime) when matching takes unreasonably long, which only a hostile pattern brings about.
@@ -24,15 +28,5 @@ class Regex {
   struct Code;
   std::shared_ptr<const Code> code_;
 };
-
-// Bytes in the UTF-8 character that begins at text[at]; 0 if there is none (broken, overlong, a surrogate,
-// cut off).
-std::size_t utf8_length(std::string_view text, std::size_t at);
-
-// The text with each byte that belongs to no character replaced by U+FFFD.
-std::string valid_utf8(std::string_view text);
-
-// UTF-8 of a code point up to U+10FFFF.
-std::string utf8_of(std::uint32_t code_point);
 
 }  // namespace switchyard

@@ -86,6 +86,12 @@ std::string existing_file(const std::string& type, const std::string& path) {
 
 }  // namespace
 
+std::string tokenizer_type_of(const std::string& path) {
+  if (path == "byte") return "byte";
+  if (path.ends_with(".model")) return "sentencepiece";
+  return path.ends_with(".tiktoken") ? "tiktoken" : "huggingface";
+}
+
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& type, const std::string& path) {
   if (type == "byte") return std::make_unique<ByteTokenizer>();
   if (type == "sentencepiece") return std::make_unique<SentencePieceTokenizer>(existing_file(type, path));

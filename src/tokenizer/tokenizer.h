@@ -28,10 +28,13 @@ class Tokenizer {
 };
 
 // `type`: "byte" (ids are bytes, 256 ends a document; no path), "sentencepiece" (a model file), "huggingface"
-// (a tokenizer.json or a folder with one), "tiktoken" (a file of base64 tokens and ranks, split as Llama-3
-// and cl100k do). Error(usage) for another type, a missing or broken file, and for a hub id in the place of a
-// path.
+// (a tokenizer.json or a folder with one), "tiktoken" (a file of base64 tokens and ranks, split
+// as GPT-2, cl100k, o200k or Qwen do if it has as many ranks as theirs, else as Llama-3 does). Error(usage)
+// for another type, a missing or broken file, and for a hub id in the place of a path.
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& type, const std::string& path);
+
+// The type of a tokenizer file by its name: *.model, *.tiktoken, the word "byte", else huggingface.
+std::string tokenizer_type_of(const std::string& path);
 
 // The same from file contents; `name` stands for the path in messages. `config` is the text of the
 // tokenizer_config.json that may stand beside tokenizer.json, or empty.

@@ -1,6 +1,5 @@
 // Our tokenizers against what the public libraries recorded (tests/golden/tokenizer), and against broken
 // files.
-#include "core/testing.h"
 #include "tokenizer/tokenizer.h"
 
 #include <gtest/gtest.h>
@@ -12,8 +11,10 @@
 
 #include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "core/testing.h"
 #include "tokenizer/bpe.h"
 #include "tokenizer/regex.h"
+#include "tokenizer/unicode.h"
 
 namespace switchyard {
 namespace {
@@ -80,7 +81,7 @@ TEST(HuggingFace, RefusesWhatItDoesNotCompute) {
   const auto parse = [](const json& file) { parse_huggingface(file.dump(), "", "test"); };
   EXPECT_NO_THROW(parse(minimal()));
   const std::vector<std::pair<std::string, json>> changes = {
-      {"model type \"WordPiece\"", R"({"model":{"type":"WordPiece"}})"_json},
+      {"model type \"Words\"", R"({"model":{"type":"Words"}})"_json},
       {"not a whole number", R"({"model":{"vocab":{"a":-1}}})"_json},
       {"not a whole number", R"({"model":{"vocab":{"a":99999999999}}})"_json},
       {"given twice", R"({"model":{"vocab":{"a":1}}})"_json},
@@ -89,16 +90,16 @@ TEST(HuggingFace, RefusesWhatItDoesNotCompute) {
       {"\"merges\" is not a list", R"({"model":{"merges":7}})"_json},
       {"unk_token", R"({"model":{"unk_token":"zz"}})"_json},
       {"dropout", R"({"model":{"dropout":0.1}})"_json},
-      {"normalizer \"Lowercase\"", R"({"normalizer":{"type":"Lowercase"}})"_json},
-      {"pre-tokenizer \"Whitespace\"", R"({"pre_tokenizer":{"type":"Whitespace"}})"_json},
+      {"normalizer \"Uppercase\"", R"({"normalizer":{"type":"Uppercase"}})"_json},
+      {"pre-tokenizer \"UnicodeScripts\"", R"({"pre_tokenizer":{"type":"UnicodeScripts"}})"_json},
       {"does not compile",
        R"({"pre_tokenizer":{"type":"Split","pattern":{"Regex":"("},"behavior":"Isolated"}})"_json},
       {"unknown behavior",
        R"({"pre_tokenizer":{"type":"Split","pattern":{"Regex":"a"},"behavior":"Odd"}})"_json},
-      {"decoder \"WordPiece\"", R"({"decoder":{"type":"WordPiece"}})"_json},
-      {"single_word", R"({"added_tokens":[{"id":5,"content":"x","single_word":true}]})"_json},
+      {"decoder \"CTC\"", R"({"decoder":{"type":"CTC"}})"_json},
       {"empty content", R"({"added_tokens":[{"id":5,"content":""}]})"_json},
-      {"post-processor", R"({"post_processor":{"type":"BertProcessing"}})"_json},
+      {"post-processor", R"({"post_processor":{"type":"Odd"}})"_json},
+      {"\"cls\" is missing", R"({"post_processor":{"type":"BertProcessing"}})"_json},
   };
   for (const auto& [message, change] : changes) {
     json file = minimal();
@@ -124,7 +125,7 @@ TEST(HuggingFace, EndOfTextFromItsConfig) {
   EXPECT_EQ(parse_huggingface(file.dump(), R"({"eos_token":{"content":"<stop>"}})", "test")->eos(), 9);
   EXPECT_EQ(parse_huggingface(file.dump(), R"({"bos_token":"<stop>","add_bos_token":true})", "test")->bos(),
             9);
-  EXPECT_EQ(plain->decode(std::vector<std::int32_t>{2, 9, 77}), "ab\xef\xbf\xbd");
+  EXPECT_EQ(plain->decode(std::vector<std::int32_t>{2, 9, 77}), "ab \xef\xbf\xbd");
 }
 
 TEST(Tiktoken, RefusesBrokenLines) {

@@ -5,6 +5,7 @@
 
 #include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "models/same_model.h"
 
 namespace switchyard {
 namespace {
@@ -69,6 +70,16 @@ void check_keys(const Config& config, const CheckpointFolder& checkpoint,
   }
 }
 
+// A converted checkpoint says the same of a model in other keys, or more of them: what counts is what it
+// computes.
+void check_same_model(const Config& config, const CheckpointFolder& checkpoint, const char* advice) {
+  const Config stored = config_of_stored(checkpoint.manifest().config, checkpoint.path());
+  const std::string key = differing_key(model_config(stored), model_config(config));
+  if (key.empty()) return;
+  fail_usage("[checkpoint] {}: made with {}={}, this run has {}={}; {}", checkpoint.path(), key,
+             stored.resolved()[key].dump(), key, config.resolved()[key].dump(), advice);
+}
+
 const char* kAdvice = "make them equal, or set another run_name to start anew";
 const char* kWeightsAdvice = "make them equal";
 
@@ -77,8 +88,12 @@ const char* kWeightsAdvice = "make them equal";
 void check_fits(const Config& config, const CheckpointFolder& checkpoint,
                 const std::vector<StoredTensor>& needed, Fit fit) {
   const char* advice = fit == Fit::state ? kAdvice : kWeightsAdvice;
-  check_keys(config, checkpoint, kModelKeys, advice);
-  if (fit == Fit::state) check_keys(config, checkpoint, kStateKeys, advice);
+  if (fit == Fit::state) {
+    check_keys(config, checkpoint, kModelKeys, advice);
+    check_keys(config, checkpoint, kStateKeys, advice);
+  } else {
+    check_same_model(config, checkpoint, advice);
+  }
   for (const StoredTensor& tensor : needed) {
     if (!checkpoint.contains(tensor.name)) {
       fail_usage("[checkpoint] {}: has no tensor {}{}", checkpoint.path(), in_quotes(tensor.name),

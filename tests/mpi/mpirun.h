@@ -28,17 +28,18 @@ class MpiTest : public ProgramTest {
     return {};
   }
 
+  // Seconds that the launcher gives a process to end before it is killed, at most twice in a run. Hours of
+  // tests meet moments in which a machine leaves a process without a core for a second.
+  static int launcher_patience() { return std::getenv("SWITCHYARD_SOAK") == nullptr ? 1 : 3; }
   // What users type, and what lets it run here: as root, with more processes than cores.
   static Arguments launch(int processes) {
-    // Hours of tests meet moments in which a machine leaves a process without a core for a second.
-    const std::string patience = std::getenv("SWITCHYARD_SOAK") == nullptr ? "1" : "3";
     return {"--allow-run-as-root",
             "--oversubscribe",
             "--bind-to",
             "none",
             "--mca",
             "odls_base_sigkill_timeout",
-            patience,
+            std::to_string(launcher_patience()),
             "-n",
             std::to_string(processes)};
   }

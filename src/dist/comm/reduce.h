@@ -8,11 +8,12 @@
 namespace switchyard {
 
 // out[i] = inputs[0][i] + inputs[1][i] + ..., added from left to right, in float32 for "float32" and
-// "bfloat16", in float64 for "float64", in int64 for "int32", and rounded once to the element type. `out`
-// overlaps no input.
+// "bfloat16", in float64 for "float64", in int64 for "int32", and rounded once to the element type. For
+// "bfloat16 as float32" the inputs are bfloat16 and the sum stays float32. `out` overlaps no input.
 void sum_in_order(std::string_view type, std::span<const void* const> inputs, void* out, std::int64_t count);
 
-// Bytes of one element of "float32", "bfloat16", "int32" or "float64".
+// Bytes of one element of an input, and of the sum.
 std::int64_t element_bytes(std::string_view type);
+std::int64_t sum_bytes(std::string_view type);
 
 }  // namespace switchyard

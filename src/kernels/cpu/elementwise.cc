@@ -4,11 +4,15 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/elementwise.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target.
+#include <type_traits>
+
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/elementwise_lanes-inl.h"
+#include "kernels/cpu/square_sums-inl.h"
 #include "kernels/elementwise_problem.h"
 
+#if HWY_TARGET != HWY_SCALAR  // of which nothing is called
 HWY_BEFORE_NAMESPACE();
 namespace switchyard {
 namespace HWY_NAMESPACE {
@@ -58,25 +62,23 @@ void scaled(const FlatProblem& p, std::int64_t begin, std::int64_t end) {
   }
 }
 
-// Eight sums in the order that SumOfSquaresKernel states; the compiler turns each group of eight into
-// vectors.
+// bf16 as even and odd elements, float32 as it lies.
 template <typename T>
-double squares(const T* x, std::int64_t count) {
-  double sums[8] = {};
-  std::int64_t i = 0;
-  for (; i + 8 <= count; i += 8) {
-    for (std::int64_t l = 0; l < 8; ++l) {
-      const double value = static_cast<double>(static_cast<float>(x[i + l]));
-      sums[l] += value * value;
-    }
+void squares(const T* x, std::int64_t count, SquareSums& sums) {
+  constexpr bool pairs = std::is_same_v<T, bfloat16>;
+  using Squares = lanes::BlockSquares<pairs>;
+  Squares blocks;
+  std::int64_t i = lanes::for_rounds<Squares>(0, count, [&](std::int64_t j, auto block) HWY_ATTR {
+    if constexpr (pairs)
+      blocks.template add<block.value>(lanes::load_pairs(x + j));
+    else
+      blocks.template add<block.value>({lanes::load(x + j), lanes::load(x + j + kStep)});
+  });
+  blocks.add_to(sums);
+  for (; i < count; ++i) {
+    const double value = static_cast<double>(static_cast<float>(x[i]));
+    sums.sums[i % SquareSums::kCount] += value * value;
   }
-  for (std::int64_t l = 0; i + l < count; ++l) {
-    const double value = static_cast<double>(static_cast<float>(x[i + l]));
-    sums[l] += value * value;
-  }
-  double total = 0;
-  for (const double sum : sums) total += sum;
-  return total;
 }
 
 // 1 / (1 + exp(-x)). The exponent is kept below overflow: 88 already gives zero beside any normal number.
@@ -167,9 +169,9 @@ void scale_simd(const FlatProblem& p, std::int64_t begin, std::int64_t end) {
   }
 }
 
-double sum_of_squares_simd(DType dtype, const void* a, std::int64_t begin, std::int64_t end) {
-  return dtype == DType::f32 ? squares(static_cast<const float*>(a) + begin, end - begin)
-                             : squares(static_cast<const bfloat16*>(a) + begin, end - begin);
+void sum_of_squares_simd(DType dtype, const void* a, std::int64_t begin, std::int64_t end, SquareSums& sums) {
+  dtype == DType::f32 ? squares(static_cast<const float*>(a) + begin, end - begin, sums)
+                      : squares(static_cast<const bfloat16*>(a) + begin, end - begin, sums);
 }
 
 void swiglu_simd(const SwigluProblem& p, std::int64_t begin, std::int64_t end) {
@@ -183,6 +185,7 @@ void swiglu_backward_simd(const SwigluProblem& p, std::int64_t begin, std::int64
 }  // namespace HWY_NAMESPACE
 }  // namespace switchyard
 HWY_AFTER_NAMESPACE();
+#endif
 
 #if HWY_ONCE && defined(__x86_64__)
 namespace switchyard::cpu {
@@ -213,11 +216,11 @@ void convert_avx2(const FlatProblem& p, I begin, I end) {
 void convert_avx512(const FlatProblem& p, I begin, I end) {
   N_AVX3::scale_simd(p, begin, end);
 }
-double sum_of_squares_avx2(DType dtype, const void* a, I begin, I end) {
-  return N_AVX2::sum_of_squares_simd(dtype, a, begin, end);
+void sum_of_squares_avx2(DType dtype, const void* a, I begin, I end, SquareSums& sums) {
+  N_AVX2::sum_of_squares_simd(dtype, a, begin, end, sums);
 }
-double sum_of_squares_avx512(DType dtype, const void* a, I begin, I end) {
-  return N_AVX3::sum_of_squares_simd(dtype, a, begin, end);
+void sum_of_squares_avx512(DType dtype, const void* a, I begin, I end, SquareSums& sums) {
+  N_AVX3::sum_of_squares_simd(dtype, a, begin, end, sums);
 }
 void swiglu_avx2(const SwigluProblem& p, I begin, I end) {
   N_AVX2::swiglu_simd(p, begin, end);

@@ -2,12 +2,12 @@
 // so B's memory bounds them. B is read in long runs and never packed; A is small and widened to fp32 once.
 #include <algorithm>
 
-#include "kernels/cpu/amx_target.h"
+#include "kernels/cpu/tile_target.h"
 #include "kernels/cpu/thread_scratch.h"
 #include "kernels/gemm_problem.h"
 
 #if defined(__x86_64__)
-SWITCHYARD_AMX_BEGIN
+SWITCHYARD_TILES_BEGIN
 namespace switchyard::cpu {
 namespace {
 
@@ -164,5 +164,5 @@ void gemm_few_rows(const GemmProblem& p, const GemmBlock& block) {
 }
 
 }  // namespace switchyard::cpu
-SWITCHYARD_AMX_END
+SWITCHYARD_TILES_END
 #endif  // x86-64

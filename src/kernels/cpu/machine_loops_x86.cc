@@ -6,7 +6,6 @@
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
-#include <cpuid.h>
 #include <immintrin.h>
 
 #define SWITCHYARD_AVX2 __attribute__((target("avx2,fma")))
@@ -45,10 +44,6 @@ class Tiles {
 
 }  // namespace
 
-bool has_avx512_bf16() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & (1u << 5)) != 0;
-}
 
 SWITCHYARD_AVX2 void fma_avx2(std::int64_t steps) {
   __m256 sum[kChains];

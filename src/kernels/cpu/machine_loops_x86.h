@@ -9,7 +9,6 @@ namespace switchyard::cpu {
 constexpr double kFmaAvx2Flops = 12 * 8 * 2, kFmaAvx512Flops = 12 * 16 * 2, kDotAvx512Flops = 12 * 32 * 2,
                  kTileFlops = 8 * 16 * 16 * 32 * 2;
 
-bool has_avx512_bf16();
 void fma_avx2(std::int64_t steps);
 void fma_avx512(std::int64_t steps);
 void dot_avx512(std::int64_t steps);  // AVX512-BF16

@@ -33,15 +33,11 @@ void convert(const FlatProblem& p, std::int64_t begin, std::int64_t end) {
   for (std::int64_t i = begin; i < end; ++i) put(p.out, p.out_dtype, i, at(p.a, p.dtype, i));
 }
 
-double sum_of_squares(DType dtype, const void* a, std::int64_t begin, std::int64_t end) {
-  double sums[8] = {};
+void sum_of_squares(DType dtype, const void* a, std::int64_t begin, std::int64_t end, SquareSums& squares) {
   for (std::int64_t i = begin; i < end; ++i) {
     const double x = static_cast<double>(at(a, dtype, i));
-    sums[(i - begin) % 8] += x * x;
+    squares.sums[(i - begin) % SquareSums::kCount] += x * x;
   }
-  double total = 0;
-  for (const double sum : sums) total += sum;
-  return total;
 }
 
 void swiglu(const SwigluProblem& p, std::int64_t row_begin, std::int64_t row_end) {

@@ -1,0 +1,157 @@
+#include "cli/convert_command.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "checkpoint/safetensors.h"
+#include "convert/convert.h"
+#include "convert/inspect.h"
+#include "convert/logits.h"
+#include "core/error.h"
+
+namespace switchyard {
+namespace {
+
+constexpr const char* kHelp = R"(switchyard convert [options] SRC DST
+
+Writes the weights of SRC as the new folder DST: those of a Hugging Face folder (config.json beside model.safetensors or
+its shards) as a checkpoint, those of a checkpoint (or of a run: its newest) as a Hugging Face folder that transformers
+loads. Tokenizer files go along. One tensor at a time, experts one by one, so memory is that of the largest tensor
+twice. DST appears when it is complete; the same command goes on where an earlier one was ended.
+
+  --to huggingface|switchyard  what DST is to be; it follows from SRC
+  --dtype float32|bfloat16     store weights as this (the router's bias stays as it is); as in SRC without
+  --verify                     compute logits of SRC and of DST from a few random tokens, layer by layer: the same bits
+  --save-logits FILE           with --verify: write `tokens` and `logits` of DST as a safetensors file
+  --file-bytes N               begin a new file after N bytes (5 GB in a Hugging Face folder, 2 GiB in a checkpoint)
+
+Exit status: 0 done; 1 failed while reading or writing, run it again to go on; 2 wrong command line or source, nothing was
+written; 3 --verify found a difference.
+
+Examples:
+  switchyard convert tests/golden/hf/deepseek3-tiny checkpoint --verify
+  switchyard convert checkpoint exported --to huggingface --dtype bfloat16
+)";
+
+struct ConvertOptions {
+  bool help = false, verify = false;
+  std::string logits_file;
+  ConvertRequest request;
+};
+
+std::int64_t parse_bytes(const std::string& text) {
+  std::int64_t value = 0;
+  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (status != std::errc() || end != text.data() + text.size() || value <= 0)
+    fail_usage("[convert] --file-bytes {}: expected a positive whole number", text);
+  return value;
+}
+
+ConvertTarget parse_target(const std::string& text) {
+  if (text == "huggingface") return ConvertTarget::huggingface;
+  if (text == "switchyard") return ConvertTarget::switchyard;
+  fail_usage("[convert] --to {}: expected huggingface or switchyard", text);
+}
+
+ConvertOptions parse(std::span<const std::string> args) {
+  ConvertOptions options;
+  std::vector<std::string> paths;
+  auto value_of = [&](std::size_t& i) -> const std::string& {
+    if (i + 1 == args.size()) fail_usage("[convert] {} needs a value", args[i]);
+    return args[++i];
+  };
+  for (std::size_t i = 0; i < args.size(); ++i) {
+    const std::string& arg = args[i];
+    if (arg == "--help" || arg == "-h")
+      options.help = true;
+    else if (arg == "--verify")
+      options.verify = true;
+    else if (arg == "--to")
+      options.request.target = parse_target(value_of(i));
+    else if (arg == "--dtype")
+      options.request.dtype = parse_float_dtype(value_of(i), "--dtype");
+    else if (arg == "--save-logits")
+      options.logits_file = value_of(i);
+    else if (arg == "--file-bytes")
+      options.request.file_bytes = parse_bytes(value_of(i));
+    else if (arg.starts_with("-"))
+      fail_usage(
+          "[convert] unknown option {}; the options are --to KIND, --dtype TYPE, --verify, --save-logits "
+          "FILE, "
+          "--file-bytes N and --help",
+          arg);
+    else
+      paths.push_back(arg);
+  }
+  if (options.help) return options;
+  if (paths.size() != 2)
+    fail_usage("[convert] expected SRC and DST, got {} paths; `switchyard convert --help` says more",
+               paths.size());
+  if (!options.logits_file.empty() && !options.verify) fail_usage("[convert] --save-logits needs --verify");
+  options.request.source = paths[0];
+  options.request.destination = paths[1];
+  return options;
+}
+
+void print_report(const ConvertRequest& request, const ConvertReport& report) {
+  std::string text =
+      fmt::format("{} -> {} ({}): {} parameters in {} tensors", request.source, request.destination,
+                  report.target == ConvertTarget::huggingface ? "Hugging Face" : "checkpoint",
+                  with_commas(report.parameters), with_commas(report.tensors));
+  if (report.experts > 0) text += fmt::format(", {} experts", with_commas(report.experts));
+  text +=
+      fmt::format(", {} in {} file{}", byte_text(report.bytes), report.files, report.files == 1 ? "" : "s");
+  if (report.files_kept > 0) text += fmt::format(", {} of them from an earlier attempt", report.files_kept);
+  fmt::print("{}\n", text);
+  if (report.carried.empty()) return;
+  std::string names;
+  for (const std::string& name : report.carried) names += (names.empty() ? "" : ", ") + name;
+  fmt::print("carried along: {}\n", names);
+}
+
+// One line; 0 or 3.
+int verify_logits(const ConvertOptions& options) {
+  const StoredLogits from = stored_logits(options.request.source, options.request.dtype),
+                     to = stored_logits(options.request.destination, {});
+  if (!options.logits_file.empty())
+    write_safetensors(options.logits_file, {{"tokens", to.tokens}, {"logits", to.logits}}, {});
+  CHECK(from.logits.shape() == to.logits.shape(), "{} and {}", to_string(from.logits.shape()),
+        to_string(to.logits.shape()));
+  const auto a = from.logits.span<float>(), b = to.logits.span<float>();
+  const std::string what = fmt::format("verify: logits {} of random tokens", to_string(to.logits.shape()));
+  if (std::memcmp(a.data(), b.data(), a.size_bytes()) == 0) {
+    const bool finite = std::all_of(b.begin(), b.end(), [](float v) { return std::isfinite(v); });
+    fmt::print("{}: the same bits{}\n", what, finite ? "" : ", some not finite");
+    return 0;
+  }
+  double apart = 0;
+  std::size_t differing = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    differing += std::memcmp(&a[i], &b[i], sizeof(float)) != 0;
+    apart = std::max(apart, std::abs(double{a[i]} - double{b[i]}));
+  }
+  fmt::print("{}: {} differ, by {:.3g} at most\n", what, differing, apart);
+  return 3;
+}
+
+}  // namespace
+
+int convert_command(std::span<const std::string> args) {
+  const ConvertOptions options = parse(args);
+  if (options.help) {
+    std::fputs(kHelp, stdout);
+    return 0;
+  }
+  const ConvertReport report =
+      convert(options.request, [](const std::string& line) { fmt::print(stderr, "{}\n", line); });
+  print_report(options.request, report);
+  std::fflush(stdout);
+  return options.verify ? verify_logits(options) : 0;
+}
+
+}  // namespace switchyard

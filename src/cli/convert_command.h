@@ -1,0 +1,13 @@
+// switchyard convert: weights of a Hugging Face folder as a checkpoint, and back.
+#pragma once
+
+#include <span>
+#include <string>
+
+namespace switchyard {
+
+// `args` follow the word `convert`: [options] SRC DST. Returns 0, 3 when --verify found a difference; throws
+// Error(usage) before anything is written, Error(runtime) when writing failed.
+int convert_command(std::span<const std::string> args);
+
+}  // namespace switchyard

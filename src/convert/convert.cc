@@ -1,0 +1,89 @@
+#include "convert/convert.h"
+
+#include <filesystem>
+#include <string_view>
+
+#include "checkpoint/checkpoint_folder.h"
+#include "convert/directions.h"
+#include "core/error.h"
+
+namespace switchyard {
+namespace {
+
+namespace fs = std::filesystem;
+
+ConvertTarget target_of(const ConvertRequest& request) {
+  std::error_code error;
+  if (!fs::exists(request.source, error)) fail_usage("[convert] {}: no such file or folder", request.source);
+  const bool is_hub = fs::exists(fs::path(request.source) / "config.json", error);
+  if (!is_hub && !is_checkpoint_path(request.source)) {
+    fail_usage(
+        "[convert] {}: expected a Hugging Face folder (config.json and safetensors), a checkpoint or the "
+        "folder of "
+        "a run",
+        request.source);
+  }
+  const ConvertTarget target = is_hub ? ConvertTarget::switchyard : ConvertTarget::huggingface;
+  if (request.target && *request.target != target) {
+    fail_usage("[convert] --to {}: {} is one already", is_hub ? "huggingface" : "switchyard", request.source);
+  }
+  return target;
+}
+
+nlohmann::json file_of(const std::string& path) {
+  std::error_code error;
+  return {fs::path(path).filename().string(), fs::file_size(path, error),
+          fs::last_write_time(path, error).time_since_epoch().count()};
+}
+
+nlohmann::json job_without_files(const ConvertRequest& request, ConvertTarget target) {
+  std::error_code error;
+  return {{"source", fs::weakly_canonical(request.source, error).string()},
+          {"to", target == ConvertTarget::huggingface ? "huggingface" : "switchyard"},
+          {"dtype", request.dtype ? std::string(name_of(*request.dtype)) : "as stored"},
+          {"file_bytes", request.file_bytes.value_or(0)},
+          {"version", SWITCHYARD_VERSION}};
+}
+
+}  // namespace
+
+bool keeps_its_dtype(const StoredPair& pair) {
+  return pair.ours.ends_with(".gate_bias");
+}
+
+ConvertReport report_of(std::span<const StoredPair> pairs, ConvertTarget target) {
+  ConvertReport report;
+  report.target = target;
+  report.tensors = static_cast<std::int64_t>(pairs.size());
+  for (const StoredPair& pair : pairs) {
+    report.parameters += num_elements(pair.shape);
+    if (pair.ours.find(".experts.") != std::string::npos && pair.ours.ends_with(".wo")) ++report.experts;
+  }
+  return report;
+}
+
+void add_sizes(std::span<const PlannedFile> files, ConvertReport& report) {
+  report.files = static_cast<std::int64_t>(files.size());
+  for (const PlannedFile& file : files) report.bytes += file.bytes;
+}
+
+nlohmann::json job_of(const ConvertRequest& request, ConvertTarget target,
+                      std::span<const SafetensorsFile> files) {
+  nlohmann::json job = job_without_files(request, target);
+  job["files"] = {file_of(request.source + "/config.json")};
+  for (const SafetensorsFile& file : files) job["files"].push_back(file_of(file.path()));
+  return job;
+}
+
+nlohmann::json job_of(const ConvertRequest& request, ConvertTarget target, const std::string& file) {
+  nlohmann::json job = job_without_files(request, target);
+  job["files"] = {file_of(file)};
+  return job;
+}
+
+ConvertReport convert(const ConvertRequest& request, const ConvertLine& line) {
+  return target_of(request) == ConvertTarget::switchyard ? convert_to_switchyard(request, line)
+                                                         : convert_to_huggingface(request, line);
+}
+
+}  // namespace switchyard

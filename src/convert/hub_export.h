@@ -1,0 +1,15 @@
+// config.json of a model of ours, for the families that checkpoint/hub.h can read.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "config/config.h"
+
+namespace switchyard {
+
+// The config.json with which transformers computes what we compute: config_of_hub() of it is the same model.
+// `dtype` is that of most weights, "bfloat16" or "float32". Error(usage), naming the key, for a model
+// that no family can express.
+nlohmann::ordered_json config_to_hub(const Config& config, const std::string& dtype);
+
+}  // namespace switchyard

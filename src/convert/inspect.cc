@@ -1,0 +1,236 @@
+#include "convert/inspect.h"
+
+#include <xxhash.h>
+
+#include <cmath>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "convert/fold.h"
+#include "convert/table.h"
+#include "core/error.h"
+#include "models/same_model.h"
+
+namespace switchyard {
+namespace {
+
+constexpr std::string_view kExpert = ".experts.";
+
+std::string number_text(double value) {
+  return fmt::format("{:.4g}", value);
+}
+
+// Elements of all experts' tensors, and how many experts a layer has at most.
+std::int64_t expert_elements(const TensorSource& source, std::int64_t& experts) {
+  std::int64_t elements = 0;
+  for (const auto& [name, item] : source.items()) {
+    const std::size_t at = name.find(kExpert);
+    if (at == std::string::npos || is_optimizer_state(name)) continue;
+    elements += item.elements();
+    experts = std::max<std::int64_t>(experts, std::atoll(name.c_str() + at + kExpert.size()) + 1);
+  }
+  return elements;
+}
+
+// A token meets the chosen of a layer's experts and all the rest.
+std::int64_t active_of(const TensorSource& source, std::int64_t parameters) {
+  std::int64_t experts = 0;
+  const std::int64_t elements = expert_elements(source, experts);
+  const auto& config = source.config();
+  if (experts == 0 || !config.is_object() || !config.contains("num_experts_per_tok") ||
+      !config["num_experts_per_tok"].is_number_integer()) {
+    return parameters;
+  }
+  return parameters - elements + elements / experts * config["num_experts_per_tok"].get<std::int64_t>();
+}
+
+std::int64_t optimizer_elements(const TensorSource& source) {
+  std::int64_t elements = 0;
+  for (const auto& [name, item] : source.items()) elements += is_optimizer_state(name) ? item.elements() : 0;
+  return elements;
+}
+
+std::string joined_dtypes(const TensorSource& source) {
+  std::map<std::string, std::int64_t> elements;
+  for (const auto& [name, item] : source.items()) elements[item.dtype] += item.elements();
+  std::string text;
+  for (const auto& [dtype, count] : elements)
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", with_commas(count), dtype);
+  return text.empty() ? "none" : text;
+}
+
+std::string model_line(const ModelConfig& m) {
+  std::string text = fmt::format("{} layers, width {}, vocabulary {}", m.layers, m.emb, m.vocab);
+  if (m.moe.experts > 0) text += fmt::format(", {} experts a layer, {} a token", m.moe.experts, m.moe.slots);
+  return text;
+}
+
+// What the config says the model is; empty where there is none, or one that is not ours to run.
+std::string model_text(const TensorSource& source) {
+  try {
+    if (source.kind() == SourceKind::checkpoint) {
+      const Config config = config_of_stored(source.config(), source.path());
+      return fmt::format("{}, {}", config.get_string("decoder_block"), model_line(model_config(config)));
+    }
+    if (source.config().is_null()) return "";
+    return fmt::format("{}, {}", source.config().value("model_type", "?"),
+                       model_line(model_config(config_of_hub(source.config()))));
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+std::string facts(const TensorSource& source) {
+  std::string text;
+  if (const std::string model = model_text(source); !model.empty())
+    text += fmt::format("  model       {}\n", model);
+  if (!source.details().is_object()) return text;
+  const auto& d = source.details();
+  text += fmt::format("  step        {}\n  written by  switchyard {}, {} rank{}",
+                      d["step"].get<std::int64_t>(), d["version"].get<std::string>(),
+                      d["ranks"].get<std::int64_t>(), d["ranks"] == 1 ? "" : "s");
+  for (const auto& [axis, size] : d["mesh"].items()) text += fmt::format(", {}={}", axis, size.dump());
+  text += "\n";
+  if (d["data"].contains("rows") && d["data"]["rows"].is_number())
+    text += fmt::format("  data        {} rows consumed\n", d["data"]["rows"].dump());
+  return text;
+}
+
+std::vector<std::string> titles(const InspectOptions& options) {
+  std::vector<std::string> titles{"tensor", "dtype", "shape", ">tensors", ">elements", ">size"};
+  if (options.statistics) titles.insert(titles.end(), {">min", ">max", ">mean", ">std", ">non-finite"});
+  if (options.hashes) titles.push_back("xxh3");
+  return titles;
+}
+
+void add_statistics(const Statistics& s, std::vector<std::string>& cells) {
+  if (s.finite == 0) {
+    cells.insert(cells.end(), {"-", "-", "-", "-"});
+  } else {
+    for (double value : {s.minimum, s.maximum, s.mean, s.deviation()}) cells.push_back(number_text(value));
+  }
+  cells.push_back(with_commas(s.non_finite));
+}
+
+std::string tensor_table(const TensorSource& source, const Inspection& inspection,
+                         const InspectOptions& options) {
+  std::vector<std::string> names, kinds;
+  const bool each = options.all || options.hashes;  // every tensor is of a kind of its own
+  for (const bool state : {false, true}) {
+    if (state && !each && !options.statistics) break;  // the head says how much there is of it
+    for (const auto& [name, item] : source.items()) {
+      if (is_optimizer_state(name) != state) continue;
+      names.push_back(name);
+      kinds.push_back(each ? name : item.dtype + to_string(item.shape));
+    }
+  }
+  Table table(titles(options));
+  for (const FoldedName& folded : fold_names(names, kinds)) {
+    const std::string& first = names[folded.members[0]];
+    const TensorSource::Item& item = source.items().at(first);
+    const auto count = static_cast<std::int64_t>(folded.members.size());
+    const auto bytes = static_cast<std::int64_t>(source.bytes(first).size()) * count;
+    std::vector<std::string> cells{folded.name,
+                                   item.dtype,
+                                   to_string(item.shape),
+                                   with_commas(count),
+                                   with_commas(item.elements() * count),
+                                   byte_text(bytes)};
+    Statistics joined;
+    for (std::size_t member : folded.members) {
+      const auto at = inspection.statistics.find(names[member]);
+      if (at != inspection.statistics.end()) joined.add(at->second);
+    }
+    if (options.statistics) add_statistics(joined, cells);
+    if (options.hashes) cells.push_back(inspection.hashes.at(first));
+    table.add(std::move(cells));
+  }
+  return table.text("  ");
+}
+
+}  // namespace
+
+std::string with_commas(std::int64_t n) {
+  std::string digits = std::to_string(n);
+  for (auto at = static_cast<std::ptrdiff_t>(digits.size()) - 3; at > (n < 0 ? 1 : 0); at -= 3)
+    digits.insert(static_cast<std::size_t>(at), ",");
+  return digits;
+}
+
+std::string byte_text(std::int64_t bytes) {
+  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  auto value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  for (; value >= 1024 && unit < 4; ++unit) value /= 1024;
+  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kUnits[unit]);
+}
+
+bool is_optimizer_state(const std::string& name) {
+  return name.ends_with(".mu") || name.ends_with(".nu");
+}
+
+Inspection inspect(const TensorSource& source, const InspectOptions& options) {
+  Inspection result;
+  for (const TensorSource::File& file : source.files()) result.bytes += file.bytes;
+  for (const auto& [name, item] : source.items()) {
+    if (!is_optimizer_state(name)) result.parameters += item.elements();
+    const auto bytes = source.bytes(name);
+    if (options.statistics && is_numeric_dtype(item.dtype))
+      result.statistics[name] = statistics_of(item.dtype, bytes);
+    if (options.hashes) result.hashes[name] = fmt::format("{:016x}", XXH3_64bits(bytes.data(), bytes.size()));
+    if (options.statistics || options.hashes) source.release(name);
+  }
+  result.active_parameters = active_of(source, result.parameters);
+  return result;
+}
+
+std::string inspection_text(const TensorSource& source, const Inspection& inspection,
+                            const InspectOptions& options) {
+  const std::string active = inspection.active_parameters == inspection.parameters
+                                 ? ""
+                                 : fmt::format(", {} for a token", with_commas(inspection.active_parameters));
+  std::string text = fmt::format("{}: {}\n", source.path(), name_of(source.kind()));
+  text += facts(source);
+  text += fmt::format("  parameters  {}{}\n", with_commas(inspection.parameters), active);
+  if (const std::int64_t state = optimizer_elements(source); state > 0)
+    text += fmt::format("  optimizer   {} elements of state\n", with_commas(state));
+  text += fmt::format("  elements    {}\n", joined_dtypes(source));
+  text += fmt::format("  size        {} in {} file{}\n\n", byte_text(inspection.bytes), source.files().size(),
+                      source.files().size() == 1 ? "" : "s");
+  return text + tensor_table(source, inspection, options);
+}
+
+nlohmann::json inspection_json(const TensorSource& source, const Inspection& inspection) {
+  nlohmann::json files = nlohmann::json::array(), tensors = nlohmann::json::array();
+  for (const TensorSource::File& file : source.files())
+    files.push_back({{"name", file.name}, {"bytes", file.bytes}});
+  for (const auto& [name, item] : source.items()) {
+    nlohmann::json tensor{{"name", name},
+                          {"dtype", item.dtype},
+                          {"shape", item.shape},
+                          {"bytes", source.bytes(name).size()},
+                          {"file", source.files()[item.file].name}};
+    if (const auto at = inspection.statistics.find(name); at != inspection.statistics.end()) {
+      const Statistics& s = at->second;
+      tensor["non_finite"] = s.non_finite;
+      if (s.finite > 0) {
+        tensor.update({{"min", s.minimum}, {"max", s.maximum}, {"mean", s.mean}, {"std", s.deviation()}});
+      }
+    }
+    if (const auto at = inspection.hashes.find(name); at != inspection.hashes.end())
+      tensor["xxh3"] = at->second;
+    tensors.push_back(std::move(tensor));
+  }
+  return {{"path", source.path()},
+          {"kind", name_of(source.kind())},
+          {"parameters", inspection.parameters},
+          {"active_parameters", inspection.active_parameters},
+          {"bytes", inspection.bytes},
+          {"files", files},
+          {"config", source.config()},
+          {"details", source.details()},
+          {"tensors", tensors}};
+}
+
+}  // namespace switchyard

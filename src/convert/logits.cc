@@ -1,0 +1,134 @@
+#include "convert/logits.h"
+
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <map>
+
+#include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/hub.h"
+#include "checkpoint/json_file.h"
+#include "checkpoint/layout.h"
+#include "core/error.h"
+#include "core/rng.h"
+#include "models/decoder.h"
+#include "models/same_model.h"
+#include "nn/layers.h"
+#include "train/session.h"
+#include "verify/gather.h"
+
+namespace switchyard {
+namespace {
+
+constexpr std::int64_t kRows = 2, kTokens = 16;
+
+// A model and a way to its weights.
+struct StoredModel {
+  Config config;
+  Parameters::Fill fill;
+};
+
+StoredModel open_hub(const std::string& path) {
+  const nlohmann::json hub_config = read_json_file(path + "/config.json");
+  Config config = config_of_hub(hub_config);
+  const HubFamily family = hub_family(hub_config);
+  const auto folder = std::make_shared<WeightFolder>(WeightFolder::open(path));
+  const ModelConfig model = model_config(config);
+  std::map<std::string, Shape> shapes;
+  for (const auto& spec : parameter_specs(model)) shapes[spec.name] = spec.shape;
+  check_hub_tensors(*folder, family, shapes, model.layers);
+  return {std::move(config), [folder, family](const ParameterSpec& spec) {
+            return load_from_hub(*folder, family, spec.name, spec.shape);
+          }};
+}
+
+StoredModel open_ours(const std::string& path) {
+  const auto folder = std::make_shared<CheckpointFolder>(open_checkpoint(path, nullptr));
+  return {config_of_stored(folder->manifest().config, folder->path()), [folder](const ParameterSpec& spec) {
+            const StoredParameter stored = stored_parameter(spec.name, spec.shape);
+            Tensor whole(folder->tensor(stored.names[0]).dtype, spec.shape);
+            std::byte* to = whole.raw();
+            for (const std::string& name : stored.names) {
+              const Tensor part = folder->read(name);
+              if (part.shape() != stored.shape || part.dtype() != whole.dtype())
+                fail_usage("[convert] {}: tensor {} is {} {}, expected {} {}", folder->path(), name,
+                           name_of(part.dtype()), to_string(part.shape()), name_of(whole.dtype()),
+                           to_string(stored.shape));
+              std::memcpy(to, part.raw(), part.bytes());
+              to += part.bytes();
+            }
+            return whole;
+          }};
+}
+
+Batch random_batch(std::int64_t vocab) {
+  const Shape shape{kRows, kTokens};
+  Batch batch{Tensor(DType::i32, shape), Tensor(DType::i32, shape), Tensor(DType::i32, shape),
+              Tensor(DType::i32, shape), Tensor(DType::i32, shape)};
+  const RngKey key = rng_key(0);
+  for (std::int64_t i = 0; i < kRows * kTokens; ++i) {
+    const auto at = static_cast<std::uint64_t>(i);
+    batch.inputs.data<std::int32_t>()[i] = rng_randint(key, at, 0, static_cast<std::int32_t>(vocab));
+    batch.targets.data<std::int32_t>()[i] = 0;
+    batch.inputs_position.data<std::int32_t>()[i] = static_cast<std::int32_t>(i % kTokens);
+    batch.inputs_segmentation.data<std::int32_t>()[i] = 1;
+    batch.targets_segmentation.data<std::int32_t>()[i] = 1;
+  }
+  return batch;
+}
+
+// A stage's weights; a tied head is the embedding, which a stage of a pipeline does not have.
+std::vector<ParameterSpec> specs_of(const ModelConfig& model, const Stage& stage) {
+  const std::vector<ParameterSpec> all = parameter_specs(model);
+  std::vector<ParameterSpec> specs = stage_specs(all, stage, model);
+  if (model.tied && stage.is_last() && !stage.is_first()) specs.push_back(all.front());
+  return specs;
+}
+
+// One layer, with the embedding before the first and the head after the last, as a stage of a pipeline of its
+// own session: its weights are gone with it. Returns what the next one takes, or the logits.
+Tensor run_layer(const Config& config, const ModelConfig& model, const Parameters::Fill& fill,
+                 const Batch& batch, std::int64_t layer, const Tensor& input) {
+  const Mesh mesh = mesh_from_config(config);
+  Gather results(mesh);
+  run_session(config, mesh, [&](Context& context) {
+    context.grad_enabled = false;
+    Stage stage;
+    stage.index = static_cast<int>(layer);
+    stage.count = static_cast<int>(model.layers);
+    const Parameters parameters =
+        Parameters::create(context, specs_of(model, stage), model.init_seed, fill, nullptr);
+    context.stage = stage;
+    ForwardOptions options;
+    options.keep_logits = true;
+    if (input.defined())
+      options.input = make_leaf(input, input.shape(), block_sharding(*context.rules, input.shape()), false);
+    const ForwardResult out = forward(context, model, parameters, place_batch(context, batch), options);
+    context.stage = {};
+    results.put(context, "result", stage.is_last() ? out.logits : out.output);
+  });
+  return results.whole("result");
+}
+
+}  // namespace
+
+StoredLogits stored_logits(const std::string& path, std::optional<DType> dtype) {
+  std::error_code error;
+  const bool is_hub = std::filesystem::exists(std::filesystem::path(path) / "config.json", error);
+  StoredModel stored = is_hub ? open_hub(path) : open_ours(path);
+  stored.config.set("max_target_length", kTokens, "verify");
+  stored.config.set("per_device_batch_size", static_cast<double>(kRows), "verify");
+  const ModelConfig model = model_config(stored.config);
+  const Parameters::Fill fill = [&](const ParameterSpec& spec) {
+    Tensor whole = stored.fill(spec);
+    const bool rounded = dtype && !spec.name.ends_with(".gate_bias");
+    return rounded ? whole.cast(*dtype).cast(DType::f32) : whole.cast(DType::f32);
+  };
+  const Batch batch = random_batch(model.vocab);
+  Tensor x;
+  for (std::int64_t layer = 0; layer < model.layers; ++layer)
+    x = run_layer(stored.config, model, fill, batch, layer, x);
+  return {batch.inputs, x};
+}
+
+}  // namespace switchyard

@@ -1,0 +1,29 @@
+// The folder of a training run: its checkpoints and what summary.json says.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace switchyard {
+
+struct RunCheckpoint {
+  std::string name, path;
+  std::int64_t bytes = 0;  // of all files
+  std::string problem;     // why it cannot be read; "" when its marker, manifest and headers are right
+};
+
+struct RunFolder {
+  std::string path;
+  std::vector<RunCheckpoint> checkpoints;  // oldest first, unfinished ones included
+  nlohmann::json summary;                  // summary.json; null without
+};
+
+// Whether `path` is such a folder: it has a summary.json or a folder `checkpoints`.
+bool is_run_folder(const std::string& path);
+RunFolder open_run_folder(const std::string& path);
+
+std::string run_text(const RunFolder& run);
+nlohmann::json run_json(const RunFolder& run);
+
+}  // namespace switchyard

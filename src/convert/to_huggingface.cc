@@ -1,0 +1,203 @@
+// Checkpoint -> Hugging Face folder.
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/json_file.h"
+#include "convert/carried_files.h"
+#include "convert/directions.h"
+#include "convert/hub_export.h"
+#include "convert/resumable_folder.h"
+#include "convert/stored_names.h"
+#include "core/error.h"
+#include "models/same_model.h"
+
+namespace switchyard {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// What transformers cuts at too.
+constexpr std::int64_t kShardBytes = 5'000'000'000;
+
+// Keys of a config.json that are no part of the model: taken over from the one that came with the weights.
+constexpr const char* kCarriedKeys[] = {"bos_token_id", "eos_token_id", "pad_token_id"};
+
+class ToHuggingFace {
+ public:
+  ToHuggingFace(const ConvertRequest& request, const ConvertLine& line)
+      : request_(request),
+        line_(line),
+        checkpoint_(open_source(request, line)),
+        config_(config_of_stored(checkpoint_.manifest().config, checkpoint_.path())),
+        carried_(files_of_checkpoint(checkpoint_)) {
+    const ModelConfig model = model_config(config_);
+    hub_config_ = config_to_hub(config_, "float32");
+    pairs_ = stored_pairs(parameter_specs(model), hub_family(nlohmann::json(hub_config_)));
+    check_tensors();
+    add_carried_keys();
+  }
+
+  ConvertReport run() {
+    ConvertReport report = report_of(pairs_, ConvertTarget::huggingface);
+    ResumableFolder folder(FileSystem::real(), request_.destination,
+                           job_of(request_, report.target, checkpoint_.path() + "/manifest.json"), "");
+    const std::vector<PlannedFile> files = plan();
+    for (const ExtraFile& extra : carried_) {
+      if (extra.name != "config.json") report.carried.push_back(extra.name);
+    }
+    if (!folder.is_done()) {
+      for (const PlannedFile& file : files) write_file(file, folder, report);
+      write_small_files(files, folder);
+    }
+    folder.finish();
+    const WeightFolder written = WeightFolder::open(request_.destination);
+    for (const StoredPair& pair : pairs_) {
+      if (!written.contains(pair.theirs) || written.shape(pair.theirs) != pair.hub.shape)
+        fail_runtime("[convert] {}: was written without {}", request_.destination, pair.theirs);
+    }
+    add_sizes(files, report);
+    return report;
+  }
+
+ private:
+  static CheckpointFolder open_source(const ConvertRequest& request, const ConvertLine& line) {
+    std::vector<std::string> skipped;
+    CheckpointFolder checkpoint = open_checkpoint(request.source, &skipped);
+    for (const std::string& problem : skipped) line("passed over: " + problem);
+    return checkpoint;
+  }
+
+  // The checkpoint holds the model's tensors, each expert's among them, and nothing else.
+  void check_tensors() const {
+    std::set<std::string> known;
+    std::vector<std::string> problems;
+    for (const StoredPair& pair : pairs_) {
+      known.insert(pair.ours);
+      if (!checkpoint_.contains(pair.ours))
+        problems.push_back("missing " + pair.ours);
+      else if (const ManifestTensor& stored = checkpoint_.tensor(pair.ours);
+               stored.shape != pair.shape || !is_float(stored.dtype))
+        problems.push_back(fmt::format("{} is {} {}, expected {}", pair.ours, name_of(stored.dtype),
+                                       to_string(stored.shape), to_string(pair.shape)));
+    }
+    for (const ManifestTensor& tensor : checkpoint_.manifest().tensors) {
+      const bool state = tensor.name.ends_with(".mu") || tensor.name.ends_with(".nu");
+      if (!state && !known.contains(tensor.name)) problems.push_back("surplus " + in_quotes(tensor.name));
+    }
+    if (problems.empty()) return;
+    std::string list;
+    for (std::size_t i = 0; i < std::min<std::size_t>(5, problems.size()); ++i)
+      list += (i ? ", " : "") + problems[i];
+    if (problems.size() > 5) list += fmt::format(" and {} more", problems.size() - 5);
+    fail_usage("[convert] {}: its tensors are not those of its config: {}", checkpoint_.path(), list);
+  }
+
+  void add_carried_keys() {
+    for (const ExtraFile& extra : carried_) {
+      if (extra.name != "config.json") continue;
+      const nlohmann::json original =
+          parse_json(extra.content, checkpoint_.path() + "/tokenizer/config.json");
+      for (const char* key : kCarriedKeys) {
+        if (original.is_object() && original.contains(key)) hub_config_[key] = original[key];
+      }
+    }
+  }
+
+  DType dtype_of(const StoredPair& pair) const {
+    return request_.dtype && !keeps_its_dtype(pair) ? *request_.dtype : checkpoint_.tensor(pair.ours).dtype;
+  }
+
+  std::vector<PlannedFile> plan() {
+    std::vector<std::vector<std::size_t>> shards(1);
+    std::int64_t bytes = 0;
+    for (std::size_t i = 0; i < pairs_.size(); ++i) {
+      const std::int64_t size = bytes_of(pairs_[i]);
+      if (bytes + size > request_.file_bytes.value_or(kShardBytes) && !shards.back().empty()) {
+        shards.emplace_back();
+        bytes = 0;
+      }
+      shards.back().push_back(i);
+      bytes += size;
+      wide_ = wide_ || (dtype_of(pairs_[i]) == DType::f32 && !keeps_its_dtype(pairs_[i]));
+    }
+    hub_config_["torch_dtype"] = wide_ ? "float32" : "bfloat16";
+    std::vector<PlannedFile> files;
+    for (std::size_t s = 0; s < shards.size(); ++s) {
+      const std::string name = shards.size() == 1
+                                   ? "model.safetensors"
+                                   : fmt::format("model-{:05}-of-{:05}.safetensors", s + 1, shards.size());
+      files.push_back(plan_file(name, shards[s]));
+    }
+    return files;
+  }
+
+  std::int64_t bytes_of(const StoredPair& pair) const {
+    return num_elements(pair.shape) * static_cast<std::int64_t>(size_of(dtype_of(pair)));
+  }
+
+  PlannedFile plan_file(const std::string& name, const std::vector<std::size_t>& members) const {
+    std::vector<SafetensorsItem> items;
+    for (std::size_t i : members)
+      items.push_back({pairs_[i].theirs, dtype_of(pairs_[i]), pairs_[i].hub.shape});
+    const SafetensorsLayout layout = safetensors_layout(items, {{"format", "pt"}});
+    PlannedFile file{name, layout.header, layout.bytes, {}};
+    for (std::size_t k : layout.order)
+      file.tensors.push_back({members[k], layout.offsets[k], bytes_of(pairs_[members[k]])});
+    return file;
+  }
+
+  void write_file(const PlannedFile& file, ResumableFolder& folder, ConvertReport& report) {
+    const bool kept = folder.has(file);
+    Tensor tensor;
+    if (!kept) {
+      folder.write(file, [&](std::size_t i) {
+        const StoredPair& pair = pairs_[i];
+        tensor = Tensor();
+        Tensor ours = checkpoint_.read(pair.ours).cast(dtype_of(pair));
+        tensor = pair.hub.transposed ? to_hub(pair.hub, ours)[0] : ours.reshaped(pair.hub.shape);
+        return std::span<const std::byte>(tensor.raw(), tensor.bytes());
+      });
+    }
+    report.files_kept += kept;
+    line_(fmt::format("{} {}", kept ? "kept" : "wrote", file.name));
+  }
+
+  void write_small_files(const std::vector<PlannedFile>& files, ResumableFolder& folder) {
+    Json index = {{"metadata", {{"total_size", 0}}}, {"weight_map", Json::object()}};
+    std::int64_t total = 0;
+    std::map<std::string, std::string> map;
+    for (const PlannedFile& file : files) {
+      for (const PlannedFile::Place& place : file.tensors) {
+        map[pairs_[place.tensor].theirs] = file.name;
+        total += place.bytes;
+      }
+    }
+    index["metadata"]["total_size"] = total;
+    for (const auto& [tensor, file] : map) index["weight_map"][tensor] = file;
+    if (files.size() > 1) folder.write_small("model.safetensors.index.json", index.dump(2) + "\n");
+    for (const ExtraFile& extra : carried_) {
+      if (extra.name != "config.json") folder.write_small(extra.name, extra.content);
+    }
+    folder.write_small("config.json", hub_config_.dump(2) + "\n");
+  }
+
+  const ConvertRequest& request_;
+  const ConvertLine& line_;
+  CheckpointFolder checkpoint_;
+  Config config_;
+  std::vector<ExtraFile> carried_;
+  Json hub_config_;
+  std::vector<StoredPair> pairs_;
+  bool wide_ = false;  // some weights are float32
+};
+
+}  // namespace
+
+ConvertReport convert_to_huggingface(const ConvertRequest& request, const ConvertLine& line) {
+  return ToHuggingFace(request, line).run();
+}
+
+}  // namespace switchyard

@@ -1,0 +1,540 @@
+// Fused output projection and cross-entropy for bf16 and a narrow model, in tiles. Longer
+// than most files because the products, the exponentials between them and the layouts that join them make one
+// kernel.
+//
+// 1. Logits are made transposed, [vocab][row]: a vector holds one vocabulary entry of 16 rows, so maxima and
+// sums over
+//    the vocabulary need no shuffles and the per-row constants sit in registers.
+// 2. A strip of kVocabTile x 32 fp32 logits is 32 KB: it stays in L1 between the product and the
+// exponentials.
+// 3. The gradient of a logit is rounded to bf16 once and stored twice: as it is ([vocab][row], left operand
+// of
+//    dweight = G . hidden) and in pairs of vocabulary entries (right operand of dhidden^T = weight^T . G).
+//    Pairs are interleaved within 128-bit lanes only, which permutes the rows; row_of_lane undoes it when
+//    dhidden is written.
+// 4. The vocabulary is split into chunks that follow from the shape alone. A chunk is one unit of parallel
+// work with its
+//    own sums, added in chunk order: the result does not depend on the threads.
+//
+// Every packed operand is made of 1 KB tiles, 16 rows of 64 bytes, as AMX loads them. "Units" are 32-bit: a
+// bf16 pair or a float.
+#include "kernels/cross_entropy_problem.h"
+
+#if defined(__x86_64__)
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "core/tensor.h"
+#include "kernels/cpu/tile_pack.h"
+
+namespace switchyard::cpu::SWITCHYARD_TILES {
+namespace {
+
+constexpr std::int64_t kTileFloats = 256;  // 16 x 16 fp32
+constexpr std::int64_t kVocabTile = 256;
+constexpr std::int64_t kRowTile = 256;  // G twice in bf16: 2 x 128 KB, in L2 with the packed operands
+constexpr std::int64_t kMaxChunks = 8;
+constexpr std::int64_t kMaxEmb = 512;  // measured: equal to tiles by gemm near 800, and memory grows with it
+constexpr float kLog2E = 1.44269504f;
+
+std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+// ---- Packing
+// -------------------------------------------------------------------------------------------------------
+
+// tile[i][:] = x[i][0..32); rows and columns past the given counts are zero.
+SWITCHYARD_TILED void copy_tile(const Word* x, std::int64_t ld, std::int64_t rows, std::int64_t columns,
+                                Word* tile) {
+  for (std::int64_t i = 0; i < 16; ++i, tile += 32) {
+    _mm512_store_si512(tile, i < rows ? load_words(x + i * ld, columns) : _mm512_setzero_si512());
+  }
+}
+
+// tile[p][n] = the pair (x[2p][n], x[2p+1][n]) for n < 16.
+SWITCHYARD_TILED void pair_rows_tile(const Word* x, std::int64_t ld, std::int64_t rows, std::int64_t columns,
+                                     Word* tile) {
+  columns = std::min<std::int64_t>(columns, 16);
+  for (std::int64_t p = 0; p < 16; ++p, tile += 32) {
+    const __m512i even = 2 * p < rows ? load_words(x + 2 * p * ld, columns) : _mm512_setzero_si512();
+    const __m512i odd = 2 * p + 1 < rows ? load_words(x + (2 * p + 1) * ld, columns) : _mm512_setzero_si512();
+    const __m512i low = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(even));
+    const __m512i high = _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(odd)), 16);
+    _mm512_store_si512(tile, _mm512_or_si512(low, high));
+  }
+}
+
+// out[i][j] = in[j][i] for `rows` x `columns` of a tile of 16 x 16 units; strides in units. All of `in` is
+// read.
+SWITCHYARD_TILED void transpose_units(const void* in, std::int64_t in_stride, void* out,
+                                      std::int64_t out_stride, std::int64_t rows, std::int64_t columns) {
+  __m512i lines[16], turned[16];
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) lines[i] = _mm512_loadu_si512(static_cast<const int*>(in) + i * in_stride);
+  SWITCHYARD_TILES::transpose_units(lines, turned);
+  const auto keep = static_cast<__mmask16>((1u << columns) - 1u);
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) {
+    if (i < rows) _mm512_mask_storeu_epi32(static_cast<int*>(out) + i * out_stride, keep, turned[i]);
+  }
+}
+
+void transpose_tile(const Word* in, Word* out) {
+  transpose_units(in, 16, out, 16, 16, 16);
+}
+
+// tile[i][:] = x[0..32)[i]: the transpose of copy_tile.
+void copy_transposed_tile(const Word* x, std::int64_t ld, std::int64_t rows, std::int64_t columns,
+                          Word* tile) {
+  alignas(64) Word pairs[kTileWords];
+  pair_rows_tile(x, ld, rows, columns, pairs);
+  transpose_tile(pairs, tile);
+}
+
+// tile[p][n] = the pair (x[n][2p], x[n][2p+1]): the transpose of pair_rows_tile.
+void pair_columns_tile(const Word* x, std::int64_t ld, std::int64_t rows, std::int64_t columns, Word* tile) {
+  alignas(64) Word lines[kTileWords];
+  copy_tile(x, ld, rows, columns, lines);
+  transpose_tile(lines, tile);
+}
+
+// ---- Products
+// ------------------------------------------------------------------------------------------------------
+
+// Two by two tiles of C (32 x 32) += A . B over `steps` depth tiles. A and B: words from one depth tile to
+// the next and from the first tile to the second. C: floats from the upper to the lower tiles and from left
+// to right, and bytes from row to row.
+struct TileOperand {
+  const Word* x;
+  std::int64_t step;
+  std::int64_t second;
+};
+struct TileSum {
+  float* x;
+  std::int64_t lower;
+  std::int64_t right;
+  std::int64_t row_bytes;
+};
+
+SWITCHYARD_TILED_INLINE void multiply_tiles(TileOperand a, TileOperand b, std::int64_t steps, TileSum c,
+                                            bool add) {
+  if (add) {
+    SWITCHYARD_TILE_LOAD(0, c.x, c.row_bytes);
+    SWITCHYARD_TILE_LOAD(1, c.x + c.right, c.row_bytes);
+    SWITCHYARD_TILE_LOAD(2, c.x + c.lower, c.row_bytes);
+    SWITCHYARD_TILE_LOAD(3, c.x + c.lower + c.right, c.row_bytes);
+  } else {
+    SWITCHYARD_TILE_ZERO(0);
+    SWITCHYARD_TILE_ZERO(1);
+    SWITCHYARD_TILE_ZERO(2);
+    SWITCHYARD_TILE_ZERO(3);
+  }
+  for (std::int64_t s = 0; s < steps; ++s, a.x += a.step, b.x += b.step) {
+    SWITCHYARD_TILE_LOAD(4, a.x, 64);
+    SWITCHYARD_TILE_LOAD(6, b.x, 64);
+    SWITCHYARD_TILE_PRODUCT(0, 4, 6);
+    SWITCHYARD_TILE_LOAD(7, b.x + b.second, 64);
+    SWITCHYARD_TILE_PRODUCT(1, 4, 7);
+    SWITCHYARD_TILE_LOAD(5, a.x + a.second, 64);
+    SWITCHYARD_TILE_PRODUCT(2, 5, 6);
+    SWITCHYARD_TILE_PRODUCT(3, 5, 7);
+  }
+  SWITCHYARD_TILE_STORE(0, c.x, c.row_bytes);
+  SWITCHYARD_TILE_STORE(1, c.x + c.right, c.row_bytes);
+  SWITCHYARD_TILE_STORE(2, c.x + c.lower, c.row_bytes);
+  SWITCHYARD_TILE_STORE(3, c.x + c.lower + c.right, c.row_bytes);
+}
+
+// 2^x to 1e-7 relative; 0 for -inf and below the range of a float. 2^x = 2^floor(x) p(x - floor(x)) with p
+// the minimax polynomial of degree 5 on [0, 1) (Remez, relative error 7.5e-8).
+SWITCHYARD_TILED_INLINE __m512 exp2_vector(__m512 x) {
+  const __m512 f = _mm512_reduce_ps(x, 0x09);  // x - floor(x), exact
+  __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(0.00187757669f), f, _mm512_set1_ps(0.00898933969f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.0558263175f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.240153611f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.693153083f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.99999994f));
+  return _mm512_scalef_ps(p, x);
+}
+
+// ---- The packed problem
+// --------------------------------------------------------------------------------------------
+
+struct Fused {
+  explicit Fused(const LinearCrossEntropyArgs& a, bool allocate = true)
+      : args(a),
+        emb(round_up(a.emb, 32)),
+        rows(round_up(a.rows, 32)),
+        chunk(round_up(std::max<std::int64_t>(1, (a.vocab + kMaxChunks - 1) / kMaxChunks), kVocabTile)),
+        chunks((a.vocab + chunk - 1) / chunk),
+        by_row(allocate ? static_cast<std::size_t>(rows * emb) * sizeof(Word) : 0),
+        by_emb(allocate ? static_cast<std::size_t>(rows * emb) * sizeof(Word) : 0) {}
+
+  const LinearCrossEntropyArgs& args;
+  std::int64_t emb;    // padded
+  std::int64_t rows;   // padded
+  std::int64_t chunk;  // vocabulary entries of a chunk
+  std::int64_t chunks;
+  Buffer by_row;  // hidden as right operand of the logits: tiles [rows/16][emb/32] of (emb pair, row)
+  Buffer by_emb;  // hidden as right operand of dweight: tiles [rows/32][emb/16] of (row pair, emb)
+
+  const Word* hidden_by_row(std::int64_t row) const {
+    return reinterpret_cast<const Word*>(const_cast<Buffer&>(by_row).data()) +
+           row / 16 * (emb / 32) * kTileWords;
+  }
+  const Word* hidden_by_emb(std::int64_t row) const {
+    return reinterpret_cast<const Word*>(const_cast<Buffer&>(by_emb).data()) +
+           row / 32 * (emb / 16) * kTileWords;
+  }
+
+  void pack_hidden(ThreadPool& pool, bool backward) {
+    const auto* hidden = static_cast<const Word*>(args.hidden);
+    pool.for_range(rows / 32, 8, [&, hidden](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t r = begin * 32; r < end * 32; r += 16) {
+        auto* tile = const_cast<Word*>(hidden_by_row(r));
+        for (std::int64_t e = 0; e < emb; e += 32, tile += kTileWords) {
+          pair_columns_tile(hidden + r * args.emb + e, args.emb, args.rows - r, args.emb - e, tile);
+        }
+      }
+      for (std::int64_t r = begin * 32; backward && r < end * 32; r += 32) {
+        auto* tile = const_cast<Word*>(hidden_by_emb(r));
+        for (std::int64_t e = 0; e < emb; e += 16, tile += kTileWords) {
+          pair_rows_tile(hidden + r * args.emb + e, args.emb, args.rows - r, args.emb - e, tile);
+        }
+      }
+    });
+  }
+
+  // Left operand of the logits for vocabulary entries [v, v + kVocabTile): tiles [vocab/16][emb/32].
+  void pack_weight(std::int64_t v, Word* out) const {
+    const auto* weight = static_cast<const Word*>(args.weight);
+    const std::int64_t end = std::min(round_up(args.vocab, 32), v + kVocabTile);
+    for (; v < end; v += 16) {
+      for (std::int64_t e = 0; e < emb; e += 32, out += kTileWords) {
+        if (args.weight_vocab_major) {
+          copy_tile(weight + v * args.emb + e, args.emb, args.vocab - v, args.emb - e, out);
+        } else {
+          copy_transposed_tile(weight + e * args.vocab + v, args.vocab, args.emb - e, args.vocab - v, out);
+        }
+      }
+    }
+  }
+
+  // Left operand of dhidden^T for the same entries: tiles [emb/16][kVocabTile/32].
+  void pack_weight_transposed(std::int64_t v_begin, Word* out) const {
+    const auto* weight = static_cast<const Word*>(args.weight);
+    for (std::int64_t e = 0; e < emb; e += 16) {
+      for (std::int64_t v = v_begin; v < v_begin + kVocabTile; v += 32, out += kTileWords) {
+        if (args.weight_vocab_major) {
+          copy_transposed_tile(weight + v * args.emb + e, args.emb, args.vocab - v, args.emb - e, out);
+        } else {
+          copy_tile(weight + e * args.vocab + v, args.vocab, args.emb - e, args.vocab - v, out);
+        }
+      }
+    }
+  }
+};
+
+Word* words(Buffer& buffer) {
+  return reinterpret_cast<Word*>(buffer.data());
+}
+float* floats(Buffer& buffer) {
+  return reinterpret_cast<float*>(buffer.data());
+}
+Buffer word_buffer(std::int64_t count) {
+  return Buffer(static_cast<std::size_t>(count) * sizeof(Word));
+}
+Buffer float_buffer(std::int64_t count) {
+  return Buffer(static_cast<std::size_t>(count) * sizeof(float));
+}
+
+// Logits of 32 vocabulary entries (packed weight) and 32 rows -> out [32][32].
+SWITCHYARD_TILED void logits_block(const Fused& f, const Word* weight, std::int64_t row, float* out) {
+  const std::int64_t across = f.emb / 32 * kTileWords;
+  multiply_tiles({weight, kTileWords, across}, {f.hidden_by_row(row), kTileWords, across}, f.emb / 32,
+                 {out, 16 * 32, 16, 128}, false);
+}
+
+// ---- Forward
+// -------------------------------------------------------------------------------------------------------
+
+// Running maximum and sum of exp(logit - maximum) of 16 rows, merged with `count` logits at x, 32 floats
+// apart.
+SWITCHYARD_TILED_INLINE void merge_strip(const float* x, std::int64_t count, float* maximum, float* sum) {
+  __m512 even = _mm512_load_ps(x);
+  __m512 odd = even;
+  for (std::int64_t v = 0; v + 1 < count; v += 2) {
+    even = _mm512_max_ps(even, _mm512_load_ps(x + v * 32));
+    odd = _mm512_max_ps(odd, _mm512_load_ps(x + v * 32 + 32));
+  }
+  even = _mm512_max_ps(even, _mm512_load_ps(x + (count - 1) * 32));
+  const __m512 log2e = _mm512_set1_ps(kLog2E);
+  const __m512 before = _mm512_load_ps(maximum);
+  const __m512 now = _mm512_max_ps(before, _mm512_max_ps(even, odd));
+  __m512 total[2] = {
+      _mm512_mul_ps(_mm512_load_ps(sum), exp2_vector(_mm512_mul_ps(_mm512_sub_ps(before, now), log2e))),
+      _mm512_setzero_ps()};
+  std::int64_t v = 0;
+  for (; v + 1 < count; v += 2) {
+    const __m512 first = _mm512_sub_ps(_mm512_load_ps(x + v * 32), now);
+    const __m512 second = _mm512_sub_ps(_mm512_load_ps(x + v * 32 + 32), now);
+    total[0] = _mm512_add_ps(total[0], exp2_vector(_mm512_mul_ps(first, log2e)));
+    total[1] = _mm512_add_ps(total[1], exp2_vector(_mm512_mul_ps(second, log2e)));
+  }
+  if (v < count) {
+    const __m512 last = _mm512_sub_ps(_mm512_load_ps(x + v * 32), now);
+    total[0] = _mm512_add_ps(total[0], exp2_vector(_mm512_mul_ps(last, log2e)));
+  }
+  _mm512_store_ps(maximum, now);
+  _mm512_store_ps(sum, _mm512_add_ps(total[0], total[1]));
+}
+
+// One vocabulary tile of `count` entries from local column v, all rows.
+SWITCHYARD_TILED void forward_tile(const Fused& f, const Word* weight, std::int64_t v, std::int64_t count,
+                                   float* strip, float* maximum, float* sum, float* target_logit) {
+  const std::int64_t first = f.args.vocab_begin + v;
+  for (std::int64_t r = 0; r < f.rows; r += 32) {
+    for (std::int64_t b = 0; b < count; b += 32) logits_block(f, weight + b * f.emb, r, strip + b * 32);
+    merge_strip(strip, count, maximum + r, sum + r);
+    merge_strip(strip + 16, count, maximum + r + 16, sum + r + 16);
+    for (std::int64_t i = r; i < std::min(r + 32, f.args.rows); ++i) {
+      const std::int64_t target = f.args.targets[i] - first;
+      if (target >= 0 && target < count) target_logit[i] = strip[target * 32 + i - r];
+    }
+  }
+}
+
+// ---- Backward
+// ------------------------------------------------------------------------------------------------------
+
+// Per row, padded with zeros: log-sum-exp and the two coefficients.
+struct RowConstants {
+  const float* lse;
+  const float* softmax;
+  const float* target;
+};
+
+// Where G of one (vocabulary tile, row tile) goes: tiles [vocab/16][kRowTile/32] and
+// [vocab/32][kRowTile/32][2].
+struct GradientTiles {
+  Word* plain;
+  Word* paired;
+};
+
+// Gradients of one vocabulary entry's 32 rows as bf16.
+SWITCHYARD_TILED_INLINE __m512i gradient_words(const float* x, const __m512 (&lse)[2],
+                                               const __m512 (&scale)[2]) {
+  const __m512 log2e = _mm512_set1_ps(kLog2E);
+  // Subtracted before the product: an fma would save an operation and lose digits when lse is large.
+  const __m512 low = exp2_vector(_mm512_mul_ps(_mm512_sub_ps(_mm512_load_ps(x), lse[0]), log2e));
+  const __m512 high = exp2_vector(_mm512_mul_ps(_mm512_sub_ps(_mm512_load_ps(x + 16), lse[1]), log2e));
+  return (__m512i)_mm512_cvtne2ps_pbh(_mm512_mul_ps(high, scale[1]), _mm512_mul_ps(low, scale[0]));
+}
+
+// Logits [32][32] of rows r.. -> their gradients in both layouts. Entries from `count` on are padding and
+// become 0.
+SWITCHYARD_TILED_INLINE void gradient_block(const float* logits, std::int64_t count, const RowConstants& rows,
+                                            std::int64_t r, GradientTiles g) {
+  const __m512 lse[2] = {_mm512_load_ps(rows.lse + r), _mm512_load_ps(rows.lse + r + 16)};
+  const __m512 scale[2] = {_mm512_load_ps(rows.softmax + r), _mm512_load_ps(rows.softmax + r + 16)};
+  Word* plain = g.plain;
+  for (std::int64_t v = 0; v < 32; v += 2, logits += 64, g.paired += 32) {
+    const __m512i even = v < count ? gradient_words(logits, lse, scale) : _mm512_setzero_si512();
+    const __m512i odd = v + 1 < count ? gradient_words(logits + 32, lse, scale) : _mm512_setzero_si512();
+    if (v == 16) plain = g.plain + kRowTile / 32 * kTileWords;
+    _mm512_store_si512(plain + v % 16 * 32, even);
+    _mm512_store_si512(plain + v % 16 * 32 + 32, odd);
+    _mm512_store_si512(g.paired, _mm512_unpacklo_epi16(even, odd));
+    _mm512_store_si512(g.paired + kTileWords, _mm512_unpackhi_epi16(even, odd));
+  }
+}
+
+// The row (of 32) that a lane of the first or second paired tile holds, see invariant 3.
+constexpr std::int64_t row_of_lane(std::int64_t half, std::int64_t lane) {
+  return lane / 4 * 8 + half * 4 + lane % 4;
+}
+
+// Subtracts the target's coefficient for the rows whose target is among the `count` entries from global id
+// `first`.
+void subtract_targets(const LinearCrossEntropyArgs& args, const float* logits, std::int64_t first,
+                      std::int64_t count, const RowConstants& rows, std::int64_t r, GradientTiles g) {
+  for (std::int64_t i = 0; i < 32 && r + i < args.rows; ++i) {
+    const std::int64_t v = args.targets[r + i] - first;
+    if (v < 0 || v >= count) continue;
+    const float p = std::exp(logits[v * 32 + i] - rows.lse[r + i]);
+    const Word word = bfloat16::round(rows.softmax[r + i] * p - rows.target[r + i]);
+    g.plain[v / 16 * (kRowTile / 32 * kTileWords) + v % 16 * 32 + i] = word;
+    const std::int64_t lane = i / 8 * 4 + i % 4;
+    g.paired[i % 8 / 4 * kTileWords + v / 2 * 32 + lane * 2 + v % 2] = word;
+  }
+}
+
+SWITCHYARD_TILED void gradient_tile(const Fused& f, const Word* weight, std::int64_t v, std::int64_t count,
+                                    const RowConstants& constants, std::int64_t r, std::int64_t row_end,
+                                    GradientTiles g) {
+  alignas(64) float logits[32 * 32];
+  for (std::int64_t i = 0; r + 32 * i < row_end; ++i) {
+    for (std::int64_t b = 0; b < count; b += 32) {
+      const GradientTiles at{g.plain + (b / 16 * (kRowTile / 32) + i) * kTileWords,
+                             g.paired + (b / 32 * (kRowTile / 32) + i) * 2 * kTileWords};
+      logits_block(f, weight + b * f.emb, r + 32 * i, logits);
+      gradient_block(logits, count - b, constants, r + 32 * i, at);
+      subtract_targets(f.args, logits, f.args.vocab_begin + v + b, std::min<std::int64_t>(32, count - b),
+                       constants, r + 32 * i, at);
+    }
+  }
+}
+
+// dweight tile [kVocabTile][emb] (+)= G . hidden over the rows [r, row_end).
+SWITCHYARD_TILED void add_dweight(const Fused& f, const Word* plain, std::int64_t count, std::int64_t r,
+                                  std::int64_t row_end, float* dweight) {
+  const std::int64_t across = kRowTile / 32 * kTileWords;
+  for (std::int64_t v = 0; v < count; v += 32) {
+    for (std::int64_t e = 0; e < f.emb; e += 32) {
+      multiply_tiles({plain + v / 16 * across, kTileWords, across},
+                     {f.hidden_by_emb(r) + e / 16 * kTileWords, f.emb / 16 * kTileWords, kTileWords},
+                     (row_end - r) / 32, {dweight + v * f.emb + e, 16 * f.emb, 16, f.emb * 4}, r > 0);
+    }
+  }
+}
+
+// dhidden^T, tiles [rows/32][2][emb/16], (+)= weight^T . G over `count` vocabulary entries.
+SWITCHYARD_TILED void add_dhidden(const Fused& f, const Word* weight_transposed, const Word* paired,
+                                  std::int64_t count, std::int64_t r, std::int64_t row_end, bool add,
+                                  float* dhidden) {
+  const std::int64_t across = f.emb / 16 * kTileFloats;
+  for (std::int64_t i = 0; r + 32 * i < row_end; ++i) {
+    for (std::int64_t e = 0; e < f.emb; e += 32) {
+      multiply_tiles(
+          {weight_transposed + e / 16 * (kVocabTile / 32) * kTileWords, kTileWords,
+           kVocabTile / 32 * kTileWords},
+          {paired + i * 2 * kTileWords, kRowTile / 32 * 2 * kTileWords, kTileWords}, (count + 31) / 32,
+          {dhidden + (r / 32 + i) * 2 * across + e / 16 * kTileFloats, kTileFloats, across, 64}, add);
+    }
+  }
+}
+
+void store_dweight(const Fused& f, const float* tile, std::int64_t v, std::int64_t count, float* dweight) {
+  if (f.args.weight_vocab_major) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      std::copy(tile + i * f.emb, tile + i * f.emb + f.args.emb, dweight + (v + i) * f.args.emb);
+    }
+    return;
+  }
+  for (std::int64_t e = 0; e < f.args.emb; e += 16) {
+    for (std::int64_t i = 0; i < count; i += 16) {
+      transpose_units(tile + i * f.emb + e, f.emb, dweight + e * f.args.vocab + v + i, f.args.vocab,
+                      std::min<std::int64_t>(16, f.args.emb - e), std::min<std::int64_t>(16, count - i));
+    }
+  }
+}
+
+void backward_chunk(const Fused& f, std::int64_t chunk, const RowConstants& constants, float* dhidden,
+                    float* dweight) {
+  Buffer weight = word_buffer(kVocabTile * f.emb), weight_transposed = word_buffer(kVocabTile * f.emb);
+  Buffer plain = word_buffer(kVocabTile * kRowTile), paired = word_buffer(kVocabTile * kRowTile);
+  Buffer dweight_tile = float_buffer(kVocabTile * f.emb);
+  const TileSession session;
+  const std::int64_t begin = chunk * f.chunk, end = std::min(f.args.vocab, begin + f.chunk);
+  for (std::int64_t v = begin; v < end; v += kVocabTile) {
+    const std::int64_t count = std::min(kVocabTile, end - v);
+    f.pack_weight(v, words(weight));
+    f.pack_weight_transposed(v, words(weight_transposed));
+    for (std::int64_t r = 0; r < f.rows; r += kRowTile) {
+      const std::int64_t row_end = std::min(f.rows, r + kRowTile);
+      gradient_tile(f, words(weight), v, count, constants, r, row_end, {words(plain), words(paired)});
+      add_dweight(f, words(plain), count, r, row_end, floats(dweight_tile));
+      add_dhidden(f, words(weight_transposed), words(paired), count, r, row_end, v > begin, dhidden);
+    }
+    store_dweight(f, floats(dweight_tile), v, count, dweight);
+  }
+}
+
+// Sums the chunks' dhidden^T tiles of 32 rows in chunk order and writes dhidden.
+void store_dhidden(const Fused& f, const float* tiles, std::int64_t r, float* dhidden) {
+  std::vector<float> sum(static_cast<std::size_t>(f.emb * 32));
+  for (std::int64_t c = 0; c < f.chunks; ++c) {
+    const float* x = tiles + (c * f.rows + r) * f.emb;
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += x[i];
+  }
+  for (std::int64_t half = 0; half < 2; ++half) {
+    for (std::int64_t lane = 0; lane < 16; ++lane) {
+      const std::int64_t row = r + row_of_lane(half, lane);
+      if (row >= f.args.rows) continue;
+      const float* x = sum.data() + half * f.emb * 16 + lane;
+      for (std::int64_t e = 0; e < f.args.emb; ++e) dhidden[row * f.args.emb + e] = x[e * 16];
+    }
+  }
+}
+
+}  // namespace
+
+const char* cross_entropy_refuses(const LinearCrossEntropyArgs& args) {
+  if (args.dtype != DType::bf16) return "takes bfloat16 only";
+  if (args.emb > kMaxEmb) return "takes at most 512 model dims: above, tiled products are faster";
+  if (args.emb < 1 || args.rows < 1 || args.vocab < 1) return "needs at least one row, model dim and column";
+  if (args.logit_soft_cap > 0) return "has no soft cap";
+  return nullptr;
+}
+
+std::size_t cross_entropy_workspace(const LinearCrossEntropyArgs& args, bool backward) {
+  const Fused f(args, false);
+  const std::int64_t words = 2 * f.rows * f.emb;
+  const std::int64_t floats = backward ? (3 + f.chunks * f.emb) * f.rows : 2 * f.chunks * f.rows;
+  return static_cast<std::size_t>(words) * sizeof(Word) + static_cast<std::size_t>(floats) * sizeof(float);
+}
+
+void cross_entropy(ThreadPool& pool, const LinearCrossEntropyArgs& args, float* lse, float* target_logit) {
+  Fused f(args);
+  f.pack_hidden(pool, false);
+  std::fill(target_logit, target_logit + args.rows, 0.0f);
+  Buffer maxima = float_buffer(f.chunks * f.rows), sums = float_buffer(f.chunks * f.rows);
+  // Finite, so that the first correction is 2^(very negative) = 0 and not a NaN.
+  std::fill(floats(maxima), floats(maxima) + f.chunks * f.rows, -1e30f);
+  std::fill(floats(sums), floats(sums) + f.chunks * f.rows, 0.0f);
+  pool.for_range(f.chunks, 1, [&](std::int64_t chunk, std::int64_t) {
+    Buffer weight = word_buffer(kVocabTile * f.emb), strip = float_buffer(kVocabTile * 32);
+    const TileSession session;
+    const std::int64_t end = std::min(args.vocab, (chunk + 1) * f.chunk);
+    for (std::int64_t v = chunk * f.chunk; v < end; v += kVocabTile) {
+      f.pack_weight(v, words(weight));
+      forward_tile(f, words(weight), v, std::min(kVocabTile, end - v), floats(strip),
+                   floats(maxima) + chunk * f.rows, floats(sums) + chunk * f.rows, target_logit);
+    }
+  });
+  for (std::int64_t r = 0; r < args.rows; ++r) {
+    float maximum = -std::numeric_limits<float>::infinity();
+    for (std::int64_t c = 0; c < f.chunks; ++c) maximum = std::max(maximum, floats(maxima)[c * f.rows + r]);
+    float sum = 0;
+    for (std::int64_t c = 0; c < f.chunks; ++c) {
+      sum += floats(sums)[c * f.rows + r] * std::exp(floats(maxima)[c * f.rows + r] - maximum);
+    }
+    lse[r] = maximum + std::log(sum);
+  }
+}
+
+void cross_entropy_backward(ThreadPool& pool, const LinearCrossEntropyArgs& args, const float* lse,
+                            const float* softmax_coefficient, const float* target_coefficient, float* dhidden,
+                            float* dweight) {
+  Fused f(args);
+  f.pack_hidden(pool, true);
+  Buffer padded = float_buffer(3 * f.rows);
+  std::fill(floats(padded), floats(padded) + 3 * f.rows, 0.0f);
+  const RowConstants constants{floats(padded), floats(padded) + f.rows, floats(padded) + 2 * f.rows};
+  std::copy(lse, lse + args.rows, floats(padded));
+  std::copy(softmax_coefficient, softmax_coefficient + args.rows, floats(padded) + f.rows);
+  std::copy(target_coefficient, target_coefficient + args.rows, floats(padded) + 2 * f.rows);
+  Buffer dhidden_tiles = float_buffer(f.chunks * f.rows * f.emb);
+  pool.for_range(f.chunks, 1, [&](std::int64_t chunk, std::int64_t) {
+    backward_chunk(f, chunk, constants, floats(dhidden_tiles) + chunk * f.rows * f.emb, dweight);
+  });
+  pool.for_range(f.rows / 32, 1, [&](std::int64_t block, std::int64_t) {
+    store_dhidden(f, floats(dhidden_tiles), block * 32, dhidden);
+  });
+}
+
+}  // namespace switchyard::cpu::SWITCHYARD_TILES
+#endif  // x86-64

@@ -1,0 +1,366 @@
+// bf16 products of tiles: one block of C at a time, 32 x 32 outputs from two tiles of A and two of B.
+//
+// What bounds it with AMX, measured on one core: a tile product takes 5.2 ns, a tile from L1 2.5 ns, from L2
+// 6 ns, from further 30 ns; a step (32 x 32 x 32) of products alone 21 ns, with loads from L1 and data that
+// is not zero 27 ns, with one operand from L2 33 ns, with both 40 ns. A cache line from memory takes 5 ns in
+// a long run, 15 ns and more when it stands alone. So:
+// 1. The block's rows of A are packed once. They may be more than L2 holds, since they are read in long runs.
+// 2. A wide piece of B, some strips of 32 columns, is packed into L2 and used for all rows of A. It is read
+// in
+//    runs as long as it is wide. (Packing all of B beforehand gained nothing: it is read and written once
+//    more.)
+// 3. For every 32 rows, kChunk steps of A are in L1 while the strips of B pass, read with the streaming tile
+//    load, which leaves L1 alone. The sums of the strips wait in L1 and L2.
+// 4. A depth over kSection steps is cut into sections, and the sums of all rows wait in memory.
+// Sections and chunks follow from the depth alone, so an element's sum has one order whatever the block.
+#include "kernels/cpu/thread_scratch.h"
+#include "kernels/cpu/tile_pack.h"
+#include "kernels/gemm_problem.h"
+
+#if defined(__x86_64__)
+SWITCHYARD_TILES_BEGIN
+namespace switchyard::cpu::SWITCHYARD_TILES {
+namespace {
+
+constexpr std::int64_t kSums = kLines * kLines;  // of the product of two panels
+constexpr std::int64_t kChunk = 20;              // most steps of 32 of depth whose A is in L1
+constexpr std::int64_t kSection = 72;            // most steps of depth whose B is in L2
+constexpr std::int64_t kWideWords = 512 * 1024;  // of the piece of B in L2: 1 MB
+constexpr std::int64_t kNearStrips = 8;          // whose sums stay in L1 and L2 from chunk to chunk
+
+std::int64_t ceil_div(std::int64_t x, std::int64_t unit) {
+  return (x + unit - 1) / unit;
+}
+
+// `size` in the fewest even parts of at most `most`: the size of one.
+std::int64_t even_part(std::int64_t size, std::int64_t most) {
+  return size == 0 ? 0 : ceil_div(size, ceil_div(size, most));
+}
+
+// The depth in steps of 32; the second operands' follows the first's.
+struct Depth {
+  explicit Depth(const GemmProblem& p)
+      : k(p.k),
+        segment(ceil_div(p.k, 32)),
+        steps(segment * (p.a_next == nullptr ? 1 : 2)),
+        section(even_part(steps, kSection)),
+        chunk(even_part(section, kChunk)) {}
+  // Calls piece(second operands?, first element, elements, steps before) over the steps [begin, end).
+  template <typename Piece>
+  void each_segment(std::int64_t begin, std::int64_t end, const Piece& piece) const {
+    for (std::int64_t at = begin; at < end;) {
+      const bool next = at >= segment;
+      const std::int64_t first = at - (next ? segment : 0);
+      const std::int64_t last = std::min(first + end - at, segment);
+      piece(next, first * 32, std::min(last * 32, k) - first * 32, at - begin);
+      at += last - first;
+    }
+  }
+  std::int64_t k, segment, steps, section, chunk;
+};
+
+// 32 columns of one of the problem's matrices B.
+struct Strip {
+  bool next;
+  std::int64_t column, columns;
+};
+
+// Strips count through the first matrix, then the second.
+Strip strip_of(const GemmProblem& p, std::int64_t index) {
+  const std::int64_t each = ceil_div(p.n, kLines);
+  const bool next = index >= each;
+  const std::int64_t column = (index - (next ? each : 0)) * kLines;
+  return {next, column, std::min(kLines, p.n - column)};
+}
+
+Stored stored_a(const GemmProblem& p, bool next) {
+  return {static_cast<const Word*>(next ? p.a_next : p.a), p.lda, p.a_rows};
+}
+
+// The steps [begin, end) of one panel of rows.
+void pack_a(const GemmProblem& p, const Depth& depth, std::int64_t begin, std::int64_t end, std::int64_t row,
+            std::int64_t rows, Word* out) {
+  depth.each_segment(begin, end, [&](bool next, std::int64_t from, std::int64_t count, std::int64_t before) {
+    const Stored a = stored_a(p, next);
+    Word* to = out + before * kStepWords;
+    p.transpose_a ? pack_depth<true>(a, row, rows, from, count, to)
+                  : pack_lines(a, row, rows, from, count, to);
+  });
+}
+
+// The steps [begin, end) of some strips, one after the other; stored rows that cross the strips are read
+// along.
+void pack_b(const GemmProblem& p, const Depth& depth, std::int64_t begin, std::int64_t end,
+            std::int64_t strip_begin, std::int64_t strip_end, Word* out) {
+  depth.each_segment(begin, end, [&](bool next, std::int64_t from, std::int64_t count, std::int64_t before) {
+    const std::int64_t piece = p.transpose_b ? count : 32;
+    for (std::int64_t l = 0; l < count; l += piece) {
+      const std::int64_t here = std::min(piece, count - l);
+      for (std::int64_t s = strip_begin; s < strip_end; ++s) {
+        const Strip strip = strip_of(p, s);
+        const Stored b{static_cast<const Word*>(next || strip.next ? p.b_next : p.b), p.ldb};
+        Word* to = out + ((s - strip_begin) * (end - begin) + before + l / 32) * kStepWords;
+        p.transpose_b ? pack_lines_paired(b, strip.column, strip.columns, from + l, here, to)
+                      : pack_depth<false>(b, strip.column, strip.columns, from + l, here, to);
+      }
+    }
+  });
+}
+
+// Memory to be brought to L2 while a panel is multiplied: 32 cache lines for every step of its depth.
+struct Upcoming {
+  const char* line[kLines];
+  std::int64_t stride = 0;  // bytes from a step's line to the next one's; 0: nothing to bring
+
+  // Of a packed panel.
+  void packed(const Word* a) {
+    for (std::int64_t r = 0; r < kLines; ++r) line[r] = reinterpret_cast<const char*>(a + r * 32);
+    stride = 2 * kStepWords;
+  }
+  // Of stored rows that will be packed as lines.
+  void stored(const GemmProblem& p, const Depth& depth, std::int64_t begin, std::int64_t row,
+              std::int64_t rows) {
+    const bool next = begin >= depth.segment;
+    const Stored a = stored_a(p, next);
+    const std::int64_t from = (begin - (next ? depth.segment : 0)) * 32;
+    stride = 64;
+    for (std::int64_t r = 0; r < kLines; ++r) {
+      line[r] = reinterpret_cast<const char*>(a.row(row + std::min(r, rows - 1)) + from);
+    }
+  }
+};
+
+// sums (+)= the product of two panels: four 16 x 16 tiles, [half of the rows][half of the columns]. Meanwhile
+// fetches `fetches` lines a step, from the given offset on.
+void multiply(std::int64_t steps, const Word* a, const Word* b, bool add, float* sums,
+              const char* const* line, std::int64_t offset, std::int64_t stride, std::int64_t fetches) {
+  constexpr int kStride = 64;     // bytes
+  asm volatile("" ::: "memory");  // GCC's tile loads do not tell the compiler that they read memory
+  if (add) {
+    SWITCHYARD_TILE_LOAD(0, sums, kStride);
+    SWITCHYARD_TILE_LOAD(1, sums + 256, kStride);
+    SWITCHYARD_TILE_LOAD(2, sums + 512, kStride);
+    SWITCHYARD_TILE_LOAD(3, sums + 768, kStride);
+  } else {
+    SWITCHYARD_TILE_ZERO(0);
+    SWITCHYARD_TILE_ZERO(1);
+    SWITCHYARD_TILE_ZERO(2);
+    SWITCHYARD_TILE_ZERO(3);
+  }
+  for (std::int64_t l = 0; l < steps; ++l, a += kStepWords, b += kStepWords, offset += stride) {
+    SWITCHYARD_TILE_STREAM_LOAD(6, b, kStride);
+    SWITCHYARD_TILE_LOAD(4, a, kStride);
+    SWITCHYARD_TILE_PRODUCT(0, 4, 6);
+    SWITCHYARD_TILE_LOAD(5, a + kTileWords, kStride);
+    SWITCHYARD_TILE_PRODUCT(2, 5, 6);
+    SWITCHYARD_TILE_STREAM_LOAD(7, b + kTileWords, kStride);
+    SWITCHYARD_TILE_PRODUCT(1, 4, 7);
+    SWITCHYARD_TILE_PRODUCT(3, 5, 7);
+    for (std::int64_t f = 0; f < fetches; ++f) _mm_prefetch(line[f] + offset, _MM_HINT_T1);
+  }
+  SWITCHYARD_TILE_STORE(0, sums, kStride);
+  SWITCHYARD_TILE_STORE(1, sums + 256, kStride);
+  SWITCHYARD_TILE_STORE(2, sums + 512, kStride);
+  SWITCHYARD_TILE_STORE(3, sums + 768, kStride);
+}
+
+__mmask16 first(std::int64_t count) {
+  return count >= 16 ? 0xffff : count <= 0 ? 0 : static_cast<__mmask16>((1u << count) - 1u);
+}
+
+__m512 load_some(const float* x, __mmask16 mask) {
+  return _mm512_maskz_loadu_ps(mask, x);
+}
+__m512 load_some(const bfloat16* x, __mmask16 mask) {
+  const __m256i words = _mm256_maskz_loadu_epi16(mask, x);
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16));
+}
+void store_some(float* x, __mmask16 mask, __m512 v) {
+  _mm512_mask_storeu_ps(x, mask, v);
+}
+void store_some(bfloat16* x, __mmask16 mask, __m512 v) {
+  _mm256_mask_storeu_epi16(x, mask, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v)));
+}
+
+// A whole row of 32. Past the caches, x must be aligned to 64 bytes.
+void store_whole(float* x, __m512 low, __m512 high, bool past_caches) {
+  if (past_caches) {
+    _mm512_stream_ps(x, low);
+    _mm512_stream_ps(x + 16, high);
+  } else {
+    _mm512_storeu_ps(x, low);
+    _mm512_storeu_ps(x + 16, high);
+  }
+}
+void store_whole(bfloat16* x, __m512 low, __m512 high, bool past_caches) {
+  const auto words = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
+  past_caches ? _mm512_stream_si512(reinterpret_cast<__m512i*>(x), words) : _mm512_storeu_si512(x, words);
+}
+
+// Where the sums of one strip go.
+template <typename C>
+struct Destination {
+  Destination() = default;
+  Destination(const GemmProblem& p, std::int64_t row, std::int64_t index) {
+    constexpr std::int64_t kLargeBytes = std::int64_t{4} << 20, size = sizeof(C);
+    const Strip strip = strip_of(p, index);
+    c = static_cast<C*>(strip.next ? p.c_next : p.c) + row * p.ldc + strip.column;
+    if (p.bias != nullptr) bias = static_cast<const bfloat16*>(p.bias) + strip.column;
+    low = first(strip.columns);
+    high = first(strip.columns - 16);
+    whole = strip.columns == kLines && bias == nullptr && !p.accumulate;
+    // Results that the caches cannot hold are written past them: their lines are not read first.
+    past_caches = whole && p.m * p.n * size > kLargeBytes && p.ldc * size % 64 == 0 &&
+                  reinterpret_cast<std::uintptr_t>(c) % 64 == 0;
+  }
+  C* c = nullptr;  // of the panel's first row
+  const bfloat16* bias = nullptr;
+  __mmask16 low = 0, high = 0;
+  bool whole = false, past_caches = false;
+};
+
+template <typename C>
+void store_some_of_row(const Destination<C>& d, C* c, bool accumulate, __m512 x, __m512 y) {
+  if (d.bias != nullptr) {
+    x = _mm512_add_ps(x, load_some(d.bias, d.low));
+    y = _mm512_add_ps(y, load_some(d.bias + 16, d.high));
+  }
+  if (accumulate) {
+    x = _mm512_add_ps(x, load_some(c, d.low));
+    y = _mm512_add_ps(y, load_some(c + 16, d.high));
+  }
+  store_some(c, d.low, x);
+  store_some(c + 16, d.high, y);
+}
+
+// Stores `rows` rows of C from `row` on, some strips: row by row, so that memory is written in long runs.
+template <typename C>
+void store_panel(const GemmProblem& p, std::int64_t row, std::int64_t rows, std::int64_t strip_begin,
+                 std::int64_t strips, const float* sums) {
+  constexpr std::int64_t kAtOnce = 16;
+  Destination<C> to[kAtOnce];
+  for (std::int64_t begin = 0; begin < strips; begin += kAtOnce, sums += kAtOnce * kSums) {
+    const std::int64_t count = std::min(kAtOnce, strips - begin);
+    for (std::int64_t s = 0; s < count; ++s) to[s] = Destination<C>(p, row, strip_begin + begin + s);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const float* from = sums + (r / 16) * 512 + (r % 16) * 16;
+      for (std::int64_t s = 0; s < count; ++s, from += kSums) {
+        const __m512 x = _mm512_load_ps(from), y = _mm512_load_ps(from + 256);
+        C* const c = to[s].c + r * p.ldc;
+        to[s].whole ? store_whole(c, x, y, to[s].past_caches)
+                    : store_some_of_row(to[s], c, p.accumulate, x, y);
+      }
+    }
+  }
+}
+
+struct Scratch {
+  ThreadScratch a, b, sums;
+};
+
+Scratch& scratch() {
+  thread_local Scratch s;
+  return s;
+}
+
+class Block {
+ public:
+  Block(const GemmProblem& p, const GemmBlock& block)
+      : p_(p), block_(block), depth_(p), panels_(ceil_div(block.row_end - block.row_begin, kLines)) {
+    const std::int64_t strip_words = std::max<std::int64_t>(1, depth_.section) * kStepWords;
+    wide_ = std::max<std::int64_t>(1, kWideWords / strip_words);
+    if (depth_.chunk < depth_.section) wide_ = std::min(wide_, kNearStrips);
+    one_section_ = depth_.section >= depth_.steps;
+    auto& memory = scratch();
+    a_ = memory.a.at_least<Word>(panels_ * depth_.steps * kStepWords);
+    b_ = memory.b.at_least<Word>(wide_ * strip_words);
+    sums_ = memory.sums.at_least<float>(wide_ * (one_section_ ? 1 : panels_) * kSums);
+  }
+
+  void compute() {
+    const std::int64_t end = ceil_div(block_.column_end, kLines);
+    for (std::int64_t s = block_.column_begin / kLines; s < end; s += wide_) {
+      std::int64_t l = 0;
+      do {  // once for k = 0: C becomes zero
+        section(s, std::min(s + wide_, end), l);
+        l += depth_.section;
+      } while (l < depth_.steps);
+    }
+  }
+
+ private:
+  Word* a_of(std::int64_t panel) const { return a_ + panel * depth_.steps * kStepWords; }
+  std::int64_t row(std::int64_t panel) const { return block_.row_begin + panel * kLines; }
+  std::int64_t rows(std::int64_t panel) const { return std::min(kLines, block_.row_end - row(panel)); }
+  float* sums_of(std::int64_t panel) const { return one_section_ ? sums_ : sums_ + panel * wide_ * kSums; }
+
+  // One section of the depth, from step `begin`, for the given strips and all rows.
+  void section(std::int64_t strip_begin, std::int64_t strip_end, std::int64_t begin) {
+    const std::int64_t end = std::min(begin + depth_.section, depth_.steps), strips = strip_end - strip_begin;
+    pack_b(p_, depth_, begin, end, strip_begin, strip_end, b_);
+    bool unpacked = strip_begin * kLines == block_.column_begin;
+    if (unpacked && p_.transpose_a) {  // panels are neighbours in memory: all of a step, then the next step
+      for (std::int64_t l = begin; l < end; ++l) {
+        for (std::int64_t i = 0; i < panels_; ++i)
+          pack_a(p_, depth_, l, l + 1, row(i), rows(i), a_of(i) + l * kStepWords);
+      }
+      unpacked = false;
+    }
+    Upcoming upcoming;
+    for (std::int64_t i = 0; i < panels_; ++i) {
+      if (unpacked) pack_a(p_, depth_, begin, end, row(i), rows(i), a_of(i) + begin * kStepWords);
+      upcoming.stride = 0;
+      if (i + 1 < panels_ && unpacked) upcoming.stored(p_, depth_, begin, row(i + 1), rows(i + 1));
+      if (i + 1 < panels_ && !unpacked) upcoming.packed(a_of(i + 1) + begin * kStepWords);
+      multiply_panel(i, strips, begin, end, upcoming);
+      if (end == depth_.steps) store(i, strip_begin, strips);
+    }
+  }
+
+  // The steps [begin, end) of one panel of A and some strips of B.
+  void multiply_panel(std::int64_t i, std::int64_t strips, std::int64_t begin, std::int64_t end,
+                      const Upcoming& upcoming) const {
+    const Word* const a = a_of(i) + begin * kStepWords;
+    const std::int64_t fetches = upcoming.stride == 0 ? 0 : ceil_div(kLines, strips);
+    std::int64_t l = 0;
+    do {
+      const std::int64_t steps = std::min(depth_.chunk, end - begin - l);
+      for (std::int64_t s = 0; s < strips; ++s) {
+        const char* const* line = upcoming.line + std::min(s * fetches, kLines - fetches);
+        multiply(steps, a + l * kStepWords, b_ + (s * (end - begin) + l) * kStepWords, begin + l > 0,
+                 sums_of(i) + s * kSums, line, l * upcoming.stride, upcoming.stride, fetches);
+      }
+      l += depth_.chunk;
+    } while (l < end - begin);
+  }
+
+  void store(std::int64_t i, std::int64_t strip_begin, std::int64_t strips) const {
+    p_.c_dtype == DType::f32 ? store_panel<float>(p_, row(i), rows(i), strip_begin, strips, sums_of(i))
+                             : store_panel<bfloat16>(p_, row(i), rows(i), strip_begin, strips, sums_of(i));
+  }
+
+  const GemmProblem& p_;
+  const GemmBlock& block_;
+  const Depth depth_;
+  const std::int64_t panels_;
+  std::int64_t wide_;  // strips whose B is in L2
+  bool one_section_;
+  Word *a_, *b_;
+  float* sums_;  // of the strips of one panel, or of every panel
+};
+
+}  // namespace
+
+void gemm_block(const GemmProblem& p, const GemmBlock& block) {
+  if (p.m <= kFewRows && !p.transpose_a) {  // a matter of the problem, not of the block
+    gemm_few_rows(p, block);
+    return;
+  }
+  const TileSession session;
+  Block(p, block).compute();
+  _mm_sfence();  // after streamed rows
+}
+
+}  // namespace switchyard::cpu::SWITCHYARD_TILES
+SWITCHYARD_TILES_END
+#endif  // x86-64

@@ -1,0 +1,26 @@
+#include "kernels/rank_sum.h"
+
+#include "core/error.h"
+#include "kernels/dispatch.h"
+
+namespace switchyard {
+namespace {
+
+constexpr Implementation<RankSumKernel, RankSumProblem> kRankSum[] = {
+#if defined(__x86_64__)
+    {"avx512", Isa::avx512, cpu::rank_sum_avx512},
+    {"avx2", Isa::avx2, cpu::rank_sum_avx2},
+#endif
+    {"ref", Isa::ref, ref::rank_sum}};
+
+}  // namespace
+
+void rank_sum(DType dtype, std::span<const void* const> inputs, DType out_dtype, void* out,
+              std::int64_t count) {
+  CHECK(!inputs.empty() && is_float(dtype) && (out_dtype == dtype || out_dtype == DType::f32),
+        "sum of {} arrays of {} in {}", inputs.size(), name_of(dtype), name_of(out_dtype));
+  const RankSumProblem problem{dtype, inputs, out_dtype, out, 0, count};
+  choose("rank_sum", kRankSum, problem)(problem);
+}
+
+}  // namespace switchyard

@@ -1,0 +1,54 @@
+// The pieces of work behind weight_update.h, shared by the scalar reference and the vector kernels: elements
+// [begin, end) of flat arrays.
+#pragma once
+
+#include "kernels/square_sums.h"
+#include "kernels/weight_update.h"
+
+namespace switchyard {
+
+struct AdamProblem {
+  AdamTerms terms;
+  FlatArray weight;
+  ConstFlatArray grad;
+  FlatArray mu, nu;
+};
+
+struct DescentProblem {
+  float rate, grad_scale;
+  FlatArray weight;
+  ConstFlatArray grad;
+};
+
+struct MomentumProblem {
+  MomentumTerms terms;
+  ConstFlatArray grad;
+  FlatArray momentum;
+  float* direction;
+};
+
+struct DirectionProblem {
+  float rate, shrink;
+  const float* direction;
+  FlatArray weight;
+};
+
+// The squares of the new weights are added to `squares`; begin is where the piece, and so the count of the
+// interleaved sums, starts.
+template <typename Problem>
+using UpdateKernel = void(const Problem& problem, std::int64_t begin, std::int64_t end, SquareSums& squares);
+
+namespace ref {
+UpdateKernel<AdamProblem> adam;
+UpdateKernel<DescentProblem> descent;
+UpdateKernel<MomentumProblem> momentum;
+UpdateKernel<DirectionProblem> direction;
+}  // namespace ref
+namespace cpu {
+UpdateKernel<AdamProblem> adam_avx2, adam_avx512;
+UpdateKernel<DescentProblem> descent_avx2, descent_avx512;
+UpdateKernel<MomentumProblem> momentum_avx2, momentum_avx512;
+UpdateKernel<DirectionProblem> direction_avx2, direction_avx512;
+}  // namespace cpu
+
+}  // namespace switchyard

@@ -1,0 +1,23 @@
+// The config keys that make a model, out of all the keys of a run or of a Hugging Face config.json.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "config/config.h"
+#include "models/model_config.h"
+
+namespace switchyard {
+
+// The model of stored resolved values (a manifest's "config", summary.json's): its keys alone, so that what a
+// run says of meshes, data and folders is neither needed nor checked. Computes in float32 and keeps weights
+// in it. Error(usage) naming `path` for anything that is not such an object.
+Config config_of_stored(const nlohmann::json& resolved, const std::string& path);
+
+// The same of a config.json. Error(usage) for a model that is not ours to run.
+Config config_of_hub(const nlohmann::json& hub_config);
+
+// The first key by which two models compute different functions of the same weights, or "" when they
+// do not: sizes, norms, positions, routing; not dtypes, layouts, losses or seeds.
+std::string differing_key(const ModelConfig& a, const ModelConfig& b);
+
+}  // namespace switchyard

@@ -1,0 +1,13 @@
+// Standard base64 (RFC 4648, with padding).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace switchyard {
+
+// Nothing when a character or the length is wrong.
+std::optional<std::string> from_base64(std::string_view text);
+
+}  // namespace switchyard

@@ -1,0 +1,378 @@
+// switchyard convert and inspect as a user meets them: both directions, the same bits back, kills on the way,
+// and everything that must be refused.
+#include <signal.h>
+#include <sys/file.h>
+
+#include <cstring>
+#include <map>
+#include <random>
+
+#include "checkpoint/safetensors.h"
+#include "child.h"
+#include "core/testing.h"
+
+namespace switchyard::cli_test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Convert : public ProgramTest {
+ protected:
+  static std::string golden(const std::string& name) {
+    return std::string(kSourceFolder) + "/tests/golden/hf/" + name;
+  }
+
+  void convert(const Arguments& arguments) const {
+    const Finished done = run(Arguments{"convert"} + arguments);
+    EXPECT_EQ(done.status, 0) << done.err;
+  }
+  int inspect(const Arguments& arguments) const { return run(Arguments{"inspect"} + arguments).status; }
+
+  // Refused with one line, and nothing is left behind.
+  void refuse(const Arguments& arguments, const std::vector<std::string>& words) const {
+    expect_refused(Arguments{"convert"} + arguments + Arguments{"out"}, words);
+    for (const auto& entry : fs::directory_iterator(path("")))
+      EXPECT_FALSE(entry.path().filename().string().starts_with(".saving")) << entry.path();
+  }
+
+  // name below the folder -> size and hash of its content
+  std::map<std::string, std::string> contents(const std::string& folder) const {
+    std::map<std::string, std::string> files;
+    for (const auto& entry : fs::recursive_directory_iterator(path(folder))) {
+      if (!entry.is_regular_file()) continue;
+      const std::string content = read(fs::relative(entry.path(), path("")).string());
+      files[fs::relative(entry.path(), path(folder)).string()] =
+          std::to_string(content.size()) + " " + std::to_string(std::hash<std::string>()(content));
+    }
+    return files;
+  }
+
+  // Runs the program and kills it after `wait`. False when it ended before.
+  bool start_and_kill(const Arguments& arguments, std::chrono::microseconds wait) const {
+    const std::string binary = program(), work = path("");
+    std::vector<char*> argv{const_cast<char*>(binary.c_str())};
+    for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+    argv.push_back(nullptr);
+    const pid_t child = ::fork();
+    if (child == 0) {  // only calls that are safe after fork
+      const int nowhere = ::open("/dev/null", O_WRONLY);
+      ::dup2(nowhere, 1);
+      ::dup2(nowhere, 2);
+      if (::chdir(work.c_str()) == 0) ::execv(binary.c_str(), argv.data());
+      ::_exit(127);
+    }
+    std::this_thread::sleep_for(wait);
+    ::kill(child, SIGKILL);
+    int state = 0;
+    ::waitpid(child, &state, 0);
+    return WIFSIGNALED(state);
+  }
+
+  // A copy of a golden model's weights that can be changed.
+  std::map<std::string, Tensor> tensors_of(const std::string& name) const {
+    const auto file = SafetensorsFile::open(golden(name) + "/model.safetensors");
+    std::map<std::string, Tensor> tensors;
+    for (const auto& [tensor, entry] : file.entries()) tensors[tensor] = file.read(tensor);
+    return tensors;
+  }
+  void save(const std::string& name, const std::map<std::string, Tensor>& tensors) const {
+    fs::create_directories(path("model"));
+    fs::copy_file(golden(name) + "/config.json", path("model/config.json"),
+                  fs::copy_options::overwrite_existing);
+    write_safetensors(path("model/model.safetensors"), tensors, {});
+  }
+};
+
+TEST_F(Convert, ThereAndBackIsTheSameBits) {
+  for (const std::string model : {"deepseek3-tiny", "llama3-rope-tiny", "qwen3moe-tiny"}) {
+    SCOPED_TRACE(model);
+    const Finished there = run({"convert", golden(model), model, "--verify"});
+    EXPECT_EQ(there.status, 0) << there.err;
+    EXPECT_NE(there.out.find("the same bits"), std::string::npos) << there.out;
+    const Finished back = run({"convert", model, model + "-hub", "--verify", "--file-bytes", "200000"});
+    EXPECT_EQ(back.status, 0) << back.err;
+    EXPECT_NE(back.out.find("the same bits"), std::string::npos) << back.out;
+    EXPECT_TRUE(fs::exists(path(model + "-hub/model.safetensors.index.json")));
+    EXPECT_EQ(inspect({golden(model), model + "-hub"}), 0);
+    EXPECT_EQ(inspect({golden(model), model}), 0);
+    EXPECT_EQ(inspect({model, model + "-hub"}), 0);
+    convert({model + "-hub", model + "-again"});
+    EXPECT_EQ(inspect({model, model + "-again"}), 0);
+    EXPECT_EQ(inspect({model, "--prove"}), 0);
+  }
+}
+
+TEST_F(Convert, CastsWhenAsked) {
+  const Finished low = run({"convert", golden("deepseek3-tiny"), "low", "--dtype", "bfloat16", "--verify"});
+  EXPECT_EQ(low.status, 0) << low.err;
+  EXPECT_NE(low.out.find("the same bits"), std::string::npos) << low.out;
+  EXPECT_EQ(inspect({golden("deepseek3-tiny"), "low"}), 3);
+  EXPECT_EQ(run({"inspect", "low", "--json", "low.json"}).status, 0);
+  const auto json = nlohmann::json::parse(read("low.json"));
+  for (const auto& tensor : json["tensors"]) {
+    const bool bias = tensor["name"].get<std::string>().ends_with("gate_bias");
+    EXPECT_EQ(tensor["dtype"], bias ? "F32" : "BF16") << tensor["name"];
+  }
+  convert({"low", "wide", "--dtype", "float32"});
+  EXPECT_EQ(inspect({"low", "wide"}), 0);
+}
+
+TEST_F(Convert, TokenizerFilesGoAlong) {
+  save("qwen3moe-tiny", tensors_of("qwen3moe-tiny"));
+  write("model/tokenizer.json", R"({"model": {}})");
+  write("model/generation_config.json", R"({"eos_token_id": 7})");
+  write("model/README.md", "not carried");
+  auto config = nlohmann::json::parse(read("model/config.json"));
+  config["eos_token_id"] = 7;
+  write("model/config.json", config.dump());
+  convert({"model", "ours"});
+  convert({"ours", "back"});
+  EXPECT_EQ(read("back/tokenizer.json"), read("model/tokenizer.json"));
+  EXPECT_EQ(read("back/generation_config.json"), read("model/generation_config.json"));
+  EXPECT_FALSE(fs::exists(path("back/README.md")));
+  EXPECT_EQ(nlohmann::json::parse(read("back/config.json"))["eos_token_id"], 7);
+}
+
+TEST_F(Convert, NoExpertIsDropped) {
+  const std::string expert = "model.layers.1.mlp.experts.5.up_proj.weight";
+  auto tensors = tensors_of("qwen3moe-tiny");
+  const Tensor lost = tensors.at(expert);
+  tensors.erase(expert);
+  save("qwen3moe-tiny", tensors);
+  refuse({"model"}, {"missing", expert});
+  tensors[expert] = lost;
+  tensors["model.layers.1.mlp.experts.8.up_proj.weight"] = lost;
+  save("qwen3moe-tiny", tensors);
+  refuse({"model"}, {"surplus", "experts.8.up_proj"});
+  tensors.erase("model.layers.1.mlp.experts.8.up_proj.weight");
+  save("qwen3moe-tiny", tensors);
+  const Finished done = run({"convert", "model", "ours"});
+  EXPECT_NE(done.out.find("16 experts"), std::string::npos) << done.out;
+}
+
+TEST_F(Convert, RefusesBeforeAnythingIsWritten) {
+  refuse({"absent"}, {"absent", "no such file or folder"});
+  fs::create_directory(path("empty"));
+  refuse({"empty"}, {"empty", "expected a Hugging Face folder"});
+  refuse({golden("qwen3moe-tiny"), "--to", "huggingface"}, {"--to huggingface", "is one already"});
+  refuse({golden("qwen3moe-tiny"), "--to", "onnx"}, {"--to onnx"});
+  refuse({golden("qwen3moe-tiny"), "--dtype", "int8"}, {"--dtype", "int8"});
+  refuse({golden("qwen3moe-tiny"), "--file-bytes", "0"}, {"--file-bytes 0"});
+  refuse({golden("qwen3moe-tiny"), "--fast"}, {"--fast"});
+  refuse({golden("qwen3moe-tiny"), "--save-logits", "x"}, {"--verify"});
+  refuse({golden("qwen3moe-tiny"), "third"}, {"expected SRC and DST", "3 paths"});
+  expect_refused({"convert", golden("qwen3moe-tiny"), "no/such/parent"}, {"no/such"});
+  fs::create_directory(path("taken"));
+  write("taken/file", "precious");
+  expect_refused({"convert", golden("qwen3moe-tiny"), "taken"}, {"taken", "exists already"});
+  EXPECT_EQ(read("taken/file"), "precious");
+  fs::create_directory(path("bare"));
+  convert({golden("qwen3moe-tiny"), "bare"});
+  expect_refused({"convert", golden("qwen3moe-tiny"), "bare"}, {"bare", "exists already"});
+  EXPECT_EQ(run({"convert", "--help"}).status, 0);
+}
+
+TEST_F(Convert, DamageIsFoundAndNotConverted) {
+  convert({golden("qwen3moe-tiny"), "ours"});
+  std::string file = read("ours/weights-00001.safetensors");
+  file[file.size() - 100] = static_cast<char>(file[file.size() - 100] ^ 4);
+  write("ours/weights-00001.safetensors", file);
+  const Finished proof = run({"inspect", "--prove", "ours"});
+  EXPECT_EQ(proof.status, 1);
+  EXPECT_NE(proof.err.find("weights-00001.safetensors"), std::string::npos) << proof.err;
+  EXPECT_NE(proof.err.find("damaged"), std::string::npos) << proof.err;
+  const Finished done = run({"convert", "ours", "out"});
+  EXPECT_EQ(done.status, 2);
+  EXPECT_FALSE(fs::exists(path("out")));
+  fs::remove(path("ours/complete"));
+  expect_refused({"inspect", "ours"}, {"ours", "complete"});
+}
+
+// What a run has learned is what others load: the first loss from the exported folder is that from the run
+// itself.
+TEST_F(Convert, ARunsModelGoesOut) {
+  for (const Arguments& model :
+       {Arguments{},
+        Arguments{"decoder_block=deepseek", "attention_type=mla", "kv_lora_rank=8", "qk_nope_head_dim=8",
+                  "qk_rope_head_dim=4", "v_head_dim=8", "routed_score_func=sigmoid", "routed_bias=true",
+                  "routed_bias_update_rate=0.1", "max_position_embeddings=64"}}) {
+    fs::remove_all(path("out"));
+    fs::remove_all(path("exported"));
+    train(model + Arguments{"steps=2", "enable_checkpointing=true"});
+    const Finished done = run({"convert", "out/run", "exported", "--verify"});
+    EXPECT_EQ(done.status, 0) << done.err;
+    EXPECT_NE(done.out.find("the same bits"), std::string::npos) << done.out;
+    EXPECT_EQ(inspect({"out/run", "exported"}), 0);
+    const Finished shown = run({"inspect", "out/run", "--prove"});
+    EXPECT_EQ(shown.status, 0) << shown.err;
+    for (const char* words : {"complete", "every byte is as it was written", "step        2"})
+      EXPECT_NE(shown.out.find(words), std::string::npos) << words << "\n" << shown.out;
+    std::vector<nlohmann::json> losses;
+    for (const std::string from : {"out/run", "exported"}) {
+      const Finished next = run(Arguments{"train"} + tiny_model() + model +
+                                Arguments{"steps=1", "run_name=next_" + std::to_string(losses.size()),
+                                          "load_parameters_path=" + from, "metrics_file=m.jsonl"});
+      ASSERT_EQ(next.status, 0) << next.err;
+      losses.push_back(nlohmann::json::parse(read("m.jsonl"))["learning/loss"]);
+    }
+    EXPECT_EQ(losses[0], losses[1]);
+  }
+}
+
+// A converted checkpoint states its model in its own keys; a run states it in others.
+TEST_F(Convert, TrainingStartsFromAConversion) {
+  save("qwen3moe-tiny", tensors_of("qwen3moe-tiny"));
+  convert({"model", "ours"});
+  const Arguments keys{"decoder_block=qwen3_moe",
+                       "base_emb_dim=64",
+                       "base_num_query_heads=4",
+                       "base_num_kv_heads=2",
+                       "head_dim=24",
+                       "base_num_decoder_layers=2",
+                       "base_moe_mlp_dim=32",
+                       "base_mlp_dim=32",
+                       "num_experts=8",
+                       "num_experts_per_tok=2",
+                       "norm_topk_prob=true",
+                       "use_qk_norm=true",
+                       "vocab_size=256",
+                       "rope_max_timescale=1000000",
+                       "normalization_layer_epsilon=1e-6",
+                       "max_target_length=16",
+                       "per_device_batch_size=2",
+                       "dtype=float32",
+                       "steps=1",
+                       "metrics_file=m.jsonl",
+                       "base_output_directory=out"};
+  std::vector<nlohmann::json> losses;
+  for (const std::string from : {"model", "ours"}) {
+    const Finished done =
+        run(Arguments{"train"} + keys + Arguments{"load_parameters_path=" + from, "run_name=from_" + from});
+    ASSERT_EQ(done.status, 0) << done.err;
+    losses.push_back(nlohmann::json::parse(read("m.jsonl"))["learning/loss"]);
+  }
+  EXPECT_EQ(losses[0], losses[1]);
+  const Finished other =
+      run(Arguments{"train"} + keys + Arguments{"load_parameters_path=ours", "rope_max_timescale=10000"});
+  EXPECT_EQ(other.status, 2);
+  EXPECT_NE(other.err.find("rope_max_timescale=1000000"), std::string::npos) << other.err;
+}
+
+TEST_F(Convert, ARunsModelWithoutAHuggingFaceForm) {
+  train({"steps=1", "routed_scaling_factor=2", "enable_checkpointing=true"});
+  const Finished done = run({"convert", "out/run", "exported"});
+  EXPECT_EQ(done.status, 2);
+  EXPECT_NE(done.err.find("routed_scaling_factor=2"), std::string::npos) << done.err;
+  EXPECT_FALSE(fs::exists(path("exported")));
+}
+
+// Ends the program in the middle of a conversion, again and again; in the end all is as without.
+TEST_F(Convert, KilledAndResumed) {
+  const bool soak = std::getenv("SWITCHYARD_SOAK") != nullptr;
+  convert({golden("deepseek3-tiny"), "ours"});
+  const Arguments options{"--file-bytes", "20000"};  // some forty files
+  std::mt19937 random(1);
+  for (const std::string& source : {std::string("ours"), golden("deepseek3-tiny")}) {
+    SCOPED_TRACE(source);
+    fs::remove_all(path("whole"));
+    convert(Arguments{source, "whole"} + options);
+    const auto expected = contents("whole");
+    ASSERT_GT(expected.size(), 30u);
+    for (int round = 0; round < (soak ? 40 : 1); ++round) {
+      int kills = 0;
+      while (!fs::exists(path("out"))) {
+        const auto wait =
+            std::chrono::microseconds(random() % (60000u + 10000u * static_cast<unsigned>(kills)));
+        kills += start_and_kill(Arguments{"convert", source, "out"} + options, wait) ? 1 : 0;
+        ASSERT_LT(kills, 5000);
+      }
+      const Finished last = run(Arguments{"convert", source, "out"} + options);
+      EXPECT_TRUE(last.status == 0 || last.err.find("exists already") != std::string::npos) << last.err;
+      EXPECT_EQ(contents("out"), expected) << "after " << kills << " kills";
+      fs::remove_all(path("out"));
+    }
+  }
+}
+
+// A disk that is full in the middle: one line, nothing under the final name, and room later ends it well.
+TEST_F(Convert, NoRoom) {
+  convert({golden("deepseek3-tiny"), "ours"});
+  const std::string command = program() + " convert ours out";
+  const Finished full = execute("bash", {"-c", "trap '' XFSZ; ulimit -f 200; exec " + command});
+  EXPECT_EQ(full.status, 1);
+  EXPECT_NE(full.err.find("model.safetensors"), std::string::npos) << full.err;
+  EXPECT_EQ(std::count(full.err.begin(), full.err.end(), '\n'), 1) << full.err;
+  EXPECT_FALSE(fs::exists(path("out")));
+  convert({"ours", "out"});
+  EXPECT_EQ(inspect({"ours", "out"}), 0);
+}
+
+TEST_F(Convert, OneWriterAtATime) {
+  convert({golden("qwen3moe-tiny"), "ours"});
+  write(".saving-out/.conversion.json", "{}");
+  const int file = ::open(path(".saving-out/.conversion.json").c_str(), O_RDWR);
+  ASSERT_EQ(::flock(file, LOCK_EX), 0);
+  expect_refused({"convert", "ours", "out"}, {"out", "another process"});
+  ::close(file);
+  convert({"ours", "out"});
+}
+
+TEST_F(Convert, AnotherJobBeginsAnew) {
+  convert({golden("qwen3moe-tiny"), "ours"});
+  fs::create_directory(path(".saving-out"));
+  write(".saving-out/.conversion.json", "{}");
+  write(".saving-out/model.safetensors", "of another conversion");
+  convert({"ours", "out"});
+  EXPECT_EQ(inspect({"ours", "out"}), 0);
+  EXPECT_FALSE(fs::exists(path(".saving-out")));
+  EXPECT_FALSE(fs::exists(path("out/.conversion.json")));
+}
+
+TEST_F(Convert, InspectSaysWhatIsThere) {
+  const Finished folder = run({"inspect", golden("deepseek3-tiny"), "--statistics", "--json", "x.json"});
+  EXPECT_EQ(folder.status, 0) << folder.err;
+  for (const char* words :
+       {"Hugging Face folder", "deepseek_v3, 3 layers", "16 experts a layer, 4 a token", "232,888",
+        "model.layers.{1-2}.mlp.experts.{0-15}.down_proj.weight", "non-finite"})
+    EXPECT_NE(folder.out.find(words), std::string::npos) << words << "\n" << folder.out;
+  const auto json = nlohmann::json::parse(read("x.json"));
+  EXPECT_EQ(json["tensors"].size(), 139u);
+  EXPECT_EQ(json["parameters"], 232888);
+  EXPECT_TRUE(json["tensors"][0].contains("std"));
+  const Finished all = run({"inspect", golden("deepseek3-tiny"), "--all"});
+  EXPECT_NE(all.out.find("model.layers.2.mlp.experts.11.up_proj.weight"), std::string::npos);
+  convert({golden("deepseek3-tiny"), "ours"});
+  const Finished ours = run({"inspect", "ours"});
+  for (const char* words :
+       {"checkpoint", "deepseek, 3 layers", "step        0", "layers.{1-2}.moe.experts.{0-15}.wi_0"})
+    EXPECT_NE(ours.out.find(words), std::string::npos) << words << "\n" << ours.out;
+  expect_refused({"inspect", "absent"}, {"absent", "no such file"});
+  expect_refused({"inspect"}, {"one path, or two"});
+  expect_refused({"inspect", "a", "b", "c"}, {"one path, or two"});
+  expect_refused({"inspect", "a", "--depth"}, {"--depth"});
+  expect_refused({"inspect", "a", "b", "--prove"}, {"--prove", "one path"});
+  EXPECT_EQ(run({"inspect", "--help"}).status, 0);
+}
+
+TEST_F(Convert, InspectFindsDifferences) {
+  auto tensors = tensors_of("qwen3moe-tiny");
+  Tensor& norm = tensors.at("model.norm.weight");
+  norm = norm.clone();
+  norm.data<float>()[3] += 0.5f;
+  const Tensor extra = tensors.at("model.norm.weight").clone();
+  tensors.erase("model.layers.0.input_layernorm.weight");
+  tensors["more"] = extra;
+  save("qwen3moe-tiny", tensors);
+  const Finished done = run({"inspect", golden("qwen3moe-tiny"), "model", "--json", "x.json"});
+  EXPECT_EQ(done.status, 3);
+  for (const char* words :
+       {"model.norm.weight", "1 of 64", "only in A", "model.layers.0.input_layernorm.weight", "only in B",
+        "more", "67 of 68 tensors equal"})
+    EXPECT_NE(done.out.find(words), std::string::npos) << words << "\n" << done.out;
+  const auto json = nlohmann::json::parse(read("x.json"));
+  EXPECT_FALSE(json["equal"]);
+  EXPECT_EQ(json["only_in_b"], nlohmann::json({"more"}));
+}
+
+}  // namespace
+}  // namespace switchyard::cli_test

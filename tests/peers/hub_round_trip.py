@@ -1,0 +1,160 @@
+"""Tiny random models of every family: transformers -> here -> transformers, and the logits of all three.
+
+    python3 -m venv ~/peers && ~/peers/bin/pip install -r tests/peers/requirements.txt
+    ~/peers/bin/python tests/peers/hub_round_trip.py build/release/switchyard
+
+A model is made and saved by transformers, converted to a checkpoint and back (in several shards), and loaded by transformers
+again. In float32: tensors must come back bit for bit, transformers' logits before and after must be the same, and ours
+(`convert --verify --save-logits`) within 2e-5 of the largest. Error: max|a - b| / max|b|.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import torch
+import transformers
+from safetensors.torch import load_file
+
+TOLERANCE = 2e-5
+
+GROUPED = dict(vocab_size=256, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+               num_key_value_heads=2, max_position_embeddings=512, rms_norm_eps=1e-5)
+LATENT = dict(vocab_size=256, hidden_size=64, intermediate_size=128, moe_intermediate_size=16, num_hidden_layers=3,
+              num_attention_heads=4, num_key_value_heads=4, n_shared_experts=1, n_routed_experts=16, kv_lora_rank=32,
+              q_lora_rank=40, qk_rope_head_dim=16, v_head_dim=20, qk_nope_head_dim=24, num_experts_per_tok=4,
+              first_k_dense_replace=1, max_position_embeddings=512, rms_norm_eps=1e-6)
+LLAMA3 = dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+              original_max_position_embeddings=64)
+YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, beta_fast=32.0, beta_slow=1.0,
+            original_max_position_embeddings=128)
+MSCALE = dict(mscale=0.707, mscale_all_dim=0.707)
+MOE = dict(moe_intermediate_size=32, num_experts=8, num_experts_per_tok=2)
+
+CASES = {
+    "llama": ("LlamaConfig", GROUPED),
+    "llama tied, 3.1 rope": ("LlamaConfig", {**GROUPED, "head_dim": 24, "tie_word_embeddings": True, "rope_parameters": LLAMA3}),
+    "mistral": ("MistralConfig", {**GROUPED, "sliding_window": None}),
+    "qwen3": ("Qwen3Config", {**GROUPED, "head_dim": 24}),
+    "qwen3 tied, yarn": ("Qwen3Config", {**GROUPED, "head_dim": 24, "tie_word_embeddings": True, "rope_parameters": YARN}),
+    "mixtral": ("MixtralConfig", {**GROUPED, "num_local_experts": 8, "num_experts_per_tok": 2, "sliding_window": None}),
+    "qwen3_moe": ("Qwen3MoeConfig", {**GROUPED, **MOE, "head_dim": 24, "norm_topk_prob": True}),
+    "qwen3_moe, not normalised": ("Qwen3MoeConfig", {**GROUPED, **MOE, "head_dim": 24, "norm_topk_prob": False}),
+    "deepseek_v2": ("DeepseekV2Config", {**LATENT, "q_lora_rank": None, "topk_method": "greedy", "n_group": 1, "topk_group": 1,
+                                         "routed_scaling_factor": 1.0, "norm_topk_prob": False}),
+    "deepseek_v2, groups, yarn": ("DeepseekV2Config", {**LATENT, "topk_method": "group_limited_greedy", "n_group": 4,
+                                                       "topk_group": 2, "routed_scaling_factor": 16.0, "norm_topk_prob": False,
+                                                       "rope_parameters": {**YARN, **MSCALE}}),
+    "deepseek_v3": ("DeepseekV3Config", {**LATENT, "n_group": 1, "topk_group": 1}),
+    "deepseek_v3, groups, yarn": ("DeepseekV3Config", {**LATENT, "n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5,
+                                                       "rope_parameters": {**YARN, **MSCALE}}),
+    "deepseek_v3, rotary halves": ("DeepseekV3Config", {**LATENT, "n_group": 1, "topk_group": 1,
+                                                        "rope_interleave": False, "first_k_dense_replace": 0}),
+    "mixtral in bfloat16": ("MixtralConfig", {**GROUPED, "num_local_experts": 8, "num_experts_per_tok": 2,
+                                              "sliding_window": None, "dtype": "bfloat16"}),
+    "deepseek_v3 in bfloat16": ("DeepseekV3Config", {**LATENT, "n_group": 4, "topk_group": 2, "dtype": "bfloat16"}),
+}
+
+
+def make(config_class, settings, folder):
+    torch.manual_seed(0)
+    config = getattr(transformers, config_class)(**settings)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").to(torch.float32).eval()
+    with torch.no_grad():
+        for name, value in [*model.named_parameters(), *model.named_buffers()]:
+            if "norm" in name:
+                value.copy_(1 + 0.1 * torch.randn_like(value))
+            elif "inv_freq" not in name:
+                value.copy_(0.1 * torch.randn_like(value))
+    if settings.get("dtype") == "bfloat16":  # as published: all but the router's bias
+        for name, value in [*model.named_parameters(), *model.named_buffers()]:
+            if value.is_floating_point() and "inv_freq" not in name and "e_score_correction_bias" not in name:
+                value.data = value.data.to(torch.bfloat16)
+    model.save_pretrained(folder)
+    return model.to(torch.float32)
+
+
+def load(folder):
+    model, info = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+    left = {key: info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys") if info.get(key)}
+    assert not left, f"{folder}: {left}"
+    return model.eval()
+
+
+def run(*command):
+    done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert done.returncode == 0, f"{' '.join(map(str, command))}: exit status {done.returncode}\n{done.stdout}"
+    return done.stdout
+
+
+def logits_of(model, tokens):
+    with torch.no_grad():
+        return model(tokens.long()).logits.float()
+
+
+def error(a, b):
+    return ((a - b).abs().max() / b.abs().max()).item()
+
+
+def stored(folder):
+    tensors = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        tensors.update(load_file(file))
+    return tensors
+
+
+def check(program, name, config_class, settings, folder):
+    original, ours, back = folder / "original", folder / "ours", folder / "back"
+    model = make(config_class, settings, original)
+    run(program, "convert", original, ours, "--verify", "--save-logits", folder / "ours.safetensors")
+    run(program, "convert", ours, back, "--verify", "--file-bytes", "200000", "--save-logits", folder / "back.safetensors")
+    run(program, "inspect", original, back)
+    before, after = stored(original), stored(back)
+    assert before.keys() == after.keys() and all(torch.equal(before[k], after[k]) for k in before), "tensors differ"
+    result = load_file(folder / "ours.safetensors")
+    assert torch.equal(result["logits"], load_file(folder / "back.safetensors")["logits"]), "our logits differ after export"
+    want = logits_of(model, result["tokens"])
+    there_and_back = error(logits_of(load(back), result["tokens"]), want)
+    of_ours = error(result["logits"], want)
+    good = there_and_back <= TOLERANCE and of_ours <= TOLERANCE
+    shards = len(list(back.glob("*.safetensors")))
+    print(f"{name:30} {len(before):4} tensors in {shards} shards  transformers again {there_and_back:.2e}  "
+          f"switchyard {of_ours:.2e}  {'pass' if good else 'FAIL'}", flush=True)
+    return {"case": name, "tensors": len(before), "shards": shards, "transformers_again": there_and_back,
+            "switchyard": of_ours, "pass": good}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program", type=pathlib.Path)
+    parser.add_argument("--only", help="cases whose name contains this")
+    parser.add_argument("--json", type=pathlib.Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    print(f"transformers {transformers.__version__}, torch {torch.__version__}, float32, at most {TOLERANCE}")
+    results = []
+    for name, (config_class, settings) in CASES.items():
+        if arguments.only and arguments.only not in name:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                results.append(check(arguments.program.resolve(), name, config_class, settings, pathlib.Path(folder)))
+            except AssertionError as problem:
+                print(f"{name:30} FAIL: {problem}", flush=True)
+                results.append({"case": name, "pass": False})
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"transformers": transformers.__version__, "torch": torch.__version__,
+                                              "cases": results}, indent=1) + "\n")
+    passed = sum(r["pass"] for r in results)
+    print(f"{passed} of {len(results)} pass")
+    sys.exit(0 if passed == len(results) else 1)
+
+
+if __name__ == "__main__":
+    main()
