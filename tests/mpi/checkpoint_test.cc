@@ -39,6 +39,7 @@ TEST_F(MpiCheckpoints, EqualThoseOfThreads) {
     const Finished threads = run(command("threads", kMesh + more));
     ASSERT_EQ(threads.status, 0) << threads.err;
     for (const int processes : {4, 2}) {
+      if (processes == 2 && !more.empty() && std::getenv("SWITCHYARD_SOAK") == nullptr) continue;
       const Finished done = mpirun(processes, command("processes", kMesh + more));
       ASSERT_EQ(done.status, 0) << done.err;
       for (const int step : {0, 4, 8, 10}) expect_same("threads", "processes", step);
