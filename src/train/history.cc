@@ -99,6 +99,7 @@ StepMetrics step_metrics(const StepResult& r, double seconds, double tokens_per_
   m.set("learning/param_norm", r.param_norm);
   m.set("learning/current_learning_rate", r.learning_rate);
   m.set("learning/total_weights", r.total_weights);
+  m.set("learning/skipped_steps", static_cast<double>(r.skipped));
   m.set("learning/perplexity", std::exp(r.lm_loss));
   m.set("perf/step_time_seconds", seconds);
   m.set("perf/per_device_tokens_per_sec", tokens_per_rank / seconds);
@@ -121,6 +122,7 @@ StepMetrics step_metrics(const StepResult& r, double seconds, double tokens_per_
 json run_summary(const Config& config, Trainer& trainer, const StepCost& cost) {
   json summary = to_json(config, trainer, cost);
   summary["version"] = SWITCHYARD_VERSION;
+  summary["skipped_steps"] = trainer.bad_steps().skipped();
   summary["phases"] = json::object();
   for (const auto& [name, seconds] : trainer.timer().totals()) summary["phases"][name] = seconds;
   summary["kernels"] = summary["fallbacks"] = json::array();

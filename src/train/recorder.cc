@@ -45,6 +45,7 @@ void Recorder::record(std::int64_t step, const StepResult& r, double seconds, Tr
       100 * flops / seconds / peak_, r.raw_grad_norm);
   if (!r.layers.empty()) text += fmt::format("  load {:.2f}x  dropped {:.0f}", worst, dropped);
   observer_.line(text + fmt::format("  {:.2f} s  {}", seconds, megabytes(memory_peak())));
+  if (!r.bad.empty()) observer_.line("warning: " + r.bad);
   observer_.progress(step + 1,
                      fmt::format("loss {:.3f}{}", r.lm_loss,
                                  r.layers.empty() ? "" : fmt::format("  worst expert load {:.2f}x", worst)));
@@ -84,6 +85,8 @@ void add_summary_lines(RunReport& report, const nlohmann::json& summary, const H
     report.lines.push_back(fmt::format("trace: {} (open it in chrome://tracing or ui.perfetto.dev)",
                                        summary["trace"].get<std::string>()));
   }
+  if (const auto skipped = summary["skipped_steps"].get<std::int64_t>(); skipped > 0)
+    report.lines.push_back(fmt::format("skipped steps: {}", skipped));
   if (history.has_eval()) report.lines.push_back(fmt::format("held-out loss {:.4f}", history.last_eval()));
 }
 

@@ -20,6 +20,7 @@
 #include "train/resume.h"
 #include "train/sample.h"
 #include "train/step_trace.h"
+#include "train/weight_digest.h"
 
 namespace switchyard {
 namespace {
@@ -96,13 +97,6 @@ StepResult run_step(Trainer& trainer, Dataset& data, std::int64_t first_row, std
     batch = data.read(first_row, rows);
   }
   return trainer.step(step, batch);
-}
-
-void stop_if_broken(const Config& config, std::int64_t step, double loss) {
-  if (std::isnan(loss) && config.get_bool("abort_on_nan_loss"))
-    fail_runtime("[train] loss is not a number at step {} (abort_on_nan_loss=true)", step);
-  if (std::isinf(loss) && config.get_bool("abort_on_inf_loss"))
-    fail_runtime("[train] loss is infinite at step {} (abort_on_inf_loss=true)", step);
 }
 
 // Folders on the way to `path` that do not exist, deepest first.
@@ -221,6 +215,8 @@ class RankRun {
       const Manifest manifest = restore_newest(saves_, setup_.resume, &skipped);
       done_ = manifest.step;
       rows_ = manifest.data.value("rows", done_ * setup_.sizes.step);
+      if (const auto bad = manifest.data.find("bad_steps"); bad != manifest.data.end())
+        trainer_.bad_steps().restore(bad_step_state(*bad));
       if (setup_.resume.own) saves_.set_last_saved(done_);
       for (const auto& [phase, seconds] : manifest.phases.items()) {
         if (setup_.resume.own && seconds.is_number()) trainer_.timer().add(phase, seconds.get<double>());
@@ -233,6 +229,9 @@ class RankRun {
         if (setup_.resume.own) recorder_->continue_from(done_);
       }
     }
+    if (speaks_ && config_.get_int("weight_digest_interval") > 0 &&
+        !has_replicas(context_, trainer_.parameters()))
+      observer_.line("weight_digest_interval: no weight has copies in several processes to compare");
     if (setup_.plan.enabled && setup_.plan.on_start && saves_.last_saved() < 0) save();
   }
 
@@ -248,7 +247,9 @@ class RankRun {
              std::move(result.layer_bytes)};
     trace_.after(step);
     if (speaks_) recorder_->record(step, result, seconds, trainer_, setup_.sizes);
-    stop_if_broken(config_, step, result.loss);
+    trainer_.bad_steps().stop_if_hopeless(step, result.loss);
+    const std::int64_t digests = config_.get_int("weight_digest_interval");
+    if (digests > 0 && (step + 1) % digests == 0) compare_replicas(context_, trainer_.parameters(), step);
     const std::int64_t interval = setup_.eval_interval;
     if (interval > 0 && ((step + 1) % interval == 0 || step + 1 == setup_.steps)) {
       const double loss =
@@ -268,7 +269,8 @@ class RankRun {
       notes.manifest = manifest_of(config_, setup_.mesh, context_.comm->size());
       notes.manifest.data = {{"rows", rows_},
                              {"seed", config_.get_int("data_shuffle_seed")},
-                             {"description", setup_.data.train->description()}};
+                             {"description", setup_.data.train->description()},
+                             {"bad_steps", to_json(trainer_.bad_steps().state())}};
       for (const auto& [phase, seconds] : trainer_.timer().totals()) notes.manifest.phases[phase] = seconds;
       notes.extras = setup_.extras;
       notes.first = [writer = writer_, path = setup_.folder + "/summary.json",

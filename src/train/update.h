@@ -7,7 +7,6 @@
 // (train/matrix_exchange.h).
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -43,10 +42,13 @@ class Updater {
 
   // Takes the gradients off the parameters and sums them over the ranks that hold the same block. Collective.
   void reduce_gradients();
-  // L2 norms over all parameters, of the reduced gradients and of the weights, alike on all ranks.
-  // Collective; sums over all ranks, so nobody reads a weight before all are written.
-  double gradient_norm() const;
-  double weight_norm() const;
+  // Sum of squares of this rank's share of the reduced gradients.
+  double gradient_squares() const;
+  // Lets go of reduced gradients: their step is left out.
+  void drop_gradients();
+  // L2 norm over all parameters, alike on all ranks. Collective; sums over all ranks, so nobody reads a
+  // weight before all are written.
+  double weight_norm();
   // One step on gradients times `factor`; `step` counts from 0. Collective.
   void update(std::int64_t step, double learning_rate, double factor);
   // After updates and additions: ranks that do not share memory tell each other their shares. Collective.
@@ -74,6 +76,7 @@ class Updater {
     std::int64_t begin = 0, count = 0, padded = 0;
     Tensor grad;  // reduced, [count]
     std::vector<Tensor> state;
+    std::optional<double> squares;  // sum of those of this share's weights, once known
     bool decay = true;
     std::unique_ptr<MatrixExchange> exchange;  // muon
     Tensor matrices;                           // between its gather and its scatter
@@ -81,7 +84,6 @@ class Updater {
 
   Range make_range(const Parameter& parameter, OwnerLoads& loads) const;
   void reduce(Range& range) const;
-  double norm_of(const std::function<Tensor(const Range&)>& part) const;
   std::byte* weight_of(const Range& range) const;
   void update_elements(Range& range, std::int64_t step, double learning_rate, double factor) const;
   void gather_matrices(Range& range, std::int64_t step, double factor) const;

@@ -102,6 +102,11 @@ const Arguments kBias{"decoder_block=deepseek",
                       "load_balance_loss_weight=0.01",
                       "shared_experts=1",
                       "first_num_dense_layers=1",
+                      "attention_type=mla",
+                      "kv_lora_rank=8",
+                      "qk_nope_head_dim=8",
+                      "qk_rope_head_dim=4",
+                      "v_head_dim=8",
                       "base_moe_mlp_dim=16"};
 
 TEST_F(Checkpoints, ARunGoesOnBitForBit) {
@@ -173,29 +178,32 @@ TEST_F(Checkpoints, SignalsSaveAndEnd) {
 
 // Killed at random moments, again and again, the run ends where the undisturbed one does.
 TEST_F(Checkpoints, KillsLoseNothing) {
-  const Arguments keys{"steps=600", "checkpoint_period=3", "max_num_checkpoints_to_keep=2", "ranks=2",
+  const Arguments keys{"steps=200", "checkpoint_period=3", "max_num_checkpoints_to_keep=2", "ranks=2",
                        "ici_expert_parallelism=2"};
   train_as("undisturbed", keys);
-  const int rounds = soaks() ? 500 : 25;
   std::mt19937 random(5);
-  int killed = 0;
-  for (int run = 0; killed < rounds; ++run) {
-    const std::string name = "killed" + std::to_string(run);
-    for (;;) {
-      const pid_t child = start(command(name, keys));
-      const auto pause = std::chrono::microseconds(20000 + random() % 250000);
-      std::this_thread::sleep_for(pause);
-      ::kill(child, SIGKILL);
-      const int status = wait_for(child);
-      if (status == 0) break;
+  int run = 0;
+  const auto name = [&] { return "killed" + std::to_string(run); };
+  const auto compare = [&] {
+    expect_same(checkpoint("undisturbed", 200), checkpoint(name(), 200));
+    EXPECT_EQ(steps_of("undisturbed"), steps_of(name()));
+    fs::remove_all(path("out/" + name()));
+    ++run;
+  };
+  for (int kills = 0; kills < (soaks() ? 500 : 25) && !HasFailure();) {
+    const pid_t child = start(command(name(), keys));
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 400000));
+    ::kill(child, SIGKILL);
+    const int status = wait_for(child);
+    if (status == 0) {  // it was done before
+      compare();
+    } else {
       ASSERT_EQ(status, 128 + SIGKILL);
-      ++killed;
+      ++kills;
     }
-    expect_same(checkpoint("undisturbed", 600), checkpoint(name, 600));
-    EXPECT_EQ(steps_of("undisturbed"), steps_of(name));
-    ASSERT_FALSE(HasFailure());
-    fs::remove_all(path("out/" + name));
   }
+  train_as(name(), keys);
+  compare();
 }
 
 TEST_F(Checkpoints, ADamagedNewestIsPassedOver) {
@@ -304,6 +312,7 @@ TEST_F(Checkpoints, GoOnOverAnyMesh) {
     train_as(kind, keys + meshes[0] + Arguments{"steps=6"});
     const auto whole = steps_of(kind);
     for (std::size_t i = 0; i < meshes.size(); ++i) {
+      if (!soaks() && kind == "muon" && i % 4 != 3) continue;
       SCOPED_TRACE(kind + " mesh " + std::to_string(i));
       const std::string name = kind + std::to_string(i);
       // One rank's checkpoint onto the mesh: saved again before the first step, it is the same.
@@ -315,8 +324,10 @@ TEST_F(Checkpoints, GoOnOverAnyMesh) {
       const Arguments other{"load_full_state_path=out/" + name + "/checkpoints/6", "steps=6"};
       train_as(back, keys + meshes[0] + other);
       expect_same(checkpoint(name, 6), checkpoint(back, 6));
-      train_as(next, keys + meshes[(i + 1) % meshes.size()] + other);
-      expect_same(checkpoint(name, 6), checkpoint(next, 6));
+      if (soaks()) {
+        train_as(next, keys + meshes[(i + 1) % meshes.size()] + other);
+        expect_same(checkpoint(name, 6), checkpoint(next, 6));
+      }
       const auto lines = steps_of(name);
       ASSERT_EQ(lines.size(), 3u);
       for (std::size_t step = 0; step < 3; ++step) {

@@ -190,7 +190,7 @@ double MpiCommunicator::do_reduce_scatter(const Group& group, const CollectiveCa
     });
     inputs_[static_cast<std::size_t>(group.index)] = part(group.index);
     exchange.finish();
-    sum_in_order(call.type, inputs_, at(out, begin * bytes), count);
+    sum_in_order(call.type, inputs_, at(out, begin * sum_bytes(call.type)), count);
   }
   exchange.finish();
   return waited;
