@@ -1,6 +1,7 @@
 // switchyard convert and inspect as a user meets them: both directions, the same bits back, kills on the way,
 // and everything that must be refused.
 #include <signal.h>
+#include <sys/file.h>
 
 #include <cstring>
 #include <map>
@@ -280,7 +281,8 @@ TEST_F(Convert, KilledAndResumed) {
     for (int round = 0; round < (soak ? 40 : 1); ++round) {
       int kills = 0;
       while (!fs::exists(path("out"))) {
-        const auto wait = std::chrono::microseconds(random() % 60000);
+        const auto wait =
+            std::chrono::microseconds(random() % (60000u + 10000u * static_cast<unsigned>(kills)));
         kills += start_and_kill(Arguments{"convert", source, "out"} + options, wait) ? 1 : 0;
         ASSERT_LT(kills, 5000);
       }
@@ -290,6 +292,29 @@ TEST_F(Convert, KilledAndResumed) {
       fs::remove_all(path("out"));
     }
   }
+}
+
+// A disk that is full in the middle: one line, nothing under the final name, and room later ends it well.
+TEST_F(Convert, NoRoom) {
+  convert({golden("deepseek3-tiny"), "ours"});
+  const std::string command = program() + " convert ours out";
+  const Finished full = execute("bash", {"-c", "trap '' XFSZ; ulimit -f 200; exec " + command});
+  EXPECT_EQ(full.status, 1);
+  EXPECT_NE(full.err.find("model.safetensors"), std::string::npos) << full.err;
+  EXPECT_EQ(std::count(full.err.begin(), full.err.end(), '\n'), 1) << full.err;
+  EXPECT_FALSE(fs::exists(path("out")));
+  convert({"ours", "out"});
+  EXPECT_EQ(inspect({"ours", "out"}), 0);
+}
+
+TEST_F(Convert, OneWriterAtATime) {
+  convert({golden("qwen3moe-tiny"), "ours"});
+  write(".saving-out/.conversion.json", "{}");
+  const int file = ::open(path(".saving-out/.conversion.json").c_str(), O_RDWR);
+  ASSERT_EQ(::flock(file, LOCK_EX), 0);
+  expect_refused({"convert", "ours", "out"}, {"out", "another process"});
+  ::close(file);
+  convert({"ours", "out"});
 }
 
 TEST_F(Convert, AnotherJobBeginsAnew) {
