@@ -135,6 +135,11 @@ TEST(Safetensors, RefusesBrokenHeaders) {
   expect_broken(file_of("[]", 0), "does not begin with '{'");
   expect_broken(file_of("{\"a\":", 0), "not valid JSON at byte");
   expect_broken(file_of("{} {}", 0), "not valid JSON at byte");
+  expect_broken(file_of(std::string("{}\0", 3), 0),
+                "not valid JSON at byte 2");  // to the parser a NUL is the end
+  expect_broken(file_of("\n{}", 0), "does not begin with '{'");
+  expect_broken(file_of("{\"__metadata__\":null}", 0), "is null, expected an object");
+  expect_broken(file_of("{\"a\":[\"F32\",[1],[0,4]]}", 4), "is an array, expected an object");
   expect_broken(file_of("{\"\xff\":1}", 0), "not valid JSON");
   expect_broken(file_of("{\"a\":1}", 0), "\"a\" is the number 1, expected an object");
   expect_broken(file_of("{\"a\":{}}", 0), "has no dtype");
@@ -160,6 +165,10 @@ TEST(Safetensors, RefusesBrokenTensors) {
     return file_of("{\"a\":" + tensor(dtype, shape, offsets) + "}", bytes);
   };
   expect_broken(one("F31", "[1]", "[0,4]", 4), "unknown dtype \"F31\"");
+  expect_broken(one("F4", "[3]", "[0,1]", 1), "does not end at a whole byte");
+  EXPECT_EQ(parse(one("F4", "[3,2]", "[0,3]", 3)).entries().size(), 1u);
+  EXPECT_EQ(parse(one("F6_E2M3", "[4]", "[0,3]", 3)).entries().size(), 1u);
+  EXPECT_EQ(parse(one("F8_E8M0", "[4]", "[0,4]", 4)).entries().size(), 1u);
   expect_broken(one("F32", "[-1]", "[0,4]", 4), "the number -1");
   expect_broken(one("F32", "[1.5]", "[0,4]", 4), "the number 1.5");
   expect_broken(one("F32", "[1e0]", "[0,4]", 4), "the number 1e0");

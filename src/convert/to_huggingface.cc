@@ -149,6 +149,15 @@ class ToHuggingFace {
     return file;
   }
 
+  // Damage that shows now is found at work, not before.
+  Tensor read(const std::string& name) const {
+    try {
+      return checkpoint_.read(name);
+    } catch (const Error& error) {
+      fail_runtime("{}", error.what());
+    }
+  }
+
   void write_file(const PlannedFile& file, ResumableFolder& folder, ConvertReport& report) {
     const bool kept = folder.has(file);
     Tensor tensor;
@@ -156,7 +165,7 @@ class ToHuggingFace {
       folder.write(file, [&](std::size_t i) {
         const StoredPair& pair = pairs_[i];
         tensor = Tensor();
-        Tensor ours = checkpoint_.read(pair.ours).cast(dtype_of(pair));
+        Tensor ours = read(pair.ours).cast(dtype_of(pair));
         tensor = pair.hub.transposed ? to_hub(pair.hub, ours)[0] : ours.reshaped(pair.hub.shape);
         return std::span<const std::byte>(tensor.raw(), tensor.bytes());
       });

@@ -94,7 +94,13 @@ Outcome train(const std::vector<std::string>& keys, int steps, const std::option
                                      "base_num_query_heads=2",
                                      "base_num_kv_heads=2",
                                      "head_dim=16",
-                                     "attention_type=global",
+                                     "attention_type=mla",
+                                     "routed_score_func=sigmoid",
+                                     "kv_lora_rank=16",
+                                     "q_lora_rank=0",
+                                     "qk_nope_head_dim=8",
+                                     "qk_rope_head_dim=8",
+                                     "v_head_dim=8",
                                      "vocab_size=64",
                                      "max_target_length=16",
                                      "dtype=float32",
@@ -135,17 +141,17 @@ Outcome train(const std::vector<std::string>& keys, int steps, const std::option
 
 // A skipped step leaves weights, optimizer state and router bias as if it had never been.
 TEST(BadSteps, ASkippedStepChangesNothingOnAnyRank) {
-  for (const auto& keys :
-       {std::vector<std::string>{"per_device_batch_size=4"},
-        {"ranks=4", "ici_fsdp_parallelism=2", "ici_expert_parallelism=2", "per_device_batch_size=1"}}) {
-    for (const char* phase : {"forward", "gradients"}) {
-      Fault fault{.kind = Fault::Kind::nan, .rank = keys.size() > 1 ? 3 : 0, .step = 2};
-      fault.phase = phase;
+  const std::vector<std::vector<std::string>> layouts{
+      {"per_device_batch_size=4"},
+      {"ranks=4", "ici_fsdp_parallelism=2", "ici_expert_parallelism=2", "per_device_batch_size=1"}};
+  for (const std::vector<std::string>& keys : layouts) {
+    for (const std::string phase : {"forward", "gradients"}) {
+      const Fault fault{.kind = Fault::Kind::nan, .rank = keys.size() > 1 ? 3 : 0, .step = 2, .phase = phase};
       const Outcome with = train(keys, 5, fault), without = train(keys, 5, std::nullopt, 2);
       EXPECT_EQ(with.weights, without.weights) << keys[0] << " " << phase;
       ASSERT_EQ(with.steps.size(), 5u);
-      EXPECT_EQ(with.steps[2].bad, fault.phase == "forward" ? "step 2 skipped: the loss is not a number"
-                                                            : "step 2 skipped: the gradient is not a number");
+      EXPECT_EQ(with.steps[2].bad, phase == "forward" ? "step 2 skipped: the loss is not a number"
+                                                      : "step 2 skipped: the gradient is not a number");
       EXPECT_EQ(with.steps[2].param_norm, with.steps[1].param_norm);
       EXPECT_EQ(with.steps[4].skipped, 1);
       for (const int step : {0, 1, 3, 4}) EXPECT_EQ(with.steps[static_cast<std::size_t>(step)].bad, "");

@@ -137,7 +137,7 @@ StepResult Trainer::step(std::int64_t step, const Batch& batch) {
   judge(step, result);
   const bool clipped = config_.clip > 0 && result.raw_grad_norm >= config_.clip;
   const double factor = clipped ? config_.clip / result.raw_grad_norm : 1.0;
-  result.grad_norm = clipped ? config_.clip : result.raw_grad_norm;
+  result.grad_norm = result.raw_grad_norm * factor;
   auto phase = timer_.scope("optimizer");
   const PhaseMark mark(position, "optimizer");
   if (result.bad.empty())

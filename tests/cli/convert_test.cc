@@ -182,7 +182,8 @@ TEST_F(Convert, DamageIsFoundAndNotConverted) {
   EXPECT_NE(proof.err.find("weights-00001.safetensors"), std::string::npos) << proof.err;
   EXPECT_NE(proof.err.find("damaged"), std::string::npos) << proof.err;
   const Finished done = run({"convert", "ours", "out"});
-  EXPECT_EQ(done.status, 2);
+  EXPECT_EQ(done.status, 1);
+  EXPECT_NE(done.err.find("damaged"), std::string::npos) << done.err;
   EXPECT_FALSE(fs::exists(path("out")));
   fs::remove(path("ours/complete"));
   expect_refused({"inspect", "ours"}, {"ours", "complete"});

@@ -227,7 +227,7 @@ TEST(SharedGather, GivesAllRanksOneResultWithEveryPartInIt) {
       EXPECT_EQ(gathers->calls, 20);
       EXPECT_EQ(gathers->bytes, 20 * 4 * (ranks - 1));
     });
-    EXPECT_EQ(made, 20);
+    EXPECT_EQ(made.load(), 20);
     for (const void* result : results) EXPECT_EQ(result, results[0]);
   }
 }
