@@ -324,7 +324,7 @@ TEST_F(PowerLoss, LeavesAWholeCheckpointAtEveryPoint) {
     done.push_back(files.calls.size());
   }
   // Nothing not flushed survives; all of it does; or any part.
-  const int parts = soaks() ? 12 : 2;
+  const int parts = soaks() ? 30 : 2;
   std::mt19937 random(11);
   DiskModel disk(path("run"));
   int states = 0;
