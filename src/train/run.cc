@@ -12,9 +12,9 @@
 #include "kernels/machine.h"
 #include "kernels/machine_loops.h"
 #include "metrics/atomic_file.h"
-#include "tokenizer/tokenizer.h"
 #include "train/dry_step.h"
 #include "train/history.h"
+#include "train/run_data.h"
 #include "train/sample.h"
 #include "train/step_trace.h"
 
@@ -25,33 +25,6 @@ namespace fs = std::filesystem;
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-struct RunData {
-  std::unique_ptr<Tokenizer> tokenizer;  // null for synthetic data
-  std::unique_ptr<Dataset> train, eval;
-};
-
-RunData make_data(const Config& config, const ModelConfig& model, const BatchSizes& sizes) {
-  RunData data;
-  if (config.get_string("dataset_type") == "synthetic") {
-    data.train = make_synthetic(sizes.step, sizes.sequence, model.vocab);
-    return data;
-  }
-  if (config.get_string("data_path").empty())
-    fail_usage("[data] dataset_type=text: expected data_path=FILE_OR_FOLDER, got none");
-  data.tokenizer = make_tokenizer(config.get_string("tokenizer_type"), config.get_string("tokenizer_path"));
-  if (data.tokenizer->vocab_size() > model.vocab) {
-    fail_usage("[data] vocab_size={}: the tokenizer has {} ids; set vocab_size={} or more", model.vocab,
-               data.tokenizer->vocab_size(), data.tokenizer->vocab_size());
-  }
-  const bool evaluates = config.get_int("eval_interval") > 0;
-  TextData text =
-      make_text(config.get_string("data_path"), *data.tokenizer, sizes.step, sizes.sequence,
-                static_cast<std::uint32_t>(config.get_int("data_shuffle_seed")), evaluates ? 0.05 : 0.0);
-  data.train = std::move(text.train);
-  data.eval = std::move(text.eval);
-  return data;
 }
 
 // Weights of load_parameters_path, or a null function for a random start.
@@ -258,7 +231,7 @@ RunReport run_training(const Config& config, Processes& processes, RunObserver& 
       config.get_int("steps") >= 0 ? config.get_int("steps") : training.schedule.schedule_steps;
   if (config.get_string("shard_mode") == "explicit") dry_step(config, model, training, mesh, sizes);
   const TracedSteps traced = traced_steps(config, steps);
-  RunData data = make_data(config, model, sizes);
+  RunData data = make_run_data(config, model.vocab, sizes);
   std::vector<std::string> notes;
   const Parameters::Fill fill = make_fill(config, model, specs, &notes);
   const std::string folder = config.get_string("base_output_directory") + "/" + config.get_string("run_name");
