@@ -14,6 +14,7 @@
 
 #include "checkpoint/json_file.h"
 #include "checkpoint/layout.h"
+#include "checkpoint/safetensors.h"
 #include "checkpoint/safetensors_header.h"
 #include "core/error.h"
 
@@ -130,7 +131,7 @@ void CheckpointFolder::check_entry(const ManifestTensor& tensor) {
   const auto& item = found->second;
   const auto bytes = static_cast<std::uint64_t>(num_elements(tensor.shape)) * size_of(tensor.dtype);
   const auto available = static_cast<std::uint64_t>(manifest_.files[tensor.file].bytes - file.data);
-  const bool same = item.dtype == safetensors_type(tensor.dtype) &&
+  const bool same = item.dtype == safetensors_dtype(tensor.dtype) &&
                     Shape(item.shape.begin(), item.shape.end()) == tensor.shape &&
                     item.offsets[0] <= item.offsets[1] && item.offsets[1] - item.offsets[0] == bytes &&
                     item.offsets[1] <= available;

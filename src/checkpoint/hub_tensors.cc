@@ -80,15 +80,20 @@ Shape matrix_shape(std::string_view rule, const Shape& ours) {
   return {num_elements(Shape(middle, ours.end())), num_elements(Shape(ours.begin(), middle))};
 }
 
-// to[c, r] = from[r, c]; in tiles, so that both sides stay in the cache.
+// to[c, r] = from[r, c]. Through a tile of its own: rows that lie a power of two apart, as those of most
+// matrices do, would drive each other out of the cache.
 template <typename T>
 void transpose(const T* from, T* to, std::int64_t rows, std::int64_t columns) {
   constexpr std::int64_t kTile = 32;
+  T tile[kTile][kTile], line[kTile];
   for (std::int64_t r0 = 0; r0 < rows; r0 += kTile) {
+    const std::int64_t height = std::min(kTile, rows - r0);
     for (std::int64_t c0 = 0; c0 < columns; c0 += kTile) {
-      for (std::int64_t r = r0; r < std::min(rows, r0 + kTile); ++r) {
-        for (std::int64_t c = c0; c < std::min(columns, c0 + kTile); ++c)
-          to[c * rows + r] = from[r * columns + c];
+      const std::int64_t width = std::min(kTile, columns - c0);
+      for (std::int64_t r = 0; r < height; ++r) std::copy_n(from + (r0 + r) * columns + c0, width, tile[r]);
+      for (std::int64_t c = 0; c < width; ++c) {
+        for (std::int64_t r = 0; r < height; ++r) line[r] = tile[r][c];
+        std::copy_n(line, height, to + (c0 + c) * rows + r0);
       }
     }
   }

@@ -1,9 +1,9 @@
 #include "checkpoint/layout.h"
 
-#include <algorithm>
-#include <nlohmann/json.hpp>
 #include <string_view>
+#include <utility>
 
+#include "checkpoint/safetensors.h"
 #include "core/error.h"
 
 namespace switchyard {
@@ -22,22 +22,9 @@ StoredParameter stored_parameter(const std::string& parameter, const Shape& shap
   return {{parameter}, shape, false};
 }
 
-std::string safetensors_type(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-      return "F32";
-    case DType::bf16:
-      return "BF16";
-    case DType::i32:
-      return "I32";
-    default:
-      return "U8";
-  }
-}
-
 DType dtype_of_safetensors(const std::string& type, const std::string& where) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::i32, DType::u8}) {
-    if (safetensors_type(dtype) == type) return dtype;
+    if (safetensors_dtype(dtype) == type) return dtype;
   }
   fail_usage("[checkpoint] {}: dtype {}, expected F32, BF16, I32 or U8", where, type);
 }
@@ -69,30 +56,12 @@ CheckpointLayout::CheckpointLayout(std::vector<StoredTensor> tensors, std::int64
 }
 
 void CheckpointLayout::add_file(const std::vector<std::size_t>& tensors, const std::string& name) {
-  // Wide types first keeps every tensor aligned to its element.
-  std::vector<std::size_t> order = tensors;
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return size_of(tensors_[a].dtype) > size_of(tensors_[b].dtype);
-  });
-  nlohmann::ordered_json header = nlohmann::ordered_json::object();
-  header["__metadata__"] = {{"format", "pt"}};
-  std::int64_t end = 0;
-  for (const std::size_t i : order) {
-    const StoredTensor& tensor = tensors_[i];
-    const std::int64_t begin = end;
-    end += num_elements(tensor.shape) * static_cast<std::int64_t>(size_of(tensor.dtype));
-    header[tensor.name] = {
-        {"dtype", safetensors_type(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}};
-    places_[i] = {files_.size(), begin};
-  }
-  std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');
-  std::string bytes;
-  for (int i = 0; i < 8; ++i) bytes += static_cast<char>(text.size() >> (8 * i));
-  bytes += text;
-  const auto data = static_cast<std::int64_t>(bytes.size());
-  for (const std::size_t i : order) places_[i].offset += data;
-  files_.push_back({name, std::move(bytes), data + end});
+  std::vector<SafetensorsItem> items;
+  for (const std::size_t i : tensors)
+    items.push_back({tensors_[i].name, tensors_[i].dtype, tensors_[i].shape});
+  const SafetensorsLayout layout = safetensors_layout(items, {{"format", "pt"}});
+  for (std::size_t k = 0; k < tensors.size(); ++k) places_[tensors[k]] = {files_.size(), layout.offsets[k]};
+  files_.push_back({name, layout.header, layout.bytes});
 }
 
 std::size_t CheckpointLayout::index_of(const std::string& name) const {

@@ -21,8 +21,7 @@ struct StoredParameter {
 };
 StoredParameter stored_parameter(const std::string& parameter, const Shape& shape);
 
-// "F32", "BF16", "I32", "U8", as safetensors files name them; and back: Error(usage) naming `where`.
-std::string safetensors_type(DType dtype);
+// The type that safetensors_dtype() names: Error(usage) naming `where` for any other.
 DType dtype_of_safetensors(const std::string& type, const std::string& where);
 
 struct StoredTensor {

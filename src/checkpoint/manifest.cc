@@ -6,6 +6,7 @@
 
 #include "checkpoint/json_file.h"
 #include "checkpoint/layout.h"
+#include "checkpoint/safetensors.h"
 #include "core/error.h"
 
 namespace switchyard {
@@ -168,7 +169,7 @@ std::string to_json(const Manifest& m) {
     for (const Chunk& c : t.chunks)
       chunks.push_back({{"start", c.box.start}, {"shape", c.box.shape}, {"xxh3", to_hex(c.xxh3)}});
     out["tensors"].push_back({{"name", t.name},
-                              {"dtype", safetensors_type(t.dtype)},
+                              {"dtype", safetensors_dtype(t.dtype)},
                               {"shape", t.shape},
                               {"file", m.files[t.file].name},
                               {"chunks", std::move(chunks)}});

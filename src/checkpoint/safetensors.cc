@@ -95,9 +95,9 @@ std::shared_ptr<const void> map_file(const std::string& path, std::size_t& size)
 
 std::size_t safetensors_element_bits(const std::string& dtype) {
   static const std::map<std::string, std::size_t> bits = {
-      {"BOOL", 8},    {"U8", 8},      {"I8", 8},      {"F8_E4M3", 8},     {"F8_E5M2", 8},     {"F8_E8M0", 8},
-      {"I16", 16},    {"U16", 16},    {"F16", 16},    {"BF16", 16},       {"I32", 32},        {"U32", 32},
-      {"F32", 32},    {"F64", 64},    {"I64", 64},    {"U64", 64},        {"C64", 64},        {"F4", 4},
+      {"BOOL", 8},    {"U8", 8},      {"I8", 8},          {"F8_E4M3", 8},    {"F8_E5M2", 8}, {"F8_E8M0", 8},
+      {"I16", 16},    {"U16", 16},    {"F16", 16},        {"BF16", 16},      {"I32", 32},    {"U32", 32},
+      {"F32", 32},    {"F64", 64},    {"I64", 64},        {"U64", 64},       {"C64", 64},    {"F4", 4},
       {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}};
   const auto found = bits.find(dtype);
   return found == bits.end() ? 0 : found->second;

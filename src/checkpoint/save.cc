@@ -49,7 +49,6 @@ void create_files(FileSystem& files, const SavePlace& place, const CheckpointLay
     OutputFile out(files, place.temporary() + "/" + file.name, OutputFile::Mode::create);
     out.resize(file.bytes);
     out.write_at(file.header.data(), file.header.size(), 0);
-    out.sync();
     out.close();
   }
 }
@@ -109,11 +108,10 @@ void PieceWriter::flush() {
 
 void PieceWriter::finish() {
   flush();
-  for (auto& file : open_) {
-    if (!file) continue;
-    file->sync();
-    file->close();
-    file.reset();
+  for (std::size_t i = 0; i < open_.size(); ++i) {
+    file(i).sync();
+    file(i).close();
+    open_[i].reset();
   }
 }
 

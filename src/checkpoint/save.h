@@ -1,7 +1,7 @@
 // Saving a checkpoint: files made by one process, filled by all, made valid by one.
 //
 // What is on disk is a checkpoint, the new one or those before, whatever ends the process or cuts the power:
-// 1. create_files: the folder .saving-<name>, with every file in its full size and its header written.
+// 1. create_files: the folder .saving-<name>, with every file in its full size and its header.
 // 2. PieceWriter: each process writes the bytes of its pieces, and flushes the files.
 // 3. commit: manifest and folder flushed, the folder renamed to <name>, its parent flushed; then the marker
 //    `complete`, which makes it a checkpoint, is written and flushed.
@@ -52,7 +52,7 @@ class PieceWriter {
   // Writes pieces of a tensor, each of which becomes a chunk. Neighbouring runs are written together,
   // whichever piece they come from.
   void write(std::size_t tensor, std::span<const Piece> pieces);
-  // Flushes what was written to the disk.
+  // Flushes every file to the disk: headers, too, which another may have written.
   void finish();
   const std::vector<WrittenChunk>& chunks() const { return chunks_; }
 

@@ -28,7 +28,7 @@ twice. DST appears when it is complete; the same command goes on where an earlie
   --dtype float32|bfloat16     store weights as this (the router's bias stays as it is); as in SRC without
   --verify                     compute logits of SRC and of DST from a few random tokens, layer by layer: the same bits
   --save-logits FILE           with --verify: write `tokens` and `logits` of DST as a safetensors file
-  --shard-bytes N              cut a Hugging Face folder's files at N bytes (5000000000)
+  --file-bytes N               begin a new file after N bytes (5 GB in a Hugging Face folder, 2 GiB in a checkpoint)
 
 Exit status: 0 done; 1 failed while reading or writing, run it again to go on; 2 wrong command line or source, nothing was
 written; 3 --verify found a difference.
@@ -48,7 +48,7 @@ std::int64_t parse_bytes(const std::string& text) {
   std::int64_t value = 0;
   const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (status != std::errc() || end != text.data() + text.size() || value <= 0)
-    fail_usage("[convert] --shard-bytes {}: expected a positive whole number", text);
+    fail_usage("[convert] --file-bytes {}: expected a positive whole number", text);
   return value;
 }
 
@@ -77,13 +77,13 @@ ConvertOptions parse(std::span<const std::string> args) {
       options.request.dtype = parse_float_dtype(value_of(i), "--dtype");
     else if (arg == "--save-logits")
       options.logits_file = value_of(i);
-    else if (arg == "--shard-bytes")
-      options.request.shard_bytes = parse_bytes(value_of(i));
+    else if (arg == "--file-bytes")
+      options.request.file_bytes = parse_bytes(value_of(i));
     else if (arg.starts_with("-"))
       fail_usage(
           "[convert] unknown option {}; the options are --to KIND, --dtype TYPE, --verify, --save-logits "
           "FILE, "
-          "--shard-bytes N and --help",
+          "--file-bytes N and --help",
           arg);
     else
       paths.push_back(arg);

@@ -23,7 +23,8 @@ Trains a model. Keys are the reference's: a command line of it works here from C
       ranks=4 ici_expert_parallelism=-1 dataset_type=synthetic steps=5
       four thread ranks, experts split over them
 
-Leaves metrics.jsonl, summary.json, plots/*.svg and tensorboard/ in base_output_directory/run_name.
+Leaves metrics.jsonl, summary.json, plots/*.svg, tensorboard/ and checkpoints/ in base_output_directory/run_name. With the
+same run_name it goes on from the newest checkpoint there, bit for bit. SIGTERM and SIGINT save and end with status 75.
 )";
 
 class TerminalObserver : public RunObserver {
@@ -36,6 +37,8 @@ class TerminalObserver : public RunObserver {
  private:
   Progress progress_;
 };
+
+constexpr int kStoppedBySignal = 75;  // saved; the same command goes on
 
 // Before the config is known: how long processes wait for each other's word that something is wrong.
 constexpr double kAgreeSeconds = 300;
@@ -74,7 +77,7 @@ int train(std::span<const std::string> args, Processes& processes) {
   TerminalObserver observer(first_process ? std::max<std::int64_t>(0, config.get_int("steps")) : 0);
   const RunReport report = run_training(config, processes, observer);
   observer.finish();
-  if (!first_process) return 0;
+  if (!first_process) return report.stopped_by != 0 ? kStoppedBySignal : 0;
   for (const auto& line : report.lines) std::printf("%s\n", line.c_str());
   if (!report.sample.empty()) std::printf("\nThe model writes:\n%s\n\n", report.sample.c_str());
   const std::string& metrics = config.get_string("metrics_file");
@@ -82,6 +85,7 @@ int train(std::span<const std::string> args, Processes& processes) {
               metrics.empty() ? "metrics.jsonl, " : "",
               config.get_bool("enable_tensorboard") ? ", tensorboard/" : "");
   if (!metrics.empty()) std::printf("metrics: %s\n", metrics.c_str());
+  if (report.stopped_by != 0) return kStoppedBySignal;
   std::printf(
       "next: open %s/plots/loss.svg, or train on your own text: switchyard train "
       "configs/examples/small-moe.yml data_path=FOLDER\n",

@@ -264,7 +264,8 @@ void ConfigBuilder::derive_names() {
   if (config_.is_none("base_output_directory")) {
     config_.set("base_output_directory", "./switchyard_output", "when empty");
   }
-  for (const char* name : {"base_output_directory", "load_parameters_path", "metrics_file", "data_path"}) {
+  for (const char* name : {"base_output_directory", "load_parameters_path", "load_full_state_path",
+                           "metrics_file", "data_path"}) {
     const std::string cloud = config_.get_string(name);
     if (!cloud.starts_with("gs://")) continue;
     const std::string local = "./" + cloud.substr(5);

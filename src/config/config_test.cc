@@ -118,7 +118,7 @@ TEST(Config, RefusesWrongValuesInOneLine) {
 TEST(Config, RefusesWhatIsPlanned) {
   for (const char* argument :
        {"use_indexer=true", "ici_sequence_parallelism=2", "dcn_diloco_parallelism=-1", "mtp_num_layers=1",
-        "enable_checkpointing=True", "dataset_type=tfds", "use_2d_fsdp_sharding=true", "quantization=int8",
+        "checkpoint_is_quantized=True", "dataset_type=tfds", "use_2d_fsdp_sharding=true", "quantization=int8",
         "dropout_rate=0.1", "use_dpo=1", "mlp_activations=[gelu,linear]", "decoder_block=gemma",
         "routed_score_func=sqrtsoftplus", "rope_use_scale=false"}) {
     const std::string problem = problem_of({argument});
@@ -126,7 +126,7 @@ TEST(Config, RefusesWhatIsPlanned) {
     EXPECT_MENTIONS(problem, name, "planned, not built yet");
   }
   EXPECT_EQ(problem_of({"ici_context_parallelism=1", "dcn_pipeline_parallelism=1",
-                        "use_2d_fsdp_sharding=False", "use_dpo=False", "enable_checkpointing=False",
+                        "use_2d_fsdp_sharding=False", "use_dpo=False", "checkpoint_is_quantized=False",
                         "quantization=", "mlp_activations=['silu','linear']"}),
             "");
 }

@@ -28,6 +28,15 @@ void check_heads(const Config& config) {
   }
 }
 
+void check_start(const Config& config) {
+  if (!config.is_none("load_parameters_path") && !config.is_none("load_full_state_path")) {
+    fail_usage(
+        "[config] load_parameters_path={} and load_full_state_path={}: expected one of them at most, as both "
+        "say what to start from",
+        config.get_string("load_parameters_path"), config.get_string("load_full_state_path"));
+  }
+}
+
 // In blocks where every layer is an MoE layer, base_mlp_dim is the experts' width too (moe.md, notation).
 bool has_one_mlp_width(const std::string& block) {
   return block == "mixtral" || block == "qwen3_moe" || block == "qwen3_custom_moe";
@@ -137,6 +146,7 @@ void check_axes(const Config& config) {
 }  // namespace
 
 void check_consistency(const Config& config) {
+  check_start(config);
   check_heads(config);
   check_experts(config);
   check_groups(config);

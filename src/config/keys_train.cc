@@ -18,7 +18,8 @@ std::vector<KeyDeclaration> optimizer_keys() {
       planned(text_list_key("adamw_mask", {}, "the reference's form of weight_decay_exclude")),
       choice_key("mu_dtype", "", one_of({"", "float32", "bfloat16"}),
                  "type of the moments; empty: weight_dtype"),
-      choice_key("grad_dtype", "float32", one_of({"float32", "bfloat16"}), "type of gradients"),
+      choice_key("grad_dtype", "float32", one_of({"float32", "bfloat16"}),
+                 "type of gradients that are summed over ranks"),
       float_key("gradient_clipping_threshold", 1.0, at_least(0),
                 "largest global norm of the gradient; 0: no limit"),
       integer_key("gradient_accumulation_steps", 1, at_least(1), "batches whose gradients make one step"),
@@ -28,9 +29,18 @@ std::vector<KeyDeclaration> optimizer_keys() {
       optional(float_key("muon_consistent_rms", 0.2, more_than(0),
                          "muon: root mean square of an update; None: sqrt(max(1, out/in)) scales it")),
       planned(text_list_key("trainable_parameters_mask", {}, "patterns of the parameters that are trained")),
-      planned(boolean_key("skip_step_on_spikes", false, "skip a step whose loss or gradient jumps")),
-      inert(integer_key("skip_step_interval", 128, at_least(1), "only with skip_step_on_spikes")),
-      inert(float_key("skip_step_scaling_factor", 6.0, at_least(0), "only with skip_step_on_spikes")),
+      boolean_key("skip_step_on_spikes", false,
+                  "leave out the update of a step whose loss or gradient norm is a spike"),
+      integer_key("skip_step_interval", 128, at_least(2),
+                  "skip_step_on_spikes: the last so many steps have the mean that a spike stands out from"),
+      float_key("skip_step_scaling_factor", 6.0, at_least(0),
+                "skip_step_on_spikes: standard deviations above it that make a spike"),
+      integer_key("max_consecutive_bad_steps", 10, at_least(0),
+                  "stop after so many steps in a row whose loss or gradient is not finite, or a spike, and "
+                  "which were skipped; 0: never"),
+      integer_key("weight_digest_interval", 0, at_least(0),
+                  "steps between comparisons of the copies of weights in different processes by a digest; "
+                  "0: none"),
   };
 }
 
@@ -69,8 +79,8 @@ std::vector<KeyDeclaration> train_keys() {
       planned(float_key("eval_per_device_batch_size", 0.0, at_least(0),
                         "sequences per rank in evaluation; 0: as in training")),
       planned(float_key("target_eval_loss", 0.0, at_least(0), "stop when evaluation is below; 0: never")),
-      boolean_key("abort_on_nan_loss", true, "stop when the loss is not a number"),
-      boolean_key("abort_on_inf_loss", true, "stop when the loss is infinite"),
+      boolean_key("abort_on_nan_loss", true, "stop when the loss is not a number; else skip the step"),
+      boolean_key("abort_on_inf_loss", true, "stop when the loss is infinite; else skip the step"),
       inert(integer_key("log_period", 100, at_least(1), "metrics are written every step here")),
       inert(integer_key("record_internal_nn_metrics", 0, at_least(0),
                         "router statistics are always measured here")),

@@ -9,10 +9,10 @@
 
 #include "convert/fold.h"
 #include "convert/inspect.h"
-#include "convert/model_keys.h"
 #include "convert/stored_names.h"
 #include "convert/table.h"
 #include "core/error.h"
+#include "models/same_model.h"
 
 namespace switchyard {
 namespace {

@@ -41,7 +41,7 @@ nlohmann::json job_without_files(const ConvertRequest& request, ConvertTarget ta
   return {{"source", fs::weakly_canonical(request.source, error).string()},
           {"to", target == ConvertTarget::huggingface ? "huggingface" : "switchyard"},
           {"dtype", request.dtype ? std::string(name_of(*request.dtype)) : "as stored"},
-          {"shard_bytes", request.shard_bytes},
+          {"file_bytes", request.file_bytes.value_or(0)},
           {"version", SWITCHYARD_VERSION}};
 }
 

@@ -21,7 +21,7 @@ struct ConvertRequest {
   std::string destination;
   std::optional<ConvertTarget> target;  // the other one than the source is, unless given
   std::optional<DType> dtype;  // of the weights; as stored, unless given. The router's bias keeps its own
-  std::int64_t shard_bytes = std::int64_t{5'000'000'000};  // of a Hugging Face folder
+  std::optional<std::int64_t> file_bytes;  // where files are cut: 5 GB in a Hugging Face folder, 2 GiB here
 };
 
 struct ConvertReport {

@@ -11,13 +11,13 @@
 #include "checkpoint/safetensors.h"
 #include "convert/fold.h"
 #include "convert/hub_export.h"
-#include "convert/model_keys.h"
 #include "convert/stored_names.h"
 #include "convert/table.h"
 #include "convert/tensor_source.h"
 #include "convert/values.h"
 #include "core/error.h"
 #include "core/testing.h"
+#include "models/same_model.h"
 
 namespace switchyard {
 namespace {

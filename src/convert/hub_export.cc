@@ -4,9 +4,9 @@
 #include <string>
 
 #include "config/value.h"
-#include "convert/model_keys.h"
 #include "core/error.h"
 #include "models/model_config.h"
+#include "models/same_model.h"
 
 namespace switchyard {
 namespace {

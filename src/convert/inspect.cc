@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "convert/fold.h"
-#include "convert/model_keys.h"
 #include "convert/table.h"
 #include "core/error.h"
+#include "models/same_model.h"
 
 namespace switchyard {
 namespace {
@@ -43,6 +43,12 @@ std::int64_t active_of(const TensorSource& source, std::int64_t parameters) {
     return parameters;
   }
   return parameters - elements + elements / experts * config["num_experts_per_tok"].get<std::int64_t>();
+}
+
+std::int64_t optimizer_elements(const TensorSource& source) {
+  std::int64_t elements = 0;
+  for (const auto& [name, item] : source.items()) elements += is_optimizer_state(name) ? item.elements() : 0;
+  return elements;
 }
 
 std::string joined_dtypes(const TensorSource& source) {
@@ -110,10 +116,14 @@ void add_statistics(const Statistics& s, std::vector<std::string>& cells) {
 std::string tensor_table(const TensorSource& source, const Inspection& inspection,
                          const InspectOptions& options) {
   std::vector<std::string> names, kinds;
-  for (const auto& [name, item] : source.items()) {
-    names.push_back(name);
-    // With a hash or by wish every tensor is of a kind of its own.
-    kinds.push_back(options.all || options.hashes ? name : item.dtype + to_string(item.shape));
+  const bool each = options.all || options.hashes;  // every tensor is of a kind of its own
+  for (const bool state : {false, true}) {
+    if (state && !each && !options.statistics) break;  // the head says how much there is of it
+    for (const auto& [name, item] : source.items()) {
+      if (is_optimizer_state(name) != state) continue;
+      names.push_back(name);
+      kinds.push_back(each ? name : item.dtype + to_string(item.shape));
+    }
   }
   Table table(titles(options));
   for (const FoldedName& folded : fold_names(names, kinds)) {
@@ -183,6 +193,8 @@ std::string inspection_text(const TensorSource& source, const Inspection& inspec
   std::string text = fmt::format("{}: {}\n", source.path(), name_of(source.kind()));
   text += facts(source);
   text += fmt::format("  parameters  {}{}\n", with_commas(inspection.parameters), active);
+  if (const std::int64_t state = optimizer_elements(source); state > 0)
+    text += fmt::format("  optimizer   {} elements of state\n", with_commas(state));
   text += fmt::format("  elements    {}\n", joined_dtypes(source));
   text += fmt::format("  size        {} in {} file{}\n\n", byte_text(inspection.bytes), source.files().size(),
                       source.files().size() == 1 ? "" : "s");

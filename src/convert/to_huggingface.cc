@@ -9,15 +9,18 @@
 #include "convert/carried_files.h"
 #include "convert/directions.h"
 #include "convert/hub_export.h"
-#include "convert/model_keys.h"
 #include "convert/resumable_folder.h"
 #include "convert/stored_names.h"
 #include "core/error.h"
+#include "models/same_model.h"
 
 namespace switchyard {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+// What transformers cuts at too.
+constexpr std::int64_t kShardBytes = 5'000'000'000;
 
 // Keys of a config.json that are no part of the model: taken over from the one that came with the weights.
 constexpr const char* kCarriedKeys[] = {"bos_token_id", "eos_token_id", "pad_token_id"};
@@ -50,6 +53,11 @@ class ToHuggingFace {
       write_small_files(files, folder);
     }
     folder.finish();
+    const WeightFolder written = WeightFolder::open(request_.destination);
+    for (const StoredPair& pair : pairs_) {
+      if (!written.contains(pair.theirs) || written.shape(pair.theirs) != pair.hub.shape)
+        fail_runtime("[convert] {}: was written without {}", request_.destination, pair.theirs);
+    }
     add_sizes(files, report);
     return report;
   }
@@ -107,7 +115,7 @@ class ToHuggingFace {
     std::int64_t bytes = 0;
     for (std::size_t i = 0; i < pairs_.size(); ++i) {
       const std::int64_t size = bytes_of(pairs_[i]);
-      if (bytes + size > request_.shard_bytes && !shards.back().empty()) {
+      if (bytes + size > request_.file_bytes.value_or(kShardBytes) && !shards.back().empty()) {
         shards.emplace_back();
         bytes = 0;
       }
@@ -141,6 +149,15 @@ class ToHuggingFace {
     return file;
   }
 
+  // Damage that shows now is found at work, not before.
+  Tensor read(const std::string& name) const {
+    try {
+      return checkpoint_.read(name);
+    } catch (const Error& error) {
+      fail_runtime("{}", error.what());
+    }
+  }
+
   void write_file(const PlannedFile& file, ResumableFolder& folder, ConvertReport& report) {
     const bool kept = folder.has(file);
     Tensor tensor;
@@ -148,7 +165,7 @@ class ToHuggingFace {
       folder.write(file, [&](std::size_t i) {
         const StoredPair& pair = pairs_[i];
         tensor = Tensor();
-        Tensor ours = checkpoint_.read(pair.ours).cast(dtype_of(pair));
+        Tensor ours = read(pair.ours).cast(dtype_of(pair));
         tensor = pair.hub.transposed ? to_hub(pair.hub, ours)[0] : ours.reshaped(pair.hub.shape);
         return std::span<const std::byte>(tensor.raw(), tensor.bytes());
       });

@@ -4,14 +4,15 @@
 #include <filesystem>
 #include <map>
 
+#include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/json_file.h"
 #include "checkpoint/layout.h"
 #include "convert/carried_files.h"
 #include "convert/directions.h"
-#include "convert/model_keys.h"
 #include "convert/resumable_folder.h"
 #include "convert/stored_names.h"
 #include "core/error.h"
+#include "models/same_model.h"
 
 namespace switchyard {
 namespace {
@@ -37,7 +38,8 @@ class ToSwitchyard {
   ConvertReport run() {
     std::vector<StoredTensor> tensors;
     for (const StoredPair& pair : pairs_) tensors.push_back({pair.ours, dtype_of(pair), pair.shape, false});
-    const CheckpointLayout layout(std::move(tensors));
+    const CheckpointLayout layout(std::move(tensors),
+                                  request_.file_bytes.value_or(CheckpointLayout::kFileBytes));
     ConvertReport report = report_of(pairs_, ConvertTarget::switchyard);
     ResumableFolder folder(FileSystem::real(), request_.destination,
                            job_of(request_, report.target, weights_.files()), "complete");
@@ -53,6 +55,7 @@ class ToSwitchyard {
       commit(FileSystem::real(), folder.place(), layout, manifest(layout), chunks, extras);
     }
     folder.finish();
+    check_written();
     add_sizes(files, report);
     return report;
   }
@@ -69,6 +72,14 @@ class ToSwitchyard {
       files[file].tensors.push_back({i, offset, bytes});
     }
     return files;
+  }
+
+  void check_written() const {
+    const CheckpointFolder written = CheckpointFolder::open(request_.destination);
+    for (const StoredPair& pair : pairs_) {
+      if (!written.contains(pair.ours) || written.tensor(pair.ours).shape != pair.shape)
+        fail_runtime("[convert] {}: was written without {}", request_.destination, pair.ours);
+    }
   }
 
   DType dtype_of(const StoredPair& pair) const {

@@ -58,6 +58,18 @@ void AppendFile::clear() {
   whole_bytes_ = 0;
 }
 
+void AppendFile::keep(std::int64_t bytes) {
+  CHECK(is_open(), "{}", path_);
+  if (::ftruncate(descriptor_, bytes) != 0 && errno != EINVAL) fail("cut", errno);
+  if (::lseek(descriptor_, bytes, SEEK_SET) < 0 && errno != ESPIPE) fail("continue", errno);
+  whole_bytes_ = bytes;
+}
+
+void AppendFile::sync() const {
+  // EINVAL: a pipe or a device.
+  if (::fsync(descriptor_) != 0 && errno != EINVAL) fail("flush", errno);
+}
+
 void AppendFile::append(std::string_view record) {
   CHECK(is_open(), "{}", path_);
   const int error_number = write_all(descriptor_, record);

@@ -24,6 +24,12 @@ class AppendFile {
   // Drops the old content. Error(runtime) when that fails.
   void clear();
 
+  // Goes on after the first `bytes` of the old content, dropping the rest. Error(runtime) when that fails.
+  void keep(std::int64_t bytes);
+
+  // Returns when what was written is on the disk. Thread-safe beside append(). Error(runtime).
+  void sync() const;
+
   // Writes all bytes of `record` at once, or none: after a failure the file is cut back to its last whole
   // record. Error(runtime) names the file and the reason.
   void append(std::string_view record);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <system_error>
@@ -62,27 +63,55 @@ std::string to_json_line(std::int64_t step, const StepMetrics& metrics) {
   return line + "}";
 }
 
-MetricsWriter::MetricsWriter(std::string jsonl_path, const std::string& tensorboard_dir) {
+MetricsWriter::MetricsWriter(std::string jsonl_path, const std::string& tensorboard_dir)
+    : jsonl_path_(std::move(jsonl_path)) {
   const double now = wall_time_now();
   try {
-    if (!jsonl_path.empty()) jsonl_ = AppendFile("metrics_file", std::move(jsonl_path));
+    if (!jsonl_path_.empty()) jsonl_ = AppendFile("metrics_file", jsonl_path_);
     if (!tensorboard_dir.empty()) events_ = create_event_file(tensorboard_dir, now);
   } catch (...) {
     jsonl_.discard();
     throw;
   }
-  if (jsonl_.is_open()) jsonl_.clear();
   if (!events_.is_open()) return;
   events_.clear();
   events_.append(tensorboard_file_header(now));
 }
 
+std::vector<std::string> MetricsWriter::continue_from(std::int64_t step) {
+  CHECK(fresh_);
+  fresh_ = false;
+  std::vector<std::string> lines;
+  if (jsonl_.is_open() && std::filesystem::is_regular_file(jsonl_path_)) {
+    std::ifstream file(jsonl_path_, std::ios::binary);
+    std::int64_t bytes = 0;
+    for (std::string line; std::getline(file, line) && !file.eof();) {
+      const auto object = nlohmann::json::parse(line, nullptr, false);
+      if (!object.is_object() || !object.contains("step") || !object["step"].is_number_integer() ||
+          object["step"] >= step)
+        break;
+      bytes += static_cast<std::int64_t>(line.size()) + 1;
+      lines.push_back(std::move(line));
+    }
+    jsonl_.keep(bytes);
+  }
+  if (events_.is_open()) events_.append(tensorboard_start(wall_time_now(), step));
+  return lines;
+}
+
+void MetricsWriter::sync() const {
+  if (jsonl_.is_open()) jsonl_.sync();
+}
+
 void MetricsWriter::write(std::int64_t step, const StepMetrics& metrics) {
+  if (fresh_ && jsonl_.is_open()) jsonl_.clear();
+  fresh_ = false;
   if (jsonl_.is_open()) jsonl_.append(to_json_line(step, metrics) + "\n");
   if (events_.is_open()) events_.append(tensorboard_step(wall_time_now(), step, metrics));
 }
 
 void MetricsWriter::close() {
+  if (fresh_ && jsonl_.is_open()) jsonl_.clear();
   jsonl_.close();
   events_.close();
 }

@@ -40,6 +40,9 @@ class PhaseTimer {
   // Seconds by phase, in the order of first use; a phase that is running counts up to its last inner scope.
   const std::vector<std::pair<std::string, double>>& totals() const { return totals_; }
 
+  // Counts seconds that passed elsewhere, such as in the part of a run before this process.
+  void add(std::string_view phase, double seconds) { totals_[index_of(phase)].second += seconds; }
+
   // Forgets all totals, e.g. after warm-up. No scope may be open.
   void reset() {
     CHECK(open_.empty(), "open scopes: {}", open_.size());

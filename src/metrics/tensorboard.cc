@@ -46,6 +46,14 @@ std::string tensorboard_step(double wall_time, std::int64_t step, const StepMetr
   return tensorboard_record(event.SerializeAsString());
 }
 
+std::string tensorboard_start(double wall_time, std::int64_t step) {
+  tensorboard::Event event;
+  event.set_wall_time(wall_time);
+  event.set_step(step);
+  event.mutable_session_log()->set_status(tensorboard::SessionLog::START);
+  return tensorboard_record(event.SerializeAsString());
+}
+
 std::string tensorboard_file_name(double wall_time) {
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0 || host[0] == '\0') host = {"localhost"};

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "core/box.h"
 #include "core/rng.h"
 
 namespace switchyard {
@@ -202,14 +201,28 @@ Tensor slice_block(const Tensor& whole, const Shape& offset, const Shape& local)
 void place_block(const Tensor& block, const Shape& offset, const Tensor& whole) {
   if (whole.abstract()) return;
   const std::size_t e = size_of(whole.dtype());
-  for_runs(whole.shape(), {offset, block.shape()}, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
-    std::memcpy(whole.raw() + static_cast<std::size_t>(from) * e,
-                block.raw() + static_cast<std::size_t>(to) * e, static_cast<std::size_t>(count) * e);
-  });
+  for_runs(whole.shape(), {offset, block.shape()},
+           [&](std::int64_t from, std::int64_t to, std::int64_t count) {
+             std::memcpy(whole.raw() + static_cast<std::size_t>(from) * e,
+                         block.raw() + static_cast<std::size_t>(to) * e, static_cast<std::size_t>(count) * e);
+           });
 }
 
 Parameters Parameters::create(Context& context, std::vector<ParameterSpec> specs, std::uint32_t seed,
                               const Fill& fill, std::vector<std::string>* warnings) {
+  FillBlock fill_block;
+  if (fill) {
+    fill_block = [&fill](const ParameterSpec& spec, const Box& block) {
+      const Tensor whole = fill(spec);
+      return whole.defined() ? slice_block(whole, block.start, block.shape).cast(spec.dtype) : Tensor();
+    };
+  }
+  return create_from_blocks(context, std::move(specs), seed, fill_block, warnings);
+}
+
+Parameters Parameters::create_from_blocks(Context& context, std::vector<ParameterSpec> specs,
+                                          std::uint32_t seed, const FillBlock& fill,
+                                          std::vector<std::string>* warnings) {
   Parameters result;
   for (auto& spec : specs) {
     const auto resolution = context.rules->resolve(spec.dims, spec.shape);
@@ -222,9 +235,8 @@ Parameters Parameters::create(Context& context, std::vector<ParameterSpec> specs
     const std::string key = fmt::format("weight {} at {}", spec.name, to_string(offset));
     auto shared = context.comm->shared(key, [&]() -> std::shared_ptr<void> {
       const UnchargedScope first_comer_does_not_pay;
-      Tensor whole = fill ? fill(spec) : Tensor();
-      return std::make_shared<Tensor>(whole.defined() ? slice_block(whole, offset, local).cast(spec.dtype)
-                                                      : draw_block(spec, seed, offset, local));
+      const Tensor block = fill ? fill(spec, {offset, local}) : Tensor();
+      return std::make_shared<Tensor>(block.defined() ? block : draw_block(spec, seed, offset, local));
     });
     const Tensor block = *std::static_pointer_cast<Tensor>(shared);
     if (current_account()) current_account()->charge(static_cast<std::int64_t>(block.bytes()));

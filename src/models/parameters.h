@@ -9,6 +9,7 @@
 
 #include "autograd/array.h"
 #include "autograd/context.h"
+#include "core/box.h"
 #include "models/model_config.h"
 
 namespace switchyard {
@@ -57,11 +58,15 @@ class Parameters {
  public:
   // `fill` returns the whole tensor of a parameter (loaded weights), or an undefined one for a random draw.
   using Fill = std::function<Tensor(const ParameterSpec&)>;
+  // The same for a block of it, so that no more is read than a rank needs.
+  using FillBlock = std::function<Tensor(const ParameterSpec&, const Box& block)>;
   // Collective: returns when all ranks have their weights. Every rank's account is charged with its blocks
   // for good, as if it were alone, also where they are shared. Warnings about dims that lost axes go to
   // `warnings`.
   static Parameters create(Context& context, std::vector<ParameterSpec> specs, std::uint32_t seed,
                            const Fill& fill, std::vector<std::string>* warnings);
+  static Parameters create_from_blocks(Context& context, std::vector<ParameterSpec> specs, std::uint32_t seed,
+                                       const FillBlock& fill, std::vector<std::string>* warnings);
 
   const Array& operator[](const std::string& name) const;  // CHECKs that it exists
   bool contains(const std::string& name) const { return index_.count(name) != 0; }

@@ -1,6 +1,7 @@
 #include "ops/reshard.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "autograd/ahead.h"
 #include "kernels/elementwise.h"
@@ -42,6 +43,46 @@ Tensor gather_along(Context& c, const Tensor& x, const Axes& axes, std::size_t d
   const Tensor stacked(x.dtype(), shape);
   c.comm->all_gather(group, joined(axes), x.raw(), stacked.raw(), static_cast<std::int64_t>(x.bytes()));
   return unstacked(c, stacked, block_of(x.shape(), dim), p);
+}
+
+// `buffer`, charged to this rank until it lets go of it, as are for a moment `also` bytes.
+std::shared_ptr<Buffer> charged_here(std::shared_ptr<Buffer> buffer, std::int64_t also) {
+  const auto bytes = static_cast<std::int64_t>(buffer->bytes());
+  std::shared_ptr<MemoryAccount> account = charging() ? current_account() : nullptr;
+  if (account) {
+    account->charge(bytes + also);
+    account->charge(-also);
+  }
+  Buffer* const address = buffer.get();
+  return {address, [buffer = std::move(buffer), account = std::move(account), bytes](Buffer*) mutable {
+            if (account) account->charge(-bytes);
+            buffer.reset();
+          }};
+}
+
+// gather_along of a weight among ranks of one process, which all read one copy. Each rank writes its block
+// where it belongs. It is charged for the copy, and for what gather_along takes beside it, as if it were
+// alone.
+Tensor gather_shared(Context& c, const Tensor& x, const Axes& axes, std::size_t dim) {
+  const Group group = c.group(axes);
+  const std::size_t ranks = group.ranks.size(), bytes = x.bytes() * ranks;
+  const Block block = block_of(x.shape(), dim);
+  const auto place = [&](void* made) {
+    const auto run = static_cast<std::size_t>(block.n * block.post * bytes_of(x.dtype()));
+    std::byte* const whole = static_cast<Buffer*>(made)->data();
+    for (std::size_t i = 0; i < static_cast<std::size_t>(block.pre); ++i)
+      std::memcpy(whole + (i * ranks + static_cast<std::size_t>(group.index)) * run, x.raw() + i * run, run);
+  };
+  const auto make = [&]() -> std::shared_ptr<void> {
+    const UnchargedScope everyone_is_charged_below;
+    return std::make_shared<Buffer>(bytes);
+  };
+  auto made = std::static_pointer_cast<Buffer>(
+      c.comm->all_gather_shared(group, joined(axes), static_cast<std::int64_t>(x.bytes()), make, place));
+  Shape shape = x.shape();
+  shape[dim] *= static_cast<std::int64_t>(ranks);
+  return {x.dtype(), shape,
+          charged_here(std::move(made), block.pre == 1 ? 0 : static_cast<std::int64_t>(bytes))};
 }
 
 // gather_along in two parts.
@@ -153,8 +194,9 @@ Tensor exchange(Context& c, const Tensor& x, const Axes& axes, std::size_t from,
 
 class ReshardOp : public Op {
  public:
-  ReshardOp(ReshardStep step, Sharding from, Sharding to)
-      : step_(std::move(step)), from_(std::move(from)), to_(std::move(to)) {}
+  // `weight`: of a weight by itself, which nobody writes to.
+  ReshardOp(ReshardStep step, Sharding from, Sharding to, bool weight)
+      : step_(std::move(step)), from_(std::move(from)), to_(std::move(to)), weight_(weight) {}
   std::string_view name() const override {
     switch (step_.kind) {
       case ReshardStep::Kind::slice:
@@ -182,6 +224,8 @@ class ReshardOp : public Op {
       case ReshardStep::Kind::all_to_all:
         return {exchange(c, in[0], step_.axes, step_.from_dim, step_.to_dim)};
       case ReshardStep::Kind::all_gather:
+        if (weight_ && !c.abstract() && c.comm->shares_memory())
+          return {gather_shared(c, in[0], step_.axes, step_.from_dim)};
         return {gather_along(c, in[0], step_.axes, step_.from_dim)};
       default:
         return {sum_over(c, in[0], step_.axes)};
@@ -211,6 +255,7 @@ class ReshardOp : public Op {
  private:
   ReshardStep step_;
   Sharding from_, to_;
+  bool weight_;
 };
 
 bool has_prefix(const Axes& axes, const Axes& prefix) {
@@ -326,7 +371,7 @@ Array reshard(Context& context, const Array& x, const Sharding& to) {
   for (auto& step : plan_reshard(x.sharding(), to)) {
     const Sharding before = result.sharding();
     const Sharding next = after(before, step);
-    result = apply_one(context, std::make_shared<ReshardOp>(step, before, next), {result});
+    result = apply_one(context, std::make_shared<ReshardOp>(step, before, next, x.value()->weight), {result});
     result.value()->weight = x.value()->weight;
     if (x.value()->never_save)
       result = never_save(result);  // a gathered weight is cheaper to gather again than to keep
@@ -337,8 +382,9 @@ Array reshard(Context& context, const Array& x, const Sharding& to) {
 void start_reshard(Context& context, const Array& x, const Sharding& to) {
   if (context.ahead == nullptr || x.sharding() == to) return;
   const ReshardStep step = plan_reshard(x.sharding(), to).front();
-  context.ahead->start(context, std::make_shared<ReshardOp>(step, x.sharding(), after(x.sharding(), step)),
-                       x.tensor());
+  context.ahead->start(
+      context, std::make_shared<ReshardOp>(step, x.sharding(), after(x.sharding(), step), x.value()->weight),
+      x.tensor());
 }
 
 Array constrain(Context& context, const Array& x, std::initializer_list<std::string> logical_dims) {

@@ -1,6 +1,8 @@
 #include "train/history.h"
 
+#include <algorithm>
 #include <cmath>
+#include <string_view>
 
 #include "kernels/dispatch.h"
 #include "metrics/atomic_file.h"
@@ -30,6 +32,36 @@ void History::add_step(std::int64_t step, const StepResult& result) {
 void History::add_eval(std::int64_t step, double loss) {
   eval_.x.push_back(static_cast<double>(step));
   eval_.y.push_back(loss);
+}
+
+void History::add_lines(const std::vector<std::string>& lines) {
+  for (const std::string& line : lines) {
+    const json object = json::parse(line);
+    // Infinities and NaN are null in the file.
+    const auto number = [&](const std::string& name) {
+      const auto found = object.find(name);
+      return found != object.end() && found->is_number() ? found->get<double>() : std::nan("");
+    };
+    const auto step = object["step"].get<std::int64_t>();
+    StepResult result;
+    result.lm_loss = number("learning/lm_loss");
+    constexpr std::string_view kLayer = "moe/layer_", kLoad = "/entropy";
+    for (const auto& [name, value] : object.items()) {
+      if (!name.starts_with(kLayer) || !name.ends_with(kLoad)) continue;
+      LayerStatistics layer;
+      layer.layer = std::stoll(name.substr(kLayer.size()));
+      for (std::size_t e = 0;; ++e) {
+        const std::string rows = fmt::format("{}{}/rows/expert_{}", kLayer, layer.layer, e);
+        if (!object.contains(rows)) break;
+        layer.rows.push_back(number(rows));
+      }
+      result.layers.push_back(std::move(layer));
+    }
+    std::sort(result.layers.begin(), result.layers.end(),
+              [](const auto& a, const auto& b) { return a.layer < b.layer; });
+    if (load_.empty() || load_.size() == result.layers.size()) add_step(step, result);
+    if (object.contains("eval/loss")) add_eval(step, number("eval/loss"));
+  }
 }
 
 void History::write_plots(const std::string& folder,
@@ -67,6 +99,7 @@ StepMetrics step_metrics(const StepResult& r, double seconds, double tokens_per_
   m.set("learning/param_norm", r.param_norm);
   m.set("learning/current_learning_rate", r.learning_rate);
   m.set("learning/total_weights", r.total_weights);
+  m.set("learning/skipped_steps", static_cast<double>(r.skipped));
   m.set("learning/perplexity", std::exp(r.lm_loss));
   m.set("perf/step_time_seconds", seconds);
   m.set("perf/per_device_tokens_per_sec", tokens_per_rank / seconds);
@@ -89,6 +122,7 @@ StepMetrics step_metrics(const StepResult& r, double seconds, double tokens_per_
 json run_summary(const Config& config, Trainer& trainer, const StepCost& cost) {
   json summary = to_json(config, trainer, cost);
   summary["version"] = SWITCHYARD_VERSION;
+  summary["skipped_steps"] = trainer.bad_steps().skipped();
   summary["phases"] = json::object();
   for (const auto& [name, seconds] : trainer.timer().totals()) summary["phases"][name] = seconds;
   summary["kernels"] = summary["fallbacks"] = json::array();

@@ -17,6 +17,8 @@ class History {
  public:
   void add_step(std::int64_t step, const StepResult& result);
   void add_eval(std::int64_t step, double loss);
+  // Steps of an earlier part of the run, as lines of metrics.jsonl.
+  void add_lines(const std::vector<std::string>& lines);
   bool has_eval() const { return !eval_.y.empty(); }
   double last_eval() const { return eval_.y.back(); }
   // plots/loss.svg, plots/expert_load.svg (MoE models), plots/time_by_phase.svg under `folder`.

@@ -1,22 +1,28 @@
 #include "train/run.h"
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <filesystem>
 #include <thread>
 
-#include "checkpoint/hub.h"
+#include "checkpoint/folder_lock.h"
 #include "checkpoint/json_file.h"
-#include "core/tensor.h"
-#include "kernels/dispatch.h"
+#include "data/text_files.h"
+#include "dist/comm/stop_signal.h"
 #include "kernels/machine.h"
 #include "kernels/machine_loops.h"
 #include "metrics/atomic_file.h"
+#include "tokenizer/tokenizer.h"
 #include "train/dry_step.h"
-#include "train/history.h"
+#include "train/initial_weights.h"
+#include "train/recorder.h"
+#include "train/resume.h"
 #include "train/run_data.h"
 #include "train/sample.h"
 #include "train/step_trace.h"
+#include "train/weight_digest.h"
 
 namespace switchyard {
 namespace {
@@ -25,30 +31,6 @@ namespace fs = std::filesystem;
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-// Weights of load_parameters_path, or a null function for a random start.
-Parameters::Fill make_fill(const Config& config, const ModelConfig& model,
-                           const std::vector<ParameterSpec>& specs, std::vector<std::string>* notes) {
-  const std::string folder = config.get_string("load_parameters_path");
-  if (folder.empty()) return nullptr;
-  auto weights = std::make_shared<WeightFolder>(WeightFolder::open(folder));
-  const HubFamily family = hub_family(read_json_file(folder + "/config.json"));
-  std::map<std::string, Shape> shapes;
-  for (const auto& spec : specs) shapes[spec.name] = spec.shape;
-  for (const auto& name : check_hub_tensors(*weights, family, shapes, model.layers))
-    notes->push_back("[weights] left out: " + name);
-  const bool in_weight = model.compat && !model.mla && model.attention_scale == 1.0;
-  const double query = in_weight ? 1 / std::sqrt(static_cast<double>(model.head_dim)) : 1.0;
-  return [weights, family, query](const ParameterSpec& spec) {
-    Tensor t = load_from_hub(*weights, family, spec.name, spec.shape).cast(spec.dtype);
-    if (query != 1.0 && spec.name.ends_with("attention.query")) {
-      Tensor scaled = t.cast(DType::f32).clone();
-      for (float& v : scaled.span<float>()) v *= static_cast<float>(query);
-      t = scaled.cast(spec.dtype);
-    }
-    return t;
-  };
 }
 
 // Products in registers on all cores, in FLOP/s: what "share of peak" is measured against.
@@ -66,16 +48,6 @@ double measured_peak(DType dtype) {
   return best;
 }
 
-// "kernels: attention amx, gemm avx512 (amx: the operands are not bfloat16)".
-std::string kernels_line() {
-  std::string line = "kernels:";
-  for (const KernelChoice& c : kernels_used()) {
-    line += fmt::format("{}{} {}", line.back() == ':' ? " " : ", ", c.op, c.implementation);
-    if (!c.refused.empty()) line += fmt::format(" ({})", c.refused);
-  }
-  return line;
-}
-
 // Over batches of `rows`, the last one padded; of the first `limit` batches when that is not 0.
 double evaluate_all(Trainer& trainer, Dataset& data, std::int64_t rows, std::int64_t limit) {
   auto phase = trainer.timer().scope("evaluation");
@@ -90,103 +62,16 @@ double evaluate_all(Trainer& trainer, Dataset& data, std::int64_t rows, std::int
   return targets > 0 ? loss / targets : 0;
 }
 
-std::string megabytes(std::size_t bytes) {
-  return bytes < std::size_t{10} << 30 ? fmt::format("{} MiB", bytes >> 20)
-                                       : fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1 << 30));
-}
-
-// Everything of a run that rank 0 keeps besides the trainer.
-class Recorder {
- public:
-  Recorder(RunObserver& observer, MetricsWriter& writer, double peak)
-      : observer_(observer), writer_(writer), peak_(peak) {}
-
-  void record(std::int64_t step, const StepResult& r, double seconds, Trainer& trainer,
-              const BatchSizes& sizes) {
-    const double ranks = trainer.context().comm->size(),
-                 tokens = static_cast<double>(sizes.step * sizes.sequence);
-    const double flops = train_flops_per_token(trainer.model(), sizes.sequence) * tokens;
-    metrics_ = step_metrics(r, seconds, tokens / ranks, flops / ranks);
-    history_.add_step(step, r);
-    double worst = 0, dropped = 0;
-    for (const auto& layer : r.layers) {
-      worst = std::max(worst, layer.max_over_mean());
-      dropped += layer.rows_dropped();
-    }
-    std::string text = fmt::format(
-        "step {:>5}  loss {:.4f}  perplexity {:.3f}  {:.0f} tok/s  {:.3f} TFLOP/s ({:.0f}%)  grad norm "
-        "{:.3f}",
-        step, r.loss, std::exp(r.lm_loss), tokens / seconds, flops / seconds * 1e-12,
-        100 * flops / seconds / peak_, r.raw_grad_norm);
-    if (!r.layers.empty()) text += fmt::format("  load {:.2f}x  dropped {:.0f}", worst, dropped);
-    observer_.line(text + fmt::format("  {:.2f} s  {}", seconds, megabytes(memory_peak())));
-    observer_.progress(
-        step + 1, fmt::format("loss {:.3f}{}", r.lm_loss,
-                              r.layers.empty() ? "" : fmt::format("  worst expert load {:.2f}x", worst)));
-  }
-  void record_eval(std::int64_t step, double loss) {
-    history_.add_eval(step, loss);
-    observer_.line(
-        fmt::format("eval after step {}: loss {:.4f}, perplexity {:.3f}", step, loss, std::exp(loss)));
-    metrics_.set("eval/loss", loss);
-    metrics_.set("eval/perplexity", std::exp(loss));
-  }
-  void finish_step(std::int64_t step) { writer_.write(step, metrics_); }
-  History& history() { return history_; }
-
- private:
-  RunObserver& observer_;
-  MetricsWriter& writer_;
-  double peak_;
-  StepMetrics metrics_;
-  History history_;
-};
-
-StepResult run_step(Trainer& trainer, Dataset& data, std::int64_t rows, std::int64_t step, TraceLog* trace) {
+StepResult run_step(Trainer& trainer, Dataset& data, std::int64_t first_row, std::int64_t rows,
+                    std::int64_t step, TraceLog* trace) {
   const TraceSpan whole(trace, "step", "step", step);
   Batch batch;
   {
     const TraceSpan span(trace, "data", "phase");
     auto phase = trainer.timer().scope("data");
-    batch = data.read(step * rows, rows);
+    batch = data.read(first_row, rows);
   }
   return trainer.step(step, batch);
-}
-
-void stop_if_broken(const Config& config, std::int64_t step, double loss) {
-  if (std::isnan(loss) && config.get_bool("abort_on_nan_loss"))
-    fail_runtime("[train] loss is not a number at step {} (abort_on_nan_loss=true)", step);
-  if (std::isinf(loss) && config.get_bool("abort_on_inf_loss"))
-    fail_runtime("[train] loss is infinite at step {} (abort_on_inf_loss=true)", step);
-}
-
-void add_summary_lines(RunReport& report, const nlohmann::json& summary, const History& history) {
-  double total = 0;
-  for (const auto& [name, seconds] : summary["phases"].items()) total += seconds.get<double>();
-  std::string phases = "time:";
-  for (const auto& [name, seconds] : summary["phases"].items())
-    phases += fmt::format("  {} {:.1f} s ({:.0f}%)", name, seconds.get<double>(),
-                          100 * seconds.get<double>() / total);
-  report.lines.push_back(phases);
-  for (const auto& c : summary["collectives"]) {
-    report.lines.push_back(fmt::format("collective a step: {} over {} in {}: {} calls, {:.2f} MB",
-                                       c["kind"].get<std::string>(), c["axis"].get<std::string>(),
-                                       c["where"].get<std::string>(), c["count"].get<std::int64_t>(),
-                                       static_cast<double>(c["bytes"].get<std::int64_t>()) * 1e-6));
-  }
-  report.lines.push_back(kernels_line());
-  if (summary.contains("ops")) {
-    std::string ops = "time by op a traced step:";
-    for (std::size_t i = 0; i < std::min<std::size_t>(8, summary["ops"].size()); ++i) {
-      const auto& op = summary["ops"][i];
-      ops += fmt::format("  {} {} {:.1f} ms", op["op"].get<std::string>(), op["pass"].get<std::string>(),
-                         1e3 * op["seconds"].get<double>());
-    }
-    report.lines.push_back(ops);
-    report.lines.push_back(fmt::format("trace: {} (open it in chrome://tracing or ui.perfetto.dev)",
-                                       summary["trace"].get<std::string>()));
-  }
-  if (history.has_eval()) report.lines.push_back(fmt::format("held-out loss {:.4f}", history.last_eval()));
 }
 
 // Folders on the way to `path` that do not exist, deepest first.
@@ -216,89 +101,278 @@ MetricsWriter open_outputs(const Config& config, const std::string& folder) {
   }
 }
 
-}  // namespace
+// Files of the tokenizer that checkpoints carry along.
+std::vector<ExtraFile> tokenizer_files(const Config& config) {
+  std::vector<ExtraFile> files;
+  fs::path path = config.get_string("tokenizer_path");
+  if (config.get_string("dataset_type") == "tokenized")  // which carries its own
+    path = fs::path(split_paths(config.get_string("data_path"))[0]) / "tokenizer";
+  if (config.get_string("dataset_type") == "synthetic" || path.empty()) return files;
+  std::vector<fs::path> candidates{path};
+  for (const char* name :
+       {"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "tokenizer.tiktoken",
+        "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "vocab.txt"})
+    candidates.push_back(path / name);
+  std::error_code error;
+  for (const fs::path& file : candidates) {
+    if (fs::is_regular_file(file, error))
+      files.push_back({"tokenizer/" + file.filename().string(), read_whole_file(file.string())});
+  }
+  return files;
+}
 
-RunReport run_training(const Config& config, Processes& processes, RunObserver& observer) {
+// What all ranks of a run have in common, found before the first of them works.
+struct Setup {
+  const Config& config;
+  const Mesh mesh;
+  const ModelConfig model;
+  const TrainConfig training;
+  const BatchSizes sizes;
+  const std::vector<ParameterSpec> specs;
+  const CheckpointPlan plan;
+  const CheckpointLayout layout;
+  const std::string folder;
+  std::int64_t steps = 0;
+  std::int64_t eval_interval = 0;  // 0: none
+  TracedSteps traced = {};
+  RunData data = {};
+  Parameters::FillBlock fill = {};
+  ResumePoint resume = {};
+  std::vector<ExtraFile> extras = {};
+  double peak = 0;
+
+  std::string checkpoints() const { return folder + "/checkpoints"; }
+};
+
+// One rank's way through a run.
+class RankRun {
+ public:
+  RankRun(const Setup& setup, Context& context, RunObserver& observer, MetricsWriter* writer)
+      : setup_(setup),
+        config_(setup.config),
+        context_(context),
+        observer_(observer),
+        writer_(writer),
+        speaks_(context.comm->rank() == 0),
+        trainer_(context, setup.model, setup.training, parameters()),
+        trace_(context, setup.traced, setup.folder + "/trace.json"),
+        saves_(trainer_, setup.plan, setup.layout, setup.checkpoints()) {
+    if (speaks_) recorder_ = std::make_unique<Recorder>(observer_, *writer_, setup.peak);
+  }
+
+  // Returns the signal that stopped it, or 0.
+  int run(RunReport& report) {
+    start();
+    int stop = 0;
+    while (done_ < setup_.steps && stop == 0) {
+      step();
+      if (!setup_.plan.enabled) continue;
+      stop = saves_.poll();
+      if (stop != 0 || done_ % setup_.plan.period == 0) save();
+    }
+    if (setup_.plan.enabled && setup_.plan.on_completion && stop == 0) save();
+    saves_.finish();
+    finish(report, stop);
+    return stop;
+  }
+
+ private:
+  Parameters parameters() {
+    std::vector<std::string> warnings;
+    Parameters parameters =
+        Parameters::create_from_blocks(context_, stage_specs(setup_.specs, context_.stage, setup_.model),
+                                       setup_.model.init_seed, setup_.fill, speaks_ ? &warnings : nullptr);
+    for (const auto& w : warnings) observer_.line("warning: " + w);
+    return parameters;
+  }
+
+  void start() {
+    if (!setup_.resume.candidates.empty()) {
+      std::vector<std::string> skipped;
+      const Manifest manifest = restore_newest(saves_, setup_.resume, &skipped);
+      done_ = manifest.step;
+      rows_ = manifest.data.value("rows", done_ * setup_.sizes.step);
+      if (const auto bad = manifest.data.find("bad_steps"); bad != manifest.data.end())
+        trainer_.bad_steps().restore(bad_step_state(*bad));
+      if (setup_.resume.own) saves_.set_last_saved(done_);
+      for (const auto& [phase, seconds] : manifest.phases.items()) {
+        if (setup_.resume.own && seconds.is_number()) trainer_.timer().add(phase, seconds.get<double>());
+      }
+      if (speaks_) {
+        for (const std::string& line : skipped) observer_.line(line);
+        observer_.line(fmt::format(
+            "going on after step {} of {}", done_,
+            setup_.resume.own ? setup_.checkpoints() : config_.get_string("load_full_state_path")));
+        if (setup_.resume.own) recorder_->continue_from(done_);
+      }
+    }
+    if (speaks_ && config_.get_int("weight_digest_interval") > 0 &&
+        !has_replicas(context_, trainer_.parameters()))
+      observer_.line("weight_digest_interval: no weight has copies in several processes to compare");
+    if (setup_.plan.enabled && setup_.plan.on_start && saves_.last_saved() < 0) save();
+  }
+
+  void step() {
+    const std::int64_t step = done_;
+    trace_.before(step);
+    const double begin = now();
+    current_account()->reset_peak();
+    context_.comm->reset_counts();
+    StepResult result = run_step(trainer_, *setup_.data.train, rows_, setup_.sizes.step, step, trace_.log());
+    const double seconds = now() - begin;
+    cost_ = {context_.comm->counts(), std::max(cost_.peak_bytes, current_account()->peak()),
+             std::move(result.layer_bytes)};
+    trace_.after(step);
+    if (speaks_) recorder_->record(step, result, seconds, trainer_, setup_.sizes);
+    trainer_.bad_steps().stop_if_hopeless(step, result.loss);
+    const std::int64_t digests = config_.get_int("weight_digest_interval");
+    if (digests > 0 && (step + 1) % digests == 0) compare_replicas(context_, trainer_.parameters(), step);
+    const std::int64_t interval = setup_.eval_interval;
+    if (interval > 0 && ((step + 1) % interval == 0 || step + 1 == setup_.steps)) {
+      const double loss =
+          evaluate_all(trainer_, *setup_.data.eval, setup_.sizes.eval, config_.get_int("eval_steps"));
+      if (speaks_) recorder_->record_eval(step, loss);
+    }
+    if (speaks_) recorder_->finish_step(step);
+    ++done_;
+    rows_ += setup_.sizes.step;
+  }
+
+  // The state after the steps done, unless it is saved already.
+  void save() {
+    if (saves_.last_saved() == done_) return;
+    Checkpointer::Notes notes;
+    if (speaks_) {
+      notes.manifest = manifest_of(config_, setup_.mesh, context_.comm->size());
+      notes.manifest.data = {{"rows", rows_},
+                             {"seed", config_.get_int("data_shuffle_seed")},
+                             {"description", setup_.data.train->description()},
+                             {"bad_steps", to_json(trainer_.bad_steps().state())}};
+      for (const auto& [phase, seconds] : trainer_.timer().totals()) notes.manifest.phases[phase] = seconds;
+      notes.extras = setup_.extras;
+      notes.first = [writer = writer_, path = setup_.folder + "/summary.json",
+                     text = summary().dump(1) + "\n"] {
+        writer->sync();
+        write_file_atomic(path, text);
+      };
+    }
+    saves_.save(done_, notes);
+  }
+
+  nlohmann::json summary() { return run_summary(config_, trainer_, cost_); }
+
+  void finish(RunReport& report, int stop) {
+    std::string sample;
+    if (setup_.data.tokenizer && setup_.steps > 0 && stop == 0) {
+      auto phase = trainer_.timer().scope("sampling");
+      const std::int64_t length = setup_.sizes.sequence;
+      sample = sample_text(trainer_, *setup_.data.tokenizer, "The ", std::min<std::int64_t>(400, 2 * length),
+                           length, 0.7, setup_.model.init_seed);
+    }
+    if (!speaks_) return;
+    nlohmann::json whole = summary();
+    if (trace_.any()) {
+      whole["trace"] = setup_.folder + "/trace.json";
+      whole["ops"] = trace_.op_times();
+    }
+    write_file_atomic(setup_.folder + "/summary.json", whole.dump(1) + "\n");
+    recorder_->history().write_plots(setup_.folder + "/plots", trainer_.timer().totals());
+    add_summary_lines(report, whole, recorder_->history());
+    report.sample = sample;
+    if (stop != 0) {
+      report.lines.push_back(fmt::format("stopped by {} after {} of {} steps; the same command goes on",
+                                         stop == SIGINT ? "SIGINT" : "SIGTERM", done_, setup_.steps));
+    }
+  }
+
+  const Setup& setup_;
+  const Config& config_;
+  Context& context_;
+  RunObserver& observer_;
+  MetricsWriter* const writer_;  // of rank 0
+  const bool speaks_;
+  Trainer trainer_;
+  StepTrace trace_;
+  Checkpointer saves_;
+  std::unique_ptr<Recorder> recorder_;
+  StepCost cost_;
+  std::int64_t done_ = 0;  // steps
+  std::int64_t rows_ = 0;  // of the data
+};
+
+Setup make_setup(const Config& config, const Processes& processes, std::vector<std::string>* notes) {
   const Mesh mesh = mesh_from_config(config);
   require_ranks_fit(mesh, processes);
   fault_from_environment();  // unreadable is found before a folder exists
   const ModelConfig model = model_config(config);
   const TrainConfig training = train_config(config, model, mesh.axis_size("stage"));
-  const BatchSizes sizes = batch_sizes(config, mesh);
   const std::vector<ParameterSpec> specs = parameter_specs(model);
-  check_layout(config, mesh, model, sizes);
-  const std::int64_t steps =
-      config.get_int("steps") >= 0 ? config.get_int("steps") : training.schedule.schedule_steps;
-  if (config.get_string("shard_mode") == "explicit") dry_step(config, model, training, mesh, sizes);
-  const TracedSteps traced = traced_steps(config, steps);
-  RunData data = make_run_data(config, model.vocab, sizes);
-  std::vector<std::string> notes;
-  const Parameters::Fill fill = make_fill(config, model, specs, &notes);
-  const std::string folder = config.get_string("base_output_directory") + "/" + config.get_string("run_name");
-  const bool first_process = processes.index() == 0;
-  std::optional<MetricsWriter> writer;  // rank 0 writes
-  if (first_process) writer.emplace(open_outputs(config, folder));
-  processes.agree(nullptr, config.get_float("collective_timeout_seconds"));
+  Setup setup{.config = config,
+              .mesh = mesh,
+              .model = model,
+              .training = training,
+              .sizes = batch_sizes(config, mesh),
+              .specs = specs,
+              .plan = checkpoint_plan(config),
+              .layout = CheckpointLayout(stored_tensors(specs, training.update)),
+              .folder = config.get_string("base_output_directory") + "/" + config.get_string("run_name")};
+  check_layout(config, mesh, model, setup.sizes);
+  setup.steps = config.get_int("steps") >= 0 ? config.get_int("steps") : training.schedule.schedule_steps;
+  if (config.get_string("shard_mode") == "explicit") dry_step(config, model, training, mesh, setup.sizes);
+  setup.traced = traced_steps(config, setup.steps);
+  setup.resume = find_resume_point(config, setup.checkpoints(), setup.layout.tensors(), notes);
+  if (setup.resume.candidates.empty()) {
+    setup.fill = initial_weights(config, model, specs, notes);
+  } else {  // room for what is restored
+    setup.fill = [](const ParameterSpec& spec, const Box& block) { return Tensor(spec.dtype, block.shape); };
+  }
+  setup.data = make_run_data(config, model.vocab, setup.sizes);
+  setup.eval_interval = setup.data.eval ? config.get_int("eval_interval") : 0;
+  return setup;
+}
 
+}  // namespace
+
+RunReport run_training(const Config& config, Processes& processes, RunObserver& observer) {
+  const bool first_process = processes.index() == 0;
+  std::vector<std::string> notes;
+  Setup setup = make_setup(config, processes, &notes);
+  if (setup.resume.own && setup.resume.step >= setup.steps) {
+    processes.agree(nullptr, config.get_float("collective_timeout_seconds"));
+    return {.folder = setup.folder,
+            .lines = {fmt::format("{} has all {} steps; to go on, set steps above {}", setup.folder,
+                                  setup.steps, setup.resume.step)}};
+  }
+  std::optional<FolderLock> lock;
+  std::optional<MetricsWriter> writer;  // rank 0 writes
+  if (first_process) {
+    std::error_code ignored;
+    // An existing run may have another writer, which must not be disturbed.
+    if (setup.plan.enabled && fs::exists(setup.checkpoints(), ignored)) lock.emplace(setup.checkpoints());
+    writer.emplace(open_outputs(config, setup.folder));
+    if (setup.plan.enabled && !lock) lock.emplace(setup.checkpoints());
+    if (lock) prune(FileSystem::real(), setup.checkpoints(), 0);
+    setup.extras = tokenizer_files(config);
+  }
+  processes.agree(nullptr, config.get_float("collective_timeout_seconds"));
   if (first_process) {
     for (const auto& note : notes) observer.line(note);
-    observer.line(fmt::format("{} · {:.1f} M parameters · {} · batch {} x {} tokens · {}", model.name,
-                              static_cast<double>(parameter_count(specs)) * 1e-6, mesh.to_string(),
-                              sizes.step, sizes.sequence, data.train->description()));
+    observer.line(fmt::format("{} · {:.1f} M parameters · {} · batch {} x {} tokens · {}", setup.model.name,
+                              static_cast<double>(parameter_count(setup.specs)) * 1e-6,
+                              setup.mesh.to_string(), setup.sizes.step, setup.sizes.sequence,
+                              setup.data.train->description()));
   }
-  const std::int64_t interval = data.eval ? config.get_int("eval_interval") : 0;
+  if (setup.plan.enabled) catch_stop_signals();
+  setup.peak = measured_peak(setup.model.dtype);
   RunReport report;
-  report.folder = folder;
-
-  const double peak = measured_peak(model.dtype);
-
-  run_session(config, mesh, processes, [&](Context& context) {
-    const bool speaks = context.comm->rank() == 0;
-    std::vector<std::string> warnings;
-    Trainer trainer(context, model, training,
-                    Parameters::create(context, stage_specs(specs, context.stage, model), model.init_seed,
-                                       fill, speaks ? &warnings : nullptr));
-    for (const auto& w : warnings) observer.line("warning: " + w);
-    std::unique_ptr<Recorder> recorder;
-    if (speaks) recorder = std::make_unique<Recorder>(observer, *writer, peak);
-    StepCost cost;
-    StepTrace trace(context, traced, folder + "/trace.json");
-    for (std::int64_t step = 0; step < steps; ++step) {
-      trace.before(step);
-      const double begin = now();
-      current_account()->reset_peak();
-      context.comm->reset_counts();
-      StepResult result = run_step(trainer, *data.train, sizes.step, step, trace.log());
-      const double seconds = now() - begin;
-      cost = {context.comm->counts(), std::max(cost.peak_bytes, current_account()->peak()),
-              std::move(result.layer_bytes)};
-      trace.after(step);
-      if (speaks) recorder->record(step, result, seconds, trainer, sizes);
-      stop_if_broken(config, step, result.loss);
-      if (interval > 0 && ((step + 1) % interval == 0 || step + 1 == steps)) {
-        const double loss = evaluate_all(trainer, *data.eval, sizes.eval, config.get_int("eval_steps"));
-        if (speaks) recorder->record_eval(step, loss);
-      }
-      if (speaks) recorder->finish_step(step);
-    }
-    std::string sample;
-    if (data.tokenizer && steps > 0) {
-      auto phase = trainer.timer().scope("sampling");
-      sample = sample_text(trainer, *data.tokenizer, "The ", std::min<std::int64_t>(400, 2 * sizes.sequence),
-                           sizes.sequence, 0.7, model.init_seed);
-    }
-    if (!speaks) return;
-    nlohmann::json summary = run_summary(config, trainer, cost);
-    if (trace.any()) {
-      summary["trace"] = folder + "/trace.json";
-      summary["ops"] = trace.op_times();
-    }
-    write_file_atomic(folder + "/summary.json", summary.dump(1) + "\n");
-    recorder->history().write_plots(folder + "/plots", trainer.timer().totals());
-    add_summary_lines(report, summary, recorder->history());
-    report.sample = sample;
+  report.folder = setup.folder;
+  std::atomic<int> stopped_by{0};
+  run_session(config, setup.mesh, processes, [&](Context& context) {
+    if (const int signal = RankRun(setup, context, observer, writer ? &*writer : nullptr).run(report))
+      stopped_by = signal;
   });
   if (writer) writer->close();
+  report.stopped_by = stopped_by;
   return report;
 }
 

@@ -23,9 +23,10 @@ class RunObserver {
 };
 
 struct RunReport {
-  std::string folder;
-  std::vector<std::string> lines;  // the summary, for people
-  std::string sample;              // text the trained model wrote, "" without a tokenizer
+  std::string folder = {};
+  std::vector<std::string> lines = {};  // the summary, for people
+  std::string sample = {};              // text the trained model wrote, "" without a tokenizer
+  int stopped_by = 0;                   // the signal that ended it early, after saving
 };
 
 // Trains as the config says, on the ranks of all processes, which call it alike; process 0 writes the files.

@@ -26,6 +26,21 @@ double value_of(const Array& scalar) {
   return readable ? static_cast<double>(scalar.tensor().data<float>()[0]) : 0.0;
 }
 
+// What a test asks for with SWITCHYARD_FAULT (dist/comm/fault.h).
+void break_a_gradient(const Parameters& parameters) {
+  for (const Parameter& p : parameters.all()) {
+    const Tensor& grad = p.array.value()->grad;
+    if (!grad.defined()) continue;
+    grad.dtype() == DType::f32 ? void(grad.data<float>()[0] = NAN)
+                               : void(grad.data<bfloat16>()[0] = bfloat16(NAN));
+    return;
+  }
+}
+
+void flip_a_bit(const Parameters& parameters) {
+  parameters.all().front().array.tensor().raw()[0] ^= std::byte{1};
+}
+
 UpdateConfig update_config(const Config& c, const ModelConfig& model) {
   UpdateConfig u;
   const bool muon = c.get_string("opt_type") == "muon";
@@ -66,6 +81,7 @@ TrainConfig train_config(const Config& c, const ModelConfig& model, int stages) 
   const std::int64_t schedule_steps = c.get_int("learning_rate_schedule_steps");
   t.schedule.schedule_steps = schedule_steps > 0 ? schedule_steps : c.get_int("steps");
   check(t.schedule);
+  t.bad_steps = bad_step_config(c);
   t.clip = c.get_float("gradient_clipping_threshold");
   t.accumulation = c.get_int("gradient_accumulation_steps");
   t.stage_microbatches = pipeline_microbatches(c, stages);
@@ -104,7 +120,8 @@ Trainer::Trainer(Context& context, ModelConfig model, TrainConfig config, Parame
       model_(std::move(model)),
       config_(std::move(config)),
       parameters_(std::move(parameters)),
-      updater_(context_, config_.update, parameters_) {
+      updater_(context_, config_.update, parameters_),
+      bad_steps_(config_.bad_steps) {
   CHECK(context_.stage.count > 1 || config_.stage_microbatches == 1, "{} microbatches for one stage",
         config_.stage_microbatches);
 }
@@ -115,23 +132,43 @@ StepResult Trainer::step(std::int64_t step, const Batch& batch) {
   position.step = step;
   result.learning_rate = learning_rate(config_.schedule, step);
   accumulate(step, batch, result);
+  if (context_.comm->suffers(Fault::Kind::nan, "gradients")) break_a_gradient(parameters_);
   if (on_gradients_) on_gradients_(parameters_);
-  {
-    auto phase = timer_.scope("gradients");
-    const PhaseMark mark(position, "gradients");
-    updater_.reduce_gradients();
-    result.raw_grad_norm = updater_.gradient_norm();
-  }
+  judge(step, result);
   const bool clipped = config_.clip > 0 && result.raw_grad_norm >= config_.clip;
   const double factor = clipped ? config_.clip / result.raw_grad_norm : 1.0;
   result.grad_norm = result.raw_grad_norm * factor;
   auto phase = timer_.scope("optimizer");
   const PhaseMark mark(position, "optimizer");
+  if (result.bad.empty())
+    update(step, result, factor);
+  else
+    updater_.drop_gradients();
+  if (context_.comm->suffers(Fault::Kind::flip, "optimizer")) flip_a_bit(parameters_);
+  result.param_norm = updater_.weight_norm();
+  return result;
+}
+
+// Sums the gradients, and lets all ranks agree on whether the step is good.
+void Trainer::judge(std::int64_t step, StepResult& result) {
+  auto phase = timer_.scope("gradients");
+  const PhaseMark mark(context_.comm->position(), "gradients");
+  updater_.reduce_gradients();
+  // The loss is the same on all ranks, but where one of them is broken.
+  const bool speaks = context_.comm->rank() == 0 || !std::isfinite(result.loss);
+  double sums[] = {updater_.gradient_squares(), speaks ? result.loss : 0.0};
+  sum_over_run(context_, sums);
+  const StepHealth health{.loss = sums[1], .gradient_norm = std::sqrt(sums[0])};
+  result.raw_grad_norm = health.gradient_norm;
+  result.loss = health.loss;
+  result.bad = bad_steps_.judge(step, health);
+  result.skipped = bad_steps_.skipped();
+}
+
+void Trainer::update(std::int64_t step, const StepResult& result, double factor) {
   updater_.update(step, result.learning_rate, factor);
   if (model_.moe.bias_update_rate > 0) update_bias(result);
   updater_.publish();
-  result.param_norm = updater_.weight_norm();
-  return result;
 }
 
 Pipeline Trainer::pipeline(std::int64_t rows, std::int64_t length) const {
@@ -173,6 +210,7 @@ void Trainer::accumulate(std::int64_t step, const Batch& batch, StepResult& resu
     context_.comm->position().layer = -1;
   });
   if (context_.ahead != nullptr) context_.ahead->end_step(context_);
+  if (context_.comm->suffers(Fault::Kind::nan, "forward")) result.loss = NAN;
   const PhaseMark mark(context_.comm->position(), "statistics");
   if (context_.stage.count > 1) {
     double losses[] = {result.loss, result.lm_loss, result.z_loss, result.balance_loss};

@@ -6,6 +6,7 @@
 #include "metrics/phase_timer.h"
 #include "models/decoder.h"
 #include "optim/schedule.h"
+#include "train/bad_steps.h"
 #include "train/pipeline.h"
 #include "train/session.h"
 #include "train/update.h"
@@ -15,6 +16,7 @@ namespace switchyard {
 struct TrainConfig {
   UpdateConfig update;
   ScheduleConfig schedule;
+  BadStepConfig bad_steps;
   double clip = 0;                      // gradient_clipping_threshold, 0 = off
   std::int64_t accumulation = 1;        // microbatches a step
   std::int64_t stage_microbatches = 1;  // of each, through the stages of a pipeline
@@ -39,6 +41,8 @@ struct StepResult {
   double loss = 0, lm_loss = 0, balance_loss = 0, z_loss = 0;
   double raw_grad_norm = 0, grad_norm = 0, param_norm = 0;
   double learning_rate = 0, total_weights = 0;
+  std::string bad;           // why the update was left out; "": it was not
+  std::int64_t skipped = 0;  // steps of the run so far whose update was
   std::vector<LayerStatistics> layers;
   std::vector<std::int64_t> layer_bytes;  // held for backward by each decoder layer of this rank
 };
@@ -47,7 +51,7 @@ class Trainer {
  public:
   Trainer(Context& context, ModelConfig model, TrainConfig config, Parameters parameters);
 
-  // One optimizer step on the global batch.
+  // One optimizer step on the global batch. A bad one leaves weights and state as they were.
   StepResult step(std::int64_t step, const Batch& batch);
   // Sum of cross entropies and number of targets of a global batch, without training.
   struct EvalResult {
@@ -65,6 +69,8 @@ class Trainer {
   const ModelConfig& model() const { return model_; }
   Parameters& parameters() { return parameters_; }
   PhaseTimer& timer() { return timer_; }
+  BadSteps& bad_steps() { return bad_steps_; }
+  const Updater& updater() const { return updater_; }
   std::int64_t optimizer_bytes() const { return updater_.state_bytes(); }  // state held for this rank
 
  private:
@@ -72,6 +78,8 @@ class Trainer {
   void forward_only(const Batch& batch, ForwardOptions options,
                     const std::function<void(const ForwardResult&)>& use);
   void accumulate(std::int64_t step, const Batch& batch, StepResult& result);
+  void judge(std::int64_t step, StepResult& result);
+  void update(std::int64_t step, const StepResult& result, double factor);
   void update_bias(const StepResult& result);
   void gather_statistics(const std::vector<std::vector<LayerLoad>>& loads, StepResult& result);
 
@@ -80,6 +88,7 @@ class Trainer {
   TrainConfig config_;
   Parameters parameters_;
   Updater updater_;
+  BadSteps bad_steps_;
   PhaseTimer timer_;
   std::function<void(const Parameters&)> on_gradients_;
 };

@@ -43,6 +43,22 @@ Updater::Range Updater::make_range(const Parameter& p, OwnerLoads& loads) const 
   return range;
 }
 
+std::vector<StateTensor> state_tensors(const UpdateConfig& config, const ParameterSpec& spec) {
+  if (!spec.trained) return {};
+  if (config.muon && spec.matrix.inputs > 0) return {{".mu", config.muon->mu_dtype}};
+  std::vector<StateTensor> tensors;
+  for (const Tensor& state : Optimizer::make(config.optimizer)->init(spec.dtype, 0))
+    tensors.push_back({tensors.empty() ? ".mu" : ".nu", state.dtype()});
+  return tensors;
+}
+
+std::vector<Updater::Share> Updater::shares() const {
+  std::vector<Share> shares;
+  for (const Range& range : ranges_)
+    shares.push_back({range.parameter, range.begin, range.count, range.state});
+  return shares;
+}
+
 std::int64_t Updater::state_bytes() const {
   std::int64_t bytes = 0;
   for (const auto& r : ranges_) {
@@ -60,45 +76,56 @@ void Updater::reduce_gradients() {
   context_.comm->position().layer = -1;
 }
 
+// A gradient changes its type only on its way to other ranks.
 void Updater::reduce(Range& range) const {
   Value& value = *range.parameter->array.value();
-  Tensor grad = value.grad.defined() ? value.grad.cast(config_.grad_dtype)
-                                     : Tensor::zeros(config_.grad_dtype, value.info.local);
+  Tensor grad =
+      value.grad.defined() ? value.grad : Tensor::zeros(range.parameter->spec.dtype, value.info.local);
   value.grad = Tensor();
   const auto ranks = static_cast<std::int64_t>(range.group.ranks.size());
   if (ranks == 1) {
     range.grad = grad.reshaped({range.count});
     return;
   }
+  if (config_.grad_dtype == DType::bf16) grad = grad.cast(DType::bf16);
   if (grad.size() != range.padded * ranks) {  // equal shares for the collective
     Tensor padded = Tensor::zeros(grad.dtype(), {range.padded * ranks});
     if (!context_.abstract()) std::memcpy(padded.raw(), grad.raw(), grad.bytes());
     grad = padded;
   }
-  Tensor mine(grad.dtype(), {range.padded});
-  context_.comm->reduce_scatter(range.group, range.axis, grad.dtype(), grad.raw(), mine.raw(), range.padded);
+  Tensor mine(config_.grad_dtype, {range.padded});
+  if (grad.dtype() == mine.dtype())
+    context_.comm->reduce_scatter(range.group, range.axis, grad.dtype(), grad.raw(), mine.raw(),
+                                  range.padded);
+  else
+    context_.comm->reduce_scatter_widened(range.group, range.axis, grad.raw(), mine.data<float>(),
+                                          range.padded);
   range.grad = mine.slice_rows(0, range.count);
 }
 
-double Updater::gradient_norm() const {
-  return norm_of([](const Range& range) { return range.grad; });
-}
-
-double Updater::weight_norm() const {
-  return norm_of([](const Range& range) {
-    const Tensor& weight = range.parameter->array.tensor();
-    return weight.reshaped({weight.size()}).slice_rows(range.begin, range.begin + range.count);
-  });
-}
-
-double Updater::norm_of(const std::function<Tensor(const Range&)>& part) const {
-  double sum = 0;
+double Updater::gradient_squares() const {
+  double squares = 0;
   for (const Range& range : ranges_) {
-    const Tensor t = part(range);
-    if (t.defined()) sum += sum_of_squares(*context_.pool, t.dtype(), t.raw(), t.size());
+    const Tensor& grad = range.grad;
+    if (grad.defined()) squares += sum_of_squares(*context_.pool, grad.dtype(), grad.raw(), grad.size());
   }
-  sum_over_run(context_, std::span(&sum, 1));
-  return std::sqrt(sum);
+  return squares;
+}
+
+void Updater::drop_gradients() {
+  for (Range& range : ranges_) range.grad = Tensor();
+}
+
+double Updater::weight_norm() {
+  double squares = 0;
+  for (Range& range : ranges_) {
+    if (!range.squares)
+      range.squares = sum_of_squares(*context_.pool, range.parameter->array.tensor().dtype(),
+                                     weight_of(range), range.count);
+    squares += *range.squares;
+  }
+  sum_over_run(context_, std::span(&squares, 1));
+  return std::sqrt(squares);
 }
 
 // Muon's weights go in three passes, so that all ranks work on their own matrices at the same time.
@@ -162,9 +189,9 @@ std::byte* Updater::weight_of(const Range& range) const {
 }
 
 void Updater::update_elements(Range& range, std::int64_t step, double learning_rate, double factor) const {
-  optimizer_->update(*context_.pool, step, learning_rate, factor, range.decay, weight_of(range),
-                     range.parameter->spec.dtype, range.grad.raw(), range.grad.dtype(), range.state,
-                     range.count);
+  range.squares = optimizer_->update(*context_.pool, step, learning_rate, factor, range.decay,
+                                     weight_of(range), range.parameter->spec.dtype, range.grad.raw(),
+                                     range.grad.dtype(), range.state, range.count);
 }
 
 void Updater::gather_matrices(Range& range, std::int64_t step, double factor) const {
@@ -177,14 +204,15 @@ void Updater::apply_matrices(Range& range, double learning_rate) const {
   const MuonConfig& muon = *config_.muon;
   const Tensor update = range.exchange->scatter(context_, range.matrices);
   range.matrices = Tensor();
-  muon_apply(*context_.pool, learning_rate,
-             muon_scale(muon, range.exchange->inputs(), range.exchange->outputs()),
-             range.decay ? muon.weight_decay : 0.0, update, weight_of(range), range.parameter->spec.dtype);
+  range.squares = muon_apply(
+      *context_.pool, learning_rate, muon_scale(muon, range.exchange->inputs(), range.exchange->outputs()),
+      range.decay ? muon.weight_decay : 0.0, update, weight_of(range), range.parameter->spec.dtype);
 }
 
 void Updater::add(const std::string& name, const std::vector<float>& increments) {
-  for (const Range& range : ranges_) {
+  for (Range& range : ranges_) {
     if (range.parameter->spec.name != name || context_.abstract()) continue;
+    range.squares.reset();
     float* weight = range.parameter->array.tensor().data<float>();
     for (std::int64_t i = range.begin; i < range.begin + range.count; ++i)
       weight[i] += increments[static_cast<std::size_t>(i)];

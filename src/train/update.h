@@ -7,9 +7,9 @@
 // (train/matrix_exchange.h).
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,6 +27,13 @@ struct UpdateConfig {
   std::vector<std::string> decay_exclude;  // patterns of parameter names (glob)
 };
 
+// The tensors of a parameter's optimizer state: what is appended to its name, and their dtype.
+struct StateTensor {
+  std::string suffix;
+  DType dtype;
+};
+std::vector<StateTensor> state_tensors(const UpdateConfig& config, const ParameterSpec& spec);
+
 class Updater {
  public:
   // Zero state for this rank's shares. Error(usage) for values no optimizer takes. `parameters` must outlive
@@ -35,10 +42,13 @@ class Updater {
 
   // Takes the gradients off the parameters and sums them over the ranks that hold the same block. Collective.
   void reduce_gradients();
-  // L2 norms over all parameters, of the reduced gradients and of the weights, alike on all ranks.
-  // Collective; sums over all ranks, so nobody reads a weight before all are written.
-  double gradient_norm() const;
-  double weight_norm() const;
+  // Sum of squares of this rank's share of the reduced gradients.
+  double gradient_squares() const;
+  // Lets go of reduced gradients: their step is left out.
+  void drop_gradients();
+  // L2 norm over all parameters, alike on all ranks. Collective; sums over all ranks, so nobody reads a
+  // weight before all are written.
+  double weight_norm();
   // One step on gradients times `factor`; `step` counts from 0. Collective.
   void update(std::int64_t step, double learning_rate, double factor);
   // After updates and additions: ranks that do not share memory tell each other their shares. Collective.
@@ -47,6 +57,15 @@ class Updater {
   void add(const std::string& name, const std::vector<float>& increments);
 
   std::int64_t state_bytes() const;  // of this rank
+
+  // What this rank updates: elements [begin, begin + count) of its block of a parameter, and their state, in
+  // the order of state_tensors(). The shares of all ranks have every element of every parameter once.
+  struct Share {
+    const Parameter* parameter;
+    std::int64_t begin, count;
+    std::span<const Tensor> state;
+  };
+  std::vector<Share> shares() const;
 
  private:
   // One parameter's share.
@@ -57,6 +76,7 @@ class Updater {
     std::int64_t begin = 0, count = 0, padded = 0;
     Tensor grad;  // reduced, [count]
     std::vector<Tensor> state;
+    std::optional<double> squares;  // sum of those of this share's weights, once known
     bool decay = true;
     std::unique_ptr<MatrixExchange> exchange;  // muon
     Tensor matrices;                           // between its gather and its scatter
@@ -64,7 +84,6 @@ class Updater {
 
   Range make_range(const Parameter& parameter, OwnerLoads& loads) const;
   void reduce(Range& range) const;
-  double norm_of(const std::function<Tensor(const Range&)>& part) const;
   std::byte* weight_of(const Range& range) const;
   void update_elements(Range& range, std::int64_t step, double learning_rate, double factor) const;
   void gather_matrices(Range& range, std::int64_t step, double factor) const;

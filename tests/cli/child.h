@@ -50,6 +50,7 @@ inline Arguments tiny_model() {
           "steps=3",
           "learning_rate=0.01",
           "dtype=float32",
+          "enable_checkpointing=false",  // a second run of the same name starts anew
           "base_output_directory=out",
           "run_name=run"};
 }

@@ -1,6 +1,7 @@
 // switchyard convert and inspect as a user meets them: both directions, the same bits back, kills on the way,
 // and everything that must be refused.
 #include <signal.h>
+#include <sys/file.h>
 
 #include <cstring>
 #include <map>
@@ -34,13 +35,14 @@ class Convert : public ProgramTest {
       EXPECT_FALSE(entry.path().filename().string().starts_with(".saving")) << entry.path();
   }
 
-  // name below the folder -> content
+  // name below the folder -> size and hash of its content
   std::map<std::string, std::string> contents(const std::string& folder) const {
     std::map<std::string, std::string> files;
     for (const auto& entry : fs::recursive_directory_iterator(path(folder))) {
-      if (entry.is_regular_file())
-        files[fs::relative(entry.path(), path(folder)).string()] =
-            read(fs::relative(entry.path(), path("")).string());
+      if (!entry.is_regular_file()) continue;
+      const std::string content = read(fs::relative(entry.path(), path("")).string());
+      files[fs::relative(entry.path(), path(folder)).string()] =
+          std::to_string(content.size()) + " " + std::to_string(std::hash<std::string>()(content));
     }
     return files;
   }
@@ -87,7 +89,7 @@ TEST_F(Convert, ThereAndBackIsTheSameBits) {
     const Finished there = run({"convert", golden(model), model, "--verify"});
     EXPECT_EQ(there.status, 0) << there.err;
     EXPECT_NE(there.out.find("the same bits"), std::string::npos) << there.out;
-    const Finished back = run({"convert", model, model + "-hub", "--verify", "--shard-bytes", "200000"});
+    const Finished back = run({"convert", model, model + "-hub", "--verify", "--file-bytes", "200000"});
     EXPECT_EQ(back.status, 0) << back.err;
     EXPECT_NE(back.out.find("the same bits"), std::string::npos) << back.out;
     EXPECT_TRUE(fs::exists(path(model + "-hub/model.safetensors.index.json")));
@@ -155,7 +157,7 @@ TEST_F(Convert, RefusesBeforeAnythingIsWritten) {
   refuse({golden("qwen3moe-tiny"), "--to", "huggingface"}, {"--to huggingface", "is one already"});
   refuse({golden("qwen3moe-tiny"), "--to", "onnx"}, {"--to onnx"});
   refuse({golden("qwen3moe-tiny"), "--dtype", "int8"}, {"--dtype", "int8"});
-  refuse({golden("qwen3moe-tiny"), "--shard-bytes", "0"}, {"--shard-bytes 0"});
+  refuse({golden("qwen3moe-tiny"), "--file-bytes", "0"}, {"--file-bytes 0"});
   refuse({golden("qwen3moe-tiny"), "--fast"}, {"--fast"});
   refuse({golden("qwen3moe-tiny"), "--save-logits", "x"}, {"--verify"});
   refuse({golden("qwen3moe-tiny"), "third"}, {"expected SRC and DST", "3 paths"});
@@ -180,33 +182,140 @@ TEST_F(Convert, DamageIsFoundAndNotConverted) {
   EXPECT_NE(proof.err.find("weights-00001.safetensors"), std::string::npos) << proof.err;
   EXPECT_NE(proof.err.find("damaged"), std::string::npos) << proof.err;
   const Finished done = run({"convert", "ours", "out"});
-  EXPECT_EQ(done.status, 2);
+  EXPECT_EQ(done.status, 1);
+  EXPECT_NE(done.err.find("damaged"), std::string::npos) << done.err;
   EXPECT_FALSE(fs::exists(path("out")));
   fs::remove(path("ours/complete"));
   expect_refused({"inspect", "ours"}, {"ours", "complete"});
+}
+
+// What a run has learned is what others load: the first loss from the exported folder is that from the run
+// itself.
+TEST_F(Convert, ARunsModelGoesOut) {
+  for (const Arguments& model :
+       {Arguments{},
+        Arguments{"decoder_block=deepseek", "attention_type=mla", "kv_lora_rank=8", "qk_nope_head_dim=8",
+                  "qk_rope_head_dim=4", "v_head_dim=8", "routed_score_func=sigmoid", "routed_bias=true",
+                  "routed_bias_update_rate=0.1", "max_position_embeddings=64"}}) {
+    fs::remove_all(path("out"));
+    fs::remove_all(path("exported"));
+    train(model + Arguments{"steps=2", "enable_checkpointing=true"});
+    const Finished done = run({"convert", "out/run", "exported", "--verify"});
+    EXPECT_EQ(done.status, 0) << done.err;
+    EXPECT_NE(done.out.find("the same bits"), std::string::npos) << done.out;
+    EXPECT_EQ(inspect({"out/run", "exported"}), 0);
+    const Finished shown = run({"inspect", "out/run", "--prove"});
+    EXPECT_EQ(shown.status, 0) << shown.err;
+    for (const char* words : {"complete", "every byte is as it was written", "step        2"})
+      EXPECT_NE(shown.out.find(words), std::string::npos) << words << "\n" << shown.out;
+    std::vector<nlohmann::json> losses;
+    for (const std::string from : {"out/run", "exported"}) {
+      const Finished next = run(Arguments{"train"} + tiny_model() + model +
+                                Arguments{"steps=1", "run_name=next_" + std::to_string(losses.size()),
+                                          "load_parameters_path=" + from, "metrics_file=m.jsonl"});
+      ASSERT_EQ(next.status, 0) << next.err;
+      losses.push_back(nlohmann::json::parse(read("m.jsonl"))["learning/loss"]);
+    }
+    EXPECT_EQ(losses[0], losses[1]);
+  }
+}
+
+// A converted checkpoint states its model in its own keys; a run states it in others.
+TEST_F(Convert, TrainingStartsFromAConversion) {
+  save("qwen3moe-tiny", tensors_of("qwen3moe-tiny"));
+  convert({"model", "ours"});
+  const Arguments keys{"decoder_block=qwen3_moe",
+                       "base_emb_dim=64",
+                       "base_num_query_heads=4",
+                       "base_num_kv_heads=2",
+                       "head_dim=24",
+                       "base_num_decoder_layers=2",
+                       "base_moe_mlp_dim=32",
+                       "base_mlp_dim=32",
+                       "num_experts=8",
+                       "num_experts_per_tok=2",
+                       "norm_topk_prob=true",
+                       "use_qk_norm=true",
+                       "vocab_size=256",
+                       "rope_max_timescale=1000000",
+                       "normalization_layer_epsilon=1e-6",
+                       "max_target_length=16",
+                       "per_device_batch_size=2",
+                       "dtype=float32",
+                       "steps=1",
+                       "metrics_file=m.jsonl",
+                       "base_output_directory=out"};
+  std::vector<nlohmann::json> losses;
+  for (const std::string from : {"model", "ours"}) {
+    const Finished done =
+        run(Arguments{"train"} + keys + Arguments{"load_parameters_path=" + from, "run_name=from_" + from});
+    ASSERT_EQ(done.status, 0) << done.err;
+    losses.push_back(nlohmann::json::parse(read("m.jsonl"))["learning/loss"]);
+  }
+  EXPECT_EQ(losses[0], losses[1]);
+  const Finished other =
+      run(Arguments{"train"} + keys + Arguments{"load_parameters_path=ours", "rope_max_timescale=10000"});
+  EXPECT_EQ(other.status, 2);
+  EXPECT_NE(other.err.find("rope_max_timescale=1000000"), std::string::npos) << other.err;
+}
+
+TEST_F(Convert, ARunsModelWithoutAHuggingFaceForm) {
+  train({"steps=1", "routed_scaling_factor=2", "enable_checkpointing=true"});
+  const Finished done = run({"convert", "out/run", "exported"});
+  EXPECT_EQ(done.status, 2);
+  EXPECT_NE(done.err.find("routed_scaling_factor=2"), std::string::npos) << done.err;
+  EXPECT_FALSE(fs::exists(path("exported")));
 }
 
 // Ends the program in the middle of a conversion, again and again; in the end all is as without.
 TEST_F(Convert, KilledAndResumed) {
   const bool soak = std::getenv("SWITCHYARD_SOAK") != nullptr;
   convert({golden("deepseek3-tiny"), "ours"});
-  const Arguments options{"--shard-bytes", "20000"};  // some forty files
-  convert(Arguments{"ours", "whole"} + options);
-  const auto expected = contents("whole");
-  ASSERT_GT(expected.size(), 30u);
+  const Arguments options{"--file-bytes", "20000"};  // some forty files
   std::mt19937 random(1);
-  for (int round = 0; round < (soak ? 40 : 3); ++round) {
-    int kills = 0;
-    while (!fs::exists(path("out"))) {
-      const auto wait = std::chrono::microseconds(random() % 60000);
-      kills += start_and_kill(Arguments{"convert", "ours", "out"} + options, wait) ? 1 : 0;
-      ASSERT_LT(kills, 5000);
+  for (const std::string& source : {std::string("ours"), golden("deepseek3-tiny")}) {
+    SCOPED_TRACE(source);
+    fs::remove_all(path("whole"));
+    convert(Arguments{source, "whole"} + options);
+    const auto expected = contents("whole");
+    ASSERT_GT(expected.size(), 30u);
+    for (int round = 0; round < (soak ? 40 : 1); ++round) {
+      int kills = 0;
+      while (!fs::exists(path("out"))) {
+        const auto wait =
+            std::chrono::microseconds(random() % (60000u + 10000u * static_cast<unsigned>(kills)));
+        kills += start_and_kill(Arguments{"convert", source, "out"} + options, wait) ? 1 : 0;
+        ASSERT_LT(kills, 5000);
+      }
+      const Finished last = run(Arguments{"convert", source, "out"} + options);
+      EXPECT_TRUE(last.status == 0 || last.err.find("exists already") != std::string::npos) << last.err;
+      EXPECT_EQ(contents("out"), expected) << "after " << kills << " kills";
+      fs::remove_all(path("out"));
     }
-    const Finished last = run(Arguments{"convert", "ours", "out"} + options);
-    EXPECT_TRUE(last.status == 0 || last.err.find("exists already") != std::string::npos) << last.err;
-    EXPECT_EQ(contents("out"), expected) << "after " << kills << " kills";
-    fs::remove_all(path("out"));
   }
+}
+
+// A disk that is full in the middle: one line, nothing under the final name, and room later ends it well.
+TEST_F(Convert, NoRoom) {
+  convert({golden("deepseek3-tiny"), "ours"});
+  const std::string command = program() + " convert ours out";
+  const Finished full = execute("bash", {"-c", "trap '' XFSZ; ulimit -f 200; exec " + command});
+  EXPECT_EQ(full.status, 1);
+  EXPECT_NE(full.err.find("model.safetensors"), std::string::npos) << full.err;
+  EXPECT_EQ(std::count(full.err.begin(), full.err.end(), '\n'), 1) << full.err;
+  EXPECT_FALSE(fs::exists(path("out")));
+  convert({"ours", "out"});
+  EXPECT_EQ(inspect({"ours", "out"}), 0);
+}
+
+TEST_F(Convert, OneWriterAtATime) {
+  convert({golden("qwen3moe-tiny"), "ours"});
+  write(".saving-out/.conversion.json", "{}");
+  const int file = ::open(path(".saving-out/.conversion.json").c_str(), O_RDWR);
+  ASSERT_EQ(::flock(file, LOCK_EX), 0);
+  expect_refused({"convert", "ours", "out"}, {"out", "another process"});
+  ::close(file);
+  convert({"ours", "out"});
 }
 
 TEST_F(Convert, AnotherJobBeginsAnew) {

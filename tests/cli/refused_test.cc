@@ -45,9 +45,8 @@ TEST_F(Refused, LinesStayLinesWhateverIsQuoted) {
 TEST_F(Refused, WhatIsNotBuilt) {
   expect_no_training({"ici_sequence_parallelism=2", "ranks=2"},
                      {"ici_sequence_parallelism=2", "planned", "1"});
-  expect_no_training({"enable_checkpointing=true"}, {"enable_checkpointing=true", "planned", "false"});
   expect_no_training({"quantization=int8"}, {"quantization=int8", "planned", "empty"});
-  expect_no_training({"load_full_state_path=x"}, {"load_full_state_path=x", "planned"});
+  expect_no_training({"load_full_state_path=x"}, {"x: expected a checkpoint or the folder of a run"});
   expect_no_training({"rope_use_scale=false"}, {"rope_use_scale=false", "planned"});
   expect_no_training({"dropout_rate=0.1"}, {"dropout_rate=0.1", "planned"});
 }

@@ -155,6 +155,55 @@ TEST_F(Faults, OfAProcessOfThreads) {
   EXPECT_EQ(run.err.find("switchyard: "), run.err.rfind("switchyard: ")) << run.err;
 }
 
+// A rank's NaN is skipped by all, until there are too many in a row.
+TEST_F(Faults, NumbersThatAreNoneSkipStepsOnAllRanks) {
+  ::setenv("SWITCHYARD_FAULT", "kind=nan,rank=2,step=1,phase=gradients,steps=3", 1);
+  const Arguments keys{"ranks=4", "steps=5"};
+  const std::vector<nlohmann::json> lines = train(Arguments{"ici_fsdp_parallelism=4"} + keys);
+  ASSERT_EQ(lines.size(), 5u);
+  for (std::size_t step = 0; step < 5; ++step)
+    EXPECT_EQ(lines[step]["learning/skipped_steps"].get<std::size_t>(), std::min<std::size_t>(step, 3));
+  for (const std::size_t step : {1, 2, 3}) {
+    EXPECT_TRUE(lines[step]["learning/raw_grad_norm"].is_null());
+    EXPECT_EQ(lines[step]["learning/param_norm"], lines[0]["learning/param_norm"]);
+  }
+  EXPECT_NE(lines[4]["learning/param_norm"], lines[0]["learning/param_norm"]);
+  EXPECT_EQ(nlohmann::json::parse(read("out/run/summary.json"))["skipped_steps"], 3);
+
+  const Finished stopped = run(command() + keys + Arguments{"max_consecutive_bad_steps=2"});
+  EXPECT_EQ(stopped.status, 1);
+  EXPECT_NE(stopped.err.find("steps 1 to 2 were bad, the last because the gradient is not a number"),
+            std::string::npos)
+      << stopped.err;
+  EXPECT_EQ(std::count(stopped.err.begin(), stopped.err.end(), '\n'), 1) << stopped.err;
+
+  ::setenv("SWITCHYARD_FAULT", "kind=nan,rank=2,step=1,phase=forward", 1);
+  const Finished aborted = run(command() + keys);
+  EXPECT_EQ(aborted.status, 1);
+  EXPECT_NE(aborted.err.find("loss is not a number at step 1 (abort_on_nan_loss=true)"), std::string::npos);
+  const Finished goes_on = run(command() + keys + Arguments{"abort_on_nan_loss=false"});
+  EXPECT_EQ(goes_on.status, 0) << goes_on.err;
+  EXPECT_NE(goes_on.out.find("step 1 skipped: the loss is not a number"), std::string::npos) << goes_on.out;
+  ::unsetenv("SWITCHYARD_FAULT");
+}
+
+// One bit of one copy among three processes; none without a fault.
+TEST_F(Faults, ACorruptCopyOfAWeightIsNamed) {
+  NEEDS_MPIRUN();
+  const Arguments keys = Arguments{"train"} + tiny_model() +
+                         Arguments{"ici_data_parallelism=3", "ici_fsdp_parallelism=1", "steps=4",
+                                   "weight_digest_interval=2", "enable_tensorboard=false"};
+  const Finished clean = mpirun(3, keys);
+  EXPECT_EQ(clean.status, 0) << clean.err;
+  ::setenv("SWITCHYARD_FAULT", "kind=flip,rank=1,step=3,phase=optimizer", 1);
+  const Finished corrupt = mpirun(3, keys);
+  ::unsetenv("SWITCHYARD_FAULT");
+  EXPECT_NE(corrupt.status, 0);
+  EXPECT_NE(corrupt.err.find("weight embedding of rank 1 differs from that of rank 0, 2 after step 3"),
+            std::string::npos)
+      << corrupt.err;
+}
+
 TEST_F(Faults, AreRefusedWhenUnreadable) {
   for (const char* text : {"kind=kil,phase=forward", "kind=kill", "rank=x,phase=forward", "forward"}) {
     ::setenv("SWITCHYARD_FAULT", text, 1);

@@ -111,7 +111,7 @@ def check(program, name, config_class, settings, folder):
     original, ours, back = folder / "original", folder / "ours", folder / "back"
     model = make(config_class, settings, original)
     run(program, "convert", original, ours, "--verify", "--save-logits", folder / "ours.safetensors")
-    run(program, "convert", ours, back, "--verify", "--shard-bytes", "200000", "--save-logits", folder / "back.safetensors")
+    run(program, "convert", ours, back, "--verify", "--file-bytes", "200000", "--save-logits", folder / "back.safetensors")
     run(program, "inspect", original, back)
     before, after = stored(original), stored(back)
     assert before.keys() == after.keys() and all(torch.equal(before[k], after[k]) for k in before), "tensors differ"

@@ -1,5 +1,6 @@
-// Whether files are safetensors files, many in one process: standard input holds length (8 bytes, little-endian)
-// and bytes of one after the other; for each a line says "ok" or what is wrong. Used by safetensors_mutants.py.
+// Whether files are safetensors files, many in one process: standard input holds length (8 bytes,
+// little-endian) and bytes of one after the other; for each a line says "ok" or what is wrong. Used by
+// safetensors_mutants.py.
 #include <cstdio>
 #include <string>
 #include <vector>

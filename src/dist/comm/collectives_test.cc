@@ -231,6 +231,24 @@ TEST_P(Collectives, BarrierWaitsForAll) {
   });
 }
 
+// bfloat16 in, the float32 sum out: what all ranks get is what float32 inputs would have given.
+TEST_P(Collectives, AWidenedReduceScatterDoesNotRound) {
+  run([](Communicator& comm, const Group& group) {
+    const auto p = static_cast<std::int64_t>(group.ranks.size());
+    if (p == 1) return;
+    constexpr std::int64_t kCount = 37;
+    std::vector<bfloat16> narrow;
+    std::vector<float> wide, expected(index_of(kCount)), found(index_of(kCount));
+    for (std::int64_t i = 0; i < p * kCount; ++i) {
+      narrow.emplace_back(static_cast<float>(comm.rank() + 1) / static_cast<float>(i + 3));
+      wide.push_back(static_cast<float>(narrow.back()));
+    }
+    comm.reduce_scatter(group, "data", DType::f32, wide.data(), expected.data(), kCount);
+    comm.reduce_scatter_widened(group, "data", narrow.data(), found.data(), kCount);
+    EXPECT_EQ(found, expected);
+  });
+}
+
 // <all_gather x, y> == <x, reduce_scatter y> summed over ranks, likewise all_reduce and all_to_all with
 // themselves.
 TEST_P(Collectives, GradientsAreAdjoint) {

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "dist/comm/progress_thread.h"
+#include "dist/comm/reduce.h"
 
 namespace switchyard {
 namespace {
@@ -50,11 +51,43 @@ void Communicator::all_gather(const Group& group, std::string_view axis, const v
   record(call, bytes * (size_of_group(group) - 1), do_all_gather(group, call, in, out));
 }
 
+std::shared_ptr<void> Communicator::all_gather_shared(const Group& group, std::string_view axis,
+                                                      std::int64_t bytes, const Make& make,
+                                                      const Place& place) {
+  CollectiveCall call{.kind = "all_gather", .axis = axis, .type = "bytes", .size = bytes};
+  enter(group, call);
+  std::shared_ptr<void> result;
+  if (group.ranks.size() == 1) {
+    result = make();
+    place(result.get());
+    return result;
+  }
+  const double waited = do_all_gather_shared(group, call, make, place, result);
+  record(call, bytes * (size_of_group(group) - 1), waited);
+  return result;
+}
+
+double Communicator::do_all_gather_shared(const Group&, const CollectiveCall& call, const Make&, const Place&,
+                                          std::shared_ptr<void>&) {
+  CHECK(false, "{}: these ranks do not share memory", to_string(call));
+  return 0;
+}
+
 void Communicator::reduce_scatter(const Group& group, std::string_view axis, DType dtype, const void* in,
                                   void* out, std::int64_t count) {
-  CollectiveCall call = reduction("reduce_scatter", axis, dtype, count);
+  reduce_scatter_as(group, reduction("reduce_scatter", axis, dtype, count), in, out);
+}
+
+void Communicator::reduce_scatter_widened(const Group& group, std::string_view axis, const void* in,
+                                          float* out, std::int64_t count) {
+  CHECK(group.ranks.size() > 1, "nothing to sum over '{}'", axis);
+  reduce_scatter_as(
+      group, {.kind = "reduce_scatter", .axis = axis, .type = "bfloat16 as float32", .size = count}, in, out);
+}
+
+void Communicator::reduce_scatter_as(const Group& group, CollectiveCall call, const void* in, void* out) {
   enter(group, call);
-  const std::int64_t bytes = count * static_cast<std::int64_t>(size_of(dtype));
+  const std::int64_t bytes = call.size * element_bytes(call.type);
   if (group.ranks.size() == 1) return copy_own(out, in, bytes);
   record(call, bytes * (size_of_group(group) - 1), do_reduce_scatter(group, call, in, out));
 }
@@ -226,7 +259,7 @@ void Communicator::enter(const Group& group, CollectiveCall& call) {
   const int mine = group.ranks[static_cast<std::size_t>(group.index)];
   CHECK(mine == rank(), "{}: group says rank {}, this is {}", to_string(call), mine, rank());
   if (position_.trace != nullptr) entered_ = TraceLog::now();
-  if (fault_ && group.ranks.size() > 1) [[unlikely]]
+  if (fault_ && group.ranks.size() > 1 && !is_numeric(fault_->kind)) [[unlikely]]
     suffer(call);
 }
 
@@ -239,6 +272,11 @@ void Communicator::suffer(CollectiveCall& call) {
     call.kind = call.kind == "barrier" ? "broadcast" : "barrier";
   else
     happen(fault);
+}
+
+bool Communicator::suffers(Fault::Kind kind, std::string_view phase) const {
+  return fault_ && fault_->kind == kind && fault_->phase == phase && position_.step >= fault_->step &&
+         position_.step < fault_->step + fault_->steps;
 }
 
 // The only part of a group of one.

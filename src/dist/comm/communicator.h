@@ -138,6 +138,8 @@ class Communicator {
   Position& position() { return position_; }
   // Makes the fault happen on this rank; for tests of what a fault does to a run.
   void inject(const Fault& fault) { fault_ = fault; }
+  // Whether this rank's numbers should be wrong now, by a fault of this kind in this phase.
+  bool suffers(Fault::Kind kind, std::string_view phase) const;
 
   // Below, P is the size of the group, `axis` names the mesh axes of the group ("data", "data+fsdp") for
   // counters and errors, and input and output must not overlap unless said.
@@ -145,10 +147,20 @@ class Communicator {
   // Every rank gives `bytes` bytes; `out` gets P x `bytes` in group order. `in` may be this rank's place in
   // `out`.
   void all_gather(const Group& group, std::string_view axis, const void* in, void* out, std::int64_t bytes);
+  // The same among ranks of one process (shares_memory), which all get one result: it is what `make` returns,
+  // which one rank calls first; then every rank calls `place` on it, to write its part. `place` must not
+  // throw. Whoever changes the result changes it for all.
+  using Make = std::function<std::shared_ptr<void>()>;
+  using Place = std::function<void(void* made)>;
+  std::shared_ptr<void> all_gather_shared(const Group& group, std::string_view axis, std::int64_t bytes,
+                                          const Make& make, const Place& place);
   // `in`: P x `count` elements; `out`: `count` elements, the sum over ranks of this rank's part. float32,
   // bfloat16, int32.
   void reduce_scatter(const Group& group, std::string_view axis, DType dtype, const void* in, void* out,
                       std::int64_t count);
+  // The same for bfloat16 with a float32 sum, which is not rounded.
+  void reduce_scatter_widened(const Group& group, std::string_view axis, const void* in, float* out,
+                              std::int64_t count);
   // Sum over ranks of `count` elements, in place. float32, bfloat16, int32.
   void all_reduce(const Group& group, std::string_view axis, DType dtype, void* data, std::int64_t count);
   void all_reduce_f64(const Group& group, std::string_view axis, double* data, std::int64_t count);
@@ -216,6 +228,8 @@ class Communicator {
 
   // Backends: P >= 2, arguments checked. Each returns the seconds spent waiting for other ranks.
   virtual double do_all_gather(const Group& group, const CollectiveCall& call, const void* in, void* out) = 0;
+  virtual double do_all_gather_shared(const Group& group, const CollectiveCall& call, const Make& make,
+                                      const Place& place, std::shared_ptr<void>& result);
   virtual double do_reduce_scatter(const Group& group, const CollectiveCall& call, const void* in,
                                    void* out) = 0;
   virtual double do_all_reduce(const Group& group, const CollectiveCall& call, void* data) = 0;
@@ -233,6 +247,7 @@ class Communicator {
   // Bytes of rows to others, the side checked.
   static std::int64_t ragged_bytes(const Group& group, const CollectiveCall& call, const RaggedSide& side);
   std::shared_ptr<StartedCollective> start(std::shared_ptr<StartedCollective> started);
+  void reduce_scatter_as(const Group& group, CollectiveCall call, const void* in, void* out);
   void all_reduce_as(const Group& group, CollectiveCall call, std::int64_t element_bytes, void* data);
   void record(const CollectiveCall& call, std::int64_t bytes, double wait_seconds);
   void count(const CollectiveCall& call, std::int64_t bytes, double wait_seconds);

@@ -17,19 +17,21 @@
 namespace switchyard {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, Fault::Kind>, 5> kKinds{
+constexpr std::array<std::pair<std::string_view, Fault::Kind>, 7> kKinds{
     {{"kill", Fault::Kind::kill},
      {"stop", Fault::Kind::stop},
      {"exception", Fault::Kind::exception},
      {"mismatch", Fault::Kind::mismatch},
-     {"sleep", Fault::Kind::sleep}}};
+     {"sleep", Fault::Kind::sleep},
+     {"nan", Fault::Kind::nan},
+     {"flip", Fault::Kind::flip}}};
 constexpr std::array<std::string_view, 5> kPhases{"forward", "dispatch", "backward", "gradients",
                                                   "optimizer"};
 
 [[noreturn]] void fail_at(const std::string& item) {
   fail_usage(
-      "[comm] SWITCHYARD_FAULT: expected kind=kill|stop|exception|mismatch|sleep,rank=R,step=S,"
-      "phase=forward|dispatch|backward|gradients|optimizer[,calls_before=N], got '{}'",
+      "[comm] SWITCHYARD_FAULT: expected kind=kill|stop|exception|mismatch|sleep|nan|flip,rank=R,step=S,"
+      "phase=forward|dispatch|backward|gradients|optimizer[,calls_before=N][,steps=N], got '{}'",
       item);
 }
 
@@ -55,10 +57,11 @@ void set(Fault& fault, const std::string& item) {
     for (const std::string_view phase : kPhases) known = known || phase == value;
     fault.phase = value;
   } else {
-    known = key == "rank" || key == "step" || key == "calls_before";
+    known = key == "rank" || key == "step" || key == "calls_before" || key == "steps";
     if (key == "rank") fault.rank = static_cast<int>(number(item, value));
     if (key == "step") fault.step = number(item, value);
     if (key == "calls_before") fault.calls_before = number(item, value);
+    if (key == "steps") fault.steps = number(item, value);
   }
   if (!known) fail_at(item);
 }
@@ -73,6 +76,10 @@ std::optional<Fault> fault_from_environment() {
   for (std::string item; std::getline(items, item, ',');) set(fault, item);
   if (fault.phase.empty()) fail_at(text);
   return fault;
+}
+
+bool is_numeric(Fault::Kind kind) {
+  return kind == Fault::Kind::nan || kind == Fault::Kind::flip;
 }
 
 void happen(const Fault& fault) {
@@ -90,6 +97,8 @@ void happen(const Fault& fault) {
       std::this_thread::sleep_for(std::chrono::hours(24));
       break;
     case Fault::Kind::mismatch:
+    case Fault::Kind::nan:
+    case Fault::Kind::flip:
       break;
   }
 }

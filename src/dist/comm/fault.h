@@ -14,20 +14,27 @@ struct Fault {
     exception,  // the rank throws
     mismatch,   // the rank calls another collective than the others
     sleep,      // the rank never comes
+    nan,        // the rank's loss (phase forward) or gradient (phase gradients) is not a number
+    flip,       // a bit of the rank's copy of a weight flips (phase optimizer)
   };
   Kind kind = Kind::kill;
   int rank = 0;
   std::int64_t step = 0;
   std::string phase;              // forward, dispatch, backward, gradients or optimizer
   std::int64_t calls_before = 0;  // collectives of the phase that this rank still takes part in
+  std::int64_t steps = 1;         // of nan: how many, one after the other
 };
 
 // The fault of the environment variable SWITCHYARD_FAULT, written as
-// "kind=kill,rank=3,step=1,phase=dispatch,calls_before=0"; the last may be left out. Nothing when it is not
-// set; Error(usage) when it cannot be read.
+// "kind=kill,rank=3,step=1,phase=dispatch,calls_before=0,steps=1"; the last two may be left out. Nothing when
+// it is not set; Error(usage) when it cannot be read.
 std::optional<Fault> fault_from_environment();
 
-// Does a fault of any kind but mismatch to the calling rank. Error(runtime) for an exception.
+// Whether the fault is in the rank's numbers, not in a collective.
+bool is_numeric(Fault::Kind kind);
+
+// Does a fault of any kind but mismatch and the numeric ones to the calling rank. Error(runtime) for an
+// exception.
 void happen(const Fault& fault);
 
 }  // namespace switchyard

@@ -48,6 +48,7 @@ struct Slot {
   const void* in = nullptr;
   RaggedSide ragged{};
   bool arrived = false;
+  std::shared_ptr<void> shared;          // what group rank 0 made for a gather that all share
   std::unique_ptr<std::byte[]> scratch;  // this rank's slice of an all-reduce; invariant 3
 };
 
@@ -289,6 +290,18 @@ class LocalCommunicator : public Communicator {
         offset += call.size;
       }
     });
+  }
+
+  double do_all_gather_shared(const Group& group, const CollectiveCall& call, const Make& make,
+                              const Place& place, std::shared_ptr<void>& result) override {
+    std::shared_ptr<void>& made = slot_of(group).shared;
+    if (group.index == 0) made = make();
+    const double waited = meet(group, call, nullptr, [&](Meeting& meeting) {
+      result = meeting.slots[0].shared;
+      place(result.get());
+    });
+    made.reset();
+    return waited;
   }
 
   double do_reduce_scatter(const Group& group, const CollectiveCall& call, const void* in,

@@ -199,6 +199,39 @@ TEST(LocalFailure, ASharedObjectThatFailedIsMadeAgain) {
   });
 }
 
+TEST(SharedGather, GivesAllRanksOneResultWithEveryPartInIt) {
+  for (const int ranks : {1, 2, 7}) {
+    std::atomic<int> made = 0;
+    std::vector<const void*> results(static_cast<std::size_t>(ranks));
+    run_local_ranks(ranks, kTimeout, [&](Communicator& comm) {
+      for (int round = 0; round < 20; ++round) {
+        const auto me = static_cast<std::size_t>(comm.rank());
+        const auto result = std::static_pointer_cast<std::vector<int>>(comm.all_gather_shared(
+            everyone(comm), "fsdp", 4,
+            [&]() -> std::shared_ptr<void> {
+              ++made;
+              return std::make_shared<std::vector<int>>(static_cast<std::size_t>(ranks), -1);
+            },
+            [&](void* memory) {
+              (*static_cast<std::vector<int>*>(memory))[me] = 100 * round + comm.rank();
+            }));
+        for (int r = 0; r < ranks; ++r) EXPECT_EQ((*result)[static_cast<std::size_t>(r)], 100 * round + r);
+        if (round == 19) results[me] = result.get();
+        comm.barrier(everyone(comm), "fsdp");
+      }
+      const auto counts = comm.counts();
+      const auto gathers = std::find_if(counts.begin(), counts.end(),
+                                        [](const CollectiveCount& c) { return c.kind == "all_gather"; });
+      if (ranks == 1) return;
+      ASSERT_NE(gathers, counts.end());
+      EXPECT_EQ(gathers->calls, 20);
+      EXPECT_EQ(gathers->bytes, 20 * 4 * (ranks - 1));
+    });
+    EXPECT_EQ(made.load(), 20);
+    for (const void* result : results) EXPECT_EQ(result, results[0]);
+  }
+}
+
 TEST(Slices, CoverEverythingOnce) {
   for (const int parts : {1, 2, 7, 8}) {
     for (const std::int64_t count : {0, 1, 7, 8, 1000}) {

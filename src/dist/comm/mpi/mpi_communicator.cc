@@ -20,7 +20,7 @@ constexpr std::int64_t kPieceElements = 1 << 18;
 struct Announcement {
   char kind[24] = {};
   char axis[128] = {};
-  char type[16] = {};
+  char type[24] = {};
   std::int64_t size = 0, root = 0;
   std::uint64_t ranks = 0;              // hash of the group's ranks
   std::int64_t sent = 0, expected = 0;  // rows of a ragged exchange, to and from the rank that reads this
@@ -190,7 +190,7 @@ double MpiCommunicator::do_reduce_scatter(const Group& group, const CollectiveCa
     });
     inputs_[static_cast<std::size_t>(group.index)] = part(group.index);
     exchange.finish();
-    sum_in_order(call.type, inputs_, at(out, begin * bytes), count);
+    sum_in_order(call.type, inputs_, at(out, begin * sum_bytes(call.type)), count);
   }
   exchange.finish();
   return waited;

@@ -93,7 +93,8 @@ void Watch::handle_death(std::size_t index) {
 }
 
 void Watch::end_by_sigterm() {
-  events_.terminated();
+  terminate_at_ = Clock::time_point::max();
+  if (events_.terminated()) return;
   ::signal(SIGTERM, SIG_DFL);
   const sigset_t set = sigterm_set();
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);

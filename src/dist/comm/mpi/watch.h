@@ -19,9 +19,8 @@ class Watch {
   // What happens in the watch's thread.
   struct Events {
     std::function<void(int process)> died;
-    // SIGTERM came, and nobody was seen to die shortly before or after. Returning lets the signal end the
-    // process.
-    std::function<void()> terminated;
+    // SIGTERM came, and nobody was seen to die shortly before or after. False lets the signal end the process.
+    std::function<bool()> terminated;
     std::function<void()> overdue;  // finish() was called and its time is over
   };
 

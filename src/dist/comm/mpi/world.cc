@@ -5,10 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <set>
 #include <thread>
+
+#include "dist/comm/stop_signal.h"
 
 namespace switchyard {
 namespace {
@@ -78,6 +81,7 @@ World::World(Wire& wire)
                 if (wire_.any_thread()) hear();
                 const std::scoped_lock lock(mutex_);
                 if (fault_) give_up({});
+                return note_stop_signal(SIGTERM);
               },
               [this] {
                 end(1, fmt::format(

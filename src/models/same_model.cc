@@ -1,4 +1,4 @@
-#include "convert/model_keys.h"
+#include "models/same_model.h"
 
 #include <functional>
 #include <utility>
@@ -15,6 +15,7 @@ using nlohmann::json;
 
 Config in_float32(std::map<std::string, json> keys) {
   keys["dtype"] = keys["weight_dtype"] = "float32";
+  keys["run_name"] = "weights";  // not the time: what is made of the same weights is the same
   return Config::from_map(keys, {});
 }
 
@@ -107,7 +108,7 @@ const std::vector<Property>& function_properties() {
 }  // namespace
 
 Config config_of_stored(const json& resolved, const std::string& path) {
-  if (!resolved.is_object()) fail_usage("[convert] {}: expected the keys of a run as an object", path);
+  if (!resolved.is_object()) fail_usage("[config] {}: expected the keys of a run as an object", path);
   std::map<std::string, json> keys;
   const auto take = [&](const KeyDeclaration& key) {
     if (key.status != KeyStatus::active || !resolved.contains(key.name)) return;

@@ -1,0 +1,300 @@
+#include "train/checkpointer.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "core/memory_account.h"
+#include "dist/comm/stop_signal.h"
+
+namespace switchyard {
+namespace {
+
+constexpr const char* kAxis = "run";  // of the collectives here, in counters and messages
+
+// Elements of a chunk: of 4 bytes at most, so that weights and state are cut alike.
+constexpr std::int64_t kChunkElements = PieceWriter::kChunkBytes / 4;
+
+void copy(ThreadPool& pool, std::byte* to, const std::byte* from, std::size_t bytes) {
+  constexpr std::int64_t kPiece = 1 << 20;
+  const auto pieces = (static_cast<std::int64_t>(bytes) + kPiece - 1) / kPiece;
+  pool.for_range(pieces, 1, [&](std::int64_t begin, std::int64_t end) {
+    const auto first = static_cast<std::size_t>(begin * kPiece),
+               last = std::min(bytes, static_cast<std::size_t>(end * kPiece));
+    std::memcpy(to + first, from + first, last - first);
+  });
+}
+
+std::size_t aligned(std::size_t bytes) {
+  return (bytes + 63) / 64 * 64;
+}
+
+}  // namespace
+
+CheckpointPlan checkpoint_plan(const Config& config) {
+  CheckpointPlan plan;
+  plan.enabled = config.get_bool("enable_checkpointing");
+  plan.period = config.get_int("checkpoint_period");
+  plan.keep =
+      config.is_none("max_num_checkpoints_to_keep") ? 0 : config.get_int("max_num_checkpoints_to_keep");
+  plan.in_background = config.get_bool("async_checkpointing");
+  plan.on_start = config.get_bool("save_checkpoint_on_start");
+  plan.on_completion = config.get_bool("save_checkpoint_on_completion");
+  return plan;
+}
+
+std::vector<StoredTensor> stored_tensors(const std::vector<ParameterSpec>& specs,
+                                         const UpdateConfig& update) {
+  std::vector<StoredTensor> tensors;
+  for (const ParameterSpec& spec : specs) {
+    const StoredParameter stored = stored_parameter(spec.name, spec.shape);
+    for (const std::string& name : stored.names) tensors.push_back({name, spec.dtype, stored.shape, false});
+    for (const StateTensor& state : state_tensors(update, spec)) {
+      for (const std::string& name : stored.names)
+        tensors.push_back({name + state.suffix, state.dtype, stored.shape, true});
+    }
+  }
+  return tensors;
+}
+
+Manifest manifest_of(const Config& config, const Mesh& mesh, int ranks) {
+  Manifest manifest;
+  manifest.version = SWITCHYARD_VERSION;
+  manifest.config = config.resolved();
+  manifest.model = config.get_string("decoder_block");
+  for (const MeshAxis& axis : mesh.axes()) {
+    if (axis.size > 1) manifest.mesh[axis.name] = axis.size;
+  }
+  manifest.ranks = ranks;
+  for (const char* seed : {"init_weights_seed", "data_shuffle_seed"})
+    manifest.rng[seed] = config.get_int(seed);
+  return manifest;
+}
+
+Checkpointer::Checkpointer(Trainer& trainer, CheckpointPlan plan, const CheckpointLayout& layout,
+                           std::string folder)
+    : trainer_(trainer), context_(trainer.context()), plan_(plan), folder_(std::move(folder)) {
+  Communicator& comm = *context_.comm;
+  all_.ranks.resize(static_cast<std::size_t>(comm.size()));
+  std::iota(all_.ranks.begin(), all_.ranks.end(), 0);
+  all_.index = comm.rank();
+  const int here = comm.process_of(comm.rank());
+  leader_ = *std::find_if(all_.ranks.begin(), all_.ranks.end(),
+                          [&](int rank) { return comm.process_of(rank) == here; });
+  one_process_ = std::all_of(all_.ranks.begin(), all_.ranks.end(),
+                             [&](int rank) { return comm.process_of(rank) == here; });
+  saver_ =
+      std::static_pointer_cast<BackgroundSave>(comm.shared("checkpoints", [&]() -> std::shared_ptr<void> {
+        return std::make_shared<BackgroundSave>(FileSystem::real(), layout);
+      }));
+  sources_ = find_sources();
+}
+
+std::vector<Checkpointer::Source> Checkpointer::find_sources() const {
+  std::vector<Source> sources;
+  for (const Updater::Share& share : trainer_.updater().shares()) {
+    const ParameterSpec& spec = share.parameter->spec;
+    const Tensor& weight = share.parameter->array.tensor();
+    const Box block{
+        local_offset(*context_.mesh, context_.rank, spec.shape, share.parameter->array.sharding()),
+        weight.shape()};
+    const StoredParameter stored = stored_parameter(spec.name, spec.shape);
+    const auto add = [&](const Tensor& memory, const std::string& suffix) {
+      Source source{memory, {}};
+      for (Box& box : boxes_of_range(block, share.begin, share.begin + share.count, kChunkElements)) {
+        if (!stored.is_stack) {
+          source.boxes.emplace_back(saver_->layout().index_of(spec.name + suffix), std::move(box));
+          continue;
+        }
+        const Box each{{box.start.begin() + 1, box.start.end()}, {box.shape.begin() + 1, box.shape.end()}};
+        for (std::int64_t e = box.start[0]; e < box.start[0] + box.shape[0]; ++e) {
+          const std::string& name = stored.names[static_cast<std::size_t>(e)];
+          source.boxes.emplace_back(saver_->layout().index_of(name + suffix), each);
+        }
+      }
+      sources.push_back(std::move(source));
+    };
+    add(weight.reshaped({weight.size()}).slice_rows(share.begin, share.begin + share.count), "");
+    for (std::size_t i = 0; i < share.state.size(); ++i) add(share.state[i], i == 0 ? ".mu" : ".nu");
+  }
+  return sources;
+}
+
+std::vector<Tensor> Checkpointer::copied_sources() {
+  std::size_t bytes = 0;
+  for (const Source& source : sources_) bytes += aligned(source.memory.bytes());
+  if (!staging_.defined()) {
+    const UnchargedScope not_a_steps;
+    staging_ = Tensor(DType::u8, {static_cast<std::int64_t>(bytes)});
+  }
+  std::vector<Tensor> copies;
+  std::size_t at = 0;
+  for (const Source& source : sources_) {
+    const Tensor& from = source.memory;
+    copies.emplace_back(from.dtype(), from.shape(), staging_.buffer(), at);
+    copy(*context_.pool, copies.back().raw(), from.raw(), from.bytes());
+    at += aligned(from.bytes());
+  }
+  return copies;
+}
+
+void Checkpointer::add_pieces() {
+  std::vector<Tensor> memory;
+  if (plan_.in_background) {
+    memory = copied_sources();
+  } else {
+    for (const Source& source : sources_) memory.push_back(source.memory);
+  }
+  std::vector<TensorPiece> pieces;
+  for (std::size_t i = 0; i < sources_.size(); ++i) {
+    const std::byte* data = memory[i].raw();
+    for (const auto& [tensor, box] : sources_[i].boxes) {
+      pieces.push_back({tensor, {box, data}});
+      data += static_cast<std::size_t>(num_elements(box.shape)) * size_of(memory[i].dtype());
+    }
+  }
+  saver_->add(std::move(pieces), std::move(memory));
+}
+
+void Checkpointer::barrier() {
+  context_.comm->barrier(all_, kAxis);
+}
+
+void Checkpointer::save(std::int64_t step, const Notes& notes) {
+  auto phase = trainer_.timer().scope("checkpoint");
+  const PhaseMark mark(context_.comm->position(), "checkpoint");
+  finish();
+  add_pieces();
+  place_ = {folder_, std::to_string(step)};
+  if (context_.comm->rank() == 0) {
+    notes_ = notes;
+    notes_.manifest.step = step;
+    create_files(saver_->files(), place_, saver_->layout());
+  }
+  barrier();  // all pieces and all files are there
+  if (is_leader()) {
+    saver_->start(place_, one_process_ ? commit_work({}) : BackgroundSave::Work());
+  }
+  barrier();  // so that nobody waits for what has not begun
+  stage_ = Stage::writing;
+  last_saved_ = step;
+  if (!plan_.in_background) finish();
+}
+
+BackgroundSave::Work Checkpointer::commit_work(std::vector<WrittenChunk> chunks) const {
+  return [saver = saver_.get(), notes = notes_, place = place_, folder = folder_, keep = plan_.keep,
+          one_process = one_process_, chunks = std::move(chunks)] {
+    if (notes.first) notes.first();
+    commit(saver->files(), place, saver->layout(), notes.manifest, one_process ? saver->chunks() : chunks,
+           notes.extras);
+    prune(saver->files(), folder, keep);
+  };
+}
+
+// The chunks that all processes wrote, on rank 0.
+std::vector<WrittenChunk> Checkpointer::gather_chunks() {
+  const auto ranks = static_cast<std::size_t>(context_.comm->size());
+  std::vector<std::int64_t> mine;  // tensor, hash, start, shape; one after the other
+  if (is_leader()) {
+    for (const auto& [tensor, chunk] : saver_->chunks()) {
+      mine.push_back(static_cast<std::int64_t>(tensor));
+      mine.push_back(static_cast<std::int64_t>(chunk.xxh3));
+      mine.insert(mine.end(), chunk.box.start.begin(), chunk.box.start.end());
+      mine.insert(mine.end(), chunk.box.shape.begin(), chunk.box.shape.end());
+    }
+  }
+  std::vector<double> sizes(ranks, 0.0);
+  sizes[static_cast<std::size_t>(all_.index)] = static_cast<double>(mine.size());
+  context_.comm->all_reduce_f64(all_, kAxis, sizes.data(), static_cast<std::int64_t>(ranks));
+  const bool receives = context_.comm->rank() == 0;
+  std::vector<std::int64_t> zeros(ranks, 0), sent(ranks, 0), offsets(ranks, 0), received(ranks, 0);
+  sent[0] = static_cast<std::int64_t>(mine.size());
+  std::int64_t total = 0;
+  for (std::size_t r = 0; receives && r < ranks; ++r) {
+    offsets[r] = total;
+    total += received[r] = static_cast<std::int64_t>(sizes[r]);
+  }
+  std::vector<std::int64_t> all(static_cast<std::size_t>(total));
+  context_.comm->ragged_all_to_all(all_, kAxis, mine.data(), zeros, sent, all.data(), offsets, received,
+                                   sizeof(std::int64_t));
+  std::vector<WrittenChunk> chunks;
+  for (auto at = all.begin(); at != all.end();) {
+    WrittenChunk written{static_cast<std::size_t>(*at++), {{}, static_cast<std::uint64_t>(*at++)}};
+    const auto dims = static_cast<std::ptrdiff_t>(saver_->layout().tensors()[written.tensor].shape.size());
+    written.chunk.box = {{at, at + dims}, {at + dims, at + 2 * dims}};
+    at += 2 * dims;
+    chunks.push_back(std::move(written));
+  }
+  return chunks;
+}
+
+// Collective, once every process has written its part.
+void Checkpointer::start_commit() {
+  saver_->wait();
+  if (!one_process_) {
+    std::vector<WrittenChunk> chunks = gather_chunks();
+    if (context_.comm->rank() == 0) saver_->start_commit(commit_work(std::move(chunks)));
+    barrier();
+  }
+  stage_ = Stage::committing;
+}
+
+int Checkpointer::poll() {
+  const PhaseMark mark(context_.comm->position(), "checkpoint");
+  saver_->check();
+  const int signal = stop_signal();
+  double flags[3] = {signal == SIGTERM ? 1.0 : 0.0, signal == SIGINT ? 1.0 : 0.0, saver_->done() ? 0.0 : 1.0};
+  context_.comm->all_reduce_f64(all_, kAxis, flags, 3);
+  if (stage_ == Stage::writing && flags[2] == 0) start_commit();
+  return flags[0] > 0 ? SIGTERM : flags[1] > 0 ? SIGINT : 0;
+}
+
+void Checkpointer::finish() {
+  if (stage_ == Stage::writing) start_commit();
+  if (stage_ == Stage::committing) {
+    saver_->wait();
+    barrier();
+  }
+  stage_ = Stage::idle;
+}
+
+bool Checkpointer::restore(const std::string& path, std::string& problem) {
+  auto phase = trainer_.timer().scope("checkpoint");
+  const PhaseMark mark(context_.comm->position(), "checkpoint");
+  std::string own;
+  try {
+    const auto checkpoint = std::static_pointer_cast<const CheckpointFolder>(
+        context_.comm->shared("checkpoint " + path, [&]() -> std::shared_ptr<void> {
+          return std::make_shared<CheckpointFolder>(CheckpointFolder::open(path));
+        }));
+    for (const Source& source : sources_) {
+      std::byte* to = source.memory.raw();
+      for (const auto& [tensor, box] : source.boxes) {
+        checkpoint->read(saver_->layout().tensors()[tensor].name, box, to);
+        to += static_cast<std::size_t>(num_elements(box.shape)) * size_of(source.memory.dtype());
+      }
+    }
+  } catch (const Error& error) {
+    own = error.what();
+  }
+  // The first rank that failed tells all why.
+  std::vector<double> failed(all_.ranks.size(), 0.0);
+  failed[static_cast<std::size_t>(all_.index)] = own.empty() ? 0 : 1;
+  context_.comm->all_reduce_f64(all_, kAxis, failed.data(), static_cast<std::int64_t>(failed.size()));
+  const auto first = std::find(failed.begin(), failed.end(), 1.0);
+  if (first != failed.end()) {
+    std::vector<char> text(1024, '\0');
+    std::memcpy(text.data(), own.data(), std::min(own.size(), text.size() - 1));
+    context_.comm->broadcast(all_, kAxis, static_cast<int>(first - failed.begin()), text.data(),
+                             static_cast<std::int64_t>(text.size()));
+    problem = text.data();
+    return false;
+  }
+  trainer_.updater().publish();
+  barrier();
+  return true;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,93 @@
+#include "train/recorder.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/tensor.h"
+#include "kernels/dispatch.h"
+
+namespace switchyard {
+namespace {
+
+// "kernels: attention amx, gemm avx512 (amx: the operands are not bfloat16)".
+std::string kernels_line() {
+  std::string line = "kernels:";
+  for (const KernelChoice& c : kernels_used()) {
+    line += fmt::format("{}{} {}", line.back() == ':' ? " " : ", ", c.op, c.implementation);
+    if (!c.refused.empty()) line += fmt::format(" ({})", c.refused);
+  }
+  return line;
+}
+
+std::string megabytes(std::size_t bytes) {
+  return bytes < std::size_t{10} << 30 ? fmt::format("{} MiB", bytes >> 20)
+                                       : fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1 << 30));
+}
+
+}  // namespace
+
+void Recorder::record(std::int64_t step, const StepResult& r, double seconds, Trainer& trainer,
+                      const BatchSizes& sizes) {
+  const double ranks = trainer.context().comm->size(),
+               tokens = static_cast<double>(sizes.step * sizes.sequence);
+  const double flops = train_flops_per_token(trainer.model(), sizes.sequence) * tokens;
+  metrics_ = step_metrics(r, seconds, tokens / ranks, flops / ranks);
+  history_.add_step(step, r);
+  double worst = 0, dropped = 0;
+  for (const auto& layer : r.layers) {
+    worst = std::max(worst, layer.max_over_mean());
+    dropped += layer.rows_dropped();
+  }
+  std::string text = fmt::format(
+      "step {:>5}  loss {:.4f}  perplexity {:.3f}  {:.0f} tok/s  {:.3f} TFLOP/s ({:.0f}%)  grad norm "
+      "{:.3f}",
+      step, r.loss, std::exp(r.lm_loss), tokens / seconds, flops / seconds * 1e-12,
+      100 * flops / seconds / peak_, r.raw_grad_norm);
+  if (!r.layers.empty()) text += fmt::format("  load {:.2f}x  dropped {:.0f}", worst, dropped);
+  observer_.line(text + fmt::format("  {:.2f} s  {}", seconds, megabytes(memory_peak())));
+  if (!r.bad.empty()) observer_.line("warning: " + r.bad);
+  observer_.progress(step + 1,
+                     fmt::format("loss {:.3f}{}", r.lm_loss,
+                                 r.layers.empty() ? "" : fmt::format("  worst expert load {:.2f}x", worst)));
+}
+
+void Recorder::record_eval(std::int64_t step, double loss) {
+  history_.add_eval(step, loss);
+  observer_.line(
+      fmt::format("eval after step {}: loss {:.4f}, perplexity {:.3f}", step, loss, std::exp(loss)));
+  metrics_.set("eval/loss", loss);
+  metrics_.set("eval/perplexity", std::exp(loss));
+}
+
+void add_summary_lines(RunReport& report, const nlohmann::json& summary, const History& history) {
+  double total = 0;
+  for (const auto& [name, seconds] : summary["phases"].items()) total += seconds.get<double>();
+  std::string phases = "time:";
+  for (const auto& [name, seconds] : summary["phases"].items())
+    phases += fmt::format("  {} {:.1f} s ({:.0f}%)", name, seconds.get<double>(),
+                          100 * seconds.get<double>() / total);
+  report.lines.push_back(phases);
+  for (const auto& c : summary["collectives"]) {
+    report.lines.push_back(fmt::format("collective a step: {} over {} in {}: {} calls, {:.2f} MB",
+                                       c["kind"].get<std::string>(), c["axis"].get<std::string>(),
+                                       c["where"].get<std::string>(), c["count"].get<std::int64_t>(),
+                                       static_cast<double>(c["bytes"].get<std::int64_t>()) * 1e-6));
+  }
+  report.lines.push_back(kernels_line());
+  if (summary.contains("ops")) {
+    std::string ops = "time by op a traced step:";
+    for (std::size_t i = 0; i < std::min<std::size_t>(8, summary["ops"].size()); ++i) {
+      const auto& op = summary["ops"][i];
+      ops += fmt::format("  {} {} {:.1f} ms", op["op"].get<std::string>(), op["pass"].get<std::string>(),
+                         1e3 * op["seconds"].get<double>());
+    }
+    report.lines.push_back(ops);
+    report.lines.push_back(fmt::format("trace: {} (open it in chrome://tracing or ui.perfetto.dev)",
+                                       summary["trace"].get<std::string>()));
+  }
+  if (const auto skipped = summary["skipped_steps"].get<std::int64_t>(); skipped > 0)
+    report.lines.push_back(fmt::format("skipped steps: {}", skipped));
+  if (history.has_eval()) report.lines.push_back(fmt::format("held-out loss {:.4f}", history.last_eval()));
+}
+
+}  // namespace switchyard

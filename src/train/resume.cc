@@ -1,0 +1,146 @@
+#include "train/resume.h"
+
+#include <algorithm>
+#include <array>
+
+#include "checkpoint/json_file.h"
+#include "core/error.h"
+#include "models/same_model.h"
+
+namespace switchyard {
+namespace {
+
+// Keys that say what the weights mean: another value makes them weights of another model.
+constexpr std::array kModelKeys{"decoder_block",
+                                "base_emb_dim",
+                                "base_num_decoder_layers",
+                                "base_num_query_heads",
+                                "base_num_kv_heads",
+                                "head_dim",
+                                "base_mlp_dim",
+                                "vocab_size",
+                                "logits_via_embedding",
+                                "normalize_embedding_logits",
+                                "normalization_layer_epsilon",
+                                "attention_type",
+                                "q_lora_rank",
+                                "kv_lora_rank",
+                                "qk_nope_head_dim",
+                                "qk_rope_head_dim",
+                                "v_head_dim",
+                                "use_qk_norm",
+                                "attention_output_dim",
+                                "num_experts",
+                                "num_experts_per_tok",
+                                "base_moe_mlp_dim",
+                                "moe_expert_input_dim",
+                                "first_num_dense_layers",
+                                "shared_experts",
+                                "routed_score_func",
+                                "routed_bias",
+                                "routed_scaling_factor",
+                                "norm_topk_prob",
+                                "n_routing_groups",
+                                "topk_routing_group",
+                                "rope_type",
+                                "rope_max_timescale",
+                                "rope_factor",
+                                "rope_low_freq_factor",
+                                "rope_high_freq_factor",
+                                "original_max_position_embeddings",
+                                "beta_fast",
+                                "beta_slow",
+                                "mscale",
+                                "rope_interleave",
+                                "rope_truncate",
+                                "rope_attention_scaling",
+                                "compat"};
+// What else going on exactly depends on.
+constexpr std::array kStateKeys{"weight_dtype", "opt_type", "mu_dtype"};
+
+template <std::size_t N>
+void check_keys(const Config& config, const CheckpointFolder& checkpoint,
+                const std::array<const char*, N>& keys, const char* advice) {
+  const nlohmann::json own = config.resolved();
+  for (const char* key : keys) {
+    const auto stored = checkpoint.manifest().config.find(key);
+    if (stored == checkpoint.manifest().config.end() || !own.contains(key) || *stored == own[key]) continue;
+    fail_usage("[checkpoint] {}: made with {}={}, this run has {}={}; {}", checkpoint.path(), key,
+               stored->dump(), key, own[key].dump(), advice);
+  }
+}
+
+// A converted checkpoint says the same of a model in other keys, or more of them: what counts is what it
+// computes.
+void check_same_model(const Config& config, const CheckpointFolder& checkpoint, const char* advice) {
+  const Config stored = config_of_stored(checkpoint.manifest().config, checkpoint.path());
+  const std::string key = differing_key(model_config(stored), model_config(config));
+  if (key.empty()) return;
+  fail_usage("[checkpoint] {}: made with {}={}, this run has {}={}; {}", checkpoint.path(), key,
+             stored.resolved()[key].dump(), key, config.resolved()[key].dump(), advice);
+}
+
+const char* kAdvice = "make them equal, or set another run_name to start anew";
+const char* kWeightsAdvice = "make them equal";
+
+}  // namespace
+
+void check_fits(const Config& config, const CheckpointFolder& checkpoint,
+                const std::vector<StoredTensor>& needed, Fit fit) {
+  const char* advice = fit == Fit::state ? kAdvice : kWeightsAdvice;
+  if (fit == Fit::state) {
+    check_keys(config, checkpoint, kModelKeys, advice);
+    check_keys(config, checkpoint, kStateKeys, advice);
+  } else {
+    check_same_model(config, checkpoint, advice);
+  }
+  for (const StoredTensor& tensor : needed) {
+    if (!checkpoint.contains(tensor.name)) {
+      fail_usage("[checkpoint] {}: has no tensor {}{}", checkpoint.path(), in_quotes(tensor.name),
+                 tensor.optimizer ? "; it holds weights only: start from it with load_parameters_path" : "");
+    }
+    const ManifestTensor& stored = checkpoint.tensor(tensor.name);
+    const bool same_type = fit == Fit::weights ? is_float(stored.dtype) : stored.dtype == tensor.dtype;
+    if (stored.shape != tensor.shape || !same_type) {
+      fail_usage("[checkpoint] {}: tensor {} is {} {}, this run needs {} {}", checkpoint.path(),
+                 in_quotes(tensor.name), name_of(stored.dtype), to_string(stored.shape),
+                 name_of(tensor.dtype), to_string(tensor.shape));
+    }
+  }
+}
+
+ResumePoint find_resume_point(const Config& config, const std::string& checkpoints,
+                              const std::vector<StoredTensor>& needed, std::vector<std::string>* notes) {
+  ResumePoint point;
+  if (config.get_bool("enable_checkpointing")) point.candidates = find_checkpoints(checkpoints);
+  point.own = !point.candidates.empty();
+  std::vector<std::string> skipped;
+  std::optional<CheckpointFolder> newest;
+  const std::string from = config.get_string("load_full_state_path");
+  if (point.own) {
+    newest = open_newest(point.candidates, &skipped);
+    while (point.candidates.front().path != newest->path()) point.candidates.erase(point.candidates.begin());
+  } else if (!from.empty()) {
+    newest = open_checkpoint(from, &skipped);
+    point.candidates = {{newest->manifest().step, newest->path()}};
+  } else {
+    return point;
+  }
+  for (const std::string& line : skipped) notes->push_back("warning: " + line + "; using the one before");
+  check_fits(config, *newest, needed, Fit::state);
+  point.step = newest->manifest().step;
+  return point;
+}
+
+Manifest restore_newest(Checkpointer& checkpointer, const ResumePoint& point,
+                        std::vector<std::string>* skipped) {
+  std::string problem;
+  for (const FoundCheckpoint& candidate : point.candidates) {
+    if (checkpointer.restore(candidate.path, problem))
+      return CheckpointFolder::open(candidate.path).manifest();
+    skipped->push_back("warning: " + problem + "; using the one before");
+  }
+  fail_usage("{} (and there is no whole checkpoint before it)", problem);
+}
+
+}  // namespace switchyard
