@@ -9,6 +9,7 @@
 #include "cli/bench_command.h"
 #include "cli/config_command.h"
 #include "cli/convert_command.h"
+#include "cli/data_command.h"
 #include "cli/explain_command.h"
 #include "cli/inspect_command.h"
 #include "cli/plan_command.h"
@@ -40,6 +41,7 @@ const std::map<std::string, Entry>& commands() {
       {"inspect",
        {"what is in weights, checkpoints and runs, and how two differ", switchyard::inspect_command}},
       {"bench", {"how close this machine's kernels come to its peaks", switchyard::bench_command}},
+      {"data", {"text to tokens on disk, and what is in them", switchyard::data_command}},
       {"tokenize", {"text to ids and back", switchyard::tokenize_command}},
       {"config",
        {"show the settings a command line gives, or the table of keys (--list)", switchyard::config_command}},

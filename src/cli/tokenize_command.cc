@@ -30,7 +30,7 @@ TOKENIZER is a tokenizer.json or a folder with one, a SentencePiece *.model, a *
 Tokens that stand around a document (<s>, [CLS]) are not added. A carriage return before a line end belongs to the line.
 
 Example:
-  echo "Hello, world" | switchyard tokenize tests/golden/tokenizer/llama3.json
+  switchyard tokenize tests/golden/tokenizer/llama3.json < README.md
 )";
 
 struct Answer {

@@ -108,21 +108,23 @@ void check_steps(const Config& config) {
 
 // What only text has must not be asked of random tokens in vain. A config file may keep it for another run.
 void check_data(const Config& config) {
-  if (config.get_string("dataset_type") == "text") {
-    for (const char* key : {"packing", "enable_data_shuffling"}) {
-      if (!config.get_bool(key))
-        fail_usage("[config] {}=false is planned for dataset_type=text, not built yet: leave it at true",
-                   key);
-    }
+  const std::string& type = config.get_string("dataset_type");
+  if (type == "text" || type == "tokenized") {
+    if (!config.get_bool("packing"))
+      fail_usage("[config] packing=false is planned for dataset_type={}, not built yet: leave it at true",
+                 type);
     return;
   }
+  if (config.is_set_by_user("data_mixture_weights") && !config.get_strings("data_mixture_weights").empty())
+    fail_usage("[config] data_mixture_weights: dataset_type={} has no parts to mix", type);
   if (config.is_set_by_user("data_path") && !config.is_none("data_path")) {
-    fail_usage("[config] data_path={} is read with dataset_type=text only, got dataset_type={}",
+    fail_usage("[config] data_path={} is read with dataset_type=text or tokenized, got dataset_type={}",
                config.get_string("data_path"), config.get_string("dataset_type"));
   }
   if (config.is_set_by_user("eval_interval") && config.get_int("eval_interval") > 0) {
     fail_usage(
-        "[config] eval_interval={}: dataset_type={} has no held-out part; use dataset_type=text or leave it "
+        "[config] eval_interval={}: dataset_type={} has no held-out part; use dataset_type=text or "
+        "tokenized, or leave it "
         "at -1",
         config.get_int("eval_interval"), config.get_string("dataset_type"));
   }

@@ -47,7 +47,6 @@ std::vector<KeyDeclaration> other_dataset_keys() {
   std::vector<KeyDeclaration> group =
       inert_group("of dataset types that are not read here; see dataset_type and data_path", keys);
   group.push_back(optional(inert(text_key("grain_index_storage_option", "", group.front().help))));
-  group.push_back(inert(text_list_key("train_data_columns", {"text"}, group.front().help)));
   group.push_back(inert(text_list_key("eval_data_columns", {"text"}, group.front().help)));
   return group;
 }
@@ -56,20 +55,29 @@ std::vector<KeyDeclaration> other_dataset_keys() {
 
 std::vector<KeyDeclaration> data_keys() {
   std::vector<KeyDeclaration> keys = {
-      choice_key("dataset_type", "synthetic",
-                 one_of({"synthetic", "text"}, {"tfds", "hf", "grain", "c4_mlperf", "olmo_grain"}),
-                 "random tokens, or the text of data_path (the reference's default is tfds)"),
-      text_key("data_path", "", "file or folder of text for dataset_type=text"),
+      choice_key(
+          "dataset_type", "synthetic",
+          one_of({"synthetic", "text", "tokenized"}, {"tfds", "hf", "grain", "c4_mlperf", "olmo_grain"}),
+          "random tokens, the text of data_path, or what `switchyard data build` made of it (the reference's "
+          "default is tfds)"),
+      text_key(
+          "data_path", "",
+          "files and folders of text (dataset_type=text) or folders of tokens (tokenized), separated by ':'"),
+      text_list_key(
+          "data_mixture_weights", {},
+          "shares of the parts of data_path in every batch, such as 0.7,0.3; empty: they are one data set"),
+      text_list_key("train_data_columns", {"text"}, "the key of the text in JSON lines (*.jsonl)"),
+      float_key("eval_fraction", 0.05, between(0, 0.99),
+                "share of the text that is held out, with eval_interval or by `switchyard data build`"),
       choice_key("tokenizer_type", "sentencepiece",
                  one_of({"byte", "sentencepiece", "huggingface", "tiktoken"}), "kind of tokenizer"),
       text_key("tokenizer_path", "", "tokenizer file or folder; not needed for byte and synthetic data"),
       boolean_key("packing", true,
                   "several documents in a sequence, kept apart by segment ids; false is not built for text"),
-      planned(
-          boolean_key("add_bos", true, "a begin token before each document, where the tokenizer has one")),
-      planned(boolean_key("add_eos", true, "an end token after each document, where the tokenizer has one")),
+      boolean_key("add_bos", true, "a begin token before each document, where the tokenizer has one"),
+      boolean_key("add_eos", true, "an end token after each document, where the tokenizer has one"),
       boolean_key("enable_data_shuffling", true,
-                  "rows in a new random order every epoch; false is not built for text"),
+                  "rows in a new random order every epoch; false: in their own"),
       integer_key("data_shuffle_seed", 0, between(0, UINT32_MAX), "seed of that order"),
       planned(integer_key("max_segments_per_seq", -1, at_least_or(1, -1), "most documents of a sequence")),
       planned(integer_key("num_epoch", 1, at_least(1), "times the data is gone through")),

@@ -58,11 +58,15 @@ class TextFolder : public ::testing::Test {
     std::ofstream(path, std::ios::binary) << text;
     return path.string();
   }
-  TextData text(std::int64_t batch, std::int64_t sequence, double eval = 0, std::uint32_t seed = 0) {
-    return make_text(path_, *tokenizer_, batch, sequence, seed, eval);
+  SplitData text(std::int64_t batch, std::int64_t sequence, double eval = 0, std::uint32_t seed = 0) {
+    return make_text(path_, *tokenizer_, {batch, sequence, seed}, {.eval_fraction = eval}, pool_);
+  }
+  SplitData text_of(const std::string& paths, std::int64_t batch, std::int64_t sequence) {
+    return make_text(paths, *tokenizer_, {batch, sequence}, {}, pool_);
   }
 
   std::unique_ptr<Tokenizer> tokenizer_;
+  ThreadPool pool_{2};
   std::string path_;
 };
 
@@ -157,7 +161,7 @@ TEST_F(TextFolder, ARowDoesNotDependOnTheBatchItComesIn) {
 TEST_F(TextFolder, HeldOutTextIsNotTrainedOn) {
   const std::string all = numbered_lines(20000);
   file("a", all);
-  const SplitText split = split_text({path_ + "/a"}, 0.2);
+  const SplitText split = split_text({path_ + "/a"}, {"text", 0.2});
   std::size_t held = 0, kept = 0;
   for (const auto& d : split.eval) held += d.size();
   for (const auto& d : split.train) kept += d.size();
@@ -175,7 +179,7 @@ TEST_F(TextFolder, HeldOutTextIsNotTrainedOn) {
 TEST_F(TextFolder, SmallTextStillHoldsOneSectionOut) {
   file("a", "first text");
   file("b", "second text");
-  const SplitText split = split_text({path_ + "/a", path_ + "/b"}, 1e-9);
+  const SplitText split = split_text({path_ + "/a", path_ + "/b"}, {"text", 1e-9});
   EXPECT_EQ(split.train.size(), 1u);
   EXPECT_EQ(split.eval.size(), 1u);
 }
@@ -187,7 +191,7 @@ TEST_F(TextFolder, SkipsBinaryHiddenAndLinkedFiles) {
   fs::create_symlink("z", fs::path(path_) / "link");
   EXPECT_EQ(find_text_files(path_).size(), 2u);
   ::testing::internal::CaptureStderr();
-  EXPECT_EQ(split_text(find_text_files(path_), 0).train.size(), 1u);
+  EXPECT_EQ(split_text(find_text_files(path_), {}).train.size(), 1u);
   EXPECT_NE(::testing::internal::GetCapturedStderr().find("binary: skipped"), std::string::npos);
 }
 
@@ -209,14 +213,14 @@ TEST_F(TextFolder, SectionsLoseNothing) {
 }
 
 TEST_F(TextFolder, NamesWhatIsMissing) {
-  expect_error([&] { make_text(path_ + "/absent", *tokenizer_, 1, 1, 0, 0); }, "no such file or folder");
-  expect_error([&] { make_text(path_ + "::" + path_, *tokenizer_, 1, 1, 0, 0); }, "empty path");
+  expect_error([&] { text_of(path_ + "/absent", 1, 1); }, "no such file or folder");
+  expect_error([&] { text_of(path_ + "::" + path_, 1, 1); }, "empty path");
   expect_error([&] { text(1, 1); }, "found none");
   const std::string a = file("a", "abc");
   expect_error([&] { text(1, 4); }, "4 training tokens, expected at least 5");
   expect_error([&] { text(1, 2, 0.5); }, "all 1 sections of the text are held out");
-  expect_error([&] { text(1, 2, 1.5); }, "eval fraction");
-  EXPECT_NO_THROW(make_text(a + ":" + a, *tokenizer_, 1, 4, 0, 0));
+  expect_error([&] { text(1, 2, 1.5); }, "eval_fraction");
+  EXPECT_NO_THROW(text_of(a + ":" + a, 1, 4));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "core/tensor.h"
+#include "core/thread_pool.h"
 #include "tokenizer/tokenizer.h"
 
 namespace switchyard {
@@ -35,22 +36,38 @@ class Dataset {
 // but the first.
 std::unique_ptr<Dataset> make_synthetic(std::int64_t batch, std::int64_t sequence, std::int64_t vocab);
 
-struct TextData {
-  std::unique_ptr<Dataset> train, eval;  // eval is null when eval_fraction is 0
+struct SplitData {
+  std::unique_ptr<Dataset> train, eval;  // eval is null where nothing is held out
 };
 
-// Text from files and folders. `paths` is one or several separated by ':'. A folder means the regular files
-// below it, in sorted order, without hidden files and symbolic links; a file with a NUL byte is skipped with
-// a notice on stderr.
+// How rows are cut from documents and ordered.
+struct PackingOptions {
+  std::int64_t batch = 1, sequence = 1;  // training data must fill one batch
+  std::uint32_t seed = 0;                // of the order
+  bool shuffle = true;                   // a new random order every epoch, which depends on the seed only
+};
+
+struct TextOptions {
+  double eval_fraction = 0;             // the share that is held out, [0, 1)
+  std::string column = "text";          // the key of a JSON line that holds its text
+  bool add_bos = true, add_eos = true;  // around a document, as far as the tokenizer has them
+};
+
+// Text from files and folders, kept in memory as tokens. `paths` is one or several separated by ':'. A folder
+// means the regular files below it, in sorted order, without hidden files and symbolic links. In a *.jsonl or
+// *.ndjson file each line is a JSON object whose `column` is a document; of any other file the whole text,
+// and one with a NUL byte is skipped with a notice on stderr.
 //
 // Held-out split: a file is cut at blank lines into sections of 4 to 8 KiB, and a hash of a section's text
 // decides whether it is held out (about eval_fraction of them; equal sections share their fate; at least one
-// when there are two). The neighbouring sections of a file on the same side form a document; bos and eos
-// stand around it as the tokenizer has them. Rows are S tokens of all documents in a row, and their S
-// targets. Training rows come in a new random order every epoch, which depends only on the seed.
-// Held-out rows keep their order. `eval` is null when eval_fraction is 0.
-// Error(usage) for missing paths, no text, or fewer tokens than `batch` rows need.
-TextData make_text(const std::string& paths, const Tokenizer& tokenizer, std::int64_t batch,
-                   std::int64_t sequence, std::uint32_t seed, double eval_fraction);
+// when there are two). The neighbouring sections of a file on the same side form a document. A JSON line is a
+// section and a document. Rows are S tokens of all documents in a row, and their S targets. Held-out rows
+// keep their order. Error(usage) for missing paths, no text, a broken JSON line, or fewer tokens than a batch
+// needs.
+SplitData make_text(const std::string& paths, const Tokenizer& tokenizer, const PackingOptions& packing,
+                    const TextOptions& options, ThreadPool& pool);
+
+// Error(usage) naming `path` when `tokens` do not fill a batch.
+void require_one_batch(const std::string& path, std::int64_t tokens, const PackingOptions& packing);
 
 }  // namespace switchyard

@@ -1,6 +1,10 @@
 #include "data/text_files.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -8,9 +12,10 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <nlohmann/json.hpp>
+#include <utility>
 
+#include "checkpoint/json_file.h"
 #include "core/error.h"
 
 namespace switchyard {
@@ -39,53 +44,102 @@ void add_folder(const fs::path& folder, std::vector<std::string>& files) {
   std::sort(files.begin() + static_cast<std::ptrdiff_t>(first), files.end());
 }
 
-std::string read_text(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) fail_usage("[data] {}: cannot be opened: {}", path, std::strerror(errno));
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (file.bad()) fail_usage("[data] {}: cannot be read", path);
-  return text;
-}
+// A file's bytes, read when they are looked at. Empty files are empty.
+class MappedFile {
+ public:
+  explicit MappedFile(const std::string& path) {
+    const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0) fail_usage("[data] {}: cannot be opened: {}", path, std::strerror(errno));
+    struct stat status {};
+    const bool known = ::fstat(descriptor, &status) == 0;
+    size_ = known ? static_cast<std::size_t>(status.st_size) : 0;
+    if (size_ > 0) bytes_ = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor, 0);
+    const int reason = errno;
+    ::close(descriptor);
+    if (!known || bytes_ == MAP_FAILED)
+      fail_usage("[data] {}: cannot be read: {}", path, std::strerror(reason));
+  }
+  ~MappedFile() {
+    if (size_ > 0) ::munmap(bytes_, size_);
+  }
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  std::string_view text() const { return {static_cast<const char*>(bytes_), size_}; }
 
-struct Section {
-  std::uint64_t hash;
-  bool held_out;
+ private:
+  void* bytes_ = nullptr;
+  std::size_t size_ = 0;
 };
 
-// Hash order stands in for chance: it depends on the text alone, so the split survives new and moved files.
-bool drawn(std::uint64_t hash, double fraction) {
-  return static_cast<double>(hash) < fraction * 0x1p64;
+bool is_json_lines(const std::string& path) {
+  return path.ends_with(".jsonl") || path.ends_with(".ndjson");
 }
 
-// Joins neighbours on the same side into documents.
-void add_documents(const std::vector<std::string_view>& texts, const Section* sections, SplitText& split) {
-  for (std::size_t i = 0; i < texts.size(); ++i) {
-    auto& side = sections[i].held_out ? split.eval : split.train;
-    if (i > 0 && sections[i].held_out == sections[i - 1].held_out) {
-      side.back().append(texts[i]);
-    } else {
-      side.emplace_back(texts[i]);
+// body(section, continues): `continues` when it stands in one document with the section before it, if both
+// are on the same side.
+using SectionBody = std::function<void(std::string_view, bool)>;
+
+void for_json_lines(const std::string& path, std::string_view content, const std::string& column,
+                    const SectionBody& body) {
+  std::int64_t number = 0;
+  for (std::size_t begin = 0; begin < content.size();) {
+    const std::size_t end = std::min(content.find('\n', begin), content.size());
+    const std::string_view line = content.substr(begin, end - begin);
+    begin = end + 1;
+    ++number;
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    const auto value = nlohmann::json::parse(line, nullptr, false);
+    if (value.is_discarded() || !value.is_object())
+      fail_usage("[data] {}:{}: expected a JSON object, got {}", path, number, in_quotes(line));
+    const auto text = value.find(column);
+    if (text == value.end() || !text->is_string()) {
+      fail_usage(
+          "[data] {}:{}: expected a text under the key \"{}\", got {}; set train_data_columns to its name",
+          path, number, column, text == value.end() ? "none" : text->type_name());
+    }
+    if (!text->get_ref<const std::string&>().empty()) body(text->get_ref<const std::string&>(), false);
+  }
+}
+
+void for_sections(const std::string& path, const std::string& column, const SectionBody& body) {
+  const MappedFile file(path);
+  if (is_json_lines(path)) {
+    for_json_lines(path, file.text(), column, body);
+  } else if (file.text().find('\0') != std::string_view::npos) {
+    fmt::print(stderr, "[data] {}: skipped, it holds NUL bytes and so is not text\n", path);
+  } else {
+    bool continues = false;
+    for (std::string_view section : cut_sections(file.text())) {
+      body(section, continues);
+      continues = true;
     }
   }
 }
 
 }  // namespace
 
-std::vector<std::string> find_text_files(const std::string& paths) {
-  std::vector<std::string> files;
+std::vector<std::string> split_paths(const std::string& paths) {
+  std::vector<std::string> parts;
   for (std::size_t begin = 0; begin <= paths.size();) {
     const std::size_t end = std::min(paths.find(':', begin), paths.size());
-    const fs::path path = paths.substr(begin, end - begin);
+    parts.push_back(paths.substr(begin, end - begin));
     begin = end + 1;
-    std::error_code status;
-    if (path.empty()) {
+    if (parts.back().empty())
       fail_usage("[data] data_path={}: expected files or folders separated by ':', got an empty path", paths);
-    } else if (fs::is_directory(path, status)) {
+  }
+  return parts;
+}
+
+std::vector<std::string> find_text_files(const std::string& paths) {
+  std::vector<std::string> files;
+  for (const std::string& path : split_paths(paths)) {
+    std::error_code status;
+    if (fs::is_directory(path, status)) {
       add_folder(path, files);
     } else if (fs::is_regular_file(path, status)) {
-      files.push_back(path.string());
+      files.push_back(path);
     } else {
-      fail_usage("[data] data_path={}: no such file or folder", path.string());
+      fail_usage("[data] data_path={}: no such file or folder", path);
     }
   }
   return files;
@@ -116,33 +170,29 @@ std::vector<std::string_view> cut_sections(std::string_view text) {
   return sections;
 }
 
-SplitText split_text(const std::vector<std::string>& files, double eval_fraction) {
-  std::vector<std::string> texts;
-  std::vector<std::vector<std::string_view>> cut;
-  for (const std::string& path : files) {
-    std::string text = read_text(path);
-    if (text.find('\0') != std::string::npos) {
-      fmt::print(stderr, "[data] {}: skipped, it holds NUL bytes and so is not text\n", path);
-    } else if (!text.empty()) {
-      texts.push_back(std::move(text));
-    }
-  }
-  if (texts.empty()) fail_usage("[data] data_path: no text in {} files", files.size());
+bool is_held_out(std::string_view section, double eval_fraction) {
+  return static_cast<double>(XXH64(section.data(), section.size(), 0)) < eval_fraction * 0x1p64;
+}
 
+SplitText split_text(const std::vector<std::string>& files, const TextSelection& selection) {
+  struct Section {
+    std::string text;
+    bool continues, held_out;
+  };
   std::vector<Section> sections;
-  for (const std::string& text : texts) {
-    for (std::string_view section : cut.emplace_back(cut_sections(text))) {
-      const std::uint64_t hash = XXH64(section.data(), section.size(), 0);
-      sections.push_back({hash, drawn(hash, eval_fraction)});
-    }
+  for (const std::string& path : files) {
+    for_sections(path, selection.column, [&](std::string_view text, bool continues) {
+      sections.push_back({std::string(text), continues, is_held_out(text, selection.eval_fraction)});
+    });
   }
+  if (sections.empty()) fail_usage("[data] data_path: no text in {} files", files.size());
   const auto held_out = [](const Section& s) { return s.held_out; };
-  if (eval_fraction > 0 && std::none_of(sections.begin(), sections.end(), held_out)) {
+  if (selection.eval_fraction > 0 && std::none_of(sections.begin(), sections.end(), held_out)) {
+    const auto hash = [](const Section& s) { return XXH64(s.text.data(), s.text.size(), 0); };
     const auto least =
-        std::min_element(sections.begin(), sections.end(), [](const Section& a, const Section& b) {
-          return a.hash < b.hash;
-        })->hash;
-    for (Section& s : sections) s.held_out = s.hash == least;
+        hash(*std::min_element(sections.begin(), sections.end(),
+                               [&](const Section& a, const Section& b) { return hash(a) < hash(b); }));
+    for (Section& s : sections) s.held_out = hash(s) == least;
   }
   if (std::all_of(sections.begin(), sections.end(), held_out)) {
     fail_usage(
@@ -151,12 +201,34 @@ SplitText split_text(const std::vector<std::string>& files, double eval_fraction
         sections.size());
   }
   SplitText split;
-  const Section* next = sections.data();
-  for (const auto& of_file : cut) {
-    add_documents(of_file, next, split);
-    next += of_file.size();
+  const Section* before = nullptr;
+  for (Section& section : sections) {
+    auto& side = section.held_out ? split.eval : split.train;
+    if (section.continues && before->held_out == section.held_out)
+      side.back() += section.text;
+    else
+      side.push_back(section.text);
+    before = &section;
   }
   return split;
+}
+
+void for_documents(const std::vector<std::string>& files, const TextSelection& selection, std::size_t longest,
+                   const std::function<void(std::string&&, bool)>& body) {
+  std::string document;
+  bool held_out = false;
+  const auto finish = [&] {
+    if (!document.empty()) body(std::exchange(document, {}), held_out);
+  };
+  for (const std::string& path : files) {
+    for_sections(path, selection.column, [&](std::string_view text, bool continues) {
+      const bool side = is_held_out(text, selection.eval_fraction);
+      if (!continues || side != held_out || document.size() + text.size() > longest) finish();
+      held_out = side;
+      document += text;
+    });
+  }
+  finish();
 }
 
 }  // namespace switchyard

@@ -36,9 +36,12 @@ std::string guessed_type(const JsonReader& entry) {
 Vocabulary read_vocabulary(const JsonReader& entry) {
   Vocabulary vocabulary;
   std::unordered_set<std::int32_t> seen;
-  const JsonReader vocab = entry.object("vocab");
+  entry.object("vocab");  // nothing else will do
   for (const auto& [text, value] : entry.at("vocab").items()) {
-    const auto id = static_cast<std::int32_t>(vocab.integer(text.c_str(), 0, kMaxTokenId));
+    if (!value.is_number_integer() || value < 0 || value > kMaxTokenId)
+      entry.fail(
+          fmt::format("the id of {} is not a whole number from 0 to {}", in_quotes(text), kMaxTokenId));
+    const auto id = value.get<std::int32_t>();
     if (!seen.insert(id).second) entry.fail(fmt::format("id {} is given twice", id));
     vocabulary[text] = id;
   }

@@ -1,7 +1,5 @@
 #include "tokenizer/tokenizer.h"
 
-#include <sentencepiece_processor.h>
-
 #include <filesystem>
 #include <utility>
 
@@ -39,35 +37,6 @@ class ByteTokenizer : public Tokenizer {
   static constexpr std::int32_t kSeparator = 256;
 };
 
-class SentencePieceTokenizer : public Tokenizer {
- public:
-  explicit SentencePieceTokenizer(const std::string& path) {
-    const auto status = model_.Load(path);
-    if (!status.ok()) fail_usage("[tokenizer] {}: not a SentencePiece model: {}", path, status.ToString());
-  }
-  std::vector<std::int32_t> encode(std::string_view text) const override {
-    std::vector<int> ids;
-    const auto status = model_.Encode(std::string(text), &ids);
-    if (!status.ok()) fail_runtime("[tokenizer] SentencePiece: {}", status.ToString());
-    return {ids.begin(), ids.end()};
-  }
-  std::string decode(std::span<const std::int32_t> ids) const override {
-    std::vector<int> known;
-    for (std::int32_t id : ids) known.push_back(id >= 0 && id < vocab_size() ? id : model_.unk_id());
-    std::string text;
-    const auto status = model_.Decode(known, &text);
-    if (!status.ok()) fail_runtime("[tokenizer] SentencePiece: {}", status.ToString());
-    return text;
-  }
-  std::int32_t vocab_size() const override { return model_.GetPieceSize(); }
-  std::optional<std::int32_t> bos() const override { return existing(model_.bos_id()); }
-  std::optional<std::int32_t> eos() const override { return existing(model_.eos_id()); }
-
- private:
-  static std::optional<std::int32_t> existing(int id) { return id < 0 ? std::nullopt : std::optional(id); }
-  sentencepiece::SentencePieceProcessor model_;
-};
-
 std::string existing_file(const std::string& type, const std::string& path) {
   std::error_code status;
   if (path.empty())
@@ -92,18 +61,31 @@ std::string tokenizer_type_of(const std::string& path) {
   return path.ends_with(".tiktoken") ? "tiktoken" : "huggingface";
 }
 
+std::vector<std::string> tokenizer_files(const std::string& type, const std::string& path) {
+  if (type == "byte") return {};
+  if (type != "sentencepiece" && type != "huggingface" && type != "tiktoken")
+    fail_usage("[tokenizer] tokenizer_type={}: expected byte, sentencepiece, huggingface or tiktoken", type);
+  std::vector<std::string> files = {existing_file(type, path)};
+  const std::string settings = (fs::path(files[0]).parent_path() / "tokenizer_config.json").string();
+  std::error_code status;
+  if (type == "huggingface" && fs::exists(settings, status)) files.push_back(settings);
+  return files;
+}
+
+std::string tokenizer_path_in(const std::string& type, const std::string& folder) {
+  if (type == "byte") return "";
+  return folder + (type == "sentencepiece" ? "/tokenizer.model"
+                   : type == "tiktoken"    ? "/tokenizer.tiktoken"
+                                           : "/tokenizer.json");
+}
+
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& type, const std::string& path) {
   if (type == "byte") return std::make_unique<ByteTokenizer>();
-  if (type == "sentencepiece") return std::make_unique<SentencePieceTokenizer>(existing_file(type, path));
-  if (type == "tiktoken") return parse_tiktoken(read_whole_file(existing_file(type, path)), path);
-  if (type == "huggingface") {
-    const std::string file = existing_file(type, path);
-    const auto beside = fs::path(file).parent_path() / "tokenizer_config.json";
-    std::error_code status;
-    return parse_huggingface(read_whole_file(file),
-                             fs::exists(beside, status) ? read_whole_file(beside.string()) : "", file);
-  }
-  fail_usage("[tokenizer] tokenizer_type={}: expected byte, sentencepiece, huggingface or tiktoken", type);
+  const std::vector<std::string> files = tokenizer_files(type, path);
+  if (type == "sentencepiece") return parse_sentencepiece(read_whole_file(files[0]), path);
+  if (type == "tiktoken") return parse_tiktoken(read_whole_file(files[0]), path);
+  return parse_huggingface(read_whole_file(files[0]), files.size() > 1 ? read_whole_file(files[1]) : "",
+                           files[0]);
 }
 
 }  // namespace switchyard

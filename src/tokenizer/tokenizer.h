@@ -36,10 +36,17 @@ std::unique_ptr<Tokenizer> make_tokenizer(const std::string& type, const std::st
 // The type of a tokenizer file by its name: *.model, *.tiktoken, the word "byte", else huggingface.
 std::string tokenizer_type_of(const std::string& path);
 
-// The same from file contents; `name` stands for the path in messages. `config` is the text of the
+// The files that a tokenizer is read from, the main one first: a tokenizer_config.json may stand beside a
+// tokenizer.json. None for byte. Error(usage) as make_tokenizer.
+std::vector<std::string> tokenizer_files(const std::string& type, const std::string& path);
+// Where the main one stands in a folder that carries a tokenizer along; "" for byte.
+std::string tokenizer_path_in(const std::string& type, const std::string& folder);
+
+// A tokenizer from file contents; `name` stands for the path in messages. `config` is the text of the
 // tokenizer_config.json that may stand beside tokenizer.json, or empty.
 std::unique_ptr<Tokenizer> parse_huggingface(std::string_view json, std::string_view config,
                                              const std::string& name);
+std::unique_ptr<Tokenizer> parse_sentencepiece(std::string_view model, const std::string& name);
 std::unique_ptr<Tokenizer> parse_tiktoken(std::string_view text, const std::string& name);
 
 }  // namespace switchyard

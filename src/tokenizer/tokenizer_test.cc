@@ -40,7 +40,8 @@ TEST_P(GoldenTokenizer, SameIdsAndTexts) {
 
 INSTANTIATE_TEST_SUITE_P(Cases, GoldenTokenizer,
                          ::testing::Values("llama3", "qwen", "deepseek", "gpt2", "behaviors", "llama2",
-                                           "metaspace", "sp_bpe", "sp_unigram", "tiktoken"));
+                                           "metaspace", "unigram", "bert", "word_ends", "sp_bpe",
+                                           "sp_unigram", "tiktoken"));
 
 TEST(ByteTokenizer, RoundTripOfAllBytes) {
   const auto tokenizer = make_tokenizer("byte", "");

@@ -4,108 +4,46 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <utility>
 
 #include "checkpoint/json_file.h"
 #include "core/error.h"
 #include "tokenizer/piece_model.h"
-#include "tokenizer/unicode.h"
+#include "tokenizer/unigram_path.h"
 
 namespace switchyard {
 namespace {
 
-// Byte strings to values, walked byte by byte.
-class Trie {
- public:
-  static constexpr std::uint32_t kNone = 0;
-
-  void add(const std::string& key, std::int32_t value) {
-    std::uint32_t node = 0;
-    for (char c : key) {
-      auto& next = edges_[edge(node, c)];
-      if (next == kNone) {
-        next = static_cast<std::uint32_t>(values_.size());
-        values_.push_back(-1);
-      }
-      node = next;
-    }
-    values_[node] = value;
-  }
-  std::uint32_t child(std::uint32_t node, char c) const {
-    const auto found = edges_.find(edge(node, c));
-    return found == edges_.end() ? kNone : found->second;
-  }
-  std::int32_t value(std::uint32_t node) const { return values_[node]; }
-
- private:
-  static std::uint64_t edge(std::uint32_t node, char c) {
-    return (std::uint64_t{node} << 8) | static_cast<unsigned char>(c);
-  }
-  std::unordered_map<std::uint64_t, std::uint32_t> edges_;
-  std::vector<std::int32_t> values_{-1};  // of nodes; the root is 0, and nobody's child
-};
-
 class Unigram : public PieceModel {
  public:
-  Unigram(Vocabulary vocabulary, std::vector<double> scores, std::optional<std::int32_t> unknown,
+  Unigram(Vocabulary vocabulary, const std::vector<double>& scores, std::optional<std::int32_t> unknown,
           bool byte_fallback)
-      : vocabulary_(std::move(vocabulary)), scores_(std::move(scores)), unknown_(unknown) {
-    for (const auto& [text, id] : vocabulary_) trie_.add(text, id);
-    unknown_score_ = (scores_.empty() ? 0 : *std::min_element(scores_.begin(), scores_.end())) - 10;
+      : vocabulary_(std::move(vocabulary)), unknown_(unknown) {
+    for (const auto& [text, id] : vocabulary_)
+      path_.add(text, id == unknown ? -1 : id, scores[static_cast<std::size_t>(id)]);
+    path_.set_unknown_score(*std::min_element(scores.begin(), scores.end()) - 10);
     if (byte_fallback) bytes_ = byte_tokens(vocabulary_);
   }
 
   void encode(const std::string& piece, std::vector<std::int32_t>& ids) const override {
-    const std::vector<Step> best = best_steps(piece);
-    std::vector<std::pair<std::size_t, std::size_t>> parts;  // last one first
-    bool after_unknown = false;
-    for (std::size_t end = piece.size(); end > 0; end = best[end].begin) {
-      const bool unknown = best[end].id < 0;
-      if (unknown && after_unknown)
-        parts.back().first = best[end].begin;
-      else
-        parts.emplace_back(best[end].begin, end);
-      after_unknown = unknown;
+    std::string unknown;  // characters in a row
+    const auto flush = [&] {
+      if (!unknown.empty()) add_part(std::exchange(unknown, {}), ids);
+    };
+    for (const auto& part : path_.best(piece)) {
+      const std::string text = piece.substr(part.begin, part.end - part.begin);
+      if (part.id < 0) {
+        unknown += text;
+      } else {
+        flush();
+        ids.push_back(part.id);
+      }
     }
-    for (auto part = parts.rbegin(); part != parts.rend(); ++part)
-      add_part(piece.substr(part->first, part->second - part->first), ids);
+    flush();
   }
 
  private:
-  // The best way to an end: its last token, from `begin` on; id -1 for an unknown character.
-  struct Step {
-    std::size_t begin = 0;
-    double score = -std::numeric_limits<double>::infinity();
-    std::int32_t id = -1;
-  };
-
-  std::vector<Step> best_steps(const std::string& piece) const {
-    std::vector<Step> best(piece.size() + 1);
-    best[0].score = 0;
-    const auto offer = [&](std::size_t begin, std::size_t end, double score, std::int32_t id) {
-      const double sum = best[begin].score + score;
-      if (sum > best[end].score) best[end] = {begin, sum, id};
-    };
-    for (std::size_t begin = 0; begin < piece.size();) {
-      const std::size_t length = std::max<std::size_t>(1, utf8_length(piece, begin));
-      bool single = false;
-      std::uint32_t node = 0;
-      for (std::size_t end = begin; end < piece.size();) {
-        node = trie_.child(node, piece[end++]);
-        if (node == Trie::kNone) break;
-        const std::int32_t id = trie_.value(node);
-        if (id < 0) continue;
-        offer(begin, end, scores_[static_cast<std::size_t>(id)], id == unknown_ ? -1 : id);
-        single = single || end == begin + length;
-      }
-      if (!single) offer(begin, begin + length, unknown_score_, -1);
-      begin += length;
-    }
-    return best;
-  }
-
   void add_part(const std::string& part, std::vector<std::int32_t>& ids) const {
     if (const auto found = vocabulary_.find(part); found != vocabulary_.end()) {
       ids.push_back(found->second);
@@ -123,10 +61,8 @@ class Unigram : public PieceModel {
   }
 
   Vocabulary vocabulary_;
-  std::vector<double> scores_;
   std::optional<std::int32_t> unknown_;
-  Trie trie_;
-  double unknown_score_;
+  UnigramPath<double> path_;
   std::vector<std::int32_t> bytes_;  // empty without byte fallback
 };
 

@@ -9,6 +9,7 @@
 
 #include "checkpoint/folder_lock.h"
 #include "checkpoint/json_file.h"
+#include "data/text_files.h"
 #include "dist/comm/stop_signal.h"
 #include "kernels/machine.h"
 #include "kernels/machine_loops.h"
@@ -18,6 +19,7 @@
 #include "train/initial_weights.h"
 #include "train/recorder.h"
 #include "train/resume.h"
+#include "train/run_data.h"
 #include "train/sample.h"
 #include "train/step_trace.h"
 #include "train/weight_digest.h"
@@ -29,33 +31,6 @@ namespace fs = std::filesystem;
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-struct RunData {
-  std::unique_ptr<Tokenizer> tokenizer;  // null for synthetic data
-  std::unique_ptr<Dataset> train, eval;
-};
-
-RunData make_data(const Config& config, const ModelConfig& model, const BatchSizes& sizes) {
-  RunData data = {};
-  if (config.get_string("dataset_type") == "synthetic") {
-    data.train = make_synthetic(sizes.step, sizes.sequence, model.vocab);
-    return data;
-  }
-  if (config.get_string("data_path").empty())
-    fail_usage("[data] dataset_type=text: expected data_path=FILE_OR_FOLDER, got none");
-  data.tokenizer = make_tokenizer(config.get_string("tokenizer_type"), config.get_string("tokenizer_path"));
-  if (data.tokenizer->vocab_size() > model.vocab) {
-    fail_usage("[data] vocab_size={}: the tokenizer has {} ids; set vocab_size={} or more", model.vocab,
-               data.tokenizer->vocab_size(), data.tokenizer->vocab_size());
-  }
-  const bool evaluates = config.get_int("eval_interval") > 0;
-  TextData text =
-      make_text(config.get_string("data_path"), *data.tokenizer, sizes.step, sizes.sequence,
-                static_cast<std::uint32_t>(config.get_int("data_shuffle_seed")), evaluates ? 0.05 : 0.0);
-  data.train = std::move(text.train);
-  data.eval = std::move(text.eval);
-  return data;
 }
 
 // Products in registers on all cores, in FLOP/s: what "share of peak" is measured against.
@@ -129,12 +104,14 @@ MetricsWriter open_outputs(const Config& config, const std::string& folder) {
 // Files of the tokenizer that checkpoints carry along.
 std::vector<ExtraFile> tokenizer_files(const Config& config) {
   std::vector<ExtraFile> files;
-  const fs::path path = config.get_string("tokenizer_path");
+  fs::path path = config.get_string("tokenizer_path");
+  if (config.get_string("dataset_type") == "tokenized")  // which carries its own
+    path = fs::path(split_paths(config.get_string("data_path"))[0]) / "tokenizer";
   if (config.get_string("dataset_type") == "synthetic" || path.empty()) return files;
   std::vector<fs::path> candidates{path};
   for (const char* name :
-       {"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json",
-        "added_tokens.json", "vocab.json", "merges.txt", "vocab.txt"})
+       {"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "tokenizer.tiktoken",
+        "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "vocab.txt"})
     candidates.push_back(path / name);
   std::error_code error;
   for (const fs::path& file : candidates) {
@@ -349,7 +326,7 @@ Setup make_setup(const Config& config, const Processes& processes, std::vector<s
   } else {  // room for what is restored
     setup.fill = [](const ParameterSpec& spec, const Box& block) { return Tensor(spec.dtype, block.shape); };
   }
-  setup.data = make_data(config, model, setup.sizes);
+  setup.data = make_run_data(config, model.vocab, setup.sizes);
   setup.eval_interval = setup.data.eval ? config.get_int("eval_interval") : 0;
   return setup;
 }

@@ -126,8 +126,10 @@ TEST_F(Refused, Text) {
   expect_no_training(text + Arguments{"data_path=text.txt", "tokenizer_type=huggingface"},
                      {"tokenizer_path"});
   expect_no_training(text + Arguments{"data_path=text.txt", "packing=false"}, {"packing=false", "planned"});
-  expect_no_training(text + Arguments{"data_path=text.txt", "enable_data_shuffling=false"},
-                     {"enable_data_shuffling=false", "planned"});
+  expect_no_training(text + Arguments{"data_path=text.txt", "data_mixture_weights=0.5,0.5"},
+                     {"2 weights", "1 parts"});
+  expect_no_training(text + Arguments{"data_path=text.txt", "data_mixture_weights=-1"}, {"above 0", "-1"});
+  expect_no_training({"data_mixture_weights=1"}, {"data_mixture_weights", "synthetic"});
 }
 
 // Random tokens where text was meant would look like a run that does not learn.

@@ -214,6 +214,7 @@ def sentence_pieces():
                 yield f"sp_{kind}_{rule}" + ("_bytes" if fallback else ""), kind, rule, fallback, {}
     yield "sp_llama", "bpe", "identity", True, {"split_digits": True, "remove_extra_whitespaces": False, "allow_whitespace_only_pieces": True}
     yield "sp_gemma", "bpe", "nfkc", True, {"add_dummy_prefix": False, "remove_extra_whitespaces": False, "user_defined_symbols": ["<|end|>", "word"]}
+    yield "sp_unigram_symbols", "unigram", "nmt_nfkc", True, {"user_defined_symbols": ["<|end|>", "word", "GN"]}
     yield "sp_casefold", "unigram", "nmt_nfkc_cf", False, {"treat_whitespace_as_suffix": True}
 
 

@@ -11,10 +11,14 @@ import json
 import os
 import random
 import sys
+import tempfile
 
 import sentencepiece
 import tiktoken
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "peers"))
+from tokenizer_cases import precompiled  # noqa: E402
 
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
           r"|\s*[\r\n]+|\s+(?!\S)|\s+")
@@ -70,6 +74,48 @@ def characters(files, metaspace):
   return t
 
 
+def charsmap():
+  """SentencePiece's table for a few rules of our own, as the Precompiled normalizer has it."""
+  rules = {"\uff21": "A", "\ufb01": "fi", "\u00bd": "1/2", "\u2160": "I", "e\u0301": "\u00e9", "\u200b": " ", "\u00ad": "", "\u3000": " "}
+  with tempfile.NamedTemporaryFile("w", suffix=".tsv") as f:
+    f.write("".join(" ".join(f"{ord(c):X}" for c in k) + "\t" + " ".join(f"{ord(c):X}" for c in v) + "\n" for k, v in rules.items()))
+    f.flush()
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(["some words"] * 9), model_writer=model, vocab_size=20, hard_vocab_limit=False,
+                                             minloglevel=2, normalization_rule_tsv=f.name)
+  return precompiled(model.getvalue())
+
+
+def unigram(files):
+  t = Tokenizer(models.Unigram())
+  t.normalizer = normalizers.Sequence([normalizers.Precompiled(charsmap()), normalizers.Nmt(), normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
+  t.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+  t.decoder = decoders.Metaspace(prepend_scheme="always")
+  t.train(files, trainers.UnigramTrainer(vocab_size=300, special_tokens=["<unk>", "<s>", "</s>"], unk_token="<unk>", show_progress=False))
+  t.post_processor = processors.TemplateProcessing(single="$A </s>", pair=None, special_tokens=[("</s>", 2)])
+  return t
+
+
+def bert(files):
+  t = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+  t.normalizer = normalizers.BertNormalizer()
+  t.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+  t.decoder = decoders.WordPiece()
+  t.train(files, trainers.WordPieceTrainer(vocab_size=400, show_progress=False, special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]))
+  t.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+  return t
+
+
+def word_ends(files):
+  t = Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
+  t.normalizer = normalizers.Sequence([normalizers.NFD(), normalizers.Lowercase(), normalizers.StripAccents(), normalizers.Strip()])
+  t.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Whitespace(), pre_tokenizers.Digits(individual_digits=True)])
+  t.decoder = decoders.BPEDecoder("</w>")
+  t.train(files, trainers.BpeTrainer(vocab_size=400, special_tokens=["<unk>"], end_of_word_suffix="</w>", show_progress=False))
+  t.add_tokens([AddedToken("GNU", normalized=True, single_word=True)])
+  return t
+
+
 def hugging_face_cases(files):
   yield "llama3", byte_level([(LLAMA3, "isolated", False)], files, ignore_merges=True)
   yield "qwen", byte_level([(QWEN, "isolated", False)], files, bos=False, normalizer=normalizers.NFC())
@@ -81,6 +127,9 @@ def hugging_face_cases(files):
                                  ("-", "removed", False)], files, bos=False)
   yield "llama2", characters(files, False)
   yield "metaspace", characters(files, True)
+  yield "unigram", unigram(files)
+  yield "bert", bert(files)
+  yield "word_ends", word_ends(files)
 
 
 def main(out, files, count):
@@ -91,8 +140,8 @@ def main(out, files, count):
     for x in texts(count):
       ids = t.encode(x, add_special_tokens=False).ids
       rows.append([x, ids, t.decode(ids, skip_special_tokens=True)])
-    bos = t.encode("a").ids[0] if name in ("llama3", "deepseek", "llama2", "metaspace") else None
-    eos = t.token_to_id("</s>")
+    bos = t.encode("a").ids[0] if name in ("llama3", "deepseek", "llama2", "metaspace", "bert") else None
+    eos = t.token_to_id("[SEP]" if name == "bert" else "</s>")
     cases[name] = {"type": "huggingface", "file": name + ".json", "bos": bos, "eos": eos, "vocab_size": t.get_vocab_size(), "texts": rows}
 
   for name, kind in (("sp_bpe", "bpe"), ("sp_unigram", "unigram")):

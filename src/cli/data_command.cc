@@ -1,0 +1,185 @@
+#include "cli/data_command.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <vector>
+
+#include "cli/options.h"
+#include "cli/progress.h"
+#include "config/config.h"
+#include "core/error.h"
+#include "data/build.h"
+#include "data/text_files.h"
+#include "kernels/machine.h"
+#include "metrics/atomic_file.h"
+#include "train/run_data.h"
+
+namespace switchyard {
+namespace {
+
+constexpr const char* kHelp =
+    R"(switchyard data build [CONFIG.yml] key=value ... --out DIR [--shard-tokens N]
+switchyard data show DIR [--json FILE]
+
+build: tokenises the text of data_path (files, folders, JSON lines) into DIR, to be trained from with
+dataset_type=tokenized data_path=DIR. Keys: data_path, tokenizer_type, tokenizer_path, eval_fraction, add_bos, add_eos,
+train_data_columns. An interrupted build is begun anew.
+
+  --out DIR         new or empty
+  --shard-tokens N  tokens a shard, about; 134217728 without
+
+show: what is in DIR. Every byte is hashed and compared; the exit status is 1 when a shard is not what was written.
+
+  --json FILE  the same for programs
+
+Examples:
+  switchyard data build data_path=~/texts tokenizer_type=huggingface tokenizer_path=tokenizer.json --out tokens
+  switchyard train configs/examples/small-moe.yml dataset_type=tokenized data_path=tokens vocab_size=128256
+)";
+
+// Options that have a value, taken out of `args`.
+std::map<std::string, std::string> take_values(const std::vector<std::string>& names,
+                                               std::vector<std::string>& args) {
+  std::map<std::string, std::string> values;
+  std::vector<std::string> rest;
+  for (std::size_t i = 0; i < args.size(); ++i) {
+    if (std::find(names.begin(), names.end(), args[i]) == names.end()) {
+      rest.push_back(args[i]);
+      continue;
+    }
+    if (i + 1 == args.size()) fail_usage("[data] {} needs a value", args[i]);
+    values[args[i]] = args[i + 1];
+    ++i;
+  }
+  args = rest;
+  return values;
+}
+
+std::int64_t positive(const std::string& option, const std::string& text) {
+  std::int64_t value = 0;
+  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (status != std::errc() || end != text.data() + text.size() || value < 1)
+    fail_usage("[data] {}: expected a number above 0, got {}", option, text);
+  return value;
+}
+
+std::int64_t total_of(const std::vector<ShardInfo>& shards, std::int64_t ShardInfo::*field) {
+  std::int64_t total = 0;
+  for (const ShardInfo& shard : shards) total += shard.*field;
+  return total;
+}
+
+BuildOptions build_options(const Config& config, const std::map<std::string, std::string>& values) {
+  if (!values.contains("--out")) fail_usage("[data] build: expected --out DIR");
+  if (config.is_none("data_path")) fail_usage("[data] build: expected data_path=FILE_OR_FOLDER, got none");
+  BuildOptions options;
+  options.paths = config.get_string("data_path");
+  options.folder = values.at("--out");
+  options.tokenizer_type = config.get_string("tokenizer_type");
+  options.tokenizer_path = config.get_string("tokenizer_path");
+  options.text = text_options(config);
+  if (values.contains("--shard-tokens"))
+    options.shard_tokens = positive("--shard-tokens", values.at("--shard-tokens"));
+  return options;
+}
+
+std::int64_t bytes_of(const std::string& paths) {
+  std::int64_t bytes = 0;
+  std::error_code ignored;
+  for (const std::string& file : find_text_files(paths))
+    bytes += static_cast<std::int64_t>(std::filesystem::file_size(file, ignored));
+  return bytes;
+}
+
+int build(std::vector<std::string> settings, const std::map<std::string, std::string>& values) {
+  settings.push_back("dataset_type=text");  // else data_path has no meaning
+  const Config config = Config::from_args(settings);
+  const BuildOptions options = build_options(config, values);
+  const auto begin = std::chrono::steady_clock::now();
+  ThreadPool pool(machine_cores());
+  std::int64_t bytes = 0;
+  Progress progress(bytes_of(options.paths) >> 20);
+  const TokenFolderInfo info = build_token_folder(options, pool, [&](std::int64_t done) {
+    bytes = done;
+    progress.update(done >> 20, "MiB of text");
+  });
+  progress.finish();
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  fmt::print(
+      "{}: {} documents, {} tokens in {} shards; held out {} documents, {} tokens; {:.1f} MB of text, {:.1f} "
+      "MB/s\n",
+      options.folder, total_of(info.train, &ShardInfo::documents), total_of(info.train, &ShardInfo::tokens),
+      info.train.size() + info.eval.size(), total_of(info.eval, &ShardInfo::documents),
+      total_of(info.eval, &ShardInfo::tokens), static_cast<double>(bytes) * 1e-6,
+      static_cast<double>(bytes) * 1e-6 / seconds);
+  fmt::print("next: switchyard train CONFIG.yml dataset_type=tokenized data_path={} vocab_size={}\n",
+             options.folder, info.vocabulary);
+  return 0;
+}
+
+// "" when the shard is what dataset.json says.
+std::string fault_of(const std::string& folder, const ShardInfo& info) {
+  try {
+    const auto shard = TokenShard::open(folder + "/" + info.file);
+    shard->prove();
+    const bool same = shard->hash() == info.hash && shard->tokens() == info.tokens &&
+                      shard->documents() == info.documents && shard->bytes() == info.bytes;
+    return same ? "" : fmt::format("[data] {}/{}: not the shard of dataset.json", folder, info.file);
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+int show(const std::string& folder, const std::string& json_file) {
+  const TokenFolderInfo info = read_token_folder(folder);
+  nlohmann::json report = to_json(info);
+  std::vector<std::string> faults;
+  fmt::print("{}: vocabulary of {}, tokenizer {} ({:016x}), held out {:g} of the text\n", folder,
+             info.vocabulary, info.tokenizer_type, info.tokenizer_hash, info.eval_fraction);
+  for (const auto& [side, shards] : {std::pair("train", &info.train), std::pair("eval", &info.eval)}) {
+    fmt::print("{}: {} documents, {} tokens, {} shards\n", side, total_of(*shards, &ShardInfo::documents),
+               total_of(*shards, &ShardInfo::tokens), shards->size());
+    for (std::size_t i = 0; i < shards->size(); ++i) {
+      const ShardInfo& shard = (*shards)[i];
+      const std::string fault = fault_of(folder, shard);
+      report[side]["shards"][i]["proved"] = fault.empty();
+      fmt::print("  {}  {} documents  {} tokens  {} bytes  {:016x}  {}\n", shard.file, shard.documents,
+                 shard.tokens, shard.bytes, shard.hash, fault.empty() ? "ok" : "CORRUPT");
+      if (!fault.empty()) faults.push_back(fault);
+    }
+  }
+  if (!json_file.empty()) write_file_atomic(json_file, report.dump(1) + "\n");
+  std::fflush(stdout);
+  if (!faults.empty())
+    fail_runtime("{}{}", faults[0],
+                 faults.size() > 1 ? fmt::format(" (and {} more)", faults.size() - 1) : "");
+  return 0;
+}
+
+}  // namespace
+
+int data_command(std::span<const std::string> args) {
+  std::vector<std::string> rest(args.begin(), args.end());
+  const auto values = take_values({"--out", "--shard-tokens"}, rest);
+  Options options = parse_options("data", {}, rest);
+  if (options.help) {
+    std::fputs(kHelp, stdout);
+    return 0;
+  }
+  const std::string action = options.settings.empty() ? "" : options.settings[0];
+  if (action == "build") return build({options.settings.begin() + 1, options.settings.end()}, values);
+  if (action != "show")
+    fail_usage("[data] expected build or show, got {} (switchyard data --help)",
+               action.empty() ? "none" : action);
+  if (options.settings.size() != 2)
+    fail_usage("[data] show: expected one DIR, got {}", options.settings.size() - 1);
+  return show(options.settings[1], options.json_file);
+}
+
+}  // namespace switchyard

@@ -1,0 +1,130 @@
+#include "train/run_data.h"
+
+#include <charconv>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "core/thread_pool.h"
+#include "data/mixture.h"
+#include "data/text_files.h"
+#include "data/token_folder.h"
+#include "kernels/machine.h"
+
+namespace switchyard {
+namespace {
+
+// Of data_mixture_weights; empty for one data set.
+std::vector<double> mixture_weights(const Config& config, std::size_t parts) {
+  std::vector<double> weights;
+  for (const std::string& text : config.get_strings("data_mixture_weights")) {
+    double weight = 0;
+    const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), weight);
+    if (status != std::errc() || end != text.data() + text.size() || !(weight > 0) || !std::isfinite(weight))
+      fail_usage("[data] data_mixture_weights: expected numbers above 0, got {}", text);
+    weights.push_back(weight);
+  }
+  if (!weights.empty() && (weights.size() != parts || parts > 1024)) {
+    fail_usage(
+        "[data] data_mixture_weights: {} weights, expected one for each of the {} parts of data_path (at "
+        "most 1024)",
+        weights.size(), parts);
+  }
+  return weights;
+}
+
+// One data set, or one for each part of data_path in the shares of data_mixture_weights. `make(paths,
+// packing)`.
+template <typename Make>
+SplitData mix(const Config& config, PackingOptions packing, const Make& make) {
+  const std::string paths = config.get_string("data_path");
+  const std::vector<std::string> parts = split_paths(paths);
+  const std::vector<double> weights = mixture_weights(config, parts.size());
+  if (weights.empty()) return make(paths, packing);
+  packing.batch = 1;  // the parts fill batches together
+  std::vector<std::unique_ptr<Dataset>> train, eval;
+  for (const std::string& part : parts) {
+    SplitData data = make(part, packing);
+    train.push_back(std::move(data.train));
+    if (data.eval) eval.push_back(std::move(data.eval));
+  }
+  SplitData data;
+  data.train = make_mixture(std::move(train), weights);
+  if (!eval.empty()) data.eval = make_concatenation(std::move(eval));
+  return data;
+}
+
+void require_vocabulary(std::int64_t vocab, std::int64_t needed, const char* what) {
+  if (needed <= vocab) return;
+  fail_usage("[data] vocab_size={}: {} has {} ids; set vocab_size={} or more", vocab, what, needed, needed);
+}
+
+// The tokenizer that all folders were made with.
+std::unique_ptr<Tokenizer> shared_tokenizer(const Config& config, std::int64_t vocab) {
+  const std::vector<std::string> folders = split_paths(config.get_string("data_path"));
+  const TokenFolderInfo first = read_token_folder(folders[0]);
+  require_vocabulary(vocab, first.vocabulary, "the data set");
+  for (const std::string& folder : folders) {
+    if (read_token_folder(folder).tokenizer_hash != first.tokenizer_hash)
+      fail_usage("[data] data_path={}: made with another tokenizer than {}", folder, folders[0]);
+  }
+  if (config.is_set_by_user("tokenizer_path") && !config.is_none("tokenizer_path")) {
+    const auto files =
+        tokenizer_files(config.get_string("tokenizer_type"), config.get_string("tokenizer_path"));
+    if (tokenizer_files_hash(files) != first.tokenizer_hash) {
+      fail_usage(
+          "[data] tokenizer_path={}: not the tokenizer that {} was made with; leave tokenizer_path out",
+          config.get_string("tokenizer_path"), folders[0]);
+    }
+  }
+  return folder_tokenizer(folders[0], first);
+}
+
+}  // namespace
+
+TextOptions text_options(const Config& config) {
+  const std::vector<std::string> columns = config.get_strings("train_data_columns");
+  if (columns.size() != 1)
+    fail_usage("[data] train_data_columns: expected one key of JSON lines, got {}", columns.size());
+  return {.eval_fraction = config.get_float("eval_fraction"),
+          .column = columns[0],
+          .add_bos = config.get_bool("add_bos"),
+          .add_eos = config.get_bool("add_eos")};
+}
+
+RunData make_run_data(const Config& config, std::int64_t vocab, const BatchSizes& sizes) {
+  RunData data;
+  const std::string type = config.get_string("dataset_type");
+  if (type == "synthetic") {
+    data.train = make_synthetic(sizes.step, sizes.sequence, vocab);
+    return data;
+  }
+  if (config.is_none("data_path"))
+    fail_usage("[data] dataset_type={}: expected data_path=FILE_OR_FOLDER, got none", type);
+  const bool evaluates = config.get_int("eval_interval") > 0;
+  const PackingOptions packing{sizes.step, sizes.sequence,
+                               static_cast<std::uint32_t>(config.get_int("data_shuffle_seed")),
+                               config.get_bool("enable_data_shuffling")};
+  SplitData split;
+  if (type == "tokenized") {
+    data.tokenizer = shared_tokenizer(config, vocab);
+    split = mix(config, packing, [&](const std::string& paths, const PackingOptions& options) {
+      return make_tokenized(paths, options, evaluates);
+    });
+  } else {
+    data.tokenizer = make_tokenizer(config.get_string("tokenizer_type"), config.get_string("tokenizer_path"));
+    require_vocabulary(vocab, data.tokenizer->vocab_size(), "the tokenizer");
+    TextOptions text = text_options(config);
+    if (!evaluates) text.eval_fraction = 0;
+    ThreadPool pool(machine_cores());
+    split = mix(config, packing, [&](const std::string& paths, const PackingOptions& options) {
+      return make_text(paths, *data.tokenizer, options, text, pool);
+    });
+  }
+  data.train = std::move(split.train);
+  data.eval = std::move(split.eval);
+  return data;
+}
+
+}  // namespace switchyard

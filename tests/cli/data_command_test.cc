@@ -1,0 +1,117 @@
+// switchyard tokenize and switchyard data, and training from what the latter made.
+#include "child.h"
+#include "core/testing.h"
+
+namespace switchyard::cli_test {
+namespace {
+
+using nlohmann::json;
+
+class DataProgram : public ProgramTest {
+ protected:
+  static std::string golden(const std::string& name) {
+    return std::string(kSourceFolder) + "/tests/golden/tokenizer/" + name;
+  }
+  // Runs `switchyard ARGUMENTS < input`.
+  Finished pipe(const std::string& arguments, const std::string& input) const {
+    write("input", input);
+    return execute("sh", {"-c", "'" + program() + "' " + arguments + " < input"});
+  }
+  void write_texts() const {
+    std::string lines;
+    for (int i = 0; i < 300; ++i) lines += R"({"text":"line number )" + std::to_string(i * 7919) + "\"}\n";
+    write("texts/a.jsonl", lines);
+    write("texts/b.txt", "some more text\n");
+  }
+};
+
+TEST_F(DataProgram, TokenizesLinesAndBack) {
+  const json cases = json::parse(std::ifstream(golden("cases.json")));
+  for (const char* name : {"llama3", "sp_bpe", "tiktoken", "unigram", "bert"}) {
+    SCOPED_TRACE(name);
+    const json& c = cases.at(name);
+    std::string texts, ids, back;
+    for (const json& row : c["texts"]) {
+      texts += row[0].dump() + "\n";
+      ids += row[1].dump() + "\n";
+      back += row[2].dump() + "\n";
+    }
+    const std::string tokenizer = "tokenize " + golden(c["file"]);
+    const Finished encoded = pipe(tokenizer + " --json-lines", texts);
+    EXPECT_EQ(encoded.status, 0) << encoded.err;
+    EXPECT_EQ(encoded.out, ids);
+    EXPECT_EQ(pipe(tokenizer + " --json-lines --decode", ids).out, back);
+  }
+  EXPECT_EQ(pipe("tokenize byte", "ab\n\nc").out, "[97,98]\n[]\n[99]\n");
+  EXPECT_EQ(pipe("tokenize byte --decode", "[97,98]\n").out, "ab\n");
+}
+
+TEST_F(DataProgram, TokenizeNamesWhatIsWrong) {
+  expect_refused({"tokenize"}, {"expected one TOKENIZER"});
+  expect_refused({"tokenize", "absent.model"}, {"absent.model", "no such file"});
+  const Finished lines = pipe("tokenize byte --json-lines", "\"a\"\nb\n");
+  EXPECT_EQ(lines.status, 2);
+  EXPECT_EQ(lines.out, "[97]\n");
+  EXPECT_NE(lines.err.find("line 2: expected a JSON string"), std::string::npos) << lines.err;
+  EXPECT_NE(pipe("tokenize byte --decode", "[1,99999999999]\n").err.find("line 1: expected a list of ids"),
+            std::string::npos);
+}
+
+TEST_F(DataProgram, BuildsShowsAndTrains) {
+  write_texts();
+  const Arguments build{"data",
+                        "build",
+                        "data_path=texts",
+                        "tokenizer_type=huggingface",
+                        "tokenizer_path=" + golden("llama3.json"),
+                        "--shard-tokens",
+                        "1000"};
+  const Finished built = run(build + Arguments{"--out", "tokens"});
+  ASSERT_EQ(built.status, 0) << built.err;
+  EXPECT_NE(built.out.find("dataset_type=tokenized data_path=tokens"), std::string::npos) << built.out;
+  const Finished shown = run({"data", "show", "tokens", "--json", "shown.json"});
+  EXPECT_EQ(shown.status, 0) << shown.err;
+  const json report = json::parse(read("shown.json"));
+  EXPECT_GT(report["train"]["shards"].size(), 1u);
+  EXPECT_EQ(report["train"]["documents"].get<int>() + report["eval"]["documents"].get<int>(), 301);
+  EXPECT_TRUE(report["train"]["shards"][0]["proved"]);
+
+  const Arguments keys{"dataset_type=tokenized", "data_path=tokens", "vocab_size=600", "eval_interval=2"};
+  const auto lines = train(keys);
+  EXPECT_EQ(lines.size(), 3u);
+  EXPECT_TRUE(lines[1].contains("eval/loss"));
+  std::filesystem::remove_all(path("out"));
+  const auto mixed = train(keys + Arguments{"data_path=tokens:tokens", "data_mixture_weights=0.5,0.5"});
+  EXPECT_TRUE(mixed[1].contains("eval/loss"));
+  std::filesystem::remove_all(path("out"));
+  expect_no_training(keys + Arguments{"vocab_size=100"}, {"vocab_size=100", "the data set has"});
+  expect_no_training(keys + Arguments{"tokenizer_type=huggingface", "tokenizer_path=" + golden("gpt2.json")},
+                     {"gpt2.json", "not the tokenizer"});
+  expect_no_training(keys + Arguments{"data_path=texts"}, {"data_path=texts", "no dataset.json"});
+}
+
+TEST_F(DataProgram, ShowNamesTheCorruptShard) {
+  write_texts();
+  ASSERT_EQ(run({"data", "build", "data_path=texts", "tokenizer_type=byte", "--out", "tokens"}).status, 0);
+  std::string shard = read("tokens/train-00001.tokens");
+  shard[shard.size() / 2] = static_cast<char>(shard[shard.size() / 2] ^ 4);
+  write("tokens/train-00001.tokens", shard);
+  expect_refused({"data", "show", "tokens"}, {"train-00001.tokens", "corrupt", "expected"}, 1);
+}
+
+TEST_F(DataProgram, BuildNamesWhatIsWrong) {
+  write("lines.jsonl", "{\"text\":\"a\"}\n{\"txt\":\"b\"}\n");
+  const Arguments build{"data", "build", "tokenizer_type=byte"};
+  expect_refused(build, {"--out"});
+  expect_refused(build + Arguments{"--out", "tokens"}, {"data_path"});
+  expect_refused(build + Arguments{"--out", "tokens", "data_path=lines.jsonl"},
+                 {"lines.jsonl:2", "\"text\""});
+  EXPECT_EQ(
+      run(build + Arguments{"--out", "named", "data_path=lines.jsonl", "train_data_columns=txt"}).status, 2);
+  expect_refused({"data", "build", "data_path=lines.jsonl", "--out", "tokens", "tokenizer_path=absent.model"},
+                 {"absent.model"});
+  expect_refused({"data", "list"}, {"expected build or show", "list"});
+}
+
+}  // namespace
+}  // namespace switchyard::cli_test
