@@ -17,7 +17,7 @@
 #include "core/rng.h"
 #include "dist/comm/local.h"
 #include "moe/dispatch/dispatch.h"
-#include "moe/rows.h"
+#include "moe/expert_mlp.h"
 #include "ops/reshard.h"
 #include "train/session.h"
 

@@ -4,33 +4,21 @@
 #include <cstring>
 
 #include "core/error.h"
-#include "kernels/dispatch.h"
 #include "kernels/elementwise_problem.h"
+#include "kernels/simd_list.h"
 
 namespace switchyard {
 namespace {
 
-#if defined(__x86_64__)
-#define SWITCHYARD_IMPLEMENTATIONS(op)                                              \
-  {"avx512", Isa::avx512, cpu::op##_avx512}, {"avx2", Isa::avx2, cpu::op##_avx2}, { \
-    "ref", Isa::ref, ref::op                                                        \
-  }
-#else
-#define SWITCHYARD_IMPLEMENTATIONS(op) \
-  { "ref", Isa::ref, ref::op }
-#endif
-
 using FlatList = Implementation<FlatKernel, FlatProblem>;
-constexpr FlatList kAdd[] = {SWITCHYARD_IMPLEMENTATIONS(add)};
-constexpr FlatList kScale[] = {SWITCHYARD_IMPLEMENTATIONS(scale)};
-constexpr FlatList kMultiply[] = {SWITCHYARD_IMPLEMENTATIONS(multiply)};
-constexpr FlatList kConvert[] = {SWITCHYARD_IMPLEMENTATIONS(convert)};
-constexpr Implementation<SumOfSquaresKernel, DType> kSumOfSquares[] = {
-    SWITCHYARD_IMPLEMENTATIONS(sum_of_squares)};
-constexpr Implementation<SwigluKernel, SwigluProblem> kSwiglu[] = {SWITCHYARD_IMPLEMENTATIONS(swiglu)};
+constexpr FlatList kAdd[] = {SWITCHYARD_SIMD_LIST(add)};
+constexpr FlatList kScale[] = {SWITCHYARD_SIMD_LIST(scale)};
+constexpr FlatList kMultiply[] = {SWITCHYARD_SIMD_LIST(multiply)};
+constexpr FlatList kConvert[] = {SWITCHYARD_SIMD_LIST(convert)};
+constexpr Implementation<SumOfSquaresKernel, DType> kSumOfSquares[] = {SWITCHYARD_SIMD_LIST(sum_of_squares)};
+constexpr Implementation<SwigluKernel, SwigluProblem> kSwiglu[] = {SWITCHYARD_SIMD_LIST(swiglu)};
 constexpr Implementation<SwigluKernel, SwigluProblem> kSwigluBackward[] = {
-    SWITCHYARD_IMPLEMENTATIONS(swiglu_backward)};
-#undef SWITCHYARD_IMPLEMENTATIONS
+    SWITCHYARD_SIMD_LIST(swiglu_backward)};
 
 constexpr std::int64_t kGrain = 65536;  // elements a piece: long against handing it out
 

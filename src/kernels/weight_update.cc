@@ -1,7 +1,7 @@
 #include "kernels/weight_update.h"
 
 #include "core/error.h"
-#include "kernels/dispatch.h"
+#include "kernels/simd_list.h"
 #include "kernels/weight_update_problem.h"
 
 namespace switchyard {
@@ -10,20 +10,10 @@ namespace {
 template <typename Problem>
 using UpdateList = Implementation<UpdateKernel<Problem>, Problem>;
 
-#if defined(__x86_64__)
-#define SWITCHYARD_IMPLEMENTATIONS(op)                                              \
-  {"avx512", Isa::avx512, cpu::op##_avx512}, {"avx2", Isa::avx2, cpu::op##_avx2}, { \
-    "ref", Isa::ref, ref::op                                                        \
-  }
-#else
-#define SWITCHYARD_IMPLEMENTATIONS(op) \
-  { "ref", Isa::ref, ref::op }
-#endif
-constexpr UpdateList<AdamProblem> kAdam[] = {SWITCHYARD_IMPLEMENTATIONS(adam)};
-constexpr UpdateList<DescentProblem> kDescent[] = {SWITCHYARD_IMPLEMENTATIONS(descent)};
-constexpr UpdateList<MomentumProblem> kMomentum[] = {SWITCHYARD_IMPLEMENTATIONS(momentum)};
-constexpr UpdateList<DirectionProblem> kDirection[] = {SWITCHYARD_IMPLEMENTATIONS(direction)};
-#undef SWITCHYARD_IMPLEMENTATIONS
+constexpr UpdateList<AdamProblem> kAdam[] = {SWITCHYARD_SIMD_LIST(adam)};
+constexpr UpdateList<DescentProblem> kDescent[] = {SWITCHYARD_SIMD_LIST(descent)};
+constexpr UpdateList<MomentumProblem> kMomentum[] = {SWITCHYARD_SIMD_LIST(momentum)};
+constexpr UpdateList<DirectionProblem> kDirection[] = {SWITCHYARD_SIMD_LIST(direction)};
 
 double bytes_of(DType dtype) {
   return static_cast<double>(size_of(dtype));

@@ -2,12 +2,8 @@
 // sorted order.
 //
 // Index arrays (i32) are data, never differentiated and never recomputed. Row arrays are ragged: they hold
-// exactly the rows of this rank. The weight of a row is applied to its activation before the down projection,
-// so that neither the down output is needed for the gradient of the weights nor a weighted copy of the rows
-// for that of wo.
+// exactly the rows of this rank.
 #pragma once
-
-#include <functional>
 
 #include "autograd/op.h"
 #include "moe/moe.h"
@@ -46,17 +42,8 @@ Array gather_row_weights(Context& context, const Array& weights, const RowPlan& 
 Array combine_rows(Context& context, const Array& rows, const RowPlan& plan, const ArrayInfo& like,
                    const Sharding& sharding, const Array& weights = {});
 
-// Chunk c of N of x: columns [c·M/N, (c+1)·M/N) of its last dim. Asked for once a chunk, in order.
-using ChunkOf = std::function<Array(std::int64_t chunk)>;
-
-// The experts' MLP, to rows [R,M] sorted by expert, of the tokens x [..., M] that the plan names, or, where
-// the plan has sizes alone, of the rows x [R,M]. row_weights [R] f32, where defined, scale each row's
-// activation. wi [G,M,H] and wo [G,H,M] are this rank's experts. The up projections of several chunks add up
-// in float32, each as soon as its x is there. Kept for backward: x and the gate and up pre-activations.
-Array expert_mlp(Context& context, const ChunkOf& x, std::int64_t chunks, const RowPlan& plan,
-                 const Array& row_weights, const Array& wi_0, const Array& wi_1, const Array& wo);
-
-// silu(gate) ⊙ up ⊙ weight of the row; weights f32 have one element per row of gate [..., H].
-Array weighted_swiglu(Context& context, const Array& gate, const Array& up, const Array& weights);
+// Sum of each token's rows [R,M], times w [T·K] where given: `token_shape` [..., M]. position [T·K].
+Tensor sum_rows(Context& context, const Tensor& rows, const Tensor& position, const Shape& token_shape,
+                const float* w = nullptr);
 
 }  // namespace switchyard

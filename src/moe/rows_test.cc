@@ -1,5 +1,5 @@
 // Row moves and grouped products: gradients, adjointness; which rows a ragged buffer keeps.
-#include "moe/rows.h"
+#include "moe/expert_mlp.h"
 
 #include <numeric>
 

@@ -97,6 +97,22 @@ class ProgramTest : public ::testing::Test {
     return finished;
   }
 
+  // Starts the program; its output goes nowhere.
+  pid_t start(const Arguments& arguments) const {
+    const std::string binary = program(), work = path("");
+    std::vector<char*> argv{const_cast<char*>(binary.c_str())};
+    for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+    argv.push_back(nullptr);
+    const pid_t child = ::fork();
+    if (child == 0) {  // only calls that are safe after fork
+      const int nowhere = ::open("/dev/null", O_WRONLY);
+      if (::dup2(nowhere, 1) == 1 && ::dup2(nowhere, 2) == 2 && ::chdir(work.c_str()) == 0)
+        ::execv(binary.c_str(), argv.data());
+      ::_exit(127);
+    }
+    return child;
+  }
+
   // Trains into out/run, expects success, and returns the lines of metrics.jsonl.
   std::vector<nlohmann::json> train(const Arguments& arguments) const {
     const Finished finished = run(Arguments{"train"} + tiny_model() + arguments);

@@ -49,18 +49,7 @@ class Convert : public ProgramTest {
 
   // Runs the program and kills it after `wait`. False when it ended before.
   bool start_and_kill(const Arguments& arguments, std::chrono::microseconds wait) const {
-    const std::string binary = program(), work = path("");
-    std::vector<char*> argv{const_cast<char*>(binary.c_str())};
-    for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
-    argv.push_back(nullptr);
-    const pid_t child = ::fork();
-    if (child == 0) {  // only calls that are safe after fork
-      const int nowhere = ::open("/dev/null", O_WRONLY);
-      ::dup2(nowhere, 1);
-      ::dup2(nowhere, 2);
-      if (::chdir(work.c_str()) == 0) ::execv(binary.c_str(), argv.data());
-      ::_exit(127);
-    }
+    const pid_t child = start(arguments);
     std::this_thread::sleep_for(wait);
     ::kill(child, SIGKILL);
     int state = 0;

@@ -74,6 +74,15 @@ HWY_INLINE Split load_pairs(const bfloat16* x) {
           hn::BitCast(D(), hn::And(pairs, hn::Set(wide, 0xffff0000u)))};
 }
 
+// 2 * kLanes elements, as even and odd ones or as the two halves.
+template <bool pairs, typename T>
+HWY_INLINE Split load_block(const T* x) {
+  if constexpr (pairs)
+    return load_pairs(x);
+  else
+    return {load(x), load(x + kLanes)};
+}
+
 HWY_INLINE void store_pairs(Split s, float* x) {
   hn::StoreInterleaved2(s.even, s.odd, D(), x);
 }

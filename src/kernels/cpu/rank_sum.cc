@@ -22,25 +22,19 @@ using lanes::Split;
 
 constexpr std::int64_t kStep = static_cast<std::int64_t>(lanes::kLanes), kBlock = 2 * kStep;
 
-HWY_INLINE Split load_block(const bfloat16* x) {
-  return lanes::load_pairs(x);
-}
-HWY_INLINE Split load_block(const float* x) {
-  return {lanes::load(x), lanes::load(x + kStep)};
-}
-
 template <typename T, typename Out>
 void sum(const RankSumProblem& p) {
+  constexpr bool kPairs = std::is_same_v<T, bfloat16>;
   Out* const out = static_cast<Out*>(p.out);
   std::int64_t i = p.begin;
   for (; i + kBlock <= p.end; i += kBlock) {
-    Split s = load_block(static_cast<const T*>(p.inputs[0]) + i);
+    Split s = lanes::load_block<kPairs>(static_cast<const T*>(p.inputs[0]) + i);
     for (std::size_t r = 1; r < p.inputs.size(); ++r) {
-      const Split x = load_block(static_cast<const T*>(p.inputs[r]) + i);
+      const Split x = lanes::load_block<kPairs>(static_cast<const T*>(p.inputs[r]) + i);
       s.even = hn::Add(s.even, x.even);
       s.odd = hn::Add(s.odd, x.odd);
     }
-    if constexpr (std::is_same_v<T, bfloat16>) {
+    if constexpr (kPairs) {
       lanes::store_pairs(s, out + i);
     } else {
       lanes::store(s.even, out + i);

@@ -24,6 +24,7 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 using lanes::D;
+using lanes::load_block;
 using lanes::Split;
 using lanes::V;
 
@@ -31,15 +32,6 @@ constexpr std::int64_t kStep = static_cast<std::int64_t>(lanes::kLanes), kBlock 
 
 template <typename... T>
 constexpr bool kPairs = (std::is_same_v<T, bfloat16> || ...);
-
-// A block of x, as even and odd elements or as its two halves.
-template <bool pairs, typename T>
-HWY_INLINE Split load_block(const T* x) {
-  if constexpr (pairs)
-    return lanes::load_pairs(x);
-  else
-    return {lanes::load(x), lanes::load(x + kStep)};
-}
 
 // Rounded to bf16, which nearest-even rounding of the bits is for everything but NaN.
 HWY_INLINE V rounded(V v) {

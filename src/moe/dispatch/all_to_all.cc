@@ -10,7 +10,7 @@
 #include "autograd/ahead.h"
 #include "moe/assumed_load.h"
 #include "moe/dispatch/dispatch.h"
-#include "moe/rows.h"
+#include "moe/expert_mlp.h"
 #include "ops/reshard.h"
 
 namespace switchyard {

@@ -10,7 +10,7 @@
 
 #include "kernels/ragged_rows.h"
 #include "moe/dispatch/dispatch.h"
-#include "moe/rows.h"
+#include "moe/expert_mlp.h"
 #include "ops/einsum.h"
 #include "ops/reshard.h"
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "moe/dispatch/dispatch.h"
-#include "moe/rows.h"
+#include "moe/expert_mlp.h"
 #include "ops/basic.h"
 #include "ops/reshard.h"
 
