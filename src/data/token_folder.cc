@@ -20,43 +20,6 @@ using nlohmann::json;
 
 constexpr std::int64_t kFormat = 1;
 
-json shards_json(const std::vector<ShardInfo>& shards) {
-  json list = json::array();
-  std::int64_t documents = 0, tokens = 0;
-  for (const ShardInfo& s : shards) {
-    list.push_back({{"file", s.file},
-                    {"documents", s.documents},
-                    {"tokens", s.tokens},
-                    {"bytes", s.bytes},
-                    {"xxh3", fmt::format("{:016x}", s.hash)}});
-    documents += s.documents;
-    tokens += s.tokens;
-  }
-  return {{"documents", documents}, {"tokens", tokens}, {"shards", list}};
-}
-
-std::uint64_t hash_of(const json& value) {
-  const auto text = value.get<std::string>();
-  std::uint64_t hash = 0;
-  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), hash, 16);
-  if (text.size() != 16 || status != std::errc() || end != text.data() + text.size())
-    throw json::other_error::create(501, "a hash is not 16 hexadecimal digits", &value);
-  return hash;
-}
-
-std::vector<ShardInfo> read_shards(const json& side) {
-  std::vector<ShardInfo> shards;
-  for (const json& s : side.at("shards")) {
-    ShardInfo info{s.at("file").get<std::string>(), s.at("documents").get<std::int64_t>(),
-                   s.at("tokens").get<std::int64_t>(), s.at("bytes").get<std::int64_t>(),
-                   hash_of(s.at("xxh3"))};
-    if (info.file.empty() || info.file.find('/') != std::string::npos || info.file.starts_with('.'))
-      throw json::other_error::create(501, "a shard's file is not a plain name", &s);
-    shards.push_back(std::move(info));
-  }
-  return shards;
-}
-
 // Shards one after another.
 class ShardStream : public TokenStream {
  public:
@@ -106,15 +69,55 @@ std::vector<std::shared_ptr<const TokenShard>> open_shards(const std::string& fo
 
 }  // namespace
 
+std::string hash_text(std::uint64_t hash) {
+  return fmt::format("{:016x}", hash);
+}
+
+json shards_json(const std::vector<ShardInfo>& shards) {
+  json list = json::array();
+  std::int64_t documents = 0, tokens = 0;
+  for (const ShardInfo& s : shards) {
+    list.push_back({{"file", s.file},
+                    {"documents", s.documents},
+                    {"tokens", s.tokens},
+                    {"bytes", s.bytes},
+                    {"xxh3", hash_text(s.hash)}});
+    documents += s.documents;
+    tokens += s.tokens;
+  }
+  return {{"documents", documents}, {"tokens", tokens}, {"shards", list}};
+}
+
+std::uint64_t hash_of(const json& value) {
+  const auto text = value.get<std::string>();
+  std::uint64_t hash = 0;
+  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), hash, 16);
+  if (text.size() != 16 || status != std::errc() || end != text.data() + text.size())
+    throw json::other_error::create(501, "a hash is not 16 hexadecimal digits", &value);
+  return hash;
+}
+
+std::vector<ShardInfo> read_shards(const json& side) {
+  std::vector<ShardInfo> shards;
+  for (const json& s : side.at("shards")) {
+    ShardInfo info{s.at("file").get<std::string>(), s.at("documents").get<std::int64_t>(),
+                   s.at("tokens").get<std::int64_t>(), s.at("bytes").get<std::int64_t>(),
+                   hash_of(s.at("xxh3"))};
+    if (info.file.empty() || info.file.find('/') != std::string::npos || info.file.starts_with('.'))
+      throw json::other_error::create(501, "a shard's file is not a plain name", &s);
+    shards.push_back(std::move(info));
+  }
+  return shards;
+}
+
 json to_json(const TokenFolderInfo& info) {
-  return {
-      {"format", kFormat},
-      {"version", SWITCHYARD_VERSION},
-      {"vocab_size", info.vocabulary},
-      {"tokenizer", {{"type", info.tokenizer_type}, {"xxh3", fmt::format("{:016x}", info.tokenizer_hash)}}},
-      {"eval_fraction", info.eval_fraction},
-      {"train", shards_json(info.train)},
-      {"eval", shards_json(info.eval)}};
+  return {{"format", kFormat},
+          {"version", SWITCHYARD_VERSION},
+          {"vocab_size", info.vocabulary},
+          {"tokenizer", {{"type", info.tokenizer_type}, {"xxh3", hash_text(info.tokenizer_hash)}}},
+          {"eval_fraction", info.eval_fraction},
+          {"train", shards_json(info.train)},
+          {"eval", shards_json(info.eval)}};
 }
 
 TokenFolderInfo read_token_folder(const std::string& folder) {

@@ -1,4 +1,9 @@
 // switchyard tokenize and switchyard data, and training from what the latter made.
+#include <chrono>
+#include <cstdlib>
+#include <map>
+#include <random>
+
 #include "child.h"
 #include "core/testing.h"
 
@@ -88,6 +93,51 @@ TEST_F(DataProgram, BuildsShowsAndTrains) {
   expect_no_training(keys + Arguments{"tokenizer_type=huggingface", "tokenizer_path=" + golden("gpt2.json")},
                      {"gpt2.json", "not the tokenizer"});
   expect_no_training(keys + Arguments{"data_path=texts"}, {"data_path=texts", "no dataset.json"});
+}
+
+// Killed at random moments and stopped by signals, a build ends with the bytes of one that nobody disturbed.
+TEST_F(DataProgram, ABuildThatIsKilledGoesOn) {
+  const bool soak = std::getenv("SWITCHYARD_SOAK") != nullptr;
+  std::mt19937 random(23);
+  for (int file = 0; file < (soak ? 8 : 3); ++file) {
+    std::string text;
+    while (text.size() < (12 << 20))
+      text += "a line of " + std::to_string(random()) + (random() % 64 == 0 ? "\n\n" : "\n");
+    write("texts/" + std::to_string(file) + ".txt", text);
+  }
+  const Arguments build{"data",    "build", "data_path=texts", "tokenizer_type=byte", "--shard-tokens",
+                        "1500000", "--out"};
+  const auto begin = std::chrono::steady_clock::now();
+  ASSERT_EQ(run(build + Arguments{"whole"}).status, 0);
+  const std::chrono::duration<double> whole = std::chrono::steady_clock::now() - begin;
+  const auto content = [&](const std::string& folder) {
+    std::map<std::string, std::string> files;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(path(folder)))
+      files[entry.path().filename()] = read(folder + "/" + entry.path().filename().string());
+    return files;
+  };
+  const auto expected = content("whole");
+  for (int round = 0; round < (soak ? 20 : 1); ++round) {
+    std::filesystem::remove_all(path("pieces"));
+    for (int kill = 0; kill < 6; ++kill) {
+      const pid_t child = start(build + Arguments{"pieces"});
+      const double fraction = static_cast<double>(random() % 1000) * 1e-3;
+      std::this_thread::sleep_for(whole * fraction);
+      const bool politely = kill % 3 == 2;
+      ::kill(child, politely ? SIGTERM : SIGKILL);
+      int state = 0;
+      ASSERT_EQ(::waitpid(child, &state, 0), child);
+      if (WIFEXITED(state)) {
+        EXPECT_TRUE(WEXITSTATUS(state) == 0 || WEXITSTATUS(state) == 75) << WEXITSTATUS(state);
+        if (WEXITSTATUS(state) == 0) break;
+      }
+    }
+    if (!std::filesystem::exists(path("pieces/dataset.json"))) {
+      const Finished finished = run(build + Arguments{"pieces"});
+      ASSERT_EQ(finished.status, 0) << finished.err;
+    }
+    EXPECT_TRUE(content("pieces") == expected) << "round " << round;
+  }
 }
 
 TEST_F(DataProgram, ShowNamesTheCorruptShard) {
