@@ -10,7 +10,6 @@
 
 #include "checkpoint/json_file.h"
 #include "core/error.h"
-#include "core/rng.h"
 #include "data/text_files.h"
 
 namespace switchyard {
@@ -25,12 +24,19 @@ class ShardStream : public TokenStream {
  public:
   explicit ShardStream(std::vector<std::shared_ptr<const TokenShard>> shards) : shards_(std::move(shards)) {
     for (const auto& shard : shards_) {
-      ends_.push_back((ends_.empty() ? 0 : ends_.back()) + shard->tokens());
-      documents_ += shard->documents();
+      ends_.push_back(tokens() + shard->tokens());
+      document_ends_.push_back(documents() + shard->documents());
     }
   }
   std::int64_t tokens() const override { return ends_.empty() ? 0 : ends_.back(); }
-  std::int64_t documents() const override { return documents_; }
+  std::int64_t documents() const override { return document_ends_.empty() ? 0 : document_ends_.back(); }
+  DocumentRange document(std::int64_t index) const override {
+    const auto end = std::upper_bound(document_ends_.begin(), document_ends_.end(), index);
+    const auto shard = static_cast<std::size_t>(end - document_ends_.begin());
+    const DocumentRange range = shards_[shard]->document(index - (*end - shards_[shard]->documents()));
+    const std::int64_t first = ends_[shard] - shards_[shard]->tokens();
+    return {first + range.begin, first + range.end};
+  }
 
   void read(std::int64_t begin, std::int64_t end, std::vector<std::int32_t>& tokens,
             std::vector<std::int64_t>& starts) const override {
@@ -48,8 +54,7 @@ class ShardStream : public TokenStream {
 
  private:
   std::vector<std::shared_ptr<const TokenShard>> shards_;
-  std::vector<std::int64_t> ends_;  // in tokens of all
-  std::int64_t documents_ = 0;
+  std::vector<std::int64_t> ends_, document_ends_;  // in tokens and documents of all
 };
 
 std::vector<std::shared_ptr<const TokenShard>> open_shards(const std::string& folder,
@@ -179,12 +184,8 @@ SplitData make_tokenized(const std::string& paths, const PackingOptions& packing
     for (auto& shard : open_shards(folder, info.eval)) eval.push_back(std::move(shard));
   }
   const auto stream = std::make_shared<ShardStream>(std::move(train));
-  require_one_batch(paths, stream->tokens(), packing);
-  const RngKey key = rng_fold_in(rng_key(packing.seed), "data order");
   SplitData data;
-  data.train = make_packed(
-      stream, packing.sequence,
-      packing.shuffle ? computed_shuffle(key, training_rows(*stream, packing.sequence)) : rows_in_order());
+  data.train = make_training_rows(stream, packing, ShuffleKind::computed, paths);
   if (evaluates) {
     const auto held_out = std::make_shared<ShardStream>(std::move(eval));
     if (held_out->tokens() < 2) {
@@ -193,7 +194,7 @@ SplitData make_tokenized(const std::string& paths, const PackingOptions& packing
           "eval_interval=-1",
           paths);
     }
-    data.eval = make_packed(held_out, packing.sequence, nullptr);
+    data.eval = make_held_out_rows(held_out, packing);
   }
   return data;
 }

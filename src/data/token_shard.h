@@ -37,6 +37,11 @@ struct ShardInfo {
   std::uint64_t hash = 0;
 };
 
+// The tokens [begin, end) of a stream or shard, at least one.
+struct DocumentRange {
+  std::int64_t begin, end;
+};
+
 // How much of a shard that is being written is on disk.
 struct SavedShard {
   std::int64_t tokens = 0, documents = 0;
@@ -107,6 +112,8 @@ class TokenShard {
   void read(std::int64_t begin, std::int64_t end, std::vector<std::int32_t>& tokens) const;
   void read_starts(std::int64_t begin, std::int64_t end, std::int64_t origin,
                    std::vector<std::int64_t>& starts) const;
+  // The tokens of a document; the same error, also when documents are not in order.
+  DocumentRange document(std::int64_t index) const;
   // Hashes everything, whether it was read before or not. The same error.
   void prove() const;
 
