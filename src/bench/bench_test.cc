@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <numeric>
 #include <set>
 
@@ -144,6 +145,17 @@ TEST(Bench, AttentionLossOptimizer) {
   EXPECT_EQ(optimizer[1].at("bytes"), 7.0 * 4 * 5000);
 }
 
+TEST(Bench, CheckpointAgainstPlainFiles) {
+  const std::string folder = ::testing::TempDir() + "switchyard_bench";
+  std::filesystem::create_directories(folder);
+  const auto results = results_of("checkpoint", {"mib=32", "folder=" + folder});
+  ASSERT_EQ(results.size(), 2u);
+  EXPECT_GT(results[0].at("bytes").get<double>(), 32 << 20);
+  EXPECT_NEAR(results[1].at("fraction_of_disk").get<double>(),
+              results[0].at("seconds").get<double>() / results[1].at("seconds").get<double>(), 1e-9);
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
+}
+
 TEST(Bench, EveryCollective) {
   const auto results = results_of("comm", {"ranks=2,3", "kib=2"});
   ASSERT_EQ(results.size(), 14u);
@@ -228,6 +240,8 @@ TEST(Bench, WrongInputIsSaidBeforeAnythingIsMeasured) {
   expect_refused("attention", {"heads=8", "kv_heads=3"}, "divisor");
   expect_refused("comm", {"kib=3"}, "even number");
   expect_refused("comm", {"threads=2"}, "no key threads");
+  expect_refused("checkpoint", {"folder=missing-folder"}, "folder=missing-folder: No such file");
+  expect_refused("checkpoint", {"mib=2147483647"}, "MiB are free");
   expect_refused("train", {"base_embed_dim=3"}, "base_emb_dim");
   expect_refused("train", {"dataset_type=text"}, "synthetic");
 }

@@ -28,6 +28,8 @@ std::vector<Key> loss_keys();
 std::vector<Job> loss_jobs(const Keys& keys);
 std::vector<Key> optimizer_keys();
 std::vector<Job> optimizer_jobs(const Keys& keys);
+std::vector<Key> checkpoint_keys();
+std::vector<Job> checkpoint_jobs(const Keys& keys);
 std::vector<Key> comm_keys();
 std::vector<Job> comm_jobs(const Keys& keys);
 std::vector<Key> train_keys();

@@ -55,6 +55,10 @@ int FileSystem::resize(int file, std::int64_t bytes) {
   return result_of(::ftruncate(file, bytes));
 }
 
+void FileSystem::start_flush(int file, std::int64_t offset, std::size_t bytes) {
+  ::sync_file_range(file, offset, static_cast<off_t>(bytes), SYNC_FILE_RANGE_WRITE);
+}
+
 int FileSystem::sync(int file) {
   return result_of(::fsync(file));
 }
@@ -97,14 +101,16 @@ void OutputFile::resize(std::int64_t bytes) {
 
 void OutputFile::write_at(const void* from, std::size_t bytes, std::int64_t offset) {
   const auto* data = static_cast<const std::byte*>(from);
-  constexpr std::size_t kMost = std::size_t{1} << 30;  // one call takes no more than 2 GiB
+  constexpr std::size_t kMost = std::size_t{32} << 20, kFlushed = std::size_t{1} << 20;
   while (bytes > 0) {
     const std::int64_t written =
         uninterrupted([&] { return files_.write_at(file_, data, std::min(bytes, kMost), offset); });
     if (written <= 0) fail("write", path_, written == 0 ? -ENOSPC : written);
+    const auto done = static_cast<std::size_t>(written);
+    if (done >= kFlushed) files_.start_flush(file_, offset, done);
     data += written;
     offset += written;
-    bytes -= static_cast<std::size_t>(written);
+    bytes -= done;
   }
 }
 

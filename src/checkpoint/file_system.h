@@ -19,6 +19,9 @@ class FileSystem {
   virtual int open(const std::string& path, int flags);  // a descriptor
   virtual std::int64_t write_at(int file, const void* from, std::size_t bytes, std::int64_t offset);
   virtual int resize(int file, std::int64_t bytes);
+  // Has the kernel begin to write a range back, so that the disk works while more is made ready and sync has
+  // little left to do. A hint: it promises nothing and fails unseen.
+  virtual void start_flush(int file, std::int64_t offset, std::size_t bytes);
   virtual int sync(int file);
   virtual int close(int file);
   virtual int make_folder(const std::string& path);
@@ -41,6 +44,7 @@ class OutputFile {
   OutputFile& operator=(OutputFile&&) = delete;
 
   void resize(std::int64_t bytes);
+  // What is large enough starts for the disk at once.
   void write_at(const void* from, std::size_t bytes, std::int64_t offset);
   void sync();
   void close();
