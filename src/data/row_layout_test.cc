@@ -1,22 +1,15 @@
 // Which tokens stand in which row: for all ways to lay documents out, and data that ends.
 #include "data/row_layout.h"
 
-#include <gtest/gtest.h>
-#include <stdlib.h>
-
 #include <algorithm>
 #include <map>
-#include <random>
 
 #include "data/epochs.h"
 #include "data/packing.h"
+#include "data/test_support.h"
 
 namespace switchyard {
 namespace {
-
-int rounds(int usual) {
-  return std::getenv("SWITCHYARD_SOAK") != nullptr ? 50 * usual : usual;
-}
 
 std::vector<std::int32_t> values(const Tensor& t) {
   return {t.data<std::int32_t>(), t.data<std::int32_t>() + t.size()};
