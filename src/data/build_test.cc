@@ -1,4 +1,7 @@
 // Builds that are interrupted, and gone on with.
+#include <signal.h>
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <map>
 
@@ -42,7 +45,7 @@ void write_mixed_texts(const std::string& folder, std::mt19937& random) {
 TEST_F(Build, ABuildGoesOnWhereItWasAndMakesTheSameBytes) {
   std::mt19937 random(17);
   ::testing::internal::CaptureStderr();
-  for (int round = 0; round < rounds(12); ++round) {
+  for (int round = 0; round < rounds(6); ++round) {
     fs::remove_all(path_ + "/texts");
     write_mixed_texts(path_ + "/texts", random);
     BuildOptions whole = options(0.3, 1 + static_cast<std::int64_t>(random() % 30000));
@@ -142,6 +145,33 @@ TEST_F(Build, AnUnfinishedBuildOfOtherInputsIsRefused) {
   stop_at(20000);
   write("texts/a.jsonl", "{\"text\":\"other\"}\n");
   EXPECT_NE(refusal(small).find("unfinished build of other text"), std::string::npos) << refusal(small);
+  ::testing::internal::GetCapturedStderr();
+}
+
+TEST_F(Build, GoesOnWhenTheDiskHasRoomAgain) {
+  std::mt19937 random(6);
+  ::testing::internal::CaptureStderr();
+  write_mixed_texts(path_ + "/texts", random);
+  BuildOptions whole = options(0.3, 1 << 20);
+  whole.folder = path_ + "/whole";
+  build_token_folder(whole, pool_);
+  BuildOptions pieces = options(0.3, 1 << 20);
+  pieces.round_bytes = 1000;
+  pieces.saved_bytes = 4000;
+  ::signal(SIGXFSZ, SIG_IGN);
+  struct rlimit before {};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  for (const rlim_t room : {30000, 60000}) {
+    struct rlimit small = before;
+    small.rlim_cur = room;
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+    EXPECT_NE(message_of([&] { build_token_folder(pieces, pool_); }).find("cannot write"), std::string::npos);
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+    EXPECT_TRUE(fs::exists(path_ + "/tokens/unfinished.json"));
+  }
+  const BuildResult result = build_token_folder(pieces, pool_);
+  EXPECT_GT(result.bytes_before, 20000);
+  EXPECT_EQ(content_of(path_ + "/tokens"), content_of(path_ + "/whole"));
   ::testing::internal::GetCapturedStderr();
 }
 
