@@ -11,7 +11,7 @@
 namespace switchyard {
 namespace {
 
-std::vector<std::int32_t> values(const Tensor& t) {
+std::vector<std::int32_t> values_of(const Tensor& t) {
   return {t.data<std::int32_t>(), t.data<std::int32_t>() + t.size()};
 }
 
@@ -39,23 +39,23 @@ TEST(RowLayout, OneDocumentARow) {
   const auto cut = make_training_rows(stream, packing, ShuffleKind::computed, "here");
   ASSERT_EQ(cut->rows(), 4);
   Batch batch = cut->read(0, 4);
-  EXPECT_EQ(values(batch.inputs),
+  EXPECT_EQ(values_of(batch.inputs),
             (std::vector<std::int32_t>{1, 2, 0, 0, 3, 4, 5, 6, 10, 0, 0, 0, 11, 12, 13, 14}));
-  EXPECT_EQ(values(batch.targets),
+  EXPECT_EQ(values_of(batch.targets),
             (std::vector<std::int32_t>{2, 0, 0, 0, 4, 5, 6, 7, 0, 0, 0, 0, 12, 13, 14, 0}));
-  EXPECT_EQ(values(batch.inputs_segmentation),
+  EXPECT_EQ(values_of(batch.inputs_segmentation),
             (std::vector<std::int32_t>{1, 1, 0, 0, 1, 1, 1, 1, 1, 0, 0, 0, 1, 1, 1, 1}));
-  EXPECT_EQ(values(batch.targets_segmentation),
+  EXPECT_EQ(values_of(batch.targets_segmentation),
             (std::vector<std::int32_t>{1, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 0}));
-  EXPECT_EQ(values(batch.inputs_position),
+  EXPECT_EQ(values_of(batch.inputs_position),
             (std::vector<std::int32_t>{0, 1, 0, 0, 0, 1, 2, 3, 0, 0, 0, 0, 0, 1, 2, 3}));
   packing.truncate = false;
   const auto split = make_held_out_rows(stream, packing);
   ASSERT_EQ(split->rows(), 5);
   batch = split->read(1, 2);
-  EXPECT_EQ(values(batch.inputs), (std::vector<std::int32_t>{3, 4, 5, 6, 7, 8, 9, 0}));
-  EXPECT_EQ(values(batch.targets), (std::vector<std::int32_t>{4, 5, 6, 7, 8, 9, 0, 0}));
-  EXPECT_EQ(values(split->read(5, 1).inputs), (std::vector<std::int32_t>{0, 0, 0, 0}));
+  EXPECT_EQ(values_of(batch.inputs), (std::vector<std::int32_t>{3, 4, 5, 6, 7, 8, 9, 0}));
+  EXPECT_EQ(values_of(batch.targets), (std::vector<std::int32_t>{4, 5, 6, 7, 8, 9, 0, 0}));
+  EXPECT_EQ(values_of(split->read(5, 1).inputs), (std::vector<std::int32_t>{0, 0, 0, 0}));
 }
 
 TEST(RowLayout, AtMostSoManyDocuments) {
@@ -64,9 +64,9 @@ TEST(RowLayout, AtMostSoManyDocuments) {
   const auto data = make_training_rows(stream, packing, ShuffleKind::computed, "here");
   ASSERT_EQ(data->rows(), 3);  // 1 2 | 3; 4 5 6 | 7; 8 9 10 11
   const Batch batch = data->read(0, 3);
-  EXPECT_EQ(values(batch.inputs), (std::vector<std::int32_t>{1, 2, 3, 0, 4, 5, 6, 7, 8, 9, 10, 11}));
-  EXPECT_EQ(values(batch.targets), (std::vector<std::int32_t>{2, 0, 0, 0, 5, 6, 0, 8, 9, 10, 11, 0}));
-  EXPECT_EQ(values(batch.inputs_segmentation),
+  EXPECT_EQ(values_of(batch.inputs), (std::vector<std::int32_t>{1, 2, 3, 0, 4, 5, 6, 7, 8, 9, 10, 11}));
+  EXPECT_EQ(values_of(batch.targets), (std::vector<std::int32_t>{2, 0, 0, 0, 5, 6, 0, 8, 9, 10, 11, 0}));
+  EXPECT_EQ(values_of(batch.inputs_segmentation),
             (std::vector<std::int32_t>{1, 1, 2, 0, 1, 1, 1, 2, 1, 1, 1, 1}));
 }
 
@@ -75,8 +75,9 @@ std::map<std::int32_t, int> targets_of(Dataset& data, std::int64_t first, std::i
                                        std::int32_t most) {
   std::map<std::int32_t, int> seen;
   const Batch batch = data.read(first, rows);
-  const auto inputs = values(batch.inputs), targets = values(batch.targets),
-             segments = values(batch.targets_segmentation), documents = values(batch.inputs_segmentation);
+  const auto inputs = values_of(batch.inputs), targets = values_of(batch.targets),
+             segments = values_of(batch.targets_segmentation),
+             documents = values_of(batch.inputs_segmentation);
   for (std::size_t i = 0; i < targets.size(); ++i) {
     EXPECT_EQ(targets[i] != 0, segments[i] != 0);
     EXPECT_LE(documents[i], most);
@@ -127,10 +128,10 @@ TEST(RowLayout, ARowDoesNotDependOnThoseBefore) {
     const PackingOptions packing{
         .sequence = 16, .seed = 5, .pack = pack, .truncate = truncate, .most_documents = most};
     const auto data = make_training_rows(stream, packing, ShuffleKind::drawn, "here");
-    const auto whole = values(data->read(0, 2 * data->rows()).inputs);
+    const auto whole = values_of(data->read(0, 2 * data->rows()).inputs);
     for (int i = 0; i < 200; ++i) {
       const auto row = static_cast<std::int64_t>(random()) % (2 * data->rows());
-      const auto one = values(data->read(row, 1).inputs);
+      const auto one = values_of(data->read(row, 1).inputs);
       ASSERT_TRUE(std::equal(one.begin(), one.end(), whole.begin() + row * 16)) << row;
     }
   }
@@ -144,11 +145,11 @@ TEST(Ending, TheLastBatchIsPadded) {
   data = make_ending(std::move(data), 6);
   EXPECT_EQ(data->rows(), 6);
   const Batch last = data->read(4, 3), beyond = data->read(6, 2);
-  auto expected = values(wrapped.targets);
+  auto expected = values_of(wrapped.targets);
   std::fill(expected.begin() + 4, expected.end(), 0);
-  EXPECT_EQ(values(last.targets), expected);
-  EXPECT_EQ(values(last.targets_segmentation), (std::vector<std::int32_t>{1, 1, 1, 1, 0, 0}));
-  EXPECT_EQ(values(beyond.inputs_segmentation), std::vector<std::int32_t>(4, 0));
+  EXPECT_EQ(values_of(last.targets), expected);
+  EXPECT_EQ(values_of(last.targets_segmentation), (std::vector<std::int32_t>{1, 1, 1, 1, 0, 0}));
+  EXPECT_EQ(values_of(beyond.inputs_segmentation), std::vector<std::int32_t>(4, 0));
 }
 
 }  // namespace
