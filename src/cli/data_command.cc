@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <map>
@@ -12,10 +13,12 @@
 
 #include "cli/options.h"
 #include "cli/progress.h"
+#include "cli/report_error.h"
 #include "config/config.h"
 #include "core/error.h"
 #include "data/build.h"
 #include "data/text_files.h"
+#include "dist/comm/stop_signal.h"
 #include "kernels/machine.h"
 #include "metrics/atomic_file.h"
 #include "train/run_data.h"
@@ -29,7 +32,8 @@ switchyard data show DIR [--json FILE]
 
 build: tokenises the text of data_path (files, folders, JSON lines) into DIR, to be trained from with
 dataset_type=tokenized data_path=DIR. Keys: data_path, tokenizer_type, tokenizer_path, eval_fraction, add_bos, add_eos,
-train_data_columns. An interrupted build is begun anew.
+train_data_columns. The same command goes on with a build that was killed; SIGTERM and SIGINT save it and end with
+status 75.
 
   --out DIR         new or empty
   --shard-tokens N  tokens a shard, about; 134217728 without
@@ -103,21 +107,28 @@ int build(std::vector<std::string> settings, const std::map<std::string, std::st
   const BuildOptions options = build_options(config, values);
   const auto begin = std::chrono::steady_clock::now();
   ThreadPool pool(machine_cores());
-  std::int64_t bytes = 0;
   Progress progress(bytes_of(options.paths) >> 20);
-  const TokenFolderInfo info = build_token_folder(options, pool, [&](std::int64_t done) {
-    bytes = done;
-    progress.update(done >> 20, "MiB of text");
-  });
+  catch_stop_signals();
+  const BuildResult result =
+      build_token_folder(options, pool,
+                         {.progress = [&](std::int64_t done) { progress.update(done >> 20, "MiB of text"); },
+                          .line = [&](const std::string& text) { progress.line(text); },
+                          .stop = [] { return stop_signal() != 0; }});
   progress.finish();
+  if (!result.complete) {
+    fmt::print("stopped by {} after {:.1f} MB of text; the same command goes on\n",
+               stop_signal() == SIGINT ? "SIGINT" : "SIGTERM", static_cast<double>(result.text_bytes) * 1e-6);
+    return kStoppedBySignal;
+  }
+  const TokenFolderInfo& info = result.info;
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   fmt::print(
       "{}: {} documents, {} tokens in {} shards; held out {} documents, {} tokens; {:.1f} MB of text, {:.1f} "
       "MB/s\n",
       options.folder, total_of(info.train, &ShardInfo::documents), total_of(info.train, &ShardInfo::tokens),
       info.train.size() + info.eval.size(), total_of(info.eval, &ShardInfo::documents),
-      total_of(info.eval, &ShardInfo::tokens), static_cast<double>(bytes) * 1e-6,
-      static_cast<double>(bytes) * 1e-6 / seconds);
+      total_of(info.eval, &ShardInfo::tokens), static_cast<double>(result.text_bytes) * 1e-6,
+      static_cast<double>(result.text_bytes - result.bytes_before) * 1e-6 / seconds);
   fmt::print("next: switchyard train CONFIG.yml dataset_type=tokenized data_path={} vocab_size={}\n",
              options.folder, info.vocabulary);
   return 0;

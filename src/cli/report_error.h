@@ -9,4 +9,7 @@ namespace switchyard {
 // status. Call it within a catch block.
 int report_error();
 
+// Exit status of what a signal stopped after it saved its state: the same command goes on.
+constexpr int kStoppedBySignal = 75;
+
 }  // namespace switchyard

@@ -38,8 +38,6 @@ class TerminalObserver : public RunObserver {
   Progress progress_;
 };
 
-constexpr int kStoppedBySignal = 75;  // saved; the same command goes on
-
 // Before the config is known: how long processes wait for each other's word that something is wrong.
 constexpr double kAgreeSeconds = 300;
 

@@ -183,9 +183,11 @@ TEST(Config, SaysOnceWhatIsGivenTwice) {
 }
 
 TEST(Config, ListsInertKeysOnce) {
-  const Config config = config_of({"sa_block_q=2048", "megablox=True", "upload_all_profiler_results=true", "hardware=cpu"});
+  const Config config =
+      config_of({"sa_block_q=2048", "megablox=True", "upload_all_profiler_results=true", "hardware=cpu"});
   ASSERT_EQ(config.notices().size(), 1u);
-  EXPECT_MENTIONS(config.notices()[0], "inert", "sa_block_q", "megablox", "upload_all_profiler_results", "hardware");
+  EXPECT_MENTIONS(config.notices()[0], "inert", "sa_block_q", "megablox", "upload_all_profiler_results",
+                  "hardware");
 }
 
 TEST(Config, SaysWhatOtherKeysLeaveWithoutEffect) {
@@ -206,6 +208,22 @@ TEST(Config, SaysWhatOtherKeysLeaveWithoutEffect) {
   EXPECT_MENTIONS(config_of({"pipeline_schedule=gpipe"}).notices().at(0), "pipeline_schedule has no effect",
                   "no pipeline");
   EXPECT_TRUE(config_of({"pipeline_schedule=gpipe", "ici_pipeline_parallelism=2"}).notices().empty());
+}
+
+TEST(Config, SaysWhichRowsKeysCannotMake) {
+  const std::string text = "dataset_type=text", path = "data_path=texts";
+  EXPECT_TRUE(
+      config_of({text, path, "packing=false", "use_truncation=false", "num_epoch=2"}).notices().empty());
+  EXPECT_TRUE(config_of({text, path, "max_segments_per_seq=3"}).notices().empty());
+  EXPECT_MENTIONS(config_of({text, path, "use_truncation=true"}).notices().at(0),
+                  "use_truncation has no effect", "packing=true");
+  EXPECT_MENTIONS(config_of({text, path, "packing=false", "max_segments_per_seq=3"}).notices().at(0),
+                  "max_segments_per_seq has no effect", "packing=false");
+  EXPECT_MENTIONS(config_of({"dataset_type=synthetic", "num_epoch=1"}).notices().at(0),
+                  "num_epoch has no effect", "dataset_type=synthetic");
+  EXPECT_MENTIONS(problem_of({text, path, "data_mixture_weights=1,2", "num_epoch=1"}), "num_epoch=1",
+                  "data_mixture_weights");
+  EXPECT_MENTIONS(problem_of({text, path, "num_epoch=0"}), "num_epoch", "1");
 }
 
 TEST(Config, ExpertShardAttentionOptionNamesAMeshFile) {

@@ -110,9 +110,13 @@ void check_steps(const Config& config) {
 void check_data(const Config& config) {
   const std::string& type = config.get_string("dataset_type");
   if (type == "text" || type == "tokenized") {
-    if (!config.get_bool("packing"))
-      fail_usage("[config] packing=false is planned for dataset_type={}, not built yet: leave it at true",
-                 type);
+    if (config.get_int("num_epoch") > 0 && !config.get_strings("data_mixture_weights").empty()) {
+      fail_usage(
+          "[config] num_epoch={} with data_mixture_weights: the parts of a mixture end at different rows; "
+          "leave it "
+          "at -1 and set steps",
+          config.get_int("num_epoch"));
+    }
     return;
   }
   if (config.is_set_by_user("data_mixture_weights") && !config.get_strings("data_mixture_weights").empty())
@@ -156,8 +160,24 @@ void check_consistency(const Config& config) {
   check_axes(config);
 }
 
+// Keys about rows that other keys leave nothing to do.
+void check_row_keys(const Config& config, std::vector<std::string>& lines) {
+  const auto tell = [&](const char* key, const char* why) {
+    if (config.is_set_by_user(key)) lines.push_back(fmt::format("{} has no effect with {}", key, why));
+  };
+  if (config.get_string("dataset_type") == "synthetic") {
+    if (!config.get_bool("packing")) tell("packing", "dataset_type=synthetic");
+    if (config.get_int("num_epoch") > 0) tell("num_epoch", "dataset_type=synthetic");
+  } else if (config.get_bool("packing")) {
+    tell("use_truncation", "packing=true: a long document goes on in the next sequence");
+  } else {
+    tell("max_segments_per_seq", "packing=false");
+  }
+}
+
 std::vector<std::string> ineffective_keys(const Config& config) {
   std::vector<std::string> lines;
+  check_row_keys(config, lines);
   const bool experts = config.get_int("num_experts") > 1, sparse = config.get_bool("sparse_matmul");
   auto check = [&](const char* key, bool active, bool needs_sparse) {
     if (!active || !config.is_set_by_user(key)) return;

@@ -72,18 +72,26 @@ std::vector<KeyDeclaration> data_keys() {
       choice_key("tokenizer_type", "sentencepiece",
                  one_of({"byte", "sentencepiece", "huggingface", "tiktoken"}), "kind of tokenizer"),
       text_key("tokenizer_path", "", "tokenizer file or folder; not needed for byte and synthetic data"),
-      boolean_key("packing", true,
-                  "several documents in a sequence, kept apart by segment ids; false is not built for text"),
+      boolean_key(
+          "packing", true,
+          "documents follow each other in sequences, kept apart by segment ids; false: one a sequence, then "
+          "padding"),
+      boolean_key(
+          "use_truncation", true,
+          "with packing=false: what a sequence has no room for is left out; false: it fills further ones"),
+      integer_key("max_segments_per_seq", -1, at_least_or(1, -1),
+                  "with packing=true: most documents of a sequence; -1: any number"),
+      integer_key(
+          "num_epoch", -1, at_least_or(1, -1),
+          "the run ends when it has gone through the data so many times; -1: never (the reference's default "
+          "is 1)"),
       boolean_key("add_bos", true, "a begin token before each document, where the tokenizer has one"),
       boolean_key("add_eos", true, "an end token after each document, where the tokenizer has one"),
       boolean_key("enable_data_shuffling", true,
                   "rows in a new random order every epoch; false: in their own"),
       integer_key("data_shuffle_seed", 0, between(0, UINT32_MAX), "seed of that order"),
-      planned(integer_key("max_segments_per_seq", -1, at_least_or(1, -1), "most documents of a sequence")),
-      planned(integer_key("num_epoch", 1, at_least(1), "times the data is gone through")),
       planned(boolean_key("tokenize_train_data", true, "false: the data is token ids already")),
       planned(boolean_key("tokenize_eval_data", true, "false: the data is token ids already")),
-      planned(boolean_key("use_truncation", true, "cut long documents instead of splitting them")),
       planned(boolean_key("generate_padding_batch_train", false, "padding batches when data runs out")),
       planned(boolean_key("generate_padding_batch_eval", false, "padding batches when data runs out")),
       planned(float_key("expansion_factor_real_data", -1.0, any_number(), "ranks that load data, over all")),

@@ -45,6 +45,9 @@ struct PackingOptions {
   std::int64_t batch = 1, sequence = 1;  // training data must fill one batch
   std::uint32_t seed = 0;                // of the order
   bool shuffle = true;                   // a new random order every epoch, which depends on the seed only
+  bool pack = true;                      // documents follow each other in rows; false: one document a row
+  bool truncate = true;  // without pack: what a row has no room for is left out, not in further rows
+  std::int64_t most_documents = -1;  // with pack, of a row; -1: any number
 };
 
 struct TextOptions {
@@ -61,13 +64,10 @@ struct TextOptions {
 // Held-out split: a file is cut at blank lines into sections of 4 to 8 KiB, and a hash of a section's text
 // decides whether it is held out (about eval_fraction of them; equal sections share their fate; at least one
 // when there are two). The neighbouring sections of a file on the same side form a document. A JSON line is a
-// section and a document. Rows are S tokens of all documents in a row, and their S targets. Held-out rows
-// keep their order. Error(usage) for missing paths, no text, a broken JSON line, or fewer tokens than a batch
-// needs.
+// section and a document. Rows are S tokens of all documents in a row, and their S targets, or what `packing`
+// says. Held-out rows keep their order. Error(usage) for missing paths, no text, a broken JSON line, or fewer
+// tokens than a batch needs.
 SplitData make_text(const std::string& paths, const Tokenizer& tokenizer, const PackingOptions& packing,
                     const TextOptions& options, ThreadPool& pool);
-
-// Error(usage) naming `path` when `tokens` do not fill a batch.
-void require_one_batch(const std::string& path, std::int64_t tokens, const PackingOptions& packing);
 
 }  // namespace switchyard

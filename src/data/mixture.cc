@@ -38,19 +38,6 @@ std::vector<std::int64_t> shares_of(const std::vector<double>& weights) {
   return shares;
 }
 
-void copy_row(const Batch& from, std::int64_t a, Batch& to, std::int64_t b) {
-  const auto copy = [&](const Tensor& source, Tensor& target) {
-    const std::int64_t sequence = target.shape()[1];
-    std::copy_n(source.data<std::int32_t>() + a * sequence, sequence,
-                target.data<std::int32_t>() + b * sequence);
-  };
-  copy(from.inputs, to.inputs);
-  copy(from.targets, to.targets);
-  copy(from.inputs_position, to.inputs_position);
-  copy(from.inputs_segmentation, to.inputs_segmentation);
-  copy(from.targets_segmentation, to.targets_segmentation);
-}
-
 class Mixture : public Dataset {
  public:
   Mixture(std::vector<std::unique_ptr<Dataset>> parts, const std::vector<double>& weights)
@@ -90,7 +77,7 @@ class Mixture : public Dataset {
     Batch out = empty_batch(rows, sequence);
     for (std::int64_t b = 0; b < rows; ++b) {
       const std::size_t part = part_at(first_row + b);
-      copy_row(batches[part], row_at(first_row + b) - taken[part].first, out, b);
+      copy_rows(batches[part], row_at(first_row + b) - taken[part].first, out, b, 1);
     }
     return out;
   }
@@ -149,7 +136,7 @@ class Concatenation : public Dataset {
                          to = std::min(first_row + rows, begin + part->rows());
       if (from < to) {
         const Batch piece = part->read(from - begin, to - from);
-        for (std::int64_t i = 0; i < to - from; ++i) copy_row(piece, i, out, from - first_row + i);
+        copy_rows(piece, 0, out, from - first_row, to - from);
       }
       begin += part->rows();
     }

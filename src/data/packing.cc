@@ -13,21 +13,35 @@ Batch empty_batch(std::int64_t rows, std::int64_t sequence) {
   return batch;
 }
 
-void pack_row(std::span<const std::int32_t> tokens, std::span<const std::int64_t> starts, std::int64_t b,
-              Batch& out) {
+void copy_rows(const Batch& from, std::int64_t a, Batch& to, std::int64_t b, std::int64_t count) {
+  const auto copy = [&](const Tensor& source, Tensor& target) {
+    const std::int64_t sequence = target.shape()[1];
+    std::copy_n(source.data<std::int32_t>() + a * sequence, count * sequence,
+                target.data<std::int32_t>() + b * sequence);
+  };
+  copy(from.inputs, to.inputs);
+  copy(from.targets, to.targets);
+  copy(from.inputs_position, to.inputs_position);
+  copy(from.inputs_segmentation, to.inputs_segmentation);
+  copy(from.targets_segmentation, to.targets_segmentation);
+}
+
+void pack_row(std::span<const std::int32_t> tokens, std::int64_t inputs_count,
+              std::span<const std::int64_t> starts, std::int64_t b, Batch& out) {
   const std::int64_t sequence = out.inputs.shape()[1];
   const auto at = [&](Tensor& t) { return t.data<std::int32_t>() + b * sequence; };
   std::int32_t *inputs = at(out.inputs), *targets = at(out.targets), *positions = at(out.inputs_position),
                *segments = at(out.inputs_segmentation), *target_segments = at(out.targets_segmentation);
-  const auto end = std::min(sequence, static_cast<std::int64_t>(tokens.size()) - 1);
+  const auto count = static_cast<std::int64_t>(tokens.size());
   auto next_start = starts.begin();
   std::int32_t segment = 1, position = 0;
-  for (std::int64_t s = 0; s < end; ++s) {
+  for (std::int64_t s = 0; s < inputs_count; ++s) {
     if (next_start != starts.end() && *next_start == s) ++segment, position = 0, ++next_start;
     inputs[s] = tokens[static_cast<std::size_t>(s)];
     positions[s] = position++;
     segments[s] = segment;
-    if (next_start != starts.end() && *next_start == s + 1) continue;  // else the target is of another text
+    // Nothing follows, or another text.
+    if (s + 1 == count || (next_start != starts.end() && *next_start == s + 1)) continue;
     targets[s] = tokens[static_cast<std::size_t>(s) + 1];
     target_segments[s] = segment;
   }

@@ -3,7 +3,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/rng.h"
 #include "data/dataset.h"
 #include "data/encode.h"
 #include "data/text_files.h"
@@ -23,18 +22,8 @@ std::shared_ptr<const TokenStream> tokenize(const std::vector<std::string>& docu
 
 }  // namespace
 
-void require_one_batch(const std::string& path, std::int64_t tokens, const PackingOptions& packing) {
-  if (tokens > packing.batch * packing.sequence) return;
-  fail_usage(
-      "[data] data_path={}: {} training tokens, expected at least {} for one batch of {} rows of {}; give "
-      "more text "
-      "or a smaller batch",
-      path, tokens, packing.batch * packing.sequence + 1, packing.batch, packing.sequence);
-}
-
 SplitData make_text(const std::string& paths, const Tokenizer& tokenizer, const PackingOptions& packing,
                     const TextOptions& options, ThreadPool& pool) {
-  CHECK(packing.batch >= 1 && packing.sequence >= 1, "batch {} sequence {}", packing.batch, packing.sequence);
   if (!(options.eval_fraction >= 0 && options.eval_fraction < 1))
     fail_usage("[data] eval_fraction={}: expected 0 <= it < 1", options.eval_fraction);
   const std::vector<std::string> files = find_text_files(paths);
@@ -42,17 +31,13 @@ SplitData make_text(const std::string& paths, const Tokenizer& tokenizer, const 
     fail_usage("[data] data_path={}: expected files with text, found none (hidden ones do not count)", paths);
   const SplitText split = split_text(files, {options.column, options.eval_fraction});
   const auto train = tokenize(split.train, tokenizer, options, pool);
-  require_one_batch(paths, train->tokens(), packing);
-  const RngKey key = rng_fold_in(rng_key(packing.seed), "data order");
   SplitData data;
-  data.train = make_packed(
-      train, packing.sequence,
-      packing.shuffle ? stored_shuffle(key, training_rows(*train, packing.sequence)) : rows_in_order());
+  data.train = make_training_rows(train, packing, ShuffleKind::drawn, paths);
   if (options.eval_fraction > 0) {
     const auto eval = tokenize(split.eval, tokenizer, options, pool);
     if (eval->tokens() < 2)
       fail_usage("[data] data_path={}: the held-out text has no two tokens; give more text", paths);
-    data.eval = make_packed(eval, packing.sequence, nullptr);
+    data.eval = make_held_out_rows(eval, packing);
   }
   return data;
 }

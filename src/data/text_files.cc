@@ -75,18 +75,21 @@ bool is_json_lines(const std::string& path) {
   return path.ends_with(".jsonl") || path.ends_with(".ndjson");
 }
 
-// body(section, continues): `continues` when it stands in one document with the section before it, if both
-// are on the same side.
-using SectionBody = std::function<void(std::string_view, bool)>;
+struct Section {
+  std::string_view text;
+  TextPosition begin;
+  bool continues;  // stands in one document with the section before it, if both are on the same side
+};
+using SectionBody = std::function<void(const Section&)>;
 
 void for_json_lines(const std::string& path, std::string_view content, const std::string& column,
-                    const SectionBody& body) {
-  std::int64_t number = 0;
-  for (std::size_t begin = 0; begin < content.size();) {
-    const std::size_t end = std::min(content.find('\n', begin), content.size());
-    const std::string_view line = content.substr(begin, end - begin);
-    begin = end + 1;
-    ++number;
+                    TextPosition at, const SectionBody& body) {
+  while (at.byte < content.size()) {
+    const TextPosition begin = at;
+    const std::size_t end = std::min(content.find('\n', at.byte), content.size());
+    const std::string_view line = content.substr(at.byte, end - at.byte);
+    at.byte = end + 1;
+    const std::int64_t number = ++at.line;
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     const auto value = nlohmann::json::parse(line, nullptr, false);
     if (value.is_discarded() || !value.is_object())
@@ -97,21 +100,23 @@ void for_json_lines(const std::string& path, std::string_view content, const std
           "[data] {}:{}: expected a text under the key \"{}\", got {}; set train_data_columns to its name",
           path, number, column, text == value.end() ? "none" : text->type_name());
     }
-    if (!text->get_ref<const std::string&>().empty()) body(text->get_ref<const std::string&>(), false);
+    if (!text->get_ref<const std::string&>().empty())
+      body({text->get_ref<const std::string&>(), begin, false});
   }
 }
 
-void for_sections(const std::string& path, const std::string& column, const SectionBody& body) {
+// The sections of a file from `at` on, where one begins.
+void for_sections(const std::string& path, const std::string& column, TextPosition at,
+                  const SectionBody& body) {
   const MappedFile file(path);
   if (is_json_lines(path)) {
-    for_json_lines(path, file.text(), column, body);
+    for_json_lines(path, file.text(), column, at, body);
   } else if (file.text().find('\0') != std::string_view::npos) {
     fmt::print(stderr, "[data] {}: skipped, it holds NUL bytes and so is not text\n", path);
   } else {
-    bool continues = false;
-    for (std::string_view section : cut_sections(file.text())) {
-      body(section, continues);
-      continues = true;
+    for (std::string_view section : cut_sections(file.text().substr(std::min(at.byte, file.text().size())))) {
+      body({section, at, at.byte > 0});
+      at.byte += section.size();
     }
   }
 }
@@ -175,24 +180,23 @@ bool is_held_out(std::string_view section, double eval_fraction) {
 }
 
 SplitText split_text(const std::vector<std::string>& files, const TextSelection& selection) {
-  struct Section {
+  struct Kept {
     std::string text;
     bool continues, held_out;
   };
-  std::vector<Section> sections;
+  std::vector<Kept> sections;
   for (const std::string& path : files) {
-    for_sections(path, selection.column, [&](std::string_view text, bool continues) {
-      sections.push_back({std::string(text), continues, is_held_out(text, selection.eval_fraction)});
+    for_sections(path, selection.column, {}, [&](const Section& s) {
+      sections.push_back({std::string(s.text), s.continues, is_held_out(s.text, selection.eval_fraction)});
     });
   }
   if (sections.empty()) fail_usage("[data] data_path: no text in {} files", files.size());
-  const auto held_out = [](const Section& s) { return s.held_out; };
+  const auto held_out = [](const Kept& s) { return s.held_out; };
   if (selection.eval_fraction > 0 && std::none_of(sections.begin(), sections.end(), held_out)) {
-    const auto hash = [](const Section& s) { return XXH64(s.text.data(), s.text.size(), 0); };
-    const auto least =
-        hash(*std::min_element(sections.begin(), sections.end(),
-                               [&](const Section& a, const Section& b) { return hash(a) < hash(b); }));
-    for (Section& s : sections) s.held_out = hash(s) == least;
+    const auto hash = [](const Kept& s) { return XXH64(s.text.data(), s.text.size(), 0); };
+    const auto least = hash(*std::min_element(
+        sections.begin(), sections.end(), [&](const Kept& a, const Kept& b) { return hash(a) < hash(b); }));
+    for (Kept& s : sections) s.held_out = hash(s) == least;
   }
   if (std::all_of(sections.begin(), sections.end(), held_out)) {
     fail_usage(
@@ -201,8 +205,8 @@ SplitText split_text(const std::vector<std::string>& files, const TextSelection&
         sections.size());
   }
   SplitText split;
-  const Section* before = nullptr;
-  for (Section& section : sections) {
+  const Kept* before = nullptr;
+  for (Kept& section : sections) {
     auto& side = section.held_out ? split.eval : split.train;
     if (section.continues && before->held_out == section.held_out)
       side.back() += section.text;
@@ -214,21 +218,23 @@ SplitText split_text(const std::vector<std::string>& files, const TextSelection&
 }
 
 void for_documents(const std::vector<std::string>& files, const TextSelection& selection, std::size_t longest,
-                   const std::function<void(std::string&&, bool)>& body) {
+                   const TextPosition& from,
+                   const std::function<void(std::string&&, bool, const TextPosition&)>& body) {
   std::string document;
   bool held_out = false;
-  const auto finish = [&] {
-    if (!document.empty()) body(std::exchange(document, {}), held_out);
+  const auto finish = [&](const TextPosition& next) {
+    if (!document.empty()) body(std::exchange(document, {}), held_out, next);
   };
-  for (const std::string& path : files) {
-    for_sections(path, selection.column, [&](std::string_view text, bool continues) {
-      const bool side = is_held_out(text, selection.eval_fraction);
-      if (!continues || side != held_out || document.size() + text.size() > longest) finish();
+  for (std::size_t file = from.file; file < files.size(); ++file) {
+    const TextPosition begin = file == from.file ? from : TextPosition{file};
+    for_sections(files[file], selection.column, begin, [&](const Section& s) {
+      const bool side = is_held_out(s.text, selection.eval_fraction);
+      if (!s.continues || side != held_out || document.size() + s.text.size() > longest) finish(s.begin);
       held_out = side;
-      document += text;
+      document += s.text;
     });
   }
-  finish();
+  finish({files.size()});
 }
 
 }  // namespace switchyard

@@ -1,6 +1,7 @@
 // Finding, reading and cutting the text of a run.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -38,10 +39,17 @@ struct SplitText {
 // there is no text at all, or none is left to train on.
 SplitText split_text(const std::vector<std::string>& files, const TextSelection& selection);
 
-// Calls body(document, held_out) for the same documents in order, file by file, without keeping them: memory
-// is that of one document. One of more than `longest` bytes is cut at the end of a section. Nothing is held
-// out that chance does not choose.
+// A place where a document may begin.
+struct TextPosition {
+  std::size_t file = 0, byte = 0;  // index of the file, offset in it
+  std::int64_t line = 0;           // lines of JSON before it
+};
+
+// Calls body(document, held_out, next) for the same documents in order from `from` on, file by file, without
+// keeping them: memory is that of one document. `next` is where to go on after it. One of more than `longest`
+// bytes is cut at the end of a section. Nothing is held out that chance does not choose.
 void for_documents(const std::vector<std::string>& files, const TextSelection& selection, std::size_t longest,
-                   const std::function<void(std::string&&, bool)>& body);
+                   const TextPosition& from,
+                   const std::function<void(std::string&&, bool, const TextPosition&)>& body);
 
 }  // namespace switchyard

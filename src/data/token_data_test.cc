@@ -1,47 +1,20 @@
 // Tokens on disk: what was written is read, nothing else is; rows in orders that nobody stores; mixtures.
-#include <gtest/gtest.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <map>
 #include <numeric>
-#include <random>
 #include <set>
 
-#include "checkpoint/json_file.h"
-#include "core/error.h"
-#include "data/build.h"
 #include "data/mixture.h"
 #include "data/packing.h"
 #include "data/shuffle.h"
-#include "data/token_folder.h"
+#include "data/test_support.h"
 
 namespace switchyard {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Rounds of a property test; the long ones with SWITCHYARD_SOAK.
-int rounds(int usual) {
-  return std::getenv("SWITCHYARD_SOAK") != nullptr ? 50 * usual : usual;
-}
-
-std::uint32_t draw(std::mt19937& random) {
-  return static_cast<std::uint32_t>(random());
-}
-
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
-}
 
 std::vector<std::vector<std::int32_t>> inputs_of(Dataset& data, std::int64_t first, std::int64_t count) {
   const Batch batch = data.read(first, count);
@@ -85,45 +58,8 @@ TEST(Permutation, LooksRandom) {
   EXPECT_NE(huge(0), huge(1));
 }
 
-class Folder : public ::testing::Test {
- protected:
-  Folder() {
-    std::string pattern = (fs::temp_directory_path() / "switchyard_tokens_XXXXXX").string();
-    path_ = ::mkdtemp(pattern.data());
-  }
-  ~Folder() override { fs::remove_all(path_); }
-
-  std::string write(const std::string& name, const std::string& content) const {
-    fs::create_directories(fs::path(path_ + "/" + name).parent_path());
-    std::ofstream(path_ + "/" + name, std::ios::binary) << content;
-    return path_ + "/" + name;
-  }
-  std::string read(const std::string& name) const { return read_whole_file(path_ + "/" + name); }
-
-  // `documents` texts of random length as JSON lines, built into `tokens`.
-  TokenFolderInfo build(int documents, double eval_fraction, std::int64_t shard_tokens, unsigned seed = 1) {
-    std::mt19937 random(seed);
-    std::string lines;
-    for (int i = 0; i < documents; ++i) {
-      lines += R"({"text":"document )" + std::to_string(i) + std::string(random() % 40, 'x') + "\"}\n";
-    }
-    write("texts/lines.jsonl", lines);
-    fs::remove_all(path_ + "/tokens");
-    return build_token_folder(options(eval_fraction, shard_tokens), pool_, [](std::int64_t) {});
-  }
-  BuildOptions options(double eval_fraction, std::int64_t shard_tokens) const {
-    return {path_ + "/texts", path_ + "/tokens", "byte", "", {.eval_fraction = eval_fraction}, shard_tokens};
-  }
-  SplitData tokens(PackingOptions packing, bool evaluates = false) const {
-    return make_tokenized(path_ + "/tokens", packing, evaluates);
-  }
-
-  ThreadPool pool_{2};
-  std::string path_;
-};
-
-using Shard = Folder;
-using Tokens = Folder;
+using Shard = TokenTest;
+using Tokens = TokenTest;
 
 TEST_F(Shard, GivesBackWhatWasWritten) {
   for (const std::int64_t vocabulary : {300, 70000}) {
@@ -254,23 +190,6 @@ TEST_F(Tokens, EveryRowOnceAnEpochHoweverItIsCut) {
   }
 }
 
-TEST_F(Tokens, AnInterruptedBuildIsNoDataSetAndIsBegunAnew) {
-  const TokenFolderInfo first = build(200, 0.1, 1000);
-  ASSERT_GT(first.train.size(), 2u);
-  const auto again = [&] { build_token_folder(options(0.1, 1000), pool_, [](std::int64_t) {}); };
-  EXPECT_NE(message_of(again).find("holds a data set already"), std::string::npos);
-  fs::remove(path_ + "/tokens/dataset.json");
-  write("tokens/train-00009.tokens.partial", "left");
-  EXPECT_NE(message_of([&] { tokens({1, 8}); }).find("no dataset.json"), std::string::npos);
-  again();
-  EXPECT_EQ(read_token_folder(path_ + "/tokens").train[0].hash, first.train[0].hash);
-  EXPECT_FALSE(fs::exists(path_ + "/tokens/train-00009.tokens.partial"));
-  fs::remove(path_ + "/tokens/dataset.json");
-  write("tokens/thesis.txt", "mine");
-  EXPECT_NE(message_of(again).find("holds thesis.txt"), std::string::npos);
-  EXPECT_EQ(read("tokens/thesis.txt"), "mine");
-}
-
 TEST_F(Tokens, NamesWhatIsWrong) {
   build(100, 0, 1000);
   EXPECT_NE(message_of([&] { tokens({1, 8}, true); }).find("nothing is held out"), std::string::npos);
@@ -292,9 +211,7 @@ TEST_F(Tokens, NamesWhatIsWrong) {
   EXPECT_NE(message_of([&] { tokens({1, 8}); }).find("dataset.json: broken"), std::string::npos);
   write("texts/lines.jsonl", "{\"text\":\"a\"}\n\n{\"text\":1}\n");
   fs::remove_all(path_ + "/tokens");
-  EXPECT_NE(message_of([&] {
-              build_token_folder(options(0, 9), pool_, [](std::int64_t) {});
-            }).find("lines.jsonl:3"),
+  EXPECT_NE(message_of([&] { build_token_folder(options(0, 9), pool_); }).find("lines.jsonl:3"),
             std::string::npos);
 }
 

@@ -10,7 +10,6 @@
 
 #include "checkpoint/json_file.h"
 #include "core/error.h"
-#include "core/rng.h"
 #include "data/text_files.h"
 
 namespace switchyard {
@@ -20,6 +19,65 @@ using nlohmann::json;
 
 constexpr std::int64_t kFormat = 1;
 
+// Shards one after another.
+class ShardStream : public TokenStream {
+ public:
+  explicit ShardStream(std::vector<std::shared_ptr<const TokenShard>> shards) : shards_(std::move(shards)) {
+    for (const auto& shard : shards_) {
+      ends_.push_back(tokens() + shard->tokens());
+      document_ends_.push_back(documents() + shard->documents());
+    }
+  }
+  std::int64_t tokens() const override { return ends_.empty() ? 0 : ends_.back(); }
+  std::int64_t documents() const override { return document_ends_.empty() ? 0 : document_ends_.back(); }
+  DocumentRange document(std::int64_t index) const override {
+    const auto end = std::upper_bound(document_ends_.begin(), document_ends_.end(), index);
+    const auto shard = static_cast<std::size_t>(end - document_ends_.begin());
+    const DocumentRange range = shards_[shard]->document(index - (*end - shards_[shard]->documents()));
+    const std::int64_t first = ends_[shard] - shards_[shard]->tokens();
+    return {first + range.begin, first + range.end};
+  }
+
+  void read(std::int64_t begin, std::int64_t end, std::vector<std::int32_t>& tokens,
+            std::vector<std::int64_t>& starts) const override {
+    tokens.clear();
+    starts.clear();
+    auto shard =
+        static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), begin) - ends_.begin());
+    for (std::int64_t at = begin; at < end; ++shard) {
+      const std::int64_t first = ends_[shard] - shards_[shard]->tokens(), stop = std::min(end, ends_[shard]);
+      shards_[shard]->read(at - first, stop - first, tokens);
+      shards_[shard]->read_starts(std::max(at, begin + 1) - first, stop - first, begin - first, starts);
+      at = stop;
+    }
+  }
+
+ private:
+  std::vector<std::shared_ptr<const TokenShard>> shards_;
+  std::vector<std::int64_t> ends_, document_ends_;  // in tokens and documents of all
+};
+
+std::vector<std::shared_ptr<const TokenShard>> open_shards(const std::string& folder,
+                                                           const std::vector<ShardInfo>& infos) {
+  std::vector<std::shared_ptr<const TokenShard>> shards;
+  for (const ShardInfo& info : infos) {
+    auto shard = TokenShard::open(folder + "/" + info.file);
+    if (shard->hash() != info.hash || shard->tokens() != info.tokens ||
+        shard->documents() != info.documents) {
+      fail_usage("[data] {}/{}: not the shard of dataset.json: its hash is {:016x}, expected {:016x}", folder,
+                 info.file, shard->hash(), info.hash);
+    }
+    if (shard->tokens() > 0) shards.push_back(std::move(shard));
+  }
+  return shards;
+}
+
+}  // namespace
+
+std::string hash_text(std::uint64_t hash) {
+  return fmt::format("{:016x}", hash);
+}
+
 json shards_json(const std::vector<ShardInfo>& shards) {
   json list = json::array();
   std::int64_t documents = 0, tokens = 0;
@@ -28,7 +86,7 @@ json shards_json(const std::vector<ShardInfo>& shards) {
                     {"documents", s.documents},
                     {"tokens", s.tokens},
                     {"bytes", s.bytes},
-                    {"xxh3", fmt::format("{:016x}", s.hash)}});
+                    {"xxh3", hash_text(s.hash)}});
     documents += s.documents;
     tokens += s.tokens;
   }
@@ -57,64 +115,14 @@ std::vector<ShardInfo> read_shards(const json& side) {
   return shards;
 }
 
-// Shards one after another.
-class ShardStream : public TokenStream {
- public:
-  explicit ShardStream(std::vector<std::shared_ptr<const TokenShard>> shards) : shards_(std::move(shards)) {
-    for (const auto& shard : shards_) {
-      ends_.push_back((ends_.empty() ? 0 : ends_.back()) + shard->tokens());
-      documents_ += shard->documents();
-    }
-  }
-  std::int64_t tokens() const override { return ends_.empty() ? 0 : ends_.back(); }
-  std::int64_t documents() const override { return documents_; }
-
-  void read(std::int64_t begin, std::int64_t end, std::vector<std::int32_t>& tokens,
-            std::vector<std::int64_t>& starts) const override {
-    tokens.clear();
-    starts.clear();
-    auto shard =
-        static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), begin) - ends_.begin());
-    for (std::int64_t at = begin; at < end; ++shard) {
-      const std::int64_t first = ends_[shard] - shards_[shard]->tokens(), stop = std::min(end, ends_[shard]);
-      shards_[shard]->read(at - first, stop - first, tokens);
-      shards_[shard]->read_starts(std::max(at, begin + 1) - first, stop - first, begin - first, starts);
-      at = stop;
-    }
-  }
-
- private:
-  std::vector<std::shared_ptr<const TokenShard>> shards_;
-  std::vector<std::int64_t> ends_;  // in tokens of all
-  std::int64_t documents_ = 0;
-};
-
-std::vector<std::shared_ptr<const TokenShard>> open_shards(const std::string& folder,
-                                                           const std::vector<ShardInfo>& infos) {
-  std::vector<std::shared_ptr<const TokenShard>> shards;
-  for (const ShardInfo& info : infos) {
-    auto shard = TokenShard::open(folder + "/" + info.file);
-    if (shard->hash() != info.hash || shard->tokens() != info.tokens ||
-        shard->documents() != info.documents) {
-      fail_usage("[data] {}/{}: not the shard of dataset.json: its hash is {:016x}, expected {:016x}", folder,
-                 info.file, shard->hash(), info.hash);
-    }
-    if (shard->tokens() > 0) shards.push_back(std::move(shard));
-  }
-  return shards;
-}
-
-}  // namespace
-
 json to_json(const TokenFolderInfo& info) {
-  return {
-      {"format", kFormat},
-      {"version", SWITCHYARD_VERSION},
-      {"vocab_size", info.vocabulary},
-      {"tokenizer", {{"type", info.tokenizer_type}, {"xxh3", fmt::format("{:016x}", info.tokenizer_hash)}}},
-      {"eval_fraction", info.eval_fraction},
-      {"train", shards_json(info.train)},
-      {"eval", shards_json(info.eval)}};
+  return {{"format", kFormat},
+          {"version", SWITCHYARD_VERSION},
+          {"vocab_size", info.vocabulary},
+          {"tokenizer", {{"type", info.tokenizer_type}, {"xxh3", hash_text(info.tokenizer_hash)}}},
+          {"eval_fraction", info.eval_fraction},
+          {"train", shards_json(info.train)},
+          {"eval", shards_json(info.eval)}};
 }
 
 TokenFolderInfo read_token_folder(const std::string& folder) {
@@ -176,12 +184,8 @@ SplitData make_tokenized(const std::string& paths, const PackingOptions& packing
     for (auto& shard : open_shards(folder, info.eval)) eval.push_back(std::move(shard));
   }
   const auto stream = std::make_shared<ShardStream>(std::move(train));
-  require_one_batch(paths, stream->tokens(), packing);
-  const RngKey key = rng_fold_in(rng_key(packing.seed), "data order");
   SplitData data;
-  data.train = make_packed(
-      stream, packing.sequence,
-      packing.shuffle ? computed_shuffle(key, training_rows(*stream, packing.sequence)) : rows_in_order());
+  data.train = make_training_rows(stream, packing, ShuffleKind::computed, paths);
   if (evaluates) {
     const auto held_out = std::make_shared<ShardStream>(std::move(eval));
     if (held_out->tokens() < 2) {
@@ -190,7 +194,7 @@ SplitData make_tokenized(const std::string& paths, const PackingOptions& packing
           "eval_interval=-1",
           paths);
     }
-    data.eval = make_packed(held_out, packing.sequence, nullptr);
+    data.eval = make_held_out_rows(held_out, packing);
   }
   return data;
 }

@@ -23,6 +23,11 @@ struct TokenFolderInfo {
 };
 
 nlohmann::json to_json(const TokenFolderInfo& info);
+// Parts of it. Reading throws json::exception for what makes no sense.
+nlohmann::json shards_json(const std::vector<ShardInfo>& shards);
+std::vector<ShardInfo> read_shards(const nlohmann::json& side);
+std::string hash_text(std::uint64_t hash);
+std::uint64_t hash_of(const nlohmann::json& text);
 // Error(usage) naming the file for what is not there, or makes no sense.
 TokenFolderInfo read_token_folder(const std::string& folder);
 

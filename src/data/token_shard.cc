@@ -139,6 +139,14 @@ std::int64_t TokenShard::start_of(std::int64_t document) const {
   return static_cast<std::int64_t>(value_at<std::uint64_t>(bytes_ + sizeof(ShardHeader) + place));
 }
 
+DocumentRange TokenShard::document(std::int64_t index) const {
+  CHECK(0 <= index && index < documents_, "document {} of {}", index, documents_);
+  const DocumentRange range{start_of(index), index + 1 < documents_ ? start_of(index + 1) : tokens_};
+  if (range.begin < 0 || range.begin >= range.end || range.end > tokens_)
+    fail_runtime("[data] {}: documents do not start in order", path_);
+  return range;
+}
+
 void TokenShard::read_starts(std::int64_t begin, std::int64_t end, std::int64_t origin,
                              std::vector<std::int64_t>& starts) const {
   std::int64_t low = 0, high = documents_;  // the first document that starts at `begin` or later

@@ -16,19 +16,49 @@
 
 namespace switchyard {
 
+// A file descriptor that is closed at the end; -1 is none.
+class OpenFile {
+ public:
+  explicit OpenFile(int descriptor = -1) : descriptor_(descriptor) {}
+  ~OpenFile() { close(); }
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+  void reset(int descriptor) { close(), descriptor_ = descriptor; }
+  void close();
+  int get() const { return descriptor_; }
+
+ private:
+  int descriptor_;
+};
+
 struct ShardInfo {
   std::string file;  // without folder
   std::int64_t documents = 0, tokens = 0, bytes = 0;
   std::uint64_t hash = 0;
 };
 
-// Writes one shard beside its final name and moves it there once it is whole and on disk. All throw
-// Error(runtime) that names the file and the reason, such as a full disk; then, and without finish(), nothing
-// stays.
+// The tokens [begin, end) of a stream or shard, at least one.
+struct DocumentRange {
+  std::int64_t begin, end;
+};
+
+// How much of a shard that is being written is on disk.
+struct SavedShard {
+  std::int64_t tokens = 0, documents = 0;
+  std::uint64_t hash = 0;  // of both
+};
+
+// Writes one shard beside its final name, as FILE.partial, and moves it there once it is whole and on disk.
+// All throw Error(runtime) that names the file and the reason, such as a full disk; then, and without
+// finish(), nothing stays but what was saved.
 class ShardWriter {
  public:
   // Two bytes a token when `vocabulary` allows it.
   ShardWriter(const std::string& folder, const std::string& file, std::int64_t vocabulary);
+  // Goes on with a shard after what was saved of it, whatever was done to it since, finish() included.
+  // Error(usage) when that is not what is on disk.
+  ShardWriter(const std::string& folder, const std::string& file, std::int64_t vocabulary,
+              const SavedShard& saved);
   ~ShardWriter();
   ShardWriter(const ShardWriter&) = delete;
   ShardWriter& operator=(const ShardWriter&) = delete;
@@ -36,20 +66,29 @@ class ShardWriter {
   // Ids from 0 to below the vocabulary, at least one.
   void add_document(std::span<const std::int32_t> ids);
   std::int64_t tokens() const { return info_.tokens; }
+  // Brings all of it to the disk. Where documents start goes to FILE.partial.starts, which stays there even
+  // after finish(). The folder's entries are not synced.
+  SavedShard save();
   ShardInfo finish();
 
  private:
   void append(const void* data, std::size_t bytes);
   void flush();
+  void write_chunk();
+  void read_saved(const SavedShard& saved);
+  SavedShard saved_state() const;
+  std::string starts_path() const { return temporary_ + ".starts"; }
   [[noreturn]] void fail(int reason) const;
 
   std::string folder_, temporary_;
   ShardInfo info_;
   std::int64_t vocabulary_;
   std::uint32_t width_;
-  int descriptor_ = -1;
+  OpenFile file_, starts_file_;  // the latter from the first save on
   std::vector<std::uint64_t> starts_, hashes_;
-  std::string chunk_;  // of the body, not written yet
+  std::size_t saved_starts_ = 0;
+  std::string chunk_;        // of the body, not whole yet
+  std::size_t written_ = 0;  // bytes of it that are in the file
 };
 
 // Immutable, usable from several threads.
@@ -73,6 +112,8 @@ class TokenShard {
   void read(std::int64_t begin, std::int64_t end, std::vector<std::int32_t>& tokens) const;
   void read_starts(std::int64_t begin, std::int64_t end, std::int64_t origin,
                    std::vector<std::int64_t>& starts) const;
+  // The tokens of a document; the same error, also when documents are not in order.
+  DocumentRange document(std::int64_t index) const;
   // Hashes everything, whether it was read before or not. The same error.
   void prove() const;
 

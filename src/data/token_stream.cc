@@ -7,11 +7,20 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/rng.h"
 #include "data/packing.h"
+#include "data/row_layout.h"
 #include "data/shuffle.h"
 
 namespace switchyard {
 namespace {
+
+// The order that rows of an epoch come in.
+class RowOrder {
+ public:
+  virtual ~RowOrder() = default;
+  virtual std::int64_t row(std::int64_t epoch, std::int64_t place) = 0;
+};
 
 class InOrder : public RowOrder {
  public:
@@ -52,12 +61,22 @@ class ComputedShuffle : public RowOrder {
   std::int64_t rows_;
 };
 
-class Packed : public Dataset {
+std::unique_ptr<RowOrder> make_order(const PackingOptions& packing, ShuffleKind kind, std::int64_t rows) {
+  if (!packing.shuffle) return std::make_unique<InOrder>();
+  const RngKey key = rng_fold_in(rng_key(packing.seed), "data order");
+  if (kind == ShuffleKind::drawn) return std::make_unique<StoredShuffle>(key, rows);
+  return std::make_unique<ComputedShuffle>(key, rows);
+}
+
+class Rows : public Dataset {
  public:
-  Packed(std::shared_ptr<const TokenStream> stream, std::int64_t sequence, std::unique_ptr<RowOrder> order)
-      : stream_(std::move(stream)), sequence_(sequence), order_(std::move(order)) {
-    rows_ = order_ ? training_rows(*stream_, sequence) : held_out_rows(*stream_, sequence);
-  }
+  Rows(std::shared_ptr<const TokenStream> stream, std::unique_ptr<RowLayout> layout, std::int64_t sequence,
+       std::unique_ptr<RowOrder> order)
+      : stream_(std::move(stream)),
+        layout_(std::move(layout)),
+        sequence_(sequence),
+        rows_(layout_->rows()),
+        order_(std::move(order)) {}
 
   std::int64_t rows() const override { return rows_; }
   std::string description() const override {
@@ -73,19 +92,35 @@ class Packed : public Dataset {
     for (std::int64_t b = 0; b < rows; ++b) {
       const std::int64_t position = first_row + b;
       if (!order_ && position >= rows_) break;
-      const std::int64_t row = order_ ? order_->row(position / rows_, position % rows_) : position;
-      const std::int64_t begin = row * sequence_;
-      stream_->read(begin, std::min(begin + sequence_ + 1, stream_->tokens()), tokens, starts);
-      pack_row(tokens, starts, b, out);
+      const RowRange row = layout_->row(order_ ? order_->row(position / rows_, position % rows_) : position);
+      stream_->read(row.begin, row.end, tokens, starts);
+      pack_row(tokens, row.inputs, starts, b, out);
     }
     return out;
   }
 
  private:
   std::shared_ptr<const TokenStream> stream_;
-  std::int64_t sequence_, rows_ = 0;
+  std::unique_ptr<RowLayout> layout_;
+  std::int64_t sequence_, rows_;
   std::unique_ptr<RowOrder> order_;  // null: held out
 };
+
+void require_one_batch(const std::string& path, const TokenStream& stream, const PackingOptions& packing,
+                       std::int64_t rows) {
+  if (rows >= packing.batch) return;
+  if (packing.pack && packing.most_documents < 0) {
+    fail_usage(
+        "[data] data_path={}: {} training tokens, expected at least {} for one batch of {} rows of {}; give "
+        "more text or a smaller batch",
+        path, stream.tokens(), packing.batch * packing.sequence + 1, packing.batch, packing.sequence);
+  }
+  fail_usage(
+      "[data] data_path={}: {} documents to train on make {} rows, expected at least {} for one batch; give "
+      "more "
+      "text or a smaller batch",
+      path, stream.documents(), rows, packing.batch);
+}
 
 }  // namespace
 
@@ -104,26 +139,20 @@ void StoredTokens::read(std::int64_t begin, std::int64_t end, std::vector<std::i
     starts.push_back(*start - begin);
 }
 
-std::unique_ptr<RowOrder> rows_in_order() {
-  return std::make_unique<InOrder>();
-}
-std::unique_ptr<RowOrder> stored_shuffle(RngKey key, std::int64_t rows) {
-  return std::make_unique<StoredShuffle>(key, rows);
-}
-std::unique_ptr<RowOrder> computed_shuffle(RngKey key, std::int64_t rows) {
-  return std::make_unique<ComputedShuffle>(key, rows);
-}
-
-std::int64_t training_rows(const TokenStream& stream, std::int64_t sequence) {
-  return std::max<std::int64_t>(0, stream.tokens() - 1) / sequence;
-}
-std::int64_t held_out_rows(const TokenStream& stream, std::int64_t sequence) {
-  return (std::max<std::int64_t>(0, stream.tokens() - 1) + sequence - 1) / sequence;
+std::unique_ptr<Dataset> make_training_rows(std::shared_ptr<const TokenStream> stream,
+                                            const PackingOptions& packing, ShuffleKind kind,
+                                            const std::string& path) {
+  CHECK(packing.batch >= 1 && packing.sequence >= 1, "batch {} sequence {}", packing.batch, packing.sequence);
+  auto layout = make_row_layout(*stream, packing, DataSide::train);
+  require_one_batch(path, *stream, packing, layout->rows());
+  auto order = make_order(packing, kind, layout->rows());
+  return std::make_unique<Rows>(std::move(stream), std::move(layout), packing.sequence, std::move(order));
 }
 
-std::unique_ptr<Dataset> make_packed(std::shared_ptr<const TokenStream> stream, std::int64_t sequence,
-                                     std::unique_ptr<RowOrder> order) {
-  return std::make_unique<Packed>(std::move(stream), sequence, std::move(order));
+std::unique_ptr<Dataset> make_held_out_rows(std::shared_ptr<const TokenStream> stream,
+                                            const PackingOptions& packing) {
+  auto layout = make_row_layout(*stream, packing, DataSide::held_out);
+  return std::make_unique<Rows>(std::move(stream), std::move(layout), packing.sequence, nullptr);
 }
 
 }  // namespace switchyard

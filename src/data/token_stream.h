@@ -3,10 +3,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
-#include "core/rng.h"
 #include "data/dataset.h"
+#include "data/token_shard.h"
 
 namespace switchyard {
 
@@ -16,6 +17,7 @@ class TokenStream {
   virtual ~TokenStream() = default;
   virtual std::int64_t tokens() const = 0;
   virtual std::int64_t documents() const = 0;
+  virtual DocumentRange document(std::int64_t index) const = 0;  // 0 <= index < documents()
   // Replaces `tokens` by those of [begin, end), and `starts` by the places among them, from 1 on, where a
   // document begins, ascending.
   virtual void read(std::int64_t begin, std::int64_t end, std::vector<std::int32_t>& tokens,
@@ -29,6 +31,10 @@ class StoredTokens : public TokenStream {
   void add_document(const std::vector<std::int32_t>& tokens);
   std::int64_t tokens() const override { return static_cast<std::int64_t>(tokens_.size()); }
   std::int64_t documents() const override { return static_cast<std::int64_t>(starts_.size()); }
+  DocumentRange document(std::int64_t index) const override {
+    const auto i = static_cast<std::size_t>(index);
+    return {starts_[i], i + 1 < starts_.size() ? starts_[i + 1] : tokens()};
+  }
   void read(std::int64_t begin, std::int64_t end, std::vector<std::int32_t>& tokens,
             std::vector<std::int64_t>& starts) const override;
 
@@ -37,25 +43,16 @@ class StoredTokens : public TokenStream {
   std::vector<std::int64_t> starts_;
 };
 
-// The order that rows of an epoch come in.
-class RowOrder {
- public:
-  virtual ~RowOrder() = default;
-  virtual std::int64_t row(std::int64_t epoch, std::int64_t place) = 0;
-};
+// How the order of an epoch's rows is had: drawn and held in memory, four bytes a row of two epochs, or
+// computed on the fly.
+enum class ShuffleKind { drawn, computed };
 
-std::unique_ptr<RowOrder> rows_in_order();
-// Drawn anew each epoch and held in memory, four bytes a row of two epochs; computed on the fly.
-std::unique_ptr<RowOrder> stored_shuffle(RngKey key, std::int64_t rows);
-std::unique_ptr<RowOrder> computed_shuffle(RngKey key, std::int64_t rows);
-
-// Rows that `stream` gives: training needs one token beyond a row's inputs and drops the last incomplete row,
-// held-out data keeps it.
-std::int64_t training_rows(const TokenStream& stream, std::int64_t sequence);
-std::int64_t held_out_rows(const TokenStream& stream, std::int64_t sequence);
-
-// Training data when there is an `order`; else held-out data, padded at the end.
-std::unique_ptr<Dataset> make_packed(std::shared_ptr<const TokenStream> stream, std::int64_t sequence,
-                                     std::unique_ptr<RowOrder> order);
+// Training data, endless. Error(usage) naming `path` when the rows do not fill a batch.
+std::unique_ptr<Dataset> make_training_rows(std::shared_ptr<const TokenStream> stream,
+                                            const PackingOptions& packing, ShuffleKind kind,
+                                            const std::string& path);
+// Held-out data in its own order, then padding.
+std::unique_ptr<Dataset> make_held_out_rows(std::shared_ptr<const TokenStream> stream,
+                                            const PackingOptions& packing);
 
 }  // namespace switchyard

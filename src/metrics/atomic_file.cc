@@ -41,16 +41,14 @@ bool is_special(const std::string& path) {
   return type == character || type == block || type == fifo || type == socket;
 }
 
-// Makes a rename survive a power cut. Some file systems refuse to sync a folder; the rename itself is done by
-// then.
+}  // namespace
+
 void sync_folder(const std::string& folder) {
   const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) return;
   ::fsync(descriptor);
   ::close(descriptor);
 }
-
-}  // namespace
 
 void write_file_atomic(const std::string& path, std::string_view content) {
   if (is_special(path)) {

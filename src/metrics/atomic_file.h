@@ -11,4 +11,8 @@ namespace switchyard {
 // pipe gets the content as it is.
 void write_file_atomic(const std::string& path, std::string_view content);
 
+// Makes renames in a folder survive a power cut. Some file systems refuse to sync a folder; then nothing is
+// done.
+void sync_folder(const std::string& folder);
+
 }  // namespace switchyard

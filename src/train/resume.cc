@@ -129,6 +129,7 @@ ResumePoint find_resume_point(const Config& config, const std::string& checkpoin
   for (const std::string& line : skipped) notes->push_back("warning: " + line + "; using the one before");
   check_fits(config, *newest, needed, Fit::state);
   point.step = newest->manifest().step;
+  point.rows = newest->manifest().data.value("rows", std::int64_t{0});
   return point;
 }
 

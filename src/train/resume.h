@@ -25,6 +25,7 @@ struct ResumePoint {
   std::vector<FoundCheckpoint> candidates;  // newest first; empty: the run starts anew
   bool own = false;                         // of this run, not of load_full_state_path
   std::int64_t step = 0;                    // of the first candidate
+  std::int64_t rows = 0;                    // of the data that it has seen
 };
 
 // With enable_checkpointing the newest checkpoint of the run's own folder; without any the one that

@@ -164,7 +164,7 @@ class RankRun {
   int run(RunReport& report) {
     start();
     int stop = 0;
-    while (done_ < setup_.steps && stop == 0) {
+    while (done_ < setup_.steps && rows_ < setup_.data.end && stop == 0) {
       step();
       if (!setup_.plan.enabled) continue;
       stop = saves_.poll();
@@ -228,14 +228,15 @@ class RankRun {
     const std::int64_t digests = config_.get_int("weight_digest_interval");
     if (digests > 0 && (step + 1) % digests == 0) compare_replicas(context_, trainer_.parameters(), step);
     const std::int64_t interval = setup_.eval_interval;
-    if (interval > 0 && ((step + 1) % interval == 0 || step + 1 == setup_.steps)) {
+    const bool last = step + 1 == setup_.steps || rows_ + setup_.sizes.step >= setup_.data.end;
+    if (interval > 0 && ((step + 1) % interval == 0 || last)) {
       const double loss =
           evaluate_all(trainer_, *setup_.data.eval, setup_.sizes.eval, config_.get_int("eval_steps"));
       if (speaks_) recorder_->record_eval(step, loss);
     }
     if (speaks_) recorder_->finish_step(step);
     ++done_;
-    rows_ += setup_.sizes.step;
+    rows_ = std::min(rows_ + setup_.sizes.step, setup_.data.end);  // beyond is padding
   }
 
   // The state after the steps done, unless it is saved already.
@@ -279,6 +280,11 @@ class RankRun {
     recorder_->history().write_plots(setup_.folder + "/plots", trainer_.timer().totals());
     add_summary_lines(report, whole, recorder_->history());
     report.sample = sample;
+    if (stop == 0 && done_ < setup_.steps) {
+      report.lines.push_back(
+          fmt::format("ended after {} of {} steps: the data was gone through num_epoch={} times", done_,
+                      setup_.steps, config_.get_int("num_epoch")));
+    }
     if (stop != 0) {
       report.lines.push_back(fmt::format("stopped by {} after {} of {} steps; the same command goes on",
                                          stop == SIGINT ? "SIGINT" : "SIGTERM", done_, setup_.steps));
@@ -342,6 +348,12 @@ RunReport run_training(const Config& config, Processes& processes, RunObserver& 
     return {.folder = setup.folder,
             .lines = {fmt::format("{} has all {} steps; to go on, set steps above {}", setup.folder,
                                   setup.steps, setup.resume.step)}};
+  }
+  if (setup.resume.own && setup.resume.rows >= setup.data.end) {
+    processes.agree(nullptr, config.get_float("collective_timeout_seconds"));
+    return {.folder = setup.folder,
+            .lines = {fmt::format("{} has gone through the data num_epoch={} times; to go on, set more",
+                                  setup.folder, config.get_int("num_epoch"))}};
   }
   std::optional<FolderLock> lock;
   std::optional<MetricsWriter> writer;  // rank 0 writes

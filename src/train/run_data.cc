@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/thread_pool.h"
+#include "data/epochs.h"
 #include "data/mixture.h"
 #include "data/text_files.h"
 #include "data/token_folder.h"
@@ -103,9 +104,13 @@ RunData make_run_data(const Config& config, std::int64_t vocab, const BatchSizes
   if (config.is_none("data_path"))
     fail_usage("[data] dataset_type={}: expected data_path=FILE_OR_FOLDER, got none", type);
   const bool evaluates = config.get_int("eval_interval") > 0;
-  const PackingOptions packing{sizes.step, sizes.sequence,
-                               static_cast<std::uint32_t>(config.get_int("data_shuffle_seed")),
-                               config.get_bool("enable_data_shuffling")};
+  const PackingOptions packing{.batch = sizes.step,
+                               .sequence = sizes.sequence,
+                               .seed = static_cast<std::uint32_t>(config.get_int("data_shuffle_seed")),
+                               .shuffle = config.get_bool("enable_data_shuffling"),
+                               .pack = config.get_bool("packing"),
+                               .truncate = config.get_bool("use_truncation"),
+                               .most_documents = config.get_int("max_segments_per_seq")};
   SplitData split;
   if (type == "tokenized") {
     data.tokenizer = shared_tokenizer(config, vocab);
@@ -124,6 +129,10 @@ RunData make_run_data(const Config& config, std::int64_t vocab, const BatchSizes
   }
   data.train = std::move(split.train);
   data.eval = std::move(split.eval);
+  if (const std::int64_t epochs = config.get_int("num_epoch"); epochs > 0) {
+    data.end = epochs * data.train->rows();
+    data.train = make_ending(std::move(data.train), data.end);
+  }
   return data;
 }
 

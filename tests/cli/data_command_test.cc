@@ -1,4 +1,9 @@
 // switchyard tokenize and switchyard data, and training from what the latter made.
+#include <chrono>
+#include <cstdlib>
+#include <map>
+#include <random>
+
 #include "child.h"
 #include "core/testing.h"
 
@@ -88,6 +93,118 @@ TEST_F(DataProgram, BuildsShowsAndTrains) {
   expect_no_training(keys + Arguments{"tokenizer_type=huggingface", "tokenizer_path=" + golden("gpt2.json")},
                      {"gpt2.json", "not the tokenizer"});
   expect_no_training(keys + Arguments{"data_path=texts"}, {"data_path=texts", "no dataset.json"});
+}
+
+// Killed at random moments and stopped by signals, a build ends with the bytes of one that nobody disturbed.
+TEST_F(DataProgram, ABuildThatIsKilledGoesOn) {
+  const bool soak = std::getenv("SWITCHYARD_SOAK") != nullptr;
+  std::mt19937 random(23);
+  for (int file = 0; file < (soak ? 8 : 3); ++file) {
+    std::string text;
+    while (text.size() < (12 << 20))
+      text += "a line of " + std::to_string(random()) + (random() % 64 == 0 ? "\n\n" : "\n");
+    write("texts/" + std::to_string(file) + ".txt", text);
+  }
+  const Arguments build{"data",    "build", "data_path=texts", "tokenizer_type=byte", "--shard-tokens",
+                        "1500000", "--out"};
+  const auto begin = std::chrono::steady_clock::now();
+  ASSERT_EQ(run(build + Arguments{"whole"}).status, 0);
+  const std::chrono::duration<double> whole = std::chrono::steady_clock::now() - begin;
+  const auto content = [&](const std::string& folder) {
+    std::map<std::string, std::string> files;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(path(folder)))
+      files[entry.path().filename()] = read(folder + "/" + entry.path().filename().string());
+    return files;
+  };
+  const auto expected = content("whole");
+  for (int round = 0; round < (soak ? 20 : 1); ++round) {
+    std::filesystem::remove_all(path("pieces"));
+    for (int kill = 0; kill < 6; ++kill) {
+      const pid_t child = start(build + Arguments{"pieces"});
+      const double fraction = static_cast<double>(random() % 1000) * 1e-3;
+      std::this_thread::sleep_for(whole * fraction);
+      const bool politely = kill % 3 == 2;
+      ::kill(child, politely ? SIGTERM : SIGKILL);
+      int state = 0;
+      ASSERT_EQ(::waitpid(child, &state, 0), child);
+      if (WIFEXITED(state)) {
+        EXPECT_TRUE(WEXITSTATUS(state) == 0 || WEXITSTATUS(state) == 75) << WEXITSTATUS(state);
+        if (WEXITSTATUS(state) == 0) break;
+      }
+    }
+    if (!std::filesystem::exists(path("pieces/dataset.json"))) {
+      const Finished finished = run(build + Arguments{"pieces"});
+      ASSERT_EQ(finished.status, 0) << finished.err;
+    }
+    EXPECT_TRUE(content("pieces") == expected) << "round " << round;
+  }
+}
+
+// Each target is trained on num_epoch times, whatever the run is cut into.
+TEST_F(DataProgram, ARunEndsWithItsDataOverRestartsAndMeshes) {
+  std::string lines;
+  double targets = 0;  // an end token follows each text
+  for (int i = 0; i < 45; ++i) {
+    const std::string text(static_cast<std::size_t>(1 + i * 7 % 30), static_cast<char>('a' + i % 26));
+    lines += R"({"text":")" + text + "\"}\n";
+    targets += static_cast<double>(text.size());
+  }
+  write("texts/a.jsonl", lines);
+  const Arguments build{"data", "build", "data_path=texts", "tokenizer_type=byte", "eval_fraction=0",
+                        "--out"};
+  ASSERT_EQ(run(build + Arguments{"tokens"}).status, 0);
+  const Arguments text{"dataset_type=text", "data_path=texts", "tokenizer_type=byte"},
+      tokens{"dataset_type=tokenized", "data_path=tokens"};
+  for (const Arguments& source : {text, tokens}) {
+    for (const Arguments& rows :
+         {Arguments{"packing=false", "use_truncation=false"}, Arguments{"max_segments_per_seq=2"}}) {
+      SCOPED_TRACE(source[0] + " " + rows[0]);
+      std::filesystem::remove_all(path("out"));
+      const Arguments keys =
+          source + rows + Arguments{"vocab_size=300", "num_epoch=2", "enable_checkpointing=true"};
+      EXPECT_EQ(train(keys + Arguments{"steps=7"}).size(), 7u);
+      const Arguments mesh{"steps=1000", "ranks=2", "ici_fsdp_parallelism=2", "per_device_batch_size=3"};
+      const Finished ended = run(Arguments{"train"} + tiny_model() + keys + mesh);
+      ASSERT_EQ(ended.status, 0) << ended.err;
+      EXPECT_NE(ended.out.find("of 1000 steps: the data was gone through num_epoch=2 times"),
+                std::string::npos)
+          << ended.out;
+      double seen = 0;
+      for (const json& line : metrics()) seen += line["learning/total_weights"].get<double>();
+      EXPECT_EQ(seen, 2 * targets);
+      const Finished again = run(Arguments{"train"} + tiny_model() + keys + mesh);
+      EXPECT_EQ(again.status, 0) << again.err;
+      EXPECT_NE(again.out.find("has gone through the data num_epoch=2 times"), std::string::npos)
+          << again.out;
+    }
+  }
+}
+
+TEST_F(DataProgram, RowsOfOneDocumentTrainAlikeOnAnyMesh) {
+  write_texts();
+  ASSERT_EQ(
+      run({"data", "build", "data_path=texts", "tokenizer_type=byte", "eval_fraction=0.2", "--out", "tokens"})
+          .status,
+      0);
+  const Arguments keys{"dataset_type=tokenized", "data_path=tokens",     "vocab_size=300",
+                       "packing=false",          "max_target_length=32", "eval_interval=2"};
+  const auto one = train(keys + Arguments{"per_device_batch_size=8", "gradient_accumulation_steps=2"});
+  std::filesystem::remove_all(path("out"));
+  const auto four = train(keys + Arguments{"ranks=4", "ici_fsdp_parallelism=2", "ici_expert_parallelism=2",
+                                           "per_device_batch_size=4"});
+  ASSERT_EQ(one.size(), four.size());
+  for (std::size_t i = 0; i < one.size(); ++i) {
+    EXPECT_EQ(one[i]["learning/total_weights"], four[i]["learning/total_weights"]);
+    for (const char* key : {"learning/loss", "learning/grad_norm", "eval/loss"}) {
+      if (!one[i].contains(key)) continue;
+      EXPECT_NEAR(one[i][key].get<double>(), four[i].at(key).get<double>(), 1e-4) << key << " " << i;
+    }
+  }
+  EXPECT_TRUE(one[1].contains("eval/loss"));
+  EXPECT_LT(one[0]["learning/total_weights"].get<double>(), 16 * 32);
+  std::filesystem::remove_all(path("out"));
+  expect_no_training(keys + Arguments{"data_path=tokens:tokens", "data_mixture_weights=1,1", "num_epoch=1"},
+                     {"num_epoch=1", "data_mixture_weights"});
 }
 
 TEST_F(DataProgram, ShowNamesTheCorruptShard) {

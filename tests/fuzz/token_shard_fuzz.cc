@@ -58,6 +58,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     for (std::int32_t id : tokens) CHECK(id >= 0 && id < shard->vocabulary(), "id {}", id);
     shard->read_starts(0, shard->tokens(), 0, starts);
     for (std::int64_t start : starts) CHECK(start >= 0 && start < shard->tokens(), "start {}", start);
+    for (std::int64_t d = 0; d < shard->documents(); ++d) {
+      const auto [begin, end] = shard->document(d);
+      CHECK(begin >= 0 && begin < end && end <= shard->tokens(), "document [{}, {})", begin, end);
+    }
     shard->prove();
   } catch (const switchyard::Error&) {
   }

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import random
+import unicodedata
 
 import sentencepiece
 import tiktoken
@@ -227,6 +228,11 @@ def alphabet():
     return table
 
 
+# Ranks and split pattern of the published files; Qwen's own code brings a text to NFC first.
+RANK_FILES = {"tiktoken_llama3": (0, LLAMA3), "tiktoken_gpt2": (50256, GPT2), "tiktoken_gpt4": (100256, GPT4), "tiktoken_gpt4o": (199998, GPT4O),
+              "tiktoken_qwen": (151643, QWEN)}
+
+
 def rank_files(lines):
     """Ranks of a trained tokenizer, filled up with long random tokens to the number that a published file has."""
     table = alphabet()
@@ -234,7 +240,7 @@ def rank_files(lines):
     as_bytes = {bytes(table[c] for c in token): i for token, i in vocab.items()}
     order = [bytes([b]) for b in range(256)] + sorted((t for t in as_bytes if len(t) > 1), key=as_bytes.get)
     rng = random.Random(3)
-    for name, count, pattern in (("tiktoken_llama3", 0, LLAMA3), ("tiktoken_gpt2", 50256, GPT2), ("tiktoken_gpt4", 100256, GPT4), ("tiktoken_gpt4o", 199998, GPT4O)):
+    for name, (count, pattern) in RANK_FILES.items():
         filler = [rng.randbytes(40) for _ in range(max(0, count - len(order)))]
         yield name, {t: i for i, t in enumerate(order + filler)}, pattern
 
@@ -255,11 +261,12 @@ def make_all(folder, corpus, wanted):
                 f.write(train_sentencepiece(lines, kind, rule, fallback, **more))
             sp = sentencepiece.SentencePieceProcessor(model_file=path)
             yield Case(name, path, sp.encode, sp.decode)
-    if not wanted or any(take(n) for n in ("tiktoken_llama3", "tiktoken_gpt2", "tiktoken_gpt4", "tiktoken_gpt4o")):
+    if any(take(n) for n in RANK_FILES):
         for name, ranks, pattern in rank_files(lines):
             if take(name):
                 path = os.path.join(folder, name + ".tiktoken")
                 with open(path, "wb") as f:
                     f.writelines(base64.b64encode(token) + b" " + str(rank).encode() + b"\n" for token, rank in ranks.items())
                 tk = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
-                yield Case(name, path, lambda x, tk=tk: tk.encode(x, disallowed_special=()), tk.decode)
+                form = "NFC" if name == "tiktoken_qwen" else None
+                yield Case(name, path, lambda x, tk=tk, form=form: tk.encode(unicodedata.normalize(form, x) if form else x, disallowed_special=()), tk.decode)
