@@ -30,6 +30,7 @@ struct ConvertReport {
   std::int64_t parameters = 0, bytes = 0;
   std::int64_t files = 0, files_kept = 0;  // kept: of an earlier attempt
   std::vector<std::string> carried;        // tokenizer files
+  bool same_bits = true;                   // logits of both sides; or else they are near (convert/hub_form.h)
 };
 
 // One line at a time: what is left out, which file is done.
