@@ -13,7 +13,9 @@
 #include "convert/hub_form.h"
 #include "convert/resumable_folder.h"
 #include "convert/stored_names.h"
+#include "convert/tensor_mover.h"
 #include "core/error.h"
+#include "kernels/machine.h"
 #include "models/same_model.h"
 
 namespace switchyard {
@@ -164,10 +166,17 @@ class ToHuggingFace {
   }
 
   // Damage that shows now is found at work, not before.
-  Tensor read(const StoredPair& pair) const {
-    if (is_added(pair)) return Tensor::zeros(DType::f32, pair.shape);
+  Tensor moved(const StoredPair& pair) {
+    if (is_added(pair)) return Tensor::zeros(DType::f32, pair.hub.shape);
     try {
-      return scaled(checkpoint_.read(pair.ours), form_.factor_of(pair.ours), dtype_of(pair));
+      return mover_.move({pair.shape, pair.hub.shape, dtype_of(pair), form_.factor_of(pair.ours),
+                          pair.hub.transposed, pair.hub.transposed ? pair.hub.shape[1] : 0},
+                         [&](std::int64_t begin, std::int64_t end) {
+                           Box rows = whole_box(pair.shape);
+                           rows.start[0] = begin;
+                           rows.shape[0] = end - begin;
+                           return checkpoint_.read(pair.ours, rows);
+                         });
     } catch (const Error& error) {
       fail_runtime("{}", error.what());
     }
@@ -175,16 +184,7 @@ class ToHuggingFace {
 
   void write_file(const PlannedFile& file, ResumableFolder& folder, ConvertReport& report) {
     const bool kept = folder.has(file);
-    Tensor tensor;
-    if (!kept) {
-      folder.write(file, [&](std::size_t i) {
-        const StoredPair& pair = pairs_[i];
-        tensor = Tensor();
-        const Tensor ours = read(pair);
-        tensor = pair.hub.transposed ? to_hub(pair.hub, ours)[0] : ours.reshaped(pair.hub.shape);
-        return std::span<const std::byte>(tensor.raw(), tensor.bytes());
-      });
-    }
+    if (!kept) folder.write(file, [&](std::size_t i) { return moved(pairs_[i]); });
     report.files_kept += kept;
     line_(fmt::format("{} {}", kept ? "kept" : "wrote", file.name));
   }
@@ -217,6 +217,7 @@ class ToHuggingFace {
   Json hub_config_;
   std::vector<StoredPair> pairs_;
   std::set<std::string> stored_here_;
+  TensorMover mover_{machine_cores()};
   bool wide_ = false;  // some weights are float32
 };
 
