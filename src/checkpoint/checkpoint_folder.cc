@@ -202,23 +202,29 @@ void CheckpointFolder::read_part(const ManifestTensor& tensor, std::size_t index
   const Chunk& chunk = tensor.chunks[index];
   const bool whole = part == chunk.box;
   const std::size_t element = size_of(tensor.dtype);
-  std::vector<std::byte> buffer;
-  const bool compared_now = verified_->once(first_chunks_.at(tensor.name) + index, [&] {
-    if (!whole) buffer.resize(static_cast<std::size_t>(num_elements(chunk.box.shape)) * element);
-    read_chunk(tensor, chunk, whole ? to : buffer.data());
-  });
-  if (!compared_now) {
-    // It is in memory since then: short runs of it cost a call each, no disk.
-    constexpr std::int64_t kShortest = 512;
-    read_box(tensor, part, kShortest, to);
-  } else if (!whole) {
+  const auto [ran, content] =
+      verified_->once(first_chunks_.at(tensor.name) + index, [&]() -> VerifiedChunks::Content {
+        if (whole) {
+          read_chunk(tensor, chunk, to);
+          return nullptr;
+        }
+        auto buffer = std::make_shared_for_overwrite<std::byte[]>(
+            static_cast<std::size_t>(num_elements(chunk.box.shape)) * element);
+        read_chunk(tensor, chunk, buffer.get());
+        return buffer;
+      });
+  if (content) {
     Box in_chunk = part;
     for (std::size_t d = 0; d < part.start.size(); ++d) in_chunk.start[d] -= chunk.box.start[d];
     for_runs(chunk.box.shape, in_chunk, [&](std::int64_t from, std::int64_t at, std::int64_t count) {
       std::memcpy(to + static_cast<std::size_t>(at) * element,
-                  buffer.data() + static_cast<std::size_t>(from) * element,
+                  content.get() + static_cast<std::size_t>(from) * element,
                   static_cast<std::size_t>(count) * element);
     });
+  } else if (!ran) {
+    // It is likely to be in memory since then: short runs of it cost a call each, no disk.
+    constexpr std::int64_t kShortest = 512;
+    read_box(tensor, part, kShortest, to);
   }
 }
 

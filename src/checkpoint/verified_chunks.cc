@@ -4,10 +4,15 @@
 
 namespace switchyard {
 
-bool VerifiedChunks::once(std::size_t chunk, const std::function<void()>& verify) {
+VerifiedChunks::Outcome VerifiedChunks::once(std::size_t chunk, const std::function<Content()>& verify) {
   std::unique_lock lock(mutex_);
   settled_.wait(lock, [&] { return states_[chunk] != State::busy; });
-  if (states_[chunk] == State::verified) return false;
+  if (states_[chunk] == State::verified) {
+    for (const auto& [kept, content] : kept_) {
+      if (kept == chunk && content) return {false, content};
+    }
+    return {false, nullptr};
+  }
   states_[chunk] = State::busy;
   lock.unlock();
   const auto settle = [&](State state) {
@@ -15,14 +20,16 @@ bool VerifiedChunks::once(std::size_t chunk, const std::function<void()>& verify
     states_[chunk] = state;
     settled_.notify_all();
   };
+  Content content;
   try {
-    verify();
+    content = verify();
   } catch (...) {
     settle(State::unknown);
     throw;
   }
   settle(State::verified);
-  return true;
+  if (content) kept_[next_++ % kKept] = {chunk, content};
+  return {true, content};
 }
 
 std::int64_t VerifiedChunks::verified() const {
