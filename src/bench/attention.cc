@@ -10,7 +10,7 @@
 namespace switchyard::bench {
 namespace {
 
-const std::vector<std::string> kDirections{"fwd", "fwd+bwd"};
+const std::vector<std::string> kAttentionDirections{"fwd", "fwd+bwd"};
 
 // FLOPs of a causal pair of query and key: q.k and the sum of v; backward makes q.k again, and has two
 // products for v and two for q and k.
@@ -80,7 +80,7 @@ std::vector<Job> attention_jobs(const Keys& keys) {
     a.q_length = a.kv_length = seq;
     const double bytes = static_cast<double>(size_of(a.dtype)) * static_cast<double>(a.batch * seq) * 4 *
                          static_cast<double>(a.heads * (a.qk_dim + a.v_dim));
-    for (const auto& direction : keys.words("direction", kDirections)) {
+    for (const auto& direction : keys.words("direction", kAttentionDirections)) {
       jobs.push_back(
           {fmt::format("attention {} seq={}", direction, seq), bytes,
            [a, direction](Bench& bench) { return std::vector{measure_attention(bench, a, direction)}; }});

@@ -1,7 +1,6 @@
 // Collectives among thread ranks, which read each other's memory.
 #include <algorithm>
 #include <atomic>
-#include <numeric>
 
 #include "bench/cases.h"
 #include "core/error.h"
@@ -35,9 +34,7 @@ double compulsory_bytes(const CommCall& call) {
 class RankSide {
  public:
   RankSide(Communicator& comm, const CommCall& call) : comm_(comm), call_(call) {
-    group_.ranks.resize(static_cast<std::size_t>(call.ranks));
-    std::iota(group_.ranks.begin(), group_.ranks.end(), 0);
-    group_.index = comm.rank();
+    group_ = everyone(comm);
     in_ = Tensor::zeros(DType::bf16, {call.ranks * call.part});
     out_ = Tensor::zeros(DType::bf16, {call.ranks * call.part});
     const std::int64_t rows = call.part / kRowElements;

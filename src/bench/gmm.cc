@@ -10,7 +10,7 @@
 namespace switchyard::bench {
 namespace {
 
-const std::vector<std::string> kDirections{"fwd", "dlhs", "drhs"};
+const std::vector<std::string> kGmmDirections{"fwd", "dlhs", "drhs"};
 
 struct GmmCall {
   MoeShape shape;
@@ -76,7 +76,7 @@ std::vector<Job> gmm_jobs(const Keys& keys) {
                h = static_cast<double>(shape.mlp), e = static_cast<double>(shape.experts);
     const double bytes = (r * m + r * h + e * m * h) * static_cast<double>(size_of(dtype));
     for (const auto& skew : skews(keys)) {
-      for (const auto& direction : keys.words("direction", kDirections)) {
+      for (const auto& direction : keys.words("direction", kGmmDirections)) {
         const GmmCall call{shape, skew, direction, dtype};
         jobs.push_back({"gmm " + direction + " " + shape_json(shape, skew).dump(), bytes,
                         [call](Bench& bench) { return std::vector{measure_gmm(bench, call)}; }});

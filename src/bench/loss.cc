@@ -7,7 +7,7 @@
 namespace switchyard::bench {
 namespace {
 
-const std::vector<std::string> kDirections{"fwd", "fwd+bwd"};
+const std::vector<std::string> kLossDirections{"fwd", "fwd+bwd"};
 
 struct LossCall {
   std::int64_t rows, emb, vocab;
@@ -72,7 +72,7 @@ std::vector<Job> loss_jobs(const Keys& keys) {
   if (!keys.any_given({"rows", "emb", "vocab"})) shapes.push_back({2048, 2048, 102400, dtype, ""});
   std::vector<Job> jobs;
   for (LossCall call : shapes) {
-    for (const auto& direction : keys.words("direction", kDirections)) {
+    for (const auto& direction : keys.words("direction", kLossDirections)) {
       call.direction = direction;
       const double bytes = static_cast<double>(call.emb) * static_cast<double>(call.rows + call.vocab) *
                            static_cast<double>(size_of(dtype) + (direction == "fwd" ? 0 : 2 * sizeof(float)));

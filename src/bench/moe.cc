@@ -13,7 +13,7 @@
 namespace switchyard::bench {
 namespace {
 
-const std::vector<std::string> kDirections{"fwd", "fwd+bwd"};
+const std::vector<std::string> kLayerDirections{"fwd", "fwd+bwd"};
 constexpr std::int64_t kDecodeTokens = 64;  // up to so many, a layer is bound by reading weights
 constexpr std::int64_t kDecodeRounds = 32;  // different choices, so that weights come from memory
 
@@ -193,7 +193,7 @@ std::vector<Job> moe_jobs(const Keys& keys) {
   };
   for (MoeShape shape : moe_shapes(keys)) {
     for (const auto& skew : skews(keys)) {
-      for (const auto& direction : keys.words("direction", kDirections)) add({shape, skew, direction});
+      for (const auto& direction : keys.words("direction", kLayerDirections)) add({shape, skew, direction});
     }
     if (keys.given("tokens") || keys.given("direction")) continue;
     for (const std::int64_t tokens : {1, 8}) {  // decoding

@@ -19,7 +19,7 @@ namespace switchyard::bench {
 namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20, kPiece = 8192, kWindow = 32 * kMiB;
-constexpr int kLeastRounds = 3;
+constexpr int kLeastPeakRounds = 3;
 
 // Memory on large pages where the system has them, so that translations do not bound what is measured.
 class Pages {
@@ -82,7 +82,7 @@ Timing side_by_side(int threads, double budget, const std::function<void(int)>& 
   const auto at_end = [&]() noexcept {
     if (warm) rounds.push_back(now() - begin);
     warm = true;
-    more = now() - first < budget || static_cast<int>(rounds.size()) < kLeastRounds;
+    more = now() - first < budget || static_cast<int>(rounds.size()) < kLeastPeakRounds;
   };
   std::barrier start(threads, at_start);
   std::barrier end(threads, at_end);

@@ -33,15 +33,15 @@ constexpr double kGiB = 1 << 30;
 
 // The size of an array for bandwidth: enough for every thread, and two of them in memory.
 std::size_t copy_bytes_of(const Keys& keys, int threads) {
-  constexpr std::int64_t kLeastAThread = 64 << 10, kMiB = 1 << 20;
-  const std::int64_t mib = keys.integer("copy_mib"), least = (threads * kLeastAThread + kMiB - 1) / kMiB;
+  constexpr std::int64_t kLeastAThread = 64 << 10, kMebibyte = 1 << 20;
+  const std::int64_t mib = keys.integer("copy_mib"), least = (threads * kLeastAThread + kMebibyte - 1) / kMebibyte;
   if (mib < least)
     fail_usage("[bench] copy_mib={}: expected at least {} for {} threads", mib, least, threads);
   const std::int64_t free = available_memory_bytes();
-  if (free > 0 && 2 * mib * kMiB > free / 10 * 9)
+  if (free > 0 && 2 * mib * kMebibyte > free / 10 * 9)
     fail_usage("[bench] copy_mib={}: two arrays of that size do not fit into the {} MiB that are free", mib,
-               free / kMiB);
-  return static_cast<std::size_t>(mib * kMiB);
+               free / kMebibyte);
+  return static_cast<std::size_t>(mib * kMebibyte);
 }
 
 // False, and a line that says why, where the job does not fit.

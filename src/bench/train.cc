@@ -59,12 +59,7 @@ struct Steps {
 void run_steps(Context& context, Trainer& trainer, Dataset& data, double budget, std::int64_t most,
                std::atomic<bool>& more, Steps& steps) {
   const bool first = context.comm->rank() == 0;
-  const std::vector<int> all = [&] {
-    std::vector<int> ranks;
-    for (int i = 0; i < context.comm->size(); ++i) ranks.push_back(i);
-    return ranks;
-  }();
-  const Group world{all, context.comm->rank()};
+  const Group world = everyone(*context.comm);
   const Batch batch = data.read(0, data.rows());
   trainer.step(0, batch);
   trainer.timer().reset();

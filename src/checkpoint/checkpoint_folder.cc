@@ -52,7 +52,7 @@ struct CheckpointFolder::File {
 
 namespace {
 
-constexpr std::int64_t kMaxHeader = 100'000'000;
+constexpr std::int64_t kMaxHeaderBytes = 100'000'000;
 constexpr const char* kMarker = "complete";
 
 bool marker_of(const std::string& folder, std::uint64_t& hash) {
@@ -114,7 +114,7 @@ void CheckpointFolder::open_file(const ManifestFile& entry) {
   file->read(length_bytes, sizeof length_bytes, 0);
   std::uint64_t length = 0;
   for (std::size_t i = 8; i-- > 0;) length = (length << 8) | length_bytes[i];
-  if (length > kMaxHeader || static_cast<std::int64_t>(length) > entry.bytes - 8)
+  if (length > kMaxHeaderBytes || static_cast<std::int64_t>(length) > entry.bytes - 8)
     fail_usage("[checkpoint] {}: header of {} bytes in a file of {}: damaged", file->path, length,
                entry.bytes);
   std::string header(length + 8, '\0');

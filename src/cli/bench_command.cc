@@ -18,7 +18,7 @@
 namespace switchyard {
 namespace {
 
-constexpr const char* kHelp =
+constexpr const char* kBenchHelp =
     R"(switchyard bench CASE [key=value ...] [--seconds S] [--json FILE]
 
 Measures this machine's peaks (products in registers, copy bandwidth, on the same threads), then the case, and
@@ -44,7 +44,7 @@ Examples:
 )";
 
 void print_help() {
-  std::fputs(kHelp, stdout);
+  std::fputs(kBenchHelp, stdout);
   const auto print_keys = [](const std::vector<bench::Key>& keys) {
     for (const auto& key : keys)
       fmt::print("      {:<12} {}{}\n", key.name + "=", key.help,
@@ -77,7 +77,7 @@ struct Request {
   std::vector<std::string> words;  // the case, then key=value
 };
 
-Request parse(std::span<const std::string> args) {
+Request parse_bench(std::span<const std::string> args) {
   Request request;
   const auto value_of = [&](std::size_t& i) -> const std::string& {
     if (i + 1 == args.size()) fail_usage("[bench] {} needs a value", args[i]);
@@ -126,7 +126,7 @@ const bench::Case& case_of(const Request& request) {
 }  // namespace
 
 int bench_command(std::span<const std::string> args) {
-  const Request request = parse(args);
+  const Request request = parse_bench(args);
   if (request.help) {
     print_help();
     return 0;

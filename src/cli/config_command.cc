@@ -17,7 +17,7 @@
 namespace switchyard {
 namespace {
 
-constexpr const char* help_page = R"(switchyard config [--list] [--json FILE] [CONFIG.yml] [key=value ...]
+constexpr const char* kConfigHelp = R"(switchyard config [--list] [--json FILE] [CONFIG.yml] [key=value ...]
 
 Shows every setting that a command line gives, with its value and where that came from.
 
@@ -66,7 +66,7 @@ int config_command(std::span<const std::string> args) {
     fail_usage("[config] --list shows declarations, which do not depend on {}", options.settings[0]);
   }
   if (options.help) {
-    fmt::print("{}", help_page);
+    fmt::print("{}", kConfigHelp);
     return 0;
   }
   if (list) {

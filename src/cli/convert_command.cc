@@ -17,7 +17,7 @@
 namespace switchyard {
 namespace {
 
-constexpr const char* kHelp = R"(switchyard convert [options] SRC DST
+constexpr const char* kConvertHelp = R"(switchyard convert [options] SRC DST
 
 Writes the weights of SRC as the new folder DST: those of a Hugging Face folder (config.json beside model.safetensors or
 its shards) as a checkpoint, those of a checkpoint (or of a run: its newest) as a Hugging Face folder that transformers
@@ -59,7 +59,7 @@ ConvertTarget parse_target(const std::string& text) {
   fail_usage("[convert] --to {}: expected huggingface or switchyard", text);
 }
 
-ConvertOptions parse(std::span<const std::string> args) {
+ConvertOptions parse_convert(std::span<const std::string> args) {
   ConvertOptions options;
   std::vector<std::string> paths;
   auto value_of = [&](std::size_t& i) -> const std::string& {
@@ -158,9 +158,9 @@ int verify_logits(const ConvertOptions& options, const ConvertReport& report) {
 }  // namespace
 
 int convert_command(std::span<const std::string> args) {
-  const ConvertOptions options = parse(args);
+  const ConvertOptions options = parse_convert(args);
   if (options.help) {
-    std::fputs(kHelp, stdout);
+    std::fputs(kConvertHelp, stdout);
     return 0;
   }
   const ConvertReport report =

@@ -23,7 +23,7 @@
 namespace switchyard {
 namespace {
 
-constexpr const char* kHelp =
+constexpr const char* kDataHelp =
     R"(switchyard data build [CONFIG.yml] key=value ... --out DIR [--shard-tokens N]
 switchyard data show DIR [--json FILE]
 
@@ -169,7 +169,7 @@ int data_command(std::span<const std::string> args) {
   const auto values = take_values({"--out", "--shard-tokens"}, rest);
   Options options = parse_options("data", {}, rest);
   if (options.help) {
-    std::fputs(kHelp, stdout);
+    std::fputs(kDataHelp, stdout);
     return 0;
   }
   const std::string action = options.settings.empty() ? "" : options.settings[0];

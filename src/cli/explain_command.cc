@@ -19,7 +19,7 @@
 namespace switchyard {
 namespace {
 
-constexpr const char* kHelp = R"(switchyard explain [--json FILE] [CONFIG.yml] [key=value ...]
+constexpr const char* kExplainHelp = R"(switchyard explain [--json FILE] [CONFIG.yml] [key=value ...]
 
 Shows how every parameter and every constrained activation is laid out over the mesh: logical dims, the rule of
 logical_axis_rules that matched each, the mesh axes that follow, the shape on one rank, and the collectives that
@@ -101,7 +101,7 @@ nlohmann::json rows_json(const std::vector<LayoutRow>& rows) {
 int explain_command(std::span<const std::string> args) {
   const Options options = parse_options("explain", {}, args);
   if (options.help) {
-    std::fputs(kHelp, stdout);
+    std::fputs(kExplainHelp, stdout);
     return 0;
   }
   const Config config = Config::from_args(options.settings);

@@ -19,7 +19,7 @@
 namespace switchyard {
 namespace {
 
-constexpr const char* kHelp = R"(switchyard inspect [options] PATH [PATH]
+constexpr const char* kInspectHelp = R"(switchyard inspect [options] PATH [PATH]
 
 One PATH: what is in it. Two: how they differ, tensor by tensor. A path is a safetensors file, a Hugging Face folder
 (config.json beside model.safetensors or its shards), a checkpoint, or the folder of a run (its newest checkpoint). A
@@ -119,7 +119,7 @@ int inspect_two(const Options& options) {
 int inspect_command(std::span<const std::string> args) {
   const Options options = parse_options("inspect", {"--all", "--prove", "--statistics"}, args);
   if (options.help) {
-    std::fputs(kHelp, stdout);
+    std::fputs(kInspectHelp, stdout);
     return 0;
   }
   if (options.settings.empty() || options.settings.size() > 2) {

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kMostFound = 10;
 
-constexpr const char* kHelp =
+constexpr const char* kPlanHelp =
     R"(switchyard plan [--search] [--json FILE] [CONFIG.yml] [key=value ...] [topology=NAME]
 
 Runs one training step of rank 0 without data and shows what it takes: memory and where its peak is, collectives
@@ -172,7 +172,7 @@ nlohmann::json print_search(const SearchResult& found, const Config& config, con
 int plan_command(std::span<const std::string> args) {
   Options options = parse_options("plan", {"--search"}, args);
   if (options.help) {
-    std::fputs(kHelp, stdout);
+    std::fputs(kPlanHelp, stdout);
     return 0;
   }
   const std::string topology_name = take_topology(options.settings);

@@ -19,7 +19,7 @@
 namespace switchyard {
 namespace {
 
-constexpr const char* kHelp = R"(switchyard tokenize TOKENIZER [--decode] [--json-lines]
+constexpr const char* kTokenizeHelp = R"(switchyard tokenize TOKENIZER [--decode] [--json-lines]
 
 Reads lines from standard input and writes for each the list of its ids, or with --decode for each list of ids its text.
 TOKENIZER is a tokenizer.json or a folder with one, a SentencePiece *.model, a *.tiktoken file, or the word byte.
@@ -134,7 +134,7 @@ class LineServer {
 int tokenize_command(std::span<const std::string> args) {
   const Options options = parse_options("tokenize", {"--decode", "--json-lines"}, args);
   if (options.help) {
-    std::fputs(kHelp, stdout);
+    std::fputs(kTokenizeHelp, stdout);
     return 0;
   }
   if (options.settings.size() != 1)

@@ -11,7 +11,7 @@
 namespace switchyard {
 namespace {
 
-constexpr const char* kHelp = R"(switchyard train [CONFIG.yml] key=value ...
+constexpr const char* kTrainHelp = R"(switchyard train [CONFIG.yml] key=value ...
 
 Trains a model. Keys are the reference's: a command line of it works here from CONFIG.yml on.
 `switchyard config --list` prints all keys.
@@ -98,7 +98,7 @@ int train(std::span<const std::string> args, Processes& processes) {
 int train_command(std::span<const std::string> args) {
   for (const auto& a : args) {
     if (a == "--help" || a == "-h") {
-      std::fputs(kHelp, stdout);
+      std::fputs(kTrainHelp, stdout);
       return 0;
     }
   }

@@ -18,7 +18,7 @@
 namespace switchyard {
 namespace {
 
-constexpr const char* help_page =
+constexpr const char* kVerifyHelp =
     R"(switchyard verify CASE... [key=value ...] [--tolerance T] [--json FILE] [--all]
 
 Computes stored cases of other implementations and compares every number: a table with the largest absolute and
@@ -58,7 +58,7 @@ Examples (of what comes with the sources):
     configs/examples/small-moe.yml base_num_decoder_layers=2
 )";
 
-struct Options {
+struct VerifyOptions {
   bool help = false, all = false;
   std::optional<double> tolerance;
   std::string json_file;
@@ -75,8 +75,8 @@ double parse_tolerance(const std::string& text) {
   return value;
 }
 
-Options parse(std::span<const std::string> args) {
-  Options options;
+VerifyOptions parse_verify(std::span<const std::string> args) {
+  VerifyOptions options;
   auto value_of = [&](std::size_t& i) -> const std::string& {
     if (i + 1 == args.size()) fail_usage("[verify] {} needs a value", args[i]);
     return args[++i];
@@ -117,7 +117,7 @@ Options parse(std::span<const std::string> args) {
 }
 
 // Prints a report, and its notices that were not yet said. Returns 0, or 3 where something differs.
-int show(const Options& options, const CaseReport& report, std::set<std::string>& said) {
+int show(const VerifyOptions& options, const CaseReport& report, std::set<std::string>& said) {
   for (const std::string& line : report.notices) {
     if (said.insert(line).second) fmt::print(stderr, "{}\n", line);
   }
@@ -127,7 +127,7 @@ int show(const Options& options, const CaseReport& report, std::set<std::string>
 }
 
 // Exit status of one case; its report is complete also when the case could not be run.
-int run_one(const Options& options, const std::string& path, std::set<std::string>& said,
+int run_one(const VerifyOptions& options, const std::string& path, std::set<std::string>& said,
             CaseReport& report) {
   try {
     report = run_case({path, options.overrides, options.tolerance.value_or(kDefaultTolerance)});
@@ -141,7 +141,7 @@ int run_one(const Options& options, const std::string& path, std::set<std::strin
 }
 
 // The layouts of one model. Errors are the caller's: without one layout there is nothing to compare.
-int run_layouts(const Options& options, std::set<std::string>& said, std::vector<CaseReport>& reports) {
+int run_layouts(const VerifyOptions& options, std::set<std::string>& said, std::vector<CaseReport>& reports) {
   LayoutRequest request;
   request.layouts = options.layouts;
   request.arguments = options.cases;  // CONFIG.yml
@@ -157,9 +157,9 @@ int run_layouts(const Options& options, std::set<std::string>& said, std::vector
 }  // namespace
 
 int verify_command(std::span<const std::string> args) {
-  const Options options = parse(args);
+  const VerifyOptions options = parse_verify(args);
   if (options.help) {
-    fmt::print("{}", help_page);
+    fmt::print("{}", kVerifyHelp);
     return 0;
   }
   std::vector<CaseReport> reports;

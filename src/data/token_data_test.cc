@@ -43,7 +43,7 @@ std::string message_of(const std::function<void()>& action) {
   return "";
 }
 
-std::vector<std::vector<std::int32_t>> inputs(Dataset& data, std::int64_t first, std::int64_t count) {
+std::vector<std::vector<std::int32_t>> inputs_of(Dataset& data, std::int64_t first, std::int64_t count) {
   const Batch batch = data.read(first, count);
   std::vector<std::vector<std::int32_t>> rows;
   const std::int64_t sequence = batch.inputs.shape()[1];
@@ -214,8 +214,10 @@ TEST_F(Tokens, AreThoseOfTheText) {
     const SplitData mapped = tokens(packing, true);
     ASSERT_EQ(mapped.train->rows(), kept.train->rows());
     ASSERT_EQ(mapped.eval->rows(), kept.eval->rows());
-    EXPECT_EQ(inputs(*mapped.eval, 0, mapped.eval->rows() + 2), inputs(*kept.eval, 0, kept.eval->rows() + 2));
-    auto a = inputs(*mapped.train, 0, mapped.train->rows()), b = inputs(*kept.train, 0, kept.train->rows());
+    EXPECT_EQ(inputs_of(*mapped.eval, 0, mapped.eval->rows() + 2),
+              inputs(*kept.eval, 0, kept.eval->rows() + 2));
+    auto a = inputs_of(*mapped.train, 0, mapped.train->rows()),
+         b = inputs(*kept.train, 0, kept.train->rows());
     if (shuffle) {
       EXPECT_NE(a, b);  // each has an order of its own
       std::sort(a.begin(), a.end());
@@ -234,7 +236,7 @@ TEST_F(Tokens, EveryRowOnceAnEpochHoweverItIsCut) {
     const SplitData data = tokens({1, sequence, draw(random)});
     const std::int64_t rows = data.train->rows();
     const SplitData in_order = tokens({1, sequence, 0, false});
-    const auto all = inputs(*in_order.train, 0, rows);
+    const auto all = inputs_of(*in_order.train, 0, rows);
     const std::multiset<std::vector<std::int32_t>> expected(all.begin(), all.end());
     // Batches of changing size, as after resumes on other meshes; epochs end inside of them.
     std::vector<std::vector<std::int32_t>> seen;
@@ -242,13 +244,13 @@ TEST_F(Tokens, EveryRowOnceAnEpochHoweverItIsCut) {
       const auto first = static_cast<std::int64_t>(seen.size());
       const std::int64_t count =
           std::min<std::int64_t>(1 + static_cast<std::int64_t>(random() % 9), 3 * rows - first);
-      for (auto& row : inputs(*data.train, first, count)) seen.push_back(std::move(row));
+      for (auto& row : inputs_of(*data.train, first, count)) seen.push_back(std::move(row));
     }
     for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
       const auto begin = seen.begin() + epoch * rows;
       EXPECT_EQ(std::multiset(begin, begin + rows), expected) << rows << " rows, epoch " << epoch;
     }
-    EXPECT_EQ(seen, inputs(*data.train, 0, 3 * rows));
+    EXPECT_EQ(seen, inputs_of(*data.train, 0, 3 * rows));
   }
 }
 
@@ -339,7 +341,7 @@ TEST(Mixture, EachPartInItsShareAndInItsOrder) {
     for (std::int64_t at = 0; at < kRows;) {
       const std::int64_t count =
           std::min<std::int64_t>(1 + static_cast<std::int64_t>(random() % 5000), kRows - at);
-      for (const auto& row : inputs(*mixture, at, count))
+      for (const auto& row : inputs_of(*mixture, at, count))
         ASSERT_EQ(row[1], next[static_cast<std::size_t>(row[0])]++) << "part " << row[0];
       at += count;
       for (std::size_t i = 0; i < weights.size(); ++i) {
@@ -368,7 +370,7 @@ TEST(Mixture, HeldOutPartsFollowEachOther) {
   parts.push_back(std::make_unique<Few>(2, 2));
   const auto all = make_concatenation(std::move(parts));
   EXPECT_EQ(all->rows(), 5);
-  EXPECT_EQ(inputs(*all, 1, 6),
+  EXPECT_EQ(inputs_of(*all, 1, 6),
             (std::vector<std::vector<std::int32_t>>{{1, 1}, {1, 2}, {2, 0}, {2, 1}, {0, 0}, {0, 0}}));
 }
 

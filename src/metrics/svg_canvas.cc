@@ -44,7 +44,7 @@ void SvgCanvas::circle(Point centre, double radius, std::string_view colour) {
                  coordinate(centre.x), coordinate(centre.y), radius, colour);
 }
 
-void SvgCanvas::box(const Box& box, std::string_view fill, std::string_view stroke) {
+void SvgCanvas::box(const Rectangle& box, std::string_view fill, std::string_view stroke) {
   fmt::format_to(std::back_inserter(body_),
                  "<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"{}\" stroke=\"{}\" "
                  "shape-rendering=\"crispEdges\"/>\n",
@@ -64,13 +64,13 @@ void SvgCanvas::fill(std::string_view commands, std::string_view colour) {
                  commands, colour);
 }
 
-void SvgCanvas::x_tick(const Box& frame, double x, std::string_view label, bool grid) {
+void SvgCanvas::x_tick(const Rectangle& frame, double x, std::string_view label, bool grid) {
   if (grid) line({x, frame.y}, {x, frame.bottom()}, kGridColour);
   line({x, frame.bottom()}, {x, frame.bottom() + 4}, kAxisColour);
   text({x, frame.bottom() + 17}, label, {.anchor = Anchor::middle});
 }
 
-void SvgCanvas::y_tick(const Box& frame, double y, std::string_view label, bool grid) {
+void SvgCanvas::y_tick(const Rectangle& frame, double y, std::string_view label, bool grid) {
   if (grid) line({frame.x, y}, {frame.right(), y}, kGridColour);
   line({frame.x - 4, y}, {frame.x, y}, kAxisColour);
   text({frame.x - 8, y + 4}, label, {.anchor = Anchor::end});

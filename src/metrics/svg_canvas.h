@@ -13,7 +13,7 @@ struct Point {
   double y = 0;
 };
 
-struct Box {
+struct Rectangle {
   double x = 0;  // left
   double y = 0;  // top
   double width = 0;
@@ -42,7 +42,7 @@ class SvgCanvas {
   void line(Point from, Point to, std::string_view colour, double width = 1);
   void circle(Point centre, double radius, std::string_view colour);
   // A filled rectangle with sharp edges; `fill` "none" with a `stroke` draws its outline.
-  void box(const Box& box, std::string_view fill, std::string_view stroke = "none");
+  void box(const Rectangle& box, std::string_view fill, std::string_view stroke = "none");
   // A stroked path; `commands` in SVG's path language.
   void stroke(std::string_view commands, std::string_view colour, double width);
   // A filled path with sharp edges.
@@ -50,8 +50,8 @@ class SvgCanvas {
 
   // A tick of an axis along the bottom or the left of `frame`: a mark, its label, and for `grid` a line
   // across.
-  void x_tick(const Box& frame, double x, std::string_view label, bool grid);
-  void y_tick(const Box& frame, double y, std::string_view label, bool grid);
+  void x_tick(const Rectangle& frame, double x, std::string_view label, bool grid);
+  void y_tick(const Rectangle& frame, double y, std::string_view label, bool grid);
 
   // The whole document.
   std::string finish() const;

@@ -66,7 +66,7 @@ std::vector<int> row_levels(const double* values, std::int64_t columns, std::int
   return levels;
 }
 
-void draw_cells(SvgCanvas& canvas, const Box& frame, const HeatPanel& panel, std::int64_t columns) {
+void draw_cells(SvgCanvas& canvas, const Rectangle& frame, const HeatPanel& panel, std::int64_t columns) {
   const std::int64_t buckets = std::min(columns, kMaxColumns);
   const double cell_width = frame.width / static_cast<double>(buckets);
   const double cell_height = frame.height / static_cast<double>(panel.rows);
@@ -91,7 +91,8 @@ void draw_cells(SvgCanvas& canvas, const Box& frame, const HeatPanel& panel, std
 }
 
 // Ticks stand at the middle of their row or column; columns need not be evenly spaced in steps.
-void draw_ticks(SvgCanvas& canvas, const Box& frame, std::int64_t rows, const std::vector<double>& column_x) {
+void draw_ticks(SvgCanvas& canvas, const Rectangle& frame, std::int64_t rows,
+                const std::vector<double>& column_x) {
   const double columns = static_cast<double>(column_x.size());
   const int count = frame.width > 600 ? 8 : 5;
   std::vector<double> steps = linear_ticks(column_x.front(), column_x.back(), count);
@@ -111,7 +112,7 @@ void draw_ticks(SvgCanvas& canvas, const Box& frame, std::int64_t rows, const st
 }
 
 void draw_legend(SvgCanvas& canvas, double right) {
-  const Box bar{right - kLegendWidth, 42, kLegendWidth, 12};
+  const Rectangle bar{right - kLegendWidth, 42, kLegendWidth, 12};
   const double width = bar.width / kLevels;
   for (int level = 0; level < kLevels; ++level) {
     canvas.box({bar.x + width * level, bar.y, width + 0.3, bar.height}, level_colour(level));
@@ -134,7 +135,7 @@ std::vector<std::size_t> chosen_panels(std::size_t count) {
   return chosen;
 }
 
-void draw_panel(SvgCanvas& canvas, const Box& frame, const HeatPanel& panel, std::string_view x_label,
+void draw_panel(SvgCanvas& canvas, const Rectangle& frame, const HeatPanel& panel, std::string_view x_label,
                 std::string_view y_label, const std::vector<double>& column_x) {
   canvas.text({frame.x, frame.y - 7}, panel.name, {.size = 13, .bold = true});
   if (panel.rows > 0) {
@@ -179,8 +180,8 @@ std::string heat_map_svg(std::string_view title, std::string_view x_label, std::
   for (std::size_t i = 0; i < chosen.size(); ++i) {
     const std::size_t row = i / across;
     const std::size_t column = i % across;
-    const Box frame{64 + pitch_x * static_cast<double>(column),
-                    kTop + 14 + pitch_y * static_cast<double>(row), panel_width, height};
+    const Rectangle frame{64 + pitch_x * static_cast<double>(column),
+                          kTop + 14 + pitch_y * static_cast<double>(row), panel_width, height};
     draw_panel(canvas, frame, panels[chosen[i]], x_label, y_label, column_x);
   }
   return canvas.finish();

@@ -118,7 +118,7 @@ class LinePath {
   bool pen_down_ = false;
 };
 
-void draw_series(SvgCanvas& canvas, const Box& frame, const Axis& x_axis, const Axis& y_axis,
+void draw_series(SvgCanvas& canvas, const Rectangle& frame, const Axis& x_axis, const Axis& y_axis,
                  const Series& series, std::string_view colour) {
   constexpr std::size_t kFewPoints = 40;  // such a line gets a dot at every point
   LinePath path;
@@ -135,7 +135,7 @@ void draw_series(SvgCanvas& canvas, const Box& frame, const Axis& x_axis, const 
   canvas.stroke(path.finish(), colour, series.x.size() <= kFewPoints ? 2 : 1.5);
 }
 
-void draw_legend(SvgCanvas& canvas, const Box& frame, const std::vector<Series>& series) {
+void draw_legend(SvgCanvas& canvas, const Rectangle& frame, const std::vector<Series>& series) {
   double x = frame.x;
   for (std::size_t i = 0; i < series.size(); ++i) {
     const std::string_view colour = kPalette[i % kPalette.size()];
@@ -164,7 +164,7 @@ std::string line_chart_svg(std::string_view title, std::string_view x_label, std
   if (!fit_axis(xs, false, x_axis) || !fit_axis(ys, true, y_axis)) return empty_plot_svg(title);
 
   SvgCanvas canvas(860, 460, title);
-  const Box frame{76, 68, 756, 332};
+  const Rectangle frame{76, 68, 756, 332};
   const bool linear = scale == YScale::linear;
   for (const double tick : linear_ticks(x_axis.low, x_axis.high, 8)) {
     canvas.x_tick(frame, frame.x + frame.width * x_axis.fraction(tick), number_label(tick), true);
@@ -199,7 +199,7 @@ std::string bar_chart_svg(std::string_view title, std::string_view unit,
   }
   if (!(sum > 0)) return empty_plot_svg(title);
 
-  const Box frame{28 + label_width, 48, 520, kBarPitch * static_cast<double>(bars.size())};
+  const Rectangle frame{28 + label_width, 48, 520, kBarPitch * static_cast<double>(bars.size())};
   SvgCanvas canvas(frame.right() + 150, frame.bottom() + 56, title);
   for (const double tick : linear_ticks(0, largest, 6)) {
     canvas.x_tick(frame, frame.x + frame.width * tick / largest, number_label(tick), true);

@@ -19,7 +19,8 @@ std::string tensorboard_file_header(double wall_time);
 // One record with all scalars of a step, as float32 (what the format holds), tagged with their names.
 std::string tensorboard_step(double wall_time, std::int64_t step, const StepMetrics& metrics);
 
-// The record that makes TensorBoard forget what older files say of `step` and later: a run goes on from there.
+// The record that makes TensorBoard forget what older files say of `step` and later: a run goes on from
+// there.
 std::string tensorboard_start(double wall_time, std::int64_t step);
 
 // events.out.tfevents.<seconds>.<host>.<process>: the part before the seconds is how TensorBoard finds the

@@ -128,7 +128,7 @@ void choose(const MoeConfig& config, std::span<const float> bias, Scratch& scrat
   top_k(scratch.selection, ids);
 }
 
-constexpr std::int64_t kTokensAtOnce = 64;
+constexpr std::int64_t kRoutedAtOnce = 64;
 
 class RouteOp : public Op {
  public:
@@ -151,7 +151,7 @@ class RouteOp : public Op {
     const Shape shape{logits.dim(0), logits.dim(1), config_.slots};
     Tensor ids(DType::i32, shape), weights(DType::f32, shape);
     const auto bias = bias_of(in);
-    c.pool->for_range(logits.dim(0) * logits.dim(1), kTokensAtOnce,
+    c.pool->for_range(logits.dim(0) * logits.dim(1), kRoutedAtOnce,
                       [&](std::int64_t begin, std::int64_t end) {
                         Scratch scratch(config_);
                         for (std::int64_t t = begin; t < end; ++t) {
@@ -183,7 +183,7 @@ class RouteOp : public Op {
                      row_of(dweights, t), scratch.selection);
     };
     grads[0] = Tensor::zeros(DType::f32, logits.shape());
-    c.pool->for_range(tokens, kTokensAtOnce, [&](std::int64_t begin, std::int64_t end) {
+    c.pool->for_range(tokens, kRoutedAtOnce, [&](std::int64_t begin, std::int64_t end) {
       Scratch scratch(config_);
       for (std::int64_t t = begin; t < end; ++t) {
         dscores(t, scratch);

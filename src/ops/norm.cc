@@ -11,7 +11,7 @@
 namespace switchyard {
 namespace {
 
-constexpr std::int64_t kRowsAtOnce = 32;
+constexpr std::int64_t kNormRowsAtOnce = 32;
 
 class RmsNormOp : public Op {
  public:
@@ -62,7 +62,7 @@ class RmsNormOp : public Op {
     const Tensor wide = x.cast(DType::f32), factor = scale.cast(DType::f32);
     const std::int64_t rows = rstd.size(), dim = x.shape().back();
     float* sum = rstd.data<float>();
-    c.pool->for_range(rows, kRowsAtOnce, [&](std::int64_t begin, std::int64_t end) {
+    c.pool->for_range(rows, kNormRowsAtOnce, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t r = begin; r < end; ++r) {
         const float* row = wide.data<float>() + r * dim;
         sum[r] = std::inner_product(row, row + dim, row, 0.0f);
@@ -70,7 +70,7 @@ class RmsNormOp : public Op {
     });
     exchange(c, info, sum, rows);
     Tensor result(DType::f32, x.shape());
-    c.pool->for_range(rows, kRowsAtOnce, [&](std::int64_t begin, std::int64_t end) {
+    c.pool->for_range(rows, kNormRowsAtOnce, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t r = begin; r < end; ++r) {
         sum[r] = 1.0f / std::sqrt(sum[r] / static_cast<float>(info.shape.back()) + epsilon_);
         const float *row = wide.data<float>() + r * dim, *f = factor.data<float>();
@@ -84,14 +84,14 @@ class RmsNormOp : public Op {
                         const Tensor& dy, const ArrayInfo& info, Tensor& dscale) const {
     const Tensor wide = x.cast(DType::f32), factor = scale.cast(DType::f32), up = dy.cast(DType::f32);
     const std::int64_t rows = rstd.size(), dim = x.shape().back(),
-                       blocks = (rows + kRowsAtOnce - 1) / kRowsAtOnce;
+                       blocks = (rows + kNormRowsAtOnce - 1) / kNormRowsAtOnce;
     Tensor parts = Tensor::zeros(DType::f32, {blocks, dim});  // of dscale, summed in order of the blocks
     std::vector<float> dot(static_cast<std::size_t>(rows), 0.0f);
     c.pool->for_range(blocks, 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t r = begin * kRowsAtOnce; r < std::min(rows, end * kRowsAtOnce); ++r) {
+      for (std::int64_t r = begin * kNormRowsAtOnce; r < std::min(rows, end * kNormRowsAtOnce); ++r) {
         const float *g = up.data<float>() + r * dim, *row = wide.data<float>() + r * dim,
                     *f = factor.data<float>();
-        float* part = parts.data<float>() + r / kRowsAtOnce * dim;
+        float* part = parts.data<float>() + r / kNormRowsAtOnce * dim;
         float total = 0;
         for (std::int64_t i = 0; i < dim; ++i) {
           total += g[i] * row[i] * f[i];
@@ -105,7 +105,7 @@ class RmsNormOp : public Op {
       add_into_f32(*c.pool, dscale.data<float>(), DType::f32, parts.data<float>() + b * dim, dim);
     exchange(c, info, dot.data(), rows);
     Tensor dx(DType::f32, x.shape());
-    c.pool->for_range(rows, kRowsAtOnce, [&](std::int64_t begin, std::int64_t end) {
+    c.pool->for_range(rows, kNormRowsAtOnce, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t r = begin; r < end; ++r) {
         const float s = rstd.data<float>()[r];
         const float mean = dot[static_cast<std::size_t>(r)] * s * s / static_cast<float>(info.shape.back());

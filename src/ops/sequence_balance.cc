@@ -6,15 +6,15 @@
 namespace switchyard {
 namespace {
 
-enum class Layout { contiguous, balanced };
+enum class ChunkOrder { contiguous, balanced };
 
 // Of 2P chunks over P ranks, two a rank.
-std::int64_t chunk_of(Layout layout, std::int64_t ranks, std::int64_t rank, std::int64_t half) {
-  if (layout == Layout::contiguous) return 2 * rank + half;
+std::int64_t chunk_of(ChunkOrder layout, std::int64_t ranks, std::int64_t rank, std::int64_t half) {
+  if (layout == ChunkOrder::contiguous) return 2 * rank + half;
   return half == 0 ? rank : 2 * ranks - 1 - rank;
 }
-std::int64_t rank_of(Layout layout, std::int64_t ranks, std::int64_t chunk) {
-  if (layout == Layout::contiguous) return chunk / 2;
+std::int64_t rank_of(ChunkOrder layout, std::int64_t ranks, std::int64_t chunk) {
+  if (layout == ChunkOrder::contiguous) return chunk / 2;
   return chunk < ranks ? chunk : 2 * ranks - 1 - chunk;
 }
 
@@ -23,7 +23,7 @@ struct Transfer {
   std::int64_t peer, chunk, half;
 };
 
-std::vector<Transfer> transfers(Layout mine, Layout theirs, std::int64_t ranks, std::int64_t rank) {
+std::vector<Transfer> transfers(ChunkOrder mine, ChunkOrder theirs, std::int64_t ranks, std::int64_t rank) {
   std::vector<Transfer> result;
   for (std::int64_t half = 0; half < 2; ++half) {
     const std::int64_t chunk = chunk_of(mine, ranks, rank, half);
@@ -49,9 +49,9 @@ Counts counts_of(const std::vector<Transfer>& transfers, std::int64_t ranks) {
 
 class MoveChunksOp : public Op {
  public:
-  MoveChunksOp(Layout from, Layout to) : from_(from), to_(to) {}
+  MoveChunksOp(ChunkOrder from, ChunkOrder to) : from_(from), to_(to) {}
   std::string_view name() const override {
-    return to_ == Layout::balanced ? "balance_sequence" : "unbalance_sequence";
+    return to_ == ChunkOrder::balanced ? "balance_sequence" : "unbalance_sequence";
   }
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
     return {in[0]};
@@ -66,7 +66,7 @@ class MoveChunksOp : public Op {
   std::uint32_t needs_inputs() const override { return 0; }
 
  private:
-  static Tensor move(Context& c, const Tensor& x, const Axes& axes, Layout from, Layout to) {
+  static Tensor move(Context& c, const Tensor& x, const Axes& axes, ChunkOrder from, ChunkOrder to) {
     const Group group = c.group(axes);
     const auto ranks = static_cast<std::int64_t>(group.ranks.size());
     const auto sent = transfers(from, to, ranks, group.index),
@@ -98,7 +98,7 @@ class MoveChunksOp : public Op {
     });
   }
 
-  Layout from_, to_;
+  ChunkOrder from_, to_;
 };
 
 }  // namespace
@@ -109,11 +109,13 @@ bool can_balance_sequence(const Context& context, const Array& x) {
 }
 
 Array balance_sequence(Context& context, const Array& x) {
-  return apply_one(context, std::make_shared<MoveChunksOp>(Layout::contiguous, Layout::balanced), {x});
+  return apply_one(context, std::make_shared<MoveChunksOp>(ChunkOrder::contiguous, ChunkOrder::balanced),
+                   {x});
 }
 
 Array unbalance_sequence(Context& context, const Array& x) {
-  return apply_one(context, std::make_shared<MoveChunksOp>(Layout::balanced, Layout::contiguous), {x});
+  return apply_one(context, std::make_shared<MoveChunksOp>(ChunkOrder::balanced, ChunkOrder::contiguous),
+                   {x});
 }
 
 std::pair<std::int64_t, std::int64_t> balanced_halves(const Context& context, const ArrayInfo& x) {
@@ -121,8 +123,8 @@ std::pair<std::int64_t, std::int64_t> balanced_halves(const Context& context, co
   const std::int64_t ranks = context.mesh->product(axes),
                      rank = context.mesh->index_along(context.rank, axes);
   const std::int64_t chunk = x.shape[1] / (2 * ranks);
-  return {chunk * chunk_of(Layout::balanced, ranks, rank, 0),
-          chunk * chunk_of(Layout::balanced, ranks, rank, 1)};
+  return {chunk * chunk_of(ChunkOrder::balanced, ranks, rank, 0),
+          chunk * chunk_of(ChunkOrder::balanced, ranks, rank, 1)};
 }
 
 }  // namespace switchyard

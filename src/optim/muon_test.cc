@@ -19,7 +19,7 @@ Tensor random_tensor(const Shape& shape, unsigned seed, DType dtype = DType::f32
   return tensor.cast(dtype).clone();
 }
 
-std::vector<double> values_of(const Tensor& tensor) {
+std::vector<double> doubles_of(const Tensor& tensor) {
   const Tensor floats = tensor.cast(DType::f32);
   return {floats.span<float>().begin(), floats.span<float>().end()};
 }
@@ -87,9 +87,9 @@ TEST(Muon, OrthogonalizesEachMatrixByItself) {
     for (std::int64_t m = 0; m < std::min<std::int64_t>(shape[0], 5); ++m) {
       const std::vector<double> want =
           orthogonalized({static_cast<std::size_t>(shape[1]), static_cast<std::size_t>(shape[2]),
-                          values_of(before.slice_rows(m, m + 1))},
+                          doubles_of(before.slice_rows(m, m + 1))},
                          1e-8);
-      EXPECT_LT(distance(values_of(matrices.slice_rows(m, m + 1)), want), 2e-6) << m;
+      EXPECT_LT(distance(doubles_of(matrices.slice_rows(m, m + 1)), want), 2e-6) << m;
     }
   }
 }
@@ -98,12 +98,12 @@ TEST(Muon, TheResultIsNearlyOrthogonalAndKeepsDirections) {
   ThreadPool pool(1);
   const Tensor x = random_tensor({1, 8, 40}, 5), before = x.clone();
   orthogonalize(pool, 1e-8, x);
-  const Matrix u{8, 40, values_of(x)}, gram = product(u, u, true);
+  const Matrix u{8, 40, doubles_of(x)}, gram = product(u, u, true);
   for (std::size_t i = 0; i < 8; ++i) {
     EXPECT_NEAR(gram.at(i, i), 1, 0.6) << i;  // the steps bring singular values into 0.7 to 1.2
     for (std::size_t j = 0; j < i; ++j) EXPECT_NEAR(gram.at(i, j), 0, 0.4) << i << " " << j;
   }
-  const std::vector<double> given = values_of(before);
+  const std::vector<double> given = doubles_of(before);
   double along = 0;
   for (std::size_t i = 0; i < u.x.size(); ++i) along += u.x[i] * given[i];
   EXPECT_GT(along, 0);
@@ -117,7 +117,7 @@ TEST(Muon, AZeroMatrixStaysZeroBesideOthers) {
   orthogonalize(pool, 0, x);
   for (float v : x.slice_rows(1, 2).span<float>()) EXPECT_EQ(v, 0);
   orthogonalize(pool, 0, alone);
-  EXPECT_EQ(values_of(alone), values_of(x.slice_rows(2, 3)));
+  EXPECT_EQ(doubles_of(alone), doubles_of(x.slice_rows(2, 3)));
 }
 
 TEST(Muon, DoesNotDependOnTheThreadCount) {
@@ -125,7 +125,7 @@ TEST(Muon, DoesNotDependOnTheThreadCount) {
   ThreadPool single(1), several(3);
   orthogonalize(single, 1e-8, one);
   orthogonalize(several, 1e-8, three);
-  EXPECT_EQ(values_of(one), values_of(three));
+  EXPECT_EQ(doubles_of(one), doubles_of(three));
 }
 
 // Each step from the momentum that the last one left: d is made of the momentum before it is rounded.
@@ -138,7 +138,7 @@ TEST(Muon, MomentumFollowsTheDefinition) {
       for (int step = 0; step < 4; ++step) {
         SCOPED_TRACE(fmt::format("{} {} step {}", name_of(dtype), count, step));
         const Tensor grad = random_tensor({count}, 20u + static_cast<unsigned>(step), dtype);
-        const std::vector<double> before = values_of(momentum), g = values_of(grad);
+        const std::vector<double> before = doubles_of(momentum), g = doubles_of(grad);
         const Tensor direction = muon_direction(pool, config, step, 0.5, grad, momentum);
         std::vector<double> m, d;
         for (std::size_t i = 0; i < g.size(); ++i) {
@@ -146,8 +146,8 @@ TEST(Muon, MomentumFollowsTheDefinition) {
           d.push_back(0.9 * m[i] / (1 - std::pow(0.9, step + 2)) +
                       0.1 * 0.5 * g[i] / (1 - std::pow(0.9, step + 1)));
         }
-        EXPECT_LT(distance(values_of(direction), d), 1e-6);
-        EXPECT_LT(distance(values_of(momentum), m), dtype == DType::f32 ? 1e-6 : 1.0 / 256);
+        EXPECT_LT(distance(doubles_of(direction), d), 1e-6);
+        EXPECT_LT(distance(doubles_of(momentum), m), dtype == DType::f32 ? 1e-6 : 1.0 / 256);
       }
     }
   }
@@ -157,11 +157,11 @@ TEST(Muon, AppliesScaleAndDecay) {
   ThreadPool pool(2);
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const Tensor weight = random_tensor({2500}, 31, dtype), update = random_tensor({2500}, 32);
-    std::vector<double> want = values_of(weight);
-    const std::vector<double> u = values_of(update);
+    std::vector<double> want = doubles_of(weight);
+    const std::vector<double> u = doubles_of(update);
     for (std::size_t i = 0; i < want.size(); ++i) want[i] -= 0.01 * (1.5 * u[i] + 0.2 * want[i]);
     muon_apply(pool, 0.01, 1.5, 0.2, update, weight.raw(), dtype);
-    EXPECT_LT(distance(values_of(weight), want), dtype == DType::f32 ? 1e-7 : 4e-3);
+    EXPECT_LT(distance(doubles_of(weight), want), dtype == DType::f32 ? 1e-7 : 4e-3);
   }
 }
 

@@ -38,7 +38,7 @@ Parts byte_level(const Parts& tokens) {
 }
 
 // The first token loses the marks that stand for the space in front of a text.
-Decoder metaspace(const JsonReader& entry) {
+Decoder metaspace_decoder(const JsonReader& entry) {
   const std::string mark = entry.text("replacement", "\u2581");
   const std::string scheme =
       entry.text("prepend_scheme", entry.flag("add_prefix_space", true) ? "always" : "never");
@@ -135,7 +135,7 @@ Decoder strip(const JsonReader& entry) {
   };
 }
 
-Decoder sequence(const JsonReader& entry) {
+Decoder sequence_decoder(const JsonReader& entry) {
   std::vector<Decoder> steps;
   for (const JsonReader& step : entry.list("decoders")) steps.push_back(make_decoder(step));
   return [steps](Parts tokens) {
@@ -148,9 +148,9 @@ Decoder sequence(const JsonReader& entry) {
 
 Decoder make_decoder(const JsonReader& entry) {
   const std::string type = entry.text("type");
-  if (type == "Sequence") return sequence(entry);
+  if (type == "Sequence") return sequence_decoder(entry);
   if (type == "ByteLevel") return byte_level;
-  if (type == "Metaspace") return metaspace(entry);
+  if (type == "Metaspace") return metaspace_decoder(entry);
   if (type == "WordPiece") return word_piece(entry);
   if (type == "BPEDecoder") return word_ends(entry);
   if (type == "ByteFallback") return byte_fallback;

@@ -36,7 +36,7 @@ class HuggingFaceTokenizer : public Tokenizer {
     const JsonReader top(file, name);
     normalize_ =
         top.has("normalizer") ? make_normalizer(top.object("normalizer")) : [](std::string t) { return t; };
-    pre_.split = [](std::vector<Piece> pieces) { return pieces; };
+    pre_.split = [](std::vector<TextPiece> pieces) { return pieces; };
     if (top.has("pre_tokenizer")) pre_ = make_pre_tokenizer(top.object("pre_tokenizer"));
     LoadedModel loaded = make_piece_model(top.object("model"), pre_.byte_level);
     model_ = std::move(loaded.model);
@@ -91,7 +91,7 @@ class HuggingFaceTokenizer : public Tokenizer {
         ids.push_back(part.id);
         continue;
       }
-      for (const Piece& piece :
+      for (const TextPiece& piece :
            pre_.split({{normal.substr(part.begin, part.end - part.begin), first && part.begin == 0}})) {
         if (!piece.text.empty()) model_->encode(piece.text, ids);
       }

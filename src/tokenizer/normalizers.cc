@@ -111,7 +111,7 @@ Normalizer bert(const JsonReader& entry) {
   };
 }
 
-Normalizer sequence(const JsonReader& entry) {
+Normalizer sequence_normalizer(const JsonReader& entry) {
   std::vector<Normalizer> steps;
   for (const JsonReader& step : entry.list("normalizers")) steps.push_back(make_normalizer(step));
   return [steps](std::string text) {
@@ -168,7 +168,7 @@ Normalizer make_normalizer(const JsonReader& entry) {
     return [regex = Regex(pattern_of(entry), "tokenizer.json"), content = entry.text("content")](
                const std::string& text) { return replace_all(text, regex, content); };
   }
-  if (type == "Sequence") return sequence(entry);
+  if (type == "Sequence") return sequence_normalizer(entry);
   entry.fail("normalizer " + in_quotes(type) + " is not supported");
 }
 

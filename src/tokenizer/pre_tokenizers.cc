@@ -60,13 +60,13 @@ std::vector<Range> split_ranges(std::string_view text, const Regex& regex, Behav
   return ranges;
 }
 
-using Split = std::function<std::vector<Piece>(std::vector<Piece>)>;
+using Split = std::function<std::vector<TextPiece>(std::vector<TextPiece>)>;
 
 Split split_by(const std::string& pattern, Behavior behavior, bool invert) {
   const Regex regex(pattern, "tokenizer.json");
-  return [=](std::vector<Piece> pieces) {
-    std::vector<Piece> out;
-    for (const Piece& piece : pieces) {
+  return [=](std::vector<TextPiece> pieces) {
+    std::vector<TextPiece> out;
+    for (const TextPiece& piece : pieces) {
       for (const Range& r : split_ranges(piece.text, regex, behavior, invert)) {
         out.push_back({piece.text.substr(r.begin, r.end - r.begin), piece.first && r.begin == 0});
       }
@@ -77,20 +77,20 @@ Split split_by(const std::string& pattern, Behavior behavior, bool invert) {
 
 Split byte_level(const JsonReader& entry) {
   const bool prefix = entry.flag("add_prefix_space", true);
-  Split split = [](std::vector<Piece> pieces) { return pieces; };
+  Split split = [](std::vector<TextPiece> pieces) { return pieces; };
   if (entry.flag("use_regex", true)) {
     split = split_by(R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)",
                      Behavior::isolated, false);
   }
-  return [=](std::vector<Piece> pieces) {
-    for (Piece& piece : pieces) {
+  return [=](std::vector<TextPiece> pieces) {
+    for (TextPiece& piece : pieces) {
       if (prefix && !piece.text.starts_with(' ')) piece.text.insert(0, 1, ' ');
     }
     return split(std::move(pieces));
   };
 }
 
-Split metaspace(const JsonReader& entry) {
+Split metaspace_split(const JsonReader& entry) {
   const std::string mark = entry.text("replacement", "\u2581");
   const std::string scheme =
       entry.text("prepend_scheme", entry.flag("add_prefix_space", true) ? "always" : "never");
@@ -99,9 +99,9 @@ Split metaspace(const JsonReader& entry) {
   if (mark.empty() || utf8_length(mark, 0) != mark.size()) entry.fail("replacement is not one character");
   const bool cut = entry.flag("split", true);
   const Regex regex(mark == "\u2581" ? mark : "\\Q" + mark + "\\E", "tokenizer.json");
-  return [=](std::vector<Piece> pieces) {
-    std::vector<Piece> out;
-    for (const Piece& piece : pieces) {
+  return [=](std::vector<TextPiece> pieces) {
+    std::vector<TextPiece> out;
+    for (const TextPiece& piece : pieces) {
       std::string text;
       for (char c : piece.text) {
         if (c == ' ')
@@ -125,15 +125,15 @@ Split metaspace(const JsonReader& entry) {
 
 // `step` on pieces of bytes, as if they were written in the byte alphabet.
 Split in_byte_alphabet(const Split& step) {
-  return [step](std::vector<Piece> pieces) {
-    for (Piece& piece : pieces) piece.text = bytes_to_alphabet(piece.text);
+  return [step](std::vector<TextPiece> pieces) {
+    for (TextPiece& piece : pieces) piece.text = bytes_to_alphabet(piece.text);
     pieces = step(std::move(pieces));
-    for (Piece& piece : pieces) piece.text = alphabet_to_bytes(piece.text).value_or(piece.text);
+    for (TextPiece& piece : pieces) piece.text = alphabet_to_bytes(piece.text).value_or(piece.text);
     return pieces;
   };
 }
 
-PreTokenizer sequence(const JsonReader& entry) {
+PreTokenizer sequence_pre_tokenizer(const JsonReader& entry) {
   PreTokenizer whole;
   std::vector<Split> steps;
   for (const JsonReader& step : entry.list("pretokenizers")) {
@@ -143,7 +143,7 @@ PreTokenizer sequence(const JsonReader& entry) {
     steps.push_back(whole.byte_level ? in_byte_alphabet(made.split) : std::move(made.split));
     whole.byte_level = whole.byte_level || made.byte_level;
   }
-  whole.split = [steps](std::vector<Piece> pieces) {
+  whole.split = [steps](std::vector<TextPiece> pieces) {
     for (const Split& step : steps) pieces = step(std::move(pieces));
     return pieces;
   };
@@ -153,7 +153,7 @@ PreTokenizer sequence(const JsonReader& entry) {
 PreTokenizer bert() {
   const Split spaces = split_by(R"(\s+)", Behavior::removed, false),
               marks = split_by(R"([\p{P}$+<=>^`|~])", Behavior::isolated, false);
-  return {[=](std::vector<Piece> pieces) { return marks(spaces(std::move(pieces))); }};
+  return {[=](std::vector<TextPiece> pieces) { return marks(spaces(std::move(pieces))); }};
 }
 
 std::string escaped_delimiter(const JsonReader& entry) {
@@ -167,9 +167,9 @@ std::string escaped_delimiter(const JsonReader& entry) {
 
 PreTokenizer make_pre_tokenizer(const JsonReader& entry) {
   const std::string type = entry.text("type");
-  if (type == "Sequence") return sequence(entry);
+  if (type == "Sequence") return sequence_pre_tokenizer(entry);
   if (type == "ByteLevel") return {byte_level(entry), true};
-  if (type == "Metaspace") return {metaspace(entry)};
+  if (type == "Metaspace") return {metaspace_split(entry)};
   if (type == "Split") {
     return {split_by(pattern_of(entry), behavior_of(entry, ""), entry.flag("invert", false))};
   }

@@ -10,13 +10,13 @@
 
 namespace switchyard {
 
-struct Piece {
+struct TextPiece {
   std::string text;
   bool first;  // begins at the start of the whole text
 };
 
 struct PreTokenizer {
-  std::function<std::vector<Piece>(std::vector<Piece>)> split;
+  std::function<std::vector<TextPiece>(std::vector<TextPiece>)> split;
   bool byte_level = false;  // the model sees bytes in GPT-2's printable alphabet
 };
 

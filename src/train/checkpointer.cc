@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 
 #include "core/memory_account.h"
 #include "dist/comm/stop_signal.h"
@@ -77,9 +76,7 @@ Checkpointer::Checkpointer(Trainer& trainer, CheckpointPlan plan, const Checkpoi
                            std::string folder)
     : trainer_(trainer), context_(trainer.context()), plan_(plan), folder_(std::move(folder)) {
   Communicator& comm = *context_.comm;
-  all_.ranks.resize(static_cast<std::size_t>(comm.size()));
-  std::iota(all_.ranks.begin(), all_.ranks.end(), 0);
-  all_.index = comm.rank();
+  all_ = everyone(comm);
   const int here = comm.process_of(comm.rank());
   leader_ = *std::find_if(all_.ranks.begin(), all_.ranks.end(),
                           [&](int rank) { return comm.process_of(rank) == here; });

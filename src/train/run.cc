@@ -102,7 +102,7 @@ MetricsWriter open_outputs(const Config& config, const std::string& folder) {
 }
 
 // Files of the tokenizer that checkpoints carry along.
-std::vector<ExtraFile> tokenizer_files(const Config& config) {
+std::vector<ExtraFile> carried_tokenizer(const Config& config) {
   std::vector<ExtraFile> files;
   fs::path path = config.get_string("tokenizer_path");
   if (config.get_string("dataset_type") == "tokenized")  // which carries its own
@@ -352,7 +352,7 @@ RunReport run_training(const Config& config, Processes& processes, RunObserver& 
     writer.emplace(open_outputs(config, setup.folder));
     if (setup.plan.enabled && !lock) lock.emplace(setup.checkpoints());
     if (lock) prune(FileSystem::real(), setup.checkpoints(), 0);
-    setup.extras = tokenizer_files(config);
+    setup.extras = carried_tokenizer(config);
   }
   processes.agree(nullptr, config.get_float("collective_timeout_seconds"));
   if (first_process) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <vector>
 
 #include "core/error.h"
@@ -54,16 +53,10 @@ TracedSteps traced_steps(const Config& config, std::int64_t steps) {
   return {begin, std::min(steps, begin + config.get_int("profiler_steps"))};
 }
 
-Group StepTrace::all() const {
-  Group group{std::vector<int>(static_cast<std::size_t>(context_.comm->size())), context_.comm->rank()};
-  std::iota(group.ranks.begin(), group.ranks.end(), 0);
-  return group;
-}
-
 void StepTrace::before(std::int64_t step) {
   if (!is_traced(step)) return;
   if (step == steps_.begin) {
-    context_.comm->barrier(all(), "trace");
+    context_.comm->barrier(everyone(*context_.comm), "trace");
     start_ = TraceLog::now();
   }
   context_.comm->position().trace = &program_;
@@ -92,7 +85,7 @@ std::string StepTrace::events() const {
 void StepTrace::write() const {
   const std::string own = events();
   Communicator& comm = *context_.comm;
-  const Group group = all();
+  const Group group = everyone(*context_.comm);
   const std::size_t ranks = group.ranks.size();
   const auto size = static_cast<std::int64_t>(own.size());
   std::vector<std::int64_t> sizes(ranks), none(ranks, 0), sent(ranks, 0), received(ranks, 0),

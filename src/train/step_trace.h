@@ -41,7 +41,6 @@ class StepTrace {
 
  private:
   bool is_traced(std::int64_t step) const { return step >= steps_.begin && step < steps_.end; }
-  Group all() const;
   std::string events() const;
   void write() const;
 

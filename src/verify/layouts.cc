@@ -168,8 +168,8 @@ Tensor as_tensor(const std::vector<double>& values) {
 // Like difference(), but relative as norms: the l2 norm of the difference over that of `want`. Adam divides a
 // gradient by its own size, so an element whose gradient is rounding alone moves by a learning rate in a
 // direction of its own; such elements are few.
-Difference norm_difference(const Tensor& got, const Tensor& want) {
-  Difference result = difference(got, want);
+MaxError norm_difference(const Tensor& got, const Tensor& want) {
+  MaxError result = difference(got, want);
   double off = 0, size = 0;
   for (std::int64_t i = 0; i < want.size(); ++i) {
     const double g = static_cast<double>(got.data<float>()[i]),

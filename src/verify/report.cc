@@ -15,7 +15,7 @@ constexpr double kSmallest = 1e-6;  // magnitudes below count as this one
 constexpr std::size_t kFailuresShown = 20;
 
 template <typename T>
-Difference difference_of(std::span<T> got, std::span<T> want) {
+MaxError difference_of(std::span<T> got, std::span<T> want) {
   double worst = 0, largest = kSmallest;
   for (std::size_t i = 0; i < want.size(); ++i) {
     const double g = static_cast<double>(got[i]), w = static_cast<double>(want[i]);
@@ -39,14 +39,13 @@ std::string verdict(const Row& row) {
   return row.tolerance == 0 ? "FAIL, must be equal" : fmt::format("FAIL, over {}", number(row.tolerance));
 }
 
-void print_line(std::size_t width, const std::string& name, const Difference& error,
-                const std::string& text) {
+void print_line(std::size_t width, const std::string& name, const MaxError& error, const std::string& text) {
   fmt::print("  {:<{}}  {:>8}  {:>8}  {}\n", name, width, number(error.max_abs), number(error.max_rel), text);
 }
 
 // One line for a group's rows that pass, the failing ones by name.
 void print_group(const std::vector<const Row*>& rows, std::size_t width) {
-  Difference worst;
+  MaxError worst;
   const Row* worst_row = nullptr;
   std::size_t passing = 0, failing = 0;
   for (const Row* row : rows) {
@@ -69,14 +68,14 @@ void print_group(const std::vector<const Row*>& rows, std::size_t width) {
 
 }  // namespace
 
-Difference difference(const Tensor& got, const Tensor& want) {
+MaxError difference(const Tensor& got, const Tensor& want) {
   CHECK(got.size() == want.size() && got.dtype() == want.dtype(), "{} {}, {} {}", name_of(got.dtype()),
         to_string(got.shape()), name_of(want.dtype()), to_string(want.shape()));
   return want.dtype() == DType::i32 ? difference_of(got.span<std::int32_t>(), want.span<std::int32_t>())
                                     : difference_of(got.span<float>(), want.span<float>());
 }
 
-Difference difference(double got, double want) {
+MaxError difference(double got, double want) {
   return difference_of(std::span<double>(&got, 1), std::span<double>(&want, 1));
 }
 

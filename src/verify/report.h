@@ -13,19 +13,19 @@ namespace switchyard {
 constexpr double kDefaultTolerance = 2e-5;
 
 // max_abs = max|got - want|; max_rel = max_abs / max(max|want|, 1e-6). A NaN on either side makes both NaN.
-struct Difference {
+struct MaxError {
   double max_abs = 0;
   double max_rel = 0;
 };
 // Both f32 or both i32, of the same number of elements (CHECK).
-Difference difference(const Tensor& got, const Tensor& want);
-Difference difference(double got, double want);
+MaxError difference(const Tensor& got, const Tensor& want);
+MaxError difference(double got, double want);
 
 struct Row {
   std::string name;
   std::string place;  // "embedding", "layer 3", or empty
   std::string group;  // rows of one group are summarised in the table; empty: always printed
-  Difference error;
+  MaxError error;
   double tolerance = 0;  // 0: must be equal
   bool judged = true;    // false: reported, no verdict
   bool pass() const { return !judged || error.max_rel <= tolerance; }

@@ -97,8 +97,8 @@ TEST_F(Convert, CastsWhenAsked) {
   EXPECT_NE(low.out.find("the same bits"), std::string::npos) << low.out;
   EXPECT_EQ(inspect({golden("deepseek3-tiny"), "low"}), 3);
   EXPECT_EQ(run({"inspect", "low", "--json", "low.json"}).status, 0);
-  const auto json = nlohmann::json::parse(read("low.json"));
-  for (const auto& tensor : json["tensors"]) {
+  const auto report = nlohmann::json::parse(read("low.json"));
+  for (const auto& tensor : report["tensors"]) {
     const bool bias = tensor["name"].get<std::string>().ends_with("gate_bias");
     EXPECT_EQ(tensor["dtype"], bias ? "F32" : "BF16") << tensor["name"];
   }
@@ -360,10 +360,10 @@ TEST_F(Convert, InspectSaysWhatIsThere) {
        {"Hugging Face folder", "deepseek_v3, 3 layers", "16 experts a layer, 4 a token", "232,888",
         "model.layers.{1-2}.mlp.experts.{0-15}.down_proj.weight", "non-finite"})
     EXPECT_NE(folder.out.find(words), std::string::npos) << words << "\n" << folder.out;
-  const auto json = nlohmann::json::parse(read("x.json"));
-  EXPECT_EQ(json["tensors"].size(), 139u);
-  EXPECT_EQ(json["parameters"], 232888);
-  EXPECT_TRUE(json["tensors"][0].contains("std"));
+  const auto report = nlohmann::json::parse(read("x.json"));
+  EXPECT_EQ(report["tensors"].size(), 139u);
+  EXPECT_EQ(report["parameters"], 232888);
+  EXPECT_TRUE(report["tensors"][0].contains("std"));
   const Finished all = run({"inspect", golden("deepseek3-tiny"), "--all"});
   EXPECT_NE(all.out.find("model.layers.2.mlp.experts.11.up_proj.weight"), std::string::npos);
   convert({golden("deepseek3-tiny"), "ours"});
@@ -394,9 +394,9 @@ TEST_F(Convert, InspectFindsDifferences) {
        {"model.norm.weight", "1 of 64", "only in A", "model.layers.0.input_layernorm.weight", "only in B",
         "more", "67 of 68 tensors equal"})
     EXPECT_NE(done.out.find(words), std::string::npos) << words << "\n" << done.out;
-  const auto json = nlohmann::json::parse(read("x.json"));
-  EXPECT_FALSE(json["equal"]);
-  EXPECT_EQ(json["only_in_b"], nlohmann::json({"more"}));
+  const auto report = nlohmann::json::parse(read("x.json"));
+  EXPECT_FALSE(report["equal"]);
+  EXPECT_EQ(report["only_in_b"], nlohmann::json({"more"}));
 }
 
 }  // namespace

@@ -136,10 +136,10 @@ TEST_F(FromWeights, TensorsThatDoNotFit) {
                      {"shape", "model.embed_tokens.weight", "[32,16]", "[32,32]"});
 }
 
-std::string header(const std::string& json) {
+std::string header(const std::string& text) {
   std::string length(8, '\0');
-  for (std::size_t i = 0; i < 8; ++i) length[i] = static_cast<char>(json.size() >> (8 * i) & 0xff);
-  return length + json;
+  for (std::size_t i = 0; i < 8; ++i) length[i] = static_cast<char>(text.size() >> (8 * i) & 0xff);
+  return length + text;
 }
 
 TEST_F(FromWeights, FilesThatAreBroken) {

@@ -413,7 +413,7 @@ TEST(Verify, HelpHasAnExample) {
   EXPECT_NE(outcome.out.find("switchyard verify tests/golden/hf/deepseek3-tiny"), std::string::npos);
 }
 
-TEST(Difference, SeesWhatIsWrong) {
+TEST(MaxError, SeesWhatIsWrong) {
   auto off = [](std::vector<float> got, std::vector<float> want) {
     const Shape shape{static_cast<std::int64_t>(got.size())};
     return difference(Tensor::of<float>(shape, std::span<const float>(got)),

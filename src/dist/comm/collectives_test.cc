@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cmath>
 #include <functional>
-#include <numeric>
 #include <random>
 
 #include "dist/comm/processes.h"
@@ -15,12 +14,6 @@ namespace switchyard {
 namespace {
 
 constexpr double kTimeout = 60;
-
-Group everyone(const Communicator& comm) {
-  Group group{std::vector<int>(static_cast<std::size_t>(comm.size())), comm.rank()};
-  std::iota(group.ranks.begin(), group.ranks.end(), 0);
-  return group;
-}
 
 std::size_t index_of(std::int64_t i) {
   return static_cast<std::size_t>(i);

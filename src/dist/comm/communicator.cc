@@ -1,6 +1,7 @@
 #include "dist/comm/communicator.h"
 
 #include <cstring>
+#include <numeric>
 
 #include "core/error.h"
 #include "dist/comm/progress_thread.h"
@@ -312,6 +313,12 @@ void Communicator::count(const CollectiveCall& call, std::int64_t bytes, double 
   count.calls += 1;
   count.bytes += bytes;
   count.wait_seconds += wait_seconds;
+}
+
+Group everyone(const Communicator& comm) {
+  Group group{std::vector<int>(static_cast<std::size_t>(comm.size())), comm.rank()};
+  std::iota(group.ranks.begin(), group.ranks.end(), 0);
+  return group;
 }
 
 }  // namespace switchyard

@@ -261,4 +261,7 @@ class Communicator {
   std::unique_ptr<ProgressThread> progress_thread_;  // first to end
 };
 
+// All ranks of the run.
+Group everyone(const Communicator& comm);
+
 }  // namespace switchyard

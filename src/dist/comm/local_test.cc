@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <cmath>
-#include <numeric>
 #include <thread>
 
 #include "core/error.h"
@@ -14,17 +13,11 @@
 namespace switchyard {
 namespace {
 
-constexpr double kTimeout = 60;
-
-Group everyone(const Communicator& comm) {
-  Group group{std::vector<int>(static_cast<std::size_t>(comm.size())), comm.rank()};
-  std::iota(group.ranks.begin(), group.ranks.end(), 0);
-  return group;
-}
+constexpr double kLocalTimeout = 60;
 
 TEST(Local, DisjointGroupsRunAtTheSameTime) {
   const Mesh mesh({{"data", 2}, {"expert", 4}});
-  run_local_ranks(8, kTimeout, [&](Communicator& comm) {
+  run_local_ranks(8, kLocalTimeout, [&](Communicator& comm) {
     for (const std::vector<std::string>& axes :
          {std::vector<std::string>{"expert"}, {"data"}, {"expert", "data"}}) {
       const Group group{mesh.group(comm.rank(), axes), mesh.index_along(comm.rank(), axes)};
@@ -44,7 +37,7 @@ TEST(Local, SumsAreTheSameInEveryRun) {
   std::vector<std::uint32_t> first;
   for (int run = 0; run < 3; ++run) {
     std::vector<std::uint32_t> bits(5000);
-    run_local_ranks(7, kTimeout, [&](Communicator& comm) {
+    run_local_ranks(7, kLocalTimeout, [&](Communicator& comm) {
       std::vector<float> data(5000);
       for (std::size_t i = 0; i < data.size(); ++i) {
         data[i] =
@@ -71,7 +64,7 @@ std::pair<std::string, Error::Kind> failure(int ranks, double timeout,
 
 TEST(LocalFailure, AThrowingRankStopsTheOthers) {
   const auto start = std::chrono::steady_clock::now();
-  const auto [message, kind] = failure(4, kTimeout, [](Communicator& comm) {
+  const auto [message, kind] = failure(4, kLocalTimeout, [](Communicator& comm) {
     const Group group = everyone(comm);
     comm.barrier(group, "data");
     if (comm.rank() == 2) fail_usage("[data] no such file: {}", "a.txt");
@@ -83,20 +76,20 @@ TEST(LocalFailure, AThrowingRankStopsTheOthers) {
 }
 
 TEST(LocalFailure, OneRankKeepsTheExceptionAsItIs) {
-  EXPECT_THROW(run_local_ranks(1, kTimeout, [](Communicator&) { throw std::out_of_range("x"); }),
+  EXPECT_THROW(run_local_ranks(1, kLocalTimeout, [](Communicator&) { throw std::out_of_range("x"); }),
                std::out_of_range);
-  EXPECT_EQ(failure(1, kTimeout, [](Communicator&) { fail_runtime("[x] y"); }).first, "[x] y");
+  EXPECT_EQ(failure(1, kLocalTimeout, [](Communicator&) { fail_runtime("[x] y"); }).first, "[x] y");
 }
 
 TEST(LocalFailure, TheSameErrorOnAllRanksNamesTheLowest) {
   const auto [message, kind] =
-      failure(4, kTimeout, [](Communicator&) { throw std::runtime_error("disk full"); });
+      failure(4, kLocalTimeout, [](Communicator&) { throw std::runtime_error("disk full"); });
   EXPECT_EQ(kind, Error::Kind::runtime);
   EXPECT_TRUE(message.ends_with(": disk full")) << message;
 }
 
 TEST(LocalFailure, DifferentCollectivesAreNamed) {
-  const std::string kinds = failure(2, kTimeout, [](Communicator& comm) {
+  const std::string kinds = failure(2, kLocalTimeout, [](Communicator& comm) {
                               float value[2] = {};
                               const Group group = everyone(comm);
                               if (comm.rank() == 0)
@@ -109,7 +102,7 @@ TEST(LocalFailure, DifferentCollectivesAreNamed) {
             "float32 on rank 0 and "
             "broadcast over 'data' of 4 bytes from group rank 1 on rank 1");
   const std::string sizes =
-      failure(4, kTimeout, [](Communicator& comm) {
+      failure(4, kLocalTimeout, [](Communicator& comm) {
         float value[2] = {};
         comm.all_reduce(everyone(comm), "data", DType::f32, value, comm.rank() == 3 ? 2 : 1);
       }).first;
@@ -120,7 +113,7 @@ TEST(LocalFailure, DifferentCollectivesAreNamed) {
 
 TEST(LocalFailure, RaggedCountsMustAgree) {
   const std::string message =
-      failure(2, kTimeout, [](Communicator& comm) {
+      failure(2, kLocalTimeout, [](Communicator& comm) {
         const std::vector<std::int64_t> offsets{0, 0}, sent{1, 2}, expected{1, comm.rank() == 1 ? 5 : 2};
         float in[4] = {}, out[8] = {};
         const std::vector<std::int64_t> received{comm.rank() == 1 ? 5 : 1, comm.rank() == 1 ? 2 : 1};
@@ -160,7 +153,7 @@ TEST(LocalFailure, AStartedGatherTimesOut) {
 TEST(LocalFailure, ARankThatThrowsEndsStartedGathers) {
   const auto start = std::chrono::steady_clock::now();
   const std::string message =
-      failure(3, kTimeout, [](Communicator& comm) {
+      failure(3, kLocalTimeout, [](Communicator& comm) {
         comm.start_progress_thread();
         if (comm.rank() == 1) fail_runtime("[train] loss is NaN");
         auto memory = std::make_shared<std::vector<char>>(4);
@@ -177,7 +170,7 @@ TEST(LocalFailure, ARankThatThrowsEndsStartedGathers) {
 
 TEST(LocalFailure, CollectivesAfterAFailureFailToo) {
   const std::string message =
-      failure(3, kTimeout, [](Communicator& comm) {
+      failure(3, kLocalTimeout, [](Communicator& comm) {
         if (comm.rank() == 1) fail_runtime("[train] loss is NaN");
         for (int i = 0; i < 3; ++i) {
           try {
@@ -193,7 +186,7 @@ TEST(LocalFailure, CollectivesAfterAFailureFailToo) {
 }
 
 TEST(LocalFailure, ASharedObjectThatFailedIsMadeAgain) {
-  run_local_ranks(1, kTimeout, [](Communicator& comm) {
+  run_local_ranks(1, kLocalTimeout, [](Communicator& comm) {
     EXPECT_THROW(comm.shared("w", []() -> std::shared_ptr<void> { throw std::bad_alloc(); }), std::bad_alloc);
     EXPECT_EQ(*std::static_pointer_cast<int>(comm.shared("w", [] { return std::make_shared<int>(3); })), 3);
   });
@@ -203,7 +196,7 @@ TEST(SharedGather, GivesAllRanksOneResultWithEveryPartInIt) {
   for (const int ranks : {1, 2, 7}) {
     std::atomic<int> made = 0;
     std::vector<const void*> results(static_cast<std::size_t>(ranks));
-    run_local_ranks(ranks, kTimeout, [&](Communicator& comm) {
+    run_local_ranks(ranks, kLocalTimeout, [&](Communicator& comm) {
       for (int round = 0; round < 20; ++round) {
         const auto me = static_cast<std::size_t>(comm.rank());
         const auto result = std::static_pointer_cast<std::vector<int>>(comm.all_gather_shared(

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <bitset>
 #include <cstring>
-#include <numeric>
 #include <thread>
 
 #include "dist/comm/failure.h"
@@ -123,9 +122,7 @@ void MpiProcesses::run_rank(int rank, SharedObjects& objects,
   try {
     body(communicator);
     // Until all are here another rank may still fail, and this one must say so.
-    Group all{std::vector<int>(static_cast<std::size_t>(communicator.size())), rank};
-    std::iota(all.ranks.begin(), all.ranks.end(), 0);
-    communicator.barrier(all, "end of the run");
+    communicator.barrier(everyone(communicator), "end of the run");
   } catch (const Error& error) {
     fail(error.kind(), error);
   } catch (const std::exception& error) {
