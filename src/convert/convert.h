@@ -1,7 +1,7 @@
 // Conversion of weights: Hugging Face folder <-> checkpoint.
 //
-// Streaming: a tensor at a time, in memory for the largest of them twice (once as it is stored, once as it is
-// written); stacks of experts go expert by expert. What is read of a checkpoint is compared with its hashes.
+// Streaming: one tensor is made while the one before it is written, so memory is that of the largest twice;
+// stacks of experts go expert by expert. What is read of a checkpoint is compared with its hashes.
 #pragma once
 
 #include <cstdint>

@@ -15,13 +15,13 @@ namespace {
 
 using nlohmann::json;
 
-json with(json config, const json& more) {
+json changed(json config, const json& more) {
   config.update(more);
   return config;
 }
 
 json llama31(std::int64_t layers, std::int64_t width, std::int64_t mlp, std::int64_t heads) {
-  return with(
+  return changed(
       json::parse(R"({"architectures":["LlamaForCausalLM"],"attention_bias":false,"attention_dropout":0.0,
       "bos_token_id":128000,"eos_token_id":128001,"hidden_act":"silu","initializer_range":0.02,
       "max_position_embeddings":131072,"mlp_bias":false,"model_type":"llama","num_key_value_heads":8,
@@ -44,13 +44,13 @@ json mistral() {
 }
 
 json mixtral() {
-  return with(mistral(), json::parse(R"({"architectures":["MixtralForCausalLM"],"model_type":"mixtral",
+  return changed(mistral(), json::parse(R"({"architectures":["MixtralForCausalLM"],"model_type":"mixtral",
       "num_experts_per_tok":2,"num_local_experts":8,"output_router_logits":false,"router_aux_loss_coef":0.02,
       "vocab_size":32000})"));
 }
 
 json qwen3(std::int64_t layers, std::int64_t width, std::int64_t mlp, std::int64_t heads, bool tied) {
-  return with(
+  return changed(
       json::parse(R"({"architectures":["Qwen3ForCausalLM"],"attention_bias":false,"attention_dropout":0.0,
       "bos_token_id":151643,"eos_token_id":151645,"head_dim":128,"hidden_act":"silu","initializer_range":0.02,
       "max_position_embeddings":40960,"model_type":"qwen3","num_key_value_heads":8,"rms_norm_eps":1e-06,
@@ -65,10 +65,10 @@ json qwen3(std::int64_t layers, std::int64_t width, std::int64_t mlp, std::int64
 }
 
 json qwen3_moe(std::int64_t layers, std::int64_t width, std::int64_t mlp, std::int64_t heads, json more) {
-  json config = with(qwen3(layers, width, mlp, heads, false), json::parse(R"({"model_type":"qwen3_moe",
+  json config = changed(qwen3(layers, width, mlp, heads, false), json::parse(R"({"model_type":"qwen3_moe",
       "architectures":["Qwen3MoeForCausalLM"],"decoder_sparse_step":1,"mlp_only_layers":[],"norm_topk_prob":true,
       "num_experts":128,"num_experts_per_tok":8,"output_router_logits":false,"router_aux_loss_coef":0.001})"));
-  return with(config, more);
+  return changed(config, more);
 }
 
 json deepseek2_lite() {
@@ -88,14 +88,15 @@ json deepseek2_lite() {
 }
 
 json deepseek2() {
-  return with(deepseek2_lite(), json::parse(R"({"hidden_size":5120,"intermediate_size":12288,"n_group":8,
+  return changed(deepseek2_lite(), json::parse(R"({"hidden_size":5120,"intermediate_size":12288,"n_group":8,
       "moe_intermediate_size":1536,"n_routed_experts":160,"num_attention_heads":128,"num_hidden_layers":60,
       "num_key_value_heads":128,"q_lora_rank":1536,"routed_scaling_factor":16.0,"topk_group":3,
       "topk_method":"group_limited_greedy"})"));
 }
 
 json deepseek3() {
-  json config = with(deepseek2(), json::parse(R"({"architectures":["DeepseekV3ForCausalLM"],"bos_token_id":0,
+  json config =
+      changed(deepseek2(), json::parse(R"({"architectures":["DeepseekV3ForCausalLM"],"bos_token_id":0,
       "eos_token_id":1,"ep_size":1,"first_k_dense_replace":3,"hidden_size":7168,"intermediate_size":18432,
       "model_type":"deepseek_v3","moe_intermediate_size":2048,"n_routed_experts":256,"n_shared_experts":1,
       "norm_topk_prob":true,"num_experts_per_tok":8,"num_hidden_layers":61,"num_nextn_predict_layers":1,
@@ -108,7 +109,7 @@ json deepseek3() {
 
 json kimi_k2() {
   json config =
-      with(deepseek3(), json::parse(R"({"bos_token_id":163584,"eos_token_id":163585,"model_type":"kimi_k2",
+      changed(deepseek3(), json::parse(R"({"bos_token_id":163584,"eos_token_id":163585,"model_type":"kimi_k2",
       "first_k_dense_replace":1,"max_position_embeddings":131072,"n_group":1,"n_routed_experts":384,
       "num_attention_heads":64,"num_key_value_heads":64,"num_nextn_predict_layers":0,"rope_theta":50000.0,
       "routed_scaling_factor":2.827,"topk_group":1,"vocab_size":163840})"));
@@ -131,11 +132,11 @@ std::map<std::string, Published> published() {
           {"Mistral-7B-v0.3", {mistral(), 291, 7'248'023'552, nullptr}},
           {"Mixtral-8x7B-v0.1", {mixtral(), 995, 46'702'792'704, "mixtral-8x7b"}},
           {"Mixtral-8x22B-v0.1",
-           {with(mixtral(), {{"hidden_size", 6144},
-                             {"intermediate_size", 16384},
-                             {"max_position_embeddings", 65536},
-                             {"num_attention_heads", 48},
-                             {"num_hidden_layers", 56}}),
+           {changed(mixtral(), {{"hidden_size", 6144},
+                                {"intermediate_size", 16384},
+                                {"max_position_embeddings", 65536},
+                                {"num_attention_heads", 48},
+                                {"num_hidden_layers", 56}}),
             1739, 140'620'634'112, "mixtral-8x22b", "vocab_size"}},
           {"Qwen3-0.6B", {qwen3(28, 1024, 3072, 16, true), 310, 596'049'920, "qwen3-0.6b"}},
           {"Qwen3-8B", {qwen3(36, 4096, 12288, 32, false), 399, 8'190'735'360, "qwen3-8b"}},
@@ -184,22 +185,22 @@ TEST(Published, WhatIsNotComputedHereIsNamed) {
   const json qwen = published().at("Qwen3-30B-A3B").config,
              four_bits = {{"quant_method", "gptq"}, {"bits", 4}};
   const auto with_rope = [](json scaling) {
-    return with(llama31(2, 64, 64, 8), {{"rope_scaling", scaling}});
+    return changed(llama31(2, 64, 64, 8), {{"rope_scaling", scaling}});
   };
   const std::vector<std::tuple<json, const char*>> refused{
-      {with(mistral(), {{"sliding_window", 4096}}), "sliding_window=4096"},
-      {with(mixtral(), {{"quantization_config", four_bits}}), "quantization_config"},
-      {with(deepseek3(), {{"quantization_config", {{"quant_method", "fp8"}, {"fmt", "e4m3"}}}}),
+      {changed(mistral(), {{"sliding_window", 4096}}), "sliding_window=4096"},
+      {changed(mixtral(), {{"quantization_config", four_bits}}), "quantization_config"},
+      {changed(deepseek3(), {{"quantization_config", {{"quant_method", "fp8"}, {"fmt", "e4m3"}}}}),
        "weight_block_size"},
-      {with(qwen, {{"mlp_only_layers", {0, 1}}}), "mlp_only_layers"},
-      {with(qwen, {{"decoder_sparse_step", 2}}), "decoder_sparse_step"},
-      {with(qwen, {{"attention_bias", true}}), "attention_bias"},
-      {with(qwen, {{"use_sliding_window", true}}), "use_sliding_window"},
-      {with(qwen, {{"layer_types", {"full_attention", "sliding_attention"}}}), "layer_types"},
-      {with(deepseek2(), {{"moe_layer_freq", 2}}), "moe_layer_freq"},
-      {with(deepseek2(), {{"topk_method", "noaux_tc"}}), "topk_method"},
-      {with(deepseek3(), {{"model_type", "deepseek_v32"}}), "model_type"},
-      {with(deepseek3(), {{"n_group", nullptr}}), "n_group"},
+      {changed(qwen, {{"mlp_only_layers", {0, 1}}}), "mlp_only_layers"},
+      {changed(qwen, {{"decoder_sparse_step", 2}}), "decoder_sparse_step"},
+      {changed(qwen, {{"attention_bias", true}}), "attention_bias"},
+      {changed(qwen, {{"use_sliding_window", true}}), "use_sliding_window"},
+      {changed(qwen, {{"layer_types", {"full_attention", "sliding_attention"}}}), "layer_types"},
+      {changed(deepseek2(), {{"moe_layer_freq", 2}}), "moe_layer_freq"},
+      {changed(deepseek2(), {{"topk_method", "noaux_tc"}}), "topk_method"},
+      {changed(deepseek3(), {{"model_type", "deepseek_v32"}}), "model_type"},
+      {changed(deepseek3(), {{"n_group", nullptr}}), "n_group"},
       {with_rope({{"type", "linear"}, {"factor", 4.0}}), "rope_type"},
       {with_rope({{"rope_type", "dynamic"}, {"factor", 4.0}}), "rope_type"}};
   for (const auto& [config, words] : refused) {
