@@ -22,6 +22,7 @@ bool soaks() {
 // Where no power goes nothing has to be flushed, which takes most of the time.
 class UnflushedFiles : public FileSystem {
  public:
+  std::size_t direct_bytes() const override { return OutputFile::kBlock; }
   int sync(int) override { return 0; }
 };
 
@@ -32,6 +33,7 @@ class FaultyFiles : public FileSystem {
   FaultyFiles(std::int64_t at, Fault fault) : at_(at), fault_(fault) {}
   std::int64_t calls() const { return calls_; }
 
+  std::size_t direct_bytes() const override { return OutputFile::kBlock; }
   int open(const std::string& path, int flags) override {
     return fails() ? code() : FileSystem::open(path, flags);
   }
@@ -122,6 +124,7 @@ class RecordingFiles : public FileSystem {
   };
   std::vector<Call> calls;
 
+  std::size_t direct_bytes() const override { return OutputFile::kBlock; }
   int open(const std::string& path, int flags) override {
     const int file = FileSystem::open(path, flags);
     if (file >= 0) open_[file] = {path, (flags & O_DIRECTORY) != 0};

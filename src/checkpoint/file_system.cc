@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <filesystem>
 #include <system_error>
 #include <vector>
@@ -91,7 +92,22 @@ OutputFile::OutputFile(FileSystem& files, std::string path, Mode mode)
 }
 
 OutputFile::~OutputFile() {
+  close_direct();
   if (file_ >= 0) files_.close(file_);
+}
+
+void OutputFile::close_direct() {
+  if (direct_ >= 0) files_.close(direct_);
+  direct_ = kNone;
+}
+
+bool OutputFile::open_direct() {
+  if (direct_ == kUnknown) {
+    const int opened = uninterrupted([&] { return files_.open(path_, O_WRONLY | O_DIRECT); });
+    if (opened < 0 && opened != -EINVAL) fail("open", path_, opened);
+    direct_ = opened < 0 ? kNone : opened;
+  }
+  return direct_ >= 0;
 }
 
 void OutputFile::resize(std::int64_t bytes) {
@@ -99,16 +115,30 @@ void OutputFile::resize(std::int64_t bytes) {
   if (result < 0) fail("resize", path_, result);
 }
 
+OutputFile::Part OutputFile::part_of(const std::byte* data, std::size_t bytes, std::int64_t offset) {
+  constexpr std::size_t kMost = std::size_t{32} << 20;
+  const std::size_t behind = static_cast<std::size_t>(offset) % kBlock, rest = (kBlock - behind) % kBlock;
+  const bool like_place = reinterpret_cast<std::uintptr_t>(data) % kBlock == behind;
+  if (!like_place || bytes < rest + files_.direct_bytes() || !open_direct())
+    return {std::min(bytes, kMost), false};
+  if (rest > 0) return {rest, false};
+  return {std::min(bytes, kMost) / kBlock * kBlock, true};
+}
+
 void OutputFile::write_at(const void* from, std::size_t bytes, std::int64_t offset) {
   const auto* data = static_cast<const std::byte*>(from);
-  constexpr std::size_t kMost = std::size_t{32} << 20, kFlushed = std::size_t{1} << 20;
   while (bytes > 0) {
-    const std::int64_t written =
-        uninterrupted([&] { return files_.write_at(file_, data, std::min(bytes, kMost), offset); });
+    const Part part = part_of(data, bytes, offset);
+    const std::int64_t written = uninterrupted(
+        [&] { return files_.write_at(part.direct ? direct_ : file_, data, part.bytes, offset); });
+    if (part.direct && written == -EINVAL) {  // larger blocks than ours
+      close_direct();
+      continue;
+    }
     if (written <= 0) fail("write", path_, written == 0 ? -ENOSPC : written);
     const auto done = static_cast<std::size_t>(written);
-    if (done >= kFlushed) files_.start_flush(file_, offset, done);
-    data += written;
+    if (!part.direct && done >= files_.direct_bytes()) files_.start_flush(file_, offset, done);
+    data += done;
     offset += written;
     bytes -= done;
   }
@@ -120,6 +150,7 @@ void OutputFile::sync() {
 }
 
 void OutputFile::close() {
+  close_direct();
   // A close that a signal interrupts has closed the file.
   const int result = files_.close(std::exchange(file_, -1));
   if (result < 0 && result != -EINTR) fail("close", path_, result);

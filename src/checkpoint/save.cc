@@ -14,8 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kBufferBytes = std::size_t{8} << 20;
-constexpr std::size_t kDirectBytes = std::size_t{1} << 20;  // runs from here on need no buffer
+constexpr std::size_t kBufferBytes = std::size_t{8} << 20, kWorthAThread = std::size_t{1} << 20;
 
 constexpr const char* kSaving = ".saving-";
 constexpr const char* kRemoving = ".removing-";
@@ -84,30 +83,55 @@ void PieceWriter::write(std::size_t tensor, std::span<const Piece> pieces) {
   for (const Run& run : runs) append(place.file, run);
 }
 
-void PieceWriter::append(std::size_t index, const Run& run) {
-  const bool follows = index == buffer_file_ &&
-                       run.offset == buffer_offset_ + static_cast<std::int64_t>(buffer_.size()) &&
-                       buffer_.size() + run.bytes <= kBufferBytes;
-  if (!follows) flush();
-  if (run.bytes >= kDirectBytes && buffer_.empty()) {
-    file(index).write_at(run.data, run.bytes, run.offset);
-    return;
+std::byte* PieceWriter::Buffer::begin() {
+  constexpr std::size_t kBlock = OutputFile::kBlock;
+  memory.resize(kBufferBytes + kBlock);
+  const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
+  return memory.data() + (kBlock - address % kBlock) % kBlock + static_cast<std::size_t>(offset) % kBlock;
+}
+
+// Up to the end of a block, where the next buffer begins.
+std::size_t PieceWriter::Buffer::room() const {
+  return kBufferBytes - static_cast<std::size_t>(offset) % OutputFile::kBlock - bytes;
+}
+
+void PieceWriter::append(std::size_t index, Run run) {
+  if (index != filling_.file || run.offset != filling_.offset + static_cast<std::int64_t>(filling_.bytes)) {
+    flush();
+    filling_.file = index;
+    filling_.offset = run.offset;
   }
-  if (buffer_.empty()) {
-    buffer_file_ = index;
-    buffer_offset_ = run.offset;
+  while (run.bytes > 0) {
+    const std::size_t part = std::min(run.bytes, filling_.room());
+    std::memcpy(filling_.begin() + filling_.bytes, run.data, part);
+    filling_.bytes += part;
+    run.data += part;
+    run.bytes -= part;
+    if (filling_.room() == 0) flush();
   }
-  buffer_.insert(buffer_.end(), run.data, run.data + run.bytes);
 }
 
 void PieceWriter::flush() {
-  if (buffer_.empty()) return;
-  file(buffer_file_).write_at(buffer_.data(), buffer_.size(), buffer_offset_);
-  buffer_.clear();
+  if (flushed_.valid()) flushed_.get();
+  const std::int64_t end = filling_.offset + static_cast<std::int64_t>(filling_.bytes);
+  std::swap(filling_, flushing_);
+  filling_.file = flushing_.file;
+  filling_.offset = end;
+  filling_.bytes = 0;
+  const auto write = [this] {
+    if (flushing_.bytes > 0)
+      file(flushing_.file).write_at(flushing_.begin(), flushing_.bytes, flushing_.offset);
+  };
+  if (flushing_.bytes < kWorthAThread) {
+    write();
+  } else {
+    flushed_ = std::async(std::launch::async, write);
+  }
 }
 
 void PieceWriter::finish() {
   flush();
+  if (flushed_.valid()) flushed_.get();
   for (std::size_t i = 0; i < open_.size(); ++i) {
     file(i).sync();
     file(i).close();

@@ -9,6 +9,7 @@
 // All failures are Error(runtime) with path and reason.
 #pragma once
 
+#include <future>
 #include <span>
 #include <string>
 #include <vector>
@@ -62,7 +63,16 @@ class PieceWriter {
     const std::byte* data;
     std::size_t bytes;
   };
-  void append(std::size_t file, const Run& run);
+  // Bytes of a file from `offset` on, in memory as far behind a multiple of OutputFile::kBlock.
+  struct Buffer {
+    std::vector<std::byte> memory;
+    std::size_t file = 0;
+    std::int64_t offset = 0;
+    std::size_t bytes = 0;
+    std::byte* begin();
+    std::size_t room() const;
+  };
+  void append(std::size_t file, Run run);
   void flush();
   OutputFile& file(std::size_t index);
 
@@ -70,10 +80,9 @@ class PieceWriter {
   SavePlace place_;
   const CheckpointLayout& layout_;
   std::vector<std::unique_ptr<OutputFile>> open_;  // by file of the layout, null until needed
-  std::vector<std::byte> buffer_;                  // for buffer_file_, at buffer_offset_
-  std::size_t buffer_file_ = 0;
-  std::int64_t buffer_offset_ = 0;
+  Buffer filling_, flushing_;
   std::vector<WrittenChunk> chunks_;
+  std::future<void> flushed_;  // the disk works on one buffer while the next is filled; first to end
 };
 
 // A file carried along: "tokenizer/tokenizer.json" and its content.

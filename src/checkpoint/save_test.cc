@@ -51,7 +51,7 @@ TEST_F(Save, EveryBoxReadsBack) {
 TEST_F(Save, FilesAreSafetensors) {
   save_small(FileSystem::real(), path(), 1, 0, 1 << 20);
   const SafetensorsFile weights = SafetensorsFile::open(path("1/weights-00001.safetensors"));
-  EXPECT_EQ(weights.entries().size(), 4u);
+  EXPECT_EQ(weights.entries().size(), 5u);
   const Tensor want = content_of(small_tensors()[1], 1), got = weights.read("layers.0.norm");
   EXPECT_EQ(std::memcmp(got.raw(), want.raw(), want.bytes()), 0);
   EXPECT_EQ(SafetensorsFile::open(path("1/optimizer-00001.safetensors")).entries().size(), 2u);

@@ -215,9 +215,9 @@ TEST_F(Tokens, AreThoseOfTheText) {
     ASSERT_EQ(mapped.train->rows(), kept.train->rows());
     ASSERT_EQ(mapped.eval->rows(), kept.eval->rows());
     EXPECT_EQ(inputs_of(*mapped.eval, 0, mapped.eval->rows() + 2),
-              inputs(*kept.eval, 0, kept.eval->rows() + 2));
+              inputs_of(*kept.eval, 0, kept.eval->rows() + 2));
     auto a = inputs_of(*mapped.train, 0, mapped.train->rows()),
-         b = inputs(*kept.train, 0, kept.train->rows());
+         b = inputs_of(*kept.train, 0, kept.train->rows());
     if (shuffle) {
       EXPECT_NE(a, b);  // each has an order of its own
       std::sort(a.begin(), a.end());

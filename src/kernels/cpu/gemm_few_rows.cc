@@ -27,7 +27,7 @@ std::int64_t columns_at_once(std::int64_t m) {
 }
 
 __mmask16 first(std::int64_t count) {
-  return count >= 16 ? 0xffff : count <= 0 ? 0 : static_cast<__mmask16>((1u << count) - 1u);
+  return static_cast<__mmask16>((1u << std::clamp<std::int64_t>(count, 0, 16)) - 1u);
 }
 
 __m512 widen(__m256i words) {

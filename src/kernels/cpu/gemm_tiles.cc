@@ -13,6 +13,8 @@
 //    load, which leaves L1 alone. The sums of the strips wait in L1 and L2.
 // 4. A depth over kSection steps is cut into sections, and the sums of all rows wait in memory.
 // Sections and chunks follow from the depth alone, so an element's sum has one order whatever the block.
+#include <algorithm>
+
 #include "kernels/cpu/thread_scratch.h"
 #include "kernels/cpu/tile_pack.h"
 #include "kernels/gemm_problem.h"
@@ -165,7 +167,7 @@ void multiply(std::int64_t steps, const Word* a, const Word* b, bool add, float*
 }
 
 __mmask16 first(std::int64_t count) {
-  return count >= 16 ? 0xffff : count <= 0 ? 0 : static_cast<__mmask16>((1u << count) - 1u);
+  return static_cast<__mmask16>((1u << std::clamp<std::int64_t>(count, 0, 16)) - 1u);
 }
 
 __m512 load_some(const float* x, __mmask16 mask) {
