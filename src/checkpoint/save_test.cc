@@ -166,7 +166,7 @@ TEST_F(Save, ADamagedChunkIsNeverTakenForACompared) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(refused, 4);
-  EXPECT_EQ(read, 20);
+  EXPECT_EQ(read, 4 * (static_cast<int>(small_tensors().size()) - 1));
   EXPECT_GT(checkpoint.verified_chunks(), before);
 }
 
