@@ -85,11 +85,15 @@ CheckpointFolder CheckpointFolder::open(const std::string& folder) {
   }
   checkpoint.manifest_ = parse_manifest(text, path);
   for (const ManifestFile& file : checkpoint.manifest_.files) checkpoint.open_file(file);
+  std::size_t chunks = 0;
   for (std::size_t i = 0; i < checkpoint.manifest_.tensors.size(); ++i) {
     const ManifestTensor& tensor = checkpoint.manifest_.tensors[i];
     checkpoint.index_[tensor.name] = i;
     checkpoint.check_entry(tensor);
+    checkpoint.first_chunks_[tensor.name] = chunks;
+    chunks += tensor.chunks.size();
   }
+  checkpoint.verified_ = std::make_shared<VerifiedChunks>(chunks);
   return checkpoint;
 }
 
@@ -146,76 +150,115 @@ const ManifestTensor& CheckpointFolder::tensor(const std::string& name) const {
   return manifest_.tensors[found->second];
 }
 
-void CheckpointFolder::read_chunk(const ManifestTensor& tensor, const Chunk& chunk, std::byte* to) const {
+// Runs shorter than `shortest` bytes are read with what lies between them.
+void CheckpointFolder::read_box(const ManifestTensor& tensor, const Box& box, std::int64_t shortest,
+                                std::byte* to) const {
   const File& file = *files_[tensor.file];
   const std::int64_t offset = offsets_.at(tensor.name);
   const auto element = static_cast<std::int64_t>(size_of(tensor.dtype));
-  // Runs shorter than a page are read with what lies between them: the disk reads it anyway.
-  constexpr std::int64_t kPage = 4096;
   std::int64_t begin = -1, end = 0;  // of the runs, in the tensor
   std::int64_t longest = 0;
-  for_runs(tensor.shape, chunk.box, [&](std::int64_t from, std::int64_t, std::int64_t count) {
+  for_runs(tensor.shape, box, [&](std::int64_t from, std::int64_t, std::int64_t count) {
     if (begin < 0) begin = from;
     end = from + count;
     longest = count;
   });
-  const std::int64_t elements = num_elements(chunk.box.shape);
-  if (elements == 0) return;
-  if (longest * element >= kPage || end - begin == elements) {
-    for_runs(tensor.shape, chunk.box, [&](std::int64_t from, std::int64_t at, std::int64_t count) {
+  if (longest * element >= shortest || end - begin == num_elements(box.shape)) {
+    for_runs(tensor.shape, box, [&](std::int64_t from, std::int64_t at, std::int64_t count) {
       file.read(to + at * element, static_cast<std::size_t>(count * element), offset + from * element);
     });
-  } else {
-    constexpr std::int64_t kWindow = std::int64_t{4} << 20;
-    std::vector<std::byte> window;
-    std::int64_t window_begin = 0, window_end = 0;  // elements of the tensor
-    for_runs(tensor.shape, chunk.box, [&](std::int64_t from, std::int64_t at, std::int64_t count) {
-      if (from + count > window_end) {
-        window_begin = from;
-        window_end = std::min(end, from + std::max(count, kWindow / element));
-        window.resize(static_cast<std::size_t>((window_end - window_begin) * element));
-        file.read(window.data(), window.size(), offset + window_begin * element);
-      }
-      std::memcpy(to + at * element, window.data() + (from - window_begin) * element,
-                  static_cast<std::size_t>(count * element));
-    });
+    return;
   }
-  if (XXH3_64bits(to, static_cast<std::size_t>(elements * element)) != chunk.xxh3) {
-    fail_usage("[checkpoint] {}: tensor {} {}: the data's hash is not the manifest's: damaged", file.path,
-               in_quotes(tensor.name), to_string(chunk.box));
+  constexpr std::int64_t kWindow = std::int64_t{4} << 20;
+  std::vector<std::byte> window;
+  std::int64_t window_begin = 0, window_end = 0;  // elements of the tensor
+  for_runs(tensor.shape, box, [&](std::int64_t from, std::int64_t at, std::int64_t count) {
+    if (from + count > window_end) {
+      window_begin = from;
+      window_end = std::min(end, from + std::max(count, kWindow / element));
+      window.resize(static_cast<std::size_t>((window_end - window_begin) * element));
+      file.read(window.data(), window.size(), offset + window_begin * element);
+    }
+    std::memcpy(to + at * element, window.data() + (from - window_begin) * element,
+                static_cast<std::size_t>(count * element));
+  });
+}
+
+void CheckpointFolder::read_chunk(const ManifestTensor& tensor, const Chunk& chunk, std::byte* to) const {
+  const std::int64_t elements = num_elements(chunk.box.shape);
+  if (elements == 0) return;
+  // What lies within a page of a run is read from the disk anyway.
+  constexpr std::int64_t kPage = 4096;
+  read_box(tensor, chunk.box, kPage, to);
+  if (XXH3_64bits(to, static_cast<std::size_t>(elements) * size_of(tensor.dtype)) != chunk.xxh3) {
+    fail_usage("[checkpoint] {}: tensor {} {}: the data's hash is not the manifest's: damaged",
+               files_[tensor.file]->path, in_quotes(tensor.name), to_string(chunk.box));
+  }
+}
+
+// `part` lies in the chunk.
+void CheckpointFolder::read_part(const ManifestTensor& tensor, std::size_t index, const Box& part,
+                                 std::byte* to) const {
+  const Chunk& chunk = tensor.chunks[index];
+  const bool whole = part == chunk.box;
+  const std::size_t element = size_of(tensor.dtype);
+  const auto [ran, content] =
+      verified_->once(first_chunks_.at(tensor.name) + index, [&]() -> VerifiedChunks::Content {
+        if (whole) {
+          read_chunk(tensor, chunk, to);
+          return nullptr;
+        }
+        auto buffer = std::make_shared_for_overwrite<std::byte[]>(
+            static_cast<std::size_t>(num_elements(chunk.box.shape)) * element);
+        read_chunk(tensor, chunk, buffer.get());
+        return buffer;
+      });
+  if (content) {
+    Box in_chunk = part;
+    for (std::size_t d = 0; d < part.start.size(); ++d) in_chunk.start[d] -= chunk.box.start[d];
+    for_runs(chunk.box.shape, in_chunk, [&](std::int64_t from, std::int64_t at, std::int64_t count) {
+      std::memcpy(to + static_cast<std::size_t>(at) * element,
+                  content.get() + static_cast<std::size_t>(from) * element,
+                  static_cast<std::size_t>(count) * element);
+    });
+  } else if (!ran) {
+    // It is likely to be in memory since then: short runs of it cost a call each, no disk.
+    constexpr std::int64_t kShortest = 512;
+    read_box(tensor, part, kShortest, to);
   }
 }
 
 void CheckpointFolder::read(const std::string& name, const Box& box, void* to) const {
   const ManifestTensor& stored = tensor(name);
   CHECK(inside(box, stored.shape), "{} of tensor {} {}", to_string(box), name, to_string(stored.shape));
-  const auto element = static_cast<std::int64_t>(size_of(stored.dtype));
+  const std::size_t element = size_of(stored.dtype);
   auto* out = static_cast<std::byte*>(to);
-  std::vector<std::byte> buffer;
-  for (const Chunk& chunk : stored.chunks) {
-    Box common = intersection(chunk.box, box);
-    if (num_elements(common.shape) == 0) continue;
+  std::vector<std::byte> piece;
+  for (std::size_t i = 0; i < stored.chunks.size(); ++i) {
+    const Chunk& chunk = stored.chunks[i];
+    const Box common = intersection(chunk.box, box);
+    const std::int64_t elements = num_elements(common.shape);
+    if (elements == 0) continue;
     if (chunk.box == box) {
       read_chunk(stored, chunk, out);
       return;
     }
-    buffer.resize(static_cast<std::size_t>(num_elements(chunk.box.shape) * element));
-    read_chunk(stored, chunk, buffer.data());
-    // Runs along the last dims that are whole in the common part, in the chunk and in the result alike.
-    Box in_chunk = common, in_box = common;
-    for (std::size_t d = 0; d < common.start.size(); ++d) {
-      in_chunk.start[d] -= chunk.box.start[d];
-      in_box.start[d] -= box.start[d];
-    }
-    std::vector<std::byte> piece;
-    piece.resize(static_cast<std::size_t>(num_elements(common.shape) * element));
-    for_runs(chunk.box.shape, in_chunk, [&](std::int64_t from, std::int64_t at, std::int64_t count) {
-      std::memcpy(piece.data() + at * element, buffer.data() + from * element,
-                  static_cast<std::size_t>(count * element));
+    Box in_box = common;
+    for (std::size_t d = 0; d < common.start.size(); ++d) in_box.start[d] -= box.start[d];
+    std::byte* direct = nullptr;  // where the part stands in the result, when it is one run there
+    for_runs(box.shape, in_box, [&](std::int64_t into, std::int64_t, std::int64_t count) {
+      if (count == elements) direct = out + static_cast<std::size_t>(into) * element;
     });
+    if (direct != nullptr) {
+      read_part(stored, i, common, direct);
+      continue;
+    }
+    piece.resize(static_cast<std::size_t>(elements) * element);
+    read_part(stored, i, common, piece.data());
     for_runs(box.shape, in_box, [&](std::int64_t into, std::int64_t at, std::int64_t count) {
-      std::memcpy(out + into * element, piece.data() + at * element,
-                  static_cast<std::size_t>(count * element));
+      std::memcpy(out + static_cast<std::size_t>(into) * element,
+                  piece.data() + static_cast<std::size_t>(at) * element,
+                  static_cast<std::size_t>(count) * element);
     });
   }
 }

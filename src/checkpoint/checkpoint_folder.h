@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "checkpoint/manifest.h"
+#include "checkpoint/verified_chunks.h"
 #include "core/tensor.h"
 
 namespace switchyard {
@@ -24,7 +25,9 @@ class CheckpointFolder {
 
   // Elements of a box of a tensor, in row-major order and its own dtype, to `to`. Reads the chunks that the
   // box touches, nothing else, and compares each one's hash: Error(usage) naming tensor, chunk and file when
-  // it differs, Error(runtime) when the disk fails. The box must be inside the tensor (CHECK). Thread-safe.
+  // it differs, Error(runtime) when the disk fails. Of a chunk that this object or a copy of it has compared
+  // before, only the box's own part is read, and not compared again: ranks that share a checkpoint share that
+  // work. The box must be inside the tensor (CHECK). Thread-safe.
   void read(const std::string& tensor, const Box& box, void* to) const;
   Tensor read(const std::string& tensor, const Box& box) const;
   Tensor read(const std::string& tensor) const;
@@ -37,17 +40,24 @@ class CheckpointFolder {
   // Reads and hashes every byte. Error as of read(), for the first that differs.
   void prove() const;
 
+  // Chunks of which read() took a part and that it has compared with their hashes, in this object and copies.
+  std::int64_t verified_chunks() const { return verified_->verified(); }
+
  private:
   struct File;
   void open_file(const ManifestFile& file);
   void check_entry(const ManifestTensor& tensor);
   void read_chunk(const ManifestTensor& tensor, const Chunk& chunk, std::byte* to) const;
+  void read_part(const ManifestTensor& tensor, std::size_t index, const Box& part, std::byte* to) const;
+  void read_box(const ManifestTensor& tensor, const Box& box, std::int64_t shortest, std::byte* to) const;
 
   std::string path_;
   Manifest manifest_;
-  std::vector<std::shared_ptr<const File>> files_;  // as in the manifest
-  std::map<std::string, std::size_t> index_;        // of tensors
-  std::map<std::string, std::int64_t> offsets_;     // of tensors in their files
+  std::vector<std::shared_ptr<const File>> files_;   // as in the manifest
+  std::map<std::string, std::size_t> index_;         // of tensors
+  std::map<std::string, std::int64_t> offsets_;      // of tensors in their files
+  std::map<std::string, std::size_t> first_chunks_;  // of tensors, in verified_
+  std::shared_ptr<VerifiedChunks> verified_;
 };
 
 // Whether the folder has a marker: it was written to the end, or looks so.

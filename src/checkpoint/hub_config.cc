@@ -2,6 +2,7 @@
 #include <limits>
 #include <string_view>
 
+#include "checkpoint/block_scaled.h"
 #include "checkpoint/hub.h"
 #include "checkpoint/json_file.h"
 #include "core/error.h"
@@ -87,6 +88,14 @@ bool is_mla(const std::string& type) {
   return type == "deepseek_v2" || type == "deepseek_v3" || type == "kimi_k2";
 }
 
+// Weights as checkpoint/block_scaled.h reads them. How activations were to be rounded is left aside: here
+// they are not.
+bool is_block_scaled(const json& quantization) {
+  return quantization.is_object() && quantization.value("quant_method", json()) == "fp8" &&
+         quantization.value("fmt", json("e4m3")) == "e4m3" &&
+         quantization.value("weight_block_size", json()) == json{kScaleBlock, kScaleBlock};
+}
+
 // Features that change the result and that we do not compute.
 void refuse_unsupported(const HubConfig& hub) {
   if (hub.text("hidden_act", "silu") != "silu") hub.wrong("hidden_act", "silu");
@@ -96,8 +105,13 @@ void refuse_unsupported(const HubConfig& hub) {
   for (const char* key : {"attention_dropout", "router_jitter_noise"}) {
     if (hub.number(key, 0) != 0) hub.wrong(key, "0; other values are not supported");
   }
-  if (hub.has("quantization_config"))
-    hub.wrong("quantization_config", "none: convert the weights to bfloat16 first");
+  if (hub.has("quantization_config") && !is_block_scaled(hub.at("quantization_config")))
+    hub.wrong("quantization_config", "none, or quant_method=fp8 with weight_block_size=[128,128]");
+  if (hub.has("layer_types")) {
+    for (const json& kind : hub.at("layer_types")) {
+      if (kind != "full_attention") hub.wrong("layer_types", "full_attention in every layer");
+    }
+  }
   if (hub.number("partial_rotary_factor", 1) != 1) hub.wrong("partial_rotary_factor", "1");
   const std::string type = hub.text("model_type", "");
   const bool windowed = type == "mistral" || type == "mixtral";
@@ -231,7 +245,9 @@ void map_deepseek_router(const HubConfig& hub, bool second, OurConfig& ours) {
   ours["norm_topk_prob"] = hub.flag("norm_topk_prob", !second);
   if (second && hub.flag("norm_topk_prob", false)) hub.wrong("norm_topk_prob", "false for deepseek_v2");
   ours["routed_scaling_factor"] = hub.number("routed_scaling_factor", second ? 1.0 : 2.5);
-  const std::int64_t groups = hub.integer("n_group", 1), best = hub.integer("topk_group", 1);
+  // The third generation has groups unless it says that it has none.
+  const std::int64_t groups = second ? hub.integer("n_group", 1) : hub.integer("n_group"),
+                     best = second ? hub.integer("topk_group", 1) : hub.integer("topk_group");
   const bool grouped = groups > 1 && (limited || !second);
   ours["n_routing_groups"] = grouped ? groups : -1;
   ours["topk_routing_group"] = grouped ? best : -1;

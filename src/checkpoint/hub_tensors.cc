@@ -5,8 +5,10 @@
 #include <set>
 #include <string_view>
 
+#include "checkpoint/block_scaled.h"
 #include "checkpoint/hub.h"
 #include "checkpoint/json_file.h"
+#include "checkpoint/transpose.h"
 #include "core/error.h"
 
 namespace switchyard {
@@ -80,35 +82,14 @@ Shape matrix_shape(std::string_view rule, const Shape& ours) {
   return {num_elements(Shape(middle, ours.end())), num_elements(Shape(ours.begin(), middle))};
 }
 
-// to[c, r] = from[r, c]. Through a tile of its own: rows that lie a power of two apart, as those of most
-// matrices do, would drive each other out of the cache.
-template <typename T>
-void transpose(const T* from, T* to, std::int64_t rows, std::int64_t columns) {
-  constexpr std::int64_t kTile = 32;
-  T tile[kTile][kTile], line[kTile];
-  for (std::int64_t r0 = 0; r0 < rows; r0 += kTile) {
-    const std::int64_t height = std::min(kTile, rows - r0);
-    for (std::int64_t c0 = 0; c0 < columns; c0 += kTile) {
-      const std::int64_t width = std::min(kTile, columns - c0);
-      for (std::int64_t r = 0; r < height; ++r) std::copy_n(from + (r0 + r) * columns + c0, width, tile[r]);
-      for (std::int64_t c = 0; c < width; ++c) {
-        for (std::int64_t r = 0; r < height; ++r) line[r] = tile[r][c];
-        std::copy_n(line, height, to + (c0 + c) * rows + r0);
-      }
-    }
-  }
-}
-
 // Copies one hub tensor's worth of elements, from [rows, columns] to its transpose, or as it is.
 void move_elements(DType dtype, const std::byte* from, std::byte* to, std::int64_t rows, std::int64_t columns,
                    bool transposed) {
   if (!transposed) {
     const auto bytes = static_cast<std::size_t>(rows * columns) * size_of(dtype);
     if (bytes > 0) std::memcpy(to, from, bytes);
-  } else if (dtype == DType::f32) {
-    transpose(reinterpret_cast<const float*>(from), reinterpret_cast<float*>(to), rows, columns);
   } else {
-    transpose(reinterpret_cast<const bfloat16*>(from), reinterpret_cast<bfloat16*>(to), rows, columns);
+    transpose(size_of(dtype), from, rows, columns, to, rows);
   }
 }
 
@@ -241,7 +222,8 @@ std::vector<std::string> check_hub_tensors(const WeightFolder& folder, HubFamily
         misshaped.push_back(fmt::format("{} {} (expected {})", name, to_string(folder.shape(name)),
                                         to_string(tensors.shape)));
       } else if (!is_float_name(folder.dtype(name))) {
-        mistyped.push_back(fmt::format("{} {} (expected floating point)", name, folder.dtype(name)));
+        mistyped.push_back(fmt::format("{} {} (expected BF16, F32, F16, F64, or F8_E4M3 with {} beside it)",
+                                       name, folder.dtype(name), block_scale_name(name)));
       } else if (const std::string& first = tensors.names[0];
                  folder.contains(first) &&
                  (folder.dtype(name) == "BF16") != (folder.dtype(first) == "BF16")) {

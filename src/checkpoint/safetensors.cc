@@ -168,19 +168,47 @@ void SafetensorsFile::parse_all(std::span<const std::byte> file) {
   }
 }
 
+SafetensorsFile::Entry SafetensorsFile::rows_of(const std::string& name, std::int64_t begin,
+                                                std::int64_t end) const {
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) fail_usage("[safetensors] {}: no tensor {}", path_, in_quotes(name));
+  Entry entry = found->second;
+  if (entry.shape.empty()) return entry;
+  CHECK(0 <= begin && begin <= end && end <= entry.shape[0], "rows [{}, {}) of {} {}", begin, end, name,
+        to_string(entry.shape));
+  const auto rows = static_cast<std::size_t>(entry.shape[0]), first = static_cast<std::size_t>(begin);
+  const std::size_t row = rows == 0 ? 0 : entry.bytes.size() / rows;
+  entry.shape[0] = end - begin;
+  entry.bytes = entry.bytes.subspan(first * row, static_cast<std::size_t>(end - begin) * row);
+  return entry;
+}
+
 void SafetensorsFile::release(const std::string& name) const {
   const auto found = entries_.find(name);
-  if (found == entries_.end() || !mapped_) return;
+  if (found == entries_.end()) return;
+  release_rows(name, 0, found->second.shape.empty() ? 0 : found->second.shape[0]);
+}
+
+void SafetensorsFile::release_rows(const std::string& name, std::int64_t first, std::int64_t last) const {
+  if (!mapped_) return;
+  const std::span<const std::byte> bytes = rows_of(name, first, last).bytes;
   const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<std::uintptr_t>(found->second.bytes.data()) / page * page;
-  const auto end = reinterpret_cast<std::uintptr_t>(found->second.bytes.data() + found->second.bytes.size());
+  const auto begin = reinterpret_cast<std::uintptr_t>(bytes.data()) / page * page;
+  const auto end = reinterpret_cast<std::uintptr_t>(bytes.data() + bytes.size());
   if (end > begin) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
 Tensor SafetensorsFile::read(const std::string& name) const {
   const auto found = entries_.find(name);
   if (found == entries_.end()) fail_usage("[safetensors] {}: no tensor {}", path_, in_quotes(name));
-  const Entry& entry = found->second;
+  return read_entry(found->second, name);
+}
+
+Tensor SafetensorsFile::read_rows(const std::string& name, std::int64_t begin, std::int64_t end) const {
+  return read_entry(rows_of(name, begin, end), name);
+}
+
+Tensor SafetensorsFile::read_entry(const Entry& entry, const std::string& name) const {
   const std::string& type = entry.dtype;
   const auto narrow = [&](auto value) {
     if (!std::in_range<std::int32_t>(value)) {

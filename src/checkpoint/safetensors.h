@@ -43,14 +43,20 @@ class SafetensorsFile {
   // Lets go of the memory that holds a tensor's pages; they are read from disk again when touched. Whoever
   // goes through a large file once keeps the process small by it.
   void release(const std::string& name) const;
+  // The same for the pages of rows [begin, end) of its first dimension.
+  void release_rows(const std::string& name, std::int64_t begin, std::int64_t end) const;
 
   // A copy of one tensor. F32, BF16, I32 and U8 (also BOOL) keep their type; F16 and F64 become f32; I64, U32
   // and U16 become i32, and a value that does not fit is an Error(usage). Other dtypes and missing names are
   // Error(usage).
   Tensor read(const std::string& name) const;
+  // Rows [begin, end) of its first dimension (CHECKed), the whole of a tensor without dimensions.
+  Tensor read_rows(const std::string& name, std::int64_t begin, std::int64_t end) const;
 
  private:
   SafetensorsFile() = default;
+  Entry rows_of(const std::string& name, std::int64_t begin, std::int64_t end) const;
+  Tensor read_entry(const Entry& entry, const std::string& name) const;
   void parse_all(std::span<const std::byte> file);
 
   std::string path_;
@@ -86,7 +92,8 @@ void write_safetensors(const std::string& path, const std::map<std::string, Tens
 
 // The weights of a Hugging Face folder: model.safetensors, or the shards of model.safetensors.index.json. A
 // path to one .safetensors file is taken as it is. Every tensor of the index must be in its shard and every
-// tensor of a shard in the index. Error(usage) otherwise.
+// tensor of a shard in the index. 8-bit weights with scales beside them (checkpoint/block_scaled.h) are
+// bfloat16 tensors here, and their scales are no tensors. Error(usage) otherwise.
 class WeightFolder {
  public:
   static WeightFolder open(const std::string& folder);
@@ -94,19 +101,21 @@ class WeightFolder {
   const std::string& path() const { return path_; }
   std::vector<std::string> names() const;  // sorted
   bool contains(const std::string& name) const { return shard_of_.contains(name); }
-  const Shape& shape(const std::string& name) const;        // Error(usage) when missing
-  const std::string& dtype(const std::string& name) const;  // as in the file: "F32", ...; the same
-  Tensor read(const std::string& name) const;               // as SafetensorsFile::read
-  // Where the tensor is; its file lives as long as this folder. Error(usage) when missing.
-  const SafetensorsFile& file_of(const std::string& name) const { return shard(name); }
+  const Shape& shape(const std::string& name) const;  // Error(usage) when missing
+  std::string dtype(const std::string& name) const;   // as in the file: "F32", ...; the same
+  Tensor read(const std::string& name) const;         // as SafetensorsFile::read
+  // Rows [begin, end) of its first dimension, whose pages in the file are then let go of.
+  Tensor take_rows(const std::string& name, std::int64_t begin, std::int64_t end) const;
   const std::vector<SafetensorsFile>& files() const { return shards_; }
 
  private:
   const SafetensorsFile& shard(const std::string& name) const;
+  void set_scales_apart();
 
   std::string path_;
   std::vector<SafetensorsFile> shards_;
   std::map<std::string, std::size_t> shard_of_;
+  std::map<std::string, std::size_t> scale_shard_of_;  // of the weight's name: where its scales are
 };
 
 }  // namespace switchyard

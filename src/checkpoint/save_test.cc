@@ -2,8 +2,10 @@
 
 #include <sys/stat.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <set>
+#include <thread>
 
 #include "checkpoint/json_file.h"
 #include "checkpoint/safetensors.h"
@@ -105,6 +107,67 @@ TEST_F(Save, PiecesOfManyShapesAreWrittenOnce) {
   commit(files, place, layout, small_manifest(1), writer.chunks(), {});
   const Tensor got = CheckpointFolder::open(path("1")).read("a");
   EXPECT_EQ(std::memcmp(got.raw(), whole.raw(), whole.bytes()), 0);
+}
+
+// Ranks that read columns of the same chunks compare each chunk once, whichever comes first.
+TEST_F(Save, AChunkIsComparedOnce) {
+  const StoredTensor stored{"a", DType::i32, {64, 96}, false};
+  const CheckpointLayout layout({stored});
+  const SavePlace place{path(), "1"};
+  const Tensor whole = content_of(stored, 1);
+  create_files(FileSystem::real(), place, layout);
+  PieceWriter writer(FileSystem::real(), place, layout);
+  std::vector<Piece> pieces;
+  for (std::int64_t row = 0; row < 64; row += 4)
+    pieces.push_back({{{row, 0}, {4, 96}}, whole.raw() + row * 96 * 4});
+  writer.write(0, pieces);
+  writer.finish();
+  commit(FileSystem::real(), place, layout, small_manifest(1), writer.chunks(), {});
+
+  for (const std::int64_t ranks : {1, 2, 4, 8}) {
+    const CheckpointFolder checkpoint = CheckpointFolder::open(path("1"));
+    EXPECT_EQ(checkpoint.verified_chunks(), 0);
+    std::vector<std::thread> threads;
+    for (std::int64_t rank = 0; rank < ranks; ++rank) {
+      threads.emplace_back([&, rank, copy = checkpoint] {
+        const std::int64_t width = 96 / ranks;
+        const Tensor got = copy.read("a", {{1, rank * width}, {63, width}});
+        for (std::int64_t i = 0; i < got.size(); ++i) {
+          const std::int64_t at = (1 + i / width) * 96 + rank * width + i % width;
+          ASSERT_EQ(got.data<std::int32_t>()[i], whole.data<std::int32_t>()[at]) << rank << " " << i;
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(checkpoint.verified_chunks(), 16) << ranks;
+  }
+}
+
+TEST_F(Save, ADamagedChunkIsNeverTakenForACompared) {
+  save_small(FileSystem::real(), path(), 5, 0);
+  std::string file = read_bytes(path("5/weights-00001.safetensors"));
+  const CheckpointFolder checkpoint = CheckpointFolder::open(path("5"));
+  const std::int64_t before = checkpoint.verified_chunks();
+  file.back() = static_cast<char>(file.back() ^ 1);
+  write_bytes(path("5/weights-00001.safetensors"), file);
+  std::atomic<int> refused = 0, read = 0;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 4; ++rank) {
+    threads.emplace_back([&] {
+      for (const StoredTensor& stored : small_tensors()) {
+        try {
+          checkpoint.read(stored.name);
+          ++read;
+        } catch (const Error&) {
+          ++refused;
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(refused, 4);
+  EXPECT_EQ(read, 4 * (static_cast<int>(small_tensors().size()) - 1));
+  EXPECT_GT(checkpoint.verified_chunks(), before);
 }
 
 TEST_F(Save, KeepsTheNewest) {

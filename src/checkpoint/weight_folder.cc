@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <set>
 
+#include "checkpoint/block_scaled.h"
 #include "checkpoint/json_file.h"
 #include "checkpoint/safetensors.h"
 #include "core/error.h"
@@ -46,6 +47,7 @@ WeightFolder WeightFolder::open(const std::string& folder) {
   if (fs::exists(single, ignored)) {
     weights.shards_.push_back(SafetensorsFile::open(single.string()));
     for (const auto& [name, entry] : weights.shards_[0].entries()) weights.shard_of_[name] = 0;
+    weights.set_scales_apart();
     return weights;
   }
   const fs::path index = root / "model.safetensors.index.json";
@@ -69,7 +71,25 @@ WeightFolder WeightFolder::open(const std::string& folder) {
       }
     }
   }
+  weights.set_scales_apart();
   return weights;
+}
+
+void WeightFolder::set_scales_apart() {
+  for (const auto& [name, shard] : shard_of_) {
+    const SafetensorsFile::Entry& weight = shards_[shard].entries().at(name);
+    const std::string scale_name = block_scale_name(name);
+    const auto scale = shard_of_.find(scale_name);
+    if (weight.dtype != "F8_E4M3" || scale == shard_of_.end()) continue;
+    const SafetensorsFile::Entry& scales = shards_[scale->second].entries().at(scale_name);
+    if (!is_block_scaled(weight, scales)) {
+      fail_usage("[checkpoint] {}: tensor {} is {} {}, expected F32 with a scale for each {} x {} of {}",
+                 path_, in_quotes(scale_name), scales.dtype, to_string(scales.shape), kScaleBlock,
+                 kScaleBlock, to_string(weight.shape));
+    }
+    scale_shard_of_[name] = scale->second;
+  }
+  for (const auto& [name, shard] : scale_shard_of_) shard_of_.erase(block_scale_name(name));
 }
 
 std::vector<std::string> WeightFolder::names() const {
@@ -87,11 +107,26 @@ const SafetensorsFile& WeightFolder::shard(const std::string& name) const {
 const Shape& WeightFolder::shape(const std::string& name) const {
   return shard(name).entries().at(name).shape;
 }
-const std::string& WeightFolder::dtype(const std::string& name) const {
-  return shard(name).entries().at(name).dtype;
+std::string WeightFolder::dtype(const std::string& name) const {
+  return scale_shard_of_.contains(name) ? "BF16" : shard(name).entries().at(name).dtype;
 }
 Tensor WeightFolder::read(const std::string& name) const {
-  return shard(name).read(name);
+  const auto scale = scale_shard_of_.find(name);
+  if (scale == scale_shard_of_.end()) return shard(name).read(name);
+  const SafetensorsFile::Entry& weight = shard(name).entries().at(name);
+  return block_scaled_rows(weight, shards_[scale->second].entries().at(block_scale_name(name)), 0,
+                           weight.shape[0]);
+}
+Tensor WeightFolder::take_rows(const std::string& name, std::int64_t begin, std::int64_t end) const {
+  const SafetensorsFile& file = shard(name);
+  const auto scale = scale_shard_of_.find(name);
+  const Tensor rows =
+      scale == scale_shard_of_.end()
+          ? file.read_rows(name, begin, end)
+          : block_scaled_rows(file.entries().at(name),
+                              shards_[scale->second].entries().at(block_scale_name(name)), begin, end);
+  file.release_rows(name, begin, end);
+  return rows;
 }
 
 }  // namespace switchyard

@@ -1,7 +1,7 @@
 // Conversion of weights: Hugging Face folder <-> checkpoint.
 //
-// Streaming: a tensor at a time, in memory for the largest of them twice (once as it is stored, once as it is
-// written); stacks of experts go expert by expert. What is read of a checkpoint is compared with its hashes.
+// Streaming: one tensor is made while the one before it is written, so memory is that of the largest twice;
+// stacks of experts go expert by expert. What is read of a checkpoint is compared with its hashes.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +30,7 @@ struct ConvertReport {
   std::int64_t parameters = 0, bytes = 0;
   std::int64_t files = 0, files_kept = 0;  // kept: of an earlier attempt
   std::vector<std::string> carried;        // tokenizer files
+  bool same_bits = true;                   // logits of both sides; or else they are near (convert/hub_form.h)
 };
 
 // One line at a time: what is left out, which file is done.

@@ -11,6 +11,7 @@
 #include "checkpoint/safetensors.h"
 #include "convert/fold.h"
 #include "convert/hub_export.h"
+#include "convert/hub_form.h"
 #include "convert/stored_names.h"
 #include "convert/table.h"
 #include "convert/tensor_source.h"
@@ -223,7 +224,7 @@ void expect_no_form(std::vector<std::string> overrides, const std::string& words
   overrides.insert(overrides.begin(),
                    {"base_emb_dim=64", "base_num_query_heads=4", "base_num_kv_heads=4", "head_dim=16"});
   try {
-    config_to_hub(Config::from_args(overrides), "float32");
+    config_to_hub(hub_form(Config::from_args(overrides)).config, "float32");
     ADD_FAILURE() << "accepted, expected an error with: " << words;
   } catch (const Error& e) {
     EXPECT_EQ(e.kind(), Error::Kind::usage);
@@ -231,28 +232,82 @@ void expect_no_form(std::vector<std::string> overrides, const std::string& words
   }
 }
 
+using Keys = std::vector<std::string>;
+
+Keys operator+(Keys keys, const Keys& more) {
+  keys.insert(keys.end(), more.begin(), more.end());
+  return keys;
+}
+const Keys kMixtral{"decoder_block=mixtral", "num_experts=4", "base_mlp_dim=32"};
+const Keys kLatent{"decoder_block=deepseek", "attention_type=mla", "num_experts=4",
+                   "base_moe_mlp_dim=32",    "kv_lora_rank=16",    "qk_nope_head_dim=16",
+                   "qk_rope_head_dim=8",     "v_head_dim=16"};
+
 TEST(HubExport, NamesTheKeyThatNoFamilyHas) {
-  const std::vector<std::string> mixtral{"decoder_block=mixtral", "num_experts=4", "base_mlp_dim=32"};
-  const std::vector<std::string> latent{"decoder_block=deepseek", "attention_type=mla", "num_experts=4",
-                                        "base_moe_mlp_dim=32",    "kv_lora_rank=16",    "qk_nope_head_dim=16",
-                                        "qk_rope_head_dim=8",     "v_head_dim=16"};
-  const auto and_also = [](std::vector<std::string> keys, std::initializer_list<const char*> more) {
-    keys.insert(keys.end(), more.begin(), more.end());
-    return keys;
-  };
-  expect_no_form({"compat=maxtext"}, "compat=maxtext");
-  expect_no_form({"use_qk_norm=true"}, "use_qk_norm=true");
-  expect_no_form({"logits_via_embedding=true"}, "normalize_embedding_logits=true");
-  expect_no_form(and_also(mixtral, {"routed_score_func=sigmoid"}), "routed_score_func=sigmoid");
-  expect_no_form(and_also(mixtral, {"routed_scaling_factor=2"}), "routed_scaling_factor=2");
-  expect_no_form(and_also(mixtral, {"shared_experts=1"}), "shared_experts=1");
-  expect_no_form(and_also(mixtral, {"use_random_routing=true"}), "use_random_routing=true");
-  expect_no_form(and_also(latent, {"routed_score_func=sigmoid", "max_position_embeddings=64"}),
-                 "routed_bias=false");
-  expect_no_form(
-      and_also(latent, {"routed_score_func=softmax", "norm_topk_prob=true", "max_position_embeddings=64"}),
-      "norm_topk_prob=true");
-  expect_no_form(and_also(latent, {"routed_score_func=softmax"}), "max_position_embeddings=163840");
+  const Keys short_latent = kLatent + Keys{"max_position_embeddings=64"};
+  expect_no_form(kMixtral + Keys{"routed_score_func=sigmoid"}, "routed_score_func=sigmoid");
+  expect_no_form(kMixtral + Keys{"shared_experts=1"}, "shared_experts=1");
+  expect_no_form(kMixtral + Keys{"use_random_routing=true"}, "use_random_routing=true");
+  expect_no_form(kMixtral + Keys{"use_qk_norm=true", "routed_score_func=softmax"}, "use_qk_norm=true");
+  expect_no_form(short_latent + Keys{"routed_score_func=softmax", "norm_topk_prob=true"},
+                 "norm_topk_prob=true");
+  expect_no_form(short_latent + Keys{"routed_score_func=softmax", "rope_type=yarn"},
+                 "max_position_embeddings=64");
+  expect_no_form(short_latent + Keys{"model_name=kimi-k2-1t", "num_experts_per_tok=2",
+                                     "override_model_config=true", "compat=maxtext"},
+                 "compat=maxtext, model_name=kimi-k2-1t");
+}
+
+// The keys, the type of config.json, the factors on weights, and whether the bits stay.
+struct OtherForm {
+  Keys keys;
+  const char* type;
+  std::map<std::string, float> factors;
+  bool same_bits;
+};
+
+TEST(HubForm, WhatWeightsCanSay) {
+  const Keys small{"base_emb_dim=64", "base_num_query_heads=4", "base_num_kv_heads=4", "head_dim=16"};
+  const Keys tied{"logits_via_embedding=true"};
+  const auto root = [](double x) { return static_cast<float>(std::sqrt(x)); };
+  const auto temperature = static_cast<float>(std::pow(0.1 * std::log(40.0) + 1, 2));
+  const std::vector<OtherForm> forms{
+      {{}, "llama", {}, true},
+      {{"compat=maxtext"}, "llama", {{"attention.query", 4}}, true},
+      {{"compat=maxtext", "head_dim=8"}, "llama", {{"attention.query", root(8)}}, false},
+      {{"compat=maxtext", "decoder_block=qwen3", "use_qk_norm=true"}, "qwen3", {}, true},
+      {kMixtral + Keys{"compat=maxtext"}, "mixtral", {{"attention.query", 4}}, false},
+      {kMixtral + Keys{"compat=maxtext", "decoder_block=qwen3_moe", "use_qk_norm=true"},
+       "qwen3_moe",
+       {},
+       false},
+      {tied, "llama", {{"final_norm", 0.125f}}, true},
+      {tied + Keys{"base_emb_dim=32"}, "llama", {{"final_norm", 1 / root(32)}}, false},
+      {tied + Keys{"compat=maxtext"}, "llama", {{"attention.query", 4}, {"final_norm", 0.125f}}, true},
+      {{"use_qk_norm=true"}, "qwen3", {}, true},
+      {{"decoder_block=qwen3"}, "llama", {}, true},
+      {kMixtral + Keys{"use_qk_norm=true"}, "qwen3_moe", {}, false},
+      {kMixtral + Keys{"routed_scaling_factor=2"}, "mixtral", {}, true},
+      {kLatent + Keys{"routed_score_func=sigmoid", "max_position_embeddings=64"}, "deepseek_v3", {}, true},
+      {kLatent + Keys{"routed_score_func=softmax"}, "deepseek_v2", {{"attention.query", temperature}}, false},
+      {kLatent + Keys{"routed_score_func=softmax", "q_lora_rank=8"},
+       "deepseek_v2",
+       {{"attention.wq_b", temperature}},
+       false},
+      {kLatent + Keys{"routed_score_func=softmax", "norm_topk_prob=true", "compat=maxtext", "mscale=0"},
+       "deepseek_v2",
+       {},
+       false}};
+  for (const OtherForm& expected : forms) {
+    SCOPED_TRACE(::testing::PrintToString(expected.keys));
+    const HubForm form = hub_form(Config::from_args(small + expected.keys));
+    EXPECT_EQ(form.factors, expected.factors);
+    EXPECT_EQ(form.same_bits, expected.same_bits);
+    EXPECT_GE(form.notices.size(), expected.factors.size());
+    const json hub = config_to_hub(form.config, "float32");
+    EXPECT_EQ(hub["model_type"], expected.type);
+    EXPECT_EQ(differing_key(model_config(form.config), model_config(config_of_hub(hub))), "");
+  }
 }
 
 // All models that come with the sources, but one that transformers has no class for.

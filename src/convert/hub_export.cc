@@ -140,8 +140,6 @@ void check_same_model(const Config& config, const ModelConfig& model, const Hub&
 
 nlohmann::ordered_json config_to_hub(const Config& config, const std::string& dtype) {
   const ModelConfig model = model_config(config);
-  if (model.compat)
-    fail_usage("[convert] compat=maxtext: no Hugging Face form; the query's weights hold 1/sqrt(head_dim)");
   check_latent_scale(config, model);
   const auto [type, architecture] = family_of(config, model);
   Hub hub = {{"architectures", {architecture}},

@@ -9,7 +9,7 @@ namespace switchyard {
 
 // The config.json with which transformers computes what we compute: config_of_hub() of it is the same model.
 // `dtype` is that of most weights, "bfloat16" or "float32". Error(usage), naming the key, for a model
-// that no family can express.
+// that no family can express; hub_form() finds those that one can with other weights.
 nlohmann::ordered_json config_to_hub(const Config& config, const std::string& dtype);
 
 }  // namespace switchyard

@@ -9,6 +9,7 @@
 #include "checkpoint/hub.h"
 #include "checkpoint/json_file.h"
 #include "checkpoint/layout.h"
+#include "convert/hub_form.h"
 #include "core/error.h"
 #include "core/rng.h"
 #include "models/decoder.h"
@@ -112,17 +113,20 @@ Tensor run_layer(const Config& config, const ModelConfig& model, const Parameter
 
 }  // namespace
 
-StoredLogits stored_logits(const std::string& path, std::optional<DType> dtype) {
+StoredLogits stored_logits(const std::string& path, std::optional<DType> dtype, bool as_exported) {
   std::error_code error;
   const bool is_hub = std::filesystem::exists(std::filesystem::path(path) / "config.json", error);
   StoredModel stored = is_hub ? open_hub(path) : open_ours(path);
   stored.config.set("max_target_length", kTokens, "verify");
   stored.config.set("per_device_batch_size", static_cast<double>(kRows), "verify");
   const ModelConfig model = model_config(stored.config);
+  std::optional<HubForm> form;
+  if (as_exported) form = hub_form(stored.config);
   const Parameters::Fill fill = [&](const ParameterSpec& spec) {
-    Tensor whole = stored.fill(spec);
-    const bool rounded = dtype && !spec.name.ends_with(".gate_bias");
-    return rounded ? whole.cast(*dtype).cast(DType::f32) : whole.cast(DType::f32);
+    const Tensor whole = stored.fill(spec);
+    const DType rounded = dtype && !spec.name.ends_with(".gate_bias") ? *dtype : whole.dtype();
+    const float factor = form ? form->factor_of(spec.name) : 1;
+    return scaled(scaled(whole, factor, rounded), 1 / factor, DType::f32);
   };
   const Batch batch = random_batch(model.vocab);
   Tensor x;

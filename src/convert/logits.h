@@ -14,8 +14,9 @@ struct StoredLogits {
 };
 
 // Of a Hugging Face folder or a checkpoint (of a run the newest), in float32 on one rank. `dtype`: weights
-// are rounded to it first, the router's bias excepted. Error(usage) for a folder that does not hold the model
-// of its config.
-StoredLogits stored_logits(const std::string& path, std::optional<DType> dtype);
+// are rounded to it first, the router's bias excepted. `as_exported`: a checkpoint's weights are rounded as
+// an export with a factor on them (convert/hub_form.h) rounds them, which is once at most. Error(usage) for a
+// folder that does not hold the model of its config.
+StoredLogits stored_logits(const std::string& path, std::optional<DType> dtype, bool as_exported);
 
 }  // namespace switchyard

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <system_error>
 #include <utility>
 
@@ -103,18 +104,22 @@ bool ResumableFolder::has(const PlannedFile& file) const {
   return stream.read(header.data(), static_cast<std::streamsize>(header.size())) && header == file.header;
 }
 
-void ResumableFolder::write(const PlannedFile& file,
-                            const std::function<std::span<const std::byte>(std::size_t tensor)>& bytes_of) {
+void ResumableFolder::write(const PlannedFile& file, const std::function<Tensor(std::size_t tensor)>& make) {
   const std::string path = place_.temporary() + "/" + file.name;
   OutputFile out(files_, path + kWriting, OutputFile::Mode::create);
   out.resize(file.bytes);
   out.write_at(file.header.data(), file.header.size(), 0);
+  std::future<void> writing;
   for (const PlannedFile::Place& place : file.tensors) {
-    const auto bytes = bytes_of(place.tensor);
-    CHECK(static_cast<std::int64_t>(bytes.size()) == place.bytes, "{} bytes, planned {}", bytes.size(),
+    Tensor tensor = make(place.tensor);
+    CHECK(static_cast<std::int64_t>(tensor.bytes()) == place.bytes, "{} bytes, planned {}", tensor.bytes(),
           place.bytes);
-    out.write_at(bytes.data(), bytes.size(), place.offset);
+    if (writing.valid()) writing.get();
+    writing = std::async(std::launch::async, [&out, tensor = std::move(tensor), offset = place.offset] {
+      out.write_at(tensor.raw(), tensor.bytes(), offset);
+    });
   }
+  if (writing.valid()) writing.get();
   out.sync();
   out.close();
   rename_path(files_, path + kWriting, path);

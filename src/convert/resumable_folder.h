@@ -50,9 +50,9 @@ class ResumableFolder {
 
   // Whether the file is there already, of an earlier attempt.
   bool has(const PlannedFile& file) const;
-  // Makes the file. `bytes_of` gives a tensor's bytes, valid until the next call.
-  void write(const PlannedFile& file,
-             const std::function<std::span<const std::byte>(std::size_t tensor)>& bytes_of);
+  // Makes the file. `make` gives a tensor's bytes; the next is made while the last one is written, so two are
+  // in memory.
+  void write(const PlannedFile& file, const std::function<Tensor(std::size_t tensor)>& make);
   // A small file, below the folder.
   void write_small(const std::string& name, const std::string& content);
 

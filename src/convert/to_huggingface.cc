@@ -6,12 +6,16 @@
 
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/json_file.h"
+#include "checkpoint/layout.h"
 #include "convert/carried_files.h"
 #include "convert/directions.h"
 #include "convert/hub_export.h"
+#include "convert/hub_form.h"
 #include "convert/resumable_folder.h"
 #include "convert/stored_names.h"
+#include "convert/tensor_mover.h"
 #include "core/error.h"
+#include "kernels/machine.h"
 #include "models/same_model.h"
 
 namespace switchyard {
@@ -32,16 +36,23 @@ class ToHuggingFace {
         line_(line),
         checkpoint_(open_source(request, line)),
         config_(config_of_stored(checkpoint_.manifest().config, checkpoint_.path())),
+        form_(hub_form(config_)),
         carried_(files_of_checkpoint(checkpoint_)) {
-    const ModelConfig model = model_config(config_);
-    hub_config_ = config_to_hub(config_, "float32");
-    pairs_ = stored_pairs(parameter_specs(model), hub_family(nlohmann::json(hub_config_)));
+    hub_config_ = config_to_hub(form_.config, "float32");
+    pairs_ =
+        stored_pairs(parameter_specs(model_config(form_.config)), hub_family(nlohmann::json(hub_config_)));
+    for (const ParameterSpec& spec : parameter_specs(model_config(config_))) {
+      const StoredParameter stored = stored_parameter(spec.name, spec.shape);
+      stored_here_.insert(stored.names.begin(), stored.names.end());
+    }
     check_tensors();
+    for (const std::string& notice : form_.notices) line(notice);
     add_carried_keys();
   }
 
   ConvertReport run() {
     ConvertReport report = report_of(pairs_, ConvertTarget::huggingface);
+    report.same_bits = form_.same_bits;
     ResumableFolder folder(FileSystem::real(), request_.destination,
                            job_of(request_, report.target, checkpoint_.path() + "/manifest.json"), "");
     const std::vector<PlannedFile> files = plan();
@@ -76,6 +87,7 @@ class ToHuggingFace {
     std::vector<std::string> problems;
     for (const StoredPair& pair : pairs_) {
       known.insert(pair.ours);
+      if (is_added(pair)) continue;
       if (!checkpoint_.contains(pair.ours))
         problems.push_back("missing " + pair.ours);
       else if (const ManifestTensor& stored = checkpoint_.tensor(pair.ours);
@@ -106,7 +118,11 @@ class ToHuggingFace {
     }
   }
 
+  // Zeros that the model has there and not here: a router's bias.
+  bool is_added(const StoredPair& pair) const { return !stored_here_.contains(pair.ours); }
+
   DType dtype_of(const StoredPair& pair) const {
+    if (is_added(pair)) return DType::f32;
     return request_.dtype && !keeps_its_dtype(pair) ? *request_.dtype : checkpoint_.tensor(pair.ours).dtype;
   }
 
@@ -150,9 +166,17 @@ class ToHuggingFace {
   }
 
   // Damage that shows now is found at work, not before.
-  Tensor read(const std::string& name) const {
+  Tensor moved(const StoredPair& pair) {
+    if (is_added(pair)) return Tensor::zeros(DType::f32, pair.hub.shape);
     try {
-      return checkpoint_.read(name);
+      return mover_.move({pair.shape, pair.hub.shape, dtype_of(pair), form_.factor_of(pair.ours),
+                          pair.hub.transposed, pair.hub.transposed ? pair.hub.shape[1] : 0},
+                         [&](std::int64_t begin, std::int64_t end) {
+                           Box rows = whole_box(pair.shape);
+                           rows.start[0] = begin;
+                           rows.shape[0] = end - begin;
+                           return checkpoint_.read(pair.ours, rows);
+                         });
     } catch (const Error& error) {
       fail_runtime("{}", error.what());
     }
@@ -160,16 +184,7 @@ class ToHuggingFace {
 
   void write_file(const PlannedFile& file, ResumableFolder& folder, ConvertReport& report) {
     const bool kept = folder.has(file);
-    Tensor tensor;
-    if (!kept) {
-      folder.write(file, [&](std::size_t i) {
-        const StoredPair& pair = pairs_[i];
-        tensor = Tensor();
-        Tensor ours = read(pair.ours).cast(dtype_of(pair));
-        tensor = pair.hub.transposed ? to_hub(pair.hub, ours)[0] : ours.reshaped(pair.hub.shape);
-        return std::span<const std::byte>(tensor.raw(), tensor.bytes());
-      });
-    }
+    if (!kept) folder.write(file, [&](std::size_t i) { return moved(pairs_[i]); });
     report.files_kept += kept;
     line_(fmt::format("{} {}", kept ? "kept" : "wrote", file.name));
   }
@@ -197,9 +212,12 @@ class ToHuggingFace {
   const ConvertLine& line_;
   CheckpointFolder checkpoint_;
   Config config_;
+  HubForm form_;  // of the model as it is written
   std::vector<ExtraFile> carried_;
   Json hub_config_;
   std::vector<StoredPair> pairs_;
+  std::set<std::string> stored_here_;
+  TensorMover mover_{machine_cores()};
   bool wide_ = false;  // some weights are float32
 };
 

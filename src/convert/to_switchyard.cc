@@ -1,6 +1,4 @@
 // Hugging Face folder -> checkpoint.
-#include <xxhash.h>
-
 #include <filesystem>
 #include <map>
 
@@ -11,7 +9,9 @@
 #include "convert/directions.h"
 #include "convert/resumable_folder.h"
 #include "convert/stored_names.h"
+#include "convert/tensor_mover.h"
 #include "core/error.h"
+#include "kernels/machine.h"
 #include "models/same_model.h"
 
 namespace switchyard {
@@ -87,11 +87,11 @@ class ToSwitchyard {
     return request_.dtype && !keeps_its_dtype(pair) ? *request_.dtype : stored;
   }
 
-  Tensor moved(const StoredPair& pair) const {
-    Tensor part = weights_.read(pair.theirs);
-    weights_.file_of(pair.theirs).release(pair.theirs);
-    if (pair.hub.transposed) part = to_ours(pair.hub, {&part, 1}, pair.shape);
-    return part.cast(dtype_of(pair));
+  Tensor moved(const StoredPair& pair) {
+    return mover_.move(
+        {pair.hub.shape, pair.shape, dtype_of(pair), 1, pair.hub.transposed,
+         pair.hub.transposed ? pair.hub.shape[0] : 0},
+        [&](std::int64_t begin, std::int64_t end) { return weights_.take_rows(pair.theirs, begin, end); });
   }
 
   // Chunks are hashed as they are written, or read again where an earlier attempt has written them.
@@ -99,12 +99,10 @@ class ToSwitchyard {
                   std::vector<WrittenChunk>& chunks, ConvertReport& report) {
     const bool kept = folder.has(file);
     if (!kept) {
-      Tensor tensor;
       folder.write(file, [&](std::size_t i) {
-        tensor = Tensor();
-        tensor = moved(pairs_[i]);
+        Tensor tensor = moved(pairs_[i]);
         add_chunks(layout.tensors()[i], i, tensor.raw(), chunks);
-        return std::span<const std::byte>(tensor.raw(), tensor.bytes());
+        return tensor;
       });
     } else {
       const SafetensorsFile written = SafetensorsFile::open(folder.place().temporary() + "/" + file.name);
@@ -119,16 +117,9 @@ class ToSwitchyard {
     line_(fmt::format("{} {}", kept ? "kept" : "wrote", file.name));
   }
 
-  static void add_chunks(const StoredTensor& tensor, std::size_t index, const std::byte* data,
-                         std::vector<WrittenChunk>& chunks) {
-    const auto element = static_cast<std::int64_t>(size_of(tensor.dtype));
-    const std::int64_t elements = num_elements(tensor.shape);
-    for (Box& box :
-         boxes_of_range(whole_box(tensor.shape), 0, elements, PieceWriter::kChunkBytes / element)) {
-      const auto bytes = static_cast<std::size_t>(num_elements(box.shape) * element);
-      chunks.push_back({index, {std::move(box), XXH3_64bits(data, bytes)}});
-      data += bytes;
-    }
+  void add_chunks(const StoredTensor& tensor, std::size_t index, const std::byte* data,
+                  std::vector<WrittenChunk>& chunks) {
+    for (Chunk& chunk : mover_.chunks_of(tensor, data)) chunks.push_back({index, std::move(chunk)});
   }
 
   Manifest manifest(const CheckpointLayout& layout) const {
@@ -151,6 +142,7 @@ class ToSwitchyard {
   ModelConfig model_;
   WeightFolder weights_;
   std::vector<StoredPair> pairs_;
+  TensorMover mover_{machine_cores()};
 };
 
 }  // namespace

@@ -249,11 +249,46 @@ TEST_F(Convert, TrainingStartsFromAConversion) {
 }
 
 TEST_F(Convert, ARunsModelWithoutAHuggingFaceForm) {
-  train({"steps=1", "routed_scaling_factor=2", "enable_checkpointing=true"});
+  train({"steps=1", "shared_experts=1", "enable_checkpointing=true"});
   const Finished done = run({"convert", "out/run", "exported"});
   EXPECT_EQ(done.status, 2);
-  EXPECT_NE(done.err.find("routed_scaling_factor=2"), std::string::npos) << done.err;
+  EXPECT_NE(done.err.find("shared_experts=1"), std::string::npos) << done.err;
   EXPECT_FALSE(fs::exists(path("exported")));
+}
+
+// Where only other weights can say it in config.json, they do; and what comes back is that model.
+TEST_F(Convert, ARunsModelInAnotherForm) {
+  const Arguments latent{
+      "decoder_block=deepseek", "attention_type=mla", "kv_lora_rank=8",           "qk_nope_head_dim=8",
+      "qk_rope_head_dim=4",     "v_head_dim=8",       "norm_topk_prob=true",      "n_routing_groups=2",
+      "topk_routing_group=1",   "mscale=0",           "routed_score_func=sigmoid"};
+  struct Form {
+    Arguments keys, export_options;
+    std::string notice, verdict;
+  };
+  const Arguments tied{"logits_via_embedding=true"}, compat{"compat=maxtext"};
+  const std::string near = "is allowed", same = "the same bits";
+  for (const Form& form :
+       {Form{tied, {}, "the final norm holds", same},
+        Form{tied + Arguments{"base_emb_dim=24"}, {}, "rounded once", near},
+        Form{tied + Arguments{"base_emb_dim=24"}, {"--dtype", "bfloat16"}, "rounded once", near},
+        Form{compat, {}, "head_dim", near},
+        Form{compat + Arguments{"head_dim=16"}, {"--dtype", "bfloat16"}, "exact", near},
+        Form{latent, {}, "bias of zeros", same},
+        Form{latent + Arguments{"mscale=1"}, {}, "the query holds", near}}) {
+    SCOPED_TRACE(::testing::PrintToString(form.keys));
+    for (const char* folder : {"out", "exported", "again"}) fs::remove_all(path(folder));
+    const Finished trained = run(Arguments{"train"} + tiny_model() + form.keys +
+                                 Arguments{"steps=2", "enable_checkpointing=true"});
+    ASSERT_EQ(trained.status, 0) << trained.err;
+    const Finished done = run(Arguments{"convert", "out/run", "exported", "--verify"} + form.export_options);
+    EXPECT_EQ(done.status, 0) << done.out << done.err;
+    EXPECT_NE(done.err.find(form.notice), std::string::npos) << done.err;
+    EXPECT_NE(done.out.find(form.verdict), std::string::npos) << done.out;
+    const Finished back = run({"convert", "exported", "again", "--verify"});
+    EXPECT_NE(back.out.find(same), std::string::npos) << back.out << back.err;
+    EXPECT_EQ(inspect({"exported", "again"}), 0);
+  }
 }
 
 // Ends the program in the middle of a conversion, again and again; in the end all is as without.

@@ -6,6 +6,11 @@
 A model is made and saved by transformers, converted to a checkpoint and back (in several shards), and loaded by transformers
 again. In float32: tensors must come back bit for bit, transformers' logits before and after must be the same, and ours
 (`convert --verify --save-logits`) within 2e-5 of the largest. Error: max|a - b| / max|b|.
+
+Then models that no config.json states as they are (convert/hub_form.h): trained here for three steps, exported with other
+weights, loaded by transformers and converted back. Its logits must be within 2e-5 of ours, which `--verify` holds
+against those of the model as it was trained. And weights in 8 bits with scales (checkpoint/block_scaled.h), which must
+become the bfloat16 that torch makes of them.
 """
 
 import argparse
@@ -17,7 +22,7 @@ import tempfile
 
 import torch
 import transformers
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 TOLERANCE = 2e-5
 
@@ -56,6 +61,36 @@ CASES = {
     "mixtral in bfloat16": ("MixtralConfig", {**GROUPED, "num_local_experts": 8, "num_experts_per_tok": 2,
                                               "sliding_window": None, "dtype": "bfloat16"}),
     "deepseek_v3 in bfloat16": ("DeepseekV3Config", {**LATENT, "n_group": 4, "topk_group": 2, "dtype": "bfloat16"}),
+}
+
+TRAINED = dict(base_emb_dim=48, base_num_query_heads=4, base_num_kv_heads=2, head_dim=24, base_mlp_dim=64,
+               base_num_decoder_layers=2, vocab_size=256, max_target_length=16, per_device_batch_size=2, steps=3,
+               learning_rate=0.05, dtype="float32", enable_checkpointing="true", normalization_layer_epsilon=1e-5)
+EXPERTS = dict(TRAINED, num_experts=8, num_experts_per_tok=2)
+SIGMOID = dict(EXPERTS, decoder_block="deepseek", attention_type="mla", kv_lora_rank=16, q_lora_rank=20, qk_nope_head_dim=16,
+               qk_rope_head_dim=8, v_head_dim=16, first_num_dense_layers=1, base_num_decoder_layers=3, base_moe_mlp_dim=32,
+               shared_experts=1, routed_score_func="sigmoid", norm_topk_prob="true", routed_scaling_factor=2.5, mscale=0)
+
+FORMS = {
+    "sigmoid without a bias": SIGMOID,
+    "sigmoid without a bias, groups": {**SIGMOID, "n_routing_groups": 4, "topk_routing_group": 2},
+    "tied, divided by sqrt(48)": {**TRAINED, "decoder_block": "llama2", "logits_via_embedding": "true"},
+    "tied, divided by sqrt(64)": {**TRAINED, "decoder_block": "llama2", "logits_via_embedding": "true", "base_emb_dim": 64},
+    "compat llama, heads of 24": {**TRAINED, "decoder_block": "llama2", "compat": "maxtext"},
+    "compat llama, heads of 16": {**TRAINED, "decoder_block": "llama2", "compat": "maxtext", "head_dim": 16},
+    "compat mixtral": {**EXPERTS, "decoder_block": "mixtral", "compat": "maxtext"},
+    "compat qwen3_moe": {**EXPERTS, "decoder_block": "qwen3_moe", "use_qk_norm": "true", "compat": "maxtext"},
+    "compat deepseek": {**SIGMOID, "compat": "maxtext", "routed_bias": "true", "routed_bias_update_rate": 0.01},
+    "latent scores scaled, plain rope": {**SIGMOID, "mscale": 1, "routed_score_func": "softmax", "norm_topk_prob": "false",
+                                         "routed_scaling_factor": 1},
+    "mixtral with normed queries": {**EXPERTS, "decoder_block": "mixtral", "use_qk_norm": "true"},
+    "llama with normed queries": {**TRAINED, "decoder_block": "llama2", "use_qk_norm": "true"},
+}
+
+# Larger than a block in both directions, and no whole number of blocks.
+SCALED = {
+    "deepseek_v3 in 8 bits": ("DeepseekV3Config", {**LATENT, "hidden_size": 320, "intermediate_size": 400, "n_group": 4,
+                                                   "topk_group": 2, "dtype": "bfloat16"}),
 }
 
 
@@ -128,6 +163,59 @@ def check(program, name, config_class, settings, folder):
             "switchyard": of_ours, "pass": good}
 
 
+def scaled(value):
+    """Blocks of 128 x 128 as E4M3 with a float32 scale each, as DeepSeek-V3 is published; and their product in bfloat16."""
+    rows, columns = value.shape
+    up, across = -(-rows // 128), -(-columns // 128)
+    padded = torch.zeros(up * 128, across * 128)
+    padded[:rows, :columns] = value.float()
+    blocks = padded.view(up, 128, across, 128)
+    scales = blocks.abs().amax(dim=(1, 3)).clamp(min=1e-12) / 448
+    small = (blocks / scales[:, None, :, None]).to(torch.float8_e4m3fn)
+    product = (small.float() * scales[:, None, :, None]).to(torch.bfloat16)
+    cut = lambda t: t.reshape(up * 128, across * 128)[:rows, :columns].contiguous()
+    return cut(small), scales, cut(product)
+
+
+def check_scaled(program, name, config_class, settings, folder):
+    plain, published, ours, back = (folder / part for part in ("plain", "published", "ours", "back"))
+    make(config_class, settings, plain)
+    published.mkdir()
+    stored_as, products = {}, {}
+    for key, value in stored(plain).items():
+        if key.endswith("_proj.weight") or key.endswith("kv_a_proj_with_mqa.weight"):
+            stored_as[key], stored_as[key + "_scale_inv"], products[key] = scaled(value)
+        else:
+            stored_as[key] = products[key] = value
+    config = json.loads((plain / "config.json").read_text())
+    save_file(products, plain / "model.safetensors", metadata={"format": "pt"})
+    config["quantization_config"] = dict(activation_scheme="dynamic", fmt="e4m3", quant_method="fp8", weight_block_size=[128, 128])
+    (published / "config.json").write_text(json.dumps(config))
+    save_file(stored_as, published / "model.safetensors", metadata={"format": "pt"})
+    run(program, "convert", published, ours, "--verify", "--save-logits", folder / "ours.safetensors")
+    run(program, "convert", ours, back, "--verify")
+    after = stored(back)
+    assert products.keys() == after.keys() and all(torch.equal(products[k], after[k]) for k in products), "tensors differ"
+    result = load_file(folder / "ours.safetensors")
+    of_ours = error(result["logits"], logits_of(load(plain), result["tokens"]))
+    good = of_ours <= TOLERANCE
+    print(f"{name:34} {len(stored_as) - len(products)} scaled tensors  switchyard {of_ours:.2e}  {'pass' if good else 'FAIL'}", flush=True)
+    return {"case": name, "tensors": len(stored_as), "switchyard": of_ours, "pass": good}
+
+
+def check_form(program, name, keys, folder):
+    run(program, "train", *(f"{key}={value}" for key, value in keys.items()), f"base_output_directory={folder}", "run_name=run")
+    exported, back = folder / "exported", folder / "back"
+    said = run(program, "convert", folder / "run", exported, "--verify", "--save-logits", folder / "exported.safetensors")
+    run(program, "convert", exported, back, "--verify")
+    result = load_file(folder / "exported.safetensors")
+    of_ours = error(result["logits"], logits_of(load(exported), result["tokens"]))
+    good = of_ours <= TOLERANCE
+    verdict = next(line for line in said.splitlines() if line.startswith("verify:")).split("tokens: ")[1]
+    print(f"{name:34} switchyard against transformers {of_ours:.2e}  {'pass' if good else 'FAIL'}  as trained: {verdict}", flush=True)
+    return {"case": name, "switchyard": of_ours, "verify": verdict, "pass": good}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", type=pathlib.Path)
@@ -139,12 +227,15 @@ def main():
     transformers.utils.logging.disable_progress_bar()
     print(f"transformers {transformers.__version__}, torch {torch.__version__}, float32, at most {TOLERANCE}")
     results = []
-    for name, (config_class, settings) in CASES.items():
+    cases = {name: (check, case) for name, case in CASES.items()}
+    cases.update({name: (check_scaled, case) for name, case in SCALED.items()})
+    cases.update({name: (check_form, (case,)) for name, case in FORMS.items()})
+    for name, (test, case) in cases.items():
         if arguments.only and arguments.only not in name:
             continue
         with tempfile.TemporaryDirectory() as folder:
             try:
-                results.append(check(arguments.program.resolve(), name, config_class, settings, pathlib.Path(folder)))
+                results.append(test(arguments.program.resolve(), name, *case, pathlib.Path(folder)))
             except AssertionError as problem:
                 print(f"{name:30} FAIL: {problem}", flush=True)
                 results.append({"case": name, "pass": False})

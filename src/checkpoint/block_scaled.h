@@ -1,0 +1,25 @@
+// 8-bit weights with a scale for each block of 128 x 128 elements, as DeepSeek-V3 and Kimi-K2 are published:
+// the tensor NAME is F8_E4M3 [rows,columns], NAME_scale_inv is F32 [ceil(rows/128),ceil(columns/128)], and a
+// weight is their product.
+#pragma once
+
+#include <string>
+
+#include "checkpoint/safetensors.h"
+
+namespace switchyard {
+
+inline constexpr std::int64_t kScaleBlock = 128;
+
+// "NAME_scale_inv".
+std::string block_scale_name(const std::string& weight);
+
+// Whether a tensor of these types and shapes is such a pair.
+bool is_block_scaled(const SafetensorsFile::Entry& weight, const SafetensorsFile::Entry& scale);
+
+// Rows [begin, end) of the weights: bfloat16, each product rounded once. CHECKs that it is such a pair and
+// has those rows. A NaN stays one.
+Tensor block_scaled_rows(const SafetensorsFile::Entry& weight, const SafetensorsFile::Entry& scale,
+                         std::int64_t begin, std::int64_t end);
+
+}  // namespace switchyard

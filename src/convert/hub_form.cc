@@ -1,0 +1,130 @@
+#include "convert/hub_form.h"
+
+#include <cmath>
+
+#include "core/error.h"
+#include "models/model_config.h"
+
+namespace switchyard {
+namespace {
+
+bool is_power_of_two(float factor) {
+  int exponent = 0;
+  return std::frexp(factor, &exponent) == 0.5f;
+}
+
+class Rewriter {
+ public:
+  explicit Rewriter(const Config& config) : form_{config, {}, true, {}}, model_(model_config(config)) {}
+
+  HubForm rewrite() {
+    if (model_.compat) leave_compat();
+    unscale_latent_attention();
+    if (model_.normalize_tied_logits) {
+      set("normalize_embedding_logits", false);
+      multiply("final_norm", 1 / std::sqrt(static_cast<double>(model_.emb)),
+               "normalize_embedding_logits=true: the final norm holds 1/sqrt(base_emb_dim)");
+    }
+    if (model_.block == DecoderBlock::deepseek && model_.moe.score == RouterScore::sigmoid &&
+        !model_.moe.bias) {
+      set("routed_bias", true);
+      form_.notices.push_back("routed_bias=false: written with a router's bias of zeros");
+    }
+    choose_block();
+    return std::move(form_);
+  }
+
+ private:
+  void set(const char* key, nlohmann::json value) { form_.config.set(key, std::move(value), "convert"); }
+
+  void multiply(const std::string& parameter, double factor, const std::string& notice) {
+    const auto rounded = static_cast<float>(factor);
+    const bool exact = is_power_of_two(rounded);
+    form_.factors[parameter] = rounded;
+    form_.same_bits = form_.same_bits && exact;
+    form_.notices.push_back(fmt::format("{} ({:.6g}, {})", notice, factor,
+                                        exact ? "exact" : "no power of two: every element is rounded once"));
+  }
+
+  // What else compat=maxtext changes concerns training, or the order of operations at the experts.
+  void leave_compat() {
+    if (model_.moe.weights_include_bias)
+      fail_usage(
+          "[convert] compat=maxtext, model_name={}: no Hugging Face form; the experts' weights hold the "
+          "router's bias",
+          model_.name);
+    set("compat", "none");
+    form_.same_bits = model_.moe.experts == 0;
+    if (!model_.mla && model_.attention_scale == 1.0)
+      multiply("attention.query", std::sqrt(static_cast<double>(model_.head_dim)),
+               "compat=maxtext: the query's weights no longer hold 1/sqrt(head_dim)");
+    if (model_.moe.experts == 0) return;
+    // It weighs by a softmax over the selected, which is a normalised softmax over all; and normalises no
+    // other one.
+    const bool qwen =
+        model_.block == DecoderBlock::qwen3_moe || model_.block == DecoderBlock::qwen3_custom_moe;
+    if (model_.moe.softmax_over_selected && qwen) set("norm_topk_prob", true);
+    if (model_.moe.score == RouterScore::softmax) set("norm_topk_prob", false);
+  }
+
+  // Beyond the original context MLA's scores are scaled here whatever the rotation is, there with YaRN only.
+  void unscale_latent_attention() {
+    const Config& config = form_.config;
+    const std::int64_t most = config.get_int("max_position_embeddings");
+    if (!model_.mla || model_.rope.type != "default" || most <= model_.rope.original_positions) return;
+    set("original_max_position_embeddings", most);
+    const double plain = 1 / std::sqrt(static_cast<double>(model_.nope + model_.rope_dim));
+    if (model_.attention_scale == plain) return;
+    multiply(model_.q_lora > 0 ? "attention.wq_b" : "attention.query", model_.attention_scale / plain,
+             "rope_type=default beyond original_max_position_embeddings: the query holds the scores' factor");
+  }
+
+  // What the families of grouped attention differ in are norms of queries and keys, which the keys state.
+  void choose_block() {
+    const bool over_selected = model_.moe.softmax_over_selected;
+    switch (model_.block) {
+      case DecoderBlock::llama2:
+      case DecoderBlock::mistral:
+        if (model_.qk_norm) set("decoder_block", "qwen3");
+        break;
+      case DecoderBlock::qwen3:
+        if (!model_.qk_norm) set("decoder_block", "llama2");
+        break;
+      case DecoderBlock::mixtral:
+        if (over_selected) set("routed_scaling_factor", 1.0);  // it has no say in that softmax
+        if (!over_selected || !model_.qk_norm) break;
+        set("decoder_block", "qwen3_moe");
+        set("norm_topk_prob", true);
+        form_.same_bits = false;  // the same softmax, divided in another order
+        break;
+      default:
+        break;
+    }
+  }
+
+  HubForm form_;
+  const ModelConfig model_;
+};
+
+}  // namespace
+
+float HubForm::factor_of(const std::string& parameter) const {
+  for (const auto& [end, factor] : factors) {
+    if (parameter.ends_with(end)) return factor;
+  }
+  return 1;
+}
+
+HubForm hub_form(const Config& config) {
+  return Rewriter(config).rewrite();
+}
+
+Tensor scaled(const Tensor& tensor, float factor, DType dtype) {
+  if (factor == 1) return tensor.cast(dtype);
+  Tensor product = tensor.cast(DType::f32);
+  if (product.buffer() == tensor.buffer()) product = product.clone();
+  for (float& v : product.span<float>()) v *= factor;
+  return product.cast(dtype);
+}
+
+}  // namespace switchyard

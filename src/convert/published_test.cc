@@ -1,0 +1,218 @@
+// config.json as the files of well-known models have it, in full size: which model it is here, and that the
+// tensors asked for are those that are published, by their count and by their elements.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "checkpoint/hub.h"
+#include "convert/stored_names.h"
+#include "core/error.h"
+#include "models/same_model.h"
+
+namespace switchyard {
+namespace {
+
+using nlohmann::json;
+
+json changed(json config, const json& more) {
+  config.update(more);
+  return config;
+}
+
+json llama31(std::int64_t layers, std::int64_t width, std::int64_t mlp, std::int64_t heads) {
+  return changed(
+      json::parse(R"({"architectures":["LlamaForCausalLM"],"attention_bias":false,"attention_dropout":0.0,
+      "bos_token_id":128000,"eos_token_id":128001,"hidden_act":"silu","initializer_range":0.02,
+      "max_position_embeddings":131072,"mlp_bias":false,"model_type":"llama","num_key_value_heads":8,
+      "pretraining_tp":1,"rms_norm_eps":1e-05,"rope_scaling":{"factor":8.0,"low_freq_factor":1.0,
+      "high_freq_factor":4.0,"original_max_position_embeddings":8192,"rope_type":"llama3"},"rope_theta":500000.0,
+      "tie_word_embeddings":false,"torch_dtype":"bfloat16","transformers_version":"4.43.0.dev0",
+      "use_cache":true,"vocab_size":128256})"),
+      {{"num_hidden_layers", layers},
+       {"hidden_size", width},
+       {"intermediate_size", mlp},
+       {"num_attention_heads", heads}});
+}
+
+json mistral() {
+  return json::parse(R"({"architectures":["MistralForCausalLM"],"attention_dropout":0.0,"bos_token_id":1,
+      "eos_token_id":2,"hidden_act":"silu","hidden_size":4096,"initializer_range":0.02,"intermediate_size":14336,
+      "max_position_embeddings":32768,"model_type":"mistral","num_attention_heads":32,"num_hidden_layers":32,
+      "num_key_value_heads":8,"rms_norm_eps":1e-05,"rope_theta":1000000.0,"sliding_window":null,
+      "tie_word_embeddings":false,"torch_dtype":"bfloat16","use_cache":true,"vocab_size":32768})");
+}
+
+json mixtral() {
+  return changed(mistral(), json::parse(R"({"architectures":["MixtralForCausalLM"],"model_type":"mixtral",
+      "num_experts_per_tok":2,"num_local_experts":8,"output_router_logits":false,"router_aux_loss_coef":0.02,
+      "vocab_size":32000})"));
+}
+
+json qwen3(std::int64_t layers, std::int64_t width, std::int64_t mlp, std::int64_t heads, bool tied) {
+  return changed(
+      json::parse(R"({"architectures":["Qwen3ForCausalLM"],"attention_bias":false,"attention_dropout":0.0,
+      "bos_token_id":151643,"eos_token_id":151645,"head_dim":128,"hidden_act":"silu","initializer_range":0.02,
+      "max_position_embeddings":40960,"model_type":"qwen3","num_key_value_heads":8,"rms_norm_eps":1e-06,
+      "rope_scaling":null,"rope_theta":1000000,"sliding_window":null,"torch_dtype":"bfloat16","use_cache":true,
+      "use_sliding_window":false,"vocab_size":151936})"),
+      {{"num_hidden_layers", layers},
+       {"hidden_size", width},
+       {"intermediate_size", mlp},
+       {"max_window_layers", layers},
+       {"num_attention_heads", heads},
+       {"tie_word_embeddings", tied}});
+}
+
+json qwen3_moe(std::int64_t layers, std::int64_t width, std::int64_t mlp, std::int64_t heads, json more) {
+  json config = changed(qwen3(layers, width, mlp, heads, false), json::parse(R"({"model_type":"qwen3_moe",
+      "architectures":["Qwen3MoeForCausalLM"],"decoder_sparse_step":1,"mlp_only_layers":[],"norm_topk_prob":true,
+      "num_experts":128,"num_experts_per_tok":8,"output_router_logits":false,"router_aux_loss_coef":0.001})"));
+  return changed(config, more);
+}
+
+json deepseek2_lite() {
+  return json::parse(
+      R"({"architectures":["DeepseekV2ForCausalLM"],"attention_bias":false,"attention_dropout":0.0,
+      "auto_map":{"AutoConfig":"configuration_deepseek.DeepseekV2Config"},"aux_loss_alpha":0.001,
+      "bos_token_id":100000,"eos_token_id":100001,"first_k_dense_replace":1,"hidden_act":"silu",
+      "hidden_size":2048,"initializer_range":0.02,"intermediate_size":10944,"kv_lora_rank":512,
+      "max_position_embeddings":163840,"model_type":"deepseek_v2","moe_intermediate_size":1408,"moe_layer_freq":1,
+      "n_group":1,"n_routed_experts":64,"n_shared_experts":2,"norm_topk_prob":false,"num_attention_heads":16,
+      "num_experts_per_tok":6,"num_hidden_layers":27,"num_key_value_heads":16,"pretraining_tp":1,
+      "q_lora_rank":null,"qk_nope_head_dim":128,"qk_rope_head_dim":64,"rms_norm_eps":1e-06,"rope_scaling":{
+      "beta_fast":32,"beta_slow":1,"factor":40,"mscale":0.707,"mscale_all_dim":0.707,
+      "original_max_position_embeddings":4096,"type":"yarn"},"rope_theta":10000,"routed_scaling_factor":1.0,
+      "scoring_func":"softmax","seq_aux":true,"tie_word_embeddings":false,"topk_group":1,"topk_method":"greedy",
+      "torch_dtype":"bfloat16","use_cache":true,"v_head_dim":128,"vocab_size":102400})");
+}
+
+json deepseek2() {
+  return changed(deepseek2_lite(), json::parse(R"({"hidden_size":5120,"intermediate_size":12288,"n_group":8,
+      "moe_intermediate_size":1536,"n_routed_experts":160,"num_attention_heads":128,"num_hidden_layers":60,
+      "num_key_value_heads":128,"q_lora_rank":1536,"routed_scaling_factor":16.0,"topk_group":3,
+      "topk_method":"group_limited_greedy"})"));
+}
+
+json deepseek3() {
+  json config =
+      changed(deepseek2(), json::parse(R"({"architectures":["DeepseekV3ForCausalLM"],"bos_token_id":0,
+      "eos_token_id":1,"ep_size":1,"first_k_dense_replace":3,"hidden_size":7168,"intermediate_size":18432,
+      "model_type":"deepseek_v3","moe_intermediate_size":2048,"n_routed_experts":256,"n_shared_experts":1,
+      "norm_topk_prob":true,"num_experts_per_tok":8,"num_hidden_layers":61,"num_nextn_predict_layers":1,
+      "quantization_config":{"activation_scheme":"dynamic","fmt":"e4m3","quant_method":"fp8",
+      "weight_block_size":[128,128]},"routed_scaling_factor":2.5,"scoring_func":"sigmoid","topk_group":4,
+      "topk_method":"noaux_tc","vocab_size":129280})"));
+  config["rope_scaling"].update(json{{"mscale", 1.0}, {"mscale_all_dim", 1.0}});
+  return config;
+}
+
+json kimi_k2() {
+  json config =
+      changed(deepseek3(), json::parse(R"({"bos_token_id":163584,"eos_token_id":163585,"model_type":"kimi_k2",
+      "first_k_dense_replace":1,"max_position_embeddings":131072,"n_group":1,"n_routed_experts":384,
+      "num_attention_heads":64,"num_key_value_heads":64,"num_nextn_predict_layers":0,"rope_theta":50000.0,
+      "routed_scaling_factor":2.827,"topk_group":1,"vocab_size":163840})"));
+  config["rope_scaling"].update(json{{"beta_fast", 1.0}, {"beta_slow", 1.0}, {"factor", 32.0}});
+  return config;
+}
+
+struct Published {
+  json config;
+  std::int64_t tensors, parameters;  // as published, without multi-token prediction
+  const char* model_name;            // of configs/models: the same model
+  const char* differs = "";          // but for this key
+};
+
+std::map<std::string, Published> published() {
+  return {{"Llama-3.1-8B", {llama31(32, 4096, 14336, 32), 291, 8'030'261'248, "llama3.1-8b", "rope_type"}},
+          {"Llama-3.1-70B", {llama31(80, 8192, 28672, 64), 723, 70'553'706'496, "llama3.1-70b", "rope_type"}},
+          {"Llama-3.1-405B",
+           {llama31(126, 16384, 53248, 128), 1137, 405'853'388'800, "llama3.1-405b", "rope_type"}},
+          {"Mistral-7B-v0.3", {mistral(), 291, 7'248'023'552, nullptr}},
+          {"Mixtral-8x7B-v0.1", {mixtral(), 995, 46'702'792'704, "mixtral-8x7b"}},
+          {"Mixtral-8x22B-v0.1",
+           {changed(mixtral(), {{"hidden_size", 6144},
+                                {"intermediate_size", 16384},
+                                {"max_position_embeddings", 65536},
+                                {"num_attention_heads", 48},
+                                {"num_hidden_layers", 56}}),
+            1739, 140'620'634'112, "mixtral-8x22b", "vocab_size"}},
+          {"Qwen3-0.6B", {qwen3(28, 1024, 3072, 16, true), 310, 596'049'920, "qwen3-0.6b"}},
+          {"Qwen3-8B", {qwen3(36, 4096, 12288, 32, false), 399, 8'190'735'360, "qwen3-8b"}},
+          {"Qwen3-32B", {qwen3(64, 5120, 25600, 64, false), 707, 32'762'123'264, "qwen3-32b"}},
+          {"Qwen3-30B-A3B",
+           {qwen3_moe(48, 2048, 6144, 32, {{"moe_intermediate_size", 768}, {"num_key_value_heads", 4}}),
+            18867, 30'532'122'624, "qwen3-30b-a3b", "rope_max_timescale"}},
+          {"Qwen3-235B-A22B",
+           {qwen3_moe(94, 4096, 12288, 64, {{"moe_intermediate_size", 1536}, {"num_key_value_heads", 4}}),
+            36945, 235'093'634'560, "qwen3-235b-a22b", "rope_max_timescale"}},
+          {"DeepSeek-V2-Lite", {deepseek2_lite(), 5291, 15'706'484'224, "deepseek2-16b"}},
+          {"DeepSeek-V2", {deepseek2(), 29102, 235'741'434'880, "deepseek2-236b", "n_routing_groups"}},
+          {"DeepSeek-V3", {deepseek3(), 45395, 671'026'419'200, "deepseek3-671b", "n_routing_groups"}},
+          {"Kimi-K2", {kimi_k2(), 69975, 1'026'408'232'448, "kimi-k2-1t"}}};
+}
+
+TEST(Published, TensorsAreThoseOfTheFiles) {
+  for (const auto& [name, model] : published()) {
+    SCOPED_TRACE(name);
+    const ModelConfig ours = model_config(config_of_hub(model.config));
+    std::set<std::string> names;
+    std::int64_t parameters = 0;
+    for (const StoredPair& pair : stored_pairs(parameter_specs(ours), hub_family(model.config))) {
+      names.insert(pair.theirs);
+      parameters += num_elements(pair.hub.shape);
+    }
+    EXPECT_EQ(names.size(), static_cast<std::size_t>(model.tensors));
+    EXPECT_EQ(parameters, model.parameters);
+  }
+}
+
+// Two descriptions of one model, of different origin. The reference leaves Llama's bands and DeepSeek's
+// groups to the command line, and has the rotation of a later Qwen3.
+TEST(Published, AreTheModelsOfOurFiles) {
+  for (const auto& [name, model] : published()) {
+    if (model.model_name == nullptr) continue;
+    const std::vector<std::string> arguments{std::string("model_name=") + model.model_name};
+    EXPECT_EQ(
+        differing_key(model_config(config_of_hub(model.config)), model_config(Config::from_args(arguments))),
+        model.differs)
+        << name;
+  }
+}
+
+TEST(Published, WhatIsNotComputedHereIsNamed) {
+  const json qwen = published().at("Qwen3-30B-A3B").config,
+             four_bits = {{"quant_method", "gptq"}, {"bits", 4}};
+  const auto with_rope = [](json scaling) {
+    return changed(llama31(2, 64, 64, 8), {{"rope_scaling", scaling}});
+  };
+  const std::vector<std::tuple<json, const char*>> refused{
+      {changed(mistral(), {{"sliding_window", 4096}}), "sliding_window=4096"},
+      {changed(mixtral(), {{"quantization_config", four_bits}}), "quantization_config"},
+      {changed(deepseek3(), {{"quantization_config", {{"quant_method", "fp8"}, {"fmt", "e4m3"}}}}),
+       "weight_block_size"},
+      {changed(qwen, {{"mlp_only_layers", {0, 1}}}), "mlp_only_layers"},
+      {changed(qwen, {{"decoder_sparse_step", 2}}), "decoder_sparse_step"},
+      {changed(qwen, {{"attention_bias", true}}), "attention_bias"},
+      {changed(qwen, {{"use_sliding_window", true}}), "use_sliding_window"},
+      {changed(qwen, {{"layer_types", {"full_attention", "sliding_attention"}}}), "layer_types"},
+      {changed(deepseek2(), {{"moe_layer_freq", 2}}), "moe_layer_freq"},
+      {changed(deepseek2(), {{"topk_method", "noaux_tc"}}), "topk_method"},
+      {changed(deepseek3(), {{"model_type", "deepseek_v32"}}), "model_type"},
+      {changed(deepseek3(), {{"n_group", nullptr}}), "n_group"},
+      {with_rope({{"type", "linear"}, {"factor", 4.0}}), "rope_type"},
+      {with_rope({{"rope_type", "dynamic"}, {"factor", 4.0}}), "rope_type"}};
+  for (const auto& [config, words] : refused) {
+    try {
+      config_of_hub(config);
+      ADD_FAILURE() << "accepted, expected an error with: " << words;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), Error::Kind::usage);
+      EXPECT_NE(std::string(e.what()).find(words), std::string::npos) << e.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace switchyard
