@@ -125,7 +125,7 @@ TEST_F(Refused, Text) {
   expect_no_training(text + Arguments{"data_path=text.txt", "vocab_size=200"}, {"vocab_size=200", "257"});
   expect_no_training(text + Arguments{"data_path=text.txt", "tokenizer_type=huggingface"},
                      {"tokenizer_path"});
-  expect_no_training(text + Arguments{"data_path=text.txt", "packing=false"}, {"packing=false", "planned"});
+  expect_no_training(text + Arguments{"data_path=text.txt", "packing=false"}, {"text.txt", "1 documents", "at least 2"});
   expect_no_training(text + Arguments{"data_path=text.txt", "data_mixture_weights=0.5,0.5"},
                      {"2 weights", "1 parts"});
   expect_no_training(text + Arguments{"data_path=text.txt", "data_mixture_weights=-1"}, {"above 0", "-1"});
