@@ -1,5 +1,7 @@
 #include "train/resume.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 
@@ -57,6 +59,36 @@ constexpr std::array kModelKeys{"decoder_block",
                                 "compat"};
 // What else going on exactly depends on.
 constexpr std::array kStateKeys{"weight_dtype", "opt_type", "mu_dtype"};
+
+// What a position in the data stands for.
+constexpr std::array kDataKeys{"dataset_type",
+                               "data_path",
+                               "data_mixture_weights",
+                               "train_data_columns",
+                               "tokenizer_type",
+                               "tokenizer_path",
+                               "add_bos",
+                               "add_eos",
+                               "max_target_length",
+                               "packing",
+                               "use_truncation",
+                               "max_segments_per_seq",
+                               "enable_data_shuffling",
+                               "data_shuffle_seed"};
+
+// Going on with other data is a choice, but not one to make unaware.
+void note_other_data(const Config& config, const CheckpointFolder& checkpoint,
+                     std::vector<std::string>* notes) {
+  const nlohmann::json own = config.resolved();
+  for (const char* key : kDataKeys) {
+    const auto stored = checkpoint.manifest().config.find(key);
+    if (stored == checkpoint.manifest().config.end() || *stored == own[key]) continue;
+    notes->push_back(
+        fmt::format("warning: {}: made with {}={}, this run has {}={}; from here on some rows come again, "
+                    "others never",
+                    checkpoint.path(), key, stored->dump(), key, own[key].dump()));
+  }
+}
 
 template <std::size_t N>
 void check_keys(const Config& config, const CheckpointFolder& checkpoint,
@@ -128,6 +160,7 @@ ResumePoint find_resume_point(const Config& config, const std::string& checkpoin
   }
   for (const std::string& line : skipped) notes->push_back("warning: " + line + "; using the one before");
   check_fits(config, *newest, needed, Fit::state);
+  if (point.own) note_other_data(config, *newest, notes);
   point.step = newest->manifest().step;
   point.rows = newest->manifest().data.value("rows", std::int64_t{0});
   return point;

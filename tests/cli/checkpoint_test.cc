@@ -191,6 +191,18 @@ TEST_F(Checkpoints, KillsLoseNothing) {
   compare();
 }
 
+TEST_F(Checkpoints, OtherDataIsSaid) {
+  const Arguments schedule{"learning_rate_schedule_steps=10"};
+  const Finished first = train_as("run", schedule + Arguments{"steps=4"});
+  EXPECT_EQ(first.out.find("warning"), std::string::npos) << first.out;
+  const Finished same = train_as("run", schedule + Arguments{"steps=6"});
+  EXPECT_EQ(same.out.find("warning"), std::string::npos) << same.out;
+  const Finished other = train_as("run", schedule + Arguments{"steps=8", "data_shuffle_seed=7"});
+  EXPECT_NE(other.out.find("made with data_shuffle_seed=0, this run has data_shuffle_seed=7"),
+            std::string::npos)
+      << other.out;
+}
+
 TEST_F(Checkpoints, ADamagedNewestIsPassedOver) {
   train_as("whole");
   train_as("run");
