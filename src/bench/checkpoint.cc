@@ -1,8 +1,8 @@
 // A checkpoint's write to the disk against plain files of the same sizes, in turns.
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <filesystem>
+#include <limits>
 
 #include "bench/cases.h"
 #include "bench/random_tensor.h"
@@ -15,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::int64_t kTensorBytes = std::int64_t{16} << 20;
-constexpr std::size_t kWriteBytes = std::size_t{8} << 20;
+constexpr std::int64_t kWriteBytes = std::int64_t{8} << 20;
 
 // One tensor's memory stands for all of them: what is measured is the way to the disk.
 struct State {
@@ -55,21 +55,21 @@ class ScratchFolder {
   std::string path_;
 };
 
+// Writes as most programs do: into the page cache.
+class PageCacheFiles : public FileSystem {
+ public:
+  std::size_t direct_bytes() const override { return std::numeric_limits<std::size_t>::max(); }
+};
+
 void write_plain(const std::string& folder, const CheckpointLayout& layout, const Tensor& memory) {
-  FileSystem& files = FileSystem::real();
+  PageCacheFiles files;
   make_folder(files, folder);
   for (const CheckpointLayout::File& file : layout.files()) {
-    const int out = files.open(folder + "/" + file.name, O_WRONLY | O_CREAT | O_TRUNC);
-    std::int64_t at = 0;
-    while (out >= 0 && at < file.bytes) {
-      const auto part = std::min(kWriteBytes, static_cast<std::size_t>(file.bytes - at));
-      const std::int64_t done = files.write_at(out, memory.raw(), part, at);
-      if (done <= 0) break;
-      at += done;
-    }
-    const bool written = out >= 0 && at == file.bytes && files.sync(out) == 0;
-    if (out >= 0) files.close(out);
-    if (!written) fail_runtime("[bench] checkpoint: cannot write {}/{}", folder, file.name);
+    OutputFile out(files, folder + "/" + file.name, OutputFile::Mode::create);
+    for (std::int64_t at = 0; at < file.bytes; at += kWriteBytes)
+      out.write_at(memory.raw(), static_cast<std::size_t>(std::min(kWriteBytes, file.bytes - at)), at);
+    out.sync();
+    out.close();
   }
   sync_folder(files, folder);
 }

@@ -119,7 +119,7 @@ OutputFile::Part OutputFile::part_of(const std::byte* data, std::size_t bytes, s
   constexpr std::size_t kMost = std::size_t{32} << 20;
   const std::size_t behind = static_cast<std::size_t>(offset) % kBlock, rest = (kBlock - behind) % kBlock;
   const bool like_place = reinterpret_cast<std::uintptr_t>(data) % kBlock == behind;
-  if (!like_place || bytes < rest + files_.direct_bytes() || !open_direct())
+  if (!like_place || bytes - std::min(bytes, rest) < files_.direct_bytes() || !open_direct())
     return {std::min(bytes, kMost), false};
   if (rest > 0) return {rest, false};
   return {std::min(bytes, kMost) / kBlock * kBlock, true};

@@ -100,7 +100,7 @@ void commit(FileSystem& files, const SavePlace& place, const CheckpointLayout& l
 // left.
 void prune(FileSystem& files, const std::string& parent, std::int64_t keep);
 
-// One process writing tensors one after the other, in memory of one tensor: for conversions.
+// One process writing whole tensors one after the other: what a save does, without ranks.
 class CheckpointWriter {
  public:
   CheckpointWriter(FileSystem& files, SavePlace place, std::vector<StoredTensor> tensors);

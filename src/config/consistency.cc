@@ -113,8 +113,7 @@ void check_data(const Config& config) {
     if (config.get_int("num_epoch") > 0 && !config.get_strings("data_mixture_weights").empty()) {
       fail_usage(
           "[config] num_epoch={} with data_mixture_weights: the parts of a mixture end at different rows; "
-          "leave it "
-          "at -1 and set steps",
+          "leave it at -1 and set steps",
           config.get_int("num_epoch"));
     }
     return;

@@ -51,9 +51,8 @@ void require_same(const std::string& folder, const json& saved, const json& sett
   for (const auto& [name, value] : settings.items()) {
     if (saved.at(name) == value) continue;
     fail_usage(
-        "[data] --out {}: holds an unfinished build with {}={}, this one has {}; give the same, or remove "
-        "the "
-        "folder to begin anew",
+        "[data] --out {}: holds an unfinished build with {}={}, this one has {}; give the same, or "
+        "remove the folder to begin anew",
         folder, name, saved.at(name).dump(), value.dump());
   }
 }

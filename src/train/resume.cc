@@ -76,30 +76,38 @@ constexpr std::array kDataKeys{"dataset_type",
                                "enable_data_shuffling",
                                "data_shuffle_seed"};
 
-// Going on with other data is a choice, but not one to make unaware.
-void note_other_data(const Config& config, const CheckpointFolder& checkpoint,
-                     std::vector<std::string>* notes) {
+// Calls each(key, value of the checkpoint, value of this run) where they differ.
+template <std::size_t N, typename Each>
+void for_other_values(const Config& config, const CheckpointFolder& checkpoint,
+                      const std::array<const char*, N>& keys, const Each& each) {
   const nlohmann::json own = config.resolved();
-  for (const char* key : kDataKeys) {
+  for (const char* key : keys) {
     const auto stored = checkpoint.manifest().config.find(key);
-    if (stored == checkpoint.manifest().config.end() || *stored == own[key]) continue;
-    notes->push_back(
-        fmt::format("warning: {}: made with {}={}, this run has {}={}; from here on some rows come again, "
-                    "others never",
-                    checkpoint.path(), key, stored->dump(), key, own[key].dump()));
+    if (stored == checkpoint.manifest().config.end() || !own.contains(key) || *stored == own[key]) continue;
+    each(key, stored->dump(), own[key].dump());
   }
 }
 
 template <std::size_t N>
 void check_keys(const Config& config, const CheckpointFolder& checkpoint,
                 const std::array<const char*, N>& keys, const char* advice) {
-  const nlohmann::json own = config.resolved();
-  for (const char* key : keys) {
-    const auto stored = checkpoint.manifest().config.find(key);
-    if (stored == checkpoint.manifest().config.end() || !own.contains(key) || *stored == own[key]) continue;
-    fail_usage("[checkpoint] {}: made with {}={}, this run has {}={}; {}", checkpoint.path(), key,
-               stored->dump(), key, own[key].dump(), advice);
-  }
+  for_other_values(config, checkpoint, keys,
+                   [&](const char* key, const std::string& stored, const std::string& own) {
+                     fail_usage("[checkpoint] {}: made with {}={}, this run has {}={}; {}", checkpoint.path(),
+                                key, stored, key, own, advice);
+                   });
+}
+
+// Going on with other data is a choice, but not one to make unaware.
+void note_other_data(const Config& config, const CheckpointFolder& checkpoint,
+                     std::vector<std::string>* notes) {
+  for_other_values(config, checkpoint, kDataKeys,
+                   [&](const char* key, const std::string& stored, const std::string& own) {
+                     notes->push_back(
+                         fmt::format("warning: {}: made with {}={}, this run has {}={}; from "
+                                     "here on some rows come again, others never",
+                                     checkpoint.path(), key, stored, key, own));
+                   });
 }
 
 // A converted checkpoint says the same of a model in other keys, or more of them: what counts is what it
