@@ -37,7 +37,9 @@ bool avx512_bf16_available() {
 
 // AMX registers must be asked for once per process (Linux: arch_prctl); a refusal means no AMX.
 bool amx_available() {
-#if defined(__x86_64__) && defined(__linux__)
+#if defined(SWITCHYARD_EMULATE_AMX)
+  return true;
+#elif defined(__x86_64__) && defined(__linux__)
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
   constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;

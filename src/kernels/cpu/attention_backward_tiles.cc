@@ -142,7 +142,7 @@ class GradientBlock {
     make_gradients();
     for (std::int64_t j = 0; j < kBlockStrips; ++j) add_keys(j);
     for (std::int64_t s = 0; s < kBlockStrips; ++s) add_queries(s);
-    close_block(open_);
+    open_.close();
   }
 
  private:
@@ -277,7 +277,7 @@ class GradientBlock {
   Item item_[kBlockStrips * kBlockStrips];
   std::int64_t items_ = 0;
   TileSteps steps_;
-  float* open_ = nullptr;  // block of dk, dv or dq that is still in the tile registers
+  OpenBlock open_;  // of dk, dv or dq
 };
 
 std::int64_t blocks_of(std::int64_t strips) {

@@ -6,7 +6,6 @@
 //    (StripOrder).
 // 2. All products make 32 x 32 blocks: four fp32 tiles [row half][column half] of 16 x 16.
 // 3. Scores are made transposed, [key][query]: the maximum, sum and constants of a query stay in its lane.
-// 4. GCC's tile loads do not tell the compiler that they read memory, so every product starts with a fence.
 #pragma once
 
 #include "kernels/attention_problem.h"
@@ -17,6 +16,7 @@
 #include <vector>
 
 #include "core/tensor.h"
+#include "kernels/cpu/tile_block.h"
 #include "kernels/cpu/tile_pack.h"
 
 namespace switchyard::cpu::SWITCHYARD_TILES::attention_tiles {
@@ -111,35 +111,65 @@ void store_plain(const float* x, float factor, const HeadRows& out);
 // ---- Products
 // ------------------------------------------------------------------------------------------------------
 
-// One depth step: two tiles of A and two of B, each pair side by side in memory.
-SWITCHYARD_TILED_INLINE void multiply_step(const Word* a, const Word* b) {
-  SWITCHYARD_TILE_LOAD(4, a, 64);
-  SWITCHYARD_TILE_LOAD(6, b, 64);
-  SWITCHYARD_TILE_PRODUCT(0, 4, 6);
-  SWITCHYARD_TILE_LOAD(7, b + kTileWords, 64);
-  SWITCHYARD_TILE_PRODUCT(1, 4, 7);
-  SWITCHYARD_TILE_LOAD(5, a + kTileWords, 64);
-  SWITCHYARD_TILE_PRODUCT(2, 5, 6);
-  SWITCHYARD_TILE_PRODUCT(3, 5, 7);
+// A block that is made step by step, its operands' two tiles and its own four being neighbours in memory.
+// Operands must stay until the block is closed, and the block is in memory only then. A block is closed by the
+// next one, or by `close`.
+class OpenBlock {
+ public:
+  SWITCHYARD_TILED_INLINE void begin(const Word* a, const Word* b, float* c, bool add);
+  SWITCHYARD_TILED_INLINE void step(const Word* a, const Word* b);
+  SWITCHYARD_TILED_INLINE void close();
+
+ private:
+  float* block_ = nullptr;
+#if defined(SWITCHYARD_SOFT_TILES)
+  static constexpr std::int64_t kMost = 32;
+  bool add_ = false;
+  std::int64_t count_ = 0;
+  StepTiles steps_[kMost];
+#endif
+};
+
+#if defined(SWITCHYARD_SOFT_TILES)
+
+// Steps are kept until there is no more to come: then the sums need not leave their registers between them.
+void OpenBlock::begin(const Word* a, const Word* b, float* c, bool add) {
+  close();
+  block_ = c;
+  add_ = add;
+  step(a, b);
 }
 
-// Stores the block that is still in the tile registers, if any.
-SWITCHYARD_TILED_INLINE void close_block(float*& open) {
-  if (open == nullptr) return;
-  SWITCHYARD_TILE_STORE(0, open, 64);
-  SWITCHYARD_TILE_STORE(1, open + kTileFloats, 64);
-  SWITCHYARD_TILE_STORE(2, open + 2 * kTileFloats, 64);
-  SWITCHYARD_TILE_STORE(3, open + 3 * kTileFloats, 64);
-  open = nullptr;
+void OpenBlock::step(const Word* a, const Word* b) {
+  if (count_ == kMost) {
+    float* const block = block_;
+    close();
+    block_ = block;
+    add_ = true;
+  }
+  steps_[count_++] = {a, b};
 }
 
-// The first depth step of block c, started from zero or, with `add`, from what c holds. The block before it,
-// `open`, is stored meanwhile: its last products take time to finish (measured: 15 % on short blocks).
-SWITCHYARD_TILED_INLINE void open_block(float*& open, const Word* a, const Word* b, float* c, bool add) {
+void OpenBlock::close() {
+  if (block_ == nullptr) return;
+  for (std::int64_t quarter = 0; quarter < 4; ++quarter) {
+    multiply_eight_rows(
+        count_, [&](std::int64_t l) { return steps_[l]; }, quarter, kTileWords, kTileWords,
+        {block_, 2 * kTileFloats, kTileFloats, 16}, add_);
+  }
+  block_ = nullptr;
+  count_ = 0;
+}
+
+#else
+
+// The block before it is stored meanwhile: its last products take time to finish (measured: 15 % on short
+// blocks).
+void OpenBlock::begin(const Word* a, const Word* b, float* c, bool add) {
   asm volatile("" ::: "memory");
-  if (open != nullptr) {
-    SWITCHYARD_TILE_STORE(0, open, 64);
-    SWITCHYARD_TILE_STORE(1, open + kTileFloats, 64);
+  if (block_ != nullptr) {
+    SWITCHYARD_TILE_STORE(0, block_, 64);
+    SWITCHYARD_TILE_STORE(1, block_ + kTileFloats, 64);
   }
   if (add) {
     SWITCHYARD_TILE_LOAD(0, c, 64);
@@ -153,9 +183,9 @@ SWITCHYARD_TILED_INLINE void open_block(float*& open, const Word* a, const Word*
   SWITCHYARD_TILE_PRODUCT(0, 4, 6);
   SWITCHYARD_TILE_LOAD(7, b + kTileWords, 64);
   SWITCHYARD_TILE_PRODUCT(1, 4, 7);
-  if (open != nullptr) {
-    SWITCHYARD_TILE_STORE(2, open + 2 * kTileFloats, 64);
-    SWITCHYARD_TILE_STORE(3, open + 3 * kTileFloats, 64);
+  if (block_ != nullptr) {
+    SWITCHYARD_TILE_STORE(2, block_ + 2 * kTileFloats, 64);
+    SWITCHYARD_TILE_STORE(3, block_ + 3 * kTileFloats, 64);
   }
   if (add) {
     SWITCHYARD_TILE_LOAD(2, c + 2 * kTileFloats, 64);
@@ -167,8 +197,30 @@ SWITCHYARD_TILED_INLINE void open_block(float*& open, const Word* a, const Word*
   SWITCHYARD_TILE_LOAD(5, a + kTileWords, 64);
   SWITCHYARD_TILE_PRODUCT(2, 5, 6);
   SWITCHYARD_TILE_PRODUCT(3, 5, 7);
-  open = c;
+  block_ = c;
 }
+
+void OpenBlock::step(const Word* a, const Word* b) {
+  SWITCHYARD_TILE_LOAD(4, a, 64);
+  SWITCHYARD_TILE_LOAD(6, b, 64);
+  SWITCHYARD_TILE_PRODUCT(0, 4, 6);
+  SWITCHYARD_TILE_LOAD(7, b + kTileWords, 64);
+  SWITCHYARD_TILE_PRODUCT(1, 4, 7);
+  SWITCHYARD_TILE_LOAD(5, a + kTileWords, 64);
+  SWITCHYARD_TILE_PRODUCT(2, 5, 6);
+  SWITCHYARD_TILE_PRODUCT(3, 5, 7);
+}
+
+void OpenBlock::close() {
+  if (block_ == nullptr) return;
+  SWITCHYARD_TILE_STORE(0, block_, 64);
+  SWITCHYARD_TILE_STORE(1, block_ + kTileFloats, 64);
+  SWITCHYARD_TILE_STORE(2, block_ + 2 * kTileFloats, 64);
+  SWITCHYARD_TILE_STORE(3, block_ + 3 * kTileFloats, 64);
+  block_ = nullptr;
+}
+
+#endif
 
 // Which of a block's strips take part.
 struct StripList {
@@ -181,10 +233,10 @@ struct StripList {
 // left open.
 SWITCHYARD_TILED_INLINE void multiply_strips(const Word* a, std::int64_t a_strip, const Word* b,
                                              std::int64_t b_strip, const StripList& strips, float* c,
-                                             bool add, float*& open) {
-  open_block(open, a + strips.at[0] * a_strip, b + strips.at[0] * b_strip, c, add);
+                                             bool add, OpenBlock& open) {
+  open.begin(a + strips.at[0] * a_strip, b + strips.at[0] * b_strip, c, add);
   for (std::int64_t i = 1; i < strips.count; ++i) {
-    multiply_step(a + strips.at[i] * a_strip, b + strips.at[i] * b_strip);
+    open.step(a + strips.at[i] * a_strip, b + strips.at[i] * b_strip);
   }
 }
 
@@ -211,13 +263,13 @@ class TileSteps {
     for (std::size_t at = i * steps_.size() / count; at < end; ++at) {
       const Step& step = steps_[at];
       if (step.begins != nullptr) {
-        open_block(open_, step.a, step.b, step.begins, step.add);
+        open_.begin(step.a, step.b, step.begins, step.add);
       } else {
-        multiply_step(step.a, step.b);
+        open_.step(step.a, step.b);
       }
     }
   }
-  SWITCHYARD_TILED void close() { close_block(open_); }
+  SWITCHYARD_TILED void close() { open_.close(); }
 
  private:
   struct Step {
@@ -227,7 +279,7 @@ class TileSteps {
     bool add;
   };
   std::vector<Step> steps_;
-  float* open_ = nullptr;
+  OpenBlock open_;
 };
 
 // Brings part `part` of `parts` of `count` elements to L2.

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "core/tensor.h"
+#include "kernels/cpu/tile_block.h"
 #include "kernels/cpu/tile_pack.h"
 
 namespace switchyard::cpu::SWITCHYARD_TILES {
@@ -99,53 +100,6 @@ void pair_columns_tile(const Word* x, std::int64_t ld, std::int64_t rows, std::i
   alignas(64) Word lines[kTileWords];
   copy_tile(x, ld, rows, columns, lines);
   transpose_tile(lines, tile);
-}
-
-// ---- Products
-// ------------------------------------------------------------------------------------------------------
-
-// Two by two tiles of C (32 x 32) += A . B over `steps` depth tiles. A and B: words from one depth tile to
-// the next and from the first tile to the second. C: floats from the upper to the lower tiles and from left
-// to right, and bytes from row to row.
-struct TileOperand {
-  const Word* x;
-  std::int64_t step;
-  std::int64_t second;
-};
-struct TileSum {
-  float* x;
-  std::int64_t lower;
-  std::int64_t right;
-  std::int64_t row_bytes;
-};
-
-SWITCHYARD_TILED_INLINE void multiply_tiles(TileOperand a, TileOperand b, std::int64_t steps, TileSum c,
-                                            bool add) {
-  if (add) {
-    SWITCHYARD_TILE_LOAD(0, c.x, c.row_bytes);
-    SWITCHYARD_TILE_LOAD(1, c.x + c.right, c.row_bytes);
-    SWITCHYARD_TILE_LOAD(2, c.x + c.lower, c.row_bytes);
-    SWITCHYARD_TILE_LOAD(3, c.x + c.lower + c.right, c.row_bytes);
-  } else {
-    SWITCHYARD_TILE_ZERO(0);
-    SWITCHYARD_TILE_ZERO(1);
-    SWITCHYARD_TILE_ZERO(2);
-    SWITCHYARD_TILE_ZERO(3);
-  }
-  for (std::int64_t s = 0; s < steps; ++s, a.x += a.step, b.x += b.step) {
-    SWITCHYARD_TILE_LOAD(4, a.x, 64);
-    SWITCHYARD_TILE_LOAD(6, b.x, 64);
-    SWITCHYARD_TILE_PRODUCT(0, 4, 6);
-    SWITCHYARD_TILE_LOAD(7, b.x + b.second, 64);
-    SWITCHYARD_TILE_PRODUCT(1, 4, 7);
-    SWITCHYARD_TILE_LOAD(5, a.x + a.second, 64);
-    SWITCHYARD_TILE_PRODUCT(2, 5, 6);
-    SWITCHYARD_TILE_PRODUCT(3, 5, 7);
-  }
-  SWITCHYARD_TILE_STORE(0, c.x, c.row_bytes);
-  SWITCHYARD_TILE_STORE(1, c.x + c.right, c.row_bytes);
-  SWITCHYARD_TILE_STORE(2, c.x + c.lower, c.row_bytes);
-  SWITCHYARD_TILE_STORE(3, c.x + c.lower + c.right, c.row_bytes);
 }
 
 // 2^x to 1e-7 relative; 0 for -inf and below the range of a float. 2^x = 2^floor(x) p(x - floor(x)) with p
@@ -254,8 +208,8 @@ Buffer float_buffer(std::int64_t count) {
 // Logits of 32 vocabulary entries (packed weight) and 32 rows -> out [32][32].
 SWITCHYARD_TILED void logits_block(const Fused& f, const Word* weight, std::int64_t row, float* out) {
   const std::int64_t across = f.emb / 32 * kTileWords;
-  multiply_tiles({weight, kTileWords, across}, {f.hidden_by_row(row), kTileWords, across}, f.emb / 32,
-                 {out, 16 * 32, 16, 128}, false);
+  multiply_block<false>(f.emb / 32, {weight, kTileWords, across}, {f.hidden_by_row(row), kTileWords, across},
+                        {out, 16 * 32, 16, 32}, false);
 }
 
 // ---- Forward
@@ -394,9 +348,9 @@ SWITCHYARD_TILED void add_dweight(const Fused& f, const Word* plain, std::int64_
   const std::int64_t across = kRowTile / 32 * kTileWords;
   for (std::int64_t v = 0; v < count; v += 32) {
     for (std::int64_t e = 0; e < f.emb; e += 32) {
-      multiply_tiles({plain + v / 16 * across, kTileWords, across},
-                     {f.hidden_by_emb(r) + e / 16 * kTileWords, f.emb / 16 * kTileWords, kTileWords},
-                     (row_end - r) / 32, {dweight + v * f.emb + e, 16 * f.emb, 16, f.emb * 4}, r > 0);
+      multiply_block<false>((row_end - r) / 32, {plain + v / 16 * across, kTileWords, across},
+                            {f.hidden_by_emb(r) + e / 16 * kTileWords, f.emb / 16 * kTileWords, kTileWords},
+                            {dweight + v * f.emb + e, 16 * f.emb, 16, f.emb}, r > 0);
     }
   }
 }
@@ -408,11 +362,12 @@ SWITCHYARD_TILED void add_dhidden(const Fused& f, const Word* weight_transposed,
   const std::int64_t across = f.emb / 16 * kTileFloats;
   for (std::int64_t i = 0; r + 32 * i < row_end; ++i) {
     for (std::int64_t e = 0; e < f.emb; e += 32) {
-      multiply_tiles(
+      multiply_block<false>(
+          (count + 31) / 32,
           {weight_transposed + e / 16 * (kVocabTile / 32) * kTileWords, kTileWords,
            kVocabTile / 32 * kTileWords},
-          {paired + i * 2 * kTileWords, kRowTile / 32 * 2 * kTileWords, kTileWords}, (count + 31) / 32,
-          {dhidden + (r / 32 + i) * 2 * across + e / 16 * kTileFloats, kTileFloats, across, 64}, add);
+          {paired + i * 2 * kTileWords, kRowTile / 32 * 2 * kTileWords, kTileWords},
+          {dhidden + (r / 32 + i) * 2 * across + e / 16 * kTileFloats, kTileFloats, across, 16}, add);
     }
   }
 }

@@ -16,6 +16,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/thread_scratch.h"
+#include "kernels/cpu/tile_block.h"
 #include "kernels/cpu/tile_pack.h"
 #include "kernels/gemm_problem.h"
 
@@ -136,34 +137,11 @@ struct Upcoming {
 // fetches `fetches` lines a step, from the given offset on.
 void multiply(std::int64_t steps, const Word* a, const Word* b, bool add, float* sums,
               const char* const* line, std::int64_t offset, std::int64_t stride, std::int64_t fetches) {
-  constexpr int kStride = 64;     // bytes
-  asm volatile("" ::: "memory");  // GCC's tile loads do not tell the compiler that they read memory
-  if (add) {
-    SWITCHYARD_TILE_LOAD(0, sums, kStride);
-    SWITCHYARD_TILE_LOAD(1, sums + 256, kStride);
-    SWITCHYARD_TILE_LOAD(2, sums + 512, kStride);
-    SWITCHYARD_TILE_LOAD(3, sums + 768, kStride);
-  } else {
-    SWITCHYARD_TILE_ZERO(0);
-    SWITCHYARD_TILE_ZERO(1);
-    SWITCHYARD_TILE_ZERO(2);
-    SWITCHYARD_TILE_ZERO(3);
-  }
-  for (std::int64_t l = 0; l < steps; ++l, a += kStepWords, b += kStepWords, offset += stride) {
-    SWITCHYARD_TILE_STREAM_LOAD(6, b, kStride);
-    SWITCHYARD_TILE_LOAD(4, a, kStride);
-    SWITCHYARD_TILE_PRODUCT(0, 4, 6);
-    SWITCHYARD_TILE_LOAD(5, a + kTileWords, kStride);
-    SWITCHYARD_TILE_PRODUCT(2, 5, 6);
-    SWITCHYARD_TILE_STREAM_LOAD(7, b + kTileWords, kStride);
-    SWITCHYARD_TILE_PRODUCT(1, 4, 7);
-    SWITCHYARD_TILE_PRODUCT(3, 5, 7);
-    for (std::int64_t f = 0; f < fetches; ++f) _mm_prefetch(line[f] + offset, _MM_HINT_T1);
-  }
-  SWITCHYARD_TILE_STORE(0, sums, kStride);
-  SWITCHYARD_TILE_STORE(1, sums + 256, kStride);
-  SWITCHYARD_TILE_STORE(2, sums + 512, kStride);
-  SWITCHYARD_TILE_STORE(3, sums + 768, kStride);
+  const auto fetch = [&](std::int64_t l) {
+    for (std::int64_t f = 0; f < fetches; ++f) _mm_prefetch(line[f] + offset + l * stride, _MM_HINT_T1);
+  };
+  multiply_block<true>(steps, {a, kStepWords, kTileWords}, {b, kStepWords, kTileWords},
+                       {sums, 512, 256, 16}, add, fetch);
 }
 
 __mmask16 first(std::int64_t count) {

@@ -1,17 +1,11 @@
 #include "kernels/cpu/machine_loops_x86.h"
 
 #if defined(__x86_64__)
-#if !defined(__clang__)
-// g++ 12's own intrinsics read a variable that they leave uninitialised on purpose.
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-#include <immintrin.h>
+#include "kernels/cpu/tile_target.h"
 
 #define SWITCHYARD_AVX2 __attribute__((target("avx2,fma")))
 #define SWITCHYARD_AVX512 __attribute__((target("avx512f,avx512bw")))
 #define SWITCHYARD_DOT __attribute__((target("avx512f,avx512bw,avx512bf16")))
-#define SWITCHYARD_AMX __attribute__((target("avx512f,amx-tile,amx-bf16")))
 
 namespace switchyard::cpu {
 namespace {
@@ -20,30 +14,7 @@ namespace {
 // the values to be read afterwards.
 constexpr int kChains = 12;
 
-struct alignas(64) TileConfig {
-  std::uint8_t palette = 1;
-  std::uint8_t start_row = 0;
-  std::uint8_t reserved[14] = {};
-  std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-static_assert(sizeof(TileConfig) == 64);
-
-// All eight tile registers as 16 rows of 64 bytes while this lives. Assembly: g++ 12 drops the stores to the
-// configuration before its own intrinsic.
-class Tiles {
- public:
-  Tiles() {
-    const TileConfig config;
-    asm volatile("ldtilecfg %0" : : "m"(config) : "memory");
-  }
-  ~Tiles() { asm volatile("tilerelease" : : : "memory"); }
-  Tiles(const Tiles&) = delete;
-  Tiles& operator=(const Tiles&) = delete;
-};
-
 }  // namespace
-
 
 SWITCHYARD_AVX2 void fma_avx2(std::int64_t steps) {
   __m256 sum[kChains];
@@ -84,7 +55,7 @@ SWITCHYARD_DOT void dot_avx512(std::int64_t steps) {
 
 // Four sums, each from two pairs of operands: a product depends on the one four before it. The operands are
 // numbers of both signs with all bits in use, as a real product's: zeros would draw less power.
-SWITCHYARD_AMX void tile_products(std::int64_t steps) {
+SWITCHYARD_TILED void tile_products(std::int64_t steps) {
   alignas(64) std::uint16_t operand[4][512];
   std::uint32_t state = 1;
   for (auto& tile : operand) {
@@ -93,24 +64,24 @@ SWITCHYARD_AMX void tile_products(std::int64_t steps) {
       word = static_cast<std::uint16_t>(0x3f00u | (state >> 16 & 0x80ffu));  // ±0.5 .. ±2
     }
   }
-  const Tiles tiles;
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
-  _tile_loadd(4, operand[0], 64);
-  _tile_loadd(5, operand[1], 64);
-  _tile_loadd(6, operand[2], 64);
-  _tile_loadd(7, operand[3], 64);
+  const SWITCHYARD_TILES::TileSession tiles;
+  SWITCHYARD_TILE_ZERO(0);
+  SWITCHYARD_TILE_ZERO(1);
+  SWITCHYARD_TILE_ZERO(2);
+  SWITCHYARD_TILE_ZERO(3);
+  SWITCHYARD_TILE_LOAD(4, operand[0], 64);
+  SWITCHYARD_TILE_LOAD(5, operand[1], 64);
+  SWITCHYARD_TILE_LOAD(6, operand[2], 64);
+  SWITCHYARD_TILE_LOAD(7, operand[3], 64);
   for (std::int64_t i = 0; i < steps; ++i) {
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
-    _tile_dpbf16ps(0, 5, 7);
-    _tile_dpbf16ps(1, 5, 6);
-    _tile_dpbf16ps(2, 4, 7);
-    _tile_dpbf16ps(3, 4, 6);
+    SWITCHYARD_TILE_PRODUCT(0, 4, 6);
+    SWITCHYARD_TILE_PRODUCT(1, 4, 7);
+    SWITCHYARD_TILE_PRODUCT(2, 5, 6);
+    SWITCHYARD_TILE_PRODUCT(3, 5, 7);
+    SWITCHYARD_TILE_PRODUCT(0, 5, 7);
+    SWITCHYARD_TILE_PRODUCT(1, 5, 6);
+    SWITCHYARD_TILE_PRODUCT(2, 4, 7);
+    SWITCHYARD_TILE_PRODUCT(3, 4, 6);
   }
 }
 
@@ -172,30 +143,30 @@ SWITCHYARD_AVX512 std::uint64_t read_avx512(const std::byte* from, std::size_t b
   return static_cast<std::uint64_t>(_mm512_reduce_add_epi64(sum[0]));
 }
 
-SWITCHYARD_AMX void load_tiles(const std::byte* from, std::size_t bytes, int passes) {
-  const Tiles tiles;
+SWITCHYARD_TILED void load_tiles(const std::byte* from, std::size_t bytes, int passes) {
+  const SWITCHYARD_TILES::TileSession tiles;
   for (int pass = 0; pass < passes; ++pass) {
     for (const std::byte *tile = from, *end = from + bytes; tile < end; tile += 8192) {
-      _tile_loadd(0, tile, 64);
-      _tile_loadd(1, tile + 1024, 64);
-      _tile_loadd(2, tile + 2048, 64);
-      _tile_loadd(3, tile + 3072, 64);
-      _tile_loadd(4, tile + 4096, 64);
-      _tile_loadd(5, tile + 5120, 64);
-      _tile_loadd(6, tile + 6144, 64);
-      _tile_loadd(7, tile + 7168, 64);
+      SWITCHYARD_TILE_LOAD(0, tile, 64);
+      SWITCHYARD_TILE_LOAD(1, tile + 1024, 64);
+      SWITCHYARD_TILE_LOAD(2, tile + 2048, 64);
+      SWITCHYARD_TILE_LOAD(3, tile + 3072, 64);
+      SWITCHYARD_TILE_LOAD(4, tile + 4096, 64);
+      SWITCHYARD_TILE_LOAD(5, tile + 5120, 64);
+      SWITCHYARD_TILE_LOAD(6, tile + 6144, 64);
+      SWITCHYARD_TILE_LOAD(7, tile + 7168, 64);
     }
   }
 }
 
-SWITCHYARD_AMX void store_tiles(std::byte* to, std::size_t bytes, int passes) {
-  const Tiles tiles;
-  _tile_zero(0);
-  _tile_zero(1);
+SWITCHYARD_TILED void store_tiles(std::byte* to, std::size_t bytes, int passes) {
+  const SWITCHYARD_TILES::TileSession tiles;
+  SWITCHYARD_TILE_ZERO(0);
+  SWITCHYARD_TILE_ZERO(1);
   for (int pass = 0; pass < passes; ++pass) {
     for (std::byte *tile = to, *end = to + bytes; tile < end; tile += 2048) {
-      _tile_stored(0, tile, 64);
-      _tile_stored(1, tile + 1024, 64);
+      SWITCHYARD_TILE_STORE(0, tile, 64);
+      SWITCHYARD_TILE_STORE(1, tile + 1024, 64);
     }
   }
 }

@@ -1,19 +1,23 @@
 // Tile kernels are written once and compiled twice: for AMX, and, by the files of kernels/cpu/soft_tiles, for
-// AVX512-BF16, where a tile register is a small array and a tile product 256 dot instructions. Both round
-// alike.
+// AVX512-BF16. They share everything but the product of a block of tiles (tile_block.h), and round alike.
 //
 // A tile is 16 rows of 64 bytes: 16 x 32 bf16 of a left operand, 16 pairs of depth x 16 columns of a right
-// one, or 16 x 16 float sums. Registers 0 to 3 are for sums, 4 to 7 for operands, whose rows are 64 bytes
-// apart and which must stay in memory as they are until they have been multiplied.
+// one, or 16 x 16 float sums. Registers 0 to 3 are for sums, 4 to 7 for operands.
 //
 // Code between SWITCHYARD_TILES_BEGIN and SWITCHYARD_TILES_END, in namespace
 // switchyard::cpu::SWITCHYARD_TILES, may use AVX-512 (with BF16) and tiles; dispatch.h sees to it that it
 // runs only where the machine has them. Headers are included before it.
+//
+// Built with SWITCHYARD_EMULATE_AMX the tile registers are memory, so that what AMX runs can be tested on
+// machines without it.
 #pragma once
 
 #if defined(__x86_64__)
 #if defined(SWITCHYARD_SOFT_TILES)
 #define SWITCHYARD_TILES soft_tiles
+#define SWITCHYARD_TILES_TARGET "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,prfchw"
+#elif defined(SWITCHYARD_EMULATE_AMX)
+#define SWITCHYARD_TILES amx_tiles
 #define SWITCHYARD_TILES_TARGET "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,prfchw"
 #else
 #define SWITCHYARD_TILES amx_tiles
@@ -45,78 +49,13 @@
 
 namespace switchyard::cpu::SWITCHYARD_TILES {
 
-#if defined(SWITCHYARD_SOFT_TILES)
-
-struct SoftTiles {
-  alignas(64) float sums[4][256];
-  const std::uint16_t* operand[8];
-};
-
-inline SoftTiles& soft_tiles_of_thread() {
-  thread_local SoftTiles tiles;
-  return tiles;
-}
+#if defined(SWITCHYARD_SOFT_TILES) || defined(SWITCHYARD_EMULATE_AMX)
 
 // Nothing to set up.
 class TileSession {
  public:
   TileSession() {}  // user-provided: keeps the object from counting as unused
 };
-
-SWITCHYARD_TILED_INLINE void copy_sums(const void* from, std::size_t from_stride, void* to,
-                                       std::size_t to_stride) {
-#pragma GCC unroll 16
-  for (std::size_t i = 0; i < 16; ++i) {
-    _mm512_storeu_si512(static_cast<std::byte*>(to) + i * to_stride,
-                        _mm512_loadu_si512(static_cast<const std::byte*>(from) + i * from_stride));
-  }
-}
-
-// sums[i][:] += left[i] . right, 16 sums in registers.
-SWITCHYARD_TILED inline void soft_product(float* sums, const std::uint16_t* left,
-                                          const std::uint16_t* right) {
-  __m512 row[16];
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) row[i] = _mm512_load_ps(sums + 16 * i);
-  for (std::ptrdiff_t pair = 0; pair < 16; ++pair) {
-    const auto columns = reinterpret_cast<__m512bh>(_mm512_load_si512(right + 32 * pair));
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; ++i) {
-      int both;
-      __builtin_memcpy(&both, left + 32 * i + 2 * pair, sizeof both);
-      row[i] = _mm512_dpbf16_ps(row[i], reinterpret_cast<__m512bh>(_mm512_set1_epi32(both)), columns);
-    }
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) _mm512_store_ps(sums + 16 * i, row[i]);
-}
-
-SWITCHYARD_TILED_INLINE void soft_load(int tile, const void* from, std::int64_t stride) {
-  SoftTiles& tiles = soft_tiles_of_thread();
-  if (tile >= 4) {
-    tiles.operand[tile] = static_cast<const std::uint16_t*>(from);
-  } else {
-    copy_sums(from, static_cast<std::size_t>(stride), tiles.sums[tile], 64);
-  }
-}
-SWITCHYARD_TILED_INLINE void soft_store(int tile, void* to, std::int64_t stride) {
-  copy_sums(soft_tiles_of_thread().sums[tile], 64, to, static_cast<std::size_t>(stride));
-}
-SWITCHYARD_TILED_INLINE void soft_zero(int tile) {
-  float* sums = soft_tiles_of_thread().sums[tile];
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) _mm512_store_ps(sums + 16 * i, _mm512_setzero_ps());
-}
-SWITCHYARD_TILED_INLINE void soft_multiply(int sum, int left, int right) {
-  SoftTiles& tiles = soft_tiles_of_thread();
-  soft_product(tiles.sums[sum], tiles.operand[left], tiles.operand[right]);
-}
-
-#define SWITCHYARD_TILE_LOAD(tile, from, stride) soft_load(tile, from, stride)
-#define SWITCHYARD_TILE_STREAM_LOAD(tile, from, stride) soft_load(tile, from, stride)
-#define SWITCHYARD_TILE_STORE(tile, to, stride) soft_store(tile, to, stride)
-#define SWITCHYARD_TILE_ZERO(tile) soft_zero(tile)
-#define SWITCHYARD_TILE_PRODUCT(sum, left, right) soft_multiply(sum, left, right)
 
 #else
 
@@ -148,4 +87,8 @@ class TileSession {
 #endif
 
 }  // namespace switchyard::cpu::SWITCHYARD_TILES
+
+#if defined(SWITCHYARD_EMULATE_AMX) && !defined(SWITCHYARD_SOFT_TILES)
+#include "kernels/cpu/tile_emulation.h"
+#endif
 #endif
