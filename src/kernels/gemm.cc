@@ -44,14 +44,25 @@ struct BlockSize {
 
 // A packed element is used once for every column (row) of the block.
 constexpr BlockSize kLargest{512, 512}, kSmallest{64, 64};
-// Kernels of tiles pack a block's rows once, at most 16 MB, and B for all of them.
-constexpr BlockSize kLargestTiles{1024, std::int64_t{1} << 30}, kSmallestTiles{64, 128};
-constexpr std::int64_t kPackedRowsTiles = std::int64_t{8} << 20;  // elements
+// Kernels of tiles pack a block's rows once, and B for all of them. Where the depth is so large that they pack
+// the rows a part at a time, the sums of the whole block wait in memory.
+constexpr BlockSize kLargestTiles{2048, std::int64_t{1} << 30}, kSmallestTiles{64, 128};
+constexpr std::int64_t kDeep = 4096, kColumnsOfDeep = 2048;
 
-std::int64_t count_blocks(std::span<const GemmProblem> problems, const BlockSize& size) {
-  std::int64_t count = 0;
-  for (const auto& p : problems) count += blocks(p.m, size.rows) * blocks(p.columns(), size.columns);
-  return count;
+// In products of an element of A and one of B; a problem without depth still writes its result.
+std::int64_t products_of(std::int64_t rows, std::int64_t columns, const GemmProblem& p) {
+  return rows * columns * (p.k + 1);
+}
+
+// All work over the largest block's: how many blocks the threads have to share out at least.
+std::int64_t even_blocks(std::span<const GemmProblem> problems, const BlockSize& size) {
+  std::int64_t all = 0, largest = 1;
+  for (const auto& p : problems) {
+    all += products_of(p.m, p.columns(), p);
+    largest =
+        std::max(largest, products_of(std::min(size.rows, p.m), std::min(size.columns, p.columns()), p));
+  }
+  return all / largest;
 }
 
 // x in whole strips, at least one.
@@ -68,13 +79,11 @@ BlockSize block_size(std::span<const GemmProblem> problems, bool tiles, int thre
     most_columns = std::max(most_columns, p.columns());
     depth = std::max(depth, p.a_next == nullptr ? p.k : 2 * p.k);
   }
-  if (tiles)
-    size.rows =
-        std::max(2 * kGemmStrip, std::min(size.rows, kPackedRowsTiles / depth / kGemmStrip * kGemmStrip));
+  if (tiles && depth > kDeep) size.columns = kColumnsOfDeep;
   size.rows = std::min(size.rows, in_strips(most_rows));
   size.columns = std::min(size.columns, in_strips(most_columns));
   if (threads == 1) return size;
-  while (count_blocks(problems, size) < (tiles ? 2 : 4) * threads) {
+  while (even_blocks(problems, size) < (tiles ? 2 : 4) * threads) {
     const bool rows = size.rows / 2 >= least.rows, columns = size.columns / 2 >= least.columns;
     if (!rows && !columns) break;
     std::int64_t& longer = rows && (!columns || size.rows >= size.columns) ? size.rows : size.columns;
@@ -86,7 +95,6 @@ BlockSize block_size(std::span<const GemmProblem> problems, bool tiles, int thre
 std::vector<Task> cut(std::span<const GemmProblem> problems, bool tiles, int threads) {
   const BlockSize most = block_size(problems, tiles, threads);
   std::vector<Task> tasks;
-  tasks.reserve(static_cast<std::size_t>(count_blocks(problems, most)));
   for (const auto& p : problems) {
     // Even blocks: the last one of a problem is not a small rest.
     const std::int64_t rows = in_strips(blocks(p.m, std::max<std::int64_t>(1, blocks(p.m, most.rows))));
@@ -96,6 +104,13 @@ std::vector<Task> cut(std::span<const GemmProblem> problems, bool tiles, int thr
       }
     }
   }
+  // The largest first: the threads end together.
+  const auto products = [](const Task& t) {
+    return products_of(t.block.row_end - t.block.row_begin, t.block.column_end - t.block.column_begin,
+                       *t.problem);
+  };
+  std::stable_sort(tasks.begin(), tasks.end(),
+                   [&](const Task& x, const Task& y) { return products(x) > products(y); });
   return tasks;
 }
 

@@ -11,7 +11,9 @@
 //    more.)
 // 3. For every 32 rows, kChunk steps of A are in L1 while the strips of B pass, read with the streaming tile
 //    load, which leaves L1 alone. The sums of the strips wait in L1 and L2.
-// 4. A depth over kSection steps is cut into sections, and the sums of all rows wait in memory.
+// 4. A depth over kSection steps is cut into sections, and the sums of all rows wait in memory. One so deep
+//    that the block's rows of A would be more than kPackedWords is cut into passes of sections, each over all
+//    strips: the sums of the whole block wait.
 // Sections and chunks follow from the depth alone, so an element's sum has one order whatever the block.
 #include <algorithm>
 
@@ -28,7 +30,12 @@ namespace {
 constexpr std::int64_t kSums = kLines * kLines;  // of the product of two panels
 constexpr std::int64_t kChunk = 20;              // most steps of 32 of depth whose A is in L1
 constexpr std::int64_t kSection = 72;            // most steps of depth whose B is in L2
-constexpr std::int64_t kWideWords = 512 * 1024;  // of the piece of B in L2: 1 MB
+#if defined(SWITCHYARD_SOFT_TILES)
+constexpr std::int64_t kWideWords = 256 * 1024;  // of the piece of B in L2: 512 KB of the 1 MB
+#else
+constexpr std::int64_t kWideWords = 512 * 1024;  // 1 MB of the 2 MB
+#endif
+constexpr std::int64_t kPackedWords = 8 * 1024 * 1024;  // most of A, in whole sections: 16 MB
 constexpr std::int64_t kNearStrips = 8;          // whose sums stay in L1 and L2 from chunk to chunk
 
 std::int64_t ceil_div(std::int64_t x, std::int64_t unit) {
@@ -246,61 +253,83 @@ Scratch& scratch() {
 class Block {
  public:
   Block(const GemmProblem& p, const GemmBlock& block)
-      : p_(p), block_(block), depth_(p), panels_(ceil_div(block.row_end - block.row_begin, kLines)) {
-    const std::int64_t strip_words = std::max<std::int64_t>(1, depth_.section) * kStepWords;
-    wide_ = std::max<std::int64_t>(1, kWideWords / strip_words);
+      : p_(p),
+        block_(block),
+        depth_(p),
+        panels_(ceil_div(block.row_end - block.row_begin, kLines)),
+        first_strip_(block.column_begin / kLines),
+        end_strip_(ceil_div(block.column_end, kLines)) {
+    const std::int64_t section = std::max<std::int64_t>(1, depth_.section);
+    wide_ = std::max<std::int64_t>(1, kWideWords / (section * kStepWords));
     if (depth_.chunk < depth_.section) wide_ = std::min(wide_, kNearStrips);
-    one_section_ = depth_.section >= depth_.steps;
+    pass_ = std::max<std::int64_t>(1, kPackedWords / (panels_ * section * kStepWords)) * section;
+    pass_ = std::min(pass_, depth_.steps);
     auto& memory = scratch();
-    a_ = memory.a.at_least<Word>(panels_ * depth_.steps * kStepWords);
-    b_ = memory.b.at_least<Word>(wide_ * strip_words);
-    sums_ = memory.sums.at_least<float>(wide_ * (one_section_ ? 1 : panels_) * kSums);
+    a_ = memory.a.at_least<Word>(panels_ * pass_ * kStepWords);
+    b_ = memory.b.at_least<Word>(wide_ * section * kStepWords);
+    sums_ = memory.sums.at_least<float>(waiting_strips() * waiting_panels() * kSums);
   }
 
   void compute() {
-    const std::int64_t end = ceil_div(block_.column_end, kLines);
-    for (std::int64_t s = block_.column_begin / kLines; s < end; s += wide_) {
-      std::int64_t l = 0;
-      do {  // once for k = 0: C becomes zero
-        section(s, std::min(s + wide_, end), l);
-        l += depth_.section;
-      } while (l < depth_.steps);
-    }
+    do {  // once for k = 0: C becomes zero
+      pass_end_ = std::min(pass_begin_ + pass_, depth_.steps);
+      for (std::int64_t s = first_strip_; s < end_strip_; s += wide_) {
+        std::int64_t l = pass_begin_;
+        do {
+          section(s, std::min(s + wide_, end_strip_), l);
+          l += depth_.section;
+        } while (l < pass_end_);
+      }
+      pass_begin_ = pass_end_;
+    } while (pass_begin_ < depth_.steps);
   }
 
  private:
-  Word* a_of(std::int64_t panel) const { return a_ + panel * depth_.steps * kStepWords; }
+  // Whose sums are in memory at a time, in pieces of wide_ strips.
+  std::int64_t waiting_strips() const {
+    return pass_ < depth_.steps ? ceil_div(end_strip_ - first_strip_, wide_) * wide_ : wide_;
+  }
+  std::int64_t waiting_panels() const { return depth_.section < depth_.steps ? panels_ : 1; }
+
+  // From the given step of the pass on.
+  Word* a_of(std::int64_t panel, std::int64_t step) const {
+    return a_ + (panel * pass_ + step - pass_begin_) * kStepWords;
+  }
   std::int64_t row(std::int64_t panel) const { return block_.row_begin + panel * kLines; }
   std::int64_t rows(std::int64_t panel) const { return std::min(kLines, block_.row_end - row(panel)); }
-  float* sums_of(std::int64_t panel) const { return one_section_ ? sums_ : sums_ + panel * wide_ * kSums; }
+  float* sums_of(std::int64_t panel, std::int64_t strip_begin) const {
+    const std::int64_t piece = pass_ < depth_.steps ? (strip_begin - first_strip_) / wide_ : 0;
+    return sums_ + (piece * panels_ + (waiting_panels() == 1 ? 0 : panel)) * wide_ * kSums;
+  }
 
   // One section of the depth, from step `begin`, for the given strips and all rows.
   void section(std::int64_t strip_begin, std::int64_t strip_end, std::int64_t begin) {
-    const std::int64_t end = std::min(begin + depth_.section, depth_.steps), strips = strip_end - strip_begin;
+    const std::int64_t end = std::min(begin + depth_.section, pass_end_), strips = strip_end - strip_begin;
     pack_b(p_, depth_, begin, end, strip_begin, strip_end, b_);
-    bool unpacked = strip_begin * kLines == block_.column_begin;
+    bool unpacked = strip_begin == first_strip_;
     if (unpacked && p_.transpose_a) {  // panels are neighbours in memory: all of a step, then the next step
       for (std::int64_t l = begin; l < end; ++l) {
         for (std::int64_t i = 0; i < panels_; ++i)
-          pack_a(p_, depth_, l, l + 1, row(i), rows(i), a_of(i) + l * kStepWords);
+          pack_a(p_, depth_, l, l + 1, row(i), rows(i), a_of(i, l));
       }
       unpacked = false;
     }
     Upcoming upcoming;
     for (std::int64_t i = 0; i < panels_; ++i) {
-      if (unpacked) pack_a(p_, depth_, begin, end, row(i), rows(i), a_of(i) + begin * kStepWords);
+      if (unpacked) pack_a(p_, depth_, begin, end, row(i), rows(i), a_of(i, begin));
       upcoming.stride = 0;
       if (i + 1 < panels_ && unpacked) upcoming.stored(p_, depth_, begin, row(i + 1), rows(i + 1));
-      if (i + 1 < panels_ && !unpacked) upcoming.packed(a_of(i + 1) + begin * kStepWords);
-      multiply_panel(i, strips, begin, end, upcoming);
+      if (i + 1 < panels_ && !unpacked) upcoming.packed(a_of(i + 1, begin));
+      multiply_panel(i, strip_begin, strips, begin, end, upcoming);
       if (end == depth_.steps) store(i, strip_begin, strips);
     }
   }
 
   // The steps [begin, end) of one panel of A and some strips of B.
-  void multiply_panel(std::int64_t i, std::int64_t strips, std::int64_t begin, std::int64_t end,
-                      const Upcoming& upcoming) const {
-    const Word* const a = a_of(i) + begin * kStepWords;
+  void multiply_panel(std::int64_t i, std::int64_t strip_begin, std::int64_t strips, std::int64_t begin,
+                      std::int64_t end, const Upcoming& upcoming) const {
+    const Word* const a = a_of(i, begin);
+    float* const sums = sums_of(i, strip_begin);
     const std::int64_t fetches = upcoming.stride == 0 ? 0 : ceil_div(kLines, strips);
     std::int64_t l = 0;
     do {
@@ -308,25 +337,29 @@ class Block {
       for (std::int64_t s = 0; s < strips; ++s) {
         const char* const* line = upcoming.line + std::min(s * fetches, kLines - fetches);
         multiply(steps, a + l * kStepWords, b_ + (s * (end - begin) + l) * kStepWords, begin + l > 0,
-                 sums_of(i) + s * kSums, line, l * upcoming.stride, upcoming.stride, fetches);
+                 sums + s * kSums, line, l * upcoming.stride, upcoming.stride, fetches);
       }
       l += depth_.chunk;
     } while (l < end - begin);
   }
 
   void store(std::int64_t i, std::int64_t strip_begin, std::int64_t strips) const {
-    p_.c_dtype == DType::f32 ? store_panel<float>(p_, row(i), rows(i), strip_begin, strips, sums_of(i))
-                             : store_panel<bfloat16>(p_, row(i), rows(i), strip_begin, strips, sums_of(i));
+    p_.c_dtype == DType::f32 ? store_panel<float>(p_, row(i), rows(i), strip_begin, strips,
+                                                 sums_of(i, strip_begin))
+                             : store_panel<bfloat16>(p_, row(i), rows(i), strip_begin, strips,
+                                                    sums_of(i, strip_begin));
   }
 
   const GemmProblem& p_;
   const GemmBlock& block_;
   const Depth depth_;
   const std::int64_t panels_;
-  std::int64_t wide_;  // strips whose B is in L2
-  bool one_section_;
+  const std::int64_t first_strip_, end_strip_;
+  std::int64_t wide_;            // strips whose B is in L2
+  std::int64_t pass_;            // most steps whose A is packed
+  std::int64_t pass_begin_ = 0, pass_end_ = 0;
   Word *a_, *b_;
-  float* sums_;  // of the strips of one panel, or of every panel
+  float* sums_;  // pieces of strips: [panel][strip], see waiting_strips
 };
 
 }  // namespace
