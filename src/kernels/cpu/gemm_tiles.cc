@@ -5,10 +5,9 @@
 // is not zero 27 ns, with one operand from L2 33 ns, with both 40 ns. A cache line from memory takes 5 ns in
 // a long run, 15 ns and more when it stands alone. So:
 // 1. The block's rows of A are packed once. They may be more than L2 holds, since they are read in long runs.
-// 2. A wide piece of B, some strips of 32 columns, is packed into L2 and used for all rows of A. It is read
-// in
-//    runs as long as it is wide. (Packing all of B beforehand gained nothing: it is read and written once
-//    more.)
+// 2. A wide piece of B, some strips of 32 columns, is packed into L2 and used for all rows of A. It is read in
+//    runs as long as it is wide, a little between products, while the piece before it is multiplied. (Packing
+//    all of B beforehand gained nothing: it is read and written once more.)
 // 3. For every 32 rows, kChunk steps of A are in L1 while the strips of B pass, read with the streaming tile
 //    load, which leaves L1 alone. The sums of the strips wait in L1 and L2.
 // 4. A depth over kSection steps is cut into sections, and the sums of all rows wait in memory. One so deep
@@ -31,9 +30,9 @@ constexpr std::int64_t kSums = kLines * kLines;  // of the product of two panels
 constexpr std::int64_t kChunk = 20;              // most steps of 32 of depth whose A is in L1
 constexpr std::int64_t kSection = 72;            // most steps of depth whose B is in L2
 #if defined(SWITCHYARD_SOFT_TILES)
-constexpr std::int64_t kWideWords = 256 * 1024;  // of the piece of B in L2: 512 KB of the 1 MB
+constexpr std::int64_t kWideWords = 192 * 1024;  // of a piece of B; two are in L2, here of 1 MB
 #else
-constexpr std::int64_t kWideWords = 512 * 1024;  // 1 MB of the 2 MB
+constexpr std::int64_t kWideWords = 384 * 1024;  // of 2 MB
 #endif
 constexpr std::int64_t kPackedWords = 8 * 1024 * 1024;  // most of A, in whole sections: 16 MB
 constexpr std::int64_t kNearStrips = 8;          // whose sums stay in L1 and L2 from chunk to chunk
@@ -93,29 +92,93 @@ void pack_a(const GemmProblem& p, const Depth& depth, std::int64_t begin, std::i
   depth.each_segment(begin, end, [&](bool next, std::int64_t from, std::int64_t count, std::int64_t before) {
     const Stored a = stored_a(p, next);
     Word* to = out + before * kStepWords;
-    p.transpose_a ? pack_depth<true>(a, row, rows, from, count, to)
+    p.transpose_a ? pack_depth(a, row, rows, from, count, to)
                   : pack_lines(a, row, rows, from, count, to);
   });
 }
 
-// The steps [begin, end) of some strips, one after the other; stored rows that cross the strips are read
-// along.
-void pack_b(const GemmProblem& p, const Depth& depth, std::int64_t begin, std::int64_t end,
-            std::int64_t strip_begin, std::int64_t strip_end, Word* out) {
-  depth.each_segment(begin, end, [&](bool next, std::int64_t from, std::int64_t count, std::int64_t before) {
-    const std::int64_t piece = p.transpose_b ? count : 32;
-    for (std::int64_t l = 0; l < count; l += piece) {
-      const std::int64_t here = std::min(piece, count - l);
-      for (std::int64_t s = strip_begin; s < strip_end; ++s) {
-        const Strip strip = strip_of(p, s);
-        const Stored b{static_cast<const Word*>(next || strip.next ? p.b_next : p.b), p.ldb};
-        Word* to = out + ((s - strip_begin) * (end - begin) + before + l / 32) * kStepWords;
-        p.transpose_b ? pack_lines_paired(b, strip.column, strip.columns, from + l, here, to)
-                      : pack_depth<false>(b, strip.column, strip.columns, from + l, here, to);
-      }
+// Packs the steps [begin, end) of some strips of B, one strip after the other, half a step at a time and in the
+// order in which they are stored.
+class PackB {
+ public:
+  PackB() = default;
+  PackB(const GemmProblem& p, const Depth& depth, std::int64_t strip_begin, std::int64_t strip_end,
+        std::int64_t begin, std::int64_t end, Word* out)
+      : p_(&p),
+        depth_(&depth),
+        out_(out),
+        strip_(strip_begin),
+        strips_(strip_end - strip_begin),
+        step_(begin),
+        steps_(end - begin),
+        left_(2 * strips_ * steps_),
+        to_fetch_(left_) {
+    for (std::int64_t i = 0; i < kFetchAhead; ++i) fetch();
+  }
+
+  std::int64_t left() const { return left_; }
+
+  // Of what is left.
+  void pack(std::int64_t count) {
+    for (count = std::min(count, left_); count > 0; --count, --left_) {
+      fetch();
+      const Half half = at(here_);
+      Word* const to = out_ + (half.strip * steps_ + half.step) * kStepWords;
+      p_->transpose_b ? pack_lines_of_b(half.x, p_->ldb, half.rows, half.columns, to + half.which * kTileWords)
+                      : pack_depth_of_b(half.x, p_->ldb, half.rows, half.columns, to + half.which * 256);
+      advance(here_);
     }
-  });
-}
+  }
+
+ private:
+  static constexpr std::int64_t kFetchAhead = 16;
+
+  // Half a step: 16 stored rows of 32 elements, fewer at the ends.
+  struct Half {
+    const Word* x;
+    std::int64_t rows, columns, strip, step, which;
+  };
+  // Along stored rows first.
+  struct Place {
+    std::int64_t outer = 0, which = 0, inner = 0;
+  };
+  void advance(Place& place) const {
+    if (++place.inner < (p_->transpose_b ? steps_ : strips_)) return;
+    place.inner = 0;
+    if (++place.which < 2) return;
+    place.which = 0;
+    ++place.outer;
+  }
+
+  Half at(const Place& place) const {
+    const std::int64_t s = p_->transpose_b ? place.outer : place.inner;
+    const std::int64_t l = p_->transpose_b ? place.inner : place.outer;
+    const Strip strip = strip_of(*p_, strip_ + s);
+    const bool next = step_ + l >= depth_->segment;
+    const std::int64_t from = (step_ + l - (next ? depth_->segment : 0)) * 32;
+    const auto* b = static_cast<const Word*>(next || strip.next ? p_->b_next : p_->b);
+    const std::int64_t half = 16 * place.which, depth = p_->k - from;
+    if (p_->transpose_b) {
+      return {b + (strip.column + half) * p_->ldb + from, strip.columns - half, depth, s, l, place.which};
+    }
+    return {b + (from + half) * p_->ldb + strip.column, depth - half, strip.columns, s, l, place.which};
+  }
+
+  void fetch() {
+    if (to_fetch_ == 0) return;
+    --to_fetch_;
+    const Half half = at(ahead_);
+    for (std::int64_t i = 0; i < std::min<std::int64_t>(16, half.rows); ++i)
+      _mm_prefetch(half.x + i * p_->ldb, _MM_HINT_T1);
+    advance(ahead_);
+  }
+
+  const GemmProblem* p_ = nullptr;
+  const Depth* depth_ = nullptr;
+  Word* out_ = nullptr;
+  std::int64_t strip_ = 0, strips_ = 0, step_ = 0, steps_ = 0, left_ = 0, to_fetch_ = 0;
+  Place here_, ahead_;
+};
 
 // Memory to be brought to L2 while a panel is multiplied: 32 cache lines for every step of its depth.
 struct Upcoming {
@@ -139,17 +202,6 @@ struct Upcoming {
     }
   }
 };
-
-// sums (+)= the product of two panels: four 16 x 16 tiles, [half of the rows][half of the columns]. Meanwhile
-// fetches `fetches` lines a step, from the given offset on.
-void multiply(std::int64_t steps, const Word* a, const Word* b, bool add, float* sums,
-              const char* const* line, std::int64_t offset, std::int64_t stride, std::int64_t fetches) {
-  const auto fetch = [&](std::int64_t l) {
-    for (std::int64_t f = 0; f < fetches; ++f) _mm_prefetch(line[f] + offset + l * stride, _MM_HINT_T1);
-  };
-  multiply_block<true>(steps, {a, kStepWords, kTileWords}, {b, kStepWords, kTileWords},
-                       {sums, 512, 256, 16}, add, fetch);
-}
 
 __mmask16 first(std::int64_t count) {
   return static_cast<__mmask16>((1u << std::clamp<std::int64_t>(count, 0, 16)) - 1u);
@@ -266,88 +318,112 @@ class Block {
     pass_ = std::min(pass_, depth_.steps);
     auto& memory = scratch();
     a_ = memory.a.at_least<Word>(panels_ * pass_ * kStepWords);
-    b_ = memory.b.at_least<Word>(wide_ * section * kStepWords);
+    b_[0] = memory.b.at_least<Word>(2 * wide_ * section * kStepWords);
+    b_[1] = b_[0] + wide_ * section * kStepWords;
     sums_ = memory.sums.at_least<float>(waiting_strips() * waiting_panels() * kSums);
   }
 
   void compute() {
-    do {  // once for k = 0: C becomes zero
-      pass_end_ = std::min(pass_begin_ + pass_, depth_.steps);
-      for (std::int64_t s = first_strip_; s < end_strip_; s += wide_) {
-        std::int64_t l = pass_begin_;
-        do {
-          section(s, std::min(s + wide_, end_strip_), l);
-          l += depth_.section;
-        } while (l < pass_end_);
-      }
-      pass_begin_ = pass_end_;
-    } while (pass_begin_ < depth_.steps);
+    Piece piece{first_strip_, 0, 0};
+    PackB packing = packing_of(piece, 0);
+    for (int buffer = 0;; buffer = 1 - buffer) {
+      packing.pack(packing.left());  // what is left of it
+      const Piece next = after(piece);
+      packing = next.strip < end_strip_ ? packing_of(next, 1 - buffer) : PackB();
+      multiply(piece, b_[buffer], packing);
+      if (next.strip >= end_strip_) return;
+      piece = next;
+    }
   }
 
  private:
+  // Some strips of B, wide_ or fewer, and one section of the depth, of the pass from step `pass` on.
+  struct Piece {
+    std::int64_t strip, step, pass;
+  };
+  std::int64_t pass_end(const Piece& piece) const { return std::min(piece.pass + pass_, depth_.steps); }
+  std::int64_t strip_end(const Piece& piece) const { return std::min(piece.strip + wide_, end_strip_); }
+  std::int64_t step_end(const Piece& piece) const {
+    return std::min(piece.step + depth_.section, pass_end(piece));
+  }
+  // Sections inside, then strips; past the last strip when there is no more.
+  Piece after(const Piece& piece) const {
+    if (step_end(piece) < pass_end(piece)) return {piece.strip, step_end(piece), piece.pass};
+    if (strip_end(piece) < end_strip_) return {strip_end(piece), piece.pass, piece.pass};
+    if (pass_end(piece) < depth_.steps) return {first_strip_, pass_end(piece), pass_end(piece)};
+    return {end_strip_, 0, 0};
+  }
+  PackB packing_of(const Piece& piece, int buffer) const {
+    return {p_, depth_, piece.strip, strip_end(piece), piece.step, step_end(piece), b_[buffer]};
+  }
+
   // Whose sums are in memory at a time, in pieces of wide_ strips.
   std::int64_t waiting_strips() const {
     return pass_ < depth_.steps ? ceil_div(end_strip_ - first_strip_, wide_) * wide_ : wide_;
   }
   std::int64_t waiting_panels() const { return depth_.section < depth_.steps ? panels_ : 1; }
 
-  // From the given step of the pass on.
-  Word* a_of(std::int64_t panel, std::int64_t step) const {
-    return a_ + (panel * pass_ + step - pass_begin_) * kStepWords;
+  // A panel of A from the piece's first step on.
+  Word* a_of(std::int64_t panel, const Piece& piece) const {
+    return a_ + (panel * pass_ + piece.step - piece.pass) * kStepWords;
   }
   std::int64_t row(std::int64_t panel) const { return block_.row_begin + panel * kLines; }
   std::int64_t rows(std::int64_t panel) const { return std::min(kLines, block_.row_end - row(panel)); }
-  float* sums_of(std::int64_t panel, std::int64_t strip_begin) const {
-    const std::int64_t piece = pass_ < depth_.steps ? (strip_begin - first_strip_) / wide_ : 0;
-    return sums_ + (piece * panels_ + (waiting_panels() == 1 ? 0 : panel)) * wide_ * kSums;
+  float* sums_of(std::int64_t panel, const Piece& piece) const {
+    const std::int64_t before = pass_ < depth_.steps ? (piece.strip - first_strip_) / wide_ : 0;
+    return sums_ + (before * panels_ + (waiting_panels() == 1 ? 0 : panel)) * wide_ * kSums;
   }
 
-  // One section of the depth, from step `begin`, for the given strips and all rows.
-  void section(std::int64_t strip_begin, std::int64_t strip_end, std::int64_t begin) {
-    const std::int64_t end = std::min(begin + depth_.section, pass_end_), strips = strip_end - strip_begin;
-    pack_b(p_, depth_, begin, end, strip_begin, strip_end, b_);
-    bool unpacked = strip_begin == first_strip_;
+  // All rows of a piece whose B is packed, and meanwhile the packing of the next one's.
+  void multiply(const Piece& piece, const Word* b, PackB& packing) {
+    const std::int64_t end = step_end(piece), strips = strip_end(piece) - piece.strip;
+    packed_ = 0;
+    to_pack_ = packing.left();
+    packed_every_ = panels_ * strips * (end - piece.step);
+    bool unpacked = piece.strip == first_strip_;
     if (unpacked && p_.transpose_a) {  // panels are neighbours in memory: all of a step, then the next step
-      for (std::int64_t l = begin; l < end; ++l) {
+      for (std::int64_t l = piece.step; l < end; ++l) {
         for (std::int64_t i = 0; i < panels_; ++i)
-          pack_a(p_, depth_, l, l + 1, row(i), rows(i), a_of(i, l));
+          pack_a(p_, depth_, l, l + 1, row(i), rows(i), a_of(i, piece) + (l - piece.step) * kStepWords);
       }
       unpacked = false;
     }
     Upcoming upcoming;
     for (std::int64_t i = 0; i < panels_; ++i) {
-      if (unpacked) pack_a(p_, depth_, begin, end, row(i), rows(i), a_of(i, begin));
+      if (unpacked) pack_a(p_, depth_, piece.step, end, row(i), rows(i), a_of(i, piece));
       upcoming.stride = 0;
-      if (i + 1 < panels_ && unpacked) upcoming.stored(p_, depth_, begin, row(i + 1), rows(i + 1));
-      if (i + 1 < panels_ && !unpacked) upcoming.packed(a_of(i + 1, begin));
-      multiply_panel(i, strip_begin, strips, begin, end, upcoming);
-      if (end == depth_.steps) store(i, strip_begin, strips);
+      if (i + 1 < panels_ && unpacked) upcoming.stored(p_, depth_, piece.step, row(i + 1), rows(i + 1));
+      if (i + 1 < panels_ && !unpacked) upcoming.packed(a_of(i + 1, piece));
+      multiply_panel(i, piece, b, upcoming, packing);
+      if (end == depth_.steps) store(i, piece);
     }
   }
 
-  // The steps [begin, end) of one panel of A and some strips of B.
-  void multiply_panel(std::int64_t i, std::int64_t strip_begin, std::int64_t strips, std::int64_t begin,
-                      std::int64_t end, const Upcoming& upcoming) const {
-    const Word* const a = a_of(i, begin);
-    float* const sums = sums_of(i, strip_begin);
+  void multiply_panel(std::int64_t i, const Piece& piece, const Word* b, const Upcoming& upcoming,
+                      PackB& packing) {
+    const std::int64_t strips = strip_end(piece) - piece.strip, depth = step_end(piece) - piece.step;
     const std::int64_t fetches = upcoming.stride == 0 ? 0 : ceil_div(kLines, strips);
     std::int64_t l = 0;
     do {
-      const std::int64_t steps = std::min(depth_.chunk, end - begin - l);
+      const std::int64_t steps = std::min(depth_.chunk, depth - l);
       for (std::int64_t s = 0; s < strips; ++s) {
         const char* const* line = upcoming.line + std::min(s * fetches, kLines - fetches);
-        multiply(steps, a + l * kStepWords, b_ + (s * (end - begin) + l) * kStepWords, begin + l > 0,
-                 sums + s * kSums, line, l * upcoming.stride, upcoming.stride, fetches);
+        const auto meanwhile = [&](std::int64_t step) {
+          for (std::int64_t f = 0; f < fetches; ++f)
+            _mm_prefetch(line[f] + (l + step) * upcoming.stride, _MM_HINT_T1);
+          for (packed_ += to_pack_; packed_ >= packed_every_; packed_ -= packed_every_) packing.pack(1);
+        };
+        multiply_block<true>(steps, {a_of(i, piece) + l * kStepWords, kStepWords, kTileWords},
+                             {b + (s * depth + l) * kStepWords, kStepWords, kTileWords},
+                             {sums_of(i, piece) + s * kSums, 512, 256, 16}, piece.step + l > 0, meanwhile);
       }
       l += depth_.chunk;
-    } while (l < end - begin);
+    } while (l < depth);
   }
 
-  void store(std::int64_t i, std::int64_t strip_begin, std::int64_t strips) const {
-    p_.c_dtype == DType::f32 ? store_panel<float>(p_, row(i), rows(i), strip_begin, strips,
-                                                 sums_of(i, strip_begin))
-                             : store_panel<bfloat16>(p_, row(i), rows(i), strip_begin, strips,
-                                                    sums_of(i, strip_begin));
+  void store(std::int64_t i, const Piece& piece) const {
+    const auto run = p_.c_dtype == DType::f32 ? store_panel<float> : store_panel<bfloat16>;
+    run(p_, row(i), rows(i), piece.strip, strip_end(piece) - piece.strip, sums_of(i, piece));
   }
 
   const GemmProblem& p_;
@@ -357,8 +433,9 @@ class Block {
   const std::int64_t first_strip_, end_strip_;
   std::int64_t wide_;            // strips whose B is in L2
   std::int64_t pass_;            // most steps whose A is packed
-  std::int64_t pass_begin_ = 0, pass_end_ = 0;
-  Word *a_, *b_;
+  Word *a_, *b_[2];
+  // to_pack_ halves of a step of B are packed in packed_every_ steps of products; packed_ is what is due.
+  std::int64_t to_pack_ = 0, packed_every_ = 1, packed_ = 0;
   float* sums_;  // pieces of strips: [panel][strip], see waiting_strips
 };
 

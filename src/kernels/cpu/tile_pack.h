@@ -92,7 +92,7 @@ struct Stored {
 };
 
 // Below: `lines` <= 32 from `line`, `depth` elements from `from`, into a panel of round_up(depth, 32) / 32
-// steps.
+// steps. Whole panels of A; of B half a step at a time, so that it can be done between products.
 
 // Stored rows are lines. A's tiles.
 __attribute__((noinline)) inline void pack_lines(const Stored& s, std::int64_t line, std::int64_t lines,
@@ -114,27 +114,7 @@ __attribute__((noinline)) inline void pack_lines(const Stored& s, std::int64_t l
   }
 }
 
-// Stored rows are lines. B's tiles.
-__attribute__((noinline)) inline void pack_lines_paired(const Stored& s, std::int64_t line,
-                                                        std::int64_t lines, std::int64_t from,
-                                                        std::int64_t depth, Word* out) {
-  const Word* row[kLines];
-  for (std::int64_t i = 0; i < lines; ++i) row[i] = s.row(line + i) + from;
-  for (std::int64_t l = 0; l < depth; l += 32) {
-    for (std::int64_t half = 0; half < 2; ++half, out += kTileWords) {
-      __m512i words[16];
-      for (std::int64_t i = 0; i < 16; ++i) {
-        if (16 * half + i < lines) _mm_prefetch(row[16 * half + i] + l + kAhead, _MM_HINT_T0);
-        words[i] =
-            16 * half + i < lines ? load_words(row[16 * half + i] + l, depth - l) : _mm512_setzero_si512();
-      }
-      transpose_16x16(words, out);
-    }
-  }
-}
-
-// Stored rows are depth, so lines are neighbours in memory. A's tiles when `transposed`, else B's.
-template <bool transposed>
+// Stored rows are depth, so lines are neighbours in memory. A's tiles.
 __attribute__((noinline)) inline void pack_depth(const Stored& s, std::int64_t line, std::int64_t lines,
                                                  std::int64_t from, std::int64_t depth, Word* out) {
   for (std::int64_t l = 0; l < depth; l += 32, out += kStepWords) {
@@ -147,18 +127,31 @@ __attribute__((noinline)) inline void pack_depth(const Stored& s, std::int64_t l
       const __m512i odd =
           at + 1 < depth ? load_words(s.row(from + at + 1) + line, lines) : _mm512_setzero_si512();
       const Pairs pairs = interleave(even, odd);
-      if constexpr (transposed) {
-        first[r] = pairs.first;
-        second[r] = pairs.second;
-      } else {
-        _mm512_store_si512(out + 32 * r, pairs.first);
-        _mm512_store_si512(out + kTileWords + 32 * r, pairs.second);
-      }
+      first[r] = pairs.first;
+      second[r] = pairs.second;
     }
-    if constexpr (transposed) {
-      transpose_16x16(first, out);
-      transpose_16x16(second, out + kTileWords);
-    }
+    transpose_16x16(first, out);
+    transpose_16x16(second, out + kTileWords);
+  }
+}
+
+// Half a step of B whose stored rows are lines: its tile of 16 lines. x is the first line; `lines` and `depth`
+// may be less than 16 and 32, even 0 and less.
+inline void pack_lines_of_b(const Word* x, std::int64_t ld, std::int64_t lines, std::int64_t depth, Word* out) {
+  __m512i words[16];
+  for (std::int64_t i = 0; i < 16; ++i) {
+    words[i] = i < lines ? load_words(x + i * ld, depth) : _mm512_setzero_si512();
+  }
+  transpose_16x16(words, out);
+}
+
+// Half a step of B whose stored rows are depth: 8 pairs of them, in both tiles.
+inline void pack_depth_of_b(const Word* x, std::int64_t ld, std::int64_t depth, std::int64_t lines, Word* out) {
+  for (std::int64_t r = 0; r < 8; ++r, x += 2 * ld) {
+    const Pairs pairs = interleave(2 * r < depth ? load_words(x, lines) : _mm512_setzero_si512(),
+                                   2 * r + 1 < depth ? load_words(x + ld, lines) : _mm512_setzero_si512());
+    _mm512_store_si512(out + 32 * r, pairs.first);
+    _mm512_store_si512(out + kTileWords + 32 * r, pairs.second);
   }
 }
 
