@@ -87,7 +87,8 @@ BlockSize block_size(std::span<const GemmProblem> problems, bool tiles, int thre
     const bool rows = size.rows / 2 >= least.rows, columns = size.columns / 2 >= least.columns;
     if (!rows && !columns) break;
     std::int64_t& longer = rows && (!columns || size.rows >= size.columns) ? size.rows : size.columns;
-    longer = blocks(longer / 2, kGemmStrip) * kGemmStrip;
+    const std::int64_t unit = problems.front().column_unit();
+    longer = blocks(longer / 2, unit) * unit;
   }
   return size;
 }
@@ -119,7 +120,7 @@ Work work_of(const char* op, std::span<const GemmProblem> problems) {
   for (const auto& p : problems) {
     const auto m = static_cast<double>(p.m), n = static_cast<double>(p.n), k = static_cast<double>(p.k);
     const double products = p.b_next == nullptr ? 1 : 2, as = p.a_next == nullptr ? 1 : 2,
-                 cs = p.c_next == nullptr ? 1 : 2;
+                 cs = (p.c_next == nullptr ? 1 : 2) + (p.hidden == nullptr ? 0 : 1);
     work.flops += 2 * m * n * k * products;
     work.bytes += (m * k * as + k * n * products) * static_cast<double>(size_of(p.dtype)) +
                   m * n * cs * static_cast<double>(size_of(p.c_dtype)) * (p.accumulate ? 2 : 1);

@@ -14,9 +14,10 @@ namespace switchyard {
 //
 // Forms that the expert layers use, which the kernels of tiles alone take:
 // 1. a_rows: A's stored row i is row a_rows[i] of `a`.
-// 2. b_next and c_next: C_next = op(A) · op(B_next) as well, shaped like B and C. A block's columns run on
-// from
-//    C, with n rounded up to kGemmStrip, to C_next.
+// 2. b_next and c_next: C_next = op(A) · op(B_next) as well, shaped like B and C. Strips of C and of C_next
+//    take turns: columns [64 i, 64 i + 64) of a block are columns [32 i, 32 i + 32) of both.
+//    With `hidden`, shaped like C and bf16 as it: hidden = silu(C) ⊙ C_next ⊙ row_weights[row], as swiglu
+//    (elementwise.h) makes it of C and C_next as they are stored.
 // 3. a_next and b_next: C = op(A) · op(B) + op(A_next) · op(B_next), shaped like A and B.
 constexpr std::int64_t kGemmStrip = 32;
 
@@ -40,16 +41,19 @@ struct GemmProblem {
   const void* a_next = nullptr;
   const void* b_next = nullptr;
   void* c_next = nullptr;
+  void* hidden = nullptr;
+  const float* row_weights = nullptr;
 
   bool is_plain() const { return a_rows == nullptr && b_next == nullptr; }
   // Columns to cut into blocks.
   std::int64_t columns() const {
-    return c_next == nullptr ? n : (n + kGemmStrip - 1) / kGemmStrip * kGemmStrip + n;
+    return c_next == nullptr ? n : (n + kGemmStrip - 1) / kGemmStrip * kGemmStrip * 2;
   }
+  // A block's columns are a multiple of it, but for the last.
+  std::int64_t column_unit() const { return c_next == nullptr ? kGemmStrip : 2 * kGemmStrip; }
 };
 
-// The block C[row_begin:row_end, column_begin:column_end]; columns are whole strips where the problem has
-// more.
+// The block C[row_begin:row_end, column_begin:column_end].
 struct GemmBlock {
   std::int64_t row_begin;
   std::int64_t row_end;

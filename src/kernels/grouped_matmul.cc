@@ -130,11 +130,12 @@ void set_rows(GemmProblem& p, const void* x, std::span<const std::int32_t> index
 
 void gmm_pair(ThreadPool& pool, DType dtype, const void* x, std::span<const std::int32_t> index,
               const void* rhs_0, const void* rhs_1, std::span<const std::int64_t> group_sizes, std::int64_t k,
-              std::int64_t n, void* out_0, void* out_1) {
+              std::int64_t n, void* out_0, void* out_1, const float* row_weights, void* hidden) {
   if (!takes_gemm_forms(dtype)) {
     const GatheredRows lhs(pool, dtype, x, index, k);
     gmm(pool, dtype, lhs.data(), rhs_0, nullptr, group_sizes, k, n, out_0);
     gmm(pool, dtype, lhs.data(), rhs_1, nullptr, group_sizes, k, n, out_1);
+    if (hidden != nullptr) swiglu(pool, dtype, out_0, out_1, row_weights, rows_of(group_sizes), n, hidden);
     return;
   }
   const auto problems = per_group(group_sizes, [&](std::int64_t g, std::int64_t row, std::int64_t rows) {
@@ -147,6 +148,8 @@ void gmm_pair(ThreadPool& pool, DType dtype, const void* x, std::span<const std:
     p.c_next = advance(out_1, dtype, row * n);
     p.c_dtype = dtype;
     p.ldc = n;
+    p.hidden = advance(hidden, dtype, row * n);
+    p.row_weights = row_weights == nullptr ? nullptr : row_weights + row;
     return p;
   });
   run_gemms(pool, "gmm", problems);

@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "kernels/elementwise.h"
 #include "kernels/elementwise_test_data.h"
 
 namespace switchyard {
@@ -108,7 +109,7 @@ TEST(GroupedMatmul, BitIdenticalForAnyNumberOfThreads) {
 }
 
 struct PairResults {
-  Array out_0, out_1, dlhs, drhs_0, drhs_1;
+  Array out_0, out_1, hidden, dlhs, drhs_0, drhs_1;
   bool operator==(const PairResults&) const = default;
 };
 
@@ -127,10 +128,15 @@ PairResults run_pair(DType dtype, const std::vector<std::int64_t>& sizes, std::i
     index.push_back(static_cast<std::int32_t>(r * 7 % stored));
   const Array x = make((gathered ? stored : rows) * k, 1), rhs_0 = make(groups * k * n, 2),
               rhs_1 = make(groups * k * n, 3), dy_0 = make(rows * n, 4), dy_1 = make(rows * n, 5);
-  PairResults r{Array(dtype, rows * n), Array(dtype, rows * n), Array(dtype, rows * k),
+  std::vector<float> weights;
+  for (std::int64_t r = 0; r < rows; ++r) weights.push_back(0.25f * static_cast<float>(r % 7));
+  PairResults r{Array(dtype, rows * n), Array(dtype, rows * n), Array(dtype, rows * n), Array(dtype, rows * k),
                 Array(DType::f32, groups * k * n), Array(DType::f32, groups * k * n)};
   gmm_pair(pool, dtype, x.data(), index, rhs_0.data(), rhs_1.data(), sizes, k, n, r.out_0.data(),
-           r.out_1.data());
+           r.out_1.data(), weights.data(), r.hidden.data());
+  Array separate(dtype, rows * n);
+  swiglu(pool, dtype, r.out_0.data(), r.out_1.data(), weights.data(), rows, n, separate.data());
+  EXPECT_TRUE(same(r.hidden, separate)) << "the activation made with gate and up is not swiglu's";
   gmm_dlhs_pair(pool, dtype, dy_0.data(), dy_1.data(), rhs_0.data(), rhs_1.data(), sizes, k, n,
                 r.dlhs.data());
   gmm_drhs_pair(pool, dtype, x.data(), index, dy_0.data(), dy_1.data(), sizes, k, n, r.drhs_0.data(),
@@ -167,6 +173,22 @@ TEST(GroupedMatmul, PairsAreBitIdenticalForAnyNumberOfThreads) {
   const PairResults one = run_pair(DType::bf16, sizes, 90, 70, 1, true, true);
   for (const int threads : {2, 5})
     EXPECT_TRUE(run_pair(DType::bf16, sizes, 90, 70, threads, true, true) == one);
+}
+
+// The left operand is more than kernels of tiles pack at once; one group has all rows.
+TEST(GroupedMatmul, DepthsOfManyPasses) {
+  std::optional<ScopedIsa> cap(std::min(Isa::avx512, machine_isa()));
+  const Results expected = run(DType::bf16, DType::bf16, {0, 6100, 30}, 4090, 70, false, 2);
+  for (const Isa isa : every_isa()) {
+    if (isa < Isa::avx512_bf16) continue;
+    cap.reset();
+    cap.emplace(isa);
+    for (const int threads : {1, 2}) {
+      const Results found = run(DType::bf16, DType::bf16, {0, 6100, 30}, 4090, 70, false, threads);
+      EXPECT_TRUE(same(found.out, expected.out) && same(found.dlhs, expected.dlhs)) << name_of(isa);
+      EXPECT_TRUE(same(found.drhs, expected.drhs)) << name_of(isa);
+    }
+  }
 }
 
 TEST(GroupedMatmul, ManyRanksAtOnce) {

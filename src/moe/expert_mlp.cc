@@ -103,6 +103,25 @@ class AddGmmOp
   bool last_;
 };
 
+using Index = std::span<const std::int32_t>;
+Index index_of(const Tensor& tokens) {
+  return tokens.span<std::int32_t>();
+}
+
+// Gate, up and, with row weights, the weighted activation, of the inputs of GateUpOp.
+std::vector<Tensor> gate_and_up(Context& c, std::span<const Tensor> in, const Tensor& row_weights) {
+  const Tensor& x = in[3];
+  const std::int64_t rows = in.size() > 4 ? in[4].size() : x.dim(0), width = in[0].dim(2);
+  std::vector<Tensor> out;
+  for (int i = 0; i < (row_weights.defined() ? 3 : 2); ++i) out.emplace_back(x.dtype(), Shape{rows, width});
+  if (rows == 0) return out;
+  gmm_pair(*c.pool, x.dtype(), x.raw(), in.size() > 4 ? index_of(in[4]) : Index{}, in[0].raw(), in[1].raw(),
+           sizes_of(in[2], rows), in[0].dim(1), width, out[0].raw(), out[1].raw(),
+           row_weights.defined() ? row_weights.data<float>() : nullptr,
+           row_weights.defined() ? out[2].raw() : nullptr);
+  return out;
+}
+
 // Gate and up of the rows: x[tokens] · wi_0 and · wi_1, the rows never copied where the kernel looks them up.
 // Inputs: wi_0, wi_1 [G,M,H], sizes [G], x; with a plan x is in token order and tokens [R], position [T·K]
 // follow, else x holds the rows [R,M].
@@ -114,13 +133,7 @@ class GateUpOp : public Op {
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
-    const Tensor& x = in[3];
-    const std::int64_t rows = in.size() > 4 ? in[4].size() : x.dim(0), width = in[0].dim(2);
-    Tensor gate(x.dtype(), {rows, width}), up(x.dtype(), {rows, width});
-    if (rows == 0) return {gate, up};
-    gmm_pair(*c.pool, x.dtype(), x.raw(), in.size() > 4 ? index_of(in[4]) : Index{}, in[0].raw(), in[1].raw(),
-             sizes_of(in[2], rows), in[0].dim(1), width, gate.raw(), up.raw());
-    return {gate, up};
+    return gate_and_up(c, in, {});
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     const ArrayInfo& weights = call.input_info(0);
@@ -148,8 +161,6 @@ class GateUpOp : public Op {
   }
 
  private:
-  using Index = std::span<const std::int32_t>;
-  static Index index_of(const Tensor& tokens) { return tokens.span<std::int32_t>(); }
   // The gradient of an output, zeros where none came.
   static Tensor whole(const BackwardCall& call, std::size_t output, std::int64_t width) {
     if (call.grad(output).defined()) return call.grad(output);
@@ -188,15 +199,35 @@ Array weighted_swiglu(Context& context, const Array& gate, const Array& up, cons
 
 namespace {
 
-// The experts' gate and up projections, before the activation.
-std::pair<Array, Array> up_projections(Context& context, const ChunkOf& x, std::int64_t chunks,
-                                       const RowPlan& plan, const Array& wi_0, const Array& wi_1) {
-  if (chunks == 1) {
-    std::vector<Array> inputs{wi_0, wi_1, plan.sizes, x(0)};
-    if (plan.tokens.defined()) inputs.insert(inputs.end(), {plan.tokens, plan.position});
-    const auto pair = apply(context, std::make_shared<GateUpOp>(), inputs);
-    return {pair[0], pair[1]};
+// The experts' gate and up projections, before the activation, and the activation, if it came with them.
+struct UpProjections {
+  Array gate, up, hidden;
+};
+
+UpProjections whole_up_projections(Context& context, const Array& x, const RowPlan& plan,
+                                   const Array& row_weights, const Array& wi_0, const Array& wi_1) {
+  std::vector<Array> inputs{wi_0, wi_1, plan.sizes, x};
+  if (plan.tokens.defined()) inputs.insert(inputs.end(), {plan.tokens, plan.position});
+  const auto op = std::make_shared<GateUpOp>();
+  if (!row_weights.defined()) {
+    const auto pair = apply(context, op, inputs);
+    return {pair[0], pair[1], {}};
   }
+  const std::vector<Tensor> made = [&] {
+    const InsideOp inside(context, op->name(), "forward");
+    std::vector<Tensor> tensors;
+    for (const auto& input : inputs) tensors.push_back(input.tensor());
+    return gate_and_up(context, tensors, row_weights.tensor());
+  }();
+  const auto pair = adopt(context, op, inputs, {made[0], made[1]});
+  const Array activation[] = {pair[0], pair[1], row_weights};
+  const auto hidden = adopt(context, std::make_shared<WeightedSwigluOp>(), activation, {made[2]});
+  return {pair[0], pair[1], never_save(hidden.front())};
+}
+
+UpProjections up_projections(Context& context, const ChunkOf& x, std::int64_t chunks, const RowPlan& plan,
+                             const Array& row_weights, const Array& wi_0, const Array& wi_1) {
+  if (chunks == 1) return whole_up_projections(context, x(0), plan, row_weights, wi_0, wi_1);
   const auto pieces_0 = chunk_sequence(context, wi_0, chunks),
              pieces_1 = chunk_sequence(context, wi_1, chunks);
   Array gate, up;
@@ -211,18 +242,20 @@ std::pair<Array, Array> up_projections(Context& context, const ChunkOf& x, std::
     gate = add_to(gate, pieces_0[static_cast<std::size_t>(i)]);
     up = add_to(up, pieces_1[static_cast<std::size_t>(i)]);
   }
-  return {gate, up};
+  return {gate, up, {}};
 }
 
 }  // namespace
 
 Array expert_mlp(Context& context, const ChunkOf& x, std::int64_t chunks, const RowPlan& plan,
                  const Array& row_weights, const Array& wi_0, const Array& wi_1, const Array& wo) {
-  auto [gate, up] = up_projections(context, x, chunks, plan, wi_0, wi_1);
+  auto [gate, up, hidden] = up_projections(context, x, chunks, plan, row_weights, wi_0, wi_1);
   gate = checkpoint_name(gate, "moe_mlpwi_0");
   up = checkpoint_name(up, "moe_mlpwi_1");
-  const Array hidden =
-      row_weights.defined() ? weighted_swiglu(context, gate, up, row_weights) : swiglu(context, gate, up);
+  if (!hidden.defined()) {
+    hidden =
+        row_weights.defined() ? weighted_swiglu(context, gate, up, row_weights) : swiglu(context, gate, up);
+  }
   return checkpoint_name(apply_one(context, std::make_shared<GmmOp>(), {hidden, wo, plan.sizes}),
                          "moe_mlpwo");
 }

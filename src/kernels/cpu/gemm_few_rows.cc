@@ -8,6 +8,7 @@
 
 #include "kernels/cpu/thread_scratch.h"
 #include "kernels/cpu/tile_target.h"
+#include "kernels/elementwise_problem.h"
 #include "kernels/gemm_problem.h"
 
 #if defined(__x86_64__)
@@ -199,6 +200,19 @@ void compute(const GemmProblem& p, bool next, std::int64_t column, std::int64_t 
                           : store<bfloat16>(p, next, column, columns, sums);
 }
 
+void make_hidden(const GemmProblem& p, std::int64_t column, std::int64_t columns) {
+  for (std::int64_t i = 0; i < p.m; ++i) {
+    const std::int64_t at = i * p.ldc + column;
+    swiglu_avx512({.dtype = DType::bf16,
+                   .gate = static_cast<const Word*>(p.c) + at,
+                   .up = static_cast<const Word*>(p.c_next) + at,
+                   .w = p.row_weights == nullptr ? nullptr : p.row_weights + i,
+                   .cols = columns,
+                   .h = static_cast<Word*>(p.hidden) + at},
+                  0, 1);
+  }
+}
+
 }  // namespace
 
 void gemm_few_rows(const GemmProblem& p, const GemmBlock& block) {
@@ -208,16 +222,15 @@ void gemm_few_rows(const GemmProblem& p, const GemmBlock& block) {
   float* const sums = sums_memory.at_least<float>(p.m * at_once);
   widen_rows(p, p.a, a);
   if (p.a_next != nullptr) widen_rows(p, p.a_next, a + p.m * widened_row(p));
-  const std::int64_t boundary = p.c_next == nullptr ? p.n : p.columns() - p.n;  // where C_next begins
-  for (const bool next : {false, true}) {
-    if (next && p.c_next == nullptr) break;
-    const std::int64_t origin = next ? boundary : 0;
-    const std::int64_t begin = std::max(block.column_begin - origin, std::int64_t{0});
-    const std::int64_t end = std::min(block.column_end - origin, p.n);
+  const int matrices = p.c_next == nullptr ? 1 : 2;
+  const std::int64_t begin = block.column_begin / matrices;
+  const std::int64_t end = std::min(block.column_end / matrices, p.n);
+  for (int matrix = 0; matrix < matrices; ++matrix) {
     for (std::int64_t j = begin; j < end; j += at_once) {
-      compute(p, next, j, std::min(at_once, end - j), a, sums);
+      compute(p, matrix == 1, j, std::min(at_once, end - j), a, sums);
     }
   }
+  if (p.hidden != nullptr) make_hidden(p, begin, end - begin);
 }
 
 }  // namespace switchyard::cpu

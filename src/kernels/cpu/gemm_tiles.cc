@@ -74,11 +74,10 @@ struct Strip {
   std::int64_t column, columns;
 };
 
-// Strips count through the first matrix, then the second.
+// Where there are two matrices, they take turns.
 Strip strip_of(const GemmProblem& p, std::int64_t index) {
-  const std::int64_t each = ceil_div(p.n, kLines);
-  const bool next = index >= each;
-  const std::int64_t column = (index - (next ? each : 0)) * kLines;
+  const bool next = p.c_next != nullptr && index % 2 == 1;
+  const std::int64_t column = (p.c_next != nullptr ? index / 2 : index) * kLines;
   return {next, column, std::min(kLines, p.n - column)};
 }
 
@@ -236,21 +235,71 @@ void store_whole(bfloat16* x, __m512 low, __m512 high, bool past_caches) {
   past_caches ? _mm512_stream_si512(reinterpret_cast<__m512i*>(x), words) : _mm512_storeu_si512(x, words);
 }
 
+// A row of 32 rounded sums.
+__m512i words_of(const float* low, const float* high) {
+  return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(_mm512_load_ps(high), _mm512_load_ps(low)));
+}
+__m512 low_floats(__m512i words) {
+  const __m256i half = _mm512_castsi512_si256(words);
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+__m512 high_floats(__m512i words) {
+  const __m256i half = _mm512_extracti64x4_epi64(words, 1);
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+
+// 1 / (1 + exp(-x)) and the rounding of bf16 as in kernels/cpu/elementwise.cc, to the bit.
+__m512 sigmoid(__m512 x) {
+  const __m512 limit = _mm512_set1_ps(126.0f), negative_limit = _mm512_set1_ps(-126.0f);
+  const __m512 scaled = _mm512_mul_ps(x, _mm512_set1_ps(-1.44269504f));
+  const __m512 t = _mm512_max_ps(_mm512_min_ps(scaled, limit), negative_limit);
+  const __m512 n = _mm512_roundscale_ps(t, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const __m512 f = _mm512_sub_ps(t, n);
+  __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(0.00957010191f), f, _mm512_set1_ps(0.0559178603f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.240247448f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.693121815f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.999999261f));
+  const __m512i exponent = _mm512_slli_epi32(_mm512_cvttps_epi32(n), 23);
+  const __m512 e = _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p), exponent));
+  const __m512 y = _mm512_add_ps(_mm512_set1_ps(1.0f), e), guess = _mm512_rcp14_ps(y);
+  const __m512 result = _mm512_mul_ps(guess, _mm512_fnmadd_ps(y, guess, _mm512_set1_ps(2.0f)));
+  return _mm512_mask_mov_ps(result, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), x);
+}
+__m256i rounded_words(__m512 x) {
+  const __m512i bits = _mm512_castps_si512(x);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(_mm512_set1_epi32(0x7fff), odd));
+  const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+  const __m512i all = _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), quiet);
+  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(all, 16));
+}
+__m512i gated(__m512i gate, __m512i up, __m512 weight) {
+  const auto half = [weight](__m512 g, __m512 u) {
+    return rounded_words(_mm512_mul_ps(_mm512_mul_ps(_mm512_mul_ps(g, sigmoid(g)), u), weight));
+  };
+  return _mm512_inserti64x4(_mm512_castsi256_si512(half(low_floats(gate), low_floats(up))),
+                            half(high_floats(gate), high_floats(up)), 1);
+}
+
+// Results that the caches cannot hold are written past them: their lines are not read first.
+bool worth_streaming(const GemmProblem& p, const void* c, std::int64_t element_bytes) {
+  constexpr std::int64_t kLargeBytes = std::int64_t{4} << 20;
+  return p.m * p.n * element_bytes > kLargeBytes && p.ldc * element_bytes % 64 == 0 &&
+         reinterpret_cast<std::uintptr_t>(c) % 64 == 0;
+}
+
 // Where the sums of one strip go.
 template <typename C>
 struct Destination {
   Destination() = default;
   Destination(const GemmProblem& p, std::int64_t row, std::int64_t index) {
-    constexpr std::int64_t kLargeBytes = std::int64_t{4} << 20, size = sizeof(C);
     const Strip strip = strip_of(p, index);
     c = static_cast<C*>(strip.next ? p.c_next : p.c) + row * p.ldc + strip.column;
     if (p.bias != nullptr) bias = static_cast<const bfloat16*>(p.bias) + strip.column;
     low = first(strip.columns);
     high = first(strip.columns - 16);
     whole = strip.columns == kLines && bias == nullptr && !p.accumulate;
-    // Results that the caches cannot hold are written past them: their lines are not read first.
-    past_caches = whole && p.m * p.n * size > kLargeBytes && p.ldc * size % 64 == 0 &&
-                  reinterpret_cast<std::uintptr_t>(c) % 64 == 0;
+    past_caches = whole && worth_streaming(p, c, sizeof(C));
   }
   C* c = nullptr;  // of the panel's first row
   const bfloat16* bias = nullptr;
@@ -293,6 +342,44 @@ void store_panel(const GemmProblem& p, std::int64_t row, std::int64_t rows, std:
   }
 }
 
+// The same for pairs of strips of C and C_next, and of both the hidden activation.
+void store_gated_panel(const GemmProblem& p, std::int64_t row, std::int64_t rows, std::int64_t strip_begin,
+                       std::int64_t strips, const float* sums) {
+  struct Target {
+    Word *gate, *up, *hidden;
+    __mmask32 mask;
+    bool past_caches;
+  };
+  constexpr std::int64_t kAtOnce = 8;
+  Target to[kAtOnce];
+  for (std::int64_t begin = 0; begin < strips; begin += 2 * kAtOnce, sums += 2 * kAtOnce * kSums) {
+    const std::int64_t pairs = std::min(kAtOnce, (strips - begin) / 2);
+    for (std::int64_t s = 0; s < pairs; ++s) {
+      const Strip strip = strip_of(p, strip_begin + begin + 2 * s);
+      const auto at = [&](void* matrix) { return static_cast<Word*>(matrix) + row * p.ldc + strip.column; };
+      to[s] = {at(p.c), at(p.c_next), at(p.hidden), _cvtu32_mask32(0xffffffffu >> (32 - strip.columns)),
+               strip.columns == kLines && worth_streaming(p, at(p.c), sizeof(Word)) &&
+                   worth_streaming(p, at(p.c_next), sizeof(Word)) &&
+                   worth_streaming(p, at(p.hidden), sizeof(Word))};
+    }
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const __m512 weight = _mm512_set1_ps(p.row_weights == nullptr ? 1.0f : p.row_weights[row + r]);
+      const float* from = sums + (r / 16) * 512 + (r % 16) * 16;
+      for (std::int64_t s = 0; s < pairs; ++s, from += 2 * kSums) {
+        const __m512i gate = words_of(from, from + 256);
+        const __m512i up = words_of(from + kSums, from + kSums + 256);
+        const auto store = [&, at = r * p.ldc](Word* c, __m512i words) {
+          to[s].past_caches ? _mm512_stream_si512(reinterpret_cast<__m512i*>(c + at), words)
+                            : _mm512_mask_storeu_epi16(c + at, to[s].mask, words);
+        };
+        store(to[s].gate, gate);
+        store(to[s].up, up);
+        store(to[s].hidden, gated(gate, up, weight));
+      }
+    }
+  }
+}
+
 struct Scratch {
   ThreadScratch a, b, sums;
 };
@@ -314,6 +401,7 @@ class Block {
     const std::int64_t section = std::max<std::int64_t>(1, depth_.section);
     wide_ = std::max<std::int64_t>(1, kWideWords / (section * kStepWords));
     if (depth_.chunk < depth_.section) wide_ = std::min(wide_, kNearStrips);
+    if (p.c_next != nullptr) wide_ = std::max<std::int64_t>(2, wide_ / 2 * 2);  // strips in pairs
     pass_ = std::max<std::int64_t>(1, kPackedWords / (panels_ * section * kStepWords)) * section;
     pass_ = std::min(pass_, depth_.steps);
     auto& memory = scratch();
@@ -422,7 +510,9 @@ class Block {
   }
 
   void store(std::int64_t i, const Piece& piece) const {
-    const auto run = p_.c_dtype == DType::f32 ? store_panel<float> : store_panel<bfloat16>;
+    const auto run = p_.hidden != nullptr          ? store_gated_panel
+                     : p_.c_dtype == DType::f32 ? store_panel<float>
+                                                : store_panel<bfloat16>;
     run(p_, row(i), rows(i), piece.strip, strip_end(piece) - piece.strip, sums_of(i, piece));
   }
 
