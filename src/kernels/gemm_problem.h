@@ -82,9 +82,27 @@ GemmBlockKernel gemm_block;
 namespace soft_tiles {
 GemmBlockKernel gemm_block;
 }
+
+// At most kFewRows rows of an A that is not transposed, bf16, AVX-512: reading B is all the work. Slices of it
+// make sums, which are added up in their order when all are there. `sums` is one buffer for all slices.
 constexpr std::int64_t kFewRows = 8;
-GemmBlockKernel
-    gemm_few_rows;  // bf16 operands, AVX-512, at most kFewRows rows of an A that is not transposed
+struct FewRowsColumns {
+  std::int64_t begin, end;  // begin a multiple of 32
+};
+struct FewRowsSlice {
+  const GemmProblem* problem;
+  bool next;                            // of C_next
+  std::int64_t depth_begin, depth_end;  // of B, and of B_next where there is A_next
+  FewRowsColumns columns;
+  std::int64_t sums;  // where its matrix's begin: few_rows_floats, of all columns
+};
+// Floats that the sums of one matrix take.
+inline std::int64_t few_rows_floats(const GemmProblem& p) {
+  return (p.n + kGemmStrip - 1) / kGemmStrip * kGemmStrip * p.m;
+}
+void few_rows_sums(const FewRowsSlice& slice, float* sums);
+// C, C_next and hidden from sums [slices][C, C_next][few_rows_floats].
+void few_rows_store(const GemmProblem& problem, const float* sums, std::int64_t slices);
 }  // namespace cpu
 
 }  // namespace switchyard

@@ -21,10 +21,12 @@ using Word = std::uint16_t;  // the bits of a bfloat16
 constexpr std::int64_t kDepthAtOnce = 4;  // rows of B between loading a sum and storing it
 constexpr std::int64_t kPair = 32;        // columns whose even and odd ones are a vector each
 constexpr std::int64_t kLineWords = 32;
+constexpr std::int64_t kAheadWords = 8 * 1024;  // rows that are fetched before they are used, at least a group
 
-// Columns whose sums stay in L1, or nearly.
+// Columns whose sums stay in the caches.
 std::int64_t columns_at_once(std::int64_t m) {
-  return m <= 2 ? 4096 : 2048;
+  constexpr std::int64_t kFloats = 16 * 1024;
+  return kFloats / m / kPair * kPair;
 }
 
 __mmask16 first(std::int64_t count) {
@@ -63,9 +65,11 @@ class Fetcher {
         rows_(std::clamp(p.k - row, std::int64_t{0}, kDepthAtOnce)),
         last_(columns - (lines_ - 1) * kLineWords) {}
 
+  // kNear: into L1, which rows that are long would sweep.
+  template <bool kNear>
   void fetch_some() {
     for (std::int64_t n = 0; n < kDepthAtOnce && rows_ > 0; ++n) {
-      _mm_prefetch(reinterpret_cast<const char*>(line_), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(line_), kNear ? _MM_HINT_T0 : _MM_HINT_T1);
       line_ += kLineWords;
       if (++at_ < lines_) continue;
       line_ += last_ - kLineWords + skip_;
@@ -112,12 +116,14 @@ void add_rows(const Product& p, std::int64_t l, std::int64_t rows, std::int64_t 
 // B stored [k][n].
 template <int m>
 void multiply_plain(const Product& p, std::int64_t columns, float* sums) {
+  const std::int64_t ahead = std::max<std::int64_t>(1, kAheadWords / p.ldb / kDepthAtOnce) * kDepthAtOnce;
+  const bool near = kDepthAtOnce * p.ldb <= kAheadWords;
   for (std::int64_t l = 0; l < p.k; l += kDepthAtOnce) {
     const std::int64_t rows = std::min(kDepthAtOnce, p.k - l);
-    Fetcher next(p, l + kDepthAtOnce, columns);
+    Fetcher next(p, l + ahead, columns);
     for (std::int64_t j = 0; j < columns; j += kPair) {
       const std::int64_t left = columns - j;
-      next.fetch_some();
+      near ? next.fetch_some<true>() : next.fetch_some<false>();
       add_rows<m>(p, l, rows, j, left >= kPair ? 0xffffffffu : (1u << left) - 1u, sums + j * m);
     }
   }
@@ -157,57 +163,79 @@ constexpr Multiply* kTransposed[] = {nullptr,
                                      multiply_transposed<7>,
                                      multiply_transposed<8>};
 
-// Apart by more than k: rows that are a power of two apart would share few lines of L1.
-std::int64_t widened_row(const GemmProblem& p) {
-  return p.k + 16;
+// Apart by more than the depth: rows that are a power of two apart would share few lines of L1.
+std::int64_t widened_row(std::int64_t depth) {
+  return depth + 16;
 }
 
-void widen_rows(const GemmProblem& p, const void* a, float* out) {
-  for (std::int64_t i = 0; i < p.m; ++i, out += widened_row(p)) {
-    const Word* row = static_cast<const Word*>(a) + (p.a_rows == nullptr ? i : p.a_rows[i]) * p.lda;
-    for (std::int64_t l = 0; l < p.k; l += 16) {
-      _mm512_mask_storeu_ps(out + l, first(p.k - l), load(row + l, first(p.k - l)));
+void widen_rows(const GemmProblem& p, const void* a, std::int64_t from, std::int64_t depth, float* out) {
+  for (std::int64_t i = 0; i < p.m; ++i, out += widened_row(depth)) {
+    const Word* row = static_cast<const Word*>(a) + (p.a_rows == nullptr ? i : p.a_rows[i]) * p.lda + from;
+    for (std::int64_t l = 0; l < depth; l += 16) {
+      _mm512_mask_storeu_ps(out + l, first(depth - l), load(row + l, first(depth - l)));
     }
   }
+}
+
+// 32 sums of row i from column j on, of all slices in turn.
+struct Sums {
+  __m512 low, high;
+};
+Sums sum_slices(const GemmProblem& p, std::int64_t i, std::int64_t j, const float* sums, std::int64_t slices,
+                std::int64_t slice_floats) {
+  const float* at = sums + place_of(p.m, i, j);
+  __m512 even = _mm512_loadu_ps(at), odd = _mm512_loadu_ps(at + 16);
+  for (std::int64_t s = 1; s < slices; ++s) {
+    at += slice_floats;
+    even = _mm512_add_ps(even, _mm512_loadu_ps(at));
+    odd = _mm512_add_ps(odd, _mm512_loadu_ps(at + 16));
+  }
+  const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+  return {_mm512_permutex2var_ps(even, low, odd), _mm512_permutex2var_ps(even, high, odd)};
+}
+
+__m512 load_c(const float* c, __mmask16 mask) {
+  return _mm512_maskz_loadu_ps(mask, c);
+}
+__m512 load_c(const bfloat16* c, __mmask16 mask) {
+  return load(reinterpret_cast<const Word*>(c), mask);
+}
+void store_c(float* c, __mmask16 mask, __m512 x) {
+  _mm512_mask_storeu_ps(c, mask, x);
+}
+void store_c(bfloat16* c, __mmask16 mask, __m512 x) {
+  _mm256_mask_storeu_epi16(c, mask, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));
 }
 
 template <typename C>
-void store(const GemmProblem& p, bool next, std::int64_t column, std::int64_t columns, const float* sums) {
+void store(const GemmProblem& p, bool next, const float* sums, std::int64_t slices,
+           std::int64_t slice_floats) {
+  const auto* bias = static_cast<const Word*>(p.bias);
   for (std::int64_t i = 0; i < p.m; ++i) {
-    C* c = static_cast<C*>(next ? p.c_next : p.c) + i * p.ldc + column;
-    const auto* bias = p.bias == nullptr ? nullptr : static_cast<const bfloat16*>(p.bias) + column;
-    for (std::int64_t j = 0; j < columns; ++j) {
-      float sum = sums[place_of(p.m, i, j)];
-      if (bias != nullptr) sum += static_cast<float>(bias[j]);
-      if (p.accumulate) sum += static_cast<float>(c[j]);
-      c[j] = static_cast<C>(sum);
+    C* const row = static_cast<C*>(next ? p.c_next : p.c) + i * p.ldc;
+    for (std::int64_t j = 0; j < p.n; j += kPair) {
+      const Sums x = sum_slices(p, i, j, sums, slices, slice_floats);
+      const auto store_half = [&](__m512 half, std::int64_t from) {
+        const __mmask16 mask = first(p.n - from);
+        if (bias != nullptr) half = _mm512_add_ps(half, load(bias + from, mask));
+        if (p.accumulate) half = _mm512_add_ps(half, load_c(row + from, mask));
+        store_c(row + from, mask, half);
+      };
+      store_half(x.low, j);
+      store_half(x.high, j + 16);
     }
   }
 }
 
-// Columns [column, column + columns) of C, or of C_next.
-void compute(const GemmProblem& p, bool next, std::int64_t column, std::int64_t columns, const float* a,
-             float* sums) {
-  std::fill(sums, sums + (columns + kPair - 1) / kPair * kPair * p.m, 0.0f);
-  const std::int64_t at = p.transpose_b ? column * p.ldb : column, lda = widened_row(p);
-  const auto add = [&](const float* rows, const void* b) {
-    const Product product{rows, lda, p.m, p.k, static_cast<const Word*>(b) + at, p.ldb};
-    (p.transpose_b ? kTransposed : kPlain)[p.m](product, columns, sums);
-  };
-  add(a, next ? p.b_next : p.b);
-  if (p.a_next != nullptr) add(a + p.m * lda, p.b_next);
-  p.c_dtype == DType::f32 ? store<float>(p, next, column, columns, sums)
-                          : store<bfloat16>(p, next, column, columns, sums);
-}
-
-void make_hidden(const GemmProblem& p, std::int64_t column, std::int64_t columns) {
+void make_hidden(const GemmProblem& p) {
   for (std::int64_t i = 0; i < p.m; ++i) {
-    const std::int64_t at = i * p.ldc + column;
+    const std::int64_t at = i * p.ldc;
     swiglu_avx512({.dtype = DType::bf16,
                    .gate = static_cast<const Word*>(p.c) + at,
                    .up = static_cast<const Word*>(p.c_next) + at,
                    .w = p.row_weights == nullptr ? nullptr : p.row_weights + i,
-                   .cols = columns,
+                   .cols = p.n,
                    .h = static_cast<Word*>(p.hidden) + at},
                   0, 1);
   }
@@ -215,22 +243,35 @@ void make_hidden(const GemmProblem& p, std::int64_t column, std::int64_t columns
 
 }  // namespace
 
-void gemm_few_rows(const GemmProblem& p, const GemmBlock& block) {
-  static thread_local ThreadScratch a_memory, sums_memory;
-  float* const a = a_memory.at_least<float>(2 * p.m * widened_row(p));
+void few_rows_sums(const FewRowsSlice& slice, float* all_sums) {
+  static thread_local ThreadScratch memory;
+  const GemmProblem& p = *slice.problem;
+  const std::int64_t depth = slice.depth_end - slice.depth_begin, lda = widened_row(depth);
+  float* const a = memory.at_least<float>(2 * p.m * lda);
+  const auto add = [&](const void* a_from, const void* b_from, std::int64_t begin, std::int64_t columns) {
+    widen_rows(p, a_from, slice.depth_begin, depth, a);
+    const std::int64_t at =
+        p.transpose_b ? begin * p.ldb + slice.depth_begin : slice.depth_begin * p.ldb + begin;
+    const Product product{a, lda, p.m, depth, static_cast<const Word*>(b_from) + at, p.ldb};
+    (p.transpose_b ? kTransposed : kPlain)[p.m](product, columns, all_sums + slice.sums + begin * p.m);
+  };
   const std::int64_t at_once = columns_at_once(p.m);
-  float* const sums = sums_memory.at_least<float>(p.m * at_once);
-  widen_rows(p, p.a, a);
-  if (p.a_next != nullptr) widen_rows(p, p.a_next, a + p.m * widened_row(p));
-  const int matrices = p.c_next == nullptr ? 1 : 2;
-  const std::int64_t begin = block.column_begin / matrices;
-  const std::int64_t end = std::min(block.column_end / matrices, p.n);
-  for (int matrix = 0; matrix < matrices; ++matrix) {
-    for (std::int64_t j = begin; j < end; j += at_once) {
-      compute(p, matrix == 1, j, std::min(at_once, end - j), a, sums);
-    }
+  for (std::int64_t j = slice.columns.begin; j < slice.columns.end; j += at_once) {
+    const std::int64_t columns = std::min(at_once, slice.columns.end - j);
+    float* const sums = all_sums + slice.sums + j * p.m;
+    std::fill(sums, sums + (columns + kPair - 1) / kPair * kPair * p.m, 0.0f);
+    add(p.a, slice.next ? p.b_next : p.b, j, columns);
+    if (p.a_next != nullptr) add(p.a_next, p.b_next, j, columns);
   }
-  if (p.hidden != nullptr) make_hidden(p, begin, end - begin);
+}
+
+void few_rows_store(const GemmProblem& p, const float* sums, std::int64_t slices) {
+  const std::int64_t matrix = few_rows_floats(p), matrices = p.c_next == nullptr ? 1 : 2;
+  for (std::int64_t next = 0; next < matrices; ++next) {
+    const auto run = p.c_dtype == DType::f32 ? store<float> : store<bfloat16>;
+    run(p, next == 1, sums + next * matrix, slices, matrices * matrix);
+  }
+  if (p.hidden != nullptr) make_hidden(p);
 }
 
 }  // namespace switchyard::cpu

@@ -532,10 +532,6 @@ class Block {
 }  // namespace
 
 void gemm_block(const GemmProblem& p, const GemmBlock& block) {
-  if (p.m <= kFewRows && !p.transpose_a) {  // a matter of the problem, not of the block
-    gemm_few_rows(p, block);
-    return;
-  }
   const TileSession session;
   Block(p, block).compute();
   _mm_sfence();  // after streamed rows
