@@ -206,8 +206,8 @@ std::vector<Array> recorded(Context& context, std::shared_ptr<const Op> op, std:
                             std::span<const ArrayInfo> outputs, std::span<const Tensor> results) {
   CHECK(results.size() == outputs.size(), "[{}] {} results, {} inferred", op->name(), results.size(),
         outputs.size());
-  const bool grad = std::any_of(inputs.begin(), inputs.end(),
-                                [](const Array& x) { return x.value()->requires_grad; });
+  const bool grad =
+      std::any_of(inputs.begin(), inputs.end(), [](const Array& x) { return x.value()->requires_grad; });
   std::shared_ptr<Node> node;
   if (grad && context.grad_enabled) node = record(context, op, inputs);
 

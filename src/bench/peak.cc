@@ -99,17 +99,6 @@ Timing side_by_side(int threads, double budget, const std::function<void(int)>& 
   return timing;
 }
 
-// Steps that take about a millisecond: short, so that some rounds find all cores free.
-std::int64_t millisecond_of(const ProductLoop& loop) {
-  std::int64_t steps = 64;
-  while (true) {
-    const double begin = now();
-    loop.run(steps);
-    if (now() - begin > 0.7e-3) return steps;
-    steps *= 2;
-  }
-}
-
 Measurement products(int threads, double budget, DType dtype) {
   Measurement best;
   for (const ProductLoop& loop : product_loops(dtype)) {

@@ -46,8 +46,8 @@ struct BlockSize {
 
 // A packed element is used once for every column (row) of the block.
 constexpr BlockSize kLargest{512, 512}, kSmallest{64, 64};
-// Kernels of tiles pack a block's rows once, and B for all of them. Where the depth is so large that they pack
-// the rows a part at a time, the sums of the whole block wait in memory.
+// Kernels of tiles pack a block's rows once, and B for all of them. Where the depth is so large that they
+// pack the rows a part at a time, the sums of the whole block wait in memory.
 constexpr BlockSize kLargestTiles{2048, std::int64_t{1} << 30}, kSmallestTiles{64, 128};
 constexpr std::int64_t kDeep = 4096, kColumnsOfDeep = 2048;
 
@@ -166,12 +166,13 @@ bool has_few_rows(const GemmProblem& p) {
   return p.m > 0 && p.m <= cpu::kFewRows && !p.transpose_a;
 }
 
-// How B is cut: whole stored rows, so that memory is read in long runs, and sums that are little beside it. It
-// follows from the problem alone, and so do the bits of the sums.
+// How B is cut: whole stored rows, so that memory is read in long runs, and sums that are little beside it.
+// It follows from the problem alone, and so do the bits of the sums.
 struct SliceSize {
   explicit SliceSize(const GemmProblem& p) {
     constexpr std::int64_t kSliceElements = 512 * 1024;
-    const std::int64_t in_slice = std::max<std::int64_t>(1, kSliceElements / std::max<std::int64_t>(1, p.ldb));
+    const std::int64_t in_slice =
+        std::max<std::int64_t>(1, kSliceElements / std::max<std::int64_t>(1, p.ldb));
     depth = p.transpose_b ? p.k : in_strips(std::max(64 * p.m, in_slice));
     columns = p.transpose_b ? in_strips(in_slice) : p.n;
     slices = p.transpose_b ? 1 : std::max<std::int64_t>(1, blocks(p.k, depth));

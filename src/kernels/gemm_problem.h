@@ -83,8 +83,8 @@ namespace soft_tiles {
 GemmBlockKernel gemm_block;
 }
 
-// At most kFewRows rows of an A that is not transposed, bf16, AVX-512: reading B is all the work. Slices of it
-// make sums, which are added up in their order when all are there. `sums` is one buffer for all slices.
+// At most kFewRows rows of an A that is not transposed, bf16, AVX-512: reading B is all the work. Slices of
+// it make sums, which are added up in their order when all are there. `sums` is one buffer for all slices.
 constexpr std::int64_t kFewRows = 8;
 struct FewRowsColumns {
   std::int64_t begin, end;  // begin a multiple of 32

@@ -34,8 +34,8 @@ void gmm_drhs(ThreadPool& pool, DType dtype, const void* lhs, const void* dy,
 // packs each row once for both products, straight from where it lies; elsewhere the rows are gathered first.
 
 // out_i[r,:] = x[index[r],:] · rhs_i[g(r)] for i = 0, 1. Where `hidden` [R,n] is given, it becomes
-// silu(out_0) · out_1 · row_weights[r], bit for bit what swiglu (elementwise.h) makes of them; kernels of tiles
-// make it while the sums are hot.
+// silu(out_0) · out_1 · row_weights[r], bit for bit what swiglu (elementwise.h) makes of them; kernels of
+// tiles make it while the sums are hot.
 void gmm_pair(ThreadPool& pool, DType dtype, const void* x, std::span<const std::int32_t> index,
               const void* rhs_0, const void* rhs_1, std::span<const std::int64_t> group_sizes, std::int64_t k,
               std::int64_t n, void* out_0, void* out_1, const float* row_weights = nullptr,

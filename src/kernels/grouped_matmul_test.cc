@@ -130,8 +130,12 @@ PairResults run_pair(DType dtype, const std::vector<std::int64_t>& sizes, std::i
               rhs_1 = make(groups * k * n, 3), dy_0 = make(rows * n, 4), dy_1 = make(rows * n, 5);
   std::vector<float> weights;
   for (std::int64_t r = 0; r < rows; ++r) weights.push_back(0.25f * static_cast<float>(r % 7));
-  PairResults r{Array(dtype, rows * n), Array(dtype, rows * n), Array(dtype, rows * n), Array(dtype, rows * k),
-                Array(DType::f32, groups * k * n), Array(DType::f32, groups * k * n)};
+  PairResults r{Array(dtype, rows * n),
+                Array(dtype, rows * n),
+                Array(dtype, rows * n),
+                Array(dtype, rows * k),
+                Array(DType::f32, groups * k * n),
+                Array(DType::f32, groups * k * n)};
   gmm_pair(pool, dtype, x.data(), index, rhs_0.data(), rhs_1.data(), sizes, k, n, r.out_0.data(),
            r.out_1.data(), weights.data(), r.hidden.data());
   Array separate(dtype, rows * n);

@@ -1,5 +1,6 @@
 #include "kernels/machine_loops.h"
 
+#include <chrono>
 #include <cstring>
 
 #include "kernels/cpu/machine_loops_x86.h"
@@ -59,6 +60,17 @@ void update_loop(std::byte* at, std::size_t bytes) {
   if (active_isa() == Isa::avx2) return cpu::update_avx2(at, bytes);
 #endif
   for (std::size_t i = 0; i < bytes; ++i) at[i] ^= std::byte{0x55};
+}
+
+std::int64_t millisecond_of(const ProductLoop& loop) {
+  using Clock = std::chrono::steady_clock;
+  std::int64_t steps = 64;
+  while (true) {
+    const auto begin = Clock::now();
+    loop.run(steps);
+    if (Clock::now() - begin > std::chrono::microseconds(700)) return steps;
+    steps *= 2;
+  }
 }
 
 std::uint64_t read_loop(const std::byte* from, std::size_t bytes) {

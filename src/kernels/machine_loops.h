@@ -20,6 +20,9 @@ struct ProductLoop {
 // What can multiply operands of `dtype` (f32 or bf16) and add in fp32: the peak is that of the fastest. Which
 // it is only a measurement says: a dot product of bf16 pairs may be slower than widening and multiplying.
 std::vector<ProductLoop> product_loops(DType dtype);
+// Steps that take this thread about a millisecond: long beside the start of threads, and short, so that some
+// rounds find all cores free.
+std::int64_t millisecond_of(const ProductLoop& loop);
 
 // Copies past the caches where the instruction set can (each byte is read once and written once, without the
 // destination being read for ownership). bytes: a multiple of 512; both addresses multiples of 64.

@@ -36,13 +36,13 @@ double now() {
 // Products in registers on all cores, in FLOP/s: what "share of peak" is measured against.
 double measured_peak(DType dtype) {
   ThreadPool pool(machine_cores());
-  constexpr std::int64_t kSteps = 20000;
   double best = 0;
   for (const ProductLoop& loop : product_loops(dtype)) {
+    const std::int64_t steps = 2 * millisecond_of(loop);
     for (int i = 0; i < 6; ++i) {
       const double begin = now();
-      pool.for_range(pool.threads(), 1, [&](std::int64_t, std::int64_t) { loop.run(kSteps); });
-      best = std::max(best, loop.flops * static_cast<double>(kSteps * pool.threads()) / (now() - begin));
+      pool.for_range(pool.threads(), 1, [&](std::int64_t, std::int64_t) { loop.run(steps); });
+      best = std::max(best, loop.flops * static_cast<double>(steps * pool.threads()) / (now() - begin));
     }
   }
   return best;

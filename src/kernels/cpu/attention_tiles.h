@@ -112,8 +112,8 @@ void store_plain(const float* x, float factor, const HeadRows& out);
 // ------------------------------------------------------------------------------------------------------
 
 // A block that is made step by step, its operands' two tiles and its own four being neighbours in memory.
-// Operands must stay until the block is closed, and the block is in memory only then. A block is closed by the
-// next one, or by `close`.
+// Operands must stay until the block is closed, and the block is in memory only then. A block is closed by
+// the next one, or by `close`.
 class OpenBlock {
  public:
   SWITCHYARD_TILED_INLINE void begin(const Word* a, const Word* b, float* c, bool add);

@@ -21,7 +21,8 @@ using Word = std::uint16_t;  // the bits of a bfloat16
 constexpr std::int64_t kDepthAtOnce = 4;  // rows of B between loading a sum and storing it
 constexpr std::int64_t kPair = 32;        // columns whose even and odd ones are a vector each
 constexpr std::int64_t kLineWords = 32;
-constexpr std::int64_t kAheadWords = 8 * 1024;  // rows that are fetched before they are used, at least a group
+constexpr std::int64_t kAheadWords =
+    8 * 1024;  // rows that are fetched before they are used, at least a group
 
 // Columns whose sums stay in the caches.
 std::int64_t columns_at_once(std::int64_t m) {

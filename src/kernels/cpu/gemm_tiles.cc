@@ -5,7 +5,8 @@
 // is not zero 27 ns, with one operand from L2 33 ns, with both 40 ns. A cache line from memory takes 5 ns in
 // a long run, 15 ns and more when it stands alone. So:
 // 1. The block's rows of A are packed once. They may be more than L2 holds, since they are read in long runs.
-// 2. A wide piece of B, some strips of 32 columns, is packed into L2 and used for all rows of A. It is read in
+// 2. A wide piece of B, some strips of 32 columns, is packed into L2 and used for all rows of A. It is read
+// in
 //    runs as long as it is wide, a little between products, while the piece before it is multiplied. (Packing
 //    all of B beforehand gained nothing: it is read and written once more.)
 // 3. For every 32 rows, kChunk steps of A are in L1 while the strips of B pass, read with the streaming tile
@@ -35,7 +36,7 @@ constexpr std::int64_t kWideWords = 192 * 1024;  // of a piece of B; two are in 
 constexpr std::int64_t kWideWords = 384 * 1024;  // of 2 MB
 #endif
 constexpr std::int64_t kPackedWords = 8 * 1024 * 1024;  // most of A, in whole sections: 16 MB
-constexpr std::int64_t kNearStrips = 8;          // whose sums stay in L1 and L2 from chunk to chunk
+constexpr std::int64_t kNearStrips = 8;                 // whose sums stay in L1 and L2 from chunk to chunk
 
 std::int64_t ceil_div(std::int64_t x, std::int64_t unit) {
   return (x + unit - 1) / unit;
@@ -91,13 +92,12 @@ void pack_a(const GemmProblem& p, const Depth& depth, std::int64_t begin, std::i
   depth.each_segment(begin, end, [&](bool next, std::int64_t from, std::int64_t count, std::int64_t before) {
     const Stored a = stored_a(p, next);
     Word* to = out + before * kStepWords;
-    p.transpose_a ? pack_depth(a, row, rows, from, count, to)
-                  : pack_lines(a, row, rows, from, count, to);
+    p.transpose_a ? pack_depth(a, row, rows, from, count, to) : pack_lines(a, row, rows, from, count, to);
   });
 }
 
-// Packs the steps [begin, end) of some strips of B, one strip after the other, half a step at a time and in the
-// order in which they are stored.
+// Packs the steps [begin, end) of some strips of B, one strip after the other, half a step at a time and in
+// the order in which they are stored.
 class PackB {
  public:
   PackB() = default;
@@ -123,8 +123,9 @@ class PackB {
       fetch();
       const Half half = at(here_);
       Word* const to = out_ + (half.strip * steps_ + half.step) * kStepWords;
-      p_->transpose_b ? pack_lines_of_b(half.x, p_->ldb, half.rows, half.columns, to + half.which * kTileWords)
-                      : pack_depth_of_b(half.x, p_->ldb, half.rows, half.columns, to + half.which * 256);
+      p_->transpose_b
+          ? pack_lines_of_b(half.x, p_->ldb, half.rows, half.columns, to + half.which * kTileWords)
+          : pack_depth_of_b(half.x, p_->ldb, half.rows, half.columns, to + half.which * 256);
       advance(here_);
     }
   }
@@ -510,7 +511,7 @@ class Block {
   }
 
   void store(std::int64_t i, const Piece& piece) const {
-    const auto run = p_.hidden != nullptr          ? store_gated_panel
+    const auto run = p_.hidden != nullptr       ? store_gated_panel
                      : p_.c_dtype == DType::f32 ? store_panel<float>
                                                 : store_panel<bfloat16>;
     run(p_, row(i), rows(i), piece.strip, strip_end(piece) - piece.strip, sums_of(i, piece));
@@ -521,8 +522,8 @@ class Block {
   const Depth depth_;
   const std::int64_t panels_;
   const std::int64_t first_strip_, end_strip_;
-  std::int64_t wide_;            // strips whose B is in L2
-  std::int64_t pass_;            // most steps whose A is packed
+  std::int64_t wide_;  // strips whose B is in L2
+  std::int64_t pass_;  // most steps whose A is packed
   Word *a_, *b_[2];
   // to_pack_ halves of a step of B are packed in packed_every_ steps of products; packed_ is what is due.
   std::int64_t to_pack_ = 0, packed_every_ = 1, packed_ = 0;

@@ -1,5 +1,5 @@
-// What every tile kernel is made of: a block of 32 x 32 sums (+)= A . B, with A two tiles of rows and B two of
-// columns for each step of 32 of depth. A sum takes its depth in order, so its bits do not depend on how a
+// What every tile kernel is made of: a block of 32 x 32 sums (+)= A . B, with A two tiles of rows and B two
+// of columns for each step of 32 of depth. A sum takes its depth in order, so its bits do not depend on how a
 // depth is cut into calls.
 //
 // With AMX the sums are four tile registers. With AVX512-BF16 they are eight rows of 32 at a time in vector
@@ -38,8 +38,8 @@ struct StepTiles {
 // Eight rows of a block: its first, second ... quarter. step(l) gives the tiles of a step.
 template <typename Step>
 SWITCHYARD_TILED_INLINE void multiply_eight_rows(std::int64_t steps, const Step& step, std::int64_t quarter,
-                                                 std::int64_t a_second, std::int64_t b_second,
-                                                 BlockSums c, bool add) {
+                                                 std::int64_t a_second, std::int64_t b_second, BlockSums c,
+                                                 bool add) {
   float* const sums = c.x + quarter / 2 * c.lower + quarter % 2 * 8 * c.row;
   const std::int64_t a_row = quarter / 2 * a_second + quarter % 2 * 8 * 32;
   __m512 left[8], right[8];
@@ -100,8 +100,8 @@ SWITCHYARD_TILED_INLINE void multiply_step(const std::uint16_t* a, std::int64_t 
 // The block over `steps` of depth; with `add`, to what c holds. Calls between(l) once for every step, to have
 // other work done meanwhile.
 template <bool kStreamB, typename Between>
-SWITCHYARD_TILED_INLINE void multiply_block(std::int64_t steps, BlockOperand a, BlockOperand b,
-                                            BlockSums c, bool add, const Between& between) {
+SWITCHYARD_TILED_INLINE void multiply_block(std::int64_t steps, BlockOperand a, BlockOperand b, BlockSums c,
+                                            bool add, const Between& between) {
 #if defined(SWITCHYARD_SOFT_TILES)
   for (std::int64_t quarter = 0; quarter < 4; ++quarter) {
     const auto step = [&](std::int64_t l) {

@@ -40,8 +40,11 @@ SWITCHYARD_TILED inline void emulate_product(int sum, int left, int right) {
 
 }  // namespace switchyard::cpu::SWITCHYARD_TILES
 
-#define SWITCHYARD_TILE_LOAD(tile, from, stride) ::switchyard::cpu::amx_tiles::emulate_load(tile, from, stride)
-#define SWITCHYARD_TILE_STREAM_LOAD(tile, from, stride) ::switchyard::cpu::amx_tiles::emulate_load(tile, from, stride)
+#define SWITCHYARD_TILE_LOAD(tile, from, stride) \
+  ::switchyard::cpu::amx_tiles::emulate_load(tile, from, stride)
+#define SWITCHYARD_TILE_STREAM_LOAD(tile, from, stride) \
+  ::switchyard::cpu::amx_tiles::emulate_load(tile, from, stride)
 #define SWITCHYARD_TILE_STORE(tile, to, stride) ::switchyard::cpu::amx_tiles::emulate_store(tile, to, stride)
 #define SWITCHYARD_TILE_ZERO(tile) ::switchyard::cpu::amx_tiles::emulate_zero(tile)
-#define SWITCHYARD_TILE_PRODUCT(sum, left, right) ::switchyard::cpu::amx_tiles::emulate_product(sum, left, right)
+#define SWITCHYARD_TILE_PRODUCT(sum, left, right) \
+  ::switchyard::cpu::amx_tiles::emulate_product(sum, left, right)

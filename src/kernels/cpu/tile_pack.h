@@ -135,9 +135,10 @@ __attribute__((noinline)) inline void pack_depth(const Stored& s, std::int64_t l
   }
 }
 
-// Half a step of B whose stored rows are lines: its tile of 16 lines. x is the first line; `lines` and `depth`
-// may be less than 16 and 32, even 0 and less.
-inline void pack_lines_of_b(const Word* x, std::int64_t ld, std::int64_t lines, std::int64_t depth, Word* out) {
+// Half a step of B whose stored rows are lines: its tile of 16 lines. x is the first line; `lines` and
+// `depth` may be less than 16 and 32, even 0 and less.
+inline void pack_lines_of_b(const Word* x, std::int64_t ld, std::int64_t lines, std::int64_t depth,
+                            Word* out) {
   __m512i words[16];
   for (std::int64_t i = 0; i < 16; ++i) {
     words[i] = i < lines ? load_words(x + i * ld, depth) : _mm512_setzero_si512();
@@ -146,7 +147,8 @@ inline void pack_lines_of_b(const Word* x, std::int64_t ld, std::int64_t lines, 
 }
 
 // Half a step of B whose stored rows are depth: 8 pairs of them, in both tiles.
-inline void pack_depth_of_b(const Word* x, std::int64_t ld, std::int64_t depth, std::int64_t lines, Word* out) {
+inline void pack_depth_of_b(const Word* x, std::int64_t ld, std::int64_t depth, std::int64_t lines,
+                            Word* out) {
   for (std::int64_t r = 0; r < 8; ++r, x += 2 * ld) {
     const Pairs pairs = interleave(2 * r < depth ? load_words(x, lines) : _mm512_setzero_si512(),
                                    2 * r + 1 < depth ? load_words(x + ld, lines) : _mm512_setzero_si512());
