@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/memory_account.h"
 #include "core/tensor.h"
 #include "kernels/gemm_problem.h"
 
@@ -207,6 +208,7 @@ void run_few_rows(ThreadPool& pool, std::span<const GemmProblem> problems) {
     }
     sums_before.push_back(before);
   }
+  const UnchargedScope uncharged;  // scratch, as a thread's
   Buffer buffer(static_cast<std::size_t>(sums_before.back()) * sizeof(float));
   auto* const sums = reinterpret_cast<float*>(buffer.data());
   pool.for_range(static_cast<std::int64_t>(parts.size()), 1, [&](std::int64_t begin, std::int64_t end) {

@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/thread_scratch.h"
-#include "kernels/cpu/tile_target.h"
+#include "kernels/cpu/tile_rows.h"
 #include "kernels/elementwise_problem.h"
 #include "kernels/gemm_problem.h"
 
@@ -16,7 +16,10 @@ SWITCHYARD_TILES_BEGIN
 namespace switchyard::cpu {
 namespace {
 
-using Word = std::uint16_t;  // the bits of a bfloat16
+using Word = bfloat16;
+using SWITCHYARD_TILES::first;
+using SWITCHYARD_TILES::load_some;
+using SWITCHYARD_TILES::store_some;
 
 constexpr std::int64_t kDepthAtOnce = 4;  // rows of B between loading a sum and storing it
 constexpr std::int64_t kPair = 32;        // columns whose even and odd ones are a vector each
@@ -28,18 +31,6 @@ constexpr std::int64_t kAheadWords =
 std::int64_t columns_at_once(std::int64_t m) {
   constexpr std::int64_t kFloats = 16 * 1024;
   return kFloats / m / kPair * kPair;
-}
-
-__mmask16 first(std::int64_t count) {
-  return static_cast<__mmask16>((1u << std::clamp<std::int64_t>(count, 0, 16)) - 1u);
-}
-
-__m512 widen(__m256i words) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16));
-}
-
-__m512 load(const Word* x, __mmask16 mask) {
-  return widen(_mm256_maskz_loadu_epi16(mask, x));
 }
 
 // One operand pair of the depth, and where its sums go.
@@ -140,7 +131,7 @@ void multiply_transposed(const Product& p, std::int64_t columns, float* sums) {
     for (int i = 0; i < m; ++i) sum[i] = _mm512_setzero_ps();
     for (std::int64_t l = 0; l < p.k; l += 16) {
       const __mmask16 mask = first(p.k - l);
-      const __m512 x = load(b + l, mask);
+      const __m512 x = load_some(b + l, mask);
 #pragma GCC unroll 8
       for (int i = 0; i < m; ++i)
         sum[i] = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(mask, p.a + i * p.lda + l), x, sum[i]);
@@ -173,7 +164,7 @@ void widen_rows(const GemmProblem& p, const void* a, std::int64_t from, std::int
   for (std::int64_t i = 0; i < p.m; ++i, out += widened_row(depth)) {
     const Word* row = static_cast<const Word*>(a) + (p.a_rows == nullptr ? i : p.a_rows[i]) * p.lda + from;
     for (std::int64_t l = 0; l < depth; l += 16) {
-      _mm512_mask_storeu_ps(out + l, first(depth - l), load(row + l, first(depth - l)));
+      _mm512_mask_storeu_ps(out + l, first(depth - l), load_some(row + l, first(depth - l)));
     }
   }
 }
@@ -196,32 +187,19 @@ Sums sum_slices(const GemmProblem& p, std::int64_t i, std::int64_t j, const floa
   return {_mm512_permutex2var_ps(even, low, odd), _mm512_permutex2var_ps(even, high, odd)};
 }
 
-__m512 load_c(const float* c, __mmask16 mask) {
-  return _mm512_maskz_loadu_ps(mask, c);
-}
-__m512 load_c(const bfloat16* c, __mmask16 mask) {
-  return load(reinterpret_cast<const Word*>(c), mask);
-}
-void store_c(float* c, __mmask16 mask, __m512 x) {
-  _mm512_mask_storeu_ps(c, mask, x);
-}
-void store_c(bfloat16* c, __mmask16 mask, __m512 x) {
-  _mm256_mask_storeu_epi16(c, mask, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));
-}
-
 template <typename C>
 void store(const GemmProblem& p, bool next, const float* sums, std::int64_t slices,
            std::int64_t slice_floats) {
-  const auto* bias = static_cast<const Word*>(p.bias);
+  const auto* bias = static_cast<const bfloat16*>(p.bias);
   for (std::int64_t i = 0; i < p.m; ++i) {
     C* const row = static_cast<C*>(next ? p.c_next : p.c) + i * p.ldc;
     for (std::int64_t j = 0; j < p.n; j += kPair) {
       const Sums x = sum_slices(p, i, j, sums, slices, slice_floats);
       const auto store_half = [&](__m512 half, std::int64_t from) {
         const __mmask16 mask = first(p.n - from);
-        if (bias != nullptr) half = _mm512_add_ps(half, load(bias + from, mask));
-        if (p.accumulate) half = _mm512_add_ps(half, load_c(row + from, mask));
-        store_c(row + from, mask, half);
+        if (bias != nullptr) half = _mm512_add_ps(half, load_some(bias + from, mask));
+        if (p.accumulate) half = _mm512_add_ps(half, load_some(row + from, mask));
+        store_some(row + from, mask, half);
       };
       store_half(x.low, j);
       store_half(x.high, j + 16);
