@@ -33,12 +33,10 @@ inline __m512i words_of(const float* low, const float* high) {
   return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(_mm512_load_ps(high), _mm512_load_ps(low)));
 }
 inline __m512 low_floats(__m512i words) {
-  const __m256i half = _mm512_castsi512_si256(words);
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+  return widen(_mm512_castsi512_si256(words));
 }
 inline __m512 high_floats(__m512i words) {
-  const __m256i half = _mm512_extracti64x4_epi64(words, 1);
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+  return widen(_mm512_extracti64x4_epi64(words, 1));
 }
 
 // 1 / (1 + exp(-x)) and the rounding of bf16 as in kernels/cpu/elementwise.cc, to the bit.

@@ -17,12 +17,15 @@ inline __mmask16 first(std::int64_t count) {
   return static_cast<__mmask16>((1u << std::clamp<std::int64_t>(count, 0, 16)) - 1u);
 }
 
+inline __m512 widen(__m256i words) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16));
+}
+
 inline __m512 load_some(const float* x, __mmask16 mask) {
   return _mm512_maskz_loadu_ps(mask, x);
 }
 inline __m512 load_some(const bfloat16* x, __mmask16 mask) {
-  const __m256i words = _mm256_maskz_loadu_epi16(mask, x);
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16));
+  return widen(_mm256_maskz_loadu_epi16(mask, x));
 }
 inline void store_some(float* x, __mmask16 mask, __m512 v) {
   _mm512_mask_storeu_ps(x, mask, v);
