@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "bench/peak.h"
+#include "core/cores.h"
 #include "core/error.h"
 #include "kernels/machine.h"
 
@@ -34,7 +35,8 @@ constexpr double kGiB = 1 << 30;
 // The size of an array for bandwidth: enough for every thread, and two of them in memory.
 std::size_t copy_bytes_of(const Keys& keys, int threads) {
   constexpr std::int64_t kLeastAThread = 64 << 10, kMebibyte = 1 << 20;
-  const std::int64_t mib = keys.integer("copy_mib"), least = (threads * kLeastAThread + kMebibyte - 1) / kMebibyte;
+  const std::int64_t mib = keys.integer("copy_mib"),
+                     least = (threads * kLeastAThread + kMebibyte - 1) / kMebibyte;
   if (mib < least)
     fail_usage("[bench] copy_mib={}: expected at least {} for {} threads", mib, least, threads);
   const std::int64_t free = available_memory_bytes();
@@ -62,7 +64,7 @@ std::span<const Case> cases() {
 std::vector<Key> all_keys(const Case& chosen) {
   std::vector<Key> keys = chosen.keys();
   if (!chosen.own_threads)
-    keys.push_back({"threads", std::to_string(machine_cores()), "threads to work with"});
+    keys.push_back({"threads", std::to_string(usable_cores()), "threads to work with"});
   keys.push_back({"copy_mib", std::to_string(default_copy_bytes() >> 20),
                   "size of the arrays that bandwidth is measured with, in MiB"});
   return keys;
@@ -74,7 +76,7 @@ nlohmann::ordered_json run_case(const Case& chosen, std::span<const std::string>
   constexpr std::int64_t kMostThreads = 1024;
   if (!chosen.own_threads && keys.integer("threads") > kMostThreads)
     fail_usage("[bench] threads={}: expected at most {}", keys.integer("threads"), kMostThreads);
-  const int threads = chosen.own_threads ? machine_cores() : static_cast<int>(keys.integer("threads"));
+  const int threads = chosen.own_threads ? usable_cores() : static_cast<int>(keys.integer("threads"));
   const std::size_t copy_bytes = copy_bytes_of(keys, threads);
   const std::vector<Job> jobs = chosen.jobs(keys);
 

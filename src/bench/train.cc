@@ -6,8 +6,8 @@
 
 #include "bench/cases.h"
 #include "bench/resident_memory.h"
+#include "core/cores.h"
 #include "data/dataset.h"
-#include "kernels/machine.h"
 #include "train/step_cost.h"
 #include "train/trainer.h"
 
@@ -108,7 +108,7 @@ Measurement measure_train(const Bench& bench, const Config& config) {
              {"seq", sizes.sequence},
              {"ranks", mesh.size()}};
   m.dtype = model.dtype;
-  m.threads = std::max(machine_cores(), mesh.size());
+  m.threads = std::max(usable_cores(), mesh.size());
   m.direction = "fwd+bwd";
   m.time = timing_of(steps.seconds);
   m.flops = train_flops_per_token(model, sizes.sequence) * tokens;

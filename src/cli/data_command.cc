@@ -15,11 +15,11 @@
 #include "cli/progress.h"
 #include "cli/report_error.h"
 #include "config/config.h"
+#include "core/cores.h"
 #include "core/error.h"
 #include "data/build.h"
 #include "data/text_files.h"
 #include "dist/comm/stop_signal.h"
-#include "kernels/machine.h"
 #include "metrics/atomic_file.h"
 #include "train/run_data.h"
 
@@ -106,7 +106,7 @@ int build(std::vector<std::string> settings, const std::map<std::string, std::st
   const Config config = Config::from_args(settings);
   const BuildOptions options = build_options(config, values);
   const auto begin = std::chrono::steady_clock::now();
-  ThreadPool pool(machine_cores());
+  ThreadPool pool(usable_cores());
   Progress progress(bytes_of(options.paths) >> 20);
   catch_stop_signals();
   const BuildResult result =

@@ -11,9 +11,9 @@
 
 #include "checkpoint/json_file.h"
 #include "cli/options.h"
+#include "core/cores.h"
 #include "core/error.h"
 #include "core/thread_pool.h"
-#include "kernels/machine.h"
 #include "tokenizer/tokenizer.h"
 
 namespace switchyard {
@@ -68,7 +68,7 @@ std::string decode_line(const Tokenizer& tokenizer, std::string_view line, bool 
 class LineServer {
  public:
   LineServer(const Tokenizer& tokenizer, bool decode, bool json_lines)
-      : tokenizer_(tokenizer), decode_(decode), json_lines_(json_lines), pool_(machine_cores()) {}
+      : tokenizer_(tokenizer), decode_(decode), json_lines_(json_lines), pool_(usable_cores()) {}
 
   void serve() {
     std::string pending;

@@ -14,8 +14,8 @@
 #include "convert/resumable_folder.h"
 #include "convert/stored_names.h"
 #include "convert/tensor_mover.h"
+#include "core/cores.h"
 #include "core/error.h"
-#include "kernels/machine.h"
 #include "models/same_model.h"
 
 namespace switchyard {
@@ -217,7 +217,7 @@ class ToHuggingFace {
   Json hub_config_;
   std::vector<StoredPair> pairs_;
   std::set<std::string> stored_here_;
-  TensorMover mover_{machine_cores()};
+  TensorMover mover_{usable_cores()};
   bool wide_ = false;  // some weights are float32
 };
 

@@ -10,8 +10,8 @@
 #include "convert/resumable_folder.h"
 #include "convert/stored_names.h"
 #include "convert/tensor_mover.h"
+#include "core/cores.h"
 #include "core/error.h"
-#include "kernels/machine.h"
 #include "models/same_model.h"
 
 namespace switchyard {
@@ -142,7 +142,7 @@ class ToSwitchyard {
   ModelConfig model_;
   WeightFolder weights_;
   std::vector<StoredPair> pairs_;
-  TensorMover mover_{machine_cores()};
+  TensorMover mover_{usable_cores()};
 };
 
 }  // namespace

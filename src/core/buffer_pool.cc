@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <iterator>
 
+#include "core/cores.h"
 #include "core/error.h"
 #include "core/huge_pages.h"
 
@@ -39,6 +40,7 @@ void BufferPool::reserve() {
 #if defined(MADV_HUGEPAGE)
   madvise(range, bytes, MADV_HUGEPAGE);
 #endif
+  spread_over_nodes(range, bytes);
   range_ = static_cast<std::byte*>(range);
   reserved_ = bytes;
 #endif

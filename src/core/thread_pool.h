@@ -1,31 +1,33 @@
-// ThreadPool: splits index ranges over worker threads. One pool per rank; a pool of one thread runs inline.
+// ThreadPool: one rank's way to split index ranges over threads: those that the ranks of a process share
+// (core/workers.h), or its own.
 //
 // A pool may be *abstract*: it runs nothing. Kernels hand it a description of their work instead (`skips`),
 // and loops over data (`for_range`) return at once.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <mutex>
-#include <thread>
-#include <vector>
+#include <memory>
 
 #include "core/work.h"
+#include "core/workers.h"
 
 namespace switchyard {
 
 class ThreadPool {
  public:
-  explicit ThreadPool(int threads);  // >= 1; the calling thread counts as one of them
+  explicit ThreadPool(int threads);  // of its own; >= 1, the calling thread counts as one of them
+  // Of the calling thread, which stands in a RankScope of `workers`.
+  explicit ThreadPool(Workers& workers) : workers_(&workers) {}
   // Abstract: counts work in `counter`. `workspace`: kernels also take the buffers that they would work in on
   // this machine's processor.
-  ThreadPool(WorkCounter& counter, bool workspace);
-  ~ThreadPool();
+  ThreadPool(WorkCounter& counter, bool workspace) : counter_(&counter), workspace_(workspace) {}
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  int threads() const { return static_cast<int>(workers_.size()) + 1; }
+  // For how many threads a loop should have pieces: all cores of a single rank; for several ranks twice their
+  // share, as some may wait for others.
+  int threads() const;
 
   // True when the pool is abstract: the work is counted, and the kernel returns without doing it.
   bool skips(const Work& work) const {
@@ -42,20 +44,10 @@ class ThreadPool {
                  const std::function<void(std::int64_t, std::int64_t)>& body);
 
  private:
-  struct Job;
-  void work();
-  static void drain(Job& job);
-
   WorkCounter* counter_ = nullptr;
   bool workspace_ = false;
-  std::vector<std::thread> workers_;
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::condition_variable done_;
-  Job* job_ = nullptr;
-  std::uint64_t generation_ = 0;
-  int active_ = 0;
-  bool stop_ = false;
+  std::unique_ptr<Workers> own_;
+  Workers* workers_ = nullptr;  // null: abstract
 };
 
 }  // namespace switchyard

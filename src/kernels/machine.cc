@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <charconv>
 #include <fstream>
-#include <thread>
 
 #include "kernels/dispatch.h"
 
@@ -29,10 +28,6 @@ std::string value_of(const char* path, std::string_view key) {
 std::string machine_name() {
   const std::string processor = value_of("/proc/cpuinfo", "model name");
   return fmt::format("{} ({})", processor.empty() ? "unknown processor" : processor, name_of(active_isa()));
-}
-
-int machine_cores() {
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
 std::int64_t last_level_cache_bytes() {

@@ -7,7 +7,6 @@
 namespace switchyard {
 
 std::string machine_name();  // "Intel(R) Xeon(R) Processor (amx)": processor and active_isa()
-int machine_cores();         // that this process may run on; at least 1
 std::int64_t last_level_cache_bytes();
 std::int64_t available_memory_bytes();  // without pushing anything out
 

@@ -9,9 +9,9 @@
 
 #include "checkpoint/folder_lock.h"
 #include "checkpoint/json_file.h"
+#include "core/cores.h"
 #include "data/text_files.h"
 #include "dist/comm/stop_signal.h"
-#include "kernels/machine.h"
 #include "kernels/machine_loops.h"
 #include "metrics/atomic_file.h"
 #include "tokenizer/tokenizer.h"
@@ -35,7 +35,7 @@ double now() {
 
 // Products in registers on all cores, in FLOP/s: what "share of peak" is measured against.
 double measured_peak(DType dtype) {
-  ThreadPool pool(machine_cores());
+  ThreadPool pool(usable_cores());
   double best = 0;
   for (const ProductLoop& loop : product_loops(dtype)) {
     const std::int64_t steps = 2 * millisecond_of(loop);

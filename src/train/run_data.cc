@@ -5,13 +5,13 @@
 #include <utility>
 #include <vector>
 
+#include "core/cores.h"
 #include "core/error.h"
 #include "core/thread_pool.h"
 #include "data/epochs.h"
 #include "data/mixture.h"
 #include "data/text_files.h"
 #include "data/token_folder.h"
-#include "kernels/machine.h"
 
 namespace switchyard {
 namespace {
@@ -122,7 +122,7 @@ RunData make_run_data(const Config& config, std::int64_t vocab, const BatchSizes
     require_vocabulary(vocab, data.tokenizer->vocab_size(), "the tokenizer");
     TextOptions text = text_options(config);
     if (!evaluates) text.eval_fraction = 0;
-    ThreadPool pool(machine_cores());
+    ThreadPool pool(usable_cores());
     split = mix(config, packing, [&](const std::string& paths, const PackingOptions& options) {
       return make_text(paths, *data.tokenizer, options, text, pool);
     });

@@ -25,6 +25,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "core/workers.h"
 #include "dist/comm/bytes.h"
 #include "dist/comm/failure.h"
 #include "dist/comm/reduce.h"
@@ -89,6 +90,7 @@ class LocalWorld {
     slot.arrived = true;
     if (enter(meeting)) return 0;
 
+    const WaitScope waiting;
     const Clock::time_point start = Clock::now();
     const auto deadline =
         start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_));
@@ -110,6 +112,7 @@ class LocalWorld {
   double finish(Meeting& meeting) {
     std::unique_lock lock(mutex_);
     if (enter(meeting)) return 0;
+    const WaitScope waiting;
     const Clock::time_point start = Clock::now();
     const std::uint64_t generation = meeting.generation;
     meeting.all_here.wait(lock, [&] { return meeting.generation != generation; });

@@ -2,8 +2,8 @@
 
 #include <array>
 #include <cstdlib>
-#include <thread>
 
+#include "core/cores.h"
 #include "dist/comm/local.h"
 
 namespace switchyard {
@@ -13,7 +13,7 @@ class OneProcess : public Processes {
  public:
   int index() const override { return 0; }
   int count() const override { return 1; }
-  int cores() const override { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
+  int cores() const override { return usable_cores(); }
   void agree(const Error* failure, double) override {
     agreed_ = true;
     if (failure != nullptr) throw *failure;

@@ -1,6 +1,7 @@
 #include "dist/comm/progress_thread.h"
 
 #include "core/error.h"
+#include "core/workers.h"
 
 namespace switchyard {
 
@@ -25,6 +26,7 @@ void ProgressThread::start(std::shared_ptr<StartedCollective> started) {
 }
 
 void ProgressThread::wait(StartedCollective& started) {
+  const WaitScope waiting;
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return started.done; });
   if (started.error) std::rethrow_exception(started.error);

@@ -4,10 +4,10 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <bitset>
 #include <cstring>
 #include <thread>
 
+#include "core/cores.h"
 #include "dist/comm/failure.h"
 #include "dist/comm/mpi/mpi_communicator.h"
 
@@ -57,9 +57,7 @@ int MpiProcesses::cores() const {
   const auto sharing = std::count_if(infos.begin(), infos.end(), [&](const ProcessInfo& info) {
     return std::strcmp(info.host, own.host) == 0 && std::memcmp(info.cores, own.cores, sizeof own.cores) == 0;
   });
-  std::int64_t cores = 0;
-  for (const char byte : own.cores) cores += std::bitset<8>(static_cast<unsigned char>(byte)).count();
-  return static_cast<int>(std::max<std::int64_t>(1, cores / sharing));
+  return std::max(1, usable_cores() / static_cast<int>(sharing));
 }
 
 // Process 0 collects how everybody did and tells everybody how the first one that failed did.

@@ -11,6 +11,7 @@
 #include <set>
 #include <thread>
 
+#include "core/workers.h"
 #include "dist/comm/stop_signal.h"
 
 namespace switchyard {
@@ -105,6 +106,7 @@ void World::leave(Caller caller) {
 }
 
 void World::wait(const Waiting& waiting, Transfers& transfers) {
+  const WaitScope no_core_needed;
   {
     const std::scoped_lock lock(mutex_);
     seats_[waiting.caller].call = &waiting.call;

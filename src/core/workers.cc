@@ -1,0 +1,121 @@
+#include "core/workers.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+
+namespace switchyard {
+namespace {
+
+thread_local Workers* workers_of_thread = nullptr;
+
+}  // namespace
+
+struct Workers::Loop {
+  const std::int64_t count, grain;
+  const Body& body;
+  std::atomic<std::int64_t> next;
+  int helpers;  // guarded by the workers' mutex
+  std::condition_variable left;
+
+  bool has_pieces() const { return next.load(std::memory_order_relaxed) < count; }
+  bool run_piece() {
+    const std::int64_t begin = next.fetch_add(grain);
+    if (begin >= count) return false;
+    body(begin, std::min(begin + grain, count));
+    return true;
+  }
+};
+
+Workers::Workers(int cores, int ranks) : cores_(cores), ranks_(ranks) {
+  CHECK(cores >= 1 && ranks >= 1, "{} cores for {} ranks", cores, ranks);
+  for (int i = 1; i < cores; ++i) helpers_.emplace_back([this] { help(); });
+}
+
+Workers::~Workers() {
+  {
+    const std::scoped_lock lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_all();
+  for (std::thread& helper : helpers_) helper.join();
+}
+
+void Workers::run(std::int64_t count, std::int64_t grain, const Body& body) {
+  if (cores_ == 1 || count <= grain) {
+    for (std::int64_t begin = 0; begin < count; begin += grain) body(begin, std::min(begin + grain, count));
+    return;
+  }
+  Loop loop{count, grain, body, 0, 0, {}};
+  std::int64_t wanted = (count + grain - 1) / grain - 1;
+  {
+    const std::scoped_lock lock(mutex_);
+    loops_.push_back(&loop);
+    ++open_;
+    wanted = std::min<std::int64_t>(wanted, cores_ - busy_);
+  }
+  for (; wanted > 0; --wanted) wake_.notify_one();
+  while (loop.run_piece()) {
+  }
+  std::unique_lock lock(mutex_);
+  loops_.erase(std::find(loops_.begin(), loops_.end(), &loop));
+  --open_;
+  if (loop.helpers == 0) return;
+  --busy_;
+  if (open_ > 0) wake_.notify_one();
+  loop.left.wait(lock, [&] { return loop.helpers == 0; });
+  ++busy_;
+}
+
+// Either run() sees the lower count or this sees the open loop: a free core is not forgotten.
+void Workers::leave() {
+  --busy_;
+  if (open_ == 0) return;
+  const std::scoped_lock lock(mutex_);
+  wake_.notify_one();
+}
+
+Workers::Loop* Workers::loop_to_help() {
+  Loop* best = nullptr;
+  for (Loop* loop : loops_) {
+    if (loop->has_pieces() && (best == nullptr || loop->helpers < best->helpers)) best = loop;
+  }
+  return best;
+}
+
+void Workers::help() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    Loop* loop = nullptr;
+    wake_.wait(lock, [&] { return stop_ || (busy_ < cores_ && (loop = loop_to_help()) != nullptr); });
+    if (stop_) return;
+    ++loop->helpers;
+    ++busy_;
+    lock.unlock();
+    while (busy_ <= cores_ && loop->run_piece()) {
+    }
+    lock.lock();
+    --busy_;
+    if (--loop->helpers == 0) loop->left.notify_one();
+  }
+}
+
+RankScope::RankScope(Workers& workers) : before_(std::exchange(workers_of_thread, &workers)) {
+  workers.enter();
+}
+
+RankScope::~RankScope() {
+  workers_of_thread->leave();
+  workers_of_thread = before_;
+}
+
+WaitScope::WaitScope() {
+  if (workers_of_thread != nullptr) workers_of_thread->leave();
+}
+
+WaitScope::~WaitScope() {
+  if (workers_of_thread != nullptr) workers_of_thread->enter();
+}
+
+}  // namespace switchyard

@@ -1,0 +1,145 @@
+#include "core/workers.h"
+
+#include <gtest/gtest.h>
+
+#include <barrier>
+#include <numeric>
+#include <set>
+
+#include "core/thread_pool.h"
+
+namespace switchyard {
+namespace {
+
+// The threads that ran pieces of one loop.
+class Runners {
+ public:
+  void note() {
+    const std::scoped_lock lock(mutex_);
+    ids_.insert(std::this_thread::get_id());
+    changed_.notify_all();
+  }
+  // Whether `count` threads come within a generous time: a piece that waits for its fellows shows that they
+  // run at once.
+  bool wait_for(std::size_t count) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(20), [&] { return ids_.size() >= count; });
+  }
+  std::size_t count() {
+    const std::scoped_lock lock(mutex_);
+    return ids_.size();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::set<std::thread::id> ids_;
+};
+
+TEST(Workers, ASingleRankGetsAllCores) {
+  Workers workers(3);
+  const RankScope rank(workers);
+  ThreadPool pool(workers);
+  EXPECT_EQ(pool.threads(), 3);
+  Runners runners;
+  pool.for_range(3, 1, [&](std::int64_t, std::int64_t) {
+    runners.note();
+    EXPECT_TRUE(runners.wait_for(3));
+  });
+}
+
+TEST(Workers, APoolHasPiecesForTwiceItsShare) {
+  const auto threads = [](int cores, int ranks) {
+    Workers workers(cores, ranks);
+    return ThreadPool(workers).threads();
+  };
+  EXPECT_EQ(threads(1, 8), 1);
+  EXPECT_EQ(threads(2, 8), 2);
+  EXPECT_EQ(threads(4, 2), 4);
+  EXPECT_EQ(threads(8, 4), 4);
+  EXPECT_EQ(threads(2, 1), 2);
+}
+
+// Two ranks on two cores: while both work no helper comes, and when one waits, the other gets its core.
+TEST(Workers, AWaitingRankLeavesItsCoreToTheOthers) {
+  Workers workers(2, 2);
+  std::barrier both(2);
+  Runners alone, helped;
+  std::thread waiting([&] {
+    const RankScope rank(workers);
+    both.arrive_and_wait();  // busy, as far as the workers know
+    both.arrive_and_wait();
+    const WaitScope wait;
+    both.arrive_and_wait();
+  });
+  {
+    const RankScope rank(workers);
+    ThreadPool pool(workers);
+    both.arrive_and_wait();
+    pool.for_range(1000, 1, [&](std::int64_t, std::int64_t) { alone.note(); });
+    EXPECT_EQ(alone.count(), 1u);
+    both.arrive_and_wait();
+    pool.for_range(2, 1, [&](std::int64_t, std::int64_t) {
+      helped.note();
+      EXPECT_TRUE(helped.wait_for(2));
+    });
+    both.arrive_and_wait();
+  }
+  waiting.join();
+}
+
+TEST(Workers, AHelperGoesWhenItsCoreIsNeeded) {
+  Workers workers(2, 2);
+  const RankScope rank(workers);
+  ThreadPool pool(workers);
+  Runners runners;
+  std::atomic<bool> needed{false};
+  std::atomic<int> foreign{0};  // pieces that the helper began when its core was needed
+  const auto own = std::this_thread::get_id();
+  pool.for_range(1000, 1, [&](std::int64_t, std::int64_t) {
+    const bool late = needed;
+    runners.note();
+    if (std::this_thread::get_id() != own) {
+      if (late) ++foreign;
+    } else if (!late) {
+      EXPECT_TRUE(runners.wait_for(2));
+      workers.enter();  // another rank has work again
+      needed = true;
+    }
+  });
+  if (needed) workers.leave();
+  EXPECT_LE(foreign.load(), 1);
+}
+
+// Eight ranks with loops and waits of all lengths on three cores: every index once, and everybody comes to an
+// end.
+TEST(Workers, ManyRanksRunEveryIndexOnce) {
+  constexpr int kRanks = 8;
+  Workers workers(3, kRanks);
+  std::barrier meeting(kRanks);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < kRanks; ++r) {
+    threads.emplace_back([&, r] {
+      const RankScope rank(workers);
+      ThreadPool pool(workers);
+      for (std::int64_t round = 0; round < 200; ++round) {
+        const std::int64_t count = (round * 7 + r * 13) % 40;
+        std::vector<std::atomic<int>> hits(static_cast<std::size_t>(count));
+        pool.for_range(count, 1 + round % 3, [&](std::int64_t begin, std::int64_t end) {
+          for (std::int64_t i = begin; i < end; ++i) ++hits[static_cast<std::size_t>(i)];
+        });
+        for (const auto& h : hits) EXPECT_EQ(h.load(), 1);
+        const WaitScope wait;
+        meeting.arrive_and_wait();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+TEST(Workers, AWaitOutsideOfRanksIsNoMatter) {
+  const WaitScope wait;
+}
+
+}  // namespace
+}  // namespace switchyard
