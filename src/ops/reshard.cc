@@ -24,7 +24,7 @@ std::int64_t bytes_of(DType dtype) {
   return static_cast<std::int64_t>(size_of(dtype));
 }
 
-// Local tensor collectives along any dim; dim 0 needs no local copy.
+// Local tensor collectives along any dim.
 
 // [pre, p, n·post] from [p, pre, n·post], the order in which the blocks of p ranks arrive.
 Tensor unstacked(Context& c, const Tensor& stacked, const Block& block, std::int64_t p) {
@@ -118,14 +118,8 @@ Tensor scatter_sum_along(Context& c, const Tensor& x, const Axes& axes, std::siz
   CHECK(shape[dim] % p == 0, "dim {} of {} over {} ranks", dim, to_string(shape), p);
   shape[dim] /= p;
   Tensor out(x.dtype(), shape);
-  const Block b = block_of(shape, dim);
-  if (b.pre == 1) {
-    c.comm->reduce_scatter(group, joined(axes), x.dtype(), x.raw(), out.raw(), out.size());
-    return out;
-  }
-  Tensor stacked(x.dtype(), x.shape());
-  transpose_blocks(*c.pool, bytes_of(x.dtype()), x.raw(), 1, b.pre, p, b.n * b.post, stacked.raw());
-  c.comm->reduce_scatter(group, joined(axes), x.dtype(), stacked.raw(), out.raw(), out.size());
+  c.comm->reduce_scatter(group, joined(axes), x.dtype(), x.raw(), out.raw(), out.size(),
+                         std::max<std::int64_t>(1, block_of(shape, dim).pre));
   return out;
 }
 

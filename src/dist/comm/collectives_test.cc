@@ -102,6 +102,25 @@ TEST_P(Collectives, ReduceScatterSumsThisRanksPart) {
   }
 }
 
+// Short runs, and runs of which a backend's pieces hold some and a part.
+TEST_P(Collectives, ReduceScatterOfPartsInRuns) {
+  constexpr std::pair<std::int64_t, std::int64_t> kCases[]{{0, 1}, {6, 6}, {35, 7}, {700000, 7}};
+  for (const auto& [count, runs] : kCases) {
+    run([&, count = count, runs = runs](Communicator& comm, const Group& group) {
+      const std::int64_t p = ranks(), run = count / runs;
+      const std::vector<float> mine = payload(comm.rank(), count * p);
+      std::vector<float> stacked(mine.size()), expected(index_of(count)), found(index_of(count) + 1, -7.0f);
+      for (std::int64_t i = 0; i < count * p; ++i)
+        stacked[index_of(i / run % p * count + i / run / p * run + i % run)] = mine[index_of(i)];
+      comm.reduce_scatter(group, "data", DType::f32, stacked.data(), expected.data(), count);
+      comm.reduce_scatter(group, "data", DType::f32, mine.data(), found.data(), count, runs);
+      EXPECT_EQ(found.back(), -7.0f) << "wrote behind the output";
+      found.pop_back();
+      EXPECT_EQ(found, expected);
+    });
+  }
+}
+
 TEST_P(Collectives, AllReduceInt32AndDouble) {
   run([&](Communicator& comm, const Group& group) {
     std::vector<std::int32_t> counts(13);

@@ -24,6 +24,7 @@ CollectiveCall reduction(std::string_view kind, std::string_view axis, DType dty
 std::string to_string(const CollectiveCall& call) {
   std::string text = fmt::format("{} over '{}' of {} {}", call.kind, call.axis, call.size, call.type);
   if (call.kind == "broadcast") text += fmt::format(" from group rank {}", call.root);
+  if (call.runs > 1) text += fmt::format(" in {} runs", call.runs);
   return text;
 }
 
@@ -75,8 +76,11 @@ double Communicator::do_all_gather_shared(const Group&, const CollectiveCall& ca
 }
 
 void Communicator::reduce_scatter(const Group& group, std::string_view axis, DType dtype, const void* in,
-                                  void* out, std::int64_t count) {
-  reduce_scatter_as(group, reduction("reduce_scatter", axis, dtype, count), in, out);
+                                  void* out, std::int64_t count, std::int64_t runs) {
+  CHECK(runs >= 1 && count % runs == 0, "{} elements in {} runs", count, runs);
+  CollectiveCall call = reduction("reduce_scatter", axis, dtype, count);
+  call.runs = runs;
+  reduce_scatter_as(group, call, in, out);
 }
 
 void Communicator::reduce_scatter_widened(const Group& group, std::string_view axis, const void* in,

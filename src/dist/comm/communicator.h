@@ -100,6 +100,7 @@ struct CollectiveCall {
   std::string_view type;  // element type of a reduction, "bytes" otherwise
   std::int64_t size = 0;  // bytes or elements a rank, row bytes of a ragged exchange
   std::int64_t root = 0;  // group index of the root of a broadcast
+  std::int64_t runs = 1;  // of a rank's part in the input of a reduce-scatter
   bool operator==(const CollectiveCall&) const = default;
 };
 std::string to_string(const CollectiveCall& call);
@@ -154,10 +155,10 @@ class Communicator {
   using Place = std::function<void(void* made)>;
   std::shared_ptr<void> all_gather_shared(const Group& group, std::string_view axis, std::int64_t bytes,
                                           const Make& make, const Place& place);
-  // `in`: P x `count` elements; `out`: `count` elements, the sum over ranks of this rank's part. float32,
-  // bfloat16, int32.
+  // `in`: [runs, P, count / runs] elements; `out`: `count` elements, the sum over ranks of this rank's part,
+  // run after run. float32, bfloat16, int32.
   void reduce_scatter(const Group& group, std::string_view axis, DType dtype, const void* in, void* out,
-                      std::int64_t count);
+                      std::int64_t count, std::int64_t runs = 1);
   // The same for bfloat16 with a float32 sum, which is not rounded.
   void reduce_scatter_widened(const Group& group, std::string_view axis, const void* in, float* out,
                               std::int64_t count);

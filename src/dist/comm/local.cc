@@ -310,8 +310,12 @@ class LocalCommunicator : public Communicator {
   double do_reduce_scatter(const Group& group, const CollectiveCall& call, const void* in,
                            void* out) override {
     return meet(group, call, in, [&](Meeting& meeting) {
-      sum_in_order(call.type, inputs_at(meeting, group.index * call.size * element_bytes(call.type)), out,
-                   call.size);
+      const std::int64_t parts = static_cast<std::int64_t>(group.ranks.size()), run = call.size / call.runs;
+      for (std::int64_t i = 0; i < call.runs; ++i) {
+        const std::int64_t begin = (i * parts + group.index) * run;
+        sum_in_order(call.type, inputs_at(meeting, begin * element_bytes(call.type)),
+                     at(out, i * run * sum_bytes(call.type)), run);
+      }
     });
   }
 

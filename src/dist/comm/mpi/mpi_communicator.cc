@@ -21,7 +21,7 @@ struct Announcement {
   char kind[24] = {};
   char axis[128] = {};
   char type[24] = {};
-  std::int64_t size = 0, root = 0;
+  std::int64_t size = 0, root = 0, runs = 1;
   std::uint64_t ranks = 0;              // hash of the group's ranks
   std::int64_t sent = 0, expected = 0;  // rows of a ragged exchange, to and from the rank that reads this
 };
@@ -37,12 +37,13 @@ Announcement announce(const Group& group, const CollectiveCall& call) {
   write_to(a.type, call.type);
   a.size = call.size;
   a.root = call.root;
+  a.runs = call.runs;
   for (const int rank : group.ranks) a.ranks = a.ranks * 1000003 + static_cast<std::uint64_t>(rank) + 1;
   return a;
 }
 
 CollectiveCall call_of(const Announcement& a) {
-  return {.kind = a.kind, .axis = a.axis, .type = a.type, .size = a.size, .root = a.root};
+  return {.kind = a.kind, .axis = a.axis, .type = a.type, .size = a.size, .root = a.root, .runs = a.runs};
 }
 
 bool same_call(const Announcement& a, const Announcement& b) {
@@ -171,24 +172,48 @@ double MpiCommunicator::do_all_gather(const Group& group, const CollectiveCall& 
   return waited;
 }
 
+namespace {
+
+// The elements [begin, begin + count) of group rank `index`'s part of a reduce-scatter's input: where they
+// are, or put together in `to` when the part is several runs.
+const std::byte* piece_of(const CollectiveCall& call, const void* in, std::int64_t parts, std::int64_t index,
+                          std::int64_t begin, std::int64_t count, std::byte* to) {
+  const std::int64_t bytes = element_bytes(call.type), run = call.size / call.runs;
+  if (call.runs == 1) return at(in, (index * run + begin) * bytes);
+  for (std::int64_t i = begin; i < begin + count;) {
+    const std::int64_t length = std::min(begin + count - i, run - i % run);
+    copy_bytes(at(to, (i - begin) * bytes), at(in, ((i / run * parts + index) * run + i % run) * bytes),
+               length * bytes);
+    i += length;
+  }
+  return to;
+}
+
+}  // namespace
+
 double MpiCommunicator::do_reduce_scatter(const Group& group, const CollectiveCall& call, const void* in,
                                           void* out) {
   Exchange exchange(*this, group, call);
   const double waited = exchange.meet();
   const std::int64_t bytes = element_bytes(call.type);
-  const std::size_t parts = group.ranks.size();
-  scratch_.resize(parts * static_cast<std::size_t>(std::min(call.size, kPieceElements) * bytes));
-  inputs_.resize(parts);
+  const auto parts = static_cast<std::int64_t>(group.ranks.size());
+  // What comes from each rank, and what goes to each where it has to be put together.
+  const std::int64_t pieces = call.runs == 1 ? parts : 2 * parts;
+  scratch_.resize(static_cast<std::size_t>(pieces * std::min(call.size, kPieceElements) * bytes));
+  inputs_.resize(group.ranks.size());
   for (std::int64_t begin = 0; begin < call.size; begin += kPieceElements) {
     const std::int64_t count = std::min(kPieceElements, call.size - begin);
-    const auto part = [&](std::int64_t j) { return at(in, (j * call.size + begin) * bytes); };
-    exchange.for_others([&](std::size_t j) {
-      std::byte* place = at(scratch_.data(), static_cast<std::int64_t>(j) * count * bytes);
-      inputs_[j] = place;
-      exchange.receive(j, place, count * bytes);
-      exchange.send(j, part(static_cast<std::int64_t>(j)), count * bytes);
+    const auto place = [&](std::int64_t i) { return at(scratch_.data(), i * count * bytes); };
+    const auto piece = [&](std::int64_t j) {
+      return piece_of(call, in, parts, j, begin, count, place(parts + j));
+    };
+    exchange.for_others([&](std::size_t other) {
+      const auto j = static_cast<std::int64_t>(other);
+      inputs_[other] = place(j);
+      exchange.receive(other, place(j), count * bytes);
+      exchange.send(other, piece(j), count * bytes);
     });
-    inputs_[static_cast<std::size_t>(group.index)] = part(group.index);
+    inputs_[static_cast<std::size_t>(group.index)] = piece(group.index);
     exchange.finish();
     sum_in_order(call.type, inputs_, at(out, begin * sum_bytes(call.type)), count);
   }
