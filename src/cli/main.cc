@@ -14,6 +14,7 @@
 #include "cli/inspect_command.h"
 #include "cli/plan_command.h"
 #include "cli/report_error.h"
+#include "cli/selftest_command.h"
 #include "cli/tokenize_command.h"
 #include "cli/train_command.h"
 #include "cli/verify_command.h"
@@ -41,6 +42,9 @@ const std::map<std::string, Entry>& commands() {
       {"inspect",
        {"what is in weights, checkpoints and runs, and how two differ", switchyard::inspect_command}},
       {"bench", {"how close this machine's kernels come to its peaks", switchyard::bench_command}},
+      {"selftest",
+       {"every kernel on this machine against its scalar twin",
+        [](std::span<const std::string> args) { return switchyard::selftest_command(args); }}},
       {"data", {"text to tokens on disk, and what is in them", switchyard::data_command}},
       {"tokenize", {"text to ids and back", switchyard::tokenize_command}},
       {"config",

@@ -6,6 +6,7 @@
 
 #include "kernels/elementwise_test_data.h"
 #include "kernels/ref/attention_reference.h"
+#include "kernels/ref/attention_rounding.h"
 
 namespace switchyard {
 namespace {
@@ -77,40 +78,8 @@ struct Problem {
                                   dout_d.data(), dq_d.data(), dk_d.data(), dv_d.data());
   }
 
-  // What bf16 rounding of the softmax weights P and of their gradients dS may move the results by, from
-  // |P| . |v|, |P|^T . |dout|, |dS| . |k| and |dS|^T . |q|: each rounding is at most 2^-8 of its value.
-  void add_magnitudes() {
-    out_m.resize(out_d.size()), dq_m.resize(dq_d.size()), dk_m.resize(dk_d.size()), dv_m.resize(dv_d.size());
-    reference::for_each_query(
-        args, [&](std::int64_t b, std::int64_t i, std::int64_t n, std::int64_t q_row, std::int64_t kv_row) {
-          const double row_lse = lse_d[static_cast<std::size_t>((b * args.heads + n) * args.q_length + i)];
-          const double *q_at = &q_d[at(q_row, args.qk_dim)], *g_at = &dout_d[at(q_row, args.v_dim)];
-          const double delta = reference::dot(g_at, &out_d[at(q_row, args.v_dim)], args.v_dim);
-          for (std::int64_t j = 0; j < args.kv_length; ++j) {
-            if (!reference::attention_allowed(args, b, i, j)) continue;
-            const std::int64_t row = kv_row + j * args.kv_heads;
-            const double *k_at = &k_d[at(row, args.qk_dim)], *v_at = &v_d[at(row, args.v_dim)];
-            const double scale = static_cast<double>(args.scale);
-            const double p = std::exp(scale * reference::dot(q_at, k_at, args.qk_dim) - row_lse);
-            const double ds = std::abs(p * (reference::dot(g_at, v_at, args.v_dim) - delta) * scale);
-            for (std::int64_t d = 0; d < args.v_dim; ++d) {
-              out_m[at(q_row, args.v_dim, d)] += p * std::abs(v_at[d]);
-              dv_m[at(row, args.v_dim, d)] += p * std::abs(g_at[d]);
-            }
-            for (std::int64_t d = 0; d < args.qk_dim; ++d) {
-              dq_m[at(q_row, args.qk_dim, d)] += ds * std::abs(k_at[d]);
-              dk_m[at(row, args.qk_dim, d)] += ds * std::abs(q_at[d]);
-            }
-          }
-        });
-  }
-  static std::size_t at(std::int64_t row, std::int64_t width, std::int64_t d = 0) {
-    return static_cast<std::size_t>(row * width + d);
-  }
-
   Array q, k, v, dout;
   AttentionArgs args;
-  std::vector<double> out_m, dq_m, dk_m, dv_m;
   std::vector<std::int32_t> q_index, kv_index, q_segment, kv_segment;
   std::vector<double> q_d, k_d, v_d, dout_d, out_d, lse_d, dq_d, dk_d, dv_d;
 };
@@ -187,7 +156,8 @@ std::vector<double> rounding(const std::vector<double>& x, const Case& c, Isa is
 TEST(Attention, EveryPathEqualsTheReferenceForAnyNumberOfThreads) {
   for (const Case& c : cases()) {
     Problem p(c);
-    p.add_magnitudes();
+    const reference::AttentionMagnitudes magnitudes = reference::attention_magnitudes(
+        p.args, p.q_d.data(), p.k_d.data(), p.v_d.data(), p.out_d.data(), p.lse_d.data(), p.dout_d.data());
     for (Isa isa : kernel_test::every_isa()) {
       const ScopedIsa cap(isa);
       SCOPED_TRACE(describe(c, isa));
@@ -205,10 +175,10 @@ TEST(Attention, EveryPathEqualsTheReferenceForAnyNumberOfThreads) {
                               const std::vector<double>& magnitude, double absolute) {
         EXPECT_TRUE(close(x, expected, rounding(magnitude, c, isa), loose, absolute));
       };
-      expect(found.out, p.out_d, p.out_m, 1e-5);
-      expect(found.dq, p.dq_d, p.dq_m, 5e-5);
-      expect(found.dk, p.dk_d, p.dk_m, 5e-5);
-      expect(found.dv, p.dv_d, p.dv_m, 5e-5);
+      expect(found.out, p.out_d, magnitudes.out, 1e-5);
+      expect(found.dq, p.dq_d, magnitudes.dq, 5e-5);
+      expect(found.dk, p.dk_d, magnitudes.dk, 5e-5);
+      expect(found.dv, p.dv_d, magnitudes.dv, 5e-5);
       if (isa > Isa::ref) {
         EXPECT_EQ(run(p, 3), found);
         EXPECT_EQ(run(p, 8), found);

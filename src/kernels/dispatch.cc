@@ -75,6 +75,7 @@ Isa isa_from_environment() {
 
 constexpr int kNoOverride = -1;
 thread_local int isa_override = kNoOverride;
+thread_local DispatchRecord* innermost_record = nullptr;
 
 // Op, implementation, what refused (the implementation itself, or for a choice the first of the list; null:
 // nothing did), and why.
@@ -156,7 +157,19 @@ std::vector<KernelChoice> kernels_used() {
   return result;
 }
 
+DispatchRecord::DispatchRecord() : previous_(innermost_record) {
+  innermost_record = this;
+}
+
+DispatchRecord::~DispatchRecord() {
+  innermost_record = previous_;
+}
+
 namespace dispatch_detail {
+
+DispatchRecord* record() {
+  return innermost_record;
+}
 
 const char* missing(Isa isa) {
   switch (isa) {

@@ -60,10 +60,36 @@ struct KernelChoice {
 };
 std::vector<KernelChoice> kernels_used();  // in this process, each distinct one once, sorted
 
+// An implementation that `choose` had in its list.
+struct ListedKernel {
+  std::string_view op;
+  std::string_view implementation;
+  Isa isa;
+  bool ran;
+  bool operator==(const ListedKernel&) const = default;
+};
+
+// Test hook: while it lives, collects the lists of the calling thread's choices, in order.
+class DispatchRecord {
+ public:
+  DispatchRecord();
+  ~DispatchRecord();
+  DispatchRecord(const DispatchRecord&) = delete;
+  DispatchRecord& operator=(const DispatchRecord&) = delete;
+
+  void add(const ListedKernel& listed) { listed_.push_back(listed); }
+  const std::vector<ListedKernel>& listed() const { return listed_; }
+
+ private:
+  DispatchRecord* const previous_;
+  std::vector<ListedKernel> listed_;
+};
+
 namespace dispatch_detail {
 const char* missing(Isa isa);
 void note_refusal(const char* op, const char* implementation, const char* reason);
 void note_choice(const char* op, const char* implementation, const char* refused, const char* reason);
+DispatchRecord* record();  // the calling thread's innermost, or null
 }  // namespace dispatch_detail
 
 // The first implementation of `list` that accepts `shape`. The last must accept everything (`ref`).
@@ -77,6 +103,9 @@ Run* choose(const char* op, const Implementation<Run, Shape> (&list)[count], con
                                              : nullptr;
     if (reason == nullptr) {
       dispatch_detail::note_choice(op, candidate.name, refused, first_reason);
+      if (DispatchRecord* const record = dispatch_detail::record()) {
+        for (const auto& other : list) record->add({op, other.name, other.isa, &other == &candidate});
+      }
       return candidate.run;
     }
     if (first_reason == nullptr) {

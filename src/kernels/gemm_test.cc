@@ -11,6 +11,7 @@ namespace {
 
 using kernel_test::Array;
 using kernel_test::every_isa;
+using kernel_test::near;
 using kernel_test::same;
 
 struct Case {

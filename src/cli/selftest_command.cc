@@ -1,0 +1,130 @@
+#include "cli/selftest_command.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "cli/options.h"
+#include "core/error.h"
+#include "kernels/machine.h"
+#include "metrics/atomic_file.h"
+#include "selftest/report.h"
+#include "selftest/run.h"
+
+namespace switchyard {
+namespace {
+
+constexpr const char* kSelftestHelp = R"(switchyard selftest [FILTER ...] [key=value ...] [--json FILE]
+
+Runs every kernel on every instruction set that this machine has, with one thread and with several, and compares what
+it computes with its scalar twin: sizes that are no multiple of anything, one row, nothing at all, empty groups and
+one that takes all rows, depths that need several passes. Inputs stand between NaN, outputs start as NaN between guards:
+an element that is not written, and whatever is read or written outside, is seen. Takes about 20 seconds on two cores.
+
+Products, rows that move, flat operations and optimizers must give the twin's values exactly; attention, norms, the
+activation and the loss are held to bounds on rounding. The table says how far the worst element was from the twin's
+(max rel: over the largest magnitude of that output).
+
+  FILTER       only kernels with this word in their name (several: any of them)
+  threads=N    threads of the second run of each case (default: one for each core, at least 2)
+  seed=N       of the random numbers (default 1)
+  --json FILE  also write all results to FILE
+
+SWITCHYARD_ISA=ref|avx2|avx512|avx512_bf16|amx caps the instruction set.
+
+Exit status: 0 all agree, 2 wrong command line, 3 a difference was found.
+
+Examples:
+  switchyard selftest
+  switchyard selftest gmm attention --json selftest.json
+)";
+
+struct SelftestOptions {
+  std::vector<std::string> filters;
+  int threads = std::max(2, machine_cores());
+  int seed = 1;
+};
+
+int number_of(const std::string& setting, std::size_t equals, int most) {
+  int value = 0;
+  const char *begin = setting.data() + equals + 1, *end = setting.data() + setting.size();
+  const auto [stop, status] = std::from_chars(begin, end, value);
+  if (status != std::errc() || stop != end || value < 1 || value > most)
+    fail_usage("[selftest] {}: expected a whole number from 1 to {}", setting, most);
+  return value;
+}
+
+SelftestOptions selftest_options(const std::vector<std::string>& settings) {
+  constexpr int kMostThreads = 1024, kMostSeed = 1'000'000;
+  SelftestOptions request;
+  for (const std::string& setting : settings) {
+    const auto equals = setting.find('=');
+    const std::string key = setting.substr(0, equals);
+    if (equals == std::string::npos)
+      request.filters.push_back(setting);
+    else if (key == "threads")
+      request.threads = number_of(setting, equals, kMostThreads);
+    else if (key == "seed")
+      request.seed = number_of(setting, equals, kMostSeed);
+    else
+      fail_usage("[selftest] unknown key {}; the keys are threads and seed", key);
+  }
+  return request;
+}
+
+std::vector<selftest::Kernel> chosen_of(std::span<const selftest::Kernel> kernels,
+                                        const std::vector<std::string>& filters) {
+  std::vector<bool> chosen(kernels.size(), filters.empty());
+  std::string names;
+  for (const selftest::Kernel& kernel : kernels)
+    names += (names.empty() ? "" : ", ") + std::string(kernel.name);
+  for (const std::string& filter : filters) {
+    bool found = false;
+    for (std::size_t i = 0; i < kernels.size(); ++i) {
+      if (std::string_view(kernels[i].name).find(filter) == std::string_view::npos) continue;
+      chosen[i] = found = true;
+    }
+    if (!found) fail_usage("[selftest] no kernel has {} in its name; they are {}", filter, names);
+  }
+  std::vector<selftest::Kernel> result;
+  for (std::size_t i = 0; i < kernels.size(); ++i) {
+    if (chosen[i]) result.push_back(kernels[i]);
+  }
+  return result;
+}
+
+}  // namespace
+
+int selftest_command(std::span<const selftest::Kernel> kernels, std::span<const std::string> args) {
+  const Options options = parse_options("selftest", {}, args);
+  if (options.help) {
+    std::fputs(kSelftestHelp, stdout);
+    return 0;
+  }
+  const SelftestOptions request = selftest_options(options.settings);
+  const auto chosen = chosen_of(kernels, request.filters);
+  fmt::print("{}, 1 and {} threads\n{}\n", machine_name(), request.threads, selftest::table_header());
+  std::vector<selftest::Result> results;
+  for (const selftest::Kernel& kernel : chosen) {
+    for (selftest::Result& result :
+         selftest::run_kernel(kernel, request.threads, static_cast<std::uint32_t>(request.seed))) {
+      fmt::print("{}\n", selftest::table_row(result));
+      results.push_back(std::move(result));
+    }
+    std::fflush(stdout);
+  }
+  fmt::print("{}\n", selftest::verdict(results));
+  if (!options.json_file.empty())
+    write_file_atomic(options.json_file, selftest::results_json(results).dump(1) + "\n");
+  const bool pass =
+      std::all_of(results.begin(), results.end(), [](const selftest::Result& r) { return r.pass(); });
+  return pass ? 0 : 3;
+}
+
+int selftest_command(std::span<const std::string> args) {
+  return selftest_command(selftest::kernels(), args);
+}
+
+}  // namespace switchyard

@@ -1,0 +1,93 @@
+#include "kernels/poisoned_array.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+
+#include "core/error.h"
+
+namespace switchyard {
+namespace {
+
+// A NaN in every half word, no two neighbours alike: a guard that was moved is not intact.
+std::uint16_t guard_word(std::size_t i) {
+  return static_cast<std::uint16_t>(0xffc0u | (i & 0x3fu));
+}
+
+}  // namespace
+
+PoisonedArray::PoisonedArray(DType dtype, std::int64_t count)
+    : dtype_(dtype), count_(count), bytes_(2 * kGuard + static_cast<std::size_t>(count) * size_of(dtype)) {
+  for (std::size_t i = 0; i < bytes_.size() / 2; ++i) {
+    const std::uint16_t word = guard_word(i);
+    std::memcpy(bytes_.data() + 2 * i, &word, 2);
+  }
+  if (!is_float(dtype)) return;
+  for (std::int64_t i = 0; i < count; ++i) set(i, std::numeric_limits<float>::quiet_NaN());
+}
+
+PoisonedArray PoisonedArray::integers(DType dtype, std::int64_t count, std::uint32_t seed, int limit) {
+  PoisonedArray result(dtype, count);
+  std::mt19937 generator(seed);
+  const auto range = static_cast<std::uint32_t>(2 * limit + 1);
+  for (std::int64_t i = 0; i < count; ++i)
+    result.set(i, static_cast<float>(static_cast<int>(generator() % range) - limit));
+  return result;
+}
+
+PoisonedArray PoisonedArray::fractions(DType dtype, std::int64_t count, std::uint32_t seed, int bits) {
+  PoisonedArray result = integers(dtype, count, seed, (1 << bits) - 1);
+  for (std::int64_t i = 0; i < count; ++i) result.set(i, std::ldexp(result.at(i), -bits));
+  return result;
+}
+
+PoisonedArray PoisonedArray::normal(DType dtype, std::int64_t count, std::uint32_t seed, float scale) {
+  PoisonedArray result(dtype, count);
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> draw(0.0f, scale);
+  for (std::int64_t i = 0; i < count; ++i) result.set(i, draw(generator));
+  return result;
+}
+
+float PoisonedArray::at(std::int64_t i) const {
+  if (dtype_ == DType::f32) return floats()[i];
+  return static_cast<float>(static_cast<const bfloat16*>(data())[i]);
+}
+
+void PoisonedArray::set(std::int64_t i, float value) {
+  if (dtype_ == DType::f32) {
+    floats()[i] = value;
+  } else {
+    static_cast<bfloat16*>(data())[i] = bfloat16(value);
+  }
+}
+
+double PoisonedArray::value(std::int64_t i) const {
+  return dtype_ == DType::i32 ? static_cast<const std::int32_t*>(data())[i] : static_cast<double>(at(i));
+}
+
+bool PoisonedArray::guards_intact() const {
+  const auto intact = [&](std::size_t begin, std::size_t end) {
+    for (; begin < end; begin += 2) {
+      const std::uint16_t word = guard_word(begin / 2);
+      if (std::memcmp(bytes_.data() + begin, &word, 2) != 0) return false;
+    }
+    return true;
+  };
+  return intact(0, kGuard) && intact(bytes_.size() - kGuard, bytes_.size());
+}
+
+std::optional<std::int64_t> first_difference(const PoisonedArray& found, const PoisonedArray& expected,
+                                             const Bound& bound, std::span<const double> rounding) {
+  CHECK(found.size() == expected.size(), "{} and {} elements", found.size(), expected.size());
+  for (std::int64_t i = 0; i < found.size(); ++i) {
+    const double x = found.value(i), y = expected.value(i);
+    const double allowed = bound.relative * std::abs(y) + bound.absolute +
+                           (rounding.empty() ? 0.0 : rounding[static_cast<std::size_t>(i)]);
+    if (x != y && !(std::abs(x - y) <= allowed)) return i;
+  }
+  return std::nullopt;
+}
+
+}  // namespace switchyard

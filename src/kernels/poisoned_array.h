@@ -1,0 +1,67 @@
+// Arrays that show what a kernel does beside its work, for tests of kernels and `switchyard selftest`. Their
+// elements start as NaN, so that one that is not written is seen. They stand between guards that are NaN as
+// f32 and as bf16 and must survive: what is read outside spoils the result, what is written outside is seen.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "core/dtype.h"
+
+namespace switchyard {
+
+// `count` elements of f32, bf16 or i32 (which start as the guards' bits).
+class PoisonedArray {
+ public:
+  PoisonedArray(DType dtype, std::int64_t count);
+
+  // Integers in [-limit, limit]: exact in bf16 up to 256, and their sums in fp32 up to 2^24.
+  static PoisonedArray integers(DType dtype, std::int64_t count, std::uint32_t seed, int limit = 3);
+
+  // Integers below 2^bits over 2^bits, of either sign: with 8 bits, all that a bf16 has. Products of x and y
+  // bits are multiples of 2^-(x + y), so sums of them below 2^(24 - x - y) are exact in fp32 in any order.
+  static PoisonedArray fractions(DType dtype, std::int64_t count, std::uint32_t seed, int bits);
+
+  // Normally distributed values.
+  static PoisonedArray normal(DType dtype, std::int64_t count, std::uint32_t seed, float scale = 1.0f);
+
+  DType dtype() const { return dtype_; }
+  std::int64_t size() const { return count_; }
+  void* data() { return bytes_.data() + kGuard; }
+  const void* data() const { return bytes_.data() + kGuard; }
+  float* floats() { return static_cast<float*>(data()); }
+  const float* floats() const { return static_cast<const float*>(data()); }
+
+  float at(std::int64_t i) const;  // f32 or bf16
+  void set(std::int64_t i, float value);
+  double value(std::int64_t i) const;  // of any dtype
+
+  bool guards_intact() const;
+  // The same bits, guards included.
+  bool operator==(const PoisonedArray& other) const {
+    return dtype_ == other.dtype_ && bytes_ == other.bytes_;
+  }
+
+ private:
+  static constexpr std::size_t kGuard = 256;  // bytes: more than a vector, or the row of a tile
+
+  DType dtype_;
+  std::int64_t count_;
+  std::vector<std::uint8_t> bytes_;
+};
+
+// |found - expected| <= relative * |expected| + absolute; with both 0 they must be equal (-0 is 0). A NaN
+// equals nothing.
+struct Bound {
+  double relative = 0;
+  double absolute = 0;
+};
+
+// The first element that is out of bounds. `rounding`, where not empty, is added to each element's bound.
+// CHECKs equal sizes.
+std::optional<std::int64_t> first_difference(const PoisonedArray& found, const PoisonedArray& expected,
+                                             const Bound& bound, std::span<const double> rounding = {});
+
+}  // namespace switchyard

@@ -1,0 +1,154 @@
+// Attention on normal numbers. The scalar twin computes in double; what the others may differ by is in
+// docs/numerics.md: fp32 sums, exponentials within 3e-6, and in tiles weights rounded to bf16.
+#include "kernels/attention.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <memory>
+
+#include "kernels/ref/attention_rounding.h"
+#include "selftest/kernel.h"
+
+namespace switchyard::selftest {
+namespace {
+
+struct AttentionShape {
+  std::int64_t batch, q_length, kv_length, heads, kv_heads, qk_dim, v_dim;
+  bool causal = true;
+  int segments = 0;    // 0: null arrays
+  bool index = false;  // positions given, keys ahead of the queries by kv_length - q_length
+};
+
+constexpr AttentionShape kAttentionShapes[] = {
+    {0, 5, 5, 2, 1, 8, 8},
+    {1, 0, 5, 2, 1, 8, 8},
+    {1, 5, 0, 2, 1, 8, 8},
+    {1, 1, 1, 1, 1, 1, 1},
+    {2, 7, 7, 2, 2, 24, 16},
+    {1, 65, 65, 4, 2, 40, 20},                 // two query heads a key head
+    {2, 130, 130, 2, 1, 24, 24, true, 3},      // segments
+    {1, 100, 100, 2, 2, 16, 33, false, 4},     // and no order
+    {1, 129, 129, 1, 1, 192, 128},             // widths of MLA
+    {1, 64, 128, 6, 2, 17, 5, true, 0, true},  // later queries
+    {1, 1, 150, 4, 2, 24, 16, true, 2, true},  // one query
+    {1, 70, 40, 2, 1, 8, 8, true, 0, true},    // the first queries stand before every key
+    {1, 66, 66, 2, 2, 8, 8, false},
+    {1, 300, 300, 4, 1, 32, 64},  // several blocks of queries and keys
+    {1, 270, 520, 1, 1, 64, 32, true, 2, true},
+};
+
+// Arguments and inputs of both passes; the backward pass is given the twin's out and lse.
+struct AttentionData {
+  AttentionData(const AttentionShape& s, DType type, std::uint32_t seed);
+  AttentionArgs args;
+  PoisonedArray q, k, v, dout, out, lse;
+  reference::AttentionMagnitudes rounding;
+  std::vector<std::int32_t> q_index, kv_index, q_segment, kv_segment;
+
+ private:
+  template <typename T>
+  void compute();
+};
+
+PoisonedArray array_of(const AttentionShape& s, DType dtype, std::uint32_t seed, bool queries,
+                       std::int64_t width) {
+  const std::int64_t vectors = s.batch * (queries ? s.q_length * s.heads : s.kv_length * s.kv_heads);
+  return PoisonedArray::normal(dtype, vectors * width, seed);
+}
+
+AttentionData::AttentionData(const AttentionShape& s, DType type, std::uint32_t seed)
+    : q(array_of(s, type, seed, true, s.qk_dim)),
+      k(array_of(s, type, seed + 1, false, s.qk_dim)),
+      v(array_of(s, type, seed + 2, false, s.v_dim)),
+      dout(array_of(s, type, seed + 3, true, s.v_dim)),
+      out(type, dout.size()),
+      lse(DType::f32, s.batch * s.heads * s.q_length) {
+  args = {s.batch, s.q_length, s.kv_length, s.heads, s.kv_heads, s.qk_dim, s.v_dim, 0.3f, s.causal, type};
+  const auto fill = [&](std::int64_t length, std::int64_t first, std::vector<std::int32_t>& index,
+                        std::vector<std::int32_t>& segment) {
+    for (std::int64_t i = 0; i < s.batch * length; ++i) {
+      index.push_back(static_cast<std::int32_t>(first + i % length));
+      segment.push_back(static_cast<std::int32_t>((i % length + i / length) * s.segments / length));
+    }
+  };
+  fill(s.q_length, s.kv_length - s.q_length, q_index, q_segment);
+  fill(s.kv_length, 0, kv_index, kv_segment);
+  if (s.index) args.q_index = q_index.data(), args.kv_index = kv_index.data();
+  if (s.segments > 0) args.q_segment = q_segment.data(), args.kv_segment = kv_segment.data();
+  type == DType::f32 ? compute<float>() : compute<bfloat16>();
+}
+
+template <typename T>
+void AttentionData::compute() {
+  const auto *q_at = static_cast<const T*>(q.data()), *k_at = static_cast<const T*>(k.data()),
+             *v_at = static_cast<const T*>(v.data()), *dout_at = static_cast<const T*>(dout.data());
+  auto* out_at = static_cast<T*>(out.data());
+  reference::attention(args, q_at, k_at, v_at, out_at, lse.floats());
+  if (args.dtype == DType::f32) return;  // no path rounds inside
+  rounding = reference::attention_magnitudes(args, q_at, k_at, v_at, out_at, lse.floats(), dout_at);
+  for (std::vector<double>* x : {&rounding.out, &rounding.dq, &rounding.dk, &rounding.dv}) {
+    for (double& value : *x) value *= 0x1p-8 * 1.01;  // of weights that are themselves off by 3e-6
+  }
+}
+
+// Of a result that is rounded on both sides.
+Bound attention_bound(DType dtype, double absolute) {
+  return {dtype == DType::bf16 ? 0x1p-7 : 3e-6, absolute};
+}
+
+using SharedAttention = std::shared_ptr<const AttentionData>;
+
+Case attention_forward_case(const SharedAttention& d) {
+  return {d->args.dtype,
+          "",
+          {d->q, d->k, d->v},
+          {{"out", PoisonedArray(d->args.dtype, d->out.size()), attention_bound(d->args.dtype, 1e-5), 0,
+            d->rounding.out},
+           {"lse", PoisonedArray(DType::f32, d->lse.size()), {3e-6, 3e-6}}},
+          [d](ThreadPool& pool, const Arrays& in, Arrays& out) {
+            attention(pool, d->args, in[0].data(), in[1].data(), in[2].data(), out[0].data(),
+                      out[1].floats());
+          }};
+}
+
+Case attention_backward_case(const SharedAttention& d) {
+  const DType dtype = d->args.dtype;
+  const Bound bound = attention_bound(dtype, 5e-5);
+  return {dtype,
+          "",
+          {d->q, d->k, d->v, d->out, d->lse, d->dout},
+          {{"dq", PoisonedArray(dtype, d->q.size()), bound, 0, d->rounding.dq},
+           {"dk", PoisonedArray(dtype, d->k.size()), bound, 0, d->rounding.dk},
+           {"dv", PoisonedArray(dtype, d->v.size()), bound, 0, d->rounding.dv}},
+          [d](ThreadPool& pool, const Arrays& in, Arrays& out) {
+            attention_backward(pool, d->args, in[0].data(), in[1].data(), in[2].data(), in[3].data(),
+                               in[4].floats(), in[5].data(), out[0].data(), out[1].data(), out[2].data());
+          }};
+}
+
+template <Case make(const SharedAttention&)>
+std::vector<Case> attention_cases(std::uint32_t seed) {
+  std::vector<Case> cases;
+  for (const DType dtype : kFloatTypes) {
+    for (const AttentionShape& s : kAttentionShapes) {
+      seed += 4;
+      cases.push_back(make(std::make_shared<AttentionData>(s, dtype, seed)));
+      cases.back().what = fmt::format(
+          "batch {}, {} queries of {} heads, {} keys of {} heads, widths {} and {}{}{}{}, seed {}", s.batch,
+          s.q_length, s.heads, s.kv_length, s.kv_heads, s.qk_dim, s.v_dim, s.causal ? ", causal" : "",
+          s.segments > 0 ? fmt::format(", {} segments", s.segments) : "", s.index ? ", positions given" : "",
+          seed);
+    }
+  }
+  return cases;
+}
+
+}  // namespace
+
+std::vector<Kernel> attention_kernels() {
+  return {{"attention", "attention", attention_cases<attention_forward_case>},
+          {"attention_backward", "attention_backward", attention_cases<attention_backward_case>}};
+}
+
+}  // namespace switchyard::selftest

@@ -1,0 +1,121 @@
+// Projection with cross-entropy. The scalar twin computes in double and does not round the gradients of the
+// logits, which the others round to the operands' dtype before they multiply them.
+#include "kernels/cross_entropy.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <memory>
+#include <random>
+
+#include "kernels/dispatch.h"
+#include "selftest/kernel.h"
+
+namespace switchyard::selftest {
+namespace {
+
+struct LossShape {
+  std::int64_t rows, emb, vocab;
+  float soft_cap = 0;
+  std::int64_t vocab_begin = 0;
+};
+
+constexpr LossShape kLossShapes[] = {
+    {0, 30, 17},          {1, 1, 1},
+    {1, 64, 600, 0, 300}, {33, 30, 0},
+    {33, 70, 17, 0, 8},   {33, 64, 600, 0, 300},  // about a third of the targets on each side of the columns
+    {290, 33, 290},       {20, 8, 100, 2.5f, 10},
+    {5, 300, 50},         {5, 520, 50},  // wider than the fused kernels take
+    {530, 4, 2060},                      // several blocks of rows and columns
+};
+
+struct LossData {
+  LossData(const LossShape& s, DType dtype, bool vocab_major, std::uint32_t seed);
+  LinearCrossEntropyArgs args;  // without operands
+  std::vector<std::int32_t> targets;
+  PoisonedArray hidden, weight;
+};
+
+LossData::LossData(const LossShape& s, DType dtype, bool vocab_major, std::uint32_t seed)
+    : hidden(PoisonedArray::normal(dtype, s.rows * s.emb, seed)),
+      weight(PoisonedArray::normal(dtype, s.vocab * s.emb, seed + 1,
+                                   1.5f / std::sqrt(static_cast<float>(s.emb)))) {
+  std::mt19937 generator(seed);
+  const auto span = static_cast<std::uint32_t>(s.vocab + 2 * s.vocab_begin + 1);
+  for (std::int64_t r = 0; r < s.rows; ++r)
+    targets.push_back(static_cast<std::int32_t>(generator() % span) - (s.vocab_begin == 0 ? 1 : 0));
+  args = {.rows = s.rows, .emb = s.emb, .vocab = s.vocab, .vocab_begin = s.vocab_begin, .dtype = dtype};
+  args.weight_vocab_major = vocab_major;
+  args.targets = targets.data();
+  args.logit_soft_cap = s.soft_cap;
+}
+
+using SharedLoss = std::shared_ptr<const LossData>;
+
+LinearCrossEntropyArgs with_operands(const LossData& d, const Arrays& in) {
+  LinearCrossEntropyArgs args = d.args;
+  args.hidden = in[0].data(), args.weight = in[1].data();
+  return args;
+}
+
+Case loss_forward_case(const SharedLoss& d, std::uint32_t) {
+  const PoisonedArray row(DType::f32, d->args.rows);
+  return {d->args.dtype,
+          "",
+          {d->hidden, d->weight},
+          {{"lse", row, {2e-6, 2e-6}}, {"target_logit", row, {2e-6, 2e-5}}},
+          [d](ThreadPool& pool, const Arrays& in, Arrays& out) {
+            linear_cross_entropy(pool, with_operands(*d, in), out[0].floats(), out[1].floats());
+          }};
+}
+
+// lse is the twin's, so that a wrong forward does not hide a wrong backward pass.
+Case loss_backward_case(const SharedLoss& d, std::uint32_t seed) {
+  Draw draw(seed);
+  PoisonedArray lse(DType::f32, d->args.rows), target_logit = lse;
+  Arrays inputs{d->hidden, d->weight, draw.normal(DType::f32, d->args.rows),
+                draw.normal(DType::f32, d->args.rows)};
+  {
+    const ScopedIsa ref(Isa::ref);
+    ThreadPool pool(1);
+    linear_cross_entropy(pool, with_operands(*d, inputs), lse.floats(), target_logit.floats());
+  }
+  inputs.push_back(std::move(lse));
+  // Each rounding of a bf16 gradient is at most 2^-8 of it.
+  const double of_largest = d->args.dtype == DType::bf16 ? 1e-2 : 5e-6;
+  return {d->args.dtype,
+          "",
+          std::move(inputs),
+          {{"dhidden", PoisonedArray(DType::f32, d->hidden.size()), {0, 1e-30}, of_largest},
+           {"dweight", PoisonedArray(DType::f32, d->weight.size()), {0, 1e-30}, of_largest}},
+          [d](ThreadPool& pool, const Arrays& in, Arrays& out) {
+            linear_cross_entropy_backward(pool, with_operands(*d, in), in[4].floats(), in[2].floats(),
+                                          in[3].floats(), out[0].floats(), out[1].floats());
+          }};
+}
+
+template <Case make(const SharedLoss&, std::uint32_t)>
+std::vector<Case> loss_cases(std::uint32_t seed) {
+  std::vector<Case> cases;
+  for (const DType dtype : kFloatTypes) {
+    for (const bool vocab_major : {false, true}) {
+      for (const LossShape& s : kLossShapes) {
+        seed += 4;
+        cases.push_back(make(std::make_shared<LossData>(s, dtype, vocab_major, seed), seed + 2));
+        cases.back().what = fmt::format("{} rows, {} dims, {} columns from {} on{}{}, seed {}", s.rows, s.emb,
+                                        s.vocab, s.vocab_begin, vocab_major ? ", vocabulary first" : "",
+                                        s.soft_cap > 0 ? fmt::format(", soft cap {}", s.soft_cap) : "", seed);
+      }
+    }
+  }
+  return cases;
+}
+
+}  // namespace
+
+std::vector<Kernel> cross_entropy_kernels() {
+  return {{"linear_cross_entropy", "linear_cross_entropy", loss_cases<loss_forward_case>},
+          {"linear_cross_entropy_backward", "linear_cross_entropy_backward", loss_cases<loss_backward_case>}};
+}
+
+}  // namespace switchyard::selftest

@@ -1,0 +1,89 @@
+// Products of fractions that are exact in fp32 in any order: no tolerance.
+#include "kernels/gemm.h"
+
+#include <fmt/format.h>
+
+#include "selftest/exact_operands.h"
+#include "selftest/kernel.h"
+
+namespace switchyard::selftest {
+namespace {
+
+struct GemmShape {
+  std::int64_t batch, m, n, k;
+};
+
+// NaN between the rows of an operand, which must not be read.
+void poison_padding(PoisonedArray& x, std::int64_t width, std::int64_t stride) {
+  for (std::int64_t i = 0; i < x.size(); ++i) {
+    if (i % stride >= width) x.set(i, std::numeric_limits<float>::quiet_NaN());
+  }
+}
+
+// flags: bit 0 A transposed, bit 1 B transposed, bit 2 accumulate. padding: elements between the end of a
+// row and the next.
+Case gemm_case(const GemmShape& s, int flags, std::int64_t padding, DType dtype, DType c_dtype,
+               std::uint32_t seed) {
+  GemmArgs args{.batch = s.batch, .m = s.m, .n = s.n, .k = s.k, .dtype = dtype, .c_dtype = c_dtype};
+  args.transpose_a = (flags & 1) != 0;
+  args.transpose_b = (flags & 2) != 0;
+  args.accumulate = (flags & 4) != 0;
+  const std::int64_t a_columns = args.transpose_a ? s.m : s.k, b_columns = args.transpose_b ? s.k : s.n;
+  args.lda = a_columns + padding;
+  args.ldb = b_columns + padding;
+  args.ldc = s.n + padding;
+  args.stride_a = (args.transpose_a ? s.k : s.m) * args.lda;
+  args.stride_b = (args.transpose_b ? s.n : s.k) * args.ldb;
+  args.stride_c = s.m * args.ldc;
+  ExactOperands draw(dtype, seed);
+  PoisonedArray a = draw.left(s.batch * args.stride_a), b = draw.right(s.batch * args.stride_b);
+  if (padding > 0) poison_padding(a, a_columns, args.lda), poison_padding(b, b_columns, args.ldb);
+  const std::int64_t c_size = s.batch * args.stride_c;
+  PoisonedArray c = args.accumulate ? draw.addend(c_dtype, c_size) : PoisonedArray(c_dtype, c_size);
+  for (std::int64_t i = 0; i < c_size; ++i) {
+    if (i % args.ldc >= s.n) c.set(i, 77.0f);  // must stay
+  }
+  const std::string what =
+      fmt::format("batch {}, {} x {}, depth {}{}{}{}, {} between rows, into {}, seed {}", s.batch, s.m, s.n,
+                  s.k, args.transpose_a ? ", A transposed" : "", args.transpose_b ? ", B transposed" : "",
+                  args.accumulate ? ", accumulated" : "", padding, name_of(c_dtype), seed);
+  return {dtype,
+          what,
+          {std::move(a), std::move(b)},
+          {{"c", std::move(c)}},
+          [args](ThreadPool& pool, const Arrays& in, Arrays& out) {
+            GemmArgs given = args;
+            given.a = in[0].data(), given.b = in[1].data(), given.c = out[0].data();
+            gemm(pool, given);
+          }};
+}
+
+std::vector<Case> gemm_cases(std::uint32_t seed) {
+  std::vector<Case> cases;
+  const auto add = [&](const GemmShape& shape, int flags, std::int64_t padding, DType c_dtype) {
+    for (const DType dtype : kFloatTypes)
+      cases.push_back(gemm_case(shape, flags, padding, dtype, c_dtype, seed += kSeedsOfCase));
+  };
+  // Tails, one row, few rows (a path of their own with tiles), nothing.
+  const GemmShape small[] = {{1, 1, 1, 1},    {1, 33, 35, 37}, {1, 12, 32, 64}, {1, 45, 70, 300},
+                             {1, 1, 129, 65}, {1, 8, 65, 129}, {1, 65, 1, 31},  {3, 9, 20, 33},
+                             {1, 5, 6, 0},    {1, 0, 6, 3},    {1, 5, 0, 3},    {0, 5, 6, 3}};
+  for (const GemmShape& shape : small) {
+    for (int flags = 0; flags < 8; ++flags) {
+      for (const DType c_dtype : kFloatTypes) add(shape, flags, flags % 3, c_dtype);
+    }
+  }
+  add({1, 530, 600, 70}, 2, 0, DType::f32);   // several blocks
+  add({1, 70, 90, 2500}, 0, 1, DType::bf16);  // sections of depth (gemm_tiles.cc), each in chunks
+  add({1, 3, 70, 16000}, 0, 0, DType::f32);   // slices of depth (gemm.cc)
+  add({1, 2, 3000, 600}, 2, 0, DType::bf16);  // and of columns
+  return cases;
+}
+
+}  // namespace
+
+std::vector<Kernel> gemm_kernels() {
+  return {{"gemm", "gemm", gemm_cases}};
+}
+
+}  // namespace switchyard::selftest

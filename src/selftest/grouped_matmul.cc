@@ -1,0 +1,191 @@
+// Grouped products of fractions that are exact in fp32 in any order: no tolerance, but for the activation.
+#include "kernels/grouped_matmul.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <numeric>
+
+#include "selftest/exact_operands.h"
+#include "selftest/kernel.h"
+
+namespace switchyard::selftest {
+namespace {
+
+using Groups = std::vector<std::int64_t>;
+
+// Of one case of any of the grouped products.
+struct GroupedShape {
+  Groups groups;
+  std::int64_t k, n;
+  DType dtype;
+  std::uint32_t seed;
+
+  std::int64_t rows() const { return std::accumulate(groups.begin(), groups.end(), std::int64_t{0}); }
+  std::int64_t weights() const { return static_cast<std::int64_t>(groups.size()) * k * n; }
+  std::string text() const {
+    return fmt::format("groups of {{{}}} rows, k {}, n {}, seed {}", fmt::join(groups, ", "), k, n, seed);
+  }
+};
+
+// Large ones: several blocks of rows; a depth of several sections (gemm_tiles.cc); one of several passes,
+// which only kernels of tiles have.
+struct LargeShape {
+  Groups groups;
+  std::int64_t k, n;
+  bool bf16_only = false;
+};
+const LargeShape kDeepK[] = {{{3, 700, 0, 2}, 40, 24}, {{0, 70, 5}, 2500, 40}, {{2040}, 4200, 17, true}};
+const LargeShape kDeepN[] = {{{3, 700, 0, 2}, 40, 24}, {{0, 70, 5}, 40, 2500}, {{2040}, 17, 4200, true}};
+const LargeShape kDeepRows[] = {{{3, 700, 0, 2}, 40, 24}, {{0, 2500, 5}, 70, 40}, {{4200}, 2040, 17, true}};
+
+// make(shape, variant) for small shapes in all variants from 0 on, and for the large ones in the last.
+template <typename MakeCase>
+std::vector<Case> grouped_cases(std::uint32_t seed, int variants, std::span<const LargeShape> large,
+                                const MakeCase& make) {
+  // Nothing, empty groups, one that takes all, single rows, few and many rows.
+  const Groups groupings[] = {{0}, {0, 0, 0}, {0, 0, 41, 0}, {1, 1, 1, 1}, {33, 0, 1, 31, 65, 8}};
+  const std::pair<std::int64_t, std::int64_t> sizes[] = {{1, 1},    {16, 32}, {35, 37},
+                                                         {129, 65}, {64, 0},  {0, 5}};
+  std::vector<Case> cases;
+  for (const DType dtype : kFloatTypes) {
+    const auto shape_of = [&](const Groups& groups, std::int64_t k, std::int64_t n) {
+      return GroupedShape{groups, k, n, dtype, seed += kSeedsOfCase};
+    };
+    for (const Groups& groups : groupings) {
+      for (const auto& [k, n] : sizes) {
+        for (int variant = 0; variant < variants; ++variant)
+          cases.push_back(make(shape_of(groups, k, n), variant));
+      }
+    }
+    for (const LargeShape& s : large) {
+      if (dtype == DType::bf16 || !s.bf16_only)
+        cases.push_back(make(shape_of(s.groups, s.k, s.n), variants - 1));
+    }
+  }
+  return cases;
+}
+
+std::vector<Case> gmm_cases(std::uint32_t seed) {
+  return grouped_cases(seed, 2, kDeepK, [](const GroupedShape& s, int variant) {
+    const bool biased = variant == 1;
+    ExactOperands draw(s.dtype, s.seed);
+    return Case{s.dtype,
+                s.text() + (biased ? ", with bias" : ""),
+                {draw.left(s.rows() * s.k), draw.right(s.weights()),
+                 draw.addend(s.dtype, static_cast<std::int64_t>(s.groups.size()) * s.n)},
+                {{"out", PoisonedArray(s.dtype, s.rows() * s.n)}},
+                [s, biased](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                  gmm(pool, s.dtype, in[0].data(), in[1].data(), biased ? in[2].data() : nullptr, s.groups,
+                      s.k, s.n, out[0].data());
+                }};
+  });
+}
+
+std::vector<Case> gmm_dlhs_cases(std::uint32_t seed) {
+  return grouped_cases(seed, 1, kDeepN, [](const GroupedShape& s, int) {
+    ExactOperands draw(s.dtype, s.seed);
+    return Case{s.dtype,
+                s.text(),
+                {draw.left(s.rows() * s.n), draw.right(s.weights())},
+                {{"dlhs", PoisonedArray(s.dtype, s.rows() * s.k)}},
+                [s](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                  gmm_dlhs(pool, s.dtype, in[0].data(), in[1].data(), s.groups, s.k, s.n, out[0].data());
+                }};
+  });
+}
+
+std::vector<Case> gmm_drhs_cases(std::uint32_t seed) {
+  return grouped_cases(seed, 2, kDeepRows, [](const GroupedShape& s, int variant) {
+    const DType drhs_dtype = kFloatTypes[variant];
+    ExactOperands draw(s.dtype, s.seed);
+    return Case{s.dtype,
+                fmt::format("{}, into {}", s.text(), name_of(drhs_dtype)),
+                {draw.left(s.rows() * s.k), draw.right(s.rows() * s.n)},
+                {{"drhs", PoisonedArray(drhs_dtype, s.weights())}},
+                [s, drhs_dtype](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                  gmm_drhs(pool, s.dtype, in[0].data(), in[1].data(), s.groups, s.k, s.n, out[0].data(),
+                           drhs_dtype);
+                }};
+  });
+}
+
+// Rows of x [stored, k] that repeat and are in no order; not `gathered`: as they stand in x.
+struct PairRows {
+  PairRows(const GroupedShape& s, bool gathered) : stored(gathered ? s.rows() / 2 + 1 : s.rows()) {
+    for (std::int64_t r = 0; gathered && r < s.rows(); ++r)
+      index.push_back(static_cast<std::int32_t>(r * 7 % stored));
+  }
+  std::int64_t stored;
+  std::vector<std::int32_t> index;
+};
+
+// Without the activation, with it, and with it weighted.
+std::vector<Case> gmm_pair_cases(std::uint32_t seed) {
+  return grouped_cases(seed, 3, kDeepK, [](const GroupedShape& s, int variant) {
+    const bool gathered = variant != 1, activated = variant > 0, weighted = variant == 2;
+    ExactOperands draw(s.dtype, s.seed);
+    const PairRows rows(s, gathered);
+    const PoisonedArray out(s.dtype, s.rows() * s.n);
+    Case c{s.dtype,
+           fmt::format("{}{}{}{}", s.text(), gathered ? ", rows gathered" : "",
+                       activated ? ", with the activation" : "", weighted ? ", weighted" : ""),
+           {draw.left(rows.stored * s.k), draw.right(s.weights()), draw.right(s.weights()),
+            draw.addend(DType::f32, s.rows())},
+           {{"out_0", out}, {"out_1", out}},
+           [=](ThreadPool& pool, const Arrays& in, Arrays& o) {
+             gmm_pair(pool, s.dtype, in[0].data(), rows.index, in[1].data(), in[2].data(), s.groups, s.k, s.n,
+                      o[0].data(), o[1].data(), weighted ? in[3].floats() : nullptr,
+                      activated ? o[2].data() : nullptr);
+           }};
+    if (activated) c.outputs.push_back({"hidden", out, activation_bound(s.dtype)});
+    return c;
+  });
+}
+
+std::vector<Case> gmm_dlhs_pair_cases(std::uint32_t seed) {
+  return grouped_cases(seed, 1, kDeepN, [](const GroupedShape& s, int) {
+    ExactOperands draw(s.dtype, s.seed);
+    return Case{s.dtype,
+                s.text(),
+                {draw.left(s.rows() * s.n), draw.left(s.rows() * s.n), draw.right(s.weights()),
+                 draw.right(s.weights())},
+                {{"dlhs", PoisonedArray(s.dtype, s.rows() * s.k)}},
+                [s](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                  gmm_dlhs_pair(pool, s.dtype, in[0].data(), in[1].data(), in[2].data(), in[3].data(),
+                                s.groups, s.k, s.n, out[0].data());
+                }};
+  });
+}
+
+std::vector<Case> gmm_drhs_pair_cases(std::uint32_t seed) {
+  return grouped_cases(seed, 2, kDeepRows, [](const GroupedShape& s, int variant) {
+    const bool gathered = variant == 1;
+    const DType drhs_dtype = gathered ? DType::f32 : DType::bf16;
+    ExactOperands draw(s.dtype, s.seed);
+    const PairRows rows(s, gathered);
+    const PoisonedArray drhs(drhs_dtype, s.weights());
+    return Case{
+        s.dtype,
+        fmt::format("{}{}, into {}", s.text(), gathered ? ", rows gathered" : "", name_of(drhs_dtype)),
+        {draw.left(rows.stored * s.k), draw.right(s.rows() * s.n), draw.right(s.rows() * s.n)},
+        {{"drhs_0", drhs}, {"drhs_1", drhs}},
+        [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
+          gmm_drhs_pair(pool, s.dtype, in[0].data(), rows.index, in[1].data(), in[2].data(), s.groups, s.k,
+                        s.n, out[0].data(), out[1].data(), drhs_dtype);
+        }};
+  });
+}
+
+}  // namespace
+
+std::vector<Kernel> grouped_matmul_kernels() {
+  return {{"gmm", "gmm", gmm_cases},
+          {"gmm_dlhs", "gmm_dlhs", gmm_dlhs_cases},
+          {"gmm_drhs", "gmm_drhs", gmm_drhs_cases},
+          {"gmm_pair", "gmm", gmm_pair_cases},
+          {"gmm_dlhs_pair", "gmm_dlhs", gmm_dlhs_pair_cases},
+          {"gmm_drhs_pair", "gmm_drhs", gmm_drhs_pair_cases}};
+}
+
+}  // namespace switchyard::selftest

@@ -1,0 +1,76 @@
+// A kernel as `switchyard selftest` knows it: cases, each with inputs, outputs and how far those may be from
+// the scalar twin's. A file per family of kernels; a new kernel is one more Kernel in its family's list.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/thread_pool.h"
+#include "kernels/poisoned_array.h"
+
+namespace switchyard::selftest {
+
+using Arrays = std::vector<PoisonedArray>;
+
+struct Output {
+  const char* name;
+  PoisonedArray start;  // what the kernel is given: NaN, or what it adds to or updates
+  Bound bound = {};
+  double of_largest = 0;  // added to the bound: so much of the largest magnitude that is expected
+  // Added to each element's bound where tiles run, which round within (docs/numerics.md); may be empty.
+  std::vector<double> tile_rounding = {};
+};
+
+struct Case {
+  DType dtype;
+  std::string what;  // shape, groups, seed
+  Arrays inputs = {};
+  std::vector<Output> outputs = {};
+  std::function<void(ThreadPool&, const Arrays& in, Arrays& out)> run = {};
+  std::function<void(const Arrays& in, Arrays& out)> twin = {};  // empty: `run` on `ref`
+};
+
+struct Kernel {
+  const char* name;  // its function in kernels/
+  const char* op;    // the list that its implementations are in (dispatch.h); null: the same code everywhere
+  std::vector<Case> (*cases)(std::uint32_t seed);
+};
+
+// Arrays of random numbers, each from a seed of its own.
+class Draw {
+ public:
+  explicit Draw(std::uint32_t seed) : seed_(seed) {}
+  PoisonedArray fractions(DType dtype, std::int64_t count, int bits) {
+    return PoisonedArray::fractions(dtype, count, seed_++, bits);
+  }
+  PoisonedArray normal(DType dtype, std::int64_t count, float scale = 1.0f) {
+    return PoisonedArray::normal(dtype, count, seed_++, scale);
+  }
+  std::uint32_t seed() const { return seed_; }  // of the next array
+
+ private:
+  std::uint32_t seed_;
+};
+
+constexpr DType kFloatTypes[] = {DType::f32, DType::bf16};
+
+// Of h = silu(gate) * up * w of values around 1: the gate's exponential is an approximation
+// (docs/numerics.md), and h is rounded on both sides.
+Bound activation_bound(DType dtype);
+
+// The families, each in the file of its name.
+std::vector<Kernel> attention_kernels();
+std::vector<Kernel> cross_entropy_kernels();
+std::vector<Kernel> elementwise_kernels();
+std::vector<Kernel> gemm_kernels();
+std::vector<Kernel> grouped_matmul_kernels();
+std::vector<Kernel> ragged_rows_kernels();
+std::vector<Kernel> row_kernels();            // rms_norm, rope, softmax, sigmoid
+std::vector<Kernel> weight_update_kernels();  // and rank_sum
+
+// All of them.
+std::vector<Kernel> kernels();
+
+}  // namespace switchyard::selftest

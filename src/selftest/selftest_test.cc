@@ -1,0 +1,144 @@
+// That the selftest finds what is wrong: kernels with planted faults.
+#include <gtest/gtest.h>
+
+#include "selftest/compare.h"
+#include "selftest/report.h"
+
+namespace switchyard::selftest {
+namespace {
+
+constexpr std::int64_t kCount = 100;
+
+enum class Fault {
+  none,
+  one_element,
+  negated,
+  zero,
+  not_written,
+  after_the_end,
+  before_the_start,
+  input_written,
+  threads_differ
+};
+
+// out = in + 1, but for the fault.
+void add_one(Fault fault, ThreadPool& pool, const PoisonedArray& in, PoisonedArray& out) {
+  const float sign = fault == Fault::negated ? -1.0f : 1.0f;
+  for (std::int64_t i = 0; i < kCount; ++i) out.set(i, fault == Fault::zero ? 0.0f : sign * (in.at(i) + 1));
+  if (fault == Fault::one_element) out.set(7, out.at(7) + 1e-3f);
+  if (fault == Fault::not_written) out = PoisonedArray(DType::f32, kCount);
+  if (fault == Fault::after_the_end) out.set(kCount, 1);
+  if (fault == Fault::before_the_start) out.set(-1, 1);
+  if (fault == Fault::input_written) const_cast<PoisonedArray&>(in).set(0, 5);
+  if (fault == Fault::threads_differ && pool.threads() > 1) out.set(3, std::nextafter(out.at(3), 10.0f));
+}
+
+template <Fault fault>
+std::vector<Case> planted_cases(std::uint32_t seed) {
+  return {{DType::f32,
+           "planted",
+           {PoisonedArray::normal(DType::f32, kCount, seed)},
+           {{"out", PoisonedArray(DType::f32, kCount), {0, 1e-5}}},
+           [](ThreadPool& pool, const Arrays& in, Arrays& out) { add_one(fault, pool, in[0], out[0]); },
+           [](const Arrays& in, Arrays& out) {
+             ThreadPool pool(1);
+             add_one(Fault::none, pool, in[0], out[0]);
+           }}};
+}
+
+template <Fault fault>
+std::string failure_of() {
+  const auto results = run_kernel({"planted", nullptr, planted_cases<fault>}, 2, 1);
+  EXPECT_EQ(results.size(), 1u);
+  EXPECT_EQ(results[0].cases, 1);
+  return results[0].failure;
+}
+
+TEST(Selftest, FindsPlantedFaults) {
+  EXPECT_EQ(failure_of<Fault::none>(), "");
+  EXPECT_TRUE(failure_of<Fault::one_element>().starts_with("planted, 1 thread: out[7] is "));
+  EXPECT_TRUE(failure_of<Fault::negated>().starts_with("planted, 1 thread: out[0] is "));
+  EXPECT_TRUE(failure_of<Fault::zero>().starts_with("planted, 1 thread: out[0] is 0, expected "));
+  EXPECT_TRUE(failure_of<Fault::not_written>().starts_with("planted, 1 thread: out[0] is nan, expected "));
+  EXPECT_EQ(failure_of<Fault::after_the_end>(), "planted, 1 thread: wrote outside out");
+  EXPECT_EQ(failure_of<Fault::before_the_start>(), "planted, 1 thread: wrote outside out");
+  EXPECT_EQ(failure_of<Fault::input_written>(), "planted: an input was written to");
+  EXPECT_EQ(failure_of<Fault::threads_differ>(), "planted: 2 threads give other bits than one");
+}
+
+// A list with one implementation beside `ref`, which is wrong, or refuses all.
+using PlantedRun = float(float);
+const char* refuse_all(const float&) {
+  return "it is planted";
+}
+constexpr Implementation<PlantedRun, float> kWrong[] = {{"fast", Isa::avx2, [](float x) { return x + 2; }},
+                                                        {"ref", Isa::ref, [](float x) { return x + 1; }}};
+constexpr Implementation<PlantedRun, float> kRefusing[] = {
+    {"fast", Isa::avx2, [](float x) { return x + 1; }, refuse_all},
+    {"slow", Isa::avx2, [](float x) { return x + 1; }},
+    {"ref", Isa::ref, [](float x) { return x + 1; }}};
+
+template <const auto& list>
+std::vector<Case> listed_cases(std::uint32_t seed) {
+  return {{DType::f32,
+           "planted",
+           {PoisonedArray::integers(DType::f32, 1, seed)},
+           {{"out", PoisonedArray(DType::f32, 1)}},
+           [](ThreadPool&, const Arrays& in, Arrays& out) {
+             out[0].set(0, choose("planted", list, 0.0f)(in[0].at(0)));
+           }}};
+}
+
+TEST(Selftest, ComparesWithRefAndReachesWhatIsListed) {
+  if (active_isa() < Isa::avx2) GTEST_SKIP() << "nothing beside ref";
+  const auto wrong = run_kernel({"planted", "planted", listed_cases<kWrong>}, 2, 1);
+  ASSERT_EQ(wrong.size(), 1u);
+  EXPECT_EQ(wrong[0].implementation, "fast");
+  EXPECT_EQ(wrong[0].isa, Isa::avx2);
+  EXPECT_EQ(wrong[0].max_abs, 1);
+  EXPECT_FALSE(wrong[0].pass());
+
+  const auto refusing = run_kernel({"planted", "planted", listed_cases<kRefusing>}, 2, 1);
+  ASSERT_EQ(refusing.size(), 2u);
+  EXPECT_EQ(refusing[0].implementation, "fast");
+  EXPECT_EQ(refusing[0].failure, "no case reached it");
+  EXPECT_EQ(refusing[1].implementation, "slow");
+  EXPECT_TRUE(refusing[1].pass());
+}
+
+TEST(Selftest, BoundsAreOfTheElementAndOfTheLargest) {
+  PoisonedArray expected(DType::f32, 2), found = expected;
+  expected.set(0, 1), expected.set(1, 100);
+  found.set(0, 1.5f), found.set(1, 100);
+  Output output{"out", expected};
+  EXPECT_EQ(compare(output, found, expected, true).failure, "out[0] is 1.5, expected 1");
+  EXPECT_EQ(compare(output, found, expected, true).max_abs, 0.5);
+  EXPECT_EQ(compare(output, found, expected, true).max_rel, 0.005);
+  output.of_largest = 0.005;
+  EXPECT_EQ(compare(output, found, expected, true).failure, "");
+  output = {"out", expected, {}, 0, {0.5, 0}};
+  EXPECT_EQ(compare(output, found, expected, true).failure, "");
+  EXPECT_NE(compare(output, found, expected, false).failure, "");
+}
+
+TEST(Selftest, ReportsWhatFails) {
+  const Result good{.kernel = "gmm", .implementation = "avx2", .isa = Isa::avx2, .dtype = "float32"};
+  Result bad = good;
+  bad.failure = "planted, 1 thread: wrote outside out";
+  EXPECT_NE(table_row(bad).find("FAIL\n    planted, 1 thread: wrote outside out"), std::string::npos);
+  EXPECT_EQ(verdict({good, bad}), "1 of 2 differ from the scalar twin");
+  const auto results = results_json({good, bad})["results"];
+  EXPECT_FALSE(results[0].contains("failure"));
+  EXPECT_EQ(results[1]["failure"], bad.failure);
+  EXPECT_EQ(results[1]["isa"], "avx2");
+}
+
+// One place for a new kernel: its name is told apart from all others by filters.
+TEST(Selftest, KernelsHaveNamesOfTheirOwn) {
+  std::set<std::string> names;
+  for (const Kernel& kernel : kernels()) EXPECT_TRUE(names.insert(kernel.name).second) << kernel.name;
+  EXPECT_TRUE(names.contains("gmm_pair"));
+}
+
+}  // namespace
+}  // namespace switchyard::selftest

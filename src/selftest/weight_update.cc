@@ -1,0 +1,155 @@
+// Optimizers and sums over ranks: the scalar twin's bits.
+#include "kernels/weight_update.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "kernels/rank_sum.h"
+#include "selftest/kernel.h"
+
+namespace switchyard::selftest {
+namespace {
+
+constexpr std::int64_t kUpdateSizes[] = {0, 1, 15, 32, 33, 1000, 70001};
+
+constexpr AdamTerms kAdamTerms{.grad_scale = 0.7f,
+                               .mu_decay = 0.9f,
+                               .mu_gain = 0.1f,
+                               .nu_decay = 0.95f,
+                               .nu_gain = 0.05f,
+                               .mu_correction = 1.9f,
+                               .nu_correction = 3.1f,
+                               .grad_share = 0.3f,
+                               .eps = 1e-8f,
+                               .eps_root = 1e-12f,
+                               .learning_rate = 0.01f,
+                               .weight_decay = 0.1f};
+
+FlatArray flat(PoisonedArray& x) {
+  return {x.dtype(), x.data()};
+}
+ConstFlatArray flat(const PoisonedArray& x) {
+  return {x.dtype(), x.data()};
+}
+
+void store_sum(double sum, PoisonedArray& out) {
+  std::memcpy(out.data(), &sum, sizeof(sum));
+}
+
+Output sum_output() {
+  return {"halves of the sum of squares", PoisonedArray(DType::i32, 2)};
+}
+
+PoisonedArray squared(PoisonedArray x) {
+  for (std::int64_t i = 0; i < x.size(); ++i) x.set(i, x.at(i) * x.at(i));
+  return x;
+}
+
+// make(type, n, draw) for every choice of dtypes of `arrays` arrays; type(0) is that of the weights.
+template <typename MakeCase>
+std::vector<Case> update_cases(std::uint32_t seed, int arrays, const MakeCase& make) {
+  std::vector<Case> cases;
+  for (int types = 0; types < 1 << arrays; ++types) {
+    const auto type = [&](int array) { return kFloatTypes[types >> array & 1]; };
+    for (const std::int64_t n : kUpdateSizes) {
+      Draw draw(++seed * 4);
+      std::string what = fmt::format("{} elements of", n);
+      for (int array = 0; array < arrays; ++array) what += fmt::format(" {}", name_of(type(array)));
+      what += fmt::format(", seed {}", draw.seed());
+      cases.push_back(make(type, n, draw));
+      cases.back().what = what;
+    }
+  }
+  return cases;
+}
+
+std::vector<Case> adam_cases(std::uint32_t seed) {
+  return update_cases(seed, 4, [](const auto& type, std::int64_t n, Draw& draw) {
+    return Case{type(0),
+                "",
+                {draw.normal(type(1), n)},
+                {{"weight", draw.normal(type(0), n)},
+                 {"mu", draw.normal(type(2), n, 0.1f)},
+                 {"nu", squared(draw.normal(type(3), n, 0.1f))},
+                 sum_output()},
+                [n](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                  store_sum(
+                      adam_update(pool, kAdamTerms, flat(out[0]), flat(in[0]), flat(out[1]), flat(out[2]), n),
+                      out[3]);
+                }};
+  });
+}
+
+std::vector<Case> descent_cases(std::uint32_t seed) {
+  return update_cases(seed, 2, [](const auto& type, std::int64_t n, Draw& draw) {
+    return Case{type(0),
+                "",
+                {draw.normal(type(1), n)},
+                {{"weight", draw.normal(type(0), n)}, sum_output()},
+                [n](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                  store_sum(descent_update(pool, 0.01f, 0.7f, flat(out[0]), flat(in[0]), n), out[1]);
+                }};
+  });
+}
+
+std::vector<Case> momentum_cases(std::uint32_t seed) {
+  return update_cases(seed, 2, [](const auto& type, std::int64_t n, Draw& draw) {
+    return Case{type(0),
+                "",
+                {draw.normal(type(1), n)},
+                {{"momentum", draw.normal(type(0), n)}, {"direction", PoisonedArray(DType::f32, n)}},
+                [n](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                  momentum_update(pool, {0.7f, 0.95f, 0.05f, 1.3f, 0.4f}, flat(in[0]), flat(out[0]),
+                                  out[1].floats(), n);
+                }};
+  });
+}
+
+std::vector<Case> direction_cases(std::uint32_t seed) {
+  return update_cases(seed, 1, [](const auto& type, std::int64_t n, Draw& draw) {
+    return Case{type(0),
+                "",
+                {draw.normal(DType::f32, n)},
+                {{"weight", draw.normal(type(0), n)}, sum_output()},
+                [n](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                  store_sum(direction_update(pool, 0.02f, 0.003f, in[0].floats(), flat(out[0]), n), out[1]);
+                }};
+  });
+}
+
+std::vector<Case> rank_sum_cases(std::uint32_t seed) {
+  const std::pair<DType, DType> types[] = {
+      {DType::f32, DType::f32}, {DType::bf16, DType::bf16}, {DType::bf16, DType::f32}};
+  std::vector<Case> cases;
+  for (const auto& [dtype, out_dtype] : types) {
+    for (const int ranks : {1, 2, 3, 8}) {
+      for (const std::int64_t n : kUpdateSizes) {
+        Draw draw(++seed * 8);
+        Case c{dtype, fmt::format("{} ranks, {} elements into {}, seed {}", ranks, n, name_of(out_dtype),
+                                  draw.seed())};
+        for (int r = 0; r < ranks; ++r) c.inputs.push_back(draw.normal(dtype, n));
+        c.outputs.push_back({"out", PoisonedArray(out_dtype, n)});
+        c.run = [dtype = dtype, out_dtype = out_dtype, n](ThreadPool&, const Arrays& in, Arrays& out) {
+          std::vector<const void*> inputs;
+          for (const PoisonedArray& x : in) inputs.push_back(x.data());
+          rank_sum(dtype, inputs, out_dtype, out[0].data(), n);
+        };
+        cases.push_back(std::move(c));
+      }
+    }
+  }
+  return cases;
+}
+
+}  // namespace
+
+std::vector<Kernel> weight_update_kernels() {
+  return {{"adam_update", "adam", adam_cases},
+          {"descent_update", "sgd", descent_cases},
+          {"momentum_update", "momentum", momentum_cases},
+          {"direction_update", "direction", direction_cases},
+          {"rank_sum", "rank_sum", rank_sum_cases}};
+}
+
+}  // namespace switchyard::selftest
