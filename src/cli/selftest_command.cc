@@ -20,8 +20,9 @@ constexpr const char* kSelftestHelp = R"(switchyard selftest [FILTER ...] [key=v
 
 Runs every kernel on every instruction set that this machine has, with one thread and with several, and compares what
 it computes with its scalar twin: sizes that are no multiple of anything, one row, nothing at all, empty groups and
-one that takes all rows, depths that need several passes. Inputs stand between NaN, outputs start as NaN between guards:
-an element that is not written, and whatever is read or written outside, is seen. Takes about 20 seconds on two cores.
+one that takes all rows, depths that need several passes. Inputs stand between NaN, outputs start as NaN between guards,
+or both end where to read on is a fault: an element that is not written, and whatever is read or written outside, is
+seen. A kernel that faults ends the run with a line that names it. Takes some ten seconds on two cores.
 
 Products, rows that move, flat operations and optimizers must give the twin's values exactly; attention, norms, the
 activation and the loss are held to bounds on rounding. The table says how far the worst element was from the twin's

@@ -1,8 +1,13 @@
 #include "kernels/poisoned_array.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <new>
 #include <random>
 
 #include "core/error.h"
@@ -15,7 +20,29 @@ std::uint16_t guard_word(std::size_t i) {
   return static_cast<std::uint16_t>(0xffc0u | (i & 0x3fu));
 }
 
+std::size_t page_bytes() {
+  static const auto bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
+// In whole pages, without the fence.
+std::size_t in_pages(std::size_t bytes) {
+  return (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
+}
+
 }  // namespace
+
+std::uint8_t* take_fenced(std::size_t bytes) {
+  const std::size_t pages = in_pages(bytes);
+  void* const start = ::mmap(nullptr, pages + page_bytes(), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (start == MAP_FAILED || ::mprotect(start, pages, PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();
+  return static_cast<std::uint8_t*>(start) + pages - bytes;
+}
+
+void give_back_fenced(std::uint8_t* memory, std::size_t bytes) {
+  const std::size_t pages = in_pages(bytes);
+  ::munmap(memory + bytes - pages, pages + page_bytes());
+}
 
 PoisonedArray::PoisonedArray(DType dtype, std::int64_t count)
     : dtype_(dtype), count_(count), bytes_(2 * kGuard + static_cast<std::size_t>(count) * size_of(dtype)) {
@@ -67,6 +94,20 @@ double PoisonedArray::value(std::int64_t i) const {
   return dtype_ == DType::i32 ? static_cast<const std::int32_t*>(data())[i] : static_cast<double>(at(i));
 }
 
+PoisonedArray PoisonedArray::fenced() const {
+  PoisonedArray copy(dtype_, 0);
+  copy.count_ = count_;
+  const auto* const begin = bytes_.data();
+  copy.bytes_ = {begin, begin + kGuard + data_bytes(), FencedAllocator<std::uint8_t>{true}};
+  return copy;
+}
+
+bool PoisonedArray::operator==(const PoisonedArray& other) const {
+  const auto begin = bytes_.begin() + kGuard;
+  return dtype_ == other.dtype_ && count_ == other.count_ && guards_intact() && other.guards_intact() &&
+         std::equal(begin, begin + static_cast<std::ptrdiff_t>(data_bytes()), other.bytes_.begin() + kGuard);
+}
+
 bool PoisonedArray::guards_intact() const {
   const auto intact = [&](std::size_t begin, std::size_t end) {
     for (; begin < end; begin += 2) {
@@ -75,7 +116,7 @@ bool PoisonedArray::guards_intact() const {
     }
     return true;
   };
-  return intact(0, kGuard) && intact(bytes_.size() - kGuard, bytes_.size());
+  return intact(0, kGuard) && intact(kGuard + data_bytes(), bytes_.size());
 }
 
 std::optional<std::int64_t> first_difference(const PoisonedArray& found, const PoisonedArray& expected,

@@ -1,16 +1,39 @@
 // Arrays that show what a kernel does beside its work, for tests of kernels and `switchyard selftest`. Their
 // elements start as NaN, so that one that is not written is seen. They stand between guards that are NaN as
 // f32 and as bf16 and must survive: what is read outside spoils the result, what is written outside is seen.
+// What is read outside and not used is seen by a fenced copy: to touch what follows its end is a fault.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "core/dtype.h"
 
 namespace switchyard {
+
+// Bytes from the heap, or, `fenced`, at the end of pages before one that must not be touched.
+std::uint8_t* take_fenced(std::size_t bytes);
+void give_back_fenced(std::uint8_t* memory, std::size_t bytes);
+
+template <typename T>
+struct FencedAllocator {
+  static_assert(sizeof(T) == 1);
+  using value_type = T;
+  using propagate_on_container_copy_assignment = std::true_type;
+  using propagate_on_container_move_assignment = std::true_type;
+
+  T* allocate(std::size_t bytes) { return fenced ? take_fenced(bytes) : std::allocator<T>().allocate(bytes); }
+  void deallocate(T* memory, std::size_t bytes) {
+    fenced ? give_back_fenced(memory, bytes) : std::allocator<T>().deallocate(memory, bytes);
+  }
+  bool operator==(const FencedAllocator&) const = default;
+
+  bool fenced = false;
+};
 
 // `count` elements of f32, bf16 or i32 (which start as the guards' bits).
 class PoisonedArray {
@@ -27,6 +50,9 @@ class PoisonedArray {
   // Normally distributed values.
   static PoisonedArray normal(DType dtype, std::int64_t count, std::uint32_t seed, float scale = 1.0f);
 
+  // A copy with a fence instead of the guard at its end. Its alignment is that of an element.
+  PoisonedArray fenced() const;
+
   DType dtype() const { return dtype_; }
   std::int64_t size() const { return count_; }
   void* data() { return bytes_.data() + kGuard; }
@@ -39,17 +65,17 @@ class PoisonedArray {
   double value(std::int64_t i) const;  // of any dtype
 
   bool guards_intact() const;
-  // The same bits, guards included.
-  bool operator==(const PoisonedArray& other) const {
-    return dtype_ == other.dtype_ && bytes_ == other.bytes_;
-  }
+  // The same bits, and the guards of both are intact.
+  bool operator==(const PoisonedArray& other) const;
 
  private:
   static constexpr std::size_t kGuard = 256;  // bytes: more than a vector, or the row of a tile
 
+  std::size_t data_bytes() const { return static_cast<std::size_t>(count_) * size_of(dtype_); }
+
   DType dtype_;
   std::int64_t count_;
-  std::vector<std::uint8_t> bytes_;
+  std::vector<std::uint8_t, FencedAllocator<std::uint8_t>> bytes_;  // guard, elements, guard or nothing
 };
 
 // |found - expected| <= relative * |expected| + absolute; with both 0 they must be equal (-0 is 0). A NaN

@@ -21,11 +21,12 @@ struct Result {
   bool pass() const { return failure.empty(); }
 };
 
-// Runs each case with one thread and with `threads`, which must give the same bits, on every instruction set
-// up to active_isa() on which other implementations are chosen than on the one before. Of each run it is
-// expected that its outputs are within their bounds of the twin's, that nothing outside them was written, and
-// that the inputs stayed; and of all cases, that they reach every implementation that is listed for these
-// instruction sets. No results where `ref` is all that there is.
+// Runs each case with one thread between guards, and with `threads` before fences (poisoned_array.h), which
+// must give the same bits, on every instruction set up to active_isa() on which other implementations are
+// chosen than on the one before. Of each run it is expected that its outputs are within their bounds of the
+// twin's, that nothing outside them was written, and that the inputs stayed; and of all cases, that they
+// reach every implementation that is listed for these instruction sets. No results where `ref` is all that
+// there is. A run that faults ends the process (fault.h).
 std::vector<Result> run_kernel(const Kernel& kernel, int threads, std::uint32_t seed);
 
 }  // namespace switchyard::selftest

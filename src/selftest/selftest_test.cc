@@ -17,6 +17,7 @@ enum class Fault {
   not_written,
   after_the_end,
   before_the_start,
+  read_after_the_end,
   input_written,
   threads_differ
 };
@@ -29,6 +30,7 @@ void add_one(Fault fault, ThreadPool& pool, const PoisonedArray& in, PoisonedArr
   if (fault == Fault::not_written) out = PoisonedArray(DType::f32, kCount);
   if (fault == Fault::after_the_end) out.set(kCount, 1);
   if (fault == Fault::before_the_start) out.set(-1, 1);
+  if (fault == Fault::read_after_the_end) static_cast<void>(*(volatile const float*)(in.floats() + kCount));
   if (fault == Fault::input_written) const_cast<PoisonedArray&>(in).set(0, 5);
   if (fault == Fault::threads_differ && pool.threads() > 1) out.set(3, std::nextafter(out.at(3), 10.0f));
 }
@@ -62,8 +64,14 @@ TEST(Selftest, FindsPlantedFaults) {
   EXPECT_TRUE(failure_of<Fault::not_written>().starts_with("planted, 1 thread: out[0] is nan, expected "));
   EXPECT_EQ(failure_of<Fault::after_the_end>(), "planted, 1 thread: wrote outside out");
   EXPECT_EQ(failure_of<Fault::before_the_start>(), "planted, 1 thread: wrote outside out");
-  EXPECT_EQ(failure_of<Fault::input_written>(), "planted: an input was written to");
+  EXPECT_EQ(failure_of<Fault::input_written>(), "planted, 1 thread: an input was written to");
   EXPECT_EQ(failure_of<Fault::threads_differ>(), "planted: 2 threads give other bits than one");
+}
+
+// What is read and not used changes nothing; where there is a fence, it ends the process.
+TEST(Selftest, ReadsOutsideFault) {
+  EXPECT_EXIT(failure_of<Fault::read_after_the_end>(), ::testing::ExitedWithCode(3),
+              "planted up to .*, float32 of planted: touched memory outside its arrays");
 }
 
 // A list with one implementation beside `ref`, which is wrong, or refuses all.

@@ -1,0 +1,14 @@
+#include "selftest/kernel.h"
+
+namespace switchyard::selftest {
+
+std::vector<Kernel> kernels() {
+  std::vector<Kernel> all;
+  for (const auto& family :
+       {gemm_kernels(), grouped_matmul_kernels(), ragged_rows_kernels(), elementwise_kernels(), row_kernels(),
+        attention_kernels(), cross_entropy_kernels(), weight_update_kernels()})
+    all.insert(all.end(), family.begin(), family.end());
+  return all;
+}
+
+}  // namespace switchyard::selftest
