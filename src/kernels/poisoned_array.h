@@ -5,7 +5,7 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <new>
 #include <optional>
 #include <span>
 #include <type_traits>
@@ -15,20 +15,24 @@
 
 namespace switchyard {
 
-// Bytes from the heap, or, `fenced`, at the end of pages before one that must not be touched.
 std::uint8_t* take_fenced(std::size_t bytes);
 void give_back_fenced(std::uint8_t* memory, std::size_t bytes);
 
+// Bytes from the heap, aligned as a Tensor's, or, `fenced`, at the end of pages before one that must not be
+// touched.
 template <typename T>
 struct FencedAllocator {
   static_assert(sizeof(T) == 1);
+  static constexpr std::align_val_t kAlignment{64};
   using value_type = T;
   using propagate_on_container_copy_assignment = std::true_type;
   using propagate_on_container_move_assignment = std::true_type;
 
-  T* allocate(std::size_t bytes) { return fenced ? take_fenced(bytes) : std::allocator<T>().allocate(bytes); }
+  T* allocate(std::size_t bytes) {
+    return fenced ? take_fenced(bytes) : static_cast<T*>(::operator new(bytes, kAlignment));
+  }
   void deallocate(T* memory, std::size_t bytes) {
-    fenced ? give_back_fenced(memory, bytes) : std::allocator<T>().deallocate(memory, bytes);
+    fenced ? give_back_fenced(memory, bytes) : ::operator delete(memory, kAlignment);
   }
   bool operator==(const FencedAllocator&) const = default;
 
@@ -69,7 +73,7 @@ class PoisonedArray {
   bool operator==(const PoisonedArray& other) const;
 
  private:
-  static constexpr std::size_t kGuard = 256;  // bytes: more than a vector, or the row of a tile
+  static constexpr std::size_t kGuard = 256;  // bytes: some vectors, and whole ones
 
   std::size_t data_bytes() const { return static_cast<std::size_t>(count_) * size_of(dtype_); }
 

@@ -73,10 +73,12 @@ std::vector<Case> gemm_cases(std::uint32_t seed) {
       for (const DType c_dtype : kFloatTypes) add(shape, flags, flags % 3, c_dtype);
     }
   }
-  add({1, 530, 600, 70}, 2, 0, DType::f32);   // several blocks
-  add({1, 70, 90, 2500}, 0, 1, DType::bf16);  // sections of depth (gemm_tiles.cc), each in chunks
-  add({1, 3, 70, 16000}, 0, 0, DType::f32);   // slices of depth (gemm.cc)
-  add({1, 2, 3000, 600}, 2, 0, DType::bf16);  // and of columns
+  add({1, 530, 600, 70}, 2, 0, DType::f32);     // several blocks
+  add({1, 70, 90, 2500}, 0, 1, DType::bf16);    // sections of depth (gemm_tiles.cc), each in chunks
+  add({1, 2100, 1024, 33}, 0, 0, DType::bf16);  // more than 4 MB: stored past the caches (gemm_tiles_store.h)
+  add({1, 3, 70, 16000}, 0, 0, DType::f32);     // few rows: slices of depth (gemm.cc),
+  add({1, 2, 3000, 600}, 2, 0, DType::bf16);    // of columns,
+  add({1, 8, 2500, 40}, 0, 0, DType::bf16);     // and columns in turns (gemm_few_rows.cc)
   return cases;
 }
 

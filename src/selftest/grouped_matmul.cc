@@ -28,16 +28,21 @@ struct GroupedShape {
   }
 };
 
-// Large ones: several blocks of rows; a depth of several sections (gemm_tiles.cc); one of several passes,
-// which only kernels of tiles have.
+// Large ones: several blocks of rows; a depth of several sections (gemm_tiles.cc); a result that is stored
+// past the caches (gemm_tiles_store.h); a depth of several passes, which only kernels of tiles have.
 struct LargeShape {
   Groups groups;
   std::int64_t k, n;
   bool bf16_only = false;
 };
-const LargeShape kDeepK[] = {{{3, 700, 0, 2}, 40, 24}, {{0, 70, 5}, 2500, 40}, {{2040}, 4200, 17, true}};
-const LargeShape kDeepN[] = {{{3, 700, 0, 2}, 40, 24}, {{0, 70, 5}, 40, 2500}, {{2040}, 17, 4200, true}};
-const LargeShape kDeepRows[] = {{{3, 700, 0, 2}, 40, 24}, {{0, 2500, 5}, 70, 40}, {{4200}, 2040, 17, true}};
+const LargeShape kLarge[] = {
+    {{3, 700, 0, 2}, 40, 24}, {{0, 70, 5}, 2500, 40}, {{2100}, 33, 1024, true}, {{2040}, 4200, 170, true}};
+const LargeShape kLargePair[] = {
+    {{3, 700, 0, 2}, 40, 24}, {{0, 70, 5}, 2500, 40}, {{2100}, 33, 1024, true}, {{2040}, 4200, 40, true}};
+const LargeShape kLargeDlhs[] = {
+    {{3, 700, 0, 2}, 40, 24}, {{0, 70, 5}, 40, 2500}, {{2100}, 1024, 33, true}, {{2040}, 17, 4200, true}};
+const LargeShape kLargeDrhs[] = {
+    {{3, 700, 0, 2}, 40, 24}, {{0, 2500, 5}, 70, 40}, {{33}, 2100, 1024, true}, {{4200}, 2040, 17, true}};
 
 // make(shape, variant) for small shapes in all variants from 0 on, and for the large ones in the last.
 template <typename MakeCase>
@@ -67,8 +72,8 @@ std::vector<Case> grouped_cases(std::uint32_t seed, int variants, std::span<cons
 }
 
 std::vector<Case> gmm_cases(std::uint32_t seed) {
-  return grouped_cases(seed, 2, kDeepK, [](const GroupedShape& s, int variant) {
-    const bool biased = variant == 1;
+  return grouped_cases(seed, 2, kLarge, [](const GroupedShape& s, int variant) {
+    const bool biased = variant == 0;
     ExactOperands draw(s.dtype, s.seed);
     return Case{s.dtype,
                 s.text() + (biased ? ", with bias" : ""),
@@ -83,7 +88,7 @@ std::vector<Case> gmm_cases(std::uint32_t seed) {
 }
 
 std::vector<Case> gmm_dlhs_cases(std::uint32_t seed) {
-  return grouped_cases(seed, 1, kDeepN, [](const GroupedShape& s, int) {
+  return grouped_cases(seed, 1, kLargeDlhs, [](const GroupedShape& s, int) {
     ExactOperands draw(s.dtype, s.seed);
     return Case{s.dtype,
                 s.text(),
@@ -96,7 +101,7 @@ std::vector<Case> gmm_dlhs_cases(std::uint32_t seed) {
 }
 
 std::vector<Case> gmm_drhs_cases(std::uint32_t seed) {
-  return grouped_cases(seed, 2, kDeepRows, [](const GroupedShape& s, int variant) {
+  return grouped_cases(seed, 2, kLargeDrhs, [](const GroupedShape& s, int variant) {
     const DType drhs_dtype = kFloatTypes[variant];
     ExactOperands draw(s.dtype, s.seed);
     return Case{s.dtype,
@@ -122,7 +127,7 @@ struct PairRows {
 
 // Without the activation, with it, and with it weighted.
 std::vector<Case> gmm_pair_cases(std::uint32_t seed) {
-  return grouped_cases(seed, 3, kDeepK, [](const GroupedShape& s, int variant) {
+  return grouped_cases(seed, 3, kLargePair, [](const GroupedShape& s, int variant) {
     const bool gathered = variant != 1, activated = variant > 0, weighted = variant == 2;
     ExactOperands draw(s.dtype, s.seed);
     const PairRows rows(s, gathered);
@@ -144,7 +149,7 @@ std::vector<Case> gmm_pair_cases(std::uint32_t seed) {
 }
 
 std::vector<Case> gmm_dlhs_pair_cases(std::uint32_t seed) {
-  return grouped_cases(seed, 1, kDeepN, [](const GroupedShape& s, int) {
+  return grouped_cases(seed, 1, kLargeDlhs, [](const GroupedShape& s, int) {
     ExactOperands draw(s.dtype, s.seed);
     return Case{s.dtype,
                 s.text(),
@@ -159,7 +164,7 @@ std::vector<Case> gmm_dlhs_pair_cases(std::uint32_t seed) {
 }
 
 std::vector<Case> gmm_drhs_pair_cases(std::uint32_t seed) {
-  return grouped_cases(seed, 2, kDeepRows, [](const GroupedShape& s, int variant) {
+  return grouped_cases(seed, 2, kLargeDrhs, [](const GroupedShape& s, int variant) {
     const bool gathered = variant == 1;
     const DType drhs_dtype = gathered ? DType::f32 : DType::bf16;
     ExactOperands draw(s.dtype, s.seed);
