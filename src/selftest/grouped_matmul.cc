@@ -28,8 +28,8 @@ struct GroupedShape {
   }
 };
 
-// Large ones: several blocks of rows; a depth of several sections (gemm_tiles.cc); a result that is stored
-// past the caches (gemm_tiles_store.h); a depth of several passes, which only kernels of tiles have.
+// Large ones: several blocks of rows; a depth of several sections (gemm_tiles.cc); and, which only kernels of
+// tiles have, a result stored past the caches (gemm_tiles_store.h) and a depth of several passes.
 struct LargeShape {
   Groups groups;
   std::int64_t k, n;
