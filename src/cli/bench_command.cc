@@ -1,16 +1,13 @@
 #include "cli/bench_command.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <charconv>
 #include <cstdio>
-#include <cstring>
-#include <filesystem>
 #include <vector>
 
 #include "bench/run.h"
+#include "cli/options.h"
 #include "config/declaration.h"
 #include "core/error.h"
 #include "metrics/atomic_file.h"
@@ -98,16 +95,6 @@ Request parse_bench(std::span<const std::string> args) {
   return request;
 }
 
-// Before minutes of measuring.
-void require_writable(const std::string& file) {
-  if (file.empty()) return;
-  const auto folder = std::filesystem::path(file).parent_path();
-  const std::string name = folder.empty() ? "." : folder.string();
-  if (::access(name.c_str(), W_OK) != 0)
-    fail_usage("[bench] --json {}: expected a folder that can be written, got {} ({})", file, name,
-               std::strerror(errno));
-}
-
 const bench::Case& case_of(const Request& request) {
   std::vector<std::string> names;
   std::string list;
@@ -132,7 +119,7 @@ int bench_command(std::span<const std::string> args) {
     return 0;
   }
   const bench::Case& chosen = case_of(request);
-  require_writable(request.json_file);
+  require_writable("bench", request.json_file);
   const auto json = bench::run_case(chosen, std::span(request.words).subspan(1), request.seconds,
                                     [](const std::string& line) {
                                       fmt::print("{}\n", line);

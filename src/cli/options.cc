@@ -1,5 +1,11 @@
 #include "cli/options.h"
 
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
 #include "core/error.h"
 
 namespace switchyard {
@@ -24,6 +30,15 @@ Options parse_options(const std::string& command, const std::set<std::string>& f
     }
   }
   return options;
+}
+
+void require_writable(const std::string& command, const std::string& file) {
+  if (file.empty()) return;
+  const auto folder = std::filesystem::path(file).parent_path();
+  const std::string name = folder.empty() ? "." : folder.string();
+  if (::access(name.c_str(), W_OK) != 0)
+    fail_usage("[{}] --json {}: expected a folder that can be written, got {} ({})", command, file, name,
+               std::strerror(errno));
 }
 
 }  // namespace switchyard

@@ -19,4 +19,8 @@ struct Options {
 Options parse_options(const std::string& command, const std::set<std::string>& flags,
                       std::span<const std::string> args);
 
+// Error(usage) where `file`, of --json, is in no folder that can be written: before what takes long. None is
+// "".
+void require_writable(const std::string& command, const std::string& file);
+
 }  // namespace switchyard

@@ -105,8 +105,10 @@ int selftest_command(std::span<const selftest::Kernel> kernels, std::span<const 
     return 0;
   }
   const SelftestOptions request = selftest_options(options.settings);
+  require_writable("selftest", options.json_file);
   const auto chosen = chosen_of(kernels, request.filters);
   fmt::print("{}, 1 and {} threads\n{}\n", machine_name(), request.threads, selftest::table_header());
+  std::fflush(stdout);  // a fault flushes nothing
   std::vector<selftest::Result> results;
   for (const selftest::Kernel& kernel : chosen) {
     for (selftest::Result& result :

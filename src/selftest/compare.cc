@@ -36,7 +36,7 @@ Comparison compare(const Output& output, const PoisonedArray& found, const Poiso
                    bool in_tiles) {
   const double largest = largest_magnitude(expected);
   Comparison result;
-  result.max_abs = largest_difference(found, expected);
+  if (is_float(expected.dtype())) result.max_abs = largest_difference(found, expected);
   result.max_rel = result.max_abs / std::max(largest, kSmallest);
   const Bound bound{output.bound.relative, output.bound.absolute + output.of_largest * largest};
   std::span<const double> rounding;

@@ -8,7 +8,7 @@
 namespace switchyard::selftest {
 
 struct Comparison {
-  double max_abs = 0;   // largest |found - expected|
+  double max_abs = 0;   // largest |found - expected|; 0 of integers
   double max_rel = 0;   // that over the largest expected magnitude, at least 1e-6
   std::string failure;  // what is wrong, in a line; empty: nothing
 };

@@ -8,7 +8,7 @@ using SelftestProgram = ProgramTest;
 
 TEST_F(SelftestProgram, AgreesOnThisMachine) {
   const Finished finished =
-      run({"selftest", "rms_norm", "gmm_dlhs", "softmax_rows", "--json", "results.json"});
+      run({"selftest", "rms_norm", "attention", "softmax_rows", "--json", "results.json"});
   EXPECT_EQ(finished.status, 0) << finished.out << finished.err;
   EXPECT_EQ(finished.err, "");
   EXPECT_NE(finished.out.find("agree with the scalar twin"), std::string::npos) << finished.out;
@@ -25,6 +25,7 @@ TEST_F(SelftestProgram, AgreesOnThisMachine) {
 TEST_F(SelftestProgram, CommandLine) {
   expect_refused({"selftest", "frobnicate"}, {"frobnicate", "gmm_pair", "rank_sum"});
   expect_refused({"selftest", "steps=3"}, {"steps", "threads and seed"});
+  expect_refused({"selftest", "--json", "nowhere/results.json"}, {"--json", "nowhere"});
   const Finished help = run({"selftest", "--help"});
   EXPECT_EQ(help.status, 0);
   EXPECT_NE(help.out.find("switchyard selftest gmm attention --json"), std::string::npos);
