@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/options.h"
+#include "core/cores.h"
 #include "core/error.h"
 #include "kernels/machine.h"
 #include "metrics/atomic_file.h"
@@ -44,7 +45,7 @@ Examples:
 
 struct SelftestOptions {
   std::vector<std::string> filters;
-  int threads = std::max(2, machine_cores());
+  int threads = std::max(2, usable_cores());
   int seed = 1;
 };
 

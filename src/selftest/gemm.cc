@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <limits>
+
 #include "selftest/exact_operands.h"
 #include "selftest/kernel.h"
 
