@@ -76,30 +76,31 @@ SelftestOptions selftest_options(const std::vector<std::string>& settings) {
   return request;
 }
 
+bool matches(const selftest::Kernel& kernel, const std::string& filter) {
+  return std::string_view(kernel.name).find(filter) != std::string_view::npos;
+}
+
 std::vector<selftest::Kernel> chosen_of(std::span<const selftest::Kernel> kernels,
                                         const std::vector<std::string>& filters) {
-  std::vector<bool> chosen(kernels.size(), filters.empty());
   std::string names;
   for (const selftest::Kernel& kernel : kernels)
     names += (names.empty() ? "" : ", ") + std::string(kernel.name);
   for (const std::string& filter : filters) {
-    bool found = false;
-    for (std::size_t i = 0; i < kernels.size(); ++i) {
-      if (std::string_view(kernels[i].name).find(filter) == std::string_view::npos) continue;
-      chosen[i] = found = true;
-    }
-    if (!found) fail_usage("[selftest] no kernel has {} in its name; they are {}", filter, names);
+    if (std::none_of(kernels.begin(), kernels.end(),
+                     [&](const auto& kernel) { return matches(kernel, filter); }))
+      fail_usage("[selftest] no kernel has {} in its name; they are {}", filter, names);
   }
-  std::vector<selftest::Kernel> result;
-  for (std::size_t i = 0; i < kernels.size(); ++i) {
-    if (chosen[i]) result.push_back(kernels[i]);
-  }
-  return result;
+  std::vector<selftest::Kernel> chosen;
+  std::copy_if(kernels.begin(), kernels.end(), std::back_inserter(chosen), [&](const auto& kernel) {
+    return filters.empty() || std::any_of(filters.begin(), filters.end(),
+                                          [&](const auto& filter) { return matches(kernel, filter); });
+  });
+  return chosen;
 }
 
 }  // namespace
 
-int selftest_command(std::span<const selftest::Kernel> kernels, std::span<const std::string> args) {
+int run_selftest(std::span<const selftest::Kernel> kernels, std::span<const std::string> args) {
   const Options options = parse_options("selftest", {}, args);
   if (options.help) {
     std::fputs(kSelftestHelp, stdout);
@@ -128,7 +129,7 @@ int selftest_command(std::span<const selftest::Kernel> kernels, std::span<const 
 }
 
 int selftest_command(std::span<const std::string> args) {
-  return selftest_command(selftest::kernels(), args);
+  return run_selftest(selftest::kernels(), args);
 }
 
 }  // namespace switchyard

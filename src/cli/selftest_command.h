@@ -10,7 +10,7 @@ namespace switchyard {
 
 int selftest_command(std::span<const std::string> args);
 
-// The same of other kernels than all. Returns 0, or 3 where one differs.
-int selftest_command(std::span<const selftest::Kernel> kernels, std::span<const std::string> args);
+// The same of other kernels than all. Returns the exit status: 0, or 3 where one differs.
+int run_selftest(std::span<const selftest::Kernel> kernels, std::span<const std::string> args);
 
 }  // namespace switchyard

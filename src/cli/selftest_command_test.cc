@@ -31,7 +31,7 @@ constexpr selftest::Kernel kPlanted[] = {{"right", nullptr, doubling_cases<false
 // Exit status, and what was printed.
 std::pair<int, std::string> selftest_of_planted(const std::vector<std::string>& args) {
   testing::internal::CaptureStdout();
-  const int status = selftest_command(kPlanted, args);
+  const int status = run_selftest(kPlanted, args);
   return {status, testing::internal::GetCapturedStdout()};
 }
 
@@ -60,7 +60,7 @@ TEST(SelftestCommand, WritesJson) {
 TEST(SelftestCommand, RefusesWhatItDoesNotKnow) {
   const auto message = [](const std::vector<std::string>& args) -> std::string {
     try {
-      selftest_command(kPlanted, args);
+      run_selftest(kPlanted, args);
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), Error::Kind::usage);
       return error.what();
