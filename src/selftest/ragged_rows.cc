@@ -34,7 +34,7 @@ struct RaggedShape {
   }
 };
 
-// Most rows go to one expert, or all, or none where there are none.
+// Random ones, or the last expert for all.
 std::vector<std::int32_t> expert_ids(std::int64_t count, std::int32_t experts, bool one_takes_all,
                                      std::uint32_t seed) {
   std::mt19937 generator(seed);
