@@ -3,12 +3,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <new>
 #include <random>
+#include <utility>
 
 #include "core/error.h"
 
@@ -25,6 +25,8 @@ std::size_t page_bytes() {
   return bytes;
 }
 
+constexpr std::align_val_t kAlignment{64};
+
 // In whole pages, without the fence.
 std::size_t in_pages(std::size_t bytes) {
   return (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
@@ -32,26 +34,50 @@ std::size_t in_pages(std::size_t bytes) {
 
 }  // namespace
 
-std::uint8_t* take_fenced(std::size_t bytes) {
-  const std::size_t pages = in_pages(bytes);
+FencedBytes::FencedBytes(std::size_t size, bool fenced) : data_(nullptr, Release{size, fenced}) {
+  if (!fenced) {
+    data_.reset(static_cast<std::uint8_t*>(::operator new(size, kAlignment)));
+    return;
+  }
+  const std::size_t pages = in_pages(size);
   void* const start = ::mmap(nullptr, pages + page_bytes(), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (start == MAP_FAILED || ::mprotect(start, pages, PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();
-  return static_cast<std::uint8_t*>(start) + pages - bytes;
+  data_.reset(static_cast<std::uint8_t*>(start) + pages - size);
 }
 
-void give_back_fenced(std::uint8_t* memory, std::size_t bytes) {
-  const std::size_t pages = in_pages(bytes);
-  ::munmap(memory + bytes - pages, pages + page_bytes());
+FencedBytes::FencedBytes(const FencedBytes& other)
+    : FencedBytes(other.size(), other.data_.get_deleter().fenced) {
+  std::memcpy(data(), other.data(), size());
+}
+
+FencedBytes& FencedBytes::operator=(FencedBytes other) noexcept {
+  data_ = std::move(other.data_);
+  return *this;
+}
+
+void FencedBytes::Release::operator()(std::uint8_t* data) const {
+  if (fenced) {
+    ::munmap(data + size - in_pages(size), in_pages(size) + page_bytes());
+  } else {
+    ::operator delete(data, kAlignment);
+  }
 }
 
 PoisonedArray::PoisonedArray(DType dtype, std::int64_t count)
-    : dtype_(dtype), count_(count), bytes_(2 * kGuard + static_cast<std::size_t>(count) * size_of(dtype)) {
+    : dtype_(dtype), count_(count), bytes_(2 * kGuard + data_bytes(), false) {
   for (std::size_t i = 0; i < bytes_.size() / 2; ++i) {
     const std::uint16_t word = guard_word(i);
     std::memcpy(bytes_.data() + 2 * i, &word, 2);
   }
   if (!is_float(dtype)) return;
   for (std::int64_t i = 0; i < count; ++i) set(i, std::numeric_limits<float>::quiet_NaN());
+}
+
+PoisonedArray::PoisonedArray(const PoisonedArray& other, bool fenced)
+    : dtype_(other.dtype_),
+      count_(other.count_),
+      bytes_(kGuard + data_bytes() + (fenced ? 0 : kGuard), fenced) {
+  std::memcpy(bytes_.data(), other.bytes_.data(), kGuard + data_bytes());
 }
 
 PoisonedArray PoisonedArray::integers(DType dtype, std::int64_t count, std::uint32_t seed, int limit) {
@@ -94,18 +120,9 @@ double PoisonedArray::value(std::int64_t i) const {
   return dtype_ == DType::i32 ? static_cast<const std::int32_t*>(data())[i] : static_cast<double>(at(i));
 }
 
-PoisonedArray PoisonedArray::fenced() const {
-  PoisonedArray copy(dtype_, 0);
-  copy.count_ = count_;
-  const auto* const begin = bytes_.data();
-  copy.bytes_ = {begin, begin + kGuard + data_bytes(), FencedAllocator<std::uint8_t>{true}};
-  return copy;
-}
-
 bool PoisonedArray::operator==(const PoisonedArray& other) const {
-  const auto begin = bytes_.begin() + kGuard;
   return dtype_ == other.dtype_ && count_ == other.count_ && guards_intact() && other.guards_intact() &&
-         std::equal(begin, begin + static_cast<std::ptrdiff_t>(data_bytes()), other.bytes_.begin() + kGuard);
+         std::memcmp(data(), other.data(), data_bytes()) == 0;
 }
 
 bool PoisonedArray::guards_intact() const {

@@ -5,38 +5,34 @@
 #pragma once
 
 #include <cstdint>
-#include <new>
+#include <memory>
 #include <optional>
 #include <span>
-#include <type_traits>
-#include <vector>
 
 #include "core/dtype.h"
 
 namespace switchyard {
 
-std::uint8_t* take_fenced(std::size_t bytes);
-void give_back_fenced(std::uint8_t* memory, std::size_t bytes);
-
 // Bytes from the heap, aligned as a Tensor's, or, `fenced`, at the end of pages before one that must not be
-// touched.
-template <typename T>
-struct FencedAllocator {
-  static_assert(sizeof(T) == 1);
-  static constexpr std::align_val_t kAlignment{64};
-  using value_type = T;
-  using propagate_on_container_copy_assignment = std::true_type;
-  using propagate_on_container_move_assignment = std::true_type;
+// touched. A copy is as its original.
+class FencedBytes {
+ public:
+  FencedBytes(std::size_t size, bool fenced);
+  FencedBytes(const FencedBytes& other);
+  FencedBytes(FencedBytes&&) noexcept = default;
+  FencedBytes& operator=(FencedBytes other) noexcept;
 
-  T* allocate(std::size_t bytes) {
-    return fenced ? take_fenced(bytes) : static_cast<T*>(::operator new(bytes, kAlignment));
-  }
-  void deallocate(T* memory, std::size_t bytes) {
-    fenced ? give_back_fenced(memory, bytes) : ::operator delete(memory, kAlignment);
-  }
-  bool operator==(const FencedAllocator&) const = default;
+  std::uint8_t* data() { return data_.get(); }
+  const std::uint8_t* data() const { return data_.get(); }
+  std::size_t size() const { return data_.get_deleter().size; }
 
-  bool fenced = false;
+ private:
+  struct Release {
+    std::size_t size;
+    bool fenced;
+    void operator()(std::uint8_t* data) const;
+  };
+  std::unique_ptr<std::uint8_t[], Release> data_;
 };
 
 // `count` elements of f32, bf16 or i32 (which start as the guards' bits).
@@ -55,7 +51,7 @@ class PoisonedArray {
   static PoisonedArray normal(DType dtype, std::int64_t count, std::uint32_t seed, float scale = 1.0f);
 
   // A copy with a fence instead of the guard at its end. Its alignment is that of an element.
-  PoisonedArray fenced() const;
+  PoisonedArray fenced() const { return {*this, true}; }
 
   DType dtype() const { return dtype_; }
   std::int64_t size() const { return count_; }
@@ -75,11 +71,13 @@ class PoisonedArray {
  private:
   static constexpr std::size_t kGuard = 256;  // bytes: some vectors, and whole ones
 
+  PoisonedArray(const PoisonedArray& other, bool fenced);
+
   std::size_t data_bytes() const { return static_cast<std::size_t>(count_) * size_of(dtype_); }
 
   DType dtype_;
   std::int64_t count_;
-  std::vector<std::uint8_t, FencedAllocator<std::uint8_t>> bytes_;  // guard, elements, guard or nothing
+  FencedBytes bytes_;  // guard, elements, guard or nothing
 };
 
 // |found - expected| <= relative * |expected| + absolute; with both 0 they must be equal (-0 is 0). A NaN
