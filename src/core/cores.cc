@@ -69,6 +69,7 @@ int usable_cores() {
 }
 
 double granted_cores(const fs::path& root) {
+  const fs::path all = root / "sys/fs/cgroup";
   double least = kNoLimit;
   std::ifstream groups(root / "proc/self/cgroup");
   // "0::/group" (version 2) or "4:cpu,cpuacct:/group"; the group may lie outside of what is mounted here.
@@ -78,7 +79,7 @@ double granted_cores(const fs::path& root) {
     const std::string controllers = line.substr(first + 1, second - first - 1);
     const std::string group = line.substr(std::min(second + 2, line.size()));
     if (!controllers.empty() && ("," + controllers + ",").find(",cpu,") == std::string::npos) continue;
-    const fs::path mount = root / "sys/fs/cgroup" / controllers;
+    const fs::path mount = controllers.empty() ? all : all / controllers;
     const fs::path folder = group.empty() ? mount : mount / group;
     std::error_code ignored;
     least = std::min(least, least_of_groups(mount, fs::is_directory(folder, ignored) ? folder : mount));
