@@ -32,6 +32,8 @@ struct ArrayInfo {
   Sharding sharding;  // one entry per dim
   Shape local;        // this rank's block
   bool ragged = false;
+  Axes shared = {};       // of a weight: ranks of this process along these axes hold one copy of it
+  bool gathered = false;  // over them, so that its gradient is summed over them next
 };
 
 // Of a ragged array with `rank` dims, before its data is there.

@@ -51,7 +51,13 @@ Tensor converted(Context& context, const Tensor& x, DType dtype) {
 void accumulate(Context& context, Value& value, const Tensor& grad) {
   CHECK(grad.shape() == value.info.local, "gradient {} for a value of {}", to_string(grad.shape()),
         to_string(value.info.local));
-  if (!value.grad.defined()) {
+  const auto is_zeros = [&](const Tensor& x) { return x.abstract() && !context.abstract(); };
+  if (value.grad.defined() && is_zeros(grad)) return;
+  if (is_zeros(grad)) {
+    value.grad = grad;
+    return;
+  }
+  if (!value.grad.defined() || is_zeros(value.grad)) {
     value.grad = converted(context, grad, value.info.dtype);
     return;
   }

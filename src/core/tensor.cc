@@ -39,8 +39,15 @@ std::string to_string(const Shape& shape) {
 }
 
 Buffer::Buffer(std::size_t bytes)
+    : Buffer(bytes, current_account() != nullptr && current_account()->abstract()) {}
+
+std::shared_ptr<Buffer> Buffer::without_memory(std::size_t bytes) {
+  return std::shared_ptr<Buffer>(new Buffer(bytes, true));
+}
+
+Buffer::Buffer(std::size_t bytes, bool abstract)
     : account_(charging() ? current_account() : nullptr),
-      abstract_(current_account() != nullptr && current_account()->abstract()),
+      abstract_(abstract),
       data_(abstract_ ? abstract_address() : pool().take(bytes)),
       bytes_(bytes) {
   if (account_) account_->charge(static_cast<std::int64_t>(bytes_));
@@ -77,6 +84,11 @@ Tensor Tensor::zeros(DType dtype, Shape shape) {
   Tensor t(dtype, std::move(shape));
   t.fill_zero();
   return t;
+}
+
+Tensor Tensor::without_memory(DType dtype, Shape shape) {
+  const auto bytes = static_cast<std::size_t>(num_elements(shape)) * size_of(dtype);
+  return {dtype, std::move(shape), Buffer::without_memory(bytes)};
 }
 
 Tensor Tensor::reshaped(Shape shape) const {

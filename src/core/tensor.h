@@ -3,7 +3,8 @@
 // A Tensor is a handle: copies share the buffer. Buffers are 64-byte aligned and counted by `memory_in_use`
 // and `memory_peak` (bytes, whole process) and by the account of their rank. Element access through data<T>()
 // checks the dtype. Tensors of an abstract account (core/memory_account.h) have a size and no memory: their
-// addresses may be computed with but not read or written.
+// addresses may be computed with but not read or written. In a run with data such a tensor stands for zeros:
+// a rank's part of a sum that another rank holds as a whole.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +27,7 @@ std::string to_string(const Shape& shape);
 class Buffer {
  public:
   explicit Buffer(std::size_t bytes);
+  static std::shared_ptr<Buffer> without_memory(std::size_t bytes);  // abstract, and charged all the same
   ~Buffer();
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
@@ -34,6 +36,7 @@ class Buffer {
   bool abstract() const { return abstract_; }
 
  private:
+  Buffer(std::size_t bytes, bool abstract);
   std::shared_ptr<MemoryAccount> account_;  // what it is charged to, or null
   bool abstract_;
   std::byte* data_;
@@ -52,6 +55,7 @@ class Tensor {
   Tensor(DType dtype, Shape shape, std::shared_ptr<Buffer> buffer, std::size_t offset_bytes = 0);
 
   static Tensor zeros(DType dtype, Shape shape);
+  static Tensor without_memory(DType dtype, Shape shape);  // abstract in any run
   template <typename T>
   static Tensor of(const Shape& shape, std::span<const T> values) {
     Tensor t(dtype_of<T>::value, shape);

@@ -28,6 +28,8 @@ class ThreadPool {
   // For how many threads a loop should have pieces: all cores of a single rank; for several ranks twice their
   // share, as some may wait for others.
   int threads() const;
+  // The same for a loop that the other ranks of the process wait for.
+  int cores() const { return workers_ == nullptr ? 1 : workers_->cores(); }
 
   // True when the pool is abstract: the work is counted, and the kernel returns without doing it.
   bool skips(const Work& work) const {

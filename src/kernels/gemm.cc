@@ -30,6 +30,10 @@ constexpr Implementation<GemmBlockKernel, GemmProblem> kGemmBlocks[] = {
     {"ref", Isa::ref, ref::gemm_block},
 };
 
+bool has_few_rows(const GemmProblem& p) {
+  return p.m > 0 && p.m <= cpu::kFewRows && !p.transpose_a;
+}
+
 struct Task {
   const GemmProblem* problem;
   GemmBlock block;
@@ -54,16 +58,27 @@ constexpr std::int64_t kDeep = 4096, kColumnsOfDeep = 2048;
 
 // In products of an element of A and one of B; a problem without depth still writes its result.
 std::int64_t products_of(std::int64_t rows, std::int64_t columns, const GemmProblem& p) {
-  return rows * columns * (p.k + 1);
+  return rows * columns * (p.depth() + 1);
+}
+
+// Of the problem and those that share its B.
+std::int64_t rows_of(const GemmProblem& p) {
+  std::int64_t rows = p.m, before = p.m;
+  for (const GemmProblem* next = p.same_b; next != nullptr; next = next->same_b) {
+    rows += blocks(before, kGemmStrip) * kGemmStrip - before + next->m;
+    before = next->m;
+  }
+  return rows;
 }
 
 // All work over the largest block's: how many blocks the threads have to share out at least.
 std::int64_t even_blocks(std::span<const GemmProblem> problems, const BlockSize& size) {
   std::int64_t all = 0, largest = 1;
   for (const auto& p : problems) {
-    all += products_of(p.m, p.columns(), p);
+    const std::int64_t rows = rows_of(p);
+    all += products_of(rows, p.columns(), p);
     largest =
-        std::max(largest, products_of(std::min(size.rows, p.m), std::min(size.columns, p.columns()), p));
+        std::max(largest, products_of(std::min(size.rows, rows), std::min(size.columns, p.columns()), p));
   }
   return all / largest;
 }
@@ -78,9 +93,9 @@ BlockSize block_size(std::span<const GemmProblem> problems, bool tiles, int thre
   const BlockSize least = tiles ? kSmallestTiles : kSmallest;
   std::int64_t most_rows = 0, most_columns = 0, depth = 1;
   for (const auto& p : problems) {
-    most_rows = std::max(most_rows, p.m);
+    most_rows = std::max(most_rows, rows_of(p));
     most_columns = std::max(most_columns, p.columns());
-    depth = std::max(depth, p.a_next == nullptr ? p.k : 2 * p.k);
+    depth = std::max(depth, p.depth());
   }
   if (tiles && depth > kDeep) size.columns = kColumnsOfDeep;
   size.rows = std::min(size.rows, in_strips(most_rows));
@@ -101,10 +116,11 @@ std::vector<Task> cut(std::span<const GemmProblem> problems, bool tiles, int thr
   std::vector<Task> tasks;
   for (const auto& p : problems) {
     // Even blocks: the last one of a problem is not a small rest.
-    const std::int64_t rows = in_strips(blocks(p.m, std::max<std::int64_t>(1, blocks(p.m, most.rows))));
+    const std::int64_t all = rows_of(p);
+    const std::int64_t rows = in_strips(blocks(all, std::max<std::int64_t>(1, blocks(all, most.rows))));
     for (std::int64_t j = 0; j < p.columns(); j += most.columns) {
-      for (std::int64_t i = 0; i < p.m; i += rows) {
-        tasks.push_back({&p, {i, std::min(i + rows, p.m), j, std::min(j + most.columns, p.columns())}});
+      for (std::int64_t i = 0; i < all; i += rows) {
+        tasks.push_back({&p, {i, std::min(i + rows, all), j, std::min(j + most.columns, p.columns())}});
       }
     }
   }
@@ -121,11 +137,11 @@ std::vector<Task> cut(std::span<const GemmProblem> problems, bool tiles, int thr
 Work work_of(const char* op, std::span<const GemmProblem> problems) {
   Work work{op, problems.front().dtype};
   for (const auto& p : problems) {
-    const auto m = static_cast<double>(p.m), n = static_cast<double>(p.n), k = static_cast<double>(p.k);
-    const double products = p.b_next == nullptr ? 1 : 2, as = p.a_next == nullptr ? 1 : 2,
+    const auto m = static_cast<double>(p.m), n = static_cast<double>(p.n), k = static_cast<double>(p.depth());
+    const double products = p.b_next == nullptr ? 1 : 2,
                  cs = (p.c_next == nullptr ? 1 : 2) + (p.hidden == nullptr ? 0 : 1);
     work.flops += 2 * m * n * k * products;
-    work.bytes += (m * k * as + k * n * products) * static_cast<double>(size_of(p.dtype)) +
+    work.bytes += (m * k + k * n * products) * static_cast<double>(size_of(p.dtype)) +
                   m * n * cs * static_cast<double>(size_of(p.c_dtype)) * (p.accumulate ? 2 : 1);
   }
   return work;
@@ -151,9 +167,10 @@ bool takes_gemm_forms(DType dtype) {
 
 namespace {
 
-void run_blocks(ThreadPool& pool, std::span<const GemmProblem> problems, GemmBlockKernel* kernel) {
+void run_blocks(ThreadPool& pool, int threads, std::span<const GemmProblem> problems,
+                GemmBlockKernel* kernel) {
   if (problems.empty()) return;
-  const std::vector<Task> tasks = cut(problems, takes_tiles(kernel), pool.threads());
+  const std::vector<Task> tasks = cut(problems, takes_tiles(kernel), threads);
   pool.for_range(static_cast<std::int64_t>(tasks.size()), 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const Task& task = tasks[static_cast<std::size_t>(i)];
@@ -163,10 +180,6 @@ void run_blocks(ThreadPool& pool, std::span<const GemmProblem> problems, GemmBlo
 }
 
 #if defined(__x86_64__)
-bool has_few_rows(const GemmProblem& p) {
-  return p.m > 0 && p.m <= cpu::kFewRows && !p.transpose_a;
-}
-
 // How B is cut: whole stored rows, so that memory is read in long runs, and sums that are little beside it.
 // It follows from the problem alone, and so do the bits of the sums.
 struct SliceSize {
@@ -225,10 +238,11 @@ void run_few_rows(ThreadPool& pool, std::span<const GemmProblem> problems) {
 
 }  // namespace
 
-void run_gemms(ThreadPool& pool, const char* op, std::span<const GemmProblem> problems) {
-  if (problems.empty()) return;
+namespace {
+
+// `threads` is what the blocks are cut for.
+void run(ThreadPool& pool, int threads, const char* op, std::span<const GemmProblem> problems) {
   const GemmProblem& first = problems.front();
-  if (pool.skips(work_of(op, problems))) return;
   CHECK(first.is_plain() || takes_gemm_forms(first.dtype), "{} of a form that its kernel does not take", op);
   CHECK(is_float(first.dtype) && is_float(first.c_dtype), "{} of {} into {}", op, name_of(first.dtype),
         name_of(first.c_dtype));
@@ -238,11 +252,81 @@ void run_gemms(ThreadPool& pool, const char* op, std::span<const GemmProblem> pr
     std::vector<GemmProblem> few, others;
     for (const auto& p : problems) (has_few_rows(p) ? few : others).push_back(p);
     run_few_rows(pool, few);
-    run_blocks(pool, others, kernel);
+    run_blocks(pool, threads, others, kernel);
     return;
   }
 #endif
-  run_blocks(pool, problems, kernel);
+  run_blocks(pool, threads, problems, kernel);
+}
+
+using Problems = std::span<const GemmProblem>;
+
+// The problems of all partners, whose number of problems is the same.
+std::vector<Problems> problems_of(std::span<const void* const> shown) {
+  std::vector<Problems> all;
+  for (const void* of_one : shown) all.push_back(*static_cast<const Problems*>(of_one));
+  return all;
+}
+
+bool same_right_operands(const GemmProblem& x, const GemmProblem& y) {
+  bool same = x.terms() == y.terms();
+  for (std::int64_t t = 0; same && t < x.terms(); ++t)
+    same = x.term(t).b == y.term(t).b && x.term(t).b_next == y.term(t).b_next;
+  return same;
+}
+
+// The i-th problems of all that may go together are linked; the rest is alone. `linked` keeps all of a link
+// but its first.
+std::vector<GemmProblem> link(std::span<const Problems> all, std::vector<GemmProblem>& linked) {
+  std::vector<GemmProblem> firsts;
+  firsts.reserve(all.size() * all.front().size());  // none moves
+  linked.reserve(firsts.capacity());
+  for (std::size_t i = 0; i < all.front().size(); ++i) {
+    GemmProblem* rest = nullptr;
+    for (std::size_t partner = all.size(); partner-- > 0;) {
+      const GemmProblem& p = all[partner][i];
+      if (p.m == 0) continue;
+      const bool joins = rest != nullptr && !has_few_rows(p) && same_right_operands(p, *rest);
+      if (!joins) {
+        firsts.push_back(p);
+        if (!has_few_rows(p)) rest = &firsts.back();
+        continue;
+      }
+      linked.push_back(*rest);
+      *rest = p;
+      rest->same_b = &linked.back();
+    }
+  }
+  return firsts;
+}
+
+}  // namespace
+
+void run_gemms(ThreadPool& pool, const char* op, Problems problems, Partners* partners) {
+  if (problems.empty() || pool.skips(work_of(op, problems))) return;
+  if (partners == nullptr) return run(pool, pool.threads(), op, problems);
+  partners->meet(&problems, [&](std::span<const void* const> shown) {
+    std::vector<GemmProblem> linked;
+    const auto firsts = link(problems_of(shown), linked);
+    if (!firsts.empty()) run(pool, pool.cores(), op, firsts);
+  });
+}
+
+void run_summed_gemms(ThreadPool& pool, const char* op, Problems problems, Partners& partners) {
+  if (problems.empty() || pool.skips(work_of(op, problems))) return;
+  partners.meet(&problems, [&](std::span<const void* const> shown) {
+    const auto all = problems_of(shown);
+    std::vector<GemmProblem> sums(problems.begin(), problems.end());
+    std::vector<GemmTerm> terms;
+    terms.reserve(all.size() * sums.size());  // none moves
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      const std::size_t begin = terms.size();
+      for (std::size_t partner = 1; partner < all.size(); ++partner) terms.push_back(all[partner][i].term(0));
+      sums[i].more = std::span(terms).subspan(begin);
+      sums[i].terms_apart = true;
+    }
+    run(pool, pool.cores(), op, sums);
+  });
 }
 
 void gemm(ThreadPool& pool, const GemmArgs& args) {

@@ -7,6 +7,7 @@
 #include "core/dtype.h"
 #include "core/thread_pool.h"
 #include "kernels/dispatch.h"
+#include "kernels/partners.h"
 
 namespace switchyard {
 
@@ -18,8 +19,19 @@ namespace switchyard {
 //    take turns: columns [64 i, 64 i + 64) of a block are columns [32 i, 32 i + 32) of both.
 //    With `hidden`, shaped like C and bf16 as it: hidden = silu(C) ⊙ C_next ⊙ row_weights[row], as swiglu
 //    (elementwise.h) makes it of C and C_next as they are stored.
-// 3. a_next and b_next: C = op(A) · op(B) + op(A_next) · op(B_next), shaped like A and B.
+// 3. More terms: C = op(A) · op(B) + Σ_t op(A_t) · op(B_t), each with a depth of its own, one sum after the
+//    other. With `terms_apart` each term's sum is rounded to C's dtype before it is added, as if it had been
+//    stored and the stored ones then added in fp32.
+// 4. same_b: another problem with the same matrices B, whose rows are worked on with this one's.
 constexpr std::int64_t kGemmStrip = 32;
+
+struct GemmTerm {
+  std::int64_t k = 0;
+  const void* a = nullptr;
+  const std::int32_t* a_rows = nullptr;
+  const void* b = nullptr;
+  const void* b_next = nullptr;
+};
 
 struct GemmProblem {
   std::int64_t m = 0;
@@ -38,13 +50,26 @@ struct GemmProblem {
   bool accumulate = false;
   const void* bias = nullptr;
   const std::int32_t* a_rows = nullptr;
-  const void* a_next = nullptr;
   const void* b_next = nullptr;
   void* c_next = nullptr;
   void* hidden = nullptr;
   const float* row_weights = nullptr;
+  std::span<const GemmTerm> more = {};
+  bool terms_apart = false;
+  const GemmProblem* same_b = nullptr;
 
-  bool is_plain() const { return a_rows == nullptr && b_next == nullptr; }
+  bool is_plain() const {
+    return a_rows == nullptr && b_next == nullptr && more.empty() && same_b == nullptr;
+  }
+  std::int64_t terms() const { return 1 + static_cast<std::int64_t>(more.size()); }
+  GemmTerm term(std::int64_t i) const {
+    return i == 0 ? GemmTerm{k, a, a_rows, b, b_next} : more[static_cast<std::size_t>(i - 1)];
+  }
+  std::int64_t depth() const {
+    std::int64_t sum = k;
+    for (const GemmTerm& t : more) sum += t.k;
+    return sum;
+  }
   // Columns to cut into blocks.
   std::int64_t columns() const {
     return c_next == nullptr ? n : (n + kGemmStrip - 1) / kGemmStrip * kGemmStrip * 2;
@@ -53,7 +78,8 @@ struct GemmProblem {
   std::int64_t column_unit() const { return c_next == nullptr ? kGemmStrip : 2 * kGemmStrip; }
 };
 
-// The block C[row_begin:row_end, column_begin:column_end].
+// The block C[row_begin:row_end, column_begin:column_end]. Where problems share B, the rows of each but the
+// last are counted up to a multiple of kGemmStrip.
 struct GemmBlock {
   std::int64_t row_begin;
   std::int64_t row_end;
@@ -65,8 +91,14 @@ struct GemmBlock {
 using GemmBlockKernel = void(const GemmProblem& problem, const GemmBlock& block);
 
 // Computes every problem; all have the dtypes and the form of the first. `op` names the caller in dispatch
-// messages. Only where takes_gemm_forms(dtype) may a problem be other than plain.
-void run_gemms(ThreadPool& pool, const char* op, std::span<const GemmProblem> problems);
+// messages. Only where takes_gemm_forms(dtype) may a problem be other than plain, or have partners. Those
+// show as many problems each; the i-th ones of all go together where they have the same B.
+void run_gemms(ThreadPool& pool, const char* op, std::span<const GemmProblem> problems,
+               Partners* partners = nullptr);
+// The same, but the first partner's i-th result becomes the sum of all partners' i-th products, each rounded
+// to C's dtype and then added in fp32 in the order of the partners. Other partners' C is not used.
+void run_summed_gemms(ThreadPool& pool, const char* op, std::span<const GemmProblem> problems,
+                      Partners& partners);
 bool takes_gemm_forms(DType dtype);
 
 namespace ref {
@@ -92,7 +124,7 @@ struct FewRowsColumns {
 struct FewRowsSlice {
   const GemmProblem* problem;
   bool next;                            // of C_next
-  std::int64_t depth_begin, depth_end;  // of B, and of B_next where there is A_next
+  std::int64_t depth_begin, depth_end;  // of every term
   FewRowsColumns columns;
   std::int64_t sums;  // where its matrix's begin: few_rows_floats, of all columns
 };

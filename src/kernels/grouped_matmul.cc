@@ -21,6 +21,14 @@ std::byte* advance(void* x, DType dtype, std::int64_t elements) {
   return const_cast<std::byte*>(advance(static_cast<const void*>(x), dtype, elements));
 }
 
+// Gradients of rhs, alone or summed over partners.
+void run_gradients(ThreadPool& pool, std::span<const GemmProblem> problems, Partners* partners) {
+  if (partners == nullptr)
+    run_gemms(pool, "gmm_drhs", problems);
+  else
+    run_summed_gemms(pool, "gmm_drhs", problems, *partners);
+}
+
 // One problem per group from make(group, first row, rows).
 template <typename Make>
 std::vector<GemmProblem> per_group(std::span<const std::int64_t> group_sizes, const Make& make) {
@@ -37,8 +45,13 @@ std::vector<GemmProblem> per_group(std::span<const std::int64_t> group_sizes, co
 
 }  // namespace
 
+bool takes_partners(DType dtype) {
+  return takes_gemm_forms(dtype);
+}
+
 void gmm(ThreadPool& pool, DType dtype, const void* lhs, const void* rhs, const void* bias,
-         std::span<const std::int64_t> group_sizes, std::int64_t k, std::int64_t n, void* out) {
+         std::span<const std::int64_t> group_sizes, std::int64_t k, std::int64_t n, void* out,
+         Partners* partners) {
   const auto problems = per_group(group_sizes, [&](std::int64_t g, std::int64_t row, std::int64_t rows) {
     return GemmProblem{.m = rows,
                        .n = n,
@@ -53,11 +66,12 @@ void gmm(ThreadPool& pool, DType dtype, const void* lhs, const void* rhs, const 
                        .ldc = n,
                        .bias = advance(bias, dtype, g * n)};
   });
-  run_gemms(pool, "gmm", problems);
+  run_gemms(pool, "gmm", problems, partners);
 }
 
 void gmm_dlhs(ThreadPool& pool, DType dtype, const void* dy, const void* rhs,
-              std::span<const std::int64_t> group_sizes, std::int64_t k, std::int64_t n, void* dlhs) {
+              std::span<const std::int64_t> group_sizes, std::int64_t k, std::int64_t n, void* dlhs,
+              Partners* partners) {
   const auto problems = per_group(group_sizes, [&](std::int64_t g, std::int64_t row, std::int64_t rows) {
     return GemmProblem{.m = rows,
                        .n = k,
@@ -72,12 +86,12 @@ void gmm_dlhs(ThreadPool& pool, DType dtype, const void* dy, const void* rhs,
                        .c_dtype = dtype,
                        .ldc = k};
   });
-  run_gemms(pool, "gmm_dlhs", problems);
+  run_gemms(pool, "gmm_dlhs", problems, partners);
 }
 
 void gmm_drhs(ThreadPool& pool, DType dtype, const void* lhs, const void* dy,
               std::span<const std::int64_t> group_sizes, std::int64_t k, std::int64_t n, void* drhs,
-              DType drhs_dtype) {
+              DType drhs_dtype, Partners* partners) {
   const auto problems = per_group(group_sizes, [&](std::int64_t g, std::int64_t row, std::int64_t rows) {
     return GemmProblem{.m = k,
                        .n = n,
@@ -92,7 +106,7 @@ void gmm_drhs(ThreadPool& pool, DType dtype, const void* lhs, const void* dy,
                        .c_dtype = drhs_dtype,
                        .ldc = n};
   });
-  run_gemms(pool, "gmm_drhs", problems);
+  run_gradients(pool, problems, partners);
 }
 
 namespace {
@@ -130,7 +144,8 @@ void set_rows(GemmProblem& p, const void* x, std::span<const std::int32_t> index
 
 void gmm_pair(ThreadPool& pool, DType dtype, const void* x, std::span<const std::int32_t> index,
               const void* rhs_0, const void* rhs_1, std::span<const std::int64_t> group_sizes, std::int64_t k,
-              std::int64_t n, void* out_0, void* out_1, const float* row_weights, void* hidden) {
+              std::int64_t n, void* out_0, void* out_1, const float* row_weights, void* hidden,
+              Partners* partners) {
   if (!takes_gemm_forms(dtype)) {
     const GatheredRows lhs(pool, dtype, x, index, k);
     gmm(pool, dtype, lhs.data(), rhs_0, nullptr, group_sizes, k, n, out_0);
@@ -152,45 +167,49 @@ void gmm_pair(ThreadPool& pool, DType dtype, const void* x, std::span<const std:
     p.row_weights = row_weights == nullptr ? nullptr : row_weights + row;
     return p;
   });
-  run_gemms(pool, "gmm", problems);
+  run_gemms(pool, "gmm", problems, partners);
 }
 
 void gmm_dlhs_pair(ThreadPool& pool, DType dtype, const void* dy_0, const void* dy_1, const void* rhs_0,
                    const void* rhs_1, std::span<const std::int64_t> group_sizes, std::int64_t k,
-                   std::int64_t n, void* dlhs) {
-  const bool at_once = takes_gemm_forms(dtype);
-  Tensor sums;  // fp32 between the two products
-  if (!at_once && dtype != DType::f32) sums = Tensor(DType::f32, {rows_of(group_sizes), k});
-  void* const out = sums.defined() ? sums.raw() : dlhs;
-  const DType out_dtype = sums.defined() ? DType::f32 : dtype;
-  const auto products = [&](const void* dy, const void* rhs, bool accumulate) {
-    const auto problems = per_group(group_sizes, [&](std::int64_t g, std::int64_t row, std::int64_t rows) {
-      GemmProblem p{.m = rows, .n = k, .k = n, .dtype = dtype};
-      p.a = advance(dy, dtype, row * n);
-      p.lda = n;
-      p.b = advance(rhs, dtype, g * k * n);
-      p.transpose_b = true;
-      p.ldb = n;
-      p.c = advance(out, out_dtype, row * k);
-      p.c_dtype = out_dtype;
-      p.ldc = k;
-      p.accumulate = accumulate;
-      if (at_once) {
-        p.a_next = advance(dy_1, dtype, row * n);
-        p.b_next = advance(rhs_1, dtype, g * k * n);
-      }
-      return p;
+                   std::int64_t n, void* dlhs, Partners* partners) {
+  const auto of = [&](void* out, DType out_dtype, const void* dy, const void* rhs, bool accumulate) {
+    return per_group(group_sizes, [&](std::int64_t g, std::int64_t row, std::int64_t rows) {
+      return GemmProblem{.m = rows,
+                         .n = k,
+                         .k = n,
+                         .dtype = dtype,
+                         .a = advance(dy, dtype, row * n),
+                         .lda = n,
+                         .b = advance(rhs, dtype, g * k * n),
+                         .transpose_b = true,
+                         .ldb = n,
+                         .c = advance(out, out_dtype, row * k),
+                         .c_dtype = out_dtype,
+                         .ldc = k,
+                         .accumulate = accumulate};
     });
-    run_gemms(pool, "gmm_dlhs", problems);
   };
-  products(dy_0, rhs_0, false);
-  if (!at_once) products(dy_1, rhs_1, true);
+  if (takes_gemm_forms(dtype)) {
+    auto problems = of(dlhs, dtype, dy_0, rhs_0, false);
+    const auto second = of(dlhs, dtype, dy_1, rhs_1, false);
+    std::vector<GemmTerm> terms;
+    for (const GemmProblem& p : second) terms.push_back(p.term(0));
+    for (std::size_t i = 0; i < terms.size(); ++i) problems[i].more = std::span(terms).subspan(i, 1);
+    return run_gemms(pool, "gmm_dlhs", problems, partners);
+  }
+  Tensor sums;  // fp32 between the two products
+  if (dtype != DType::f32) sums = Tensor(DType::f32, {rows_of(group_sizes), k});
+  void* const out = sums.defined() ? sums.raw() : dlhs;
+  run_gemms(pool, "gmm_dlhs", of(out, DType::f32, dy_0, rhs_0, false));
+  run_gemms(pool, "gmm_dlhs", of(out, DType::f32, dy_1, rhs_1, true));
   if (sums.defined()) convert(pool, DType::f32, sums.raw(), dtype, dlhs, sums.size());
 }
 
 void gmm_drhs_pair(ThreadPool& pool, DType dtype, const void* x, std::span<const std::int32_t> index,
                    const void* dy_0, const void* dy_1, std::span<const std::int64_t> group_sizes,
-                   std::int64_t k, std::int64_t n, void* drhs_0, void* drhs_1, DType drhs_dtype) {
+                   std::int64_t k, std::int64_t n, void* drhs_0, void* drhs_1, DType drhs_dtype,
+                   Partners* partners) {
   if (!takes_gemm_forms(dtype)) {
     const GatheredRows lhs(pool, dtype, x, index, k);
     gmm_drhs(pool, dtype, lhs.data(), dy_0, group_sizes, k, n, drhs_0, drhs_dtype);
@@ -209,7 +228,7 @@ void gmm_drhs_pair(ThreadPool& pool, DType dtype, const void* x, std::span<const
     p.ldc = n;
     return p;
   });
-  run_gemms(pool, "gmm_drhs", problems);
+  run_gradients(pool, problems, partners);
 }
 
 }  // namespace switchyard

@@ -1,5 +1,6 @@
 #include "moe/expert_mlp.h"
 
+#include <memory>
 #include <utility>
 
 #include "kernels/elementwise.h"
@@ -7,6 +8,7 @@
 #include "kernels/grouped_matmul.h"
 #include "moe/assumed_load.h"
 #include "ops/basic.h"
+#include "ops/weight_partners.h"
 
 namespace switchyard {
 namespace {
@@ -15,6 +17,24 @@ std::vector<std::int64_t> sizes_of(const Tensor& t, std::int64_t rows) {
   if (t.abstract()) return even_groups(rows, t.size());
   const auto s = t.span<std::int32_t>();
   return std::vector<std::int64_t>(s.begin(), s.end());
+}
+
+// Those who multiply with the same weights, where the kernels let them do it together; else null. Of all
+// ranks that hold the weights, either each has partners or none.
+std::unique_ptr<WeightPartners> partners_of(Context& c, DType rows, const ArrayInfo& weights) {
+  if (rows != weights.dtype || !takes_partners(rows) || c.mesh->product(weights.shared) == 1) return nullptr;
+  return std::make_unique<WeightPartners>(c, weights.shared);
+}
+
+// The same for the gradient of the weights.
+std::unique_ptr<WeightPartners> gradient_partners_of(Context& c, DType rows, const ArrayInfo& weights) {
+  return weights.gathered ? partners_of(c, rows, weights) : nullptr;
+}
+
+// Where that goes, which is the first partner's alone.
+Tensor gradient_of(const ArrayInfo& weights, const WeightPartners* partners) {
+  return partners == nullptr || partners->is_first() ? Tensor(weights.dtype, weights.local)
+                                                     : Tensor::without_memory(weights.dtype, weights.local);
 }
 
 // dlhs and drhs of a grouped product of `rows` and `weights` with the groups of input `sizes`.
@@ -26,12 +46,14 @@ std::vector<Tensor> gmm_gradients(Context& c, const BackwardCall& call, const Te
   std::vector<Tensor> grads(call.inputs());
   if (call.wanted(rows)) {
     grads[rows] = Tensor(dy.dtype(), {dy.dim(0), k});
-    gmm_dlhs(*c.pool, dy.dtype(), dy.raw(), call.input(weights).raw(), groups, k, n, grads[rows].raw());
+    gmm_dlhs(*c.pool, dy.dtype(), dy.raw(), call.input(weights).raw(), groups, k, n, grads[rows].raw(),
+             partners_of(c, dy.dtype(), info).get());
   }
   if (call.wanted(weights)) {
-    grads[weights] = Tensor(info.dtype, info.local);
+    const auto partners = gradient_partners_of(c, dy.dtype(), info);
+    grads[weights] = gradient_of(info, partners.get());
     gmm_drhs(*c.pool, dy.dtype(), call.input(rows).raw(), dy.raw(), groups, k, n, grads[weights].raw(),
-             info.dtype);
+             info.dtype, partners.get());
   }
   return grads;
 }
@@ -43,10 +65,10 @@ class GmmOp : public Op {  // inputs: rows [R,K], weights [G,K,N], sizes [G]
     return {ragged_info(in[0].dtype, 2)};
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
-                              std::span<const ArrayInfo>) const override {
+                              std::span<const ArrayInfo> infos) const override {
     Tensor out(in[0].dtype(), {in[0].dim(0), in[1].dim(2)});
     gmm(*c.pool, in[0].dtype(), in[0].raw(), in[1].raw(), nullptr, sizes_of(in[2], in[0].dim(0)),
-        in[1].dim(1), in[1].dim(2), out.raw());
+        in[1].dim(1), in[1].dim(2), out.raw(), partners_of(c, in[0].dtype(), infos[1]).get());
     return {out};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
@@ -109,16 +131,16 @@ Index index_of(const Tensor& tokens) {
 }
 
 // Gate, up and, with row weights, the weighted activation, of the inputs of GateUpOp.
-std::vector<Tensor> gate_and_up(Context& c, std::span<const Tensor> in, const Tensor& row_weights) {
+std::vector<Tensor> gate_and_up(Context& c, std::span<const Tensor> in, const ArrayInfo& weights,
+                                const Tensor& row_weights) {
   const Tensor& x = in[3];
   const std::int64_t rows = in.size() > 4 ? in[4].size() : x.dim(0), width = in[0].dim(2);
   std::vector<Tensor> out;
   for (int i = 0; i < (row_weights.defined() ? 3 : 2); ++i) out.emplace_back(x.dtype(), Shape{rows, width});
-  if (rows == 0) return out;
   gmm_pair(*c.pool, x.dtype(), x.raw(), in.size() > 4 ? index_of(in[4]) : Index{}, in[0].raw(), in[1].raw(),
            sizes_of(in[2], rows), in[0].dim(1), width, out[0].raw(), out[1].raw(),
            row_weights.defined() ? row_weights.data<float>() : nullptr,
-           row_weights.defined() ? out[2].raw() : nullptr);
+           row_weights.defined() ? out[2].raw() : nullptr, partners_of(c, x.dtype(), weights).get());
   return out;
 }
 
@@ -132,8 +154,8 @@ class GateUpOp : public Op {
     return {ragged_info(in[3].dtype, 2), ragged_info(in[3].dtype, 2)};
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
-                              std::span<const ArrayInfo>) const override {
-    return gate_and_up(c, in, {});
+                              std::span<const ArrayInfo> infos) const override {
+    return gate_and_up(c, in, infos[0], {});
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     const ArrayInfo& weights = call.input_info(0);
@@ -145,16 +167,18 @@ class GateUpOp : public Op {
     const DType dtype = dgate.dtype();
     std::vector<Tensor> grads(call.inputs());
     if (call.wanted(0) || call.wanted(1)) {
+      const auto partners = gradient_partners_of(c, dtype, weights);
       const Tensor x = call.input(3);
-      grads[0] = Tensor(weights.dtype, weights.local);
-      grads[1] = Tensor(weights.dtype, weights.local);
+      grads[0] = gradient_of(weights, partners.get());
+      grads[1] = gradient_of(weights, partners.get());
       gmm_drhs_pair(*c.pool, dtype, x.raw(), planned ? index_of(call.input(4)) : Index{}, dgate.raw(),
-                    dup.raw(), group_sizes, k, n, grads[0].raw(), grads[1].raw(), weights.dtype);
+                    dup.raw(), group_sizes, k, n, grads[0].raw(), grads[1].raw(), weights.dtype,
+                    partners.get());
     }
     if (call.wanted(3)) {
       Tensor drows(dtype, {rows, k});
       gmm_dlhs_pair(*c.pool, dtype, dgate.raw(), dup.raw(), call.input(0).raw(), call.input(1).raw(),
-                    group_sizes, k, n, drows.raw());
+                    group_sizes, k, n, drows.raw(), partners_of(c, dtype, weights).get());
       grads[3] = planned ? sum_rows(c, drows, call.input(5), call.input_info(3).local) : drows;
     }
     return grads;
@@ -217,7 +241,7 @@ UpProjections whole_up_projections(Context& context, const Array& x, const RowPl
     const InsideOp inside(context, op->name(), "forward");
     std::vector<Tensor> tensors;
     for (const auto& input : inputs) tensors.push_back(input.tensor());
-    return gate_and_up(context, tensors, row_weights.tensor());
+    return gate_and_up(context, tensors, wi_0.info(), row_weights.tensor());
   }();
   const auto pair = adopt(context, op, inputs, {made[0], made[1]});
   const Array activation[] = {pair[0], pair[1], row_weights};

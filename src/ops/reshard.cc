@@ -118,7 +118,8 @@ Tensor scatter_sum_along(Context& c, const Tensor& x, const Axes& axes, std::siz
   CHECK(shape[dim] % p == 0, "dim {} of {} over {} ranks", dim, to_string(shape), p);
   shape[dim] /= p;
   Tensor out(x.dtype(), shape);
-  c.comm->reduce_scatter(group, joined(axes), x.dtype(), x.raw(), out.raw(), out.size(),
+  const bool is_zeros = x.abstract() && !c.abstract();
+  c.comm->reduce_scatter(group, joined(axes), x.dtype(), is_zeros ? nullptr : x.raw(), out.raw(), out.size(),
                          std::max<std::int64_t>(1, block_of(shape, dim).pre));
   return out;
 }
@@ -206,7 +207,12 @@ class ReshardOp : public Op {
     }
   }
   std::vector<ArrayInfo> infer(const Context& c, std::span<const ArrayInfo> in) const override {
-    return {{in[0].dtype, in[0].shape, to_, local_shape(*c.mesh, in[0].shape, to_), false}};
+    ArrayInfo out{in[0].dtype, in[0].shape, to_, local_shape(*c.mesh, in[0].shape, to_)};
+    if (shares(c)) {
+      out.shared = step_.axes;
+      out.gathered = true;
+    }
+    return {out};
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
@@ -218,8 +224,7 @@ class ReshardOp : public Op {
       case ReshardStep::Kind::all_to_all:
         return {exchange(c, in[0], step_.axes, step_.from_dim, step_.to_dim)};
       case ReshardStep::Kind::all_gather:
-        if (weight_ && !c.abstract() && c.comm->shares_memory())
-          return {gather_shared(c, in[0], step_.axes, step_.from_dim)};
+        if (shares(c)) return {gather_shared(c, in[0], step_.axes, step_.from_dim)};
         return {gather_along(c, in[0], step_.axes, step_.from_dim)};
       default:
         return {sum_over(c, in[0], step_.axes)};
@@ -247,6 +252,11 @@ class ReshardOp : public Op {
   std::uint32_t needs_inputs() const override { return 0; }
 
  private:
+  // Whether ranks get one copy of what they gather.
+  bool shares(const Context& c) const {
+    return step_.kind == ReshardStep::Kind::all_gather && weight_ && !c.abstract() && c.comm->shares_memory();
+  }
+
   ReshardStep step_;
   Sharding from_, to_;
   bool weight_;

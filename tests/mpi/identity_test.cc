@@ -42,6 +42,10 @@ TEST_F(Mpi, TrainsLikeThreads) {
       "ici_fsdp_parallelism=2 ici_data_parallelism=2 opt_type=muon",
       "ici_fsdp_parallelism=2 ici_expert_parallelism=2 opt_type=muon shard_exp_on_fsdp=true",
       "ici_fsdp_parallelism=2 ici_expert_parallelism=2 num_moe_token_chunks=2 dtype=bfloat16",
+      // Threads multiply with the gathered experts together, processes do not.
+      "ici_fsdp_parallelism=4 dtype=bfloat16 weight_dtype=bfloat16 max_target_length=64",
+      "ici_fsdp_parallelism=2 ici_expert_parallelism=2 use_ring_of_experts=true dtype=bfloat16 "
+      "max_target_length=64",
       "ici_fsdp_parallelism=2 ici_expert_parallelism=2 num_moe_emb_chunks=2 use_ring_of_experts=true",
       "ici_fsdp_parallelism=2 ici_pipeline_parallelism=2",
       "ici_data_parallelism=2 ici_tensor_parallelism=2 per_device_batch_size=1 dtype=bfloat16 "

@@ -75,6 +75,16 @@ double Communicator::do_all_gather_shared(const Group&, const CollectiveCall& ca
   return 0;
 }
 
+void Communicator::together(const Group& group, std::string_view axis, const void* mine, const Work& work) {
+  CHECK(group.ranks.size() > 1, "one rank of '{}' has nobody to work with", axis);
+  const TraceSpan span(position_.trace, "together", "together", position_.layer);
+  do_together(group, {.kind = "together", .axis = axis, .type = "bytes"}, mine, work);
+}
+
+void Communicator::do_together(const Group&, const CollectiveCall& call, const void*, const Work&) {
+  CHECK(false, "{}: these ranks do not share memory", to_string(call));
+}
+
 void Communicator::reduce_scatter(const Group& group, std::string_view axis, DType dtype, const void* in,
                                   void* out, std::int64_t count, std::int64_t runs) {
   CHECK(runs >= 1 && count % runs == 0, "{} elements in {} runs", count, runs);

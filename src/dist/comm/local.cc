@@ -13,6 +13,7 @@
 #include "dist/comm/local.h"
 
 #include <algorithm>
+#include <cstring>
 #include <exception>
 #include <thread>
 
@@ -67,14 +68,32 @@ class LocalCommunicator : public Communicator {
     return waited;
   }
 
+  void do_together(const Group& group, const CollectiveCall& call, const void* mine,
+                   const Work& work) override {
+    std::exception_ptr failure;
+    meet(group, call, mine, [&](Meeting& meeting) {
+      if (group.index != 0) return;
+      try {
+        work(inputs_at(meeting, 0));
+      } catch (...) {
+        failure = std::current_exception();
+      }
+    });
+    if (failure) std::rethrow_exception(failure);
+  }
+
   double do_reduce_scatter(const Group& group, const CollectiveCall& call, const void* in,
                            void* out) override {
     return meet(group, call, in, [&](Meeting& meeting) {
       const std::int64_t parts = static_cast<std::int64_t>(group.ranks.size()), run = call.size / call.runs;
       for (std::int64_t i = 0; i < call.runs; ++i) {
         const std::int64_t begin = (i * parts + group.index) * run;
-        sum_in_order(call.type, inputs_at(meeting, begin * element_bytes(call.type)),
-                     at(out, i * run * sum_bytes(call.type)), run);
+        const auto inputs = inputs_at(meeting, begin * element_bytes(call.type));
+        std::byte* const sum = at(out, i * run * sum_bytes(call.type));
+        if (inputs.empty())
+          std::memset(sum, 0, static_cast<std::size_t>(run * sum_bytes(call.type)));
+        else
+          sum_in_order(call.type, inputs, sum, run);
       }
     });
   }
@@ -140,10 +159,13 @@ class LocalCommunicator : public Communicator {
     return waited;
   }
 
-  // Every rank's input, `offset` bytes in. A member, so that a call allocates nothing once it has grown.
+  // The input of every rank that has one, `offset` bytes in. A member, so that a call allocates nothing once
+  // it has grown.
   std::span<const void* const> inputs_at(const Meeting& meeting, std::int64_t offset) {
-    inputs_.resize(meeting.slots.size());
-    for (std::size_t i = 0; i < inputs_.size(); ++i) inputs_[i] = at(meeting.slots[i].in, offset);
+    inputs_.clear();
+    for (const Slot& slot : meeting.slots) {
+      if (slot.in != nullptr) inputs_.push_back(at(slot.in, offset));
+    }
     return inputs_;
   }
 

@@ -225,6 +225,52 @@ TEST(SharedGather, GivesAllRanksOneResultWithEveryPartInIt) {
   }
 }
 
+TEST(Together, TheFirstRankOfAGroupWorksForAll) {
+  const Mesh mesh({{"data", 2}, {"fsdp", 3}});
+  run_local_ranks(6, kLocalTimeout, [&](Communicator& comm) {
+    const std::vector<std::string> axes{"fsdp"};
+    const Group group{mesh.group(comm.rank(), axes), mesh.index_along(comm.rank(), axes)};
+    for (int round = 0; round < 20; ++round) {
+      int mine = 100 * round + comm.rank();
+      bool worked = false;
+      comm.together(group, "fsdp", &mine, [&](std::span<const void* const> shown) {
+        worked = true;
+        ASSERT_EQ(shown.size(), 3u);
+        for (std::size_t i = 0; i < 3; ++i) {
+          auto* const number = const_cast<int*>(static_cast<const int*>(shown[i]));
+          EXPECT_EQ(*number, 100 * round + group.ranks[i]);
+          *number = -round;
+        }
+      });
+      EXPECT_EQ(worked, group.index == 0);
+      EXPECT_EQ(mine, -round) << "went on before the work was done";
+    }
+    EXPECT_TRUE(comm.counts().empty());
+  });
+}
+
+TEST(Together, WhatTheWorkThrowsEndsTheRun) {
+  const std::string message = failure(3, kLocalTimeout, [](Communicator& comm) {
+                                comm.together(everyone(comm), "fsdp", nullptr,
+                                              [](std::span<const void* const>) { fail_runtime("[x] y"); });
+                                comm.barrier(everyone(comm), "fsdp");
+                              }).first;
+  EXPECT_EQ(message, "rank 0: [x] y");
+}
+
+// A rank that has nothing to add gives no memory.
+TEST(ReduceScatter, WithoutInputAddsZeros) {
+  run_local_ranks(3, kLocalTimeout, [](Communicator& comm) {
+    const float in[6] = {1, 2, 3, 4, 5, 6};
+    for (const int given : {0, 1, 3}) {
+      float out[2] = {-1, -1};
+      comm.reduce_scatter(everyone(comm), "fsdp", DType::f32, comm.rank() < given ? in : nullptr, out, 2);
+      for (int i = 0; i < 2; ++i)
+        EXPECT_EQ(out[i], static_cast<float>(given) * in[2 * comm.rank() + i]) << given;
+    }
+  });
+}
+
 TEST(Slices, CoverEverythingOnce) {
   for (const int parts : {1, 2, 7, 8}) {
     for (const std::int64_t count : {0, 1, 7, 8, 1000}) {

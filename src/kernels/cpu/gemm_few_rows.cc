@@ -160,9 +160,11 @@ std::int64_t widened_row(std::int64_t depth) {
   return depth + 16;
 }
 
-void widen_rows(const GemmProblem& p, const void* a, std::int64_t from, std::int64_t depth, float* out) {
+void widen_rows(const GemmProblem& p, const GemmTerm& term, std::int64_t from, std::int64_t depth,
+                float* out) {
   for (std::int64_t i = 0; i < p.m; ++i, out += widened_row(depth)) {
-    const Word* row = static_cast<const Word*>(a) + (p.a_rows == nullptr ? i : p.a_rows[i]) * p.lda + from;
+    const Word* row =
+        static_cast<const Word*>(term.a) + (term.a_rows == nullptr ? i : term.a_rows[i]) * p.lda + from;
     for (std::int64_t l = 0; l < depth; l += 16) {
       _mm512_mask_storeu_ps(out + l, first(depth - l), load_some(row + l, first(depth - l)));
     }
@@ -225,13 +227,15 @@ void make_hidden(const GemmProblem& p) {
 void few_rows_sums(const FewRowsSlice& slice, float* all_sums) {
   static thread_local ThreadScratch memory;
   const GemmProblem& p = *slice.problem;
-  const std::int64_t depth = slice.depth_end - slice.depth_begin, lda = widened_row(depth);
-  float* const a = memory.at_least<float>(2 * p.m * lda);
-  const auto add = [&](const void* a_from, const void* b_from, std::int64_t begin, std::int64_t columns) {
-    widen_rows(p, a_from, slice.depth_begin, depth, a);
+  float* const a = memory.at_least<float>(2 * p.m * widened_row(slice.depth_end - slice.depth_begin));
+  const auto add = [&](const GemmTerm& term, std::int64_t begin, std::int64_t columns) {
+    const std::int64_t depth = std::min(slice.depth_end, term.k) - slice.depth_begin;
+    if (depth <= 0) return;
+    widen_rows(p, term, slice.depth_begin, depth, a);
     const std::int64_t at =
         p.transpose_b ? begin * p.ldb + slice.depth_begin : slice.depth_begin * p.ldb + begin;
-    const Product product{a, lda, p.m, depth, static_cast<const Word*>(b_from) + at, p.ldb};
+    const auto* const b = static_cast<const Word*>(slice.next ? term.b_next : term.b) + at;
+    const Product product{a, widened_row(depth), p.m, depth, b, p.ldb};
     (p.transpose_b ? kTransposed : kPlain)[p.m](product, columns, all_sums + slice.sums + begin * p.m);
   };
   const std::int64_t at_once = columns_at_once(p.m);
@@ -239,8 +243,7 @@ void few_rows_sums(const FewRowsSlice& slice, float* all_sums) {
     const std::int64_t columns = std::min(at_once, slice.columns.end - j);
     float* const sums = all_sums + slice.sums + j * p.m;
     std::fill(sums, sums + (columns + kPair - 1) / kPair * kPair * p.m, 0.0f);
-    add(p.a, slice.next ? p.b_next : p.b, j, columns);
-    if (p.a_next != nullptr) add(p.a_next, p.b_next, j, columns);
+    for (std::int64_t t = 0; t < p.terms(); ++t) add(p.term(t), j, columns);
   }
 }
 

@@ -15,6 +15,7 @@
 //    strips: the sums of the whole block wait.
 // A sum takes its depth in order however it is cut, so its bits do not depend on the block.
 #include <algorithm>
+#include <vector>
 
 #include "kernels/cpu/gemm_tiles_pack.h"
 #include "kernels/cpu/gemm_tiles_store.h"
@@ -36,6 +37,7 @@ constexpr std::int64_t kNearStrips = 8;                 // whose sums stay in L1
 
 struct Scratch {
   ThreadScratch a, b, sums;
+  std::vector<std::int64_t> term_ends;
 };
 
 Scratch& scratch() {
@@ -48,7 +50,7 @@ class Block {
   Block(const GemmProblem& p, const GemmBlock& block)
       : p_(p),
         block_(block),
-        depth_(p),
+        depth_(p, scratch().term_ends),
         panels_(ceil_div(block.row_end - block.row_begin, kLines)),
         first_strip_(block.column_begin / kLines),
         end_strip_(ceil_div(block.column_end, kLines)) {
@@ -62,7 +64,9 @@ class Block {
     a_ = memory.a.at_least<Word>(panels_ * pass_ * kStepWords);
     b_[0] = memory.b.at_least<Word>(2 * wide_ * section * kStepWords);
     b_[1] = b_[0] + wide_ * section * kStepWords;
-    sums_ = memory.sums.at_least<float>(waiting_strips() * waiting_panels() * kSums);
+    const std::int64_t floats = waiting_strips() * waiting_panels() * kSums;
+    sums_ = memory.sums.at_least<float>(p.terms_apart ? 2 * floats : floats);
+    totals_ = sums_ + floats;
   }
 
   void compute() {
@@ -109,8 +113,24 @@ class Block {
   Word* a_of(std::int64_t panel, const Piece& piece) const {
     return a_ + (panel * pass_ + piece.step - piece.pass) * kStepWords;
   }
-  std::int64_t row(std::int64_t panel) const { return block_.row_begin + panel * kLines; }
-  std::int64_t rows(std::int64_t panel) const { return std::min(kLines, block_.row_end - row(panel)); }
+  // 32 rows of A and C.
+  struct Panel {
+    const GemmProblem* problem;
+    std::int64_t row, rows;
+  };
+  Panel panel(std::int64_t i) const {
+    const GemmProblem* problem = &p_;
+    std::int64_t row = block_.row_begin + i * kLines;
+    while (row >= problem->m && problem->same_b != nullptr) {
+      row -= ceil_div(problem->m, kLines) * kLines;
+      problem = problem->same_b;
+    }
+    return {problem, row, std::min(kLines, problem->m - row)};
+  }
+  void pack_panel(std::int64_t i, std::int64_t begin, std::int64_t end, Word* out) const {
+    const Panel at = panel(i);
+    pack_a(*at.problem, depth_, begin, end, at.row, at.rows, out);
+  }
   float* sums_of(std::int64_t panel, const Piece& piece) const {
     const std::int64_t before = pass_ < depth_.steps ? (piece.strip - first_strip_) / wide_ : 0;
     return sums_ + (before * panels_ + (waiting_panels() == 1 ? 0 : panel)) * wide_ * kSums;
@@ -126,15 +146,18 @@ class Block {
     if (unpacked && p_.transpose_a) {  // panels are neighbours in memory: all of a step, then the next step
       for (std::int64_t l = piece.step; l < end; ++l) {
         for (std::int64_t i = 0; i < panels_; ++i)
-          pack_a(p_, depth_, l, l + 1, row(i), rows(i), a_of(i, piece) + (l - piece.step) * kStepWords);
+          pack_panel(i, l, l + 1, a_of(i, piece) + (l - piece.step) * kStepWords);
       }
       unpacked = false;
     }
     Upcoming upcoming;
     for (std::int64_t i = 0; i < panels_; ++i) {
-      if (unpacked) pack_a(p_, depth_, piece.step, end, row(i), rows(i), a_of(i, piece));
+      if (unpacked) pack_panel(i, piece.step, end, a_of(i, piece));
       upcoming.stride = 0;
-      if (i + 1 < panels_ && unpacked) upcoming.stored(p_, depth_, piece.step, row(i + 1), rows(i + 1));
+      if (i + 1 < panels_ && unpacked) {
+        const Panel next = panel(i + 1);
+        upcoming.stored(*next.problem, depth_, piece.step, next.row, next.rows);
+      }
       if (i + 1 < panels_ && !unpacked) upcoming.packed(a_of(i + 1, piece));
       multiply_panel(i, piece, b, upcoming, packing);
       if (end == depth_.steps) store(i, piece);
@@ -147,7 +170,10 @@ class Block {
     const std::int64_t fetches = upcoming.stride == 0 ? 0 : ceil_div(kLines, strips);
     std::int64_t l = 0;
     do {
-      const std::int64_t steps = std::min(depth_.chunk, depth - l);
+      const Depth::Place term =
+          p_.terms_apart ? depth_.place_of(piece.step + l) : Depth::Place{0, 0, depth_.steps};
+      const std::int64_t steps = std::min({depth_.chunk, depth - l, term.end - piece.step - l});
+      const bool ends = piece.step + l + steps == term.end;
       for (std::int64_t s = 0; s < strips; ++s) {
         const char* const* line = upcoming.line + std::min(s * fetches, kLines - fetches);
         const auto meanwhile = [&](std::int64_t step) {
@@ -157,17 +183,26 @@ class Block {
         };
         multiply_block<true>(steps, {a_of(i, piece) + l * kStepWords, kStepWords, kTileWords},
                              {b + (s * depth + l) * kStepWords, kStepWords, kTileWords},
-                             {sums_of(i, piece) + s * kSums, 512, 256, 16}, piece.step + l > 0, meanwhile);
+                             {sums_of(i, piece) + s * kSums, 512, 256, 16}, piece.step + l > term.begin,
+                             meanwhile);
       }
-      l += depth_.chunk;
+      if (p_.terms_apart && ends) add_term(sums_of(i, piece), strips, term.begin == 0);
+      l += steps;
     } while (l < depth);
+  }
+
+  // A term's sums to those of the terms before it.
+  void add_term(const float* sums, std::int64_t strips, bool first) const {
+    add_rounded(p_.c_dtype, sums, strips * kSums, first, totals_ + (sums - sums_));
   }
 
   void store(std::int64_t i, const Piece& piece) const {
     const auto run = p_.hidden != nullptr       ? store_gated_panel
                      : p_.c_dtype == DType::f32 ? store_panel<float>
                                                 : store_panel<bfloat16>;
-    run(p_, row(i), rows(i), piece.strip, strip_end(piece) - piece.strip, sums_of(i, piece));
+    const Panel to = panel(i);
+    const float* const sums = sums_of(i, piece) + (p_.terms_apart ? totals_ - sums_ : 0);
+    run(*to.problem, to.row, to.rows, piece.strip, strip_end(piece) - piece.strip, sums);
   }
 
   const GemmProblem& p_;
@@ -180,7 +215,8 @@ class Block {
   Word *a_, *b_[2];
   // to_pack_ halves of a step of B are packed in packed_every_ steps of products; packed_ is what is due.
   std::int64_t to_pack_ = 0, packed_every_ = 1, packed_ = 0;
-  float* sums_;  // pieces of strips: [panel][strip], see waiting_strips
+  float* sums_;    // pieces of strips: [panel][strip], see waiting_strips
+  float* totals_;  // the same of the terms that are done, where they are kept apart
 };
 
 }  // namespace

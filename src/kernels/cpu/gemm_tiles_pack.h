@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "kernels/cpu/tile_pack.h"
 #include "kernels/gemm_problem.h"
@@ -23,26 +24,43 @@ inline std::int64_t even_part(std::int64_t size, std::int64_t most) {
   return size == 0 ? 0 : ceil_div(size, ceil_div(size, most));
 }
 
-// The depth in steps of 32; the second operands' follows the first's.
-struct Depth {
-  explicit Depth(const GemmProblem& p)
-      : k(p.k),
-        segment(ceil_div(p.k, 32)),
-        steps(segment * (p.a_next == nullptr ? 1 : 2)),
-        section(even_part(steps, kSection)),
-        chunk(even_part(section, kChunk)) {}
-  // Calls piece(second operands?, first element, elements, steps before) over the steps [begin, end).
+// The depth in steps of 32, each term's from a step of its own on.
+class Depth {
+ public:
+  // `ends` is memory to work in, kept by the caller.
+  Depth(const GemmProblem& p, std::vector<std::int64_t>& ends) : ends_(ends) {
+    ends.clear();
+    for (std::int64_t t = 0; t < p.terms(); ++t) {
+      steps += ceil_div(p.term(t).k, 32);
+      ends.push_back(steps);
+    }
+    section = even_part(steps, kSection);
+    chunk = even_part(section, kChunk);
+  }
+  // The term that a step is of, and the term's steps.
+  struct Place {
+    std::int64_t term, begin, end;
+  };
+  Place place_of(std::int64_t step) const {
+    if (ends_.size() == 1) return {0, 0, steps};
+    const auto end = std::upper_bound(ends_.begin(), ends_.end(), step);
+    if (end == ends_.end()) return {0, 0, 0};  // there is no such step
+    return {end - ends_.begin(), end == ends_.begin() ? 0 : end[-1], *end};
+  }
+  // Calls piece(term, first element, steps, steps before) over the steps [begin, end).
   template <typename Piece>
-  void each_segment(std::int64_t begin, std::int64_t end, const Piece& piece) const {
+  void each_term(std::int64_t begin, std::int64_t end, const Piece& piece) const {
     for (std::int64_t at = begin; at < end;) {
-      const bool next = at >= segment;
-      const std::int64_t first = at - (next ? segment : 0);
-      const std::int64_t last = std::min(first + end - at, segment);
-      piece(next, first * 32, std::min(last * 32, k) - first * 32, at - begin);
-      at += last - first;
+      const Place place = place_of(at);
+      const std::int64_t last = std::min(end, place.end);
+      piece(place.term, (at - place.begin) * 32, last - at, at - begin);
+      at = last;
     }
   }
-  std::int64_t k, segment, steps, section, chunk;
+  std::int64_t steps = 0, section, chunk;
+
+ private:
+  const std::vector<std::int64_t>& ends_;  // of the terms
 };
 
 // 32 columns of one of the problem's matrices B.
@@ -58,18 +76,21 @@ inline Strip strip_of(const GemmProblem& p, std::int64_t index) {
   return {next, column, std::min(kLines, p.n - column)};
 }
 
-inline Stored stored_a(const GemmProblem& p, bool next) {
-  return {static_cast<const Word*>(next ? p.a_next : p.a), p.lda, p.a_rows};
+inline Stored stored_a(const GemmProblem& p, const GemmTerm& term) {
+  return {static_cast<const Word*>(term.a), p.lda, term.a_rows};
 }
 
 // The steps [begin, end) of one panel of rows.
 inline void pack_a(const GemmProblem& p, const Depth& depth, std::int64_t begin, std::int64_t end,
                    std::int64_t row, std::int64_t rows, Word* out) {
-  depth.each_segment(begin, end, [&](bool next, std::int64_t from, std::int64_t count, std::int64_t before) {
-    const Stored a = stored_a(p, next);
-    Word* to = out + before * kStepWords;
-    p.transpose_a ? pack_depth(a, row, rows, from, count, to) : pack_lines(a, row, rows, from, count, to);
-  });
+  depth.each_term(
+      begin, end, [&](std::int64_t t, std::int64_t from, std::int64_t steps, std::int64_t before) {
+        const GemmTerm term = p.term(t);
+        const Stored a = stored_a(p, term);
+        const std::int64_t count = std::min(32 * steps, term.k - from);
+        Word* to = out + before * kStepWords;
+        p.transpose_a ? pack_depth(a, row, rows, from, count, to) : pack_lines(a, row, rows, from, count, to);
+      });
 }
 
 // Packs the steps [begin, end) of some strips of B, one strip after the other, half a step at a time and in
@@ -130,10 +151,11 @@ class PackB {
     const std::int64_t s = p_->transpose_b ? place.outer : place.inner;
     const std::int64_t l = p_->transpose_b ? place.inner : place.outer;
     const Strip strip = strip_of(*p_, strip_ + s);
-    const bool next = step_ + l >= depth_->segment;
-    const std::int64_t from = (step_ + l - (next ? depth_->segment : 0)) * 32;
-    const auto* b = static_cast<const Word*>(next || strip.next ? p_->b_next : p_->b);
-    const std::int64_t half = 16 * place.which, depth = p_->k - from;
+    const Depth::Place in = depth_->place_of(step_ + l);
+    const GemmTerm term = p_->term(in.term);
+    const std::int64_t from = (step_ + l - in.begin) * 32;
+    const auto* b = static_cast<const Word*>(strip.next ? term.b_next : term.b);
+    const std::int64_t half = 16 * place.which, depth = term.k - from;
     if (p_->transpose_b) {
       return {b + (strip.column + half) * p_->ldb + from, strip.columns - half, depth, s, l, place.which};
     }
@@ -169,9 +191,9 @@ struct Upcoming {
   // Of stored rows that will be packed as lines.
   void stored(const GemmProblem& p, const Depth& depth, std::int64_t begin, std::int64_t row,
               std::int64_t rows) {
-    const bool next = begin >= depth.segment;
-    const Stored a = stored_a(p, next);
-    const std::int64_t from = (begin - (next ? depth.segment : 0)) * 32;
+    const Depth::Place in = depth.place_of(begin);
+    const Stored a = stored_a(p, p.term(in.term));
+    const std::int64_t from = (begin - in.begin) * 32;
     stride = 64;
     for (std::int64_t r = 0; r < kLines; ++r) {
       line[r] = reinterpret_cast<const char*>(a.row(row + std::min(r, rows - 1)) + from);

@@ -72,6 +72,24 @@ inline __m512i gated(__m512i gate, __m512i up, __m512 weight) {
                             half(high_floats(gate), high_floats(up)), 1);
 }
 
+// total += sums, or = where they are the first: rounded to C's dtype as store_panel rounds. [strip][32][32].
+inline void add_rounded(DType dtype, const float* sums, std::int64_t count, bool first, float* total) {
+  for (std::int64_t i = 0; i < count; i += 32) {
+    __m512 low = _mm512_load_ps(sums + i), high = _mm512_load_ps(sums + i + 16);
+    if (dtype == DType::bf16) {
+      const __m512i words = words_of(sums + i, sums + i + 16);
+      low = low_floats(words);
+      high = high_floats(words);
+    }
+    if (!first) {
+      low = _mm512_add_ps(_mm512_load_ps(total + i), low);
+      high = _mm512_add_ps(_mm512_load_ps(total + i + 16), high);
+    }
+    _mm512_store_ps(total + i, low);
+    _mm512_store_ps(total + i + 16, high);
+  }
+}
+
 // Results that the caches cannot hold are written past them: their lines are not read first.
 inline bool worth_streaming(const GemmProblem& p, const void* c, std::int64_t element_bytes) {
   constexpr std::int64_t kLargeBytes = std::int64_t{4} << 20;
