@@ -106,8 +106,8 @@ const bench::Case& case_of(const Request& request) {
   for (const auto& one : bench::cases()) {
     if (request.words[0] == one.name) return one;
   }
-  fail_usage("[bench] no case {}; the nearest is {}, all are {}", request.words[0],
-             nearest_of(request.words[0], names), list);
+  fail_usage("[bench] expected a case, one of {}, got {}{}", list, request.words[0],
+             nearest_hint(request.words[0], names));
 }
 
 }  // namespace

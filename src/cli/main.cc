@@ -58,10 +58,9 @@ const std::map<std::string, Entry>& commands() {
     names.push_back(name);
     list += (list.empty() ? "" : ", ") + name;
   }
-  const std::string nearest = given.empty() ? "" : switchyard::nearest_of(given, names);
   switchyard::fail_usage("[command line] expected a command, one of {}, got {}{} (switchyard --help)", list,
                          given.empty() ? "none" : given,
-                         nearest.empty() ? "" : "; the nearest is " + nearest);
+                         given.empty() ? "" : switchyard::nearest_hint(given, names));
 }
 
 // Arguments after the command word go to the command untouched: `key=value` is not an option syntax.

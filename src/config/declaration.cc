@@ -179,6 +179,11 @@ std::string nearest_of(std::string_view name, std::span<const std::string> candi
   return nearest;
 }
 
+std::string nearest_hint(std::string_view name, std::span<const std::string> candidates) {
+  const std::string nearest = nearest_of(name, candidates);
+  return nearest.empty() ? "" : "; the nearest is " + nearest;
+}
+
 std::string type_name(const KeyDeclaration& key) {
   std::string name;
   switch (key.type) {

@@ -95,6 +95,8 @@ const KeyDeclaration* find_key(std::string_view name);
 std::string nearest_key(std::string_view name);
 // The nearest of `candidates`; empty when none is near.
 std::string nearest_of(std::string_view name, std::span<const std::string> candidates);
+// The same for the end of a message: "; the nearest is NAME", or empty.
+std::string nearest_hint(std::string_view name, std::span<const std::string> candidates);
 
 // "integer", "boolean", …, as shown to users.
 std::string type_name(const KeyDeclaration& key);

@@ -21,9 +21,8 @@ fs::path find_file(const std::string& name) {
   if (fs::exists(ours)) return ours;
   if (fs::exists(name)) return name;
   const std::vector<std::string> known = config_names("topology");
-  const std::string nearest = nearest_of(name, known);
   fail_usage("[topology] topology={}: expected one of {} or a file, got neither{}", name,
-             fmt::format("{}", fmt::join(known, ", ")), nearest.empty() ? "" : "; the nearest is " + nearest);
+             fmt::format("{}", fmt::join(known, ", ")), nearest_hint(name, known));
 }
 
 // The keys of one file; each may be asked for once, and none may be left over.
@@ -57,7 +56,7 @@ class Keys {
   void finish() const {
     if (values_.empty()) return;
     const std::string& key = values_.begin()->first;
-    fail_usage("[topology] {}: unknown key {}; the nearest is {}", file_, key, nearest_of(key, known_));
+    fail_usage("[topology] {}: unknown key {}{}", file_, key, nearest_hint(key, known_));
   }
 
  private:

@@ -181,19 +181,15 @@ class Block {
             _mm_prefetch(line[f] + (l + step) * upcoming.stride, _MM_HINT_T1);
           for (packed_ += to_pack_; packed_ >= packed_every_; packed_ -= packed_every_) packing.pack(1);
         };
+        float* const sums = sums_of(i, piece) + s * kSums;
         multiply_block<true>(steps, {a_of(i, piece) + l * kStepWords, kStepWords, kTileWords},
-                             {b + (s * depth + l) * kStepWords, kStepWords, kTileWords},
-                             {sums_of(i, piece) + s * kSums, 512, 256, 16}, piece.step + l > term.begin,
-                             meanwhile);
+                             {b + (s * depth + l) * kStepWords, kStepWords, kTileWords}, {sums, 512, 256, 16},
+                             piece.step + l > term.begin, meanwhile);
+        if (p_.terms_apart && ends)
+          add_rounded(p_.c_dtype, sums, kSums, term.begin == 0, totals_ + (sums - sums_));
       }
-      if (p_.terms_apart && ends) add_term(sums_of(i, piece), strips, term.begin == 0);
       l += steps;
     } while (l < depth);
-  }
-
-  // A term's sums to those of the terms before it.
-  void add_term(const float* sums, std::int64_t strips, bool first) const {
-    add_rounded(p_.c_dtype, sums, strips * kSums, first, totals_ + (sums - sums_));
   }
 
   void store(std::int64_t i, const Piece& piece) const {
