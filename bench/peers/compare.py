@@ -159,6 +159,7 @@ def table_text(args, rows, numbers, versions):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", help=f"{', '.join(CASES)}; default all")
+    parser.add_argument("--only", default="", help="only works with this text in their arguments (qwen3, fwd+bwd)")
     parser.add_argument("--switchyard", default=str(HERE.parents[1] / "build/release/switchyard"))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2)
@@ -172,7 +173,7 @@ def main():
             parser.error(f"no case {case}: expected some of {', '.join(CASES)}")
     rows, numbers, versions, text = [], [], {}, ""
     for case, work, peers in works():
-        if args.cases and case not in args.cases:
+        if args.cases and case not in args.cases or args.only not in " ".join(work):
             continue
         print(" ".join(work), file=sys.stderr, flush=True)
         more, numbers_here = compare(args, work, peers, versions)
@@ -184,6 +185,8 @@ def main():
             pathlib.Path(args.markdown).write_text(text)
         if args.json:
             pathlib.Path(args.json).write_text(json.dumps({"versions": versions, "works": numbers}, indent=1))
+    if not rows:
+        parser.error(f"nothing to run: no work has {args.only!r} in its arguments")
     print(text)
 
 
