@@ -12,7 +12,10 @@
 namespace switchyard::cpu::SWITCHYARD_TILES::cross_entropy_tiles {
 
 constexpr std::int64_t kVocabTile = 256;
-constexpr std::int64_t kMaxChunks = 8;
+// Chunks are what threads share out: as many as 64, for machines with many cores, but no more than this much
+// memory holds dhidden for, nor fewer than 8.
+constexpr std::int64_t kLeastChunks = 8, kMostChunks = 64;
+constexpr std::int64_t kChunkBytes = std::int64_t{128} << 20;
 
 inline std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -86,7 +89,7 @@ struct Fused {
       : args(a),
         emb(round_up(a.emb, 32)),
         rows(round_up(a.rows, 32)),
-        chunk(round_up(std::max<std::int64_t>(1, (a.vocab + kMaxChunks - 1) / kMaxChunks), kVocabTile)),
+        chunk(chunk_for(a.vocab, rows * emb)),
         chunks((a.vocab + chunk - 1) / chunk),
         by_row(allocate ? static_cast<std::size_t>(rows * emb) * sizeof(Word) : 0),
         by_emb(allocate ? static_cast<std::size_t>(rows * emb) * sizeof(Word) : 0) {}
@@ -98,6 +101,12 @@ struct Fused {
   std::int64_t chunks;
   Buffer by_row;  // hidden as right operand of the logits: tiles [rows/16][emb/32] of (emb pair, row)
   Buffer by_emb;  // hidden as right operand of dweight: tiles [rows/32][emb/16] of (row pair, emb)
+
+  static std::int64_t chunk_for(std::int64_t vocab, std::int64_t dhidden) {
+    const auto fit = kChunkBytes / (std::max<std::int64_t>(1, dhidden) * std::int64_t{sizeof(float)});
+    const std::int64_t most = std::clamp(fit, kLeastChunks, kMostChunks);
+    return round_up(std::max<std::int64_t>(1, (vocab + most - 1) / most), kVocabTile);
+  }
 
   const Word* hidden_by_row(std::int64_t row) const {
     return reinterpret_cast<const Word*>(const_cast<Buffer&>(by_row).data()) +
