@@ -41,13 +41,6 @@ std::shared_ptr<Node> record(Context& context, std::shared_ptr<const Op> op, std
   return node;
 }
 
-Tensor converted(Context& context, const Tensor& x, DType dtype) {
-  if (x.dtype() == dtype) return x;
-  Tensor y(dtype, x.shape());
-  convert(*context.pool, x.dtype(), x.raw(), dtype, y.raw(), x.size());
-  return y;
-}
-
 void accumulate(Context& context, Value& value, const Tensor& grad) {
   CHECK(grad.shape() == value.info.local, "gradient {} for a value of {}", to_string(grad.shape()),
         to_string(value.info.local));
@@ -58,12 +51,12 @@ void accumulate(Context& context, Value& value, const Tensor& grad) {
     return;
   }
   if (!value.grad.defined() || is_zeros(value.grad)) {
-    value.grad = converted(context, grad, value.info.dtype);
+    value.grad = converted(*context.pool, grad, value.info.dtype);
     return;
   }
   const bool own = value.grad.buffer().use_count() == 1;
   Tensor sum = own ? value.grad : Tensor(value.info.dtype, value.info.local);
-  const Tensor other = converted(context, grad, value.info.dtype);
+  const Tensor other = converted(*context.pool, grad, value.info.dtype);
   add(*context.pool, sum.dtype(), value.grad.raw(), other.raw(), sum.raw(), sum.size());
   value.grad = sum;
 }

@@ -44,8 +44,8 @@ Keys::Keys(std::string case_name, std::vector<Key> declared, std::span<const std
     }
     if (equals == std::string::npos) fail_usage("[bench] expected key=value after the case, got {}", setting);
     if (!known)
-      fail_usage("[bench] {} has the keys {}, got {}{}", case_name_, joined(names), name,
-                 nearest_hint(name, names));
+      fail_usage("[bench] {} has no key {}{}; all are {}", case_name_, name, nearest_hint(name, names),
+                 joined(names));
     given_[name] = setting.substr(equals + 1);
   }
 }

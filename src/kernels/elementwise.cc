@@ -75,6 +75,13 @@ void convert(ThreadPool& pool, DType from, const void* x, DType to, void* out, s
   run(pool, "convert", kConvert, {.dtype = from, .a = x, .out = out, .out_dtype = to}, n);
 }
 
+Tensor converted(ThreadPool& pool, const Tensor& x, DType dtype) {
+  if (x.dtype() == dtype) return x;
+  Tensor y(dtype, x.shape());
+  convert(pool, x.dtype(), x.raw(), dtype, y.raw(), x.size());
+  return y;
+}
+
 double sum_of_squares(ThreadPool& pool, DType dtype, const void* x, std::int64_t n) {
   CHECK(is_float(dtype), "sum_of_squares of {}", name_of(dtype));
   if (pool.skips({"sum_of_squares", dtype, 2 * static_cast<double>(n),

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "core/dtype.h"
+#include "core/tensor.h"
 #include "core/thread_pool.h"
 
 namespace switchyard {
@@ -17,6 +18,7 @@ void multiply(ThreadPool& pool, DType dtype, const void* a, const void* b, void*
 
 // f32 <-> bf16, or a copy when the two are the same. Not in place between different dtypes.
 void convert(ThreadPool& pool, DType from, const void* x, DType to, void* out, std::int64_t n);
+Tensor converted(ThreadPool& pool, const Tensor& x, DType dtype);  // x itself where it has the dtype
 
 // Sum of x[i]² in double, in an order that depends on n alone (square_sums.h).
 double sum_of_squares(ThreadPool& pool, DType dtype, const void* x, std::int64_t n);

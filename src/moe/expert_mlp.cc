@@ -104,24 +104,18 @@ class AddGmmOp
       row += rows;
       ++group;
     }
-    return {last_ ? converted(c, sum, in[0].dtype()) : sum};
+    return {last_ ? converted(*c.pool, sum, in[0].dtype()) : sum};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     const Tensor& dy = call.grad(0);
     const DType dtype = call.input_info(0).dtype;
-    std::vector<Tensor> grads = gmm_gradients(c, call, converted(c, dy, dtype), 0, 1, 2);
-    if (call.inputs() == 4) grads[3] = converted(c, dy, DType::f32);
+    std::vector<Tensor> grads = gmm_gradients(c, call, converted(*c.pool, dy, dtype), 0, 1, 2);
+    if (call.inputs() == 4) grads[3] = converted(*c.pool, dy, DType::f32);
     return grads;
   }
   std::uint32_t needs_inputs() const override { return 7; }
 
  private:
-  static Tensor converted(Context& c, const Tensor& x, DType dtype) {
-    if (x.dtype() == dtype) return x;
-    Tensor y(dtype, x.shape());
-    convert(*c.pool, x.dtype(), x.raw(), dtype, y.raw(), x.size());
-    return y;
-  }
   bool last_;
 };
 

@@ -87,7 +87,7 @@ void Updater::reduce(Range& range) const {
     range.grad = grad.reshaped({range.count});
     return;
   }
-  if (config_.grad_dtype == DType::bf16) grad = grad.cast(DType::bf16);
+  if (config_.grad_dtype == DType::bf16) grad = converted(*context_.pool, grad, DType::bf16);
   if (grad.size() != range.padded * ranks) {  // equal shares for the collective
     Tensor padded = Tensor::zeros(grad.dtype(), {range.padded * ranks});
     if (!context_.abstract()) std::memcpy(padded.raw(), grad.raw(), grad.bytes());
