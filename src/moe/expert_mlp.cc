@@ -22,8 +22,8 @@ std::vector<std::int64_t> sizes_of(const Tensor& t, std::int64_t rows) {
 // Those who multiply with the same weights, where the kernels let them do it together; else null. Of all
 // ranks that hold the weights, either each has partners or none.
 std::unique_ptr<WeightPartners> partners_of(Context& c, DType rows, const ArrayInfo& weights) {
-  if (rows != weights.dtype || !takes_partners(rows) || c.mesh->product(weights.shared) == 1) return nullptr;
-  return std::make_unique<WeightPartners>(c, weights.shared);
+  if (weights.shared.empty() || rows != weights.dtype || !takes_partners(rows)) return nullptr;
+  return c.mesh->product(weights.shared) > 1 ? std::make_unique<WeightPartners>(c, weights.shared) : nullptr;
 }
 
 // The same for the gradient of the weights.

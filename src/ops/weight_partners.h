@@ -1,7 +1,6 @@
-// The ranks of this process that hold the same copy of a gathered weight: partners in its products.
+// The ranks of this process that hold one copy of a weight: partners in its products.
 #pragma once
 
-#include <memory>
 #include <utility>
 
 #include "autograd/array.h"
