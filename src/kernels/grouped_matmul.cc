@@ -69,10 +69,13 @@ void gmm(ThreadPool& pool, DType dtype, const void* lhs, const void* rhs, const 
   run_gemms(pool, "gmm", problems, partners);
 }
 
-void gmm_dlhs(ThreadPool& pool, DType dtype, const void* dy, const void* rhs,
-              std::span<const std::int64_t> group_sizes, std::int64_t k, std::int64_t n, void* dlhs,
-              Partners* partners) {
-  const auto problems = per_group(group_sizes, [&](std::int64_t g, std::int64_t row, std::int64_t rows) {
+namespace {
+
+// out[r,:] (+)= dy[r,:] · rhs[g(r)]ᵀ
+std::vector<GemmProblem> dlhs_problems(DType dtype, const void* dy, const void* rhs,
+                                       std::span<const std::int64_t> group_sizes, std::int64_t k,
+                                       std::int64_t n, void* out, DType out_dtype, bool accumulate = false) {
+  return per_group(group_sizes, [&](std::int64_t g, std::int64_t row, std::int64_t rows) {
     return GemmProblem{.m = rows,
                        .n = k,
                        .k = n,
@@ -82,11 +85,19 @@ void gmm_dlhs(ThreadPool& pool, DType dtype, const void* dy, const void* rhs,
                        .b = advance(rhs, dtype, g * k * n),
                        .transpose_b = true,
                        .ldb = n,
-                       .c = advance(dlhs, dtype, row * k),
-                       .c_dtype = dtype,
-                       .ldc = k};
+                       .c = advance(out, out_dtype, row * k),
+                       .c_dtype = out_dtype,
+                       .ldc = k,
+                       .accumulate = accumulate};
   });
-  run_gemms(pool, "gmm_dlhs", problems, partners);
+}
+
+}  // namespace
+
+void gmm_dlhs(ThreadPool& pool, DType dtype, const void* dy, const void* rhs,
+              std::span<const std::int64_t> group_sizes, std::int64_t k, std::int64_t n, void* dlhs,
+              Partners* partners) {
+  run_gemms(pool, "gmm_dlhs", dlhs_problems(dtype, dy, rhs, group_sizes, k, n, dlhs, dtype), partners);
 }
 
 void gmm_drhs(ThreadPool& pool, DType dtype, const void* lhs, const void* dy,
@@ -173,36 +184,19 @@ void gmm_pair(ThreadPool& pool, DType dtype, const void* x, std::span<const std:
 void gmm_dlhs_pair(ThreadPool& pool, DType dtype, const void* dy_0, const void* dy_1, const void* rhs_0,
                    const void* rhs_1, std::span<const std::int64_t> group_sizes, std::int64_t k,
                    std::int64_t n, void* dlhs, Partners* partners) {
-  const auto of = [&](void* out, DType out_dtype, const void* dy, const void* rhs, bool accumulate) {
-    return per_group(group_sizes, [&](std::int64_t g, std::int64_t row, std::int64_t rows) {
-      return GemmProblem{.m = rows,
-                         .n = k,
-                         .k = n,
-                         .dtype = dtype,
-                         .a = advance(dy, dtype, row * n),
-                         .lda = n,
-                         .b = advance(rhs, dtype, g * k * n),
-                         .transpose_b = true,
-                         .ldb = n,
-                         .c = advance(out, out_dtype, row * k),
-                         .c_dtype = out_dtype,
-                         .ldc = k,
-                         .accumulate = accumulate};
-    });
-  };
   if (takes_gemm_forms(dtype)) {
-    auto problems = of(dlhs, dtype, dy_0, rhs_0, false);
-    const auto second = of(dlhs, dtype, dy_1, rhs_1, false);
+    auto problems = dlhs_problems(dtype, dy_0, rhs_0, group_sizes, k, n, dlhs, dtype);
     std::vector<GemmTerm> terms;
-    for (const GemmProblem& p : second) terms.push_back(p.term(0));
+    for (const GemmProblem& p : dlhs_problems(dtype, dy_1, rhs_1, group_sizes, k, n, dlhs, dtype))
+      terms.push_back(p.term(0));
     for (std::size_t i = 0; i < terms.size(); ++i) problems[i].more = std::span(terms).subspan(i, 1);
     return run_gemms(pool, "gmm_dlhs", problems, partners);
   }
   Tensor sums;  // fp32 between the two products
   if (dtype != DType::f32) sums = Tensor(DType::f32, {rows_of(group_sizes), k});
   void* const out = sums.defined() ? sums.raw() : dlhs;
-  run_gemms(pool, "gmm_dlhs", of(out, DType::f32, dy_0, rhs_0, false));
-  run_gemms(pool, "gmm_dlhs", of(out, DType::f32, dy_1, rhs_1, true));
+  run_gemms(pool, "gmm_dlhs", dlhs_problems(dtype, dy_0, rhs_0, group_sizes, k, n, out, DType::f32));
+  run_gemms(pool, "gmm_dlhs", dlhs_problems(dtype, dy_1, rhs_1, group_sizes, k, n, out, DType::f32, true));
   if (sums.defined()) convert(pool, DType::f32, sums.raw(), dtype, dlhs, sums.size());
 }
 
