@@ -13,7 +13,6 @@
 #include "dist/comm/local.h"
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
 #include <thread>
 
@@ -91,7 +90,7 @@ class LocalCommunicator : public Communicator {
         const auto inputs = inputs_at(meeting, begin * element_bytes(call.type));
         std::byte* const sum = at(out, i * run * sum_bytes(call.type));
         if (inputs.empty())
-          std::memset(sum, 0, static_cast<std::size_t>(run * sum_bytes(call.type)));
+          std::fill_n(sum, run * sum_bytes(call.type), std::byte{0});
         else
           sum_in_order(call.type, inputs, sum, run);
       }
