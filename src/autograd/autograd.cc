@@ -44,13 +44,11 @@ std::shared_ptr<Node> record(Context& context, std::shared_ptr<const Op> op, std
 void accumulate(Context& context, Value& value, const Tensor& grad) {
   CHECK(grad.shape() == value.info.local, "gradient {} for a value of {}", to_string(grad.shape()),
         to_string(value.info.local));
-  const auto is_zeros = [&](const Tensor& x) { return x.abstract() && !context.abstract(); };
-  if (value.grad.defined() && is_zeros(grad)) return;
-  if (is_zeros(grad)) {
-    value.grad = grad;
+  if (context.is_zeros(grad)) {
+    if (!value.grad.defined()) value.grad = grad;
     return;
   }
-  if (!value.grad.defined() || is_zeros(value.grad)) {
+  if (!value.grad.defined() || context.is_zeros(value.grad)) {
     value.grad = converted(*context.pool, grad, value.info.dtype);
     return;
   }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/tensor.h"
 #include "core/thread_pool.h"
 #include "dist/axis_rules.h"
 #include "dist/comm/communicator.h"
@@ -63,6 +64,8 @@ struct Context {
   // Tensors hold no data (core/memory_account.h), the pool and the communicator only count. What a run reads
   // from its data, an op that reads it must assume here.
   bool abstract() const { return assumed != nullptr; }
+  // Whether x is zeros because another rank holds the whole sum (Tensor::without_memory).
+  bool is_zeros(const Tensor& x) const { return x.abstract() && !abstract(); }
 
   // The ranks (of the communicator) that differ from this one only along `axes`, and this rank's place among
   // them.

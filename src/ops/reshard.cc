@@ -118,9 +118,8 @@ Tensor scatter_sum_along(Context& c, const Tensor& x, const Axes& axes, std::siz
   CHECK(shape[dim] % p == 0, "dim {} of {} over {} ranks", dim, to_string(shape), p);
   shape[dim] /= p;
   Tensor out(x.dtype(), shape);
-  const bool is_zeros = x.abstract() && !c.abstract();
-  c.comm->reduce_scatter(group, joined(axes), x.dtype(), is_zeros ? nullptr : x.raw(), out.raw(), out.size(),
-                         std::max<std::int64_t>(1, block_of(shape, dim).pre));
+  c.comm->reduce_scatter(group, joined(axes), x.dtype(), c.is_zeros(x) ? nullptr : x.raw(), out.raw(),
+                         out.size(), std::max<std::int64_t>(1, block_of(shape, dim).pre));
   return out;
 }
 
