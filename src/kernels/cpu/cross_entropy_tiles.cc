@@ -317,15 +317,18 @@ void cross_entropy(ThreadPool& pool, const LinearCrossEntropyArgs& args, float* 
                    floats(maxima) + chunk * f.rows, floats(sums) + chunk * f.rows, target_logit);
     }
   });
-  for (std::int64_t r = 0; r < args.rows; ++r) {
-    float maximum = -std::numeric_limits<float>::infinity();
-    for (std::int64_t c = 0; c < f.chunks; ++c) maximum = std::max(maximum, floats(maxima)[c * f.rows + r]);
-    float sum = 0;
-    for (std::int64_t c = 0; c < f.chunks; ++c) {
-      sum += floats(sums)[c * f.rows + r] * std::exp(floats(maxima)[c * f.rows + r] - maximum);
+  pool.for_range(args.rows, 512, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      float maximum = -std::numeric_limits<float>::infinity();
+      for (std::int64_t c = 0; c < f.chunks; ++c)
+        maximum = std::max(maximum, floats(maxima)[c * f.rows + r]);
+      float sum = 0;
+      for (std::int64_t c = 0; c < f.chunks; ++c) {
+        sum += floats(sums)[c * f.rows + r] * std::exp(floats(maxima)[c * f.rows + r] - maximum);
+      }
+      lse[r] = maximum + std::log(sum);
     }
-    lse[r] = maximum + std::log(sum);
-  }
+  });
 }
 
 void cross_entropy_backward(ThreadPool& pool, const LinearCrossEntropyArgs& args, const float* lse,

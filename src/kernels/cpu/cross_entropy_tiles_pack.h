@@ -12,9 +12,11 @@
 namespace switchyard::cpu::SWITCHYARD_TILES::cross_entropy_tiles {
 
 constexpr std::int64_t kVocabTile = 256;
-// Chunks are what threads share out: as many as 64, for machines with many cores, but no more than this much
-// memory holds dhidden for, nor fewer than 8.
+// Chunks are what threads share out: as many as 64, for machines with many cores. Every chunk has dhidden to
+// write and to be added up, so where there would be more than 8 each is worth that (1024 entries), and
+// together they take no more than this much memory.
 constexpr std::int64_t kLeastChunks = 8, kMostChunks = 64;
+constexpr std::int64_t kChunkEntries = 1024;
 constexpr std::int64_t kChunkBytes = std::int64_t{128} << 20;
 
 inline std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
@@ -104,7 +106,7 @@ struct Fused {
 
   static std::int64_t chunk_for(std::int64_t vocab, std::int64_t dhidden) {
     const auto fit = kChunkBytes / (std::max<std::int64_t>(1, dhidden) * std::int64_t{sizeof(float)});
-    const std::int64_t most = std::clamp(fit, kLeastChunks, kMostChunks);
+    const std::int64_t most = std::clamp(std::min(fit, vocab / kChunkEntries), kLeastChunks, kMostChunks);
     return round_up(std::max<std::int64_t>(1, (vocab + most - 1) / most), kVocabTile);
   }
 
