@@ -63,11 +63,8 @@ std::int64_t products_of(std::int64_t rows, std::int64_t columns, const GemmProb
 
 // Of the problem and those that share its B.
 std::int64_t rows_of(const GemmProblem& p) {
-  std::int64_t rows = p.m, before = p.m;
-  for (const GemmProblem* next = p.same_b; next != nullptr; next = next->same_b) {
-    rows += blocks(before, kGemmStrip) * kGemmStrip - before + next->m;
-    before = next->m;
-  }
+  std::int64_t rows = 0;
+  for (const GemmProblem* one = &p; one != nullptr; one = one->same_b) rows += one->m;
   return rows;
 }
 
@@ -286,7 +283,8 @@ std::vector<GemmProblem> link(std::span<const Problems> all, std::vector<GemmPro
     for (std::size_t partner = all.size(); partner-- > 0;) {
       const GemmProblem& p = all[partner][i];
       if (p.m == 0) continue;
-      const bool joins = rest != nullptr && !has_few_rows(p) && same_right_operands(p, *rest);
+      const bool joins =
+          rest != nullptr && !has_few_rows(p) && !p.transpose_a && same_right_operands(p, *rest);
       if (!joins) {
         firsts.push_back(p);
         if (!has_few_rows(p)) rest = &firsts.back();

@@ -22,7 +22,8 @@ namespace switchyard {
 // 3. More terms: C = op(A) · op(B) + Σ_t op(A_t) · op(B_t), each with a depth of its own, one sum after the
 //    other. With `terms_apart` each term's sum is rounded to C's dtype before it is added, as if it had been
 //    stored and the stored ones then added in fp32.
-// 4. same_b: another problem with the same matrices B, whose rows are worked on with this one's.
+// 4. same_b: another problem with the same matrices B and depths, A not transposed in either. Its rows
+//    follow this one's: blocks, and the panels within them, go over both.
 constexpr std::int64_t kGemmStrip = 32;
 
 struct GemmTerm {
@@ -78,8 +79,8 @@ struct GemmProblem {
   std::int64_t column_unit() const { return c_next == nullptr ? kGemmStrip : 2 * kGemmStrip; }
 };
 
-// The block C[row_begin:row_end, column_begin:column_end]. Where problems share B, the rows of each but the
-// last are counted up to a multiple of kGemmStrip.
+// The block C[row_begin:row_end, column_begin:column_end], of rows that follow each other where problems
+// share B.
 struct GemmBlock {
   std::int64_t row_begin;
   std::int64_t row_end;

@@ -113,24 +113,7 @@ class Block {
   Word* a_of(std::int64_t panel, const Piece& piece) const {
     return a_ + (panel * pass_ + piece.step - piece.pass) * kStepWords;
   }
-  // 32 rows of A and C.
-  struct Panel {
-    const GemmProblem* problem;
-    std::int64_t row, rows;
-  };
-  Panel panel(std::int64_t i) const {
-    const GemmProblem* problem = &p_;
-    std::int64_t row = block_.row_begin + i * kLines;
-    while (row >= problem->m && problem->same_b != nullptr) {
-      row -= ceil_div(problem->m, kLines) * kLines;
-      problem = problem->same_b;
-    }
-    return {problem, row, std::min(kLines, problem->m - row)};
-  }
-  void pack_panel(std::int64_t i, std::int64_t begin, std::int64_t end, Word* out) const {
-    const Panel at = panel(i);
-    pack_a(*at.problem, depth_, begin, end, at.row, at.rows, out);
-  }
+  Panel panel(std::int64_t i) const { return {p_, block_.row_begin + i * kLines, block_.row_end}; }
   float* sums_of(std::int64_t panel, const Piece& piece) const {
     const std::int64_t before = pass_ < depth_.steps ? (piece.strip - first_strip_) / wide_ : 0;
     return sums_ + (before * panels_ + (waiting_panels() == 1 ? 0 : panel)) * wide_ * kSums;
@@ -146,22 +129,25 @@ class Block {
     if (unpacked && p_.transpose_a) {  // panels are neighbours in memory: all of a step, then the next step
       for (std::int64_t l = piece.step; l < end; ++l) {
         for (std::int64_t i = 0; i < panels_; ++i)
-          pack_panel(i, l, l + 1, a_of(i, piece) + (l - piece.step) * kStepWords);
+          panel(i).pack(depth_, l, l + 1, a_of(i, piece) + (l - piece.step) * kStepWords);
       }
       unpacked = false;
     }
     Upcoming upcoming;
     for (std::int64_t i = 0; i < panels_; ++i) {
-      if (unpacked) pack_panel(i, piece.step, end, a_of(i, piece));
+      if (unpacked) panel(i).pack(depth_, piece.step, end, a_of(i, piece));
       upcoming.stride = 0;
-      if (i + 1 < panels_ && unpacked) {
-        const Panel next = panel(i + 1);
-        upcoming.stored(*next.problem, depth_, piece.step, next.row, next.rows);
-      }
+      if (i + 1 < panels_ && unpacked) upcoming.stored(panel(i + 1), depth_, piece.step);
       if (i + 1 < panels_ && !unpacked) upcoming.packed(a_of(i + 1, piece));
       multiply_panel(i, piece, b, upcoming, packing);
       if (end == depth_.steps) store(i, piece);
     }
+  }
+
+  // Of a step's depth, but for padding.
+  std::int64_t pairs_of(std::int64_t step) const {
+    const Depth::Place in = depth_.place_of(step);
+    return std::min<std::int64_t>(16, ceil_div(p_.term(in.term).k - (step - in.begin) * 32, 2));
   }
 
   void multiply_panel(std::int64_t i, const Piece& piece, const Word* b, const Upcoming& upcoming,
@@ -174,6 +160,7 @@ class Block {
           p_.terms_apart ? depth_.place_of(piece.step + l) : Depth::Place{0, 0, depth_.steps};
       const std::int64_t steps = std::min({depth_.chunk, depth - l, term.end - piece.step - l});
       const bool ends = piece.step + l + steps == term.end;
+      const BlockUse use{panel(i).rows(), pairs_of(piece.step + l + steps - 1)};
       for (std::int64_t s = 0; s < strips; ++s) {
         const char* const* line = upcoming.line + std::min(s * fetches, kLines - fetches);
         const auto meanwhile = [&](std::int64_t step) {
@@ -184,7 +171,7 @@ class Block {
         float* const sums = sums_of(i, piece) + s * kSums;
         multiply_block<true>(steps, {a_of(i, piece) + l * kStepWords, kStepWords, kTileWords},
                              {b + (s * depth + l) * kStepWords, kStepWords, kTileWords}, {sums, 512, 256, 16},
-                             piece.step + l > term.begin, meanwhile);
+                             piece.step + l > term.begin, use, meanwhile);
         if (p_.terms_apart && ends)
           add_rounded(p_.c_dtype, sums, kSums, term.begin == 0, totals_ + (sums - sums_));
       }
@@ -196,9 +183,11 @@ class Block {
     const auto run = p_.hidden != nullptr       ? store_gated_panel
                      : p_.c_dtype == DType::f32 ? store_panel<float>
                                                 : store_panel<bfloat16>;
-    const Panel to = panel(i);
     const float* const sums = sums_of(i, piece) + (p_.terms_apart ? totals_ - sums_ : 0);
-    run(*to.problem, to.row, to.rows, piece.strip, strip_end(piece) - piece.strip, sums);
+    panel(i).each_problem(
+        [&](const GemmProblem& p, std::int64_t row, std::int64_t rows, std::int64_t line) {
+          run(p, {row, rows, line}, piece.strip, strip_end(piece) - piece.strip, sums);
+        });
   }
 
   const GemmProblem& p_;

@@ -80,18 +80,60 @@ inline Stored stored_a(const GemmProblem& p, const GemmTerm& term) {
   return {static_cast<const Word*>(term.a), p.lda, term.a_rows};
 }
 
-// The steps [begin, end) of one panel of rows.
-inline void pack_a(const GemmProblem& p, const Depth& depth, std::int64_t begin, std::int64_t end,
-                   std::int64_t row, std::int64_t rows, Word* out) {
-  depth.each_term(
-      begin, end, [&](std::int64_t t, std::int64_t from, std::int64_t steps, std::int64_t before) {
-        const GemmTerm term = p.term(t);
-        const Stored a = stored_a(p, term);
-        const std::int64_t count = std::min(32 * steps, term.k - from);
-        Word* to = out + before * kStepWords;
-        p.transpose_a ? pack_depth(a, row, rows, from, count, to) : pack_lines(a, row, rows, from, count, to);
-      });
-}
+// Up to 32 rows of A and C, of one problem or of some that share B.
+class Panel {
+ public:
+  // From `row` on, of the rows of `first` and those it is linked to; as many as there are before row_end.
+  Panel(const GemmProblem& first, std::int64_t row, std::int64_t row_end)
+      : first_(&first), row_(row), rows_(std::min(kLines, row_end - row)) {
+    while (row_ >= first_->m && first_->same_b != nullptr) {
+      row_ -= first_->m;
+      first_ = first_->same_b;
+    }
+  }
+  std::int64_t rows() const { return rows_; }
+
+  // Calls part(problem, its first row, rows, lines before).
+  template <typename Part>
+  void each_problem(const Part& part) const {
+    std::int64_t row = row_;
+    const GemmProblem* p = first_;
+    for (std::int64_t line = 0; line < rows_; p = p->same_b, row = 0) {
+      const std::int64_t rows = std::min(p->m - row, rows_ - line);
+      part(*p, row, rows, line);
+      line += rows;
+    }
+  }
+
+  // Where its rows are stored, of a term's element `from` on.
+  struct Rows {
+    const Word* at[kLines];
+  };
+  Rows stored(std::int64_t term, std::int64_t from) const {
+    Rows rows;
+    each_problem([&](const GemmProblem& p, std::int64_t row, std::int64_t count, std::int64_t line) {
+      const Stored a = stored_a(p, p.term(term));
+      for (std::int64_t r = 0; r < count; ++r) rows.at[line + r] = a.row(row + r) + from;
+    });
+    return rows;
+  }
+
+  // Packs the steps [begin, end) of A.
+  void pack(const Depth& depth, std::int64_t begin, std::int64_t end, Word* out) const {
+    depth.each_term(
+        begin, end, [&](std::int64_t t, std::int64_t from, std::int64_t steps, std::int64_t before) {
+          const GemmTerm term = first_->term(t);
+          const std::int64_t count = std::min(32 * steps, term.k - from);
+          Word* const to = out + before * kStepWords;
+          first_->transpose_a ? pack_depth(stored_a(*first_, term), row_, rows_, from, count, to)
+                              : pack_lines(stored(t, from).at, rows_, count, to);
+        });
+  }
+
+ private:
+  const GemmProblem* first_;
+  std::int64_t row_, rows_;
+};
 
 // Packs the steps [begin, end) of some strips of B, one strip after the other, half a step at a time and in
 // the order in which they are stored.
@@ -189,15 +231,12 @@ struct Upcoming {
     stride = 2 * kStepWords;
   }
   // Of stored rows that will be packed as lines.
-  void stored(const GemmProblem& p, const Depth& depth, std::int64_t begin, std::int64_t row,
-              std::int64_t rows) {
+  void stored(const Panel& panel, const Depth& depth, std::int64_t begin) {
     const Depth::Place in = depth.place_of(begin);
-    const Stored a = stored_a(p, p.term(in.term));
-    const std::int64_t from = (begin - in.begin) * 32;
+    const Panel::Rows rows = panel.stored(in.term, (begin - in.begin) * 32);
     stride = 64;
-    for (std::int64_t r = 0; r < kLines; ++r) {
-      line[r] = reinterpret_cast<const char*>(a.row(row + std::min(r, rows - 1)) + from);
-    }
+    for (std::int64_t r = 0; r < kLines; ++r)
+      line[r] = reinterpret_cast<const char*>(rows.at[std::min(r, panel.rows() - 1)]);
   }
 };
 

@@ -130,17 +130,26 @@ inline void store_some_of_row(const Destination<C>& d, C* c, bool accumulate, __
   store_some(c + 16, d.high, y);
 }
 
-// Stores `rows` rows of C from `row` on, some strips: row by row, so that memory is written in long runs.
+// Rows [first, first + count) of C, which are lines of a panel from `line` on.
+struct PanelRows {
+  std::int64_t first, count, line;
+  // The left sums of one.
+  const float* in(const float* sums, std::int64_t r) const {
+    return sums + (line + r) / 16 * 512 + (line + r) % 16 * 16;
+  }
+};
+
+// Stores some rows of C, some strips: row by row, so that memory is written in long runs.
 template <typename C>
-inline void store_panel(const GemmProblem& p, std::int64_t row, std::int64_t rows, std::int64_t strip_begin,
+inline void store_panel(const GemmProblem& p, const PanelRows& rows, std::int64_t strip_begin,
                         std::int64_t strips, const float* sums) {
   constexpr std::int64_t kAtOnce = 16;
   Destination<C> to[kAtOnce];
   for (std::int64_t begin = 0; begin < strips; begin += kAtOnce, sums += kAtOnce * kSums) {
     const std::int64_t count = std::min(kAtOnce, strips - begin);
-    for (std::int64_t s = 0; s < count; ++s) to[s] = Destination<C>(p, row, strip_begin + begin + s);
-    for (std::int64_t r = 0; r < rows; ++r) {
-      const float* from = sums + (r / 16) * 512 + (r % 16) * 16;
+    for (std::int64_t s = 0; s < count; ++s) to[s] = Destination<C>(p, rows.first, strip_begin + begin + s);
+    for (std::int64_t r = 0; r < rows.count; ++r) {
+      const float* from = rows.in(sums, r);
       for (std::int64_t s = 0; s < count; ++s, from += kSums) {
         const __m512 x = _mm512_load_ps(from), y = _mm512_load_ps(from + 256);
         C* const c = to[s].c + r * p.ldc;
@@ -152,8 +161,8 @@ inline void store_panel(const GemmProblem& p, std::int64_t row, std::int64_t row
 }
 
 // The same for pairs of strips of C and C_next, and of both the hidden activation.
-inline void store_gated_panel(const GemmProblem& p, std::int64_t row, std::int64_t rows,
-                              std::int64_t strip_begin, std::int64_t strips, const float* sums) {
+inline void store_gated_panel(const GemmProblem& p, const PanelRows& rows, std::int64_t strip_begin,
+                              std::int64_t strips, const float* sums) {
   struct Target {
     Word *gate, *up, *hidden;
     __mmask32 mask;
@@ -165,15 +174,17 @@ inline void store_gated_panel(const GemmProblem& p, std::int64_t row, std::int64
     const std::int64_t pairs = std::min(kAtOnce, (strips - begin) / 2);
     for (std::int64_t s = 0; s < pairs; ++s) {
       const Strip strip = strip_of(p, strip_begin + begin + 2 * s);
-      const auto at = [&](void* matrix) { return static_cast<Word*>(matrix) + row * p.ldc + strip.column; };
+      const auto at = [&](void* matrix) {
+        return static_cast<Word*>(matrix) + rows.first * p.ldc + strip.column;
+      };
       to[s] = {at(p.c), at(p.c_next), at(p.hidden), _cvtu32_mask32(0xffffffffu >> (32 - strip.columns)),
                strip.columns == kLines && worth_streaming(p, at(p.c), sizeof(Word)) &&
                    worth_streaming(p, at(p.c_next), sizeof(Word)) &&
                    worth_streaming(p, at(p.hidden), sizeof(Word))};
     }
-    for (std::int64_t r = 0; r < rows; ++r) {
-      const __m512 weight = _mm512_set1_ps(p.row_weights == nullptr ? 1.0f : p.row_weights[row + r]);
-      const float* from = sums + (r / 16) * 512 + (r % 16) * 16;
+    for (std::int64_t r = 0; r < rows.count; ++r) {
+      const __m512 weight = _mm512_set1_ps(p.row_weights == nullptr ? 1.0f : p.row_weights[rows.first + r]);
+      const float* from = rows.in(sums, r);
       for (std::int64_t s = 0; s < pairs; ++s, from += 2 * kSums) {
         const __m512i gate = words_of(from, from + 256);
         const __m512i up = words_of(from + kSums, from + kSums + 256);

@@ -28,6 +28,13 @@ struct BlockSums {
   std::int64_t row;
 };
 
+// What of a block is not padding: its first rows, and the first pairs of its last step's depth. Only those
+// need be multiplied; sums of the other rows may be left as they are.
+struct BlockUse {
+  std::int64_t rows = 32;
+  std::int64_t last_pairs = 16;
+};
+
 #if defined(SWITCHYARD_SOFT_TILES)
 
 // The first tiles of a step.
@@ -39,7 +46,7 @@ struct StepTiles {
 template <typename Step>
 SWITCHYARD_TILED_INLINE void multiply_eight_rows(std::int64_t steps, const Step& step, std::int64_t quarter,
                                                  std::int64_t a_second, std::int64_t b_second, BlockSums c,
-                                                 bool add) {
+                                                 bool add, std::int64_t last_pairs = 16) {
   float* const sums = c.x + quarter / 2 * c.lower + quarter % 2 * 8 * c.row;
   const std::int64_t a_row = quarter / 2 * a_second + quarter % 2 * 8 * 32;
   __m512 left[8], right[8];
@@ -51,7 +58,8 @@ SWITCHYARD_TILED_INLINE void multiply_eight_rows(std::int64_t steps, const Step&
   for (std::int64_t l = 0; l < steps; ++l) {
     const StepTiles tiles = step(l);
     const std::uint16_t *const a = tiles.a + a_row, *const b = tiles.b;
-    for (std::int64_t pair = 0; pair < 16; ++pair) {
+    const std::int64_t pairs = l + 1 < steps ? 16 : last_pairs;
+    for (std::int64_t pair = 0; pair < pairs; ++pair) {
       const auto b_left = reinterpret_cast<__m512bh>(_mm512_load_si512(b + 32 * pair));
       const auto b_right = reinterpret_cast<__m512bh>(_mm512_load_si512(b + b_second + 32 * pair));
 #pragma GCC unroll 8
@@ -73,8 +81,8 @@ SWITCHYARD_TILED_INLINE void multiply_eight_rows(std::int64_t steps, const Step&
 
 #else
 
-// One step. kStreamB: B's tiles are not to take L1 from A's.
-template <bool kStreamB>
+// One step. kStreamB: B's tiles are not to take L1 from A's. kLower: of A's second tile, too.
+template <bool kStreamB, bool kLower>
 SWITCHYARD_TILED_INLINE void multiply_step(const std::uint16_t* a, std::int64_t a_second,
                                            const std::uint16_t* b, std::int64_t b_second) {
   if constexpr (kStreamB) {
@@ -84,15 +92,49 @@ SWITCHYARD_TILED_INLINE void multiply_step(const std::uint16_t* a, std::int64_t 
   }
   SWITCHYARD_TILE_LOAD(4, a, 64);
   SWITCHYARD_TILE_PRODUCT(0, 4, 6);
-  SWITCHYARD_TILE_LOAD(5, a + a_second, 64);
-  SWITCHYARD_TILE_PRODUCT(2, 5, 6);
+  if constexpr (kLower) {
+    SWITCHYARD_TILE_LOAD(5, a + a_second, 64);
+    SWITCHYARD_TILE_PRODUCT(2, 5, 6);
+  }
   if constexpr (kStreamB) {
     SWITCHYARD_TILE_STREAM_LOAD(7, b + b_second, 64);
   } else {
     SWITCHYARD_TILE_LOAD(7, b + b_second, 64);
   }
   SWITCHYARD_TILE_PRODUCT(1, 4, 7);
-  SWITCHYARD_TILE_PRODUCT(3, 5, 7);
+  if constexpr (kLower) SWITCHYARD_TILE_PRODUCT(3, 5, 7);
+}
+
+template <bool kStreamB, bool kLower, typename Between>
+SWITCHYARD_TILED_INLINE void multiply_steps(std::int64_t steps, BlockOperand a, BlockOperand b, BlockSums c,
+                                            bool add, const Between& between) {
+  asm volatile("" ::: "memory");  // GCC's tile loads do not tell the compiler that they read memory
+  const std::int64_t row_bytes = 4 * c.row;
+  if (add) {
+    SWITCHYARD_TILE_LOAD(0, c.x, row_bytes);
+    SWITCHYARD_TILE_LOAD(1, c.x + c.right, row_bytes);
+    if constexpr (kLower) {
+      SWITCHYARD_TILE_LOAD(2, c.x + c.lower, row_bytes);
+      SWITCHYARD_TILE_LOAD(3, c.x + c.lower + c.right, row_bytes);
+    }
+  } else {
+    SWITCHYARD_TILE_ZERO(0);
+    SWITCHYARD_TILE_ZERO(1);
+    if constexpr (kLower) {
+      SWITCHYARD_TILE_ZERO(2);
+      SWITCHYARD_TILE_ZERO(3);
+    }
+  }
+  for (std::int64_t l = 0; l < steps; ++l, a.x += a.step, b.x += b.step) {
+    multiply_step<kStreamB, kLower>(a.x, a.second, b.x, b.second);
+    between(l);
+  }
+  SWITCHYARD_TILE_STORE(0, c.x, row_bytes);
+  SWITCHYARD_TILE_STORE(1, c.x + c.right, row_bytes);
+  if constexpr (kLower) {
+    SWITCHYARD_TILE_STORE(2, c.x + c.lower, row_bytes);
+    SWITCHYARD_TILE_STORE(3, c.x + c.lower + c.right, row_bytes);
+  }
 }
 
 #endif
@@ -101,44 +143,27 @@ SWITCHYARD_TILED_INLINE void multiply_step(const std::uint16_t* a, std::int64_t 
 // other work done meanwhile.
 template <bool kStreamB, typename Between>
 SWITCHYARD_TILED_INLINE void multiply_block(std::int64_t steps, BlockOperand a, BlockOperand b, BlockSums c,
-                                            bool add, const Between& between) {
+                                            bool add, BlockUse use, const Between& between) {
 #if defined(SWITCHYARD_SOFT_TILES)
-  for (std::int64_t quarter = 0; quarter < 4; ++quarter) {
+  for (std::int64_t quarter = 0; quarter * 8 < use.rows; ++quarter) {
     const auto step = [&](std::int64_t l) {
       if (quarter == 0) between(l);
       return StepTiles{a.x + l * a.step, b.x + l * b.step};
     };
-    multiply_eight_rows(steps, step, quarter, a.second, b.second, c, add);
+    multiply_eight_rows(steps, step, quarter, a.second, b.second, c, add, use.last_pairs);
   }
 #else
-  asm volatile("" ::: "memory");  // GCC's tile loads do not tell the compiler that they read memory
-  const std::int64_t row_bytes = 4 * c.row;
-  if (add) {
-    SWITCHYARD_TILE_LOAD(0, c.x, row_bytes);
-    SWITCHYARD_TILE_LOAD(1, c.x + c.right, row_bytes);
-    SWITCHYARD_TILE_LOAD(2, c.x + c.lower, row_bytes);
-    SWITCHYARD_TILE_LOAD(3, c.x + c.lower + c.right, row_bytes);
-  } else {
-    SWITCHYARD_TILE_ZERO(0);
-    SWITCHYARD_TILE_ZERO(1);
-    SWITCHYARD_TILE_ZERO(2);
-    SWITCHYARD_TILE_ZERO(3);
-  }
-  for (std::int64_t l = 0; l < steps; ++l, a.x += a.step, b.x += b.step) {
-    multiply_step<kStreamB>(a.x, a.second, b.x, b.second);
-    between(l);
-  }
-  SWITCHYARD_TILE_STORE(0, c.x, row_bytes);
-  SWITCHYARD_TILE_STORE(1, c.x + c.right, row_bytes);
-  SWITCHYARD_TILE_STORE(2, c.x + c.lower, row_bytes);
-  SWITCHYARD_TILE_STORE(3, c.x + c.lower + c.right, row_bytes);
+  if (use.rows > 16)
+    multiply_steps<kStreamB, true>(steps, a, b, c, add, between);
+  else
+    multiply_steps<kStreamB, false>(steps, a, b, c, add, between);
 #endif
 }
 
 template <bool kStreamB>
 SWITCHYARD_TILED_INLINE void multiply_block(std::int64_t steps, BlockOperand a, BlockOperand b, BlockSums c,
                                             bool add) {
-  multiply_block<kStreamB>(steps, a, b, c, add, [](std::int64_t) {});
+  multiply_block<kStreamB>(steps, a, b, c, add, {}, [](std::int64_t) {});
 }
 
 }  // namespace switchyard::cpu::SWITCHYARD_TILES

@@ -91,14 +91,12 @@ struct Stored {
   const Word* row(std::int64_t i) const { return x + (rows == nullptr ? i : rows[i]) * ld; }
 };
 
-// Below: `lines` <= 32 from `line`, `depth` elements from `from`, into a panel of round_up(depth, 32) / 32
-// steps. Whole panels of A; of B half a step at a time, so that it can be done between products.
+// Below: `lines` <= 32, `depth` elements of each, into a panel of round_up(depth, 32) / 32 steps. Whole panels
+// of A; of B half a step at a time, so that it can be done between products.
 
-// Stored rows are lines. A's tiles.
-__attribute__((noinline)) inline void pack_lines(const Stored& s, std::int64_t line, std::int64_t lines,
-                                                 std::int64_t from, std::int64_t depth, Word* out) {
-  const Word* row[kLines];
-  for (std::int64_t i = 0; i < lines; ++i) row[i] = s.row(line + i) + from;
+// Stored rows are lines: row[i] is the first element of one. A's tiles.
+__attribute__((noinline)) inline void pack_lines(const Word* const* row, std::int64_t lines,
+                                                 std::int64_t depth, Word* out) {
   for (std::int64_t half = 0; half < 2; ++half) {
     const std::int64_t begin = 16 * half, end = std::clamp<std::int64_t>(lines, begin, begin + 16);
     Word* tile = out + half * kTileWords;
@@ -114,7 +112,7 @@ __attribute__((noinline)) inline void pack_lines(const Stored& s, std::int64_t l
   }
 }
 
-// Stored rows are depth, so lines are neighbours in memory. A's tiles.
+// Stored rows are depth, from row `from` on, so lines are neighbours in memory. A's tiles.
 __attribute__((noinline)) inline void pack_depth(const Stored& s, std::int64_t line, std::int64_t lines,
                                                  std::int64_t from, std::int64_t depth, Word* out) {
   for (std::int64_t l = 0; l < depth; l += 32, out += kStepWords) {
