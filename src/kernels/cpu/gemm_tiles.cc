@@ -184,10 +184,9 @@ class Block {
                      : p_.c_dtype == DType::f32 ? store_panel<float>
                                                 : store_panel<bfloat16>;
     const float* const sums = sums_of(i, piece) + (p_.terms_apart ? totals_ - sums_ : 0);
-    panel(i).each_problem(
-        [&](const GemmProblem& p, std::int64_t row, std::int64_t rows, std::int64_t line) {
-          run(p, {row, rows, line}, piece.strip, strip_end(piece) - piece.strip, sums);
-        });
+    panel(i).each_problem([&](const GemmProblem& p, std::int64_t row, std::int64_t rows, std::int64_t line) {
+      run(p, {row, rows, line}, piece.strip, strip_end(piece) - piece.strip, sums);
+    });
   }
 
   const GemmProblem& p_;

@@ -120,14 +120,14 @@ class Panel {
 
   // Packs the steps [begin, end) of A.
   void pack(const Depth& depth, std::int64_t begin, std::int64_t end, Word* out) const {
-    depth.each_term(
-        begin, end, [&](std::int64_t t, std::int64_t from, std::int64_t steps, std::int64_t before) {
-          const GemmTerm term = first_->term(t);
-          const std::int64_t count = std::min(32 * steps, term.k - from);
-          Word* const to = out + before * kStepWords;
-          first_->transpose_a ? pack_depth(stored_a(*first_, term), row_, rows_, from, count, to)
-                              : pack_lines(stored(t, from).at, rows_, count, to);
-        });
+    depth.each_term(begin, end,
+                    [&](std::int64_t t, std::int64_t from, std::int64_t steps, std::int64_t before) {
+                      const GemmTerm term = first_->term(t);
+                      const std::int64_t count = std::min(32 * steps, term.k - from);
+                      Word* const to = out + before * kStepWords;
+                      first_->transpose_a ? pack_depth(stored_a(*first_, term), row_, rows_, from, count, to)
+                                          : pack_lines(stored(t, from).at, rows_, count, to);
+                    });
   }
 
  private:
