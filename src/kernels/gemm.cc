@@ -31,7 +31,7 @@ constexpr Implementation<GemmBlockKernel, GemmProblem> kGemmBlocks[] = {
 };
 
 bool has_few_rows(const GemmProblem& p) {
-  return p.m > 0 && p.m <= cpu::few_rows(p.transpose_b) && !p.transpose_a;
+  return p.m > 0 && p.m <= cpu::few_rows(p) && !p.transpose_a;
 }
 
 struct Task {

@@ -116,11 +116,16 @@ namespace soft_tiles {
 GemmBlockKernel gemm_block;
 }
 
-// At most few_rows() rows of an A that is not transposed, bf16, AVX-512: reading B is all the work. Slices of
-// it make sums, which are added up in their order when all are there. `sums` is one buffer for all slices.
-// With more rows tiles are faster, whose time is the same up to 8 (measured on Zen 4).
-constexpr std::int64_t few_rows(bool transpose_b) {
-  return transpose_b ? 2 : 4;
+// At most few_rows(problem) rows of an A that is not transposed, bf16, AVX-512: reading B is all the work.
+// Slices of it make sums, which are added up in their order when all are there. `sums` is one buffer for all
+// slices.
+constexpr std::int64_t kFewRows = 8, kFewRowsTransposed = 2;
+// Tiles take the same time for one row and for eight, and read B in short runs, which costs more the longer
+// its stored rows are (measured on Zen 4: equal at four rows of A where B's are of 768 or 1408, and at eight
+// where they are of 14336).
+inline std::int64_t few_rows(const GemmProblem& p) {
+  constexpr std::int64_t kLongRow = 4096;
+  return p.transpose_b ? kFewRowsTransposed : p.ldb >= kLongRow ? kFewRows : kFewRows / 2;
 }
 struct FewRowsColumns {
   std::int64_t begin, end;  // begin a multiple of 32

@@ -107,6 +107,18 @@ TEST(Gemm, EveryIsaEqualsRefOnTails) {
   }
 }
 
+// Few rows have a kernel of their own; how many, depends on how long the rows of B are.
+TEST(Gemm, FewRowsOfShortAndLongMatrices) {
+  for (const DType c_dtype : kDTypes) {
+    for (const std::int64_t n : {70, 4100}) {
+      for (std::int64_t m = 1; m <= 9; ++m)
+        expect_ref({1, m, n, 37, false, false, m % 2 == 0, DType::bf16, c_dtype});
+      for (std::int64_t m = 1; m <= 3; ++m)
+        expect_ref({1, m, 37, n, false, true, m % 2 == 0, DType::bf16, c_dtype});
+    }
+  }
+}
+
 TEST(Gemm, EmptyDimsAndBatches) {
   for (const DType dtype : kDTypes) {
     for (const bool accumulate : {false, true}) {

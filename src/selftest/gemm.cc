@@ -81,7 +81,7 @@ std::vector<Case> gemm_cases(std::uint32_t seed) {
   add({1, 2100, 1024, 33}, 0, 0, DType::bf16);  // more than 4 MB: stored past the caches (gemm_tiles_store.h)
   add({1, 3, 70, 16000}, 0, 0, DType::f32);     // few rows: slices of depth (gemm.cc),
   add({1, 2, 3000, 600}, 2, 0, DType::bf16);    // of columns,
-  add({1, 4, 4500, 40}, 0, 0, DType::bf16);     // and columns in turns (gemm_few_rows.cc)
+  add({1, 8, 4500, 40}, 0, 0, DType::bf16);     // and columns in turns (gemm_few_rows.cc)
   return cases;
 }
 

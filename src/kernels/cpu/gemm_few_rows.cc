@@ -82,7 +82,7 @@ void add_rows(const Product& p, std::int64_t l, std::int64_t rows, std::int64_t 
               float* sums) {
   const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
   __m512 even[m], odd[m];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (int i = 0; i < m; ++i) {
     even[i] = _mm512_loadu_ps(sums + i * kPair);
     odd[i] = _mm512_loadu_ps(sums + i * kPair + 16);
@@ -92,14 +92,14 @@ void add_rows(const Product& p, std::int64_t l, std::int64_t rows, std::int64_t 
     const __m512i words = _mm512_maskz_loadu_epi16(mask, b);
     const __m512 x = _mm512_castsi512_ps(_mm512_slli_epi32(words, 16)),
                  y = _mm512_castsi512_ps(_mm512_and_si512(words, upper));
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int i = 0; i < m; ++i) {
       const __m512 a = _mm512_set1_ps(p.a[i * p.lda + l + r]);
       even[i] = _mm512_fmadd_ps(a, x, even[i]);
       odd[i] = _mm512_fmadd_ps(a, y, odd[i]);
     }
   }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (int i = 0; i < m; ++i) {
     _mm512_storeu_ps(sums + i * kPair, even[i]);
     _mm512_storeu_ps(sums + i * kPair + 16, odd[i]);
@@ -128,25 +128,26 @@ void multiply_transposed(const Product& p, std::int64_t columns, float* sums) {
   for (std::int64_t j = 0; j < columns; ++j) {
     const Word* b = p.b + j * p.ldb;
     __m512 sum[m];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int i = 0; i < m; ++i) sum[i] = _mm512_setzero_ps();
     for (std::int64_t l = 0; l < p.k; l += 16) {
       const __mmask16 mask = first(p.k - l);
       const __m512 x = load_some(b + l, mask);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int i = 0; i < m; ++i)
         sum[i] = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(mask, p.a + i * p.lda + l), x, sum[i]);
     }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int i = 0; i < m; ++i) sums[place_of(m, i, j)] += _mm512_reduce_add_ps(sum[i]);
   }
 }
 
 using Multiply = void(const Product&, std::int64_t, float*);
-constexpr Multiply* kPlain[] = {nullptr, multiply_plain<1>, multiply_plain<2>, multiply_plain<3>,
-                                multiply_plain<4>};
+constexpr Multiply* kPlain[] = {nullptr,           multiply_plain<1>, multiply_plain<2>,
+                                multiply_plain<3>, multiply_plain<4>, multiply_plain<5>,
+                                multiply_plain<6>, multiply_plain<7>, multiply_plain<8>};
 constexpr Multiply* kTransposed[] = {nullptr, multiply_transposed<1>, multiply_transposed<2>};
-static_assert(std::size(kPlain) == few_rows(false) + 1 && std::size(kTransposed) == few_rows(true) + 1);
+static_assert(std::size(kPlain) == kFewRows + 1 && std::size(kTransposed) == kFewRowsTransposed + 1);
 
 // Apart by more than the depth: rows that are a power of two apart would share few lines of L1.
 std::int64_t widened_row(std::int64_t depth) {
