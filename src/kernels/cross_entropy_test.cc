@@ -91,6 +91,7 @@ std::vector<Case> cases() {
       result.push_back({5, 300, 50, dtype, major});
       result.push_back({5, 520, 50, dtype, major});
       result.push_back({530, 4, 2060, dtype, major});
+      result.push_back({33, 4, 10300, dtype, major});  // more than eight chunks (cross_entropy_tiles_pack.h)
     }
   }
   return result;
