@@ -10,6 +10,7 @@
 #include "kernels/cross_entropy_problem.h"
 #include "kernels/dispatch.h"
 #include "kernels/gemm.h"
+#include "kernels/gemm_problem.h"
 #include "kernels/ref/cross_entropy_reference.h"
 
 namespace switchyard {
@@ -105,10 +106,10 @@ void multiply_dweight(ThreadPool& pool, const LinearCrossEntropyArgs& a, const B
 // Vocabulary outside, rows inside: a block of the weight and of its gradient is used for all rows while it is
 // hot.
 template <typename Body>
-void for_each_block(const LinearCrossEntropyArgs& a, const Body& body) {
-  for (std::int64_t v = 0; v < a.vocab; v += kVocabBlock) {
+void for_each_block(const LinearCrossEntropyArgs& a, std::int64_t vocab_block, const Body& body) {
+  for (std::int64_t v = 0; v < a.vocab; v += vocab_block) {
     for (std::int64_t r = 0; r < a.rows; r += kRowBlock) {
-      body(Block{r, std::min(kRowBlock, a.rows - r), v, std::min(kVocabBlock, a.vocab - v)});
+      body(Block{r, std::min(kRowBlock, a.rows - r), v, std::min(vocab_block, a.vocab - v)});
     }
   }
 }
@@ -130,7 +131,7 @@ void tiled_forward(ThreadPool& pool, const LinearCrossEntropyArgs& a, float* lse
   std::fill(target_logit, target_logit + a.rows, 0.0f);
   Buffer buffer = logits_buffer(a);
   auto* logits = reinterpret_cast<float*>(buffer.data());
-  for_each_block(a, [&](const Block& b) {
+  for_each_block(a, kVocabBlock, [&](const Block& b) {
     multiply_logits(pool, a, b, logits);
     pool.for_range(b.rows, kRowGrain, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
@@ -158,7 +159,7 @@ void tiled_backward(ThreadPool& pool, const LinearCrossEntropyArgs& a, const flo
   Buffer rounded_buffer(a.dtype == DType::bf16 ? buffer.bytes() / 2 : 0);
   auto* rounded = a.dtype == DType::bf16 ? reinterpret_cast<bfloat16*>(rounded_buffer.data()) : nullptr;
   const void* gradient = rounded ? static_cast<const void*>(rounded) : logits;
-  for_each_block(a, [&](const Block& b) {
+  for_each_block(a, kVocabBlock, [&](const Block& b) {
     multiply_logits(pool, a, b, logits);
     pool.for_range(b.rows, kRowGrain, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
@@ -171,6 +172,80 @@ void tiled_backward(ThreadPool& pool, const LinearCrossEntropyArgs& a, const flo
     multiply_dhidden(pool, a, b, gradient, dhidden);
     multiply_dweight(pool, a, b, gradient, dweight);
   });
+}
+
+// The same where the kernel of products takes the logits as it makes them: they are in no memory.
+GemmProblem logits_problem(const LinearCrossEntropyArgs& a, const Block& b, const LogitProblem& logits) {
+  return {.m = b.rows,
+          .n = b.columns,
+          .k = a.emb,
+          .dtype = a.dtype,
+          .a = at(a.hidden, a.dtype, b.row * a.emb),
+          .lda = a.emb,
+          .b = weight_at(a, b.column),
+          .transpose_b = a.weight_vocab_major,
+          .ldb = weight_stride(a),
+          .logits = &logits};
+}
+
+std::int64_t logit_groups(const LinearCrossEntropyArgs& a) {
+  return (a.vocab + kLogitGroup - 1) / kLogitGroup;
+}
+
+void hot_forward(ThreadPool& pool, const LinearCrossEntropyArgs& a, float* lse, float* target_logit) {
+  const std::int64_t groups = logit_groups(a);
+  Buffer buffer(static_cast<std::size_t>(a.rows * groups) * sizeof(RowSum));
+  auto* const sums = reinterpret_cast<RowSum*>(buffer.data());
+  std::fill(target_logit, target_logit + a.rows, 0.0f);
+  const LogitProblem logits{
+      .targets = a.targets, .first_id = a.vocab_begin, .sums = sums, .target_logit = target_logit};
+  const GemmProblem problem = logits_problem(a, {0, a.rows, 0, a.vocab}, logits);
+  run_gemms(pool, "logits", {&problem, 1});
+  pool.for_range(a.rows, 512, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      const std::span<const RowSum> row(sums + r * groups, static_cast<std::size_t>(groups));
+      float maximum = -std::numeric_limits<float>::infinity(), sum = 0;
+      for (const RowSum& group : row) maximum = std::max(maximum, group.maximum);
+      for (const RowSum& group : row) sum += group.sum * std::exp(group.maximum - maximum);
+      lse[r] = maximum + std::log(sum);
+    }
+  });
+}
+
+// A block's gradients take as much memory as the logits above.
+constexpr std::int64_t kGradientBlock = 2 * kVocabBlock;
+
+std::size_t gradient_bytes(const LinearCrossEntropyArgs& a) {
+  return static_cast<std::size_t>(std::min(kRowBlock, a.rows) * std::min(kGradientBlock, a.vocab)) *
+         sizeof(bfloat16);
+}
+
+void hot_backward(ThreadPool& pool, const LinearCrossEntropyArgs& a, const float* lse,
+                  const float* softmax_coefficient, const float* target_coefficient, float* dhidden,
+                  float* dweight) {
+  std::fill(dhidden, dhidden + (a.vocab > 0 ? 0 : a.rows * a.emb), 0.0f);
+  std::fill(dweight, dweight + (a.rows > 0 ? 0 : a.vocab * a.emb), 0.0f);
+  Buffer gradient(gradient_bytes(a));
+  for_each_block(a, kGradientBlock, [&](const Block& b) {
+    const LogitProblem logits{.targets = a.targets + b.row,
+                              .first_id = a.vocab_begin + b.column,
+                              .lse = lse + b.row,
+                              .softmax_coefficient = softmax_coefficient + b.row,
+                              .target_coefficient = target_coefficient + b.row};
+    GemmProblem problem = logits_problem(a, b, logits);
+    problem.c = gradient.data();
+    problem.c_dtype = DType::bf16;
+    problem.ldc = b.columns;
+    run_gemms(pool, "logits", {&problem, 1});
+    multiply_dhidden(pool, a, b, gradient.data(), dhidden);
+    multiply_dweight(pool, a, b, gradient.data(), dweight);
+  });
+}
+
+const char* hot_refuses(const LinearCrossEntropyArgs& args) {
+  if (args.dtype != DType::bf16) return "takes bfloat16 only";
+  if (args.logit_soft_cap > 0) return "has no soft cap";
+  return nullptr;
 }
 
 void reference_forward(ThreadPool&, const LinearCrossEntropyArgs& a, float* lse, float* target_logit) {
@@ -191,6 +266,7 @@ constexpr Implementation<CrossEntropyRun, LinearCrossEntropyArgs> kForward[] = {
     {"fused amx", Isa::amx, cpu::amx_tiles::cross_entropy, cpu::amx_tiles::cross_entropy_refuses},
     {"fused avx512_bf16", Isa::avx512_bf16, cpu::soft_tiles::cross_entropy,
      cpu::soft_tiles::cross_entropy_refuses},
+    {"from hot sums", Isa::avx512_bf16, hot_forward, hot_refuses},
     {"tiled avx512", Isa::avx512, tiled_forward<cpu::row_sum_update_avx512>},
     {"tiled avx2", Isa::avx2, tiled_forward<cpu::row_sum_update_avx2>},
 #endif
@@ -202,6 +278,7 @@ constexpr Implementation<CrossEntropyBackwardRun, LinearCrossEntropyArgs> kBackw
     {"fused amx", Isa::amx, cpu::amx_tiles::cross_entropy_backward, cpu::amx_tiles::cross_entropy_refuses},
     {"fused avx512_bf16", Isa::avx512_bf16, cpu::soft_tiles::cross_entropy_backward,
      cpu::soft_tiles::cross_entropy_refuses},
+    {"from hot sums", Isa::avx512_bf16, hot_backward, hot_refuses},
     {"tiled avx512", Isa::avx512, tiled_backward<cpu::row_gradient_avx512>},
     {"tiled avx2", Isa::avx2, tiled_backward<cpu::row_gradient_avx2>},
 #endif
@@ -217,6 +294,10 @@ std::size_t workspace(const LinearCrossEntropyArgs& args, bool backward) {
   if (chosen == cpu::soft_tiles::cross_entropy)
     return cpu::soft_tiles::cross_entropy_workspace(args, backward);
 #endif
+  if (chosen == hot_forward) {
+    return backward ? gradient_bytes(args)
+                    : static_cast<std::size_t>(args.rows * logit_groups(args)) * sizeof(RowSum);
+  }
   const auto logits =
       static_cast<std::size_t>(std::min(kRowBlock, args.rows) * std::min(kVocabBlock, args.vocab));
   return logits * (sizeof(float) + (backward && args.dtype == DType::bf16 ? sizeof(bfloat16) : 0));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cross_entropy.h"
+#include "kernels/logits_problem.h"
 
 namespace switchyard {
 
@@ -9,12 +10,6 @@ using CrossEntropyRun = void(ThreadPool&, const LinearCrossEntropyArgs&, float* 
 using CrossEntropyBackwardRun = void(ThreadPool&, const LinearCrossEntropyArgs&, const float* lse,
                                      const float* softmax_coefficient, const float* target_coefficient,
                                      float* dhidden, float* dweight);
-
-// Running log-sum-exp of one row: sum of exp(logit - maximum).
-struct RowSum {
-  float maximum;
-  float sum;
-};
 
 // Adds `count` logits of one row to its sum; logits are soft-capped in place when soft_cap > 0.
 using RowSumUpdate = void(float* logits, std::int64_t count, float soft_cap, RowSum& row);

@@ -31,7 +31,7 @@ constexpr Implementation<GemmBlockKernel, GemmProblem> kGemmBlocks[] = {
 };
 
 bool has_few_rows(const GemmProblem& p) {
-  return p.m > 0 && p.m <= cpu::few_rows(p) && !p.transpose_a;
+  return p.m > 0 && p.m <= cpu::few_rows(p) && !p.transpose_a && p.logits == nullptr;
 }
 
 struct Task {
@@ -98,12 +98,16 @@ BlockSize block_size(std::span<const GemmProblem> problems, bool tiles, int thre
   size.rows = std::min(size.rows, in_strips(most_rows));
   size.columns = std::min(size.columns, in_strips(most_columns));
   if (threads == 1) return size;
+  const std::int64_t unit = problems.front().column_unit();
+  const std::int64_t least_columns = std::max(least.columns, unit);
   while (even_blocks(problems, size) < (tiles ? 2 : 4) * threads) {
-    const bool rows = size.rows / 2 >= least.rows, columns = size.columns / 2 >= least.columns;
+    const bool rows = size.rows / 2 >= least.rows, columns = size.columns / 2 >= least_columns;
     if (!rows && !columns) break;
-    std::int64_t& longer = rows && (!columns || size.rows >= size.columns) ? size.rows : size.columns;
-    const std::int64_t unit = problems.front().column_unit();
-    longer = blocks(longer / 2, unit) * unit;
+    const bool by_rows = rows && (!columns || size.rows >= size.columns);
+    if (by_rows)
+      size.rows = in_strips(size.rows / 2);
+    else
+      size.columns = blocks(size.columns / 2, unit) * unit;
   }
   return size;
 }
@@ -174,6 +178,49 @@ void run_blocks(ThreadPool& pool, int threads, std::span<const GemmProblem> prob
       kernel(*task.problem, task.block);
     }
   });
+}
+
+// How the kernel packs rows, or null where it does not.
+const GemmRowPacking* packing_of([[maybe_unused]] GemmBlockKernel* kernel) {
+#if defined(__x86_64__)
+  if (kernel == cpu::amx_tiles::gemm_block) return &cpu::amx_tiles::row_packing;
+  if (kernel == cpu::soft_tiles::gemm_block) return &cpu::soft_tiles::row_packing;
+#endif
+  return nullptr;
+}
+
+// One large product: all threads pack some rows of A together, and then share out the columns. So each
+// element of A and, but for many rows, of B is packed once. False, with nothing done, where that does not
+// pay or does not fit.
+bool run_one(ThreadPool& pool, int threads, const GemmProblem& p, GemmBlockKernel* kernel) {
+  constexpr std::int64_t kWorthwhile = std::int64_t{1} << 27;  // products of two elements
+  const GemmRowPacking* const packing = packing_of(kernel);
+  if (packing == nullptr || threads == 1 || products_of(rows_of(p), p.columns(), p) < kWorthwhile) return false;
+  const std::int64_t all = rows_of(p), columns = p.columns(), unit = p.column_unit();
+  const std::int64_t rows = in_strips(blocks(all, blocks(all, kLargestTiles.rows)));
+  const std::int64_t least = blocks(kSmallestTiles.columns, unit) * unit;
+  const std::int64_t part = std::max(least, blocks(blocks(columns, 4 * threads), unit) * unit);
+  if (blocks(columns, part) < 2 * threads) return false;
+  const std::size_t bytes = packing->bytes(p, {0, std::min(rows, all), 0, columns});
+  if (bytes == 0) return false;
+  const UnchargedScope uncharged;  // scratch, as a thread's
+  Buffer packed(bytes);
+  for (std::int64_t row = 0; row < all; row += rows) {
+    const GemmBlock block{row, std::min(row + rows, all), 0, columns, packed.data()};
+    const auto each = [&](std::int64_t count, const auto& body) {
+      pool.for_range(count, 1, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i) body(i);
+      });
+    };
+    each(packing->parts(p, block), [&](std::int64_t i) { packing->pack(p, block, i, packed.data()); });
+    each(blocks(columns, part), [&](std::int64_t i) {
+      GemmBlock some = block;
+      some.column_begin = i * part;
+      some.column_end = std::min(some.column_begin + part, columns);
+      kernel(p, some);
+    });
+  }
+  return true;
 }
 
 #if defined(__x86_64__)
@@ -253,6 +300,7 @@ void run(ThreadPool& pool, int threads, const char* op, std::span<const GemmProb
     return;
   }
 #endif
+  if (problems.size() == 1 && run_one(pool, threads, first, kernel)) return;
   run_blocks(pool, threads, problems, kernel);
 }
 

@@ -7,6 +7,7 @@
 #include "core/dtype.h"
 #include "core/thread_pool.h"
 #include "kernels/dispatch.h"
+#include "kernels/logits_problem.h"
 #include "kernels/partners.h"
 
 namespace switchyard {
@@ -24,6 +25,7 @@ namespace switchyard {
 //    stored and the stored ones then added in fp32.
 // 4. same_b: another problem with the same matrices B and depths, A not transposed in either. Its rows
 //    follow this one's: blocks, and the panels within them, go over both.
+// 5. logits: C is made of logits, or they are only summed, see there. C is bf16 or null, all else plain.
 constexpr std::int64_t kGemmStrip = 32;
 
 struct GemmTerm {
@@ -58,9 +60,11 @@ struct GemmProblem {
   std::span<const GemmTerm> more = {};
   bool terms_apart = false;
   const GemmProblem* same_b = nullptr;
+  const LogitProblem* logits = nullptr;
 
   bool is_plain() const {
-    return a_rows == nullptr && b_next == nullptr && more.empty() && same_b == nullptr;
+    return a_rows == nullptr && b_next == nullptr && more.empty() && same_b == nullptr &&
+           logits == nullptr;
   }
   std::int64_t terms() const { return 1 + static_cast<std::int64_t>(more.size()); }
   GemmTerm term(std::int64_t i) const {
@@ -76,7 +80,10 @@ struct GemmProblem {
     return c_next == nullptr ? n : (n + kGemmStrip - 1) / kGemmStrip * kGemmStrip * 2;
   }
   // A block's columns are a multiple of it, but for the last.
-  std::int64_t column_unit() const { return c_next == nullptr ? kGemmStrip : 2 * kGemmStrip; }
+  std::int64_t column_unit() const {
+    if (logits != nullptr) return kLogitGroup;
+    return c_next == nullptr ? kGemmStrip : 2 * kGemmStrip;
+  }
 };
 
 // The block C[row_begin:row_end, column_begin:column_end], of rows that follow each other where problems
@@ -86,10 +93,20 @@ struct GemmBlock {
   std::int64_t row_end;
   std::int64_t column_begin;
   std::int64_t column_end;
+  const void* packed_a = nullptr;  // its rows of A as GemmRowPacking packs them, or null
 };
 
 // Computes one block. An element's value must not depend on the block that it is computed in.
 using GemmBlockKernel = void(const GemmProblem& problem, const GemmBlock& block);
+
+// Packing of a block's rows of A, for blocks that have the same rows.
+struct GemmRowPacking {
+  // 0 where the rows cannot be packed all at a time.
+  std::size_t (*bytes)(const GemmProblem& problem, const GemmBlock& rows);
+  // Independent parts of the work, and one of them. `out` is aligned to 64 bytes.
+  std::int64_t (*parts)(const GemmProblem& problem, const GemmBlock& rows);
+  void (*pack)(const GemmProblem& problem, const GemmBlock& rows, std::int64_t part, void* out);
+};
 
 // Computes every problem; all have the dtypes and the form of the first. `op` names the caller in dispatch
 // messages. Only where takes_gemm_forms(dtype) may a problem be other than plain, or have partners. Those
@@ -111,10 +128,12 @@ GemmBlockKernel gemm_block_avx512;  // f32 and bf16
 // bf16 operands, in tiles (kernels/cpu/tile_target.h)
 namespace amx_tiles {
 GemmBlockKernel gemm_block;
-}
+extern const GemmRowPacking row_packing;
+}  // namespace amx_tiles
 namespace soft_tiles {
 GemmBlockKernel gemm_block;
-}
+extern const GemmRowPacking row_packing;
+}  // namespace soft_tiles
 
 // At most few_rows(problem) rows of an A that is not transposed, bf16, AVX-512: reading B is all the work.
 // Slices of it make sums, which are added up in their order when all are there. `sums` is one buffer for all

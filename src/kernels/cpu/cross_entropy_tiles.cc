@@ -26,6 +26,7 @@
 
 #include "kernels/cpu/cross_entropy_tiles_pack.h"
 #include "kernels/cpu/tile_block.h"
+#include "kernels/cpu/tile_exp2.h"
 
 namespace switchyard::cpu::SWITCHYARD_TILES {
 namespace {
@@ -35,19 +36,6 @@ using namespace cross_entropy_tiles;
 constexpr std::int64_t kTileFloats = 256;  // 16 x 16 fp32
 constexpr std::int64_t kRowTile = 256;     // G twice in bf16: 2 x 128 KB, in L2 with the packed operands
 constexpr std::int64_t kMaxEmb = 512;  // measured: equal to tiles by gemm near 800, and memory grows with it
-constexpr float kLog2E = 1.44269504f;
-
-// 2^x to 1e-7 relative; 0 for -inf and below the range of a float. 2^x = 2^floor(x) p(x - floor(x)) with p
-// the minimax polynomial of degree 5 on [0, 1) (Remez, relative error 7.5e-8).
-SWITCHYARD_TILED_INLINE __m512 exp2_vector(__m512 x) {
-  const __m512 f = _mm512_reduce_ps(x, 0x09);  // x - floor(x), exact
-  __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(0.00187757669f), f, _mm512_set1_ps(0.00898933969f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.0558263175f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.240153611f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.693153083f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.99999994f));
-  return _mm512_scalef_ps(p, x);
-}
 
 Word* words(Buffer& buffer) {
   return reinterpret_cast<Word*>(buffer.data());

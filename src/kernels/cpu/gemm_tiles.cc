@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "kernels/cpu/gemm_tiles_pack.h"
+#include "kernels/cpu/gemm_tiles_logits.h"
 #include "kernels/cpu/gemm_tiles_store.h"
 #include "kernels/cpu/thread_scratch.h"
 #include "kernels/cpu/tile_block.h"
@@ -36,7 +37,7 @@ constexpr std::int64_t kPackedWords = 8 * 1024 * 1024;  // most of A, in whole s
 constexpr std::int64_t kNearStrips = 8;                 // whose sums stay in L1 and L2 from chunk to chunk
 
 struct Scratch {
-  ThreadScratch a, b, sums;
+  ThreadScratch a, b, sums, lanes;
   std::vector<std::int64_t> term_ends;
 };
 
@@ -61,12 +62,14 @@ class Block {
     pass_ = std::max<std::int64_t>(1, kPackedWords / (panels_ * section * kStepWords)) * section;
     pass_ = std::min(pass_, depth_.steps);
     auto& memory = scratch();
-    a_ = memory.a.at_least<Word>(panels_ * pass_ * kStepWords);
+    a_ = block.packed_a != nullptr ? static_cast<Word*>(const_cast<void*>(block.packed_a))
+                                   : memory.a.at_least<Word>(panels_ * pass_ * kStepWords);
     b_[0] = memory.b.at_least<Word>(2 * wide_ * section * kStepWords);
     b_[1] = b_[0] + wide_ * section * kStepWords;
     const std::int64_t floats = waiting_strips() * waiting_panels() * kSums;
     sums_ = memory.sums.at_least<float>(p.terms_apart ? 2 * floats : floats);
     totals_ = sums_ + floats;
+    if (p.logits != nullptr) lanes_ = memory.lanes.at_least<LogitLanes>(panels_ * kLines);
   }
 
   void compute() {
@@ -125,7 +128,7 @@ class Block {
     packed_ = 0;
     to_pack_ = packing.left();
     packed_every_ = panels_ * strips * (end - piece.step);
-    bool unpacked = piece.strip == first_strip_;
+    bool unpacked = piece.strip == first_strip_ && block_.packed_a == nullptr;
     if (unpacked && p_.transpose_a) {  // panels are neighbours in memory: all of a step, then the next step
       for (std::int64_t l = piece.step; l < end; ++l) {
         for (std::int64_t i = 0; i < panels_; ++i)
@@ -180,7 +183,13 @@ class Block {
   }
 
   void store(std::int64_t i, const Piece& piece) const {
-    const auto run = p_.hidden != nullptr       ? store_gated_panel
+    if (p_.logits != nullptr && p_.c == nullptr) {
+      const PanelRows rows{block_.row_begin + i * kLines, panel(i).rows(), 0};
+      return add_logits(p_, rows, piece.strip, strip_end(piece) - piece.strip, sums_of(i, piece),
+                        lanes_ + i * kLines);
+    }
+    const auto run = p_.logits != nullptr       ? store_logit_gradients
+                     : p_.hidden != nullptr     ? store_gated_panel
                      : p_.c_dtype == DType::f32 ? store_panel<float>
                                                 : store_panel<bfloat16>;
     const float* const sums = sums_of(i, piece) + (p_.terms_apart ? totals_ - sums_ : 0);
@@ -201,9 +210,39 @@ class Block {
   std::int64_t to_pack_ = 0, packed_every_ = 1, packed_ = 0;
   float* sums_;    // pieces of strips: [panel][strip], see waiting_strips
   float* totals_;  // the same of the terms that are done, where they are kept apart
+  LogitLanes* lanes_ = nullptr;  // of the block's rows
 };
 
+std::int64_t panels_of(const GemmBlock& rows) {
+  return ceil_div(rows.row_end - rows.row_begin, kLines);
+}
+
+Depth depth_of(const GemmProblem& p) {
+  return {p, scratch().term_ends};
+}
+
+std::size_t packed_bytes(const GemmProblem& p, const GemmBlock& rows) {
+  const std::int64_t words = panels_of(rows) * depth_of(p).steps * kStepWords;
+  return words <= kPackedWords ? static_cast<std::size_t>(words) * sizeof(Word) : 0;
+}
+
+// Panels; of a transposed A steps, of which all panels are neighbours in memory.
+std::int64_t packed_parts(const GemmProblem& p, const GemmBlock& rows) {
+  return p.transpose_a ? depth_of(p).steps : panels_of(rows);
+}
+
+void pack_part(const GemmProblem& p, const GemmBlock& rows, std::int64_t part, void* out) {
+  const Depth depth = depth_of(p);
+  auto* const words = static_cast<Word*>(out);
+  const auto panel = [&](std::int64_t i) { return Panel(p, rows.row_begin + i * kLines, rows.row_end); };
+  const auto at = [&](std::int64_t i, std::int64_t step) { return words + (i * depth.steps + step) * kStepWords; };
+  if (!p.transpose_a) return panel(part).pack(depth, 0, depth.steps, at(part, 0));
+  for (std::int64_t i = 0; i < panels_of(rows); ++i) panel(i).pack(depth, part, part + 1, at(i, part));
+}
+
 }  // namespace
+
+constexpr GemmRowPacking row_packing{packed_bytes, packed_parts, pack_part};
 
 void gemm_block(const GemmProblem& p, const GemmBlock& block) {
   const TileSession session;
