@@ -33,7 +33,7 @@ constexpr std::int64_t kWideWords = 192 * 1024;  // of a piece of B; two are in 
 #else
 constexpr std::int64_t kWideWords = 384 * 1024;  // of 2 MB
 #endif
-constexpr std::int64_t kPackedWords = 8 * 1024 * 1024;  // most of A, in whole sections: 16 MB
+constexpr std::int64_t kPackedWords = 4 * 1024 * 1024;  // most of A, in whole sections: 8 MB
 constexpr std::int64_t kNearStrips = 8;                 // whose sums stay in L1 and L2 from chunk to chunk
 
 struct Scratch {
