@@ -3,8 +3,8 @@
 // 1. Logits are made transposed, [vocab][row]: a vector holds one vocabulary entry of 16 rows, so maxima and
 // sums over
 //    the vocabulary need no shuffles and the per-row constants sit in registers.
-// 2. A strip of kVocabTile x 32 fp32 logits is 32 KB: it stays in L1 between the product and the
-// exponentials.
+// 2. A strip of logits stays in L1 between the product and the exponentials, which are made while the tile
+//    unit makes the next strip.
 // 3. The gradient of a logit is rounded to bf16 once and stored twice: as it is ([vocab][row], left operand
 // of
 //    dweight = G . hidden) and in pairs of vocabulary entries (right operand of dhidden^T = weight^T . G).
@@ -50,59 +50,106 @@ Buffer float_buffer(std::int64_t count) {
   return Buffer(static_cast<std::size_t>(count) * sizeof(float));
 }
 
-// Logits of 32 vocabulary entries (packed weight) and 32 rows -> out [32][32].
-SWITCHYARD_TILED void logits_block(const Fused& f, const Word* weight, std::int64_t row, float* out) {
+// Logits of 32 vocabulary entries (packed weight) and 32 rows, [32][32] once they are stored.
+SWITCHYARD_TILED_INLINE void multiply_logits(const Fused& f, const Word* weight, std::int64_t row,
+                                             HeldBlock& block) {
   const std::int64_t across = f.emb / 32 * kTileWords;
-  multiply_block<false>(f.emb / 32, {weight, kTileWords, across}, {f.hidden_by_row(row), kTileWords, across},
-                        {out, 16 * 32, 16, 32}, false);
+  block.multiply(f.emb / 32, {weight, kTileWords, across}, {f.hidden_by_row(row), kTileWords, across});
+}
+SWITCHYARD_TILED_INLINE void store_logits(HeldBlock& block, float* out) {
+  block.store({out, 16 * 32, 16, 32});
 }
 
 // ---- Forward
 // -------------------------------------------------------------------------------------------------------
 
-// Running maximum and sum of exp(logit - maximum) of 16 rows, merged with `count` logits at x, 32 floats
-// apart.
-SWITCHYARD_TILED_INLINE void merge_strip(const float* x, std::int64_t count, float* maximum, float* sum) {
-  __m512 even = _mm512_load_ps(x);
-  __m512 odd = even;
-  for (std::int64_t v = 0; v + 1 < count; v += 2) {
-    even = _mm512_max_ps(even, _mm512_load_ps(x + v * 32));
-    odd = _mm512_max_ps(odd, _mm512_load_ps(x + v * 32 + 32));
-  }
-  even = _mm512_max_ps(even, _mm512_load_ps(x + (count - 1) * 32));
-  const __m512 log2e = _mm512_set1_ps(kLog2E);
-  const __m512 before = _mm512_load_ps(maximum);
-  const __m512 now = _mm512_max_ps(before, _mm512_max_ps(even, odd));
-  __m512 total[2] = {
-      _mm512_mul_ps(_mm512_load_ps(sum), exp2_vector(_mm512_mul_ps(_mm512_sub_ps(before, now), log2e))),
-      _mm512_setzero_ps()};
-  std::int64_t v = 0;
-  for (; v + 1 < count; v += 2) {
-    const __m512 first = _mm512_sub_ps(_mm512_load_ps(x + v * 32), now);
-    const __m512 second = _mm512_sub_ps(_mm512_load_ps(x + v * 32 + 32), now);
-    total[0] = _mm512_add_ps(total[0], exp2_vector(_mm512_mul_ps(first, log2e)));
-    total[1] = _mm512_add_ps(total[1], exp2_vector(_mm512_mul_ps(second, log2e)));
-  }
-  if (v < count) {
-    const __m512 last = _mm512_sub_ps(_mm512_load_ps(x + v * 32), now);
-    total[0] = _mm512_add_ps(total[0], exp2_vector(_mm512_mul_ps(last, log2e)));
-  }
-  _mm512_store_ps(maximum, now);
-  _mm512_store_ps(sum, _mm512_add_ps(total[0], total[1]));
-}
+// A strip's logits are 16 KB: they stay in L1 while the next one's are made.
+constexpr std::int64_t kStripEntries = 128;
 
-// One vocabulary tile of `count` entries from local column v, all rows.
-SWITCHYARD_TILED void forward_tile(const Fused& f, const Word* weight, std::int64_t v, std::int64_t count,
-                                   float* strip, float* maximum, float* sum, float* target_logit) {
-  const std::int64_t first = f.args.vocab_begin + v;
-  for (std::int64_t r = 0; r < f.rows; r += 32) {
-    for (std::int64_t b = 0; b < count; b += 32) logits_block(f, weight + b * f.emb, r, strip + b * 32);
-    merge_strip(strip, count, maximum + r, sum + r);
-    merge_strip(strip + 16, count, maximum + r + 16, sum + r + 16);
-    for (std::int64_t i = r; i < std::min(r + 32, f.args.rows); ++i) {
-      const std::int64_t target = f.args.targets[i] - first;
-      if (target >= 0 && target < count) target_logit[i] = strip[target * 32 + i - r];
+// Up to kStripEntries vocabulary entries from local one `v` of a vocabulary tile, of 32 rows.
+struct LogitStrip {
+  std::int64_t row, v, count;
+};
+
+// Running maximum and sum of exp(logit - maximum) of 16 rows.
+struct RowLanes {
+  // To the maximum that includes `count` logits at x, 32 floats apart.
+  SWITCHYARD_TILED_INLINE void raise(const float* x, std::int64_t count) {
+    __m512 even = _mm512_load_ps(x), odd = even;
+    for (std::int64_t v = 0; v + 1 < count; v += 2) {
+      even = _mm512_max_ps(even, _mm512_load_ps(x + v * 32));
+      odd = _mm512_max_ps(odd, _mm512_load_ps(x + v * 32 + 32));
     }
+    even = _mm512_max_ps(even, _mm512_load_ps(x + (count - 1) * 32));
+    const __m512 before = _mm512_load_ps(maximum);
+    now = _mm512_max_ps(before, _mm512_max_ps(even, odd));
+    const __m512 factor =
+        exp2_vector(_mm512_mul_ps(_mm512_sub_ps(before, now), _mm512_set1_ps(kLog2E)));
+    total[0] = _mm512_mul_ps(_mm512_load_ps(sum), factor);
+    total[1] = _mm512_setzero_ps();
+  }
+  SWITCHYARD_TILED_INLINE void add(const float* x, std::int64_t count) {
+    const __m512 log2e = _mm512_set1_ps(kLog2E);
+    std::int64_t v = 0;
+    for (; v + 1 < count; v += 2) {
+      const __m512 first = _mm512_sub_ps(_mm512_load_ps(x + v * 32), now);
+      const __m512 second = _mm512_sub_ps(_mm512_load_ps(x + v * 32 + 32), now);
+      total[0] = _mm512_add_ps(total[0], exp2_vector(_mm512_mul_ps(first, log2e)));
+      total[1] = _mm512_add_ps(total[1], exp2_vector(_mm512_mul_ps(second, log2e)));
+    }
+    if (v < count) {
+      const __m512 last = _mm512_sub_ps(_mm512_load_ps(x + v * 32), now);
+      total[0] = _mm512_add_ps(total[0], exp2_vector(_mm512_mul_ps(last, log2e)));
+    }
+  }
+  SWITCHYARD_TILED_INLINE void keep() const {
+    _mm512_store_ps(maximum, now);
+    _mm512_store_ps(sum, _mm512_add_ps(total[0], total[1]));
+  }
+  float *maximum, *sum;
+  __m512 now, total[2];
+};
+
+// One vocabulary tile of `count` entries from local column v, all rows. A strip's exponentials are made while
+// the tile unit makes the next one's logits.
+SWITCHYARD_TILED void forward_tile(const Fused& f, const Word* weight, std::int64_t v, std::int64_t count,
+                                   float* strips, float* maximum, float* sum, float* target_logit) {
+  const std::int64_t first = f.args.vocab_begin + v;
+  const auto strip_at = [&](std::int64_t row, std::int64_t begin) {
+    return LogitStrip{row, begin, std::min(kStripEntries, count - begin)};
+  };
+  const auto after = [&](const LogitStrip& s) {
+    return s.v + kStripEntries < count ? strip_at(s.row, s.v + kStripEntries) : strip_at(s.row + 32, 0);
+  };
+  HeldBlock held;
+  LogitStrip strip = strip_at(0, 0);
+  float *logits = strips, *next_logits = strips + kStripEntries * 32;
+  for (std::int64_t b = 0; b < strip.count; b += 32) {
+    multiply_logits(f, weight + b * f.emb, 0, held);
+    store_logits(held, logits + b * 32);
+  }
+  while (strip.row < f.rows) {
+    const LogitStrip next = after(strip);
+    const std::int64_t next_count = next.row < f.rows ? next.count : 0;
+    RowLanes low{maximum + strip.row, sum + strip.row, {}, {}};
+    RowLanes high{maximum + strip.row + 16, sum + strip.row + 16, {}, {}};
+    low.raise(logits, strip.count);
+    high.raise(logits + 16, strip.count);
+    for (std::int64_t b = 0; b < std::max(strip.count, next_count); b += 32) {
+      const std::int64_t entries = std::clamp<std::int64_t>(strip.count - b, 0, 32);
+      if (b < next_count) multiply_logits(f, weight + (next.v + b) * f.emb, next.row, held);
+      low.add(logits + b * 32, entries);
+      high.add(logits + b * 32 + 16, entries);
+      if (b < next_count) store_logits(held, next_logits + b * 32);
+    }
+    low.keep();
+    high.keep();
+    for (std::int64_t i = strip.row; i < std::min(strip.row + 32, f.args.rows); ++i) {
+      const std::int64_t target = f.args.targets[i] - first - strip.v;
+      if (target >= 0 && target < strip.count) target_logit[i] = logits[target * 32 + i - strip.row];
+    }
+    strip = next;
+    std::swap(logits, next_logits);
   }
 }
 
@@ -171,19 +218,28 @@ void subtract_targets(const LinearCrossEntropyArgs& args, const float* logits, s
   }
 }
 
+// A block's gradients are made while the tile unit makes the next one's logits.
 SWITCHYARD_TILED void gradient_tile(const Fused& f, const Word* weight, std::int64_t v, std::int64_t count,
                                     const RowConstants& constants, std::int64_t r, std::int64_t row_end,
                                     GradientTiles g) {
-  alignas(64) float logits[32 * 32];
-  for (std::int64_t i = 0; r + 32 * i < row_end; ++i) {
-    for (std::int64_t b = 0; b < count; b += 32) {
-      const GradientTiles at{g.plain + (b / 16 * (kRowTile / 32) + i) * kTileWords,
-                             g.paired + (b / 32 * (kRowTile / 32) + i) * 2 * kTileWords};
-      logits_block(f, weight + b * f.emb, r + 32 * i, logits);
-      gradient_block(logits, count - b, constants, r + 32 * i, at);
-      subtract_targets(f.args, logits, f.args.vocab_begin + v + b, std::min<std::int64_t>(32, count - b),
-                       constants, r + 32 * i, at);
-    }
+  alignas(64) float buffers[2][32 * 32];
+  const std::int64_t across = ceil_div(count, 32), blocks = (row_end - r) / 32 * across;
+  HeldBlock held;
+  const auto multiply = [&](std::int64_t block) SWITCHYARD_TILED {
+    multiply_logits(f, weight + block % across * 32 * f.emb, r + block / across * 32, held);
+  };
+  multiply(0);
+  store_logits(held, buffers[0]);
+  for (std::int64_t block = 0; block < blocks; ++block) {
+    if (block + 1 < blocks) multiply(block + 1);
+    const float* const logits = buffers[block % 2];
+    const std::int64_t i = block / across, b = block % across * 32;
+    const GradientTiles at{g.plain + (b / 16 * (kRowTile / 32) + i) * kTileWords,
+                           g.paired + (b / 32 * (kRowTile / 32) + i) * 2 * kTileWords};
+    gradient_block(logits, count - b, constants, r + 32 * i, at);
+    subtract_targets(f.args, logits, f.args.vocab_begin + v + b, std::min<std::int64_t>(32, count - b), constants,
+                     r + 32 * i, at);
+    if (block + 1 < blocks) store_logits(held, buffers[(block + 1) % 2]);
   }
 }
 
@@ -208,7 +264,7 @@ SWITCHYARD_TILED void add_dhidden(const Fused& f, const Word* weight_transposed,
   for (std::int64_t i = 0; r + 32 * i < row_end; ++i) {
     for (std::int64_t e = 0; e < f.emb; e += 32) {
       multiply_block<false>(
-          (count + 31) / 32,
+          ceil_div(count, 32),
           {weight_transposed + e / 16 * (kVocabTile / 32) * kTileWords, kTileWords,
            kVocabTile / 32 * kTileWords},
           {paired + i * 2 * kTileWords, kRowTile / 32 * 2 * kTileWords, kTileWords},
@@ -296,12 +352,12 @@ void cross_entropy(ThreadPool& pool, const LinearCrossEntropyArgs& args, float* 
   std::fill(floats(maxima), floats(maxima) + f.chunks * f.rows, -1e30f);
   std::fill(floats(sums), floats(sums) + f.chunks * f.rows, 0.0f);
   pool.for_range(f.chunks, 1, [&](std::int64_t chunk, std::int64_t) {
-    Buffer weight = word_buffer(kVocabTile * f.emb), strip = float_buffer(kVocabTile * 32);
+    Buffer weight = word_buffer(kVocabTile * f.emb), strips = float_buffer(2 * kStripEntries * 32);
     const TileSession session;
     const std::int64_t end = std::min(args.vocab, (chunk + 1) * f.chunk);
     for (std::int64_t v = chunk * f.chunk; v < end; v += kVocabTile) {
       f.pack_weight(v, words(weight));
-      forward_tile(f, words(weight), v, std::min(kVocabTile, end - v), floats(strip),
+      forward_tile(f, words(weight), v, std::min(kVocabTile, end - v), floats(strips),
                    floats(maxima) + chunk * f.rows, floats(sums) + chunk * f.rows, target_logit);
     }
   });

@@ -19,6 +19,9 @@ constexpr std::int64_t kLeastChunks = 8, kMostChunks = 64;
 constexpr std::int64_t kChunkEntries = 1024;
 constexpr std::int64_t kChunkBytes = std::int64_t{128} << 20;
 
+inline std::int64_t ceil_div(std::int64_t value, std::int64_t unit) {
+  return (value + unit - 1) / unit;
+}
 inline std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }

@@ -166,6 +166,40 @@ SWITCHYARD_TILED_INLINE void multiply_block(std::int64_t steps, BlockOperand a, 
   multiply_block<kStreamB>(steps, a, b, c, add, {}, [](std::int64_t) {});
 }
 
+// A block from zero whose sums are stored later, so that other work is done while the tile unit multiplies.
+// Meanwhile no other block may be multiplied, and its operands must stay.
+class HeldBlock {
+ public:
+#if defined(SWITCHYARD_SOFT_TILES)
+  SWITCHYARD_TILED_INLINE void multiply(std::int64_t steps, BlockOperand a, BlockOperand b) {
+    steps_ = steps;
+    a_ = a;
+    b_ = b;
+  }
+  SWITCHYARD_TILED_INLINE void store(BlockSums c) { multiply_block<false>(steps_, a_, b_, c, false); }
+
+ private:
+  std::int64_t steps_ = 0;
+  BlockOperand a_{}, b_{};
+#else
+  SWITCHYARD_TILED_INLINE void multiply(std::int64_t steps, BlockOperand a, BlockOperand b) {
+    asm volatile("" ::: "memory");
+    SWITCHYARD_TILE_ZERO(0);
+    SWITCHYARD_TILE_ZERO(1);
+    SWITCHYARD_TILE_ZERO(2);
+    SWITCHYARD_TILE_ZERO(3);
+    for (std::int64_t l = 0; l < steps; ++l, a.x += a.step, b.x += b.step)
+      multiply_step<false, true>(a.x, a.second, b.x, b.second);
+  }
+  SWITCHYARD_TILED_INLINE void store(BlockSums c) {
+    SWITCHYARD_TILE_STORE(0, c.x, 4 * c.row);
+    SWITCHYARD_TILE_STORE(1, c.x + c.right, 4 * c.row);
+    SWITCHYARD_TILE_STORE(2, c.x + c.lower, 4 * c.row);
+    SWITCHYARD_TILE_STORE(3, c.x + c.lower + c.right, 4 * c.row);
+  }
+#endif
+};
+
 }  // namespace switchyard::cpu::SWITCHYARD_TILES
 SWITCHYARD_TILES_END
 #endif
