@@ -91,6 +91,8 @@ std::vector<Case> cases() {
       result.push_back({5, 300, 50, dtype, major});
       result.push_back({5, 520, 50, dtype, major});
       result.push_back({530, 4, 2060, dtype, major});
+      result.push_back({70, 544, 2100, dtype, major, 0, 900});  // wide, with several groups of logits
+      result.push_back({2070, 513, 40, dtype, major});          // wide, with several blocks of rows
       result.push_back({33, 4, 10300, dtype, major});  // more than eight chunks (cross_entropy_tiles_pack.h)
     }
   }
@@ -206,12 +208,14 @@ TEST(LinearCrossEntropy, LargeLogitsNeitherOverflowNorVanish) {
 
 TEST(LinearCrossEntropy, NanInOneRowStaysInThatRow) {
   for (DType dtype : {DType::f32, DType::bf16}) {
-    Problem p({40, 32, 70, dtype, true});
-    p.hidden.set(3 * 32 + 5, std::numeric_limits<float>::quiet_NaN());
-    ThreadPool pool(1);
-    std::vector<float> lse(40), target(40);
-    linear_cross_entropy(pool, p.args, lse.data(), target.data());
-    for (std::size_t r = 0; r < 40; ++r) EXPECT_EQ(std::isnan(lse[r]), r == 3) << r;
+    for (const std::int64_t emb : {32, 520}) {
+      Problem p({40, emb, 70, dtype, true});
+      p.hidden.set(3 * emb + 5, std::numeric_limits<float>::quiet_NaN());
+      ThreadPool pool(1);
+      std::vector<float> lse(40), target(40);
+      linear_cross_entropy(pool, p.args, lse.data(), target.data());
+      for (std::size_t r = 0; r < 40; ++r) EXPECT_EQ(std::isnan(lse[r]), r == 3) << r;
+    }
   }
 }
 

@@ -146,6 +146,20 @@ TEST(Gemm, BitIdenticalForAnyNumberOfThreads) {
   }
 }
 
+// Rows that all threads pack together, in two blocks of rows with a tail, against blocks that pack their own.
+TEST(Gemm, LargeProductsAreTheSameHoweverRowsArePacked) {
+  for (const Isa isa : every_isa()) {
+    if (isa < Isa::avx512_bf16) continue;
+    for (const bool transpose_a : {false, true}) {
+      for (const bool transpose_b : {false, true}) {
+        const Case c{1, 2109, 1030, 70, transpose_a, transpose_b, transpose_b, DType::bf16, DType::f32};
+        const Array one = run(c, isa, 1, true);
+        EXPECT_TRUE(run(c, isa, 3, true) == one) << describe(c, isa);
+      }
+    }
+  }
+}
+
 TEST(Gemm, PropagatesNanAndInfinity) {
   ThreadPool pool(1);
   const float inf = std::numeric_limits<float>::infinity();
