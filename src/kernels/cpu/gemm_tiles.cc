@@ -28,7 +28,7 @@ SWITCHYARD_TILES_BEGIN
 namespace switchyard::cpu::SWITCHYARD_TILES {
 namespace {
 
-#if defined(SWITCHYARD_SOFT_TILES)
+#if defined(SWITCHYARD_SOFT_TILES) || defined(SWITCHYARD_AMX_COSTS)
 constexpr std::int64_t kWideWords = 192 * 1024;  // of a piece of B; two are in L2, here of 1 MB
 #else
 constexpr std::int64_t kWideWords = 384 * 1024;  // of 2 MB

@@ -9,7 +9,7 @@
 // runs only where the machine has them. Headers are included before it.
 //
 // Built with SWITCHYARD_EMULATE_AMX the tile registers are memory, so that what AMX runs can be tested on
-// machines without it.
+// machines without it; with SWITCHYARD_AMX_COSTS as well, it can be timed there (tile_costs.h).
 #pragma once
 
 #if defined(__x86_64__)
@@ -89,6 +89,10 @@ class TileSession {
 }  // namespace switchyard::cpu::SWITCHYARD_TILES
 
 #if defined(SWITCHYARD_EMULATE_AMX) && !defined(SWITCHYARD_SOFT_TILES)
+#if defined(SWITCHYARD_AMX_COSTS)
+#include "kernels/cpu/tile_costs.h"
+#else
 #include "kernels/cpu/tile_emulation.h"
+#endif
 #endif
 #endif
