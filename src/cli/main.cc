@@ -75,7 +75,8 @@ int run(int argc, char** argv) {
   if (!wants_page && !commands().contains(first)) fail_unknown(first);
 #if defined(SWITCHYARD_AMX_COSTS)
   if (!wants_page && first != "bench")
-    switchyard::fail_usage("[command line] this build has AMX's costs without its numbers: it runs bench alone");
+    switchyard::fail_usage(
+        "[command line] this build has AMX's costs without its numbers: it runs bench alone");
 #endif
   for (const auto& [name, entry] : commands()) {
     CLI::App* sub = app.add_subcommand(name, entry.help);

@@ -174,7 +174,7 @@ void tiled_backward(ThreadPool& pool, const LinearCrossEntropyArgs& a, const flo
   });
 }
 
-// The same where the kernel of products takes the logits as it makes them: they are in no memory.
+// The same where the kernel of products sums logits, or makes gradients of them, while they are hot.
 GemmProblem logits_problem(const LinearCrossEntropyArgs& a, const Block& b, const LogitProblem& logits) {
   return {.m = b.rows,
           .n = b.columns,
@@ -188,28 +188,40 @@ GemmProblem logits_problem(const LinearCrossEntropyArgs& a, const Block& b, cons
           .logits = &logits};
 }
 
+// Rows whose sums are in memory at a time: 8 bytes for each group of columns.
+constexpr std::int64_t kSummedRows = 8192;
+
 std::int64_t logit_groups(const LinearCrossEntropyArgs& a) {
   return (a.vocab + kLogitGroup - 1) / kLogitGroup;
 }
 
+std::size_t row_sum_bytes(const LinearCrossEntropyArgs& a) {
+  return static_cast<std::size_t>(std::min(kSummedRows, a.rows) * logit_groups(a)) * sizeof(RowSum);
+}
+
 void hot_forward(ThreadPool& pool, const LinearCrossEntropyArgs& a, float* lse, float* target_logit) {
   const std::int64_t groups = logit_groups(a);
-  Buffer buffer(static_cast<std::size_t>(a.rows * groups) * sizeof(RowSum));
+  Buffer buffer(row_sum_bytes(a));
   auto* const sums = reinterpret_cast<RowSum*>(buffer.data());
   std::fill(target_logit, target_logit + a.rows, 0.0f);
-  const LogitProblem logits{
-      .targets = a.targets, .first_id = a.vocab_begin, .sums = sums, .target_logit = target_logit};
-  const GemmProblem problem = logits_problem(a, {0, a.rows, 0, a.vocab}, logits);
-  run_gemms(pool, "logits", {&problem, 1});
-  pool.for_range(a.rows, 512, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t r = begin; r < end; ++r) {
-      const std::span<const RowSum> row(sums + r * groups, static_cast<std::size_t>(groups));
-      float maximum = -std::numeric_limits<float>::infinity(), sum = 0;
-      for (const RowSum& group : row) maximum = std::max(maximum, group.maximum);
-      for (const RowSum& group : row) sum += group.sum * std::exp(group.maximum - maximum);
-      lse[r] = maximum + std::log(sum);
-    }
-  });
+  for (std::int64_t row = 0; row < a.rows; row += kSummedRows) {
+    const Block block{row, std::min(kSummedRows, a.rows - row), 0, a.vocab};
+    const LogitProblem logits{.targets = a.targets + row,
+                              .first_id = a.vocab_begin,
+                              .sums = sums,
+                              .target_logit = target_logit + row};
+    const GemmProblem problem = logits_problem(a, block, logits);
+    run_gemms(pool, "logits", {&problem, 1});
+    pool.for_range(block.rows, 512, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t r = begin; r < end; ++r) {
+        const std::span<const RowSum> of_row(sums + r * groups, static_cast<std::size_t>(groups));
+        float maximum = -std::numeric_limits<float>::infinity(), sum = 0;
+        for (const RowSum& group : of_row) maximum = std::max(maximum, group.maximum);
+        for (const RowSum& group : of_row) sum += group.sum * std::exp(group.maximum - maximum);
+        lse[row + r] = maximum + std::log(sum);
+      }
+    });
+  }
 }
 
 // A block's gradients take as much memory as the logits above.
@@ -294,10 +306,7 @@ std::size_t workspace(const LinearCrossEntropyArgs& args, bool backward) {
   if (chosen == cpu::soft_tiles::cross_entropy)
     return cpu::soft_tiles::cross_entropy_workspace(args, backward);
 #endif
-  if (chosen == hot_forward) {
-    return backward ? gradient_bytes(args)
-                    : static_cast<std::size_t>(args.rows * logit_groups(args)) * sizeof(RowSum);
-  }
+  if (chosen == hot_forward) return backward ? gradient_bytes(args) : row_sum_bytes(args);
   const auto logits =
       static_cast<std::size_t>(std::min(kRowBlock, args.rows) * std::min(kVocabBlock, args.vocab));
   return logits * (sizeof(float) + (backward && args.dtype == DType::bf16 ? sizeof(bfloat16) : 0));

@@ -195,7 +195,8 @@ const GemmRowPacking* packing_of([[maybe_unused]] GemmBlockKernel* kernel) {
 bool run_one(ThreadPool& pool, int threads, const GemmProblem& p, GemmBlockKernel* kernel) {
   constexpr std::int64_t kWorthwhile = std::int64_t{1} << 27;  // products of two elements
   const GemmRowPacking* const packing = packing_of(kernel);
-  if (packing == nullptr || threads == 1 || products_of(rows_of(p), p.columns(), p) < kWorthwhile) return false;
+  if (packing == nullptr || threads == 1 || products_of(rows_of(p), p.columns(), p) < kWorthwhile)
+    return false;
   const std::int64_t all = rows_of(p), columns = p.columns(), unit = p.column_unit();
   const std::int64_t rows = in_strips(blocks(all, blocks(all, kLargestTiles.rows)));
   const std::int64_t least = blocks(kSmallestTiles.columns, unit) * unit;

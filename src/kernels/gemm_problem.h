@@ -63,8 +63,7 @@ struct GemmProblem {
   const LogitProblem* logits = nullptr;
 
   bool is_plain() const {
-    return a_rows == nullptr && b_next == nullptr && more.empty() && same_b == nullptr &&
-           logits == nullptr;
+    return a_rows == nullptr && b_next == nullptr && more.empty() && same_b == nullptr && logits == nullptr;
   }
   std::int64_t terms() const { return 1 + static_cast<std::int64_t>(more.size()); }
   GemmTerm term(std::int64_t i) const {

@@ -21,7 +21,7 @@ struct LogitProblem {
   std::int64_t first_id = 0;              // the target that column 0 is
   RowSum* sums = nullptr;                 // [m, groups]
   float* target_logit = nullptr;          // [m]; stays as it is where the target is no column
-  const float* lse = nullptr;                  // [m], and the next two
+  const float* lse = nullptr;             // [m], and the next two
   const float* softmax_coefficient = nullptr;
   const float* target_coefficient = nullptr;
 };

@@ -21,13 +21,18 @@ struct LossShape {
 };
 
 constexpr LossShape kLossShapes[] = {
-    {0, 30, 17},          {1, 1, 1},
-    {1, 64, 600, 0, 300}, {33, 30, 0},
-    {33, 70, 17, 0, 8},   {33, 64, 600, 0, 300},  // about a third of the targets on each side of the columns
-    {290, 33, 290},       {20, 8, 100, 2.5f, 10},
-    {5, 300, 50},         {5, 520, 50},  // wider than the fused kernels take
-    {530, 4, 2060},                      // several blocks of rows and columns
-    {70, 544, 2100, 0, 900},             // the same, wide
+    {0, 30, 17},
+    {1, 1, 1},
+    {1, 64, 600, 0, 300},
+    {33, 30, 0},
+    {33, 70, 17, 0, 8},
+    {33, 64, 600, 0, 300},  // about a third of the targets on each side of the columns
+    {290, 33, 290},
+    {20, 8, 100, 2.5f, 10},
+    {5, 300, 50},
+    {5, 520, 50},             // wider than the fused kernels take
+    {530, 4, 2060},           // several blocks of rows and columns
+    {70, 544, 2100, 0, 900},  // the same, wide
 };
 
 struct LossData {

@@ -83,8 +83,7 @@ struct RowLanes {
     even = _mm512_max_ps(even, _mm512_load_ps(x + (count - 1) * 32));
     const __m512 before = _mm512_load_ps(maximum);
     now = _mm512_max_ps(before, _mm512_max_ps(even, odd));
-    const __m512 factor =
-        exp2_vector(_mm512_mul_ps(_mm512_sub_ps(before, now), _mm512_set1_ps(kLog2E)));
+    const __m512 factor = exp2_vector(_mm512_mul_ps(_mm512_sub_ps(before, now), _mm512_set1_ps(kLog2E)));
     total[0] = _mm512_mul_ps(_mm512_load_ps(sum), factor);
     total[1] = _mm512_setzero_ps();
   }
@@ -237,8 +236,8 @@ SWITCHYARD_TILED void gradient_tile(const Fused& f, const Word* weight, std::int
     const GradientTiles at{g.plain + (b / 16 * (kRowTile / 32) + i) * kTileWords,
                            g.paired + (b / 32 * (kRowTile / 32) + i) * 2 * kTileWords};
     gradient_block(logits, count - b, constants, r + 32 * i, at);
-    subtract_targets(f.args, logits, f.args.vocab_begin + v + b, std::min<std::int64_t>(32, count - b), constants,
-                     r + 32 * i, at);
+    subtract_targets(f.args, logits, f.args.vocab_begin + v + b, std::min<std::int64_t>(32, count - b),
+                     constants, r + 32 * i, at);
     if (block + 1 < blocks) store_logits(held, buffers[(block + 1) % 2]);
   }
 }
@@ -364,8 +363,7 @@ void cross_entropy(ThreadPool& pool, const LinearCrossEntropyArgs& args, float* 
   pool.for_range(args.rows, 512, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r) {
       float maximum = -std::numeric_limits<float>::infinity();
-      for (std::int64_t c = 0; c < f.chunks; ++c)
-        maximum = std::max(maximum, floats(maxima)[c * f.rows + r]);
+      for (std::int64_t c = 0; c < f.chunks; ++c) maximum = std::max(maximum, floats(maxima)[c * f.rows + r]);
       float sum = 0;
       for (std::int64_t c = 0; c < f.chunks; ++c) {
         sum += floats(sums)[c * f.rows + r] * std::exp(floats(maxima)[c * f.rows + r] - maximum);

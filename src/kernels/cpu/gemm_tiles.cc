@@ -17,8 +17,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/cpu/gemm_tiles_pack.h"
 #include "kernels/cpu/gemm_tiles_logits.h"
+#include "kernels/cpu/gemm_tiles_pack.h"
 #include "kernels/cpu/gemm_tiles_store.h"
 #include "kernels/cpu/thread_scratch.h"
 #include "kernels/cpu/tile_block.h"
@@ -208,8 +208,8 @@ class Block {
   Word *a_, *b_[2];
   // to_pack_ halves of a step of B are packed in packed_every_ steps of products; packed_ is what is due.
   std::int64_t to_pack_ = 0, packed_every_ = 1, packed_ = 0;
-  float* sums_;    // pieces of strips: [panel][strip], see waiting_strips
-  float* totals_;  // the same of the terms that are done, where they are kept apart
+  float* sums_;                  // pieces of strips: [panel][strip], see waiting_strips
+  float* totals_;                // the same of the terms that are done, where they are kept apart
   LogitLanes* lanes_ = nullptr;  // of the block's rows
 };
 
@@ -235,7 +235,9 @@ void pack_part(const GemmProblem& p, const GemmBlock& rows, std::int64_t part, v
   const Depth depth = depth_of(p);
   auto* const words = static_cast<Word*>(out);
   const auto panel = [&](std::int64_t i) { return Panel(p, rows.row_begin + i * kLines, rows.row_end); };
-  const auto at = [&](std::int64_t i, std::int64_t step) { return words + (i * depth.steps + step) * kStepWords; };
+  const auto at = [&](std::int64_t i, std::int64_t step) {
+    return words + (i * depth.steps + step) * kStepWords;
+  };
   if (!p.transpose_a) return panel(part).pack(depth, 0, depth.steps, at(part, 0));
   for (std::int64_t i = 0; i < panels_of(rows); ++i) panel(i).pack(depth, part, part + 1, at(i, part));
 }

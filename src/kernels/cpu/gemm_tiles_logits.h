@@ -106,8 +106,7 @@ inline void store_logit_gradients(const GemmProblem& p, const PanelRows& rows, s
     const std::int64_t target = target_among(logits, row, begin, columns);
     if (target < 0) continue;
     const float softmax = std::exp(from[sum_at(target)] - logits.lse[row]);
-    c[target] =
-        bfloat16::round(logits.softmax_coefficient[row] * softmax - logits.target_coefficient[row]);
+    c[target] = bfloat16::round(logits.softmax_coefficient[row] * softmax - logits.target_coefficient[row]);
   }
 }
 

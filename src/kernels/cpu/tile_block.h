@@ -176,7 +176,9 @@ class HeldBlock {
     a_ = a;
     b_ = b;
   }
-  SWITCHYARD_TILED_INLINE void store(BlockSums c) { multiply_block<false>(steps_, a_, b_, c, false); }
+  SWITCHYARD_TILED_INLINE void store(BlockSums c) {
+    multiply_block<false>(steps_, a_, b_, c, false);
+  }
 
  private:
   std::int64_t steps_ = 0;
