@@ -199,8 +199,11 @@ bool run_one(ThreadPool& pool, int threads, const GemmProblem& p, GemmBlockKerne
     return false;
   const std::int64_t all = rows_of(p), columns = p.columns(), unit = p.column_unit();
   const std::int64_t rows = in_strips(blocks(all, blocks(all, kLargestTiles.rows)));
-  const std::int64_t least = blocks(kSmallestTiles.columns, unit) * unit;
-  const std::int64_t part = std::max(least, blocks(blocks(columns, 4 * threads), unit) * unit);
+  // Enough parts for threads to end together, which are not so small that a kernel's start shows.
+  constexpr std::int64_t kColumnsOfPart = 512;
+  const std::int64_t small = std::min(kColumnsOfPart, blocks(columns, 2 * threads));
+  const std::int64_t wanted = std::max({kSmallestTiles.columns, small, blocks(columns, 8 * threads)});
+  const std::int64_t part = blocks(wanted, unit) * unit;
   if (blocks(columns, part) < 2 * threads) return false;
   const std::size_t bytes = packing->bytes(p, {0, std::min(rows, all), 0, columns});
   if (bytes == 0) return false;
