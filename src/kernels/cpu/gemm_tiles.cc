@@ -60,7 +60,7 @@ class Block {
     if (depth_.chunk < depth_.section) wide_ = std::min(wide_, kNearStrips);
     if (p.c_next != nullptr) wide_ = std::max<std::int64_t>(2, wide_ / 2 * 2);  // strips in pairs
     pass_ = std::max<std::int64_t>(1, kPackedWords / (panels_ * section * kStepWords)) * section;
-    pass_ = std::min(pass_, depth_.steps);
+    pass_ = block.packed_a != nullptr ? depth_.steps : std::min(pass_, depth_.steps);
     auto& memory = scratch();
     a_ = block.packed_a != nullptr ? static_cast<Word*>(const_cast<void*>(block.packed_a))
                                    : memory.a.at_least<Word>(panels_ * pass_ * kStepWords);
