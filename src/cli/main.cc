@@ -21,6 +21,7 @@
 #include "config/declaration.h"
 #include "core/error.h"
 #include "dist/comm/processes.h"
+#include "kernels/machine.h"
 
 namespace {
 
@@ -73,11 +74,9 @@ int run(int argc, char** argv) {
   const std::string first = argc > 1 ? argv[1] : "";
   const bool wants_page = first == "--help" || first == "-h" || first == "--version";
   if (!wants_page && !commands().contains(first)) fail_unknown(first);
-#if defined(SWITCHYARD_AMX_COSTS)
-  if (!wants_page && first != "bench")
+  if (!wants_page && first != "bench" && !switchyard::has_true_numbers())
     switchyard::fail_usage(
         "[command line] this build has AMX's costs without its numbers: it runs bench alone");
-#endif
   for (const auto& [name, entry] : commands()) {
     CLI::App* sub = app.add_subcommand(name, entry.help);
     sub->prefix_command();

@@ -39,18 +39,24 @@ std::int64_t weight_stride(const LinearCrossEntropyArgs& a) {
   return a.weight_vocab_major ? a.emb : a.vocab;
 }
 
+// A block's logits; where they go is the caller's to say.
+GemmProblem logits_problem(const LinearCrossEntropyArgs& a, const Block& b) {
+  return {.m = b.rows,
+          .n = b.columns,
+          .k = a.emb,
+          .dtype = a.dtype,
+          .a = at(a.hidden, a.dtype, b.row * a.emb),
+          .lda = a.emb,
+          .b = weight_at(a, b.column),
+          .transpose_b = a.weight_vocab_major,
+          .ldb = weight_stride(a),
+          .ldc = b.columns};
+}
+
 void multiply_logits(ThreadPool& pool, const LinearCrossEntropyArgs& a, const Block& b, float* logits) {
-  gemm(pool, {.m = b.rows,
-              .n = b.columns,
-              .k = a.emb,
-              .dtype = a.dtype,
-              .a = at(a.hidden, a.dtype, b.row * a.emb),
-              .lda = a.emb,
-              .b = weight_at(a, b.column),
-              .transpose_b = a.weight_vocab_major,
-              .ldb = weight_stride(a),
-              .c = logits,
-              .ldc = b.columns});
+  GemmProblem problem = logits_problem(a, b);
+  problem.c = logits;
+  run_gemms(pool, "gemm", {&problem, 1});
 }
 
 // dhidden [rows, emb] (+)= gradient [rows, columns] . weight^T
@@ -174,19 +180,7 @@ void tiled_backward(ThreadPool& pool, const LinearCrossEntropyArgs& a, const flo
   });
 }
 
-// The same where the kernel of products sums logits, or makes gradients of them, while they are hot.
-GemmProblem logits_problem(const LinearCrossEntropyArgs& a, const Block& b, const LogitProblem& logits) {
-  return {.m = b.rows,
-          .n = b.columns,
-          .k = a.emb,
-          .dtype = a.dtype,
-          .a = at(a.hidden, a.dtype, b.row * a.emb),
-          .lda = a.emb,
-          .b = weight_at(a, b.column),
-          .transpose_b = a.weight_vocab_major,
-          .ldb = weight_stride(a),
-          .logits = &logits};
-}
+// Below, the kernel of products sums logits, or makes gradients of them, while they are hot.
 
 // Rows whose sums are in memory at a time: 8 bytes for each group of columns.
 constexpr std::int64_t kSummedRows = 8192;
@@ -210,7 +204,8 @@ void hot_forward(ThreadPool& pool, const LinearCrossEntropyArgs& a, float* lse, 
                               .first_id = a.vocab_begin,
                               .sums = sums,
                               .target_logit = target_logit + row};
-    const GemmProblem problem = logits_problem(a, block, logits);
+    GemmProblem problem = logits_problem(a, block);
+    problem.logits = &logits;
     run_gemms(pool, "logits", {&problem, 1});
     pool.for_range(block.rows, 512, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t r = begin; r < end; ++r) {
@@ -244,10 +239,10 @@ void hot_backward(ThreadPool& pool, const LinearCrossEntropyArgs& a, const float
                               .lse = lse + b.row,
                               .softmax_coefficient = softmax_coefficient + b.row,
                               .target_coefficient = target_coefficient + b.row};
-    GemmProblem problem = logits_problem(a, b, logits);
+    GemmProblem problem = logits_problem(a, b);
+    problem.logits = &logits;
     problem.c = gradient.data();
     problem.c_dtype = DType::bf16;
-    problem.ldc = b.columns;
     run_gemms(pool, "logits", {&problem, 1});
     multiply_dhidden(pool, a, b, gradient.data(), dhidden);
     multiply_dweight(pool, a, b, gradient.data(), dweight);

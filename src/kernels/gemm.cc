@@ -152,12 +152,17 @@ const std::byte* advance(const void* x, DType dtype, std::int64_t elements) {
   return static_cast<const std::byte*>(x) + elements * static_cast<std::int64_t>(size_of(dtype));
 }
 
-bool takes_tiles([[maybe_unused]] GemmBlockKernel* kernel) {
+// How the kernel packs rows, or null where it does not.
+const GemmRowPacking* packing_of([[maybe_unused]] GemmBlockKernel* kernel) {
 #if defined(__x86_64__)
-  return kernel == cpu::amx_tiles::gemm_block || kernel == cpu::soft_tiles::gemm_block;
-#else
-  return false;
+  if (kernel == cpu::amx_tiles::gemm_block) return &cpu::amx_tiles::row_packing;
+  if (kernel == cpu::soft_tiles::gemm_block) return &cpu::soft_tiles::row_packing;
 #endif
+  return nullptr;
+}
+
+bool takes_tiles(GemmBlockKernel* kernel) {
+  return packing_of(kernel) != nullptr;
 }
 
 }  // namespace
@@ -178,15 +183,6 @@ void run_blocks(ThreadPool& pool, int threads, std::span<const GemmProblem> prob
       kernel(*task.problem, task.block);
     }
   });
-}
-
-// How the kernel packs rows, or null where it does not.
-const GemmRowPacking* packing_of([[maybe_unused]] GemmBlockKernel* kernel) {
-#if defined(__x86_64__)
-  if (kernel == cpu::amx_tiles::gemm_block) return &cpu::amx_tiles::row_packing;
-  if (kernel == cpu::soft_tiles::gemm_block) return &cpu::soft_tiles::row_packing;
-#endif
-  return nullptr;
 }
 
 // One large product: all threads pack some rows of A together, and then share out the columns. So each

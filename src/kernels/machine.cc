@@ -30,6 +30,14 @@ std::string machine_name() {
   return fmt::format("{} ({})", processor.empty() ? "unknown processor" : processor, name_of(active_isa()));
 }
 
+bool has_true_numbers() {
+#if defined(SWITCHYARD_AMX_COSTS)
+  return false;
+#else
+  return true;
+#endif
+}
+
 std::int64_t last_level_cache_bytes() {
   long bytes = 0;
   for (const int level : {_SC_LEVEL2_CACHE_SIZE, _SC_LEVEL3_CACHE_SIZE, _SC_LEVEL4_CACHE_SIZE})

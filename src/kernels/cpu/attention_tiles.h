@@ -17,6 +17,7 @@
 
 #include "core/tensor.h"
 #include "kernels/cpu/tile_block.h"
+#include "kernels/cpu/tile_exp2.h"
 #include "kernels/cpu/tile_pack.h"
 
 namespace switchyard::cpu::SWITCHYARD_TILES::attention_tiles {
@@ -27,7 +28,6 @@ inline constexpr std::int64_t kBlockFloats = 4 * kTileFloats;
 // Strips of queries and of keys that are worked on together. 256 positions: an accumulator in L2 is loaded
 // and stored once per 8 products, and the operands of both sides at 128 dims with P and dS fill half of L2.
 inline constexpr std::int64_t kBlockStrips = 8;
-inline constexpr float kLog2E = 1.44269504f;
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 inline std::int64_t padded(std::int64_t width) {
@@ -296,16 +296,10 @@ void prefetch_part(const T* x, std::int64_t count, std::int64_t part, std::int64
 // While the tile unit is in use, one vector unit of two takes no multiplications, shifts or maxima (measured:
 // 0.32 ns each, not 0.15): what can be done with additions, logic and shuffles is.
 
-// 2^x to 3e-6 relative, 2^0 = 1; 0 for -inf and below the range of a float, NaN for NaN.
-// 2^x = 2^floor(x) p(x - floor(x)) with p the polynomial of degree 4 with p(0) = 1 that is nearest to 2^f on
-// [0, 1) (weighted least squares repeated until the relative error is level: 2.9e-6).
+// 2^x to 3e-6 relative, 2^0 = 1: the polynomial of degree 4 with p(0) = 1 that is nearest to 2^f on [0, 1)
+// (weighted least squares repeated until the relative error is level: 2.9e-6).
 SWITCHYARD_TILED_INLINE __m512 exp2_vector(__m512 x) {
-  const __m512 f = _mm512_reduce_ps(x, 0x09);  // x - floor(x), exact
-  __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(0.0134266907f), f, _mm512_set1_ps(0.052242461f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.241280214f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.693044843f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
-  return _mm512_scalef_ps(p, x);
+  return exp2_by(x, 0.0134266907f, 0.052242461f, 0.241280214f, 0.693044843f, 1.0f);
 }
 
 // Rounding to bf16 to nearest, ties away from zero, in the upper half of each lane; the lower half is left

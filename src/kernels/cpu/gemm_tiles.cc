@@ -46,13 +46,17 @@ Scratch& scratch() {
   return s;
 }
 
+std::int64_t panels_of(const GemmBlock& rows) {
+  return ceil_div(rows.row_end - rows.row_begin, kLines);
+}
+
 class Block {
  public:
   Block(const GemmProblem& p, const GemmBlock& block)
       : p_(p),
         block_(block),
         depth_(p, scratch().term_ends),
-        panels_(ceil_div(block.row_end - block.row_begin, kLines)),
+        panels_(panels_of(block)),
         first_strip_(block.column_begin / kLines),
         end_strip_(ceil_div(block.column_end, kLines)) {
     const std::int64_t section = std::max<std::int64_t>(1, depth_.section);
@@ -212,10 +216,6 @@ class Block {
   float* totals_;                // the same of the terms that are done, where they are kept apart
   LogitLanes* lanes_ = nullptr;  // of the block's rows
 };
-
-std::int64_t panels_of(const GemmBlock& rows) {
-  return ceil_div(rows.row_end - rows.row_begin, kLines);
-}
 
 Depth depth_of(const GemmProblem& p) {
   return {p, scratch().term_ends};
