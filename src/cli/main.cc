@@ -11,6 +11,7 @@
 #include "cli/convert_command.h"
 #include "cli/data_command.h"
 #include "cli/explain_command.h"
+#include "cli/generate_command.h"
 #include "cli/inspect_command.h"
 #include "cli/plan_command.h"
 #include "cli/report_error.h"
@@ -35,6 +36,7 @@ struct Entry {
 const std::map<std::string, Entry>& commands() {
   static const std::map<std::string, Entry> table{
       {"train", {"train a model", switchyard::train_command}},
+      {"generate", {"text from a model", switchyard::generate_command}},
       {"verify", {"compare with reference numbers", switchyard::verify_command}},
       {"plan", {"memory, collectives and time of a step, without running it", switchyard::plan_command}},
       {"explain", {"how parameters and activations are laid out, and why", switchyard::explain_command}},

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "cli/process_command.h"
 #include "cli/progress.h"
 #include "cli/report_error.h"
 #include "config/config.h"
@@ -38,36 +39,9 @@ class TerminalObserver : public RunObserver {
   Progress progress_;
 };
 
-// Before the config is known: how long processes wait for each other's word that something is wrong.
-constexpr double kAgreeSeconds = 300;
-
-// Under mpirun every process has at least one rank.
-Config read_config(std::span<const std::string> args, const Processes& processes) {
-  Config config = Config::from_args(args);
-  if (processes.count() == 1 || config.is_set_by_user("ranks")) return config;
-  std::vector<std::string> with_ranks(args.begin(), args.end());
-  with_ranks.push_back(fmt::format("ranks={}", processes.count()));
-  return Config::from_args(with_ranks);
-}
-
-// The exit status for what ended this process, once the others know of it and it is printed where it should
-// be.
-int fail(const std::exception& error, Processes& processes) {
-  if (!processes.agreed()) {
-    const auto* own = dynamic_cast<const Error*>(&error);
-    const Error told = own != nullptr ? *own : Error(Error::Kind::runtime, error.what());
-    try {
-      processes.agree(&told, kAgreeSeconds);
-    } catch (const std::exception&) {  // the error of the first process that failed
-      return report_error();
-    }
-  }
-  return report_error();
-}
-
 int train(std::span<const std::string> args, Processes& processes) {
   const bool first_process = processes.index() == 0;
-  const Config config = read_config(args, processes);
+  const Config config = config_for(processes, args, Config::from_args);
   if (first_process) {
     for (const auto& notice : config.notices()) std::printf("%s\n", notice.c_str());
     if (config.get_bool("log_config")) std::printf("%s", config.describe().c_str());
@@ -100,14 +74,7 @@ int train_command(std::span<const std::string> args) {
       return 0;
     }
   }
-  const std::unique_ptr<Processes> processes = join_processes();
-  try {
-    return train(args, *processes);
-  } catch (const std::exception& error) {
-    // Reported while the other processes are still there: where one ends with an error, mpirun ends the
-    // others.
-    return fail(error, *processes);
-  }
+  return run_in_processes([&](Processes& processes) { return train(args, processes); });
 }
 
 }  // namespace switchyard

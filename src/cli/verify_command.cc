@@ -24,7 +24,7 @@ constexpr const char* kVerifyHelp =
 Computes stored cases of other implementations and compares every number: a table with the largest absolute and
 relative error of each tensor, and the first tensor that differs. A case is
 
-  a folder             config.json, model.safetensors, io.safetensors (and trajectory.json) from Hugging Face
+  a folder             config.json, model.safetensors, io.safetensors (trajectory.json, generate.json) from Hugging Face
   a file *.safetensors one MoE layer of the reference: output, balance loss, bias update, gradients
   a file *.json        a training run of the reference: logits, gradients, metrics of each step, final weights
 

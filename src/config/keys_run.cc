@@ -48,17 +48,28 @@ std::vector<KeyDeclaration> run_keys() {
       planned(text_key("lora_input_adapters_path", "", "LoRA adapter to start from")),
       planned(text_key("hf_lora_adapter_path", "", "Hugging Face LoRA adapter to start from")),
       planned(text_key("model_call_mode", "", "train when empty, or inference")),
-      planned(text_key("prompt", "I love to", "text that generation goes on from")),
-      planned(integer_key("max_prefill_predict_length", 64, at_least(1), "longest prompt, in tokens")),
-      planned(choice_key("decode_sampling_strategy", "greedy",
-                         one_of({"greedy", "weighted", "nucleus", "topk", "composite"}),
-                         "how generation picks a token")),
-      planned(
-          float_key("decode_sampling_nucleus_p", -1, any_number(), "probability mass of nucleus sampling")),
-      planned(integer_key("decode_sampling_top_k", 0, at_least(0), "number of tokens of top-k sampling")),
-      planned(float_key("decode_sampling_temperature", 1.0, at_least(0), "temperature of sampling")),
-      planned(text_key("autoregressive_decode_assert", "", "text that generation must give")),
-      planned(boolean_key("return_log_prob", false, "give log probabilities with generated tokens")),
+      text_key("prompt", "I love to",
+               "text that `generate` goes on from, and the sample at the end of a training, there 'The ' "
+               "when not set"),
+      integer_key(
+          "max_prefill_predict_length", 64, at_least(1),
+          "longest prompt of `generate`, in tokens: it adds max_target_length minus as many tokens; when not "
+          "set as long as the prompt needs"),
+      choice_key(
+          "decode_sampling_strategy", "greedy",
+          one_of({"greedy", "weighted", "nucleus", "topk", "composite"}),
+          "how `generate` picks a token: the most probable; by probability; of the most probable that make "
+          "decode_sampling_nucleus_p; of the decode_sampling_top_k most probable; of these the most probable "
+          "that make decode_sampling_nucleus_p"),
+      float_key("decode_sampling_nucleus_p", -1, any_number(),
+                "probability that the tokens of nucleus and composite sampling make, above 0 and at most 1"),
+      integer_key("decode_sampling_top_k", 0, at_least(0),
+                  "tokens that topk and composite sampling choose from"),
+      float_key("decode_sampling_temperature", 1.0, at_least(0),
+                "what logits are divided by when a token is drawn; 0: greedy"),
+      text_key("autoregressive_decode_assert", "",
+               "text that `generate` must give, or it ends with status 3; empty: any"),
+      boolean_key("return_log_prob", false, "`generate` gives tokens' log probabilities in its --json"),
       planned(boolean_key("use_chunked_prefill", false, "prefill in chunks")),
       inert(integer_key("prefill_chunk_size", 256, at_least(1), "only with use_chunked_prefill")),
       planned(boolean_key("enable_prefix_caching", false, "share the caches of common prefixes")),

@@ -117,7 +117,9 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
     bytes.push_back(bytes_in_use());
     c.comm->position().layer = i;
     RematRegion region(c, policy);
-    const LayerCall call{c, m, parameters, fmt::format("layers.{}.", i), rope, segments};
+    AttentionCache* const cache =
+        options.caches == nullptr ? nullptr : &(*options.caches)[static_cast<std::size_t>(i)];
+    const LayerCall call{c, m, parameters, fmt::format("layers.{}.", i), rope, segments, cache, &positions};
     LayerOutput out = decoder_layer(call, x, i, options);
     x = out.x;
     if (options.keep_hidden) result.hidden.push_back(x);
@@ -145,6 +147,11 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
   if (m.normalize_tied_logits)
     hidden = scale(c, hidden, static_cast<float>(1 / std::sqrt(static_cast<double>(m.emb))));
   const Array head = m.tied ? table : cast(c, parameters["head"], m.dtype);
+  if (options.caches != nullptr) {
+    result.logits =
+        logits_of(c, m, hidden.shape()[1] == 1 ? hidden : last_tokens(c, hidden, segments), head);
+    return result;
+  }
   if (options.keep_logits) {
     NoGrad no_grad(c);
     result.logits = logits_of(c, m, hidden, head);

@@ -8,6 +8,7 @@
 #include "models/model_config.h"
 #include "models/parameters.h"
 #include "moe/block.h"
+#include "ops/attention_cache.h"
 
 namespace switchyard {
 
@@ -25,6 +26,9 @@ struct ForwardOptions {
   Array input;                 // output of the stage before, where there is one
   bool keep_hidden = false;    // also return the embedding's and every layer's output
   bool keep_logits = false;    // also return logits [B,S,V] f32; otherwise they never exist
+  // Generation: what every layer's attention remembers of the tokens before these, with room for them.
+  // Returns logits [B,1,V] of each row's next token and no losses.
+  std::vector<AttentionCache>* caches = nullptr;
 };
 
 struct ForwardResult {
@@ -37,7 +41,7 @@ struct ForwardResult {
   std::vector<Routing> routing;           // one a MoE layer
   std::vector<std::int64_t> layer_bytes;  // by which each layer raised the bytes of this rank's account
   std::vector<Array> hidden;              // of this stage
-  Array logits;
+  Array logits;                           // f32
 };
 
 // Of this context's stage: embedding, layers, and final norm with the losses, or what of them falls to it.

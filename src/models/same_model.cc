@@ -107,7 +107,7 @@ const std::vector<Property>& function_properties() {
 
 }  // namespace
 
-Config config_of_stored(const json& resolved, const std::string& path) {
+std::map<std::string, json> model_keys_of_stored(const json& resolved, const std::string& path) {
   if (!resolved.is_object()) fail_usage("[config] {}: expected the keys of a run as an object", path);
   std::map<std::string, json> keys;
   const auto take = [&](const KeyDeclaration& key) {
@@ -128,7 +128,11 @@ Config config_of_stored(const json& resolved, const std::string& path) {
   }
   if (resolved.value("routed_score_func", json()) == "sigmoid" && resolved.contains("norm_topk_prob"))
     keys["norm_topk_prob"] = resolved["norm_topk_prob"];
-  return in_float32(std::move(keys));
+  return keys;
+}
+
+Config config_of_stored(const json& resolved, const std::string& path) {
+  return in_float32(model_keys_of_stored(resolved, path));
 }
 
 Config config_of_hub(const json& hub_config) {

@@ -47,6 +47,21 @@ Sharding like_query(const Context& c, const ModelConfig& m, const Shape& shape, 
   return s;
 }
 
+// Attention over remembered latent vectors: q·(W_k c) = (W_kᵀ q)·c, and the sum of weighted W_v c is W_v of
+// the sum of weighted c.
+Array attend_latent(const LayerCall& call, const Array& q, const Sharding& q_layout) {
+  Context& c = call.context;
+  const ModelConfig& m = call.model;
+  const Array wkv_b = weight(call, "attention.wkv_b");
+  Sharding whole_heads = wkv_b.sharding();
+  whole_heads.dims.back().clear();
+  const auto [key_up, value_up] = split_last(c, reshard(c, wkv_b, whole_heads), m.nope);
+  const auto [plain, turned] = split_last(c, q, m.nope);
+  const Array latent_q = join_last(c, einsum(c, "BSND,RND->BSNR", plain, key_up, &q_layout), turned);
+  const Array sums = attend(c, *call.cache, latent_q, call.places(), static_cast<float>(m.attention_scale));
+  return einsum(c, "BSNR,RND->BSND", sums, value_up, &q_layout);
+}
+
 }  // namespace
 
 Array weight(const LayerCall& call, const std::string& name) {
@@ -87,6 +102,10 @@ Array grouped_query_attention(const LayerCall& call, const Array& x) {
   }
   q = rope(c, q, call.rope, 0, m.rope.interleaved);
   k = rope(c, k, call.rope, 0, m.rope.interleaved);
+  if (call.cache != nullptr) {
+    remember(c, *call.cache, q, std::span(&k, 1), std::span(&v, 1), call.places());
+    return project_out(call, attend(c, *call.cache, q, call.places(), static_cast<float>(m.attention_scale)));
+  }
   const Array attended = checkpoint_name(
       attention(c, q, k, v, call.segments, static_cast<float>(m.attention_scale), m.balanced_context),
       "context");
@@ -118,11 +137,17 @@ Array latent_attention(const LayerCall& call, const Array& x) {
   const Array compressed =
       checkpoint_name(einsum(c, "BSM,MR->BSR", h, weight(call, "attention.wkv_a"), &tokens), "kv_wa_proj");
   const auto [latent, rotary] = split_last(c, compressed, m.kv_lora);
+  const Array normed = norm(latent, "kv_a_norm"), key = rope(c, rotary, call.rope, 0, m.rope.interleaved);
+  if (call.cache != nullptr) {
+    const bool first = call.cache->is_empty();
+    const Array keys[] = {normed, key};
+    remember(c, *call.cache, q, keys, std::span(&normed, 1), call.places());
+    if (!first) return project_out(call, attend_latent(call, q, q_layout));
+  }
   const Sharding kv_layout = heads(m.nope + m.v_dim);
   const Array kv = checkpoint_name(
-      einsum(c, "BSM,MND->BSND", norm(latent, "kv_a_norm"), weight(call, "attention.wkv_b"), &kv_layout),
-      "mla_kv");
-  const auto [k, v] = mla_key_value(c, kv, rope(c, rotary, call.rope, 0, m.rope.interleaved), m.nope);
+      einsum(c, "BSM,MND->BSND", normed, weight(call, "attention.wkv_b"), &kv_layout), "mla_kv");
+  const auto [k, v] = mla_key_value(c, kv, key, m.nope);
   const Array attended =
       checkpoint_name(attention(c, q, checkpoint_name(k, "key_proj"), checkpoint_name(v, "value_proj"),
                                 call.segments, static_cast<float>(m.attention_scale), m.balanced_context),

@@ -5,6 +5,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/rope.h"
+#include "ops/kv_heads.h"
 #include "ops/reshard.h"
 #include "ops/sequence_balance.h"
 
@@ -94,22 +95,6 @@ class RopeOp : public Op {
   bool interleaved_;
 };
 
-// The given heads of x [B,S,N,D].
-Tensor take_heads(Context& c, const Tensor& x, const std::vector<std::int64_t>& heads) {
-  const auto count = static_cast<std::int64_t>(heads.size());
-  if (count == x.dim(2) && heads.front() == 0 && heads.back() == count - 1) return x;
-  Tensor out(x.dtype(), {x.dim(0), x.dim(1), count, x.dim(3)});
-  const auto head = static_cast<std::size_t>(x.dim(3)) * size_of(x.dtype());
-  c.pool->for_range(x.dim(0) * x.dim(1), 32, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin * count; i < end * count; ++i) {
-      const std::int64_t from = i / count * x.dim(2) + heads[static_cast<std::size_t>(i % count)];
-      std::memcpy(out.raw() + static_cast<std::size_t>(i) * head,
-                  x.raw() + static_cast<std::size_t>(from) * head, head);
-    }
-  });
-  return out;
-}
-
 // The transpose of take_heads: heads taken twice add up, those not taken are zero.
 Tensor put_heads(Context& c, const Tensor& x, const std::vector<std::int64_t>& heads, const Shape& whole) {
   const auto count = static_cast<std::int64_t>(heads.size());
@@ -142,7 +127,7 @@ class AttentionOp : public Op {
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo> infos) const override {
-    const auto heads = kv_heads(c, infos[0], infos[1]);
+    const auto heads = kv_heads_of(c, infos[0], infos[1]);
     const Tensor k = take_heads(c, in[1], heads), v = take_heads(c, in[2], heads);
     const Tensor& q = in[0];
     Tensor out(q.dtype(), {q.dim(0), q.dim(1), q.dim(2), v.dim(3)}),
@@ -153,7 +138,7 @@ class AttentionOp : public Op {
     return {out, lse};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
-    const auto heads = kv_heads(c, call.input_info(0), call.input_info(1));
+    const auto heads = kv_heads_of(c, call.input_info(0), call.input_info(1));
     const Tensor q = call.input(0), k = take_heads(c, call.input(1), heads);
     const Tensor v = take_heads(c, call.input(2), heads), index = query_index(c, call.input_info(0));
     const Tensor out = call.output(0), lse = call.output(1);
@@ -167,22 +152,6 @@ class AttentionOp : public Op {
   std::uint32_t needs_outputs() const override { return 3; }
 
  private:
-  // The local key/value heads that this rank's query heads use: all of them, or a part when q is split
-  // further than k. Where the parts do not fall between groups, every query head gets its own copy.
-  static std::vector<std::int64_t> kv_heads(const Context& c, const ArrayInfo& q, const ArrayInfo& k) {
-    const std::int64_t per_kv = q.shape[2] / k.shape[2], count = q.local[2];
-    const std::int64_t first = local_offset(*c.mesh, c.rank, q.shape, q.sharding)[2];
-    const std::int64_t first_kv = local_offset(*c.mesh, c.rank, k.shape, k.sharding)[2];
-    const bool even = count % per_kv == 0 || per_kv % count == 0;
-    std::vector<std::int64_t> heads;
-    for (std::int64_t i = 0; i < count; ++i) {
-      const std::int64_t head = (first + i) / per_kv - first_kv;
-      CHECK(head >= 0 && head < k.local[2], "[attention] q is {}, k {}", to_string(q.sharding),
-            to_string(k.sharding));
-      if (!even || heads.empty() || heads.back() != head) heads.push_back(head);
-    }
-    return heads;
-  }
   // Places of this rank's queries in their sequence, i32 [B,S]; undefined where the sequence is whole.
   Tensor query_index(const Context& c, const ArrayInfo& q) const {
     if (q.sharding.dims[1].empty()) return {};

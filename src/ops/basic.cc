@@ -1,8 +1,10 @@
 #include "ops/basic.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/elementwise.h"
+#include "ops/reshard.h"
 
 namespace switchyard {
 namespace {
@@ -163,6 +165,62 @@ class SplitLastOp : public Op {
 
  private:
   std::vector<std::int64_t> widths_;
+};
+
+class JoinLastOp : public Op {
+ public:
+  std::string_view name() const override { return "join_last"; }
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
+    CHECK(in[0].sharding == in[1].sharding && in[0].sharding.dims.back().empty(), "[join_last] {} and {}",
+          to_string(in[0].sharding), to_string(in[1].sharding));
+    ArrayInfo out = in[0];
+    out.shape.back() = out.local.back() = in[0].shape.back() + in[1].shape.back();
+    return {out};
+  }
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
+    Tensor out(in[0].dtype(), with_last(in[0].shape(), last(in[0]) + last(in[1])));
+    copy_columns(c, in[0], 0, out, 0, last(in[0]));
+    copy_columns(c, in[1], 0, out, last(in[0]), last(in[1]));
+    return {out};
+  }
+  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
+    std::vector<Tensor> parts;
+    std::int64_t at = 0;
+    for (std::size_t i = 0; i < 2; ++i) {
+      parts.emplace_back(call.input_info(i).dtype, call.input_info(i).local);
+      copy_columns(c, call.grad(0), at, parts[i], 0, last(parts[i]));
+      at += last(parts[i]);
+    }
+    return parts;
+  }
+  std::uint32_t needs_inputs() const override { return 0; }
+};
+
+class LastTokensOp : public Op {
+ public:
+  std::string_view name() const override { return "last_tokens"; }
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
+    ArrayInfo out = in[0];
+    out.shape[1] = out.local[1] = 1;
+    return {out};
+  }
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
+    const Tensor &x = in[0], &segments = in[1];
+    Tensor out(x.dtype(), {x.dim(0), 1, x.dim(2)});
+    const std::size_t token = static_cast<std::size_t>(x.dim(2)) * size_of(x.dtype());
+    for (std::int64_t row = 0; row < x.dim(0) && !c.abstract(); ++row) {
+      const std::int32_t* const of_row = segments.data<std::int32_t>() + row * segments.dim(1);
+      const std::int64_t tokens = std::find(of_row, of_row + segments.dim(1), 0) - of_row;
+      CHECK(tokens > 0, "[last_tokens] row {} has none", row);
+      std::memcpy(out.raw() + static_cast<std::size_t>(row) * token,
+                  x.raw() + static_cast<std::size_t>(row * x.dim(1) + tokens - 1) * token, token);
+    }
+    return {out};
+  }
+  std::vector<Tensor> backward(Context&, const BackwardCall&) const override { return {Tensor(), Tensor()}; }
+  bool differentiable() const override { return false; }
 };
 
 // Sums columns [from, from + dim) of x [rows, heads, width] over heads, in fp32.
@@ -340,6 +398,17 @@ std::vector<Array> chunk_last(Context& context, const Array& x, std::int64_t n) 
   CHECK(x.shape().back() % n == 0, "{} columns in {} chunks", x.shape().back(), n);
   const std::vector<std::int64_t> widths(static_cast<std::size_t>(n), x.shape().back() / n);
   return apply(context, std::make_shared<SplitLastOp>(widths), std::span(&x, 1));
+}
+
+Array join_last(Context& context, const Array& a, const Array& b) {
+  return apply_one(context, std::make_shared<JoinLastOp>(), {a, b});
+}
+
+Array last_tokens(Context& context, const Array& x, const Array& segments) {
+  const Sharding& from = x.sharding();
+  return apply_one(context, std::make_shared<LastTokensOp>(),
+                   {reshard(context, x, Sharding{{from.dims[0], {}, from.dims[2]}, {}}),
+                    reshard(context, segments, Sharding{{from.dims[0], {}}, {}})});
 }
 
 std::pair<Array, Array> mla_key_value(Context& context, const Array& kv, const Array& k_rope,

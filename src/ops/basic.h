@@ -20,6 +20,11 @@ Array swiglu(Context& context, const Array& gate, const Array& up);
 std::pair<Array, Array> split_last(Context& context, const Array& x, std::int64_t first);
 // [..., M] -> n pieces of M/n columns; the last dim must be whole and divisible (CHECK).
 std::vector<Array> chunk_last(Context& context, const Array& x, std::int64_t n);
+// [..., A], [..., B] -> [..., A + B]; the last dims must be whole, all else alike.
+Array join_last(Context& context, const Array& a, const Array& b);
+// Of x [B,S,M] the last token of each row that is no padding (segments i32 [B,S] are 0 there, only after it)
+// -> [B,1,M], rows split as x's are. Every row must have one (CHECK). No gradient.
+Array last_tokens(Context& context, const Array& x, const Array& segments);
 // MLA: kv [B,S,N,nope+v] and the rotary key k_rope [B,S,rope] shared by all heads -> k [B,S,N,nope+rope], v
 // [B,S,N,v].
 std::pair<Array, Array> mla_key_value(Context& context, const Array& kv, const Array& k_rope,

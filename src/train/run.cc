@@ -12,6 +12,7 @@
 #include "core/cores.h"
 #include "data/text_files.h"
 #include "dist/comm/stop_signal.h"
+#include "generate/generate.h"
 #include "kernels/machine_loops.h"
 #include "metrics/atomic_file.h"
 #include "tokenizer/tokenizer.h"
@@ -20,7 +21,6 @@
 #include "train/recorder.h"
 #include "train/resume.h"
 #include "train/run_data.h"
-#include "train/sample.h"
 #include "train/step_trace.h"
 #include "train/weight_digest.h"
 
@@ -267,8 +267,13 @@ class RankRun {
     if (setup_.data.tokenizer && setup_.steps > 0 && stop == 0) {
       auto phase = trainer_.timer().scope("sampling");
       const std::int64_t length = setup_.sizes.sequence;
-      sample = sample_text(trainer_, *setup_.data.tokenizer, "The ", std::min<std::int64_t>(400, 2 * length),
-                           length, 0.7, setup_.model.init_seed);
+      const bool own_prompt = config_.is_set_by_user("prompt");
+      const bool own_sampling = config_.is_set_by_user("decode_sampling_strategy");
+      sample = sample_text(
+          context_, setup_.model, trainer_.parameters(), *setup_.data.tokenizer,
+          own_prompt ? config_.get_string("prompt") : "The ", std::min<std::int64_t>(400, 2 * length), length,
+          own_sampling ? sampling_config(config_) : SamplingConfig{SamplingStrategy::weighted, 0.7},
+          setup_.model.init_seed);
     }
     if (!speaks_) return;
     nlohmann::json whole = summary();

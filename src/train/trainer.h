@@ -7,7 +7,7 @@
 #include "models/decoder.h"
 #include "optim/schedule.h"
 #include "train/bad_steps.h"
-#include "train/pipeline.h"
+#include "models/pipeline.h"
 #include "train/session.h"
 #include "train/update.h"
 

@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "kernels/elementwise.h"
-#include "train/pipeline.h"
+#include "models/pipeline.h"
 
 namespace switchyard {
 

@@ -1,4 +1,4 @@
-// A Hugging Face folder: config.json, model.safetensors, io.safetensors and trajectory.json.
+// A Hugging Face folder: config.json, model.safetensors, io.safetensors, trajectory.json and generate.json.
 #include <algorithm>
 #include <filesystem>
 #include <numeric>
@@ -6,6 +6,7 @@
 
 #include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "generate/generate.h"
 #include "train/trainer.h"
 #include "verify/case.h"
 #include "verify/model_case.h"
@@ -145,6 +146,40 @@ void compare_training(const Trajectory& trajectory, const std::vector<StepResult
   }
 }
 
+// What generate.json states: what greedy decoding makes of a prompt.
+struct Continuation {
+  std::vector<std::int32_t> prompt, tokens;
+};
+
+Continuation read_continuation(const std::string& path, std::int64_t vocab) {
+  const nlohmann::json file = read_json_file(path);
+  Continuation c{file.at("prompt"), file.at("continuation")};
+  for (const std::int32_t id : c.prompt) {
+    if (id < 0 || id >= vocab)
+      fail_usage("[verify] {}: token {} is outside the vocabulary of {}", path, id, vocab);
+  }
+  if (c.prompt.empty() || c.tokens.empty())
+    fail_usage("[verify] {}: expected a prompt and a continuation, got {} and {} tokens", path,
+               c.prompt.size(), c.tokens.size());
+  return c;
+}
+
+std::vector<std::int32_t> continued(Context& context, const ModelConfig& model, const Parameters& parameters,
+                                    const Continuation& wanted) {
+  const auto count = static_cast<std::int64_t>(wanted.tokens.size());
+  Generator generator(context, model, parameters, static_cast<std::int64_t>(wanted.prompt.size()) + count);
+  const GenerateOptions options{.most_tokens = count, .vocab = model.vocab};
+  return generate(generator, {wanted.prompt}, options, [](std::size_t, std::int32_t) {}).rows[0].tokens;
+}
+
+void compare_tokens(const std::vector<std::int32_t>& got, const std::vector<std::int32_t>& want,
+                    CaseReport& report) {
+  const Shape shape{static_cast<std::int64_t>(want.size())};
+  report.compare({"generated tokens", "", "generation", {}, 0},
+                 Tensor::of<std::int32_t>(shape, std::span(got)),
+                 Tensor::of<std::int32_t>(shape, std::span(want)));
+}
+
 }  // namespace
 
 CaseReport verify_hub_folder(const CaseRequest& request) {
@@ -162,15 +197,24 @@ CaseReport verify_hub_folder(const CaseRequest& request) {
   const std::string trajectory_path = folder / "trajectory.json";
   Trajectory trajectory;
   if (std::filesystem::exists(trajectory_path)) trajectory = read_trajectory(trajectory_path);
+  const std::string continuation_path = folder / "generate.json";
+  std::optional<Continuation> continuation;
+  if (std::filesystem::exists(continuation_path))
+    continuation = read_continuation(continuation_path, hub.model().vocab);
   const TrainConfig train = training(config, hub.model(), trajectory);
 
   const Mesh mesh = mesh_from_config(config);
   report.mesh = mesh.to_string();
   Gather pass(mesh);
   std::vector<StepResult> steps;
+  std::vector<std::int32_t> tokens;
   run_session(config, mesh, [&](Context& context) {
     Parameters parameters = hub.create(context);
     gather_pass(context, hub.model(), parameters, batch, pass);
+    if (continuation) {
+      const auto own = continued(context, hub.model(), parameters, *continuation);
+      if (context.comm->rank() == 0) tokens = own;
+    }
     Trainer trainer(context, hub.model(), train, std::move(parameters));
     for (std::size_t i = 0; i < trajectory.losses.size(); ++i) {
       const StepResult result = trainer.step(static_cast<std::int64_t>(i), batch);
@@ -181,6 +225,7 @@ CaseReport verify_hub_folder(const CaseRequest& request) {
   results.want("input_ids");
   results.want("targets");
   results.compare_pass(pass, report);
+  if (continuation) compare_tokens(tokens, continuation->tokens, report);
   compare_training(trajectory, steps, request.tolerance, report);
   return report;
 }

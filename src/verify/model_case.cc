@@ -6,7 +6,7 @@
 #include "autograd/op.h"
 #include "core/error.h"
 #include "nn/layers.h"
-#include "train/pipeline.h"
+#include "models/pipeline.h"
 
 namespace switchyard {
 namespace {

@@ -1,4 +1,4 @@
-#include "train/pipeline.h"
+#include "models/pipeline.h"
 
 #include <algorithm>
 #include <array>

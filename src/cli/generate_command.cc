@@ -1,0 +1,275 @@
+#include "cli/generate_command.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "cli/options.h"
+#include "cli/process_command.h"
+#include "core/error.h"
+#include "generate/generate.h"
+#include "generate/stored_model.h"
+#include "metrics/atomic_file.h"
+#include "train/initial_weights.h"
+#include "train/session.h"
+#include "train/step_cost.h"
+
+namespace switchyard {
+namespace {
+
+constexpr const char* kGenerateHelp = R"(switchyard generate FOLDER [key=value ...] [--json FILE]
+switchyard generate [CONFIG.yml] load_parameters_path=FOLDER key=value ... [--json FILE]
+
+Goes on from a text. FOLDER holds a model's weights: the folder of a run (its newest checkpoint), a checkpoint, or a
+Hugging Face folder; given first, it says what the model and its tokenizer are. Keys are the reference's, as for `train`:
+
+  prompt="The "                     the text, "I love to" without
+  max_target_length=512             prompt and new tokens together, of which max_prefill_predict_length are the prompt's
+  max_prefill_predict_length=64     (longer only when the prompt is)
+  decode_sampling_strategy=greedy   or weighted, nucleus, topk, composite, with decode_sampling_temperature, _nucleus_p, _top_k
+  per_device_batch_size=4           so many texts at once (1 without)
+  init_weights_seed=1               other draws
+  ranks=8 ici_expert_parallelism=8  any mesh and strategy, also under mpirun; the text is the same
+
+The text goes to standard output as it comes, how fast to standard error. It ends where the model ends it, or with the
+last token that max_target_length leaves room for.
+
+  --json FILE   tokens, texts and times; with return_log_prob=true also the log probability of every token
+
+Exit status: 0 done, 2 wrong command line, config or file, 3 the text is not autoregressive_decode_assert.
+
+Examples:
+  switchyard generate switchyard_output/small-moe prompt="The " decode_sampling_strategy=weighted
+  switchyard generate tests/golden/hf/mixtral-tiny tokenizer_type=byte prompt="ab" max_target_length=80
+)";
+
+// What of a text is whole: without the beginning of a character whose other bytes are to come.
+std::size_t whole_characters(const std::string& text) {
+  const std::string broken = "\xef\xbf\xbd";
+  std::size_t end = text.size();
+  while (end >= broken.size() && text.compare(end - broken.size(), broken.size(), broken) == 0)
+    end -= broken.size();
+  for (std::size_t back = 1; back <= std::min<std::size_t>(3, end); ++back) {
+    const auto byte = static_cast<unsigned char>(text[end - back]);
+    if (byte < 0x80) break;
+    if (byte < 0xc0) continue;
+    const std::size_t wanted = byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : 2;
+    return wanted > back ? end - back : end;
+  }
+  return end;
+}
+
+struct Prompt {
+  std::string text;
+  std::vector<std::int32_t> tokens;
+};
+
+// What all ranks have in common.
+struct Generation {
+  Config config;
+  Mesh mesh;
+  ModelConfig model;
+  std::vector<ParameterSpec> specs;
+  Parameters::FillBlock fill;
+  std::unique_ptr<Tokenizer> tokenizer;
+  Prompt prompt;
+  std::size_t rows = 1;
+  GenerateOptions options;
+};
+
+Prompt read_prompt(const Config& config, const Tokenizer& tokenizer) {
+  Prompt prompt{config.get_string("prompt"), {}};
+  if (config.get_bool("add_bos") && tokenizer.bos()) prompt.tokens.push_back(*tokenizer.bos());
+  for (const std::int32_t id : tokenizer.encode(prompt.text)) prompt.tokens.push_back(id);
+  if (prompt.tokens.empty()) fail_usage("[generate] prompt: expected some text, got none");
+  return prompt;
+}
+
+// New tokens that max_target_length leaves room for.
+std::int64_t tokens_after(const Config& config, const Prompt& prompt) {
+  const auto length = static_cast<std::int64_t>(prompt.tokens.size());
+  std::int64_t longest = config.get_int("max_prefill_predict_length");
+  if (length > longest && config.is_set_by_user("max_prefill_predict_length")) {
+    fail_usage("[generate] prompt: {} tokens, expected at most max_prefill_predict_length={}", length,
+               longest);
+  }
+  // Where the length of the model leaves no room for a prompt of the default length, its own one counts.
+  const std::int64_t all = config.get_int("max_target_length");
+  if (!config.is_set_by_user("max_prefill_predict_length") && (length > longest || all <= longest))
+    longest = length;
+  if (all <= longest) {
+    fail_usage("[generate] max_target_length={}: expected more than the {} tokens of the prompt", all,
+               longest);
+  }
+  return all - longest;
+}
+
+Generation make_generation(Config config, const Processes& processes, std::vector<std::string>* notes) {
+  if (!config.is_set_by_user("weight_dtype"))
+    config.set("weight_dtype", config.get_string("dtype"), "generate: no optimizer needs them in another");
+  const Mesh mesh = mesh_from_config(config);
+  require_ranks_fit(mesh, processes);
+  const ModelConfig model = model_config(config);
+  const std::string type = config.get_string("tokenizer_type"), path = config.get_string("tokenizer_path");
+  if (type != "byte" && path.empty())
+    fail_usage(
+        "[generate] tokenizer_path: expected the model's tokenizer, got none (or tokenizer_type=byte)");
+  Generation generation{config, mesh, model, parameter_specs(model), {}, make_tokenizer(type, path),
+                        {},     1,    {}};
+  BatchSizes sizes = {1, 1, 1, 1};
+  if (config.is_set_by_user("per_device_batch_size"))
+    sizes.step = sizes.micro = batch_sizes(config, mesh).micro;
+  check_layout(config, mesh, model, {sizes.step, sizes.micro, 1, config.get_int("num_moe_token_chunks")});
+  generation.rows = static_cast<std::size_t>(sizes.micro);
+  generation.prompt = read_prompt(config, *generation.tokenizer);
+  for (const std::int32_t id : generation.prompt.tokens) {
+    if (id >= model.vocab)
+      fail_usage("[generate] tokenizer_path={}: token {} of the prompt is outside vocab_size={}", path, id,
+                 model.vocab);
+  }
+  generation.options = {.sampling = sampling_config(config),
+                        .most_tokens = tokens_after(config, generation.prompt),
+                        .vocab = generation.tokenizer->vocab_size(),
+                        .end = generation.tokenizer->eos(),
+                        .seed = model.init_seed};
+  generation.fill = initial_weights(config, model, generation.specs, notes);
+  if (!generation.fill) notes->push_back("random weights: load_parameters_path is not set");
+  return generation;
+}
+
+// Rows of tokens as texts; one row is written as it grows.
+class TextWriter {
+ public:
+  TextWriter(const Generation& generation)
+      : generation_(generation), tokens_(generation.rows, generation.prompt.tokens) {
+    before_ = generation.tokenizer->decode(generation.prompt.tokens).size();
+    if (generation.rows == 1) put(generation.prompt.text);
+  }
+  void add(std::size_t row, std::int32_t token) {
+    tokens_[row].push_back(token);
+    if (generation_.rows > 1) return;
+    const std::string text = text_of(0);
+    const std::size_t whole = whole_characters(text);
+    if (whole > written_) put(text.substr(written_, whole - written_));
+    written_ = std::max(written_, whole);
+  }
+  void finish() {
+    if (generation_.rows == 1) {
+      const std::string text = text_of(0);
+      put(text.substr(std::min(written_, text.size())) + "\n");
+      return;
+    }
+    for (std::size_t r = 0; r < generation_.rows; ++r)
+      put(fmt::format("[{}] {}{}\n", r, generation_.prompt.text, text_of(r)));
+  }
+  // What comes after the prompt.
+  std::string text_of(std::size_t row) const {
+    const std::string all = generation_.tokenizer->decode(tokens_[row]);
+    return all.substr(std::min(before_, all.size()));
+  }
+
+ private:
+  static void put(const std::string& text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  }
+
+  const Generation& generation_;
+  std::vector<std::vector<std::int32_t>> tokens_;
+  std::size_t before_ = 0;   // bytes of the prompt's own text
+  std::size_t written_ = 0;  // bytes after them, of one row
+};
+
+void write_generated(const std::string& file, const Generation& generation, const Generated& made,
+                     const TextWriter& writer) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (std::size_t r = 0; r < made.rows.size(); ++r) {
+    const GeneratedRow& row = made.rows[r];
+    rows.push_back({{"text", writer.text_of(r)}, {"tokens", row.tokens}, {"ended", row.ended}});
+    if (generation.config.get_bool("return_log_prob")) rows.back()["log_probs"] = row.log_probs;
+  }
+  const nlohmann::json json{{"version", SWITCHYARD_VERSION},
+                            {"prompt", generation.prompt.text},
+                            {"prompt_tokens", generation.prompt.tokens},
+                            {"results", rows},
+                            {"prefill_seconds", made.prefill_seconds},
+                            {"decode_seconds", made.decode_seconds},
+                            {"decode_steps", made.steps}};
+  write_file_atomic(file, json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+}
+
+void tell_times(const Generation& generation, const Generated& made) {
+  std::size_t tokens = 0;
+  for (const GeneratedRow& row : made.rows) tokens += row.tokens.size();
+  const double after = static_cast<double>(tokens - made.rows.size());
+  fmt::print(stderr, "prompt: {} tokens in {:.3f} s", generation.prompt.tokens.size() * generation.rows,
+             made.prefill_seconds);
+  if (made.steps > 0 && made.decode_seconds > 0) {
+    fmt::print(stderr, " · {} new tokens, {:.1f} tokens/s, {:.2f} ms a step", tokens,
+               after / made.decode_seconds, made.decode_seconds / static_cast<double>(made.steps) * 1e3);
+  }
+  fmt::print(stderr, "\n");
+}
+
+int generate_text(const Options& options, Processes& processes) {
+  const bool first = processes.index() == 0;
+  std::span<const std::string> settings = options.settings;
+  const bool from_folder = !settings.empty() && is_stored_model(settings[0]);
+  std::map<std::string, nlohmann::json> keys;
+  if (from_folder) keys = keys_of_stored_model(settings[0]);
+  const Config config =
+      from_folder ? config_for(processes, settings.subspan(1),
+                               [&](std::span<const std::string> s) { return Config::from_map(keys, s); })
+                  : config_for(processes, settings, Config::from_args);
+  require_writable("generate", options.json_file);
+  std::vector<std::string> notes = config.notices();
+  const Generation generation = make_generation(config, processes, &notes);
+  processes.agree(nullptr, config.get_float("collective_timeout_seconds"));
+  if (first) {
+    for (const std::string& note : notes) fmt::print(stderr, "{}\n", note);
+  }
+  int status = 0;
+  run_session(config, generation.mesh, processes, [&](Context& context) {
+    const Parameters parameters = Parameters::create_from_blocks(
+        context, stage_specs(generation.specs, context.stage, generation.model), generation.model.init_seed,
+        generation.fill, nullptr);
+    const auto room =
+        static_cast<std::int64_t>(generation.prompt.tokens.size()) + generation.options.most_tokens;
+    Generator generator(context, generation.model, parameters, room);
+    std::optional<TextWriter> writer;
+    if (context.comm->rank() == 0) writer.emplace(generation);
+    const std::vector<std::vector<std::int32_t>> prompts(generation.rows, generation.prompt.tokens);
+    const Generated made =
+        generate(generator, prompts, generation.options, [&](std::size_t row, std::int32_t token) {
+          if (writer) writer->add(row, token);
+        });
+    if (!writer) return;
+    writer->finish();
+    tell_times(generation, made);
+    if (!options.json_file.empty()) write_generated(options.json_file, generation, made, *writer);
+    const std::string& wanted = config.get_string("autoregressive_decode_assert");
+    for (std::size_t r = 0; r < generation.rows && !wanted.empty(); ++r) {
+      if (writer->text_of(r) == wanted) continue;
+      fmt::print(stderr, "[generate] autoregressive_decode_assert: the text is another\n");
+      status = 3;
+      break;
+    }
+  });
+  return status;
+}
+
+}  // namespace
+
+int generate_command(std::span<const std::string> args) {
+  const Options options = parse_options("generate", {}, args);
+  if (options.help) {
+    std::fputs(kGenerateHelp, stdout);
+    return 0;
+  }
+  return run_in_processes([&](Processes& processes) { return generate_text(options, processes); });
+}
+
+}  // namespace switchyard

@@ -1,0 +1,53 @@
+#include "cli/process_command.h"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "cli/report_error.h"
+#include "core/error.h"
+
+namespace switchyard {
+namespace {
+
+// Before the config is known: how long processes wait for each other's word that something is wrong.
+constexpr double kAgreeSeconds = 300;
+
+// The exit status for what ended this process, once the others know of it and it is printed where it should
+// be.
+int fail(const std::exception& error, Processes& processes) {
+  if (!processes.agreed()) {
+    const auto* own = dynamic_cast<const Error*>(&error);
+    const Error told = own != nullptr ? *own : Error(Error::Kind::runtime, error.what());
+    try {
+      processes.agree(&told, kAgreeSeconds);
+    } catch (const std::exception&) {  // the error of the first process that failed
+      return report_error();
+    }
+  }
+  return report_error();
+}
+
+}  // namespace
+
+int run_in_processes(const std::function<int(Processes&)>& body) {
+  const std::unique_ptr<Processes> processes = join_processes();
+  try {
+    return body(*processes);
+  } catch (const std::exception& error) {
+    // Reported while the other processes are still there: where one ends with an error, mpirun ends the
+    // others.
+    return fail(error, *processes);
+  }
+}
+
+Config config_for(const Processes& processes, std::span<const std::string> settings,
+                  const std::function<Config(std::span<const std::string>)>& make) {
+  Config config = make(settings);
+  if (processes.count() == 1 || config.is_set_by_user("ranks")) return config;
+  std::vector<std::string> with_ranks(settings.begin(), settings.end());
+  with_ranks.push_back(fmt::format("ranks={}", processes.count()));
+  return make(with_ranks);
+}
+
+}  // namespace switchyard

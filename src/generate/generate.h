@@ -1,0 +1,48 @@
+// Token after token from a model: the loop around Generator.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "generate/generator.h"
+#include "generate/sampling.h"
+#include "tokenizer/tokenizer.h"
+
+namespace switchyard {
+
+struct GenerateOptions {
+  SamplingConfig sampling = {};
+  std::int64_t most_tokens = 0;                    // new ones, of each row
+  std::int64_t vocab = 0;                          // ids from here on are never picked
+  std::optional<std::int32_t> end = std::nullopt;  // the id after which a row is done
+  std::uint32_t seed = 0;  // draws depend on it, the row and the number of tokens before, on nothing else
+};
+
+struct GeneratedRow {
+  std::vector<std::int32_t> tokens;  // new ones, with the end where it came
+  std::vector<double> log_probs;     // of each
+  bool ended = false;                // by `end`
+};
+
+struct Generated {
+  std::vector<GeneratedRow> rows;
+  double prefill_seconds = 0;  // until the first new token
+  double decode_seconds = 0;   // for the others
+  std::int64_t steps = 0;      // calls of the model after the prompt
+};
+
+// Goes on from each row's prompt (one token or more), on a new generator. Collective; `on_token` sees every
+// token as it comes. Stops when all rows are done.
+Generated generate(Generator& generator, const std::vector<std::vector<std::int32_t>>& prompts,
+                   const GenerateOptions& options,
+                   const std::function<void(std::size_t row, std::int32_t token)>& on_token);
+
+// A paragraph from a model in training: `prompt` and `count` tokens after it, whatever ends a document. The
+// model sees the last `window` tokens at most: beyond it begins anew with the last half of them. Collective.
+std::string sample_text(Context& context, const ModelConfig& model, const Parameters& parameters,
+                        const Tokenizer& tokenizer, const std::string& prompt, std::int64_t count,
+                        std::int64_t window, const SamplingConfig& sampling, std::uint32_t seed);
+
+}  // namespace switchyard

@@ -1,0 +1,74 @@
+#include "generate/stored_model.h"
+
+#include <filesystem>
+#include <vector>
+
+#include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/hub.h"
+#include "checkpoint/json_file.h"
+#include "models/same_model.h"
+
+namespace switchyard {
+namespace {
+
+namespace fs = std::filesystem;
+using Keys = std::map<std::string, nlohmann::json>;
+
+// The main file of a tokenizer in the folder, or "".
+std::string tokenizer_in(const fs::path& folder) {
+  std::vector<fs::path> found;
+  std::error_code error;
+  for (const char* name : {"tokenizer.json", "tokenizer.model", "tokenizer.tiktoken"}) {
+    if (fs::exists(folder / name, error)) return folder / name;
+  }
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string end = entry.path().extension();
+    if (end == ".model" || end == ".tiktoken") return entry.path();
+  }
+  return "";
+}
+
+void add_tokenizer(Keys& keys, const fs::path& folder) {
+  const std::string path = tokenizer_in(folder);
+  if (path.empty()) return;
+  keys["tokenizer_type"] = tokenizer_type_of(path);
+  keys["tokenizer_path"] = path;
+}
+
+Keys keys_of_hub(const std::string& path) {
+  const nlohmann::json config = read_json_file(path + "/config.json");
+  Keys keys = config_from_hub(config);
+  const char* const name = config.contains("dtype") ? "dtype" : "torch_dtype";
+  const bool whole = config.value(name, nlohmann::json("bfloat16")) == "float32";
+  keys["dtype"] = keys["weight_dtype"] = whole ? "float32" : "bfloat16";
+  add_tokenizer(keys, path);
+  return keys;
+}
+
+Keys keys_of_checkpoint(const std::string& path) {
+  const CheckpointFolder folder = open_checkpoint(path, nullptr);
+  const nlohmann::json& resolved = folder.manifest().config;
+  Keys keys = model_keys_of_stored(resolved, folder.path());
+  for (const char* key : {"dtype", "max_target_length", "tokenizer_type", "add_bos"}) {
+    if (resolved.contains(key)) keys[key] = resolved[key];
+  }
+  if (keys.contains("dtype")) keys["weight_dtype"] = keys["dtype"];
+  add_tokenizer(keys, folder.path() + "/tokenizer");
+  return keys;
+}
+
+}  // namespace
+
+bool is_stored_model(const std::string& path) {
+  std::error_code error;
+  return fs::is_directory(path, error) &&
+         (is_checkpoint_path(path) || fs::exists(path + "/config.json", error));
+}
+
+Keys keys_of_stored_model(const std::string& path) {
+  Keys keys = is_checkpoint_path(path) ? keys_of_checkpoint(path) : keys_of_hub(path);
+  keys["load_parameters_path"] = path;
+  return keys;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,20 @@
+// What a folder with weights says of itself: its model and its tokenizer.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tokenizer/tokenizer.h"
+
+namespace switchyard {
+
+// Whether `path` is a folder with weights: Hugging Face's, a checkpoint, or a run.
+bool is_stored_model(const std::string& path);
+
+// The config keys of such a folder: those of its model, its types, `max_target_length` as the model was
+// trained, load_parameters_path, and its tokenizer's two where it has one. Error(usage).
+std::map<std::string, nlohmann::json> keys_of_stored_model(const std::string& path);
+
+}  // namespace switchyard

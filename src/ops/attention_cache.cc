@@ -1,0 +1,135 @@
+#include "ops/attention_cache.h"
+
+#include <cstring>
+
+#include "kernels/attention.h"
+#include "ops/kv_heads.h"
+#include "ops/reshard.h"
+
+namespace switchyard {
+namespace {
+
+Array with_whole_sequence(Context& context, const Array& x) {
+  Sharding to = x.sharding();
+  to.dims[1].clear();
+  return reshard(context, x, to);
+}
+
+Array in_rows_of(Context& context, const Array& places, const Sharding& x) {
+  return reshard(context, places, Sharding{{x.dims[0], x.dims[1]}, {}});
+}
+
+// [B,S,heads,D] of this rank, the sequence whole.
+Tensor heads_for(Context& context, const Array& q, const Array& part) {
+  const Array x = with_whole_sequence(context, part);
+  if (x.shape().size() == 4) return take_heads(context, x.tensor(), kv_heads_of(context, q.info(), x.info()));
+  return x.tensor().reshaped({x.tensor().dim(0), x.tensor().dim(1), 1, x.tensor().dim(2)});
+}
+
+// The cached matrix of keys or values, and what is new of it.
+struct Store {
+  Tensor& cached;
+  std::vector<Tensor> parts;
+
+  Store(Context& context, Tensor& cached_, const Array& q, std::span<const Array> arrays) : cached(cached_) {
+    for (const Array& x : arrays) parts.push_back(heads_for(context, q, x));
+  }
+  void make_room(std::int64_t capacity) {
+    std::int64_t width = 0;
+    for (const Tensor& part : parts) width += part.dim(3);
+    const Shape shape{parts[0].dim(0), capacity, parts[0].dim(2), width};
+    if (!cached.defined()) cached = Tensor(parts[0].dtype(), shape);
+    CHECK(cached.shape() == shape && cached.dtype() == parts[0].dtype(), "[attention cache] {} for {}",
+          to_string(shape), to_string(cached.shape()));
+  }
+  void copy(std::int64_t row, std::int64_t token, std::int64_t position) const {
+    std::byte* to = cached.raw() + bytes_before(cached, row, position);
+    for (std::int64_t head = 0; head < cached.dim(2); ++head) {
+      for (const Tensor& part : parts) {
+        const auto bytes = static_cast<std::size_t>(part.dim(3)) * size_of(part.dtype());
+        std::memcpy(to, part.raw() + bytes_before(part, row, token) + static_cast<std::size_t>(head) * bytes,
+                    bytes);
+        to += bytes;
+      }
+    }
+  }
+  static std::size_t bytes_before(const Tensor& x, std::int64_t row, std::int64_t token) {
+    return static_cast<std::size_t>((row * x.dim(1) + token) * x.dim(2) * x.dim(3)) * size_of(x.dtype());
+  }
+};
+
+class CacheAttentionOp : public Op {  // inputs: q [B,S,N,D], its positions [B,S]
+ public:
+  CacheAttentionOp(const AttentionCache& cache, float scale) : cache_(cache), scale_(scale) {}
+  std::string_view name() const override { return "attention"; }
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
+    ArrayInfo out = in[0];
+    out.shape.back() = out.local.back() = cache_.v.dim(3);
+    return {out};
+  }
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
+    const Tensor& q = in[0];
+    Tensor out(q.dtype(), {q.dim(0), q.dim(1), q.dim(2), cache_.v.dim(3)});
+    const Tensor lse(DType::f32, {q.dim(2), q.dim(1)});
+    AttentionArgs args{};
+    args.batch = 1;
+    args.q_length = q.dim(1);
+    args.heads = q.dim(2);
+    args.kv_heads = cache_.k.dim(2);
+    args.qk_dim = q.dim(3);
+    args.v_dim = cache_.v.dim(3);
+    args.scale = scale_;
+    args.dtype = q.dtype();
+    for (std::int64_t row = 0; row < q.dim(0); ++row) {
+      args.kv_length = cache_.lengths[static_cast<std::size_t>(row)];
+      args.q_index = in[1].data<std::int32_t>() + row * q.dim(1);
+      switchyard::attention(*c.pool, args, q.raw() + Store::bytes_before(q, row, 0),
+                            cache_.k.raw() + Store::bytes_before(cache_.k, row, 0),
+                            cache_.v.raw() + Store::bytes_before(cache_.v, row, 0),
+                            out.raw() + Store::bytes_before(out, row, 0),
+                            const_cast<float*>(lse.data<float>()));
+    }
+    return {out};
+  }
+  std::vector<Tensor> backward(Context&, const BackwardCall&) const override { return {Tensor(), Tensor()}; }
+  bool differentiable() const override { return false; }
+
+ private:
+  const AttentionCache& cache_;
+  float scale_;
+};
+
+}  // namespace
+
+void remember(Context& context, AttentionCache& cache, const Array& q, std::span<const Array> k,
+              std::span<const Array> v, const TokenPlaces& places) {
+  Store keys(context, cache.k, q, k), values(context, cache.v, q, v);
+  keys.make_room(cache.capacity);
+  values.make_room(cache.capacity);
+  const Sharding rows{{q.sharding().dims[0], {}}, {}};
+  const Tensor positions = in_rows_of(context, places.positions, rows).tensor();
+  const Tensor segments = in_rows_of(context, places.segments, rows).tensor();
+  cache.lengths.resize(static_cast<std::size_t>(positions.dim(0)));
+  for (std::int64_t row = 0; row < positions.dim(0); ++row) {
+    std::int64_t& length = cache.lengths[static_cast<std::size_t>(row)];
+    for (std::int64_t s = 0; s < positions.dim(1); ++s) {
+      const std::int64_t at = row * positions.dim(1) + s;
+      if (segments.data<std::int32_t>()[at] == 0) break;
+      const std::int64_t position = positions.data<std::int32_t>()[at];
+      CHECK(position == length && position < cache.capacity, "[attention cache] token {} after {} of {}",
+            position, length, cache.capacity);
+      keys.copy(row, s, position);
+      values.copy(row, s, position);
+      ++length;
+    }
+  }
+}
+
+Array attend(Context& context, const AttentionCache& cache, const Array& q, const TokenPlaces& places,
+             float scale) {
+  return apply_one(context, std::make_shared<CacheAttentionOp>(cache, scale),
+                   {q, in_rows_of(context, places.positions, q.sharding())});
+}
+
+}  // namespace switchyard

@@ -1,0 +1,38 @@
+// Attention over the tokens so far: what generation does in place of attention within a batch.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "autograd/op.h"
+
+namespace switchyard {
+
+// Keys and values of one layer's tokens so far, of this rank's rows and heads: of every row as many as its
+// length says, in the order of their positions.
+struct AttentionCache {
+  std::int64_t capacity = 0;  // most tokens of a row
+  Tensor k, v;                // [B,capacity,Nkv,D] and [B,capacity,Nkv,Dv]; undefined before the first token
+  std::vector<std::int64_t> lengths;
+
+  bool is_empty() const { return !k.defined(); }
+};
+
+// Where the tokens of a call stand, i32 [B,S] each. Positions of a row go on where the cache ends; padding
+// (segment 0) comes after a row's last token and is not remembered.
+struct TokenPlaces {
+  Array positions, segments;
+};
+
+// Puts the tokens' keys and values into the cache, with the heads that this rank's heads of q [B,S,N,D] read.
+// Each of k and v is one array [B,S,Nkv,D], or some [B,S,D] that make one head together, side by side. Rows
+// may be split as q's are, the sequence in any way. CHECKs that they fit.
+void remember(Context& context, AttentionCache& cache, const Array& q, std::span<const Array> k,
+              std::span<const Array> v, const TokenPlaces& places);
+
+// Softmax attention of q [B,S,N,D] over the cached keys up to its own positions -> [B,S,N,Dv]. The tokens of
+// q are remembered already. No gradient.
+Array attend(Context& context, const AttentionCache& cache, const Array& q, const TokenPlaces& places,
+             float scale);
+
+}  // namespace switchyard

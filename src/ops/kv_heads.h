@@ -1,0 +1,19 @@
+// Which key and value heads go with a rank's query heads.
+#pragma once
+
+#include <vector>
+
+#include "autograd/array.h"
+#include "autograd/context.h"
+
+namespace switchyard {
+
+// The local key/value heads that this rank's query heads use: all of them, or a part when q is split further
+// than k. Where the parts do not fall between groups, every query head gets its own copy. q [B,S,N,D], k
+// [B,S,Nkv,D].
+std::vector<std::int64_t> kv_heads_of(const Context& context, const ArrayInfo& q, const ArrayInfo& k);
+
+// Those heads of x [B,S,N,D]; x itself where they are all.
+Tensor take_heads(Context& context, const Tensor& x, const std::vector<std::int64_t>& heads);
+
+}  // namespace switchyard
