@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
@@ -32,7 +33,7 @@ Hugging Face folder; given first, it says what the model and its tokenizer are. 
   decode_sampling_strategy=greedy   or weighted, nucleus, topk, composite, with decode_sampling_temperature, _nucleus_p, _top_k
   per_device_batch_size=4           so many texts at once (1 without)
   init_weights_seed=1               other draws
-  ranks=8 ici_expert_parallelism=8  any mesh and strategy, also under mpirun; the text is the same
+  ranks=8 ici_expert_parallelism=8  any mesh and strategy, also under mpirun: the same text, up to rounding
 
 The text goes to standard output as it comes, how fast to standard error. It ends where the model ends it, or with the
 last token that max_target_length leaves room for.
@@ -218,6 +219,9 @@ int generate_text(const Options& options, Processes& processes) {
   const bool first = processes.index() == 0;
   std::span<const std::string> settings = options.settings;
   const bool from_folder = !settings.empty() && is_stored_model(settings[0]);
+  if (!from_folder && !settings.empty() && std::filesystem::is_directory(settings[0]))
+    fail_usage("[generate] {}: expected the folder of a run, a checkpoint or a Hugging Face model",
+               settings[0]);
   std::map<std::string, nlohmann::json> keys;
   if (from_folder) keys = keys_of_stored_model(settings[0]);
   const Config config =

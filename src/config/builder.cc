@@ -97,7 +97,9 @@ void ConfigBuilder::add_arguments(std::span<const std::string> arguments) {
   std::map<std::string, std::string> seen;
   for (const std::string& argument : arguments) {
     const auto [name, text] = split_argument(argument);
-    add_user_key(name, untyped_value(name, text), "command line");
+    const KeyDeclaration* const key = find_key(name);
+    const bool verbatim = key != nullptr && key->verbatim;
+    add_user_key(name, verbatim ? nlohmann::json(text) : untyped_value(name, text), "command line");
     if (!seen.emplace(name, text).second) given_twice_.insert(name);
   }
 }

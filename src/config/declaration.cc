@@ -105,6 +105,11 @@ KeyDeclaration inert(KeyDeclaration key) {
   key.status = KeyStatus::inert;
   return key;
 }
+KeyDeclaration verbatim(KeyDeclaration key) {
+  key.verbatim = true;
+  return key;
+}
+
 KeyDeclaration optional(KeyDeclaration key) {
   key.optional = true;
   key.default_value = nullptr;

@@ -45,6 +45,7 @@ struct KeyDeclaration {
   KeyStatus status = KeyStatus::active;
   KeyCheck check;
   bool optional = false;  // None is a value
+  bool verbatim = false;  // a text in which spaces, quotes and brackets are what they are
 };
 
 // Builders, so that a table reads as one line a key.
@@ -59,6 +60,7 @@ KeyDeclaration structure_key(std::string name, nlohmann::json value, std::string
 
 KeyDeclaration planned(KeyDeclaration key);
 KeyDeclaration inert(KeyDeclaration key);
+KeyDeclaration verbatim(KeyDeclaration key);
 KeyDeclaration optional(KeyDeclaration key);  // None is allowed, and is the default
 
 KeyCheck any_number();

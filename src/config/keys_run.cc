@@ -48,9 +48,10 @@ std::vector<KeyDeclaration> run_keys() {
       planned(text_key("lora_input_adapters_path", "", "LoRA adapter to start from")),
       planned(text_key("hf_lora_adapter_path", "", "Hugging Face LoRA adapter to start from")),
       planned(text_key("model_call_mode", "", "train when empty, or inference")),
-      text_key("prompt", "I love to",
-               "text that `generate` goes on from, and the sample at the end of a training, there 'The ' "
-               "when not set"),
+      verbatim(
+          text_key("prompt", "I love to",
+                   "text that `generate` goes on from, and the sample at the end of a training, there 'The ' "
+                   "when not set")),
       integer_key(
           "max_prefill_predict_length", 64, at_least(1),
           "longest prompt of `generate`, in tokens: it adds max_target_length minus as many tokens; when not "
@@ -67,8 +68,8 @@ std::vector<KeyDeclaration> run_keys() {
                   "tokens that topk and composite sampling choose from"),
       float_key("decode_sampling_temperature", 1.0, at_least(0),
                 "what logits are divided by when a token is drawn; 0: greedy"),
-      text_key("autoregressive_decode_assert", "",
-               "text that `generate` must give, or it ends with status 3; empty: any"),
+      verbatim(text_key("autoregressive_decode_assert", "",
+                        "text that `generate` must give, or it ends with status 3; empty: any")),
       boolean_key("return_log_prob", false, "`generate` gives tokens' log probabilities in its --json"),
       planned(boolean_key("use_chunked_prefill", false, "prefill in chunks")),
       inert(integer_key("prefill_chunk_size", 256, at_least(1), "only with use_chunked_prefill")),

@@ -158,6 +158,7 @@ nlohmann::json converted(const KeyDeclaration& key, const nlohmann::json& value)
     case KeyType::floating:
       return or_discarded(as_float(value));
     case KeyType::text: {
+      if (key.verbatim && value.is_string()) return value;
       // Many text keys mean "not used" when empty, and users write that as None.
       if (value.is_null() || value == "None" || value == "null" || value == "~") return "";
       return or_discarded(as_text(value));

@@ -1,5 +1,7 @@
 #include "nn/layers.h"
 
+#include <tuple>
+
 #include "ops/basic.h"
 #include "ops/einsum.h"
 #include "ops/norm.h"
@@ -52,14 +54,15 @@ Sharding like_query(const Context& c, const ModelConfig& m, const Shape& shape, 
 Array attend_latent(const LayerCall& call, const Array& q, const Sharding& q_layout) {
   Context& c = call.context;
   const ModelConfig& m = call.model;
-  const Array wkv_b = weight(call, "attention.wkv_b");
-  Sharding whole_heads = wkv_b.sharding();
-  whole_heads.dims.back().clear();
-  const auto [key_up, value_up] = split_last(c, reshard(c, wkv_b, whole_heads), m.nope);
+  if (!call.cache->key_up.defined()) {
+    std::tie(call.cache->key_up, call.cache->value_up) =
+        split_up_projection(c, weight(call, "attention.wkv_b"), m.nope);
+  }
   const auto [plain, turned] = split_last(c, q, m.nope);
-  const Array latent_q = join_last(c, einsum(c, "BSND,RND->BSNR", plain, key_up, &q_layout), turned);
+  const Array latent_q =
+      join_last(c, einsum(c, "BSND,NRD->BSNR", plain, call.cache->key_up, &q_layout), turned);
   const Array sums = attend(c, *call.cache, latent_q, call.places(), static_cast<float>(m.attention_scale));
-  return einsum(c, "BSNR,RND->BSND", sums, value_up, &q_layout);
+  return einsum(c, "BSNR,NRD->BSND", sums, call.cache->value_up, &q_layout);
 }
 
 }  // namespace

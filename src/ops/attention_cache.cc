@@ -58,6 +58,61 @@ struct Store {
   }
 };
 
+class SplitUpProjectionOp : public Op {
+ public:
+  explicit SplitUpProjectionOp(std::int64_t nope) : nope_(nope) {}
+  std::string_view name() const override { return "split_up_projection"; }
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
+    std::vector<ArrayInfo> parts;
+    for (const std::int64_t width : {nope_, in[0].shape[2] - nope_}) {
+      ArrayInfo part;
+      part.dtype = in[0].dtype;
+      part.shape = {in[0].shape[1], in[0].shape[0], width};
+      part.local = {in[0].local[1], in[0].local[0], width};
+      part.sharding.dims = {in[0].sharding.dims[1], in[0].sharding.dims[0], {}};
+      parts.push_back(part);
+    }
+    return parts;
+  }
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
+    const Tensor& w = in[0];
+    const std::int64_t ranks = w.dim(0), heads = w.dim(1), value = w.dim(2) - nope_;
+    Tensor key_up(w.dtype(), {heads, ranks, nope_}), value_up(w.dtype(), {heads, ranks, value});
+    const std::size_t element = size_of(w.dtype()), keys = static_cast<std::size_t>(nope_) * element,
+                      values = static_cast<std::size_t>(value) * element;
+    c.pool->for_range(heads * ranks, 64, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const std::byte* from =
+            w.raw() + static_cast<std::size_t>(i % ranks * heads + i / ranks) * (keys + values);
+        std::memcpy(key_up.raw() + static_cast<std::size_t>(i) * keys, from, keys);
+        std::memcpy(value_up.raw() + static_cast<std::size_t>(i) * values, from + keys, values);
+      }
+    });
+    return {key_up, value_up};
+  }
+  std::vector<Tensor> backward(Context&, const BackwardCall&) const override { return {Tensor()}; }
+  bool differentiable() const override { return false; }
+
+ private:
+  std::int64_t nope_;
+};
+
+// [A,B,C,D] -> [A,C,B,D], of little data; x itself where that is the same.
+Tensor exchanged(const Tensor& x) {
+  if (x.dim(1) == 1 || x.dim(2) == 1) return x.reshaped({x.dim(0), x.dim(2), x.dim(1), x.dim(3)});
+  Tensor y(x.dtype(), {x.dim(0), x.dim(2), x.dim(1), x.dim(3)});
+  const auto bytes = static_cast<std::size_t>(x.dim(3)) * size_of(x.dtype());
+  std::byte* to = y.raw();
+  for (std::int64_t a = 0; a < x.dim(0); ++a) {
+    for (std::int64_t c = 0; c < x.dim(2); ++c) {
+      for (std::int64_t b = 0; b < x.dim(1); ++b, to += bytes)
+        std::memcpy(to, x.raw() + static_cast<std::size_t>((a * x.dim(1) + b) * x.dim(2) + c) * bytes, bytes);
+    }
+  }
+  return y;
+}
+
 class CacheAttentionOp : public Op {  // inputs: q [B,S,N,D], its positions [B,S]
  public:
   CacheAttentionOp(const AttentionCache& cache, float scale) : cache_(cache), scale_(scale) {}
@@ -69,28 +124,35 @@ class CacheAttentionOp : public Op {  // inputs: q [B,S,N,D], its positions [B,S
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
-    const Tensor& q = in[0];
-    Tensor out(q.dtype(), {q.dim(0), q.dim(1), q.dim(2), cache_.v.dim(3)});
-    const Tensor lse(DType::f32, {q.dim(2), q.dim(1)});
+    const std::int64_t rows = in[0].dim(0), tokens = in[0].dim(1), heads = in[0].dim(2), dim = in[0].dim(3),
+                       kv_heads = cache_.k.dim(2), group = heads / kv_heads;
+    // Query heads that share a key head are queries of its own, as many as would otherwise be padding.
+    const bool fold = group > 1 && (tokens == 1 || kv_heads == 1);
+    const std::int64_t queries = fold ? tokens * group : tokens;
+    const Tensor q = fold ? exchanged(in[0].reshaped({rows * tokens, kv_heads, group, dim})) : in[0];
+    Tensor out(q.dtype(), {rows, queries, fold ? kv_heads : heads, cache_.v.dim(3)});
+    Tensor lse(DType::f32, {heads, tokens}), index(DType::i32, {queries});
     AttentionArgs args{};
     args.batch = 1;
-    args.q_length = q.dim(1);
-    args.heads = q.dim(2);
-    args.kv_heads = cache_.k.dim(2);
-    args.qk_dim = q.dim(3);
+    args.q_length = queries;
+    args.heads = out.dim(2);
+    args.kv_heads = kv_heads;
+    args.qk_dim = dim;
     args.v_dim = cache_.v.dim(3);
     args.scale = scale_;
     args.dtype = q.dtype();
-    for (std::int64_t row = 0; row < q.dim(0); ++row) {
+    args.q_index = index.data<std::int32_t>();
+    for (std::int64_t row = 0; row < rows; ++row) {
       args.kv_length = cache_.lengths[static_cast<std::size_t>(row)];
-      args.q_index = in[1].data<std::int32_t>() + row * q.dim(1);
-      switchyard::attention(*c.pool, args, q.raw() + Store::bytes_before(q, row, 0),
-                            cache_.k.raw() + Store::bytes_before(cache_.k, row, 0),
-                            cache_.v.raw() + Store::bytes_before(cache_.v, row, 0),
-                            out.raw() + Store::bytes_before(out, row, 0),
-                            const_cast<float*>(lse.data<float>()));
+      for (std::int64_t i = 0; i < queries; ++i)
+        index.data<std::int32_t>()[i] = in[1].data<std::int32_t>()[row * tokens + i * tokens / queries];
+      const auto at = [&](const Tensor& x) {
+        return x.raw() + static_cast<std::size_t>(row) * x.bytes() / static_cast<std::size_t>(rows);
+      };
+      switchyard::attention(*c.pool, args, at(q), at(cache_.k), at(cache_.v), at(out), lse.data<float>());
     }
-    return {out};
+    if (fold) out = exchanged(out.reshaped({rows * tokens, group, kv_heads, out.dim(3)}));
+    return {out.reshaped({rows, tokens, heads, out.shape().back()})};
   }
   std::vector<Tensor> backward(Context&, const BackwardCall&) const override { return {Tensor(), Tensor()}; }
   bool differentiable() const override { return false; }
@@ -101,6 +163,14 @@ class CacheAttentionOp : public Op {  // inputs: q [B,S,N,D], its positions [B,S
 };
 
 }  // namespace
+
+std::pair<Array, Array> split_up_projection(Context& context, const Array& wkv_b, std::int64_t nope) {
+  Sharding whole_columns = wkv_b.sharding();
+  whole_columns.dims.back().clear();
+  const Array w = reshard(context, wkv_b, whole_columns);
+  auto parts = apply(context, std::make_shared<SplitUpProjectionOp>(nope), std::span(&w, 1));
+  return {parts[0], parts[1]};
+}
 
 void remember(Context& context, AttentionCache& cache, const Array& q, std::span<const Array> k,
               std::span<const Array> v, const TokenPlaces& places) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "autograd/op.h"
@@ -14,6 +15,7 @@ struct AttentionCache {
   std::int64_t capacity = 0;  // most tokens of a row
   Tensor k, v;                // [B,capacity,Nkv,D] and [B,capacity,Nkv,Dv]; undefined before the first token
   std::vector<std::int64_t> lengths;
+  Array key_up, value_up;  // of latent attention, in the form in which it uses them: split_up_projection()
 
   bool is_empty() const { return !k.defined(); }
 };
@@ -23,6 +25,10 @@ struct AttentionCache {
 struct TokenPlaces {
   Array positions, segments;
 };
+
+// MLA's wkv_b [R,N,nope+v] -> its parts for keys [N,R,nope] and for values [N,R,v]: heads first, so that a
+// product a head reads one piece of memory. No gradient.
+std::pair<Array, Array> split_up_projection(Context& context, const Array& wkv_b, std::int64_t nope);
 
 // Puts the tokens' keys and values into the cache, with the heads that this rank's heads of q [B,S,N,D] read.
 // Each of k and v is one array [B,S,Nkv,D], or some [B,S,D] that make one head together, side by side. Rows
