@@ -124,6 +124,14 @@ TEST(Gradients, AttentionWithGroupsThatRanksCut) {  // 6 query heads on 3 ranks,
                    .meshes = {Mesh({{"tensor", 3}})}});
 }
 
+TEST(Gradients, JoinLast) {
+  const Sharding rows{{{"data"}, {}, {}}, {}};
+  check_gradients(
+      {.function = [](Context& c, std::span<const Array> in) { return join_last(c, in[0], in[1]); },
+       .inputs = {{random_tensor({4, 3, 5}, 1), {rows}}, {random_tensor({4, 3, 2}, 2), {rows}}},
+       .meshes = {Mesh({{"data", 1}}), Mesh({{"data", 2}})}});
+}
+
 TEST(Gradients, EmbeddingWithSplitVocabulary) {
   const Tensor tokens = random_integers({4, 3}, 5, 0, 12);
   const Sharding want{{{"data"}, {}, {"tensor"}}, {}}, clash{{{"data", "tensor"}, {}, {}}, {}};

@@ -185,8 +185,8 @@ TEST_F(DamagedCase, JsonHoldsEveryTensor) {
   const auto& item = report.at("cases").at(0);
   EXPECT_EQ(item.at("mesh"), "fsdp=2");
   EXPECT_TRUE(item.at("pass").get<bool>());
-  // hidden 4, router 2 x 2, logits, loss, 137 gradients, 10 x 2 of training
-  EXPECT_EQ(item.at("tensors").size(), 167u);
+  // hidden 4, router 2 x 2, logits, loss, 137 gradients, generated tokens, 10 x 2 of training
+  EXPECT_EQ(item.at("tensors").size(), 168u);
   for (const auto& tensor : item.at("tensors")) {
     EXPECT_TRUE(tensor.at("pass").get<bool>() && tensor.at("max_rel").get<double>() <= 1e-4 &&
                 tensor.contains("max_abs"))
@@ -248,6 +248,25 @@ TEST_F(DamagedCase, ATrajectoryThatPartsIsFound) {
   norm = norm.get<double>() * (1 + 1e-5);
   write(run, changed.dump());
   expect_difference({run}, "final model.norm.weight l2");
+}
+
+TEST_F(DamagedCase, AContinuationThatPartsIsFound) {
+  const fs::path folder = copy("hf/qwen3moe-tiny"), file = folder / "generate.json";
+  const auto original = nlohmann::json::parse(text_of(file));
+  auto changed = original;
+  changed["continuation"].back() = (changed["continuation"].back().get<int>() + 1) % 256;
+  write(file, changed.dump());
+  expect_difference({folder}, "generated tokens");
+  changed = original;
+  changed["prompt"][0] = 100000;
+  write(file, changed.dump());
+  expect_refusal({folder}, "token 100000");
+  changed.erase("prompt");
+  write(file, changed.dump());
+  expect_refusal({folder}, "'prompt' not found");
+  changed["prompt"] = nlohmann::json::array();
+  write(file, changed.dump());
+  expect_refusal({folder}, "0 and 24 tokens");
 }
 
 TEST_F(DamagedCase, BrokenCasesAreRefusedInOneLine) {

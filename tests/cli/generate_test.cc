@@ -1,0 +1,117 @@
+// Text from stored weights, from the command line to the file.
+#include "child.h"
+
+namespace switchyard::cli_test {
+namespace {
+
+using nlohmann::json;
+
+class Generating : public ProgramTest {
+ protected:
+  // A model of bytes, trained for a step.
+  void train_bytes() {
+    write("text.txt", std::string(400, 'a') + " and some other letters, too. ");
+    train({"vocab_size=257", "dataset_type=text", "data_path=text.txt", "tokenizer_type=byte",
+           "enable_checkpointing=true", "steps=1", "max_target_length=24"});
+  }
+  json generate(const Arguments& arguments) {
+    const Finished done = run(Arguments{"generate", "out/run", "--json", "g.json"} + arguments);
+    EXPECT_EQ(done.status, 0) << done.err;
+    json made = json::parse(read("g.json"));
+    if (made["results"].size() == 1) {
+      const std::string text =
+          made["prompt"].get<std::string>() + made["results"][0]["text"].get<std::string>();
+      // Bytes that are no UTF-8 are written as they are, and replaced in JSON.
+      if (text.find("\xef\xbf\xbd") == std::string::npos) {
+        EXPECT_EQ(done.out, text + "\n");
+      }
+    }
+    return made;
+  }
+};
+
+TEST_F(Generating, TheSameTextOnAnyMesh) {
+  train_bytes();
+  const Arguments how{"prompt= to ", "return_log_prob=true", "max_prefill_predict_length=4"};
+  const json one = generate(how);
+  EXPECT_EQ(one["prompt"], " to ");
+  EXPECT_EQ(one["prompt_tokens"], json({32, 116, 111, 32}));
+  const json& result = one["results"][0];
+  EXPECT_TRUE(result["tokens"].size() == 20 || result["ended"] == true) << result;
+  EXPECT_EQ(result["log_probs"].size(), result["tokens"].size());
+  for (const char* key : {"prefill_seconds", "decode_seconds"}) EXPECT_GE(one[key].get<double>(), 0);
+  EXPECT_EQ(one["decode_steps"], result["tokens"].size() - 1);
+  for (const char* layout :
+       {"ici_expert_parallelism=4", "ici_tensor_parallelism=2", "ici_fsdp_parallelism=4"}) {
+    const json other = generate(how + Arguments{"ranks=4", layout, "ici_data_parallelism=-1"});
+    EXPECT_EQ(other["results"][0]["tokens"], result["tokens"]) << layout;
+  }
+  const json plain = generate({"prompt= to ", "max_prefill_predict_length=4"});
+  EXPECT_FALSE(plain["results"][0].contains("log_probs"));
+}
+
+TEST_F(Generating, RowsAndDraws) {
+  train_bytes();
+  const Arguments how{"decode_sampling_strategy=weighted", "per_device_batch_size=3", "prompt=a"};
+  const json first = generate(how);
+  ASSERT_EQ(first["results"].size(), 3u);
+  EXPECT_NE(first["results"][0], first["results"][1]);
+  EXPECT_EQ(generate(how)["results"], first["results"]);
+  EXPECT_NE(generate(how + Arguments{"init_weights_seed=9"})["results"], first["results"]);
+  const json cold = generate(how + Arguments{"decode_sampling_temperature=0"});
+  EXPECT_EQ(cold["results"][0], cold["results"][2]);
+  // A row's draws are its own: alone it is the same.
+  const json alone = generate({"decode_sampling_strategy=weighted", "prompt=a"});
+  EXPECT_EQ(alone["results"][0]["tokens"], first["results"][0]["tokens"]);
+}
+
+TEST_F(Generating, AssertsAndRandomWeights) {
+  train_bytes();
+  const std::string text = generate({"prompt=a"})["results"][0]["text"];
+  if (text.find("\xef\xbf\xbd") == std::string::npos && !text.empty()) {
+    EXPECT_EQ(run({"generate", "out/run", "prompt=a", "autoregressive_decode_assert=" + text}).status, 0);
+  }
+  const Finished other =
+      run({"generate", "out/run", "prompt=a", "autoregressive_decode_assert=no such text"});
+  EXPECT_EQ(other.status, 3);
+  EXPECT_NE(other.err.find("autoregressive_decode_assert"), std::string::npos);
+  const Finished random = run(Arguments{"generate"} + tiny_model() +
+                              Arguments{"vocab_size=257", "tokenizer_type=byte", "prompt=a"});
+  EXPECT_EQ(random.status, 0) << random.err;
+  EXPECT_NE(random.err.find("random weights"), std::string::npos);
+}
+
+TEST_F(Generating, SampleAfterTraining) {
+  write("text.txt", std::string(400, 'a') + " and some other letters, too. ");
+  const Finished done =
+      run(Arguments{"train"} + tiny_model() +
+          Arguments{"vocab_size=257", "dataset_type=text", "data_path=text.txt", "tokenizer_type=byte",
+                    "prompt=Some day ", "decode_sampling_strategy=greedy"});
+  EXPECT_EQ(done.status, 0) << done.err;
+  EXPECT_NE(done.out.find("The model writes:\nSome day "), std::string::npos) << done.out;
+}
+
+TEST_F(Generating, Refused) {
+  const Arguments tiny = Arguments{"generate"} + tiny_model() + Arguments{"vocab_size=257"};
+  const auto refused = [&](const Arguments& more, const std::vector<std::string>& words) {
+    expect_refused(tiny + more, words);
+  };
+  refused({}, {"tokenizer_path", "tokenizer_type=byte"});
+  const Arguments bytes{"tokenizer_type=byte"};
+  refused(bytes + Arguments{"prompt="}, {"prompt", "none"});
+  refused(bytes + Arguments{"prompt=longer than that"}, {"max_target_length=8", "16"});
+  refused(bytes + Arguments{"prompt=abc", "max_prefill_predict_length=2"},
+          {"prompt", "3", "max_prefill_predict_length=2"});
+  refused(bytes + Arguments{"prompt=abc", "max_prefill_predict_length=8"}, {"max_target_length=8"});
+  refused(bytes + Arguments{"decode_sampling_strategy=topk"}, {"decode_sampling_top_k", "got 0"});
+  refused(bytes + Arguments{"decode_sampling_strategy=nucleus"}, {"decode_sampling_nucleus_p", "-1"});
+  refused(bytes + Arguments{"decode_sampling_strategy=best"}, {"greedy", "composite", "best"});
+  refused(bytes + Arguments{"vocab_size=50", "prompt=a"}, {"97", "vocab_size=50"});
+  refused(bytes + Arguments{"load_parameters_path=nowhere", "prompt=a"}, {"nowhere"});
+  refused(bytes + Arguments{"--json", "no/such/folder/g.json"}, {"no/such/folder"});
+  expect_refused({"generate", "."}, {"expected the folder of a run"});
+  expect_refused({"generate", "out.yml"}, {"out.yml"});
+}
+
+}  // namespace
+}  // namespace switchyard::cli_test
