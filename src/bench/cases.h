@@ -34,5 +34,7 @@ std::vector<Key> comm_keys();
 std::vector<Job> comm_jobs(const Keys& keys);
 std::vector<Key> train_keys();
 std::vector<Job> train_jobs(const Keys& keys);
+std::vector<Key> generate_keys();
+std::vector<Job> generate_jobs(const Keys& keys);
 
 }  // namespace switchyard::bench

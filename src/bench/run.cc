@@ -28,6 +28,7 @@ const Case kCases[] = {
     {"checkpoint", "a checkpoint written to the disk, against plain files", checkpoint_keys, checkpoint_jobs},
     {"comm", "collectives among ranks that are threads", comm_keys, comm_jobs, true},
     {"train", "whole training steps: tokens a second", train_keys, train_jobs, true, true},
+    {"generate", "reading a prompt, and token after token", generate_keys, generate_jobs, true, true},
 };
 
 constexpr double kGiB = 1 << 30;

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
-#include <set>
 
 #include "bench/cases.h"
+#include "bench/model_run.h"
 #include "bench/resident_memory.h"
 #include "core/cores.h"
 #include "data/dataset.h"
@@ -13,41 +13,6 @@
 
 namespace switchyard::bench {
 namespace {
-
-// A mixtral of 140 M parameters.
-const std::vector<std::string> kModel{
-    "decoder_block=mixtral", "base_emb_dim=512",  "base_num_decoder_layers=8", "num_experts=8",
-    "num_experts_per_tok=2", "base_mlp_dim=1024", "base_moe_mlp_dim=1024",     "base_num_query_heads=8",
-    "base_num_kv_heads=4",   "head_dim=64",       "vocab_size=32000"};
-const std::vector<std::string> kRun{"per_device_batch_size=4", "max_target_length=1024", "dtype=bfloat16",
-                                    "weight_dtype=bfloat16",   "opt_type=adamw",         "steps=1000",
-                                    "dataset_type=synthetic"};
-
-std::string key_of(const std::string& setting) {
-  return setting.substr(0, setting.find('='));
-}
-
-// The settings, on top of the run above, and of the model above where they name no other.
-Config config_of(const std::vector<std::string>& settings) {
-  std::set<std::string> given;
-  bool other_model = false;
-  for (const std::string& setting : settings) {
-    given.insert(key_of(setting));
-    other_model |= setting.find('=') == std::string::npos || setting.starts_with("model_name=");
-  }
-  std::vector<std::string> all = settings;
-  const auto add = [&](const std::vector<std::string>& defaults) {
-    for (const std::string& setting : defaults) {
-      if (!given.contains(key_of(setting))) all.push_back(setting);
-    }
-  };
-  if (!other_model) add(kModel);
-  add(kRun);
-  Config config = Config::from_args(all);
-  if (config.get_string("dataset_type") != "synthetic")
-    fail_usage("[bench] train dataset_type={}: expected synthetic", config.get_string("dataset_type"));
-  return config;
-}
 
 struct Steps {
   std::vector<double> seconds;
@@ -102,7 +67,7 @@ Measurement measure_train(const Bench& bench, const Config& config) {
   const double tokens = static_cast<double>(sizes.step * sizes.sequence);
   Measurement m;
   m.name = "train";
-  m.shape = {{"model", model.name == "default" ? config.get_string("decoder_block") : model.name},
+  m.shape = {{"model", model_label(config)},
              {"parameters", parameter_count(specs)},
              {"batch", sizes.step},
              {"seq", sizes.sequence},
@@ -130,7 +95,7 @@ std::vector<Key> train_keys() {
 }
 
 std::vector<Job> train_jobs(const Keys& keys) {
-  const Config config = config_of(keys.config_settings());
+  const Config config = model_run_config("train", keys.config_settings());
   const Mesh mesh = mesh_from_config(config);
   const ModelConfig model = model_config(config);
   train_config(config, model, mesh.axis_size("stage"));

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "kernels/attention.h"
+#include "kernels/decode_attention.h"
 #include "ops/kv_heads.h"
 #include "ops/reshard.h"
 
@@ -98,21 +99,6 @@ class SplitUpProjectionOp : public Op {
   std::int64_t nope_;
 };
 
-// [A,B,C,D] -> [A,C,B,D], of little data; x itself where that is the same.
-Tensor exchanged(const Tensor& x) {
-  if (x.dim(1) == 1 || x.dim(2) == 1) return x.reshaped({x.dim(0), x.dim(2), x.dim(1), x.dim(3)});
-  Tensor y(x.dtype(), {x.dim(0), x.dim(2), x.dim(1), x.dim(3)});
-  const auto bytes = static_cast<std::size_t>(x.dim(3)) * size_of(x.dtype());
-  std::byte* to = y.raw();
-  for (std::int64_t a = 0; a < x.dim(0); ++a) {
-    for (std::int64_t c = 0; c < x.dim(2); ++c) {
-      for (std::int64_t b = 0; b < x.dim(1); ++b, to += bytes)
-        std::memcpy(to, x.raw() + static_cast<std::size_t>((a * x.dim(1) + b) * x.dim(2) + c) * bytes, bytes);
-    }
-  }
-  return y;
-}
-
 class CacheAttentionOp : public Op {  // inputs: q [B,S,N,D], its positions [B,S]
  public:
   CacheAttentionOp(const AttentionCache& cache, float scale) : cache_(cache), scale_(scale) {}
@@ -123,41 +109,50 @@ class CacheAttentionOp : public Op {  // inputs: q [B,S,N,D], its positions [B,S
     return {out};
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
-                              std::span<const ArrayInfo>) const override {
-    const std::int64_t rows = in[0].dim(0), tokens = in[0].dim(1), heads = in[0].dim(2), dim = in[0].dim(3),
-                       kv_heads = cache_.k.dim(2), group = heads / kv_heads;
-    // Query heads that share a key head are queries of its own, as many as would otherwise be padding.
-    const bool fold = group > 1 && (tokens == 1 || kv_heads == 1);
-    const std::int64_t queries = fold ? tokens * group : tokens;
-    const Tensor q = fold ? exchanged(in[0].reshaped({rows * tokens, kv_heads, group, dim})) : in[0];
-    Tensor out(q.dtype(), {rows, queries, fold ? kv_heads : heads, cache_.v.dim(3)});
-    Tensor lse(DType::f32, {heads, tokens}), index(DType::i32, {queries});
-    AttentionArgs args{};
-    args.batch = 1;
-    args.q_length = queries;
-    args.heads = out.dim(2);
-    args.kv_heads = kv_heads;
-    args.qk_dim = dim;
-    args.v_dim = cache_.v.dim(3);
-    args.scale = scale_;
-    args.dtype = q.dtype();
-    args.q_index = index.data<std::int32_t>();
-    for (std::int64_t row = 0; row < rows; ++row) {
-      args.kv_length = cache_.lengths[static_cast<std::size_t>(row)];
-      for (std::int64_t i = 0; i < queries; ++i)
-        index.data<std::int32_t>()[i] = in[1].data<std::int32_t>()[row * tokens + i * tokens / queries];
-      const auto at = [&](const Tensor& x) {
-        return x.raw() + static_cast<std::size_t>(row) * x.bytes() / static_cast<std::size_t>(rows);
-      };
-      switchyard::attention(*c.pool, args, at(q), at(cache_.k), at(cache_.v), at(out), lse.data<float>());
-    }
-    if (fold) out = exchanged(out.reshaped({rows * tokens, group, kv_heads, out.dim(3)}));
-    return {out.reshaped({rows, tokens, heads, out.shape().back()})};
+                              std::span<const ArrayInfo> infos) const override {
+    const Tensor& q = in[0];
+    Tensor out(q.dtype(), {q.dim(0), q.dim(1), q.dim(2), cache_.v.dim(3)});
+    infos[0].shape[1] == 1 ? attend_one(c, q, out) : attend_some(c, q, in[1], out);
+    return {out};
   }
   std::vector<Tensor> backward(Context&, const BackwardCall&) const override { return {Tensor(), Tensor()}; }
   bool differentiable() const override { return false; }
 
  private:
+  // One token a row, in all and not only on this rank: it sees all keys there are.
+  void attend_one(Context& c, const Tensor& q, const Tensor& out) const {
+    DecodeAttentionArgs args;
+    args.batch = q.dim(0);
+    args.capacity = cache_.capacity;
+    args.kv_heads = cache_.k.dim(2);
+    args.group = q.dim(2) / args.kv_heads;
+    args.qk_dim = q.dim(3);
+    args.v_dim = out.dim(3);
+    args.scale = scale_;
+    args.dtype = q.dtype();
+    args.lengths = cache_.lengths.data();
+    decode_attention(*c.pool, args, q.raw(), cache_.k.raw(), cache_.v.raw(), out.raw());
+  }
+  // Several, a row after the other, as their keys' numbers differ.
+  void attend_some(Context& c, const Tensor& q, const Tensor& positions, const Tensor& out) const {
+    const Tensor lse(DType::f32, {q.dim(2), q.dim(1)});
+    AttentionArgs args{};
+    args.batch = 1;
+    args.q_length = q.dim(1);
+    args.heads = q.dim(2);
+    args.kv_heads = cache_.k.dim(2);
+    args.qk_dim = q.dim(3);
+    args.v_dim = out.dim(3);
+    args.scale = scale_;
+    args.dtype = q.dtype();
+    for (std::int64_t row = 0; row < q.dim(0); ++row) {
+      args.kv_length = cache_.lengths[static_cast<std::size_t>(row)];
+      args.q_index = positions.data<std::int32_t>() + row * q.dim(1);
+      const auto at = [&](const Tensor& x) { return x.raw() + Store::bytes_before(x, row, 0); };
+      switchyard::attention(*c.pool, args, at(q), at(cache_.k), at(cache_.v), at(out), lse.data<float>());
+    }
+  }
+
   const AttentionCache& cache_;
   float scale_;
 };

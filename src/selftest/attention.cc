@@ -7,6 +7,7 @@
 #include <cmath>
 #include <memory>
 
+#include "kernels/decode_attention.h"
 #include "kernels/ref/attention_rounding.h"
 #include "selftest/kernel.h"
 
@@ -144,11 +145,46 @@ std::vector<Case> attention_cases(std::uint32_t seed) {
   return cases;
 }
 
+struct DecodeShape {
+  std::vector<std::int64_t> lengths;
+  std::int64_t capacity, kv_heads, group, qk_dim, v_dim;
+};
+
+std::vector<Case> decode_cases(std::uint32_t seed) {
+  const DecodeShape shapes[] = {
+      {{}, 3, 1, 1, 8, 8},           {{1}, 1, 1, 1, 1, 1},        {{128, 129}, 129, 2, 2, 24, 20},
+      {{300, 7}, 300, 4, 2, 64, 64}, {{150}, 150, 1, 16, 72, 64},  // one key head for all
+      {{260}, 260, 3, 5, 17, 33},
+  };
+  std::vector<Case> cases;
+  for (const DType dtype : kFloatTypes) {
+    for (const DecodeShape& s : shapes) {
+      Draw draw(seed);
+      const auto rows = static_cast<std::int64_t>(s.lengths.size()), keys = rows * s.capacity * s.kv_heads,
+                 queries = rows * s.kv_heads * s.group;
+      Case c{dtype, fmt::format("{} rows, {} key heads of {} queries, widths {} and {}, seed {}", rows,
+                                s.kv_heads, s.group, s.qk_dim, s.v_dim, seed)};
+      for (const std::int64_t count : {queries * s.qk_dim, keys * s.qk_dim, keys * s.v_dim})
+        c.inputs.push_back(draw.normal(dtype, count));
+      c.outputs.push_back({"out", PoisonedArray(dtype, queries * s.v_dim), attention_bound(dtype, 1e-5)});
+      c.run = [s, dtype, rows](ThreadPool& pool, const Arrays& in, Arrays& out) {
+        const DecodeAttentionArgs args{rows,    s.capacity, s.kv_heads, s.group,         s.qk_dim,
+                                       s.v_dim, 0.3f,       dtype,      s.lengths.data()};
+        decode_attention(pool, args, in[0].data(), in[1].data(), in[2].data(), out[0].data());
+      };
+      cases.push_back(std::move(c));
+      seed = draw.seed();
+    }
+  }
+  return cases;
+}
+
 }  // namespace
 
 std::vector<Kernel> attention_kernels() {
   return {{"attention", "attention", attention_cases<attention_forward_case>},
-          {"attention_backward", "attention_backward", attention_cases<attention_backward_case>}};
+          {"attention_backward", "attention_backward", attention_cases<attention_backward_case>},
+          {"decode_attention", "decode_attention", decode_cases}};
 }
 
 }  // namespace switchyard::selftest

@@ -104,7 +104,7 @@ HWY_INLINE V load_some(const T* x, std::size_t count) {
 
 template <typename T>
 HWY_INLINE void store_some(V v, T* x, std::size_t count) {
-  T buffer[kLanes];
+  T buffer[kLanes] = {};
   store(v, buffer);
   for (std::size_t i = 0; i < count; ++i) x[i] = buffer[i];
 }

@@ -1,0 +1,148 @@
+// Generation: reading a prompt, and one token after another.
+#include <algorithm>
+#include <atomic>
+#include <optional>
+
+#include "bench/cases.h"
+#include "bench/model_run.h"
+#include "bench/resident_memory.h"
+#include "core/cores.h"
+#include "core/rng.h"
+#include "generate/generator.h"
+#include "train/session.h"
+#include "train/step_cost.h"
+
+namespace switchyard::bench {
+namespace {
+
+struct Lengths {
+  std::int64_t rows, prompt, tokens;
+};
+
+// Random tokens, a list for each row.
+std::vector<std::vector<std::int32_t>> random_rows(std::int64_t rows, std::int64_t length,
+                                                   std::int64_t vocab) {
+  std::vector<std::vector<std::int32_t>> all(static_cast<std::size_t>(rows));
+  std::uint64_t at = 0;
+  for (auto& row : all) {
+    for (std::int64_t i = 0; i < length; ++i)
+      row.push_back(rng_randint(rng_key(5), at++, 0, static_cast<std::int32_t>(vocab)));
+  }
+  return all;
+}
+
+struct Rounds {
+  std::vector<double> prefill, decode;  // seconds of a prompt, and of each token's step
+};
+
+// Rank 0 says after each text whether another follows: at least two after the first, which warms up.
+void run_texts(Context& context, const ModelConfig& model, const Parameters& parameters,
+               const Lengths& lengths, double budget, std::atomic<bool>& more, Rounds& rounds) {
+  const bool first = context.comm->rank() == 0;
+  const Group world = everyone(*context.comm);
+  const auto prompts = random_rows(lengths.rows, lengths.prompt, model.vocab);
+  const auto next = random_rows(lengths.rows, 1, model.vocab);
+  const double begin = now();
+  for (int text = 0;; ++text) {
+    Generator generator(context, model, parameters, lengths.prompt + lengths.tokens);
+    std::vector<double> times{now()};
+    generator.feed(prompts);
+    times.push_back(now());
+    for (std::int64_t i = 0; i < lengths.tokens; ++i) {
+      generator.feed(next);
+      times.push_back(now());
+    }
+    if (first) {
+      if (text > 0) {
+        rounds.prefill.push_back(times[1] - times[0]);
+        for (std::size_t i = 2; i < times.size(); ++i) rounds.decode.push_back(times[i] - times[i - 1]);
+      }
+      more = text < 2 || now() - begin < budget;
+    }
+    context.comm->barrier(world, "world");
+    const bool go_on = more;
+    context.comm->barrier(world, "world");
+    if (!go_on) return;
+  }
+}
+
+// Elements of the weights that a step must read: all but the embedding's, of experts those of one token.
+double weights_read(const ModelConfig& model) {
+  double elements = 0;
+  for (const ParameterSpec& spec : parameter_specs(model)) {
+    const auto size = static_cast<double>(num_elements(spec.shape));
+    const bool expert = spec.name.find(".moe.w") != std::string::npos;
+    if (spec.name == "embedding" && !model.tied) continue;
+    elements +=
+        expert ? size * static_cast<double>(model.moe.slots) / static_cast<double>(model.moe.experts) : size;
+  }
+  return elements;
+}
+
+std::vector<Measurement> measure_generate(const Bench& bench, const Config& config, const Lengths& lengths) {
+  const Mesh mesh = mesh_from_config(config);
+  const ModelConfig model = model_config(config);
+  const auto specs = parameter_specs(model);
+  Rounds rounds;
+  std::atomic<bool> more{true};
+  reset_peak_resident();
+  run_session(config, mesh, [&](Context& context) {
+    const Parameters parameters =
+        Parameters::create(context, stage_specs(specs, context.stage, model), model.init_seed, {}, nullptr);
+    run_texts(context, model, parameters, lengths, bench.budget, more, rounds);
+  });
+  std::vector<Measurement> measured;
+  for (const bool decode : {false, true}) {
+    const std::int64_t tokens = lengths.rows * (decode ? 1 : lengths.prompt);
+    const std::int64_t seen = lengths.prompt + (decode ? lengths.tokens / 2 : 0);
+    Measurement m;
+    m.name = "generate";
+    m.shape = {{"what", decode ? "decode" : "prefill"},
+               {"model", model_label(config)},
+               {"parameters", parameter_count(specs)},
+               {"batch", lengths.rows},
+               {"prompt", lengths.prompt},
+               {"tokens", lengths.tokens},
+               {"ranks", mesh.size()}};
+    m.dtype = model.dtype;
+    m.threads = std::max(usable_cores(), mesh.size());
+    m.time = timing_of(decode ? rounds.decode : rounds.prefill);
+    // Logits are made for the last token of a row only.
+    const double logits = 2.0 * static_cast<double>(model.emb * model.vocab);
+    m.flops = (train_flops_per_token(model, seen) / 3 - logits) * static_cast<double>(tokens) +
+              logits * static_cast<double>(lengths.rows);
+    m.bytes = weights_read(model) * static_cast<double>(size_of(model.weight_dtype));
+    m.more = {{"tokens_per_s", static_cast<double>(tokens) / m.time.seconds},
+              {"peak_resident_bytes", peak_resident_bytes()}};
+    measured.push_back(std::move(m));
+  }
+  return measured;
+}
+
+}  // namespace
+
+std::vector<Key> generate_keys() {
+  return {{"prompt_tokens", "512", "length of the prompt"}, {"tokens", "64", "tokens after it, of each row"}};
+}
+
+std::vector<Job> generate_jobs(const Keys& keys) {
+  std::vector<std::string> settings = keys.config_settings();
+  const auto has = [&](const std::string& key) {
+    return std::any_of(settings.begin(), settings.end(),
+                       [&](const std::string& s) { return s.starts_with(key + "="); });
+  };
+  const bool own_rows = has("per_device_batch_size");
+  const Config config = model_run_config("generate", settings);
+  const Mesh mesh = mesh_from_config(config);
+  const ModelConfig model = model_config(config);
+  const Lengths lengths{own_rows ? batch_sizes(config, mesh).micro : 1, keys.integer("prompt_tokens"),
+                        keys.integer("tokens")};
+  check_layout(config, mesh, model, {lengths.rows, lengths.rows, 1, model.moe.token_chunks});
+  const double bytes = static_cast<double>(parameter_count(parameter_specs(model))) *
+                       static_cast<double>(size_of(model.weight_dtype));
+  return {{"generate", bytes,
+           [config, lengths](Bench& bench) { return measure_generate(bench, config, lengths); },
+           config.notices()}};
+}
+
+}  // namespace switchyard::bench

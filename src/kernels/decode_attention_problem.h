@@ -1,0 +1,34 @@
+// What decode_attention's implementations are given (internal to kernels/).
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/decode_attention.h"
+
+namespace switchyard {
+
+inline constexpr std::int64_t kKeysOfPiece = 128;
+
+// Some keys of one row.
+struct DecodeAttentionPiece {
+  const DecodeAttentionArgs* args;
+  const void* q;      // [Nkv,G,D]
+  const void* k;      // [keys,Nkv,D]
+  const void* v;      // [keys,Nkv,Dv]
+  std::int64_t keys;  // 1 to kKeysOfPiece
+  float* sums;  // out: [Nkv,G] times largest score, sum of weights exp(score - largest), [Dv] weighted values
+
+  std::int64_t width() const { return args->v_dim + 2; }  // of sums
+};
+
+using DecodeAttentionRun = void(const DecodeAttentionPiece&);
+
+namespace cpu {
+DecodeAttentionRun decode_attention_avx512;
+DecodeAttentionRun decode_attention_avx2;
+}  // namespace cpu
+namespace ref {
+DecodeAttentionRun decode_attention;
+}  // namespace ref
+
+}  // namespace switchyard

@@ -1,0 +1,126 @@
+#include "kernels/decode_attention.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+
+#include "kernels/elementwise_test_data.h"
+#include "kernels/ref/attention_reference.h"
+
+namespace switchyard {
+namespace {
+
+using kernel_test::Array;
+
+struct Shape {
+  std::vector<std::int64_t> lengths;
+  std::int64_t capacity, kv_heads, group, qk_dim, v_dim;
+};
+
+const Shape kShapes[] = {
+    {{}, 4, 1, 1, 8, 8},
+    {{1}, 1, 1, 1, 1, 1},
+    {{5, 1, 9}, 9, 2, 2, 16, 16},
+    {{127, 128, 129}, 130, 2, 1, 24, 20},
+    {{300, 17}, 301, 4, 2, 64, 64},
+    {{260}, 400, 3, 5, 17, 33},
+    {{33, 150}, 150, 1, 16, 72, 64},  // MLA: one key head for all queries
+    {{40}, 64, 2, 7, 40, 128},
+};
+
+// Row by row, by the twin of attention in general.
+template <typename T>
+Array by_attention(const Shape& s, DType dtype, const Array& q, const Array& k, const Array& v) {
+  const std::int64_t heads = s.kv_heads * s.group;
+  Array out(dtype, static_cast<std::int64_t>(s.lengths.size()) * heads * s.v_dim);
+  std::vector<float> lse(static_cast<std::size_t>(heads));
+  for (std::size_t b = 0; b < s.lengths.size(); ++b) {
+    const auto row = static_cast<std::int64_t>(b);
+    AttentionArgs args{};
+    args.batch = args.q_length = 1;
+    args.kv_length = s.lengths[b];
+    args.heads = heads;
+    args.kv_heads = s.kv_heads;
+    args.qk_dim = s.qk_dim;
+    args.v_dim = s.v_dim;
+    args.scale = 0.3f;
+    args.causal = false;
+    reference::attention(args, static_cast<const T*>(q.data()) + row * heads * s.qk_dim,
+                         static_cast<const T*>(k.data()) + row * s.capacity * s.kv_heads * s.qk_dim,
+                         static_cast<const T*>(v.data()) + row * s.capacity * s.kv_heads * s.v_dim,
+                         static_cast<T*>(out.data()) + row * heads * s.v_dim, lse.data());
+  }
+  return out;
+}
+
+// NaN in the places of keys that do not exist.
+Array cached(const Shape& s, DType dtype, std::int64_t width, std::uint32_t seed) {
+  const auto rows = static_cast<std::int64_t>(s.lengths.size());
+  Array x = Array::normal(dtype, rows * s.capacity * s.kv_heads * width, seed);
+  for (std::int64_t i = 0; i < x.size(); ++i) {
+    const std::int64_t token = i / (s.kv_heads * width);
+    if (token % s.capacity >= s.lengths[static_cast<std::size_t>(token / s.capacity)])
+      x.set(i, std::numeric_limits<float>::quiet_NaN());
+  }
+  return x;
+}
+
+void compare(const Shape& s, DType dtype) {
+  const auto rows = static_cast<std::int64_t>(s.lengths.size()), heads = s.kv_heads * s.group;
+  const Array q = Array::normal(dtype, rows * heads * s.qk_dim, 1), k = cached(s, dtype, s.qk_dim, 2),
+              v = cached(s, dtype, s.v_dim, 3);
+  const Array expected = dtype == DType::f32 ? by_attention<float>(s, dtype, q, k, v)
+                                             : by_attention<bfloat16>(s, dtype, q, k, v);
+  const DecodeAttentionArgs args{rows,    s.capacity, s.kv_heads, s.group,         s.qk_dim,
+                                 s.v_dim, 0.3f,       dtype,      s.lengths.data()};
+  Array first(dtype, expected.size());
+  for (const int threads : {1, 3}) {
+    ThreadPool pool(threads);
+    Array found(dtype, expected.size());
+    decode_attention(pool, args, q.data(), k.data(), v.data(), found.data());
+    EXPECT_TRUE(kernel_test::near(found, expected, dtype == DType::bf16 ? 1.0f / 128 : 3e-6f, 1e-5f));
+    if (threads == 1) first = found;
+    EXPECT_EQ(found, first);  // bit for bit
+  }
+}
+
+TEST(DecodeAttention, EqualsAttentionOfOneQuery) {
+  for (const Isa isa : kernel_test::every_isa()) {
+    const ScopedIsa cap(isa);
+    for (std::size_t i = 0; i < std::size(kShapes); ++i) {
+      SCOPED_TRACE(std::string(name_of(isa)) + ", shape " + std::to_string(i));
+      compare(kShapes[i], DType::f32);
+      compare(kShapes[i], DType::bf16);
+    }
+  }
+}
+
+TEST(DecodeAttention, LargeScoresAndNaN) {
+  for (const Isa isa : kernel_test::every_isa()) {
+    const ScopedIsa cap(isa);
+    SCOPED_TRACE(name_of(isa));
+    constexpr std::int64_t kKeys = 200;
+    Array q(DType::f32, 1), k(DType::f32, kKeys), v(DType::f32, kKeys), out(DType::f32, 1);
+    q.set(0, 1000);
+    for (std::int64_t j = 0; j < kKeys; ++j) {
+      k.set(j, j == 150 ? 1.0f : -1.0f);
+      v.set(j, static_cast<float>(j));
+    }
+    const std::int64_t length = kKeys;
+    const DecodeAttentionArgs args{1, kKeys, 1, 1, 1, 1, 1.0f, DType::f32, &length};
+    ThreadPool pool(1);
+    decode_attention(pool, args, q.data(), k.data(), v.data(), out.data());
+    EXPECT_EQ(out.at(0), 150.0f);
+    v.set(3, std::numeric_limits<float>::quiet_NaN());
+    decode_attention(pool, args, q.data(), k.data(), v.data(), out.data());
+    EXPECT_TRUE(std::isnan(out.at(0)));
+    v.set(3, 0);
+    k.set(3, std::numeric_limits<float>::quiet_NaN());
+    decode_attention(pool, args, q.data(), k.data(), v.data(), out.data());
+    EXPECT_TRUE(std::isnan(out.at(0)));
+  }
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,51 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "kernels/decode_attention_problem.h"
+
+namespace switchyard::ref {
+namespace {
+
+template <typename T>
+void decode_typed(const DecodeAttentionPiece& p) {
+  const DecodeAttentionArgs& a = *p.args;
+  std::vector<double> scores(static_cast<std::size_t>(p.keys)), values(static_cast<std::size_t>(a.v_dim));
+  for (std::int64_t query = 0; query < a.kv_heads * a.group; ++query) {
+    const std::int64_t head = query / a.group;
+    const T* const q = static_cast<const T*>(p.q) + query * a.qk_dim;
+    double largest = -std::numeric_limits<double>::infinity(), sum = 0;
+    for (std::int64_t j = 0; j < p.keys; ++j) {
+      const T* const k = static_cast<const T*>(p.k) + (j * a.kv_heads + head) * a.qk_dim;
+      double score = 0;
+      for (std::int64_t d = 0; d < a.qk_dim; ++d)
+        score +=
+            static_cast<double>(static_cast<float>(q[d])) * static_cast<double>(static_cast<float>(k[d]));
+      scores[static_cast<std::size_t>(j)] = score * static_cast<double>(a.scale);
+      largest = std::max(largest, scores[static_cast<std::size_t>(j)]);
+    }
+    largest = static_cast<double>(static_cast<float>(largest));  // as it is kept
+    std::fill(values.begin(), values.end(), 0.0);
+    for (std::int64_t j = 0; j < p.keys; ++j) {
+      const double weight = std::exp(scores[static_cast<std::size_t>(j)] - largest);
+      const T* const v = static_cast<const T*>(p.v) + (j * a.kv_heads + head) * a.v_dim;
+      for (std::int64_t d = 0; d < a.v_dim; ++d)
+        values[static_cast<std::size_t>(d)] += weight * static_cast<double>(static_cast<float>(v[d]));
+      sum += weight;
+    }
+    float* const out = p.sums + query * p.width();
+    out[0] = static_cast<float>(largest);
+    out[1] = static_cast<float>(sum);
+    for (std::int64_t d = 0; d < a.v_dim; ++d)
+      out[2 + d] = static_cast<float>(values[static_cast<std::size_t>(d)]);
+  }
+}
+
+}  // namespace
+
+void decode_attention(const DecodeAttentionPiece& p) {
+  p.args->dtype == DType::f32 ? decode_typed<float>(p) : decode_typed<bfloat16>(p);
+}
+
+}  // namespace switchyard::ref
