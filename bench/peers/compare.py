@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 
-CASES = ("gmm", "ragged", "moe", "attention", "loss", "train")
+CASES = ("gmm", "ragged", "moe", "attention", "loss", "train", "generate")
 HERE = pathlib.Path(__file__).resolve().parent
 V2_LITE, QWEN3, MIXTRAL = "deepseek-v2-lite", "qwen3-30b-a3b", "mixtral-8x7b"
 ONEDNN = ("oneDNN, one call an expert (torch)", ["gmm_peer.py", "--peer", "loop"])
@@ -52,6 +52,9 @@ def works():
                    [("torch linear + cross_entropy", ["dense_peer.py", "loss"])])
     # The peer keeps all activations, too.
     yield ("train", ["train", "remat_policy=none"], [("transformers, grouped_mm", ["train_peer.py", "--peer", "grouped_mm"])])
+    for what, rows in (("prefill", 1), ("decode", 1), ("decode", 8)):
+        yield ("generate", ["generate", f"what={what}", f"per_device_batch_size={rows}"],
+               [("transformers, grouped_mm", ["generate_peer.py", "--peer", "grouped_mm"])])
 
 
 TOKENS = {V2_LITE: "tokens=8192", QWEN3: "tokens=8192", MIXTRAL: "tokens=2048"}
@@ -102,6 +105,9 @@ def shape_text(result):
         return f"attention S {s['seq']}, {s['heads']} heads of {s['head_dim']}, causal"
     if result["name"] == "loss":
         return f"loss {s['rows']} x {s['emb']} x {s['vocab']}"
+    if result["name"] == "generate":
+        todo = f"{s['prompt']} tokens read" if s["what"] == "prefill" else f"a token after {s['prompt']}"
+        return f"generating, {s['parameters'] / 1e6:.0f} M parameters, {s['batch']} x {todo}"
     return f"training, {s['parameters'] / 1e6:.0f} M parameters, {s['batch']} x {s['seq']} tokens"
 
 

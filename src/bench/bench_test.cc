@@ -174,6 +174,33 @@ TEST(Bench, TrainingSteps) {
   EXPECT_GT(results[0].at("phase_seconds").at("forward").get<double>(), 0);
 }
 
+TEST(Bench, Generation) {
+  const Settings model{"base_emb_dim=16",
+                       "base_num_query_heads=2",
+                       "base_num_kv_heads=2",
+                       "head_dim=8",
+                       "base_mlp_dim=16",
+                       "base_moe_mlp_dim=16",
+                       "num_experts=4",
+                       "vocab_size=32",
+                       "base_num_decoder_layers=1",
+                       "num_experts_per_tok=2",
+                       "prompt_tokens=6",
+                       "tokens=4",
+                       "ranks=2",
+                       "ici_expert_parallelism=2",
+                       "per_device_batch_size=1.5"};
+  const auto results = results_of("generate", model);
+  ASSERT_EQ(results.size(), 2u);
+  for (const int i : {0, 1}) {
+    EXPECT_EQ(results[i].at("shape").at("what"), i == 0 ? "prefill" : "decode");
+    EXPECT_NEAR(results[i].at("tokens_per_s").get<double>() * results[i].at("seconds").get<double>(),
+                i == 0 ? 18 : 3, 1e-6);
+    // Attention 4 x 16 x 16, router 16 x 4, experts 2 of 4 (3 x 16 x 16 each), norms 3 x 16, head 16 x 32.
+    EXPECT_EQ(results[i].at("bytes").get<double>(), 2 * (1024 + 64 + 2 * 768 + 48 + 512));
+  }
+}
+
 TEST(Bench, WhatDoesNotFitIsSkippedAndSaid) {
   std::string said;
   const auto json = run_case(find_case("gmm"), Settings{"tokens=2000000000", "direction=fwd", "copy_mib=16"},
@@ -244,6 +271,8 @@ TEST(Bench, WrongInputIsSaidBeforeAnythingIsMeasured) {
   expect_refused("checkpoint", {"mib=2147483647"}, "MiB are free");
   expect_refused("train", {"base_embed_dim=3"}, "base_emb_dim");
   expect_refused("train", {"dataset_type=text"}, "synthetic");
+  expect_refused("generate", {"what=both"}, "prefill, decode");
+  expect_refused("generate", {"dataset_type=text"}, "[bench] generate dataset_type=text");
 }
 
 }  // namespace

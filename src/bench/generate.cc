@@ -79,7 +79,8 @@ double weights_read(const ModelConfig& model) {
   return elements;
 }
 
-std::vector<Measurement> measure_generate(const Bench& bench, const Config& config, const Lengths& lengths) {
+std::vector<Measurement> measure_generate(const Bench& bench, const Config& config, const Lengths& lengths,
+                                          const std::vector<std::string>& whats) {
   const Mesh mesh = mesh_from_config(config);
   const ModelConfig model = model_config(config);
   const auto specs = parameter_specs(model);
@@ -92,18 +93,16 @@ std::vector<Measurement> measure_generate(const Bench& bench, const Config& conf
     run_texts(context, model, parameters, lengths, bench.budget, more, rounds);
   });
   std::vector<Measurement> measured;
-  for (const bool decode : {false, true}) {
+  for (const std::string& what : whats) {
+    const bool decode = what == "decode";
     const std::int64_t tokens = lengths.rows * (decode ? 1 : lengths.prompt);
     const std::int64_t seen = lengths.prompt + (decode ? lengths.tokens / 2 : 0);
     Measurement m;
     m.name = "generate";
-    m.shape = {{"what", decode ? "decode" : "prefill"},
-               {"model", model_label(config)},
-               {"parameters", parameter_count(specs)},
-               {"batch", lengths.rows},
-               {"prompt", lengths.prompt},
-               {"tokens", lengths.tokens},
-               {"ranks", mesh.size()}};
+    m.shape = {
+        {"what", what},          {"model", model_label(config)}, {"parameters", parameter_count(specs)},
+        {"batch", lengths.rows}, {"prompt", lengths.prompt},     {"tokens", lengths.tokens},
+        {"ranks", mesh.size()}};
     m.dtype = model.dtype;
     m.threads = std::max(usable_cores(), mesh.size());
     m.time = timing_of(decode ? rounds.decode : rounds.prefill);
@@ -122,7 +121,9 @@ std::vector<Measurement> measure_generate(const Bench& bench, const Config& conf
 }  // namespace
 
 std::vector<Key> generate_keys() {
-  return {{"prompt_tokens", "512", "length of the prompt"}, {"tokens", "64", "tokens after it, of each row"}};
+  return {{"what", "all", "prefill, decode; or all"},
+          {"prompt_tokens", "512", "length of the prompt"},
+          {"tokens", "64", "tokens after it, of each row"}};
 }
 
 std::vector<Job> generate_jobs(const Keys& keys) {
@@ -137,11 +138,12 @@ std::vector<Job> generate_jobs(const Keys& keys) {
   const ModelConfig model = model_config(config);
   const Lengths lengths{own_rows ? batch_sizes(config, mesh).micro : 1, keys.integer("prompt_tokens"),
                         keys.integer("tokens")};
+  const std::vector<std::string> whats = keys.words("what", {"prefill", "decode"});
   check_layout(config, mesh, model, {lengths.rows, lengths.rows, 1, model.moe.token_chunks});
   const double bytes = static_cast<double>(parameter_count(parameter_specs(model))) *
                        static_cast<double>(size_of(model.weight_dtype));
   return {{"generate", bytes,
-           [config, lengths](Bench& bench) { return measure_generate(bench, config, lengths); },
+           [config, lengths, whats](Bench& bench) { return measure_generate(bench, config, lengths, whats); },
            config.notices()}};
 }
 
