@@ -127,16 +127,14 @@ std::vector<Key> generate_keys() {
 }
 
 std::vector<Job> generate_jobs(const Keys& keys) {
-  std::vector<std::string> settings = keys.config_settings();
-  const auto has = [&](const std::string& key) {
-    return std::any_of(settings.begin(), settings.end(),
-                       [&](const std::string& s) { return s.starts_with(key + "="); });
-  };
-  const bool own_rows = has("per_device_batch_size");
+  const auto& settings = keys.config_settings();
+  const bool own_rows = std::any_of(settings.begin(), settings.end(), [](const std::string& setting) {
+    return setting.starts_with("per_device_batch_size=");
+  });
   const Config config = model_run_config("generate", settings);
   const Mesh mesh = mesh_from_config(config);
   const ModelConfig model = model_config(config);
-  const Lengths lengths{own_rows ? batch_sizes(config, mesh).micro : 1, keys.integer("prompt_tokens"),
+  const Lengths lengths{own_rows ? rows_to_generate(config, mesh) : 1, keys.integer("prompt_tokens"),
                         keys.integer("tokens")};
   const std::vector<std::string> whats = keys.words("what", {"prefill", "decode"});
   check_layout(config, mesh, model, {lengths.rows, lengths.rows, 1, model.moe.token_chunks});

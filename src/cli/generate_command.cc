@@ -120,11 +120,9 @@ Generation make_generation(Config config, const Processes& processes, std::vecto
         "[generate] tokenizer_path: expected the model's tokenizer, got none (or tokenizer_type=byte)");
   Generation generation{config, mesh, model, parameter_specs(model), {}, make_tokenizer(type, path),
                         {},     1,    {}};
-  BatchSizes sizes = {1, 1, 1, 1};
-  if (config.is_set_by_user("per_device_batch_size"))
-    sizes.step = sizes.micro = batch_sizes(config, mesh).micro;
-  check_layout(config, mesh, model, {sizes.step, sizes.micro, 1, config.get_int("num_moe_token_chunks")});
-  generation.rows = static_cast<std::size_t>(sizes.micro);
+  const std::int64_t rows = rows_to_generate(config, mesh);
+  check_layout(config, mesh, model, {rows, rows, 1, model.moe.token_chunks});
+  generation.rows = static_cast<std::size_t>(rows);
   generation.prompt = read_prompt(config, *generation.tokenizer);
   for (const std::int32_t id : generation.prompt.tokens) {
     if (id >= model.vocab)

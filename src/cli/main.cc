@@ -93,7 +93,8 @@ int run(int argc, char** argv) {
   }
   const CLI::App* chosen = app.get_subcommands().front();
   const std::vector<std::string> arguments = chosen->remaining();
-  if (chosen->get_name() != "train") switchyard::require_one_process(chosen->get_name());
+  const bool in_processes = chosen->get_name() == "train" || chosen->get_name() == "generate";
+  if (!in_processes) switchyard::require_one_process(chosen->get_name());
   return commands().at(chosen->get_name()).run(arguments);
 }
 

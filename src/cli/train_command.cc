@@ -58,6 +58,9 @@ int train(std::span<const std::string> args, Processes& processes) {
               config.get_bool("enable_tensorboard") ? ", tensorboard/" : "");
   if (!metrics.empty()) std::printf("metrics: %s\n", metrics.c_str());
   if (report.stopped_by != 0) return kStoppedBySignal;
+  if (!report.sample.empty() && config.get_bool("enable_checkpointing") &&
+      config.get_bool("save_checkpoint_on_completion"))
+    std::printf("text from it: switchyard generate %s prompt=\"The \"\n", report.folder.c_str());
   std::printf(
       "next: open %s/plots/loss.svg, or train on your own text: switchyard train "
       "configs/examples/small-moe.yml data_path=FOLDER\n",

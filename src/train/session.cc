@@ -87,6 +87,11 @@ BatchSizes batch_sizes(const Config& config, const Mesh& mesh) {
   return sizes;
 }
 
+std::int64_t rows_to_generate(const Config& config, const Mesh& mesh) {
+  if (!config.is_set_by_user("per_device_batch_size")) return 1;
+  return batch_sizes(config, mesh).step / config.get_int("gradient_accumulation_steps");
+}
+
 void require_ranks_fit(const Mesh& mesh, const Processes& processes) {
   constexpr int kMost = 1024;
   if (mesh.size() % processes.count() != 0) {

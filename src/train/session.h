@@ -29,6 +29,9 @@ struct BatchSizes {
 std::int64_t pipeline_microbatches(const Config& config, int stages);
 BatchSizes batch_sizes(const Config& config, const Mesh& mesh);
 
+// Rows that a generation goes on with at once: 1 where per_device_batch_size is not given.
+std::int64_t rows_to_generate(const Config& config, const Mesh& mesh);
+
 // Error(usage) for more ranks than `processes` should have threads, or a number that they cannot share
 // evenly.
 void require_ranks_fit(const Mesh& mesh, const Processes& processes);

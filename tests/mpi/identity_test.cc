@@ -74,6 +74,31 @@ TEST_F(Mpi, TrainsLikeThreads) {
   }
 }
 
+TEST_F(Mpi, GeneratesLikeThreads) {
+  NEEDS_MPIRUN();
+  for (const char* layout :
+       {"ici_expert_parallelism=2 ici_fsdp_parallelism=2 per_device_batch_size=0.5",
+        "ici_tensor_parallelism=4",
+        "ici_pipeline_parallelism=2 ici_expert_parallelism=2 use_ring_of_experts=true"}) {
+    SCOPED_TRACE(layout);
+    const Arguments command =
+        with(Arguments{"generate"} + tiny_model(),
+             std::string("vocab_size=300 tokenizer_type=byte prompt=ab max_target_length=12 --json g.json "
+                         "decode_sampling_strategy=weighted return_log_prob=true ") +
+                 layout);
+    const auto results = [&](const Finished& done) {
+      EXPECT_EQ(done.status, 0) << done.err;
+      const auto made = nlohmann::json::parse(read("g.json"));
+      fs::remove(path("g.json"));
+      return made.at("results");
+    };
+    const auto threads = results(run(with(command, "ranks=4")));
+    EXPECT_FALSE(threads.empty());
+    EXPECT_EQ(results(mpirun(4, command)), threads);
+    EXPECT_EQ(results(mpirun(2, with(command, "ranks=4"))), threads);
+  }
+}
+
 TEST_F(Mpi, WhatIsWrongWithACommandIsSaidOnce) {
   NEEDS_MPIRUN();
   const auto expect_one = [&](const Finished& run, const std::string& text) {
@@ -88,7 +113,12 @@ TEST_F(Mpi, WhatIsWrongWithACommandIsSaidOnce) {
   expect_one(
       mpirun(2, with(command, "dataset_type=text tokenizer_type=byte vocab_size=512 data_path=nowhere")),
       "data]");
-  expect_one(mpirun(2, {"verify", "some-case"}), "comm] expected `train` under mpirun, got `verify`");
+  expect_one(mpirun(2, with(Arguments{"generate"} + tiny_model(),
+                            "vocab_size=300 tokenizer_type=byte "
+                            "prompt=long-enough")),
+             "generate] max_target_length=8");
+  expect_one(mpirun(2, {"verify", "some-case"}),
+             "comm] expected `train` or `generate` under mpirun, got `verify`");
 }
 
 }  // namespace
