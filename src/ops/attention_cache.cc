@@ -40,8 +40,13 @@ struct Store {
     for (const Tensor& part : parts) width += part.dim(3);
     const Shape shape{parts[0].dim(0), capacity, parts[0].dim(2), width};
     if (!cached.defined()) cached = Tensor(parts[0].dtype(), shape);
-    CHECK(cached.shape() == shape && cached.dtype() == parts[0].dtype(), "[attention cache] {} for {}",
-          to_string(shape), to_string(cached.shape()));
+    if (cached.shape() != shape) {
+      fail_usage(
+          "[mesh] logical_axis_rules: a rank's heads are not the same for a prompt and for a token after it "
+          "({} "
+          "and {}); expected activation_length_attn without axes of activation_heads",
+          to_string(cached.shape()), to_string(shape));
+    }
   }
   void copy(std::int64_t row, std::int64_t token, std::int64_t position) const {
     std::byte* to = cached.raw() + bytes_before(cached, row, position);
