@@ -53,6 +53,29 @@ def torch_with(threads):
     return torch
 
 
+def add_mixtral(parser):
+    """The keys of a mixtral; the defaults are the model of `switchyard bench train` and `generate`."""
+    for key, default in (("emb", 512), ("layers", 8), ("experts", 8), ("topk", 2), ("mlp", 1024), ("heads", 8),
+                         ("kv_heads", 4), ("vocab", 32000), ("threads", 2)):
+        parser.add_argument(f"--{key}", type=int, default=default)
+    parser.add_argument("--peer", choices=("eager", "grouped_mm"), default="grouped_mm")
+    parser.add_argument("--seconds", type=float, default=2)
+
+
+def mixtral_of(args, positions, use_cache):
+    """That model in transformers, in bfloat16 with random weights."""
+    import torch
+    import transformers
+
+    config = transformers.MixtralConfig(
+        vocab_size=args.vocab, hidden_size=args.emb, intermediate_size=args.mlp, num_hidden_layers=args.layers,
+        num_attention_heads=args.heads, num_key_value_heads=args.kv_heads, num_local_experts=args.experts,
+        num_experts_per_tok=args.topk, max_position_embeddings=positions, tie_word_embeddings=False,
+        use_cache=use_cache)
+    return transformers.AutoModelForCausalLM.from_config(
+        config, dtype=torch.bfloat16, attn_implementation="sdpa", experts_implementation=args.peer)
+
+
 def torch_versions():
     import re
 

@@ -1,35 +1,27 @@
 """A mixtral in transformers that reads a prompt and then goes on token by token with its cache, bfloat16.
 
-The defaults are the model of `switchyard bench generate`. --what says which of the two is timed.
+--what says which of the two is timed.
 """
 
 import argparse
 import resource
 import time
 
-from common import report, torch_versions, torch_with
+from common import add_mixtral, mixtral_of, report, torch_versions, torch_with
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for key, default in (("emb", 512), ("layers", 8), ("experts", 8), ("topk", 2), ("mlp", 1024), ("heads", 8),
-                         ("kv_heads", 4), ("vocab", 32000), ("batch", 1), ("prompt", 512), ("tokens", 64),
-                         ("threads", 2), ("parameters", 0), ("ranks", 1)):
+    add_mixtral(parser)
+    for key, default in (("batch", 1), ("prompt", 512), ("tokens", 64), ("parameters", 0), ("ranks", 1)):
         parser.add_argument(f"--{key}", type=int, default=default)
     parser.add_argument("--what", choices=("prefill", "decode"), required=True)
     parser.add_argument("--direction", default="fwd")
-    parser.add_argument("--peer", choices=("eager", "grouped_mm"), default="grouped_mm")
-    parser.add_argument("--seconds", type=float, default=2)
     args = parser.parse_args()
     torch = torch_with(args.threads)
     import transformers
 
-    config = transformers.MixtralConfig(
-        vocab_size=args.vocab, hidden_size=args.emb, intermediate_size=args.mlp, num_hidden_layers=args.layers,
-        num_attention_heads=args.heads, num_key_value_heads=args.kv_heads, num_local_experts=args.experts,
-        num_experts_per_tok=args.topk, max_position_embeddings=args.prompt + args.tokens, tie_word_embeddings=False)
-    model = transformers.AutoModelForCausalLM.from_config(
-        config, dtype=torch.bfloat16, attn_implementation="sdpa", experts_implementation=args.peer)
+    model = mixtral_of(args, args.prompt + args.tokens, use_cache=True)
     model.eval()
     prompt = torch.randint(args.vocab, (args.batch, args.prompt))
     token = torch.randint(args.vocab, (args.batch, 1))
@@ -37,7 +29,7 @@ def main():
     begin = time.perf_counter()
     with torch.inference_mode():
         for text in range(10**6):
-            cache = transformers.DynamicCache(config=config)
+            cache = transformers.DynamicCache(config=model.config)
             times = [time.perf_counter()]
             model(input_ids=prompt, past_key_values=cache, logits_to_keep=1)
             times.append(time.perf_counter())
