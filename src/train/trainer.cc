@@ -70,6 +70,7 @@ UpdateConfig update_config(const Config& c, const ModelConfig& model) {
 }  // namespace
 
 TrainConfig train_config(const Config& c, const ModelConfig& model, int stages) {
+  check_stages(stages, model);
   TrainConfig t;
   t.update = update_config(c, model);
   t.schedule.type = c.get_string("lr_schedule_type");

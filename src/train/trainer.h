@@ -22,6 +22,7 @@ struct TrainConfig {
   std::int64_t stage_microbatches = 1;  // of each, through the stages of a pipeline
   PipelineSchedule schedule_of_stages = PipelineSchedule::one_forward_one_backward;
 };
+// Error(usage) as check_stages.
 TrainConfig train_config(const Config& config, const ModelConfig& model, int stages);
 // Error(usage) for a model that cannot be cut into so many stages.
 void check_stages(int stages, const ModelConfig& model);
