@@ -204,6 +204,7 @@ CaseReport verify_hub_folder(const CaseRequest& request) {
   const TrainConfig train = training(config, hub.model(), trajectory);
 
   const Mesh mesh = mesh_from_config(config);
+  batch_sizes(config, mesh);  // refuses microbatches that do not divide it
   report.mesh = mesh.to_string();
   Gather pass(mesh);
   std::vector<StepResult> steps;

@@ -213,6 +213,7 @@ CaseReport verify_training_run(const CaseRequest& request) {
   const std::size_t steps = results["metrics"].size();
 
   const Mesh mesh = mesh_from_config(config);
+  batch_sizes(config, mesh);  // refuses microbatches that do not divide it
   report.mesh = mesh.to_string();
   Gather gather(mesh);
   Outcome outcome;

@@ -273,6 +273,8 @@ TEST_F(DamagedCase, BrokenCasesAreRefusedInOneLine) {
   expect_refusal({kGolden / "hf/qwen3moe-tiny", "ranks=8", "ici_pipeline_parallelism=8"}, "8 stages for");
   expect_refusal({kGolden / "hf/llama3-rope-tiny", "ranks=2", "ici_pipeline_parallelism=2"},
                  "logits_via_embedding");
+  expect_refusal({kGolden / "hf/deepseek3-tiny", "ranks=3", "ici_pipeline_parallelism=3"},
+                 "num_pipeline_microbatches=3");
   expect_refusal({folder_ / "nowhere"}, "no case");
   expect_refusal({folder_}, "config.json");
   const fs::path folder = copy("hf/qwen3moe-tiny"), io = folder / "io.safetensors";
