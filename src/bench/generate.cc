@@ -1,7 +1,6 @@
 // Generation: reading a prompt, and one token after another.
 #include <algorithm>
 #include <atomic>
-#include <optional>
 
 #include "bench/cases.h"
 #include "bench/model_run.h"

@@ -1,7 +1,5 @@
 #include "cli/generate_command.h"
 
-#include <unistd.h>
-
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -31,7 +29,7 @@ Hugging Face folder; given first, it says what the model and its tokenizer are. 
   max_target_length=512             prompt and new tokens together, of which max_prefill_predict_length are the prompt's
   max_prefill_predict_length=64     (longer only when the prompt is)
   decode_sampling_strategy=greedy   or weighted, nucleus, topk, composite, with decode_sampling_temperature, _nucleus_p, _top_k
-  per_device_batch_size=4           so many texts at once (1 without)
+  per_device_batch_size=4           so many texts a rank at once (one in all without)
   init_weights_seed=1               other draws
   ranks=8 ici_expert_parallelism=8  any mesh and strategy, also under mpirun: the same text, up to rounding
 
@@ -131,6 +129,7 @@ Generation make_generation(Config config, const Processes& processes, std::vecto
   }
   generation.options = {.sampling = sampling_config(config),
                         .most_tokens = tokens_after(config, generation.prompt),
+                        .log_probs = config.get_bool("return_log_prob"),
                         .vocab = generation.tokenizer->vocab_size(),
                         .end = generation.tokenizer->eos(),
                         .seed = model.init_seed};
@@ -188,7 +187,7 @@ void write_generated(const std::string& file, const Generation& generation, cons
   for (std::size_t r = 0; r < made.rows.size(); ++r) {
     const GeneratedRow& row = made.rows[r];
     rows.push_back({{"text", writer.text_of(r)}, {"tokens", row.tokens}, {"ended", row.ended}});
-    if (generation.config.get_bool("return_log_prob")) rows.back()["log_probs"] = row.log_probs;
+    if (generation.options.log_probs) rows.back()["log_probs"] = row.log_probs;
   }
   const nlohmann::json json{{"version", SWITCHYARD_VERSION},
                             {"prompt", generation.prompt.text},

@@ -61,7 +61,9 @@ std::vector<KeyDeclaration> run_keys() {
           one_of({"greedy", "weighted", "nucleus", "topk", "composite"}),
           "how `generate` picks a token: the most probable; by probability; of the most probable that make "
           "decode_sampling_nucleus_p; of the decode_sampling_top_k most probable; of these the most probable "
-          "that make decode_sampling_nucleus_p"),
+          "that make decode_sampling_nucleus_p; the sample at the end of a training does so, too, where it "
+          "is "
+          "set"),
       float_key("decode_sampling_nucleus_p", -1, any_number(),
                 "probability that the tokens of nucleus and composite sampling make, above 0 and at most 1"),
       integer_key("decode_sampling_top_k", 0, at_least(0),

@@ -39,14 +39,15 @@ Generated generate(Generator& generator, const std::vector<std::vector<std::int3
       GeneratedRow& row = result.rows[r];
       next[r].resize(1);  // of a row that has ended its end again, until all have
       if (row.ended) continue;
-      const PickedToken picked = pick_token(logits_of_row(logits, r, options.vocab), options.sampling,
-                                            draw_of(options.seed, r, row.tokens.size()));
-      next[r][0] = picked.token;
-      row.tokens.push_back(picked.token);
-      row.log_probs.push_back(picked.log_prob);
-      row.ended = picked.token == options.end;
+      const auto of_row = logits_of_row(logits, r, options.vocab);
+      const std::int32_t token =
+          pick_token(of_row, options.sampling, draw_of(options.seed, r, row.tokens.size()));
+      next[r][0] = token;
+      row.tokens.push_back(token);
+      if (options.log_probs) row.log_probs.push_back(log_probability(of_row, token));
+      row.ended = token == options.end;
       done = done && row.ended;
-      on_token(r, picked.token);
+      on_token(r, token);
     }
     if (n == 0) first = seconds_now();
     result.steps = n;
@@ -78,7 +79,7 @@ std::string sample_text(Context& context, const ModelConfig& model, const Parame
     const auto last = logits_of_row(logits, 0, tokenizer.vocab_size());
     if (tokenizer.eos())
       last[static_cast<std::size_t>(*tokenizer.eos())] = -std::numeric_limits<float>::infinity();
-    tokens.push_back(pick_token(last, sampling, draw_of(seed, 0, static_cast<std::size_t>(i))).token);
+    tokens.push_back(pick_token(last, sampling, draw_of(seed, 0, static_cast<std::size_t>(i))));
   }
   return tokenizer.decode(tokens);
 }

@@ -15,6 +15,7 @@ namespace switchyard {
 struct GenerateOptions {
   SamplingConfig sampling = {};
   std::int64_t most_tokens = 0;                    // new ones, of each row
+  bool log_probs = false;                          // wanted
   std::int64_t vocab = 0;                          // ids from here on are never picked
   std::optional<std::int32_t> end = std::nullopt;  // the id after which a row is done
   std::uint32_t seed = 0;  // draws depend on it, the row and the number of tokens before, on nothing else
@@ -22,7 +23,7 @@ struct GenerateOptions {
 
 struct GeneratedRow {
   std::vector<std::int32_t> tokens;  // new ones, with the end where it came
-  std::vector<double> log_probs;     // of each
+  std::vector<double> log_probs;     // of each, where wanted
   bool ended = false;                // by `end`
 };
 

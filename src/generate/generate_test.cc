@@ -171,7 +171,7 @@ TEST(Generator, EndsRowsByThemselves) {
       for (const GeneratedRow& row : g.rows) EXPECT_EQ(row.tokens.size(), row.log_probs.size());
       return g;
     };
-    const GenerateOptions free{.most_tokens = 6, .vocab = kVocabulary};
+    const GenerateOptions free{.most_tokens = 6, .log_probs = true, .vocab = kVocabulary};
     const Generated whole = made(free);
     ASSERT_EQ(whole.rows[0].tokens.size(), 6u);
     GenerateOptions ending = free;
@@ -197,7 +197,7 @@ std::map<std::int32_t, double> shares(std::span<const float> logits, const Sampl
   constexpr int kDraws = 10000;
   std::map<std::int32_t, double> drawn;
   for (int i = 0; i < kDraws; ++i)
-    drawn[pick_token(logits, config, (static_cast<float>(i) + 0.5f) / kDraws).token] += 1.0 / kDraws;
+    drawn[pick_token(logits, config, (static_cast<float>(i) + 0.5f) / kDraws)] += 1.0 / kDraws;
   return drawn;
 }
 
@@ -223,16 +223,16 @@ TEST(Sampling, EveryStrategy) {
   expect_shares(shares(logits, {nucleus, 1, 1.0}), {{0, 0.3}, {1, 0.1}, {2, 0.4}, {3, 0.2}});
   // Of three with squared probabilities 16, 9, 4 the first two make 25 / 29.
   expect_shares(shares(logits, {composite, 0.5, 0.8, 3}), {{2, 16.0 / 25}, {0, 9.0 / 25}});
-  EXPECT_NEAR(pick_token(logits, {greedy}, 0).log_prob, std::log(0.4), 1e-6);
-  EXPECT_NEAR(pick_token(logits, {topk, 0.5, -1, 1}, 0).log_prob, std::log(0.4), 1e-6);
+  EXPECT_NEAR(log_probability(logits, pick_token(logits, {greedy}, 0)), std::log(0.4), 1e-6);
+  EXPECT_NEAR(log_probability(logits, pick_token(logits, {topk, 0.5, -1, 1}, 0)), std::log(0.4), 1e-6);
 
   const float none = -std::numeric_limits<float>::infinity();
   const float masked[] = {none, 1, none, 1};
   for (const SamplingStrategy s : {weighted, topk, nucleus, composite})
     expect_shares(shares(masked, {s, 1, 1.0, 4}), {{1, 0.5}, {3, 0.5}});
   const float ties[] = {2, 7, 7};
-  EXPECT_EQ(pick_token(ties, {greedy}, 0.9f).token, 1);
-  EXPECT_EQ(pick_token(ties, {topk, 1, -1, 1}, 0.9f).token, 1);
+  EXPECT_EQ(pick_token(ties, {greedy}, 0.9f), 1);
+  EXPECT_EQ(pick_token(ties, {topk, 1, -1, 1}, 0.9f), 1);
 }
 
 }  // namespace

@@ -21,9 +21,6 @@ class Generator {
   Tensor feed(std::span<const std::vector<std::int32_t>> rows);
 
   std::int64_t length(std::size_t row) const { return lengths_[row]; }
-  std::int64_t capacity() const { return capacity_; }
-  const ModelConfig& model() const { return model_; }
-  Context& context() { return context_; }
 
  private:
   Batch batch_of(std::span<const std::vector<std::int32_t>> rows) const;

@@ -17,6 +17,12 @@ SamplingStrategy strategy_of(const std::string& name) {
   return name == "composite" ? SamplingStrategy::composite : SamplingStrategy::greedy;
 }
 
+std::vector<std::int32_t> ids_of(std::span<const float> logits) {
+  std::vector<std::int32_t> ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  return ids;
+}
+
 // exp((logit - top) / temperature) of each token of the list.
 std::vector<double> weights_of(std::span<const float> logits, std::span<const std::int32_t> tokens, float top,
                                double temperature) {
@@ -64,18 +70,13 @@ SamplingConfig sampling_config(const Config& config) {
   return s;
 }
 
-PickedToken pick_token(std::span<const float> logits, const SamplingConfig& config, float uniform) {
+std::int32_t pick_token(std::span<const float> logits, const SamplingConfig& config, float uniform) {
   const auto best =
       static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
   const float top = logits[static_cast<std::size_t>(best)];
-  std::vector<std::int32_t> tokens(logits.size());
-  std::iota(tokens.begin(), tokens.end(), 0);
-  const double log_sum = std::log(sum_of(weights_of(logits, tokens, top, 1)));
-  const auto picked = [&](std::int32_t token) {
-    return PickedToken{token, static_cast<double>(logits[static_cast<std::size_t>(token)] - top) - log_sum};
-  };
   using enum SamplingStrategy;
-  if (config.strategy == greedy || config.temperature == 0) return picked(best);
+  if (config.strategy == greedy || config.temperature == 0) return best;
+  std::vector<std::int32_t> tokens = ids_of(logits);
   if (config.strategy != weighted) {
     const auto before = [&](std::int32_t a, std::int32_t b) {
       const float x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
@@ -94,9 +95,15 @@ PickedToken pick_token(std::span<const float> logits, const SamplingConfig& conf
   double left = static_cast<double>(uniform) * sum_of(weights);
   for (std::size_t i = 0; i < weights.size(); ++i) {
     left -= weights[i];
-    if (left < 0) return picked(tokens[i]);
+    if (left < 0) return tokens[i];
   }
-  return picked(tokens[weights.size() - 1]);
+  return tokens[weights.size() - 1];
+}
+
+double log_probability(std::span<const float> logits, std::int32_t token) {
+  const float top = *std::max_element(logits.begin(), logits.end());
+  const double sum = sum_of(weights_of(logits, ids_of(logits), top, 1));
+  return static_cast<double>(logits[static_cast<std::size_t>(token)] - top) - std::log(sum);
 }
 
 }  // namespace switchyard

@@ -28,12 +28,11 @@ struct SamplingConfig {
 // From decode_sampling_*. Error(usage) for a strategy without its number.
 SamplingConfig sampling_config(const Config& config);
 
-struct PickedToken {
-  std::int32_t token = 0;
-  double log_prob = 0;  // log softmax of the logits as they are
-};
 // `uniform` in [0, 1) decides. The logits must not be empty; those of -infinity are never picked, unless all
 // are.
-PickedToken pick_token(std::span<const float> logits, const SamplingConfig& config, float uniform);
+std::int32_t pick_token(std::span<const float> logits, const SamplingConfig& config, float uniform);
+
+// log softmax of the logits as they are, of one token.
+double log_probability(std::span<const float> logits, std::int32_t token);
 
 }  // namespace switchyard

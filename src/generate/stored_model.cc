@@ -1,12 +1,12 @@
 #include "generate/stored_model.h"
 
 #include <filesystem>
-#include <vector>
 
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/hub.h"
 #include "checkpoint/json_file.h"
 #include "models/same_model.h"
+#include "tokenizer/tokenizer.h"
 
 namespace switchyard {
 namespace {
@@ -16,7 +16,6 @@ using Keys = std::map<std::string, nlohmann::json>;
 
 // The main file of a tokenizer in the folder, or "".
 std::string tokenizer_in(const fs::path& folder) {
-  std::vector<fs::path> found;
   std::error_code error;
   for (const char* name : {"tokenizer.json", "tokenizer.model", "tokenizer.tiktoken"}) {
     if (fs::exists(folder / name, error)) return folder / name;

@@ -2,11 +2,8 @@
 #pragma once
 
 #include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
-
-#include "tokenizer/tokenizer.h"
 
 namespace switchyard {
 

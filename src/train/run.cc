@@ -139,6 +139,7 @@ struct Setup {
   Parameters::FillBlock fill = {};
   ResumePoint resume = {};
   std::vector<ExtraFile> extras = {};
+  SamplingConfig sampling = {SamplingStrategy::weighted, 0.7};  // of the paragraph at the end
   double peak = 0;
 
   std::string checkpoints() const { return folder + "/checkpoints"; }
@@ -268,12 +269,10 @@ class RankRun {
       auto phase = trainer_.timer().scope("sampling");
       const std::int64_t length = setup_.sizes.sequence;
       const bool own_prompt = config_.is_set_by_user("prompt");
-      const bool own_sampling = config_.is_set_by_user("decode_sampling_strategy");
-      sample = sample_text(
-          context_, setup_.model, trainer_.parameters(), *setup_.data.tokenizer,
-          own_prompt ? config_.get_string("prompt") : "The ", std::min<std::int64_t>(400, 2 * length), length,
-          own_sampling ? sampling_config(config_) : SamplingConfig{SamplingStrategy::weighted, 0.7},
-          setup_.model.init_seed);
+      sample = sample_text(context_, setup_.model, trainer_.parameters(), *setup_.data.tokenizer,
+                           own_prompt ? config_.get_string("prompt") : "The ",
+                           std::min<std::int64_t>(400, 2 * length), length, setup_.sampling,
+                           setup_.model.init_seed);
     }
     if (!speaks_) return;
     nlohmann::json whole = summary();
@@ -328,6 +327,7 @@ Setup make_setup(const Config& config, const Processes& processes, std::vector<s
               .layout = CheckpointLayout(stored_tensors(specs, training.update)),
               .folder = config.get_string("base_output_directory") + "/" + config.get_string("run_name")};
   check_layout(config, mesh, model, setup.sizes);
+  if (config.is_set_by_user("decode_sampling_strategy")) setup.sampling = sampling_config(config);
   setup.steps = config.get_int("steps") >= 0 ? config.get_int("steps") : training.schedule.schedule_steps;
   if (config.get_string("shard_mode") == "explicit") dry_step(config, model, training, mesh, setup.sizes);
   setup.traced = traced_steps(config, setup.steps);

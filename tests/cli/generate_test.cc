@@ -104,6 +104,8 @@ TEST_F(Generating, Refused) {
           {"prompt", "3", "max_prefill_predict_length=2"});
   refused(bytes + Arguments{"prompt=abc", "max_prefill_predict_length=8"}, {"max_target_length=8"});
   refused(bytes + Arguments{"decode_sampling_strategy=topk"}, {"decode_sampling_top_k", "got 0"});
+  // Before it trains, not when it is to write its sample.
+  expect_no_training({"decode_sampling_strategy=topk"}, {"decode_sampling_top_k", "got 0"});
   refused(bytes + Arguments{"decode_sampling_strategy=nucleus"}, {"decode_sampling_nucleus_p", "-1"});
   refused(bytes + Arguments{"decode_sampling_strategy=best"}, {"greedy", "composite", "best"});
   refused(bytes + Arguments{"vocab_size=50", "prompt=a"}, {"97", "vocab_size=50"});

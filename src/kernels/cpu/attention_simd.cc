@@ -17,10 +17,10 @@
 #include <limits>
 
 #include "core/tensor.h"
-#include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 #include "kernels/attention_problem.h"
 #include "kernels/cpu/elementwise_lanes-inl.h"
+#include "kernels/cpu/exp_lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace switchyard {
@@ -40,11 +40,6 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 std::int64_t padded(std::int64_t width) {
   return (width + kPad - 1) / kPad * kPad;
-}
-
-// hn::Exp gives 0 for NaN, which would hide a broken model.
-HWY_INLINE V exp_keeping_nan(V x) {
-  return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(D(), x));
 }
 
 // ---- Product of tiles
@@ -200,7 +195,7 @@ void softmax_step(float* scores, std::int64_t keys, float* maximum, float* sum, 
     const V factor = hn::Exp(d, hn::Sub(before, shift));
     V total = hn::Mul(hn::Load(d, sum + i), factor);
     for (std::int64_t j = 0; j < keys; ++j) {
-      const V e = exp_keeping_nan(hn::Sub(hn::Load(d, scores + j * kTile + i), shift));
+      const V e = lanes::exp_keeping_nan(hn::Sub(hn::Load(d, scores + j * kTile + i), shift));
       hn::Store(e, d, scores + j * kTile + i);
       total = hn::Add(total, e);
     }
@@ -322,7 +317,7 @@ void gradient_step(float* scores, float* dp, std::int64_t keys, const float* lse
   const D d;
   for (std::int64_t j = 0; j < keys; ++j, scores += kTile, dp += kTile) {
     for (std::int64_t i = 0; i < kTile; i += kStep) {
-      const V p = exp_keeping_nan(hn::Sub(hn::Load(d, scores + i), hn::Load(d, lse + i)));
+      const V p = lanes::exp_keeping_nan(hn::Sub(hn::Load(d, scores + i), hn::Load(d, lse + i)));
       hn::Store(p, d, scores + i);
       hn::Store(hn::Mul(p, hn::Sub(hn::Load(d, dp + i), hn::Load(d, delta + i))), d, dp + i);
     }

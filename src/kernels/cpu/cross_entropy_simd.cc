@@ -8,9 +8,9 @@
 #include <cmath>
 #include <limits>
 
-#include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/elementwise_lanes-inl.h"
+#include "kernels/cpu/exp_lanes-inl.h"
 #include "kernels/cross_entropy_problem.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -36,11 +36,6 @@ HWY_INLINE void store_part(V v, T* x, std::int64_t count) {
   count >= kStep ? lanes::store(v, x) : lanes::store_some(v, x, static_cast<std::size_t>(count));
 }
 
-// hn::Exp gives 0 for NaN, which would hide a broken model.
-HWY_INLINE V exp_keeping_nan(V x) {
-  return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(D(), x));
-}
-
 void cap_row(float* x, std::int64_t count, float soft_cap) {
   const D d;
   const V cap = hn::Set(d, soft_cap);
@@ -63,7 +58,7 @@ void row_sum_update(float* x, std::int64_t count, float soft_cap, RowSum& row) {
   const V shift = hn::Set(d, maximum);
   V sum = hn::Zero(d);
   for (std::int64_t i = 0; i < count; i += kStep) {
-    sum = hn::Add(sum, exp_keeping_nan(hn::Sub(load_part(x + i, count - i, -kInfinity), shift)));
+    sum = hn::Add(sum, lanes::exp_keeping_nan(hn::Sub(load_part(x + i, count - i, -kInfinity), shift)));
   }
   const float before = row.sum > 0 ? row.sum * std::exp(row.maximum - maximum) : row.sum;
   row = {maximum, before + hn::GetLane(hn::SumOfLanes(d, sum))};
@@ -77,7 +72,7 @@ void row_gradient(float* x, std::int64_t count, const RowGradient& row, bfloat16
   const float target_logit = row.target >= 0 ? x[row.target] : 0.0f;
   for (std::int64_t i = 0; i < count; i += kStep) {
     const V logit = load_part(x + i, count - i, 0);
-    V g = hn::Mul(exp_keeping_nan(hn::Sub(logit, shift)), scale);
+    V g = hn::Mul(lanes::exp_keeping_nan(hn::Sub(logit, shift)), scale);
     if (row.soft_cap > 0) {
       const V ratio = hn::Div(logit, hn::Set(d, row.soft_cap));
       g = hn::Mul(g, hn::NegMulAdd(ratio, ratio, hn::Set(d, 1.0f)));

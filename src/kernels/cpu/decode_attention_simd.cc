@@ -8,9 +8,9 @@
 #include <algorithm>
 #include <limits>
 
-#include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/elementwise_lanes-inl.h"
+#include "kernels/cpu/exp_lanes-inl.h"
 #include "kernels/cpu/thread_scratch.h"
 #include "kernels/decode_attention_problem.h"
 
@@ -65,9 +65,7 @@ Softmax make_weights(float* scores, std::int64_t keys) {
   const float largest = hn::GetLane(hn::MaxOfLanes(lane, most));
   V sum = hn::Zero(lane);
   for (std::int64_t j = 0; j < keys; j += kStep) {
-    const V x = hn::Sub(lanes::load(scores + j), hn::Set(lane, largest));
-    // hn::Exp gives 0 for NaN, which would hide a broken model.
-    const V weight = hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(lane, x));
+    const V weight = lanes::exp_keeping_nan(hn::Sub(lanes::load(scores + j), hn::Set(lane, largest)));
     lanes::store(weight, scores + j);
     sum = hn::Add(sum, weight);
   }
