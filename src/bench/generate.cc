@@ -18,14 +18,14 @@ struct Lengths {
   std::int64_t rows, prompt, tokens;
 };
 
-// Random tokens, a list for each row.
-std::vector<std::vector<std::int32_t>> random_rows(std::int64_t rows, std::int64_t length,
-                                                   std::int64_t vocab) {
-  std::vector<std::vector<std::int32_t>> all(static_cast<std::size_t>(rows));
+// Random tokens for every row.
+std::vector<RowTokens> random_rows(std::int64_t rows, std::int64_t length, std::int64_t vocab) {
+  std::vector<RowTokens> all(static_cast<std::size_t>(rows));
   std::uint64_t at = 0;
-  for (auto& row : all) {
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    all[r].row = r;
     for (std::int64_t i = 0; i < length; ++i)
-      row.push_back(rng_randint(rng_key(5), at++, 0, static_cast<std::int32_t>(vocab)));
+      all[r].tokens.push_back(rng_randint(rng_key(5), at++, 0, static_cast<std::int32_t>(vocab)));
   }
   return all;
 }
@@ -43,7 +43,7 @@ void run_texts(Context& context, const ModelConfig& model, const Parameters& par
   const auto next = random_rows(lengths.rows, 1, model.vocab);
   const double begin = now();
   for (int text = 0;; ++text) {
-    Generator generator(context, model, parameters, lengths.prompt + lengths.tokens);
+    Generator generator(context, model, parameters, lengths.rows, lengths.prompt + lengths.tokens);
     std::vector<double> times{now()};
     generator.feed(prompts);
     times.push_back(now());

@@ -2,13 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
-#include <map>
+#include <limits>
 #include <vector>
 
 #include "cli/options.h"
@@ -47,49 +45,23 @@ Examples:
   switchyard train configs/examples/small-moe.yml dataset_type=tokenized data_path=tokens vocab_size=128256
 )";
 
-// Options that have a value, taken out of `args`.
-std::map<std::string, std::string> take_values(const std::vector<std::string>& names,
-                                               std::vector<std::string>& args) {
-  std::map<std::string, std::string> values;
-  std::vector<std::string> rest;
-  for (std::size_t i = 0; i < args.size(); ++i) {
-    if (std::find(names.begin(), names.end(), args[i]) == names.end()) {
-      rest.push_back(args[i]);
-      continue;
-    }
-    if (i + 1 == args.size()) fail_usage("[data] {} needs a value", args[i]);
-    values[args[i]] = args[i + 1];
-    ++i;
-  }
-  args = rest;
-  return values;
-}
-
-std::int64_t positive(const std::string& option, const std::string& text) {
-  std::int64_t value = 0;
-  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (status != std::errc() || end != text.data() + text.size() || value < 1)
-    fail_usage("[data] {}: expected a number above 0, got {}", option, text);
-  return value;
-}
-
 std::int64_t total_of(const std::vector<ShardInfo>& shards, std::int64_t ShardInfo::*field) {
   std::int64_t total = 0;
   for (const ShardInfo& shard : shards) total += shard.*field;
   return total;
 }
 
-BuildOptions build_options(const Config& config, const std::map<std::string, std::string>& values) {
-  if (!values.contains("--out")) fail_usage("[data] build: expected --out DIR");
+BuildOptions build_options(const Config& config, const Options& given) {
+  if (!given.values.contains("--out")) fail_usage("[data] build: expected --out DIR");
   if (config.is_none("data_path")) fail_usage("[data] build: expected data_path=FILE_OR_FOLDER, got none");
   BuildOptions options;
   options.paths = config.get_string("data_path");
-  options.folder = values.at("--out");
+  options.folder = given.values.at("--out");
   options.tokenizer_type = config.get_string("tokenizer_type");
   options.tokenizer_path = config.get_string("tokenizer_path");
   options.text = text_options(config);
-  if (values.contains("--shard-tokens"))
-    options.shard_tokens = positive("--shard-tokens", values.at("--shard-tokens"));
+  options.shard_tokens = number_option("data", given, "--shard-tokens", options.shard_tokens, 1,
+                                       std::numeric_limits<std::int64_t>::max());
   return options;
 }
 
@@ -101,10 +73,11 @@ std::int64_t bytes_of(const std::string& paths) {
   return bytes;
 }
 
-int build(std::vector<std::string> settings, const std::map<std::string, std::string>& values) {
+int build(const Options& given) {
+  std::vector<std::string> settings(given.settings.begin() + 1, given.settings.end());
   settings.push_back("dataset_type=text");  // else data_path has no meaning
   const Config config = Config::from_args(settings);
-  const BuildOptions options = build_options(config, values);
+  const BuildOptions options = build_options(config, given);
   const auto begin = std::chrono::steady_clock::now();
   ThreadPool pool(usable_cores());
   Progress progress(bytes_of(options.paths) >> 20);
@@ -176,15 +149,13 @@ int show(const std::string& folder, const std::string& json_file) {
 }  // namespace
 
 int data_command(std::span<const std::string> args) {
-  std::vector<std::string> rest(args.begin(), args.end());
-  const auto values = take_values({"--out", "--shard-tokens"}, rest);
-  Options options = parse_options("data", {}, rest);
+  const Options options = parse_options("data", {}, args, {"--out", "--shard-tokens"});
   if (options.help) {
     std::fputs(kDataHelp, stdout);
     return 0;
   }
   const std::string action = options.settings.empty() ? "" : options.settings[0];
-  if (action == "build") return build({options.settings.begin() + 1, options.settings.end()}, values);
+  if (action == "build") return build(options);
   if (action != "show")
     fail_usage("[data] expected build or show, got {} (switchyard data --help)",
                action.empty() ? "none" : action);

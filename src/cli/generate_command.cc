@@ -1,18 +1,17 @@
 #include "cli/generate_command.h"
 
 #include <cstdio>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
 
 #include "cli/options.h"
 #include "cli/process_command.h"
+#include "cli/stored_model_command.h"
 #include "core/error.h"
 #include "generate/generate.h"
-#include "generate/stored_model.h"
+#include "generate/token_text.h"
 #include "metrics/atomic_file.h"
-#include "train/initial_weights.h"
 #include "train/session.h"
 #include "train/step_cost.h"
 
@@ -45,22 +44,6 @@ Examples:
   switchyard generate tests/golden/hf/mixtral-tiny tokenizer_type=byte prompt="ab" max_target_length=80
 )";
 
-// What of a text is whole: without the beginning of a character whose other bytes are to come.
-std::size_t whole_characters(const std::string& text) {
-  const std::string broken = "\xef\xbf\xbd";
-  std::size_t end = text.size();
-  while (end >= broken.size() && text.compare(end - broken.size(), broken.size(), broken) == 0)
-    end -= broken.size();
-  for (std::size_t back = 1; back <= std::min<std::size_t>(3, end); ++back) {
-    const auto byte = static_cast<unsigned char>(text[end - back]);
-    if (byte < 0x80) break;
-    if (byte < 0xc0) continue;
-    const std::size_t wanted = byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : 2;
-    return wanted > back ? end - back : end;
-  }
-  return end;
-}
-
 struct Prompt {
   std::string text;
   std::vector<std::int32_t> tokens;
@@ -68,12 +51,7 @@ struct Prompt {
 
 // What all ranks have in common.
 struct Generation {
-  Config config;
-  Mesh mesh;
-  ModelConfig model;
-  std::vector<ParameterSpec> specs;
-  Parameters::FillBlock fill;
-  std::unique_ptr<Tokenizer> tokenizer;
+  ModelToRun run;
   Prompt prompt;
   std::size_t rows = 1;
   GenerateOptions options;
@@ -106,58 +84,45 @@ std::int64_t tokens_after(const Config& config, const Prompt& prompt) {
   return all - longest;
 }
 
-Generation make_generation(Config config, const Processes& processes, std::vector<std::string>* notes) {
-  if (!config.is_set_by_user("weight_dtype"))
-    config.set("weight_dtype", config.get_string("dtype"), "generate: no optimizer needs them in another");
-  const Mesh mesh = mesh_from_config(config);
-  require_ranks_fit(mesh, processes);
-  const ModelConfig model = model_config(config);
-  const std::string type = config.get_string("tokenizer_type"), path = config.get_string("tokenizer_path");
-  if (type != "byte" && path.empty())
-    fail_usage(
-        "[generate] tokenizer_path: expected the model's tokenizer, got none (or tokenizer_type=byte)");
-  Generation generation{config, mesh, model, parameter_specs(model), {}, make_tokenizer(type, path),
-                        {},     1,    {}};
-  const std::int64_t rows = rows_to_generate(config, mesh);
-  check_layout(config, mesh, model, {rows, rows, 1, model.moe.token_chunks});
-  generation.rows = static_cast<std::size_t>(rows);
-  generation.prompt = read_prompt(config, *generation.tokenizer);
-  for (const std::int32_t id : generation.prompt.tokens) {
+Generation make_generation(ModelToRun run) {
+  const Config& config = run.config;
+  const ModelConfig& model = run.model;
+  const std::int64_t rows = rows_to_generate(config, run.mesh);
+  check_layout(config, run.mesh, model, {rows, rows, 1, model.moe.token_chunks});
+  const Prompt prompt = read_prompt(config, *run.tokenizer);
+  for (const std::int32_t id : prompt.tokens) {
     if (id >= model.vocab)
-      fail_usage("[generate] tokenizer_path={}: token {} of the prompt is outside vocab_size={}", path, id,
-                 model.vocab);
+      fail_usage("[generate] tokenizer_path={}: token {} of the prompt is outside vocab_size={}",
+                 config.get_string("tokenizer_path"), id, model.vocab);
   }
-  generation.options = {.sampling = sampling_config(config),
-                        .most_tokens = tokens_after(config, generation.prompt),
-                        .log_probs = config.get_bool("return_log_prob"),
-                        .vocab = generation.tokenizer->vocab_size(),
-                        .end = generation.tokenizer->eos(),
-                        .seed = model.init_seed};
-  generation.fill = initial_weights(config, model, generation.specs, notes);
-  if (!generation.fill) notes->push_back("random weights: load_parameters_path is not set");
-  return generation;
+  const GenerateOptions options{
+      .sampling = sampling_config(config),
+      .most_tokens = tokens_after(config, prompt),
+      .log_probs = config.get_bool("return_log_prob"),
+      .vocab = run.tokenizer->vocab_size(),
+      .end = run.tokenizer->eos(),
+      .prompt_piece = config.get_bool("use_chunked_prefill") ? config.get_int("prefill_chunk_size") : 0,
+      .seed = model.init_seed};
+  return {std::move(run), prompt, static_cast<std::size_t>(rows), options};
 }
 
 // Rows of tokens as texts; one row is written as it grows.
 class TextWriter {
  public:
   TextWriter(const Generation& generation)
-      : generation_(generation), tokens_(generation.rows, generation.prompt.tokens) {
-    before_ = generation.tokenizer->decode(generation.prompt.tokens).size();
+      : generation_(generation),
+        tokens_(generation.rows, generation.prompt.tokens),
+        first_(*generation.run.tokenizer, generation.prompt.tokens) {
+    before_ = generation.run.tokenizer->decode(generation.prompt.tokens).size();
     if (generation.rows == 1) put(generation.prompt.text);
   }
   void add(std::size_t row, std::int32_t token) {
     tokens_[row].push_back(token);
-    if (generation_.rows > 1) return;
-    const std::string text = text_of(0);
-    const std::size_t whole = whole_characters(text);
-    if (whole > written_) put(text.substr(written_, whole - written_));
-    written_ = std::max(written_, whole);
+    if (generation_.rows == 1) put(first_.add(token));
   }
   void finish() {
     if (generation_.rows == 1) {
-      const std::string text = text_of(0);
-      put(text.substr(std::min(written_, text.size())) + "\n");
+      put(first_.finish() + "\n");
       return;
     }
     for (std::size_t r = 0; r < generation_.rows; ++r)
@@ -165,7 +130,7 @@ class TextWriter {
   }
   // What comes after the prompt.
   std::string text_of(std::size_t row) const {
-    const std::string all = generation_.tokenizer->decode(tokens_[row]);
+    const std::string all = generation_.run.tokenizer->decode(tokens_[row]);
     return all.substr(std::min(before_, all.size()));
   }
 
@@ -177,8 +142,8 @@ class TextWriter {
 
   const Generation& generation_;
   std::vector<std::vector<std::int32_t>> tokens_;
-  std::size_t before_ = 0;   // bytes of the prompt's own text
-  std::size_t written_ = 0;  // bytes after them, of one row
+  TokenText first_;         // of a single row
+  std::size_t before_ = 0;  // bytes of the prompt's own text
 };
 
 void write_generated(const std::string& file, const Generation& generation, const Generated& made,
@@ -214,32 +179,20 @@ void tell_times(const Generation& generation, const Generated& made) {
 
 int generate_text(const Options& options, Processes& processes) {
   const bool first = processes.index() == 0;
-  std::span<const std::string> settings = options.settings;
-  const bool from_folder = !settings.empty() && is_stored_model(settings[0]);
-  if (!from_folder && !settings.empty() && std::filesystem::is_directory(settings[0]))
-    fail_usage("[generate] {}: expected the folder of a run, a checkpoint or a Hugging Face model",
-               settings[0]);
-  std::map<std::string, nlohmann::json> keys;
-  if (from_folder) keys = keys_of_stored_model(settings[0]);
-  const Config config =
-      from_folder ? config_for(processes, settings.subspan(1),
-                               [&](std::span<const std::string> s) { return Config::from_map(keys, s); })
-                  : config_for(processes, settings, Config::from_args);
   require_writable("generate", options.json_file);
-  std::vector<std::string> notes = config.notices();
-  const Generation generation = make_generation(config, processes, &notes);
+  const Generation generation = make_generation(model_to_run("generate", processes, options.settings));
+  const Config& config = generation.run.config;
   processes.agree(nullptr, config.get_float("collective_timeout_seconds"));
   if (first) {
-    for (const std::string& note : notes) fmt::print(stderr, "{}\n", note);
+    for (const std::string& note : generation.run.notes) fmt::print(stderr, "{}\n", note);
   }
   int status = 0;
-  run_session(config, generation.mesh, processes, [&](Context& context) {
-    const Parameters parameters = Parameters::create_from_blocks(
-        context, stage_specs(generation.specs, context.stage, generation.model), generation.model.init_seed,
-        generation.fill, nullptr);
+  run_session(config, generation.run.mesh, processes, [&](Context& context) {
+    const Parameters parameters = generation.run.load(context);
     const auto room =
         static_cast<std::int64_t>(generation.prompt.tokens.size()) + generation.options.most_tokens;
-    Generator generator(context, generation.model, parameters, room);
+    Generator generator(context, generation.run.model, parameters, static_cast<std::int64_t>(generation.rows),
+                        room);
     std::optional<TextWriter> writer;
     if (context.comm->rank() == 0) writer.emplace(generation);
     const std::vector<std::vector<std::int32_t>> prompts(generation.rows, generation.prompt.tokens);

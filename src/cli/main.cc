@@ -16,6 +16,7 @@
 #include "cli/plan_command.h"
 #include "cli/report_error.h"
 #include "cli/selftest_command.h"
+#include "cli/serve_command.h"
 #include "cli/tokenize_command.h"
 #include "cli/train_command.h"
 #include "cli/verify_command.h"
@@ -37,6 +38,7 @@ const std::map<std::string, Entry>& commands() {
   static const std::map<std::string, Entry> table{
       {"train", {"train a model", switchyard::train_command}},
       {"generate", {"text from a model", switchyard::generate_command}},
+      {"serve", {"texts from a model over HTTP", switchyard::serve_command}},
       {"verify", {"compare with reference numbers", switchyard::verify_command}},
       {"plan", {"memory, collectives and time of a step, without running it", switchyard::plan_command}},
       {"explain", {"how parameters and activations are laid out, and why", switchyard::explain_command}},

@@ -3,15 +3,17 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 
 #include "core/error.h"
 
 namespace switchyard {
 
 Options parse_options(const std::string& command, const std::set<std::string>& flags,
-                      std::span<const std::string> args) {
+                      std::span<const std::string> args, const std::set<std::string>& with_values) {
   Options options;
   for (std::size_t i = 0; i < args.size(); ++i) {
     if (args[i] == "--help" || args[i] == "-h") {
@@ -21,15 +23,35 @@ Options parse_options(const std::string& command, const std::set<std::string>& f
       options.json_file = args[++i];
     } else if (flags.contains(args[i])) {
       options.flags.insert(args[i]);
+    } else if (with_values.contains(args[i])) {
+      if (i + 1 == args.size()) fail_usage("[{}] {} needs a value", command, args[i]);
+      options.values[args[i]] = args[i + 1];
+      ++i;
     } else if (args[i].starts_with("-")) {
       std::string known;
       for (const std::string& flag : flags) known += flag + ", ";
+      for (const std::string& name : with_values) known += name + " VALUE, ";
       fail_usage("[{}] unknown option {}; the options are {}--json FILE and --help", command, args[i], known);
     } else {
       options.settings.push_back(args[i]);
     }
   }
   return options;
+}
+
+std::int64_t number_option(const std::string& command, const Options& options, const std::string& name,
+                           std::int64_t without, std::int64_t least, std::int64_t most) {
+  const auto given = options.values.find(name);
+  if (given == options.values.end()) return without;
+  const std::string& text = given->second;
+  std::int64_t value = 0;
+  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (status != std::errc() || end != text.data() + text.size() || value < least || value > most) {
+    fail_usage("[{}] {}: expected a number of {} {}, got {}", command, name, least,
+               most == std::numeric_limits<std::int64_t>::max() ? "or more" : fmt::format("to {}", most),
+               text);
+  }
+  return value;
 }
 
 void require_writable(const std::string& command, const std::string& file) {

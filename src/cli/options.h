@@ -1,6 +1,7 @@
 // What commands that look at a config have in common on the command line.
 #pragma once
 
+#include <map>
 #include <set>
 #include <span>
 #include <string>
@@ -9,15 +10,20 @@
 namespace switchyard {
 
 struct Options {
-  bool help = false;                  // --help, -h
-  std::string json_file;              // --json FILE; "" without
-  std::set<std::string> flags;        // of the command's own, those given
-  std::vector<std::string> settings;  // CONFIG.yml and key=value, in order
+  bool help = false;                          // --help, -h
+  std::string json_file;                      // --json FILE; "" without
+  std::set<std::string> flags;                // of the command's own, those given
+  std::map<std::string, std::string> values;  // of its options with a value, those given
+  std::vector<std::string> settings;          // CONFIG.yml and key=value, in order
 };
 
-// Error(usage) that names `command` for an option it does not have, and for --json without a file.
+// Error(usage) that names `command` for an option it does not have, and for one without its value.
 Options parse_options(const std::string& command, const std::set<std::string>& flags,
-                      std::span<const std::string> args);
+                      std::span<const std::string> args, const std::set<std::string>& with_values = {});
+
+// A number that an option gives. Error(usage) for another text, and outside [least, most].
+std::int64_t number_option(const std::string& command, const Options& options, const std::string& name,
+                           std::int64_t without, std::int64_t least, std::int64_t most);
 
 // Error(usage) where `file`, of --json, is in no folder that can be written: before what takes long. None is
 // "".

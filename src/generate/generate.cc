@@ -2,9 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <limits>
-
-#include "core/rng.h"
 
 namespace switchyard {
 namespace {
@@ -13,13 +12,35 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-float draw_of(std::uint32_t seed, std::size_t row, std::size_t token) {
-  return rng_uniform(rng_key(seed), (static_cast<std::uint64_t>(row) << 32) + token);
-}
-
 std::span<float> logits_of_row(Tensor& logits, std::size_t row, std::int64_t vocab) {
   return logits.span<float>().subspan(row * static_cast<std::size_t>(logits.dim(1)),
                                       static_cast<std::size_t>(std::min(vocab, logits.dim(1))));
+}
+
+// Feeds the prompts, no more than `piece` tokens of each at once. Logits of their next tokens.
+Tensor read_prompts(Generator& generator, const std::vector<RowTokens>& prompts, std::int64_t piece) {
+  const auto at_once = piece > 0 ? static_cast<std::size_t>(piece) : std::numeric_limits<std::size_t>::max();
+  Tensor all;
+  for (std::size_t begin = 0;; begin += at_once) {
+    std::vector<RowTokens> fed;
+    std::vector<std::size_t> of;  // the prompts that have tokens left
+    bool more = false;
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      const std::size_t size = prompts[i].tokens.size();
+      if (begin >= size) continue;
+      const auto tokens = std::span(prompts[i].tokens).subspan(begin, std::min(at_once, size - begin));
+      of.push_back(i);
+      fed.push_back({prompts[i].row, {tokens.begin(), tokens.end()}});
+      more = more || begin + tokens.size() < size;
+    }
+    const Tensor logits = generator.feed(fed);
+    if (begin == 0 && !more) return logits;
+    if (begin == 0) all = Tensor(DType::f32, {static_cast<std::int64_t>(prompts.size()), logits.dim(1)});
+    const std::size_t row_bytes = static_cast<std::size_t>(logits.dim(1)) * sizeof(float);
+    for (std::size_t i = 0; i < fed.size(); ++i)
+      std::memcpy(all.raw() + of[i] * row_bytes, logits.raw() + i * row_bytes, row_bytes);
+    if (!more) return all;
+  }
 }
 
 }  // namespace
@@ -31,27 +52,25 @@ Generated generate(Generator& generator, const std::vector<std::vector<std::int3
   result.rows.resize(prompts.size());
   const double begin = seconds_now();
   double first = begin;
-  std::vector<std::vector<std::int32_t>> next = prompts;
-  for (std::int64_t n = 0; n < options.most_tokens; ++n) {
-    Tensor logits = generator.feed(next);
-    bool done = true;
-    for (std::size_t r = 0; r < next.size(); ++r) {
-      GeneratedRow& row = result.rows[r];
-      next[r].resize(1);  // of a row that has ended its end again, until all have
-      if (row.ended) continue;
-      const auto of_row = logits_of_row(logits, r, options.vocab);
+  std::vector<RowTokens> next;
+  for (std::size_t r = 0; r < prompts.size() && options.most_tokens > 0; ++r) next.push_back({r, prompts[r]});
+  for (std::int64_t n = 0; !next.empty(); ++n) {
+    Tensor logits = n == 0 ? read_prompts(generator, next, options.prompt_piece) : generator.feed(next);
+    std::vector<RowTokens> going_on;
+    for (std::size_t i = 0; i < next.size(); ++i) {
+      GeneratedRow& row = result.rows[next[i].row];
+      const auto of_row = logits_of_row(logits, i, options.vocab);
       const std::int32_t token =
-          pick_token(of_row, options.sampling, draw_of(options.seed, r, row.tokens.size()));
-      next[r][0] = token;
+          pick_token(of_row, options.sampling, draw_of(options.seed, next[i].row, row.tokens.size()));
       row.tokens.push_back(token);
       if (options.log_probs) row.log_probs.push_back(log_probability(of_row, token));
       row.ended = token == options.end;
-      done = done && row.ended;
-      on_token(r, token);
+      on_token(next[i].row, token);
+      if (!row.ended && n + 1 < options.most_tokens) going_on.push_back({next[i].row, {token}});
     }
+    next = std::move(going_on);
     if (n == 0) first = seconds_now();
     result.steps = n;
-    if (done) break;
   }
   result.prefill_seconds = first - begin;
   result.decode_seconds = seconds_now() - first;
@@ -70,10 +89,9 @@ std::string sample_text(Context& context, const ModelConfig& model, const Parame
     if (!generator || generator->length(0) == window) {
       const std::int64_t most = generator ? std::max<std::int64_t>(1, window / 2) : window;
       seen = tokens.size() - std::min(tokens.size(), static_cast<std::size_t>(most));
-      generator.emplace(context, model, parameters, window);
+      generator.emplace(context, model, parameters, 1, window);
     }
-    const std::vector<std::int32_t> fed(tokens.begin() + static_cast<std::ptrdiff_t>(seen),
-                                        tokens.begin() + after);
+    const RowTokens fed{0, {tokens.begin() + static_cast<std::ptrdiff_t>(seen), tokens.begin() + after}};
     Tensor logits = generator->feed(std::span(&fed, 1));
     seen = tokens.size();
     const auto last = logits_of_row(logits, 0, tokenizer.vocab_size());

@@ -18,6 +18,7 @@ struct GenerateOptions {
   bool log_probs = false;                          // wanted
   std::int64_t vocab = 0;                          // ids from here on are never picked
   std::optional<std::int32_t> end = std::nullopt;  // the id after which a row is done
+  std::int64_t prompt_piece = 0;                   // most tokens of a prompt that are read at once; 0: all
   std::uint32_t seed = 0;  // draws depend on it, the row and the number of tokens before, on nothing else
 };
 
@@ -34,8 +35,8 @@ struct Generated {
   std::int64_t steps = 0;      // calls of the model after the prompt
 };
 
-// Goes on from each row's prompt (one token or more), on a new generator. Collective; `on_token` sees every
-// token as it comes. Stops when all rows are done.
+// Goes on from each row's prompt (one token or more), on a new generator of so many rows. Collective;
+// `on_token` sees every token as it comes. Rows that are done cost nothing more.
 Generated generate(Generator& generator, const std::vector<std::vector<std::int32_t>>& prompts,
                    const GenerateOptions& options,
                    const std::function<void(std::size_t row, std::int32_t token)>& on_token);

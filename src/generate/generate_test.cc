@@ -9,6 +9,7 @@
 #include <map>
 
 #include "core/rng.h"
+#include "generate/token_text.h"
 #include "ops/reshard.h"
 #include "train/session.h"
 
@@ -99,7 +100,9 @@ std::vector<std::vector<float>> logits_at_once(const Keys& keys, const Rows& row
   return all;
 }
 
-// The rows in pieces of the given numbers of tokens, the rest one by one; every piece's logits are compared.
+constexpr std::size_t kAnew = 99;  // in place of a number of tokens: the row is forgotten
+
+// The rows in pieces of the given numbers of tokens; every piece's logits are compared.
 void expect_same_in_pieces(const Keys& keys, const std::string& layout, const Rows& rows,
                            const std::vector<std::vector<std::size_t>>& pieces) {
   SCOPED_TRACE(layout);
@@ -115,22 +118,30 @@ void expect_same_in_pieces(const Keys& keys, const std::string& layout, const Ro
   run_session(config, mesh, [&](Context& context) {
     const Parameters parameters = Parameters::create(
         context, stage_specs(parameter_specs(model), context.stage, model), model.init_seed, {}, nullptr);
-    Generator generator(context, model, parameters, 12);
+    Generator generator(context, model, parameters, static_cast<std::int64_t>(rows.size()), 12);
     std::vector<std::size_t> fed(rows.size(), 0);
     for (const auto& counts : pieces) {
-      Rows piece, so_far;
-      for (std::size_t r = 0; r < rows.size(); ++r) {
+      std::vector<RowTokens> piece;
+      Rows so_far;
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        const std::size_t r = counts.size() - 1 - i;  // in another order than the rows'
+        if (counts[r] == kAnew) {
+          generator.forget(r);
+          fed[r] = 0;
+        }
+        if (counts[r] == 0 || counts[r] == kAnew) continue;
         const auto from = rows[r].begin() + static_cast<std::ptrdiff_t>(fed[r]);
-        piece.emplace_back(from, from + static_cast<std::ptrdiff_t>(counts[r]));
+        piece.push_back({r, {from, from + static_cast<std::ptrdiff_t>(counts[r])}});
         fed[r] += counts[r];
         so_far.emplace_back(rows[r].begin(), rows[r].begin() + static_cast<std::ptrdiff_t>(fed[r]));
       }
+      if (piece.empty()) continue;
       const Tensor got = generator.feed(piece);
       const auto want = logits_at_once(keys, so_far);
-      for (std::size_t r = 0; r < rows.size(); ++r) {
-        EXPECT_EQ(generator.length(r), static_cast<std::int64_t>(fed[r]));
-        for (std::size_t v = 0; v < want[r].size(); ++v)
-          ASSERT_NEAR(got.span<float>()[r * want[r].size() + v], want[r][v], 2e-5) << "row " << r;
+      for (std::size_t i = 0; i < piece.size(); ++i) {
+        EXPECT_EQ(generator.length(piece[i].row), static_cast<std::int64_t>(fed[piece[i].row]));
+        for (std::size_t v = 0; v < want[i].size(); ++v)
+          ASSERT_NEAR(got.span<float>()[i * want[i].size() + v], want[i][v], 2e-5) << "row " << piece[i].row;
       }
     }
   });
@@ -154,6 +165,24 @@ TEST(Generator, PiecesOfRowsOfAnyLength) {
   }
 }
 
+// Rows that come, pause, and give way to others, where the mesh splits them and where it cannot.
+TEST(Generator, SomeRowsAtATime) {
+  const Rows rows = random_rows({8, 5, 7, 6});
+  const std::vector<std::vector<std::size_t>> pieces{
+      {0, 3, 0, 0},     {2, 0, 0, 0}, {1, 1, 0, 1}, {0, 0, 4, 0},     {3, kAnew, 0, 2},
+      {kAnew, 2, 1, 0}, {0, 1, 0, 0}, {5, 1, 2, 3}, {kAnew, 0, 0, 0}, {1, 0, 0, 0}};
+  for (const char* layout : kLayouts) {
+    expect_same_in_pieces(grouped_queries(), layout, rows, pieces);
+    expect_same_in_pieces(latent(), layout, rows, pieces);
+  }
+  for (const char* layout :
+       {"ranks=2 ici_fsdp_parallelism=2", "ranks=4 ici_fsdp_parallelism=4",
+        "ranks=4 ici_data_parallelism=2 ici_expert_parallelism=2", "ranks=8 ici_fsdp_parallelism=8"}) {
+    expect_same_in_pieces(grouped_queries(), layout, rows, pieces);
+    expect_same_in_pieces(latent(), layout, rows, pieces);
+  }
+}
+
 TEST(Generator, EndsRowsByThemselves) {
   const Config config = Config::from_map(grouped_queries(), {});
   const ModelConfig model = model_config(config);
@@ -161,7 +190,7 @@ TEST(Generator, EndsRowsByThemselves) {
     const Parameters parameters =
         Parameters::create(context, parameter_specs(model), model.init_seed, {}, nullptr);
     const auto made = [&](const GenerateOptions& options) {
-      Generator generator(context, model, parameters, 12);
+      Generator generator(context, model, parameters, 2, 12);
       std::vector<std::int32_t> seen;
       const Generated g =
           generate(generator, random_rows({2, 3}), options, [&](std::size_t row, std::int32_t t) {
@@ -184,12 +213,34 @@ TEST(Generator, EndsRowsByThemselves) {
     const auto& tokens = ended.rows[1].tokens;
     EXPECT_TRUE(std::equal(tokens.begin(), tokens.end(), whole.rows[1].tokens.begin()));
     EXPECT_TRUE(tokens.size() == 6 || tokens.back() == *ending.end);
+    for (const std::int64_t piece : {1, 2, 3}) {
+      GenerateOptions in_pieces = free;
+      in_pieces.prompt_piece = piece;
+      EXPECT_EQ(made(in_pieces).rows[1].tokens, whole.rows[1].tokens);
+    }
     GenerateOptions narrow = free;
     narrow.vocab = 3;
     const Generated few = made(narrow);
     for (const std::int32_t token : few.rows[0].tokens) EXPECT_LT(token, 3);
     EXPECT_EQ(made({.most_tokens = 0, .vocab = kVocabulary}).rows[0].tokens.size(), 0u);
   });
+}
+
+// Text that comes piece by piece is never part of a character, and is all there is in the end.
+TEST(TokenText, GivesWholeCharacters) {
+  const auto tokenizer = make_tokenizer("byte", "");
+  const std::string text = "a\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80 b\xff c\xe2\x82";
+  TokenText characters(*tokenizer, tokenizer->encode("before \xc3"));
+  std::string all;
+  std::vector<std::string> given;
+  for (const std::int32_t token : tokenizer->encode(text)) {
+    given.push_back(characters.add(token));
+    all += given.back();
+  }
+  EXPECT_EQ(given[1] + "|" + given[2], "|\xc3\xa9");
+  EXPECT_EQ(given[3] + given[4] + "|" + given[5], "|\xe2\x82\xac");
+  EXPECT_EQ(given[6] + given[7] + given[8] + "|" + given[9], "|\xf0\x9f\x98\x80");
+  EXPECT_EQ(all + characters.finish(), text);
 }
 
 // How often each token is drawn, over evenly spread numbers.

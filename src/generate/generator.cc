@@ -1,6 +1,8 @@
 #include "generate/generator.h"
 
 #include <algorithm>
+#include <cstring>
+#include <numeric>
 
 #include "models/pipeline.h"
 #include "nn/layers.h"
@@ -16,32 +18,60 @@ ModelConfig without_training(ModelConfig model) {
   return model;
 }
 
+Sharding row_split(const Context& context, const ModelConfig& model, std::int64_t rows) {
+  return Sharding{{attention_tokens(context, model, rows, 1).dims[0]}, {}};
+}
+
 }  // namespace
 
 Generator::Generator(Context& context, const ModelConfig& model, const Parameters& parameters,
-                     std::int64_t capacity)
+                     std::int64_t rows, std::int64_t capacity)
     : context_(context),
       model_(without_training(model)),
       parameters_(parameters),
       capacity_(capacity),
-      caches_(static_cast<std::size_t>(model.layers)) {
-  for (AttentionCache& cache : caches_) cache.capacity = capacity;
+      lengths_(static_cast<std::size_t>(rows)) {
+  const Sharding split = row_split(context_, model_, rows);
+  parts_ = context_.mesh->product(split.dims[0]);
+  first_here_ = local_offset(*context_.mesh, context_.rank, {rows}, split)[0];
+  AttentionCache cache;
+  cache.capacity = capacity;
+  cache.lengths.resize(static_cast<std::size_t>(rows / parts_));
+  caches_.layers.assign(static_cast<std::size_t>(model.layers), cache);
 }
 
-Batch Generator::batch_of(std::span<const std::vector<std::int32_t>> rows) const {
+// Each part of the batch has this many rows of its part of all rows; where a smaller batch would be split
+// otherwise than all rows are, it has all.
+Generator::Places Generator::places_of(std::span<const RowTokens> fed) const {
+  const std::int64_t rows_of_part = rows() / parts_;
+  std::vector<std::int64_t> used(static_cast<std::size_t>(parts_));
+  for (const RowTokens& row : fed) ++used[row.row / static_cast<std::size_t>(rows_of_part)];
+  std::int64_t most = *std::max_element(used.begin(), used.end());
+  if (row_split(context_, model_, parts_ * most) != row_split(context_, model_, rows())) most = rows_of_part;
+  Places places{parts_ * most, {}, std::vector<std::int64_t>(static_cast<std::size_t>(parts_ * most), -1)};
+  std::fill(used.begin(), used.end(), 0);
+  for (const RowTokens& row : fed) {
+    const std::size_t part = row.row / static_cast<std::size_t>(rows_of_part);
+    places.fed.push_back(static_cast<std::int64_t>(part) * most + used[part]++);
+    places.owner[static_cast<std::size_t>(places.fed.back())] = static_cast<std::int64_t>(row.row);
+  }
+  return places;
+}
+
+Batch Generator::batch_of(std::span<const RowTokens> fed, const Places& places) const {
   std::size_t longest = 0;
-  for (const auto& row : rows) longest = std::max(longest, row.size());
-  const Shape shape{static_cast<std::int64_t>(rows.size()), static_cast<std::int64_t>(longest)};
+  for (const RowTokens& row : fed) longest = std::max(longest, row.tokens.size());
+  const Shape shape{places.batch, static_cast<std::int64_t>(longest)};
   Batch batch;
   batch.inputs = Tensor::zeros(DType::i32, shape);
   batch.inputs_position = Tensor::zeros(DType::i32, shape);
   batch.inputs_segmentation = Tensor::zeros(DType::i32, shape);
-  for (std::size_t r = 0; r < rows.size(); ++r) {
-    for (std::size_t i = 0; i < rows[r].size(); ++i) {
-      const std::size_t at = r * longest + i;
-      batch.inputs.span<std::int32_t>()[at] = rows[r][i];
-      batch.inputs_position.span<std::int32_t>()[at] =
-          static_cast<std::int32_t>(lengths_[r]) + static_cast<std::int32_t>(i);
+  for (std::size_t r = 0; r < fed.size(); ++r) {
+    const auto before = static_cast<std::int32_t>(lengths_[fed[r].row]);
+    for (std::size_t i = 0; i < fed[r].tokens.size(); ++i) {
+      const std::size_t at = static_cast<std::size_t>(places.fed[r]) * longest + i;
+      batch.inputs.span<std::int32_t>()[at] = fed[r].tokens[i];
+      batch.inputs_position.span<std::int32_t>()[at] = before + static_cast<std::int32_t>(i);
       batch.inputs_segmentation.span<std::int32_t>()[at] = 1;
     }
   }
@@ -50,15 +80,31 @@ Batch Generator::batch_of(std::span<const std::vector<std::int32_t>> rows) const
   return batch;
 }
 
-Tensor Generator::feed(std::span<const std::vector<std::int32_t>> rows) {
-  if (lengths_.empty()) lengths_.resize(rows.size());
-  CHECK(rows.size() == lengths_.size(), "{} rows after {}", rows.size(), lengths_.size());
-  for (std::size_t r = 0; r < rows.size(); ++r) {
-    const std::int64_t length = lengths_[r] + static_cast<std::int64_t>(rows[r].size());
-    CHECK(!rows[r].empty() && length <= capacity_, "row {}: {} tokens, room for {}", r, length, capacity_);
+// The rows of the call that are this rank's, as rows of its caches.
+void Generator::choose_rows(const Places& places) {
+  const std::int64_t here = places.batch / parts_;
+  const std::int64_t begin = first_here_ / (rows() / parts_) * here;
+  caches_.rows.clear();
+  for (std::int64_t b = begin; b < begin + here; ++b) {
+    const std::int64_t owner = places.owner[static_cast<std::size_t>(b)];
+    caches_.rows.push_back(owner < 0 ? -1 : owner - first_here_);
+  }
+}
+
+Tensor Generator::feed(std::span<const RowTokens> fed) {
+  CHECK(!fed.empty(), "no row to go on with");
+  caches_.from_beginning = true;
+  for (const RowTokens& row : fed) {
+    CHECK(row.row < lengths_.size(), "row {} of {}", row.row, lengths_.size());
+    const std::int64_t length = lengths_[row.row] + static_cast<std::int64_t>(row.tokens.size());
+    CHECK(!row.tokens.empty() && length <= capacity_, "row {}: {} tokens, room for {}", row.row, length,
+          capacity_);
+    caches_.from_beginning = caches_.from_beginning && lengths_[row.row] == 0;
   }
   const NoGrad no_grad(context_);
-  const Batch batch = batch_of(rows);
+  const Places places = places_of(fed);
+  choose_rows(places);
+  const Batch batch = batch_of(fed, places);
   const Shape shape{batch.inputs.dim(0), batch.inputs.dim(1), model_.emb};
   Tensor logits(DType::f32, {shape[0], 1, model_.vocab});
   Pipeline(context_, PipelineSchedule::one_forward_one_backward, model_.dtype, shape,
@@ -67,17 +113,32 @@ Tensor Generator::feed(std::span<const std::vector<std::int32_t>> rows) {
         ForwardOptions options;
         options.input = input;
         options.caches = &caches_;
-        const ForwardResult out =
-            forward(context_, model_, parameters_, place_batch(context_, batch), options);
+        ForwardResult out = forward(context_, model_, parameters_, place_batch(context_, batch), options);
         if (out.logits.defined()) logits = replicate(context_, out.logits).tensor();
+        loads_ = std::move(out.loads);
         return StageOutput{out.output, out.loss};
       });
   if (context_.stage.count > 1) {
     context_.comm->broadcast(context_.stage.across(), "stage", context_.stage.count - 1, logits.raw(),
                              static_cast<std::int64_t>(logits.bytes()));
   }
-  for (std::size_t r = 0; r < rows.size(); ++r) lengths_[r] += static_cast<std::int64_t>(rows[r].size());
-  return logits.reshaped({shape[0], model_.vocab});
+  for (const RowTokens& row : fed) lengths_[row.row] += static_cast<std::int64_t>(row.tokens.size());
+  std::vector<std::int64_t> in_order(static_cast<std::size_t>(shape[0]));
+  std::iota(in_order.begin(), in_order.end(), 0);
+  if (places.fed == in_order) return logits.reshaped({shape[0], model_.vocab});
+  Tensor of_fed(DType::f32, {static_cast<std::int64_t>(fed.size()), model_.vocab});
+  const std::size_t bytes = static_cast<std::size_t>(model_.vocab) * sizeof(float);
+  for (std::size_t r = 0; r < fed.size(); ++r)
+    std::memcpy(of_fed.raw() + r * bytes, logits.raw() + static_cast<std::size_t>(places.fed[r]) * bytes,
+                bytes);
+  return of_fed;
+}
+
+void Generator::forget(std::size_t row) {
+  lengths_[row] = 0;
+  const std::int64_t here = static_cast<std::int64_t>(row) - first_here_;
+  if (here < 0 || here >= rows() / parts_) return;
+  for (AttentionCache& cache : caches_.layers) cache.lengths[static_cast<std::size_t>(here)] = 0;
 }
 
 }  // namespace switchyard

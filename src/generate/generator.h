@@ -10,27 +10,52 @@
 
 namespace switchyard {
 
+// Tokens that a row goes on with, at least one.
+struct RowTokens {
+  std::size_t row;
+  std::vector<std::int32_t> tokens;
+};
+
 class Generator {
  public:
-  // Of rows that get `capacity` tokens at most. The context and the parameters must outlive it.
-  Generator(Context& context, const ModelConfig& model, const Parameters& parameters, std::int64_t capacity);
+  // With memory of `rows` texts, each of `capacity` tokens at most. Where the mesh splits a batch, it splits
+  // these rows, in order. The context and the parameters must outlive it.
+  Generator(Context& context, const ModelConfig& model, const Parameters& parameters, std::int64_t rows,
+            std::int64_t capacity);
 
-  // Feeds each row its tokens, at least one, after those it was fed before; the number of rows is that of the
-  // first call. Logits of every row's next token, f32 [rows,V]. CHECKs that no row gets more than the
-  // capacity.
-  Tensor feed(std::span<const std::vector<std::int32_t>> rows);
+  // Feeds some rows, each at most once, their tokens, after those they were fed before. Logits of each one's
+  // next token, f32 [rows fed,V], in the order of `fed`. The other rows cost nothing, but for padding where
+  // parts of a split batch have unlike numbers of them. CHECKs that no row gets more than the capacity.
+  Tensor feed(std::span<const RowTokens> fed);
+  // The row begins anew.
+  void forget(std::size_t row);
 
+  std::int64_t rows() const { return static_cast<std::int64_t>(lengths_.size()); }
+  std::int64_t capacity() const { return capacity_; }
   std::int64_t length(std::size_t row) const { return lengths_[row]; }
+  // Of the last call: this rank's part of the rows each expert got, a MoE layer of its stage after the other.
+  const std::vector<LayerLoad>& loads() const { return loads_; }
 
  private:
-  Batch batch_of(std::span<const std::vector<std::int32_t>> rows) const;
+  // Where in the batch of a call each of its rows stands.
+  struct Places {
+    std::int64_t batch;
+    std::vector<std::int64_t> fed;    // of each row fed
+    std::vector<std::int64_t> owner;  // of each row of the batch: the row of the generator, or -1
+  };
+  Places places_of(std::span<const RowTokens> fed) const;
+  Batch batch_of(std::span<const RowTokens> fed, const Places& places) const;
+  void choose_rows(const Places& places);
 
   Context& context_;
   ModelConfig model_;
   const Parameters& parameters_;
   std::int64_t capacity_;
-  std::vector<AttentionCache> caches_;  // of the layers
-  std::vector<std::int64_t> lengths_;   // of the rows
+  std::vector<std::int64_t> lengths_;  // of the rows
+  std::int64_t parts_ = 1;             // into which the mesh splits the rows
+  std::int64_t first_here_ = 0;        // of this rank's rows
+  AttentionCaches caches_;
+  std::vector<LayerLoad> loads_;
 };
 
 }  // namespace switchyard

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/rng.h"
 
 namespace switchyard {
 namespace {
@@ -68,6 +69,10 @@ SamplingConfig sampling_config(const Config& config) {
                name, s.top_k);
   }
   return s;
+}
+
+float draw_of(std::uint32_t seed, std::size_t text, std::size_t tokens) {
+  return rng_uniform(rng_key(seed), (static_cast<std::uint64_t>(text) << 32) + tokens);
 }
 
 std::int32_t pick_token(std::span<const float> logits, const SamplingConfig& config, float uniform) {

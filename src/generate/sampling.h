@@ -28,6 +28,10 @@ struct SamplingConfig {
 // From decode_sampling_*. Error(usage) for a strategy without its number.
 SamplingConfig sampling_config(const Config& config);
 
+// The number in [0, 1) that decides on a token: it depends on nothing but the seed, which of the texts of
+// that seed this is, and how many tokens it has already.
+float draw_of(std::uint32_t seed, std::size_t text, std::size_t tokens);
+
 // `uniform` in [0, 1) decides. The logits must not be empty; those of -infinity are never picked, unless all
 // are.
 std::int32_t pick_token(std::span<const float> logits, const SamplingConfig& config, float uniform);

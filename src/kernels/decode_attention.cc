@@ -24,6 +24,10 @@ struct Row {
 // The sums of all pieces of a query, in their order.
 template <typename T>
 void join_pieces(const float* sums, std::int64_t pieces, std::int64_t stride, std::int64_t width, T* out) {
+  if (pieces == 0) {
+    std::fill_n(out, width, static_cast<T>(0.0f));
+    return;
+  }
   float largest = sums[0];
   for (std::int64_t i = 1; i < pieces; ++i) largest = std::max(largest, sums[i * stride]);
   std::vector<float> factors;
@@ -50,7 +54,7 @@ void decode_attention(ThreadPool& pool, const DecodeAttentionArgs& args, const v
   std::int64_t pieces = 0, keys = 0;
   for (std::int64_t b = 0; b < args.batch; ++b) {
     const std::int64_t length = args.lengths[b];
-    CHECK(length > 0 && length <= args.capacity, "row {} of {} keys, room for {}", b, length, args.capacity);
+    CHECK(length >= 0 && length <= args.capacity, "row {} of {} keys, room for {}", b, length, args.capacity);
     rows.push_back({pieces, (length + kKeysOfPiece - 1) / kKeysOfPiece});
     pieces += rows.back().pieces;
     keys += length;
@@ -74,7 +78,7 @@ void decode_attention(ThreadPool& pool, const DecodeAttentionArgs& args, const v
       const auto after = std::upper_bound(
           rows.begin(), rows.end(), i, [](std::int64_t piece, const Row& row) { return piece < row.first; });
       const std::int64_t b = after - rows.begin() - 1, first = (i - after[-1].first) * kKeysOfPiece;
-      const std::int64_t key = (b * args.capacity + first) * args.kv_heads;
+      const std::int64_t key = (args.rows[b] * args.capacity + first) * args.kv_heads;
       run({&args, at(q, b * heads * args.qk_dim), at(k, key * args.qk_dim), at(v, key * args.v_dim),
            std::min(kKeysOfPiece, args.lengths[b] - first), sums + i * heads * width});
     }

@@ -9,8 +9,9 @@
 
 namespace switchyard {
 
-// Shapes: q [B,Nkv,G,D] (G query heads a key head), k [B,C,Nkv,D], v [B,C,Nkv,Dv], out [B,Nkv,G,Dv], all in
-// `dtype` (f32 or bf16). Row b sees its first lengths[b] keys of C, at least one; the others are not read.
+// Shapes: q [B,Nkv,G,D] (G query heads a key head), k [R,C,Nkv,D], v [R,C,Nkv,Dv], out [B,Nkv,G,Dv], all in
+// `dtype` (f32 or bf16). Row b of q and out sees the first lengths[b] keys of C of row rows[b] of k and v;
+// the others are not read. Without keys out is zero.
 struct DecodeAttentionArgs {
   std::int64_t batch = 0;
   std::int64_t capacity = 0;  // C
@@ -21,6 +22,7 @@ struct DecodeAttentionArgs {
   float scale = 1;  // multiplies q.k before the softmax
   DType dtype = DType::f32;
   const std::int64_t* lengths = nullptr;  // [B]
+  const std::int64_t* rows = nullptr;     // [B]; not read where a length is 0
 };
 
 // out = softmax(scale * q.k) . v with scores, softmax and sums in fp32 (FlashDecoding, Dao et al. 2023: keys

@@ -24,10 +24,16 @@ const Shape kShapes[] = {
     {{5, 1, 9}, 9, 2, 2, 16, 16},
     {{127, 128, 129}, 130, 2, 1, 24, 20},
     {{300, 17}, 301, 4, 2, 64, 64},
+    {{0, 0, 140, 0, 3, 0}, 140, 2, 2, 16, 16},  // rows without keys
     {{260}, 400, 3, 5, 17, 33},
     {{33, 150}, 150, 1, 16, 72, 64},  // MLA: one key head for all queries
     {{40}, 64, 2, 7, 40, 128},
 };
+
+// The row of keys and values of row `b` of queries: another one, of as many.
+std::int64_t row_of_keys(const Shape& s, std::int64_t b) {
+  return static_cast<std::int64_t>(s.lengths.size()) - 1 - b;
+}
 
 // Row by row, by the twin of attention in general.
 template <typename T>
@@ -37,6 +43,10 @@ Array by_attention(const Shape& s, DType dtype, const Array& q, const Array& k, 
   std::vector<float> lse(static_cast<std::size_t>(heads));
   for (std::size_t b = 0; b < s.lengths.size(); ++b) {
     const auto row = static_cast<std::int64_t>(b);
+    for (std::int64_t i = 0; i < heads * s.v_dim && s.lengths[b] == 0; ++i)
+      out.set(row * heads * s.v_dim + i, 0);
+    if (s.lengths[b] == 0) continue;
+    const std::int64_t keys = row_of_keys(s, row) * s.capacity * s.kv_heads;
     AttentionArgs args{};
     args.batch = args.q_length = 1;
     args.kv_length = s.lengths[b];
@@ -47,8 +57,8 @@ Array by_attention(const Shape& s, DType dtype, const Array& q, const Array& k, 
     args.scale = 0.3f;
     args.causal = false;
     reference::attention(args, static_cast<const T*>(q.data()) + row * heads * s.qk_dim,
-                         static_cast<const T*>(k.data()) + row * s.capacity * s.kv_heads * s.qk_dim,
-                         static_cast<const T*>(v.data()) + row * s.capacity * s.kv_heads * s.v_dim,
+                         static_cast<const T*>(k.data()) + keys * s.qk_dim,
+                         static_cast<const T*>(v.data()) + keys * s.v_dim,
                          static_cast<T*>(out.data()) + row * heads * s.v_dim, lse.data());
   }
   return out;
@@ -60,7 +70,7 @@ Array cached(const Shape& s, DType dtype, std::int64_t width, std::uint32_t seed
   Array x = Array::normal(dtype, rows * s.capacity * s.kv_heads * width, seed);
   for (std::int64_t i = 0; i < x.size(); ++i) {
     const std::int64_t token = i / (s.kv_heads * width);
-    if (token % s.capacity >= s.lengths[static_cast<std::size_t>(token / s.capacity)])
+    if (token % s.capacity >= s.lengths[static_cast<std::size_t>(row_of_keys(s, token / s.capacity))])
       x.set(i, std::numeric_limits<float>::quiet_NaN());
   }
   return x;
@@ -72,8 +82,10 @@ void compare(const Shape& s, DType dtype) {
               v = cached(s, dtype, s.v_dim, 3);
   const Array expected = dtype == DType::f32 ? by_attention<float>(s, dtype, q, k, v)
                                              : by_attention<bfloat16>(s, dtype, q, k, v);
-  const DecodeAttentionArgs args{rows,    s.capacity, s.kv_heads, s.group,         s.qk_dim,
-                                 s.v_dim, 0.3f,       dtype,      s.lengths.data()};
+  std::vector<std::int64_t> of_keys;
+  for (std::int64_t b = 0; b < rows; ++b) of_keys.push_back(row_of_keys(s, b));
+  const DecodeAttentionArgs args{rows,    s.capacity, s.kv_heads, s.group,          s.qk_dim,
+                                 s.v_dim, 0.3f,       dtype,      s.lengths.data(), of_keys.data()};
   Array first(dtype, expected.size());
   for (const int threads : {1, 3}) {
     ThreadPool pool(threads);
@@ -107,8 +119,8 @@ TEST(DecodeAttention, LargeScoresAndNaN) {
       k.set(j, j == 150 ? 1.0f : -1.0f);
       v.set(j, static_cast<float>(j));
     }
-    const std::int64_t length = kKeys;
-    const DecodeAttentionArgs args{1, kKeys, 1, 1, 1, 1, 1.0f, DType::f32, &length};
+    const std::int64_t length = kKeys, row = 0;
+    const DecodeAttentionArgs args{1, kKeys, 1, 1, 1, 1, 1.0f, DType::f32, &length, &row};
     ThreadPool pool(1);
     decode_attention(pool, args, q.data(), k.data(), v.data(), out.data());
     EXPECT_EQ(out.at(0), 150.0f);

@@ -101,6 +101,11 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
   const Sharding tokens{{layout.dims[0], layout.dims[1]}, {}};
   const Array segments = reshard(c, batch.segments, tokens);
   const Array positions = reshard(c, batch.positions, attention_tokens(c, m, shape[0], shape[1]));
+  TokenPlaces places{positions, segments, {}, true};
+  if (options.caches != nullptr) {
+    places.rows = options.caches->rows;
+    places.from_beginning = options.caches->from_beginning;
+  }
   const RopeTables rope =
       rope_tables(c, positions, rope_frequencies(m.rope, m.rope_dim), rope_amplitude(m.rope));
 
@@ -118,8 +123,8 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
     c.comm->position().layer = i;
     RematRegion region(c, policy);
     AttentionCache* const cache =
-        options.caches == nullptr ? nullptr : &(*options.caches)[static_cast<std::size_t>(i)];
-    const LayerCall call{c, m, parameters, fmt::format("layers.{}.", i), rope, segments, cache, &positions};
+        options.caches == nullptr ? nullptr : &options.caches->layers[static_cast<std::size_t>(i)];
+    const LayerCall call{c, m, parameters, fmt::format("layers.{}.", i), rope, segments, cache, &places};
     LayerOutput out = decoder_layer(call, x, i, options);
     x = out.x;
     if (options.keep_hidden) result.hidden.push_back(x);
@@ -148,8 +153,7 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
     hidden = scale(c, hidden, static_cast<float>(1 / std::sqrt(static_cast<double>(m.emb))));
   const Array head = m.tied ? table : cast(c, parameters["head"], m.dtype);
   if (options.caches != nullptr) {
-    result.logits =
-        logits_of(c, m, hidden.shape()[1] == 1 ? hidden : last_tokens(c, hidden, segments), head);
+    result.logits = logits_of(c, m, hidden.shape()[1] == 1 ? hidden : last_tokens(c, hidden, segments), head);
     return result;
   }
   if (options.keep_logits) {

@@ -28,7 +28,7 @@ struct ForwardOptions {
   bool keep_logits = false;    // also return logits [B,S,V] f32; otherwise they never exist
   // Generation: what every layer's attention remembers of the tokens before these, with room for them.
   // Returns logits [B,1,V] of each row's next token and no losses.
-  std::vector<AttentionCache>* caches = nullptr;
+  AttentionCaches* caches = nullptr;
 };
 
 struct ForwardResult {

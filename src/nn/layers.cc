@@ -61,7 +61,7 @@ Array attend_latent(const LayerCall& call, const Array& q, const Sharding& q_lay
   const auto [plain, turned] = split_last(c, q, m.nope);
   const Array latent_q =
       join_last(c, einsum(c, "BSND,NRD->BSNR", plain, call.cache->key_up, &q_layout), turned);
-  const Array sums = attend(c, *call.cache, latent_q, call.places(), static_cast<float>(m.attention_scale));
+  const Array sums = attend(c, *call.cache, latent_q, *call.places, static_cast<float>(m.attention_scale));
   return einsum(c, "BSNR,NRD->BSND", sums, call.cache->value_up, &q_layout);
 }
 
@@ -106,8 +106,8 @@ Array grouped_query_attention(const LayerCall& call, const Array& x) {
   q = rope(c, q, call.rope, 0, m.rope.interleaved);
   k = rope(c, k, call.rope, 0, m.rope.interleaved);
   if (call.cache != nullptr) {
-    remember(c, *call.cache, q, std::span(&k, 1), std::span(&v, 1), call.places());
-    return project_out(call, attend(c, *call.cache, q, call.places(), static_cast<float>(m.attention_scale)));
+    remember(c, *call.cache, q, std::span(&k, 1), std::span(&v, 1), *call.places);
+    return project_out(call, attend(c, *call.cache, q, *call.places, static_cast<float>(m.attention_scale)));
   }
   const Array attended = checkpoint_name(
       attention(c, q, k, v, call.segments, static_cast<float>(m.attention_scale), m.balanced_context),
@@ -142,10 +142,9 @@ Array latent_attention(const LayerCall& call, const Array& x) {
   const auto [latent, rotary] = split_last(c, compressed, m.kv_lora);
   const Array normed = norm(latent, "kv_a_norm"), key = rope(c, rotary, call.rope, 0, m.rope.interleaved);
   if (call.cache != nullptr) {
-    const bool first = call.cache->is_empty();
     const Array keys[] = {normed, key};
-    remember(c, *call.cache, q, keys, std::span(&normed, 1), call.places());
-    if (!first) return project_out(call, attend_latent(call, q, q_layout));
+    remember(c, *call.cache, q, keys, std::span(&normed, 1), *call.places);
+    if (!call.places->from_beginning) return project_out(call, attend_latent(call, q, q_layout));
   }
   const Sharding kv_layout = heads(m.nope + m.v_dim);
   const Array kv = checkpoint_name(

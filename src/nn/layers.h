@@ -17,11 +17,9 @@ struct LayerCall {
   std::string prefix;      // "layers.3."
   const RopeTables& rope;  // of the tokens as attention has them
   const Array& segments;   // i32 [B,S]
-  // Of generation, else null: what attention remembers of the tokens before, and the positions of these.
+  // Of generation, else null: what attention remembers of the tokens before, and where these stand.
   AttentionCache* cache = nullptr;
-  const Array* positions = nullptr;
-
-  TokenPlaces places() const { return {*positions, segments}; }
+  const TokenPlaces* places = nullptr;
 };
 
 // A parameter in the dtype of activations.
@@ -38,8 +36,8 @@ Sharding attention_tokens(const Context& context, const ModelConfig& model, std:
 // Grouped-query attention (Ainslie et al. 2023) with optional norms on q and k.
 Array grouped_query_attention(const LayerCall& call, const Array& x);
 // Multi-head latent attention (DeepSeek-V2). It remembers latent vectors and rotary keys, which all heads
-// share; in later calls the heads' up-projections are applied to queries and results instead of to every
-// token's latent vector.
+// share; where tokens were before, the heads' up-projections are applied to queries and results instead of to
+// every token's latent vector.
 Array latent_attention(const LayerCall& call, const Array& x);
 // silu(x·wi_0) ⊙ (x·wi_1) · wo with weights prefix + "wi_0" ….
 Array gated_mlp(const LayerCall& call, const std::string& prefix, const Array& x);

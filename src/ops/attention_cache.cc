@@ -35,10 +35,10 @@ struct Store {
   Store(Context& context, Tensor& cached_, const Array& q, std::span<const Array> arrays) : cached(cached_) {
     for (const Array& x : arrays) parts.push_back(heads_for(context, q, x));
   }
-  void make_room(std::int64_t capacity) {
+  void make_room(std::int64_t rows, std::int64_t capacity) {
     std::int64_t width = 0;
     for (const Tensor& part : parts) width += part.dim(3);
-    const Shape shape{parts[0].dim(0), capacity, parts[0].dim(2), width};
+    const Shape shape{rows, capacity, parts[0].dim(2), width};
     if (!cached.defined()) cached = Tensor(parts[0].dtype(), shape);
     if (cached.shape() != shape) {
       fail_usage(
@@ -48,12 +48,13 @@ struct Store {
           to_string(cached.shape()), to_string(shape));
     }
   }
-  void copy(std::int64_t row, std::int64_t token, std::int64_t position) const {
+  // Token `token` of the call's row `from` becomes that of a position of the cached row `row`.
+  void copy(std::int64_t from, std::int64_t token, std::int64_t row, std::int64_t position) const {
     std::byte* to = cached.raw() + bytes_before(cached, row, position);
     for (std::int64_t head = 0; head < cached.dim(2); ++head) {
       for (const Tensor& part : parts) {
         const auto bytes = static_cast<std::size_t>(part.dim(3)) * size_of(part.dtype());
-        std::memcpy(to, part.raw() + bytes_before(part, row, token) + static_cast<std::size_t>(head) * bytes,
+        std::memcpy(to, part.raw() + bytes_before(part, from, token) + static_cast<std::size_t>(head) * bytes,
                     bytes);
         to += bytes;
       }
@@ -106,7 +107,8 @@ class SplitUpProjectionOp : public Op {
 
 class CacheAttentionOp : public Op {  // inputs: q [B,S,N,D], its positions [B,S]
  public:
-  CacheAttentionOp(const AttentionCache& cache, float scale) : cache_(cache), scale_(scale) {}
+  CacheAttentionOp(const AttentionCache& cache, std::span<const std::int64_t> rows, float scale)
+      : cache_(cache), rows_(rows), scale_(scale) {}
   std::string_view name() const override { return "attention"; }
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
     ArrayInfo out = in[0];
@@ -126,6 +128,8 @@ class CacheAttentionOp : public Op {  // inputs: q [B,S,N,D], its positions [B,S
  private:
   // One token a row, in all and not only on this rank: it sees all keys there are.
   void attend_one(Context& c, const Tensor& q, const Tensor& out) const {
+    std::vector<std::int64_t> lengths;
+    for (const std::int64_t row : rows_) lengths.push_back(length_of(row));
     DecodeAttentionArgs args;
     args.batch = q.dim(0);
     args.capacity = cache_.capacity;
@@ -135,7 +139,8 @@ class CacheAttentionOp : public Op {  // inputs: q [B,S,N,D], its positions [B,S
     args.v_dim = out.dim(3);
     args.scale = scale_;
     args.dtype = q.dtype();
-    args.lengths = cache_.lengths.data();
+    args.lengths = lengths.data();
+    args.rows = rows_.data();
     decode_attention(*c.pool, args, q.raw(), cache_.k.raw(), cache_.v.raw(), out.raw());
   }
   // Several, a row after the other, as their keys' numbers differ.
@@ -150,15 +155,25 @@ class CacheAttentionOp : public Op {  // inputs: q [B,S,N,D], its positions [B,S
     args.v_dim = out.dim(3);
     args.scale = scale_;
     args.dtype = q.dtype();
-    for (std::int64_t row = 0; row < q.dim(0); ++row) {
-      args.kv_length = cache_.lengths[static_cast<std::size_t>(row)];
-      args.q_index = positions.data<std::int32_t>() + row * q.dim(1);
-      const auto at = [&](const Tensor& x) { return x.raw() + Store::bytes_before(x, row, 0); };
-      switchyard::attention(*c.pool, args, at(q), at(cache_.k), at(cache_.v), at(out), lse.data<float>());
+    for (std::int64_t b = 0; b < q.dim(0); ++b) {
+      const std::int64_t row = rows_[static_cast<std::size_t>(b)];
+      const auto at = [](const Tensor& x, std::int64_t i) { return x.raw() + Store::bytes_before(x, i, 0); };
+      if (row < 0) {  // padding: nobody reads it, but zeros cost later kernels no more than numbers do
+        std::memset(at(out, b), 0, out.bytes() / static_cast<std::size_t>(out.dim(0)));
+        continue;
+      }
+      args.kv_length = length_of(row);
+      args.q_index = positions.data<std::int32_t>() + b * q.dim(1);
+      switchyard::attention(*c.pool, args, at(q, b), at(cache_.k, row), at(cache_.v, row), at(out, b),
+                            lse.data<float>());
     }
+  }
+  std::int64_t length_of(std::int64_t row) const {
+    return row < 0 ? 0 : cache_.lengths[static_cast<std::size_t>(row)];
   }
 
   const AttentionCache& cache_;
+  std::span<const std::int64_t> rows_;
   float scale_;
 };
 
@@ -175,22 +190,26 @@ std::pair<Array, Array> split_up_projection(Context& context, const Array& wkv_b
 void remember(Context& context, AttentionCache& cache, const Array& q, std::span<const Array> k,
               std::span<const Array> v, const TokenPlaces& places) {
   Store keys(context, cache.k, q, k), values(context, cache.v, q, v);
-  keys.make_room(cache.capacity);
-  values.make_room(cache.capacity);
+  const auto rows_here = static_cast<std::int64_t>(cache.lengths.size());
+  keys.make_room(rows_here, cache.capacity);
+  values.make_room(rows_here, cache.capacity);
   const Sharding rows{{q.sharding().dims[0], {}}, {}};
   const Tensor positions = in_rows_of(context, places.positions, rows).tensor();
   const Tensor segments = in_rows_of(context, places.segments, rows).tensor();
-  cache.lengths.resize(static_cast<std::size_t>(positions.dim(0)));
-  for (std::int64_t row = 0; row < positions.dim(0); ++row) {
+  CHECK(static_cast<std::int64_t>(places.rows.size()) == positions.dim(0), "{} rows for a batch of {}",
+        places.rows.size(), positions.dim(0));
+  for (std::int64_t b = 0; b < positions.dim(0); ++b) {
+    const std::int64_t row = places.rows[static_cast<std::size_t>(b)];
+    if (row < 0) continue;
     std::int64_t& length = cache.lengths[static_cast<std::size_t>(row)];
     for (std::int64_t s = 0; s < positions.dim(1); ++s) {
-      const std::int64_t at = row * positions.dim(1) + s;
+      const std::int64_t at = b * positions.dim(1) + s;
       if (segments.data<std::int32_t>()[at] == 0) break;
       const std::int64_t position = positions.data<std::int32_t>()[at];
       CHECK(position == length && position < cache.capacity, "[attention cache] token {} after {} of {}",
             position, length, cache.capacity);
-      keys.copy(row, s, position);
-      values.copy(row, s, position);
+      keys.copy(b, s, row, position);
+      values.copy(b, s, row, position);
       ++length;
     }
   }
@@ -198,7 +217,7 @@ void remember(Context& context, AttentionCache& cache, const Array& q, std::span
 
 Array attend(Context& context, const AttentionCache& cache, const Array& q, const TokenPlaces& places,
              float scale) {
-  return apply_one(context, std::make_shared<CacheAttentionOp>(cache, scale),
+  return apply_one(context, std::make_shared<CacheAttentionOp>(cache, places.rows, scale),
                    {q, in_rows_of(context, places.positions, q.sharding())});
 }
 

@@ -12,18 +12,25 @@ namespace switchyard {
 // Keys and values of one layer's tokens so far, of this rank's rows and heads: of every row as many as its
 // length says, in the order of their positions.
 struct AttentionCache {
-  std::int64_t capacity = 0;  // most tokens of a row
-  Tensor k, v;                // [B,capacity,Nkv,D] and [B,capacity,Nkv,Dv]; undefined before the first token
-  std::vector<std::int64_t> lengths;
+  std::int64_t capacity = 0;          // most tokens of a row
+  Tensor k, v;                        // [rows,capacity,Nkv,D] and Dv; undefined before the first token
+  std::vector<std::int64_t> lengths;  // of the rows
   Array key_up, value_up;  // of latent attention, in the form in which it uses them: split_up_projection()
-
-  bool is_empty() const { return !k.defined(); }
 };
 
-// Where the tokens of a call stand, i32 [B,S] each. Positions of a row go on where the cache ends; padding
-// (segment 0) comes after a row's last token and is not remembered.
+// What all layers remember, and the rows that a call goes on with.
+struct AttentionCaches {
+  std::vector<AttentionCache> layers;
+  std::vector<std::int64_t> rows;  // this rank's: the caches' row of each of the call's, -1 for padding
+  bool from_beginning = true;      // no row of the call, on any rank, has tokens before it
+};
+
+// Where the tokens of a call stand: i32 [B,S], and AttentionCaches::rows of B. Positions of a row go on where
+// the cache ends; padding (segment 0) comes after a row's last token and is not remembered.
 struct TokenPlaces {
   Array positions, segments;
+  std::span<const std::int64_t> rows;
+  bool from_beginning = true;
 };
 
 // MLA's wkv_b [R,N,nope+v] -> its parts for keys [N,R,nope] and for values [N,R,v]: heads first, so that a

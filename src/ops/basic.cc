@@ -213,9 +213,9 @@ class LastTokensOp : public Op {
     for (std::int64_t row = 0; row < x.dim(0) && !c.abstract(); ++row) {
       const std::int32_t* const of_row = segments.data<std::int32_t>() + row * segments.dim(1);
       const std::int64_t tokens = std::find(of_row, of_row + segments.dim(1), 0) - of_row;
-      CHECK(tokens > 0, "[last_tokens] row {} has none", row);
+      const std::int64_t at = std::max<std::int64_t>(tokens - 1, 0);
       std::memcpy(out.raw() + static_cast<std::size_t>(row) * token,
-                  x.raw() + static_cast<std::size_t>(row * x.dim(1) + tokens - 1) * token, token);
+                  x.raw() + static_cast<std::size_t>(row * x.dim(1) + at) * token, token);
     }
     return {out};
   }

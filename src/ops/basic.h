@@ -23,7 +23,7 @@ std::vector<Array> chunk_last(Context& context, const Array& x, std::int64_t n);
 // [..., A], [..., B] -> [..., A + B]; the last dims must be whole, all else alike.
 Array join_last(Context& context, const Array& a, const Array& b);
 // Of x [B,S,M] the last token of each row that is no padding (segments i32 [B,S] are 0 there, only after it)
-// -> [B,1,M], rows split as x's are. Every row must have one (CHECK). No gradient.
+// -> [B,1,M], rows split as x's are; of a row of padding its first. No gradient.
 Array last_tokens(Context& context, const Array& x, const Array& segments);
 // MLA: kv [B,S,N,nope+v] and the rotary key k_rope [B,S,rope] shared by all heads -> k [B,S,N,nope+rope], v
 // [B,S,N,v].

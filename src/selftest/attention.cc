@@ -152,7 +152,7 @@ struct DecodeShape {
 
 std::vector<Case> decode_cases(std::uint32_t seed) {
   const DecodeShape shapes[] = {
-      {{}, 3, 1, 1, 8, 8},           {{1}, 1, 1, 1, 1, 1},        {{128, 129}, 129, 2, 2, 24, 20},
+      {{}, 3, 1, 1, 8, 8},           {{1}, 1, 1, 1, 1, 1},        {{128, 0, 129}, 129, 2, 2, 24, 20},
       {{300, 7}, 300, 4, 2, 64, 64}, {{150}, 150, 1, 16, 72, 64},  // one key head for all
       {{260}, 260, 3, 5, 17, 33},
   };
@@ -168,8 +168,10 @@ std::vector<Case> decode_cases(std::uint32_t seed) {
         c.inputs.push_back(draw.normal(dtype, count));
       c.outputs.push_back({"out", PoisonedArray(dtype, queries * s.v_dim), attention_bound(dtype, 1e-5)});
       c.run = [s, dtype, rows](ThreadPool& pool, const Arrays& in, Arrays& out) {
-        const DecodeAttentionArgs args{rows,    s.capacity, s.kv_heads, s.group,         s.qk_dim,
-                                       s.v_dim, 0.3f,       dtype,      s.lengths.data()};
+        std::vector<std::int64_t> of_keys;  // the last row's first
+        for (std::int64_t b = rows; b-- > 0;) of_keys.push_back(b);
+        const DecodeAttentionArgs args{rows,    s.capacity, s.kv_heads, s.group,          s.qk_dim,
+                                       s.v_dim, 0.3f,       dtype,      s.lengths.data(), of_keys.data()};
         decode_attention(pool, args, in[0].data(), in[1].data(), in[2].data(), out[0].data());
       };
       cases.push_back(std::move(c));

@@ -167,7 +167,7 @@ Continuation read_continuation(const std::string& path, std::int64_t vocab) {
 std::vector<std::int32_t> continued(Context& context, const ModelConfig& model, const Parameters& parameters,
                                     const Continuation& wanted) {
   const auto count = static_cast<std::int64_t>(wanted.tokens.size());
-  Generator generator(context, model, parameters, static_cast<std::int64_t>(wanted.prompt.size()) + count);
+  Generator generator(context, model, parameters, 1, static_cast<std::int64_t>(wanted.prompt.size()) + count);
   const GenerateOptions options{.most_tokens = count, .vocab = model.vocab};
   return generate(generator, {wanted.prompt}, options, [](std::size_t, std::int32_t) {}).rows[0].tokens;
 }

@@ -46,6 +46,8 @@ TEST_F(Generating, TheSameTextOnAnyMesh) {
     const json other = generate(how + Arguments{"ranks=4", layout, "ici_data_parallelism=-1"});
     EXPECT_EQ(other["results"][0]["tokens"], result["tokens"]) << layout;
   }
+  const json in_pieces = generate(how + Arguments{"use_chunked_prefill=true", "prefill_chunk_size=3"});
+  EXPECT_EQ(in_pieces["results"][0]["tokens"], result["tokens"]);
   const json plain = generate({"prompt= to ", "max_prefill_predict_length=4"});
   EXPECT_FALSE(plain["results"][0].contains("log_probs"));
 }

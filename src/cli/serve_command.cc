@@ -1,0 +1,158 @@
+#include "cli/serve_command.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "cli/options.h"
+#include "cli/process_command.h"
+#include "cli/stored_model_command.h"
+#include "core/error.h"
+#include "dist/comm/stop_signal.h"
+#include "metrics/atomic_file.h"
+#include "serve/engine.h"
+#include "serve/http_server.h"
+#include "train/session.h"
+#include "train/step_cost.h"
+
+namespace switchyard {
+namespace {
+
+constexpr const char* kServeHelp =
+    R"(switchyard serve FOLDER [key=value ...] [--host ADDRESS] [--port N] [--json FILE]
+switchyard serve [CONFIG.yml] load_parameters_path=FOLDER key=value ... [--host ADDRESS] [--port N]
+
+Answers requests for text over HTTP, as clients of OpenAI's completions make them. FOLDER holds a model's weights: the
+folder of a run (its newest checkpoint), a checkpoint, or a Hugging Face folder. Texts join and leave between two tokens;
+long prompts are read in pieces between others' tokens.
+
+  --host ADDRESS             where it listens; 127.0.0.1 without, which only this machine reaches
+  --port N                   8000 without; 0: any free one
+  --json FILE                host, port and model, written when it listens
+  per_device_batch_size=4    so many texts a rank at once (8 in all without)
+  max_target_length=2048     most tokens of a prompt and its text together; each text has memory for as many
+  prefill_chunk_size=256     most tokens of prompts that are read at once; use_chunked_prefill=false: whole prompts
+  decode_sampling_strategy=greedy   and its keys, where a request has no temperature, top_p or top_k
+  ranks=8 ici_expert_parallelism=8  any mesh and strategy, also under mpirun: process 0 listens
+
+GET /health, GET /v1/models, GET /metrics (for Prometheus, with the rows of each expert), POST /v1/completions.
+SIGTERM or Ctrl-C: the texts that are being made are finished, those that wait are not begun; once more ends it at once.
+
+Exit status: 0 stopped by a signal, 1 failed, 2 wrong command line, config or file.
+
+Examples:
+  switchyard serve switchyard_output/small-moe
+  curl http://127.0.0.1:8000/v1/completions -d '{"prompt": "The ", "max_tokens": 50, "temperature": 0.7}'
+)";
+
+constexpr std::int64_t kTextsAtOnce = 8, kMostWaiting = 512, kMostConnections = 1024;
+
+struct Serving {
+  ModelToRun run;
+  serve::BatcherLimits limits;
+  serve::ServedModel served;
+};
+
+// What the folder is called, or the model's name.
+std::string name_of_model(const Config& config, std::span<const std::string> settings) {
+  std::filesystem::path path = config.get_string("load_parameters_path");
+  if (!settings.empty() && std::filesystem::is_directory(settings[0])) path = settings[0];
+  if (path.filename().empty()) path = path.parent_path();
+  const std::string folder = path.filename().string();
+  return folder.empty() || folder == "." || folder == ".." ? config.get_string("model_name") : folder;
+}
+
+Serving make_serving(ModelToRun run, std::span<const std::string> settings) {
+  const Config& config = run.config;
+  serve::BatcherLimits limits;
+  limits.rows =
+      config.is_set_by_user("per_device_batch_size") ? rows_to_generate(config, run.mesh) : kTextsAtOnce;
+  check_layout(config, run.mesh, run.model, {limits.rows, limits.rows, 1, run.model.moe.token_chunks});
+  serve::ServedModel served;
+  served.name = name_of_model(config, settings);
+  served.tokenizer = run.tokenizer.get();
+  served.vocab = run.model.vocab;
+  served.capacity = config.get_int("max_target_length");
+  served.add_bos = config.get_bool("add_bos");
+  served.sampling = sampling_config(config);
+  limits.waiting = std::min(16 * limits.rows, kMostWaiting);
+  limits.vocab = run.tokenizer->vocab_size();
+  const bool whole = config.is_set_by_user("use_chunked_prefill") && !config.get_bool("use_chunked_prefill");
+  limits.prompt_piece = whole ? served.capacity : config.get_int("prefill_chunk_size");
+  return {std::move(run), limits, served};
+}
+
+void tell_where(const Serving& serving, const std::string& host, int port, const std::string& json_file) {
+  fmt::print(stderr, "{} on http://{}:{}: {} texts at once, each of at most {} tokens with its prompt\n",
+             serving.served.name, host, port, serving.limits.rows, serving.served.capacity);
+  if (json_file.empty()) return;
+  const nlohmann::json json{
+      {"version", SWITCHYARD_VERSION}, {"host", host}, {"port", port}, {"model", serving.served.name}};
+  write_file_atomic(json_file, json.dump(1) + "\n");
+}
+
+int serve_texts(const Options& options, Processes& processes) {
+  const bool first = processes.index() == 0;
+  require_writable("serve", options.json_file);
+  const auto port = static_cast<int>(number_option("serve", options, "--port", 8000, 0, 65535));
+  const auto host = options.values.find("--host");
+  const serve::HttpServer::Address address{host == options.values.end() ? "127.0.0.1" : host->second, port};
+  const Serving serving = make_serving(model_to_run("serve", processes, options.settings), options.settings);
+  serve::Batcher batcher(*serving.run.tokenizer, serving.limits);
+  serve::ExpertRows experts;
+  std::optional<serve::HttpServer> server;
+  if (first) {
+    const std::int64_t connections =
+        std::min(serving.limits.rows + serving.limits.waiting + 16, kMostConnections);
+    server.emplace(address, serving.served, batcher, experts, static_cast<int>(connections));
+  }
+  const Config& config = serving.run.config;
+  processes.agree(nullptr, config.get_float("collective_timeout_seconds"));
+  if (first) {
+    for (const std::string& note : serving.run.notes) fmt::print(stderr, "{}\n", note);
+  }
+  catch_stop_signals();
+  try {
+    run_session(config, serving.run.mesh, processes, [&](Context& context) {
+      const Parameters parameters = serving.run.load(context);
+      Generator generator(context, serving.run.model, parameters, serving.limits.rows,
+                          serving.served.capacity);
+      if (context.comm->rank() != 0) {
+        serve::run_engine(context, serving.run.model, generator, nullptr);
+        return;
+      }
+      server->start();
+      tell_where(serving, address.host, server->port(), options.json_file);
+      serve::EngineHead head{batcher, experts, [&] {
+                               if (stop_signal() != 0) batcher.close();
+                             }};
+      serve::run_engine(context, serving.run.model, generator, &head);
+    });
+  } catch (...) {
+    batcher.give_up();
+    throw;
+  }
+  if (first) {
+    const serve::BatcherCounts counts = batcher.counts();
+    fmt::print(stderr, "stopped: {} texts finished, {} abandoned; {} tokens read, {} made\n",
+               counts.stopped + counts.length, counts.abandoned, counts.prompt_tokens, counts.new_tokens);
+  }
+  return 0;
+}
+
+}  // namespace
+
+int serve_command(std::span<const std::string> args) {
+  const Options options = parse_options("serve", {}, args, {"--host", "--port"});
+  if (options.help) {
+    std::fputs(kServeHelp, stdout);
+    return 0;
+  }
+  return run_in_processes([&](Processes& processes) { return serve_texts(options, processes); });
+}
+
+}  // namespace switchyard

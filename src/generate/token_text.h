@@ -1,0 +1,30 @@
+// The text of tokens that come one by one.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tokenizer/tokenizer.h"
+
+namespace switchyard {
+
+class TokenText {
+ public:
+  // Of what comes after the tokens `before`. The tokenizer must outlive it.
+  TokenText(const Tokenizer& tokenizer, std::span<const std::int32_t> before);
+
+  // The text that is whole now and was not before: a token may end within a character, or need the next one.
+  std::string add(std::int32_t token);
+  // What is left when no token follows.
+  std::string finish() const;
+
+ private:
+  const Tokenizer& tokenizer_;
+  std::vector<std::int32_t> window_;  // tokens whose text was given last, and those after them
+  std::size_t seen_ = 0;              // how many of them have no text to give any more
+  std::size_t given_ = 0;             // bytes of the window's text
+};
+
+}  // namespace switchyard

@@ -1,0 +1,330 @@
+#include "serve/api.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+namespace switchyard::serve {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::int64_t kMostTexts = 128, kMostStops = 16, kMostLogProbs = 20, kDefaultTokens = 16;
+
+// The fields of a request, each asked for once; those that nobody asked for are refused.
+class Fields {
+ public:
+  explicit Fields(const json& object) : object_(object) {}
+
+  const json* find(const std::string& name) {
+    known_.insert(name);
+    const auto field = object_.find(name);
+    return field == object_.end() || field->is_null() ? nullptr : &*field;
+  }
+  std::int64_t integer(const std::string& name, std::int64_t without, std::int64_t least, std::int64_t most) {
+    const json* const field = find(name);
+    if (field == nullptr) return without;
+    if (!field->is_number_integer() || *field < least || *field > most)
+      throw BadRequest(name, fmt::format("{}: expected a whole number of {} to {}, got {}", name, least, most,
+                                         shown(*field)));
+    return field->get<std::int64_t>();
+  }
+  double number(const std::string& name, double without, double least, double most) {
+    const json* const field = find(name);
+    if (field == nullptr) return without;
+    if (!field->is_number() || !(field->get<double>() >= least && field->get<double>() <= most))
+      throw BadRequest(
+          name, fmt::format("{}: expected a number of {} to {}, got {}", name, least, most, shown(*field)));
+    return field->get<double>();
+  }
+  bool boolean(const std::string& name) {
+    const json* const field = find(name);
+    if (field == nullptr) return false;
+    if (!field->is_boolean())
+      throw BadRequest(name, fmt::format("{}: expected true or false, got {}", name, shown(*field)));
+    return field->get<bool>();
+  }
+  std::vector<std::string> strings(const std::string& name) {
+    const json* const field = find(name);
+    if (field == nullptr) return {};
+    if (field->is_string()) return {field->get<std::string>()};
+    if (!field->is_array() ||
+        !std::all_of(field->begin(), field->end(), [](const json& x) { return x.is_string(); }))
+      throw BadRequest(name,
+                       fmt::format("{}: expected a text or a list of texts, got {}", name, shown(*field)));
+    return field->get<std::vector<std::string>>();
+  }
+  // A field with no other value than the one it has when it is not there.
+  void only(const std::string& name, const json& value) {
+    const json* const field = find(name);
+    if (field != nullptr && *field != value)
+      throw BadRequest(name, fmt::format("{}: expected {}, as nothing else is built, got {}", name,
+                                         value.dump(), shown(*field)));
+  }
+  void refuse_others() const {
+    for (const auto& [name, value] : object_.items()) {
+      if (!known_.contains(name)) throw BadRequest(name, fmt::format("{}: unknown field", name));
+    }
+  }
+  static std::string shown(const json& value) {
+    const std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
+    return text.size() > 60 ? text.substr(0, 57) + "..." : text;
+  }
+
+ private:
+  const json& object_;
+  std::set<std::string> known_;
+};
+
+struct Prompt {
+  std::vector<std::int32_t> tokens;
+  std::string text;
+};
+
+Prompt prompt_of_text(const std::string& text, const ServedModel& model) {
+  Prompt prompt{{}, text};
+  if (model.add_bos && model.tokenizer->bos()) prompt.tokens.push_back(*model.tokenizer->bos());
+  for (const std::int32_t id : model.tokenizer->encode(text)) prompt.tokens.push_back(id);
+  return prompt;
+}
+
+bool are_numbers(const json& list) {
+  return std::all_of(list.begin(), list.end(), [](const json& x) { return x.is_number_integer(); });
+}
+
+Prompt prompt_of_ids(const json& ids, const ServedModel& model) {
+  Prompt prompt;
+  for (const json& id : ids) {
+    if (id < 0 || id >= std::min<std::int64_t>(model.vocab, model.tokenizer->vocab_size()))
+      throw BadRequest("prompt",
+                       fmt::format("prompt: token {} is outside the vocabulary of {}", id.dump(),
+                                   std::min<std::int64_t>(model.vocab, model.tokenizer->vocab_size())));
+    prompt.tokens.push_back(id.get<std::int32_t>());
+  }
+  prompt.text = model.tokenizer->decode(prompt.tokens);
+  return prompt;
+}
+
+// A text, some texts, the ids of one, or of some.
+std::vector<Prompt> prompts_of(Fields& fields, const ServedModel& model) {
+  const json* const field = fields.find("prompt");
+  if (field == nullptr) throw BadRequest("prompt", "prompt: expected a text, got none");
+  std::vector<Prompt> prompts;
+  if (field->is_string()) {
+    prompts.push_back(prompt_of_text(*field, model));
+  } else if (field->is_array() && !field->empty() && are_numbers(*field)) {
+    prompts.push_back(prompt_of_ids(*field, model));
+  } else if (field->is_array() && !field->empty()) {
+    for (const json& one : *field) {
+      if (one.is_string()) {
+        prompts.push_back(prompt_of_text(one, model));
+      } else if (one.is_array() && are_numbers(one)) {
+        prompts.push_back(prompt_of_ids(one, model));
+      } else {
+        throw BadRequest(
+            "prompt", fmt::format("prompt: expected texts or lists of tokens, got {}", Fields::shown(one)));
+      }
+    }
+  } else {
+    throw BadRequest("prompt", fmt::format("prompt: expected a text, tokens, or a list of them, got {}",
+                                           Fields::shown(*field)));
+  }
+  for (const Prompt& prompt : prompts) {
+    if (prompt.tokens.empty()) throw BadRequest("prompt", "prompt: expected one token or more, got none");
+    for (const std::int32_t id : prompt.tokens) {
+      if (id >= model.vocab)
+        throw BadRequest("prompt", fmt::format("prompt: token {} is outside the model's vocabulary of {}", id,
+                                               model.vocab));
+    }
+  }
+  return prompts;
+}
+
+// What the command line says, but for what the request says.
+SamplingConfig sampling_of(Fields& fields, const ServedModel& model) {
+  const bool given = fields.find("temperature") != nullptr || fields.find("top_p") != nullptr ||
+                     fields.find("top_k") != nullptr;
+  using enum SamplingStrategy;
+  const SamplingConfig& own = model.sampling;
+  const bool has_nucleus = own.strategy == nucleus || own.strategy == composite;
+  const bool has_top_k = own.strategy == topk || own.strategy == composite;
+  SamplingConfig sampling;
+  sampling.strategy = composite;
+  sampling.temperature = fields.number("temperature", own.strategy == greedy ? 1 : own.temperature, 0, 100);
+  sampling.nucleus_p = fields.number("top_p", has_nucleus ? own.nucleus_p : 1, 0, 1);
+  sampling.top_k =
+      fields.integer("top_k", has_top_k ? own.top_k : -1, -1, std::numeric_limits<std::int32_t>::max());
+  if (!given) return own;
+  if (sampling.nucleus_p == 0) sampling.temperature = 0;  // nothing but the most probable token
+  if (sampling.top_k < 1 && sampling.nucleus_p == 1) sampling.strategy = weighted;
+  if (sampling.top_k < 1) sampling.top_k = std::numeric_limits<std::int32_t>::max();
+  return sampling;
+}
+
+json parse_object(const std::string& body) {
+  json object;
+  try {
+    object = json::parse(body);
+  } catch (const json::exception& error) {
+    throw BadRequest("", fmt::format("the body is not JSON: {}", error.what()));
+  }
+  if (!object.is_object()) throw BadRequest("", "the body is not a JSON object");
+  return object;
+}
+
+}  // namespace
+
+CompletionRequest parse_completion(const std::string& body, const ServedModel& model,
+                                   std::uint32_t own_seed) {
+  const json object = parse_object(body);
+  Fields fields(object);
+  CompletionRequest request;
+  if (const json* const name = fields.find("model"); name != nullptr && *name != model.name)
+    throw BadRequest("model", fmt::format("model: expected {}, got {}", model.name, Fields::shown(*name)));
+  const std::vector<Prompt> prompts = prompts_of(fields, model);
+  TextRequest text;
+  text.sampling = sampling_of(fields, model);
+  text.seed = static_cast<std::uint32_t>(fields.integer(
+      "seed", own_seed, std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()));
+  text.stop = fields.strings("stop");
+  if (std::ssize(text.stop) > kMostStops)
+    throw BadRequest("stop",
+                     fmt::format("stop: expected at most {} texts, got {}", kMostStops, text.stop.size()));
+  if (std::any_of(text.stop.begin(), text.stop.end(), [](const std::string& word) { return word.empty(); }))
+    throw BadRequest("stop", "stop: expected texts that are not empty");
+  text.ignore_end = fields.boolean("ignore_eos");
+  if (fields.find("logprobs") != nullptr)
+    text.log_probs = static_cast<int>(fields.integer("logprobs", 0, 0, kMostLogProbs));
+  const bool echo = fields.boolean("echo");
+  if (echo && text.log_probs)
+    throw BadRequest("echo", "echo: expected false with logprobs, which are of new tokens only");
+  request.stream = fields.boolean("stream");
+  if (const json* const options = fields.find("stream_options")) {
+    if (!request.stream || !options->is_object())
+      throw BadRequest("stream_options", "stream_options: expected an object, with stream=true");
+    Fields of_stream(*options);
+    request.usage_at_end = of_stream.boolean("include_usage");
+    of_stream.refuse_others();
+  }
+  const std::int64_t copies = fields.integer("n", 1, 1, kMostTexts);
+  const bool own_length = fields.find("max_tokens") == nullptr;
+  const std::int64_t most =
+      fields.integer("max_tokens", kDefaultTokens, 1, std::numeric_limits<std::int32_t>::max());
+  fields.integer("best_of", copies, copies, copies);
+  for (const char* penalty : {"presence_penalty", "frequency_penalty"}) fields.only(penalty, 0);
+  fields.only("logit_bias", json::object());
+  fields.only("suffix", "");
+  fields.find("user");  // of whoever asks, for their own records
+  fields.refuse_others();
+  if (copies * std::ssize(prompts) > kMostTexts)
+    throw BadRequest("n", fmt::format("n: expected at most {} texts in all, got {}", kMostTexts,
+                                      copies * std::ssize(prompts)));
+  for (const Prompt& prompt : prompts) {
+    const std::int64_t length = std::ssize(prompt.tokens), room = model.capacity - length;
+    if (room < 1 || (!own_length && most > room))
+      throw BadRequest(room < 1 ? "prompt" : "max_tokens",
+                       fmt::format("a prompt of {} tokens and max_tokens={}: expected at most {} together",
+                                   length, most, model.capacity));
+    request.prompt_tokens += length;
+    text.prompt = prompt.tokens;
+    text.most_tokens = std::min(most, room);
+    for (std::int64_t copy = 0; copy < copies; ++copy) {
+      text.choice = request.texts.size();
+      request.texts.push_back(text);
+      request.echoed.push_back(echo ? prompt.text : "");
+    }
+  }
+  return request;
+}
+
+CompletionAnswer::CompletionAnswer(const CompletionRequest& request, const ServedModel& model,
+                                   const std::string& id, std::int64_t created)
+    : frame_{{"id", id}, {"object", "text_completion"}, {"created", created}, {"model", model.name}},
+      with_log_probs_(request.texts[0].log_probs.has_value()),
+      unfinished_(request.texts.size()),
+      prompt_tokens_(request.prompt_tokens) {
+  for (const std::string& echoed : request.echoed) {
+    choices_.push_back({echoed, nullptr, ""});
+    if (with_log_probs_)
+      choices_.back().log_probs = {
+          {"tokens", json::array()}, {"token_logprobs", json::array()}, {"top_logprobs", json::array()}};
+  }
+}
+
+json CompletionAnswer::of_stream(std::size_t choice, const std::string& text) const {
+  json part = frame_;
+  part["choices"].push_back(
+      {{"index", choice}, {"text", text}, {"logprobs", nullptr}, {"finish_reason", nullptr}});
+  return part;
+}
+
+std::vector<json> CompletionAnswer::beginnings() const {
+  std::vector<json> parts;
+  for (std::size_t i = 0; i < choices_.size(); ++i) {
+    if (!choices_[i].text.empty()) parts.push_back(of_stream(i, choices_[i].text));
+  }
+  return parts;
+}
+
+json CompletionAnswer::add(const Piece& piece) {
+  Choice& choice = choices_[piece.choice];
+  choice.text += piece.text;
+  new_tokens_ += piece.tokens;
+  json part = of_stream(piece.choice, piece.text);
+  json& shown = part["choices"][0];
+  for (const TokenLogProb& token : piece.log_probs) {
+    json most = json::object();
+    for (const auto& [text, log_prob] : token.most_probable) most[text] = log_prob;
+    for (json* const list : {&choice.log_probs, &shown["logprobs"]}) {
+      (*list)["tokens"].push_back(token.text);
+      (*list)["token_logprobs"].push_back(token.log_prob);
+      (*list)["top_logprobs"].push_back(most);
+    }
+  }
+  if (piece.finish) {
+    --unfinished_;
+    abandoned_ = abandoned_ || *piece.finish == Finish::abandoned;
+    choice.finish = *piece.finish == Finish::stop ? "stop" : "length";
+    shown["finish_reason"] = choice.finish;
+  }
+  return piece.text.empty() && piece.log_probs.empty() && !piece.finish ? json() : part;
+}
+
+json CompletionAnswer::counts() const {
+  return {{"prompt_tokens", prompt_tokens_},
+          {"completion_tokens", new_tokens_},
+          {"total_tokens", prompt_tokens_ + new_tokens_}};
+}
+
+json CompletionAnswer::whole() const {
+  json all = frame_;
+  all["choices"] = json::array();
+  for (std::size_t i = 0; i < choices_.size(); ++i) {
+    const Choice& choice = choices_[i];
+    all["choices"].push_back({{"index", i},
+                              {"text", choice.text},
+                              {"logprobs", choice.log_probs},
+                              {"finish_reason", choice.finish}});
+  }
+  all["usage"] = counts();
+  return all;
+}
+
+json CompletionAnswer::usage() const {
+  json part = frame_;
+  part["choices"] = json::array();
+  part["usage"] = counts();
+  return part;
+}
+
+json error_json(const std::string& message, const std::string& type, const std::string& field) {
+  return {{"error",
+           {{"message", message},
+            {"type", type},
+            {"param", field.empty() ? json() : json(field)},
+            {"code", nullptr}}}};
+}
+
+}  // namespace switchyard::serve

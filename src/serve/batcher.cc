@@ -1,0 +1,250 @@
+#include "serve/batcher.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+
+#include "core/error.h"
+#include "tokenizer/unicode.h"
+
+namespace switchyard::serve {
+
+// A text that has a row.
+struct Batcher::Running {
+  Running(WantedText wanted, const Tokenizer& tokenizer)
+      : text(std::move(wanted)), characters(tokenizer, text.request.prompt), stop(text.request.stop) {}
+
+  WantedText text;
+  TokenText characters;
+  StopText stop;
+  std::int64_t turn = 0;        // the place in which it came
+  std::size_t read = 0;         // tokens of the prompt that were fed
+  std::int64_t tokens = 0;      // new ones
+  std::int32_t last_token = 0;  // of them
+
+  bool reads_prompt() const { return read < text.request.prompt.size(); }
+  std::size_t left() const { return text.request.prompt.size() - read; }
+};
+
+namespace {
+
+// The text of a token alone; "token_id:N" where it has none, or only part of a character, as many have.
+std::string text_of_token(const Tokenizer& tokenizer, std::int32_t token) {
+  const std::string text = tokenizer.decode(std::span(&token, 1));
+  const bool whole = !text.empty() && repaired_utf8(text).find("\xef\xbf\xbd") == std::string::npos;
+  return whole ? text : fmt::format("token_id:{}", token);
+}
+
+std::vector<std::pair<std::string, double>> most_probable(std::span<const float> logits, int count,
+                                                          const Tokenizer& tokenizer) {
+  std::vector<std::int32_t> ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  const auto middle = ids.begin() + std::min<std::ptrdiff_t>(count, std::ssize(ids));
+  std::partial_sort(ids.begin(), middle, ids.end(), [&](std::int32_t a, std::int32_t b) {
+    const float x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
+    return x != y ? x > y : a < b;
+  });
+  std::vector<std::pair<std::string, double>> most;
+  for (auto id = ids.begin(); id != middle; ++id)
+    most.emplace_back(text_of_token(tokenizer, *id), log_probability(logits, *id));
+  return most;
+}
+
+}  // namespace
+
+Batcher::Batcher(const Tokenizer& tokenizer, const BatcherLimits& limits)
+    : tokenizer_(tokenizer), limits_(limits), rows_(static_cast<std::size_t>(limits.rows)) {}
+
+Batcher::~Batcher() = default;
+
+bool Batcher::submit(std::vector<WantedText> texts) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto room = limits_.rows - counts_.running + limits_.waiting - std::ssize(waiting_);
+    if (closed_ || std::ssize(texts) > room) {
+      counts_.refused += std::ssize(texts);
+      return false;
+    }
+    for (WantedText& text : texts) waiting_.push_back(std::move(text));
+  }
+  came_.notify_one();
+  return true;
+}
+
+void Batcher::close() {
+  std::deque<WantedText> left;
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    left.swap(waiting_);
+    counts_.abandoned += std::ssize(left);
+  }
+  came_.notify_one();
+  for (const WantedText& text : left) text.pieces->add({text.request.choice, "", 0, {}, Finish::abandoned});
+}
+
+void Batcher::give_up() {
+  close();
+  for (std::size_t row = 0; row < rows_.size(); ++row) {
+    if (rows_[row] != nullptr) finish(row, Finish::abandoned);
+  }
+}
+
+bool Batcher::is_closed() const {
+  const std::lock_guard lock(mutex_);
+  return closed_;
+}
+
+BatcherCounts Batcher::counts() const {
+  const std::lock_guard lock(mutex_);
+  BatcherCounts counts = counts_;
+  counts.waiting = std::ssize(waiting_);
+  return counts;
+}
+
+bool Batcher::is_done() const {
+  const std::lock_guard lock(mutex_);
+  return closed_ && counts_.running == 0;
+}
+
+// Texts that wait get the free rows, in the order in which they came.
+void Batcher::admit(Step& step) {
+  const std::lock_guard lock(mutex_);
+  for (std::size_t row = 0; row < rows_.size(); ++row) {
+    while (!waiting_.empty() && waiting_.front().pieces->abandoned()) {
+      waiting_.pop_front();
+      ++counts_.abandoned;
+    }
+    if (waiting_.empty()) return;
+    if (rows_[row] != nullptr) continue;
+    rows_[row] = std::make_unique<Running>(std::move(waiting_.front()), tokenizer_);
+    waiting_.pop_front();
+    rows_[row]->turn = turns_++;
+    ++counts_.running;
+    step.begun.push_back(row);
+  }
+}
+
+// What is left of prompts, in the order in which they came: of the first one no more than a piece, and others
+// that make no more than a piece with it, as a rectangle of tokens with a quarter of padding at the most.
+Step Batcher::prompt_step() const {
+  std::vector<std::size_t> order;
+  for (std::size_t row = 0; row < rows_.size(); ++row) {
+    if (rows_[row] != nullptr && rows_[row]->reads_prompt()) order.push_back(row);
+  }
+  std::sort(order.begin(), order.end(),
+            [&](std::size_t a, std::size_t b) { return rows_[a]->turn < rows_[b]->turn; });
+  Step step;
+  std::size_t tokens = 0, longest = 0;
+  const auto most = static_cast<std::size_t>(limits_.prompt_piece);
+  for (const std::size_t row : order) {
+    const Running& running = *rows_[row];
+    const std::size_t size = std::min(running.left(), most);
+    const std::size_t area = std::max(longest, size) * (step.fed.size() + 1);
+    if (area > most || 4 * (tokens + size) < 3 * area) continue;
+    tokens += size;
+    longest = std::max(longest, size);
+    const auto part = std::span(running.text.request.prompt).subspan(running.read, size);
+    step.fed.push_back({row, {part.begin(), part.end()}});
+  }
+  return step;
+}
+
+Step Batcher::token_step() const {
+  Step step;
+  for (std::size_t row = 0; row < rows_.size(); ++row) {
+    if (rows_[row] != nullptr && !rows_[row]->reads_prompt())
+      step.fed.push_back({row, {rows_[row]->last_token}});
+  }
+  return step;
+}
+
+Step Batcher::next(double seconds) {
+  for (std::size_t row = 0; row < rows_.size(); ++row) {
+    if (rows_[row] != nullptr && rows_[row]->text.pieces->abandoned()) finish(row, Finish::abandoned);
+  }
+  const auto any = [&] {
+    return std::any_of(rows_.begin(), rows_.end(), [](const auto& row) { return row != nullptr; });
+  };
+  if (!any()) {
+    std::unique_lock lock(mutex_);
+    came_.wait_for(lock, std::chrono::duration<double>(seconds),
+                   [&] { return closed_ || !waiting_.empty(); });
+  }
+  Step step;
+  admit(step);
+  Step first = prompts_next_ ? prompt_step() : token_step();
+  if (first.fed.empty()) first = prompts_next_ ? token_step() : prompt_step();
+  step.fed = std::move(first.fed);
+  return step;
+}
+
+void Batcher::take(const Step& step, Tensor logits, double seconds) {
+  CHECK(logits.dim(0) == std::ssize(step.fed), "logits of {} rows for {}", logits.dim(0), step.fed.size());
+  const bool prompts = rows_[step.fed[0].row]->reads_prompt();
+  prompts_next_ = !prompts;
+  const auto vocab = static_cast<std::size_t>(std::min(limits_.vocab, logits.dim(1)));
+  std::int64_t fed = 0, picked = 0;
+  for (std::size_t i = 0; i < step.fed.size(); ++i) {
+    Running& running = *rows_[step.fed[i].row];
+    if (prompts) running.read += step.fed[i].tokens.size();
+    fed += std::ssize(step.fed[i].tokens);
+    if (running.reads_prompt()) continue;
+    ++picked;
+    pick(running, logits.span<float>().subspan(i * static_cast<std::size_t>(logits.dim(1)), vocab));
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    (prompts ? counts_.prompt_calls : counts_.token_calls) += 1;
+    (prompts ? counts_.prompt_seconds : counts_.token_seconds) += seconds;
+    if (prompts) counts_.prompt_tokens += fed;
+    counts_.new_tokens += picked;
+  }
+  for (const RowTokens& row : step.fed) {
+    const Running& running = *rows_[row.row];
+    if (running.reads_prompt()) continue;
+    const bool ended = running.last_token == tokenizer_.eos() && !running.text.request.ignore_end;
+    if (ended || running.stop.found()) {
+      finish(row.row, Finish::stop);
+    } else if (running.tokens == running.text.request.most_tokens) {
+      finish(row.row, Finish::length);
+    }
+  }
+}
+
+// The next token of a text, and the text that it makes.
+void Batcher::pick(Running& running, std::span<float> logits) {
+  const TextRequest& request = running.text.request;
+  const std::int32_t token =
+      pick_token(logits, request.sampling,
+                 draw_of(request.seed, request.choice, static_cast<std::size_t>(running.tokens)));
+  running.last_token = token;
+  ++running.tokens;
+  Piece piece{request.choice, running.stop.add(running.characters.add(token)), 1, {}, {}};
+  if (request.log_probs) {
+    piece.log_probs.push_back({text_of_token(tokenizer_, token), log_probability(logits, token),
+                               most_probable(logits, *request.log_probs, tokenizer_)});
+  }
+  running.text.pieces->add(std::move(piece));
+}
+
+void Batcher::finish(std::size_t row, Finish how) {
+  Running& running = *rows_[row];
+  std::string rest;
+  if (!running.stop.found()) rest = running.stop.add(running.characters.finish());
+  rest += running.stop.finish();
+  const Finish told = running.stop.found() && how == Finish::length ? Finish::stop : how;
+  {
+    const std::lock_guard lock(mutex_);
+    --counts_.running;
+    (told == Finish::stop     ? counts_.stopped
+     : told == Finish::length ? counts_.length
+                              : counts_.abandoned) += 1;
+  }
+  running.text.pieces->add({running.text.request.choice, std::move(rest), 0, {}, told});
+  rows_[row].reset();
+}
+
+}  // namespace switchyard::serve

@@ -1,0 +1,91 @@
+// Batcher: which texts the model goes on with in its next call. Texts join and leave between two calls
+// (continuous batching, Yu et al. 2022, Orca), long prompts are read in pieces between others' tokens
+// (Agrawal et al. 2023, Sarathi).
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/tensor.h"
+#include "generate/generator.h"
+#include "generate/token_text.h"
+#include "serve/completion.h"
+#include "serve/stop_text.h"
+#include "tokenizer/tokenizer.h"
+
+namespace switchyard::serve {
+
+// What the ranks do next.
+struct Step {
+  std::vector<std::size_t> begun;  // rows that begin anew
+  std::vector<RowTokens> fed;      // none: nothing to do
+};
+
+struct BatcherLimits {
+  std::int64_t rows = 1;            // texts at once
+  std::int64_t waiting = 0;         // texts that may wait for a row
+  std::int64_t prompt_piece = 512;  // most tokens of prompts in one call
+  std::int64_t vocab = 0;           // ids from here on are never picked
+};
+
+// Since the start.
+struct BatcherCounts {
+  std::int64_t running = 0, waiting = 0;  // now
+  std::int64_t stopped = 0, length = 0, abandoned = 0, refused = 0;
+  std::int64_t prompt_tokens = 0, new_tokens = 0;
+  std::int64_t prompt_calls = 0, token_calls = 0;  // of the model
+  double prompt_seconds = 0, token_seconds = 0;
+};
+
+class Batcher {
+ public:
+  // The tokenizer must outlive it.
+  Batcher(const Tokenizer& tokenizer, const BatcherLimits& limits);
+  ~Batcher();
+
+  // By any thread. All of the texts wait for rows from now on; false when there is no room for them to wait,
+  // or after close().
+  bool submit(std::vector<WantedText> texts);
+  // No more are taken; those that have no row yet are abandoned.
+  void close();
+  // Of a model that makes no more of them: all texts are abandoned.
+  void give_up();
+  bool is_closed() const;
+  BatcherCounts counts() const;
+
+  // By the thread of the model: what to feed next, waiting up to `seconds` for something; then what came of
+  // it.
+  Step next(double seconds);
+  // Logits f32 [rows fed,V] of the step that next() gave, and how long they took.
+  void take(const Step& step, Tensor logits, double seconds);
+  // Closed, and no row is left.
+  bool is_done() const;
+
+ private:
+  struct Running;
+  void admit(Step& step);
+  Step prompt_step() const;
+  Step token_step() const;
+  void pick(Running& running, std::span<float> logits);
+  void finish(std::size_t row, Finish how);
+
+  const Tokenizer& tokenizer_;
+  const BatcherLimits limits_;
+
+  mutable std::mutex mutex_;  // of what follows, up to the blank line
+  std::condition_variable came_;
+  std::deque<WantedText> waiting_;
+  bool closed_ = false;
+  BatcherCounts counts_;
+
+  std::vector<std::unique_ptr<Running>> rows_;  // of the model's thread alone; null: free
+  std::int64_t turns_ = 0;                      // that were given
+  bool prompts_next_ = true;                    // prompts and tokens take turns
+};
+
+}  // namespace switchyard::serve

@@ -1,0 +1,140 @@
+#include "serve/engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+
+#include "models/pipeline.h"
+
+namespace switchyard::serve {
+namespace {
+
+constexpr double kIdleSeconds = 0.2;  // after which the head looks up, and the other ranks hear of it
+constexpr double kSumSeconds = 1;     // between two sums of the experts' rows
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+struct Order {
+  Step step;
+  bool sum_experts = false;
+  bool stop = false;
+};
+
+std::vector<std::int32_t> to_words(const Order& order) {
+  std::vector<std::int32_t> words{order.sum_experts, order.stop,
+                                  static_cast<std::int32_t>(order.step.begun.size()),
+                                  static_cast<std::int32_t>(order.step.fed.size())};
+  for (const std::size_t row : order.step.begun) words.push_back(static_cast<std::int32_t>(row));
+  for (const RowTokens& row : order.step.fed) {
+    words.push_back(static_cast<std::int32_t>(row.row));
+    words.push_back(static_cast<std::int32_t>(row.tokens.size()));
+    words.insert(words.end(), row.tokens.begin(), row.tokens.end());
+  }
+  return words;
+}
+
+Order from_words(const std::vector<std::int32_t>& words) {
+  Order order;
+  order.sum_experts = words[0] != 0;
+  order.stop = words[1] != 0;
+  std::size_t at = 4;
+  for (std::int32_t i = 0; i < words[2]; ++i)
+    order.step.begun.push_back(static_cast<std::size_t>(words[at++]));
+  for (std::int32_t i = 0; i < words[3]; ++i) {
+    const auto row = static_cast<std::size_t>(words[at]);
+    const auto tokens = std::span(words).subspan(at + 2, static_cast<std::size_t>(words[at + 1]));
+    order.step.fed.push_back({row, {tokens.begin(), tokens.end()}});
+    at += 2 + tokens.size();
+  }
+  return order;
+}
+
+// Rank 0's order on all ranks.
+Order agree(Context& context, std::optional<Order> own) {
+  const Group world = everyone(*context.comm);
+  if (world.ranks.size() == 1) return *own;
+  std::vector<std::int32_t> words;
+  if (own) words = to_words(*own);
+  auto size = static_cast<std::int64_t>(words.size());
+  context.comm->broadcast(world, "world", 0, &size, sizeof size);
+  words.resize(static_cast<std::size_t>(size));
+  context.comm->broadcast(world, "world", 0, words.data(),
+                          size * static_cast<std::int64_t>(sizeof(std::int32_t)));
+  return own ? *own : from_words(words);
+}
+
+// This rank's part of the rows that experts got, layer after layer, since it was last taken.
+class LocalExpertRows {
+ public:
+  explicit LocalExpertRows(const ModelConfig& model)
+      : first_layer_(model.dense_layers),
+        experts_(static_cast<std::size_t>(model.moe.experts)),
+        rows_(static_cast<std::size_t>(model.moe_layers()) * experts_) {}
+
+  void add(std::span<const LayerLoad> loads) {
+    for (const LayerLoad& load : loads) {
+      double* const of_layer = rows_.data() + static_cast<std::size_t>(load.layer - first_layer_) * experts_;
+      for (std::size_t e = 0; e < experts_; ++e) of_layer[e] += load.rows[e];
+    }
+  }
+  // Sums over the ranks, added to `all` where there is one. Collective.
+  void move_to(Context& context, ExpertRows* all) {
+    sum_over_run(context, rows_);
+    if (all != nullptr) all->add(rows_, first_layer_, experts_);
+    std::fill(rows_.begin(), rows_.end(), 0.0);
+  }
+
+ private:
+  std::int64_t first_layer_;
+  std::size_t experts_;
+  std::vector<double> rows_;
+};
+
+}  // namespace
+
+void ExpertRows::add(std::span<const double> rows, std::int64_t first_layer, std::size_t experts) {
+  const std::lock_guard lock(mutex_);
+  for (std::size_t begin = 0; begin < rows.size(); begin += experts) {
+    const std::size_t i = begin / experts;
+    if (layers_.size() == i)
+      layers_.push_back({first_layer + static_cast<std::int64_t>(i), std::vector<double>(experts)});
+    for (std::size_t e = 0; e < experts; ++e) layers_[i].rows[e] += rows[begin + e];
+  }
+}
+
+std::vector<ExpertRows::Layer> ExpertRows::layers() const {
+  const std::lock_guard lock(mutex_);
+  return layers_;
+}
+
+void run_engine(Context& context, const ModelConfig& model, Generator& generator, EngineHead* head) {
+  LocalExpertRows experts(model);
+  double summed = seconds_now();
+  bool anything_new = false;
+  for (;;) {
+    std::optional<Order> own;
+    if (head != nullptr) {
+      head->between();
+      own = Order{head->batcher.next(kIdleSeconds), false, head->batcher.is_done()};
+      own->sum_experts = anything_new && (own->stop || seconds_now() - summed > kSumSeconds);
+      if (own->sum_experts) {
+        summed = seconds_now();
+        anything_new = false;
+      }
+    }
+    const Order order = agree(context, std::move(own));
+    if (order.sum_experts) experts.move_to(context, head == nullptr ? nullptr : &head->experts);
+    if (order.stop) return;
+    for (const std::size_t row : order.step.begun) generator.forget(row);
+    if (order.step.fed.empty()) continue;
+    const double begin = seconds_now();
+    const Tensor logits = generator.feed(order.step.fed);
+    experts.add(generator.loads());
+    anything_new = true;
+    if (head != nullptr) head->batcher.take(order.step, logits, seconds_now() - begin);
+  }
+}
+
+}  // namespace switchyard::serve

@@ -1,0 +1,379 @@
+// Texts that are made together are those that are made alone, on any layout; and what clients ask for in one
+// way or another is what they get, or they are told why not.
+#include <gtest/gtest.h>
+#include <httplib.h>
+
+#include <algorithm>
+#include <map>
+#include <thread>
+
+#include "generate/generate.h"
+#include "serve/engine.h"
+#include "serve/http_server.h"
+#include "train/session.h"
+
+namespace switchyard::serve {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::int64_t kVocabulary = 257, kCapacity = 40;
+
+std::map<std::string, json> small_model() {
+  return {{"vocab_size", kVocabulary},
+          {"base_emb_dim", 24},
+          {"base_mlp_dim", 20},
+          {"base_moe_mlp_dim", 12},
+          {"dtype", "float32"},
+          {"weight_dtype", "float32"},
+          {"num_experts", 4},
+          {"num_experts_per_tok", 2},
+          {"init_weights_seed", 3},
+          {"max_target_length", kCapacity},
+          {"decoder_block", "deepseek"},
+          {"base_num_decoder_layers", 3},
+          {"first_num_dense_layers", 1},
+          {"base_num_query_heads", 4},
+          {"base_num_kv_heads", 4},
+          {"attention_type", "mla"},
+          {"q_lora_rank", 10},
+          {"kv_lora_rank", 14},
+          {"qk_nope_head_dim", 6},
+          {"qk_rope_head_dim", 4},
+          {"v_head_dim", 8},
+          {"rope_type", "default"}};
+}
+
+std::vector<std::string> words_of(const std::string& text) {
+  std::istringstream stream(text);
+  return {std::istream_iterator<std::string>(stream), {}};
+}
+
+// A model that answers until the end of the test.
+class Service {
+ public:
+  explicit Service(const std::string& layout = "", const BatcherLimits& given = {.rows = 3, .waiting = 8})
+      : config_(Config::from_map(small_model(), words_of(layout))), model_(model_config(config_)) {
+    BatcherLimits limits = given;
+    limits.vocab = tokenizer_->vocab_size();
+    served_ = {"small", tokenizer_.get(), kVocabulary, kCapacity, false, {}};
+    batcher_ = std::make_unique<Batcher>(*tokenizer_, limits);
+    server_ =
+        std::make_unique<HttpServer>(HttpServer::Address{"127.0.0.1", 0}, served_, *batcher_, experts_, 16);
+    server_->start();
+    session_ = std::thread([this, limits] {
+      run_session(config_, mesh_from_config(config_), [&](Context& context) {
+        const Parameters parameters =
+            Parameters::create(context, stage_specs(parameter_specs(model_), context.stage, model_),
+                               model_.init_seed, {}, nullptr);
+        Generator generator(context, model_, parameters, limits.rows, kCapacity);
+        EngineHead head{*batcher_, experts_};
+        run_engine(context, model_, generator, context.comm->rank() == 0 ? &head : nullptr);
+      });
+    });
+  }
+  ~Service() { stop(); }
+  void stop() {
+    batcher_->close();
+    if (session_.joinable()) session_.join();
+  }
+
+  Batcher& batcher() { return *batcher_; }
+  const ServedModel& served() const { return served_; }
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
+  httplib::Client client() const {
+    httplib::Client client("127.0.0.1", server_->port());
+    client.set_read_timeout(60);
+    return client;
+  }
+  json ask(const json& request, int status = 200) const {
+    auto answer = client().Post("/v1/completions", request.dump(), "application/json");
+    EXPECT_TRUE(answer) << httplib::to_string(answer.error());
+    if (!answer) return {};
+    EXPECT_EQ(answer->status, status) << request << "\n" << answer->body;
+    return json::parse(answer->body);
+  }
+  std::string get(const std::string& path, int status = 200) const {
+    auto answer = client().Get(path);
+    EXPECT_TRUE(answer && answer->status == status) << path;
+    return answer ? answer->body : "";
+  }
+
+ private:
+  const Config config_;
+  const ModelConfig model_;
+  const std::unique_ptr<Tokenizer> tokenizer_ = make_tokenizer("byte", "");
+  ServedModel served_;
+  ExpertRows experts_;
+  std::unique_ptr<Batcher> batcher_;
+  std::unique_ptr<HttpServer> server_;
+  std::thread session_;
+};
+
+// What the model makes of a prompt alone.
+std::vector<std::int32_t> made_alone(const std::string& prompt, const GenerateOptions& options) {
+  const Config config = Config::from_map(small_model(), {});
+  const ModelConfig model = model_config(config);
+  const auto tokenizer = make_tokenizer("byte", "");
+  std::vector<std::int32_t> tokens;
+  run_session(config, mesh_from_config(config), [&](Context& context) {
+    const Parameters parameters =
+        Parameters::create(context, parameter_specs(model), model.init_seed, {}, nullptr);
+    Generator generator(context, model, parameters, 1, kCapacity);
+    tokens = generate(generator, {tokenizer->encode(prompt)}, options, [](std::size_t, std::int32_t) {})
+                 .rows[0]
+                 .tokens;
+  });
+  return tokens;
+}
+
+TEST(StopText, KeepsWhatMayBeABeginning) {
+  StopText stop({"end", "\n\n"});
+  EXPECT_EQ(stop.add("one e"), "one ");
+  EXPECT_EQ(stop.add("n"), "");
+  EXPECT_EQ(stop.add("vy\n"), "envy");
+  EXPECT_EQ(stop.add("two\n"), "\ntwo");
+  EXPECT_FALSE(stop.found());
+  EXPECT_EQ(stop.add("\nmore"), "");
+  EXPECT_TRUE(stop.found());
+  EXPECT_EQ(stop.finish(), "");
+  EXPECT_EQ(stop.add("after"), "");
+
+  StopText never({"abc"});
+  EXPECT_EQ(never.add("xab"), "x");
+  EXPECT_EQ(never.finish(), "ab");
+  StopText first({"bcd", "c"});
+  EXPECT_EQ(first.add("abc"), "ab");  // bcd begins before c, but c is whole first
+  EXPECT_TRUE(first.found());
+  EXPECT_EQ(StopText({}).add("all"), "all");
+}
+
+TEST(Serve, TextsTogetherAreThoseAlone) {
+  const std::vector<std::string> prompts{"a", "the second one", "third: twenty bytes..", "of four", "five"};
+  SamplingConfig drawn{SamplingStrategy::composite, 1.5, 0.9, 100};
+  std::map<std::string, std::vector<std::int32_t>> alone;
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    GenerateOptions options{.most_tokens = 9, .vocab = kVocabulary, .seed = 5};
+    if (i % 2 == 0) options.sampling = drawn;
+    alone[prompts[i]] = made_alone(prompts[i], options);
+  }
+  for (const char* layout : {"", "ranks=4 ici_expert_parallelism=4", "ranks=3 ici_fsdp_parallelism=3",
+                             "ranks=2 ici_pipeline_parallelism=2", "ranks=2 ici_tensor_parallelism=2"}) {
+    SCOPED_TRACE(layout);
+    Service service(layout, {.rows = 3, .waiting = 8, .prompt_piece = 6});
+    std::vector<std::thread> clients;
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      clients.emplace_back([&, i] {
+        json request{{"prompt", prompts[i]}, {"max_tokens", 9}, {"ignore_eos", true}, {"seed", 5}};
+        if (i % 2 == 0) request.update({{"temperature", 1.5}, {"top_p", 0.9}, {"top_k", 100}});
+        const json answer = service.ask(request);
+        EXPECT_EQ(answer["usage"]["completion_tokens"], 9);
+        EXPECT_EQ(answer["choices"][0]["finish_reason"], "length");
+        const std::string want = json(service.tokenizer().decode(alone[prompts[i]]))
+                                     .dump(-1, ' ', false, json::error_handler_t::replace);
+        EXPECT_EQ(answer["choices"][0]["text"], json::parse(want)) << prompts[i];
+      });
+    }
+    for (std::thread& client : clients) client.join();
+    service.stop();
+    const BatcherCounts counts = service.batcher().counts();
+    EXPECT_EQ(counts.length, 5);
+    EXPECT_EQ(counts.new_tokens, 45);
+    EXPECT_EQ(counts.prompt_tokens, 1 + 14 + 21 + 7 + 4);
+    EXPECT_EQ(counts.running + counts.waiting + counts.abandoned + counts.refused, 0);
+  }
+}
+
+TEST(Serve, EveryExpertsRowsAreCounted) {
+  Service service("ranks=2 ici_expert_parallelism=2");
+  service.ask({{"prompt", "seven b"}, {"max_tokens", 4}, {"ignore_eos", true}});
+  service.stop();
+  const std::string metrics = service.get("/metrics");
+  std::map<std::string, double> of_layer;
+  std::istringstream lines(metrics);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("switchyard_expert_rows_total{")) continue;
+    of_layer[line.substr(line.find("layer"), 9)] += std::stod(line.substr(line.rfind(' ')));
+  }
+  // Seven tokens of the prompt and three new ones, each with two experts; the last one is not fed.
+  EXPECT_EQ(of_layer, (std::map<std::string, double>{{"layer=\"1\"", 20}, {"layer=\"2\"", 20}})) << metrics;
+}
+
+TEST(Serve, Answers) {
+  Service service;
+  const json four{{"prompt", json::array({"one", json::array({116, 119})})},
+                  {"n", 2},
+                  {"max_tokens", 3},
+                  {"echo", true},
+                  {"temperature", 1},
+                  {"seed", 1},
+                  {"ignore_eos", true}};
+  const json answer = service.ask(four);
+  ASSERT_EQ(answer["choices"].size(), 4u);
+  EXPECT_EQ(answer["usage"], json({{"prompt_tokens", 5}, {"completion_tokens", 12}, {"total_tokens", 17}}));
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(answer["choices"][i]["index"], i);
+    EXPECT_TRUE(answer["choices"][i]["text"].get<std::string>().starts_with(i < 2 ? "one" : "tw"));
+  }
+  EXPECT_NE(answer["choices"][0]["text"], answer["choices"][1]["text"]);
+  EXPECT_EQ(service.ask(four)["choices"], answer["choices"]);
+
+  const json probable = service.ask({{"prompt", "x"}, {"max_tokens", 2}, {"logprobs", 2}});
+  const json& log_probs = probable["choices"][0]["logprobs"];
+  ASSERT_EQ(log_probs["token_logprobs"].size(), 2u);
+  EXPECT_EQ(log_probs["top_logprobs"][0].size(), 2u);
+  EXPECT_EQ(log_probs["top_logprobs"][0][log_probs["tokens"][0].get<std::string>()],
+            log_probs["token_logprobs"][0]);
+
+  // A text ends before a word that it must not contain.
+  const std::string whole = service.ask({{"prompt", "y"}, {"max_tokens", 20}})["choices"][0]["text"];
+  const std::string word(
+      1, *std::find_if(whole.begin() + 1, whole.end(), [](char c) { return c >= ' ' && c <= '~'; }));
+  const json stopped = service.ask({{"prompt", "y"}, {"max_tokens", 20}, {"stop", word}})["choices"][0];
+  EXPECT_EQ(stopped["text"], whole.substr(0, whole.find(word)));
+  EXPECT_EQ(stopped["finish_reason"], "stop");
+  EXPECT_EQ(json::parse(service.get("/v1/models"))["data"][0]["id"], "small");
+  EXPECT_EQ(json::parse(service.get("/health"))["status"], "ok");
+}
+
+TEST(Serve, StreamsWhatItWouldAnswer) {
+  Service service;
+  json request{{"prompt", "to be"}, {"max_tokens", 12}, {"ignore_eos", true}, {"n", 2}};
+  const json whole = service.ask(request);
+  request.update({{"stream", true}, {"stream_options", {{"include_usage", true}}}});
+  auto answer = service.client().Post("/v1/completions", request.dump(), "application/json");
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->get_header_value("Content-Type"), "text/event-stream");
+  std::vector<std::string> texts(2);
+  int finished = 0;
+  json usage;
+  std::istringstream lines(answer->body);
+  std::string last;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.empty()) continue;
+    ASSERT_TRUE(line.starts_with("data: ")) << line;
+    last = line.substr(6);
+    if (last == "[DONE]") break;
+    const json part = json::parse(last);
+    if (part.contains("usage")) usage = part["usage"];
+    for (const json& choice : part["choices"]) {
+      texts[choice["index"]] += choice["text"];
+      finished += choice["finish_reason"] == "length";
+    }
+  }
+  EXPECT_EQ(last, "[DONE]");
+  EXPECT_EQ(finished, 2);
+  EXPECT_EQ(usage, whole["usage"]);
+  for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(texts[i], whole["choices"][i]["text"]);
+}
+
+TEST(Serve, RefusesInOneLine) {
+  Service service;
+  const auto refused = [&](const json& request, const std::string& field, const std::string& words) {
+    const json error = service.ask(request, 400)["error"];
+    EXPECT_EQ(error["param"], field) << error;
+    EXPECT_NE(error["message"].get<std::string>().find(words), std::string::npos) << error;
+  };
+  refused(json::object(), "prompt", "expected a text");
+  refused({{"prompt", ""}}, "prompt", "one token or more");
+  refused({{"prompt", json::array()}}, "prompt", "expected a text");
+  refused({{"prompt", json::array({"a", 3})}}, "prompt", "lists of tokens");
+  refused({{"prompt", json::array({257})}}, "prompt", "outside the vocabulary of 257");
+  refused({{"prompt", json::array({-1})}}, "prompt", "outside");
+  refused({{"prompt", "a"}, {"max_tokens", 0}}, "max_tokens", "1 to");
+  refused({{"prompt", "a"}, {"max_tokens", 1.5}}, "max_tokens", "whole number");
+  refused({{"prompt", "a"}, {"max_tokens", 18446744073709551615u}}, "max_tokens", "expected");
+  refused({{"prompt", "a"}, {"max_tokens", kCapacity}}, "max_tokens", "at most 40 together");
+  refused({{"prompt", std::string(kCapacity, 'a')}}, "prompt", "at most 40 together");
+  refused({{"prompt", "a"}, {"temperature", "hot"}}, "temperature", "a number");
+  refused({{"prompt", "a"}, {"top_p", 1.01}}, "top_p", "0 to 1");
+  refused({{"prompt", "a"}, {"stop", json::array({"a", ""})}}, "stop", "not empty");
+  refused({{"prompt", "a"}, {"stop", 3}}, "stop", "list of texts");
+  refused({{"prompt", "a"}, {"n", 129}}, "n", "1 to 128");
+  refused({{"prompt", json::array({"a", "b"})}, {"n", 100}}, "n", "at most 128");
+  refused({{"prompt", "a"}, {"n", 2}, {"best_of", 3}}, "best_of", "got 3");
+  refused({{"prompt", "a"}, {"presence_penalty", 0.5}}, "presence_penalty", "got 0.5");
+  refused({{"prompt", "a"}, {"logit_bias", {{"5", 1}}}}, "logit_bias", "nothing else");
+  refused({{"prompt", "a"}, {"suffix", "b"}}, "suffix", "nothing else");
+  refused({{"prompt", "a"}, {"model", "large"}}, "model", "expected small");
+  refused({{"prompt", "a"}, {"echo", true}, {"logprobs", 1}}, "echo", "logprobs");
+  refused({{"prompt", "a"}, {"stream_options", json::object()}}, "stream_options", "stream=true");
+  refused({{"prompt", "a"}, {"stream", true}, {"stream_options", {{"x", 1}}}}, "x", "unknown");
+  refused({{"prompt", "a"}, {"max_new_tokens", 5}}, "max_new_tokens", "unknown field");
+  for (const char* body : {"", "{", "[]", "\"a\"", "\xff"}) {
+    auto answer = service.client().Post("/v1/completions", body, "application/json");
+    ASSERT_TRUE(answer);
+    EXPECT_EQ(answer->status, 400) << body;
+    EXPECT_EQ(json::parse(answer->body)["error"]["type"], "invalid_request_error");
+  }
+  EXPECT_NE(service.get("/v1/chat/completions", 404).find("POST /v1/completions"), std::string::npos);
+  // What is allowed besides.
+  service.ask({{"prompt", "a"},
+               {"model", "small"},
+               {"user", "me"},
+               {"best_of", 1},
+               {"presence_penalty", 0},
+               {"logit_bias", json::object()},
+               {"suffix", nullptr},
+               {"stop", nullptr},
+               {"top_p", 0}});
+}
+
+TEST(Serve, RefusesMoreThanMayWait) {
+  Service service("", {.rows = 1, .waiting = 2});
+  const json error = service.ask({{"prompt", "a"}, {"n", 4}}, 503)["error"];
+  EXPECT_EQ(error["type"], "overloaded_error");
+  EXPECT_EQ(service.ask({{"prompt", "a"}, {"n", 3}, {"ignore_eos", true}})["usage"]["completion_tokens"], 48);
+  EXPECT_EQ(service.batcher().counts().refused, 4);
+  service.stop();
+  service.ask({{"prompt", "a"}}, 503);
+  EXPECT_EQ(json::parse(service.get("/health", 503))["status"], "stopping");
+}
+
+// A text whose client has gone gives its row to others.
+TEST(Serve, ForgetsWhatNobodyWaitsFor) {
+  Service service("", {.rows = 1, .waiting = 4});
+  const json request{{"prompt", "a"}, {"max_tokens", 38}, {"ignore_eos", true}, {"stream", true}, {"n", 5}};
+  httplib::Client client = service.client();
+  httplib::Request post;
+  post.method = "POST";
+  post.path = "/v1/completions";
+  post.body = request.dump();
+  post.content_receiver = [](const char*, std::size_t, std::uint64_t, std::uint64_t) { return false; };
+  EXPECT_FALSE(client.send(post));
+  client.stop();
+  for (int i = 0; i < 400 && service.batcher().counts().abandoned < 4; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(25));
+  EXPECT_EQ(service.ask({{"prompt", "b"}, {"max_tokens", 2}, {"ignore_eos", true}})["usage"]["total_tokens"],
+            3);
+  const BatcherCounts counts = service.batcher().counts();
+  EXPECT_EQ(counts.length + counts.abandoned, 6);
+  EXPECT_GE(counts.abandoned, 4);
+}
+
+// Those that have a row are finished, those that wait are not begun: their connections end without an answer.
+TEST(Serve, StopsWhenTheRunningTextsAreDone) {
+  Service service("", {.rows = 1, .waiting = 4});
+  const auto pieces = std::make_shared<Pieces>();
+  std::vector<WantedText> texts;
+  for (std::size_t i = 0; i < 3; ++i) {
+    TextRequest text;
+    text.prompt = {97};
+    text.most_tokens = 39;
+    text.choice = i;
+    text.ignore_end = true;
+    texts.push_back({text, pieces});
+  }
+  ASSERT_TRUE(service.batcher().submit(std::move(texts)));
+  ASSERT_FALSE(pieces->take(60).empty());
+  service.stop();
+  std::map<std::size_t, Finish> how;
+  for (const Piece& piece : pieces->take(0)) {
+    if (piece.finish) how[piece.choice] = *piece.finish;
+  }
+  EXPECT_EQ(how, (std::map<std::size_t, Finish>{
+                     {0, Finish::length}, {1, Finish::abandoned}, {2, Finish::abandoned}}));
+}
+
+}  // namespace
+}  // namespace switchyard::serve

@@ -1,0 +1,38 @@
+#include "serve/stop_text.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace switchyard::serve {
+namespace {
+
+// Bytes at the end of `text` that a word begins with, of the longest such beginning.
+std::size_t begun(const std::string& text, const std::string& word) {
+  std::size_t size = std::min(text.size(), word.size() - 1);
+  while (size > 0 && text.compare(text.size() - size, size, word, 0, size) != 0) --size;
+  return size;
+}
+
+}  // namespace
+
+StopText::StopText(std::vector<std::string> words) : words_(std::move(words)) {}
+
+std::string StopText::add(const std::string& added) {
+  if (found_) return "";
+  kept_ += added;
+  std::size_t first = std::string::npos, keep = 0;
+  for (const std::string& word : words_) {
+    first = std::min(first, kept_.find(word));
+    keep = std::max(keep, begun(kept_, word));
+  }
+  found_ = first != std::string::npos;
+  std::string given = kept_.substr(0, found_ ? first : kept_.size() - keep);
+  kept_.erase(0, found_ ? std::string::npos : given.size());
+  return given;
+}
+
+std::string StopText::finish() {
+  return std::exchange(kept_, "");
+}
+
+}  // namespace switchyard::serve

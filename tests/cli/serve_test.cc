@@ -1,0 +1,69 @@
+// A server from the command line: it says where it listens, answers, and ends when it is told to.
+#include <httplib.h>
+
+#include "child.h"
+
+namespace switchyard::cli_test {
+namespace {
+
+using nlohmann::json;
+
+class Serving : public ProgramTest {
+ protected:
+  void train_bytes() {
+    write("text.txt", std::string(400, 'a') + " and some other letters, too. ");
+    train({"vocab_size=257", "dataset_type=text", "data_path=text.txt", "tokenizer_type=byte",
+           "enable_checkpointing=true", "steps=1", "max_target_length=24"});
+  }
+  json where() const {
+    for (int i = 0; i < 1200; ++i) {
+      const std::string text = read("where.json");
+      if (!text.empty()) return json::parse(text);
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    return {};
+  }
+  static int end(pid_t child, int signal) {
+    ::kill(child, signal);
+    int state = 0;
+    ::waitpid(child, &state, 0);
+    return WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
+  }
+};
+
+TEST_F(Serving, FromARunToItsEnd) {
+  train_bytes();
+  const Finished made = run({"generate", "out/run", "prompt= to ", "max_target_length=16", "--json", "g.json",
+                             "decode_sampling_strategy=weighted", "init_weights_seed=7"});
+  ASSERT_EQ(made.status, 0) << made.err;
+  const json want = json::parse(read("g.json"))["results"][0];
+  for (const Arguments& layout : {Arguments{}, Arguments{"ranks=4", "ici_expert_parallelism=4"}}) {
+    std::filesystem::remove(path("where.json"));
+    const pid_t server = start(Arguments{"serve", "out/run", "--port", "0", "--json", "where.json"} + layout);
+    const json place = where();
+    ASSERT_TRUE(place.contains("port"));
+    EXPECT_EQ(place["model"], "run");
+    httplib::Client client("127.0.0.1", place["port"]);
+    client.set_read_timeout(60);
+    const json request{{"prompt", " to "}, {"max_tokens", 12}, {"temperature", 1}, {"seed", 7}};
+    const auto answer = client.Post("/v1/completions", request.dump(), "application/json");
+    EXPECT_TRUE(answer && answer->status == 200);
+    if (answer) {
+      EXPECT_EQ(json::parse(answer->body)["choices"][0]["text"], want["text"]);
+    }
+    const Finished second = run({"serve", "out/run", "--port", std::to_string(place["port"].get<int>())});
+    EXPECT_EQ(second.status, 2);
+    EXPECT_NE(second.err.find("cannot listen"), std::string::npos) << second.err;
+    EXPECT_EQ(end(server, SIGTERM), 0);
+  }
+}
+
+TEST_F(Serving, RefusesWhatItCannotServe) {
+  expect_refused({"serve", "--port", "70000"}, {"--port", "0 to 65535", "70000"});
+  expect_refused({"serve", "--port"}, {"--port", "value"});
+  expect_refused({"serve", "nowhere"}, {"nowhere"});
+  expect_refused({"serve", "--hots", "x"}, {"--hots", "--host VALUE"});
+}
+
+}  // namespace
+}  // namespace switchyard::cli_test
