@@ -32,13 +32,14 @@ using Command = std::function<int(std::span<const std::string>)>;
 struct Entry {
   std::string help;
   Command run;
+  bool in_processes = false;  // also in several that mpirun started
 };
 
 const std::map<std::string, Entry>& commands() {
   static const std::map<std::string, Entry> table{
-      {"train", {"train a model", switchyard::train_command}},
-      {"generate", {"text from a model", switchyard::generate_command}},
-      {"serve", {"texts from a model over HTTP", switchyard::serve_command}},
+      {"train", {"train a model", switchyard::train_command, true}},
+      {"generate", {"text from a model", switchyard::generate_command, true}},
+      {"serve", {"texts from a model over HTTP", switchyard::serve_command, true}},
       {"verify", {"compare with reference numbers", switchyard::verify_command}},
       {"plan", {"memory, collectives and time of a step, without running it", switchyard::plan_command}},
       {"explain", {"how parameters and activations are laid out, and why", switchyard::explain_command}},
@@ -95,9 +96,9 @@ int run(int argc, char** argv) {
   }
   const CLI::App* chosen = app.get_subcommands().front();
   const std::vector<std::string> arguments = chosen->remaining();
-  const bool in_processes = chosen->get_name() == "train" || chosen->get_name() == "generate";
-  if (!in_processes) switchyard::require_one_process(chosen->get_name());
-  return commands().at(chosen->get_name()).run(arguments);
+  const Entry& entry = commands().at(chosen->get_name());
+  if (!entry.in_processes) switchyard::require_one_process(chosen->get_name());
+  return entry.run(arguments);
 }
 
 }  // namespace

@@ -118,7 +118,7 @@ TEST_F(Mpi, WhatIsWrongWithACommandIsSaidOnce) {
                             "prompt=long-enough")),
              "generate] max_target_length=8");
   expect_one(mpirun(2, {"verify", "some-case"}),
-             "comm] expected `train` or `generate` under mpirun, got `verify`");
+             "comm] expected `train`, `generate` or `serve` under mpirun, got `verify`");
 }
 
 }  // namespace
