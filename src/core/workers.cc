@@ -1,6 +1,7 @@
 #include "core/workers.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "core/error.h"
@@ -10,13 +11,35 @@ namespace {
 
 thread_local Workers* workers_of_thread = nullptr;
 
+constexpr auto kLook = std::chrono::microseconds(100);
+
+void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Until it holds, for a moment at most.
+template <typename Condition>
+void look_for(const Condition& holds) {
+  const auto end = std::chrono::steady_clock::now() + kLook;
+  do {
+    for (int i = 0; i < 32; ++i) {
+      if (holds()) return;
+      pause_briefly();
+    }
+  } while (std::chrono::steady_clock::now() < end);
+}
+
 }  // namespace
 
 struct Workers::Loop {
   const std::int64_t count, grain;
   const Body& body;
   std::atomic<std::int64_t> next;
-  int helpers;  // guarded by the workers' mutex
+  std::atomic<int> helpers;  // changed with the workers' mutex held
   std::condition_variable left;
 
   bool has_pieces() const { return next.load(std::memory_order_relaxed) < count; }
@@ -62,6 +85,10 @@ void Workers::run(std::int64_t count, std::int64_t grain, const Body& body) {
   loops_.erase(std::find(loops_.begin(), loops_.end(), &loop));
   --open_;
   if (loop.helpers == 0) return;
+  lock.unlock();
+  look_for([&] { return loop.helpers == 0 || open_ > 0; });
+  lock.lock();
+  if (loop.helpers == 0) return;
   --busy_;
   if (open_ > 0) wake_.notify_one();
   loop.left.wait(lock, [&] { return loop.helpers == 0; });
@@ -98,6 +125,9 @@ void Workers::help() {
     lock.lock();
     --busy_;
     if (--loop->helpers == 0) loop->left.notify_one();
+    lock.unlock();
+    look_for([&] { return may_help() || busy_ >= cores_ || stop_; });
+    lock.lock();
   }
 }
 
@@ -108,6 +138,14 @@ RankScope::RankScope(Workers& workers) : before_(std::exchange(workers_of_thread
 RankScope::~RankScope() {
   workers_of_thread->leave();
   workers_of_thread = before_;
+}
+
+void look_for_others(std::unique_lock<std::mutex>& lock, const std::function<bool()>& holds) {
+  const Workers* const workers = workers_of_thread;
+  if (workers == nullptr || workers->ranks() > workers->cores()) return;
+  lock.unlock();
+  look_for(holds);
+  lock.lock();
 }
 
 WaitScope::WaitScope() {

@@ -10,6 +10,9 @@
 // 2. A loop lives on the stack of the rank that runs it. It is in `loops_` only while it may have pieces
 // left,
 //    and its rank goes on when no helper is in it.
+// 3. Who has nothing to do looks for the next loop a moment long before it sleeps, as waking takes longer
+// than
+//    many loops; and only while its core is free.
 #pragma once
 
 #include <atomic>
@@ -47,14 +50,15 @@ class Workers {
   struct Loop;
   void help();
   Loop* loop_to_help();  // the one with the fewest helpers, or null
+  bool may_help() const { return open_ > 0 && busy_ < cores_; }
 
   const int cores_, ranks_;
   std::atomic<int> busy_{0};
-  std::atomic<int> open_{0};  // the size of loops_, for leave()
+  std::atomic<int> open_{0};  // the size of loops_, for those without the mutex
   std::mutex mutex_;          // guards what follows
   std::condition_variable wake_;
   std::vector<Loop*> loops_;
-  bool stop_ = false;
+  std::atomic<bool> stop_{false};
   std::vector<std::thread> helpers_;
 };
 
@@ -79,5 +83,9 @@ class WaitScope {
   WaitScope(const WaitScope&) = delete;
   WaitScope& operator=(const WaitScope&) = delete;
 };
+
+// Before a rank waits for others that may be about to come: until `holds`, for a moment at most, with the
+// lock open. Its core is its own meanwhile; so nothing where ranks are more than cores.
+void look_for_others(std::unique_lock<std::mutex>& lock, const std::function<bool()>& holds);
 
 }  // namespace switchyard

@@ -68,7 +68,9 @@ class Fields {
       if (!known_.contains(name)) throw BadRequest(name, fmt::format("{}: unknown field", name));
     }
   }
+  // Lists and objects may be nested deeper than the stack: they are not shown.
   static std::string shown(const json& value) {
+    if (value.is_structured()) return value.is_array() ? "a list" : "an object";
     const std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
     return text.size() > 60 ? text.substr(0, 57) + "..." : text;
   }

@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kLongestBody = std::size_t{16} << 20;
+constexpr std::size_t kLongestBody = std::size_t{4} << 20;
 constexpr double kLookUpSeconds = 0.2;  // after which it is seen that a client has gone
 constexpr const char* kJson = "application/json";
 constexpr const char* kEndpoints = "GET /health, GET /v1/models, GET /metrics, POST /v1/completions";

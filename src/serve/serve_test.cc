@@ -306,6 +306,15 @@ TEST(Serve, RefusesInOneLine) {
     EXPECT_EQ(answer->status, 400) << body;
     EXPECT_EQ(json::parse(answer->body)["error"]["type"], "invalid_request_error");
   }
+  const std::string deep(100000, '['), end(100000, ']');
+  for (const char* field : {"prompt", "stop", "logit_bias", "n", "x"}) {
+    const std::string body = "{\"prompt\": \"a\", \"" + std::string(field) + "\": " + deep + end + "}";
+    auto answer = service.client().Post("/v1/completions", body, "application/json");
+    ASSERT_TRUE(answer);
+    EXPECT_EQ(answer->status, 400) << field;
+  }
+  auto answer = service.client().Post("/v1/completions", std::string(5 << 20, ' '), "application/json");
+  EXPECT_TRUE(!answer || answer->status == 413);
   EXPECT_NE(service.get("/v1/chat/completions", 404).find("POST /v1/completions"), std::string::npos);
   // What is allowed besides.
   service.ask({{"prompt", "a"},

@@ -38,13 +38,14 @@ double LocalWorld::arrive(Meeting& meeting, int index) {
   Slot& slot = meeting.slots[static_cast<std::size_t>(index)];
   if (stopped_by_) throw Stopped(stopped_message(rank, slot));
   slot.arrived = true;
+  const std::uint64_t generation = meeting.generation;
   if (enter(meeting)) return 0;
 
-  const WaitScope waiting;
   const Clock::time_point start = Clock::now();
+  look_for_others(lock, [&] { return meeting.generation != generation; });
+  const WaitScope waiting;
   const auto deadline =
       start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_));
-  const std::uint64_t generation = meeting.generation;
   const auto over = [&] { return meeting.generation != generation || stopped_by_.has_value(); };
   const bool in_time = meeting.all_here.wait_until(lock, deadline, over);
   if (meeting.generation == generation) {
@@ -60,10 +61,11 @@ double LocalWorld::arrive(Meeting& meeting, int index) {
 
 double LocalWorld::finish(Meeting& meeting) {
   std::unique_lock lock(mutex_);
-  if (enter(meeting)) return 0;
-  const WaitScope waiting;
-  const Clock::time_point start = Clock::now();
   const std::uint64_t generation = meeting.generation;
+  if (enter(meeting)) return 0;
+  const Clock::time_point start = Clock::now();
+  look_for_others(lock, [&] { return meeting.generation != generation; });
+  const WaitScope waiting;
   meeting.all_here.wait(lock, [&] { return meeting.generation != generation; });
   return std::chrono::duration<double>(Clock::now() - start).count();
 }

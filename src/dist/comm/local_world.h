@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -37,7 +38,7 @@ struct Meeting {
   const std::vector<int> ranks;
   std::vector<Slot> slots;  // in group order
   int arrived = 0;
-  std::uint64_t generation = 0;
+  std::atomic<std::uint64_t> generation{0};  // changed with the world's mutex held
   std::condition_variable all_here;
 };
 
