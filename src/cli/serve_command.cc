@@ -36,6 +36,7 @@ long prompts are read in pieces between others' tokens.
   per_device_batch_size=4    so many texts a rank at once (8 in all without)
   max_target_length=2048     most tokens of a prompt and its text together; each text has memory for as many
   prefill_chunk_size=256     most tokens of prompts that are read at once; use_chunked_prefill=false: whole prompts
+  enable_prefix_caching=false       reads all of every prompt; without, not what a row remembers of its beginning
   decode_sampling_strategy=greedy   and its keys, where a request has no temperature, top_p or top_k
   ranks=8 ici_expert_parallelism=8  any mesh and strategy, also under mpirun: process 0 listens
 
@@ -82,6 +83,8 @@ Serving make_serving(ModelToRun run, std::span<const std::string> settings) {
   limits.waiting = std::min(16 * limits.rows, kMostWaiting);
   limits.vocab = run.tokenizer->vocab_size();
   const bool whole = config.is_set_by_user("use_chunked_prefill") && !config.get_bool("use_chunked_prefill");
+  limits.shares_prefixes =
+      config.get_bool("enable_prefix_caching") || !config.is_set_by_user("enable_prefix_caching");
   limits.prompt_piece = whole ? served.capacity : config.get_int("prefill_chunk_size");
   return {std::move(run), limits, served};
 }

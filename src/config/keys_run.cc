@@ -74,9 +74,13 @@ std::vector<KeyDeclaration> run_keys() {
                         "text that `generate` must give, or it ends with status 3; empty: any")),
       boolean_key("return_log_prob", false, "`generate` gives tokens' log probabilities in its --json"),
       boolean_key("use_chunked_prefill", false,
-                  "`generate` reads a prompt prefill_chunk_size tokens at a time"),
-      integer_key("prefill_chunk_size", 256, at_least(1), "only with use_chunked_prefill"),
-      planned(boolean_key("enable_prefix_caching", false, "share the caches of common prefixes")),
+                  "`generate` reads a prompt prefill_chunk_size tokens at a time; `serve` does unless this "
+                  "is set to false"),
+      integer_key("prefill_chunk_size", 256, at_least(1),
+                  "tokens of prompts that are read at once with use_chunked_prefill"),
+      boolean_key("enable_prefix_caching", false,
+                  "`serve` does not read the beginning of a prompt again that a row remembers; on unless set "
+                  "to false"),
       planned(boolean_key("use_multimodal", false, "vision and other encoders")),
       planned(boolean_key("use_audio", false, "audio encoder")),
       planned(text_key("compiled_trainstep_file", "", "a step compiled ahead of time")),

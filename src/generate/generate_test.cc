@@ -183,6 +183,36 @@ TEST(Generator, SomeRowsAtATime) {
   }
 }
 
+// A row that begins with another one's tokens goes on as if it had been fed them.
+TEST(Generator, RowsBeginWithOthers) {
+  const Rows rows = random_rows({7});
+  for (const Keys& keys : {grouped_queries(), latent()}) {
+    const Config config = Config::from_map(keys, {});
+    const ModelConfig model = model_config(config);
+    const auto want = logits_at_once(keys, rows);
+    run_session(config, mesh_from_config(config), [&](Context& context) {
+      const Parameters parameters =
+          Parameters::create(context, parameter_specs(model), model.init_seed, {}, nullptr);
+      Generator generator(context, model, parameters, 3, 12);
+      const auto part = [&](std::ptrdiff_t begin, std::ptrdiff_t end) {
+        return std::vector<std::int32_t>(rows[0].begin() + begin, rows[0].begin() + end);
+      };
+      const auto expect_last = [&](const RowTokens& fed) {
+        const Tensor got = generator.feed(std::span(&fed, 1));
+        for (std::size_t v = 0; v < want[0].size(); ++v) ASSERT_NEAR(got.span<float>()[v], want[0][v], 2e-5);
+      };
+      expect_last({1, part(0, 7)});
+      generator.begin(2, 1, 5);
+      EXPECT_EQ(generator.length(2), 5);
+      expect_last({2, part(5, 7)});
+      generator.begin(1, 1, 6);  // its own
+      expect_last({1, part(6, 7)});
+      generator.begin(0, 2, 0);
+      expect_last({0, part(0, 7)});
+    });
+  }
+}
+
 TEST(Generator, EndsRowsByThemselves) {
   const Config config = Config::from_map(grouped_queries(), {});
   const ModelConfig model = model_config(config);

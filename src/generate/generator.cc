@@ -134,11 +134,17 @@ Tensor Generator::feed(std::span<const RowTokens> fed) {
   return of_fed;
 }
 
-void Generator::forget(std::size_t row) {
-  lengths_[row] = 0;
-  const std::int64_t here = static_cast<std::int64_t>(row) - first_here_;
-  if (here < 0 || here >= rows() / parts_) return;
-  for (AttentionCache& cache : caches_.layers) cache.lengths[static_cast<std::size_t>(here)] = 0;
+void Generator::begin(std::size_t row, std::size_t from, std::int64_t tokens) {
+  CHECK(row < lengths_.size() && from < lengths_.size() && tokens <= lengths_[from],
+        "row {} with {} tokens of row {}", row, tokens, from);
+  const std::int64_t rows_of_part = rows() / parts_;
+  const auto to_row = static_cast<std::int64_t>(row), from_row = static_cast<std::int64_t>(from);
+  CHECK(tokens == 0 || to_row / rows_of_part == from_row / rows_of_part, "rows {} and {} of {} parts", row,
+        from, parts_);
+  lengths_[row] = tokens;
+  const std::int64_t here = to_row - first_here_;
+  if (here < 0 || here >= rows_of_part) return;
+  for (AttentionCache& cache : caches_.layers) remember_of(cache, here, from_row - first_here_, tokens);
 }
 
 }  // namespace switchyard

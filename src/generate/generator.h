@@ -27,12 +27,16 @@ class Generator {
   // next token, f32 [rows fed,V], in the order of `fed`. The other rows cost nothing, but for padding where
   // parts of a split batch have unlike numbers of them. CHECKs that no row gets more than the capacity.
   Tensor feed(std::span<const RowTokens> fed);
-  // The row begins anew.
-  void forget(std::size_t row);
+  // The row begins anew with the first `tokens` tokens of a row, which may be itself. Rows of unlike parts of a
+  // split batch share nothing (CHECK).
+  void begin(std::size_t row, std::size_t from, std::int64_t tokens);
+  void forget(std::size_t row) { begin(row, row, 0); }
 
   std::int64_t rows() const { return static_cast<std::int64_t>(lengths_.size()); }
   std::int64_t capacity() const { return capacity_; }
   std::int64_t length(std::size_t row) const { return lengths_[row]; }
+  // Into how many parts the mesh splits the rows, in order.
+  std::int64_t parts() const { return parts_; }
   // Of the last call: this rank's part of the rows each expert got, a MoE layer of its stage after the other.
   const std::vector<LayerLoad>& loads() const { return loads_; }
 

@@ -215,6 +215,16 @@ void remember(Context& context, AttentionCache& cache, const Array& q, std::span
   }
 }
 
+void remember_of(AttentionCache& cache, std::int64_t row, std::int64_t from, std::int64_t tokens) {
+  cache.lengths[static_cast<std::size_t>(row)] = tokens;
+  if (row == from || tokens == 0) return;
+  for (const Tensor* x : {&cache.k, &cache.v}) {
+    if (!x->defined()) continue;  // a layer of another stage
+    std::memcpy(x->raw() + Store::bytes_before(*x, row, 0), x->raw() + Store::bytes_before(*x, from, 0),
+                Store::bytes_before(*x, 0, tokens));
+  }
+}
+
 Array attend(Context& context, const AttentionCache& cache, const Array& q, const TokenPlaces& places,
              float scale) {
   return apply_one(context, std::make_shared<CacheAttentionOp>(cache, places.rows, scale),

@@ -44,6 +44,9 @@ std::pair<Array, Array> split_up_projection(Context& context, const Array& wkv_b
 void remember(Context& context, AttentionCache& cache, const Array& q, std::span<const Array> k,
               std::span<const Array> v, const TokenPlaces& places);
 
+// The row `row` remembers the first `tokens` tokens of the row `from`, which may be itself, and nothing else.
+void remember_of(AttentionCache& cache, std::int64_t row, std::int64_t from, std::int64_t tokens);
+
 // Softmax attention of q [B,S,N,D] over the cached keys up to its own positions -> [B,S,N,Dv]. The tokens of
 // q are remembered already. No gradient.
 Array attend(Context& context, const AttentionCache& cache, const Array& q, const TokenPlaces& places,

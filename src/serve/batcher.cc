@@ -30,6 +30,8 @@ struct Batcher::Running {
 
 namespace {
 
+constexpr std::size_t kLeastShared = 16;  // tokens
+
 // The text of a token alone; "token_id:N" where it has none, or only part of a character, as many have.
 std::string text_of_token(const Tokenizer& tokenizer, std::int32_t token) {
   const std::string text = tokenizer.decode(std::span(&token, 1));
@@ -55,7 +57,12 @@ std::vector<std::pair<std::string, double>> most_probable(std::span<const float>
 }  // namespace
 
 Batcher::Batcher(const Tokenizer& tokenizer, const BatcherLimits& limits)
-    : tokenizer_(tokenizer), limits_(limits), rows_(static_cast<std::size_t>(limits.rows)) {}
+    : tokenizer_(tokenizer),
+      limits_(limits),
+      rows_(static_cast<std::size_t>(limits.rows)),
+      fed_(static_cast<std::size_t>(limits.rows)),
+      began_(static_cast<std::size_t>(limits.rows)),
+      rows_of_part_(static_cast<std::size_t>(limits.rows)) {}
 
 Batcher::~Batcher() = default;
 
@@ -112,19 +119,54 @@ bool Batcher::is_done() const {
 // Texts that wait get the free rows, in the order in which they came.
 void Batcher::admit(Step& step) {
   const std::lock_guard lock(mutex_);
-  for (std::size_t row = 0; row < rows_.size(); ++row) {
+  for (;;) {
     while (!waiting_.empty() && waiting_.front().pieces->abandoned()) {
       waiting_.pop_front();
       ++counts_.abandoned;
     }
-    if (waiting_.empty()) return;
-    if (rows_[row] != nullptr) continue;
-    rows_[row] = std::make_unique<Running>(std::move(waiting_.front()), tokenizer_);
+    if (waiting_.empty() || counts_.running == limits_.rows) return;
+    const Begun begun = place_for(waiting_.front().request.prompt);
+    auto running = std::make_unique<Running>(std::move(waiting_.front()), tokenizer_);
     waiting_.pop_front();
-    rows_[row]->turn = turns_++;
+    running->turn = began_[begun.row] = ++turns_;
+    running->read = static_cast<std::size_t>(begun.tokens);
+    counts_.shared_tokens += begun.tokens;
     ++counts_.running;
-    step.begun.push_back(row);
+    const auto& prompt = running->text.request.prompt;
+    fed_[begun.row].assign(prompt.begin(), prompt.begin() + begun.tokens);
+    rows_[begun.row] = std::move(running);
+    step.begun.push_back(begun);
   }
+}
+
+// Of the free rows from `begin` on, `count` of them in all, the one whose text began first; all rows' number
+// without one.
+std::size_t Batcher::free_row(std::size_t begin, std::size_t count) const {
+  std::size_t best = rows_.size();
+  for (std::size_t row = begin; row < begin + count; ++row) {
+    if (rows_[row] == nullptr && (best == rows_.size() || began_[row] < began_[best])) best = row;
+  }
+  return best;
+}
+
+// A free row, and how many tokens of a row the prompt begins with: where these are most, and where that row
+// is taken, another one of its part. At least the prompt's last token is fed, for its logits. A short
+// beginning is not worth it: what follows one is attended to by another way, which costs more where nearly
+// all is new.
+Begun Batcher::place_for(const std::vector<std::int32_t>& prompt) const {
+  const std::size_t any = free_row(0, rows_.size());
+  Begun best{any, any, 0};
+  const std::size_t least = std::max(kLeastShared, prompt.size() / 8);
+  for (std::size_t from = 0; from < rows_.size() && limits_.shares_prefixes; ++from) {
+    const auto most = static_cast<std::ptrdiff_t>(std::min(prompt.size() - 1, fed_[from].size()));
+    const auto same = std::mismatch(prompt.begin(), prompt.begin() + most, fed_[from].begin());
+    const std::int64_t tokens = same.first - prompt.begin();
+    if (tokens < static_cast<std::int64_t>(least) || tokens <= best.tokens) continue;
+    const std::size_t part = from / rows_of_part_ * rows_of_part_;
+    const std::size_t row = rows_[from] == nullptr ? from : free_row(part, rows_of_part_);
+    if (row < rows_.size()) best = {row, from, tokens};
+  }
+  return best;
 }
 
 // What is left of prompts, in the order in which they came: of the first one no more than a piece, and others
@@ -189,8 +231,11 @@ void Batcher::take(const Step& step, Tensor logits, double seconds) {
   std::int64_t fed = 0, picked = 0;
   for (std::size_t i = 0; i < step.fed.size(); ++i) {
     Running& running = *rows_[step.fed[i].row];
-    if (prompts) running.read += step.fed[i].tokens.size();
-    fed += std::ssize(step.fed[i].tokens);
+    const auto& tokens = step.fed[i].tokens;
+    if (prompts) running.read += tokens.size();
+    fed += std::ssize(tokens);
+    auto& remembered = fed_[step.fed[i].row];
+    remembered.insert(remembered.end(), tokens.begin(), tokens.end());
     if (running.reads_prompt()) continue;
     ++picked;
     pick(running, logits.span<float>().subspan(i * static_cast<std::size_t>(logits.dim(1)), vocab));

@@ -20,16 +20,23 @@
 
 namespace switchyard::serve {
 
-// What the ranks do next.
+// A row that begins anew, with the first `tokens` tokens of row `from`.
+struct Begun {
+  std::size_t row, from;
+  std::int64_t tokens;
+};
+
+// What the ranks do next, in this order.
 struct Step {
-  std::vector<std::size_t> begun;  // rows that begin anew
-  std::vector<RowTokens> fed;      // none: nothing to do
+  std::vector<Begun> begun;
+  std::vector<RowTokens> fed;  // none: nothing to do
 };
 
 struct BatcherLimits {
   std::int64_t rows = 1;            // texts at once
   std::int64_t waiting = 0;         // texts that may wait for a row
   std::int64_t prompt_piece = 512;  // most tokens of prompts in one call
+  bool shares_prefixes = true;      // a prompt that begins as another text did is not read again so far
   std::int64_t vocab = 0;           // ids from here on are never picked
 };
 
@@ -37,8 +44,8 @@ struct BatcherLimits {
 struct BatcherCounts {
   std::int64_t running = 0, waiting = 0;  // now
   std::int64_t stopped = 0, length = 0, abandoned = 0, refused = 0;
-  std::int64_t prompt_tokens = 0, new_tokens = 0;
-  std::int64_t prompt_calls = 0, token_calls = 0;  // of the model
+  std::int64_t prompt_tokens = 0, shared_tokens = 0, new_tokens = 0;  // read, not read again, made
+  std::int64_t prompt_calls = 0, token_calls = 0;                     // of the model
   double prompt_seconds = 0, token_seconds = 0;
 };
 
@@ -58,7 +65,9 @@ class Batcher {
   bool is_closed() const;
   BatcherCounts counts() const;
 
-  // By the thread of the model: what to feed next, waiting up to `seconds` for something; then what came of
+  // By the thread of the model, first: the rows are split into so many parts, which share nothing.
+  void split_rows(std::int64_t parts) { rows_of_part_ = rows_.size() / static_cast<std::size_t>(parts); }
+  // Then: what to feed next, waiting up to `seconds` for something; then what came of
   // it.
   Step next(double seconds);
   // Logits f32 [rows fed,V] of the step that next() gave, and how long they took.
@@ -69,6 +78,8 @@ class Batcher {
  private:
   struct Running;
   void admit(Step& step);
+  std::size_t free_row(std::size_t begin, std::size_t count) const;
+  Begun place_for(const std::vector<std::int32_t>& prompt) const;
   Step prompt_step() const;
   Step token_step() const;
   void pick(Running& running, std::span<float> logits);
@@ -84,8 +95,11 @@ class Batcher {
   BatcherCounts counts_;
 
   std::vector<std::unique_ptr<Running>> rows_;  // of the model's thread alone; null: free
-  std::int64_t turns_ = 0;                      // that were given
-  bool prompts_next_ = true;                    // prompts and tokens take turns
+  std::vector<std::vector<std::int32_t>> fed_;  // what the model remembers of each row
+  std::vector<std::int64_t> began_;             // the turn of each row's last text
+  std::size_t rows_of_part_;
+  std::int64_t turns_ = 0;    // that were given
+  bool prompts_next_ = true;  // prompts and tokens take turns
 };
 
 }  // namespace switchyard::serve

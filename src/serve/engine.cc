@@ -26,7 +26,11 @@ std::vector<std::int32_t> to_words(const Order& order) {
   std::vector<std::int32_t> words{order.sum_experts, order.stop,
                                   static_cast<std::int32_t>(order.step.begun.size()),
                                   static_cast<std::int32_t>(order.step.fed.size())};
-  for (const std::size_t row : order.step.begun) words.push_back(static_cast<std::int32_t>(row));
+  for (const Begun& begun : order.step.begun) {
+    words.push_back(static_cast<std::int32_t>(begun.row));
+    words.push_back(static_cast<std::int32_t>(begun.from));
+    words.push_back(static_cast<std::int32_t>(begun.tokens));
+  }
   for (const RowTokens& row : order.step.fed) {
     words.push_back(static_cast<std::int32_t>(row.row));
     words.push_back(static_cast<std::int32_t>(row.tokens.size()));
@@ -40,8 +44,9 @@ Order from_words(const std::vector<std::int32_t>& words) {
   order.sum_experts = words[0] != 0;
   order.stop = words[1] != 0;
   std::size_t at = 4;
-  for (std::int32_t i = 0; i < words[2]; ++i)
-    order.step.begun.push_back(static_cast<std::size_t>(words[at++]));
+  for (std::int32_t i = 0; i < words[2]; ++i, at += 3)
+    order.step.begun.push_back(
+        {static_cast<std::size_t>(words[at]), static_cast<std::size_t>(words[at + 1]), words[at + 2]});
   for (std::int32_t i = 0; i < words[3]; ++i) {
     const auto row = static_cast<std::size_t>(words[at]);
     const auto tokens = std::span(words).subspan(at + 2, static_cast<std::size_t>(words[at + 1]));
@@ -111,6 +116,7 @@ std::vector<ExpertRows::Layer> ExpertRows::layers() const {
 
 void run_engine(Context& context, const ModelConfig& model, Generator& generator, EngineHead* head) {
   LocalExpertRows experts(model);
+  if (head != nullptr) head->batcher.split_rows(generator.parts());
   double summed = seconds_now();
   bool anything_new = false;
   for (;;) {
@@ -127,7 +133,7 @@ void run_engine(Context& context, const ModelConfig& model, Generator& generator
     const Order order = agree(context, std::move(own));
     if (order.sum_experts) experts.move_to(context, head == nullptr ? nullptr : &head->experts);
     if (order.stop) return;
-    for (const std::size_t row : order.step.begun) generator.forget(row);
+    for (const Begun& begun : order.step.begun) generator.begin(begun.row, begun.from, begun.tokens);
     if (order.step.fed.empty()) continue;
     const double begin = seconds_now();
     const Tensor logits = generator.feed(order.step.fed);

@@ -31,6 +31,8 @@ std::string metrics_text(const BatcherCounts& counts, const std::vector<ExpertRo
        {"{end=\"refused\"}", of(counts.refused)}});
   add(text, "prompt_tokens_total", "counter", "Tokens of prompts that were read.",
       {{"", of(counts.prompt_tokens)}});
+  add(text, "shared_tokens_total", "counter", "Tokens of prompts that were not read again.",
+      {{"", of(counts.shared_tokens)}});
   add(text, "new_tokens_total", "counter", "Tokens that were made.", {{"", of(counts.new_tokens)}});
   add(text, "model_calls_total", "counter", "Calls of the model: for prompts, and for a token of each text.",
       {{"{kind=\"prompt\"}", of(counts.prompt_calls)}, {"{kind=\"token\"}", of(counts.token_calls)}});

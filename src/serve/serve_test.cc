@@ -184,6 +184,45 @@ TEST(Serve, TextsTogetherAreThoseAlone) {
   }
 }
 
+// What a row remembers, of a text that runs or has ended, is not read again, and the text is the same.
+TEST(Serve, SharedBeginnings) {
+  const std::string long_beginning = "a beginning of 28 characters";
+  for (const char* layout : {"", "ranks=2 ici_pipeline_parallelism=2", "ranks=2 ici_fsdp_parallelism=2",
+                             "ranks=2 ici_tensor_parallelism=2"}) {
+    SCOPED_TRACE(layout);
+    std::vector<json> texts[2];
+    for (const bool shares : {false, true}) {
+      Service service(layout, {.rows = 4, .waiting = 8, .prompt_piece = 64, .shares_prefixes = shares});
+      const auto ask = [&](const json& prompt, int n) {
+        const json answer =
+            service.ask({{"prompt", prompt}, {"max_tokens", 4}, {"n", n}, {"ignore_eos", true}});
+        for (const json& choice : answer["choices"]) texts[shares].push_back(choice["text"]);
+      };
+      ask(long_beginning + "1", 1);
+      ask(long_beginning + "2, too", 1);
+      ask("something else altogether", 1);
+      ask(long_beginning, 3);
+      ask("a beginning of no", 1);
+      service.stop();
+      const BatcherCounts counts = service.batcher().counts();
+      if (!shares) {
+        EXPECT_EQ(counts.shared_tokens, 0);
+        EXPECT_EQ(counts.prompt_tokens, 29 + 34 + 25 + 3 * 28 + 17);
+        continue;
+      }
+      EXPECT_EQ(counts.shared_tokens + counts.prompt_tokens, 29 + 34 + 25 + 3 * 28 + 17);
+      // Each text that begins alike but the first: 28, three times 27 (the last token is read), none of 15.
+      // On a split batch texts of the other part begin anew.
+      if (std::string(layout).find("fsdp") == std::string::npos) {
+        EXPECT_EQ(counts.shared_tokens, 28 + 3 * 27);
+      } else {
+        EXPECT_GE(counts.shared_tokens, 28);
+      }
+    }
+    EXPECT_EQ(texts[0], texts[1]);
+  }
+}
+
 TEST(Serve, EveryExpertsRowsAreCounted) {
   Service service("ranks=2 ici_expert_parallelism=2");
   service.ask({{"prompt", "seven b"}, {"max_tokens", 4}, {"ignore_eos", true}});
