@@ -4,6 +4,7 @@
 
 #include "ops/basic.h"
 #include "ops/einsum.h"
+#include "ops/kv_heads.h"
 #include "ops/norm.h"
 #include "ops/reshard.h"
 
@@ -92,13 +93,22 @@ Array grouped_query_attention(const LayerCall& call, const Array& x) {
   const Array h = attention_input(call, x);
   const std::int64_t batch = x.shape()[0], length = x.shape()[1];
   const Sharding q_layout = heads_sharding(c, m, {batch, length, m.heads, m.head_dim}, false);
-  const Sharding kv_layout = like_query(c, m, {batch, length, m.kv_heads, m.head_dim}, q_layout);
+  Sharding kv_layout = like_query(c, m, {batch, length, m.kv_heads, m.head_dim}, q_layout);
+  // Where the queries are split further than there are key heads, each part projects to the one that it
+  // reads.
+  const std::int64_t parts = c.mesh->product(q_layout.dims[2]);
+  const bool one_each = kv_layout.dims[2].empty() && parts > m.kv_heads && parts % m.kv_heads == 0;
+  if (one_each) kv_layout.dims[2] = q_layout.dims[2];
+  const auto kv_weight = [&](const char* name) {
+    const Array w = weight(call, name);
+    return one_each ? spread_heads(c, w, q_layout.dims[2]) : w;
+  };
   Array q = checkpoint_name(einsum(c, "BSM,MND->BSND", h, weight(call, "attention.query"), &q_layout),
                             "query_proj");
   Array k =
-      checkpoint_name(einsum(c, "BSM,MND->BSND", h, weight(call, "attention.key"), &kv_layout), "key_proj");
-  const Array v = checkpoint_name(einsum(c, "BSM,MND->BSND", h, weight(call, "attention.value"), &kv_layout),
-                                  "value_proj");
+      checkpoint_name(einsum(c, "BSM,MND->BSND", h, kv_weight("attention.key"), &kv_layout), "key_proj");
+  const Array v =
+      checkpoint_name(einsum(c, "BSM,MND->BSND", h, kv_weight("attention.value"), &kv_layout), "value_proj");
   if (m.qk_norm) {
     q = rms_norm(c, q, call.parameters[call.prefix + "attention.q_norm"], m.norm_epsilon);
     k = rms_norm(c, k, call.parameters[call.prefix + "attention.k_norm"], m.norm_epsilon);

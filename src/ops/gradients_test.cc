@@ -1,8 +1,10 @@
 // Every op: its gradient against finite differences, and the same values on every mesh.
 #include "ops/attention.h"
 #include "ops/basic.h"
+#include "ops/einsum.h"
 #include "ops/embedding.h"
 #include "ops/gradient_testing.h"
+#include "ops/kv_heads.h"
 #include "ops/loss.h"
 #include "ops/norm.h"
 #include "ops/reshard.h"
@@ -122,6 +124,33 @@ TEST(Gradients, AttentionWithGroupsThatRanksCut) {  // 6 query heads on 3 ranks,
                               {random_tensor({2, 6, 2, 3}, 3)},
                               {packed_segments()}},
                    .meshes = {Mesh({{"tensor", 3}})}});
+}
+
+TEST(Gradients, SpreadHeads) {  // 2 key heads on 4 parts: each head is there twice
+  for (const Axes& axes : {Axes{"data", "tensor"}, Axes{"tensor", "data"}}) {
+    check_gradients({.function =
+                         [axes](Context& c, std::span<const Array> in) {
+                           const bool one = c.mesh->size() == 1;
+                           const Array heads = one ? in[0] : spread_heads(c, in[0], axes);
+                           Tensor times(DType::f32, {heads.shape()[1]});
+                           std::ranges::fill(times.span<float>(), one ? 2.0f : 1.0f);
+                           const Array leaf = make_leaf(times, times.shape(), replicated(1), false);
+                           return einsum(c, "MND,N->MD", heads, leaf);
+                         },
+                     .inputs = {{random_tensor({4, 2, 3}, 1),
+                                 {replicated(3), {{{"data"}, {}, {}}, {}}, {{{}, {"tensor"}, {}}, {}}}}},
+                     .meshes = {kData2Tensor2}});
+  }
+  on_mesh(Mesh({{"tensor", 4}}), [](Context& c) {
+    const Tensor whole = random_tensor({3, 2, 5}, 1);
+    const Tensor part =
+        spread_heads(c, make_leaf(whole, whole.shape(), replicated(3), false), {"tensor"}).tensor();
+    ASSERT_EQ(part.shape(), (Shape{3, 1, 5}));
+    for (std::int64_t m = 0; m < 3; ++m) {
+      for (std::int64_t d = 0; d < 5; ++d)
+        EXPECT_EQ(part.data<float>()[m * 5 + d], whole.data<float>()[(m * 2 + c.rank / 2) * 5 + d]);
+    }
+  });
 }
 
 TEST(Gradients, JoinLast) {
