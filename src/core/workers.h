@@ -10,9 +10,8 @@
 // 2. A loop lives on the stack of the rank that runs it. It is in `loops_` only while it may have pieces
 // left,
 //    and its rank goes on when no helper is in it.
-// 3. Who has nothing to do looks for the next loop a moment long before it sleeps, as waking takes longer
-// than
-//    many loops; and only while its core is free.
+// 3. Who has nothing to do looks for the next loop a moment long before it sleeps, since waking takes
+//    longer than many loops; and only while its core is free.
 #pragma once
 
 #include <atomic>

@@ -158,7 +158,7 @@ class CacheAttentionOp : public Op {  // inputs: q [B,S,N,D], its positions [B,S
     for (std::int64_t b = 0; b < q.dim(0); ++b) {
       const std::int64_t row = rows_[static_cast<std::size_t>(b)];
       const auto at = [](const Tensor& x, std::int64_t i) { return x.raw() + Store::bytes_before(x, i, 0); };
-      if (row < 0) {  // padding: nobody reads it, but zeros cost later kernels no more than numbers do
+      if (row < 0) {  // padding, which nobody reads: zeros, not what lay there
         std::memset(at(out, b), 0, out.bytes() / static_cast<std::size_t>(out.dim(0)));
         continue;
       }

@@ -42,7 +42,9 @@ double LocalWorld::arrive(Meeting& meeting, int index) {
   if (enter(meeting)) return 0;
 
   const Clock::time_point start = Clock::now();
+  const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
   look_for_others(lock, [&] { return meeting.generation != generation; });
+  if (meeting.generation != generation) return elapsed();
   const WaitScope waiting;
   const auto deadline =
       start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_));
@@ -56,7 +58,7 @@ double LocalWorld::arrive(Meeting& meeting, int index) {
                     to_string(slot.call), timeout_, to_string(*slot.position), meeting.arrived,
                     meeting.ranks.size(), fmt::join(missing(meeting), ", "), silent(meeting)));
   }
-  return std::chrono::duration<double>(Clock::now() - start).count();
+  return elapsed();
 }
 
 double LocalWorld::finish(Meeting& meeting) {
@@ -64,10 +66,12 @@ double LocalWorld::finish(Meeting& meeting) {
   const std::uint64_t generation = meeting.generation;
   if (enter(meeting)) return 0;
   const Clock::time_point start = Clock::now();
+  const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
   look_for_others(lock, [&] { return meeting.generation != generation; });
+  if (meeting.generation != generation) return elapsed();
   const WaitScope waiting;
   meeting.all_here.wait(lock, [&] { return meeting.generation != generation; });
-  return std::chrono::duration<double>(Clock::now() - start).count();
+  return elapsed();
 }
 
 void LocalWorld::fail(int rank, std::exception_ptr exception, std::string message) {

@@ -1,0 +1,74 @@
+// A server whose ranks are processes: process 0 listens, and all end when they are told to.
+#include <httplib.h>
+#include <signal.h>
+
+#include <thread>
+
+#include "mpirun.h"
+
+namespace switchyard::cli_test {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+class MpiServing : public MpiTest {
+ protected:
+  json where() const {
+    for (int i = 0; i < 1200; ++i) {
+      const std::string text = read("where.json");
+      if (!text.empty()) return json::parse(text);
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    return {};
+  }
+  // To the program's processes that this test started.
+  void signal_all(int signal) const {
+    for (const auto& entry : fs::directory_iterator("/proc")) {
+      const std::string process = entry.path().filename().string();
+      if (process.find_first_not_of("0123456789") != std::string::npos) continue;
+      std::ifstream name(entry.path() / "comm"), words(entry.path() / "cmdline");
+      std::string comm, line;
+      std::getline(name, comm);
+      std::getline(words, line);
+      if (comm == "switchyard" && line.find(path("where.json")) != std::string::npos)
+        ::kill(std::stoi(process), signal);
+    }
+  }
+};
+
+TEST_F(MpiServing, AnswersAndEnds) {
+  NEEDS_MPIRUN();
+  write("text.txt", std::string(400, 'a') + " and some other letters, too. ");
+  train({"vocab_size=257", "dataset_type=text", "data_path=text.txt", "tokenizer_type=byte",
+         "enable_checkpointing=true", "steps=1", "max_target_length=24"});
+  const Finished alone =
+      run({"generate", "out/run", "prompt= to ", "max_target_length=16", "--json", "g.json"});
+  ASSERT_EQ(alone.status, 0) << alone.err;
+  Finished served;
+  std::thread launcher([&] {
+    served = mpirun_noting(
+        2, {"serve", "out/run", "--port", "0", "--json", path("where.json"), "ici_expert_parallelism=2"});
+  });
+  const json place = where();
+  EXPECT_TRUE(place.contains("port"));
+  if (place.contains("port")) {
+    httplib::Client client("127.0.0.1", place["port"]);
+    client.set_read_timeout(60);
+    const json request{{"prompt", " to "}, {"max_tokens", 12}};
+    const auto answer = client.Post("/v1/completions", request.dump(), "application/json");
+    EXPECT_TRUE(answer && answer->status == 200);
+    if (answer) {
+      EXPECT_EQ(json::parse(answer->body)["choices"][0]["text"],
+                json::parse(read("g.json"))["results"][0]["text"]);
+    }
+  }
+  signal_all(SIGTERM);
+  launcher.join();
+  EXPECT_EQ(served.status, 0) << served.err;
+  EXPECT_EQ(statuses(), (std::map<int, int>{{0, 0}, {1, 0}}));
+  EXPECT_NE(served.err.find("stopped: 1 texts finished"), std::string::npos) << served.err;
+}
+
+}  // namespace
+}  // namespace switchyard::cli_test
