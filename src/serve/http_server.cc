@@ -100,8 +100,20 @@ class HttpServer::Impl {
     server_.Get("/metrics", [this](const auto&, auto& response) {
       response.set_content(metrics_text(batcher_.counts(), experts_.layers()), "text/plain; version=0.0.4");
     });
-    server_.Post("/v1/completions",
-                 [this](const auto& request, auto& response) { complete(request, response); });
+    // Read here, since the library takes no more than 8 KiB of what curl calls a form.
+    server_.Post("/v1/completions", [this](const httplib::Request& request, httplib::Response& response,
+                                           const httplib::ContentReader& content) {
+      if (request.is_multipart_form_data()) {
+        answer_error(response, 400, "the body is not JSON but parts of a form", "invalid_request_error");
+        return;
+      }
+      std::string body;
+      const bool whole = content([&](const char* data, std::size_t size) {
+        body.append(data, size);
+        return true;
+      });
+      if (whole) complete(body, response);
+    });
     server_.set_error_handler([](const httplib::Request& request, httplib::Response& response) {
       if (!response.body.empty()) return;
       answer_error(response, response.status,
@@ -156,10 +168,10 @@ class HttpServer::Impl {
     response.set_content(to_text({{"object", "list"}, {"data", json::array({model})}}) + "\n", kJson);
   }
 
-  void complete(const httplib::Request& http, httplib::Response& response) {
+  void complete(const std::string& body, httplib::Response& response) {
     std::shared_ptr<Answering> answering;
     try {
-      CompletionRequest request = parse_completion(http.body, model_, std::random_device()());
+      CompletionRequest request = parse_completion(body, model_, std::random_device()());
       const std::string id = fmt::format("cmpl-{:x}-{}", started_, ++answers_);
       CompletionAnswer answer(request, model_, id, seconds_of_day());
       answering = std::make_shared<Answering>(Answering{std::move(request), std::move(answer)});

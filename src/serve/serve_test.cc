@@ -354,6 +354,11 @@ TEST(Serve, RefusesInOneLine) {
   }
   auto answer = service.client().Post("/v1/completions", std::string(5 << 20, ' '), "application/json");
   EXPECT_TRUE(!answer || answer->status == 413);
+  const std::string spaces(100000, ' '), type = "application/x-www-form-urlencoded";  // as curl -d says
+  answer = service.client().Post("/v1/completions", R"({"prompt": "a"})" + spaces, type);
+  EXPECT_TRUE(answer && answer->status == 200);
+  answer = service.client().Post("/v1/completions", "--x--\r\n", "multipart/form-data; boundary=x");
+  EXPECT_TRUE(answer && answer->status == 400);
   EXPECT_NE(service.get("/v1/chat/completions", 404).find("POST /v1/completions"), std::string::npos);
   // What is allowed besides.
   service.ask({{"prompt", "a"},
