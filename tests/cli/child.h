@@ -121,6 +121,13 @@ class ProgramTest : public ::testing::Test {
     return metrics();
   }
 
+  // A model of bytes, trained for a step into out/run.
+  void train_bytes() const {
+    write("text.txt", std::string(400, 'a') + " and some other letters, too. ");
+    train({"vocab_size=257", "dataset_type=text", "data_path=text.txt", "tokenizer_type=byte",
+           "enable_checkpointing=true", "steps=1", "max_target_length=24"});
+  }
+
   std::vector<nlohmann::json> metrics() const {
     std::vector<nlohmann::json> lines;
     std::ifstream file(path("out/run/metrics.jsonl"));
@@ -146,6 +153,16 @@ class ProgramTest : public ::testing::Test {
   // The same for a training of the tiny model.
   void expect_no_training(const Arguments& arguments, const std::vector<std::string>& words) const {
     expect_refused(Arguments{"train"} + tiny_model() + arguments, words);
+  }
+
+  // A file that a child will write at once; null after a minute.
+  nlohmann::json when_written(const std::string& name) const {
+    for (int i = 0; i < 1200; ++i) {
+      const std::string text = read(name);
+      if (!text.empty()) return nlohmann::json::parse(text);
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    return {};
   }
 
   std::string path(const std::string& name) const { return (folder_ / "work" / name).string(); }

@@ -8,12 +8,6 @@ using nlohmann::json;
 
 class Generating : public ProgramTest {
  protected:
-  // A model of bytes, trained for a step.
-  void train_bytes() {
-    write("text.txt", std::string(400, 'a') + " and some other letters, too. ");
-    train({"vocab_size=257", "dataset_type=text", "data_path=text.txt", "tokenizer_type=byte",
-           "enable_checkpointing=true", "steps=1", "max_target_length=24"});
-  }
   json generate(const Arguments& arguments) {
     const Finished done = run(Arguments{"generate", "out/run", "--json", "g.json"} + arguments);
     EXPECT_EQ(done.status, 0) << done.err;

@@ -10,19 +10,6 @@ using nlohmann::json;
 
 class Serving : public ProgramTest {
  protected:
-  void train_bytes() {
-    write("text.txt", std::string(400, 'a') + " and some other letters, too. ");
-    train({"vocab_size=257", "dataset_type=text", "data_path=text.txt", "tokenizer_type=byte",
-           "enable_checkpointing=true", "steps=1", "max_target_length=24"});
-  }
-  json where() const {
-    for (int i = 0; i < 1200; ++i) {
-      const std::string text = read("where.json");
-      if (!text.empty()) return json::parse(text);
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    }
-    return {};
-  }
   static int end(pid_t child, int signal) {
     ::kill(child, signal);
     int state = 0;
@@ -40,7 +27,7 @@ TEST_F(Serving, FromARunToItsEnd) {
   for (const Arguments& layout : {Arguments{}, Arguments{"ranks=4", "ici_expert_parallelism=4"}}) {
     std::filesystem::remove(path("where.json"));
     const pid_t server = start(Arguments{"serve", "out/run", "--port", "0", "--json", "where.json"} + layout);
-    const json place = where();
+    const json place = when_written("where.json");
     ASSERT_TRUE(place.contains("port"));
     EXPECT_EQ(place["model"], "run");
     httplib::Client client("127.0.0.1", place["port"]);

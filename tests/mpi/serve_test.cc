@@ -14,14 +14,6 @@ using nlohmann::json;
 
 class MpiServing : public MpiTest {
  protected:
-  json where() const {
-    for (int i = 0; i < 1200; ++i) {
-      const std::string text = read("where.json");
-      if (!text.empty()) return json::parse(text);
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    }
-    return {};
-  }
   // To the program's processes that this test started.
   void signal_all(int signal) const {
     for (const auto& entry : fs::directory_iterator("/proc")) {
@@ -39,9 +31,7 @@ class MpiServing : public MpiTest {
 
 TEST_F(MpiServing, AnswersAndEnds) {
   NEEDS_MPIRUN();
-  write("text.txt", std::string(400, 'a') + " and some other letters, too. ");
-  train({"vocab_size=257", "dataset_type=text", "data_path=text.txt", "tokenizer_type=byte",
-         "enable_checkpointing=true", "steps=1", "max_target_length=24"});
+  train_bytes();
   const Finished alone =
       run({"generate", "out/run", "prompt= to ", "max_target_length=16", "--json", "g.json"});
   ASSERT_EQ(alone.status, 0) << alone.err;
@@ -50,7 +40,7 @@ TEST_F(MpiServing, AnswersAndEnds) {
     served = mpirun_noting(
         2, {"serve", "out/run", "--port", "0", "--json", path("where.json"), "ici_expert_parallelism=2"});
   });
-  const json place = where();
+  const json place = when_written("where.json");
   EXPECT_TRUE(place.contains("port"));
   if (place.contains("port")) {
     httplib::Client client("127.0.0.1", place["port"]);
