@@ -90,6 +90,7 @@ class HttpServer::Impl {
     };
     server_.set_payload_max_length(kLongestBody);
     server_.set_keep_alive_timeout(2);
+    server_.set_keep_alive_max_count(1000);
     server_.set_tcp_nodelay(true);
     server_.set_socket_options([](auto socket) {  // not for others to listen on, too
       const int yes = 1;
