@@ -52,12 +52,7 @@ class MpiProcesses : public Processes {
 };
 
 int MpiProcesses::cores() const {
-  const auto& infos = wire_.infos();
-  const ProcessInfo& own = infos[static_cast<std::size_t>(index())];
-  const auto sharing = std::count_if(infos.begin(), infos.end(), [&](const ProcessInfo& info) {
-    return std::strcmp(info.host, own.host) == 0 && std::memcmp(info.cores, own.cores, sizeof own.cores) == 0;
-  });
-  return std::max(1, usable_cores() / static_cast<int>(sharing));
+  return std::max(1, usable_cores() / wire_.sharing());
 }
 
 // Process 0 collects how everybody did and tells everybody how the first one that failed did.

@@ -99,6 +99,13 @@ void Wire::exchange_infos() {
   }
 }
 
+int Wire::sharing() const {
+  const ProcessInfo& own = infos_[static_cast<std::size_t>(process_)];
+  return static_cast<int>(std::count_if(infos_.begin(), infos_.end(), [&](const ProcessInfo& info) {
+    return std::strcmp(info.host, own.host) == 0 && std::memcmp(info.cores, own.cores, sizeof own.cores) == 0;
+  }));
+}
+
 void Wire::listen() {
   MPI_Irecv(&incoming_, sizeof incoming_, MPI_BYTE, MPI_ANY_SOURCE, kNewsTag, talk_, &listening_);
 }

@@ -69,6 +69,7 @@ class Wire {
   int processes() const { return processes_; }
   bool any_thread() const { return any_thread_; }  // false: only the thread that made the wire may use it
   const std::vector<ProcessInfo>& infos() const { return infos_; }
+  int sharing() const;  // how many processes, with this one, may use the same cores
 
   // The other end of a transfer: `rank` is its name in messages.
   struct Peer {

@@ -11,6 +11,7 @@
 #include <set>
 #include <thread>
 
+#include "core/cores.h"
 #include "core/workers.h"
 #include "dist/comm/stop_signal.h"
 
@@ -28,21 +29,28 @@ constexpr milliseconds kLastWords{50};
 // printed its line stays this long, or until all others have printed theirs.
 constexpr milliseconds kStay{1000};
 
-// Waits longer and longer: other processes may need this core.
+// How long a rank with a core of its own looks for what it waits for before it sleeps, which takes longer
+// than many collectives.
+constexpr milliseconds kLook{1};
+
+// Looks for a while, then waits longer and longer: other processes may need this core.
 class Backoff {
  public:
-  void reset() { rounds_ = 0; }
+  explicit Backoff(std::chrono::steady_clock::duration look) : look_(look) {}
+  void reset() { *this = Backoff(look_); }
   void pause() {
-    if (++rounds_ <= 64) {
+    if (++looked_ <= 64 || std::chrono::steady_clock::now() - began_ < look_) {
       ::sched_yield();
       return;
     }
-    const int doubled = std::min((rounds_ - 64) / 16, 5);
+    const int doubled = std::min(++slept_ / 16, 5);
     std::this_thread::sleep_for(microseconds(20 << doubled));
   }
 
  private:
-  int rounds_ = 0;
+  std::chrono::steady_clock::duration look_;
+  std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+  int looked_ = 0, slept_ = 0;
 };
 
 std::vector<pid_t> watched(const Wire& wire) {
@@ -93,6 +101,7 @@ World::World(Wire& wire)
 void World::start_ranks(int per_process, double timeout_seconds) {
   timeout_ = std::min(timeout_seconds, 1e8);
   per_process_ = per_process;
+  own_cores_ = per_process * wire_.sharing() <= usable_cores();
 }
 
 void World::enter(Caller caller, const Position& position) {
@@ -113,7 +122,8 @@ void World::wait(const Waiting& waiting, Transfers& transfers) {
   }
   const auto patience = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_));
   Clock::time_point deadline = Clock::now() + patience;
-  Backoff backoff;
+  // A progress thread shares its rank's core.
+  Backoff backoff(own_cores_ && waiting.caller.channel == 0 ? Clock::duration(kLook) : Clock::duration(0));
   for (bool progress = false; !wire_.test(transfers, progress);) {
     hear();
     const Clock::time_point now = Clock::now();

@@ -87,6 +87,7 @@ class World {
 
   Wire& wire_;
   std::atomic<int> per_process_{0};  // 0 before start_ranks
+  bool own_cores_ = false;           // every rank on these cores has one
   double timeout_ = 0;
   std::mutex mutex_;              // guards all below
   std::map<Caller, Seat> seats_;  // of this process
