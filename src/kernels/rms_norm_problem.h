@@ -7,6 +7,10 @@
 
 namespace switchyard {
 
+// What is done with a row: all at once, or the sum that its mean is made of, of this rank's part, and the rest
+// when it is the sum of all parts.
+enum class RowPass { whole, sum, rest };
+
 // Arguments of rms_norm and rms_norm_backward under their public names.
 struct RmsNormProblem {
   DType dtype;
@@ -17,13 +21,16 @@ struct RmsNormProblem {
   const void* scale;
   void* y;
   float* rstd;  // written by the forward, read by the backward pass
-  const void* dy;
-  void* dx;
+  const void* dy = nullptr;
+  void* dx = nullptr;
+  RowPass pass = RowPass::whole;
+  std::int64_t whole_dim;  // what means are over
+  float* sums = nullptr;   // [rows] between `sum` and `rest`; may be rstd in the forward pass
 };
 
 // Rows [begin, end).
 using RmsNormRows = void(const RmsNormProblem&, std::int64_t begin, std::int64_t end);
-// Rows [begin, end); dscale [dim] receives the sum over these rows only (overwritten).
+// Rows [begin, end); dscale [dim] receives the sum over these rows only (overwritten, but in pass `sum`).
 using RmsNormBackwardRows = void(const RmsNormProblem&, std::int64_t begin, std::int64_t end, float* dscale);
 
 namespace cpu {

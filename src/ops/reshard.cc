@@ -207,7 +207,7 @@ class ReshardOp : public Op {
   }
   std::vector<ArrayInfo> infer(const Context& c, std::span<const ArrayInfo> in) const override {
     ArrayInfo out{in[0].dtype, in[0].shape, to_, local_shape(*c.mesh, in[0].shape, to_)};
-    if (shares(c)) {
+    if (step_.kind == ReshardStep::Kind::all_gather && weight_ && shares(c)) {
       out.shared = step_.axes;
       out.gathered = true;
     }
@@ -223,8 +223,7 @@ class ReshardOp : public Op {
       case ReshardStep::Kind::all_to_all:
         return {exchange(c, in[0], step_.axes, step_.from_dim, step_.to_dim)};
       case ReshardStep::Kind::all_gather:
-        if (shares(c)) return {gather_shared(c, in[0], step_.axes, step_.from_dim)};
-        return {gather_along(c, in[0], step_.axes, step_.from_dim)};
+        return {gathered(c, in[0], step_.from_dim)};
       default:
         return {sum_over(c, in[0], step_.axes)};
     }
@@ -239,7 +238,7 @@ class ReshardOp : public Op {
       case ReshardStep::Kind::slice:
         return {pad_along(c, dy, step_.axes, step_.to_dim)};
       case ReshardStep::Kind::reduce_scatter:
-        return {gather_along(c, dy, step_.axes, step_.to_dim)};
+        return {gathered(c, dy, step_.to_dim)};
       case ReshardStep::Kind::all_to_all:
         return {exchange(c, dy, step_.axes, step_.to_dim, step_.from_dim)};
       case ReshardStep::Kind::all_gather:
@@ -252,8 +251,9 @@ class ReshardOp : public Op {
 
  private:
   // Whether ranks get one copy of what they gather.
-  bool shares(const Context& c) const {
-    return step_.kind == ReshardStep::Kind::all_gather && weight_ && !c.abstract() && c.comm->shares_memory();
+  static bool shares(const Context& c) { return !c.abstract() && c.comm->shares_memory(); }
+  Tensor gathered(Context& c, const Tensor& x, std::size_t dim) const {
+    return shares(c) ? gather_shared(c, x, step_.axes, dim) : gather_along(c, x, step_.axes, dim);
   }
 
   ReshardStep step_;

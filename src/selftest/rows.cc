@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <optional>
 
 #include "kernels/ref/softmax_reference.h"
 #include "kernels/rms_norm.h"
@@ -18,7 +19,15 @@ constexpr double kRoundedTwice = 0x1p-7;
 struct NormShape {
   std::int64_t rows, dim;
   DType dtype, scale_dtype;
+  bool split;  // other ranks have three times as much of each row
   std::int64_t size() const { return rows * dim; }
+  // What adds the other ranks' sums to this one's.
+  std::optional<SplitRows> split_rows(const PoisonedArray& others) const {
+    if (!split) return std::nullopt;
+    return SplitRows{4 * dim, [this, &others](float* sums) {
+                       for (std::int64_t r = 0; r < rows; ++r) sums[r] += others.at(r);
+                     }};
+  }
   double relative() const { return dtype == DType::bf16 ? kRoundedTwice : 2e-6; }
 };
 
@@ -30,11 +39,14 @@ std::vector<Case> norm_cases(std::uint32_t seed, const MakeCase& make) {
     for (const DType scale_dtype : kFloatTypes) {
       for (const std::int64_t rows : {0, 1, 5, 700}) {
         for (const std::int64_t dim : {1, 7, 64, 83}) {
-          Draw draw(++seed * 4);
-          const std::string what =
-              fmt::format("{} rows of {}, scale {}, seed {}", rows, dim, name_of(scale_dtype), draw.seed());
-          cases.push_back(make(NormShape{rows, dim, dtype, scale_dtype}, draw));
-          cases.back().what = what;
+          for (const bool split : {false, true}) {
+            Draw draw(++seed * 4);
+            const std::string what =
+                fmt::format("{} {} of {}, scale {}, seed {}", rows, split ? "parts of rows" : "rows", dim,
+                            name_of(scale_dtype), draw.seed());
+            cases.push_back(make(NormShape{rows, dim, dtype, scale_dtype, split}, draw));
+            cases.back().what = what;
+          }
         }
       }
     }
@@ -44,16 +56,24 @@ std::vector<Case> norm_cases(std::uint32_t seed, const MakeCase& make) {
 
 constexpr float kEpsilon = 1e-5f;
 
+PoisonedArray squares_elsewhere(const NormShape& s) {
+  PoisonedArray squares(DType::f32, s.rows);
+  for (std::int64_t r = 0; r < s.rows; ++r)
+    squares.set(r, static_cast<float>(s.dim) * (2.5f + 0.125f * static_cast<float>(r % 8)));
+  return squares;
+}
+
 std::vector<Case> rms_norm_cases(std::uint32_t seed) {
   return norm_cases(seed, [](const NormShape& s, Draw& draw) {
     return Case{s.dtype,
                 "",
-                {draw.normal(s.dtype, s.size()), draw.normal(s.scale_dtype, s.dim)},
+                {draw.normal(s.dtype, s.size()), draw.normal(s.scale_dtype, s.dim), squares_elsewhere(s)},
                 {{"y", PoisonedArray(s.dtype, s.size()), {s.relative(), 1e-6}},
                  {"rstd", PoisonedArray(DType::f32, s.rows), {1e-6, 0}}},
                 [s](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                  const auto split = s.split_rows(in[2]);
                   rms_norm(pool, s.dtype, in[0].data(), in[1].data(), s.scale_dtype, s.rows, s.dim, kEpsilon,
-                           out[0].data(), out[1].floats());
+                           out[0].data(), out[1].floats(), split ? &*split : nullptr);
                 }};
   });
 }
@@ -61,7 +81,7 @@ std::vector<Case> rms_norm_cases(std::uint32_t seed) {
 std::vector<Case> rms_norm_backward_cases(std::uint32_t seed) {
   return norm_cases(seed, [](const NormShape& s, Draw& draw) {
     Arrays inputs{draw.normal(s.dtype, s.size()), draw.normal(s.scale_dtype, s.dim),
-                  draw.normal(s.dtype, s.size()), PoisonedArray(DType::f32, s.rows)};
+                  draw.normal(s.dtype, s.size()), PoisonedArray(DType::f32, s.rows), squares_elsewhere(s)};
     for (std::int64_t r = 0; r < s.rows; ++r) {
       float squares = 0;
       for (std::int64_t i = 0; i < s.dim; ++i) {
@@ -76,8 +96,10 @@ std::vector<Case> rms_norm_backward_cases(std::uint32_t seed) {
                 {{"dx", PoisonedArray(s.dtype, s.size()), {s.relative(), 1e-4}},
                  {"dscale", PoisonedArray(DType::f32, s.dim), {1e-5, 1e-4}}},
                 [s](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                  const auto split = s.split_rows(in[4]);
                   rms_norm_backward(pool, s.dtype, in[0].data(), in[1].data(), s.scale_dtype, in[3].floats(),
-                                    in[2].data(), s.rows, s.dim, out[0].data(), out[1].floats());
+                                    in[2].data(), s.rows, s.dim, out[0].data(), out[1].floats(),
+                                    split ? &*split : nullptr);
                 }};
   });
 }

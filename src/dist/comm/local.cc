@@ -28,6 +28,9 @@ namespace {
 // All-reduce works through pieces of at most this many elements a rank, which bounds its scratch space.
 constexpr std::int64_t kScratchElements = 1 << 18;
 
+// A rank's part of a reduce-scatter whose runs have fewer bytes is read as whole lines of the inputs.
+constexpr std::int64_t kShortRun = 4096;
+
 class LocalCommunicator : public Communicator {
  public:
   LocalCommunicator(LocalWorld& world, int rank, int channel)
@@ -83,16 +86,14 @@ class LocalCommunicator : public Communicator {
 
   double do_reduce_scatter(const Group& group, const CollectiveCall& call, const void* in,
                            void* out) override {
+    const std::int64_t run = call.size / call.runs;
+    if (call.runs > 1 && run * element_bytes(call.type) < kShortRun)
+      return reduce_scatter_short_runs(group, call, in, out);
     return meet(group, call, in, [&](Meeting& meeting) {
-      const std::int64_t parts = static_cast<std::int64_t>(group.ranks.size()), run = call.size / call.runs;
+      const auto parts = static_cast<std::int64_t>(group.ranks.size());
       for (std::int64_t i = 0; i < call.runs; ++i) {
         const std::int64_t begin = (i * parts + group.index) * run;
-        const auto inputs = inputs_at(meeting, begin * element_bytes(call.type));
-        std::byte* const sum = at(out, i * run * sum_bytes(call.type));
-        if (inputs.empty())
-          std::fill_n(sum, run * sum_bytes(call.type), std::byte{0});
-        else
-          sum_in_order(call.type, inputs, sum, run);
+        sum_at(meeting, call.type, begin, run, at(out, i * run * sum_bytes(call.type)));
       }
     });
   }
@@ -156,6 +157,43 @@ class LocalCommunicator : public Communicator {
     waited += world_.finish(meeting);
     if (!error.empty()) throw CollectiveError(error);
     return waited;
+  }
+
+  // Each rank sums a slice of the inputs as they lie in memory and brings every rank's runs to it: inputs are
+  // read in long stretches, where a rank's own part is a few bytes of every line.
+  double reduce_scatter_short_runs(const Group& group, const CollectiveCall& call, const void* in,
+                                   void* out) {
+    slot_of(group).out = out;
+    return meet(group, call, in, [&](Meeting& meeting) {
+      constexpr std::int64_t kPieceBytes = 16384;
+      alignas(64) std::byte piece[kPieceBytes];
+      const auto parts = static_cast<int>(group.ranks.size());
+      const std::int64_t bytes = sum_bytes(call.type), run = call.size / call.runs, line = run * parts;
+      const Slice slice = slice_of(call.runs, parts, group.index);
+      std::int64_t begin = slice.begin * line;
+      while (begin < slice.end * line) {
+        const std::int64_t end = std::min(slice.end * line, begin + kPieceBytes / bytes);
+        sum_at(meeting, call.type, begin, end - begin, piece);
+        for (std::int64_t i = begin; i < end;) {
+          const std::int64_t index = i / run, within = i % run, count = std::min(run - within, end - i);
+          void* const to = meeting.slots[static_cast<std::size_t>(index % parts)].out;
+          copy_bytes(at(to, (index / parts * run + within) * bytes), piece + (i - begin) * bytes,
+                     count * bytes);
+          i += count;
+        }
+        begin = end;
+      }
+    });
+  }
+
+  // The sum of `count` elements of all inputs, from element `begin` on.
+  void sum_at(const Meeting& meeting, std::string_view type, std::int64_t begin, std::int64_t count,
+              std::byte* sum) {
+    const auto inputs = inputs_at(meeting, begin * element_bytes(type));
+    if (inputs.empty())
+      std::fill_n(sum, count * sum_bytes(type), std::byte{0});
+    else
+      sum_in_order(type, inputs, sum, count);
   }
 
   // The input of every rank that has one, `offset` bytes in. A member, so that a call allocates nothing once

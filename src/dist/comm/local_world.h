@@ -27,6 +27,7 @@ struct Slot {
   CollectiveCall call;
   const Position* position = nullptr;
   const void* in = nullptr;
+  void* out = nullptr;  // where others write this rank's part of a sum
   RaggedSide ragged{};
   bool arrived = false;
   std::shared_ptr<void> shared;          // what group rank 0 made for a gather that all share

@@ -1,4 +1,4 @@
-// RMS norm rows for AVX2 and AVX-512: two passes over a row, which is in L1 for the second.
+// RMS norm rows for AVX2 and AVX-512: two passes over a row, which is in L1 for the second where it is whole.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/rms_norm_simd.cc"
@@ -34,16 +34,29 @@ HWY_INLINE float sum_of(lanes::V v) {
   return hn::GetLane(hn::SumOfLanes(lanes::D(), v));
 }
 
-template <typename T, typename S>
-void forward_row(const T* x, const S* scale, std::int64_t dim, float eps, T* y, float* rstd) {
-  const lanes::D d;
-  auto sum = hn::Zero(d);
+template <typename T>
+float square_sum(const T* x, std::int64_t dim) {
+  auto sum = hn::Zero(lanes::D());
   for (std::int64_t i = 0; i < dim; i += kStep) {
     const auto v = load_part(x + i, dim - i);
     sum = hn::MulAdd(v, v, sum);
   }
-  *rstd = 1.0f / std::sqrt(sum_of(sum) / static_cast<float>(dim) + eps);
-  const auto inverse = hn::Set(d, *rstd);
+  return sum_of(sum);
+}
+
+template <typename T, typename S>
+float scaled_dot(const T* x, const S* scale, const T* dy, std::int64_t dim) {
+  auto sum = hn::Zero(lanes::D());
+  for (std::int64_t i = 0; i < dim; i += kStep) {
+    const auto u = hn::Mul(load_part(dy + i, dim - i), load_part(scale + i, dim - i));
+    sum = hn::MulAdd(u, load_part(x + i, dim - i), sum);
+  }
+  return sum_of(sum);
+}
+
+template <typename T, typename S>
+void forward_row(const T* x, const S* scale, std::int64_t dim, float rstd, T* y) {
+  const auto inverse = hn::Set(lanes::D(), rstd);
   for (std::int64_t i = 0; i < dim; i += kStep) {
     const auto v = hn::Mul(load_part(x + i, dim - i), inverse);
     store_part(hn::Mul(v, load_part(scale + i, dim - i)), y + i, dim - i);
@@ -51,16 +64,11 @@ void forward_row(const T* x, const S* scale, std::int64_t dim, float eps, T* y, 
 }
 
 template <typename T, typename S>
-void backward_row(const T* x, const S* scale, float rstd, const T* dy, std::int64_t dim, T* dx,
+void backward_row(const T* x, const S* scale, float rstd, float mean, const T* dy, std::int64_t dim, T* dx,
                   float* dscale) {
   const lanes::D d;
-  auto sum = hn::Zero(d);
-  for (std::int64_t i = 0; i < dim; i += kStep) {
-    const auto u = hn::Mul(load_part(dy + i, dim - i), load_part(scale + i, dim - i));
-    sum = hn::MulAdd(u, load_part(x + i, dim - i), sum);
-  }
   const auto inverse = hn::Set(d, rstd);
-  const auto factor = hn::Set(d, rstd * rstd * sum_of(sum) / static_cast<float>(dim));
+  const auto factor = hn::Set(d, rstd * rstd * mean);
   for (std::int64_t i = 0; i < dim; i += kStep) {
     const auto v = load_part(x + i, dim - i);
     const auto g = load_part(dy + i, dim - i);
@@ -73,17 +81,30 @@ void backward_row(const T* x, const S* scale, float rstd, const T* dy, std::int6
 template <typename T, typename S>
 void forward_typed(const RmsNormProblem& p, std::int64_t begin, std::int64_t end) {
   for (std::int64_t r = begin; r < end; ++r) {
-    forward_row(static_cast<const T*>(p.x) + r * p.dim, static_cast<const S*>(p.scale), p.dim, p.eps,
-                static_cast<T*>(p.y) + r * p.dim, p.rstd + r);
+    const T* const x = static_cast<const T*>(p.x) + r * p.dim;
+    const float sum = p.pass == RowPass::rest ? p.sums[r] : square_sum(x, p.dim);
+    if (p.pass == RowPass::sum) {
+      p.sums[r] = sum;
+      continue;
+    }
+    p.rstd[r] = 1.0f / std::sqrt(sum / static_cast<float>(p.whole_dim) + p.eps);
+    forward_row(x, static_cast<const S*>(p.scale), p.dim, p.rstd[r], static_cast<T*>(p.y) + r * p.dim);
   }
 }
 
 template <typename T, typename S>
 void backward_typed(const RmsNormProblem& p, std::int64_t begin, std::int64_t end, float* dscale) {
-  std::fill(dscale, dscale + p.dim, 0.0f);
+  if (p.pass != RowPass::sum) std::fill(dscale, dscale + p.dim, 0.0f);
+  const S* const scale = static_cast<const S*>(p.scale);
   for (std::int64_t r = begin; r < end; ++r) {
-    backward_row(static_cast<const T*>(p.x) + r * p.dim, static_cast<const S*>(p.scale), p.rstd[r],
-                 static_cast<const T*>(p.dy) + r * p.dim, p.dim, static_cast<T*>(p.dx) + r * p.dim, dscale);
+    const T *const x = static_cast<const T*>(p.x) + r * p.dim, *const dy =
+                                                                   static_cast<const T*>(p.dy) + r * p.dim;
+    const float sum = p.pass == RowPass::rest ? p.sums[r] : scaled_dot(x, scale, dy, p.dim);
+    if (p.pass == RowPass::sum)
+      p.sums[r] = sum;
+    else
+      backward_row(x, scale, p.rstd[r], sum / static_cast<float>(p.whole_dim), dy, p.dim,
+                   static_cast<T*>(p.dx) + r * p.dim, dscale);
   }
 }
 
