@@ -52,7 +52,8 @@ void accumulate(Context& context, Value& value, const Tensor& grad) {
     value.grad = converted(*context.pool, grad, value.info.dtype);
     return;
   }
-  const bool own = value.grad.buffer().use_count() == 1;
+  const auto& buffer = value.grad.buffer();
+  const bool own = buffer.use_count() == 1 && !buffer->read_only();
   Tensor sum = own ? value.grad : Tensor(value.info.dtype, value.info.local);
   const Tensor other = converted(*context.pool, grad, value.info.dtype);
   add(*context.pool, sum.dtype(), value.grad.raw(), other.raw(), sum.raw(), sum.size());

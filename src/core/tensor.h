@@ -34,11 +34,15 @@ class Buffer {
   std::byte* data() { return data_; }
   std::size_t bytes() const { return bytes_; }
   bool abstract() const { return abstract_; }
+  // Of memory that several ranks read: nobody adds to it in place.
+  void make_read_only() { read_only_ = true; }
+  bool read_only() const { return read_only_; }
 
  private:
   Buffer(std::size_t bytes, bool abstract);
   std::shared_ptr<MemoryAccount> account_;  // what it is charged to, or null
   bool abstract_;
+  bool read_only_ = false;
   std::byte* data_;
   std::size_t bytes_;
 };

@@ -60,7 +60,7 @@ std::shared_ptr<Buffer> charged_here(std::shared_ptr<Buffer> buffer, std::int64_
           }};
 }
 
-// gather_along of a weight among ranks of one process, which all read one copy. Each rank writes its block
+// gather_along among ranks of one process, which all read one copy. Each rank writes its block
 // where it belongs. It is charged for the copy, and for what gather_along takes beside it, as if it were
 // alone.
 Tensor gather_shared(Context& c, const Tensor& x, const Axes& axes, std::size_t dim) {
@@ -75,7 +75,9 @@ Tensor gather_shared(Context& c, const Tensor& x, const Axes& axes, std::size_t 
   };
   const auto make = [&]() -> std::shared_ptr<void> {
     const UnchargedScope everyone_is_charged_below;
-    return std::make_shared<Buffer>(bytes);
+    auto buffer = std::make_shared<Buffer>(bytes);
+    buffer->make_read_only();
+    return buffer;
   };
   auto made = std::static_pointer_cast<Buffer>(
       c.comm->all_gather_shared(group, joined(axes), static_cast<std::int64_t>(x.bytes()), make, place));
