@@ -104,7 +104,8 @@ TEST_P(Collectives, ReduceScatterSumsThisRanksPart) {
 
 // Short runs, and runs of which a backend's pieces hold some and a part.
 TEST_P(Collectives, ReduceScatterOfPartsInRuns) {
-  constexpr std::pair<std::int64_t, std::int64_t> kCases[]{{0, 1}, {6, 2}, {35, 7}, {90000, 3000}, {90090, 7}, {700000, 7}};
+  constexpr std::pair<std::int64_t, std::int64_t> kCases[]{{0, 1},        {6, 2},     {35, 7},
+                                                           {90000, 3000}, {90090, 7}, {700000, 7}};
   for (const auto& [count, runs] : kCases) {
     run([&, count = count, runs = runs](Communicator& comm, const Group& group) {
       const std::int64_t p = ranks(), run = count / runs;
