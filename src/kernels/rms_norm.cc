@@ -30,8 +30,8 @@ void reference_rows(const RmsNormProblem& p, std::int64_t begin, std::int64_t en
 
 template <typename T, typename S>
 void reference_backward_rows(const RmsNormProblem& p, std::int64_t begin, std::int64_t end, float* dscale) {
-  const T *const x = static_cast<const T*>(p.x) + begin * p.dim, *const dy = static_cast<const T*>(p.dy) +
-                                                                             begin * p.dim;
+  const T* const x = static_cast<const T*>(p.x) + begin * p.dim;
+  const T* const dy = static_cast<const T*>(p.dy) + begin * p.dim;
   const S* const scale = static_cast<const S*>(p.scale);
   if (p.pass == RowPass::sum) {
     for (std::int64_t r = begin; r < end; ++r) {

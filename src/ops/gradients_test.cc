@@ -153,6 +153,19 @@ TEST(Gradients, SpreadHeads) {  // 2 key heads on 4 parts: each head is there tw
   });
 }
 
+// Each reader's gradient is gathered into memory that the ranks share, and both are added up.
+TEST(Gradients, PartialSumThatTwoReadInOtherParts) {
+  check_gradients({.function =
+                       [](Context& c, std::span<const Array> in) {
+                         if (c.mesh->size() == 1) return add(c, in[0], in[0]);
+                         const Array rows = reshard(c, in[0], {{{"data"}, {}}, {}}),
+                                     columns = reshard(c, in[0], {{{}, {"data"}}, {}});
+                         return add(c, replicate(c, rows), replicate(c, columns));
+                       },
+                   .inputs = {{random_tensor({8, 12}, 1), {{{{}, {}}, {"data"}}}}},
+                   .meshes = {Mesh({{"data", 4}})}});
+}
+
 TEST(Gradients, JoinLast) {
   const Sharding rows{{{"data"}, {}, {}}, {}};
   check_gradients(

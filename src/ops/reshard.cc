@@ -60,9 +60,8 @@ std::shared_ptr<Buffer> charged_here(std::shared_ptr<Buffer> buffer, std::int64_
           }};
 }
 
-// gather_along among ranks of one process, which all read one copy. Each rank writes its block
-// where it belongs. It is charged for the copy, and for what gather_along takes beside it, as if it were
-// alone.
+// gather_along among ranks of one process, which all read one copy. Each rank writes its block where it
+// belongs. It is charged for the copy, and for what gather_along takes beside it, as if it were alone.
 Tensor gather_shared(Context& c, const Tensor& x, const Axes& axes, std::size_t dim) {
   const Group group = c.group(axes);
   const std::size_t ranks = group.ranks.size(), bytes = x.bytes() * ranks;

@@ -97,8 +97,8 @@ void backward_typed(const RmsNormProblem& p, std::int64_t begin, std::int64_t en
   if (p.pass != RowPass::sum) std::fill(dscale, dscale + p.dim, 0.0f);
   const S* const scale = static_cast<const S*>(p.scale);
   for (std::int64_t r = begin; r < end; ++r) {
-    const T *const x = static_cast<const T*>(p.x) + r * p.dim, *const dy =
-                                                                   static_cast<const T*>(p.dy) + r * p.dim;
+    const T* const x = static_cast<const T*>(p.x) + r * p.dim;
+    const T* const dy = static_cast<const T*>(p.dy) + r * p.dim;
     const float sum = p.pass == RowPass::rest ? p.sums[r] : scaled_dot(x, scale, dy, p.dim);
     if (p.pass == RowPass::sum)
       p.sums[r] = sum;
