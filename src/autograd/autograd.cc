@@ -49,9 +49,12 @@ void accumulate(Context& context, Value& value, const Tensor& grad) {
     return;
   }
   if (!value.grad.defined() || context.is_zeros(value.grad)) {
-    value.grad = converted(*context.pool, grad, value.info.dtype);
+    // A parameter's first gradient stays as narrow as it comes: the update reads either type.
+    const bool keep = value.weight && value.producer == nullptr && grad.dtype() == DType::bf16;
+    value.grad = keep ? grad : converted(*context.pool, grad, value.info.dtype);
     return;
   }
+  value.grad = converted(*context.pool, value.grad, value.info.dtype);
   const auto& buffer = value.grad.buffer();
   const bool own = buffer.use_count() == 1 && !buffer->read_only();
   Tensor sum = own ? value.grad : Tensor(value.info.dtype, value.info.local);

@@ -5,6 +5,7 @@
 
 #include "kernels/elementwise.h"
 #include "ops/reshard.h"
+#include "ops/shared_result.h"
 
 namespace switchyard {
 namespace {
@@ -19,20 +20,25 @@ class CastOp : public Op {
     return {out};
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
-                              std::span<const ArrayInfo>) const override {
-    return {to(c, in[0], to_)};
+                              std::span<const ArrayInfo> infos) const override {
+    const Tensor& x = in[0];
+    const Axes& shared = infos[0].shared;
+    if (x.bytes() < kWorthSharing || c.abstract() || c.mesh->product(shared) == 1)
+      return {converted(*c.pool, x, to_)};
+    const auto part = [&](void* out, std::int64_t begin, std::int64_t end) {
+      const auto at = [&](DType dtype) { return static_cast<std::size_t>(begin) * size_of(dtype); };
+      convert(*c.pool, x.dtype(), x.raw() + at(x.dtype()), to_, static_cast<std::byte*>(out) + at(to_),
+              end - begin);
+    };
+    return {made_together(c, shared, to_, x.shape(), part)};
   }
-  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
-    return {to(c, call.grad(0), call.input_info(0).dtype)};
-  }
+  // In its own type: whoever adds it to something, or stores it, converts it.
+  std::vector<Tensor> backward(Context&, const BackwardCall& call) const override { return {call.grad(0)}; }
   std::uint32_t needs_inputs() const override { return 0; }
 
  private:
-  static Tensor to(Context& c, const Tensor& x, DType dtype) {
-    Tensor out(dtype, x.shape());
-    convert(*c.pool, x.dtype(), x.raw(), dtype, out.raw(), x.size());
-    return out;
-  }
+  static constexpr std::size_t kWorthSharing =
+      512 * 1024;  // the meeting of ranks takes as long as to cast it
   DType to_;
 };
 

@@ -5,6 +5,7 @@
 
 #include "autograd/ahead.h"
 #include "kernels/elementwise.h"
+#include "ops/shared_result.h"
 
 namespace switchyard {
 namespace {
@@ -45,21 +46,6 @@ Tensor gather_along(Context& c, const Tensor& x, const Axes& axes, std::size_t d
   return unstacked(c, stacked, block_of(x.shape(), dim), p);
 }
 
-// `buffer`, charged to this rank until it lets go of it, as are for a moment `also` bytes.
-std::shared_ptr<Buffer> charged_here(std::shared_ptr<Buffer> buffer, std::int64_t also) {
-  const auto bytes = static_cast<std::int64_t>(buffer->bytes());
-  std::shared_ptr<MemoryAccount> account = charging() ? current_account() : nullptr;
-  if (account) {
-    account->charge(bytes + also);
-    account->charge(-also);
-  }
-  Buffer* const address = buffer.get();
-  return {address, [buffer = std::move(buffer), account = std::move(account), bytes](Buffer*) mutable {
-            if (account) account->charge(-bytes);
-            buffer.reset();
-          }};
-}
-
 // gather_along among ranks of one process, which all read one copy. Each rank writes its block where it
 // belongs. It is charged for the copy, and for what gather_along takes beside it, as if it were alone.
 Tensor gather_shared(Context& c, const Tensor& x, const Axes& axes, std::size_t dim) {
@@ -72,14 +58,9 @@ Tensor gather_shared(Context& c, const Tensor& x, const Axes& axes, std::size_t 
     for (std::size_t i = 0; i < static_cast<std::size_t>(block.pre); ++i)
       std::memcpy(whole + (i * ranks + static_cast<std::size_t>(group.index)) * run, x.raw() + i * run, run);
   };
-  const auto make = [&]() -> std::shared_ptr<void> {
-    const UnchargedScope everyone_is_charged_below;
-    auto buffer = std::make_shared<Buffer>(bytes);
-    buffer->make_read_only();
-    return buffer;
-  };
-  auto made = std::static_pointer_cast<Buffer>(
-      c.comm->all_gather_shared(group, joined(axes), static_cast<std::int64_t>(x.bytes()), make, place));
+  auto made = std::static_pointer_cast<Buffer>(c.comm->all_gather_shared(
+      group, joined(axes), static_cast<std::int64_t>(x.bytes()), [&] { return shared_buffer(bytes); },
+      place));
   Shape shape = x.shape();
   shape[dim] *= static_cast<std::int64_t>(ranks);
   return {x.dtype(), shape,

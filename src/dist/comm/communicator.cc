@@ -69,6 +69,15 @@ std::shared_ptr<void> Communicator::all_gather_shared(const Group& group, std::s
   return result;
 }
 
+std::shared_ptr<void> Communicator::make_together(const Group& group, std::string_view axis, const Make& make,
+                                                  const Place& place) {
+  CHECK(group.ranks.size() > 1, "one rank of '{}' has nobody to share with", axis);
+  const TraceSpan span(position_.trace, "make_together", "together", position_.layer);
+  std::shared_ptr<void> result;
+  do_all_gather_shared(group, {.kind = "make_together", .axis = axis, .type = "bytes"}, make, place, result);
+  return result;
+}
+
 double Communicator::do_all_gather_shared(const Group&, const CollectiveCall& call, const Make&, const Place&,
                                           std::shared_ptr<void>&) {
   CHECK(false, "{}: these ranks do not share memory", to_string(call));

@@ -155,6 +155,9 @@ class Communicator {
   using Place = std::function<void(void* made)>;
   std::shared_ptr<void> all_gather_shared(const Group& group, std::string_view axis, std::int64_t bytes,
                                           const Make& make, const Place& place);
+  // The same where nothing is moved and nothing is counted: what all would make alike, made once.
+  std::shared_ptr<void> make_together(const Group& group, std::string_view axis, const Make& make,
+                                      const Place& place);
   // Work that the ranks of one process (shares_memory) do as one, where nothing is moved and nothing is
   // counted: the first rank calls `work` with the `mine` of all, in group order, while the others wait. What
   // it throws, that rank throws.

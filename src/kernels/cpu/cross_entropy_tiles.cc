@@ -22,7 +22,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <vector>
 
 #include "kernels/cpu/cross_entropy_tiles_pack.h"
 #include "kernels/cpu/tile_block.h"
@@ -309,18 +308,24 @@ void backward_chunk(const Fused& f, std::int64_t chunk, const RowConstants& cons
 }
 
 // Sums the chunks' dhidden^T tiles of 32 rows in chunk order and writes dhidden.
-void store_dhidden(const Fused& f, const float* tiles, std::int64_t r, float* dhidden) {
-  std::vector<float> sum(static_cast<std::size_t>(f.emb * 32));
-  for (std::int64_t c = 0; c < f.chunks; ++c) {
-    const float* x = tiles + (c * f.rows + r) * f.emb;
-    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += x[i];
-  }
+SWITCHYARD_TILED void store_dhidden(const Fused& f, const float* tiles, std::int64_t r, float* dhidden) {
+  alignas(64) float sums[kMaxEmb * 16], turned[kTileFloats];
+  const std::int64_t size = f.emb * 16;
   for (std::int64_t half = 0; half < 2; ++half) {
-    for (std::int64_t lane = 0; lane < 16; ++lane) {
-      const std::int64_t row = r + row_of_lane(half, lane);
-      if (row >= f.args.rows) continue;
-      const float* x = sum.data() + half * f.emb * 16 + lane;
-      for (std::int64_t e = 0; e < f.args.emb; ++e) dhidden[row * f.args.emb + e] = x[e * 16];
+    std::fill(sums, sums + size, 0.0f);
+    for (std::int64_t c = 0; c < f.chunks; ++c) {
+      const float* const x = tiles + (c * f.rows + r) * f.emb + half * size;
+      for (std::int64_t i = 0; i < size; i += 16)
+        _mm512_store_ps(sums + i, _mm512_add_ps(_mm512_load_ps(sums + i), _mm512_load_ps(x + i)));
+    }
+    for (std::int64_t e = 0; e < f.args.emb; e += 16) {
+      transpose_units(sums + e * 16, 16, turned, 16, 16, 16);
+      const auto keep = static_cast<__mmask16>((1u << std::min<std::int64_t>(16, f.args.emb - e)) - 1u);
+      for (std::int64_t lane = 0; lane < 16; ++lane) {
+        const std::int64_t row = r + row_of_lane(half, lane);
+        if (row < f.args.rows)
+          _mm512_mask_storeu_ps(dhidden + row * f.args.emb + e, keep, _mm512_load_ps(turned + 16 * lane));
+      }
     }
   }
 }

@@ -1,0 +1,26 @@
+// Tensors of which the ranks of one process have one copy, each charged for it as if it were its own. They
+// are read-only: what all read, none may change in place.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "autograd/context.h"
+#include "core/tensor.h"
+
+namespace switchyard {
+
+// Memory for one, charged to nobody.
+std::shared_ptr<Buffer> shared_buffer(std::size_t bytes);
+
+// `buffer`, charged to this rank until it lets go of it, as are for a moment `also` bytes.
+std::shared_ptr<Buffer> charged_here(std::shared_ptr<Buffer> buffer, std::int64_t also = 0);
+
+// What all ranks along `axes` would make alike, from what they share: one tensor, of which each rank makes
+// the elements [begin, end) of out. Every one of those ranks calls it, at the same place of its program.
+using MakeShare = std::function<void(void* out, std::int64_t begin, std::int64_t end)>;
+Tensor made_together(Context& context, const Axes& axes, DType dtype, const Shape& shape,
+                     const MakeShare& make);
+
+}  // namespace switchyard
