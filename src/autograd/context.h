@@ -52,6 +52,7 @@ struct Context {
   ThreadPool* pool = nullptr;
   bool explicit_sharding = false;  // shard_mode=explicit: an implied reshard is an error
   bool grad_enabled = true;
+  bool one_pass = false;  // an update has one backward pass: parameters get no gradients from another one
   RematRegion* region = nullptr;  // innermost open remat region
   std::uint64_t next_node = 0;
   std::string_view op;  // the running one, for those who count

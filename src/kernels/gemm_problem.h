@@ -21,8 +21,8 @@ namespace switchyard {
 //    With `hidden`, shaped like C and bf16 as it: hidden = silu(C) ⊙ C_next ⊙ row_weights[row], as swiglu
 //    (elementwise.h) makes it of C and C_next as they are stored.
 // 3. More terms: C = op(A) · op(B) + Σ_t op(A_t) · op(B_t), each with a depth of its own, one sum after the
-//    other. With `terms_apart` each term's sum is rounded to C's dtype before it is added, as if it had been
-//    stored and the stored ones then added in fp32.
+//    other. With `terms_apart` each term's sum is rounded to the operands' dtype before it is added, as if
+//    it had been stored in that and the stored ones then added in fp32.
 // 4. same_b: another problem with the same matrices B and depths, A not transposed in either. Its rows
 //    follow this one's: blocks, and the panels within them, go over both.
 // 5. logits: C is made of logits, or they are only summed, see there. C is bf16 or null, all else plain.
@@ -113,7 +113,7 @@ struct GemmRowPacking {
 void run_gemms(ThreadPool& pool, const char* op, std::span<const GemmProblem> problems,
                Partners* partners = nullptr);
 // The same, but the first partner's i-th result becomes the sum of all partners' i-th products, each rounded
-// to C's dtype and then added in fp32 in the order of the partners. Other partners' C is not used.
+// to the operands' dtype and then added in fp32 in the order of the partners. Other partners' C is not used.
 void run_summed_gemms(ThreadPool& pool, const char* op, std::span<const GemmProblem> problems,
                       Partners& partners);
 bool takes_gemm_forms(DType dtype);

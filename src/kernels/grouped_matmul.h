@@ -18,8 +18,8 @@ namespace switchyard {
 // Ranks that multiply rows of their own with the same matrices rhs may do so as `partners`, who call alike
 // with equal dtype, groups, k and n: weights are read and packed once for all of them. Results are bit for
 // bit those of each alone. For the gradient of rhs, the first partner's drhs becomes the sum of what each
-// alone would get, added in fp32 in their order and rounded once; the others' drhs is not used and may be
-// null.
+// alone would get in the operands' dtype, added in fp32 in their order and rounded once to drhs_dtype; the
+// others' drhs is not used and may be null.
 bool takes_partners(DType dtype);
 
 // out[r,:] = lhs[r,:] · rhs[g(r)] + bias[g(r)].  lhs [R,k], rhs [G,k,n], bias [G,n] or null, out [R,n].

@@ -103,7 +103,7 @@ void expect_same_bits(const std::vector<std::vector<std::int64_t>>& sizes, std::
       const auto i = static_cast<std::size_t>(rank);
       const std::uint32_t seed = 100 * static_cast<std::uint32_t>(rank + 1);
       Meeting::Partner partner(meeting, rank);
-      alone[i] = run(shared, sizes[i], seed, drhs_dtype, 1, nullptr);
+      alone[i] = run(shared, sizes[i], seed, DType::bf16, 1, nullptr);
       together[i] =
           run(own_weights && rank % 2 == 1 ? copy : shared, sizes[i], seed, drhs_dtype, threads, &partner);
     });
@@ -121,7 +121,7 @@ void expect_same_bits(const std::vector<std::vector<std::int64_t>>& sizes, std::
     std::vector<const void*> parts;
     for (const auto& one : alone) parts.push_back((*one.*gradient).data());
     Array sum(drhs_dtype, groups * k * n);
-    rank_sum(drhs_dtype, parts, drhs_dtype, sum.data(), sum.size());
+    rank_sum(DType::bf16, parts, drhs_dtype, sum.data(), sum.size());
     EXPECT_TRUE(*together.front().*gradient == sum) << what;
   };
   expect_sum(&Results::drhs);

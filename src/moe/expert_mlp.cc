@@ -1,13 +1,17 @@
 #include "moe/expert_mlp.h"
 
+#include <algorithm>
+#include <initializer_list>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "kernels/elementwise.h"
 #include "kernels/gemm.h"
 #include "kernels/grouped_matmul.h"
 #include "moe/assumed_load.h"
 #include "ops/basic.h"
+#include "ops/shared_result.h"
 #include "ops/weight_partners.h"
 
 namespace switchyard {
@@ -26,16 +30,45 @@ std::unique_ptr<WeightPartners> partners_of(Context& c, DType rows, const ArrayI
   return c.mesh->product(weights.shared) > 1 ? std::make_unique<WeightPartners>(c, weights.shared) : nullptr;
 }
 
-// The same for the gradient of the weights.
-std::unique_ptr<WeightPartners> gradient_partners_of(Context& c, DType rows, const ArrayInfo& weights) {
-  return weights.gathered ? partners_of(c, rows, weights) : nullptr;
-}
+// The gradients of weights (inputs of a grouped product, shaped alike), which partners sum as they make them
+// where they would be summed next.
+class WeightGradients {
+ public:
+  WeightGradients(Context& c, const BackwardCall& call, std::initializer_list<std::size_t> weights,
+                  DType rows)
+      : call_(call), weights_(weights) {
+    const ArrayInfo& info = call.input_info(weights_.front());
+    sums_ = !info.gathered &&
+            std::all_of(weights_.begin(), weights_.end(), [&](std::size_t i) { return call.may_sum(i); });
+    if (info.gathered || sums_) partners_ = partners_of(c, rows, info);
+    sums_ = sums_ && partners_ != nullptr;
+    for (std::size_t i = 0; i < weights_.size(); ++i) {
+      tensors_.push_back(sums_ ? sum_of_ranks(c, info.shared, info.dtype, info.local)
+                         : partners_ == nullptr || partners_->is_first()
+                             ? Tensor(info.dtype, info.local)
+                             : Tensor::without_memory(info.dtype, info.local));
+    }
+  }
+  Partners* partners() const { return partners_.get(); }
+  DType dtype() const { return tensors_.front().dtype(); }
+  void* to(std::size_t i) { return tensors_[i].raw(); }
+  // Once they are made.
+  void give(std::vector<Tensor>& grads) {
+    for (std::size_t i = 0; i < weights_.size(); ++i) {
+      if (sums_)
+        call_.give_sum(weights_[i], std::move(tensors_[i]));
+      else
+        grads[weights_[i]] = std::move(tensors_[i]);
+    }
+  }
 
-// Where that goes, which is the first partner's alone.
-Tensor gradient_of(const ArrayInfo& weights, const WeightPartners* partners) {
-  return partners == nullptr || partners->is_first() ? Tensor(weights.dtype, weights.local)
-                                                     : Tensor::without_memory(weights.dtype, weights.local);
-}
+ private:
+  const BackwardCall& call_;
+  const std::vector<std::size_t> weights_;
+  bool sums_ = false;
+  std::unique_ptr<WeightPartners> partners_;
+  std::vector<Tensor> tensors_;
+};
 
 // dlhs and drhs of a grouped product of `rows` and `weights` with the groups of input `sizes`.
 std::vector<Tensor> gmm_gradients(Context& c, const BackwardCall& call, const Tensor& dy, std::size_t rows,
@@ -50,10 +83,10 @@ std::vector<Tensor> gmm_gradients(Context& c, const BackwardCall& call, const Te
              partners_of(c, dy.dtype(), info).get());
   }
   if (call.wanted(weights)) {
-    const auto partners = gradient_partners_of(c, dy.dtype(), info);
-    grads[weights] = gradient_of(info, partners.get());
-    gmm_drhs(*c.pool, dy.dtype(), call.input(rows).raw(), dy.raw(), groups, k, n, grads[weights].raw(),
-             info.dtype, partners.get());
+    WeightGradients made(c, call, {weights}, dy.dtype());
+    gmm_drhs(*c.pool, dy.dtype(), call.input(rows).raw(), dy.raw(), groups, k, n, made.to(0), made.dtype(),
+             made.partners());
+    made.give(grads);
   }
   return grads;
 }
@@ -161,13 +194,11 @@ class GateUpOp : public Op {
     const DType dtype = dgate.dtype();
     std::vector<Tensor> grads(call.inputs());
     if (call.wanted(0) || call.wanted(1)) {
-      const auto partners = gradient_partners_of(c, dtype, weights);
       const Tensor x = call.input(3);
-      grads[0] = gradient_of(weights, partners.get());
-      grads[1] = gradient_of(weights, partners.get());
+      WeightGradients made(c, call, {0, 1}, dtype);
       gmm_drhs_pair(*c.pool, dtype, x.raw(), planned ? index_of(call.input(4)) : Index{}, dgate.raw(),
-                    dup.raw(), group_sizes, k, n, grads[0].raw(), grads[1].raw(), weights.dtype,
-                    partners.get());
+                    dup.raw(), group_sizes, k, n, made.to(0), made.to(1), made.dtype(), made.partners());
+      made.give(grads);
     }
     if (call.wanted(3)) {
       Tensor drows(dtype, {rows, k});

@@ -378,6 +378,25 @@ TEST(Gradients, CastRoundsBothWays) {
   });
 }
 
+// Ranks that share a weight read one copy of its cast; of a small one each makes its own.
+TEST(Gradients, CastOfASharedWeightIsMadeOnce) {
+  for (const std::int64_t rows : {4, 1001}) {
+    const Tensor x = random_tensor({rows, 333}, 1);
+    std::vector<const void*> results(3);
+    on_mesh(Mesh({{"data", 3}}), [&](Context& c) {
+      const Array in = leaf(c, x, replicated(2));
+      in.value()->weight = true;
+      in.value()->info.shared = {"data"};
+      const Array y = cast(c, in, DType::bf16);
+      EXPECT_TRUE(identical(y.tensor(), x.cast(DType::bf16)));
+      results[static_cast<std::size_t>(c.rank)] = y.tensor().raw();
+      EXPECT_EQ(y.tensor().buffer()->read_only(), rows > 4);
+      c.comm->barrier(c.group(Axes{"data"}), "data");
+    });
+    EXPECT_EQ(results[0] == results[1] && results[1] == results[2], rows > 4);
+  }
+}
+
 TEST(Gradients, MlaKeyValue) {
   for (bool use_key : {false, true}) {
     check_gradients({.function =

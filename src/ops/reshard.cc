@@ -63,8 +63,7 @@ Tensor gather_shared(Context& c, const Tensor& x, const Axes& axes, std::size_t 
       place));
   Shape shape = x.shape();
   shape[dim] *= static_cast<std::int64_t>(ranks);
-  return {x.dtype(), shape,
-          charged_here(std::move(made), block.pre == 1 ? 0 : static_cast<std::int64_t>(bytes))};
+  return {x.dtype(), shape, charged_here(std::move(made), bytes, block.pre == 1 ? 0 : bytes)};
 }
 
 // gather_along in two parts.

@@ -12,33 +12,49 @@ std::shared_ptr<Buffer> shared_buffer(std::size_t bytes) {
   return buffer;
 }
 
-std::shared_ptr<Buffer> charged_here(std::shared_ptr<Buffer> buffer, std::int64_t also) {
-  const auto bytes = static_cast<std::int64_t>(buffer->bytes());
+std::shared_ptr<Buffer> charged_here(std::shared_ptr<Buffer> buffer, std::size_t bytes, std::size_t also) {
+  const auto held = static_cast<std::int64_t>(bytes), moment = static_cast<std::int64_t>(also);
   std::shared_ptr<MemoryAccount> account = charging() ? current_account() : nullptr;
   if (account) {
-    account->charge(bytes + also);
-    account->charge(-also);
+    account->charge(held + moment);
+    account->charge(-moment);
   }
   Buffer* const address = buffer.get();
-  return {address, [buffer = std::move(buffer), account = std::move(account), bytes](Buffer*) mutable {
-            if (account) account->charge(-bytes);
+  return {address, [buffer = std::move(buffer), account = std::move(account), held](Buffer*) mutable {
+            if (account) account->charge(-held);
             buffer.reset();
           }};
 }
 
+namespace {
+
+// One buffer for all ranks along `axes`; each makes its share of `size` elements.
+std::shared_ptr<Buffer> buffer_together(Context& context, const Axes& axes, std::size_t bytes,
+                                        std::int64_t size, const MakeShare& make) {
+  const Group group = context.group(axes);
+  const std::int64_t ranks = std::ssize(group.ranks), share = (size + ranks - 1) / ranks;
+  const auto place = [&](void* buffer) {
+    const std::int64_t begin = std::min(size, share * group.index);
+    make(static_cast<Buffer*>(buffer)->data(), begin, std::min(size, begin + share));
+  };
+  return std::static_pointer_cast<Buffer>(context.comm->make_together(
+      group, joined(axes), [&] { return shared_buffer(bytes); }, place));
+}
+
+}  // namespace
+
 Tensor made_together(Context& context, const Axes& axes, DType dtype, const Shape& shape,
                      const MakeShare& make) {
-  const Group group = context.group(axes);
-  const std::int64_t size = num_elements(shape), ranks = std::ssize(group.ranks);
-  const std::int64_t share = (size + ranks - 1) / ranks;
-  const auto bytes = static_cast<std::size_t>(size) * size_of(dtype);
-  const auto made = std::static_pointer_cast<Buffer>(context.comm->make_together(
-      group, joined(axes), [&] { return shared_buffer(bytes); },
-      [&](void* buffer) {
-        const std::int64_t begin = std::min(size, share * group.index);
-        make(static_cast<Buffer*>(buffer)->data(), begin, std::min(size, begin + share));
-      }));
-  return {dtype, shape, charged_here(made)};
+  const std::int64_t size = num_elements(shape);
+  const std::size_t bytes = static_cast<std::size_t>(size) * size_of(dtype);
+  return {dtype, shape, charged_here(buffer_together(context, axes, bytes, size, make), bytes)};
+}
+
+Tensor sum_of_ranks(Context& context, const Axes& axes, DType dtype, const Shape& shape) {
+  const auto size = static_cast<std::size_t>(num_elements(shape));
+  auto buffer =
+      buffer_together(context, axes, size * sizeof(float), 0, [](void*, std::int64_t, std::int64_t) {});
+  return {DType::f32, shape, charged_here(std::move(buffer), size * size_of(dtype))};
 }
 
 }  // namespace switchyard

@@ -14,13 +14,17 @@ namespace switchyard {
 // Memory for one, charged to nobody.
 std::shared_ptr<Buffer> shared_buffer(std::size_t bytes);
 
-// `buffer`, charged to this rank until it lets go of it, as are for a moment `also` bytes.
-std::shared_ptr<Buffer> charged_here(std::shared_ptr<Buffer> buffer, std::int64_t also = 0);
+// `buffer`, for which this rank is charged `bytes` until it lets go of it, and for a moment `also`.
+std::shared_ptr<Buffer> charged_here(std::shared_ptr<Buffer> buffer, std::size_t bytes, std::size_t also = 0);
 
 // What all ranks along `axes` would make alike, from what they share: one tensor, of which each rank makes
 // the elements [begin, end) of out. Every one of those ranks calls it, at the same place of its program.
 using MakeShare = std::function<void(void* out, std::int64_t begin, std::int64_t end)>;
 Tensor made_together(Context& context, const Axes& axes, DType dtype, const Shape& shape,
                      const MakeShare& make);
+
+// Float32 memory for a sum over the ranks along `axes`, which one of them makes. Each is charged for what it
+// would have of its own: a summand of `dtype`.
+Tensor sum_of_ranks(Context& context, const Axes& axes, DType dtype, const Shape& shape);
 
 }  // namespace switchyard

@@ -46,6 +46,9 @@ TEST_F(Mpi, TrainsLikeThreads) {
       "ici_fsdp_parallelism=4 dtype=bfloat16 weight_dtype=bfloat16 max_target_length=64",
       "ici_fsdp_parallelism=2 ici_expert_parallelism=2 use_ring_of_experts=true dtype=bfloat16 "
       "max_target_length=64",
+      // Threads sum gradients of experts as they make them.
+      "ici_data_parallelism=4 dtype=bfloat16 weight_dtype=bfloat16 max_target_length=64",
+      "ici_data_parallelism=2 ici_expert_parallelism=2 dtype=bfloat16 grad_dtype=bfloat16 opt_type=muon",
       "ici_fsdp_parallelism=2 ici_expert_parallelism=2 num_moe_emb_chunks=2 use_ring_of_experts=true",
       "ici_fsdp_parallelism=2 ici_pipeline_parallelism=2",
       "ici_data_parallelism=2 ici_tensor_parallelism=2 per_device_batch_size=1 dtype=bfloat16 "

@@ -109,6 +109,15 @@ void Communicator::reduce_scatter_widened(const Group& group, std::string_view a
       group, {.kind = "reduce_scatter", .axis = axis, .type = "bfloat16 as float32", .size = count}, in, out);
 }
 
+void Communicator::reduce_scatter_made(const Group& group, std::string_view axis, DType dtype,
+                                       std::int64_t count) {
+  CollectiveCall call = reduction("reduce_scatter", axis, dtype, count);
+  enter(group, call);
+  if (group.ranks.size() == 1) return;
+  const std::int64_t bytes = count * static_cast<std::int64_t>(size_of(dtype)) * (size_of_group(group) - 1);
+  record(call, bytes, do_barrier(group, call));
+}
+
 void Communicator::reduce_scatter_as(const Group& group, CollectiveCall call, const void* in, void* out) {
   enter(group, call);
   const std::int64_t bytes = call.size * element_bytes(call.type);

@@ -170,6 +170,8 @@ class Communicator {
   // The same for bfloat16 with a float32 sum, which is not rounded.
   void reduce_scatter_widened(const Group& group, std::string_view axis, const void* in, float* out,
                               std::int64_t count);
+  // The same where ranks of one process have made the sum together: it is counted, and they meet.
+  void reduce_scatter_made(const Group& group, std::string_view axis, DType dtype, std::int64_t count);
   // Sum over ranks of `count` elements, in place. float32, bfloat16, int32.
   void all_reduce(const Group& group, std::string_view axis, DType dtype, void* data, std::int64_t count);
   void all_reduce_f64(const Group& group, std::string_view axis, double* data, std::int64_t count);

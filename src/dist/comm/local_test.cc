@@ -192,6 +192,27 @@ TEST(LocalFailure, ASharedObjectThatFailedIsMadeAgain) {
   });
 }
 
+TEST(MadeTogether, IsOneResultAndCountsNothing) {
+  std::atomic<int> made = 0;
+  std::vector<const void*> results(3);
+  run_local_ranks(3, kLocalTimeout, [&](Communicator& comm) {
+    const auto me = static_cast<std::size_t>(comm.rank());
+    const auto result = std::static_pointer_cast<std::vector<int>>(comm.make_together(
+        everyone(comm), "data",
+        [&]() -> std::shared_ptr<void> {
+          ++made;
+          return std::make_shared<std::vector<int>>(3, -1);
+        },
+        [&](void* memory) { (*static_cast<std::vector<int>*>(memory))[me] = comm.rank(); }));
+    EXPECT_EQ(*result, (std::vector<int>{0, 1, 2}));
+    results[me] = result.get();
+    EXPECT_TRUE(comm.counts().empty());
+    comm.barrier(everyone(comm), "data");
+  });
+  EXPECT_EQ(made.load(), 1);
+  for (const void* result : results) EXPECT_EQ(result, results[0]);
+}
+
 TEST(SharedGather, GivesAllRanksOneResultWithEveryPartInIt) {
   for (const int ranks : {1, 2, 7}) {
     std::atomic<int> made = 0;

@@ -180,7 +180,7 @@ class Block {
                              {b + (s * depth + l) * kStepWords, kStepWords, kTileWords}, {sums, 512, 256, 16},
                              piece.step + l > term.begin, use, meanwhile);
         if (p_.terms_apart && ends)
-          add_rounded(p_.c_dtype, sums, kSums, term.begin == 0, totals_ + (sums - sums_));
+          add_rounded(p_.dtype, sums, kSums, term.begin == 0, totals_ + (sums - sums_));
       }
       l += steps;
     } while (l < depth);

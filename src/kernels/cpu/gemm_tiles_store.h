@@ -72,7 +72,7 @@ inline __m512i gated(__m512i gate, __m512i up, __m512 weight) {
                             half(high_floats(gate), high_floats(up)), 1);
 }
 
-// total += sums, or = where they are the first: rounded to C's dtype as store_panel rounds. [strip][32][32].
+// total += sums, or = where they are the first: rounded to `dtype` as store_panel rounds. [strip][32][32].
 inline void add_rounded(DType dtype, const float* sums, std::int64_t count, bool first, float* total) {
   for (std::int64_t i = 0; i < count; i += 32) {
     __m512 low = _mm512_load_ps(sums + i), high = _mm512_load_ps(sums + i + 16);
