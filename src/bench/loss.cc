@@ -24,7 +24,7 @@ Measurement measure_loss(Bench& bench, const LossCall& call) {
     targets.data<std::int32_t>()[i] = static_cast<std::int32_t>(i * 7919 % call.vocab);
   Tensor lse(DType::f32, {call.rows}), target_logit(DType::f32, {call.rows}), share(DType::f32, {call.rows}),
       dhidden(DType::f32, {call.rows, call.emb}), dweight;
-  if (backward) dweight = Tensor(DType::f32, {call.emb, call.vocab});
+  if (backward) dweight = Tensor(call.dtype, {call.emb, call.vocab});
   std::fill_n(share.data<float>(), call.rows, 1.0f / static_cast<float>(call.rows));
   LinearCrossEntropyArgs args;
   args.rows = call.rows;
@@ -49,7 +49,7 @@ Measurement measure_loss(Bench& bench, const LossCall& call) {
     linear_cross_entropy(bench.pool, args, lse.data<float>(), target_logit.data<float>());
     if (backward)
       linear_cross_entropy_backward(bench.pool, args, lse.data<float>(), share.data<float>(),
-                                    share.data<float>(), dhidden.data<float>(), dweight.data<float>());
+                                    share.data<float>(), dhidden.data<float>(), dweight.raw());
   });
   m.more["exponentials_per_s"] = r * v * (backward ? 2 : 1) / m.time.seconds;
   return m;

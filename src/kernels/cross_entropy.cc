@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "core/tensor.h"
 #include "kernels/cross_entropy_problem.h"
 #include "kernels/dispatch.h"
+#include "kernels/elementwise.h"
 #include "kernels/gemm.h"
 #include "kernels/gemm_problem.h"
 #include "kernels/ref/cross_entropy_reference.h"
@@ -76,38 +78,62 @@ void multiply_dhidden(ThreadPool& pool, const LinearCrossEntropyArgs& a, const B
               .accumulate = b.column > 0});
 }
 
-// dweight (+)= hidden^T . gradient, or its transpose, by the layout of the weight.
-void multiply_dweight(ThreadPool& pool, const LinearCrossEntropyArgs& a, const Block& b, const void* gradient,
-                      float* dweight) {
-  const void* hidden = at(a.hidden, a.dtype, b.row * a.emb);
-  if (a.weight_vocab_major) {
-    gemm(pool, {.m = b.columns,
-                .n = a.emb,
-                .k = b.rows,
-                .dtype = a.dtype,
-                .a = gradient,
-                .transpose_a = true,
-                .lda = b.columns,
-                .b = hidden,
-                .ldb = a.emb,
-                .c = dweight + b.column * a.emb,
-                .ldc = a.emb,
-                .accumulate = b.row > 0});
-  } else {
-    gemm(pool, {.m = a.emb,
-                .n = b.columns,
-                .k = b.rows,
-                .dtype = a.dtype,
-                .a = hidden,
-                .transpose_a = true,
-                .lda = a.emb,
-                .b = gradient,
-                .ldb = b.columns,
-                .c = dweight + b.column,
-                .ldc = a.vocab,
-                .accumulate = b.row > 0});
+// A block of dweight while rows are added: where it belongs, or float32 beside it where it is to be rounded
+// and not all rows are of one block.
+class WeightGradient {
+ public:
+  static std::size_t sum_bytes(const LinearCrossEntropyArgs& a, std::int64_t vocab_block) {
+    if (a.dtype == DType::f32 || a.rows <= kRowBlock) return 0;
+    return static_cast<std::size_t>(std::min(vocab_block, a.vocab) * a.emb) * sizeof(float);
   }
-}
+  WeightGradient(const LinearCrossEntropyArgs& a, std::int64_t vocab_block, void* dweight)
+      : args_(a), out_(static_cast<std::byte*>(dweight)), sum_(sum_bytes(a, vocab_block)) {
+    if (a.rows == 0) std::memset(dweight, 0, static_cast<std::size_t>(a.vocab * a.emb) * size_of(a.dtype));
+  }
+
+  // (+)= hidden^T . gradient, or its transpose, by the layout of the weight.
+  void add(ThreadPool& pool, const Block& b, const void* gradient) {
+    const LinearCrossEntropyArgs& a = args_;
+    const bool apart = sum_.bytes() > 0;
+    GemmArgs product;
+    product.k = b.rows;
+    product.dtype = a.dtype;
+    product.transpose_a = true;
+    product.c = apart ? sum_.data() : at_block(b);
+    product.c_dtype = apart ? DType::f32 : a.dtype;
+    product.accumulate = b.row > 0;
+    const void* const hidden = at(a.hidden, a.dtype, b.row * a.emb);
+    if (a.weight_vocab_major) {
+      product.m = product.lda = b.columns;
+      product.n = product.ldb = product.ldc = a.emb;
+      product.a = gradient;
+      product.b = hidden;
+    } else {
+      product.m = product.lda = a.emb;
+      product.n = product.ldb = b.columns;
+      product.ldc = apart ? b.columns : a.vocab;
+      product.a = hidden;
+      product.b = gradient;
+    }
+    gemm(pool, product);
+    if (apart && b.row + b.rows == a.rows) round(pool, b);
+  }
+
+ private:
+  std::byte* at_block(const Block& b) const {
+    const std::int64_t element = args_.weight_vocab_major ? b.column * args_.emb : b.column;
+    return out_ + static_cast<std::size_t>(element) * size_of(args_.dtype);
+  }
+  void round(ThreadPool& pool, const Block& b) {
+    const bool major = args_.weight_vocab_major;
+    convert_rows(pool, DType::f32, sum_.data(), args_.dtype, at_block(b), major ? b.columns : args_.emb,
+                 major ? args_.emb : b.columns, weight_stride(args_));
+  }
+
+  const LinearCrossEntropyArgs& args_;
+  std::byte* const out_;
+  Buffer sum_;
+};
 
 // Vocabulary outside, rows inside: a block of the weight and of its gradient is used for all rows while it is
 // hot.
@@ -157,9 +183,9 @@ void tiled_forward(ThreadPool& pool, const LinearCrossEntropyArgs& a, float* lse
 template <RowGradientRun* run>
 void tiled_backward(ThreadPool& pool, const LinearCrossEntropyArgs& a, const float* lse,
                     const float* softmax_coefficient, const float* target_coefficient, float* dhidden,
-                    float* dweight) {
+                    void* dweight) {
   std::fill(dhidden, dhidden + (a.vocab > 0 ? 0 : a.rows * a.emb), 0.0f);
-  std::fill(dweight, dweight + (a.rows > 0 ? 0 : a.vocab * a.emb), 0.0f);
+  WeightGradient of_weight(a, kVocabBlock, dweight);
   Buffer buffer = logits_buffer(a);
   auto* logits = reinterpret_cast<float*>(buffer.data());
   Buffer rounded_buffer(a.dtype == DType::bf16 ? buffer.bytes() / 2 : 0);
@@ -176,7 +202,7 @@ void tiled_backward(ThreadPool& pool, const LinearCrossEntropyArgs& a, const flo
       }
     });
     multiply_dhidden(pool, a, b, gradient, dhidden);
-    multiply_dweight(pool, a, b, gradient, dweight);
+    of_weight.add(pool, b, gradient);
   });
 }
 
@@ -229,9 +255,9 @@ std::size_t gradient_bytes(const LinearCrossEntropyArgs& a) {
 
 void hot_backward(ThreadPool& pool, const LinearCrossEntropyArgs& a, const float* lse,
                   const float* softmax_coefficient, const float* target_coefficient, float* dhidden,
-                  float* dweight) {
+                  void* dweight) {
   std::fill(dhidden, dhidden + (a.vocab > 0 ? 0 : a.rows * a.emb), 0.0f);
-  std::fill(dweight, dweight + (a.rows > 0 ? 0 : a.vocab * a.emb), 0.0f);
+  WeightGradient of_weight(a, kGradientBlock, dweight);
   Buffer gradient(gradient_bytes(a));
   for_each_block(a, kGradientBlock, [&](const Block& b) {
     const LogitProblem logits{.targets = a.targets + b.row,
@@ -245,7 +271,7 @@ void hot_backward(ThreadPool& pool, const LinearCrossEntropyArgs& a, const float
     problem.c_dtype = DType::bf16;
     run_gemms(pool, "logits", {&problem, 1});
     multiply_dhidden(pool, a, b, gradient.data(), dhidden);
-    multiply_dweight(pool, a, b, gradient.data(), dweight);
+    of_weight.add(pool, b, gradient.data());
   });
 }
 
@@ -262,10 +288,12 @@ void reference_forward(ThreadPool&, const LinearCrossEntropyArgs& a, float* lse,
 
 void reference_backward(ThreadPool&, const LinearCrossEntropyArgs& a, const float* lse,
                         const float* softmax_coefficient, const float* target_coefficient, float* dhidden,
-                        float* dweight) {
-  const auto run = a.dtype == DType::f32 ? reference::linear_cross_entropy_backward<float, float>
-                                         : reference::linear_cross_entropy_backward<bfloat16, float>;
-  run(a, lse, softmax_coefficient, target_coefficient, dhidden, dweight);
+                        void* dweight) {
+  const auto run = [&]<typename T>(T* out) {
+    reference::linear_cross_entropy_backward<T>(a, lse, softmax_coefficient, target_coefficient, dhidden,
+                                                out);
+  };
+  a.dtype == DType::f32 ? run(static_cast<float*>(dweight)) : run(static_cast<bfloat16*>(dweight));
 }
 
 constexpr Implementation<CrossEntropyRun, LinearCrossEntropyArgs> kForward[] = {
@@ -301,10 +329,15 @@ std::size_t workspace(const LinearCrossEntropyArgs& args, bool backward) {
   if (chosen == cpu::soft_tiles::cross_entropy)
     return cpu::soft_tiles::cross_entropy_workspace(args, backward);
 #endif
-  if (chosen == hot_forward) return backward ? gradient_bytes(args) : row_sum_bytes(args);
+  if (chosen == hot_forward) {
+    return backward ? gradient_bytes(args) + WeightGradient::sum_bytes(args, kGradientBlock)
+                    : row_sum_bytes(args);
+  }
   const auto logits =
       static_cast<std::size_t>(std::min(kRowBlock, args.rows) * std::min(kVocabBlock, args.vocab));
-  return logits * (sizeof(float) + (backward && args.dtype == DType::bf16 ? sizeof(bfloat16) : 0));
+  if (!backward) return logits * sizeof(float);
+  return logits * (sizeof(float) + (args.dtype == DType::bf16 ? sizeof(bfloat16) : 0)) +
+         WeightGradient::sum_bytes(args, kVocabBlock);
 }
 
 // On an abstract pool: counts the products (logits; backward makes them again and has two more).
@@ -330,7 +363,7 @@ void linear_cross_entropy(ThreadPool& pool, const LinearCrossEntropyArgs& args, 
 
 void linear_cross_entropy_backward(ThreadPool& pool, const LinearCrossEntropyArgs& args, const float* lse,
                                    const float* softmax_coefficient, const float* target_coefficient,
-                                   float* dhidden, float* dweight) {
+                                   float* dhidden, void* dweight) {
   CHECK(is_float(args.dtype), "linear_cross_entropy_backward of {}", name_of(args.dtype));
   if (skipped(pool, "linear_cross_entropy_backward", args, true)) return;
   choose("linear_cross_entropy_backward", kBackward, args)(pool, args, lse, softmax_coefficient,

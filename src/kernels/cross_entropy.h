@@ -34,9 +34,10 @@ void linear_cross_entropy(ThreadPool& pool, const LinearCrossEntropyArgs& args, 
 // With lse[r] over the whole vocabulary and coefficients per row:
 //   dlogit[r,v] = softmax_coefficient[r] * exp(logit - lse[r]) - target_coefficient[r] * [v == target]
 // (rounded to `dtype` before the products, as the gradient of a logit in that dtype). Writes dhidden [rows,
-// emb] f32, partial over the local columns, and dweight f32 in the layout of weight; both overwritten.
+// emb] f32, partial over the local columns, and dweight in the layout and dtype of weight, summed over all
+// rows in fp32 and rounded once; both overwritten.
 void linear_cross_entropy_backward(ThreadPool& pool, const LinearCrossEntropyArgs& args, const float* lse,
                                    const float* softmax_coefficient, const float* target_coefficient,
-                                   float* dhidden, float* dweight);
+                                   float* dhidden, void* dweight);
 
 }  // namespace switchyard

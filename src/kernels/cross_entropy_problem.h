@@ -9,7 +9,7 @@ namespace switchyard {
 using CrossEntropyRun = void(ThreadPool&, const LinearCrossEntropyArgs&, float* lse, float* target_logit);
 using CrossEntropyBackwardRun = void(ThreadPool&, const LinearCrossEntropyArgs&, const float* lse,
                                      const float* softmax_coefficient, const float* target_coefficient,
-                                     float* dhidden, float* dweight);
+                                     float* dhidden, void* dweight);
 
 // Adds `count` logits of one row to its sum; logits are soft-capped in place when soft_cap > 0.
 using RowSumUpdate = void(float* logits, std::int64_t count, float soft_cap, RowSum& row);

@@ -26,8 +26,8 @@ std::vector<double> doubles(const Array& x) {
   return result;
 }
 
-Array array_of(const std::vector<double>& x) {
-  Array result(DType::f32, static_cast<std::int64_t>(x.size()));
+Array array_of(const std::vector<double>& x, DType dtype = DType::f32) {
+  Array result(dtype, static_cast<std::int64_t>(x.size()));
   for (std::size_t i = 0; i < x.size(); ++i)
     result.set(static_cast<std::int64_t>(i), static_cast<float>(x[i]));
   return result;
@@ -107,11 +107,11 @@ struct Outputs {
 Outputs run(Problem& p, const Case& c, int threads) {
   ThreadPool pool(threads);
   Outputs o{Array(DType::f32, c.rows), Array(DType::f32, c.rows), Array(DType::f32, c.rows * c.emb),
-            Array(DType::f32, c.vocab * c.emb)};
+            Array(c.dtype, c.vocab * c.emb)};
   linear_cross_entropy(pool, p.args, o.lse.floats(), o.target_logit.floats());
   Array lse = array_of(p.lse_d);
   linear_cross_entropy_backward(pool, p.args, lse.floats(), p.softmax_coefficient.floats(),
-                                p.target_coefficient.floats(), o.dhidden.floats(), o.dweight.floats());
+                                p.target_coefficient.floats(), o.dhidden.floats(), o.dweight.data());
   return o;
 }
 
@@ -161,7 +161,7 @@ TEST(LinearCrossEntropy, TargetPartIsExactOnIntegers) {
       SCOPED_TRACE(describe(c, isa));
       const Outputs found = run(p, c, 1);
       EXPECT_TRUE(kernel_test::same(found.dhidden, array_of(dhidden)));
-      EXPECT_TRUE(kernel_test::same(found.dweight, array_of(dweight)));
+      EXPECT_TRUE(kernel_test::same(found.dweight, array_of(dweight, c.dtype)));
     }
   }
 }
@@ -195,11 +195,12 @@ TEST(LinearCrossEntropy, LargeLogitsNeitherOverflowNorVanish) {
       const std::int32_t targets[] = {0, 2};
       const LinearCrossEntropyArgs args{2, 1, 3, 0, dtype, hidden.data(), weight.data(), true, targets, 0};
       ThreadPool pool(1);
-      float lse[2], target[2], one[2] = {1, 1}, dhidden[2], dweight[3];
+      float lse[2], target[2], one[2] = {1, 1}, dhidden[2];
+      Array dweight(dtype, 3);
       linear_cross_entropy(pool, args, lse, target);
       EXPECT_EQ(lse[0], weight.at(0));
       EXPECT_EQ(lse[1], weight.at(0));
-      linear_cross_entropy_backward(pool, args, lse, one, one, dhidden, dweight);
+      linear_cross_entropy_backward(pool, args, lse, one, one, dhidden, dweight.data());
       EXPECT_EQ(dhidden[0], 0);
       EXPECT_EQ(dhidden[1], weight.at(1));
     }

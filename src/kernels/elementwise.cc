@@ -75,6 +75,27 @@ void convert(ThreadPool& pool, DType from, const void* x, DType to, void* out, s
   run(pool, "convert", kConvert, {.dtype = from, .a = x, .out = out, .out_dtype = to}, n);
 }
 
+void convert_rows(ThreadPool& pool, DType from, const void* x, DType to, void* out, std::int64_t rows,
+                  std::int64_t n, std::int64_t stride) {
+  CHECK(is_float(from) && is_float(to), "convert_rows of {} into {}", name_of(from), name_of(to));
+  const double elements = static_cast<double>(rows * n);
+  if (pool.skips({"convert", from, elements, elements * static_cast<double>(size_of(from) + size_of(to))}))
+    return;
+  const auto row_of = [&](std::int64_t row) {
+    const auto at = [&](const void* data, std::int64_t element, DType dtype) {
+      return static_cast<std::byte*>(const_cast<void*>(data)) +
+             static_cast<std::size_t>(element) * size_of(dtype);
+    };
+    return FlatProblem{
+        .dtype = from, .a = at(x, row * n, from), .out = at(out, row * stride, to), .out_dtype = to};
+  };
+  FlatKernel* const kernel = choose("convert", kConvert, row_of(0));
+  const std::int64_t grain = std::max<std::int64_t>(1, kGrain / std::max<std::int64_t>(1, n));
+  pool.for_range(rows, grain, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) kernel(row_of(row), 0, n);
+  });
+}
+
 Tensor converted(ThreadPool& pool, const Tensor& x, DType dtype) {
   if (x.dtype() == dtype) return x;
   Tensor y(dtype, x.shape());

@@ -18,6 +18,9 @@ void multiply(ThreadPool& pool, DType dtype, const void* a, const void* b, void*
 
 // f32 <-> bf16, or a copy when the two are the same. Not in place between different dtypes.
 void convert(ThreadPool& pool, DType from, const void* x, DType to, void* out, std::int64_t n);
+// The same for `rows` rows of n elements, one after the other in x, `stride` elements apart in out.
+void convert_rows(ThreadPool& pool, DType from, const void* x, DType to, void* out, std::int64_t rows,
+                  std::int64_t n, std::int64_t stride);
 Tensor converted(ThreadPool& pool, const Tensor& x, DType dtype);  // x itself where it has the dtype
 
 // Sum of x[i]² in double, in an order that depends on n alone (square_sums.h).

@@ -83,6 +83,21 @@ TEST(Elementwise, ConversionRoundsLikeTheScalarTypeForAwkwardBits) {
   }
 }
 
+TEST(Elementwise, ConvertsRowsIntoWiderOnes) {
+  const std::int64_t rows = 5, n = 37, stride = 50;
+  const Array x = Array::normal(DType::f32, rows * n, 1);
+  ThreadPool pool(2);
+  for (const Isa isa : every_isa()) {
+    const ScopedIsa cap(isa);
+    Array out = Array::normal(DType::bf16, rows * stride, 2), expected = out;
+    convert_rows(pool, DType::f32, x.data(), DType::bf16, out.data(), rows, n, stride);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (std::int64_t i = 0; i < n; ++i) expected.set(r * stride + i, x.at(r * n + i));
+    }
+    EXPECT_EQ(out, expected) << name_of(isa);
+  }
+}
+
 TEST(Elementwise, SumOfSquaresHasTheSameBitsOnEveryIsaAndThreadCount) {
   for (const DType dtype : kDTypes) {
     for (const std::int64_t n : {0, 1, 9, 1000, 200003}) {

@@ -63,9 +63,9 @@ class LinearCrossEntropyOp : public Op {
       const double z = 2 * options_.z_loss_multiplier * static_cast<double>(lse.data<float>()[r]);
       softmax[static_cast<std::size_t>(r)] = static_cast<float>(w * (1 + z));
     }
-    Tensor dhidden(DType::f32, hidden.shape()), dhead(DType::f32, head.shape());
+    Tensor dhidden(DType::f32, hidden.shape()), dhead(head.dtype(), head.shape());
     linear_cross_entropy_backward(*c.pool, args, lse.data<float>(), softmax.data(), target.data(),
-                                  dhidden.data<float>(), dhead.data<float>());
+                                  dhidden.data<float>(), dhead.raw());
     return {dhidden, dhead, Tensor(), Tensor()};
   }
   std::uint32_t needs_outputs() const override { return 4; }

@@ -93,10 +93,10 @@ Case loss_backward_case(const SharedLoss& d, std::uint32_t seed) {
           "",
           std::move(inputs),
           {{"dhidden", PoisonedArray(DType::f32, d->hidden.size()), {0, 1e-30}, of_largest},
-           {"dweight", PoisonedArray(DType::f32, d->weight.size()), {0, 1e-30}, of_largest}},
+           {"dweight", PoisonedArray(d->args.dtype, d->weight.size()), {0, 1e-30}, of_largest}},
           [d](ThreadPool& pool, const Arrays& in, Arrays& out) {
             linear_cross_entropy_backward(pool, with_operands(*d, in), in[4].floats(), in[2].floats(),
-                                          in[3].floats(), out[0].floats(), out[1].floats());
+                                          in[3].floats(), out[0].floats(), out[1].data());
           }};
 }
 

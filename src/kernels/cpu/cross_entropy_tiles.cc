@@ -271,23 +271,37 @@ SWITCHYARD_TILED void add_dhidden(const Fused& f, const Word* weight_transposed,
   }
 }
 
-void store_dweight(const Fused& f, const float* tile, std::int64_t v, std::int64_t count, float* dweight) {
+// 32 floats, rounded; the first `count` of them are stored.
+SWITCHYARD_TILED_INLINE void store_rounded(const float* low, const float* high, std::int64_t count,
+                                           Word* out) {
+  const __mmask32 keep = count >= 32 ? ~0u : (1u << count) - 1u;
+  _mm512_mask_storeu_epi16(out, keep,
+                           (__m512i)_mm512_cvtne2ps_pbh(_mm512_load_ps(high), _mm512_load_ps(low)));
+}
+
+SWITCHYARD_TILED void store_dweight(const Fused& f, const float* tile, std::int64_t v, std::int64_t count,
+                                    Word* dweight) {
   if (f.args.weight_vocab_major) {
-    for (std::int64_t i = 0; i < count; ++i) {
-      std::copy(tile + i * f.emb, tile + i * f.emb + f.args.emb, dweight + (v + i) * f.args.emb);
+    for (std::int64_t i = 0; i < count; ++i, tile += f.emb) {
+      for (std::int64_t e = 0; e < f.args.emb; e += 32)
+        store_rounded(tile + e, tile + e + 16, f.args.emb - e, dweight + (v + i) * f.args.emb + e);
     }
     return;
   }
+  alignas(64) float turned[2][kTileFloats];
   for (std::int64_t e = 0; e < f.args.emb; e += 16) {
-    for (std::int64_t i = 0; i < count; i += 16) {
-      transpose_units(tile + i * f.emb + e, f.emb, dweight + e * f.args.vocab + v + i, f.args.vocab,
-                      std::min<std::int64_t>(16, f.args.emb - e), std::min<std::int64_t>(16, count - i));
+    for (std::int64_t i = 0; i < count; i += 32) {
+      for (std::int64_t half = 0; half < 2; ++half)
+        transpose_units(tile + (i + 16 * half) * f.emb + e, f.emb, turned[half], 16, 16, 16);
+      for (std::int64_t d = 0; d < std::min<std::int64_t>(16, f.args.emb - e); ++d)
+        store_rounded(turned[0] + 16 * d, turned[1] + 16 * d, count - i,
+                      dweight + (e + d) * f.args.vocab + v + i);
     }
   }
 }
 
 void backward_chunk(const Fused& f, std::int64_t chunk, const RowConstants& constants, float* dhidden,
-                    float* dweight) {
+                    Word* dweight) {
   Buffer weight = word_buffer(kVocabTile * f.emb), weight_transposed = word_buffer(kVocabTile * f.emb);
   Buffer plain = word_buffer(kVocabTile * kRowTile), paired = word_buffer(kVocabTile * kRowTile);
   Buffer dweight_tile = float_buffer(kVocabTile * f.emb);
@@ -380,7 +394,7 @@ void cross_entropy(ThreadPool& pool, const LinearCrossEntropyArgs& args, float* 
 
 void cross_entropy_backward(ThreadPool& pool, const LinearCrossEntropyArgs& args, const float* lse,
                             const float* softmax_coefficient, const float* target_coefficient, float* dhidden,
-                            float* dweight) {
+                            void* dweight) {
   Fused f(args);
   f.pack_hidden(pool, true);
   Buffer padded = float_buffer(3 * f.rows);
@@ -391,7 +405,8 @@ void cross_entropy_backward(ThreadPool& pool, const LinearCrossEntropyArgs& args
   std::copy(target_coefficient, target_coefficient + args.rows, floats(padded) + 2 * f.rows);
   Buffer dhidden_tiles = float_buffer(f.chunks * f.rows * f.emb);
   pool.for_range(f.chunks, 1, [&](std::int64_t chunk, std::int64_t) {
-    backward_chunk(f, chunk, constants, floats(dhidden_tiles) + chunk * f.rows * f.emb, dweight);
+    backward_chunk(f, chunk, constants, floats(dhidden_tiles) + chunk * f.rows * f.emb,
+                   static_cast<Word*>(dweight));
   });
   pool.for_range(f.rows / 32, 1, [&](std::int64_t block, std::int64_t) {
     store_dhidden(f, floats(dhidden_tiles), block * 32, dhidden);

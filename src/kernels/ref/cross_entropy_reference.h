@@ -53,10 +53,10 @@ void linear_cross_entropy(const LinearCrossEntropyArgs& a, R* lse, R* target_log
   }
 }
 
-template <typename T, typename R>
+template <typename T, typename R, typename W = R>
 void linear_cross_entropy_backward(const LinearCrossEntropyArgs& a, const R* lse,
                                    const R* softmax_coefficient, const R* target_coefficient, R* dhidden,
-                                   R* dweight) {
+                                   W* dweight) {
   const auto* hidden = static_cast<const T*>(a.hidden);
   const auto* weight = static_cast<const T*>(a.weight);
   std::vector<double> hidden_sum(static_cast<std::size_t>(a.rows * a.emb));
@@ -76,7 +76,7 @@ void linear_cross_entropy_backward(const LinearCrossEntropyArgs& a, const R* lse
     }
   }
   for (std::size_t i = 0; i < hidden_sum.size(); ++i) dhidden[i] = static_cast<R>(hidden_sum[i]);
-  for (std::size_t i = 0; i < weight_sum.size(); ++i) dweight[i] = static_cast<R>(weight_sum[i]);
+  for (std::size_t i = 0; i < weight_sum.size(); ++i) dweight[i] = from_double<W>(weight_sum[i]);
 }
 
 }  // namespace switchyard::reference
