@@ -145,6 +145,39 @@ Tensor pad_along(Context& c, const Tensor& x, const Axes& axes, std::size_t dim)
   return out;
 }
 
+// exchange among ranks of one process, each of which copies its parts to where they belong from the others'
+// memory. It is charged for what exchange takes beside the result, as if it were alone.
+Tensor exchange_shared(Context& c, const Tensor& x, const Axes& axes, const Shape& part, std::size_t from,
+                       std::size_t to) {
+  const Group group = c.group(axes);
+  const auto p = static_cast<std::int64_t>(group.ranks.size());
+  Shape shape = part;
+  shape[from] *= p;
+  Tensor out(x.dtype(), shape);
+  charge_for_a_moment(2 * x.bytes());
+  // A part is [before, n, between, run]: the first of the two dims, and runs that begin with the second.
+  const Block first = block_of(part, std::min(from, to)), second = block_of(part, std::max(from, to));
+  const std::int64_t n = first.n, between = second.pre / std::max<std::int64_t>(1, first.pre * n);
+  const auto run = static_cast<std::size_t>(second.n * second.post * bytes_of(x.dtype()));
+  // Where a run is in memory that has p parts along the first dim, or along the second.
+  const auto place = [&](std::int64_t i, std::int64_t of_part, bool along_first) {
+    const std::int64_t outer = i / (n * between), inner = i % (n * between);
+    const std::int64_t at = along_first ? (outer * p + of_part) * n * between + inner : i * p + of_part;
+    return static_cast<std::size_t>(at) * run;
+  };
+  const auto grain = static_cast<std::int64_t>(65536 / std::clamp<std::size_t>(run, 1, 65536));
+  const auto take = [&](std::size_t index, const void* theirs) {
+    const auto* const source = static_cast<const std::byte*>(theirs);
+    c.pool->for_range(second.pre, grain, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i)
+        std::memcpy(out.raw() + place(i, static_cast<std::int64_t>(index), from < to),
+                    source + place(i, group.index, to < from), run);
+    });
+  };
+  c.comm->all_to_all_shared(group, joined(axes), x.raw(), static_cast<std::int64_t>(x.bytes()) / p, take);
+  return out;
+}
+
 // Split along `from` becomes split along `to`: parts of dim `to` go to the ranks, parts of dim `from` come
 // together.
 Tensor exchange(Context& c, const Tensor& x, const Axes& axes, std::size_t from, std::size_t to) {
@@ -154,6 +187,7 @@ Tensor exchange(Context& c, const Tensor& x, const Axes& axes, std::size_t from,
   Shape part = x.shape();
   CHECK(part[to] % p == 0, "dim {} of {} over {} ranks", to, to_string(part), p);
   part[to] /= p;
+  if (shares_memory(c)) return exchange_shared(c, x, axes, part, from, to);
   const Block cut = block_of(part, to);
   Tensor send(x.dtype(), x.shape());  // [p, part]
   transpose_blocks(*c.pool, e, x.raw(), 1, cut.pre, p, cut.n * cut.post, send.raw());
@@ -188,7 +222,7 @@ class ReshardOp : public Op {
   }
   std::vector<ArrayInfo> infer(const Context& c, std::span<const ArrayInfo> in) const override {
     ArrayInfo out{in[0].dtype, in[0].shape, to_, local_shape(*c.mesh, in[0].shape, to_)};
-    if (step_.kind == ReshardStep::Kind::all_gather && weight_ && shares(c)) {
+    if (step_.kind == ReshardStep::Kind::all_gather && weight_ && shares_memory(c)) {
       out.shared = step_.axes;
       out.gathered = true;
     }
@@ -231,10 +265,8 @@ class ReshardOp : public Op {
   std::uint32_t needs_inputs() const override { return 0; }
 
  private:
-  // Whether ranks get one copy of what they gather.
-  static bool shares(const Context& c) { return !c.abstract() && c.comm->shares_memory(); }
   Tensor gathered(Context& c, const Tensor& x, std::size_t dim) const {
-    return shares(c) ? gather_shared(c, x, step_.axes, dim) : gather_along(c, x, step_.axes, dim);
+    return shares_memory(c) ? gather_shared(c, x, step_.axes, dim) : gather_along(c, x, step_.axes, dim);
   }
 
   ReshardStep step_;

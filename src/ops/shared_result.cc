@@ -5,6 +5,10 @@
 
 namespace switchyard {
 
+bool shares_memory(const Context& context) {
+  return !context.abstract() && context.comm->shares_memory();
+}
+
 std::shared_ptr<Buffer> shared_buffer(std::size_t bytes) {
   const UnchargedScope everyone_is_charged_by_charged_here;
   auto buffer = std::make_shared<Buffer>(bytes);
@@ -13,17 +17,21 @@ std::shared_ptr<Buffer> shared_buffer(std::size_t bytes) {
 }
 
 std::shared_ptr<Buffer> charged_here(std::shared_ptr<Buffer> buffer, std::size_t bytes, std::size_t also) {
-  const auto held = static_cast<std::int64_t>(bytes), moment = static_cast<std::int64_t>(also);
+  const auto held = static_cast<std::int64_t>(bytes);
   std::shared_ptr<MemoryAccount> account = charging() ? current_account() : nullptr;
-  if (account) {
-    account->charge(held + moment);
-    account->charge(-moment);
-  }
+  if (account) account->charge(held);
+  charge_for_a_moment(also);
   Buffer* const address = buffer.get();
   return {address, [buffer = std::move(buffer), account = std::move(account), held](Buffer*) mutable {
             if (account) account->charge(-held);
             buffer.reset();
           }};
+}
+
+void charge_for_a_moment(std::size_t bytes) {
+  if (!charging() || current_account() == nullptr) return;
+  current_account()->charge(static_cast<std::int64_t>(bytes));
+  current_account()->charge(-static_cast<std::int64_t>(bytes));
 }
 
 namespace {

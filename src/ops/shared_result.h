@@ -11,11 +11,17 @@
 
 namespace switchyard {
 
+// Whether ranks see each other's tensors: threads of one process, with data.
+bool shares_memory(const Context& context);
+
 // Memory for one, charged to nobody.
 std::shared_ptr<Buffer> shared_buffer(std::size_t bytes);
 
 // `buffer`, for which this rank is charged `bytes` until it lets go of it, and for a moment `also`.
 std::shared_ptr<Buffer> charged_here(std::shared_ptr<Buffer> buffer, std::size_t bytes, std::size_t also = 0);
+
+// This rank is charged `bytes`, and no longer.
+void charge_for_a_moment(std::size_t bytes);
 
 // What all ranks along `axes` would make alike, from what they share: one tensor, of which each rank makes
 // the elements [begin, end) of out. Every one of those ranks calls it, at the same place of its program.

@@ -157,10 +157,9 @@ void Communicator::all_to_all(const Group& group, std::string_view axis, const v
 std::int64_t Communicator::ragged_bytes(const Group& group, const CollectiveCall& call,
                                         const RaggedSide& side) {
   const std::size_t ranks = group.ranks.size();
-  CHECK(side.send_offsets.size() == ranks && side.send_counts.size() == ranks &&
-            side.recv_offsets.size() == ranks && side.recv_counts.size() == ranks,
-        "{} on {} ranks with {}, {}, {}, {} entries", to_string(call), ranks, side.send_offsets.size(),
-        side.send_counts.size(), side.recv_offsets.size(), side.recv_counts.size());
+  CHECK(side.send_counts.size() == ranks && side.recv_counts.size() == ranks,
+        "{} on {} ranks with {} and {} counts", to_string(call), ranks, side.send_counts.size(),
+        side.recv_counts.size());
   std::int64_t rows = 0;
   for (std::size_t j = 0; j < ranks; ++j) {
     CHECK(side.send_counts[j] >= 0 && side.recv_counts[j] >= 0, "{} and {} rows with group rank {}",
@@ -168,6 +167,38 @@ std::int64_t Communicator::ragged_bytes(const Group& group, const CollectiveCall
     if (static_cast<int>(j) != group.index) rows += side.send_counts[j];
   }
   return rows * call.size;
+}
+
+void Communicator::check_offsets(const Group& group, const CollectiveCall& call, const RaggedSide& side) {
+  const std::size_t ranks = group.ranks.size();
+  CHECK(side.send_offsets.size() == ranks && side.recv_offsets.size() == ranks,
+        "{} on {} ranks with {} and {} offsets", to_string(call), ranks, side.send_offsets.size(),
+        side.recv_offsets.size());
+}
+
+void Communicator::all_to_all_shared(const Group& group, std::string_view axis, const void* in,
+                                     std::int64_t bytes_per_rank, const Take& take) {
+  CollectiveCall call{.kind = "all_to_all", .axis = axis, .type = "bytes", .size = bytes_per_rank};
+  enter(group, call);
+  if (group.ranks.size() == 1) return take(0, in);
+  record(call, bytes_per_rank * (size_of_group(group) - 1), do_take(group, call, {.in = in}, take));
+}
+
+void Communicator::ragged_all_to_all_shared(const Group& group, std::string_view axis, const void* in,
+                                            std::span<const std::int64_t> send_counts,
+                                            std::span<const std::int64_t> recv_counts, std::int64_t row_bytes,
+                                            const Take& take) {
+  CollectiveCall call{.kind = "ragged_all_to_all", .axis = axis, .type = "bytes a row", .size = row_bytes};
+  enter(group, call);
+  const RaggedSide side{.in = in, .send_counts = send_counts, .recv_counts = recv_counts};
+  const std::int64_t bytes = ragged_bytes(group, call, side);
+  if (group.ranks.size() == 1) return take(0, in);
+  record(call, bytes, do_take(group, call, side, take));
+}
+
+double Communicator::do_take(const Group&, const CollectiveCall& call, const RaggedSide&, const Take&) {
+  CHECK(false, "{}: these ranks do not share memory", to_string(call));
+  return 0;
 }
 
 void Communicator::ragged_all_to_all(const Group& group, std::string_view axis, const void* in,
@@ -178,6 +209,7 @@ void Communicator::ragged_all_to_all(const Group& group, std::string_view axis, 
   CollectiveCall call{.kind = "ragged_all_to_all", .axis = axis, .type = "bytes a row", .size = row_bytes};
   enter(group, call);
   const RaggedSide side{in, send_offsets, send_counts, out, recv_offsets, recv_counts};
+  check_offsets(group, call, side);
   const std::int64_t bytes = ragged_bytes(group, call, side);
   if (group.ranks.size() == 1) {
     CHECK(send_counts[0] == recv_counts[0], "{} rows sent, {} received", send_counts[0], recv_counts[0]);
@@ -234,6 +266,7 @@ std::shared_ptr<StartedCollective> Communicator::start_ragged_all_to_all(const G
   auto started = std::make_shared<StartedCollective>(group, axis, std::move(buffers));
   started->call = {
       .kind = "ragged_all_to_all", .axis = started->axis, .type = "bytes a row", .size = row_bytes};
+  check_offsets(group, started->call, side);
   started->bytes = ragged_bytes(group, started->call, side);
   const auto copy = [](std::span<const std::int64_t> numbers) {
     return std::vector<std::int64_t>(numbers.begin(), numbers.end());

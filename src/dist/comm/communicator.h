@@ -107,12 +107,12 @@ std::string to_string(const CollectiveCall& call);
 
 // One rank's side of a ragged all-to-all; offsets and counts in rows.
 struct RaggedSide {
-  const void* in;
-  std::span<const std::int64_t> send_offsets;
-  std::span<const std::int64_t> send_counts;
-  void* out;
-  std::span<const std::int64_t> recv_offsets;
-  std::span<const std::int64_t> recv_counts;
+  const void* in = nullptr;
+  std::span<const std::int64_t> send_offsets{};
+  std::span<const std::int64_t> send_counts{};
+  void* out = nullptr;
+  std::span<const std::int64_t> recv_offsets{};
+  std::span<const std::int64_t> recv_counts{};
 };
 
 // Part `index` of `count` elements cut into `parts` contiguous slices, the first ones one longer. All-reduce
@@ -187,6 +187,15 @@ class Communicator {
                          std::span<const std::int64_t> send_counts, void* out,
                          std::span<const std::int64_t> recv_offsets,
                          std::span<const std::int64_t> recv_counts, std::int64_t row_bytes);
+  // The two among ranks of one process (shares_memory), each of which takes its parts from the others'
+  // memory where they lie: take(i, in) is called with the `in` of group rank i. It must not throw.
+  using Take = std::function<void(std::size_t index, const void* in)>;
+  void all_to_all_shared(const Group& group, std::string_view axis, const void* in,
+                         std::int64_t bytes_per_rank, const Take& take);
+  void ragged_all_to_all_shared(const Group& group, std::string_view axis, const void* in,
+                                std::span<const std::int64_t> send_counts,
+                                std::span<const std::int64_t> recv_counts, std::int64_t row_bytes,
+                                const Take& take);
   // `data` of group rank `root_index` to all.
   void broadcast(const Group& group, std::string_view axis, int root_index, void* data, std::int64_t bytes);
   void barrier(const Group& group, std::string_view axis);
@@ -249,6 +258,9 @@ class Communicator {
   virtual double do_all_to_all(const Group& group, const CollectiveCall& call, const void* in, void* out) = 0;
   virtual double do_ragged_all_to_all(const Group& group, const CollectiveCall& call,
                                       const RaggedSide& side) = 0;
+  // Of a ragged exchange `side` has counts, not offsets.
+  virtual double do_take(const Group& group, const CollectiveCall& call, const RaggedSide& side,
+                         const Take& take);
   virtual double do_broadcast(const Group& group, const CollectiveCall& call, void* data) = 0;
   virtual double do_barrier(const Group& group, const CollectiveCall& call) = 0;
 
@@ -259,6 +271,7 @@ class Communicator {
   void suffer(CollectiveCall& call);
   // Bytes of rows to others, the side checked.
   static std::int64_t ragged_bytes(const Group& group, const CollectiveCall& call, const RaggedSide& side);
+  static void check_offsets(const Group& group, const CollectiveCall& call, const RaggedSide& side);
   std::shared_ptr<StartedCollective> start(std::shared_ptr<StartedCollective> started);
   void reduce_scatter_as(const Group& group, CollectiveCall call, const void* in, void* out);
   void all_reduce_as(const Group& group, CollectiveCall call, std::int64_t element_bytes, void* data);

@@ -123,6 +123,14 @@ class LocalCommunicator : public Communicator {
     });
   }
 
+  double do_take(const Group& group, const CollectiveCall& call, const RaggedSide& side,
+                 const Take& take) override {
+    slot_of(group).ragged = side;
+    return meet(group, call, side.in, [&](Meeting& meeting) {
+      for (std::size_t i = 0; i < meeting.slots.size(); ++i) take(i, meeting.slots[i].in);
+    });
+  }
+
   double do_broadcast(const Group& group, const CollectiveCall& call, void* data) override {
     return meet(group, call, data, [&](Meeting& meeting) {
       copy_bytes(data, meeting.slots[static_cast<std::size_t>(call.root)].in, call.size);

@@ -112,14 +112,20 @@ TEST(LocalFailure, DifferentCollectivesAreNamed) {
 }
 
 TEST(LocalFailure, RaggedCountsMustAgree) {
-  const std::string message =
-      failure(2, kLocalTimeout, [](Communicator& comm) {
-        const std::vector<std::int64_t> offsets{0, 0}, sent{1, 2}, expected{1, comm.rank() == 1 ? 5 : 2};
-        float in[4] = {}, out[8] = {};
-        const std::vector<std::int64_t> received{comm.rank() == 1 ? 5 : 1, comm.rank() == 1 ? 2 : 1};
-        comm.ragged_all_to_all(everyone(comm), "expert", in, offsets, sent, out, offsets, received, 4);
-      }).first;
-  EXPECT_NE(message.find("rank 0 sends 2 rows to rank 1, which expects 5"), std::string::npos) << message;
+  for (const bool shared : {false, true}) {
+    const std::string message =
+        failure(2, kLocalTimeout, [&](Communicator& comm) {
+          const std::vector<std::int64_t> offsets{0, 0}, sent{1, 2};
+          const std::vector<std::int64_t> received{comm.rank() == 1 ? 5 : 1, comm.rank() == 1 ? 2 : 1};
+          float in[4] = {}, out[8] = {};
+          if (shared)
+            comm.ragged_all_to_all_shared(everyone(comm), "expert", in, sent, received, 4,
+                                          [](std::size_t, const void*) { FAIL() << "took rows"; });
+          else
+            comm.ragged_all_to_all(everyone(comm), "expert", in, offsets, sent, out, offsets, received, 4);
+        }).first;
+    EXPECT_NE(message.find("rank 0 sends 2 rows to rank 1, which expects 5"), std::string::npos) << message;
+  }
 }
 
 TEST(LocalFailure, TimeoutNamesTheMissingRanks) {
@@ -211,6 +217,23 @@ TEST(MadeTogether, IsOneResultAndCountsNothing) {
   });
   EXPECT_EQ(made.load(), 1);
   for (const void* result : results) EXPECT_EQ(result, results[0]);
+}
+
+TEST(SharedExchange, TakesEveryPartFromWhereItLiesAndIsCountedLikeACopy) {
+  run_local_ranks(3, kLocalTimeout, [](Communicator& comm) {
+    const Group group = everyone(comm);
+    const std::int64_t mine[] = {10 * comm.rank(), 10 * comm.rank() + 1, 10 * comm.rank() + 2};
+    std::int64_t copied[3], taken[3];
+    comm.all_to_all(group, "expert", mine, copied, 8);
+    const auto counts = comm.counts();
+    comm.all_to_all_shared(group, "expert", mine, 8, [&](std::size_t index, const void* theirs) {
+      taken[index] = static_cast<const std::int64_t*>(theirs)[comm.rank()];
+    });
+    EXPECT_TRUE(std::equal(copied, copied + 3, taken));
+    ASSERT_EQ(comm.counts().size(), 1u);
+    EXPECT_EQ(comm.counts()[0].calls, 2);
+    EXPECT_EQ(comm.counts()[0].bytes, 2 * counts[0].bytes);
+  });
 }
 
 TEST(SharedGather, GivesAllRanksOneResultWithEveryPartInIt) {

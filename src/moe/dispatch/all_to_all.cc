@@ -12,6 +12,7 @@
 #include "moe/dispatch/dispatch.h"
 #include "moe/expert_mlp.h"
 #include "ops/reshard.h"
+#include "ops/shared_result.h"
 
 namespace switchyard {
 namespace {
@@ -64,6 +65,21 @@ struct Routes {
     return n;
   }
 };
+
+// The first row of an expert's rows from `source`: at home, where rows are in the order of all experts, and
+// on the expert's rank, where they are in (expert, source) order.
+std::int64_t row_at_home(const Routes& routes, std::size_t source, std::int64_t expert) {
+  const auto& kept = routes.kept[source];
+  return std::accumulate(kept.begin(), kept.begin() + expert, std::int64_t{0});
+}
+std::int64_t row_at_expert(const Routes& routes, std::size_t source, std::int64_t expert) {
+  std::int64_t row = 0;
+  for (std::int64_t e = expert / routes.per_rank * routes.per_rank; e <= expert; ++e) {
+    for (std::size_t i = 0; i < (e < expert ? routes.kept.size() : source); ++i)
+      row += routes.kept[i][static_cast<std::size_t>(e)];
+  }
+  return row;
+}
 
 std::vector<std::int64_t> offsets(const std::vector<std::int64_t>& counts) {
   std::vector<std::int64_t> result(counts.size(), 0);
@@ -150,10 +166,41 @@ class ExchangeRowsOp : public Op {
     return out;
   }
   Tensor move(Context& c, const Tensor& x, bool back) const {
+    if (shares_memory(c)) return move_shared(c, x, back);
     const Move m = prepare(c, x, back);
     c.comm->ragged_all_to_all(c.group(axes_), joined(axes_), m.from.raw(), m.send_offsets, m.sent, m.to.raw(),
                               m.receive_offsets, m.received, m.row_bytes);
     return arrived(c, m, back);
+  }
+
+  // Among ranks of one process: each expert's rows from each source straight from where they lie to where
+  // they belong. It is charged for regrouped rows, as if it were alone.
+  Tensor move_shared(Context& c, const Tensor& x, bool back) const {
+    const auto sent = back ? routes_.received() : routes_.sent(),
+               received = back ? routes_.sent() : routes_.received();
+    CHECK(x.dim(0) == total(sent), "{} rows, planned {}", x.dim(0), total(sent));
+    Shape shape = x.shape();
+    shape[0] = total(received);
+    Tensor out(x.dtype(), shape);
+    charge_for_a_moment(back ? x.bytes() : out.bytes());
+    shape[0] = 1;
+    const std::size_t row_bytes = static_cast<std::size_t>(num_elements(shape)) * size_of(x.dtype());
+    const auto take = [&](std::size_t index, const void* theirs) {
+      const std::size_t source = back ? routes_.me : index, owner = back ? index : routes_.me;
+      const auto first = static_cast<std::int64_t>(owner) * routes_.per_rank;
+      for (std::int64_t e = first; e < first + routes_.per_rank; ++e) {
+        const std::int64_t n = routes_.kept[source][static_cast<std::size_t>(e)];
+        const auto home = static_cast<std::size_t>(row_at_home(routes_, source, e)),
+                   away = static_cast<std::size_t>(row_at_expert(routes_, source, e));
+        if (n > 0)
+          std::memcpy(out.raw() + (back ? home : away) * row_bytes,
+                      static_cast<const std::byte*>(theirs) + (back ? away : home) * row_bytes,
+                      static_cast<std::size_t>(n) * row_bytes);
+      }
+    };
+    c.comm->ragged_all_to_all_shared(c.group(axes_), joined(axes_), x.raw(), sent, received,
+                                     static_cast<std::int64_t>(row_bytes), take);
+    return out;
   }
 
   class StartedMove : public StartedOp {
