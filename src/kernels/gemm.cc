@@ -362,7 +362,7 @@ void run_summed_gemms(ThreadPool& pool, const char* op, Problems problems, Partn
   if (problems.empty() || pool.skips(work_of(op, problems))) return;
   partners.meet(&problems, [&](std::span<const void* const> shown) {
     const auto all = problems_of(shown);
-    std::vector<GemmProblem> sums(problems.begin(), problems.end());
+    std::vector<GemmProblem> sums(all.front().begin(), all.front().end());
     std::vector<GemmTerm> terms;
     terms.reserve(all.size() * sums.size());  // none moves
     for (std::size_t i = 0; i < sums.size(); ++i) {

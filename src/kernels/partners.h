@@ -9,8 +9,8 @@ namespace switchyard {
 class Partners {
  public:
   virtual ~Partners() = default;
-  // Every partner calls it, at the same place of its program. The first one calls `work` with what all of
-  // them show, in their order, while the others wait; their cores are free for its loops.
+  // Every partner calls it, at the same place of its program. One of them, whichever, calls its `work` with
+  // what all of them show, in their order, while the others wait; their cores are free for its loops.
   using Work = std::function<void(std::span<const void* const> shown)>;
   virtual void meet(const void* mine, const Work& work) = 0;
 };

@@ -159,8 +159,8 @@ class Communicator {
   std::shared_ptr<void> make_together(const Group& group, std::string_view axis, const Make& make,
                                       const Place& place);
   // Work that the ranks of one process (shares_memory) do as one, where nothing is moved and nothing is
-  // counted: the first rank calls `work` with the `mine` of all, in group order, while the others wait. What
-  // it throws, that rank throws.
+  // counted: one of them, whichever, calls its `work` with the `mine` of all, in group order, while the
+  // others wait. What it throws, that rank throws.
   using Work = std::function<void(std::span<const void* const> shown)>;
   void together(const Group& group, std::string_view axis, const void* mine, const Work& work);
   // `in`: [runs, P, count / runs] elements; `out`: `count` elements, the sum over ranks of this rank's part,

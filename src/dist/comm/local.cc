@@ -1,15 +1,19 @@
-// Every collective has the same shape: publish pointers, wait until all have (1), read the others' memory,
-// wait until all have read (2). What keeps memory safe when ranks fail:
+// Every collective that moves much has the same shape: publish pointers, wait until all have (1), read the
+// others' memory, wait until all have read (2). A wait puts every rank but the last to sleep, so what needs
+// only the first has no second: small inputs, of which the others read copies; results that the ranks share,
+// where each writes its part beforehand; work for all, which the last to come does before the others go on.
 //
+// What keeps memory safe when ranks fail:
 // 1. Only wait (1) can fail. Once all ranks of a group have arrived, each of them goes on to wait (2), and
-// leaves it
-//    only when all are there; so nobody's buffers go away while another rank reads them. Disagreements found
-//    in between are therefore thrown after wait (2), by all ranks alike.
-// 2. After a failure (`stopped_`) no wait (1) completes any more: ranks waiting in one leave, later ones do
-// not enter.
-// 3. The scratch space of all-reduce belongs to the group. It is read after wait (2), and written only after
-// wait (1)
-//    of the next collective, when all have read it.
+//    leaves it only when all are there; so nobody's buffers go away while another rank reads them, or works
+//    for all (`closing`). Disagreements found in between are therefore thrown after wait (2), by all alike.
+// 2. After a failure (`stopped_by_`) no wait (1) completes any more, but where all have arrived: ranks
+// waiting
+//    in one leave, later ones do not enter.
+// 3. A group's two copies of an input take turns. One is written again after another wait, for which all came
+//    when they had read it.
+// 4. The scratch space of all-reduce belongs to the group. It is read after wait (2), and written only after
+//    wait (1) of the next collective, when all have read it.
 #include "dist/comm/local.h"
 
 #include <algorithm>
@@ -27,6 +31,11 @@ namespace {
 
 // All-reduce works through pieces of at most this many elements a rank, which bounds its scratch space.
 constexpr std::int64_t kScratchElements = 1 << 18;
+
+// Inputs of at most this many bytes are copied, which takes less time than a wait.
+constexpr std::int64_t kSmall = 32768;
+// The same of an all-reduce, for which every rank then sums all elements.
+constexpr std::int64_t kSmallSum = 4096;
 
 // A rank's part of a reduce-scatter whose runs have fewer bytes is read as whole lines of the inputs.
 constexpr std::int64_t kShortRun = 4096;
@@ -49,6 +58,12 @@ class LocalCommunicator : public Communicator {
     return std::make_unique<LocalCommunicator>(world_, rank_, channel_ + 1);
   }
   double do_all_gather(const Group& group, const CollectiveCall& call, const void* in, void* out) override {
+    if (call.size <= kSmall) {
+      return meet_with_copies(group, call, in, call.size, [&](Copies copies) {
+        for (std::size_t i = 0; i < copies.size(); ++i)
+          copy_bytes(at(out, static_cast<std::int64_t>(i) * call.size), copies[i], call.size);
+      });
+    }
     return meet(group, call, in, [&](Meeting& meeting) {
       std::int64_t offset = 0;
       for (const Slot& slot : meeting.slots) {
@@ -60,47 +75,72 @@ class LocalCommunicator : public Communicator {
 
   double do_all_gather_shared(const Group& group, const CollectiveCall& call, const Make& make,
                               const Place& place, std::shared_ptr<void>& result) override {
-    std::shared_ptr<void>& made = slot_of(group).shared;
-    if (group.index == 0) made = make();
-    const double waited = meet(group, call, nullptr, [&](Meeting& meeting) {
-      result = meeting.slots[0].shared;
-      place(result.get());
-    });
-    made.reset();
+    Meeting& meeting = publish(group, call, nullptr);
+    {
+      const std::scoped_lock lock(meeting.making);
+      if (!meeting.made) {
+        meeting.made = make();
+        meeting.made_for = call.kind;
+        meeting.made_size = call.size;
+      }
+      if (meeting.made_for == call.kind && meeting.made_size == call.size) result = meeting.made;
+    }
+    if (result) place(result.get());
+    const double waited = world_.arrive(meeting, group.index, [&] { meeting.made.reset(); });
+    throw_disagreement(meeting);
     return waited;
   }
 
   void do_together(const Group& group, const CollectiveCall& call, const void* mine,
                    const Work& work) override {
     std::exception_ptr failure;
-    meet(group, call, mine, [&](Meeting& meeting) {
-      if (group.index != 0) return;
+    Meeting& meeting = publish(group, call, mine);
+    world_.arrive(meeting, group.index, [&] {
       try {
         work(inputs_at(meeting, 0));
       } catch (...) {
         failure = std::current_exception();
       }
     });
+    throw_disagreement(meeting);
     if (failure) std::rethrow_exception(failure);
   }
 
   double do_reduce_scatter(const Group& group, const CollectiveCall& call, const void* in,
                            void* out) override {
-    const std::int64_t run = call.size / call.runs;
+    const std::int64_t run = call.size / call.runs, parts = std::ssize(group.ranks);
+    const auto sum_own = [&](const auto& inputs_from) {
+      for (std::int64_t i = 0; i < call.runs; ++i) {
+        const std::int64_t begin = (i * parts + group.index) * run;
+        sum(inputs_from(begin * element_bytes(call.type)), call.type, run,
+            at(out, i * run * sum_bytes(call.type)));
+      }
+    };
+    const std::int64_t bytes = call.size * parts * element_bytes(call.type);
+    if (bytes <= kSmall) {
+      return meet_with_copies(group, call, in, bytes, [&](Copies copies) {
+        sum_own([&](std::int64_t offset) { return present(copies, offset); });
+      });
+    }
     if (call.runs > 1 && run * element_bytes(call.type) < kShortRun)
       return reduce_scatter_short_runs(group, call, in, out);
     return meet(group, call, in, [&](Meeting& meeting) {
-      const auto parts = static_cast<std::int64_t>(group.ranks.size());
-      for (std::int64_t i = 0; i < call.runs; ++i) {
-        const std::int64_t begin = (i * parts + group.index) * run;
-        sum_at(meeting, call.type, begin, run, at(out, i * run * sum_bytes(call.type)));
-      }
+      sum_own([&](std::int64_t offset) { return inputs_at(meeting, offset); });
     });
   }
 
   double do_all_reduce(const Group& group, const CollectiveCall& call, void* data) override;
 
   double do_all_to_all(const Group& group, const CollectiveCall& call, const void* in, void* out) override {
+    const std::int64_t bytes = call.size * std::ssize(group.ranks);
+    if (bytes <= kSmall) {
+      return meet_with_copies(group, call, in, bytes, [&](Copies copies) {
+        for (std::size_t i = 0; i < copies.size(); ++i) {
+          copy_bytes(at(out, static_cast<std::int64_t>(i) * call.size),
+                     at(copies[i], group.index * call.size), call.size);
+        }
+      });
+    }
     return meet(group, call, in, [&](Meeting& meeting) {
       std::int64_t offset = 0;
       for (const Slot& slot : meeting.slots) {
@@ -132,13 +172,19 @@ class LocalCommunicator : public Communicator {
   }
 
   double do_broadcast(const Group& group, const CollectiveCall& call, void* data) override {
+    if (call.size <= kSmall) {
+      const void* const own = group.index == call.root ? data : nullptr;
+      return meet_with_copies(group, call, own, call.size, [&](Copies copies) {
+        if (own == nullptr) copy_bytes(data, copies[static_cast<std::size_t>(call.root)], call.size);
+      });
+    }
     return meet(group, call, data, [&](Meeting& meeting) {
       copy_bytes(data, meeting.slots[static_cast<std::size_t>(call.root)].in, call.size);
     });
   }
 
   double do_barrier(const Group& group, const CollectiveCall& call) override {
-    return meet(group, call, nullptr, [](Meeting&) {});
+    return meet_with_copies(group, call, nullptr, 0, [](Copies) {});
   }
 
  private:
@@ -150,20 +196,49 @@ class LocalCommunicator : public Communicator {
 
   Slot& slot_of(const Group& group) { return meeting_of(group).slots[static_cast<std::size_t>(group.index)]; }
 
-  // Publishes `in`, waits for all, checks that they agree, runs work(meeting) on the others' memory, and
-  // waits until all have done so. Work must not throw. Returns the seconds waited.
-  template <typename Work>
-  double meet(const Group& group, const CollectiveCall& call, const void* in, const Work& work) {
+  Meeting& publish(const Group& group, const CollectiveCall& call, const void* in) {
     Meeting& meeting = meeting_of(group);
     Slot& slot = meeting.slots[static_cast<std::size_t>(group.index)];
     slot.call = call;
     slot.position = &position();
     slot.in = in;
+    return meeting;
+  }
+
+  static void throw_disagreement(const Meeting& meeting) {
+    if (!meeting.error.empty()) throw CollectiveError(meeting.error);
+  }
+
+  // Publishes `in`, waits for all, runs work(meeting) on the others' memory if they agree, and waits until
+  // all have done so. Work must not throw. Returns the seconds waited.
+  template <typename Work>
+  double meet(const Group& group, const CollectiveCall& call, const void* in, const Work& work) {
+    Meeting& meeting = publish(group, call, in);
     double waited = world_.arrive(meeting, group.index);
-    const std::string error = disagreement(meeting);
-    if (error.empty()) work(meeting);
+    if (meeting.error.empty()) work(meeting);
     waited += world_.finish(meeting);
-    if (!error.empty()) throw CollectiveError(error);
+    throw_disagreement(meeting);
+    return waited;
+  }
+
+  // The inputs of all ranks, null where a rank has none.
+  using Copies = std::span<const void* const>;
+
+  // The same with one wait: work(copies) on copies of the inputs, of `bytes` bytes.
+  template <typename Work>
+  double meet_with_copies(const Group& group, const CollectiveCall& call, const void* in, std::int64_t bytes,
+                          const Work& work) {
+    Meeting& meeting = publish(group, call, nullptr);
+    const std::size_t turn = meeting.generation % 2;
+    std::vector<std::byte>& copy = meeting.slots[static_cast<std::size_t>(group.index)].copies[turn];
+    const auto* const begin = static_cast<const std::byte*>(in);
+    in == nullptr ? copy.clear() : copy.assign(begin, begin + bytes);
+    const double waited = world_.arrive(meeting, group.index);
+    throw_disagreement(meeting);
+    copies_.clear();
+    for (const Slot& slot : meeting.slots)
+      copies_.push_back(slot.copies[turn].empty() ? nullptr : slot.copies[turn].data());
+    work(copies_);
     return waited;
   }
 
@@ -181,7 +256,7 @@ class LocalCommunicator : public Communicator {
       std::int64_t begin = slice.begin * line;
       while (begin < slice.end * line) {
         const std::int64_t end = std::min(slice.end * line, begin + kPieceBytes / bytes);
-        sum_at(meeting, call.type, begin, end - begin, piece);
+        sum(inputs_at(meeting, begin * element_bytes(call.type)), call.type, end - begin, piece);
         for (std::int64_t i = begin; i < end;) {
           const std::int64_t index = i / run, within = i % run, count = std::min(run - within, end - i);
           void* const to = meeting.slots[static_cast<std::size_t>(index % parts)].out;
@@ -194,18 +269,17 @@ class LocalCommunicator : public Communicator {
     });
   }
 
-  // The sum of `count` elements of all inputs, from element `begin` on.
-  void sum_at(const Meeting& meeting, std::string_view type, std::int64_t begin, std::int64_t count,
-              std::byte* sum) {
-    const auto inputs = inputs_at(meeting, begin * element_bytes(type));
+  // The sum of `count` elements of all inputs.
+  static void sum(std::span<const void* const> inputs, std::string_view type, std::int64_t count,
+                  std::byte* out) {
     if (inputs.empty())
-      std::fill_n(sum, count * sum_bytes(type), std::byte{0});
+      std::fill_n(out, count * sum_bytes(type), std::byte{0});
     else
-      sum_in_order(type, inputs, sum, count);
+      sum_in_order(type, inputs, out, count);
   }
 
-  // The input of every rank that has one, `offset` bytes in. A member, so that a call allocates nothing once
-  // it has grown.
+  // The input of every rank that has one, `offset` bytes in. The lists are members, so that a call allocates
+  // nothing once they have grown.
   std::span<const void* const> inputs_at(const Meeting& meeting, std::int64_t offset) {
     inputs_.clear();
     for (const Slot& slot : meeting.slots) {
@@ -213,17 +287,29 @@ class LocalCommunicator : public Communicator {
     }
     return inputs_;
   }
+  std::span<const void* const> present(Copies copies, std::int64_t offset) {
+    inputs_.clear();
+    for (const void* copy : copies) {
+      if (copy != nullptr) inputs_.push_back(at(copy, offset));
+    }
+    return inputs_;
+  }
 
   LocalWorld& world_;
   const int rank_, channel_;
   std::map<std::vector<int>, Meeting*> meetings_;
-  std::vector<const void*> inputs_;
+  std::vector<const void*> inputs_, copies_;
 };
 
 // Each rank sums one slice of the others' values into its scratch space; then all copy all slices.
 double LocalCommunicator::do_all_reduce(const Group& group, const CollectiveCall& call, void* data) {
   const auto parts = static_cast<int>(group.ranks.size());
   const std::int64_t bytes = element_bytes(call.type);
+  if (call.size * bytes <= kSmallSum) {
+    return meet_with_copies(group, call, data, call.size * bytes, [&](Copies copies) {
+      sum_in_order(call.type, copies, static_cast<std::byte*>(data), call.size);
+    });
+  }
   auto& own_scratch =
       slot_of(group).scratch;  // made before its first use, so no other rank can be reading it
   if (!own_scratch)

@@ -269,16 +269,16 @@ TEST(SharedGather, GivesAllRanksOneResultWithEveryPartInIt) {
   }
 }
 
-TEST(Together, TheFirstRankOfAGroupWorksForAll) {
+TEST(Together, OneRankOfAGroupWorksForAll) {
   const Mesh mesh({{"data", 2}, {"fsdp", 3}});
+  std::atomic<int> worked{0};
   run_local_ranks(6, kLocalTimeout, [&](Communicator& comm) {
     const std::vector<std::string> axes{"fsdp"};
     const Group group{mesh.group(comm.rank(), axes), mesh.index_along(comm.rank(), axes)};
     for (int round = 0; round < 20; ++round) {
       int mine = 100 * round + comm.rank();
-      bool worked = false;
       comm.together(group, "fsdp", &mine, [&](std::span<const void* const> shown) {
-        worked = true;
+        ++worked;
         ASSERT_EQ(shown.size(), 3u);
         for (std::size_t i = 0; i < 3; ++i) {
           auto* const number = const_cast<int*>(static_cast<const int*>(shown[i]));
@@ -286,11 +286,11 @@ TEST(Together, TheFirstRankOfAGroupWorksForAll) {
           *number = -round;
         }
       });
-      EXPECT_EQ(worked, group.index == 0);
       EXPECT_EQ(mine, -round) << "went on before the work was done";
     }
     EXPECT_TRUE(comm.counts().empty());
   });
+  EXPECT_EQ(worked.load(), 2 * 20);
 }
 
 TEST(Together, WhatTheWorkThrowsEndsTheRun) {
@@ -299,7 +299,7 @@ TEST(Together, WhatTheWorkThrowsEndsTheRun) {
                                               [](std::span<const void* const>) { fail_runtime("[x] y"); });
                                 comm.barrier(everyone(comm), "fsdp");
                               }).first;
-  EXPECT_EQ(message, "rank 0: [x] y");
+  EXPECT_TRUE(message.ends_with(": [x] y")) << message;
 }
 
 // A rank that has nothing to add gives no memory.

@@ -32,14 +32,25 @@ Meeting& LocalWorld::meeting_of(const std::vector<int>& ranks, int channel) {
   return *meeting;
 }
 
-double LocalWorld::arrive(Meeting& meeting, int index) {
+double LocalWorld::arrive(Meeting& meeting, int index, const Close& close) {
   std::unique_lock lock(mutex_);
   const int rank = meeting.ranks[static_cast<std::size_t>(index)];
   Slot& slot = meeting.slots[static_cast<std::size_t>(index)];
   if (stopped_by_) throw Stopped(stopped_message(rank, slot));
   slot.arrived = true;
   const std::uint64_t generation = meeting.generation;
-  if (enter(meeting)) return 0;
+  if (enter(meeting)) {
+    meeting.error = disagreement(meeting);
+    if (close && meeting.error.empty()) {
+      meeting.closing = true;
+      lock.unlock();
+      close();
+      lock.lock();
+      meeting.closing = false;
+    }
+    open(meeting);
+    return 0;
+  }
 
   const Clock::time_point start = Clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
@@ -48,10 +59,12 @@ double LocalWorld::arrive(Meeting& meeting, int index) {
   const WaitScope waiting;
   const auto deadline =
       start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_));
-  const auto over = [&] { return meeting.generation != generation || stopped_by_.has_value(); };
-  const bool in_time = meeting.all_here.wait_until(lock, deadline, over);
-  if (meeting.generation == generation) {
-    if (in_time) throw Stopped(stopped_message(rank, slot));
+  const auto opened = [&] { return meeting.generation != generation; };
+  const auto over = [&] { return opened() || (stopped_by_ && !meeting.closing); };
+  meeting.all_here.wait_until(lock, deadline, over);
+  if (meeting.closing) meeting.all_here.wait(lock, opened);
+  if (!opened()) {
+    if (stopped_by_) throw Stopped(stopped_message(rank, slot));
     stop(rank);
     throw CollectiveError(
         fmt::format("[comm] {} timed out after {} s{}: {} of {} ranks came; missing: rank {}{}",
@@ -64,7 +77,10 @@ double LocalWorld::arrive(Meeting& meeting, int index) {
 double LocalWorld::finish(Meeting& meeting) {
   std::unique_lock lock(mutex_);
   const std::uint64_t generation = meeting.generation;
-  if (enter(meeting)) return 0;
+  if (enter(meeting)) {
+    open(meeting);
+    return 0;
+  }
   const Clock::time_point start = Clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
   look_for_others(lock, [&] { return meeting.generation != generation; });
@@ -93,12 +109,14 @@ void LocalWorld::end_rank(bool failed) {
 }
 
 bool LocalWorld::enter(Meeting& meeting) {
-  if (++meeting.arrived < static_cast<int>(meeting.ranks.size())) return false;
+  return ++meeting.arrived == static_cast<int>(meeting.ranks.size());
+}
+
+void LocalWorld::open(Meeting& meeting) {
   meeting.arrived = 0;
   for (Slot& slot : meeting.slots) slot.arrived = false;
   ++meeting.generation;
   meeting.all_here.notify_all();
-  return true;
 }
 
 void LocalWorld::stop(int rank) {

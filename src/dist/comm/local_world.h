@@ -8,11 +8,13 @@
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -30,8 +32,8 @@ struct Slot {
   void* out = nullptr;  // where others write this rank's part of a sum
   RaggedSide ragged{};
   bool arrived = false;
-  std::shared_ptr<void> shared;          // what group rank 0 made for a gather that all share
-  std::unique_ptr<std::byte[]> scratch;  // this rank's slice of an all-reduce; invariant 3
+  std::vector<std::byte> copies[2];      // of a small input, in turns; invariant 3
+  std::unique_ptr<std::byte[]> scratch;  // this rank's slice of an all-reduce; invariant 4
 };
 
 struct Meeting {
@@ -40,7 +42,14 @@ struct Meeting {
   std::vector<Slot> slots;  // in group order
   int arrived = 0;
   std::atomic<std::uint64_t> generation{0};  // changed with the world's mutex held
+  bool closing = false;                      // all are here, and the last one works for them
+  std::string error;                         // of the collective for which all came last, if they disagree
   std::condition_variable all_here;
+
+  std::mutex making;           // guards what follows
+  std::shared_ptr<void> made;  // what the first to come made for all
+  std::string_view made_for;   // the kind of collective, and its size
+  std::int64_t made_size = 0;
 };
 
 class LocalWorld {
@@ -51,8 +60,10 @@ class LocalWorld {
 
   Meeting& meeting_of(const std::vector<int>& ranks, int channel);
 
-  // Wait (1). Throws when the deadline passes or another rank failed. Returns the seconds waited.
-  double arrive(Meeting& meeting, int index);
+  // Wait (1). Throws when the deadline passes or another rank failed. Returns the seconds waited. Where all
+  // make the same call, the last to come calls its own `close` before anyone goes on; it must not throw.
+  using Close = std::function<void()>;
+  double arrive(Meeting& meeting, int index, const Close& close = {});
 
   // Wait (2). Always completes; see invariant 1.
   double finish(Meeting& meeting);
@@ -76,8 +87,10 @@ class LocalWorld {
     std::string message;
   };
 
-  // Counts one more rank in; the last one opens the gate and gets true.
+  // Counts one more rank in: true for the last one.
   static bool enter(Meeting& meeting);
+  // Lets all of them go on.
+  static void open(Meeting& meeting);
 
   void stop(int rank);
 
