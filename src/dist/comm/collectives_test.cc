@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <functional>
 #include <random>
+#include <thread>
 
 #include "dist/comm/processes.h"
 #include "dist/comm/progress_thread.h"
@@ -58,7 +60,7 @@ class Collectives : public testing::TestWithParam<int> {
 INSTANTIATE_TEST_SUITE_P(Ranks, Collectives, testing::Values(1, 2, 4, 7, 8));
 
 TEST_P(Collectives, AllGatherKeepsGroupOrder) {
-  for (const std::int64_t count : {0, 1, 5, 1025}) {
+  for (const std::int64_t count : {0, 1, 5, 1025, 9001}) {
     run([&](Communicator& comm, const Group& group) {
       const std::vector<float> mine = payload(comm.rank(), count);
       std::vector<float> out(index_of(count * ranks()), NAN);
@@ -120,6 +122,48 @@ TEST_P(Collectives, ReduceScatterOfPartsInRuns) {
       EXPECT_EQ(found, expected);
     });
   }
+}
+
+// Small and large inputs by turns, each overwritten as soon as its rank goes on, however late the others are.
+TEST_P(Collectives, AnInputMayChangeAtOnce) {
+  run([&](Communicator& comm, const Group& group) {
+    const std::int64_t p = ranks(), total = p * (p - 1) / 2;
+    for (int round = 0; round < 120; ++round) {
+      const std::int64_t count = round % 5 == 4 ? 20000 : 1 + 7 * (round % 13);
+      const auto number = static_cast<float>(round);
+      const auto sum = number * static_cast<float>(p) + static_cast<float>(total);
+      std::vector<float> in(index_of(count * p), number + static_cast<float>(comm.rank()));
+      std::vector<float> out(in.size(), NAN);
+      if (round % 7 == comm.rank()) std::this_thread::sleep_for(std::chrono::microseconds(300));
+      switch (round % 4) {
+        case 0:
+          comm.all_gather(group, "data", in.data(), out.data(), count * 4);
+          for (std::int64_t r = 0; r < p; ++r)
+            EXPECT_EQ(out[index_of(r * count)], number + static_cast<float>(r)) << round;
+          break;
+        case 1:
+          comm.all_to_all(group, "data", in.data(), out.data(), count * 4);
+          for (std::int64_t r = 0; r < p; ++r)
+            EXPECT_EQ(out[index_of((r + 1) * count - 1)], number + static_cast<float>(r)) << round;
+          break;
+        case 2:
+          comm.reduce_scatter(group, "data", DType::f32, in.data(), out.data(), count);
+          EXPECT_EQ(out[0], sum) << round;
+          EXPECT_EQ(out[index_of(count - 1)], sum) << round;
+          break;
+        default:
+          if (round % 8 == 3) {
+            comm.all_reduce(group, "data", DType::f32, in.data(), count);
+            EXPECT_EQ(in[index_of(count - 1)], sum) << round;
+          } else {
+            const auto root = static_cast<int>(round % p);
+            comm.broadcast(group, "data", root, in.data(), count * 4);
+            EXPECT_EQ(in[index_of(count - 1)], number + static_cast<float>(root)) << round;
+          }
+      }
+      std::fill(in.begin(), in.end(), -1.0f);
+    }
+  });
 }
 
 TEST_P(Collectives, AllReduceInt32AndDouble) {

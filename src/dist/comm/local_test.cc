@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <thread>
@@ -300,6 +301,28 @@ TEST(Together, WhatTheWorkThrowsEndsTheRun) {
                                 comm.barrier(everyone(comm), "fsdp");
                               }).first;
   EXPECT_TRUE(message.ends_with(": [x] y")) << message;
+}
+
+// Whose memory another rank works on may not go on, even when a third one fails.
+TEST(Together, AFailureElsewhereWaitsForTheWork) {
+  for (int round = 0; round < 10; ++round) {
+    std::atomic<bool> worked{false}, all_here{false};
+    const std::string message = failure(4, kLocalTimeout, [&](Communicator& comm) {
+                                  if (comm.rank() == 3) {
+                                    while (!all_here) std::this_thread::yield();
+                                    fail_runtime("[x] y");
+                                  }
+                                  const Group three{{0, 1, 2}, comm.rank()};
+                                  comm.together(three, "fsdp", &comm, [&](std::span<const void* const>) {
+                                    all_here = true;
+                                    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+                                    worked = true;
+                                  });
+                                  EXPECT_TRUE(worked);
+                                  comm.barrier(three, "fsdp");
+                                }).first;
+    EXPECT_EQ(message, "rank 3: [x] y");
+  }
 }
 
 // A rank that has nothing to add gives no memory.
