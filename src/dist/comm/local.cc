@@ -6,10 +6,9 @@
 // What keeps memory safe when ranks fail:
 // 1. Only wait (1) can fail. Once all ranks of a group have arrived, each of them goes on to wait (2), and
 //    leaves it only when all are there; so nobody's buffers go away while another rank reads them, or works
-//    for all (`closing`). Disagreements found in between are therefore thrown after wait (2), by all alike.
-// 2. After a failure (`stopped_by_`) no wait (1) completes any more, but where all have arrived: ranks
-// waiting
-//    in one leave, later ones do not enter.
+//    for all (`closing`). When they disagree, nobody reads anything and all throw after wait (1).
+// 2. After a failure (`stopped_by_`) no wait (1) completes any more, but where all have arrived: ranks that
+//    wait in one leave, later ones do not enter.
 // 3. A group's two copies of an input take turns. One is written again after another wait, for which all came
 //    when they had read it.
 // 4. The scratch space of all-reduce belongs to the group. It is read after wait (2), and written only after
@@ -165,6 +164,12 @@ class LocalCommunicator : public Communicator {
 
   double do_take(const Group& group, const CollectiveCall& call, const RaggedSide& side,
                  const Take& take) override {
+    const std::int64_t bytes = call.size * std::ssize(group.ranks);
+    if (side.send_counts.empty() && bytes <= kSmall) {
+      return meet_with_copies(group, call, side.in, bytes, [&](Copies copies) {
+        for (std::size_t i = 0; i < copies.size(); ++i) take(i, copies[i]);
+      });
+    }
     slot_of(group).ragged = side;
     return meet(group, call, side.in, [&](Meeting& meeting) {
       for (std::size_t i = 0; i < meeting.slots.size(); ++i) take(i, meeting.slots[i].in);
@@ -215,10 +220,9 @@ class LocalCommunicator : public Communicator {
   double meet(const Group& group, const CollectiveCall& call, const void* in, const Work& work) {
     Meeting& meeting = publish(group, call, in);
     double waited = world_.arrive(meeting, group.index);
-    if (meeting.error.empty()) work(meeting);
-    waited += world_.finish(meeting);
     throw_disagreement(meeting);
-    return waited;
+    work(meeting);
+    return waited + world_.finish(meeting);
   }
 
   // The inputs of all ranks, null where a rank has none.

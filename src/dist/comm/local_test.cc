@@ -5,7 +5,9 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <numeric>
 #include <thread>
+#include <vector>
 
 #include "core/error.h"
 #include "dist/comm/progress_thread.h"
@@ -110,6 +112,28 @@ TEST(LocalFailure, DifferentCollectivesAreNamed) {
   EXPECT_NE(sizes.find("of 1 float32 on rank 0 and all_reduce over 'data' of 2 float32 on rank 3"),
             std::string::npos)
       << sizes;
+}
+
+// Small and large inputs take different ways; nobody waits for one that has gone another.
+TEST(LocalFailure, SmallAndLargeInputsMustAgree) {
+  const std::string sizes = failure(3, kLocalTimeout, [](Communicator& comm) {
+                              const std::int64_t count = comm.rank() == 1 ? 100000 : 100;
+                              std::vector<float> in(static_cast<std::size_t>(count)), out(300000);
+                              comm.all_gather(everyone(comm), "data", in.data(), out.data(), 4 * count);
+                            }).first;
+  EXPECT_NE(sizes.find("of 400 bytes on rank 0 and all_gather over 'data' of 400000 bytes on rank 1"),
+            std::string::npos)
+      << sizes;
+  const std::string kinds = failure(3, kLocalTimeout, [](Communicator& comm) {
+                              const Group group = everyone(comm);
+                              std::vector<float> data(100000), out(300000);
+                              if (comm.rank() == 1)
+                                comm.all_gather(group, "data", data.data(), out.data(), 400000);
+                              else
+                                comm.barrier(group, "data");
+                            }).first;
+  EXPECT_NE(kinds.find("got barrier over 'data' of 0 bytes on rank 0 and all_gather"), std::string::npos)
+      << kinds;
 }
 
 TEST(LocalFailure, RaggedCountsMustAgree) {
@@ -221,20 +245,25 @@ TEST(MadeTogether, IsOneResultAndCountsNothing) {
 }
 
 TEST(SharedExchange, TakesEveryPartFromWhereItLiesAndIsCountedLikeACopy) {
-  run_local_ranks(3, kLocalTimeout, [](Communicator& comm) {
-    const Group group = everyone(comm);
-    const std::int64_t mine[] = {10 * comm.rank(), 10 * comm.rank() + 1, 10 * comm.rank() + 2};
-    std::int64_t copied[3], taken[3];
-    comm.all_to_all(group, "expert", mine, copied, 8);
-    const auto counts = comm.counts();
-    comm.all_to_all_shared(group, "expert", mine, 8, [&](std::size_t index, const void* theirs) {
-      taken[index] = static_cast<const std::int64_t*>(theirs)[comm.rank()];
+  for (const std::size_t part : {1u, 2000u}) {
+    run_local_ranks(3, kLocalTimeout, [part](Communicator& comm) {
+      const Group group = everyone(comm);
+      const auto bytes = static_cast<std::int64_t>(part * sizeof(std::int64_t));
+      std::vector<std::int64_t> mine(3 * part), copied(3 * part), taken(3 * part);
+      std::iota(mine.begin(), mine.end(), 100000 * comm.rank());
+      comm.all_to_all(group, "expert", mine.data(), copied.data(), bytes);
+      const auto counts = comm.counts();
+      comm.all_to_all_shared(group, "expert", mine.data(), bytes, [&](std::size_t index, const void* theirs) {
+        const auto* const from = static_cast<const std::int64_t*>(theirs) + group.index * part;
+        std::copy_n(from, part, taken.data() + index * part);
+      });
+      EXPECT_EQ(taken, copied);
+      EXPECT_EQ(taken.back(), 200000 + static_cast<std::int64_t>((group.index + 1) * part) - 1);
+      ASSERT_EQ(comm.counts().size(), 1u);
+      EXPECT_EQ(comm.counts()[0].calls, 2);
+      EXPECT_EQ(comm.counts()[0].bytes, 2 * counts[0].bytes);
     });
-    EXPECT_TRUE(std::equal(copied, copied + 3, taken));
-    ASSERT_EQ(comm.counts().size(), 1u);
-    EXPECT_EQ(comm.counts()[0].calls, 2);
-    EXPECT_EQ(comm.counts()[0].bytes, 2 * counts[0].bytes);
-  });
+  }
 }
 
 TEST(SharedGather, GivesAllRanksOneResultWithEveryPartInIt) {
