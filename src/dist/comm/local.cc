@@ -57,16 +57,10 @@ class LocalCommunicator : public Communicator {
     return std::make_unique<LocalCommunicator>(world_, rank_, channel_ + 1);
   }
   double do_all_gather(const Group& group, const CollectiveCall& call, const void* in, void* out) override {
-    if (call.size <= kSmall) {
-      return meet_with_copies(group, call, in, call.size, [&](Copies copies) {
-        for (std::size_t i = 0; i < copies.size(); ++i)
-          copy_bytes(at(out, static_cast<std::int64_t>(i) * call.size), copies[i], call.size);
-      });
-    }
-    return meet(group, call, in, [&](Meeting& meeting) {
+    return exchange(group, call, in, call.size, [&](Inputs inputs) {
       std::int64_t offset = 0;
-      for (const Slot& slot : meeting.slots) {
-        copy_bytes(at(out, offset), slot.in, call.size);
+      for (const void* theirs : inputs) {
+        copy_bytes(at(out, offset), theirs, call.size);
         offset += call.size;
       }
     });
@@ -96,7 +90,7 @@ class LocalCommunicator : public Communicator {
     Meeting& meeting = publish(group, call, mine);
     world_.arrive(meeting, group.index, [&] {
       try {
-        work(inputs_at(meeting, 0));
+        work(published_inputs(meeting));
       } catch (...) {
         failure = std::current_exception();
       }
@@ -108,42 +102,22 @@ class LocalCommunicator : public Communicator {
   double do_reduce_scatter(const Group& group, const CollectiveCall& call, const void* in,
                            void* out) override {
     const std::int64_t run = call.size / call.runs, parts = std::ssize(group.ranks);
-    const auto sum_own = [&](const auto& inputs_from) {
-      for (std::int64_t i = 0; i < call.runs; ++i) {
-        const std::int64_t begin = (i * parts + group.index) * run;
-        sum(inputs_from(begin * element_bytes(call.type)), call.type, run,
-            at(out, i * run * sum_bytes(call.type)));
-      }
-    };
     const std::int64_t bytes = call.size * parts * element_bytes(call.type);
-    if (bytes <= kSmall) {
-      return meet_with_copies(group, call, in, bytes, [&](Copies copies) {
-        sum_own([&](std::int64_t offset) { return present(copies, offset); });
-      });
-    }
-    if (call.runs > 1 && run * element_bytes(call.type) < kShortRun)
+    if (bytes > kSmall && call.runs > 1 && run * element_bytes(call.type) < kShortRun)
       return reduce_scatter_short_runs(group, call, in, out);
-    return meet(group, call, in, [&](Meeting& meeting) {
-      sum_own([&](std::int64_t offset) { return inputs_at(meeting, offset); });
+    return exchange(group, call, in, bytes, [&](Inputs inputs) {
+      for (std::int64_t i = 0; i < call.runs; ++i)
+        sum(inputs, call.type, (i * parts + group.index) * run, run, at(out, i * run * sum_bytes(call.type)));
     });
   }
 
   double do_all_reduce(const Group& group, const CollectiveCall& call, void* data) override;
 
   double do_all_to_all(const Group& group, const CollectiveCall& call, const void* in, void* out) override {
-    const std::int64_t bytes = call.size * std::ssize(group.ranks);
-    if (bytes <= kSmall) {
-      return meet_with_copies(group, call, in, bytes, [&](Copies copies) {
-        for (std::size_t i = 0; i < copies.size(); ++i) {
-          copy_bytes(at(out, static_cast<std::int64_t>(i) * call.size),
-                     at(copies[i], group.index * call.size), call.size);
-        }
-      });
-    }
-    return meet(group, call, in, [&](Meeting& meeting) {
+    return exchange(group, call, in, call.size * std::ssize(group.ranks), [&](Inputs inputs) {
       std::int64_t offset = 0;
-      for (const Slot& slot : meeting.slots) {
-        copy_bytes(at(out, offset), at(slot.in, group.index * call.size), call.size);
+      for (const void* theirs : inputs) {
+        copy_bytes(at(out, offset), at(theirs, group.index * call.size), call.size);
         offset += call.size;
       }
     });
@@ -152,44 +126,36 @@ class LocalCommunicator : public Communicator {
   double do_ragged_all_to_all(const Group& group, const CollectiveCall& call,
                               const RaggedSide& side) override {
     slot_of(group).ragged = side;
-    return meet(group, call, side.in, [&](Meeting& meeting) {
+    return meet(group, call, side.in, [&](Inputs inputs) {
       const auto me = static_cast<std::size_t>(group.index);
-      for (std::size_t i = 0; i < meeting.slots.size(); ++i) {
-        const RaggedSide& source = meeting.slots[i].ragged;
+      for (std::size_t i = 0; i < inputs.size(); ++i) {
+        const RaggedSide& source = meeting_of(group).slots[i].ragged;
         copy_bytes(at(side.out, side.recv_offsets[i] * call.size),
-                   at(source.in, source.send_offsets[me] * call.size), source.send_counts[me] * call.size);
+                   at(inputs[i], source.send_offsets[me] * call.size), source.send_counts[me] * call.size);
       }
     });
   }
 
   double do_take(const Group& group, const CollectiveCall& call, const RaggedSide& side,
                  const Take& take) override {
-    const std::int64_t bytes = call.size * std::ssize(group.ranks);
-    if (side.send_counts.empty() && bytes <= kSmall) {
-      return meet_with_copies(group, call, side.in, bytes, [&](Copies copies) {
-        for (std::size_t i = 0; i < copies.size(); ++i) take(i, copies[i]);
-      });
-    }
+    const auto take_all = [&](Inputs inputs) {
+      for (std::size_t i = 0; i < inputs.size(); ++i) take(i, inputs[i]);
+    };
+    if (side.send_counts.empty())
+      return exchange(group, call, side.in, call.size * std::ssize(group.ranks), take_all);
     slot_of(group).ragged = side;
-    return meet(group, call, side.in, [&](Meeting& meeting) {
-      for (std::size_t i = 0; i < meeting.slots.size(); ++i) take(i, meeting.slots[i].in);
-    });
+    return meet(group, call, side.in, take_all);
   }
 
   double do_broadcast(const Group& group, const CollectiveCall& call, void* data) override {
-    if (call.size <= kSmall) {
-      const void* const own = group.index == call.root ? data : nullptr;
-      return meet_with_copies(group, call, own, call.size, [&](Copies copies) {
-        if (own == nullptr) copy_bytes(data, copies[static_cast<std::size_t>(call.root)], call.size);
-      });
-    }
-    return meet(group, call, data, [&](Meeting& meeting) {
-      copy_bytes(data, meeting.slots[static_cast<std::size_t>(call.root)].in, call.size);
+    const void* const own = group.index == call.root ? data : nullptr;
+    return exchange(group, call, own, call.size, [&](Inputs inputs) {
+      if (own == nullptr) copy_bytes(data, inputs[static_cast<std::size_t>(call.root)], call.size);
     });
   }
 
   double do_barrier(const Group& group, const CollectiveCall& call) override {
-    return meet_with_copies(group, call, nullptr, 0, [](Copies) {});
+    return exchange(group, call, nullptr, 0, [](Inputs) {});
   }
 
  private:
@@ -214,21 +180,28 @@ class LocalCommunicator : public Communicator {
     if (!meeting.error.empty()) throw CollectiveError(meeting.error);
   }
 
-  // Publishes `in`, waits for all, runs work(meeting) on the others' memory if they agree, and waits until
+  // The inputs of all ranks, null where a rank has none.
+  using Inputs = std::span<const void* const>;
+
+  // In one of the two ways below, by the size of the inputs, which is the same on all ranks.
+  template <typename Work>
+  double exchange(const Group& group, const CollectiveCall& call, const void* in, std::int64_t bytes,
+                  const Work& work) {
+    return bytes <= kSmall ? meet_with_copies(group, call, in, bytes, work) : meet(group, call, in, work);
+  }
+
+  // Publishes `in`, waits for all, runs work(inputs) on the others' memory if they agree, and waits until
   // all have done so. Work must not throw. Returns the seconds waited.
   template <typename Work>
   double meet(const Group& group, const CollectiveCall& call, const void* in, const Work& work) {
     Meeting& meeting = publish(group, call, in);
-    double waited = world_.arrive(meeting, group.index);
+    const double waited = world_.arrive(meeting, group.index);
     throw_disagreement(meeting);
-    work(meeting);
+    work(published_inputs(meeting));
     return waited + world_.finish(meeting);
   }
 
-  // The inputs of all ranks, null where a rank has none.
-  using Copies = std::span<const void* const>;
-
-  // The same with one wait: work(copies) on copies of the inputs, of `bytes` bytes.
+  // The same with one wait: work(inputs) on copies of the inputs, of `bytes` bytes.
   template <typename Work>
   double meet_with_copies(const Group& group, const CollectiveCall& call, const void* in, std::int64_t bytes,
                           const Work& work) {
@@ -239,10 +212,10 @@ class LocalCommunicator : public Communicator {
     in == nullptr ? copy.clear() : copy.assign(begin, begin + bytes);
     const double waited = world_.arrive(meeting, group.index);
     throw_disagreement(meeting);
-    copies_.clear();
+    inputs_.clear();
     for (const Slot& slot : meeting.slots)
-      copies_.push_back(slot.copies[turn].empty() ? nullptr : slot.copies[turn].data());
-    work(copies_);
+      inputs_.push_back(slot.copies[turn].empty() ? nullptr : slot.copies[turn].data());
+    work(Inputs(inputs_));
     return waited;
   }
 
@@ -251,7 +224,8 @@ class LocalCommunicator : public Communicator {
   double reduce_scatter_short_runs(const Group& group, const CollectiveCall& call, const void* in,
                                    void* out) {
     slot_of(group).out = out;
-    return meet(group, call, in, [&](Meeting& meeting) {
+    return meet(group, call, in, [&](Inputs inputs) {
+      const Meeting& meeting = meeting_of(group);
       constexpr std::int64_t kPieceBytes = 16384;
       alignas(64) std::byte piece[kPieceBytes];
       const auto parts = static_cast<int>(group.ranks.size());
@@ -260,7 +234,7 @@ class LocalCommunicator : public Communicator {
       std::int64_t begin = slice.begin * line;
       while (begin < slice.end * line) {
         const std::int64_t end = std::min(slice.end * line, begin + kPieceBytes / bytes);
-        sum(inputs_at(meeting, begin * element_bytes(call.type)), call.type, end - begin, piece);
+        sum(inputs, call.type, begin, end - begin, piece);
         for (std::int64_t i = begin; i < end;) {
           const std::int64_t index = i / run, within = i % run, count = std::min(run - within, end - i);
           void* const to = meeting.slots[static_cast<std::size_t>(index % parts)].out;
@@ -273,36 +247,28 @@ class LocalCommunicator : public Communicator {
     });
   }
 
-  // The sum of `count` elements of all inputs.
-  static void sum(std::span<const void* const> inputs, std::string_view type, std::int64_t count,
-                  std::byte* out) {
-    if (inputs.empty())
+  // The sum of `count` elements of all inputs that there are, from element `begin` on.
+  void sum(Inputs inputs, std::string_view type, std::int64_t begin, std::int64_t count, std::byte* out) {
+    terms_.clear();
+    for (const void* input : inputs) {
+      if (input != nullptr) terms_.push_back(at(input, begin * element_bytes(type)));
+    }
+    if (terms_.empty())
       std::fill_n(out, count * sum_bytes(type), std::byte{0});
     else
-      sum_in_order(type, inputs, out, count);
+      sum_in_order(type, terms_, out, count);
   }
 
-  // The input of every rank that has one, `offset` bytes in. The lists are members, so that a call allocates
-  // nothing once they have grown.
-  std::span<const void* const> inputs_at(const Meeting& meeting, std::int64_t offset) {
+  Inputs published_inputs(const Meeting& meeting) {
     inputs_.clear();
-    for (const Slot& slot : meeting.slots) {
-      if (slot.in != nullptr) inputs_.push_back(at(slot.in, offset));
-    }
-    return inputs_;
-  }
-  std::span<const void* const> present(Copies copies, std::int64_t offset) {
-    inputs_.clear();
-    for (const void* copy : copies) {
-      if (copy != nullptr) inputs_.push_back(at(copy, offset));
-    }
+    for (const Slot& slot : meeting.slots) inputs_.push_back(slot.in);
     return inputs_;
   }
 
   LocalWorld& world_;
   const int rank_, channel_;
   std::map<std::vector<int>, Meeting*> meetings_;
-  std::vector<const void*> inputs_, copies_;
+  std::vector<const void*> inputs_, terms_;  // members, so that a call allocates nothing once they have grown
 };
 
 // Each rank sums one slice of the others' values into its scratch space; then all copy all slices.
@@ -310,8 +276,8 @@ double LocalCommunicator::do_all_reduce(const Group& group, const CollectiveCall
   const auto parts = static_cast<int>(group.ranks.size());
   const std::int64_t bytes = element_bytes(call.type);
   if (call.size * bytes <= kSmallSum) {
-    return meet_with_copies(group, call, data, call.size * bytes, [&](Copies copies) {
-      sum_in_order(call.type, copies, static_cast<std::byte*>(data), call.size);
+    return meet_with_copies(group, call, data, call.size * bytes, [&](Inputs inputs) {
+      sum(inputs, call.type, 0, call.size, static_cast<std::byte*>(data));
     });
   }
   auto& own_scratch =
@@ -324,9 +290,9 @@ double LocalCommunicator::do_all_reduce(const Group& group, const CollectiveCall
   do {
     const std::int64_t count = std::min(call.size - begin, kScratchElements * parts);
     void* piece = at(data, begin * bytes);
-    waited += meet(group, call, piece, [&](Meeting& meeting) {
+    waited += meet(group, call, piece, [&](Inputs inputs) {
       const Slice slice = slice_of(count, parts, group.index);
-      sum_in_order(call.type, inputs_at(meeting, slice.begin * bytes), scratch, slice.end - slice.begin);
+      sum(inputs, call.type, slice.begin, slice.end - slice.begin, scratch);
     });
     const Meeting& meeting = meeting_of(group);
     for (int i = 0; i < parts; ++i) {

@@ -66,21 +66,6 @@ struct Routes {
   }
 };
 
-// The first row of an expert's rows from `source`: at home, where rows are in the order of all experts, and
-// on the expert's rank, where they are in (expert, source) order.
-std::int64_t row_at_home(const Routes& routes, std::size_t source, std::int64_t expert) {
-  const auto& kept = routes.kept[source];
-  return std::accumulate(kept.begin(), kept.begin() + expert, std::int64_t{0});
-}
-std::int64_t row_at_expert(const Routes& routes, std::size_t source, std::int64_t expert) {
-  std::int64_t row = 0;
-  for (std::int64_t e = expert / routes.per_rank * routes.per_rank; e <= expert; ++e) {
-    for (std::size_t i = 0; i < (e < expert ? routes.kept.size() : source); ++i)
-      row += routes.kept[i][static_cast<std::size_t>(e)];
-  }
-  return row;
-}
-
 std::vector<std::int64_t> offsets(const std::vector<std::int64_t>& counts) {
   std::vector<std::int64_t> result(counts.size(), 0);
   std::exclusive_scan(counts.begin(), counts.end(), result.begin(), std::int64_t{0});
@@ -187,15 +172,24 @@ class ExchangeRowsOp : public Op {
     const std::size_t row_bytes = static_cast<std::size_t>(num_elements(shape)) * size_of(x.dtype());
     const auto take = [&](std::size_t index, const void* theirs) {
       const std::size_t source = back ? routes_.me : index, owner = back ? index : routes_.me;
+      const auto& kept = routes_.kept[source];
       const auto first = static_cast<std::int64_t>(owner) * routes_.per_rank;
+      const auto rows_of = [&](std::int64_t expert, std::size_t sources) {
+        std::int64_t rows = 0;
+        for (std::size_t i = 0; i < sources; ++i) rows += routes_.kept[i][static_cast<std::size_t>(expert)];
+        return rows;
+      };
+      // At home rows are in the order of all experts, on the experts' rank in (expert, source) order.
+      std::int64_t home = std::accumulate(kept.begin(), kept.begin() + first, std::int64_t{0}), away = 0;
       for (std::int64_t e = first; e < first + routes_.per_rank; ++e) {
-        const std::int64_t n = routes_.kept[source][static_cast<std::size_t>(e)];
-        const auto home = static_cast<std::size_t>(row_at_home(routes_, source, e)),
-                   away = static_cast<std::size_t>(row_at_expert(routes_, source, e));
+        const std::int64_t n = kept[static_cast<std::size_t>(e)], there = away + rows_of(e, source);
+        const auto to = static_cast<std::size_t>(back ? home : there) * row_bytes,
+                   from = static_cast<std::size_t>(back ? there : home) * row_bytes;
         if (n > 0)
-          std::memcpy(out.raw() + (back ? home : away) * row_bytes,
-                      static_cast<const std::byte*>(theirs) + (back ? away : home) * row_bytes,
+          std::memcpy(out.raw() + to, static_cast<const std::byte*>(theirs) + from,
                       static_cast<std::size_t>(n) * row_bytes);
+        home += n;
+        away += rows_of(e, routes_.kept.size());
       }
     };
     c.comm->ragged_all_to_all_shared(c.group(axes_), joined(axes_), x.raw(), sent, received,
