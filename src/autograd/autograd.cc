@@ -219,6 +219,7 @@ namespace {
 
 std::vector<ArrayInfo> infos_of(const Op& op, std::span<const Array> inputs) {
   std::vector<ArrayInfo> infos;
+  infos.reserve(inputs.size());
   for (const auto& x : inputs) {
     CHECK(x.defined() && x.tensor().defined(), "[{}] undefined input", op.name());
     infos.push_back(x.info());

@@ -70,7 +70,7 @@ struct Context {
 
   // The ranks (of the communicator) that differ from this one only along `axes`, and this rank's place among
   // them.
-  Group group(std::span<const std::string> axes) const {
+  Group group(std::span<const Axis> axes) const {
     Group group{mesh->group(rank, axes), mesh->index_along(rank, axes)};
     for (int& member : group.ranks) {
       if (!stage.ranks.empty()) member = stage.ranks[static_cast<std::size_t>(member)];

@@ -173,8 +173,7 @@ class Gathered {
   };
   // The rank at the origin of every axis over which the values are whole.
   int original_of(int rank, const Sharding& sharding) const {
-    std::vector<std::string> whole = dual(mesh_, sharding).partial;
-    return mesh_.group(rank, whole).front();
+    return mesh_.group(rank, dual(mesh_, sharding).partial).front();
   }
 
   const Mesh& mesh_;
@@ -239,10 +238,10 @@ class Chooser {
     for (const MeshAxis& axis : axes) {
       if (axis.size == 1) continue;
       const std::int64_t choice = below(static_cast<std::int64_t>(shape.size()) + 2);
-      if (choice == 0 && partial) s.partial.push_back(axis.name);
+      if (choice == 0 && partial) s.partial.push_back(axis.axis);
       if (choice < 2) continue;
       const auto d = static_cast<std::size_t>(choice - 2);
-      if (shape[d] % (mesh.product(s.dims[d]) * axis.size) == 0) s.dims[d].push_back(axis.name);
+      if (shape[d] % (mesh.product(s.dims[d]) * axis.size) == 0) s.dims[d].push_back(axis.axis);
     }
     return s;
   }

@@ -42,8 +42,12 @@ class Reader {
   }
   std::int64_t count(const json& in, const char* name) const { return count_of(member(in, name), name); }
   Shape shape(const json& in, const char* name) const {
+    const json& values = list(in, name);
+    if (values.size() > kMostDims)
+      fail_usage("[checkpoint] {}: expected at most {} dims, got {} in {}", path_, kMostDims, values.size(),
+                 name);
     Shape shape;
-    for (const json& value : list(in, name)) shape.push_back(count_of(value, name));
+    for (const json& value : values) shape.push_back(count_of(value, name));
     return shape;
   }
   std::uint64_t hash(const json& in, const char* name) const {

@@ -31,6 +31,9 @@ std::uint64_t checked_bytes(const SafetensorsHeader::Item& item, const std::stri
   if (bits == 0)
     fail_usage("[safetensors] {}: tensor {} has unknown dtype {}", path, in_quotes(name),
                in_quotes(item.dtype));
+  if (item.shape.size() > kMostDims)
+    fail_usage("[safetensors] {}: expected at most {} dims, got {} of tensor {}", path, kMostDims,
+               item.shape.size(), in_quotes(name));
   bool zero = false;
   for (std::uint64_t d : item.shape) {
     zero = zero || d == 0;

@@ -173,6 +173,8 @@ TEST(Safetensors, RefusesBrokenTensors) {
   expect_broken(one("F32", "[1.5]", "[0,4]", 4), "the number 1.5");
   expect_broken(one("F32", "[1e0]", "[0,4]", 4), "the number 1e0");
   expect_broken(one("F32", "[99999999999999999999]", "[0,4]", 4), "the number 99999999999999999999");
+  EXPECT_EQ(parse(one("F32", "[1,1,1,1,1,1,1,1]", "[0,4]", 4)).entries().size(), 1u);
+  expect_broken(one("F32", "[1,1,1,1,1,1,1,1,1]", "[0,4]", 4), "expected at most 8 dims, got 9");
   expect_broken(one("F32", "[4294967296,4294967296]", "[0,0]", 0), "overflows 64 bits");
   expect_broken(one("F32", "[4611686018427387904]", "[0,0]", 0), "overflows 64 bits");
   expect_broken(one("F32", "[4294967296,4294967296,0]", "[0,0]", 0), "overflows 64 bits");

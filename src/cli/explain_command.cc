@@ -80,6 +80,15 @@ void print_rows(const std::vector<LayoutRow>& rows) {
   }
 }
 
+// The axes of each dim.
+std::vector<std::vector<std::string>> names_of(const Sharding& sharding) {
+  std::vector<std::vector<std::string>> names(sharding.dims.size());
+  for (std::size_t d = 0; d < names.size(); ++d) {
+    for (const Axis axis : sharding.dims[d]) names[d].push_back(axis.name());
+  }
+  return names;
+}
+
 nlohmann::json rows_json(const std::vector<LayoutRow>& rows) {
   nlohmann::json list = nlohmann::json::array();
   for (const LayoutRow& row : rows) {
@@ -88,7 +97,7 @@ nlohmann::json rows_json(const std::vector<LayoutRow>& rows) {
                         {"shape", row.shape},
                         {"local_shape", row.local},
                         {"rules", row.rules},
-                        {"axes", row.sharding.dims},
+                        {"axes", names_of(row.sharding)},
                         {"collectives", row.collectives}};
     if (layer_of_row(row) >= 0) item["layer"] = layer_of_row(row);
     list.push_back(std::move(item));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/buffer_pool.h"
+#include "core/inline_vector.h"
 #include "core/tensor.h"
 #include "core/thread_pool.h"
 
@@ -19,6 +20,51 @@ TEST(BFloat16, RoundsToNearestEvenAndKeepsNan) {
   EXPECT_EQ(bfloat16(std::bit_cast<float>(0x3f818000u)).bits, 0x3f82);
   EXPECT_TRUE(std::isnan(static_cast<float>(bfloat16(std::numeric_limits<float>::quiet_NaN()))));
   EXPECT_TRUE(std::isinf(static_cast<float>(bfloat16(std::numeric_limits<float>::max()))));
+}
+
+// Against std::vector, with the same random changes.
+TEST(InlineVector, IsAVectorOfAFewElements) {
+  std::mt19937 random(7);
+  const auto below = [&](std::size_t n) { return random() % n; };
+  InlineVector<int, 6> x;
+  std::vector<int> y;
+  for (int round = 0; round < 5000; ++round) {
+    const std::size_t at = below(y.size() + 1), room = 6 - y.size();
+    const auto offset = static_cast<std::ptrdiff_t>(at);
+    switch (below(6)) {
+      case 0:
+        if (room > 0) x.push_back(round), y.push_back(round);
+        break;
+      case 1:
+        if (room > 0) x.insert(x.begin() + offset, round), y.insert(y.begin() + offset, round);
+        break;
+      case 2: {
+        const std::vector<int> more(below(room + 1), round);
+        x.insert(x.begin() + offset, more.begin(), more.end());
+        y.insert(y.begin() + offset, more.begin(), more.end());
+        break;
+      }
+      case 3: {
+        const auto end = offset + static_cast<std::ptrdiff_t>(below(y.size() - at + 1));
+        x.erase(x.begin() + offset, x.begin() + end), y.erase(y.begin() + offset, y.begin() + end);
+        break;
+      }
+      case 4: {
+        const std::size_t size = below(7);
+        x.resize(size, round), y.resize(size, round);
+        break;
+      }
+      default:
+        const auto is_even = [](int i) { return i % 2 == 0; };
+        if (round % 5 == 0) erase_if(x, is_even), std::erase_if(y, is_even);
+    }
+    ASSERT_EQ(std::vector<int>(x.begin(), x.end()), y);
+    ASSERT_EQ((x == InlineVector<int, 6>(y.begin(), y.end())), true);
+    ASSERT_EQ(x.contains(round), std::find(y.begin(), y.end(), round) != y.end());
+  }
+  InlineVector<int, 2> full{1, 2};
+  EXPECT_DEATH(full.push_back(full.front()), "3 elements where there may be 2");
+  EXPECT_TRUE((InlineVector<int, 2>{1, 2} < InlineVector<int, 2>{1, 3}));
 }
 
 TEST(Tensor, SlicesShareTheBufferAndMemoryIsCounted) {

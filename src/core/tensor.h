@@ -15,11 +15,14 @@
 
 #include "core/dtype.h"
 #include "core/error.h"
+#include "core/inline_vector.h"
 #include "core/memory_account.h"
 
 namespace switchyard {
 
-using Shape = std::vector<std::int64_t>;
+// At most this many dims: nothing here has more, and a file with one that has is refused.
+constexpr std::size_t kMostDims = 8;
+using Shape = InlineVector<std::int64_t, kMostDims>;
 
 std::int64_t num_elements(const Shape& shape);
 std::string to_string(const Shape& shape);

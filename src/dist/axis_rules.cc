@@ -11,7 +11,7 @@ namespace {
 
 std::string sizes_of(const Mesh& mesh, const Axes& axes) {
   std::vector<std::string> parts;
-  for (const std::string& axis : axes) parts.push_back(fmt::format("{}={}", axis, mesh.axis_size(axis)));
+  for (const Axis axis : axes) parts.push_back(fmt::format("{}={}", axis.name(), mesh.axis_size(axis)));
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
@@ -30,7 +30,7 @@ std::string sizes_of(const Mesh& mesh, const Axes& axes) {
 Axes dividing_prefix(const Mesh& mesh, const Axes& axes, std::int64_t size) {
   Axes kept;
   std::int64_t product = 1;
-  for (const std::string& axis : axes) {
+  for (const Axis axis : axes) {
     product *= mesh.axis_size(axis);
     if (size % product != 0) break;
     kept.push_back(axis);
@@ -38,11 +38,14 @@ Axes dividing_prefix(const Mesh& mesh, const Axes& axes, std::int64_t size) {
   return kept;
 }
 
-Axes larger_than_one(const Mesh& mesh, const Axes& axes) {
-  Axes kept;
-  std::copy_if(axes.begin(), axes.end(), std::back_inserter(kept),
-               [&](const std::string& axis) { return mesh.axis_size(axis) > 1; });
-  return kept;
+Axes larger_than_one(const Mesh& mesh, const std::vector<std::string>& axes) {
+  Axes larger;
+  for (const std::string& name : axes) {
+    const auto at = std::find_if(mesh.axes().begin(), mesh.axes().end(),
+                                 [&](const MeshAxis& a) { return a.size > 1 && a.axis.name() == name; });
+    if (at != mesh.axes().end()) larger.push_back(at->axis);
+  }
+  return larger;
 }
 
 bool is_expert_dim(std::string_view name) {
@@ -51,40 +54,50 @@ bool is_expert_dim(std::string_view name) {
 
 }  // namespace
 
-AxisRules::AxisRules(std::vector<AxisRule> rules, const Mesh& mesh) : rules_(std::move(rules)), mesh_(mesh) {}
+AxisRules::AxisRules(const std::vector<AxisRule>& rules, const Mesh& mesh) : mesh_(mesh) {
+  for (const AxisRule& rule : rules) {
+    const std::string axes = rule.axes.empty() ? "-" : fmt::format("{}", fmt::join(rule.axes, "+"));
+    rules_.push_back(
+        {rule.name, rule.axes, larger_than_one(mesh, rule.axes), fmt::format("{} -> {}", rule.name, axes)});
+  }
+}
 
-AxisRules::Resolution AxisRules::resolve(std::span<const std::string> dims, const Shape& shape) const {
+AxisRules::Resolution AxisRules::resolve(DimNames dims, const Shape& shape) const {
   CHECK(dims.size() == shape.size(), "{} names for shape {}", dims.size(), to_string(shape));
-  std::vector<const AxisRule*> assigned(dims.size(), nullptr);
+  InlineVector<const Rule*, kMostDims> assigned(dims.size(), nullptr);
   const auto taken = [&](const std::string& axis) {
-    return std::any_of(assigned.begin(), assigned.end(), [&](const AxisRule* rule) {
+    return std::any_of(assigned.begin(), assigned.end(), [&](const Rule* rule) {
       return rule && std::find(rule->axes.begin(), rule->axes.end(), axis) != rule->axes.end();
     });
   };
-  for (const AxisRule& rule : rules_) {
+  for (const Rule& rule : rules_) {
     std::size_t i = 0;
     while (i < dims.size() && (assigned[i] || dims[i].empty() || dims[i] != rule.name)) ++i;
     if (i < dims.size() && std::none_of(rule.axes.begin(), rule.axes.end(), taken)) assigned[i] = &rule;
   }
 
-  Resolution result{replicated(dims.size()), std::vector<std::string>(dims.size()), {}};
+  Resolution result{replicated(dims.size()), {}, {}};
+  result.matched_rules.resize(dims.size());
   for (std::size_t i = 0; i < dims.size(); ++i) {
     if (!assigned[i]) continue;
-    const AxisRule& rule = *assigned[i];
-    result.matched_rules[i] = fmt::format(
-        "{} -> {}", rule.name, rule.axes.empty() ? "-" : fmt::format("{}", fmt::join(rule.axes, "+")));
-    const Axes wanted = larger_than_one(mesh_, rule.axes);
-    Axes kept = dividing_prefix(mesh_, wanted, shape[i]);
+    const Axes& wanted = assigned[i]->larger;
+    const Axes kept = dividing_prefix(mesh_, wanted, shape[i]);
     if (kept != wanted) {
       if (is_expert_dim(dims[i])) fail_experts(mesh_, wanted, shape[i]);
       result.warnings.push_back(fmt::format("dim '{}' of size {} is not divisible by {}; split over {}",
                                             dims[i], shape[i], sizes_of(mesh_, wanted),
                                             kept.empty() ? "nothing" : sizes_of(mesh_, kept)));
     }
-    result.sharding.dims[i] = std::move(kept);
+    result.matched_rules[i] = assigned[i]->text;
+    result.sharding.dims[i] = kept;
   }
   if (observer_) observer_(dims, shape, result);
   return result;
+}
+
+AxisRules::Resolution AxisRules::resolve(std::span<const std::string> dims, const Shape& shape) const {
+  const InlineVector<std::string_view, kMostDims> names(dims.begin(), dims.end());
+  return resolve(DimNames(names), shape);
 }
 
 }  // namespace switchyard

@@ -1,10 +1,10 @@
-#include "core/testing.h"
 #include "dist/axis_rules.h"
 
 #include <gtest/gtest.h>
 #include <yaml-cpp/yaml.h>
 
 #include "core/error.h"
+#include "core/testing.h"
 
 namespace switchyard {
 namespace {
@@ -13,8 +13,7 @@ using Names = std::vector<std::string>;
 
 std::vector<AxisRule> rules_of(const std::string& file) {
   std::vector<AxisRule> rules;
-  for (const YAML::Node& row :
-       YAML::LoadFile(std::string(kSourceFolder) + file)["logical_axis_rules"]) {
+  for (const YAML::Node& row : YAML::LoadFile(std::string(kSourceFolder) + file)["logical_axis_rules"]) {
     rules.push_back({row[0].as<std::string>(), {}});
     if (row[1].IsScalar())
       rules.back().axes = {row[1].as<std::string>()};
@@ -53,11 +52,12 @@ TEST_F(DefaultRules, BatchTakesTheExpertAxisBeforeExperts) {
 
 TEST_F(DefaultRules, FallbackWithoutFsdpTranspose) {
   // mlp takes fsdp_transpose, so embed falls back to its second rule, also where fsdp_transpose has size 1.
-  const auto result = on(kFsdpExpert).resolve(Names{"embed", "mlp"}, Shape{64, 128});
+  const AxisRules rules = on(kFsdpExpert);
+  const auto result = rules.resolve(Names{"embed", "mlp"}, Shape{64, 128});
   EXPECT_EQ(to_string(result.sharding), "[fsdp+expert, -]");
   EXPECT_EQ(result.matched_rules[0], "embed -> fsdp+context+context_usp_ulysses+expert");
   EXPECT_EQ(result.matched_rules[1], "mlp -> fsdp_transpose+tensor+tensor_sequence+autoregressive");
-  const auto alone = on(kFsdpExpert).resolve(Names{"embed", ""}, Shape{64, 128});
+  const auto alone = rules.resolve(Names{"embed", ""}, Shape{64, 128});
   EXPECT_EQ(alone.matched_rules[0], "embed -> fsdp+fsdp_transpose+context+context_usp_ulysses+expert");
   EXPECT_EQ(alone.matched_rules[1], "");
 }

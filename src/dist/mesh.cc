@@ -134,46 +134,47 @@ std::int64_t resolve_slices(std::vector<Entry>& dcn, std::int64_t ranks, std::in
 
 Mesh::Mesh(std::vector<MeshAxis> axes) : axes_(std::move(axes)), strides_(axes_.size()) {
   for (std::size_t i = axes_.size(); i-- > 0;) {
-    CHECK(axes_[i].size >= 1, "axis {} has size {}", axes_[i].name, axes_[i].size);
-    for (std::size_t j = 0; j < i; ++j) CHECK(axes_[i].name != axes_[j].name, "two axes {}", axes_[i].name);
+    CHECK(axes_[i].size >= 1, "axis {} has size {}", axes_[i].axis.name(), axes_[i].size);
+    for (std::size_t j = 0; j < i; ++j)
+      CHECK(axes_[i].axis != axes_[j].axis, "two axes {}", axes_[i].axis.name());
     strides_[i] = size_;
     size_ *= axes_[i].size;
   }
 }
 
-Mesh::Extent Mesh::extent(std::string_view axis) const {
+Mesh::Extent Mesh::extent(Axis axis) const {
   for (std::size_t i = 0; i < axes_.size(); ++i) {
-    if (axes_[i].name == axis) return {axes_[i].size, strides_[i]};
+    if (axes_[i].axis == axis) return {axes_[i].size, strides_[i]};
   }
   return {1, 1};
 }
 
-int Mesh::axis_size(std::string_view axis) const {
+int Mesh::axis_size(Axis axis) const {
   return extent(axis).size;
 }
 
-int Mesh::product(std::span<const std::string> axes) const {
+int Mesh::product(std::span<const Axis> axes) const {
   int product = 1;
-  for (const std::string& axis : axes) product *= axis_size(axis);
+  for (const Axis axis : axes) product *= axis_size(axis);
   return product;
 }
 
-int Mesh::coordinate(int rank, std::string_view axis) const {
+int Mesh::coordinate(int rank, Axis axis) const {
   const Extent e = extent(axis);
   return rank / e.stride % e.size;
 }
 
-int Mesh::index_along(int rank, std::span<const std::string> axes) const {
+int Mesh::index_along(int rank, std::span<const Axis> axes) const {
   int index = 0;
-  for (const std::string& axis : axes) index = index * axis_size(axis) + coordinate(rank, axis);
+  for (const Axis axis : axes) index = index * axis_size(axis) + coordinate(rank, axis);
   return index;
 }
 
-std::vector<int> Mesh::group(int rank, std::span<const std::string> axes) const {
+std::vector<int> Mesh::group(int rank, std::span<const Axis> axes) const {
   int base = rank;  // the rank at coordinate 0 of all the axes
-  for (const std::string& axis : axes) base -= coordinate(rank, axis) * extent(axis).stride;
+  for (const Axis axis : axes) base -= coordinate(rank, axis) * extent(axis).stride;
   std::vector<int> ranks{base};
-  for (const std::string& axis : axes) {
+  for (const Axis axis : axes) {
     const Extent e = extent(axis);
     std::vector<int> longer;
     longer.reserve(ranks.size() * static_cast<std::size_t>(e.size));
@@ -185,16 +186,16 @@ std::vector<int> Mesh::group(int rank, std::span<const std::string> axes) const 
   return ranks;
 }
 
-Mesh Mesh::without(std::string_view axis) const {
+Mesh Mesh::without(Axis axis) const {
   std::vector<MeshAxis> rest = axes_;
-  std::erase_if(rest, [&](const MeshAxis& a) { return a.name == axis; });
+  std::erase_if(rest, [&](const MeshAxis& a) { return a.axis == axis; });
   return Mesh(std::move(rest));
 }
 
 std::string Mesh::to_string() const {
   std::vector<std::string> parts;
   for (const MeshAxis& axis : axes_) {
-    if (axis.size > 1) parts.push_back(fmt::format("{}={}", axis.name, axis.size));
+    if (axis.size > 1) parts.push_back(fmt::format("{}={}", axis.axis.name(), axis.size));
   }
   return parts.empty() ? "one rank" : fmt::format("{}", fmt::join(parts, " "));
 }
@@ -228,6 +229,9 @@ Mesh build_mesh(std::span<const std::string> mesh_axes, std::span<const Parallel
     }
     axes.push_back({name, static_cast<int>(size)});
   }
+  const auto larger = std::count_if(axes.begin(), axes.end(), [](const MeshAxis& a) { return a.size > 1; });
+  if (larger > static_cast<std::ptrdiff_t>(Axes::kCapacity))
+    fail_usage("[mesh] expected at most {} axes larger than 1, got {}", Axes::kCapacity, larger);
   return Mesh(std::move(axes));
 }
 

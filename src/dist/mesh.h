@@ -10,10 +10,12 @@
 #include <string_view>
 #include <vector>
 
+#include "dist/axis.h"
+
 namespace switchyard {
 
 struct MeshAxis {
-  std::string name;
+  Axis axis;
   int size;
 };
 
@@ -24,16 +26,16 @@ class Mesh {
 
   int size() const { return size_; }  // ranks
   const std::vector<MeshAxis>& axes() const { return axes_; }
-  int axis_size(std::string_view axis) const;  // 1 for an unknown axis
-  int product(std::span<const std::string> axes) const;
-  int coordinate(int rank, std::string_view axis) const;  // 0 for an unknown axis
+  int axis_size(Axis axis) const;  // 1 for an unknown axis
+  int product(std::span<const Axis> axes) const;
+  int coordinate(int rank, Axis axis) const;  // 0 for an unknown axis
 
   // Index of `rank` within the ranks that differ from it only along `axes` (axes[0] slowest).
-  int index_along(int rank, std::span<const std::string> axes) const;
+  int index_along(int rank, std::span<const Axis> axes) const;
   // Those ranks in that order.
-  std::vector<int> group(int rank, std::span<const std::string> axes) const;
+  std::vector<int> group(int rank, std::span<const Axis> axes) const;
 
-  Mesh without(std::string_view axis) const;  // the other axes, of the ranks at one coordinate of this one
+  Mesh without(Axis axis) const;  // the other axes, of the ranks at one coordinate of this one
 
   std::string to_string() const;  // the axes larger than 1: "data=2 expert=4"; "one rank" without any
 
@@ -42,7 +44,7 @@ class Mesh {
     int size;
     int stride;  // ranks between neighbours along the axis
   };
-  Extent extent(std::string_view axis) const;
+  Extent extent(Axis axis) const;
 
   std::vector<MeshAxis> axes_;
   std::vector<int> strides_;
@@ -63,7 +65,7 @@ struct ParallelismSizes {
 // unset: the slices are then the product of the dcn numbers and a dcn -1 is 1. A given -1 turns a default -1
 // of its group (dcn or ici) into 1. Throws Error(usage), naming keys, product and rank count, for two -1 in
 // one group, a size that is neither -1 nor positive, a size other than 1 for an axis the mesh does not have,
-// and what does not multiply out.
+// more than 15 axes larger than 1, and what does not multiply out.
 Mesh build_mesh(std::span<const std::string> mesh_axes, std::span<const ParallelismSizes> sizes,
                 std::int64_t ranks, std::int64_t num_slices);
 

@@ -25,28 +25,28 @@ TEST(Mesh, RanksAreRowMajorOverTheAxes) {
     EXPECT_EQ(mesh.coordinate(rank, "no such axis"), 0);
   }
   EXPECT_EQ(mesh.axis_size("no such axis"), 1);
-  EXPECT_EQ(mesh.product(Names{"data", "expert", "no such axis"}), 8);
+  EXPECT_EQ(mesh.product(Axes{"data", "expert", "no such axis"}), 8);
 }
 
 TEST(Mesh, WithoutAxesThereIsOneRank) {
   const Mesh mesh;
   EXPECT_EQ(mesh.size(), 1);
   EXPECT_EQ(mesh.to_string(), "one rank");
-  EXPECT_EQ(mesh.group(0, Names{"expert"}), std::vector<int>{0});
+  EXPECT_EQ(mesh.group(0, Axes{"expert"}), std::vector<int>{0});
 }
 
 TEST(Mesh, GroupsOrderTheFirstAxisSlowest) {
   const Mesh mesh({{"data", 2}, {"fsdp", 2}, {"expert", 2}});
-  EXPECT_EQ(mesh.group(5, Names{"fsdp"}), (std::vector<int>{5, 7}));
-  EXPECT_EQ(mesh.group(5, Names{"data", "expert"}), (std::vector<int>{0, 1, 4, 5}));
-  EXPECT_EQ(mesh.group(5, Names{"expert", "data"}), (std::vector<int>{0, 4, 1, 5}));
-  EXPECT_EQ(mesh.index_along(5, Names{"data", "expert"}), 3);
-  EXPECT_EQ(mesh.index_along(1, Names{"expert", "data"}), 2);
+  EXPECT_EQ(mesh.group(5, Axes{"fsdp"}), (std::vector<int>{5, 7}));
+  EXPECT_EQ(mesh.group(5, Axes{"data", "expert"}), (std::vector<int>{0, 1, 4, 5}));
+  EXPECT_EQ(mesh.group(5, Axes{"expert", "data"}), (std::vector<int>{0, 4, 1, 5}));
+  EXPECT_EQ(mesh.index_along(5, Axes{"data", "expert"}), 3);
+  EXPECT_EQ(mesh.index_along(1, Axes{"expert", "data"}), 2);
 }
 
 TEST(Mesh, GroupAndIndexAgreeForEveryRank) {
   const Mesh mesh({{"a", 2}, {"b", 3}, {"c", 1}, {"d", 4}});
-  for (const Names& axes : {Names{}, Names{"a"}, Names{"d", "a"}, Names{"b", "c"}, Names{"d", "b", "a"}}) {
+  for (const Axes& axes : {Axes{}, Axes{"a"}, Axes{"d", "a"}, Axes{"b", "c"}, Axes{"d", "b", "a"}}) {
     for (int rank = 0; rank < mesh.size(); ++rank) {
       const std::vector<int> group = mesh.group(rank, axes);
       EXPECT_EQ(static_cast<int>(group.size()), mesh.product(axes));
@@ -168,6 +168,28 @@ TEST(BuildMesh, AxesOutsideTheMeshMustBeOne) {
         "[mesh] expected ici_expert_parallelism=1 because mesh_axes has no axis 'expert', got 2; the axes "
         "are fsdp");
   }
+}
+
+TEST(BuildMesh, AListOfAxesHoldsAllThatAreLarger) {
+  std::vector<std::string> names;
+  std::vector<ParallelismSizes> given;
+  for (int i = 0; i < 16; ++i) {
+    names.push_back("x" + std::to_string(i));
+    given.push_back({names.back(), 1, 2, false, true});
+  }
+  EXPECT_THROW(build_mesh(names, given, 1 << 16, 1), Error);
+  names.pop_back(), given.pop_back();
+  const Mesh mesh = build_mesh(names, given, 1 << 15, 1);
+  EXPECT_EQ(dual(mesh, Sharding{}).partial.size(), 15u);
+}
+
+TEST(Axis, ANameIsOneNumber) {
+  EXPECT_EQ(Axis("expert"), Axis(std::string("expert")));
+  EXPECT_NE(Axis("expert"), Axis("exper"));
+  EXPECT_EQ(Axis("expert").name(), "expert");
+  EXPECT_EQ(Axis("").name(), Axis().name());
+  EXPECT_EQ(joined({"data", "fsdp"}), "data+fsdp");
+  EXPECT_EQ(joined({}), "");
 }
 
 TEST(Sharding, PrintsDimsAndPartial) {

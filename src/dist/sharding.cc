@@ -7,18 +7,16 @@
 namespace switchyard {
 
 Sharding replicated(std::size_t rank) {
-  return {std::vector<Axes>(rank), {}};
-}
-
-std::string joined(const Axes& axes) {
-  return fmt::format("{}", fmt::join(axes, "+"));
+  Sharding sharding;
+  sharding.dims.resize(rank);
+  return sharding;
 }
 
 std::string to_string(const Sharding& sharding) {
   std::vector<std::string> parts;
   for (const Axes& axes : sharding.dims) parts.push_back(axes.empty() ? "-" : joined(axes));
   std::string text = fmt::format("[{}]", fmt::join(parts, ", "));
-  if (!sharding.partial.empty()) text += fmt::format(" partial({})", fmt::join(sharding.partial, "+"));
+  if (!sharding.partial.empty()) text += fmt::format(" partial({})", joined(sharding.partial));
   return text;
 }
 
@@ -42,14 +40,11 @@ Shape local_offset(const Mesh& mesh, int rank, const Shape& global, const Shardi
 }
 
 Sharding dual(const Mesh& mesh, const Sharding& sharding) {
-  const auto has = [](const Axes& axes, const std::string& name) {
-    return std::find(axes.begin(), axes.end(), name) != axes.end();
-  };
   Sharding result{sharding.dims, {}};
   for (const MeshAxis& axis : mesh.axes()) {
-    bool used = axis.size == 1 || has(sharding.partial, axis.name);
-    for (const Axes& axes : sharding.dims) used = used || has(axes, axis.name);
-    if (!used) result.partial.push_back(axis.name);
+    bool used = axis.size == 1 || sharding.partial.contains(axis.axis);
+    for (const Axes& axes : sharding.dims) used = used || axes.contains(axis.axis);
+    if (!used) result.partial.push_back(axis.axis);
   }
   return result;
 }

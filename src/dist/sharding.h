@@ -6,23 +6,20 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "core/tensor.h"
+#include "dist/axis.h"
 #include "dist/mesh.h"
 
 namespace switchyard {
 
-using Axes = std::vector<std::string>;  // ordered, major to minor
-
 struct Sharding {
-  std::vector<Axes> dims;
+  InlineVector<Axes, kMostDims> dims;
   Axes partial;
   bool operator==(const Sharding&) const = default;
 };
 
 Sharding replicated(std::size_t rank);            // `rank` dims, all whole
-std::string joined(const Axes& axes);             // "data+fsdp", as counters and errors name them
 std::string to_string(const Sharding& sharding);  // "[data+fsdp, -, tensor] partial(expert)"
 
 // Shape of every rank's block. Each dim must be divisible by the product of its axes (CHECK).

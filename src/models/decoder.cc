@@ -16,8 +16,8 @@ namespace switchyard {
 namespace {
 
 Array place(Context& context, const Tensor& global) {
-  const std::vector<std::string> dims{"activation_embed_and_logits_batch", "activation_norm_length"};
-  const Sharding sharding = context.rules->resolve(dims, global.shape()).sharding;
+  const Sharding sharding = context.rules->sharding(
+      {"activation_embed_and_logits_batch", "activation_norm_length"}, global.shape());
   const Shape local = local_shape(*context.mesh, global.shape(), sharding);
   const Shape offset = local_offset(*context.mesh, context.rank, global.shape(), sharding);
   return make_leaf(slice_block(global, offset, local), global.shape(), sharding, false);
@@ -67,9 +67,9 @@ LayerOutput decoder_layer(const LayerCall& call, const Array& x, std::int64_t la
 }
 
 Array logits_of(Context& c, const ModelConfig& m, const Array& hidden, const Array& head) {
-  const std::vector<std::string> dims{"activation_embed_and_logits_batch", "activation_norm_length",
-                                      "activation_vocab"};
-  const Sharding want = c.rules->resolve(dims, {hidden.shape()[0], hidden.shape()[1], m.vocab}).sharding;
+  const Sharding want =
+      c.rules->sharding({"activation_embed_and_logits_batch", "activation_norm_length", "activation_vocab"},
+                        {hidden.shape()[0], hidden.shape()[1], m.vocab});
   const Array x = reshard(c, hidden, Sharding{{want.dims[0], want.dims[1], {}}, {}});
   return cast(c, einsum(c, m.tied ? "BSM,VM->BSV" : "BSM,MV->BSV", x, head, &want), DType::f32);
 }

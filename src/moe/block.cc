@@ -25,10 +25,7 @@ DispatchResult run_dense(Context& context, const DispatchCall& call) {
 // False on ranks that only repeat what another rank holds: those off the origin of an axis not in `axes`.
 bool first_of_repeats(const Context& context, const Axes& axes) {
   for (const auto& axis : context.mesh->axes()) {
-    if (std::find(axes.begin(), axes.end(), axis.name) == axes.end() &&
-        context.mesh->coordinate(context.rank, axis.name) != 0) {
-      return false;
-    }
+    if (!axes.contains(axis.axis) && context.mesh->coordinate(context.rank, axis.axis) != 0) return false;
   }
   return true;
 }

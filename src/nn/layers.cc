@@ -12,15 +12,12 @@ namespace switchyard {
 namespace {
 
 Sharding heads_sharding(const Context& c, const ModelConfig& m, const Shape& shape, bool kv) {
-  const std::string heads = kv ? "activation_kv_heads" : "activation_heads";
-  const std::vector<std::string> dims{"activation_batch_attn", "activation_length_attn", heads, ""};
-  Sharding s = c.rules->resolve(dims, shape).sharding;
+  const std::string_view heads = kv ? "activation_kv_heads" : "activation_heads";
+  Sharding s = c.rules->sharding({"activation_batch_attn", "activation_length_attn", heads, ""}, shape);
   // Split query heads must fall on whole groups of a key head, or on parts of one.
   const std::int64_t here = m.heads / c.mesh->product(s.dims[2]), group = m.heads / m.kv_heads;
   if (!kv && here % group != 0 && group % here != 0) s.dims[2].clear();
-  if (kv && m.mla)
-    s.dims[2] =
-        c.rules->resolve(std::vector<std::string>{"", "", "activation_heads", ""}, shape).sharding.dims[2];
+  if (kv && m.mla) s.dims[2] = c.rules->sharding({"", "", "activation_heads", ""}, shape).dims[2];
   return s;
 }
 
@@ -73,8 +70,7 @@ Array weight(const LayerCall& call, const std::string& name) {
 }
 
 Sharding block_sharding(const AxisRules& rules, const Shape& shape) {
-  const std::vector<std::string> dims{"activation_batch", "activation_norm_length", "activation_embed"};
-  return rules.resolve(dims, shape).sharding;
+  return rules.sharding({"activation_batch", "activation_norm_length", "activation_embed"}, shape);
 }
 
 Array whole_embedding(Context& context, const Array& x) {
@@ -170,7 +166,8 @@ Array latent_attention(const LayerCall& call, const Array& x) {
 Array gated_mlp(const LayerCall& call, const std::string& prefix, const Array& x) {
   Context& c = call.context;
   const Array h = constrain(c, x, {"activation_batch", "activation_length", ""});
-  const std::initializer_list<std::string> hidden{"activation_batch", "activation_length", "activation_mlp"};
+  const std::initializer_list<std::string_view> hidden{"activation_batch", "activation_length",
+                                                       "activation_mlp"};
   const Array gate =
       checkpoint_name(einsum(c, "BSM,MH->BSH", h, weight(call, prefix + "wi_0"), hidden), "mlpwi_0");
   const Array up =

@@ -1,8 +1,6 @@
 #include "ops/einsum.h"
 
 #include <algorithm>
-#include <map>
-#include <set>
 #include <utility>
 
 #include "ops/local_einsum.h"
@@ -52,13 +50,36 @@ class EinsumOp : public Op {
   EinsumSpec spec_;
 };
 
-using LabelAxes = std::map<char, Axes>;
+// The axes of some labels.
+class LabelAxes {
+ public:
+  LabelAxes() = default;
+  LabelAxes(const std::string& labels, const Sharding& sharding) {
+    for (std::size_t i = 0; i < labels.size(); ++i) (*this)[labels[i]] = sharding.dims[i];
+  }
+  const Axes* find(char label) const {
+    for (const Entry& entry : entries_) {
+      if (entry.label == label) return &entry.axes;
+    }
+    return nullptr;
+  }
+  const Axes& at(char label) const {
+    const Axes* const axes = find(label);
+    CHECK(axes != nullptr, "no label {}", label);
+    return *axes;
+  }
+  Axes& operator[](char label) {
+    if (find(label) == nullptr) entries_.push_back({label, {}});
+    return const_cast<Axes&>(at(label));
+  }
 
-LabelAxes axes_of(const std::string& labels, const Sharding& sharding) {
-  LabelAxes result;
-  for (std::size_t i = 0; i < labels.size(); ++i) result[labels[i]] = sharding.dims[i];
-  return result;
-}
+ private:
+  struct Entry {
+    char label;
+    Axes axes;
+  };
+  InlineVector<Entry, 2 * kMostDims> entries_;
+};
 
 Axes common_prefix(const Axes& x, const Axes& y) {
   const auto end = std::mismatch(x.begin(), x.end(), y.begin(), y.end()).first;
@@ -69,12 +90,7 @@ Axes common_prefix(const Axes& x, const Axes& y) {
 class LabelPlan {
  public:
   LabelPlan(const Context& c, const EinsumSpec& spec, const Array& a, const Array& b, const Sharding* want)
-      : context_(c),
-        spec_(spec),
-        a_(a),
-        b_(b),
-        in_a_(axes_of(spec.a, a.sharding())),
-        in_b_(axes_of(spec.b, b.sharding())) {
+      : context_(c), spec_(spec), a_(a), b_(b), in_a_(spec.a, a.sharding()), in_b_(spec.b, b.sharding()) {
     contracted_alike();
     output(want);
     contracted_on_one_side();
@@ -90,8 +106,9 @@ class LabelPlan {
 
   void take(char l, const Axes& axes) {
     Axes& mine = chosen_[l];
-    for (const auto& axis : axes) {
-      if (!used_.insert(axis).second) return;  // a prefix stays a prefix
+    for (const Axis axis : axes) {
+      if (used_.contains(axis)) return;  // a prefix stays a prefix
+      used_.push_back(axis);
       mine.push_back(axis);
     }
   }
@@ -110,10 +127,10 @@ class LabelPlan {
       const char l = spec_.out[i];
       if (want != nullptr)
         take_wanted(l, want->dims[i]);
+      else if (const Axes* const in_a = in_a_.find(l); in_a != nullptr && !in_a->empty())
+        take(l, *in_a);
       else
-        take(l, in_a_.count(l) != 0 && !in_a_.at(l).empty() ? in_a_.at(l)
-                : in_b_.count(l) != 0                       ? in_b_.at(l)
-                                                            : Axes{});
+        take(l, in_b_.find(l) != nullptr ? in_b_.at(l) : Axes{});
     }
   }
   // Where another label has an axis that the output wants first, an activation stays as it is rather than be
@@ -121,13 +138,13 @@ class LabelPlan {
   void take_wanted(char l, const Axes& wanted) {
     take(l, wanted);
     if (chosen_[l] == wanted) return;
-    const bool in_a = in_a_.count(l) != 0;
-    if ((in_a ? a_ : b_).value()->weight || (in_a && in_b_.count(l) != 0)) return;
+    const bool in_a = in_a_.find(l) != nullptr;
+    if ((in_a ? a_ : b_).value()->weight || (in_a && in_b_.find(l) != nullptr)) return;
     const Axes& own = (in_a ? in_a_ : in_b_).at(l);
     const Axes taken = std::exchange(chosen_[l], {});
-    for (const auto& axis : taken) used_.erase(axis);
+    erase_if(used_, [&](Axis axis) { return taken.contains(axis); });
     const bool is_free =
-        std::none_of(own.begin(), own.end(), [&](const std::string& axis) { return used_.count(axis) != 0; });
+        std::none_of(own.begin(), own.end(), [&](Axis axis) { return used_.contains(axis); });
     take(l, is_free && own.size() > taken.size() ? own : taken);
   }
   // An axis that splits the contraction on one side only: slice the other side (free) and reduce the output,
@@ -141,7 +158,7 @@ class LabelPlan {
       if (chosen_[l] != shorter || longer.size() == shorter.size()) continue;
       const Axes extra(longer.begin() + static_cast<std::ptrdiff_t>(shorter.size()), longer.end());
       const bool free =
-          std::none_of(extra.begin(), extra.end(), [&](const std::string& x) { return used_.count(x) != 0; });
+          std::none_of(extra.begin(), extra.end(), [&](Axis axis) { return used_.contains(axis); });
       const Array& operand = a_longer ? a_ : b_;
       const std::int64_t gathered = num_elements(operand.info().local) * (context_.mesh->product(extra) - 1);
       // A weight is sliced for an activation also where that moves more: the product is shared.
@@ -164,7 +181,7 @@ class LabelPlan {
   const Array& a_;
   const Array& b_;
   LabelAxes in_a_, in_b_, chosen_;
-  std::set<std::string> used_;
+  Axes used_;
 };
 
 bool communicates(const Sharding& from, const Sharding& to) {
@@ -209,15 +226,14 @@ Array einsum(Context& context, std::string_view spec_text, const Array& a, const
 }
 
 Array einsum(Context& context, std::string_view spec, const Array& a, const Array& b,
-             std::initializer_list<std::string> logical_dims) {
+             std::initializer_list<std::string_view> logical_dims) {
   const EinsumSpec parsed = parse_einsum(spec);
   Shape shape;
   for (char l : parsed.out) {
     const auto at = parsed.a.find(l);
     shape.push_back(at != std::string::npos ? a.shape()[at] : b.shape()[parsed.b.find(l)]);
   }
-  const std::vector<std::string> dims(logical_dims);
-  const Sharding want = context.rules->resolve(dims, shape).sharding;
+  const Sharding want = context.rules->sharding(logical_dims, shape);
   return einsum(context, spec, a, b, &want);
 }
 

@@ -19,6 +19,6 @@ Array einsum(Context& context, std::string_view spec, const Array& a, const Arra
 
 // The same for `want` given by logical names of the output's dims.
 Array einsum(Context& context, std::string_view spec, const Array& a, const Array& b,
-             std::initializer_list<std::string> logical_dims);
+             std::initializer_list<std::string_view> logical_dims);
 
 }  // namespace switchyard

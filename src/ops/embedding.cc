@@ -71,7 +71,7 @@ Array embedding(Context& context, const Array& table, const Array& tokens, const
     of_tokens.dims = {want.dims[0], want.dims[1]};
     part.dims[1].clear();
     for (const auto& dim : of_tokens.dims) {
-      for (const auto& axis : dim) std::erase(part.dims[0], axis);
+      erase_if(part.dims[0], [&](Axis axis) { return dim.contains(axis); });
     }
   }
   const Array inputs[] = {reshard(context, table, part), reshard(context, tokens, of_tokens)};

@@ -132,7 +132,7 @@ Layout choose_layout(const Mesh& mesh, const Array& hidden, const Array& head, s
   if (num_elements(rows) <= vocab && vocab % mesh.product(gathered_tokens.vocab) == 0) return gathered_tokens;
   Layout gathered_head{{{dims[0], dims[1]}, {}}, head_dims[vocab_dim]};
   for (const auto& dim : gathered_head.tokens.dims) {
-    for (const auto& axis : dim) std::erase(gathered_head.vocab, axis);
+    erase_if(gathered_head.vocab, [&](Axis axis) { return dim.contains(axis); });
   }
   return gathered_head;
 }

@@ -279,7 +279,7 @@ bool has_prefix(const Axes& axes, const Axes& prefix) {
 }
 
 // The axis that must be appended to dim d of `now` next to come closer to `to`, or null.
-const std::string* next_axis(const Sharding& now, const Sharding& to, std::size_t d) {
+const Axis* next_axis(const Sharding& now, const Sharding& to, std::size_t d) {
   if (now.dims[d].size() >= to.dims[d].size() || !has_prefix(to.dims[d], now.dims[d])) return nullptr;
   return &to.dims[d][now.dims[d].size()];
 }
@@ -294,13 +294,8 @@ Axes movable(const Axes& from, const Axes& to, std::size_t have) {
   return {};
 }
 
-bool is_split(const Sharding& s, const std::string& axis) {
-  return std::any_of(s.dims.begin(), s.dims.end(),
-                     [&](const Axes& a) { return std::find(a.begin(), a.end(), axis) != a.end(); });
-}
-
-bool is_partial(const Sharding& s, const std::string& axis) {
-  return std::find(s.partial.begin(), s.partial.end(), axis) != s.partial.end();
+bool is_split(const Sharding& s, Axis axis) {
+  return std::any_of(s.dims.begin(), s.dims.end(), [&](const Axes& a) { return a.contains(axis); });
 }
 
 // One step closer to `to`, in the order free, summing, exchanging, gathering; empty when only all-reduces
@@ -308,9 +303,9 @@ bool is_partial(const Sharding& s, const std::string& axis) {
 std::vector<ReshardStep> next_step(const Sharding& now, const Sharding& to) {
   using Kind = ReshardStep::Kind;
   for (std::size_t d = 0; d < now.dims.size(); ++d) {
-    const std::string* axis = next_axis(now, to, d);
+    const Axis* axis = next_axis(now, to, d);
     if (axis == nullptr) continue;
-    if (is_partial(now, *axis)) return {{Kind::reduce_scatter, {*axis}, 0, d}};
+    if (now.partial.contains(*axis)) return {{Kind::reduce_scatter, {*axis}, 0, d}};
     if (!is_split(now, *axis)) return {{Kind::slice, {*axis}, 0, d}};
     for (std::size_t i = 0; i < now.dims.size(); ++i) {
       if (i == d || has_prefix(to.dims[i], now.dims[i])) continue;
@@ -334,8 +329,7 @@ std::vector<ReshardStep> next_step(const Sharding& now, const Sharding& to) {
 Sharding after(Sharding s, const ReshardStep& step) {
   using Kind = ReshardStep::Kind;
   auto drop_partial = [&](const Axes& axes) {
-    std::erase_if(s.partial,
-                  [&](const std::string& a) { return std::find(axes.begin(), axes.end(), a) != axes.end(); });
+    erase_if(s.partial, [&](Axis axis) { return axes.contains(axis); });
   };
   if (step.kind == Kind::all_gather || step.kind == Kind::all_to_all) {
     s.dims[step.from_dim].resize(s.dims[step.from_dim].size() - step.axes.size());
@@ -367,18 +361,18 @@ std::vector<ReshardStep> plan_reshard(const Sharding& from, const Sharding& to) 
     }
   }
   Axes rest;
-  for (const auto& axis : now.partial) {
-    if (!is_partial(to, axis)) rest.push_back(axis);
+  for (const Axis axis : now.partial) {
+    if (!to.partial.contains(axis)) rest.push_back(axis);
   }
-  for (const auto& axis : to.partial)
-    CHECK(is_partial(now, axis), "{} to {}", to_string(from), to_string(to));
+  for (const Axis axis : to.partial)
+    CHECK(now.partial.contains(axis), "{} to {}", to_string(from), to_string(to));
   if (!rest.empty()) steps.push_back({ReshardStep::Kind::all_reduce, rest, 0, 0});
   return steps;
 }
 
 Axes axes_before(const Axes& axes, const Sharding& taken) {
-  return Axes(axes.begin(), std::find_if(axes.begin(), axes.end(),
-                                         [&](const std::string& axis) { return is_split(taken, axis); }));
+  return Axes(axes.begin(),
+              std::find_if(axes.begin(), axes.end(), [&](Axis axis) { return is_split(taken, axis); }));
 }
 
 Array reshard(Context& context, const Array& x, const Sharding& to) {
@@ -403,9 +397,8 @@ void start_reshard(Context& context, const Array& x, const Sharding& to) {
       x.tensor());
 }
 
-Array constrain(Context& context, const Array& x, std::initializer_list<std::string> logical_dims) {
-  const std::vector<std::string> dims(logical_dims);
-  return reshard(context, x, context.rules->resolve(dims, x.shape()).sharding);
+Array constrain(Context& context, const Array& x, std::initializer_list<std::string_view> logical_dims) {
+  return reshard(context, x, context.rules->sharding(logical_dims, x.shape()));
 }
 
 Array replicate(Context& context, const Array& x) {

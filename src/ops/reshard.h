@@ -35,7 +35,7 @@ Array reshard(Context& context, const Array& x, const Sharding& to);
 void start_reshard(Context& context, const Array& x, const Sharding& to);
 
 // x laid out as the rules say for these logical names ("" = no name).
-Array constrain(Context& context, const Array& x, std::initializer_list<std::string> logical_dims);
+Array constrain(Context& context, const Array& x, std::initializer_list<std::string_view> logical_dims);
 
 // x whole on every rank.
 Array replicate(Context& context, const Array& x);

@@ -29,16 +29,12 @@ bool communicates(std::string_view op) {
   return op == "all_gather" || op == "reduce_scatter" || op == "all_reduce" || op == "all_to_all";
 }
 
-bool has(const Axes& axes, const std::string& axis) {
-  return std::find(axes.begin(), axes.end(), axis) != axes.end();
-}
-
 // The axes whose place differs between the two.
 Axes moved_axes(const Sharding& from, const Sharding& to) {
   Axes moved;
   auto note = [&](const Axes& here, const Axes& there) {
-    for (const auto& axis : here) {
-      if (!has(there, axis) && !has(moved, axis)) moved.push_back(axis);
+    for (const Axis axis : here) {
+      if (!there.contains(axis) && !moved.contains(axis)) moved.push_back(axis);
     }
   };
   for (std::size_t d = 0; d < from.dims.size(); ++d) note(from.dims[d], to.dims[d]);
@@ -58,22 +54,28 @@ class Watcher : public OpObserver {
   void parameter(const Parameter& p, const AxisRules::Resolution& resolution) {
     const std::size_t row = result_.parameters.size();
     const ArrayInfo& info = p.array.info();
-    result_.parameters.push_back(
-        {p.spec.name, -1, p.spec.dims, info.shape, info.local, resolution.matched_rules, info.sharding, {}});
+    const auto& rules = resolution.matched_rules;
+    result_.parameters.push_back({p.spec.name,
+                                  -1,
+                                  p.spec.dims,
+                                  info.shape,
+                                  info.local,
+                                  {rules.begin(), rules.end()},
+                                  info.sharding,
+                                  {}});
     parameters_[p.array.value().get()] = {row, p.array.value()};
     const Axes replicas = dual(*context_.mesh, info.sharding).partial;
     if (p.spec.trained && !replicas.empty())
       gradient_sums_[row] = "gradients: reduce_scatter over " + joined(replicas);
   }
-  void resolved(std::span<const std::string> dims, const Shape& shape,
-                const AxisRules::Resolution& resolution) {
+  void resolved(DimNames dims, const Shape& shape, const AxisRules::Resolution& resolution) {
     LayoutRow row;
     if (!started_ && shape.size() == 2) row.name = "batch";
     row.layer = layer();
     row.dims.assign(dims.begin(), dims.end());
     row.shape = shape;
     row.local = local_shape(*context_.mesh, shape, resolution.sharding);
-    row.rules = resolution.matched_rules;
+    row.rules.assign(resolution.matched_rules.begin(), resolution.matched_rules.end());
     row.sharding = resolution.sharding;
     result_.activations.push_back(std::move(row));
     values_.emplace_back();
@@ -158,10 +160,9 @@ Explanation explain_step(const Config& config, const Mesh& mesh) {
   Watcher watcher(context, result);
   for (const auto& p : trainer.parameters().all())
     watcher.parameter(p, rank.rules().resolve(p.spec.dims, p.spec.shape));
-  rank.rules().observe(
-      [&](std::span<const std::string> dims, const Shape& shape, const AxisRules::Resolution& resolution) {
-        watcher.resolved(dims, shape, resolution);
-      });
+  rank.rules().observe([&](DimNames dims, const Shape& shape, const AxisRules::Resolution& resolution) {
+    watcher.resolved(dims, shape, resolution);
+  });
   context.observer = &watcher;
   trainer.step(0, abstract_batch(sizes));
   watcher.finish();

@@ -64,7 +64,7 @@ Manifest manifest_of(const Config& config, const Mesh& mesh, int ranks) {
   manifest.config = config.resolved();
   manifest.model = config.get_string("decoder_block");
   for (const MeshAxis& axis : mesh.axes()) {
-    if (axis.size > 1) manifest.mesh[axis.name] = axis.size;
+    if (axis.size > 1) manifest.mesh[axis.axis.name()] = axis.size;
   }
   manifest.ranks = ranks;
   for (const char* seed : {"init_weights_seed", "data_shuffle_seed"})

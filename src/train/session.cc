@@ -49,9 +49,8 @@ Stage stage_of(const Mesh& mesh, int rank) {
   Stage stage;
   stage.count = mesh.axis_size("stage");
   if (stage.count == 1) return stage;
-  const std::vector<std::string> axis{"stage"};
   stage.index = mesh.coordinate(rank, "stage");
-  stage.peers = mesh.group(rank, axis);
+  stage.peers = mesh.group(rank, Axes{"stage"});
   for (int other = 0; other < mesh.size(); ++other) {
     if (mesh.coordinate(other, "stage") == stage.index) stage.ranks.push_back(other);
   }

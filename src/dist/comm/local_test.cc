@@ -21,13 +21,12 @@ constexpr double kLocalTimeout = 60;
 TEST(Local, DisjointGroupsRunAtTheSameTime) {
   const Mesh mesh({{"data", 2}, {"expert", 4}});
   run_local_ranks(8, kLocalTimeout, [&](Communicator& comm) {
-    for (const std::vector<std::string>& axes :
-         {std::vector<std::string>{"expert"}, {"data"}, {"expert", "data"}}) {
+    for (const Axes& axes : {Axes{"expert"}, Axes{"data"}, Axes{"expert", "data"}}) {
       const Group group{mesh.group(comm.rank(), axes), mesh.index_along(comm.rank(), axes)};
       for (int repeat = 0; repeat < 50; ++repeat) {
         std::vector<int> seen(group.ranks.size());
         const int rank = comm.rank();
-        comm.all_gather(group, axes[0], &rank, seen.data(), sizeof rank);
+        comm.all_gather(group, axes[0].name(), &rank, seen.data(), sizeof rank);
         ASSERT_EQ(seen, group.ranks);
         // One group runs ahead of the others.
         if (repeat % 10 == 0 && group.ranks[0] == 0) std::this_thread::yield();
@@ -303,7 +302,7 @@ TEST(Together, OneRankOfAGroupWorksForAll) {
   const Mesh mesh({{"data", 2}, {"fsdp", 3}});
   std::atomic<int> worked{0};
   run_local_ranks(6, kLocalTimeout, [&](Communicator& comm) {
-    const std::vector<std::string> axes{"fsdp"};
+    const Axes axes{"fsdp"};
     const Group group{mesh.group(comm.rank(), axes), mesh.index_along(comm.rank(), axes)};
     for (int round = 0; round < 20; ++round) {
       int mine = 100 * round + comm.rank();

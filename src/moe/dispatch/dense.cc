@@ -19,18 +19,13 @@ namespace {
 
 constexpr std::int64_t kTokensAtOnce = 1024;
 
-bool contains(const Axes& axes, const std::string& axis) {
-  return std::find(axes.begin(), axes.end(), axis) != axes.end();
-}
-
 // Layout of [E,B,S or C,H] activations.
 Sharding activation_sharding(const Context& c, const MoeConfig& config, const Shape& shape,
-                             const std::string& length) {
-  const std::vector<std::string> plain{"activation_exp", "activation_batch_moe", length, "activation_mlp"};
-  Sharding s = c.rules->resolve(plain, shape).sharding;
+                             std::string_view length) {
+  Sharding s = c.rules->sharding({"activation_exp", "activation_batch_moe", length, "activation_mlp"}, shape);
   if (config.dispatch_without_expert_axes) {
     const Axes experts = expert_axes(c, config.experts);
-    std::erase_if(s.dims[1], [&](const std::string& axis) { return contains(experts, axis); });
+    erase_if(s.dims[1], [&](Axis axis) { return experts.contains(axis); });
     s.dims[0] = experts;
   }
   return s;

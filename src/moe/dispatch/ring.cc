@@ -13,16 +13,13 @@
 namespace switchyard {
 
 Axes expert_axes(const Context& context, std::int64_t experts) {
-  const std::vector<std::string> dims{"activation_exp"};
-  return context.rules->resolve(dims, {experts}).sharding.dims[0];
+  return context.rules->sharding({"activation_exp"}, {experts}).dims[0];
 }
 
 Axes shared_axes(const Sharding& x, const Axes& axes) {
   Axes shared;
-  for (const auto& axis : axes) {
-    for (std::size_t d = 0; d < 2; ++d) {
-      if (std::find(x.dims[d].begin(), x.dims[d].end(), axis) != x.dims[d].end()) shared.push_back(axis);
-    }
+  for (const Axis axis : axes) {
+    if (x.dims[0].contains(axis) || x.dims[1].contains(axis)) shared.push_back(axis);
   }
   return shared;
 }
@@ -34,13 +31,11 @@ std::vector<Array> chunks_of(Context& context, const DispatchCall& call) {
 
 MoeWeights gather_expert_weights(Context& context, const DispatchCall& call) {
   const Axes experts = expert_axes(context, call.config.experts);
-  const std::vector<std::string> names{"", "activation_mlp_moe"};
-  Axes hidden = context.rules->resolve(names, {1, call.weights.wi_0.shape()[2]}).sharding.dims[1];
-  std::erase_if(hidden,
-                [&](const std::string& axis) {  // an axis that splits experts or tokens cannot split H too
-                  return std::find(experts.begin(), experts.end(), axis) != experts.end() ||
-                         !shared_axes(call.x.sharding(), {axis}).empty();
-                });
+  Axes hidden =
+      context.rules->sharding({"", "activation_mlp_moe"}, {1, call.weights.wi_0.shape()[2]}).dims[1];
+  // An axis that splits experts or tokens cannot split H too.
+  const Axes of_tokens = shared_axes(call.x.sharding(), hidden);
+  erase_if(hidden, [&](Axis axis) { return experts.contains(axis) || of_tokens.contains(axis); });
   MoeWeights local = call.weights;
   local.wi_0 = reshard(context, call.weights.wi_0, Sharding{{experts, {}, hidden}, {}});
   local.wi_1 = reshard(context, call.weights.wi_1, Sharding{{experts, {}, hidden}, {}});
@@ -107,9 +102,7 @@ Experts dispatch_ring(Context& context, const DispatchCall& call) {
   const Axes ring = shared_axes(call.x.sharding(), experts);
   Sharding gathered = call.x.sharding();
   for (auto& dim : gathered.dims) {
-    std::erase_if(dim, [&](const std::string& axis) {
-      return std::find(ring.begin(), ring.end(), axis) != ring.end();
-    });
+    erase_if(dim, [&](Axis axis) { return ring.contains(axis); });
   }
   const std::vector<Array> x = chunks_of(context, call);
   start_reshard(context, x[0], gathered);
