@@ -47,12 +47,16 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> rounded_bits(V v) {
   return hn::IfThenElse(hn::RebindMask(wide, hn::IsNaN(v)), quiet, rounded);
 }
 
-HWY_INLINE void store(V v, bfloat16* x) {
+HWY_INLINE auto to_bfloat16(V v) {
   const hn::Rebind<std::uint16_t, D> narrow;
   const hn::RebindToSigned<D> wide_signed;
   // The upper halves are 0..65535, which the saturating conversion keeps.
-  const auto half = hn::DemoteTo(narrow, hn::BitCast(wide_signed, hn::ShiftRight<16>(rounded_bits(v))));
-  hn::StoreU(half, narrow, reinterpret_cast<std::uint16_t*>(x));
+  return hn::DemoteTo(narrow, hn::BitCast(wide_signed, hn::ShiftRight<16>(rounded_bits(v))));
+}
+
+HWY_INLINE void store(V v, bfloat16* x) {
+  const hn::Rebind<std::uint16_t, D> narrow;
+  hn::StoreU(to_bfloat16(v), narrow, reinterpret_cast<std::uint16_t*>(x));
 }
 
 // Elements 2i and 2i + 1 of 2 * kLanes.
@@ -94,7 +98,29 @@ HWY_INLINE void store_pairs(Split s, bfloat16* x) {
              reinterpret_cast<std::uint32_t*>(x));
 }
 
-// The first `count` < kLanes elements; the other lanes are zero.
+// The first `count` < kLanes elements; the other lanes are zero. Memory past them is not touched.
+#if HWY_TARGET <= HWY_AVX3  // whose masked accesses leave alone what is masked off
+HWY_INLINE V load_some(const float* x, std::size_t count) {
+  return hn::MaskedLoad(hn::FirstN(D(), count), D(), x);
+}
+
+HWY_INLINE V load_some(const bfloat16* x, std::size_t count) {
+  const hn::Rebind<std::uint16_t, D> narrow;
+  const hn::RebindToUnsigned<D> wide;
+  const auto some =
+      hn::MaskedLoad(hn::FirstN(narrow, count), narrow, reinterpret_cast<const std::uint16_t*>(x));
+  return hn::BitCast(D(), hn::ShiftLeft<16>(hn::PromoteTo(wide, some)));
+}
+
+HWY_INLINE void store_some(V v, float* x, std::size_t count) {
+  hn::BlendedStore(v, hn::FirstN(D(), count), D(), x);
+}
+
+HWY_INLINE void store_some(V v, bfloat16* x, std::size_t count) {
+  const hn::Rebind<std::uint16_t, D> narrow;
+  hn::BlendedStore(to_bfloat16(v), hn::FirstN(narrow, count), narrow, reinterpret_cast<std::uint16_t*>(x));
+}
+#else
 template <typename T>
 HWY_INLINE V load_some(const T* x, std::size_t count) {
   T buffer[kLanes] = {};
@@ -108,6 +134,7 @@ HWY_INLINE void store_some(V v, T* x, std::size_t count) {
   store(v, buffer);
   for (std::size_t i = 0; i < count; ++i) x[i] = buffer[i];
 }
+#endif
 
 }  // namespace lanes
 }  // namespace HWY_NAMESPACE
