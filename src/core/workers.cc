@@ -11,6 +11,7 @@ namespace {
 
 thread_local Workers* workers_of_thread = nullptr;
 
+using Clock = std::chrono::steady_clock;
 constexpr auto kLook = std::chrono::microseconds(100);
 
 void pause_briefly() {
@@ -21,16 +22,15 @@ void pause_briefly() {
 #endif
 }
 
-// Until it holds, for a moment at most.
+// Until it holds, or until `end`.
 template <typename Condition>
-void look_for(const Condition& holds) {
-  const auto end = std::chrono::steady_clock::now() + kLook;
+void look_for(const Condition& holds, Clock::time_point end = Clock::now() + kLook) {
   do {
     for (int i = 0; i < 32; ++i) {
       if (holds()) return;
       pause_briefly();
     }
-  } while (std::chrono::steady_clock::now() < end);
+  } while (Clock::now() < end);
 }
 
 }  // namespace
@@ -38,6 +38,7 @@ void look_for(const Condition& holds) {
 struct Workers::Loop {
   const std::int64_t count, grain;
   const Body& body;
+  std::atomic<int>& open;
   std::atomic<std::int64_t> next;
   std::atomic<int> helpers;  // changed with the workers' mutex held
   std::condition_variable left;
@@ -46,6 +47,7 @@ struct Workers::Loop {
   bool run_piece() {
     const std::int64_t begin = next.fetch_add(grain);
     if (begin >= count) return false;
+    if (begin + grain >= count) --open;
     body(begin, std::min(begin + grain, count));
     return true;
   }
@@ -70,7 +72,7 @@ void Workers::run(std::int64_t count, std::int64_t grain, const Body& body) {
     for (std::int64_t begin = 0; begin < count; begin += grain) body(begin, std::min(begin + grain, count));
     return;
   }
-  Loop loop{count, grain, body, 0, 0, {}};
+  Loop loop{count, grain, body, open_, 0, 0, {}};
   std::int64_t wanted = (count + grain - 1) / grain - 1;
   {
     const std::scoped_lock lock(mutex_);
@@ -83,7 +85,6 @@ void Workers::run(std::int64_t count, std::int64_t grain, const Body& body) {
   }
   std::unique_lock lock(mutex_);
   loops_.erase(std::find(loops_.begin(), loops_.end(), &loop));
-  --open_;
   if (loop.helpers == 0) return;
   lock.unlock();
   look_for([&] { return loop.helpers == 0 || open_ > 0; });
@@ -113,10 +114,20 @@ Workers::Loop* Workers::loop_to_help() {
 
 void Workers::help() {
   std::unique_lock lock(mutex_);
-  while (true) {
-    Loop* loop = nullptr;
-    wake_.wait(lock, [&] { return stop_ || (busy_ < cores_ && (loop = loop_to_help()) != nullptr); });
-    if (stop_) return;
+  Clock::time_point idle_since = Clock::now();
+  while (!stop_) {
+    Loop* const loop = busy_ < cores_ ? loop_to_help() : nullptr;
+    if (loop == nullptr) {
+      if (const auto end = idle_since + kLook; busy_ < cores_ && Clock::now() < end) {
+        lock.unlock();
+        look_for([&] { return may_help() || busy_ >= cores_ || stop_; }, end);
+        lock.lock();
+      } else {
+        wake_.wait(lock, [&] { return stop_ || (busy_ < cores_ && loop_to_help() != nullptr); });
+        idle_since = Clock::now();
+      }
+      continue;
+    }
     ++loop->helpers;
     ++busy_;
     lock.unlock();
@@ -125,9 +136,7 @@ void Workers::help() {
     lock.lock();
     --busy_;
     if (--loop->helpers == 0) loop->left.notify_one();
-    lock.unlock();
-    look_for([&] { return may_help() || busy_ >= cores_ || stop_; });
-    lock.lock();
+    idle_since = Clock::now();
   }
 }
 

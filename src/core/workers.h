@@ -53,7 +53,7 @@ class Workers {
 
   const int cores_, ranks_;
   std::atomic<int> busy_{0};
-  std::atomic<int> open_{0};  // the size of loops_, for those without the mutex
+  std::atomic<int> open_{0};  // loops with pieces that nobody has, for those without the mutex
   std::mutex mutex_;          // guards what follows
   std::condition_variable wake_;
   std::vector<Loop*> loops_;
