@@ -118,7 +118,8 @@ void Workers::help() {
   while (!stop_) {
     Loop* const loop = busy_ < cores_ ? loop_to_help() : nullptr;
     if (loop == nullptr) {
-      if (const auto end = idle_since + kLook; busy_ < cores_ && Clock::now() < end) {
+      const auto end = idle_since + kLook;
+      if (ranks_ <= cores_ && busy_ < cores_ && Clock::now() < end) {
         lock.unlock();
         look_for([&] { return may_help() || busy_ >= cores_ || stop_; }, end);
         lock.lock();

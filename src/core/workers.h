@@ -11,7 +11,8 @@
 // left,
 //    and its rank goes on when no helper is in it.
 // 3. Who has nothing to do looks for the next loop a moment long before it sleeps, since waking takes
-//    longer than many loops; and only while its core is free.
+//    longer than many loops; and only while its core is free. A helper does not where ranks are more than
+//    cores: one that was let go is not busy before it runs, and waits for that very core.
 #pragma once
 
 #include <atomic>
