@@ -100,6 +100,7 @@ TEST(Config, RefusesWrongValuesInOneLine) {
       {"train_data_columns=['a'", "train_data_columns", "a list"},
       {"logical_axis_rules=[[embed]]", "logical_axis_rules", "[embed, [fsdp]]"},
       {"logical_axis_rules=embed", "logical_axis_rules", "nested lists"},
+      {"logical_axis_rules=[[embed,[fsdp,fsdp]]]", "each axis once", "embed: [fsdp, fsdp]"},
       {"mesh_axes=[data,data]", "mesh_axes", "data twice"},
       {"mesh_axes=[]", "mesh_axes", "empty"},
       {"ranks=0", "ranks", "at least 1"},

@@ -1,4 +1,6 @@
 // Checks between keys, made once when a config is loaded. Mesh sizes are checked where the mesh is built.
+#include <fmt/ranges.h>
+
 #include <set>
 #include <string>
 #include <vector>
@@ -144,6 +146,12 @@ void check_axes(const Config& config) {
     }
   }
   if (seen.empty()) fail_usage("[config] mesh_axes is empty: expected the names of the mesh axes");
+  for (const AxisRule& rule : config.axis_rules()) {
+    const std::set<std::string> once(rule.axes.begin(), rule.axes.end());
+    if (once.size() != rule.axes.size())
+      fail_usage("[config] logical_axis_rules: expected each axis once in a rule, got {}: [{}]", rule.name,
+                 fmt::join(rule.axes, ", "));
+  }
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <initializer_list>
 #include <iterator>
 #include <type_traits>
+#include <utility>
 
 #include "core/error.h"
 
@@ -38,11 +39,8 @@ class InlineVector {
   const T* begin() const { return items_; }
   T* end() { return items_ + size_; }
   const T* end() const { return items_ + size_; }
-  auto rbegin() const { return std::reverse_iterator(end()); }
-  auto rend() const { return std::reverse_iterator(begin()); }
   T& operator[](std::size_t i) { return items_[i]; }
   const T& operator[](std::size_t i) const { return items_[i]; }
-  T& front() { return items_[0]; }
   const T& front() const { return items_[0]; }
   T& back() { return items_[size_ - 1]; }
   const T& back() const { return items_[size_ - 1]; }
