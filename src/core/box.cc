@@ -9,8 +9,7 @@ namespace {
 class RangeCutter {
  public:
   RangeCutter(const Box& block, std::int64_t most, std::vector<Box>& out)
-      : block_(block), most_(most), out_(out), at_(block.start) {
-    inner_ = Shape(block.shape.size(), 1);
+      : block_(block), most_(most), out_(out), at_(block.start), inner_(block.shape.size(), 1) {
     for (std::size_t d = block.shape.size(); d-- > 1;) inner_[d - 1] = inner_[d] * block.shape[d];
   }
 

@@ -41,9 +41,7 @@ Axes dividing_prefix(const Mesh& mesh, const Axes& axes, std::int64_t size) {
 Axes larger_than_one(const Mesh& mesh, const std::vector<std::string>& axes) {
   Axes larger;
   for (const std::string& name : axes) {
-    const auto at = std::find_if(mesh.axes().begin(), mesh.axes().end(),
-                                 [&](const MeshAxis& a) { return a.size > 1 && a.axis.name() == name; });
-    if (at != mesh.axes().end()) larger.push_back(at->axis);
+    if (mesh.axis_size(name) > 1) larger.push_back(name);
   }
   return larger;
 }

@@ -69,8 +69,11 @@ class LabelAxes {
     return *axes;
   }
   Axes& operator[](char label) {
-    if (find(label) == nullptr) entries_.push_back({label, {}});
-    return const_cast<Axes&>(at(label));
+    for (Entry& entry : entries_) {
+      if (entry.label == label) return entry.axes;
+    }
+    entries_.push_back({label, {}});
+    return entries_.back().axes;
   }
 
  private:

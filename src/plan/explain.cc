@@ -54,15 +54,9 @@ class Watcher : public OpObserver {
   void parameter(const Parameter& p, const AxisRules::Resolution& resolution) {
     const std::size_t row = result_.parameters.size();
     const ArrayInfo& info = p.array.info();
-    const auto& rules = resolution.matched_rules;
-    result_.parameters.push_back({p.spec.name,
-                                  -1,
-                                  p.spec.dims,
-                                  info.shape,
-                                  info.local,
-                                  {rules.begin(), rules.end()},
-                                  info.sharding,
-                                  {}});
+    const std::vector<std::string> rules(resolution.matched_rules.begin(), resolution.matched_rules.end());
+    result_.parameters.push_back(
+        {p.spec.name, -1, p.spec.dims, info.shape, info.local, rules, info.sharding, {}});
     parameters_[p.array.value().get()] = {row, p.array.value()};
     const Axes replicas = dual(*context_.mesh, info.sharding).partial;
     if (p.spec.trained && !replicas.empty())
