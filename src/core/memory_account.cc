@@ -5,14 +5,9 @@
 namespace switchyard {
 namespace {
 
-// A thread belongs to one rank at a time; everything a rank owns is reached from here or from its Context.
-struct ThreadState {
-  std::shared_ptr<MemoryAccount> account;
-  bool charging = true;
-};
-
-ThreadState& state() {
-  thread_local ThreadState instance;
+// A thread runs one rank at a time; everything a rank owns is reached from here or from its Context.
+Charging& state() {
+  thread_local Charging instance;
   return instance;
 }
 
@@ -31,7 +26,11 @@ const std::shared_ptr<MemoryAccount>& current_account() {
 }
 
 bool charging() {
-  return state().charging;
+  return state().on;
+}
+
+void swap_charging(Charging& with) {
+  std::swap(state(), with);
 }
 
 AccountScope::AccountScope(std::shared_ptr<MemoryAccount> account)
@@ -41,10 +40,10 @@ AccountScope::~AccountScope() {
   state().account = std::move(before_);
 }
 
-UnchargedScope::UnchargedScope() : before_(std::exchange(state().charging, false)) {}
+UnchargedScope::UnchargedScope() : before_(std::exchange(state().on, false)) {}
 
 UnchargedScope::~UnchargedScope() {
-  state().charging = before_;
+  state().on = before_;
 }
 
 }  // namespace switchyard

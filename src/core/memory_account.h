@@ -1,7 +1,7 @@
 // MemoryAccount: the bytes that one rank's tensors take, and the most they ever took.
 //
-// The memory pool counts the whole process; a rank is a thread, so what a buffer is charged to follows the
-// thread that makes it. An account may be *abstract*: its buffers have a size but no memory behind them
+// The memory pool counts the whole process; a thread runs one rank at a time, so what a buffer is charged to
+// follows the thread that makes it. An account may be *abstract*: its buffers have a size but no memory behind them
 // (reading one is a fault). That is how `plan` runs a step of a model that does not fit.
 #pragma once
 
@@ -44,6 +44,13 @@ class MemoryAccount {
 // What buffers made by this thread are charged to; null: to nothing but the process.
 const std::shared_ptr<MemoryAccount>& current_account();
 bool charging();  // false inside UnchargedScope
+
+// What the scopes below have set, for a rank that goes on on another thread.
+struct Charging {
+  std::shared_ptr<MemoryAccount> account;
+  bool on = true;
+};
+void swap_charging(Charging& with);  // this thread's
 
 // While alive, buffers that this thread makes are charged to `account`, until they are freed.
 class AccountScope {

@@ -11,7 +11,7 @@ namespace {
 
 thread_local Workers* workers_of_thread = nullptr;
 
-using Clock = std::chrono::steady_clock;
+using Clock = Workers::Clock;
 constexpr auto kLook = std::chrono::microseconds(100);
 
 void pause_briefly() {
@@ -55,7 +55,7 @@ struct Workers::Loop {
 
 Workers::Workers(int cores, int ranks) : cores_(cores), ranks_(ranks) {
   CHECK(cores >= 1 && ranks >= 1, "{} cores for {} ranks", cores, ranks);
-  for (int i = 1; i < cores; ++i) helpers_.emplace_back([this] { help(); });
+  for (int core = 1; core < cores; ++core) helpers_.emplace_back([this, core] { work(core, stop_); });
 }
 
 Workers::~Workers() {
@@ -78,7 +78,7 @@ void Workers::run(std::int64_t count, std::int64_t grain, const Body& body) {
     const std::scoped_lock lock(mutex_);
     loops_.push_back(&loop);
     ++open_;
-    wanted = std::min<std::int64_t>(wanted, cores_ - busy_);
+    wanted = std::min<std::int64_t>({wanted, cores_ - busy_, asleep_});
   }
   for (; wanted > 0; --wanted) wake_.notify_one();
   while (loop.run_piece()) {
@@ -87,7 +87,7 @@ void Workers::run(std::int64_t count, std::int64_t grain, const Body& body) {
   loops_.erase(std::find(loops_.begin(), loops_.end(), &loop));
   if (loop.helpers == 0) return;
   lock.unlock();
-  look_for([&] { return loop.helpers == 0 || open_ > 0; });
+  look_for([&] { return loop.helpers == 0 || (open_ > 0 && running() == nullptr); });
   lock.lock();
   if (loop.helpers == 0) return;
   --busy_;
@@ -112,33 +112,39 @@ Workers::Loop* Workers::loop_to_help() {
   return best;
 }
 
-void Workers::help() {
+void Workers::work(int core, const std::atomic<bool>& over) {
   std::unique_lock lock(mutex_);
   Clock::time_point idle_since = Clock::now();
-  while (!stop_) {
-    Loop* const loop = busy_ < cores_ ? loop_to_help() : nullptr;
-    if (loop == nullptr) {
-      const auto end = idle_since + kLook;
-      if (ranks_ <= cores_ && busy_ < cores_ && Clock::now() < end) {
-        lock.unlock();
-        look_for([&] { return may_help() || busy_ >= cores_ || stop_; }, end);
-        lock.lock();
-      } else {
-        wake_.wait(lock, [&] { return stop_ || (busy_ < cores_ && loop_to_help() != nullptr); });
-        idle_since = Clock::now();
-      }
+  while (!over) {
+    if (RankFiber* const rank = take_ready(core)) {
+      go_on(*rank, core, lock);
+    } else if (Loop* const loop = busy_ < cores_ ? loop_to_help() : nullptr) {
+      help(*loop, lock);
+    } else if (const auto end = idle_since + kLook;
+               (ranks_ <= cores_ || !fibers_.empty()) && busy_ < cores_ && Clock::now() < end) {
+      lock.unlock();
+      look_for([&] { return ready_now_ > 0 || may_help() || busy_ >= cores_ || over; }, end);
+      lock.lock();
       continue;
+    } else {
+      ++asleep_;
+      wake_.wait(lock,
+                 [&] { return over || !ready_.empty() || (busy_ < cores_ && loop_to_help() != nullptr); });
+      --asleep_;
     }
-    ++loop->helpers;
-    ++busy_;
-    lock.unlock();
-    while (busy_ <= cores_ && loop->run_piece()) {
-    }
-    lock.lock();
-    --busy_;
-    if (--loop->helpers == 0) loop->left.notify_one();
     idle_since = Clock::now();
   }
+}
+
+void Workers::help(Loop& loop, std::unique_lock<std::mutex>& lock) {
+  ++loop.helpers;
+  ++busy_;
+  lock.unlock();
+  while (busy_ <= cores_ && ready_now_ == 0 && loop.run_piece()) {
+  }
+  lock.lock();
+  --busy_;
+  if (--loop.helpers == 0) loop.left.notify_one();
 }
 
 RankScope::RankScope(Workers& workers) : before_(std::exchange(workers_of_thread, &workers)) {
@@ -148,14 +154,6 @@ RankScope::RankScope(Workers& workers) : before_(std::exchange(workers_of_thread
 RankScope::~RankScope() {
   workers_of_thread->leave();
   workers_of_thread = before_;
-}
-
-void look_for_others(std::unique_lock<std::mutex>& lock, const std::function<bool()>& holds) {
-  const Workers* const workers = workers_of_thread;
-  if (workers == nullptr || workers->ranks() > workers->cores()) return;
-  lock.unlock();
-  look_for(holds);
-  lock.lock();
 }
 
 WaitScope::WaitScope() {

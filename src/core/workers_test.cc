@@ -6,6 +6,7 @@
 #include <numeric>
 #include <set>
 
+#include "core/memory_account.h"
 #include "core/thread_pool.h"
 
 namespace switchyard {
@@ -135,6 +136,98 @@ TEST(Workers, ManyRanksRunEveryIndexOnce) {
     });
   }
   for (auto& thread : threads) thread.join();
+}
+
+// For ranks that are fibers: all come before any goes on.
+class Meeting {
+ public:
+  explicit Meeting(int ranks) : ranks_(ranks) {}
+  void meet() {
+    std::unique_lock lock(mutex_);
+    if (++here_ % ranks_ == 0) {
+      all_here_.notify_all();
+      return;
+    }
+    const int until = (here_ / ranks_ + 1) * ranks_;
+    all_here_.wait(lock, [&] { return here_ >= until; });
+  }
+
+ private:
+  const int ranks_;
+  std::mutex mutex_;
+  int here_ = 0;
+  RankCondition all_here_;
+};
+
+TEST(RunRanks, LoopsAndWaitsOfAllLengthsComeToAnEnd) {
+  for (const auto& [cores, ranks] : {std::pair{3, 8}, {1, 5}, {4, 2}, {2, 1}}) {
+    Workers workers(cores, ranks);
+    Meeting meeting(ranks);
+    std::atomic<int> ended{0};
+    workers.run_ranks([&](int r) {
+      ThreadPool pool(workers);
+      for (std::int64_t round = 0; round < 200; ++round) {
+        const std::int64_t count = (round * 7 + r * 13) % 40;
+        std::vector<std::atomic<int>> hits(static_cast<std::size_t>(count));
+        pool.for_range(count, 1 + round % 3, [&](std::int64_t begin, std::int64_t end) {
+          for (std::int64_t i = begin; i < end; ++i) ++hits[static_cast<std::size_t>(i)];
+        });
+        for (const auto& h : hits) EXPECT_EQ(h.load(), 1);
+        meeting.meet();
+      }
+      ++ended;
+    });
+    EXPECT_EQ(ended.load(), ranks);
+  }
+}
+
+// The other rank waits, so that its core helps.
+TEST(RunRanks, AHotRankGetsAllCores) {
+  Workers workers(2, 2);
+  Meeting meeting(2);
+  workers.run_ranks([&](int rank) {
+    ThreadPool pool(workers);
+    Runners runners;
+    if (rank == 0) {
+      pool.for_range(2, 1, [&](std::int64_t, std::int64_t) {
+        runners.note();
+        EXPECT_TRUE(runners.wait_for(2));
+      });
+    }
+    meeting.meet();
+  });
+}
+
+TEST(RunRanks, WhatBuffersAreChargedToGoesWithTheRank) {
+  Workers workers(2, 5);
+  Meeting meeting(5);
+  workers.run_ranks([&](int rank) {
+    EXPECT_EQ(current_account(), nullptr);
+    const auto account = std::make_shared<MemoryAccount>();
+    const AccountScope scope(account);
+    for (int round = 0; round < 50; ++round) {
+      const UnchargedScope uncharged;
+      meeting.meet();
+      EXPECT_EQ(current_account(), account) << rank;
+      EXPECT_FALSE(charging());
+    }
+    EXPECT_TRUE(charging());
+  });
+  EXPECT_EQ(current_account(), nullptr);
+}
+
+TEST(RunRanks, ADeadlinePassesThoughNobodyComes) {
+  Workers workers(2, 3);
+  std::mutex mutex;
+  RankCondition never;
+  workers.run_ranks([&](int rank) {
+    const auto start = Workers::Clock::now();
+    const auto patience = std::chrono::milliseconds(20 * (3 - rank));
+    std::unique_lock lock(mutex);
+    EXPECT_FALSE(never.wait_until(lock, start + patience, [] { return false; }));
+    EXPECT_GE(Workers::Clock::now() - start, patience);
+    EXPECT_LT(Workers::Clock::now() - start, std::chrono::seconds(10));
+  });
 }
 
 TEST(Workers, AWaitOutsideOfRanksIsNoMatter) {

@@ -113,13 +113,11 @@ void run_session(const Config& config, const Mesh& mesh, Processes& processes,
   require_ranks_fit(mesh, processes);
   const Mesh own = stage_mesh(mesh);
   const AxisRules rules(config.axis_rules(), own);
-  const int ranks_here = mesh.size() / processes.count();
-  Workers workers(processes.cores(), ranks_here);
+  Workers workers(processes.cores(), mesh.size() / processes.count());
   const std::optional<Fault> fault = fault_from_environment();
-  processes.run_ranks(mesh.size(), config.get_float("collective_timeout_seconds"), [&](Communicator& comm) {
+  processes.run_ranks(workers, config.get_float("collective_timeout_seconds"), [&](Communicator& comm) {
     if (fault && fault->rank == comm.rank()) comm.inject(*fault);
     const AccountScope account(std::make_shared<MemoryAccount>());
-    const RankScope scope(workers);
     ThreadPool pool(workers);
     Context context;
     context.stage = stage_of(mesh, comm.rank());

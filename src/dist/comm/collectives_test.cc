@@ -54,7 +54,8 @@ class Collectives : public testing::TestWithParam<int> {
   }
   int ranks_here() const { return ranks() / kJob.processes().count(); }
   void run(const std::function<void(Communicator&, const Group&)>& body) const {
-    kJob.processes().run_ranks(ranks(), kTimeout, [&](Communicator& comm) { body(comm, everyone(comm)); });
+    Workers workers(kJob.processes().cores(), ranks_here());
+    kJob.processes().run_ranks(workers, kTimeout, [&](Communicator& comm) { body(comm, everyone(comm)); });
   }
 };
 INSTANTIATE_TEST_SUITE_P(Ranks, Collectives, testing::Values(1, 2, 4, 7, 8));

@@ -17,8 +17,8 @@
 
 #include <algorithm>
 #include <exception>
-#include <thread>
 
+#include "core/cores.h"
 #include "core/error.h"
 #include "dist/comm/bytes.h"
 #include "dist/comm/failure.h"
@@ -321,15 +321,17 @@ void run_rank(LocalWorld& world, int rank, const std::function<void(Communicator
 
 }  // namespace
 
-void run_local_ranks(int ranks, double timeout_seconds, const std::function<void(Communicator&)>& body) {
-  CHECK(ranks >= 1, "{} ranks", ranks);
+void run_local_ranks(Workers& workers, double timeout_seconds,
+                     const std::function<void(Communicator&)>& body) {
   CHECK(timeout_seconds > 0, "timeout of {} s", timeout_seconds);
-  LocalWorld world(ranks, timeout_seconds);
-  std::vector<std::thread> threads;
-  for (int rank = 1; rank < ranks; ++rank) threads.emplace_back([&, rank] { run_rank(world, rank, body); });
-  run_rank(world, 0, body);
-  for (std::thread& thread : threads) thread.join();
+  LocalWorld world(workers.ranks(), timeout_seconds);
+  workers.run_ranks([&](int rank) { run_rank(world, rank, body); });
   world.rethrow_failure();
+}
+
+void run_local_ranks(int ranks, double timeout_seconds, const std::function<void(Communicator&)>& body) {
+  Workers workers(std::min(usable_cores(), ranks), ranks);
+  run_local_ranks(workers, timeout_seconds, body);
 }
 
 }  // namespace switchyard

@@ -162,6 +162,33 @@ TEST(LocalFailure, TimeoutNamesTheMissingRanks) {
       << message;
 }
 
+// More ranks hang than there are threads for ranks.
+TEST(LocalFailure, TimeoutsAreSeenWhileOtherRanksKeepAllCores) {
+  Workers workers(2, 4);
+  std::string message;
+  std::atomic<bool> timed_out{false};
+  const auto start = std::chrono::steady_clock::now();
+  try {
+    run_local_ranks(workers, 0.2, [&](Communicator& comm) {
+      if (comm.rank() >= 2) {
+        while (!timed_out && std::chrono::steady_clock::now() - start < std::chrono::seconds(30))
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        return;
+      }
+      try {
+        comm.barrier(everyone(comm), "fsdp");
+      } catch (...) {
+        timed_out = true;
+        throw;
+      }
+    });
+  } catch (const Error& error) {
+    message = error.what();
+  }
+  EXPECT_TRUE(timed_out);
+  EXPECT_NE(message.find("2 of 4 ranks came; missing: rank 2, 3"), std::string::npos) << message;
+}
+
 // A started gather that nobody else takes part in: its error names the place where it was started.
 TEST(LocalFailure, AStartedGatherTimesOut) {
   const std::string message = failure(2, 0.2, [](Communicator& comm) {

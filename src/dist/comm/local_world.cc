@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "core/workers.h"
 #include "dist/comm/failure.h"
 
 namespace switchyard {
@@ -54,9 +53,6 @@ double LocalWorld::arrive(Meeting& meeting, int index, const Close& close) {
 
   const Clock::time_point start = Clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
-  look_for_others(lock, [&] { return meeting.generation != generation; });
-  if (meeting.generation != generation) return elapsed();
-  const WaitScope waiting;
   const auto deadline =
       start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_));
   const auto opened = [&] { return meeting.generation != generation; };
@@ -83,9 +79,6 @@ double LocalWorld::finish(Meeting& meeting) {
   }
   const Clock::time_point start = Clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
-  look_for_others(lock, [&] { return meeting.generation != generation; });
-  if (meeting.generation != generation) return elapsed();
-  const WaitScope waiting;
   meeting.all_here.wait(lock, [&] { return meeting.generation != generation; });
   return elapsed();
 }
@@ -100,7 +93,7 @@ void LocalWorld::end_rank(bool failed) {
   std::unique_lock lock(mutex_);
   ++ended_;
   all_ended_.notify_all();
-  if (!failed || all_ended_.wait_for(lock, kGrace, [&] { return ended_ == size_; })) return;
+  if (!failed || all_ended_.wait_until(lock, Clock::now() + kGrace, [&] { return ended_ == size_; })) return;
   const Error error = failure();
   const std::string line = fmt::format("switchyard: {} ({} of {} ranks did not come to an end)\n",
                                        error.what(), size_ - ended_, size_);

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -19,6 +18,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/workers.h"
 #include "dist/comm/communicator.h"
 #include "dist/comm/shared_objects.h"
 
@@ -44,7 +44,7 @@ struct Meeting {
   std::atomic<std::uint64_t> generation{0};  // changed with the world's mutex held
   bool closing = false;                      // all are here, and the last one works for them
   std::string error;                         // of the collective for which all came last, if they disagree
-  std::condition_variable all_here;
+  RankCondition all_here;
 
   std::mutex making;           // guards what follows
   std::shared_ptr<void> made;  // what the first to come made for all
@@ -108,7 +108,7 @@ class LocalWorld {
   std::optional<int> stopped_by_;
   std::vector<Failure> failures_;
   int ended_ = 0;
-  std::condition_variable all_ended_;
+  RankCondition all_ended_;
   SharedObjects objects_;
 };
 

@@ -19,9 +19,10 @@ class OneProcess : public Processes {
     if (failure != nullptr) throw *failure;
   }
   bool agreed() const override { return agreed_; }
-  void run_ranks(int ranks, double timeout_seconds, const std::function<void(Communicator&)>& body) override {
+  void run_ranks(Workers& workers, double timeout_seconds,
+                 const std::function<void(Communicator&)>& body) override {
     agreed_ = true;
-    run_local_ranks(ranks, timeout_seconds, body);
+    run_local_ranks(workers, timeout_seconds, body);
   }
 
  private:

@@ -1,7 +1,6 @@
 #include "dist/comm/progress_thread.h"
 
 #include "core/error.h"
-#include "core/workers.h"
 
 namespace switchyard {
 
@@ -12,21 +11,18 @@ ProgressThread::~ProgressThread() {
   {
     const std::scoped_lock lock(mutex_);
     stop_ = true;
+    changed_.notify_all();
   }
-  changed_.notify_all();
   thread_.join();
 }
 
 void ProgressThread::start(std::shared_ptr<StartedCollective> started) {
-  {
-    const std::scoped_lock lock(mutex_);
-    queue_.push_back(std::move(started));
-  }
+  const std::scoped_lock lock(mutex_);
+  queue_.push_back(std::move(started));
   changed_.notify_all();
 }
 
 void ProgressThread::wait(StartedCollective& started) {
-  const WaitScope waiting;
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return started.done; });
   if (started.error) std::rethrow_exception(started.error);

@@ -1,7 +1,6 @@
 // ProgressThread: carries out one rank's started collectives, one after the other, on a channel of its own.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <exception>
 #include <functional>
@@ -11,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/workers.h"
 #include "dist/comm/communicator.h"
 
 namespace switchyard {
@@ -53,7 +53,7 @@ class ProgressThread {
 
   std::unique_ptr<Communicator> channel_;
   std::mutex mutex_;  // guards the queue, and `done` and `error` of what is in it
-  std::condition_variable changed_;
+  RankCondition changed_;
   std::deque<std::shared_ptr<StartedCollective>> queue_;
   bool stop_ = false;
   std::exception_ptr failure_;  // of the first that failed; nothing is carried out after it

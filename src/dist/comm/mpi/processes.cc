@@ -38,13 +38,15 @@ class MpiProcesses : public Processes {
   int cores() const override;
   void agree(const Error* failure, double timeout_seconds) override;
   bool agreed() const override { return agreed_; }
-  void run_ranks(int ranks, double timeout_seconds, const std::function<void(Communicator&)>& body) override;
+  void run_ranks(Workers& workers, double timeout_seconds,
+                 const std::function<void(Communicator&)>& body) override;
 
  private:
   void exchange(Transfers& transfers, double timeout_seconds) {
     world_.wait_before_ranks("agreement on the preparations", timeout_seconds, transfers);
   }
-  void run_rank(int rank, SharedObjects& objects, const std::function<void(Communicator&)>& body);
+  void run_rank(Workers& workers, int rank, SharedObjects& objects,
+                const std::function<void(Communicator&)>& body);
 
   Wire wire_;
   World world_;
@@ -90,24 +92,25 @@ void MpiProcesses::agree(const Error* failure, double timeout_seconds) {
   throw Error(kind, verdict.process == 0 ? text : fmt::format("{} (on process {})", text, verdict.process));
 }
 
-void MpiProcesses::run_ranks(int ranks, double timeout_seconds,
+void MpiProcesses::run_ranks(Workers& workers, double timeout_seconds,
                              const std::function<void(Communicator&)>& body) {
-  CHECK(ranks % count() == 0, "{} ranks on {} processes", ranks, count());
   if (!agreed_) agree(nullptr, timeout_seconds);
-  const int per_process = ranks / count(), first = index() * per_process;
+  const int per_process = workers.ranks(), first = index() * per_process;
   if (per_process > 1 && !wire_.any_thread())
     fail_usage("[comm] expected ranks={}: this MPI serves one thread a process only, got ranks={}", count(),
-               ranks);
+               count() * per_process);
   world_.start_ranks(per_process, timeout_seconds);
   SharedObjects objects;
   std::vector<std::thread> threads;
-  for (int i = 1; i < per_process; ++i) threads.emplace_back([&, i] { run_rank(first + i, objects, body); });
-  run_rank(first, objects, body);
+  for (int i = 1; i < per_process; ++i)
+    threads.emplace_back([&, i] { run_rank(workers, first + i, objects, body); });
+  run_rank(workers, first, objects, body);
   for (std::thread& thread : threads) thread.join();
 }
 
-void MpiProcesses::run_rank(int rank, SharedObjects& objects,
+void MpiProcesses::run_rank(Workers& workers, int rank, SharedObjects& objects,
                             const std::function<void(Communicator&)>& body) {
+  const RankScope scope(workers);
   MpiCommunicator communicator(world_, wire_, objects, {rank, 0});
   const auto fail = [&](Error::Kind kind, const std::exception& error) {
     world_.fail(rank, kind, message_with_place(error, communicator.position()));

@@ -1,0 +1,108 @@
+#include "core/fiber.h"
+
+#include <cxxabi.h>
+
+#include <boost/context/protected_fixedsize_stack.hpp>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "core/error.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
+
+namespace switchyard {
+namespace {
+
+// As much as threads have by default. Only what is touched takes memory.
+constexpr std::size_t kStackBytes = 8 << 20;
+
+}  // namespace
+
+Fiber::Fiber(std::function<void()> body) : body_(std::move(body)) {
+  namespace context = boost::context;
+  context::protected_fixedsize_stack allocator(kStackBytes);
+  const context::stack_context stack = allocator.allocate();
+  marks_.stack_bytes = stack.size;
+  marks_.stack = static_cast<const std::byte*>(stack.sp) - stack.size;
+#if defined(__SANITIZE_THREAD__)
+  marks_.track = __tsan_create_fiber(0);
+#endif
+  inside_ = context::fiber(std::allocator_arg, context::preallocated(stack.sp, stack.size, stack), allocator,
+                           [this](context::fiber&& thread) {
+                             outside_ = std::move(thread);
+                             arrive_in_fiber();
+                             body_();
+                             ended_ = true;
+                             leave_fiber();
+                             return std::move(outside_);
+                           });
+}
+
+Fiber::~Fiber() {
+  CHECK(ended_, "a fiber goes away before it has ended");
+#if defined(__SANITIZE_THREAD__)
+  __tsan_destroy_fiber(marks_.track);
+#endif
+}
+
+void Fiber::resume() {
+  swap_exceptions();
+  leave_thread();
+  inside_ = std::move(inside_).resume();
+  arrive_in_thread();
+  swap_exceptions();
+}
+
+void Fiber::suspend() {
+  leave_fiber();
+  outside_ = std::move(outside_).resume();
+  arrive_in_fiber();
+}
+
+void Fiber::swap_exceptions() {
+  void* const of_thread = abi::__cxa_get_globals();
+  Exceptions own;
+  std::memcpy(&own, of_thread, sizeof own);
+  std::memcpy(of_thread, &exceptions_, sizeof own);
+  exceptions_ = own;
+}
+
+void Fiber::leave_thread() {
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_start_switch_fiber(&marks_.thread_fake_stack, marks_.stack, marks_.stack_bytes);
+#endif
+#if defined(__SANITIZE_THREAD__)
+  marks_.thread_track = __tsan_get_current_fiber();
+  __tsan_switch_to_fiber(marks_.track, 0);
+#endif
+}
+
+void Fiber::arrive_in_fiber() {
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(marks_.fake_stack, &marks_.thread_stack, &marks_.thread_stack_bytes);
+#endif
+}
+
+void Fiber::leave_fiber() {
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_start_switch_fiber(ended_ ? nullptr : &marks_.fake_stack, marks_.thread_stack,
+                                 marks_.thread_stack_bytes);
+#endif
+#if defined(__SANITIZE_THREAD__)
+  __tsan_switch_to_fiber(marks_.thread_track, 0);
+#endif
+}
+
+void Fiber::arrive_in_thread() {
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(marks_.thread_fake_stack, nullptr, nullptr);
+#endif
+}
+
+}  // namespace switchyard
