@@ -1,4 +1,4 @@
-// Helpers of the tests of autograd/, ops/ and moe/: thread ranks on a mesh, blocks of global tensors,
+// Helpers of the tests of autograd/, ops/ and moe/: local ranks on a mesh, blocks of global tensors,
 // comparisons.
 //
 // A test states global tensors and shardings; every rank makes its blocks, runs the same program and puts

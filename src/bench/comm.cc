@@ -1,8 +1,9 @@
-// Collectives among thread ranks, which read each other's memory.
+// Collectives among local ranks, which read each other's memory.
 #include <algorithm>
 #include <atomic>
 
 #include "bench/cases.h"
+#include "core/cores.h"
 #include "core/error.h"
 #include "core/tensor.h"
 #include "dist/comm/local.h"
@@ -75,7 +76,7 @@ Measurement measure_comm(const Bench& bench, const CommCall& call) {
   m.name = "comm";
   m.shape = {{"kind", call.kind}, {"ranks", call.ranks}};
   if (call.kind != "barrier") m.shape["bytes_a_part"] = 2 * call.part;
-  m.threads = static_cast<int>(call.ranks);
+  m.threads = std::min(usable_cores(), static_cast<int>(call.ranks));
   m.bytes = compulsory_bytes(call);
   std::atomic<bool> more{true};
   run_local_ranks(static_cast<int>(call.ranks), kTimeoutSeconds, [&](Communicator& comm) {
@@ -105,7 +106,7 @@ Measurement measure_comm(const Bench& bench, const CommCall& call) {
 
 std::vector<Key> comm_keys() {
   return {{"kind", "all", "all_gather, reduce_scatter, all_reduce, all_to_all, broadcast, ...; or all"},
-          {"ranks", "8", "ranks, each a thread; several"},
+          {"ranks", "8", "ranks of one process; several"},
           {"kib", "1024", "what a rank has for one other rank (or for all alike), in KiB of bf16"}};
 }
 

@@ -1,5 +1,4 @@
 // Generation: reading a prompt, and one token after another.
-#include <algorithm>
 #include <atomic>
 
 #include "bench/cases.h"
@@ -103,7 +102,7 @@ std::vector<Measurement> measure_generate(const Bench& bench, const Config& conf
         {"batch", lengths.rows}, {"prompt", lengths.prompt},     {"tokens", lengths.tokens},
         {"ranks", mesh.size()}};
     m.dtype = model.dtype;
-    m.threads = std::max(usable_cores(), mesh.size());
+    m.threads = usable_cores();
     m.time = timing_of(decode ? rounds.decode : rounds.prefill);
     // Logits are made for the last token of a row only.
     const double logits = 2.0 * static_cast<double>(model.emb * model.vocab);

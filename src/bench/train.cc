@@ -1,5 +1,4 @@
 // Whole training steps on synthetic tokens: data, forward, backward, gradient exchange, optimizer.
-#include <algorithm>
 #include <atomic>
 #include <map>
 
@@ -73,7 +72,7 @@ Measurement measure_train(const Bench& bench, const Config& config) {
              {"seq", sizes.sequence},
              {"ranks", mesh.size()}};
   m.dtype = model.dtype;
-  m.threads = std::max(usable_cores(), mesh.size());
+  m.threads = usable_cores();
   m.direction = "fwd+bwd";
   m.time = timing_of(steps.seconds);
   m.flops = train_flops_per_token(model, sizes.sequence) * tokens;

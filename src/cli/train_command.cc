@@ -22,7 +22,7 @@ Trains a model. Keys are the reference's: a command line of it works here from C
   switchyard train configs/base.yml model_name=deepseek3-tiny override_model_config=true \
       base_num_decoder_layers=1 first_num_dense_layers=0 max_target_length=256 per_device_batch_size=1 \
       ranks=4 ici_expert_parallelism=-1 dataset_type=synthetic steps=5
-      four thread ranks, experts split over them
+      four ranks in this process, experts split over them
 
 Leaves metrics.jsonl, summary.json, plots/*.svg, tensorboard/ and checkpoints/ in base_output_directory/run_name. With the
 same run_name it goes on from the newest checkpoint there, bit for bit. SIGTERM and SIGINT save and end with status 75.

@@ -51,7 +51,7 @@ std::int64_t parameter_count(const std::vector<ParameterSpec>& specs);
 
 struct Parameter {
   ParameterSpec spec;
-  Array array;  // this rank's block, in the sharding of the rules; thread ranks with the same block share it
+  Array array;  // this rank's block, in the sharding of the rules; local ranks with the same block share it
 };
 
 class Parameters {

@@ -22,7 +22,7 @@ struct Link {
 struct Topology {
   std::string name;
   int ranks_per_node = 1;
-  bool host = false;              // ranks are threads on the processor of this machine
+  bool host = false;              // ranks are in a process of this machine
   std::int64_t memory_bytes = 0;  // of one rank
   double bf16_flops = 0, f32_flops = 0, memory_bytes_per_second = 0;
   double compute_efficiency = 1, memory_efficiency = 1, network_efficiency = 1;

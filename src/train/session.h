@@ -44,7 +44,7 @@ bool overlaps_communication(const Config& config, const Communicator& comm);
 // and Error(usage) for an unreadable SWITCHYARD_FAULT (dist/comm/fault.h).
 void run_session(const Config& config, const Mesh& mesh, Processes& processes,
                  const std::function<void(Context&)>& body);
-// The same with all ranks as threads of this process.
+// The same with all ranks in this process.
 void run_session(const Config& config, const Mesh& mesh, const std::function<void(Context&)>& body);
 
 }  // namespace switchyard

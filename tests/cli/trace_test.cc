@@ -112,7 +112,7 @@ TEST_F(Trace, StepsAreChosenByTheReferencesKeys) {
                      {"skip_first_n_steps_for_profiler=3", "3 steps"});
 }
 
-// Thread ranks multiply with gathered experts together: every rank is there, and the first one's gradient is
+// Local ranks multiply with gathered experts together: every rank is there, and the first one's gradient is
 // all.
 TEST_F(Trace, ShowsWhatRanksDoTogether) {
   const auto together = [&](const Arguments& arguments) {

@@ -32,7 +32,7 @@ class TransferClock {
 
 class AbstractCommunicator : public Communicator {
  public:
-  // Neighbouring ranks, `ranks_per_process` of them, are threads of one process.
+  // Neighbouring ranks, `ranks_per_process` of them, are in one process.
   AbstractCommunicator(int rank, int size, int ranks_per_process, TransferClock& clock)
       : rank_(rank), size_(size), ranks_per_process_(ranks_per_process), clock_(clock) {}
   int rank() const override { return rank_; }

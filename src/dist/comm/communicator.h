@@ -133,7 +133,7 @@ class Communicator {
   virtual ~Communicator();
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  virtual bool shares_memory() const = 0;                   // ranks are threads of one process
+  virtual bool shares_memory() const = 0;                   // ranks are in one process
   virtual int process_of(int /*rank*/) const { return 0; }  // the process that has a rank
 
   Position& position() { return position_; }

@@ -1,4 +1,4 @@
-// LocalWorld: where ranks that are threads meet for a collective, and what becomes of them when one fails
+// LocalWorld: where ranks of one process meet for a collective, and what becomes of them when one fails
 // (internal to local.cc, whose invariants it keeps).
 #pragma once
 

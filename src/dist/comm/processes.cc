@@ -58,7 +58,7 @@ void require_one_process(std::string_view command) {
   if (launch.process != 0) throw Silent(Error::Kind::usage);
   fail_usage(
       "[comm] expected `train`, `generate` or `serve` under mpirun, got `{}`, which runs in one process; "
-      "start it without mpirun, with ranks=N as threads",
+      "start it without mpirun, with all ranks in it (ranks=N)",
       command);
 }
 
