@@ -1,12 +1,15 @@
 #include "core/buffer_pool.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdlib>
 #include <iterator>
+#include <new>
 
 #include "core/cores.h"
 #include "core/error.h"
 #include "core/huge_pages.h"
+#include "core/short_lock.h"
 
 #if defined(__linux__)
 #include <unistd.h>
@@ -16,14 +19,31 @@ namespace switchyard {
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__linux__)
-constexpr std::size_t kSmallestCut = ~std::size_t{0};  // a recycled block would hide a use after free
+constexpr bool kRecycles = false;  // a recycled block would hide a use after free
 #else
-constexpr std::size_t kSmallestCut = 64 * 1024;
+constexpr bool kRecycles = true;
 #endif
-constexpr std::size_t kUnit = 4096;  // blocks are whole pages
+constexpr std::size_t kLarge = 64 * 1024;
+constexpr std::size_t kUnit = 4096;  // large blocks are whole pages
+constexpr std::size_t kPieceForSmall = 256 * 1024;
 
 std::size_t rounded(std::size_t bytes) {
   return (bytes + kUnit - 1) / kUnit * kUnit;
+}
+
+struct SizeClass {
+  std::size_t index, bytes;
+};
+
+// 64, 128, 192, 256, then 5, 6, 7 and 8 quarters of 256, of 512 and so on up to kLarge.
+SizeClass size_class(std::size_t bytes) {
+  if (bytes <= 256) {
+    const std::size_t lines = std::max<std::size_t>(1, (bytes + 63) / 64);
+    return {lines - 1, lines * 64};
+  }
+  const auto width = static_cast<std::size_t>(std::bit_width(bytes - 1));
+  const std::size_t quarters = (bytes - 1) >> (width - 3);  // 4 to 7
+  return {4 * (width - 8) + quarters - 4, (quarters + 1) << (width - 3)};
 }
 
 }  // namespace
@@ -54,11 +74,11 @@ BufferPool::~BufferPool() {
 
 std::byte* BufferPool::take(std::size_t bytes) {
   {
-    std::lock_guard lock(mutex_);
+    const auto lock = lock_short(mutex_);
     in_use_ += bytes;
     peak_ = std::max(peak_, in_use_);
-    if (bytes >= kSmallestCut) {
-      if (std::byte* block = cut(rounded(bytes))) return block;
+    if (kRecycles) {
+      if (std::byte* block = bytes < kLarge ? take_small(bytes) : cut(rounded(bytes))) return block;
     }
   }
   auto* block = static_cast<std::byte*>(allocate_aligned(std::max<std::size_t>(bytes, 1)));
@@ -66,6 +86,24 @@ std::byte* BufferPool::take(std::size_t bytes) {
   std::lock_guard lock(mutex_);
   in_use_ -= bytes;
   fail_runtime("[memory] out of memory: {} bytes asked, {} in use", bytes, in_use_);
+}
+
+std::byte* BufferPool::take_small(std::size_t bytes) {
+  const auto [index, size] = size_class(bytes);
+  if (Free* const block = small_[index]) {
+    small_[index] = block->next;
+    return reinterpret_cast<std::byte*>(block);
+  }
+  if (fresh_bytes_ < size) {
+    std::byte* const piece = cut(kPieceForSmall);  // what is left of the one before stays unused
+    if (piece == nullptr) return nullptr;
+    fresh_ = piece;
+    fresh_bytes_ = kPieceForSmall;
+  }
+  std::byte* const block = fresh_;
+  fresh_ += size;
+  fresh_bytes_ -= size;
+  return block;
 }
 
 std::byte* BufferPool::cut(std::size_t size) {
@@ -117,8 +155,13 @@ void BufferPool::merge(std::byte* block, std::size_t size) {
 
 void BufferPool::give(std::byte* block, std::size_t bytes) {
   {
-    std::lock_guard lock(mutex_);
+    const auto lock = lock_short(mutex_);
     in_use_ -= bytes;
+    if (in_range(block) && bytes < kLarge) {
+      Free*& first = small_[size_class(bytes).index];
+      first = new (block) Free{first};
+      return;
+    }
     if (in_range(block)) {
       merge(block, rounded(bytes));
       return;

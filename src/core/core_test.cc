@@ -117,6 +117,28 @@ TEST(BufferPool, RecyclesPiecesOfOtherSizes) {
   pool.give(f, 5 * kMiB);
 }
 
+TEST(BufferPool, RecyclesSmallBlocksOfAboutTheSize) {
+  BufferPool pool;
+  std::byte* const a = pool.take(1000);
+  pool.give(a, 1000);
+  if (pool.extent() == 0) GTEST_SKIP() << "no range of addresses here (a sanitizer's build)";
+  std::byte* const b = pool.take(900);
+  EXPECT_EQ(a, b);
+  pool.give(b, 900);
+  const std::size_t most = pool.extent();
+  for (std::size_t bytes = 0; bytes < 64 * 1024; bytes += 77) {
+    std::byte* const first = pool.take(bytes);
+    std::byte* const second = pool.take(bytes);
+    EXPECT_GE(static_cast<std::size_t>(std::abs(second - first)), std::max<std::size_t>(bytes, 64));
+    pool.give(second, bytes);
+    pool.give(first, bytes);
+    EXPECT_EQ(pool.take(bytes), first);
+    pool.give(first, bytes);
+  }
+  EXPECT_LT(pool.extent(), most + (4 << 20));
+  EXPECT_EQ(pool.in_use(), 0u);
+}
+
 // What is written to a block stays while others come and go.
 TEST(BufferPool, BlocksDoNotOverlap) {
   BufferPool pool;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/short_lock.h"
+
 namespace switchyard {
 namespace {
 
@@ -66,7 +68,7 @@ void Workers::go_on(RankFiber& rank, int core, std::unique_lock<std::mutex>& loc
   const bool ended = rank.fiber.ended();
   // From here on a parked rank may be another thread's.
   const bool woken = !ended && rank.state.exchange(RankFiber::State::parked) == RankFiber::State::woken;
-  lock.lock();
+  lock_short(lock);
   --busy_;
   if (woken) {
     rank.state = RankFiber::State::woken;
@@ -84,7 +86,7 @@ void Workers::wake(std::span<RankFiber* const> ranks) {
   int count = 0;
   for (RankFiber* const rank : ranks) {
     if (rank->state.exchange(RankFiber::State::woken) != RankFiber::State::parked) continue;
-    if (!lock) lock.lock();
+    if (!lock) lock_short(lock);
     ready_.push_back(rank);
     ++count;
   }
@@ -152,7 +154,7 @@ void RankCondition::sleep(std::unique_lock<std::mutex>& lock, Workers::Clock::ti
   ranks_.push_back(rank);
   lock.unlock();
   rank->workers.park(*rank, deadline);
-  lock.lock();
+  lock_short(lock);
   std::erase(ranks_, rank);  // where nobody notified it
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/short_lock.h"
 
 namespace switchyard {
 namespace {
@@ -13,14 +14,6 @@ thread_local Workers* workers_of_thread = nullptr;
 
 using Clock = Workers::Clock;
 constexpr auto kLook = std::chrono::microseconds(100);
-
-void pause_briefly() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 // Until it holds, or until `end`.
 template <typename Condition>
@@ -75,7 +68,7 @@ void Workers::run(std::int64_t count, std::int64_t grain, const Body& body) {
   Loop loop{count, grain, body, open_, 0, 0, {}};
   std::int64_t wanted = (count + grain - 1) / grain - 1;
   {
-    const std::scoped_lock lock(mutex_);
+    const auto lock = lock_short(mutex_);
     loops_.push_back(&loop);
     ++open_;
     wanted = std::min<std::int64_t>({wanted, cores_ - busy_, asleep_});
@@ -83,12 +76,12 @@ void Workers::run(std::int64_t count, std::int64_t grain, const Body& body) {
   for (; wanted > 0; --wanted) wake_.notify_one();
   while (loop.run_piece()) {
   }
-  std::unique_lock lock(mutex_);
+  auto lock = lock_short(mutex_);
   loops_.erase(std::find(loops_.begin(), loops_.end(), &loop));
   if (loop.helpers == 0) return;
   lock.unlock();
   look_for([&] { return loop.helpers == 0 || (open_ > 0 && running() == nullptr); });
-  lock.lock();
+  lock_short(lock);
   if (loop.helpers == 0) return;
   --busy_;
   if (open_ > 0) wake_.notify_one();
@@ -124,7 +117,7 @@ void Workers::work(int core, const std::atomic<bool>& over) {
                (ranks_ <= cores_ || !fibers_.empty()) && busy_ < cores_ && Clock::now() < end) {
       lock.unlock();
       look_for([&] { return ready_now_ > 0 || may_help() || busy_ >= cores_ || over; }, end);
-      lock.lock();
+      lock_short(lock);
       continue;
     } else {
       ++asleep_;
@@ -142,7 +135,7 @@ void Workers::help(Loop& loop, std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   while (busy_ <= cores_ && ready_now_ == 0 && loop.run_piece()) {
   }
-  lock.lock();
+  lock_short(lock);
   --busy_;
   if (--loop.helpers == 0) loop.left.notify_one();
 }

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "core/short_lock.h"
 #include "dist/comm/failure.h"
 
 namespace switchyard {
@@ -32,7 +33,7 @@ Meeting& LocalWorld::meeting_of(const std::vector<int>& ranks, int channel) {
 }
 
 double LocalWorld::arrive(Meeting& meeting, int index, const Close& close) {
-  std::unique_lock lock(mutex_);
+  auto lock = lock_short(mutex_);
   const int rank = meeting.ranks[static_cast<std::size_t>(index)];
   Slot& slot = meeting.slots[static_cast<std::size_t>(index)];
   if (stopped_by_) throw Stopped(stopped_message(rank, slot));
@@ -44,7 +45,7 @@ double LocalWorld::arrive(Meeting& meeting, int index, const Close& close) {
       meeting.closing = true;
       lock.unlock();
       close();
-      lock.lock();
+      lock_short(lock);
       meeting.closing = false;
     }
     open(meeting);
@@ -71,7 +72,7 @@ double LocalWorld::arrive(Meeting& meeting, int index, const Close& close) {
 }
 
 double LocalWorld::finish(Meeting& meeting) {
-  std::unique_lock lock(mutex_);
+  auto lock = lock_short(mutex_);
   const std::uint64_t generation = meeting.generation;
   if (enter(meeting)) {
     open(meeting);
