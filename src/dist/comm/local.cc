@@ -31,10 +31,9 @@ namespace {
 // All-reduce works through pieces of at most this many elements a rank, which bounds its scratch space.
 constexpr std::int64_t kScratchElements = 1 << 18;
 
-// Inputs of at most this many bytes are copied, which takes less time than a wait.
-constexpr std::int64_t kSmall = 32768;
-// The same of an all-reduce, for which every rank then sums all elements.
-constexpr std::int64_t kSmallSum = 4096;
+// Inputs of at most this many bytes are copied, which takes less time than a wait; of an all-reduce every rank
+// then sums all elements.
+constexpr std::int64_t kSmall = 4096;
 
 // A rank's part of a reduce-scatter whose runs have fewer bytes is read as whole lines of the inputs.
 constexpr std::int64_t kShortRun = 4096;
@@ -275,7 +274,7 @@ class LocalCommunicator : public Communicator {
 double LocalCommunicator::do_all_reduce(const Group& group, const CollectiveCall& call, void* data) {
   const auto parts = static_cast<int>(group.ranks.size());
   const std::int64_t bytes = element_bytes(call.type);
-  if (call.size * bytes <= kSmallSum) {
+  if (call.size * bytes <= kSmall) {
     return meet_with_copies(group, call, data, call.size * bytes, [&](Inputs inputs) {
       sum(inputs, call.type, 0, call.size, static_cast<std::byte*>(data));
     });
