@@ -8,10 +8,12 @@
 #include <set>
 
 #include "bench/choices.h"
+#include "bench/model_run.h"
 #include "bench/peak.h"
 #include "bench/run.h"
 #include "core/error.h"
 #include "kernels/dispatch.h"
+#include "models/model_config.h"
 
 namespace switchyard::bench {
 namespace {
@@ -273,6 +275,14 @@ TEST(Bench, WrongInputIsSaidBeforeAnythingIsMeasured) {
   expect_refused("train", {"dataset_type=text"}, "synthetic");
   expect_refused("generate", {"what=both"}, "prefill, decode");
   expect_refused("generate", {"dataset_type=text"}, "[bench] generate dataset_type=text");
+}
+
+TEST(Bench, OneOfTheModelsWidthsIsEnough) {
+  for (const char* key : {"base_mlp_dim", "base_moe_mlp_dim"}) {
+    const Config config = model_run_config("train", {std::string(key) + "=64"});
+    EXPECT_EQ(config.get_int(key), 64);
+    EXPECT_EQ(model_config(config).moe_mlp, 64) << key;
+  }
 }
 
 }  // namespace

@@ -28,6 +28,10 @@ Config model_run_config(const std::string& case_name, const std::vector<std::str
     given.insert(key_of(setting));
     other_model |= setting.find('=') == std::string::npos || setting.starts_with("model_name=");
   }
+  // One width for all of its layers, which have nothing but experts.
+  if (!given.contains("decoder_block") &&
+      (given.contains("base_mlp_dim") || given.contains("base_moe_mlp_dim")))
+    given.insert({"base_mlp_dim", "base_moe_mlp_dim"});
   std::vector<std::string> all = settings;
   const auto add = [&](const std::vector<std::string>& defaults) {
     for (const std::string& setting : defaults) {
