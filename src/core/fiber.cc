@@ -45,13 +45,14 @@ Fiber::Fiber(std::function<void()> body) : body_(std::move(body)) {
 }
 
 Fiber::~Fiber() {
-  CHECK(ended_, "a fiber goes away before it has ended");
+  CHECK(ended_ || !began_, "a fiber goes away before it has ended");
 #if defined(__SANITIZE_THREAD__)
   __tsan_destroy_fiber(marks_.track);
 #endif
 }
 
 void Fiber::resume() {
+  began_ = true;
   swap_exceptions();
   leave_thread();
   inside_ = std::move(inside_).resume();

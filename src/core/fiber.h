@@ -11,7 +11,7 @@ namespace switchyard {
 class Fiber {
  public:
   explicit Fiber(std::function<void()> body);  // which must not throw
-  ~Fiber();                                    // it has ended
+  ~Fiber();                                    // it has ended, or never began
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
@@ -49,7 +49,7 @@ class Fiber {
 
   const std::function<void()> body_;
   boost::context::fiber inside_, outside_;  // where to go on in it, and in its thread
-  bool ended_ = false;
+  bool began_ = false, ended_ = false;
   Exceptions exceptions_;
   Marks marks_;
 };

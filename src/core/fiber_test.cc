@@ -77,6 +77,14 @@ TEST(Fiber, ExceptionsInFlightGoAlong) {
   }
 }
 
+TEST(Fiber, MayGoAwayBeforeItBegins) {
+  bool ran = false;
+  {
+    const Fiber fiber([&] { ran = true; });
+  }
+  EXPECT_FALSE(ran);
+}
+
 TEST(Fiber, HasRoomForDeepCalls) {
   struct Deep {
     static int call(int depth) {

@@ -25,22 +25,28 @@ void Workers::run_ranks(const std::function<void(int)>& body) {
     body(0);
     return;
   }
+  std::vector<std::unique_ptr<RankFiber>> fibers;
+  for (int rank = 0; rank < ranks_; ++rank)
+    fibers.push_back(std::make_unique<RankFiber>(*this, [&body, rank] { body(rank); }));
+  ended_ = 0;
+  all_ended_ = false;
+  std::thread watch([this] { watch_deadlines(); });
   {
     const std::scoped_lock lock(mutex_);
-    ended_ = 0;
-    all_ended_ = false;
-    for (int rank = 0; rank < ranks_; ++rank) {
-      fibers_.push_back(std::make_unique<RankFiber>(*this, [&body, rank] { body(rank); }));
-      ready_.push_back(fibers_.back().get());
-    }
-    ready_now_ = ranks_;
+    fibers_ = std::move(fibers);
+    for (const auto& rank : fibers_) make_ready(*rank);
   }
   wake_.notify_all();
-  std::thread watch([this] { watch_deadlines(); });
   work(0, all_ended_);
   watch.join();
   const std::scoped_lock lock(mutex_);
   fibers_.clear();
+}
+
+void Workers::make_ready(RankFiber& rank) {
+  rank.deadline = Clock::time_point::max();
+  ready_.push_back(&rank);
+  ++ready_now_;
 }
 
 RankFiber* Workers::take_ready(int core) {
@@ -57,14 +63,13 @@ RankFiber* Workers::take_ready(int core) {
 void Workers::go_on(RankFiber& rank, int core, std::unique_lock<std::mutex>& lock) {
   ++busy_;
   lock.unlock();
-  rank.deadline = Clock::time_point::max();
   rank.core = core;
   rank.state = RankFiber::State::running;
-  rank_of_thread = &rank;
+  RankFiber* const before = std::exchange(rank_of_thread, &rank);
   swap_charging(rank.charging);
   rank.fiber.resume();
   swap_charging(rank.charging);
-  rank_of_thread = nullptr;
+  rank_of_thread = before;
   const bool ended = rank.fiber.ended();
   // From here on a parked rank may be another thread's.
   const bool woken = !ended && rank.state.exchange(RankFiber::State::parked) == RankFiber::State::woken;
@@ -72,8 +77,7 @@ void Workers::go_on(RankFiber& rank, int core, std::unique_lock<std::mutex>& loc
   --busy_;
   if (woken) {
     rank.state = RankFiber::State::woken;
-    ready_.push_back(&rank);
-    ++ready_now_;
+    make_ready(rank);
   }
   if (!ended || ++ended_ < ranks_) return;
   all_ended_ = true;
@@ -87,11 +91,10 @@ void Workers::wake(std::span<RankFiber* const> ranks) {
   for (RankFiber* const rank : ranks) {
     if (rank->state.exchange(RankFiber::State::woken) != RankFiber::State::parked) continue;
     if (!lock) lock_short(lock);
-    ready_.push_back(rank);
+    make_ready(*rank);
     ++count;
   }
   if (count == 0) return;
-  ready_now_ += count;
   const int threads = std::min(count, asleep_);
   lock.unlock();
   for (int i = 0; i < threads; ++i) wake_.notify_one();
@@ -127,8 +130,7 @@ void Workers::watch_deadlines() {
     for (const auto& rank : fibers_) {
       if (rank->deadline.load() > Clock::now()) continue;
       if (rank->state.exchange(RankFiber::State::woken) != RankFiber::State::parked) continue;
-      ready_.push_back(rank.get());
-      ++ready_now_;
+      make_ready(*rank);
       late = true;
     }
     while (RankFiber* const rank = late ? take_ready(kWatch) : nullptr) go_on(*rank, kWatch, lock);

@@ -72,6 +72,7 @@ class Workers {
   void help(Loop& loop, std::unique_lock<std::mutex>& lock);
   bool may_help() const { return open_ > 0 && busy_ < cores_; }
 
+  void make_ready(RankFiber& rank);
   RankFiber* take_ready(int core);  // one that ran on this core before, or the first; or null
   void go_on(RankFiber& rank, int core, std::unique_lock<std::mutex>& lock);
   void wake(std::span<RankFiber* const> ranks);
