@@ -1,8 +1,8 @@
 // MemoryAccount: the bytes that one rank's tensors take, and the most they ever took.
 //
 // The memory pool counts the whole process; a thread runs one rank at a time, so what a buffer is charged to
-// follows the thread that makes it. An account may be *abstract*: its buffers have a size but no memory behind them
-// (reading one is a fault). That is how `plan` runs a step of a model that does not fit.
+// follows the thread that makes it. An account may be *abstract*: its buffers have a size but no memory behind
+// them (reading one is a fault). That is how `plan` runs a step of a model that does not fit.
 #pragma once
 
 #include <atomic>
