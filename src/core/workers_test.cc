@@ -112,6 +112,14 @@ TEST(Workers, AHelperGoesWhenItsCoreIsNeeded) {
   EXPECT_LE(foreign.load(), 1);
 }
 
+void run_every_index_once(ThreadPool& pool, std::int64_t count, std::int64_t grain) {
+  std::vector<std::atomic<int>> hits(static_cast<std::size_t>(count));
+  pool.for_range(count, grain, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) ++hits[static_cast<std::size_t>(i)];
+  });
+  for (const auto& h : hits) EXPECT_EQ(h.load(), 1);
+}
+
 // Eight ranks with loops and waits of all lengths on three cores: every index once, and everybody comes to an
 // end.
 TEST(Workers, ManyRanksRunEveryIndexOnce) {
@@ -124,12 +132,7 @@ TEST(Workers, ManyRanksRunEveryIndexOnce) {
       const RankScope rank(workers);
       ThreadPool pool(workers);
       for (std::int64_t round = 0; round < 200; ++round) {
-        const std::int64_t count = (round * 7 + r * 13) % 40;
-        std::vector<std::atomic<int>> hits(static_cast<std::size_t>(count));
-        pool.for_range(count, 1 + round % 3, [&](std::int64_t begin, std::int64_t end) {
-          for (std::int64_t i = begin; i < end; ++i) ++hits[static_cast<std::size_t>(i)];
-        });
-        for (const auto& h : hits) EXPECT_EQ(h.load(), 1);
+        run_every_index_once(pool, (round * 7 + r * 13) % 40, 1 + round % 3);
         const WaitScope wait;
         meeting.arrive_and_wait();
       }
@@ -167,12 +170,7 @@ TEST(RunRanks, LoopsAndWaitsOfAllLengthsComeToAnEnd) {
     workers.run_ranks([&](int r) {
       ThreadPool pool(workers);
       for (std::int64_t round = 0; round < 200; ++round) {
-        const std::int64_t count = (round * 7 + r * 13) % 40;
-        std::vector<std::atomic<int>> hits(static_cast<std::size_t>(count));
-        pool.for_range(count, 1 + round % 3, [&](std::int64_t begin, std::int64_t end) {
-          for (std::int64_t i = begin; i < end; ++i) ++hits[static_cast<std::size_t>(i)];
-        });
-        for (const auto& h : hits) EXPECT_EQ(h.load(), 1);
+        run_every_index_once(pool, (round * 7 + r * 13) % 40, 1 + round % 3);
         meeting.meet();
       }
       ++ended;

@@ -1,5 +1,6 @@
 // Texts that are made together are those that are made alone, on any layout; and what clients ask for in one
 // way or another is what they get, or they are told why not.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <httplib.h>
 
@@ -52,21 +53,22 @@ std::vector<std::string> words_of(const std::string& text) {
 // A model that answers until the end of the test.
 class Service {
  public:
-  explicit Service(const std::string& layout = "", const BatcherLimits& given = {.rows = 3, .waiting = 8})
+  explicit Service(const std::string& layout = "", const BatcherLimits& given = {.rows = 3, .waiting = 8},
+                   std::int64_t capacity = kCapacity)
       : config_(Config::from_map(small_model(), words_of(layout))), model_(model_config(config_)) {
     BatcherLimits limits = given;
     limits.vocab = tokenizer_->vocab_size();
-    served_ = {"small", tokenizer_.get(), kVocabulary, kCapacity, false, {}};
+    served_ = {"small", tokenizer_.get(), kVocabulary, capacity, false, {}};
     batcher_ = std::make_unique<Batcher>(*tokenizer_, limits);
     server_ =
         std::make_unique<HttpServer>(HttpServer::Address{"127.0.0.1", 0}, served_, *batcher_, experts_, 16);
     server_->start();
-    session_ = std::thread([this, limits] {
+    session_ = std::thread([this, limits, capacity] {
       run_session(config_, mesh_from_config(config_), [&](Context& context) {
         const Parameters parameters =
             Parameters::create(context, stage_specs(parameter_specs(model_), context.stage, model_),
                                model_.init_seed, {}, nullptr);
-        Generator generator(context, model_, parameters, limits.rows, kCapacity);
+        Generator generator(context, model_, parameters, limits.rows, capacity);
         EngineHead head{*batcher_, experts_};
         run_engine(context, model_, generator, context.comm->rank() == 0 ? &head : nullptr);
       });
@@ -383,10 +385,15 @@ TEST(Serve, RefusesMoreThanMayWait) {
   EXPECT_EQ(json::parse(service.get("/health", 503))["status"], "stopping");
 }
 
+// Texts that are still being made when whoever asked for them does the next thing.
+constexpr std::int64_t kLong = 4000;
+const std::string kLongModel = fmt::format("max_target_length={}", kLong);
+
 // A text whose client has gone gives its row to others.
 TEST(Serve, ForgetsWhatNobodyWaitsFor) {
-  Service service("", {.rows = 1, .waiting = 4});
-  const json request{{"prompt", "a"}, {"max_tokens", 38}, {"ignore_eos", true}, {"stream", true}, {"n", 5}};
+  Service service(kLongModel, {.rows = 1, .waiting = 4}, kLong);
+  const json request{
+      {"prompt", "a"}, {"max_tokens", kLong - 2}, {"ignore_eos", true}, {"stream", true}, {"n", 5}};
   httplib::Request post;
   post.method = "POST";
   post.path = "/v1/completions";
@@ -404,13 +411,13 @@ TEST(Serve, ForgetsWhatNobodyWaitsFor) {
 
 // Those that have a row are finished, those that wait are not begun: their connections end without an answer.
 TEST(Serve, StopsWhenTheRunningTextsAreDone) {
-  Service service("", {.rows = 1, .waiting = 4});
+  Service service(kLongModel, {.rows = 1, .waiting = 4}, kLong);
   const auto pieces = std::make_shared<Pieces>();
   std::vector<WantedText> texts;
   for (std::size_t i = 0; i < 3; ++i) {
     TextRequest text;
     text.prompt = {97};
-    text.most_tokens = 39;
+    text.most_tokens = kLong - 1;
     text.choice = i;
     text.ignore_end = true;
     texts.push_back({text, pieces});
