@@ -80,6 +80,7 @@ void Workers::run(std::int64_t count, std::int64_t grain, const Body& body) {
   loops_.erase(std::find(loops_.begin(), loops_.end(), &loop));
   if (loop.helpers == 0) return;
   lock.unlock();
+  // A rank that is a thread leaves its core to another's loop; a fiber's thread is its core.
   look_for([&] { return loop.helpers == 0 || (open_ > 0 && running() == nullptr); });
   lock_short(lock);
   if (loop.helpers == 0) return;

@@ -98,8 +98,7 @@ void require_ranks_fit(const Mesh& mesh, const Processes& processes) {
                processes.count());
   }
   if (mesh.size() / processes.count() > kMost) {
-    fail_usage("[train] ranks={}: expected at most {} a process", mesh.size(),
-               kMost);
+    fail_usage("[train] ranks={}: expected at most {} a process", mesh.size(), kMost);
   }
 }
 

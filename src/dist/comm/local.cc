@@ -1,5 +1,5 @@
 // Every collective that moves much has the same shape: publish pointers, wait until all have (1), read the
-// others' memory, wait until all have read (2). A wait puts every rank but the last to sleep, so what needs
+// others' memory, wait until all have read (2). A wait suspends every rank but the last, so what needs
 // only the first has no second: small inputs, of which the others read copies; results that the ranks share,
 // where each writes its part beforehand; work for all, which the last to come does before the others go on.
 //
@@ -31,8 +31,8 @@ namespace {
 // All-reduce works through pieces of at most this many elements a rank, which bounds its scratch space.
 constexpr std::int64_t kScratchElements = 1 << 18;
 
-// Inputs of at most this many bytes are copied, which takes less time than a wait; of an all-reduce every rank
-// then sums all elements.
+// Inputs of at most this many bytes are copied, which takes less time than a wait; of an all-reduce every
+// rank then sums all elements.
 constexpr std::int64_t kSmall = 4096;
 
 // A rank's part of a reduce-scatter whose runs have fewer bytes is read as whole lines of the inputs.
