@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -315,35 +317,105 @@ std::vector<Problems> problems_of(std::span<const void* const> shown) {
 
 bool same_right_operands(const GemmProblem& x, const GemmProblem& y) {
   bool same = x.terms() == y.terms();
-  for (std::int64_t t = 0; same && t < x.terms(); ++t)
-    same = x.term(t).b == y.term(t).b && x.term(t).b_next == y.term(t).b_next;
+  for (std::int64_t t = 0; same && t < x.terms(); ++t) {
+    const GemmTerm of_x = x.term(t), of_y = y.term(t);
+    same = of_x.k == of_y.k && of_x.b == of_y.b && of_x.b_next == of_y.b_next;
+  }
   return same;
 }
 
-// The i-th problems of all that may go together are linked; the rest is alone. `linked` keeps all of a link
-// but its first.
-std::vector<GemmProblem> link(std::span<const Problems> all, std::vector<GemmProblem>& linked) {
+bool same_rows(const std::int32_t* x, const std::int32_t* y, std::int64_t count) {
+  return x == y || (x != nullptr && y != nullptr && std::equal(x, x + count, y));
+}
+
+// And as many columns, as deep.
+bool same_left_operands(const GemmProblem& x, const GemmProblem& y) {
+  bool same = x.terms() == y.terms() && x.m == y.m && x.n == y.n && x.lda == y.lda && x.ldb == y.ldb;
+  for (std::int64_t t = 0; same && t < x.terms(); ++t) {
+    const GemmTerm of_x = x.term(t), of_y = y.term(t);
+    same = of_x.k == of_y.k && of_x.a == of_y.a &&
+           same_rows(of_x.a_rows, of_y.a_rows, x.transpose_a ? of_x.k : x.m);
+  }
+  return same;
+}
+
+// A panel's rows are lines of one A where that is transposed.
+bool may_follow(const GemmProblem& p) {
+  return !p.transpose_a || p.m % kGemmStrip == 0;
+}
+
+// The same product, of which one result is enough.
+bool same_product(const GemmProblem& x, const GemmProblem& y) {
+  return !y.accumulate && y.hidden == nullptr && x.bias == y.bias && same_left_operands(x, y) &&
+         same_right_operands(x, y);
+}
+
+// Problems of partners with what joins them.
+struct Linked {
+  struct Copy {
+    const GemmProblem *of, *to;
+  };
   std::vector<GemmProblem> firsts;
-  firsts.reserve(all.size() * all.front().size());  // none moves
-  linked.reserve(firsts.capacity());
+  std::vector<GemmProblem> others;  // what the firsts are linked to
+  std::vector<Copy> copies;         // to those that are not computed themselves
+};
+
+void copy_results(ThreadPool& pool, std::span<const Linked::Copy> copies) {
+  for (const auto& [of, to] : copies) {
+    const auto copy = [&, rows = to->m, n = to->n](const void* from, std::int64_t ld, void* c) {
+      pool.for_range(rows, 1 + 32768 / (1 + n), [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t r = begin; r < end; ++r)
+          std::memcpy(const_cast<std::byte*>(advance(c, to->c_dtype, r * to->ldc)),
+                      advance(from, to->c_dtype, r * ld), static_cast<std::size_t>(n) * size_of(to->c_dtype));
+      });
+    };
+    copy(of->c, of->ldc, to->c);
+    if (to->c_next != nullptr) copy(of->c_next, of->ldc, to->c_next);
+  }
+}
+
+// The i-th problems of all that may go together are linked: those with the same A side by side, of the rest
+// those with the same B one below the other. Of those that are the same one is computed.
+Linked link(std::span<const Problems> all) {
+  Linked linked;
+  linked.firsts.reserve(all.size() * all.front().size());
+  linked.others.reserve(linked.firsts.capacity());  // none moves
+  std::vector<const GemmProblem*> left;
+  const auto take = [&](const auto& joins, const auto& to) {
+    for (const GemmProblem*& p : left) {
+      if (p != nullptr && !has_few_rows(*p) && joins(*p)) to(*std::exchange(p, nullptr));
+    }
+  };
+  const auto take_others = [&](const auto& joins) {
+    const std::size_t begin = linked.others.size();
+    take(joins, [&](const GemmProblem& p) { linked.others.push_back(p); });
+    return std::span(linked.others).subspan(begin);
+  };
   for (std::size_t i = 0; i < all.front().size(); ++i) {
-    GemmProblem* rest = nullptr;
-    for (std::size_t partner = all.size(); partner-- > 0;) {
-      const GemmProblem& p = all[partner][i];
-      if (p.m == 0) continue;
-      const bool joins =
-          rest != nullptr && !has_few_rows(p) && !p.transpose_a && same_right_operands(p, *rest);
-      if (!joins) {
-        firsts.push_back(p);
-        if (!has_few_rows(p)) rest = &firsts.back();
-        continue;
+    left.clear();
+    for (const Problems of_one : all) {
+      if (of_one[i].m > 0) left.push_back(&of_one[i]);
+    }
+    for (std::size_t at = 0; at < left.size(); ++at) {
+      if (left[at] == nullptr) continue;
+      linked.firsts.push_back(*std::exchange(left[at], nullptr));
+      GemmProblem& first = linked.firsts.back();
+      if (has_few_rows(first)) continue;
+      take([&](const GemmProblem& p) { return same_product(first, p); },
+           [&](const GemmProblem& p) {
+             linked.copies.push_back({&first, &p});
+           });
+      first.beside = take_others([&](const GemmProblem& p) { return same_left_operands(first, p); });
+      if (!first.beside.empty() || !may_follow(first)) continue;
+      GemmProblem* last = &first;
+      for (GemmProblem& next : take_others(
+               [&](const GemmProblem& p) { return may_follow(p) && same_right_operands(first, p); })) {
+        last->same_b = &next;
+        last = &next;
       }
-      linked.push_back(*rest);
-      *rest = p;
-      rest->same_b = &linked.back();
     }
   }
-  return firsts;
+  return linked;
 }
 
 }  // namespace
@@ -352,9 +424,10 @@ void run_gemms(ThreadPool& pool, const char* op, Problems problems, Partners* pa
   if (problems.empty() || pool.skips(work_of(op, problems))) return;
   if (partners == nullptr) return run(pool, pool.threads(), op, problems);
   partners->meet(&problems, [&](std::span<const void* const> shown) {
-    std::vector<GemmProblem> linked;
-    const auto firsts = link(problems_of(shown), linked);
-    if (!firsts.empty()) run(pool, pool.cores(), op, firsts);
+    const Linked linked = link(problems_of(shown));
+    if (linked.firsts.empty()) return;
+    run(pool, pool.cores(), op, linked.firsts);
+    copy_results(pool, linked.copies);
   });
 }
 
@@ -375,7 +448,7 @@ void run_summed_gemms(ThreadPool& pool, const char* op, Problems problems, Partn
   });
 }
 
-void gemm(ThreadPool& pool, const GemmArgs& args) {
+void gemm(ThreadPool& pool, const GemmArgs& args, Partners* partners) {
   CHECK(args.batch >= 0 && args.m >= 0 && args.n >= 0 && args.k >= 0, "batch {}, m {}, n {}, k {}",
         args.batch, args.m, args.n, args.k);
   std::vector<GemmProblem> problems(static_cast<std::size_t>(args.batch));
@@ -396,7 +469,7 @@ void gemm(ThreadPool& pool, const GemmArgs& args) {
          .ldc = args.ldc,
          .accumulate = args.accumulate};
   }
-  run_gemms(pool, "gemm", problems);
+  run_gemms(pool, "gemm", problems, partners);
 }
 
 }  // namespace switchyard

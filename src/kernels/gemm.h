@@ -5,6 +5,7 @@
 
 #include "core/dtype.h"
 #include "core/thread_pool.h"
+#include "kernels/partners.h"
 
 namespace switchyard {
 
@@ -33,6 +34,8 @@ struct GemmArgs {
   bool accumulate = false;
 };
 
-void gemm(ThreadPool& pool, const GemmArgs& args);
+// Partners, where takes_partners(dtype) (kernels/grouped_matmul.h), show products alike in all but their
+// matrices.
+void gemm(ThreadPool& pool, const GemmArgs& args, Partners* partners = nullptr);
 
 }  // namespace switchyard

@@ -21,12 +21,13 @@ std::byte* advance(void* x, DType dtype, std::int64_t elements) {
   return const_cast<std::byte*>(advance(static_cast<const void*>(x), dtype, elements));
 }
 
-// Gradients of rhs, alone or summed over partners.
-void run_gradients(ThreadPool& pool, std::span<const GemmProblem> problems, Partners* partners) {
-  if (partners == nullptr)
-    run_gemms(pool, "gmm_drhs", problems);
+// Gradients of rhs, alone, with partners, or summed over partners.
+void run_gradients(ThreadPool& pool, std::span<const GemmProblem> problems, Partners* summing,
+                   Partners* together) {
+  if (summing == nullptr)
+    run_gemms(pool, "gmm_drhs", problems, together);
   else
-    run_summed_gemms(pool, "gmm_drhs", problems, *partners);
+    run_summed_gemms(pool, "gmm_drhs", problems, *summing);
 }
 
 // One problem per group from make(group, first row, rows).
@@ -102,7 +103,7 @@ void gmm_dlhs(ThreadPool& pool, DType dtype, const void* dy, const void* rhs,
 
 void gmm_drhs(ThreadPool& pool, DType dtype, const void* lhs, const void* dy,
               std::span<const std::int64_t> group_sizes, std::int64_t k, std::int64_t n, void* drhs,
-              DType drhs_dtype, Partners* partners) {
+              DType drhs_dtype, Partners* summing, Partners* together) {
   const auto problems = per_group(group_sizes, [&](std::int64_t g, std::int64_t row, std::int64_t rows) {
     return GemmProblem{.m = k,
                        .n = n,
@@ -117,7 +118,7 @@ void gmm_drhs(ThreadPool& pool, DType dtype, const void* lhs, const void* dy,
                        .c_dtype = drhs_dtype,
                        .ldc = n};
   });
-  run_gradients(pool, problems, partners);
+  run_gradients(pool, problems, summing, together);
 }
 
 namespace {
@@ -203,7 +204,7 @@ void gmm_dlhs_pair(ThreadPool& pool, DType dtype, const void* dy_0, const void* 
 void gmm_drhs_pair(ThreadPool& pool, DType dtype, const void* x, std::span<const std::int32_t> index,
                    const void* dy_0, const void* dy_1, std::span<const std::int64_t> group_sizes,
                    std::int64_t k, std::int64_t n, void* drhs_0, void* drhs_1, DType drhs_dtype,
-                   Partners* partners) {
+                   Partners* summing, Partners* together) {
   if (!takes_gemm_forms(dtype)) {
     const GatheredRows lhs(pool, dtype, x, index, k);
     gmm_drhs(pool, dtype, lhs.data(), dy_0, group_sizes, k, n, drhs_0, drhs_dtype);
@@ -222,7 +223,7 @@ void gmm_drhs_pair(ThreadPool& pool, DType dtype, const void* x, std::span<const
     p.ldc = n;
     return p;
   });
-  run_gradients(pool, problems, partners);
+  run_gradients(pool, problems, summing, together);
 }
 
 }  // namespace switchyard

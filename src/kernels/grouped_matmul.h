@@ -15,11 +15,12 @@
 
 namespace switchyard {
 
-// Ranks that multiply rows of their own with the same matrices rhs may do so as `partners`, who call alike
-// with equal dtype, groups, k and n: weights are read and packed once for all of them. Results are bit for
-// bit those of each alone. For the gradient of rhs, the first partner's drhs becomes the sum of what each
-// alone would get in the operands' dtype, added in fp32 in their order and rounded once to drhs_dtype; the
-// others' drhs is not used and may be null.
+// Ranks that multiply rows of their own with the same matrices rhs, or the same rows with matrices of their
+// own, may do so as `partners`, who call alike with equal dtype, groups, k and n: what they share is read and
+// packed once for all of them. Results are bit for bit those of each alone. For the gradient of rhs they may
+// be `summing`: the first partner's drhs becomes the sum of what each alone would get in the operands' dtype,
+// added in fp32 in their order and rounded once to drhs_dtype; the others' drhs is not used and may be null.
+// Or else they may be `together`, as in the other products.
 bool takes_partners(DType dtype);
 
 // out[r,:] = lhs[r,:] · rhs[g(r)] + bias[g(r)].  lhs [R,k], rhs [G,k,n], bias [G,n] or null, out [R,n].
@@ -36,7 +37,7 @@ void gmm_dlhs(ThreadPool& pool, DType dtype, const void* dy, const void* rhs,
 // lhs [R,k], dy [R,n], drhs [G,k,n] of `drhs_dtype` (f32 or bf16).
 void gmm_drhs(ThreadPool& pool, DType dtype, const void* lhs, const void* dy,
               std::span<const std::int64_t> group_sizes, std::int64_t k, std::int64_t n, void* drhs,
-              DType drhs_dtype, Partners* partners = nullptr);
+              DType drhs_dtype, Partners* summing = nullptr, Partners* together = nullptr);
 
 // ---- Two products of the same rows, as a gated MLP has them
 //
@@ -60,6 +61,6 @@ void gmm_dlhs_pair(ThreadPool& pool, DType dtype, const void* dy_0, const void* 
 void gmm_drhs_pair(ThreadPool& pool, DType dtype, const void* x, std::span<const std::int32_t> index,
                    const void* dy_0, const void* dy_1, std::span<const std::int64_t> group_sizes,
                    std::int64_t k, std::int64_t n, void* drhs_0, void* drhs_1, DType drhs_dtype,
-                   Partners* partners = nullptr);
+                   Partners* summing = nullptr, Partners* together = nullptr);
 
 }  // namespace switchyard

@@ -129,6 +129,77 @@ void expect_same_bits(const std::vector<std::vector<std::int64_t>>& sizes, std::
   expect_sum(&Results::drhs_1);
 }
 
+// Rows that all partners have, and what each makes of them with weights of its own.
+struct Rows {
+  Rows(std::vector<std::int64_t> group_sizes, std::int64_t k, std::int64_t n)
+      : sizes(std::move(group_sizes)),
+        count(std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0})),
+        x(Array::normal(DType::bf16, count * k, 11)),
+        dy(Array::normal(DType::bf16, count * n, 12)) {
+    for (std::int64_t r = 0; r < count; ++r)
+      index.push_back(static_cast<std::int32_t>(r * 5 % std::max<std::int64_t>(1, count / 2)));
+  }
+  const std::vector<std::int64_t> sizes;
+  const std::int64_t count;
+  const Array x, dy;
+  std::vector<std::int32_t> index;
+};
+
+// The products that take the shared rows, and drhs, whose own operand is the left one.
+std::vector<Array> run(const Weights& w, const Rows& rows, std::uint32_t seed, int threads,
+                       Partners* partners) {
+  ThreadPool pool(threads);
+  const std::int64_t in = rows.count * w.k, out = rows.count * w.n,
+                     weights = std::ssize(rows.sizes) * w.k * w.n;
+  const Array mine = Array::normal(DType::bf16, in, seed), dy_0 = Array::normal(DType::bf16, out, seed + 1),
+              dy_1 = Array::normal(DType::bf16, out, seed + 2);
+  const std::vector<std::int32_t> index = rows.index;  // every partner has its own
+  std::vector<Array> made;
+  for (const std::int64_t count : {out, in, weights, weights, out, out, out, weights, weights})
+    made.emplace_back(DType::bf16, count);
+  const auto to = [&](std::size_t i) { return made[i].data(); };
+  gmm(pool, DType::bf16, rows.x.data(), w.rhs_0.data(), nullptr, rows.sizes, w.k, w.n, to(0), partners);
+  gmm_dlhs(pool, DType::bf16, rows.dy.data(), w.rhs_0.data(), rows.sizes, w.k, w.n, to(1), partners);
+  gmm_drhs(pool, DType::bf16, mine.data(), rows.dy.data(), rows.sizes, w.k, w.n, to(2), DType::bf16, nullptr,
+           partners);
+  gmm_drhs(pool, DType::bf16, rows.x.data(), dy_0.data(), rows.sizes, w.k, w.n, to(3), DType::bf16, nullptr,
+           partners);
+  gmm_pair(pool, DType::bf16, rows.x.data(), index, w.rhs_0.data(), w.rhs_1.data(), rows.sizes, w.k, w.n,
+           to(4), to(5), nullptr, to(6), partners);
+  gmm_drhs_pair(pool, DType::bf16, rows.x.data(), index, dy_0.data(), dy_1.data(), rows.sizes, w.k, w.n,
+                to(7), to(8), DType::bf16, nullptr, partners);
+  return made;
+}
+
+// Partners 0 and 1 have the same weights: their products are the same.
+void expect_same_bits_of_same_rows(const std::vector<std::int64_t>& sizes, std::int64_t k, std::int64_t n,
+                                   int threads) {
+  constexpr int kPartners = 4;
+  const Rows rows(sizes, k, n);
+  std::vector<Weights> weights;
+  for (std::uint32_t i = 0; i < kPartners; ++i) weights.emplace_back(std::ssize(sizes), k, n, 20 + 2 * i);
+  Meeting meeting(kPartners);
+  std::vector<std::vector<Array>> alone(kPartners), together(kPartners);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < kPartners; ++rank) {
+    ranks.emplace_back([&, rank, isa = active_isa()] {
+      const ScopedIsa same(isa);
+      const auto i = static_cast<std::size_t>(rank);
+      const Weights& mine = weights[std::max<std::size_t>(1, i)];
+      Meeting::Partner partner(meeting, rank);
+      alone[i] = run(mine, rows, 100 + 10 * static_cast<std::uint32_t>(rank), 1, nullptr);
+      together[i] = run(mine, rows, 100 + 10 * static_cast<std::uint32_t>(rank), threads, &partner);
+    });
+  }
+  for (auto& rank : ranks) rank.join();
+  for (std::size_t i = 0; i < alone.size(); ++i) {
+    for (std::size_t product = 0; product < alone[i].size(); ++product) {
+      EXPECT_TRUE(together[i][product] == alone[i][product]) << fmt::format(
+          "{} k {} n {} threads {} rank {} result {}", name_of(active_isa()), k, n, threads, i, product);
+    }
+  }
+}
+
 std::vector<Isa> isas_with_partners() {
   std::vector<Isa> isas;
   for (const Isa isa : every_isa()) {
@@ -159,6 +230,19 @@ TEST(GroupedMatmulPartners, LargeProducts) {
     const ScopedIsa cap(isa);
     expect_same_bits({{2500, 10}, {700, 0}, {1300, 40}}, 72, 40, 2);
     expect_same_bits({{60, 10}, {35, 0}}, 2600, 70, 2);
+  }
+}
+
+// Columns of whole strips and with rests, depths of some sections, enough rows that all threads pack them,
+// and so few that each partner is alone.
+TEST(GroupedMatmulPartners, OfTheSameRowsGiveTheBitsOfEachAlone) {
+  for (const Isa isa : isas_with_partners()) {
+    const ScopedIsa cap(isa);
+    for (const auto& [k, n] :
+         {std::pair<std::int64_t, std::int64_t>{64, 96}, {96, 40}, {35, 37}, {1, 1}, {0, 5}, {2600, 70}}) {
+      for (const int threads : {1, 3}) expect_same_bits_of_same_rows({40, 0, 33, 2, 70}, k, n, threads);
+    }
+    expect_same_bits_of_same_rows({2500}, 264, 130, 3);
   }
 }
 

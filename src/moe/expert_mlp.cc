@@ -11,8 +11,8 @@
 #include "kernels/grouped_matmul.h"
 #include "moe/assumed_load.h"
 #include "ops/basic.h"
+#include "ops/rank_partners.h"
 #include "ops/shared_result.h"
-#include "ops/weight_partners.h"
 
 namespace switchyard {
 namespace {
@@ -23,25 +23,34 @@ std::vector<std::int64_t> sizes_of(const Tensor& t, std::int64_t rows) {
   return std::vector<std::int64_t>(s.begin(), s.end());
 }
 
-// Those who multiply with the same weights, where the kernels let them do it together; else null. Of all
-// ranks that hold the weights, either each has partners or none.
-std::unique_ptr<WeightPartners> partners_of(Context& c, DType rows, const ArrayInfo& weights) {
-  if (weights.shared.empty() || rows != weights.dtype || !takes_partners(rows)) return nullptr;
-  return c.mesh->product(weights.shared) > 1 ? std::make_unique<WeightPartners>(c, weights.shared) : nullptr;
+// Those who multiply with the same weights, or the same tokens, where the kernels let them do it together;
+// else null. Of all ranks that hold them, either each has partners or none.
+std::unique_ptr<RankPartners> partners_of(Context& c, DType rows, const ArrayInfo& weights,
+                                          const Axes& same_tokens = {}) {
+  Axes axes = rows == weights.dtype ? weights.shared : Axes{};
+  add_axes(axes, same_tokens);
+  return partners_over(c, axes, rows);
+}
+
+// The axes over which ranks have the same tokens x, which `weights` take, where that saves them something.
+Axes same_tokens(const Context& c, const ArrayInfo& x, const ArrayInfo& weights) {
+  return num_elements(x.local) * weights.local[2] < kWorthMeeting ? Axes{} : whole_axes(c, x.sharding);
 }
 
 // The gradients of weights (inputs of a grouped product, shaped alike), which partners sum as they make them
 // where they would be summed next.
 class WeightGradients {
  public:
+  // `same_tokens`: over which the rows are of the same tokens.
   WeightGradients(Context& c, const BackwardCall& call, std::initializer_list<std::size_t> weights,
-                  DType rows)
+                  DType rows, const Axes& same_tokens = {})
       : call_(call), weights_(weights) {
     const ArrayInfo& info = call.input_info(weights_.front());
     sums_ = !info.gathered &&
             std::all_of(weights_.begin(), weights_.end(), [&](std::size_t i) { return call.may_sum(i); });
     if (info.gathered || sums_) partners_ = partners_of(c, rows, info);
     sums_ = sums_ && partners_ != nullptr;
+    if (partners_ == nullptr) together_ = partners_over(c, same_tokens, rows);
     for (std::size_t i = 0; i < weights_.size(); ++i) {
       tensors_.push_back(sums_ ? sum_of_ranks(c, info.shared, info.dtype, info.local)
                          : partners_ == nullptr || partners_->is_first()
@@ -49,7 +58,8 @@ class WeightGradients {
                              : Tensor::without_memory(info.dtype, info.local));
     }
   }
-  Partners* partners() const { return partners_.get(); }
+  Partners* summing() const { return partners_.get(); }
+  Partners* together() const { return together_.get(); }
   DType dtype() const { return tensors_.front().dtype(); }
   void* to(std::size_t i) { return tensors_[i].raw(); }
   // Once they are made.
@@ -66,7 +76,7 @@ class WeightGradients {
   const BackwardCall& call_;
   const std::vector<std::size_t> weights_;
   bool sums_ = false;
-  std::unique_ptr<WeightPartners> partners_;
+  std::unique_ptr<RankPartners> partners_, together_;  // who sum gradients; who do not, and share rows
   std::vector<Tensor> tensors_;
 };
 
@@ -85,7 +95,7 @@ std::vector<Tensor> gmm_gradients(Context& c, const BackwardCall& call, const Te
   if (call.wanted(weights)) {
     WeightGradients made(c, call, {weights}, dy.dtype());
     gmm_drhs(*c.pool, dy.dtype(), call.input(rows).raw(), dy.raw(), groups, k, n, made.to(0), made.dtype(),
-             made.partners());
+             made.summing());
     made.give(grads);
   }
   return grads;
@@ -159,15 +169,16 @@ Index index_of(const Tensor& tokens) {
 
 // Gate, up and, with row weights, the weighted activation, of the inputs of GateUpOp.
 std::vector<Tensor> gate_and_up(Context& c, std::span<const Tensor> in, const ArrayInfo& weights,
-                                const Tensor& row_weights) {
+                                const ArrayInfo& x_info, const Tensor& row_weights) {
   const Tensor& x = in[3];
   const std::int64_t rows = in.size() > 4 ? in[4].size() : x.dim(0), width = in[0].dim(2);
+  const Axes tokens = in.size() > 4 ? same_tokens(c, x_info, weights) : Axes{};
   std::vector<Tensor> out;
   for (int i = 0; i < (row_weights.defined() ? 3 : 2); ++i) out.emplace_back(x.dtype(), Shape{rows, width});
   gmm_pair(*c.pool, x.dtype(), x.raw(), in.size() > 4 ? index_of(in[4]) : Index{}, in[0].raw(), in[1].raw(),
            sizes_of(in[2], rows), in[0].dim(1), width, out[0].raw(), out[1].raw(),
            row_weights.defined() ? row_weights.data<float>() : nullptr,
-           row_weights.defined() ? out[2].raw() : nullptr, partners_of(c, x.dtype(), weights).get());
+           row_weights.defined() ? out[2].raw() : nullptr, partners_of(c, x.dtype(), weights, tokens).get());
   return out;
 }
 
@@ -182,7 +193,7 @@ class GateUpOp : public Op {
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo> infos) const override {
-    return gate_and_up(c, in, infos[0], {});
+    return gate_and_up(c, in, infos[0], infos[3], {});
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     const ArrayInfo& weights = call.input_info(0);
@@ -195,9 +206,11 @@ class GateUpOp : public Op {
     std::vector<Tensor> grads(call.inputs());
     if (call.wanted(0) || call.wanted(1)) {
       const Tensor x = call.input(3);
-      WeightGradients made(c, call, {0, 1}, dtype);
+      WeightGradients made(c, call, {0, 1}, dtype,
+                           planned ? same_tokens(c, call.input_info(3), weights) : Axes{});
       gmm_drhs_pair(*c.pool, dtype, x.raw(), planned ? index_of(call.input(4)) : Index{}, dgate.raw(),
-                    dup.raw(), group_sizes, k, n, made.to(0), made.to(1), made.dtype(), made.partners());
+                    dup.raw(), group_sizes, k, n, made.to(0), made.to(1), made.dtype(), made.summing(),
+                    made.together());
       made.give(grads);
     }
     if (call.wanted(3)) {
@@ -266,7 +279,7 @@ UpProjections whole_up_projections(Context& context, const Array& x, const RowPl
     const InsideOp inside(context, op->name(), "forward");
     std::vector<Tensor> tensors;
     for (const auto& input : inputs) tensors.push_back(input.tensor());
-    return gate_and_up(context, tensors, wi_0.info(), row_weights.tensor());
+    return gate_and_up(context, tensors, wi_0.info(), x.info(), row_weights.tensor());
   }();
   const auto pair = adopt(context, op, inputs, {made[0], made[1]});
   const Array activation[] = {pair[0], pair[1], row_weights};

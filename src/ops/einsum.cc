@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "ops/local_einsum.h"
+#include "ops/rank_partners.h"
 #include "ops/reshard.h"
 
 namespace switchyard {
@@ -33,20 +34,36 @@ class EinsumOp : public Op {
     return {out};
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
-                              std::span<const ArrayInfo>) const override {
-    return {local_einsum(*c.pool, spec_, in[0], in[1], in[0].dtype())};
+                              std::span<const ArrayInfo> infos) const override {
+    Axes shared = whole_axes(c, infos[0].sharding);
+    add_axes(shared, whole_axes(c, infos[1].sharding));
+    return {product(c, spec_, in[0], in[1], shared)};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     std::vector<Tensor> grads(2);
     const Tensor& dy = call.grad(0);
-    if (call.wanted(0))
-      grads[0] = local_einsum(*c.pool, {spec_.out, spec_.b, spec_.a}, dy, call.input(1), dy.dtype());
-    if (call.wanted(1))
-      grads[1] = local_einsum(*c.pool, {spec_.a, spec_.out, spec_.b}, call.input(0), dy, dy.dtype());
+    const auto shared = [&](std::size_t other) {
+      Axes axes = whole_axes(c, call.input_info(other).sharding);
+      add_axes(axes, whole_axes(c, dual(*c.mesh, call.output_info(0).sharding)));
+      return axes;
+    };
+    if (call.wanted(0)) grads[0] = product(c, {spec_.out, spec_.b, spec_.a}, dy, call.input(1), shared(1));
+    if (call.wanted(1)) grads[1] = product(c, {spec_.a, spec_.out, spec_.b}, call.input(0), dy, shared(0));
     return grads;
   }
 
  private:
+  // Ranks along `shared` may have an operand in common.
+  static Tensor product(Context& c, const EinsumSpec& spec, const Tensor& a, const Tensor& b,
+                        const Axes& shared) {
+    std::int64_t multiplications = a.size();
+    for (std::size_t i = 0; i < spec.b.size(); ++i) {
+      if (spec.a.find(spec.b[i]) == std::string::npos) multiplications *= b.dim(i);
+    }
+    const auto partners = multiplications < kWorthMeeting ? nullptr : partners_over(c, shared, a.dtype());
+    return local_einsum(*c.pool, spec, a, b, a.dtype(), partners.get());
+  }
+
   EinsumSpec spec_;
 };
 

@@ -198,7 +198,11 @@ class Block {
                                                 : store_panel<bfloat16>;
     const float* const sums = sums_of(i, piece) + (p_.terms_apart ? totals_ - sums_ : 0);
     panel(i).each_problem([&](const GemmProblem& p, std::int64_t row, std::int64_t rows, std::int64_t line) {
-      run(p, {row, rows, line}, piece.strip, strip_end(piece) - piece.strip, sums);
+      for (std::int64_t strip = piece.strip, count; strip < strip_end(piece); strip += count) {
+        const StripPlace of = place_of_strip(p, strip);
+        count = std::min(strip_end(piece) - strip, p.strips() - of.index);
+        run(*of.problem, {row, rows, line}, of.index, count, sums + (strip - piece.strip) * kSums);
+      }
     });
   }
 

@@ -63,13 +63,24 @@ class Depth {
   const std::vector<std::int64_t>& ends_;  // of the terms
 };
 
+// A strip of the problem or of one beside it: of which, and the how many-th of that one's.
+struct StripPlace {
+  const GemmProblem* problem;
+  std::int64_t index;
+};
+inline StripPlace place_of_strip(const GemmProblem& p, std::int64_t index) {
+  if (p.beside.empty() || index < p.strips()) return {&p, index};
+  const std::int64_t before = index / p.strips();
+  return {&p.beside[static_cast<std::size_t>(before - 1)], index - before * p.strips()};
+}
+
 // 32 columns of one of the problem's matrices B.
 struct Strip {
   bool next;
   std::int64_t column, columns;
 };
 
-// Where there are two matrices, they take turns.
+// Of the problem's own. Where there are two matrices, they take turns.
 inline Strip strip_of(const GemmProblem& p, std::int64_t index) {
   const bool next = p.c_next != nullptr && index % 2 == 1;
   const std::int64_t column = (p.c_next != nullptr ? index / 2 : index) * kLines;
@@ -192,9 +203,10 @@ class PackB {
   Half at(const Place& place) const {
     const std::int64_t s = p_->transpose_b ? place.outer : place.inner;
     const std::int64_t l = p_->transpose_b ? place.inner : place.outer;
-    const Strip strip = strip_of(*p_, strip_ + s);
+    const StripPlace of = place_of_strip(*p_, strip_ + s);
+    const Strip strip = strip_of(*of.problem, of.index);
     const Depth::Place in = depth_->place_of(step_ + l);
-    const GemmTerm term = p_->term(in.term);
+    const GemmTerm term = of.problem->term(in.term);
     const std::int64_t from = (step_ + l - in.begin) * 32;
     const auto* b = static_cast<const Word*>(strip.next ? term.b_next : term.b);
     const std::int64_t half = 16 * place.which, depth = term.k - from;
