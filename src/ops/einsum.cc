@@ -1,6 +1,7 @@
 #include "ops/einsum.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "ops/local_einsum.h"
@@ -12,7 +13,8 @@ namespace {
 
 class EinsumOp : public Op {
  public:
-  explicit EinsumOp(EinsumSpec spec) : spec_(std::move(spec)) {}
+  EinsumOp(EinsumSpec spec, bool weight_a, bool weight_b)
+      : spec_(std::move(spec)), is_weight_{weight_a, weight_b} {}
   std::string_view name() const override { return "einsum"; }
 
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
@@ -35,15 +37,15 @@ class EinsumOp : public Op {
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo> infos) const override {
-    Axes shared = whole_axes(c, infos[0].sharding);
-    add_axes(shared, whole_axes(c, infos[1].sharding));
+    Axes shared = rows_in_common(c, infos[0], 0);
+    add_axes(shared, rows_in_common(c, infos[1], 1));
     return {product(c, spec_, in[0], in[1], shared)};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     std::vector<Tensor> grads(2);
     const Tensor& dy = call.grad(0);
     const auto shared = [&](std::size_t other) {
-      Axes axes = whole_axes(c, call.input_info(other).sharding);
+      Axes axes = rows_in_common(c, call.input_info(other), other);
       add_axes(axes, whole_axes(c, dual(*c.mesh, call.output_info(0).sharding)));
       return axes;
     };
@@ -53,6 +55,11 @@ class EinsumOp : public Op {
   }
 
  private:
+  // The axes along which ranks may have operand i in common. A weight in common is no reason to meet: its
+  // packed form is shared anyway, and so nothing is won by multiplying rows of different ranks at one time.
+  Axes rows_in_common(const Context& c, const ArrayInfo& info, std::size_t i) const {
+    return is_weight_[i] ? Axes{} : whole_axes(c, info.sharding);
+  }
   // Ranks along `shared` may have an operand in common.
   static Tensor product(Context& c, const EinsumSpec& spec, const Tensor& a, const Tensor& b,
                         const Axes& shared) {
@@ -65,6 +72,7 @@ class EinsumOp : public Op {
   }
 
   EinsumSpec spec_;
+  std::array<bool, 2> is_weight_;
 };
 
 // The axes of some labels.
@@ -230,7 +238,7 @@ Array einsum(Context& context, std::string_view spec_text, const Array& a, const
   CHECK(spec.a.size() == a.shape().size() && spec.b.size() == b.shape().size(), "einsum {}: {} and {}",
         spec_text, to_string(a.shape()), to_string(b.shape()));
   const LabelPlan plan(context, spec, a, b, want);
-  Array out = apply_one(context, std::make_shared<EinsumOp>(spec),
+  Array out = apply_one(context, std::make_shared<EinsumOp>(spec, a.value()->weight, b.value()->weight),
                         {aligned(context, spec_text, a, plan.sharding_for(spec.a)),
                          aligned(context, spec_text, b, plan.sharding_for(spec.b))});
   if (want != nullptr) return reshard(context, out, *want);
