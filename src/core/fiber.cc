@@ -10,7 +10,7 @@
 #include "core/error.h"
 
 #if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/common_interface_defs.h>
+#include <sanitizer/asan_interface.h>
 #endif
 #if defined(__SANITIZE_THREAD__)
 #include <sanitizer/tsan_interface.h>
@@ -22,11 +22,29 @@ namespace {
 // As much as threads have by default. Only what is touched takes memory.
 constexpr std::size_t kStackBytes = 8 << 20;
 
+using GuardedStack = boost::context::protected_fixedsize_stack;
+
+#if defined(__SANITIZE_ADDRESS__)
+// A fiber's outermost frames never return, so what the address sanitizer marked around their variables stays
+// marked: gone with the stack, or whoever gets its addresses next is accused.
+class StackAllocator : public GuardedStack {
+ public:
+  explicit StackAllocator(std::size_t bytes) : GuardedStack(bytes) {}
+
+  void deallocate(boost::context::stack_context& stack) noexcept {
+    __asan_unpoison_memory_region(static_cast<std::byte*>(stack.sp) - stack.size, stack.size);
+    GuardedStack::deallocate(stack);
+  }
+};
+#else
+using StackAllocator = GuardedStack;
+#endif
+
 }  // namespace
 
 Fiber::Fiber(std::function<void()> body) : body_(std::move(body)) {
   namespace context = boost::context;
-  context::protected_fixedsize_stack allocator(kStackBytes);
+  StackAllocator allocator(kStackBytes);
   const context::stack_context stack = allocator.allocate();
   marks_.stack_bytes = stack.size;
   marks_.stack = static_cast<const std::byte*>(stack.sp) - stack.size;
@@ -46,6 +64,11 @@ Fiber::Fiber(std::function<void()> body) : body_(std::move(body)) {
 
 Fiber::~Fiber() {
   CHECK(ended_ || !began_, "a fiber goes away before it has ended");
+  if (!began_) {  // its stack is unwound on itself
+    leave_thread();
+    inside_ = {};
+    arrive_in_thread();
+  }
 #if defined(__SANITIZE_THREAD__)
   __tsan_destroy_fiber(marks_.track);
 #endif

@@ -9,6 +9,10 @@
 #include <thread>
 #include <vector>
 
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
+
 namespace switchyard {
 namespace {
 
@@ -84,6 +88,25 @@ TEST(Fiber, MayGoAwayBeforeItBegins) {
   }
   EXPECT_FALSE(ran);
 }
+
+#if defined(__SANITIZE_ADDRESS__)
+TEST(Fiber, LeavesItsStackUnmarked) {
+  constexpr std::ptrdiff_t kAround = 96;  // has marks of `local`, and is well inside the stack
+  const char* on_stack = nullptr;
+  const auto marked = [&] {
+    return __asan_region_is_poisoned(const_cast<char*>(on_stack) - kAround, 2 * kAround);
+  };
+  {
+    Fiber fiber([&] {
+      char local[64] = {};
+      on_stack = local;
+      EXPECT_NE(marked(), nullptr);
+    });
+    fiber.resume();
+  }
+  EXPECT_EQ(marked(), nullptr);
+}
+#endif
 
 TEST(Fiber, HasRoomForDeepCalls) {
   struct Deep {
