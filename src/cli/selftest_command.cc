@@ -34,7 +34,8 @@ activation and the loss are held to bounds on rounding. The table says how far t
   seed=N       of the random numbers (default 1)
   --json FILE  also write all results to FILE
 
-SWITCHYARD_ISA=ref|avx2|avx512|avx512_bf16|amx caps the instruction set.
+SWITCHYARD_ISA=ref|avx2|avx512|avx512_bf16|amx caps the instruction set; amx_emulated tests what AMX runs on a machine
+that has AVX512-BF16 alone (half a minute).
 
 Exit status: 0 all agree, 2 wrong command line, 3 a difference was found.
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <stdexcept>
@@ -91,10 +92,11 @@ TEST(Fiber, MayGoAwayBeforeItBegins) {
 
 #if defined(__SANITIZE_ADDRESS__)
 TEST(Fiber, LeavesItsStackUnmarked) {
-  constexpr std::ptrdiff_t kAround = 96;  // has marks of `local`, and is well inside the stack
-  const char* on_stack = nullptr;
+  // From the body's frame to the end of the page, and of the stack: what lies above are the outermost frames.
+  constexpr std::uintptr_t kPage = 4096;
+  char* on_stack = nullptr;
   const auto marked = [&] {
-    return __asan_region_is_poisoned(const_cast<char*>(on_stack) - kAround, 2 * kAround);
+    return __asan_region_is_poisoned(on_stack, kPage - reinterpret_cast<std::uintptr_t>(on_stack) % kPage);
   };
   {
     Fiber fiber([&] {

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "hwy/targets.h"
+#include "kernels/cpu/amx_emulation.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -35,9 +36,16 @@ bool avx512_bf16_available() {
 #endif
 }
 
+constexpr std::string_view kEmulatedAmx = "amx_emulated";
+
+std::string_view isa_in_environment() {
+  const char* const text = std::getenv("SWITCHYARD_ISA");
+  return text == nullptr ? "" : text;
+}
+
 // AMX registers must be asked for once per process (Linux: arch_prctl); a refusal means no AMX.
-bool amx_available() {
-#if defined(SWITCHYARD_EMULATE_AMX)
+bool has_amx() {
+#if defined(SWITCHYARD_AMX_COSTS)
   return true;
 #elif defined(__x86_64__) && defined(__linux__)
   unsigned a = 0, b = 0, c = 0, d = 0;
@@ -56,7 +64,7 @@ Isa detect_isa() {
 #if defined(__x86_64__)
   if ((targets & HWY_AVX3) != 0) {
     if (!avx512_bf16_available()) return Isa::avx512;
-    return amx_available() ? Isa::amx : Isa::avx512_bf16;
+    return has_amx() || amx_is_emulated() ? Isa::amx : Isa::avx512_bf16;
   }
   if ((targets & HWY_AVX2) != 0) return Isa::avx2;
 #endif
@@ -64,11 +72,12 @@ Isa detect_isa() {
 }
 
 Isa isa_from_environment() {
-  const char* text = std::getenv("SWITCHYARD_ISA");
-  if (text == nullptr || *text == '\0') return machine_isa();
-  const auto found = std::find(kIsaNames.begin(), kIsaNames.end(), std::string_view(text));
+  const std::string_view text = isa_in_environment();
+  if (text.empty() || text == kEmulatedAmx) return machine_isa();
+  const auto found = std::find(kIsaNames.begin(), kIsaNames.end(), text);
   if (found == kIsaNames.end()) {
-    fail_usage("[kernels] SWITCHYARD_ISA={}: expected ref, avx2, avx512, avx512_bf16 or amx", text);
+    fail_usage("[kernels] SWITCHYARD_ISA={}: expected ref, avx2, avx512, avx512_bf16, amx or {}", text,
+               kEmulatedAmx);
   }
   return std::min(machine_isa(), static_cast<Isa>(found - kIsaNames.begin()));
 }
@@ -128,6 +137,12 @@ std::string_view name_of(Isa isa) {
 Isa machine_isa() {
   static const Isa isa = detect_isa();
   return isa;
+}
+
+bool amx_is_emulated() {
+  static const bool emulated =
+      isa_in_environment() == kEmulatedAmx && avx512_bf16_available() && !has_amx() && cpu::emulate_amx();
+  return emulated;
 }
 
 Isa active_isa() {

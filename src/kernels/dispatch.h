@@ -3,7 +3,9 @@
 // An op lists its implementations from best to `ref`; the first that the machine, the instruction set cap and
 // the shape allow runs. A refusal carries a reason. SWITCHYARD_ISA=ref|avx2|avx512|avx512_bf16|amx caps the
 // instruction sets, and SWITCHYARD_VERBOSE=dispatch prints each distinct choice and refusal once to stderr.
-// All functions are thread safe.
+// SWITCHYARD_ISA=amx_emulated: AMX, by way of signals where the machine lacks it
+// (kernels/cpu/amx_emulation.h) and has AVX512-BF16; otherwise all that the machine has. All functions are
+// thread safe.
 #pragma once
 
 #include <cstddef>
@@ -22,6 +24,7 @@ std::string_view name_of(Isa isa);
 
 // The best instruction set of this machine and operating system.
 Isa machine_isa();
+bool amx_is_emulated();
 
 // machine_isa() capped by SWITCHYARD_ISA, or the value of this thread's innermost ScopedIsa.
 // Throws Error(usage) when SWITCHYARD_ISA holds any other word.

@@ -27,7 +27,8 @@ std::string value_of(const char* path, std::string_view key) {
 
 std::string machine_name() {
   const std::string processor = value_of("/proc/cpuinfo", "model name");
-  return fmt::format("{} ({})", processor.empty() ? "unknown processor" : processor, name_of(active_isa()));
+  return fmt::format("{} ({}{})", processor.empty() ? "unknown processor" : processor, name_of(active_isa()),
+                     active_isa() == Isa::amx && amx_is_emulated() ? ", emulated" : "");
 }
 
 bool has_true_numbers() {

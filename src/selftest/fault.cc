@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/cpu/amx_emulation.h"
+#include "kernels/dispatch.h"
+
 namespace switchyard::selftest {
 namespace {
 
@@ -15,7 +18,8 @@ void say(const char* text) {
 }
 
 // Only what may be called from a handler.
-void report_fault(int signal) {
+void report_fault(int signal, siginfo_t*, void* context) {
+  if (signal == SIGILL && amx_is_emulated() && cpu::emulate_amx_at(context)) return;
   say("switchyard: [selftest] ");
   say(running_text);
   say(signal == SIGILL ? ": an instruction that this machine does not have\n"
@@ -27,7 +31,8 @@ void report_fault(int signal) {
 
 FaultReport::FaultReport() {
   struct sigaction action = {};
-  action.sa_handler = report_fault;
+  action.sa_sigaction = report_fault;
+  action.sa_flags = SA_SIGINFO;
   for (std::size_t i = 0; i < std::size(kSignals); ++i) ::sigaction(kSignals[i], &action, &previous_[i]);
 }
 

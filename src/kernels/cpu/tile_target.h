@@ -8,15 +8,15 @@
 // switchyard::cpu::SWITCHYARD_TILES, may use AVX-512 (with BF16) and tiles; dispatch.h sees to it that it
 // runs only where the machine has them. Headers are included before it.
 //
-// Built with SWITCHYARD_EMULATE_AMX the tile registers are memory, so that what AMX runs can be tested on
-// machines without it; with SWITCHYARD_AMX_COSTS as well, it can be timed there (tile_costs.h).
+// On a machine without AMX what AMX runs can be tested by SWITCHYARD_ISA=amx_emulated (amx_emulation.h), and
+// timed when built with SWITCHYARD_AMX_COSTS (tile_costs.h).
 #pragma once
 
 #if defined(__x86_64__)
 #if defined(SWITCHYARD_SOFT_TILES)
 #define SWITCHYARD_TILES soft_tiles
 #define SWITCHYARD_TILES_TARGET "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,prfchw"
-#elif defined(SWITCHYARD_EMULATE_AMX)
+#elif defined(SWITCHYARD_AMX_COSTS)
 #define SWITCHYARD_TILES amx_tiles
 #define SWITCHYARD_TILES_TARGET "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,prfchw"
 #else
@@ -49,7 +49,7 @@
 
 namespace switchyard::cpu::SWITCHYARD_TILES {
 
-#if defined(SWITCHYARD_SOFT_TILES) || defined(SWITCHYARD_EMULATE_AMX)
+#if defined(SWITCHYARD_SOFT_TILES) || defined(SWITCHYARD_AMX_COSTS)
 
 // Nothing to set up.
 class TileSession {
@@ -88,11 +88,7 @@ class TileSession {
 
 }  // namespace switchyard::cpu::SWITCHYARD_TILES
 
-#if defined(SWITCHYARD_EMULATE_AMX) && !defined(SWITCHYARD_SOFT_TILES)
-#if defined(SWITCHYARD_AMX_COSTS)
+#if defined(SWITCHYARD_AMX_COSTS) && !defined(SWITCHYARD_SOFT_TILES)
 #include "kernels/cpu/tile_costs.h"
-#else
-#include "kernels/cpu/tile_emulation.h"
-#endif
 #endif
 #endif
