@@ -320,6 +320,30 @@ constexpr Implementation<CrossEntropyBackwardRun, LinearCrossEntropyArgs> kBackw
     {"ref", Isa::ref, reference_backward},
 };
 
+// Loss and gradients one after the other: the logits are made twice.
+void gradients_apart(ThreadPool& pool, const LinearCrossEntropyArgs& a, const LossGradients& out) {
+  const std::int64_t block = loss_rows_at_once(a);
+  for (std::int64_t row = 0; row < a.rows; row += block) {
+    LinearCrossEntropyArgs some = a;
+    some.rows = std::min(block, a.rows - row);
+    some.hidden = at(a.hidden, a.dtype, row * a.emb);
+    some.targets = a.targets + row;
+    linear_cross_entropy(pool, some, out.lse + row, out.target_logit + row);
+    out.summed(row, row + some.rows);
+  }
+  linear_cross_entropy_backward(pool, a, out.lse, out.softmax_coefficient, out.target_coefficient,
+                                out.dhidden, out.dweight);
+}
+
+constexpr Implementation<CrossEntropyGradientsRun, LinearCrossEntropyArgs> kGradients[] = {
+#if defined(__x86_64__)
+    {"fused amx", Isa::amx, cpu::amx_tiles::cross_entropy_gradients, cpu::amx_tiles::cross_entropy_refuses},
+    {"fused avx512_bf16", Isa::avx512_bf16, cpu::soft_tiles::cross_entropy_gradients,
+     cpu::soft_tiles::cross_entropy_refuses},
+#endif
+    {"apart", Isa::ref, gradients_apart},
+};
+
 // Bytes of the buffers that the chosen implementation works in.
 std::size_t workspace(const LinearCrossEntropyArgs& args, bool backward) {
   auto* const chosen = choose("linear_cross_entropy", kForward, args);
@@ -340,14 +364,28 @@ std::size_t workspace(const LinearCrossEntropyArgs& args, bool backward) {
          WeightGradient::sum_bytes(args, kVocabBlock);
 }
 
+std::size_t gradients_workspace([[maybe_unused]] CrossEntropyGradientsRun* chosen,
+                                [[maybe_unused]] const LinearCrossEntropyArgs& args) {
+#if defined(__x86_64__)
+  if (chosen == cpu::amx_tiles::cross_entropy_gradients)
+    return cpu::amx_tiles::cross_entropy_gradients_workspace(args);
+  if (chosen == cpu::soft_tiles::cross_entropy_gradients)
+    return cpu::soft_tiles::cross_entropy_gradients_workspace(args);
+#endif
+  return 0;
+}
+
 // On an abstract pool: counts the products (logits; backward makes them again and has two more).
-bool skipped(const ThreadPool& pool, const char* kernel, const LinearCrossEntropyArgs& args, bool backward) {
+bool skips_products(const ThreadPool& pool, const char* kernel, const LinearCrossEntropyArgs& args,
+                    int products) {
   const auto d = [](std::int64_t x) { return static_cast<double>(x); };
   const double operands = d(args.rows * args.emb) + d(args.emb) * d(args.vocab);
-  const int products = backward ? 3 : 1;
-  if (!pool.skips({kernel, args.dtype, 2 * products * d(args.rows) * d(args.emb) * d(args.vocab),
-                   products * operands * d(static_cast<std::int64_t>(size_of(args.dtype)))}))
-    return false;
+  return pool.skips({kernel, args.dtype, 2 * products * d(args.rows) * d(args.emb) * d(args.vocab),
+                     products * operands * d(static_cast<std::int64_t>(size_of(args.dtype)))});
+}
+
+bool skipped(const ThreadPool& pool, const char* kernel, const LinearCrossEntropyArgs& args, bool backward) {
+  if (!skips_products(pool, kernel, args, backward ? 3 : 1)) return false;
   const Buffer taken(pool.counts_workspace() ? workspace(args, backward) : 0);
   return true;
 }
@@ -368,6 +406,26 @@ void linear_cross_entropy_backward(ThreadPool& pool, const LinearCrossEntropyArg
   if (skipped(pool, "linear_cross_entropy_backward", args, true)) return;
   choose("linear_cross_entropy_backward", kBackward, args)(pool, args, lse, softmax_coefficient,
                                                            target_coefficient, dhidden, dweight);
+}
+
+std::int64_t loss_rows_at_once(const LinearCrossEntropyArgs& args) {
+  // Of kept exponentials. A block reads and writes all of dweight, which few rows would not pay for.
+  constexpr std::int64_t kKeptBytes = std::int64_t{128} << 20, kLeast = 256;
+  const std::int64_t row =
+      2 * std::max<std::int64_t>(1, args.whole_vocab > 0 ? args.whole_vocab : args.vocab);
+  return std::max<std::int64_t>(1, kKeptBytes / row / kLeast) * kLeast;
+}
+
+void linear_cross_entropy_with_gradients(ThreadPool& pool, const LinearCrossEntropyArgs& args,
+                                         const LossGradients& gradients) {
+  CHECK(is_float(args.dtype), "linear_cross_entropy_with_gradients of {}", name_of(args.dtype));
+  auto* const chosen = choose("linear_cross_entropy_gradients", kGradients, args);
+  if (chosen == gradients_apart) return gradients_apart(pool, args, gradients);
+  if (!skips_products(pool, "linear_cross_entropy_gradients", args, 3)) return chosen(pool, args, gradients);
+  const Buffer taken(pool.counts_workspace() ? gradients_workspace(chosen, args) : 0);
+  const std::int64_t block = loss_rows_at_once(args);
+  for (std::int64_t row = 0; row < args.rows; row += block)
+    gradients.summed(row, std::min(args.rows, row + block));
 }
 
 }  // namespace switchyard

@@ -10,6 +10,7 @@ using CrossEntropyRun = void(ThreadPool&, const LinearCrossEntropyArgs&, float* 
 using CrossEntropyBackwardRun = void(ThreadPool&, const LinearCrossEntropyArgs&, const float* lse,
                                      const float* softmax_coefficient, const float* target_coefficient,
                                      float* dhidden, void* dweight);
+using CrossEntropyGradientsRun = void(ThreadPool&, const LinearCrossEntropyArgs&, const LossGradients&);
 
 // Adds `count` logits of one row to its sum; logits are soft-capped in place when soft_cap > 0.
 using RowSumUpdate = void(float* logits, std::int64_t count, float soft_cap, RowSum& row);
@@ -29,15 +30,19 @@ namespace cpu {
 namespace amx_tiles {
 CrossEntropyRun cross_entropy;
 CrossEntropyBackwardRun cross_entropy_backward;
-// Bytes of the buffers that the two take for a whole call.
+CrossEntropyGradientsRun cross_entropy_gradients;
+// Bytes of the buffers that they take for a whole call.
 std::size_t cross_entropy_workspace(const LinearCrossEntropyArgs& args, bool backward);
-// Why the two do not take these arguments, or null.
+std::size_t cross_entropy_gradients_workspace(const LinearCrossEntropyArgs& args);
+// Why they do not take these arguments, or null.
 const char* cross_entropy_refuses(const LinearCrossEntropyArgs& args);
 }  // namespace amx_tiles
 namespace soft_tiles {
 CrossEntropyRun cross_entropy;
 CrossEntropyBackwardRun cross_entropy_backward;
+CrossEntropyGradientsRun cross_entropy_gradients;
 std::size_t cross_entropy_workspace(const LinearCrossEntropyArgs& args, bool backward);
+std::size_t cross_entropy_gradients_workspace(const LinearCrossEntropyArgs& args);
 const char* cross_entropy_refuses(const LinearCrossEntropyArgs& args);
 }  // namespace soft_tiles
 

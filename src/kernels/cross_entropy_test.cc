@@ -115,6 +115,39 @@ Outputs run(Problem& p, const Case& c, int threads) {
   return o;
 }
 
+// The same with the logits made once, where a kernel can, in blocks of rows. Blocks are `summed` in order,
+// when their sums are there.
+Outputs run_at_once(Problem& p, const Case& c, int threads) {
+  ThreadPool pool(threads);
+  Outputs o{Array(DType::f32, c.rows), Array(DType::f32, c.rows), Array(DType::f32, c.rows * c.emb),
+            Array(c.dtype, c.vocab * c.emb)};
+  Array softmax(DType::f32, c.rows), target(DType::f32, c.rows);
+  LinearCrossEntropyArgs args = p.args;
+  args.whole_vocab = 262144;  // blocks of 256 rows
+  EXPECT_EQ(loss_rows_at_once(args), 256);
+  std::int64_t summed = 0;
+  linear_cross_entropy_with_gradients(
+      pool, args,
+      {.lse = o.lse.floats(),
+       .target_logit = o.target_logit.floats(),
+       .softmax_coefficient = softmax.floats(),
+       .target_coefficient = target.floats(),
+       .dhidden = o.dhidden.floats(),
+       .dweight = o.dweight.data(),
+       .summed = [&](std::int64_t begin, std::int64_t end) {
+         EXPECT_EQ(begin, summed);
+         EXPECT_EQ(end, std::min(c.rows, begin + 256));
+         for (std::int64_t r = begin; r < end; ++r) {
+           EXPECT_TRUE(c.vocab == 0 || std::abs(o.lse.at(r) - p.lse_d[static_cast<std::size_t>(r)]) < 1e-3);
+           softmax.set(r, p.softmax_coefficient.at(r));
+           target.set(r, p.target_coefficient.at(r));
+         }
+         summed = end;
+       }});
+  EXPECT_EQ(summed, c.rows);
+  return o;
+}
+
 TEST(LinearCrossEntropy, EveryPathEqualsTheReferenceForAnyNumberOfThreads) {
   for (const Case& c : cases()) {
     Problem p(c);
@@ -126,20 +159,24 @@ TEST(LinearCrossEntropy, EveryPathEqualsTheReferenceForAnyNumberOfThreads) {
       if (isa == Isa::ref && c.rows * c.vocab > 100000) continue;  // the reference against itself, slowly
       const ScopedIsa cap(isa);
       SCOPED_TRACE(describe(c, isa));
-      const Outputs found = run(p, c, 1);
-      if (c.vocab == 0) {
-        for (std::int64_t r = 0; r < c.rows; ++r)
-          EXPECT_EQ(found.lse.at(r), -std::numeric_limits<float>::infinity());
-      } else {
-        EXPECT_TRUE(kernel_test::near(found.lse, array_of(p.lse_d), 2e-6f, 2e-6f));
-      }
-      EXPECT_TRUE(kernel_test::near(found.target_logit, array_of(p.target_d), 2e-6f, 2e-5f));
-      // bf16 rounds dlogit by at most 2^-8 of itself.
-      const float loose = c.dtype == DType::bf16 ? 1e-2f : 5e-6f;
-      EXPECT_TRUE(kernel_test::near(found.dhidden, array_of(dhidden), 0, loose * largest(dhidden) + 1e-30f));
-      EXPECT_TRUE(kernel_test::near(found.dweight, array_of(dweight), 0, loose * largest(dweight) + 1e-30f));
-      if (isa > Isa::ref) {
-        EXPECT_EQ(run(p, c, 3), found);
+      for (auto* const run_of : {run, run_at_once}) {
+        const Outputs found = run_of(p, c, 1);
+        if (c.vocab == 0) {
+          for (std::int64_t r = 0; r < c.rows; ++r)
+            EXPECT_EQ(found.lse.at(r), -std::numeric_limits<float>::infinity());
+        } else {
+          EXPECT_TRUE(kernel_test::near(found.lse, array_of(p.lse_d), 2e-6f, 2e-6f));
+        }
+        EXPECT_TRUE(kernel_test::near(found.target_logit, array_of(p.target_d), 2e-6f, 2e-5f));
+        // bf16 rounds dlogit by at most 2^-8 of itself, once or twice.
+        const float loose = c.dtype == DType::bf16 ? 1e-2f : 5e-6f;
+        EXPECT_TRUE(
+            kernel_test::near(found.dhidden, array_of(dhidden), 0, loose * largest(dhidden) + 1e-30f));
+        EXPECT_TRUE(
+            kernel_test::near(found.dweight, array_of(dweight), 0, loose * largest(dweight) + 1e-30f));
+        if (isa > Isa::ref) {
+          EXPECT_EQ(run_of(p, c, 3), found);
+        }
       }
     }
   }
@@ -159,9 +196,11 @@ TEST(LinearCrossEntropy, TargetPartIsExactOnIntegers) {
       if (isa == Isa::ref && c.rows * c.vocab > 100000) continue;  // the reference against itself, slowly
       const ScopedIsa cap(isa);
       SCOPED_TRACE(describe(c, isa));
-      const Outputs found = run(p, c, 1);
-      EXPECT_TRUE(kernel_test::same(found.dhidden, array_of(dhidden)));
-      EXPECT_TRUE(kernel_test::same(found.dweight, array_of(dweight, c.dtype)));
+      for (auto* const run_of : {run, run_at_once}) {
+        const Outputs found = run_of(p, c, 1);
+        EXPECT_TRUE(kernel_test::same(found.dhidden, array_of(dhidden)));
+        EXPECT_TRUE(kernel_test::same(found.dweight, array_of(dweight, c.dtype)));
+      }
     }
   }
 }
@@ -203,6 +242,35 @@ TEST(LinearCrossEntropy, LargeLogitsNeitherOverflowNorVanish) {
       linear_cross_entropy_backward(pool, args, lse, one, one, dhidden, dweight.data());
       EXPECT_EQ(dhidden[0], 0);
       EXPECT_EQ(dhidden[1], weight.at(1));
+    }
+  }
+}
+
+// What is left of a target's coefficient must not be the rounding of a probability near 1.
+TEST(LinearCrossEntropy, ALikelyTargetHasItsSmallGradient) {
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    for (Isa isa : kernel_test::every_isa()) {
+      const ScopedIsa cap(isa);
+      SCOPED_TRACE(name_of(isa));
+      Array hidden(dtype, 1), weight(dtype, 2), dweight(dtype, 2);
+      hidden.set(0, 1), weight.set(0, 9), weight.set(1, 0);
+      const std::int32_t target = 0;
+      const LinearCrossEntropyArgs args{1, 1, 2, 0, dtype, hidden.data(), weight.data(), true, &target, 0};
+      ThreadPool pool(1);
+      float lse, logit, dhidden;
+      const float one = 1;
+      linear_cross_entropy_with_gradients(pool, args,
+                                          {.lse = &lse,
+                                           .target_logit = &logit,
+                                           .softmax_coefficient = &one,
+                                           .target_coefficient = &one,
+                                           .dhidden = &dhidden,
+                                           .dweight = dweight.data(),
+                                           .summed = [](std::int64_t, std::int64_t) {}});
+      const float other = 1 / (1 + std::exp(9.0f));  // 1.2e-4
+      EXPECT_NEAR(dweight.at(0) / -other, 1, 1e-2);
+      EXPECT_NEAR(dweight.at(1) / other, 1, 1e-2);
+      EXPECT_NEAR(dhidden / (-9 * other), 1, 1e-2);
     }
   }
 }

@@ -100,6 +100,33 @@ Case loss_backward_case(const SharedLoss& d, std::uint32_t seed) {
           }};
 }
 
+// In blocks of 256 rows. The twin is both passes on `ref`.
+Case loss_with_gradients_case(const SharedLoss& d, std::uint32_t seed) {
+  Draw draw(seed);
+  const PoisonedArray row(DType::f32, d->args.rows);
+  const double of_largest = d->args.dtype == DType::bf16 ? 1e-2 : 5e-6;
+  return {
+      d->args.dtype,
+      "",
+      {d->hidden, d->weight, draw.normal(DType::f32, d->args.rows), draw.normal(DType::f32, d->args.rows)},
+      {{"lse", row, {2e-6, 2e-6}},
+       {"target_logit", row, {2e-6, 2e-5}},
+       {"dhidden", PoisonedArray(DType::f32, d->hidden.size()), {0, 1e-30}, of_largest},
+       {"dweight", PoisonedArray(d->args.dtype, d->weight.size()), {0, 1e-30}, of_largest}},
+      [d](ThreadPool& pool, const Arrays& in, Arrays& out) {
+        LinearCrossEntropyArgs args = with_operands(*d, in);
+        args.whole_vocab = 262144;
+        linear_cross_entropy_with_gradients(pool, args,
+                                            {.lse = out[0].floats(),
+                                             .target_logit = out[1].floats(),
+                                             .softmax_coefficient = in[2].floats(),
+                                             .target_coefficient = in[3].floats(),
+                                             .dhidden = out[2].floats(),
+                                             .dweight = out[3].data(),
+                                             .summed = [](std::int64_t, std::int64_t) {}});
+      }};
+}
+
 template <Case make(const SharedLoss&, std::uint32_t)>
 std::vector<Case> loss_cases(std::uint32_t seed) {
   std::vector<Case> cases;
@@ -121,7 +148,9 @@ std::vector<Case> loss_cases(std::uint32_t seed) {
 
 std::vector<Kernel> cross_entropy_kernels() {
   return {{"linear_cross_entropy", "linear_cross_entropy", loss_cases<loss_forward_case>},
-          {"linear_cross_entropy_backward", "linear_cross_entropy_backward", loss_cases<loss_backward_case>}};
+          {"linear_cross_entropy_backward", "linear_cross_entropy_backward", loss_cases<loss_backward_case>},
+          {"linear_cross_entropy_gradients", "linear_cross_entropy_gradients",
+           loss_cases<loss_with_gradients_case>}};
 }
 
 }  // namespace switchyard::selftest
