@@ -57,6 +57,10 @@ BuildOptions build_options(const Config& config, const Options& given) {
   BuildOptions options;
   options.paths = config.get_string("data_path");
   options.folder = given.values.at("--out");
+  const auto parent = std::filesystem::absolute(options.folder).lexically_normal().parent_path();
+  if (std::error_code problem; !std::filesystem::is_directory(parent, problem))
+    fail_usage("[data] --out {}: expected a folder that exists to make it in, got {}", options.folder,
+               parent.string());
   options.tokenizer_type = config.get_string("tokenizer_type");
   options.tokenizer_path = config.get_string("tokenizer_path");
   options.text = text_options(config);
@@ -155,6 +159,8 @@ int data_command(std::span<const std::string> args) {
     return 0;
   }
   const std::string action = options.settings.empty() ? "" : options.settings[0];
+  if (action == "build" && !options.json_file.empty())
+    fail_usage("[data] build writes no JSON: expected --json with show");
   if (action == "build") return build(options);
   if (action != "show")
     fail_usage("[data] expected build or show, got {} (switchyard data --help)",

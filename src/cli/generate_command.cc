@@ -41,8 +41,9 @@ last token that max_target_length leaves room for.
 Exit status: 0 done, 2 wrong command line, config or file, 3 the text is not autoregressive_decode_assert.
 
 Examples:
-  switchyard generate switchyard_output/small-moe prompt="The " decode_sampling_strategy=weighted
-  switchyard generate tests/golden/hf/mixtral-tiny tokenizer_type=byte prompt="ab" max_target_length=80
+  switchyard generate tests/golden/hf/deepseek3-tiny tokenizer_type=byte prompt="ab" max_target_length=80
+  switchyard train configs/examples/small-moe.yml run_name=writer enable_checkpointing=true
+  switchyard generate switchyard_output/writer prompt="The " decode_sampling_strategy=weighted
 )";
 
 struct Prompt {
@@ -180,7 +181,6 @@ void tell_times(const Generation& generation, const Generated& made) {
 
 int generate_text(const Options& options, Processes& processes) {
   const bool first = processes.index() == 0;
-  require_writable("generate", options.json_file);
   const Generation generation = make_generation(model_to_run("generate", processes, options.settings));
   const Config& config = generation.run.config;
   processes.agree(nullptr, config.get_float("collective_timeout_seconds"));

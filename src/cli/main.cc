@@ -1,5 +1,6 @@
 // switchyard: one binary, one file per command.
 #include <CLI/CLI.hpp>
+#include <cstdio>
 #include <functional>
 #include <map>
 #include <span>
@@ -105,7 +106,11 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
-    return run(argc, argv);
+    const int status = run(argc, argv);
+    // Nobody shall believe a table or a file that a full disk or a closed pipe cut off.
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+      switchyard::fail_runtime("[output] standard output cannot be written");
+    return status;
   } catch (const std::exception&) {
     return switchyard::report_error();
   }

@@ -13,12 +13,13 @@
 namespace switchyard {
 
 Options parse_options(const std::string& command, const std::set<std::string>& flags,
-                      std::span<const std::string> args, const std::set<std::string>& with_values) {
+                      std::span<const std::string> args, const std::set<std::string>& with_values,
+                      bool writes_json) {
   Options options;
   for (std::size_t i = 0; i < args.size(); ++i) {
     if (args[i] == "--help" || args[i] == "-h") {
       options.help = true;
-    } else if (args[i] == "--json") {
+    } else if (args[i] == "--json" && writes_json) {
       if (i + 1 == args.size()) fail_usage("[{}] --json needs the name of a file", command);
       options.json_file = args[++i];
     } else if (flags.contains(args[i])) {
@@ -31,11 +32,13 @@ Options parse_options(const std::string& command, const std::set<std::string>& f
       std::string known;
       for (const std::string& flag : flags) known += flag + ", ";
       for (const std::string& name : with_values) known += name + " VALUE, ";
-      fail_usage("[{}] unknown option {}; the options are {}--json FILE and --help", command, args[i], known);
+      fail_usage("[{}] unknown option {}; the options are {}{}--help", command, args[i], known,
+                 writes_json ? "--json FILE, " : "");
     } else {
       options.settings.push_back(args[i]);
     }
   }
+  if (!options.help) require_writable(command, options.json_file);
   return options;
 }
 
@@ -56,6 +59,9 @@ std::int64_t number_option(const std::string& command, const Options& options, c
 
 void require_writable(const std::string& command, const std::string& file) {
   if (file.empty()) return;
+  std::error_code problem;
+  if (std::filesystem::is_other(file, problem) && ::access(file.c_str(), W_OK) == 0)
+    return;  // a pipe, a device
   const auto folder = std::filesystem::path(file).parent_path();
   const std::string name = folder.empty() ? "." : folder.string();
   if (::access(name.c_str(), W_OK) != 0)

@@ -17,9 +17,11 @@ struct Options {
   std::vector<std::string> settings;          // CONFIG.yml and key=value, in order
 };
 
-// Error(usage) that names `command` for an option it does not have, and for one without its value.
+// Error(usage) that names `command` for an option it does not have, for one without its value, and for a
+// --json FILE that cannot be written. A command that writes none has `writes_json` false.
 Options parse_options(const std::string& command, const std::set<std::string>& flags,
-                      std::span<const std::string> args, const std::set<std::string>& with_values = {});
+                      std::span<const std::string> args, const std::set<std::string>& with_values = {},
+                      bool writes_json = true);
 
 // A number that an option gives. Error(usage) for another text, and outside [least, most].
 std::int64_t number_option(const std::string& command, const Options& options, const std::string& name,

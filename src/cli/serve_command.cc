@@ -46,7 +46,9 @@ SIGTERM or Ctrl-C: the texts that are being made are finished, those that wait a
 Exit status: 0 stopped by a signal, 1 failed, 2 wrong command line, config or file.
 
 Examples:
-  switchyard serve switchyard_output/small-moe
+  switchyard serve tests/golden/hf/deepseek3-tiny tokenizer_type=byte
+  switchyard train configs/examples/small-moe.yml run_name=writer enable_checkpointing=true
+  switchyard serve switchyard_output/writer
   curl http://127.0.0.1:8000/v1/completions -d '{"prompt": "The ", "max_tokens": 50, "temperature": 0.7}'
 )";
 
@@ -100,7 +102,6 @@ void tell_where(const Serving& serving, const std::string& host, int port, const
 
 int serve_texts(const Options& options, Processes& processes) {
   const bool first = processes.index() == 0;
-  require_writable("serve", options.json_file);
   const auto port = static_cast<int>(number_option("serve", options, "--port", 8000, 0, 65535));
   const auto host = options.values.find("--host");
   const serve::HttpServer::Address address{host == options.values.end() ? "127.0.0.1" : host->second, port};

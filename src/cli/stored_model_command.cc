@@ -18,8 +18,11 @@ Config config_of(const std::string& command, const Processes& processes,
   const bool from_folder = !settings.empty() && is_stored_model(settings[0]);
   if (!from_folder) {
     if (!settings.empty() && std::filesystem::is_directory(settings[0]))
-      fail_usage("[{}] {}: expected the folder of a run, a checkpoint or a Hugging Face model", command,
-                 settings[0]);
+      fail_usage(
+          "[{}] {}: expected a Hugging Face model, a checkpoint, or the folder of a run that has one (train "
+          "with "
+          "enable_checkpointing=true)",
+          command, settings[0]);
     return config_for(processes, settings, Config::from_args);
   }
   const std::map<std::string, nlohmann::json> keys = keys_of_stored_model(settings[0]);

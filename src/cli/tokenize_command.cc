@@ -57,6 +57,8 @@ std::string decode_line(const Tokenizer& tokenizer, std::string_view line, bool 
   for (const nlohmann::json& id : list.is_array() ? list : nlohmann::json::array({list})) {
     if (!list.is_array() || !id.is_number_integer() || id != id.get<std::int32_t>())
       fail_usage("expected a list of ids, got {}", in_quotes(line));
+    if (id < 0 || id >= tokenizer.vocab_size())
+      fail_usage("expected ids from 0 to {}, got {}", tokenizer.vocab_size() - 1, id.get<std::int32_t>());
     ids.push_back(id.get<std::int32_t>());
   }
   const std::string text = tokenizer.decode(ids);
@@ -132,7 +134,7 @@ class LineServer {
 }  // namespace
 
 int tokenize_command(std::span<const std::string> args) {
-  const Options options = parse_options("tokenize", {"--decode", "--json-lines"}, args);
+  const Options options = parse_options("tokenize", {"--decode", "--json-lines"}, args, {}, false);
   if (options.help) {
     std::fputs(kTokenizeHelp, stdout);
     return 0;

@@ -10,6 +10,7 @@
 #include <set>
 #include <vector>
 
+#include "cli/options.h"
 #include "core/error.h"
 #include "metrics/atomic_file.h"
 #include "verify/case.h"
@@ -106,6 +107,7 @@ VerifyOptions parse_verify(std::span<const std::string> args) {
       options.cases.push_back(arg);
   }
   if (options.help) return options;
+  require_writable("verify", options.json_file);
   if (options.layouts.empty() && options.cases.empty())
     fail_usage("[verify] expected at least one case; `switchyard verify --help` says what that is");
   if (options.layouts.empty() && options.fault)

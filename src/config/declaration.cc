@@ -52,7 +52,7 @@ struct KeyTable {
 
   KeyTable() {
     for (auto* table : {&run_keys, &model_keys, &attention_keys, &moe_keys, &parallelism_keys, &memory_keys,
-                        &train_keys, &data_keys, &accelerator_keys, &service_keys}) {
+                        &train_keys, &data_keys, &accelerator_keys, &service_keys, &other_model_keys}) {
       for (KeyDeclaration& key : table()) add(std::move(key));
     }
   }
@@ -136,6 +136,11 @@ KeyCheck between(double minimum, double maximum) {
 }
 KeyCheck at_least_or(double minimum, double also) {
   KeyCheck check = at_least(minimum);
+  check.also = also;
+  return check;
+}
+KeyCheck more_than_or(double minimum, double also) {
+  KeyCheck check = more_than(minimum);
   check.also = also;
   return check;
 }

@@ -68,6 +68,7 @@ KeyCheck at_least(double minimum);
 KeyCheck more_than(double minimum);
 KeyCheck between(double minimum, double maximum);
 KeyCheck at_least_or(double minimum, double also);
+KeyCheck more_than_or(double minimum, double also);
 KeyCheck one_of(std::vector<std::string> choices, std::vector<std::string> planned = {});
 
 // Inert keys that share one reason, which is their help; name and default of each.
@@ -87,7 +88,8 @@ std::vector<KeyDeclaration> memory_keys();
 std::vector<KeyDeclaration> train_keys();
 std::vector<KeyDeclaration> data_keys();
 std::vector<KeyDeclaration> accelerator_keys();  // inert: XLA, TPU and GPU kernels
-std::vector<KeyDeclaration> service_keys();      // inert: cloud services, profilers, dumps
+std::vector<KeyDeclaration> service_keys();
+std::vector<KeyDeclaration> other_model_keys();  // inert: cloud services, profilers, dumps
 
 // All declarations, in the order of the tables. No key occurs twice.
 const std::vector<KeyDeclaration>& all_keys();

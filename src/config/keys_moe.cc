@@ -31,8 +31,8 @@ std::vector<KeyDeclaration> moe_keys() {
       float_key("capacity_factor", -1.0, any_number(),
                 "dense path: rows an expert takes of a sequence, over the balanced share; not above 0: all"),
       boolean_key("use_ring_of_experts", false, "gather tokens over the expert axis instead of sending rows"),
-      float_key("ragged_buffer_factor", -1.0, any_number(),
-                "rows a rank accepts, over its balanced share; not above 0: all"),
+      float_key("ragged_buffer_factor", -1.0, more_than_or(0, -1),
+                "rows a rank accepts, over its balanced share; -1: all"),
       choice_key(
           "ragged_drop_policy", "fair", one_of({"fair", "prefix"}),
           "which rows are dropped over ragged_buffer_factor: the same share of each expert, or the last"),

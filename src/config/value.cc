@@ -150,6 +150,10 @@ nlohmann::json or_discarded(const std::optional<Value>& value) {
 // A discarded value says that it does not have the declaration's type.
 nlohmann::json converted(const KeyDeclaration& key, const nlohmann::json& value) {
   if (key.optional && means_none(value)) return nullptr;
+  // What is not built or changes nothing is off by default, and None asks for no more.
+  const bool is_number = key.type == KeyType::integer || key.type == KeyType::floating;
+  if (key.status != KeyStatus::active && (is_number || key.type == KeyType::boolean) && means_none(value))
+    return key.default_value;
   switch (key.type) {
     case KeyType::boolean:
       return or_discarded(as_boolean(value));

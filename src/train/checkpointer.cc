@@ -7,6 +7,7 @@
 
 #include "core/memory_account.h"
 #include "dist/comm/stop_signal.h"
+#include "kernels/machine.h"
 
 namespace switchyard {
 namespace {
@@ -87,6 +88,7 @@ Checkpointer::Checkpointer(Trainer& trainer, CheckpointPlan plan, const Checkpoi
         return std::make_shared<BackgroundSave>(FileSystem::real(), layout);
       }));
   sources_ = find_sources();
+  in_background_ = plan_.in_background;
 }
 
 std::vector<Checkpointer::Source> Checkpointer::find_sources() const {
@@ -119,6 +121,20 @@ std::vector<Checkpointer::Source> Checkpointer::find_sources() const {
   return sources;
 }
 
+bool Checkpointer::copies_fit() const {
+  std::size_t bytes = 0;
+  for (const Source& source : sources_) bytes += aligned(source.memory.bytes());
+  const Communicator& comm = *context_.comm;
+  const auto here = std::count_if(all_.ranks.begin(), all_.ranks.end(), [&](int rank) {
+    return comm.process_of(rank) == comm.process_of(comm.rank());
+  });
+  // Of all ranks of this process, and half as much again for what a step takes besides.
+  const double wanted = 1.5 * static_cast<double>(bytes) * static_cast<double>(here);
+  double lacking = wanted > static_cast<double>(available_memory_bytes()) ? 1 : 0;
+  context_.comm->all_reduce_f64(all_, kAxis, &lacking, 1);
+  return lacking == 0;
+}
+
 std::vector<Tensor> Checkpointer::copied_sources() {
   std::size_t bytes = 0;
   for (const Source& source : sources_) bytes += aligned(source.memory.bytes());
@@ -139,7 +155,7 @@ std::vector<Tensor> Checkpointer::copied_sources() {
 
 void Checkpointer::add_pieces() {
   std::vector<Tensor> memory;
-  if (plan_.in_background) {
+  if (in_background_) {
     memory = copied_sources();
   } else {
     for (const Source& source : sources_) memory.push_back(source.memory);
@@ -163,6 +179,7 @@ void Checkpointer::save(std::int64_t step, const Notes& notes) {
   auto phase = trainer_.timer().scope("checkpoint");
   const PhaseMark mark(context_.comm->position(), "checkpoint");
   finish();
+  if (in_background_ && !staging_.defined()) in_background_ = copies_fit();
   add_pieces();
   place_ = {folder_, std::to_string(step)};
   if (context_.comm->rank() == 0) {
@@ -177,7 +194,7 @@ void Checkpointer::save(std::int64_t step, const Notes& notes) {
   barrier();  // so that nobody waits for what has not begun
   stage_ = Stage::writing;
   last_saved_ = step;
-  if (!plan_.in_background) finish();
+  if (!in_background_) finish();
 }
 
 BackgroundSave::Work Checkpointer::commit_work(std::vector<WrittenChunk> chunks) const {

@@ -52,6 +52,8 @@ class Checkpointer {
   // Returns when all is on the disk.
   void finish();
 
+  // False once there was no room for a copy of the state: then saves are waited for.
+  bool in_background() const { return in_background_; }
   std::int64_t last_saved() const { return last_saved_; }  // steps; -1: none
   void set_last_saved(std::int64_t step) { last_saved_ = step; }
 
@@ -66,6 +68,7 @@ class Checkpointer {
     std::vector<std::pair<std::size_t, Box>> boxes;  // tensor of the layout
   };
   std::vector<Source> find_sources() const;
+  bool copies_fit() const;  // the same on all ranks
   std::vector<Tensor> copied_sources();
   void add_pieces();
   void start_commit();
@@ -81,6 +84,7 @@ class Checkpointer {
   Group all_;   // ranks of the run
   int leader_;  // first rank of this process
   bool one_process_;
+  bool in_background_;
   std::shared_ptr<BackgroundSave> saver_;  // of this process
   std::vector<Source> sources_;
   Tensor staging_;  // the copy that is written in the background; recycled

@@ -258,7 +258,13 @@ class RankRun {
         write_file_atomic(path, text);
       };
     }
+    const bool background = saves_.in_background();
     saves_.save(done_, notes);
+    if (speaks_ && background && !saves_.in_background())
+      observer_.line(
+          "warning: memory has no room for a copy of weights and optimizer state: checkpoints are waited "
+          "for, as with "
+          "async_checkpointing=false");
   }
 
   nlohmann::json summary() { return run_summary(config_, trainer_, cost_); }

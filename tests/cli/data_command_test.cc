@@ -60,6 +60,10 @@ TEST_F(DataProgram, TokenizeNamesWhatIsWrong) {
   EXPECT_NE(lines.err.find("line 2: expected a JSON string"), std::string::npos) << lines.err;
   EXPECT_NE(pipe("tokenize byte --decode", "[1,99999999999]\n").err.find("line 1: expected a list of ids"),
             std::string::npos);
+  const Finished unknown = pipe("tokenize byte --decode", "[97]\n[1,999]\n");
+  EXPECT_EQ(unknown.status, 2);
+  EXPECT_NE(unknown.err.find("line 2: expected ids from 0 to 256, got 999"), std::string::npos)
+      << unknown.err;
 }
 
 TEST_F(DataProgram, BuildsShowsAndTrains) {
@@ -228,6 +232,8 @@ TEST_F(DataProgram, BuildNamesWhatIsWrong) {
   expect_refused({"data", "build", "data_path=lines.jsonl", "--out", "tokens", "tokenizer_path=absent.model"},
                  {"absent.model"});
   expect_refused({"data", "list"}, {"expected build or show", "list"});
+  expect_refused({"data", "build", "data_path=lines.jsonl", "--out", "absent/tokens"},
+                 {"a folder that exists", "absent"});
 }
 
 }  // namespace

@@ -107,7 +107,7 @@ TEST_F(Generating, Refused) {
   refused(bytes + Arguments{"vocab_size=50", "prompt=a"}, {"97", "vocab_size=50"});
   refused(bytes + Arguments{"load_parameters_path=nowhere", "prompt=a"}, {"nowhere"});
   refused(bytes + Arguments{"--json", "no/such/folder/g.json"}, {"no/such/folder"});
-  expect_refused({"generate", "."}, {"expected the folder of a run"});
+  expect_refused({"generate", "."}, {"the folder of a run", "enable_checkpointing=true"});
   expect_refused({"generate", "out.yml"}, {"out.yml"});
 }
 

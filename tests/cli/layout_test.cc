@@ -146,7 +146,8 @@ TEST_F(Layouts, ExplicitShardingRefusesImpliedMoves) {
   const Arguments mesh = on_ranks(2, {"custom_mesh_and_rule=mesh.yml"});
   const Finished implied = run(Arguments{"train"} + model + mesh);
   EXPECT_EQ(implied.status, 0) << implied.err;
-  const Finished stated = run(Arguments{"train"} + model + mesh + Arguments{"shard_mode=explicit", "run_name=stated"});
+  const Finished stated =
+      run(Arguments{"train"} + model + mesh + Arguments{"shard_mode=explicit", "run_name=stated"});
   EXPECT_EQ(stated.status, 2);
   EXPECT_FALSE(std::filesystem::exists(path("out/stated"))) << "found before there is a folder";
   EXPECT_EQ(std::count(stated.err.begin(), stated.err.end(), '\n'), 1) << stated.err;

@@ -125,7 +125,8 @@ TEST_F(Refused, Text) {
   expect_no_training(text + Arguments{"data_path=text.txt", "vocab_size=200"}, {"vocab_size=200", "257"});
   expect_no_training(text + Arguments{"data_path=text.txt", "tokenizer_type=huggingface"},
                      {"tokenizer_path"});
-  expect_no_training(text + Arguments{"data_path=text.txt", "packing=false"}, {"text.txt", "1 documents", "at least 2"});
+  expect_no_training(text + Arguments{"data_path=text.txt", "packing=false"},
+                     {"text.txt", "1 documents", "at least 2"});
   expect_no_training(text + Arguments{"data_path=text.txt", "data_mixture_weights=0.5,0.5"},
                      {"2 weights", "1 parts"});
   expect_no_training(text + Arguments{"data_path=text.txt", "data_mixture_weights=-1"}, {"above 0", "-1"});
@@ -168,7 +169,27 @@ TEST_F(Refused, AFullDisk) {
 }
 
 TEST_F(Refused, JsonInAMissingFolder) {
-  expect_refused({"config", "--json", "absent/config.json"}, {"absent/config.json"}, 1);
+  for (const char* command : {"config", "plan", "explain", "inspect", "selftest", "generate"})
+    expect_refused({command, "--json", "absent/out.json"},
+                   {"--json absent/out.json", "a folder that can be written"});
+  expect_refused({"verify", "case", "--json", "absent/out.json"}, {"--json absent/out.json"});
+}
+
+TEST_F(Refused, JsonOfCommandsThatWriteNone) {
+  expect_refused({"tokenize", "byte", "--json", "out.json"}, {"unknown option --json"});
+  expect_refused({"data", "build", "data_path=.", "--out", "tokens", "--json", "out.json"},
+                 {"writes no JSON"});
+}
+
+// A table that went nowhere is no success.
+TEST_F(Refused, OutputThatCannotBeWritten) {
+  const std::string command = program() + " train --help >/dev/full 2>" + path("err");
+  const int status = std::system(command.c_str());
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+  std::ifstream err(path("err"));
+  std::string line;
+  std::getline(err, line);
+  EXPECT_EQ(line, "switchyard: [output] standard output cannot be written");
 }
 
 // `--json` to a device or a pipe must not put a file in its place.
