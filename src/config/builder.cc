@@ -290,7 +290,11 @@ void ConfigBuilder::derive_block() {
 }
 
 // Llama 3.1's scaling has constants of its own; the defaults of these keys are YaRN's.
+// The reference knows them by the model's name alone.
 void ConfigBuilder::derive_llama3_scaling() {
+  const std::string model = config_.get_string("model_name");
+  if (model.starts_with("llama3.1") && config_.entry("rope_type").source == "default")
+    config_.set("rope_type", "llama3.1", "model_name=" + model);
   if (config_.get_string("rope_type") != "llama3.1") return;
   const std::string source = "rope_type=llama3.1";
   if (config_.entry("rope_factor").source == "default") config_.set("rope_factor", 8.0, source);
@@ -301,8 +305,15 @@ void ConfigBuilder::derive_llama3_scaling() {
 
 // The reference always divides sigmoid scores by their sum; a user who says otherwise is heard.
 void ConfigBuilder::derive_normalised_scores() {
-  if (config_.get_string("routed_score_func") == "sigmoid" && !config_.is_set_by_user("norm_topk_prob"))
+  const bool heard = config_.is_set_by_user("norm_topk_prob") && config_.get_string("compat") != "maxtext";
+  if (config_.get_string("routed_score_func") == "sigmoid" && !heard)
     config_.set("norm_topk_prob", true, "routed_score_func=sigmoid");
+}
+
+// What the reference drops over ragged_buffer_factor is the last.
+void ConfigBuilder::derive_drop_policy() {
+  if (config_.get_string("compat") == "maxtext" && !config_.is_set_by_user("ragged_drop_policy"))
+    config_.set("ragged_drop_policy", "prefix", "compat=maxtext");
 }
 
 void ConfigBuilder::refuse_planned() const {
@@ -365,6 +376,7 @@ Config ConfigBuilder::build() {
   derive_block();
   derive_llama3_scaling();
   derive_normalised_scores();
+  derive_drop_policy();
   refuse_planned();
   check_consistency(config_);
   list_inert();

@@ -315,6 +315,12 @@ TEST(Config, RulesMergeByName) {
 }
 
 TEST(Config, Llama3ScalingHasItsOwnConstants) {
+  // As in the reference, which has no such key in its files for these models.
+  const Config named = config_of({"model_name=llama3.1-8b"}), later = config_of({"model_name=llama3.3-70b"});
+  EXPECT_EQ(named.get_string("rope_type"), "llama3.1");
+  EXPECT_EQ(named.get_float("rope_factor"), 8);
+  EXPECT_EQ(config_of({"model_name=llama3.1-8b", "rope_type=default"}).get_string("rope_type"), "default");
+  EXPECT_EQ(later.get_string("rope_type"), "default");
   const Config plain = config_of({"rope_type=llama3.1"});
   EXPECT_EQ(plain.get_float("rope_factor"), 8);
   EXPECT_EQ(plain.get_int("original_max_position_embeddings"), 8192);

@@ -125,10 +125,10 @@ struct Published {
 };
 
 std::map<std::string, Published> published() {
-  return {{"Llama-3.1-8B", {llama31(32, 4096, 14336, 32), 291, 8'030'261'248, "llama3.1-8b", "rope_type"}},
-          {"Llama-3.1-70B", {llama31(80, 8192, 28672, 64), 723, 70'553'706'496, "llama3.1-70b", "rope_type"}},
+  return {{"Llama-3.1-8B", {llama31(32, 4096, 14336, 32), 291, 8'030'261'248, "llama3.1-8b", ""}},
+          {"Llama-3.1-70B", {llama31(80, 8192, 28672, 64), 723, 70'553'706'496, "llama3.1-70b", ""}},
           {"Llama-3.1-405B",
-           {llama31(126, 16384, 53248, 128), 1137, 405'853'388'800, "llama3.1-405b", "rope_type"}},
+           {llama31(126, 16384, 53248, 128), 1137, 405'853'388'800, "llama3.1-405b", ""}},
           {"Mistral-7B-v0.3", {mistral(), 291, 7'248'023'552, nullptr}},
           {"Mixtral-8x7B-v0.1", {mixtral(), 995, 46'702'792'704, "mixtral-8x7b"}},
           {"Mixtral-8x22B-v0.1",

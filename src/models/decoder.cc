@@ -151,7 +151,9 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
   Array hidden = rms_norm(c, x, parameters["final_norm"], m.norm_epsilon);
   if (m.normalize_tied_logits)
     hidden = scale(c, hidden, static_cast<float>(1 / std::sqrt(static_cast<double>(m.emb))));
-  const Array head = m.tied ? table : cast(c, parameters["head"], m.dtype);
+  // The reference reads a tied head in bfloat16 whatever the dtype.
+  const Array tied = m.tied && m.compat ? cast(c, cast(c, table, DType::bf16), m.dtype) : table;
+  const Array head = m.tied ? tied : cast(c, parameters["head"], m.dtype);
   if (options.caches != nullptr) {
     result.logits = logits_of(c, m, hidden.shape()[1] == 1 ? hidden : last_tokens(c, hidden, segments), head);
     return result;

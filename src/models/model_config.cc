@@ -129,7 +129,11 @@ void read_router(const Config& c, ModelConfig& m) {
   }
   moe.groups = std::max<std::int64_t>(0, c.get_int("n_routing_groups"));
   moe.kept_groups = std::max<std::int64_t>(0, c.get_int("topk_routing_group"));
-  moe.weights_include_bias = m.compat && m.name.starts_with("kimi-k2");
+  // The reference routes other models by the best of biased scores, whatever their keys say.
+  if (m.compat && !m.name.starts_with("deepseek3") && !m.name.starts_with("deepseek4")) {
+    moe.groups = moe.kept_groups = 0;
+    moe.weights_include_bias = moe.bias;
+  }
 }
 
 // The reference has latent experts in one kind of layer only, with one width for what attention gives and the

@@ -27,7 +27,7 @@ struct MoeConfig {
   float normalise_epsilon = 0;        // added to that sum
   float scaling = 1;                  // routed_scaling_factor
   bool bias = false;                  // routed_bias
-  bool weights_include_bias = false;  // compat=maxtext, kimi-k2
+  bool weights_include_bias = false;  // compat=maxtext, but for deepseek3 and later
   std::int64_t groups = 0;            // n_routing_groups, 0 = not group-limited
   std::int64_t kept_groups = 0;       // topk_routing_group
   bool random_routing = false;

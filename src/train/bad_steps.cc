@@ -1,5 +1,6 @@
 #include "train/bad_steps.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -24,8 +25,8 @@ std::string BadSteps::judge(std::int64_t step, const StepHealth& h) {
     reason_ = std::isnan(h.gradient_norm) ? "the gradient is not a number" : "the gradient is infinite";
   else if (config_.skip_spikes && is_spike(h.loss, state_.losses))
     reason_ = fmt::format("the loss {:.4g} is a spike", h.loss);
-  else if (config_.skip_spikes && is_spike(h.gradient_norm, state_.gradient_norms))
-    reason_ = fmt::format("the gradient norm {:.4g} is a spike", h.gradient_norm);
+  else if (config_.skip_spikes && is_spike(h.clipped_norm, state_.gradient_norms))
+    reason_ = fmt::format("the gradient norm {:.4g} is a spike", h.clipped_norm);
   remember(h);
   state_.in_a_row = reason_.empty() ? 0 : state_.in_a_row + 1;
   if (reason_.empty()) return reason_;
@@ -45,22 +46,24 @@ void BadSteps::stop_if_hopeless(std::int64_t step, double loss) const {
       step - state_.in_a_row + 1, step, reason_, config_.most_in_a_row);
 }
 
-// More than the factor's standard deviations (of a sample) above the mean of the last steps.
+// More than the factor's standard deviations (of a sample) above the mean of the last steps, once there are
+// half as many as wanted: a run's first steps resemble each other.
 bool BadSteps::is_spike(double value, const std::deque<double>& before) const {
   const auto count = static_cast<double>(before.size());
-  if (before.size() < 2) return false;
+  if (static_cast<std::int64_t>(before.size()) + 1 < std::max<std::int64_t>(2, config_.spike_interval / 2))
+    return false;
   double sum = 0, squares = 0;
   for (const double x : before) sum += x;
   const double mean = sum / count;
   for (const double x : before) squares += (x - mean) * (x - mean);
-  return value > mean + config_.spike_factor * std::sqrt(squares / (count - 1));
+  return value > mean + config_.spike_factor * std::sqrt(squares / std::max(1.0, count - 1));
 }
 
 // Spikes count too: where the loss stays high, that becomes usual.
 void BadSteps::remember(const StepHealth& h) {
   if (!config_.skip_spikes || !std::isfinite(h.loss) || !std::isfinite(h.gradient_norm)) return;
   for (const auto& [values, value] :
-       {std::pair(&state_.losses, h.loss), std::pair(&state_.gradient_norms, h.gradient_norm)}) {
+       {std::pair(&state_.losses, h.loss), std::pair(&state_.gradient_norms, h.clipped_norm)}) {
     values->push_back(value);
     if (static_cast<std::int64_t>(values->size()) > config_.spike_interval) values->pop_front();
   }

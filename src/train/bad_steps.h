@@ -23,8 +23,9 @@ BadStepConfig bad_step_config(const Config& config);
 
 // What the ranks of a run agree on about one step.
 struct StepHealth {
-  double loss = 0;           // not finite where any rank's is not
-  double gradient_norm = 0;  // before clipping
+  double loss = 0;                      // not finite where any rank's is not
+  double gradient_norm = 0;             // before clipping
+  double clipped_norm = gradient_norm;  // after it: what spikes are looked for in, as in the reference
 };
 
 class BadSteps {

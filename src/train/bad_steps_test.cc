@@ -27,13 +27,27 @@ TEST(BadSteps, SpikesStandOutFromTheStepsBefore) {
   BadSteps steps({.skip_spikes = true, .spike_interval = 4, .spike_factor = 2});
   const double losses[] = {9, 1, 2, 3, 2};
   for (int i = 0; i < 5; ++i)
-    EXPECT_EQ(steps.judge(i, {.loss = losses[i], .gradient_norm = 1.0 + 0.1 * (i % 2)}), "") << i;
+    EXPECT_EQ(steps.judge(i, {.loss = losses[i], .gradient_norm = 1.1 - 0.1 * (i % 2)}), "") << i;
   // Of 1, 2, 3, 2 the mean is 2 and the deviation of a sample sqrt(2/3); the 9 is forgotten.
   EXPECT_EQ(steps.judge(5, {.loss = 3.6, .gradient_norm = 1}), "");
   EXPECT_EQ(steps.judge(6, {.loss = 9, .gradient_norm = 1}), "step 6 skipped: the loss 9 is a spike");
   EXPECT_EQ(steps.judge(7, {.loss = 2, .gradient_norm = 7}),
             "step 7 skipped: the gradient norm 7 is a spike");
   EXPECT_EQ(steps.judge(8, {.loss = 9, .gradient_norm = 1}), "");  // by now usual
+}
+
+// Of the interval half must be there: a warm-up's first steps are all alike, and any rise would stand out.
+TEST(BadSteps, SpikesAreNotLookedForInTheFirstSteps) {
+  BadSteps steps({.skip_spikes = true, .spike_interval = 128, .spike_factor = 6});
+  for (int i = 0; i < 63; ++i)
+    EXPECT_EQ(steps.judge(i, {.loss = i == 2 ? 9.0 : 1.0, .gradient_norm = 1}), "") << i;
+  EXPECT_EQ(steps.judge(63, {.loss = 9, .gradient_norm = 1}), "step 63 skipped: the loss 9 is a spike");
+}
+
+TEST(BadSteps, SpikesOfTheNormAreThoseAfterClipping) {
+  BadSteps steps({.skip_spikes = true, .spike_interval = 4, .spike_factor = 2});
+  for (int i = 0; i < 8; ++i)
+    EXPECT_EQ(steps.judge(i, {.loss = 1, .gradient_norm = i == 6 ? 50.0 : 1.0, .clipped_norm = 1}), "") << i;
 }
 
 TEST(BadSteps, AStateRestoredJudgesAlike) {

@@ -100,6 +100,7 @@ StepMetrics step_metrics(const StepResult& r, double seconds, double tokens_per_
   m.set("learning/current_learning_rate", r.learning_rate);
   m.set("learning/total_weights", r.total_weights);
   m.set("learning/skipped_steps", static_cast<double>(r.skipped));
+  m.set("optim/step_skipped", r.bad.empty() ? 0 : 1);
   m.set("learning/perplexity", std::exp(r.lm_loss));
   m.set("perf/step_time_seconds", seconds);
   m.set("perf/per_device_tokens_per_sec", tokens_per_rank / seconds);

@@ -159,7 +159,10 @@ void Trainer::judge(std::int64_t step, StepResult& result) {
   const bool speaks = context_.comm->rank() == 0 || !std::isfinite(result.loss);
   double sums[] = {updater_.gradient_squares(), speaks ? result.loss : 0.0};
   sum_over_run(context_, sums);
-  const StepHealth health{.loss = sums[1], .gradient_norm = std::sqrt(sums[0])};
+  const double norm = std::sqrt(sums[0]);
+  const StepHealth health{.loss = sums[1],
+                          .gradient_norm = norm,
+                          .clipped_norm = config_.clip > 0 ? std::min(norm, config_.clip) : norm};
   result.raw_grad_norm = health.gradient_norm;
   result.loss = health.loss;
   result.bad = bad_steps_.judge(step, health);

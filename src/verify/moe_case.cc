@@ -129,6 +129,7 @@ Tensor gate_scores(const Layer& layer, const Tensor& logits) {
 // The file whose balance loss and bias update count: with ragged all-to-all the reference stores one shard's,
 // so the one-device file of the same model is taken.
 SafetensorsFile statistics_of(const SafetensorsFile& file) {
+  if (!file.contains("lb_loss") && !file.contains("bias_update")) return file;
   const std::filesystem::path path = file.path();
   const std::string name = path.filename();
   const std::size_t at = name.find("_ragged_a2a_");

@@ -89,7 +89,8 @@ std::map<std::string, double> metrics_of(const StepResult& r) {
           {"learning/raw_grad_norm", r.raw_grad_norm},
           {"learning/param_norm", r.param_norm},
           {"learning/current_learning_rate", r.learning_rate},
-          {"learning/total_weights", r.total_weights}};
+          {"learning/total_weights", r.total_weights},
+          {"optim/step_skipped", r.bad.empty() ? 0.0 : 1.0}};
 }
 
 // What a run of ours leaves behind.
