@@ -10,19 +10,18 @@
 namespace switchyard {
 namespace {
 
-// A message is one line, whatever text of the user's or of a file's is in it.
+int status_of(const Error& error) {
+  return error.kind() == Error::Kind::usage ? 2 : 1;
+}
+
+}  // namespace
+
 void print_error(std::string message) {
   for (char& letter : message) {
     if (static_cast<unsigned char>(letter) < ' ' || letter == 0x7f) letter = ' ';
   }
   std::fprintf(stderr, "switchyard: %s\n", message.c_str());
 }
-
-int status_of(const Error& error) {
-  return error.kind() == Error::Kind::usage ? 2 : 1;
-}
-
-}  // namespace
 
 int report_error() {
   try {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <exception>
+#include <string>
 
 namespace switchyard {
 
@@ -11,5 +12,8 @@ int report_error();
 
 // Exit status of what a signal stopped after it saved its state: the same command goes on.
 constexpr int kStoppedBySignal = 75;
+
+// `switchyard: message` on standard error: one line, whatever text of the user's or of a file's is in it.
+void print_error(std::string message);
 
 }  // namespace switchyard

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cli/options.h"
+#include "cli/report_error.h"
 #include "core/error.h"
 #include "metrics/atomic_file.h"
 #include "verify/case.h"
@@ -136,7 +137,7 @@ int run_one(const VerifyOptions& options, const std::string& path, std::set<std:
   } catch (const Error& error) {
     report.path = path;
     report.error = error.what();
-    fmt::print(stderr, "{}\n", report.error);
+    print_error(report.error);
     return error.kind() == Error::Kind::usage ? 2 : 1;
   }
   return show(options, report, said);

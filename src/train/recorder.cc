@@ -42,7 +42,7 @@ void Recorder::record(std::int64_t step, const StepResult& r, double seconds, Tr
       "step {:>5}  loss {:.4f}  perplexity {:.3f}  {:.0f} tok/s  {:.3f} TFLOP/s ({:.0f}%)  grad norm "
       "{:.3f}",
       step, r.loss, std::exp(r.lm_loss), tokens / seconds, flops / seconds * 1e-12,
-      100 * flops / seconds / peak_, r.raw_grad_norm);
+      100 * flops / seconds / peak_, std::abs(r.raw_grad_norm));  // no -nan
   if (!r.layers.empty()) text += fmt::format("  load {:.2f}x  dropped {:.0f}", worst, dropped);
   observer_.line(text + fmt::format("  {:.2f} s  {}", seconds, megabytes(memory_peak())));
   if (!r.bad.empty()) observer_.line("warning: " + r.bad);
