@@ -320,26 +320,26 @@ constexpr Implementation<CrossEntropyBackwardRun, LinearCrossEntropyArgs> kBackw
     {"ref", Isa::ref, reference_backward},
 };
 
+// Calls `summed` for block after block.
+void sum_blocks(const LinearCrossEntropyArgs& a, const LossGradients& gradients) {
+  const std::int64_t block = loss_rows_at_once(a);
+  for (std::int64_t row = 0; row < a.rows; row += block) gradients.summed(row, std::min(a.rows, row + block));
+}
+
 // Loss and gradients one after the other: the logits are made twice.
 void gradients_apart(ThreadPool& pool, const LinearCrossEntropyArgs& a, const LossGradients& out) {
-  const std::int64_t block = loss_rows_at_once(a);
-  for (std::int64_t row = 0; row < a.rows; row += block) {
-    LinearCrossEntropyArgs some = a;
-    some.rows = std::min(block, a.rows - row);
-    some.hidden = at(a.hidden, a.dtype, row * a.emb);
-    some.targets = a.targets + row;
-    linear_cross_entropy(pool, some, out.lse + row, out.target_logit + row);
-    out.summed(row, row + some.rows);
-  }
+  linear_cross_entropy(pool, a, out.lse, out.target_logit);
+  sum_blocks(a, out);
   linear_cross_entropy_backward(pool, a, out.lse, out.softmax_coefficient, out.target_coefficient,
                                 out.dhidden, out.dweight);
 }
 
 constexpr Implementation<CrossEntropyGradientsRun, LinearCrossEntropyArgs> kGradients[] = {
 #if defined(__x86_64__)
-    {"fused amx", Isa::amx, cpu::amx_tiles::cross_entropy_gradients, cpu::amx_tiles::cross_entropy_refuses},
+    {"fused amx", Isa::amx, cpu::amx_tiles::cross_entropy_gradients,
+     cpu::amx_tiles::cross_entropy_gradients_refuses},
     {"fused avx512_bf16", Isa::avx512_bf16, cpu::soft_tiles::cross_entropy_gradients,
-     cpu::soft_tiles::cross_entropy_refuses},
+     cpu::soft_tiles::cross_entropy_gradients_refuses},
 #endif
     {"apart", Isa::ref, gradients_apart},
 };
@@ -423,9 +423,7 @@ void linear_cross_entropy_with_gradients(ThreadPool& pool, const LinearCrossEntr
   if (chosen == gradients_apart) return gradients_apart(pool, args, gradients);
   if (!skips_products(pool, "linear_cross_entropy_gradients", args, 3)) return chosen(pool, args, gradients);
   const Buffer taken(pool.counts_workspace() ? gradients_workspace(chosen, args) : 0);
-  const std::int64_t block = loss_rows_at_once(args);
-  for (std::int64_t row = 0; row < args.rows; row += block)
-    gradients.summed(row, std::min(args.rows, row + block));
+  sum_blocks(args, gradients);
 }
 
 }  // namespace switchyard

@@ -36,6 +36,7 @@ std::size_t cross_entropy_workspace(const LinearCrossEntropyArgs& args, bool bac
 std::size_t cross_entropy_gradients_workspace(const LinearCrossEntropyArgs& args);
 // Why they do not take these arguments, or null.
 const char* cross_entropy_refuses(const LinearCrossEntropyArgs& args);
+const char* cross_entropy_gradients_refuses(const LinearCrossEntropyArgs& args);
 }  // namespace amx_tiles
 namespace soft_tiles {
 CrossEntropyRun cross_entropy;
@@ -44,6 +45,7 @@ CrossEntropyGradientsRun cross_entropy_gradients;
 std::size_t cross_entropy_workspace(const LinearCrossEntropyArgs& args, bool backward);
 std::size_t cross_entropy_gradients_workspace(const LinearCrossEntropyArgs& args);
 const char* cross_entropy_refuses(const LinearCrossEntropyArgs& args);
+const char* cross_entropy_gradients_refuses(const LinearCrossEntropyArgs& args);
 }  // namespace soft_tiles
 
 RowSumUpdate row_sum_update_avx512;

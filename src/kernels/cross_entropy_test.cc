@@ -89,6 +89,8 @@ std::vector<Case> cases() {
       result.push_back({290, 33, 290, dtype, major});
       result.push_back({20, 8, 100, dtype, major, 2.5f, 10});
       result.push_back({5, 300, 50, dtype, major});
+      result.push_back({33, 160, 600, dtype, major, 0, 300});
+      result.push_back({530, 132, 700, dtype, major});  // wide enough to keep exponentials on AMX
       result.push_back({5, 520, 50, dtype, major});
       result.push_back({530, 4, 2060, dtype, major});
       result.push_back({70, 544, 2100, dtype, major, 0, 900});  // wide, with several groups of logits

@@ -30,6 +30,8 @@ constexpr LossShape kLossShapes[] = {
     {290, 33, 290},
     {20, 8, 100, 2.5f, 10},
     {5, 300, 50},
+    {33, 160, 600, 0, 300},
+    {290, 132, 700},          // wide enough to keep exponentials on AMX, in two blocks of rows
     {5, 520, 50},             // wider than the fused kernels take
     {530, 4, 2060},           // several blocks of rows and columns
     {70, 544, 2100, 0, 900},  // the same, wide
