@@ -57,7 +57,9 @@ BuildOptions build_options(const Config& config, const Options& given) {
   BuildOptions options;
   options.paths = config.get_string("data_path");
   options.folder = given.values.at("--out");
-  const auto parent = std::filesystem::absolute(options.folder).lexically_normal().parent_path();
+  auto parent = std::filesystem::absolute(options.folder).lexically_normal();
+  if (!parent.has_filename()) parent = parent.parent_path();  // "tokens/" is "tokens"
+  parent = parent.parent_path();
   if (std::error_code problem; !std::filesystem::is_directory(parent, problem))
     fail_usage("[data] --out {}: expected a folder that exists to make it in, got {}", options.folder,
                parent.string());

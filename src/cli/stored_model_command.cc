@@ -20,8 +20,7 @@ Config config_of(const std::string& command, const Processes& processes,
     if (!settings.empty() && std::filesystem::is_directory(settings[0]))
       fail_usage(
           "[{}] {}: expected a Hugging Face model, a checkpoint, or the folder of a run that has one (train "
-          "with "
-          "enable_checkpointing=true)",
+          "with enable_checkpointing=true)",
           command, settings[0]);
     return config_for(processes, settings, Config::from_args);
   }

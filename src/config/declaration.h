@@ -88,8 +88,8 @@ std::vector<KeyDeclaration> memory_keys();
 std::vector<KeyDeclaration> train_keys();
 std::vector<KeyDeclaration> data_keys();
 std::vector<KeyDeclaration> accelerator_keys();  // inert: XLA, TPU and GPU kernels
-std::vector<KeyDeclaration> service_keys();
-std::vector<KeyDeclaration> other_model_keys();  // inert: cloud services, profilers, dumps
+std::vector<KeyDeclaration> service_keys();      // inert: cloud services, profilers, dumps
+std::vector<KeyDeclaration> other_model_keys();  // inert: kinds of models and trainers not built here
 
 // All declarations, in the order of the tables. No key occurs twice.
 const std::vector<KeyDeclaration>& all_keys();

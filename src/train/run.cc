@@ -263,8 +263,7 @@ class RankRun {
     if (speaks_ && background && !saves_.in_background())
       observer_.line(
           "warning: memory has no room for a copy of weights and optimizer state: checkpoints are waited "
-          "for, as with "
-          "async_checkpointing=false");
+          "for, as with async_checkpointing=false");
   }
 
   nlohmann::json summary() { return run_summary(config_, trainer_, cost_); }

@@ -187,7 +187,7 @@ TEST_F(DataProgram, ARunEndsWithItsDataOverRestartsAndMeshes) {
 TEST_F(DataProgram, RowsOfOneDocumentTrainAlikeOnAnyMesh) {
   write_texts();
   ASSERT_EQ(
-      run({"data", "build", "data_path=texts", "tokenizer_type=byte", "eval_fraction=0.2", "--out", "tokens"})
+      run({"data", "build", "data_path=texts", "tokenizer_type=byte", "eval_fraction=0.2", "--out", "tokens/"})
           .status,
       0);
   const Arguments keys{"dataset_type=tokenized", "data_path=tokens",     "vocab_size=300",

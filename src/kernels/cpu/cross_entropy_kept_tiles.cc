@@ -3,11 +3,9 @@
 // rows' sums are known.
 //
 // 1. So a gradient is rounded twice, the exponential and its product with the rest. A target's is made from
-// its
-//    logit: near 1 its probability would lose all that is left of it.
+//    its logit: near 1 its probability would lose all that is left of it.
 // 2. Blocks follow from the shape alone. dweight is added up over them in float32: in a buffer of its own
-// where
-//    there is more than one, since a block's rows meet all of the vocabulary.
+//    where there is more than one, since a block's rows meet all of the vocabulary.
 #include "kernels/cross_entropy_problem.h"
 
 #if defined(__x86_64__)
@@ -119,8 +117,8 @@ class ChunkGradients {
 
 const char* cross_entropy_gradients_refuses(const LinearCrossEntropyArgs& args) {
 #if !defined(SWITCHYARD_SOFT_TILES)
-  // With AMX's costs: at a width of 64 7 to 25 % slower than another product and exponential, at 128 up to 20
-  // % faster, at 512 8 to 32 %.
+  // With AMX's costs: 7 to 25 % slower than another product and exponential at a width of 64, up to 20 %
+  // faster at 128, 8 to 32 % at 512.
   constexpr std::int64_t kLeastEmb = 128;
   if (args.emb < kLeastEmb)
     return "takes at least 128 model dims: below, exponentials from memory are no faster";
