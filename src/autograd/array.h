@@ -33,7 +33,6 @@ struct ArrayInfo {
   Shape local;        // this rank's block
   bool ragged = false;
   Axes shared = {};       // of a weight: ranks of this process along these axes hold one copy of it
-  bool gathered = false;  // over them, so that its gradient is summed over them next
 };
 
 // Of a ragged array with `rank` dims, before its data is there.
@@ -51,8 +50,6 @@ struct Value {
   bool never_save = false;      // cheaper to make again than to keep (gathered weights, gathered rows)
   bool weight = false;          // a parameter, also recast or gathered: moved to where it is used
   std::string checkpoint_name;  // what a remat policy calls it
-  std::int64_t uses = 0;        // recorded ops that read it; of a parameter since the step began
-  bool summed = false;          // grad is given by give_sum (op.h)
   Tensor grad;
   Tensor recomputed;
 };

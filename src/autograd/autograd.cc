@@ -34,7 +34,6 @@ std::shared_ptr<Node> record(Context& context, std::shared_ptr<const Op> op, std
     // What cannot be made again is held even if only a rerun reads it.
     const Value& value = *inputs[i].value();
     const bool keep = value.producer == nullptr || (bit(node->op->needs_inputs(), i) && !value.never_save);
-    ++inputs[i].value()->uses;
     node->inputs.push_back(inputs[i].value());
     node->saved_inputs.push_back(keep ? inputs[i].tensor() : Tensor());
   }
@@ -43,14 +42,9 @@ std::shared_ptr<Node> record(Context& context, std::shared_ptr<const Op> op, std
 }
 
 void accumulate(Context& context, Value& value, const Tensor& grad) {
-  CHECK(!value.summed, "another gradient beside the sum over ranks");
   CHECK(grad.shape() == value.info.local, "gradient {} for a value of {}", to_string(grad.shape()),
         to_string(value.info.local));
-  if (context.is_zeros(grad)) {
-    if (!value.grad.defined()) value.grad = grad;
-    return;
-  }
-  if (!value.grad.defined() || context.is_zeros(value.grad)) {
+  if (!value.grad.defined()) {
     // A parameter's first gradient stays as narrow as it comes: the update reads either type.
     const bool keep = value.weight && value.producer == nullptr && grad.dtype() == DType::bf16;
     value.grad = keep ? grad : converted(*context.pool, grad, value.info.dtype);
@@ -191,28 +185,6 @@ bool BackwardCall::wanted(std::size_t input) const {
 }
 std::size_t BackwardCall::inputs() const {
   return node_.inputs.size();
-}
-
-// The parameter that the input is, or is the cast of, if nobody else reads it; else null.
-Value* BackwardCall::sole_parameter(std::size_t input) const {
-  Value* value = node_.inputs[input].get();
-  for (; value->weight && value->uses == 1; value = value->producer->inputs[0].get()) {
-    if (value->producer == nullptr) return value;
-    if (value->producer->op->name() != "cast") return nullptr;
-  }
-  return nullptr;
-}
-
-bool BackwardCall::may_sum(std::size_t input) const {
-  return context_.one_pass && sole_parameter(input) != nullptr;
-}
-
-void BackwardCall::give_sum(std::size_t input, Tensor sum) const {
-  Value* const parameter = sole_parameter(input);
-  CHECK(parameter != nullptr && !parameter->grad.defined(), "[{}] a sum for input {}, which has other terms",
-        node_.op->name(), input);
-  parameter->grad = std::move(sum);
-  parameter->summed = true;
 }
 
 namespace {

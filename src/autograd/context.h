@@ -52,7 +52,6 @@ struct Context {
   ThreadPool* pool = nullptr;
   bool explicit_sharding = false;  // shard_mode=explicit: an implied reshard is an error
   bool grad_enabled = true;
-  bool one_pass = false;  // an update has one backward pass: parameters get no gradients from another one
   RematRegion* region = nullptr;  // innermost open remat region
   std::uint64_t next_node = 0;
   std::string_view op;  // the running one, for those who count
@@ -65,8 +64,6 @@ struct Context {
   // Tensors hold no data (core/memory_account.h), the pool and the communicator only count. What a run reads
   // from its data, an op that reads it must assume here.
   bool abstract() const { return assumed != nullptr; }
-  // Whether x is zeros because another rank holds the whole sum (Tensor::without_memory).
-  bool is_zeros(const Tensor& x) const { return x.abstract() && !abstract(); }
 
   // The ranks (of the communicator) that differ from this one only along `axes`, and this rank's place among
   // them.

@@ -27,15 +27,9 @@ class BackwardCall {
   const ArrayInfo& input_info(std::size_t i) const;
   const ArrayInfo& output_info(std::size_t i) const;
   bool wanted(std::size_t input) const;  // does input need a gradient?
-  // For an op that can sum the gradient of a weight over the ranks that share it: whether nothing else is
-  // added to any rank's, the input being a parameter, or the cast of one, that only this op reads. If so, the
-  // op may give the sum and leave the gradient undefined: float32 memory that all of those ranks see.
-  bool may_sum(std::size_t input) const;
-  void give_sum(std::size_t input, Tensor sum) const;
   std::size_t inputs() const;
 
  private:
-  Value* sole_parameter(std::size_t input) const;
   Context& context_;
   Node& node_;
   std::vector<Tensor> grads_;

@@ -5,7 +5,6 @@
 
 #include "core/dtype.h"
 #include "core/thread_pool.h"
-#include "kernels/partners.h"
 
 namespace switchyard {
 
@@ -34,8 +33,6 @@ struct GemmArgs {
   bool accumulate = false;
 };
 
-// Partners, where takes_partners(dtype) (kernels/grouped_matmul.h), show products alike in all but their
-// matrices.
-void gemm(ThreadPool& pool, const GemmArgs& args, Partners* partners = nullptr);
+void gemm(ThreadPool& pool, const GemmArgs& args);
 
 }  // namespace switchyard

@@ -8,7 +8,6 @@
 #include "core/thread_pool.h"
 #include "kernels/dispatch.h"
 #include "kernels/logits_problem.h"
-#include "kernels/partners.h"
 
 namespace switchyard {
 
@@ -21,15 +20,8 @@ namespace switchyard {
 //    With `hidden`, shaped like C and bf16 as it: hidden = silu(C) ⊙ C_next ⊙ row_weights[row], as swiglu
 //    (elementwise.h) makes it of C and C_next as they are stored.
 // 3. More terms: C = op(A) · op(B) + Σ_t op(A_t) · op(B_t), each with a depth of its own, one sum after the
-//    other. With `terms_apart` each term's sum is rounded to the operands' dtype before it is added, as if
-//    it had been stored in that and the stored ones then added in fp32.
-// 4. same_b: another problem with the same matrices B and depths. Its rows follow this one's: blocks, and the
-//    panels within them, go over both. Where A is transposed, all but the last have whole panels of rows.
-// 5. beside: more problems with the same A, and with as many rows and columns and as deep as this. Their
-// columns
-//    follow this one's, those of each from a strip (a pair of strips) of its own on: blocks, and the pieces
-//    of B within them, go over all.
-// 6. logits: C is made of logits, or they are only summed, see there. C is bf16 or null, all else plain.
+//    other.
+// 4. logits: C is made of logits, or they are only summed, see there. C is bf16 or null, all else plain.
 constexpr std::int64_t kGemmStrip = 32;
 
 struct GemmTerm {
@@ -62,14 +54,10 @@ struct GemmProblem {
   void* hidden = nullptr;
   const float* row_weights = nullptr;
   std::span<const GemmTerm> more = {};
-  bool terms_apart = false;
-  const GemmProblem* same_b = nullptr;
-  std::span<const GemmProblem> beside = {};
   const LogitProblem* logits = nullptr;
 
   bool is_plain() const {
-    return a_rows == nullptr && b_next == nullptr && more.empty() && same_b == nullptr && beside.empty() &&
-           logits == nullptr;
+    return a_rows == nullptr && b_next == nullptr && more.empty() && logits == nullptr;
   }
   std::int64_t terms() const { return 1 + static_cast<std::int64_t>(more.size()); }
   GemmTerm term(std::int64_t i) const {
@@ -84,8 +72,7 @@ struct GemmProblem {
   std::int64_t strips() const { return (n + kGemmStrip - 1) / kGemmStrip * (c_next == nullptr ? 1 : 2); }
   // Columns to cut into blocks.
   std::int64_t columns() const {
-    if (c_next == nullptr && beside.empty()) return n;
-    return strips() * kGemmStrip * (1 + static_cast<std::int64_t>(beside.size()));
+    return c_next == nullptr ? n : strips() * kGemmStrip;
   }
   // A block's columns are a multiple of it, but for the last.
   std::int64_t column_unit() const {
@@ -94,8 +81,7 @@ struct GemmProblem {
   }
 };
 
-// The block C[row_begin:row_end, column_begin:column_end], of rows that follow each other where problems
-// share B, and of columns where they share A.
+// The block C[row_begin:row_end, column_begin:column_end].
 struct GemmBlock {
   std::int64_t row_begin;
   std::int64_t row_end;
@@ -117,14 +103,8 @@ struct GemmRowPacking {
 };
 
 // Computes every problem; all have the dtypes and the form of the first. `op` names the caller in dispatch
-// messages. Only where takes_gemm_forms(dtype) may a problem be other than plain, or have partners. Those
-// show as many problems each; the i-th ones of all go together where they have the same A or the same B.
-void run_gemms(ThreadPool& pool, const char* op, std::span<const GemmProblem> problems,
-               Partners* partners = nullptr);
-// The same, but the first partner's i-th result becomes the sum of all partners' i-th products, each rounded
-// to the operands' dtype and then added in fp32 in the order of the partners. Other partners' C is not used.
-void run_summed_gemms(ThreadPool& pool, const char* op, std::span<const GemmProblem> problems,
-                      Partners& partners);
+// messages. Only where takes_gemm_forms(dtype) may a problem be other than plain.
+void run_gemms(ThreadPool& pool, const char* op, std::span<const GemmProblem> problems);
 bool takes_gemm_forms(DType dtype);
 
 namespace ref {

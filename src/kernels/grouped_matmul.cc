@@ -21,15 +21,6 @@ std::byte* advance(void* x, DType dtype, std::int64_t elements) {
   return const_cast<std::byte*>(advance(static_cast<const void*>(x), dtype, elements));
 }
 
-// Gradients of rhs, alone, with partners, or summed over partners.
-void run_gradients(ThreadPool& pool, std::span<const GemmProblem> problems, Partners* summing,
-                   Partners* together) {
-  if (summing == nullptr)
-    run_gemms(pool, "gmm_drhs", problems, together);
-  else
-    run_summed_gemms(pool, "gmm_drhs", problems, *summing);
-}
-
 // One problem per group from make(group, first row, rows).
 template <typename Make>
 std::vector<GemmProblem> per_group(std::span<const std::int64_t> group_sizes, const Make& make) {
@@ -46,13 +37,8 @@ std::vector<GemmProblem> per_group(std::span<const std::int64_t> group_sizes, co
 
 }  // namespace
 
-bool takes_partners(DType dtype) {
-  return takes_gemm_forms(dtype);
-}
-
 void gmm(ThreadPool& pool, DType dtype, const void* lhs, const void* rhs, const void* bias,
-         std::span<const std::int64_t> group_sizes, std::int64_t k, std::int64_t n, void* out,
-         Partners* partners) {
+         std::span<const std::int64_t> group_sizes, std::int64_t k, std::int64_t n, void* out) {
   const auto problems = per_group(group_sizes, [&](std::int64_t g, std::int64_t row, std::int64_t rows) {
     return GemmProblem{.m = rows,
                        .n = n,
@@ -67,7 +53,7 @@ void gmm(ThreadPool& pool, DType dtype, const void* lhs, const void* rhs, const 
                        .ldc = n,
                        .bias = advance(bias, dtype, g * n)};
   });
-  run_gemms(pool, "gmm", problems, partners);
+  run_gemms(pool, "gmm", problems);
 }
 
 namespace {
@@ -96,14 +82,13 @@ std::vector<GemmProblem> dlhs_problems(DType dtype, const void* dy, const void* 
 }  // namespace
 
 void gmm_dlhs(ThreadPool& pool, DType dtype, const void* dy, const void* rhs,
-              std::span<const std::int64_t> group_sizes, std::int64_t k, std::int64_t n, void* dlhs,
-              Partners* partners) {
-  run_gemms(pool, "gmm_dlhs", dlhs_problems(dtype, dy, rhs, group_sizes, k, n, dlhs, dtype), partners);
+              std::span<const std::int64_t> group_sizes, std::int64_t k, std::int64_t n, void* dlhs) {
+  run_gemms(pool, "gmm_dlhs", dlhs_problems(dtype, dy, rhs, group_sizes, k, n, dlhs, dtype));
 }
 
 void gmm_drhs(ThreadPool& pool, DType dtype, const void* lhs, const void* dy,
               std::span<const std::int64_t> group_sizes, std::int64_t k, std::int64_t n, void* drhs,
-              DType drhs_dtype, Partners* summing, Partners* together) {
+              DType drhs_dtype) {
   const auto problems = per_group(group_sizes, [&](std::int64_t g, std::int64_t row, std::int64_t rows) {
     return GemmProblem{.m = k,
                        .n = n,
@@ -118,7 +103,7 @@ void gmm_drhs(ThreadPool& pool, DType dtype, const void* lhs, const void* dy,
                        .c_dtype = drhs_dtype,
                        .ldc = n};
   });
-  run_gradients(pool, problems, summing, together);
+  run_gemms(pool, "gmm_drhs", problems);
 }
 
 namespace {
@@ -156,8 +141,7 @@ void set_rows(GemmProblem& p, const void* x, std::span<const std::int32_t> index
 
 void gmm_pair(ThreadPool& pool, DType dtype, const void* x, std::span<const std::int32_t> index,
               const void* rhs_0, const void* rhs_1, std::span<const std::int64_t> group_sizes, std::int64_t k,
-              std::int64_t n, void* out_0, void* out_1, const float* row_weights, void* hidden,
-              Partners* partners) {
+              std::int64_t n, void* out_0, void* out_1, const float* row_weights, void* hidden) {
   if (!takes_gemm_forms(dtype)) {
     const GatheredRows lhs(pool, dtype, x, index, k);
     gmm(pool, dtype, lhs.data(), rhs_0, nullptr, group_sizes, k, n, out_0);
@@ -179,19 +163,19 @@ void gmm_pair(ThreadPool& pool, DType dtype, const void* x, std::span<const std:
     p.row_weights = row_weights == nullptr ? nullptr : row_weights + row;
     return p;
   });
-  run_gemms(pool, "gmm", problems, partners);
+  run_gemms(pool, "gmm", problems);
 }
 
 void gmm_dlhs_pair(ThreadPool& pool, DType dtype, const void* dy_0, const void* dy_1, const void* rhs_0,
                    const void* rhs_1, std::span<const std::int64_t> group_sizes, std::int64_t k,
-                   std::int64_t n, void* dlhs, Partners* partners) {
+                   std::int64_t n, void* dlhs) {
   if (takes_gemm_forms(dtype)) {
     auto problems = dlhs_problems(dtype, dy_0, rhs_0, group_sizes, k, n, dlhs, dtype);
     std::vector<GemmTerm> terms;
     for (const GemmProblem& p : dlhs_problems(dtype, dy_1, rhs_1, group_sizes, k, n, dlhs, dtype))
       terms.push_back(p.term(0));
     for (std::size_t i = 0; i < terms.size(); ++i) problems[i].more = std::span(terms).subspan(i, 1);
-    return run_gemms(pool, "gmm_dlhs", problems, partners);
+    return run_gemms(pool, "gmm_dlhs", problems);
   }
   Tensor sums;  // fp32 between the two products
   if (dtype != DType::f32) sums = Tensor(DType::f32, {rows_of(group_sizes), k});
@@ -203,8 +187,7 @@ void gmm_dlhs_pair(ThreadPool& pool, DType dtype, const void* dy_0, const void* 
 
 void gmm_drhs_pair(ThreadPool& pool, DType dtype, const void* x, std::span<const std::int32_t> index,
                    const void* dy_0, const void* dy_1, std::span<const std::int64_t> group_sizes,
-                   std::int64_t k, std::int64_t n, void* drhs_0, void* drhs_1, DType drhs_dtype,
-                   Partners* summing, Partners* together) {
+                   std::int64_t k, std::int64_t n, void* drhs_0, void* drhs_1, DType drhs_dtype) {
   if (!takes_gemm_forms(dtype)) {
     const GatheredRows lhs(pool, dtype, x, index, k);
     gmm_drhs(pool, dtype, lhs.data(), dy_0, group_sizes, k, n, drhs_0, drhs_dtype);
@@ -223,7 +206,7 @@ void gmm_drhs_pair(ThreadPool& pool, DType dtype, const void* x, std::span<const
     p.ldc = n;
     return p;
   });
-  run_gradients(pool, problems, summing, together);
+  run_gemms(pool, "gmm_drhs", problems);
 }
 
 }  // namespace switchyard

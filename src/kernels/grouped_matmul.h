@@ -11,33 +11,22 @@
 
 #include "core/dtype.h"
 #include "core/thread_pool.h"
-#include "kernels/partners.h"
 
 namespace switchyard {
 
-// Ranks that multiply rows of their own with the same matrices rhs, or the same rows with matrices of their
-// own, may do so as `partners`, who call alike with equal dtype, groups, k and n: what they share is read and
-// packed once for all of them. Results are bit for bit those of each alone. For the gradient of rhs they may
-// be `summing`: the first partner's drhs becomes the sum of what each alone would get in the operands' dtype,
-// added in fp32 in their order and rounded once to drhs_dtype; the others' drhs is not used and may be null.
-// Or else they may be `together`, as in the other products.
-bool takes_partners(DType dtype);
-
 // out[r,:] = lhs[r,:] · rhs[g(r)] + bias[g(r)].  lhs [R,k], rhs [G,k,n], bias [G,n] or null, out [R,n].
 void gmm(ThreadPool& pool, DType dtype, const void* lhs, const void* rhs, const void* bias,
-         std::span<const std::int64_t> group_sizes, std::int64_t k, std::int64_t n, void* out,
-         Partners* partners = nullptr);
+         std::span<const std::int64_t> group_sizes, std::int64_t k, std::int64_t n, void* out);
 
 // Gradient of gmm for lhs: dlhs[r,:] = dy[r,:] · rhs[g(r)]ᵀ.  dy [R,n], rhs [G,k,n], dlhs [R,k].
 void gmm_dlhs(ThreadPool& pool, DType dtype, const void* dy, const void* rhs,
-              std::span<const std::int64_t> group_sizes, std::int64_t k, std::int64_t n, void* dlhs,
-              Partners* partners = nullptr);
+              std::span<const std::int64_t> group_sizes, std::int64_t k, std::int64_t n, void* dlhs);
 
 // Gradient of gmm for rhs: drhs[g] = lhs_gᵀ · dy_g over the rows of group g, zero for an empty group.
 // lhs [R,k], dy [R,n], drhs [G,k,n] of `drhs_dtype` (f32 or bf16).
 void gmm_drhs(ThreadPool& pool, DType dtype, const void* lhs, const void* dy,
               std::span<const std::int64_t> group_sizes, std::int64_t k, std::int64_t n, void* drhs,
-              DType drhs_dtype, Partners* summing = nullptr, Partners* together = nullptr);
+              DType drhs_dtype);
 
 // ---- Two products of the same rows, as a gated MLP has them
 //
@@ -50,17 +39,16 @@ void gmm_drhs(ThreadPool& pool, DType dtype, const void* lhs, const void* dy,
 void gmm_pair(ThreadPool& pool, DType dtype, const void* x, std::span<const std::int32_t> index,
               const void* rhs_0, const void* rhs_1, std::span<const std::int64_t> group_sizes, std::int64_t k,
               std::int64_t n, void* out_0, void* out_1, const float* row_weights = nullptr,
-              void* hidden = nullptr, Partners* partners = nullptr);
+              void* hidden = nullptr);
 
 // dlhs[r,:] = dy_0[r,:] · rhs_0[g(r)]ᵀ + dy_1[r,:] · rhs_1[g(r)]ᵀ, rounded once.
 void gmm_dlhs_pair(ThreadPool& pool, DType dtype, const void* dy_0, const void* dy_1, const void* rhs_0,
                    const void* rhs_1, std::span<const std::int64_t> group_sizes, std::int64_t k,
-                   std::int64_t n, void* dlhs, Partners* partners = nullptr);
+                   std::int64_t n, void* dlhs);
 
 // drhs_i[g] = (rows of group g of x)ᵀ · dy_i for i = 0, 1.
 void gmm_drhs_pair(ThreadPool& pool, DType dtype, const void* x, std::span<const std::int32_t> index,
                    const void* dy_0, const void* dy_1, std::span<const std::int64_t> group_sizes,
-                   std::int64_t k, std::int64_t n, void* drhs_0, void* drhs_1, DType drhs_dtype,
-                   Partners* summing = nullptr, Partners* together = nullptr);
+                   std::int64_t k, std::int64_t n, void* drhs_0, void* drhs_1, DType drhs_dtype);
 
 }  // namespace switchyard

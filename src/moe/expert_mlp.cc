@@ -11,8 +11,6 @@
 #include "kernels/grouped_matmul.h"
 #include "moe/assumed_load.h"
 #include "ops/basic.h"
-#include "ops/rank_partners.h"
-#include "ops/shared_result.h"
 
 namespace switchyard {
 namespace {
@@ -23,63 +21,6 @@ std::vector<std::int64_t> sizes_of(const Tensor& t, std::int64_t rows) {
   return std::vector<std::int64_t>(s.begin(), s.end());
 }
 
-// Those who multiply with the same weights, or the same tokens, where the kernels let them do it together;
-// else null. Of all ranks that hold them, either each has partners or none.
-std::unique_ptr<RankPartners> partners_of(Context& c, DType rows, const ArrayInfo& weights,
-                                          const Axes& same_tokens = {}) {
-  Axes axes = rows == weights.dtype ? weights.shared : Axes{};
-  add_axes(axes, same_tokens);
-  return partners_over(c, axes, rows);
-}
-
-// The axes over which ranks have the same tokens x, which `weights` take, where that saves them something.
-Axes same_tokens(const Context& c, const ArrayInfo& x, const ArrayInfo& weights) {
-  return num_elements(x.local) * weights.local[2] < kWorthMeeting ? Axes{} : whole_axes(c, x.sharding);
-}
-
-// The gradients of weights (inputs of a grouped product, shaped alike), which partners sum as they make them
-// where they would be summed next.
-class WeightGradients {
- public:
-  // `same_tokens`: over which the rows are of the same tokens.
-  WeightGradients(Context& c, const BackwardCall& call, std::initializer_list<std::size_t> weights,
-                  DType rows, const Axes& same_tokens = {})
-      : call_(call), weights_(weights) {
-    const ArrayInfo& info = call.input_info(weights_.front());
-    sums_ = !info.gathered &&
-            std::all_of(weights_.begin(), weights_.end(), [&](std::size_t i) { return call.may_sum(i); });
-    if (info.gathered || sums_) partners_ = partners_of(c, rows, info);
-    sums_ = sums_ && partners_ != nullptr;
-    if (partners_ == nullptr) together_ = partners_over(c, same_tokens, rows);
-    for (std::size_t i = 0; i < weights_.size(); ++i) {
-      tensors_.push_back(sums_ ? sum_of_ranks(c, info.shared, info.dtype, info.local)
-                         : partners_ == nullptr || partners_->is_first()
-                             ? Tensor(info.dtype, info.local)
-                             : Tensor::without_memory(info.dtype, info.local));
-    }
-  }
-  Partners* summing() const { return partners_.get(); }
-  Partners* together() const { return together_.get(); }
-  DType dtype() const { return tensors_.front().dtype(); }
-  void* to(std::size_t i) { return tensors_[i].raw(); }
-  // Once they are made.
-  void give(std::vector<Tensor>& grads) {
-    for (std::size_t i = 0; i < weights_.size(); ++i) {
-      if (sums_)
-        call_.give_sum(weights_[i], std::move(tensors_[i]));
-      else
-        grads[weights_[i]] = std::move(tensors_[i]);
-    }
-  }
-
- private:
-  const BackwardCall& call_;
-  const std::vector<std::size_t> weights_;
-  bool sums_ = false;
-  std::unique_ptr<RankPartners> partners_, together_;  // who sum gradients; who do not, and share rows
-  std::vector<Tensor> tensors_;
-};
-
 // dlhs and drhs of a grouped product of `rows` and `weights` with the groups of input `sizes`.
 std::vector<Tensor> gmm_gradients(Context& c, const BackwardCall& call, const Tensor& dy, std::size_t rows,
                                   std::size_t weights, std::size_t sizes) {
@@ -89,14 +30,12 @@ std::vector<Tensor> gmm_gradients(Context& c, const BackwardCall& call, const Te
   std::vector<Tensor> grads(call.inputs());
   if (call.wanted(rows)) {
     grads[rows] = Tensor(dy.dtype(), {dy.dim(0), k});
-    gmm_dlhs(*c.pool, dy.dtype(), dy.raw(), call.input(weights).raw(), groups, k, n, grads[rows].raw(),
-             partners_of(c, dy.dtype(), info).get());
+    gmm_dlhs(*c.pool, dy.dtype(), dy.raw(), call.input(weights).raw(), groups, k, n, grads[rows].raw());
   }
   if (call.wanted(weights)) {
-    WeightGradients made(c, call, {weights}, dy.dtype());
-    gmm_drhs(*c.pool, dy.dtype(), call.input(rows).raw(), dy.raw(), groups, k, n, made.to(0), made.dtype(),
-             made.summing());
-    made.give(grads);
+    grads[weights] = Tensor(info.dtype, info.local);
+    gmm_drhs(*c.pool, dy.dtype(), call.input(rows).raw(), dy.raw(), groups, k, n, grads[weights].raw(),
+             info.dtype);
   }
   return grads;
 }
@@ -108,10 +47,10 @@ class GmmOp : public Op {  // inputs: rows [R,K], weights [G,K,N], sizes [G]
     return {ragged_info(in[0].dtype, 2)};
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
-                              std::span<const ArrayInfo> infos) const override {
+                              std::span<const ArrayInfo>) const override {
     Tensor out(in[0].dtype(), {in[0].dim(0), in[1].dim(2)});
     gmm(*c.pool, in[0].dtype(), in[0].raw(), in[1].raw(), nullptr, sizes_of(in[2], in[0].dim(0)),
-        in[1].dim(1), in[1].dim(2), out.raw(), partners_of(c, in[0].dtype(), infos[1]).get());
+        in[1].dim(1), in[1].dim(2), out.raw());
     return {out};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
@@ -168,17 +107,15 @@ Index index_of(const Tensor& tokens) {
 }
 
 // Gate, up and, with row weights, the weighted activation, of the inputs of GateUpOp.
-std::vector<Tensor> gate_and_up(Context& c, std::span<const Tensor> in, const ArrayInfo& weights,
-                                const ArrayInfo& x_info, const Tensor& row_weights) {
+std::vector<Tensor> gate_and_up(Context& c, std::span<const Tensor> in, const Tensor& row_weights) {
   const Tensor& x = in[3];
   const std::int64_t rows = in.size() > 4 ? in[4].size() : x.dim(0), width = in[0].dim(2);
-  const Axes tokens = in.size() > 4 ? same_tokens(c, x_info, weights) : Axes{};
   std::vector<Tensor> out;
   for (int i = 0; i < (row_weights.defined() ? 3 : 2); ++i) out.emplace_back(x.dtype(), Shape{rows, width});
   gmm_pair(*c.pool, x.dtype(), x.raw(), in.size() > 4 ? index_of(in[4]) : Index{}, in[0].raw(), in[1].raw(),
            sizes_of(in[2], rows), in[0].dim(1), width, out[0].raw(), out[1].raw(),
            row_weights.defined() ? row_weights.data<float>() : nullptr,
-           row_weights.defined() ? out[2].raw() : nullptr, partners_of(c, x.dtype(), weights, tokens).get());
+           row_weights.defined() ? out[2].raw() : nullptr);
   return out;
 }
 
@@ -192,8 +129,8 @@ class GateUpOp : public Op {
     return {ragged_info(in[3].dtype, 2), ragged_info(in[3].dtype, 2)};
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
-                              std::span<const ArrayInfo> infos) const override {
-    return gate_and_up(c, in, infos[0], infos[3], {});
+                              std::span<const ArrayInfo>) const override {
+    return gate_and_up(c, in, {});
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     const ArrayInfo& weights = call.input_info(0);
@@ -206,17 +143,14 @@ class GateUpOp : public Op {
     std::vector<Tensor> grads(call.inputs());
     if (call.wanted(0) || call.wanted(1)) {
       const Tensor x = call.input(3);
-      WeightGradients made(c, call, {0, 1}, dtype,
-                           planned ? same_tokens(c, call.input_info(3), weights) : Axes{});
+      for (std::size_t i = 0; i < 2; ++i) grads[i] = Tensor(weights.dtype, weights.local);
       gmm_drhs_pair(*c.pool, dtype, x.raw(), planned ? index_of(call.input(4)) : Index{}, dgate.raw(),
-                    dup.raw(), group_sizes, k, n, made.to(0), made.to(1), made.dtype(), made.summing(),
-                    made.together());
-      made.give(grads);
+                    dup.raw(), group_sizes, k, n, grads[0].raw(), grads[1].raw(), weights.dtype);
     }
     if (call.wanted(3)) {
       Tensor drows(dtype, {rows, k});
       gmm_dlhs_pair(*c.pool, dtype, dgate.raw(), dup.raw(), call.input(0).raw(), call.input(1).raw(),
-                    group_sizes, k, n, drows.raw(), partners_of(c, dtype, weights).get());
+                    group_sizes, k, n, drows.raw());
       grads[3] = planned ? sum_rows(c, drows, call.input(5), call.input_info(3).local) : drows;
     }
     return grads;
@@ -279,7 +213,7 @@ UpProjections whole_up_projections(Context& context, const Array& x, const RowPl
     const InsideOp inside(context, op->name(), "forward");
     std::vector<Tensor> tensors;
     for (const auto& input : inputs) tensors.push_back(input.tensor());
-    return gate_and_up(context, tensors, wi_0.info(), x.info(), row_weights.tensor());
+    return gate_and_up(context, tensors, row_weights.tensor());
   }();
   const auto pair = adopt(context, op, inputs, {made[0], made[1]});
   const Array activation[] = {pair[0], pair[1], row_weights};

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "ops/local_einsum.h"
-#include "ops/rank_partners.h"
 #include "ops/reshard.h"
 
 namespace switchyard {
@@ -13,8 +12,7 @@ namespace {
 
 class EinsumOp : public Op {
  public:
-  EinsumOp(EinsumSpec spec, bool weight_a, bool weight_b)
-      : spec_(std::move(spec)), is_weight_{weight_a, weight_b} {}
+  explicit EinsumOp(EinsumSpec spec) : spec_(std::move(spec)) {}
   std::string_view name() const override { return "einsum"; }
 
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
@@ -36,43 +34,22 @@ class EinsumOp : public Op {
     return {out};
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
-                              std::span<const ArrayInfo> infos) const override {
-    Axes shared = rows_in_common(c, infos[0], 0);
-    add_axes(shared, rows_in_common(c, infos[1], 1));
-    return {product(c, spec_, in[0], in[1], shared)};
+                              std::span<const ArrayInfo>) const override {
+    return {local_einsum(*c.pool, spec_, in[0], in[1], in[0].dtype())};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     std::vector<Tensor> grads(2);
     const Tensor& dy = call.grad(0);
-    const auto shared = [&](std::size_t other) {
-      Axes axes = rows_in_common(c, call.input_info(other), other);
-      add_axes(axes, whole_axes(c, dual(*c.mesh, call.output_info(0).sharding)));
-      return axes;
+    const auto product = [&](const EinsumSpec& spec, const Tensor& a, const Tensor& b) {
+      return local_einsum(*c.pool, spec, a, b, a.dtype());
     };
-    if (call.wanted(0)) grads[0] = product(c, {spec_.out, spec_.b, spec_.a}, dy, call.input(1), shared(1));
-    if (call.wanted(1)) grads[1] = product(c, {spec_.a, spec_.out, spec_.b}, call.input(0), dy, shared(0));
+    if (call.wanted(0)) grads[0] = product({spec_.out, spec_.b, spec_.a}, dy, call.input(1));
+    if (call.wanted(1)) grads[1] = product({spec_.a, spec_.out, spec_.b}, call.input(0), dy);
     return grads;
   }
 
  private:
-  // The axes along which ranks may have operand i in common. A weight in common is no reason to meet: its
-  // packed form is shared anyway, and so nothing is won by multiplying rows of different ranks at one time.
-  Axes rows_in_common(const Context& c, const ArrayInfo& info, std::size_t i) const {
-    return is_weight_[i] ? Axes{} : whole_axes(c, info.sharding);
-  }
-  // Ranks along `shared` may have an operand in common.
-  static Tensor product(Context& c, const EinsumSpec& spec, const Tensor& a, const Tensor& b,
-                        const Axes& shared) {
-    std::int64_t multiplications = a.size();
-    for (std::size_t i = 0; i < spec.b.size(); ++i) {
-      if (spec.a.find(spec.b[i]) == std::string::npos) multiplications *= b.dim(i);
-    }
-    const auto partners = multiplications < kWorthMeeting ? nullptr : partners_over(c, shared, a.dtype());
-    return local_einsum(*c.pool, spec, a, b, a.dtype(), partners.get());
-  }
-
   EinsumSpec spec_;
-  std::array<bool, 2> is_weight_;
 };
 
 // The axes of some labels.
@@ -238,7 +215,7 @@ Array einsum(Context& context, std::string_view spec_text, const Array& a, const
   CHECK(spec.a.size() == a.shape().size() && spec.b.size() == b.shape().size(), "einsum {}: {} and {}",
         spec_text, to_string(a.shape()), to_string(b.shape()));
   const LabelPlan plan(context, spec, a, b, want);
-  Array out = apply_one(context, std::make_shared<EinsumOp>(spec, a.value()->weight, b.value()->weight),
+  Array out = apply_one(context, std::make_shared<EinsumOp>(spec),
                         {aligned(context, spec_text, a, plan.sharding_for(spec.a)),
                          aligned(context, spec_text, b, plan.sharding_for(spec.b))});
   if (want != nullptr) return reshard(context, out, *want);

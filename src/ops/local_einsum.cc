@@ -131,7 +131,7 @@ void run_loops(ThreadPool& pool, std::span<const Loop> loops, GemmArgs args, std
 }
 
 void run_plan(ThreadPool& pool, const Plan& plan, const Operand& a, const Operand& b,
-              const std::string& out_labels, const Sizes& sizes, const Tensor& out, Partners* partners) {
+              const std::string& out_labels, const Sizes& sizes, const Tensor& out) {
   GemmArgs args;
   args.m = product(plan.m, sizes);
   args.n = product(plan.n, sizes);
@@ -146,7 +146,7 @@ void run_plan(ThreadPool& pool, const Plan& plan, const Operand& a, const Operan
   args.a = a.data.raw();
   args.b = b.data.raw();
   args.c = out.raw();
-  if (plan.loops.empty() && plan.sum_loops.empty()) return gemm(pool, args, partners);
+  if (plan.loops.empty() && plan.sum_loops.empty()) return gemm(pool, args);
   std::vector<Loop> loops;
   for (char l : plan.loops) {
     loops.push_back({sizes.at(l), stride_of(a.labels, l, sizes), stride_of(b.labels, l, sizes),
@@ -222,7 +222,7 @@ Tensor permute(ThreadPool& pool, const Tensor& x, const std::vector<std::size_t>
 }
 
 Tensor local_einsum(ThreadPool& pool, const EinsumSpec& spec, const Tensor& a, const Tensor& b,
-                    DType out_dtype, Partners* partners) {
+                    DType out_dtype) {
   CHECK(a.dtype() == b.dtype() && is_float(a.dtype()), "einsum {},{}: {} and {}", spec.a, spec.b,
         name_of(a.dtype()), name_of(b.dtype()));
   Sizes sizes;
@@ -256,7 +256,7 @@ Tensor local_einsum(ThreadPool& pool, const EinsumSpec& spec, const Tensor& a, c
   for (char l : out_labels) raw_shape.push_back(sizes.at(l));
   const DType raw_dtype = plan.sum_loops.empty() ? out_dtype : DType::f32;  // terms add up in fp32
   Tensor out(raw_dtype, raw_shape);
-  run_plan(pool, plan, x, y, out_labels, sizes, out, partners);
+  run_plan(pool, plan, x, y, out_labels, sizes, out);
   if (out_labels != spec.out) out = permute(pool, out, order_for(out_labels, spec.out));
   if (raw_dtype != out_dtype) {
     Tensor rounded(out_dtype, shape);

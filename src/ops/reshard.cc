@@ -99,7 +99,7 @@ Tensor scatter_sum_along(Context& c, const Tensor& x, const Axes& axes, std::siz
   CHECK(shape[dim] % p == 0, "dim {} of {} over {} ranks", dim, to_string(shape), p);
   shape[dim] /= p;
   Tensor out(x.dtype(), shape);
-  c.comm->reduce_scatter(group, joined(axes), x.dtype(), c.is_zeros(x) ? nullptr : x.raw(), out.raw(),
+  c.comm->reduce_scatter(group, joined(axes), x.dtype(), x.raw(), out.raw(),
                          out.size(), std::max<std::int64_t>(1, block_of(shape, dim).pre));
   return out;
 }
@@ -224,7 +224,6 @@ class ReshardOp : public Op {
     ArrayInfo out{in[0].dtype, in[0].shape, to_, local_shape(*c.mesh, in[0].shape, to_)};
     if (step_.kind == ReshardStep::Kind::all_gather && weight_ && shares_memory(c)) {
       out.shared = step_.axes;
-      out.gathered = true;
     }
     return {out};
   }

@@ -58,11 +58,4 @@ Tensor made_together(Context& context, const Axes& axes, DType dtype, const Shap
   return {dtype, shape, charged_here(buffer_together(context, axes, bytes, size, make), bytes)};
 }
 
-Tensor sum_of_ranks(Context& context, const Axes& axes, DType dtype, const Shape& shape) {
-  const auto size = static_cast<std::size_t>(num_elements(shape));
-  auto buffer =
-      buffer_together(context, axes, size * sizeof(float), 0, [](void*, std::int64_t, std::int64_t) {});
-  return {DType::f32, shape, charged_here(std::move(buffer), size * size_of(dtype))};
-}
-
 }  // namespace switchyard

@@ -29,8 +29,4 @@ using MakeShare = std::function<void(void* out, std::int64_t begin, std::int64_t
 Tensor made_together(Context& context, const Axes& axes, DType dtype, const Shape& shape,
                      const MakeShare& make);
 
-// Float32 memory for a sum over the ranks along `axes`, which one of them makes. Each is charged for what it
-// would have of its own: a summand of `dtype`.
-Tensor sum_of_ranks(Context& context, const Axes& axes, DType dtype, const Shape& shape);
-
 }  // namespace switchyard

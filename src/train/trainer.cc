@@ -182,14 +182,10 @@ Pipeline Trainer::pipeline(std::int64_t rows, std::int64_t length) const {
 }
 
 void Trainer::accumulate(std::int64_t step, const Batch& batch, StepResult& result) {
-  for (auto& p : parameters_.all()) {
-    p.array.value()->grad = Tensor();
-    p.array.value()->uses = 0;
-  }
+  for (auto& p : parameters_.all()) p.array.value()->grad = Tensor();
   result.total_weights = count_targets(batch);
   const std::int64_t count = config_.accumulation * config_.stage_microbatches,
                      rows = batch.inputs.dim(0) / count;
-  context_.one_pass = count == 1;
   std::vector<std::vector<LayerLoad>> loads;
   const auto run_stage = [&](std::int64_t i, const Array& input) {
     auto phase = timer_.scope("forward");

@@ -10,7 +10,6 @@
 
 #include "kernels/elementwise.h"
 #include "models/pipeline.h"
-#include "ops/shared_result.h"
 
 namespace switchyard {
 
@@ -81,7 +80,6 @@ void Updater::reduce_gradients() {
 // A gradient changes its type only on its way to other ranks.
 void Updater::reduce(Range& range) const {
   Value& value = *range.parameter->array.value();
-  if (value.summed) return take_share(range);
   Tensor grad =
       value.grad.defined() ? value.grad : Tensor::zeros(range.parameter->spec.dtype, value.info.local);
   value.grad = Tensor();
@@ -104,18 +102,6 @@ void Updater::reduce(Range& range) const {
     context_.comm->reduce_scatter_widened(range.group, range.axis, grad.raw(), mine.data<float>(),
                                           range.padded);
   range.grad = mine.slice_rows(0, range.count);
-}
-
-// Of a sum that the ranks have made together in the backward pass.
-void Updater::take_share(Range& range) const {
-  Value& value = *range.parameter->array.value();
-  const Tensor sum = std::exchange(value.grad, Tensor());
-  value.summed = false;
-  context_.comm->reduce_scatter_made(range.group, range.axis, DType::bf16, range.padded);
-  const auto bytes = static_cast<std::size_t>(range.padded) * sizeof(float);
-  range.grad = Tensor(DType::f32, {range.count}, charged_here(sum.buffer(), bytes),
-                      static_cast<std::size_t>(range.begin) * sizeof(float));
-  range.grad = converted(*context_.pool, range.grad, config_.grad_dtype);
 }
 
 double Updater::gradient_squares() const {

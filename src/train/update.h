@@ -84,7 +84,6 @@ class Updater {
 
   Range make_range(const Parameter& parameter, OwnerLoads& loads) const;
   void reduce(Range& range) const;
-  void take_share(Range& range) const;
   std::byte* weight_of(const Range& range) const;
   void update_elements(Range& range, std::int64_t step, double learning_rate, double factor) const;
   void gather_matrices(Range& range, std::int64_t step, double factor) const;

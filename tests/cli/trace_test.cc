@@ -2,7 +2,6 @@
 #include <map>
 
 #include "child.h"
-#include "kernels/grouped_matmul.h"
 
 namespace switchyard::cli_test {
 namespace {
@@ -110,25 +109,6 @@ TEST_F(Trace, StepsAreChosenByTheReferencesKeys) {
   std::filesystem::remove_all(path("out"));
   expect_no_training({"profiler=xplane", "skip_first_n_steps_for_profiler=3"},
                      {"skip_first_n_steps_for_profiler=3", "3 steps"});
-}
-
-// Local ranks multiply with gathered experts together: every rank is there, and the first one's gradient is
-// all.
-TEST_F(Trace, ShowsWhatRanksDoTogether) {
-  const auto together = [&](const Arguments& arguments) {
-    std::filesystem::remove_all(path("out"));
-    std::map<int, int> times;
-    for (const json& event : events_of(Arguments{"dtype=bfloat16", "profiler_steps=1"} + arguments))
-      times[event["pid"]] += event.value("cat", "") == "together" ? 1 : 0;
-    return times;
-  };
-  // Two layers: gate and up, down; gate and up again for backward; two gradients of either.
-  const int times = takes_partners(DType::bf16) ? 2 * 7 : 0;
-  EXPECT_EQ(together({}), (std::map<int, int>{{0, times}, {1, times}, {2, times}, {3, times}}));
-  const std::map<int, int> none{{0, 0}, {1, 0}, {2, 0}, {3, 0}};
-  EXPECT_EQ(together({"ici_expert_parallelism=4", "ici_fsdp_parallelism=1"}), none)
-      << "each has its own experts";
-  EXPECT_EQ(together({"dtype=float32"}), none);
 }
 
 TEST_F(Trace, NobodyAskedForOne) {

@@ -84,16 +84,6 @@ double Communicator::do_all_gather_shared(const Group&, const CollectiveCall& ca
   return 0;
 }
 
-void Communicator::together(const Group& group, std::string_view axis, const void* mine, const Work& work) {
-  CHECK(group.ranks.size() > 1, "one rank of '{}' has nobody to work with", axis);
-  const TraceSpan span(position_.trace, "together", "together", position_.layer);
-  do_together(group, {.kind = "together", .axis = axis, .type = "bytes"}, mine, work);
-}
-
-void Communicator::do_together(const Group&, const CollectiveCall& call, const void*, const Work&) {
-  CHECK(false, "{}: these ranks do not share memory", to_string(call));
-}
-
 void Communicator::reduce_scatter(const Group& group, std::string_view axis, DType dtype, const void* in,
                                   void* out, std::int64_t count, std::int64_t runs) {
   CHECK(runs >= 1 && count % runs == 0, "{} elements in {} runs", count, runs);
@@ -107,15 +97,6 @@ void Communicator::reduce_scatter_widened(const Group& group, std::string_view a
   CHECK(group.ranks.size() > 1, "nothing to sum over '{}'", axis);
   reduce_scatter_as(
       group, {.kind = "reduce_scatter", .axis = axis, .type = "bfloat16 as float32", .size = count}, in, out);
-}
-
-void Communicator::reduce_scatter_made(const Group& group, std::string_view axis, DType dtype,
-                                       std::int64_t count) {
-  CollectiveCall call = reduction("reduce_scatter", axis, dtype, count);
-  enter(group, call);
-  if (group.ranks.size() == 1) return;
-  const std::int64_t bytes = count * static_cast<std::int64_t>(size_of(dtype)) * (size_of_group(group) - 1);
-  record(call, bytes, do_barrier(group, call));
 }
 
 void Communicator::reduce_scatter_as(const Group& group, CollectiveCall call, const void* in, void* out) {

@@ -158,20 +158,13 @@ class Communicator {
   // The same where nothing is moved and nothing is counted: what all would make alike, made once.
   std::shared_ptr<void> make_together(const Group& group, std::string_view axis, const Make& make,
                                       const Place& place);
-  // Work that the ranks of one process (shares_memory) do as one, where nothing is moved and nothing is
-  // counted: one of them, whichever, calls its `work` with the `mine` of all, in group order, while the
-  // others wait. What it throws, that rank throws.
-  using Work = std::function<void(std::span<const void* const> shown)>;
-  void together(const Group& group, std::string_view axis, const void* mine, const Work& work);
   // `in`: [runs, P, count / runs] elements; `out`: `count` elements, the sum over ranks of this rank's part,
-  // run after run. float32, bfloat16, int32. Among ranks of one process `in` may be null: zeros.
+  // run after run. float32, bfloat16, int32.
   void reduce_scatter(const Group& group, std::string_view axis, DType dtype, const void* in, void* out,
                       std::int64_t count, std::int64_t runs = 1);
   // The same for bfloat16 with a float32 sum, which is not rounded.
   void reduce_scatter_widened(const Group& group, std::string_view axis, const void* in, float* out,
                               std::int64_t count);
-  // The same where ranks of one process have made the sum together: it is counted, and they meet.
-  void reduce_scatter_made(const Group& group, std::string_view axis, DType dtype, std::int64_t count);
   // Sum over ranks of `count` elements, in place. float32, bfloat16, int32.
   void all_reduce(const Group& group, std::string_view axis, DType dtype, void* data, std::int64_t count);
   void all_reduce_f64(const Group& group, std::string_view axis, double* data, std::int64_t count);
@@ -250,8 +243,6 @@ class Communicator {
   virtual double do_all_gather(const Group& group, const CollectiveCall& call, const void* in, void* out) = 0;
   virtual double do_all_gather_shared(const Group& group, const CollectiveCall& call, const Make& make,
                                       const Place& place, std::shared_ptr<void>& result);
-  virtual void do_together(const Group& group, const CollectiveCall& call, const void* mine,
-                           const Work& work);
   virtual double do_reduce_scatter(const Group& group, const CollectiveCall& call, const void* in,
                                    void* out) = 0;
   virtual double do_all_reduce(const Group& group, const CollectiveCall& call, void* data) = 0;

@@ -83,21 +83,6 @@ class LocalCommunicator : public Communicator {
     return waited;
   }
 
-  void do_together(const Group& group, const CollectiveCall& call, const void* mine,
-                   const Work& work) override {
-    std::exception_ptr failure;
-    Meeting& meeting = publish(group, call, mine);
-    world_.arrive(meeting, group.index, [&] {
-      try {
-        work(published_inputs(meeting));
-      } catch (...) {
-        failure = std::current_exception();
-      }
-    });
-    throw_disagreement(meeting);
-    if (failure) std::rethrow_exception(failure);
-  }
-
   double do_reduce_scatter(const Group& group, const CollectiveCall& call, const void* in,
                            void* out) override {
     const std::int64_t run = call.size / call.runs, parts = std::ssize(group.ranks);
@@ -246,16 +231,11 @@ class LocalCommunicator : public Communicator {
     });
   }
 
-  // The sum of `count` elements of all inputs that there are, from element `begin` on.
+  // The sum of `count` elements of all inputs, from element `begin` on.
   void sum(Inputs inputs, std::string_view type, std::int64_t begin, std::int64_t count, std::byte* out) {
     terms_.clear();
-    for (const void* input : inputs) {
-      if (input != nullptr) terms_.push_back(at(input, begin * element_bytes(type)));
-    }
-    if (terms_.empty())
-      std::fill_n(out, count * sum_bytes(type), std::byte{0});
-    else
-      sum_in_order(type, terms_, out, count);
+    for (const void* input : inputs) terms_.push_back(at(input, begin * element_bytes(type)));
+    sum_in_order(type, terms_, out, count);
   }
 
   Inputs published_inputs(const Meeting& meeting) {

@@ -71,8 +71,7 @@ class Block {
     b_[0] = memory.b.at_least<Word>(2 * wide_ * section * kStepWords);
     b_[1] = b_[0] + wide_ * section * kStepWords;
     const std::int64_t floats = waiting_strips() * waiting_panels() * kSums;
-    sums_ = memory.sums.at_least<float>(p.terms_apart ? 2 * floats : floats);
-    totals_ = sums_ + floats;
+    sums_ = memory.sums.at_least<float>(floats);
     if (p.logits != nullptr) lanes_ = memory.lanes.at_least<LogitLanes>(panels_ * kLines);
   }
 
@@ -163,10 +162,7 @@ class Block {
     const std::int64_t fetches = upcoming.stride == 0 ? 0 : ceil_div(kLines, strips);
     std::int64_t l = 0;
     do {
-      const Depth::Place term =
-          p_.terms_apart ? depth_.place_of(piece.step + l) : Depth::Place{0, 0, depth_.steps};
-      const std::int64_t steps = std::min({depth_.chunk, depth - l, term.end - piece.step - l});
-      const bool ends = piece.step + l + steps == term.end;
+      const std::int64_t steps = std::min(depth_.chunk, depth - l);
       const BlockUse use{panel(i).rows(), pairs_of(piece.step + l + steps - 1)};
       for (std::int64_t s = 0; s < strips; ++s) {
         const char* const* line = upcoming.line + std::min(s * fetches, kLines - fetches);
@@ -178,32 +174,23 @@ class Block {
         float* const sums = sums_of(i, piece) + s * kSums;
         multiply_block<true>(steps, {a_of(i, piece) + l * kStepWords, kStepWords, kTileWords},
                              {b + (s * depth + l) * kStepWords, kStepWords, kTileWords}, {sums, 512, 256, 16},
-                             piece.step + l > term.begin, use, meanwhile);
-        if (p_.terms_apart && ends)
-          add_rounded(p_.dtype, sums, kSums, term.begin == 0, totals_ + (sums - sums_));
+                             piece.step + l > 0, use, meanwhile);
       }
       l += steps;
     } while (l < depth);
   }
 
   void store(std::int64_t i, const Piece& piece) const {
+    const PanelRows rows{block_.row_begin + i * kLines, panel(i).rows()};
+    const std::int64_t strips = strip_end(piece) - piece.strip;
     if (p_.logits != nullptr && p_.c == nullptr) {
-      const PanelRows rows{block_.row_begin + i * kLines, panel(i).rows(), 0};
-      return add_logits(p_, rows, piece.strip, strip_end(piece) - piece.strip, sums_of(i, piece),
-                        lanes_ + i * kLines);
+      return add_logits(p_, rows, piece.strip, strips, sums_of(i, piece), lanes_ + i * kLines);
     }
     const auto run = p_.logits != nullptr       ? store_logit_gradients
                      : p_.hidden != nullptr     ? store_gated_panel
                      : p_.c_dtype == DType::f32 ? store_panel<float>
                                                 : store_panel<bfloat16>;
-    const float* const sums = sums_of(i, piece) + (p_.terms_apart ? totals_ - sums_ : 0);
-    panel(i).each_problem([&](const GemmProblem& p, std::int64_t row, std::int64_t rows, std::int64_t line) {
-      for (std::int64_t strip = piece.strip, count; strip < strip_end(piece); strip += count) {
-        const StripPlace of = place_of_strip(p, strip);
-        count = std::min(strip_end(piece) - strip, p.strips() - of.index);
-        run(*of.problem, {row, rows, line}, of.index, count, sums + (strip - piece.strip) * kSums);
-      }
-    });
+    run(p_, rows, piece.strip, strips, sums_of(i, piece));
   }
 
   const GemmProblem& p_;
@@ -217,7 +204,6 @@ class Block {
   // to_pack_ halves of a step of B are packed in packed_every_ steps of products; packed_ is what is due.
   std::int64_t to_pack_ = 0, packed_every_ = 1, packed_ = 0;
   float* sums_;                  // pieces of strips: [panel][strip], see waiting_strips
-  float* totals_;                // the same of the terms that are done, where they are kept apart
   LogitLanes* lanes_ = nullptr;  // of the block's rows
 };
 

@@ -47,7 +47,7 @@ inline void add_logits(const GemmProblem& p, const PanelRows& rows, std::int64_t
   for (std::int64_t r = 0; r < rows.count; ++r) {
     const std::int64_t row = rows.first + r;
     const float* from = rows.in(sums, r);
-    LogitLanes& kept = lanes[rows.line + r];
+    LogitLanes& kept = lanes[r];
     __m512 maximum = _mm512_load_ps(kept.maximum), sum = _mm512_load_ps(kept.sum);
     const std::int64_t target = target_among(*p.logits, row, begin, columns);
     if (target >= 0) p.logits->target_logit[row] = from[sum_at(target)];

@@ -63,24 +63,13 @@ class Depth {
   const std::vector<std::int64_t>& ends_;  // of the terms
 };
 
-// A strip of the problem or of one beside it: of which, and the how many-th of that one's.
-struct StripPlace {
-  const GemmProblem* problem;
-  std::int64_t index;
-};
-inline StripPlace place_of_strip(const GemmProblem& p, std::int64_t index) {
-  if (p.beside.empty() || index < p.strips()) return {&p, index};
-  const std::int64_t before = index / p.strips();
-  return {&p.beside[static_cast<std::size_t>(before - 1)], index - before * p.strips()};
-}
-
 // 32 columns of one of the problem's matrices B.
 struct Strip {
   bool next;
   std::int64_t column, columns;
 };
 
-// Of the problem's own. Where there are two matrices, they take turns.
+// Where there are two matrices, their strips take turns.
 inline Strip strip_of(const GemmProblem& p, std::int64_t index) {
   const bool next = p.c_next != nullptr && index % 2 == 1;
   const std::int64_t column = (p.c_next != nullptr ? index / 2 : index) * kLines;
@@ -91,30 +80,13 @@ inline Stored stored_a(const GemmProblem& p, const GemmTerm& term) {
   return {static_cast<const Word*>(term.a), p.lda, term.a_rows};
 }
 
-// Up to 32 rows of A and C, of one problem or of some that share B.
+// Up to 32 rows of A and C.
 class Panel {
  public:
-  // From `row` on, of the rows of `first` and those it is linked to; as many as there are before row_end.
-  Panel(const GemmProblem& first, std::int64_t row, std::int64_t row_end)
-      : first_(&first), row_(row), rows_(std::min(kLines, row_end - row)) {
-    while (row_ >= first_->m && first_->same_b != nullptr) {
-      row_ -= first_->m;
-      first_ = first_->same_b;
-    }
-  }
+  // The rows from `row` on, as many as there are before row_end.
+  Panel(const GemmProblem& p, std::int64_t row, std::int64_t row_end)
+      : p_(&p), row_(row), rows_(std::min(kLines, row_end - row)) {}
   std::int64_t rows() const { return rows_; }
-
-  // Calls part(problem, its first row, rows, lines before).
-  template <typename Part>
-  void each_problem(const Part& part) const {
-    std::int64_t row = row_;
-    const GemmProblem* p = first_;
-    for (std::int64_t line = 0; line < rows_; p = p->same_b, row = 0) {
-      const std::int64_t rows = std::min(p->m - row, rows_ - line);
-      part(*p, row, rows, line);
-      line += rows;
-    }
-  }
 
   // Where its rows are stored, of a term's element `from` on.
   struct Rows {
@@ -122,10 +94,8 @@ class Panel {
   };
   Rows stored(std::int64_t term, std::int64_t from) const {
     Rows rows;
-    each_problem([&](const GemmProblem& p, std::int64_t row, std::int64_t count, std::int64_t line) {
-      const Stored a = stored_a(p, p.term(term));
-      for (std::int64_t r = 0; r < count; ++r) rows.at[line + r] = a.row(row + r) + from;
-    });
+    const Stored a = stored_a(*p_, p_->term(term));
+    for (std::int64_t r = 0; r < rows_; ++r) rows.at[r] = a.row(row_ + r) + from;
     return rows;
   }
 
@@ -133,16 +103,16 @@ class Panel {
   void pack(const Depth& depth, std::int64_t begin, std::int64_t end, Word* out) const {
     depth.each_term(begin, end,
                     [&](std::int64_t t, std::int64_t from, std::int64_t steps, std::int64_t before) {
-                      const GemmTerm term = first_->term(t);
+                      const GemmTerm term = p_->term(t);
                       const std::int64_t count = std::min(32 * steps, term.k - from);
                       Word* const to = out + before * kStepWords;
-                      first_->transpose_a ? pack_depth(stored_a(*first_, term), row_, rows_, from, count, to)
-                                          : pack_lines(stored(t, from).at, rows_, count, to);
+                      p_->transpose_a ? pack_depth(stored_a(*p_, term), row_, rows_, from, count, to)
+                                      : pack_lines(stored(t, from).at, rows_, count, to);
                     });
   }
 
  private:
-  const GemmProblem* first_;
+  const GemmProblem* p_;
   std::int64_t row_, rows_;
 };
 
@@ -203,10 +173,9 @@ class PackB {
   Half at(const Place& place) const {
     const std::int64_t s = p_->transpose_b ? place.outer : place.inner;
     const std::int64_t l = p_->transpose_b ? place.inner : place.outer;
-    const StripPlace of = place_of_strip(*p_, strip_ + s);
-    const Strip strip = strip_of(*of.problem, of.index);
+    const Strip strip = strip_of(*p_, strip_ + s);
     const Depth::Place in = depth_->place_of(step_ + l);
-    const GemmTerm term = of.problem->term(in.term);
+    const GemmTerm term = p_->term(in.term);
     const std::int64_t from = (step_ + l - in.begin) * 32;
     const auto* b = static_cast<const Word*>(strip.next ? term.b_next : term.b);
     const std::int64_t half = 16 * place.which, depth = term.k - from;

@@ -72,24 +72,6 @@ inline __m512i gated(__m512i gate, __m512i up, __m512 weight) {
                             half(high_floats(gate), high_floats(up)), 1);
 }
 
-// total += sums, or = where they are the first: rounded to `dtype` as store_panel rounds. [strip][32][32].
-inline void add_rounded(DType dtype, const float* sums, std::int64_t count, bool first, float* total) {
-  for (std::int64_t i = 0; i < count; i += 32) {
-    __m512 low = _mm512_load_ps(sums + i), high = _mm512_load_ps(sums + i + 16);
-    if (dtype == DType::bf16) {
-      const __m512i words = words_of(sums + i, sums + i + 16);
-      low = low_floats(words);
-      high = high_floats(words);
-    }
-    if (!first) {
-      low = _mm512_add_ps(_mm512_load_ps(total + i), low);
-      high = _mm512_add_ps(_mm512_load_ps(total + i + 16), high);
-    }
-    _mm512_store_ps(total + i, low);
-    _mm512_store_ps(total + i + 16, high);
-  }
-}
-
 // Results that the caches cannot hold are written past them: their lines are not read first.
 inline bool worth_streaming(const GemmProblem& p, const void* c, std::int64_t element_bytes) {
   constexpr std::int64_t kLargeBytes = std::int64_t{4} << 20;
@@ -130,13 +112,11 @@ inline void store_some_of_row(const Destination<C>& d, C* c, bool accumulate, __
   store_some(c + 16, d.high, y);
 }
 
-// Rows [first, first + count) of C, which are lines of a panel from `line` on.
+// Rows [first, first + count) of C: a panel's.
 struct PanelRows {
-  std::int64_t first, count, line;
-  // The left sums of one.
-  const float* in(const float* sums, std::int64_t r) const {
-    return sums + (line + r) / 16 * 512 + (line + r) % 16 * 16;
-  }
+  std::int64_t first, count;
+  // The left sums of row first + r.
+  const float* in(const float* sums, std::int64_t r) const { return sums + r / 16 * 512 + r % 16 * 16; }
 };
 
 // Stores some rows of C, some strips: row by row, so that memory is written in long runs.
