@@ -3,6 +3,7 @@
 #include "autograd/ahead.h"
 
 #include "autograd/testing.h"
+#include "core/current_memory.h"
 #include "ops/basic.h"
 #include "ops/einsum.h"
 #include "ops/reshard.h"
@@ -42,7 +43,8 @@ struct Outcome {
 std::vector<Outcome> run(bool ahead, const std::vector<std::vector<std::size_t>>& steps) {
   std::vector<Outcome> outcomes;
   on_mesh(kMesh, [&](Context& c) {
-    const AccountScope account(std::make_shared<MemoryAccount>());
+    c.memory = Memory(Device::cpu(), std::make_shared<MemoryAccount>());
+    const MemoryScope scope(c.memory);
     GathersAhead gathers;
     if (ahead) {
       c.comm->start_progress_thread();
@@ -55,14 +57,14 @@ std::vector<Outcome> run(bool ahead, const std::vector<std::vector<std::size_t>>
     }
     for (const auto& layers : steps) {
       c.comm->reset_counts();
-      current_account()->reset_peak();
+      c.memory.account()->reset_peak();
       gathers.begin_step();
       Outcome outcome;
       outcome.results = step(c, weights, layers);
       gathers.end_step(c);
       for (const CollectiveCount& count : c.comm->counts())
         outcome.gathers += count.kind == "all_gather" ? count.calls : 0;
-      outcome.peak = current_account()->peak();
+      outcome.peak = c.memory.account()->peak();
       if (c.rank == 0) outcomes.push_back(std::move(outcome));
     }
   });

@@ -53,9 +53,9 @@ void accumulate(Context& context, Value& value, const Tensor& grad) {
   value.grad = converted(*context.pool, value.grad, value.info.dtype);
   const auto& buffer = value.grad.buffer();
   const bool own = buffer.use_count() == 1 && !buffer->read_only();
-  Tensor sum = own ? value.grad : Tensor(value.info.dtype, value.info.local);
+  Tensor sum = own ? value.grad : context.empty(value.info.dtype, value.info.local);
   const Tensor other = converted(*context.pool, grad, value.info.dtype);
-  add(*context.pool, sum.dtype(), value.grad.raw(), other.raw(), sum.raw(), sum.size());
+  add(*context.pool, value.grad.view(), other.view(), sum.view());
   value.grad = sum;
 }
 

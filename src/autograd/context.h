@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "autograd/host_reads.h"
 #include "core/tensor.h"
 #include "core/thread_pool.h"
 #include "dist/axis_rules.h"
@@ -50,6 +51,8 @@ struct Context {
   const AxisRules* rules = nullptr;
   Communicator* comm = nullptr;
   ThreadPool* pool = nullptr;
+  Memory memory;  // where this rank's tensors live
+  HostReads host_reads;
   bool explicit_sharding = false;  // shard_mode=explicit: an implied reshard is an error
   bool grad_enabled = true;
   RematRegion* region = nullptr;  // innermost open remat region
@@ -58,6 +61,9 @@ struct Context {
   const Assumptions* assumed = nullptr;
   OpObserver* observer = nullptr;
   GathersAhead* ahead = nullptr;  // starts gathers before they are needed; null: each when it is needed
+
+  Tensor empty(DType dtype, const Shape& shape) const { return memory.empty(dtype, shape); }  // uninitialised
+  Tensor zeros(DType dtype, const Shape& shape) const { return memory.zeros(dtype, shape); }
 
   TraceLog* trace() const { return comm == nullptr ? nullptr : comm->position().trace; }
 
@@ -75,6 +81,14 @@ struct Context {
     return group;
   }
 };
+
+// x in memory of the host: x itself, or a copy. It counts as a look at `what`. On the abstract device nothing
+// can be looked at: the result is what `assume` returns, a tensor of the host with x's dtype and shape.
+template <typename Assume>
+Tensor read_back(Context& context, const Tensor& x, std::string_view what, const Assume& assume) {
+  context.host_reads.add(what);
+  return x.abstract() ? assume() : to_host(x);
+}
 
 // While alive, the op `name` runs; `pass`: "forward", "backward", "recompute", or "ahead" of its turn.
 class InsideOp {

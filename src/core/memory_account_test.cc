@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <thread>
 
+#include "core/current_memory.h"
 #include "core/tensor.h"
 #include "core/thread_pool.h"
 
@@ -15,7 +16,7 @@ TEST(MemoryAccount, CountsWhatItsThreadMakes) {
   const auto account = std::make_shared<MemoryAccount>();
   Tensor outlives;
   {
-    const AccountScope scope(account);
+    const MemoryScope scope(Memory(Device::cpu(), account));
     const Tensor a(DType::f32, {100});
     outlives = Tensor(DType::f32, {10});
     { const Tensor b(DType::bf16, {50}); }
@@ -35,8 +36,8 @@ TEST(MemoryAccount, CountsWhatItsThreadMakes) {
 }
 
 TEST(MemoryAccount, AbstractTensorsHaveASizeAndNoMemory) {
-  const auto account = std::make_shared<MemoryAccount>(true);
-  const AccountScope scope(account);
+  const auto account = std::make_shared<MemoryAccount>();
+  const MemoryScope scope(Memory(Device::abstract(), account));
   const std::size_t before = memory_in_use();
   const Tensor large = Tensor::zeros(DType::f32, {1 << 20, 1 << 10});  // 4 GiB
   EXPECT_TRUE(large.abstract());

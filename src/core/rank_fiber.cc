@@ -66,9 +66,9 @@ void Workers::go_on(RankFiber& rank, int core, std::unique_lock<std::mutex>& loc
   rank.core = core;
   rank.state = RankFiber::State::running;
   RankFiber* const before = std::exchange(rank_of_thread, &rank);
-  swap_charging(rank.charging);
+  swap_memory(rank.memory);
   rank.fiber.resume();
-  swap_charging(rank.charging);
+  swap_memory(rank.memory);
   rank_of_thread = before;
   const bool ended = rank.fiber.ended();
   // From here on a parked rank may be another thread's.

@@ -9,8 +9,8 @@
 #include <functional>
 #include <utility>
 
+#include "core/current_memory.h"
 #include "core/fiber.h"
-#include "core/memory_account.h"
 #include "core/workers.h"
 
 namespace switchyard {
@@ -25,8 +25,8 @@ struct RankFiber {
   std::atomic<State> state{State::woken};
   // When its wait ends in any case.
   std::atomic<Workers::Clock::time_point> deadline{Workers::Clock::time_point::max()};
-  int core = -1;      // that ran it last
-  Charging charging;  // while no thread runs it
+  int core = -1;        // that ran it last
+  ThreadMemory memory;  // while no thread runs it
 };
 
 }  // namespace switchyard

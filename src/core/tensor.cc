@@ -1,32 +1,12 @@
 #include "core/tensor.h"
 
 #include <fmt/ranges.h>
-#include <sys/mman.h>
 
 #include <cstring>
 
-#include "core/buffer_pool.h"
+#include "core/current_memory.h"
 
 namespace switchyard {
-namespace {
-
-// The process's tensor memory. Never destroyed: threads may free tensors until the very end.
-BufferPool& pool() {
-  static BufferPool* const instance = new BufferPool;
-  return *instance;
-}
-
-// Where all abstract buffers lie: address space that no access survives, larger than any tensor.
-std::byte* abstract_address() {
-  constexpr std::size_t kReserved = std::size_t{1} << 40;
-  static void* const address =
-      mmap(nullptr, kReserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (address == MAP_FAILED)
-    fail_runtime("[memory] cannot reserve {} bytes of address space; raise its limit (ulimit -v)", kReserved);
-  return static_cast<std::byte*>(address);
-}
-
-}  // namespace
 
 std::int64_t num_elements(const Shape& shape) {
   std::int64_t n = 1;
@@ -38,41 +18,34 @@ std::string to_string(const Shape& shape) {
   return fmt::format("[{}]", fmt::join(shape, ","));
 }
 
-Buffer::Buffer(std::size_t bytes)
-    : Buffer(bytes, current_account() != nullptr && current_account()->abstract()) {}
+HostAccess::HostAccess(std::string_view device)
+    : Error(Kind::runtime, fmt::format("[{}] the host touched memory of the device", device)) {}
 
-std::shared_ptr<Buffer> Buffer::without_memory(std::size_t bytes) {
-  return std::shared_ptr<Buffer>(new Buffer(bytes, true));
+Buffer::Buffer(const Memory& memory, std::size_t bytes)
+    : memory_(memory), data_(memory_.device().allocate(bytes)), bytes_(bytes) {
+  if (memory_.account()) memory_.account()->charge(static_cast<std::int64_t>(bytes_));
 }
 
-Buffer::Buffer(std::size_t bytes, bool abstract)
-    : account_(charging() ? current_account() : nullptr),
-      abstract_(abstract),
-      data_(abstract_ ? abstract_address() : pool().take(bytes)),
-      bytes_(bytes) {
-  if (account_) account_->charge(static_cast<std::int64_t>(bytes_));
+namespace {
+
+Memory memory_for_scratch() {
+  const Memory now = current_memory();
+  return now.device().is_abstract() ? now : Memory(Device::cpu(), now.account());
 }
+
+}  // namespace
+
+Buffer::Buffer(std::size_t bytes) : Buffer(memory_for_scratch(), bytes) {}
 
 Buffer::~Buffer() {
-  if (account_) account_->charge(-static_cast<std::int64_t>(bytes_));
-  if (!abstract_) pool().give(data_, bytes_);
+  if (memory_.account()) memory_.account()->charge(-static_cast<std::int64_t>(bytes_));
+  device().release(data_, bytes_);
 }
 
-std::size_t memory_in_use() {
-  return pool().in_use();
-}
-std::size_t memory_peak() {
-  return pool().peak();
-}
-void reset_memory_peak() {
-  pool().reset_peak();
-}
-std::size_t memory_extent() {
-  return pool().extent();
-}
+Tensor::Tensor(DType dtype, Shape shape) : Tensor(current_memory(), dtype, std::move(shape)) {}
 
-Tensor::Tensor(DType dtype, Shape shape)
-    : dtype_(dtype), shape_(std::move(shape)), buffer_(std::make_shared<Buffer>(bytes())) {}
+Tensor::Tensor(const Memory& memory, DType dtype, Shape shape)
+    : dtype_(dtype), shape_(std::move(shape)), buffer_(std::make_shared<Buffer>(memory, bytes())) {}
 
 Tensor::Tensor(DType dtype, Shape shape, std::shared_ptr<Buffer> buffer, std::size_t offset_bytes)
     : dtype_(dtype), shape_(std::move(shape)), buffer_(std::move(buffer)), offset_(offset_bytes) {
@@ -80,15 +53,20 @@ Tensor::Tensor(DType dtype, Shape shape, std::shared_ptr<Buffer> buffer, std::si
         buffer_->bytes());
 }
 
-Tensor Tensor::zeros(DType dtype, Shape shape) {
-  Tensor t(dtype, std::move(shape));
+Tensor Memory::empty(DType dtype, const Shape& shape) const {
+  return {*this, dtype, shape};
+}
+
+Tensor Memory::zeros(DType dtype, const Shape& shape) const {
+  Tensor t(*this, dtype, shape);
   t.fill_zero();
   return t;
 }
 
-Tensor Tensor::without_memory(DType dtype, Shape shape) {
-  const auto bytes = static_cast<std::size_t>(num_elements(shape)) * size_of(dtype);
-  return {dtype, std::move(shape), Buffer::without_memory(bytes)};
+Tensor Tensor::zeros(DType dtype, Shape shape) {
+  Tensor t(dtype, std::move(shape));
+  t.fill_zero();
+  return t;
 }
 
 Tensor Tensor::reshaped(Shape shape) const {
@@ -110,31 +88,52 @@ Tensor Tensor::slice_rows(std::int64_t begin, std::int64_t end) const {
 }
 
 Tensor Tensor::clone() const {
-  Tensor t(dtype_, shape_);
-  if (bytes() > 0 && !t.abstract()) std::memcpy(t.raw(), raw(), bytes());
+  Tensor t(memory(), dtype_, shape_);
+  copy(view(), t.view());
   return t;
 }
 
 Tensor Tensor::cast(DType dtype) const {
   if (dtype == dtype_) return *this;
   CHECK(is_float(dtype) && is_float(dtype_), "{} to {}", name_of(dtype_), name_of(dtype));
-  Tensor t(dtype, shape_);
+  Tensor t(memory(), dtype, shape_);
   if (t.abstract()) return t;
   const std::int64_t n = size();
   if (dtype == DType::bf16) {
-    const float* from = data<float>();
-    auto* to = t.data<bfloat16>();
+    const float* from = view().kernel_data<float>();
+    auto* to = t.view().kernel_data<bfloat16>();
     for (std::int64_t i = 0; i < n; ++i) to[i] = bfloat16(from[i]);
   } else {
-    const auto* from = data<bfloat16>();
-    float* to = t.data<float>();
+    const auto* from = view().kernel_data<bfloat16>();
+    float* to = t.view().kernel_data<float>();
     for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<float>(from[i]);
   }
   return t;
 }
 
 void Tensor::fill_zero() {
-  if (bytes() > 0 && !abstract()) std::memset(raw(), 0, bytes());
+  if (bytes() > 0 && !abstract()) std::memset(view().kernel_address(), 0, bytes());
+}
+
+void copy(const TensorView& from, const TensorView& to) {
+  CHECK(from.bytes() == to.bytes() && from.is_contiguous() && to.is_contiguous(), "{} bytes to {}",
+        from.bytes(), to.bytes());
+  const bool abstract = from.is_abstract() || to.is_abstract();
+  if (from.bytes() > 0 && !abstract) std::memcpy(to.kernel_address(), from.kernel_address(), from.bytes());
+}
+
+Tensor to_host(const Tensor& x) {
+  if (x.memory().device().is_host() || x.abstract()) return x;
+  Tensor host(Memory(), x.dtype(), x.shape());
+  copy(x.view(), host.view());
+  return host;
+}
+
+Tensor to_device(const Memory& memory, const Tensor& host) {
+  if (&memory.device() == &host.memory().device()) return host;
+  Tensor there(memory, host.dtype(), host.shape());
+  copy(host.view(), there.view());
+  return there;
 }
 
 }  // namespace switchyard

@@ -1,10 +1,9 @@
-// Tensor: a dense, contiguous, row-major block of one rank's memory.
+// Tensor: a dense, contiguous, row-major block of a device's memory.
 //
 // A Tensor is a handle: copies share the buffer. Buffers are 64-byte aligned and counted by `memory_in_use`
-// and `memory_peak` (bytes, whole process) and by the account of their rank. Element access through data<T>()
-// checks the dtype. Tensors of an abstract account (core/memory_account.h) have a size and no memory: their
-// addresses may be computed with but not read or written. In a run with data such a tensor stands for zeros:
-// a rank's part of a sum that another rank holds as a whole.
+// and `memory_peak` (bytes, whole process) and by the account of their rank. Kernels take view(); data<T>()
+// and raw() are for the host, and throw HostAccess where the memory is not the host's. Tensors of the
+// abstract device have a size and no memory: their addresses may be computed with but not read or written.
 #pragma once
 
 #include <cstdint>
@@ -13,38 +12,38 @@
 #include <string>
 #include <vector>
 
+#include "core/device.h"
 #include "core/dtype.h"
 #include "core/error.h"
-#include "core/inline_vector.h"
-#include "core/memory_account.h"
+#include "core/tensor_view.h"
 
 namespace switchyard {
 
-// At most this many dims: nothing here has more, and a file with one that has is refused.
-constexpr std::size_t kMostDims = 8;
-using Shape = InlineVector<std::int64_t, kMostDims>;
-
-std::int64_t num_elements(const Shape& shape);
-std::string to_string(const Shape& shape);
+// Thrown where the host asks for memory that it cannot reach: an op, say, that looks into a tensor by itself.
+class HostAccess : public Error {
+ public:
+  explicit HostAccess(std::string_view device);
+};
 
 class Buffer {
  public:
+  Buffer(const Memory& memory, std::size_t bytes);
+  // What a kernel works in: the host's, or abstract memory, charged as the thread's tensors are.
   explicit Buffer(std::size_t bytes);
-  static std::shared_ptr<Buffer> without_memory(std::size_t bytes);  // abstract, and charged all the same
   ~Buffer();
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
-  std::byte* data() { return data_; }
+  std::byte* data() { return data_; }  // an address of the device
   std::size_t bytes() const { return bytes_; }
-  bool abstract() const { return abstract_; }
+  const Memory& memory() const { return memory_; }
+  Device& device() const { return memory_.device(); }
+  bool abstract() const { return device().is_abstract(); }
   // Of memory that several ranks read: nobody adds to it in place.
   void make_read_only() { read_only_ = true; }
   bool read_only() const { return read_only_; }
 
  private:
-  Buffer(std::size_t bytes, bool abstract);
-  std::shared_ptr<MemoryAccount> account_;  // what it is charged to, or null
-  bool abstract_;
+  Memory memory_;
   bool read_only_ = false;
   std::byte* data_;
   std::size_t bytes_;
@@ -58,11 +57,11 @@ std::size_t memory_extent();  // bytes of addresses ever used: does not grow whi
 class Tensor {
  public:
   Tensor() = default;
-  Tensor(DType dtype, Shape shape);  // uninitialised
+  Tensor(DType dtype, Shape shape);                        // uninitialised
+  Tensor(const Memory& memory, DType dtype, Shape shape);  // uninitialised
   Tensor(DType dtype, Shape shape, std::shared_ptr<Buffer> buffer, std::size_t offset_bytes = 0);
 
   static Tensor zeros(DType dtype, Shape shape);
-  static Tensor without_memory(DType dtype, Shape shape);  // abstract in any run
   template <typename T>
   static Tensor of(const Shape& shape, std::span<const T> values) {
     Tensor t(dtype_of<T>::value, shape);
@@ -92,19 +91,39 @@ class Tensor {
   std::span<T> span() const {
     return {data<T>(), static_cast<std::size_t>(size())};
   }
-  std::byte* raw() const { return buffer_ ? buffer_->data() + offset_ : nullptr; }
+  std::byte* raw() const {
+    if (buffer_ == nullptr) return nullptr;
+    if (buffer_->device().kind() == DeviceKind::fenced) throw HostAccess(buffer_->device().name());
+    return address();
+  }
+  // What kernels take. Of an undefined tensor an undefined view.
+  TensorView view() const {
+    if (buffer_ == nullptr) return {};
+    return {dtype_, shape_, address(), buffer_->device()};
+  }
+  const Memory& memory() const { return buffer_->memory(); }  // of a defined tensor
 
   Tensor reshaped(Shape shape) const;                             // same elements, shares the buffer
   Tensor slice_rows(std::int64_t begin, std::int64_t end) const;  // along dim 0, shares the buffer
-  Tensor clone() const;
+  Tensor clone() const;                                           // in the same memory
   Tensor cast(DType dtype) const;  // f32 <-> bf16; shares the buffer when the dtype is the same
   void fill_zero();
 
  private:
+  std::byte* address() const {
+    return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(buffer_->data()) + offset_);
+  }
+
   DType dtype_ = DType::f32;
   Shape shape_;
   std::shared_ptr<Buffer> buffer_;
   std::size_t offset_ = 0;
 };
+
+// Copies between memories: what enters a device and what is read back from it.
+void copy(const TensorView& from, const TensorView& to);  // as many bytes, neither with gaps
+Tensor to_host(const Tensor& x);                          // x itself where the host can read it
+Tensor to_device(const Memory& memory,
+                 const Tensor& host);  // `host` itself where that is the memory's device
 
 }  // namespace switchyard

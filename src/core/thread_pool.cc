@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/memory_account.h"
+#include "core/current_memory.h"
 
 namespace switchyard {
 

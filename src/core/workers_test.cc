@@ -6,7 +6,7 @@
 #include <numeric>
 #include <set>
 
-#include "core/memory_account.h"
+#include "core/current_memory.h"
 #include "core/thread_pool.h"
 
 namespace switchyard {
@@ -202,7 +202,7 @@ TEST(RunRanks, WhatBuffersAreChargedToGoesWithTheRank) {
   workers.run_ranks([&](int rank) {
     EXPECT_EQ(current_account(), nullptr);
     const auto account = std::make_shared<MemoryAccount>();
-    const AccountScope scope(account);
+    const MemoryScope scope(Memory(Device::cpu(), account));
     for (int round = 0; round < 50; ++round) {
       const UnchargedScope uncharged;
       meeting.meet();

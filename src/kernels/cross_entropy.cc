@@ -64,18 +64,19 @@ void multiply_logits(ThreadPool& pool, const LinearCrossEntropyArgs& a, const Bl
 // dhidden [rows, emb] (+)= gradient [rows, columns] . weight^T
 void multiply_dhidden(ThreadPool& pool, const LinearCrossEntropyArgs& a, const Block& b, const void* gradient,
                       float* dhidden) {
-  gemm(pool, {.m = b.rows,
-              .n = a.emb,
-              .k = b.columns,
-              .dtype = a.dtype,
-              .a = gradient,
-              .lda = b.columns,
-              .b = weight_at(a, b.column),
-              .transpose_b = !a.weight_vocab_major,
-              .ldb = weight_stride(a),
-              .c = dhidden + b.row * a.emb,
-              .ldc = a.emb,
-              .accumulate = b.column > 0});
+  const GemmProblem problem{.m = b.rows,
+                            .n = a.emb,
+                            .k = b.columns,
+                            .dtype = a.dtype,
+                            .a = gradient,
+                            .lda = b.columns,
+                            .b = weight_at(a, b.column),
+                            .transpose_b = !a.weight_vocab_major,
+                            .ldb = weight_stride(a),
+                            .c = dhidden + b.row * a.emb,
+                            .ldc = a.emb,
+                            .accumulate = b.column > 0};
+  run_gemms(pool, "gemm", {&problem, 1});
 }
 
 // A block of dweight while rows are added: where it belongs, or float32 beside it where it is to be rounded
@@ -95,7 +96,7 @@ class WeightGradient {
   void add(ThreadPool& pool, const Block& b, const void* gradient) {
     const LinearCrossEntropyArgs& a = args_;
     const bool apart = sum_.bytes() > 0;
-    GemmArgs product;
+    GemmProblem product;
     product.k = b.rows;
     product.dtype = a.dtype;
     product.transpose_a = true;
@@ -115,7 +116,7 @@ class WeightGradient {
       product.a = hidden;
       product.b = gradient;
     }
-    gemm(pool, product);
+    run_gemms(pool, "gemm", {&product, 1});
     if (apart && b.row + b.rows == a.rows) round(pool, b);
   }
 
@@ -126,8 +127,9 @@ class WeightGradient {
   }
   void round(ThreadPool& pool, const Block& b) {
     const bool major = args_.weight_vocab_major;
-    convert_rows(pool, DType::f32, sum_.data(), args_.dtype, at_block(b), major ? b.columns : args_.emb,
-                 major ? args_.emb : b.columns, weight_stride(args_));
+    const Shape shape{major ? b.columns : args_.emb, major ? args_.emb : b.columns};
+    convert(pool, TensorView::of_host(DType::f32, sum_.data(), shape),
+            TensorView::of_host(args_.dtype, at_block(b), shape, {weight_stride(args_), 1}));
   }
 
   const LinearCrossEntropyArgs& args_;

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <vector>
 
+#include "core/current_memory.h"
 #include "core/error.h"
-#include "core/memory_account.h"
 #include "core/tensor.h"
 #include "kernels/decode_attention_problem.h"
 #include "kernels/simd_list.h"

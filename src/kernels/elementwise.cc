@@ -13,7 +13,6 @@ namespace {
 using FlatList = Implementation<FlatKernel, FlatProblem>;
 constexpr FlatList kAdd[] = {SWITCHYARD_SIMD_LIST(add)};
 constexpr FlatList kScale[] = {SWITCHYARD_SIMD_LIST(scale)};
-constexpr FlatList kMultiply[] = {SWITCHYARD_SIMD_LIST(multiply)};
 constexpr FlatList kConvert[] = {SWITCHYARD_SIMD_LIST(convert)};
 constexpr Implementation<SumOfSquaresKernel, DType> kSumOfSquares[] = {SWITCHYARD_SIMD_LIST(sum_of_squares)};
 constexpr Implementation<SwigluKernel, SwigluProblem> kSwiglu[] = {SWITCHYARD_SIMD_LIST(swiglu)};
@@ -21,6 +20,20 @@ constexpr Implementation<SwigluKernel, SwigluProblem> kSwigluBackward[] = {
     SWITCHYARD_SIMD_LIST(swiglu_backward)};
 
 constexpr std::int64_t kGrain = 65536;  // elements a piece: long against handing it out
+
+// Where the elements of a view without gaps are; null of an undefined one.
+std::byte* contiguous(const TensorView& x) {
+  CHECK(x.is_contiguous(), "a view of {} with gaps", to_string(x.shape()));
+  return x.kernel_address();
+}
+
+std::int64_t rows_of(const TensorView& x) {
+  const std::int64_t columns = x.shape().back();
+  if (columns > 0) return x.size() / columns;
+  std::int64_t rows = 1;
+  for (std::size_t i = 0; i + 1 < x.rank(); ++i) rows *= x.dim(i);
+  return rows;
+}
 
 void run(ThreadPool& pool, const char* op, const auto& list, const FlatProblem& problem, std::int64_t n) {
   CHECK(is_float(problem.dtype) && is_float(problem.out_dtype), "{} of {} into {}", op,
@@ -46,48 +59,23 @@ void run(ThreadPool& pool, const char* op, const auto& list, const SwigluProblem
   pool.for_range(rows, grain, [&](std::int64_t begin, std::int64_t end) { kernel(problem, begin, end); });
 }
 
-}  // namespace
-
-void add(ThreadPool& pool, DType dtype, const void* a, const void* b, void* out, std::int64_t n) {
-  run(pool, "add", kAdd, {.dtype = dtype, .a = a, .b = b, .out = out, .out_dtype = dtype}, n);
-}
-
-void add_into_f32(ThreadPool& pool, float* accumulator, DType dtype, const void* x, std::int64_t n) {
-  run(pool, "add_into_f32", kAdd,
-      {.dtype = dtype, .a = accumulator, .b = x, .out = accumulator, .out_dtype = DType::f32}, n);
-}
-
-void scale(ThreadPool& pool, DType dtype, const void* x, float factor, void* out, std::int64_t n) {
-  run(pool, "scale", kScale, {.dtype = dtype, .a = x, .factor = factor, .out = out, .out_dtype = dtype}, n);
-}
-
-void multiply(ThreadPool& pool, DType dtype, const void* a, const void* b, void* out, std::int64_t n) {
-  run(pool, "multiply", kMultiply, {.dtype = dtype, .a = a, .b = b, .out = out, .out_dtype = dtype}, n);
-}
-
-void convert(ThreadPool& pool, DType from, const void* x, DType to, void* out, std::int64_t n) {
-  if (from == to) {
-    if (pool.skips({"copy", from, 0, 2 * static_cast<double>(n) * static_cast<double>(size_of(from))}))
-      return;
-    if (n > 0 && x != out) std::memcpy(out, x, static_cast<std::size_t>(n) * size_of(from));
+// Rows of x into those of a wider out.
+void convert_rows(ThreadPool& pool, const TensorView& x, const TensorView& out) {
+  CHECK(is_float(x.dtype()) && is_float(out.dtype()) && out.rank() == 2 && out.stride(1) == 1,
+        "[convert] {} into {} {} of rows {} apart", name_of(x.dtype()), name_of(out.dtype()),
+        to_string(out.shape()), out.stride(0));
+  const double elements = static_cast<double>(x.size());
+  if (pool.skips({"convert", x.dtype(), elements,
+                  elements * static_cast<double>(size_of(x.dtype()) + size_of(out.dtype()))}))
     return;
-  }
-  run(pool, "convert", kConvert, {.dtype = from, .a = x, .out = out, .out_dtype = to}, n);
-}
-
-void convert_rows(ThreadPool& pool, DType from, const void* x, DType to, void* out, std::int64_t rows,
-                  std::int64_t n, std::int64_t stride) {
-  CHECK(is_float(from) && is_float(to), "convert_rows of {} into {}", name_of(from), name_of(to));
-  const double elements = static_cast<double>(rows * n);
-  if (pool.skips({"convert", from, elements, elements * static_cast<double>(size_of(from) + size_of(to))}))
-    return;
+  const std::int64_t rows = out.dim(0), n = out.dim(1);
+  const std::byte* const from = contiguous(x);
+  std::byte* const to = out.kernel_address();
   const auto row_of = [&](std::int64_t row) {
-    const auto at = [&](const void* data, std::int64_t element, DType dtype) {
-      return static_cast<std::byte*>(const_cast<void*>(data)) +
-             static_cast<std::size_t>(element) * size_of(dtype);
-    };
-    return FlatProblem{
-        .dtype = from, .a = at(x, row * n, from), .out = at(out, row * stride, to), .out_dtype = to};
+    return FlatProblem{.dtype = x.dtype(),
+                       .a = from + static_cast<std::size_t>(row * n) * size_of(x.dtype()),
+                       .out = to + static_cast<std::size_t>(row * out.stride(0)) * size_of(out.dtype()),
+                       .out_dtype = out.dtype()};
   };
   FlatKernel* const kernel = choose("convert", kConvert, row_of(0));
   const std::int64_t grain = std::max<std::int64_t>(1, kGrain / std::max<std::int64_t>(1, n));
@@ -96,65 +84,104 @@ void convert_rows(ThreadPool& pool, DType from, const void* x, DType to, void* o
   });
 }
 
+}  // namespace
+
+void add(ThreadPool& pool, const TensorView& a, const TensorView& b, const TensorView& out) {
+  CHECK(a.dtype() == out.dtype() && (b.dtype() == out.dtype() || out.dtype() == DType::f32) &&
+            a.size() == out.size() && b.size() == out.size(),
+        "[add] {} {} and {} {} into {} {}", a.size(), name_of(a.dtype()), b.size(), name_of(b.dtype()),
+        out.size(), name_of(out.dtype()));
+  run(pool, "add", kAdd,
+      {.dtype = b.dtype(),
+       .a = contiguous(a),
+       .b = contiguous(b),
+       .out = contiguous(out),
+       .out_dtype = out.dtype()},
+      out.size());
+}
+
+void scale(ThreadPool& pool, const TensorView& x, float factor, const TensorView& out) {
+  CHECK(x.dtype() == out.dtype() && x.size() == out.size(), "[scale] {} {} into {} {}", x.size(),
+        name_of(x.dtype()), out.size(), name_of(out.dtype()));
+  run(pool, "scale", kScale,
+      {.dtype = x.dtype(),
+       .a = contiguous(x),
+       .factor = factor,
+       .out = contiguous(out),
+       .out_dtype = out.dtype()},
+      x.size());
+}
+
+void convert(ThreadPool& pool, const TensorView& x, const TensorView& out) {
+  CHECK(x.size() == out.size(), "[convert] {} elements into {}", x.size(), out.size());
+  if (!out.is_contiguous()) return convert_rows(pool, x, out);
+  const std::int64_t n = x.size();
+  if (x.dtype() == out.dtype()) {
+    if (pool.skips({"copy", x.dtype(), 0, 2 * static_cast<double>(x.bytes())})) return;
+    if (n > 0 && contiguous(x) != contiguous(out)) std::memcpy(contiguous(out), contiguous(x), x.bytes());
+    return;
+  }
+  run(pool, "convert", kConvert,
+      {.dtype = x.dtype(), .a = contiguous(x), .out = contiguous(out), .out_dtype = out.dtype()}, n);
+}
+
 Tensor converted(ThreadPool& pool, const Tensor& x, DType dtype) {
   if (x.dtype() == dtype) return x;
-  Tensor y(dtype, x.shape());
-  convert(pool, x.dtype(), x.raw(), dtype, y.raw(), x.size());
+  Tensor y(x.memory(), dtype, x.shape());
+  convert(pool, x.view(), y.view());
   return y;
 }
 
-double sum_of_squares(ThreadPool& pool, DType dtype, const void* x, std::int64_t n) {
-  CHECK(is_float(dtype), "sum_of_squares of {}", name_of(dtype));
-  if (pool.skips({"sum_of_squares", dtype, 2 * static_cast<double>(n),
-                  static_cast<double>(n) * static_cast<double>(size_of(dtype))}))
+double sum_of_squares(ThreadPool& pool, const TensorView& x) {
+  CHECK(is_float(x.dtype()), "sum_of_squares of {}", name_of(x.dtype()));
+  if (pool.skips(
+          {"sum_of_squares", x.dtype(), 2 * static_cast<double>(x.size()), static_cast<double>(x.bytes())}))
     return 0;
-  SumOfSquaresKernel* const kernel = choose("sum_of_squares", kSumOfSquares, dtype);
-  return sum_pieces(pool, n, [&](std::int64_t begin, std::int64_t end, SquareSums& squares) {
-    kernel(dtype, x, begin, end, squares);
+  SumOfSquaresKernel* const kernel = choose("sum_of_squares", kSumOfSquares, x.dtype());
+  const std::byte* const data = contiguous(x);
+  return sum_pieces(pool, x.size(), [&](std::int64_t begin, std::int64_t end, SquareSums& squares) {
+    kernel(x.dtype(), data, begin, end, squares);
   });
 }
 
-void swiglu(ThreadPool& pool, DType dtype, const void* gate, const void* up, const float* w,
-            std::int64_t rows, std::int64_t cols, void* h) {
-  run(pool, "swiglu", kSwiglu,
-      SwigluProblem{.dtype = dtype, .gate = gate, .up = up, .w = w, .cols = cols, .h = h}, rows);
+namespace {
+
+// What both passes have: gate, up and row weights.
+SwigluProblem swiglu_problem(const char* op, const TensorView& gate, const TensorView& up,
+                             const TensorView& row_weights) {
+  const std::int64_t columns = gate.shape().back(), rows = rows_of(gate);
+  CHECK(up.dtype() == gate.dtype() && up.size() == gate.size() &&
+            (!row_weights.defined() || row_weights.size() == rows),
+        "[{}] gate {} of {}, up {} of {}, {} row weights", op, to_string(gate.shape()), name_of(gate.dtype()),
+        to_string(up.shape()), name_of(up.dtype()), row_weights.defined() ? row_weights.size() : 0);
+  return {.dtype = gate.dtype(),
+          .gate = contiguous(gate),
+          .up = contiguous(up),
+          .w = row_weights.kernel_data<float>(),
+          .cols = columns};
 }
 
-void swiglu_backward(ThreadPool& pool, DType dtype, const void* gate, const void* up, const float* w,
-                     const void* dh, std::int64_t rows, std::int64_t cols, void* dgate, void* dup,
-                     float* dw) {
-  run(pool, "swiglu_backward", kSwigluBackward,
-      SwigluProblem{.dtype = dtype,
-                    .gate = gate,
-                    .up = up,
-                    .w = w,
-                    .cols = cols,
-                    .dh = dh,
-                    .dgate = dgate,
-                    .dup = dup,
-                    .dw = w == nullptr ? nullptr : dw},
-      rows);
+}  // namespace
+
+void swiglu(ThreadPool& pool, const SwigluArgs& args) {
+  SwigluProblem problem = swiglu_problem("swiglu", args.gate, args.up, args.row_weights);
+  CHECK(args.hidden.dtype() == args.gate.dtype() && args.hidden.size() == args.gate.size(),
+        "[swiglu] {} of {} into {} of {}", args.gate.size(), name_of(args.gate.dtype()), args.hidden.size(),
+        name_of(args.hidden.dtype()));
+  problem.h = contiguous(args.hidden);
+  run(pool, "swiglu", kSwiglu, problem, rows_of(args.gate));
 }
 
-void transpose_blocks(ThreadPool& pool, std::int64_t element_bytes, const void* x, std::int64_t a,
-                      std::int64_t b, std::int64_t c, std::int64_t d, void* out) {
-  const std::int64_t bytes = d * element_bytes;
-  if (a * b * c * bytes == 0 ||
-      pool.skips({"transpose_blocks", DType::u8, 0, 2 * static_cast<double>(a * b * c * bytes)}))
-    return;
-  const auto* from = static_cast<const std::byte*>(x);
-  auto* to = static_cast<std::byte*>(out);
-  // Walks output rows [a, c], each b blocks.
-  const std::int64_t grain = std::max<std::int64_t>(1, 4 * kGrain / (b * bytes));
-  pool.for_range(a * c, grain, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t row = begin; row < end; ++row) {
-      const std::int64_t i = row / c, k = row % c;
-      for (std::int64_t j = 0; j < b; ++j) {
-        std::memcpy(to + (row * b + j) * bytes, from + ((i * b + j) * c + k) * bytes,
-                    static_cast<std::size_t>(bytes));
-      }
-    }
-  });
+void swiglu_backward(ThreadPool& pool, const SwigluBackwardArgs& args) {
+  SwigluProblem problem = swiglu_problem("swiglu_backward", args.gate, args.up, args.row_weights);
+  for (const TensorView* x : {&args.dhidden, &args.dgate, &args.dup})
+    CHECK(x->dtype() == args.gate.dtype() && x->size() == args.gate.size(),
+          "[swiglu_backward] {} of {} beside {}", x->size(), name_of(x->dtype()), args.gate.size());
+  problem.dh = contiguous(args.dhidden);
+  problem.dgate = contiguous(args.dgate);
+  problem.dup = contiguous(args.dup);
+  if (args.row_weights.defined()) problem.dw = args.drow_weights.kernel_data<float>();
+  run(pool, "swiglu_backward", kSwigluBackward, problem, rows_of(args.gate));
 }
 
 }  // namespace switchyard

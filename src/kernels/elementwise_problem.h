@@ -10,7 +10,7 @@
 namespace switchyard {
 
 struct FlatProblem {
-  DType dtype = DType::f32;  // of the inputs
+  DType dtype = DType::f32;  // of the input; of two of b, a has the output's
   const void* a = nullptr;
   const void* b = nullptr;
   float factor = 1.0f;
@@ -38,13 +38,13 @@ struct SwigluProblem {
 using SwigluKernel = void(const SwigluProblem& problem, std::int64_t row_begin, std::int64_t row_end);
 
 namespace ref {
-FlatKernel add, scale, multiply, convert;
+FlatKernel add, scale, convert;
 SumOfSquaresKernel sum_of_squares;
 SwigluKernel swiglu, swiglu_backward;
 }  // namespace ref
 namespace cpu {
-FlatKernel add_avx2, scale_avx2, multiply_avx2, convert_avx2;
-FlatKernel add_avx512, scale_avx512, multiply_avx512, convert_avx512;
+FlatKernel add_avx2, scale_avx2, convert_avx2;
+FlatKernel add_avx512, scale_avx512, convert_avx512;
 SumOfSquaresKernel sum_of_squares_avx2, sum_of_squares_avx512;
 SwigluKernel swiglu_avx2, swiglu_backward_avx2, swiglu_avx512, swiglu_backward_avx512;
 }  // namespace cpu

@@ -27,24 +27,21 @@ TEST(Elementwise, FlatOperationsAreExactOnEveryIsa) {
     for (const DType dtype : kDTypes) {
       for (const std::int64_t n : kSizes) {
         const Array a = Array::integers(dtype, n, 1, 10), b = Array::integers(dtype, n, 2, 10);
-        Array sum(dtype, n), product(dtype, n), scaled(dtype, n), in_place = a;
+        Array sum(dtype, n), scaled(dtype, n), in_place = a;
         Array total = Array::integers(DType::f32, n, 3, 1000), expected_total = total;
-        Array expected_sum(dtype, n), expected_product(dtype, n), expected_scaled(dtype, n);
+        Array expected_sum(dtype, n), expected_scaled(dtype, n);
         for (std::int64_t i = 0; i < n; ++i) {
           expected_sum.set(i, a.at(i) + b.at(i));
-          expected_product.set(i, a.at(i) * b.at(i));
           expected_scaled.set(i, a.at(i) * 0.5f);
           expected_total.set(i, total.at(i) + a.at(i));
         }
-        add(pool, dtype, a.data(), b.data(), sum.data(), n);
-        add(pool, dtype, in_place.data(), b.data(), in_place.data(), n);
-        multiply(pool, dtype, a.data(), b.data(), product.data(), n);
-        scale(pool, dtype, a.data(), 0.5f, scaled.data(), n);
-        add_into_f32(pool, total.floats(), dtype, a.data(), n);
+        add(pool, a.view(), b.view(), sum.view());
+        add(pool, in_place.view(), b.view(), in_place.view());
+        scale(pool, a.view(), 0.5f, scaled.view());
+        add(pool, total.view(), a.view(), total.view());
         const std::string what = fmt::format("{} {} n {}", name_of(isa), name_of(dtype), n);
         EXPECT_TRUE(same(sum, expected_sum)) << what;
         EXPECT_TRUE(same(in_place, expected_sum)) << what;
-        EXPECT_TRUE(same(product, expected_product)) << what;
         EXPECT_TRUE(same(scaled, expected_scaled)) << what;
         EXPECT_TRUE(same(total, expected_total)) << what;
       }
@@ -71,8 +68,8 @@ TEST(Elementwise, ConversionRoundsLikeTheScalarTypeForAwkwardBits) {
     const ScopedIsa cap(isa);
     std::vector<bfloat16> narrow(x.size());
     std::vector<float> wide(x.size());
-    convert(pool, DType::f32, x.data(), DType::bf16, narrow.data(), n);
-    convert(pool, DType::bf16, narrow.data(), DType::f32, wide.data(), n);
+    convert(pool, TensorView::of_host(x.data(), {n}), TensorView::of_host(narrow.data(), {n}));
+    convert(pool, TensorView::of_host(narrow.data(), {n}), TensorView::of_host(wide.data(), {n}));
     for (std::size_t i = 0; i < x.size(); ++i) {
       ASSERT_EQ(narrow[i].bits, bfloat16(x[i]).bits) << name_of(isa) << " " << i;
       ASSERT_EQ(std::isnan(x[i]), std::isnan(wide[i]));
@@ -90,7 +87,7 @@ TEST(Elementwise, ConvertsRowsIntoWiderOnes) {
   for (const Isa isa : every_isa()) {
     const ScopedIsa cap(isa);
     Array out = Array::normal(DType::bf16, rows * stride, 2), expected = out;
-    convert_rows(pool, DType::f32, x.data(), DType::bf16, out.data(), rows, n, stride);
+    convert(pool, x.view({rows, n}), TensorView::of_host(DType::bf16, out.data(), {rows, n}, {stride, 1}));
     for (std::int64_t r = 0; r < rows; ++r) {
       for (std::int64_t i = 0; i < n; ++i) expected.set(r * stride + i, x.at(r * n + i));
     }
@@ -106,12 +103,12 @@ TEST(Elementwise, SumOfSquaresHasTheSameBitsOnEveryIsaAndThreadCount) {
       double expected = 0;
       {
         const ScopedIsa cap(Isa::ref);
-        expected = sum_of_squares(one, dtype, x.data(), n);
+        expected = sum_of_squares(one, x.view());
       }
       for (const Isa isa : every_isa()) {
         const ScopedIsa cap(isa);
-        EXPECT_EQ(sum_of_squares(one, dtype, x.data(), n), expected) << name_of(isa);
-        EXPECT_EQ(sum_of_squares(three, dtype, x.data(), n), expected) << name_of(isa);
+        EXPECT_EQ(sum_of_squares(one, x.view()), expected) << name_of(isa);
+        EXPECT_EQ(sum_of_squares(three, x.view()), expected) << name_of(isa);
       }
     }
   }
@@ -128,10 +125,12 @@ Swiglu run_swiglu(DType dtype, std::int64_t rows, std::int64_t cols, bool weight
   Array w = Array::normal(DType::f32, rows, 4);
   Swiglu r{Array(dtype, rows * cols), Array(dtype, rows * cols), Array(dtype, rows * cols),
            Array(DType::f32, rows)};
-  swiglu(pool, dtype, gate.data(), up.data(), weighted ? w.floats() : nullptr, rows, cols, r.h.data());
+  const Shape shape{rows, cols};
+  const TensorView weights = weighted ? w.view() : TensorView();
+  swiglu(pool, {gate.view(shape), up.view(shape), weights, r.h.view(shape)});
   if (!weighted) std::fill_n(r.dw.floats(), rows, 0.0f);
-  swiglu_backward(pool, dtype, gate.data(), up.data(), weighted ? w.floats() : nullptr, dh.data(), rows, cols,
-                  r.dgate.data(), r.dup.data(), r.dw.floats());
+  swiglu_backward(pool, {gate.view(shape), up.view(shape), weights, dh.view(shape), r.dgate.view(shape),
+                         r.dup.view(shape), r.dw.view()});
   return r;
 }
 
@@ -168,8 +167,9 @@ TEST(Swiglu, ExtremeGatesStayFinite) {
   for (const Isa isa : every_isa()) {
     const ScopedIsa cap(isa);
     float h[6], dgate[6], dup[6];
-    swiglu(pool, DType::f32, gate, up, nullptr, 1, 6, h);
-    swiglu_backward(pool, DType::f32, gate, up, nullptr, dh, 1, 6, dgate, dup, nullptr);
+    const auto row = [](const float* x) { return TensorView::of_host(x, {1, 6}); };
+    swiglu(pool, {row(gate), row(up), {}, row(h)});
+    swiglu_backward(pool, {row(gate), row(up), {}, row(dh), row(dgate), row(dup), {}});
     for (int i = 0; i < 6; ++i) {
       const float expected = gate[i] > 0 ? gate[i] : 0.0f;
       EXPECT_NEAR(h[i], expected, std::abs(gate[i]) * 1e-6f) << name_of(isa);
@@ -187,28 +187,13 @@ TEST(Swiglu, RefGradientEqualsFiniteDifference) {
   for (const float g : {-3.0f, -0.5f, 0.0f, 0.7f, 4.0f}) {
     const float u = 1.3f, w = 0.8f, dh = 1.0f, step = 1e-3f;
     float dgate = 0, dup = 0, dw = 0;
-    swiglu_backward(pool, DType::f32, &g, &u, &w, &dh, 1, 1, &dgate, &dup, &dw);
+    const auto one = [](const float& x) { return TensorView::of_host(&x, {1}); };
+    swiglu_backward(pool, {one(g), one(u), one(w), one(dh), one(dgate), one(dup), one(dw)});
     const double gd = static_cast<double>(g), ud = static_cast<double>(u), wd = static_cast<double>(w),
                  s = static_cast<double>(step);
     EXPECT_NEAR(dgate, (h(gd + s, ud, wd) - h(gd - s, ud, wd)) / (2 * s), 1e-5);
     EXPECT_NEAR(dup, h(gd, 1, wd), 1e-5);
     EXPECT_NEAR(dw, h(gd, ud, 1), 1e-5);
-  }
-}
-
-TEST(TransposeBlocks, SwapsTheMiddleDims) {
-  for (const auto& dims :
-       {std::array<std::int64_t, 4>{2, 3, 4, 5}, {1, 1, 1, 1}, {3, 1, 7, 2}, {0, 2, 2, 2}, {2, 40, 30, 16}}) {
-    const auto [a, b, c, d] = dims;
-    const std::int64_t n = a * b * c * d;
-    std::vector<std::int32_t> x(static_cast<std::size_t>(n)), out(x.size(), -1);
-    for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<std::int32_t>(i);
-    ThreadPool pool(2);
-    transpose_blocks(pool, 4, x.data(), a, b, c, d, out.data());
-    for (std::int64_t i = 0; i < n; ++i) {
-      const std::int64_t id = i % d, ib = i / d % b, ic = i / (d * b) % c, ia = i / (d * b * c);
-      ASSERT_EQ(out[static_cast<std::size_t>(i)], ((ia * b + ib) * c + ic) * d + id);
-    }
   }
 }
 

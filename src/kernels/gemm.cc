@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/current_memory.h"
 #include "core/error.h"
-#include "core/memory_account.h"
 #include "core/tensor.h"
 #include "kernels/gemm_problem.h"
 
@@ -302,26 +302,49 @@ void run_gemms(ThreadPool& pool, const char* op, std::span<const GemmProblem> pr
   run(pool, op, problems);
 }
 
+namespace {
+
+// A view of two or three dims as [batch, rows, columns].
+struct Matrices {
+  explicit Matrices(const TensorView& x) : dtype(x.dtype()), first(x.kernel_address()) {
+    CHECK(x.rank() == 2 || x.rank() == 3, "a matrix of {} dims", x.rank());
+    const std::size_t row = x.rank() - 2;
+    rows = x.dim(row), columns = x.dim(row + 1), leading = x.stride(row);
+    if (x.rank() == 3) batch = x.dim(0), stride = x.stride(0);
+    CHECK(columns <= 1 || x.stride(row + 1) == 1, "elements of a row are {} apart", x.stride(row + 1));
+  }
+  std::byte* at(std::int64_t i) const { return const_cast<std::byte*>(advance(first, dtype, i * stride)); }
+  DType dtype;
+  std::byte* first;
+  std::int64_t batch = 1, rows, columns, leading, stride = 0;
+};
+
+}  // namespace
+
 void gemm(ThreadPool& pool, const GemmArgs& args) {
-  CHECK(args.batch >= 0 && args.m >= 0 && args.n >= 0 && args.k >= 0, "batch {}, m {}, n {}, k {}",
-        args.batch, args.m, args.n, args.k);
-  std::vector<GemmProblem> problems(static_cast<std::size_t>(args.batch));
-  for (std::int64_t i = 0; i < args.batch; ++i) {
-    GemmProblem& p = problems[static_cast<std::size_t>(i)];
-    p = {.m = args.m,
-         .n = args.n,
-         .k = args.k,
-         .dtype = args.dtype,
-         .a = advance(args.a, args.dtype, i * args.stride_a),
-         .transpose_a = args.transpose_a,
-         .lda = args.lda,
-         .b = advance(args.b, args.dtype, i * args.stride_b),
-         .transpose_b = args.transpose_b,
-         .ldb = args.ldb,
-         .c = const_cast<std::byte*>(advance(args.c, args.c_dtype, i * args.stride_c)),
-         .c_dtype = args.c_dtype,
-         .ldc = args.ldc,
-         .accumulate = args.accumulate};
+  const Matrices a(args.a), b(args.b), c(args.c);
+  const std::int64_t m = c.rows, n = c.columns, k = args.transpose_a ? a.rows : a.columns;
+  CHECK(a.dtype == b.dtype && a.batch == c.batch && b.batch == c.batch, "[gemm] {} of {}, {} of {}, into {}",
+        a.batch, name_of(a.dtype), b.batch, name_of(b.dtype), c.batch);
+  CHECK((args.transpose_a ? a.columns : a.rows) == m && (args.transpose_b ? b.columns : b.rows) == k &&
+            (args.transpose_b ? b.rows : b.columns) == n,
+        "[gemm] {}x{} and {}x{} into {}x{}", a.rows, a.columns, b.rows, b.columns, m, n);
+  std::vector<GemmProblem> problems(static_cast<std::size_t>(c.batch));
+  for (std::int64_t i = 0; i < c.batch; ++i) {
+    problems[static_cast<std::size_t>(i)] = {.m = m,
+                                             .n = n,
+                                             .k = k,
+                                             .dtype = a.dtype,
+                                             .a = a.at(i),
+                                             .transpose_a = args.transpose_a,
+                                             .lda = a.leading,
+                                             .b = b.at(i),
+                                             .transpose_b = args.transpose_b,
+                                             .ldb = b.leading,
+                                             .c = c.at(i),
+                                             .c_dtype = c.dtype,
+                                             .ldc = c.leading,
+                                             .accumulate = args.accumulate};
   }
   run_gemms(pool, "gemm", problems);
 }

@@ -26,34 +26,26 @@ Array run(const Case& c, Isa isa, int threads, bool fractions = false) {
   ThreadPool pool(threads);
   const std::int64_t a_rows = c.transpose_a ? c.k : c.m, a_columns = c.transpose_a ? c.m : c.k;
   const std::int64_t b_rows = c.transpose_b ? c.n : c.k, b_columns = c.transpose_b ? c.k : c.n;
-  GemmArgs args{.batch = c.batch,
-                .m = c.m,
-                .n = c.n,
-                .k = c.k,
-                .dtype = c.dtype,
-                .transpose_a = c.transpose_a,
-                .lda = a_columns + c.padding,
-                .stride_a = a_rows * (a_columns + c.padding),
-                .transpose_b = c.transpose_b,
-                .ldb = b_columns + c.padding,
-                .stride_b = b_rows * (b_columns + c.padding),
-                .c_dtype = c.c_dtype,
-                .ldc = c.n + c.padding,
-                .stride_c = c.m * (c.n + c.padding),
-                .accumulate = c.accumulate};
+  const std::int64_t lda = a_columns + c.padding, ldb = b_columns + c.padding, ldc = c.n + c.padding;
   const auto make = fractions
                         ? [](DType d, std::int64_t n, std::uint32_t s) { return Array::normal(d, n, s); }
                         : [](DType d, std::int64_t n, std::uint32_t s) { return Array::integers(d, n, s); };
-  const Array a = make(c.dtype, c.batch * args.stride_a, 1), b = make(c.dtype, c.batch * args.stride_b, 2);
-  Array out(c.c_dtype, c.batch * args.stride_c);
+  const Array a = make(c.dtype, c.batch * a_rows * lda, 1), b = make(c.dtype, c.batch * b_rows * ldb, 2);
+  Array out(c.c_dtype, c.batch * c.m * ldc);
   if (c.accumulate) out = make(c.c_dtype, out.size(), 3);
   for (std::int64_t i = 0; i < out.size(); ++i) {
-    if (i % args.ldc >= c.n) out.set(i, 77.0f);  // between rows: must stay
+    if (i % ldc >= c.n) out.set(i, 77.0f);  // between rows: must stay
   }
-  args.a = a.data();
-  args.b = b.data();
-  args.c = out.data();
-  gemm(pool, args);
+  const auto matrices = [&](DType dtype, const void* data, std::int64_t rows, std::int64_t columns,
+                            std::int64_t leading) {
+    return TensorView::of_host(dtype, data, {c.batch, rows, columns}, {rows * leading, leading, 1});
+  };
+  gemm(pool, {.a = matrices(c.dtype, a.data(), a_rows, a_columns, lda),
+              .b = matrices(c.dtype, b.data(), b_rows, b_columns, ldb),
+              .c = matrices(c.c_dtype, out.data(), c.m, c.n, ldc),
+              .transpose_a = c.transpose_a,
+              .transpose_b = c.transpose_b,
+              .accumulate = c.accumulate});
   return out;
 }
 
@@ -75,8 +67,10 @@ TEST(Gemm, RefMultipliesByHand) {
   const ScopedIsa cap(Isa::ref);
   const float a[] = {1, 2, 3, 4, 5, 6}, b[] = {1, 10, 100, 1000, 10000, 100000};
   float c[] = {1, 1, 1, 1};
-  gemm(pool,
-       {.m = 2, .n = 2, .k = 3, .a = a, .lda = 3, .b = b, .ldb = 2, .c = c, .ldc = 2, .accumulate = true});
+  gemm(pool, {.a = TensorView::of_host(a, {2, 3}),
+              .b = TensorView::of_host(b, {3, 2}),
+              .c = TensorView::of_host(c, {2, 2}),
+              .accumulate = true});
   EXPECT_EQ(std::vector<float>(c, c + 4), (std::vector<float>{30202, 302011, 60505, 605041}));
 }
 
@@ -171,17 +165,9 @@ TEST(Gemm, PropagatesNanAndInfinity) {
       Array a(dtype, 2), b(dtype, 1), c(dtype, 2);
       a.set(1, inf);  // a[0] stays NaN
       b.set(0, 2);
-      gemm(pool, {.m = 2,
-                  .n = 1,
-                  .k = 1,
-                  .dtype = dtype,
-                  .a = a.data(),
-                  .lda = 1,
-                  .b = b.data(),
-                  .ldb = 1,
-                  .c = c.data(),
-                  .c_dtype = dtype,
-                  .ldc = 1});
+      gemm(pool, {.a = TensorView::of_host(dtype, a.data(), {2, 1}),
+                  .b = TensorView::of_host(dtype, b.data(), {1, 1}),
+                  .c = TensorView::of_host(dtype, c.data(), {2, 1})});
       EXPECT_TRUE(std::isnan(c.at(0)));
       EXPECT_EQ(c.at(1), inf);
     }

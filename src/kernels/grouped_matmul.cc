@@ -146,7 +146,11 @@ void gmm_pair(ThreadPool& pool, DType dtype, const void* x, std::span<const std:
     const GatheredRows lhs(pool, dtype, x, index, k);
     gmm(pool, dtype, lhs.data(), rhs_0, nullptr, group_sizes, k, n, out_0);
     gmm(pool, dtype, lhs.data(), rhs_1, nullptr, group_sizes, k, n, out_1);
-    if (hidden != nullptr) swiglu(pool, dtype, out_0, out_1, row_weights, rows_of(group_sizes), n, hidden);
+    const Shape shape{rows_of(group_sizes), n};
+    const auto matrix = [&](const void* data) { return TensorView::of_host(dtype, data, shape); };
+    const TensorView weights =
+        row_weights == nullptr ? TensorView() : TensorView::of_host(row_weights, {shape[0]});
+    if (hidden != nullptr) swiglu(pool, {matrix(out_0), matrix(out_1), weights, matrix(hidden)});
     return;
   }
   const auto problems = per_group(group_sizes, [&](std::int64_t g, std::int64_t row, std::int64_t rows) {
@@ -182,7 +186,7 @@ void gmm_dlhs_pair(ThreadPool& pool, DType dtype, const void* dy_0, const void* 
   void* const out = sums.defined() ? sums.raw() : dlhs;
   run_gemms(pool, "gmm_dlhs", dlhs_problems(dtype, dy_0, rhs_0, group_sizes, k, n, out, DType::f32));
   run_gemms(pool, "gmm_dlhs", dlhs_problems(dtype, dy_1, rhs_1, group_sizes, k, n, out, DType::f32, true));
-  if (sums.defined()) convert(pool, DType::f32, sums.raw(), dtype, dlhs, sums.size());
+  if (sums.defined()) convert(pool, sums.view(), TensorView::of_host(dtype, dlhs, sums.shape()));
 }
 
 void gmm_drhs_pair(ThreadPool& pool, DType dtype, const void* x, std::span<const std::int32_t> index,

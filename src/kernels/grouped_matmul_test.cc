@@ -139,7 +139,9 @@ PairResults run_pair(DType dtype, const std::vector<std::int64_t>& sizes, std::i
   gmm_pair(pool, dtype, x.data(), index, rhs_0.data(), rhs_1.data(), sizes, k, n, r.out_0.data(),
            r.out_1.data(), weights.data(), r.hidden.data());
   Array separate(dtype, rows * n);
-  swiglu(pool, dtype, r.out_0.data(), r.out_1.data(), weights.data(), rows, n, separate.data());
+  const Shape shape{rows, n};
+  swiglu(pool, {r.out_0.view(shape), r.out_1.view(shape), TensorView::of_host(weights.data(), {rows}),
+                separate.view(shape)});
   EXPECT_TRUE(same(r.hidden, separate)) << "the activation made with gate and up is not swiglu's";
   gmm_dlhs_pair(pool, dtype, dy_0.data(), dy_1.data(), rhs_0.data(), rhs_1.data(), sizes, k, n,
                 r.dlhs.data());

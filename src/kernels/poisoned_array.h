@@ -9,7 +9,7 @@
 #include <optional>
 #include <span>
 
-#include "core/dtype.h"
+#include "core/tensor_view.h"
 
 namespace switchyard {
 
@@ -57,6 +57,8 @@ class PoisonedArray {
   std::int64_t size() const { return count_; }
   void* data() { return bytes_.data() + kGuard; }
   const void* data() const { return bytes_.data() + kGuard; }
+  TensorView view(const Shape& shape) const { return TensorView::of_host(dtype(), data(), shape); }
+  TensorView view() const { return view({size()}); }
   float* floats() { return static_cast<float*>(data()); }
   const float* floats() const { return static_cast<const float*>(data()); }
 

@@ -74,9 +74,7 @@ void expect_the_same_bits(const Arrays& start, const Update& update, const std::
   }
   ASSERT_TRUE(expected.weight.guards_intact() && expected.mu.guards_intact() && expected.nu.guards_intact());
   ASSERT_TRUE(expected.grad == start.grad) << what;
-  ASSERT_EQ(expected.squares,
-            sum_of_squares(one, start.weight.dtype(), expected.weight.data(), start.weight.size()))
-      << what;
+  ASSERT_EQ(expected.squares, sum_of_squares(one, expected.weight.view())) << what;
   for (const Isa isa : every_isa()) {
     const ScopedIsa cap(isa);
     for (ThreadPool* pool : {&one, &three}) {

@@ -74,10 +74,6 @@ Array logits_of(Context& c, const ModelConfig& m, const Array& hidden, const Arr
   return cast(c, einsum(c, m.tied ? "BSM,VM->BSV" : "BSM,MV->BSV", x, head, &want), DType::f32);
 }
 
-std::int64_t bytes_in_use() {
-  return current_account() ? current_account()->in_use() : 0;
-}
-
 }  // namespace
 
 DeviceBatch place_batch(Context& context, const Batch& global) {
@@ -119,7 +115,7 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
   result.layer_bytes.assign(static_cast<std::size_t>(m.layers), 0);
   std::vector<std::int64_t> bytes;  // in use before each layer and after the last
   for (std::int64_t i = layers.begin; i < layers.end; ++i) {
-    bytes.push_back(bytes_in_use());
+    bytes.push_back(c.memory.in_use());
     c.comm->position().layer = i;
     RematRegion region(c, policy);
     AttentionCache* const cache =
@@ -134,7 +130,7 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
     result.loads.push_back(std::move(out.moe->load));
     result.routing.push_back(out.moe->routing);
   }
-  bytes.push_back(bytes_in_use());
+  bytes.push_back(c.memory.in_use());
   for (std::size_t i = 0; i + 1 < bytes.size(); ++i)
     result.layer_bytes[static_cast<std::size_t>(layers.begin) + i] = bytes[i + 1] - bytes[i];
   c.comm->position().layer = -1;

@@ -149,8 +149,7 @@ std::int64_t parameter_count(const std::vector<ParameterSpec>& specs) {
 }
 
 Tensor draw_block(const ParameterSpec& spec, std::uint32_t seed, const Shape& offset, const Shape& local) {
-  Tensor block(spec.dtype, local);
-  if (block.abstract()) return block;
+  Tensor block(Memory(), spec.dtype, local);
   const RngKey key = rng_fold_in(rng_key(seed), spec.name);
   constexpr std::int64_t kPiece = 1 << 16;
   std::vector<float> piece(kPiece);
@@ -234,12 +233,14 @@ Parameters Parameters::create_from_blocks(Context& context, std::vector<Paramete
     // Ranks with the same block find it under the same key: one copy a process.
     const std::string key = fmt::format("weight {} at {}", spec.name, to_string(offset));
     auto shared = context.comm->shared(key, [&]() -> std::shared_ptr<void> {
-      const UnchargedScope first_comer_does_not_pay;
-      const Tensor block = fill ? fill(spec, {offset, local}) : Tensor();
-      return std::make_shared<Tensor>(block.defined() ? block : draw_block(spec, seed, offset, local));
+      const Memory memory = context.memory.uncharged();  // each rank is charged below
+      if (memory.device().is_abstract()) return std::make_shared<Tensor>(memory.empty(spec.dtype, local));
+      const Tensor given = fill ? fill(spec, {offset, local}) : Tensor();
+      return std::make_shared<Tensor>(
+          to_device(memory, given.defined() ? given : draw_block(spec, seed, offset, local)));
     });
     const Tensor block = *std::static_pointer_cast<Tensor>(shared);
-    if (current_account()) current_account()->charge(static_cast<std::int64_t>(block.bytes()));
+    context.memory.charge(static_cast<std::int64_t>(block.bytes()));
     Array array = never_save(make_leaf(block, spec.shape, resolution.sharding, true));
     array.value()->requires_grad = spec.trained;
     array.value()->weight = true;

@@ -74,15 +74,12 @@ class AddGmmOp
     Tensor sum = in.size() == 4 ? in[3].clone() : Tensor::zeros(DType::f32, {in[0].dim(0), n});
     std::int64_t row = 0, group = 0;
     for (const std::int64_t rows : sizes_of(in[2], in[0].dim(0))) {
-      GemmArgs args;
-      args.m = rows, args.n = n, args.k = k;
-      args.dtype = in[0].dtype();
-      args.a = in[0].raw() + static_cast<std::size_t>(row * k) * size_of(in[0].dtype());
-      args.b = in[1].raw() + static_cast<std::size_t>(group * k * n) * size_of(in[1].dtype());
-      args.c = sum.raw() + static_cast<std::size_t>(row * n) * sizeof(float);
-      args.lda = k, args.ldb = args.ldc = n;
-      args.accumulate = true;
-      if (rows > 0) gemm(*c.pool, args);
+      if (rows > 0) {
+        gemm(*c.pool, {.a = in[0].view().rows(row, row + rows),
+                       .b = in[1].view().rows(group, group + 1).reshaped({k, n}),
+                       .c = sum.view().rows(row, row + rows),
+                       .accumulate = true});
+      }
       row += rows;
       ++group;
     }
@@ -173,16 +170,16 @@ class WeightedSwigluOp : public Op {
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
-    Tensor out(in[0].dtype(), in[0].shape());
-    switchyard::swiglu(*c.pool, out.dtype(), in[0].raw(), in[1].raw(), in[2].data<float>(), in[2].size(),
-                       out.shape().back(), out.raw());
+    const Tensor out = c.empty(in[0].dtype(), in[0].shape());
+    switchyard::swiglu(*c.pool, {in[0].view(), in[1].view(), in[2].view(), out.view()});
     return {out};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     const Tensor gate = call.input(0), up = call.input(1), w = call.input(2);
-    Tensor dgate(gate.dtype(), gate.shape()), dup(gate.dtype(), gate.shape()), dw(DType::f32, w.shape());
-    swiglu_backward(*c.pool, gate.dtype(), gate.raw(), up.raw(), w.data<float>(), call.grad(0).raw(),
-                    w.size(), gate.shape().back(), dgate.raw(), dup.raw(), dw.data<float>());
+    const Tensor dgate = c.empty(gate.dtype(), gate.shape()), dup = c.empty(gate.dtype(), gate.shape()),
+                 dw = c.empty(DType::f32, w.shape());
+    swiglu_backward(*c.pool, {gate.view(), up.view(), w.view(), call.grad(0).view(), dgate.view(), dup.view(),
+                              dw.view()});
     return {dgate, dup, dw};
   }
 };

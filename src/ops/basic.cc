@@ -1,9 +1,11 @@
 #include "ops/basic.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "kernels/elementwise.h"
+#include "kernels/last_tokens.h"
+#include "kernels/strided_copy.h"
+#include "kernels/sum_over_dim.h"
 #include "ops/reshard.h"
 #include "ops/shared_result.h"
 
@@ -25,10 +27,9 @@ class CastOp : public Op {
     const Axes& shared = infos[0].shared;
     if (x.bytes() < kWorthSharing || c.abstract() || c.mesh->product(shared) == 1)
       return {converted(*c.pool, x, to_)};
-    const auto part = [&](void* out, std::int64_t begin, std::int64_t end) {
-      const auto at = [&](DType dtype) { return static_cast<std::size_t>(begin) * size_of(dtype); };
-      convert(*c.pool, x.dtype(), x.raw() + at(x.dtype()), to_, static_cast<std::byte*>(out) + at(to_),
-              end - begin);
+    const TensorView elements = x.view().reshaped({x.size()});
+    const auto part = [&](const TensorView& out, std::int64_t begin, std::int64_t end) {
+      convert(*c.pool, elements.rows(begin, end), out.rows(begin, end));
     };
     return {made_together(c, shared, to_, x.shape(), part)};
   }
@@ -53,8 +54,8 @@ class AddOp : public Op {
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
-    Tensor out(in[0].dtype(), in[0].shape());
-    switchyard::add(*c.pool, out.dtype(), in[0].raw(), in[1].raw(), out.raw(), out.size());
+    const Tensor out = c.empty(in[0].dtype(), in[0].shape());
+    switchyard::add(*c.pool, in[0].view(), in[1].view(), out.view());
     return {out};
   }
   std::vector<Tensor> backward(Context&, const BackwardCall& call) const override {
@@ -81,20 +82,15 @@ class ScaleOp : public Op {
 
  private:
   Tensor scaled(Context& c, const Tensor& x) const {
-    Tensor out(x.dtype(), x.shape());
-    switchyard::scale(*c.pool, x.dtype(), x.raw(), factor_, out.raw(), x.size());
+    const Tensor out = c.empty(x.dtype(), x.shape());
+    switchyard::scale(*c.pool, x.view(), factor_, out.view());
     return out;
   }
   float factor_;
 };
 
-constexpr std::int64_t kRowsAtOnce = 64;
-
 std::int64_t last(const Tensor& x) {
   return x.shape().back();
-}
-std::int64_t rows_of(const Tensor& x) {
-  return last(x) == 0 ? 0 : x.size() / last(x);
 }
 
 class SwigluOp : public Op {
@@ -106,31 +102,24 @@ class SwigluOp : public Op {
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
-    Tensor out(in[0].dtype(), in[0].shape());
-    switchyard::swiglu(*c.pool, out.dtype(), in[0].raw(), in[1].raw(), nullptr, rows_of(out), last(out),
-                       out.raw());
+    const Tensor out = c.empty(in[0].dtype(), in[0].shape());
+    switchyard::swiglu(*c.pool, {in[0].view(), in[1].view(), {}, out.view()});
     return {out};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     const Tensor gate = call.input(0), up = call.input(1);
-    Tensor dgate(gate.dtype(), gate.shape()), dup(gate.dtype(), gate.shape());
-    swiglu_backward(*c.pool, gate.dtype(), gate.raw(), up.raw(), nullptr, call.grad(0).raw(), rows_of(gate),
-                    last(gate), dgate.raw(), dup.raw(), nullptr);
+    const Tensor dgate = c.empty(gate.dtype(), gate.shape()), dup = c.empty(gate.dtype(), gate.shape());
+    swiglu_backward(*c.pool, {gate.view(), up.view(), {}, call.grad(0).view(), dgate.view(), dup.view(), {}});
     return {dgate, dup};
   }
 };
 
-// Copies columns [from, from + count) of x's last dim to column `to` of y's.
-void copy_columns(Context& c, const Tensor& x, std::int64_t from, const Tensor& y, std::int64_t to,
-                  std::int64_t count) {
-  const std::size_t e = size_of(x.dtype());
-  const auto bytes = static_cast<std::size_t>(count) * e;
-  c.pool->for_range(rows_of(x), kRowsAtOnce, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t r = begin; r < end; ++r) {
-      std::memcpy(y.raw() + static_cast<std::size_t>(r * last(y) + to) * e,
-                  x.raw() + static_cast<std::size_t>(r * last(x) + from) * e, bytes);
-    }
-  });
+// Indices [at, at + count) along a dim of `whole`, copied to `part` or from it.
+void cut_out(Context& c, const Tensor& whole, std::size_t dim, std::int64_t at, const Tensor& part) {
+  strided_copy(*c.pool, whole.view().slice(dim, at, part.dim(dim)), part.view());
+}
+void put_in(Context& c, const Tensor& part, const Tensor& whole, std::size_t dim, std::int64_t at) {
+  strided_copy(*c.pool, part.view(), whole.view().slice(dim, at, part.dim(dim)));
 }
 
 Shape with_last(Shape shape, std::int64_t n) {
@@ -153,17 +142,17 @@ class SplitLastOp : public Op {
     std::vector<Tensor> parts;
     std::int64_t at = 0;
     for (const std::int64_t width : widths_) {
-      parts.emplace_back(in[0].dtype(), with_last(in[0].shape(), width));
-      copy_columns(c, in[0], at, parts.back(), 0, width);
+      parts.push_back(c.empty(in[0].dtype(), with_last(in[0].shape(), width)));
+      cut_out(c, in[0], in[0].rank() - 1, at, parts.back());
       at += width;
     }
     return parts;
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
-    Tensor dx = Tensor::zeros(call.input_info(0).dtype, call.input_info(0).local);
+    const Tensor dx = c.zeros(call.input_info(0).dtype, call.input_info(0).local);
     std::int64_t at = 0;
     for (std::size_t i = 0; i < widths_.size(); at += widths_[i++]) {
-      if (call.grad(i).defined()) copy_columns(c, call.grad(i), 0, dx, at, widths_[i]);
+      if (call.grad(i).defined()) put_in(c, call.grad(i), dx, dx.rank() - 1, at);
     }
     return {dx};
   }
@@ -185,17 +174,17 @@ class JoinLastOp : public Op {
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
-    Tensor out(in[0].dtype(), with_last(in[0].shape(), last(in[0]) + last(in[1])));
-    copy_columns(c, in[0], 0, out, 0, last(in[0]));
-    copy_columns(c, in[1], 0, out, last(in[0]), last(in[1]));
+    const Tensor out = c.empty(in[0].dtype(), with_last(in[0].shape(), last(in[0]) + last(in[1])));
+    put_in(c, in[0], out, out.rank() - 1, 0);
+    put_in(c, in[1], out, out.rank() - 1, last(in[0]));
     return {out};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     std::vector<Tensor> parts;
     std::int64_t at = 0;
     for (std::size_t i = 0; i < 2; ++i) {
-      parts.emplace_back(call.input_info(i).dtype, call.input_info(i).local);
-      copy_columns(c, call.grad(0), at, parts[i], 0, last(parts[i]));
+      parts.push_back(c.empty(call.input_info(i).dtype, call.input_info(i).local));
+      cut_out(c, call.grad(0), parts[i].rank() - 1, at, parts[i]);
       at += last(parts[i]);
     }
     return parts;
@@ -213,38 +202,14 @@ class LastTokensOp : public Op {
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
-    const Tensor &x = in[0], &segments = in[1];
-    Tensor out(x.dtype(), {x.dim(0), 1, x.dim(2)});
-    const std::size_t token = static_cast<std::size_t>(x.dim(2)) * size_of(x.dtype());
-    for (std::int64_t row = 0; row < x.dim(0) && !c.abstract(); ++row) {
-      const std::int32_t* const of_row = segments.data<std::int32_t>() + row * segments.dim(1);
-      const std::int64_t tokens = std::find(of_row, of_row + segments.dim(1), 0) - of_row;
-      const std::int64_t at = std::max<std::int64_t>(tokens - 1, 0);
-      std::memcpy(out.raw() + static_cast<std::size_t>(row) * token,
-                  x.raw() + static_cast<std::size_t>(row * x.dim(1) + at) * token, token);
-    }
+    const Tensor& x = in[0];
+    const Tensor out = c.empty(x.dtype(), {x.dim(0), 1, x.dim(2)});
+    switchyard::last_tokens(*c.pool, {x.view(), in[1].view(), out.view()});
     return {out};
   }
   std::vector<Tensor> backward(Context&, const BackwardCall&) const override { return {Tensor(), Tensor()}; }
   bool differentiable() const override { return false; }
 };
-
-// Sums columns [from, from + dim) of x [rows, heads, width] over heads, in fp32.
-Tensor sum_over_heads(Context& c, const Tensor& x, std::int64_t from, std::int64_t heads, std::int64_t dim,
-                      Shape shape) {
-  const Tensor wide = x.cast(DType::f32);
-  Tensor sum = Tensor::zeros(DType::f32, std::move(shape));
-  c.pool->for_range(rows_of(x) / heads, kRowsAtOnce, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t r = begin; r < end; ++r) {
-      float* to = sum.data<float>() + r * dim;
-      for (std::int64_t h = 0; h < heads; ++h) {
-        const float* at = wide.data<float>() + (r * heads + h) * last(x) + from;
-        for (std::int64_t d = 0; d < dim; ++d) to[d] += at[d];
-      }
-    }
-  });
-  return sum.cast(x.dtype());
-}
 
 class MlaKeyValueOp : public Op {
  public:
@@ -260,28 +225,26 @@ class MlaKeyValueOp : public Op {
                               std::span<const ArrayInfo>) const override {
     const Tensor &kv = in[0], &rope = in[1];
     const std::int64_t heads = kv.dim(2), r = last(rope), v_dim = last(kv) - nope_;
-    Tensor k(kv.dtype(), with_last(kv.shape(), nope_ + r)), v(kv.dtype(), with_last(kv.shape(), v_dim));
-    copy_columns(c, kv, 0, k, 0, nope_);
-    copy_columns(c, kv, nope_, v, 0, v_dim);
-    const std::size_t e = size_of(kv.dtype());
-    c.pool->for_range(rows_of(k), kRowsAtOnce, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) {
-        std::memcpy(k.raw() + static_cast<std::size_t>(row * (nope_ + r) + nope_) * e,
-                    rope.raw() + static_cast<std::size_t>(row / heads * r) * e,
-                    static_cast<std::size_t>(r) * e);
-      }
-    });
+    const Tensor k = c.empty(kv.dtype(), with_last(kv.shape(), nope_ + r)),
+                 v = c.empty(kv.dtype(), with_last(kv.shape(), v_dim));
+    strided_copy(*c.pool, kv.view().slice(3, 0, nope_), k.view().slice(3, 0, nope_));
+    cut_out(c, kv, 3, nope_, v);
+    // The rotary key is the same for all heads.
+    const TensorView every_head = rope.view().block(0, {rope.dim(0), rope.dim(1), heads, r},
+                                                    {rope.view().stride(0), rope.view().stride(1), 0, 1});
+    strided_copy(*c.pool, every_head, k.view().slice(3, nope_, r));
     return {k, v};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     const ArrayInfo &kv = call.input_info(0), &rope = call.input_info(1);
-    Tensor dkv = Tensor::zeros(kv.dtype, kv.local), drope = Tensor::zeros(rope.dtype, rope.local);
+    const Tensor dkv = c.zeros(kv.dtype, kv.local);
+    Tensor drope = c.zeros(rope.dtype, rope.local);
     const std::int64_t r = rope.local.back();
     if (const Tensor& dk = call.grad(0); dk.defined()) {
-      copy_columns(c, dk, 0, dkv, 0, nope_);
-      drope = sum_over_heads(c, dk, nope_, kv.local[2], r, rope.local);
+      strided_copy(*c.pool, dk.view().slice(3, 0, nope_), dkv.view().slice(3, 0, nope_));
+      sum_over_dim(*c.pool, dk.view().slice(3, nope_, r), 2, drope.view());
     }
-    if (const Tensor& dv = call.grad(1); dv.defined()) copy_columns(c, dv, 0, dkv, nope_, last(dv));
+    if (const Tensor& dv = call.grad(1); dv.defined()) put_in(c, dv, dkv, 3, nope_);
     return {dkv, drope};
   }
   std::uint32_t needs_inputs() const override { return 0; }
@@ -289,23 +252,6 @@ class MlaKeyValueOp : public Op {
  private:
   std::int64_t nope_;
 };
-
-// Copies a part's sequence positions to or from positions [at, ...) of the whole.
-void copy_sequence(Context& c, const Tensor& whole, const Tensor& part, std::int64_t at, bool to_part) {
-  Shape inner(whole.shape().begin() + 2, whole.shape().end());
-  const std::size_t token = static_cast<std::size_t>(num_elements(inner)) * size_of(whole.dtype());
-  const std::size_t bytes = static_cast<std::size_t>(part.dim(1)) * token;
-  c.pool->for_range(whole.dim(0), 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t b = begin; b < end; ++b) {
-      std::byte* w = whole.raw() + static_cast<std::size_t>(b * whole.dim(1) + at) * token;
-      std::byte* p = part.raw() + static_cast<std::size_t>(b) * bytes;
-      if (to_part)
-        std::memcpy(p, w, bytes);
-      else
-        std::memcpy(w, p, bytes);
-    }
-  });
-}
 
 class ChunkSequenceOp : public Op {
  public:
@@ -324,16 +270,16 @@ class ChunkSequenceOp : public Op {
     Shape shape = in[0].shape();
     shape[1] /= n_;
     for (std::int64_t i = 0; i < n_; ++i) {
-      parts.emplace_back(in[0].dtype(), shape);
-      copy_sequence(c, in[0], parts.back(), i * shape[1], true);
+      parts.push_back(c.empty(in[0].dtype(), shape));
+      cut_out(c, in[0], 1, i * shape[1], parts.back());
     }
     return parts;
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
-    Tensor dx = Tensor::zeros(call.input_info(0).dtype, call.input_info(0).local);
+    const Tensor dx = c.zeros(call.input_info(0).dtype, call.input_info(0).local);
     for (std::int64_t i = 0; i < n_; ++i) {
       const Tensor& part = call.grad(static_cast<std::size_t>(i));
-      if (part.defined()) copy_sequence(c, dx, part, i * dx.dim(1) / n_, false);
+      if (part.defined()) put_in(c, part, dx, 1, i * dx.dim(1) / n_);
     }
     return {dx};
   }
@@ -356,17 +302,17 @@ class ConcatSequenceOp : public Op {
                               std::span<const ArrayInfo>) const override {
     Shape shape = in[0].shape();
     shape[1] *= static_cast<std::int64_t>(in.size());
-    Tensor out(in[0].dtype(), shape);
+    const Tensor out = c.empty(in[0].dtype(), shape);
     for (std::size_t i = 0; i < in.size(); ++i)
-      copy_sequence(c, out, in[i], static_cast<std::int64_t>(i) * in[i].dim(1), false);
+      put_in(c, in[i], out, 1, static_cast<std::int64_t>(i) * in[i].dim(1));
     return {out};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     std::vector<Tensor> grads;
     for (std::size_t i = 0; i < call.inputs(); ++i) {
       const ArrayInfo& part = call.input_info(i);
-      grads.emplace_back(part.dtype, part.local);
-      copy_sequence(c, call.grad(0), grads.back(), static_cast<std::int64_t>(i) * part.local[1], true);
+      grads.push_back(c.empty(part.dtype, part.local));
+      cut_out(c, call.grad(0), 1, static_cast<std::int64_t>(i) * part.local[1], grads.back());
     }
     return grads;
   }

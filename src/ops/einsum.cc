@@ -35,13 +35,13 @@ class EinsumOp : public Op {
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
-    return {local_einsum(*c.pool, spec_, in[0], in[1], in[0].dtype())};
+    return {local_einsum(c, spec_, in[0], in[1], in[0].dtype())};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     std::vector<Tensor> grads(2);
     const Tensor& dy = call.grad(0);
     const auto product = [&](const EinsumSpec& spec, const Tensor& a, const Tensor& b) {
-      return local_einsum(*c.pool, spec, a, b, a.dtype());
+      return local_einsum(c, spec, a, b, a.dtype());
     };
     if (call.wanted(0)) grads[0] = product({spec_.out, spec_.b, spec_.a}, dy, call.input(1));
     if (call.wanted(1)) grads[1] = product({spec_.a, spec_.out, spec_.b}, call.input(0), dy);

@@ -51,8 +51,10 @@ class EmbeddingOp : public Op {
     if (c.abstract()) return {sum, Tensor()};
     for (std::int32_t token : tokens.span<std::int32_t>()) {
       const std::int64_t at = token - begin;
-      if (at >= 0 && at < table.local[0])
-        add_into_f32(*c.pool, sum.data<float>() + at * dim, dtype, from, dim);
+      if (at >= 0 && at < table.local[0]) {
+        const TensorView row = TensorView::of_host(sum.data<float>() + at * dim, {dim});
+        add(*c.pool, row, TensorView::of_host(dtype, from, {dim}), row);
+      }
       from += static_cast<std::size_t>(dim) * size_of(dtype);
     }
     return {sum, Tensor()};

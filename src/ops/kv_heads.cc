@@ -1,8 +1,7 @@
 #include "ops/kv_heads.h"
 
-#include <cstring>
-
 #include "core/error.h"
+#include "kernels/strided_copy.h"
 #include "ops/reshard.h"
 
 namespace switchyard {
@@ -23,27 +22,15 @@ class SpreadHeadsOp : public Op {
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo> infos) const override {
     const Tensor& w = in[0];
-    Tensor part(w.dtype(), {w.dim(0), 1, w.dim(2)});
-    const std::int64_t heads = w.dim(1), head = head_of(c, infos[0]);
-    const std::size_t bytes = static_cast<std::size_t>(w.dim(2)) * size_of(w.dtype());
-    c.pool->for_range(w.dim(0), 64, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t m = begin; m < end; ++m)
-        std::memcpy(part.raw() + static_cast<std::size_t>(m) * bytes,
-                    w.raw() + static_cast<std::size_t>(m * heads + head) * bytes, bytes);
-    });
+    const Tensor part = c.empty(w.dtype(), {w.dim(0), 1, w.dim(2)});
+    strided_copy(*c.pool, w.view().slice(1, head_of(c, infos[0]), 1), part.view());
     return {part};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     const Tensor& part = call.grad(0);
     const ArrayInfo& whole = call.input_info(0);
-    Tensor grad = Tensor::zeros(part.dtype(), {part.dim(0), whole.shape[1], part.dim(2)});
-    const std::int64_t heads = whole.shape[1], head = head_of(c, whole);
-    const std::size_t bytes = static_cast<std::size_t>(part.dim(2)) * size_of(part.dtype());
-    c.pool->for_range(part.dim(0), 64, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t m = begin; m < end; ++m)
-        std::memcpy(grad.raw() + static_cast<std::size_t>(m * heads + head) * bytes,
-                    part.raw() + static_cast<std::size_t>(m) * bytes, bytes);
-    });
+    const Tensor grad = c.zeros(part.dtype(), {part.dim(0), whole.shape[1], part.dim(2)});
+    strided_copy(*c.pool, part.view(), grad.view().slice(1, head_of(c, whole), 1));
     return {grad};
   }
   std::uint32_t needs_inputs() const override { return 0; }
@@ -79,15 +66,10 @@ std::vector<std::int64_t> kv_heads_of(const Context& c, const ArrayInfo& q, cons
 Tensor take_heads(Context& c, const Tensor& x, const std::vector<std::int64_t>& heads) {
   const auto count = static_cast<std::int64_t>(heads.size());
   if (count == x.dim(2) && heads.front() == 0 && heads.back() == count - 1) return x;
-  Tensor out(x.dtype(), {x.dim(0), x.dim(1), count, x.dim(3)});
-  const auto head = static_cast<std::size_t>(x.dim(3)) * size_of(x.dtype());
-  c.pool->for_range(x.dim(0) * x.dim(1), 32, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin * count; i < end * count; ++i) {
-      const std::int64_t from = i / count * x.dim(2) + heads[static_cast<std::size_t>(i % count)];
-      std::memcpy(out.raw() + static_cast<std::size_t>(i) * head,
-                  x.raw() + static_cast<std::size_t>(from) * head, head);
-    }
-  });
+  const Tensor out = c.empty(x.dtype(), {x.dim(0), x.dim(1), count, x.dim(3)});
+  for (std::int64_t i = 0; i < count; ++i)
+    strided_copy(*c.pool, x.view().slice(2, heads[static_cast<std::size_t>(i)], 1),
+                 out.view().slice(2, i, 1));
   return out;
 }
 

@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <map>
+#include <utility>
 
 #include "kernels/elementwise.h"
 #include "kernels/gemm.h"
+#include "kernels/strided_copy.h"
 
 namespace switchyard {
 namespace {
@@ -97,81 +98,65 @@ std::vector<std::size_t> order_for(const std::string& from, const std::string& t
   return order;
 }
 
-// Elements between neighbours along the peeled label `l`, 0 when the operand does not have it.
-std::int64_t stride_of(const std::string& labels, char l, const Sizes& sizes) {
-  const auto at = labels.find(l);
-  return at == std::string::npos ? 0 : product(labels.substr(at + 1), sizes);
-}
-
-struct Loop {
-  std::int64_t count, a, b, c;
+// A view with a dim for each label.
+struct Labelled {
+  std::string labels;
+  TensorView view;
+  // At element i of a label, and without it; the same where it has no such label.
+  Labelled at(char label, std::int64_t i) const {
+    const auto dim = labels.find(label);
+    if (dim == std::string::npos) return *this;
+    Shape shape = view.shape(), strides = view.strides();
+    shape.erase(shape.begin() + dim, shape.begin() + dim + 1);
+    strides.erase(strides.begin() + dim, strides.begin() + dim + 1);
+    std::string others = labels;
+    others.erase(dim, 1);
+    return {others, view.block(i * view.stride(dim), shape, strides)};
+  }
 };
 
-void run_loops(ThreadPool& pool, std::span<const Loop> loops, GemmArgs args, std::size_t element_a,
-               std::size_t element_c) {
-  if (loops.empty()) {
-    gemm(pool, args);
-    return;
-  }
-  if (loops.size() == 1) {  // the innermost output loop is the GEMM's batch
-    args.batch = loops[0].count;
-    args.stride_a = loops[0].a;
-    args.stride_b = loops[0].b;
-    args.stride_c = loops[0].c;
-    gemm(pool, args);
-    return;
-  }
-  for (std::int64_t i = 0; i < loops[0].count; ++i) {
-    GemmArgs at = args;
-    at.a = static_cast<const std::byte*>(args.a) + static_cast<std::size_t>(i * loops[0].a) * element_a;
-    at.b = static_cast<const std::byte*>(args.b) + static_cast<std::size_t>(i * loops[0].b) * element_a;
-    at.c = static_cast<std::byte*>(args.c) + static_cast<std::size_t>(i * loops[0].c) * element_c;
-    run_loops(pool, loops.subspan(1), at, element_a, element_c);
-  }
+// The dims of x as [batch, rows, columns], its first label being the batch's or absent. Only of dims without
+// gaps.
+TensorView as_matrices(const Labelled& x, char batch, std::int64_t batches, std::int64_t rows,
+                       std::int64_t columns) {
+  const bool has_batch = !x.labels.empty() && x.labels.front() == batch;
+  return x.view.block(0, {batches, rows, columns}, {has_batch ? x.view.stride(0) : 0, columns, 1});
 }
 
-void run_plan(ThreadPool& pool, const Plan& plan, const Operand& a, const Operand& b,
-              const std::string& out_labels, const Sizes& sizes, const Tensor& out) {
-  GemmArgs args;
-  args.m = product(plan.m, sizes);
-  args.n = product(plan.n, sizes);
-  args.k = product(plan.k, sizes);
-  args.dtype = a.data.dtype();
-  args.transpose_a = plan.transpose_a;
-  args.transpose_b = plan.transpose_b;
-  args.lda = plan.transpose_a ? args.m : args.k;
-  args.ldb = plan.transpose_b ? args.k : args.n;
-  args.ldc = args.n;
-  args.c_dtype = out.dtype();
-  args.a = a.data.raw();
-  args.b = b.data.raw();
-  args.c = out.raw();
-  if (plan.loops.empty() && plan.sum_loops.empty()) return gemm(pool, args);
-  std::vector<Loop> loops;
-  for (char l : plan.loops) {
-    loops.push_back({sizes.at(l), stride_of(a.labels, l, sizes), stride_of(b.labels, l, sizes),
-                     stride_of(out_labels, l, sizes)});
+// out = the product of `plan` whose loops from the how-manieth on are still to run.
+void run_loops(ThreadPool& pool, const Plan& plan, std::size_t loop, const Sizes& sizes, const Labelled& a,
+               const Labelled& b, const Labelled& out, bool accumulate) {
+  if (loop + 1 < plan.loops.size()) {
+    const char label = plan.loops[loop];
+    for (std::int64_t i = 0; i < sizes.at(label); ++i)
+      run_loops(pool, plan, loop + 1, sizes, a.at(label, i), b.at(label, i), out.at(label, i), accumulate);
+    return;
   }
-  std::vector<Loop> sums;
-  std::int64_t terms = 1;
-  for (char l : plan.sum_loops) {
-    sums.push_back({sizes.at(l), stride_of(a.labels, l, sizes), stride_of(b.labels, l, sizes), 0});
-    terms *= sizes.at(l);
+  // The innermost output loop is the product's batch.
+  const bool batched = loop < plan.loops.size();
+  const char batch = batched ? plan.loops[loop] : '\0';
+  const std::int64_t batches = batched ? sizes.at(batch) : 1;
+  const std::int64_t m = product(plan.m, sizes), n = product(plan.n, sizes), k = product(plan.k, sizes);
+  gemm(pool,
+       {.a = plan.transpose_a ? as_matrices(a, batch, batches, k, m) : as_matrices(a, batch, batches, m, k),
+        .b = plan.transpose_b ? as_matrices(b, batch, batches, n, k) : as_matrices(b, batch, batches, k, n),
+        .c = as_matrices(out, batch, batches, m, n),
+        .transpose_a = plan.transpose_a,
+        .transpose_b = plan.transpose_b,
+        .accumulate = accumulate});
+}
+
+// The same for loops that add up: plan.sum_loops from the how-manieth on are still to run; `first`: nothing
+// is in `out` yet.
+void run_sums(ThreadPool& pool, const Plan& plan, std::size_t sum, const Sizes& sizes, const Labelled& a,
+              const Labelled& b, const Labelled& out, bool& first) {
+  if (sum == plan.sum_loops.size()) {
+    run_loops(pool, plan, 0, sizes, a, b, out, !std::exchange(first, false));
+    return;
   }
-  const std::size_t element = size_of(args.dtype);
-  for (std::int64_t t = 0; t < terms; ++t) {
-    GemmArgs term = args;
-    std::int64_t rest = t, at_a = 0, at_b = 0;
-    for (auto it = sums.rbegin(); it != sums.rend(); ++it) {
-      at_a += rest % it->count * it->a;
-      at_b += rest % it->count * it->b;
-      rest /= it->count;
-    }
-    term.a = static_cast<const std::byte*>(args.a) + static_cast<std::size_t>(at_a) * element;
-    term.b = static_cast<const std::byte*>(args.b) + static_cast<std::size_t>(at_b) * element;
-    term.accumulate = t > 0;
-    run_loops(pool, loops, term, element, size_of(args.c_dtype));
-  }
+  const char label = plan.sum_loops[sum];
+  for (std::int64_t i = 0; i < sizes.at(label); ++i)
+    run_sums(pool, plan, sum + 1, sizes, a.at(label, i), b.at(label, i), out, first);
 }
 
 }  // namespace
@@ -189,40 +174,9 @@ EinsumSpec parse_einsum(std::string_view spec) {
   return s;
 }
 
-Tensor permute(ThreadPool& pool, const Tensor& x, const std::vector<std::size_t>& order) {
-  // Merge dims that stay neighbours, then swap blocks or walk an odometer over the result.
-  Shape shape;
-  for (auto i : order) shape.push_back(x.dim(i));
-  Tensor out(x.dtype(), shape);
-  const std::size_t rank = order.size();
-  std::vector<std::int64_t> stride(rank, 1);
-  for (std::size_t i = rank - 1; i-- > 0;) stride[i] = stride[i + 1] * x.dim(i + 1);
-  std::size_t kept = rank;  // dims from `kept` on are contiguous in both
-  while (kept > 0 && order[kept - 1] == kept - 1) --kept;
-  std::int64_t inner = 1;
-  for (std::size_t i = kept; i < rank; ++i) inner *= x.dim(i);
-  if (kept == 0) return x;
-  const std::size_t bytes = static_cast<std::size_t>(inner) * size_of(x.dtype());
-  std::int64_t outer = 1;
-  for (std::size_t i = 0; i < kept; ++i) outer *= shape[i];
-  const std::int64_t grain =
-      std::max<std::int64_t>(1, 65536 / std::max<std::int64_t>(1, static_cast<std::int64_t>(bytes)));
-  pool.for_range(outer, grain, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      std::int64_t rest = i, at = 0;
-      for (std::size_t d = kept; d-- > 0;) {
-        at += rest % shape[d] * stride[order[d]];
-        rest /= shape[d];
-      }
-      std::memcpy(out.raw() + static_cast<std::size_t>(i) * bytes,
-                  x.raw() + static_cast<std::size_t>(at) * size_of(x.dtype()), bytes);
-    }
-  });
-  return out;
-}
-
-Tensor local_einsum(ThreadPool& pool, const EinsumSpec& spec, const Tensor& a, const Tensor& b,
+Tensor local_einsum(Context& context, const EinsumSpec& spec, const Tensor& a, const Tensor& b,
                     DType out_dtype) {
+  ThreadPool& pool = *context.pool;
   CHECK(a.dtype() == b.dtype() && is_float(a.dtype()), "einsum {},{}: {} and {}", spec.a, spec.b,
         name_of(a.dtype()), name_of(b.dtype()));
   Sizes sizes;
@@ -232,8 +186,18 @@ Tensor local_einsum(ThreadPool& pool, const EinsumSpec& spec, const Tensor& a, c
     CHECK(fresh || at->second == b.dim(i), "einsum {},{}: label {} is {} and {}", spec.a, spec.b, spec.b[i],
           at->second, b.dim(i));
   }
-  Shape shape;
-  for (char l : spec.out) shape.push_back(sizes.at(l));
+  const auto shape_of = [&](const std::string& labels) {
+    Shape shape;
+    for (char l : labels) shape.push_back(sizes.at(l));
+    return shape;
+  };
+  // x with its dims in the order of `labels`.
+  const auto permuted = [&](const Tensor& x, const std::string& from, const std::string& labels) {
+    if (from == labels) return x;
+    const Tensor out = context.empty(x.dtype(), shape_of(labels));
+    strided_copy(pool, x.view().permuted(order_for(from, labels)), out.view());
+    return out;
+  };
 
   Operand x{spec.a, a}, y{spec.b, b};
   std::string out_labels = spec.out;
@@ -246,24 +210,22 @@ Tensor local_einsum(ThreadPool& pool, const EinsumSpec& spec, const Tensor& a, c
       const std::string m = filter(spec.a, [&](char l) { return has(spec.out, l) && !has(batch, l); });
       const std::string n = filter(spec.b, [&](char l) { return has(spec.out, l) && !has(batch, l); });
       const std::string k = filter(spec.b, [&](char l) { return !has(spec.out, l); });
-      x = {batch + m + k, permute(pool, a, order_for(spec.a, batch + m + k))};
-      y = {batch + k + n, permute(pool, b, order_for(spec.b, batch + k + n))};
+      x = {batch + m + k, permuted(a, spec.a, batch + m + k)};
+      y = {batch + k + n, permuted(b, spec.b, batch + k + n)};
       out_labels = batch + m + n;
       CHECK(find_plan(x.labels, y.labels, out_labels, plan), "einsum {},{}->{}", spec.a, spec.b, spec.out);
     }
   }
-  Shape raw_shape;
-  for (char l : out_labels) raw_shape.push_back(sizes.at(l));
   const DType raw_dtype = plan.sum_loops.empty() ? out_dtype : DType::f32;  // terms add up in fp32
-  Tensor out(raw_dtype, raw_shape);
-  run_plan(pool, plan, x, y, out_labels, sizes, out);
-  if (out_labels != spec.out) out = permute(pool, out, order_for(out_labels, spec.out));
-  if (raw_dtype != out_dtype) {
-    Tensor rounded(out_dtype, shape);
-    convert(pool, raw_dtype, out.raw(), out_dtype, rounded.raw(), out.size());
-    return rounded;
-  }
-  return out;
+  Tensor out = context.empty(raw_dtype, shape_of(out_labels));
+  bool first = true;
+  run_sums(pool, plan, 0, sizes, {x.labels, x.data.view()}, {y.labels, y.data.view()},
+           {out_labels, out.view()}, first);
+  out = permuted(out, out_labels, spec.out);
+  if (raw_dtype == out_dtype) return out;
+  const Tensor rounded = context.empty(out_dtype, out.shape());
+  convert(pool, out.view(), rounded.view());
+  return rounded;
 }
 
 }  // namespace switchyard

@@ -113,7 +113,7 @@ class LinearCrossEntropyOp : public Op {
   static Tensor times(Context& c, const Tensor& x, float factor) {
     if (factor == 1 || c.abstract()) return x;
     Tensor out(x.dtype(), x.shape());
-    switchyard::scale(*c.pool, x.dtype(), x.raw(), factor, out.raw(), x.size());
+    switchyard::scale(*c.pool, x.view(), factor, out.view());
     return out;
   }
 

@@ -1,69 +1,75 @@
 #include "ops/reshard.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "autograd/ahead.h"
-#include "kernels/elementwise.h"
+#include "kernels/strided_copy.h"
 #include "ops/shared_result.h"
 
 namespace switchyard {
 namespace {
 
-// [pre, n, post] around dim `dim`, in elements.
-struct Block {
-  std::int64_t pre = 1, n = 1, post = 1;
-};
-
-Block block_of(const Shape& shape, std::size_t dim) {
-  Block b;
-  for (std::size_t i = 0; i < shape.size(); ++i) (i < dim ? b.pre : i == dim ? b.n : b.post) *= shape[i];
-  return b;
-}
-
-std::int64_t bytes_of(DType dtype) {
-  return static_cast<std::int64_t>(size_of(dtype));
-}
-
 // Local tensor collectives along any dim.
 
-// [pre, p, n·post] from [p, pre, n·post], the order in which the blocks of p ranks arrive.
-Tensor unstacked(Context& c, const Tensor& stacked, const Block& block, std::int64_t p) {
-  if (block.pre == 1) return stacked;
-  Tensor out(stacked.dtype(), stacked.shape());
-  transpose_blocks(*c.pool, bytes_of(out.dtype()), stacked.raw(), 1, p, block.pre, block.n * block.post,
-                   out.raw());
+std::int64_t bytes_of(const Tensor& x) {
+  return static_cast<std::int64_t>(x.bytes());
+}
+
+Shape with_dim(Shape shape, std::size_t dim, std::int64_t size) {
+  shape[dim] = size;
+  return shape;
+}
+
+// The blocks of p ranks, in the order [p, ...] in which they arrive, as dim `dim` of one array has them: a
+// view.
+TensorView as_blocks_of(const TensorView& whole, std::size_t dim, std::int64_t p) {
+  const TensorView split = whole.split(dim, p);
+  std::vector<std::size_t> order{dim};
+  for (std::size_t i = 0; i < split.rank(); ++i) {
+    if (i != dim) order.push_back(i);
+  }
+  return split.permuted(order);
+}
+
+// x [p, blocks] as one array whose dim `dim` is made of the blocks.
+Tensor unstacked(Context& c, const Tensor& stacked, const Shape& block, std::size_t dim, std::int64_t p) {
+  Shape stack = block;
+  stack.insert(stack.begin(), p);
+  bool in_place = true;  // nothing stands before the dim
+  for (std::size_t i = 0; i < dim; ++i) in_place = in_place && block[i] == 1;
+  const Shape shape = with_dim(block, dim, block[dim] * p);
+  if (in_place) return stacked.reshaped(shape);
+  const Tensor out = c.empty(stacked.dtype(), shape);
+  strided_copy(*c.pool, stacked.view().reshaped(stack), as_blocks_of(out.view(), dim, p));
   return out;
 }
 
 Tensor gather_along(Context& c, const Tensor& x, const Axes& axes, std::size_t dim) {
   const Group group = c.group(axes);
   const auto p = static_cast<std::int64_t>(group.ranks.size());
-  Shape shape = x.shape();
-  shape[dim] *= p;
-  const Tensor stacked(x.dtype(), shape);
-  c.comm->all_gather(group, joined(axes), x.raw(), stacked.raw(), static_cast<std::int64_t>(x.bytes()));
-  return unstacked(c, stacked, block_of(x.shape(), dim), p);
+  const Tensor stacked = c.empty(x.dtype(), with_dim(x.shape(), dim, x.dim(dim) * p));
+  c.comm->all_gather(group, joined(axes), x.view(), stacked.view());
+  return unstacked(c, stacked, x.shape(), dim, p);
 }
 
 // gather_along among ranks of one process, which all read one copy. Each rank writes its block where it
 // belongs. It is charged for the copy, and for what gather_along takes beside it, as if it were alone.
 Tensor gather_shared(Context& c, const Tensor& x, const Axes& axes, std::size_t dim) {
   const Group group = c.group(axes);
-  const std::size_t ranks = group.ranks.size(), bytes = x.bytes() * ranks;
-  const Block block = block_of(x.shape(), dim);
+  const auto p = static_cast<std::int64_t>(group.ranks.size());
+  const Shape shape = with_dim(x.shape(), dim, x.dim(dim) * p);
+  const std::size_t bytes = x.bytes() * group.ranks.size();
+  const auto make = [&]() -> std::shared_ptr<void> { return shared_buffer(c, bytes); };
   const auto place = [&](void* made) {
-    const auto run = static_cast<std::size_t>(block.n * block.post * bytes_of(x.dtype()));
-    std::byte* const whole = static_cast<Buffer*>(made)->data();
-    for (std::size_t i = 0; i < static_cast<std::size_t>(block.pre); ++i)
-      std::memcpy(whole + (i * ranks + static_cast<std::size_t>(group.index)) * run, x.raw() + i * run, run);
+    auto& buffer = *static_cast<Buffer*>(made);
+    const TensorView whole(x.dtype(), shape, buffer.data(), buffer.device());
+    strided_copy(*c.pool, x.view(), whole.slice(dim, group.index * x.dim(dim), x.dim(dim)));
   };
-  auto made = std::static_pointer_cast<Buffer>(c.comm->all_gather_shared(
-      group, joined(axes), static_cast<std::int64_t>(x.bytes()), [&] { return shared_buffer(bytes); },
-      place));
-  Shape shape = x.shape();
-  shape[dim] *= static_cast<std::int64_t>(ranks);
-  return {x.dtype(), shape, charged_here(std::move(made), bytes, block.pre == 1 ? 0 : bytes)};
+  auto made = std::static_pointer_cast<Buffer>(
+      c.comm->all_gather_shared(group, joined(axes), bytes_of(x), make, place));
+  bool in_place = true;
+  for (std::size_t i = 0; i < dim; ++i) in_place = in_place && x.dim(i) == 1;
+  return {x.dtype(), shape, charged_here(c, std::move(made), bytes, in_place ? 0 : bytes)};
 }
 
 // gather_along in two parts.
@@ -72,17 +78,14 @@ class StartedGather : public StartedOp {
   StartedGather(Context& c, const Tensor& x, const Axes& axes, std::size_t dim) : x_(x), dim_(dim) {
     const Group group = c.group(axes);
     ranks_ = static_cast<std::int64_t>(group.ranks.size());
-    Shape shape = x.shape();
-    shape[dim] *= ranks_;
-    stacked_ = Tensor(x.dtype(), shape);
-    started_ =
-        c.comm->start_all_gather(group, joined(axes), x.raw(), stacked_.raw(),
-                                 static_cast<std::int64_t>(x.bytes()), {x.buffer(), stacked_.buffer()});
+    stacked_ = c.empty(x.dtype(), with_dim(x.shape(), dim, x.dim(dim) * ranks_));
+    started_ = c.comm->start_all_gather(group, joined(axes), x.view(), stacked_.view(),
+                                        {x.buffer(), stacked_.buffer()});
   }
   std::vector<Tensor> finish(Context& c) override {
     c.comm->finish(*started_);
     started_.reset();
-    return {unstacked(c, stacked_, block_of(x_.shape(), dim_), ranks_)};
+    return {unstacked(c, stacked_, x_.shape(), dim_, ranks_)};
   }
 
  private:
@@ -92,56 +95,42 @@ class StartedGather : public StartedOp {
   std::shared_ptr<StartedCollective> started_;
 };
 
+// The shape of one of `p` parts along `dim`.
+Shape part_of(const Tensor& x, std::size_t dim, std::int64_t p) {
+  CHECK(x.dim(dim) % p == 0, "dim {} of {} over {} ranks", dim, to_string(x.shape()), p);
+  return with_dim(x.shape(), dim, x.dim(dim) / p);
+}
+
 Tensor scatter_sum_along(Context& c, const Tensor& x, const Axes& axes, std::size_t dim) {
   const Group group = c.group(axes);
-  const auto p = static_cast<std::int64_t>(group.ranks.size());
-  Shape shape = x.shape();
-  CHECK(shape[dim] % p == 0, "dim {} of {} over {} ranks", dim, to_string(shape), p);
-  shape[dim] /= p;
-  Tensor out(x.dtype(), shape);
-  c.comm->reduce_scatter(group, joined(axes), x.dtype(), x.raw(), out.raw(),
-                         out.size(), std::max<std::int64_t>(1, block_of(shape, dim).pre));
+  const Tensor out = c.empty(x.dtype(), part_of(x, dim, static_cast<std::int64_t>(group.ranks.size())));
+  std::int64_t runs = 1;
+  for (std::size_t i = 0; i < dim; ++i) runs *= x.dim(i);
+  c.comm->reduce_scatter(group, joined(axes), x.view(), out.view(), std::max<std::int64_t>(1, runs));
   return out;
 }
 
 Tensor sum_over(Context& c, const Tensor& x, const Axes& axes) {
-  Tensor out = x.clone();
-  c.comm->all_reduce(c.group(axes), joined(axes), out.dtype(), out.raw(), out.size());
+  Tensor out = c.empty(x.dtype(), x.shape());
+  strided_copy(*c.pool, x.view(), out.view());
+  c.comm->all_reduce(c.group(axes), joined(axes), out.view());
   return out;
 }
 
 Tensor slice_along(Context& c, const Tensor& x, const Axes& axes, std::size_t dim) {
-  const std::int64_t p = c.mesh->product(axes);
   const std::int64_t index = c.mesh->index_along(c.rank, axes);
-  Shape shape = x.shape();
-  CHECK(shape[dim] % p == 0, "dim {} of {} over {} ranks", dim, to_string(shape), p);
-  shape[dim] /= p;
+  const Shape shape = part_of(x, dim, c.mesh->product(axes));
   if (dim == 0) return x.slice_rows(index * shape[0], (index + 1) * shape[0]);
-  Tensor out(x.dtype(), shape);
-  const Block b = block_of(shape, dim);
-  const auto row = static_cast<std::size_t>(b.n * b.post * bytes_of(x.dtype()));
-  c.pool->for_range(b.pre, 64, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i)
-      std::copy_n(x.raw() + static_cast<std::size_t>(i * p + index) * row, row,
-                  out.raw() + static_cast<std::size_t>(i) * row);
-  });
+  const Tensor out = c.empty(x.dtype(), shape);
+  strided_copy(*c.pool, x.view().slice(dim, index * shape[dim], shape[dim]), out.view());
   return out;
 }
 
 // The transpose of slice_along: this rank's block among zeros, a partial sum of the whole.
 Tensor pad_along(Context& c, const Tensor& x, const Axes& axes, std::size_t dim) {
-  const std::int64_t p = c.mesh->product(axes);
-  const std::int64_t index = c.mesh->index_along(c.rank, axes);
-  Shape shape = x.shape();
-  shape[dim] *= p;
-  Tensor out = Tensor::zeros(x.dtype(), shape);
-  const Block b = block_of(x.shape(), dim);
-  const auto row = static_cast<std::size_t>(b.n * b.post * bytes_of(x.dtype()));
-  c.pool->for_range(b.pre, 64, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i)
-      std::copy_n(x.raw() + static_cast<std::size_t>(i) * row, row,
-                  out.raw() + static_cast<std::size_t>(i * p + index) * row);
-  });
+  const std::int64_t index = c.mesh->index_along(c.rank, axes), n = x.dim(dim);
+  const Tensor out = c.zeros(x.dtype(), with_dim(x.shape(), dim, n * c.mesh->product(axes)));
+  strided_copy(*c.pool, x.view(), out.view().slice(dim, index * n, n));
   return out;
 }
 
@@ -151,30 +140,14 @@ Tensor exchange_shared(Context& c, const Tensor& x, const Axes& axes, const Shap
                        std::size_t to) {
   const Group group = c.group(axes);
   const auto p = static_cast<std::int64_t>(group.ranks.size());
-  Shape shape = part;
-  shape[from] *= p;
-  Tensor out(x.dtype(), shape);
-  charge_for_a_moment(2 * x.bytes());
-  // A part is [before, n, between, run]: the first of the two dims, and runs that begin with the second.
-  const Block first = block_of(part, std::min(from, to)), second = block_of(part, std::max(from, to));
-  const std::int64_t n = first.n, between = second.pre / std::max<std::int64_t>(1, first.pre * n);
-  const auto run = static_cast<std::size_t>(second.n * second.post * bytes_of(x.dtype()));
-  // Where a run is in memory that has p parts along the first dim, or along the second.
-  const auto place = [&](std::int64_t i, std::int64_t of_part, bool along_first) {
-    const std::int64_t outer = i / (n * between), inner = i % (n * between);
-    const std::int64_t at = along_first ? (outer * p + of_part) * n * between + inner : i * p + of_part;
-    return static_cast<std::size_t>(at) * run;
+  const Tensor out = c.empty(x.dtype(), with_dim(part, from, part[from] * p));
+  charge_for_a_moment(c, 2 * x.bytes());
+  const auto take = [&](std::size_t index, const TensorView& theirs) {
+    const auto other = static_cast<std::int64_t>(index);
+    strided_copy(*c.pool, theirs.slice(to, group.index * part[to], part[to]),
+                 out.view().slice(from, other * part[from], part[from]));
   };
-  const auto grain = static_cast<std::int64_t>(65536 / std::clamp<std::size_t>(run, 1, 65536));
-  const auto take = [&](std::size_t index, const void* theirs) {
-    const auto* const source = static_cast<const std::byte*>(theirs);
-    c.pool->for_range(second.pre, grain, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i)
-        std::memcpy(out.raw() + place(i, static_cast<std::int64_t>(index), from < to),
-                    source + place(i, group.index, to < from), run);
-    });
-  };
-  c.comm->all_to_all_shared(group, joined(axes), x.raw(), static_cast<std::int64_t>(x.bytes()) / p, take);
+  c.comm->all_to_all_shared(group, joined(axes), x.view(), take);
   return out;
 }
 
@@ -183,21 +156,15 @@ Tensor exchange_shared(Context& c, const Tensor& x, const Axes& axes, const Shap
 Tensor exchange(Context& c, const Tensor& x, const Axes& axes, std::size_t from, std::size_t to) {
   const Group group = c.group(axes);
   const auto p = static_cast<std::int64_t>(group.ranks.size());
-  const std::int64_t e = bytes_of(x.dtype());
-  Shape part = x.shape();
-  CHECK(part[to] % p == 0, "dim {} of {} over {} ranks", to, to_string(part), p);
-  part[to] /= p;
+  const Shape part = part_of(x, to, p);
   if (shares_memory(c)) return exchange_shared(c, x, axes, part, from, to);
-  const Block cut = block_of(part, to);
-  Tensor send(x.dtype(), x.shape());  // [p, part]
-  transpose_blocks(*c.pool, e, x.raw(), 1, cut.pre, p, cut.n * cut.post, send.raw());
-  Tensor received(x.dtype(), x.shape());
-  c.comm->all_to_all(group, joined(axes), send.raw(), received.raw(),
-                     static_cast<std::int64_t>(x.bytes()) / p);
-  const Block join = block_of(part, from);
-  part[from] *= p;
-  Tensor out(x.dtype(), part);
-  transpose_blocks(*c.pool, e, received.raw(), 1, p, join.pre, join.n * join.post, out.raw());
+  Shape parts = part;
+  parts.insert(parts.begin(), p);
+  const Tensor send = c.empty(x.dtype(), parts), received = c.empty(x.dtype(), parts);
+  strided_copy(*c.pool, as_blocks_of(x.view(), to, p), send.view());
+  c.comm->all_to_all(group, joined(axes), send.view(), received.view());
+  const Tensor out = c.empty(x.dtype(), with_dim(part, from, part[from] * p));
+  strided_copy(*c.pool, received.view(), as_blocks_of(out.view(), from, p));
   return out;
 }
 

@@ -1,7 +1,8 @@
 #include "ops/sequence_balance.h"
 
 #include <algorithm>
-#include <cstring>
+
+#include "kernels/strided_copy.h"
 
 namespace switchyard {
 namespace {
@@ -71,31 +72,26 @@ class MoveChunksOp : public Op {
     const auto ranks = static_cast<std::int64_t>(group.ranks.size());
     const auto sent = transfers(from, to, ranks, group.index),
                received = transfers(to, from, ranks, group.index);
-    const auto bytes = static_cast<std::int64_t>(x.bytes()) / 2;
-    Tensor outgoing(x.dtype(), x.shape()), incoming(x.dtype(), x.shape()), result(x.dtype(), x.shape());
-    for (std::size_t i = 0; i < 2; ++i)
-      copy_half(c, x, sent[i].half, outgoing, static_cast<std::int64_t>(i), true);
+    Shape half = x.shape();
+    half[1] /= 2;
+    Shape packed = half;
+    packed.insert(packed.begin(), 2);  // the rows that move are halves of all sequences
+    const Tensor outgoing = c.empty(x.dtype(), packed), incoming = c.empty(x.dtype(), packed),
+                 result = c.empty(x.dtype(), x.shape());
+    const auto half_of = [&](const Tensor& whole, std::int64_t i) {
+      return whole.view().slice(1, i * half[1], half[1]);
+    };
+    const auto row_of = [&](const Tensor& rows, std::int64_t i) {
+      return rows.view().slice(0, i, 1).reshaped(half);
+    };
+    for (std::int64_t i = 0; i < 2; ++i)
+      strided_copy(*c.pool, half_of(x, sent[static_cast<std::size_t>(i)].half), row_of(outgoing, i));
     const Counts out = counts_of(sent, ranks), in = counts_of(received, ranks);
-    c.comm->ragged_all_to_all(group, joined(axes), outgoing.raw(), out.offset, out.count, incoming.raw(),
-                              in.offset, in.count, bytes);
-    for (std::size_t i = 0; i < 2; ++i)
-      copy_half(c, incoming, static_cast<std::int64_t>(i), result, received[i].half, false);
+    c.comm->ragged_all_to_all(group, joined(axes), outgoing.view(), out.offset, out.count, incoming.view(),
+                              in.offset, in.count);
+    for (std::int64_t i = 0; i < 2; ++i)
+      strided_copy(*c.pool, row_of(incoming, i), half_of(result, received[static_cast<std::size_t>(i)].half));
     return result;
-  }
-  // Half `from_half` of each sequence of a tensor [B,S,...] to row `to_half` of a packed [2,B,S/2,...], or
-  // the other way.
-  static void copy_half(Context& c, const Tensor& from, std::int64_t from_half, Tensor& to,
-                        std::int64_t to_half, bool pack) {
-    const std::int64_t batch = from.dim(0);
-    if (batch == 0) return;
-    const std::size_t piece = from.bytes() / 2 / static_cast<std::size_t>(batch);
-    c.pool->for_range(batch, 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t b = begin; b < end; ++b) {
-        const auto strided = static_cast<std::size_t>(2 * b + (pack ? from_half : to_half)) * piece;
-        const auto packed = static_cast<std::size_t>((pack ? to_half : from_half) * batch + b) * piece;
-        std::memcpy(to.raw() + (pack ? packed : strided), from.raw() + (pack ? strided : packed), piece);
-      }
-    });
   }
 
   ChunkOrder from_, to_;

@@ -15,17 +15,19 @@ namespace switchyard {
 bool shares_memory(const Context& context);
 
 // Memory for one, charged to nobody.
-std::shared_ptr<Buffer> shared_buffer(std::size_t bytes);
+std::shared_ptr<Buffer> shared_buffer(const Context& context, std::size_t bytes);
 
 // `buffer`, for which this rank is charged `bytes` until it lets go of it, and for a moment `also`.
-std::shared_ptr<Buffer> charged_here(std::shared_ptr<Buffer> buffer, std::size_t bytes, std::size_t also = 0);
+std::shared_ptr<Buffer> charged_here(const Context& context, std::shared_ptr<Buffer> buffer,
+                                     std::size_t bytes, std::size_t also = 0);
 
 // This rank is charged `bytes`, and no longer.
-void charge_for_a_moment(std::size_t bytes);
+void charge_for_a_moment(const Context& context, std::size_t bytes);
 
 // What all ranks along `axes` would make alike, from what they share: one tensor, of which each rank makes
-// the elements [begin, end) of out. Every one of those ranks calls it, at the same place of its program.
-using MakeShare = std::function<void(void* out, std::int64_t begin, std::int64_t end)>;
+// the elements [begin, end) of `out`, a view of all elements in a row. Every one of those ranks calls it, at
+// the same place of its program.
+using MakeShare = std::function<void(const TensorView& out, std::int64_t begin, std::int64_t end)>;
 Tensor made_together(Context& context, const Axes& axes, DType dtype, const Shape& shape,
                      const MakeShare& make);
 

@@ -21,23 +21,14 @@ struct Product {
 
 void multiply(ThreadPool& pool, const Product& p, const float* a, bool transpose_a, const float* b,
               bool transpose_b, float* c) {
-  GemmArgs args;
-  args.batch = p.batch;
-  args.m = p.m;
-  args.n = p.n;
-  args.k = p.k;
-  args.a = a;
-  args.transpose_a = transpose_a;
-  args.lda = transpose_a ? p.m : p.k;
-  args.stride_a = p.m * p.k;
-  args.b = b;
-  args.transpose_b = transpose_b;
-  args.ldb = transpose_b ? p.k : p.n;
-  args.stride_b = p.k * p.n;
-  args.c = c;
-  args.ldc = p.n;
-  args.stride_c = p.m * p.n;
-  gemm(pool, args);
+  const auto matrices = [&](const float* x, std::int64_t rows, std::int64_t columns) {
+    return TensorView::of_host(x, {p.batch, rows, columns});
+  };
+  gemm(pool, {.a = transpose_a ? matrices(a, p.k, p.m) : matrices(a, p.m, p.k),
+              .b = transpose_b ? matrices(b, p.n, p.k) : matrices(b, p.k, p.n),
+              .c = matrices(c, p.m, p.n),
+              .transpose_a = transpose_a,
+              .transpose_b = transpose_b});
 }
 
 // gram = 3.4445 I + kCubic gram + kQuintic gram², for each [side, side].
@@ -71,7 +62,7 @@ void newton_schulz(ThreadPool& pool, float* x, std::int64_t matrices, std::int64
       multiply(pool, {matrices, in, out, out}, from, false, g, false, to);
     std::swap(from, to);
   }
-  if (from != x) convert(pool, DType::f32, from, DType::f32, x, size);
+  if (from != x) convert(pool, TensorView::of_host(from, {size}), TensorView::of_host(x, {size}));
 }
 
 }  // namespace
@@ -110,8 +101,9 @@ void orthogonalize(ThreadPool& pool, double eps, const Tensor& matrices) {
     const std::int64_t n = std::min(batch, count - begin);
     float* x = matrices.data<float>() + begin * size;
     for (std::int64_t i = 0; i < n; ++i) {
-      const double norm = std::sqrt(sum_of_squares(pool, DType::f32, x + i * size, size)) + eps;
-      if (norm > 0) scale(pool, DType::f32, x + i * size, static_cast<float>(1 / norm), x + i * size, size);
+      const TensorView matrix = TensorView::of_host(x + i * size, {size});
+      const double norm = std::sqrt(sum_of_squares(pool, matrix)) + eps;
+      if (norm > 0) scale(pool, matrix, static_cast<float>(1 / norm), matrix);
     }
     newton_schulz(pool, x, n, in, out);
   }

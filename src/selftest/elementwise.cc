@@ -7,6 +7,7 @@
 #include <cstring>
 #include <random>
 
+#include "kernels/strided_copy.h"
 #include "selftest/kernel.h"
 
 namespace switchyard::selftest {
@@ -19,7 +20,7 @@ namespace {
 
 constexpr std::int64_t kFlatSizes[] = {0, 1, 7, 16, 33, 1000, 70001};
 
-using FlatRun = void(ThreadPool&, DType, const Arrays&, PoisonedArray&, std::int64_t);
+using FlatRun = void(ThreadPool&, const Arrays&, PoisonedArray&);
 
 // Cases of out = run(in[0], in[1]), normal numbers, of `dtype` unless `out_dtype` says otherwise.
 std::vector<Case> flat_cases(
@@ -33,31 +34,22 @@ std::vector<Case> flat_cases(
                        fmt::format("{} elements, seed {}", n, draw.seed()),
                        {draw.normal(dtype, n), draw.normal(dtype, n)},
                        {{"out", PoisonedArray(out_dtype(dtype), n)}},
-                       [run, dtype, n](ThreadPool& pool, const Arrays& in, Arrays& out) {
-                         run(pool, dtype, in, out[0], n);
-                       }});
+                       [run](ThreadPool& pool, const Arrays& in, Arrays& out) { run(pool, in, out[0]); }});
     }
   }
   return cases;
 }
 
 std::vector<Case> add_cases(std::uint32_t seed) {
-  return flat_cases(seed,
-                    [](ThreadPool& pool, DType dtype, const Arrays& in, PoisonedArray& out, std::int64_t n) {
-                      add(pool, dtype, in[0].data(), in[1].data(), out.data(), n);
-                    });
-}
-
-std::vector<Case> multiply_cases(std::uint32_t seed) {
-  return flat_cases(seed,
-                    [](ThreadPool& pool, DType dtype, const Arrays& in, PoisonedArray& out, std::int64_t n) {
-                      multiply(pool, dtype, in[0].data(), in[1].data(), out.data(), n);
-                    });
+  return flat_cases(seed, [](ThreadPool& pool, const Arrays& in, PoisonedArray& out) {
+    add(pool, in[0].view(), in[1].view(), out.view());
+  });
 }
 
 std::vector<Case> scale_cases(std::uint32_t seed) {
-  return flat_cases(seed, [](ThreadPool& pool, DType dtype, const Arrays& in, PoisonedArray& out,
-                             std::int64_t n) { scale(pool, dtype, in[0].data(), 0.3f, out.data(), n); });
+  return flat_cases(seed, [](ThreadPool& pool, const Arrays& in, PoisonedArray& out) {
+    scale(pool, in[0].view(), 0.3f, out.view());
+  });
 }
 
 DType other_type(DType dtype) {
@@ -76,16 +68,14 @@ Case convert_bits_case(std::uint32_t seed) {
           {std::move(x)},
           {{"pairs of elements", PoisonedArray(DType::i32, kCount / 2)}},
           [](ThreadPool& pool, const Arrays& in, Arrays& out) {
-            convert(pool, DType::f32, in[0].data(), DType::bf16, out[0].data(), kCount);
+            convert(pool, in[0].view(), TensorView::of_host(DType::bf16, out[0].data(), {kCount}));
           }};
 }
 
 std::vector<Case> convert_cases(std::uint32_t seed) {
   auto cases = flat_cases(
       seed,
-      [](ThreadPool& pool, DType dtype, const Arrays& in, PoisonedArray& out, std::int64_t n) {
-        convert(pool, dtype, in[0].data(), other_type(dtype), out.data(), n);
-      },
+      [](ThreadPool& pool, const Arrays& in, PoisonedArray& out) { convert(pool, in[0].view(), out.view()); },
       other_type);
   cases.push_back(convert_bits_case(seed));
   return cases;
@@ -94,8 +84,8 @@ std::vector<Case> convert_cases(std::uint32_t seed) {
 std::vector<Case> add_into_f32_cases(std::uint32_t seed) {
   auto cases = flat_cases(
       seed,
-      [](ThreadPool& pool, DType dtype, const Arrays& in, PoisonedArray& out, std::int64_t n) {
-        add_into_f32(pool, out.floats(), dtype, in[0].data(), n);
+      [](ThreadPool& pool, const Arrays& in, PoisonedArray& out) {
+        add(pool, out.view(), in[0].view(), out.view());
       },
       [](DType) { return DType::f32; });
   for (Case& c : cases) c.outputs[0].start = PoisonedArray::normal(DType::f32, c.inputs[0].size(), ++seed);
@@ -103,11 +93,10 @@ std::vector<Case> add_into_f32_cases(std::uint32_t seed) {
 }
 
 std::vector<Case> sum_of_squares_cases(std::uint32_t seed) {
-  auto cases = flat_cases(
-      seed, [](ThreadPool& pool, DType dtype, const Arrays& in, PoisonedArray& out, std::int64_t n) {
-        const double sum = sum_of_squares(pool, dtype, in[0].data(), n);
-        std::memcpy(out.data(), &sum, sizeof(sum));
-      });
+  auto cases = flat_cases(seed, [](ThreadPool& pool, const Arrays& in, PoisonedArray& out) {
+    const double sum = sum_of_squares(pool, in[0].view());
+    std::memcpy(out.data(), &sum, sizeof(sum));
+  });
   for (Case& c : cases) c.outputs[0] = {"halves of the sum", PoisonedArray(DType::i32, 2)};
   return cases;
 }
@@ -146,8 +135,9 @@ std::vector<Case> swiglu_cases(std::uint32_t seed) {
         {draw.normal(s.dtype, s.size(), 4), draw.normal(s.dtype, s.size()), draw.normal(DType::f32, s.rows)},
         {{"h", PoisonedArray(s.dtype, s.size()), activation_bound(s.dtype)}},
         [s](ThreadPool& pool, const Arrays& in, Arrays& out) {
-          swiglu(pool, s.dtype, in[0].data(), in[1].data(), s.weighted ? in[2].floats() : nullptr, s.rows,
-                 s.cols, out[0].data());
+          const Shape shape{s.rows, s.cols};
+          swiglu(pool, {in[0].view(shape), in[1].view(shape), s.weighted ? in[2].view() : TensorView(),
+                        out[0].view(shape)});
         }};
   });
 }
@@ -162,9 +152,11 @@ std::vector<Case> swiglu_backward_cases(std::uint32_t seed) {
             draw.normal(DType::f32, s.rows), draw.normal(s.dtype, s.size())},
            {{"dgate", gradient, {bound.relative, 1e-5}}, {"dup", gradient, bound}},
            [s](ThreadPool& pool, const Arrays& in, Arrays& out) {
-             swiglu_backward(pool, s.dtype, in[0].data(), in[1].data(), s.weighted ? in[2].floats() : nullptr,
-                             in[3].data(), s.rows, s.cols, out[0].data(), out[1].data(),
-                             s.weighted ? out[2].floats() : nullptr);
+             const Shape shape{s.rows, s.cols};
+             swiglu_backward(pool,
+                             {in[0].view(shape), in[1].view(shape), s.weighted ? in[2].view() : TensorView(),
+                              in[3].view(shape), out[0].view(shape), out[1].view(shape),
+                              s.weighted ? out[2].view() : TensorView()});
            }};
     // A sum over the columns, in another order.
     if (s.weighted) c.outputs.push_back({"dw", PoisonedArray(DType::f32, s.rows), {1e-4, 1e-4}});
@@ -172,26 +164,35 @@ std::vector<Case> swiglu_backward_cases(std::uint32_t seed) {
   });
 }
 
-std::vector<Case> transpose_blocks_cases(std::uint32_t seed) {
+// Copies of a block of a padded array [a, b, c, d], its two middle dims swapped.
+std::vector<Case> strided_copy_cases(std::uint32_t seed) {
   std::vector<Case> cases;
-  const std::int64_t shapes[][4] = {{2, 3, 4, 5}, {1, 1, 1, 1}, {3, 1, 7, 2}, {0, 2, 2, 2}, {2, 40, 30, 16}};
+  const std::int64_t shapes[][4] = {{2, 3, 4, 5},    {1, 1, 1, 1},       {3, 1, 7, 2},   {0, 2, 2, 2},
+                                    {2, 40, 30, 16}, {1, 1, 1, 100'003}, {5, 1, 1, 300}, {3, 4, 5, 1}};
   for (const DType dtype : kFloatTypes) {
-    for (const auto& [a, b, c, d] : shapes) {
-      const std::int64_t n = a * b * c * d, bytes = static_cast<std::int64_t>(size_of(dtype));
-      cases.push_back({dtype,
-                       fmt::format("[{}, {}, {}, {}], seed {}", a, b, c, d, ++seed),
-                       {PoisonedArray::normal(dtype, n, seed)},
-                       {{"out", PoisonedArray(dtype, n)}},
-                       [=, a = a, b = b, c = c, d = d](ThreadPool& pool, const Arrays& in, Arrays& out) {
-                         transpose_blocks(pool, bytes, in[0].data(), a, b, c, d, out[0].data());
-                       },
-                       [=, b = b, c = c, d = d](const Arrays& in, Arrays& out) {
-                         for (std::int64_t i = 0; i < n; ++i) {
-                           const std::int64_t id = i % d, ic = i / d % c, ib = i / (d * c) % b,
-                                              ia = i / (d * c * b);
-                           out[0].set(((ia * c + ic) * b + ib) * d + id, in[0].at(i));
-                         }
-                       }});
+    for (const auto& shape : shapes) {
+      for (const std::int64_t gap : {0, 3}) {  // elements between rows of d
+        const std::int64_t a = shape[0], b = shape[1], c = shape[2], d = shape[3], row = d + gap;
+        const Shape from_strides{b * c * row, c * row, row, 1};
+        const Shape swapped{a, c, b, d};
+        cases.push_back({dtype,
+                         fmt::format("[{}, {}, {}, {}] of rows of {}, seed {}", a, b, c, d, row, ++seed),
+                         {PoisonedArray::normal(dtype, a * b * c * row, seed)},
+                         {{"out", PoisonedArray(dtype, a * b * c * d)}},
+                         [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                           strided_copy(pool,
+                                        TensorView::of_host(dtype, in[0].data(), {a, b, c, d}, from_strides)
+                                            .permuted({0, 2, 1, 3}),
+                                        TensorView::of_host(dtype, out[0].data(), swapped));
+                         },
+                         [=](const Arrays& in, Arrays& out) {
+                           for (std::int64_t i = 0; i < a * b * c * d; ++i) {
+                             const std::int64_t id = i % d, ib = i / d % b, ic = i / (d * b) % c,
+                                                ia = i / (d * b * c);
+                             out[0].set(i, in[0].at(((ia * b + ib) * c + ic) * row + id));
+                           }
+                         }});
+      }
     }
   }
   return cases;
@@ -201,14 +202,13 @@ std::vector<Case> transpose_blocks_cases(std::uint32_t seed) {
 
 std::vector<Kernel> elementwise_kernels() {
   return {{"add", "add", add_cases},
-          {"add_into_f32", "add_into_f32", add_into_f32_cases},
-          {"multiply", "multiply", multiply_cases},
+          {"add into float32", "add", add_into_f32_cases},
           {"scale", "scale", scale_cases},
           {"convert", "convert", convert_cases},
           {"sum_of_squares", "sum_of_squares", sum_of_squares_cases},
           {"swiglu", "swiglu", swiglu_cases},
           {"swiglu_backward", "swiglu_backward", swiglu_backward_cases},
-          {"transpose_blocks", nullptr, transpose_blocks_cases}};
+          {"strided_copy", nullptr, strided_copy_cases}};
 }
 
 }  // namespace switchyard::selftest

@@ -26,24 +26,20 @@ void poison_padding(PoisonedArray& x, std::int64_t width, std::int64_t stride) {
 // row and the next.
 Case gemm_case(const GemmShape& s, int flags, std::int64_t padding, DType dtype, DType c_dtype,
                std::uint32_t seed) {
-  GemmArgs args{.batch = s.batch, .m = s.m, .n = s.n, .k = s.k, .dtype = dtype, .c_dtype = c_dtype};
+  GemmArgs args;
   args.transpose_a = (flags & 1) != 0;
   args.transpose_b = (flags & 2) != 0;
   args.accumulate = (flags & 4) != 0;
-  const std::int64_t a_columns = args.transpose_a ? s.m : s.k, b_columns = args.transpose_b ? s.k : s.n;
-  args.lda = a_columns + padding;
-  args.ldb = b_columns + padding;
-  args.ldc = s.n + padding;
-  args.stride_a = (args.transpose_a ? s.k : s.m) * args.lda;
-  args.stride_b = (args.transpose_b ? s.n : s.k) * args.ldb;
-  args.stride_c = s.m * args.ldc;
+  const std::int64_t a_rows = args.transpose_a ? s.k : s.m, a_columns = args.transpose_a ? s.m : s.k;
+  const std::int64_t b_rows = args.transpose_b ? s.n : s.k, b_columns = args.transpose_b ? s.k : s.n;
+  const std::int64_t lda = a_columns + padding, ldb = b_columns + padding, ldc = s.n + padding;
   ExactOperands draw(dtype, seed);
-  PoisonedArray a = draw.left(s.batch * args.stride_a), b = draw.right(s.batch * args.stride_b);
-  if (padding > 0) poison_padding(a, a_columns, args.lda), poison_padding(b, b_columns, args.ldb);
-  const std::int64_t c_size = s.batch * args.stride_c;
+  PoisonedArray a = draw.left(s.batch * a_rows * lda), b = draw.right(s.batch * b_rows * ldb);
+  if (padding > 0) poison_padding(a, a_columns, lda), poison_padding(b, b_columns, ldb);
+  const std::int64_t c_size = s.batch * s.m * ldc;
   PoisonedArray c = args.accumulate ? draw.addend(c_dtype, c_size) : PoisonedArray(c_dtype, c_size);
   for (std::int64_t i = 0; i < c_size; ++i) {
-    if (i % args.ldc >= s.n) c.set(i, 77.0f);  // must stay
+    if (i % ldc >= s.n) c.set(i, 77.0f);  // must stay
   }
   const std::string what =
       fmt::format("batch {}, {} x {}, depth {}{}{}{}, {} between rows, into {}, seed {}", s.batch, s.m, s.n,
@@ -53,9 +49,15 @@ Case gemm_case(const GemmShape& s, int flags, std::int64_t padding, DType dtype,
           what,
           {std::move(a), std::move(b)},
           {{"c", std::move(c)}},
-          [args](ThreadPool& pool, const Arrays& in, Arrays& out) {
+          [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
+            const auto matrices = [&](DType type, const void* data, std::int64_t rows, std::int64_t columns,
+                                      std::int64_t leading) {
+              return TensorView::of_host(type, data, {s.batch, rows, columns}, {rows * leading, leading, 1});
+            };
             GemmArgs given = args;
-            given.a = in[0].data(), given.b = in[1].data(), given.c = out[0].data();
+            given.a = matrices(dtype, in[0].data(), a_rows, a_columns, lda);
+            given.b = matrices(dtype, in[1].data(), b_rows, b_columns, ldb);
+            given.c = matrices(c_dtype, out[0].data(), s.m, s.n, ldc);
             gemm(pool, given);
           }};
 }

@@ -6,6 +6,7 @@
 #include "autograd/ahead.h"
 #include "autograd/context.h"
 #include "config/config.h"
+#include "core/current_memory.h"
 #include "dist/comm/abstract.h"
 #include "train/session.h"
 
@@ -17,8 +18,8 @@ class AbstractRank {
   // timed by `clock`; `workspace` as for ThreadPool.
   AbstractRank(const Config& config, const Mesh& mesh, int stage, WorkCounter& counter, bool workspace,
                int ranks_per_process, TransferClock& clock, double imbalance)
-      : account_(std::make_shared<MemoryAccount>(true)),
-        scope_(account_),
+      : account_(std::make_shared<MemoryAccount>()),
+        scope_(Memory(Device::abstract(), account_)),
         mesh_(stage_mesh(mesh)),
         rules_(config.axis_rules(), mesh_),
         assumed_{imbalance},
@@ -29,6 +30,7 @@ class AbstractRank {
     context_.rules = &rules_;
     context_.comm = &communicator_;
     context_.pool = &pool_;
+    context_.memory = Memory(Device::abstract(), account_);
     context_.assumed = &assumed_;
     context_.explicit_sharding = config.get_string("shard_mode") == "explicit";
     if (overlaps_communication(config, communicator_)) context_.ahead = &ahead_;
@@ -52,7 +54,7 @@ class AbstractRank {
   }
 
   std::shared_ptr<MemoryAccount> account_;
-  AccountScope scope_;
+  MemoryScope scope_;
   Mesh mesh_;
   AxisRules rules_;
   Assumptions assumed_;

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/memory_account.h"
+#include "core/current_memory.h"
 #include "dist/comm/stop_signal.h"
 #include "kernels/machine.h"
 

@@ -217,11 +217,11 @@ class RankRun {
     const std::int64_t step = done_;
     trace_.before(step);
     const double begin = now();
-    current_account()->reset_peak();
+    context_.memory.account()->reset_peak();
     context_.comm->reset_counts();
     StepResult result = run_step(trainer_, *setup_.data.train, rows_, setup_.sizes.step, step, trace_.log());
     const double seconds = now() - begin;
-    cost_ = {context_.comm->counts(), std::max(cost_.peak_bytes, current_account()->peak()),
+    cost_ = {context_.comm->counts(), std::max(cost_.peak_bytes, context_.memory.account()->peak()),
              std::move(result.layer_bytes)};
     trace_.after(step);
     if (speaks_) recorder_->record(step, result, seconds, trainer_, setup_.sizes);

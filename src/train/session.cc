@@ -5,7 +5,7 @@
 
 #include "autograd/ahead.h"
 #include "config/declaration.h"
-#include "core/memory_account.h"
+#include "core/current_memory.h"
 
 namespace switchyard {
 
@@ -112,13 +112,15 @@ void run_session(const Config& config, const Mesh& mesh, Processes& processes,
   require_ranks_fit(mesh, processes);
   const Mesh own = stage_mesh(mesh);
   const AxisRules rules(config.axis_rules(), own);
+  Device& device = Device::named(config.get_string("device"));
   Workers workers(processes.cores(), mesh.size() / processes.count());
   const std::optional<Fault> fault = fault_from_environment();
   processes.run_ranks(workers, config.get_float("collective_timeout_seconds"), [&](Communicator& comm) {
     if (fault && fault->rank == comm.rank()) comm.inject(*fault);
-    const AccountScope account(std::make_shared<MemoryAccount>());
-    ThreadPool pool(workers);
     Context context;
+    context.memory = Memory(device, std::make_shared<MemoryAccount>());
+    const MemoryScope memory(context.memory);
+    ThreadPool pool(workers);
     context.stage = stage_of(mesh, comm.rank());
     const auto& ranks = context.stage.ranks;
     context.rank = ranks.empty()

@@ -108,7 +108,7 @@ double Updater::gradient_squares() const {
   double squares = 0;
   for (const Range& range : ranges_) {
     const Tensor& grad = range.grad;
-    if (grad.defined()) squares += sum_of_squares(*context_.pool, grad.dtype(), grad.raw(), grad.size());
+    if (grad.defined()) squares += sum_of_squares(*context_.pool, grad.view());
   }
   return squares;
 }
@@ -121,8 +121,10 @@ double Updater::weight_norm() {
   double squares = 0;
   for (Range& range : ranges_) {
     if (!range.squares)
-      range.squares = sum_of_squares(*context_.pool, range.parameter->array.tensor().dtype(),
-                                     weight_of(range), range.count);
+      range.squares = sum_of_squares(*context_.pool, range.parameter->array.tensor()
+                                                         .view()
+                                                         .reshaped({range.parameter->array.tensor().size()})
+                                                         .rows(range.begin, range.begin + range.count));
     squares += *range.squares;
   }
   sum_over_run(context_, std::span(&squares, 1));

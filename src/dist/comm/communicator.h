@@ -34,6 +34,7 @@
 #include <vector>
 
 #include "core/dtype.h"
+#include "core/tensor_view.h"
 #include "core/trace.h"
 #include "dist/comm/fault.h"
 
@@ -193,6 +194,53 @@ class Communicator {
   void broadcast(const Group& group, std::string_view axis, int root_index, void* data, std::int64_t bytes);
   void barrier(const Group& group, std::string_view axis);
 
+  // The collectives as ops call them: on views without gaps of a device's memory, whose dtypes and sizes say
+  // the rest.
+  void all_gather(const Group& group, std::string_view axis, const TensorView& in, const TensorView& out) {
+    all_gather(group, axis, in.kernel_address(), out.kernel_address(), bytes_of(in));
+  }
+  // `out` has the dtype of `in`, or is the float32 sum of bfloat16.
+  void reduce_scatter(const Group& group, std::string_view axis, const TensorView& in, const TensorView& out,
+                      std::int64_t runs = 1) {
+    if (in.dtype() == out.dtype())
+      reduce_scatter(group, axis, in.dtype(), in.kernel_address(), out.kernel_address(), out.size(), runs);
+    else
+      reduce_scatter_widened(group, axis, in.kernel_address(), out.kernel_data<float>(), out.size());
+  }
+  void all_reduce(const Group& group, std::string_view axis, const TensorView& x) {
+    all_reduce(group, axis, x.dtype(), x.kernel_address(), x.size());
+  }
+  void all_to_all(const Group& group, std::string_view axis, const TensorView& in, const TensorView& out) {
+    all_to_all(group, axis, in.kernel_address(), out.kernel_address(),
+               bytes_of(in) / static_cast<std::int64_t>(group.ranks.size()));
+  }
+  // Rows are those of dim 0.
+  void ragged_all_to_all(const Group& group, std::string_view axis, const TensorView& in,
+                         std::span<const std::int64_t> send_offsets,
+                         std::span<const std::int64_t> send_counts, const TensorView& out,
+                         std::span<const std::int64_t> recv_offsets,
+                         std::span<const std::int64_t> recv_counts) {
+    ragged_all_to_all(group, axis, in.kernel_address(), send_offsets, send_counts, out.kernel_address(),
+                      recv_offsets, recv_counts, row_bytes(in));
+  }
+  // take(i, in) is called with the `in` of group rank i: the same dtype, and the shape of this rank's own,
+  // but for the rows of a ragged exchange.
+  using TakeView = std::function<void(std::size_t index, const TensorView& in)>;
+  void all_to_all_shared(const Group& group, std::string_view axis, const TensorView& in,
+                         const TakeView& take) {
+    all_to_all_shared(group, axis, in.kernel_address(),
+                      bytes_of(in) / static_cast<std::int64_t>(group.ranks.size()), taking(in, take));
+  }
+  void ragged_all_to_all_shared(const Group& group, std::string_view axis, const TensorView& in,
+                                std::span<const std::int64_t> send_counts,
+                                std::span<const std::int64_t> recv_counts, const TakeView& take) {
+    ragged_all_to_all_shared(group, axis, in.kernel_address(), send_counts, recv_counts, row_bytes(in),
+                             taking(in, take));
+  }
+  void broadcast(const Group& group, std::string_view axis, int root_index, const TensorView& x) {
+    broadcast(group, axis, root_index, x.kernel_address(), bytes_of(x));
+  }
+
   // From now on a progress thread carries out what is started below. All ranks call it alike. Error(usage)
   // where MPI serves one thread only.
   void start_progress_thread();
@@ -205,6 +253,21 @@ class Communicator {
   std::shared_ptr<StartedCollective> start_ragged_all_to_all(const Group& group, std::string_view axis,
                                                              const RaggedSide& side, std::int64_t row_bytes,
                                                              Buffers buffers);
+  std::shared_ptr<StartedCollective> start_all_gather(const Group& group, std::string_view axis,
+                                                      const TensorView& in, const TensorView& out,
+                                                      Buffers buffers) {
+    return start_all_gather(group, axis, in.kernel_address(), out.kernel_address(), bytes_of(in),
+                            std::move(buffers));
+  }
+  std::shared_ptr<StartedCollective> start_ragged_all_to_all(
+      const Group& group, std::string_view axis, const TensorView& in,
+      std::span<const std::int64_t> send_offsets, std::span<const std::int64_t> send_counts,
+      const TensorView& out, std::span<const std::int64_t> recv_offsets,
+      std::span<const std::int64_t> recv_counts, Buffers buffers) {
+    const RaggedSide side{in.kernel_address(),  send_offsets, send_counts,
+                          out.kernel_address(), recv_offsets, recv_counts};
+    return start_ragged_all_to_all(group, axis, side, row_bytes(in), std::move(buffers));
+  }
   // Waits until it is done, and counts it here, where its result is asked for; its wait_seconds are those
   // spent in this call. Throws what ended it; a message names the place where it was started.
   void finish(StartedCollective& started);
@@ -256,6 +319,18 @@ class Communicator {
   virtual double do_barrier(const Group& group, const CollectiveCall& call) = 0;
 
  private:
+  static std::int64_t bytes_of(const TensorView& x) { return static_cast<std::int64_t>(x.bytes()); }
+  static std::int64_t row_bytes(const TensorView& x) {
+    std::int64_t bytes = static_cast<std::int64_t>(size_of(x.dtype()));
+    for (std::size_t i = 1; i < x.rank(); ++i) bytes *= x.dim(i);
+    return bytes;
+  }
+  static Take taking(const TensorView& in, const TakeView& take) {
+    return [&in, &take](std::size_t index, const void* theirs) {
+      take(index, TensorView::of_host(in.dtype(), theirs, in.shape()));
+    };
+  }
+
   friend class ProgressThread;
   // Checks the group; then the injected fault, if its place is here.
   void enter(const Group& group, CollectiveCall& call);

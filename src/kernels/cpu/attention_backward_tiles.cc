@@ -15,7 +15,7 @@
 #include "kernels/cpu/attention_tiles.h"
 
 #if defined(__x86_64__)
-#include "core/memory_account.h"
+#include "core/current_memory.h"
 
 namespace switchyard::cpu::SWITCHYARD_TILES {
 namespace attention_tiles {

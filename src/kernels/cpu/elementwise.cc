@@ -37,10 +37,6 @@ HWY_INLINE void store_part(V v, T* x, std::int64_t count) {
 struct Add {
   HWY_INLINE V operator()(V a, V b) const { return hn::Add(a, b); }
 };
-struct Multiply {
-  HWY_INLINE V operator()(V a, V b) const { return hn::Mul(a, b); }
-};
-
 template <typename Op, typename A, typename B, typename Out>
 void binary(const FlatProblem& p, std::int64_t begin, std::int64_t end) {
   const A* a = static_cast<const A*>(p.a);
@@ -155,11 +151,6 @@ void add_simd(const FlatProblem& p, std::int64_t begin, std::int64_t end) {
   }
 }
 
-void multiply_simd(const FlatProblem& p, std::int64_t begin, std::int64_t end) {
-  p.dtype == DType::f32 ? binary<Multiply, float, float, float>(p, begin, end)
-                        : binary<Multiply, bfloat16, bfloat16, bfloat16>(p, begin, end);
-}
-
 void scale_simd(const FlatProblem& p, std::int64_t begin, std::int64_t end) {
   if (p.dtype == DType::f32) {
     p.out_dtype == DType::f32 ? scaled<float, float>(p, begin, end) : scaled<float, bfloat16>(p, begin, end);
@@ -203,12 +194,6 @@ void scale_avx2(const FlatProblem& p, I begin, I end) {
 }
 void scale_avx512(const FlatProblem& p, I begin, I end) {
   N_AVX3::scale_simd(p, begin, end);
-}
-void multiply_avx2(const FlatProblem& p, I begin, I end) {
-  N_AVX2::multiply_simd(p, begin, end);
-}
-void multiply_avx512(const FlatProblem& p, I begin, I end) {
-  N_AVX3::multiply_simd(p, begin, end);
 }
 void convert_avx2(const FlatProblem& p, I begin, I end) {
   N_AVX2::scale_simd(p, begin, end);

@@ -13,7 +13,7 @@ float sigmoid(float x) {
 
 }  // namespace
 
-// a may be f32 while b is `dtype`: add_into_f32 adds x to an f32 accumulator, which is its a and its output.
+// a has the dtype of the output, b may be narrower.
 void add(const FlatProblem& p, std::int64_t begin, std::int64_t end) {
   for (std::int64_t i = begin; i < end; ++i) {
     put(p.out, p.out_dtype, i, at(p.a, p.out_dtype, i) + at(p.b, p.dtype, i));
@@ -22,11 +22,6 @@ void add(const FlatProblem& p, std::int64_t begin, std::int64_t end) {
 
 void scale(const FlatProblem& p, std::int64_t begin, std::int64_t end) {
   for (std::int64_t i = begin; i < end; ++i) put(p.out, p.out_dtype, i, at(p.a, p.dtype, i) * p.factor);
-}
-
-void multiply(const FlatProblem& p, std::int64_t begin, std::int64_t end) {
-  for (std::int64_t i = begin; i < end; ++i)
-    put(p.out, p.out_dtype, i, at(p.a, p.dtype, i) * at(p.b, p.dtype, i));
 }
 
 void convert(const FlatProblem& p, std::int64_t begin, std::int64_t end) {

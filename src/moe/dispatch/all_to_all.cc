@@ -167,7 +167,7 @@ class ExchangeRowsOp : public Op {
     Shape shape = x.shape();
     shape[0] = total(received);
     Tensor out(x.dtype(), shape);
-    charge_for_a_moment(back ? x.bytes() : out.bytes());
+    charge_for_a_moment(c, back ? x.bytes() : out.bytes());
     shape[0] = 1;
     const std::size_t row_bytes = static_cast<std::size_t>(num_elements(shape)) * size_of(x.dtype());
     const auto take = [&](std::size_t index, const void* theirs) {

@@ -1,0 +1,94 @@
+#include "core/device.h"
+
+#include <fmt/ranges.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+
+#include "core/buffer_pool.h"
+#include "core/error.h"
+
+namespace switchyard {
+namespace {
+
+// Bit 55 of an address belongs to no memory of a program on any processor that this runs on: with 48-bit
+// addresses it makes the address invalid (x86-64) or one of the kernel's (AArch64), with 57-bit ones it lies
+// far above what the system hands out unasked.
+constexpr std::ptrdiff_t kFence = std::ptrdiff_t{1} << 55;
+
+// The process's tensor memory. Never destroyed: threads may free tensors until the very end.
+BufferPool& pool() {
+  static BufferPool* const instance = new BufferPool;
+  return *instance;
+}
+
+// Where all abstract buffers lie: address space that no access survives, larger than any tensor.
+std::byte* abstract_address() {
+  constexpr std::size_t kReserved = std::size_t{1} << 40;
+  static void* const address =
+      mmap(nullptr, kReserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (address == MAP_FAILED)
+    fail_runtime("[memory] cannot reserve {} bytes of address space; raise its limit (ulimit -v)", kReserved);
+  return static_cast<std::byte*>(address);
+}
+
+std::byte* shifted(std::byte* address, std::ptrdiff_t by) {
+  return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(address) +
+                                      static_cast<std::uintptr_t>(by));
+}
+
+}  // namespace
+
+Device& Device::cpu() {
+  static Device device(DeviceKind::cpu, 0);
+  return device;
+}
+
+Device& Device::fenced() {
+  static Device device(DeviceKind::fenced, -kFence);
+  return device;
+}
+
+Device& Device::abstract() {
+  static Device device(DeviceKind::abstract, 0);
+  return device;
+}
+
+const std::vector<std::string>& Device::names() {
+  static const std::vector<std::string> names{"cpu", "fenced"};
+  return names;
+}
+
+Device& Device::named(std::string_view name) {
+  if (name == "cpu") return cpu();
+  if (name == "fenced") return fenced();
+  fail_usage("[device] device={}: expected one of {}", name, fmt::join(names(), ", "));
+}
+
+std::string_view Device::name() const {
+  return kind_ == DeviceKind::cpu ? "cpu" : kind_ == DeviceKind::fenced ? "fenced" : "abstract";
+}
+
+std::byte* Device::allocate(std::size_t bytes) {
+  if (is_abstract()) return abstract_address();
+  return shifted(pool().take(bytes), -kernel_offset_);
+}
+
+void Device::release(std::byte* block, std::size_t bytes) {
+  if (!is_abstract()) pool().give(shifted(block, kernel_offset_), bytes);
+}
+
+std::size_t memory_in_use() {
+  return pool().in_use();
+}
+std::size_t memory_peak() {
+  return pool().peak();
+}
+void reset_memory_peak() {
+  pool().reset_peak();
+}
+std::size_t memory_extent() {
+  return pool().extent();
+}
+
+}  // namespace switchyard
