@@ -127,6 +127,10 @@ TEST_F(Mpi, WhatIsWrongWithACommandIsSaidOnce) {
              "generate] max_target_length=8");
   expect_one(mpirun(2, {"verify", "some-case"}),
              "comm] expected `train`, `generate` or `serve` under mpirun, got `verify`");
+  // Process 0 comes last: the launcher must not end it before it has its say.
+  const char* late = R"([ "$OMPI_COMM_WORLD_RANK" != 0 ] || sleep 1; exec "$0" "$@")";
+  expect_one(execute("mpirun", launch(2) + Arguments{"sh", "-c", late, program(), "verify", "some-case"}),
+             "comm] expected `train`, `generate` or `serve` under mpirun, got `verify`");
 }
 
 }  // namespace

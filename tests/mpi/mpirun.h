@@ -61,15 +61,16 @@ class MpiTest : public ProgramTest {
     return all;
   }
 
-  // The same, each process with its own file as standard error; get what it wrote there with words_of_program().
+  // The same, each process with its own file as standard error; get what it wrote there with
+  // words_of_program().
   Finished mpirun_listening(int processes, const Arguments& arguments) const {
     for (int process = 0; process < processes; ++process) write(error_file(process), "");
     const char* note = R"(exec "$0" "$@" 2>>"stderr.$OMPI_COMM_WORLD_RANK")";
     return execute("mpirun", launch(processes) + Arguments{"sh", "-c", note, program()} + arguments);
   }
-  // What the processes of mpirun_listening() wrote to standard error, without what MPI writes there of its own:
-  // "[host:12] ..." or "[host][[34,1],0][file:line:function] ..." (Open MPI, of networks that it cannot use) and
-  // "hwloc/..." (where there is no /sys). The launcher's own words are not in these files.
+  // What the processes of mpirun_listening() wrote to standard error, without what MPI writes there of its
+  // own: "[host:12] ..." or "[host][[34,1],0][file:line:function] ..." (Open MPI, of networks that it cannot
+  // use) and "hwloc/..." (where there is no /sys). The launcher's own words are not in these files.
   std::string words_of_program(int processes) const {
     static const std::regex of_mpi(R"(^(\[[^\]\s]+(:\d+\]|\]\[\[)|hwloc/))");
     std::string words;
