@@ -305,7 +305,7 @@ TEST(Serve, StreamsWhatItWouldAnswer) {
   EXPECT_EQ(last, "[DONE]");
   EXPECT_EQ(finished, 2);
   EXPECT_EQ(usage, whole["usage"]);
-  for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(texts[i], whole["choices"][i]["text"]);
+  for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(texts[i], whole["choices"][i]["text"].get<std::string>());
 }
 
 TEST(Serve, RefusesInOneLine) {
