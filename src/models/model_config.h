@@ -21,6 +21,7 @@ struct RopeConfig {
   double low_frequency_factor = 1, high_frequency_factor = 4;  // llama3.1
   double beta_fast = 32, beta_slow = 1;                        // yarn
   std::int64_t original_positions = 0;
+  bool beyond_original = false;  // max_position_embeddings is more than that: MLA scales its scores by mscale
   bool truncate = true;
   bool interleaved = false;
   bool attention_scaling = false;  // cos and sin times 0.1 ln(factor) + 1
