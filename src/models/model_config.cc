@@ -276,6 +276,7 @@ ModelConfig model_config(const Config& c) {
   m.dtype = parse_float_dtype(c.get_string("dtype"), "dtype");
   m.weight_dtype = parse_float_dtype(c.get_string("weight_dtype"), "weight_dtype");
   read_remat(c, m);
+  m.trainable = c.get_strings("trainable_parameters_mask");
   return m;
 }
 

@@ -55,6 +55,7 @@ struct ModelConfig {
   std::uint32_t init_seed = 0;
   bool remat = true;
   std::set<std::string> remat_keeps;  // checkpoint names
+  std::vector<std::string> trainable;  // trainable_parameters_mask; empty: all
 
   // Attention gives the latent tokens, the experts work on them, and a projection leads back to emb.
   bool has_latent_experts() const { return block == DecoderBlock::qwen3_custom_moe; }

@@ -47,7 +47,8 @@ class WeightGradients {
       : call_(call), weights_(weights) {
     const ArrayInfo& info = call.input_info(weights_.front());
     sums_ = !info.gathered &&
-            std::all_of(weights_.begin(), weights_.end(), [&](std::size_t i) { return call.may_sum(i); });
+            std::all_of(weights_.begin(), weights_.end(),
+                        [&](std::size_t i) { return call.wanted(i) && call.may_sum(i); });
     if (info.gathered || sums_) partners_ = partners_of(c, rows, info);
     sums_ = sums_ && partners_ != nullptr;
     if (partners_ == nullptr) together_ = partners_over(c, same_tokens, rows);

@@ -61,7 +61,7 @@ constexpr std::array kModelKeys{"decoder_block",
                                 "rope_attention_scaling",
                                 "compat"};
 // What else going on exactly depends on.
-constexpr std::array kStateKeys{"weight_dtype", "opt_type", "mu_dtype"};
+constexpr std::array kStateKeys{"weight_dtype", "opt_type", "mu_dtype", "trainable_parameters_mask"};
 
 // What a position in the data stands for.
 constexpr std::array kDataKeys{"dataset_type",
