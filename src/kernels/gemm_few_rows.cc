@@ -26,7 +26,7 @@ struct Columns {
 
 // Problems cut by columns, so that threads end together. Runs of B's stored rows stay long enough for memory.
 std::vector<Columns> cut_columns(int threads, std::span<const GemmProblem> problems) {
-  constexpr std::int64_t kPiecesOfThread = 4, kUnit = 64, kLeast = 256, kLeastTransposed = 64;
+  constexpr std::int64_t kPiecesOfThread = 2, kUnit = 64, kLeast = 128, kLeastTransposed = 64;
   std::int64_t all = 0;
   for (const auto& p : problems) all += p.n * p.k;
   const std::int64_t wanted = threads == 1 ? all : blocks(all, kPiecesOfThread * threads);

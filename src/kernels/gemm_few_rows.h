@@ -1,6 +1,7 @@
-// Products of few rows, as in decoding: reading B is all the work, so every element of it is read once, where it
-// lies, in long runs. Two ways:
-// 1. By columns: an element's sum is made at once, in fp32, in the order of the depth. For plain products of f32
+// Products of few rows, as in decoding: reading B is all the work, so every element of it is read once, where
+// it lies, in long runs. Two ways:
+// 1. By columns: an element's sum is made at once, in fp32, in the order of the depth. For plain products of
+// f32
 //    and bf16; bit for bit what the blocks of kernels/cpu/gemm_f32.cc give.
 // 2. By slices: parts of the depth make sums that are added up in their order when all are there. bf16 with
 //    AVX-512, for all forms but logits; for the problems that tiles would take.
@@ -19,8 +20,8 @@ constexpr std::int64_t kFewRowsByColumns = 8;
 // Whether a problem is for run_few_rows.
 bool has_few_rows(const GemmProblem& problem);
 
-// Computes problems for which has_few_rows holds, all of the dtypes and the form of the first. `threads` is what
-// columns are cut for. The list of implementations is that of the op "gemm_few_rows".
+// Computes problems for which has_few_rows holds, all of the dtypes and the form of the first. `threads` is
+// what columns are cut for. The list of implementations is that of the op "gemm_few_rows".
 void run_few_rows(ThreadPool& pool, int threads, std::span<const GemmProblem> problems);
 
 namespace cpu {
@@ -29,8 +30,8 @@ namespace cpu {
 GemmBlockKernel gemm_few_rows_avx2;    // f32 and bf16
 GemmBlockKernel gemm_few_rows_avx512;  // f32 and bf16
 
-// By slices: at most few_rows(problem) rows of an A that is not transposed, bf16, AVX-512. `sums` is one buffer
-// for all slices.
+// By slices: at most few_rows(problem) rows of an A that is not transposed, bf16, AVX-512. `sums` is one
+// buffer for all slices.
 constexpr std::int64_t kFewRows = 8, kFewRowsTransposed = 2;
 // Tiles take the same time for one row and for eight, and read B in short runs, which costs more the longer
 // its stored rows are (measured on Zen 4: equal at four rows of A where B's are of 768 or 1408, and at eight

@@ -1,11 +1,13 @@
 // Products of few rows in fp32 for AVX2 and AVX-512, of f32 or bf16 operands: every element of B is read from
 // memory once and widened in a register, so B's memory bounds them.
 //
-// 1. Sums of all columns of a block wait in the caches, while B's stored rows pass by in long runs, a group of
+// 1. Sums of all columns of a block wait in the caches, while B's stored rows pass by in long runs, a group
+// of
 //    them at a time. The next group is fetched meanwhile (row_fetcher.h).
 // 2. B stored [k][n]: a group is some rows of depth. B stored [n][k]: a group is a panel of columns, which is
 //    transposed in registers into a buffer in L1.
-// 3. An element's sum is made along the depth in its order, one fused product after the other, as the kernel for
+// 3. An element's sum is made along the depth in its order, one fused product after the other, as the kernel
+// for
 //    many rows makes it (gemm_f32.cc). So a row's result does not depend on how many rows there are.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
 #undef HWY_TARGET_INCLUDE
@@ -36,8 +38,8 @@ constexpr auto kStep = static_cast<std::int64_t>(lanes::kLanes);
 constexpr std::int64_t kPair = 2 * kStep;  // columns of two vectors
 constexpr bool kManyRegisters = HWY_MAX_BYTES == 64;
 constexpr std::int64_t kRowsAtOnce = kManyRegisters ? 8 : 4;  // of A: two sums each stay in registers
-constexpr std::int64_t kDepthAtOnce = 4;                      // rows of B between loading a sum and storing it
-constexpr std::int64_t kAheadBytes = 16 * 1024;               // fetched before they are used, at least a group
+constexpr std::int64_t kDepthAtOnce = 4;         // rows of B between loading a sum and storing it
+constexpr std::int64_t kAheadBytes = 16 * 1024;  // fetched before they are used, at least a group
 
 // A [m] rows of `lda` floats; sums [m] rows of `sums_row` floats.
 struct Rows {
@@ -100,18 +102,27 @@ void add_group(const Rows& rows, const T* b, std::int64_t ldb, std::int64_t colu
 template <typename Body>
 HWY_INLINE void with_rows(std::int64_t m, const Body& body) {
   switch (m) {
-    case 1: return body(std::integral_constant<int, 1>());
-    case 2: return body(std::integral_constant<int, 2>());
-    case 3: return body(std::integral_constant<int, 3>());
-    case 4: return body(std::integral_constant<int, 4>());
-    default: break;
+    case 1:
+      return body(std::integral_constant<int, 1>());
+    case 2:
+      return body(std::integral_constant<int, 2>());
+    case 3:
+      return body(std::integral_constant<int, 3>());
+    case 4:
+      return body(std::integral_constant<int, 4>());
+    default:
+      break;
   }
   if constexpr (kRowsAtOnce == 8) {
     switch (m) {
-      case 5: return body(std::integral_constant<int, 5>());
-      case 6: return body(std::integral_constant<int, 6>());
-      case 7: return body(std::integral_constant<int, 7>());
-      default: return body(std::integral_constant<int, 8>());
+      case 5:
+        return body(std::integral_constant<int, 5>());
+      case 6:
+        return body(std::integral_constant<int, 6>());
+      case 7:
+        return body(std::integral_constant<int, 7>());
+      default:
+        return body(std::integral_constant<int, 8>());
     }
   }
 }
@@ -122,15 +133,15 @@ void multiply_plain(const Rows& all, std::int64_t k, const T* b, std::int64_t ld
   constexpr std::int64_t kAhead = kAheadBytes / static_cast<std::int64_t>(sizeof(T));
   constexpr std::int64_t kLines = kDepthAtOnce * kPair * static_cast<std::int64_t>(sizeof(T)) / 64;
   const std::int64_t ahead = std::max<std::int64_t>(1, kAhead / columns / kDepthAtOnce) * kDepthAtOnce;
-  const bool near = kDepthAtOnce * columns <= kAhead;
   for (std::int64_t l = 0; l < k; l += kDepthAtOnce) {
     cpu::RowFetcher<T> next(b + (l + ahead) * ldb, ldb, std::min(kDepthAtOnce, k - l - ahead), columns);
-    const auto fetch = [&] { near ? next.template fetch<true>(kLines) : next.template fetch<false>(kLines); };
+    const auto fetch = [&] { next.fetch(kLines); };
     for (std::int64_t i = 0; i < all.m; i += kRowsAtOnce) {
       Rows rows = all.from(i);
       rows.a += l;
       with_rows(std::min(kRowsAtOnce, rows.m), [&](auto m) {
-        if (l + kDepthAtOnce <= k) return add_group<m.value, kDepthAtOnce>(rows, b + l * ldb, ldb, columns, fetch);
+        if (l + kDepthAtOnce <= k)
+          return add_group<m.value, kDepthAtOnce>(rows, b + l * ldb, ldb, columns, fetch);
         for (std::int64_t r = l; r < k; ++r, ++rows.a)
           add_group<m.value, 1>(rows, b + r * ldb, ldb, columns, [] {});
       });
@@ -139,80 +150,85 @@ void multiply_plain(const Rows& all, std::int64_t k, const T* b, std::int64_t ld
   }
 }
 
-// 32 bits of kStep stored rows: block i of 128 bits is of row 4 i, four words each.
-template <class DW>
-HWY_INLINE hn::Vec<DW> load_blocks(DW d, const std::uint32_t* x, std::int64_t row_bytes) {
-  if constexpr (hn::MaxLanes(DW()) == 4) {
-    return hn::LoadU(d, x);
-  } else {
-    const hn::Half<DW> half;
-    const auto* upper = reinterpret_cast<const std::byte*>(x) + hn::MaxLanes(DW()) / 2 * static_cast<std::size_t>(row_bytes);
-    return hn::Combine(d, load_blocks(half, reinterpret_cast<const std::uint32_t*>(upper), row_bytes),
-                       load_blocks(half, x, row_bytes));
-  }
-}
+// Transposes eight stored rows at a time: rows that are a multiple of 4 KB apart have eight places in L1.
+using Word8 = hn::FixedTag<std::uint32_t, 8>;
+constexpr std::int64_t kTransposed = 8;
 
-// Four words from each of kStep rows: out[i] is word i of every row.
+// Four words from each of eight rows: of[i] is word i of every row.
 struct Words {
-  hn::Vec<hn::RebindToUnsigned<D>> of[4];
+  hn::Vec<Word8> of[4];
 };
 HWY_INLINE Words transpose_words(const void* x, std::int64_t row_bytes) {
-  const hn::RebindToUnsigned<D> d;
-  const hn::Repartition<std::uint64_t, D> wide;
-  const auto row = [&](int i) {
-    return load_blocks(d, reinterpret_cast<const std::uint32_t*>(static_cast<const std::byte*>(x) + i * row_bytes),
-                       row_bytes);
+  const Word8 d;
+  const hn::Repartition<std::uint64_t, Word8> wide;
+  const auto words = [&](int i) {  // of rows i and i + 4
+    const auto of = [&](int at) {
+      const auto* words_of_row = static_cast<const std::byte*>(x) + at * row_bytes;
+      return hn::LoadU(hn::Half<Word8>(), reinterpret_cast<const std::uint32_t*>(words_of_row));
+    };
+    return hn::Combine(d, of(i + 4), of(i));
   };
-  const auto r0 = row(0), r1 = row(1), r2 = row(2), r3 = row(3);
+  const auto r0 = words(0), r1 = words(1), r2 = words(2), r3 = words(3);
   const auto low01 = hn::BitCast(wide, hn::InterleaveLower(d, r0, r1));
   const auto high01 = hn::BitCast(wide, hn::InterleaveUpper(d, r0, r1));
   const auto low23 = hn::BitCast(wide, hn::InterleaveLower(d, r2, r3));
   const auto high23 = hn::BitCast(wide, hn::InterleaveUpper(d, r2, r3));
-  return {{hn::BitCast(d, hn::InterleaveLower(wide, low01, low23)), hn::BitCast(d, hn::InterleaveUpper(wide, low01, low23)),
+  return {{hn::BitCast(d, hn::InterleaveLower(wide, low01, low23)),
+           hn::BitCast(d, hn::InterleaveUpper(wide, low01, low23)),
            hn::BitCast(d, hn::InterleaveLower(wide, high01, high23)),
            hn::BitCast(d, hn::InterleaveUpper(wide, high01, high23))}};
 }
 
-// Elements of depth in four words.
+// Elements of depth in four words, and in a line of L1.
 template <typename T>
 constexpr std::int64_t kQuad = 16 / static_cast<std::int64_t>(sizeof(T));
+template <typename T>
+constexpr std::int64_t kLine = 64 / static_cast<std::int64_t>(sizeof(T));
 
-// out[l * width + column] = row `column` of x at depth l, of kStep rows and kQuad elements.
+// out[l * width + column] = row `column` of x at depth l, of kTransposed rows and kQuad elements.
 template <typename T>
 HWY_INLINE void transpose_quad(const T* x, std::int64_t row, std::int64_t width, float* out) {
-  const D d;
+  const hn::Rebind<float, Word8> d;
   const Words words = transpose_words(x, row * static_cast<std::int64_t>(sizeof(T)));
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
     if constexpr (std::is_same_v<T, float>) {
       hn::Store(hn::BitCast(d, words.of[i]), d, out + i * width);
     } else {
-      const hn::RebindToUnsigned<D> wide;
+      const auto odd = hn::And(words.of[i], hn::Set(Word8(), 0xffff0000u));
       hn::Store(hn::BitCast(d, hn::ShiftLeft<16>(words.of[i])), d, out + 2 * i * width);
-      hn::Store(hn::BitCast(d, hn::And(words.of[i], hn::Set(wide, 0xffff0000u))), d, out + (2 * i + 1) * width);
+      hn::Store(hn::BitCast(d, odd), d, out + (2 * i + 1) * width);
     }
   }
 }
 
-// A panel of B stored [n][k]: `columns` stored rows, the first 1 .. width of them, `depth` elements each from x
-// on. The other columns are zero.
+// The same of `rows` rows and `depth` elements, of which there may be fewer; zeros for the others.
+template <typename T>
+void transpose_some(const T* x, std::int64_t row, std::int64_t rows, std::int64_t depth, std::int64_t width,
+                    float* out) {
+  T some[kTransposed * kQuad<T>] = {};
+  for (std::int64_t j = 0; j < rows; ++j) {
+    for (std::int64_t l = 0; l < depth; ++l) some[j * kQuad<T> + l] = x[j * row + l];
+  }
+  transpose_quad(some, kQuad<T>, width, out);
+}
+
+// A panel of B stored [n][k]: `columns` stored rows, the first 1 .. width of them, `depth` elements each from
+// x on. The other columns are zero. Lines of rows are used up one after the other.
 template <typename T, typename Fetch>
-void transpose_panel(const T* x, std::int64_t row, std::int64_t columns, std::int64_t depth, std::int64_t width,
-                     float* out, const Fetch& fetch) {
-  for (std::int64_t l = 0; l < depth; l += kQuad<T>) {
-    for (std::int64_t j = 0; j < width; j += kStep) {
-      float* const to = out + l * width + j;
-      if (l + kQuad<T> <= depth && j + kStep <= columns) {
+void transpose_panel(const T* x, std::int64_t row, std::int64_t columns, std::int64_t depth,
+                     std::int64_t width, float* out, const Fetch& fetch) {
+  for (std::int64_t line = 0; line < depth; line += kLine<T>) {
+    for (std::int64_t j = 0; j < width; j += kTransposed) {
+      const std::int64_t rows = std::clamp<std::int64_t>(columns - j, 0, kTransposed);
+      for (std::int64_t l = line; l < std::min(line + kLine<T>, depth); l += kQuad<T>) {
         fetch();
-        transpose_quad(x + j * row + l, row, width, to);
-        continue;
+        float* const to = out + l * width + j;
+        if (rows == kTransposed && l + kQuad<T> <= depth)
+          transpose_quad(x + j * row + l, row, width, to);
+        else
+          transpose_some(x + j * row + l, row, rows, std::min(kQuad<T>, depth - l), width, to);
       }
-      T some[kStep * kQuad<T>] = {};
-      for (std::int64_t c = j; c < std::min(j + kStep, columns); ++c) {
-        for (std::int64_t i = 0; i < std::min(kQuad<T>, depth - l); ++i)
-          some[(c - j) * kQuad<T> + i] = x[c * row + l + i];
-      }
-      transpose_quad(some, kQuad<T>, width, to);
     }
   }
 }
@@ -250,17 +266,16 @@ constexpr std::int64_t panel_floats() {
 }
 
 template <int vectors, typename T>
-void multiply_transposed_panels(const Rows& all, std::int64_t k, const T* b, std::int64_t ldb, std::int64_t columns,
-                                float* panel) {
+void multiply_transposed_panels(const Rows& all, std::int64_t k, const T* b, std::int64_t ldb,
+                                std::int64_t columns, float* panel) {
   constexpr std::int64_t kWidth = vectors * kStep;
-  constexpr std::int64_t kLines = std::max<std::int64_t>(1, kStep * 16 / 64);  // of a quad
+  constexpr std::int64_t kLines = kTransposed * kQuad<T> / kLine<T>;  // that a quad uses
   for (std::int64_t j = 0; j < columns; j += kWidth) {
     const std::int64_t valid = std::min(kWidth, columns - j), after = columns - j - kWidth;
     cpu::RowFetcher<T> next(b + (j + kWidth) * ldb, ldb, std::min(kWidth, after), k);
     for (std::int64_t l = 0; l < k; l += kPanelDepth) {
       const std::int64_t depth = std::min(kPanelDepth, k - l);
-      transpose_panel(b + j * ldb + l, ldb, valid, depth, kWidth, panel,
-                      [&] { next.template fetch<false>(kLines); });
+      transpose_panel(b + j * ldb + l, ldb, valid, depth, kWidth, panel, [&] { next.fetch(kLines); });
       for (std::int64_t i = 0; i < all.m; i += kRowsAtOnce) {
         Rows rows = all.from(i);
         rows.a += l;

@@ -1,5 +1,5 @@
-// Fetches the lines of some stored rows of a matrix in the order of their addresses: memory that is fetched as
-// it is used, a line of each of several rows in turn, comes at half the speed.
+// Fetches the lines of some stored rows of a matrix in the order of their addresses: memory that is fetched
+// as it is used, a line of each of several rows in turn, comes at half the speed.
 #pragma once
 
 #include <algorithm>
@@ -17,11 +17,10 @@ class RowFetcher {
         next_row_(stride - (lines_ - 1) * kLine),
         rows_(lines_ > 0 ? std::max<std::int64_t>(0, rows) : 0) {}
 
-  // Up to `count` lines. near: into L1, which rows that are long would sweep.
-  template <bool near>
+  // Up to `count` lines, into L2: L1 waits for few lines at a time (measured on Zen 4: a third slower).
   void fetch(std::int64_t count) {
     for (; count > 0 && rows_ > 0; --count) {
-      __builtin_prefetch(line_, 0, near ? 3 : 2);
+      __builtin_prefetch(line_, 0, 2);
       if (++at_ < lines_) {
         line_ += kLine;
         continue;
