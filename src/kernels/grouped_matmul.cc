@@ -50,10 +50,13 @@ bool takes_partners(DType dtype) {
   return takes_gemm_forms(dtype);
 }
 
-void gmm(ThreadPool& pool, DType dtype, const void* lhs, const void* rhs, const void* bias,
-         std::span<const std::int64_t> group_sizes, std::int64_t k, std::int64_t n, void* out,
-         Partners* partners) {
-  const auto problems = per_group(group_sizes, [&](std::int64_t g, std::int64_t row, std::int64_t rows) {
+namespace {
+
+// out[r,:] = lhs[r,:] · rhs[g(r)] + bias[g(r)]
+std::vector<GemmProblem> gmm_problems(DType dtype, const void* lhs, const void* rhs, const void* bias,
+                                      std::span<const std::int64_t> group_sizes, std::int64_t k,
+                                      std::int64_t n, void* out) {
+  return per_group(group_sizes, [&](std::int64_t g, std::int64_t row, std::int64_t rows) {
     return GemmProblem{.m = rows,
                        .n = n,
                        .k = k,
@@ -67,7 +70,14 @@ void gmm(ThreadPool& pool, DType dtype, const void* lhs, const void* rhs, const 
                        .ldc = n,
                        .bias = advance(bias, dtype, g * n)};
   });
-  run_gemms(pool, "gmm", problems, partners);
+}
+
+}  // namespace
+
+void gmm(ThreadPool& pool, DType dtype, const void* lhs, const void* rhs, const void* bias,
+         std::span<const std::int64_t> group_sizes, std::int64_t k, std::int64_t n, void* out,
+         Partners* partners) {
+  run_gemms(pool, "gmm", gmm_problems(dtype, lhs, rhs, bias, group_sizes, k, n, out), partners);
 }
 
 namespace {
@@ -160,8 +170,11 @@ void gmm_pair(ThreadPool& pool, DType dtype, const void* x, std::span<const std:
               Partners* partners) {
   if (!takes_gemm_forms(dtype)) {
     const GatheredRows lhs(pool, dtype, x, index, k);
-    gmm(pool, dtype, lhs.data(), rhs_0, nullptr, group_sizes, k, n, out_0);
-    gmm(pool, dtype, lhs.data(), rhs_1, nullptr, group_sizes, k, n, out_1);
+    // All at once: threads wait for each other once.
+    auto problems = gmm_problems(dtype, lhs.data(), rhs_0, nullptr, group_sizes, k, n, out_0);
+    const auto others = gmm_problems(dtype, lhs.data(), rhs_1, nullptr, group_sizes, k, n, out_1);
+    problems.insert(problems.end(), others.begin(), others.end());
+    run_gemms(pool, "gmm", problems);
     if (hidden != nullptr) swiglu(pool, dtype, out_0, out_1, row_weights, rows_of(group_sizes), n, hidden);
     return;
   }

@@ -15,6 +15,7 @@
 #include "hwy/foreach_target.h"
 // After foreach_target.
 #include <algorithm>
+#include <limits>
 #include <type_traits>
 
 #include "hwy/highway.h"
@@ -133,6 +134,7 @@ void multiply_plain(const Rows& all, std::int64_t k, const T* b, std::int64_t ld
   constexpr std::int64_t kAhead = kAheadBytes / static_cast<std::int64_t>(sizeof(T));
   constexpr std::int64_t kLines = kDepthAtOnce * kPair * static_cast<std::int64_t>(sizeof(T)) / 64;
   const std::int64_t ahead = std::max<std::int64_t>(1, kAhead / columns / kDepthAtOnce) * kDepthAtOnce;
+  cpu::RowFetcher<T>(b, ldb, std::min(ahead, k), columns).fetch(std::numeric_limits<std::int64_t>::max());
   for (std::int64_t l = 0; l < k; l += kDepthAtOnce) {
     cpu::RowFetcher<T> next(b + (l + ahead) * ldb, ldb, std::min(kDepthAtOnce, k - l - ahead), columns);
     const auto fetch = [&] { next.fetch(kLines); };
