@@ -1,10 +1,9 @@
 #include "ops/attention.h"
 
-#include <cmath>
-#include <cstring>
-
 #include "kernels/attention.h"
 #include "kernels/rope.h"
+#include "kernels/rope_tables.h"
+#include "kernels/strided_copy.h"
 #include "ops/kv_heads.h"
 #include "ops/reshard.h"
 #include "ops/sequence_balance.h"
@@ -25,21 +24,12 @@ class RopeTablesOp : public Op {
     table.sharding.dims.push_back({});
     return {table, table};
   }
-  std::vector<Tensor> forward(Context& context, std::span<const Tensor> in,
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
     Shape shape = in[0].shape();
     shape.push_back(static_cast<std::int64_t>(frequencies_.size()));
-    Tensor cos(DType::f32, shape), sin(DType::f32, shape);
-    float *c = cos.data<float>(), *s = sin.data<float>();
-    const auto pairs = static_cast<std::int64_t>(frequencies_.size());
-    context.pool->for_range(in[0].size(), 32, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin * pairs; i < end * pairs; ++i) {
-        const double angle =
-            in[0].data<std::int32_t>()[i / pairs] * frequencies_[static_cast<std::size_t>(i % pairs)];
-        c[i] = static_cast<float>(std::cos(angle) * amplitude_);
-        s[i] = static_cast<float>(std::sin(angle) * amplitude_);
-      }
-    });
+    const Tensor cos = c.empty(DType::f32, shape), sin = c.empty(DType::f32, shape);
+    switchyard::rope_tables(*c.pool, {in[0].view(), frequencies_, amplitude_, cos.view(), sin.view()});
     return {cos, sin};
   }
   std::vector<Tensor> backward(Context&, const BackwardCall&) const override { return {Tensor()}; }
@@ -68,28 +58,23 @@ class RopeOp : public Op {
 
  private:
   Tensor rotated(Context& c, const Tensor& x, const Tensor& cos, const Tensor& sin, bool inverse) const {
-    Tensor y(x.dtype(), x.shape());
-    const std::int64_t tokens = x.dim(0) * x.dim(1), width = x.shape().back(),
-                       heads = x.rank() == 4 ? x.dim(2) : 1, dim = 2 * cos.shape().back();
-    copy_rest(c, x, y, dim);
-    const std::size_t at = static_cast<std::size_t>(offset_) * size_of(x.dtype());
-    switchyard::rope(*c.pool, x.dtype(), x.raw() + at, y.raw() + at, tokens, heads, dim, heads * width, width,
-                     cos.data<float>(), sin.data<float>(), interleaved_, inverse);
+    const Tensor y = c.empty(x.dtype(), x.shape());
+    const std::int64_t width = x.shape().back(), heads = x.rank() == 4 ? x.dim(2) : 1,
+                       dim = 2 * cos.shape().back(), end = offset_ + dim;
+    const Shape shape{x.dim(0) * x.dim(1), heads, width};
+    const TensorView from = x.view().reshaped(shape), to = y.view().reshaped(shape);
+    const auto keep = [&](std::int64_t begin, std::int64_t count) {  // the dims that are not rotated
+      if (count > 0) strided_copy(*c.pool, from.slice(2, begin, count), to.slice(2, begin, count));
+    };
+    keep(0, offset_);
+    keep(end, width - end);
+    switchyard::rope(*c.pool, {.x = from.slice(2, offset_, dim),
+                               .y = to.slice(2, offset_, dim),
+                               .cos = cos.view(),
+                               .sin = sin.view(),
+                               .interleaved = interleaved_,
+                               .inverse = inverse});
     return y;
-  }
-  // The dims of every head that are not rotated.
-  void copy_rest(Context& c, const Tensor& x, const Tensor& y, std::int64_t dim) const {
-    const std::size_t element = size_of(x.dtype()),
-                      width = static_cast<std::size_t>(x.shape().back()) * element;
-    const std::size_t first = static_cast<std::size_t>(offset_) * element,
-                      end = static_cast<std::size_t>(offset_ + dim) * element;
-    if (first == 0 && end == width) return;
-    c.pool->for_range(x.size() / x.shape().back(), 64, [&](std::int64_t begin, std::int64_t stop) {
-      for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(stop); ++i) {
-        std::memcpy(y.raw() + i * width, x.raw() + i * width, first);
-        std::memcpy(y.raw() + i * width + end, x.raw() + i * width + end, width - end);
-      }
-    });
   }
   std::int64_t offset_;
   bool interleaved_;
