@@ -64,13 +64,6 @@ struct Store {
   }
 };
 
-// Numbers of the host, one a row, as a tensor of the context.
-Tensor row_numbers(const Context& context, const std::vector<std::int32_t>& numbers) {
-  const Tensor x = context.empty(DType::i32, {static_cast<std::int64_t>(numbers.size())});
-  copy(TensorView::of_host(numbers.data(), x.shape()), x.view());
-  return x;
-}
-
 class SplitUpProjectionOp : public Op {
  public:
   explicit SplitUpProjectionOp(std::int64_t nope) : nope_(nope) {}
@@ -131,18 +124,17 @@ class CacheAttentionOp : public Op {  // inputs: q [B,S,N,D], its positions [B,S
  private:
   // One token a row, in all and not only on this rank: it sees all keys there are.
   void attend_one(Context& c, const Tensor& q, const Tensor& out) const {
-    std::vector<std::int32_t> lengths, rows;
-    for (const std::int64_t row : rows_) {
-      lengths.push_back(static_cast<std::int32_t>(length_of(row)));
-      rows.push_back(static_cast<std::int32_t>(row));
-    }
-    const Tensor of_lengths = row_numbers(c, lengths), of_rows = row_numbers(c, rows);
     const std::int64_t batch = q.dim(0), kv_heads = cache_.k.dim(2), group = q.dim(2) / kv_heads;
+    std::vector<std::int32_t> numbers;  // lengths, then rows
+    for (const std::int64_t row : rows_) numbers.push_back(static_cast<std::int32_t>(length_of(row)));
+    for (const std::int64_t row : rows_) numbers.push_back(static_cast<std::int32_t>(row));
+    const Tensor there = c.empty(DType::i32, {2 * batch});
+    copy(TensorView::of_host(numbers.data(), there.shape()), there.view());
     decode_attention(*c.pool, {.q = q.view().reshaped({batch, kv_heads, group, q.dim(3)}),
                                .k = cache_.k.view(),
                                .v = cache_.v.view(),
-                               .lengths = of_lengths.view(),
-                               .rows = of_rows.view(),
+                               .lengths = there.view().rows(0, batch),
+                               .rows = there.view().rows(batch, 2 * batch),
                                .scale = scale_,
                                .out = out.view().reshaped({batch, kv_heads, group, out.dim(3)})});
   }

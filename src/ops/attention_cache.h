@@ -40,8 +40,8 @@ std::pair<Array, Array> split_up_projection(Context& context, const Array& wkv_b
 
 // Puts the tokens' keys and values into the cache, with the heads that this rank's heads of q [B,S,N,D] read.
 // Each of k and v is one array [B,S,Nkv,D], or some [B,S,D] that make one head together, side by side. Rows
-// may be split as q's are, the sequence in any way. CHECKs that
-// the tokens fit; Error(usage) where the rules give this rank other heads than in the calls before.
+// may be split as q's are, the sequence in any way. CHECKs that the tokens fit; Error(usage) where the rules
+// give this rank other heads than in the calls before.
 void remember(Context& context, AttentionCache& cache, const Array& q, std::span<const Array> k,
               std::span<const Array> v, const TokenPlaces& places);
 
