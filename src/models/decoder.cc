@@ -98,9 +98,10 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
   const Sharding tokens{{layout.dims[0], layout.dims[1]}, {}};
   const Array segments = reshard(c, batch.segments, tokens);
   const Array positions = reshard(c, batch.positions, attention_tokens(c, m, shape[0], shape[1]));
-  TokenPlaces places{positions, segments, {}, true};
+  TokenPlaces places{positions, {}, {}, true};
   if (options.caches != nullptr) {
     places.rows = options.caches->rows;
+    places.tokens = options.caches->tokens;
     places.from_beginning = options.caches->from_beginning;
   }
   const RopeTables rope =
