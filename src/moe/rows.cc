@@ -243,7 +243,9 @@ std::vector<std::vector<std::int64_t>> keep_rows(const std::vector<std::vector<s
 Array host_indices(Context& context, const std::vector<std::int64_t>& values) {
   Tensor host(Memory(), DType::i32, {static_cast<std::int64_t>(values.size())});
   std::copy(values.begin(), values.end(), host.span<std::int32_t>().begin());
-  return make_leaf(to_device(context.memory, host), host.shape(), replicated(1), false);
+  const Tensor there = context.empty(DType::i32, host.shape());
+  copy(host.view(), there.view());
+  return make_leaf(there, there.shape(), replicated(1), false);
 }
 
 RowPlan plan_kept_rows(Context& context, const Array& ids, std::int64_t first, const Array& kept,
