@@ -32,6 +32,8 @@ Measurement measure_gmm(Bench& bench, const GmmCall& call) {
   const MoeShape& s = call.shape;
   const bool forward = call.direction == "fwd", dlhs = call.direction == "dlhs";
   const std::vector<std::int64_t> sizes = rows_of_experts(s, call.skew);
+  const std::vector<std::int32_t> counts(sizes.begin(), sizes.end());
+  const TensorView groups = TensorView::of_host(counts.data(), {s.experts});
   // Of rows, weights and outputs the one that is the result is not filled.
   const auto make = [&](const Shape& shape, bool result, std::uint32_t seed) {
     return result ? Tensor::zeros(call.dtype, shape) : random_tensor(bench.pool, call.dtype, shape, seed);
@@ -49,12 +51,15 @@ Measurement measure_gmm(Bench& bench, const GmmCall& call) {
   m.bytes = compulsory_elements(call, sizes) * static_cast<double>(size_of(call.dtype));
   m.time = time_rounds(bench.budget, [&] {
     if (forward)
-      gmm(bench.pool, call.dtype, rows.raw(), weights.raw(), nullptr, sizes, s.emb, s.mlp, outputs.raw());
+      gmm(bench.pool, {.lhs = rows.view(),
+                       .rhs = weights.view(),
+                       .bias = {},
+                       .group_sizes = groups,
+                       .out = outputs.view()});
     else if (dlhs)
-      gmm_dlhs(bench.pool, call.dtype, outputs.raw(), weights.raw(), sizes, s.emb, s.mlp, rows.raw());
+      gmm_dlhs(bench.pool, {outputs.view(), weights.view(), groups, rows.view()});
     else
-      gmm_drhs(bench.pool, call.dtype, rows.raw(), outputs.raw(), sizes, s.emb, s.mlp, weights.raw(),
-               call.dtype);
+      gmm_drhs(bench.pool, {rows.view(), outputs.view(), groups, weights.view()});
   });
   return m;
 }

@@ -18,6 +18,20 @@ using kernel_test::Array;
 using kernel_test::every_isa;
 using kernel_test::same;
 
+// The sizes as kernels read them.
+class GroupSizes {
+ public:
+  explicit GroupSizes(const std::vector<std::int64_t>& sizes)
+      : groups_(static_cast<std::int64_t>(sizes.size())), sizes_(sizes.begin(), sizes.end()) {
+    sizes_.push_back(-1);  // is not read
+  }
+  TensorView view() const { return TensorView::of_host(sizes_.data(), {groups_}); }
+
+ private:
+  std::int64_t groups_;
+  std::vector<std::int32_t> sizes_;
+};
+
 struct Results {
   Array out, dlhs, drhs;
 };
@@ -33,9 +47,15 @@ Results run(DType dtype, DType drhs_dtype, const std::vector<std::int64_t>& size
   const Array lhs = make(rows * k, 1), rhs = make(groups * k * n, 2), bias = make(groups * n, 3),
               dy = make(rows * n, 4);
   Results r{Array(dtype, rows * n), Array(dtype, rows * k), Array(drhs_dtype, groups * k * n)};
-  gmm(pool, dtype, lhs.data(), rhs.data(), with_bias ? bias.data() : nullptr, sizes, k, n, r.out.data());
-  gmm_dlhs(pool, dtype, dy.data(), rhs.data(), sizes, k, n, r.dlhs.data());
-  gmm_drhs(pool, dtype, lhs.data(), dy.data(), sizes, k, n, r.drhs.data(), drhs_dtype);
+  const GroupSizes group_sizes(sizes);
+  const TensorView of_groups = group_sizes.view();
+  gmm(pool, {.lhs = lhs.view({rows, k}),
+             .rhs = rhs.view({groups, k, n}),
+             .bias = with_bias ? bias.view({groups, n}) : TensorView(),
+             .group_sizes = of_groups,
+             .out = r.out.view({rows, n})});
+  gmm_dlhs(pool, {dy.view({rows, n}), rhs.view({groups, k, n}), of_groups, r.dlhs.view({rows, k})});
+  gmm_drhs(pool, {lhs.view({rows, k}), dy.view({rows, n}), of_groups, r.drhs.view({groups, k, n})});
   return r;
 }
 
@@ -124,6 +144,7 @@ PairResults run_pair(DType dtype, const std::vector<std::int64_t>& sizes, std::i
     return fractions ? Array::normal(dtype, count, seed) : Array::integers(dtype, count, seed);
   };
   std::vector<std::int32_t> index;
+  index.reserve(static_cast<std::size_t>(rows) + 1);  // somewhere, also without rows
   for (std::int64_t r = 0; gathered && r < rows; ++r)
     index.push_back(static_cast<std::int32_t>(r * 7 % stored));
   const Array x = make((gathered ? stored : rows) * k, 1), rhs_0 = make(groups * k * n, 2),
@@ -136,17 +157,32 @@ PairResults run_pair(DType dtype, const std::vector<std::int64_t>& sizes, std::i
                 Array(dtype, rows * k),
                 Array(DType::f32, groups * k * n),
                 Array(DType::f32, groups * k * n)};
-  gmm_pair(pool, dtype, x.data(), index, rhs_0.data(), rhs_1.data(), sizes, k, n, r.out_0.data(),
-           r.out_1.data(), weights.data(), r.hidden.data());
+  const GroupSizes group_sizes(sizes);
+  const TensorView of_groups = group_sizes.view();
+  const Shape shape{rows, n}, of_weights{groups, k, n}, of_x{gathered ? stored : rows, k};
+  const TensorView index_view = gathered ? TensorView::of_host(index.data(), {rows}) : TensorView();
+  gmm_pair(pool, {.x = x.view(of_x),
+                  .index = index_view,
+                  .rhs_0 = rhs_0.view(of_weights),
+                  .rhs_1 = rhs_1.view(of_weights),
+                  .group_sizes = of_groups,
+                  .out_0 = r.out_0.view(shape),
+                  .out_1 = r.out_1.view(shape),
+                  .row_weights = TensorView::of_host(weights.data(), {rows}),
+                  .hidden = r.hidden.view(shape)});
   Array separate(dtype, rows * n);
-  const Shape shape{rows, n};
   swiglu(pool, {r.out_0.view(shape), r.out_1.view(shape), TensorView::of_host(weights.data(), {rows}),
                 separate.view(shape)});
   EXPECT_TRUE(same(r.hidden, separate)) << "the activation made with gate and up is not swiglu's";
-  gmm_dlhs_pair(pool, dtype, dy_0.data(), dy_1.data(), rhs_0.data(), rhs_1.data(), sizes, k, n,
-                r.dlhs.data());
-  gmm_drhs_pair(pool, dtype, x.data(), index, dy_0.data(), dy_1.data(), sizes, k, n, r.drhs_0.data(),
-                r.drhs_1.data(), DType::f32);
+  gmm_dlhs_pair(pool, {dy_0.view(shape), dy_1.view(shape), rhs_0.view(of_weights), rhs_1.view(of_weights),
+                       of_groups, r.dlhs.view({rows, k})});
+  gmm_drhs_pair(pool, {.x = x.view(of_x),
+                       .index = index_view,
+                       .dy_0 = dy_0.view(shape),
+                       .dy_1 = dy_1.view(shape),
+                       .group_sizes = of_groups,
+                       .drhs_0 = r.drhs_0.view(of_weights),
+                       .drhs_1 = r.drhs_1.view(of_weights)});
   return r;
 }
 
@@ -194,6 +230,43 @@ TEST(GroupedMatmul, DepthsOfManyPasses) {
       EXPECT_TRUE(same(found.out, expected.out) && same(found.dlhs, expected.dlhs)) << name_of(isa);
       EXPECT_TRUE(same(found.drhs, expected.drhs)) << name_of(isa);
     }
+  }
+}
+
+TEST(GroupedMatmul, AddsToWhatIsThere) {
+  const std::vector<std::int64_t> sizes = {5, 0, 20, 8};
+  const std::int64_t k = 19, n = 23, rows = 33;
+  const GroupSizes group_sizes(sizes);
+  ThreadPool pool(1);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Array lhs = Array::integers(dtype, rows * k, 1), rhs = Array::integers(dtype, 4 * k * n, 2),
+                before = Array::integers(DType::f32, rows * n, 3);
+    Array product(DType::f32, rows * n), sum = before;
+    GmmArgs args{.lhs = lhs.view({rows, k}),
+                 .rhs = rhs.view({4, k, n}),
+                 .bias = {},
+                 .group_sizes = group_sizes.view(),
+                 .out = product.view({rows, n})};
+    gmm(pool, args);
+    args.out = sum.view({rows, n});
+    args.accumulate = true;
+    gmm(pool, args);
+    for (std::int64_t i = 0; i < rows * n; ++i) ASSERT_EQ(sum.at(i), before.at(i) + product.at(i)) << i;
+  }
+}
+
+TEST(GroupedMatmul, RefusesGroupsThatAreNotItsRows) {
+  ThreadPool pool(1);
+  const Array lhs = Array::integers(DType::f32, 5 * 2, 1), rhs = Array::integers(DType::f32, 2 * 2 * 3, 2),
+              out(DType::f32, 5 * 3);
+  for (const auto& sizes : {std::vector<std::int64_t>{2, 2}, {3, 3}, {-1, 6}}) {
+    const GroupSizes group_sizes(sizes);
+    const GmmArgs args{.lhs = lhs.view({5, 2}),
+                       .rhs = rhs.view({2, 2, 3}),
+                       .bias = {},
+                       .group_sizes = group_sizes.view(),
+                       .out = out.view({5, 3})};
+    EXPECT_DEATH(gmm(pool, args), "\\[gmm\\] group");
   }
 }
 

@@ -35,80 +35,104 @@ constexpr List kRowDot[] = {
     {"ref", Isa::ref, ref::ragged_row_dot},
 };
 
-template <std::size_t count>
-void run(ThreadPool& pool, const char* op, const List (&list)[count], const RaggedRows& problem,
-         std::int64_t rows) {
-  CHECK(is_float(problem.dtype) && is_float(problem.out_dtype), "{} of {} into {}", op,
-        name_of(problem.dtype), name_of(problem.out_dtype));
-  CHECK(problem.slots > 0 && problem.m >= 0, "{} with {} slots, {} columns", op, problem.slots, problem.m);
+// The problem for output rows [0, count).
+template <std::size_t n>
+void run_ragged(ThreadPool& pool, const char* op, const List (&list)[n], const RaggedRows& problem,
+                std::int64_t count) {
   // Every row is read once and every token's vector written (or read) once.
-  const double moved =
-      static_cast<double>(problem.end - problem.start + rows) * static_cast<double>(problem.m);
+  const double moved = static_cast<double>(problem.rows + count) * static_cast<double>(problem.m);
   if (pool.skips({op, problem.dtype, moved, moved * static_cast<double>(size_of(problem.dtype))})) return;
   RaggedRowsKernel* const kernel = choose(op, list, problem);
   // About 64 K elements a piece: long against handing it out, short against the whole.
   const std::int64_t grain =
       std::max<std::int64_t>(1, 65536 / std::max<std::int64_t>(1, problem.m * problem.slots));
-  pool.for_range(rows, grain, [&](std::int64_t begin, std::int64_t end) { kernel(problem, begin, end); });
+  pool.for_range(count, grain, [&](std::int64_t begin, std::int64_t end) { kernel(problem, begin, end); });
 }
 
-std::int64_t tokens_of(std::span<const std::int32_t> position, std::int64_t slots) {
-  const auto count = static_cast<std::int64_t>(position.size());
-  CHECK(slots > 0 && count % slots == 0, "{} positions of {} slots", count, slots);
-  return count / slots;
+void check_rows(const char* op, const TensorView& x) {
+  CHECK(x.rank() == 2 && is_float(x.dtype()) && x.is_contiguous(), "[{}] rows are {} {}", op,
+        name_of(x.dtype()), to_string(x.shape()));
+}
+
+// Of each (token, slot) pair: `indices` i32 [tokens, slots] and `weights`, or undefined, f32 of that shape.
+void check_slots(const char* op, const TensorView& indices, const TensorView& weights) {
+  CHECK(indices.rank() <= 2 && indices.rank() > 0 && indices.is_contiguous(), "[{}] indices are {}", op,
+        to_string(indices.shape()));
+  CHECK(!weights.defined() ||
+            (weights.dtype() == DType::f32 && weights.shape() == indices.shape() && weights.is_contiguous()),
+        "[{}] weights are {} {}, indices {}", op, name_of(weights.dtype()), to_string(weights.shape()),
+        to_string(indices.shape()));
+}
+
+std::span<const std::int32_t> indices_of(const TensorView& view) {
+  return {view.kernel_data<std::int32_t>(), static_cast<std::size_t>(view.size())};
 }
 
 }  // namespace
 
-void ragged_gather(ThreadPool& pool, DType dtype, const void* x, std::int64_t m,
-                   std::span<const std::int32_t> index, std::int64_t start, std::int64_t end, const float* w,
-                   void* out) {
-  CHECK(0 <= start && start <= end && end <= static_cast<std::int64_t>(index.size()),
-        "[{}, {}) of {} positions", start, end, index.size());
-  run(pool, "ragged_gather", kGather,
-      {.dtype = dtype,
-       .x = x,
-       .m = m,
-       .index = index,
-       .start = start,
-       .end = end,
-       .w = w,
-       .out = out,
-       .out_dtype = dtype},
-      end - start);
+void ragged_gather(ThreadPool& pool, const RaggedGatherArgs& args) {
+  const char* const op = "ragged_gather";
+  check_rows(op, args.x);
+  check_rows(op, args.out);
+  check_slots(op, args.index, args.w);
+  const std::int64_t rows = args.index.size(), m = args.x.dim(1);
+  CHECK(args.out.dtype() == args.x.dtype() && args.out.shape() == (Shape{rows, m}),
+        "[{}] {} indices of {} {} into {} {}", op, rows, name_of(args.x.dtype()), to_string(args.x.shape()),
+        name_of(args.out.dtype()), to_string(args.out.shape()));
+  run_ragged(pool, op, kGather,
+             {.dtype = args.x.dtype(),
+              .x = args.x.kernel_address(),
+              .m = m,
+              .index = indices_of(args.index),
+              .rows = rows,
+              .w = args.w.kernel_data<float>(),
+              .out = args.out.kernel_address(),
+              .out_dtype = args.x.dtype()},
+             rows);
 }
 
-void ragged_gather_reduce(ThreadPool& pool, DType dtype, const void* x, std::int64_t m,
-                          std::span<const std::int32_t> position, std::int64_t slots, std::int64_t start,
-                          std::int64_t end, const float* w, void* out, DType out_dtype) {
-  run(pool, "ragged_gather_reduce", kGatherReduce,
-      {.dtype = dtype,
-       .x = x,
-       .m = m,
-       .index = position,
-       .slots = slots,
-       .start = start,
-       .end = end,
-       .w = w,
-       .out = out,
-       .out_dtype = out_dtype},
-      tokens_of(position, slots));
+void ragged_gather_reduce(ThreadPool& pool, const RaggedGatherReduceArgs& args) {
+  const char* const op = "ragged_gather_reduce";
+  check_rows(op, args.x);
+  check_rows(op, args.out);
+  check_slots(op, args.position, args.w);
+  const std::int64_t m = args.x.dim(1);
+  CHECK(args.position.rank() == 2 && args.out.shape() == (Shape{args.position.dim(0), m}),
+        "[{}] {} at {} into {}", op, to_string(args.x.shape()), to_string(args.position.shape()),
+        to_string(args.out.shape()));
+  run_ragged(pool, op, kGatherReduce,
+             {.dtype = args.x.dtype(),
+              .x = args.x.kernel_address(),
+              .m = m,
+              .index = indices_of(args.position),
+              .slots = args.position.dim(1),
+              .rows = args.x.dim(0),
+              .w = args.w.kernel_data<float>(),
+              .out = args.out.kernel_address(),
+              .out_dtype = args.out.dtype()},
+             args.position.dim(0));
 }
 
-void ragged_row_dot(ThreadPool& pool, DType dtype, const void* dy, const void* x, std::int64_t m,
-                    std::span<const std::int32_t> position, std::int64_t slots, std::int64_t start,
-                    std::int64_t end, float* dw) {
-  run(pool, "ragged_row_dot", kRowDot,
-      {.dtype = dtype,
-       .x = x,
-       .m = m,
-       .index = position,
-       .slots = slots,
-       .start = start,
-       .end = end,
-       .dy = dy,
-       .out = dw},
-      tokens_of(position, slots));
+void ragged_row_dot(ThreadPool& pool, const RaggedRowDotArgs& args) {
+  const char* const op = "ragged_row_dot";
+  check_rows(op, args.dy);
+  check_rows(op, args.x);
+  check_slots(op, args.position, args.dw);
+  const std::int64_t m = args.x.dim(1);
+  CHECK(args.dw.defined() && args.position.rank() == 2 && args.dy.dtype() == args.x.dtype() &&
+            args.dy.shape() == (Shape{args.position.dim(0), m}),
+        "[{}] {} {} and {} {} at {}", op, name_of(args.dy.dtype()), to_string(args.dy.shape()),
+        name_of(args.x.dtype()), to_string(args.x.shape()), to_string(args.position.shape()));
+  run_ragged(pool, op, kRowDot,
+             {.dtype = args.x.dtype(),
+              .x = args.x.kernel_address(),
+              .m = m,
+              .index = indices_of(args.position),
+              .slots = args.position.dim(1),
+              .rows = args.x.dim(0),
+              .dy = args.dy.kernel_address(),
+              .out = args.dw.kernel_data<float>()},
+             args.position.dim(0));
 }
 
 }  // namespace switchyard

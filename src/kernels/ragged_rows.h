@@ -1,45 +1,41 @@
-// Rows sorted by expert, and the kernels that move them between token order and sorted order.
+// Moves of rows between token order and an order of their own, as rows sorted by expert have it.
 //
-// A row is one (token, slot) pair; row t*K+k is slot k of token t. `start` and `end` select sorted positions
-// [start, end): the rows outside it do not exist, and buffers of sorted rows hold end - start rows. Widths
-// are any m >= 0, x is f32 or bf16, arithmetic is fp32. Results must not overlap operands. Bit-identical for
-// any number of threads.
+// T tokens have K slots each; a (token, slot) pair may have a row, which stands at a position in [0, R).
+// Index views are int32. x is f32 or bf16, arithmetic is fp32. Views have no gaps; results must not overlap
+// operands. Any dim may be 0. Bit-identical for any number of threads.
 #pragma once
 
-#include <cstdint>
-#include <span>
-#include <vector>
-
-#include "core/dtype.h"
+#include "core/tensor_view.h"
 #include "core/thread_pool.h"
 
 namespace switchyard {
 
-struct SortedRows {
-  std::vector<std::int32_t> order;        // row at each sorted position
-  std::vector<std::int32_t> revert;       // sorted position of each row
-  std::vector<std::int64_t> group_sizes;  // rows of each expert, [experts]
+// out[i,:] = w[i] · x[index[i],:]. The product is fp32, rounded once.
+struct RaggedGatherArgs {
+  TensorView x;      // [T,m]
+  TensorView index;  // [R] i32, in [0, T)
+  TensorView w;      // [R] f32; undefined: 1
+  TensorView out;    // [R,m], dtype of x
 };
+void ragged_gather(ThreadPool& pool, const RaggedGatherArgs& args);
 
-// Stable counting sort of rows by expert id. CHECKs 0 <= id < experts.
-SortedRows counting_sort(std::span<const std::int32_t> expert_ids, std::int32_t experts);
+// out[t,:] = sum over k of w[t,k] · x[position[t,k],:], in slot order, over the positions in [0, R). A token
+// with none gets zeros.
+struct RaggedGatherReduceArgs {
+  TensorView x;         // [R,m]
+  TensorView position;  // [T,K] i32
+  TensorView w;         // [T,K] f32; undefined: 1
+  TensorView out;       // [T,m] f32 or bf16
+};
+void ragged_gather_reduce(ThreadPool& pool, const RaggedGatherReduceArgs& args);
 
-// out[i-start,:] = w[i] · x[index[i],:] for i in [start, end); w null means 1. `index` and w are indexed by
-// sorted position. The product is fp32, rounded once. out [end-start, m] of `dtype`.
-void ragged_gather(ThreadPool& pool, DType dtype, const void* x, std::int64_t m,
-                   std::span<const std::int32_t> index, std::int64_t start, std::int64_t end, const float* w,
-                   void* out);
-
-// out[t,:] = sum over k of w[t,k] · x[position[t*slots+k]-start,:], in slot order, over the positions inside
-// [start, end); w null means 1. A token with none gets zeros. out [position.size()/slots, m] of `out_dtype`.
-void ragged_gather_reduce(ThreadPool& pool, DType dtype, const void* x, std::int64_t m,
-                          std::span<const std::int32_t> position, std::int64_t slots, std::int64_t start,
-                          std::int64_t end, const float* w, void* out, DType out_dtype);
-
-// dw[t,k] = <dy[t,:], x[position[t*slots+k]-start,:]>, and 0 for a position outside [start, end).
-// dy [tokens, m] of `dtype`, dw [tokens, slots].
-void ragged_row_dot(ThreadPool& pool, DType dtype, const void* dy, const void* x, std::int64_t m,
-                    std::span<const std::int32_t> position, std::int64_t slots, std::int64_t start,
-                    std::int64_t end, float* dw);
+// dw[t,k] = <dy[t,:], x[position[t,k],:]>, and 0 for a position outside [0, R).
+struct RaggedRowDotArgs {
+  TensorView dy;        // [T,m]
+  TensorView x;         // [R,m], dtype of dy
+  TensorView position;  // [T,K] i32
+  TensorView dw;        // [T,K] f32
+};
+void ragged_row_dot(ThreadPool& pool, const RaggedRowDotArgs& args);
 
 }  // namespace switchyard

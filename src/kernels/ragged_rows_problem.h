@@ -1,5 +1,5 @@
-// The pieces of work behind ragged_rows.h, shared by the scalar reference and the vector kernels. Rows
-// outside [start, end) are never read.
+// The pieces of work behind ragged_rows.h, shared by the scalar reference and the vector kernels. Positions
+// outside [0, rows) are never read.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,14 @@ struct RaggedRows {
   std::span<const std::int32_t>
       index;  // gather: source row by sorted position; else: sorted position by (token, slot)
   std::int64_t slots = 1;
-  std::int64_t start = 0;
-  std::int64_t end = 0;
+  std::int64_t rows = 0;  // sorted positions: those of x, or of gather's output
   const float* w = nullptr;
   const void* dy = nullptr;
   void* out = nullptr;
   DType out_dtype = DType::f32;
 };
 
-// Computes output rows [begin, end): sorted positions less `start` for gather, tokens for the other two.
+// Computes output rows [begin, end): sorted positions for gather, tokens for the other two.
 using RaggedRowsKernel = void(const RaggedRows& problem, std::int64_t begin, std::int64_t end);
 
 namespace ref {

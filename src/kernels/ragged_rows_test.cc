@@ -22,52 +22,49 @@ std::vector<std::int32_t> random_ids(std::int64_t count, std::int32_t experts, s
   return ids;
 }
 
-TEST(CountingSort, EqualsAStableSort) {
-  for (const std::int64_t count : {0, 1, 100}) {
-    for (const std::int32_t experts : {1, 3, 200}) {
-      const auto ids = random_ids(count, experts, 5);
-      std::vector<std::int32_t> expected(ids.size());
-      std::iota(expected.begin(), expected.end(), 0);
-      std::stable_sort(expected.begin(), expected.end(), [&](std::int32_t x, std::int32_t y) {
-        return ids[static_cast<std::size_t>(x)] < ids[static_cast<std::size_t>(y)];
-      });
-      const SortedRows sorted = counting_sort(ids, experts);
-      EXPECT_EQ(sorted.order, expected);
-      for (std::size_t i = 0; i < ids.size(); ++i) {
-        EXPECT_EQ(sorted.revert[static_cast<std::size_t>(sorted.order[i])], static_cast<std::int32_t>(i));
-      }
-      for (std::int32_t e = 0; e < experts; ++e) {
-        EXPECT_EQ(sorted.group_sizes[static_cast<std::size_t>(e)], std::count(ids.begin(), ids.end(), e));
-      }
-    }
+// Rows sorted by expert: the row at each position, and the position of each row.
+struct SortedRows {
+  explicit SortedRows(const std::vector<std::int32_t>& ids) : order(ids.size()), position(ids.size()) {
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](std::int32_t x, std::int32_t y) {
+      return ids[static_cast<std::size_t>(x)] < ids[static_cast<std::size_t>(y)];
+    });
+    for (std::size_t i = 0; i < order.size(); ++i)
+      position[static_cast<std::size_t>(order[i])] = static_cast<std::int32_t>(i);
   }
-}
+  std::vector<std::int32_t> order, position;
+};
 
 struct Results {
   Array gathered, plain, reduced, dw;
 };
 
-// Tokens through gather and back, keeping sorted positions [start, end).
+// Tokens through gather and back. Of the sorted positions those in [start, end) have rows; the others are
+// below 0 or too large.
 Results run(DType dtype, std::int64_t tokens, std::int64_t slots, std::int64_t m, std::int64_t start,
             std::int64_t end, int threads, bool fractions = false) {
   ThreadPool pool(threads);
-  const SortedRows sorted = counting_sort(random_ids(tokens * slots, 5, 9), 5);
-  std::vector<std::int32_t> token_of(sorted.order.size());
-  for (std::size_t i = 0; i < token_of.size(); ++i)
-    token_of[i] = sorted.order[i] / static_cast<std::int32_t>(slots);
+  const SortedRows sorted(random_ids(tokens * slots, 5, 9));
+  std::vector<std::int32_t> token_of, position = sorted.position;
+  token_of.reserve(sorted.order.size() + 1);  // somewhere, also without rows
+  for (std::int64_t i = start; i < end; ++i)
+    token_of.push_back(sorted.order[static_cast<std::size_t>(i)] / static_cast<std::int32_t>(slots));
+  for (std::int32_t& at : position) at -= static_cast<std::int32_t>(start);
   const auto make = [&](DType d, std::int64_t count, std::uint32_t seed) {
     return fractions ? Array::normal(d, count, seed) : Array::integers(d, count, seed);
   };
-  const Array x = make(dtype, tokens * m, 1), y = make(dtype, (end - start) * m, 2),
-              dy = make(dtype, tokens * m, 3);
-  Array w = make(DType::f32, tokens * slots, 4);
-  Results r{Array(dtype, (end - start) * m), Array(dtype, (end - start) * m), Array(DType::f32, tokens * m),
+  const std::int64_t rows = end - start;
+  const Array x = make(dtype, tokens * m, 1), y = make(dtype, rows * m, 2), dy = make(dtype, tokens * m, 3),
+              w = make(DType::f32, tokens * slots, 4);
+  Results r{Array(dtype, rows * m), Array(dtype, rows * m), Array(DType::f32, tokens * m),
             Array(DType::f32, tokens * slots)};
-  ragged_gather(pool, dtype, x.data(), m, token_of, start, end, w.floats(), r.gathered.data());
-  ragged_gather(pool, dtype, x.data(), m, token_of, start, end, nullptr, r.plain.data());
-  ragged_gather_reduce(pool, dtype, y.data(), m, sorted.revert, slots, start, end, w.floats(),
-                       r.reduced.data(), DType::f32);
-  ragged_row_dot(pool, dtype, dy.data(), y.data(), m, sorted.revert, slots, start, end, r.dw.floats());
+  const TensorView index = TensorView::of_host(token_of.data(), {rows}),
+                   positions = TensorView::of_host(position.data(), {tokens, slots});
+  ragged_gather(pool, {x.view({tokens, m}), index, w.view().rows(start, end), r.gathered.view({rows, m})});
+  ragged_gather(pool, {x.view({tokens, m}), index, {}, r.plain.view({rows, m})});
+  ragged_gather_reduce(pool,
+                       {y.view({rows, m}), positions, w.view({tokens, slots}), r.reduced.view({tokens, m})});
+  ragged_row_dot(pool, {dy.view({tokens, m}), y.view({rows, m}), positions, r.dw.view({tokens, slots})});
   return r;
 }
 
@@ -100,14 +97,16 @@ TEST(RaggedRows, EveryIsaEqualsRefForAnyWidthAndRange) {
 TEST(RaggedRows, RefByHand) {
   const ScopedIsa cap(Isa::ref);
   ThreadPool pool(1);
-  const float y[] = {1, 2, 10, 20};              // sorted positions 1 and 2, two columns
-  const std::int32_t position[] = {2, 0, 3, 1};  // two tokens, two slots
+  const float y[] = {1, 2, 10, 20};               // two rows, two columns
+  const std::int32_t position[] = {1, -1, 2, 0};  // two tokens, two slots
   const float w[] = {2, 3, 5, 7};
   float out[4], dw[4];
-  ragged_gather_reduce(pool, DType::f32, y, 2, position, 2, 1, 3, w, out, DType::f32);
+  const Shape two_by_two{2, 2};
+  const auto view = [&](const auto* data) { return TensorView::of_host(data, two_by_two); };
+  ragged_gather_reduce(pool, {view(y), view(position), view(w), view(out)});
   EXPECT_EQ(std::vector<float>(out, out + 4), (std::vector<float>{20, 40, 7, 14}));
   const float dy[] = {1, 1, 1, 3};
-  ragged_row_dot(pool, DType::f32, dy, y, 2, position, 2, 1, 3, dw);
+  ragged_row_dot(pool, {view(dy), view(y), view(position), view(dw)});
   EXPECT_EQ(std::vector<float>(dw, dw + 4), (std::vector<float>{30, 0, 0, 7}));
 }
 
@@ -118,7 +117,10 @@ TEST(RaggedRows, ReducesIntoBfloat16RoundedOnce) {
     const ScopedIsa cap(isa);
     ThreadPool pool(1);
     Array out(DType::bf16, 1);
-    ragged_gather_reduce(pool, DType::f32, y, 1, position, 3, 0, 3, nullptr, out.data(), DType::bf16);
+    ragged_gather_reduce(pool, {.x = TensorView::of_host(y, {3, 1}),
+                                .position = TensorView::of_host(position, {1, 3}),
+                                .w = {},
+                                .out = out.view({1, 1})});
     EXPECT_EQ(out.at(0), 258) << name_of(isa);
   }
 }

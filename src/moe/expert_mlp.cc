@@ -7,35 +7,25 @@
 #include <vector>
 
 #include "kernels/elementwise.h"
-#include "kernels/gemm.h"
 #include "kernels/grouped_matmul.h"
-#include "moe/assumed_load.h"
 #include "ops/basic.h"
 
 namespace switchyard {
 namespace {
 
-std::vector<std::int64_t> sizes_of(const Tensor& t, std::int64_t rows) {
-  if (t.abstract()) return even_groups(rows, t.size());
-  const auto s = t.span<std::int32_t>();
-  return std::vector<std::int64_t>(s.begin(), s.end());
-}
-
 // dlhs and drhs of a grouped product of `rows` and `weights` with the groups of input `sizes`.
 std::vector<Tensor> gmm_gradients(Context& c, const BackwardCall& call, const Tensor& dy, std::size_t rows,
                                   std::size_t weights, std::size_t sizes) {
-  const auto groups = sizes_of(call.input(sizes), dy.dim(0));
+  const Tensor group_sizes = call.input(sizes);
   const ArrayInfo& info = call.input_info(weights);
-  const std::int64_t k = info.local[1], n = info.local[2];
   std::vector<Tensor> grads(call.inputs());
   if (call.wanted(rows)) {
-    grads[rows] = Tensor(dy.dtype(), {dy.dim(0), k});
-    gmm_dlhs(*c.pool, dy.dtype(), dy.raw(), call.input(weights).raw(), groups, k, n, grads[rows].raw());
+    grads[rows] = c.empty(dy.dtype(), {dy.dim(0), info.local[1]});
+    gmm_dlhs(*c.pool, {dy.view(), call.input(weights).view(), group_sizes.view(), grads[rows].view()});
   }
   if (call.wanted(weights)) {
-    grads[weights] = Tensor(info.dtype, info.local);
-    gmm_drhs(*c.pool, dy.dtype(), call.input(rows).raw(), dy.raw(), groups, k, n, grads[weights].raw(),
-             info.dtype);
+    grads[weights] = c.empty(info.dtype, info.local);
+    gmm_drhs(*c.pool, {call.input(rows).view(), dy.view(), group_sizes.view(), grads[weights].view()});
   }
   return grads;
 }
@@ -48,9 +38,12 @@ class GmmOp : public Op {  // inputs: rows [R,K], weights [G,K,N], sizes [G]
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
-    Tensor out(in[0].dtype(), {in[0].dim(0), in[1].dim(2)});
-    gmm(*c.pool, in[0].dtype(), in[0].raw(), in[1].raw(), nullptr, sizes_of(in[2], in[0].dim(0)),
-        in[1].dim(1), in[1].dim(2), out.raw());
+    const Tensor out = c.empty(in[0].dtype(), {in[0].dim(0), in[1].dim(2)});
+    gmm(*c.pool, {.lhs = in[0].view(),
+                  .rhs = in[1].view(),
+                  .bias = {},
+                  .group_sizes = in[2].view(),
+                  .out = out.view()});
     return {out};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
@@ -70,19 +63,14 @@ class AddGmmOp
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
-    const std::int64_t k = in[1].dim(1), n = in[1].dim(2);
-    Tensor sum = in.size() == 4 ? in[3].clone() : Tensor::zeros(DType::f32, {in[0].dim(0), n});
-    std::int64_t row = 0, group = 0;
-    for (const std::int64_t rows : sizes_of(in[2], in[0].dim(0))) {
-      if (rows > 0) {
-        gemm(*c.pool, {.a = in[0].view().rows(row, row + rows),
-                       .b = in[1].view().rows(group, group + 1).reshaped({k, n}),
-                       .c = sum.view().rows(row, row + rows),
-                       .accumulate = true});
-      }
-      row += rows;
-      ++group;
-    }
+    const bool first = in.size() < 4;
+    const Tensor sum = first ? c.empty(DType::f32, {in[0].dim(0), in[1].dim(2)}) : in[3].clone();
+    gmm(*c.pool, {.lhs = in[0].view(),
+                  .rhs = in[1].view(),
+                  .bias = {},
+                  .group_sizes = in[2].view(),
+                  .out = sum.view(),
+                  .accumulate = !first});
     return {last_ ? converted(*c.pool, sum, in[0].dtype()) : sum};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
@@ -98,21 +86,21 @@ class AddGmmOp
   bool last_;
 };
 
-using Index = std::span<const std::int32_t>;
-Index index_of(const Tensor& tokens) {
-  return tokens.span<std::int32_t>();
-}
-
 // Gate, up and, with row weights, the weighted activation, of the inputs of GateUpOp.
 std::vector<Tensor> gate_and_up(Context& c, std::span<const Tensor> in, const Tensor& row_weights) {
   const Tensor& x = in[3];
   const std::int64_t rows = in.size() > 4 ? in[4].size() : x.dim(0), width = in[0].dim(2);
   std::vector<Tensor> out;
-  for (int i = 0; i < (row_weights.defined() ? 3 : 2); ++i) out.emplace_back(x.dtype(), Shape{rows, width});
-  gmm_pair(*c.pool, x.dtype(), x.raw(), in.size() > 4 ? index_of(in[4]) : Index{}, in[0].raw(), in[1].raw(),
-           sizes_of(in[2], rows), in[0].dim(1), width, out[0].raw(), out[1].raw(),
-           row_weights.defined() ? row_weights.data<float>() : nullptr,
-           row_weights.defined() ? out[2].raw() : nullptr);
+  for (int i = 0; i < (row_weights.defined() ? 3 : 2); ++i) out.push_back(c.empty(x.dtype(), {rows, width}));
+  gmm_pair(*c.pool, {.x = matrix_of(x),
+                     .index = in.size() > 4 ? in[4].view() : TensorView(),
+                     .rhs_0 = in[0].view(),
+                     .rhs_1 = in[1].view(),
+                     .group_sizes = in[2].view(),
+                     .out_0 = out[0].view(),
+                     .out_1 = out[1].view(),
+                     .row_weights = row_weights.view(),
+                     .hidden = row_weights.defined() ? out[2].view() : TensorView()});
   return out;
 }
 
@@ -131,23 +119,30 @@ class GateUpOp : public Op {
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     const ArrayInfo& weights = call.input_info(0);
-    const std::int64_t k = weights.local[1], n = weights.local[2];
     const bool planned = call.inputs() > 4;
-    const Tensor dgate = whole(call, 0, n), dup = whole(call, 1, n);
-    const std::int64_t rows = dgate.dim(0);
-    const auto group_sizes = sizes_of(call.input(2), rows);
-    const DType dtype = dgate.dtype();
+    const Tensor dgate = whole(c, call, 0, weights.local[2]), dup = whole(c, call, 1, weights.local[2]);
+    const Tensor group_sizes = call.input(2);
     std::vector<Tensor> grads(call.inputs());
     if (call.wanted(0) || call.wanted(1)) {
-      const Tensor x = call.input(3);
-      for (std::size_t i = 0; i < 2; ++i) grads[i] = Tensor(weights.dtype, weights.local);
-      gmm_drhs_pair(*c.pool, dtype, x.raw(), planned ? index_of(call.input(4)) : Index{}, dgate.raw(),
-                    dup.raw(), group_sizes, k, n, grads[0].raw(), grads[1].raw(), weights.dtype);
+      const Tensor x = call.input(3), tokens = planned ? call.input(4) : Tensor();
+      for (std::size_t i = 0; i < 2; ++i) grads[i] = c.empty(weights.dtype, weights.local);
+      gmm_drhs_pair(*c.pool, {.x = matrix_of(x),
+                              .index = tokens.view(),
+                              .dy_0 = dgate.view(),
+                              .dy_1 = dup.view(),
+                              .group_sizes = group_sizes.view(),
+                              .drhs_0 = grads[0].view(),
+                              .drhs_1 = grads[1].view()});
     }
     if (call.wanted(3)) {
-      Tensor drows(dtype, {rows, k});
-      gmm_dlhs_pair(*c.pool, dtype, dgate.raw(), dup.raw(), call.input(0).raw(), call.input(1).raw(),
-                    group_sizes, k, n, drows.raw());
+      const Tensor drows = c.empty(dgate.dtype(), {dgate.dim(0), weights.local[1]});
+      const Tensor wi_0 = call.input(0), wi_1 = call.input(1);
+      gmm_dlhs_pair(*c.pool, {.dy_0 = dgate.view(),
+                              .dy_1 = dup.view(),
+                              .rhs_0 = wi_0.view(),
+                              .rhs_1 = wi_1.view(),
+                              .group_sizes = group_sizes.view(),
+                              .dlhs = drows.view()});
       grads[3] = planned ? sum_rows(c, drows, call.input(5), call.input_info(3).local) : drows;
     }
     return grads;
@@ -155,10 +150,10 @@ class GateUpOp : public Op {
 
  private:
   // The gradient of an output, zeros where none came.
-  static Tensor whole(const BackwardCall& call, std::size_t output, std::int64_t width) {
+  static Tensor whole(Context& c, const BackwardCall& call, std::size_t output, std::int64_t width) {
     if (call.grad(output).defined()) return call.grad(output);
     const Tensor& other = call.grad(1 - output);
-    return Tensor::zeros(other.dtype(), {other.dim(0), width});
+    return c.zeros(other.dtype(), {other.dim(0), width});
   }
 };
 

@@ -4,30 +4,41 @@
 #include <cmath>
 #include <numeric>
 
+#include "kernels/plan_rows.h"
 #include "kernels/ragged_rows.h"
 #include "moe/assumed_load.h"
 #include "ops/basic.h"
 
 namespace switchyard {
 
-Tensor sum_rows(Context& c, const Tensor& rows, const Tensor& position, const Shape& token_shape,
-                const float* w) {
-  const std::int64_t m = rows.shape().back(),
-                     tokens = num_elements(token_shape) / std::max<std::int64_t>(1, token_shape.back());
-  Tensor out(rows.dtype(), token_shape);
-  const std::int64_t slots = tokens == 0 ? 1 : position.size() / tokens;
-  ragged_gather_reduce(*c.pool, rows.dtype(), rows.raw(), m, position.span<std::int32_t>(), slots, 0,
-                       rows.dim(0), w, out.raw(), out.dtype());
-  return out;
+TensorView matrix_of(const Tensor& x) {
+  const std::int64_t m = x.shape().back();
+  std::int64_t rows = 1;
+  for (std::size_t i = 0; i + 1 < x.rank(); ++i) rows *= x.dim(i);
+  return x.view().reshaped({rows, m});
 }
 
 namespace {
 
-constexpr std::int64_t kRowsAtOnce = 4096;  // of single numbers
-
-Tensor index_tensor(const std::vector<std::int32_t>& values) {
-  return Tensor::of<std::int32_t>({static_cast<std::int64_t>(values.size())}, values);
+// One number a (token, slot) pair, as [tokens, slots].
+TensorView of_slots(const Tensor& x, std::int64_t tokens) {
+  return x.view().reshaped({tokens, tokens == 0 ? 1 : x.size() / tokens});
 }
+
+}  // namespace
+
+Tensor sum_rows(Context& c, const Tensor& rows, const Tensor& position, const Shape& token_shape,
+                const Tensor& w) {
+  const Tensor out = c.empty(rows.dtype(), token_shape);
+  const TensorView sums = matrix_of(out);
+  ragged_gather_reduce(*c.pool, {.x = rows.view(),
+                                 .position = of_slots(position, sums.dim(0)),
+                                 .w = w.defined() ? of_slots(w, sums.dim(0)) : TensorView(),
+                                 .out = sums});
+  return out;
+}
+
+namespace {
 
 // largest remainder: parts of `total` proportional to `counts`.
 std::vector<std::int64_t> proportional(const std::vector<std::int64_t>& counts, std::int64_t total) {
@@ -44,85 +55,67 @@ std::vector<std::int64_t> proportional(const std::vector<std::int64_t>& counts, 
   return kept;
 }
 
-class PlanRowsOp : public Op {
+// Rows of each expert [first, first + count) among ids: i32 [count].
+class CountIdsOp : public Op {
  public:
-  PlanRowsOp(std::int64_t first, std::int64_t count, std::int64_t experts, std::int64_t capacity,
-             DropPolicy policy)
-      : first_(first), count_(count), experts_(experts), capacity_(capacity), policy_(policy) {}
-  std::string_view name() const override { return "plan_rows"; }
+  CountIdsOp(std::int64_t first, std::int64_t count) : first_(first), count_(count) {}
+  std::string_view name() const override { return "count_ids"; }
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo>) const override {
-    return std::vector<ArrayInfo>(5, ragged_info(DType::i32, 1));
+    return {ragged_info(DType::i32, 1)};
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
-    const auto slots = static_cast<std::int32_t>(in[0].shape().back());
-    if (c.abstract()) return assumed(c, in[0].size() / slots, slots);
-    const auto ids = in[0].span<std::int32_t>();
-    const std::vector<std::int32_t> here = rows_here(ids);
-    std::vector<std::int64_t> sizes(static_cast<std::size_t>(count_), 0);
-    for (const std::int32_t row : here) ++sizes[local_expert(ids, row)];
-    const std::vector<std::int64_t> kept = keep_rows({sizes}, capacity_, policy_)[0];
-
-    std::vector<std::int64_t> next(kept.size(), 0), end(kept.size());  // positions of each expert's rows
-    std::inclusive_scan(kept.begin(), kept.end(), end.begin());
-    std::copy(end.begin(), std::prev(end.end()), std::next(next.begin()));
-    Tensor rows(DType::i32, {end.back()}), tokens(DType::i32, {end.back()}),
-        position(DType::i32, {in[0].size()});
-    std::fill_n(position.data<std::int32_t>(), position.size(), -1);
-    for (const std::int32_t row : here) {
-      const std::size_t e = local_expert(ids, row);
-      if (next[e] == end[e]) continue;  // no room
-      const std::int64_t at = next[e]++;
-      rows.data<std::int32_t>()[at] = row;
-      tokens.data<std::int32_t>()[at] = row / slots;
-      position.data<std::int32_t>()[row] = static_cast<std::int32_t>(at);
-    }
-    std::vector<std::int32_t> kept32(kept.begin(), kept.end()), dropped;
-    for (std::size_t e = 0; e < sizes.size(); ++e)
-      dropped.push_back(static_cast<std::int32_t>(sizes[e] - kept[e]));
-    return {rows, tokens, position, index_tensor(kept32), index_tensor(dropped)};
+    const Tensor counts = c.empty(DType::i32, {count_});
+    count_ids(*c.pool, in[0].view(), first_, counts.view());
+    return {counts};
   }
   std::vector<Tensor> backward(Context&, const BackwardCall&) const override { return {Tensor()}; }
   bool differentiable() const override { return false; }
 
  private:
-  std::vector<Tensor> assumed(const Context& c, std::int64_t tokens, std::int64_t slots) const {
-    const auto all = assumed_rows(c, tokens, slots, experts_, first_, count_);
-    const auto begin = all.begin() + static_cast<std::ptrdiff_t>(first_);
-    const auto kept =
-        keep_rows({{begin, begin + static_cast<std::ptrdiff_t>(count_)}}, capacity_, policy_)[0];
-    const std::int64_t rows = std::accumulate(kept.begin(), kept.end(), std::int64_t{0});
-    return {Tensor(DType::i32, {rows}), Tensor(DType::i32, {rows}), Tensor(DType::i32, {tokens * slots}),
-            Tensor(DType::i32, {count_}), Tensor(DType::i32, {count_})};
-  }
-  std::size_t local_expert(std::span<const std::int32_t> ids, std::int32_t row) const {
-    return static_cast<std::size_t>(ids[static_cast<std::size_t>(row)] - first_);
-  }
-  // The rows whose expert is one of these, in order. The rows of all ranks of a ring pass here, few of them
-  // for this rank, so this is the one loop over all of them: a store a row and no branch.
-  std::vector<std::int32_t> rows_here(std::span<const std::int32_t> ids) const {
-    const auto first = static_cast<std::uint32_t>(first_), count = static_cast<std::uint32_t>(count_);
-    const auto is_here = [=](std::int32_t id) { return static_cast<std::uint32_t>(id) - first < count; };
-    std::vector<std::int32_t> rows(static_cast<std::size_t>(std::count_if(ids.begin(), ids.end(), is_here)) +
-                                   1);
-    std::size_t found = 0;  // the last place takes what is not wanted
-    for (std::size_t row = 0; row < ids.size(); ++row) {
-      rows[found] = static_cast<std::int32_t>(row);
-      found += is_here(ids[row]) ? 1 : 0;
-    }
-    rows.pop_back();
-    return rows;
-  }
+  std::int64_t first_, count_;
+};
 
-  std::int64_t first_, count_, experts_, capacity_;
-  DropPolicy policy_;
+class PlanRowsOp : public Op {  // inputs: ids [..., K], kept [count]
+ public:
+  PlanRowsOp(std::int64_t first, std::int64_t rows) : first_(first), rows_(rows) {}
+  std::string_view name() const override { return "plan_rows"; }
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo>) const override {
+    return std::vector<ArrayInfo>(3, ragged_info(DType::i32, 1));
+  }
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
+    const Tensor rows = c.empty(DType::i32, {rows_}), tokens = c.empty(DType::i32, {rows_}),
+                 position = c.empty(DType::i32, {in[0].size()});
+    plan_rows(*c.pool, {.ids = in[0].view(),
+                        .first = first_,
+                        .kept = in[1].view(),
+                        .rows = rows.view(),
+                        .tokens = tokens.view(),
+                        .position = position.view()});
+    return {rows, tokens, position};
+  }
+  std::vector<Tensor> backward(Context&, const BackwardCall&) const override { return {Tensor(), Tensor()}; }
+  bool differentiable() const override { return false; }
+
+ private:
+  std::int64_t first_, rows_;
 };
 
 // Each token's vector to its rows, times w [R] where given: [R, m].
-Tensor fan_out(Context& c, const Tensor& x, const Tensor& tokens, const float* w = nullptr) {
-  const std::int64_t m = x.shape().back(), rows = tokens.size();
-  Tensor out(x.dtype(), {rows, m});
-  ragged_gather(*c.pool, x.dtype(), x.raw(), m, tokens.span<std::int32_t>(), 0, rows, w, out.raw());
+Tensor fan_out(Context& c, const Tensor& x, const Tensor& tokens, const Tensor& w = {}) {
+  const Tensor out = c.empty(x.dtype(), {tokens.size(), x.shape().back()});
+  ragged_gather(*c.pool, {.x = matrix_of(x), .index = tokens.view(), .w = w.view(), .out = out.view()});
+  return out;
+}
+
+// The weight of each row: weights[rows[i]], [R].
+Tensor weights_of_rows(Context& c, const Tensor& weights, const Tensor& rows) {
+  const Tensor out = c.empty(DType::f32, {rows.size()});
+  ragged_gather(*c.pool, {.x = weights.view().reshaped({weights.size(), 1}),
+                          .index = rows.view(),
+                          .w = {},
+                          .out = out.view().reshaped({rows.size(), 1})});
   return out;
 }
 
@@ -162,13 +155,6 @@ class CombineRowsOp : public Op {  // inputs: rows, tokens, position
   ArrayInfo result_;
 };
 
-// to[i] = weights[rows[i]].
-void take_weights(Context& c, const Tensor& weights, const Tensor& rows, float* to) {
-  c.pool->for_range(rows.size(), kRowsAtOnce, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) to[i] = weights.data<float>()[rows.data<std::int32_t>()[i]];
-  });
-}
-
 // The combine as the reference does it: the weight of a row multiplies the row on its way back to token
 // order. Backward is a weighted fan-out gather for the rows and a dot product per row for the weights.
 class WeightedCombineRowsOp : public Op {  // inputs: rows, tokens, position, weights [..., K], row numbers
@@ -180,26 +166,26 @@ class WeightedCombineRowsOp : public Op {  // inputs: rows, tokens, position, we
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
-    return {sum_rows(c, in[0], in[2], result_.local, in[3].data<float>())};
+    return {sum_rows(c, in[0], in[2], result_.local, in[3])};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     const Tensor rows = call.input(0), position = call.input(2), weights = call.input(3),
                  numbers = call.input(4);
-    std::vector<float> sorted(static_cast<std::size_t>(numbers.size()));  // weights in the order of the rows
-    take_weights(c, weights, numbers, sorted.data());
-    Tensor dweights(DType::f32, weights.shape());
+    const Tensor sorted = weights_of_rows(c, weights, numbers);
+    const Tensor dweights = c.empty(DType::f32, weights.shape());
     const Tensor& dy = call.grad(0);
-    ragged_row_dot(*c.pool, rows.dtype(), dy.raw(), rows.raw(), rows.shape().back(),
-                   position.span<std::int32_t>(), weights.shape().back(), 0, rows.dim(0),
-                   dweights.data<float>());
-    return {fan_out(c, dy, call.input(1), sorted.data()), Tensor(), Tensor(), dweights, Tensor()};
+    ragged_row_dot(*c.pool, {.dy = matrix_of(dy),
+                             .x = rows.view(),
+                             .position = of_slots(position, matrix_of(dy).dim(0)),
+                             .dw = matrix_of(dweights)});
+    return {fan_out(c, dy, call.input(1), sorted), Tensor(), Tensor(), dweights, Tensor()};
   }
 
  private:
   ArrayInfo result_;
 };
 
-class GatherRowWeightsOp : public Op {  // inputs: weights [..., K], rows
+class GatherRowWeightsOp : public Op {  // inputs: weights [..., K], rows, position
  public:
   std::string_view name() const override { return "gather_row_weights"; }
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo>) const override {
@@ -207,21 +193,19 @@ class GatherRowWeightsOp : public Op {  // inputs: weights [..., K], rows
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
-    Tensor out(DType::f32, {in[1].size()});
-    take_weights(c, in[0], in[1], out.data<float>());
-    return {out};
+    return {weights_of_rows(c, in[0], in[1])};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
-    Tensor dweights = Tensor::zeros(DType::f32, call.input_info(0).local);
-    const Tensor rows = call.input(1);
-    const float* from = call.grad(0).data<float>();
-    c.pool->for_range(rows.size(), kRowsAtOnce, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i)
-        dweights.data<float>()[rows.data<std::int32_t>()[i]] = from[i];
-    });
-    return {dweights, Tensor()};
+    const Tensor dweights = c.empty(DType::f32, call.input_info(0).local);
+    const Tensor& dw = call.grad(0);
+    const Tensor position = call.input(2);
+    ragged_gather_reduce(*c.pool, {.x = dw.view().reshaped({dw.size(), 1}),
+                                   .position = position.view().reshaped({position.size(), 1}),
+                                   .w = {},
+                                   .out = dweights.view().reshaped({position.size(), 1})});
+    return {dweights, Tensor(), Tensor()};
   }
-  std::uint32_t needs_inputs() const override { return 2; }
+  std::uint32_t needs_inputs() const override { return 4; }
 };
 
 }  // namespace
@@ -256,12 +240,43 @@ std::vector<std::vector<std::int64_t>> keep_rows(const std::vector<std::vector<s
   return kept;
 }
 
+Array host_indices(Context& context, const std::vector<std::int64_t>& values) {
+  Tensor host(Memory(), DType::i32, {static_cast<std::int64_t>(values.size())});
+  std::copy(values.begin(), values.end(), host.span<std::int32_t>().begin());
+  const Tensor there = context.empty(DType::i32, host.shape());
+  copy(host.view(), there.view());
+  return make_leaf(there, there.shape(), replicated(1), false);
+}
+
+RowPlan plan_kept_rows(Context& context, const Array& ids, std::int64_t first, const Array& kept,
+                       std::int64_t rows) {
+  auto out = apply(context, std::make_shared<PlanRowsOp>(first, rows), std::vector<Array>{ids, kept});
+  for (auto& x : out) x = always_keep(x);
+  return {out[0], out[1], out[2], kept, {}};
+}
+
 RowPlan plan_rows(Context& context, const Array& ids, std::int64_t first, std::int64_t count,
                   std::int64_t experts, std::int64_t capacity, DropPolicy policy) {
-  auto out = apply(context, std::make_shared<PlanRowsOp>(first, count, experts, capacity, policy),
-                   std::span(&ids, 1));
-  for (auto& x : out) x = always_keep(x);
-  return {out[0], out[1], out[2], out[3], out[4]};
+  const Array counts = always_keep(apply_one(context, std::make_shared<CountIdsOp>(first, count), {ids}));
+  const std::int64_t all = ids.tensor().size(), slots = ids.shape().back();
+  if (count == experts &&
+      (capacity < 0 || capacity >= all))  // how many rows there are is known without looking
+    return plan_kept_rows(context, ids, first, counts, all);
+  const Tensor host = read_back(context, counts.tensor(), "rows per expert", [&] {
+    const auto assumed = assumed_rows(context, all / slots, slots, experts, first, count);
+    Tensor here(Memory(), DType::i32, {count});
+    std::copy_n(assumed.begin() + first, count, here.span<std::int32_t>().begin());
+    return here;
+  });
+  const std::span<const std::int32_t> read = host.span<std::int32_t>();
+  const std::vector<std::int64_t> sizes(read.begin(), read.end());
+  const std::vector<std::int64_t> kept = keep_rows({sizes}, capacity, policy)[0];
+  const std::int64_t rows = std::accumulate(kept.begin(), kept.end(), std::int64_t{0});
+  RowPlan plan =
+      plan_kept_rows(context, ids, first, kept == sizes ? counts : host_indices(context, kept), rows);
+  for (std::size_t e = 0; e < sizes.size(); ++e)
+    plan.dropped.push_back(static_cast<double>(sizes[e] - kept[e]));
+  return plan;
 }
 
 Array gather_rows(Context& context, const Array& x, const RowPlan& plan) {
@@ -269,7 +284,7 @@ Array gather_rows(Context& context, const Array& x, const RowPlan& plan) {
 }
 
 Array gather_row_weights(Context& context, const Array& weights, const RowPlan& plan) {
-  return apply_one(context, std::make_shared<GatherRowWeightsOp>(), {weights, plan.rows});
+  return apply_one(context, std::make_shared<GatherRowWeightsOp>(), {weights, plan.rows, plan.position});
 }
 
 Array combine_rows(Context& context, const Array& rows, const RowPlan& plan, const ArrayInfo& like,

@@ -20,16 +20,22 @@ std::vector<std::vector<std::int64_t>> keep_rows(const std::vector<std::vector<s
 std::int64_t buffer_rows(double factor, std::int64_t tokens, std::int64_t slots, std::int64_t ranks);
 
 // Plan of the rows of experts [first, first + count), of `experts`, among `ids` [..., K]; rows are dropped
-// beyond `capacity` (-1: none).
+// beyond `capacity` (-1: none). How many rows there are is read back from the device ("rows per expert"),
+// unless they are all rows of `ids`.
 struct RowPlan {
   Array rows;      // i32 [R]: row number (token·K + slot) at each sorted position
   Array tokens;    // i32 [R]: rows / K
   Array position;  // i32 [T·K]: sorted position of each row, -1 where it is not here
   Array sizes;     // i32 [count]: rows per expert
-  Array dropped;   // i32 [count]
+  std::vector<double> dropped;  // rows of each expert that found no room, [count]; empty where none can be
 };
 RowPlan plan_rows(Context& context, const Array& ids, std::int64_t first, std::int64_t count,
                   std::int64_t experts, std::int64_t capacity, DropPolicy policy);
+// The same where it is known what is kept: kept [count] i32, `rows` in all.
+RowPlan plan_kept_rows(Context& context, const Array& ids, std::int64_t first, const Array& kept,
+                       std::int64_t rows);
+// i32 [values.size()] on the device.
+Array host_indices(Context& context, const std::vector<std::int64_t>& values);
 
 // x [..., M] (tokens flattened) -> rows [R,M]: one token feeds up to K rows. Backward sums them back per
 // token.
@@ -44,6 +50,9 @@ Array combine_rows(Context& context, const Array& rows, const RowPlan& plan, con
 
 // Sum of each token's rows [R,M], times w [T·K] where given: `token_shape` [..., M]. position [T·K].
 Tensor sum_rows(Context& context, const Tensor& rows, const Tensor& position, const Shape& token_shape,
-                const float* w = nullptr);
+                const Tensor& w = {});
+
+// x [..., M] as a matrix of rows of M.
+TensorView matrix_of(const Tensor& x);
 
 }  // namespace switchyard

@@ -18,9 +18,12 @@ struct Sizes {
   std::int64_t weight_bytes() const { return experts * width * hidden * bytes(); }  // one of three
 };
 
+using Looks = std::map<std::string, std::int64_t>;  // what the host read -> how often
+
 struct Sent {
   Traffic forward, both;       // both: forward and backward
   std::int64_t rows_away = 0;  // rows whose expert is on another rank of the expert axis
+  Looks looks_forward, looks;  // of each rank: all ranks look alike
 };
 
 Traffic counts_of(const Communicator& comm) {
@@ -54,16 +57,21 @@ Sent traffic(const Sizes& n, MoeConfig config, const Mesh& mesh) {
     const MoeOutput out = moe_block(c, config, w, x, segments, 0, 0);
     Sent& sent = of_rank[static_cast<std::size_t>(c.rank)];
     sent.forward = counts_of(*c.comm);
+    sent.looks_forward = c.host_reads.counts();
     const Tensor seed =
         block_of(mesh, c.rank, random_tensor(x.shape(), 7), dual(mesh, out.y.sharding())).cast(n.dtype);
     backward(c, std::span(&out.y, 1), std::span(&seed, 1));
     sent.both = counts_of(*c.comm);
+    sent.looks = c.host_reads.counts();
     const std::int64_t here = e / mesh.axis_size("expert");
     for (const std::int32_t id : out.routing.ids.tensor().span<std::int32_t>())
       sent.rows_away += id / here == mesh.coordinate(c.rank, "expert") ? 0 : 1;
   });
   Sent all;
+  all.looks_forward = of_rank[0].looks_forward;
+  all.looks = of_rank[0].looks;
   for (const Sent& one : of_rank) {
+    EXPECT_TRUE(one.looks_forward == all.looks_forward && one.looks == all.looks) << "ranks look differently";
     add(one.forward, all.forward);
     add(one.both, all.both);
     all.rows_away += one.rows_away;
@@ -81,6 +89,38 @@ std::vector<Sizes> several() {
   return {{},
           {.batch = 16, .length = 3, .width = 12, .hidden = 8, .experts = 16, .slots = 5},
           {.width = 16, .slots = 3, .dtype = DType::bf16}};
+}
+
+// What the dispatch reads; what else a layer reads is named elsewhere.
+Looks of_dispatch(Looks looks) {
+  std::erase_if(looks, [](const auto& look) {
+    return look.first != "rows per expert" && look.first != "dropped rows";
+  });
+  return looks;
+}
+
+TEST(HostReads, ALayerLooksAtItsRowsOnceWhereItMust) {
+  const Sizes n;
+  const Looks none, once{{"rows per expert", 1}};
+  const auto expect = [&](const MoeConfig& config, int experts, const Looks& expected) {
+    const Sent sent = traffic(n, config, Mesh({{"expert", experts}}));
+    EXPECT_EQ(of_dispatch(sent.looks_forward), expected) << "forward";
+    EXPECT_EQ(of_dispatch(sent.looks), expected) << "forward and backward";
+  };
+  MoeConfig config = plain();
+  expect(config, 1, none);
+  expect(config, 4, once);
+  config.ring = true;
+  expect(config, 4, once);
+  config.ragged_buffer_factor = 0.5;
+  expect(config, 1, once);
+  expect(config, 4, once);
+  config.ring = false;
+  expect(config, 4, once);
+  config.sparse = false;
+  expect(config, 4, none);
+  config.capacity_factor = 1;
+  expect(config, 4, {{"dropped rows", 1}});
 }
 
 TEST(Traffic, AllToAllSendsRowsThereAndBack) {

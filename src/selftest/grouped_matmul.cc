@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cstring>
 #include <numeric>
+#include <span>
 
 #include "selftest/exact_operands.h"
 #include "selftest/kernel.h"
@@ -14,6 +16,12 @@ namespace {
 
 using Groups = std::vector<std::int64_t>;
 
+PoisonedArray indices(std::span<const std::int32_t> values) {
+  PoisonedArray result(DType::i32, static_cast<std::int64_t>(values.size()));
+  if (!values.empty()) std::memcpy(result.data(), values.data(), values.size_bytes());
+  return result;
+}
+
 // Of one case of any of the grouped products.
 struct GroupedShape {
   Groups groups;
@@ -22,6 +30,14 @@ struct GroupedShape {
   std::uint32_t seed;
 
   std::int64_t rows() const { return std::accumulate(groups.begin(), groups.end(), std::int64_t{0}); }
+  Shape of_k() const { return {rows(), k}; }
+  Shape of_n() const { return {rows(), n}; }
+  Shape of_weights() const { return {static_cast<std::int64_t>(groups.size()), k, n}; }
+  // group_sizes, the last input of each case.
+  PoisonedArray sizes() const {
+    const std::vector<std::int32_t> narrow(groups.begin(), groups.end());
+    return indices(narrow);
+  }
   std::int64_t weights() const { return static_cast<std::int64_t>(groups.size()) * k * n; }
   std::string text() const {
     return fmt::format("groups of {{{}}} rows, k {}, n {}, seed {}", fmt::join(groups, ", "), k, n, seed);
@@ -78,11 +94,14 @@ std::vector<Case> gmm_cases(std::uint32_t seed) {
     return Case{s.dtype,
                 s.text() + (biased ? ", with bias" : ""),
                 {draw.left(s.rows() * s.k), draw.right(s.weights()),
-                 draw.addend(s.dtype, static_cast<std::int64_t>(s.groups.size()) * s.n)},
+                 draw.addend(s.dtype, static_cast<std::int64_t>(s.groups.size()) * s.n), s.sizes()},
                 {{"out", PoisonedArray(s.dtype, s.rows() * s.n)}},
                 [s, biased](ThreadPool& pool, const Arrays& in, Arrays& out) {
-                  gmm(pool, s.dtype, in[0].data(), in[1].data(), biased ? in[2].data() : nullptr, s.groups,
-                      s.k, s.n, out[0].data());
+                  gmm(pool, {.lhs = in[0].view(s.of_k()),
+                             .rhs = in[1].view(s.of_weights()),
+                             .bias = biased ? in[2].view({s.of_weights()[0], s.n}) : TensorView(),
+                             .group_sizes = in[3].view(),
+                             .out = out[0].view(s.of_n())});
                 }};
   });
 }
@@ -92,10 +111,11 @@ std::vector<Case> gmm_dlhs_cases(std::uint32_t seed) {
     ExactOperands draw(s.dtype, s.seed);
     return Case{s.dtype,
                 s.text(),
-                {draw.left(s.rows() * s.n), draw.right(s.weights())},
+                {draw.left(s.rows() * s.n), draw.right(s.weights()), s.sizes()},
                 {{"dlhs", PoisonedArray(s.dtype, s.rows() * s.k)}},
                 [s](ThreadPool& pool, const Arrays& in, Arrays& out) {
-                  gmm_dlhs(pool, s.dtype, in[0].data(), in[1].data(), s.groups, s.k, s.n, out[0].data());
+                  gmm_dlhs(pool, {in[0].view(s.of_n()), in[1].view(s.of_weights()), in[2].view(),
+                                  out[0].view(s.of_k())});
                 }};
   });
 }
@@ -106,11 +126,11 @@ std::vector<Case> gmm_drhs_cases(std::uint32_t seed) {
     ExactOperands draw(s.dtype, s.seed);
     return Case{s.dtype,
                 fmt::format("{}, into {}", s.text(), name_of(drhs_dtype)),
-                {draw.left(s.rows() * s.k), draw.right(s.rows() * s.n)},
+                {draw.left(s.rows() * s.k), draw.right(s.rows() * s.n), s.sizes()},
                 {{"drhs", PoisonedArray(drhs_dtype, s.weights())}},
-                [s, drhs_dtype](ThreadPool& pool, const Arrays& in, Arrays& out) {
-                  gmm_drhs(pool, s.dtype, in[0].data(), in[1].data(), s.groups, s.k, s.n, out[0].data(),
-                           drhs_dtype);
+                [s](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                  gmm_drhs(pool, {in[0].view(s.of_k()), in[1].view(s.of_n()), in[2].view(),
+                                  out[0].view(s.of_weights())});
                 }};
   });
 }
@@ -136,12 +156,18 @@ std::vector<Case> gmm_pair_cases(std::uint32_t seed) {
            fmt::format("{}{}{}{}", s.text(), gathered ? ", rows gathered" : "",
                        activated ? ", with the activation" : "", weighted ? ", weighted" : ""),
            {draw.left(rows.stored * s.k), draw.right(s.weights()), draw.right(s.weights()),
-            draw.addend(DType::f32, s.rows())},
+            draw.addend(DType::f32, s.rows()), indices(rows.index), s.sizes()},
            {{"out_0", out}, {"out_1", out}},
            [=](ThreadPool& pool, const Arrays& in, Arrays& o) {
-             gmm_pair(pool, s.dtype, in[0].data(), rows.index, in[1].data(), in[2].data(), s.groups, s.k, s.n,
-                      o[0].data(), o[1].data(), weighted ? in[3].floats() : nullptr,
-                      activated ? o[2].data() : nullptr);
+             gmm_pair(pool, {.x = in[0].view({rows.stored, s.k}),
+                             .index = gathered ? in[4].view() : TensorView(),
+                             .rhs_0 = in[1].view(s.of_weights()),
+                             .rhs_1 = in[2].view(s.of_weights()),
+                             .group_sizes = in[5].view(),
+                             .out_0 = o[0].view(s.of_n()),
+                             .out_1 = o[1].view(s.of_n()),
+                             .row_weights = weighted ? in[3].view() : TensorView(),
+                             .hidden = activated ? o[2].view(s.of_n()) : TensorView()});
            }};
     if (activated) c.outputs.push_back({"hidden", out, activation_bound(s.dtype)});
     return c;
@@ -154,11 +180,11 @@ std::vector<Case> gmm_dlhs_pair_cases(std::uint32_t seed) {
     return Case{s.dtype,
                 s.text(),
                 {draw.left(s.rows() * s.n), draw.left(s.rows() * s.n), draw.right(s.weights()),
-                 draw.right(s.weights())},
+                 draw.right(s.weights()), s.sizes()},
                 {{"dlhs", PoisonedArray(s.dtype, s.rows() * s.k)}},
                 [s](ThreadPool& pool, const Arrays& in, Arrays& out) {
-                  gmm_dlhs_pair(pool, s.dtype, in[0].data(), in[1].data(), in[2].data(), in[3].data(),
-                                s.groups, s.k, s.n, out[0].data());
+                  gmm_dlhs_pair(pool, {in[0].view(s.of_n()), in[1].view(s.of_n()), in[2].view(s.of_weights()),
+                                       in[3].view(s.of_weights()), in[4].view(), out[0].view(s.of_k())});
                 }};
   });
 }
@@ -173,11 +199,17 @@ std::vector<Case> gmm_drhs_pair_cases(std::uint32_t seed) {
     return Case{
         s.dtype,
         fmt::format("{}{}, into {}", s.text(), gathered ? ", rows gathered" : "", name_of(drhs_dtype)),
-        {draw.left(rows.stored * s.k), draw.right(s.rows() * s.n), draw.right(s.rows() * s.n)},
+        {draw.left(rows.stored * s.k), draw.right(s.rows() * s.n), draw.right(s.rows() * s.n),
+         indices(rows.index), s.sizes()},
         {{"drhs_0", drhs}, {"drhs_1", drhs}},
         [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
-          gmm_drhs_pair(pool, s.dtype, in[0].data(), rows.index, in[1].data(), in[2].data(), s.groups, s.k,
-                        s.n, out[0].data(), out[1].data(), drhs_dtype);
+          gmm_drhs_pair(pool, {.x = in[0].view({rows.stored, s.k}),
+                               .index = gathered ? in[3].view() : TensorView(),
+                               .dy_0 = in[1].view(s.of_n()),
+                               .dy_1 = in[2].view(s.of_n()),
+                               .group_sizes = in[4].view(),
+                               .drhs_0 = out[0].view(s.of_weights()),
+                               .drhs_1 = out[1].view(s.of_weights())});
         }};
   });
 }

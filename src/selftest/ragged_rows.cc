@@ -4,33 +4,72 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <numeric>
 #include <random>
 
+#include "kernels/dense_weights.h"
+#include "kernels/plan_rows.h"
 #include "selftest/exact_operands.h"
 #include "selftest/kernel.h"
 
 namespace switchyard::selftest {
 namespace {
 
-// Tokens of `slots` rows each, sorted by expert; positions [start, end) exist.
+using Indices = std::vector<std::int32_t>;
+
+PoisonedArray index_array(const Indices& values) {
+  PoisonedArray result(DType::i32, static_cast<std::int64_t>(values.size()));
+  if (!values.empty()) std::memcpy(result.data(), values.data(), values.size() * sizeof(values[0]));
+  return result;
+}
+
+Indices indices_in(const PoisonedArray& array) {
+  Indices result(static_cast<std::size_t>(array.size()));
+  if (!result.empty()) std::memcpy(result.data(), array.data(), result.size() * sizeof(result[0]));
+  return result;
+}
+
+// The rows sorted by expert, and their positions.
+struct Sorted {
+  explicit Sorted(const Indices& ids) : order(ids.size()), position(ids.size()) {
+    std::iota(order.begin(), order.end(), 0);
+    const auto id_of = [&](std::int32_t row) { return ids[static_cast<std::size_t>(row)]; };
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::int32_t x, std::int32_t y) { return id_of(x) < id_of(y); });
+    for (std::size_t i = 0; i < order.size(); ++i)
+      position[static_cast<std::size_t>(order[i])] = static_cast<std::int32_t>(i);
+  }
+  Indices order, position;
+};
+
+// Tokens of `slots` rows each, sorted by expert. Of the sorted positions those in [start, end) have rows; the
+// others are below 0 or too large.
 struct RaggedShape {
   std::int64_t tokens, slots, m, start, end;
   DType dtype;
   std::uint32_t seed;
-  SortedRows sorted;
+  Sorted sorted;
 
   std::int64_t rows() const { return end - start; }
+  Shape of_tokens() const { return {tokens, m}; }
+  Shape of_rows() const { return {rows(), m}; }
+  Shape of_slots() const { return {tokens, slots}; }
   std::string text() const {
     return fmt::format("{} tokens of {} rows of {}, positions [{}, {}), seed {}", tokens, slots, m, start,
                        end, seed);
   }
-  // Which token's row stands at each sorted position.
-  std::vector<std::int32_t> token_of() const {
-    std::vector<std::int32_t> result(sorted.order);
+  // Which token's row stands at each position.
+  PoisonedArray token_of() const {
+    Indices result(sorted.order.begin() + start, sorted.order.begin() + end);
     for (std::int32_t& row : result) row /= static_cast<std::int32_t>(slots);
-    return result;
+    return index_array(result);
+  }
+  PoisonedArray position() const {
+    Indices result = sorted.position;
+    for (std::int32_t& at : result) at -= static_cast<std::int32_t>(start);
+    return index_array(result);
   }
 };
 
@@ -53,7 +92,7 @@ std::vector<Case> ragged_cases(std::uint32_t seed, const MakeCase& make) {
                          std::int64_t end) {
       seed += kSeedsOfCase;
       make(RaggedShape{tokens, slots, m, start, end, dtype, seed,
-                       counting_sort(expert_ids(tokens * slots, 5, m == 33, seed), 5)},
+                       Sorted(expert_ids(tokens * slots, 5, m == 33, seed))},
            cases);
     };
     add(0, 2, 7, 0, 0);
@@ -75,11 +114,12 @@ std::vector<Case> ragged_gather_cases(std::uint32_t seed) {
       ExactOperands draw(s.dtype, s.seed);
       cases.push_back({s.dtype,
                        s.text() + (weighted ? ", weighted" : ""),
-                       {draw.left(s.tokens * s.m), draw.addend(DType::f32, s.tokens * s.slots)},
+                       {draw.left(s.tokens * s.m), draw.addend(DType::f32, s.rows()), s.token_of()},
                        {{"out", PoisonedArray(s.dtype, s.rows() * s.m)}},
                        [s, weighted](ThreadPool& pool, const Arrays& in, Arrays& out) {
-                         ragged_gather(pool, s.dtype, in[0].data(), s.m, s.token_of(), s.start, s.end,
-                                       weighted ? in[1].floats() : nullptr, out[0].data());
+                         ragged_gather(pool,
+                                       {in[0].view(s.of_tokens()), in[2].view(),
+                                        weighted ? in[1].view() : TensorView(), out[0].view(s.of_rows())});
                        }});
     }
   });
@@ -93,11 +133,12 @@ std::vector<Case> ragged_gather_reduce_cases(std::uint32_t seed) {
         cases.push_back(
             {s.dtype,
              fmt::format("{}{}, into {}", s.text(), weighted ? ", weighted" : "", name_of(out_dtype)),
-             {draw.left(s.rows() * s.m), draw.addend(DType::f32, s.tokens * s.slots)},
+             {draw.left(s.rows() * s.m), draw.addend(DType::f32, s.tokens * s.slots), s.position()},
              {{"out", PoisonedArray(out_dtype, s.tokens * s.m)}},
-             [s, weighted, out_dtype](ThreadPool& pool, const Arrays& in, Arrays& out) {
-               ragged_gather_reduce(pool, s.dtype, in[0].data(), s.m, s.sorted.revert, s.slots, s.start,
-                                    s.end, weighted ? in[1].floats() : nullptr, out[0].data(), out_dtype);
+             [s, weighted](ThreadPool& pool, const Arrays& in, Arrays& out) {
+               ragged_gather_reduce(
+                   pool, {in[0].view(s.of_rows()), in[2].view(s.of_slots()),
+                          weighted ? in[1].view(s.of_slots()) : TensorView(), out[0].view(s.of_tokens())});
              }});
       }
     }
@@ -109,55 +150,55 @@ std::vector<Case> ragged_row_dot_cases(std::uint32_t seed) {
     ExactOperands draw(s.dtype, s.seed);
     cases.push_back({s.dtype,
                      s.text(),
-                     {draw.left(s.tokens * s.m), draw.right(s.rows() * s.m)},
+                     {draw.left(s.tokens * s.m), draw.right(s.rows() * s.m), s.position()},
                      {{"dw", PoisonedArray(DType::f32, s.tokens * s.slots)}},
                      [s](ThreadPool& pool, const Arrays& in, Arrays& out) {
-                       ragged_row_dot(pool, s.dtype, in[0].data(), in[1].data(), s.m, s.sorted.revert,
-                                      s.slots, s.start, s.end, out[0].floats());
+                       ragged_row_dot(pool, {in[0].view(s.of_tokens()), in[1].view(s.of_rows()),
+                                             in[2].view(s.of_slots()), out[0].view(s.of_slots())});
                      }});
   });
 }
 
-void store(std::span<const std::int32_t> values, PoisonedArray& out) {
-  if (!values.empty()) std::memcpy(out.data(), values.data(), values.size_bytes());
-}
-
-std::vector<std::int32_t> narrowed(const std::vector<std::int64_t>& sizes) {
-  return {sizes.begin(), sizes.end()};
-}
-
-std::vector<Case> counting_sort_cases(std::uint32_t seed) {
+// Experts [first, first + here) of `experts`; each keeps all of its rows but `left_out`.
+std::vector<Case> plan_rows_cases(std::uint32_t seed) {
   std::vector<Case> cases;
-  for (const std::int64_t count : {0, 1, 100, 10000}) {
-    for (const std::int32_t experts : {1, 3, 200}) {
-      for (const bool one_takes_all : {false, true}) {
-        const auto ids = expert_ids(count, experts, one_takes_all, ++seed);
-        const PoisonedArray rows(DType::i32, count);
+  constexpr std::int64_t kSlots = 2;
+  for (const std::int64_t count : {0, 2, 100, 10000}) {
+    for (const auto& [experts, first, here] :
+         {std::array<std::int32_t, 3>{1, 0, 1}, {3, 0, 3}, {200, 0, 200}, {200, 50, 25}, {3, 2, 1}}) {
+      for (const std::int32_t left_out : {0, 3}) {
+        const Indices ids = expert_ids(count, experts, left_out == 3 && experts == 3, ++seed);
+        Indices kept(static_cast<std::size_t>(here), 0);
+        for (const std::int32_t id : ids) {
+          if (id >= first && id < first + here) ++kept[static_cast<std::size_t>(id - first)];
+        }
+        for (std::int32_t& n : kept) n = std::max(0, n - left_out);
+        const std::int64_t rows = std::accumulate(kept.begin(), kept.end(), std::int64_t{0});
+        const PoisonedArray of_rows(DType::i32, rows);
         cases.push_back(
             {DType::i32,
-             fmt::format("{} rows, {} experts{}, seed {}", count, experts,
-                         one_takes_all ? ", one takes all" : "", seed),
-             {},
-             {{"order", rows}, {"revert", rows}, {"group_sizes", PoisonedArray(DType::i32, experts)}},
-             [ids, experts](ThreadPool&, const Arrays&, Arrays& out) {
-               const SortedRows sorted = counting_sort(ids, experts);
-               store(sorted.order, out[0]);
-               store(sorted.revert, out[1]);
-               store(narrowed(sorted.group_sizes), out[2]);
+             fmt::format("{} rows, experts [{}, {}) of {}, {} left out of each, seed {}", count, first,
+                         first + here, experts, left_out, seed),
+             {index_array(ids), index_array(kept)},
+             {{"rows", of_rows}, {"tokens", of_rows}, {"position", PoisonedArray(DType::i32, count)}},
+             [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
+               plan_rows(pool, {.ids = in[0].view({count / kSlots, kSlots}),
+                                .first = first,
+                                .kept = in[1].view(),
+                                .rows = out[0].view(),
+                                .tokens = out[1].view(),
+                                .position = out[2].view()});
              },
-             [ids, experts](const Arrays&, Arrays& out) {
-               std::vector<std::int32_t> order(ids.size()), revert(ids.size());
-               std::iota(order.begin(), order.end(), 0);
-               const auto id_of = [&](std::int32_t row) { return ids[static_cast<std::size_t>(row)]; };
-               std::stable_sort(order.begin(), order.end(),
-                                [&](std::int32_t x, std::int32_t y) { return id_of(x) < id_of(y); });
-               for (std::size_t i = 0; i < order.size(); ++i)
-                 revert[static_cast<std::size_t>(order[i])] = static_cast<std::int32_t>(i);
-               std::vector<std::int32_t> sizes(static_cast<std::size_t>(experts));
-               for (const std::int32_t id : ids) ++sizes[static_cast<std::size_t>(id)];
-               store(order, out[0]);
-               store(revert, out[1]);
-               store(sizes, out[2]);
+             [=](const Arrays&, Arrays& out) {
+               Indices order, tokens, position(ids.size(), -1), left = kept;
+               for (const std::int32_t row : Sorted(ids).order) {
+                 const std::int32_t e = ids[static_cast<std::size_t>(row)] - first;
+                 if (e < 0 || e >= here || left[static_cast<std::size_t>(e)]-- <= 0) continue;
+                 position[static_cast<std::size_t>(row)] = static_cast<std::int32_t>(order.size());
+                 order.push_back(row);
+                 tokens.push_back(row / static_cast<std::int32_t>(kSlots));
+               }
+               out = {index_array(order), index_array(tokens), index_array(position)};
              }});
       }
     }
@@ -165,10 +206,154 @@ std::vector<Case> counting_sort_cases(std::uint32_t seed) {
   return cases;
 }
 
+std::vector<Case> count_ids_cases(std::uint32_t seed) {
+  std::vector<Case> cases;
+  for (const std::int64_t count : {0, 1, 100, 10000}) {
+    for (const std::int32_t first : {0, 4}) {
+      const Indices ids = expert_ids(count, 9, first == 4 && count == 100, ++seed);
+      cases.push_back({DType::i32,
+                       fmt::format("{} rows, experts [{}, {}) of 9, seed {}", count, first, first + 5, seed),
+                       {index_array(ids)},
+                       {{"counts", PoisonedArray(DType::i32, 5)}},
+                       [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                         count_ids(pool, in[0].view(), first, out[0].view());
+                       },
+                       [=](const Arrays&, Arrays& out) {
+                         Indices counts;
+                         for (std::int32_t e = first; e < first + 5; ++e)
+                           counts.push_back(static_cast<std::int32_t>(std::count(ids.begin(), ids.end(), e)));
+                         out = {index_array(counts)};
+                       }});
+    }
+  }
+  return cases;
+}
+
+// Sequences of six tokens of two slots, five experts.
+std::vector<Case> plan_places_cases(std::uint32_t seed) {
+  std::vector<Case> cases;
+  constexpr std::int64_t kLength = 6, kSlots = 2, kExperts = 5;
+  for (const std::int64_t batch : {0, 1, 7}) {
+    for (const std::int64_t capacity : {1, 3, 12}) {
+      const Indices ids = expert_ids(batch * kLength * kSlots, kExperts, batch == 7 && capacity == 3, ++seed);
+      const PoisonedArray places(DType::i32, kExperts * batch * capacity);
+      cases.push_back(
+          {DType::i32,
+           fmt::format("{} sequences, {} places, seed {}", batch, capacity, seed),
+           {index_array(ids)},
+           {{"rows", places},
+            {"tokens", places},
+            {"position", PoisonedArray(DType::i32, batch * kLength * kSlots)},
+            {"dropped", PoisonedArray(DType::i32, kExperts)}},
+           [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
+             const Shape of_places{kExperts, batch, capacity}, of_ids{batch, kLength, kSlots};
+             plan_places(pool, {.ids = in[0].view(of_ids),
+                                .rows = out[0].view(of_places),
+                                .tokens = out[1].view(of_places),
+                                .position = out[2].view(of_ids),
+                                .dropped = out[3].view()});
+           },
+           // Expert by expert, where the kernel goes row by row.
+           [=](const Arrays&, Arrays& out) {
+             Indices rows, tokens, position(ids.size(), -1), dropped(kExperts, 0);
+             for (std::int32_t e = 0; e < kExperts; ++e) {
+               for (std::int64_t b = 0; b < batch; ++b) {
+                 std::int64_t free = capacity;
+                 for (std::int64_t i = 0; i < kLength * kSlots; ++i) {
+                   const std::int64_t row = b * kLength * kSlots + i;
+                   if (ids[static_cast<std::size_t>(row)] != e) continue;
+                   if (free == 0) {
+                     ++dropped[static_cast<std::size_t>(e)];
+                     continue;
+                   }
+                   --free;
+                   position[static_cast<std::size_t>(row)] = static_cast<std::int32_t>(rows.size());
+                   rows.push_back(static_cast<std::int32_t>(row));
+                   tokens.push_back(static_cast<std::int32_t>(row / kSlots));
+                 }
+                 rows.insert(rows.end(), static_cast<std::size_t>(free), -1);
+                 tokens.insert(tokens.end(), static_cast<std::size_t>(free), -1);
+               }
+             }
+             out = {index_array(rows), index_array(tokens), index_array(position), index_array(dropped)};
+           }});
+    }
+  }
+  return cases;
+}
+
+// Eleven and two thousand tokens of three slots, which may choose an expert twice.
+template <typename MakeCase>
+std::vector<Case> dense_weights_family(std::uint32_t seed, const MakeCase& make) {
+  std::vector<Case> cases;
+  for (const std::int64_t tokens : {0, 11, 2000}) {
+    for (const std::int64_t experts : {1, 5}) {
+      seed += kSeedsOfCase;
+      const Indices ids = expert_ids(tokens * 3, static_cast<std::int32_t>(experts), false, seed);
+      cases.push_back(make(tokens, experts, ids, seed));
+      cases.back().what = fmt::format("{} tokens, {} experts, seed {}", tokens, experts, seed);
+    }
+  }
+  return cases;
+}
+
+std::vector<Case> dense_weights_cases(std::uint32_t seed) {
+  return dense_weights_family(
+      seed, [](std::int64_t tokens, std::int64_t experts, const Indices& ids, std::uint32_t its_seed) {
+        ExactOperands draw(DType::f32, its_seed);
+        return Case{DType::f32,
+                    "",
+                    {index_array(ids), draw.addend(DType::f32, tokens * 3)},
+                    {{"out", PoisonedArray(DType::f32, experts * tokens)}},
+                    [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                      dense_weights(pool, {in[0].view({tokens, 3}), in[1].view({tokens, 3}),
+                                           out[0].view({experts, tokens})});
+                    },
+                    [=](const Arrays& in, Arrays& out) {
+                      const Indices expert = indices_in(in[0]);
+                      for (std::int64_t e = 0; e < experts; ++e) {
+                        for (std::int64_t t = 0; t < tokens; ++t) {
+                          float sum = 0;
+                          for (std::int64_t r = 3 * t; r < 3 * t + 3; ++r)
+                            sum += expert[static_cast<std::size_t>(r)] == e ? in[1].at(r) : 0;
+                          out[0].set(e * tokens + t, sum);
+                        }
+                      }
+                    }};
+      });
+}
+
+std::vector<Case> dense_weights_backward_cases(std::uint32_t seed) {
+  return dense_weights_family(
+      seed, [](std::int64_t tokens, std::int64_t experts, const Indices& ids, std::uint32_t its_seed) {
+        ExactOperands draw(DType::f32, its_seed);
+        return Case{
+            DType::f32,
+            "",
+            {index_array(ids), draw.addend(DType::f32, experts * tokens)},
+            {{"dweights", PoisonedArray(DType::f32, tokens * 3)}},
+            [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
+              dense_weights_backward(
+                  pool, {in[0].view({tokens, 3}), in[1].view({experts, tokens}), out[0].view({tokens, 3})});
+            },
+            [=](const Arrays& in, Arrays& out) {
+              const Indices expert = indices_in(in[0]);
+              for (std::int64_t t = 0; t < tokens; ++t) {
+                for (std::int64_t k = 0; k < 3; ++k)
+                  out[0].set(3 * t + k, in[1].at(expert[static_cast<std::size_t>(3 * t + k)] * tokens + t));
+              }
+            }};
+      });
+}
+
 }  // namespace
 
 std::vector<Kernel> ragged_rows_kernels() {
-  return {{"counting_sort", nullptr, counting_sort_cases},
+  return {{"count_ids", nullptr, count_ids_cases},
+          {"plan_rows", nullptr, plan_rows_cases},
+          {"plan_places", nullptr, plan_places_cases},
+          {"dense_weights", nullptr, dense_weights_cases},
+          {"dense_weights_backward", nullptr, dense_weights_backward_cases},
           {"ragged_gather", "ragged_gather", ragged_gather_cases},
           {"ragged_gather_reduce", "ragged_gather_reduce", ragged_gather_reduce_cases},
           {"ragged_row_dot", "ragged_row_dot", ragged_row_dot_cases}};

@@ -35,14 +35,14 @@ HWY_INLINE void store_part(V v, T* x, std::int64_t count) {
 template <typename T>
 void gather(const RaggedRows& p, std::int64_t begin, std::int64_t end) {
   for (std::int64_t i = begin; i < end; ++i) {
-    const auto position = static_cast<std::size_t>(p.start + i);
-    const T* x = static_cast<const T*>(p.x) + p.index[position] * p.m;
+    const auto at = static_cast<std::size_t>(i);
+    const T* x = static_cast<const T*>(p.x) + p.index[at] * p.m;
     T* out = static_cast<T*>(p.out) + i * p.m;
     if (p.w == nullptr) {
       if (p.m > 0) std::memcpy(out, x, static_cast<std::size_t>(p.m) * sizeof(T));
       continue;
     }
-    const V w = hn::Set(lanes::D(), p.w[position]);
+    const V w = hn::Set(lanes::D(), p.w[at]);
     for (std::int64_t j = 0; j < p.m; j += kStep) {
       store_part(hn::Mul(w, load_part(x + j, p.m - j)), out + j, p.m - j);
     }
@@ -62,8 +62,8 @@ void gather_reduce(const RaggedRows& p, std::int64_t begin, std::int64_t end) {
     std::size_t count = 0;
     for (std::int64_t slot = t * p.slots; slot < (t + 1) * p.slots; ++slot) {
       const std::int64_t position = p.index[static_cast<std::size_t>(slot)];
-      if (position < p.start || position >= p.end) continue;
-      rows[count++] = {static_cast<const T*>(p.x) + (position - p.start) * p.m,
+      if (position < 0 || position >= p.rows) continue;
+      rows[count++] = {static_cast<const T*>(p.x) + position * p.m,
                        p.w == nullptr ? 1.0f : p.w[slot]};
     }
     Out* out = static_cast<Out*>(p.out) + t * p.m;
@@ -93,10 +93,10 @@ template <typename T>
 void row_dot(const RaggedRows& p, std::int64_t begin, std::int64_t end) {
   for (std::int64_t slot = begin * p.slots; slot < end * p.slots; ++slot) {
     const std::int64_t position = p.index[static_cast<std::size_t>(slot)];
-    const bool exists = position >= p.start && position < p.end;
+    const bool exists = position >= 0 && position < p.rows;
     static_cast<float*>(p.out)[slot] = exists
                                            ? dot(static_cast<const T*>(p.dy) + slot / p.slots * p.m,
-                                                 static_cast<const T*>(p.x) + (position - p.start) * p.m, p.m)
+                                                 static_cast<const T*>(p.x) + position * p.m, p.m)
                                            : 0.0f;
   }
 }

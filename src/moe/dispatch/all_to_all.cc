@@ -3,11 +3,12 @@
 // Steps over P ranks: all-gather E counts, sort the local rows by expert (dropped ones left out), send each
 // rank its experts' rows (R·M bytes in all, what stays home not counted) with their weights, regroup what
 // arrived from (source, expert) to (expert, source) order, experts, and the same way back. Nothing is padded.
-#include <cstring>
 #include <numeric>
 #include <utility>
 
 #include "autograd/ahead.h"
+#include "kernels/plan_rows.h"
+#include "kernels/strided_copy.h"
 #include "moe/assumed_load.h"
 #include "moe/dispatch/dispatch.h"
 #include "moe/expert_mlp.h"
@@ -29,11 +30,10 @@ class ExchangeCountsOp : public Op {
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
-    std::vector<std::int32_t> mine(static_cast<std::size_t>(experts_), 0);
-    for (std::int64_t i = 0; i < in[0].size() && !c.abstract(); ++i)
-      ++mine[static_cast<std::size_t>(in[0].data<std::int32_t>()[i])];
-    Tensor all(DType::i32, {c.mesh->product(axes_), experts_});
-    c.comm->all_gather(c.group(axes_), joined(axes_), mine.data(), all.raw(), experts_ * 4);
+    const Tensor mine = c.empty(DType::i32, {experts_}),
+                 all = c.empty(DType::i32, {c.mesh->product(axes_), experts_});
+    count_ids(*c.pool, in[0].view(), 0, mine.view());
+    c.comm->all_gather(c.group(axes_), joined(axes_), mine.view(), all.view());
     return {all};
   }
   std::vector<Tensor> backward(Context&, const BackwardCall&) const override { return {Tensor()}; }
@@ -76,8 +76,19 @@ std::int64_t total(const std::vector<std::int64_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
 }
 
+// Rows [from_row, from_row + count) of `from` to row `to_row` on of `to`.
+void copy_rows(Context& c, const TensorView& from, std::int64_t from_row, const TensorView& to,
+               std::int64_t to_row, std::int64_t count) {
+  if (count == 0) return;
+  Shape shape = to.shape();
+  shape[0] = count;
+  // `from` may have more rows than its shape says: it is another rank's (Communicator::TakeView).
+  strided_copy(*c.pool, from.block(from_row * from.stride(0), shape, from.strides()),
+               to.rows(to_row, to_row + count));
+}
+
 // Rows in (source, expert) order to (expert, source) order, or back.
-void regroup(const Routes& routes, const std::byte* from, std::byte* to, std::size_t row_bytes, bool back) {
+void regroup(Context& c, const Routes& routes, const TensorView& from, const TensorView& to, bool back) {
   std::int64_t by_expert = 0;
   for (std::int64_t e = 0; e < routes.per_rank; ++e) {
     std::int64_t source_begin = 0;
@@ -85,10 +96,7 @@ void regroup(const Routes& routes, const std::byte* from, std::byte* to, std::si
       const auto begin = routes.kept[i].begin() + static_cast<std::ptrdiff_t>(routes.me) * routes.per_rank;
       const std::int64_t n = *(begin + e);
       const std::int64_t by_source = source_begin + std::accumulate(begin, begin + e, std::int64_t{0});
-      const auto a = static_cast<std::size_t>(back ? by_expert : by_source),
-                 b = static_cast<std::size_t>(back ? by_source : by_expert);
-      if (n > 0)
-        std::memcpy(to + b * row_bytes, from + a * row_bytes, static_cast<std::size_t>(n) * row_bytes);
+      copy_rows(c, from, back ? by_expert : by_source, to, back ? by_source : by_expert, n);
       by_expert += n;
       source_begin += routes.rows(i, routes.me);
     }
@@ -122,8 +130,6 @@ class ExchangeRowsOp : public Op {
   struct Move {
     Tensor from, to;
     std::vector<std::int64_t> send_offsets, sent, receive_offsets, received;
-    std::int64_t row_bytes;
-    RaggedSide side() const { return {from.raw(), send_offsets, sent, to.raw(), receive_offsets, received}; }
   };
   Move prepare(Context& c, const Tensor& x, bool back) const {
     Move m;
@@ -132,29 +138,27 @@ class ExchangeRowsOp : public Op {
     CHECK(x.dim(0) == total(m.sent), "{} rows, planned {}", x.dim(0), total(m.sent));
     m.send_offsets = offsets(m.sent);
     m.receive_offsets = offsets(m.received);
-    Shape shape = x.shape();
-    shape[0] = 1;
-    m.row_bytes = num_elements(shape) * static_cast<std::int64_t>(size_of(x.dtype()));
     m.from = x;
     if (back) {
-      m.from = Tensor(x.dtype(), x.shape());
-      if (!c.abstract()) regroup(routes_, x.raw(), m.from.raw(), static_cast<std::size_t>(m.row_bytes), true);
+      m.from = c.empty(x.dtype(), x.shape());
+      regroup(c, routes_, x.view(), m.from.view(), true);
     }
+    Shape shape = x.shape();
     shape[0] = total(m.received);
-    m.to = Tensor(x.dtype(), shape);
+    m.to = c.empty(x.dtype(), shape);
     return m;
   }
   Tensor arrived(Context& c, const Move& m, bool back) const {
     if (back) return m.to;
-    Tensor out(m.to.dtype(), m.to.shape());
-    if (!c.abstract()) regroup(routes_, m.to.raw(), out.raw(), static_cast<std::size_t>(m.row_bytes), false);
+    const Tensor out = c.empty(m.to.dtype(), m.to.shape());
+    regroup(c, routes_, m.to.view(), out.view(), false);
     return out;
   }
   Tensor move(Context& c, const Tensor& x, bool back) const {
     if (shares_memory(c)) return move_shared(c, x, back);
     const Move m = prepare(c, x, back);
-    c.comm->ragged_all_to_all(c.group(axes_), joined(axes_), m.from.raw(), m.send_offsets, m.sent, m.to.raw(),
-                              m.receive_offsets, m.received, m.row_bytes);
+    c.comm->ragged_all_to_all(c.group(axes_), joined(axes_), m.from.view(), m.send_offsets, m.sent,
+                              m.to.view(), m.receive_offsets, m.received);
     return arrived(c, m, back);
   }
 
@@ -166,11 +170,9 @@ class ExchangeRowsOp : public Op {
     CHECK(x.dim(0) == total(sent), "{} rows, planned {}", x.dim(0), total(sent));
     Shape shape = x.shape();
     shape[0] = total(received);
-    Tensor out(x.dtype(), shape);
+    const Tensor out = c.empty(x.dtype(), shape);
     charge_for_a_moment(c, back ? x.bytes() : out.bytes());
-    shape[0] = 1;
-    const std::size_t row_bytes = static_cast<std::size_t>(num_elements(shape)) * size_of(x.dtype());
-    const auto take = [&](std::size_t index, const void* theirs) {
+    const auto take = [&](std::size_t index, const TensorView& theirs) {
       const std::size_t source = back ? routes_.me : index, owner = back ? index : routes_.me;
       const auto& kept = routes_.kept[source];
       const auto first = static_cast<std::int64_t>(owner) * routes_.per_rank;
@@ -183,17 +185,12 @@ class ExchangeRowsOp : public Op {
       std::int64_t home = std::accumulate(kept.begin(), kept.begin() + first, std::int64_t{0}), away = 0;
       for (std::int64_t e = first; e < first + routes_.per_rank; ++e) {
         const std::int64_t n = kept[static_cast<std::size_t>(e)], there = away + rows_of(e, source);
-        const auto to = static_cast<std::size_t>(back ? home : there) * row_bytes,
-                   from = static_cast<std::size_t>(back ? there : home) * row_bytes;
-        if (n > 0)
-          std::memcpy(out.raw() + to, static_cast<const std::byte*>(theirs) + from,
-                      static_cast<std::size_t>(n) * row_bytes);
+        copy_rows(c, theirs, back ? there : home, out.view(), back ? home : there, n);
         home += n;
         away += rows_of(e, routes_.kept.size());
       }
     };
-    c.comm->ragged_all_to_all_shared(c.group(axes_), joined(axes_), x.raw(), sent, received,
-                                     static_cast<std::int64_t>(row_bytes), take);
+    c.comm->ragged_all_to_all_shared(c.group(axes_), joined(axes_), x.view(), sent, received, take);
     return out;
   }
 
@@ -201,8 +198,9 @@ class ExchangeRowsOp : public Op {
    public:
     StartedMove(Context& c, const ExchangeRowsOp& op, const Tensor& x)
         : op_(op), move_(op.prepare(c, x, op.back_)) {
-      started_ = c.comm->start_ragged_all_to_all(c.group(op.axes_), joined(op.axes_), move_.side(),
-                                                 move_.row_bytes, {move_.from.buffer(), move_.to.buffer()});
+      started_ = c.comm->start_ragged_all_to_all(
+          c.group(op.axes_), joined(op.axes_), move_.from.view(), move_.send_offsets, move_.sent,
+          move_.to.view(), move_.receive_offsets, move_.received, {move_.from.buffer(), move_.to.buffer()});
     }
     std::vector<Tensor> finish(Context& c) override {
       c.comm->finish(*started_);
@@ -220,52 +218,21 @@ class ExchangeRowsOp : public Op {
   bool back_;
 };
 
-// Local rows sorted by expert, each expert keeping its first kept[e].
-class PlanKeptRowsOp : public Op {
- public:
-  explicit PlanKeptRowsOp(std::vector<std::int64_t> kept) : kept_(std::move(kept)) {}
-  std::string_view name() const override { return "plan_kept_rows"; }
-  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo>) const override {
-    return std::vector<ArrayInfo>(3, ragged_info(DType::i32, 1));
-  }
-  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
-                              std::span<const ArrayInfo>) const override {
-    const auto ids = in[0].span<std::int32_t>();
-    const auto slots = static_cast<std::int32_t>(in[0].shape().back());
-    const auto begin = offsets(kept_);
-    const std::int64_t n = total(kept_);
-    Tensor rows(DType::i32, {n}), tokens(DType::i32, {n}), position(DType::i32, {in[0].size()});
-    std::vector<std::int64_t> seen(kept_.size(), 0);
-    for (std::size_t r = 0; r < ids.size() && !c.abstract(); ++r) {
-      const auto e = static_cast<std::size_t>(ids[r]);
-      const bool keep = seen[e] < kept_[e];
-      const std::int64_t at = keep ? begin[e] + seen[e]++ : -1;
-      position.data<std::int32_t>()[r] = static_cast<std::int32_t>(at);
-      if (!keep) continue;
-      rows.data<std::int32_t>()[at] = static_cast<std::int32_t>(r);
-      tokens.data<std::int32_t>()[at] = static_cast<std::int32_t>(r) / slots;
-    }
-    return {rows, tokens, position};
-  }
-  std::vector<Tensor> backward(Context&, const BackwardCall&) const override { return {Tensor()}; }
-  bool differentiable() const override { return false; }
-
- private:
-  std::vector<std::int64_t> kept_;
-};
-
-// The exchanged counts; without data every source sends alike.
-Counts counts_of(const Context& c, const Tensor& table, const Array& ids, std::size_t me) {
+// The exchanged counts; `plan` assumes that every source sends alike.
+Counts counts_of(Context& c, const Tensor& table, const Array& ids, std::size_t me) {
   const std::int64_t ranks = table.dim(0), experts = table.dim(1);
-  if (c.abstract()) {
+  const Tensor host = read_back(c, table, "rows per expert", [&] {
     const std::int64_t slots = ids.shape().back(), here = experts / ranks;
-    return Counts(static_cast<std::size_t>(ranks),
-                  assumed_rows(c, ids.tensor().size() / slots, slots, experts,
-                               static_cast<std::int64_t>(me) * here, here));
-  }
+    const auto rows = assumed_rows(c, ids.tensor().size() / slots, slots, experts,
+                                   static_cast<std::int64_t>(me) * here, here);
+    Tensor assumed(Memory(), DType::i32, table.shape());
+    for (std::int64_t i = 0; i < ranks; ++i)
+      std::copy(rows.begin(), rows.end(), assumed.span<std::int32_t>().begin() + i * experts);
+    return assumed;
+  });
   Counts counts;
   for (std::int64_t i = 0; i < ranks; ++i) {
-    const std::int32_t* at = table.data<std::int32_t>() + i * experts;
+    const std::int32_t* at = host.data<std::int32_t>() + i * experts;
     counts.emplace_back(at, at + experts);
   }
   return counts;
@@ -289,15 +256,12 @@ Counts kept_counts(const MoeConfig& config, const Counts& counts, std::int64_t c
   return kept;
 }
 
-Array local_sizes(const Routes& routes) {
-  Tensor sizes = Tensor::zeros(DType::i32, {routes.per_rank});
+Array local_sizes(Context& context, const Routes& routes) {
+  std::vector<std::int64_t> sizes(static_cast<std::size_t>(routes.per_rank), 0);
   for (const auto& source : routes.kept) {
-    for (std::int64_t e = 0; e < routes.per_rank && !sizes.abstract(); ++e) {
-      sizes.data<std::int32_t>()[e] += static_cast<std::int32_t>(
-          source[routes.me * static_cast<std::size_t>(routes.per_rank) + static_cast<std::size_t>(e)]);
-    }
+    for (std::size_t e = 0; e < sizes.size(); ++e) sizes[e] += source[routes.me * sizes.size() + e];
   }
-  return make_leaf(sizes, sizes.shape(), replicated(1), false);
+  return host_indices(context, sizes);
 }
 
 // The rows of each chunk of M, gathered into one buffer and sent. Where gathers are started ahead, a chunk's
@@ -343,7 +307,7 @@ DispatchResult run_all_to_all(Context& context, const DispatchCall& call, RowsTo
   }
   const MoeWeights local = gather_expert_weights(context, call);
   RowPlan here;  // rows that arrived are sorted by expert already
-  here.sizes = local_sizes(routes);
+  here.sizes = local_sizes(context, routes);
   // Rows that arrived are kept for backward: making them again would mean sending them again.
   const Array done = expert_mlp(
       context, [&](std::int64_t chunk) { return rows.arrived(chunk); }, config.emb_chunks, here, weights,
@@ -377,12 +341,8 @@ Experts dispatch_all_to_all(Context& context, const DispatchCall& call) {
   const Counts counts = counts_of(context, table.tensor(), call.routing.ids, me);
   const Routes routes{kept_counts(config, counts, capacity), config.experts / ranks, me};
 
-  RowPlan plan;
-  auto planned =
-      apply(context, std::make_shared<PlanKeptRowsOp>(routes.kept[me]), std::span(&call.routing.ids, 1));
-  plan.rows = always_keep(planned[0]);
-  plan.tokens = always_keep(planned[1]);
-  plan.position = always_keep(planned[2]);
+  const auto& mine = routes.kept[me];
+  const RowPlan plan = plan_kept_rows(context, call.routing.ids, 0, host_indices(context, mine), total(mine));
   RowsToSend rows(context, axes, routes, plan, chunks_of(context, call));
   std::vector<double> dropped;
   for (std::size_t e = 0; e < counts[me].size(); ++e)

@@ -86,9 +86,7 @@ DispatchResult run_ring(Context& context, const DispatchCall& call, const std::v
                                      late ? weights : Array());
 
   DispatchResult result{partial, std::vector<double>(static_cast<std::size_t>(config.experts), 0.0), experts};
-  for (std::int64_t e = 0; e < here && !context.abstract(); ++e) {
-    result.dropped[static_cast<std::size_t>(first + e)] = plan.dropped.tensor().data<std::int32_t>()[e];
-  }
+  std::copy(plan.dropped.begin(), plan.dropped.end(), result.dropped.begin() + first);
   for (const auto& dim : gathered.dims)
     result.drop_axes.insert(result.drop_axes.end(), dim.begin(), dim.end());
   return result;

@@ -1,0 +1,72 @@
+// The strategies on memory that only kernels, copies and collectives can reach: the bits of the host's
+// memory.
+#include "moe/dispatch/dispatch.h"
+#include "ops/fenced_testing.h"
+#include "ops/reshard.h"
+
+namespace switchyard {
+namespace {
+
+using namespace autograd_test;
+
+// y of one strategy: [B,S,M]. Inputs: x, ids, weights of the routing, wi_0, wi_1, wo.
+void expect_dispatch_has_the_hosts_bits(const MoeConfig& config, int ranks) {
+  const std::int64_t batch = 4, length = 6, width = 8, hidden = 10;
+  const auto function = [&](Context& c, std::span<const Array> in) {
+    const MoeWeights weights{{}, {}, in[3], in[4], in[5]};
+    const DispatchCall call{config, in[0], {in[1], in[2]}, weights};
+    const auto dispatch = [&] {
+      if (!config.sparse) return (config.capacity_factor > 0 ? dispatch_capacity : dispatch_dense)(c, call);
+      return (config.ring ? dispatch_ring : dispatch_all_to_all)(c, call)();
+    };
+    return reshard(c, dispatch().y, in[0].sharding());
+  };
+  const Axes experts = ranks == 1 ? Axes{} : Axes{"expert"};
+  const Sharding tokens{{experts, {}, {}}, {}}, weights{{experts, {}, {}}, {}};
+  expect_same_bits(
+      ranks == 1 ? Mesh() : Mesh({{"expert", ranks}}), function,
+      {{random_tensor({batch, length, width}, 1), {tokens}},
+       {random_integers({batch, length, config.slots}, 2, 0, static_cast<int>(config.experts)), {tokens}},
+       {random_tensor({batch, length, config.slots}, 3), {tokens}},
+       {random_tensor({config.experts, width, hidden}, 4), {weights}},
+       {random_tensor({config.experts, width, hidden}, 5), {weights}},
+       {random_tensor({config.experts, hidden, width}, 6), {weights}}},
+      5);
+}
+
+TEST(Fenced, SparseStrategies) {
+  for (const int ranks : {1, 2}) {
+    for (const bool ring : {false, true}) {
+      for (const double factor : {-1.0, 0.6}) {
+        for (const bool at_combine : {false, true}) {
+          for (const std::int64_t chunks : {1, 2}) {
+            MoeConfig config;
+            config.experts = 4;
+            config.slots = 2;
+            config.ring = ring;
+            config.ragged_buffer_factor = factor;
+            config.weights_at_combine = at_combine;
+            config.emb_chunks = chunks;
+            if (ranks > 1 || ring) expect_dispatch_has_the_hosts_bits(config, ranks);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Fenced, DenseStrategies) {
+  for (const int ranks : {1, 2}) {
+    for (const double factor : {-1.0, 1.0}) {
+      MoeConfig config;
+      config.experts = 4;
+      config.slots = 2;
+      config.sparse = false;
+      config.capacity_factor = factor;
+      expect_dispatch_has_the_hosts_bits(config, ranks);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace switchyard
