@@ -33,16 +33,16 @@ const std::byte* at(const void* data, DType dtype, std::int64_t element) {
   return static_cast<const std::byte*>(data) + element * static_cast<std::int64_t>(size_of(dtype));
 }
 
-const std::byte* weight_at(const LinearCrossEntropyArgs& a, std::int64_t column) {
+const std::byte* weight_at(const CrossEntropyProblem& a, std::int64_t column) {
   return at(a.weight, a.dtype, a.weight_vocab_major ? column * a.emb : column);
 }
 
-std::int64_t weight_stride(const LinearCrossEntropyArgs& a) {
+std::int64_t weight_stride(const CrossEntropyProblem& a) {
   return a.weight_vocab_major ? a.emb : a.vocab;
 }
 
 // A block's logits; where they go is the caller's to say.
-GemmProblem logits_problem(const LinearCrossEntropyArgs& a, const Block& b) {
+GemmProblem logits_problem(const CrossEntropyProblem& a, const Block& b) {
   return {.m = b.rows,
           .n = b.columns,
           .k = a.emb,
@@ -55,14 +55,14 @@ GemmProblem logits_problem(const LinearCrossEntropyArgs& a, const Block& b) {
           .ldc = b.columns};
 }
 
-void multiply_logits(ThreadPool& pool, const LinearCrossEntropyArgs& a, const Block& b, float* logits) {
+void multiply_logits(ThreadPool& pool, const CrossEntropyProblem& a, const Block& b, float* logits) {
   GemmProblem problem = logits_problem(a, b);
   problem.c = logits;
   run_gemms(pool, "gemm", {&problem, 1});
 }
 
 // dhidden [rows, emb] (+)= gradient [rows, columns] . weight^T
-void multiply_dhidden(ThreadPool& pool, const LinearCrossEntropyArgs& a, const Block& b, const void* gradient,
+void multiply_dhidden(ThreadPool& pool, const CrossEntropyProblem& a, const Block& b, const void* gradient,
                       float* dhidden) {
   const GemmProblem problem{.m = b.rows,
                             .n = a.emb,
@@ -83,18 +83,18 @@ void multiply_dhidden(ThreadPool& pool, const LinearCrossEntropyArgs& a, const B
 // and not all rows are of one block.
 class WeightGradient {
  public:
-  static std::size_t sum_bytes(const LinearCrossEntropyArgs& a, std::int64_t vocab_block) {
+  static std::size_t sum_bytes(const CrossEntropyProblem& a, std::int64_t vocab_block) {
     if (a.dtype == DType::f32 || a.rows <= kRowBlock) return 0;
     return static_cast<std::size_t>(std::min(vocab_block, a.vocab) * a.emb) * sizeof(float);
   }
-  WeightGradient(const LinearCrossEntropyArgs& a, std::int64_t vocab_block, void* dweight)
+  WeightGradient(const CrossEntropyProblem& a, std::int64_t vocab_block, void* dweight)
       : args_(a), out_(static_cast<std::byte*>(dweight)), sum_(sum_bytes(a, vocab_block)) {
     if (a.rows == 0) std::memset(dweight, 0, static_cast<std::size_t>(a.vocab * a.emb) * size_of(a.dtype));
   }
 
   // (+)= hidden^T . gradient, or its transpose, by the layout of the weight.
   void add(ThreadPool& pool, const Block& b, const void* gradient) {
-    const LinearCrossEntropyArgs& a = args_;
+    const CrossEntropyProblem& a = args_;
     const bool apart = sum_.bytes() > 0;
     GemmProblem product;
     product.k = b.rows;
@@ -132,7 +132,7 @@ class WeightGradient {
             TensorView::of_host(args_.dtype, at_block(b), shape, {weight_stride(args_), 1}));
   }
 
-  const LinearCrossEntropyArgs& args_;
+  const CrossEntropyProblem& args_;
   std::byte* const out_;
   Buffer sum_;
 };
@@ -140,7 +140,7 @@ class WeightGradient {
 // Vocabulary outside, rows inside: a block of the weight and of its gradient is used for all rows while it is
 // hot.
 template <typename Body>
-void for_each_block(const LinearCrossEntropyArgs& a, std::int64_t vocab_block, const Body& body) {
+void for_each_block(const CrossEntropyProblem& a, std::int64_t vocab_block, const Body& body) {
   for (std::int64_t v = 0; v < a.vocab; v += vocab_block) {
     for (std::int64_t r = 0; r < a.rows; r += kRowBlock) {
       body(Block{r, std::min(kRowBlock, a.rows - r), v, std::min(vocab_block, a.vocab - v)});
@@ -149,18 +149,18 @@ void for_each_block(const LinearCrossEntropyArgs& a, std::int64_t vocab_block, c
 }
 
 // Local column of row r's target within the block, or -1.
-std::int64_t target_in(const LinearCrossEntropyArgs& a, const Block& b, std::int64_t r) {
+std::int64_t target_in(const CrossEntropyProblem& a, const Block& b, std::int64_t r) {
   const std::int64_t column = a.targets[r] - a.vocab_begin - b.column;
   return column >= 0 && column < b.columns ? column : -1;
 }
 
-Buffer logits_buffer(const LinearCrossEntropyArgs& a) {
+Buffer logits_buffer(const CrossEntropyProblem& a) {
   return Buffer(static_cast<std::size_t>(std::min(kRowBlock, a.rows) * std::min(kVocabBlock, a.vocab)) *
                 sizeof(float));
 }
 
 template <RowSumUpdate* update>
-void tiled_forward(ThreadPool& pool, const LinearCrossEntropyArgs& a, float* lse, float* target_logit) {
+void tiled_forward(ThreadPool& pool, const CrossEntropyProblem& a, float* lse, float* target_logit) {
   std::vector<RowSum> sums(static_cast<std::size_t>(a.rows), {-std::numeric_limits<float>::infinity(), 0.0f});
   std::fill(target_logit, target_logit + a.rows, 0.0f);
   Buffer buffer = logits_buffer(a);
@@ -183,7 +183,7 @@ void tiled_forward(ThreadPool& pool, const LinearCrossEntropyArgs& a, float* lse
 }
 
 template <RowGradientRun* run>
-void tiled_backward(ThreadPool& pool, const LinearCrossEntropyArgs& a, const float* lse,
+void tiled_backward(ThreadPool& pool, const CrossEntropyProblem& a, const float* lse,
                     const float* softmax_coefficient, const float* target_coefficient, float* dhidden,
                     void* dweight) {
   std::fill(dhidden, dhidden + (a.vocab > 0 ? 0 : a.rows * a.emb), 0.0f);
@@ -213,15 +213,15 @@ void tiled_backward(ThreadPool& pool, const LinearCrossEntropyArgs& a, const flo
 // Rows whose sums are in memory at a time: 8 bytes for each group of columns.
 constexpr std::int64_t kSummedRows = 8192;
 
-std::int64_t logit_groups(const LinearCrossEntropyArgs& a) {
+std::int64_t logit_groups(const CrossEntropyProblem& a) {
   return (a.vocab + kLogitGroup - 1) / kLogitGroup;
 }
 
-std::size_t row_sum_bytes(const LinearCrossEntropyArgs& a) {
+std::size_t row_sum_bytes(const CrossEntropyProblem& a) {
   return static_cast<std::size_t>(std::min(kSummedRows, a.rows) * logit_groups(a)) * sizeof(RowSum);
 }
 
-void hot_forward(ThreadPool& pool, const LinearCrossEntropyArgs& a, float* lse, float* target_logit) {
+void hot_forward(ThreadPool& pool, const CrossEntropyProblem& a, float* lse, float* target_logit) {
   const std::int64_t groups = logit_groups(a);
   Buffer buffer(row_sum_bytes(a));
   auto* const sums = reinterpret_cast<RowSum*>(buffer.data());
@@ -250,12 +250,12 @@ void hot_forward(ThreadPool& pool, const LinearCrossEntropyArgs& a, float* lse, 
 // A block's gradients take as much memory as the logits above.
 constexpr std::int64_t kGradientBlock = 2 * kVocabBlock;
 
-std::size_t gradient_bytes(const LinearCrossEntropyArgs& a) {
+std::size_t gradient_bytes(const CrossEntropyProblem& a) {
   return static_cast<std::size_t>(std::min(kRowBlock, a.rows) * std::min(kGradientBlock, a.vocab)) *
          sizeof(bfloat16);
 }
 
-void hot_backward(ThreadPool& pool, const LinearCrossEntropyArgs& a, const float* lse,
+void hot_backward(ThreadPool& pool, const CrossEntropyProblem& a, const float* lse,
                   const float* softmax_coefficient, const float* target_coefficient, float* dhidden,
                   void* dweight) {
   std::fill(dhidden, dhidden + (a.vocab > 0 ? 0 : a.rows * a.emb), 0.0f);
@@ -277,18 +277,18 @@ void hot_backward(ThreadPool& pool, const LinearCrossEntropyArgs& a, const float
   });
 }
 
-const char* hot_refuses(const LinearCrossEntropyArgs& args) {
+const char* hot_refuses(const CrossEntropyProblem& args) {
   if (args.dtype != DType::bf16) return "takes bfloat16 only";
   if (args.logit_soft_cap > 0) return "has no soft cap";
   return nullptr;
 }
 
-void reference_forward(ThreadPool&, const LinearCrossEntropyArgs& a, float* lse, float* target_logit) {
+void reference_forward(ThreadPool&, const CrossEntropyProblem& a, float* lse, float* target_logit) {
   a.dtype == DType::f32 ? reference::linear_cross_entropy<float>(a, lse, target_logit)
                         : reference::linear_cross_entropy<bfloat16>(a, lse, target_logit);
 }
 
-void reference_backward(ThreadPool&, const LinearCrossEntropyArgs& a, const float* lse,
+void reference_backward(ThreadPool&, const CrossEntropyProblem& a, const float* lse,
                         const float* softmax_coefficient, const float* target_coefficient, float* dhidden,
                         void* dweight) {
   const auto run = [&]<typename T>(T* out) {
@@ -298,7 +298,7 @@ void reference_backward(ThreadPool&, const LinearCrossEntropyArgs& a, const floa
   a.dtype == DType::f32 ? run(static_cast<float*>(dweight)) : run(static_cast<bfloat16*>(dweight));
 }
 
-constexpr Implementation<CrossEntropyRun, LinearCrossEntropyArgs> kForward[] = {
+constexpr Implementation<CrossEntropyRun, CrossEntropyProblem> kForward[] = {
 #if defined(__x86_64__)
     {"fused amx", Isa::amx, cpu::amx_tiles::cross_entropy, cpu::amx_tiles::cross_entropy_refuses},
     {"fused avx512_bf16", Isa::avx512_bf16, cpu::soft_tiles::cross_entropy,
@@ -310,7 +310,7 @@ constexpr Implementation<CrossEntropyRun, LinearCrossEntropyArgs> kForward[] = {
     {"ref", Isa::ref, reference_forward},
 };
 
-constexpr Implementation<CrossEntropyBackwardRun, LinearCrossEntropyArgs> kBackward[] = {
+constexpr Implementation<CrossEntropyBackwardRun, CrossEntropyProblem> kBackward[] = {
 #if defined(__x86_64__)
     {"fused amx", Isa::amx, cpu::amx_tiles::cross_entropy_backward, cpu::amx_tiles::cross_entropy_refuses},
     {"fused avx512_bf16", Isa::avx512_bf16, cpu::soft_tiles::cross_entropy_backward,
@@ -323,31 +323,13 @@ constexpr Implementation<CrossEntropyBackwardRun, LinearCrossEntropyArgs> kBackw
 };
 
 // Calls `summed` for block after block.
-void sum_blocks(const LinearCrossEntropyArgs& a, const LossGradients& gradients) {
+void sum_blocks(const CrossEntropyProblem& a, const LossGradientsProblem& gradients) {
   const std::int64_t block = loss_rows_at_once(a);
   for (std::int64_t row = 0; row < a.rows; row += block) gradients.summed(row, std::min(a.rows, row + block));
 }
 
-// Loss and gradients one after the other: the logits are made twice.
-void gradients_apart(ThreadPool& pool, const LinearCrossEntropyArgs& a, const LossGradients& out) {
-  linear_cross_entropy(pool, a, out.lse, out.target_logit);
-  sum_blocks(a, out);
-  linear_cross_entropy_backward(pool, a, out.lse, out.softmax_coefficient, out.target_coefficient,
-                                out.dhidden, out.dweight);
-}
-
-constexpr Implementation<CrossEntropyGradientsRun, LinearCrossEntropyArgs> kGradients[] = {
-#if defined(__x86_64__)
-    {"fused amx", Isa::amx, cpu::amx_tiles::cross_entropy_gradients,
-     cpu::amx_tiles::cross_entropy_gradients_refuses},
-    {"fused avx512_bf16", Isa::avx512_bf16, cpu::soft_tiles::cross_entropy_gradients,
-     cpu::soft_tiles::cross_entropy_gradients_refuses},
-#endif
-    {"apart", Isa::ref, gradients_apart},
-};
-
 // Bytes of the buffers that the chosen implementation works in.
-std::size_t workspace(const LinearCrossEntropyArgs& args, bool backward) {
+std::size_t workspace(const CrossEntropyProblem& args, bool backward) {
   auto* const chosen = choose("linear_cross_entropy", kForward, args);
   if (chosen == reference_forward) return 0;
 #if defined(__x86_64__)
@@ -366,8 +348,53 @@ std::size_t workspace(const LinearCrossEntropyArgs& args, bool backward) {
          WeightGradient::sum_bytes(args, kVocabBlock);
 }
 
+// On an abstract pool: counts the products (logits; backward makes them again and has two more).
+bool skips_products(const ThreadPool& pool, const char* kernel, const CrossEntropyProblem& args,
+                    int products) {
+  const auto d = [](std::int64_t x) { return static_cast<double>(x); };
+  const double operands = d(args.rows * args.emb) + d(args.emb) * d(args.vocab);
+  return pool.skips({kernel, args.dtype, 2 * products * d(args.rows) * d(args.emb) * d(args.vocab),
+                     products * operands * d(static_cast<std::int64_t>(size_of(args.dtype)))});
+}
+
+bool skipped(const ThreadPool& pool, const char* kernel, const CrossEntropyProblem& args, bool backward) {
+  if (!skips_products(pool, kernel, args, backward ? 3 : 1)) return false;
+  const Buffer taken(pool.counts_workspace() ? workspace(args, backward) : 0);
+  return true;
+}
+
+void run_forward(ThreadPool& pool, const CrossEntropyProblem& a, float* lse, float* target_logit) {
+  if (skipped(pool, "linear_cross_entropy", a, false)) return;
+  choose("linear_cross_entropy", kForward, a)(pool, a, lse, target_logit);
+}
+
+void run_backward(ThreadPool& pool, const CrossEntropyProblem& a, const float* lse,
+                  const float* softmax_coefficient, const float* target_coefficient, float* dhidden,
+                  void* dweight) {
+  if (skipped(pool, "linear_cross_entropy_backward", a, true)) return;
+  choose("linear_cross_entropy_backward", kBackward, a)(pool, a, lse, softmax_coefficient, target_coefficient,
+                                                        dhidden, dweight);
+}
+
+// Loss and gradients one after the other: the logits are made twice.
+void gradients_apart(ThreadPool& pool, const CrossEntropyProblem& a, const LossGradientsProblem& out) {
+  run_forward(pool, a, out.lse, out.target_logit);
+  sum_blocks(a, out);
+  run_backward(pool, a, out.lse, out.softmax_coefficient, out.target_coefficient, out.dhidden, out.dweight);
+}
+
+constexpr Implementation<CrossEntropyGradientsRun, CrossEntropyProblem> kGradients[] = {
+#if defined(__x86_64__)
+    {"fused amx", Isa::amx, cpu::amx_tiles::cross_entropy_gradients,
+     cpu::amx_tiles::cross_entropy_gradients_refuses},
+    {"fused avx512_bf16", Isa::avx512_bf16, cpu::soft_tiles::cross_entropy_gradients,
+     cpu::soft_tiles::cross_entropy_gradients_refuses},
+#endif
+    {"apart", Isa::ref, gradients_apart},
+};
+
 std::size_t gradients_workspace([[maybe_unused]] CrossEntropyGradientsRun* chosen,
-                                [[maybe_unused]] const LinearCrossEntropyArgs& args) {
+                                [[maybe_unused]] const CrossEntropyProblem& args) {
 #if defined(__x86_64__)
   if (chosen == cpu::amx_tiles::cross_entropy_gradients)
     return cpu::amx_tiles::cross_entropy_gradients_workspace(args);
@@ -377,55 +404,103 @@ std::size_t gradients_workspace([[maybe_unused]] CrossEntropyGradientsRun* chose
   return 0;
 }
 
-// On an abstract pool: counts the products (logits; backward makes them again and has two more).
-bool skips_products(const ThreadPool& pool, const char* kernel, const LinearCrossEntropyArgs& args,
-                    int products) {
-  const auto d = [](std::int64_t x) { return static_cast<double>(x); };
-  const double operands = d(args.rows * args.emb) + d(args.emb) * d(args.vocab);
-  return pool.skips({kernel, args.dtype, 2 * products * d(args.rows) * d(args.emb) * d(args.vocab),
-                     products * operands * d(static_cast<std::int64_t>(size_of(args.dtype)))});
+// An operand without gaps.
+std::byte* contiguous_operand(const TensorView& x, const char* name) {
+  CHECK(x.is_contiguous(), "[cross_entropy] {} is a view of {} with gaps", name, to_string(x.shape()));
+  return x.kernel_address();
 }
 
-bool skipped(const ThreadPool& pool, const char* kernel, const LinearCrossEntropyArgs& args, bool backward) {
-  if (!skips_products(pool, kernel, args, backward ? 3 : 1)) return false;
-  const Buffer taken(pool.counts_workspace() ? workspace(args, backward) : 0);
-  return true;
+// [rows] f32
+float* row_values(const TensorView& x, const CrossEntropyProblem& problem, const char* name) {
+  CHECK(x.dtype() == DType::f32 && x.size() == problem.rows && x.is_contiguous(),
+        "[cross_entropy] {} is {} {} for {} rows", name, name_of(x.dtype()), to_string(x.shape()),
+        problem.rows);
+  return x.kernel_data<float>();
+}
+
+CrossEntropyProblem problem_of(const CrossEntropyLogits& a) {
+  CHECK(a.hidden.rank() >= 2 && a.weight.rank() == 2, "[cross_entropy] hidden {} and weight {}",
+        to_string(a.hidden.shape()), to_string(a.weight.shape()));
+  const std::int64_t emb = a.weight.dim(a.weight_vocab_major ? 1 : 0);
+  CHECK(is_float(a.hidden.dtype()) && a.weight.dtype() == a.hidden.dtype() &&
+            a.hidden.shape().back() == emb && a.targets.dtype() == DType::i32 &&
+            a.hidden.size() == a.targets.size() * emb,
+        "[cross_entropy] hidden {} {}, weight {} {}, targets {} {}", name_of(a.hidden.dtype()),
+        to_string(a.hidden.shape()), name_of(a.weight.dtype()), to_string(a.weight.shape()),
+        name_of(a.targets.dtype()), to_string(a.targets.shape()));
+  CrossEntropyProblem problem;
+  problem.rows = a.targets.size();
+  problem.emb = emb;
+  problem.vocab = a.weight.dim(a.weight_vocab_major ? 0 : 1);
+  problem.vocab_begin = a.vocab_begin;
+  problem.dtype = a.hidden.dtype();
+  problem.hidden = contiguous_operand(a.hidden, "hidden");
+  problem.weight = contiguous_operand(a.weight, "weight");
+  problem.weight_vocab_major = a.weight_vocab_major;
+  problem.targets = reinterpret_cast<const std::int32_t*>(contiguous_operand(a.targets, "targets"));
+  problem.logit_soft_cap = a.logit_soft_cap;
+  problem.whole_vocab = a.whole_vocab;
+  return problem;
+}
+
+float* dhidden_of(const TensorView& dhidden, const CrossEntropyLogits& logits) {
+  CHECK(dhidden.dtype() == DType::f32 && dhidden.size() == logits.hidden.size(),
+        "[cross_entropy] gradient {} {} of hidden {}", name_of(dhidden.dtype()), to_string(dhidden.shape()),
+        to_string(logits.hidden.shape()));
+  return reinterpret_cast<float*>(contiguous_operand(dhidden, "dhidden"));
+}
+
+void* dweight_of(const TensorView& dweight, const CrossEntropyLogits& logits) {
+  CHECK(dweight.dtype() == logits.weight.dtype() && dweight.shape() == logits.weight.shape(),
+        "[cross_entropy] gradient {} {} of weight {} {}", name_of(dweight.dtype()),
+        to_string(dweight.shape()), name_of(logits.weight.dtype()), to_string(logits.weight.shape()));
+  return contiguous_operand(dweight, "dweight");
 }
 
 }  // namespace
 
-void linear_cross_entropy(ThreadPool& pool, const LinearCrossEntropyArgs& args, float* lse,
-                          float* target_logit) {
-  CHECK(is_float(args.dtype), "linear_cross_entropy of {}", name_of(args.dtype));
-  if (skipped(pool, "linear_cross_entropy", args, false)) return;
-  choose("linear_cross_entropy", kForward, args)(pool, args, lse, target_logit);
+void linear_cross_entropy(ThreadPool& pool, const LinearCrossEntropyArgs& args) {
+  const CrossEntropyProblem problem = problem_of(args.logits);
+  run_forward(pool, problem, row_values(args.lse, problem, "lse"),
+              row_values(args.target_logit, problem, "target_logit"));
 }
 
-void linear_cross_entropy_backward(ThreadPool& pool, const LinearCrossEntropyArgs& args, const float* lse,
-                                   const float* softmax_coefficient, const float* target_coefficient,
-                                   float* dhidden, void* dweight) {
-  CHECK(is_float(args.dtype), "linear_cross_entropy_backward of {}", name_of(args.dtype));
-  if (skipped(pool, "linear_cross_entropy_backward", args, true)) return;
-  choose("linear_cross_entropy_backward", kBackward, args)(pool, args, lse, softmax_coefficient,
-                                                           target_coefficient, dhidden, dweight);
+void linear_cross_entropy_backward(ThreadPool& pool, const LinearCrossEntropyBackwardArgs& args) {
+  const CrossEntropyProblem problem = problem_of(args.logits);
+  run_backward(pool, problem, row_values(args.lse, problem, "lse"),
+               row_values(args.softmax_coefficient, problem, "softmax_coefficient"),
+               row_values(args.target_coefficient, problem, "target_coefficient"),
+               dhidden_of(args.dhidden, args.logits), dweight_of(args.dweight, args.logits));
 }
 
-std::int64_t loss_rows_at_once(const LinearCrossEntropyArgs& args) {
+std::int64_t loss_rows_at_once(const CrossEntropyProblem& problem) {
   // Of kept exponentials. A block reads and writes all of dweight, which few rows would not pay for.
   constexpr std::int64_t kKeptBytes = std::int64_t{128} << 20, kLeast = 256;
   const std::int64_t row =
-      2 * std::max<std::int64_t>(1, args.whole_vocab > 0 ? args.whole_vocab : args.vocab);
+      2 * std::max<std::int64_t>(1, problem.whole_vocab > 0 ? problem.whole_vocab : problem.vocab);
   return std::max<std::int64_t>(1, kKeptBytes / row / kLeast) * kLeast;
 }
 
-void linear_cross_entropy_with_gradients(ThreadPool& pool, const LinearCrossEntropyArgs& args,
-                                         const LossGradients& gradients) {
-  CHECK(is_float(args.dtype), "linear_cross_entropy_with_gradients of {}", name_of(args.dtype));
-  auto* const chosen = choose("linear_cross_entropy_gradients", kGradients, args);
-  if (chosen == gradients_apart) return gradients_apart(pool, args, gradients);
-  if (!skips_products(pool, "linear_cross_entropy_gradients", args, 3)) return chosen(pool, args, gradients);
-  const Buffer taken(pool.counts_workspace() ? gradients_workspace(chosen, args) : 0);
-  sum_blocks(args, gradients);
+std::int64_t loss_rows_at_once(const CrossEntropyLogits& logits) {
+  return loss_rows_at_once(problem_of(logits));
+}
+
+void linear_cross_entropy_with_gradients(ThreadPool& pool, const LossGradientsArgs& args) {
+  const CrossEntropyProblem problem = problem_of(args.logits);
+  const LossGradientsProblem gradients{
+      .lse = row_values(args.lse, problem, "lse"),
+      .target_logit = row_values(args.target_logit, problem, "target_logit"),
+      .softmax_coefficient = row_values(args.softmax_coefficient, problem, "softmax_coefficient"),
+      .target_coefficient = row_values(args.target_coefficient, problem, "target_coefficient"),
+      .dhidden = dhidden_of(args.dhidden, args.logits),
+      .dweight = dweight_of(args.dweight, args.logits),
+      .summed = args.summed};
+  auto* const chosen = choose("linear_cross_entropy_gradients", kGradients, problem);
+  if (chosen == gradients_apart) return gradients_apart(pool, problem, gradients);
+  if (!skips_products(pool, "linear_cross_entropy_gradients", problem, 3))
+    return chosen(pool, problem, gradients);
+  const Buffer taken(pool.counts_workspace() ? gradients_workspace(chosen, problem) : 0);
+  sum_blocks(problem, gradients);
 }
 
 }  // namespace switchyard
