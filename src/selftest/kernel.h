@@ -64,6 +64,7 @@ Bound activation_bound(DType dtype);
 std::vector<Kernel> attention_kernels();
 std::vector<Kernel> cross_entropy_kernels();
 std::vector<Kernel> elementwise_kernels();
+std::vector<Kernel> embedding_kernels();
 std::vector<Kernel> gemm_kernels();
 std::vector<Kernel> grouped_matmul_kernels();
 std::vector<Kernel> ragged_rows_kernels();
