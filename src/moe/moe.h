@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "autograd/array.h"
+#include "kernels/router_scores.h"
 
 namespace switchyard {
 
 class RoutingTape;
 
-enum class RouterScore { none, softmax, sigmoid };
 enum class DropPolicy { fair, prefix };
 
 struct MoeConfig {
