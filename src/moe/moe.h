@@ -69,6 +69,7 @@ struct Routing {
 // only repeats another's tokens holds zeros.
 struct LayerLoad {
   std::int64_t layer = 0;
+  Tensor counted;               // i32 [E], on the device: the rows until read_loads (moe/balance.h)
   std::vector<double> rows;     // rows that chose each expert, before dropping, padding left out
   std::vector<double> dropped;  // rows of each expert that found no room
 };
