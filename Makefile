@@ -5,6 +5,9 @@
 #   make test       install, build, run all tests         make soak       long tests, then the fuzzers
 #   make fuzz       libFuzzer targets, FUZZ_SECONDS each  make format     clang-format in place
 #   make clean      remove build/                         make tidy       clang-tidy over src/
+#
+# Compilers' warnings are shown and end no build. SWITCHYARD_WARNINGS_AS_ERRORS=ON, as an argument or in the
+# environment (.ci/run), makes them errors in the build folder until it is OFF.
 
 RELEASE := build/release
 CONFIG ?= configs/examples/small-moe.yml
@@ -17,9 +20,10 @@ FIXED_ADDRESSES := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
 comma := ,
 
-# $(call configure,folder,options): once; CMake itself notices later changes.
+# $(call configure,folder,options): once, as CMake itself notices later changes, or whenever warnings are spoken of.
+WARNINGS := $(addprefix -DSWITCHYARD_WARNINGS_AS_ERRORS=,$(SWITCHYARD_WARNINGS_AS_ERRORS))
 define configure
-	@test -f $(1)/build.ninja || cmake -S . -B $(1) -G Ninja $(2)
+	@{ test -z '$(WARNINGS)' && test -f $(1)/build.ninja; } || cmake -S . -B $(1) -G Ninja $(2) $(WARNINGS)
 endef
 
 .PHONY: build dependencies train test test-asan test-tsan soak fuzz format tidy clean

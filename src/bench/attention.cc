@@ -12,28 +12,44 @@ namespace {
 
 const std::vector<std::string> kAttentionDirections{"fwd", "fwd+bwd"};
 
+struct AttentionSizes {
+  std::int64_t batch = 0;
+  std::int64_t length = 0;  // of queries and keys
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t qk_dim = 0;
+  std::int64_t v_dim = 0;
+  DType dtype = DType::bf16;
+};
+
 // FLOPs of a causal pair of query and key: q.k and the sum of v; backward makes q.k again, and has two
 // products for v and two for q and k.
-double flops_of(const AttentionArgs& a, bool backward) {
-  const auto s = static_cast<double>(a.q_length), d = static_cast<double>(a.qk_dim),
+double flops_of(const AttentionSizes& a, bool backward) {
+  const auto s = static_cast<double>(a.length), d = static_cast<double>(a.qk_dim),
              dv = static_cast<double>(a.v_dim);
   const double pairs = static_cast<double>(a.batch * a.heads) * s * (s + 1) / 2;
   return 2 * pairs * (backward ? (d + dv) + (3 * d + 2 * dv) : d + dv);
 }
 
-Measurement measure_attention(Bench& bench, const AttentionArgs& a, const std::string& direction) {
+Measurement measure_attention(Bench& bench, const AttentionSizes& a, const std::string& direction) {
   const bool backward = direction == "fwd+bwd";
   const auto make = [&](std::int64_t heads, std::int64_t dim, std::uint32_t seed) {
-    return random_tensor(bench.pool, a.dtype, {a.batch, a.q_length, heads, dim}, seed);
+    return random_tensor(bench.pool, a.dtype, {a.batch, a.length, heads, dim}, seed);
   };
   const Tensor q = make(a.heads, a.qk_dim, 1), k = make(a.kv_heads, a.qk_dim, 2),
                v = make(a.kv_heads, a.v_dim, 3), dout = make(a.heads, a.v_dim, 4),
                out = make(a.heads, a.v_dim, 5), dq = make(a.heads, a.qk_dim, 6),
                dk = make(a.kv_heads, a.qk_dim, 7), dv = make(a.kv_heads, a.v_dim, 8),
-               lse = Tensor::zeros(DType::f32, {a.batch, a.heads, a.q_length});
+               lse = Memory().zeros(DType::f32, {a.batch, a.heads, a.length});
+  const AttentionArgs args{.q = q.view(),
+                           .k = k.view(),
+                           .v = v.view(),
+                           .scale = 1 / std::sqrt(static_cast<float>(a.qk_dim)),
+                           .out = out.view(),
+                           .lse = lse.view()};
   Measurement m;
   m.name = "attention";
-  m.shape = {{"batch", a.batch},       {"seq", a.q_length},    {"heads", a.heads},
+  m.shape = {{"batch", a.batch},       {"seq", a.length},      {"heads", a.heads},
              {"kv_heads", a.kv_heads}, {"head_dim", a.qk_dim}, {"v_dim", a.v_dim}};
   m.dtype = a.dtype;
   m.threads = bench.pool.threads();
@@ -43,10 +59,8 @@ Measurement measure_attention(Bench& bench, const AttentionArgs& a, const std::s
   m.bytes +=
       static_cast<double>(backward ? dout.bytes() + dq.bytes() + dk.bytes() + dv.bytes() : lse.bytes());
   m.time = time_rounds(bench.budget, [&] {
-    attention(bench.pool, a, q.raw(), k.raw(), v.raw(), out.raw(), lse.data<float>());
-    if (backward)
-      attention_backward(bench.pool, a, q.raw(), k.raw(), v.raw(), out.raw(), lse.data<float>(), dout.raw(),
-                         dq.raw(), dk.raw(), dv.raw());
+    attention(bench.pool, args);
+    if (backward) attention_backward(bench.pool, {args, dout.view(), dq.view(), dk.view(), dv.view()});
   });
   return m;
 }
@@ -65,19 +79,18 @@ std::vector<Key> attention_keys() {
 }
 
 std::vector<Job> attention_jobs(const Keys& keys) {
-  AttentionArgs a;
+  AttentionSizes a;
   a.batch = keys.integer("batch");
   a.heads = keys.integer("heads");
   a.kv_heads = keys.given("kv_heads") ? keys.integer("kv_heads") : a.heads;
   a.qk_dim = keys.integer("head_dim");
   a.v_dim = keys.given("v_dim") ? keys.integer("v_dim") : a.qk_dim;
   a.dtype = parse_float_dtype(keys.text("dtype"), "dtype");
-  a.scale = 1 / std::sqrt(static_cast<float>(a.qk_dim));
   if (a.heads % a.kv_heads != 0)
     fail_usage("[bench] attention kv_heads={}: expected a divisor of heads={}", a.kv_heads, a.heads);
   std::vector<Job> jobs;
   for (const std::int64_t seq : keys.integers("seq")) {
-    a.q_length = a.kv_length = seq;
+    a.length = seq;
     const double bytes = static_cast<double>(size_of(a.dtype)) * static_cast<double>(a.batch * seq) * 4 *
                          static_cast<double>(a.heads * (a.qk_dim + a.v_dim));
     for (const auto& direction : keys.words("direction", kAttentionDirections)) {

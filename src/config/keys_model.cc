@@ -48,9 +48,20 @@ std::vector<KeyDeclaration> position_keys() {
   };
 }
 
+// None is accepted as in the reference, and 0 is the default, also as there.
+KeyDeclaration soft_cap_key() {
+  KeyDeclaration key = optional(float_key("final_logits_soft_cap", 0.0, at_least(0),
+                                          "logits become cap * tanh(logits / cap); 0 or None: none"));
+  key.default_value = 0.0;
+  return key;
+}
+
 std::vector<KeyDeclaration> other_architecture_keys() {
   return {
-      planned(integer_key("global_parameter_scale", 1, at_least(1), "a power of two that scales all widths")),
+      integer_key(
+          "global_parameter_scale", 1, at_least(1),
+          "a power of two by which the model grows: of three doublings one is of heads and widths of MLPs "
+          "and experts, the next of base_emb_dim, the third of layers"),
       planned(boolean_key("use_post_attn_norm", false, "a norm after attention")),
       planned(boolean_key("use_post_ffw_norm", false, "a norm after the MLP")),
       planned(
@@ -104,7 +115,7 @@ std::vector<KeyDeclaration> model_keys() {
       float_key("normalization_layer_epsilon", 1e-5, at_least(0), "epsilon of RMSNorm"),
       boolean_key("logits_via_embedding", false, "the head is the embedding (tied)"),
       boolean_key("normalize_embedding_logits", true, "divide tied logits by sqrt(width)"),
-      planned(float_key("final_logits_soft_cap", 0.0, at_least(0), "soft cap of the logits")),
+      soft_cap_key(),
       planned(float_key("dense_init_scale", 1.0, more_than(0), "scale of the initial weights")),
       float_key("dropout_rate", 0.0, between(0, 1), "share of activations dropped; only 0 is built"),
       boolean_key("enable_dropout", true, "whether dropout_rate applies"),

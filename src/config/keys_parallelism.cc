@@ -54,8 +54,8 @@ std::vector<KeyDeclaration> parallelism_keys() {
                             "other rules for evaluation")),
       inert(boolean_key("shard_optimizer_over_data", false,
                         "optimizer state is always split over data here, and every axis its weight leaves")),
-      planned(
-          boolean_key("dense_fsdp_use_two_stage_all_gather", false, "gather dense weights in two stages")),
+      inert(boolean_key("dense_fsdp_use_two_stage_all_gather", false,
+                        "how the reference gathers dense weights")),
       choice_key(
           "overlap_communication", "auto", one_of({"auto", "on", "off"}),
           "gather the next layer's weights, and the next chunk's tokens, while this one computes; the same "
@@ -74,8 +74,9 @@ std::vector<KeyDeclaration> parallelism_keys() {
           "pipeline_schedule", "1f1b", one_of({"1f1b", "gpipe"}),
           "gpipe: all forward passes, then all backward passes; 1f1b: the same numbers, fewer activations"),
       planned(boolean_key("pipeline_delay_activation_forwarding", false, "overlap sends of the pipeline")),
-      planned(boolean_key("pipeline_fsdp_ag_once", false, "gather weights once for all microbatches")),
-      planned(boolean_key("pipeline_fsdp_ag_per_repeat", false, "gather weights once for a round")),
+      inert(boolean_key("pipeline_fsdp_ag_once", false, "when the reference's pipeline gathers weights")),
+      inert(
+          boolean_key("pipeline_fsdp_ag_per_repeat", false, "when the reference's pipeline gathers weights")),
       inert(boolean_key("scan_pipeline_iterations", true, "how the reference compiles the pipeline")),
       inert(boolean_key("scan_pipeline_repeats", false, "how the reference compiles the pipeline")),
       inert(boolean_key("scan_layers_per_stage", false, "how the reference compiles the pipeline")),

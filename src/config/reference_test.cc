@@ -236,5 +236,22 @@ TEST(CaseConfigs, MoeLayer) {
   EXPECT_THROW(Config::from_map({}, std::vector<std::string>{"stray"}), Error);
 }
 
+// Keys that say when or where the reference does what changes no number.
+TEST(ReferenceCommands, SchedulesAreInert) {
+  const std::vector<std::string> keys{"optimizer_memory_host_offload",
+                                      "parameter_memory_host_offload",
+                                      "moe_fsdp_use_two_stage_all_gather",
+                                      "dense_fsdp_use_two_stage_all_gather",
+                                      "pipeline_fsdp_ag_once",
+                                      "pipeline_fsdp_ag_per_repeat"};
+  std::vector<std::string> settings;
+  for (const std::string& key : keys) settings.push_back(key + "=true");
+  const Config config = config_of(settings);
+  for (const std::string& key : keys) {
+    EXPECT_TRUE(config.get_bool(key));
+    EXPECT_TRUE(notices_mention(config, {"inert", key})) << key;
+  }
+}
+
 }  // namespace
 }  // namespace switchyard

@@ -165,6 +165,24 @@ TEST(Generator, PiecesOfRowsOfAnyLength) {
   }
 }
 
+// The logits that tokens are drawn from are capped as those of the loss are.
+TEST(Generator, CapsLogits) {
+  const Rows rows = random_rows({6, 4});
+  Keys capped = latent();
+  capped["final_logits_soft_cap"] = 0.5;
+  const auto free = logits_at_once(latent(), rows), got = logits_at_once(capped, rows);
+  float largest = 0;
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    for (std::size_t v = 0; v < free[r].size(); ++v) {
+      ASSERT_NEAR(got[r][v], 0.5f * std::tanh(free[r][v] / 0.5f), 1e-6);
+      largest = std::max(largest, std::abs(free[r][v]));
+    }
+  }
+  EXPECT_GT(largest, 0.5f);  // else a missing cap might pass
+  for (const char* layout : {"", "ranks=2 ici_tensor_parallelism=2", "ranks=2 ici_pipeline_parallelism=2"})
+    expect_same_in_pieces(capped, layout, rows, {{4, 1}, {1, 2}, {1, 1}});
+}
+
 // Rows that come, pause, and give way to others, where the mesh splits them and where it cannot.
 TEST(Generator, SomeRowsAtATime) {
   const Rows rows = random_rows({8, 5, 7, 6});

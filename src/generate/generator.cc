@@ -81,14 +81,20 @@ Batch Generator::batch_of(std::span<const RowTokens> fed, const Places& places) 
   return batch;
 }
 
-// The rows of the call that are this rank's, as rows of its caches.
-void Generator::choose_rows(const Places& places) {
+// The rows of the call that are this rank's, as rows of its caches, and their tokens.
+void Generator::choose_rows(std::span<const RowTokens> fed, const Places& places) {
   const std::int64_t here = places.batch / parts_;
   const std::int64_t begin = first_here_ / (rows() / parts_) * here;
   caches_.rows.clear();
+  caches_.tokens.assign(static_cast<std::size_t>(here), 0);
   for (std::int64_t b = begin; b < begin + here; ++b) {
     const std::int64_t owner = places.owner[static_cast<std::size_t>(b)];
     caches_.rows.push_back(owner < 0 ? -1 : owner - first_here_);
+  }
+  for (std::size_t r = 0; r < fed.size(); ++r) {
+    const std::int64_t b = places.fed[r] - begin;
+    if (b >= 0 && b < here)
+      caches_.tokens[static_cast<std::size_t>(b)] = static_cast<std::int64_t>(fed[r].tokens.size());
   }
 }
 
@@ -104,7 +110,7 @@ Tensor Generator::feed(std::span<const RowTokens> fed) {
   }
   const NoGrad no_grad(context_);
   const Places places = places_of(fed);
-  choose_rows(places);
+  choose_rows(fed, places);
   const Batch batch = batch_of(fed, places);
   const Shape shape{batch.inputs.dim(0), batch.inputs.dim(1), model_.emb};
   Tensor logits(DType::f32, {shape[0], 1, model_.vocab});
@@ -146,7 +152,8 @@ void Generator::begin(std::size_t row, std::size_t from, std::int64_t tokens) {
   lengths_[row] = tokens;
   const std::int64_t here = to_row - first_here_;
   if (here < 0 || here >= rows_of_part) return;
-  for (AttentionCache& cache : caches_.layers) remember_of(cache, here, from_row - first_here_, tokens);
+  for (AttentionCache& cache : caches_.layers)
+    remember_of(context_, cache, here, from_row - first_here_, tokens);
 }
 
 }  // namespace switchyard

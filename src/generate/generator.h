@@ -49,7 +49,7 @@ class Generator {
   };
   Places places_of(std::span<const RowTokens> fed) const;
   Batch batch_of(std::span<const RowTokens> fed, const Places& places) const;
-  void choose_rows(const Places& places);
+  void choose_rows(std::span<const RowTokens> fed, const Places& places);
 
   Context& context_;
   ModelConfig model_;

@@ -31,7 +31,7 @@ std::vector<TileRange> tile_ranges(std::int64_t batch, std::int64_t length, cons
 namespace {
 
 AttentionProblem with_tiles(AttentionProblem p) {
-  const AttentionArgs& a = p.args;
+  const AttentionSpec& a = p.args;
   p.q_tiles = tile_ranges(a.batch, a.q_length, a.q_index, a.q_segment, kAttentionTile);
   p.kv_tiles = tile_ranges(a.batch, a.kv_length, a.kv_index, a.kv_segment, kAttentionTile);
   return p;
@@ -100,7 +100,7 @@ constexpr Implementation<AttentionRun, AttentionProblem> kBackward[] = {
 
 // A causal query sees half of the keys on average. Backward makes the scores again and has four products
 // more.
-Work work_of(const char* kernel, const AttentionArgs& a, double products) {
+Work work_of(const char* kernel, const AttentionSpec& a, double products) {
   const auto d = [](std::int64_t x) { return static_cast<double>(x); };
   const double pairs = d(a.batch * a.heads) * d(a.q_length) * d(a.kv_length) * (a.causal ? 0.5 : 1.0);
   const double q = d(a.batch * a.q_length * a.heads) * d(a.qk_dim + a.v_dim);
@@ -109,13 +109,51 @@ Work work_of(const char* kernel, const AttentionArgs& a, double products) {
           products / 2 * (q + kv) * d(static_cast<std::int64_t>(size_of(a.dtype)))};
 }
 
-AttentionProblem problem_of(const AttentionArgs& args) {
-  CHECK(is_float(args.dtype), "attention of {}", name_of(args.dtype));
-  CHECK(args.kv_heads > 0 && args.heads % args.kv_heads == 0, "{} heads, {} kv heads", args.heads,
-        args.kv_heads);
-  CHECK((args.q_segment == nullptr) == (args.kv_segment == nullptr), "segments of queries or of keys only");
+// `x` has the dtype and the shape, and no gaps.
+void check_view(const char* op, const char* name, const TensorView& x, DType dtype, const Shape& shape) {
+  CHECK(x.dtype() == dtype && x.shape() == shape && x.is_contiguous(), "[{}] {} {} of {}, expected {} of {}",
+        op, name, to_string(x.shape()), name_of(x.dtype()), to_string(shape), name_of(dtype));
+}
+
+AttentionProblem problem_of(const char* op, const AttentionArgs& a) {
+  CHECK(a.q.rank() == 4 && a.k.rank() == 4 && a.v.rank() == 4 && is_float(a.q.dtype()),
+        "[{}] q {} of {}, k {}, v {}", op, to_string(a.q.shape()), name_of(a.q.dtype()),
+        to_string(a.k.shape()), to_string(a.v.shape()));
   AttentionProblem p;
-  p.args = args;
+  p.args = {.batch = a.q.dim(0),
+            .q_length = a.q.dim(1),
+            .kv_length = a.k.dim(1),
+            .heads = a.q.dim(2),
+            .kv_heads = a.k.dim(2),
+            .qk_dim = a.q.dim(3),
+            .v_dim = a.v.dim(3),
+            .scale = a.scale,
+            .causal = a.causal,
+            .dtype = a.q.dtype(),
+            .q_index = a.q_index.kernel_data<std::int32_t>(),
+            .kv_index = a.kv_index.kernel_data<std::int32_t>(),
+            .q_segment = a.q_segment.kernel_data<std::int32_t>(),
+            .kv_segment = a.kv_segment.kernel_data<std::int32_t>()};
+  const AttentionSpec& s = p.args;
+  CHECK(s.kv_heads > 0 && s.heads % s.kv_heads == 0, "[{}] {} heads, {} kv heads", op, s.heads, s.kv_heads);
+  check_view(op, "q", a.q, s.dtype, a.q.shape());
+  check_view(op, "k", a.k, s.dtype, {s.batch, s.kv_length, s.kv_heads, s.qk_dim});
+  check_view(op, "v", a.v, s.dtype, {s.batch, s.kv_length, s.kv_heads, s.v_dim});
+  check_view(op, "out", a.out, s.dtype, {s.batch, s.q_length, s.heads, s.v_dim});
+  check_view(op, "lse", a.lse, DType::f32, {s.batch, s.heads, s.q_length});
+  const auto check_mask = [&](const char* name, const TensorView& x, std::int64_t length) {
+    if (x.defined()) check_view(op, name, x, DType::i32, {s.batch, length});
+  };
+  check_mask("q_index", a.q_index, s.q_length);
+  check_mask("kv_index", a.kv_index, s.kv_length);
+  check_mask("q_segment", a.q_segment, s.q_length);
+  check_mask("kv_segment", a.kv_segment, s.kv_length);
+  CHECK(a.q_segment.defined() == a.kv_segment.defined(), "[{}] segments of queries or of keys only", op);
+  p.q = a.q.kernel_address();
+  p.k = a.k.kernel_address();
+  p.v = a.v.kernel_address();
+  p.out = a.out.kernel_address();
+  p.lse = a.lse.kernel_data<float>();
   return p;
 }
 
@@ -131,25 +169,29 @@ std::size_t workspace([[maybe_unused]] const AttentionProblem& p) {
 
 }  // namespace
 
-void attention(ThreadPool& pool, const AttentionArgs& args, const void* q, const void* k, const void* v,
-               void* out, float* lse) {
-  AttentionProblem p = problem_of(args);
-  if (pool.skips(work_of("attention", args, 2))) {
+void attention(ThreadPool& pool, const AttentionArgs& args) {
+  const AttentionProblem p = problem_of("attention", args);
+  if (pool.skips(work_of("attention", p.args, 2))) {
     const Buffer taken(pool.counts_workspace() ? workspace(p) : 0);
     return;
   }
-  p.q = q, p.k = k, p.v = v, p.out = out, p.lse = lse;
   choose("attention", kForward, p)(pool, p);
 }
 
-void attention_backward(ThreadPool& pool, const AttentionArgs& args, const void* q, const void* k,
-                        const void* v, const void* out, const float* lse, const void* dout, void* dq,
-                        void* dk, void* dv) {
-  if (pool.skips(work_of("attention_backward", args, 5))) return;
-  AttentionProblem p = problem_of(args);
-  p.q = q, p.k = k, p.v = v, p.out = const_cast<void*>(out), p.lse = const_cast<float*>(lse);
-  p.dout = dout, p.dq = dq, p.dk = dk, p.dv = dv;
-  choose("attention_backward", kBackward, p)(pool, p);
+void attention_backward(ThreadPool& pool, const AttentionBackwardArgs& args) {
+  constexpr const char* kOp = "attention_backward";
+  AttentionProblem p = problem_of(kOp, args.forward);
+  const DType dtype = p.args.dtype;
+  check_view(kOp, "dout", args.dout, dtype, args.forward.out.shape());
+  check_view(kOp, "dq", args.dq, dtype, args.forward.q.shape());
+  check_view(kOp, "dk", args.dk, dtype, args.forward.k.shape());
+  check_view(kOp, "dv", args.dv, dtype, args.forward.v.shape());
+  if (pool.skips(work_of(kOp, p.args, 5))) return;
+  p.dout = args.dout.kernel_address();
+  p.dq = args.dq.kernel_address();
+  p.dk = args.dk.kernel_address();
+  p.dv = args.dv.kernel_address();
+  choose(kOp, kBackward, p)(pool, p);
 }
 
 }  // namespace switchyard

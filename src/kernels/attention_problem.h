@@ -33,8 +33,26 @@ inline TileMask mask_of(const TileRange& q, const TileRange& kv, bool causal) {
   return before && one_segment ? TileMask::all : TileMask::some;
 }
 
+// AttentionArgs without the matrices: sizes, and which query sees which key.
+struct AttentionSpec {
+  std::int64_t batch = 0;
+  std::int64_t q_length = 0;
+  std::int64_t kv_length = 0;
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t qk_dim = 0;
+  std::int64_t v_dim = 0;
+  float scale = 1;
+  bool causal = true;
+  DType dtype = DType::f32;
+  const std::int32_t* q_index = nullptr;     // [B,S]; null: 0..S-1
+  const std::int32_t* kv_index = nullptr;    // [B,T]; null: 0..T-1
+  const std::int32_t* q_segment = nullptr;   // [B,S]; null: one segment
+  const std::int32_t* kv_segment = nullptr;  // [B,T]
+};
+
 struct AttentionProblem {
-  AttentionArgs args;
+  AttentionSpec args;
   const void* q = nullptr;
   const void* k = nullptr;
   const void* v = nullptr;
@@ -78,12 +96,12 @@ AttentionRun attention, attention_backward;
 // Why the two do not take a problem, or null.
 const char* attention_refuses(const AttentionProblem& problem);
 // Bytes of the buffers that the forward pass shares among its threads; backward has none.
-std::size_t attention_workspace(const AttentionArgs& args);
+std::size_t attention_workspace(const AttentionSpec& args);
 }  // namespace amx_tiles
 namespace soft_tiles {
 AttentionRun attention, attention_backward;
 const char* attention_refuses(const AttentionProblem& problem);
-std::size_t attention_workspace(const AttentionArgs& args);
+std::size_t attention_workspace(const AttentionSpec& args);
 }  // namespace soft_tiles
 AttentionTileRun attention_tile_avx512;
 AttentionTileRun attention_tile_avx2;

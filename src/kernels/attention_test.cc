@@ -79,7 +79,7 @@ struct Problem {
   }
 
   Array q, k, v, dout;
-  AttentionArgs args;
+  AttentionSpec args;
   std::vector<std::int32_t> q_index, kv_index, q_segment, kv_segment;
   std::vector<double> q_d, k_d, v_d, dout_d, out_d, lse_d, dq_d, dk_d, dv_d;
 };
@@ -94,11 +94,14 @@ Outputs run(Problem& p, int threads) {
   const DType dtype = p.args.dtype;
   Outputs o{Array(dtype, p.dout.size()), Array(DType::f32, static_cast<std::int64_t>(p.lse_d.size())),
             Array(dtype, p.q.size()), Array(dtype, p.k.size()), Array(dtype, p.v.size())};
-  attention(pool, p.args, p.q.data(), p.k.data(), p.v.data(), o.out.data(), o.lse.floats());
+  attention(pool, reference::attention_args(p.args, p.q.data(), p.k.data(), p.v.data(), o.out.data(),
+                                            o.lse.floats()));
   // The reference's own output, so that a wrong forward does not hide a wrong backward pass.
   Array out = array_of(p.out_d, dtype), lse = array_of(p.lse_d);
-  attention_backward(pool, p.args, p.q.data(), p.k.data(), p.v.data(), out.data(), lse.floats(),
-                     p.dout.data(), o.dq.data(), o.dk.data(), o.dv.data());
+  const AttentionArgs forward =
+      reference::attention_args(p.args, p.q.data(), p.k.data(), p.v.data(), out.data(), lse.floats());
+  attention_backward(pool, {forward, p.dout.view(forward.out.shape()), o.dq.view(forward.q.shape()),
+                            o.dk.view(forward.k.shape()), o.dv.view(forward.v.shape())});
   return o;
 }
 
@@ -219,9 +222,9 @@ TEST(Attention, MeanOfIntegersIsExact) {
     Array q(dtype, kLength * kDim), k = Array::integers(dtype, kLength * kDim, 1);
     Array v = Array::integers(dtype, kLength * kDim, 2), out(dtype, kLength * kDim), lse(DType::f32, kLength);
     for (std::int64_t i = 0; i < q.size(); ++i) q.set(i, 0);
-    AttentionArgs args{1, kLength, kLength, 1, 1, kDim, kDim, 1.0f, false, dtype};
+    AttentionSpec args{1, kLength, kLength, 1, 1, kDim, kDim, 1.0f, false, dtype};
     ThreadPool pool(1);
-    attention(pool, args, q.data(), k.data(), v.data(), out.data(), lse.floats());
+    attention(pool, reference::attention_args(args, q.data(), k.data(), v.data(), out.data(), lse.floats()));
     for (std::int64_t d = 0; d < kDim; ++d) {
       float sum = 0;
       for (std::int64_t j = 0; j < kLength; ++j) sum += v.at(j * kDim + d);
@@ -239,7 +242,8 @@ TEST(Attention, LaterKeysOfOtherTilesAreNotRead) {
     for (std::int64_t i = 64 * 16; i < p.k.size(); ++i) p.k.set(i, NAN), p.v.set(i, NAN);
     Array out(dtype, p.dout.size()), lse(DType::f32, 256);
     ThreadPool pool(1);
-    attention(pool, p.args, p.q.data(), p.k.data(), p.v.data(), out.data(), lse.floats());
+    attention(pool, reference::attention_args(p.args, p.q.data(), p.k.data(), p.v.data(), out.data(),
+                                              lse.floats()));
     for (std::int64_t i = 0; i < 64 * 32; ++i)
       EXPECT_NEAR(out.at(i), p.out_d[static_cast<std::size_t>(i)], dtype == DType::bf16 ? 2e-2 : 1e-5);
     EXPECT_TRUE(std::isnan(out.at(127 * 32)));

@@ -44,43 +44,93 @@ void join_pieces(const float* sums, std::int64_t pieces, std::int64_t stride, st
   }
 }
 
-}  // namespace
+DecodeAttentionSpec spec_of(const DecodeAttentionArgs& a) {
+  CHECK(a.q.rank() == 4 && a.k.rank() == 4 && a.v.rank() == 4 && is_float(a.q.dtype()),
+        "[decode_attention] q {} of {}, k {}, v {}", to_string(a.q.shape()), name_of(a.q.dtype()),
+        to_string(a.k.shape()), to_string(a.v.shape()));
+  const DecodeAttentionSpec s{.batch = a.q.dim(0),
+                              .capacity = a.k.dim(1),
+                              .kv_heads = a.q.dim(1),
+                              .group = a.q.dim(2),
+                              .qk_dim = a.q.dim(3),
+                              .v_dim = a.v.dim(3),
+                              .scale = a.scale,
+                              .dtype = a.q.dtype()};
+  const auto check = [](const char* name, const TensorView& x, DType dtype, const Shape& shape) {
+    CHECK(x.dtype() == dtype && x.shape() == shape && x.is_contiguous(),
+          "[decode_attention] {} {} of {}, expected {} of {}", name, to_string(x.shape()), name_of(x.dtype()),
+          to_string(shape), name_of(dtype));
+  };
+  check("q", a.q, s.dtype, a.q.shape());
+  check("k", a.k, s.dtype, {a.k.dim(0), s.capacity, s.kv_heads, s.qk_dim});
+  check("v", a.v, s.dtype, {a.k.dim(0), s.capacity, s.kv_heads, s.v_dim});
+  check("out", a.out, s.dtype, {s.batch, s.kv_heads, s.group, s.v_dim});
+  if (s.batch > 0) {
+    check("lengths", a.lengths, DType::i32, {s.batch});
+    check("rows", a.rows, DType::i32, {s.batch});
+  }
+  return s;
+}
 
-void decode_attention(ThreadPool& pool, const DecodeAttentionArgs& args, const void* q, const void* k,
-                      const void* v, void* out) {
-  CHECK(is_float(args.dtype), "attention of {}", name_of(args.dtype));
-  const std::int64_t heads = args.kv_heads * args.group;
+// The pieces of every row, and the number of keys in all of them. Where lengths are not known, every row is
+// taken to be full.
+struct Pieces {
   std::vector<Row> rows;
   std::int64_t pieces = 0, keys = 0;
-  for (std::int64_t b = 0; b < args.batch; ++b) {
-    const std::int64_t length = args.lengths[b];
-    CHECK(length >= 0 && length <= args.capacity, "row {} of {} keys, room for {}", b, length, args.capacity);
-    rows.push_back({pieces, (length + kKeysOfPiece - 1) / kKeysOfPiece});
-    pieces += rows.back().pieces;
-    keys += length;
+};
+
+Pieces pieces_of(const DecodeAttentionArgs& a) {
+  Pieces result;
+  const std::int64_t capacity = a.k.dim(1);
+  const bool known = !a.lengths.is_abstract();
+  for (std::int64_t b = 0; b < a.q.dim(0); ++b) {
+    const std::int64_t length = known ? a.lengths.kernel_data<std::int32_t>()[b] : capacity;
+    CHECK(length >= 0 && length <= capacity, "[decode_attention] row {} of {} keys, room for {}", b, length,
+          capacity);
+    if (known && length > 0) {
+      const std::int64_t row = a.rows.kernel_data<std::int32_t>()[b];
+      CHECK(row >= 0 && row < a.k.dim(0), "[decode_attention] row {} of {}", row, a.k.dim(0));
+    }
+    result.rows.push_back({result.pieces, (length + kKeysOfPiece - 1) / kKeysOfPiece});
+    result.pieces += result.rows.back().pieces;
+    result.keys += length;
   }
+  return result;
+}
+
+}  // namespace
+
+void decode_attention(ThreadPool& pool, const DecodeAttentionArgs& given) {
+  const DecodeAttentionSpec args = spec_of(given);
+  const std::int64_t heads = args.kv_heads * args.group;
+  const Pieces all = pieces_of(given);
+  const std::vector<Row>& rows = all.rows;
+  const std::int64_t pieces = all.pieces, keys = all.keys;
   const auto element = static_cast<std::int64_t>(size_of(args.dtype));
   const double widths = static_cast<double>(args.qk_dim + args.v_dim);
   if (pool.skips({"decode_attention", args.dtype, 2 * static_cast<double>(keys * heads) * widths,
                   static_cast<double>((keys * args.kv_heads + args.batch * heads) * element) * widths}))
     return;
+  const std::int32_t *const lengths = given.lengths.kernel_data<std::int32_t>(),
+                            *const row_of_keys = given.rows.kernel_data<std::int32_t>();
+  const std::byte *const q = given.q.kernel_address(), *const k = given.k.kernel_address(),
+                         *const v = given.v.kernel_address();
+  std::byte* const out = given.out.kernel_address();
   const DecodeAttentionPiece any{&args, q, k, v, 1, nullptr};
   const std::int64_t width = any.width();
   DecodeAttentionRun* const run = choose("decode_attention", kDecodeAttention, any);
   const UnchargedScope uncharged;  // scratch, as a thread's
   Buffer buffer(static_cast<std::size_t>(pieces * heads * width) * sizeof(float));
   auto* const sums = reinterpret_cast<float*>(buffer.data());
-  const auto at = [&](const void* x, std::int64_t elements) {
-    return static_cast<const std::byte*>(x) + elements * element;
-  };
+  const auto at = [&](const std::byte* x, std::int64_t elements) { return x + elements * element; };
   pool.for_range(pieces, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const auto after = std::upper_bound(
           rows.begin(), rows.end(), i, [](std::int64_t piece, const Row& row) { return piece < row.first; });
       const std::int64_t b = after - rows.begin() - 1, first = (i - after[-1].first) * kKeysOfPiece;
-      const std::int64_t key = (args.rows[b] * args.capacity + first) * args.kv_heads;
+      const std::int64_t key = (row_of_keys[b] * args.capacity + first) * args.kv_heads;
       run({&args, at(q, b * heads * args.qk_dim), at(k, key * args.qk_dim), at(v, key * args.v_dim),
-           std::min(kKeysOfPiece, args.lengths[b] - first), sums + i * heads * width});
+           std::min(kKeysOfPiece, lengths[b] - first), sums + i * heads * width});
     }
   });
   pool.for_range(args.batch * heads, 8, [&](std::int64_t begin, std::int64_t end) {
@@ -90,7 +140,7 @@ void decode_attention(ThreadPool& pool, const DecodeAttentionArgs& args, const v
       const auto join = [&](auto* to) {
         join_pieces(from, row.pieces, heads * width, args.v_dim, to + i * args.v_dim);
       };
-      args.dtype == DType::f32 ? join(static_cast<float*>(out)) : join(static_cast<bfloat16*>(out));
+      args.dtype == DType::f32 ? join(reinterpret_cast<float*>(out)) : join(reinterpret_cast<bfloat16*>(out));
     }
   });
 }

@@ -9,9 +9,21 @@ namespace switchyard {
 
 inline constexpr std::int64_t kKeysOfPiece = 128;
 
+// DecodeAttentionArgs without the matrices.
+struct DecodeAttentionSpec {
+  std::int64_t batch = 0;
+  std::int64_t capacity = 0;  // C
+  std::int64_t kv_heads = 0;
+  std::int64_t group = 0;  // G
+  std::int64_t qk_dim = 0;
+  std::int64_t v_dim = 0;
+  float scale = 1;
+  DType dtype = DType::f32;
+};
+
 // Some keys of one row.
 struct DecodeAttentionPiece {
-  const DecodeAttentionArgs* args;
+  const DecodeAttentionSpec* args;
   const void* q;      // [Nkv,G,D]
   const void* k;      // [keys,Nkv,D]
   const void* v;      // [keys,Nkv,Dv]

@@ -14,7 +14,7 @@ namespace {
 using kernel_test::Array;
 
 struct Shape {
-  std::vector<std::int64_t> lengths;
+  std::vector<std::int32_t> lengths;
   std::int64_t capacity, kv_heads, group, qk_dim, v_dim;
 };
 
@@ -47,7 +47,7 @@ Array by_attention(const Shape& s, DType dtype, const Array& q, const Array& k, 
       out.set(row * heads * s.v_dim + i, 0);
     if (s.lengths[b] == 0) continue;
     const std::int64_t keys = row_of_keys(s, row) * s.capacity * s.kv_heads;
-    AttentionArgs args{};
+    AttentionSpec args{};
     args.batch = args.q_length = 1;
     args.kv_length = s.lengths[b];
     args.heads = heads;
@@ -82,15 +82,19 @@ void compare(const Shape& s, DType dtype) {
               v = cached(s, dtype, s.v_dim, 3);
   const Array expected = dtype == DType::f32 ? by_attention<float>(s, dtype, q, k, v)
                                              : by_attention<bfloat16>(s, dtype, q, k, v);
-  std::vector<std::int64_t> of_keys;
-  for (std::int64_t b = 0; b < rows; ++b) of_keys.push_back(row_of_keys(s, b));
-  const DecodeAttentionArgs args{rows,    s.capacity, s.kv_heads, s.group,          s.qk_dim,
-                                 s.v_dim, 0.3f,       dtype,      s.lengths.data(), of_keys.data()};
+  std::vector<std::int32_t> of_keys;
+  for (std::int64_t b = 0; b < rows; ++b) of_keys.push_back(static_cast<std::int32_t>(row_of_keys(s, b)));
   Array first(dtype, expected.size());
   for (const int threads : {1, 3}) {
     ThreadPool pool(threads);
     Array found(dtype, expected.size());
-    decode_attention(pool, args, q.data(), k.data(), v.data(), found.data());
+    decode_attention(pool, {.q = q.view({rows, s.kv_heads, s.group, s.qk_dim}),
+                            .k = k.view({rows, s.capacity, s.kv_heads, s.qk_dim}),
+                            .v = v.view({rows, s.capacity, s.kv_heads, s.v_dim}),
+                            .lengths = TensorView::of_host(s.lengths.data(), {rows}),
+                            .rows = TensorView::of_host(of_keys.data(), {rows}),
+                            .scale = 0.3f,
+                            .out = found.view({rows, s.kv_heads, s.group, s.v_dim})});
     EXPECT_TRUE(kernel_test::near(found, expected, dtype == DType::bf16 ? 1.0f / 128 : 3e-6f, 1e-5f));
     if (threads == 1) first = found;
     EXPECT_EQ(found, first);  // bit for bit
@@ -119,17 +123,22 @@ TEST(DecodeAttention, LargeScoresAndNaN) {
       k.set(j, j == 150 ? 1.0f : -1.0f);
       v.set(j, static_cast<float>(j));
     }
-    const std::int64_t length = kKeys, row = 0;
-    const DecodeAttentionArgs args{1, kKeys, 1, 1, 1, 1, 1.0f, DType::f32, &length, &row};
+    const std::int32_t length = kKeys, row = 0;
+    const DecodeAttentionArgs args{.q = q.view({1, 1, 1, 1}),
+                                   .k = k.view({1, kKeys, 1, 1}),
+                                   .v = v.view({1, kKeys, 1, 1}),
+                                   .lengths = TensorView::of_host(&length, {1}),
+                                   .rows = TensorView::of_host(&row, {1}),
+                                   .out = out.view({1, 1, 1, 1})};
     ThreadPool pool(1);
-    decode_attention(pool, args, q.data(), k.data(), v.data(), out.data());
+    decode_attention(pool, args);
     EXPECT_EQ(out.at(0), 150.0f);
     v.set(3, std::numeric_limits<float>::quiet_NaN());
-    decode_attention(pool, args, q.data(), k.data(), v.data(), out.data());
+    decode_attention(pool, args);
     EXPECT_TRUE(std::isnan(out.at(0)));
     v.set(3, 0);
     k.set(3, std::numeric_limits<float>::quiet_NaN());
-    decode_attention(pool, args, q.data(), k.data(), v.data(), out.data());
+    decode_attention(pool, args);
     EXPECT_TRUE(std::isnan(out.at(0)));
   }
 }

@@ -1,7 +1,6 @@
 #include "kernels/gemm.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -9,6 +8,7 @@
 #include "core/current_memory.h"
 #include "core/error.h"
 #include "core/tensor.h"
+#include "kernels/gemm_few_rows.h"
 #include "kernels/gemm_problem.h"
 
 namespace switchyard {
@@ -31,10 +31,6 @@ constexpr Implementation<GemmBlockKernel, GemmProblem> kGemmBlocks[] = {
 #endif
     {"ref", Isa::ref, ref::gemm_block},
 };
-
-bool has_few_rows(const GemmProblem& p) {
-  return p.m > 0 && p.m <= cpu::few_rows(p) && !p.transpose_a && p.logits == nullptr;
-}
 
 struct Task {
   const GemmProblem* problem;
@@ -215,82 +211,19 @@ bool run_one(ThreadPool& pool, const GemmProblem& p, GemmBlockKernel* kernel) {
   return true;
 }
 
-#if defined(__x86_64__)
-// How B is cut: whole stored rows, so that memory is read in long runs, and sums that are little beside it.
-// It follows from the problem alone, and so do the bits of the sums.
-struct SliceSize {
-  explicit SliceSize(const GemmProblem& p) {
-    constexpr std::int64_t kSliceElements = 512 * 1024;
-    const std::int64_t in_slice =
-        std::max<std::int64_t>(1, kSliceElements / std::max<std::int64_t>(1, p.ldb));
-    depth = p.transpose_b ? p.k : in_strips(std::max(64 * p.m, in_slice));
-    columns = p.transpose_b ? in_strips(in_slice) : p.n;
-    slices = p.transpose_b ? 1 : std::max<std::int64_t>(1, blocks(p.k, depth));
-  }
-  std::int64_t depth, columns;
-  std::int64_t slices;  // along the depth
-};
-
-// Slices of all problems; whoever finishes a problem's last one adds them up.
-void run_few_rows(ThreadPool& pool, std::span<const GemmProblem> problems) {
-  struct Part {
-    std::size_t problem;
-    cpu::FewRowsSlice slice;
-  };
-  std::vector<Part> parts;
-  std::vector<std::int64_t> sums_before{0};  // of each problem, in floats
-  std::vector<std::atomic<std::int64_t>> left(problems.size());
-  for (std::size_t i = 0; i < problems.size(); ++i) {
-    const GemmProblem& p = problems[i];
-    const SliceSize size(p);
-    std::int64_t before = sums_before.back();
-    for (std::int64_t s = 0; s < size.slices; ++s) {
-      for (const bool next : {false, true}) {
-        if (next && p.c_next == nullptr) continue;
-        for (std::int64_t j = 0; j < p.n; j += size.columns, ++left[i]) {
-          const cpu::FewRowsColumns columns{j, std::min(j + size.columns, p.n)};
-          const std::int64_t end = std::min((s + 1) * size.depth, p.k);
-          parts.push_back({i, {&p, next, s * size.depth, end, columns, before}});
-        }
-        before += cpu::few_rows_floats(p);
-      }
-    }
-    sums_before.push_back(before);
-  }
-  const UnchargedScope uncharged;  // scratch, as a thread's
-  Buffer buffer(static_cast<std::size_t>(sums_before.back()) * sizeof(float));
-  auto* const sums = reinterpret_cast<float*>(buffer.data());
-  pool.for_range(static_cast<std::int64_t>(parts.size()), 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t at = begin; at < end; ++at) {
-      const Part& part = parts[static_cast<std::size_t>(at)];
-      cpu::few_rows_sums(part.slice, sums);
-      if (left[part.problem].fetch_sub(1) > 1) continue;
-      const GemmProblem& p = *part.slice.problem;
-      cpu::few_rows_store(p, sums + sums_before[part.problem], SliceSize(p).slices);
-    }
-  });
-}
-#endif
-
-}  // namespace
-
-namespace {
-
 void run(ThreadPool& pool, const char* op, std::span<const GemmProblem> problems) {
   const GemmProblem& first = problems.front();
   CHECK(first.is_plain() || takes_gemm_forms(first.dtype), "{} of a form that its kernel does not take", op);
   CHECK(is_float(first.dtype) && is_float(first.c_dtype), "{} of {} into {}", op, name_of(first.dtype),
         name_of(first.c_dtype));
   GemmBlockKernel* const kernel = choose(op, kGemmBlocks, first);
-#if defined(__x86_64__)
-  if (takes_tiles(kernel) && std::any_of(problems.begin(), problems.end(), has_few_rows)) {
+  if (std::any_of(problems.begin(), problems.end(), has_few_rows)) {
     std::vector<GemmProblem> few, others;
     for (const auto& p : problems) (has_few_rows(p) ? few : others).push_back(p);
     run_few_rows(pool, few);
     run_blocks(pool, others, kernel);
     return;
   }
-#endif
   if (problems.size() == 1 && run_one(pool, first, kernel)) return;
   run_blocks(pool, problems, kernel);
 }

@@ -122,35 +122,6 @@ namespace soft_tiles {
 GemmBlockKernel gemm_block;
 extern const GemmRowPacking row_packing;
 }  // namespace soft_tiles
-
-// At most few_rows(problem) rows of an A that is not transposed, bf16, AVX-512: reading B is all the work.
-// Slices of it make sums, which are added up in their order when all are there. `sums` is one buffer for all
-// slices.
-constexpr std::int64_t kFewRows = 8, kFewRowsTransposed = 2;
-// Tiles take the same time for one row and for eight, and read B in short runs, which costs more the longer
-// its stored rows are (measured on Zen 4: equal at four rows of A where B's are of 768 or 1408, and at eight
-// where they are of 14336).
-inline std::int64_t few_rows(const GemmProblem& p) {
-  constexpr std::int64_t kLongRow = 4096;
-  return p.transpose_b ? kFewRowsTransposed : p.ldb >= kLongRow ? kFewRows : kFewRows / 2;
-}
-struct FewRowsColumns {
-  std::int64_t begin, end;  // begin a multiple of 32
-};
-struct FewRowsSlice {
-  const GemmProblem* problem;
-  bool next;                            // of C_next
-  std::int64_t depth_begin, depth_end;  // of every term
-  FewRowsColumns columns;
-  std::int64_t sums;  // where its matrix's begin: few_rows_floats, of all columns
-};
-// Floats that the sums of one matrix take.
-inline std::int64_t few_rows_floats(const GemmProblem& p) {
-  return (p.n + kGemmStrip - 1) / kGemmStrip * kGemmStrip * p.m;
-}
-void few_rows_sums(const FewRowsSlice& slice, float* sums);
-// C, C_next and hidden from sums [slices][C, C_next][few_rows_floats].
-void few_rows_store(const GemmProblem& problem, const float* sums, std::int64_t slices);
 }  // namespace cpu
 
 }  // namespace switchyard

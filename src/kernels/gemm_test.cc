@@ -101,16 +101,52 @@ TEST(Gemm, EveryIsaEqualsRefOnTails) {
   }
 }
 
-// Few rows have a kernel of their own; how many, depends on how long the rows of B are.
+// Few rows have kernels of their own; up to how many, depends on the dtype and on how long the rows of B are.
 TEST(Gemm, FewRowsOfShortAndLongMatrices) {
-  for (const DType c_dtype : kDTypes) {
-    for (const std::int64_t n : {70, 4100}) {
-      for (std::int64_t m = 1; m <= 9; ++m)
-        expect_ref({1, m, n, 37, false, false, m % 2 == 0, DType::bf16, c_dtype});
-      for (std::int64_t m = 1; m <= 3; ++m)
-        expect_ref({1, m, 37, n, false, true, m % 2 == 0, DType::bf16, c_dtype});
+  for (const DType dtype : kDTypes) {
+    for (const DType c_dtype : kDTypes) {
+      for (const std::int64_t n : {70, 4100}) {
+        for (std::int64_t m = 1; m <= 9; ++m) {
+          expect_ref({1, m, n, 37, false, false, m % 2 == 0, dtype, c_dtype, m % 3});
+          expect_ref({1, m, 37, n, false, true, m % 2 == 0, dtype, c_dtype, m % 3});
+        }
+      }
     }
   }
+}
+
+TEST(Gemm, FewRowsOfEveryTail) {
+  for (const DType dtype : kDTypes) {
+    for (const bool transpose_b : {false, true}) {
+      for (std::int64_t size = 1; size <= 70; ++size) {
+        expect_ref({1, 1 + size % 8, size, 13, false, transpose_b, false, dtype, DType::f32});
+        expect_ref({1, 1 + size % 8, 43, size, false, transpose_b, false, dtype, DType::f32});
+      }
+    }
+  }
+}
+
+// Where sums are made in fp32 along the depth, a row's are the same bits among few rows and among many.
+TEST(Gemm, FewRowsGiveTheBitsOfManyRows) {
+  int compared = 0;
+  for (const Isa isa : every_isa()) {
+    for (const DType dtype : kDTypes) {
+      if (isa == Isa::ref || (dtype == DType::bf16 && isa >= Isa::avx512_bf16)) continue;
+      for (const bool transpose_b : {false, true}) {
+        const Case many{1, 40, 333, 601, false, transpose_b, false, dtype, DType::f32};
+        const Array expected = run(many, isa, 1, true);
+        for (const std::int64_t m : {1, 2, 5, 8}) {
+          Case few = many;
+          few.m = m;
+          const Array found = run(few, isa, 2, true);
+          for (std::int64_t i = 0; i < m * many.n; ++i)
+            ASSERT_EQ(found.at(i), expected.at(i)) << describe(few, isa) << " at " << i;
+          ++compared;
+        }
+      }
+    }
+  }
+  EXPECT_TRUE(compared > 0 || machine_isa() == Isa::ref);
 }
 
 TEST(Gemm, EmptyDimsAndBatches) {
@@ -131,11 +167,15 @@ TEST(Gemm, BlocksLargerThanOneTask) {
 
 TEST(Gemm, BitIdenticalForAnyNumberOfThreads) {
   for (const DType dtype : kDTypes) {
-    const Case c{2, 300, 270, 601, false, false, false, dtype, dtype};
-    for (const Isa isa : every_isa()) {
-      if (isa == Isa::ref) continue;
-      const Array one = run(c, isa, 1, true);
-      for (const int threads : {2, 5}) EXPECT_TRUE(run(c, isa, threads, true) == one) << describe(c, isa);
+    const Case cases[] = {{2, 300, 270, 601, false, false, false, dtype, dtype},
+                          {2, 3, 2700, 601, false, false, false, dtype, dtype},
+                          {2, 2, 2700, 601, false, true, false, dtype, dtype}};
+    for (const Case& c : cases) {
+      for (const Isa isa : every_isa()) {
+        if (isa == Isa::ref) continue;
+        const Array one = run(c, isa, 1, true);
+        for (const int threads : {2, 5}) EXPECT_TRUE(run(c, isa, threads, true) == one) << describe(c, isa);
+      }
     }
   }
 }

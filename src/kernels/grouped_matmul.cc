@@ -35,11 +35,11 @@ std::vector<GemmProblem> per_group(std::span<const std::int64_t> group_sizes, co
   return problems;
 }
 
-}  // namespace
-
-void gmm(ThreadPool& pool, DType dtype, const void* lhs, const void* rhs, const void* bias,
-         std::span<const std::int64_t> group_sizes, std::int64_t k, std::int64_t n, void* out) {
-  const auto problems = per_group(group_sizes, [&](std::int64_t g, std::int64_t row, std::int64_t rows) {
+// out[r,:] = lhs[r,:] · rhs[g(r)] + bias[g(r)]
+std::vector<GemmProblem> gmm_problems(DType dtype, const void* lhs, const void* rhs, const void* bias,
+                                      std::span<const std::int64_t> group_sizes, std::int64_t k,
+                                      std::int64_t n, void* out) {
+  return per_group(group_sizes, [&](std::int64_t g, std::int64_t row, std::int64_t rows) {
     return GemmProblem{.m = rows,
                        .n = n,
                        .k = k,
@@ -53,7 +53,13 @@ void gmm(ThreadPool& pool, DType dtype, const void* lhs, const void* rhs, const 
                        .ldc = n,
                        .bias = advance(bias, dtype, g * n)};
   });
-  run_gemms(pool, "gmm", problems);
+}
+
+}  // namespace
+
+void gmm(ThreadPool& pool, DType dtype, const void* lhs, const void* rhs, const void* bias,
+         std::span<const std::int64_t> group_sizes, std::int64_t k, std::int64_t n, void* out) {
+  run_gemms(pool, "gmm", gmm_problems(dtype, lhs, rhs, bias, group_sizes, k, n, out));
 }
 
 namespace {
@@ -144,8 +150,11 @@ void gmm_pair(ThreadPool& pool, DType dtype, const void* x, std::span<const std:
               std::int64_t n, void* out_0, void* out_1, const float* row_weights, void* hidden) {
   if (!takes_gemm_forms(dtype)) {
     const GatheredRows lhs(pool, dtype, x, index, k);
-    gmm(pool, dtype, lhs.data(), rhs_0, nullptr, group_sizes, k, n, out_0);
-    gmm(pool, dtype, lhs.data(), rhs_1, nullptr, group_sizes, k, n, out_1);
+    // All at once: threads wait for each other once.
+    auto problems = gmm_problems(dtype, lhs.data(), rhs_0, nullptr, group_sizes, k, n, out_0);
+    const auto others = gmm_problems(dtype, lhs.data(), rhs_1, nullptr, group_sizes, k, n, out_1);
+    problems.insert(problems.end(), others.begin(), others.end());
+    run_gemms(pool, "gmm", problems);
     const Shape shape{rows_of(group_sizes), n};
     const auto matrix = [&](const void* data) { return TensorView::of_host(dtype, data, shape); };
     const TensorView weights =

@@ -1,6 +1,7 @@
 #include "kernels/rms_norm.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <vector>
 
 #include "core/error.h"
@@ -90,63 +91,69 @@ Work work_of(const char* kernel, DType dtype, std::int64_t rows, std::int64_t di
   return {kernel, dtype, 4 * passes * elements, passes * elements * static_cast<double>(size_of(dtype))};
 }
 
-void check_dtypes(DType dtype, DType scale_dtype) {
-  CHECK(is_float(dtype) && is_float(scale_dtype), "rms_norm of {} with scale {}", name_of(dtype),
-        name_of(scale_dtype));
+// Of both passes: x, scale and rstd. `like_x` are the other views of x's dtype and shape.
+RmsNormProblem problem_of(const char* op, const TensorView& x, const TensorView& scale,
+                          const TensorView& rstd, std::initializer_list<const TensorView*> like_x,
+                          const SplitRows* split) {
+  CHECK(is_float(x.dtype()) && is_float(scale.dtype()) && x.is_contiguous() && scale.is_contiguous() &&
+            rstd.is_contiguous() && x.size() == rstd.size() * scale.size(),
+        "[{}] x {} of {}, scale {} of {}, rstd {}", op, to_string(x.shape()), name_of(x.dtype()),
+        to_string(scale.shape()), name_of(scale.dtype()), to_string(rstd.shape()));
+  for (const TensorView* other : like_x)
+    CHECK(other->dtype() == x.dtype() && other->size() == x.size() && other->is_contiguous(),
+          "[{}] {} of {} beside x {} of {}", op, to_string(other->shape()), name_of(other->dtype()),
+          to_string(x.shape()), name_of(x.dtype()));
+  return {.dtype = x.dtype(),
+          .scale_dtype = scale.dtype(),
+          .dim = scale.size(),
+          .eps = 0,
+          .x = x.kernel_address(),
+          .scale = scale.kernel_address(),
+          .y = nullptr,
+          .rstd = rstd.kernel_data<float>(),
+          .whole_dim = split != nullptr ? split->dim : scale.size()};
 }
 
 }  // namespace
 
-void rms_norm(ThreadPool& pool, DType dtype, const void* x, const void* scale, DType scale_dtype,
-              std::int64_t rows, std::int64_t dim, float eps, void* y, float* rstd, const SplitRows* split) {
-  check_dtypes(dtype, scale_dtype);
-  if (pool.skips(work_of("rms_norm", dtype, rows, dim, 2))) {
-    if (split != nullptr) split->add_up(rstd);
+void rms_norm(ThreadPool& pool, const RmsNormArgs& args) {
+  RmsNormProblem problem = problem_of("rms_norm", args.x, args.scale, args.rstd, {&args.y}, args.split);
+  const std::int64_t rows = args.rstd.size();
+  const TensorView sums = args.rstd.reshaped({rows});
+  if (pool.skips(work_of("rms_norm", problem.dtype, rows, problem.dim, 2))) {
+    if (args.split != nullptr) args.split->add_up(sums);
     return;
   }
-  RmsNormProblem problem{.dtype = dtype,
-                         .scale_dtype = scale_dtype,
-                         .dim = dim,
-                         .eps = eps,
-                         .x = x,
-                         .scale = scale,
-                         .y = y,
-                         .rstd = rstd,
-                         .whole_dim = split != nullptr ? split->dim : dim,
-                         .sums = rstd};
+  problem.eps = args.eps;
+  problem.y = args.y.kernel_address();
+  problem.sums = problem.rstd;
   RmsNormRows* run = choose("rms_norm", kForward, problem);
-  const std::int64_t grain = std::max<std::int64_t>(1, elements_per_piece / std::max<std::int64_t>(dim, 1));
+  const std::int64_t grain =
+      std::max<std::int64_t>(1, elements_per_piece / std::max<std::int64_t>(problem.dim, 1));
   const auto pass_over_rows = [&](RowPass pass) {
     problem.pass = pass;
     pool.for_range(rows, grain, [&](std::int64_t begin, std::int64_t end) { run(problem, begin, end); });
   };
-  if (split == nullptr) return pass_over_rows(RowPass::whole);
+  if (args.split == nullptr) return pass_over_rows(RowPass::whole);
   pass_over_rows(RowPass::sum);
-  split->add_up(rstd);
+  args.split->add_up(sums);
   pass_over_rows(RowPass::rest);
 }
 
-void rms_norm_backward(ThreadPool& pool, DType dtype, const void* x, const void* scale, DType scale_dtype,
-                       const float* rstd, const void* dy, std::int64_t rows, std::int64_t dim, void* dx,
-                       float* dscale, const SplitRows* split) {
-  check_dtypes(dtype, scale_dtype);
-  if (pool.skips(work_of("rms_norm_backward", dtype, rows, dim, 3))) {
-    if (split != nullptr) split->add_up(dscale);
+void rms_norm_backward(ThreadPool& pool, const RmsNormBackwardArgs& args) {
+  RmsNormProblem problem =
+      problem_of("rms_norm_backward", args.x, args.scale, args.rstd, {&args.dy, &args.dx}, args.split);
+  const std::int64_t rows = args.rstd.size(), dim = problem.dim;
+  CHECK(args.dscale.size() == dim && args.dscale.is_contiguous(), "[rms_norm_backward] dscale {}, scale {}",
+        to_string(args.dscale.shape()), to_string(args.scale.shape()));
+  if (pool.skips(work_of("rms_norm_backward", problem.dtype, rows, dim, 3))) {
+    if (args.split != nullptr) args.split->add_up(args.rstd.reshaped({rows}));
     return;
   }
-  std::vector<float> sums(static_cast<std::size_t>(split != nullptr ? rows : 0));
-  RmsNormProblem problem{.dtype = dtype,
-                         .scale_dtype = scale_dtype,
-                         .dim = dim,
-                         .eps = 0,
-                         .x = x,
-                         .scale = scale,
-                         .y = nullptr,
-                         .rstd = const_cast<float*>(rstd),
-                         .dy = dy,
-                         .dx = dx,
-                         .whole_dim = split != nullptr ? split->dim : dim,
-                         .sums = sums.data()};
+  std::vector<float> sums(static_cast<std::size_t>(args.split != nullptr ? rows : 0));
+  problem.dy = args.dy.kernel_address();
+  problem.dx = args.dx.kernel_address();
+  problem.sums = sums.data();
   RmsNormBackwardRows* run = choose("rms_norm_backward", kBackward, problem);
   // The blocks follow from the shape alone, so the order of the sum does not depend on the threads.
   const std::int64_t block =
@@ -160,13 +167,14 @@ void rms_norm_backward(ThreadPool& pool, DType dtype, const void* x, const void*
       run(problem, begin, end, partial.data() + begin / block * dim);
     });
   };
-  if (split == nullptr) {
+  if (args.split == nullptr) {
     pass_over_rows(RowPass::whole);
   } else {
     pass_over_rows(RowPass::sum);
-    split->add_up(sums.data());
+    args.split->add_up(TensorView::of_host(sums.data(), {rows}));
     pass_over_rows(RowPass::rest);
   }
+  float* const dscale = args.dscale.kernel_data<float>();
   std::fill(dscale, dscale + dim, 0.0f);
   for (std::int64_t b = 0; b < blocks; ++b) {
     for (std::int64_t i = 0; i < dim; ++i) dscale[i] += partial[static_cast<std::size_t>(b * dim + i)];

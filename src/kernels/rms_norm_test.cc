@@ -35,10 +35,10 @@ Outputs run(const Array& x, const Array& scale, const Array& dy, std::int64_t ro
   ThreadPool pool(threads);
   Outputs o{Array(x.dtype(), x.size()), Array(DType::f32, rows), Array(x.dtype(), x.size()),
             Array(DType::f32, dim)};
-  rms_norm(pool, x.dtype(), x.data(), scale.data(), scale.dtype(), rows, dim, kEpsilon, o.y.data(),
-           o.rstd.floats());
-  rms_norm_backward(pool, x.dtype(), x.data(), scale.data(), scale.dtype(), o.rstd.floats(), dy.data(), rows,
-                    dim, o.dx.data(), o.dscale.floats());
+  const Shape shape{rows, dim};
+  rms_norm(pool, {x.view(shape), scale.view(), kEpsilon, o.y.view(shape), o.rstd.view()});
+  rms_norm_backward(
+      pool, {x.view(shape), scale.view(), o.rstd.view(), dy.view(shape), o.dx.view(shape), o.dscale.view()});
   return o;
 }
 
@@ -82,11 +82,10 @@ TEST(RmsNorm, InPlaceGivesTheSame) {
     const Array scale = Array::normal(DType::f32, 37, 2);
     Outputs apart = run(x, scale, dy, 5, 37, 1);
     ThreadPool pool(1);
-    rms_norm_backward(pool, DType::bf16, x.data(), scale.data(), DType::f32, apart.rstd.floats(), dy.data(),
-                      5, 37, dy.data(), apart.dscale.floats());
+    rms_norm_backward(pool,
+                      {x.view(), scale.view(), apart.rstd.view(), dy.view(), dy.view(), apart.dscale.view()});
     EXPECT_TRUE(kernel_test::same(dy, apart.dx));
-    rms_norm(pool, DType::bf16, x.data(), scale.data(), DType::f32, 5, 37, kEpsilon, x.data(),
-             apart.rstd.floats());
+    rms_norm(pool, {x.view(), scale.view(), kEpsilon, x.view(), apart.rstd.view()});
     EXPECT_TRUE(kernel_test::same(x, apart.y));
   }
 }

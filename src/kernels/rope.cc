@@ -33,16 +33,33 @@ constexpr Implementation<RopeTokens, RopeProblem> kRope[] = {
 
 }  // namespace
 
-void rope(ThreadPool& pool, DType dtype, const void* x, void* y, std::int64_t tokens, std::int64_t heads,
-          std::int64_t dim, std::int64_t token_stride, std::int64_t head_stride, const float* cos,
-          const float* sin, bool interleaved, bool inverse) {
-  CHECK(is_float(dtype), "rope of {}", name_of(dtype));
-  CHECK(dim % 2 == 0, "rope dim {} is odd", dim);
-  const double rotated = static_cast<double>(tokens * heads * dim);
-  if (pool.skips({"rope", dtype, 3 * rotated, 2 * rotated * static_cast<double>(size_of(dtype))})) return;
+void rope(ThreadPool& pool, const RopeArgs& args) {
+  const TensorView &x = args.x, &y = args.y;
+  CHECK(x.rank() == 3 && is_float(x.dtype()) && x.dim(2) % 2 == 0 && x.stride(2) == 1 &&
+            y.dtype() == x.dtype() && y.shape() == x.shape() && y.strides() == x.strides(),
+        "[rope] {} of {} with strides {} into {} of {} with strides {}", to_string(x.shape()),
+        name_of(x.dtype()), to_string(x.strides()), to_string(y.shape()), name_of(y.dtype()),
+        to_string(y.strides()));
+  const std::int64_t tokens = x.dim(0), heads = x.dim(1), dim = x.dim(2);
+  for (const TensorView* table : {&args.cos, &args.sin})
+    CHECK(table->size() == tokens * (dim / 2) && table->is_contiguous(), "[rope] a table {} for x {}",
+          to_string(table->shape()), to_string(x.shape()));
+  const double rotated = static_cast<double>(x.size());
+  if (pool.skips({"rope", x.dtype(), 3 * rotated, 2 * rotated * static_cast<double>(size_of(x.dtype()))}))
+    return;
   const std::int64_t grain =
       std::max<std::int64_t>(1, elements_per_piece / std::max<std::int64_t>(1, heads * dim));
-  const RopeProblem p{dtype, x, y, heads, dim, token_stride, head_stride, cos, sin, interleaved, inverse};
+  const RopeProblem p{.dtype = x.dtype(),
+                      .x = x.kernel_address(),
+                      .y = y.kernel_address(),
+                      .heads = heads,
+                      .dim = dim,
+                      .token_stride = x.stride(0),
+                      .head_stride = x.stride(1),
+                      .cos = args.cos.kernel_data<float>(),
+                      .sin = args.sin.kernel_data<float>(),
+                      .interleaved = args.interleaved,
+                      .inverse = args.inverse};
   RopeTokens* const run = choose("rope", kRope, p);
   pool.for_range(tokens, grain, [&](std::int64_t begin, std::int64_t end) { run(p, begin, end); });
 }

@@ -7,7 +7,7 @@
 
 namespace switchyard {
 
-// Arguments of rope under their public names.
+// What RopeArgs holds, with strides in elements.
 struct RopeProblem {
   DType dtype;
   const void* x;

@@ -31,17 +31,17 @@ void compare(DType dtype, std::int64_t tokens, std::int64_t heads, std::int64_t 
         Angles angles(tokens * dim / 2);
         Array found = x, expected = x;
         ThreadPool pool(threads);
-        auto* found_data = static_cast<T*>(found.data()) + 2;
-        const auto* in = static_cast<const T*>(x.data()) + 2;
-        rope(pool, dtype, in, found_data, tokens, heads, dim, token_stride, head_stride, angles.cos.floats(),
-             angles.sin.floats(), interleaved, inverse);
-        reference::rope(in, static_cast<T*>(expected.data()) + 2, tokens, heads, dim, token_stride,
-                        head_stride, angles.cos.floats(), angles.sin.floats(), interleaved, inverse);
+        const auto heads_of = [&](const Array& a) {
+          return a.view().block(2, {tokens, heads, dim}, {token_stride, head_stride, 1});
+        };
+        const TensorView cos = angles.cos.view({tokens, dim / 2}), sin = angles.sin.view({tokens, dim / 2});
+        rope(pool, {heads_of(x), heads_of(found), cos, sin, interleaved, inverse});
+        reference::rope(static_cast<const T*>(x.data()) + 2, static_cast<T*>(expected.data()) + 2, tokens,
+                        heads, dim, token_stride, head_stride, angles.cos.floats(), angles.sin.floats(),
+                        interleaved, inverse);
         EXPECT_TRUE(kernel_test::near(found, expected, dtype == DType::bf16 ? 1.0f / 128 : 0, 1e-6f));
         Array in_place = x;
-        auto* data = static_cast<T*>(in_place.data()) + 2;
-        rope(pool, dtype, data, data, tokens, heads, dim, token_stride, head_stride, angles.cos.floats(),
-             angles.sin.floats(), interleaved, inverse);
+        rope(pool, {heads_of(in_place), heads_of(in_place), cos, sin, interleaved, inverse});
         EXPECT_EQ(in_place, found);
       }
     }
@@ -65,12 +65,14 @@ TEST(Rope, EqualsTheReferenceAndLeavesTheRestAlone) {
 
 TEST(Rope, QuarterTurnIsExact) {
   Array x = Array::integers(DType::bf16, 8, 1), y(DType::bf16, 8);
-  const float cos[] = {0, 0, 0, 0}, sin[] = {1, 1, 1, 1};
+  const float zeros[] = {0, 0, 0, 0}, ones[] = {1, 1, 1, 1};
+  const TensorView cos = TensorView::of_host(zeros, {1, 4}), sin = TensorView::of_host(ones, {1, 4});
+  const Shape shape{1, 1, 8};
   ThreadPool pool(1);
-  rope(pool, DType::bf16, x.data(), y.data(), 1, 1, 8, 8, 8, cos, sin, false, false);
+  rope(pool, {x.view(shape), y.view(shape), cos, sin, false, false});
   for (std::int64_t i = 0; i < 4; ++i) EXPECT_EQ(y.at(i), -x.at(i + 4)) << i;
   for (std::int64_t i = 0; i < 4; ++i) EXPECT_EQ(y.at(i + 4), x.at(i)) << i;
-  rope(pool, DType::bf16, x.data(), y.data(), 1, 1, 8, 8, 8, cos, sin, true, false);
+  rope(pool, {x.view(shape), y.view(shape), cos, sin, true, false});
   for (std::int64_t i = 0; i < 4; ++i) EXPECT_EQ(y.at(2 * i), -x.at(2 * i + 1)) << i;
 }
 
@@ -81,18 +83,20 @@ TEST(Rope, InverseIsTheAdjointAndRotatesBack) {
     Angles angles(3 * 4);
     Array turned(DType::f32, x.size()), back(DType::f32, x.size());
     ThreadPool pool(1);
-    rope(pool, DType::f32, x.data(), turned.data(), 3, 2, 8, 16, 8, angles.cos.floats(), angles.sin.floats(),
-         interleaved, false);
-    rope(pool, DType::f32, y.data(), back.data(), 3, 2, 8, 16, 8, angles.cos.floats(), angles.sin.floats(),
-         interleaved, true);
+    const auto rotate = [&](const Array& from, const Array& to, bool inverse) {
+      const Shape shape{3, 2, 8}, table{3, 4};
+      rope(pool, {from.view(shape), to.view(shape), angles.cos.view(table), angles.sin.view(table),
+                  interleaved, inverse});
+    };
+    rotate(x, turned, false);
+    rotate(y, back, true);
     double left = 0, right = 0;
     for (std::int64_t i = 0; i < x.size(); ++i) {
       left += static_cast<double>(turned.at(i)) * static_cast<double>(y.at(i));
       right += static_cast<double>(x.at(i)) * static_cast<double>(back.at(i));
     }
     EXPECT_NEAR(left, right, 1e-5);
-    rope(pool, DType::f32, turned.data(), back.data(), 3, 2, 8, 16, 8, angles.cos.floats(),
-         angles.sin.floats(), interleaved, true);
+    rotate(turned, back, true);
     EXPECT_TRUE(kernel_test::near(back, x, 0, 1e-6f));
   }
 }

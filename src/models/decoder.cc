@@ -71,7 +71,8 @@ Array logits_of(Context& c, const ModelConfig& m, const Array& hidden, const Arr
       c.rules->sharding({"activation_embed_and_logits_batch", "activation_norm_length", "activation_vocab"},
                         {hidden.shape()[0], hidden.shape()[1], m.vocab});
   const Array x = reshard(c, hidden, Sharding{{want.dims[0], want.dims[1], {}}, {}});
-  return cast(c, einsum(c, m.tied ? "BSM,VM->BSV" : "BSM,MV->BSV", x, head, &want), DType::f32);
+  const Array logits = cast(c, einsum(c, m.tied ? "BSM,VM->BSV" : "BSM,MV->BSV", x, head, &want), DType::f32);
+  return m.logit_soft_cap > 0 ? capped_logits(c, logits, m.logit_soft_cap) : logits;
 }
 
 }  // namespace
@@ -97,9 +98,10 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
   const Sharding tokens{{layout.dims[0], layout.dims[1]}, {}};
   const Array segments = reshard(c, batch.segments, tokens);
   const Array positions = reshard(c, batch.positions, attention_tokens(c, m, shape[0], shape[1]));
-  TokenPlaces places{positions, segments, {}, true};
+  TokenPlaces places{positions, {}, {}, true};
   if (options.caches != nullptr) {
     places.rows = options.caches->rows;
+    places.tokens = options.caches->tokens;
     places.from_beginning = options.caches->from_beginning;
   }
   const RopeTables rope =

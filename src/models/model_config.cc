@@ -98,7 +98,8 @@ void read_attention(const Config& c, ModelConfig& m) {
     return;
   }
   m.attention_scale = 1.0 / std::sqrt(static_cast<double>(m.nope + m.rope_dim));
-  if (c.get_int("max_position_embeddings") > m.rope.original_positions) {
+  m.rope.beyond_original = c.get_int("max_position_embeddings") > m.rope.original_positions;
+  if (m.rope.beyond_original) {
     const double mscale = 0.1 * c.get_float("mscale") * std::log(m.rope.factor) + 1.0;
     m.attention_scale *= mscale * mscale;
   }
@@ -275,6 +276,7 @@ ModelConfig model_config(const Config& c) {
   m.dtype = parse_float_dtype(c.get_string("dtype"), "dtype");
   m.weight_dtype = parse_float_dtype(c.get_string("weight_dtype"), "weight_dtype");
   read_remat(c, m);
+  m.trainable = c.get_strings("trainable_parameters_mask");
   return m;
 }
 

@@ -21,6 +21,7 @@ struct RopeConfig {
   double low_frequency_factor = 1, high_frequency_factor = 4;  // llama3.1
   double beta_fast = 32, beta_slow = 1;                        // yarn
   std::int64_t original_positions = 0;
+  bool beyond_original = false;  // max_position_embeddings is more than that: MLA scales its scores by mscale
   bool truncate = true;
   bool interleaved = false;
   bool attention_scaling = false;  // cos and sin times 0.1 ln(factor) + 1
@@ -54,6 +55,7 @@ struct ModelConfig {
   std::uint32_t init_seed = 0;
   bool remat = true;
   std::set<std::string> remat_keeps;  // checkpoint names
+  std::vector<std::string> trainable;  // trainable_parameters_mask; empty: all
 
   // Attention gives the latent tokens, the experts work on them, and a projection leads back to emb.
   bool has_latent_experts() const { return block == DecoderBlock::qwen3_custom_moe; }

@@ -1,9 +1,14 @@
 #include "models/parameters.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <cmath>
 #include <cstring>
 
+#include "core/error.h"
 #include "core/rng.h"
+#include "models/name_patterns.h"
 
 namespace switchyard {
 namespace {
@@ -101,6 +106,23 @@ void moe_specs(const ModelConfig& m, const std::string& p, SpecList& list) {
   if (m.shared_experts > 0) mlp_specs(m, p + "shared.", m.shared_experts * m.moe_mlp, list);
 }
 
+// trainable_parameters_mask: what no pattern names is not trained.
+void freeze(const ModelConfig& m, std::vector<ParameterSpec>& specs) {
+  const NamePatterns trainable("trainable_parameters_mask", m.trainable);
+  if (trainable.empty()) return;
+  bool any = false;
+  for (ParameterSpec& spec : specs) {
+    const bool chosen = trainable.find_in(spec.name);
+    any = any || (chosen && spec.trained);
+    if (chosen || !spec.trained) continue;
+    spec.trained = false;
+    spec.frozen = !spec.name.ends_with(".gate_bias");  // which has an update of its own
+  }
+  if (!any)
+    fail_usage("[model] trainable_parameters_mask={}: names no parameter that trains, such as {}",
+               fmt::join(m.trainable, ","), specs.back().name);
+}
+
 }  // namespace
 
 std::vector<ParameterSpec> parameter_specs(const ModelConfig& m) {
@@ -120,6 +142,7 @@ std::vector<ParameterSpec> parameter_specs(const ModelConfig& m) {
   }
   list.norm("final_norm", m.emb);
   if (!m.tied) list.kernel("head", {m.emb, m.vocab}, {"embed_vocab", "vocab"}, m.emb, {});
+  freeze(m, list.specs());
   return std::move(list.specs());
 }
 

@@ -29,8 +29,9 @@ struct ParameterSpec {
   Initializer initializer;
   double deviation = 0;  // standard deviation of the draw
   DType dtype;
-  bool trained = true;     // false: the optimizer leaves it alone (router bias)
+  bool trained = true;     // false: it has no gradient, and the optimizer leaves it alone
   MatrixForm matrix = {};  // none for embedding, head, norms and biases, which Muon leaves to AdamW
+  bool frozen = false;     // nothing changes it: not trained, and no router bias, which has its own update
 };
 
 // In a fixed order: embedding, layers, final norm, head.

@@ -88,6 +88,8 @@ const std::vector<Property>& function_properties() {
       {"rope_attention_scaling",
        [](const ModelConfig& m) { return yarn(m, m.rope.attention_scaling ? 1 : 0); }},
       {"rope_interleave", [](const ModelConfig& m) { return m.rope.interleaved; }},
+      {"max_position_embeddings",
+       [](const ModelConfig& m) { return latent(m, m.rope.beyond_original ? 1 : 0); }},
       {"mscale", [](const ModelConfig& m) { return m.attention_scale; }},
       {"num_experts_per_tok",
        [](const ModelConfig& m) { return sparse(m, static_cast<double>(m.moe.slots)); }},

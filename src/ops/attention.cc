@@ -1,10 +1,12 @@
 #include "ops/attention.h"
 
-#include <cmath>
-#include <cstring>
+#include <algorithm>
 
 #include "kernels/attention.h"
 #include "kernels/rope.h"
+#include "kernels/rope_tables.h"
+#include "kernels/strided_copy.h"
+#include "kernels/sum_over_dim.h"
 #include "ops/kv_heads.h"
 #include "ops/reshard.h"
 #include "ops/sequence_balance.h"
@@ -25,21 +27,12 @@ class RopeTablesOp : public Op {
     table.sharding.dims.push_back({});
     return {table, table};
   }
-  std::vector<Tensor> forward(Context& context, std::span<const Tensor> in,
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
     Shape shape = in[0].shape();
     shape.push_back(static_cast<std::int64_t>(frequencies_.size()));
-    Tensor cos(DType::f32, shape), sin(DType::f32, shape);
-    float *c = cos.data<float>(), *s = sin.data<float>();
-    const auto pairs = static_cast<std::int64_t>(frequencies_.size());
-    context.pool->for_range(in[0].size(), 32, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin * pairs; i < end * pairs; ++i) {
-        const double angle =
-            in[0].data<std::int32_t>()[i / pairs] * frequencies_[static_cast<std::size_t>(i % pairs)];
-        c[i] = static_cast<float>(std::cos(angle) * amplitude_);
-        s[i] = static_cast<float>(std::sin(angle) * amplitude_);
-      }
-    });
+    const Tensor cos = c.empty(DType::f32, shape), sin = c.empty(DType::f32, shape);
+    switchyard::rope_tables(*c.pool, {in[0].view(), frequencies_, amplitude_, cos.view(), sin.view()});
     return {cos, sin};
   }
   std::vector<Tensor> backward(Context&, const BackwardCall&) const override { return {Tensor()}; }
@@ -68,48 +61,48 @@ class RopeOp : public Op {
 
  private:
   Tensor rotated(Context& c, const Tensor& x, const Tensor& cos, const Tensor& sin, bool inverse) const {
-    Tensor y(x.dtype(), x.shape());
-    const std::int64_t tokens = x.dim(0) * x.dim(1), width = x.shape().back(),
-                       heads = x.rank() == 4 ? x.dim(2) : 1, dim = 2 * cos.shape().back();
-    copy_rest(c, x, y, dim);
-    const std::size_t at = static_cast<std::size_t>(offset_) * size_of(x.dtype());
-    switchyard::rope(*c.pool, x.dtype(), x.raw() + at, y.raw() + at, tokens, heads, dim, heads * width, width,
-                     cos.data<float>(), sin.data<float>(), interleaved_, inverse);
+    const Tensor y = c.empty(x.dtype(), x.shape());
+    const std::int64_t width = x.shape().back(), heads = x.rank() == 4 ? x.dim(2) : 1,
+                       dim = 2 * cos.shape().back(), end = offset_ + dim;
+    const Shape shape{x.dim(0) * x.dim(1), heads, width};
+    const TensorView from = x.view().reshaped(shape), to = y.view().reshaped(shape);
+    const auto keep = [&](std::int64_t begin, std::int64_t count) {  // the dims that are not rotated
+      if (count > 0) strided_copy(*c.pool, from.slice(2, begin, count), to.slice(2, begin, count));
+    };
+    keep(0, offset_);
+    keep(end, width - end);
+    switchyard::rope(*c.pool, {.x = from.slice(2, offset_, dim),
+                               .y = to.slice(2, offset_, dim),
+                               .cos = cos.view(),
+                               .sin = sin.view(),
+                               .interleaved = interleaved_,
+                               .inverse = inverse});
     return y;
-  }
-  // The dims of every head that are not rotated.
-  void copy_rest(Context& c, const Tensor& x, const Tensor& y, std::int64_t dim) const {
-    const std::size_t element = size_of(x.dtype()),
-                      width = static_cast<std::size_t>(x.shape().back()) * element;
-    const std::size_t first = static_cast<std::size_t>(offset_) * element,
-                      end = static_cast<std::size_t>(offset_ + dim) * element;
-    if (first == 0 && end == width) return;
-    c.pool->for_range(x.size() / x.shape().back(), 64, [&](std::int64_t begin, std::int64_t stop) {
-      for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(stop); ++i) {
-        std::memcpy(y.raw() + i * width, x.raw() + i * width, first);
-        std::memcpy(y.raw() + i * width + end, x.raw() + i * width + end, width - end);
-      }
-    });
   }
   std::int64_t offset_;
   bool interleaved_;
 };
 
-// The transpose of take_heads: heads taken twice add up, those not taken are zero.
+// The transpose of take_heads: heads taken several times add up, those not taken are zero.
 Tensor put_heads(Context& c, const Tensor& x, const std::vector<std::int64_t>& heads, const Shape& whole) {
   const auto count = static_cast<std::int64_t>(heads.size());
   if (count == whole[2] && heads.front() == 0 && heads.back() == count - 1) return x;
-  const Tensor wide = x.cast(DType::f32);
-  Tensor sum = Tensor::zeros(DType::f32, whole);
-  const std::int64_t dim = x.dim(3);
-  c.pool->for_range(x.dim(0) * x.dim(1), 32, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin * count; i < end * count; ++i) {
-      float* to =
-          sum.data<float>() + (i / count * whole[2] + heads[static_cast<std::size_t>(i % count)]) * dim;
-      for (std::int64_t d = 0; d < dim; ++d) to[d] += wide.data<float>()[i * dim + d];
+  const Tensor out = c.zeros(x.dtype(), whole);
+  std::int64_t copies = 0;  // of a head, one after the other
+  for (std::int64_t i = 0; i < count; i += copies) {
+    const std::int64_t head = heads[static_cast<std::size_t>(i)];
+    copies = std::count(heads.begin() + i, heads.end(), head);
+    const TensorView to = out.view().slice(2, head, 1);
+    if (copies == 1) {
+      strided_copy(*c.pool, x.view().slice(2, i, 1), to);
+      continue;
     }
-  });
-  return sum.cast(x.dtype());
+    const Tensor sum = c.empty(x.dtype(), {x.dim(0), x.dim(1), 1, x.dim(3)});
+    sum_over_dim(*c.pool, x.view().slice(2, i, copies), 2,
+                 sum.view().reshaped({x.dim(0), x.dim(1), x.dim(3)}));
+    strided_copy(*c.pool, sum.view(), to);
+  }
+  return out;
 }
 
 class AttentionOp : public Op {
@@ -130,11 +123,18 @@ class AttentionOp : public Op {
     const auto heads = kv_heads_of(c, infos[0], infos[1]);
     const Tensor k = take_heads(c, in[1], heads), v = take_heads(c, in[2], heads);
     const Tensor& q = in[0];
-    Tensor out(q.dtype(), {q.dim(0), q.dim(1), q.dim(2), v.dim(3)}),
-        lse(DType::f32, {q.dim(0), q.dim(2), q.dim(1)});
+    const Tensor out = c.empty(q.dtype(), {q.dim(0), q.dim(1), q.dim(2), v.dim(3)}),
+                 lse = c.empty(DType::f32, {q.dim(0), q.dim(2), q.dim(1)});
     const Tensor index = query_index(c, infos[0]);
-    switchyard::attention(*c.pool, arguments(q, k, v, in[3], in[4], index), q.raw(), k.raw(), v.raw(),
-                          out.raw(), lse.data<float>());
+    switchyard::attention(*c.pool, {.q = q.view(),
+                                    .k = k.view(),
+                                    .v = v.view(),
+                                    .q_index = index.view(),
+                                    .q_segment = in[3].view(),
+                                    .kv_segment = in[4].view(),
+                                    .scale = scale_,
+                                    .out = out.view(),
+                                    .lse = lse.view()});
     return {out, lse};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
@@ -142,10 +142,22 @@ class AttentionOp : public Op {
     const Tensor q = call.input(0), k = take_heads(c, call.input(1), heads);
     const Tensor v = take_heads(c, call.input(2), heads), index = query_index(c, call.input_info(0));
     const Tensor out = call.output(0), lse = call.output(1);
-    Tensor dq(q.dtype(), q.shape()), dk(k.dtype(), k.shape()), dv(v.dtype(), v.shape());
-    attention_backward(*c.pool, arguments(q, k, v, call.input(3), call.input(4), index), q.raw(), k.raw(),
-                       v.raw(), out.raw(), lse.data<float>(), call.grad(0).raw(), dq.raw(), dk.raw(),
-                       dv.raw());
+    const Tensor q_segment = call.input(3), kv_segment = call.input(4);
+    const Tensor dq = c.empty(q.dtype(), q.shape()), dk = c.empty(k.dtype(), k.shape()),
+                 dv = c.empty(v.dtype(), v.shape());
+    attention_backward(*c.pool, {.forward = {.q = q.view(),
+                                             .k = k.view(),
+                                             .v = v.view(),
+                                             .q_index = index.view(),
+                                             .q_segment = q_segment.view(),
+                                             .kv_segment = kv_segment.view(),
+                                             .scale = scale_,
+                                             .out = out.view(),
+                                             .lse = lse.view()},
+                                 .dout = call.grad(0).view(),
+                                 .dq = dq.view(),
+                                 .dk = dk.view(),
+                                 .dv = dv.view()});
     return {dq, put_heads(c, dk, heads, call.input_info(1).local),
             put_heads(c, dv, heads, call.input_info(2).local), Tensor(), Tensor()};
   }
@@ -158,30 +170,14 @@ class AttentionOp : public Op {
     const std::int64_t length = q.local[1], half = length / 2;
     const std::int64_t first = local_offset(*c.mesh, c.rank, q.shape, q.sharding)[1];
     const auto [early, late] = balanced_ ? balanced_halves(c, q) : std::pair(first, first + half);
-    Tensor index(DType::i32, {q.local[0], length});
-    for (std::int64_t i = 0; i < index.size() && !c.abstract(); ++i) {
+    std::vector<std::int32_t> places;
+    for (std::int64_t i = 0; i < q.local[0] * length; ++i) {
       const std::int64_t s = i % length;
-      index.data<std::int32_t>()[i] = static_cast<std::int32_t>(s < half ? early + s : late + s - half);
+      places.push_back(static_cast<std::int32_t>(s < half ? early + s : late + s - half));
     }
+    const Tensor index = c.empty(DType::i32, {q.local[0], length});
+    copy(TensorView::of_host(places.data(), index.shape()), index.view());
     return index;
-  }
-  AttentionArgs arguments(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& q_segments,
-                          const Tensor& kv_segments, const Tensor& q_index) const {
-    AttentionArgs args{};
-    args.batch = q.dim(0);
-    args.q_length = q.dim(1);
-    args.kv_length = k.dim(1);
-    args.heads = q.dim(2);
-    args.kv_heads = k.dim(2);
-    args.qk_dim = q.dim(3);
-    args.v_dim = v.dim(3);
-    args.scale = scale_;
-    args.causal = true;
-    args.dtype = q.dtype();
-    args.q_segment = q_segments.data<std::int32_t>();
-    args.kv_segment = kv_segments.data<std::int32_t>();
-    args.q_index = q_index.defined() ? q_index.data<std::int32_t>() : nullptr;
-    return args;
   }
   float scale_;
   bool balanced_;  // queries are those of balance_sequence

@@ -1,9 +1,10 @@
 #include "ops/attention_cache.h"
 
-#include <cstring>
+#include <algorithm>
 
 #include "kernels/attention.h"
 #include "kernels/decode_attention.h"
+#include "kernels/strided_copy.h"
 #include "ops/kv_heads.h"
 #include "ops/reshard.h"
 
@@ -29,17 +30,19 @@ Tensor heads_for(Context& context, const Array& q, const Array& part) {
 
 // The cached matrix of keys or values, and what is new of it.
 struct Store {
+  Context& context;
   Tensor& cached;
   std::vector<Tensor> parts;
 
-  Store(Context& context, Tensor& cached_, const Array& q, std::span<const Array> arrays) : cached(cached_) {
+  Store(Context& context_, Tensor& cached_, const Array& q, std::span<const Array> arrays)
+      : context(context_), cached(cached_) {
     for (const Array& x : arrays) parts.push_back(heads_for(context, q, x));
   }
   void make_room(std::int64_t rows, std::int64_t capacity) {
     std::int64_t width = 0;
     for (const Tensor& part : parts) width += part.dim(3);
     const Shape shape{rows, capacity, parts[0].dim(2), width};
-    if (!cached.defined()) cached = Tensor(parts[0].dtype(), shape);
+    if (!cached.defined()) cached = context.empty(parts[0].dtype(), shape);
     if (cached.shape() != shape) {
       fail_usage(
           "[mesh] logical_axis_rules: a rank's heads are not the same for a prompt and for a token after it "
@@ -48,20 +51,16 @@ struct Store {
           to_string(cached.shape()), to_string(shape));
     }
   }
-  // Token `token` of the call's row `from` becomes that of a position of the cached row `row`.
-  void copy(std::int64_t from, std::int64_t token, std::int64_t row, std::int64_t position) const {
-    std::byte* to = cached.raw() + bytes_before(cached, row, position);
-    for (std::int64_t head = 0; head < cached.dim(2); ++head) {
-      for (const Tensor& part : parts) {
-        const auto bytes = static_cast<std::size_t>(part.dim(3)) * size_of(part.dtype());
-        std::memcpy(to, part.raw() + bytes_before(part, from, token) + static_cast<std::size_t>(head) * bytes,
-                    bytes);
-        to += bytes;
-      }
+  // The first `tokens` tokens of the call's row `from` become those of the cached row `row` from `position`
+  // on.
+  void append(std::int64_t from, std::int64_t tokens, std::int64_t row, std::int64_t position) const {
+    const TensorView to = cached.view().rows(row, row + 1).slice(1, position, tokens);
+    std::int64_t column = 0;
+    for (const Tensor& part : parts) {
+      strided_copy(*context.pool, part.view().rows(from, from + 1).slice(1, 0, tokens),
+                   to.slice(3, column, part.dim(3)));
+      column += part.dim(3);
     }
-  }
-  static std::size_t bytes_before(const Tensor& x, std::int64_t row, std::int64_t token) {
-    return static_cast<std::size_t>((row * x.dim(1) + token) * x.dim(2) * x.dim(3)) * size_of(x.dtype());
   }
 };
 
@@ -85,17 +84,11 @@ class SplitUpProjectionOp : public Op {
                               std::span<const ArrayInfo>) const override {
     const Tensor& w = in[0];
     const std::int64_t ranks = w.dim(0), heads = w.dim(1), value = w.dim(2) - nope_;
-    Tensor key_up(w.dtype(), {heads, ranks, nope_}), value_up(w.dtype(), {heads, ranks, value});
-    const std::size_t element = size_of(w.dtype()), keys = static_cast<std::size_t>(nope_) * element,
-                      values = static_cast<std::size_t>(value) * element;
-    c.pool->for_range(heads * ranks, 64, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        const std::byte* from =
-            w.raw() + static_cast<std::size_t>(i % ranks * heads + i / ranks) * (keys + values);
-        std::memcpy(key_up.raw() + static_cast<std::size_t>(i) * keys, from, keys);
-        std::memcpy(value_up.raw() + static_cast<std::size_t>(i) * values, from + keys, values);
-      }
-    });
+    const Tensor key_up = c.empty(w.dtype(), {heads, ranks, nope_}),
+                 value_up = c.empty(w.dtype(), {heads, ranks, value});
+    const TensorView heads_first = w.view().permuted({1, 0, 2});
+    strided_copy(*c.pool, heads_first.slice(2, 0, nope_), key_up.view());
+    strided_copy(*c.pool, heads_first.slice(2, nope_, value), value_up.view());
     return {key_up, value_up};
   }
   std::vector<Tensor> backward(Context&, const BackwardCall&) const override { return {Tensor()}; }
@@ -118,7 +111,10 @@ class CacheAttentionOp : public Op {  // inputs: q [B,S,N,D], its positions [B,S
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo> infos) const override {
     const Tensor& q = in[0];
-    Tensor out(q.dtype(), {q.dim(0), q.dim(1), q.dim(2), cache_.v.dim(3)});
+    const Shape shape{q.dim(0), q.dim(1), q.dim(2), cache_.v.dim(3)};
+    // Zeros for padding, which nobody reads.
+    const bool padded = std::find(rows_.begin(), rows_.end(), -1) != rows_.end();
+    const Tensor out = padded ? c.zeros(q.dtype(), shape) : c.empty(q.dtype(), shape);
     infos[0].shape[1] == 1 ? attend_one(c, q, out) : attend_some(c, q, in[1], out);
     return {out};
   }
@@ -128,44 +124,34 @@ class CacheAttentionOp : public Op {  // inputs: q [B,S,N,D], its positions [B,S
  private:
   // One token a row, in all and not only on this rank: it sees all keys there are.
   void attend_one(Context& c, const Tensor& q, const Tensor& out) const {
-    std::vector<std::int64_t> lengths;
-    for (const std::int64_t row : rows_) lengths.push_back(length_of(row));
-    DecodeAttentionArgs args;
-    args.batch = q.dim(0);
-    args.capacity = cache_.capacity;
-    args.kv_heads = cache_.k.dim(2);
-    args.group = q.dim(2) / args.kv_heads;
-    args.qk_dim = q.dim(3);
-    args.v_dim = out.dim(3);
-    args.scale = scale_;
-    args.dtype = q.dtype();
-    args.lengths = lengths.data();
-    args.rows = rows_.data();
-    decode_attention(*c.pool, args, q.raw(), cache_.k.raw(), cache_.v.raw(), out.raw());
+    const std::int64_t batch = q.dim(0), kv_heads = cache_.k.dim(2), group = q.dim(2) / kv_heads;
+    std::vector<std::int32_t> numbers;  // lengths, then rows
+    for (const std::int64_t row : rows_) numbers.push_back(static_cast<std::int32_t>(length_of(row)));
+    for (const std::int64_t row : rows_) numbers.push_back(static_cast<std::int32_t>(row));
+    const Tensor there = c.empty(DType::i32, {2 * batch});
+    copy(TensorView::of_host(numbers.data(), there.shape()), there.view());
+    decode_attention(*c.pool, {.q = q.view().reshaped({batch, kv_heads, group, q.dim(3)}),
+                               .k = cache_.k.view(),
+                               .v = cache_.v.view(),
+                               .lengths = there.view().rows(0, batch),
+                               .rows = there.view().rows(batch, 2 * batch),
+                               .scale = scale_,
+                               .out = out.view().reshaped({batch, kv_heads, group, out.dim(3)})});
   }
   // Several, a row after the other, as their keys' numbers differ.
   void attend_some(Context& c, const Tensor& q, const Tensor& positions, const Tensor& out) const {
-    const Tensor lse(DType::f32, {q.dim(2), q.dim(1)});
-    AttentionArgs args{};
-    args.batch = 1;
-    args.q_length = q.dim(1);
-    args.heads = q.dim(2);
-    args.kv_heads = cache_.k.dim(2);
-    args.qk_dim = q.dim(3);
-    args.v_dim = out.dim(3);
-    args.scale = scale_;
-    args.dtype = q.dtype();
+    const Tensor lse = c.empty(DType::f32, {1, q.dim(2), q.dim(1)});
+    const auto row_of = [](const Tensor& x, std::int64_t i) { return x.view().rows(i, i + 1); };
     for (std::int64_t b = 0; b < q.dim(0); ++b) {
-      const std::int64_t row = rows_[static_cast<std::size_t>(b)];
-      const auto at = [](const Tensor& x, std::int64_t i) { return x.raw() + Store::bytes_before(x, i, 0); };
-      if (row < 0) {  // padding, which nobody reads: zeros, not what lay there
-        std::memset(at(out, b), 0, out.bytes() / static_cast<std::size_t>(out.dim(0)));
-        continue;
-      }
-      args.kv_length = length_of(row);
-      args.q_index = positions.data<std::int32_t>() + b * q.dim(1);
-      switchyard::attention(*c.pool, args, at(q, b), at(cache_.k, row), at(cache_.v, row), at(out, b),
-                            lse.data<float>());
+      const std::int64_t row = rows_[static_cast<std::size_t>(b)], keys = length_of(row);
+      if (row < 0) continue;  // padding
+      switchyard::attention(*c.pool, {.q = row_of(q, b),
+                                      .k = row_of(cache_.k, row).slice(1, 0, keys),
+                                      .v = row_of(cache_.v, row).slice(1, 0, keys),
+                                      .q_index = row_of(positions, b),
+                                      .scale = scale_,
+                                      .out = row_of(out, b),
+                                      .lse = lse.view()});
     }
   }
   std::int64_t length_of(std::int64_t row) const {
@@ -193,35 +179,31 @@ void remember(Context& context, AttentionCache& cache, const Array& q, std::span
   const auto rows_here = static_cast<std::int64_t>(cache.lengths.size());
   keys.make_room(rows_here, cache.capacity);
   values.make_room(rows_here, cache.capacity);
-  const Sharding rows{{q.sharding().dims[0], {}}, {}};
-  const Tensor positions = in_rows_of(context, places.positions, rows).tensor();
-  const Tensor segments = in_rows_of(context, places.segments, rows).tensor();
-  CHECK(static_cast<std::int64_t>(places.rows.size()) == positions.dim(0), "{} rows for a batch of {}",
-        places.rows.size(), positions.dim(0));
-  for (std::int64_t b = 0; b < positions.dim(0); ++b) {
-    const std::int64_t row = places.rows[static_cast<std::size_t>(b)];
+  const std::int64_t batch = keys.parts[0].dim(0);
+  CHECK(static_cast<std::int64_t>(places.rows.size()) == batch && places.tokens.size() == places.rows.size(),
+        "{} rows and {} numbers of tokens for a batch of {}", places.rows.size(), places.tokens.size(),
+        batch);
+  for (std::int64_t b = 0; b < batch; ++b) {
+    const std::int64_t row = places.rows[static_cast<std::size_t>(b)],
+                       tokens = places.tokens[static_cast<std::size_t>(b)];
     if (row < 0) continue;
     std::int64_t& length = cache.lengths[static_cast<std::size_t>(row)];
-    for (std::int64_t s = 0; s < positions.dim(1); ++s) {
-      const std::int64_t at = b * positions.dim(1) + s;
-      if (segments.data<std::int32_t>()[at] == 0) break;
-      const std::int64_t position = positions.data<std::int32_t>()[at];
-      CHECK(position == length && position < cache.capacity, "[attention cache] token {} after {} of {}",
-            position, length, cache.capacity);
-      keys.copy(b, s, row, position);
-      values.copy(b, s, row, position);
-      ++length;
-    }
+    CHECK(length + tokens <= cache.capacity, "[attention cache] {} tokens after {} of {}", tokens, length,
+          cache.capacity);
+    keys.append(b, tokens, row, length);
+    values.append(b, tokens, row, length);
+    length += tokens;
   }
 }
 
-void remember_of(AttentionCache& cache, std::int64_t row, std::int64_t from, std::int64_t tokens) {
+void remember_of(Context& context, AttentionCache& cache, std::int64_t row, std::int64_t from,
+                 std::int64_t tokens) {
   cache.lengths[static_cast<std::size_t>(row)] = tokens;
   if (row == from || tokens == 0) return;
   for (const Tensor* x : {&cache.k, &cache.v}) {
     if (!x->defined()) continue;  // a layer of another stage
-    std::memcpy(x->raw() + Store::bytes_before(*x, row, 0), x->raw() + Store::bytes_before(*x, from, 0),
-                Store::bytes_before(*x, 0, tokens));
+    const auto tokens_of = [&](std::int64_t i) { return x->view().rows(i, i + 1).slice(1, 0, tokens); };
+    strided_copy(*context.pool, tokens_of(from), tokens_of(row));
   }
 }
 

@@ -21,15 +21,16 @@ struct AttentionCache {
 // What all layers remember, and the rows that a call goes on with.
 struct AttentionCaches {
   std::vector<AttentionCache> layers;
-  std::vector<std::int64_t> rows;  // this rank's: the caches' row of each of the call's, -1 for padding
+  std::vector<std::int64_t> rows;    // this rank's: the caches' row of each of the call's, -1 for padding
+  std::vector<std::int64_t> tokens;  // of each of `rows`: how many the call brings; the rest of it is padding
   bool from_beginning = true;      // no row of the call, on any rank, has tokens before it
 };
 
-// Where the tokens of a call stand: i32 [B,S], and AttentionCaches::rows of B. Positions of a row go on where
-// the cache ends; padding (segment 0) comes after a row's last token and is not remembered.
+// Where the tokens of a call stand: i32 [B,S], and AttentionCaches::rows and tokens of B. Positions of a row
+// go on where the cache ends; padding comes after a row's last token and is not remembered.
 struct TokenPlaces {
-  Array positions, segments;
-  std::span<const std::int64_t> rows;
+  Array positions;
+  std::span<const std::int64_t> rows, tokens;
   bool from_beginning = true;
 };
 
@@ -39,13 +40,14 @@ std::pair<Array, Array> split_up_projection(Context& context, const Array& wkv_b
 
 // Puts the tokens' keys and values into the cache, with the heads that this rank's heads of q [B,S,N,D] read.
 // Each of k and v is one array [B,S,Nkv,D], or some [B,S,D] that make one head together, side by side. Rows
-// may be split as q's are, the sequence in any way. CHECKs that they go
-// on where the cache ends; Error(usage) where the rules give this rank other heads than in the calls before.
+// may be split as q's are, the sequence in any way. CHECKs that the tokens fit; Error(usage) where the rules
+// give this rank other heads than in the calls before.
 void remember(Context& context, AttentionCache& cache, const Array& q, std::span<const Array> k,
               std::span<const Array> v, const TokenPlaces& places);
 
 // The row `row` remembers the first `tokens` tokens of the row `from`, which may be itself, and nothing else.
-void remember_of(AttentionCache& cache, std::int64_t row, std::int64_t from, std::int64_t tokens);
+void remember_of(Context& context, AttentionCache& cache, std::int64_t row, std::int64_t from,
+                 std::int64_t tokens);
 
 // Softmax attention of q [B,S,N,D] over the cached keys up to its own positions -> [B,S,N,Dv]. The tokens of
 // q are remembered already. No gradient.

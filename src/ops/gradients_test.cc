@@ -308,6 +308,9 @@ TEST(Gradients, ElementwiseAndRearranging) {
   check([](Context& c,
            std::span<const Array> in) { return add(c, scale(c, in[0], -1.5f), add(c, in[1], in[0])); },
         split);
+  check([](Context& c,
+           std::span<const Array> in) { return capped_logits(c, add(c, in[0], scale(c, in[1], 3)), 1.5f); },
+        split);
   check(
       [](Context& c, std::span<const Array> in) {  // both parts are used, in other order
         const auto parts = split_last(c, add(c, in[0], in[1]), 4);

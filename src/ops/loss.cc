@@ -149,6 +149,46 @@ class LinearCrossEntropyOp : public Op {
   bool vocab_major_, with_gradients_;
 };
 
+class SoftCapOp : public Op {
+ public:
+  explicit SoftCapOp(float cap) : cap_(cap) {}
+  std::string_view name() const override { return "soft cap"; }
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
+    CHECK(in[0].dtype == DType::f32 && in[0].sharding.partial.empty(), "soft cap of {}",
+          name_of(in[0].dtype));
+    return {in[0]};
+  }
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
+    Tensor out(DType::f32, in[0].shape());
+    const float* const x = in[0].data<float>();
+    float* const y = out.data<float>();
+    c.pool->for_range(in[0].size(), kElementsAtOnce, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) y[i] = cap_ * std::tanh(x[i] / cap_);
+    });
+    return {out};
+  }
+  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
+    const Tensor y = call.output(0), grad = call.grad(0);
+    Tensor out(DType::f32, y.shape());
+    const float *const capped = y.data<float>(), *const g = grad.data<float>();
+    float* const dx = out.data<float>();
+    c.pool->for_range(y.size(), kElementsAtOnce, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const float tanh = capped[i] / cap_;
+        dx[i] = g[i] * (1 - tanh * tanh);
+      }
+    });
+    return {out};
+  }
+  std::uint32_t needs_inputs() const override { return 0; }
+  std::uint32_t needs_outputs() const override { return 1; }
+
+ private:
+  static constexpr std::int64_t kElementsAtOnce = 4096;
+  float cap_;
+};
+
 struct Layout {
   Sharding tokens;
   Axes vocab;
@@ -191,6 +231,11 @@ CrossEntropy linear_cross_entropy(Context& context, const Array& hidden, const A
                    inputs);
   const Sharding whole{};
   return {reshard(context, out[0], whole), reshard(context, out[1], whole)};
+}
+
+Array capped_logits(Context& context, const Array& logits, float cap) {
+  CHECK(cap > 0, "a cap of {}", cap);
+  return apply(context, std::make_shared<SoftCapOp>(cap), std::span(&logits, 1))[0];
 }
 
 }  // namespace switchyard

@@ -22,4 +22,7 @@ CrossEntropy linear_cross_entropy(Context& context, const Array& hidden, const A
                                   bool head_vocab_major, const Array& targets, const Array& segments,
                                   const CrossEntropyOptions& options);
 
+// cap * tanh(logits / cap) of float32 logits, as linear_cross_entropy caps them. cap > 0.
+Array capped_logits(Context& context, const Array& logits, float cap);
+
 }  // namespace switchyard

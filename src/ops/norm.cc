@@ -26,31 +26,38 @@ class RmsNormOp : public Op {
     const Tensor& x = in[0];
     Shape row_shape = x.shape();
     row_shape.pop_back();
-    Tensor y(x.dtype(), x.shape()), rstd(DType::f32, row_shape);
-    const auto split = split_of(c, infos[0], rstd.size());
-    rms_norm(*c.pool, x.dtype(), x.raw(), in[1].raw(), in[1].dtype(), rstd.size(), x.shape().back(), epsilon_,
-             y.raw(), rstd.data<float>(), split ? &*split : nullptr);
+    const Tensor y = c.empty(x.dtype(), x.shape()), rstd = c.empty(DType::f32, row_shape);
+    const auto split = split_of(c, infos[0]);
+    rms_norm(*c.pool, {.x = x.view(),
+                       .scale = in[1].view(),
+                       .eps = epsilon_,
+                       .y = y.view(),
+                       .rstd = rstd.view(),
+                       .split = split ? &*split : nullptr});
     return {y, rstd};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     const Tensor x = call.input(0), scale = call.input(1), rstd = call.output(1);
-    Tensor dx(x.dtype(), x.shape()), dscale(DType::f32, scale.shape());
-    const Tensor& dy = call.grad(0);
-    const auto split = split_of(c, call.input_info(0), rstd.size());
-    rms_norm_backward(*c.pool, x.dtype(), x.raw(), scale.raw(), scale.dtype(), rstd.data<float>(), dy.raw(),
-                      rstd.size(), x.shape().back(), dx.raw(), dscale.data<float>(),
-                      split ? &*split : nullptr);
+    const Tensor dx = c.empty(x.dtype(), x.shape()), dscale = c.empty(DType::f32, scale.shape());
+    const auto split = split_of(c, call.input_info(0));
+    rms_norm_backward(*c.pool, {.x = x.view(),
+                                .scale = scale.view(),
+                                .rstd = rstd.view(),
+                                .dy = call.grad(0).view(),
+                                .dx = dx.view(),
+                                .dscale = dscale.view(),
+                                .split = split ? &*split : nullptr});
     return {dx, dscale};
   }
   std::uint32_t needs_outputs() const override { return 2; }
 
  private:
   // Where the last dim is split.
-  static std::optional<SplitRows> split_of(Context& c, const ArrayInfo& x, std::int64_t rows) {
+  static std::optional<SplitRows> split_of(Context& c, const ArrayInfo& x) {
     const Axes axes = x.sharding.dims.back();
     if (axes.empty()) return std::nullopt;
-    return SplitRows{x.shape.back(), [&c, axes, rows](float* sums) {
-                       c.comm->all_reduce(c.group(axes), joined(axes), DType::f32, sums, rows);
+    return SplitRows{x.shape.back(), [&c, axes](const TensorView& sums) {
+                       c.comm->all_reduce(c.group(axes), joined(axes), sums);
                      }};
   }
   float epsilon_;

@@ -173,6 +173,26 @@ TEST(Plan, Optimizers) {
   expect_same(tiny({"opt_type=sgd", "ranks=2"}));
 }
 
+TEST(Plan, FrozenParametersHaveWeightsOnly) {
+  const Keys layout{"ranks=4", "ici_fsdp_parallelism=2", "ici_expert_parallelism=2"};
+  const auto with = [&](const std::string& key) {
+    Keys keys = layout;
+    keys.push_back(key);
+    return deepseek(keys);
+  };
+  for (const char* mask : {"moe/gate", "attention", "wi_0", "embedding", "^(?!.*moe).*"})
+    expect_same(with(std::string("trainable_parameters_mask=") + mask));
+  const json all = plan_of(deepseek(layout))["per_rank"],
+             norms = plan_of(with("trainable_parameters_mask=norm"))["per_rank"];
+  EXPECT_EQ(all["weights_bytes"], norms["weights_bytes"]);
+  for (const char* key : {"gradients_bytes", "optimizer_bytes"}) {
+    EXPECT_GT(norms[key], 0);
+    EXPECT_LT(norms[key].get<double>(), 0.05 * all[key].get<double>()) << key;
+  }
+  EXPECT_THROW(plan_of(with("trainable_parameters_mask=no_such_name")), Error);
+  EXPECT_THROW(plan_of(with("trainable_parameters_mask=(")), Error);
+}
+
 TEST(Plan, Meshes) {
   expect_same(tiny({"ranks=4"}));
   expect_same(deepseek({"ranks=4", "ici_fsdp_parallelism=2", "ici_tensor_parallelism=2"}));

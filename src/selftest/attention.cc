@@ -42,7 +42,7 @@ constexpr AttentionShape kAttentionShapes[] = {
 // Arguments and inputs of both passes; the backward pass is given the twin's out and lse.
 struct AttentionData {
   AttentionData(const AttentionShape& s, DType type, std::uint32_t seed);
-  AttentionArgs args;
+  AttentionSpec args;
   PoisonedArray q, k, v, dout, out, lse;
   reference::AttentionMagnitudes rounding;
   std::vector<std::int32_t> q_index, kv_index, q_segment, kv_segment;
@@ -108,8 +108,8 @@ Case attention_forward_case(const SharedAttention& d) {
             d->rounding.out},
            {"lse", PoisonedArray(DType::f32, d->lse.size()), {3e-6, 3e-6}}},
           [d](ThreadPool& pool, const Arrays& in, Arrays& out) {
-            attention(pool, d->args, in[0].data(), in[1].data(), in[2].data(), out[0].data(),
-                      out[1].floats());
+            attention(pool, reference::attention_args(d->args, in[0].data(), in[1].data(), in[2].data(),
+                                                      out[0].data(), out[1].floats()));
           }};
 }
 
@@ -123,8 +123,11 @@ Case attention_backward_case(const SharedAttention& d) {
            {"dk", PoisonedArray(dtype, d->k.size()), bound, 0, d->rounding.dk},
            {"dv", PoisonedArray(dtype, d->v.size()), bound, 0, d->rounding.dv}},
           [d](ThreadPool& pool, const Arrays& in, Arrays& out) {
-            attention_backward(pool, d->args, in[0].data(), in[1].data(), in[2].data(), in[3].data(),
-                               in[4].floats(), in[5].data(), out[0].data(), out[1].data(), out[2].data());
+            const AttentionArgs forward = reference::attention_args(
+                d->args, in[0].data(), in[1].data(), in[2].data(), in[3].data(), in[4].floats());
+            attention_backward(pool,
+                               {forward, in[5].view(forward.out.shape()), out[0].view(forward.q.shape()),
+                                out[1].view(forward.k.shape()), out[2].view(forward.v.shape())});
           }};
 }
 
@@ -146,7 +149,7 @@ std::vector<Case> attention_cases(std::uint32_t seed) {
 }
 
 struct DecodeShape {
-  std::vector<std::int64_t> lengths;
+  std::vector<std::int32_t> lengths;
   std::int64_t capacity, kv_heads, group, qk_dim, v_dim;
 };
 
@@ -167,12 +170,16 @@ std::vector<Case> decode_cases(std::uint32_t seed) {
       for (const std::int64_t count : {queries * s.qk_dim, keys * s.qk_dim, keys * s.v_dim})
         c.inputs.push_back(draw.normal(dtype, count));
       c.outputs.push_back({"out", PoisonedArray(dtype, queries * s.v_dim), attention_bound(dtype, 1e-5)});
-      c.run = [s, dtype, rows](ThreadPool& pool, const Arrays& in, Arrays& out) {
-        std::vector<std::int64_t> of_keys;  // the last row's first
-        for (std::int64_t b = rows; b-- > 0;) of_keys.push_back(b);
-        const DecodeAttentionArgs args{rows,    s.capacity, s.kv_heads, s.group,          s.qk_dim,
-                                       s.v_dim, 0.3f,       dtype,      s.lengths.data(), of_keys.data()};
-        decode_attention(pool, args, in[0].data(), in[1].data(), in[2].data(), out[0].data());
+      c.run = [s, rows](ThreadPool& pool, const Arrays& in, Arrays& out) {
+        std::vector<std::int32_t> of_keys;  // the last row's first
+        for (std::int64_t b = rows; b-- > 0;) of_keys.push_back(static_cast<std::int32_t>(b));
+        decode_attention(pool, {.q = in[0].view({rows, s.kv_heads, s.group, s.qk_dim}),
+                                .k = in[1].view({rows, s.capacity, s.kv_heads, s.qk_dim}),
+                                .v = in[2].view({rows, s.capacity, s.kv_heads, s.v_dim}),
+                                .lengths = TensorView::of_host(s.lengths.data(), {rows}),
+                                .rows = TensorView::of_host(of_keys.data(), {rows}),
+                                .scale = 0.3f,
+                                .out = out[0].view({rows, s.kv_heads, s.group, s.v_dim})});
       };
       cases.push_back(std::move(c));
       seed = draw.seed();

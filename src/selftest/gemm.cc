@@ -81,16 +81,35 @@ std::vector<Case> gemm_cases(std::uint32_t seed) {
   add({1, 530, 600, 70}, 2, 0, DType::f32);     // several blocks
   add({1, 70, 90, 2500}, 0, 1, DType::bf16);    // sections of depth (gemm_tiles.cc), each in chunks
   add({1, 2100, 1024, 33}, 0, 0, DType::bf16);  // more than 4 MB: stored past the caches (gemm_tiles_store.h)
-  add({1, 3, 70, 16000}, 0, 0, DType::f32);     // few rows: slices of depth (gemm.cc),
-  add({1, 2, 3000, 600}, 2, 0, DType::bf16);    // of columns,
-  add({1, 8, 4500, 40}, 0, 0, DType::bf16);     // and columns in turns (gemm_few_rows.cc)
+  return cases;
+}
+
+// Shapes that every instruction set takes as few rows (kernels/gemm_few_rows.cc).
+std::vector<Case> few_rows_cases(std::uint32_t seed) {
+  std::vector<Case> cases;
+  const auto add = [&](const GemmShape& shape, int flags, std::int64_t padding) {
+    for (const DType dtype : kFloatTypes) {
+      for (const DType c_dtype : kFloatTypes)
+        cases.push_back(gemm_case(shape, flags, padding, dtype, c_dtype, seed += kSeedsOfCase));
+    }
+  };
+  for (const int flags : {0, 2, 4, 6}) {  // B transposed, accumulated
+    add({1, 1, 1, 1}, flags, 0);
+    add({1, 2, 33, 37}, flags, 1);
+    add({3, 1, 70, 129}, flags, 2);
+    add({1, 2, 5, 0}, flags, 0);
+  }
+  add({1, 3, 70, 16000}, 0, 0);  // slices of depth,
+  add({1, 2, 3000, 600}, 2, 0);  // of columns,
+  add({1, 8, 4500, 40}, 0, 1);   // and columns in turns
+  for (std::int64_t m = 3; m < 8; ++m) add({1, m, 4101, 9}, 0, 0);
   return cases;
 }
 
 }  // namespace
 
 std::vector<Kernel> gemm_kernels() {
-  return {{"gemm", "gemm", gemm_cases}};
+  return {{"gemm", "gemm", gemm_cases}, {"gemm_few_rows", "gemm_few_rows", few_rows_cases}};
 }
 
 }  // namespace switchyard::selftest

@@ -70,7 +70,7 @@ std::vector<Kernel> gemm_kernels();
 std::vector<Kernel> grouped_matmul_kernels();
 std::vector<Kernel> ragged_rows_kernels();
 std::vector<Kernel> route_kernels();
-std::vector<Kernel> row_kernels();            // rms_norm, rope, softmax, sigmoid
+std::vector<Kernel> row_kernels();  // rms_norm, rope and its tables
 std::vector<Kernel> token_loss_kernels();
 std::vector<Kernel> weight_update_kernels();  // and rank_sum
 

@@ -1,14 +1,13 @@
-// rms_norm, rope, softmax and sigmoid. Values are around 1 and the scalar twins compute in double: in f32
+// rms_norm and rope. Values are around 1 and the scalar twins compute in double: in f32
 // what is left is the rounding of sums, in bf16 that of the result on both sides, at most 2^-8 of it each.
 #include <fmt/format.h>
 
 #include <cmath>
 #include <optional>
 
-#include "kernels/ref/softmax_reference.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
-#include "kernels/softmax.h"
+#include "kernels/rope_tables.h"
 #include "selftest/kernel.h"
 
 namespace switchyard::selftest {
@@ -24,8 +23,8 @@ struct NormShape {
   // What adds the other ranks' sums to this one's.
   std::optional<SplitRows> split_rows(const PoisonedArray& others) const {
     if (!split) return std::nullopt;
-    return SplitRows{4 * dim, [this, &others](float* sums) {
-                       for (std::int64_t r = 0; r < rows; ++r) sums[r] += others.at(r);
+    return SplitRows{4 * dim, [this, &others](const TensorView& sums) {
+                       for (std::int64_t r = 0; r < rows; ++r) sums.kernel_data<float>()[r] += others.at(r);
                      }};
   }
   double relative() const { return dtype == DType::bf16 ? kRoundedTwice : 2e-6; }
@@ -72,8 +71,9 @@ std::vector<Case> rms_norm_cases(std::uint32_t seed) {
                  {"rstd", PoisonedArray(DType::f32, s.rows), {1e-6, 0}}},
                 [s](ThreadPool& pool, const Arrays& in, Arrays& out) {
                   const auto split = s.split_rows(in[2]);
-                  rms_norm(pool, s.dtype, in[0].data(), in[1].data(), s.scale_dtype, s.rows, s.dim, kEpsilon,
-                           out[0].data(), out[1].floats(), split ? &*split : nullptr);
+                  const Shape shape{s.rows, s.dim};
+                  rms_norm(pool, {in[0].view(shape), in[1].view(), kEpsilon, out[0].view(shape),
+                                  out[1].view(), split ? &*split : nullptr});
                 }};
   });
 }
@@ -97,9 +97,9 @@ std::vector<Case> rms_norm_backward_cases(std::uint32_t seed) {
                  {"dscale", PoisonedArray(DType::f32, s.dim), {1e-5, 1e-4}}},
                 [s](ThreadPool& pool, const Arrays& in, Arrays& out) {
                   const auto split = s.split_rows(in[4]);
-                  rms_norm_backward(pool, s.dtype, in[0].data(), in[1].data(), s.scale_dtype, in[3].floats(),
-                                    in[2].data(), s.rows, s.dim, out[0].data(), out[1].floats(),
-                                    split ? &*split : nullptr);
+                  const Shape shape{s.rows, s.dim};
+                  rms_norm_backward(pool, {in[0].view(shape), in[1].view(), in[3].view(), in[2].view(shape),
+                                           out[0].view(shape), out[1].view(), split ? &*split : nullptr});
                 }};
   });
 }
@@ -109,7 +109,6 @@ Case rope_case(std::int64_t tokens, std::int64_t heads, std::int64_t dim, DType 
                bool inverse, std::uint32_t seed) {
   constexpr std::int64_t kBefore = 2;
   const std::int64_t head_stride = dim + 3, token_stride = heads * head_stride + 1;
-  const auto size = static_cast<std::int64_t>(size_of(dtype));
   PoisonedArray cos(DType::f32, tokens * dim / 2), sin = cos;
   for (std::int64_t i = 0; i < cos.size(); ++i) {
     cos.set(i, std::cos(0.7f * static_cast<float>(i)));
@@ -124,9 +123,12 @@ Case rope_case(std::int64_t tokens, std::int64_t heads, std::int64_t dim, DType 
             PoisonedArray::normal(dtype, elements, seed + 1),
             {dtype == DType::bf16 ? kRoundedTwice : 0.0, 1e-6}}},
           [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
-            rope(pool, dtype, static_cast<const std::byte*>(in[0].data()) + kBefore * size,
-                 static_cast<std::byte*>(out[0].data()) + kBefore * size, tokens, heads, dim, token_stride,
-                 head_stride, in[1].floats(), in[2].floats(), interleaved, inverse);
+            const auto heads_of = [&](const PoisonedArray& a) {
+              return a.view().block(kBefore, {tokens, heads, dim}, {token_stride, head_stride, 1});
+            };
+            const Shape table{tokens, dim / 2};
+            rope(pool, {heads_of(in[0]), heads_of(out[0]), in[1].view(table), in[2].view(table), interleaved,
+                        inverse});
           }};
 }
 
@@ -145,60 +147,35 @@ std::vector<Case> rope_cases(std::uint32_t seed) {
   return cases;
 }
 
-// A score function of the router, its gradient, and the scalar twins of both.
-struct Score {
-  void (*run)(ThreadPool&, const float*, std::int64_t, std::int64_t, float*);
-  void (*backward)(ThreadPool&, const float*, const float*, std::int64_t, std::int64_t, float*);
-  void (*twin)(const float*, std::int64_t, std::int64_t, float*);
-  void (*backward_twin)(const float*, const float*, std::int64_t, std::int64_t, float*);
-};
-constexpr Score kSoftmax{softmax_rows, softmax_rows_backward, reference::softmax_rows<float>,
-                         reference::softmax_rows_backward<float>};
-constexpr Score kSigmoid{sigmoid, sigmoid_backward, reference::sigmoid<float>,
-                         reference::sigmoid_backward<float>};
+constexpr double kFrequencies[] = {1.0, 0.3, 0.01, 1e-4, 2.5};
+constexpr double kAmplitude = 1.25;
 
-template <const Score& score>
-std::vector<Case> score_cases(std::uint32_t seed) {
+// The twin writes cos and sin of each token and pair as std::cos and std::sin of doubles give them.
+std::vector<Case> rope_tables_cases(std::uint32_t seed) {
   std::vector<Case> cases;
-  for (const std::int64_t rows : {0, 1, 13, 300}) {
-    for (const std::int64_t cols : {0, 1, 7, 256}) {
-      Draw draw(++seed * 4);
-      const std::string what = fmt::format("{} rows of {}, seed {}", rows, cols, draw.seed());
-      cases.push_back(
-          {DType::f32,
-           what,
-           {draw.normal(DType::f32, rows * cols, 4)},
-           // Rounding x - maximum alone costs |x - maximum| 2^-24.
-           {{"y", PoisonedArray(DType::f32, rows * cols), {3e-6, 0}}},
-           [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
-             score.run(pool, in[0].floats(), rows, cols, out[0].floats());
-           },
-           [=](const Arrays& in, Arrays& out) { score.twin(in[0].floats(), rows, cols, out[0].floats()); }});
-    }
-  }
-  return cases;
-}
-
-template <const Score& score>
-std::vector<Case> score_backward_cases(std::uint32_t seed) {
-  std::vector<Case> cases;
-  for (const std::int64_t rows : {0, 1, 13, 300}) {
-    for (const std::int64_t cols : {0, 1, 7, 256}) {
-      Draw draw(++seed * 4);
-      const std::string what = fmt::format("{} rows of {}, seed {}", rows, cols, draw.seed());
-      PoisonedArray y(DType::f32, rows * cols);  // the twin's: a wrong forward hides no wrong backward pass
-      score.twin(draw.normal(DType::f32, rows * cols, 4).floats(), rows, cols, y.floats());
-      cases.push_back({DType::f32,
-                       what,
-                       {std::move(y), draw.normal(DType::f32, rows * cols)},
-                       {{"dx", PoisonedArray(DType::f32, rows * cols), {0, 2e-6}}},
-                       [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
-                         score.backward(pool, in[0].floats(), in[1].floats(), rows, cols, out[0].floats());
-                       },
-                       [=](const Arrays& in, Arrays& out) {
-                         score.backward_twin(in[0].floats(), in[1].floats(), rows, cols, out[0].floats());
-                       }});
-    }
+  for (const std::int64_t tokens : {0, 1, 31, 300}) {
+    PoisonedArray positions(DType::i32, tokens);
+    auto* const at = static_cast<std::int32_t*>(positions.data());
+    for (std::int64_t t = 0; t < tokens; ++t) at[t] = static_cast<std::int32_t>((t * 7919 + seed) % 200'000);
+    const auto pairs = static_cast<std::int64_t>(std::size(kFrequencies));
+    const PoisonedArray table(DType::f32, tokens * pairs);
+    cases.push_back({DType::f32,
+                     fmt::format("{} tokens, seed {}", tokens, seed),
+                     {std::move(positions)},
+                     {{"cos", table}, {"sin", table}},
+                     [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                       const Shape shape{tokens, pairs};
+                       rope_tables(pool, {in[0].view(), kFrequencies, kAmplitude, out[0].view(shape),
+                                          out[1].view(shape)});
+                     },
+                     [=](const Arrays& in, Arrays& out) {
+                       for (std::int64_t i = 0; i < tokens * pairs; ++i) {
+                         const double angle = static_cast<const std::int32_t*>(in[0].data())[i / pairs] *
+                                              kFrequencies[static_cast<std::size_t>(i % pairs)];
+                         out[0].set(i, static_cast<float>(std::cos(angle) * kAmplitude));
+                         out[1].set(i, static_cast<float>(std::sin(angle) * kAmplitude));
+                       }
+                     }});
   }
   return cases;
 }
@@ -209,10 +186,7 @@ std::vector<Kernel> row_kernels() {
   return {{"rms_norm", "rms_norm", rms_norm_cases},
           {"rms_norm_backward", "rms_norm_backward", rms_norm_backward_cases},
           {"rope", "rope", rope_cases},
-          {"softmax_rows", nullptr, score_cases<kSoftmax>},
-          {"softmax_rows_backward", nullptr, score_backward_cases<kSoftmax>},
-          {"sigmoid", nullptr, score_cases<kSigmoid>},
-          {"sigmoid_backward", nullptr, score_backward_cases<kSigmoid>}};
+          {"rope_tables", nullptr, rope_tables_cases}};
 }
 
 }  // namespace switchyard::selftest

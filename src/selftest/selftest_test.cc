@@ -137,7 +137,7 @@ TEST(Selftest, ReportsWhatFails) {
   EXPECT_EQ(verdict({good, bad}), "1 of 2 differ from the scalar twin");
   const auto results = results_json({good, bad})["results"];
   EXPECT_FALSE(results[0].contains("failure"));
-  EXPECT_EQ(results[1]["failure"], bad.failure);
+  EXPECT_EQ(results[1]["failure"].get<std::string>(), bad.failure);
   EXPECT_EQ(results[1]["isa"], "avx2");
 }
 

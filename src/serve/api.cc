@@ -99,10 +99,10 @@ bool are_numbers(const json& list) {
 Prompt prompt_of_ids(const json& ids, const ServedModel& model) {
   Prompt prompt;
   for (const json& id : ids) {
-    if (id < 0 || id >= std::min<std::int64_t>(model.vocab, model.tokenizer->vocab_size()))
-      throw BadRequest("prompt",
-                       fmt::format("prompt: token {} is outside the vocabulary of {}", id.dump(),
-                                   std::min<std::int64_t>(model.vocab, model.tokenizer->vocab_size())));
+    // The model's: its embedding may have rows that the tokenizer has no text for.
+    if (id < 0 || id >= model.vocab)
+      throw BadRequest("prompt", fmt::format("prompt: token {} is outside the model's vocabulary of {}",
+                                             id.dump(), model.vocab));
     prompt.tokens.push_back(id.get<std::int32_t>());
   }
   prompt.text = model.tokenizer->decode(prompt.tokens);

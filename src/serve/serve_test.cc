@@ -18,7 +18,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::int64_t kVocabulary = 257, kCapacity = 40;
+constexpr std::int64_t kVocabulary = 259, kCapacity = 40;
+constexpr std::int64_t kTokens = 257;  // of the tokenizer; the model has rows beyond them
 
 std::map<std::string, json> small_model() {
   return {{"vocab_size", kVocabulary},
@@ -155,7 +156,7 @@ TEST(Serve, TextsTogetherAreThoseAlone) {
   SamplingConfig drawn{SamplingStrategy::composite, 1.5, 0.9, 100};
   std::map<std::string, std::vector<std::int32_t>> alone;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
-    GenerateOptions options{.most_tokens = 9, .vocab = kVocabulary, .seed = 5};
+    GenerateOptions options{.most_tokens = 9, .vocab = kTokens, .seed = 5};
     if (i % 2 == 0) options.sampling = drawn;
     alone[prompts[i]] = made_alone(prompts[i], options);
   }
@@ -305,7 +306,7 @@ TEST(Serve, StreamsWhatItWouldAnswer) {
   EXPECT_EQ(last, "[DONE]");
   EXPECT_EQ(finished, 2);
   EXPECT_EQ(usage, whole["usage"]);
-  for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(texts[i], whole["choices"][i]["text"]);
+  for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(texts[i], whole["choices"][i]["text"].get<std::string>());
 }
 
 TEST(Serve, RefusesInOneLine) {
@@ -319,7 +320,9 @@ TEST(Serve, RefusesInOneLine) {
   refused({{"prompt", ""}}, "prompt", "one token or more");
   refused({{"prompt", json::array()}}, "prompt", "expected a text");
   refused({{"prompt", json::array({"a", 3})}}, "prompt", "lists of tokens");
-  refused({{"prompt", json::array({257})}}, "prompt", "outside the vocabulary of 257");
+  refused({{"prompt", json::array({259})}}, "prompt", "outside the model's vocabulary of 259");
+  EXPECT_EQ(service.ask({{"prompt", json::array({257, 258})}, {"max_tokens", 1}})["usage"]["prompt_tokens"],
+            2);
   refused({{"prompt", json::array({-1})}}, "prompt", "outside");
   refused({{"prompt", "a"}, {"max_tokens", 0}}, "max_tokens", "1 to");
   refused({{"prompt", "a"}, {"max_tokens", 1.5}}, "max_tokens", "whole number");

@@ -20,7 +20,9 @@ constexpr std::array kModelKeys{"decoder_block",
                                 "base_num_kv_heads",
                                 "head_dim",
                                 "base_mlp_dim",
+                                "global_parameter_scale",
                                 "vocab_size",
+                                "final_logits_soft_cap",
                                 "logits_via_embedding",
                                 "normalize_embedding_logits",
                                 "normalization_layer_epsilon",
@@ -50,6 +52,7 @@ constexpr std::array kModelKeys{"decoder_block",
                                 "rope_low_freq_factor",
                                 "rope_high_freq_factor",
                                 "original_max_position_embeddings",
+                                "max_position_embeddings",
                                 "beta_fast",
                                 "beta_slow",
                                 "mscale",
@@ -58,7 +61,7 @@ constexpr std::array kModelKeys{"decoder_block",
                                 "rope_attention_scaling",
                                 "compat"};
 // What else going on exactly depends on.
-constexpr std::array kStateKeys{"weight_dtype", "opt_type", "mu_dtype"};
+constexpr std::array kStateKeys{"weight_dtype", "opt_type", "mu_dtype", "trainable_parameters_mask"};
 
 // What a position in the data stands for.
 constexpr std::array kDataKeys{"dataset_type",

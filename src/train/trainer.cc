@@ -65,6 +65,9 @@ UpdateConfig update_config(const Config& c, const ModelConfig& model) {
   }
   u.grad_dtype = parse_float_dtype(c.get_string("grad_dtype"), "grad_dtype");
   u.decay_exclude = c.get_strings("weight_decay_exclude");
+  u.decay_mask = NamePatterns("adamw_mask", c.get_strings("adamw_mask"));
+  if (muon && !u.decay_mask.empty())
+    fail_usage("[optim] adamw_mask: opt_type=muon takes none, as in the reference; use weight_decay_exclude");
   return u;
 }
 

@@ -34,6 +34,7 @@ Updater::Range Updater::make_range(const Parameter& p, OwnerLoads& loads) const 
   range.decay = std::none_of(
       config_.decay_exclude.begin(), config_.decay_exclude.end(),
       [&](const std::string& pattern) { return fnmatch(pattern.c_str(), p.spec.name.c_str(), 0) == 0; });
+  range.decay = range.decay && !config_.decay_mask.find_in(p.spec.name);
   if (!p.spec.trained) return range;
   if (config_.muon && p.spec.matrix.inputs > 0) {
     range.exchange = std::make_unique<MatrixExchange>(context_, p, loads);
@@ -161,6 +162,7 @@ void Updater::publish() const {
   const int here = comm.process_of(comm.rank());
   const auto is_here = [&](int rank) { return comm.process_of(rank) == here; };
   for (const Range& range : ranges_) {
+    if (range.parameter->spec.frozen) continue;
     const std::vector<int>& ranks = range.group.ranks;
     const auto local = std::count_if(ranks.begin(), ranks.end(), is_here);
     if (local == std::ssize(ranks)) continue;

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "models/name_patterns.h"
 #include "models/parameters.h"
 #include "optim/muon.h"
 #include "optim/optimizer.h"
@@ -25,6 +26,7 @@ struct UpdateConfig {
   std::optional<MuonConfig> muon;  // opt_type=muon
   DType grad_dtype = DType::f32;
   std::vector<std::string> decay_exclude;  // patterns of parameter names (glob)
+  NamePatterns decay_mask;                 // adamw_mask: of those that do not decay, either
 };
 
 // The tensors of a parameter's optimizer state: what is appended to its name, and their dtype.

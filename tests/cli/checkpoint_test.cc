@@ -235,9 +235,11 @@ TEST_F(Checkpoints, ADamagedNewestIsPassedOver) {
 }
 
 TEST_F(Checkpoints, OneWriterAtATime) {
-  const pid_t child = start(command("run", {"steps=1000000", "learning_rate_schedule_steps=10"}));
+  // Both want more steps than the first can make meanwhile: a run that has all its steps writes nothing.
+  const Arguments endless = command("run", {"steps=1000000", "learning_rate_schedule_steps=10"});
+  const pid_t child = start(endless);
   await_step("run", 2);
-  const Finished second = run(command("run"));
+  const Finished second = run(endless);
   EXPECT_EQ(second.status, 2);
   EXPECT_NE(second.err.find("written by process " + std::to_string(child)), std::string::npos) << second.err;
   ::kill(child, SIGKILL);

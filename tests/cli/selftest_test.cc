@@ -8,7 +8,7 @@ using SelftestProgram = ProgramTest;
 
 TEST_F(SelftestProgram, AgreesOnThisMachine) {
   const Finished finished =
-      run({"selftest", "rms_norm", "attention", "softmax_rows", "--json", "results.json"});
+      run({"selftest", "rms_norm", "attention", "rope_tables", "--json", "results.json"});
   EXPECT_EQ(finished.status, 0) << finished.out << finished.err;
   EXPECT_EQ(finished.err, "");
   EXPECT_NE(finished.out.find("agree with the scalar twin"), std::string::npos) << finished.out;

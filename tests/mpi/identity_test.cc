@@ -63,8 +63,8 @@ TEST_F(Mpi, TrainsLikeThreads) {
     const Finished ahead = run(with(command, "ranks=4 run_name=ahead overlap_communication=on"));
     ASSERT_EQ(ahead.status, 0) << ahead.err;
     EXPECT_EQ(steps_of("ahead"), steps_of("threads"));
-    const Finished processes = mpirun(4, with(command, "run_name=processes"));
-    EXPECT_EQ(processes.status, 0) << processes.err;
+    const Finished processes = mpirun_listening(4, with(command, "run_name=processes"));
+    EXPECT_EQ(processes.status, 0) << processes.err << words_of_program(4);
     const Finished both = mpirun(2, with(command, "ranks=4 run_name=both"));
     EXPECT_EQ(both.status, 0) << both.err;
     EXPECT_EQ(steps_of("processes"), steps_of("threads"));
@@ -73,8 +73,13 @@ TEST_F(Mpi, TrainsLikeThreads) {
     // One process speaks.
     EXPECT_EQ(processes.out.find("output: "), processes.out.rfind("output: ")) << processes.out;
     EXPECT_NE(processes.out.find("output: "), std::string::npos) << processes.out;
-    EXPECT_EQ(processes.err, "");
+    EXPECT_EQ(words_of_program(4), "");
   }
+  // Had a process said something, it would have been heard.
+  ::setenv("SWITCHYARD_VERBOSE", "dispatch", 1);
+  mpirun_listening(2, Arguments{"train"} + tiny_model());
+  ::unsetenv("SWITCHYARD_VERBOSE");
+  EXPECT_EQ(words_of_program(2).find("[dispatch] "), 0u) << words_of_program(2);
 }
 
 TEST_F(Mpi, GeneratesLikeThreads) {
@@ -121,6 +126,10 @@ TEST_F(Mpi, WhatIsWrongWithACommandIsSaidOnce) {
                             "prompt=long-enough")),
              "generate] max_target_length=8");
   expect_one(mpirun(2, {"verify", "some-case"}),
+             "comm] expected `train`, `generate` or `serve` under mpirun, got `verify`");
+  // Process 0 comes last: the launcher must not end it before it has its say.
+  const char* late = R"([ "$OMPI_COMM_WORLD_RANK" != 0 ] || sleep 1; exec "$0" "$@")";
+  expect_one(execute("mpirun", launch(2) + Arguments{"sh", "-c", late, program(), "verify", "some-case"}),
              "comm] expected `train`, `generate` or `serve` under mpirun, got `verify`");
 }
 

@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <regex>
+#include <sstream>
 #include <string>
 
 #include "../cli/child.h"
@@ -59,6 +61,28 @@ class MpiTest : public ProgramTest {
     return all;
   }
 
+  // The same, each process with its own file as standard error; get what it wrote there with
+  // words_of_program().
+  Finished mpirun_listening(int processes, const Arguments& arguments) const {
+    for (int process = 0; process < processes; ++process) write(error_file(process), "");
+    const char* note = R"(exec "$0" "$@" 2>>"stderr.$OMPI_COMM_WORLD_RANK")";
+    return execute("mpirun", launch(processes) + Arguments{"sh", "-c", note, program()} + arguments);
+  }
+  // What the processes of mpirun_listening() wrote to standard error, without what MPI writes there of its
+  // own: "[host:12] ..." or "[host][[34,1],0][file:line:function] ..." (Open MPI, of networks that it cannot
+  // use) and "hwloc/..." (where there is no /sys). The launcher's own words are not in these files.
+  std::string words_of_program(int processes) const {
+    static const std::regex of_mpi(R"(^(\[[^\]\s]+(:\d+\]|\]\[\[)|hwloc/))");
+    std::string words;
+    for (int process = 0; process < processes; ++process) {
+      std::istringstream all(read(error_file(process)));
+      for (std::string line; std::getline(all, line);) {
+        if (!std::regex_search(line, of_mpi)) words += line + "\n";
+      }
+    }
+    return words;
+  }
+
   // The steps of a run without what depends on the clock, as text.
   std::string steps_of(const std::string& run) const {
     std::string text;
@@ -71,6 +95,9 @@ class MpiTest : public ProgramTest {
     }
     return text;
   }
+
+ private:
+  static std::string error_file(int process) { return "stderr." + std::to_string(process); }
 };
 
 }  // namespace switchyard::cli_test

@@ -1,5 +1,7 @@
 #include "dist/comm/processes.h"
 
+#include <signal.h>
+
 #include <array>
 #include <cstdlib>
 
@@ -52,10 +54,23 @@ std::unique_ptr<Processes> one_process() {
   return std::make_unique<OneProcess>();
 }
 
+// A launcher that sees one process fail ends the others at once. Process 0 may not even have reached main()
+// then (seen with Open MPI 5), and its line, the only one, would never be printed. So the others end last.
+void fail_after_process_0(Error::Kind kind) {
+  // Bounded: a launcher that leaves the others alone when process 0 ends must not wait for ever.
+  constexpr timespec kPatience{.tv_sec = 5, .tv_nsec = 0};
+  sigset_t terminated;
+  sigemptyset(&terminated);
+  sigaddset(&terminated, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &terminated, nullptr);
+  ::sigtimedwait(&terminated, nullptr, &kPatience);
+  throw Silent(kind);
+}
+
 void require_one_process(std::string_view command) {
   const Launch launch = launch_from_environment();
   if (!launch.launched || launch.processes == 1) return;
-  if (launch.process != 0) throw Silent(Error::Kind::usage);
+  if (launch.process != 0) fail_after_process_0(Error::Kind::usage);
   fail_usage(
       "[comm] expected `train`, `generate` or `serve` under mpirun, got `{}`, which runs in one process; "
       "start it without mpirun, with all ranks in it (ranks=N)",

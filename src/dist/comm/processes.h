@@ -59,6 +59,11 @@ std::unique_ptr<Processes> join_processes();
 // A single process, whatever the environment says.
 std::unique_ptr<Processes> one_process();
 
+// Throws Silent on a process other than 0, for an error that every process finds by itself before it joins
+// the others. It throws only when process 0 had its time to print: when the launcher sends SIGTERM, which it
+// does after process 0 ended, or after a few seconds. No thread may exist yet.
+[[noreturn]] void fail_after_process_0(Error::Kind kind);
+
 // Error(usage), once for all processes, when a launcher started several: for commands that run in one.
 void require_one_process(std::string_view command);
 

@@ -49,7 +49,7 @@ struct PackedKeys {
     });
   }
 
-  const AttentionArgs& args;
+  const AttentionSpec& args;
   std::int64_t strips, k_strip, v_strip;
   Scratch<Word> k, v;
 };
@@ -119,7 +119,7 @@ class ForwardTask {
   }
 
   void begin(std::int64_t head) {
-    const AttentionArgs& a = p_.args;
+    const AttentionSpec& a = p_.args;
     float* at = floats_.data();
     for (std::int64_t s = 0; s < count_; ++s) prefetch_rows(strip_of(p_.q, s, head, a.qk_dim));
     for (std::int64_t s = 0; s < count_; ++s) {
@@ -281,7 +281,7 @@ class ForwardTask {
   }
 
   void finish(std::int64_t s, std::int64_t head) {
-    const AttentionArgs& a = p_.args;
+    const AttentionSpec& a = p_.args;
     QueryStrip& strip = strips_[s];
     const std::int64_t query = (first_ + s) * kStrip;
     const HeadRows out = strip_of(p_.out, s, head, a.v_dim);
@@ -322,7 +322,7 @@ const char* attention_refuses(const AttentionProblem& problem) {
   return nullptr;
 }
 
-std::size_t attention_workspace(const AttentionArgs& a) {
+std::size_t attention_workspace(const AttentionSpec& a) {
   const std::int64_t positions = a.batch * a.kv_heads * attention_tiles::strips_of(a.kv_length) * 32;
   return static_cast<std::size_t>(positions *
                                   (attention_tiles::padded(a.qk_dim) + attention_tiles::padded(a.v_dim))) *

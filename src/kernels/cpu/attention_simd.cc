@@ -214,7 +214,7 @@ void scale_rows(float* x, std::int64_t width, const float* factor) {
 }  // namespace
 
 void attention_tile(const AttentionProblem& p, std::int64_t batch, std::int64_t head, std::int64_t q_tile) {
-  const AttentionArgs& a = p.args;
+  const AttentionSpec& a = p.args;
   const std::int64_t kv_head = head / (a.heads / a.kv_heads), query = q_tile * kTile;
   const std::int64_t qk = padded(a.qk_dim), vw = padded(a.v_dim);
   Scratch scratch(kTile * (3 * qk + 2 * vw + kTile + 3));
@@ -272,7 +272,7 @@ struct QueryTiles {
   float* delta(std::int64_t t) const { return lse(t) + kTile; }  // dout . out
 
   void load(std::int64_t batch, std::int64_t head) {
-    const AttentionArgs& a = problem.args;
+    const AttentionSpec& a = problem.args;
     for (std::int64_t t = 0; t < problem.q_tile_count(); ++t) {
       const std::int64_t begin = t * kTile;
       load_tile(source_of(problem.q, a.dtype, batch, begin, a.q_length, head, a.heads, a.qk_dim), a.scale,
@@ -299,7 +299,7 @@ struct QueryTiles {
   }
 
   void store_dq(std::int64_t batch, std::int64_t head) const {
-    const AttentionArgs& a = problem.args;
+    const AttentionSpec& a = problem.args;
     for (std::int64_t t = 0; t < problem.q_tile_count(); ++t) {
       store_tile(dq(t), source_of(problem.dq, a.dtype, batch, t * kTile, a.q_length, head, a.heads, a.qk_dim),
                  [&](std::int64_t) { return a.scale; });
@@ -327,7 +327,7 @@ void gradient_step(float* scores, float* dp, std::int64_t keys, const float* lse
 }  // namespace
 
 void attention_backward_head(const AttentionProblem& p, std::int64_t batch, std::int64_t kv_head) {
-  const AttentionArgs& a = p.args;
+  const AttentionSpec& a = p.args;
   const std::int64_t group = a.heads / a.kv_heads, tiles = p.kv_tile_count();
   QueryTiles queries(p);
   const std::int64_t qk = queries.qk, vw = queries.vw;

@@ -99,7 +99,7 @@ SWITCHYARD_TILED void store_plain(const float* x, float factor, const HeadRows& 
   }
 }
 
-Masks::Masks(const AttentionArgs& args)
+Masks::Masks(const AttentionSpec& args)
     : args_(args),
       q_strips_(strips_of(args.q_length)),
       kv_strips_(strips_of(args.kv_length)),

@@ -322,7 +322,7 @@ SWITCHYARD_TILED_INLINE __m512i paired(__m512i x, __m512i y) {
 // Index and segment of every position, padded to whole strips, and which scores exist.
 class Masks {
  public:
-  explicit Masks(const AttentionArgs& args);
+  explicit Masks(const AttentionSpec& args);
 
   std::int64_t q_strips() const { return q_strips_; }
   std::int64_t kv_strips() const { return kv_strips_; }
@@ -338,7 +338,7 @@ class Masks {
   static Side side(std::int64_t batch, std::int64_t length, const std::int32_t* index,
                    const std::int32_t* segment, bool ordered);
 
-  const AttentionArgs& args_;
+  const AttentionSpec& args_;
   std::int64_t q_strips_, kv_strips_;
   Side q_, kv_;
 };

@@ -113,7 +113,7 @@ void sum_values(const DecodeAttentionPiece& p, const T* v, const float* weights,
 
 // Calls body(head, first query, queries) for up to kQueries queries of one key head at a time.
 template <typename Body>
-HWY_INLINE void each_block(const DecodeAttentionArgs& a, const Body& body) {
+HWY_INLINE void each_block(const DecodeAttentionSpec& a, const Body& body) {
   for (std::int64_t head = 0; head < a.kv_heads; ++head) {
     for (std::int64_t g = 0; g < a.group; g += kQueries)
       body(head, head * a.group + g, std::min(kQueries, a.group - g));
@@ -123,7 +123,7 @@ HWY_INLINE void each_block(const DecodeAttentionArgs& a, const Body& body) {
 template <typename T>
 void run_piece(const DecodeAttentionPiece& p) {
   static thread_local cpu::ThreadScratch memory;
-  const DecodeAttentionArgs& a = *p.args;
+  const DecodeAttentionSpec& a = *p.args;
   const std::int64_t heads = a.kv_heads * a.group, q_row = in_steps(a.qk_dim);
   float* const q = memory.at_least<float>(heads * (q_row + kKeysOfPiece));
   float* const weights = q + heads * q_row;

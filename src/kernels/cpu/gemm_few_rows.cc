@@ -10,7 +10,7 @@
 #include "kernels/cpu/thread_scratch.h"
 #include "kernels/cpu/tile_rows.h"
 #include "kernels/elementwise_problem.h"
-#include "kernels/gemm_problem.h"
+#include "kernels/gemm_few_rows.h"
 
 #if defined(__x86_64__)
 SWITCHYARD_TILES_BEGIN

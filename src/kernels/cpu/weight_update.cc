@@ -176,7 +176,7 @@ void momentum_of(const MomentumProblem& p, std::int64_t begin, std::int64_t end,
     m = hn::MulAdd(decay, m, hn::Mul(gain, g));
     return hn::MulAdd(of_gradient, g, hn::Mul(of_momentum, m));
   };
-  const auto block = [&](std::int64_t i, auto place) HWY_ATTR {
+  const auto block = [&](std::int64_t i, auto) HWY_ATTR {
     Split m = load_block<pairs>(momentum + i);
     const Split g = load_block<pairs>(grad + i);
     const V even = step(g.even, m.even), odd = step(g.odd, m.odd);

@@ -8,12 +8,29 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/attention.h"
+#include "kernels/attention_problem.h"
 #include "kernels/ref/reference_element.h"
 
 namespace switchyard::reference {
 
-inline bool attention_allowed(const AttentionArgs& a, std::int64_t b, std::int64_t i, std::int64_t j) {
+// What attention() takes, of memory of the host whose sizes `s` says.
+inline AttentionArgs attention_args(const AttentionSpec& s, const void* q, const void* k, const void* v,
+                                    const void* out, const float* lse) {
+  const Shape queries{s.batch, s.q_length}, keys{s.batch, s.kv_length};
+  return {.q = TensorView::of_host(s.dtype, q, {s.batch, s.q_length, s.heads, s.qk_dim}),
+          .k = TensorView::of_host(s.dtype, k, {s.batch, s.kv_length, s.kv_heads, s.qk_dim}),
+          .v = TensorView::of_host(s.dtype, v, {s.batch, s.kv_length, s.kv_heads, s.v_dim}),
+          .q_index = TensorView::of_host(s.q_index, queries),
+          .kv_index = TensorView::of_host(s.kv_index, keys),
+          .q_segment = TensorView::of_host(s.q_segment, queries),
+          .kv_segment = TensorView::of_host(s.kv_segment, keys),
+          .scale = s.scale,
+          .causal = s.causal,
+          .out = TensorView::of_host(s.dtype, out, {s.batch, s.q_length, s.heads, s.v_dim}),
+          .lse = TensorView::of_host(lse, {s.batch, s.heads, s.q_length})};
+}
+
+inline bool attention_allowed(const AttentionSpec& a, std::int64_t b, std::int64_t i, std::int64_t j) {
   if (a.q_segment && a.q_segment[b * a.q_length + i] != a.kv_segment[b * a.kv_length + j]) return false;
   const std::int64_t query = a.q_index ? a.q_index[b * a.q_length + i] : i;
   const std::int64_t key = a.kv_index ? a.kv_index[b * a.kv_length + j] : j;
@@ -30,7 +47,7 @@ double dot(const T* x, const T* y, std::int64_t n) {
 // Calls body(b, i, n, q_row, kv_row) for every query and head; rows count vectors in q [B,S,N] and k
 // [B,T,Nkv].
 template <typename Body>
-void for_each_query(const AttentionArgs& a, const Body& body) {
+void for_each_query(const AttentionSpec& a, const Body& body) {
   for (std::int64_t b = 0; b < a.batch; ++b) {
     for (std::int64_t n = 0; n < a.heads; ++n) {
       for (std::int64_t i = 0; i < a.q_length; ++i) {
@@ -42,7 +59,7 @@ void for_each_query(const AttentionArgs& a, const Body& body) {
 }
 
 template <typename T, typename R>
-void attention(const AttentionArgs& a, const T* q, const T* k, const T* v, T* out, R* lse) {
+void attention(const AttentionSpec& a, const T* q, const T* k, const T* v, T* out, R* lse) {
   const double infinity = std::numeric_limits<double>::infinity();
   std::vector<double> score(static_cast<std::size_t>(a.kv_length));
   std::vector<double> sum(static_cast<std::size_t>(a.v_dim));
@@ -79,7 +96,7 @@ void attention(const AttentionArgs& a, const T* q, const T* k, const T* v, T* ou
 // With p = exp(s - lse), dp = dout.v and delta = dout.out: dv += p dout, ds = p (dp - delta) scale, dq += ds
 // k, dk += ds q.
 template <typename T, typename R>
-void attention_backward(const AttentionArgs& a, const T* q, const T* k, const T* v, const T* out,
+void attention_backward(const AttentionSpec& a, const T* q, const T* k, const T* v, const T* out,
                         const R* lse, const T* dout, T* dq, T* dk, T* dv) {
   const std::int64_t keys = a.batch * a.kv_length * a.kv_heads;
   const std::int64_t queries = a.batch * a.q_length * a.heads;

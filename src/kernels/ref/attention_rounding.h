@@ -18,7 +18,7 @@ struct AttentionMagnitudes {
 
 // Arguments as those of attention_backward.
 template <typename T, typename R>
-AttentionMagnitudes attention_magnitudes(const AttentionArgs& args, const T* q, const T* k, const T* v,
+AttentionMagnitudes attention_magnitudes(const AttentionSpec& args, const T* q, const T* k, const T* v,
                                          const T* out, const R* lse, const T* dout) {
   const auto zeros = [](std::int64_t vectors, std::int64_t width) {
     return std::vector<double>(static_cast<std::size_t>(vectors * width));

@@ -10,7 +10,7 @@ namespace {
 
 template <typename T>
 void decode_typed(const DecodeAttentionPiece& p) {
-  const DecodeAttentionArgs& a = *p.args;
+  const DecodeAttentionSpec& a = *p.args;
   std::vector<double> scores(static_cast<std::size_t>(p.keys)), values(static_cast<std::size_t>(a.v_dim));
   for (std::int64_t query = 0; query < a.kv_heads * a.group; ++query) {
     const std::int64_t head = query / a.group;

@@ -6,7 +6,7 @@ namespace switchyard {
 std::unique_ptr<Processes> join_processes() {
   const Launch launch = launch_from_environment();
   if (!launch.launched || launch.processes == 1) return one_process();
-  if (launch.process != 0) throw Silent(Error::Kind::usage);
+  if (launch.process != 0) fail_after_process_0(Error::Kind::usage);
   fail_usage(
       "[comm] expected a build with MPI under mpirun, got one without; install libopenmpi-dev and configure "
       "the "

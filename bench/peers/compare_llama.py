@@ -1,0 +1,279 @@
+"""Making tokens against llama.cpp: one random qwen3-moe in bfloat16, as a Hugging Face folder and as GGUF.
+
+    python3 -m venv ~/llama && ~/llama/bin/pip install xllamacpp gguf numpy
+    ~/llama/bin/python bench/peers/compare_llama.py --folder /tmp/llama
+
+Both go on greedily from the same tokens, in turns, with equal threads, and are read by the clocks that they print. The
+weights that a token reads are larger than caches. llama.cpp takes what the processor has (its library is built for all
+and cannot be capped from outside); Switchyard takes it, too, and each of --isa.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import struct
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+PROMPT = "Wagons onto tracks, tokens onto experts. "
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for key, default in (("emb", 1024), ("layers", 8), ("experts", 64), ("topk", 8), ("mlp", 384), ("heads", 16),
+                         ("kv_heads", 4), ("head_dim", 64), ("vocab", 32000), ("tokens", 128), ("threads", 2),
+                         ("rounds", 3)):
+        parser.add_argument(f"--{key}", type=int, default=default)
+    parser.add_argument("--isa", default="avx2", help="caps of SWITCHYARD_ISA, with commas between")
+    parser.add_argument("--folder", required=True, help="for the weights; those that are there are used again")
+    parser.add_argument("--switchyard", default=str(HERE.parents[1] / "build/release/switchyard"))
+    parser.add_argument("--json", help="a file for all numbers")
+    parser.add_argument("--run-llama", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def shapes(args):
+    """Hugging Face names of all tensors with their shapes [out, in]."""
+    q, kv = args.heads * args.head_dim, args.kv_heads * args.head_dim
+    yield "model.embed_tokens.weight", (args.vocab, args.emb)
+    for i in range(args.layers):
+        layer = f"model.layers.{i}."
+        yield layer + "input_layernorm.weight", (args.emb,)
+        yield layer + "post_attention_layernorm.weight", (args.emb,)
+        for name, out in (("q", q), ("k", kv), ("v", kv)):
+            yield layer + f"self_attn.{name}_proj.weight", (out, args.emb)
+        yield layer + "self_attn.o_proj.weight", (args.emb, q)
+        yield layer + "self_attn.q_norm.weight", (args.head_dim,)
+        yield layer + "self_attn.k_norm.weight", (args.head_dim,)
+        yield layer + "mlp.gate.weight", (args.experts, args.emb)
+        for e in range(args.experts):
+            for name, shape in (("gate", (args.mlp, args.emb)), ("up", (args.mlp, args.emb)),
+                                ("down", (args.emb, args.mlp))):
+                yield layer + f"mlp.experts.{e}.{name}_proj.weight", shape
+    yield "model.norm.weight", (args.emb,)
+    yield "lm_head.weight", (args.vocab, args.emb)
+
+
+def random_weights(args):
+    """bfloat16 as uint16: norms are one, the others normal, so that logits and choices of experts spread."""
+    import numpy
+
+    draw = numpy.random.default_rng(1)
+    weights = {}
+    for name, shape in shapes(args):
+        x = numpy.ones(shape, numpy.float32)
+        if len(shape) == 2:
+            x = draw.standard_normal(shape, numpy.float32)
+            if name != "model.embed_tokens.weight":
+                x /= numpy.sqrt(numpy.float32(shape[1]))
+        weights[name] = ((x.view(numpy.uint32) + 0x8000) >> 16).astype(numpy.uint16)
+    return weights
+
+
+def write_hugging_face(args, weights, folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {
+        "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "dtype": "bfloat16", "hidden_act": "silu",
+        "attention_bias": False, "bos_token_id": None, "eos_token_id": None, "decoder_sparse_step": 1,
+        "head_dim": args.head_dim, "hidden_size": args.emb, "intermediate_size": args.mlp, "mlp_only_layers": [],
+        "max_position_embeddings": 4096, "moe_intermediate_size": args.mlp, "norm_topk_prob": True,
+        "num_attention_heads": args.heads, "num_experts_per_tok": args.topk, "num_hidden_layers": args.layers,
+        "num_key_value_heads": args.kv_heads, "num_local_experts": args.experts, "rms_norm_eps": 1e-6,
+        "rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}, "tie_word_embeddings": False,
+        "use_sliding_window": False, "vocab_size": args.vocab}
+    header, at = {}, 0
+    for name, x in weights.items():
+        header[name] = {"dtype": "BF16", "shape": list(x.shape), "data_offsets": [at, at + x.nbytes]}
+        at += x.nbytes
+    text = json.dumps(header).encode()
+    with open(folder / "model.safetensors", "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for x in weights.values():
+            file.write(x.tobytes())
+    # Bytes, and words that no text has: sampling chooses among as many tokens as the model has.
+    characters = [chr(i) for i in (*range(33, 127), *range(161, 173), *range(174, 256))]
+    characters += [chr(256 + i) for i in range(256 - len(characters))]
+    vocab = {token: i for i, token in enumerate(characters + [f"word{i}" for i in range(256, args.vocab)])}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": True}
+    (folder / "tokenizer.json").write_text(json.dumps({
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
+        "pre_tokenizer": byte_level, "post_processor": None, "decoder": byte_level,
+        "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+                  "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "vocab": vocab,
+                  "merges": []}}))
+    (folder / "config.json").write_text(json.dumps(config, indent=1))  # last: the folder is whole
+
+
+def write_gguf(args, weights, path):
+    import gguf
+    import numpy
+
+    writer = gguf.GGUFWriter(str(path) + ".part", "qwen3moe")
+    writer.add_context_length(4096)
+    writer.add_embedding_length(args.emb)
+    writer.add_feed_forward_length(args.mlp)
+    writer.add_expert_feed_forward_length(args.mlp)
+    writer.add_block_count(args.layers)
+    writer.add_head_count(args.heads)
+    writer.add_head_count_kv(args.kv_heads)
+    writer.add_key_length(args.head_dim)
+    writer.add_value_length(args.head_dim)
+    writer.add_rope_freq_base(1e6)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_expert_count(args.experts)
+    writer.add_expert_used_count(args.topk)
+    writer.add_vocab_size(args.vocab)
+    # A vocabulary of bytes and of words that no text has.
+    kinds = gguf.TokenType
+    tokens = [f"<0x{i:02X}>" for i in range(256)] + ["<unk>", "<s>", "</s>"]
+    types = [kinds.BYTE] * 256 + [kinds.UNKNOWN, kinds.CONTROL, kinds.CONTROL]
+    tokens += [f"word{i}" for i in range(len(tokens), args.vocab)]
+    types += [kinds.NORMAL] * (args.vocab - len(types))
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(tokens)
+    writer.add_token_scores([0.0] * args.vocab)
+    writer.add_token_types([int(t) for t in types])
+    writer.add_unk_token_id(256)
+    writer.add_bos_token_id(257)
+    writer.add_eos_token_id(258)
+    writer.add_add_bos_token(False)
+
+    def add(name, x):
+        if x.ndim == 1 or "gate_inp" in name:  # llama.cpp multiplies these in float32
+            writer.add_tensor(name, (x.astype(numpy.uint32) << 16).view(numpy.float32))
+        else:
+            writer.add_tensor(name, x.view(numpy.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
+
+    add("token_embd.weight", weights["model.embed_tokens.weight"])
+    for i in range(args.layers):
+        of, to = f"model.layers.{i}.", f"blk.{i}."
+        for ours, theirs in (("input_layernorm", "attn_norm"), ("self_attn.q_proj", "attn_q"),
+                             ("self_attn.k_proj", "attn_k"), ("self_attn.v_proj", "attn_v"),
+                             ("self_attn.o_proj", "attn_output"), ("self_attn.q_norm", "attn_q_norm"),
+                             ("self_attn.k_norm", "attn_k_norm"), ("post_attention_layernorm", "ffn_norm"),
+                             ("mlp.gate", "ffn_gate_inp")):
+            add(f"{to}{theirs}.weight", weights[f"{of}{ours}.weight"])
+        for name in ("gate", "up", "down"):
+            experts = [weights[f"{of}mlp.experts.{e}.{name}_proj.weight"] for e in range(args.experts)]
+            add(f"{to}ffn_{name}_exps.weight", numpy.stack(experts))
+    add("output_norm.weight", weights["model.norm.weight"])
+    add("output.weight", weights["lm_head.weight"])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    os.replace(str(path) + ".part", path)
+
+
+def bytes_of_token(args):
+    """Of weights that a token reads: all but the embedding, of experts those of one token."""
+    size = 0
+    for name, shape in shapes(args):
+        elements = shape[0] * (shape[1] if len(shape) == 2 else 1)
+        if name != "model.embed_tokens.weight":
+            size += 2 * elements * (args.topk / args.experts if ".experts." in name else 1)
+    return size
+
+
+def run_llama(args):
+    """In a process of its own: prints tokens, seconds a token and versions as one line of JSON."""
+    from importlib.metadata import version
+
+    import xllamacpp
+
+    work = json.loads(args.run_llama)
+    params = xllamacpp.CommonParams()
+    params.model.path = work["model"]
+    params.n_ctx = 1024
+    params.n_parallel = 1
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = args.threads
+    server = xllamacpp.Server(params)
+    request = {"prompt": work["prompt"], "n_predict": args.tokens, "temperature": 0, "ignore_eos": True,
+               "cache_prompt": False, "top_k": 1, "repeat_penalty": 1}
+
+    def complete(request):
+        answer = server.handle_completions(request)
+        return json.loads(answer) if isinstance(answer, str) else answer
+
+    # Also warms up: which tokens, is said beside their probabilities only.
+    content = complete({**request, "n_probs": 1})["choices"][0]["logprobs"]["content"]
+    best = None
+    for _ in range(2):
+        answer = complete(request)
+        seconds = answer["timings"]["predicted_ms"] * 1e-3 / answer["timings"]["predicted_n"]
+        best = seconds if best is None else min(best, seconds)
+    print("\n" + json.dumps({"seconds": best, "tokens": [one["id"] for one in content],
+                             "version": f"xllamacpp {version('xllamacpp')}, gguf {version('gguf')}",
+                             "system": xllamacpp.get_system_info()}), flush=True)
+    os._exit(0)  # the server's threads would keep the process
+
+
+def llama(args, gguf_file, prompt):
+    work = json.dumps({"model": str(gguf_file), "prompt": prompt})
+    own = [f"--{key}={getattr(args, key)}" for key in ("tokens", "threads", "folder")]
+    done = subprocess.run([sys.executable, __file__, *own, "--run-llama", work], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"llama.cpp fails: {done.stderr[-2000:]}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def switchyard(args, folder, isa):
+    file = folder / "generated.json"
+    command = [args.switchyard, "generate", str(folder), f"prompt={PROMPT}", "weight_dtype=bfloat16",
+               "dtype=bfloat16", f"max_target_length={len(PROMPT) + args.tokens}", "--json",
+               str(file)]
+    cap = {"SWITCHYARD_ISA": isa} if isa else {}
+    # Its threads are the cores that it may use.
+    cores = ",".join(str(c) for c in sorted(os.sched_getaffinity(0))[:args.threads])
+    subprocess.run(["taskset", "-c", cores, *command], check=True, capture_output=True, env=dict(os.environ, **cap))
+    result = json.loads(file.read_text())
+    return {"seconds": result["decode_seconds"] / result["decode_steps"], "tokens": result["results"][0]["tokens"],
+            "prompt": result["prompt_tokens"], "version": result["version"]}
+
+
+def read_bandwidth(args, folder):
+    file = folder / "peak.json"
+    subprocess.run([args.switchyard, "bench", "peak", "--json", str(file)], check=True, capture_output=True)
+    return max(r["bytes"] / r["best_seconds"] for r in json.loads(file.read_text())["results"]
+               if r["shape"].get("what") == "read")
+
+
+def main():
+    args = arguments()
+    if args.run_llama:
+        return run_llama(args)
+    folder = pathlib.Path(args.folder)
+    gguf_file = folder / "model.gguf"
+    if not (folder / "config.json").exists() or not gguf_file.exists():
+        weights = random_weights(args)
+        write_hugging_face(args, weights, folder)
+        write_gguf(args, weights, gguf_file)
+    ours, theirs, reads = {isa: [] for isa in [*args.isa.split(","), ""]}, [], []
+    for _ in range(args.rounds):
+        reads.append(read_bandwidth(args, folder))
+        for isa, runs in ours.items():
+            runs.append(switchyard(args, folder, isa))
+        theirs.append(llama(args, gguf_file, ours[""][0]["prompt"]))
+    size, read = bytes_of_token(args), max(reads)
+    print(f"{ours[''][0]['version']} of Switchyard; {theirs[0]['version']}; llama.cpp: {theirs[0]['system']}")
+    print(f"{args.threads} threads, {size / 1e6:.0f} MB of weights a token, {read / 1e9:.1f} GB/s read in these runs\n")
+    print("| | tokens/s, best | median | GB/s of weights | of reading | ratio of best | of medians |\n" + "|---" * 7 + "|")
+    best, middle = min(r["seconds"] for r in theirs), statistics.median(r["seconds"] for r in theirs)
+    for name, runs in [(f"Switchyard {isa or 'as the machine is'}", runs) for isa, runs in ours.items()] + [
+            ("llama.cpp", theirs)]:
+        a, b = min(r["seconds"] for r in runs), statistics.median(r["seconds"] for r in runs)
+        print(f"| {name} | {1 / a:.1f} | {1 / b:.1f} | {size / a / 1e9:.1f} | {100 * size / a / read:.0f} % | "
+              f"{best / a:.2f} | {middle / b:.2f} |")
+    for name, runs in ours.items():
+        same = [x == y for x, y in zip(runs[0]["tokens"], theirs[0]["tokens"])]
+        equal = same.index(False) if False in same else len(same)
+        print(f"first tokens that are the same, {name or 'as the machine is'}: {equal} of {len(same)}")
+    if args.json:
+        pathlib.Path(args.json).write_text(json.dumps({"switchyard": ours, "llama": theirs, "read": reads}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

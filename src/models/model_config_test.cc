@@ -1,0 +1,83 @@
+// What a config makes of a model.
+#include "models/model_config.h"
+
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "models/parameters.h"
+#include "models/same_model.h"
+
+namespace switchyard {
+namespace {
+
+using Keys = std::map<std::string, nlohmann::json>;
+
+ModelConfig model_of(const Keys& more) {
+  Keys keys{{"decoder_block", "mixtral"},
+            {"base_emb_dim", 8},
+            {"base_mlp_dim", 12},
+            {"base_moe_mlp_dim", 12},
+            {"base_num_query_heads", 4},
+            {"base_num_kv_heads", 2},
+            {"head_dim", 4},
+            {"num_experts", 4},
+            {"num_experts_per_tok", 2},
+            {"base_num_decoder_layers", 3},
+            {"vocab_size", 32}};
+  for (const auto& [key, value] : more) keys[key] = value;
+  return model_config(Config::from_map(keys, {}));
+}
+
+// The reference doubles heads and MLPs first, then the embedding, then the number of layers.
+TEST(ModelConfig, GrowsByPowersOfTwo) {
+  struct Row {
+    int scale;
+    std::int64_t heads, emb, layers;  // factors
+  };
+  for (const Row& row : {Row{1, 1, 1, 1}, Row{2, 2, 1, 1}, Row{4, 2, 2, 1}, Row{8, 2, 2, 2}, Row{16, 4, 2, 2},
+                         Row{32, 4, 4, 2}, Row{64, 4, 4, 4}}) {
+    SCOPED_TRACE(row.scale);
+    const ModelConfig m = model_of({{"global_parameter_scale", row.scale}});
+    EXPECT_EQ(m.heads, 4 * row.heads);
+    EXPECT_EQ(m.kv_heads, 2 * row.heads);
+    EXPECT_EQ(m.mlp, 12 * row.heads);
+    EXPECT_EQ(m.moe_mlp, 12 * row.heads);
+    EXPECT_EQ(m.emb, 8 * row.emb);
+    EXPECT_EQ(m.layers, 3 * row.layers);
+    EXPECT_EQ(m.head_dim, 4);
+    EXPECT_EQ(m.vocab, 32);
+  }
+  EXPECT_THROW(model_of({{"global_parameter_scale", 6}}), Error);
+}
+
+TEST(ModelConfig, OneModelInTwoKeysIsTheSame) {
+  EXPECT_EQ(differing_key(model_of({{"global_parameter_scale", 4}}), model_of({{"base_emb_dim", 16},
+                                                                               {"base_num_query_heads", 8},
+                                                                               {"base_num_kv_heads", 4},
+                                                                               {"base_mlp_dim", 24},
+                                                                               {"base_moe_mlp_dim", 24}})),
+            "");
+  EXPECT_EQ(differing_key(model_of({}), model_of({{"final_logits_soft_cap", 30.0}})),
+            "final_logits_soft_cap");
+  EXPECT_EQ(differing_key(model_of({}), model_of({{"final_logits_soft_cap", nullptr}})), "");
+}
+
+// With more positions than the original ones MLA's scores have another scale.
+TEST(ModelConfig, PositionsBeyondTheOriginalOnes) {
+  const Keys latent{{"decoder_block", "deepseek"},
+                    {"attention_type", "mla"},
+                    {"rope_type", "yarn"},
+                    {"rope_factor", 40},
+                    {"original_max_position_embeddings", 4096},
+                    {"routed_score_func", "sigmoid"}};
+  Keys within = latent, beyond = latent, further = latent;
+  within["max_position_embeddings"] = 4096;
+  beyond["max_position_embeddings"] = 8192;
+  further["max_position_embeddings"] = 163840;
+  EXPECT_NE(model_of(within).attention_scale, model_of(beyond).attention_scale);
+  EXPECT_EQ(differing_key(model_of(within), model_of(beyond)), "max_position_embeddings");
+  EXPECT_EQ(differing_key(model_of(beyond), model_of(further)), "");
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,126 @@
+// Ops on memory that only kernels, copies and collectives can reach (core/device.h): they give the bits that
+// they give on memory of the host.
+#include <cstring>
+
+#include "ops/attention.h"
+#include "ops/attention_cache.h"
+#include "ops/gradient_testing.h"
+#include "ops/norm.h"
+
+namespace switchyard {
+namespace {
+
+using namespace autograd_test;
+
+// Of every rank: the output, and the gradients of the inputs that have one.
+using RankResults = std::vector<std::vector<Tensor>>;
+
+RankResults results_in(Device& device, const Mesh& mesh, const TestFunction& function,
+                       const std::vector<TestInput>& inputs) {
+  RankResults results(static_cast<std::size_t>(mesh.size()));
+  on_mesh(mesh, [&](Context& c) {
+    c.memory = Memory(device, nullptr);
+    std::vector<Array> arrays;
+    for (const TestInput& input : inputs) {
+      const Sharding sharding = input.shardings.empty() ? replicated(input.value.rank()) : input.shardings[0];
+      arrays.push_back(make_leaf(to_device(c.memory, block_of(mesh, c.rank, input.value, sharding)),
+                                 input.value.shape(), sharding, is_float(input.value.dtype())));
+    }
+    const Array y = function(c, arrays);
+    EXPECT_EQ(&y.tensor().memory().device(), &device);
+    std::vector<Tensor>& mine = results[static_cast<std::size_t>(c.rank)];
+    mine.push_back(to_host(y.tensor()));
+    if (!y.value()->requires_grad) return;
+    const Tensor seed =
+        to_device(c.memory, block_of(mesh, c.rank, random_tensor(y.shape(), 601), dual(mesh, y.sharding())));
+    backward(c, std::span(&y, 1), std::span(&seed, 1));
+    for (const Array& x : arrays) {
+      if (x.grad().defined()) {
+        EXPECT_EQ(&x.grad().memory().device(), &device);
+        mine.push_back(to_host(x.grad()));
+      }
+    }
+  });
+  return results;
+}
+
+void expect_same_bits(const Mesh& mesh, const TestFunction& function, const std::vector<TestInput>& inputs,
+                      std::size_t gradients) {
+  const RankResults host = results_in(Device::cpu(), mesh, function, inputs),
+                    fenced = results_in(Device::fenced(), mesh, function, inputs);
+  for (std::size_t rank = 0; rank < host.size(); ++rank) {
+    ASSERT_EQ(host[rank].size(), 1 + gradients);
+    ASSERT_EQ(fenced[rank].size(), 1 + gradients);
+    for (std::size_t i = 0; i < host[rank].size(); ++i) {
+      const Tensor &expected = host[rank][i], &found = fenced[rank][i];
+      ASSERT_EQ(found.shape(), expected.shape());
+      EXPECT_EQ(std::memcmp(found.raw(), expected.raw(), expected.bytes()), 0)
+          << "rank " << rank << ", result " << i << " on " << mesh.to_string();
+    }
+  }
+}
+
+TEST(Fenced, RmsNormWholeAndSplit) {
+  const auto function = [](Context& c, std::span<const Array> in) {
+    return rms_norm(c, in[0], in[1], 1e-3f);
+  };
+  expect_same_bits(Mesh(), function, {{random_tensor({4, 3, 8}, 1)}, {random_tensor({8}, 2)}}, 2);
+  expect_same_bits(Mesh({{"tensor", 2}}), function,
+                   {{random_tensor({4, 3, 8}, 1), {{{{}, {}, {"tensor"}}, {}}}},
+                    {random_tensor({8}, 2), {{{{"tensor"}}, {}}}}},
+                   2);
+}
+
+TEST(Fenced, RopeOfAPartOfEveryHead) {
+  const std::vector<double> frequencies{1.0, 0.3, 0.05};
+  expect_same_bits(
+      Mesh(),
+      [&](Context& c, std::span<const Array> in) {
+        return rope(c, in[0], rope_tables(c, in[1], frequencies, 1.3), 2, true);
+      },
+      {{random_tensor({2, 5, 4, 9}, 4)}, {random_integers({2, 5}, 3, 0, 20)}}, 1);
+}
+
+// Heads of keys that ranks share unevenly, and a sequence that is split.
+TEST(Fenced, AttentionWithGroupedHeadsAndSplitSequence) {
+  const auto function = [](Context& c, std::span<const Array> in) {
+    return attention(c, in[0], in[1], in[2], in[3], 0.4f, true);
+  };
+  const Tensor q = random_tensor({2, 8, 6, 5}, 1), k = random_tensor({2, 8, 2, 5}, 2),
+               v = random_tensor({2, 8, 2, 3}, 3), segments = random_integers({2, 8}, 4, 1, 2);
+  expect_same_bits(Mesh(), function, {{q}, {k}, {v}, {segments}}, 3);
+  const Sharding heads{{{}, {}, {"tensor"}, {}}, {}}, sequence{{{}, {"context"}, {}, {}}, {}};
+  expect_same_bits(Mesh({{"tensor", 3}}), function, {{q, {heads}}, {k}, {v}, {segments}}, 3);
+  expect_same_bits(Mesh({{"context", 2}}), function,
+                   {{q, {sequence}}, {k, {sequence}}, {v, {sequence}}, {segments}}, 3);
+}
+
+// A prompt of two rows, one of them padded, then a token more of each; and a row that goes on from the
+// other's first tokens, beside a row of padding.
+TEST(Fenced, AttentionOverTheCache) {
+  const std::vector<TestInput> inputs{{random_tensor({2, 4, 4, 5}, 1)}, {random_tensor({2, 4, 2, 5}, 2)},
+                                      {random_tensor({2, 4, 2, 3}, 3)}, {random_integers({2, 4}, 4, 0, 4)},
+                                      {random_tensor({2, 1, 4, 5}, 5)}, {random_tensor({2, 1, 2, 5}, 6)},
+                                      {random_tensor({2, 1, 2, 3}, 7)}, {random_integers({2, 1}, 8, 0, 4)}};
+  for (const bool from_other : {false, true}) {
+    const auto function = [&](Context& c, std::span<const Array> in) {
+      const NoGrad no_grad(c);
+      AttentionCache cache;
+      cache.capacity = 6;
+      cache.lengths = {0, 0};
+      const std::vector<std::int64_t> rows{1, 0}, tokens{4, 3}, one{1, 1}, some{0, -1}, padded{2, 0};
+      remember(c, cache, in[0], std::span(&in[1], 1), std::span(&in[2], 1), {in[3], rows, tokens});
+      if (from_other) {
+        remember_of(c, cache, 0, 1, 2);
+        remember(c, cache, in[0], std::span(&in[1], 1), std::span(&in[2], 1), {in[3], some, padded});
+        return attend(c, cache, in[0], {in[3], some, padded}, 0.4f);
+      }
+      remember(c, cache, in[4], std::span(&in[5], 1), std::span(&in[6], 1), {in[7], rows, one});
+      return attend(c, cache, in[4], {in[7], rows, one}, 0.4f);
+    };
+    expect_same_bits(Mesh(), function, inputs, 0);
+  }
+}
+
+}  // namespace
+}  // namespace switchyard

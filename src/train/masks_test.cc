@@ -1,0 +1,133 @@
+// trainable_parameters_mask and adamw_mask: what they leave alone, and what they change.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "config/config.h"
+#include "core/error.h"
+#include "data/dataset.h"
+#include "train/session.h"
+#include "train/step_cost.h"
+#include "train/trainer.h"
+
+namespace switchyard {
+namespace {
+
+using Weights = std::map<std::string, Tensor>;
+
+// The weights of rank 0 of the first stage after some steps.
+Weights trained(const std::vector<std::string>& more, int steps = 2) {
+  std::vector<std::string> arguments{"decoder_block=deepseek",
+                                     "base_emb_dim=32",
+                                     "base_num_decoder_layers=2",
+                                     "num_experts=4",
+                                     "num_experts_per_tok=2",
+                                     "base_mlp_dim=32",
+                                     "base_moe_mlp_dim=32",
+                                     "base_num_query_heads=2",
+                                     "base_num_kv_heads=2",
+                                     "head_dim=16",
+                                     "attention_type=mla",
+                                     "routed_score_func=sigmoid",
+                                     "kv_lora_rank=16",
+                                     "q_lora_rank=0",
+                                     "qk_nope_head_dim=8",
+                                     "qk_rope_head_dim=8",
+                                     "v_head_dim=8",
+                                     "vocab_size=64",
+                                     "max_target_length=16",
+                                     "dtype=float32",
+                                     "weight_dtype=float32",
+                                     "routed_bias=true",
+                                     "routed_bias_update_rate=0.01",
+                                     "steps=6",
+                                     "warmup_steps_fraction=0",
+                                     "gradient_clipping_threshold=0",
+                                     "adam_weight_decay=0.5",
+                                     "dataset_type=synthetic",
+                                     "learning_rate=0.01"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  const Config config = Config::from_args(arguments);
+  const Mesh mesh = mesh_from_config(config);
+  const ModelConfig model = model_config(config);
+  const BatchSizes sizes = batch_sizes(config, mesh);
+  Weights weights;
+  run_session(config, mesh, [&](Context& context) {
+    Trainer trainer(context, model, train_config(config, model, context.stage.count),
+                    Parameters::create(context, stage_specs(parameter_specs(model), context.stage, model), 0,
+                                       nullptr, nullptr));
+    const auto data = make_synthetic(sizes.step, sizes.sequence, model.vocab);
+    for (int step = 0; step < steps; ++step) trainer.step(step, data->read(step * sizes.step, sizes.step));
+    if (context.comm->rank() != 0) return;
+    for (const Parameter& p : trainer.parameters().all())
+      weights.emplace(p.spec.name, p.array.tensor().cast(DType::f32));
+  });
+  return weights;
+}
+
+double difference(const Tensor& a, const Tensor& b) {
+  double most = 0;
+  for (std::int64_t i = 0; i < a.size(); ++i)
+    most = std::max(most, std::abs(static_cast<double>(a.data<float>()[i]) - b.data<float>()[i]));
+  return most;
+}
+
+TEST(TrainableParameters, OthersStayAsTheyAre) {
+  struct Row {
+    const char *mask, *trains;  // part of the names
+  };
+  for (const char* layout : {"ranks=1", "ranks=2 ici_expert_parallelism=2", "ranks=4 ici_fsdp_parallelism=4",
+                             "ranks=2 ici_tensor_parallelism=2", "ranks=2 ici_pipeline_parallelism=2"}) {
+    std::vector<std::string> keys;
+    for (std::string rest = layout; !rest.empty();) {
+      keys.push_back(rest.substr(0, rest.find(' ')));
+      rest = rest.size() > keys.back().size() ? rest.substr(keys.back().size() + 1) : "";
+    }
+    const Weights before = trained(keys, 0);
+    for (const Row& row : {Row{"moe/wi_0", ".moe.wi_0"}, Row{"/out$", ".attention.out"},
+                           Row{"layers[.]1[.]", "layers.1."}, Row{"embedding", "embedding"}}) {
+      SCOPED_TRACE(std::string(layout) + " " + row.mask);
+      std::vector<std::string> masked = keys;
+      masked.push_back(std::string("trainable_parameters_mask=") + row.mask);
+      int changed = 0;
+      const Weights after = trained(masked);
+      for (const auto& [name, weight] : after) {
+        if (name.find("gate_bias") != std::string::npos) continue;  // not the optimizer's
+        const bool trains = name.find(row.trains) != std::string::npos;
+        EXPECT_EQ(difference(weight, before.at(name)) > 0, trains) << name;
+        changed += trains;
+      }
+      const bool elsewhere = std::string(layout).find("pipeline") != std::string::npos;  // the other stage
+      EXPECT_TRUE(elsewhere || changed > 0);
+    }
+  }
+}
+
+// The first step of those that train is that of a run in which all do.
+TEST(TrainableParameters, TrainAsInAWholeRun) {
+  const Weights all = trained({}, 1), some = trained({"trainable_parameters_mask=attention,head"}, 1);
+  int compared = 0;
+  for (const auto& [name, weight] : some) {
+    if (name.find("attention.") == std::string::npos && name != "head") continue;
+    EXPECT_EQ(difference(weight, all.at(name)), 0) << name;
+    ++compared;
+  }
+  EXPECT_GT(compared, 8);
+}
+
+TEST(AdamWMask, LeavesOutDecay) {
+  const Weights start = trained({}, 0), decayed = trained({}, 1),
+                masked = trained({"adamw_mask=norm,.*wi_[01]"}, 1),
+                none = trained({"adam_weight_decay=0"}, 1);
+  for (const auto& [name, weight] : masked) {
+    const bool chosen = name.find("norm") != std::string::npos || name.find("wi_") != std::string::npos;
+    EXPECT_EQ(difference(weight, (chosen ? none : decayed).at(name)), 0) << name;
+    const bool same = difference(none.at(name), decayed.at(name)) == 0;
+    EXPECT_EQ(same, name.find("gate_bias") != std::string::npos) << name;
+  }
+  EXPECT_THROW(trained({"adamw_mask=["}, 0), Error);
+  EXPECT_THROW(trained({"adamw_mask=norm", "opt_type=muon"}, 0), Error);
+}
+
+}  // namespace
+}  // namespace switchyard
