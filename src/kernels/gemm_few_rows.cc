@@ -3,7 +3,7 @@
 #include <atomic>
 #include <vector>
 
-#include "core/memory_account.h"
+#include "core/current_memory.h"
 #include "core/tensor.h"
 
 namespace switchyard {
