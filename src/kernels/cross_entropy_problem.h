@@ -33,6 +33,16 @@ struct LossGradientsProblem {
   std::function<void(std::int64_t begin, std::int64_t end)> summed;
 };
 
+// The functions of cross_entropy.h on addresses: each runs the first implementation of its list that takes
+// the problem, or counts the work on an abstract pool.
+void run_linear_cross_entropy(ThreadPool& pool, const CrossEntropyProblem& problem, float* lse,
+                              float* target_logit);
+void run_linear_cross_entropy_backward(ThreadPool& pool, const CrossEntropyProblem& problem, const float* lse,
+                                       const float* softmax_coefficient, const float* target_coefficient,
+                                       float* dhidden, void* dweight);
+void run_linear_cross_entropy_with_gradients(ThreadPool& pool, const CrossEntropyProblem& problem,
+                                             const LossGradientsProblem& gradients);
+
 using CrossEntropyRun = void(ThreadPool&, const CrossEntropyProblem&, float* lse, float* target_logit);
 using CrossEntropyBackwardRun = void(ThreadPool&, const CrossEntropyProblem&, const float* lse,
                                      const float* softmax_coefficient, const float* target_coefficient,
