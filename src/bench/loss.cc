@@ -26,14 +26,8 @@ Measurement measure_loss(Bench& bench, const LossCall& call) {
       dhidden(DType::f32, {call.rows, call.emb}), dweight;
   if (backward) dweight = Tensor(call.dtype, {call.emb, call.vocab});
   std::fill_n(share.data<float>(), call.rows, 1.0f / static_cast<float>(call.rows));
-  LinearCrossEntropyArgs args;
-  args.rows = call.rows;
-  args.emb = call.emb;
-  args.vocab = call.vocab;
-  args.dtype = call.dtype;
-  args.hidden = hidden.raw();
-  args.weight = weight.raw();
-  args.targets = targets.data<std::int32_t>();
+  const CrossEntropyLogits logits{
+      .hidden = hidden.view(), .weight = weight.view(), .targets = targets.view()};
   const auto r = static_cast<double>(call.rows), v = static_cast<double>(call.vocab);
   Measurement m;
   m.name = "loss";
@@ -46,16 +40,15 @@ Measurement measure_loss(Bench& bench, const LossCall& call) {
                                 target_logit.bytes());
   if (backward) m.bytes += static_cast<double>(dhidden.bytes() + dweight.bytes());
   m.time = time_rounds(bench.budget, [&] {
-    if (!backward)
-      return linear_cross_entropy(bench.pool, args, lse.data<float>(), target_logit.data<float>());
-    linear_cross_entropy_with_gradients(bench.pool, args,
-                                        {.lse = lse.data<float>(),
-                                         .target_logit = target_logit.data<float>(),
-                                         .softmax_coefficient = share.data<float>(),
-                                         .target_coefficient = share.data<float>(),
-                                         .dhidden = dhidden.data<float>(),
-                                         .dweight = dweight.raw(),
-                                         .summed = [](std::int64_t, std::int64_t) {}});
+    if (!backward) return linear_cross_entropy(bench.pool, {logits, lse.view(), target_logit.view()});
+    linear_cross_entropy_with_gradients(bench.pool, {.logits = logits,
+                                                     .lse = lse.view(),
+                                                     .target_logit = target_logit.view(),
+                                                     .softmax_coefficient = share.view(),
+                                                     .target_coefficient = share.view(),
+                                                     .dhidden = dhidden.view(),
+                                                     .dweight = dweight.view(),
+                                                     .summed = [](std::int64_t, std::int64_t) {}});
   });
   m.more["exponentials_per_s"] = r * v / m.time.seconds;
   return m;

@@ -72,6 +72,8 @@ std::string safetensors_dtype(DType dtype) {
       return "BF16";
     case DType::i32:
       return "I32";
+    case DType::f64:
+      return "F64";
     default:
       return "U8";
   }

@@ -1,4 +1,4 @@
-// Element types. bfloat16 is the upper half of a float32, rounded to nearest even.
+// Element types; float64 is for sums alone. bfloat16 is the upper half of a float32, rounded to nearest even.
 #pragma once
 
 #include <bit>
@@ -8,7 +8,7 @@
 
 namespace switchyard {
 
-enum class DType : std::uint8_t { f32, bf16, i32, u8 };
+enum class DType : std::uint8_t { f32, bf16, i32, u8, f64 };
 
 struct bfloat16 {
   std::uint16_t bits = 0;
@@ -33,6 +33,8 @@ constexpr std::size_t size_of(DType dtype) {
       return 2;
     case DType::u8:
       return 1;
+    case DType::f64:
+      return 8;
     default:
       return 4;
   }
@@ -46,6 +48,8 @@ constexpr std::string_view name_of(DType dtype) {
       return "bfloat16";
     case DType::i32:
       return "int32";
+    case DType::f64:
+      return "float64";
     default:
       return "uint8";
   }
@@ -75,6 +79,10 @@ struct dtype_of<std::int32_t> {
 template <>
 struct dtype_of<std::uint8_t> {
   static constexpr DType value = DType::u8;
+};
+template <>
+struct dtype_of<double> {
+  static constexpr DType value = DType::f64;
 };
 
 }  // namespace switchyard

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "models/pipeline.h"
+#include "moe/balance.h"
 #include "nn/layers.h"
 #include "ops/reshard.h"
 
@@ -122,6 +123,7 @@ Tensor Generator::feed(std::span<const RowTokens> fed) {
         ForwardResult out = forward(context_, model_, parameters_, place_batch(context_, batch), options);
         if (out.logits.defined()) logits = replicate(context_, out.logits).tensor();
         loads_ = std::move(out.loads);
+        read_loads(context_, loads_);
         return StageOutput{out.output, out.loss};
       });
   if (context_.stage.count > 1) {

@@ -1,431 +1,96 @@
 #include "kernels/cross_entropy.h"
 
-#include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <limits>
-#include <vector>
-
 #include "core/error.h"
-#include "core/tensor.h"
 #include "kernels/cross_entropy_problem.h"
-#include "kernels/dispatch.h"
-#include "kernels/elementwise.h"
-#include "kernels/gemm.h"
-#include "kernels/gemm_problem.h"
-#include "kernels/ref/cross_entropy_reference.h"
 
 namespace switchyard {
 namespace {
 
-// The tiled path: gemm makes a block of logits, a pass over its rows makes sums or gradients of them.
-// 16 MiB of logits at a time: large enough for gemm to be at its best, and for dhidden and dweight to be
-// added to seldom; small enough for the second pass to find them in the shared cache.
-constexpr std::int64_t kRowBlock = 2048;
-constexpr std::int64_t kVocabBlock = 2048;
-constexpr std::int64_t kRowGrain = 16;
-
-struct Block {
-  std::int64_t row, rows, column, columns;
-};
-
-const std::byte* at(const void* data, DType dtype, std::int64_t element) {
-  return static_cast<const std::byte*>(data) + element * static_cast<std::int64_t>(size_of(dtype));
+// An operand without gaps.
+std::byte* contiguous_operand(const TensorView& x, const char* name) {
+  CHECK(x.is_contiguous(), "[cross_entropy] {} is a view of {} with gaps", name, to_string(x.shape()));
+  return x.kernel_address();
 }
 
-const std::byte* weight_at(const LinearCrossEntropyArgs& a, std::int64_t column) {
-  return at(a.weight, a.dtype, a.weight_vocab_major ? column * a.emb : column);
+// [rows] f32
+float* row_values(const TensorView& x, const CrossEntropyProblem& problem, const char* name) {
+  CHECK(x.dtype() == DType::f32 && x.size() == problem.rows && x.is_contiguous(),
+        "[cross_entropy] {} is {} {} for {} rows", name, name_of(x.dtype()), to_string(x.shape()),
+        problem.rows);
+  return x.kernel_data<float>();
 }
 
-std::int64_t weight_stride(const LinearCrossEntropyArgs& a) {
-  return a.weight_vocab_major ? a.emb : a.vocab;
+CrossEntropyProblem problem_of(const CrossEntropyLogits& a) {
+  CHECK(a.hidden.rank() >= 2 && a.weight.rank() == 2, "[cross_entropy] hidden {} and weight {}",
+        to_string(a.hidden.shape()), to_string(a.weight.shape()));
+  const std::int64_t emb = a.weight.dim(a.weight_vocab_major ? 1 : 0);
+  CHECK(is_float(a.hidden.dtype()) && a.weight.dtype() == a.hidden.dtype() &&
+            a.hidden.shape().back() == emb && a.targets.dtype() == DType::i32 &&
+            a.hidden.size() == a.targets.size() * emb,
+        "[cross_entropy] hidden {} {}, weight {} {}, targets {} {}", name_of(a.hidden.dtype()),
+        to_string(a.hidden.shape()), name_of(a.weight.dtype()), to_string(a.weight.shape()),
+        name_of(a.targets.dtype()), to_string(a.targets.shape()));
+  CrossEntropyProblem problem;
+  problem.rows = a.targets.size();
+  problem.emb = emb;
+  problem.vocab = a.weight.dim(a.weight_vocab_major ? 0 : 1);
+  problem.vocab_begin = a.vocab_begin;
+  problem.dtype = a.hidden.dtype();
+  problem.hidden = contiguous_operand(a.hidden, "hidden");
+  problem.weight = contiguous_operand(a.weight, "weight");
+  problem.weight_vocab_major = a.weight_vocab_major;
+  problem.targets = reinterpret_cast<const std::int32_t*>(contiguous_operand(a.targets, "targets"));
+  problem.logit_soft_cap = a.logit_soft_cap;
+  problem.whole_vocab = a.whole_vocab;
+  return problem;
 }
 
-// A block's logits; where they go is the caller's to say.
-GemmProblem logits_problem(const LinearCrossEntropyArgs& a, const Block& b) {
-  return {.m = b.rows,
-          .n = b.columns,
-          .k = a.emb,
-          .dtype = a.dtype,
-          .a = at(a.hidden, a.dtype, b.row * a.emb),
-          .lda = a.emb,
-          .b = weight_at(a, b.column),
-          .transpose_b = a.weight_vocab_major,
-          .ldb = weight_stride(a),
-          .ldc = b.columns};
+float* dhidden_of(const TensorView& dhidden, const CrossEntropyLogits& logits) {
+  CHECK(dhidden.dtype() == DType::f32 && dhidden.size() == logits.hidden.size(),
+        "[cross_entropy] gradient {} {} of hidden {}", name_of(dhidden.dtype()), to_string(dhidden.shape()),
+        to_string(logits.hidden.shape()));
+  return reinterpret_cast<float*>(contiguous_operand(dhidden, "dhidden"));
 }
 
-void multiply_logits(ThreadPool& pool, const LinearCrossEntropyArgs& a, const Block& b, float* logits) {
-  GemmProblem problem = logits_problem(a, b);
-  problem.c = logits;
-  run_gemms(pool, "gemm", {&problem, 1});
-}
-
-// dhidden [rows, emb] (+)= gradient [rows, columns] . weight^T
-void multiply_dhidden(ThreadPool& pool, const LinearCrossEntropyArgs& a, const Block& b, const void* gradient,
-                      float* dhidden) {
-  const GemmProblem problem{.m = b.rows,
-                            .n = a.emb,
-                            .k = b.columns,
-                            .dtype = a.dtype,
-                            .a = gradient,
-                            .lda = b.columns,
-                            .b = weight_at(a, b.column),
-                            .transpose_b = !a.weight_vocab_major,
-                            .ldb = weight_stride(a),
-                            .c = dhidden + b.row * a.emb,
-                            .ldc = a.emb,
-                            .accumulate = b.column > 0};
-  run_gemms(pool, "gemm", {&problem, 1});
-}
-
-// A block of dweight while rows are added: where it belongs, or float32 beside it where it is to be rounded
-// and not all rows are of one block.
-class WeightGradient {
- public:
-  static std::size_t sum_bytes(const LinearCrossEntropyArgs& a, std::int64_t vocab_block) {
-    if (a.dtype == DType::f32 || a.rows <= kRowBlock) return 0;
-    return static_cast<std::size_t>(std::min(vocab_block, a.vocab) * a.emb) * sizeof(float);
-  }
-  WeightGradient(const LinearCrossEntropyArgs& a, std::int64_t vocab_block, void* dweight)
-      : args_(a), out_(static_cast<std::byte*>(dweight)), sum_(sum_bytes(a, vocab_block)) {
-    if (a.rows == 0) std::memset(dweight, 0, static_cast<std::size_t>(a.vocab * a.emb) * size_of(a.dtype));
-  }
-
-  // (+)= hidden^T . gradient, or its transpose, by the layout of the weight.
-  void add(ThreadPool& pool, const Block& b, const void* gradient) {
-    const LinearCrossEntropyArgs& a = args_;
-    const bool apart = sum_.bytes() > 0;
-    GemmProblem product;
-    product.k = b.rows;
-    product.dtype = a.dtype;
-    product.transpose_a = true;
-    product.c = apart ? sum_.data() : at_block(b);
-    product.c_dtype = apart ? DType::f32 : a.dtype;
-    product.accumulate = b.row > 0;
-    const void* const hidden = at(a.hidden, a.dtype, b.row * a.emb);
-    if (a.weight_vocab_major) {
-      product.m = product.lda = b.columns;
-      product.n = product.ldb = product.ldc = a.emb;
-      product.a = gradient;
-      product.b = hidden;
-    } else {
-      product.m = product.lda = a.emb;
-      product.n = product.ldb = b.columns;
-      product.ldc = apart ? b.columns : a.vocab;
-      product.a = hidden;
-      product.b = gradient;
-    }
-    run_gemms(pool, "gemm", {&product, 1});
-    if (apart && b.row + b.rows == a.rows) round(pool, b);
-  }
-
- private:
-  std::byte* at_block(const Block& b) const {
-    const std::int64_t element = args_.weight_vocab_major ? b.column * args_.emb : b.column;
-    return out_ + static_cast<std::size_t>(element) * size_of(args_.dtype);
-  }
-  void round(ThreadPool& pool, const Block& b) {
-    const bool major = args_.weight_vocab_major;
-    const Shape shape{major ? b.columns : args_.emb, major ? args_.emb : b.columns};
-    convert(pool, TensorView::of_host(DType::f32, sum_.data(), shape),
-            TensorView::of_host(args_.dtype, at_block(b), shape, {weight_stride(args_), 1}));
-  }
-
-  const LinearCrossEntropyArgs& args_;
-  std::byte* const out_;
-  Buffer sum_;
-};
-
-// Vocabulary outside, rows inside: a block of the weight and of its gradient is used for all rows while it is
-// hot.
-template <typename Body>
-void for_each_block(const LinearCrossEntropyArgs& a, std::int64_t vocab_block, const Body& body) {
-  for (std::int64_t v = 0; v < a.vocab; v += vocab_block) {
-    for (std::int64_t r = 0; r < a.rows; r += kRowBlock) {
-      body(Block{r, std::min(kRowBlock, a.rows - r), v, std::min(vocab_block, a.vocab - v)});
-    }
-  }
-}
-
-// Local column of row r's target within the block, or -1.
-std::int64_t target_in(const LinearCrossEntropyArgs& a, const Block& b, std::int64_t r) {
-  const std::int64_t column = a.targets[r] - a.vocab_begin - b.column;
-  return column >= 0 && column < b.columns ? column : -1;
-}
-
-Buffer logits_buffer(const LinearCrossEntropyArgs& a) {
-  return Buffer(static_cast<std::size_t>(std::min(kRowBlock, a.rows) * std::min(kVocabBlock, a.vocab)) *
-                sizeof(float));
-}
-
-template <RowSumUpdate* update>
-void tiled_forward(ThreadPool& pool, const LinearCrossEntropyArgs& a, float* lse, float* target_logit) {
-  std::vector<RowSum> sums(static_cast<std::size_t>(a.rows), {-std::numeric_limits<float>::infinity(), 0.0f});
-  std::fill(target_logit, target_logit + a.rows, 0.0f);
-  Buffer buffer = logits_buffer(a);
-  auto* logits = reinterpret_cast<float*>(buffer.data());
-  for_each_block(a, kVocabBlock, [&](const Block& b) {
-    multiply_logits(pool, a, b, logits);
-    pool.for_range(b.rows, kRowGrain, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        const std::int64_t r = b.row + i;
-        update(logits + i * b.columns, b.columns, a.logit_soft_cap, sums[static_cast<std::size_t>(r)]);
-        const std::int64_t target = target_in(a, b, r);
-        if (target >= 0) target_logit[r] = logits[i * b.columns + target];
-      }
-    });
-  });
-  for (std::int64_t r = 0; r < a.rows; ++r) {
-    const RowSum& row = sums[static_cast<std::size_t>(r)];
-    lse[r] = row.maximum + std::log(row.sum);
-  }
-}
-
-template <RowGradientRun* run>
-void tiled_backward(ThreadPool& pool, const LinearCrossEntropyArgs& a, const float* lse,
-                    const float* softmax_coefficient, const float* target_coefficient, float* dhidden,
-                    void* dweight) {
-  std::fill(dhidden, dhidden + (a.vocab > 0 ? 0 : a.rows * a.emb), 0.0f);
-  WeightGradient of_weight(a, kVocabBlock, dweight);
-  Buffer buffer = logits_buffer(a);
-  auto* logits = reinterpret_cast<float*>(buffer.data());
-  Buffer rounded_buffer(a.dtype == DType::bf16 ? buffer.bytes() / 2 : 0);
-  auto* rounded = a.dtype == DType::bf16 ? reinterpret_cast<bfloat16*>(rounded_buffer.data()) : nullptr;
-  const void* gradient = rounded ? static_cast<const void*>(rounded) : logits;
-  for_each_block(a, kVocabBlock, [&](const Block& b) {
-    multiply_logits(pool, a, b, logits);
-    pool.for_range(b.rows, kRowGrain, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        const std::int64_t r = b.row + i;
-        run(logits + i * b.columns, b.columns,
-            {a.logit_soft_cap, lse[r], softmax_coefficient[r], target_coefficient[r], target_in(a, b, r)},
-            rounded ? rounded + i * b.columns : nullptr);
-      }
-    });
-    multiply_dhidden(pool, a, b, gradient, dhidden);
-    of_weight.add(pool, b, gradient);
-  });
-}
-
-// Below, the kernel of products sums logits, or makes gradients of them, while they are hot.
-
-// Rows whose sums are in memory at a time: 8 bytes for each group of columns.
-constexpr std::int64_t kSummedRows = 8192;
-
-std::int64_t logit_groups(const LinearCrossEntropyArgs& a) {
-  return (a.vocab + kLogitGroup - 1) / kLogitGroup;
-}
-
-std::size_t row_sum_bytes(const LinearCrossEntropyArgs& a) {
-  return static_cast<std::size_t>(std::min(kSummedRows, a.rows) * logit_groups(a)) * sizeof(RowSum);
-}
-
-void hot_forward(ThreadPool& pool, const LinearCrossEntropyArgs& a, float* lse, float* target_logit) {
-  const std::int64_t groups = logit_groups(a);
-  Buffer buffer(row_sum_bytes(a));
-  auto* const sums = reinterpret_cast<RowSum*>(buffer.data());
-  std::fill(target_logit, target_logit + a.rows, 0.0f);
-  for (std::int64_t row = 0; row < a.rows; row += kSummedRows) {
-    const Block block{row, std::min(kSummedRows, a.rows - row), 0, a.vocab};
-    const LogitProblem logits{.targets = a.targets + row,
-                              .first_id = a.vocab_begin,
-                              .sums = sums,
-                              .target_logit = target_logit + row};
-    GemmProblem problem = logits_problem(a, block);
-    problem.logits = &logits;
-    run_gemms(pool, "logits", {&problem, 1});
-    pool.for_range(block.rows, 512, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t r = begin; r < end; ++r) {
-        const std::span<const RowSum> of_row(sums + r * groups, static_cast<std::size_t>(groups));
-        float maximum = -std::numeric_limits<float>::infinity(), sum = 0;
-        for (const RowSum& group : of_row) maximum = std::max(maximum, group.maximum);
-        for (const RowSum& group : of_row) sum += group.sum * std::exp(group.maximum - maximum);
-        lse[row + r] = maximum + std::log(sum);
-      }
-    });
-  }
-}
-
-// A block's gradients take as much memory as the logits above.
-constexpr std::int64_t kGradientBlock = 2 * kVocabBlock;
-
-std::size_t gradient_bytes(const LinearCrossEntropyArgs& a) {
-  return static_cast<std::size_t>(std::min(kRowBlock, a.rows) * std::min(kGradientBlock, a.vocab)) *
-         sizeof(bfloat16);
-}
-
-void hot_backward(ThreadPool& pool, const LinearCrossEntropyArgs& a, const float* lse,
-                  const float* softmax_coefficient, const float* target_coefficient, float* dhidden,
-                  void* dweight) {
-  std::fill(dhidden, dhidden + (a.vocab > 0 ? 0 : a.rows * a.emb), 0.0f);
-  WeightGradient of_weight(a, kGradientBlock, dweight);
-  Buffer gradient(gradient_bytes(a));
-  for_each_block(a, kGradientBlock, [&](const Block& b) {
-    const LogitProblem logits{.targets = a.targets + b.row,
-                              .first_id = a.vocab_begin + b.column,
-                              .lse = lse + b.row,
-                              .softmax_coefficient = softmax_coefficient + b.row,
-                              .target_coefficient = target_coefficient + b.row};
-    GemmProblem problem = logits_problem(a, b);
-    problem.logits = &logits;
-    problem.c = gradient.data();
-    problem.c_dtype = DType::bf16;
-    run_gemms(pool, "logits", {&problem, 1});
-    multiply_dhidden(pool, a, b, gradient.data(), dhidden);
-    of_weight.add(pool, b, gradient.data());
-  });
-}
-
-const char* hot_refuses(const LinearCrossEntropyArgs& args) {
-  if (args.dtype != DType::bf16) return "takes bfloat16 only";
-  if (args.logit_soft_cap > 0) return "has no soft cap";
-  return nullptr;
-}
-
-void reference_forward(ThreadPool&, const LinearCrossEntropyArgs& a, float* lse, float* target_logit) {
-  a.dtype == DType::f32 ? reference::linear_cross_entropy<float>(a, lse, target_logit)
-                        : reference::linear_cross_entropy<bfloat16>(a, lse, target_logit);
-}
-
-void reference_backward(ThreadPool&, const LinearCrossEntropyArgs& a, const float* lse,
-                        const float* softmax_coefficient, const float* target_coefficient, float* dhidden,
-                        void* dweight) {
-  const auto run = [&]<typename T>(T* out) {
-    reference::linear_cross_entropy_backward<T>(a, lse, softmax_coefficient, target_coefficient, dhidden,
-                                                out);
-  };
-  a.dtype == DType::f32 ? run(static_cast<float*>(dweight)) : run(static_cast<bfloat16*>(dweight));
-}
-
-constexpr Implementation<CrossEntropyRun, LinearCrossEntropyArgs> kForward[] = {
-#if defined(__x86_64__)
-    {"fused amx", Isa::amx, cpu::amx_tiles::cross_entropy, cpu::amx_tiles::cross_entropy_refuses},
-    {"fused avx512_bf16", Isa::avx512_bf16, cpu::soft_tiles::cross_entropy,
-     cpu::soft_tiles::cross_entropy_refuses},
-    {"from hot sums", Isa::avx512_bf16, hot_forward, hot_refuses},
-    {"tiled avx512", Isa::avx512, tiled_forward<cpu::row_sum_update_avx512>},
-    {"tiled avx2", Isa::avx2, tiled_forward<cpu::row_sum_update_avx2>},
-#endif
-    {"ref", Isa::ref, reference_forward},
-};
-
-constexpr Implementation<CrossEntropyBackwardRun, LinearCrossEntropyArgs> kBackward[] = {
-#if defined(__x86_64__)
-    {"fused amx", Isa::amx, cpu::amx_tiles::cross_entropy_backward, cpu::amx_tiles::cross_entropy_refuses},
-    {"fused avx512_bf16", Isa::avx512_bf16, cpu::soft_tiles::cross_entropy_backward,
-     cpu::soft_tiles::cross_entropy_refuses},
-    {"from hot sums", Isa::avx512_bf16, hot_backward, hot_refuses},
-    {"tiled avx512", Isa::avx512, tiled_backward<cpu::row_gradient_avx512>},
-    {"tiled avx2", Isa::avx2, tiled_backward<cpu::row_gradient_avx2>},
-#endif
-    {"ref", Isa::ref, reference_backward},
-};
-
-// Calls `summed` for block after block.
-void sum_blocks(const LinearCrossEntropyArgs& a, const LossGradients& gradients) {
-  const std::int64_t block = loss_rows_at_once(a);
-  for (std::int64_t row = 0; row < a.rows; row += block) gradients.summed(row, std::min(a.rows, row + block));
-}
-
-// Loss and gradients one after the other: the logits are made twice.
-void gradients_apart(ThreadPool& pool, const LinearCrossEntropyArgs& a, const LossGradients& out) {
-  linear_cross_entropy(pool, a, out.lse, out.target_logit);
-  sum_blocks(a, out);
-  linear_cross_entropy_backward(pool, a, out.lse, out.softmax_coefficient, out.target_coefficient,
-                                out.dhidden, out.dweight);
-}
-
-constexpr Implementation<CrossEntropyGradientsRun, LinearCrossEntropyArgs> kGradients[] = {
-#if defined(__x86_64__)
-    {"fused amx", Isa::amx, cpu::amx_tiles::cross_entropy_gradients,
-     cpu::amx_tiles::cross_entropy_gradients_refuses},
-    {"fused avx512_bf16", Isa::avx512_bf16, cpu::soft_tiles::cross_entropy_gradients,
-     cpu::soft_tiles::cross_entropy_gradients_refuses},
-#endif
-    {"apart", Isa::ref, gradients_apart},
-};
-
-// Bytes of the buffers that the chosen implementation works in.
-std::size_t workspace(const LinearCrossEntropyArgs& args, bool backward) {
-  auto* const chosen = choose("linear_cross_entropy", kForward, args);
-  if (chosen == reference_forward) return 0;
-#if defined(__x86_64__)
-  if (chosen == cpu::amx_tiles::cross_entropy) return cpu::amx_tiles::cross_entropy_workspace(args, backward);
-  if (chosen == cpu::soft_tiles::cross_entropy)
-    return cpu::soft_tiles::cross_entropy_workspace(args, backward);
-#endif
-  if (chosen == hot_forward) {
-    return backward ? gradient_bytes(args) + WeightGradient::sum_bytes(args, kGradientBlock)
-                    : row_sum_bytes(args);
-  }
-  const auto logits =
-      static_cast<std::size_t>(std::min(kRowBlock, args.rows) * std::min(kVocabBlock, args.vocab));
-  if (!backward) return logits * sizeof(float);
-  return logits * (sizeof(float) + (args.dtype == DType::bf16 ? sizeof(bfloat16) : 0)) +
-         WeightGradient::sum_bytes(args, kVocabBlock);
-}
-
-std::size_t gradients_workspace([[maybe_unused]] CrossEntropyGradientsRun* chosen,
-                                [[maybe_unused]] const LinearCrossEntropyArgs& args) {
-#if defined(__x86_64__)
-  if (chosen == cpu::amx_tiles::cross_entropy_gradients)
-    return cpu::amx_tiles::cross_entropy_gradients_workspace(args);
-  if (chosen == cpu::soft_tiles::cross_entropy_gradients)
-    return cpu::soft_tiles::cross_entropy_gradients_workspace(args);
-#endif
-  return 0;
-}
-
-// On an abstract pool: counts the products (logits; backward makes them again and has two more).
-bool skips_products(const ThreadPool& pool, const char* kernel, const LinearCrossEntropyArgs& args,
-                    int products) {
-  const auto d = [](std::int64_t x) { return static_cast<double>(x); };
-  const double operands = d(args.rows * args.emb) + d(args.emb) * d(args.vocab);
-  return pool.skips({kernel, args.dtype, 2 * products * d(args.rows) * d(args.emb) * d(args.vocab),
-                     products * operands * d(static_cast<std::int64_t>(size_of(args.dtype)))});
-}
-
-bool skipped(const ThreadPool& pool, const char* kernel, const LinearCrossEntropyArgs& args, bool backward) {
-  if (!skips_products(pool, kernel, args, backward ? 3 : 1)) return false;
-  const Buffer taken(pool.counts_workspace() ? workspace(args, backward) : 0);
-  return true;
+void* dweight_of(const TensorView& dweight, const CrossEntropyLogits& logits) {
+  CHECK(dweight.dtype() == logits.weight.dtype() && dweight.shape() == logits.weight.shape(),
+        "[cross_entropy] gradient {} {} of weight {} {}", name_of(dweight.dtype()),
+        to_string(dweight.shape()), name_of(logits.weight.dtype()), to_string(logits.weight.shape()));
+  return contiguous_operand(dweight, "dweight");
 }
 
 }  // namespace
 
-void linear_cross_entropy(ThreadPool& pool, const LinearCrossEntropyArgs& args, float* lse,
-                          float* target_logit) {
-  CHECK(is_float(args.dtype), "linear_cross_entropy of {}", name_of(args.dtype));
-  if (skipped(pool, "linear_cross_entropy", args, false)) return;
-  choose("linear_cross_entropy", kForward, args)(pool, args, lse, target_logit);
+void linear_cross_entropy(ThreadPool& pool, const LinearCrossEntropyArgs& args) {
+  const CrossEntropyProblem problem = problem_of(args.logits);
+  run_linear_cross_entropy(pool, problem, row_values(args.lse, problem, "lse"),
+                           row_values(args.target_logit, problem, "target_logit"));
 }
 
-void linear_cross_entropy_backward(ThreadPool& pool, const LinearCrossEntropyArgs& args, const float* lse,
-                                   const float* softmax_coefficient, const float* target_coefficient,
-                                   float* dhidden, void* dweight) {
-  CHECK(is_float(args.dtype), "linear_cross_entropy_backward of {}", name_of(args.dtype));
-  if (skipped(pool, "linear_cross_entropy_backward", args, true)) return;
-  choose("linear_cross_entropy_backward", kBackward, args)(pool, args, lse, softmax_coefficient,
-                                                           target_coefficient, dhidden, dweight);
+void linear_cross_entropy_backward(ThreadPool& pool, const LinearCrossEntropyBackwardArgs& args) {
+  const CrossEntropyProblem problem = problem_of(args.logits);
+  run_linear_cross_entropy_backward(pool, problem, row_values(args.lse, problem, "lse"),
+                                    row_values(args.softmax_coefficient, problem, "softmax_coefficient"),
+                                    row_values(args.target_coefficient, problem, "target_coefficient"),
+                                    dhidden_of(args.dhidden, args.logits),
+                                    dweight_of(args.dweight, args.logits));
 }
 
-std::int64_t loss_rows_at_once(const LinearCrossEntropyArgs& args) {
-  // Of kept exponentials. A block reads and writes all of dweight, which few rows would not pay for.
-  constexpr std::int64_t kKeptBytes = std::int64_t{128} << 20, kLeast = 256;
-  const std::int64_t row =
-      2 * std::max<std::int64_t>(1, args.whole_vocab > 0 ? args.whole_vocab : args.vocab);
-  return std::max<std::int64_t>(1, kKeptBytes / row / kLeast) * kLeast;
+std::int64_t loss_rows_at_once(const CrossEntropyLogits& logits) {
+  return loss_rows_at_once(problem_of(logits));
 }
 
-void linear_cross_entropy_with_gradients(ThreadPool& pool, const LinearCrossEntropyArgs& args,
-                                         const LossGradients& gradients) {
-  CHECK(is_float(args.dtype), "linear_cross_entropy_with_gradients of {}", name_of(args.dtype));
-  auto* const chosen = choose("linear_cross_entropy_gradients", kGradients, args);
-  if (chosen == gradients_apart) return gradients_apart(pool, args, gradients);
-  if (!skips_products(pool, "linear_cross_entropy_gradients", args, 3)) return chosen(pool, args, gradients);
-  const Buffer taken(pool.counts_workspace() ? gradients_workspace(chosen, args) : 0);
-  sum_blocks(args, gradients);
+void linear_cross_entropy_with_gradients(ThreadPool& pool, const LossGradientsArgs& args) {
+  const CrossEntropyProblem problem = problem_of(args.logits);
+  const LossGradientsProblem gradients{
+      .lse = row_values(args.lse, problem, "lse"),
+      .target_logit = row_values(args.target_logit, problem, "target_logit"),
+      .softmax_coefficient = row_values(args.softmax_coefficient, problem, "softmax_coefficient"),
+      .target_coefficient = row_values(args.target_coefficient, problem, "target_coefficient"),
+      .dhidden = dhidden_of(args.dhidden, args.logits),
+      .dweight = dweight_of(args.dweight, args.logits),
+      .summed = args.summed};
+  run_linear_cross_entropy_with_gradients(pool, problem, gradients);
 }
 
 }  // namespace switchyard

@@ -6,11 +6,48 @@
 
 namespace switchyard {
 
-using CrossEntropyRun = void(ThreadPool&, const LinearCrossEntropyArgs&, float* lse, float* target_logit);
-using CrossEntropyBackwardRun = void(ThreadPool&, const LinearCrossEntropyArgs&, const float* lse,
+// CrossEntropyLogits (kernels/cross_entropy.h) as sizes and addresses.
+struct CrossEntropyProblem {
+  std::int64_t rows = 0;
+  std::int64_t emb = 0;
+  std::int64_t vocab = 0;        // local columns
+  std::int64_t vocab_begin = 0;  // global id of local column 0
+  DType dtype = DType::f32;      // of hidden and weight: f32 or bf16; products accumulate in fp32
+  const void* hidden = nullptr;  // [rows, emb]
+  const void* weight = nullptr;  // [vocab, emb] when weight_vocab_major, else [emb, vocab]
+  bool weight_vocab_major = false;
+  const std::int32_t* targets = nullptr;  // [rows]
+  float logit_soft_cap = 0;
+  std::int64_t whole_vocab = 0;  // columns of all ranks; 0: as the local ones
+};
+std::int64_t loss_rows_at_once(const CrossEntropyProblem& problem);
+
+// LossGradientsArgs but for the logits.
+struct LossGradientsProblem {
+  float* lse = nullptr;  // [rows]
+  float* target_logit = nullptr;
+  const float* softmax_coefficient = nullptr;
+  const float* target_coefficient = nullptr;
+  float* dhidden = nullptr;  // [rows, emb]
+  void* dweight = nullptr;
+  std::function<void(std::int64_t begin, std::int64_t end)> summed;
+};
+
+// The functions of cross_entropy.h on addresses: each runs the first implementation of its list that takes
+// the problem, or counts the work on an abstract pool.
+void run_linear_cross_entropy(ThreadPool& pool, const CrossEntropyProblem& problem, float* lse,
+                              float* target_logit);
+void run_linear_cross_entropy_backward(ThreadPool& pool, const CrossEntropyProblem& problem, const float* lse,
+                                       const float* softmax_coefficient, const float* target_coefficient,
+                                       float* dhidden, void* dweight);
+void run_linear_cross_entropy_with_gradients(ThreadPool& pool, const CrossEntropyProblem& problem,
+                                             const LossGradientsProblem& gradients);
+
+using CrossEntropyRun = void(ThreadPool&, const CrossEntropyProblem&, float* lse, float* target_logit);
+using CrossEntropyBackwardRun = void(ThreadPool&, const CrossEntropyProblem&, const float* lse,
                                      const float* softmax_coefficient, const float* target_coefficient,
                                      float* dhidden, void* dweight);
-using CrossEntropyGradientsRun = void(ThreadPool&, const LinearCrossEntropyArgs&, const LossGradients&);
+using CrossEntropyGradientsRun = void(ThreadPool&, const CrossEntropyProblem&, const LossGradientsProblem&);
 
 // Adds `count` logits of one row to its sum; logits are soft-capped in place when soft_cap > 0.
 using RowSumUpdate = void(float* logits, std::int64_t count, float soft_cap, RowSum& row);
@@ -32,20 +69,20 @@ CrossEntropyRun cross_entropy;
 CrossEntropyBackwardRun cross_entropy_backward;
 CrossEntropyGradientsRun cross_entropy_gradients;
 // Bytes of the buffers that they take for a whole call.
-std::size_t cross_entropy_workspace(const LinearCrossEntropyArgs& args, bool backward);
-std::size_t cross_entropy_gradients_workspace(const LinearCrossEntropyArgs& args);
+std::size_t cross_entropy_workspace(const CrossEntropyProblem& args, bool backward);
+std::size_t cross_entropy_gradients_workspace(const CrossEntropyProblem& args);
 // Why they do not take these arguments, or null.
-const char* cross_entropy_refuses(const LinearCrossEntropyArgs& args);
-const char* cross_entropy_gradients_refuses(const LinearCrossEntropyArgs& args);
+const char* cross_entropy_refuses(const CrossEntropyProblem& args);
+const char* cross_entropy_gradients_refuses(const CrossEntropyProblem& args);
 }  // namespace amx_tiles
 namespace soft_tiles {
 CrossEntropyRun cross_entropy;
 CrossEntropyBackwardRun cross_entropy_backward;
 CrossEntropyGradientsRun cross_entropy_gradients;
-std::size_t cross_entropy_workspace(const LinearCrossEntropyArgs& args, bool backward);
-std::size_t cross_entropy_gradients_workspace(const LinearCrossEntropyArgs& args);
-const char* cross_entropy_refuses(const LinearCrossEntropyArgs& args);
-const char* cross_entropy_gradients_refuses(const LinearCrossEntropyArgs& args);
+std::size_t cross_entropy_workspace(const CrossEntropyProblem& args, bool backward);
+std::size_t cross_entropy_gradients_workspace(const CrossEntropyProblem& args);
+const char* cross_entropy_refuses(const CrossEntropyProblem& args);
+const char* cross_entropy_gradients_refuses(const CrossEntropyProblem& args);
 }  // namespace soft_tiles
 
 RowSumUpdate row_sum_update_avx512;

@@ -55,11 +55,23 @@ struct Problem {
       const auto span = static_cast<std::uint32_t>(c.vocab + 2 * c.vocab_begin + 1);
       targets.push_back(static_cast<std::int32_t>(generator() % span) - (c.vocab_begin == 0 ? 1 : 0));
     }
-    args = {c.rows,        c.emb,         c.vocab,       c.vocab_begin,  c.dtype,
-            hidden.data(), weight.data(), c.vocab_major, targets.data(), c.soft_cap};
+    logits = {.hidden = hidden.view({c.rows, c.emb}),
+              .weight = weight.view(c.vocab_major ? Shape{c.vocab, c.emb} : Shape{c.emb, c.vocab}),
+              .weight_vocab_major = c.vocab_major,
+              .targets = TensorView::of_host(targets.data(), {c.rows}),
+              .vocab_begin = c.vocab_begin,
+              .logit_soft_cap = c.soft_cap};
     hidden_d = doubles(hidden), weight_d = doubles(weight);
-    args_d = args;
-    args_d.hidden = hidden_d.data(), args_d.weight = weight_d.data();
+    args_d = {.rows = c.rows,
+              .emb = c.emb,
+              .vocab = c.vocab,
+              .vocab_begin = c.vocab_begin,
+              .dtype = c.dtype,
+              .hidden = hidden_d.data(),
+              .weight = weight_d.data(),
+              .weight_vocab_major = c.vocab_major,
+              .targets = targets.data(),
+              .logit_soft_cap = c.soft_cap};
     lse_d.resize(static_cast<std::size_t>(c.rows)), target_d.resize(lse_d.size());
     reference::linear_cross_entropy<double>(args_d, lse_d.data(), target_d.data());
   }
@@ -67,7 +79,8 @@ struct Problem {
   Array hidden, weight, softmax_coefficient, target_coefficient;
   std::vector<std::int32_t> targets;
   std::vector<double> hidden_d, weight_d, lse_d, target_d;
-  LinearCrossEntropyArgs args, args_d;
+  CrossEntropyLogits logits;
+  CrossEntropyProblem args_d;  // in double, for the reference
 };
 
 std::string describe(const Case& c, Isa isa) {
@@ -110,10 +123,14 @@ Outputs run(Problem& p, const Case& c, int threads) {
   ThreadPool pool(threads);
   Outputs o{Array(DType::f32, c.rows), Array(DType::f32, c.rows), Array(DType::f32, c.rows * c.emb),
             Array(c.dtype, c.vocab * c.emb)};
-  linear_cross_entropy(pool, p.args, o.lse.floats(), o.target_logit.floats());
-  Array lse = array_of(p.lse_d);
-  linear_cross_entropy_backward(pool, p.args, lse.floats(), p.softmax_coefficient.floats(),
-                                p.target_coefficient.floats(), o.dhidden.floats(), o.dweight.data());
+  linear_cross_entropy(pool, {p.logits, o.lse.view(), o.target_logit.view()});
+  const Array lse = array_of(p.lse_d);
+  linear_cross_entropy_backward(pool, {.logits = p.logits,
+                                       .lse = lse.view(),
+                                       .softmax_coefficient = p.softmax_coefficient.view(),
+                                       .target_coefficient = p.target_coefficient.view(),
+                                       .dhidden = o.dhidden.view(),
+                                       .dweight = o.dweight.view(p.logits.weight.shape())});
   return o;
 }
 
@@ -124,18 +141,19 @@ Outputs run_at_once(Problem& p, const Case& c, int threads) {
   Outputs o{Array(DType::f32, c.rows), Array(DType::f32, c.rows), Array(DType::f32, c.rows * c.emb),
             Array(c.dtype, c.vocab * c.emb)};
   Array softmax(DType::f32, c.rows), target(DType::f32, c.rows);
-  LinearCrossEntropyArgs args = p.args;
-  args.whole_vocab = 262144;  // blocks of 256 rows
-  EXPECT_EQ(loss_rows_at_once(args), 256);
+  CrossEntropyLogits logits = p.logits;
+  logits.whole_vocab = 262144;  // blocks of 256 rows
+  EXPECT_EQ(loss_rows_at_once(logits), 256);
   std::int64_t summed = 0;
   linear_cross_entropy_with_gradients(
-      pool, args,
-      {.lse = o.lse.floats(),
-       .target_logit = o.target_logit.floats(),
-       .softmax_coefficient = softmax.floats(),
-       .target_coefficient = target.floats(),
-       .dhidden = o.dhidden.floats(),
-       .dweight = o.dweight.data(),
+      pool,
+      {.logits = logits,
+       .lse = o.lse.view(),
+       .target_logit = o.target_logit.view(),
+       .softmax_coefficient = softmax.view(),
+       .target_coefficient = target.view(),
+       .dhidden = o.dhidden.view(),
+       .dweight = o.dweight.view(logits.weight.shape()),
        .summed = [&](std::int64_t begin, std::int64_t end) {
          EXPECT_EQ(begin, summed);
          EXPECT_EQ(end, std::min(c.rows, begin + 256));
@@ -213,11 +231,11 @@ TEST(LinearCrossEntropy, ShardsAddUpToTheWhole) {
   ThreadPool pool(1);
   std::vector<float> lse(7), target(7), sum(7), sum_target(7);
   for (std::int64_t begin : {0, 31, 60}) {
-    LinearCrossEntropyArgs shard = p.args;
+    CrossEntropyLogits shard = p.logits;
     shard.vocab_begin = begin;
-    shard.vocab = begin == 60 ? 30 : begin == 31 ? 29 : 31;
-    shard.weight = static_cast<const float*>(p.args.weight) + begin * 24;
-    linear_cross_entropy(pool, shard, lse.data(), target.data());
+    shard.weight = p.logits.weight.slice(0, begin, begin == 60 ? 30 : begin == 31 ? 29 : 31);
+    linear_cross_entropy(
+        pool, {shard, TensorView::of_host(lse.data(), {7}), TensorView::of_host(target.data(), {7})});
     for (std::size_t r = 0; r < 7; ++r) sum[r] += std::exp(lse[r]), sum_target[r] += target[r];
   }
   for (std::size_t r = 0; r < 7; ++r) {
@@ -234,14 +252,19 @@ TEST(LinearCrossEntropy, LargeLogitsNeitherOverflowNorVanish) {
       hidden.set(0, 1), hidden.set(1, -1);
       weight.set(0, 10000), weight.set(1, -10000), weight.set(2, 0);
       const std::int32_t targets[] = {0, 2};
-      const LinearCrossEntropyArgs args{2, 1, 3, 0, dtype, hidden.data(), weight.data(), true, targets, 0};
+      const CrossEntropyLogits logits{.hidden = hidden.view({2, 1}),
+                                      .weight = weight.view({3, 1}),
+                                      .weight_vocab_major = true,
+                                      .targets = TensorView::of_host(targets, {2})};
       ThreadPool pool(1);
       float lse[2], target[2], one[2] = {1, 1}, dhidden[2];
-      Array dweight(dtype, 3);
-      linear_cross_entropy(pool, args, lse, target);
+      const auto row = [](const float* x) { return TensorView::of_host(x, {2}); };
+      const Array dweight(dtype, 3);
+      linear_cross_entropy(pool, {logits, row(lse), row(target)});
       EXPECT_EQ(lse[0], weight.at(0));
       EXPECT_EQ(lse[1], weight.at(0));
-      linear_cross_entropy_backward(pool, args, lse, one, one, dhidden, dweight.data());
+      linear_cross_entropy_backward(
+          pool, {logits, row(lse), row(one), row(one), row(dhidden), dweight.view({3, 1})});
       EXPECT_EQ(dhidden[0], 0);
       EXPECT_EQ(dhidden[1], weight.at(1));
     }
@@ -257,18 +280,22 @@ TEST(LinearCrossEntropy, ALikelyTargetHasItsSmallGradient) {
       Array hidden(dtype, 1), weight(dtype, 2), dweight(dtype, 2);
       hidden.set(0, 1), weight.set(0, 9), weight.set(1, 0);
       const std::int32_t target = 0;
-      const LinearCrossEntropyArgs args{1, 1, 2, 0, dtype, hidden.data(), weight.data(), true, &target, 0};
+      const CrossEntropyLogits logits{.hidden = hidden.view({1, 1}),
+                                      .weight = weight.view({2, 1}),
+                                      .weight_vocab_major = true,
+                                      .targets = TensorView::of_host(&target, {1})};
       ThreadPool pool(1);
       float lse, logit, dhidden;
       const float one = 1;
-      linear_cross_entropy_with_gradients(pool, args,
-                                          {.lse = &lse,
-                                           .target_logit = &logit,
-                                           .softmax_coefficient = &one,
-                                           .target_coefficient = &one,
-                                           .dhidden = &dhidden,
-                                           .dweight = dweight.data(),
-                                           .summed = [](std::int64_t, std::int64_t) {}});
+      const auto row = [](const float* x) { return TensorView::of_host(x, {1}); };
+      linear_cross_entropy_with_gradients(pool, {.logits = logits,
+                                                 .lse = row(&lse),
+                                                 .target_logit = row(&logit),
+                                                 .softmax_coefficient = row(&one),
+                                                 .target_coefficient = row(&one),
+                                                 .dhidden = row(&dhidden),
+                                                 .dweight = dweight.view({2, 1}),
+                                                 .summed = [](std::int64_t, std::int64_t) {}});
       const float other = 1 / (1 + std::exp(9.0f));  // 1.2e-4
       EXPECT_NEAR(dweight.at(0) / -other, 1, 1e-2);
       EXPECT_NEAR(dweight.at(1) / other, 1, 1e-2);
@@ -284,7 +311,8 @@ TEST(LinearCrossEntropy, NanInOneRowStaysInThatRow) {
       p.hidden.set(3 * emb + 5, std::numeric_limits<float>::quiet_NaN());
       ThreadPool pool(1);
       std::vector<float> lse(40), target(40);
-      linear_cross_entropy(pool, p.args, lse.data(), target.data());
+      linear_cross_entropy(
+          pool, {p.logits, TensorView::of_host(lse.data(), {40}), TensorView::of_host(target.data(), {40})});
       for (std::size_t r = 0; r < 40; ++r) EXPECT_EQ(std::isnan(lse[r]), r == 3) << r;
     }
   }

@@ -38,6 +38,8 @@ void copy_run(std::byte* to, const std::byte* from, const Dim& dim, std::int64_t
     std::memcpy(to, from, static_cast<std::size_t>(dim.size * element));
   else if (element == 4)
     copy_elements<std::uint32_t>(to, from, dim);
+  else if (element == 8)
+    copy_elements<std::uint64_t>(to, from, dim);
   else if (element == 2)
     copy_elements<std::uint16_t>(to, from, dim);
   else

@@ -42,6 +42,14 @@ TEST(StridedCopy, LeavesWhatIsBetweenTheRows) {
   EXPECT_EQ(out, (Ints{0, 1, -1, -1, 2, 3, -1, -1, 4, 5, -1, -1}));
 }
 
+TEST(StridedCopy, TurnsElementsOfEightBytes) {
+  const double x[] = {0.5, 1e300, -2, 3};
+  double out[4];
+  ThreadPool pool(1);
+  strided_copy(pool, TensorView::of_host(x, {2, 2}).permuted({1, 0}), TensorView::of_host(out, {2, 2}));
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(out[i], x[i % 2 * 2 + i / 2]);
+}
+
 TEST(StridedCopy, RepeatsWhereTheStrideIsZero) {
   const Ints x = numbers(2);
   Ints out(6, -1);

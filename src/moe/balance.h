@@ -15,8 +15,11 @@ namespace switchyard {
 Array balance_loss(Context& context, const MoeConfig& config, const Array& logits, const Array& bias,
                    const Routing& routing, const Array& segments);
 
-// Local rows per expert of the tokens whose segment is not 0 (all tokens under compat).
-std::vector<double> count_rows(const MoeConfig& config, const Tensor& ids, const Tensor& segments);
+// Local rows per expert, i32 [E], of the tokens whose segment is not 0 (all tokens under compat).
+Tensor count_rows(Context& context, const MoeConfig& config, const Tensor& ids, const Tensor& segments);
+
+// Fills the rows of `loads` from what was counted on the device, in one look (read_back).
+void read_loads(Context& context, std::span<LayerLoad> loads);
 
 // Loss-free balance (Wang et al. 2024): increment of each expert's bias, rate · sign(mean load − load),
 // sign(0) = 0.

@@ -102,11 +102,12 @@ MoeOutput moe_block(Context& context, const MoeConfig& config, const MoeWeights&
   out.y = result.y;
 
   out.load.layer = layer;
-  out.load.rows = count_rows(config, out.routing.ids.tensor(), local_segments.tensor());
+  out.load.rows.assign(static_cast<std::size_t>(config.experts), 0.0);
   out.load.dropped = std::move(result.dropped);
   Axes token_axes = tokens.dims[0];
   token_axes.insert(token_axes.end(), tokens.dims[1].begin(), tokens.dims[1].end());
-  if (!first_of_repeats(context, token_axes)) std::fill(out.load.rows.begin(), out.load.rows.end(), 0.0);
+  if (first_of_repeats(context, token_axes))
+    out.load.counted = count_rows(context, config, out.routing.ids.tensor(), local_segments.tensor());
   if (!first_of_repeats(context, result.drop_axes))
     std::fill(out.load.dropped.begin(), out.load.dropped.end(), 0.0);
   return out;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "autograd/testing.h"
+#include "moe/balance.h"
 #include "moe/block.h"
 
 namespace switchyard::moe_test {
@@ -65,7 +66,8 @@ inline Outcome run(const Problem& p, const Mesh& mesh) {
     const Array in = leaf_by_rules(c, x, {"activation_batch", "activation_norm_length", "activation_embed"},
                                    true, p.dtype);
     const Array seg = leaf_by_rules(c, segments, {"activation_batch", "activation_norm_length"});
-    const MoeOutput out = moe_block(c, p.config, w, in, seg, 3, 2);
+    MoeOutput out = moe_block(c, p.config, w, in, seg, 3, 2);
+    read_loads(c, std::span(&out.load, 1));
     EXPECT_EQ(out.y.sharding(), in.sharding());
     gathered.put(c, "y", out.y);
     gathered.put(c, "ids", out.routing.ids);

@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "autograd/array.h"
+#include "kernels/router_scores.h"
 
 namespace switchyard {
 
 class RoutingTape;
 
-enum class RouterScore { none, softmax, sigmoid };
 enum class DropPolicy { fair, prefix };
 
 struct MoeConfig {
@@ -69,6 +69,7 @@ struct Routing {
 // only repeats another's tokens holds zeros.
 struct LayerLoad {
   std::int64_t layer = 0;
+  Tensor counted;               // i32 [E], on the device: the rows until read_loads (moe/balance.h)
   std::vector<double> rows;     // rows that chose each expert, before dropping, padding left out
   std::vector<double> dropped;  // rows of each expert that found no room
 };

@@ -115,7 +115,7 @@ TEST(Router, EqualsItsDefinition) {
         const auto b = config.bias ? bias.span<float>() : std::span<float>();
         std::vector<std::int32_t> ids(static_cast<std::size_t>(slots));
         std::vector<float> weights(ids.size());
-        route_token(config, l, b, ids, weights);
+        route_token(routing_rule(config), l, b, ids, weights);
         const Choice want = naive(config, {l.begin(), l.end()}, {b.begin(), b.end()});
         EXPECT_EQ(ids, want.ids) << name;
         for (std::size_t k = 0; k < ids.size(); ++k)
@@ -131,13 +131,13 @@ TEST(Router, TiesGoToTheLowerId) {
     const std::vector<float> logits(8, 0.25f), bias(config.bias ? 8 : 0, 0.0f);
     std::vector<std::int32_t> ids(4);
     std::vector<float> weights(4);
-    route_token(config, logits, bias, ids, weights);
+    route_token(routing_rule(config), logits, bias, ids, weights);
     EXPECT_EQ(ids, (std::vector<std::int32_t>{0, 1, 2, 3})) << name;
   }
   const MoeConfig all = make(RouterScore::softmax, 3, 3);
   std::vector<std::int32_t> ids(3);
   std::vector<float> weights(3);
-  route_token(all, std::vector<float>{1, 2, 1}, {}, ids, weights);
+  route_token(routing_rule(all), std::vector<float>{1, 2, 1}, {}, ids, weights);
   EXPECT_EQ(ids, (std::vector<std::int32_t>{1, 0, 2}));
 }
 
@@ -147,7 +147,7 @@ TEST(Router, NotANumberStillGivesLegalIds) {
     logits[5] = 1;
     std::vector<std::int32_t> ids(3, -7);
     std::vector<float> weights(3);
-    route_token(config, logits, std::vector<float>(config.bias ? 8 : 0, 0.0f), ids, weights);
+    route_token(routing_rule(config), logits, std::vector<float>(config.bias ? 8 : 0, 0.0f), ids, weights);
     for (auto id : ids) EXPECT_TRUE(id >= 0 && id < 8) << name;
   }
 }

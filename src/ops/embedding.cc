@@ -1,8 +1,6 @@
 #include "ops/embedding.h"
 
-#include <cstring>
-
-#include "kernels/elementwise.h"
+#include "kernels/embedding.h"
 #include "ops/reshard.h"
 
 namespace switchyard {
@@ -23,43 +21,24 @@ class EmbeddingOp : public Op {
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo> infos) const override {
     const Tensor &table = in[0], &tokens = in[1];
-    const std::int64_t begin = local_offset(*c.mesh, c.rank, infos[0].shape, infos[0].sharding)[0];
     Shape shape = tokens.shape();
     shape.push_back(table.dim(1));
-    Tensor out(table.dtype(), shape);
-    const std::size_t row = static_cast<std::size_t>(table.dim(1)) * size_of(table.dtype());
-    c.pool->for_range(tokens.size(), 32, [&](std::int64_t first, std::int64_t end) {
-      for (std::int64_t i = first; i < end; ++i) {
-        std::byte* to = out.raw() + static_cast<std::size_t>(i) * row;
-        const std::int64_t at = tokens.data<std::int32_t>()[i] - begin;
-        if (at >= 0 && at < table.dim(0))
-          std::memcpy(to, table.raw() + static_cast<std::size_t>(at) * row, row);
-        else
-          std::memset(to, 0, row);
-      }
-    });
+    const Tensor out = c.empty(table.dtype(), shape);
+    embedding_lookup(*c.pool, {table.view(), tokens.view(), out.view(), first_id(c, infos[0])});
     return {out};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     const ArrayInfo& table = call.input_info(0);
-    const std::int64_t begin = local_offset(*c.mesh, c.rank, table.shape, table.sharding)[0];
-    const std::int64_t dim = table.local[1];
-    Tensor sum = Tensor::zeros(DType::f32, table.local);  // repeated tokens add up in fp32
-    const std::byte* from = call.grad(0).raw();
-    const DType dtype = call.grad(0).dtype();
-    const Tensor tokens = call.input(1);
-    if (c.abstract()) return {sum, Tensor()};
-    for (std::int32_t token : tokens.span<std::int32_t>()) {
-      const std::int64_t at = token - begin;
-      if (at >= 0 && at < table.local[0]) {
-        const TensorView row = TensorView::of_host(sum.data<float>() + at * dim, {dim});
-        add(*c.pool, row, TensorView::of_host(dtype, from, {dim}), row);
-      }
-      from += static_cast<std::size_t>(dim) * size_of(dtype);
-    }
+    const Tensor sum = c.zeros(DType::f32, table.local), tokens = call.input(1);
+    embedding_backward(*c.pool, {call.grad(0).view(), tokens.view(), sum.view(), first_id(c, table)});
     return {sum, Tensor()};
   }
   std::uint32_t needs_inputs() const override { return 2; }
+
+ private:
+  static std::int64_t first_id(const Context& c, const ArrayInfo& table) {
+    return local_offset(*c.mesh, c.rank, table.shape, table.sharding)[0];
+  }
 };
 
 }  // namespace

@@ -1,10 +1,8 @@
 #include "ops/loss.h"
 
-#include <cmath>
-#include <limits>
-
 #include "kernels/cross_entropy.h"
-#include "kernels/elementwise.h"
+#include "kernels/strided_copy.h"
+#include "kernels/token_loss.h"
 #include "ops/reshard.h"
 
 namespace switchyard {
@@ -36,126 +34,115 @@ class LinearCrossEntropyOp : public Op {
 
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo> infos) const override {
-    const LinearCrossEntropyArgs args = arguments(c, in[0], in[1], infos[1], in[2]);
-    Tensor lse(DType::f32, in[2].shape()), target(DType::f32, in[2].shape()), dhidden, dhead;
+    const CrossEntropyLogits logits = logits_of(c, in[0], in[1], infos[1], in[2]);
+    const Axes& axes = vocab_axes(infos[1]);
+    const std::int64_t rows = in[2].size();
+    const Tensor lse = c.empty(DType::f32, in[2].shape()), target = c.empty(DType::f32, {rows}),
+                 loss = c.empty(DType::f32, {}), z_loss = c.empty(DType::f32, {});
+    const TensorView lse_rows = lse.view().reshaped({rows}), segments = in[3].view().reshaped({rows});
+    std::vector<Tensor> out{loss, z_loss, lse};
     if (with_gradients_) {
-      dhidden = Tensor(DType::f32, in[0].shape());
-      dhead = Tensor(in[1].dtype(), in[1].shape());
-      Coefficients rows(args.rows);
-      linear_cross_entropy_with_gradients(*c.pool, args,
-                                          {.lse = lse.data<float>(),
-                                           .target_logit = target.data<float>(),
-                                           .softmax_coefficient = rows.softmax.data(),
-                                           .target_coefficient = rows.target.data(),
-                                           .dhidden = dhidden.data<float>(),
-                                           .dweight = dhead.raw(),
-                                           .summed = [&](std::int64_t begin, std::int64_t end) {
-                                             combine(c, vocab_axes(infos[1]), begin, end, lse, target);
-                                             if (!c.abstract()) set(rows, begin, end, 1, lse, in[3]);
-                                           }});
+      const Tensor dhidden = c.empty(DType::f32, in[0].shape()),
+                   dhead = c.empty(in[1].dtype(), in[1].shape());
+      const Tensor softmax = c.empty(DType::f32, {rows}), target_share = c.empty(DType::f32, {rows});
+      linear_cross_entropy_with_gradients(
+          *c.pool, {.logits = logits,
+                    .lse = lse_rows,
+                    .target_logit = target.view(),
+                    .softmax_coefficient = softmax.view(),
+                    .target_coefficient = target_share.view(),
+                    .dhidden = dhidden.view(),
+                    .dweight = dhead.view(),
+                    .summed = [&](std::int64_t begin, std::int64_t end) {
+                      combine(c, axes, lse_rows.rows(begin, end), target.view().rows(begin, end));
+                      loss_coefficients(*c.pool, {.lse = lse_rows.rows(begin, end),
+                                                  .segments = segments.rows(begin, end),
+                                                  .gradient = TensorView(),
+                                                  .softmax_coefficient = softmax.view().rows(begin, end),
+                                                  .target_coefficient = target_share.view().rows(begin, end),
+                                                  .count = options_.count,
+                                                  .z_loss_multiplier = options_.z_loss_multiplier});
+                    }});
+      out.insert(out.end(), {dhidden, dhead});
     } else {
-      switchyard::linear_cross_entropy(*c.pool, args, lse.data<float>(), target.data<float>());
-      combine(c, vocab_axes(infos[1]), 0, args.rows, lse, target);
+      switchyard::linear_cross_entropy(*c.pool, {logits, lse_rows, target.view()});
+      combine(c, axes, lse_rows, target.view());
     }
-    double loss = 0, z_loss = 0;
-    const auto* segment = in[3].data<std::int32_t>();
-    for (std::int64_t r = 0; r < args.rows && !c.abstract(); ++r) {
-      if (segment[r] == 0) continue;
-      const double l = lse.data<float>()[r];
-      loss += l - static_cast<double>(target.data<float>()[r]);
-      z_loss += options_.z_loss_multiplier * l * l;
-    }
-    const float values[] = {static_cast<float>((loss + z_loss) / options_.count),
-                            static_cast<float>(z_loss / options_.count)};
-    std::vector<Tensor> out{Tensor::of<float>({}, std::span(values, 1)),
-                            Tensor::of<float>({}, std::span(values + 1, 1)), lse};
-    if (with_gradients_) out.insert(out.end(), {dhidden, dhead});
+    sum_token_loss(*c.pool, {.lse = lse_rows,
+                             .target_logit = target.view(),
+                             .segments = segments,
+                             .loss = loss.view(),
+                             .z_loss = z_loss.view(),
+                             .count = options_.count,
+                             .z_loss_multiplier = options_.z_loss_multiplier});
     return out;
   }
 
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
-    // The forward summed over the vocabulary's ranks; the transpose of that sum is the same sum.
-    float g = call.grad(0).defined() && !c.abstract() ? call.grad(0).data<float>()[0] : 0.0f;
-    const Axes& axes = vocab_axes(call.input_info(1));
-    if (!axes.empty()) c.comm->all_reduce(c.group(axes), joined(axes), DType::f32, &g, 1);
-    if (with_gradients_)
-      return {times(c, call.output(3), g), times(c, call.output(4), g), Tensor(), Tensor()};
+    const Tensor g = whole_gradient(c, call.grad(0), vocab_axes(call.input_info(1)));
+    if (with_gradients_) {
+      // They belong to this node alone, which is walked once.
+      const Tensor dhidden = call.output(3), dhead = call.output(4);
+      scale_in_place(*c.pool, dhidden.view(), g.view());
+      scale_in_place(*c.pool, dhead.view(), g.view());
+      return {dhidden, dhead, Tensor(), Tensor()};
+    }
     const Tensor hidden = call.input(0), head = call.input(1), targets = call.input(2);
-    const Tensor lse = call.output(2);
-    const LinearCrossEntropyArgs args = arguments(c, hidden, head, call.input_info(1), targets);
-    Coefficients rows(args.rows);
-    if (!c.abstract()) set(rows, 0, args.rows, g, lse, call.input(3));
-    Tensor dhidden(DType::f32, hidden.shape()), dhead(head.dtype(), head.shape());
-    linear_cross_entropy_backward(*c.pool, args, lse.data<float>(), rows.softmax.data(), rows.target.data(),
-                                  dhidden.data<float>(), dhead.raw());
+    const Tensor lse = call.output(2), segments = call.input(3);
+    const Tensor softmax = c.empty(DType::f32, lse.shape()), target = c.empty(DType::f32, lse.shape()),
+                 dhidden = c.empty(DType::f32, hidden.shape()), dhead = c.empty(head.dtype(), head.shape());
+    loss_coefficients(*c.pool, {.lse = lse.view(),
+                                .segments = segments.view(),
+                                .gradient = g.view(),
+                                .softmax_coefficient = softmax.view(),
+                                .target_coefficient = target.view(),
+                                .count = options_.count,
+                                .z_loss_multiplier = options_.z_loss_multiplier});
+    linear_cross_entropy_backward(*c.pool, {.logits = logits_of(c, hidden, head, call.input_info(1), targets),
+                                            .lse = lse.view(),
+                                            .softmax_coefficient = softmax.view(),
+                                            .target_coefficient = target.view(),
+                                            .dhidden = dhidden.view(),
+                                            .dweight = dhead.view()});
     return {dhidden, dhead, Tensor(), Tensor()};
   }
   std::uint32_t needs_inputs() const override { return with_gradients_ ? 0 : ~0u; }
   std::uint32_t needs_outputs() const override { return with_gradients_ ? 24 : 4; }
 
  private:
-  struct Coefficients {
-    explicit Coefficients(std::int64_t rows)
-        : softmax(static_cast<std::size_t>(rows)), target(softmax.size()) {}
-    std::vector<float> softmax, target;
-  };
-  // Of the rows [begin, end), for a loss whose gradient is g.
-  void set(Coefficients& rows, std::int64_t begin, std::int64_t end, float g, const Tensor& lse,
-           const Tensor& segments) const {
-    for (std::int64_t r = begin; r < end; ++r) {
-      const bool counts = segments.data<std::int32_t>()[r] != 0;
-      const double w = counts ? g / options_.count : 0.0;
-      rows.target[static_cast<std::size_t>(r)] = static_cast<float>(w);
-      const double z = 2 * options_.z_loss_multiplier * static_cast<double>(lse.data<float>()[r]);
-      rows.softmax[static_cast<std::size_t>(r)] = static_cast<float>(w * (1 + z));
-    }
-  }
-  static Tensor times(Context& c, const Tensor& x, float factor) {
-    if (factor == 1 || c.abstract()) return x;
-    Tensor out(x.dtype(), x.shape());
-    switchyard::scale(*c.pool, x.view(), factor, out.view());
-    return out;
+  // The gradient of the loss, [] f32. The forward summed over the vocabulary's ranks; the transpose of that
+  // sum is the same sum.
+  static Tensor whole_gradient(Context& c, const Tensor& gradient, const Axes& axes) {
+    if (axes.empty()) return gradient.defined() ? gradient : c.zeros(DType::f32, {});
+    const Tensor g = c.zeros(DType::f32, {});
+    if (gradient.defined()) strided_copy(*c.pool, gradient.view(), g.view());
+    c.comm->all_reduce(c.group(axes), joined(axes), g.view());
+    return g;
   }
 
   const Axes& vocab_axes(const ArrayInfo& head) const { return head.sharding.dims[vocab_major_ ? 0 : 1]; }
 
-  LinearCrossEntropyArgs arguments(const Context& c, const Tensor& hidden, const Tensor& head,
-                                   const ArrayInfo& info, const Tensor& targets) const {
-    LinearCrossEntropyArgs args;
-    args.emb = hidden.shape().back();
-    args.rows = targets.size();
-    args.vocab = head.dim(vocab_major_ ? 0 : 1);
-    args.whole_vocab = info.shape[vocab_major_ ? 0 : 1];
-    args.vocab_begin = local_offset(*c.mesh, c.rank, info.shape, info.sharding)[vocab_major_ ? 0 : 1];
-    args.dtype = hidden.dtype();
-    args.hidden = hidden.raw();
-    args.weight = head.raw();
-    args.weight_vocab_major = vocab_major_;
-    args.targets = targets.data<std::int32_t>();
-    args.logit_soft_cap = options_.logit_soft_cap;
-    return args;
+  CrossEntropyLogits logits_of(const Context& c, const Tensor& hidden, const Tensor& head,
+                               const ArrayInfo& info, const Tensor& targets) const {
+    const std::size_t vocab_dim = vocab_major_ ? 0 : 1;
+    return {.hidden = hidden.view(),
+            .weight = head.view(),
+            .weight_vocab_major = vocab_major_,
+            .targets = targets.view(),
+            .vocab_begin = local_offset(*c.mesh, c.rank, info.shape, info.sharding)[vocab_dim],
+            .whole_vocab = info.shape[vocab_dim],
+            .logit_soft_cap = options_.logit_soft_cap};
   }
 
-  // lse of the rows [begin, end) over the whole vocabulary from the parts, in rank order; the target's logit
-  // is on one rank, 0 elsewhere.
-  static void combine(Context& c, const Axes& axes, std::int64_t begin, std::int64_t end, Tensor& lse,
-                      Tensor& target) {
+  // lse over the whole vocabulary from the parts, in rank order; the target's logit is on one rank, 0
+  // elsewhere.
+  static void combine(Context& c, const Axes& axes, const TensorView& lse, const TensorView& target) {
     if (axes.empty()) return;
     const Group group = c.group(axes);
-    const auto parts = static_cast<std::int64_t>(group.ranks.size());
-    const std::int64_t rows = end - begin;
-    c.comm->all_reduce(group, joined(axes), DType::f32, target.data<float>() + begin, rows);
-    Tensor all(DType::f32, {parts, rows});
-    float* const own = lse.data<float>() + begin;
-    c.comm->all_gather(group, joined(axes), own, all.raw(), rows * static_cast<std::int64_t>(sizeof(float)));
-    const float* part = all.data<float>();
-    for (std::int64_t r = 0; r < rows && !c.abstract(); ++r) {
-      float top = -std::numeric_limits<float>::infinity();
-      for (std::int64_t p = 0; p < parts; ++p) top = std::max(top, part[p * rows + r]);
-      double sum = 0;
-      for (std::int64_t p = 0; p < parts; ++p) sum += std::exp(static_cast<double>(part[p * rows + r]) - top);
-      own[r] = static_cast<float>(top + std::log(sum));
-    }
+    c.comm->all_reduce(group, joined(axes), target);
+    const Tensor parts = c.empty(DType::f32, {static_cast<std::int64_t>(group.ranks.size()), lse.size()});
+    c.comm->all_gather(group, joined(axes), lse, parts.view());
+    combine_log_sums(*c.pool, parts.view(), lse);
   }
 
   CrossEntropyOptions options_;

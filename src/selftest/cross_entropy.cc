@@ -39,93 +39,105 @@ constexpr LossShape kLossShapes[] = {
 
 struct LossData {
   LossData(const LossShape& s, DType dtype, bool vocab_major, std::uint32_t seed);
-  LinearCrossEntropyArgs args;  // without operands
+  LossShape shape;
+  DType dtype;
+  bool vocab_major;
   std::vector<std::int32_t> targets;
   PoisonedArray hidden, weight;
 };
 
-LossData::LossData(const LossShape& s, DType dtype, bool vocab_major, std::uint32_t seed)
-    : hidden(PoisonedArray::normal(dtype, s.rows * s.emb, seed)),
-      weight(PoisonedArray::normal(dtype, s.vocab * s.emb, seed + 1,
+LossData::LossData(const LossShape& s, DType type, bool major, std::uint32_t seed)
+    : shape(s),
+      dtype(type),
+      vocab_major(major),
+      hidden(PoisonedArray::normal(type, s.rows * s.emb, seed)),
+      weight(PoisonedArray::normal(type, s.vocab * s.emb, seed + 1,
                                    1.5f / std::sqrt(static_cast<float>(s.emb)))) {
   std::mt19937 generator(seed);
   const auto span = static_cast<std::uint32_t>(s.vocab + 2 * s.vocab_begin + 1);
   for (std::int64_t r = 0; r < s.rows; ++r)
     targets.push_back(static_cast<std::int32_t>(generator() % span) - (s.vocab_begin == 0 ? 1 : 0));
-  args = {.rows = s.rows, .emb = s.emb, .vocab = s.vocab, .vocab_begin = s.vocab_begin, .dtype = dtype};
-  args.weight_vocab_major = vocab_major;
-  args.targets = targets.data();
-  args.logit_soft_cap = s.soft_cap;
 }
 
 using SharedLoss = std::shared_ptr<const LossData>;
 
-LinearCrossEntropyArgs with_operands(const LossData& d, const Arrays& in) {
-  LinearCrossEntropyArgs args = d.args;
-  args.hidden = in[0].data(), args.weight = in[1].data();
-  return args;
+Shape weight_shape(const LossData& d) {
+  return d.vocab_major ? Shape{d.shape.vocab, d.shape.emb} : Shape{d.shape.emb, d.shape.vocab};
+}
+
+CrossEntropyLogits logits_of(const LossData& d, const Arrays& in) {
+  return {.hidden = in[0].view({d.shape.rows, d.shape.emb}),
+          .weight = in[1].view(weight_shape(d)),
+          .weight_vocab_major = d.vocab_major,
+          .targets = TensorView::of_host(d.targets.data(), {d.shape.rows}),
+          .vocab_begin = d.shape.vocab_begin,
+          .logit_soft_cap = d.shape.soft_cap};
 }
 
 Case loss_forward_case(const SharedLoss& d, std::uint32_t) {
-  const PoisonedArray row(DType::f32, d->args.rows);
-  return {d->args.dtype,
+  const PoisonedArray row(DType::f32, d->shape.rows);
+  return {d->dtype,
           "",
           {d->hidden, d->weight},
           {{"lse", row, {2e-6, 2e-6}}, {"target_logit", row, {2e-6, 2e-5}}},
           [d](ThreadPool& pool, const Arrays& in, Arrays& out) {
-            linear_cross_entropy(pool, with_operands(*d, in), out[0].floats(), out[1].floats());
+            linear_cross_entropy(pool, {logits_of(*d, in), out[0].view(), out[1].view()});
           }};
 }
 
 // lse is the twin's, so that a wrong forward does not hide a wrong backward pass.
 Case loss_backward_case(const SharedLoss& d, std::uint32_t seed) {
   Draw draw(seed);
-  PoisonedArray lse(DType::f32, d->args.rows), target_logit = lse;
-  Arrays inputs{d->hidden, d->weight, draw.normal(DType::f32, d->args.rows),
-                draw.normal(DType::f32, d->args.rows)};
+  PoisonedArray lse(DType::f32, d->shape.rows), target_logit = lse;
+  Arrays inputs{d->hidden, d->weight, draw.normal(DType::f32, d->shape.rows),
+                draw.normal(DType::f32, d->shape.rows)};
   {
     const ScopedIsa ref(Isa::ref);
     ThreadPool pool(1);
-    linear_cross_entropy(pool, with_operands(*d, inputs), lse.floats(), target_logit.floats());
+    linear_cross_entropy(pool, {logits_of(*d, inputs), lse.view(), target_logit.view()});
   }
   inputs.push_back(std::move(lse));
   // Each rounding of a bf16 gradient is at most 2^-8 of it.
-  const double of_largest = d->args.dtype == DType::bf16 ? 1e-2 : 5e-6;
-  return {d->args.dtype,
+  const double of_largest = d->dtype == DType::bf16 ? 1e-2 : 5e-6;
+  return {d->dtype,
           "",
           std::move(inputs),
           {{"dhidden", PoisonedArray(DType::f32, d->hidden.size()), {0, 1e-30}, of_largest},
-           {"dweight", PoisonedArray(d->args.dtype, d->weight.size()), {0, 1e-30}, of_largest}},
+           {"dweight", PoisonedArray(d->dtype, d->weight.size()), {0, 1e-30}, of_largest}},
           [d](ThreadPool& pool, const Arrays& in, Arrays& out) {
-            linear_cross_entropy_backward(pool, with_operands(*d, in), in[4].floats(), in[2].floats(),
-                                          in[3].floats(), out[0].floats(), out[1].data());
+            linear_cross_entropy_backward(pool, {.logits = logits_of(*d, in),
+                                                 .lse = in[4].view(),
+                                                 .softmax_coefficient = in[2].view(),
+                                                 .target_coefficient = in[3].view(),
+                                                 .dhidden = out[0].view(),
+                                                 .dweight = out[1].view(weight_shape(*d))});
           }};
 }
 
 // In blocks of 256 rows. The twin is both passes on `ref`.
 Case loss_with_gradients_case(const SharedLoss& d, std::uint32_t seed) {
   Draw draw(seed);
-  const PoisonedArray row(DType::f32, d->args.rows);
-  const double of_largest = d->args.dtype == DType::bf16 ? 1e-2 : 5e-6;
+  const PoisonedArray row(DType::f32, d->shape.rows);
+  const double of_largest = d->dtype == DType::bf16 ? 1e-2 : 5e-6;
   return {
-      d->args.dtype,
+      d->dtype,
       "",
-      {d->hidden, d->weight, draw.normal(DType::f32, d->args.rows), draw.normal(DType::f32, d->args.rows)},
+      {d->hidden, d->weight, draw.normal(DType::f32, d->shape.rows), draw.normal(DType::f32, d->shape.rows)},
       {{"lse", row, {2e-6, 2e-6}},
        {"target_logit", row, {2e-6, 2e-5}},
        {"dhidden", PoisonedArray(DType::f32, d->hidden.size()), {0, 1e-30}, of_largest},
-       {"dweight", PoisonedArray(d->args.dtype, d->weight.size()), {0, 1e-30}, of_largest}},
+       {"dweight", PoisonedArray(d->dtype, d->weight.size()), {0, 1e-30}, of_largest}},
       [d](ThreadPool& pool, const Arrays& in, Arrays& out) {
-        LinearCrossEntropyArgs args = with_operands(*d, in);
-        args.whole_vocab = 262144;
-        linear_cross_entropy_with_gradients(pool, args,
-                                            {.lse = out[0].floats(),
-                                             .target_logit = out[1].floats(),
-                                             .softmax_coefficient = in[2].floats(),
-                                             .target_coefficient = in[3].floats(),
-                                             .dhidden = out[2].floats(),
-                                             .dweight = out[3].data(),
-                                             .summed = [](std::int64_t, std::int64_t) {}});
+        CrossEntropyLogits logits = logits_of(*d, in);
+        logits.whole_vocab = 262144;
+        linear_cross_entropy_with_gradients(pool, {.logits = logits,
+                                                   .lse = out[0].view(),
+                                                   .target_logit = out[1].view(),
+                                                   .softmax_coefficient = in[2].view(),
+                                                   .target_coefficient = in[3].view(),
+                                                   .dhidden = out[2].view(),
+                                                   .dweight = out[3].view(weight_shape(*d)),
+                                                   .summed = [](std::int64_t, std::int64_t) {}});
       }};
 }
 

@@ -62,12 +62,16 @@ Bound activation_bound(DType dtype);
 
 // The families, each in the file of its name.
 std::vector<Kernel> attention_kernels();
+std::vector<Kernel> balance_kernels();
 std::vector<Kernel> cross_entropy_kernels();
 std::vector<Kernel> elementwise_kernels();
+std::vector<Kernel> embedding_kernels();
 std::vector<Kernel> gemm_kernels();
 std::vector<Kernel> grouped_matmul_kernels();
 std::vector<Kernel> ragged_rows_kernels();
-std::vector<Kernel> row_kernels();            // rms_norm, rope and its tables
+std::vector<Kernel> route_kernels();
+std::vector<Kernel> row_kernels();  // rms_norm, rope and its tables
+std::vector<Kernel> token_loss_kernels();
 std::vector<Kernel> weight_update_kernels();  // and rank_sum
 
 // All of them.

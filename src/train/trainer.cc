@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numeric>
 
 #include "autograd/ahead.h"
@@ -189,7 +190,7 @@ void Trainer::accumulate(std::int64_t step, const Batch& batch, StepResult& resu
   result.total_weights = count_targets(batch);
   const std::int64_t count = config_.accumulation * config_.stage_microbatches,
                      rows = batch.inputs.dim(0) / count;
-  std::vector<std::vector<LayerLoad>> loads;
+  std::vector<LayerLoad> loads;
   const auto run_stage = [&](std::int64_t i, const Array& input) {
     auto phase = timer_.scope("forward");
     const PhaseMark mark(context_.comm->position(), "forward");
@@ -205,7 +206,7 @@ void Trainer::accumulate(std::int64_t step, const Batch& batch, StepResult& resu
     result.lm_loss += value_of(out.lm_loss);
     result.z_loss += value_of(out.z_loss);
     result.balance_loss += value_of(out.balance_loss);
-    loads.push_back(std::move(out.loads));
+    std::ranges::move(out.loads, std::back_inserter(loads));
     result.layer_bytes = std::move(out.layer_bytes);
     return StageOutput{out.output, out.loss};
   };
@@ -228,18 +229,17 @@ void Trainer::accumulate(std::int64_t step, const Batch& batch, StepResult& resu
   gather_statistics(loads, result);
 }
 
-void Trainer::gather_statistics(const std::vector<std::vector<LayerLoad>>& loads, StepResult& result) {
+void Trainer::gather_statistics(std::span<LayerLoad> loads, StepResult& result) {
   const auto experts = static_cast<std::size_t>(model_.moe.experts);
   const auto layers = static_cast<std::size_t>(model_.moe_layers());
   if (layers == 0) return;
+  read_loads(context_, loads);
   std::vector<double> sums(layers * experts * 2, 0.0);
-  for (const auto& piece : loads) {
-    for (const auto& load : piece) {
-      const auto at = 2 * static_cast<std::size_t>(load.layer - model_.dense_layers) * experts;
-      for (std::size_t e = 0; e < experts; ++e) {
-        sums[at + e] += load.rows[e];
-        sums[at + experts + e] += load.dropped[e];
-      }
+  for (const auto& load : loads) {
+    const auto at = 2 * static_cast<std::size_t>(load.layer - model_.dense_layers) * experts;
+    for (std::size_t e = 0; e < experts; ++e) {
+      sums[at + e] += load.rows[e];
+      sums[at + experts + e] += load.dropped[e];
     }
   }
   sum_over_run(context_, sums);

@@ -2,12 +2,13 @@
 #pragma once
 
 #include <functional>
+#include <span>
 
 #include "metrics/phase_timer.h"
 #include "models/decoder.h"
+#include "models/pipeline.h"
 #include "optim/schedule.h"
 #include "train/bad_steps.h"
-#include "models/pipeline.h"
 #include "train/session.h"
 #include "train/update.h"
 
@@ -82,7 +83,7 @@ class Trainer {
   void judge(std::int64_t step, StepResult& result);
   void update(std::int64_t step, const StepResult& result, double factor);
   void update_bias(const StepResult& result);
-  void gather_statistics(const std::vector<std::vector<LayerLoad>>& loads, StepResult& result);
+  void gather_statistics(std::span<LayerLoad> loads, StepResult& result);
 
   Context& context_;
   ModelConfig model_;

@@ -179,7 +179,7 @@ double tie_width(const MoeConfig& config, std::span<const float> logits, std::sp
   std::vector<std::int32_t> own(replayed.size());
   std::vector<float> weights(replayed.size()), changed;
   const auto chooses_replayed = [&](std::span<const float> values) {
-    route_token(config, values, bias, own, weights);
+    route_token(routing_rule(config), values, bias, own, weights);
     return std::is_permutation(own.begin(), own.end(), replayed.begin());
   };
   if (chooses_replayed(logits)) return 0;

@@ -88,8 +88,9 @@ void run_layer(Context& context, const Layer& layer, Gather& gather, std::vector
   std::fill_n(ones.data<std::int32_t>(), ones.size(), 1);
   const Array segments = make_leaf(ones, {shape[0], shape[1]}, tokens, false);
 
-  const MoeOutput out = moe_block(context, model.moe, weights_of(context, model, parameters),
-                                  cast(context, x, model.dtype), segments, 0, model.dense_layers);
+  MoeOutput out = moe_block(context, model.moe, weights_of(context, model, parameters),
+                            cast(context, x, model.dtype), segments, 0, model.dense_layers);
+  read_loads(context, std::span(&out.load, 1));
   rows = out.load.rows;
   const Array y = cast(context, out.y, DType::f32);
   gather.put(context, "y", y);

@@ -181,6 +181,9 @@ TEST_P(Collectives, AllReduceInt32AndDouble) {
     double expected = 1.0;
     for (int r = 1; r < ranks(); ++r) expected += 1.0 / (1 + r);
     EXPECT_EQ(value, expected);
+    double viewed = 1.0 / (1 + comm.rank());
+    comm.all_reduce(group, "data", TensorView::of_host(&viewed, {1}));
+    EXPECT_EQ(viewed, expected);
   });
 }
 

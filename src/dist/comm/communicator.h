@@ -166,7 +166,7 @@ class Communicator {
   // The same for bfloat16 with a float32 sum, which is not rounded.
   void reduce_scatter_widened(const Group& group, std::string_view axis, const void* in, float* out,
                               std::int64_t count);
-  // Sum over ranks of `count` elements, in place. float32, bfloat16, int32.
+  // Sum over ranks of `count` elements, in place. float32, bfloat16, int32, float64.
   void all_reduce(const Group& group, std::string_view axis, DType dtype, void* data, std::int64_t count);
   void all_reduce_f64(const Group& group, std::string_view axis, double* data, std::int64_t count);
   // Part j of `in` goes to group rank j, where it becomes part `group.index` of `out`; P parts of

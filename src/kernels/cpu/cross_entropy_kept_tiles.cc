@@ -20,7 +20,7 @@ namespace {
 using namespace cross_entropy_tiles;
 
 struct Sizes {
-  Sizes(const Fused& f, const LinearCrossEntropyArgs& args)
+  Sizes(const Fused& f, const CrossEntropyProblem& args)
       : block(std::min(f.rows, loss_rows_at_once(args))),
         entries(round_up(args.vocab, kVocabTile)),
         dweight(block < f.rows ? entries * f.emb : 0) {}
@@ -115,7 +115,7 @@ class ChunkGradients {
 
 }  // namespace
 
-const char* cross_entropy_gradients_refuses(const LinearCrossEntropyArgs& args) {
+const char* cross_entropy_gradients_refuses(const CrossEntropyProblem& args) {
 #if !defined(SWITCHYARD_SOFT_TILES)
   // With AMX's costs: 7 to 25 % slower than another product and exponential at a width of 64, up to 20 %
   // faster at 128, 8 to 32 % at 512.
@@ -126,7 +126,7 @@ const char* cross_entropy_gradients_refuses(const LinearCrossEntropyArgs& args) 
   return cross_entropy_refuses(args);
 }
 
-std::size_t cross_entropy_gradients_workspace(const LinearCrossEntropyArgs& args) {
+std::size_t cross_entropy_gradients_workspace(const CrossEntropyProblem& args) {
   const Fused f(args, false);
   const Sizes sizes(f, args);
   const std::int64_t words = 2 * f.rows * f.emb + sizes.block * sizes.entries;
@@ -135,7 +135,8 @@ std::size_t cross_entropy_gradients_workspace(const LinearCrossEntropyArgs& args
   return static_cast<std::size_t>(words) * sizeof(Word) + static_cast<std::size_t>(floats) * sizeof(float);
 }
 
-void cross_entropy_gradients(ThreadPool& pool, const LinearCrossEntropyArgs& args, const LossGradients& out) {
+void cross_entropy_gradients(ThreadPool& pool, const CrossEntropyProblem& args,
+                             const LossGradientsProblem& out) {
   Fused f(args);
   f.pack_hidden(pool, true);
   const Sizes sizes(f, args);

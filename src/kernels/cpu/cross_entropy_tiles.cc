@@ -41,7 +41,7 @@ SWITCHYARD_TILED_INLINE __m512i gradient_words(const float* x, const __m512 (&ls
 
 // Subtracts the target's coefficient for the rows whose target is among the `count` entries from global id
 // `first`, whose logits these are.
-void subtract_targets(const LinearCrossEntropyArgs& args, const float* logits, std::int64_t first,
+void subtract_targets(const CrossEntropyProblem& args, const float* logits, std::int64_t first,
                       std::int64_t count, const RowConstants& rows, std::int64_t r, GradientTiles g) {
   for (std::int64_t i = 0; i < 32 && r + i < args.rows; ++i) {
     const std::int64_t v = args.targets[r + i] - first;
@@ -104,7 +104,7 @@ void backward_chunk(const Fused& f, std::int64_t chunk, const RowConstants& cons
 
 }  // namespace
 
-const char* cross_entropy_refuses(const LinearCrossEntropyArgs& args) {
+const char* cross_entropy_refuses(const CrossEntropyProblem& args) {
   if (args.dtype != DType::bf16) return "takes bfloat16 only";
   if (args.emb > kMaxEmb) return "takes at most 512 model dims: above, tiled products are faster";
   if (args.emb < 1 || args.rows < 1 || args.vocab < 1) return "needs at least one row, model dim and column";
@@ -112,14 +112,14 @@ const char* cross_entropy_refuses(const LinearCrossEntropyArgs& args) {
   return nullptr;
 }
 
-std::size_t cross_entropy_workspace(const LinearCrossEntropyArgs& args, bool backward) {
+std::size_t cross_entropy_workspace(const CrossEntropyProblem& args, bool backward) {
   const Fused f(args, false);
   const std::int64_t words = 2 * f.rows * f.emb;
   const std::int64_t floats = backward ? (3 + f.chunks * f.emb) * f.rows : 2 * f.chunks * f.rows;
   return static_cast<std::size_t>(words) * sizeof(Word) + static_cast<std::size_t>(floats) * sizeof(float);
 }
 
-void cross_entropy(ThreadPool& pool, const LinearCrossEntropyArgs& args, float* lse, float* target_logit) {
+void cross_entropy(ThreadPool& pool, const CrossEntropyProblem& args, float* lse, float* target_logit) {
   Fused f(args);
   f.pack_hidden(pool, false);
   std::fill(target_logit, target_logit + args.rows, 0.0f);
@@ -138,7 +138,7 @@ void cross_entropy(ThreadPool& pool, const LinearCrossEntropyArgs& args, float* 
   merge_chunks(pool, f.chunks, f.rows, floats(maxima), floats(sums), args.rows, lse);
 }
 
-void cross_entropy_backward(ThreadPool& pool, const LinearCrossEntropyArgs& args, const float* lse,
+void cross_entropy_backward(ThreadPool& pool, const CrossEntropyProblem& args, const float* lse,
                             const float* softmax_coefficient, const float* target_coefficient, float* dhidden,
                             void* dweight) {
   Fused f(args);

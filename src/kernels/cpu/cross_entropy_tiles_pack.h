@@ -90,7 +90,7 @@ inline void pair_columns_tile(const Word* x, std::int64_t ld, std::int64_t rows,
 // --------------------------------------------------------------------------------------------
 
 struct Fused {
-  explicit Fused(const LinearCrossEntropyArgs& a, bool allocate = true)
+  explicit Fused(const CrossEntropyProblem& a, bool allocate = true)
       : args(a),
         emb(round_up(a.emb, 32)),
         rows(round_up(a.rows, 32)),
@@ -99,7 +99,7 @@ struct Fused {
         by_row(allocate ? static_cast<std::size_t>(rows * emb) * sizeof(Word) : 0),
         by_emb(allocate ? static_cast<std::size_t>(rows * emb) * sizeof(Word) : 0) {}
 
-  const LinearCrossEntropyArgs& args;
+  const CrossEntropyProblem& args;
   std::int64_t emb;    // padded
   std::int64_t rows;   // padded
   std::int64_t chunk;  // vocabulary entries of a chunk

@@ -8,19 +8,19 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/cross_entropy.h"
+#include "kernels/cross_entropy_problem.h"
 #include "kernels/ref/reference_element.h"
 
 namespace switchyard::reference {
 
 // Index of weight element (e, v).
-inline std::int64_t weight_index(const LinearCrossEntropyArgs& a, std::int64_t e, std::int64_t v) {
+inline std::int64_t weight_index(const CrossEntropyProblem& a, std::int64_t e, std::int64_t v) {
   return a.weight_vocab_major ? v * a.emb + e : e * a.vocab + v;
 }
 
 // Soft-capped logit of row r and local column v; *derivative (if given) is d capped / d product.
 template <typename T>
-double logit(const LinearCrossEntropyArgs& a, std::int64_t r, std::int64_t v, double* derivative = nullptr) {
+double logit(const CrossEntropyProblem& a, std::int64_t r, std::int64_t v, double* derivative = nullptr) {
   const auto* hidden = static_cast<const T*>(a.hidden);
   const auto* weight = static_cast<const T*>(a.weight);
   double sum = 0;
@@ -35,7 +35,7 @@ double logit(const LinearCrossEntropyArgs& a, std::int64_t r, std::int64_t v, do
 }
 
 template <typename T, typename R>
-void linear_cross_entropy(const LinearCrossEntropyArgs& a, R* lse, R* target_logit) {
+void linear_cross_entropy(const CrossEntropyProblem& a, R* lse, R* target_logit) {
   std::vector<double> logits(static_cast<std::size_t>(a.vocab));
   for (std::int64_t r = 0; r < a.rows; ++r) {
     double maximum = -std::numeric_limits<double>::infinity();
@@ -54,9 +54,8 @@ void linear_cross_entropy(const LinearCrossEntropyArgs& a, R* lse, R* target_log
 }
 
 template <typename T, typename R, typename W = R>
-void linear_cross_entropy_backward(const LinearCrossEntropyArgs& a, const R* lse,
-                                   const R* softmax_coefficient, const R* target_coefficient, R* dhidden,
-                                   W* dweight) {
+void linear_cross_entropy_backward(const CrossEntropyProblem& a, const R* lse, const R* softmax_coefficient,
+                                   const R* target_coefficient, R* dhidden, W* dweight) {
   const auto* hidden = static_cast<const T*>(a.hidden);
   const auto* weight = static_cast<const T*>(a.weight);
   std::vector<double> hidden_sum(static_cast<std::size_t>(a.rows * a.emb));

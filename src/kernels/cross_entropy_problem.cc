@@ -1,0 +1,429 @@
+// Projection and cross-entropy of addresses: blocks of logits by gemm, and the lists of implementations.
+#include "kernels/cross_entropy_problem.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "core/error.h"
+#include "core/tensor.h"
+#include "kernels/dispatch.h"
+#include "kernels/elementwise.h"
+#include "kernels/gemm.h"
+#include "kernels/gemm_problem.h"
+#include "kernels/ref/cross_entropy_reference.h"
+
+namespace switchyard {
+namespace {
+
+// The tiled path: gemm makes a block of logits, a pass over its rows makes sums or gradients of them.
+// 16 MiB of logits at a time: large enough for gemm to be at its best, and for dhidden and dweight to be
+// added to seldom; small enough for the second pass to find them in the shared cache.
+constexpr std::int64_t kRowBlock = 2048;
+constexpr std::int64_t kVocabBlock = 2048;
+constexpr std::int64_t kRowGrain = 16;
+
+struct Block {
+  std::int64_t row, rows, column, columns;
+};
+
+const std::byte* at(const void* data, DType dtype, std::int64_t element) {
+  return static_cast<const std::byte*>(data) + element * static_cast<std::int64_t>(size_of(dtype));
+}
+
+const std::byte* weight_at(const CrossEntropyProblem& a, std::int64_t column) {
+  return at(a.weight, a.dtype, a.weight_vocab_major ? column * a.emb : column);
+}
+
+std::int64_t weight_stride(const CrossEntropyProblem& a) {
+  return a.weight_vocab_major ? a.emb : a.vocab;
+}
+
+// A block's logits; where they go is the caller's to say.
+GemmProblem logits_problem(const CrossEntropyProblem& a, const Block& b) {
+  return {.m = b.rows,
+          .n = b.columns,
+          .k = a.emb,
+          .dtype = a.dtype,
+          .a = at(a.hidden, a.dtype, b.row * a.emb),
+          .lda = a.emb,
+          .b = weight_at(a, b.column),
+          .transpose_b = a.weight_vocab_major,
+          .ldb = weight_stride(a),
+          .ldc = b.columns};
+}
+
+void multiply_logits(ThreadPool& pool, const CrossEntropyProblem& a, const Block& b, float* logits) {
+  GemmProblem problem = logits_problem(a, b);
+  problem.c = logits;
+  run_gemms(pool, "gemm", {&problem, 1});
+}
+
+// dhidden [rows, emb] (+)= gradient [rows, columns] . weight^T
+void multiply_dhidden(ThreadPool& pool, const CrossEntropyProblem& a, const Block& b, const void* gradient,
+                      float* dhidden) {
+  const GemmProblem problem{.m = b.rows,
+                            .n = a.emb,
+                            .k = b.columns,
+                            .dtype = a.dtype,
+                            .a = gradient,
+                            .lda = b.columns,
+                            .b = weight_at(a, b.column),
+                            .transpose_b = !a.weight_vocab_major,
+                            .ldb = weight_stride(a),
+                            .c = dhidden + b.row * a.emb,
+                            .ldc = a.emb,
+                            .accumulate = b.column > 0};
+  run_gemms(pool, "gemm", {&problem, 1});
+}
+
+// A block of dweight while rows are added: where it belongs, or float32 beside it where it is to be rounded
+// and not all rows are of one block.
+class WeightGradient {
+ public:
+  static std::size_t sum_bytes(const CrossEntropyProblem& a, std::int64_t vocab_block) {
+    if (a.dtype == DType::f32 || a.rows <= kRowBlock) return 0;
+    return static_cast<std::size_t>(std::min(vocab_block, a.vocab) * a.emb) * sizeof(float);
+  }
+  WeightGradient(const CrossEntropyProblem& a, std::int64_t vocab_block, void* dweight)
+      : args_(a), out_(static_cast<std::byte*>(dweight)), sum_(sum_bytes(a, vocab_block)) {
+    if (a.rows == 0) std::memset(dweight, 0, static_cast<std::size_t>(a.vocab * a.emb) * size_of(a.dtype));
+  }
+
+  // (+)= hidden^T . gradient, or its transpose, by the layout of the weight.
+  void add(ThreadPool& pool, const Block& b, const void* gradient) {
+    const CrossEntropyProblem& a = args_;
+    const bool apart = sum_.bytes() > 0;
+    GemmProblem product;
+    product.k = b.rows;
+    product.dtype = a.dtype;
+    product.transpose_a = true;
+    product.c = apart ? sum_.data() : at_block(b);
+    product.c_dtype = apart ? DType::f32 : a.dtype;
+    product.accumulate = b.row > 0;
+    const void* const hidden = at(a.hidden, a.dtype, b.row * a.emb);
+    if (a.weight_vocab_major) {
+      product.m = product.lda = b.columns;
+      product.n = product.ldb = product.ldc = a.emb;
+      product.a = gradient;
+      product.b = hidden;
+    } else {
+      product.m = product.lda = a.emb;
+      product.n = product.ldb = b.columns;
+      product.ldc = apart ? b.columns : a.vocab;
+      product.a = hidden;
+      product.b = gradient;
+    }
+    run_gemms(pool, "gemm", {&product, 1});
+    if (apart && b.row + b.rows == a.rows) round(pool, b);
+  }
+
+ private:
+  std::byte* at_block(const Block& b) const {
+    const std::int64_t element = args_.weight_vocab_major ? b.column * args_.emb : b.column;
+    return out_ + static_cast<std::size_t>(element) * size_of(args_.dtype);
+  }
+  void round(ThreadPool& pool, const Block& b) {
+    const bool major = args_.weight_vocab_major;
+    const Shape shape{major ? b.columns : args_.emb, major ? args_.emb : b.columns};
+    convert(pool, TensorView::of_host(DType::f32, sum_.data(), shape),
+            TensorView::of_host(args_.dtype, at_block(b), shape, {weight_stride(args_), 1}));
+  }
+
+  const CrossEntropyProblem& args_;
+  std::byte* const out_;
+  Buffer sum_;
+};
+
+// Vocabulary outside, rows inside: a block of the weight and of its gradient is used for all rows while it is
+// hot.
+template <typename Body>
+void for_each_block(const CrossEntropyProblem& a, std::int64_t vocab_block, const Body& body) {
+  for (std::int64_t v = 0; v < a.vocab; v += vocab_block) {
+    for (std::int64_t r = 0; r < a.rows; r += kRowBlock) {
+      body(Block{r, std::min(kRowBlock, a.rows - r), v, std::min(vocab_block, a.vocab - v)});
+    }
+  }
+}
+
+// Local column of row r's target within the block, or -1.
+std::int64_t target_in(const CrossEntropyProblem& a, const Block& b, std::int64_t r) {
+  const std::int64_t column = a.targets[r] - a.vocab_begin - b.column;
+  return column >= 0 && column < b.columns ? column : -1;
+}
+
+Buffer logits_buffer(const CrossEntropyProblem& a) {
+  return Buffer(static_cast<std::size_t>(std::min(kRowBlock, a.rows) * std::min(kVocabBlock, a.vocab)) *
+                sizeof(float));
+}
+
+template <RowSumUpdate* update>
+void tiled_forward(ThreadPool& pool, const CrossEntropyProblem& a, float* lse, float* target_logit) {
+  std::vector<RowSum> sums(static_cast<std::size_t>(a.rows), {-std::numeric_limits<float>::infinity(), 0.0f});
+  std::fill(target_logit, target_logit + a.rows, 0.0f);
+  Buffer buffer = logits_buffer(a);
+  auto* logits = reinterpret_cast<float*>(buffer.data());
+  for_each_block(a, kVocabBlock, [&](const Block& b) {
+    multiply_logits(pool, a, b, logits);
+    pool.for_range(b.rows, kRowGrain, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const std::int64_t r = b.row + i;
+        update(logits + i * b.columns, b.columns, a.logit_soft_cap, sums[static_cast<std::size_t>(r)]);
+        const std::int64_t target = target_in(a, b, r);
+        if (target >= 0) target_logit[r] = logits[i * b.columns + target];
+      }
+    });
+  });
+  for (std::int64_t r = 0; r < a.rows; ++r) {
+    const RowSum& row = sums[static_cast<std::size_t>(r)];
+    lse[r] = row.maximum + std::log(row.sum);
+  }
+}
+
+template <RowGradientRun* run>
+void tiled_backward(ThreadPool& pool, const CrossEntropyProblem& a, const float* lse,
+                    const float* softmax_coefficient, const float* target_coefficient, float* dhidden,
+                    void* dweight) {
+  std::fill(dhidden, dhidden + (a.vocab > 0 ? 0 : a.rows * a.emb), 0.0f);
+  WeightGradient of_weight(a, kVocabBlock, dweight);
+  Buffer buffer = logits_buffer(a);
+  auto* logits = reinterpret_cast<float*>(buffer.data());
+  Buffer rounded_buffer(a.dtype == DType::bf16 ? buffer.bytes() / 2 : 0);
+  auto* rounded = a.dtype == DType::bf16 ? reinterpret_cast<bfloat16*>(rounded_buffer.data()) : nullptr;
+  const void* gradient = rounded ? static_cast<const void*>(rounded) : logits;
+  for_each_block(a, kVocabBlock, [&](const Block& b) {
+    multiply_logits(pool, a, b, logits);
+    pool.for_range(b.rows, kRowGrain, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const std::int64_t r = b.row + i;
+        run(logits + i * b.columns, b.columns,
+            {a.logit_soft_cap, lse[r], softmax_coefficient[r], target_coefficient[r], target_in(a, b, r)},
+            rounded ? rounded + i * b.columns : nullptr);
+      }
+    });
+    multiply_dhidden(pool, a, b, gradient, dhidden);
+    of_weight.add(pool, b, gradient);
+  });
+}
+
+// Below, the kernel of products sums logits, or makes gradients of them, while they are hot.
+
+// Rows whose sums are in memory at a time: 8 bytes for each group of columns.
+constexpr std::int64_t kSummedRows = 8192;
+
+std::int64_t logit_groups(const CrossEntropyProblem& a) {
+  return (a.vocab + kLogitGroup - 1) / kLogitGroup;
+}
+
+std::size_t row_sum_bytes(const CrossEntropyProblem& a) {
+  return static_cast<std::size_t>(std::min(kSummedRows, a.rows) * logit_groups(a)) * sizeof(RowSum);
+}
+
+void hot_forward(ThreadPool& pool, const CrossEntropyProblem& a, float* lse, float* target_logit) {
+  const std::int64_t groups = logit_groups(a);
+  Buffer buffer(row_sum_bytes(a));
+  auto* const sums = reinterpret_cast<RowSum*>(buffer.data());
+  std::fill(target_logit, target_logit + a.rows, 0.0f);
+  for (std::int64_t row = 0; row < a.rows; row += kSummedRows) {
+    const Block block{row, std::min(kSummedRows, a.rows - row), 0, a.vocab};
+    const LogitProblem logits{.targets = a.targets + row,
+                              .first_id = a.vocab_begin,
+                              .sums = sums,
+                              .target_logit = target_logit + row};
+    GemmProblem problem = logits_problem(a, block);
+    problem.logits = &logits;
+    run_gemms(pool, "logits", {&problem, 1});
+    pool.for_range(block.rows, 512, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t r = begin; r < end; ++r) {
+        const std::span<const RowSum> of_row(sums + r * groups, static_cast<std::size_t>(groups));
+        float maximum = -std::numeric_limits<float>::infinity(), sum = 0;
+        for (const RowSum& group : of_row) maximum = std::max(maximum, group.maximum);
+        for (const RowSum& group : of_row) sum += group.sum * std::exp(group.maximum - maximum);
+        lse[row + r] = maximum + std::log(sum);
+      }
+    });
+  }
+}
+
+// A block's gradients take as much memory as the logits above.
+constexpr std::int64_t kGradientBlock = 2 * kVocabBlock;
+
+std::size_t gradient_bytes(const CrossEntropyProblem& a) {
+  return static_cast<std::size_t>(std::min(kRowBlock, a.rows) * std::min(kGradientBlock, a.vocab)) *
+         sizeof(bfloat16);
+}
+
+void hot_backward(ThreadPool& pool, const CrossEntropyProblem& a, const float* lse,
+                  const float* softmax_coefficient, const float* target_coefficient, float* dhidden,
+                  void* dweight) {
+  std::fill(dhidden, dhidden + (a.vocab > 0 ? 0 : a.rows * a.emb), 0.0f);
+  WeightGradient of_weight(a, kGradientBlock, dweight);
+  Buffer gradient(gradient_bytes(a));
+  for_each_block(a, kGradientBlock, [&](const Block& b) {
+    const LogitProblem logits{.targets = a.targets + b.row,
+                              .first_id = a.vocab_begin + b.column,
+                              .lse = lse + b.row,
+                              .softmax_coefficient = softmax_coefficient + b.row,
+                              .target_coefficient = target_coefficient + b.row};
+    GemmProblem problem = logits_problem(a, b);
+    problem.logits = &logits;
+    problem.c = gradient.data();
+    problem.c_dtype = DType::bf16;
+    run_gemms(pool, "logits", {&problem, 1});
+    multiply_dhidden(pool, a, b, gradient.data(), dhidden);
+    of_weight.add(pool, b, gradient.data());
+  });
+}
+
+const char* hot_refuses(const CrossEntropyProblem& args) {
+  if (args.dtype != DType::bf16) return "takes bfloat16 only";
+  if (args.logit_soft_cap > 0) return "has no soft cap";
+  return nullptr;
+}
+
+void reference_forward(ThreadPool&, const CrossEntropyProblem& a, float* lse, float* target_logit) {
+  a.dtype == DType::f32 ? reference::linear_cross_entropy<float>(a, lse, target_logit)
+                        : reference::linear_cross_entropy<bfloat16>(a, lse, target_logit);
+}
+
+void reference_backward(ThreadPool&, const CrossEntropyProblem& a, const float* lse,
+                        const float* softmax_coefficient, const float* target_coefficient, float* dhidden,
+                        void* dweight) {
+  const auto run = [&]<typename T>(T* out) {
+    reference::linear_cross_entropy_backward<T>(a, lse, softmax_coefficient, target_coefficient, dhidden,
+                                                out);
+  };
+  a.dtype == DType::f32 ? run(static_cast<float*>(dweight)) : run(static_cast<bfloat16*>(dweight));
+}
+
+constexpr Implementation<CrossEntropyRun, CrossEntropyProblem> kForward[] = {
+#if defined(__x86_64__)
+    {"fused amx", Isa::amx, cpu::amx_tiles::cross_entropy, cpu::amx_tiles::cross_entropy_refuses},
+    {"fused avx512_bf16", Isa::avx512_bf16, cpu::soft_tiles::cross_entropy,
+     cpu::soft_tiles::cross_entropy_refuses},
+    {"from hot sums", Isa::avx512_bf16, hot_forward, hot_refuses},
+    {"tiled avx512", Isa::avx512, tiled_forward<cpu::row_sum_update_avx512>},
+    {"tiled avx2", Isa::avx2, tiled_forward<cpu::row_sum_update_avx2>},
+#endif
+    {"ref", Isa::ref, reference_forward},
+};
+
+constexpr Implementation<CrossEntropyBackwardRun, CrossEntropyProblem> kBackward[] = {
+#if defined(__x86_64__)
+    {"fused amx", Isa::amx, cpu::amx_tiles::cross_entropy_backward, cpu::amx_tiles::cross_entropy_refuses},
+    {"fused avx512_bf16", Isa::avx512_bf16, cpu::soft_tiles::cross_entropy_backward,
+     cpu::soft_tiles::cross_entropy_refuses},
+    {"from hot sums", Isa::avx512_bf16, hot_backward, hot_refuses},
+    {"tiled avx512", Isa::avx512, tiled_backward<cpu::row_gradient_avx512>},
+    {"tiled avx2", Isa::avx2, tiled_backward<cpu::row_gradient_avx2>},
+#endif
+    {"ref", Isa::ref, reference_backward},
+};
+
+// Calls `summed` for block after block.
+void sum_blocks(const CrossEntropyProblem& a, const LossGradientsProblem& gradients) {
+  const std::int64_t block = loss_rows_at_once(a);
+  for (std::int64_t row = 0; row < a.rows; row += block) gradients.summed(row, std::min(a.rows, row + block));
+}
+
+// Bytes of the buffers that the chosen implementation works in.
+std::size_t workspace(const CrossEntropyProblem& args, bool backward) {
+  auto* const chosen = choose("linear_cross_entropy", kForward, args);
+  if (chosen == reference_forward) return 0;
+#if defined(__x86_64__)
+  if (chosen == cpu::amx_tiles::cross_entropy) return cpu::amx_tiles::cross_entropy_workspace(args, backward);
+  if (chosen == cpu::soft_tiles::cross_entropy)
+    return cpu::soft_tiles::cross_entropy_workspace(args, backward);
+#endif
+  if (chosen == hot_forward) {
+    return backward ? gradient_bytes(args) + WeightGradient::sum_bytes(args, kGradientBlock)
+                    : row_sum_bytes(args);
+  }
+  const auto logits =
+      static_cast<std::size_t>(std::min(kRowBlock, args.rows) * std::min(kVocabBlock, args.vocab));
+  if (!backward) return logits * sizeof(float);
+  return logits * (sizeof(float) + (args.dtype == DType::bf16 ? sizeof(bfloat16) : 0)) +
+         WeightGradient::sum_bytes(args, kVocabBlock);
+}
+
+// On an abstract pool: counts the products (logits; backward makes them again and has two more).
+bool skips_products(const ThreadPool& pool, const char* kernel, const CrossEntropyProblem& args,
+                    int products) {
+  const auto d = [](std::int64_t x) { return static_cast<double>(x); };
+  const double operands = d(args.rows * args.emb) + d(args.emb) * d(args.vocab);
+  return pool.skips({kernel, args.dtype, 2 * products * d(args.rows) * d(args.emb) * d(args.vocab),
+                     products * operands * d(static_cast<std::int64_t>(size_of(args.dtype)))});
+}
+
+bool skipped(const ThreadPool& pool, const char* kernel, const CrossEntropyProblem& args, bool backward) {
+  if (!skips_products(pool, kernel, args, backward ? 3 : 1)) return false;
+  const Buffer taken(pool.counts_workspace() ? workspace(args, backward) : 0);
+  return true;
+}
+
+// Loss and gradients one after the other: the logits are made twice.
+void gradients_apart(ThreadPool& pool, const CrossEntropyProblem& a, const LossGradientsProblem& out) {
+  run_linear_cross_entropy(pool, a, out.lse, out.target_logit);
+  sum_blocks(a, out);
+  run_linear_cross_entropy_backward(pool, a, out.lse, out.softmax_coefficient, out.target_coefficient,
+                                    out.dhidden, out.dweight);
+}
+
+constexpr Implementation<CrossEntropyGradientsRun, CrossEntropyProblem> kGradients[] = {
+#if defined(__x86_64__)
+    {"fused amx", Isa::amx, cpu::amx_tiles::cross_entropy_gradients,
+     cpu::amx_tiles::cross_entropy_gradients_refuses},
+    {"fused avx512_bf16", Isa::avx512_bf16, cpu::soft_tiles::cross_entropy_gradients,
+     cpu::soft_tiles::cross_entropy_gradients_refuses},
+#endif
+    {"apart", Isa::ref, gradients_apart},
+};
+
+std::size_t gradients_workspace([[maybe_unused]] CrossEntropyGradientsRun* chosen,
+                                [[maybe_unused]] const CrossEntropyProblem& args) {
+#if defined(__x86_64__)
+  if (chosen == cpu::amx_tiles::cross_entropy_gradients)
+    return cpu::amx_tiles::cross_entropy_gradients_workspace(args);
+  if (chosen == cpu::soft_tiles::cross_entropy_gradients)
+    return cpu::soft_tiles::cross_entropy_gradients_workspace(args);
+#endif
+  return 0;
+}
+
+}  // namespace
+
+void run_linear_cross_entropy(ThreadPool& pool, const CrossEntropyProblem& a, float* lse,
+                              float* target_logit) {
+  if (skipped(pool, "linear_cross_entropy", a, false)) return;
+  choose("linear_cross_entropy", kForward, a)(pool, a, lse, target_logit);
+}
+
+void run_linear_cross_entropy_backward(ThreadPool& pool, const CrossEntropyProblem& a, const float* lse,
+                                       const float* softmax_coefficient, const float* target_coefficient,
+                                       float* dhidden, void* dweight) {
+  if (skipped(pool, "linear_cross_entropy_backward", a, true)) return;
+  choose("linear_cross_entropy_backward", kBackward, a)(pool, a, lse, softmax_coefficient, target_coefficient,
+                                                        dhidden, dweight);
+}
+
+std::int64_t loss_rows_at_once(const CrossEntropyProblem& problem) {
+  // Of kept exponentials. A block reads and writes all of dweight, which few rows would not pay for.
+  constexpr std::int64_t kKeptBytes = std::int64_t{128} << 20, kLeast = 256;
+  const std::int64_t row =
+      2 * std::max<std::int64_t>(1, problem.whole_vocab > 0 ? problem.whole_vocab : problem.vocab);
+  return std::max<std::int64_t>(1, kKeptBytes / row / kLeast) * kLeast;
+}
+
+void run_linear_cross_entropy_with_gradients(ThreadPool& pool, const CrossEntropyProblem& problem,
+                                             const LossGradientsProblem& gradients) {
+  auto* const chosen = choose("linear_cross_entropy_gradients", kGradients, problem);
+  if (chosen == gradients_apart) return gradients_apart(pool, problem, gradients);
+  if (!skips_products(pool, "linear_cross_entropy_gradients", problem, 3))
+    return chosen(pool, problem, gradients);
+  const Buffer taken(pool.counts_workspace() ? gradients_workspace(chosen, problem) : 0);
+  sum_blocks(problem, gradients);
+}
+
+}  // namespace switchyard
