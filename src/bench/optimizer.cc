@@ -15,7 +15,7 @@ Measurement measure_optimizer(Bench& bench, std::int64_t count, DType dtype) {
   const auto optimizer = Optimizer::make(config);
   const Tensor weight = random_tensor(bench.pool, dtype, {count}, 1),
                grad = random_tensor(bench.pool, dtype, {count}, 2, 0.01f);
-  std::vector<Tensor> state = optimizer->init(dtype, count);
+  std::vector<Tensor> state = optimizer->init(Memory(), dtype, count);
   Measurement m;
   m.name = "optimizer";
   m.shape = {{"weights", count}, {"optimizer", config.type}};
@@ -25,8 +25,7 @@ Measurement measure_optimizer(Bench& bench, std::int64_t count, DType dtype) {
   for (const Tensor& moment : state) m.bytes += static_cast<double>(2 * moment.bytes());
   std::int64_t step = 0;
   m.time = time_rounds(bench.budget, [&] {
-    optimizer->update(bench.pool, step++, 1e-4, 1, true, weight.raw(), dtype, grad.raw(), dtype, state,
-                      count);
+    optimizer->update(bench.pool, {step++, 1e-4, 1, true}, weight.view(), grad.view(), state);
   });
   // Most of it is read and written in place, which may go faster than copying.
   m.more["fraction_of_update_in_place"] = m.bytes / m.time.seconds / bench.peaks.update_bytes;

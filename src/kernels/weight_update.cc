@@ -32,39 +32,51 @@ double run(ThreadPool& pool, const char* op, const UpdateList<Problem> (&list)[k
   });
 }
 
-void check_types(const char* op, std::initializer_list<DType> types) {
-  for (const DType dtype : types) CHECK(is_float(dtype), "{} of {}", op, name_of(dtype));
+FlatArray flat(const char* op, const TensorView& x, std::int64_t count) {
+  CHECK(is_float(x.dtype()) && x.size() == count && x.is_contiguous(), "[{}] {} of {} beside {} elements", op,
+        x.size(), name_of(x.dtype()), count);
+  return {x.dtype(), x.kernel_address()};
+}
+ConstFlatArray constant(const char* op, const TensorView& x, std::int64_t count) {
+  const FlatArray array = flat(op, x, count);
+  return {array.dtype, array.data};
 }
 
 }  // namespace
 
-double adam_update(ThreadPool& pool, const AdamTerms& terms, FlatArray weight, ConstFlatArray grad,
-                   FlatArray mu, FlatArray nu, std::int64_t count) {
-  check_types("adam", {weight.dtype, grad.dtype, mu.dtype, nu.dtype});
+double adam_update(ThreadPool& pool, const AdamTerms& terms, const AdamArrays& arrays) {
+  const auto& [weight, grad, mu, nu] = arrays;
+  const std::int64_t n = weight.size();
   const double bytes =
-      2 * (bytes_of(weight.dtype) + bytes_of(mu.dtype) + bytes_of(nu.dtype)) + bytes_of(grad.dtype);
-  return run(pool, "adam", kAdam, {terms, weight, grad, mu, nu}, weight.dtype, 16, bytes, count);
+      2 * (bytes_of(weight.dtype()) + bytes_of(mu.dtype()) + bytes_of(nu.dtype())) + bytes_of(grad.dtype());
+  return run(pool, "adam", kAdam,
+             {terms, flat("adam", weight, n), constant("adam", grad, n), flat("adam", mu, n), flat("adam", nu, n)},
+             weight.dtype(), 16, bytes, n);
 }
 
-double descent_update(ThreadPool& pool, float rate, float grad_scale, FlatArray weight, ConstFlatArray grad,
-                      std::int64_t count) {
-  check_types("sgd", {weight.dtype, grad.dtype});
-  return run(pool, "sgd", kDescent, {rate, grad_scale, weight, grad}, weight.dtype, 5,
-             2 * bytes_of(weight.dtype) + bytes_of(grad.dtype), count);
+double descent_update(ThreadPool& pool, float rate, float grad_scale, const TensorView& weight,
+                      const TensorView& grad) {
+  const std::int64_t n = weight.size();
+  return run(pool, "sgd", kDescent, {rate, grad_scale, flat("sgd", weight, n), constant("sgd", grad, n)},
+             weight.dtype(), 5, 2 * bytes_of(weight.dtype()) + bytes_of(grad.dtype()), n);
 }
 
-void momentum_update(ThreadPool& pool, const MomentumTerms& terms, ConstFlatArray grad, FlatArray momentum,
-                     float* direction, std::int64_t count) {
-  check_types("momentum", {grad.dtype, momentum.dtype});
-  run(pool, "momentum", kMomentum, {terms, grad, momentum, direction}, momentum.dtype, 7,
-      4 + 2 * bytes_of(momentum.dtype) + bytes_of(grad.dtype), count);
+void momentum_update(ThreadPool& pool, const MomentumTerms& terms, const TensorView& grad,
+                     const TensorView& momentum, const TensorView& direction) {
+  const std::int64_t n = momentum.size();
+  CHECK(direction.size() == n && direction.is_contiguous(), "[momentum] {} directions for {}", direction.size(), n);
+  run(pool, "momentum", kMomentum,
+      {terms, constant("momentum", grad, n), flat("momentum", momentum, n), direction.kernel_data<float>()},
+      momentum.dtype(), 7, 4 + 2 * bytes_of(momentum.dtype()) + bytes_of(grad.dtype()), n);
 }
 
-double direction_update(ThreadPool& pool, float rate, float shrink, const float* direction, FlatArray weight,
-                        std::int64_t count) {
-  check_types("direction", {weight.dtype});
-  return run(pool, "direction", kDirection, {rate, shrink, direction, weight}, weight.dtype, 6,
-             4 + 2 * bytes_of(weight.dtype), count);
+double direction_update(ThreadPool& pool, float rate, float shrink, const TensorView& direction,
+                        const TensorView& weight) {
+  const std::int64_t n = weight.size();
+  CHECK(direction.size() == n && direction.is_contiguous(), "[direction] {} directions for {}", direction.size(), n);
+  return run(pool, "direction", kDirection,
+             {rate, shrink, direction.kernel_data<float>(), flat("direction", weight, n)}, weight.dtype(), 6,
+             4 + 2 * bytes_of(weight.dtype()), n);
 }
 
 }  // namespace switchyard

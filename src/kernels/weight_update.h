@@ -2,24 +2,13 @@
 //
 // Arrays are f32 or bf16 in any mix. Arithmetic is fp32, each `a*b + c` below one fused operation, and what
 // is stored is rounded once, to nearest even. So results have the same bits on every instruction set and for
-// any number of threads. Arrays must not overlap.
+// any number of threads. The arrays of a call have as many elements each, no gaps, and do not overlap.
 #pragma once
 
-#include <cstdint>
-
-#include "core/dtype.h"
+#include "core/tensor_view.h"
 #include "core/thread_pool.h"
 
 namespace switchyard {
-
-struct FlatArray {
-  DType dtype = DType::f32;
-  void* data = nullptr;
-};
-struct ConstFlatArray {
-  DType dtype = DType::f32;
-  const void* data = nullptr;
-};
 
 struct AdamTerms {
   float grad_scale;
@@ -35,25 +24,27 @@ struct AdamTerms {
 //   weight -= learning_rate * (weight_decay*weight
 //                              + (grad_share*g + mu_correction*m) / (sqrt(nu_correction*v + eps_root) + eps))
 // Returns the sum of squares of the new weights as stored, added as sum_of_squares adds (elementwise.h).
-double adam_update(ThreadPool& pool, const AdamTerms& terms, FlatArray weight, ConstFlatArray grad,
-                   FlatArray mu, FlatArray nu, std::int64_t count);
+struct AdamArrays {
+  TensorView weight, grad, mu, nu;
+};
+double adam_update(ThreadPool& pool, const AdamTerms& terms, const AdamArrays& arrays);
 
 // weight -= rate * (grad * grad_scale). Returns the sum of squares of the new weights.
-double descent_update(ThreadPool& pool, float rate, float grad_scale, FlatArray weight, ConstFlatArray grad,
-                      std::int64_t count);
+double descent_update(ThreadPool& pool, float rate, float grad_scale, const TensorView& weight,
+                      const TensorView& grad);
 
 // With g = grad * grad_scale: momentum = decay*momentum + gain*g, and, before that is rounded,
-// direction = of_gradient*g + of_momentum*momentum.
+// direction = of_gradient*g + of_momentum*momentum, which is float32.
 struct MomentumTerms {
   float grad_scale;
   float decay, gain;
   float of_momentum, of_gradient;
 };
-void momentum_update(ThreadPool& pool, const MomentumTerms& terms, ConstFlatArray grad, FlatArray momentum,
-                     float* direction, std::int64_t count);
+void momentum_update(ThreadPool& pool, const MomentumTerms& terms, const TensorView& grad,
+                     const TensorView& momentum, const TensorView& direction);
 
-// weight -= rate*direction + shrink*weight. Returns the sum of squares of the new weights.
-double direction_update(ThreadPool& pool, float rate, float shrink, const float* direction, FlatArray weight,
-                        std::int64_t count);
+// weight -= rate*direction + shrink*weight; direction is float32. Returns the sum of squares of the new weights.
+double direction_update(ThreadPool& pool, float rate, float shrink, const TensorView& direction,
+                        const TensorView& weight);
 
 }  // namespace switchyard

@@ -7,6 +7,15 @@
 
 namespace switchyard {
 
+struct FlatArray {
+  DType dtype = DType::f32;
+  void* data = nullptr;
+};
+struct ConstFlatArray {
+  DType dtype = DType::f32;
+  const void* data = nullptr;
+};
+
 struct AdamProblem {
   AdamTerms terms;
   FlatArray weight;

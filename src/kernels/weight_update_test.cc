@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/tensor.h"
 #include "kernels/elementwise.h"
 #include "kernels/elementwise_test_data.h"
 
@@ -45,19 +46,15 @@ struct Arrays {
         nu(squares_of(Array::normal(v, n, 4, 0.1f))) {}
 
   void adam(ThreadPool& pool) {
-    squares = adam_update(pool, kTerms, {weight.dtype(), weight.data()}, {grad.dtype(), grad.data()},
-                          {mu.dtype(), mu.data()}, {nu.dtype(), nu.data()}, weight.size());
+    squares = adam_update(pool, kTerms, {weight.view(), grad.view(), mu.view(), nu.view()});
   }
   void descent(ThreadPool& pool) {
-    squares = descent_update(pool, 0.01f, 0.7f, {weight.dtype(), weight.data()}, {grad.dtype(), grad.data()},
-                             weight.size());
+    squares = descent_update(pool, 0.01f, 0.7f, weight.view(), grad.view());
   }
   // The direction, in float32, is left in nu.
   void momentum(ThreadPool& pool) {
-    momentum_update(pool, {0.7f, 0.95f, 0.05f, 1.3f, 0.4f}, {grad.dtype(), grad.data()},
-                    {mu.dtype(), mu.data()}, nu.floats(), weight.size());
-    squares =
-        direction_update(pool, 0.02f, 0.003f, nu.floats(), {weight.dtype(), weight.data()}, weight.size());
+    momentum_update(pool, {0.7f, 0.95f, 0.05f, 1.3f, 0.4f}, grad.view(), mu.view(), nu.view());
+    squares = direction_update(pool, 0.02f, 0.003f, nu.view(), weight.view());
   }
   bool operator==(const Arrays& o) const {
     return weight == o.weight && grad == o.grad && mu == o.mu && nu == o.nu;
@@ -148,9 +145,9 @@ TEST(WeightUpdate, AnAbstractPoolCountsAndTouchesNothing) {
     double bytes = 0;
   } counter;
   ThreadPool pool(counter, false);
-  EXPECT_EQ(adam_update(pool, kTerms, {DType::bf16, nullptr}, {DType::f32, nullptr}, {DType::bf16, nullptr},
-                        {DType::bf16, nullptr}, 1000),
-            0);
+  const auto abstract = [](DType dtype) { return Memory(Device::abstract(), nullptr).empty(dtype, {1000}); };
+  const Tensor narrow = abstract(DType::bf16), grad = abstract(DType::f32);
+  EXPECT_EQ(adam_update(pool, kTerms, {narrow.view(), grad.view(), narrow.view(), narrow.view()}), 0);
   EXPECT_EQ(counter.bytes, 16000);
 }
 

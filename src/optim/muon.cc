@@ -5,64 +5,31 @@
 #include "core/error.h"
 #include "kernels/elementwise.h"
 #include "kernels/gemm.h"
+#include "kernels/newton_schulz.h"
 #include "kernels/weight_update.h"
 
 namespace switchyard {
 namespace {
 
-// Coefficients of X, (XX')X and (XX')^2 X: five steps bring singular values of (0, 1] near 1.
-constexpr float kLinear = 3.4445f, kCubic = -4.775f, kQuintic = 2.0315f;
 constexpr int kSteps = 5;
 
-// c[b] = a[b]·b[b] of row-major matrices without gaps, a optionally times its own transpose.
-struct Product {
-  std::int64_t batch, m, n, k;
-};
-
-void multiply(ThreadPool& pool, const Product& p, const float* a, bool transpose_a, const float* b,
-              bool transpose_b, float* c) {
-  const auto matrices = [&](const float* x, std::int64_t rows, std::int64_t columns) {
-    return TensorView::of_host(x, {p.batch, rows, columns});
-  };
-  gemm(pool, {.a = transpose_a ? matrices(a, p.k, p.m) : matrices(a, p.m, p.k),
-              .b = transpose_b ? matrices(b, p.n, p.k) : matrices(b, p.k, p.n),
-              .c = matrices(c, p.m, p.n),
-              .transpose_a = transpose_a,
-              .transpose_b = transpose_b});
-}
-
-// gram = 3.4445 I + kCubic gram + kQuintic gram², for each [side, side].
-void polynomial(ThreadPool& pool, float* gram, const float* square, std::int64_t matrices,
-                std::int64_t side) {
-  pool.for_range(matrices * side, std::max<std::int64_t>(1, 16384 / side),
-                 [&](std::int64_t begin, std::int64_t end) {
-                   for (std::int64_t row = begin; row < end; ++row) {
-                     float* g = gram + row * side;
-                     const float* s = square + row * side;
-                     for (std::int64_t i = 0; i < side; ++i) g[i] = kCubic * g[i] + kQuintic * s[i];
-                     g[row % side] += kLinear;
-                   }
-                 });
-}
-
 // The steps on a few matrices x [matrices, in, out] of norm at most 1, through the smaller of XX' and X'X.
-void newton_schulz(ThreadPool& pool, float* x, std::int64_t matrices, std::int64_t in, std::int64_t out) {
-  const std::int64_t side = std::min(in, out), size = matrices * in * out;
+void newton_schulz(ThreadPool& pool, const Memory& memory, const TensorView& x) {
+  const std::int64_t matrices = x.dim(0), in = x.dim(1), out = x.dim(2), side = std::min(in, out);
   const bool wide = in <= out;
-  const Tensor gram(DType::f32, {matrices, side, side}), square(DType::f32, {matrices, side, side}),
-      next(DType::f32, {matrices, in, out});
-  float *g = gram.data<float>(), *from = x, *to = next.data<float>();
+  const Tensor gram = memory.empty(DType::f32, {matrices, side, side}),
+               square = memory.empty(DType::f32, {matrices, side, side}),
+               other = memory.empty(DType::f32, {matrices, in, out});
+  const TensorView g = gram.view();
+  TensorView from = x, to = other.view();
   for (int step = 0; step < kSteps; ++step) {
-    multiply(pool, {matrices, side, side, wide ? out : in}, from, !wide, from, wide, g);
-    multiply(pool, {matrices, side, side, side}, g, false, g, false, square.data<float>());
-    polynomial(pool, g, square.data<float>(), matrices, side);
-    if (wide)
-      multiply(pool, {matrices, in, out, in}, g, false, from, false, to);
-    else
-      multiply(pool, {matrices, in, out, out}, from, false, g, false, to);
+    gemm(pool, {.a = from, .b = from, .c = g, .transpose_a = !wide, .transpose_b = wide});
+    gemm(pool, {.a = g, .b = g, .c = square.view()});
+    newton_schulz_polynomial(pool, square.view(), g);
+    gemm(pool, {.a = wide ? g : from, .b = wide ? from : g, .c = to});
     std::swap(from, to);
   }
-  if (from != x) convert(pool, TensorView::of_host(from, {size}), TensorView::of_host(x, {size}));
+  if (kSteps % 2 == 1) convert(pool, other.view(), x);  // where the last step left them
 }
 
 }  // namespace
@@ -85,9 +52,8 @@ Tensor muon_direction(ThreadPool& pool, const MuonConfig& config, std::int64_t s
                             .gain = f(1 - config.beta),
                             .of_momentum = f(config.beta / (1 - std::pow(config.beta, t + 1))),
                             .of_gradient = f((1 - config.beta) / (1 - std::pow(config.beta, t)))};
-  Tensor direction(DType::f32, {count});
-  momentum_update(pool, terms, {grad.dtype(), grad.raw()}, {momentum.dtype(), momentum.raw()},
-                  direction.data<float>(), count);
+  const Tensor direction = grad.memory().empty(DType::f32, {count});
+  momentum_update(pool, terms, grad.view(), momentum.view(), direction.view());
   return direction;
 }
 
@@ -99,13 +65,9 @@ void orthogonalize(ThreadPool& pool, double eps, const Tensor& matrices) {
   const std::int64_t batch = std::max<std::int64_t>(1, (std::int64_t{1} << 20) / size);
   for (std::int64_t begin = 0; begin < count; begin += batch) {
     const std::int64_t n = std::min(batch, count - begin);
-    float* x = matrices.data<float>() + begin * size;
-    for (std::int64_t i = 0; i < n; ++i) {
-      const TensorView matrix = TensorView::of_host(x + i * size, {size});
-      const double norm = std::sqrt(sum_of_squares(pool, matrix)) + eps;
-      if (norm > 0) scale(pool, matrix, static_cast<float>(1 / norm), matrix);
-    }
-    newton_schulz(pool, x, n, in, out);
+    const TensorView some = matrices.view().rows(begin, begin + n);
+    normalize_matrices(pool, eps, some);
+    newton_schulz(pool, matrices.memory(), some);
   }
 }
 
@@ -115,11 +77,9 @@ double muon_scale(const MuonConfig& config, std::int64_t in, std::int64_t out) {
   return std::sqrt(std::max(1.0, columns / rows));
 }
 
-double muon_apply(ThreadPool& pool, double learning_rate, double scale, double decay, const Tensor& update,
-                  void* weight, DType weight_dtype) {
-  return direction_update(pool, static_cast<float>(learning_rate * scale),
-                          static_cast<float>(learning_rate * decay), update.data<float>(),
-                          {weight_dtype, weight}, update.size());
+double muon_apply(ThreadPool& pool, const MuonStep& step, const TensorView& update, const TensorView& weight) {
+  return direction_update(pool, static_cast<float>(step.learning_rate * step.scale),
+                          static_cast<float>(step.learning_rate * step.decay), update, weight);
 }
 
 }  // namespace switchyard

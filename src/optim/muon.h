@@ -45,7 +45,9 @@ double muon_scale(const MuonConfig& config, std::int64_t in, std::int64_t out);
 
 // weight[i] -= learning_rate * (scale*update[i] + decay*weight[i]) for the elements of update, f32 [count];
 // weight is f32 or bf16. Returns the sum of squares of the new weights.
-double muon_apply(ThreadPool& pool, double learning_rate, double scale, double decay, const Tensor& update,
-                  void* weight, DType weight_dtype);
+struct MuonStep {
+  double learning_rate, scale, decay;
+};
+double muon_apply(ThreadPool& pool, const MuonStep& step, const TensorView& update, const TensorView& weight);
 
 }  // namespace switchyard

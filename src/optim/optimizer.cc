@@ -8,34 +8,31 @@
 namespace switchyard {
 namespace {
 
-void check_range(DType weight_dtype, DType grad_dtype, std::int64_t step, std::int64_t count) {
-  CHECK(is_float(weight_dtype) && is_float(grad_dtype), "weight {}, gradient {}", name_of(weight_dtype),
-        name_of(grad_dtype));
-  CHECK(step >= 0 && count >= 0, "step {}, {} weights", step, count);
+void check_range(const OptimizerStep& step, const TensorView& weight, const TensorView& grad) {
+  CHECK(is_float(weight.dtype()) && is_float(grad.dtype()), "weight {}, gradient {}", name_of(weight.dtype()),
+        name_of(grad.dtype()));
+  CHECK(step.step >= 0 && weight.size() == grad.size(), "step {}, {} weights, {} gradients", step.step,
+        weight.size(), grad.size());
 }
 
 class Adam : public Optimizer {
  public:
   Adam(const OptimizerConfig& config, bool pax) : config_(config), pax_(pax) {}
 
-  std::vector<Tensor> init(DType weight_dtype, std::int64_t count) const override {
-    return {Tensor::zeros(config_.mu_dtype, {count}), Tensor::zeros(weight_dtype, {count})};
+  std::vector<Tensor> init(const Memory& memory, DType weight_dtype, std::int64_t count) const override {
+    return {memory.zeros(config_.mu_dtype, {count}), memory.zeros(weight_dtype, {count})};
   }
 
-  double update(ThreadPool& pool, std::int64_t step, double learning_rate, double grad_scale, bool decay,
-                void* weight, DType weight_dtype, const void* grad, DType grad_dtype, std::span<Tensor> state,
-                std::int64_t count) const override {
-    check_range(weight_dtype, grad_dtype, step, count);
-    CHECK(state.size() == 2 && state[0].size() == count && state[1].size() == count,
-          "{} states for {} weights", state.size(), count);
-    return adam_update(pool, terms_of(step, learning_rate, grad_scale, decay), {weight_dtype, weight},
-                       {grad_dtype, grad}, {state[0].dtype(), state[0].raw()},
-                       {state[1].dtype(), state[1].raw()}, count);
+  double update(ThreadPool& pool, const OptimizerStep& step, const TensorView& weight, const TensorView& grad,
+                std::span<const Tensor> state) const override {
+    check_range(step, weight, grad);
+    CHECK(state.size() == 2, "{} states", state.size());
+    return adam_update(pool, terms_of(step), {weight, grad, state[0].view(), state[1].view()});
   }
 
  private:
-  AdamTerms terms_of(std::int64_t step, double learning_rate, double grad_scale, bool decay) const {
-    const double t = static_cast<double>(step) + 1;
+  AdamTerms terms_of(const OptimizerStep& step) const {
+    const double t = static_cast<double>(step.step) + 1;
     double b1 = config_.b1, b2 = config_.b2;
     double correction1 = 1 / (1 - std::pow(b1, t)), correction2 = 1 / (1 - std::pow(b2, t)), grad_share = 0;
     if (pax_) {
@@ -47,7 +44,7 @@ class Adam : public Optimizer {
       correction1 = b1 / (1 - std::pow(b1, t + 1));
     }
     const auto f = [](double value) { return static_cast<float>(value); };
-    return {.grad_scale = f(grad_scale),
+    return {.grad_scale = f(step.grad_scale),
             .mu_decay = f(b1),
             .mu_gain = f(1 - b1),
             .nu_decay = f(b2),
@@ -57,8 +54,8 @@ class Adam : public Optimizer {
             .grad_share = f(grad_share),
             .eps = f(config_.eps),
             .eps_root = f(config_.eps_root),
-            .learning_rate = f(learning_rate),
-            .weight_decay = decay ? f(config_.weight_decay) : 0.0f};
+            .learning_rate = f(step.learning_rate),
+            .weight_decay = step.decay ? f(config_.weight_decay) : 0.0f};
   }
 
   const OptimizerConfig config_;
@@ -67,15 +64,14 @@ class Adam : public Optimizer {
 
 class GradientDescent : public Optimizer {
  public:
-  std::vector<Tensor> init(DType, std::int64_t) const override { return {}; }
+  std::vector<Tensor> init(const Memory&, DType, std::int64_t) const override { return {}; }
 
-  double update(ThreadPool& pool, std::int64_t step, double learning_rate, double grad_scale, bool,
-                void* weight, DType weight_dtype, const void* grad, DType grad_dtype, std::span<Tensor> state,
-                std::int64_t count) const override {
-    check_range(weight_dtype, grad_dtype, step, count);
+  double update(ThreadPool& pool, const OptimizerStep& step, const TensorView& weight, const TensorView& grad,
+                std::span<const Tensor> state) const override {
+    check_range(step, weight, grad);
     CHECK(state.empty(), "{} states", state.size());
-    return descent_update(pool, static_cast<float>(learning_rate), static_cast<float>(grad_scale),
-                          {weight_dtype, weight}, {grad_dtype, grad}, count);
+    return descent_update(pool, static_cast<float>(step.learning_rate), static_cast<float>(step.grad_scale),
+                          weight, grad);
   }
 };
 

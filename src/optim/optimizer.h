@@ -38,6 +38,13 @@ struct OptimizerConfig {
   DType mu_dtype = DType::f32;  // of the first moment; the caller resolves an unset key to the weight's dtype
 };
 
+struct OptimizerStep {
+  std::int64_t step = 0;  // counts from 0
+  double learning_rate = 0;
+  double grad_scale = 1;  // of the gradient before all else
+  bool decay = true;      // false for parameters that weight decay leaves out
+};
+
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -45,17 +52,15 @@ class Optimizer {
   // Throws Error(usage) for another type, for a moment decay outside [0, 1), and for a negative epsilon.
   static std::unique_ptr<Optimizer> make(const OptimizerConfig& config);
 
-  // Zero state for a range of `count` weights: for the Adams the first moment [count] in mu_dtype and the
-  // second [count] in the weight's dtype, for sgd nothing.
-  virtual std::vector<Tensor> init(DType weight_dtype, std::int64_t count) const = 0;
+  // Zero state for a range of `count` weights, in `memory`: for the Adams the first moment [count] in mu_dtype and
+  // the second [count] in the weight's dtype, for sgd nothing.
+  virtual std::vector<Tensor> init(const Memory& memory, DType weight_dtype, std::int64_t count) const = 0;
 
-  // Updates weight[i] in place for i in [0, count). Weight and gradient are float32 or bfloat16; `state` is
-  // what init made for this range. `step` counts from 0. `decay` is false for parameters that weight decay
-  // leaves out. Returns the sum of squares of the new weights, as sum_of_squares would find it
-  // (kernels/elementwise.h): updates know it without another pass. 0 on an abstract pool.
-  virtual double update(ThreadPool& pool, std::int64_t step, double learning_rate, double grad_scale,
-                        bool decay, void* weight, DType weight_dtype, const void* grad, DType grad_dtype,
-                        std::span<Tensor> state, std::int64_t count) const = 0;
+  // Updates a range of weights in place. Weight and gradient are float32 or bfloat16 and have as many elements;
+  // `state` is what init made for this range. Returns the sum of squares of the new weights, as sum_of_squares would
+  // find it (kernels/elementwise.h): updates know it without another pass. 0 on an abstract pool.
+  virtual double update(ThreadPool& pool, const OptimizerStep& step, const TensorView& weight,
+                        const TensorView& grad, std::span<const Tensor> state) const = 0;
 };
 
 }  // namespace switchyard

@@ -111,14 +111,13 @@ TEST_P(Optimizers, FollowTheDefinition) {
     const auto optimizer = Optimizer::make(config);
     ThreadPool pool(2);
     const Tensor weight = random_tensor(c.weight, count, 1);
-    std::vector<Tensor> state = optimizer->init(c.weight, count);
+    std::vector<Tensor> state = optimizer->init(Memory(), c.weight, count);
     const auto zeros = std::vector<double>(static_cast<std::size_t>(count), 0.0);
     Twin twin{config, c.weight, values_of(weight), zeros, zeros};
     for (int step = 0; step < 5; ++step) {
       const Tensor grad = random_tensor(c.grad, count, 10u + static_cast<unsigned>(step));
       const bool decay = step != 3;
-      optimizer->update(pool, step, 0.01 * step, 0.25, decay, weight.raw(), c.weight, grad.raw(), c.grad,
-                        state, count);
+      optimizer->update(pool, {step, 0.01 * step, 0.25, decay}, weight.view(), grad.view(), state);
       twin.update(step, 0.01 * step, 0.25, decay, values_of(grad));
     }
     // A float32 result just beside a rounding boundary may land on the neighbouring bfloat16, 2^-8 away;
@@ -145,10 +144,10 @@ TEST_P(Optimizers, DoNotDependOnThreadsOrOnTheCutOfTheRange) {
       const Tensor weight = random_tensor(c.weight, kCount, 1);
       for (std::int64_t begin = 0; begin < kCount; begin += piece) {
         const std::int64_t count = std::min(piece, kCount - begin);
-        std::vector<Tensor> state = optimizer->init(c.weight, count);
+        std::vector<Tensor> state = optimizer->init(Memory(), c.weight, count);
         const Tensor w = weight.slice_rows(begin, begin + count), g = grad.slice_rows(begin, begin + count);
         for (int step = 0; step < 2; ++step) {
-          optimizer->update(pool, step, 0.01, 1, true, w.raw(), c.weight, g.raw(), c.grad, state, count);
+          optimizer->update(pool, {step, 0.01, 1, true}, w.view(), g.view(), state);
         }
       }
       results.push_back(values_of(weight));
@@ -163,8 +162,8 @@ TEST(Optimizer, TheGradientIsNotWritten) {
     const auto optimizer = Optimizer::make({.type = type});
     const Tensor weight = random_tensor(DType::f32, 3000, 1);
     const Tensor grad = random_tensor(DType::f32, 3000, 2);
-    std::vector<Tensor> state = optimizer->init(DType::f32, 3000);
-    optimizer->update(pool, 0, 0.1, 0.5, true, weight.raw(), DType::f32, grad.raw(), DType::f32, state, 3000);
+    std::vector<Tensor> state = optimizer->init(Memory(), DType::f32, 3000);
+    optimizer->update(pool, {0, 0.1, 0.5, true}, weight.view(), grad.view(), state);
     EXPECT_EQ(values_of(grad), values_of(random_tensor(DType::f32, 3000, 2)));
   }
 }
@@ -175,8 +174,8 @@ TEST(Optimizer, NothingBehindTheRangeIsTouched) {
   const Tensor weight = random_tensor(DType::f32, 1500, 1);
   const Tensor grad = random_tensor(DType::f32, 1500, 2);
   const std::vector<double> before = values_of(weight);
-  std::vector<Tensor> state = optimizer->init(DType::f32, 1100);
-  optimizer->update(pool, 0, 0.1, 1, true, weight.raw(), DType::f32, grad.raw(), DType::f32, state, 1100);
+  std::vector<Tensor> state = optimizer->init(Memory(), DType::f32, 1100);
+  optimizer->update(pool, {0, 0.1, 1, true}, weight.view(), grad.view(), state);
   const std::vector<double> after = values_of(weight);
   EXPECT_NE(after[1099], before[1099]);
   EXPECT_TRUE(std::equal(after.begin() + 1100, after.end(), before.begin() + 1100));
@@ -188,8 +187,8 @@ TEST(Optimizer, FirstStepOfAdamw) {
   const auto optimizer = Optimizer::make({.type = "adamw", .weight_decay = 0.1});
   const std::vector<float> w{1, 1, -2}, g{1e-3f, -50, 0};
   const Tensor weight = Tensor::of<float>({3}, w), grad = Tensor::of<float>({3}, g);
-  std::vector<Tensor> state = optimizer->init(DType::f32, 3);
-  optimizer->update(pool, 0, 0.01, 1, true, weight.raw(), DType::f32, grad.raw(), DType::f32, state, 3);
+  std::vector<Tensor> state = optimizer->init(Memory(), DType::f32, 3);
+  optimizer->update(pool, {0, 0.01, 1, true}, weight.view(), grad.view(), state);
   EXPECT_LT(
       difference(values_of(weight), {1 - 0.01 * (1 - 1e-5 + 0.1), 1 - 0.01 * (-1 + 0.1), -2 + 0.01 * 0.2}),
       1e-6);
@@ -202,11 +201,10 @@ TEST(Optimizer, AdamPaxIsAdamwToRounding) {
   for (const char* type : {"adamw", "adam_pax"}) {
     const auto optimizer = Optimizer::make({.type = type});
     const Tensor weight = random_tensor(DType::f32, 2000, 1);
-    std::vector<Tensor> state = optimizer->init(DType::f32, 2000);
+    std::vector<Tensor> state = optimizer->init(Memory(), DType::f32, 2000);
     for (int step = 0; step < 20; ++step) {
       const Tensor grad = random_tensor(DType::f32, 2000, 100u + static_cast<unsigned>(step));
-      optimizer->update(pool, step, 0.01, 1, true, weight.raw(), DType::f32, grad.raw(), DType::f32, state,
-                        2000);
+      optimizer->update(pool, {step, 0.01, 1, true}, weight.view(), grad.view(), state);
     }
     results.push_back(values_of(weight));
   }
@@ -218,8 +216,8 @@ TEST(Optimizer, AZeroRateChangesTheStateOnly) {
   const auto optimizer = Optimizer::make({.type = "adamw"});
   const Tensor weight = random_tensor(DType::bf16, 100, 1), grad = random_tensor(DType::f32, 100, 2);
   const std::vector<double> before = values_of(weight);
-  std::vector<Tensor> state = optimizer->init(DType::bf16, 100);
-  optimizer->update(pool, 0, 0, 1, true, weight.raw(), DType::bf16, grad.raw(), DType::f32, state, 100);
+  std::vector<Tensor> state = optimizer->init(Memory(), DType::bf16, 100);
+  optimizer->update(pool, {0, 0, 1, true}, weight.view(), grad.view(), state);
   EXPECT_EQ(values_of(weight), before);
   EXPECT_NE(values_of(state[0])[5], 0);
 }

@@ -26,13 +26,6 @@ constexpr AdamTerms kAdamTerms{.grad_scale = 0.7f,
                                .learning_rate = 0.01f,
                                .weight_decay = 0.1f};
 
-FlatArray flat(PoisonedArray& x) {
-  return {x.dtype(), x.data()};
-}
-ConstFlatArray flat(const PoisonedArray& x) {
-  return {x.dtype(), x.data()};
-}
-
 void store_sum(double sum, PoisonedArray& out) {
   std::memcpy(out.data(), &sum, sizeof(sum));
 }
@@ -73,10 +66,10 @@ std::vector<Case> adam_cases(std::uint32_t seed) {
                  {"mu", draw.normal(type(2), n, 0.1f)},
                  {"nu", squared(draw.normal(type(3), n, 0.1f))},
                  sum_output()},
-                [n](ThreadPool& pool, const Arrays& in, Arrays& out) {
-                  store_sum(
-                      adam_update(pool, kAdamTerms, flat(out[0]), flat(in[0]), flat(out[1]), flat(out[2]), n),
-                      out[3]);
+                [](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                  store_sum(adam_update(pool, kAdamTerms,
+                                        {out[0].view(), in[0].view(), out[1].view(), out[2].view()}),
+                            out[3]);
                 }};
   });
 }
@@ -87,8 +80,8 @@ std::vector<Case> descent_cases(std::uint32_t seed) {
                 "",
                 {draw.normal(type(1), n)},
                 {{"weight", draw.normal(type(0), n)}, sum_output()},
-                [n](ThreadPool& pool, const Arrays& in, Arrays& out) {
-                  store_sum(descent_update(pool, 0.01f, 0.7f, flat(out[0]), flat(in[0]), n), out[1]);
+                [](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                  store_sum(descent_update(pool, 0.01f, 0.7f, out[0].view(), in[0].view()), out[1]);
                 }};
   });
 }
@@ -99,9 +92,9 @@ std::vector<Case> momentum_cases(std::uint32_t seed) {
                 "",
                 {draw.normal(type(1), n)},
                 {{"momentum", draw.normal(type(0), n)}, {"direction", PoisonedArray(DType::f32, n)}},
-                [n](ThreadPool& pool, const Arrays& in, Arrays& out) {
-                  momentum_update(pool, {0.7f, 0.95f, 0.05f, 1.3f, 0.4f}, flat(in[0]), flat(out[0]),
-                                  out[1].floats(), n);
+                [](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                  momentum_update(pool, {0.7f, 0.95f, 0.05f, 1.3f, 0.4f}, in[0].view(), out[0].view(),
+                                  out[1].view());
                 }};
   });
 }
@@ -112,8 +105,8 @@ std::vector<Case> direction_cases(std::uint32_t seed) {
                 "",
                 {draw.normal(DType::f32, n)},
                 {{"weight", draw.normal(type(0), n)}, sum_output()},
-                [n](ThreadPool& pool, const Arrays& in, Arrays& out) {
-                  store_sum(direction_update(pool, 0.02f, 0.003f, in[0].floats(), flat(out[0]), n), out[1]);
+                [](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                  store_sum(direction_update(pool, 0.02f, 0.003f, in[0].view(), out[0].view()), out[1]);
                 }};
   });
 }

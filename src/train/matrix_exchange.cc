@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "kernels/strided_copy.h"
+
 namespace switchyard {
 namespace {
 
@@ -90,22 +92,32 @@ void MatrixExchange::plan_traffic() {
   }
 }
 
+// Block x of the owned matrices: as they were brought, one block after the other, and where it is in the whole ones.
+TensorView MatrixExchange::part_in(const Tensor& parts, std::size_t x) const {
+  const auto row = static_cast<std::int64_t>(x);
+  return parts.view().rows(row, row + 1).reshaped(with_front(owned(), local_));
+}
+
+TensorView MatrixExchange::block_in(const Tensor& whole, std::size_t x) const {
+  TensorView block = whole.view();
+  for (std::size_t d = 0; d < local_.size(); ++d) block = block.slice(d + 1, offsets_[x][d], local_[d]);
+  return block;
+}
+
 Tensor MatrixExchange::gather(Context& context, const Tensor& range) const {
   const Shape result{owned(), inputs_, outputs_};
   CHECK(range.dtype() == DType::f32 && range.size() == range_of(me_).size(), "{} elements of a range",
         range.size());
   if (!moves_) return range.reshaped(result);
   const auto blocks = static_cast<std::int64_t>(blocks_);
-  const Tensor parts(DType::f32, {blocks, owned() * part_});
-  context.comm->ragged_all_to_all(group_, axis_, range.raw(), traffic_.range_offset, traffic_.range_count,
-                                  parts.raw(), traffic_.block_offset, traffic_.block_count, 4);
+  const Tensor parts = context.empty(DType::f32, {blocks, owned() * part_});
+  context.comm->ragged_all_to_all(group_, axis_, range.view(), traffic_.range_offset, traffic_.range_count,
+                                  parts.view().reshaped({parts.size()}), traffic_.block_offset,
+                                  traffic_.block_count);
   if (blocks_ == 1) return parts.reshaped(result);
-  const Tensor whole(DType::f32, with_front(owned(), whole_));
-  for (std::size_t x = 0; x < blocks_; ++x) {
-    const auto row = static_cast<std::int64_t>(x);
-    place_block(parts.slice_rows(row, row + 1).reshaped(with_front(owned(), local_)),
-                with_front(0, offsets_[x]), whole);
-  }
+  const Tensor whole = context.empty(DType::f32, with_front(owned(), whole_));
+  for (std::size_t x = 0; x < blocks_; ++x)
+    strided_copy(*context.pool, part_in(parts, x), block_in(whole, x));
   return whole.reshaped(result);
 }
 
@@ -116,16 +128,15 @@ Tensor MatrixExchange::scatter(Context& context, const Tensor& matrices) const {
   if (!moves_) return matrices.reshaped({count});
   Tensor parts = matrices;
   if (blocks_ > 1) {
-    parts = Tensor(DType::f32, {static_cast<std::int64_t>(blocks_), owned() * part_});
+    parts = context.empty(DType::f32, {static_cast<std::int64_t>(blocks_), owned() * part_});
     const Tensor whole = matrices.reshaped(with_front(owned(), whole_));
-    for (std::size_t x = 0; x < blocks_; ++x) {
-      const Tensor block = slice_block(whole, with_front(0, offsets_[x]), with_front(owned(), local_));
-      place_block(block.reshaped({1, owned() * part_}), {static_cast<std::int64_t>(x), 0}, parts);
-    }
+    for (std::size_t x = 0; x < blocks_; ++x)
+      strided_copy(*context.pool, block_in(whole, x), part_in(parts, x));
   }
-  Tensor range(DType::f32, {count});
-  context.comm->ragged_all_to_all(group_, axis_, parts.raw(), traffic_.block_offset, traffic_.block_count,
-                                  range.raw(), traffic_.range_offset, traffic_.range_count, 4);
+  const Tensor range = context.empty(DType::f32, {count});
+  context.comm->ragged_all_to_all(group_, axis_, parts.view().reshaped({parts.size()}), traffic_.block_offset,
+                                  traffic_.block_count, range.view(), traffic_.range_offset,
+                                  traffic_.range_count);
   return range;
 }
 

@@ -52,6 +52,8 @@ class MatrixExchange {
 
   void choose_owners(std::vector<double>& loads);
   void plan_traffic();
+  TensorView part_in(const Tensor& parts, std::size_t x) const;
+  TensorView block_in(const Tensor& whole, std::size_t x) const;
   Span range_of(std::size_t member) const;
   Span overlap(std::size_t member, std::size_t owner) const;
 

@@ -5,13 +5,23 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <cstring>
 #include <utility>
 
 #include "kernels/elementwise.h"
+#include "kernels/strided_copy.h"
 #include "models/pipeline.h"
 
 namespace switchyard {
+
+namespace {
+
+// A parameter's elements on this rank, in a row.
+TensorView elements_of(const Parameter& parameter) {
+  const Tensor& weight = parameter.array.tensor();
+  return weight.view().reshaped({weight.size()});
+}
+
+}  // namespace
 
 Updater::Updater(Context& context, const UpdateConfig& config, const Parameters& parameters)
     : context_(context), config_(config), optimizer_(Optimizer::make(config.optimizer)) {
@@ -38,9 +48,9 @@ Updater::Range Updater::make_range(const Parameter& p, OwnerLoads& loads) const 
   if (!p.spec.trained) return range;
   if (config_.muon && p.spec.matrix.inputs > 0) {
     range.exchange = std::make_unique<MatrixExchange>(context_, p, loads);
-    range.state = {Tensor::zeros(config_.muon->mu_dtype, {range.count})};
+    range.state = {context_.zeros(config_.muon->mu_dtype, {range.count})};
   } else {
-    range.state = optimizer_->init(p.spec.dtype, range.count);
+    range.state = optimizer_->init(context_.memory, p.spec.dtype, range.count);
   }
   return range;
 }
@@ -49,7 +59,7 @@ std::vector<StateTensor> state_tensors(const UpdateConfig& config, const Paramet
   if (!spec.trained) return {};
   if (config.muon && spec.matrix.inputs > 0) return {{".mu", config.muon->mu_dtype}};
   std::vector<StateTensor> tensors;
-  for (const Tensor& state : Optimizer::make(config.optimizer)->init(spec.dtype, 0))
+  for (const Tensor& state : Optimizer::make(config.optimizer)->init(Memory(), spec.dtype, 0))
     tensors.push_back({tensors.empty() ? ".mu" : ".nu", state.dtype()});
   return tensors;
 }
@@ -82,7 +92,7 @@ void Updater::reduce_gradients() {
 void Updater::reduce(Range& range) const {
   Value& value = *range.parameter->array.value();
   Tensor grad =
-      value.grad.defined() ? value.grad : Tensor::zeros(range.parameter->spec.dtype, value.info.local);
+      value.grad.defined() ? value.grad : context_.zeros(range.parameter->spec.dtype, value.info.local);
   value.grad = Tensor();
   const auto ranks = static_cast<std::int64_t>(range.group.ranks.size());
   if (ranks == 1) {
@@ -90,18 +100,14 @@ void Updater::reduce(Range& range) const {
     return;
   }
   if (config_.grad_dtype == DType::bf16) grad = converted(*context_.pool, grad, DType::bf16);
+  grad = grad.reshaped({grad.size()});
   if (grad.size() != range.padded * ranks) {  // equal shares for the collective
-    Tensor padded = Tensor::zeros(grad.dtype(), {range.padded * ranks});
-    if (!context_.abstract()) std::memcpy(padded.raw(), grad.raw(), grad.bytes());
+    const Tensor padded = context_.zeros(grad.dtype(), {range.padded * ranks});
+    strided_copy(*context_.pool, grad.view(), padded.view().rows(0, grad.size()));
     grad = padded;
   }
-  Tensor mine(config_.grad_dtype, {range.padded});
-  if (grad.dtype() == mine.dtype())
-    context_.comm->reduce_scatter(range.group, range.axis, grad.dtype(), grad.raw(), mine.raw(),
-                                  range.padded);
-  else
-    context_.comm->reduce_scatter_widened(range.group, range.axis, grad.raw(), mine.data<float>(),
-                                          range.padded);
+  const Tensor mine = context_.empty(config_.grad_dtype, {range.padded});
+  context_.comm->reduce_scatter(range.group, range.axis, grad.view(), mine.view());
   range.grad = mine.slice_rows(0, range.count);
 }
 
@@ -122,10 +128,7 @@ double Updater::weight_norm() {
   double squares = 0;
   for (Range& range : ranges_) {
     if (!range.squares)
-      range.squares = sum_of_squares(*context_.pool, range.parameter->array.tensor()
-                                                         .view()
-                                                         .reshaped({range.parameter->array.tensor().size()})
-                                                         .rows(range.begin, range.begin + range.count));
+      range.squares = sum_of_squares(*context_.pool, weight_of(range));
     squares += *range.squares;
   }
   sum_over_run(context_, std::span(&squares, 1));
@@ -166,37 +169,32 @@ void Updater::publish() const {
     const std::vector<int>& ranks = range.group.ranks;
     const auto local = std::count_if(ranks.begin(), ranks.end(), is_here);
     if (local == std::ssize(ranks)) continue;
-    const Tensor& weight = range.parameter->array.tensor();
-    const std::size_t element = size_of(weight.dtype()), bytes = weight.bytes();
-    const std::size_t share = static_cast<std::size_t>(range.padded) * element;
-    std::byte* own = weight.raw() + static_cast<std::size_t>(range.begin) * element;
-    const auto gather = [&](const void* from, void* to) {
-      comm.all_gather(range.group, range.axis, from, to, static_cast<std::int64_t>(share));
-    };
-    if ((local == 1 && share * ranks.size() == bytes) || context_.abstract()) {
-      gather(own, weight.raw());
+    const TensorView weight = elements_of(*range.parameter);
+    const std::int64_t share = range.padded, members = std::ssize(ranks), size = weight.size();
+    if (local == 1 && share * members == size) {
+      comm.all_gather(range.group, range.axis, weight_of(range), weight);
       continue;
     }
-    std::vector<std::byte> mine(share), all(share * ranks.size());
-    std::memcpy(mine.data(), own, static_cast<std::size_t>(range.count) * element);
-    gather(mine.data(), all.data());
+    const Memory scratch = context_.memory.uncharged();
+    const Tensor mine = scratch.empty(weight.dtype(), {share}), all = scratch.empty(weight.dtype(), {share * members});
+    strided_copy(*context_.pool, weight_of(range), mine.view().rows(0, range.count));
+    comm.all_gather(range.group, range.axis, mine.view(), all.view());
     if (*std::find_if(ranks.begin(), ranks.end(), is_here) != comm.rank()) continue;
-    for (std::size_t r = 0; r < ranks.size(); ++r) {
-      const std::size_t begin = std::min(bytes, r * share), end = std::min(bytes, begin + share);
-      if (!is_here(ranks[r])) std::memcpy(weight.raw() + begin, all.data() + begin, end - begin);
+    for (std::int64_t r = 0; r < members; ++r) {
+      const std::int64_t begin = std::min(size, r * share), end = std::min(size, begin + share);
+      if (!is_here(ranks[static_cast<std::size_t>(r)]))
+        strided_copy(*context_.pool, all.view().rows(begin, end), weight.rows(begin, end));
     }
   }
 }
 
-std::byte* Updater::weight_of(const Range& range) const {
-  const Tensor& weight = range.parameter->array.tensor();
-  return weight.raw() + static_cast<std::size_t>(range.begin) * size_of(weight.dtype());
+TensorView Updater::weight_of(const Range& range) {
+  return elements_of(*range.parameter).rows(range.begin, range.begin + range.count);
 }
 
 void Updater::update_elements(Range& range, std::int64_t step, double learning_rate, double factor) const {
-  range.squares = optimizer_->update(*context_.pool, step, learning_rate, factor, range.decay,
-                                     weight_of(range), range.parameter->spec.dtype, range.grad.raw(),
-                                     range.grad.dtype(), range.state, range.count);
+  range.squares = optimizer_->update(*context_.pool, {step, learning_rate, factor, range.decay},
+                                     weight_of(range), range.grad.view(), range.state);
 }
 
 void Updater::gather_matrices(Range& range, std::int64_t step, double factor) const {
@@ -209,18 +207,21 @@ void Updater::apply_matrices(Range& range, double learning_rate) const {
   const MuonConfig& muon = *config_.muon;
   const Tensor update = range.exchange->scatter(context_, range.matrices);
   range.matrices = Tensor();
-  range.squares = muon_apply(
-      *context_.pool, learning_rate, muon_scale(muon, range.exchange->inputs(), range.exchange->outputs()),
-      range.decay ? muon.weight_decay : 0.0, update, weight_of(range), range.parameter->spec.dtype);
+  const MuonStep step{learning_rate,
+                      muon_scale(muon, range.exchange->inputs(), range.exchange->outputs()),
+                      range.decay ? muon.weight_decay : 0.0};
+  range.squares = muon_apply(*context_.pool, step, update.view(), weight_of(range));
 }
 
 void Updater::add(const std::string& name, const std::vector<float>& increments) {
+  const Shape shape{static_cast<std::int64_t>(increments.size())};
+  Tensor host(Memory(), DType::f32, shape);
+  std::copy(increments.begin(), increments.end(), host.data<float>());
   for (Range& range : ranges_) {
-    if (range.parameter->spec.name != name || context_.abstract()) continue;
+    if (range.parameter->spec.name != name || range.count == 0) continue;
     range.squares.reset();
-    float* weight = range.parameter->array.tensor().data<float>();
-    for (std::int64_t i = range.begin; i < range.begin + range.count; ++i)
-      weight[i] += increments[static_cast<std::size_t>(i)];
+    const Tensor some = to_device(context_.memory, host).slice_rows(range.begin, range.begin + range.count);
+    switchyard::add(*context_.pool, weight_of(range), some.view(), weight_of(range));
   }
 }
 

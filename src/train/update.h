@@ -86,7 +86,7 @@ class Updater {
 
   Range make_range(const Parameter& parameter, OwnerLoads& loads) const;
   void reduce(Range& range) const;
-  std::byte* weight_of(const Range& range) const;
+  static TensorView weight_of(const Range& range);  // the share of it that the range is
   void update_elements(Range& range, std::int64_t step, double learning_rate, double factor) const;
   void gather_matrices(Range& range, std::int64_t step, double factor) const;
   void apply_matrices(Range& range, double learning_rate) const;
