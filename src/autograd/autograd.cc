@@ -297,7 +297,9 @@ Tensor loss_seed(const Context& context, const Array& loss) {
     first = first && context.mesh->coordinate(context.rank, axis) == 0;
   }
   const float one = first ? 1.0f : 0.0f;
-  return Tensor::of<float>(loss.info().local, std::span(&one, 1)).cast(loss.dtype());
+  const Tensor host = Tensor::of<float>(loss.info().local, std::span(&one, 1)).cast(loss.dtype());
+  return context.memory.device().is_abstract() ? context.empty(loss.dtype(), loss.info().local)
+                                               : to_device(context.memory, host);
 }
 
 void backward(Context& context, const Array& loss) {

@@ -42,7 +42,7 @@ Buffer::~Buffer() {
   device().release(data_, bytes_);
 }
 
-Tensor::Tensor(DType dtype, Shape shape) : Tensor(current_memory(), dtype, std::move(shape)) {}
+Tensor::Tensor(DType dtype, Shape shape) : Tensor(Memory(), dtype, std::move(shape)) {}
 
 Tensor::Tensor(const Memory& memory, DType dtype, Shape shape)
     : dtype_(dtype), shape_(std::move(shape)), buffer_(std::make_shared<Buffer>(memory, bytes())) {}

@@ -64,9 +64,8 @@ Batch Generator::batch_of(std::span<const RowTokens> fed, const Places& places) 
   for (const RowTokens& row : fed) longest = std::max(longest, row.tokens.size());
   const Shape shape{places.batch, static_cast<std::int64_t>(longest)};
   Batch batch;
-  batch.inputs = Tensor::zeros(DType::i32, shape);
-  batch.inputs_position = Tensor::zeros(DType::i32, shape);
-  batch.inputs_segmentation = Tensor::zeros(DType::i32, shape);
+  for (Tensor* const x : {&batch.inputs, &batch.inputs_position, &batch.inputs_segmentation})
+    *x = Memory().zeros(DType::i32, shape);
   for (std::size_t r = 0; r < fed.size(); ++r) {
     const auto before = static_cast<std::int32_t>(lengths_[fed[r].row]);
     for (std::size_t i = 0; i < fed[r].tokens.size(); ++i) {
@@ -113,7 +112,7 @@ Tensor Generator::feed(std::span<const RowTokens> fed) {
   choose_rows(fed, places);
   const Batch batch = batch_of(fed, places);
   const Shape shape{batch.inputs.dim(0), batch.inputs.dim(1), model_.emb};
-  Tensor logits(DType::f32, {shape[0], 1, model_.vocab});
+  Tensor logits = context_.empty(DType::f32, {shape[0], 1, model_.vocab});
   Pipeline(context_, PipelineSchedule::one_forward_one_backward, model_.dtype, shape,
            block_sharding(*context_.rules, shape))
       .evaluate([&](std::int64_t, const Array& input) {
@@ -127,14 +126,14 @@ Tensor Generator::feed(std::span<const RowTokens> fed) {
         return StageOutput{out.output, out.loss};
       });
   if (context_.stage.count > 1) {
-    context_.comm->broadcast(context_.stage.across(), "stage", context_.stage.count - 1, logits.raw(),
-                             static_cast<std::int64_t>(logits.bytes()));
+    context_.comm->broadcast(context_.stage.across(), "stage", context_.stage.count - 1, logits.view());
   }
+  logits = read_back(context_, logits, "logits", [&] { return Tensor(Memory(), DType::f32, logits.shape()); });
   for (const RowTokens& row : fed) lengths_[row.row] += static_cast<std::int64_t>(row.tokens.size());
   std::vector<std::int64_t> in_order(static_cast<std::size_t>(shape[0]));
   std::iota(in_order.begin(), in_order.end(), 0);
   if (places.fed == in_order) return logits.reshaped({shape[0], model_.vocab});
-  Tensor of_fed(DType::f32, {static_cast<std::int64_t>(fed.size()), model_.vocab});
+  Tensor of_fed(Memory(), DType::f32, {static_cast<std::int64_t>(fed.size()), model_.vocab});
   const std::size_t bytes = static_cast<std::size_t>(model_.vocab) * sizeof(float);
   for (std::size_t r = 0; r < fed.size(); ++r)
     std::memcpy(of_fed.raw() + r * bytes, logits.raw() + static_cast<std::size_t>(places.fed[r]) * bytes,

@@ -20,7 +20,9 @@ Array place(Context& context, const Tensor& global) {
       {"activation_embed_and_logits_batch", "activation_norm_length"}, global.shape());
   const Shape local = local_shape(*context.mesh, global.shape(), sharding);
   const Shape offset = local_offset(*context.mesh, context.rank, global.shape(), sharding);
-  return make_leaf(slice_block(global, offset, local), global.shape(), sharding, false);
+  const Tensor block = context.empty(global.dtype(), local);
+  if (!context.memory.device().is_abstract()) copy(slice_block(global, offset, local).view(), block.view());
+  return make_leaf(block, global.shape(), sharding, false);
 }
 
 MoeWeights moe_weights(const LayerCall& call) {

@@ -210,8 +210,7 @@ Tensor draw_block(const ParameterSpec& spec, std::uint32_t seed, const Shape& of
 }
 
 Tensor slice_block(const Tensor& whole, const Shape& offset, const Shape& local) {
-  Tensor block(whole.dtype(), local);
-  if (block.abstract()) return block;
+  Tensor block(Memory(), whole.dtype(), local);
   const std::size_t e = size_of(whole.dtype());
   for_runs(whole.shape(), {offset, local}, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
     std::memcpy(block.raw() + static_cast<std::size_t>(to) * e,

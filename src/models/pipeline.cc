@@ -95,11 +95,15 @@ Tensor Pipeline::exchange(int neighbour, const Tensor& send, bool receive) {
   std::array<std::int64_t, 2> offsets{0, 0}, sent{0, 0}, received{0, 0};
   sent[other] = send.defined() ? 1 : 0;
   received[other] = receive ? 1 : 0;
-  Tensor result = receive ? Tensor(dtype_, local_shape(*context_.mesh, shape_, sharding_)) : Tensor();
-  const std::int64_t bytes = num_elements(local_shape(*context_.mesh, shape_, sharding_)) *
-                             static_cast<std::int64_t>(size_of(dtype_));
-  context_.comm->ragged_all_to_all(pair, "stage", send.defined() ? send.raw() : nullptr, offsets, sent,
-                                   receive ? result.raw() : nullptr, offsets, received, bytes);
+  const Shape local = local_shape(*context_.mesh, shape_, sharding_);
+  Tensor result = receive ? context_.empty(dtype_, local) : Tensor();
+  // All activations of the rank are one row. Who sends nothing, or gets nothing, names no memory.
+  Shape row = local;
+  row.insert(row.begin(), 1);
+  const auto as_row = [&](const Tensor& x) {
+    return x.defined() ? x.view().reshaped(row) : TensorView(dtype_, row, nullptr, context_.memory.device());
+  };
+  context_.comm->ragged_all_to_all(pair, "stage", as_row(send), offsets, sent, as_row(result), offsets, received);
   return result;
 }
 

@@ -1,5 +1,6 @@
 #include "ops/loss.h"
 
+#include "kernels/soft_cap.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/strided_copy.h"
 #include "kernels/token_loss.h"
@@ -160,32 +161,19 @@ class SoftCapOp : public Op {
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
-    Tensor out(DType::f32, in[0].shape());
-    const float* const x = in[0].data<float>();
-    float* const y = out.data<float>();
-    c.pool->for_range(in[0].size(), kElementsAtOnce, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) y[i] = cap_ * std::tanh(x[i] / cap_);
-    });
+    const Tensor out = c.empty(DType::f32, in[0].shape());
+    switchyard::soft_cap(*c.pool, cap_, in[0].view(), out.view());
     return {out};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
-    const Tensor y = call.output(0), grad = call.grad(0);
-    Tensor out(DType::f32, y.shape());
-    const float *const capped = y.data<float>(), *const g = grad.data<float>();
-    float* const dx = out.data<float>();
-    c.pool->for_range(y.size(), kElementsAtOnce, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        const float tanh = capped[i] / cap_;
-        dx[i] = g[i] * (1 - tanh * tanh);
-      }
-    });
-    return {out};
+    const Tensor y = call.output(0), dx = c.empty(DType::f32, y.shape());
+    soft_cap_backward(*c.pool, cap_, y.view(), call.grad(0).view(), dx.view());
+    return {dx};
   }
   std::uint32_t needs_inputs() const override { return 0; }
   std::uint32_t needs_outputs() const override { return 1; }
 
  private:
-  static constexpr std::int64_t kElementsAtOnce = 4096;
   float cap_;
 };
 

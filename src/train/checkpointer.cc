@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/current_memory.h"
 #include "dist/comm/stop_signal.h"
+#include "kernels/strided_copy.h"
 #include "kernels/machine.h"
 
 namespace switchyard {
@@ -16,16 +16,6 @@ constexpr const char* kAxis = "run";  // of the collectives here, in counters an
 
 // Elements of a chunk: of 4 bytes at most, so that weights and state are cut alike.
 constexpr std::int64_t kChunkElements = PieceWriter::kChunkBytes / 4;
-
-void copy(ThreadPool& pool, std::byte* to, const std::byte* from, std::size_t bytes) {
-  constexpr std::int64_t kPiece = 1 << 20;
-  const auto pieces = (static_cast<std::int64_t>(bytes) + kPiece - 1) / kPiece;
-  pool.for_range(pieces, 1, [&](std::int64_t begin, std::int64_t end) {
-    const auto first = static_cast<std::size_t>(begin * kPiece),
-               last = std::min(bytes, static_cast<std::size_t>(end * kPiece));
-    std::memcpy(to + first, from + first, last - first);
-  });
-}
 
 std::size_t aligned(std::size_t bytes) {
   return (bytes + 63) / 64 * 64;
@@ -139,15 +129,14 @@ std::vector<Tensor> Checkpointer::copied_sources() {
   std::size_t bytes = 0;
   for (const Source& source : sources_) bytes += aligned(source.memory.bytes());
   if (!staging_.defined()) {
-    const UnchargedScope not_a_steps;
-    staging_ = Tensor(DType::u8, {static_cast<std::int64_t>(bytes)});
+    staging_ = Tensor(Memory(), DType::u8, {static_cast<std::int64_t>(bytes)});
   }
   std::vector<Tensor> copies;
   std::size_t at = 0;
   for (const Source& source : sources_) {
     const Tensor& from = source.memory;
     copies.emplace_back(from.dtype(), from.shape(), staging_.buffer(), at);
-    copy(*context_.pool, copies.back().raw(), from.raw(), from.bytes());
+    strided_copy(*context_.pool, from.view(), copies.back().view());
     at += aligned(from.bytes());
   }
   return copies;
@@ -158,7 +147,7 @@ void Checkpointer::add_pieces() {
   if (in_background_) {
     memory = copied_sources();
   } else {
-    for (const Source& source : sources_) memory.push_back(source.memory);
+    for (const Source& source : sources_) memory.push_back(to_host(source.memory));
   }
   std::vector<TensorPiece> pieces;
   for (std::size_t i = 0; i < sources_.size(); ++i) {
@@ -284,11 +273,15 @@ bool Checkpointer::restore(const std::string& path, std::string& problem) {
           return std::make_shared<CheckpointFolder>(CheckpointFolder::open(path));
         }));
     for (const Source& source : sources_) {
-      std::byte* to = source.memory.raw();
+      const bool in_place = source.memory.memory().device().is_host();
+      const Tensor host =
+          in_place ? source.memory : Tensor(Memory(), source.memory.dtype(), source.memory.shape());
+      std::byte* to = host.raw();
       for (const auto& [tensor, box] : source.boxes) {
         checkpoint->read(saver_->layout().tensors()[tensor].name, box, to);
         to += static_cast<std::size_t>(num_elements(box.shape)) * size_of(source.memory.dtype());
       }
+      if (!in_place) copy(host.view(), source.memory.view());
     }
   } catch (const Error& error) {
     own = error.what();

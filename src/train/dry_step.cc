@@ -16,7 +16,8 @@ class NoCosts : public WorkCounter, public TransferClock {
 }  // namespace
 
 Batch abstract_batch(const BatchSizes& sizes) {
-  const auto tokens = [&] { return Tensor(DType::i32, {sizes.step, sizes.sequence}); };
+  const Memory nowhere(Device::abstract(), nullptr);
+  const auto tokens = [&] { return nowhere.empty(DType::i32, {sizes.step, sizes.sequence}); };
   return {tokens(), tokens(), tokens(), tokens(), tokens()};
 }
 

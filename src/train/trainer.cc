@@ -7,6 +7,7 @@
 
 #include "autograd/ahead.h"
 #include "autograd/op.h"
+#include "kernels/strided_copy.h"
 #include "moe/balance.h"
 #include "moe/dispatch/dispatch.h"
 #include "nn/layers.h"
@@ -22,24 +23,26 @@ Batch rows_of(const Batch& b, std::int64_t begin, std::int64_t end) {
           b.targets_segmentation.slice_rows(begin, end)};
 }
 
-double value_of(const Array& scalar) {
-  const bool readable = scalar.defined() && !scalar.tensor().abstract();
-  return readable ? static_cast<double>(scalar.tensor().data<float>()[0]) : 0.0;
+// What a test asks for with SWITCHYARD_FAULT (dist/comm/fault.h): `change` of the first element of x, as the host sees
+// it.
+void change_first(const Tensor& x, const std::function<void(const Tensor& element)>& change) {
+  const Tensor first = x.reshaped({x.size()}).slice_rows(0, 1), host = to_host(first).clone();
+  change(host);
+  copy(host.view(), first.view());
 }
 
-// What a test asks for with SWITCHYARD_FAULT (dist/comm/fault.h).
 void break_a_gradient(const Parameters& parameters) {
   for (const Parameter& p : parameters.all()) {
     const Tensor& grad = p.array.value()->grad;
     if (!grad.defined()) continue;
-    grad.dtype() == DType::f32 ? void(grad.data<float>()[0] = NAN)
-                               : void(grad.data<bfloat16>()[0] = bfloat16(NAN));
-    return;
+    return change_first(grad, [](const Tensor& x) {
+      x.dtype() == DType::f32 ? void(x.data<float>()[0] = NAN) : void(x.data<bfloat16>()[0] = bfloat16(NAN));
+    });
   }
 }
 
 void flip_a_bit(const Parameters& parameters) {
-  parameters.all().front().array.tensor().raw()[0] ^= std::byte{1};
+  change_first(parameters.all().front().array.tensor(), [](const Tensor& x) { x.raw()[0] ^= std::byte{1}; });
 }
 
 UpdateConfig update_config(const Config& c, const ModelConfig& model) {
@@ -191,6 +194,7 @@ void Trainer::accumulate(std::int64_t step, const Batch& batch, StepResult& resu
   const std::int64_t count = config_.accumulation * config_.stage_microbatches,
                      rows = batch.inputs.dim(0) / count;
   std::vector<LayerLoad> loads;
+  std::vector<Array> losses;  // four of each microbatch
   const auto run_stage = [&](std::int64_t i, const Array& input) {
     auto phase = timer_.scope("forward");
     const PhaseMark mark(context_.comm->position(), "forward");
@@ -202,10 +206,7 @@ void Trainer::accumulate(std::int64_t step, const Batch& batch, StepResult& resu
     options.balance_share = 1 / static_cast<double>(count);
     options.input = input;
     ForwardResult out = forward(context_, model_, parameters_, placed, options);
-    result.loss += value_of(out.loss);
-    result.lm_loss += value_of(out.lm_loss);
-    result.z_loss += value_of(out.z_loss);
-    result.balance_loss += value_of(out.balance_loss);
+    losses.insert(losses.end(), {out.loss, out.lm_loss, out.z_loss, out.balance_loss});
     std::ranges::move(out.loads, std::back_inserter(loads));
     result.layer_bytes = std::move(out.layer_bytes);
     return StageOutput{out.output, out.loss};
@@ -218,15 +219,35 @@ void Trainer::accumulate(std::int64_t step, const Batch& batch, StepResult& resu
     context_.comm->position().layer = -1;
   });
   if (context_.ahead != nullptr) context_.ahead->end_step(context_);
+  const std::vector<double> values = read_losses(losses);
+  for (std::size_t i = 0; i < values.size(); i += 4) {
+    result.loss += values[i];
+    result.lm_loss += values[i + 1];
+    result.z_loss += values[i + 2];
+    result.balance_loss += values[i + 3];
+  }
   if (context_.comm->suffers(Fault::Kind::nan, "forward")) result.loss = NAN;
   const PhaseMark mark(context_.comm->position(), "statistics");
   if (context_.stage.count > 1) {
-    double losses[] = {result.loss, result.lm_loss, result.z_loss, result.balance_loss};
-    context_.comm->all_reduce_f64(context_.stage.across(), "stage", losses, 4);
-    result.loss = losses[0], result.lm_loss = losses[1], result.z_loss = losses[2],
-    result.balance_loss = losses[3];
+    double sums[] = {result.loss, result.lm_loss, result.z_loss, result.balance_loss};
+    context_.comm->all_reduce_f64(context_.stage.across(), "stage", sums, 4);
+    result.loss = sums[0], result.lm_loss = sums[1], result.z_loss = sums[2], result.balance_loss = sums[3];
   }
   gather_statistics(loads, result);
+}
+
+std::vector<double> Trainer::read_losses(std::span<const Array> losses) {
+  const auto count = static_cast<std::int64_t>(losses.size());
+  const Tensor together = context_.zeros(DType::f32, {count});  // 0 for a loss that this stage does not have
+  for (std::int64_t i = 0; i < count; ++i) {
+    const Array& loss = losses[static_cast<std::size_t>(i)];
+    if (loss.defined())
+      strided_copy(*context_.pool, loss.tensor().view().reshaped({1}), together.view().rows(i, i + 1));
+  }
+  const Tensor host =
+      read_back(context_, together, "losses", [&] { return Memory().zeros(DType::f32, together.shape()); });
+  const auto values = host.span<float>();
+  return {values.begin(), values.end()};
 }
 
 void Trainer::gather_statistics(std::span<LayerLoad> loads, StepResult& result) {
@@ -275,24 +296,24 @@ Trainer::EvalResult Trainer::evaluate(const Batch& batch) {
   options.target_count = std::max(1.0, targets);
   double loss = 0;
   forward_only(batch, options, [&](const ForwardResult& out) {
-    loss = (value_of(out.lm_loss) - value_of(out.z_loss)) * targets;
+    const std::vector<double> values = read_losses(std::vector{out.lm_loss, out.z_loss});
+    loss = (values[0] - values[1]) * targets;
   });
   if (context_.stage.count > 1) context_.comm->all_reduce_f64(context_.stage.across(), "stage", &loss, 1);
   return {loss, targets};
 }
 
 Tensor Trainer::logits(const Batch& batch) {
-  Tensor logits(DType::f32, {batch.inputs.dim(0), batch.inputs.dim(1), model_.vocab});
+  Tensor logits = context_.empty(DType::f32, {batch.inputs.dim(0), batch.inputs.dim(1), model_.vocab});
   ForwardOptions options;
   options.keep_logits = true;
   forward_only(batch, options, [&](const ForwardResult& out) {
     if (context_.stage.is_last()) logits = replicate(context_, out.logits).tensor();
   });
   if (context_.stage.count > 1) {
-    context_.comm->broadcast(context_.stage.across(), "stage", context_.stage.count - 1, logits.raw(),
-                             static_cast<std::int64_t>(logits.bytes()));
+    context_.comm->broadcast(context_.stage.across(), "stage", context_.stage.count - 1, logits.view());
   }
-  return logits;
+  return read_back(context_, logits, "logits", [&] { return Tensor(Memory(), DType::f32, logits.shape()); });
 }
 
 void Trainer::forward_only(const Batch& batch, ForwardOptions options,

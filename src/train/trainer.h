@@ -83,6 +83,8 @@ class Trainer {
   void judge(std::int64_t step, StepResult& result);
   void update(std::int64_t step, const StepResult& result, double factor);
   void update_bias(const StepResult& result);
+  // The values of some scalars, with one look at the device; 0 for an undefined one.
+  std::vector<double> read_losses(std::span<const Array> losses);
   void gather_statistics(std::span<LayerLoad> loads, StepResult& result);
 
   Context& context_;

@@ -113,6 +113,7 @@ void Updater::reduce(Range& range) const {
 
 double Updater::gradient_squares() const {
   double squares = 0;
+  context_.host_reads.add("gradient norm");
   for (const Range& range : ranges_) {
     const Tensor& grad = range.grad;
     if (grad.defined()) squares += sum_of_squares(*context_.pool, grad.view());
@@ -126,6 +127,7 @@ void Updater::drop_gradients() {
 
 double Updater::weight_norm() {
   double squares = 0;
+  context_.host_reads.add("weight norm");
   for (Range& range : ranges_) {
     if (!range.squares)
       range.squares = sum_of_squares(*context_.pool, weight_of(range));

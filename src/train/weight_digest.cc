@@ -86,7 +86,9 @@ void compare_replicas(Context& context, const Parameters& parameters, std::int64
     std::vector<std::uint64_t> mine(count), all(count * members);
     for (std::size_t i = 0; i < count; ++i) {
       const Tensor& weight = replicas.parameters[i]->array.tensor();
-      if (hasher_of(*context.comm, group, me, i) == me) mine[i] = XXH3_64bits(weight.raw(), weight.bytes());
+      if (hasher_of(*context.comm, group, me, i) != me) continue;
+      const Tensor host = to_host(weight);
+      mine[i] = XXH3_64bits(host.raw(), host.bytes());
     }
     context.comm->all_gather(group, replicas.axis, mine.data(), all.data(),
                              static_cast<std::int64_t>(count * sizeof(std::uint64_t)));

@@ -54,12 +54,13 @@ void Gather::put(const Context& context, const std::string& name, const Array& x
 }
 
 void Gather::put_gradient(const Context& context, const std::string& name, const Array& x) {
-  const Tensor gradient = x.grad().defined() ? x.grad() : Tensor::zeros(x.dtype(), x.info().local);
+  const Tensor gradient = x.grad().defined() ? x.grad() : Memory().zeros(x.dtype(), x.info().local);
   put(context, name, 0, {gradient, x.shape(), dual(mesh_, x.sharding())});
 }
 
 void Gather::put(const Context& context, const std::string& name, std::int64_t first_row, Piece piece) {
-  piece.local = is_float(piece.local.dtype()) ? piece.local.cast(DType::f32).clone() : piece.local.clone();
+  const Tensor host = to_host(piece.local);
+  piece.local = is_float(host.dtype()) ? host.cast(DType::f32).clone() : host.clone();
   pieces_[static_cast<std::size_t>(context.comm->rank())][name][first_row] = std::move(piece);
 }
 
@@ -123,13 +124,14 @@ Tensor Gather::of_stage(const std::vector<int>& ranks, const std::string& name, 
 
 Tensor block_of(const Context& context, const Tensor& whole, const Sharding& sharding) {
   const Shape local = local_shape(*context.mesh, whole.shape(), sharding);
-  return slice_block(whole, local_offset(*context.mesh, context.rank, whole.shape(), sharding), local);
+  return to_device(context.memory,
+                   slice_block(whole, local_offset(*context.mesh, context.rank, whole.shape(), sharding), local));
 }
 
 Tensor cotangent_block(const Context& context, const Tensor& whole, const Sharding& sharding) {
   const Axes repeats = dual(*context.mesh, sharding).partial;
   if (context.mesh->index_along(context.rank, repeats) == 0) return block_of(context, whole, sharding);
-  return Tensor::zeros(whole.dtype(), local_shape(*context.mesh, whole.shape(), sharding));
+  return context.zeros(whole.dtype(), local_shape(*context.mesh, whole.shape(), sharding));
 }
 
 }  // namespace switchyard

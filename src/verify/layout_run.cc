@@ -42,10 +42,12 @@ class LayoutTape : public RoutingTape {
     const auto experts = static_cast<std::size_t>(config_.experts),
                slots = static_cast<std::size_t>(config_.slots);
     Tensor ties(DType::f32, {info.local[0], info.local[1]});
-    const std::span<const float> all_logits = logits.tensor().span<float>();
-    const std::span<const std::int32_t> ids = routing.ids.tensor().span<std::int32_t>();
+    const Tensor host_logits = to_host(logits.tensor()), host_ids = to_host(routing.ids.tensor()),
+                 host_bias = bias.defined() ? to_host(bias.tensor()) : Tensor();
+    const std::span<const float> all_logits = host_logits.span<float>();
+    const std::span<const std::int32_t> ids = host_ids.span<std::int32_t>();
     const std::span<const float> biases =
-        bias.defined() ? std::span<const float>(bias.tensor().span<float>()) : std::span<const float>();
+        bias.defined() ? std::span<const float>(host_bias.span<float>()) : std::span<const float>();
     for (std::size_t t = 0; t < static_cast<std::size_t>(ties.size()); ++t) {
       ties.data<float>()[t] = static_cast<float>(tie_width(config_, all_logits.subspan(t * experts, experts),
                                                            biases, ids.subspan(t * slots, slots)));

@@ -86,7 +86,7 @@ void run_layer(Context& context, const Layer& layer, Gather& gather, std::vector
   const Array x = make_leaf(block_of(context, layer.x, layout), shape, layout, true);
   Tensor ones(DType::i32, local_shape(*context.mesh, {shape[0], shape[1]}, tokens));
   std::fill_n(ones.data<std::int32_t>(), ones.size(), 1);
-  const Array segments = make_leaf(ones, {shape[0], shape[1]}, tokens, false);
+  const Array segments = make_leaf(to_device(context.memory, ones), {shape[0], shape[1]}, tokens, false);
 
   MoeOutput out = moe_block(context, model.moe, weights_of(context, model, parameters),
                             cast(context, x, model.dtype), segments, 0, model.dense_layers);
