@@ -69,9 +69,9 @@ void run_backward(Context& context, Node& node) {
     any = any || grads.back().defined();
   }
   if (any) {
-    const InsideOp inside(context, node.op->name(), "backward");
-    BackwardCall call(context, node, std::move(grads));
-    auto results = node.op->backward(context, call);
+    const BackwardCall call(context, node, std::move(grads));
+    const std::vector<Tensor> results =
+        inside_op(context, node.op->name(), "backward", [&] { return node.op->backward(context, call); });
     CHECK(results.size() == node.inputs.size(), "[{}] {} gradients for {} inputs", node.op->name(),
           results.size(), node.inputs.size());
     for (std::size_t i = 0; i < results.size(); ++i) {
@@ -108,8 +108,9 @@ std::vector<Tensor> rerun(Context& context, Node& node) {
                                                     : materialize(context, node.inputs[i]));
     infos.push_back(node.inputs[i]->info);
   }
-  const InsideOp inside(context, node.op->name(), "recompute");
-  auto results = run_forward(context, node.op, inputs, infos, node.inputs[0]->weight);
+  auto results = inside_op(context, node.op->name(), "recompute", [&] {
+    return run_forward(context, node.op, inputs, infos, node.inputs[0]->weight);
+  });
   for (std::size_t i = 0; i < results.size(); ++i) {
     if (bit(node.op->needs_outputs(), i)) node.saved_outputs[i] = results[i];
     if (auto output = node.outputs[i].lock()) {
@@ -237,10 +238,9 @@ std::vector<Array> apply(Context& context, std::shared_ptr<const Op> op, std::sp
   const std::vector<ArrayInfo> infos = infos_of(*op, inputs), outputs = op->infer(context, infos);
   std::vector<Tensor> tensors;
   for (const auto& x : inputs) tensors.push_back(x.tensor());
-  const auto results = [&] {
-    const InsideOp inside(context, op->name(), "forward");
+  const auto results = inside_op(context, op->name(), "forward", [&] {
     return run_forward(context, op, tensors, infos, !inputs.empty() && inputs[0].value()->weight);
-  }();
+  });
   return recorded(context, std::move(op), inputs, outputs, results);
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "autograd/host_reads.h"
+#include "core/fence.h"
 #include "core/tensor.h"
 #include "core/thread_pool.h"
 #include "dist/axis_rules.h"
@@ -99,8 +100,12 @@ class InsideOp {
         span_(context.trace(), name, pass,
               context.trace() == nullptr ? -1 : context.comm->position().layer.load()) {
     context.op = name;
+    exchange_running_op(name);
   }
-  ~InsideOp() { context_.op = before_; }
+  ~InsideOp() {
+    context_.op = before_;
+    exchange_running_op(before_);
+  }
   InsideOp(const InsideOp&) = delete;
   InsideOp& operator=(const InsideOp&) = delete;
 
@@ -109,6 +114,18 @@ class InsideOp {
   std::string_view before_;
   const TraceSpan span_;
 };
+
+// Runs `work` as a part of the op `name`. Where it touches memory of the device from the host, the error
+// names the op.
+template <typename Work>
+auto inside_op(Context& context, std::string_view name, std::string_view pass, const Work& work) {
+  const InsideOp inside(context, name, pass);
+  try {
+    return work();
+  } catch (const HostAccess& access) {
+    fail_runtime("[{}] {}: {}", name, pass, access.what());
+  }
+}
 
 // While alive, ops are not recorded.
 class NoGrad {

@@ -12,34 +12,45 @@
 namespace switchyard {
 namespace {
 
-TEST(MemoryAccount, CountsWhatItsThreadMakes) {
+TEST(MemoryAccount, CountsTheTensorsOfItsMemory) {
   const auto account = std::make_shared<MemoryAccount>();
+  const Memory memory(Device::cpu(), account);
   Tensor outlives;
   {
-    const MemoryScope scope(Memory(Device::cpu(), account));
-    const Tensor a(DType::f32, {100});
-    outlives = Tensor(DType::f32, {10});
-    { const Tensor b(DType::bf16, {50}); }
-    std::thread([] { const Tensor elsewhere(DType::f32, {1000}); }).join();
+    const Tensor a = memory.empty(DType::f32, {100});
+    outlives = memory.empty(DType::f32, {10});
+    { const Tensor b = memory.empty(DType::bf16, {50}); }
+    const Tensor of_nobody(DType::f32, {1000}), shared = memory.uncharged().zeros(DType::f32, {1000});
     EXPECT_EQ(account->in_use(), 440);
     EXPECT_EQ(account->peak(), 540);
     account->reset_peak();
     EXPECT_EQ(account->peak(), 440);
-    const UnchargedScope uncharged;
-    const Tensor shared(DType::f32, {1000});
-    EXPECT_EQ(account->in_use(), 440);
+    const Tensor copy = outlives.clone();  // in the same memory
+    EXPECT_EQ(account->in_use(), 480);
   }
-  EXPECT_EQ(current_account(), nullptr);
   EXPECT_EQ(account->in_use(), 40);
   outlives = Tensor();
   EXPECT_EQ(account->in_use(), 0);
 }
 
+TEST(MemoryAccount, ScratchIsChargedToTheScopeOfItsThread) {
+  const auto account = std::make_shared<MemoryAccount>();
+  {
+    const MemoryScope scope(Memory(Device::cpu(), account));
+    const Buffer scratch(100);
+    std::thread([] { const Buffer elsewhere(1000); }).join();
+    const UnchargedScope uncharged;
+    const Buffer shared(1000);
+    EXPECT_EQ(account->in_use(), 100);
+  }
+  EXPECT_EQ(current_account(), nullptr);
+  EXPECT_EQ(account->in_use(), 0);
+}
+
 TEST(MemoryAccount, AbstractTensorsHaveASizeAndNoMemory) {
   const auto account = std::make_shared<MemoryAccount>();
-  const MemoryScope scope(Memory(Device::abstract(), account));
   const std::size_t before = memory_in_use();
-  const Tensor large = Tensor::zeros(DType::f32, {1 << 20, 1 << 10});  // 4 GiB
+  const Tensor large = Memory(Device::abstract(), account).zeros(DType::f32, {1 << 20, 1 << 10});  // 4 GiB
   EXPECT_TRUE(large.abstract());
   EXPECT_EQ(account->in_use(), std::int64_t{4} << 30);
   EXPECT_EQ(memory_in_use(), before);

@@ -67,7 +67,9 @@ void Workers::go_on(RankFiber& rank, int core, std::unique_lock<std::mutex>& loc
   rank.state = RankFiber::State::running;
   RankFiber* const before = std::exchange(rank_of_thread, &rank);
   swap_memory(rank.memory);
+  rank.op = exchange_running_op(rank.op);
   rank.fiber.resume();
+  rank.op = exchange_running_op(rank.op);
   swap_memory(rank.memory);
   rank_of_thread = before;
   const bool ended = rank.fiber.ended();

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/current_memory.h"
+#include "core/fence.h"
 #include "core/fiber.h"
 #include "core/workers.h"
 
@@ -27,6 +28,7 @@ struct RankFiber {
   std::atomic<Workers::Clock::time_point> deadline{Workers::Clock::time_point::max()};
   int core = -1;        // that ran it last
   ThreadMemory memory;  // while no thread runs it
+  std::string_view op;  // the same: what it runs (core/fence.h)
 };
 
 }  // namespace switchyard

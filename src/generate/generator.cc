@@ -128,7 +128,8 @@ Tensor Generator::feed(std::span<const RowTokens> fed) {
   if (context_.stage.count > 1) {
     context_.comm->broadcast(context_.stage.across(), "stage", context_.stage.count - 1, logits.view());
   }
-  logits = read_back(context_, logits, "logits", [&] { return Tensor(Memory(), DType::f32, logits.shape()); });
+  logits =
+      read_back(context_, logits, "logits", [&] { return Tensor(Memory(), DType::f32, logits.shape()); });
   for (const RowTokens& row : fed) lengths_[row.row] += static_cast<std::int64_t>(row.tokens.size());
   std::vector<std::int64_t> in_order(static_cast<std::size_t>(shape[0]));
   std::iota(in_order.begin(), in_order.end(), 0);

@@ -11,8 +11,8 @@ namespace {
 constexpr float kLinear = 3.4445f, kCubic = -4.775f, kQuintic = 2.0315f;
 
 void check_matrices(const char* op, const TensorView& x) {
-  CHECK(x.rank() == 3 && x.dtype() == DType::f32 && x.is_contiguous(), "[{}] {} of {}", op, to_string(x.shape()),
-        name_of(x.dtype()));
+  CHECK(x.rank() == 3 && x.dtype() == DType::f32 && x.is_contiguous(), "[{}] {} of {}", op,
+        to_string(x.shape()), name_of(x.dtype()));
 }
 
 }  // namespace
@@ -31,7 +31,8 @@ void newton_schulz_polynomial(ThreadPool& pool, const TensorView& square, const 
   CHECK(square.shape() == gram.shape() && square.is_contiguous() && gram.dim(1) == gram.dim(2),
         "[newton_schulz_polynomial] {} and {}", to_string(square.shape()), to_string(gram.shape()));
   const auto elements = static_cast<double>(gram.size());
-  if (pool.skips({"newton_schulz_polynomial", DType::f32, 3 * elements, 12 * elements}) || gram.size() == 0) return;
+  if (pool.skips({"newton_schulz_polynomial", DType::f32, 3 * elements, 12 * elements}) || gram.size() == 0)
+    return;
   const std::int64_t side = gram.dim(2);
   float* const all = gram.kernel_data<float>();
   const float* const squares = square.kernel_data<float>();

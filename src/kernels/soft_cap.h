@@ -10,6 +10,7 @@ namespace switchyard {
 void soft_cap(ThreadPool& pool, float cap, const TensorView& x, const TensorView& out);
 
 // Gradient from what soft_cap made: dx[i] = dout[i] · (1 - (out[i] / cap)²), f32, views without gaps.
-void soft_cap_backward(ThreadPool& pool, float cap, const TensorView& out, const TensorView& dout, const TensorView& dx);
+void soft_cap_backward(ThreadPool& pool, float cap, const TensorView& out, const TensorView& dout,
+                       const TensorView& dx);
 
 }  // namespace switchyard

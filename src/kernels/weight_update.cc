@@ -49,9 +49,10 @@ double adam_update(ThreadPool& pool, const AdamTerms& terms, const AdamArrays& a
   const std::int64_t n = weight.size();
   const double bytes =
       2 * (bytes_of(weight.dtype()) + bytes_of(mu.dtype()) + bytes_of(nu.dtype())) + bytes_of(grad.dtype());
-  return run(pool, "adam", kAdam,
-             {terms, flat("adam", weight, n), constant("adam", grad, n), flat("adam", mu, n), flat("adam", nu, n)},
-             weight.dtype(), 16, bytes, n);
+  return run(
+      pool, "adam", kAdam,
+      {terms, flat("adam", weight, n), constant("adam", grad, n), flat("adam", mu, n), flat("adam", nu, n)},
+      weight.dtype(), 16, bytes, n);
 }
 
 double descent_update(ThreadPool& pool, float rate, float grad_scale, const TensorView& weight,
@@ -64,7 +65,8 @@ double descent_update(ThreadPool& pool, float rate, float grad_scale, const Tens
 void momentum_update(ThreadPool& pool, const MomentumTerms& terms, const TensorView& grad,
                      const TensorView& momentum, const TensorView& direction) {
   const std::int64_t n = momentum.size();
-  CHECK(direction.size() == n && direction.is_contiguous(), "[momentum] {} directions for {}", direction.size(), n);
+  CHECK(direction.size() == n && direction.is_contiguous(), "[momentum] {} directions for {}",
+        direction.size(), n);
   run(pool, "momentum", kMomentum,
       {terms, constant("momentum", grad, n), flat("momentum", momentum, n), direction.kernel_data<float>()},
       momentum.dtype(), 7, 4 + 2 * bytes_of(momentum.dtype()) + bytes_of(grad.dtype()), n);
@@ -73,7 +75,8 @@ void momentum_update(ThreadPool& pool, const MomentumTerms& terms, const TensorV
 double direction_update(ThreadPool& pool, float rate, float shrink, const TensorView& direction,
                         const TensorView& weight) {
   const std::int64_t n = weight.size();
-  CHECK(direction.size() == n && direction.is_contiguous(), "[direction] {} directions for {}", direction.size(), n);
+  CHECK(direction.size() == n && direction.is_contiguous(), "[direction] {} directions for {}",
+        direction.size(), n);
   return run(pool, "direction", kDirection,
              {rate, shrink, direction.kernel_data<float>(), flat("direction", weight, n)}, weight.dtype(), 6,
              4 + 2 * bytes_of(weight.dtype()), n);

@@ -43,7 +43,8 @@ struct MomentumTerms {
 void momentum_update(ThreadPool& pool, const MomentumTerms& terms, const TensorView& grad,
                      const TensorView& momentum, const TensorView& direction);
 
-// weight -= rate*direction + shrink*weight; direction is float32. Returns the sum of squares of the new weights.
+// weight -= rate*direction + shrink*weight; direction is float32. Returns the sum of squares of the new
+// weights.
 double direction_update(ThreadPool& pool, float rate, float shrink, const TensorView& direction,
                         const TensorView& weight);
 

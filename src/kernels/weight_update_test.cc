@@ -48,9 +48,7 @@ struct Arrays {
   void adam(ThreadPool& pool) {
     squares = adam_update(pool, kTerms, {weight.view(), grad.view(), mu.view(), nu.view()});
   }
-  void descent(ThreadPool& pool) {
-    squares = descent_update(pool, 0.01f, 0.7f, weight.view(), grad.view());
-  }
+  void descent(ThreadPool& pool) { squares = descent_update(pool, 0.01f, 0.7f, weight.view(), grad.view()); }
   // The direction, in float32, is left in nu.
   void momentum(ThreadPool& pool) {
     momentum_update(pool, {0.7f, 0.95f, 0.05f, 1.3f, 0.4f}, grad.view(), mu.view(), nu.view());

@@ -103,7 +103,8 @@ Tensor Pipeline::exchange(int neighbour, const Tensor& send, bool receive) {
   const auto as_row = [&](const Tensor& x) {
     return x.defined() ? x.view().reshaped(row) : TensorView(dtype_, row, nullptr, context_.memory.device());
   };
-  context_.comm->ragged_all_to_all(pair, "stage", as_row(send), offsets, sent, as_row(result), offsets, received);
+  context_.comm->ragged_all_to_all(pair, "stage", as_row(send), offsets, sent, as_row(result), offsets,
+                                   received);
   return result;
 }
 

@@ -1,7 +1,7 @@
 #include "ops/loss.h"
 
-#include "kernels/soft_cap.h"
 #include "kernels/cross_entropy.h"
+#include "kernels/soft_cap.h"
 #include "kernels/strided_copy.h"
 #include "kernels/token_loss.h"
 #include "ops/reshard.h"

@@ -52,13 +52,14 @@ class Optimizer {
   // Throws Error(usage) for another type, for a moment decay outside [0, 1), and for a negative epsilon.
   static std::unique_ptr<Optimizer> make(const OptimizerConfig& config);
 
-  // Zero state for a range of `count` weights, in `memory`: for the Adams the first moment [count] in mu_dtype and
-  // the second [count] in the weight's dtype, for sgd nothing.
+  // Zero state for a range of `count` weights, in `memory`: for the Adams the first moment [count] in
+  // mu_dtype and the second [count] in the weight's dtype, for sgd nothing.
   virtual std::vector<Tensor> init(const Memory& memory, DType weight_dtype, std::int64_t count) const = 0;
 
-  // Updates a range of weights in place. Weight and gradient are float32 or bfloat16 and have as many elements;
-  // `state` is what init made for this range. Returns the sum of squares of the new weights, as sum_of_squares would
-  // find it (kernels/elementwise.h): updates know it without another pass. 0 on an abstract pool.
+  // Updates a range of weights in place. Weight and gradient are float32 or bfloat16 and have as many
+  // elements; `state` is what init made for this range. Returns the sum of squares of the new weights, as
+  // sum_of_squares would find it (kernels/elementwise.h): updates know it without another pass. 0 on an
+  // abstract pool.
   virtual double update(ThreadPool& pool, const OptimizerStep& step, const TensorView& weight,
                         const TensorView& grad, std::span<const Tensor> state) const = 0;
 };

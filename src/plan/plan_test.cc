@@ -82,6 +82,7 @@ void expect_same(const Keys& keys) {
   SCOPED_TRACE(fmt::format("{}", fmt::join(keys.begin() + 17, keys.end(), " ")));
   const json run = run_summary_of(keys), plan = plan_of(keys);
   EXPECT_EQ(plan["collectives"].dump(), run["collectives"].dump());
+  EXPECT_EQ(plan["host_reads"].dump(), run["host_reads"].dump());
   EXPECT_EQ(plan["parameters"], run["parameters"]);
   for (const char* key : {"weights_bytes", "gradients_bytes", "optimizer_bytes"})
     EXPECT_EQ(plan["per_rank"][key], run["per_rank"][key]) << key;

@@ -84,8 +84,10 @@ StepPlan plan_model(const Config& config, const ModelConfig& model, const Mesh& 
     clock.reset();
   }
   rank.account().reset_peak();
+  context.host_reads.reset();
   StepResult result = trainer.step(0, abstract_batch(sizes));
-  plan.cost = {context.comm->counts(), rank.account().peak(), std::move(result.layer_bytes)};
+  plan.cost = {context.comm->counts(), rank.account().peak(), std::move(result.layer_bytes),
+               context.host_reads};
   plan.memory = rank_memory(trainer, plan.cost);
   plan.layers = layers_of(context.stage, model.layers);
   plan.peak = rank.account().peak_place();

@@ -88,14 +88,14 @@ std::vector<Case> descent_cases(std::uint32_t seed) {
 
 std::vector<Case> momentum_cases(std::uint32_t seed) {
   return update_cases(seed, 2, [](const auto& type, std::int64_t n, Draw& draw) {
-    return Case{type(0),
-                "",
-                {draw.normal(type(1), n)},
-                {{"momentum", draw.normal(type(0), n)}, {"direction", PoisonedArray(DType::f32, n)}},
-                [](ThreadPool& pool, const Arrays& in, Arrays& out) {
-                  momentum_update(pool, {0.7f, 0.95f, 0.05f, 1.3f, 0.4f}, in[0].view(), out[0].view(),
-                                  out[1].view());
-                }};
+    return Case{
+        type(0),
+        "",
+        {draw.normal(type(1), n)},
+        {{"momentum", draw.normal(type(0), n)}, {"direction", PoisonedArray(DType::f32, n)}},
+        [](ThreadPool& pool, const Arrays& in, Arrays& out) {
+          momentum_update(pool, {0.7f, 0.95f, 0.05f, 1.3f, 0.4f}, in[0].view(), out[0].view(), out[1].view());
+        }};
   });
 }
 

@@ -6,8 +6,8 @@
 #include <cstring>
 
 #include "dist/comm/stop_signal.h"
-#include "kernels/strided_copy.h"
 #include "kernels/machine.h"
+#include "kernels/strided_copy.h"
 
 namespace switchyard {
 namespace {

@@ -219,10 +219,11 @@ class RankRun {
     const double begin = now();
     context_.memory.account()->reset_peak();
     context_.comm->reset_counts();
+    context_.host_reads.reset();
     StepResult result = run_step(trainer_, *setup_.data.train, rows_, setup_.sizes.step, step, trace_.log());
     const double seconds = now() - begin;
     cost_ = {context_.comm->counts(), std::max(cost_.peak_bytes, context_.memory.account()->peak()),
-             std::move(result.layer_bytes)};
+             std::move(result.layer_bytes), context_.host_reads};
     trace_.after(step);
     if (speaks_) recorder_->record(step, result, seconds, trainer_, setup_.sizes);
     trainer_.bad_steps().stop_if_hopeless(step, result.loss);

@@ -6,6 +6,7 @@
 #include "autograd/ahead.h"
 #include "config/declaration.h"
 #include "core/current_memory.h"
+#include "core/fence.h"
 
 namespace switchyard {
 
@@ -113,6 +114,7 @@ void run_session(const Config& config, const Mesh& mesh, Processes& processes,
   const Mesh own = stage_mesh(mesh);
   const AxisRules rules(config.axis_rules(), own);
   Device& device = Device::named(config.get_string("device"));
+  if (device.kind() == DeviceKind::fenced) name_the_op_of_faults();
   Workers workers(processes.cores(), mesh.size() / processes.count());
   const std::optional<Fault> fault = fault_from_environment();
   processes.run_ranks(workers, config.get_float("collective_timeout_seconds"), [&](Communicator& comm) {

@@ -37,6 +37,9 @@ json to_json(const Config& config, Trainer& trainer, const StepCost& cost) {
     result["collectives"].push_back(
         {{"kind", c.kind}, {"axis", c.axis}, {"count", c.calls}, {"bytes", c.bytes}, {"where", c.where}});
   }
+  result["host_reads"] = json::array();
+  for (const auto& [what, count] : cost.host_reads.counts())
+    result["host_reads"].push_back({{"what", what}, {"count", count}});
   json layers = json::array();
   for (std::int64_t i = 0; i < trainer.model().layers; ++i) {
     const std::string prefix = fmt::format("layers.{}.", i);

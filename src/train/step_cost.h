@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "autograd/host_reads.h"
 #include "train/trainer.h"
 
 namespace switchyard {
@@ -12,6 +13,7 @@ struct StepCost {
   std::vector<CollectiveCount> collectives;
   std::int64_t peak_bytes = 0;            // the most this rank's account held
   std::vector<std::int64_t> layer_bytes;  // held for backward by each decoder layer
+  HostReads host_reads;                   // how often the host looked at the device
 };
 
 // Bytes of one rank as if it were alone. They add up: activations are what the peak has beyond the rest.

@@ -23,8 +23,8 @@ Batch rows_of(const Batch& b, std::int64_t begin, std::int64_t end) {
           b.targets_segmentation.slice_rows(begin, end)};
 }
 
-// What a test asks for with SWITCHYARD_FAULT (dist/comm/fault.h): `change` of the first element of x, as the host sees
-// it.
+// What a test asks for with SWITCHYARD_FAULT (dist/comm/fault.h): `change` of the first element of x, as the
+// host sees it.
 void change_first(const Tensor& x, const std::function<void(const Tensor& element)>& change) {
   const Tensor first = x.reshaped({x.size()}).slice_rows(0, 1), host = to_host(first).clone();
   change(host);

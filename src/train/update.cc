@@ -129,8 +129,7 @@ double Updater::weight_norm() {
   double squares = 0;
   context_.host_reads.add("weight norm");
   for (Range& range : ranges_) {
-    if (!range.squares)
-      range.squares = sum_of_squares(*context_.pool, weight_of(range));
+    if (!range.squares) range.squares = sum_of_squares(*context_.pool, weight_of(range));
     squares += *range.squares;
   }
   sum_over_run(context_, std::span(&squares, 1));
@@ -178,7 +177,8 @@ void Updater::publish() const {
       continue;
     }
     const Memory scratch = context_.memory.uncharged();
-    const Tensor mine = scratch.empty(weight.dtype(), {share}), all = scratch.empty(weight.dtype(), {share * members});
+    const Tensor mine = scratch.empty(weight.dtype(), {share}),
+                 all = scratch.empty(weight.dtype(), {share * members});
     strided_copy(*context_.pool, weight_of(range), mine.view().rows(0, range.count));
     comm.all_gather(range.group, range.axis, mine.view(), all.view());
     if (*std::find_if(ranks.begin(), ranks.end(), is_here) != comm.rank()) continue;
@@ -209,8 +209,7 @@ void Updater::apply_matrices(Range& range, double learning_rate) const {
   const MuonConfig& muon = *config_.muon;
   const Tensor update = range.exchange->scatter(context_, range.matrices);
   range.matrices = Tensor();
-  const MuonStep step{learning_rate,
-                      muon_scale(muon, range.exchange->inputs(), range.exchange->outputs()),
+  const MuonStep step{learning_rate, muon_scale(muon, range.exchange->inputs(), range.exchange->outputs()),
                       range.decay ? muon.weight_decay : 0.0};
   range.squares = muon_apply(*context_.pool, step, update.view(), weight_of(range));
 }

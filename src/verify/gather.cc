@@ -124,8 +124,9 @@ Tensor Gather::of_stage(const std::vector<int>& ranks, const std::string& name, 
 
 Tensor block_of(const Context& context, const Tensor& whole, const Sharding& sharding) {
   const Shape local = local_shape(*context.mesh, whole.shape(), sharding);
-  return to_device(context.memory,
-                   slice_block(whole, local_offset(*context.mesh, context.rank, whole.shape(), sharding), local));
+  return to_device(
+      context.memory,
+      slice_block(whole, local_offset(*context.mesh, context.rank, whole.shape(), sharding), local));
 }
 
 Tensor cotangent_block(const Context& context, const Tensor& whole, const Sharding& sharding) {

@@ -5,8 +5,8 @@
 
 #include "autograd/op.h"
 #include "core/error.h"
-#include "nn/layers.h"
 #include "models/pipeline.h"
+#include "nn/layers.h"
 
 namespace switchyard {
 namespace {
@@ -96,8 +96,8 @@ std::vector<Tensor> router_biases(Trainer& trainer) {
   for (std::int64_t i = model.dense_layers; model.moe.bias && i < model.layers; ++i) {
     const std::string name = fmt::format("layers.{}.moe.gate_bias", i);
     const bool here = trainer.parameters().contains(name);
-    const Tensor bias = here ? trainer.parameters()[name].tensor().clone()
-                             : context.zeros(DType::f32, {model.moe.experts});
+    const Tensor bias =
+        here ? trainer.parameters()[name].tensor().clone() : context.zeros(DType::f32, {model.moe.experts});
     if (context.stage.count > 1) context.comm->all_reduce(context.stage.across(), "stage", bias.view());
     biases.push_back(to_host(bias));
   }

@@ -1,0 +1,40 @@
+#include "core/fence.h"
+
+#include <unistd.h>
+
+#include <csignal>
+#include <utility>
+
+namespace switchyard {
+namespace {
+
+thread_local std::string_view running_op;
+
+void write_text(std::string_view text) {
+  [[maybe_unused]] const auto written = write(STDERR_FILENO, text.data(), text.size());
+}
+
+// Calls only what is allowed in a signal handler.
+void announce(int signal) {
+  write_text(
+      "switchyard: [fence] memory was touched that only kernels, copies and collectives may touch; running "
+      "op: ");
+  write_text(running_op.empty() ? "none (or in a kernel)" : running_op);
+  write_text("\n");
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
+}
+
+}  // namespace
+
+std::string_view exchange_running_op(std::string_view op) {
+  return std::exchange(running_op, op);
+}
+
+void name_the_op_of_faults() {
+  // With AMX's emulation another handler stands behind SIGILL, not behind these.
+  std::signal(SIGSEGV, announce);
+  std::signal(SIGBUS, announce);
+}
+
+}  // namespace switchyard
