@@ -2,6 +2,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "kernels/soft_cap.h"
 #include "ops/gradient_testing.h"
 
 namespace switchyard {
@@ -19,20 +20,15 @@ class SoftCapOp : public Op {
     CHECK(in[0].dtype == DType::f32 && in[0].sharding.partial.empty(), "[soft_cap] partial sums or no f32");
     return {in[0]};
   }
-  std::vector<Tensor> forward(Context&, std::span<const Tensor> in,
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
-    Tensor y(DType::f32, in[0].shape());
-    std::transform(in[0].data<float>(), in[0].data<float>() + y.size(), y.data<float>(),
-                   [this](float x) { return cap_ * std::tanh(x / cap_); });
+    const Tensor y = c.empty(DType::f32, in[0].shape());
+    switchyard::soft_cap(*c.pool, cap_, in[0].view(), y.view());
     return {y};
   }
-  std::vector<Tensor> backward(Context&, const BackwardCall& call) const override {
-    const Tensor y = call.output(0), &dy = call.grad(0);
-    Tensor dx(DType::f32, dy.shape());
-    for (std::int64_t i = 0; i < dx.size(); ++i) {
-      const float share = y.data<float>()[i] / cap_;
-      dx.data<float>()[i] = dy.data<float>()[i] * (1 - share * share);
-    }
+  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
+    const Tensor y = call.output(0), &dy = call.grad(0), dx = c.empty(DType::f32, dy.shape());
+    switchyard::soft_cap_backward(*c.pool, cap_, y.view(), dy.view(), dx.view());
     return {dx};
   }
   std::uint32_t needs_inputs() const override { return 0; }

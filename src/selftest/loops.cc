@@ -1,0 +1,135 @@
+// Kernels that are one loop each, against the same loop written over single elements.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/last_tokens.h"
+#include "kernels/newton_schulz.h"
+#include "kernels/soft_cap.h"
+#include "kernels/sum_over_dim.h"
+#include "selftest/kernel.h"
+
+namespace switchyard::selftest {
+namespace {
+
+std::vector<Case> last_tokens_cases(std::uint32_t seed) {
+  std::vector<Case> cases;
+  for (const DType dtype : kFloatTypes) {
+    for (const std::int64_t rows : {0, 1, 40}) {
+      const std::int64_t length = 7, width = 33;
+      Draw draw(++seed * 4);
+      // Row r has r % (length + 1) tokens, then padding.
+      PoisonedArray segments(DType::i32, rows * length);
+      auto* const segment = static_cast<std::int32_t*>(segments.data());
+      for (std::int64_t i = 0; i < rows * length; ++i)
+        segment[i] = i % length < i / length % (length + 1) ? 1 : 0;
+      cases.push_back({dtype,
+                       fmt::format("{} rows of {} tokens of {}, seed {}", rows, length, width, draw.seed()),
+                       {draw.normal(dtype, rows * length * width), std::move(segments)},
+                       {{"out", PoisonedArray(dtype, rows * width)}},
+                       [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                         last_tokens(pool, {in[0].view({rows, length, width}), in[1].view({rows, length}),
+                                            out[0].view({rows, 1, width})});
+                       },
+                       [=](const Arrays& in, Arrays& out) {
+                         for (std::int64_t i = 0; i < rows * width; ++i) {
+                           const std::int64_t row = i / width, tokens = row % (length + 1);
+                           const std::int64_t at = std::max<std::int64_t>(tokens - 1, 0);
+                           out[0].set(i, in[0].at((row * length + at) * width + i % width));
+                         }
+                       }});
+    }
+  }
+  return cases;
+}
+
+std::vector<Case> sum_over_dim_cases(std::uint32_t seed) {
+  std::vector<Case> cases;
+  for (const DType dtype : kFloatTypes) {
+    for (const std::int64_t terms : {0, 1, 9}) {
+      const std::int64_t rows = 50, width = 24, from = 8, kept = 13;
+      Draw draw(++seed * 4);
+      cases.push_back({dtype,
+                       fmt::format("{} rows of {} terms, seed {}", rows, terms, draw.seed()),
+                       {draw.normal(dtype, rows * terms * width)},
+                       {{"out", PoisonedArray(dtype, rows * kept)}},
+                       [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                         sum_over_dim(pool, in[0].view({rows, terms, width}).slice(2, from, kept), 1,
+                                      out[0].view({rows, kept}));
+                       },
+                       [=](const Arrays& in, Arrays& out) {
+                         for (std::int64_t i = 0; i < rows * kept; ++i) {
+                           float sum = 0;
+                           for (std::int64_t t = 0; t < terms; ++t)
+                             sum += in[0].at((i / kept * terms + t) * width + from + i % kept);
+                           out[0].set(i, sum);
+                         }
+                       }});
+    }
+  }
+  return cases;
+}
+
+std::vector<Case> soft_cap_cases(std::uint32_t seed) {
+  constexpr float kCap = 2.5f;
+  std::vector<Case> cases;
+  for (const std::int64_t n : {0, 1, 9001}) {
+    Draw draw(++seed * 4);
+    cases.push_back({DType::f32,
+                     fmt::format("{} elements, seed {}", n, draw.seed()),
+                     {draw.normal(DType::f32, n, 3), draw.normal(DType::f32, n)},
+                     {{"out", PoisonedArray(DType::f32, n), {1e-6, 1e-6}},
+                      {"dx", PoisonedArray(DType::f32, n), {1e-5, 1e-6}}},
+                     [](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                       soft_cap(pool, kCap, in[0].view(), out[0].view());
+                       soft_cap_backward(pool, kCap, out[0].view(), in[1].view(), out[1].view());
+                     },
+                     [n](const Arrays& in, Arrays& out) {
+                       for (std::int64_t i = 0; i < n; ++i) {
+                         const double tanh = std::tanh(static_cast<double>(in[0].at(i)) / kCap);
+                         out[0].set(i, static_cast<float>(kCap * tanh));
+                         out[1].set(i,
+                                    static_cast<float>(static_cast<double>(in[1].at(i)) * (1 - tanh * tanh)));
+                       }
+                     }});
+  }
+  return cases;
+}
+
+std::vector<Case> polynomial_cases(std::uint32_t seed) {
+  std::vector<Case> cases;
+  for (const std::int64_t side : {1, 7, 130}) {
+    const std::int64_t n = 2 * side * side;
+    Draw draw(++seed * 4);
+    cases.push_back(
+        {DType::f32,
+         fmt::format("two matrices of side {}, seed {}", side, draw.seed()),
+         {draw.normal(DType::f32, n), draw.normal(DType::f32, n)},
+         {{"gram", PoisonedArray(DType::f32, n), {1e-5, 1e-5}}},
+         [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
+           for (std::int64_t i = 0; i < n; ++i) out[0].set(i, in[1].at(i));
+           newton_schulz_polynomial(pool, in[0].view({2, side, side}), out[0].view({2, side, side}));
+         },
+         [=](const Arrays& in, Arrays& out) {
+           for (std::int64_t i = 0; i < n; ++i) {
+             const bool diagonal = i / side % side == i % side;
+             const double value = (diagonal ? 3.4445 : 0) - 4.775 * static_cast<double>(in[1].at(i)) +
+                                  2.0315 * static_cast<double>(in[0].at(i));
+             out[0].set(i, static_cast<float>(value));
+           }
+         }});
+  }
+  return cases;
+}
+
+}  // namespace
+
+std::vector<Kernel> loop_kernels() {
+  return {{"last_tokens", nullptr, last_tokens_cases},
+          {"sum_over_dim", nullptr, sum_over_dim_cases},
+          {"soft_cap", nullptr, soft_cap_cases},
+          {"newton_schulz_polynomial", nullptr, polynomial_cases}};
+}
+
+}  // namespace switchyard::selftest
