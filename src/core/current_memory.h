@@ -1,5 +1,5 @@
-// The memory in which a thread makes tensors that name none. It goes away once every op makes its tensors
-// through its context.
+// What the scratch of kernels (`Buffer(bytes)`) is charged to: the account of the rank that the thread runs.
+// Tensors are charged by the memory that makes them (core/device.h).
 #pragma once
 
 #include <memory>
@@ -20,7 +20,7 @@ struct ThreadMemory {
 };
 void swap_memory(ThreadMemory& with);  // this thread's
 
-// While alive, tensors that this thread makes are of `memory`.
+// While alive, the scratch that this thread takes is charged as `memory` is.
 class MemoryScope {
  public:
   explicit MemoryScope(Memory memory);
@@ -32,8 +32,8 @@ class MemoryScope {
   Memory before_;
 };
 
-// While alive, buffers that this thread makes are charged to no rank: weights that ranks share, and the
-// scratch space of pieces of a parallel loop. On the abstract device they still have no memory.
+// While alive, the scratch that this thread takes is charged to no rank: that of pieces of a parallel loop.
+// On the abstract device it still has no memory.
 class UnchargedScope {
  public:
   UnchargedScope();
