@@ -182,10 +182,11 @@ void Updater::publish() const {
     strided_copy(*context_.pool, weight_of(range), mine.view().rows(0, range.count));
     comm.all_gather(range.group, range.axis, mine.view(), all.view());
     if (*std::find_if(ranks.begin(), ranks.end(), is_here) != comm.rank()) continue;
-    for (std::int64_t r = 0; r < members; ++r) {
-      const std::int64_t begin = std::min(size, r * share), end = std::min(size, begin + share);
-      if (!is_here(ranks[static_cast<std::size_t>(r)]))
-        strided_copy(*context_.pool, all.view().rows(begin, end), weight.rows(begin, end));
+    // Neighbouring shares from other processes are one copy.
+    for (std::int64_t r = 0, end = 0; r < members; r = end + 1) {
+      for (end = r; end < members && !is_here(ranks[static_cast<std::size_t>(end)]);) ++end;
+      const std::int64_t from = std::min(size, r * share), to = std::min(size, end * share);
+      if (from < to) strided_copy(*context_.pool, all.view().rows(from, to), weight.rows(from, to));
     }
   }
 }
