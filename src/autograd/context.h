@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -39,10 +41,9 @@ struct Assumptions {
 struct Stage {
   int index = 0, count = 1;
   std::vector<int> ranks;  // world rank of every rank of this stage; empty: the same number
-  std::vector<int> peers;  // world ranks at this rank's place in every stage
+  ProcessGroup across;     // the ranks at this rank's place in every stage, under the name "stage"
   bool is_first() const { return index == 0; }
   bool is_last() const { return index + 1 == count; }
-  Group across() const { return {peers, index}; }
 };
 
 struct Context {
@@ -61,26 +62,37 @@ struct Context {
   std::string_view op;  // the running one, for those who count
   const Assumptions* assumed = nullptr;
   OpObserver* observer = nullptr;
+  std::optional<Fault> fault;     // in this rank's numbers (Fault::Kind nan and flip), for tests
   GathersAhead* ahead = nullptr;  // starts gathers before they are needed; null: each when it is needed
 
   Tensor empty(DType dtype, const Shape& shape) const { return memory.empty(dtype, shape); }  // uninitialised
   Tensor zeros(DType dtype, const Shape& shape) const { return memory.zeros(dtype, shape); }
 
+  bool suffers(Fault::Kind kind, std::string_view phase) const {
+    return switchyard::suffers(fault, comm->position(), kind, phase);
+  }
   TraceLog* trace() const { return comm == nullptr ? nullptr : comm->position().trace; }
 
   // Tensors hold no data (core/memory_account.h), the pool and the communicator only count. What a run reads
   // from its data, an op that reads it must assume here.
   bool abstract() const { return assumed != nullptr; }
 
-  // The ranks (of the communicator) that differ from this one only along `axes`, and this rank's place among
-  // them.
-  Group group(std::span<const Axis> axes) const {
-    Group group{mesh->group(rank, axes), mesh->index_along(rank, axes)};
-    for (int& member : group.ranks) {
-      if (!stage.ranks.empty()) member = stage.ranks[static_cast<std::size_t>(member)];
+  // The ranks (of the communicator) that differ from this one only along `axes`. Made at its first use; the
+  // reference holds as long as the context.
+  const ProcessGroup& group(const Axes& axes) const {
+    const auto [found, is_new] = groups_.try_emplace(axes);
+    if (is_new) {
+      ProcessGroup& group =
+          found->second = {mesh->group(rank, axes), mesh->index_along(rank, axes), joined(axes)};
+      for (int& member : group.ranks) {
+        if (!stage.ranks.empty()) member = stage.ranks[static_cast<std::size_t>(member)];
+      }
     }
-    return group;
+    return found->second;
   }
+
+ private:
+  mutable std::map<Axes, ProcessGroup> groups_;
 };
 
 // x in memory of the host: x itself, or a copy. It counts as a look at `what`. On the abstract device nothing

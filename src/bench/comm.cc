@@ -35,7 +35,7 @@ double compulsory_bytes(const CommCall& call) {
 class RankSide {
  public:
   RankSide(Communicator& comm, const CommCall& call) : comm_(comm), call_(call) {
-    group_ = everyone(comm);
+    group_ = everyone(comm, "data");
     in_ = Tensor::zeros(DType::bf16, {call.ranks * call.part});
     out_ = Tensor::zeros(DType::bf16, {call.ranks * call.part});
     const std::int64_t rows = call.part / kRowElements;
@@ -43,29 +43,32 @@ class RankSide {
     for (std::int64_t i = 0; i < call.ranks; ++i) offsets_.push_back(i * rows);
   }
   void run() {
-    const std::int64_t bytes = 2 * call_.part;
+    const TensorView part = in_.view().rows(0, call_.part);
     if (call_.kind == "all_gather")
-      comm_.all_gather(group_, "data", in_.raw(), out_.raw(), bytes);
+      comm_.all_gather(group_, part, out_.view());
     else if (call_.kind == "reduce_scatter")
-      comm_.reduce_scatter(group_, "data", DType::bf16, in_.raw(), out_.raw(), call_.part);
+      comm_.reduce_scatter(group_, in_.view(), out_.view().rows(0, call_.part));
     else if (call_.kind == "all_reduce")
-      comm_.all_reduce(group_, "data", DType::bf16, in_.raw(), call_.ranks * call_.part);
+      comm_.all_reduce(group_, in_.view());
     else if (call_.kind == "all_to_all")
-      comm_.all_to_all(group_, "data", in_.raw(), out_.raw(), bytes);
+      comm_.all_to_all(group_, in_.view(), out_.view());
     else if (call_.kind == "broadcast")
-      comm_.broadcast(group_, "data", 0, in_.raw(), bytes);
+      comm_.broadcast(group_, 0, part);
     else if (call_.kind == "ragged_all_to_all")
-      comm_.ragged_all_to_all(group_, "data", in_.raw(), offsets_, counts_, out_.raw(), offsets_, counts_,
-                              2 * kRowElements);
+      comm_.ragged_all_to_all(group_, as_rows(in_), {offsets_, counts_}, as_rows(out_), {offsets_, counts_});
     else
       wait();
   }
-  void wait() { comm_.barrier(group_, "data"); }
+  void wait() { comm_.barrier(group_); }
 
  private:
+  static TensorView as_rows(const Tensor& x) {
+    return x.view().reshaped({x.size() / kRowElements, kRowElements});
+  }
+
   Communicator& comm_;
   CommCall call_;
-  Group group_;
+  ProcessGroup group_;
   Tensor in_, out_;
   std::vector<std::int64_t> offsets_, counts_;
 };

@@ -37,7 +37,7 @@ struct Rounds {
 void run_texts(Context& context, const ModelConfig& model, const Parameters& parameters,
                const Lengths& lengths, double budget, std::atomic<bool>& more, Rounds& rounds) {
   const bool first = context.comm->rank() == 0;
-  const Group world = everyone(*context.comm);
+  const ProcessGroup world = everyone(*context.comm, "world");
   const auto prompts = random_rows(lengths.rows, lengths.prompt, model.vocab);
   const auto next = random_rows(lengths.rows, 1, model.vocab);
   const double begin = now();
@@ -57,9 +57,9 @@ void run_texts(Context& context, const ModelConfig& model, const Parameters& par
       }
       more = text < 2 || now() - begin < budget;
     }
-    context.comm->barrier(world, "world");
+    context.comm->barrier(world);
     const bool go_on = more;
-    context.comm->barrier(world, "world");
+    context.comm->barrier(world);
     if (!go_on) return;
   }
 }

@@ -23,7 +23,7 @@ struct Steps {
 void run_steps(Context& context, Trainer& trainer, Dataset& data, double budget, std::int64_t most,
                std::atomic<bool>& more, Steps& steps) {
   const bool first = context.comm->rank() == 0;
-  const Group world = everyone(*context.comm);
+  const ProcessGroup world = everyone(*context.comm, "world");
   const Batch batch = data.read(0, data.rows());
   trainer.step(0, batch);
   trainer.timer().reset();
@@ -36,9 +36,9 @@ void run_steps(Context& context, Trainer& trainer, Dataset& data, double budget,
       steps.loss = result.loss;
       more = step < most && (now() - begin < budget || step < 3);
     }
-    context.comm->barrier(world, "world");
+    context.comm->barrier(world);
     const bool go_on = more;
-    context.comm->barrier(world, "world");
+    context.comm->barrier(world);
     if (!go_on) break;
   }
   if (!first) return;

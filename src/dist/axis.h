@@ -1,6 +1,7 @@
 // Axis: the name of a mesh axis as a number, which is compared and copied in one step.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -18,7 +19,7 @@ class Axis {
   Axis(const std::string& name) : Axis(std::string_view(name)) {}
   Axis(const char* name) : Axis(std::string_view(name)) {}
   const std::string& name() const;
-  bool operator==(const Axis&) const = default;
+  auto operator<=>(const Axis&) const = default;  // in the order in which names came
 
  private:
   std::uint8_t number_ = 0;

@@ -126,7 +126,7 @@ Tensor Generator::feed(std::span<const RowTokens> fed) {
         return StageOutput{out.output, out.loss};
       });
   if (context_.stage.count > 1) {
-    context_.comm->broadcast(context_.stage.across(), "stage", context_.stage.count - 1, logits.view());
+    context_.comm->broadcast(context_.stage.across, context_.stage.count - 1, logits.view());
   }
   logits =
       read_back(context_, logits, "logits", [&] { return Tensor(Memory(), DType::f32, logits.shape()); });

@@ -266,7 +266,7 @@ Parameters Parameters::create_from_blocks(Context& context, std::vector<Paramete
     Array array = never_save(make_leaf(block, spec.shape, resolution.sharding, true));
     array.value()->requires_grad = spec.trained;
     array.value()->weight = true;
-    if (context.comm->shares_memory() && !context.abstract())
+    if (context.comm->shared_memory() != nullptr)
       array.value()->info.shared = dual(*context.mesh, resolution.sharding).partial;
     result.index_[spec.name] = result.all_.size();
     result.all_.push_back({std::move(spec), std::move(array)});

@@ -89,8 +89,8 @@ Tensor Pipeline::exchange(int neighbour, const Tensor& send, bool receive) {
   const PhaseMark mark(context_.comm->position(), "pipeline");
   const Stage& stage = context_.stage;
   const int low = std::min(stage.index, neighbour), high = std::max(stage.index, neighbour);
-  const Group pair{{stage.peers[static_cast<std::size_t>(low)], stage.peers[static_cast<std::size_t>(high)]},
-                   stage.index == low ? 0 : 1};
+  const auto peer = [&](int index) { return stage.across.ranks[static_cast<std::size_t>(index)]; };
+  const ProcessGroup pair{{peer(low), peer(high)}, stage.index == low ? 0 : 1, "stage"};
   const auto other = static_cast<std::size_t>(1 - pair.index);
   std::array<std::int64_t, 2> offsets{0, 0}, sent{0, 0}, received{0, 0};
   sent[other] = send.defined() ? 1 : 0;
@@ -103,17 +103,14 @@ Tensor Pipeline::exchange(int neighbour, const Tensor& send, bool receive) {
   const auto as_row = [&](const Tensor& x) {
     return x.defined() ? x.view().reshaped(row) : TensorView(dtype_, row, nullptr, context_.memory.device());
   };
-  context_.comm->ragged_all_to_all(pair, "stage", as_row(send), offsets, sent, as_row(result), offsets,
-                                   received);
+  context_.comm->ragged_all_to_all(pair, as_row(send), {offsets, sent}, as_row(result), {offsets, received});
   return result;
 }
 
 void sum_over_run(Context& context, std::span<double> values) {
-  const auto count = static_cast<std::int64_t>(values.size());
   const Axes all = dual(*context.mesh, Sharding{}).partial;
-  context.comm->all_reduce_f64(context.group(all), joined(all), values.data(), count);
-  if (context.stage.count > 1)
-    context.comm->all_reduce_f64(context.stage.across(), "stage", values.data(), count);
+  context.comm->all_reduce(context.group(all), host_view(values));
+  if (context.stage.count > 1) context.comm->all_reduce(context.stage.across, host_view(values));
 }
 
 }  // namespace switchyard

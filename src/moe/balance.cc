@@ -33,7 +33,7 @@ class BalanceLossOp : public Op {
     if (const Axes& axes = info.sharding.dims[1]; !axes.empty()) {
       g = c.empty(DType::f32, {});
       strided_copy(*c.pool, call.grad(0).view(), g.view());
-      c.comm->all_reduce(c.group(axes), joined(axes), g.view());
+      c.comm->all_reduce(c.group(axes), g.view());
     }
     const Statistics whole = statistics(c, in, info);
     std::vector<Tensor> grads(in.size());
@@ -80,7 +80,7 @@ class BalanceLossOp : public Op {
                                  .probabilities = result.probabilities.view(),
                                  .sums = result.sums.view()});
     if (const Axes& axes = info.sharding.dims[1]; !axes.empty())
-      c.comm->all_reduce(c.group(axes), joined(axes), result.sums.view());
+      c.comm->all_reduce(c.group(axes), result.sums.view());
     return result;
   }
 

@@ -394,7 +394,7 @@ TEST(Gradients, CastOfASharedWeightIsMadeOnce) {
       EXPECT_TRUE(identical(y.tensor(), x.cast(DType::bf16)));
       results[static_cast<std::size_t>(c.rank)] = y.tensor().raw();
       EXPECT_EQ(y.tensor().buffer()->read_only(), rows > 4);
-      c.comm->barrier(c.group(Axes{"data"}), "data");
+      c.comm->barrier(c.group(Axes{"data"}));
     });
     EXPECT_EQ(results[0] == results[1] && results[1] == results[2], rows > 4);
   }

@@ -117,7 +117,7 @@ class LinearCrossEntropyOp : public Op {
     if (axes.empty()) return gradient.defined() ? gradient : c.zeros(DType::f32, {});
     const Tensor g = c.zeros(DType::f32, {});
     if (gradient.defined()) strided_copy(*c.pool, gradient.view(), g.view());
-    c.comm->all_reduce(c.group(axes), joined(axes), g.view());
+    c.comm->all_reduce(c.group(axes), g.view());
     return g;
   }
 
@@ -139,10 +139,10 @@ class LinearCrossEntropyOp : public Op {
   // elsewhere.
   static void combine(Context& c, const Axes& axes, const TensorView& lse, const TensorView& target) {
     if (axes.empty()) return;
-    const Group group = c.group(axes);
-    c.comm->all_reduce(group, joined(axes), target);
+    const ProcessGroup& group = c.group(axes);
+    c.comm->all_reduce(group, target);
     const Tensor parts = c.empty(DType::f32, {static_cast<std::int64_t>(group.ranks.size()), lse.size()});
-    c.comm->all_gather(group, joined(axes), lse, parts.view());
+    c.comm->all_gather(group, lse, parts.view());
     combine_log_sums(*c.pool, parts.view(), lse);
   }
 

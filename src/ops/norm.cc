@@ -56,9 +56,8 @@ class RmsNormOp : public Op {
   static std::optional<SplitRows> split_of(Context& c, const ArrayInfo& x) {
     const Axes axes = x.sharding.dims.back();
     if (axes.empty()) return std::nullopt;
-    return SplitRows{x.shape.back(), [&c, axes](const TensorView& sums) {
-                       c.comm->all_reduce(c.group(axes), joined(axes), sums);
-                     }};
+    return SplitRows{x.shape.back(),
+                     [&c, axes](const TensorView& sums) { c.comm->all_reduce(c.group(axes), sums); }};
   }
   float epsilon_;
 };

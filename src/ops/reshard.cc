@@ -45,18 +45,18 @@ Tensor unstacked(Context& c, const Tensor& stacked, const Shape& block, std::siz
 }
 
 Tensor gather_along(Context& c, const Tensor& x, const Axes& axes, std::size_t dim) {
-  const Group group = c.group(axes);
-  const auto p = static_cast<std::int64_t>(group.ranks.size());
+  const ProcessGroup& group = c.group(axes);
+  const auto p = group.size();
   const Tensor stacked = c.empty(x.dtype(), with_dim(x.shape(), dim, x.dim(dim) * p));
-  c.comm->all_gather(group, joined(axes), x.view(), stacked.view());
+  c.comm->all_gather(group, x.view(), stacked.view());
   return unstacked(c, stacked, x.shape(), dim, p);
 }
 
 // gather_along among ranks of one process, which all read one copy. Each rank writes its block where it
 // belongs. It is charged for the copy, and for what gather_along takes beside it, as if it were alone.
 Tensor gather_shared(Context& c, const Tensor& x, const Axes& axes, std::size_t dim) {
-  const Group group = c.group(axes);
-  const auto p = static_cast<std::int64_t>(group.ranks.size());
+  const ProcessGroup& group = c.group(axes);
+  const auto p = group.size();
   const Shape shape = with_dim(x.shape(), dim, x.dim(dim) * p);
   const std::size_t bytes = x.bytes() * group.ranks.size();
   const auto make = [&]() -> std::shared_ptr<void> { return shared_buffer(c, bytes); };
@@ -65,8 +65,8 @@ Tensor gather_shared(Context& c, const Tensor& x, const Axes& axes, std::size_t 
     const TensorView whole(x.dtype(), shape, buffer.data(), buffer.device());
     strided_copy(*c.pool, x.view(), whole.slice(dim, group.index * x.dim(dim), x.dim(dim)));
   };
-  auto made = std::static_pointer_cast<Buffer>(
-      c.comm->all_gather_shared(group, joined(axes), bytes_of(x), make, place));
+  auto made =
+      std::static_pointer_cast<Buffer>(c.comm->shared_memory()->all_gather(group, bytes_of(x), make, place));
   bool in_place = true;
   for (std::size_t i = 0; i < dim; ++i) in_place = in_place && x.dim(i) == 1;
   return {x.dtype(), shape, charged_here(c, std::move(made), bytes, in_place ? 0 : bytes)};
@@ -76,11 +76,10 @@ Tensor gather_shared(Context& c, const Tensor& x, const Axes& axes, std::size_t 
 class StartedGather : public StartedOp {
  public:
   StartedGather(Context& c, const Tensor& x, const Axes& axes, std::size_t dim) : x_(x), dim_(dim) {
-    const Group group = c.group(axes);
-    ranks_ = static_cast<std::int64_t>(group.ranks.size());
+    const ProcessGroup& group = c.group(axes);
+    ranks_ = group.size();
     stacked_ = c.empty(x.dtype(), with_dim(x.shape(), dim, x.dim(dim) * ranks_));
-    started_ = c.comm->start_all_gather(group, joined(axes), x.view(), stacked_.view(),
-                                        {x.buffer(), stacked_.buffer()});
+    started_ = c.comm->start_all_gather(group, x.view(), stacked_.view(), {x.buffer(), stacked_.buffer()});
   }
   std::vector<Tensor> finish(Context& c) override {
     c.comm->finish(*started_);
@@ -102,18 +101,18 @@ Shape part_of(const Tensor& x, std::size_t dim, std::int64_t p) {
 }
 
 Tensor scatter_sum_along(Context& c, const Tensor& x, const Axes& axes, std::size_t dim) {
-  const Group group = c.group(axes);
-  const Tensor out = c.empty(x.dtype(), part_of(x, dim, static_cast<std::int64_t>(group.ranks.size())));
+  const ProcessGroup& group = c.group(axes);
+  const Tensor out = c.empty(x.dtype(), part_of(x, dim, group.size()));
   std::int64_t runs = 1;
   for (std::size_t i = 0; i < dim; ++i) runs *= x.dim(i);
-  c.comm->reduce_scatter(group, joined(axes), x.view(), out.view(), std::max<std::int64_t>(1, runs));
+  c.comm->reduce_scatter(group, x.view(), out.view(), std::max<std::int64_t>(1, runs));
   return out;
 }
 
 Tensor sum_over(Context& c, const Tensor& x, const Axes& axes) {
   Tensor out = c.empty(x.dtype(), x.shape());
   strided_copy(*c.pool, x.view(), out.view());
-  c.comm->all_reduce(c.group(axes), joined(axes), out.view());
+  c.comm->all_reduce(c.group(axes), out.view());
   return out;
 }
 
@@ -138,8 +137,8 @@ Tensor pad_along(Context& c, const Tensor& x, const Axes& axes, std::size_t dim)
 // memory. It is charged for what exchange takes beside the result, as if it were alone.
 Tensor exchange_shared(Context& c, const Tensor& x, const Axes& axes, const Shape& part, std::size_t from,
                        std::size_t to) {
-  const Group group = c.group(axes);
-  const auto p = static_cast<std::int64_t>(group.ranks.size());
+  const ProcessGroup& group = c.group(axes);
+  const auto p = group.size();
   const Tensor out = c.empty(x.dtype(), with_dim(part, from, part[from] * p));
   charge_for_a_moment(c, 2 * x.bytes());
   const auto take = [&](std::size_t index, const TensorView& theirs) {
@@ -147,22 +146,22 @@ Tensor exchange_shared(Context& c, const Tensor& x, const Axes& axes, const Shap
     strided_copy(*c.pool, theirs.slice(to, group.index * part[to], part[to]),
                  out.view().slice(from, other * part[from], part[from]));
   };
-  c.comm->all_to_all_shared(group, joined(axes), x.view(), take);
+  c.comm->shared_memory()->all_to_all(group, x.view(), take);
   return out;
 }
 
 // Split along `from` becomes split along `to`: parts of dim `to` go to the ranks, parts of dim `from` come
 // together.
 Tensor exchange(Context& c, const Tensor& x, const Axes& axes, std::size_t from, std::size_t to) {
-  const Group group = c.group(axes);
-  const auto p = static_cast<std::int64_t>(group.ranks.size());
+  const ProcessGroup& group = c.group(axes);
+  const auto p = group.size();
   const Shape part = part_of(x, to, p);
   if (shares_memory(c)) return exchange_shared(c, x, axes, part, from, to);
   Shape parts = part;
   parts.insert(parts.begin(), p);
   const Tensor send = c.empty(x.dtype(), parts), received = c.empty(x.dtype(), parts);
   strided_copy(*c.pool, as_blocks_of(x.view(), to, p), send.view());
-  c.comm->all_to_all(group, joined(axes), send.view(), received.view());
+  c.comm->all_to_all(group, send.view(), received.view());
   const Tensor out = c.empty(x.dtype(), with_dim(part, from, part[from] * p));
   strided_copy(*c.pool, received.view(), as_blocks_of(out.view(), from, p));
   return out;

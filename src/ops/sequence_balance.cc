@@ -68,8 +68,8 @@ class MoveChunksOp : public Op {
 
  private:
   static Tensor move(Context& c, const Tensor& x, const Axes& axes, ChunkOrder from, ChunkOrder to) {
-    const Group group = c.group(axes);
-    const auto ranks = static_cast<std::int64_t>(group.ranks.size());
+    const ProcessGroup& group = c.group(axes);
+    const auto ranks = group.size();
     const auto sent = transfers(from, to, ranks, group.index),
                received = transfers(to, from, ranks, group.index);
     Shape half = x.shape();
@@ -87,8 +87,8 @@ class MoveChunksOp : public Op {
     for (std::int64_t i = 0; i < 2; ++i)
       strided_copy(*c.pool, half_of(x, sent[static_cast<std::size_t>(i)].half), row_of(outgoing, i));
     const Counts out = counts_of(sent, ranks), in = counts_of(received, ranks);
-    c.comm->ragged_all_to_all(group, joined(axes), outgoing.view(), out.offset, out.count, incoming.view(),
-                              in.offset, in.count);
+    c.comm->ragged_all_to_all(group, outgoing.view(), {out.offset, out.count}, incoming.view(),
+                              {in.offset, in.count});
     for (std::int64_t i = 0; i < 2; ++i)
       strided_copy(*c.pool, row_of(incoming, i), half_of(result, received[static_cast<std::size_t>(i)].half));
     return result;

@@ -6,7 +6,7 @@
 namespace switchyard {
 
 bool shares_memory(const Context& context) {
-  return !context.abstract() && context.comm->shares_memory();
+  return context.comm->shared_memory() != nullptr;
 }
 
 std::shared_ptr<Buffer> shared_buffer(const Context& context, std::size_t bytes) {
@@ -34,17 +34,16 @@ void charge_for_a_moment(const Context& context, std::size_t bytes) {
 
 Tensor made_together(Context& context, const Axes& axes, DType dtype, const Shape& shape,
                      const MakeShare& make) {
-  const Group group = context.group(axes);
-  const std::int64_t size = num_elements(shape), ranks = std::ssize(group.ranks),
-                     share = (size + ranks - 1) / ranks;
+  const ProcessGroup& group = context.group(axes);
+  const std::int64_t size = num_elements(shape), ranks = group.size(), share = (size + ranks - 1) / ranks;
   const std::size_t bytes = static_cast<std::size_t>(size) * size_of(dtype);
   const auto place = [&](void* made) {
     auto& buffer = *static_cast<Buffer*>(made);
     const std::int64_t begin = std::min(size, share * group.index);
     make({dtype, {size}, buffer.data(), buffer.device()}, begin, std::min(size, begin + share));
   };
-  const auto buffer = std::static_pointer_cast<Buffer>(context.comm->make_together(
-      group, joined(axes), [&] { return shared_buffer(context, bytes); }, place));
+  const auto buffer = std::static_pointer_cast<Buffer>(context.comm->shared_memory()->make_together(
+      group, [&] { return shared_buffer(context, bytes); }, place));
   return {dtype, shape, charged_here(context, buffer, bytes)};
 }
 

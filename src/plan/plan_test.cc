@@ -321,9 +321,10 @@ TEST(Search, LeavesOutWhatDoesNotFit) {
 
 TEST(Topology, CollectivesOverNodesTakeTheLinkBetweenThem) {
   const Topology t = Topology::read("h100", 64);
-  Group inside{{0, 1, 2, 3, 4, 5, 6, 7}, 0}, across{{0, 8, 16, 24, 32, 40, 48, 56}, 0};
-  const double fast = t.transfer_seconds({"all_gather", inside, 1 << 30}),
-               slow = t.transfer_seconds({"all_gather", across, 1 << 30});
+  const ProcessGroup inside{{0, 1, 2, 3, 4, 5, 6, 7}, 0, "expert"},
+      across{{0, 8, 16, 24, 32, 40, 48, 56}, 0, "data"};
+  const double fast = t.transfer_seconds({Collective::all_gather, inside, 1 << 30}),
+               slow = t.transfer_seconds({Collective::all_gather, across, 1 << 30});
   EXPECT_NEAR(fast, (1 << 30) / 450e9 / 0.8, 1e-4);
   EXPECT_NEAR(slow, (1 << 30) / 50e9 / 0.8, 1e-4);
 }

@@ -126,7 +126,8 @@ double Topology::transfer_seconds(const Transfer& transfer) const {
   const double bytes = static_cast<double>(transfer.bytes) / network_efficiency;
   const double messages = std::ceil(std::log2(ranks));
   if (here == ranks) return bytes / inside.bytes_per_second + messages * inside.latency_seconds;
-  const bool personal = transfer.kind == "all_to_all" || transfer.kind == "ragged_all_to_all";
+  const bool personal =
+      transfer.kind == Collective::all_to_all || transfer.kind == Collective::ragged_all_to_all;
   const double away = personal ? (ranks - here) / (ranks - 1) : 1 / here;
   const double home = personal ? (here - 1) / (ranks - 1) : (here > 1 ? 1 : 0);
   return std::max(bytes * away / between.bytes_per_second, bytes * home / inside.bytes_per_second) +

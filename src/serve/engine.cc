@@ -58,15 +58,14 @@ Order from_words(const std::vector<std::int32_t>& words) {
 
 // Rank 0's order on all ranks.
 Order agree(Context& context, std::optional<Order> own) {
-  const Group world = everyone(*context.comm);
+  const ProcessGroup world = everyone(*context.comm, "world");
   if (world.ranks.size() == 1) return *own;
   std::vector<std::int32_t> words;
   if (own) words = to_words(*own);
   auto size = static_cast<std::int64_t>(words.size());
-  context.comm->broadcast(world, "world", 0, &size, sizeof size);
+  context.comm->broadcast(world, 0, host_view(std::span(&size, 1)));
   words.resize(static_cast<std::size_t>(size));
-  context.comm->broadcast(world, "world", 0, words.data(),
-                          size * static_cast<std::int64_t>(sizeof(std::int32_t)));
+  context.comm->broadcast(world, 0, host_view(words));
   return own ? *own : from_words(words);
 }
 

@@ -8,6 +8,7 @@
 #include "config/config.h"
 #include "core/current_memory.h"
 #include "dist/comm/abstract.h"
+#include "dist/comm/communicator.h"
 #include "train/session.h"
 
 namespace switchyard {
@@ -23,7 +24,8 @@ class AbstractRank {
         mesh_(stage_mesh(mesh)),
         rules_(config.axis_rules(), mesh_),
         assumed_{imbalance},
-        communicator_(first_rank(mesh, stage), mesh.size(), ranks_per_process, clock),
+        communicator_(std::make_unique<AbstractBackend>(first_rank(mesh, stage), mesh.size(),
+                                                        ranks_per_process, clock)),
         pool_(counter, workspace) {
     context_.stage = stage_of(mesh, communicator_.rank());  // whose rank 0 this is
     context_.mesh = &mesh_;
@@ -50,7 +52,7 @@ class AbstractRank {
  private:
   static int first_rank(const Mesh& mesh, int stage) {
     const Stage first = stage_of(mesh, 0);
-    return stage == 0 ? 0 : first.peers[static_cast<std::size_t>(stage)];
+    return stage == 0 ? 0 : first.across.ranks[static_cast<std::size_t>(stage)];
   }
 
   std::shared_ptr<MemoryAccount> account_;
@@ -58,7 +60,7 @@ class AbstractRank {
   Mesh mesh_;
   AxisRules rules_;
   Assumptions assumed_;
-  AbstractCommunicator communicator_;
+  Communicator communicator_;
   ThreadPool pool_;
   GathersAhead ahead_;
   Context context_;

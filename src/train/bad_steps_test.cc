@@ -133,7 +133,7 @@ Outcome train(const std::vector<std::string>& keys, int steps, const std::option
   Outcome outcome;
   std::vector<std::string> bad(static_cast<std::size_t>(mesh.size()));
   run_session(config, mesh, [&](Context& context) {
-    if (fault && fault->rank == context.comm->rank()) context.comm->inject(*fault);
+    if (fault && fault->rank == context.comm->rank()) context.fault = *fault;
     Trainer trainer(context, model, train_config(config, model, 1),
                     Parameters::create(context, parameter_specs(model), 0, nullptr, nullptr));
     const auto data = make_synthetic(sizes.step, sizes.sequence, model.vocab);

@@ -12,8 +12,6 @@
 namespace switchyard {
 namespace {
 
-constexpr const char* kAxis = "run";  // of the collectives here, in counters and messages
-
 // Elements of a chunk: of 4 bytes at most, so that weights and state are cut alike.
 constexpr std::int64_t kChunkElements = PieceWriter::kChunkBytes / 4;
 
@@ -67,7 +65,7 @@ Checkpointer::Checkpointer(Trainer& trainer, CheckpointPlan plan, const Checkpoi
                            std::string folder)
     : trainer_(trainer), context_(trainer.context()), plan_(plan), folder_(std::move(folder)) {
   Communicator& comm = *context_.comm;
-  all_ = everyone(comm);
+  all_ = everyone(comm, "run");
   const int here = comm.process_of(comm.rank());
   leader_ = *std::find_if(all_.ranks.begin(), all_.ranks.end(),
                           [&](int rank) { return comm.process_of(rank) == here; });
@@ -121,7 +119,7 @@ bool Checkpointer::copies_fit() const {
   // Of all ranks of this process, and half as much again for what a step takes besides.
   const double wanted = 1.5 * static_cast<double>(bytes) * static_cast<double>(here);
   double lacking = wanted > static_cast<double>(available_memory_bytes()) ? 1 : 0;
-  context_.comm->all_reduce_f64(all_, kAxis, &lacking, 1);
+  context_.comm->all_reduce(all_, host_view(std::span(&lacking, 1)));
   return lacking == 0;
 }
 
@@ -161,7 +159,7 @@ void Checkpointer::add_pieces() {
 }
 
 void Checkpointer::barrier() {
-  context_.comm->barrier(all_, kAxis);
+  context_.comm->barrier(all_);
 }
 
 void Checkpointer::save(std::int64_t step, const Notes& notes) {
@@ -210,7 +208,7 @@ std::vector<WrittenChunk> Checkpointer::gather_chunks() {
   }
   std::vector<double> sizes(ranks, 0.0);
   sizes[static_cast<std::size_t>(all_.index)] = static_cast<double>(mine.size());
-  context_.comm->all_reduce_f64(all_, kAxis, sizes.data(), static_cast<std::int64_t>(ranks));
+  context_.comm->all_reduce(all_, host_view(sizes));
   const bool receives = context_.comm->rank() == 0;
   std::vector<std::int64_t> zeros(ranks, 0), sent(ranks, 0), offsets(ranks, 0), received(ranks, 0);
   sent[0] = static_cast<std::int64_t>(mine.size());
@@ -220,8 +218,10 @@ std::vector<WrittenChunk> Checkpointer::gather_chunks() {
     total += received[r] = static_cast<std::int64_t>(sizes[r]);
   }
   std::vector<std::int64_t> all(static_cast<std::size_t>(total));
-  context_.comm->ragged_all_to_all(all_, kAxis, mine.data(), zeros, sent, all.data(), offsets, received,
-                                   sizeof(std::int64_t));
+  const auto as_rows = [](const std::vector<std::int64_t>& numbers) {
+    return host_view(numbers).reshaped({std::ssize(numbers), sizeof(std::int64_t)});
+  };
+  context_.comm->ragged_all_to_all(all_, as_rows(mine), {zeros, sent}, as_rows(all), {offsets, received});
   std::vector<WrittenChunk> chunks;
   for (auto at = all.begin(); at != all.end();) {
     WrittenChunk written{static_cast<std::size_t>(*at++), {{}, static_cast<std::uint64_t>(*at++)}};
@@ -249,7 +249,7 @@ int Checkpointer::poll() {
   saver_->check();
   const int signal = stop_signal();
   double flags[3] = {signal == SIGTERM ? 1.0 : 0.0, signal == SIGINT ? 1.0 : 0.0, saver_->done() ? 0.0 : 1.0};
-  context_.comm->all_reduce_f64(all_, kAxis, flags, 3);
+  context_.comm->all_reduce(all_, host_view(std::span(flags)));
   if (stage_ == Stage::writing && flags[2] == 0) start_commit();
   return flags[0] > 0 ? SIGTERM : flags[1] > 0 ? SIGINT : 0;
 }
@@ -289,13 +289,12 @@ bool Checkpointer::restore(const std::string& path, std::string& problem) {
   // The first rank that failed tells all why.
   std::vector<double> failed(all_.ranks.size(), 0.0);
   failed[static_cast<std::size_t>(all_.index)] = own.empty() ? 0 : 1;
-  context_.comm->all_reduce_f64(all_, kAxis, failed.data(), static_cast<std::int64_t>(failed.size()));
+  context_.comm->all_reduce(all_, host_view(failed));
   const auto first = std::find(failed.begin(), failed.end(), 1.0);
   if (first != failed.end()) {
     std::vector<char> text(1024, '\0');
     std::memcpy(text.data(), own.data(), std::min(own.size(), text.size() - 1));
-    context_.comm->broadcast(all_, kAxis, static_cast<int>(first - failed.begin()), text.data(),
-                             static_cast<std::int64_t>(text.size()));
+    context_.comm->broadcast(all_, static_cast<int>(first - failed.begin()), host_view(text));
     problem = text.data();
     return false;
   }

@@ -81,8 +81,8 @@ class Checkpointer {
   Context& context_;
   const CheckpointPlan plan_;
   const std::string folder_;
-  Group all_;   // ranks of the run
-  int leader_;  // first rank of this process
+  ProcessGroup all_;  // ranks of the run
+  int leader_;        // first rank of this process
   bool one_process_;
   bool in_background_;
   std::shared_ptr<BackgroundSave> saver_;  // of this process

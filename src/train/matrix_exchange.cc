@@ -31,9 +31,8 @@ MatrixExchange::MatrixExchange(const Context& context, const Parameter& paramete
   replicas_ = static_cast<std::size_t>(mesh.product(axes));
   blocks_ = static_cast<std::size_t>(mesh.product(split));
   axes.insert(axes.end(), split.begin(), split.end());
-  group_ = context.group(axes);
-  axis_ = joined(axes);
-  me_ = static_cast<std::size_t>(group_.index);
+  group_ = &context.group(axes);
+  me_ = static_cast<std::size_t>(group_->index);
 
   whole_ = dims_from(shape, form.stack);
   local_ = dims_from(local, form.stack);
@@ -45,18 +44,18 @@ MatrixExchange::MatrixExchange(const Context& context, const Parameter& paramete
   for (std::size_t x = 0; x < blocks_; ++x)
     offsets_.push_back(dims_from(local_offset(mesh, members[x], shape, sharding), form.stack));
   moves_ = blocks_ > 1 || matrices_ % static_cast<std::int64_t>(replicas_) != 0;
-  choose_owners(loads[axis_]);
+  choose_owners(loads[group_->axis]);
   plan_traffic();
 }
 
 // Owners follow the order of the matrices. With fewer matrices than ranks, each matrix has candidates of its
 // own, of which some hold a part of it.
 void MatrixExchange::choose_owners(std::vector<double>& loads) {
-  const auto members = static_cast<std::int64_t>(group_.ranks.size());
+  const auto members = static_cast<std::int64_t>(group_->ranks.size());
   const auto side = static_cast<double>(std::min(inputs_, outputs_));
   const double work = side * static_cast<double>(inputs_) * static_cast<double>(outputs_);
-  loads.resize(group_.ranks.size(), 0.0);
-  first_.assign(group_.ranks.size() + 1, 0);
+  loads.resize(group_->ranks.size(), 0.0);
+  first_.assign(group_->ranks.size() + 1, 0);
   for (std::int64_t j = 0; j < matrices_; ++j) {
     const std::int64_t begin = j * members / matrices_,
                        end = std::max(begin + 1, (j + 1) * members / matrices_);
@@ -82,7 +81,7 @@ MatrixExchange::Span MatrixExchange::overlap(std::size_t member, std::size_t own
 void MatrixExchange::plan_traffic() {
   const Span mine = range_of(me_);
   const std::int64_t block = owned() * part_;
-  for (std::size_t i = 0; i < group_.ranks.size(); ++i) {
+  for (std::size_t i = 0; i < group_->ranks.size(); ++i) {
     const Span out = overlap(me_, i), in = overlap(i, me_);
     traffic_.range_offset.push_back(out.begin - mine.begin);
     traffic_.range_count.push_back(out.size());
@@ -112,9 +111,9 @@ Tensor MatrixExchange::gather(Context& context, const Tensor& range) const {
   if (!moves_) return range.reshaped(result);
   const auto blocks = static_cast<std::int64_t>(blocks_);
   const Tensor parts = context.empty(DType::f32, {blocks, owned() * part_});
-  context.comm->ragged_all_to_all(group_, axis_, range.view(), traffic_.range_offset, traffic_.range_count,
-                                  parts.view().reshaped({parts.size()}), traffic_.block_offset,
-                                  traffic_.block_count);
+  context.comm->ragged_all_to_all(*group_, range.view(), {traffic_.range_offset, traffic_.range_count},
+                                  parts.view().reshaped({parts.size()}),
+                                  {traffic_.block_offset, traffic_.block_count});
   if (blocks_ == 1) return parts.reshaped(result);
   const Tensor whole = context.empty(DType::f32, with_front(owned(), whole_));
   for (std::size_t x = 0; x < blocks_; ++x)
@@ -135,9 +134,9 @@ Tensor MatrixExchange::scatter(Context& context, const Tensor& matrices) const {
       strided_copy(*context.pool, block_in(whole, x), part_in(parts, x));
   }
   const Tensor range = context.empty(DType::f32, {count});
-  context.comm->ragged_all_to_all(group_, axis_, parts.view().reshaped({parts.size()}), traffic_.block_offset,
-                                  traffic_.block_count, range.view(), traffic_.range_offset,
-                                  traffic_.range_count);
+  context.comm->ragged_all_to_all(*group_, parts.view().reshaped({parts.size()}),
+                                  {traffic_.block_offset, traffic_.block_count}, range.view(),
+                                  {traffic_.range_offset, traffic_.range_count});
   return range;
 }
 

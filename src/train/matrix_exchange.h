@@ -57,8 +57,7 @@ class MatrixExchange {
   Span range_of(std::size_t member) const;
   Span overlap(std::size_t member, std::size_t owner) const;
 
-  Group group_;
-  std::string axis_;
+  const ProcessGroup* group_ = nullptr;
   std::size_t me_ = 0, replicas_ = 1, blocks_ = 1;  // member r·X + x holds range r of block x
   bool moves_ = false;
   std::int64_t matrices_ = 0, part_ = 0;  // E of the group; elements of one matrix in a block

@@ -31,7 +31,7 @@ Tensor range_of(const Context& c, const Layout& layout) {
   autograd_test::visit_block(
       *c.mesh, c.rank, layout.shape, layout.sharding,
       [&](std::int64_t to, std::int64_t from) { block.data<float>()[to] = static_cast<float>(from); });
-  const Group group = c.group(dual(*c.mesh, layout.sharding).partial);
+  const ProcessGroup& group = c.group(dual(*c.mesh, layout.sharding).partial);
   const auto ranks = static_cast<std::int64_t>(group.ranks.size());
   const std::int64_t size = block.size(), share = (size + ranks - 1) / ranks;
   const std::int64_t begin = std::min(size, share * group.index);

@@ -51,7 +51,7 @@ Stage stage_of(const Mesh& mesh, int rank) {
   stage.count = mesh.axis_size("stage");
   if (stage.count == 1) return stage;
   stage.index = mesh.coordinate(rank, "stage");
-  stage.peers = mesh.group(rank, Axes{"stage"});
+  stage.across = {mesh.group(rank, Axes{"stage"}), stage.index, "stage"};
   for (int other = 0; other < mesh.size(); ++other) {
     if (mesh.coordinate(other, "stage") == stage.index) stage.ranks.push_back(other);
   }
@@ -105,7 +105,7 @@ void require_ranks_fit(const Mesh& mesh, const Processes& processes) {
 
 bool overlaps_communication(const Config& config, const Communicator& comm) {
   const std::string& choice = config.get_string("overlap_communication");
-  return choice == "on" || (choice == "auto" && !comm.shares_memory());
+  return choice == "on" || (choice == "auto" && !comm.in_one_process());
 }
 
 void run_session(const Config& config, const Mesh& mesh, Processes& processes,
@@ -118,8 +118,13 @@ void run_session(const Config& config, const Mesh& mesh, Processes& processes,
   Workers workers(processes.cores(), mesh.size() / processes.count());
   const std::optional<Fault> fault = fault_from_environment();
   processes.run_ranks(workers, config.get_float("collective_timeout_seconds"), [&](Communicator& comm) {
-    if (fault && fault->rank == comm.rank()) comm.inject(*fault);
     Context context;
+    if (fault && fault->rank == comm.rank()) {
+      if (is_numeric(fault->kind))
+        context.fault = fault;
+      else
+        comm.inject(*fault);
+    }
     context.memory = Memory(device, std::make_shared<MemoryAccount>());
     const MemoryScope memory(context.memory);
     ThreadPool pool(workers);

@@ -56,7 +56,7 @@ TracedSteps traced_steps(const Config& config, std::int64_t steps) {
 void StepTrace::before(std::int64_t step) {
   if (!is_traced(step)) return;
   if (step == steps_.begin) {
-    context_.comm->barrier(everyone(*context_.comm), "trace");
+    context_.comm->barrier(everyone(*context_.comm, "trace"));
     start_ = TraceLog::now();
   }
   context_.comm->position().trace = &program_;
@@ -85,19 +85,20 @@ std::string StepTrace::events() const {
 void StepTrace::write() const {
   const std::string own = events();
   Communicator& comm = *context_.comm;
-  const Group group = everyone(*context_.comm);
+  const ProcessGroup group = everyone(comm, "trace");
   const std::size_t ranks = group.ranks.size();
   const auto size = static_cast<std::int64_t>(own.size());
   std::vector<std::int64_t> sizes(ranks), none(ranks, 0), sent(ranks, 0), received(ranks, 0),
       places(ranks, 0);
-  comm.all_gather(group, "trace", &size, sizes.data(), sizeof size);
+  comm.all_gather(group, host_view(std::span(&size, 1)), host_view(sizes));
   sent[0] = size;
   if (comm.rank() == 0) {
     received = sizes;
     std::exclusive_scan(sizes.begin(), sizes.end(), places.begin(), std::int64_t{0});
   }
   std::string texts(static_cast<std::size_t>(std::reduce(received.begin(), received.end())), ' ');
-  comm.ragged_all_to_all(group, "trace", own.data(), none, sent, texts.data(), places, received, 1);
+  comm.ragged_all_to_all(group, host_view(std::span(own)), {none, sent}, host_view(std::span(texts)),
+                         {places, received});
   if (comm.rank() != 0) return;
   std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
   for (std::size_t r = 0; r < ranks; ++r) {

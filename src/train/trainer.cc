@@ -140,7 +140,7 @@ StepResult Trainer::step(std::int64_t step, const Batch& batch) {
   position.step = step;
   result.learning_rate = learning_rate(config_.schedule, step);
   accumulate(step, batch, result);
-  if (context_.comm->suffers(Fault::Kind::nan, "gradients")) break_a_gradient(parameters_);
+  if (context_.suffers(Fault::Kind::nan, "gradients")) break_a_gradient(parameters_);
   if (on_gradients_) on_gradients_(parameters_);
   judge(step, result);
   const bool clipped = config_.clip > 0 && result.raw_grad_norm >= config_.clip;
@@ -152,7 +152,7 @@ StepResult Trainer::step(std::int64_t step, const Batch& batch) {
     update(step, result, factor);
   else
     updater_.drop_gradients();
-  if (context_.comm->suffers(Fault::Kind::flip, "optimizer")) flip_a_bit(parameters_);
+  if (context_.suffers(Fault::Kind::flip, "optimizer")) flip_a_bit(parameters_);
   result.param_norm = updater_.weight_norm();
   return result;
 }
@@ -226,11 +226,11 @@ void Trainer::accumulate(std::int64_t step, const Batch& batch, StepResult& resu
     result.z_loss += values[i + 2];
     result.balance_loss += values[i + 3];
   }
-  if (context_.comm->suffers(Fault::Kind::nan, "forward")) result.loss = NAN;
+  if (context_.suffers(Fault::Kind::nan, "forward")) result.loss = NAN;
   const PhaseMark mark(context_.comm->position(), "statistics");
   if (context_.stage.count > 1) {
     double sums[] = {result.loss, result.lm_loss, result.z_loss, result.balance_loss};
-    context_.comm->all_reduce_f64(context_.stage.across(), "stage", sums, 4);
+    context_.comm->all_reduce(context_.stage.across, host_view(std::span(sums)));
     result.loss = sums[0], result.lm_loss = sums[1], result.z_loss = sums[2], result.balance_loss = sums[3];
   }
   gather_statistics(loads, result);
@@ -299,7 +299,8 @@ Trainer::EvalResult Trainer::evaluate(const Batch& batch) {
     const std::vector<double> values = read_losses(std::vector{out.lm_loss, out.z_loss});
     loss = (values[0] - values[1]) * targets;
   });
-  if (context_.stage.count > 1) context_.comm->all_reduce_f64(context_.stage.across(), "stage", &loss, 1);
+  if (context_.stage.count > 1)
+    context_.comm->all_reduce(context_.stage.across, host_view(std::span(&loss, 1)));
   return {loss, targets};
 }
 
@@ -311,7 +312,7 @@ Tensor Trainer::logits(const Batch& batch) {
     if (context_.stage.is_last()) logits = replicate(context_, out.logits).tensor();
   });
   if (context_.stage.count > 1) {
-    context_.comm->broadcast(context_.stage.across(), "stage", context_.stage.count - 1, logits.view());
+    context_.comm->broadcast(context_.stage.across, context_.stage.count - 1, logits.view());
   }
   return read_back(context_, logits, "logits", [&] { return Tensor(Memory(), DType::f32, logits.shape()); });
 }

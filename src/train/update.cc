@@ -34,11 +34,10 @@ Updater::Range Updater::make_range(const Parameter& p, OwnerLoads& loads) const 
   const Axes replicas = dual(*context_.mesh, p.array.sharding()).partial;
   Range range;
   range.parameter = &p;
-  range.group = context_.group(replicas);
-  range.axis = joined(replicas);
-  const auto ranks = static_cast<std::int64_t>(range.group.ranks.size());
+  range.group = &context_.group(replicas);
+  const auto ranks = range.group->size();
   const std::int64_t size = p.array.tensor().size(), share = (size + ranks - 1) / ranks;
-  range.begin = std::min(size, share * range.group.index);
+  range.begin = std::min(size, share * range.group->index);
   range.count = std::min(size, range.begin + share) - range.begin;
   range.padded = share;
   range.decay = std::none_of(
@@ -94,7 +93,7 @@ void Updater::reduce(Range& range) const {
   Tensor grad =
       value.grad.defined() ? value.grad : context_.zeros(range.parameter->spec.dtype, value.info.local);
   value.grad = Tensor();
-  const auto ranks = static_cast<std::int64_t>(range.group.ranks.size());
+  const auto ranks = range.group->size();
   if (ranks == 1) {
     range.grad = grad.reshaped({range.count});
     return;
@@ -107,7 +106,7 @@ void Updater::reduce(Range& range) const {
     grad = padded;
   }
   const Tensor mine = context_.empty(config_.grad_dtype, {range.padded});
-  context_.comm->reduce_scatter(range.group, range.axis, grad.view(), mine.view());
+  context_.comm->reduce_scatter(*range.group, grad.view(), mine.view());
   range.grad = mine.slice_rows(0, range.count);
 }
 
@@ -161,26 +160,26 @@ void Updater::update(std::int64_t step, double learning_rate, double factor) {
 // Ranks of one process see each other's shares; those of other processes have to be told. The first rank of
 // the process among a weight's ranks writes what came from outside.
 void Updater::publish() const {
-  if (context_.comm->shares_memory()) return;
+  if (context_.comm->in_one_process()) return;
   Communicator& comm = *context_.comm;
   const int here = comm.process_of(comm.rank());
   const auto is_here = [&](int rank) { return comm.process_of(rank) == here; };
   for (const Range& range : ranges_) {
     if (range.parameter->spec.frozen) continue;
-    const std::vector<int>& ranks = range.group.ranks;
+    const std::vector<int>& ranks = range.group->ranks;
     const auto local = std::count_if(ranks.begin(), ranks.end(), is_here);
     if (local == std::ssize(ranks)) continue;
     const TensorView weight = elements_of(*range.parameter);
     const std::int64_t share = range.padded, members = std::ssize(ranks), size = weight.size();
     if (local == 1 && share * members == size) {
-      comm.all_gather(range.group, range.axis, weight_of(range), weight);
+      comm.all_gather(*range.group, weight_of(range), weight);
       continue;
     }
     const Memory scratch = context_.memory.uncharged();
     const Tensor mine = scratch.empty(weight.dtype(), {share}),
                  all = scratch.empty(weight.dtype(), {share * members});
     strided_copy(*context_.pool, weight_of(range), mine.view().rows(0, range.count));
-    comm.all_gather(range.group, range.axis, mine.view(), all.view());
+    comm.all_gather(*range.group, mine.view(), all.view());
     if (*std::find_if(ranks.begin(), ranks.end(), is_here) != comm.rank()) continue;
     // Neighbouring shares from other processes are one copy.
     for (std::int64_t r = 0, end = 0; r < members; r = end + 1) {

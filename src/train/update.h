@@ -73,8 +73,7 @@ class Updater {
   // One parameter's share.
   struct Range {
     const Parameter* parameter = nullptr;
-    Group group;
-    std::string axis;
+    const ProcessGroup* group = nullptr;  // the ranks that have the same block, each with one share
     std::int64_t begin = 0, count = 0, padded = 0;
     Tensor grad;  // reduced, [count]
     std::vector<Tensor> state;

@@ -13,12 +13,11 @@ namespace {
 
 // Weights that lie on the same ranks.
 struct Replicas {
-  Group group;
-  std::string axis;
+  const ProcessGroup* group = nullptr;
   std::vector<const Parameter*> parameters;
 };
 
-bool spans_processes(const Communicator& comm, const Group& group) {
+bool spans_processes(const Communicator& comm, const ProcessGroup& group) {
   return std::any_of(group.ranks.begin(), group.ranks.end(),
                      [&](int rank) { return comm.process_of(rank) != comm.process_of(group.ranks.front()); });
 }
@@ -28,19 +27,20 @@ std::vector<Replicas> replicas_of(const Context& context, const Parameters& para
   for (const Parameter& p : parameters.all()) {
     const Axes axes = dual(*context.mesh, p.array.sharding()).partial;
     Replicas& replicas = all[joined(axes)];
-    if (replicas.parameters.empty()) replicas = {context.group(axes), joined(axes), {}};
+    if (replicas.parameters.empty()) replicas.group = &context.group(axes);
     replicas.parameters.push_back(&p);
   }
   std::vector<Replicas> result;
   for (auto& [axis, replicas] : all) {
-    if (spans_processes(*context.comm, replicas.group)) result.push_back(std::move(replicas));
+    if (spans_processes(*context.comm, *replicas.group)) result.push_back(std::move(replicas));
   }
   return result;
 }
 
 // Ranks of one process share its copy and take turns: the index of the one among the group that hashes weight
 // i in the process of `member`.
-std::size_t hasher_of(const Communicator& comm, const Group& group, std::size_t member, std::size_t i) {
+std::size_t hasher_of(const Communicator& comm, const ProcessGroup& group, std::size_t member,
+                      std::size_t i) {
   std::vector<std::size_t> local;
   for (std::size_t r = 0; r < group.ranks.size(); ++r) {
     if (comm.process_of(group.ranks[r]) == comm.process_of(group.ranks[member])) local.push_back(r);
@@ -80,7 +80,7 @@ bool has_replicas(const Context& context, const Parameters& parameters) {
 void compare_replicas(Context& context, const Parameters& parameters, std::int64_t step) {
   const PhaseMark mark(context.comm->position(), "digest");
   for (const Replicas& replicas : replicas_of(context, parameters)) {
-    const Group& group = replicas.group;
+    const ProcessGroup& group = *replicas.group;
     const std::size_t count = replicas.parameters.size(), members = group.ranks.size();
     const auto me = static_cast<std::size_t>(group.index);
     std::vector<std::uint64_t> mine(count), all(count * members);
@@ -90,8 +90,7 @@ void compare_replicas(Context& context, const Parameters& parameters, std::int64
       const Tensor host = to_host(weight);
       mine[i] = XXH3_64bits(host.raw(), host.bytes());
     }
-    context.comm->all_gather(group, replicas.axis, mine.data(), all.data(),
-                             static_cast<std::int64_t>(count * sizeof(std::uint64_t)));
+    context.comm->all_gather(group, host_view(mine), host_view(all));
     for (std::size_t i = 0; i < count; ++i) {
       std::map<int, std::uint64_t> digests;
       for (std::size_t r = 0; r < members; ++r) {

@@ -98,7 +98,7 @@ std::vector<Tensor> router_biases(Trainer& trainer) {
     const bool here = trainer.parameters().contains(name);
     const Tensor bias =
         here ? trainer.parameters()[name].tensor().clone() : context.zeros(DType::f32, {model.moe.experts});
-    if (context.stage.count > 1) context.comm->all_reduce(context.stage.across(), "stage", bias.view());
+    if (context.stage.count > 1) context.comm->all_reduce(context.stage.across, bias.view());
     biases.push_back(to_host(bias));
   }
   return biases;

@@ -45,6 +45,23 @@ Job& job() {
 }
 const Job& kJob = job();  // known before the tests start
 
+// The first `count` of them, or `count` from `begin` on.
+template <typename T>
+TensorView part_of(const std::vector<T>& values, std::int64_t count, std::int64_t begin = 0) {
+  return host_view(values).rows(begin, begin + count);
+}
+
+template <typename T>
+TensorView as_rows(const std::vector<T>& values, std::int64_t rows, std::int64_t columns) {
+  return part_of(values, rows * columns).reshaped({rows, columns});
+}
+
+// The same ranks under another name.
+ProcessGroup named(ProcessGroup group, std::string axis) {
+  group.axis = std::move(axis);
+  return group;
+}
+
 class Collectives : public testing::TestWithParam<int> {
  protected:
   // The parameter, or what processes can share evenly.
@@ -53,19 +70,20 @@ class Collectives : public testing::TestWithParam<int> {
     return (GetParam() + processes - 1) / processes * processes;
   }
   int ranks_here() const { return ranks() / kJob.processes().count(); }
-  void run(const std::function<void(Communicator&, const Group&)>& body) const {
+  void run(const std::function<void(Communicator&, const ProcessGroup&)>& body) const {
     Workers workers(kJob.processes().cores(), ranks_here());
-    kJob.processes().run_ranks(workers, kTimeout, [&](Communicator& comm) { body(comm, everyone(comm)); });
+    kJob.processes().run_ranks(workers, kTimeout,
+                               [&](Communicator& comm) { body(comm, everyone(comm, "data")); });
   }
 };
 INSTANTIATE_TEST_SUITE_P(Ranks, Collectives, testing::Values(1, 2, 4, 7, 8));
 
 TEST_P(Collectives, AllGatherKeepsGroupOrder) {
   for (const std::int64_t count : {0, 1, 5, 1025, 9001}) {
-    run([&](Communicator& comm, const Group& group) {
+    run([&](Communicator& comm, const ProcessGroup& group) {
       const std::vector<float> mine = payload(comm.rank(), count);
       std::vector<float> out(index_of(count * ranks()), NAN);
-      comm.all_gather(group, "data", mine.data(), out.data(), count * 4);
+      comm.all_gather(group, host_view(mine), host_view(out));
       for (int r = 0; r < ranks(); ++r) {
         const std::vector<float> expected = payload(r, count);
         EXPECT_TRUE(std::equal(expected.begin(), expected.end(), out.begin() + r * count));
@@ -75,21 +93,21 @@ TEST_P(Collectives, AllGatherKeepsGroupOrder) {
 }
 
 TEST_P(Collectives, AllGatherInPlace) {
-  run([&](Communicator& comm, const Group& group) {
+  run([&](Communicator& comm, const ProcessGroup& group) {
     std::vector<float> out(index_of(3 * ranks()), NAN);
     const std::vector<float> mine = payload(comm.rank(), 3);
     std::copy(mine.begin(), mine.end(), out.begin() + 3 * comm.rank());
-    comm.all_gather(group, "data", out.data() + 3 * comm.rank(), out.data(), 12);
+    comm.all_gather(group, part_of(out, 3, 3 * comm.rank()), host_view(out));
     for (int r = 0; r < ranks(); ++r) EXPECT_EQ(out[index_of(3 * r + 2)], payload(r, 3)[2]);
   });
 }
 
 TEST_P(Collectives, ReduceScatterSumsThisRanksPart) {
   for (const std::int64_t count : {0, 1, 1023, 1024, 2050}) {
-    run([&](Communicator& comm, const Group& group) {
+    run([&](Communicator& comm, const ProcessGroup& group) {
       const std::vector<float> mine = payload(comm.rank(), count * ranks());
       std::vector<float> out(index_of(count) + 1, -7.0f);
-      comm.reduce_scatter(group, "data", DType::f32, mine.data(), out.data(), count);
+      comm.reduce_scatter(group, host_view(mine), part_of(out, count));
       for (std::int64_t i = 0; i < count; ++i) {
         float expected = 0;
         for (int r = 0; r < ranks(); ++r)
@@ -110,14 +128,14 @@ TEST_P(Collectives, ReduceScatterOfPartsInRuns) {
   constexpr std::pair<std::int64_t, std::int64_t> kCases[]{{0, 1},        {6, 2},     {35, 7},
                                                            {90000, 3000}, {90090, 7}, {700000, 7}};
   for (const auto& [count, runs] : kCases) {
-    run([&, count = count, runs = runs](Communicator& comm, const Group& group) {
+    run([&, count = count, runs = runs](Communicator& comm, const ProcessGroup& group) {
       const std::int64_t p = ranks(), run = count / runs;
       const std::vector<float> mine = payload(comm.rank(), count * p);
       std::vector<float> stacked(mine.size()), expected(index_of(count)), found(index_of(count) + 1, -7.0f);
       for (std::int64_t i = 0; i < count * p; ++i)
         stacked[index_of(i / run % p * count + i / run / p * run + i % run)] = mine[index_of(i)];
-      comm.reduce_scatter(group, "data", DType::f32, stacked.data(), expected.data(), count);
-      comm.reduce_scatter(group, "data", DType::f32, mine.data(), found.data(), count, runs);
+      comm.reduce_scatter(group, host_view(stacked), host_view(expected));
+      comm.reduce_scatter(group, host_view(mine), part_of(found, count), runs);
       EXPECT_EQ(found.back(), -7.0f) << "wrote behind the output";
       found.pop_back();
       EXPECT_EQ(found, expected);
@@ -127,7 +145,7 @@ TEST_P(Collectives, ReduceScatterOfPartsInRuns) {
 
 // Small and large inputs by turns, each overwritten as soon as its rank goes on, however late the others are.
 TEST_P(Collectives, AnInputMayChangeAtOnce) {
-  run([&](Communicator& comm, const Group& group) {
+  run([&](Communicator& comm, const ProcessGroup& group) {
     const std::int64_t p = ranks(), total = p * (p - 1) / 2;
     for (int round = 0; round < 120; ++round) {
       const std::int64_t count = round % 5 == 4 ? 20000 : 1 + 7 * (round % 13);
@@ -138,27 +156,27 @@ TEST_P(Collectives, AnInputMayChangeAtOnce) {
       if (round % 7 == comm.rank()) std::this_thread::sleep_for(std::chrono::microseconds(300));
       switch (round % 4) {
         case 0:
-          comm.all_gather(group, "data", in.data(), out.data(), count * 4);
+          comm.all_gather(group, part_of(in, count), host_view(out));
           for (std::int64_t r = 0; r < p; ++r)
             EXPECT_EQ(out[index_of(r * count)], number + static_cast<float>(r)) << round;
           break;
         case 1:
-          comm.all_to_all(group, "data", in.data(), out.data(), count * 4);
+          comm.all_to_all(group, host_view(in), host_view(out));
           for (std::int64_t r = 0; r < p; ++r)
             EXPECT_EQ(out[index_of((r + 1) * count - 1)], number + static_cast<float>(r)) << round;
           break;
         case 2:
-          comm.reduce_scatter(group, "data", DType::f32, in.data(), out.data(), count);
+          comm.reduce_scatter(group, host_view(in), part_of(out, count));
           EXPECT_EQ(out[0], sum) << round;
           EXPECT_EQ(out[index_of(count - 1)], sum) << round;
           break;
         default:
           if (round % 8 == 3) {
-            comm.all_reduce(group, "data", DType::f32, in.data(), count);
+            comm.all_reduce(group, part_of(in, count));
             EXPECT_EQ(in[index_of(count - 1)], sum) << round;
           } else {
             const auto root = static_cast<int>(round % p);
-            comm.broadcast(group, "data", root, in.data(), count * 4);
+            comm.broadcast(group, root, part_of(in, count));
             EXPECT_EQ(in[index_of(count - 1)], number + static_cast<float>(root)) << round;
           }
       }
@@ -168,22 +186,19 @@ TEST_P(Collectives, AnInputMayChangeAtOnce) {
 }
 
 TEST_P(Collectives, AllReduceInt32AndDouble) {
-  run([&](Communicator& comm, const Group& group) {
+  run([&](Communicator& comm, const ProcessGroup& group) {
     std::vector<std::int32_t> counts(13);
     for (std::size_t i = 0; i < counts.size(); ++i)
       counts[i] = comm.rank() + static_cast<std::int32_t>(i) * 100;
-    comm.all_reduce(group, "data", DType::i32, counts.data(), 13);
+    comm.all_reduce(group, host_view(counts));
     const int total = ranks() * (ranks() - 1) / 2;
     for (std::size_t i = 0; i < counts.size(); ++i)
       EXPECT_EQ(counts[i], total + static_cast<int>(i) * 100 * ranks());
     double value = 1.0 / (1 + comm.rank());
-    comm.all_reduce_f64(group, "data", &value, 1);
+    comm.all_reduce(group, host_view(std::span(&value, 1)));
     double expected = 1.0;
     for (int r = 1; r < ranks(); ++r) expected += 1.0 / (1 + r);
     EXPECT_EQ(value, expected);
-    double viewed = 1.0 / (1 + comm.rank());
-    comm.all_reduce(group, "data", TensorView::of_host(&viewed, {1}));
-    EXPECT_EQ(viewed, expected);
   });
 }
 
@@ -193,10 +208,10 @@ TEST_P(Collectives, AllReduceAddsInRankOrder) {
   const auto value = [](int rank, std::int64_t i) {
     return std::sin(static_cast<float>(i % 4099) + 0.37f * static_cast<float>(rank));
   };
-  run([&](Communicator& comm, const Group& group) {
+  run([&](Communicator& comm, const ProcessGroup& group) {
     std::vector<float> data(index_of(count));
     for (std::int64_t i = 0; i < count; ++i) data[index_of(i)] = value(comm.rank(), i);
-    comm.all_reduce(group, "data", DType::f32, data.data(), count);
+    comm.all_reduce(group, host_view(data));
     for (std::int64_t i = 0; i < count; i += 997) {
       float expected = value(0, i);
       for (int r = 1; r < ranks(); ++r) expected += value(r, i);
@@ -206,21 +221,21 @@ TEST_P(Collectives, AllReduceAddsInRankOrder) {
 }
 
 TEST_P(Collectives, Bfloat16SumsAreRoundedOnce) {
-  run([&](Communicator& comm, const Group& group) {
+  run([&](Communicator& comm, const ProcessGroup& group) {
     // 256 + 1 is not a bfloat16: rounding after every addition would stay at 256.
     std::vector<bfloat16> data(3, bfloat16(comm.rank() == 0 ? 256.0f : 1.0f));
-    comm.all_reduce(group, "data", DType::bf16, data.data(), 3);
+    comm.all_reduce(group, host_view(data));
     const bfloat16 expected(256.0f + static_cast<float>(ranks() - 1));
     for (const bfloat16 value : data) EXPECT_EQ(value.bits, expected.bits);
   });
 }
 
 TEST_P(Collectives, AllToAllTransposes) {
-  run([&](Communicator& comm, const Group& group) {
+  run([&](Communicator& comm, const ProcessGroup& group) {
     std::vector<std::int64_t> in(index_of(2 * ranks()));
     for (int j = 0; j < ranks(); ++j) in[index_of(2 * j)] = in[index_of(2 * j + 1)] = comm.rank() * 100 + j;
     std::vector<std::int64_t> out(in.size(), -1);
-    comm.all_to_all(group, "expert", in.data(), out.data(), 16);
+    comm.all_to_all(group, host_view(in), host_view(out));
     for (int j = 0; j < ranks(); ++j) EXPECT_EQ(out[index_of(2 * j + 1)], j * 100 + comm.rank());
   });
 }
@@ -249,13 +264,14 @@ RaggedPlan ragged_plan(int ranks, int me) {
 }
 
 TEST_P(Collectives, RaggedAllToAllAndBack) {
-  run([&](Communicator& comm, const Group& group) {
+  run([&](Communicator& comm, const ProcessGroup& group) {
     const RaggedPlan plan = ragged_plan(ranks(), comm.rank());
     constexpr std::int64_t kColumns = 3;
     const std::vector<float> in = payload(comm.rank(), plan.sent * kColumns);
     std::vector<float> out(index_of(plan.received * kColumns) + 1, -7.0f);
-    comm.ragged_all_to_all(group, "expert", in.data(), plan.send_offsets, plan.send_counts, out.data(),
-                           plan.recv_offsets, plan.recv_counts, kColumns * 4);
+    const TensorView arrived = as_rows(out, plan.received, kColumns);
+    comm.ragged_all_to_all(group, as_rows(in, plan.sent, kColumns), {plan.send_offsets, plan.send_counts},
+                           arrived, {plan.recv_offsets, plan.recv_counts});
     for (int r = 0; r < ranks(); ++r) {
       const RaggedPlan source = ragged_plan(ranks(), r);
       const std::vector<float> sent = payload(r, source.sent * kColumns);
@@ -267,17 +283,17 @@ TEST_P(Collectives, RaggedAllToAllAndBack) {
     EXPECT_EQ(out.back(), -7.0f) << "wrote behind the output";
     // With sends and receives exchanged the rows go home: its inverse, and its adjoint.
     std::vector<float> home(in.size(), NAN);
-    comm.ragged_all_to_all(group, "expert", out.data(), plan.recv_offsets, plan.recv_counts, home.data(),
-                           plan.send_offsets, plan.send_counts, kColumns * 4);
+    comm.ragged_all_to_all(group, arrived, {plan.recv_offsets, plan.recv_counts},
+                           as_rows(home, plan.sent, kColumns), {plan.send_offsets, plan.send_counts});
     EXPECT_EQ(home, in);
   });
 }
 
 TEST_P(Collectives, BroadcastFromEveryRoot) {
-  run([&](Communicator& comm, const Group& group) {
+  run([&](Communicator& comm, const ProcessGroup& group) {
     for (int root = 0; root < ranks(); ++root) {
       std::vector<float> data = payload(comm.rank(), 5);
-      comm.broadcast(group, "data", root, data.data(), 20);
+      comm.broadcast(group, root, host_view(data));
       EXPECT_EQ(data, payload(root, 5));
     }
   });
@@ -285,16 +301,16 @@ TEST_P(Collectives, BroadcastFromEveryRoot) {
 
 TEST_P(Collectives, BarrierWaitsForAll) {
   std::atomic<int> before{0};
-  run([&](Communicator& comm, const Group& group) {
+  run([&](Communicator& comm, const ProcessGroup& group) {
     ++before;
-    comm.barrier(group, "data");
+    comm.barrier(group);
     EXPECT_EQ(before, ranks_here());
   });
 }
 
 // bfloat16 in, the float32 sum out: what all ranks get is what float32 inputs would have given.
 TEST_P(Collectives, AWidenedReduceScatterDoesNotRound) {
-  run([](Communicator& comm, const Group& group) {
+  run([](Communicator& comm, const ProcessGroup& group) {
     const auto p = static_cast<std::int64_t>(group.ranks.size());
     if (p == 1) return;
     constexpr std::int64_t kCount = 37;
@@ -304,8 +320,8 @@ TEST_P(Collectives, AWidenedReduceScatterDoesNotRound) {
       narrow.emplace_back(static_cast<float>(comm.rank() + 1) / static_cast<float>(i + 3));
       wide.push_back(static_cast<float>(narrow.back()));
     }
-    comm.reduce_scatter(group, "data", DType::f32, wide.data(), expected.data(), kCount);
-    comm.reduce_scatter_widened(group, "data", narrow.data(), found.data(), kCount);
+    comm.reduce_scatter(group, host_view(wide), host_view(expected));
+    comm.reduce_scatter(group, host_view(narrow), host_view(found));
     EXPECT_EQ(found, expected);
   });
 }
@@ -316,7 +332,7 @@ TEST_P(Collectives, GradientsAreAdjoint) {
   const auto dot = [](const std::vector<float>& a, const std::vector<float>& b) {
     return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
   };
-  run([&](Communicator& comm, const Group& group) {
+  run([&](Communicator& comm, const ProcessGroup& group) {
     std::mt19937 random(static_cast<unsigned>(17 + comm.rank()));
     std::uniform_int_distribution<int> digit(-9, 9);
     const auto draw = [&](std::int64_t count) {
@@ -329,17 +345,17 @@ TEST_P(Collectives, GradientsAreAdjoint) {
     const std::vector<float> y = draw(kCount * ranks());
     const std::vector<float> z = draw(kCount * ranks());
     std::vector<float> gathered(y.size()), scattered(x.size());
-    comm.all_gather(group, "a", x.data(), gathered.data(), kCount * 4);
-    comm.reduce_scatter(group, "a", DType::f32, y.data(), scattered.data(), kCount);
+    comm.all_gather(group, host_view(x), host_view(gathered));
+    comm.reduce_scatter(group, host_view(y), host_view(scattered));
     std::vector<float> exchanged_y(y.size()), exchanged_z(z.size());
-    comm.all_to_all(group, "a", y.data(), exchanged_y.data(), kCount * 4);
-    comm.all_to_all(group, "a", z.data(), exchanged_z.data(), kCount * 4);
+    comm.all_to_all(group, host_view(y), host_view(exchanged_y));
+    comm.all_to_all(group, host_view(z), host_view(exchanged_z));
     std::vector<float> sum_y = y, sum_z = z;
-    comm.all_reduce(group, "a", DType::f32, sum_y.data(), kCount * ranks());
-    comm.all_reduce(group, "a", DType::f32, sum_z.data(), kCount * ranks());
+    comm.all_reduce(group, host_view(sum_y));
+    comm.all_reduce(group, host_view(sum_z));
     std::vector<double> sides{dot(gathered, y),    dot(x, scattered), dot(exchanged_y, z),
                               dot(y, exchanged_z), dot(sum_y, z),     dot(y, sum_z)};
-    comm.all_reduce_f64(group, "a", sides.data(), 6);
+    comm.all_reduce(group, host_view(sides));
     EXPECT_EQ(sides[0], sides[1]);
     EXPECT_EQ(sides[2], sides[3]);
     EXPECT_EQ(sides[4], sides[5]);
@@ -347,15 +363,18 @@ TEST_P(Collectives, GradientsAreAdjoint) {
 }
 
 TEST_P(Collectives, CountsCallsAndBytesSent) {
-  run([&](Communicator& comm, const Group& group) {
+  run([&](Communicator& comm, const ProcessGroup& group) {
     const int others = ranks() - 1;
-    std::vector<float> data(index_of(10 * ranks())), out(data.size());
-    comm.all_gather(group, "fsdp", data.data(), out.data(), 40);
-    comm.all_gather(group, "fsdp", data.data(), out.data(), 4);
-    comm.all_gather(group, "data", data.data(), out.data(), 4);
-    comm.reduce_scatter(group, "fsdp", DType::bf16, data.data(), out.data(), 7);
-    comm.all_reduce(group, "data", DType::f32, data.data(), 10 * ranks());
-    comm.broadcast(group, "data", 0, data.data(), 8);
+    const ProcessGroup fsdp = named(group, "fsdp");
+    const std::int64_t p = ranks();
+    std::vector<float> data(index_of(10 * p)), out(data.size());
+    const std::vector<bfloat16> halves(index_of(7 * p)), sums(7);
+    comm.all_gather(fsdp, part_of(data, 10), part_of(out, 10 * p));
+    comm.all_gather(fsdp, part_of(data, 1), part_of(out, p));
+    comm.all_gather(group, part_of(data, 1), part_of(out, p));
+    comm.reduce_scatter(fsdp, host_view(halves), host_view(sums));
+    comm.all_reduce(group, host_view(data));
+    comm.broadcast(group, 0, part_of(data, 2));
     const std::vector<CollectiveCount> counts = comm.counts();
     if (ranks() == 1) {
       EXPECT_TRUE(counts.empty());
@@ -382,8 +401,9 @@ TEST_P(Collectives, CountsCallsAndBytesSent) {
 
 // With a progress thread and without; what the rank's own thread calls meanwhile goes its own way.
 TEST_P(Collectives, StartedOnesDoNotMeetOthers) {
-  run([&](Communicator& comm, const Group& group) {
+  run([&](Communicator& comm, const ProcessGroup& group) {
     const std::int64_t n = ranks();
+    const ProcessGroup fsdp = named(group, "fsdp");
     for (const bool in_background : {false, true}) {
       if (in_background) comm.start_progress_thread();
       comm.reset_counts();
@@ -393,10 +413,10 @@ TEST_P(Collectives, StartedOnesDoNotMeetOthers) {
       for (int i = 0; i < 5; ++i) {
         inputs.push_back(payload(comm.rank() + i, kCount));
         outputs.emplace_back(index_of(kCount * n), -1.0f);
-        started.push_back(comm.start_all_gather(group, "fsdp", inputs.back().data(), outputs.back().data(),
-                                                kCount * 4, {}));
+        started.push_back(
+            comm.start_all_gather(fsdp, host_view(inputs.back()), host_view(outputs.back()), {}));
         std::vector<float> sum{1};
-        comm.all_reduce(group, "fsdp", DType::f32, sum.data(), 1);
+        comm.all_reduce(fsdp, host_view(sum));
         EXPECT_EQ(sum[0], static_cast<float>(n));
       }
       EXPECT_EQ(comm.counts().size(), n == 1 ? 0u : 1u) << "the sums; gathers count when they are finished";
@@ -419,34 +439,33 @@ TEST_P(Collectives, StartedOnesDoNotMeetOthers) {
 
 TEST_P(Collectives, StartedRaggedRows) {
   if (ranks() == 1) return;
-  run([&](Communicator& comm, const Group& group) {
+  run([&](Communicator& comm, const ProcessGroup& group) {
     comm.start_progress_thread();
     // One row to the next rank, none to others.
     const std::size_t n = index_of(ranks()), me = index_of(comm.rank());
     std::vector<std::int64_t> none(n, 0), sent(n, 0), received(n, 0);
     sent[(me + 1) % n] = received[(me + n - 1) % n] = 1;
-    const float in = static_cast<float>(comm.rank());
-    float out = -1;
-    const auto started =
-        comm.start_ragged_all_to_all(group, "expert", {&in, none, sent, &out, none, received}, 4, {});
+    const std::vector<float> in{static_cast<float>(comm.rank())}, out{-1};
+    const auto started = comm.start_ragged_all_to_all(group, host_view(in), {none, sent}, host_view(out),
+                                                      {none, received}, {});
     sent.assign(n, 99);  // the call has its own
-    comm.barrier(group, "expert");
+    comm.barrier(group);
     comm.finish(*started);
-    EXPECT_EQ(out, static_cast<float>((me + n - 1) % n));
+    EXPECT_EQ(out[0], static_cast<float>((me + n - 1) % n));
     EXPECT_EQ(comm.counts().back().bytes, 4);
   });
 }
 
 TEST_P(Collectives, SharedObjectsAreMadeOnce) {
   std::atomic<int> made{0};
-  run([&](Communicator& comm, const Group& group) {
+  run([&](Communicator& comm, const ProcessGroup& group) {
     std::vector<const void*> addresses(index_of(ranks()));
     const auto object = comm.shared("weight", [&] {
       ++made;
       return std::make_shared<int>(5);
     });
     const void* mine = object.get();
-    comm.all_gather(group, "data", &mine, addresses.data(), sizeof mine);
+    comm.all_gather(group, host_view(std::span(&mine, 1)), host_view(addresses));
     for (int r = 0; r < ranks(); ++r) {
       if (comm.process_of(r) == comm.process_of(comm.rank())) {
         EXPECT_EQ(addresses[index_of(r)], mine);

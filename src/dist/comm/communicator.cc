@@ -2,367 +2,282 @@
 
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include "core/error.h"
 #include "dist/comm/progress_thread.h"
-#include "dist/comm/reduce.h"
 
 namespace switchyard {
 namespace {
 
-std::int64_t size_of_group(const Group& group) {
-  return static_cast<std::int64_t>(group.ranks.size());
+std::int64_t bytes_of(const TensorView& x) {
+  return static_cast<std::int64_t>(x.bytes());
 }
 
-CollectiveCall reduction(std::string_view kind, std::string_view axis, DType dtype, std::int64_t count) {
-  CHECK(dtype != DType::u8, "{} of uint8", kind);
-  return {.kind = kind, .axis = axis, .type = name_of(dtype), .size = count};
+std::int64_t bytes_of_row(const TensorView& x) {
+  auto bytes = static_cast<std::int64_t>(size_of(x.dtype()));
+  for (std::size_t i = 1; i < x.rank(); ++i) bytes *= x.dim(i);
+  return bytes;
+}
+
+void* address(const TensorView& x) {
+  CHECK(x.is_contiguous(), "a collective on a view with gaps, {}", to_string(x.shape()));
+  return x.kernel_address();
+}
+
+// The only part of a group of one. Nothing is moved where there is no memory.
+void copy_own(const TensorView& to, const TensorView& from) {
+  if (to.is_abstract() || from.size() == 0) return;
+  void* const out = address(to);
+  const void* const in = address(from);
+  if (out != in) std::memmove(out, in, from.bytes());
+}
+
+std::int64_t part_bytes(const ProcessGroup& group, const TensorView& in) {
+  CHECK(bytes_of(in) % group.size() == 0, "{} bytes in {} parts", bytes_of(in), group.size());
+  return bytes_of(in) / group.size();
+}
+
+CollectiveCall gather_call(const ProcessGroup& group, const TensorView& in, const TensorView& out) {
+  CHECK(bytes_of(out) == bytes_of(in) * group.size(), "{} bytes of each of {} ranks into {}", bytes_of(in),
+        group.size(), bytes_of(out));
+  return {.kind = Collective::all_gather, .axis = group.axis, .size = bytes_of(in)};
+}
+
+CollectiveCall ragged_call(const ProcessGroup& group, const TensorView& in) {
+  return {.kind = Collective::ragged_all_to_all,
+          .axis = group.axis,
+          .type = "bytes a row",
+          .size = bytes_of_row(in)};
+}
+
+void check_counts(const ProcessGroup& group, const CollectiveCall& call,
+                  std::span<const std::int64_t> send_counts, std::span<const std::int64_t> receive_counts) {
+  CHECK(std::ssize(send_counts) == group.size() && std::ssize(receive_counts) == group.size(),
+        "{} on {} ranks with {} and {} counts", to_string(call), group.size(), send_counts.size(),
+        receive_counts.size());
+  for (std::size_t j = 0; j < send_counts.size(); ++j)
+    CHECK(send_counts[j] >= 0 && receive_counts[j] >= 0, "{} and {} rows with group rank {}", send_counts[j],
+          receive_counts[j], j);
+}
+
+void check_rows(const ProcessGroup& group, const CollectiveCall& call, const RaggedRows& send,
+                const RaggedRows& receive) {
+  check_counts(group, call, send.counts, receive.counts);
+  CHECK(std::ssize(send.offsets) == group.size() && std::ssize(receive.offsets) == group.size(),
+        "{} on {} ranks with {} and {} offsets", to_string(call), group.size(), send.offsets.size(),
+        receive.offsets.size());
 }
 
 }  // namespace
 
-std::string to_string(const CollectiveCall& call) {
-  std::string text = fmt::format("{} over '{}' of {} {}", call.kind, call.axis, call.size, call.type);
-  if (call.kind == "broadcast") text += fmt::format(" from group rank {}", call.root);
-  if (call.runs > 1) text += fmt::format(" in {} runs", call.runs);
-  return text;
+Communicator::Communicator(std::unique_ptr<CommBackend> backend) {
+  auto counted = std::make_unique<CountedBackend>(std::make_unique<TracedBackend>(std::move(backend)));
+  counted_ = counted.get();
+  top_ = std::move(counted);
+  if (top_->reads_other_ranks()) shared_memory_ = std::make_unique<SharedMemory>(*this);
 }
 
-std::string to_string(const Position& position) {
-  const std::int64_t step = position.step, layer = position.layer;
-  if (step < 0) return {};
-  const std::string place = layer < 0 ? "outside the layers" : fmt::format("in layer {}", layer);
-  return fmt::format(" {}, step {} ({})", place, step, position.phase.load());
-}
-
-Slice slice_of(std::int64_t count, int parts, int index) {
-  const std::int64_t base = count / parts;
-  const std::int64_t longer = count % parts;
-  const auto begin = [&](std::int64_t i) { return i * base + std::min(i, longer); };
-  return {begin(index), begin(index + 1)};
-}
-
-Communicator::Communicator() = default;
 Communicator::~Communicator() = default;
 
-void Communicator::all_gather(const Group& group, std::string_view axis, const void* in, void* out,
-                              std::int64_t bytes) {
-  CollectiveCall call{.kind = "all_gather", .axis = axis, .type = "bytes", .size = bytes};
-  enter(group, call);
-  if (group.ranks.size() == 1) return copy_own(out, in, bytes);
-  record(call, bytes * (size_of_group(group) - 1), do_all_gather(group, call, in, out));
+void Communicator::inject(const Fault& fault) {
+  top_ = std::make_unique<FaultyBackend>(std::move(top_), fault);
 }
 
-std::shared_ptr<void> Communicator::all_gather_shared(const Group& group, std::string_view axis,
-                                                      std::int64_t bytes, const Make& make,
-                                                      const Place& place) {
-  CollectiveCall call{.kind = "all_gather", .axis = axis, .type = "bytes", .size = bytes};
-  enter(group, call);
-  std::shared_ptr<void> result;
-  if (group.ranks.size() == 1) {
-    result = make();
-    place(result.get());
-    return result;
-  }
-  const double waited = do_all_gather_shared(group, call, make, place, result);
-  record(call, bytes * (size_of_group(group) - 1), waited);
-  return result;
+void Communicator::all_gather(const ProcessGroup& group, const TensorView& in, const TensorView& out) {
+  const CollectiveCall call = gather_call(group, in, out);
+  check(group, call);
+  if (group.size() == 1) return copy_own(out, in);
+  carry_out(group, call, {.in = address(in), .out = address(out)});
 }
 
-std::shared_ptr<void> Communicator::make_together(const Group& group, std::string_view axis, const Make& make,
-                                                  const Place& place) {
-  CHECK(group.ranks.size() > 1, "one rank of '{}' has nobody to share with", axis);
-  const TraceSpan span(position_.trace, "make_together", "together", position_.layer);
-  std::shared_ptr<void> result;
-  do_all_gather_shared(group, {.kind = "make_together", .axis = axis, .type = "bytes"}, make, place, result);
-  return result;
+void Communicator::reduce_scatter(const ProcessGroup& group, const TensorView& in, const TensorView& out,
+                                  std::int64_t runs) {
+  const bool widened = in.dtype() == DType::bf16 && out.dtype() == DType::f32;
+  CHECK(in.dtype() == out.dtype() || (widened && group.size() > 1), "a sum of {} as {} over {} ranks",
+        name_of(in.dtype()), name_of(out.dtype()), group.size());
+  CHECK(in.dtype() != DType::u8 && runs >= 1 && out.size() % runs == 0 &&
+            in.size() == out.size() * group.size(),
+        "the sum of {} elements of {} on {} ranks into {} in {} runs", in.size(), name_of(in.dtype()),
+        group.size(), out.size(), runs);
+  const CollectiveCall call{.kind = Collective::reduce_scatter,
+                            .axis = group.axis,
+                            .type = widened ? "bfloat16 as float32" : name_of(in.dtype()),
+                            .size = out.size(),
+                            .runs = runs};
+  check(group, call);
+  if (group.size() == 1) return copy_own(out, in);
+  carry_out(group, call, {.in = address(in), .out = address(out)});
 }
 
-double Communicator::do_all_gather_shared(const Group&, const CollectiveCall& call, const Make&, const Place&,
-                                          std::shared_ptr<void>&) {
-  CHECK(false, "{}: these ranks do not share memory", to_string(call));
-  return 0;
+void Communicator::all_reduce(const ProcessGroup& group, const TensorView& x) {
+  CHECK(x.dtype() != DType::u8, "a sum of uint8");
+  const CollectiveCall call{
+      .kind = Collective::all_reduce, .axis = group.axis, .type = name_of(x.dtype()), .size = x.size()};
+  check(group, call);
+  if (group.size() > 1) carry_out(group, call, {.in = address(x), .out = address(x)});
 }
 
-void Communicator::reduce_scatter(const Group& group, std::string_view axis, DType dtype, const void* in,
-                                  void* out, std::int64_t count, std::int64_t runs) {
-  CHECK(runs >= 1 && count % runs == 0, "{} elements in {} runs", count, runs);
-  CollectiveCall call = reduction("reduce_scatter", axis, dtype, count);
-  call.runs = runs;
-  reduce_scatter_as(group, call, in, out);
+void Communicator::all_to_all(const ProcessGroup& group, const TensorView& in, const TensorView& out) {
+  CHECK(bytes_of(in) == bytes_of(out), "{} bytes into {}", bytes_of(in), bytes_of(out));
+  const CollectiveCall call{
+      .kind = Collective::all_to_all, .axis = group.axis, .size = part_bytes(group, in)};
+  check(group, call);
+  if (group.size() == 1) return copy_own(out, in);
+  carry_out(group, call, {.in = address(in), .out = address(out)});
 }
 
-void Communicator::reduce_scatter_widened(const Group& group, std::string_view axis, const void* in,
-                                          float* out, std::int64_t count) {
-  CHECK(group.ranks.size() > 1, "nothing to sum over '{}'", axis);
-  reduce_scatter_as(
-      group, {.kind = "reduce_scatter", .axis = axis, .type = "bfloat16 as float32", .size = count}, in, out);
+void Communicator::ragged_all_to_all(const ProcessGroup& group, const TensorView& in, const RaggedRows& send,
+                                     const TensorView& out, const RaggedRows& receive) {
+  const CollectiveCall call = ragged_call(group, in);
+  check(group, call);
+  check_rows(group, call, send, receive);
+  CHECK(bytes_of_row(out) == call.size, "rows of {} bytes as rows of {}", call.size, bytes_of_row(out));
+  if (group.size() > 1)
+    return carry_out(group, call, {.in = address(in), .out = address(out), .send = send, .receive = receive});
+  const std::int64_t rows = send.counts[0], from = send.offsets[0], to = receive.offsets[0];
+  CHECK(rows == receive.counts[0], "{} rows sent, {} received", rows, receive.counts[0]);
+  copy_own(out.rows(to, to + rows), in.rows(from, from + rows));
 }
 
-void Communicator::reduce_scatter_as(const Group& group, CollectiveCall call, const void* in, void* out) {
-  enter(group, call);
-  const std::int64_t bytes = call.size * element_bytes(call.type);
-  if (group.ranks.size() == 1) return copy_own(out, in, bytes);
-  record(call, bytes * (size_of_group(group) - 1), do_reduce_scatter(group, call, in, out));
+void Communicator::broadcast(const ProcessGroup& group, int root, const TensorView& x) {
+  const CollectiveCall call{
+      .kind = Collective::broadcast, .axis = group.axis, .size = bytes_of(x), .root = root};
+  check(group, call);
+  CHECK(root >= 0 && root < group.size(), "{} of {} ranks", to_string(call), group.size());
+  if (group.size() > 1) carry_out(group, call, {.in = address(x), .out = address(x)});
 }
 
-void Communicator::all_reduce(const Group& group, std::string_view axis, DType dtype, void* data,
-                              std::int64_t count) {
-  all_reduce_as(group, reduction("all_reduce", axis, dtype, count), static_cast<std::int64_t>(size_of(dtype)),
-                data);
-}
-
-void Communicator::all_reduce_f64(const Group& group, std::string_view axis, double* data,
-                                  std::int64_t count) {
-  all_reduce_as(group, {.kind = "all_reduce", .axis = axis, .type = "float64", .size = count}, 8, data);
-}
-
-void Communicator::all_reduce_as(const Group& group, CollectiveCall call, std::int64_t element_bytes,
-                                 void* data) {
-  enter(group, call);
-  if (group.ranks.size() == 1) return;
-  const Slice own = slice_of(call.size, static_cast<int>(group.ranks.size()), group.index);
-  const std::int64_t length = own.end - own.begin;
-  const std::int64_t sent = (call.size - length) + length * (size_of_group(group) - 1);
-  record(call, sent * element_bytes, do_all_reduce(group, call, data));
-}
-
-void Communicator::all_to_all(const Group& group, std::string_view axis, const void* in, void* out,
-                              std::int64_t bytes_per_rank) {
-  CollectiveCall call{.kind = "all_to_all", .axis = axis, .type = "bytes", .size = bytes_per_rank};
-  enter(group, call);
-  if (group.ranks.size() == 1) return copy_own(out, in, bytes_per_rank);
-  record(call, bytes_per_rank * (size_of_group(group) - 1), do_all_to_all(group, call, in, out));
-}
-
-std::int64_t Communicator::ragged_bytes(const Group& group, const CollectiveCall& call,
-                                        const RaggedSide& side) {
-  const std::size_t ranks = group.ranks.size();
-  CHECK(side.send_counts.size() == ranks && side.recv_counts.size() == ranks,
-        "{} on {} ranks with {} and {} counts", to_string(call), ranks, side.send_counts.size(),
-        side.recv_counts.size());
-  std::int64_t rows = 0;
-  for (std::size_t j = 0; j < ranks; ++j) {
-    CHECK(side.send_counts[j] >= 0 && side.recv_counts[j] >= 0, "{} and {} rows with group rank {}",
-          side.send_counts[j], side.recv_counts[j], j);
-    if (static_cast<int>(j) != group.index) rows += side.send_counts[j];
-  }
-  return rows * call.size;
-}
-
-void Communicator::check_offsets(const Group& group, const CollectiveCall& call, const RaggedSide& side) {
-  const std::size_t ranks = group.ranks.size();
-  CHECK(side.send_offsets.size() == ranks && side.recv_offsets.size() == ranks,
-        "{} on {} ranks with {} and {} offsets", to_string(call), ranks, side.send_offsets.size(),
-        side.recv_offsets.size());
-}
-
-void Communicator::all_to_all_shared(const Group& group, std::string_view axis, const void* in,
-                                     std::int64_t bytes_per_rank, const Take& take) {
-  CollectiveCall call{.kind = "all_to_all", .axis = axis, .type = "bytes", .size = bytes_per_rank};
-  enter(group, call);
-  if (group.ranks.size() == 1) return take(0, in);
-  record(call, bytes_per_rank * (size_of_group(group) - 1), do_take(group, call, {.in = in}, take));
-}
-
-void Communicator::ragged_all_to_all_shared(const Group& group, std::string_view axis, const void* in,
-                                            std::span<const std::int64_t> send_counts,
-                                            std::span<const std::int64_t> recv_counts, std::int64_t row_bytes,
-                                            const Take& take) {
-  CollectiveCall call{.kind = "ragged_all_to_all", .axis = axis, .type = "bytes a row", .size = row_bytes};
-  enter(group, call);
-  const RaggedSide side{.in = in, .send_counts = send_counts, .recv_counts = recv_counts};
-  const std::int64_t bytes = ragged_bytes(group, call, side);
-  if (group.ranks.size() == 1) return take(0, in);
-  record(call, bytes, do_take(group, call, side, take));
-}
-
-double Communicator::do_take(const Group&, const CollectiveCall& call, const RaggedSide&, const Take&) {
-  CHECK(false, "{}: these ranks do not share memory", to_string(call));
-  return 0;
-}
-
-void Communicator::ragged_all_to_all(const Group& group, std::string_view axis, const void* in,
-                                     std::span<const std::int64_t> send_offsets,
-                                     std::span<const std::int64_t> send_counts, void* out,
-                                     std::span<const std::int64_t> recv_offsets,
-                                     std::span<const std::int64_t> recv_counts, std::int64_t row_bytes) {
-  CollectiveCall call{.kind = "ragged_all_to_all", .axis = axis, .type = "bytes a row", .size = row_bytes};
-  enter(group, call);
-  const RaggedSide side{in, send_offsets, send_counts, out, recv_offsets, recv_counts};
-  check_offsets(group, call, side);
-  const std::int64_t bytes = ragged_bytes(group, call, side);
-  if (group.ranks.size() == 1) {
-    CHECK(send_counts[0] == recv_counts[0], "{} rows sent, {} received", send_counts[0], recv_counts[0]);
-    return copy_own(static_cast<std::byte*>(out) + recv_offsets[0] * row_bytes,
-                    static_cast<const std::byte*>(in) + send_offsets[0] * row_bytes,
-                    send_counts[0] * row_bytes);
-  }
-  record(call, bytes, do_ragged_all_to_all(group, call, side));
-}
-
-void Communicator::broadcast(const Group& group, std::string_view axis, int root_index, void* data,
-                             std::int64_t bytes) {
-  CollectiveCall call{.kind = "broadcast", .axis = axis, .type = "bytes", .size = bytes, .root = root_index};
-  enter(group, call);
-  CHECK(root_index >= 0 && root_index < size_of_group(group), "{} of {} ranks", to_string(call),
-        group.ranks.size());
-  if (group.ranks.size() == 1) return;
-  record(call, group.index == root_index ? bytes * (size_of_group(group) - 1) : 0,
-         do_broadcast(group, call, data));
-}
-
-void Communicator::barrier(const Group& group, std::string_view axis) {
-  CollectiveCall call{.kind = "barrier", .axis = axis, .type = "bytes"};
-  enter(group, call);
-  if (group.ranks.size() == 1) return;
-  record(call, 0, do_barrier(group, call));
+void Communicator::barrier(const ProcessGroup& group) {
+  const CollectiveCall call{.kind = Collective::barrier, .axis = group.axis};
+  check(group, call);
+  if (group.size() > 1) carry_out(group, call, {});
 }
 
 void Communicator::start_progress_thread() {
-  if (std::unique_ptr<Communicator> channel = second_channel())
-    progress_thread_ = std::make_unique<ProgressThread>(std::move(channel));
+  std::unique_ptr<CommBackend> channel = top_->second_channel();
+  if (!channel) return;
+  counted_->insert_below([&](std::unique_ptr<CommBackend> inner) {
+    auto overlapped = std::make_unique<OverlappedBackend>(
+        std::move(inner), std::make_unique<TracedBackend>(std::move(channel)));
+    overlapped_ = overlapped.get();
+    return overlapped;
+  });
 }
 
-std::shared_ptr<StartedCollective> Communicator::start_all_gather(const Group& group, std::string_view axis,
-                                                                  const void* in, void* out,
-                                                                  std::int64_t bytes, Buffers buffers) {
-  auto started = std::make_shared<StartedCollective>(group, axis, std::move(buffers));
-  started->call = {.kind = "all_gather", .axis = started->axis, .type = "bytes", .size = bytes};
-  started->bytes = bytes * (size_of_group(group) - 1);
-  started->work = [in, out, bytes](Communicator& comm, const StartedCollective& s) {
-    if (s.group.ranks.size() > 1) return comm.do_all_gather(s.group, s.call, in, out);
-    comm.copy_own(out, in, bytes);
-    return 0.0;
-  };
+std::shared_ptr<StartedCollective> Communicator::start_all_gather(const ProcessGroup& group,
+                                                                  const TensorView& in, const TensorView& out,
+                                                                  Buffers buffers) {
+  auto started = std::make_shared<StartedCollective>(group);
+  started->call = gather_call(started->group, in, out);
+  started->operands = {.in = address(in), .out = address(out)};
+  started->buffers = std::move(buffers);
+  if (group.size() == 1) copy_own(out, in);
   return start(std::move(started));
 }
 
-std::shared_ptr<StartedCollective> Communicator::start_ragged_all_to_all(const Group& group,
-                                                                         std::string_view axis,
-                                                                         const RaggedSide& side,
-                                                                         std::int64_t row_bytes,
-                                                                         Buffers buffers) {
-  CHECK(group.ranks.size() > 1, "rows of one rank have no way to go");
-  auto started = std::make_shared<StartedCollective>(group, axis, std::move(buffers));
-  started->call = {
-      .kind = "ragged_all_to_all", .axis = started->axis, .type = "bytes a row", .size = row_bytes};
-  check_offsets(group, started->call, side);
-  started->bytes = ragged_bytes(group, started->call, side);
-  const auto copy = [](std::span<const std::int64_t> numbers) {
-    return std::vector<std::int64_t>(numbers.begin(), numbers.end());
+std::shared_ptr<StartedCollective> Communicator::start_ragged_all_to_all(
+    const ProcessGroup& group, const TensorView& in, const RaggedRows& send, const TensorView& out,
+    const RaggedRows& receive, Buffers buffers) {
+  CHECK(group.size() > 1, "rows of one rank have no way to go");
+  auto started = std::make_shared<StartedCollective>(group);
+  started->call = ragged_call(started->group, in);
+  check_rows(group, started->call, send, receive);
+  CHECK(bytes_of_row(out) == started->call.size, "rows of {} bytes as rows of {}", started->call.size,
+        bytes_of_row(out));
+  const std::size_t ranks = group.ranks.size();
+  for (const auto& list : {send.offsets, send.counts, receive.offsets, receive.counts})
+    started->numbers.insert(started->numbers.end(), list.begin(), list.end());
+  const auto kept = [&](std::size_t i) {
+    return std::span<const std::int64_t>(started->numbers).subspan(i * ranks, ranks);
   };
-  started->work = [in = side.in, out = side.out, from = copy(side.send_offsets),
-                   sent = copy(side.send_counts), to = copy(side.recv_offsets),
-                   received = copy(side.recv_counts)](Communicator& comm, const StartedCollective& s) {
-    return comm.do_ragged_all_to_all(s.group, s.call, {in, from, sent, out, to, received});
-  };
+  started->operands = {
+      .in = address(in), .out = address(out), .send = {kept(0), kept(1)}, .receive = {kept(2), kept(3)}};
+  started->buffers = std::move(buffers);
   return start(std::move(started));
 }
 
 std::shared_ptr<StartedCollective> Communicator::start(std::shared_ptr<StartedCollective> started) {
-  started->step = position_.step;
-  started->layer = position_.layer;
-  started->phase = position_.phase;
-  enter(started->group, started->call);
-  if (started->group.ranks.size() == 1) return started;
-  if (progress_thread_)
-    progress_thread_->start(started);
-  else
-    started->start = do_start([&] { return started->work(*this, *started); });
+  started->step = position().step;
+  started->layer = position().layer;
+  started->phase = position().phase;
+  check(started->group, started->call);
+  if (started->group.size() > 1) top_->start(started);
   return started;
 }
 
 void Communicator::finish(StartedCollective& started) {
-  const auto work = [&] { return started.work(*this, started); };
-  if (started.group.ranks.size() == 1) {
-    work();
-    return;
-  }
-  if (!progress_thread_) {
-    entered_ = position_.trace == nullptr ? 0 : TraceLog::now();
-    return record(started.call, started.bytes, do_finish(work, started.start));
-  }
-  const TraceSpan span(position_.trace, "wait", "wait", position_.layer);
-  const std::int64_t begin = TraceLog::now();
-  progress_thread_->wait(started);
-  count(started.call, started.bytes, static_cast<double>(TraceLog::now() - begin) * 1e-9);
+  if (started.group.size() > 1) top_->finish(started);
 }
 
 void Communicator::trace_progress(TraceLog* log) {
-  if (progress_thread_) progress_thread_->trace(log);
+  if (overlapped_ != nullptr) overlapped_->trace_progress(log);
 }
 
-std::vector<CollectiveCount> Communicator::counts() const {
-  std::vector<CollectiveCount> counts;
-  for (const auto& [key, count] : counts_) counts.push_back(count);
-  return counts;
-}
-
-void Communicator::enter(const Group& group, CollectiveCall& call) {
+void Communicator::check(const ProcessGroup& group, const CollectiveCall& call) const {
   CHECK(call.size >= 0, "{}", to_string(call));
-  CHECK(group.index >= 0 && group.index < size_of_group(group), "{}: index {} of {} ranks", to_string(call),
-        group.index, group.ranks.size());
+  CHECK(group.index >= 0 && group.index < group.size(), "{}: index {} of {} ranks", to_string(call),
+        group.index, group.size());
   const int mine = group.ranks[static_cast<std::size_t>(group.index)];
   CHECK(mine == rank(), "{}: group says rank {}, this is {}", to_string(call), mine, rank());
-  if (position_.trace != nullptr) entered_ = TraceLog::now();
-  if (fault_ && group.ranks.size() > 1 && !is_numeric(fault_->kind)) [[unlikely]]
-    suffer(call);
 }
 
-void Communicator::suffer(CollectiveCall& call) {
-  if (position_.step != fault_->step || fault_->phase != position_.phase.load()) return;
-  if (fault_->calls_before-- > 0) return;
-  const Fault fault = *fault_;
-  fault_.reset();
-  if (fault.kind == Fault::Kind::mismatch)
-    call.kind = call.kind == "barrier" ? "broadcast" : "barrier";
-  else
-    happen(fault);
+void Communicator::carry_out(const ProcessGroup& group, const CollectiveCall& call,
+                             const Operands& operands) {
+  top_->carry_out(group, call, operands);
 }
 
-bool Communicator::suffers(Fault::Kind kind, std::string_view phase) const {
-  return fault_ && fault_->kind == kind && fault_->phase == phase && position_.step >= fault_->step &&
-         position_.step < fault_->step + fault_->steps;
+std::shared_ptr<void> SharedMemory::all_gather(const ProcessGroup& group, std::int64_t bytes,
+                                               const Make& make, const Place& place) {
+  const CollectiveCall call{.kind = Collective::all_gather, .axis = group.axis, .size = bytes};
+  comm_.check(group, call);
+  SharedResult result{make, place, nullptr};
+  if (group.size() == 1) {
+    result.made = make();
+    place(result.made.get());
+  } else {
+    comm_.carry_out(group, call, {.shared = &result});
+  }
+  return result.made;
 }
 
-// The only part of a group of one.
-void Communicator::copy_own(void* to, const void* from, std::int64_t bytes) const {
-  if (bytes > 0 && to != from && moves_data()) std::memmove(to, from, static_cast<std::size_t>(bytes));
+std::shared_ptr<void> SharedMemory::make_together(const ProcessGroup& group, const Make& make,
+                                                  const Place& place) {
+  CHECK(group.size() > 1, "one rank of '{}' has nobody to share with", group.axis);
+  const CollectiveCall call{.kind = Collective::make_together, .axis = group.axis};
+  comm_.check(group, call);
+  SharedResult result{make, place, nullptr};
+  comm_.carry_out(group, call, {.shared = &result});
+  return result.made;
 }
 
-void Communicator::record(const CollectiveCall& call, std::int64_t bytes, double wait_seconds) {
-  log(call, bytes, wait_seconds);
-  count(call, bytes, wait_seconds);
+void SharedMemory::all_to_all(const ProcessGroup& group, const TensorView& in, const Take& take) {
+  exchange(group, {.kind = Collective::all_to_all, .axis = group.axis, .size = part_bytes(group, in)}, in, {},
+           take);
 }
 
-void Communicator::log(const CollectiveCall& call, std::int64_t bytes, double wait_seconds) const {
-  if (position_.trace == nullptr) return;
-  TraceEvent event;
-  event.name = call.kind;
-  event.category = "collective";
-  event.begin = entered_;
-  event.end = TraceLog::now();
-  event.number = position_.layer;
-  event.axis = call.axis;
-  event.where = position_.phase.load();
-  event.bytes = bytes;
-  event.wait_seconds = wait_seconds;
-  position_.trace->add(std::move(event));
+void SharedMemory::ragged_all_to_all(const ProcessGroup& group, const TensorView& in,
+                                     std::span<const std::int64_t> send_counts,
+                                     std::span<const std::int64_t> receive_counts, const Take& take) {
+  const CollectiveCall call = ragged_call(group, in);
+  check_counts(group, call, send_counts, receive_counts);
+  exchange(group, call, in, {.send = {{}, send_counts}, .receive = {{}, receive_counts}}, take);
 }
 
-void Communicator::count(const CollectiveCall& call, std::int64_t bytes, double wait_seconds) {
-  CollectiveCount& count = counts_[{std::string(call.kind), std::string(call.axis), position_.phase.load()}];
-  count.kind = call.kind;
-  count.axis = call.axis;
-  count.where = position_.phase.load();
-  count.calls += 1;
-  count.bytes += bytes;
-  count.wait_seconds += wait_seconds;
+void SharedMemory::exchange(const ProcessGroup& group, const CollectiveCall& call, const TensorView& in,
+                            Operands operands, const Take& take) {
+  comm_.check(group, call);
+  if (group.size() == 1) return take(0, in);
+  const TakeInput take_input = [&](std::size_t index, const void* theirs) {
+    take(index, TensorView::of_host(in.dtype(), theirs, in.shape()));
+  };
+  operands.in = address(in);
+  operands.take = &take_input;
+  comm_.carry_out(group, call, operands);
 }
 
-Group everyone(const Communicator& comm) {
-  Group group{std::vector<int>(static_cast<std::size_t>(comm.size())), comm.rank()};
+ProcessGroup everyone(const Communicator& comm, std::string axis) {
+  ProcessGroup group{std::vector<int>(static_cast<std::size_t>(comm.size())), comm.rank(), std::move(axis)};
   std::iota(group.ranks.begin(), group.ranks.end(), 0);
   return group;
 }

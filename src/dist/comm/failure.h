@@ -6,7 +6,7 @@
 #include <string>
 
 #include "core/error.h"
-#include "dist/comm/communicator.h"
+#include "dist/comm/position.h"
 
 namespace switchyard {
 

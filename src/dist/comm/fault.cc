@@ -66,22 +66,7 @@ void set(Fault& fault, const std::string& item) {
   if (!known) fail_at(item);
 }
 
-}  // namespace
-
-std::optional<Fault> fault_from_environment() {
-  const char* text = std::getenv("SWITCHYARD_FAULT");
-  if (text == nullptr || *text == '\0') return std::nullopt;
-  Fault fault;
-  std::istringstream items(text);
-  for (std::string item; std::getline(items, item, ',');) set(fault, item);
-  if (fault.phase.empty()) fail_at(text);
-  return fault;
-}
-
-bool is_numeric(Fault::Kind kind) {
-  return kind == Fault::Kind::nan || kind == Fault::Kind::flip;
-}
-
+// Of any kind but mismatch and the numeric ones, to the calling rank.
 void happen(const Fault& fault) {
   switch (fault.kind) {
     case Fault::Kind::kill:
@@ -101,6 +86,51 @@ void happen(const Fault& fault) {
     case Fault::Kind::flip:
       break;
   }
+}
+
+}  // namespace
+
+std::optional<Fault> fault_from_environment() {
+  const char* text = std::getenv("SWITCHYARD_FAULT");
+  if (text == nullptr || *text == '\0') return std::nullopt;
+  Fault fault;
+  std::istringstream items(text);
+  for (std::string item; std::getline(items, item, ',');) set(fault, item);
+  if (fault.phase.empty()) fail_at(text);
+  return fault;
+}
+
+bool is_numeric(Fault::Kind kind) {
+  return kind == Fault::Kind::nan || kind == Fault::Kind::flip;
+}
+
+bool suffers(const std::optional<Fault>& fault, const Position& position, Fault::Kind kind,
+             std::string_view phase) {
+  return fault && fault->kind == kind && fault->phase == phase && position.step >= fault->step &&
+         position.step < fault->step + fault->steps;
+}
+
+double FaultyBackend::carry_out(const ProcessGroup& group, const CollectiveCall& call,
+                                const Operands& operands) {
+  return CommDecorator::carry_out(group, suffer(call), operands);
+}
+
+void FaultyBackend::start(const std::shared_ptr<StartedCollective>& started) {
+  started->call = suffer(started->call);
+  CommDecorator::start(started);
+}
+
+CollectiveCall FaultyBackend::suffer(CollectiveCall call) {
+  if (!fault_ || call.kind == Collective::make_together) return call;
+  if (position().step != fault_->step || fault_->phase != position().phase.load()) return call;
+  if (fault_->calls_before-- > 0) return call;
+  const Fault fault = *fault_;
+  fault_.reset();
+  if (fault.kind == Fault::Kind::mismatch)
+    call.kind = call.kind == Collective::barrier ? Collective::broadcast : Collective::barrier;
+  else
+    happen(fault);
+  return call;
 }
 
 }  // namespace switchyard

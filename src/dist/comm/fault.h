@@ -2,8 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+
+#include "dist/comm/comm_backend.h"
 
 namespace switchyard {
 
@@ -33,8 +37,23 @@ std::optional<Fault> fault_from_environment();
 // Whether the fault is in the rank's numbers, not in a collective.
 bool is_numeric(Fault::Kind kind);
 
-// Does a fault of any kind but mismatch and the numeric ones to the calling rank. Error(runtime) for an
-// exception.
-void happen(const Fault& fault);
+// Whether the numbers of a rank that has `fault` and is at `position` should be wrong now, by a fault of this
+// kind in this phase.
+bool suffers(const std::optional<Fault>& fault, const Position& position, Fault::Kind kind,
+             std::string_view phase);
+
+// Makes a fault that is not numeric happen at the collective that it names.
+class FaultyBackend : public CommDecorator {
+ public:
+  FaultyBackend(std::unique_ptr<CommBackend> inner, Fault fault)
+      : CommDecorator(std::move(inner)), fault_(std::move(fault)) {}
+  double carry_out(const ProcessGroup& group, const CollectiveCall& call, const Operands& operands) override;
+  void start(const std::shared_ptr<StartedCollective>& started) override;
+
+ private:
+  CollectiveCall suffer(CollectiveCall call);  // the call that is made in its place
+
+  std::optional<Fault> fault_;  // nothing once it happened
+};
 
 }  // namespace switchyard

@@ -38,125 +38,144 @@ constexpr std::int64_t kSmall = 4096;
 // A rank's part of a reduce-scatter whose runs have fewer bytes is read as whole lines of the inputs.
 constexpr std::int64_t kShortRun = 4096;
 
-class LocalCommunicator : public Communicator {
+class LocalBackend : public CommBackend {
  public:
-  LocalCommunicator(LocalWorld& world, int rank, int channel)
-      : world_(world), rank_(rank), channel_(channel) {}
+  LocalBackend(LocalWorld& world, int rank, int channel) : world_(world), rank_(rank), channel_(channel) {}
 
   int rank() const override { return rank_; }
   int size() const override { return world_.size(); }
-  bool shares_memory() const override { return true; }
+  int process_of(int) const override { return 0; }
+  Position& position() override { return position_; }
   std::shared_ptr<void> shared(const std::string& key,
                                const std::function<std::shared_ptr<void>()>& make) override {
     return world_.objects().get(key, make);
   }
-
- protected:
-  std::unique_ptr<Communicator> second_channel() override {
-    return std::make_unique<LocalCommunicator>(world_, rank_, channel_ + 1);
+  bool reads_other_ranks() const override { return true; }
+  std::unique_ptr<CommBackend> second_channel() override {
+    return std::make_unique<LocalBackend>(world_, rank_, channel_ + 1);
   }
-  double do_all_gather(const Group& group, const CollectiveCall& call, const void* in, void* out) override {
-    return exchange(group, call, in, call.size, [&](Inputs inputs) {
+
+  double carry_out(const ProcessGroup& group, const CollectiveCall& call, const Operands& operands) override {
+    if (operands.shared != nullptr) return make_shared_result(group, call, *operands.shared);
+    if (operands.take != nullptr) return take_inputs(group, call, operands);
+    switch (call.kind) {
+      case Collective::all_gather:
+        return all_gather(group, call, operands);
+      case Collective::reduce_scatter:
+        return reduce_scatter(group, call, operands);
+      case Collective::all_reduce:
+        return all_reduce(group, call, operands.out);
+      case Collective::all_to_all:
+        return all_to_all(group, call, operands);
+      case Collective::ragged_all_to_all:
+        return ragged_all_to_all(group, call, operands);
+      case Collective::broadcast:
+        return broadcast(group, call, operands.out);
+      case Collective::barrier:
+      case Collective::make_together:
+        break;
+    }
+    return exchange(group, call, nullptr, 0, [](Inputs) {});
+  }
+
+ private:
+  // The inputs of all ranks, null where a rank has none.
+  using Inputs = std::span<const void* const>;
+
+  double all_gather(const ProcessGroup& group, const CollectiveCall& call, const Operands& operands) {
+    return exchange(group, call, operands.in, call.size, [&](Inputs inputs) {
       std::int64_t offset = 0;
       for (const void* theirs : inputs) {
-        copy_bytes(at(out, offset), theirs, call.size);
+        copy_bytes(at(operands.out, offset), theirs, call.size);
         offset += call.size;
       }
     });
   }
 
-  double do_all_gather_shared(const Group& group, const CollectiveCall& call, const Make& make,
-                              const Place& place, std::shared_ptr<void>& result) override {
-    Meeting& meeting = publish(group, call, nullptr);
+  double make_shared_result(const ProcessGroup& group, const CollectiveCall& call, SharedResult& result) {
+    Meeting& meeting = publish(group, call, {});
     {
       const std::scoped_lock lock(meeting.making);
       if (!meeting.made) {
-        meeting.made = make();
+        meeting.made = result.make();
         meeting.made_for = call.kind;
         meeting.made_size = call.size;
       }
-      if (meeting.made_for == call.kind && meeting.made_size == call.size) result = meeting.made;
+      if (meeting.made_for == call.kind && meeting.made_size == call.size) result.made = meeting.made;
     }
-    if (result) place(result.get());
+    if (result.made) result.place(result.made.get());
     const double waited = world_.arrive(meeting, group.index, [&] { meeting.made.reset(); });
     throw_disagreement(meeting);
     return waited;
   }
 
-  double do_reduce_scatter(const Group& group, const CollectiveCall& call, const void* in,
-                           void* out) override {
-    const std::int64_t run = call.size / call.runs, parts = std::ssize(group.ranks);
+  double reduce_scatter(const ProcessGroup& group, const CollectiveCall& call, const Operands& operands) {
+    const std::int64_t run = call.size / call.runs, parts = group.size();
     const std::int64_t bytes = call.size * parts * element_bytes(call.type);
     if (bytes > kSmall && call.runs > 1 && run * element_bytes(call.type) < kShortRun)
-      return reduce_scatter_short_runs(group, call, in, out);
-    return exchange(group, call, in, bytes, [&](Inputs inputs) {
+      return reduce_scatter_short_runs(group, call, operands);
+    return exchange(group, call, operands.in, bytes, [&](Inputs inputs) {
       for (std::int64_t i = 0; i < call.runs; ++i)
-        sum(inputs, call.type, (i * parts + group.index) * run, run, at(out, i * run * sum_bytes(call.type)));
+        sum(inputs, call.type, (i * parts + group.index) * run, run,
+            at(operands.out, i * run * sum_bytes(call.type)));
     });
   }
 
-  double do_all_reduce(const Group& group, const CollectiveCall& call, void* data) override;
+  double all_reduce(const ProcessGroup& group, const CollectiveCall& call, void* data);
 
-  double do_all_to_all(const Group& group, const CollectiveCall& call, const void* in, void* out) override {
-    return exchange(group, call, in, call.size * std::ssize(group.ranks), [&](Inputs inputs) {
+  double all_to_all(const ProcessGroup& group, const CollectiveCall& call, const Operands& operands) {
+    return exchange(group, call, operands.in, call.size * group.size(), [&](Inputs inputs) {
       std::int64_t offset = 0;
       for (const void* theirs : inputs) {
-        copy_bytes(at(out, offset), at(theirs, group.index * call.size), call.size);
+        copy_bytes(at(operands.out, offset), at(theirs, group.index * call.size), call.size);
         offset += call.size;
       }
     });
   }
 
-  double do_ragged_all_to_all(const Group& group, const CollectiveCall& call,
-                              const RaggedSide& side) override {
-    slot_of(group).ragged = side;
-    return meet(group, call, side.in, [&](Inputs inputs) {
+  double ragged_all_to_all(const ProcessGroup& group, const CollectiveCall& call, const Operands& operands) {
+    return meet(group, call, operands, [&](Inputs inputs) {
       const auto me = static_cast<std::size_t>(group.index);
       for (std::size_t i = 0; i < inputs.size(); ++i) {
-        const RaggedSide& source = meeting_of(group).slots[i].ragged;
-        copy_bytes(at(side.out, side.recv_offsets[i] * call.size),
-                   at(inputs[i], source.send_offsets[me] * call.size), source.send_counts[me] * call.size);
+        const RaggedRows& theirs = meeting_of(group).slots[i].operands.send;
+        copy_bytes(at(operands.out, operands.receive.offsets[i] * call.size),
+                   at(inputs[i], theirs.offsets[me] * call.size), theirs.counts[me] * call.size);
       }
     });
   }
 
-  double do_take(const Group& group, const CollectiveCall& call, const RaggedSide& side,
-                 const Take& take) override {
+  double take_inputs(const ProcessGroup& group, const CollectiveCall& call, const Operands& operands) {
     const auto take_all = [&](Inputs inputs) {
-      for (std::size_t i = 0; i < inputs.size(); ++i) take(i, inputs[i]);
+      for (std::size_t i = 0; i < inputs.size(); ++i) (*operands.take)(i, inputs[i]);
     };
-    if (side.send_counts.empty())
-      return exchange(group, call, side.in, call.size * std::ssize(group.ranks), take_all);
-    slot_of(group).ragged = side;
-    return meet(group, call, side.in, take_all);
+    if (call.kind == Collective::all_to_all)
+      return exchange(group, call, operands.in, call.size * group.size(), take_all);
+    return meet(group, call, operands, take_all);
   }
 
-  double do_broadcast(const Group& group, const CollectiveCall& call, void* data) override {
+  double broadcast(const ProcessGroup& group, const CollectiveCall& call, void* data) {
     const void* const own = group.index == call.root ? data : nullptr;
     return exchange(group, call, own, call.size, [&](Inputs inputs) {
       if (own == nullptr) copy_bytes(data, inputs[static_cast<std::size_t>(call.root)], call.size);
     });
   }
 
-  double do_barrier(const Group& group, const CollectiveCall& call) override {
-    return exchange(group, call, nullptr, 0, [](Inputs) {});
-  }
-
- private:
-  Meeting& meeting_of(const Group& group) {
+  Meeting& meeting_of(const ProcessGroup& group) {
     Meeting*& meeting = meetings_[group.ranks];
     if (!meeting) meeting = &world_.meeting_of(group.ranks, channel_);
     return *meeting;
   }
 
-  Slot& slot_of(const Group& group) { return meeting_of(group).slots[static_cast<std::size_t>(group.index)]; }
+  Slot& slot_of(const ProcessGroup& group) {
+    return meeting_of(group).slots[static_cast<std::size_t>(group.index)];
+  }
 
-  Meeting& publish(const Group& group, const CollectiveCall& call, const void* in) {
+  Meeting& publish(const ProcessGroup& group, const CollectiveCall& call, const Operands& operands) {
     Meeting& meeting = meeting_of(group);
     Slot& slot = meeting.slots[static_cast<std::size_t>(group.index)];
     slot.call = call;
-    slot.position = &position();
-    slot.in = in;
+    slot.position = &position_;
+    slot.operands = operands;
     return meeting;
   }
 
@@ -164,21 +183,20 @@ class LocalCommunicator : public Communicator {
     if (!meeting.error.empty()) throw CollectiveError(meeting.error);
   }
 
-  // The inputs of all ranks, null where a rank has none.
-  using Inputs = std::span<const void* const>;
-
   // In one of the two ways below, by the size of the inputs, which is the same on all ranks.
   template <typename Work>
-  double exchange(const Group& group, const CollectiveCall& call, const void* in, std::int64_t bytes,
+  double exchange(const ProcessGroup& group, const CollectiveCall& call, const void* in, std::int64_t bytes,
                   const Work& work) {
-    return bytes <= kSmall ? meet_with_copies(group, call, in, bytes, work) : meet(group, call, in, work);
+    return bytes <= kSmall ? meet_with_copies(group, call, in, bytes, work)
+                           : meet(group, call, {.in = in}, work);
   }
 
-  // Publishes `in`, waits for all, runs work(inputs) on the others' memory if they agree, and waits until
-  // all have done so. Work must not throw. Returns the seconds waited.
+  // Publishes the operands, waits for all, runs work(inputs) on the others' memory if they agree, and waits
+  // until all have done so. Work must not throw. Returns the seconds waited.
   template <typename Work>
-  double meet(const Group& group, const CollectiveCall& call, const void* in, const Work& work) {
-    Meeting& meeting = publish(group, call, in);
+  double meet(const ProcessGroup& group, const CollectiveCall& call, const Operands& operands,
+              const Work& work) {
+    Meeting& meeting = publish(group, call, operands);
     const double waited = world_.arrive(meeting, group.index);
     throw_disagreement(meeting);
     work(published_inputs(meeting));
@@ -187,9 +205,9 @@ class LocalCommunicator : public Communicator {
 
   // The same with one wait: work(inputs) on copies of the inputs, of `bytes` bytes.
   template <typename Work>
-  double meet_with_copies(const Group& group, const CollectiveCall& call, const void* in, std::int64_t bytes,
-                          const Work& work) {
-    Meeting& meeting = publish(group, call, nullptr);
+  double meet_with_copies(const ProcessGroup& group, const CollectiveCall& call, const void* in,
+                          std::int64_t bytes, const Work& work) {
+    Meeting& meeting = publish(group, call, {});
     const std::size_t turn = meeting.generation % 2;
     std::vector<std::byte>& copy = meeting.slots[static_cast<std::size_t>(group.index)].copies[turn];
     const auto* const begin = static_cast<const std::byte*>(in);
@@ -205,10 +223,9 @@ class LocalCommunicator : public Communicator {
 
   // Each rank sums a slice of the inputs as they lie in memory and brings every rank's runs to it: inputs are
   // read in long stretches, where a rank's own part is a few bytes of every line.
-  double reduce_scatter_short_runs(const Group& group, const CollectiveCall& call, const void* in,
-                                   void* out) {
-    slot_of(group).out = out;
-    return meet(group, call, in, [&](Inputs inputs) {
+  double reduce_scatter_short_runs(const ProcessGroup& group, const CollectiveCall& call,
+                                   const Operands& operands) {
+    return meet(group, call, operands, [&](Inputs inputs) {
       const Meeting& meeting = meeting_of(group);
       constexpr std::int64_t kPieceBytes = 16384;
       alignas(64) std::byte piece[kPieceBytes];
@@ -221,7 +238,7 @@ class LocalCommunicator : public Communicator {
         sum(inputs, call.type, begin, end - begin, piece);
         for (std::int64_t i = begin; i < end;) {
           const std::int64_t index = i / run, within = i % run, count = std::min(run - within, end - i);
-          void* const to = meeting.slots[static_cast<std::size_t>(index % parts)].out;
+          void* const to = meeting.slots[static_cast<std::size_t>(index % parts)].operands.out;
           copy_bytes(at(to, (index / parts * run + within) * bytes), piece + (i - begin) * bytes,
                      count * bytes);
           i += count;
@@ -240,18 +257,19 @@ class LocalCommunicator : public Communicator {
 
   Inputs published_inputs(const Meeting& meeting) {
     inputs_.clear();
-    for (const Slot& slot : meeting.slots) inputs_.push_back(slot.in);
+    for (const Slot& slot : meeting.slots) inputs_.push_back(slot.operands.in);
     return inputs_;
   }
 
   LocalWorld& world_;
   const int rank_, channel_;
+  Position position_;
   std::map<std::vector<int>, Meeting*> meetings_;
   std::vector<const void*> inputs_, terms_;  // members, so that a call allocates nothing once they have grown
 };
 
 // Each rank sums one slice of the others' values into its scratch space; then all copy all slices.
-double LocalCommunicator::do_all_reduce(const Group& group, const CollectiveCall& call, void* data) {
+double LocalBackend::all_reduce(const ProcessGroup& group, const CollectiveCall& call, void* data) {
   const auto parts = static_cast<int>(group.ranks.size());
   const std::int64_t bytes = element_bytes(call.type);
   if (call.size * bytes <= kSmall) {
@@ -269,7 +287,7 @@ double LocalCommunicator::do_all_reduce(const Group& group, const CollectiveCall
   do {
     const std::int64_t count = std::min(call.size - begin, kScratchElements * parts);
     void* piece = at(data, begin * bytes);
-    waited += meet(group, call, piece, [&](Inputs inputs) {
+    waited += meet(group, call, {.in = piece}, [&](Inputs inputs) {
       const Slice slice = slice_of(count, parts, group.index);
       sum(inputs, call.type, slice.begin, slice.end - slice.begin, scratch);
     });
@@ -285,7 +303,7 @@ double LocalCommunicator::do_all_reduce(const Group& group, const CollectiveCall
 }
 
 void run_rank(LocalWorld& world, int rank, const std::function<void(Communicator&)>& body) {
-  LocalCommunicator communicator(world, rank, 0);
+  Communicator communicator(std::make_unique<LocalBackend>(world, rank, 0));
   bool failed = true;
   try {
     body(communicator);

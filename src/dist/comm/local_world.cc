@@ -192,11 +192,11 @@ std::string disagreement(const Meeting& meeting) {
           meeting.ranks[i], to_string(*other.position));
     }
   }
-  if (first.call.kind != "ragged_all_to_all") return {};
+  if (first.call.kind != Collective::ragged_all_to_all) return {};
   for (std::size_t i = 0; i < meeting.slots.size(); ++i) {
     for (std::size_t j = 0; j < meeting.slots.size(); ++j) {
-      const std::int64_t sent = meeting.slots[i].ragged.send_counts[j];
-      const std::int64_t expected = meeting.slots[j].ragged.recv_counts[i];
+      const std::int64_t sent = meeting.slots[i].operands.send.counts[j];
+      const std::int64_t expected = meeting.slots[j].operands.receive.counts[i];
       if (sent == expected) continue;
       return fmt::format("[comm] {}{}: rank {} sends {} rows to rank {}, which expects {}",
                          to_string(first.call), to_string(*first.position), meeting.ranks[i], sent,

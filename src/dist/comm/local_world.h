@@ -13,13 +13,12 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "core/error.h"
 #include "core/workers.h"
-#include "dist/comm/communicator.h"
+#include "dist/comm/comm_backend.h"
 #include "dist/comm/shared_objects.h"
 
 namespace switchyard {
@@ -28,9 +27,7 @@ namespace switchyard {
 struct Slot {
   CollectiveCall call;
   const Position* position = nullptr;
-  const void* in = nullptr;
-  void* out = nullptr;  // where others write this rank's part of a sum
-  RaggedSide ragged{};
+  Operands operands;  // others read `in`, and write this rank's part of a sum to `out`
   bool arrived = false;
   std::vector<std::byte> copies[2];      // of a small input, in turns; invariant 3
   std::unique_ptr<std::byte[]> scratch;  // this rank's slice of an all-reduce; invariant 4
@@ -48,7 +45,7 @@ struct Meeting {
 
   std::mutex making;           // guards what follows
   std::shared_ptr<void> made;  // what the first to come made for all
-  std::string_view made_for;   // the kind of collective, and its size
+  Collective made_for{};       // the kind of collective, and its size
   std::int64_t made_size = 0;
 };
 

@@ -4,7 +4,7 @@
 
 namespace switchyard {
 
-ProgressThread::ProgressThread(std::unique_ptr<Communicator> channel)
+ProgressThread::ProgressThread(std::unique_ptr<CommBackend> channel)
     : channel_(std::move(channel)), thread_([this] { work(); }) {}
 
 ProgressThread::~ProgressThread() {
@@ -53,8 +53,12 @@ void ProgressThread::work() {
 }
 
 std::exception_ptr ProgressThread::carry_out(StartedCollective& started) {
+  Position& position = channel_->position();
+  position.step = started.step;
+  position.layer = started.layer;
+  position.phase = started.phase;
   try {
-    run(started);
+    channel_->carry_out(started.group, started.call, started.operands);
   } catch (const std::exception& error) {
     channel_->failed(error);
     return std::current_exception();
@@ -62,14 +66,11 @@ std::exception_ptr ProgressThread::carry_out(StartedCollective& started) {
   return nullptr;
 }
 
-void ProgressThread::run(StartedCollective& started) {
-  Position& position = channel_->position();
-  position.step = started.step;
-  position.layer = started.layer;
-  position.phase = started.phase;
-  channel_->entered_ = position.trace == nullptr ? 0 : TraceLog::now();
-  const double waited = started.work(*channel_, started);
-  channel_->log(started.call, started.bytes, waited);
+double OverlappedBackend::finish(StartedCollective& started) {
+  const TraceSpan span(position().trace, "wait", "wait", position().layer);
+  const std::int64_t begin = TraceLog::now();
+  progress_.wait(started);
+  return static_cast<double>(TraceLog::now() - begin) * 1e-9;
 }
 
 }  // namespace switchyard

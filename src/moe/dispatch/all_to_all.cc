@@ -33,7 +33,7 @@ class ExchangeCountsOp : public Op {
     const Tensor mine = c.empty(DType::i32, {experts_}),
                  all = c.empty(DType::i32, {c.mesh->product(axes_), experts_});
     count_ids(*c.pool, in[0].view(), 0, mine.view());
-    c.comm->all_gather(c.group(axes_), joined(axes_), mine.view(), all.view());
+    c.comm->all_gather(c.group(axes_), mine.view(), all.view());
     return {all};
   }
   std::vector<Tensor> backward(Context&, const BackwardCall&) const override { return {Tensor()}; }
@@ -82,7 +82,7 @@ void copy_rows(Context& c, const TensorView& from, std::int64_t from_row, const 
   if (count == 0) return;
   Shape shape = to.shape();
   shape[0] = count;
-  // `from` may have more rows than its shape says: it is another rank's (Communicator::TakeView).
+  // `from` may have more rows than its shape says: it is another rank's (SharedMemory::Take).
   strided_copy(*c.pool, from.block(from_row * from.stride(0), shape, from.strides()),
                to.rows(to_row, to_row + count));
 }
@@ -157,8 +157,8 @@ class ExchangeRowsOp : public Op {
   Tensor move(Context& c, const Tensor& x, bool back) const {
     if (shares_memory(c)) return move_shared(c, x, back);
     const Move m = prepare(c, x, back);
-    c.comm->ragged_all_to_all(c.group(axes_), joined(axes_), m.from.view(), m.send_offsets, m.sent,
-                              m.to.view(), m.receive_offsets, m.received);
+    c.comm->ragged_all_to_all(c.group(axes_), m.from.view(), {m.send_offsets, m.sent}, m.to.view(),
+                              {m.receive_offsets, m.received});
     return arrived(c, m, back);
   }
 
@@ -190,7 +190,7 @@ class ExchangeRowsOp : public Op {
         away += rows_of(e, routes_.kept.size());
       }
     };
-    c.comm->ragged_all_to_all_shared(c.group(axes_), joined(axes_), x.view(), sent, received, take);
+    c.comm->shared_memory()->ragged_all_to_all(c.group(axes_), x.view(), sent, received, take);
     return out;
   }
 
@@ -199,8 +199,8 @@ class ExchangeRowsOp : public Op {
     StartedMove(Context& c, const ExchangeRowsOp& op, const Tensor& x)
         : op_(op), move_(op.prepare(c, x, op.back_)) {
       started_ = c.comm->start_ragged_all_to_all(
-          c.group(op.axes_), joined(op.axes_), move_.from.view(), move_.send_offsets, move_.sent,
-          move_.to.view(), move_.receive_offsets, move_.received, {move_.from.buffer(), move_.to.buffer()});
+          c.group(op.axes_), move_.from.view(), {move_.send_offsets, move_.sent}, move_.to.view(),
+          {move_.receive_offsets, move_.received}, {move_.from.buffer(), move_.to.buffer()});
     }
     std::vector<Tensor> finish(Context& c) override {
       c.comm->finish(*started_);

@@ -9,7 +9,7 @@
 
 #include "core/cores.h"
 #include "dist/comm/failure.h"
-#include "dist/comm/mpi/mpi_communicator.h"
+#include "dist/comm/mpi/mpi_backend.h"
 
 namespace switchyard {
 namespace {
@@ -111,14 +111,14 @@ void MpiProcesses::run_ranks(Workers& workers, double timeout_seconds,
 void MpiProcesses::run_rank(Workers& workers, int rank, SharedObjects& objects,
                             const std::function<void(Communicator&)>& body) {
   const RankScope scope(workers);
-  MpiCommunicator communicator(world_, wire_, objects, {rank, 0});
+  Communicator communicator(std::make_unique<MpiBackend>(world_, wire_, objects, World::Caller{rank, 0}));
   const auto fail = [&](Error::Kind kind, const std::exception& error) {
     world_.fail(rank, kind, message_with_place(error, communicator.position()));
   };
   try {
     body(communicator);
     // Until all are here another rank may still fail, and this one must say so.
-    communicator.barrier(everyone(communicator), "end of the run");
+    communicator.barrier(everyone(communicator, "end of the run"));
   } catch (const Error& error) {
     fail(error.kind(), error);
   } catch (const std::exception& error) {

@@ -1,4 +1,4 @@
-#include "dist/comm/mpi/mpi_communicator.h"
+#include "dist/comm/mpi/mpi_backend.h"
 
 #include <algorithm>
 #include <chrono>
@@ -18,7 +18,7 @@ constexpr std::int64_t kPieceElements = 1 << 18;
 
 // What a rank says of its call to each of the others, before anything of the call is believed.
 struct Announcement {
-  char kind[24] = {};
+  std::int32_t kind = 0;
   char axis[128] = {};
   char type[24] = {};
   std::int64_t size = 0, root = 0, runs = 1;
@@ -30,9 +30,9 @@ void write_to(std::span<char> field, std::string_view text) {
   std::memcpy(field.data(), text.data(), std::min(text.size(), field.size() - 1));
 }
 
-Announcement announce(const Group& group, const CollectiveCall& call) {
+Announcement announce(const ProcessGroup& group, const CollectiveCall& call) {
   Announcement a;
-  write_to(a.kind, call.kind);
+  a.kind = static_cast<std::int32_t>(call.kind);
   write_to(a.axis, call.axis);
   write_to(a.type, call.type);
   a.size = call.size;
@@ -43,7 +43,12 @@ Announcement announce(const Group& group, const CollectiveCall& call) {
 }
 
 CollectiveCall call_of(const Announcement& a) {
-  return {.kind = a.kind, .axis = a.axis, .type = a.type, .size = a.size, .root = a.root, .runs = a.runs};
+  return {.kind = static_cast<Collective>(a.kind),
+          .axis = a.axis,
+          .type = a.type,
+          .size = a.size,
+          .root = a.root,
+          .runs = a.runs};
 }
 
 bool same_call(const Announcement& a, const Announcement& b) {
@@ -59,16 +64,16 @@ template <typename... Args>
 
 // One collective of one rank: announcements to all, then bytes. What is sent may leave at once; what is
 // received is asked for after meet(), when all calls are known to be alike.
-class MpiCommunicator::Exchange {
+class MpiBackend::Exchange {
  public:
-  Exchange(MpiCommunicator& comm, const Group& group, const CollectiveCall& call,
-           const RaggedSide* side = nullptr)
+  Exchange(MpiBackend& comm, const ProcessGroup& group, const CollectiveCall& call,
+           const Operands& operands = {})
       : comm_(comm), group_(group), call_(call), own_(group.ranks.size()), theirs_(group.ranks.size()) {
     for_others([&](std::size_t j) {
       own_[j] = announce(group, call);
-      if (side != nullptr) {
-        own_[j].sent = side->send_counts[j];
-        own_[j].expected = side->recv_counts[j];
+      if (call.kind == Collective::ragged_all_to_all) {
+        own_[j].sent = operands.send.counts[j];
+        own_[j].expected = operands.receive.counts[j];
       }
       comm_.wire_.receive(arrivals_, peer(j, false, false), &theirs_[j], sizeof theirs_[j]);
       comm_.wire_.send(moves_, peer(j, true, false), &own_[j], sizeof own_[j]);
@@ -130,44 +135,70 @@ class MpiCommunicator::Exchange {
                     mine ? other : comm_.caller_.rank, mine ? theirs_[j].expected : own_[j].expected);
   }
 
-  MpiCommunicator& comm_;
-  const Group& group_;
+  MpiBackend& comm_;
+  const ProcessGroup& group_;
   const CollectiveCall& call_;
   std::vector<Announcement> own_, theirs_;
   Transfers arrivals_, moves_;
 };
 
-MpiCommunicator::MpiCommunicator(World& world, Wire& wire, SharedObjects& objects, World::Caller caller)
+MpiBackend::MpiBackend(World& world, Wire& wire, SharedObjects& objects, World::Caller caller)
     : world_(world), wire_(wire), objects_(objects), caller_(caller) {
-  world_.enter(caller, position());
+  world_.enter(caller, position_);
 }
 
-MpiCommunicator::~MpiCommunicator() {
+MpiBackend::~MpiBackend() {
   world_.leave(caller_);
 }
 
-std::unique_ptr<Communicator> MpiCommunicator::second_channel() {
+std::unique_ptr<CommBackend> MpiBackend::second_channel() {
   if (!wire_.any_thread())
     fail_usage("[comm] overlap_communication: expected off, as this MPI serves one thread a process only");
-  return std::make_unique<MpiCommunicator>(world_, wire_, objects_,
-                                           World::Caller{caller_.rank, caller_.channel + 1});
+  return std::make_unique<MpiBackend>(world_, wire_, objects_,
+                                      World::Caller{caller_.rank, caller_.channel + 1});
 }
 
 // What other ranks sent for this collective must not be taken for the next one's: the run ends here.
-void MpiCommunicator::failed(const std::exception& failure) {
+void MpiBackend::failed(const std::exception& failure) {
   const auto* error = dynamic_cast<const Error*>(&failure);
   world_.fail(caller_.rank, error == nullptr ? Error::Kind::runtime : error->kind(),
               message_with_place(failure, position()));
 }
 
-double MpiCommunicator::do_all_gather(const Group& group, const CollectiveCall& call, const void* in,
-                                      void* out) {
+double MpiBackend::carry_out(const ProcessGroup& group, const CollectiveCall& call,
+                             const Operands& operands) {
+  switch (call.kind) {
+    case Collective::all_gather:
+      return all_gather(group, call, operands);
+    case Collective::reduce_scatter:
+      return reduce_scatter(group, call, operands);
+    case Collective::all_reduce:
+      return all_reduce(group, call, operands.out);
+    case Collective::all_to_all:
+      return all_to_all(group, call, operands);
+    case Collective::ragged_all_to_all:
+      return ragged_all_to_all(group, call, operands);
+    case Collective::broadcast:
+      return broadcast(group, call, operands.out);
+    case Collective::barrier:
+      return barrier(group, call);
+    case Collective::make_together:
+      break;
+  }
+  CHECK(false, "{}: these ranks do not read each other's memory", to_string(call));
+  return 0;
+}
+
+double MpiBackend::all_gather(const ProcessGroup& group, const CollectiveCall& call,
+                              const Operands& operands) {
   Exchange exchange(*this, group, call);
-  exchange.for_others([&](std::size_t j) { exchange.send(j, in, call.size); });
+  exchange.for_others([&](std::size_t j) { exchange.send(j, operands.in, call.size); });
   const double waited = exchange.meet();
-  const auto place = [&](std::size_t j) { return at(out, static_cast<std::int64_t>(j) * call.size); };
+  const auto place = [&](std::size_t j) {
+    return at(operands.out, static_cast<std::int64_t>(j) * call.size);
+  };
   exchange.for_others([&](std::size_t j) { exchange.receive(j, place(j), call.size); });
-  copy_bytes(place(static_cast<std::size_t>(group.index)), in, call.size);
+  copy_bytes(place(static_cast<std::size_t>(group.index)), operands.in, call.size);
   exchange.finish();
   return waited;
 }
@@ -191,8 +222,8 @@ const std::byte* piece_of(const CollectiveCall& call, const void* in, std::int64
 
 }  // namespace
 
-double MpiCommunicator::do_reduce_scatter(const Group& group, const CollectiveCall& call, const void* in,
-                                          void* out) {
+double MpiBackend::reduce_scatter(const ProcessGroup& group, const CollectiveCall& call,
+                                  const Operands& operands) {
   Exchange exchange(*this, group, call);
   const double waited = exchange.meet();
   const std::int64_t bytes = element_bytes(call.type);
@@ -205,7 +236,7 @@ double MpiCommunicator::do_reduce_scatter(const Group& group, const CollectiveCa
     const std::int64_t count = std::min(kPieceElements, call.size - begin);
     const auto place = [&](std::int64_t i) { return at(scratch_.data(), i * count * bytes); };
     const auto piece = [&](std::int64_t j) {
-      return piece_of(call, in, parts, j, begin, count, place(parts + j));
+      return piece_of(call, operands.in, parts, j, begin, count, place(parts + j));
     };
     exchange.for_others([&](std::size_t other) {
       const auto j = static_cast<std::int64_t>(other);
@@ -215,14 +246,14 @@ double MpiCommunicator::do_reduce_scatter(const Group& group, const CollectiveCa
     });
     inputs_[static_cast<std::size_t>(group.index)] = piece(group.index);
     exchange.finish();
-    sum_in_order(call.type, inputs_, at(out, begin * sum_bytes(call.type)), count);
+    sum_in_order(call.type, inputs_, at(operands.out, begin * sum_bytes(call.type)), count);
   }
   exchange.finish();
   return waited;
 }
 
 // Each rank sums one slice of the others' values, then sends it to all.
-double MpiCommunicator::do_all_reduce(const Group& group, const CollectiveCall& call, void* data) {
+double MpiBackend::all_reduce(const ProcessGroup& group, const CollectiveCall& call, void* data) {
   Exchange exchange(*this, group, call);
   const double waited = exchange.meet();
   const std::int64_t bytes = element_bytes(call.type);
@@ -256,37 +287,39 @@ double MpiCommunicator::do_all_reduce(const Group& group, const CollectiveCall& 
   return waited;
 }
 
-double MpiCommunicator::do_all_to_all(const Group& group, const CollectiveCall& call, const void* in,
-                                      void* out) {
+double MpiBackend::all_to_all(const ProcessGroup& group, const CollectiveCall& call,
+                              const Operands& operands) {
   Exchange exchange(*this, group, call);
   const auto offset = [&](std::size_t j) { return static_cast<std::int64_t>(j) * call.size; };
-  exchange.for_others([&](std::size_t j) { exchange.send(j, at(in, offset(j)), call.size); });
+  exchange.for_others([&](std::size_t j) { exchange.send(j, at(operands.in, offset(j)), call.size); });
   const double waited = exchange.meet();
-  exchange.for_others([&](std::size_t j) { exchange.receive(j, at(out, offset(j)), call.size); });
+  exchange.for_others([&](std::size_t j) { exchange.receive(j, at(operands.out, offset(j)), call.size); });
   const auto me = static_cast<std::size_t>(group.index);
-  copy_bytes(at(out, offset(me)), at(in, offset(me)), call.size);
+  copy_bytes(at(operands.out, offset(me)), at(operands.in, offset(me)), call.size);
   exchange.finish();
   return waited;
 }
 
-double MpiCommunicator::do_ragged_all_to_all(const Group& group, const CollectiveCall& call,
-                                             const RaggedSide& side) {
-  Exchange exchange(*this, group, call, &side);
+double MpiBackend::ragged_all_to_all(const ProcessGroup& group, const CollectiveCall& call,
+                                     const Operands& operands) {
+  Exchange exchange(*this, group, call, operands);
   const auto me = static_cast<std::size_t>(group.index);
-  const auto from = [&](std::size_t j) { return at(side.in, side.send_offsets[j] * call.size); };
-  const auto to = [&](std::size_t j) { return at(side.out, side.recv_offsets[j] * call.size); };
-  exchange.for_others([&](std::size_t j) { exchange.send(j, from(j), side.send_counts[j] * call.size); });
+  const auto from = [&](std::size_t j) { return at(operands.in, operands.send.offsets[j] * call.size); };
+  const auto to = [&](std::size_t j) { return at(operands.out, operands.receive.offsets[j] * call.size); };
+  exchange.for_others([&](std::size_t j) { exchange.send(j, from(j), operands.send.counts[j] * call.size); });
   const double waited = exchange.meet();
-  if (side.send_counts[me] != side.recv_counts[me])
+  if (operands.send.counts[me] != operands.receive.counts[me])
     fail_collective("[comm] {}{}: rank {} sends {} rows to itself and expects {}", to_string(call),
-                    to_string(position()), caller_.rank, side.send_counts[me], side.recv_counts[me]);
-  exchange.for_others([&](std::size_t j) { exchange.receive(j, to(j), side.recv_counts[j] * call.size); });
-  copy_bytes(to(me), from(me), side.send_counts[me] * call.size);
+                    to_string(position()), caller_.rank, operands.send.counts[me],
+                    operands.receive.counts[me]);
+  exchange.for_others(
+      [&](std::size_t j) { exchange.receive(j, to(j), operands.receive.counts[j] * call.size); });
+  copy_bytes(to(me), from(me), operands.send.counts[me] * call.size);
   exchange.finish();
   return waited;
 }
 
-double MpiCommunicator::do_broadcast(const Group& group, const CollectiveCall& call, void* data) {
+double MpiBackend::broadcast(const ProcessGroup& group, const CollectiveCall& call, void* data) {
   Exchange exchange(*this, group, call);
   const bool root = group.index == call.root;
   if (root) exchange.for_others([&](std::size_t j) { exchange.send(j, data, call.size); });
@@ -296,7 +329,7 @@ double MpiCommunicator::do_broadcast(const Group& group, const CollectiveCall& c
   return waited;
 }
 
-double MpiCommunicator::do_barrier(const Group& group, const CollectiveCall& call) {
+double MpiBackend::barrier(const ProcessGroup& group, const CollectiveCall& call) {
   Exchange exchange(*this, group, call);
   const double waited = exchange.meet();
   exchange.finish();
