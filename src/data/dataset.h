@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -29,6 +30,17 @@ class Dataset {
   // padding.
   virtual std::int64_t rows() const = 0;
   virtual std::string description() const = 0;
+};
+
+// One batch, of which each rank reads its own rows only.
+struct BatchRows {
+  // Rows first_row .. first_row + count - 1 of `data`, of `length` tokens each.
+  BatchRows(Dataset& data, std::int64_t first_row, std::int64_t count, std::int64_t length);
+  // A batch in memory.
+  BatchRows(const Batch& batch);
+
+  std::int64_t rows, sequence;
+  std::function<Batch(std::int64_t begin, std::int64_t end)> read;  // rows [begin, end) of the batch
 };
 
 // Uniform random tokens in [0, vocab), the same `batch` rows again and again, equal bit for bit to the

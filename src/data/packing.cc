@@ -4,6 +4,21 @@
 
 namespace switchyard {
 
+BatchRows::BatchRows(Dataset& data, std::int64_t first_row, std::int64_t count, std::int64_t length)
+    : rows(count), sequence(length), read([&data, first_row](std::int64_t begin, std::int64_t end) {
+        return data.read(first_row + begin, end - begin);
+      }) {}
+
+BatchRows::BatchRows(const Batch& batch)
+    : rows(batch.inputs.dim(0)),
+      sequence(batch.inputs.dim(1)),
+      read([batch](std::int64_t begin, std::int64_t end) -> Batch {
+        return {batch.inputs.slice_rows(begin, end), batch.targets.slice_rows(begin, end),
+                batch.inputs_position.slice_rows(begin, end),
+                batch.inputs_segmentation.slice_rows(begin, end),
+                batch.targets_segmentation.slice_rows(begin, end)};
+      }) {}
+
 Batch empty_batch(std::int64_t rows, std::int64_t sequence) {
   Batch batch;
   for (Tensor* t : {&batch.inputs, &batch.targets, &batch.inputs_position, &batch.inputs_segmentation,

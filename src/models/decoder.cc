@@ -15,14 +15,20 @@
 namespace switchyard {
 namespace {
 
-Array place(Context& context, const Tensor& global) {
-  const Sharding sharding = context.rules->sharding(
-      {"activation_embed_and_logits_batch", "activation_norm_length"}, global.shape());
-  const Shape local = local_shape(*context.mesh, global.shape(), sharding);
-  const Shape offset = local_offset(*context.mesh, context.rank, global.shape(), sharding);
-  const Tensor block = context.empty(global.dtype(), local);
-  if (!context.memory.device().is_abstract()) copy(slice_block(global, offset, local).view(), block.view());
-  return make_leaf(block, global.shape(), sharding, false);
+Sharding batch_sharding(const Context& context, const Shape& shape) {
+  return context.rules->sharding({"activation_embed_and_logits_batch", "activation_norm_length"}, shape);
+}
+
+// `own`: this rank's rows, whole, of a batch of `rows` rows.
+Array place(Context& context, const Tensor& own, std::int64_t rows) {
+  const Shape shape{rows, own.dim(1)};
+  const Sharding sharding = batch_sharding(context, shape);
+  const Shape local = local_shape(*context.mesh, shape, sharding);
+  CHECK(own.dim(0) == local[0], "{} rows of {}, of which this rank has {}", own.dim(0), rows, local[0]);
+  const Shape offset{0, local_offset(*context.mesh, context.rank, shape, sharding)[1]};
+  const Tensor block = context.empty(own.dtype(), local);
+  if (!context.memory.device().is_abstract()) copy(slice_block(own, offset, local).view(), block.view());
+  return make_leaf(block, shape, sharding, false);
 }
 
 MoeWeights moe_weights(const LayerCall& call) {
@@ -79,10 +85,21 @@ Array logits_of(Context& c, const ModelConfig& m, const Array& hidden, const Arr
 
 }  // namespace
 
-DeviceBatch place_batch(Context& context, const Batch& global) {
-  return {place(context, global.inputs), place(context, global.inputs_position),
-          place(context, global.inputs_segmentation), place(context, global.targets),
-          place(context, global.targets_segmentation)};
+OwnRows own_rows(const Context& context, const Shape& shape) {
+  const Sharding sharding = batch_sharding(context, shape);
+  const std::int64_t begin = local_offset(*context.mesh, context.rank, shape, sharding)[0];
+  return {begin, begin + local_shape(*context.mesh, shape, sharding)[0], sharding.dims[0]};
+}
+
+DeviceBatch place_own_rows(Context& context, const Batch& own, std::int64_t rows) {
+  const auto placed = [&](const Tensor& x) { return place(context, x, rows); };
+  return {placed(own.inputs), placed(own.inputs_position), placed(own.inputs_segmentation),
+          placed(own.targets), placed(own.targets_segmentation)};
+}
+
+DeviceBatch place_batch(Context& context, const Batch& whole) {
+  const OwnRows own = own_rows(context, whole.inputs.shape());
+  return place_own_rows(context, BatchRows(whole).read(own.begin, own.end), whole.inputs.dim(0));
 }
 
 double count_targets(const Batch& batch) {

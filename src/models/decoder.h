@@ -16,7 +16,17 @@ namespace switchyard {
 struct DeviceBatch {
   Array inputs, positions, segments, targets, target_segments;
 };
-DeviceBatch place_batch(Context& context, const Batch& global);
+DeviceBatch place_batch(Context& context, const Batch& whole);
+
+// Where this rank's rows lie among those of a batch of `shape` [B,S]: rows [begin, end). `axes` split the
+// rows.
+struct OwnRows {
+  std::int64_t begin, end;
+  Axes axes;
+};
+OwnRows own_rows(const Context& context, const Shape& shape);
+// A batch of `rows` rows, of which this rank gives its own.
+DeviceBatch place_own_rows(Context& context, const Batch& own, std::int64_t rows);
 
 struct ForwardOptions {
   std::int64_t step = 0;       // for random routing
@@ -48,7 +58,7 @@ struct ForwardResult {
 ForwardResult forward(Context& context, const ModelConfig& model, const Parameters& parameters,
                       const DeviceBatch& batch, const ForwardOptions& options);
 
-// Number of targets that count.
+// Number of targets that count, in the rows that are given.
 double count_targets(const Batch& batch);
 
 }  // namespace switchyard

@@ -48,30 +48,18 @@ double measured_peak(DType dtype) {
   return best;
 }
 
-// Over batches of `rows`, the last one padded; of the first `limit` batches when that is not 0.
-double evaluate_all(Trainer& trainer, Dataset& data, std::int64_t rows, std::int64_t limit) {
+// Over batches of sizes.eval rows, the last one padded; of the first `limit` batches when that is not 0.
+double evaluate_all(Trainer& trainer, Dataset& data, const BatchSizes& sizes, std::int64_t limit) {
   auto phase = trainer.timer().scope("evaluation");
-  const std::int64_t all = (data.rows() + rows - 1) / rows;
+  const std::int64_t rows = sizes.eval, all = (data.rows() + rows - 1) / rows;
   const std::int64_t batches = limit > 0 ? std::min(limit, all) : all;
   double loss = 0, targets = 0;
   for (std::int64_t i = 0; i < batches; ++i) {
-    const auto r = trainer.evaluate(data.read(i * rows, rows));
+    const auto r = trainer.evaluate(BatchRows(data, i * rows, rows, sizes.sequence));
     loss += r.loss_sum;
     targets += r.targets;
   }
   return targets > 0 ? loss / targets : 0;
-}
-
-StepResult run_step(Trainer& trainer, Dataset& data, std::int64_t first_row, std::int64_t rows,
-                    std::int64_t step, TraceLog* trace) {
-  const TraceSpan whole(trace, "step", "step", step);
-  Batch batch;
-  {
-    const TraceSpan span(trace, "data", "phase");
-    auto phase = trainer.timer().scope("data");
-    batch = data.read(first_row, rows);
-  }
-  return trainer.step(step, batch);
 }
 
 // Folders on the way to `path` that do not exist, deepest first.
@@ -220,7 +208,11 @@ class RankRun {
     context_.memory.account()->reset_peak();
     context_.comm->reset_counts();
     context_.host_reads.reset();
-    StepResult result = run_step(trainer_, *setup_.data.train, rows_, setup_.sizes.step, step, trace_.log());
+    StepResult result = [&] {
+      const TraceSpan whole(trace_.log(), "step", "step", step);
+      return trainer_.step(step,
+                           BatchRows(*setup_.data.train, rows_, setup_.sizes.step, setup_.sizes.sequence));
+    }();
     const double seconds = now() - begin;
     cost_ = {context_.comm->counts(), std::max(cost_.peak_bytes, context_.memory.account()->peak()),
              std::move(result.layer_bytes), context_.host_reads};
@@ -233,7 +225,7 @@ class RankRun {
     const bool last = step + 1 == setup_.steps || rows_ + setup_.sizes.step >= setup_.data.end;
     if (interval > 0 && ((step + 1) % interval == 0 || last)) {
       const double loss =
-          evaluate_all(trainer_, *setup_.data.eval, setup_.sizes.eval, config_.get_int("eval_steps"));
+          evaluate_all(trainer_, *setup_.data.eval, setup_.sizes, config_.get_int("eval_steps"));
       if (speaks_) recorder_->record_eval(step, loss);
     }
     if (speaks_) recorder_->finish_step(step);

@@ -16,13 +16,6 @@
 namespace switchyard {
 namespace {
 
-// Rows [begin, end) of every tensor of a batch.
-Batch rows_of(const Batch& b, std::int64_t begin, std::int64_t end) {
-  return {b.inputs.slice_rows(begin, end), b.targets.slice_rows(begin, end),
-          b.inputs_position.slice_rows(begin, end), b.inputs_segmentation.slice_rows(begin, end),
-          b.targets_segmentation.slice_rows(begin, end)};
-}
-
 // What a test asks for with SWITCHYARD_FAULT (dist/comm/fault.h): `change` of the first element of x, as the
 // host sees it.
 void change_first(const Tensor& x, const std::function<void(const Tensor& element)>& change) {
@@ -134,7 +127,7 @@ Trainer::Trainer(Context& context, ModelConfig model, TrainConfig config, Parame
         config_.stage_microbatches);
 }
 
-StepResult Trainer::step(std::int64_t step, const Batch& batch) {
+StepResult Trainer::step(std::int64_t step, const BatchRows& batch) {
   StepResult result;
   Position& position = context_.comm->position();
   position.step = step;
@@ -188,17 +181,34 @@ Pipeline Trainer::pipeline(std::int64_t rows, std::int64_t length) const {
                   block_sharding(*context_.rules, shape));
 }
 
-void Trainer::accumulate(std::int64_t step, const Batch& batch, StepResult& result) {
+Trainer::OwnBatch Trainer::read_own(const BatchRows& batch, std::int64_t microbatches) {
+  auto phase = timer_.scope("data");
+  const PhaseMark mark(context_.comm->position(), "data");
+  OwnBatch result;
+  result.rows = batch.rows / microbatches;
+  const OwnRows own = own_rows(context_, {result.rows, batch.sequence});
+  for (std::int64_t i = 0; i < microbatches; ++i) {
+    result.micro.push_back(batch.read(i * result.rows + own.begin, i * result.rows + own.end));
+    result.targets += count_targets(result.micro.back());
+  }
+  if (!own.axes.empty())
+    context_.comm->all_reduce(context_.group(own.axes), host_view(std::span(&result.targets, 1)));
+  if (context_.abstract()) result.targets = static_cast<double>(batch.rows * batch.sequence);
+  return result;
+}
+
+void Trainer::accumulate(std::int64_t step, const BatchRows& batch, StepResult& result) {
   for (auto& p : parameters_.all()) p.array.value()->grad = Tensor();
-  result.total_weights = count_targets(batch);
-  const std::int64_t count = config_.accumulation * config_.stage_microbatches,
-                     rows = batch.inputs.dim(0) / count;
+  const std::int64_t count = config_.accumulation * config_.stage_microbatches;
+  const OwnBatch own = read_own(batch, count);
+  const std::int64_t rows = own.rows;
+  result.total_weights = own.targets;
   std::vector<LayerLoad> loads;
   std::vector<Array> losses;  // four of each microbatch
   const auto run_stage = [&](std::int64_t i, const Array& input) {
     auto phase = timer_.scope("forward");
     const PhaseMark mark(context_.comm->position(), "forward");
-    const DeviceBatch placed = place_batch(context_, rows_of(batch, i * rows, (i + 1) * rows));
+    const DeviceBatch placed = place_own_rows(context_, own.micro[static_cast<std::size_t>(i)], rows);
     ForwardOptions options;
     options.step = step * config_.accumulation + i / config_.stage_microbatches;
     options.first_row = i % config_.stage_microbatches * rows;
@@ -212,7 +222,7 @@ void Trainer::accumulate(std::int64_t step, const Batch& batch, StepResult& resu
     return StageOutput{out.output, out.loss};
   };
   if (context_.ahead != nullptr) context_.ahead->begin_step();
-  pipeline(rows, batch.inputs.dim(1)).train(count, run_stage, [&](const std::function<void()>& go_back) {
+  pipeline(rows, batch.sequence).train(count, run_stage, [&](const std::function<void()>& go_back) {
     auto phase = timer_.scope("backward");
     const PhaseMark mark(context_.comm->position(), "backward");
     go_back();
@@ -290,12 +300,13 @@ void Trainer::update_bias(const StepResult& result) {
   }
 }
 
-Trainer::EvalResult Trainer::evaluate(const Batch& batch) {
-  const double targets = count_targets(batch);
+Trainer::EvalResult Trainer::evaluate(const BatchRows& batch) {
+  const OwnBatch own = read_own(batch, 1);
+  const double targets = own.targets;
   ForwardOptions options;
   options.target_count = std::max(1.0, targets);
   double loss = 0;
-  forward_only(batch, options, [&](const ForwardResult& out) {
+  forward_only(own, options, [&](const ForwardResult& out) {
     const std::vector<double> values = read_losses(std::vector{out.lm_loss, out.z_loss});
     loss = (values[0] - values[1]) * targets;
   });
@@ -304,11 +315,11 @@ Trainer::EvalResult Trainer::evaluate(const Batch& batch) {
   return {loss, targets};
 }
 
-Tensor Trainer::logits(const Batch& batch) {
-  Tensor logits = context_.empty(DType::f32, {batch.inputs.dim(0), batch.inputs.dim(1), model_.vocab});
+Tensor Trainer::logits(const BatchRows& batch) {
+  Tensor logits = context_.empty(DType::f32, {batch.rows, batch.sequence, model_.vocab});
   ForwardOptions options;
   options.keep_logits = true;
-  forward_only(batch, options, [&](const ForwardResult& out) {
+  forward_only(read_own(batch, 1), options, [&](const ForwardResult& out) {
     if (context_.stage.is_last()) logits = replicate(context_, out.logits).tensor();
   });
   if (context_.stage.count > 1) {
@@ -317,12 +328,14 @@ Tensor Trainer::logits(const Batch& batch) {
   return read_back(context_, logits, "logits", [&] { return Tensor(Memory(), DType::f32, logits.shape()); });
 }
 
-void Trainer::forward_only(const Batch& batch, ForwardOptions options,
+void Trainer::forward_only(const OwnBatch& batch, ForwardOptions options,
                            const std::function<void(const ForwardResult&)>& use) {
   NoGrad no_grad(context_);
-  pipeline(batch.inputs.dim(0), batch.inputs.dim(1)).evaluate([&](std::int64_t, const Array& input) {
+  const Batch& own = batch.micro[0];
+  pipeline(batch.rows, own.inputs.dim(1)).evaluate([&](std::int64_t, const Array& input) {
     options.input = input;
-    const ForwardResult out = forward(context_, model_, parameters_, place_batch(context_, batch), options);
+    const ForwardResult out =
+        forward(context_, model_, parameters_, place_own_rows(context_, own, batch.rows), options);
     use(out);
     return StageOutput{out.output, out.loss};
   });

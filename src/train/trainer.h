@@ -53,15 +53,16 @@ class Trainer {
  public:
   Trainer(Context& context, ModelConfig model, TrainConfig config, Parameters parameters);
 
-  // One optimizer step on the global batch. A bad one leaves weights and state as they were.
-  StepResult step(std::int64_t step, const Batch& batch);
+  // One optimizer step on the global batch. A bad one leaves weights and state as they were. Of this batch
+  // and those below each rank reads its own rows.
+  StepResult step(std::int64_t step, const BatchRows& batch);
   // Sum of cross entropies and number of targets of a global batch, without training.
   struct EvalResult {
     double loss_sum = 0, targets = 0;
   };
-  EvalResult evaluate(const Batch& batch);
+  EvalResult evaluate(const BatchRows& batch);
   // Whole on every rank: f32 [B,S,V].
-  Tensor logits(const Batch& batch);
+  Tensor logits(const BatchRows& batch);
 
   // `hook` sees this rank's gradients of every step after the backward passes, before they are summed over
   // the ranks that hold the same weights.
@@ -77,9 +78,16 @@ class Trainer {
 
  private:
   Pipeline pipeline(std::int64_t rows, std::int64_t length) const;
-  void forward_only(const Batch& batch, ForwardOptions options,
+  // This rank's rows of a batch, and the targets in all of it.
+  struct OwnBatch {
+    std::vector<Batch> micro;  // of each microbatch
+    std::int64_t rows = 0;     // of a whole microbatch
+    double targets = 0;
+  };
+  OwnBatch read_own(const BatchRows& batch, std::int64_t microbatches);
+  void forward_only(const OwnBatch& batch, ForwardOptions options,
                     const std::function<void(const ForwardResult&)>& use);
-  void accumulate(std::int64_t step, const Batch& batch, StepResult& result);
+  void accumulate(std::int64_t step, const BatchRows& batch, StepResult& result);
   void judge(std::int64_t step, StepResult& result);
   void update(std::int64_t step, const StepResult& result, double factor);
   void update_bias(const StepResult& result);
