@@ -1,14 +1,7 @@
 #include "checkpoint/safetensors.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <bit>
-#include <cerrno>
 #include <cstring>
 #include <limits>
 #include <string_view>
@@ -16,8 +9,10 @@
 #include <utility>
 
 #include "checkpoint/json_file.h"
+#include "checkpoint/mapped_file.h"
 #include "checkpoint/safetensors_header.h"
 #include "core/error.h"
+#include "core/half.h"
 
 namespace switchyard {
 namespace {
@@ -48,17 +43,6 @@ std::uint64_t checked_bytes(const SafetensorsHeader::Item& item, const std::stri
   return bits / 8;
 }
 
-float half_to_float(std::uint16_t half) {
-  const auto sign = static_cast<std::uint32_t>(half & 0x8000u) << 16;
-  const std::uint32_t exponent = (half >> 10) & 31u, mantissa = half & 0x3ffu;
-  if (exponent == 0) {  // zero and subnormals: a multiple of 2^-24
-    const float value = static_cast<float>(mantissa) * 0x1p-24f;
-    return sign ? -value : value;
-  }
-  const std::uint32_t wide = exponent == 31 ? 255u : exponent + 112u;
-  return std::bit_cast<float>(sign | (wide << 23) | (mantissa << 13));
-}
-
 // Entries need not be aligned in the file, so every element is copied out.
 template <typename From, typename To, typename Convert>
 Tensor converted(const SafetensorsFile::Entry& entry, Convert convert) {
@@ -79,21 +63,6 @@ Tensor copied(const SafetensorsFile::Entry& entry, DType dtype) {
   return out;
 }
 
-std::shared_ptr<const void> map_file(const std::string& path, std::size_t& size) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) fail_usage("[safetensors] {}: cannot be opened: {}", path, std::strerror(errno));
-  struct stat info {};
-  const bool regular = ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
-  size = regular ? static_cast<std::size_t>(info.st_size) : 0;
-  void* data = size > 0 ? ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
-  const int reason = errno;
-  ::close(fd);
-  if (!regular) fail_usage("[safetensors] {}: not a regular file", path);
-  if (size == 0) fail_usage("[safetensors] {}: the file is empty", path);
-  if (data == MAP_FAILED) fail_usage("[safetensors] {}: cannot be mapped: {}", path, std::strerror(reason));
-  return {data, [size](const void* p) { ::munmap(const_cast<void*>(p), size); }};
-}
-
 }  // namespace
 
 std::size_t safetensors_element_bits(const std::string& dtype) {
@@ -109,10 +78,10 @@ std::size_t safetensors_element_bits(const std::string& dtype) {
 SafetensorsFile SafetensorsFile::open(const std::string& path) {
   SafetensorsFile file;
   file.path_ = path;
-  std::size_t size = 0;
-  file.storage_ = map_file(path, size);
+  const MappedFile mapped = map_file(path, "safetensors");
+  file.storage_ = mapped.memory;
   file.mapped_ = true;
-  file.parse_all({static_cast<const std::byte*>(file.storage_.get()), size});
+  file.parse_all(mapped.bytes);
   return file;
 }
 
@@ -194,11 +163,7 @@ void SafetensorsFile::release(const std::string& name) const {
 
 void SafetensorsFile::release_rows(const std::string& name, std::int64_t first, std::int64_t last) const {
   if (!mapped_) return;
-  const std::span<const std::byte> bytes = rows_of(name, first, last).bytes;
-  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<std::uintptr_t>(bytes.data()) / page * page;
-  const auto end = reinterpret_cast<std::uintptr_t>(bytes.data() + bytes.size());
-  if (end > begin) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+  release_pages(rows_of(name, first, last).bytes);
 }
 
 Tensor SafetensorsFile::read(const std::string& name) const {

@@ -229,7 +229,14 @@ TEST(RunRanks, ADeadlinePassesThoughNobodyComes) {
 }
 
 TEST(Workers, AWaitOutsideOfRanksIsNoMatter) {
-  const WaitScope wait;
+  EXPECT_NO_THROW(const WaitScope wait);
+  Workers workers(2, 2);
+  std::atomic<int> ran{0};
+  {
+    const WaitScope wait;
+    workers.run_ranks([&](int) { ++ran; });
+  }
+  EXPECT_EQ(ran, 2) << "ranks run while a thread that is none of them waits";
 }
 
 }  // namespace

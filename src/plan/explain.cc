@@ -12,14 +12,6 @@
 namespace switchyard {
 namespace {
 
-class NoCounter : public WorkCounter, public TransferClock {
- public:
-  void count(const Work&) override {}
-  double transfer(const Transfer&) override { return 0; }
-  double start(const Transfer&) override { return 0; }
-  double wait(double) override { return 0; }
-};
-
 std::string backward_of(const std::string& kind) {
   if (kind == "all_gather") return "reduce_scatter";
   return kind == "reduce_scatter" ? "all_gather" : kind;
@@ -144,7 +136,7 @@ Explanation explain_step(const Config& config, const Mesh& mesh) {
   const ModelConfig model = model_config(config);
   const BatchSizes sizes = batch_sizes(config, mesh);
   check_layout(config, mesh, model, sizes);
-  NoCounter counter;
+  NoCosts counter;
   AbstractRank rank(config, mesh, 0, counter, false, mesh.size(), counter, 1);
   Context& context = rank.context();
   Trainer trainer(context, model, train_config(config, model, mesh.axis_size("stage")),

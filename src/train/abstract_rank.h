@@ -13,6 +13,15 @@
 
 namespace switchyard {
 
+// For those who want to know what happens, not what it costs.
+class NoCosts : public WorkCounter, public TransferClock {
+ public:
+  void count(const Work&) override {}
+  double transfer(const Transfer&) override { return 0; }
+  double start(const Transfer&) override { return 0; }
+  double wait(double) override { return 0; }
+};
+
 class AbstractRank {
  public:
   // The first rank of a stage (rank 0 of the run without a pipeline). Work goes to `counter`, transfers are

@@ -3,18 +3,6 @@
 #include "train/abstract_rank.h"
 
 namespace switchyard {
-namespace {
-
-class NoCosts : public WorkCounter, public TransferClock {
- public:
-  void count(const Work&) override {}
-  double transfer(const Transfer&) override { return 0; }
-  double start(const Transfer&) override { return 0; }
-  double wait(double) override { return 0; }
-};
-
-}  // namespace
-
 Batch abstract_batch(const BatchSizes& sizes) {
   const Memory nowhere(Device::abstract(), nullptr);
   const auto tokens = [&] { return nowhere.empty(DType::i32, {sizes.step, sizes.sequence}); };

@@ -1,0 +1,24 @@
+// A file as memory.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace switchyard {
+
+struct MappedFile {
+  std::shared_ptr<const void> memory;  // keeps `bytes` alive
+  std::span<const std::byte> bytes;
+};
+
+// Maps a regular file read-only. Error(usage) "[tag] path: reason" for one that is empty or cannot be read.
+MappedFile map_file(const std::string& path, std::string_view tag);
+
+// Lets go of the memory that holds the pages of `bytes`, a part of a mapped file; they are read from disk
+// again when touched.
+void release_pages(std::span<const std::byte> bytes);
+
+}  // namespace switchyard

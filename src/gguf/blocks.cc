@@ -1,0 +1,231 @@
+#include "gguf/blocks.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+
+#include "core/error.h"
+#include "core/half.h"
+
+namespace switchyard {
+namespace {
+
+using Byte = std::uint8_t;
+using Dequantize = void (*)(const Byte* block, float* out);
+
+template <typename T>
+T load(const Byte* from) {
+  T value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+float half_at(const Byte* from) {
+  return half_to_float(load<std::uint16_t>(from));
+}
+
+std::int8_t signed_at(const Byte* from) {
+  return load<std::int8_t>(from);
+}
+
+constexpr std::array<std::int8_t, 16> kNonlinear4{-127, -104, -83, -65, -49, -35, -22, -10,
+                                                  1,    13,   25,  38,  53,  69,  89,  113};
+// Twice the values of fp4 (E2M1).
+constexpr std::array<std::int8_t, 16> kTwiceFp4{0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+// 32 values of 4 bits: byte j has element j (low) and element j + 16 (high).
+template <typename Value>
+void each_nibble(const Byte* qs, float* out, const Value& value) {
+  for (int j = 0; j < 16; ++j) {
+    out[j] = value(qs[j] & 15, j);
+    out[j + 16] = value(qs[j] >> 4, j + 16);
+  }
+}
+
+// The fifth bit of element i.
+int fifth_bit(std::uint32_t high, int i) {
+  return static_cast<int>(high >> i & 1) << 4;
+}
+
+void f32(const Byte* b, float* out) {
+  *out = load<float>(b);
+}
+void f16(const Byte* b, float* out) {
+  *out = half_at(b);
+}
+void bf16(const Byte* b, float* out) {
+  *out = std::bit_cast<float>(static_cast<std::uint32_t>(load<std::uint16_t>(b)) << 16);
+}
+
+void q4_0(const Byte* b, float* out) {
+  const float d = half_at(b);
+  each_nibble(b + 2, out, [&](int q, int) { return d * static_cast<float>(q - 8); });
+}
+void q4_1(const Byte* b, float* out) {
+  const float d = half_at(b), m = half_at(b + 2);
+  each_nibble(b + 4, out, [&](int q, int) { return d * static_cast<float>(q) + m; });
+}
+void q5_0(const Byte* b, float* out) {
+  const float d = half_at(b);
+  const auto high = load<std::uint32_t>(b + 2);
+  each_nibble(b + 6, out,
+              [&](int q, int i) { return d * static_cast<float>((q | fifth_bit(high, i)) - 16); });
+}
+void q5_1(const Byte* b, float* out) {
+  const float d = half_at(b), m = half_at(b + 2);
+  const auto high = load<std::uint32_t>(b + 4);
+  each_nibble(b + 8, out, [&](int q, int i) { return d * static_cast<float>(q | fifth_bit(high, i)) + m; });
+}
+void q8_0(const Byte* b, float* out) {
+  const float d = half_at(b);
+  for (int i = 0; i < 32; ++i) out[i] = d * static_cast<float>(signed_at(b + 2 + i));
+}
+void iq4_nl(const Byte* b, float* out) {
+  const float d = half_at(b);
+  each_nibble(b + 2, out,
+              [&](int q, int) { return d * static_cast<float>(kNonlinear4[static_cast<std::size_t>(q)]); });
+}
+void mxfp4(const Byte* b, float* out) {
+  // 2^(e - 128), of which e = 0 and 1 are subnormal.
+  const std::uint32_t e = b[0];
+  const float scale = std::bit_cast<float>(e < 2 ? 0x00200000u << e : (e - 1) << 23);
+  each_nibble(b + 1, out,
+              [&](int q, int) { return scale * static_cast<float>(kTwiceFp4[static_cast<std::size_t>(q)]); });
+}
+
+// Two bits of element [128 h + 32 k + l] are at qs[32 h + l] >> 2 k, its scale at 8 h + 2 k + (l >= 16).
+template <typename Value>
+void each_of_two_bits(const Byte* qs, float* out, const Value& value) {
+  for (int h = 0; h < 2; ++h) {
+    for (int k = 0; k < 4; ++k) {
+      for (int l = 0; l < 32; ++l)
+        out[128 * h + 32 * k + l] = value(qs[32 * h + l] >> 2 * k & 3, 8 * h + 2 * k + l / 16, h, k, l);
+    }
+  }
+}
+
+void q2_k(const Byte* b, float* out) {
+  const float d = half_at(b + 80), dmin = half_at(b + 82);
+  each_of_two_bits(b + 16, out, [&](int q, int scale, int, int, int) {
+    const Byte s = b[scale];
+    return d * static_cast<float>(s & 15) * static_cast<float>(q) - dmin * static_cast<float>(s >> 4);
+  });
+}
+
+void q3_k(const Byte* b, float* out) {
+  const float d = half_at(b + 108);
+  const Byte* const c = b + 96;
+  std::array<int, 16> scales{};
+  for (int j = 0; j < 16; ++j) {
+    const int low = j < 8 ? c[j] & 15 : c[j - 8] >> 4;
+    scales[static_cast<std::size_t>(j)] = (low | (c[8 + j % 4] >> 2 * (j / 4) & 3) << 4) - 32;
+  }
+  each_of_two_bits(b + 32, out, [&](int q, int scale, int h, int k, int l) {
+    const int third = (b[l] >> (4 * h + k) & 1) << 2;
+    return d * static_cast<float>(scales[static_cast<std::size_t>(scale)]) *
+           static_cast<float>((q | third) - 4);
+  });
+}
+
+// Scale and minimum, of 6 bits each, of sub-block i of 8, from 12 bytes.
+struct ScaleAndMinimum {
+  int scale, minimum;
+};
+ScaleAndMinimum six_bits(const Byte* c, int i) {
+  if (i < 4) return {c[i] & 63, c[i + 4] & 63};
+  return {(c[i + 4] & 15) | (c[i - 4] >> 6) << 4, c[i + 4] >> 4 | (c[i] >> 6) << 4};
+}
+
+// 8 sub-blocks of 32: qs[32 p + l] has [64 p + l], of sub-block 2 p, and [64 p + 32 + l], of sub-block 2 p
+// + 1. high(l, i): what bits beside the four add to element l of sub-block i.
+template <typename High>
+void sub_blocks_of_32(const Byte* b, const Byte* qs, float* out, const High& high) {
+  const float d = half_at(b), dmin = half_at(b + 2);
+  for (int i = 0; i < 8; ++i) {
+    const auto [scale, minimum] = six_bits(b + 4, i);
+    const float s = d * static_cast<float>(scale), m = dmin * static_cast<float>(minimum);
+    for (int l = 0; l < 32; ++l) {
+      const int q = (i % 2 == 0 ? qs[32 * (i / 2) + l] & 15 : qs[32 * (i / 2) + l] >> 4) + high(l, i);
+      out[32 * i + l] = s * static_cast<float>(q) - m;
+    }
+  }
+}
+
+void q4_k(const Byte* b, float* out) {
+  sub_blocks_of_32(b, b + 16, out, [](int, int) { return 0; });
+}
+void q5_k(const Byte* b, float* out) {
+  sub_blocks_of_32(b, b + 48, out, [&](int l, int i) { return (b[16 + l] >> i & 1) << 4; });
+}
+
+void q6_k(const Byte* b, float* out) {
+  const float d = half_at(b + 208);
+  for (int h = 0; h < 2; ++h) {
+    for (int k = 0; k < 4; ++k) {
+      for (int l = 0; l < 32; ++l) {
+        const Byte low = b[64 * h + 32 * (k & 1) + l];
+        const int q = (k < 2 ? low & 15 : low >> 4) | (b[128 + 32 * h + l] >> 2 * k & 3) << 4;
+        const float scale = d * static_cast<float>(signed_at(b + 192 + 8 * h + 2 * k + l / 16));
+        out[128 * h + 32 * k + l] = scale * static_cast<float>(q - 32);
+      }
+    }
+  }
+}
+
+void iq4_xs(const Byte* b, float* out) {
+  const float d = half_at(b);
+  const auto high = load<std::uint16_t>(b + 2);
+  for (int i = 0; i < 8; ++i) {
+    const int scale = (b[4 + i / 2] >> 4 * (i & 1) & 15) | (high >> 2 * i & 3) << 4;
+    const float s = d * static_cast<float>(scale - 32);
+    each_nibble(b + 8 + 16 * i, out + 32 * i,
+                [&](int q, int) { return s * static_cast<float>(kNonlinear4[static_cast<std::size_t>(q)]); });
+  }
+}
+
+struct Entry {
+  GgufType type;
+  Dequantize dequantize;
+};
+constexpr Entry kTypes[] = {
+    {{0, "F32", 1, 4}, f32},          {{1, "F16", 1, 2}, f16},
+    {{2, "Q4_0", 32, 18}, q4_0},      {{3, "Q4_1", 32, 20}, q4_1},
+    {{6, "Q5_0", 32, 22}, q5_0},      {{7, "Q5_1", 32, 24}, q5_1},
+    {{8, "Q8_0", 32, 34}, q8_0},      {{10, "Q2_K", 256, 84}, q2_k},
+    {{11, "Q3_K", 256, 110}, q3_k},   {{12, "Q4_K", 256, 144}, q4_k},
+    {{13, "Q5_K", 256, 176}, q5_k},   {{14, "Q6_K", 256, 210}, q6_k},
+    {{20, "IQ4_NL", 32, 18}, iq4_nl}, {{23, "IQ4_XS", 256, 136}, iq4_xs},
+    {{30, "BF16", 1, 2}, bf16},       {{39, "MXFP4", 32, 17}, mxfp4},
+};
+
+}  // namespace
+
+const GgufType* gguf_type(std::uint32_t number) {
+  for (const Entry& entry : kTypes) {
+    if (entry.type.number == number) return &entry.type;
+  }
+  return nullptr;
+}
+
+const GgufType* gguf_type(std::string_view name) {
+  for (const Entry& entry : kTypes) {
+    if (entry.type.name == name) return &entry.type;
+  }
+  return nullptr;
+}
+
+void dequantize(const GgufType& type, std::span<const std::byte> blocks, std::span<float> out) {
+  const auto found =
+      std::ranges::find_if(kTypes, [&](const Entry& entry) { return entry.type.number == type.number; });
+  CHECK(found != std::end(kTypes), "GGUF type {}", type.number);
+  const auto count = std::ssize(blocks) / type.bytes;
+  CHECK(std::ssize(blocks) == count * type.bytes && std::ssize(out) == count * type.values,
+        "{} bytes of {} as {} values", blocks.size(), type.name, out.size());
+  const auto* block = reinterpret_cast<const Byte*>(blocks.data());
+  float* to = out.data();
+  for (std::int64_t i = 0; i < count; ++i, block += type.bytes, to += type.values)
+    found->dequantize(block, to);
+}
+
+}  // namespace switchyard

@@ -1,0 +1,31 @@
+// The element types of GGUF files: blocks of a few bits a value.
+//
+// A row of a tensor is a whole number of blocks. Which bits of a block make which value: the table "Blocks of
+// GGUF" in docs/formats.md, which was checked against the values that llama.cpp's C code gives.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace switchyard {
+
+struct GgufType {
+  std::uint32_t number;   // in files
+  std::string_view name;  // "Q4_0"
+  std::int64_t values;    // of a block
+  std::int64_t bytes;     // of a block
+};
+
+// The type that files call `number`; null for one that is not known here.
+const GgufType* gguf_type(std::uint32_t number);
+// The same by name.
+const GgufType* gguf_type(std::string_view name);
+
+// The values of whole blocks as float32, exactly as the format defines them: products and sums are rounded to
+// float32 one after the other, scales first. `blocks` is a multiple of type.bytes; out.size() is the number
+// of values in it (both CHECKed).
+void dequantize(const GgufType& type, std::span<const std::byte> blocks, std::span<float> out);
+
+}  // namespace switchyard

@@ -1,0 +1,67 @@
+// Reading GGUF files: metadata and tensors of a model, as llama.cpp and its tools write them.
+//
+// Layout, little endian: "GGUF", u32 version, u64 tensors, u64 metadata entries; the entries (key, u32 type,
+// value); the tensors (name, u32 dims, u64 sizes with the fastest first, u32 type, u64 offset); then, from
+// the next multiple of the alignment on, the tensors' blocks. The reader trusts nothing. It refuses, naming
+// the file and the broken rule: another magic or version, counts or lengths past the end of the file, keys
+// and names that are empty, too long or there twice, unknown types, lists of lists, more than 4 dims, sizes
+// that overflow or rows that are no whole number of blocks, an alignment that is no power of two, offsets
+// that are not where the tensor before ends (aligned), and data past the end of the file.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "checkpoint/mapped_file.h"
+#include "core/tensor.h"
+#include "gguf/blocks.h"
+
+namespace switchyard {
+
+class GgufFile {
+ public:
+  struct Entry {
+    const GgufType* type = nullptr;
+    Shape shape;                       // row-major: the fastest dim last, unlike in the file
+    std::span<const std::byte> bytes;  // points into the file; lives as long as the GgufFile
+  };
+
+  // Whether the file begins as one of these does; false where it cannot be read.
+  static bool is_gguf(const std::string& path);
+  // Maps the file read-only. Error(usage) naming path and the broken rule.
+  static GgufFile open(const std::string& path);
+  // The same from memory, which is copied; `name` stands for the path in messages.
+  static GgufFile parse(std::span<const std::byte> bytes, const std::string& name);
+
+  const std::string& path() const { return path_; }
+  const std::map<std::string, nlohmann::json>& metadata() const { return metadata_; }
+  const std::map<std::string, Entry>& entries() const { return entries_; }
+
+  // Rows [begin, end) of a tensor's first dim (CHECKed), as float32. Error(usage) for a missing tensor.
+  Tensor read_rows(const std::string& name, std::int64_t begin, std::int64_t end) const;
+  // The whole of it.
+  Tensor read(const std::string& name) const;
+  // Lets go of the memory that holds the pages of those rows.
+  void release_rows(const std::string& name, std::int64_t begin, std::int64_t end) const;
+
+ private:
+  class Reader;
+
+  GgufFile() = default;
+  void parse_all(std::span<const std::byte> file);
+  const Entry& at(const std::string& name) const;
+  std::span<const std::byte> bytes_of(const Entry& entry, std::int64_t begin, std::int64_t end) const;
+
+  std::string path_;
+  std::shared_ptr<const void> storage_;  // the mapping, or the copied bytes
+  bool mapped_ = false;
+  std::map<std::string, nlohmann::json> metadata_;
+  std::map<std::string, Entry> entries_;
+};
+
+}  // namespace switchyard
