@@ -52,7 +52,7 @@ Tensor to_ours(const HubTensors& tensors, std::span<const Tensor> hub, const Sha
 std::vector<Tensor> to_hub(const HubTensors& tensors, const Tensor& ours);
 
 // One parameter from a folder. Error(usage) naming the missing or mis-shaped tensor.
-Tensor load_from_hub(const WeightFolder& folder, HubFamily family, const std::string& our_name,
+Tensor load_from_hub(const HubWeights& folder, HubFamily family, const std::string& our_name,
                      const Shape& our_shape);
 
 // Why a hub tensor is left aside on purpose, as a notice that begins with its name, or nothing: those of the
@@ -64,7 +64,7 @@ std::optional<std::string> hub_left_out(const std::string& name, bool tied, std:
 // there with the right shape, and nothing else is. Error(usage) lists up to five of the missing, mis-shaped
 // and surplus names. Returns what is left
 // aside: the notices of hub_left_out(), and tensors without elements.
-std::vector<std::string> check_hub_tensors(const WeightFolder& folder, HubFamily family,
+std::vector<std::string> check_hub_tensors(const HubWeights& folder, HubFamily family,
                                            const std::map<std::string, Shape>& our_parameters,
                                            std::int64_t num_layers);
 

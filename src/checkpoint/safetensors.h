@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/hub_weights.h"
 #include "core/tensor.h"
 
 namespace switchyard {
@@ -94,18 +95,17 @@ void write_safetensors(const std::string& path, const std::map<std::string, Tens
 // path to one .safetensors file is taken as it is. Every tensor of the index must be in its shard and every
 // tensor of a shard in the index. 8-bit weights with scales beside them (checkpoint/block_scaled.h) are
 // bfloat16 tensors here, and their scales are no tensors. Error(usage) otherwise.
-class WeightFolder {
+class WeightFolder : public HubWeights {
  public:
   static WeightFolder open(const std::string& folder);
 
-  const std::string& path() const { return path_; }
-  std::vector<std::string> names() const;  // sorted
-  bool contains(const std::string& name) const { return shard_of_.contains(name); }
-  const Shape& shape(const std::string& name) const;  // Error(usage) when missing
-  std::string dtype(const std::string& name) const;   // as in the file: "F32", ...; the same
-  Tensor read(const std::string& name) const;         // as SafetensorsFile::read
-  // Rows [begin, end) of its first dimension, whose pages in the file are then let go of.
-  Tensor take_rows(const std::string& name, std::int64_t begin, std::int64_t end) const;
+  const std::string& path() const override { return path_; }
+  std::vector<std::string> names() const override;
+  bool contains(const std::string& name) const override { return shard_of_.contains(name); }
+  Shape shape(const std::string& name) const override;
+  std::string dtype(const std::string& name) const override;  // as in the file
+  Tensor read(const std::string& name) const override;        // as SafetensorsFile::read
+  Tensor take_rows(const std::string& name, std::int64_t begin, std::int64_t end) const override;
   const std::vector<SafetensorsFile>& files() const { return shards_; }
 
  private:

@@ -104,7 +104,7 @@ const SafetensorsFile& WeightFolder::shard(const std::string& name) const {
   return shards_[found->second];
 }
 
-const Shape& WeightFolder::shape(const std::string& name) const {
+Shape WeightFolder::shape(const std::string& name) const {
   return shard(name).entries().at(name).shape;
 }
 std::string WeightFolder::dtype(const std::string& name) const {

@@ -6,6 +6,7 @@
 #include "checkpoint/checkpoint_folder.h"
 #include "convert/directions.h"
 #include "core/error.h"
+#include "gguf/hub_source.h"
 
 namespace switchyard {
 namespace {
@@ -15,17 +16,19 @@ namespace fs = std::filesystem;
 ConvertTarget target_of(const ConvertRequest& request) {
   std::error_code error;
   if (!fs::exists(request.source, error)) fail_usage("[convert] {}: no such file or folder", request.source);
-  const bool is_hub = fs::exists(fs::path(request.source) / "config.json", error);
+  const bool is_hub = is_hub_source(request.source);
   if (!is_hub && !is_checkpoint_path(request.source)) {
     fail_usage(
-        "[convert] {}: expected a Hugging Face folder (config.json and safetensors), a checkpoint or the "
-        "folder of "
-        "a run",
+        "[convert] {}: expected a Hugging Face folder (config.json and safetensors), a GGUF file, a "
+        "checkpoint "
+        "or the folder of a run",
         request.source);
   }
   const ConvertTarget target = is_hub ? ConvertTarget::switchyard : ConvertTarget::huggingface;
   if (request.target && *request.target != target) {
-    fail_usage("[convert] --to {}: {} is one already", is_hub ? "huggingface" : "switchyard", request.source);
+    fail_usage("[convert] --to {}: {} {}", is_hub ? "huggingface" : "switchyard", request.source,
+               fs::is_directory(request.source, error) ? "is one already"
+                                                       : "becomes a checkpoint first (--to switchyard)");
   }
   return target;
 }
@@ -68,16 +71,10 @@ void add_sizes(std::span<const PlannedFile> files, ConvertReport& report) {
 }
 
 nlohmann::json job_of(const ConvertRequest& request, ConvertTarget target,
-                      std::span<const SafetensorsFile> files) {
+                      std::span<const std::string> files) {
   nlohmann::json job = job_without_files(request, target);
-  job["files"] = {file_of(request.source + "/config.json")};
-  for (const SafetensorsFile& file : files) job["files"].push_back(file_of(file.path()));
-  return job;
-}
-
-nlohmann::json job_of(const ConvertRequest& request, ConvertTarget target, const std::string& file) {
-  nlohmann::json job = job_without_files(request, target);
-  job["files"] = {file_of(file)};
+  job["files"] = nlohmann::json::array();
+  for (const std::string& file : files) job["files"].push_back(file_of(file));
   return job;
 }
 

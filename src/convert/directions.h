@@ -3,8 +3,8 @@
 
 #include <nlohmann/json.hpp>
 #include <span>
+#include <string>
 
-#include "checkpoint/safetensors.h"
 #include "convert/convert.h"
 #include "convert/resumable_folder.h"
 #include "convert/stored_names.h"
@@ -23,7 +23,6 @@ void add_sizes(std::span<const PlannedFile> files, ConvertReport& report);
 
 // What distinguishes a conversion: source files with size and time, target, dtype, version.
 nlohmann::json job_of(const ConvertRequest& request, ConvertTarget target,
-                      std::span<const SafetensorsFile> files);
-nlohmann::json job_of(const ConvertRequest& request, ConvertTarget target, const std::string& file);
+                      std::span<const std::string> files);
 
 }  // namespace switchyard

@@ -1,17 +1,16 @@
 #include "convert/logits.h"
 
 #include <cstring>
-#include <filesystem>
 #include <functional>
 #include <map>
 
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/hub.h"
-#include "checkpoint/json_file.h"
 #include "checkpoint/layout.h"
 #include "convert/hub_form.h"
 #include "core/error.h"
 #include "core/rng.h"
+#include "gguf/hub_source.h"
 #include "models/decoder.h"
 #include "models/same_model.h"
 #include "nn/layers.h"
@@ -30,10 +29,10 @@ struct StoredModel {
 };
 
 StoredModel open_hub(const std::string& path) {
-  const nlohmann::json hub_config = read_json_file(path + "/config.json");
-  Config config = config_of_hub(hub_config);
-  const HubFamily family = hub_family(hub_config);
-  const auto folder = std::make_shared<WeightFolder>(WeightFolder::open(path));
+  const HubSource source = open_hub_source(path);
+  Config config = config_of_hub(source.config);
+  const HubFamily family = hub_family(source.config);
+  const std::shared_ptr<const HubWeights> folder = source.weights;
   const ModelConfig model = model_config(config);
   std::map<std::string, Shape> shapes;
   for (const auto& spec : parameter_specs(model)) shapes[spec.name] = spec.shape;
@@ -62,20 +61,26 @@ StoredModel open_ours(const std::string& path) {
           }};
 }
 
-Batch random_batch(std::int64_t vocab) {
-  const Shape shape{kRows, kTokens};
-  Batch batch{Tensor(DType::i32, shape), Tensor(DType::i32, shape), Tensor(DType::i32, shape),
-              Tensor(DType::i32, shape), Tensor(DType::i32, shape)};
-  const RngKey key = rng_key(0);
-  for (std::int64_t i = 0; i < kRows * kTokens; ++i) {
-    const auto at = static_cast<std::uint64_t>(i);
-    batch.inputs.data<std::int32_t>()[i] = rng_randint(key, at, 0, static_cast<std::int32_t>(vocab));
-    batch.targets.data<std::int32_t>()[i] = 0;
-    batch.inputs_position.data<std::int32_t>()[i] = static_cast<std::int32_t>(i % kTokens);
+// Rows of tokens i32 [B,S], each one document.
+Batch batch_of(const Tensor& tokens) {
+  const Shape& shape = tokens.shape();
+  Batch batch{tokens, Tensor::zeros(DType::i32, shape), Tensor(DType::i32, shape), Tensor(DType::i32, shape),
+              Tensor(DType::i32, shape)};
+  for (std::int64_t i = 0; i < tokens.size(); ++i) {
+    batch.inputs_position.data<std::int32_t>()[i] = static_cast<std::int32_t>(i % shape[1]);
     batch.inputs_segmentation.data<std::int32_t>()[i] = 1;
     batch.targets_segmentation.data<std::int32_t>()[i] = 1;
   }
   return batch;
+}
+
+Batch random_batch(std::int64_t vocab) {
+  const Tensor tokens(DType::i32, {kRows, kTokens});
+  const RngKey key = rng_key(0);
+  for (std::int64_t i = 0; i < tokens.size(); ++i)
+    tokens.data<std::int32_t>()[i] =
+        rng_randint(key, static_cast<std::uint64_t>(i), 0, static_cast<std::int32_t>(vocab));
+  return batch_of(tokens);
 }
 
 // A stage's weights; a tied head is the embedding, which a stage of a pipeline does not have.
@@ -111,15 +116,25 @@ Tensor run_layer(const Config& config, const ModelConfig& model, const Parameter
   return results.whole("result");
 }
 
+StoredModel open_stored(const std::string& path, const Shape& tokens) {
+  StoredModel stored = is_hub_source(path) ? open_hub(path) : open_ours(path);
+  stored.config.set("max_target_length", tokens[1], "verify");
+  stored.config.set("per_device_batch_size", static_cast<double>(tokens[0]), "verify");
+  return stored;
+}
+
+Tensor logits_of(const StoredModel& stored, const Parameters::Fill& fill, const Batch& batch) {
+  const ModelConfig model = model_config(stored.config);
+  Tensor x;
+  for (std::int64_t layer = 0; layer < model.layers; ++layer)
+    x = run_layer(stored.config, model, fill, batch, layer, x);
+  return x;
+}
+
 }  // namespace
 
 StoredLogits stored_logits(const std::string& path, std::optional<DType> dtype, bool as_exported) {
-  std::error_code error;
-  const bool is_hub = std::filesystem::exists(std::filesystem::path(path) / "config.json", error);
-  StoredModel stored = is_hub ? open_hub(path) : open_ours(path);
-  stored.config.set("max_target_length", kTokens, "verify");
-  stored.config.set("per_device_batch_size", static_cast<double>(kRows), "verify");
-  const ModelConfig model = model_config(stored.config);
+  const StoredModel stored = open_stored(path, {kRows, kTokens});
   std::optional<HubForm> form;
   if (as_exported) form = hub_form(stored.config);
   const Parameters::Fill fill = [&](const ParameterSpec& spec) {
@@ -128,11 +143,14 @@ StoredLogits stored_logits(const std::string& path, std::optional<DType> dtype, 
     const float factor = form ? form->factor_of(spec.name) : 1;
     return scaled(scaled(whole, factor, rounded), 1 / factor, DType::f32);
   };
-  const Batch batch = random_batch(model.vocab);
-  Tensor x;
-  for (std::int64_t layer = 0; layer < model.layers; ++layer)
-    x = run_layer(stored.config, model, fill, batch, layer, x);
-  return {batch.inputs, x};
+  const Batch batch = random_batch(model_config(stored.config).vocab);
+  return {batch.inputs, logits_of(stored, fill, batch)};
+}
+
+Tensor stored_logits_of(const std::string& path, const Tensor& tokens) {
+  const StoredModel stored = open_stored(path, tokens.shape());
+  const auto fill = [&](const ParameterSpec& spec) { return stored.fill(spec).cast(DType::f32); };
+  return logits_of(stored, fill, batch_of(tokens));
 }
 
 }  // namespace switchyard

@@ -53,8 +53,9 @@ class ToHuggingFace {
   ConvertReport run() {
     ConvertReport report = report_of(pairs_, ConvertTarget::huggingface);
     report.same_bits = form_.same_bits;
-    ResumableFolder folder(FileSystem::real(), request_.destination,
-                           job_of(request_, report.target, checkpoint_.path() + "/manifest.json"), "");
+    ResumableFolder folder(
+        FileSystem::real(), request_.destination,
+        job_of(request_, report.target, std::vector{checkpoint_.path() + "/manifest.json"}), "");
     const std::vector<PlannedFile> files = plan();
     for (const ExtraFile& extra : carried_) {
       if (extra.name != "config.json") report.carried.push_back(extra.name);

@@ -1,4 +1,4 @@
-// Hugging Face folder -> checkpoint.
+// Hugging Face folder, or GGUF file -> checkpoint.
 #include <filesystem>
 #include <map>
 
@@ -12,6 +12,7 @@
 #include "convert/tensor_mover.h"
 #include "core/cores.h"
 #include "core/error.h"
+#include "gguf/hub_source.h"
 #include "models/same_model.h"
 
 namespace switchyard {
@@ -22,12 +23,12 @@ class ToSwitchyard {
   ToSwitchyard(const ConvertRequest& request, const ConvertLine& line)
       : request_(request),
         line_(line),
-        hub_config_(read_json_file(request.source + "/config.json")),
-        config_(config_of_hub(hub_config_)),
+        source_(open_hub_source(request.source)),
+        config_(config_of_hub(source_.config)),
         model_(model_config(config_)),
-        weights_(WeightFolder::open(request.source)) {
+        weights_(*source_.weights) {
     const std::vector<ParameterSpec> specs = parameter_specs(model_);
-    const HubFamily family = hub_family(hub_config_);
+    const HubFamily family = hub_family(source_.config);
     std::map<std::string, Shape> shapes;
     for (const auto& spec : specs) shapes[spec.name] = spec.shape;
     for (const auto& notice : check_hub_tensors(weights_, family, shapes, model_.layers))
@@ -42,8 +43,8 @@ class ToSwitchyard {
                                   request_.file_bytes.value_or(CheckpointLayout::kFileBytes));
     ConvertReport report = report_of(pairs_, ConvertTarget::switchyard);
     ResumableFolder folder(FileSystem::real(), request_.destination,
-                           job_of(request_, report.target, weights_.files()), "complete");
-    const std::vector<ExtraFile> extras = files_of_hub(request_.source);
+                           job_of(request_, report.target, source_.files), "complete");
+    const std::vector<ExtraFile> extras = files_of_source();
     for (const ExtraFile& extra : extras) {
       const std::string name = std::filesystem::path(extra.name).filename();
       if (name != "config.json") report.carried.push_back(name);
@@ -61,6 +62,11 @@ class ToSwitchyard {
   }
 
  private:
+  std::vector<ExtraFile> files_of_source() const {
+    if (std::filesystem::is_directory(request_.source)) return files_of_hub(request_.source);
+    return {{"tokenizer/config.json", source_.config.dump(2) + "\n"}};
+  }
+
   static std::vector<PlannedFile> plan_of(const CheckpointLayout& layout) {
     std::vector<PlannedFile> files;
     for (const CheckpointLayout::File& file : layout.files())
@@ -137,10 +143,10 @@ class ToSwitchyard {
 
   const ConvertRequest& request_;
   const ConvertLine& line_;
-  nlohmann::json hub_config_;
+  const HubSource source_;
   Config config_;
   ModelConfig model_;
-  WeightFolder weights_;
+  const HubWeights& weights_;
   std::vector<StoredPair> pairs_;
   TensorMover mover_{usable_cores()};
 };

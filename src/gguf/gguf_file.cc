@@ -278,29 +278,26 @@ const GgufFile::Entry& GgufFile::at(const std::string& name) const {
   return found->second;
 }
 
-std::span<const std::byte> GgufFile::bytes_of(const Entry& entry, std::int64_t begin,
-                                              std::int64_t end) const {
-  CHECK(begin >= 0 && begin <= end && end <= entry.shape[0], "rows [{}, {}) of {}", begin, end,
-        entry.shape[0]);
-  // Of one dim a row is a value, and a block may hold several.
-  const std::int64_t step = entry.shape.size() == 1 ? entry.type->values : 1;
-  CHECK(begin % step == 0 && end % step == 0, "values [{}, {}) of blocks of {}", begin, end, step);
-  const auto each = static_cast<std::int64_t>(entry.bytes.size()) / (entry.shape[0] / step);
-  return entry.bytes.subspan(static_cast<std::size_t>(begin / step * each),
-                             static_cast<std::size_t>((end - begin) / step * each));
+std::span<const std::byte> GgufFile::bytes_of(const Entry& entry, std::int64_t begin, std::int64_t end) {
+  const std::int64_t rows = num_elements(entry.shape) / entry.shape.back();
+  CHECK(begin >= 0 && begin <= end && end <= rows, "rows [{}, {}) of {}", begin, end, rows);
+  const auto each = static_cast<std::size_t>(entry.shape.back() / entry.type->values * entry.type->bytes);
+  return entry.bytes.subspan(static_cast<std::size_t>(begin) * each,
+                             static_cast<std::size_t>(end - begin) * each);
+}
+
+Tensor GgufFile::read(const std::string& name) const {
+  const Entry& entry = at(name);
+  Tensor out(DType::f32, entry.shape);
+  dequantize(*entry.type, entry.bytes, out.span<float>());
+  return out;
 }
 
 Tensor GgufFile::read_rows(const std::string& name, std::int64_t begin, std::int64_t end) const {
   const Entry& entry = at(name);
-  Shape shape = entry.shape;
-  shape[0] = end - begin;
-  Tensor out(DType::f32, shape);
+  Tensor out(DType::f32, {end - begin, entry.shape.back()});
   dequantize(*entry.type, bytes_of(entry, begin, end), out.span<float>());
   return out;
-}
-
-Tensor GgufFile::read(const std::string& name) const {
-  return read_rows(name, 0, at(name).shape[0]);
 }
 
 void GgufFile::release_rows(const std::string& name, std::int64_t begin, std::int64_t end) const {

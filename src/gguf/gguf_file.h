@@ -41,11 +41,12 @@ class GgufFile {
   const std::string& path() const { return path_; }
   const std::map<std::string, nlohmann::json>& metadata() const { return metadata_; }
   const std::map<std::string, Entry>& entries() const { return entries_; }
+  const Entry& at(const std::string& name) const;  // Error(usage) for a missing one
 
-  // Rows [begin, end) of a tensor's first dim (CHECKed), as float32. Error(usage) for a missing tensor.
-  Tensor read_rows(const std::string& name, std::int64_t begin, std::int64_t end) const;
-  // The whole of it.
+  // The whole of a tensor as float32. Error(usage) for a missing one.
   Tensor read(const std::string& name) const;
+  // Rows [begin, end) (CHECKed) of the tensor seen as a matrix [rows, last dim].
+  Tensor read_rows(const std::string& name, std::int64_t begin, std::int64_t end) const;
   // Lets go of the memory that holds the pages of those rows.
   void release_rows(const std::string& name, std::int64_t begin, std::int64_t end) const;
 
@@ -54,8 +55,7 @@ class GgufFile {
 
   GgufFile() = default;
   void parse_all(std::span<const std::byte> file);
-  const Entry& at(const std::string& name) const;
-  std::span<const std::byte> bytes_of(const Entry& entry, std::int64_t begin, std::int64_t end) const;
+  static std::span<const std::byte> bytes_of(const Entry& entry, std::int64_t begin, std::int64_t end);
 
   std::string path_;
   std::shared_ptr<const void> storage_;  // the mapping, or the copied bytes

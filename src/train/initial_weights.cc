@@ -8,6 +8,7 @@
 #include "checkpoint/json_file.h"
 #include "checkpoint/layout.h"
 #include "core/error.h"
+#include "gguf/hub_source.h"
 #include "train/resume.h"
 
 namespace switchyard {
@@ -15,8 +16,9 @@ namespace {
 
 Parameters::FillBlock from_hub(const std::string& folder, const ModelConfig& model,
                                const std::vector<ParameterSpec>& specs, std::vector<std::string>* notes) {
-  auto weights = std::make_shared<WeightFolder>(WeightFolder::open(folder));
-  const HubFamily family = hub_family(read_json_file(folder + "/config.json"));
+  const HubSource source = open_hub_source(folder);
+  const std::shared_ptr<const HubWeights> weights = source.weights;
+  const HubFamily family = hub_family(source.config);
   std::map<std::string, Shape> shapes;
   for (const auto& spec : specs) shapes[spec.name] = spec.shape;
   for (const auto& name : check_hub_tensors(*weights, family, shapes, model.layers))

@@ -1,0 +1,116 @@
+// Models in GGUF files: their logits against transformers with the dequantized weights, and as checkpoints.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+
+#include "checkpoint/json_file.h"
+#include "checkpoint/safetensors.h"
+#include "convert/convert.h"
+#include "convert/logits.h"
+#include "core/error.h"
+#include "core/testing.h"
+#include "gguf/gguf_weights.h"
+#include "gguf/hub_source.h"
+
+namespace switchyard {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<fs::path> stored_models() {
+  std::vector<fs::path> files;
+  for (const auto& found : fs::recursive_directory_iterator(fs::path(kSourceFolder) / "tests/golden/gguf"))
+    if (found.path().extension() == ".gguf") files.push_back(found.path());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+class GgufModel : public testing::TestWithParam<fs::path> {
+ protected:
+  GgufModel() {
+    std::string pattern = (fs::temp_directory_path() / "switchyard_gguf_XXXXXX").string();
+    folder_ = ::mkdtemp(pattern.data());
+  }
+  ~GgufModel() override {
+    std::error_code ignored;
+    fs::remove_all(folder_, ignored);
+  }
+  fs::path folder_;
+};
+INSTANTIATE_TEST_SUITE_P(Stored, GgufModel, testing::ValuesIn(stored_models()), [](const auto& param) {
+  std::string name = param.param.parent_path().filename().string() + "_" + param.param.stem().string();
+  std::replace_if(
+      name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
+  return name;
+});
+
+TEST_P(GgufModel, HasTransformersLogits) {
+  fs::path expected_file = GetParam();
+  expected_file.replace_extension(".expected.safetensors");
+  const auto expected = SafetensorsFile::open(expected_file.string());
+  const Tensor tokens = expected.read("input_ids"), logits = expected.read("logits");
+  const Tensor found = stored_logits_of(GetParam().string(), tokens.reshaped({1, tokens.size()}));
+  ASSERT_EQ(found.size(), logits.size());
+  double largest = 0, difference = 0;
+  for (std::int64_t i = 0; i < logits.size(); ++i) {
+    const double want = logits.data<float>()[i];
+    largest = std::max(largest, std::abs(want));
+    difference = std::max(difference, std::abs(static_cast<double>(found.data<float>()[i]) - want));
+  }
+  EXPECT_LE(difference, 2e-5 * largest);
+}
+
+// What an importer finds in the metadata is what transformers' own config.json says.
+TEST_P(GgufModel, MetadataSaysWhatTheConfigSays) {
+  const nlohmann::json theirs = read_json_file((GetParam().parent_path() / "config.json").string());
+  const nlohmann::json ours = open_hub_source(GetParam().string()).config;
+  int compared = 0;
+  for (const auto& [key, value] : ours.items()) {
+    if (!theirs.contains(key) || key == "intermediate_size") continue;
+    if (key == "rope_parameters")
+      EXPECT_EQ(value.at("rope_theta"), theirs.at(key).at("rope_theta"));
+    else
+      EXPECT_EQ(value, theirs.at(key)) << key;
+    ++compared;
+  }
+  EXPECT_GE(compared, 12);
+}
+
+TEST_P(GgufModel, BecomesACheckpointOfTheSameValues) {
+  ConvertRequest request;
+  request.source = GetParam().string();
+  request.destination = (folder_ / "converted").string();
+  const ConvertReport report = convert(request, [](const std::string&) {});
+  EXPECT_EQ(report.target, ConvertTarget::switchyard);
+  const Tensor tokens(DType::i32, {1, 8});
+  for (std::int32_t i = 0; i < 8; ++i) tokens.data<std::int32_t>()[i] = 3 * i + 1;
+  const Tensor from_file = stored_logits_of(request.source, tokens),
+               from_checkpoint = stored_logits_of(request.destination, tokens);
+  ASSERT_EQ(from_file.bytes(), from_checkpoint.bytes());
+  EXPECT_EQ(std::memcmp(from_file.raw(), from_checkpoint.raw(), from_file.bytes()), 0);
+}
+
+// Rows in pieces are the rows of the whole.
+TEST_P(GgufModel, PiecesOfAWeightAreItsRows) {
+  const HubSource source = open_hub_source(GetParam().string());
+  for (const std::string& name : source.weights->names()) {
+    const Tensor whole = source.weights->read(name);
+    const std::int64_t rows = whole.dim(0), step = std::max<std::int64_t>(1, rows / 3);
+    for (std::int64_t begin = 0; begin < rows; begin += step) {
+      const std::int64_t end = std::min(rows, begin + step);
+      const Tensor piece = source.weights->take_rows(name, begin, end), same = whole.slice_rows(begin, end);
+      ASSERT_EQ(piece.bytes(), same.bytes()) << name;
+      EXPECT_EQ(std::memcmp(piece.raw(), same.raw(), piece.bytes()), 0) << name << " from row " << begin;
+    }
+  }
+}
+
+TEST(GgufModels, AreStored) {
+  EXPECT_EQ(stored_models().size(), 10u);
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,62 @@
+// A GGUF file as a Hugging Face model: its metadata as a config.json, its tensors under transformers' names.
+//
+// Families: llama (Llama, Mistral, Mixtral), qwen3, qwen3moe, deepseek2 (DeepSeek-V2, V3). Where GGUF stores
+// a weight in another form, it is turned back: rows of attn_q and attn_k of the architecture llama are in
+// another order, experts are one tensor, kv_b_proj of deepseek2 is two, one of them transposed
+// (docs/formats.md). Values are the blocks' float32 values, bit for bit.
+#pragma once
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "checkpoint/hub_weights.h"
+#include "gguf/gguf_file.h"
+
+namespace switchyard {
+
+// The config.json that transformers would have for the model. Error(usage) naming the key for an architecture
+// or a value that cannot be told in one.
+nlohmann::json hub_config_of(const GgufFile& file);
+
+class GgufWeights : public HubWeights {
+ public:
+  // `config`: hub_config_of(file). Error(usage) naming the tensor for one that no name stands for.
+  GgufWeights(GgufFile file, const nlohmann::json& config);
+
+  const std::string& path() const override { return file_.path(); }
+  std::vector<std::string> names() const override;
+  bool contains(const std::string& name) const override { return parts_.contains(name); }
+  Shape shape(const std::string& name) const override { return at(name).shape; }
+  std::string dtype(const std::string& name) const override;  // BF16 of BF16, else F32
+  Tensor read(const std::string& name) const override;
+  Tensor take_rows(const std::string& name, std::int64_t begin, std::int64_t end) const override;
+  const GgufFile& file() const { return file_; }
+
+ private:
+  // How a weight is made from the file's tensors.
+  struct Part {
+    enum class Form {
+      rows,      // the weight's rows are rows of the tensor, from `first` on
+      permuted,  // as rows, in another order within each head of `head` rows
+      kv_b,  // heads of `head` transposed rows of `tensor` (attn_k_b) and then rows of `second` (attn_v_b)
+    };
+    Form form = Form::rows;
+    std::string tensor, second;
+    std::int64_t first = 0, head = 0;
+    Shape shape;
+  };
+
+  void add(const std::string& tensor, const nlohmann::json& config);
+  void add_experts(const std::string& tensor, const std::string& name, const std::string& suffix);
+  void add_latent_up_projection(const std::string& layer, const std::string& name,
+                                const nlohmann::json& config);
+  const Part& at(const std::string& name) const;
+  Tensor rows_of(const Part& part, std::int64_t begin, std::int64_t end, bool release) const;
+
+  GgufFile file_;
+  std::map<std::string, Part> parts_;
+};
+
+}  // namespace switchyard

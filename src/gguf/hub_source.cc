@@ -1,0 +1,34 @@
+#include "gguf/hub_source.h"
+
+#include <filesystem>
+
+#include "checkpoint/json_file.h"
+#include "checkpoint/safetensors.h"
+#include "gguf/gguf_weights.h"
+
+namespace switchyard {
+
+bool is_hub_source(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(std::filesystem::path(path) / "config.json", error) ||
+         GgufFile::is_gguf(path);
+}
+
+HubSource open_hub_source(const std::string& path) {
+  HubSource source;
+  if (GgufFile::is_gguf(path)) {
+    GgufFile file = GgufFile::open(path);
+    source.config = hub_config_of(file);
+    source.weights = std::make_shared<GgufWeights>(std::move(file), source.config);
+    source.files = {path};
+    return source;
+  }
+  source.config = read_json_file(path + "/config.json");
+  auto folder = std::make_shared<WeightFolder>(WeightFolder::open(path));
+  source.files = {path + "/config.json"};
+  for (const SafetensorsFile& file : folder->files()) source.files.push_back(file.path());
+  source.weights = std::move(folder);
+  return source;
+}
+
+}  // namespace switchyard
