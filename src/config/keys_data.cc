@@ -70,7 +70,7 @@ std::vector<KeyDeclaration> data_keys() {
       float_key("eval_fraction", 0.05, between(0, 0.99),
                 "share of the text that is held out, with eval_interval or by `switchyard data build`"),
       choice_key("tokenizer_type", "sentencepiece",
-                 one_of({"byte", "sentencepiece", "huggingface", "tiktoken"}), "kind of tokenizer"),
+                 one_of({"byte", "sentencepiece", "huggingface", "tiktoken", "gguf"}), "kind of tokenizer"),
       text_key("tokenizer_path", "", "tokenizer file or folder; not needed for byte and synthetic data"),
       boolean_key(
           "packing", true,

@@ -12,6 +12,7 @@
 #include "convert/tensor_mover.h"
 #include "core/cores.h"
 #include "core/error.h"
+#include "gguf/gguf_tokenizer.h"
 #include "gguf/hub_source.h"
 #include "models/same_model.h"
 
@@ -64,7 +65,12 @@ class ToSwitchyard {
  private:
   std::vector<ExtraFile> files_of_source() const {
     if (std::filesystem::is_directory(request_.source)) return files_of_hub(request_.source);
-    return {{"tokenizer/config.json", source_.config.dump(2) + "\n"}};
+    const TokenizerFiles tokenizer = tokenizer_files_of(GgufFile::open(request_.source));
+    const bool pieces = tokenizer.json.empty();
+    return {{"tokenizer/config.json", source_.config.dump(2) + "\n"},
+            {pieces ? "tokenizer/tokenizer.model" : "tokenizer/tokenizer.json",
+             pieces ? tokenizer.model : tokenizer.json},
+            {"tokenizer/tokenizer_config.json", tokenizer.config}};
   }
 
   static std::vector<PlannedFile> plan_of(const CheckpointLayout& layout) {

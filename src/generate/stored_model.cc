@@ -5,6 +5,7 @@
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/hub.h"
 #include "checkpoint/json_file.h"
+#include "gguf/gguf_weights.h"
 #include "models/same_model.h"
 #include "tokenizer/tokenizer.h"
 
@@ -44,6 +45,14 @@ Keys keys_of_hub(const std::string& path) {
   return keys;
 }
 
+Keys keys_of_gguf(const std::string& path) {
+  Keys keys = config_from_hub(hub_config_of(GgufFile::open(path)));
+  keys["dtype"] = keys["weight_dtype"] = "bfloat16";
+  keys["tokenizer_type"] = "gguf";
+  keys["tokenizer_path"] = path;
+  return keys;
+}
+
 Keys keys_of_checkpoint(const std::string& path) {
   const CheckpointFolder folder = open_checkpoint(path, nullptr);
   const nlohmann::json& resolved = folder.manifest().config;
@@ -60,12 +69,14 @@ Keys keys_of_checkpoint(const std::string& path) {
 
 bool is_stored_model(const std::string& path) {
   std::error_code error;
-  return fs::is_directory(path, error) &&
-         (is_checkpoint_path(path) || fs::exists(path + "/config.json", error));
+  if (!fs::is_directory(path, error)) return GgufFile::is_gguf(path);
+  return is_checkpoint_path(path) || fs::exists(path + "/config.json", error);
 }
 
 Keys keys_of_stored_model(const std::string& path) {
-  Keys keys = is_checkpoint_path(path) ? keys_of_checkpoint(path) : keys_of_hub(path);
+  Keys keys = is_checkpoint_path(path) ? keys_of_checkpoint(path)
+              : fs::is_directory(path) ? keys_of_hub(path)
+                                       : keys_of_gguf(path);
   keys["load_parameters_path"] = path;
   return keys;
 }

@@ -7,10 +7,10 @@
 
 namespace switchyard {
 
-// Whether `path` is a folder with weights: Hugging Face's, a checkpoint, or a run.
+// Whether `path` has weights: a Hugging Face folder, a GGUF file, a checkpoint, or a run.
 bool is_stored_model(const std::string& path);
 
-// The config keys of such a folder: those of its model, its types, `max_target_length` as the model was
+// The config keys of such a path: those of its model, its types, `max_target_length` as the model was
 // trained, load_parameters_path, and its tokenizer's two where it has one. Error(usage).
 std::map<std::string, nlohmann::json> keys_of_stored_model(const std::string& path);
 

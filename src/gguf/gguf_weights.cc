@@ -7,6 +7,7 @@
 
 #include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "gguf/metadata.h"
 
 namespace switchyard {
 namespace {
@@ -66,61 +67,7 @@ const Renamed* find(std::span<const Renamed> names, std::string_view gguf) {
   return found == names.end() ? nullptr : &*found;
 }
 
-// Metadata of one architecture.
-class Metadata {
- public:
-  explicit Metadata(const GgufFile& file) : file_(file), architecture_(text("general.architecture")) {}
-
-  const std::string& architecture() const { return architecture_; }
-  bool has(std::string_view key) const { return file_.metadata().contains(full(key)); }
-  std::int64_t integer(std::string_view key) const {
-    const json& value = at(key);
-    if (!value.is_number_integer() || value.get<std::int64_t>() < 0 || value.get<std::int64_t>() > 1ll << 40)
-      wrong(key, "a whole number");
-    return value.get<std::int64_t>();
-  }
-  std::int64_t integer(std::string_view key, std::int64_t absent) const {
-    return has(key) ? integer(key) : absent;
-  }
-  double number(std::string_view key) const {
-    const json& value = at(key);
-    if (!value.is_number()) wrong(key, "a number");
-    return shortest(value.get<double>());
-  }
-  double number(std::string_view key, double absent) const { return has(key) ? number(key) : absent; }
-  bool flag(std::string_view key, bool absent) const {
-    if (!has(key)) return absent;
-    if (!at(key).is_boolean()) wrong(key, "true or false");
-    return at(key).get<bool>();
-  }
-  std::string text(std::string_view key) const {
-    if (!at(key).is_string()) wrong(key, "a string");
-    return at(key).get<std::string>();
-  }
-  [[noreturn]] void wrong(std::string_view key, std::string_view expected) const {
-    std::string shown = at(key).dump(-1, ' ', false, json::error_handler_t::replace);
-    if (shown.size() > 100) shown = shown.substr(0, 100) + "...";
-    fail_usage("[gguf] {}: {}={}: expected {}", file_.path(), full(key), shown, expected);
-  }
-
- private:
-  std::string full(std::string_view key) const {
-    return key.starts_with("general.") ? std::string(key) : fmt::format("{}.{}", architecture_, key);
-  }
-  const json& at(std::string_view key) const {
-    const auto found = file_.metadata().find(full(key));
-    if (found == file_.metadata().end())
-      fail_usage("[gguf] {}: the metadata has no {}", file_.path(), in_quotes(full(key)));
-    return found->second;
-  }
-  // The double that a person would have written for a float32.
-  static double shortest(double value) { return std::stod(fmt::format("{}", static_cast<float>(value))); }
-
-  const GgufFile& file_;
-  std::string architecture_;
-};
-
-json rope_of(const Metadata& metadata) {
+json rope_of(const GgufMetadata& metadata) {
   json rope{{"rope_theta", metadata.number("rope.freq_base", 10000)}, {"rope_type", "default"}};
   const std::string scaling = metadata.has("rope.scaling.type") ? metadata.text("rope.scaling.type") : "none";
   if (scaling == "none") return rope;
@@ -140,7 +87,7 @@ json rope_of(const Metadata& metadata) {
   return rope;
 }
 
-void add_deepseek(const Metadata& metadata, json& config) {
+void add_deepseek(const GgufMetadata& metadata, json& config) {
   const std::int64_t gating = metadata.integer("expert_gating_func", 1);
   if (gating != 1 && gating != 2) metadata.wrong("expert_gating_func", "1 (softmax) or 2 (sigmoid)");
   const bool third = gating == 2;
@@ -174,8 +121,9 @@ void add_deepseek(const Metadata& metadata, json& config) {
 }  // namespace
 
 json hub_config_of(const GgufFile& file) {
-  const Metadata metadata(file);
-  const std::string& architecture = metadata.architecture();
+  const GgufMetadata general(file, "general");
+  const std::string architecture = general.text("architecture");
+  const GgufMetadata metadata(file, architecture);
   const std::int64_t experts = metadata.integer("expert_count", 0),
                      heads = metadata.integer("attention.head_count"),
                      width = metadata.integer("embedding_length");
@@ -212,7 +160,7 @@ json hub_config_of(const GgufFile& file) {
     config["num_key_value_heads"] = heads;
     add_deepseek(metadata, config);
   } else {
-    metadata.wrong("general.architecture", "llama, qwen3, qwen3moe or deepseek2");
+    general.wrong("architecture", "llama, qwen3, qwen3moe or deepseek2");
   }
   return config;
 }

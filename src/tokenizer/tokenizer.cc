@@ -5,6 +5,7 @@
 
 #include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "gguf/gguf_tokenizer.h"
 
 namespace switchyard {
 namespace {
@@ -58,13 +59,15 @@ std::string existing_file(const std::string& type, const std::string& path) {
 std::string tokenizer_type_of(const std::string& path) {
   if (path == "byte") return "byte";
   if (path.ends_with(".model")) return "sentencepiece";
+  if (path.ends_with(".gguf")) return "gguf";
   return path.ends_with(".tiktoken") ? "tiktoken" : "huggingface";
 }
 
 std::vector<std::string> tokenizer_files(const std::string& type, const std::string& path) {
   if (type == "byte") return {};
-  if (type != "sentencepiece" && type != "huggingface" && type != "tiktoken")
-    fail_usage("[tokenizer] tokenizer_type={}: expected byte, sentencepiece, huggingface or tiktoken", type);
+  if (type != "sentencepiece" && type != "huggingface" && type != "tiktoken" && type != "gguf")
+    fail_usage("[tokenizer] tokenizer_type={}: expected byte, sentencepiece, huggingface, tiktoken or gguf",
+               type);
   std::vector<std::string> files = {existing_file(type, path)};
   const std::string settings = (fs::path(files[0]).parent_path() / "tokenizer_config.json").string();
   std::error_code status;
@@ -84,6 +87,11 @@ std::unique_ptr<Tokenizer> make_tokenizer(const std::string& type, const std::st
   const std::vector<std::string> files = tokenizer_files(type, path);
   if (type == "sentencepiece") return parse_sentencepiece(read_whole_file(files[0]), path);
   if (type == "tiktoken") return parse_tiktoken(read_whole_file(files[0]), path);
+  if (type == "gguf") {
+    const TokenizerFiles stored = tokenizer_files_of(GgufFile::open(path));
+    return stored.json.empty() ? parse_sentencepiece(stored.model, path)
+                               : parse_huggingface(stored.json, stored.config, path);
+  }
   return parse_huggingface(read_whole_file(files[0]), files.size() > 1 ? read_whole_file(files[1]) : "",
                            files[0]);
 }

@@ -29,7 +29,8 @@ class Tokenizer {
 
 // `type`: "byte" (ids are bytes, 256 ends a document; no path), "sentencepiece" (a model file), "huggingface"
 // (a tokenizer.json or a folder with one), "tiktoken" (a file of base64 tokens and ranks, split
-// as GPT-2, cl100k, o200k or Qwen do if it has as many ranks as theirs, else as Llama-3 does). Error(usage)
+// as GPT-2, cl100k, o200k or Qwen do if it has as many ranks as theirs, else as Llama-3 does), "gguf" (the
+// metadata of a GGUF file). Error(usage)
 // for another type, a missing or broken file, and for a hub id in the place of a path.
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& type, const std::string& path);
 

@@ -1,0 +1,62 @@
+#include "gguf/metadata.h"
+
+#include "checkpoint/json_file.h"
+#include "core/error.h"
+
+namespace switchyard {
+
+using nlohmann::json;
+
+const json& GgufMetadata::at(std::string_view key) const {
+  const auto found = file_.metadata().find(full(key));
+  if (found == file_.metadata().end())
+    fail_usage("[gguf] {}: the metadata has no {}", file_.path(), in_quotes(full(key)));
+  return found->second;
+}
+
+std::int64_t GgufMetadata::integer(std::string_view key) const {
+  const json& value = at(key);
+  constexpr std::int64_t kMost = std::int64_t{1} << 40;
+  const bool fits = value.is_number_integer() &&
+                    !(value.is_number_unsigned() && value.get<std::uint64_t>() > std::uint64_t{kMost}) &&
+                    value.get<std::int64_t>() >= 0;
+  if (!fits) wrong(key, "a whole number from 0 to 2^40");
+  return value.get<std::int64_t>();
+}
+
+double GgufMetadata::number(std::string_view key) const {
+  if (!at(key).is_number()) wrong(key, "a number");
+  return std::stod(fmt::format("{}", at(key).get<float>()));
+}
+
+bool GgufMetadata::flag(std::string_view key, bool absent) const {
+  if (!has(key)) return absent;
+  if (!at(key).is_boolean()) wrong(key, "true or false");
+  return at(key).get<bool>();
+}
+
+std::string GgufMetadata::text(std::string_view key) const {
+  if (!at(key).is_string()) wrong(key, "a string");
+  return at(key).get<std::string>();
+}
+
+const json& GgufMetadata::list(std::string_view key) const {
+  if (!at(key).is_array()) wrong(key, "a list");
+  return at(key);
+}
+
+std::optional<std::size_t> GgufMetadata::id(std::string_view key, std::size_t ids) const {
+  if (!has(key)) return {};
+  const json& value = at(key);
+  if (!value.is_number_unsigned() || value.get<std::size_t>() >= ids)
+    wrong(key, fmt::format("one of {} ids", ids));
+  return value.get<std::size_t>();
+}
+
+void GgufMetadata::wrong(std::string_view key, std::string_view expected) const {
+  std::string shown = at(key).dump(-1, ' ', false, json::error_handler_t::replace);
+  if (shown.size() > 100) shown = shown.substr(0, 100) + "...";
+  fail_usage("[gguf] {}: {}={}: expected {}", file_.path(), full(key), shown, expected);
+}
+
+}  // namespace switchyard

@@ -1,0 +1,43 @@
+// Typed access to the metadata of a GGUF file below one prefix ("qwen3moe", "tokenizer"). An absent key and a
+// value of the wrong kind are Error(usage) that name the key.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "gguf/gguf_file.h"
+
+namespace switchyard {
+
+class GgufMetadata {
+ public:
+  GgufMetadata(const GgufFile& file, std::string prefix) : file_(file), prefix_(std::move(prefix)) {}
+
+  bool has(std::string_view key) const { return file_.metadata().contains(full(key)); }
+  std::int64_t integer(std::string_view key) const;  // 0 to 2^40
+  std::int64_t integer(std::string_view key, std::int64_t absent) const {
+    return has(key) ? integer(key) : absent;
+  }
+  // Of a float32: the double that a person would have written for it.
+  double number(std::string_view key) const;
+  double number(std::string_view key, double absent) const { return has(key) ? number(key) : absent; }
+  bool flag(std::string_view key, bool absent) const;
+  std::string text(std::string_view key) const;
+  const nlohmann::json& list(std::string_view key) const;
+  // An id below `ids`; nothing without the key.
+  std::optional<std::size_t> id(std::string_view key, std::size_t ids) const;
+
+  [[noreturn]] void wrong(std::string_view key, std::string_view expected) const;
+
+ private:
+  std::string full(std::string_view key) const { return prefix_ + "." + std::string(key); }
+  const nlohmann::json& at(std::string_view key) const;
+
+  const GgufFile& file_;
+  std::string prefix_;
+};
+
+}  // namespace switchyard
