@@ -20,7 +20,7 @@ namespace {
 constexpr const char* kConvertHelp = R"(switchyard convert [options] SRC DST
 
 Writes the weights of SRC as the new folder DST: those of a Hugging Face folder (config.json beside model.safetensors or
-its shards) as a checkpoint, those of a checkpoint (or of a run: its newest) as a Hugging Face folder that transformers
+its shards) or of a GGUF file (the values of its blocks, in float32 unless --dtype says else) as a checkpoint, those of a checkpoint (or of a run: its newest) as a Hugging Face folder that transformers
 loads. Tokenizer files go along. A tensor is made while the one before it is written, experts one by one, so memory is
 that of the largest tensor twice. DST appears when it is complete; the same command goes on where an earlier one was ended.
 

@@ -22,8 +22,8 @@ namespace {
 constexpr const char* kInspectHelp = R"(switchyard inspect [options] PATH [PATH]
 
 One PATH: what is in it. Two: how they differ, tensor by tensor. A path is a safetensors file, a Hugging Face folder
-(config.json beside model.safetensors or its shards), a checkpoint, or the folder of a run (its newest checkpoint). A
-Hugging Face folder and a checkpoint are compared parameter by parameter, whatever each calls them.
+(config.json beside model.safetensors or its shards), a checkpoint, the folder of a run (its newest checkpoint), or, for
+one PATH, a GGUF file (statistics are those of the values that its blocks stand for). A Hugging Face folder and a checkpoint are compared parameter by parameter, whatever each calls them.
 
   --all         a line for each tensor; otherwise tensors whose names differ in numbers only share one
   --statistics  smallest and largest value, mean, standard deviation, and how many are not finite

@@ -101,6 +101,12 @@ bool SourceComparison::equal() const {
 }
 
 SourceComparison compare_sources(const TensorSource& a, const TensorSource& b) {
+  for (const TensorSource* source : {&a, &b}) {
+    if (source->kind() == SourceKind::gguf)
+      fail_usage(
+          "[inspect] {}: a GGUF file is compared as the checkpoint that `switchyard convert` makes of it",
+          source->path());
+  }
   const auto is_hub = [](const TensorSource& s) { return s.kind() == SourceKind::huggingface; };
   const auto is_ours = [](const TensorSource& s) { return s.kind() == SourceKind::checkpoint; };
   const bool across = (is_hub(a) && is_ours(b)) || (is_ours(a) && is_hub(b));

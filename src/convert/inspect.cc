@@ -25,6 +25,11 @@ std::string number_text(double value) {
 std::int64_t expert_elements(const TensorSource& source, std::int64_t& experts) {
   std::int64_t elements = 0;
   for (const auto& [name, item] : source.items()) {
+    if (name.find("_exps.") != std::string::npos) {  // a GGUF file has one tensor for all of a layer
+      elements += item.elements();
+      experts = std::max(experts, item.shape[0]);
+      continue;
+    }
     const std::size_t at = name.find(kExpert);
     if (at == std::string::npos || is_optimizer_state(name)) continue;
     elements += item.elements();
@@ -176,8 +181,12 @@ Inspection inspect(const TensorSource& source, const InspectOptions& options) {
   for (const auto& [name, item] : source.items()) {
     if (!is_optimizer_state(name)) result.parameters += item.elements();
     const auto bytes = source.bytes(name);
-    if (options.statistics && is_numeric_dtype(item.dtype))
+    if (options.statistics && source.kind() == SourceKind::gguf) {
+      const Tensor values = source.read(name);
+      result.statistics[name] = statistics_of("F32", {values.raw(), values.bytes()});
+    } else if (options.statistics && is_numeric_dtype(item.dtype)) {
       result.statistics[name] = statistics_of(item.dtype, bytes);
+    }
     if (options.hashes) result.hashes[name] = fmt::format("{:016x}", XXH3_64bits(bytes.data(), bytes.size()));
     if (options.statistics || options.hashes) source.release(name);
   }

@@ -7,6 +7,7 @@
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "gguf/gguf_weights.h"
 
 namespace switchyard {
 namespace {
@@ -32,6 +33,8 @@ std::string name_of(SourceKind kind) {
   switch (kind) {
     case SourceKind::file:
       return "safetensors file";
+    case SourceKind::gguf:
+      return "GGUF file";
     case SourceKind::huggingface:
       return "Hugging Face folder";
     case SourceKind::checkpoint:
@@ -72,6 +75,20 @@ void TensorSource::add(SafetensorsFile file, const std::string& name) {
   opened_.push_back(std::move(file));
 }
 
+void TensorSource::open_gguf() {
+  kind_ = SourceKind::gguf;
+  gguf_ = std::make_shared<GgufFile>(GgufFile::open(path_));
+  std::error_code ignored;
+  files_.push_back(
+      {fs::path(path_).filename().string(), static_cast<std::int64_t>(fs::file_size(path_, ignored))});
+  for (const auto& [tensor, entry] : gguf_->entries())
+    items_.emplace(tensor, Item{std::string(entry.type->name), entry.shape, 0});
+  try {
+    config_ = hub_config_of(*gguf_);
+  } catch (const Error&) {  // of a family that is not known here: its tensors can be looked at all the same
+  }
+}
+
 void TensorSource::open_folder() {
   const WeightFolder folder = WeightFolder::open(path_);
   kind_ = SourceKind::huggingface;
@@ -96,7 +113,9 @@ TensorSource TensorSource::open(const std::string& path) {
   source.path_ = path;
   std::error_code ignored;
   if (!fs::exists(path, ignored)) fail_usage("[checkpoint] {}: no such file or folder", path);
-  if (!fs::is_directory(path, ignored)) {
+  if (GgufFile::is_gguf(path)) {
+    source.open_gguf();
+  } else if (!fs::is_directory(path, ignored)) {
     source.add(SafetensorsFile::open(path), fs::path(path).filename().string());
   } else if (is_checkpoint(path)) {
     std::error_code none;
@@ -112,18 +131,23 @@ TensorSource TensorSource::open(const std::string& path) {
 std::span<const std::byte> TensorSource::bytes(const std::string& name) const {
   const auto item = items_.find(name);
   CHECK(item != items_.end(), "no tensor {}", name);
+  if (gguf_) return gguf_->at(name).bytes;
   return opened_[item->second.file].entries().at(name).bytes;
 }
 
 Tensor TensorSource::read(const std::string& name) const {
   const auto item = items_.find(name);
   CHECK(item != items_.end(), "no tensor {}", name);
-  return opened_[item->second.file].read(name);
+  return gguf_ ? gguf_->read(name) : opened_[item->second.file].read(name);
 }
 
 void TensorSource::release(const std::string& name) const {
   const auto item = items_.find(name);
-  if (item != items_.end()) opened_[item->second.file].release(name);
+  if (item == items_.end()) return;
+  if (gguf_)
+    release_pages(bytes(name));
+  else
+    opened_[item->second.file].release(name);
 }
 
 }  // namespace switchyard
