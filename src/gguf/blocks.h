@@ -1,7 +1,7 @@
 // The element types of GGUF files: blocks of a few bits a value.
 //
-// A row of a tensor is a whole number of blocks. Which bits of a block make which value: the table "Blocks of
-// GGUF" in docs/formats.md, which was checked against the values that llama.cpp's C code gives.
+// A row of a tensor is a whole number of blocks. Which bits of a block make which value: the table "Blocks" in
+// docs/gguf.md, which was checked against the values that llama.cpp's C code gives.
 #pragma once
 
 #include <cstddef>

@@ -3,7 +3,7 @@
 // Families: llama (Llama, Mistral, Mixtral), qwen3, qwen3moe, deepseek2 (DeepSeek-V2, V3). Where GGUF stores
 // a weight in another form, it is turned back: rows of attn_q and attn_k of the architecture llama are in
 // another order, experts are one tensor, kv_b_proj of deepseek2 is two, one of them transposed
-// (docs/formats.md). Values are the blocks' float32 values, bit for bit.
+// (docs/gguf.md). Values are the blocks' float32 values, bit for bit.
 #pragma once
 
 #include <map>
