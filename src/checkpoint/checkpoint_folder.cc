@@ -216,11 +216,12 @@ void CheckpointFolder::read_part(const ManifestTensor& tensor, std::size_t index
   if (content) {
     Box in_chunk = part;
     for (std::size_t d = 0; d < part.start.size(); ++d) in_chunk.start[d] -= chunk.box.start[d];
-    for_runs(chunk.box.shape, in_chunk, [&](std::int64_t from, std::int64_t at, std::int64_t count) {
-      std::memcpy(to + static_cast<std::size_t>(at) * element,
-                  content.get() + static_cast<std::size_t>(from) * element,
-                  static_cast<std::size_t>(count) * element);
-    });
+    for_runs(chunk.box.shape, in_chunk,
+             [&, content = content](std::int64_t from, std::int64_t at, std::int64_t count) {
+               std::memcpy(to + static_cast<std::size_t>(at) * element,
+                           content.get() + static_cast<std::size_t>(from) * element,
+                           static_cast<std::size_t>(count) * element);
+             });
   } else if (!ran) {
     // It is likely to be in memory since then: short runs of it cost a call each, no disk.
     constexpr std::int64_t kShortest = 512;
