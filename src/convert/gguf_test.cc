@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 
 #include "checkpoint/json_file.h"
 #include "checkpoint/safetensors.h"
@@ -12,7 +13,6 @@
 #include "convert/logits.h"
 #include "core/error.h"
 #include "core/testing.h"
-#include "gguf/gguf_weights.h"
 #include "gguf/hub_source.h"
 
 namespace switchyard {
@@ -106,6 +106,26 @@ TEST_P(GgufModel, PiecesOfAWeightAreItsRows) {
       EXPECT_EQ(std::memcmp(piece.raw(), same.raw(), piece.bytes()), 0) << name << " from row " << begin;
     }
   }
+}
+
+// A rule of splitting text that is not known is found before anything is written.
+TEST_P(GgufModel, WithAnUnknownTokenizerLeavesNothing) {
+  std::string bytes = read_whole_file(GetParam().string());
+  const std::size_t kind = bytes.find("tokenizer.ggml.model");
+  ASSERT_NE(kind, std::string::npos);
+  bytes[kind + std::string("tokenizer.ggml.model").size() + 12] = 'X';  // behind the type and the length
+  ConvertRequest request;
+  request.source = (folder_ / "m.gguf").string();
+  request.destination = (folder_ / "converted").string();
+  std::ofstream(request.source, std::ios::binary) << bytes;
+  try {
+    convert(request, [](const std::string&) {});
+    ADD_FAILURE() << "converted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Error::Kind::usage);
+    EXPECT_NE(std::string(error.what()).find("tokenizer.ggml.model"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1) << "the source alone";
 }
 
 TEST(GgufModels, AreStored) {

@@ -43,9 +43,9 @@ class ToSwitchyard {
     const CheckpointLayout layout(std::move(tensors),
                                   request_.file_bytes.value_or(CheckpointLayout::kFileBytes));
     ConvertReport report = report_of(pairs_, ConvertTarget::switchyard);
+    const std::vector<ExtraFile> extras = files_of_source();  // before anything is written: it may be refused
     ResumableFolder folder(FileSystem::real(), request_.destination,
                            job_of(request_, report.target, source_.files), "complete");
-    const std::vector<ExtraFile> extras = files_of_source();
     for (const ExtraFile& extra : extras) {
       const std::string name = std::filesystem::path(extra.name).filename();
       if (name != "config.json") report.carried.push_back(name);

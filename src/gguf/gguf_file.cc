@@ -110,7 +110,7 @@ class GgufFile::Reader {
         return value == 1;
       }
       case ValueType::string:
-        return string(key, left());
+        return string(key, std::numeric_limits<std::uint64_t>::max());
       case ValueType::u64:
         return number<std::uint64_t>(key);
       case ValueType::i64:
