@@ -7,6 +7,7 @@
 #include "core/cores.h"
 #include "core/rng.h"
 #include "generate/generator.h"
+#include "models/packed_parameters.h"
 #include "train/session.h"
 #include "train/step_cost.h"
 
@@ -64,24 +65,25 @@ void run_texts(Context& context, const ModelConfig& model, const Parameters& par
   }
 }
 
-// Elements of the weights that a step must read: all but the embedding's, of experts those of one token.
-double weights_read(const ModelConfig& model) {
-  double elements = 0;
-  for (const ParameterSpec& spec : parameter_specs(model)) {
-    const auto size = static_cast<double>(num_elements(spec.shape));
+// Bytes of the weights that a step must read: all but the embedding's, of experts those of one token.
+double bytes_read(const ModelConfig& model, const std::vector<ParameterSpec>& specs) {
+  double bytes = 0;
+  for (const ParameterSpec& spec : specs) {
+    const double size =
+        static_cast<double>(num_elements(spec.shape)) * static_cast<double>(size_of(spec.dtype));
     const bool expert = spec.name.find(".moe.w") != std::string::npos;
     if (spec.name == "embedding" && !model.tied) continue;
-    elements +=
+    bytes +=
         expert ? size * static_cast<double>(model.moe.slots) / static_cast<double>(model.moe.experts) : size;
   }
-  return elements;
+  return bytes;
 }
 
 std::vector<Measurement> measure_generate(const Bench& bench, const Config& config, const Lengths& lengths,
                                           const std::vector<std::string>& whats) {
   const Mesh mesh = mesh_from_config(config);
   const ModelConfig model = model_config(config);
-  const auto specs = parameter_specs(model);
+  const auto specs = specs_to_run(config, model, nullptr);
   Rounds rounds;
   std::atomic<bool> more{true};
   reset_peak_resident();
@@ -98,9 +100,9 @@ std::vector<Measurement> measure_generate(const Bench& bench, const Config& conf
     Measurement m;
     m.name = "generate";
     m.shape = {
-        {"what", what},          {"model", model_label(config)}, {"parameters", parameter_count(specs)},
+        {"what", what},          {"model", model_label(config)}, {"parameters", parameter_count(parameter_specs(model))},
         {"batch", lengths.rows}, {"prompt", lengths.prompt},     {"tokens", lengths.tokens},
-        {"ranks", mesh.size()}};
+        {"ranks", mesh.size()},  {"weight_format", config.get_string("weight_format")}};
     m.dtype = model.dtype;
     m.threads = usable_cores();
     m.time = timing_of(decode ? rounds.decode : rounds.prefill);
@@ -108,7 +110,7 @@ std::vector<Measurement> measure_generate(const Bench& bench, const Config& conf
     const double logits = 2.0 * static_cast<double>(model.emb * model.vocab);
     m.flops = (train_flops_per_token(model, seen) / 3 - logits) * static_cast<double>(tokens) +
               logits * static_cast<double>(lengths.rows);
-    m.bytes = weights_read(model) * static_cast<double>(size_of(model.weight_dtype));
+    m.bytes = bytes_read(model, specs);
     m.more = {{"tokens_per_s", static_cast<double>(tokens) / m.time.seconds},
               {"peak_resident_bytes", peak_resident_bytes()}};
     measured.push_back(std::move(m));

@@ -7,6 +7,7 @@
 #include "cli/process_command.h"
 #include "core/error.h"
 #include "generate/stored_model.h"
+#include "models/packed_parameters.h"
 #include "train/initial_weights.h"
 #include "train/session.h"
 
@@ -49,7 +50,8 @@ ModelToRun model_to_run(const std::string& command, const Processes& processes,
   if (type != "byte" && path.empty())
     fail_usage("[{}] tokenizer_path: expected the model's tokenizer, got none (or tokenizer_type=byte)",
                command);
-  ModelToRun run{config,           mesh, model, parameter_specs(model), make_tokenizer(type, path),
+  std::vector<ParameterSpec> specs = specs_to_run(config, model, &notes);
+  ModelToRun run{config,           mesh, model, std::move(specs), make_tokenizer(type, path),
                  std::move(notes), {}};
   run.fill = initial_weights(config, model, run.specs, &run.notes);
   if (!run.fill) run.notes.push_back("random weights: load_parameters_path is not set");

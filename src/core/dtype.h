@@ -1,4 +1,8 @@
 // Element types; float64 is for sums alone. bfloat16 is the upper half of a float32, rounded to nearest even.
+//
+// A packed type's element is a block of a weight matrix, kBlockInputs inputs by kBlockOutputs outputs, with the
+// scales of its groups (kernels/packed_block.h). So a weight [.., in, out] is an array [.., in/32, out/16] of
+// blocks, and what moves elements (shards, gathers, files) moves whole blocks.
 #pragma once
 
 #include <bit>
@@ -8,7 +12,23 @@
 
 namespace switchyard {
 
-enum class DType : std::uint8_t { f32, bf16, i32, u8, f64 };
+enum class DType : std::uint8_t {
+  f32,
+  bf16,
+  i32,
+  u8,
+  f64,
+  packed_int8,
+  packed_int4,
+  packed_int4a,
+  packed_mxfp4,
+};
+
+constexpr std::int64_t kBlockInputs = 32, kBlockOutputs = 16;
+
+constexpr bool is_packed(DType dtype) {
+  return dtype >= DType::packed_int8;
+}
 
 struct bfloat16 {
   std::uint16_t bits = 0;
@@ -35,6 +55,14 @@ constexpr std::size_t size_of(DType dtype) {
       return 1;
     case DType::f64:
       return 8;
+    case DType::packed_int8:
+      return 544;
+    case DType::packed_int4:
+      return 288;
+    case DType::packed_int4a:
+      return 320;
+    case DType::packed_mxfp4:
+      return 272;
     default:
       return 4;
   }
@@ -50,6 +78,14 @@ constexpr std::string_view name_of(DType dtype) {
       return "int32";
     case DType::f64:
       return "float64";
+    case DType::packed_int8:
+      return "int8";
+    case DType::packed_int4:
+      return "int4";
+    case DType::packed_int4a:
+      return "int4a";
+    case DType::packed_mxfp4:
+      return "mxfp4";
     default:
       return "uint8";
   }

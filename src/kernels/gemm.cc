@@ -10,6 +10,7 @@
 #include "core/tensor.h"
 #include "kernels/gemm_few_rows.h"
 #include "kernels/gemm_problem.h"
+#include "kernels/packed_weights.h"
 
 namespace switchyard {
 namespace {
@@ -131,7 +132,7 @@ Work work_of(const char* op, std::span<const GemmProblem> problems) {
     const double products = p.b_next == nullptr ? 1 : 2,
                  cs = (p.c_next == nullptr ? 1 : 2) + (p.hidden == nullptr ? 0 : 1);
     work.flops += 2 * m * n * k * products;
-    work.bytes += (m * k + k * n * products) * static_cast<double>(size_of(p.dtype)) +
+    work.bytes += m * k * static_cast<double>(size_of(p.dtype)) + weight_bytes(p, k * n * products) +
                   m * n * cs * static_cast<double>(size_of(p.c_dtype)) * (p.accumulate ? 2 : 1);
   }
   return work;
@@ -148,6 +149,38 @@ const GemmRowPacking* packing_of([[maybe_unused]] GemmBlockKernel* kernel) {
   if (kernel == cpu::soft_tiles::gemm_block) return &cpu::soft_tiles::row_packing;
 #endif
   return nullptr;
+}
+
+// Calls a kernel for dense weights with those of a block, unpacked a piece of columns at a time, so that what is
+// unpacked is still in a cache when it is read.
+void run_unpacked(const GemmProblem& p, const GemmBlock& block, GemmBlockKernel* kernel) {
+  if (kernel == ref::gemm_block) return kernel(p, block);
+  static thread_local std::vector<std::byte> memory;
+  constexpr std::int64_t kPieceBytes = 512 * 1024;
+  const auto element = static_cast<std::int64_t>(size_of(p.dtype));
+  const std::int64_t most = std::max<std::int64_t>(64, kPieceBytes / element / p.k / 64 * 64);
+  const std::int64_t columns = std::min(most, block.column_end - block.column_begin);
+  memory.resize(std::max(memory.size(), static_cast<std::size_t>(columns * p.k * element)));
+  GemmProblem dense = p;
+  dense.weight_dtype = p.dtype;
+  dense.b = memory.data();
+  for (std::int64_t j = block.column_begin; j < block.column_end; j += columns) {
+    const std::int64_t here = std::min(columns, block.column_end - j);
+    const auto* const first = static_cast<const std::byte*>(p.b) +
+                              j / kBlockOutputs * static_cast<std::int64_t>(size_of(p.weight_dtype));
+    const BlockRows rows{.packed = p.weight_dtype,
+                         .blocks = const_cast<std::byte*>(first),
+                         .stride = p.ldb,
+                         .columns = here / kBlockOutputs,
+                         .dtype = p.dtype,
+                         .dense = memory.data(),
+                         .leading = here};
+    unpack_kernel(rows)(rows, 0, p.k / kBlockInputs);
+    dense.n = dense.ldb = here;
+    dense.c = const_cast<std::byte*>(advance(p.c, p.c_dtype, j));
+    dense.bias = p.bias == nullptr ? nullptr : advance(p.bias, p.dtype, j);
+    kernel(dense, {block.row_begin, block.row_end, 0, here});
+  }
 }
 
 bool takes_tiles(GemmBlockKernel* kernel) {
@@ -168,7 +201,10 @@ void run_blocks(ThreadPool& pool, std::span<const GemmProblem> problems, GemmBlo
   pool.for_range(static_cast<std::int64_t>(tasks.size()), 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const Task& task = tasks[static_cast<std::size_t>(i)];
-      kernel(*task.problem, task.block);
+      if (task.problem->packed())
+        run_unpacked(*task.problem, task.block, kernel);
+      else
+        kernel(*task.problem, task.block);
     }
   });
 }
@@ -180,7 +216,7 @@ bool run_one(ThreadPool& pool, const GemmProblem& p, GemmBlockKernel* kernel) {
   constexpr std::int64_t kWorthwhile = std::int64_t{1} << 27;  // products of two elements
   const GemmRowPacking* const packing = packing_of(kernel);
   const int threads = pool.threads();
-  if (packing == nullptr || threads == 1 || products_of(p.m, p.columns(), p) < kWorthwhile) return false;
+  if (packing == nullptr || p.packed() || threads == 1 || products_of(p.m, p.columns(), p) < kWorthwhile) return false;
   const std::int64_t all = p.m, columns = p.columns(), unit = p.column_unit();
   const std::int64_t rows = in_strips(blocks(all, blocks(all, kLargestTiles.rows)));
   // Enough parts for threads to end together, which are not so small that a kernel's start shows.
@@ -213,6 +249,11 @@ bool run_one(ThreadPool& pool, const GemmProblem& p, GemmBlockKernel* kernel) {
 
 void run(ThreadPool& pool, const char* op, std::span<const GemmProblem> problems) {
   const GemmProblem& first = problems.front();
+  if (first.packed()) {
+    CHECK(first.is_plain() && !first.transpose_a && !first.transpose_b && first.k % kBlockInputs == 0 &&
+              first.n % kBlockOutputs == 0,
+          "{} of {} weights [{}, {}]", op, name_of(first.weight_dtype), first.k, first.n);
+  }
   CHECK(first.is_plain() || takes_gemm_forms(first.dtype), "{} of a form that its kernel does not take", op);
   CHECK(is_float(first.dtype) && is_float(first.c_dtype), "{} of {} into {}", op, name_of(first.dtype),
         name_of(first.c_dtype));
@@ -247,6 +288,8 @@ struct Matrices {
     CHECK(columns <= 1 || x.stride(row + 1) == 1, "elements of a row are {} apart", x.stride(row + 1));
   }
   std::byte* at(std::int64_t i) const { return const_cast<std::byte*>(advance(first, dtype, i * stride)); }
+  std::int64_t inputs() const { return is_packed(dtype) ? rows * kBlockInputs : rows; }
+  std::int64_t outputs() const { return is_packed(dtype) ? columns * kBlockOutputs : columns; }
   DType dtype;
   std::byte* first;
   std::int64_t batch = 1, rows, columns, leading, stride = 0;
@@ -257,10 +300,10 @@ struct Matrices {
 void gemm(ThreadPool& pool, const GemmArgs& args) {
   const Matrices a(args.a), b(args.b), c(args.c);
   const std::int64_t m = c.rows, n = c.columns, k = args.transpose_a ? a.rows : a.columns;
-  CHECK(a.dtype == b.dtype && a.batch == c.batch && b.batch == c.batch, "[gemm] {} of {}, {} of {}, into {}",
-        a.batch, name_of(a.dtype), b.batch, name_of(b.dtype), c.batch);
-  CHECK((args.transpose_a ? a.columns : a.rows) == m && (args.transpose_b ? b.columns : b.rows) == k &&
-            (args.transpose_b ? b.rows : b.columns) == n,
+  CHECK((is_packed(b.dtype) || a.dtype == b.dtype) && a.batch == c.batch && b.batch == c.batch,
+        "[gemm] {} of {}, {} of {}, into {}", a.batch, name_of(a.dtype), b.batch, name_of(b.dtype), c.batch);
+  CHECK((args.transpose_a ? a.columns : a.rows) == m && (args.transpose_b ? b.columns : b.inputs()) == k &&
+            (args.transpose_b ? b.rows : b.outputs()) == n,
         "[gemm] {}x{} and {}x{} into {}x{}", a.rows, a.columns, b.rows, b.columns, m, n);
   std::vector<GemmProblem> problems(static_cast<std::size_t>(c.batch));
   for (std::int64_t i = 0; i < c.batch; ++i) {
@@ -274,6 +317,7 @@ void gemm(ThreadPool& pool, const GemmArgs& args) {
                                              .b = b.at(i),
                                              .transpose_b = args.transpose_b,
                                              .ldb = b.leading,
+                                             .weight_dtype = b.dtype,
                                              .c = c.at(i),
                                              .c_dtype = c.dtype,
                                              .ldc = c.leading,

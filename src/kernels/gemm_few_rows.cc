@@ -21,7 +21,7 @@ std::int64_t in_strips(std::int64_t x) {
 struct Columns {
   const GemmProblem* problem;
   std::int64_t begin, end;
-  std::int64_t elements() const { return (end - begin) * problem->k; }  // of B
+  double bytes() const { return weight_bytes(*problem, static_cast<double>((end - begin) * problem->k)); }
 };
 
 // Problems cut by columns, so that threads end together. Runs of B's stored rows stay long enough for memory.
@@ -38,7 +38,7 @@ std::vector<Columns> cut_columns(int threads, std::span<const GemmProblem> probl
     for (std::int64_t j = 0; j < p.n; j += width) pieces.push_back({&p, j, std::min(j + width, p.n)});
   }
   std::stable_sort(pieces.begin(), pieces.end(),
-                   [](const Columns& x, const Columns& y) { return x.elements() > y.elements(); });
+                   [](const Columns& x, const Columns& y) { return x.bytes() > y.bytes(); });
   return pieces;
 }
 
@@ -110,8 +110,16 @@ void run_slices(ThreadPool& pool, std::span<const GemmProblem> problems) {
 }
 #endif
 
+const char* refuse_packed(const GemmProblem& p) {
+  return p.packed() ? "the weights are packed" : nullptr;
+}
+
+const char* refuse_unless_packed(const GemmProblem& p) {
+  return p.packed() ? nullptr : "the weights are not packed";
+}
+
 const char* refuse_unless_bf16(const GemmProblem& p) {
-  return p.dtype == DType::bf16 ? nullptr : "the operands are not bfloat16";
+  return p.dtype == DType::bf16 ? refuse_packed(p) : "the operands are not bfloat16";
 }
 
 using RunFewRows = void(ThreadPool&, std::span<const GemmProblem>);
@@ -119,8 +127,10 @@ using RunFewRows = void(ThreadPool&, std::span<const GemmProblem>);
 constexpr Implementation<RunFewRows, GemmProblem> kFewRows[] = {
 #if defined(__x86_64__)
     {"avx512_bf16", Isa::avx512_bf16, run_slices, refuse_unless_bf16},
-    {"avx512", Isa::avx512, run_columns<cpu::gemm_few_rows_avx512>},
-    {"avx2", Isa::avx2, run_columns<cpu::gemm_few_rows_avx2>},
+    {"avx512", Isa::avx512, run_columns<cpu::gemm_few_rows_avx512>, refuse_packed},
+    {"avx512_packed", Isa::avx512, run_columns<cpu::gemm_few_rows_packed_avx512>, refuse_unless_packed},
+    {"avx2", Isa::avx2, run_columns<cpu::gemm_few_rows_avx2>, refuse_packed},
+    {"avx2_packed", Isa::avx2, run_columns<cpu::gemm_few_rows_packed_avx2>, refuse_unless_packed},
 #endif
     {"ref", Isa::ref, run_columns<ref::gemm_block>},
 };
@@ -129,6 +139,7 @@ constexpr Implementation<RunFewRows, GemmProblem> kFewRows[] = {
 
 bool has_few_rows(const GemmProblem& p) {
   if (p.m <= 0 || p.transpose_a || p.logits != nullptr) return false;
+  if (p.packed()) return p.m <= kFewRowsPacked;
   if (takes_gemm_forms(p.dtype)) return p.m <= cpu::few_rows(p);
   return p.m <= kFewRowsByColumns && p.is_plain();
 }

@@ -5,6 +5,7 @@
 //    and bf16; bit for bit what the blocks of kernels/cpu/gemm_f32.cc give.
 // 2. By slices: parts of the depth make sums that are added up in their order when all are there. bf16 with
 //    AVX-512, for all forms but logits; for the problems that tiles would take.
+// Packed weights go by columns.
 #pragma once
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 namespace switchyard {
 
 constexpr std::int64_t kFewRowsByColumns = 8;
+constexpr std::int64_t kFewRowsPacked = 8;
 
 // Whether a problem is for run_few_rows.
 bool has_few_rows(const GemmProblem& problem);
@@ -28,6 +30,8 @@ namespace cpu {
 // By columns: blocks of all rows.
 GemmBlockKernel gemm_few_rows_avx2;    // f32 and bf16
 GemmBlockKernel gemm_few_rows_avx512;  // f32 and bf16
+GemmBlockKernel gemm_few_rows_packed_avx2;    // f32 and bf16 rows, packed weights
+GemmBlockKernel gemm_few_rows_packed_avx512;
 
 // By slices: at most few_rows(problem) rows of an A that is not transposed, bf16, AVX-512. `sums` is one
 // buffer for all slices.

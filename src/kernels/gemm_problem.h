@@ -43,6 +43,7 @@ struct GemmProblem {
   const void* b = nullptr;
   bool transpose_b = false;
   std::int64_t ldb = 0;
+  DType weight_dtype = DType::f32;  // packed: B is [k/32, n/16] blocks of it, `ldb` of them a row; else as A's
   void* c = nullptr;
   DType c_dtype = DType::f32;
   std::int64_t ldc = 0;
@@ -56,6 +57,7 @@ struct GemmProblem {
   std::span<const GemmTerm> more = {};
   const LogitProblem* logits = nullptr;
 
+  bool packed() const { return is_packed(weight_dtype); }
   bool is_plain() const {
     return a_rows == nullptr && b_next == nullptr && more.empty() && logits == nullptr;
   }
@@ -101,6 +103,12 @@ struct GemmRowPacking {
   std::int64_t (*parts)(const GemmProblem& problem, const GemmBlock& rows);
   void (*pack)(const GemmProblem& problem, const GemmBlock& rows, std::int64_t part, void* out);
 };
+
+// Bytes of k · n elements of B.
+inline double weight_bytes(const GemmProblem& p, double elements) {
+  if (!p.packed()) return elements * static_cast<double>(size_of(p.dtype));
+  return elements / static_cast<double>(kBlockInputs * kBlockOutputs) * static_cast<double>(size_of(p.weight_dtype));
+}
 
 // Computes every problem; all have the dtypes and the form of the first. `op` names the caller in dispatch
 // messages. Only where takes_gemm_forms(dtype) may a problem be other than plain.

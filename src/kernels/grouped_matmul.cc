@@ -27,12 +27,15 @@ void check_optional_view(std::string_view op, const char* name, const TensorView
 
 // Which rows are whose, and the sizes of the products.
 struct GroupedProduct {
-  DType dtype = DType::f32;
+  DType dtype = DType::f32;  // of the rows
   std::int64_t rows = 0, k = 0, n = 0;
-  std::vector<std::int64_t> sizes;  // of the groups
+  std::vector<std::int64_t> sizes;    // of the groups
+  DType weight_dtype = DType::f32;    // that of the rows, or packed
+  std::int64_t block_k = 0, block_n = 0;  // k and n in elements of the weights
 
   std::int64_t groups() const { return static_cast<std::int64_t>(sizes.size()); }
-  Shape weights() const { return {groups(), k, n}; }
+  Shape weights() const { return {groups(), block_k, block_n}; }
+  bool packed() const { return is_packed(weight_dtype); }
 };
 
 // The sizes of the groups, which sum to `rows`.
@@ -60,7 +63,16 @@ std::vector<std::int64_t> read_sizes(std::string_view op, const TensorView& grou
 GroupedProduct product_of(std::string_view op, const TensorView& operand, const TensorView& weights,
                           const TensorView& group_sizes, std::int64_t rows) {
   CHECK(weights.rank() == 3, "[{}] weights have {} dims", op, weights.rank());
-  return {operand.dtype(), rows, weights.dim(1), weights.dim(2), read_sizes(op, group_sizes, rows)};
+  const std::int64_t k = weights.dim(1), n = weights.dim(2);
+  const bool packed = is_packed(weights.dtype());
+  return {.dtype = operand.dtype(),
+          .rows = rows,
+          .k = packed ? k * kBlockInputs : k,
+          .n = packed ? n * kBlockOutputs : n,
+          .sizes = read_sizes(op, group_sizes, rows),
+          .weight_dtype = packed ? weights.dtype() : operand.dtype(),
+          .block_k = k,
+          .block_n = n};
 }
 
 // Where the left operand of a pair of products lies.
@@ -111,8 +123,9 @@ std::vector<GemmProblem> gmm_problems(const GroupedProduct& p, const GmmArgs& ar
                        .dtype = dtype,
                        .a = advance(lhs, dtype, row * p.k),
                        .lda = p.k,
-                       .b = advance(rhs, dtype, g * p.k * p.n),
-                       .ldb = p.n,
+                       .b = advance(rhs, p.weight_dtype, g * p.block_k * p.block_n),
+                       .ldb = p.block_n,
+                       .weight_dtype = p.weight_dtype,
                        .c = advance(out, out_dtype, row * p.n),
                        .c_dtype = out_dtype,
                        .ldc = p.n,
@@ -128,7 +141,7 @@ void gmm(ThreadPool& pool, const GmmArgs& args) {
   const GroupedProduct p = product_of("gmm", args.lhs, args.rhs, args.group_sizes, args.lhs.dim(0));
   const DType dtype = p.dtype;
   check_view("gmm", "lhs", args.lhs, dtype, {p.rows, p.k});
-  check_view("gmm", "rhs", args.rhs, dtype, p.weights());
+  check_view("gmm", "rhs", args.rhs, p.weight_dtype, p.weights());
   check_optional_view("gmm", "bias", args.bias, dtype, {p.groups(), p.n});
   check_view("gmm", "out", args.out, args.out.dtype(), {p.rows, p.n});
   run_gemms(pool, "gmm", gmm_problems(p, args));
@@ -224,13 +237,13 @@ void gmm_pair(ThreadPool& pool, const GmmPairArgs& args) {
   const GroupedProduct p = product_of("gmm_pair", args.x, args.rhs_0, args.group_sizes, args.out_0.dim(0));
   const DType dtype = p.dtype;
   const LookedUpRows from = looked_up("gmm_pair", args.x, args.index, p);
-  check_view("gmm_pair", "rhs_0", args.rhs_0, dtype, p.weights());
-  check_view("gmm_pair", "rhs_1", args.rhs_1, dtype, p.weights());
+  check_view("gmm_pair", "rhs_0", args.rhs_0, p.weight_dtype, p.weights());
+  check_view("gmm_pair", "rhs_1", args.rhs_1, p.weight_dtype, p.weights());
   check_view("gmm_pair", "out_0", args.out_0, dtype, {p.rows, p.n});
   check_view("gmm_pair", "out_1", args.out_1, dtype, {p.rows, p.n});
   check_optional_view("gmm_pair", "row_weights", args.row_weights, DType::f32, {p.rows});
   check_optional_view("gmm_pair", "hidden", args.hidden, dtype, {p.rows, p.n});
-  if (!takes_gemm_forms(dtype)) {
+  if (!takes_gemm_forms(dtype) || p.packed()) {
     const GatheredRows lhs(pool, args.x, args.index);
     // All at once: threads wait for each other once.
     const auto product = [&](const TensorView& rhs, const TensorView& out) {

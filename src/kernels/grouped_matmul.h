@@ -7,6 +7,9 @@
 //
 // Operands and results have one dtype (f32 or bf16) unless said, sums are fp32 and rounded once. Views have no
 // gaps; results must not overlap operands. Bit-identical for any number of threads.
+//
+// The right operand of gmm and gmm_pair may be packed, [G, k/32, n/16] blocks (kernels/packed_block.h), as
+// gemm's may.
 #pragma once
 
 #include "core/tensor_view.h"

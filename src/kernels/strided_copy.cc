@@ -42,8 +42,11 @@ void copy_run(std::byte* to, const std::byte* from, const Dim& dim, std::int64_t
     copy_elements<std::uint64_t>(to, from, dim);
   else if (element == 2)
     copy_elements<std::uint16_t>(to, from, dim);
-  else
+  else if (element == 1)
     copy_elements<std::uint8_t>(to, from, dim);
+  else  // blocks of packed weights
+    for (std::int64_t i = 0; i < dim.size; ++i)
+      std::memcpy(to + i * dim.to, from + i * dim.from, static_cast<std::size_t>(element));
 }
 
 }  // namespace

@@ -8,7 +8,9 @@
 
 #include "core/error.h"
 #include "core/rng.h"
+#include "kernels/packed_weights.h"
 #include "models/name_patterns.h"
+#include "models/packed_parameters.h"
 
 namespace switchyard {
 namespace {
@@ -241,6 +243,41 @@ Parameters Parameters::create(Context& context, std::vector<ParameterSpec> specs
   return create_from_blocks(context, std::move(specs), seed, fill_block, warnings);
 }
 
+namespace {
+
+// A rank's block of a parameter, from `fill` or drawn.
+Tensor block_of(Context& context, const ParameterSpec& spec, std::uint32_t seed, const Box& box,
+                const Parameters::FillBlock& fill) {
+  Tensor given = fill ? fill(spec, box) : Tensor();
+  if (!is_packed(spec.dtype)) return given.defined() ? given : draw_block(spec, seed, box.start, box.shape);
+  if (given.defined() && given.dtype() == spec.dtype) return given;
+  if (!given.defined()) {
+    const Box values = dense_box(spec, box);
+    given = draw_block(dense_spec(spec, DType::f32), seed, values.start, values.shape);
+  }
+  const Tensor packed(Memory(), spec.dtype, box.shape);
+  // All of a weight's outputs are one row of blocks.
+  std::int64_t inputs = kBlockInputs;
+  const std::size_t dims = spec.matrix.stack + spec.matrix.inputs;
+  for (std::size_t i = 0; i < dims; ++i) inputs *= box.shape[i];
+  const std::int64_t outputs = inputs == 0 ? 0 : given.size() / inputs;
+  pack_weights(*context.pool, {.dense = given.view().reshaped({inputs, outputs}),
+                               .packed = packed.view().reshaped(
+                                   {inputs / kBlockInputs, outputs / kBlockOutputs})});
+  return packed;
+}
+
+// Packed weights are split as dense ones are, or not at all.
+void check_split(const AxisRules& rules, const ParameterSpec& spec, const Sharding& sharding) {
+  if (!is_packed(spec.dtype)) return;
+  const ParameterSpec dense = dense_spec(spec, DType::bf16);
+  if (rules.resolve(dense.dims, dense.shape).sharding == sharding) return;
+  fail_usage("[weights] {} {} in {}: the mesh would cut blocks of {} inputs by {} outputs", spec.name,
+             to_string(dense.shape), name_of(spec.dtype), kBlockInputs, kBlockOutputs);
+}
+
+}  // namespace
+
 Parameters Parameters::create_from_blocks(Context& context, std::vector<ParameterSpec> specs,
                                           std::uint32_t seed, const FillBlock& fill,
                                           std::vector<std::string>* warnings) {
@@ -250,6 +287,7 @@ Parameters Parameters::create_from_blocks(Context& context, std::vector<Paramete
     if (warnings != nullptr) {
       for (const auto& w : resolution.warnings) warnings->push_back(fmt::format("{}: {}", spec.name, w));
     }
+    check_split(*context.rules, spec, resolution.sharding);
     const Shape local = local_shape(*context.mesh, spec.shape, resolution.sharding);
     const Shape offset = local_offset(*context.mesh, context.rank, spec.shape, resolution.sharding);
     // Ranks with the same block find it under the same key: one copy a process.
@@ -257,9 +295,7 @@ Parameters Parameters::create_from_blocks(Context& context, std::vector<Paramete
     auto shared = context.comm->shared(key, [&]() -> std::shared_ptr<void> {
       const Memory memory = context.memory.uncharged();  // each rank is charged below
       if (memory.device().is_abstract()) return std::make_shared<Tensor>(memory.empty(spec.dtype, local));
-      const Tensor given = fill ? fill(spec, {offset, local}) : Tensor();
-      return std::make_shared<Tensor>(
-          to_device(memory, given.defined() ? given : draw_block(spec, seed, offset, local)));
+      return std::make_shared<Tensor>(to_device(memory, block_of(context, spec, seed, {offset, local}, fill)));
     });
     const Tensor block = *std::static_pointer_cast<Tensor>(shared);
     context.memory.charge(static_cast<std::int64_t>(block.bytes()));

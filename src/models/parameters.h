@@ -59,7 +59,8 @@ class Parameters {
  public:
   // `fill` returns the whole tensor of a parameter (loaded weights), or an undefined one for a random draw.
   using Fill = std::function<Tensor(const ParameterSpec&)>;
-  // The same for a block of it, so that no more is read than a rank needs.
+  // The same for a block of it, so that no more is read than a rank needs. A packed parameter's may be dense
+  // values (f32 or bf16) of the block, which are then packed.
   using FillBlock = std::function<Tensor(const ParameterSpec&, const Box& block)>;
   // Collective: returns when all ranks have their weights. Every rank's account is charged with its blocks
   // for good, as if it were alone, also where they are shared. Warnings about dims that lost axes go to

@@ -13,6 +13,11 @@
 namespace switchyard {
 namespace {
 
+// The outputs of experts' weights [G,K,N], which may be packed.
+std::int64_t outputs_of(const Tensor& weights) {
+  return weights.dim(2) * (is_packed(weights.dtype()) ? kBlockOutputs : 1);
+}
+
 // dlhs and drhs of a grouped product of `rows` and `weights` with the groups of input `sizes`.
 std::vector<Tensor> gmm_gradients(Context& c, const BackwardCall& call, const Tensor& dy, std::size_t rows,
                                   std::size_t weights, std::size_t sizes) {
@@ -38,7 +43,7 @@ class GmmOp : public Op {  // inputs: rows [R,K], weights [G,K,N], sizes [G]
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
-    const Tensor out = c.empty(in[0].dtype(), {in[0].dim(0), in[1].dim(2)});
+    const Tensor out = c.empty(in[0].dtype(), {in[0].dim(0), outputs_of(in[1])});
     gmm(*c.pool, {.lhs = in[0].view(),
                   .rhs = in[1].view(),
                   .bias = {},
@@ -64,7 +69,7 @@ class AddGmmOp
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
     const bool first = in.size() < 4;
-    const Tensor sum = first ? c.empty(DType::f32, {in[0].dim(0), in[1].dim(2)}) : in[3].clone();
+    const Tensor sum = first ? c.empty(DType::f32, {in[0].dim(0), outputs_of(in[1])}) : in[3].clone();
     gmm(*c.pool, {.lhs = in[0].view(),
                   .rhs = in[1].view(),
                   .bias = {},
@@ -89,7 +94,7 @@ class AddGmmOp
 // Gate, up and, with row weights, the weighted activation, of the inputs of GateUpOp.
 std::vector<Tensor> gate_and_up(Context& c, std::span<const Tensor> in, const Tensor& row_weights) {
   const Tensor& x = in[3];
-  const std::int64_t rows = in.size() > 4 ? in[4].size() : x.dim(0), width = in[0].dim(2);
+  const std::int64_t rows = in.size() > 4 ? in[4].size() : x.dim(0), width = outputs_of(in[0]);
   std::vector<Tensor> out;
   for (int i = 0; i < (row_weights.defined() ? 3 : 2); ++i) out.push_back(c.empty(x.dtype(), {rows, width}));
   gmm_pair(*c.pool, {.x = matrix_of(x),

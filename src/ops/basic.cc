@@ -322,7 +322,7 @@ class ConcatSequenceOp : public Op {
 }  // namespace
 
 Array cast(Context& context, const Array& x, DType dtype) {
-  if (x.dtype() == dtype) return x;
+  if (x.dtype() == dtype || is_packed(x.dtype())) return x;
   Array y = apply_one(context, std::make_shared<CastOp>(dtype), {x});
   y.value()->weight = x.value()->weight;
   return x.value()->never_save ? never_save(y) : y;

@@ -18,9 +18,12 @@ class EinsumOp : public Op {
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
     ArrayInfo out;
     out.dtype = in[0].dtype;
+    ArrayInfo b = in[1];
+    b.shape = label_sizes_of_b(spec_, b.dtype, b.shape);
+    b.local = label_sizes_of_b(spec_, b.dtype, b.local);
     for (char l : spec_.out) {
       const bool from_a = spec_.a.find(l) != std::string::npos;
-      const ArrayInfo& source = in[from_a ? 0 : 1];
+      const ArrayInfo& source = from_a ? in[0] : b;
       const auto at = (from_a ? spec_.a : spec_.b).find(l);
       out.shape.push_back(source.shape[at]);
       out.local.push_back(source.local[at]);
@@ -109,10 +112,18 @@ class LabelPlan {
  private:
   bool contracted(char l) const { return spec_.out.find(l) == std::string::npos; }
 
+  // Whether a packed b can be split so along a label: into whole blocks.
+  bool cuts_no_block(char l, const Axes& mine, Axis axis) const {
+    if (!is_packed(b_.dtype())) return true;
+    const auto at = spec_.b.find(l);
+    return at == std::string::npos ||
+           b_.shape()[at] % (context_.mesh->product(mine) * context_.mesh->product(Axes{axis})) == 0;
+  }
+
   void take(char l, const Axes& axes) {
     Axes& mine = chosen_[l];
     for (const Axis axis : axes) {
-      if (used_.contains(axis)) return;  // a prefix stays a prefix
+      if (used_.contains(axis) || !cuts_no_block(l, mine, axis)) return;  // a prefix stays a prefix
       used_.push_back(axis);
       mine.push_back(axis);
     }

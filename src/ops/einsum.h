@@ -8,7 +8,8 @@
 namespace switchyard {
 
 // einsum("BSM,MH->BSH", a, b): labels are single letters; every label stands in the output or in both
-// operands. Operands have one dtype (f32 or bf16), which the result has; sums are fp32.
+// operands. Operands have one dtype (f32 or bf16), which the result has; sums are fp32. b may be packed weights
+// [.., in, out] (core/dtype.h) instead, whose last contracted label is `in` and whose last other label is `out`.
 //
 // Layout: an axis may stay on a label only if every operand that has the label agrees; where two labels want
 // one axis, the wanted output keeps it and the other operand is gathered. Contracting labels split alike on

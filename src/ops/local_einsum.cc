@@ -123,6 +123,12 @@ TensorView as_matrices(const Labelled& x, char batch, std::int64_t batches, std:
   return x.view.block(0, {batches, rows, columns}, {has_batch ? x.view.stride(0) : 0, columns, 1});
 }
 
+// The blocks of packed weights [.., in, out] as [batch, rows of blocks, blocks of a row].
+TensorView as_block_matrices(const Labelled& x, char batch, std::int64_t batches, std::int64_t inputs,
+                             std::int64_t outputs) {
+  return as_matrices(x, batch, batches, inputs / kBlockInputs, outputs / kBlockOutputs);
+}
+
 // out = the product of `plan` whose loops from the how-manieth on are still to run.
 void run_loops(ThreadPool& pool, const Plan& plan, std::size_t loop, const Sizes& sizes, const Labelled& a,
                const Labelled& b, const Labelled& out, bool accumulate) {
@@ -139,7 +145,8 @@ void run_loops(ThreadPool& pool, const Plan& plan, std::size_t loop, const Sizes
   const std::int64_t m = product(plan.m, sizes), n = product(plan.n, sizes), k = product(plan.k, sizes);
   gemm(pool,
        {.a = plan.transpose_a ? as_matrices(a, batch, batches, k, m) : as_matrices(a, batch, batches, m, k),
-        .b = plan.transpose_b ? as_matrices(b, batch, batches, n, k) : as_matrices(b, batch, batches, k, n),
+        .b = is_packed(b.view.dtype()) ? as_block_matrices(b, batch, batches, k, n)
+             : plan.transpose_b ? as_matrices(b, batch, batches, n, k) : as_matrices(b, batch, batches, k, n),
         .c = as_matrices(out, batch, batches, m, n),
         .transpose_a = plan.transpose_a,
         .transpose_b = plan.transpose_b,
@@ -174,17 +181,31 @@ EinsumSpec parse_einsum(std::string_view spec) {
   return s;
 }
 
+Shape label_sizes_of_b(const EinsumSpec& spec, DType dtype, const Shape& b) {
+  Shape sizes = b;
+  if (!is_packed(dtype)) return sizes;
+  bool inputs = false, outputs = false;  // found
+  for (std::size_t i = spec.b.size(); i-- > 0;) {
+    const bool contracted = !has(spec.out, spec.b[i]);
+    bool& found = contracted ? inputs : outputs;
+    if (!std::exchange(found, true)) sizes[i] *= contracted ? kBlockInputs : kBlockOutputs;
+  }
+  return sizes;
+}
+
 Tensor local_einsum(Context& context, const EinsumSpec& spec, const Tensor& a, const Tensor& b,
                     DType out_dtype) {
   ThreadPool& pool = *context.pool;
-  CHECK(a.dtype() == b.dtype() && is_float(a.dtype()), "einsum {},{}: {} and {}", spec.a, spec.b,
+  const bool packed = is_packed(b.dtype());
+  CHECK((a.dtype() == b.dtype() || packed) && is_float(a.dtype()), "einsum {},{}: {} and {}", spec.a, spec.b,
         name_of(a.dtype()), name_of(b.dtype()));
   Sizes sizes;
   for (std::size_t i = 0; i < spec.a.size(); ++i) sizes[spec.a[i]] = a.dim(i);
+  const Shape sizes_of_b = label_sizes_of_b(spec, b.dtype(), b.shape());
   for (std::size_t i = 0; i < spec.b.size(); ++i) {
-    const auto [at, fresh] = sizes.emplace(spec.b[i], b.dim(i));
-    CHECK(fresh || at->second == b.dim(i), "einsum {},{}: label {} is {} and {}", spec.a, spec.b, spec.b[i],
-          at->second, b.dim(i));
+    const auto [at, fresh] = sizes.emplace(spec.b[i], sizes_of_b[i]);
+    CHECK(fresh || at->second == sizes_of_b[i], "einsum {},{}: label {} is {} and {}", spec.a, spec.b,
+          spec.b[i], at->second, sizes_of_b[i]);
   }
   const auto shape_of = [&](const std::string& labels) {
     Shape shape;
@@ -203,6 +224,7 @@ Tensor local_einsum(Context& context, const EinsumSpec& spec, const Tensor& a, c
   std::string out_labels = spec.out;
   Plan plan;
   if (!find_plan(x.labels, y.labels, out_labels, plan)) {
+    CHECK(!packed, "einsum {},{}->{} of packed weights", spec.a, spec.b, spec.out);
     if (find_plan(y.labels, x.labels, out_labels, plan)) {
       std::swap(x, y);
     } else {  // copy both into batch, m, k and batch, k, n

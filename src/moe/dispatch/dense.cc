@@ -142,7 +142,7 @@ class MoveRowsOp : public Op {
 
 DispatchResult dispatch_dense(Context& context, const DispatchCall& call) {
   const Array& wi = call.weights.wi_0;
-  const Shape shape{call.config.experts, call.x.shape()[0], call.x.shape()[1], wi.shape()[2]};
+  const Shape shape{call.config.experts, call.x.shape()[0], call.x.shape()[1], call.weights.wo.shape()[1]};
   const Sharding layout = activation_sharding(context, call.config, shape, "activation_norm_length_moe");
   const Array x = reshard(context, call.x, Sharding{{layout.dims[1], layout.dims[2], {}}, {}});
   const Array gate = checkpoint_name(einsum(context, "BSM,EMH->EBSH", x, wi, &layout), "moe_mlpwi_0");
@@ -180,7 +180,7 @@ DispatchResult dispatch_capacity(Context& context, const DispatchCall& call) {
   ArrayInfo weights_in_places = rows.info();
   weights_in_places.dtype = DType::f32;
 
-  const Shape shape{config.experts, batch, capacity, call.weights.wi_0.shape()[2]};
+  const Shape shape{config.experts, batch, capacity, call.weights.wo.shape()[1]};
   const Sharding layout = activation_sharding(context, config, shape, "");
   Sharding places = layout;
   places.dims[3].clear();

@@ -32,7 +32,7 @@ std::vector<Array> chunks_of(Context& context, const DispatchCall& call) {
 MoeWeights gather_expert_weights(Context& context, const DispatchCall& call) {
   const Axes experts = expert_axes(context, call.config.experts);
   Axes hidden =
-      context.rules->sharding({"", "activation_mlp_moe"}, {1, call.weights.wi_0.shape()[2]}).dims[1];
+      context.rules->sharding({"", "activation_mlp_moe"}, {1, call.weights.wo.shape()[1]}).dims[1];
   // An axis that splits experts or tokens cannot split H too.
   const Axes of_tokens = shared_axes(call.x.sharding(), hidden);
   erase_if(hidden, [&](Axis axis) { return experts.contains(axis) || of_tokens.contains(axis); });

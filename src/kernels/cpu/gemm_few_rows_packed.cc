@@ -1,0 +1,170 @@
+// Products of few rows and packed weights (kernels/packed_block.h) for AVX2 and AVX-512: every block is read from
+// memory once, its numbers become floats in registers, and each row of A is multiplied by them there.
+//
+// A group's products are summed before its scale is applied: sums of even and of odd numbers of words, each in
+// the order of the inputs, whatever the number of rows. So a row's result does not depend on how many there are.
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/gemm_few_rows_packed.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.
+#include <algorithm>
+#include <type_traits>
+
+#include "hwy/highway.h"
+#include "kernels/cpu/gemm_block-inl.h"
+#include "kernels/cpu/packed_lanes-inl.h"
+#include "kernels/cpu/thread_scratch.h"
+#include "kernels/gemm_few_rows.h"
+
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+HWY_BEFORE_NAMESPACE();
+namespace switchyard {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using lanes::D;
+using lanes::V;
+using packed_lanes::Format;
+using packed_lanes::kStep;
+
+constexpr std::int64_t kRowsAtOnce = HWY_MAX_BYTES == 64 ? 8 : 4;  // two sums each stay in registers
+constexpr std::int64_t kAheadBytes = 2048;                         // fetched before they are used
+
+// Rows of A in float32 and where their sums are.
+struct Rows {
+  const float* a;  // from the input of a block on
+  std::int64_t lda;
+  const float* group_sums;  // of each row's inputs of the block, `group_sums_row` apart
+  std::int64_t group_sums_row;
+  float* sums;  // from the output of a block on
+  std::int64_t sums_row;
+};
+
+// sums of m rows += A · block.
+template <DType packed, int m>
+HWY_INLINE void add_block(const typename Format<packed>::Table& table, const Rows& rows,
+                          const std::byte* block) {
+  using F = Format<packed>;
+  const D d;
+  for (std::int64_t output = 0; output < kBlockOutputs; output += kStep) {
+    V sum[2][m];
+#pragma GCC unroll 8
+    for (int r = 0; r < m; ++r) sum[0][r] = sum[1][r] = hn::Zero(d);
+    packed_lanes::for_numbers<packed>(table, block, output, [&](std::int64_t input, auto i, V number) HWY_ATTR {
+#pragma GCC unroll 8
+      for (int r = 0; r < m; ++r) {
+        V& to = sum[i.value % 2][r];
+        to = hn::MulAdd(hn::Set(d, rows.a[r * rows.lda + input]), number, to);
+      }
+    });
+    const V scale = F::scale(block, output);
+#pragma GCC unroll 8
+    for (int r = 0; r < m; ++r) {
+      float* const at = rows.sums + r * rows.sums_row + output;
+      V all = hn::MulAdd(hn::Add(sum[0][r], sum[1][r]), scale, hn::LoadU(d, at));
+      if constexpr (F::kOffset) {
+        const V inputs = hn::Set(d, rows.group_sums[r * rows.group_sums_row]);
+        all = hn::MulAdd(F::offset(block, output), inputs, all);
+      }
+      hn::StoreU(all, d, at);
+    }
+  }
+}
+
+// body of the number m as a constant, 1 <= m <= kRowsAtOnce.
+template <typename Body, int m = 1>
+HWY_INLINE void with_row_count(std::int64_t count, const Body& body) {
+  if constexpr (m < kRowsAtOnce) {
+    if (count > m) return with_row_count<Body, m + 1>(count, body);
+  }
+  body(std::integral_constant<int, m>());
+}
+
+// sums += all rows of A times blocks [0, columns) of every row of blocks.
+template <DType packed>
+void multiply_blocks(const GemmProblem& p, const std::byte* first, std::int64_t columns, const Rows& all) {
+  constexpr auto kBytes = static_cast<std::int64_t>(size_of(packed));
+  const typename Format<packed>::Table table = Format<packed>::table();
+  for (std::int64_t i = 0; i < p.m; i += kRowsAtOnce) {
+    with_row_count(std::min(kRowsAtOnce, p.m - i), [&](auto m) {
+      for (std::int64_t g = 0; g < p.k / kBlockInputs; ++g) {
+        Rows rows = all;
+        rows.a += i * rows.lda + g * kBlockInputs;
+        rows.group_sums += i * rows.group_sums_row + g;
+        rows.sums += i * rows.sums_row;
+        const std::byte* block = first + g * p.ldb * kBytes;
+        for (std::int64_t c = 0; c < columns; ++c, block += kBytes, rows.sums += kBlockOutputs) {
+          for (std::int64_t line = 0; line < kBytes; line += 64)
+            __builtin_prefetch(block + kAheadBytes + line, 0, 3);
+          add_block<packed, m.value>(table, rows, block);
+        }
+      }
+    });
+  }
+}
+
+// A in float32, and the sums of each row's groups.
+void widen(const GemmProblem& p, std::int64_t row, float* out, std::int64_t sums_row, float* sums) {
+  for (std::int64_t i = 0; i < p.m; ++i, out += row, sums += sums_row) {
+    const auto each = [&](const auto* x) {
+      for (std::int64_t l = 0; l < p.k; l += kStep) lanes::store(lanes::load(x + l), out + l);
+    };
+    if (p.dtype == DType::f32)
+      each(static_cast<const float*>(p.a) + i * p.lda);
+    else
+      each(static_cast<const bfloat16*>(p.a) + i * p.lda);
+    for (std::int64_t g = 0; g < p.k / kBlockInputs; ++g) {
+      V sum = hn::Zero(D());
+      for (std::int64_t l = 0; l < kBlockInputs; l += kStep)
+        sum = hn::Add(sum, hn::LoadU(D(), out + g * kBlockInputs + l));
+      sums[g] = hn::GetLane(hn::SumOfLanes(D(), sum));
+    }
+  }
+}
+
+}  // namespace
+
+void gemm_few_rows_packed(const GemmProblem& p, const GemmBlock& block) {
+  static thread_local cpu::ThreadScratch memory;
+  constexpr std::int64_t kApart = 16;  // rows a power of two apart would share few lines of L1
+  constexpr std::int64_t kFloats = 16 * 1024;
+  const std::int64_t columns = block.column_end - block.column_begin;
+  const std::int64_t at_once =
+      std::min(columns, std::max<std::int64_t>(512, kFloats / p.m / kBlockOutputs * kBlockOutputs));
+  const std::int64_t sums_row = at_once + kApart, a_row = p.k + kApart, groups = p.k / kBlockInputs;
+  float* const a = memory.at_least<float>(p.m * (a_row + groups + sums_row));
+  float* const group_sums = a + p.m * a_row;
+  float* const sums = group_sums + p.m * groups;
+  widen(p, a_row, a, groups, group_sums);
+  for (std::int64_t j = block.column_begin; j < block.column_end; j += at_once) {
+    const GemmBlock some{0, p.m, j, std::min(j + at_once, block.column_end)};
+    std::fill(sums, sums + p.m * sums_row, 0.0f);
+    packed_lanes::with_packed(p.weight_dtype, [&](auto packed) {
+      const auto* const first =
+          static_cast<const std::byte*>(p.b) + j / kBlockOutputs * static_cast<std::int64_t>(size_of(p.weight_dtype));
+      multiply_blocks<packed.value>(p, first, (some.column_end - j) / kBlockOutputs,
+                                    {a, a_row, group_sums, groups, sums, sums_row});
+    });
+    store_tile_for(p)(p, sums, sums_row, some);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace switchyard
+HWY_AFTER_NAMESPACE();
+#endif  // AVX2 or AVX-512
+
+#if HWY_ONCE && defined(__x86_64__)
+namespace switchyard::cpu {
+
+void gemm_few_rows_packed_avx2(const GemmProblem& problem, const GemmBlock& block) {
+  N_AVX2::gemm_few_rows_packed(problem, block);
+}
+void gemm_few_rows_packed_avx512(const GemmProblem& problem, const GemmBlock& block) {
+  N_AVX3::gemm_few_rows_packed(problem, block);
+}
+
+}  // namespace switchyard::cpu
+#endif

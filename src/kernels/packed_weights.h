@@ -1,0 +1,54 @@
+// Dense weights to blocks of a packed type (kernels/packed_block.h), and back.
+#pragma once
+
+#include "core/tensor_view.h"
+#include "core/thread_pool.h"
+#include "kernels/dispatch.h"
+
+namespace switchyard {
+
+// packed = the blocks nearest to `dense`, group by group. Inputs are the last dim but one, a multiple of 32;
+// outputs the last, a multiple of 16 (both CHECKed). Neither view has gaps.
+struct PackArgs {
+  TensorView dense;   // [..., in, out] f32 or bf16, finite
+  TensorView packed;  // [..., in / 32, out / 16] of a packed type
+};
+void pack_weights(ThreadPool& pool, const PackArgs& args);
+
+// dense = the values of the blocks, rounded once where it is bf16.
+struct UnpackArgs {
+  TensorView packed;  // [..., in / 32, out / 16] of a packed type
+  TensorView dense;   // [..., in, out] f32 or bf16
+};
+void unpack_weights(ThreadPool& pool, const UnpackArgs& args);
+
+// The shape of the dense weight of packed blocks [..., a, b], and back: the last two dims times (over) 32 and 16.
+Shape unpacked_shape(const Shape& blocks);
+
+// Rows of blocks: row r has `columns` of them, from blocks + r · stride on, and the dense rows [32 r, 32 r + 32).
+struct BlockRows {
+  DType packed;
+  std::byte* blocks;
+  std::int64_t stride;  // blocks between rows
+  std::int64_t columns;
+  DType dtype;  // of the dense rows
+  void* dense;
+  std::int64_t leading;  // elements between dense rows
+};
+// Rows [begin, end).
+using BlockRowsKernel = void(const BlockRows& rows, std::int64_t begin, std::int64_t end);
+// The implementation that unpacks, for those who unpack a piece at a time inside a loop of their own.
+BlockRowsKernel* unpack_kernel(const BlockRows& rows);
+
+namespace ref {
+BlockRowsKernel pack_block_rows;
+BlockRowsKernel unpack_block_rows;
+}  // namespace ref
+namespace cpu {
+BlockRowsKernel pack_block_rows_avx2;
+BlockRowsKernel pack_block_rows_avx512;
+BlockRowsKernel unpack_block_rows_avx2;
+BlockRowsKernel unpack_block_rows_avx512;
+}  // namespace cpu
+
+}  // namespace switchyard

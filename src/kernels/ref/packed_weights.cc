@@ -1,0 +1,43 @@
+// The scalar truth of packing and unpacking.
+#include "kernels/packed_weights.h"
+
+#include "kernels/packed_block.h"
+#include "kernels/ref/elementwise_access.h"
+
+namespace switchyard::ref {
+namespace {
+
+// Body(block, dense offset of its first value, output within the block) of every group of some rows of blocks.
+template <typename Body>
+void for_groups(const BlockRows& rows, std::int64_t begin, std::int64_t end, const Body& body) {
+  const auto bytes = static_cast<std::int64_t>(size_of(rows.packed));
+  for (std::int64_t r = begin; r < end; ++r) {
+    for (std::int64_t c = 0; c < rows.columns; ++c) {
+      for (std::int64_t n = 0; n < kBlockOutputs; ++n) {
+        body(rows.blocks + (r * rows.stride + c) * bytes,
+             r * kBlockInputs * rows.leading + c * kBlockOutputs + n, n);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void pack_block_rows(const BlockRows& rows, std::int64_t begin, std::int64_t end) {
+  for_groups(rows, begin, end, [&](std::byte* block, std::int64_t first, std::int64_t output) {
+    std::array<float, kBlockInputs> values;
+    for (std::int64_t i = 0; i < kBlockInputs; ++i)
+      values[static_cast<std::size_t>(i)] = at(rows.dense, rows.dtype, first + i * rows.leading);
+    write_group(rows.packed, nearest_group(rows.packed, values), block, output);
+  });
+}
+
+void unpack_block_rows(const BlockRows& rows, std::int64_t begin, std::int64_t end) {
+  for_groups(rows, begin, end, [&](const std::byte* block, std::int64_t first, std::int64_t output) {
+    const auto values = values_of(rows.packed, read_group(rows.packed, block, output));
+    for (std::int64_t i = 0; i < kBlockInputs; ++i)
+      put(rows.dense, rows.dtype, first + i * rows.leading, values[static_cast<std::size_t>(i)]);
+  });
+}
+
+}  // namespace switchyard::ref
