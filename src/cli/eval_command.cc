@@ -278,7 +278,7 @@ void print_summary(const Evaluation& eval, const EvalSummary& summary) {
   if (!summary.against) return;
   const AgainstSummary& against = *summary.against;
   fmt::print("against           {}\n", eval.other->config.get_string("load_parameters_path"));
-  fmt::print("KL(against||it)   mean {:.6g}, median {:.6g}, 99th percentile {:.6g} nats a token\n",
+  fmt::print("KL(other||model)  mean {:.6g}, median {:.6g}, 99th percentile {:.6g} nats a token\n",
              against.mean_kl, against.median_kl, against.p99_kl);
   fmt::print("same top token    {:.4f} %\n", against.same_top * 100);
 }
