@@ -59,7 +59,8 @@ struct Context {
   bool grad_enabled = true;
   RematRegion* region = nullptr;  // innermost open remat region
   std::uint64_t next_node = 0;
-  std::string_view op;  // the running one, for those who count
+  std::uint64_t next_parameters = 0;  // of a model; each is a set of its own (models/parameters.h)
+  std::string_view op;                // the running one, for those who count
   const Assumptions* assumed = nullptr;
   OpObserver* observer = nullptr;
   std::optional<Fault> fault;     // in this rank's numbers (Fault::Kind nan and flip), for tests

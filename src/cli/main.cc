@@ -11,6 +11,7 @@
 #include "cli/config_command.h"
 #include "cli/convert_command.h"
 #include "cli/data_command.h"
+#include "cli/eval_command.h"
 #include "cli/explain_command.h"
 #include "cli/generate_command.h"
 #include "cli/inspect_command.h"
@@ -41,6 +42,9 @@ const std::map<std::string, Entry>& commands() {
       {"train", {"train a model", switchyard::train_command, true}},
       {"generate", {"text from a model", switchyard::generate_command, true}},
       {"serve", {"texts from a model over HTTP", switchyard::serve_command, true}},
+      {"eval",
+       {"how well a model predicts a text, and how far it is from other weights", switchyard::eval_command,
+        true}},
       {"verify", {"compare with reference numbers", switchyard::verify_command}},
       {"plan", {"memory, collectives and time of a step, without running it", switchyard::plan_command}},
       {"explain", {"how parameters and activations are laid out, and why", switchyard::explain_command}},

@@ -74,6 +74,17 @@ LayerOutput decoder_layer(const LayerCall& call, const Array& x, std::int64_t la
   return {y, std::move(moe)};
 }
 
+// The embedding in the dtype of activations; undefined on a stage without it.
+Array table_of(Context& c, const ModelConfig& m, const Parameters& parameters) {
+  return parameters.contains("embedding") ? cast(c, parameters["embedding"], m.dtype) : Array();
+}
+
+Array head_of(Context& c, const ModelConfig& m, const Parameters& parameters, const Array& table) {
+  if (!m.tied) return cast(c, parameters["head"], m.dtype);
+  // The reference reads a tied head in bfloat16 whatever the dtype.
+  return m.compat ? cast(c, cast(c, table, DType::bf16), m.dtype) : table;
+}
+
 Array logits_of(Context& c, const ModelConfig& m, const Array& hidden, const Array& head) {
   const Sharding want =
       c.rules->sharding({"activation_embed_and_logits_batch", "activation_norm_length", "activation_vocab"},
@@ -102,6 +113,10 @@ DeviceBatch place_batch(Context& context, const Batch& whole) {
   return place_own_rows(context, BatchRows(whole).read(own.begin, own.end), whole.inputs.dim(0));
 }
 
+Array output_logits(Context& c, const ModelConfig& m, const Parameters& parameters, const Array& hidden) {
+  return logits_of(c, m, hidden, head_of(c, m, parameters, m.tied ? table_of(c, m, parameters) : Array()));
+}
+
 double count_targets(const Batch& batch) {
   if (batch.targets_segmentation.abstract()) return static_cast<double>(batch.targets_segmentation.size());
   const auto segments = batch.targets_segmentation.span<std::int32_t>();
@@ -126,7 +141,7 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
   const RopeTables rope =
       rope_tables(c, positions, rope_frequencies(m.rope, m.rope_dim), rope_amplitude(m.rope));
 
-  const Array table = parameters.contains("embedding") ? cast(c, parameters["embedding"], m.dtype) : Array();
+  const Array table = table_of(c, m, parameters);
   Array x = c.stage.is_first() ? embedding(c, table, batch.inputs, layout) : options.input;
   if (options.keep_hidden && c.stage.is_first()) result.hidden.push_back(x);
 
@@ -168,9 +183,11 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
   Array hidden = rms_norm(c, x, parameters["final_norm"], m.norm_epsilon);
   if (m.normalize_tied_logits)
     hidden = scale(c, hidden, static_cast<float>(1 / std::sqrt(static_cast<double>(m.emb))));
-  // The reference reads a tied head in bfloat16 whatever the dtype.
-  const Array tied = m.tied && m.compat ? cast(c, cast(c, table, DType::bf16), m.dtype) : table;
-  const Array head = m.tied ? tied : cast(c, parameters["head"], m.dtype);
+  if (options.final_hidden) {
+    result.final_hidden = hidden;
+    return result;
+  }
+  const Array head = head_of(c, m, parameters, table);
   if (options.caches != nullptr) {
     result.logits = logits_of(c, m, hidden.shape()[1] == 1 ? hidden : last_tokens(c, hidden, segments), head);
     return result;

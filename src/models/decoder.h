@@ -36,6 +36,8 @@ struct ForwardOptions {
   Array input;                 // output of the stage before, where there is one
   bool keep_hidden = false;    // also return the embedding's and every layer's output
   bool keep_logits = false;    // also return logits [B,S,V] f32; otherwise they never exist
+  // Evaluation: what the head reads, in place of losses; output_logits() makes logits of it, or of a part.
+  bool final_hidden = false;
   // Generation: what every layer's attention remembers of the tokens before these, with room for them.
   // Returns logits [B,1,V] of each row's next token and no losses.
   AttentionCaches* caches = nullptr;
@@ -52,11 +54,17 @@ struct ForwardResult {
   std::vector<std::int64_t> layer_bytes;  // by which each layer raised the bytes of this rank's account
   std::vector<Array> hidden;              // of this stage
   Array logits;                           // f32
+  Array final_hidden;                     // [B,S,M], where asked, of the last stage
 };
 
 // Of this context's stage: embedding, layers, and final norm with the losses, or what of them falls to it.
 ForwardResult forward(Context& context, const ModelConfig& model, const Parameters& parameters,
                       const DeviceBatch& batch, const ForwardOptions& options);
+
+// Logits f32 [B,S,V] of final_hidden [B,S,M], or of some of its rows and tokens; laid out as the rules say.
+// On the last stage.
+Array output_logits(Context& context, const ModelConfig& model, const Parameters& parameters,
+                    const Array& hidden);
 
 // Number of targets that count, in the rows that are given.
 double count_targets(const Batch& batch);

@@ -282,6 +282,7 @@ Parameters Parameters::create_from_blocks(Context& context, std::vector<Paramete
                                           std::uint32_t seed, const FillBlock& fill,
                                           std::vector<std::string>* warnings) {
   Parameters result;
+  const std::uint64_t set = context.next_parameters++;
   for (auto& spec : specs) {
     const auto resolution = context.rules->resolve(spec.dims, spec.shape);
     if (warnings != nullptr) {
@@ -290,8 +291,8 @@ Parameters Parameters::create_from_blocks(Context& context, std::vector<Paramete
     check_split(*context.rules, spec, resolution.sharding);
     const Shape local = local_shape(*context.mesh, spec.shape, resolution.sharding);
     const Shape offset = local_offset(*context.mesh, context.rank, spec.shape, resolution.sharding);
-    // Ranks with the same block find it under the same key: one copy a process.
-    const std::string key = fmt::format("weight {} at {}", spec.name, to_string(offset));
+    // Ranks with the same block find it under the same key: one copy a process, of each model.
+    const std::string key = fmt::format("weight {} of {} at {}", spec.name, set, to_string(offset));
     auto shared = context.comm->shared(key, [&]() -> std::shared_ptr<void> {
       const Memory memory = context.memory.uncharged();  // each rank is charged below
       if (memory.device().is_abstract()) return std::make_shared<Tensor>(memory.empty(spec.dtype, local));

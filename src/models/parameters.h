@@ -62,9 +62,9 @@ class Parameters {
   // The same for a block of it, so that no more is read than a rank needs. A packed parameter's may be dense
   // values (f32 or bf16) of the block, which are then packed.
   using FillBlock = std::function<Tensor(const ParameterSpec&, const Box& block)>;
-  // Collective: returns when all ranks have their weights. Every rank's account is charged with its blocks
-  // for good, as if it were alone, also where they are shared. Warnings about dims that lost axes go to
-  // `warnings`.
+  // Collective: returns when all ranks have their weights. A session may hold several models' weights. Every
+  // rank's account is charged with its blocks for good, as if it were alone, also where they are shared.
+  // Warnings about dims that lost axes go to `warnings`.
   static Parameters create(Context& context, std::vector<ParameterSpec> specs, std::uint32_t seed,
                            const Fill& fill, std::vector<std::string>* warnings);
   static Parameters create_from_blocks(Context& context, std::vector<ParameterSpec> specs, std::uint32_t seed,

@@ -1,4 +1,5 @@
 // Threads, processes, and processes of threads: the same bits.
+#include "core/testing.h"
 #include "mpirun.h"
 
 namespace switchyard::cli_test {
@@ -107,6 +108,31 @@ TEST_F(Mpi, GeneratesLikeThreads) {
   }
 }
 
+TEST_F(Mpi, EvaluatesLikeThreads) {
+  NEEDS_MPIRUN();
+  write("text.txt", "Wagons that are sorted onto tracks, and tokens that are sorted onto experts.");
+  const std::string models = std::string(kSourceFolder) + "/tests/golden/gguf/qwen3moe/";
+  for (const char* layout :
+       {"ici_expert_parallelism=2 ici_fsdp_parallelism=2", "ici_tensor_parallelism=4",
+        "ici_pipeline_parallelism=2 ici_expert_parallelism=2 use_ring_of_experts=true"}) {
+    SCOPED_TRACE(layout);
+    const Arguments command =
+        with(Arguments{"eval", models + "Q4_0.gguf", "--against", models + "MXFP4.gguf"},
+             std::string("data_path=text.txt --window 12 --json e.json ") + layout);
+    const auto figures = [&](const Finished& done) {
+      EXPECT_EQ(done.status, 0) << done.err;
+      auto made = nlohmann::json::parse(read("e.json"));
+      fs::remove(path("e.json"));
+      EXPECT_GT(made.at("against").at("mean_kl").get<double>(), 0);
+      made.erase("seconds");
+      return made;
+    };
+    const auto threads = figures(run(with(command, "ranks=4")));
+    EXPECT_EQ(figures(mpirun(4, command)), threads);
+    EXPECT_EQ(figures(mpirun(2, with(command, "ranks=4"))), threads);
+  }
+}
+
 TEST_F(Mpi, WhatIsWrongWithACommandIsSaidOnce) {
   NEEDS_MPIRUN();
   const auto expect_one = [&](const Finished& run, const std::string& text) {
@@ -126,11 +152,11 @@ TEST_F(Mpi, WhatIsWrongWithACommandIsSaidOnce) {
                             "prompt=long-enough")),
              "generate] max_target_length=8");
   expect_one(mpirun(2, {"verify", "some-case"}),
-             "comm] expected `train`, `generate` or `serve` under mpirun, got `verify`");
+             "comm] expected `train`, `generate`, `serve` or `eval` under mpirun, got `verify`");
   // Process 0 comes last: the launcher must not end it before it has its say.
   const char* late = R"([ "$OMPI_COMM_WORLD_RANK" != 0 ] || sleep 1; exec "$0" "$@")";
   expect_one(execute("mpirun", launch(2) + Arguments{"sh", "-c", late, program(), "verify", "some-case"}),
-             "comm] expected `train`, `generate` or `serve` under mpirun, got `verify`");
+             "comm] expected `train`, `generate`, `serve` or `eval` under mpirun, got `verify`");
 }
 
 }  // namespace

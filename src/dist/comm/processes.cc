@@ -72,7 +72,8 @@ void require_one_process(std::string_view command) {
   if (!launch.launched || launch.processes == 1) return;
   if (launch.process != 0) fail_after_process_0(Error::Kind::usage);
   fail_usage(
-      "[comm] expected `train`, `generate` or `serve` under mpirun, got `{}`, which runs in one process; "
+      "[comm] expected `train`, `generate`, `serve` or `eval` under mpirun, got `{}`, which runs in one "
+      "process; "
       "start it without mpirun, with all ranks in it (ranks=N)",
       command);
 }

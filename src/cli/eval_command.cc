@@ -1,0 +1,346 @@
+#include "cli/eval_command.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "checkpoint/json_file.h"
+#include "cli/options.h"
+#include "cli/process_command.h"
+#include "cli/progress.h"
+#include "cli/stored_model_command.h"
+#include "config/declaration.h"
+#include "convert/inspect.h"
+#include "core/error.h"
+#include "eval/evaluate.h"
+#include "generate/stored_model.h"
+#include "metrics/atomic_file.h"
+#include "tokenizer/unicode.h"
+#include "train/session.h"
+#include "train/step_cost.h"
+
+namespace switchyard {
+namespace {
+
+constexpr const char* kEvalHelp =
+    R"(switchyard eval FOLDER|FILE.gguf data_path=FILE [--against OTHER] [key=value ...] [options]
+
+How well a model predicts a text: perplexity a token and bits a byte. The model is the folder of a run (its newest
+checkpoint), a checkpoint, a Hugging Face folder or a GGUF file; the text is one file of UTF-8, which the model's own
+tokenizer makes tokens of. It is read in windows, each a stride further than the one before; every token but the first
+is scored once.
+
+  --window W         tokens of a window (512, or max_target_length where that is less)
+  --stride S         tokens from one window to the next (half a window): past the first window every token is scored
+                     with W - S + 1 to W tokens before it
+  --against OTHER    also how far the model is from these weights of the same vocabulary: KL(OTHER || model) of every
+                     token, in nats, its mean, median and 99th percentile, and how often both find the same token most
+                     probable
+  --against-key K=V  a key for OTHER alone; may be given several times
+  --json FILE        write the figures to FILE
+
+Keys are those of `generate`:
+
+  add_bos=false                     no begin token before the text, where the tokenizer has one
+  per_device_batch_size=4           so many windows a rank at once (2,048 tokens in all without)
+  dtype=float32                     compute in another type than the stored one
+  ranks=8 ici_expert_parallelism=8  any mesh and strategy, also under mpirun: the same figures, up to rounding
+
+The layout (ranks, mesh, rules, strategy of the experts, device) is that of both models. OTHER gets no other key of the
+command line but those of --against-key.
+
+Exit status: 0 done, whatever the figures; 1 failed at run time; 2 wrong command line, config or file.
+
+Examples:
+  switchyard eval switchyard_output/writer data_path=held_out.txt
+  switchyard eval model-Q4_K_M.gguf data_path=held_out.txt --against model --json eval.json
+)";
+
+constexpr std::int64_t kWindow = 512;         // tokens, where --window is not given
+constexpr std::int64_t kTokensAtOnce = 2048;  // about, where per_device_batch_size is not given
+
+struct EvalOptions {
+  Options common;
+  std::vector<std::string> against_keys;
+};
+
+EvalOptions parse_eval(std::span<const std::string> args) {
+  EvalOptions options;
+  std::vector<std::string> others;
+  for (std::size_t i = 0; i < args.size(); ++i) {
+    if (args[i] == "--against-key" && i + 1 < args.size())
+      options.against_keys.push_back(args[++i]);
+    else
+      others.push_back(args[i]);
+  }
+  options.common = parse_options("eval", {}, others, {"--window", "--stride", "--against", "--against-key"});
+  return options;
+}
+
+std::string key_of(const std::string& setting) {
+  return setting.substr(0, setting.find('='));
+}
+
+// Keys of the mesh, which the ranks of a session share whatever models they hold.
+std::set<std::string> mesh_keys() {
+  std::set<std::string> names{"ranks", "device", "expert_shard_attention_option"};
+  for (const KeyDeclaration& key : parallelism_keys()) names.insert(key.name);
+  return names;
+}
+
+// With those that say how the experts are reached: the same weights give the same bits on both sides.
+std::set<std::string> layout_keys() {
+  std::set<std::string> names = mesh_keys();
+  names.insert({"sparse_matmul", "use_ring_of_experts", "num_moe_emb_chunks",
+                "moe_dispatch_no_expert_sharding", "shard_exp_on_fsdp"});
+  return names;
+}
+
+ModelToRun model_of(const std::vector<std::string>& given, const Processes& processes) {
+  if (given.empty())
+    fail_usage("[eval] expected a model, FOLDER or FILE.gguf; `switchyard eval --help` says more");
+  if (!is_stored_model(given[0])) {
+    fail_usage(
+        "[eval] {}: expected a Hugging Face model, a checkpoint, the folder of a run that has one, or a GGUF "
+        "file",
+        given[0]);
+  }
+  std::vector<std::string> settings = given;
+  const auto names_type = [](const std::string& s) { return key_of(s) == "dataset_type"; };
+  if (std::none_of(given.begin() + 1, given.end(), names_type)) settings.push_back("dataset_type=text");
+  ModelToRun run = model_to_run("eval", processes, settings);
+  if (run.config.get_string("dataset_type") != "text")
+    fail_usage("[eval] dataset_type={}: expected text", run.config.get_string("dataset_type"));
+  return run;
+}
+
+// The other weights, on the layout of `run`.
+ModelToRun other_model(const EvalOptions& options, const ModelToRun& run, const Processes& processes) {
+  const std::string& path = options.common.values.at("--against");
+  if (!is_stored_model(path)) {
+    fail_usage(
+        "[eval] --against {}: expected a Hugging Face model, a checkpoint, the folder of a run that has one, "
+        "or a GGUF file",
+        path);
+  }
+  std::vector<std::string> settings{path};
+  const std::set<std::string> shared = layout_keys(), of_mesh = mesh_keys();
+  for (std::size_t i = 1; i < options.common.settings.size(); ++i) {
+    if (shared.contains(key_of(options.common.settings[i]))) settings.push_back(options.common.settings[i]);
+  }
+  bool has_tokenizer = false;
+  for (const std::string& setting : options.against_keys) {
+    if (of_mesh.contains(key_of(setting))) {
+      fail_usage("[eval] --against-key {}: both models run on one mesh; give it without --against-key",
+                 setting);
+    }
+    std::erase_if(settings, [&](const std::string& s) { return key_of(s) == key_of(setting); });
+    settings.push_back(setting);
+    has_tokenizer = has_tokenizer || key_of(setting).starts_with("tokenizer_");
+  }
+  const auto keys = keys_of_stored_model(path);
+  const auto type = keys.find("tokenizer_type");
+  has_tokenizer =
+      has_tokenizer || keys.contains("tokenizer_path") || (type != keys.end() && type->second == "byte");
+  if (!has_tokenizer) {
+    for (const char* key : {"tokenizer_type", "tokenizer_path"})
+      settings.push_back(fmt::format("{}={}", key, run.config.get_string(key)));
+  }
+  return model_to_run("eval", processes, settings);
+}
+
+// What all ranks have in common.
+struct Evaluation {
+  ModelToRun run;
+  std::optional<ModelToRun> other = std::nullopt;
+  std::vector<std::int32_t> tokens = {};
+  std::int64_t bytes = 0;  // of the text that is scored
+  std::int64_t window = 0, stride = 0;
+  EvalText text = {};  // of `tokens`
+};
+
+std::string read_text(const Config& config) {
+  const std::string& path = config.get_string("data_path");
+  if (path.empty()) fail_usage("[eval] data_path: expected a file of UTF-8 text, got none");
+  std::error_code problem;
+  if (std::filesystem::is_directory(path, problem))
+    fail_usage("[eval] data_path={}: expected a file of UTF-8 text, got a folder", path);
+  std::string text = read_whole_file(path);
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t length = utf8_length(text, at);
+    if (length == 0) fail_usage("[eval] data_path={}: expected UTF-8 text, byte {} is not", path, at);
+    at += length;
+  }
+  return text;
+}
+
+void make_tokens(Evaluation& eval) {
+  const Config& config = eval.run.config;
+  const Tokenizer& tokenizer = *eval.run.tokenizer;
+  const std::string text = read_text(config), path = config.get_string("data_path");
+  const std::vector<std::int32_t> ids = tokenizer.encode(text);
+  if (eval.other && eval.other->tokenizer->encode(text) != ids) {
+    fail_usage("[eval] --against {}: its tokenizer makes other tokens of {} than that of the model",
+               eval.other->config.get_string("load_parameters_path"), path);
+  }
+  const bool begins = config.get_bool("add_bos") && tokenizer.bos().has_value();
+  if (begins) eval.tokens.push_back(*tokenizer.bos());
+  eval.tokens.insert(eval.tokens.end(), ids.begin(), ids.end());
+  if (ids.empty() || eval.tokens.size() < 2)
+    fail_usage("[eval] data_path={}: expected a text of two tokens or more, got {}", path, ids.size());
+  for (const std::int32_t id : eval.tokens) {
+    if (id < 0 || id >= eval.run.model.vocab)
+      fail_usage("[eval] tokenizer_path={}: token {} of the text is outside vocab_size={}",
+                 config.get_string("tokenizer_path"), id, eval.run.model.vocab);
+  }
+  eval.bytes = static_cast<std::int64_t>(text.size());
+  if (!begins) {
+    const std::size_t skipped = tokenizer.decode(std::span(ids).first(1)).size();
+    eval.bytes = std::max<std::int64_t>(1, eval.bytes - static_cast<std::int64_t>(skipped));
+  }
+}
+
+void require_room(const Evaluation& eval, const Config& config) {
+  const std::int64_t most = config.get_int("max_target_length");
+  if (eval.window > most) {
+    fail_usage("[eval] --window {}: expected at most max_target_length={} of {}", eval.window, most,
+               config.get_string("load_parameters_path"));
+  }
+}
+
+void cut_windows(const Options& options, Evaluation& eval) {
+  const Config& config = eval.run.config;
+  constexpr std::int64_t kMost = std::int64_t{1} << 31;
+  const std::int64_t usual = std::min(kWindow, config.get_int("max_target_length"));
+  eval.window = number_option("eval", options, "--window", usual, 1, kMost);
+  eval.stride =
+      number_option("eval", options, "--stride", std::max<std::int64_t>(1, eval.window / 2), 1, eval.window);
+  require_room(eval, config);
+  if (eval.other) require_room(eval, eval.other->config);
+  eval.text.tokens = eval.tokens;
+  eval.text.windows = windows_of(static_cast<std::int64_t>(eval.tokens.size()), eval.window, eval.stride);
+  if (config.is_set_by_user("per_device_batch_size")) {
+    eval.text.rows = rows_to_generate(config, eval.run.mesh);
+    return;
+  }
+  const std::int64_t wanted = std::min(static_cast<std::int64_t>(eval.text.windows.size()),
+                                       std::max<std::int64_t>(1, kTokensAtOnce / eval.window));
+  const std::int64_t ranks = eval.run.mesh.size();
+  eval.text.rows = (wanted + ranks - 1) / ranks * ranks;  // a mesh may split rows over all of them
+}
+
+Evaluation make_evaluation(const EvalOptions& options, const Processes& processes) {
+  Evaluation eval{.run = model_of(options.common.settings, processes)};
+  if (options.common.values.contains("--against")) {
+    eval.other = other_model(options, eval.run, processes);
+    if (eval.other->model.vocab != eval.run.model.vocab) {
+      fail_usage("[eval] --against {}: expected a vocabulary of {} tokens as the model's, got {}",
+                 options.common.values.at("--against"), eval.run.model.vocab, eval.other->model.vocab);
+    }
+  } else if (!options.against_keys.empty()) {
+    fail_usage("[eval] --against-key {}: expected --against OTHER with it", options.against_keys[0]);
+  }
+  make_tokens(eval);
+  cut_windows(options.common, eval);
+  const std::int64_t rows = eval.text.rows;
+  for (const ModelToRun* model : {&eval.run, eval.other ? &*eval.other : &eval.run})
+    check_layout(model->config, model->mesh, model->model, {rows, rows, 1, model->model.moe.token_chunks});
+  return eval;
+}
+
+TextScores score_text(const Evaluation& eval, Context& context) {
+  const Parameters parameters = eval.run.load(context);
+  std::optional<Parameters> of_other;
+  std::vector<ScoredModel> models{{eval.run.model, parameters}};
+  if (eval.other) models.push_back({eval.other->model, of_other.emplace(eval.other->load(context))});
+  const auto total = static_cast<std::int64_t>(eval.text.windows.size());
+  std::optional<Progress> progress;
+  if (context.comm->rank() == 0) progress.emplace(total);
+  return evaluate_text(context, models, eval.text, [&](std::int64_t done, double nats) {
+    if (progress) progress->update(done, fmt::format("perplexity {:.4f}", std::exp(nats)));
+  });
+}
+
+void print_summary(const Evaluation& eval, const EvalSummary& summary) {
+  fmt::print("tokens scored     {} ({} skipped: the first has nothing before it)\n",
+             with_commas(summary.tokens), static_cast<std::int64_t>(eval.tokens.size()) - summary.tokens);
+  fmt::print("windows           {} of {} tokens, stride {}\n",
+             with_commas(static_cast<std::int64_t>(eval.text.windows.size())), eval.window, eval.stride);
+  fmt::print("perplexity        {:.6g} a token ({:.6f} nats)\n", summary.perplexity, summary.nats_per_token);
+  fmt::print("bits a byte       {:.6f} ({} bytes of scored text)\n", summary.bits_per_byte,
+             with_commas(eval.bytes));
+  if (!summary.against) return;
+  const AgainstSummary& against = *summary.against;
+  fmt::print("against           {}\n", eval.other->config.get_string("load_parameters_path"));
+  fmt::print("KL(other||model)  mean {:.6g}, median {:.6g}, 99th percentile {:.6g} nats a token\n",
+             against.mean_kl, against.median_kl, against.p99_kl);
+  fmt::print("same top token    {:.4f} %\n", against.same_top * 100);
+}
+
+void write_summary(const std::string& file, const Evaluation& eval, const EvalSummary& summary,
+                   double seconds) {
+  nlohmann::json json{{"version", SWITCHYARD_VERSION},
+                      {"model", eval.run.config.get_string("load_parameters_path")},
+                      {"data_path", eval.run.config.get_string("data_path")},
+                      {"tokens", summary.tokens},
+                      {"skipped", static_cast<std::int64_t>(eval.tokens.size()) - summary.tokens},
+                      {"bytes", eval.bytes},
+                      {"window", eval.window},
+                      {"stride", eval.stride},
+                      {"windows", eval.text.windows.size()},
+                      {"nats_per_token", summary.nats_per_token},
+                      {"perplexity", summary.perplexity},
+                      {"bits_per_byte", summary.bits_per_byte},
+                      {"seconds", seconds}};
+  if (summary.against) {
+    json["against"] = {{"model", eval.other->config.get_string("load_parameters_path")},
+                       {"mean_kl", summary.against->mean_kl},
+                       {"median_kl", summary.against->median_kl},
+                       {"p99_kl", summary.against->p99_kl},
+                       {"same_top", summary.against->same_top}};
+  }
+  write_file_atomic(file, json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+}
+
+int evaluate(const EvalOptions& options, Processes& processes) {
+  const Evaluation eval = make_evaluation(options, processes);
+  const Config& config = eval.run.config;
+  processes.agree(nullptr, config.get_float("collective_timeout_seconds"));
+  const bool first = processes.index() == 0;
+  if (first) {
+    for (const std::string& note : eval.run.notes) fmt::print(stderr, "{}\n", note);
+    for (const std::string& note : eval.other ? eval.other->notes : std::vector<std::string>())
+      fmt::print(stderr, "--against: {}\n", note);
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  TextScores scores;
+  run_session(config, eval.run.mesh, processes, [&](Context& context) {
+    TextScores own = score_text(eval, context);
+    if (context.comm->rank() == 0) scores = std::move(own);
+  });
+  if (!first) return 0;
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  const EvalSummary summary = summarise(scores, eval.bytes);
+  print_summary(eval, summary);
+  if (!options.common.json_file.empty()) write_summary(options.common.json_file, eval, summary, took.count());
+  return 0;
+}
+
+}  // namespace
+
+int eval_command(std::span<const std::string> args) {
+  const EvalOptions options = parse_eval(args);
+  if (options.common.help) {
+    std::fputs(kEvalHelp, stdout);
+    return 0;
+  }
+  return run_in_processes([&](Processes& processes) { return evaluate(options, processes); });
+}
+
+}  // namespace switchyard

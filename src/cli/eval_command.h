@@ -1,0 +1,11 @@
+// `switchyard eval`: how well a stored model predicts a text, and how far it is from other weights.
+#pragma once
+
+#include <span>
+#include <string>
+
+namespace switchyard {
+
+int eval_command(std::span<const std::string> args);
+
+}  // namespace switchyard
