@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "core/error.h"
 #include "core/half.h"
 
 namespace switchyard {
@@ -190,7 +189,6 @@ Values values_of(DType packed, const PackedGroup& group) {
 }
 
 PackedGroup nearest_group(DType packed, const Values& values) {
-  for (const float x : values) CHECK(std::isfinite(x), "a weight is {}", x);
   switch (packed) {
     case DType::packed_int8:
       return nearest_int8(values);

@@ -59,7 +59,7 @@ void write_group(DType packed, const PackedGroup& group, std::byte* block, std::
 // The 32 values of a group, as the table above defines them.
 std::array<float, kBlockInputs> values_of(DType packed, const PackedGroup& group);
 
-// The group nearest to 32 float32 values, which are finite (CHECKed):
+// The group nearest to 32 finite float32 values:
 //   int8   the scale is the largest magnitude over 127
 //   int4   of 17 scales around the one that gives the largest value the number -8, the one with the smallest sum
 //          of squared errors when it is fitted to its numbers

@@ -1,5 +1,9 @@
 #include "kernels/packed_weights.h"
 
+#include <atomic>
+#include <bit>
+#include <type_traits>
+
 #include "core/error.h"
 #include "kernels/simd_list.h"
 
@@ -37,10 +41,14 @@ BlockRows rows_of(const char* op, const TensorView& packed, const TensorView& de
           .leading = dense.dim(rank - 1)};
 }
 
-void run(ThreadPool& pool, BlockRowsKernel* kernel, const BlockRows& rows, const TensorView& packed) {
-  if (packed.size() == 0) return;
-  pool.for_range(packed.size() / rows.columns, 1,
-                 [&](std::int64_t begin, std::int64_t end) { kernel(rows, begin, end); });
+// By the exponents alone, so that no instruction set is needed.
+template <typename T>
+bool all_finite(const T* x, std::int64_t count) {
+  using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint16_t>;
+  constexpr Bits kExponent = sizeof(T) == 4 ? Bits(0x7f800000u) : Bits(0x7f80u);
+  bool finite = true;
+  for (std::int64_t i = 0; i < count; ++i) finite &= (std::bit_cast<Bits>(x[i]) & kExponent) != kExponent;
+  return finite;
 }
 
 Work work_of(const char* op, const TensorView& packed, const TensorView& dense) {
@@ -57,16 +65,31 @@ Shape unpacked_shape(const Shape& blocks) {
   return shape;
 }
 
-void pack_weights(ThreadPool& pool, const PackArgs& args) {
+bool pack_weights(ThreadPool& pool, const PackArgs& args) {
   const BlockRows rows = rows_of("pack_weights", args.packed, args.dense);
-  if (pool.skips(work_of("pack_weights", args.packed, args.dense))) return;
-  run(pool, choose("pack_weights", kPack, rows), rows, args.packed);
+  if (pool.skips(work_of("pack_weights", args.packed, args.dense)) || args.packed.size() == 0) return true;
+  BlockRowsKernel* const pack = choose("pack_weights", kPack, rows);
+  std::atomic<bool> finite{true};
+  pool.for_range(args.packed.size() / rows.columns, 1, [&](std::int64_t begin, std::int64_t end) {
+    const std::int64_t row = kBlockInputs * rows.leading;
+    const bool all = rows.dtype == DType::f32
+                         ? all_finite(static_cast<const float*>(rows.dense) + begin * row, (end - begin) * row)
+                         : all_finite(static_cast<const bfloat16*>(rows.dense) + begin * row, (end - begin) * row);
+    if (all)
+      pack(rows, begin, end);
+    else
+      finite = false;
+  });
+  return finite;
 }
 
 void unpack_weights(ThreadPool& pool, const UnpackArgs& args) {
   const BlockRows rows = rows_of("unpack_weights", args.packed, args.dense);
   if (pool.skips(work_of("unpack_weights", args.packed, args.dense))) return;
-  run(pool, unpack_kernel(rows), rows, args.packed);
+  if (args.packed.size() == 0) return;
+  BlockRowsKernel* const unpack = unpack_kernel(rows);
+  pool.for_range(args.packed.size() / rows.columns, 1,
+                 [&](std::int64_t begin, std::int64_t end) { unpack(rows, begin, end); });
 }
 
 BlockRowsKernel* unpack_kernel(const BlockRows& rows) {

@@ -7,13 +7,14 @@
 
 namespace switchyard {
 
-// packed = the blocks nearest to `dense`, group by group. Inputs are the last dim but one, a multiple of 32;
+// packed = the blocks nearest to `dense`, group by group; false, and anything in `packed`, where a value is no
+// finite number. Inputs are the last dim but one, a multiple of 32;
 // outputs the last, a multiple of 16 (both CHECKed). Neither view has gaps.
 struct PackArgs {
-  TensorView dense;   // [..., in, out] f32 or bf16, finite
+  TensorView dense;   // [..., in, out] f32 or bf16
   TensorView packed;  // [..., in / 32, out / 16] of a packed type
 };
-void pack_weights(ThreadPool& pool, const PackArgs& args);
+bool pack_weights(ThreadPool& pool, const PackArgs& args);
 
 // dense = the values of the blocks, rounded once where it is bf16.
 struct UnpackArgs {

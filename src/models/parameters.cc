@@ -261,13 +261,16 @@ Tensor block_of(Context& context, const ParameterSpec& spec, std::uint32_t seed,
   const std::size_t dims = spec.matrix.stack + spec.matrix.inputs;
   for (std::size_t i = 0; i < dims; ++i) inputs *= box.shape[i];
   const std::int64_t outputs = inputs == 0 ? 0 : given.size() / inputs;
-  pack_weights(*context.pool, {.dense = given.view().reshaped({inputs, outputs}),
-                               .packed = packed.view().reshaped(
-                                   {inputs / kBlockInputs, outputs / kBlockOutputs})});
+  const PackArgs args{
+      .dense = given.view().reshaped({inputs, outputs}),
+      .packed = packed.view().reshaped({inputs / kBlockInputs, outputs / kBlockOutputs})};
+  if (!pack_weights(*context.pool, args))
+    fail_usage("[weights] {} has a value that is no finite number, which {} cannot hold", spec.name,
+               name_of(spec.dtype));
   return packed;
 }
 
-// Packed weights are split as dense ones are, or not at all.
+// Packed weights are split as dense ones are, so that operands meet.
 void check_split(const AxisRules& rules, const ParameterSpec& spec, const Sharding& sharding) {
   if (!is_packed(spec.dtype)) return;
   const ParameterSpec dense = dense_spec(spec, DType::bf16);
