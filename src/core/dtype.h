@@ -8,7 +8,7 @@
 
 namespace switchyard {
 
-enum class DType : std::uint8_t { f32, bf16, i32, u8, f64 };
+enum class DType : std::uint8_t { f32, bf16, i32, u8, f64, i8 };
 
 struct bfloat16 {
   std::uint16_t bits = 0;
@@ -32,6 +32,7 @@ constexpr std::size_t size_of(DType dtype) {
     case DType::bf16:
       return 2;
     case DType::u8:
+    case DType::i8:
       return 1;
     case DType::f64:
       return 8;
@@ -50,6 +51,8 @@ constexpr std::string_view name_of(DType dtype) {
       return "int32";
     case DType::f64:
       return "float64";
+    case DType::i8:
+      return "int8";
     default:
       return "uint8";
   }
@@ -79,6 +82,10 @@ struct dtype_of<std::int32_t> {
 template <>
 struct dtype_of<std::uint8_t> {
   static constexpr DType value = DType::u8;
+};
+template <>
+struct dtype_of<std::int8_t> {
+  static constexpr DType value = DType::i8;
 };
 template <>
 struct dtype_of<double> {
