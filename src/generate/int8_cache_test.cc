@@ -39,7 +39,6 @@ TEST(Generator, CacheIn8Bits) {
     for (const auto& row : dense) {
       for (const float x : row) largest = std::max(largest, std::abs(x));
     }
-    std::printf("DIFF %g of %g\n", double(difference), double(largest));
     EXPECT_LT(difference, 0.02f * largest);
     EXPECT_GT(difference, 1e-4f);  // else the cache was not in 8 bits
     std::size_t clear = 0;

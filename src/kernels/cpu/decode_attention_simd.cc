@@ -12,6 +12,7 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/elementwise_lanes-inl.h"
 #include "kernels/cpu/exp_lanes-inl.h"
+#include "kernels/cpu/row_fetcher.h"
 #include "kernels/cpu/thread_scratch.h"
 #include "kernels/decode_attention_problem.h"
 
@@ -73,13 +74,25 @@ HWY_INLINE V sums_of_lanes(const float* x) {
 #endif
 }
 
+// What is read next, a few lines at a time.
+struct FetchAhead {
+  cpu::RowFetcher<std::int8_t> keys, values;
+  std::int64_t lines;
+
+  void fetch() {
+    keys.fetch(lines);
+    values.fetch(lines);
+  }
+};
+
 // sums[i][key] = products of q[i] and the key's part of `width` numbers, still to be summed over the lanes,
 // of kStep keys; of fewer the last counts several times.
 template <int count>
 HWY_INLINE void multiply_keys(const float* HWY_RESTRICT q, std::int64_t q_row, const std::int8_t* k,
-                              std::int64_t k_row, std::int64_t keys, std::int64_t width,
+                              std::int64_t k_row, std::int64_t keys, std::int64_t width, FetchAhead& ahead,
                               float* HWY_RESTRICT sums) {
   for (std::int64_t j = 0; j < kStep; j += kKeysAtOnce) {
+    ahead.fetch();
     const std::int8_t* key[kKeysAtOnce];
     V sum[count][kKeysAtOnce];
     for (int n = 0; n < kKeysAtOnce; ++n) {
@@ -104,7 +117,7 @@ HWY_INLINE void multiply_keys(const float* HWY_RESTRICT q, std::int64_t q_row, c
 // written.
 template <int count>
 void make_int8_scores(const DecodeAttentionSpec& a, const float* HWY_RESTRICT q, std::int64_t q_row,
-                      const std::int8_t* k, const float* scales, std::int64_t keys,
+                      const std::int8_t* k, const float* scales, std::int64_t keys, FetchAhead& ahead,
                       float* HWY_RESTRICT scores) {
   alignas(64) float sums[count * kStep * kStep], of_keys[kStep];
   V score[count];
@@ -112,7 +125,8 @@ void make_int8_scores(const DecodeAttentionSpec& a, const float* HWY_RESTRICT q,
   for (std::int64_t part = 0; part < a.key_scales; ++part) {
     const std::int64_t begin = part * a.first_key_part,
                        width = part == 0 ? a.first_key_part : a.qk_dim - begin;
-    multiply_keys<count>(q + in_steps(begin), q_row, k + begin, a.kv_heads * a.qk_dim, keys, width, sums);
+    multiply_keys<count>(q + in_steps(begin), q_row, k + begin, a.kv_heads * a.qk_dim, keys, width, ahead,
+                         sums);
     for (std::int64_t j = 0; j < kStep; ++j)
       of_keys[j] = scales[std::min(j, keys - 1) * a.kv_heads * a.key_scales + part];
     const V scale = lanes::load(of_keys);
@@ -209,34 +223,43 @@ void place_queries(const DecodeAttentionPiece& p, float* q, std::int64_t q_row) 
 
 // Scores of all keys, in the order in which these are stored; values, which are read a head at a time, are
 // fetched meanwhile.
-template <typename Stored>
+template <typename T>
 void score_keys(const DecodeAttentionPiece& p, const float* q, std::int64_t q_row, float* weights) {
   const DecodeAttentionSpec& a = *p.args;
-  constexpr bool kInt8 = std::is_same_v<Stored, std::int8_t>;
-  constexpr std::int64_t kKeys = kInt8 ? kStep : 1;
-  for (std::int64_t j = 0; j < p.keys; j += kKeys) {
-    const std::int64_t keys = std::min(kKeys, p.keys - j);
-    const Stored* const k = static_cast<const Stored*>(p.k) + j * a.kv_heads * a.qk_dim;
+  using Scores = void(const float*, std::int64_t, const T*, std::int64_t, float*);
+  constexpr Scores* kScores[] = {make_scores<1, T>, make_scores<2, T>, make_scores<3, T>, make_scores<4, T>};
+  for (std::int64_t j = 0; j < p.keys; ++j) {
+    const T* const k = static_cast<const T*>(p.k) + j * a.kv_heads * a.qk_dim;
     const auto* const v =
-        reinterpret_cast<const std::byte*>(static_cast<const Stored*>(p.v) + j * a.kv_heads * a.v_dim);
-    const auto bytes = static_cast<std::size_t>(keys * a.kv_heads * a.v_dim) * sizeof(Stored);
-    for (std::size_t line = 0; line < bytes; line += 64) __builtin_prefetch(v + line);
+        reinterpret_cast<const std::byte*>(static_cast<const T*>(p.v) + j * a.kv_heads * a.v_dim);
+    for (std::size_t line = 0; line < static_cast<std::size_t>(a.kv_heads * a.v_dim) * sizeof(T); line += 64)
+      __builtin_prefetch(v + line);
     each_block(a, [&](std::int64_t head, std::int64_t first, std::int64_t count) {
-      const float* const of_block = q + first * q_row;
-      float* const scores = weights + first * kKeysOfPiece + j;
-      if constexpr (kInt8) {
-        using Scores = void(const DecodeAttentionSpec&, const float*, std::int64_t, const std::int8_t*,
-                            const float*, std::int64_t, float*);
-        constexpr Scores* kScores[] = {make_int8_scores<1>, make_int8_scores<2>, make_int8_scores<3>,
-                                       make_int8_scores<4>};
-        kScores[count - 1](a, of_block, q_row, k + head * a.qk_dim,
-                           p.k_scales + (j * a.kv_heads + head) * a.key_scales, keys, scores);
-      } else {
-        using Scores = void(const float*, std::int64_t, const Stored*, std::int64_t, float*);
-        constexpr Scores* kScores[] = {make_scores<1, Stored>, make_scores<2, Stored>, make_scores<3, Stored>,
-                                       make_scores<4, Stored>};
-        kScores[count - 1](of_block, q_row, k + head * a.qk_dim, a.qk_dim, scores);
-      }
+      kScores[count - 1](q + first * q_row, q_row, k + head * a.qk_dim, a.qk_dim,
+                         weights + first * kKeysOfPiece + j);
+    });
+  }
+}
+
+// The same in int8, some keys of a head after those of another. So keys are fetched too, in their order.
+void score_int8_keys(const DecodeAttentionPiece& p, const float* q, std::int64_t q_row, float* weights) {
+  const DecodeAttentionSpec& a = *p.args;
+  using Scores = void(const DecodeAttentionSpec&, const float*, std::int64_t, const std::int8_t*,
+                      const float*, std::int64_t, FetchAhead&, float*);
+  constexpr Scores* kScores[] = {make_int8_scores<1>, make_int8_scores<2>, make_int8_scores<3>,
+                                 make_int8_scores<4>};
+  const auto *const k = static_cast<const std::int8_t*>(p.k), *const v = static_cast<const std::int8_t*>(p.v);
+  const std::int64_t k_row = a.kv_heads * a.qk_dim, v_row = a.kv_heads * a.v_dim,
+                     lines = (kStep * std::max(k_row, v_row) + 63) / 64,
+                     calls = a.kv_heads * ((a.group + kQueries - 1) / kQueries) * a.key_scales *
+                             (kStep / kKeysAtOnce);  // of fetch() for kStep keys
+  FetchAhead ahead{{k, 0, 1, p.keys * k_row}, {v, 0, 1, p.keys * v_row}, (lines + calls - 1) / calls};
+  ahead.keys.fetch(lines);
+  for (std::int64_t j = 0; j < p.keys; j += kStep) {
+    each_block(a, [&](std::int64_t head, std::int64_t first, std::int64_t count) {
+      kScores[count - 1](a, q + first * q_row, q_row, k + j * k_row + head * a.qk_dim,
+                         p.k_scales + (j * a.kv_heads + head) * a.key_scales, std::min(kStep, p.keys - j),
+                         ahead, weights + first * kKeysOfPiece + j);
     });
   }
 }
@@ -250,7 +273,10 @@ void run_piece(const DecodeAttentionPiece& p) {
   float* const q = memory.at_least<float>(heads * (q_row + kKeysOfPiece));
   float* const weights = q + heads * q_row;
   place_queries<T>(p, q, q_row);
-  score_keys<Stored>(p, q, q_row, weights);
+  if constexpr (std::is_same_v<Stored, std::int8_t>)
+    score_int8_keys(p, q, q_row, weights);
+  else
+    score_keys<Stored>(p, q, q_row, weights);
   for (std::int64_t i = 0; i < heads; ++i) {
     const Softmax softmax = make_weights(weights + i * kKeysOfPiece, p.keys);
     p.sums[i * p.width()] = softmax.largest;
