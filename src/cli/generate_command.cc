@@ -30,6 +30,7 @@ Hugging Face folder; given first, it says what the model and its tokenizer are. 
   decode_sampling_strategy=greedy   or weighted, nucleus, topk, composite, with decode_sampling_temperature, _nucleus_p, _top_k
   use_chunked_prefill=true          reads the prompt prefill_chunk_size tokens at a time
   per_device_batch_size=4           so many texts a rank at once (one in all without)
+  quantize_kvcache=true             keys and values in 8 bits: half the memory, and less to read for each token
   init_weights_seed=1               other draws
   ranks=8 ici_expert_parallelism=8  any mesh and strategy, also under mpirun: the same text, up to rounding
 

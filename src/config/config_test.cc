@@ -132,6 +132,21 @@ TEST(Config, RefusesWhatIsPlanned) {
             "");
 }
 
+TEST(Config, CacheIn8Bits) {
+  EXPECT_TRUE(config_of({"quantize_kvcache=true"}).get_bool("quantize_kvcache"));
+  EXPECT_TRUE(config_of({"quantize_kvcache=true", "kv_quant_dtype=int8", "kv_quant_axis=dkv"})
+                  .get_bool("quantize_kvcache"));
+  EXPECT_MENTIONS(problem_of({"quantize_kvcache=true", "kv_quant_dtype=int4"}), "kv_quant_dtype=int4",
+                  "planned, not built yet: expected int8");
+  EXPECT_MENTIONS(problem_of({"quantize_kvcache=true", "kv_quant_axis=heads_and_dkv"}),
+                  "kv_quant_axis=heads_and_dkv", "expected dkv");
+  EXPECT_MENTIONS(problem_of({"quantize_kvcache=true", "kv_quant_axis="}), "kv_quant_axis", "expected dkv");
+  EXPECT_MENTIONS(problem_of({"kv_quant_dtype=int5"}), "kv_quant_dtype", "expected one of int8");
+  // Without it they say nothing.
+  EXPECT_TRUE(notices_mention(config_of({"kv_quant_dtype=int4"}),
+                              {"kv_quant_dtype has no effect with quantize_kvcache=false"}));
+}
+
 TEST(Config, ExpertsOverFsdpIsARuleBeforeAllOthers) {
   const auto first_rule = [](std::vector<std::string> arguments) {
     const std::vector<AxisRule> rules = Config::from_args(arguments).axis_rules();

@@ -3,6 +3,7 @@
 
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "config/builder.h"
@@ -101,6 +102,16 @@ void check_layers(const Config& config) {
   }
 }
 
+// The other choices are the reference's, and mean something only to a cache in few bits.
+void check_cache(const Config& config) {
+  if (!config.get_bool("quantize_kvcache")) return;
+  for (const auto& [key, built] : {std::pair("kv_quant_dtype", "int8"), std::pair("kv_quant_axis", "dkv")}) {
+    if (config.get_string(key) == built) continue;
+    fail_usage("[config] {}={} with quantize_kvcache=true is planned, not built yet: expected {}", key,
+               config.get_string(key).empty() ? "\"\"" : config.get_string(key), built);
+  }
+}
+
 void check_steps(const Config& config) {
   if (config.get_int("steps") == -1 && config.get_int("learning_rate_schedule_steps") == -1) {
     fail_usage(
@@ -162,6 +173,7 @@ void check_consistency(const Config& config) {
   check_experts(config);
   check_groups(config);
   check_layers(config);
+  check_cache(config);
   check_steps(config);
   check_data(config);
   check_axes(config);
@@ -196,6 +208,10 @@ std::vector<std::string> ineffective_keys(const Config& config) {
   for (const char* key : {"muon_beta", "muon_weight_decay", "muon_consistent_rms"}) {
     if (config.is_set_by_user(key) && config.get_string("opt_type") != "muon")
       lines.push_back(fmt::format("{} has no effect with opt_type={}", key, config.get_string("opt_type")));
+  }
+  for (const char* key : {"kv_quant_dtype", "kv_quant_axis"}) {
+    if (config.is_set_by_user(key) && !config.get_bool("quantize_kvcache"))
+      lines.push_back(fmt::format("{} has no effect with quantize_kvcache=false", key));
   }
   if (!experts && config.is_set_by_user("shard_exp_on_fsdp") && config.get_bool("shard_exp_on_fsdp"))
     lines.push_back("shard_exp_on_fsdp has no effect: the model has no experts");

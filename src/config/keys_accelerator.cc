@@ -84,8 +84,6 @@ std::vector<KeyDeclaration> accelerator_keys() {
                                        {"mhc_pallas_kernel_bwd_block_size", 128}});
   add("only with quantization or weight sparsity", {{"replicate_quant_scale", false},
                                                     {"quant_cfg_path", ""},
-                                                    {"kv_quant_axis", "heads_and_dkv"},
-                                                    {"kv_quant_dtype", "int8"},
                                                     {"save_quantized_params_path", ""},
                                                     {"use_qwix_quantization", false},
                                                     {"use_manual_quantization", false},

@@ -126,7 +126,12 @@ std::vector<KeyDeclaration> model_keys() {
       planned(boolean_key("activations_in_float32", false, "activation functions in float32")),
       planned(choice_key("quantization", "", one_of({"", "int8", "int4", "fp8", "nanoo_fp8", "fp8_full"}),
                          "quantized matrix products")),
-      planned(boolean_key("quantize_kvcache", false, "quantized cache")),
+      boolean_key("quantize_kvcache", false, "generation remembers keys and values in kv_quant_dtype"),
+      choice_key("kv_quant_dtype", "int8", one_of({"int8", "int4", "fp8"}),
+                 "with quantize_kvcache: int8 (int4 and fp8 are planned)"),
+      choice_key("kv_quant_axis", "dkv", one_of({"dkv", "heads_and_dkv", ""}),
+                 "with quantize_kvcache, what shares a scale: the numbers of a token's head (dkv; the "
+                 "reference's default, heads_and_dkv, is planned)"),
       planned(boolean_key("checkpoint_is_quantized", false, "the weights to load are quantized")),
       planned(optional(integer_key("weight_sparsity_n", 0, at_least(1), "n of n:m sparse weights"))),
       planned(optional(integer_key("weight_sparsity_m", 0, at_least(1), "m of n:m sparse weights"))),

@@ -18,6 +18,7 @@ enum class DType : std::uint8_t {
   i32,
   u8,
   f64,
+  i8,
   packed_int8,
   packed_int4,
   packed_int4a,
@@ -52,6 +53,7 @@ constexpr std::size_t size_of(DType dtype) {
     case DType::bf16:
       return 2;
     case DType::u8:
+    case DType::i8:
       return 1;
     case DType::f64:
       return 8;
@@ -86,6 +88,8 @@ constexpr std::string_view name_of(DType dtype) {
       return "int4a";
     case DType::packed_mxfp4:
       return "mxfp4";
+    case DType::i8:
+      return "int8";
     default:
       return "uint8";
   }
@@ -115,6 +119,10 @@ struct dtype_of<std::int32_t> {
 template <>
 struct dtype_of<std::uint8_t> {
   static constexpr DType value = DType::u8;
+};
+template <>
+struct dtype_of<std::int8_t> {
+  static constexpr DType value = DType::i8;
 };
 template <>
 struct dtype_of<double> {

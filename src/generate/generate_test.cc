@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <map>
 
 #include "core/rng.h"
+#include "generate/generator_testing.h"
 #include "generate/token_text.h"
 #include "ops/reshard.h"
 #include "train/session.h"
@@ -16,89 +18,7 @@
 namespace switchyard {
 namespace {
 
-using Keys = std::map<std::string, nlohmann::json>;
-using Rows = std::vector<std::vector<std::int32_t>>;
-
-constexpr std::int64_t kVocabulary = 40;
-
-Keys small_model() {
-  return {{"vocab_size", kVocabulary}, {"base_emb_dim", 24},     {"base_mlp_dim", 20},
-          {"base_moe_mlp_dim", 12},    {"dtype", "float32"},     {"num_experts", 4},
-          {"num_experts_per_tok", 2},  {"init_weights_seed", 3}, {"max_target_length", 8}};
-}
-
-Keys grouped_queries() {
-  Keys keys = small_model();
-  keys["base_mlp_dim"] = keys["base_moe_mlp_dim"];
-  keys.insert({{"decoder_block", "mixtral"},
-               {"base_num_decoder_layers", 2},
-               {"base_num_query_heads", 4},
-               {"base_num_kv_heads", 2},
-               {"head_dim", 6}});
-  return keys;
-}
-
-Keys latent() {
-  Keys keys = small_model();
-  keys.insert({{"decoder_block", "deepseek"},
-               {"base_num_decoder_layers", 3},
-               {"first_num_dense_layers", 1},
-               {"base_num_query_heads", 4},
-               {"base_num_kv_heads", 4},
-               {"attention_type", "mla"},
-               {"q_lora_rank", 10},
-               {"kv_lora_rank", 14},
-               {"qk_nope_head_dim", 6},
-               {"qk_rope_head_dim", 4},
-               {"v_head_dim", 8},
-               {"routed_score_func", "sigmoid"},
-               {"routed_bias", true},
-               {"shared_experts", 1},
-               {"norm_topk_prob", true},
-               {"rope_type", "default"}});
-  return keys;
-}
-
-Rows random_rows(const std::vector<std::int64_t>& lengths) {
-  Rows rows;
-  std::uint64_t at = 0;
-  for (const std::int64_t length : lengths) {
-    rows.emplace_back();
-    for (std::int64_t i = 0; i < length; ++i)
-      rows.back().push_back(rng_randint(rng_key(11), at++, 0, static_cast<std::int32_t>(kVocabulary)));
-  }
-  return rows;
-}
-
-// The model's logits for the next token of each row, computed for the whole rows at once on one rank.
-std::vector<std::vector<float>> logits_at_once(const Keys& keys, const Rows& rows) {
-  std::vector<std::vector<float>> all;
-  const Config config = Config::from_map(keys, {});
-  const ModelConfig model = model_config(config);
-  run_session(config, mesh_from_config(config), [&](Context& context) {
-    const NoGrad no_grad(context);
-    const Parameters parameters =
-        Parameters::create(context, parameter_specs(model), model.init_seed, {}, nullptr);
-    for (const auto& row : rows) {
-      const Shape shape{1, static_cast<std::int64_t>(row.size())};
-      Batch batch{Tensor::of<std::int32_t>(shape, row), Tensor(DType::i32, shape), Tensor(DType::i32, shape),
-                  Tensor(DType::i32, shape), Tensor(DType::i32, shape)};
-      for (std::size_t i = 0; i < row.size(); ++i) {
-        batch.targets.span<std::int32_t>()[i] = 0;
-        batch.inputs_position.span<std::int32_t>()[i] = static_cast<std::int32_t>(i);
-        batch.inputs_segmentation.span<std::int32_t>()[i] = 1;
-        batch.targets_segmentation.span<std::int32_t>()[i] = 1;
-      }
-      ForwardOptions options;
-      options.keep_logits = true;
-      const Tensor logits =
-          forward(context, model, parameters, place_batch(context, batch), options).logits.tensor();
-      const auto last = logits.span<float>().last(static_cast<std::size_t>(kVocabulary));
-      all.emplace_back(last.begin(), last.end());
-    }
-  });
-  return all;
-}
+using namespace generator_test;
 
 constexpr std::size_t kAnew = 99;  // in place of a number of tokens: the row is forgotten
 
@@ -106,13 +26,7 @@ constexpr std::size_t kAnew = 99;  // in place of a number of tokens: the row is
 void expect_same_in_pieces(const Keys& keys, const std::string& layout, const Rows& rows,
                            const std::vector<std::vector<std::size_t>>& pieces) {
   SCOPED_TRACE(layout);
-  std::vector<std::string> settings;
-  for (std::size_t begin = 0; begin < layout.size();) {
-    const std::size_t end = std::min(layout.find(' ', begin), layout.size());
-    settings.push_back(layout.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  const Config config = Config::from_map(keys, settings);
+  const Config config = Config::from_map(keys, settings_of(layout));
   const ModelConfig model = model_config(config);
   const Mesh mesh = mesh_from_config(config);
   run_session(config, mesh, [&](Context& context) {
@@ -146,16 +60,6 @@ void expect_same_in_pieces(const Keys& keys, const std::string& layout, const Ro
     }
   });
 }
-
-constexpr const char* kLayouts[] = {"",
-                                    "ranks=2 ici_tensor_parallelism=2",
-                                    "ranks=4 ici_tensor_parallelism=4",
-                                    "ranks=2 ici_context_parallelism=2",
-                                    "ranks=2 ici_expert_parallelism=2",
-                                    "ranks=3 ici_fsdp_parallelism=3",
-                                    "ranks=2 ici_pipeline_parallelism=2",
-                                    "ranks=2 ici_expert_parallelism=2 use_ring_of_experts=true",
-                                    "sparse_matmul=false num_moe_token_chunks=2"};
 
 TEST(Generator, PiecesOfRowsOfAnyLength) {
   const Rows rows = random_rows({8, 5, 7});
@@ -204,10 +108,12 @@ TEST(Generator, SomeRowsAtATime) {
 // A row that begins with another one's tokens goes on as if it had been fed them.
 TEST(Generator, RowsBeginWithOthers) {
   const Rows rows = random_rows({7});
-  for (const Keys& keys : {grouped_queries(), latent()}) {
+  Keys grouped_in_8_bits = grouped_queries(), latent_in_8_bits = latent();
+  grouped_in_8_bits["quantize_kvcache"] = latent_in_8_bits["quantize_kvcache"] = true;
+  for (const Keys& keys : {grouped_queries(), latent(), grouped_in_8_bits, latent_in_8_bits}) {
     const Config config = Config::from_map(keys, {});
     const ModelConfig model = model_config(config);
-    const auto want = logits_at_once(keys, rows);
+    const auto want = model.int8_cache ? logits_in_pieces(keys, "", rows, {{7}}) : logits_at_once(keys, rows);
     run_session(config, mesh_from_config(config), [&](Context& context) {
       const Parameters parameters =
           Parameters::create(context, parameter_specs(model), model.init_seed, {}, nullptr);

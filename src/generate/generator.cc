@@ -37,6 +37,7 @@ Generator::Generator(Context& context, const ModelConfig& model, const Parameter
   first_here_ = local_offset(*context_.mesh, context_.rank, {rows}, split)[0];
   AttentionCache cache;
   cache.capacity = capacity;
+  cache.int8 = model_.int8_cache;
   cache.lengths.resize(static_cast<std::size_t>(rows / parts_));
   caches_.layers.assign(static_cast<std::size_t>(model.layers), cache);
 }

@@ -48,22 +48,36 @@ DecodeAttentionSpec spec_of(const DecodeAttentionArgs& a) {
   CHECK(a.q.rank() == 4 && a.k.rank() == 4 && a.v.rank() == 4 && is_float(a.q.dtype()),
         "[decode_attention] q {} of {}, k {}, v {}", to_string(a.q.shape()), name_of(a.q.dtype()),
         to_string(a.k.shape()), to_string(a.v.shape()));
-  const DecodeAttentionSpec s{.batch = a.q.dim(0),
-                              .capacity = a.k.dim(1),
-                              .kv_heads = a.q.dim(1),
-                              .group = a.q.dim(2),
-                              .qk_dim = a.q.dim(3),
-                              .v_dim = a.v.dim(3),
-                              .scale = a.scale,
-                              .dtype = a.q.dtype()};
+  DecodeAttentionSpec s{.batch = a.q.dim(0),
+                        .capacity = a.k.dim(1),
+                        .kv_heads = a.q.dim(1),
+                        .group = a.q.dim(2),
+                        .qk_dim = a.q.dim(3),
+                        .v_dim = a.v.dim(3),
+                        .scale = a.scale,
+                        .dtype = a.q.dtype(),
+                        .int8 = a.k.dtype() == DType::i8,
+                        .first_key_part = a.q.dim(3)};
+  if (s.int8) {
+    CHECK(a.k_scales.rank() == 4 && a.k_scales.dim(3) >= 1 && a.k_scales.dim(3) <= 2 &&
+              a.first_key_part <= s.qk_dim && (a.first_key_part == s.qk_dim) == (a.k_scales.dim(3) == 1),
+          "[decode_attention] scales {} of keys of {}, the first of {}", to_string(a.k_scales.shape()),
+          s.qk_dim, a.first_key_part);
+    s.key_scales = a.k_scales.dim(3);
+    s.first_key_part = a.first_key_part;
+  }
   const auto check = [](const char* name, const TensorView& x, DType dtype, const Shape& shape) {
     CHECK(x.dtype() == dtype && x.shape() == shape && x.is_contiguous(),
           "[decode_attention] {} {} of {}, expected {} of {}", name, to_string(x.shape()), name_of(x.dtype()),
           to_string(shape), name_of(dtype));
   };
   check("q", a.q, s.dtype, a.q.shape());
-  check("k", a.k, s.dtype, {a.k.dim(0), s.capacity, s.kv_heads, s.qk_dim});
-  check("v", a.v, s.dtype, {a.k.dim(0), s.capacity, s.kv_heads, s.v_dim});
+  check("k", a.k, s.stored(), {a.k.dim(0), s.capacity, s.kv_heads, s.qk_dim});
+  check("v", a.v, s.stored(), {a.k.dim(0), s.capacity, s.kv_heads, s.v_dim});
+  if (s.int8) {
+    check("k_scales", a.k_scales, DType::f32, {a.k.dim(0), s.capacity, s.kv_heads, s.key_scales});
+    check("v_scales", a.v_scales, DType::f32, {a.k.dim(0), s.capacity, s.kv_heads, 1});
+  }
   check("out", a.out, s.dtype, {s.batch, s.kv_heads, s.group, s.v_dim});
   if (s.batch > 0) {
     check("lengths", a.lengths, DType::i32, {s.batch});
@@ -106,31 +120,37 @@ void decode_attention(ThreadPool& pool, const DecodeAttentionArgs& given) {
   const Pieces all = pieces_of(given);
   const std::vector<Row>& rows = all.rows;
   const std::int64_t pieces = all.pieces, keys = all.keys;
-  const auto element = static_cast<std::int64_t>(size_of(args.dtype));
+  const auto element = static_cast<std::int64_t>(size_of(args.dtype)),
+             stored = static_cast<std::int64_t>(size_of(args.stored())),
+             of_scales = args.int8 ? static_cast<std::int64_t>(sizeof(float)) * (args.key_scales + 1) : 0;
   const double widths = static_cast<double>(args.qk_dim + args.v_dim);
   if (pool.skips({"decode_attention", args.dtype, 2 * static_cast<double>(keys * heads) * widths,
-                  static_cast<double>((keys * args.kv_heads + args.batch * heads) * element) * widths}))
+                  static_cast<double>(keys * args.kv_heads * stored + args.batch * heads * element) * widths +
+                      static_cast<double>(keys * args.kv_heads * of_scales)}))
     return;
   const std::int32_t *const lengths = given.lengths.kernel_data<std::int32_t>(),
                             *const row_of_keys = given.rows.kernel_data<std::int32_t>();
   const std::byte *const q = given.q.kernel_address(), *const k = given.k.kernel_address(),
                          *const v = given.v.kernel_address();
   std::byte* const out = given.out.kernel_address();
-  const DecodeAttentionPiece any{&args, q, k, v, 1, nullptr};
+  const float* const k_scales = given.k_scales.kernel_data<float>();
+  const float* const v_scales = given.v_scales.kernel_data<float>();
+  const DecodeAttentionPiece any{&args, q, k, v, 1, nullptr, nullptr, nullptr};
   const std::int64_t width = any.width();
   DecodeAttentionRun* const run = choose("decode_attention", kDecodeAttention, any);
   const UnchargedScope uncharged;  // scratch, as a thread's
   Buffer buffer(static_cast<std::size_t>(pieces * heads * width) * sizeof(float));
   auto* const sums = reinterpret_cast<float*>(buffer.data());
-  const auto at = [&](const std::byte* x, std::int64_t elements) { return x + elements * element; };
   pool.for_range(pieces, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const auto after = std::upper_bound(
           rows.begin(), rows.end(), i, [](std::int64_t piece, const Row& row) { return piece < row.first; });
       const std::int64_t b = after - rows.begin() - 1, first = (i - after[-1].first) * kKeysOfPiece;
       const std::int64_t key = (row_of_keys[b] * args.capacity + first) * args.kv_heads;
-      run({&args, at(q, b * heads * args.qk_dim), at(k, key * args.qk_dim), at(v, key * args.v_dim),
-           std::min(kKeysOfPiece, lengths[b] - first), sums + i * heads * width});
+      run({&args, q + b * heads * args.qk_dim * element, k + key * args.qk_dim * stored,
+           v + key * args.v_dim * stored, std::min(kKeysOfPiece, lengths[b] - first),
+           args.int8 ? k_scales + key * args.key_scales : nullptr, args.int8 ? v_scales + key : nullptr,
+           sums + i * heads * width});
     }
   });
   pool.for_range(args.batch * heads, 8, [&](std::int64_t begin, std::int64_t end) {

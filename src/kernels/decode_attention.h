@@ -8,9 +8,11 @@
 namespace switchyard {
 
 // out = softmax(scale * q.k) . v. Row b of q and out sees the first lengths[b] keys of row rows[b] of k and
-// v; the others are not read. Without keys out is zero. q, k, v and out have one dtype, f32 or bf16. Views
-// have no gaps. Scores, softmax and sums are fp32 (FlashDecoding, Dao et al. 2023: keys are cut into pieces
-// that threads share; the pieces follow from the lengths alone, and so do the bits).
+// v; the others are not read. Without keys out is zero. q, k, v and out have one dtype, f32 or bf16; or k and
+// v are int8, each vector with scales of its own (int8_vectors.h), whose numbers are not rounded to q's
+// dtype. A key in int8 may be several vectors side by side, two at most, with a scale each. Views have no
+// gaps. Scores, softmax and sums are fp32 (FlashDecoding, Dao et al. 2023: keys are cut into pieces that
+// threads share; the pieces follow from the lengths alone, and so do the bits).
 struct DecodeAttentionArgs {
   TensorView q;        // [B,Nkv,G,D]: G query heads a key head
   TensorView k;        // [R,C,Nkv,D]
@@ -19,6 +21,10 @@ struct DecodeAttentionArgs {
   TensorView rows;     // [B] i32; not read where a length is 0
   float scale = 1;     // multiplies q.k before the softmax
   TensorView out;      // [B,Nkv,G,Dv]
+  // Of k and v in int8, else undefined.
+  TensorView k_scales = {};         // [R,C,Nkv,1 or 2] f32
+  TensorView v_scales = {};         // [R,C,Nkv,1] f32
+  std::int64_t first_key_part = 0;  // numbers of a key that its first scale is of; the second is of the rest
 };
 void decode_attention(ThreadPool& pool, const DecodeAttentionArgs& args);
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "kernels/elementwise_test_data.h"
+#include "kernels/int8_vectors.h"
 #include "kernels/ref/attention_reference.h"
 
 namespace switchyard {
@@ -76,28 +77,103 @@ Array cached(const Shape& s, DType dtype, std::int64_t width, std::uint32_t seed
   return x;
 }
 
-void compare(const Shape& s, DType dtype) {
-  const auto rows = static_cast<std::int64_t>(s.lengths.size()), heads = s.kv_heads * s.group;
-  const Array q = Array::normal(dtype, rows * heads * s.qk_dim, 1), k = cached(s, dtype, s.qk_dim, 2),
-              v = cached(s, dtype, s.v_dim, 3);
-  const Array expected = dtype == DType::f32 ? by_attention<float>(s, dtype, q, k, v)
-                                             : by_attention<bfloat16>(s, dtype, q, k, v);
+// With k and v of q's dtype, or in int8 and then with scales, the first of a key being of `first_part`
+// numbers.
+struct Stored {
+  const Array &k, &v;
+  const Array *k_scales = nullptr, *v_scales = nullptr;
+  std::int64_t key_scales = 1, first_part = 0;
+};
+
+void expect_out(const Shape& s, const Array& q, const Stored& stored, const Array& expected) {
+  const DType dtype = q.dtype();
+  const auto rows = static_cast<std::int64_t>(s.lengths.size());
   std::vector<std::int32_t> of_keys;
   for (std::int64_t b = 0; b < rows; ++b) of_keys.push_back(static_cast<std::int32_t>(row_of_keys(s, b)));
   Array first(dtype, expected.size());
   for (const int threads : {1, 3}) {
     ThreadPool pool(threads);
     Array found(dtype, expected.size());
-    decode_attention(pool, {.q = q.view({rows, s.kv_heads, s.group, s.qk_dim}),
-                            .k = k.view({rows, s.capacity, s.kv_heads, s.qk_dim}),
-                            .v = v.view({rows, s.capacity, s.kv_heads, s.v_dim}),
-                            .lengths = TensorView::of_host(s.lengths.data(), {rows}),
-                            .rows = TensorView::of_host(of_keys.data(), {rows}),
-                            .scale = 0.3f,
-                            .out = found.view({rows, s.kv_heads, s.group, s.v_dim})});
+    DecodeAttentionArgs args{.q = q.view({rows, s.kv_heads, s.group, s.qk_dim}),
+                             .k = stored.k.view({rows, s.capacity, s.kv_heads, s.qk_dim}),
+                             .v = stored.v.view({rows, s.capacity, s.kv_heads, s.v_dim}),
+                             .lengths = TensorView::of_host(s.lengths.data(), {rows}),
+                             .rows = TensorView::of_host(of_keys.data(), {rows}),
+                             .scale = 0.3f,
+                             .out = found.view({rows, s.kv_heads, s.group, s.v_dim})};
+    if (stored.k_scales != nullptr) {
+      args.k_scales = stored.k_scales->view({rows, s.capacity, s.kv_heads, stored.key_scales});
+      args.v_scales = stored.v_scales->view({rows, s.capacity, s.kv_heads, 1});
+      args.first_key_part = stored.first_part;
+    }
+    decode_attention(pool, args);
     EXPECT_TRUE(kernel_test::near(found, expected, dtype == DType::bf16 ? 1.0f / 128 : 3e-6f, 1e-5f));
     if (threads == 1) first = found;
     EXPECT_EQ(found, first);  // bit for bit
+  }
+}
+
+void compare(const Shape& s, DType dtype) {
+  const auto rows = static_cast<std::int64_t>(s.lengths.size()), heads = s.kv_heads * s.group;
+  const Array q = Array::normal(dtype, rows * heads * s.qk_dim, 1), k = cached(s, dtype, s.qk_dim, 2),
+              v = cached(s, dtype, s.v_dim, 3);
+  expect_out(s, q, {k, v},
+             dtype == DType::f32 ? by_attention<float>(s, dtype, q, k, v)
+                                 : by_attention<bfloat16>(s, dtype, q, k, v));
+}
+
+// Vectors in int8, in parts side by side with a scale each, and what they stand for in f32. Keys that do not
+// exist have the scale NaN.
+struct Int8Vectors {
+  Array values, scales, plain;
+};
+
+Int8Vectors in_int8(const Shape& s, std::int64_t width, std::int64_t first_part, std::uint32_t seed) {
+  const Array x = cached(s, DType::f32, width, seed);
+  const std::int64_t tokens = static_cast<std::int64_t>(s.lengths.size()) * s.capacity,
+                     parts = first_part < width ? 2 : 1;
+  Int8Vectors made{Array(DType::i8, x.size()), Array(DType::f32, tokens * s.kv_heads * parts),
+                   Array(DType::f32, x.size())};
+  ThreadPool pool(1);
+  for (std::int64_t part = 0; part < parts; ++part) {
+    const std::int64_t begin = part * first_part, count = part == 0 ? first_part : width - first_part;
+    const auto of_part = [&](const Array& a) {
+      return a.view({tokens, s.kv_heads, width}).slice(2, begin, count);
+    };
+    const TensorView scales =
+        made.scales.view().block(part, {tokens, s.kv_heads}, {s.kv_heads * parts, parts});
+    to_int8(pool, {of_part(x), of_part(made.values), scales});
+    from_int8(pool, {of_part(made.plain), of_part(made.values), scales});
+  }
+  return made;
+}
+
+// The same numbers in f32 give the same.
+void compare_int8(const Shape& s, DType dtype, std::int64_t first_part) {
+  const auto rows = static_cast<std::int64_t>(s.lengths.size()), heads = s.kv_heads * s.group;
+  const Array q = Array::normal(dtype, rows * heads * s.qk_dim, 1);
+  Array plain_q(DType::f32, q.size());
+  for (std::int64_t i = 0; i < q.size(); ++i) plain_q.set(i, q.at(i));
+  const Int8Vectors k = in_int8(s, s.qk_dim, first_part, 2), v = in_int8(s, s.v_dim, s.v_dim, 3);
+  const Array plain = by_attention<float>(s, DType::f32, plain_q, k.plain, v.plain);
+  Array expected(dtype, plain.size());
+  for (std::int64_t i = 0; i < plain.size(); ++i) expected.set(i, plain.at(i));
+  expect_out(s, q, {k.values, v.values, &k.scales, &v.scales, first_part < s.qk_dim ? 2 : 1, first_part},
+             expected);
+}
+
+TEST(DecodeAttention, OverKeysAndValuesInInt8) {
+  for (const Isa isa : kernel_test::every_isa()) {
+    const ScopedIsa cap(isa);
+    for (std::size_t i = 0; i < std::size(kShapes); ++i) {
+      SCOPED_TRACE(std::string(name_of(isa)) + ", shape " + std::to_string(i));
+      const Shape& s = kShapes[i];
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        compare_int8(s, dtype, s.qk_dim);
+        for (const std::int64_t first : {s.qk_dim / 2 + 1, s.qk_dim - 3})
+          if (first > 0 && first < s.qk_dim) compare_int8(s, dtype, first);
+      }
+    }
   }
 }
 

@@ -20,6 +20,13 @@ std::uint16_t guard_word(std::size_t i) {
   return static_cast<std::uint16_t>(0xffc0u | (i & 0x3fu));
 }
 
+std::uint8_t guard_byte(std::size_t i) {
+  const std::uint16_t word = guard_word(i / 2);
+  std::uint8_t bytes[2];
+  std::memcpy(bytes, &word, 2);
+  return bytes[i % 2];
+}
+
 std::size_t page_bytes() {
   static const auto bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   return bytes;
@@ -65,10 +72,7 @@ void FencedBytes::Release::operator()(std::uint8_t* data) const {
 
 PoisonedArray::PoisonedArray(DType dtype, std::int64_t count)
     : dtype_(dtype), count_(count), bytes_(2 * kGuard + data_bytes(), false) {
-  for (std::size_t i = 0; i < bytes_.size() / 2; ++i) {
-    const std::uint16_t word = guard_word(i);
-    std::memcpy(bytes_.data() + 2 * i, &word, 2);
-  }
+  for (std::size_t i = 0; i < bytes_.size(); ++i) bytes_.data()[i] = guard_byte(i);
   if (!is_float(dtype)) return;
   for (std::int64_t i = 0; i < count; ++i) set(i, std::numeric_limits<float>::quiet_NaN());
 }
@@ -117,7 +121,9 @@ void PoisonedArray::set(std::int64_t i, float value) {
 }
 
 double PoisonedArray::value(std::int64_t i) const {
-  return dtype_ == DType::i32 ? static_cast<const std::int32_t*>(data())[i] : static_cast<double>(at(i));
+  if (dtype_ == DType::i32) return static_cast<const std::int32_t*>(data())[i];
+  if (dtype_ == DType::i8) return static_cast<const std::int8_t*>(data())[i];
+  return static_cast<double>(at(i));
 }
 
 bool PoisonedArray::operator==(const PoisonedArray& other) const {
@@ -127,9 +133,8 @@ bool PoisonedArray::operator==(const PoisonedArray& other) const {
 
 bool PoisonedArray::guards_intact() const {
   const auto intact = [&](std::size_t begin, std::size_t end) {
-    for (; begin < end; begin += 2) {
-      const std::uint16_t word = guard_word(begin / 2);
-      if (std::memcmp(bytes_.data() + begin, &word, 2) != 0) return false;
+    for (; begin < end; ++begin) {
+      if (bytes_.data()[begin] != guard_byte(begin)) return false;
     }
     return true;
   };

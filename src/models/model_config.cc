@@ -275,6 +275,7 @@ ModelConfig model_config(const Config& c) {
   m.z_loss = c.get_float("z_loss_multiplier");
   m.dtype = parse_float_dtype(c.get_string("dtype"), "dtype");
   m.weight_dtype = parse_float_dtype(c.get_string("weight_dtype"), "weight_dtype");
+  m.int8_cache = c.get_bool("quantize_kvcache");
   read_remat(c, m);
   m.trainable = c.get_strings("trainable_parameters_mask");
   return m;

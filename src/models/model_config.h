@@ -52,9 +52,10 @@ struct ModelConfig {
   bool compat = false;
   DType dtype = DType::f32;         // of activations and of weights in use
   DType weight_dtype = DType::f32;  // of stored weights
+  bool int8_cache = false;          // generation remembers keys and values in 8 bits
   std::uint32_t init_seed = 0;
   bool remat = true;
-  std::set<std::string> remat_keeps;  // checkpoint names
+  std::set<std::string> remat_keeps;   // checkpoint names
   std::vector<std::string> trainable;  // trainable_parameters_mask; empty: all
 
   // Attention gives the latent tokens, the experts work on them, and a projection leads back to emb.

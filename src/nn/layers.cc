@@ -146,11 +146,14 @@ Array latent_attention(const LayerCall& call, const Array& x) {
   const Array compressed =
       checkpoint_name(einsum(c, "BSM,MR->BSR", h, weight(call, "attention.wkv_a"), &tokens), "kv_wa_proj");
   const auto [latent, rotary] = split_last(c, compressed, m.kv_lora);
-  const Array normed = norm(latent, "kv_a_norm"), key = rope(c, rotary, call.rope, 0, m.rope.interleaved);
+  Array normed = norm(latent, "kv_a_norm"), key = rope(c, rotary, call.rope, 0, m.rope.interleaved);
   if (call.cache != nullptr) {
     const Array keys[] = {normed, key};
     remember(c, *call.cache, q, keys, std::span(&normed, 1), *call.places);
     if (!call.places->from_beginning) return project_out(call, attend_latent(call, q, q_layout));
+    // What tokens see of others does not depend on the call in which these came.
+    normed = as_remembered(c, *call.cache, normed);
+    key = as_remembered(c, *call.cache, key);
   }
   const Sharding kv_layout = heads(m.nope + m.v_dim);
   const Array kv = checkpoint_name(

@@ -4,6 +4,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/decode_attention.h"
+#include "kernels/int8_vectors.h"
 #include "kernels/strided_copy.h"
 #include "ops/kv_heads.h"
 #include "ops/reshard.h"
@@ -28,38 +29,64 @@ Tensor heads_for(Context& context, const Array& q, const Array& part) {
   return x.tensor().reshaped({x.tensor().dim(0), x.tensor().dim(1), 1, x.tensor().dim(2)});
 }
 
-// The cached matrix of keys or values, and what is new of it.
+// Of one row: [1,tokens,heads,D] without its first dim, and scales [1,tokens,heads,1] without the last too.
+TensorView vectors_of_row(const TensorView& x) {
+  return x.block(0, {x.dim(1), x.dim(2), x.dim(3)}, {x.stride(1), x.stride(2), x.stride(3)});
+}
+TensorView scales_of_row(const TensorView& x) {
+  return x.block(0, {x.dim(1), x.dim(2)}, {x.stride(1), x.stride(2)});
+}
+
+// The cached keys or values, and what is new of them.
 struct Store {
   Context& context;
-  Tensor& cached;
+  TokenVectors& cached;
+  bool int8;
   std::vector<Tensor> parts;
 
-  Store(Context& context_, Tensor& cached_, const Array& q, std::span<const Array> arrays)
-      : context(context_), cached(cached_) {
+  Store(Context& context_, AttentionCache& cache, TokenVectors& cached_, const Array& q,
+        std::span<const Array> arrays)
+      : context(context_), cached(cached_), int8(cache.int8) {
     for (const Array& x : arrays) parts.push_back(heads_for(context, q, x));
   }
   void make_room(std::int64_t rows, std::int64_t capacity) {
     std::int64_t width = 0;
     for (const Tensor& part : parts) width += part.dim(3);
     const Shape shape{rows, capacity, parts[0].dim(2), width};
-    if (!cached.defined()) cached = context.empty(parts[0].dtype(), shape);
-    if (cached.shape() != shape) {
+    if (!cached.values.defined()) {
+      cached.values = context.empty(int8 ? DType::i8 : parts[0].dtype(), shape);
+      const auto scales = static_cast<std::int64_t>(parts.size());
+      if (int8) cached.scales = context.empty(DType::f32, {rows, capacity, shape[2], scales});
+      cached.first_part = parts[0].dim(3);
+    }
+    if (cached.values.shape() != shape) {
       fail_usage(
           "[mesh] logical_axis_rules: a rank's heads are not the same for a prompt and for a token after it "
           "({} "
           "and {}); expected activation_length_attn without axes of activation_heads",
-          to_string(cached.shape()), to_string(shape));
+          to_string(cached.values.shape()), to_string(shape));
     }
   }
   // The first `tokens` tokens of the call's row `from` become those of the cached row `row` from `position`
   // on.
   void append(std::int64_t from, std::int64_t tokens, std::int64_t row, std::int64_t position) const {
-    const TensorView to = cached.view().rows(row, row + 1).slice(1, position, tokens);
-    std::int64_t column = 0;
+    const auto of_row = [&](const Tensor& x) {
+      return x.view().rows(row, row + 1).slice(1, position, tokens);
+    };
+    const TensorView to = of_row(cached.values);
+    std::int64_t column = 0, number = 0;
     for (const Tensor& part : parts) {
-      strided_copy(*context.pool, part.view().rows(from, from + 1).slice(1, 0, tokens),
-                   to.slice(3, column, part.dim(3)));
+      const TensorView x = part.view().rows(from, from + 1).slice(1, 0, tokens),
+                       values = to.slice(3, column, part.dim(3));
+      if (int8) {
+        to_int8(*context.pool, {.x = vectors_of_row(x),
+                                .values = vectors_of_row(values),
+                                .scales = scales_of_row(of_row(cached.scales).slice(3, number, 1))});
+      } else {
+        strided_copy(*context.pool, x, values);
+      }
       column += part.dim(3);
+      ++number;
     }
   }
 };
@@ -98,6 +125,51 @@ class SplitUpProjectionOp : public Op {
   std::int64_t nope_;
 };
 
+class ThroughInt8Op : public Op {
+ public:
+  std::string_view name() const override { return "through_int8"; }
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
+    return {in[0]};
+  }
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
+    const Tensor& x = in[0];
+    const std::int64_t tokens = x.dim(0) * x.dim(1);
+    const Shape vectors{tokens, 1, x.dim(2)};
+    const Tensor values = c.empty(DType::i8, vectors), scales = c.empty(DType::f32, {tokens, 1}),
+                 out = c.empty(x.dtype(), x.shape());
+    to_int8(*c.pool, {x.view().reshaped(vectors), values.view(), scales.view()});
+    from_int8(*c.pool, {out.view().reshaped(vectors), values.view(), scales.view()});
+    return {out};
+  }
+  std::vector<Tensor> backward(Context&, const BackwardCall&) const override { return {Tensor()}; }
+  bool differentiable() const override { return false; }
+};
+
+// What the cache has of the first `tokens` tokens of a row, [1,tokens,heads,D] of `dtype`: a part of the
+// cache, or a copy.
+struct RowVectors {
+  Tensor copied;
+  TensorView view;
+
+  RowVectors(Context& c, const TokenVectors& cached, std::int64_t row, std::int64_t tokens, DType dtype) {
+    const auto of_row = [&](const Tensor& x) { return x.view().rows(row, row + 1).slice(1, 0, tokens); };
+    view = of_row(cached.values);
+    if (!cached.scales.defined()) return;
+    const TensorView values = view, scales = of_row(cached.scales);
+    copied = c.empty(dtype, values.shape());
+    view = copied.view();
+    std::int64_t column = 0;
+    for (std::int64_t part = 0; part < scales.dim(3); ++part) {
+      const std::int64_t width = part == 0 ? cached.first_part : values.dim(3) - cached.first_part;
+      from_int8(*c.pool, {.x = vectors_of_row(view.slice(3, column, width)),
+                          .values = vectors_of_row(values.slice(3, column, width)),
+                          .scales = scales_of_row(scales.slice(3, part, 1))});
+      column += width;
+    }
+  }
+};
+
 class CacheAttentionOp : public Op {  // inputs: q [B,S,N,D], its positions [B,S]
  public:
   CacheAttentionOp(const AttentionCache& cache, std::span<const std::int64_t> rows, float scale)
@@ -105,13 +177,13 @@ class CacheAttentionOp : public Op {  // inputs: q [B,S,N,D], its positions [B,S
   std::string_view name() const override { return "attention"; }
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
     ArrayInfo out = in[0];
-    out.shape.back() = out.local.back() = cache_.v.dim(3);
+    out.shape.back() = out.local.back() = cache_.v.values.dim(3);
     return {out};
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo> infos) const override {
     const Tensor& q = in[0];
-    const Shape shape{q.dim(0), q.dim(1), q.dim(2), cache_.v.dim(3)};
+    const Shape shape{q.dim(0), q.dim(1), q.dim(2), cache_.v.values.dim(3)};
     // Zeros for padding, which nobody reads.
     const bool padded = std::find(rows_.begin(), rows_.end(), -1) != rows_.end();
     const Tensor out = padded ? c.zeros(q.dtype(), shape) : c.empty(q.dtype(), shape);
@@ -124,19 +196,22 @@ class CacheAttentionOp : public Op {  // inputs: q [B,S,N,D], its positions [B,S
  private:
   // One token a row, in all and not only on this rank: it sees all keys there are.
   void attend_one(Context& c, const Tensor& q, const Tensor& out) const {
-    const std::int64_t batch = q.dim(0), kv_heads = cache_.k.dim(2), group = q.dim(2) / kv_heads;
+    const std::int64_t batch = q.dim(0), kv_heads = cache_.k.values.dim(2), group = q.dim(2) / kv_heads;
     std::vector<std::int32_t> numbers;  // lengths, then rows
     for (const std::int64_t row : rows_) numbers.push_back(static_cast<std::int32_t>(length_of(row)));
     for (const std::int64_t row : rows_) numbers.push_back(static_cast<std::int32_t>(row));
     const Tensor there = c.empty(DType::i32, {2 * batch});
     copy(TensorView::of_host(numbers.data(), there.shape()), there.view());
     decode_attention(*c.pool, {.q = q.view().reshaped({batch, kv_heads, group, q.dim(3)}),
-                               .k = cache_.k.view(),
-                               .v = cache_.v.view(),
+                               .k = cache_.k.values.view(),
+                               .v = cache_.v.values.view(),
                                .lengths = there.view().rows(0, batch),
                                .rows = there.view().rows(batch, 2 * batch),
                                .scale = scale_,
-                               .out = out.view().reshaped({batch, kv_heads, group, out.dim(3)})});
+                               .out = out.view().reshaped({batch, kv_heads, group, out.dim(3)}),
+                               .k_scales = scales_of(cache_.k),
+                               .v_scales = scales_of(cache_.v),
+                               .first_key_part = cache_.k.first_part});
   }
   // Several, a row after the other, as their keys' numbers differ.
   void attend_some(Context& c, const Tensor& q, const Tensor& positions, const Tensor& out) const {
@@ -145,14 +220,18 @@ class CacheAttentionOp : public Op {  // inputs: q [B,S,N,D], its positions [B,S
     for (std::int64_t b = 0; b < q.dim(0); ++b) {
       const std::int64_t row = rows_[static_cast<std::size_t>(b)], keys = length_of(row);
       if (row < 0) continue;  // padding
+      const RowVectors k(c, cache_.k, row, keys, q.dtype()), v(c, cache_.v, row, keys, q.dtype());
       switchyard::attention(*c.pool, {.q = row_of(q, b),
-                                      .k = row_of(cache_.k, row).slice(1, 0, keys),
-                                      .v = row_of(cache_.v, row).slice(1, 0, keys),
+                                      .k = k.view,
+                                      .v = v.view,
                                       .q_index = row_of(positions, b),
                                       .scale = scale_,
                                       .out = row_of(out, b),
                                       .lse = lse.view()});
     }
+  }
+  static TensorView scales_of(const TokenVectors& x) {
+    return x.scales.defined() ? x.scales.view() : TensorView();
   }
   std::int64_t length_of(std::int64_t row) const {
     return row < 0 ? 0 : cache_.lengths[static_cast<std::size_t>(row)];
@@ -175,7 +254,7 @@ std::pair<Array, Array> split_up_projection(Context& context, const Array& wkv_b
 
 void remember(Context& context, AttentionCache& cache, const Array& q, std::span<const Array> k,
               std::span<const Array> v, const TokenPlaces& places) {
-  Store keys(context, cache.k, q, k), values(context, cache.v, q, v);
+  Store keys(context, cache, cache.k, q, k), values(context, cache, cache.v, q, v);
   const auto rows_here = static_cast<std::int64_t>(cache.lengths.size());
   keys.make_room(rows_here, cache.capacity);
   values.make_room(rows_here, cache.capacity);
@@ -196,12 +275,16 @@ void remember(Context& context, AttentionCache& cache, const Array& q, std::span
   }
 }
 
+Array as_remembered(Context& context, const AttentionCache& cache, const Array& x) {
+  return cache.int8 ? apply_one(context, std::make_shared<ThroughInt8Op>(), {x}) : x;
+}
+
 void remember_of(Context& context, AttentionCache& cache, std::int64_t row, std::int64_t from,
                  std::int64_t tokens) {
   cache.lengths[static_cast<std::size_t>(row)] = tokens;
   if (row == from || tokens == 0) return;
-  for (const Tensor* x : {&cache.k, &cache.v}) {
-    if (!x->defined()) continue;  // a layer of another stage
+  for (const Tensor* x : {&cache.k.values, &cache.k.scales, &cache.v.values, &cache.v.scales}) {
+    if (!x->defined()) continue;  // a layer of another stage, or no scales
     const auto tokens_of = [&](std::int64_t i) { return x->view().rows(i, i + 1).slice(1, 0, tokens); };
     strided_copy(*context.pool, tokens_of(from), tokens_of(row));
   }

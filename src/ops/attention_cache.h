@@ -9,11 +9,21 @@
 
 namespace switchyard {
 
+// A vector of every token and head.
+struct TokenVectors {
+  Tensor values;  // [rows,capacity,Nkv,D]; undefined before the first token
+  // Of values in int8 (kernels/int8_vectors.h), else undefined: f32 [rows,capacity,Nkv,P]. A vector is P
+  // arrays side by side, each with a scale of its own, so that scales are the same on any mesh.
+  Tensor scales;
+  std::int64_t first_part = 0;  // width of the first of those arrays
+};
+
 // Keys and values of one layer's tokens so far, of this rank's rows and heads: of every row as many as its
 // length says, in the order of their positions.
 struct AttentionCache {
-  std::int64_t capacity = 0;          // most tokens of a row
-  Tensor k, v;                        // [rows,capacity,Nkv,D] and Dv; undefined before the first token
+  std::int64_t capacity = 0;  // most tokens of a row
+  bool int8 = false;          // in 8 bits, whatever type they come in; set before the first token
+  TokenVectors k, v;
   std::vector<std::int64_t> lengths;  // of the rows
   Array key_up, value_up;  // of latent attention, in the form in which it uses them: split_up_projection()
 };
@@ -23,7 +33,7 @@ struct AttentionCaches {
   std::vector<AttentionCache> layers;
   std::vector<std::int64_t> rows;    // this rank's: the caches' row of each of the call's, -1 for padding
   std::vector<std::int64_t> tokens;  // of each of `rows`: how many the call brings; the rest of it is padding
-  bool from_beginning = true;      // no row of the call, on any rank, has tokens before it
+  bool from_beginning = true;        // no row of the call, on any rank, has tokens before it
 };
 
 // Where the tokens of a call stand: i32 [B,S], and AttentionCaches::rows and tokens of B. Positions of a row
@@ -44,6 +54,9 @@ std::pair<Array, Array> split_up_projection(Context& context, const Array& wkv_b
 // give this rank other heads than in the calls before.
 void remember(Context& context, AttentionCache& cache, const Array& q, std::span<const Array> k,
               std::span<const Array> v, const TokenPlaces& places);
+
+// x [B,S,D] with whole D as the cache gives it back: itself, or through 8 bits and back. No gradient.
+Array as_remembered(Context& context, const AttentionCache& cache, const Array& x);
 
 // The row `row` remembers the first `tokens` tokens of the row `from`, which may be itself, and nothing else.
 void remember_of(Context& context, AttentionCache& cache, std::int64_t row, std::int64_t from,

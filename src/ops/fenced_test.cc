@@ -52,11 +52,13 @@ TEST(Fenced, AttentionOverTheCache) {
                                       {random_tensor({2, 4, 2, 3}, 3)}, {random_integers({2, 4}, 4, 0, 4)},
                                       {random_tensor({2, 1, 4, 5}, 5)}, {random_tensor({2, 1, 2, 5}, 6)},
                                       {random_tensor({2, 1, 2, 3}, 7)}, {random_integers({2, 1}, 8, 0, 4)}};
-  for (const bool from_other : {false, true}) {
+  for (const int variant : {0, 1, 2, 3}) {
+    const bool from_other = variant % 2 == 1, int8 = variant >= 2;
     const auto function = [&](Context& c, std::span<const Array> in) {
       const NoGrad no_grad(c);
       AttentionCache cache;
       cache.capacity = 6;
+      cache.int8 = int8;
       cache.lengths = {0, 0};
       const std::vector<std::int64_t> rows{1, 0}, tokens{4, 3}, one{1, 1}, some{0, -1}, padded{2, 0};
       remember(c, cache, in[0], std::span(&in[1], 1), std::span(&in[2], 1), {in[3], rows, tokens});

@@ -6,8 +6,10 @@
 
 #include <cmath>
 #include <memory>
+#include <tuple>
 
 #include "kernels/decode_attention.h"
+#include "kernels/int8_vectors.h"
 #include "kernels/ref/attention_rounding.h"
 #include "selftest/kernel.h"
 
@@ -153,15 +155,26 @@ struct DecodeShape {
   std::int64_t capacity, kv_heads, group, qk_dim, v_dim;
 };
 
-std::vector<Case> decode_cases(std::uint32_t seed) {
-  const DecodeShape shapes[] = {
+const std::vector<DecodeShape>& decode_shapes() {
+  static const std::vector<DecodeShape> shapes = {
       {{}, 3, 1, 1, 8, 8},           {{1}, 1, 1, 1, 1, 1},        {{128, 0, 129}, 129, 2, 2, 24, 20},
       {{300, 7}, 300, 4, 2, 64, 64}, {{150}, 150, 1, 16, 72, 64},  // one key head for all
       {{260}, 260, 3, 5, 17, 33},
   };
+  return shapes;
+}
+
+// Rows of keys: the last row of queries has the first.
+std::vector<std::int32_t> rows_of_keys(std::int64_t rows) {
+  std::vector<std::int32_t> of_keys;
+  for (std::int64_t b = rows; b-- > 0;) of_keys.push_back(static_cast<std::int32_t>(b));
+  return of_keys;
+}
+
+std::vector<Case> decode_cases(std::uint32_t seed) {
   std::vector<Case> cases;
   for (const DType dtype : kFloatTypes) {
-    for (const DecodeShape& s : shapes) {
+    for (const DecodeShape& s : decode_shapes()) {
       Draw draw(seed);
       const auto rows = static_cast<std::int64_t>(s.lengths.size()), keys = rows * s.capacity * s.kv_heads,
                  queries = rows * s.kv_heads * s.group;
@@ -171,8 +184,7 @@ std::vector<Case> decode_cases(std::uint32_t seed) {
         c.inputs.push_back(draw.normal(dtype, count));
       c.outputs.push_back({"out", PoisonedArray(dtype, queries * s.v_dim), attention_bound(dtype, 1e-5)});
       c.run = [s, rows](ThreadPool& pool, const Arrays& in, Arrays& out) {
-        std::vector<std::int32_t> of_keys;  // the last row's first
-        for (std::int64_t b = rows; b-- > 0;) of_keys.push_back(static_cast<std::int32_t>(b));
+        const std::vector<std::int32_t> of_keys = rows_of_keys(rows);
         decode_attention(pool, {.q = in[0].view({rows, s.kv_heads, s.group, s.qk_dim}),
                                 .k = in[1].view({rows, s.capacity, s.kv_heads, s.qk_dim}),
                                 .v = in[2].view({rows, s.capacity, s.kv_heads, s.v_dim}),
@@ -188,12 +200,108 @@ std::vector<Case> decode_cases(std::uint32_t seed) {
   return cases;
 }
 
+PoisonedArray random_int8(std::int64_t count, std::uint32_t seed) {
+  const PoisonedArray numbers = PoisonedArray::integers(DType::f32, count, seed, 127);
+  PoisonedArray made(DType::i8, count);
+  for (std::int64_t i = 0; i < count; ++i)
+    static_cast<std::int8_t*>(made.data())[i] = static_cast<std::int8_t>(numbers.at(i));
+  return made;
+}
+
+// Scales of numbers around 1.
+PoisonedArray random_scales(std::int64_t count, std::uint32_t seed) {
+  PoisonedArray made = PoisonedArray::normal(DType::f32, count, seed, 0x1p-8f);
+  for (std::int64_t i = 0; i < count; ++i) made.set(i, std::abs(made.at(i)));
+  return made;
+}
+
+// Keys and values in int8; wide keys in two parts.
+std::vector<Case> decode_int8_cases(std::uint32_t seed) {
+  std::vector<Case> cases;
+  for (const DType dtype : kFloatTypes) {
+    for (const DecodeShape& s : decode_shapes()) {
+      const std::int64_t first_part = s.qk_dim > 17 ? s.qk_dim - 9 : s.qk_dim, scales = s.qk_dim > 17 ? 2 : 1;
+      const auto rows = static_cast<std::int64_t>(s.lengths.size()), keys = rows * s.capacity * s.kv_heads,
+                 queries = rows * s.kv_heads * s.group;
+      Case c{dtype,
+             fmt::format("int8: {} rows, {} key heads of {} queries, widths {} in {} parts and {}, seed {}",
+                         rows, s.kv_heads, s.group, s.qk_dim, scales, s.v_dim, seed),
+             {PoisonedArray::normal(dtype, queries * s.qk_dim, seed), random_int8(keys * s.qk_dim, seed + 1),
+              random_int8(keys * s.v_dim, seed + 2), random_scales(keys * scales, seed + 3),
+              random_scales(keys, seed + 4)},
+             {{"out", PoisonedArray(dtype, queries * s.v_dim), attention_bound(dtype, 1e-5)}}};
+      c.run = [s, rows, scales, first_part](ThreadPool& pool, const Arrays& in, Arrays& out) {
+        const std::vector<std::int32_t> of_keys = rows_of_keys(rows);
+        decode_attention(pool, {.q = in[0].view({rows, s.kv_heads, s.group, s.qk_dim}),
+                                .k = in[1].view({rows, s.capacity, s.kv_heads, s.qk_dim}),
+                                .v = in[2].view({rows, s.capacity, s.kv_heads, s.v_dim}),
+                                .lengths = TensorView::of_host(s.lengths.data(), {rows}),
+                                .rows = TensorView::of_host(of_keys.data(), {rows}),
+                                .scale = 0.3f,
+                                .out = out[0].view({rows, s.kv_heads, s.group, s.v_dim}),
+                                .k_scales = in[3].view({rows, s.capacity, s.kv_heads, scales}),
+                                .v_scales = in[4].view({rows, s.capacity, s.kv_heads, 1}),
+                                .first_key_part = first_part});
+      };
+      cases.push_back(std::move(c));
+      seed += 5;
+    }
+  }
+  return cases;
+}
+
+std::vector<Case> all_decode_cases(std::uint32_t seed) {
+  std::vector<Case> cases = decode_cases(seed);
+  for (Case& c : decode_int8_cases(seed)) cases.push_back(std::move(c));
+  return cases;
+}
+
+// The same bits everywhere.
+std::vector<Case> to_int8_cases(std::uint32_t seed) {
+  std::vector<Case> cases;
+  for (const DType dtype : kFloatTypes) {
+    for (const auto& [tokens, heads, dim] : {std::tuple{0, 1, 8}, {1, 1, 1}, {9, 2, 33}, {200, 3, 128}}) {
+      const Shape shape{tokens, heads, dim};
+      cases.push_back(
+          {dtype,
+           fmt::format("{} tokens of {} heads of {}, seed {}", tokens, heads, dim, ++seed),
+           {PoisonedArray::normal(dtype, tokens * heads * dim, seed)},
+           {{"values", PoisonedArray(DType::i8, tokens * heads * dim)},
+            {"scales", PoisonedArray(DType::f32, tokens * heads)}},
+           [shape](ThreadPool& pool, const Arrays& in, Arrays& out) {
+             to_int8(pool, {in[0].view(shape), out[0].view(shape), out[1].view({shape[0], shape[1]})});
+           }});
+    }
+  }
+  return cases;
+}
+
+std::vector<Case> from_int8_cases(std::uint32_t seed) {
+  std::vector<Case> cases;
+  for (const DType dtype : kFloatTypes) {
+    for (const auto& [tokens, heads, dim] : {std::tuple{0, 1, 8}, {1, 1, 1}, {9, 2, 33}, {200, 3, 128}}) {
+      const Shape shape{tokens, heads, dim};
+      cases.push_back(
+          {dtype,
+           fmt::format("{} tokens of {} heads of {}, seed {}", tokens, heads, dim, ++seed),
+           {random_int8(tokens * heads * dim, seed), random_scales(tokens * heads, seed)},
+           {{"x", PoisonedArray(dtype, tokens * heads * dim)}},
+           [shape](ThreadPool& pool, const Arrays& in, Arrays& out) {
+             from_int8(pool, {out[0].view(shape), in[0].view(shape), in[1].view({shape[0], shape[1]})});
+           }});
+    }
+  }
+  return cases;
+}
+
 }  // namespace
 
 std::vector<Kernel> attention_kernels() {
   return {{"attention", "attention", attention_cases<attention_forward_case>},
           {"attention_backward", "attention_backward", attention_cases<attention_backward_case>},
-          {"decode_attention", "decode_attention", decode_cases}};
+          {"decode_attention", "decode_attention", all_decode_cases},
+          {"to_int8", "to_int8", to_int8_cases},
+          {"from_int8", "from_int8", from_int8_cases}};
 }
 
 }  // namespace switchyard::selftest

@@ -191,7 +191,8 @@ TEST(Serve, TextsTogetherAreThoseAlone) {
 TEST(Serve, SharedBeginnings) {
   const std::string long_beginning = "a beginning of 28 characters";
   for (const char* layout : {"", "ranks=2 ici_pipeline_parallelism=2", "ranks=2 ici_fsdp_parallelism=2",
-                             "ranks=2 ici_tensor_parallelism=2"}) {
+                             "ranks=2 ici_tensor_parallelism=2", "quantize_kvcache=true",
+                             "quantize_kvcache=true ranks=2 ici_tensor_parallelism=2"}) {
     SCOPED_TRACE(layout);
     std::vector<json> texts[2];
     for (const bool shares : {false, true}) {

@@ -1,5 +1,5 @@
-// Vectors of floats loaded from and stored to f32 or bf16 memory, whole or in part. Included once per
-// instruction set, inside a file that uses hwy/foreach_target.h.
+// Vectors of floats loaded from and stored to f32 or bf16 memory, and loaded from int8, whole or in part.
+// Included once per instruction set, inside a file that uses hwy/foreach_target.h.
 #include "core/dtype.h"
 #include "hwy/highway.h"
 
@@ -30,6 +30,12 @@ HWY_INLINE V load(const bfloat16* x) {
   const hn::RebindToUnsigned<D> wide;
   const auto bits = hn::PromoteTo(wide, hn::LoadU(narrow, reinterpret_cast<const std::uint16_t*>(x)));
   return hn::BitCast(D(), hn::ShiftLeft<16>(bits));
+}
+
+HWY_INLINE V load(const std::int8_t* x) {
+  const hn::Rebind<std::int8_t, D> narrow;
+  const hn::RebindToSigned<D> wide;
+  return hn::ConvertTo(D(), hn::PromoteTo(wide, hn::LoadU(narrow, x)));
 }
 
 HWY_INLINE void store(V v, float* x) {
@@ -110,6 +116,13 @@ HWY_INLINE V load_some(const bfloat16* x, std::size_t count) {
   const auto some =
       hn::MaskedLoad(hn::FirstN(narrow, count), narrow, reinterpret_cast<const std::uint16_t*>(x));
   return hn::BitCast(D(), hn::ShiftLeft<16>(hn::PromoteTo(wide, some)));
+}
+
+HWY_INLINE V load_some(const std::int8_t* x, std::size_t count) {
+  const hn::Rebind<std::int8_t, D> narrow;
+  const hn::RebindToSigned<D> wide;
+  const auto some = hn::MaskedLoad(hn::FirstN(narrow, count), narrow, x);
+  return hn::ConvertTo(D(), hn::PromoteTo(wide, some));
 }
 
 HWY_INLINE void store_some(V v, float* x, std::size_t count) {

@@ -1,0 +1,153 @@
+// What tests of the generator share: small models, layouts, and logits of whole rows and of pieces.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/rng.h"
+#include "generate/generator.h"
+#include "train/session.h"
+
+namespace switchyard::generator_test {
+
+using Keys = std::map<std::string, nlohmann::json>;
+using Rows = std::vector<std::vector<std::int32_t>>;
+
+inline constexpr std::int64_t kVocabulary = 40;
+
+inline Keys small_model() {
+  return {{"vocab_size", kVocabulary}, {"base_emb_dim", 24},     {"base_mlp_dim", 20},
+          {"base_moe_mlp_dim", 12},    {"dtype", "float32"},     {"num_experts", 4},
+          {"num_experts_per_tok", 2},  {"init_weights_seed", 3}, {"max_target_length", 8}};
+}
+
+inline Keys grouped_queries() {
+  Keys keys = small_model();
+  keys["base_mlp_dim"] = keys["base_moe_mlp_dim"];
+  keys.insert({{"decoder_block", "mixtral"},
+               {"base_num_decoder_layers", 2},
+               {"base_num_query_heads", 4},
+               {"base_num_kv_heads", 2},
+               {"head_dim", 6}});
+  return keys;
+}
+
+inline Keys latent() {
+  Keys keys = small_model();
+  keys.insert({{"decoder_block", "deepseek"},
+               {"base_num_decoder_layers", 3},
+               {"first_num_dense_layers", 1},
+               {"base_num_query_heads", 4},
+               {"base_num_kv_heads", 4},
+               {"attention_type", "mla"},
+               {"q_lora_rank", 10},
+               {"kv_lora_rank", 14},
+               {"qk_nope_head_dim", 6},
+               {"qk_rope_head_dim", 4},
+               {"v_head_dim", 8},
+               {"routed_score_func", "sigmoid"},
+               {"routed_bias", true},
+               {"shared_experts", 1},
+               {"norm_topk_prob", true},
+               {"rope_type", "default"}});
+  return keys;
+}
+
+inline Rows random_rows(const std::vector<std::int64_t>& lengths) {
+  Rows rows;
+  std::uint64_t at = 0;
+  for (const std::int64_t length : lengths) {
+    rows.emplace_back();
+    for (std::int64_t i = 0; i < length; ++i)
+      rows.back().push_back(rng_randint(rng_key(11), at++, 0, static_cast<std::int32_t>(kVocabulary)));
+  }
+  return rows;
+}
+
+// The model's logits for the next token of each row, computed for the whole rows at once on one rank.
+inline std::vector<std::vector<float>> logits_at_once(const Keys& keys, const Rows& rows) {
+  std::vector<std::vector<float>> all;
+  const Config config = Config::from_map(keys, {});
+  const ModelConfig model = model_config(config);
+  run_session(config, mesh_from_config(config), [&](Context& context) {
+    const NoGrad no_grad(context);
+    const Parameters parameters =
+        Parameters::create(context, parameter_specs(model), model.init_seed, {}, nullptr);
+    for (const auto& row : rows) {
+      const Shape shape{1, static_cast<std::int64_t>(row.size())};
+      Batch batch{Tensor::of<std::int32_t>(shape, row), Tensor(DType::i32, shape), Tensor(DType::i32, shape),
+                  Tensor(DType::i32, shape), Tensor(DType::i32, shape)};
+      for (std::size_t i = 0; i < row.size(); ++i) {
+        batch.targets.span<std::int32_t>()[i] = 0;
+        batch.inputs_position.span<std::int32_t>()[i] = static_cast<std::int32_t>(i);
+        batch.inputs_segmentation.span<std::int32_t>()[i] = 1;
+        batch.targets_segmentation.span<std::int32_t>()[i] = 1;
+      }
+      ForwardOptions options;
+      options.keep_logits = true;
+      const Tensor logits =
+          forward(context, model, parameters, place_batch(context, batch), options).logits.tensor();
+      const auto last = logits.span<float>().last(static_cast<std::size_t>(kVocabulary));
+      all.emplace_back(last.begin(), last.end());
+    }
+  });
+  return all;
+}
+
+inline std::vector<std::string> settings_of(const std::string& layout) {
+  std::vector<std::string> settings;
+  for (std::size_t begin = 0; begin < layout.size();) {
+    const std::size_t end = std::min(layout.find(' ', begin), layout.size());
+    settings.push_back(layout.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return settings;
+}
+
+inline constexpr const char* kLayouts[] = {"",
+                                           "ranks=2 ici_tensor_parallelism=2",
+                                           "ranks=4 ici_tensor_parallelism=4",
+                                           "ranks=2 ici_context_parallelism=2",
+                                           "ranks=2 ici_expert_parallelism=2",
+                                           "ranks=3 ici_fsdp_parallelism=3",
+                                           "ranks=2 ici_pipeline_parallelism=2",
+                                           "ranks=2 ici_expert_parallelism=2 use_ring_of_experts=true",
+                                           "sparse_matmul=false num_moe_token_chunks=2"};
+
+// Logits that a generator gives on the layout for the last tokens of rows fed in pieces, [row][vocabulary].
+inline std::vector<std::vector<float>> logits_in_pieces(const Keys& keys, const std::string& layout,
+                                                        const Rows& rows,
+                                                        const std::vector<std::vector<std::size_t>>& pieces) {
+  const Config config = Config::from_map(keys, settings_of(layout));
+  const ModelConfig model = model_config(config);
+  std::vector<std::vector<float>> last(rows.size());
+  run_session(config, mesh_from_config(config), [&](Context& context) {
+    const Parameters parameters = Parameters::create(
+        context, stage_specs(parameter_specs(model), context.stage, model), model.init_seed, {}, nullptr);
+    Generator generator(context, model, parameters, static_cast<std::int64_t>(rows.size()), 12);
+    std::vector<std::size_t> fed(rows.size(), 0);
+    for (const auto& counts : pieces) {
+      std::vector<RowTokens> piece;
+      for (std::size_t r = 0; r < rows.size(); ++r) {
+        if (counts[r] == 0) continue;
+        const auto from = rows[r].begin() + static_cast<std::ptrdiff_t>(fed[r]);
+        piece.push_back({r, {from, from + static_cast<std::ptrdiff_t>(counts[r])}});
+        fed[r] += counts[r];
+      }
+      const Tensor got = generator.feed(piece);
+      if (context.comm->rank() != 0) continue;
+      for (std::size_t i = 0; i < piece.size(); ++i) {
+        const auto row = got.span<float>().subspan(i * kVocabulary, kVocabulary);
+        last[piece[i].row].assign(row.begin(), row.end());
+      }
+    }
+    for (std::size_t r = 0; r < rows.size(); ++r) EXPECT_EQ(fed[r], rows[r].size());
+  });
+  return last;
+}
+
+}  // namespace switchyard::generator_test
