@@ -1,7 +1,10 @@
-"""Making tokens against llama.cpp: one random qwen3-moe in bfloat16, as a Hugging Face folder and as GGUF.
+"""Reading a prompt and making tokens against llama.cpp: one random qwen3-moe as a Hugging Face folder and as GGUF.
 
     python3 -m venv ~/llama && ~/llama/bin/pip install xllamacpp gguf numpy
-    ~/llama/bin/python bench/peers/compare_llama.py --folder /tmp/llama
+    ~/llama/bin/python bench/peers/compare_llama.py --folder /tmp/llama --format int4
+
+--format: bfloat16 on both sides; int8 against Q8_0; int4 against Q4_0 (with the head in int8 and Q8_0). Ours are made
+from the bfloat16 weights on load, llama.cpp's by gguf's quantizers from the same.
 
 Both go on greedily from the same tokens, in turns, with equal threads, and are read by the clocks that they print. The
 weights that a token reads are larger than caches. llama.cpp takes what the processor has (its library is built for all
@@ -18,7 +21,7 @@ import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
-PROMPT = "Wagons onto tracks, tokens onto experts. "
+WORDS = "Wagons onto tracks, tokens onto experts. "
 
 
 def arguments():
@@ -27,6 +30,8 @@ def arguments():
                          ("kv_heads", 4), ("head_dim", 64), ("vocab", 32000), ("tokens", 128), ("threads", 2),
                          ("rounds", 3)):
         parser.add_argument(f"--{key}", type=int, default=default)
+    parser.add_argument("--format", choices=("bfloat16", "int8", "int4"), default="bfloat16")
+    parser.add_argument("--prompt", type=int, default=512, help="tokens that are read")
     parser.add_argument("--isa", default="avx2", help="caps of SWITCHYARD_ISA, with commas between")
     parser.add_argument("--folder", required=True, help="for the weights; those that are there are used again")
     parser.add_argument("--switchyard", default=str(HERE.parents[1] / "build/release/switchyard"))
@@ -111,6 +116,10 @@ def write_gguf(args, weights, path):
     import gguf
     import numpy
 
+    types = gguf.GGMLQuantizationType
+    matrices = {"bfloat16": types.BF16, "int8": types.Q8_0, "int4": types.Q4_0}[args.format]
+    head = types.BF16 if args.format == "bfloat16" else types.Q8_0
+
     writer = gguf.GGUFWriter(str(path) + ".part", "qwen3moe")
     writer.add_context_length(4096)
     writer.add_embedding_length(args.emb)
@@ -129,23 +138,27 @@ def write_gguf(args, weights, path):
     # A vocabulary of bytes and of words that no text has.
     kinds = gguf.TokenType
     tokens = [f"<0x{i:02X}>" for i in range(256)] + ["<unk>", "<s>", "</s>"]
-    types = [kinds.BYTE] * 256 + [kinds.UNKNOWN, kinds.CONTROL, kinds.CONTROL]
+    token_types = [kinds.BYTE] * 256 + [kinds.UNKNOWN, kinds.CONTROL, kinds.CONTROL]
     tokens += [f"word{i}" for i in range(len(tokens), args.vocab)]
-    types += [kinds.NORMAL] * (args.vocab - len(types))
+    token_types += [kinds.NORMAL] * (args.vocab - len(token_types))
     writer.add_tokenizer_model("llama")
     writer.add_token_list(tokens)
     writer.add_token_scores([0.0] * args.vocab)
-    writer.add_token_types([int(t) for t in types])
+    writer.add_token_types([int(t) for t in token_types])
     writer.add_unk_token_id(256)
     writer.add_bos_token_id(257)
     writer.add_eos_token_id(258)
     writer.add_add_bos_token(False)
 
     def add(name, x):
+        kind = head if name in ("output.weight", "token_embd.weight") else matrices
         if x.ndim == 1 or "gate_inp" in name:  # llama.cpp multiplies these in float32
             writer.add_tensor(name, (x.astype(numpy.uint32) << 16).view(numpy.float32))
+        elif kind == types.BF16:
+            writer.add_tensor(name, x.view(numpy.uint8), raw_dtype=kind)
         else:
-            writer.add_tensor(name, x.view(numpy.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
+            blocks = gguf.quants.quantize((x.astype(numpy.uint32) << 16).view(numpy.float32), kind)
+            writer.add_tensor(name, blocks, raw_dtype=kind)
 
     add("token_embd.weight", weights["model.embed_tokens.weight"])
     for i in range(args.layers):
@@ -174,12 +187,17 @@ def bytes_of_token(args):
     for name, shape in shapes(args):
         elements = shape[0] * (shape[1] if len(shape) == 2 else 1)
         if name != "model.embed_tokens.weight":
-            size += 2 * elements * (args.topk / args.experts if ".experts." in name else 1)
+            bits = {"bfloat16": 16, "int8": 8.5, "int4": 4.5}[args.format]
+            if name == "lm_head.weight" and args.format == "int4":
+                bits = 8.5
+            if len(shape) == 1 or ".gate." in name:
+                bits = 16
+            size += bits / 8 * elements * (args.topk / args.experts if ".experts." in name else 1)
     return size
 
 
 def run_llama(args):
-    """In a process of its own: prints tokens, seconds a token and versions as one line of JSON."""
+    """In a process of its own: prints tokens, seconds of the prompt and of a token, and versions as one line of JSON."""
     from importlib.metadata import version
 
     import xllamacpp
@@ -200,12 +218,10 @@ def run_llama(args):
 
     # Also warms up: which tokens, is said beside their probabilities only.
     content = complete({**request, "n_probs": 1})["choices"][0]["logprobs"]["content"]
-    best = None
-    for _ in range(2):
-        answer = complete(request)
-        seconds = answer["timings"]["predicted_ms"] * 1e-3 / answer["timings"]["predicted_n"]
-        best = seconds if best is None else min(best, seconds)
-    print("\n" + json.dumps({"seconds": best, "tokens": [one["id"] for one in content],
+    timings = [complete(request)["timings"] for _ in range(2)]
+    print("\n" + json.dumps({"seconds": min(t["predicted_ms"] * 1e-3 / t["predicted_n"] for t in timings),
+                             "prompt_seconds": min(t["prompt_ms"] * 1e-3 for t in timings),
+                             "prompt_tokens": timings[0]["prompt_n"], "tokens": [one["id"] for one in content],
                              "version": f"xllamacpp {version('xllamacpp')}, gguf {version('gguf')}",
                              "system": xllamacpp.get_system_info()}), flush=True)
     os._exit(0)  # the server's threads would keep the process
@@ -213,7 +229,7 @@ def run_llama(args):
 
 def llama(args, gguf_file, prompt):
     work = json.dumps({"model": str(gguf_file), "prompt": prompt})
-    own = [f"--{key}={getattr(args, key)}" for key in ("tokens", "threads", "folder")]
+    own = [f"--{key}={getattr(args, key)}" for key in ("tokens", "threads", "folder")]  # what run_llama reads
     done = subprocess.run([sys.executable, __file__, *own, "--run-llama", work], capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"llama.cpp fails: {done.stderr[-2000:]}")
@@ -222,16 +238,19 @@ def llama(args, gguf_file, prompt):
 
 def switchyard(args, folder, isa):
     file = folder / "generated.json"
-    command = [args.switchyard, "generate", str(folder), f"prompt={PROMPT}", "weight_dtype=bfloat16",
-               "dtype=bfloat16", f"max_target_length={len(PROMPT) + args.tokens}", "--json",
-               str(file)]
+    prompt = (WORDS * args.prompt)[:args.prompt]  # a token a byte
+    form = "stored" if args.format == "bfloat16" else args.format
+    command = [args.switchyard, "generate", str(folder), f"prompt={prompt}", "weight_dtype=bfloat16",
+               "dtype=bfloat16", f"weight_format={form}", f"max_target_length={args.prompt + args.tokens}",
+               f"max_prefill_predict_length={args.prompt}", "--json", str(file)]
     cap = {"SWITCHYARD_ISA": isa} if isa else {}
     # Its threads are the cores that it may use.
     cores = ",".join(str(c) for c in sorted(os.sched_getaffinity(0))[:args.threads])
     subprocess.run(["taskset", "-c", cores, *command], check=True, capture_output=True, env=dict(os.environ, **cap))
     result = json.loads(file.read_text())
-    return {"seconds": result["decode_seconds"] / result["decode_steps"], "tokens": result["results"][0]["tokens"],
-            "prompt": result["prompt_tokens"], "version": result["version"]}
+    return {"seconds": result["decode_seconds"] / result["decode_steps"],
+            "prompt_seconds": result["prefill_seconds"], "tokens": result["results"][0]["tokens"],
+            "prompt_tokens": len(result["prompt_tokens"]), "prompt": result["prompt_tokens"], "version": result["version"]}
 
 
 def read_bandwidth(args, folder):
@@ -246,10 +265,11 @@ def main():
     if args.run_llama:
         return run_llama(args)
     folder = pathlib.Path(args.folder)
-    gguf_file = folder / "model.gguf"
+    gguf_file = folder / f"{args.format}.gguf"
     if not (folder / "config.json").exists() or not gguf_file.exists():
         weights = random_weights(args)
-        write_hugging_face(args, weights, folder)
+        if not (folder / "config.json").exists():
+            write_hugging_face(args, weights, folder)
         write_gguf(args, weights, gguf_file)
     ours, theirs, reads = {isa: [] for isa in [*args.isa.split(","), ""]}, [], []
     for _ in range(args.rounds):
@@ -260,13 +280,18 @@ def main():
     size, read = bytes_of_token(args), max(reads)
     print(f"{ours[''][0]['version']} of Switchyard; {theirs[0]['version']}; llama.cpp: {theirs[0]['system']}")
     print(f"{args.threads} threads, {size / 1e6:.0f} MB of weights a token, {read / 1e9:.1f} GB/s read in these runs\n")
-    print("| | tokens/s, best | median | GB/s of weights | of reading | ratio of best | of medians |\n" + "|---" * 7 + "|")
+    print("| | tokens/s, best | median | GB/s of weights | of reading | ratio of best | of medians | prompt tokens/s, best "
+          "| ratio of best |\n" + "|---" * 9 + "|")
+
+    def prompt_rate(runs):
+        return max(r["prompt_tokens"] / r["prompt_seconds"] for r in runs)
+
     best, middle = min(r["seconds"] for r in theirs), statistics.median(r["seconds"] for r in theirs)
     for name, runs in [(f"Switchyard {isa or 'as the machine is'}", runs) for isa, runs in ours.items()] + [
             ("llama.cpp", theirs)]:
         a, b = min(r["seconds"] for r in runs), statistics.median(r["seconds"] for r in runs)
         print(f"| {name} | {1 / a:.1f} | {1 / b:.1f} | {size / a / 1e9:.1f} | {100 * size / a / read:.0f} % | "
-              f"{best / a:.2f} | {middle / b:.2f} |")
+              f"{best / a:.2f} | {middle / b:.2f} | {prompt_rate(runs):.0f} | {prompt_rate(runs) / prompt_rate(theirs):.2f} |")
     for name, runs in ours.items():
         same = [x == y for x, y in zip(runs[0]["tokens"], theirs[0]["tokens"])]
         equal = same.index(False) if False in same else len(same)

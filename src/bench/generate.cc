@@ -3,8 +3,8 @@
 
 #include "bench/cases.h"
 #include "bench/model_run.h"
-#include "bench/resident_memory.h"
 #include "core/cores.h"
+#include "core/resident_memory.h"
 #include "core/rng.h"
 #include "generate/generator.h"
 #include "models/packed_parameters.h"

@@ -4,8 +4,8 @@
 
 #include "bench/cases.h"
 #include "bench/model_run.h"
-#include "bench/resident_memory.h"
 #include "core/cores.h"
+#include "core/resident_memory.h"
 #include "data/dataset.h"
 #include "train/step_cost.h"
 #include "train/trainer.h"

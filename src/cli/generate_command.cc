@@ -1,5 +1,6 @@
 #include "cli/generate_command.h"
 
+#include <chrono>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -9,6 +10,7 @@
 #include "cli/process_command.h"
 #include "cli/stored_model_command.h"
 #include "core/error.h"
+#include "core/resident_memory.h"
 #include "generate/generate.h"
 #include "generate/token_text.h"
 #include "metrics/atomic_file.h"
@@ -31,13 +33,14 @@ Hugging Face folder; given first, it says what the model and its tokenizer are. 
   use_chunked_prefill=true          reads the prompt prefill_chunk_size tokens at a time
   per_device_batch_size=4           so many texts a rank at once (one in all without)
   quantize_kvcache=true             keys and values in 8 bits: half the memory, and less to read for each token
+  weight_format=int4                weights in 4 or 8 bits, made on load: int4, int4a, mxfp4, int8
   init_weights_seed=1               other draws
   ranks=8 ici_expert_parallelism=8  any mesh and strategy, also under mpirun: the same text, up to rounding
 
 The text goes to standard output as it comes, how fast to standard error. It ends where the model ends it, or with the
 last token that max_target_length leaves room for.
 
-  --json FILE   tokens, texts and times; with return_log_prob=true also the log probability of every token
+  --json FILE   tokens, texts, times and memory; with return_log_prob=true also the log probability of every token
 
 Exit status: 0 done, 2 wrong command line, config or file, 3 the text is not autoregressive_decode_assert.
 
@@ -150,7 +153,7 @@ class TextWriter {
 };
 
 void write_generated(const std::string& file, const Generation& generation, const Generated& made,
-                     const TextWriter& writer) {
+                     double load_seconds, const TextWriter& writer) {
   nlohmann::json rows = nlohmann::json::array();
   for (std::size_t r = 0; r < made.rows.size(); ++r) {
     const GeneratedRow& row = made.rows[r];
@@ -163,7 +166,10 @@ void write_generated(const std::string& file, const Generation& generation, cons
                             {"results", rows},
                             {"prefill_seconds", made.prefill_seconds},
                             {"decode_seconds", made.decode_seconds},
-                            {"decode_steps", made.steps}};
+                            {"decode_steps", made.steps},
+                            {"weight_format", generation.run.config.get_string("weight_format")},
+                            {"load_seconds", load_seconds},
+                            {"peak_resident_bytes", peak_resident_bytes()}};
   write_file_atomic(file, json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
@@ -190,7 +196,9 @@ int generate_text(const Options& options, Processes& processes) {
   }
   int status = 0;
   run_session(config, generation.run.mesh, processes, [&](Context& context) {
+    const auto begin = std::chrono::steady_clock::now();
     const Parameters parameters = generation.run.load(context);
+    const std::chrono::duration<double> load = std::chrono::steady_clock::now() - begin;
     const auto room =
         static_cast<std::int64_t>(generation.prompt.tokens.size()) + generation.options.most_tokens;
     Generator generator(context, generation.run.model, parameters, static_cast<std::int64_t>(generation.rows),
@@ -205,7 +213,7 @@ int generate_text(const Options& options, Processes& processes) {
     if (!writer) return;
     writer->finish();
     tell_times(generation, made);
-    if (!options.json_file.empty()) write_generated(options.json_file, generation, made, *writer);
+    if (!options.json_file.empty()) write_generated(options.json_file, generation, made, load.count(), *writer);
     const std::string& wanted = config.get_string("autoregressive_decode_assert");
     for (std::size_t r = 0; r < generation.rows && !wanted.empty(); ++r) {
       if (writer->text_of(r) == wanted) continue;

@@ -35,6 +35,7 @@ long prompts are read in pieces between others' tokens.
   --json FILE                host, port and model, written when it listens
   per_device_batch_size=4    so many texts a rank at once (8 in all without)
   max_target_length=2048     most tokens of a prompt and its text together; each text has memory for as many
+  weight_format=int4         weights in 4 or 8 bits, made on load: int4, int4a, mxfp4, int8
   quantize_kvcache=true      keys and values in 8 bits: half the memory of a text, and less to read for each token
   prefill_chunk_size=256     most tokens of prompts that are read at once; use_chunked_prefill=false: whole prompts
   enable_prefix_caching=false       reads all of every prompt; without, not what a row remembers of its beginning

@@ -1,9 +1,9 @@
-#include "bench/resident_memory.h"
+#include "core/resident_memory.h"
 
 #include <fstream>
 #include <string>
 
-namespace switchyard::bench {
+namespace switchyard {
 
 void reset_peak_resident() {
   std::ofstream("/proc/self/clear_refs") << "5";
@@ -17,4 +17,4 @@ std::int64_t peak_resident_bytes() {
   return 0;
 }
 
-}  // namespace switchyard::bench
+}  // namespace switchyard

@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-namespace switchyard::bench {
+namespace switchyard {
 
 void reset_peak_resident();          // the peak is what is resident now; without effect where unsupported
 std::int64_t peak_resident_bytes();  // 0 where unknown
 
-}  // namespace switchyard::bench
+}  // namespace switchyard
