@@ -53,7 +53,7 @@ std::uint64_t sum_of(std::span<const RankedToken> tokens);
 // What must be passed for a draw in [0, 1).
 std::uint64_t passed_of(float uniform, std::uint64_t sum);
 
-// The logits of a vocabulary, and the weights they stand for: exp((logit - top) * factor), in units of
+// The logits of a vocabulary and the weights they stand for: exp((logit - top) * factor), in units of
 // 2^-scale.
 class WeighedLogits {
  public:

@@ -18,7 +18,7 @@ namespace switchyard {
 //   topk       that, of the top_k most probable tokens
 //   composite  of the top_k most probable tokens those that reach nucleus_p with the temperature applied
 // Temperature 0 is greedy. Of equal logits the token with the smaller id comes first. What is not a number is
-// never picked.
+// never picked, nor is what is less probable than 2^-51 of the most probable token (2^-45 with 150,000).
 enum class SamplingStrategy { greedy, weighted, nucleus, topk, composite };
 
 struct LogitBias {

@@ -22,6 +22,11 @@ namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
+// Bits of the weight of the most probable of so many tokens.
+int scale_of(std::size_t size) {
+  return std::min(kMostWeightBits, 62 - static_cast<int>(std::bit_width(size)));
+}
+
 // The slow twin of pick_token.
 std::int32_t pick_by_sorting(std::span<const float> logits, const SamplingConfig& config, float uniform) {
   using enum SamplingStrategy;
@@ -29,10 +34,13 @@ std::int32_t pick_by_sorting(std::span<const float> logits, const SamplingConfig
   std::iota(ids.begin(), ids.end(), 0);
   const auto logit = [&](std::int32_t id) { return logits[static_cast<std::size_t>(id)]; };
   const double top = static_cast<double>(*std::max_element(logits.begin(), logits.end()));
+  const double least = std::ldexp(1.0, -1 - scale_of(logits.size()));  // less has no weight
   const auto weights = [&](double temperature) {
     std::vector<double> w;
-    for (const std::int32_t id : ids)
+    for (const std::int32_t id : ids) {
       w.push_back(std::exp((static_cast<double>(logit(id)) - top) / temperature));
+      if (w.back() < least) w.back() = 0;
+    }
     return w;
   };
   const auto keep_share = [&](double temperature) {
@@ -147,7 +155,7 @@ std::int32_t pick_by_whole_weights(std::span<const float> logits, const Sampling
   using enum SamplingStrategy;
   const float top = *std::max_element(logits.begin(), logits.end());
   const double factor = 1 / config.temperature;
-  const int scale = std::min(kMostWeightBits, 62 - static_cast<int>(std::bit_width(logits.size())));
+  const int scale = scale_of(logits.size());
   struct Weighed {
     float logit;
     std::uint64_t own, tempered;
