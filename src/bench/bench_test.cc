@@ -133,6 +133,17 @@ TEST(Bench, DecodingCountsTheWeightsInUse) {
   }
 }
 
+TEST(Bench, Sampling) {
+  const auto results = results_of("sampling", {"vocab=3000"});
+  ASSERT_EQ(results.size(), 10u);
+  for (const auto& result : results) {
+    EXPECT_EQ(result.at("bytes"), 4.0 * 3000);
+    EXPECT_EQ(result.at("threads"), 1);
+    EXPECT_GT(result.at("ms_per_token"), 0);
+  }
+  EXPECT_EQ(results_of("sampling", {"vocab=1", "what=greedy,penalties", "logits=flat"}).size(), 2u);
+}
+
 TEST(Bench, AttentionLossOptimizer) {
   const auto attention =
       results_of("attention", {"seq=16", "heads=4", "kv_heads=2", "head_dim=8", "v_dim=4"});

@@ -32,6 +32,8 @@ std::vector<Key> checkpoint_keys();
 std::vector<Job> checkpoint_jobs(const Keys& keys);
 std::vector<Key> comm_keys();
 std::vector<Job> comm_jobs(const Keys& keys);
+std::vector<Key> sampling_keys();
+std::vector<Job> sampling_jobs(const Keys& keys);
 std::vector<Key> train_keys();
 std::vector<Job> train_jobs(const Keys& keys);
 std::vector<Key> generate_keys();

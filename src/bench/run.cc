@@ -26,6 +26,7 @@ const Case kCases[] = {
     {"loss", "output projection with cross-entropy", loss_keys, loss_jobs},
     {"optimizer", "an AdamW update", optimizer_keys, optimizer_jobs},
     {"checkpoint", "a checkpoint written to the disk, against plain files", checkpoint_keys, checkpoint_jobs},
+    {"sampling", "a next token of its logits, on one thread", sampling_keys, sampling_jobs, true},
     {"comm", "collectives among ranks of one process", comm_keys, comm_jobs, true},
     {"train", "whole training steps: tokens a second", train_keys, train_jobs, true, true},
     {"generate", "reading a prompt, and token after token", generate_keys, generate_jobs, true, true},

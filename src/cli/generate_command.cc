@@ -30,12 +30,17 @@ Hugging Face folder; given first, it says what the model and its tokenizer are. 
   max_target_length=512             prompt and new tokens together, of which max_prefill_predict_length are the prompt's
   max_prefill_predict_length=64     (longer only when the prompt is)
   decode_sampling_strategy=greedy   or weighted, nucleus, topk, composite, with decode_sampling_temperature, _nucleus_p, _top_k
+  decode_sampling_min_p=0.05        and decode_repetition_penalty, _presence_penalty, _frequency_penalty, _logit_bias=[[5,-100]]
+  decode_end_tokens=[5,7]           tokens that end a text, beside the tokenizer's own
   use_chunked_prefill=true          reads the prompt prefill_chunk_size tokens at a time
   per_device_batch_size=4           so many texts a rank at once (one in all without)
   quantize_kvcache=true             keys and values in 8 bits: half the memory, and less to read for each token
   weight_format=int4                weights in 4 or 8 bits, made on load: int4, int4a, mxfp4, int8
   init_weights_seed=1               other draws
   ranks=8 ici_expert_parallelism=8  any mesh and strategy, also under mpirun: the same text, up to rounding
+
+A generation_config.json in FOLDER (temperature, top_k, top_p, min_p, repetition_penalty, do_sample, eos_token_id) says what
+these keys are where the command line does not.
 
 The text goes to standard output as it comes, how fast to standard error. It ends where the model ends it, or with the
 last token that max_target_length leaves room for.
@@ -102,11 +107,11 @@ Generation make_generation(ModelToRun run) {
                  config.get_string("tokenizer_path"), id, model.vocab);
   }
   const GenerateOptions options{
-      .sampling = sampling_config(config),
+      .sampling = sampling_config(config, run.tokenizer->vocab_size()),
       .most_tokens = tokens_after(config, prompt),
       .log_probs = config.get_bool("return_log_prob"),
       .vocab = run.tokenizer->vocab_size(),
-      .end = run.tokenizer->eos(),
+      .ends = end_tokens(config, *run.tokenizer),
       .prompt_piece = config.get_bool("use_chunked_prefill") ? config.get_int("prefill_chunk_size") : 0,
       .seed = model.init_seed};
   return {std::move(run), prompt, static_cast<std::size_t>(rows), options};

@@ -13,6 +13,7 @@
 #include "cli/stored_model_command.h"
 #include "core/error.h"
 #include "dist/comm/stop_signal.h"
+#include "generate/generate.h"
 #include "metrics/atomic_file.h"
 #include "serve/engine.h"
 #include "serve/http_server.h"
@@ -39,7 +40,8 @@ long prompts are read in pieces between others' tokens.
   quantize_kvcache=true      keys and values in 8 bits: half the memory of a text, and less to read for each token
   prefill_chunk_size=256     most tokens of prompts that are read at once; use_chunked_prefill=false: whole prompts
   enable_prefix_caching=false       reads all of every prompt; without, not what a row remembers of its beginning
-  decode_sampling_strategy=greedy   and its keys, where a request has no temperature, top_p or top_k
+  decode_sampling_strategy=greedy   and its keys, as for `generate`, where a request does not say; FOLDER's
+                                    generation_config.json where the command line does not
   ranks=8 ici_expert_parallelism=8  any mesh and strategy, also under mpirun: process 0 listens
 
 GET /health, GET /v1/models, GET /metrics (for Prometheus, with the rows of each expert), POST /v1/completions.
@@ -83,9 +85,10 @@ Serving make_serving(ModelToRun run, std::span<const std::string> settings) {
   served.vocab = run.model.vocab;
   served.capacity = config.get_int("max_target_length");
   served.add_bos = config.get_bool("add_bos");
-  served.sampling = sampling_config(config);
+  served.sampling = sampling_config(config, run.tokenizer->vocab_size());
   limits.waiting = std::min(16 * limits.rows, kMostWaiting);
   limits.vocab = run.tokenizer->vocab_size();
+  limits.ends = end_tokens(config, *run.tokenizer);
   const bool whole = config.is_set_by_user("use_chunked_prefill") && !config.get_bool("use_chunked_prefill");
   limits.shares_prefixes =
       config.get_bool("enable_prefix_caching") || !config.is_set_by_user("enable_prefix_caching");

@@ -1,6 +1,7 @@
 #include "config/config.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "config/builder.h"
@@ -65,6 +66,37 @@ std::vector<std::string> Config::get_strings(std::string_view key) const {
   CHECK(found.declaration->type == KeyType::text_list, "key {} is no list of text: {}", key,
         found.value.dump());
   return found.value.get<std::vector<std::string>>();
+}
+
+std::vector<std::int64_t> Config::get_ints(std::string_view key) const {
+  const Entry& found = entry(key);
+  CHECK(found.declaration->type == KeyType::integer_list, "key {} is no list of integers: {}", key,
+        found.value.dump());
+  return found.value.get<std::vector<std::int64_t>>();
+}
+
+std::vector<std::pair<std::int64_t, double>> Config::get_numbers_by_id(std::string_view key) const {
+  const Entry& found = entry(key);
+  CHECK(found.declaration->type == KeyType::structure, "key {} is no nested list: {}", key,
+        found.value.dump());
+  std::vector<std::pair<std::int64_t, double>> numbers;
+  std::set<std::int64_t> ids;
+  const auto refuse = [&](const nlohmann::json& what) {
+    fail_usage(
+        "[config] {}: expected pairs of an id and a number, each id once, such as [[5, -1.5], [7, 2]], "
+        "got {}",
+        key, value_text(what));
+  };
+  const KeyDeclaration of_id = integer_key(std::string(key), 0, at_least(0), ""),
+                       of_number = float_key(std::string(key), 0, any_number(), "");
+  if (!found.value.is_array()) refuse(found.value);
+  for (const nlohmann::json& pair : found.value) {
+    if (!pair.is_array() || pair.size() != 2) refuse(pair);
+    numbers.emplace_back(typed_value(of_id, pair[0], found.source).get<std::int64_t>(),
+                         typed_value(of_number, pair[1], found.source).get<double>());
+    if (!ids.insert(numbers.back().first).second) refuse(pair);
+  }
+  return numbers;
 }
 
 bool Config::is_none(std::string_view key) const {

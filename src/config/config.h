@@ -18,6 +18,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "config/axis_rule.h"
@@ -44,6 +45,9 @@ class Config {
   double get_float(std::string_view key) const;
   const std::string& get_string(std::string_view key) const;  // "" for None
   std::vector<std::string> get_strings(std::string_view key) const;
+  std::vector<std::int64_t> get_ints(std::string_view key) const;
+  // A list of [id, number] pairs, each id once. Error(usage) for anything else in nested lists.
+  std::vector<std::pair<std::int64_t, double>> get_numbers_by_id(std::string_view key) const;
   bool is_none(std::string_view key) const;  // None, or an empty string
 
   // Whether the command line, the overrides or the case's map gave the key (with whatever value).

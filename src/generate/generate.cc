@@ -4,6 +4,9 @@
 #include <chrono>
 #include <cstring>
 #include <limits>
+#include <set>
+
+#include "core/error.h"
 
 namespace switchyard {
 namespace {
@@ -43,7 +46,41 @@ Tensor read_prompts(Generator& generator, const std::vector<RowTokens>& prompts,
   }
 }
 
+// The next token of each row of logits, which is that row's of the text `of[i]`; log probabilities where
+// wanted. Rows are independent, so threads share them.
+struct Picked {
+  std::int32_t token = 0;
+  double log_prob = 0;
+};
+std::vector<Picked> pick_tokens(ThreadPool& pool, Tensor& logits, const std::vector<RowTokens>& fed,
+                                const std::vector<GeneratedRow>& rows,
+                                const std::vector<TokenHistory>& histories, const GenerateOptions& options) {
+  std::vector<Picked> picked(fed.size());
+  const auto pick = [&](std::int64_t begin, std::int64_t end) {
+    for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
+      const std::size_t row = fed[i].row;
+      const auto of_row = logits_of_row(logits, i, options.vocab);
+      picked[i].token = pick_token(of_row, options.sampling, histories[row],
+                                   draw_of(options.seed, row, rows[row].tokens.size()));
+      if (options.log_probs) picked[i].log_prob = log_probability(of_row, picked[i].token);
+    }
+  };
+  pool.for_range(std::ssize(fed), rows_a_thread(options.vocab), pick);
+  return picked;
+}
+
 }  // namespace
+
+std::vector<std::int32_t> end_tokens(const Config& config, const Tokenizer& tokenizer) {
+  std::set<std::int32_t> ends;
+  if (tokenizer.eos()) ends.insert(*tokenizer.eos());
+  for (const std::int64_t id : config.get_ints("decode_end_tokens")) {
+    if (id < 0 || id > std::numeric_limits<std::int32_t>::max())
+      fail_usage("[generate] decode_end_tokens: expected ids of 0 or more, got {}", id);
+    ends.insert(static_cast<std::int32_t>(id));
+  }
+  return {ends.begin(), ends.end()};
+}
 
 Generated generate(Generator& generator, const std::vector<std::vector<std::int32_t>>& prompts,
                    const GenerateOptions& options,
@@ -53,18 +90,22 @@ Generated generate(Generator& generator, const std::vector<std::vector<std::int3
   const double begin = seconds_now();
   double first = begin;
   std::vector<RowTokens> next;
+  std::vector<TokenHistory> histories(prompts.size());
+  const bool has_history = options.sampling.uses_history();
+  for (std::size_t r = 0; r < prompts.size() && has_history; ++r) histories[r].add_prompt(prompts[r]);
   for (std::size_t r = 0; r < prompts.size() && options.most_tokens > 0; ++r) next.push_back({r, prompts[r]});
   for (std::int64_t n = 0; !next.empty(); ++n) {
     Tensor logits = n == 0 ? read_prompts(generator, next, options.prompt_piece) : generator.feed(next);
+    const std::vector<Picked> picked =
+        pick_tokens(generator.pool(), logits, next, result.rows, histories, options);
     std::vector<RowTokens> going_on;
     for (std::size_t i = 0; i < next.size(); ++i) {
       GeneratedRow& row = result.rows[next[i].row];
-      const auto of_row = logits_of_row(logits, i, options.vocab);
-      const std::int32_t token =
-          pick_token(of_row, options.sampling, draw_of(options.seed, next[i].row, row.tokens.size()));
+      const std::int32_t token = picked[i].token;
       row.tokens.push_back(token);
-      if (options.log_probs) row.log_probs.push_back(log_probability(of_row, token));
-      row.ended = token == options.end;
+      if (options.log_probs) row.log_probs.push_back(picked[i].log_prob);
+      if (has_history) histories[next[i].row].add_made(token);
+      row.ended = std::find(options.ends.begin(), options.ends.end(), token) != options.ends.end();
       on_token(next[i].row, token);
       if (!row.ended && n + 1 < options.most_tokens) going_on.push_back({next[i].row, {token}});
     }
@@ -83,6 +124,8 @@ std::string sample_text(Context& context, const ModelConfig& model, const Parame
   std::vector<std::int32_t> tokens = tokenizer.encode(prompt);
   if (tokens.empty()) return "";
   std::optional<Generator> generator;
+  TokenHistory history;
+  history.add_prompt(tokens);
   std::size_t seen = 0;  // tokens that the generator was fed
   for (std::int64_t i = 0; i < count; ++i) {
     const auto after = static_cast<std::ptrdiff_t>(tokens.size());
@@ -97,7 +140,8 @@ std::string sample_text(Context& context, const ModelConfig& model, const Parame
     const auto last = logits_of_row(logits, 0, tokenizer.vocab_size());
     if (tokenizer.eos())
       last[static_cast<std::size_t>(*tokenizer.eos())] = -std::numeric_limits<float>::infinity();
-    tokens.push_back(pick_token(last, sampling, draw_of(seed, 0, static_cast<std::size_t>(i))));
+    tokens.push_back(pick_token(last, sampling, history, draw_of(seed, 0, static_cast<std::size_t>(i))));
+    history.add_made(tokens.back());
   }
   return tokenizer.decode(tokens);
 }

@@ -14,18 +14,18 @@ namespace switchyard {
 
 struct GenerateOptions {
   SamplingConfig sampling = {};
-  std::int64_t most_tokens = 0;                    // new ones, of each row
-  bool log_probs = false;                          // wanted
-  std::int64_t vocab = 0;                          // ids from here on are never picked
-  std::optional<std::int32_t> end = std::nullopt;  // the id after which a row is done
-  std::int64_t prompt_piece = 0;                   // most tokens of a prompt that are read at once; 0: all
+  std::int64_t most_tokens = 0;         // new ones, of each row
+  bool log_probs = false;               // wanted
+  std::int64_t vocab = 0;               // ids from here on are never picked
+  std::vector<std::int32_t> ends = {};  // ids after which a row is done
+  std::int64_t prompt_piece = 0;        // most tokens of a prompt that are read at once; 0: all
   std::uint32_t seed = 0;  // draws depend on it, the row and the number of tokens before, on nothing else
 };
 
 struct GeneratedRow {
   std::vector<std::int32_t> tokens;  // new ones, with the end where it came
   std::vector<double> log_probs;     // of each, where wanted
-  bool ended = false;                // by `end`
+  bool ended = false;                // by one of `ends`
 };
 
 struct Generated {
@@ -34,6 +34,10 @@ struct Generated {
   double decode_seconds = 0;   // for the others
   std::int64_t steps = 0;      // calls of the model after the prompt
 };
+
+// The ids that end a text: the tokenizer's end of a document, where it has one, and decode_end_tokens. In
+// order, each once. Error(usage) for one that is negative.
+std::vector<std::int32_t> end_tokens(const Config& config, const Tokenizer& tokenizer);
 
 // Goes on from each row's prompt (one token or more), on a new generator of so many rows. Collective;
 // `on_token` sees every token as it comes. Rows that are done cost nothing more.

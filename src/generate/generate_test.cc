@@ -158,15 +158,21 @@ TEST(Generator, EndsRowsByThemselves) {
     const Generated whole = made(free);
     ASSERT_EQ(whole.rows[0].tokens.size(), 6u);
     GenerateOptions ending = free;
-    ending.end = whole.rows[0].tokens[2];
+    const std::int32_t end = whole.rows[0].tokens[2];
+    // An id that never comes, the end, and one that comes after it where that is another one.
+    ending.ends = {kVocabulary + 5, end, whole.rows[0].tokens[4]};
+    const auto is_end = [&](std::int32_t token) {
+      return std::find(ending.ends.begin(), ending.ends.end(), token) != ending.ends.end();
+    };
     const Generated ended = made(ending);
-    const auto at = std::find(whole.rows[0].tokens.begin(), whole.rows[0].tokens.end(), *ending.end);
+    const auto at = std::find_if(whole.rows[0].tokens.begin(), whole.rows[0].tokens.end(),
+                                 [&](std::int32_t t) { return is_end(t); });
     EXPECT_EQ(ended.rows[0].tokens, std::vector<std::int32_t>(whole.rows[0].tokens.begin(), at + 1));
     EXPECT_TRUE(ended.rows[0].ended);
     // The other row goes on as if it were alone, up to an end of its own.
     const auto& tokens = ended.rows[1].tokens;
     EXPECT_TRUE(std::equal(tokens.begin(), tokens.end(), whole.rows[1].tokens.begin()));
-    EXPECT_TRUE(tokens.size() == 6 || tokens.back() == *ending.end);
+    EXPECT_TRUE(tokens.size() == 6 || is_end(tokens.back()));
     for (const std::int64_t piece : {1, 2, 3}) {
       GenerateOptions in_pieces = free;
       in_pieces.prompt_piece = piece;

@@ -27,11 +27,12 @@ class Generator {
   // next token, f32 [rows fed,V], in the order of `fed`. The other rows cost nothing, but for padding where
   // parts of a split batch have unlike numbers of them. CHECKs that no row gets more than the capacity.
   Tensor feed(std::span<const RowTokens> fed);
-  // The row begins anew with the first `tokens` tokens of a row, which may be itself. Rows of unlike parts of a
-  // split batch share nothing (CHECK).
+  // The row begins anew with the first `tokens` tokens of a row, which may be itself. Rows of unlike parts of
+  // a split batch share nothing (CHECK).
   void begin(std::size_t row, std::size_t from, std::int64_t tokens);
   void forget(std::size_t row) { begin(row, row, 0); }
 
+  ThreadPool& pool() const { return *context_.pool; }
   std::int64_t rows() const { return static_cast<std::int64_t>(lengths_.size()); }
   std::int64_t capacity() const { return capacity_; }
   std::int64_t length(std::size_t row) const { return lengths_[row]; }

@@ -1,16 +1,12 @@
 #include "generate/sampling.h"
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <cmath>
-#include <iterator>
-#include <numbers>
-#include <numeric>
-#include <vector>
+#include <utility>
 
 #include "core/error.h"
 #include "core/rng.h"
+#include "generate/likely_tokens.h"
 
 namespace switchyard {
 namespace {
@@ -22,210 +18,128 @@ SamplingStrategy strategy_of(const std::string& name) {
   return name == "composite" ? SamplingStrategy::composite : SamplingStrategy::greedy;
 }
 
-// Largest sum of weights: sums are of whole numbers, so that they do not depend on their order.
-constexpr int kSumBits = 62;
-
-// A number for each logit that grows as the logit falls. Equal logits, both zeros included, have equal
-// numbers; what is not a number comes last.
-std::uint32_t rank_of(float logit) {
-  const auto bits = std::bit_cast<std::int32_t>(logit + 0.0f);
-  // Without branches, as signs of logits are as good as random: negative numbers grow with their bits.
-  const auto rank = static_cast<std::uint32_t>(bits ^ (~(bits >> 31) & 0x7fffffff));
-  return rank | (0u - static_cast<std::uint32_t>(logit != logit));
-}
-
-// exp(x) * 2^scale as a whole number, for x <= 0; what is not a number gives 0. 2^(x / ln 2) is the product
-// of a power of two, a power of 2^(1/128) from a table, and a polynomial: within some 1e-14 of std::exp, and
-// several times as fast, which counts with a hundred thousand tokens.
-class WholeExponential {
- public:
-  explicit WholeExponential(int scale) {
-    for (std::size_t j = 0; j < kParts; ++j) {
-      const double exponent = static_cast<double>(j) / static_cast<double>(kParts) + scale;
-      powers_[j] = std::bit_cast<std::int64_t>(std::exp2(exponent));
-    }
-  }
-  std::uint64_t operator()(double x) const {
-    const double parts = x * (static_cast<double>(kParts) * std::numbers::log2e);
-    if (!(parts > static_cast<double>(kParts) * -kSumBits)) return 0;
-    // Added to this number, another one is rounded to a whole, which its last bits hold.
-    constexpr double kRounds = 6755399441055744.0;  // 1.5 * 2^52
-    const double rounded = parts + kRounds;
-    const std::int64_t whole = std::bit_cast<std::int64_t>(rounded) - std::bit_cast<std::int64_t>(kRounds);
-    const double r = (parts - (rounded - kRounds)) * (std::numbers::ln2 / static_cast<double>(kParts));
-    const double near_one = 1 + r * (1 + r * (0.5 + r * (1.0 / 6 + r * (1.0 / 24))));
-    const std::int64_t power = powers_[static_cast<std::size_t>(whole & 127)] + (whole >> 7) * (1LL << 52);
-    return static_cast<std::uint64_t>(
-        static_cast<std::int64_t>(near_one * std::bit_cast<double>(power) + 0.5));
-  }
-
- private:
-  static constexpr std::size_t kParts = 128;
-  std::array<std::int64_t, kParts> powers_;  // bits of 2^(j / 128 + scale)
-};
-
-struct Token {
-  std::uint32_t rank, id;
-  std::uint64_t weight;
-};
-
-constexpr int kDigitBits = 11, kFirstShift = 32 - kDigitBits;
-constexpr std::uint32_t kDigits = 1u << kDigitBits;
-using Sums = std::array<std::uint64_t, kDigits>;  // of weights, by a digit of ranks
-
-// The digit with which the sum is above `passed`, which becomes what is left of it before that digit.
-std::uint32_t digit_above(const Sums& sums, std::uint64_t& passed) {
-  std::uint32_t digit = 0;
-  while (passed >= sums[digit]) passed -= sums[digit++];
-  return digit;
-}
-
-std::uint64_t sum_of(std::span<const Token> tokens) {
-  std::uint64_t sum = 0;
-  for (const Token& t : tokens) sum += t.weight;
-  return sum;
-}
-
-// The token with which, in the order of logits, the sum of weights is above `passed`, which is below the sum
-// of all. The most probable token is first, of equal ones the smaller id. Nothing is sorted: weights are
-// added up by a digit of their tokens' ranks, and the search goes on, with the next digit, among the tokens
-// of the one sum in which the wanted token is. `tokens` are in the order of ids.
-Token token_above(std::span<const Token> tokens, std::uint64_t passed) {
-  static thread_local std::vector<Token> inside;  // kept: fresh memory costs more than all else here
-  inside.clear();
-  for (int shift = 32; shift > 0;) {
-    shift = std::max(0, shift - kDigitBits);
-    const auto digit_of = [&](const Token& t) { return t.rank >> shift & (kDigits - 1); };
-    Sums sums{};
-    for (const Token& t : tokens) sums[digit_of(t)] += t.weight;
-    const std::uint32_t digit = digit_above(sums, passed);
-    if (inside.empty())
-      std::copy_if(tokens.begin(), tokens.end(), std::back_inserter(inside),
-                   [&](const Token& t) { return digit_of(t) == digit; });
-    else
-      std::erase_if(inside, [&](const Token& t) { return digit_of(t) != digit; });
-    tokens = inside;
-  }
-  while (passed >= tokens.front().weight) {  // equal logits, by id
-    passed -= tokens.front().weight;
-    tokens = tokens.subspan(1);
-  }
-  return tokens.front();
-}
-
-// Leaves the tokens up to the one of token_above.
-void keep_above(std::vector<Token>& tokens, std::uint64_t passed) {
-  const Token last = token_above(tokens, passed);
-  std::erase_if(
-      tokens, [&](const Token& t) { return t.rank > last.rank || (t.rank == last.rank && t.id > last.id); });
-}
-
 // What must be passed for the last of the fewest tokens that have the share p of the sum, which is not 0.
 std::uint64_t before_share(double p, std::uint64_t sum) {
   const auto wanted = static_cast<std::uint64_t>(std::ceil(p * static_cast<double>(sum)));
   return std::clamp<std::uint64_t>(wanted, 1, sum) - 1;
 }
 
-// The logits of a vocabulary and the weights they stand for, in units of 2^-scale.
-class Vocabulary {
- public:
-  explicit Vocabulary(std::span<const float> logits)
-      : logits_(logits),
-        top_(*std::max_element(logits.begin(), logits.end())),
-        exponential_(kSumBits - static_cast<int>(std::bit_width(logits.size()))) {}
+std::vector<RankedToken>& kept_tokens() {
+  static thread_local std::vector<RankedToken> tokens;  // fresh memory costs more than all else here
+  return tokens;
+}
 
-  // exp((logit - top) * factor). The top weighs 1 where it is infinite, too.
-  std::uint64_t weight(std::size_t id, double factor) const {
-    const float logit = logits_[id];
-    return exponential_(logit == top_ ? 0.0 : static_cast<double>(logit - top_) * factor);
+// Leaves tokens of which each weighs at least so large a part of the top one.
+void keep_from_part(double part, std::span<const float> logits, float top, double factor,
+                    std::vector<RankedToken>& tokens) {
+  const double least = std::log(part);
+  std::erase_if(tokens, [&](const RankedToken& t) {
+    const float logit = logits[t.id];
+    return logit != top && !((static_cast<double>(logit) - static_cast<double>(top)) * factor >= least);
+  });
+}
+
+std::int32_t id_of(const Ranked::Found& found) {
+  return static_cast<std::int32_t>(found.token.id);
+}
+
+// Of the tokens that the strategy leaves, by their logits.
+std::int32_t pick_by_rank(const WeighedLogits& weighed, std::span<const float> logits,
+                          const SamplingConfig& config, double factor, float uniform) {
+  using enum SamplingStrategy;
+  std::vector<RankedToken>& tokens = kept_tokens();
+  const double p = config.strategy == topk ? 1 : config.nucleus_p;
+  const bool is_nucleus = config.strategy == nucleus;
+  const bool has_top_k = !is_nucleus && config.top_k < std::ssize(logits);
+  if (!has_top_k && p >= 1 && config.min_p > 0) {
+    weighed.from(weighed.below_top(-std::log(config.min_p), factor), factor, tokens);
+  } else if (has_top_k) {
+    weighed.first(config.top_k, factor, tokens);
+    if (p < 1) keep_up_to(Ranked(tokens).above(before_share(p, sum_of(tokens))).token, tokens);
+  } else {
+    const double own_factor = is_nucleus && p < 1 ? 1 : factor;
+    const std::uint64_t sum = weighed.sum(own_factor);
+    const std::uint64_t passed = p < 1 ? before_share(p, sum) : passed_of(uniform, sum);
+    weighed.up_to(passed, sum, own_factor, tokens);
+    Ranked ranked(tokens);
+    const Ranked::Found last = ranked.above(passed);
+    if (p >= 1) return id_of(last);
+    if (own_factor == factor && !(config.min_p > 0))
+      return id_of(ranked.above(passed_of(uniform, last.before + last.token.weight)));
+    keep_up_to(last.token, tokens);
+    if (own_factor != factor) weighed.weigh(tokens, factor);
   }
-  void weigh(std::span<Token> tokens, double temperature) const {
-    for (Token& t : tokens) t.weight = weight(t.id, 1 / temperature);
+  if (config.min_p > 0) keep_from_part(config.min_p, logits, weighed.top(), factor, tokens);
+  return id_of(Ranked(tokens).above(passed_of(uniform, sum_of(tokens))));
+}
+
+std::int32_t pick_weighted(const WeighedLogits& weighed, std::span<const float> logits, double min_p,
+                           double factor, float uniform) {
+  if (!(min_p > 0)) return weighed.pick_in_order(factor, uniform);
+  std::vector<RankedToken>& tokens = kept_tokens();
+  weighed.from(weighed.below_top(-std::log(min_p), factor), factor, tokens);
+  keep_from_part(min_p, logits, weighed.top(), factor, tokens);
+  std::uint64_t passed = passed_of(uniform, sum_of(tokens));
+  std::size_t at = 0;
+  while (passed >= tokens[at].weight) passed -= tokens[at++].weight;
+  return static_cast<std::int32_t>(tokens[at].id);
+}
+
+// Logits with penalties and biases, until its end.
+class ChangedLogits {
+ public:
+  ChangedLogits(std::span<float> logits, const SamplingConfig& config, const TokenHistory& history)
+      : logits_(logits) {
+    if (config.uses_history()) {
+      for (const TokenHistory::Seen& seen : history.seen())
+        change(seen.token, [&](double logit) {
+          logit = logit < 0 ? logit * config.repetition_penalty : logit / config.repetition_penalty;
+          if (seen.made == 0) return logit;
+          return logit - static_cast<double>(seen.made) * config.frequency_penalty - config.presence_penalty;
+        });
+    }
+    for (const LogitBias& bias : config.logit_bias)
+      change(bias.token, [&](double logit) { return logit + bias.bias; });
   }
-  // Give `tokens` the most probable ones: `count` of them, weighing 1 each, or the fewest whose probabilities
-  // reach p, none where no logit is a number.
-  void first(std::int64_t count, std::vector<Token>& tokens) const;
-  void nucleus(double p, std::vector<Token>& tokens) const;
+  ~ChangedLogits() {
+    for (auto was = before_.rbegin(); was != before_.rend(); ++was) logits_[was->first] = was->second;
+  }
+  ChangedLogits(const ChangedLogits&) = delete;
+  ChangedLogits& operator=(const ChangedLogits&) = delete;
 
  private:
-  std::uint64_t weigh_all(double temperature) const;
+  // Prompts may have tokens of the model that the tokenizer does not have, and that are not picked.
+  template <typename Change>
+  void change(std::int32_t token, const Change& changed) {
+    const auto at = static_cast<std::size_t>(token);
+    if (at >= logits_.size()) return;
+    before_.emplace_back(at, logits_[at]);
+    logits_[at] = static_cast<float>(changed(static_cast<double>(logits_[at])));
+  }
 
-  std::span<const float> logits_;
-  float top_;
-  WholeExponential exponential_;
-  static thread_local std::vector<std::uint64_t> weights_;  // of weigh_all()
+  std::span<float> logits_;
+  std::vector<std::pair<std::size_t, float>> before_;
 };
-thread_local std::vector<std::uint64_t> Vocabulary::weights_;
-
-std::uint64_t passed_of(float uniform, std::uint64_t sum) {
-  return static_cast<std::uint64_t>(static_cast<double>(uniform) * static_cast<double>(sum));
-}
-
-// Weighs all tokens once. The sum.
-std::uint64_t Vocabulary::weigh_all(double temperature) const {
-  weights_.resize(logits_.size());
-  std::uint64_t sum = 0;
-  for (std::size_t i = 0; i < logits_.size(); ++i) sum += weights_[i] = weight(i, 1 / temperature);
-  return sum;
-}
-
-void Vocabulary::first(std::int64_t count, std::vector<Token>& tokens) const {
-  Sums sums{};
-  for (const float logit : logits_) ++sums[rank_of(logit) >> kFirstShift];
-  const bool all = count >= std::ssize(logits_);
-  const std::uint64_t last = static_cast<std::uint64_t>(count) - 1;
-  std::uint64_t passed = last;
-  const std::uint32_t digit = all ? kDigits : digit_above(sums, passed);
-  tokens.clear();
-  for (std::size_t i = 0; i < logits_.size(); ++i) {
-    const std::uint32_t rank = rank_of(logits_[i]);
-    if (rank >> kFirstShift <= digit) tokens.push_back({rank, static_cast<std::uint32_t>(i), 1});
-  }
-  if (!all) keep_above(tokens, last);
-}
-
-// Tokens that weigh less than the share 1 - p of the mean are none of them: all of those together have no
-// more than that share of the sum.
-void Vocabulary::nucleus(double p, std::vector<Token>& tokens) const {
-  const std::uint64_t sum = weigh_all(1);
-  const double mean = static_cast<double>(sum) / static_cast<double>(logits_.size());
-  const auto least = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(0.999 * (1 - p) * mean));
-  tokens.clear();
-  for (std::size_t i = 0; i < logits_.size(); ++i) {
-    if (weights_[i] >= least)
-      tokens.push_back({rank_of(logits_[i]), static_cast<std::uint32_t>(i), weights_[i]});
-  }
-  if (sum > 0) keep_above(tokens, before_share(p, sum));
-}
-
-// Of all tokens, in the order of ids: there is nothing to search for.
-std::int32_t pick_of_all(std::span<const float> logits, double temperature, float uniform) {
-  const float top = *std::max_element(logits.begin(), logits.end());
-  static thread_local std::vector<double> weights;  // kept, as above
-  weights.clear();
-  double sum = 0;
-  for (const float logit : logits) {
-    weights.push_back(logit == top ? 1 : std::exp(static_cast<double>(logit - top) / temperature));
-    if (!(weights.back() > 0)) weights.back() = 0;  // what is not a number, too
-    sum += weights.back();
-  }
-  double left = static_cast<double>(uniform) * sum;
-  std::size_t last = 0;
-  for (std::size_t i = 0; i < weights.size(); ++i) {
-    if (weights[i] == 0) continue;
-    last = i;
-    left -= weights[i];
-    if (left < 0) break;
-  }
-  return static_cast<std::int32_t>(last);
-}
 
 }  // namespace
 
-SamplingConfig sampling_config(const Config& config) {
+SamplingConfig sampling_config(const Config& config, std::int64_t vocab) {
   SamplingConfig s{strategy_of(config.get_string("decode_sampling_strategy")),
                    config.get_float("decode_sampling_temperature"),
-                   config.get_float("decode_sampling_nucleus_p"), config.get_int("decode_sampling_top_k")};
+                   config.get_float("decode_sampling_nucleus_p"),
+                   config.get_int("decode_sampling_top_k"),
+                   config.get_float("decode_sampling_min_p"),
+                   config.get_float("decode_repetition_penalty"),
+                   config.get_float("decode_presence_penalty"),
+                   config.get_float("decode_frequency_penalty")};
+  for (const auto& [token, bias] : config.get_numbers_by_id("decode_logit_bias")) {
+    if (token >= vocab)
+      fail_usage("[generate] decode_logit_bias: token {} is outside the vocabulary of {}", token, vocab);
+    if (!(std::abs(bias) <= kMostLogitBias))
+      fail_usage("[generate] decode_logit_bias: expected -{} to {} for token {}, got {}", kMostLogitBias,
+                 kMostLogitBias, token, bias);
+    s.logit_bias.push_back({static_cast<std::int32_t>(token), bias});
+  }
   const bool nucleus = s.strategy == SamplingStrategy::nucleus || s.strategy == SamplingStrategy::composite;
   const bool top_k = s.strategy == SamplingStrategy::topk || s.strategy == SamplingStrategy::composite;
   const std::string& name = config.get_string("decode_sampling_strategy");
@@ -247,31 +161,35 @@ float draw_of(std::uint32_t seed, std::size_t text, std::size_t tokens) {
 }
 
 std::int32_t pick_token(std::span<const float> logits, const SamplingConfig& config, float uniform) {
-  using enum SamplingStrategy;
-  if (config.strategy == greedy || config.temperature == 0)
-    return static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-  if (config.strategy == weighted) return pick_of_all(logits, config.temperature, uniform);
-  const Vocabulary vocabulary(logits);
-  static thread_local std::vector<Token> tokens;
-  if (config.strategy == nucleus && config.nucleus_p < 1)
-    vocabulary.nucleus(config.nucleus_p, tokens);
-  else
-    vocabulary.first(config.strategy == nucleus ? std::ssize(logits) : config.top_k, tokens);
-  vocabulary.weigh(tokens, config.temperature);
-  std::uint64_t sum = sum_of(tokens);
-  if (sum == 0) return 0;  // no logit is a number
-  if (config.strategy == composite && config.nucleus_p < 1) {
-    keep_above(tokens, before_share(config.nucleus_p, sum));
-    sum = sum_of(tokens);
-  }
-  return static_cast<std::int32_t>(token_above(tokens, passed_of(uniform, sum)).id);
+  const WeighedLogits weighed(logits);
+  if (config.strategy == SamplingStrategy::greedy || config.temperature == 0) return weighed.first_top();
+  // Of -infinity alone each is as good as another, but what is not a number is no logit.
+  if (std::isinf(weighed.top()) && weighed.sum(1) == 0) return 0;
+  constexpr double kLeastFactor = 1e-300, kMostFactor = 1e300;
+  const double factor = std::clamp(1 / config.temperature, kLeastFactor, kMostFactor);
+  if (config.strategy == SamplingStrategy::weighted)
+    return pick_weighted(weighed, logits, config.min_p, factor, uniform);
+  return pick_by_rank(weighed, logits, config, factor, uniform);
+}
+
+std::int32_t pick_token(std::span<float> logits, const SamplingConfig& config, const TokenHistory& history,
+                        float uniform) {
+  const ChangedLogits changed(logits, config, history);
+  return pick_token(logits, config, uniform);
+}
+
+std::int64_t rows_a_thread(std::int64_t vocab) {
+  constexpr std::int64_t kLogits = 16384;
+  return std::max<std::int64_t>(1, kLogits / std::max<std::int64_t>(1, vocab));
+}
+
+double log_sum_exp(std::span<const float> logits) {
+  const WeighedLogits weighed(logits);
+  return static_cast<double>(weighed.top()) + weighed.log_sum();
 }
 
 double log_probability(std::span<const float> logits, std::int32_t token) {
-  const float top = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(static_cast<double>(logit - top));
-  return static_cast<double>(logits[static_cast<std::size_t>(token)] - top) - std::log(sum);
+  return static_cast<double>(logits[static_cast<std::size_t>(token)]) - log_sum_exp(logits);
 }
 
 }  // namespace switchyard

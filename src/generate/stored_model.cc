@@ -5,6 +5,7 @@
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/hub.h"
 #include "checkpoint/json_file.h"
+#include "generate/generation_defaults.h"
 #include "gguf/gguf_weights.h"
 #include "models/same_model.h"
 #include "tokenizer/tokenizer.h"
@@ -42,6 +43,7 @@ Keys keys_of_hub(const std::string& path) {
   const bool whole = config.value(name, nlohmann::json("bfloat16")) == "float32";
   keys["dtype"] = keys["weight_dtype"] = whole ? "float32" : "bfloat16";
   add_tokenizer(keys, path);
+  keys.merge(generation_defaults(path));
   return keys;
 }
 
@@ -62,6 +64,7 @@ Keys keys_of_checkpoint(const std::string& path) {
   }
   if (keys.contains("dtype")) keys["weight_dtype"] = keys["dtype"];
   add_tokenizer(keys, folder.path() + "/tokenizer");
+  keys.merge(generation_defaults(folder.path() + "/tokenizer"));
   return keys;
 }
 

@@ -73,6 +73,7 @@ std::vector<Kernel> ragged_rows_kernels();
 std::vector<Kernel> route_kernels();
 std::vector<Kernel> row_kernels();  // rms_norm, rope and its tables
 std::vector<Kernel> token_loss_kernels();
+std::vector<Kernel> vocabulary_kernels();
 std::vector<Kernel> weight_update_kernels();  // and rank_sum
 
 // All of them.

@@ -14,7 +14,9 @@ namespace switchyard::serve {
 // A text that has a row.
 struct Batcher::Running {
   Running(WantedText wanted, const Tokenizer& tokenizer)
-      : text(std::move(wanted)), characters(tokenizer, text.request.prompt), stop(text.request.stop) {}
+      : text(std::move(wanted)), characters(tokenizer, text.request.prompt), stop(text.request.stop) {
+    if (text.request.sampling.uses_history()) history.add_prompt(text.request.prompt);
+  }
 
   WantedText text;
   TokenText characters;
@@ -23,9 +25,15 @@ struct Batcher::Running {
   std::size_t read = 0;         // tokens of the prompt that were fed
   std::int64_t tokens = 0;      // new ones
   std::int32_t last_token = 0;  // of them
+  TokenHistory history;         // where the request's penalties need one
 
   bool reads_prompt() const { return read < text.request.prompt.size(); }
   std::size_t left() const { return text.request.prompt.size() - read; }
+};
+
+struct Batcher::Picked {
+  std::int32_t token = 0;
+  std::vector<TokenLogProb> log_probs = {};  // where wanted
 };
 
 namespace {
@@ -39,8 +47,8 @@ std::string text_of_token(const Tokenizer& tokenizer, std::int32_t token) {
   return whole ? text : fmt::format("token_id:{}", token);
 }
 
-std::vector<std::pair<std::string, double>> most_probable(std::span<const float> logits, int count,
-                                                          const Tokenizer& tokenizer) {
+std::vector<std::pair<std::string, double>> most_probable(std::span<const float> logits, double log_sum,
+                                                          int count, const Tokenizer& tokenizer) {
   std::vector<std::int32_t> ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0);
   const auto middle = ids.begin() + std::min<std::ptrdiff_t>(count, std::ssize(ids));
@@ -50,7 +58,8 @@ std::vector<std::pair<std::string, double>> most_probable(std::span<const float>
   });
   std::vector<std::pair<std::string, double>> most;
   for (auto id = ids.begin(); id != middle; ++id)
-    most.emplace_back(text_of_token(tokenizer, *id), log_probability(logits, *id));
+    most.emplace_back(text_of_token(tokenizer, *id),
+                      static_cast<double>(logits[static_cast<std::size_t>(*id)]) - log_sum);
   return most;
 }
 
@@ -223,12 +232,13 @@ Step Batcher::next(double seconds) {
   return step;
 }
 
-void Batcher::take(const Step& step, Tensor logits, double seconds) {
+void Batcher::take(ThreadPool& pool, const Step& step, Tensor logits, double seconds) {
   CHECK(logits.dim(0) == std::ssize(step.fed), "logits of {} rows for {}", logits.dim(0), step.fed.size());
   const bool prompts = rows_[step.fed[0].row]->reads_prompt();
   prompts_next_ = !prompts;
   const auto vocab = static_cast<std::size_t>(std::min(limits_.vocab, logits.dim(1)));
-  std::int64_t fed = 0, picked = 0;
+  std::int64_t fed = 0;
+  std::vector<std::size_t> picking;  // places of rows whose logits are wanted
   for (std::size_t i = 0; i < step.fed.size(); ++i) {
     Running& running = *rows_[step.fed[i].row];
     const auto& tokens = step.fed[i].tokens;
@@ -236,21 +246,31 @@ void Batcher::take(const Step& step, Tensor logits, double seconds) {
     fed += std::ssize(tokens);
     auto& remembered = fed_[step.fed[i].row];
     remembered.insert(remembered.end(), tokens.begin(), tokens.end());
-    if (running.reads_prompt()) continue;
-    ++picked;
-    pick(running, logits.span<float>().subspan(i * static_cast<std::size_t>(logits.dim(1)), vocab));
+    if (!running.reads_prompt()) picking.push_back(i);
   }
+  std::vector<Picked> picked(picking.size());
+  const auto pick_some = [&](std::int64_t begin, std::int64_t end) {
+    for (auto n = static_cast<std::size_t>(begin); n < static_cast<std::size_t>(end); ++n) {
+      const std::size_t offset = picking[n] * static_cast<std::size_t>(logits.dim(1));
+      picked[n] = pick(*rows_[step.fed[picking[n]].row], logits.span<float>().subspan(offset, vocab));
+    }
+  };
+  pool.for_range(std::ssize(picking), rows_a_thread(limits_.vocab), pick_some);
+  for (std::size_t n = 0; n < picking.size(); ++n)
+    add(*rows_[step.fed[picking[n]].row], std::move(picked[n]));
   {
     const std::lock_guard lock(mutex_);
     (prompts ? counts_.prompt_calls : counts_.token_calls) += 1;
     (prompts ? counts_.prompt_seconds : counts_.token_seconds) += seconds;
     if (prompts) counts_.prompt_tokens += fed;
-    counts_.new_tokens += picked;
+    counts_.new_tokens += std::ssize(picking);
   }
   for (const RowTokens& row : step.fed) {
     const Running& running = *rows_[row.row];
     if (running.reads_prompt()) continue;
-    const bool ended = running.last_token == tokenizer_.eos() && !running.text.request.ignore_end;
+    const bool is_end =
+        std::find(limits_.ends.begin(), limits_.ends.end(), running.last_token) != limits_.ends.end();
+    const bool ended = is_end && !running.text.request.ignore_end;
     if (ended || running.stop.found()) {
       finish(row.row, Finish::stop);
     } else if (running.tokens == running.text.request.most_tokens) {
@@ -259,19 +279,29 @@ void Batcher::take(const Step& step, Tensor logits, double seconds) {
   }
 }
 
-// The next token of a text, and the text that it makes.
-void Batcher::pick(Running& running, std::span<float> logits) {
+// The next token of a text. Several threads at once, for texts of their own.
+Batcher::Picked Batcher::pick(const Running& running, std::span<float> logits) const {
   const TextRequest& request = running.text.request;
-  const std::int32_t token =
-      pick_token(logits, request.sampling,
-                 draw_of(request.seed, request.choice, static_cast<std::size_t>(running.tokens)));
-  running.last_token = token;
-  ++running.tokens;
-  Piece piece{request.choice, running.stop.add(running.characters.add(token)), 1, {}, {}};
+  Picked picked;
+  picked.token = pick_token(logits, request.sampling, running.history,
+                            draw_of(request.seed, request.choice, static_cast<std::size_t>(running.tokens)));
   if (request.log_probs) {
-    piece.log_probs.push_back({text_of_token(tokenizer_, token), log_probability(logits, token),
-                               most_probable(logits, *request.log_probs, tokenizer_)});
+    const double log_sum = log_sum_exp(logits);
+    picked.log_probs.push_back({text_of_token(tokenizer_, picked.token),
+                                static_cast<double>(logits[static_cast<std::size_t>(picked.token)]) - log_sum,
+                                most_probable(logits, log_sum, *request.log_probs, tokenizer_)});
   }
+  return picked;
+}
+
+// The text that a token makes.
+void Batcher::add(Running& running, Picked picked) {
+  running.last_token = picked.token;
+  ++running.tokens;
+  if (running.text.request.sampling.uses_history()) running.history.add_made(picked.token);
+  const std::size_t choice = running.text.request.choice;
+  Piece piece{
+      choice, running.stop.add(running.characters.add(picked.token)), 1, std::move(picked.log_probs), {}};
   running.text.pieces->add(std::move(piece));
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/tensor.h"
+#include "core/thread_pool.h"
 #include "generate/generator.h"
 #include "generate/token_text.h"
 #include "serve/completion.h"
@@ -33,11 +34,12 @@ struct Step {
 };
 
 struct BatcherLimits {
-  std::int64_t rows = 1;            // texts at once
-  std::int64_t waiting = 0;         // texts that may wait for a row
-  std::int64_t prompt_piece = 512;  // most tokens of prompts in one call
-  bool shares_prefixes = true;      // a prompt that begins as another text did is not read again so far
-  std::int64_t vocab = 0;           // ids from here on are never picked
+  std::int64_t rows = 1;                // texts at once
+  std::int64_t waiting = 0;             // texts that may wait for a row
+  std::int64_t prompt_piece = 512;      // most tokens of prompts in one call
+  bool shares_prefixes = true;          // a prompt that begins as another text did is not read again so far
+  std::int64_t vocab = 0;               // ids from here on are never picked
+  std::vector<std::int32_t> ends = {};  // ids that end a text
 };
 
 // Since the start.
@@ -70,8 +72,9 @@ class Batcher {
   // Then: what to feed next, waiting up to `seconds` for something; then what came of
   // it.
   Step next(double seconds);
-  // Logits f32 [rows fed,V] of the step that next() gave, and how long they took.
-  void take(const Step& step, Tensor logits, double seconds);
+  // Logits f32 [rows fed,V] of the step that next() gave, and how long they took. The threads of the pool
+  // pick tokens.
+  void take(ThreadPool& pool, const Step& step, Tensor logits, double seconds);
   // Closed, and no row is left.
   bool is_done() const;
 
@@ -82,7 +85,9 @@ class Batcher {
   Begun place_for(const std::vector<std::int32_t>& prompt) const;
   Step prompt_step() const;
   Step token_step() const;
-  void pick(Running& running, std::span<float> logits);
+  struct Picked;
+  Picked pick(const Running& running, std::span<float> logits) const;
+  void add(Running& running, Picked picked);
   void finish(std::size_t row, Finish how);
 
   const Tokenizer& tokenizer_;

@@ -138,7 +138,7 @@ void run_engine(Context& context, const ModelConfig& model, Generator& generator
     const Tensor logits = generator.feed(order.step.fed);
     experts.add(generator.loads());
     anything_new = true;
-    if (head != nullptr) head->batcher.take(order.step, logits, seconds_now() - begin);
+    if (head != nullptr) head->batcher.take(*context.pool, order.step, logits, seconds_now() - begin);
   }
 }
 

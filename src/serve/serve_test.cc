@@ -59,6 +59,7 @@ class Service {
       : config_(Config::from_map(small_model(), words_of(layout))), model_(model_config(config_)) {
     BatcherLimits limits = given;
     limits.vocab = tokenizer_->vocab_size();
+    limits.ends.push_back(*tokenizer_->eos());
     served_ = {"small", tokenizer_.get(), kVocabulary, capacity, false, {}};
     batcher_ = std::make_unique<Batcher>(*tokenizer_, limits);
     server_ =
@@ -337,8 +338,15 @@ TEST(Serve, RefusesInOneLine) {
   refused({{"prompt", "a"}, {"n", 129}}, "n", "1 to 128");
   refused({{"prompt", json::array({"a", "b"})}, {"n", 100}}, "n", "at most 128");
   refused({{"prompt", "a"}, {"n", 2}, {"best_of", 3}}, "best_of", "got 3");
-  refused({{"prompt", "a"}, {"presence_penalty", 0.5}}, "presence_penalty", "got 0.5");
-  refused({{"prompt", "a"}, {"logit_bias", {{"5", 1}}}}, "logit_bias", "nothing else");
+  refused({{"prompt", "a"}, {"min_p", 1.5}}, "min_p", "0 to 1, got 1.5");
+  refused({{"prompt", "a"}, {"top_k", 0.5}}, "top_k", "whole number");
+  refused({{"prompt", "a"}, {"repetition_penalty", 0}}, "repetition_penalty", "0.01 to 100, got 0");
+  refused({{"prompt", "a"}, {"presence_penalty", 2.5}}, "presence_penalty", "-2 to 2, got 2.5");
+  refused({{"prompt", "a"}, {"frequency_penalty", "x"}}, "frequency_penalty", "a number");
+  refused({{"prompt", "a"}, {"logit_bias", 5}}, "logit_bias", "an object");
+  refused({{"prompt", "a"}, {"logit_bias", {{"5", 101}}}}, "logit_bias", "-100 to 100 for token 5, got 101");
+  for (const char* token : {"257", "-1", "05", "5x", "", "99999999999"})
+    refused({{"prompt", "a"}, {"logit_bias", {{token, 1}}}}, "logit_bias", "tokens of 0 to 256");
   refused({{"prompt", "a"}, {"suffix", "b"}}, "suffix", "nothing else");
   refused({{"prompt", "a"}, {"model", "large"}}, "model", "expected small");
   refused({{"prompt", "a"}, {"echo", true}, {"logprobs", 1}}, "echo", "logprobs");
@@ -376,6 +384,98 @@ TEST(Serve, RefusesInOneLine) {
                {"suffix", nullptr},
                {"stop", nullptr},
                {"top_p", 0}});
+}
+
+// Each field does what it does in `generate`, with one row as with several at once.
+TEST(Serve, PenaltiesAndBiases) {
+  struct Asked {
+    json fields;
+    SamplingConfig sampling;
+  };
+  using enum SamplingStrategy;
+  const auto with = [](SamplingConfig config, const auto& change) {
+    change(config);
+    return config;
+  };
+  const SamplingConfig drawn{weighted, 1};
+  const std::vector<Asked> asked{
+      {{{"repetition_penalty", 0.1}}, with({}, [](auto& c) { c.repetition_penalty = 0.1; })},
+      {{{"presence_penalty", -2}}, with({}, [](auto& c) { c.presence_penalty = -2; })},
+      {{{"frequency_penalty", -1.5}, {"temperature", 1}},
+       with(drawn, [](auto& c) { c.frequency_penalty = -1.5; })},
+      {{{"logit_bias", {{"65", 100}, {"66", -3.5}}}},
+       with({},
+            [](auto& c) {
+              c.logit_bias = {{65, 100}, {66, -3.5}};
+            })},
+      {{{"min_p", 0.5}}, with(drawn, [](auto& c) { c.min_p = 0.5; })},
+      {{{"top_k", 3}}, {composite, 1, 1, 3}}};
+  Service service("", {.rows = 4, .waiting = 8});
+  for (const Asked& a : asked) {
+    const GenerateOptions options{.sampling = a.sampling, .most_tokens = 12, .vocab = kTokens, .seed = 5};
+    const std::string want = service.tokenizer().decode(made_alone("a beginning", options));
+    json request{{"prompt", json::array({"a beginning", "other"})},
+                 {"max_tokens", 12},
+                 {"ignore_eos", true},
+                 {"seed", 5}};
+    request.update(a.fields);
+    const json answer = service.ask(request);
+    const std::string dumped = json(want).dump(-1, ' ', false, json::error_handler_t::replace);
+    EXPECT_EQ(answer["choices"][0]["text"], json::parse(dumped)) << a.fields;
+    const bool is_greedy = a.sampling.strategy == greedy;
+    const GenerateOptions plain{
+        .sampling = is_greedy ? SamplingConfig{} : drawn, .most_tokens = 12, .vocab = kTokens, .seed = 5};
+    EXPECT_NE(want, service.tokenizer().decode(made_alone("a beginning", plain))) << a.fields;
+  }
+  EXPECT_EQ(
+      service.ask({{"prompt", "x"}, {"max_tokens", 3}, {"logit_bias", {{"65", 100}}}})["choices"][0]["text"],
+      "AAA");
+}
+
+// What a request does not say, the command line has said.
+TEST(Serve, RequestsAddToTheCommandLine) {
+  Service service;
+  ServedModel model = service.served();
+  model.sampling = {SamplingStrategy::topk, 0.5, -1, 7};
+  model.sampling.min_p = 0.1;
+  model.sampling.repetition_penalty = 1.1;
+  model.sampling.logit_bias = {{1, 2}};
+  const auto sampling_of = [&](const json& fields) {
+    json request{{"prompt", "a"}};
+    request.update(fields);
+    return parse_completion(request.dump(), model, 0).texts[0].sampling;
+  };
+  const SamplingConfig same = sampling_of({{"presence_penalty", 0.5}});
+  EXPECT_EQ(same.strategy, SamplingStrategy::topk);
+  EXPECT_EQ(same.top_k, 7);
+  EXPECT_EQ(same.presence_penalty, 0.5);
+  EXPECT_EQ(same.repetition_penalty, 1.1);
+  EXPECT_EQ(same.logit_bias.size(), 1u);
+  const SamplingConfig other =
+      sampling_of({{"top_p", 0.9}, {"repetition_penalty", 1}, {"logit_bias", json::object()}});
+  EXPECT_EQ(other.strategy, SamplingStrategy::composite);
+  EXPECT_EQ(other.temperature, 0.5);
+  EXPECT_EQ(other.top_k, 7);
+  EXPECT_EQ(other.min_p, 0.1);
+  EXPECT_EQ(other.repetition_penalty, 1);
+  EXPECT_TRUE(other.logit_bias.empty());
+}
+
+// Any of the ends ends a text.
+TEST(Serve, EndsAreSeveral) {
+  const BatcherLimits limits{.rows = 2, .waiting = 8, .ends = {65, 66}};
+  Service service("", limits);
+  for (const char* token : {"65", "66", "256"}) {
+    json request{{"prompt", "a"}, {"max_tokens", 5}, {"logit_bias", {{token, 100}}}};
+    json answer = service.ask(request);
+    EXPECT_EQ(answer["choices"][0]["finish_reason"], "stop") << token;
+    EXPECT_EQ(answer["usage"]["completion_tokens"], 1) << token;
+    request["ignore_eos"] = true;
+    answer = service.ask(request);
+    EXPECT_EQ(answer["choices"][0]["finish_reason"], "length") << token;
+  }
+  const json answer = service.ask({{"prompt", "a"}, {"max_tokens", 5}, {"logit_bias", {{"67", 100}}}});
+  EXPECT_EQ(answer["choices"][0]["text"], "CCCCC");
 }
 
 TEST(Serve, RefusesMoreThanMayWait) {

@@ -327,7 +327,8 @@ Setup make_setup(const Config& config, const Processes& processes, std::vector<s
               .layout = CheckpointLayout(stored_tensors(specs, training.update)),
               .folder = config.get_string("base_output_directory") + "/" + config.get_string("run_name")};
   check_layout(config, mesh, model, setup.sizes);
-  if (config.is_set_by_user("decode_sampling_strategy")) setup.sampling = sampling_config(config);
+  if (config.is_set_by_user("decode_sampling_strategy"))
+    setup.sampling = sampling_config(config, config.get_int("vocab_size"));
   setup.steps = config.get_int("steps") >= 0 ? config.get_int("steps") : training.schedule.schedule_steps;
   if (config.get_string("shard_mode") == "explicit") dry_step(config, model, training, mesh, setup.sizes);
   setup.traced = traced_steps(config, setup.steps);

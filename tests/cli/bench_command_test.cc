@@ -21,8 +21,8 @@ TEST_F(BenchCommand, PrintsATableAndWritesJson) {
 TEST_F(BenchCommand, HelpNamesEveryCaseAndKey) {
   const Finished finished = run({"bench", "--help"});
   EXPECT_EQ(finished.status, 0);
-  for (const char* word : {"peak", "gmm", "moe", "attention", "loss", "optimizer", "checkpoint", "comm",
-                           "train", "generate", "tokens=", "skew=", "threads=", "--json", "Examples"})
+  for (const char* word : {"peak", "gmm", "moe", "attention", "loss", "optimizer", "checkpoint", "sampling",
+                           "comm", "train", "generate", "tokens=", "skew=", "threads=", "--json", "Examples"})
     EXPECT_NE(finished.out.find(word), std::string::npos) << word;
 }
 

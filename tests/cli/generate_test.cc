@@ -1,5 +1,6 @@
 // Text from stored weights, from the command line to the file.
 #include "child.h"
+#include "core/testing.h"
 
 namespace switchyard::cli_test {
 namespace {
@@ -87,6 +88,42 @@ TEST_F(Generating, SampleAfterTraining) {
   EXPECT_NE(done.out.find("The model writes:\nSome day "), std::string::npos) << done.out;
 }
 
+// A folder's generation_config.json, also after its conversion, is as its keys on the command line.
+TEST_F(Generating, AsTheFolderSays) {
+  std::filesystem::copy(std::string(kSourceFolder) + "/tests/golden/hf/deepseek3-tiny", path("model"));
+  const auto made = [&](const std::string& folder, const Arguments& more) {
+    const Finished done = run(Arguments{"generate", folder, "tokenizer_type=byte", "prompt=ab",
+                                        "max_target_length=40", "--json", "g.json"} +
+                              more);
+    EXPECT_EQ(done.status, 0) << done.err;
+    return json::parse(read("g.json"))["results"][0];
+  };
+  const json greedy = made("model", {}),
+             drawn = made("model", {"decode_sampling_strategy=topk", "decode_sampling_top_k=30",
+                                    "decode_sampling_temperature=1.5", "decode_repetition_penalty=1.3",
+                                    "decode_sampling_min_p=0.01"});
+  EXPECT_NE(drawn["tokens"], greedy["tokens"]);
+  EXPECT_NE(made("model", {"decode_logit_bias=[[65, 100]]"})["tokens"], greedy["tokens"]);
+  json generation{
+      {"do_sample", true}, {"top_k", 30}, {"temperature", 1.5}, {"repetition_penalty", 1.3}, {"min_p", 0.01}};
+  write("model/generation_config.json", generation.dump());
+  EXPECT_EQ(made("model", {})["tokens"], drawn["tokens"]);
+  EXPECT_EQ(made("model", {"decode_sampling_temperature=0", "decode_repetition_penalty=1"})["tokens"],
+            greedy["tokens"]);
+  generation["eos_token_id"] = {5000, drawn["tokens"][7]};
+  write("model/generation_config.json", generation.dump());
+  const json ended = made("model", {});
+  EXPECT_EQ(ended["ended"], true);
+  EXPECT_LE(ended["tokens"].size(), 8u);
+  EXPECT_EQ(ended["tokens"].back(), drawn["tokens"][7]);
+  const Finished converted = run({"convert", "model", "ours"});
+  EXPECT_EQ(converted.status, 0) << converted.err;
+  EXPECT_EQ(made("ours", {"weight_dtype=float32", "dtype=float32"})["ended"], true);
+  write("model/generation_config.json", R"({"temperature": "hot"})");
+  expect_refused({"generate", "model", "tokenizer_type=byte"},
+                 {"generation_config.json", "temperature", "a number"});
+}
+
 TEST_F(Generating, Refused) {
   const Arguments tiny = Arguments{"generate"} + tiny_model() + Arguments{"vocab_size=257"};
   const auto refused = [&](const Arguments& more, const std::vector<std::string>& words) {
@@ -104,6 +141,10 @@ TEST_F(Generating, Refused) {
   expect_no_training({"decode_sampling_strategy=topk"}, {"decode_sampling_top_k", "got 0"});
   refused(bytes + Arguments{"decode_sampling_strategy=nucleus"}, {"decode_sampling_nucleus_p", "-1"});
   refused(bytes + Arguments{"decode_sampling_strategy=best"}, {"greedy", "composite", "best"});
+  refused(bytes + Arguments{"decode_sampling_min_p=1.5"}, {"decode_sampling_min_p", "1.5"});
+  refused(bytes + Arguments{"decode_repetition_penalty=0"}, {"decode_repetition_penalty", "0.01"});
+  refused(bytes + Arguments{"prompt=a", "decode_logit_bias=[[257, 1]]"}, {"decode_logit_bias", "257"});
+  refused(bytes + Arguments{"prompt=a", "decode_end_tokens=[-1]"}, {"decode_end_tokens", "-1"});
   refused(bytes + Arguments{"vocab_size=50", "prompt=a"}, {"97", "vocab_size=50"});
   refused(bytes + Arguments{"load_parameters_path=nowhere", "prompt=a"}, {"nowhere"});
   refused(bytes + Arguments{"--json", "no/such/folder/g.json"}, {"no/such/folder"});

@@ -1,0 +1,130 @@
+// What a folder's generation_config.json makes of `generate`.
+#include "generate/generation_defaults.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "config/config.h"
+#include "core/error.h"
+#include "core/testing.h"
+#include "generate/generate.h"
+
+namespace switchyard {
+namespace {
+
+using nlohmann::json;
+
+class GenerationDefaults : public ::testing::Test {
+ protected:
+  ~GenerationDefaults() override { std::filesystem::remove_all(folder_); }
+
+  std::map<std::string, json> of(const std::string& generation, const std::string& model = "") {
+    std::filesystem::create_directories(folder_);
+    for (const auto& [name, text] :
+         {std::pair{"generation_config.json", generation}, {"config.json", model}}) {
+      std::filesystem::remove(folder_ / name);
+      if (!text.empty()) std::ofstream(folder_ / name) << text;
+    }
+    return generation_defaults(folder_);
+  }
+  SamplingConfig sampling(const std::string& generation, const std::vector<std::string>& settings = {}) {
+    return sampling_config(Config::from_map(of(generation), settings), 100);
+  }
+  void expect_refused(const std::string& generation, const std::string& words) {
+    try {
+      of(generation);
+      ADD_FAILURE() << generation;
+    } catch (const Error& error) {
+      const std::string message = error.what();
+      EXPECT_NE(message.find(words), std::string::npos) << message;
+      EXPECT_NE(message.find("generation_config.json"), std::string::npos) << message;
+    }
+  }
+
+  const std::filesystem::path folder_ =
+      std::filesystem::temp_directory_path() / ("generation_defaults_" + std::to_string(::getpid()));
+};
+
+TEST_F(GenerationDefaults, Strategies) {
+  using enum SamplingStrategy;
+  EXPECT_TRUE(of("").empty());
+  EXPECT_TRUE(of("{}").empty());
+  const SamplingConfig both = sampling(
+      R"({"do_sample": true, "temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.05,
+          "repetition_penalty": 1.05, "transformers_version": "4.51.0", "bos_token_id": 3})");
+  EXPECT_EQ(both.strategy, composite);
+  EXPECT_EQ(both.temperature, 0.6);
+  EXPECT_EQ(both.nucleus_p, 0.95);
+  EXPECT_EQ(both.top_k, 20);
+  EXPECT_EQ(both.min_p, 0.05);
+  EXPECT_EQ(both.repetition_penalty, 1.05);
+  const SamplingConfig top_p = sampling(R"({"do_sample": true, "top_p": 0.9, "top_k": 0, "min_p": null})");
+  EXPECT_EQ(top_p.strategy, composite);
+  EXPECT_GT(top_p.top_k, 1000000);
+  EXPECT_EQ(sampling(R"({"do_sample": true, "top_k": 50, "top_p": 1.0})").strategy, topk);
+  EXPECT_EQ(sampling(R"({"do_sample": true})").strategy, weighted);
+  EXPECT_EQ(sampling(R"({"do_sample": true, "top_p": 0})").strategy, greedy);
+  for (const char* text : {R"({"do_sample": false, "temperature": 0.6})", R"({"temperature": 0.6})"}) {
+    EXPECT_EQ(sampling(text).strategy, greedy);
+    EXPECT_EQ(sampling(text, {"decode_sampling_strategy=weighted"}).temperature, 0.6);
+  }
+  // The command line wins.
+  const SamplingConfig own = sampling(R"({"do_sample": true, "temperature": 0.6, "top_k": 20})",
+                                      {"decode_sampling_temperature=2", "decode_sampling_strategy=greedy"});
+  EXPECT_EQ(own.strategy, greedy);
+  EXPECT_EQ(own.temperature, 2);
+  EXPECT_EQ(own.top_k, 20);
+}
+
+TEST_F(GenerationDefaults, Ends) {
+  const auto tokenizer = make_tokenizer("byte", "");
+  const auto ends = [&](const std::string& generation, const std::string& model,
+                        const std::vector<std::string>& settings = {}) {
+    return end_tokens(Config::from_map(of(generation, model), settings), *tokenizer);
+  };
+  using Ids = std::vector<std::int32_t>;
+  EXPECT_EQ(ends("", ""), Ids{256});
+  EXPECT_EQ(ends("", R"({"eos_token_id": 7})"), (Ids{7, 256}));
+  EXPECT_EQ(ends("", R"({"eos_token_id": [9, 7, 256]})"), (Ids{7, 9, 256}));
+  EXPECT_EQ(ends(R"({"eos_token_id": [5, 6]})", R"({"eos_token_id": 7})"), (Ids{5, 6, 256}));
+  EXPECT_EQ(ends(R"({"eos_token_id": null})", R"({"eos_token_id": 7})"), (Ids{7, 256}));
+  EXPECT_EQ(ends(R"({"eos_token_id": 5})", "", {"decode_end_tokens=[8,4]"}), (Ids{4, 8, 256}));
+  EXPECT_THROW(ends("", "", {"decode_end_tokens=[-1]"}), Error);
+}
+
+TEST_F(GenerationDefaults, RefusedInOneLine) {
+  expect_refused("[]", "expected an object");
+  expect_refused("{", "generation_config.json");
+  expect_refused(R"({"temperature": "hot"})", "temperature: expected a number of 0 to 100");
+  expect_refused(R"({"top_p": 1.5})", "top_p: expected a number of 0 to 1");
+  expect_refused(R"({"top_k": -1})", "top_k");
+  expect_refused(R"({"do_sample": 1})", "do_sample: expected true or false");
+  expect_refused(R"({"repetition_penalty": 0})", "repetition_penalty");
+  expect_refused(R"({"eos_token_id": [1, "x"]})", "eos_token_id: expected a token or a list of tokens");
+  expect_refused(R"({"eos_token_id": -5})", "eos_token_id");
+}
+
+TEST(Sampling, BiasesOfTheCommandLine) {
+  const auto of = [](const std::string& setting) {
+    return sampling_config(Config::from_map({}, std::vector<std::string>{"decode_logit_bias=" + setting}),
+                           100);
+  };
+  const SamplingConfig config = of("[[5, -100], [99, 2.5]]");
+  ASSERT_EQ(config.logit_bias.size(), 2u);
+  EXPECT_EQ(config.logit_bias[0].token, 5);
+  EXPECT_EQ(config.logit_bias[1].bias, 2.5);
+  EXPECT_TRUE(of("[]").logit_bias.empty());
+  for (const char* wrong : {"[[100, 1]]", "[[-1, 1]]", "[[5, 101]]", "[[5]]", "[5]", "[[5, 1], [5, 2]]",
+                            "[[5, x]]", "{5: 1}", "5", "[[5, nan]]"}) {
+    try {
+      of(wrong);
+      ADD_FAILURE() << wrong;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("decode_logit_bias"), std::string::npos) << error.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace switchyard
