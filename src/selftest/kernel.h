@@ -69,6 +69,7 @@ std::vector<Kernel> embedding_kernels();
 std::vector<Kernel> gemm_kernels();
 std::vector<Kernel> grouped_matmul_kernels();
 std::vector<Kernel> loop_kernels();  // those that are one loop
+std::vector<Kernel> packed_weight_kernels();
 std::vector<Kernel> ragged_rows_kernels();
 std::vector<Kernel> route_kernels();
 std::vector<Kernel> row_kernels();  // rms_norm, rope and its tables
