@@ -99,10 +99,14 @@ std::vector<Measurement> measure_generate(const Bench& bench, const Config& conf
     const std::int64_t seen = lengths.prompt + (decode ? lengths.tokens / 2 : 0);
     Measurement m;
     m.name = "generate";
-    m.shape = {
-        {"what", what},          {"model", model_label(config)}, {"parameters", parameter_count(parameter_specs(model))},
-        {"batch", lengths.rows}, {"prompt", lengths.prompt},     {"tokens", lengths.tokens},
-        {"ranks", mesh.size()},  {"weight_format", config.get_string("weight_format")}};
+    m.shape = {{"what", what},
+               {"model", model_label(config)},
+               {"parameters", parameter_count(parameter_specs(model))},
+               {"batch", lengths.rows},
+               {"prompt", lengths.prompt},
+               {"tokens", lengths.tokens},
+               {"ranks", mesh.size()},
+               {"weight_format", config.get_string("weight_format")}};
     m.dtype = model.dtype;
     m.threads = usable_cores();
     m.time = timing_of(decode ? rounds.decode : rounds.prefill);

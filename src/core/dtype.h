@@ -1,8 +1,8 @@
 // Element types; float64 is for sums alone. bfloat16 is the upper half of a float32, rounded to nearest even.
 //
-// A packed type's element is a block of a weight matrix, kBlockInputs inputs by kBlockOutputs outputs, with the
-// scales of its groups (kernels/packed_block.h). So a weight [.., in, out] is an array [.., in/32, out/16] of
-// blocks, and what moves elements (shards, gathers, files) moves whole blocks.
+// A packed type's element is a block of a weight matrix, kBlockInputs inputs by kBlockOutputs outputs, with
+// the scales of its groups (kernels/packed_block.h). So a weight [.., in, out] is an array [.., in/32,
+// out/16] of blocks, and what moves elements (shards, gathers, files) moves whole blocks.
 #pragma once
 
 #include <bit>

@@ -151,8 +151,8 @@ const GemmRowPacking* packing_of([[maybe_unused]] GemmBlockKernel* kernel) {
   return nullptr;
 }
 
-// Calls a kernel for dense weights with those of a block, unpacked a piece of columns at a time, so that what is
-// unpacked is still in a cache when it is read.
+// Calls a kernel for dense weights with those of a block, unpacked a piece of columns at a time, so that what
+// is unpacked is still in a cache when it is read.
 void run_unpacked(const GemmProblem& p, const GemmBlock& block, GemmBlockKernel* kernel) {
   if (kernel == ref::gemm_block) return kernel(p, block);
   static thread_local std::vector<std::byte> memory;
@@ -216,7 +216,8 @@ bool run_one(ThreadPool& pool, const GemmProblem& p, GemmBlockKernel* kernel) {
   constexpr std::int64_t kWorthwhile = std::int64_t{1} << 27;  // products of two elements
   const GemmRowPacking* const packing = packing_of(kernel);
   const int threads = pool.threads();
-  if (packing == nullptr || p.packed() || threads == 1 || products_of(p.m, p.columns(), p) < kWorthwhile) return false;
+  if (packing == nullptr || p.packed() || threads == 1 || products_of(p.m, p.columns(), p) < kWorthwhile)
+    return false;
   const std::int64_t all = p.m, columns = p.columns(), unit = p.column_unit();
   const std::int64_t rows = in_strips(blocks(all, blocks(all, kLargestTiles.rows)));
   // Enough parts for threads to end together, which are not so small that a kernel's start shows.

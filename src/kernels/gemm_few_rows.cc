@@ -110,16 +110,8 @@ void run_slices(ThreadPool& pool, std::span<const GemmProblem> problems) {
 }
 #endif
 
-const char* refuse_packed(const GemmProblem& p) {
-  return p.packed() ? "the weights are packed" : nullptr;
-}
-
-const char* refuse_unless_packed(const GemmProblem& p) {
-  return p.packed() ? nullptr : "the weights are not packed";
-}
-
 const char* refuse_unless_bf16(const GemmProblem& p) {
-  return p.dtype == DType::bf16 ? refuse_packed(p) : "the operands are not bfloat16";
+  return p.dtype == DType::bf16 ? nullptr : "the operands are not bfloat16";
 }
 
 using RunFewRows = void(ThreadPool&, std::span<const GemmProblem>);
@@ -127,10 +119,16 @@ using RunFewRows = void(ThreadPool&, std::span<const GemmProblem>);
 constexpr Implementation<RunFewRows, GemmProblem> kFewRows[] = {
 #if defined(__x86_64__)
     {"avx512_bf16", Isa::avx512_bf16, run_slices, refuse_unless_bf16},
-    {"avx512", Isa::avx512, run_columns<cpu::gemm_few_rows_avx512>, refuse_packed},
-    {"avx512_packed", Isa::avx512, run_columns<cpu::gemm_few_rows_packed_avx512>, refuse_unless_packed},
-    {"avx2", Isa::avx2, run_columns<cpu::gemm_few_rows_avx2>, refuse_packed},
-    {"avx2_packed", Isa::avx2, run_columns<cpu::gemm_few_rows_packed_avx2>, refuse_unless_packed},
+    {"avx512", Isa::avx512, run_columns<cpu::gemm_few_rows_avx512>},
+    {"avx2", Isa::avx2, run_columns<cpu::gemm_few_rows_avx2>},
+#endif
+    {"ref", Isa::ref, run_columns<ref::gemm_block>},
+};
+
+constexpr Implementation<RunFewRows, GemmProblem> kFewRowsPackedWeights[] = {
+#if defined(__x86_64__)
+    {"avx512", Isa::avx512, run_columns<cpu::gemm_few_rows_packed_avx512>},
+    {"avx2", Isa::avx2, run_columns<cpu::gemm_few_rows_packed_avx2>},
 #endif
     {"ref", Isa::ref, run_columns<ref::gemm_block>},
 };
@@ -145,7 +143,10 @@ bool has_few_rows(const GemmProblem& p) {
 }
 
 void run_few_rows(ThreadPool& pool, std::span<const GemmProblem> problems) {
-  choose("gemm_few_rows", kFewRows, problems.front())(pool, problems);
+  const GemmProblem& first = problems.front();
+  RunFewRows* const run = first.packed() ? choose("gemm_few_rows_packed", kFewRowsPackedWeights, first)
+                                         : choose("gemm_few_rows", kFewRows, first);
+  run(pool, problems);
 }
 
 }  // namespace switchyard

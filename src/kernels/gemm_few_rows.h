@@ -22,15 +22,16 @@ constexpr std::int64_t kFewRowsPacked = 8;
 // Whether a problem is for run_few_rows.
 bool has_few_rows(const GemmProblem& problem);
 
-// Computes problems for which has_few_rows holds, all of the dtypes and the form of the first. The list of implementations is that of the op "gemm_few_rows".
+// Computes problems for which has_few_rows holds, all of the dtypes and the form of the first: by the list of
+// the op "gemm_few_rows", or "gemm_few_rows_packed".
 void run_few_rows(ThreadPool& pool, std::span<const GemmProblem> problems);
 
 namespace cpu {
 
 // By columns: blocks of all rows.
-GemmBlockKernel gemm_few_rows_avx2;    // f32 and bf16
-GemmBlockKernel gemm_few_rows_avx512;  // f32 and bf16
-GemmBlockKernel gemm_few_rows_packed_avx2;    // f32 and bf16 rows, packed weights
+GemmBlockKernel gemm_few_rows_avx2;         // f32 and bf16
+GemmBlockKernel gemm_few_rows_avx512;       // f32 and bf16
+GemmBlockKernel gemm_few_rows_packed_avx2;  // f32 and bf16 rows, packed weights
 GemmBlockKernel gemm_few_rows_packed_avx512;
 
 // By slices: at most few_rows(problem) rows of an A that is not transposed, bf16, AVX-512. `sums` is one

@@ -43,7 +43,8 @@ struct GemmProblem {
   const void* b = nullptr;
   bool transpose_b = false;
   std::int64_t ldb = 0;
-  DType weight_dtype = DType::f32;  // packed: B is [k/32, n/16] blocks of it, `ldb` of them a row; else as A's
+  DType weight_dtype =
+      DType::f32;  // packed: B is [k/32, n/16] blocks of it, `ldb` of them a row; else as A's
   void* c = nullptr;
   DType c_dtype = DType::f32;
   std::int64_t ldc = 0;
@@ -73,9 +74,7 @@ struct GemmProblem {
   // Strips of C and of C_next.
   std::int64_t strips() const { return (n + kGemmStrip - 1) / kGemmStrip * (c_next == nullptr ? 1 : 2); }
   // Columns to cut into blocks.
-  std::int64_t columns() const {
-    return c_next == nullptr ? n : strips() * kGemmStrip;
-  }
+  std::int64_t columns() const { return c_next == nullptr ? n : strips() * kGemmStrip; }
   // A block's columns are a multiple of it, but for the last.
   std::int64_t column_unit() const {
     if (logits != nullptr) return kLogitGroup;
@@ -107,7 +106,8 @@ struct GemmRowPacking {
 // Bytes of k · n elements of B.
 inline double weight_bytes(const GemmProblem& p, double elements) {
   if (!p.packed()) return elements * static_cast<double>(size_of(p.dtype));
-  return elements / static_cast<double>(kBlockInputs * kBlockOutputs) * static_cast<double>(size_of(p.weight_dtype));
+  return elements / static_cast<double>(kBlockInputs * kBlockOutputs) *
+         static_cast<double>(size_of(p.weight_dtype));
 }
 
 // Computes every problem; all have the dtypes and the form of the first. `op` names the caller in dispatch

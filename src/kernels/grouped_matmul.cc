@@ -29,8 +29,8 @@ void check_optional_view(std::string_view op, const char* name, const TensorView
 struct GroupedProduct {
   DType dtype = DType::f32;  // of the rows
   std::int64_t rows = 0, k = 0, n = 0;
-  std::vector<std::int64_t> sizes;    // of the groups
-  DType weight_dtype = DType::f32;    // that of the rows, or packed
+  std::vector<std::int64_t> sizes;        // of the groups
+  DType weight_dtype = DType::f32;        // that of the rows, or packed
   std::int64_t block_k = 0, block_n = 0;  // k and n in elements of the weights
 
   std::int64_t groups() const { return static_cast<std::int64_t>(sizes.size()); }

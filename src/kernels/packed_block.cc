@@ -82,7 +82,8 @@ PackedGroup nearest_int4(const Values& values) {
   constexpr int kTrials = 17;
   Int4Trial best;
   for (int i = 0; i < kTrials; ++i) {
-    const float number = -8.0f + 0.125f * static_cast<float>(i - 5);  // of the extreme value: -8.625 .. -6.625
+    const float number =
+        -8.0f + 0.125f * static_cast<float>(i - 5);  // of the extreme value: -8.625 .. -6.625
     const Int4Trial trial = try_int4(values, number / extreme);
     if (trial.gain > best.gain) best = trial;
   }
@@ -101,7 +102,8 @@ PackedGroup nearest_int4a(const Values& values) {
   group.scale = float_to_half((*most - offset) / 15);
   const float scale = half_to_float(group.scale);
   if (scale == 0) return group;
-  for (std::size_t i = 0; i < values.size(); ++i) group.numbers[i] = rounded((values[i] - offset) / scale, 0, 15);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    group.numbers[i] = rounded((values[i] - offset) / scale, 0, 15);
   return group;
 }
 

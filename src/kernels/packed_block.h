@@ -8,10 +8,11 @@
 //   int4a   s·q + m,  0 <= q <= 15  16 scales, then 16 offsets, float16          5
 //   mxfp4   s·e2m1(q)               16 exponents e, uint8: s = 2^(e - 127)       4.25
 //
-// After the header come words of four bytes, 16 of them (one of each output) at a time: a register's lanes are
-// outputs, so that no sum goes across lanes.
+// After the header come words of four bytes, 16 of them (one of each output) at a time: a register's lanes
+// are outputs, so that no sum goes across lanes.
 //   int8    word u holds the inputs 4u .. 4u + 3, lowest byte first
-//   4 bits  word u holds the inputs 8u .. 8u + 7: byte i has input 8u + i in its lower half and 8u + 4 + i in its
+//   4 bits  word u holds the inputs 8u .. 8u + 7: byte i has input 8u + i in its lower half and 8u + 4 + i in
+//   its
 //           upper half. int4's halves are two's complement.
 // The products are rounded to float32 before the offset is added, as GGUF's formats define their values.
 #pragma once
@@ -61,7 +62,8 @@ std::array<float, kBlockInputs> values_of(DType packed, const PackedGroup& group
 
 // The group nearest to 32 finite float32 values:
 //   int8   the scale is the largest magnitude over 127
-//   int4   of 17 scales around the one that gives the largest value the number -8, the one with the smallest sum
+//   int4   of 17 scales around the one that gives the largest value the number -8, the one with the smallest
+//   sum
 //          of squared errors when it is fitted to its numbers
 //   int4a  the scale and offset of the smallest and the largest value
 //   mxfp4  the exponent of the largest magnitude, less e2m1's own (OCP Microscaling Formats 1.0, 6.3)

@@ -72,9 +72,10 @@ bool pack_weights(ThreadPool& pool, const PackArgs& args) {
   std::atomic<bool> finite{true};
   pool.for_range(args.packed.size() / rows.columns, 1, [&](std::int64_t begin, std::int64_t end) {
     const std::int64_t row = kBlockInputs * rows.leading;
-    const bool all = rows.dtype == DType::f32
-                         ? all_finite(static_cast<const float*>(rows.dense) + begin * row, (end - begin) * row)
-                         : all_finite(static_cast<const bfloat16*>(rows.dense) + begin * row, (end - begin) * row);
+    const bool all =
+        rows.dtype == DType::f32
+            ? all_finite(static_cast<const float*>(rows.dense) + begin * row, (end - begin) * row)
+            : all_finite(static_cast<const bfloat16*>(rows.dense) + begin * row, (end - begin) * row);
     if (all)
       pack(rows, begin, end);
     else

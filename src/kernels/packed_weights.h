@@ -7,9 +7,9 @@
 
 namespace switchyard {
 
-// packed = the blocks nearest to `dense`, group by group; false, and anything in `packed`, where a value is no
-// finite number. Inputs are the last dim but one, a multiple of 32;
-// outputs the last, a multiple of 16 (both CHECKed). Neither view has gaps.
+// packed = the blocks nearest to `dense`, group by group; false, and anything in `packed`, where a value is
+// no finite number. Inputs are the last dim but one, a multiple of 32; outputs the last, a multiple of 16
+// (both CHECKed). Neither view has gaps.
 struct PackArgs {
   TensorView dense;   // [..., in, out] f32 or bf16
   TensorView packed;  // [..., in / 32, out / 16] of a packed type
@@ -23,10 +23,12 @@ struct UnpackArgs {
 };
 void unpack_weights(ThreadPool& pool, const UnpackArgs& args);
 
-// The shape of the dense weight of packed blocks [..., a, b], and back: the last two dims times (over) 32 and 16.
+// The shape of the dense weight of packed blocks [..., a, b], and back: the last two dims times (over) 32
+// and 16.
 Shape unpacked_shape(const Shape& blocks);
 
-// Rows of blocks: row r has `columns` of them, from blocks + r · stride on, and the dense rows [32 r, 32 r + 32).
+// Rows of blocks: row r has `columns` of them, from blocks + r · stride on, and the dense rows [32 r, 32 r +
+// 32).
 struct BlockRows {
   DType packed;
   std::byte* blocks;

@@ -42,8 +42,8 @@ Array values_of_blocks(const Tensor& packed, DType dtype, Isa isa) {
   return out;
 }
 
-// Blocks whose numbers are random and whose scales (and offsets) are powers of two: products with small integers
-// are exact.
+// Blocks whose numbers are random and whose scales (and offsets) are powers of two: products with small
+// integers are exact.
 Tensor exact_blocks(DType packed, const Shape& shape, std::uint32_t seed) {
   std::mt19937 random(seed);
   const Tensor blocks(packed, shape);
@@ -123,7 +123,8 @@ TEST(PackedBlock, EveryIsaPacksAndUnpacksAsTheTwinDoes) {
       const Tensor expected = packed_of(dense, shape, packed, Isa::ref);
       const Array values = values_of_blocks(expected, dtype, Isa::ref);
       for (const Isa isa : every_isa()) {
-        EXPECT_EQ(0, std::memcmp(packed_of(dense, shape, packed, isa).raw(), expected.raw(), expected.bytes()))
+        EXPECT_EQ(0,
+                  std::memcmp(packed_of(dense, shape, packed, isa).raw(), expected.raw(), expected.bytes()))
             << name_of(packed) << " " << name_of(isa);
         EXPECT_TRUE(same(values_of_blocks(expected, dtype, isa), values)) << name_of(packed) << name_of(isa);
       }
@@ -162,7 +163,8 @@ Array product(const ProductCase& c, const Array& a, const Tensor& blocks, Isa is
   ThreadPool pool(2);
   Array out(c.c_dtype, c.m * c.n);
   if (c.accumulate) out = Array::integers(c.c_dtype, c.m * c.n, 9);
-  gemm(pool, {.a = a.view({c.m, c.k}), .b = blocks.view(), .c = out.view({c.m, c.n}), .accumulate = c.accumulate});
+  gemm(pool,
+       {.a = a.view({c.m, c.k}), .b = blocks.view(), .c = out.view({c.m, c.n}), .accumulate = c.accumulate});
   return out;
 }
 

@@ -44,8 +44,8 @@ std::vector<ParameterSpec> packed_specs(std::vector<ParameterSpec> specs, DType 
     if (inputs % kBlockInputs != 0 || outputs % kBlockOutputs != 0) {
       if (notes != nullptr)
         notes->push_back(fmt::format(
-            "[weights] {} stays {}: {} inputs in a row by {} outputs are no whole blocks of {} by {}", spec.name,
-            name_of(spec.dtype), inputs, outputs, kBlockInputs, kBlockOutputs));
+            "[weights] {} stays {}: {} inputs in a row by {} outputs are no whole blocks of {} by {}",
+            spec.name, name_of(spec.dtype), inputs, outputs, kBlockInputs, kBlockOutputs));
       continue;
     }
     blocks.shape[input_dim(blocks)] /= kBlockInputs;

@@ -17,10 +17,10 @@ namespace switchyard {
 std::vector<ParameterSpec> specs_to_run(const Config& config, const ModelConfig& model,
                                         std::vector<std::string>* notes);
 
-// The same parameters with those packed that the format is for: experts, linear layers and the head (which has
-// 8 bits at least). Router, norms, biases, the embedding and MLA's wkv_b stay: they are small, or read in ways
-// that have no products of blocks. So does a matrix that is no whole number of blocks, which a note names.
-// Error(usage) where none can be packed.
+// The same parameters with those packed that the format is for: experts, linear layers and the head (which
+// has 8 bits at least). Router, norms, biases, the embedding and MLA's wkv_b stay: they are small, or read in
+// ways that have no products of blocks. So does a matrix that is no whole number of blocks, which a note
+// names. Error(usage) where none can be packed.
 std::vector<ParameterSpec> packed_specs(std::vector<ParameterSpec> specs, DType packed,
                                         std::vector<std::string>* notes);
 

@@ -261,9 +261,8 @@ Tensor block_of(Context& context, const ParameterSpec& spec, std::uint32_t seed,
   const std::size_t dims = spec.matrix.stack + spec.matrix.inputs;
   for (std::size_t i = 0; i < dims; ++i) inputs *= box.shape[i];
   const std::int64_t outputs = inputs == 0 ? 0 : given.size() / inputs;
-  const PackArgs args{
-      .dense = given.view().reshaped({inputs, outputs}),
-      .packed = packed.view().reshaped({inputs / kBlockInputs, outputs / kBlockOutputs})};
+  const PackArgs args{.dense = given.view().reshaped({inputs, outputs}),
+                      .packed = packed.view().reshaped({inputs / kBlockInputs, outputs / kBlockOutputs})};
   if (!pack_weights(*context.pool, args))
     fail_usage("[weights] {} has a value that is no finite number, which {} cannot hold", spec.name,
                name_of(spec.dtype));
@@ -299,7 +298,8 @@ Parameters Parameters::create_from_blocks(Context& context, std::vector<Paramete
     auto shared = context.comm->shared(key, [&]() -> std::shared_ptr<void> {
       const Memory memory = context.memory.uncharged();  // each rank is charged below
       if (memory.device().is_abstract()) return std::make_shared<Tensor>(memory.empty(spec.dtype, local));
-      return std::make_shared<Tensor>(to_device(memory, block_of(context, spec, seed, {offset, local}, fill)));
+      return std::make_shared<Tensor>(
+          to_device(memory, block_of(context, spec, seed, {offset, local}, fill)));
     });
     const Tensor block = *std::static_pointer_cast<Tensor>(shared);
     context.memory.charge(static_cast<std::int64_t>(block.bytes()));

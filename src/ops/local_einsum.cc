@@ -146,7 +146,8 @@ void run_loops(ThreadPool& pool, const Plan& plan, std::size_t loop, const Sizes
   gemm(pool,
        {.a = plan.transpose_a ? as_matrices(a, batch, batches, k, m) : as_matrices(a, batch, batches, m, k),
         .b = is_packed(b.view.dtype()) ? as_block_matrices(b, batch, batches, k, n)
-             : plan.transpose_b ? as_matrices(b, batch, batches, n, k) : as_matrices(b, batch, batches, k, n),
+             : plan.transpose_b        ? as_matrices(b, batch, batches, n, k)
+                                       : as_matrices(b, batch, batches, k, n),
         .c = as_matrices(out, batch, batches, m, n),
         .transpose_a = plan.transpose_a,
         .transpose_b = plan.transpose_b,

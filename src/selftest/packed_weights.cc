@@ -19,7 +19,7 @@ constexpr DType kPackedTypes[] = {DType::packed_int8, DType::packed_int4, DType:
                                   DType::packed_mxfp4};
 constexpr std::uint32_t kSeedStep = 16;
 
-// A weight of packed blocks, as bytes.
+// A weight of packed blocks, in words of four bytes.
 struct Blocks {
   DType packed;
   std::int64_t rows, columns;  // of blocks
@@ -27,15 +27,15 @@ struct Blocks {
   Shape shape() const { return {rows, columns}; }
   Shape dense_shape() const { return unpacked_shape(shape()); }
   std::int64_t values() const { return num_elements(dense_shape()); }
-  std::int64_t bytes() const { return rows * columns * static_cast<std::int64_t>(size_of(packed)); }
+  std::int64_t words() const { return rows * columns * static_cast<std::int64_t>(size_of(packed)) / 4; }
   TensorView view(const PoisonedArray& x) const { return TensorView::of_host(packed, x.data(), shape()); }
 };
 
 // Random numbers with scales of 1/2, 1 and 2, which sums of products with integers below 4 keep exact.
 PoisonedArray exact_blocks(const Blocks& blocks, std::uint32_t seed) {
   std::mt19937 random(seed);
-  PoisonedArray bytes(DType::u8, blocks.bytes());
-  auto* block = static_cast<std::byte*>(bytes.data());
+  PoisonedArray words(DType::i32, blocks.words());
+  auto* block = static_cast<std::byte*>(words.data());
   for (std::int64_t b = 0; b < blocks.rows * blocks.columns; ++b, block += size_of(blocks.packed)) {
     for (std::int64_t output = 0; output < kBlockOutputs; ++output) {
       PackedGroup group;
@@ -53,7 +53,7 @@ PoisonedArray exact_blocks(const Blocks& blocks, std::uint32_t seed) {
       write_group(blocks.packed, group, block, output);
     }
   }
-  return bytes;
+  return words;
 }
 
 std::string described(const Blocks& blocks, std::uint32_t seed) {
@@ -78,7 +78,7 @@ std::vector<Case> pack_cases(std::uint32_t first) {
     cases.push_back({dtype,
                      described(blocks, seed),
                      {PoisonedArray::normal(dtype, blocks.values(), seed, 0.05f)},
-                     {{"blocks", PoisonedArray(DType::u8, blocks.bytes())}},
+                     {{"blocks", PoisonedArray(DType::i32, blocks.words())}},
                      [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
                        pack_weights(pool, {in[0].view(blocks.dense_shape()), blocks.view(out[0])});
                      }});
@@ -121,7 +121,7 @@ std::vector<Kernel> packed_weight_kernels() {
   return {{"pack_weights", "pack_weights", pack_cases},
           {"unpack_weights", "unpack_weights", unpack_cases},
           {"gemm of packed weights", "gemm", product_cases<false>},
-          {"gemm_few_rows of packed weights", "gemm_few_rows", product_cases<true>}};
+          {"gemm_few_rows of packed weights", "gemm_few_rows_packed", product_cases<true>}};
 }
 
 }  // namespace switchyard::selftest

@@ -1,8 +1,9 @@
-// Products of few rows and packed weights (kernels/packed_block.h) for AVX2 and AVX-512: every block is read from
-// memory once, its numbers become floats in registers, and each row of A is multiplied by them there.
+// Products of few rows and packed weights (kernels/packed_block.h) for AVX2 and AVX-512: every block is read
+// from memory once, its numbers become floats in registers, and each row of A is multiplied by them there.
 //
-// A group's products are summed before its scale is applied: sums of even and of odd numbers of words, each in
-// the order of the inputs, whatever the number of rows. So a row's result does not depend on how many there are.
+// A group's products are summed before its scale is applied: sums of even and of odd numbers of words, each
+// in the order of the inputs, whatever the number of rows. So a row's result does not depend on how many
+// there are.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/gemm_few_rows_packed.cc"
@@ -52,13 +53,14 @@ HWY_INLINE void add_block(const typename Format<packed>::Table& table, const Row
     V sum[2][m];
 #pragma GCC unroll 8
     for (int r = 0; r < m; ++r) sum[0][r] = sum[1][r] = hn::Zero(d);
-    packed_lanes::for_numbers<packed>(table, block, output, [&](std::int64_t input, auto i, V number) HWY_ATTR {
+    packed_lanes::for_numbers<packed>(
+        table, block, output, [&](std::int64_t input, auto i, V number) HWY_ATTR {
 #pragma GCC unroll 8
-      for (int r = 0; r < m; ++r) {
-        V& to = sum[i.value % 2][r];
-        to = hn::MulAdd(hn::Set(d, rows.a[r * rows.lda + input]), number, to);
-      }
-    });
+          for (int r = 0; r < m; ++r) {
+            V& to = sum[i.value % 2][r];
+            to = hn::MulAdd(hn::Set(d, rows.a[r * rows.lda + input]), number, to);
+          }
+        });
     const V scale = F::scale(block, output);
 #pragma GCC unroll 8
     for (int r = 0; r < m; ++r) {
@@ -142,8 +144,8 @@ void gemm_few_rows_packed(const GemmProblem& p, const GemmBlock& block) {
     const GemmBlock some{0, p.m, j, std::min(j + at_once, block.column_end)};
     std::fill(sums, sums + p.m * sums_row, 0.0f);
     packed_lanes::with_packed(p.weight_dtype, [&](auto packed) {
-      const auto* const first =
-          static_cast<const std::byte*>(p.b) + j / kBlockOutputs * static_cast<std::int64_t>(size_of(p.weight_dtype));
+      const auto* const first = static_cast<const std::byte*>(p.b) +
+                                j / kBlockOutputs * static_cast<std::int64_t>(size_of(p.weight_dtype));
       multiply_blocks<packed.value>(p, first, (some.column_end - j) / kBlockOutputs,
                                     {a, a_row, group_sums, groups, sums, sums_row});
     });

@@ -56,8 +56,8 @@ HWY_INLINE V lookup(V table, Word index) {
 }
 #endif
 
-// What each type has: kBytes, a number being a byte; a Table, made once by table(), and number<i>(table, word);
-// scale(), and where kOffset, offset().
+// What each type has: kBytes, a number being a byte; a Table, made once by table(), and number<i>(table,
+// word); scale(), and where kOffset, offset().
 template <DType packed>
 struct Format;
 
@@ -70,7 +70,9 @@ struct Format<DType::packed_int8> {
   static HWY_INLINE V number(const Table&, Word word) {
     return signed_number<8, i>(word);
   }
-  static HWY_INLINE V scale(const std::byte* block, std::int64_t output) { return load_halves(block, output); }
+  static HWY_INLINE V scale(const std::byte* block, std::int64_t output) {
+    return load_halves(block, output);
+  }
 };
 
 template <>
@@ -87,13 +89,17 @@ struct Format<DType::packed_int4> {
   }
 #else
   struct Table {};
-  static HWY_INLINE Table table() { return {}; }
+  static HWY_INLINE Table table() {
+    return {};
+  }
   template <int i>
   static HWY_INLINE V number(const Table&, Word word) {
     return signed_number<4, i>(word);
   }
 #endif
-  static HWY_INLINE V scale(const std::byte* block, std::int64_t output) { return load_halves(block, output); }
+  static HWY_INLINE V scale(const std::byte* block, std::int64_t output) {
+    return load_halves(block, output);
+  }
 };
 
 template <>
@@ -105,7 +111,9 @@ struct Format<DType::packed_int4a> {
   static HWY_INLINE V number(const Table&, Word word) {
     return hn::ConvertTo(D(), hn::And(hn::ShiftRight<4 * i>(word), hn::Set(Words(), 15)));
   }
-  static HWY_INLINE V scale(const std::byte* block, std::int64_t output) { return load_halves(block, output); }
+  static HWY_INLINE V scale(const std::byte* block, std::int64_t output) {
+    return load_halves(block, output);
+  }
   static HWY_INLINE V offset(const std::byte* block, std::int64_t output) {
     return load_halves(block + 2 * kBlockOutputs, output);
   }
@@ -125,7 +133,9 @@ struct Format<DType::packed_mxfp4> {
   }
 #else
   using Table = V;  // of the magnitudes
-  static HWY_INLINE Table table() { return hn::LoadU(D(), kFp4.data()); }
+  static HWY_INLINE Table table() {
+    return hn::LoadU(D(), kFp4.data());
+  }
   template <int i>
   static HWY_INLINE V number(const Table& table, Word word) {
     const auto index = hn::IndicesFromVec(D(), hn::And(hn::ShiftRight<4 * i>(word), hn::Set(Words(), 7)));

@@ -36,11 +36,13 @@ void unpack_rows(const BlockRows& rows, std::int64_t begin, std::int64_t end) {
       for (std::int64_t output = 0; output < kBlockOutputs; output += kStep) {
         const V scale = F::scale(block, output);
         T* const out = dense + c * kBlockOutputs + output;
-        packed_lanes::for_numbers<packed>(table, block, output, [&](std::int64_t input, auto, V number) HWY_ATTR {
-          V value = hn::Mul(scale, number);
-          if constexpr (F::kOffset) value = hn::Add(value, F::offset(block, output));
-          lanes::store(value, out + input * rows.leading);
-        });
+        packed_lanes::for_numbers<packed>(table, block, output,
+                                          [&](std::int64_t input, auto, V number) HWY_ATTR {
+                                            V value = hn::Mul(scale, number);
+                                            if constexpr (F::kOffset)
+                                              value = hn::Add(value, F::offset(block, output));
+                                            lanes::store(value, out + input * rows.leading);
+                                          });
       }
     }
   }
@@ -92,8 +94,7 @@ HWY_INLINE Numbers nearest_int8(const Group& group) {
 HWY_INLINE Numbers nearest_int4(const Group& group) {
   const D d;
   V extreme = hn::Zero(d);
-  for (const V x : group.of)
-    extreme = hn::IfThenElse(hn::Gt(hn::Abs(x), hn::Abs(extreme)), x, extreme);
+  for (const V x : group.of) extreme = hn::IfThenElse(hn::Gt(hn::Abs(x), hn::Abs(extreme)), x, extreme);
   V best = hn::Zero(d), gain = hn::Zero(d);
   for (int t = 0; t < 17; ++t) {
     const V inverse = hn::Div(hn::Set(d, -8.0f + 0.125f * static_cast<float>(t - 5)), extreme);
