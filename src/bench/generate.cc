@@ -83,7 +83,8 @@ std::vector<Measurement> measure_generate(const Bench& bench, const Config& conf
                                           const std::vector<std::string>& whats) {
   const Mesh mesh = mesh_from_config(config);
   const ModelConfig model = model_config(config);
-  const auto specs = specs_to_run(config, model, nullptr);
+  const std::optional<DType> packed = packed_dtype(config.get_string("weight_format"));
+  const auto specs = packed ? packed_specs(parameter_specs(model), *packed, nullptr) : parameter_specs(model);
   Rounds rounds;
   std::atomic<bool> more{true};
   reset_peak_resident();
@@ -99,10 +100,14 @@ std::vector<Measurement> measure_generate(const Bench& bench, const Config& conf
     const std::int64_t seen = lengths.prompt + (decode ? lengths.tokens / 2 : 0);
     Measurement m;
     m.name = "generate";
-    m.shape = {
-        {"what", what},          {"model", model_label(config)}, {"parameters", parameter_count(parameter_specs(model))},
-        {"batch", lengths.rows}, {"prompt", lengths.prompt},     {"tokens", lengths.tokens},
-        {"ranks", mesh.size()},  {"weight_format", config.get_string("weight_format")}};
+    m.shape = {{"what", what},
+               {"model", model_label(config)},
+               {"parameters", parameter_count(parameter_specs(model))},
+               {"batch", lengths.rows},
+               {"prompt", lengths.prompt},
+               {"tokens", lengths.tokens},
+               {"ranks", mesh.size()},
+               {"weight_format", config.get_string("weight_format")}};
     m.dtype = model.dtype;
     m.threads = usable_cores();
     m.time = timing_of(decode ? rounds.decode : rounds.prefill);
