@@ -124,7 +124,8 @@ TEST_F(WeightFormat, WhatCannotBeIsOneLine) {
   expect_refused({"convert", "packed", "no"}, {"int4", "Hugging Face folder cannot hold"});
   expect_refused({"generate", "packed", "tokenizer_type=byte", "weight_format=int8"},
                  {"weight_format=int8", "int4 already"});
-  expect_refused(Arguments{"train", "load_parameters_path=packed"} + tiny_model(), {"packed"});
+  expect_refused(Arguments{"train", "load_parameters_path=packed"} + tiny_model(),
+                 {"load_parameters_path=packed", "training cannot change"});
 }
 
 TEST_F(WeightFormat, OneWrongByteIsFound) {
