@@ -83,7 +83,8 @@ std::vector<Measurement> measure_generate(const Bench& bench, const Config& conf
                                           const std::vector<std::string>& whats) {
   const Mesh mesh = mesh_from_config(config);
   const ModelConfig model = model_config(config);
-  const auto specs = specs_to_run(config, model, nullptr);
+  const std::optional<DType> packed = packed_dtype(config.get_string("weight_format"));
+  const auto specs = packed ? packed_specs(parameter_specs(model), *packed, nullptr) : parameter_specs(model);
   Rounds rounds;
   std::atomic<bool> more{true};
   reset_peak_resident();

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -12,43 +11,15 @@
 #include <filesystem>
 #include <system_error>
 
+#include "checkpoint/checkpoint_file.h"
 #include "checkpoint/json_file.h"
 #include "checkpoint/layout.h"
 #include "checkpoint/safetensors.h"
-#include "checkpoint/safetensors_header.h"
 #include "core/error.h"
 
 namespace switchyard {
 
 namespace fs = std::filesystem;
-
-struct CheckpointFolder::File {
-  std::string path;
-  int descriptor = -1;
-  std::int64_t data = 0;  // where tensors begin
-  SafetensorsHeader header;
-
-  File() = default;
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  ~File() {
-    if (descriptor >= 0) ::close(descriptor);
-  }
-
-  void read(void* to, std::size_t bytes, std::int64_t offset) const {
-    auto* at = static_cast<std::byte*>(to);
-    while (bytes > 0) {
-      const ssize_t n = ::pread(descriptor, at, std::min(bytes, std::size_t{1} << 30), offset);
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0)
-        fail_runtime("[checkpoint] cannot read {}: {}", path, std::generic_category().message(errno));
-      if (n == 0) fail_usage("[checkpoint] {}: ends at byte {}, in the middle of a tensor", path, offset);
-      at += n;
-      offset += n;
-      bytes -= static_cast<std::size_t>(n);
-    }
-  }
-};
 
 namespace {
 
@@ -135,10 +106,11 @@ void CheckpointFolder::check_entry(const ManifestTensor& tensor) {
   const auto& item = found->second;
   const auto bytes = static_cast<std::uint64_t>(num_elements(tensor.shape)) * size_of(tensor.dtype);
   const auto available = static_cast<std::uint64_t>(manifest_.files[tensor.file].bytes - file.data);
-  const bool same = item.dtype == safetensors_dtype(tensor.dtype) &&
-                    Shape(item.shape.begin(), item.shape.end()) == tensor.shape &&
-                    item.offsets[0] <= item.offsets[1] && item.offsets[1] - item.offsets[0] == bytes &&
-                    item.offsets[1] <= available;
+  const bool same =
+      item.dtype == safetensors_dtype(tensor.dtype) &&
+      Shape(item.shape.begin(), item.shape.end()) == safetensors_shape(tensor.dtype, tensor.shape) &&
+      item.offsets[0] <= item.offsets[1] && item.offsets[1] - item.offsets[0] == bytes &&
+      item.offsets[1] <= available;
   if (!same)
     fail_usage("[checkpoint] {}: tensor {} is not as the manifest says", file.path, in_quotes(tensor.name));
   offsets_[tensor.name] = file.data + static_cast<std::int64_t>(item.offsets[0]);
@@ -190,10 +162,13 @@ void CheckpointFolder::read_chunk(const ManifestTensor& tensor, const Chunk& chu
   // What lies within a page of a run is read from the disk anyway.
   constexpr std::int64_t kPage = 4096;
   read_box(tensor, chunk.box, kPage, to);
-  if (XXH3_64bits(to, static_cast<std::size_t>(elements) * size_of(tensor.dtype)) != chunk.xxh3) {
-    fail_usage("[checkpoint] {}: tensor {} {}: the data's hash is not the manifest's: damaged",
-               files_[tensor.file]->path, in_quotes(tensor.name), to_string(chunk.box));
-  }
+  if (XXH3_64bits(to, static_cast<std::size_t>(elements) * size_of(tensor.dtype)) != chunk.xxh3)
+    fail_damaged(tensor, chunk);
+}
+
+void CheckpointFolder::fail_damaged(const ManifestTensor& tensor, const Chunk& chunk) const {
+  fail_usage("[checkpoint] {}: tensor {} {}: the data's hash is not the manifest's: damaged",
+             files_[tensor.file]->path, in_quotes(tensor.name), to_string(chunk.box));
 }
 
 // `part` lies in the chunk.

@@ -37,6 +37,11 @@ class CheckpointFolder {
   void read_parameter(const std::string& parameter, const Shape& shape, const std::string& suffix,
                       const Box& box, void* to) const;
 
+  // The same box as memory of the mapped file, read only, where its elements follow each other there: part of
+  // one tensor, or whole experts one after the other in one file. Nothing (undefined) where they do not. The
+  // chunks that it touches are compared with their hashes, each once, by as many threads as there are cores.
+  Tensor map_parameter(const std::string& parameter, const Shape& shape, const Box& box) const;
+
   // Reads and hashes every byte. Error as of read(), for the first that differs.
   void prove() const;
 
@@ -50,6 +55,8 @@ class CheckpointFolder {
   void read_chunk(const ManifestTensor& tensor, const Chunk& chunk, std::byte* to) const;
   void read_part(const ManifestTensor& tensor, std::size_t index, const Box& part, std::byte* to) const;
   void read_box(const ManifestTensor& tensor, const Box& box, std::int64_t shortest, std::byte* to) const;
+  [[noreturn]] void fail_damaged(const ManifestTensor& tensor, const Chunk& chunk) const;
+  void verify_mapped(const ManifestTensor& tensor, std::size_t chunk) const;
 
   std::string path_;
   Manifest manifest_;

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "checkpoint/safetensors.h"
+#include "core/box.h"
 #include "core/tensor.h"
 
 namespace switchyard {
@@ -54,6 +55,15 @@ std::vector<Tensor> to_hub(const HubTensors& tensors, const Tensor& ours);
 // One parameter from a folder. Error(usage) naming the missing or mis-shaped tensor.
 Tensor load_from_hub(const HubWeights& folder, HubFamily family, const std::string& our_name,
                      const Shape& our_shape);
+
+// A box of one parameter in another type, times a factor: cast, then scaled in float32 and rounded again.
+// Reads the box's experts and rows only, a few MiB at a time, and lets go of their pages. Errors as above.
+struct HubCast {
+  DType dtype = DType::f32;  // or bf16
+  float factor = 1;
+};
+Tensor hub_block(const HubWeights& folder, HubFamily family, const std::string& our_name,
+                 const Shape& our_shape, const Box& box, const HubCast& cast);
 
 // Why a hub tensor is left aside on purpose, as a notice that begins with its name, or nothing: those of the
 // multi-token-prediction layers, which stand after the `num_layers` layers of the decoder, stored rotary

@@ -22,11 +22,17 @@ StoredParameter stored_parameter(const std::string& parameter, const Shape& shap
   return {{parameter}, shape, false};
 }
 
-DType dtype_of_safetensors(const std::string& type, const std::string& where) {
+std::string stored_dtype_name(DType dtype) {
+  return is_packed(dtype) ? std::string(name_of(dtype)) : safetensors_dtype(dtype);
+}
+
+DType stored_dtype(const std::string& type, const std::string& where) {
+  if (const std::optional<DType> packed = packed_dtype(type)) return *packed;
   for (const DType dtype : {DType::f32, DType::bf16, DType::i32, DType::u8}) {
     if (safetensors_dtype(dtype) == type) return dtype;
   }
-  fail_usage("[checkpoint] {}: dtype {}, expected F32, BF16, I32 or U8", where, type);
+  fail_usage("[checkpoint] {}: dtype {}, expected F32, BF16, I32, U8, int8, int4, int4a or mxfp4", where,
+             type);
 }
 
 CheckpointLayout::CheckpointLayout(std::vector<StoredTensor> tensors, std::int64_t file_bytes)

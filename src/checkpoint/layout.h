@@ -21,8 +21,10 @@ struct StoredParameter {
 };
 StoredParameter stored_parameter(const std::string& parameter, const Shape& shape);
 
-// The type that safetensors_dtype() names: Error(usage) naming `where` for any other.
-DType dtype_of_safetensors(const std::string& type, const std::string& where);
+// How a manifest names a type: as safetensors_dtype(), or a packed type by its own name ("int4").
+std::string stored_dtype_name(DType dtype);
+// That type: Error(usage) naming `where` for any other word.
+DType stored_dtype(const std::string& type, const std::string& where);
 
 struct StoredTensor {
   std::string name;

@@ -122,8 +122,11 @@ ManifestTensor parse_tensor(const Reader& reader, const json& in, const Manifest
                             const std::string& path) {
   ManifestTensor tensor;
   tensor.name = reader.text(in, "name");
-  tensor.dtype = dtype_of_safetensors(reader.text(in, "dtype"), path);
+  tensor.dtype = stored_dtype(reader.text(in, "dtype"), path);
   tensor.shape = reader.shape(in, "shape");
+  if (is_packed(tensor.dtype) && (tensor.shape.size() < 2 || tensor.shape.size() >= kMostDims))
+    reader.refuse(fmt::format("tensor {} of {} has {} dims", in_quotes(tensor.name), name_of(tensor.dtype),
+                              tensor.shape.size()));
   const std::string file = reader.text(in, "file");
   const auto found = std::find_if(manifest.files.begin(), manifest.files.end(),
                                   [&](const ManifestFile& f) { return f.name == file; });
@@ -173,7 +176,7 @@ std::string to_json(const Manifest& m) {
     for (const Chunk& c : t.chunks)
       chunks.push_back({{"start", c.box.start}, {"shape", c.box.shape}, {"xxh3", to_hex(c.xxh3)}});
     out["tensors"].push_back({{"name", t.name},
-                              {"dtype", safetensors_dtype(t.dtype)},
+                              {"dtype", stored_dtype_name(t.dtype)},
                               {"shape", t.shape},
                               {"file", m.files[t.file].name},
                               {"chunks", std::move(chunks)}});

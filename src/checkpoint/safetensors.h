@@ -69,6 +69,9 @@ class SafetensorsFile {
 
 // "F32", "BF16", "I32", "U8".
 std::string safetensors_dtype(DType dtype);
+// What a file says of a tensor's shape: a packed type's elements are rows of bytes, so the last dim is the
+// bytes of a block.
+Shape safetensors_shape(DType dtype, const Shape& shape);
 
 // A file to be written: its header, and where each tensor's bytes go.
 struct SafetensorsItem {
@@ -77,7 +80,7 @@ struct SafetensorsItem {
   Shape shape;
 };
 struct SafetensorsLayout {
-  std::string header;                 // the file's first bytes: length and JSON
+  std::string header;                 // the file's first bytes: length and JSON, a multiple of 64 bytes
   std::vector<std::int64_t> offsets;  // of each item, from the file's begin
   std::vector<std::size_t> order;     // items by offset: wide types first, so that every element is aligned
   std::int64_t bytes = 0;             // of the file
@@ -85,9 +88,9 @@ struct SafetensorsLayout {
 SafetensorsLayout safetensors_layout(std::span<const SafetensorsItem> items,
                                      const std::map<std::string, std::string>& metadata);
 
-// Writes f32, bf16, i32 and u8 tensors, sorted by name, and reads nothing back. The file appears under `path`
-// complete or not at all: it is written beside it, flushed to disk, and renamed. Throws Error(runtime) on
-// failure and leaves no temporary file.
+// Writes f32, bf16, i32, u8 and packed tensors, sorted by name, and reads nothing back. The file appears
+// under `path` complete or not at all: it is written beside it, flushed to disk, and renamed. Throws
+// Error(runtime) on failure and leaves no temporary file.
 void write_safetensors(const std::string& path, const std::map<std::string, Tensor>& tensors,
                        const std::map<std::string, std::string>& metadata);
 

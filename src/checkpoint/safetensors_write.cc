@@ -79,6 +79,12 @@ std::string safetensors_dtype(DType dtype) {
   }
 }
 
+Shape safetensors_shape(DType dtype, const Shape& shape) {
+  Shape in_file = shape;
+  if (is_packed(dtype)) in_file.push_back(static_cast<std::int64_t>(size_of(dtype)));
+  return in_file;
+}
+
 SafetensorsLayout safetensors_layout(std::span<const SafetensorsItem> items,
                                      const std::map<std::string, std::string>& metadata) {
   SafetensorsLayout layout;
@@ -95,11 +101,13 @@ SafetensorsLayout safetensors_layout(std::span<const SafetensorsItem> items,
     const auto& [name, dtype, shape] = items[i];
     layout.offsets[i] = end;
     end += num_elements(shape) * static_cast<std::int64_t>(size_of(dtype));
-    header[name] = {
-        {"dtype", safetensors_dtype(dtype)}, {"shape", shape}, {"data_offsets", {layout.offsets[i], end}}};
+    header[name] = {{"dtype", safetensors_dtype(dtype)},
+                    {"shape", safetensors_shape(dtype, shape)},
+                    {"data_offsets", {layout.offsets[i], end}}};
   }
   std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');
+  constexpr std::size_t kLengthBytes = 8, kLine = 64;  // tensors of a mapped file are used where they lie
+  text.resize((kLengthBytes + text.size() + kLine - 1) / kLine * kLine - kLengthBytes, ' ');
   for (std::size_t i = 0; i < 8; ++i) layout.header += static_cast<char>(text.size() >> (8 * i));
   layout.header += text;
   const auto data = static_cast<std::int64_t>(layout.header.size());

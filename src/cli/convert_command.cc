@@ -12,6 +12,7 @@
 #include "convert/convert.h"
 #include "convert/inspect.h"
 #include "convert/logits.h"
+#include "convert/table.h"
 #include "core/error.h"
 
 namespace switchyard {
@@ -21,11 +22,14 @@ constexpr const char* kConvertHelp = R"(switchyard convert [options] SRC DST
 
 Writes the weights of SRC as the new folder DST: those of a Hugging Face folder (config.json beside model.safetensors or
 its shards) or of a GGUF file (the values of its blocks, in float32 unless --dtype says else) as a checkpoint, those of a checkpoint (or of a run: its newest) as a Hugging Face folder that transformers
-loads. Tokenizer files go along. A tensor is made while the one before it is written, experts one by one, so memory is
+loads. --weights FORMAT makes a checkpoint of few bits of either. Tokenizer files go along. A tensor is made while the one before it is written, experts one by one, so memory is
 that of the largest tensor twice. DST appears when it is complete; the same command goes on where an earlier one was ended.
 
   --to huggingface|switchyard  what DST is to be; it follows from SRC
   --dtype float32|bfloat16     store weights as this (the router's bias stays as it is); as in SRC without
+  --weights FORMAT             experts, linear layers and the head in blocks of few bits, as kernels read them: int8,
+                               int4, int4a or mxfp4 (docs/quantization.md); bfloat16 and float32 are --dtype's.
+                               Always to a checkpoint; `switchyard eval --against` says what was lost
   --verify                     compute logits of SRC and of DST from a few random tokens, layer by layer: the same bits,
                                or within 2e-5 of the largest where the model has to be written in another form
   --save-logits FILE           with --verify: write `tokens` and `logits` of DST as a safetensors file
@@ -37,6 +41,7 @@ written; 3 --verify found a difference.
 Examples:
   switchyard convert tests/golden/hf/deepseek3-tiny checkpoint --verify
   switchyard convert checkpoint exported --to huggingface --dtype bfloat16
+  switchyard convert model.gguf checkpoint --weights int4
 )";
 
 struct ConvertOptions {
@@ -59,6 +64,16 @@ ConvertTarget parse_target(const std::string& text) {
   fail_usage("[convert] --to {}: expected huggingface or switchyard", text);
 }
 
+// --weights and --dtype, either of which may name a type of dense weights.
+void set_weights(ConvertRequest& request, const std::string& text) {
+  request.weights = packed_dtype(text);
+  if (request.weights) return;
+  const bool dense = text == "bfloat16" || text == "float32";
+  if (!dense)
+    fail_usage("[convert] --weights {}: expected int8, int4, int4a, mxfp4, bfloat16 or float32", text);
+  request.dtype = parse_float_dtype(text, "--weights");
+}
+
 ConvertOptions parse_convert(std::span<const std::string> args) {
   ConvertOptions options;
   std::vector<std::string> paths;
@@ -76,15 +91,16 @@ ConvertOptions parse_convert(std::span<const std::string> args) {
       options.request.target = parse_target(value_of(i));
     else if (arg == "--dtype")
       options.request.dtype = parse_float_dtype(value_of(i), "--dtype");
+    else if (arg == "--weights")
+      set_weights(options.request, value_of(i));
     else if (arg == "--save-logits")
       options.logits_file = value_of(i);
     else if (arg == "--file-bytes")
       options.request.file_bytes = parse_bytes(value_of(i));
     else if (arg.starts_with("-"))
       fail_usage(
-          "[convert] unknown option {}; the options are --to KIND, --dtype TYPE, --verify, --save-logits "
-          "FILE, "
-          "--file-bytes N and --help",
+          "[convert] unknown option {}; the options are --to KIND, --dtype TYPE, --weights FORMAT, --verify, "
+          "--save-logits FILE, --file-bytes N and --help",
           arg);
     else
       paths.push_back(arg);
@@ -94,9 +110,23 @@ ConvertOptions parse_convert(std::span<const std::string> args) {
     fail_usage("[convert] expected SRC and DST, got {} paths; `switchyard convert --help` says more",
                paths.size());
   if (!options.logits_file.empty() && !options.verify) fail_usage("[convert] --save-logits needs --verify");
+  if (options.verify && options.request.weights)
+    fail_usage(
+        "[convert] --verify --weights {}: the logits differ; `switchyard eval DST --against SRC` says by how "
+        "much",
+        name_of(*options.request.weights));
   options.request.source = paths[0];
   options.request.destination = paths[1];
   return options;
+}
+
+void print_kinds(const ConvertReport& report) {
+  Table table({"weights", ">tensors", "type", ">bits", ">size"});
+  for (const ConvertedKind& kind : report.kinds) {
+    table.add({kind.kind, with_commas(kind.tensors), std::string(name_of(kind.dtype)),
+               fmt::format("{:g}", bits_of(kind.dtype)), byte_text(kind.bytes)});
+  }
+  fmt::print("{}", table.text("  "));
 }
 
 void print_report(const ConvertRequest& request, const ConvertReport& report) {
@@ -109,6 +139,7 @@ void print_report(const ConvertRequest& request, const ConvertReport& report) {
       fmt::format(", {} in {} file{}", byte_text(report.bytes), report.files, report.files == 1 ? "" : "s");
   if (report.files_kept > 0) text += fmt::format(", {} of them from an earlier attempt", report.files_kept);
   fmt::print("{}\n", text);
+  if (request.weights) print_kinds(report);
   if (report.carried.empty()) return;
   std::string names;
   for (const std::string& name : report.carried) names += (names.empty() ? "" : ", ") + name;

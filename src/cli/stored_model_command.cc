@@ -1,18 +1,57 @@
 #include "cli/stored_model_command.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "cli/process_command.h"
+#include "cli/progress.h"
 #include "core/error.h"
 #include "generate/stored_model.h"
-#include "models/packed_parameters.h"
 #include "train/initial_weights.h"
 #include "train/session.h"
 
 namespace switchyard {
 namespace {
+
+std::int64_t values_in(const ParameterSpec& spec, const Shape& shape) {
+  return num_elements(shape) * (is_packed(spec.dtype) ? kBlockInputs * kBlockOutputs : 1);
+}
+
+// How many of the weights the first rank has come to: they are read in the order of their list.
+class LoadBar {
+ public:
+  explicit LoadBar(const std::vector<ParameterSpec>& specs) : bar_(total_of(specs)) {
+    std::int64_t before = 0;
+    for (const ParameterSpec& spec : specs) {
+      before_[spec.name] = before;
+      before += values_in(spec, spec.shape);
+    }
+  }
+
+  void read(const ParameterSpec& spec, const Box& block) {
+    if (spec.name != name_) {
+      name_ = spec.name;
+      read_ = 0;
+    }
+    read_ = std::min(read_ + values_in(spec, block.shape), values_in(spec, spec.shape));
+    bar_.update((before_.at(name_) + read_) / kUnit, "million weights");
+  }
+
+ private:
+  static constexpr std::int64_t kUnit = 1'000'000;
+  static std::int64_t total_of(const std::vector<ParameterSpec>& specs) {
+    std::int64_t total = 0;
+    for (const ParameterSpec& spec : specs) total += values_in(spec, spec.shape);
+    return total / kUnit;
+  }
+
+  Progress bar_;
+  std::map<std::string, std::int64_t> before_;  // of each parameter
+  std::string name_;                            // of the one that is being read
+  std::int64_t read_ = 0;
+};
 
 Config config_of(const std::string& command, const Processes& processes,
                  std::span<const std::string> settings) {
@@ -33,8 +72,18 @@ Config config_of(const std::string& command, const Processes& processes,
 }  // namespace
 
 Parameters ModelToRun::load(Context& context) const {
-  return Parameters::create_from_blocks(context, stage_specs(specs, context.stage, model), model.init_seed,
-                                        fill, nullptr);
+  std::vector<ParameterSpec> here = stage_specs(specs, context.stage, model);
+  const auto create = [&](const Parameters::FillBlock& from) {
+    return Parameters::create_from_blocks(context, here, model.init_seed, from, nullptr);
+  };
+  const bool packs = std::any_of(here.begin(), here.end(), [](const auto& s) { return is_packed(s.dtype); });
+  if (!fill || !packs || context.comm->rank() != 0) return create(fill);
+  LoadBar bar(here);
+  return create([&](const ParameterSpec& spec, const Box& block) {
+    Tensor values = fill(spec, block);
+    bar.read(spec, block);
+    return values;
+  });
 }
 
 ModelToRun model_to_run(const std::string& command, const Processes& processes,
@@ -51,9 +100,9 @@ ModelToRun model_to_run(const std::string& command, const Processes& processes,
     fail_usage("[{}] tokenizer_path: expected the model's tokenizer, got none (or tokenizer_type=byte)",
                command);
   std::vector<ParameterSpec> specs = specs_to_run(config, model, &notes);
-  ModelToRun run{config,           mesh, model, std::move(specs), make_tokenizer(type, path),
-                 std::move(notes), {}};
-  run.fill = initial_weights(config, model, run.specs, &run.notes);
+  ModelToRun run{std::move(config), mesh, model, std::move(specs), make_tokenizer(type, path),
+                 std::move(notes),  {}};
+  run.fill = initial_weights(run.config, model, run.specs, &run.notes, WeightUse::run);
   if (!run.fill) run.notes.push_back("random weights: load_parameters_path is not set");
   return run;
 }

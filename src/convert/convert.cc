@@ -24,7 +24,11 @@ ConvertTarget target_of(const ConvertRequest& request) {
         "or the folder of a run",
         request.source);
   }
-  const ConvertTarget target = is_hub ? ConvertTarget::switchyard : ConvertTarget::huggingface;
+  if (request.weights && request.target == ConvertTarget::huggingface)
+    fail_usage("[convert] --to huggingface --weights {}: such weights stand in a checkpoint only",
+               name_of(*request.weights));
+  const bool to_ours = is_hub || request.weights;
+  const ConvertTarget target = to_ours ? ConvertTarget::switchyard : ConvertTarget::huggingface;
   if (request.target && *request.target != target) {
     fail_usage("[convert] --to {}: {} {}", is_hub ? "huggingface" : "switchyard", request.source,
                fs::is_directory(request.source, error) ? "is one already"
@@ -44,14 +48,15 @@ nlohmann::json job_without_files(const ConvertRequest& request, ConvertTarget ta
   return {{"source", fs::weakly_canonical(request.source, error).string()},
           {"to", target == ConvertTarget::huggingface ? "huggingface" : "switchyard"},
           {"dtype", request.dtype ? std::string(name_of(*request.dtype)) : "as stored"},
+          {"weights", request.weights ? std::string(name_of(*request.weights)) : "as stored"},
           {"file_bytes", request.file_bytes.value_or(0)},
           {"version", SWITCHYARD_VERSION}};
 }
 
 }  // namespace
 
-bool keeps_its_dtype(const StoredPair& pair) {
-  return pair.ours.ends_with(".gate_bias");
+bool keeps_its_dtype(const std::string& our_name) {
+  return our_name.ends_with(".gate_bias");
 }
 
 ConvertReport report_of(std::span<const StoredPair> pairs, ConvertTarget target) {

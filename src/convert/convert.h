@@ -1,4 +1,4 @@
-// Conversion of weights: Hugging Face folder <-> checkpoint.
+// Conversion of weights: Hugging Face folder <-> checkpoint, and either to a checkpoint of few bits.
 //
 // Streaming: one tensor is made while the one before it is written, so memory is that of the largest twice;
 // stacks of experts go expert by expert. What is read of a checkpoint is compared with its hashes.
@@ -21,7 +21,17 @@ struct ConvertRequest {
   std::string destination;
   std::optional<ConvertTarget> target;  // the other one than the source is, unless given
   std::optional<DType> dtype;  // of the weights; as stored, unless given. The router's bias keeps its own
+  // A packed type: the weights that it is for (models/packed_parameters.h) become blocks of it, and the
+  // target is a checkpoint. The others are of `dtype`; as stored, or bfloat16 where that has few bits (GGUF).
+  std::optional<DType> weights;
   std::optional<std::int64_t> file_bytes;  // where files are cut: 5 GB in a Hugging Face folder, 2 GiB here
+};
+
+// Tensors of a checkpoint that are alike.
+struct ConvertedKind {
+  std::string kind;  // "experts", "head", …
+  DType dtype = DType::f32;
+  std::int64_t tensors = 0, parameters = 0, bytes = 0;
 };
 
 struct ConvertReport {
@@ -29,6 +39,7 @@ struct ConvertReport {
   std::int64_t tensors = 0, experts = 0;  // experts: stored one by one, over all layers; three tensors each
   std::int64_t parameters = 0, bytes = 0;
   std::int64_t files = 0, files_kept = 0;  // kept: of an earlier attempt
+  std::vector<ConvertedKind> kinds;        // of a checkpoint
   std::vector<std::string> carried;        // tokenizer files
   bool same_bits = true;                   // logits of both sides; or else they are near (convert/hub_form.h)
 };

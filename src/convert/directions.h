@@ -15,7 +15,7 @@ ConvertReport convert_to_switchyard(const ConvertRequest& request, const Convert
 ConvertReport convert_to_huggingface(const ConvertRequest& request, const ConvertLine& line);
 
 // The router's bias stays in float32 whatever the weights are cast to: its steps would round away.
-bool keeps_its_dtype(const StoredPair& pair);
+bool keeps_its_dtype(const std::string& our_name);
 
 // Counts of what is to be moved.
 ConvertReport report_of(std::span<const StoredPair> pairs, ConvertTarget target);

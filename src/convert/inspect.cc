@@ -56,9 +56,19 @@ std::int64_t optimizer_elements(const TensorSource& source) {
   return elements;
 }
 
+// Of packed weights in blocks.
+std::string shape_text(const TensorSource::Item& item) {
+  return item.packed ? fmt::format("{} x {}x{}", to_string(item.shape), kBlockInputs, kBlockOutputs)
+                     : to_string(item.shape);
+}
+
+std::string type_text(const TensorSource::Item& item) {
+  return item.packed ? fmt::format("{} ({:g} bits)", item.dtype, bits_of(*item.packed)) : item.dtype;
+}
+
 std::string joined_dtypes(const TensorSource& source) {
   std::map<std::string, std::int64_t> elements;
-  for (const auto& [name, item] : source.items()) elements[item.dtype] += item.elements();
+  for (const auto& [name, item] : source.items()) elements[type_text(item)] += item.elements();
   std::string text;
   for (const auto& [dtype, count] : elements)
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", with_commas(count), dtype);
@@ -138,7 +148,7 @@ std::string tensor_table(const TensorSource& source, const Inspection& inspectio
     const auto bytes = static_cast<std::int64_t>(source.bytes(first).size()) * count;
     std::vector<std::string> cells{folded.name,
                                    item.dtype,
-                                   to_string(item.shape),
+                                   shape_text(item),
                                    with_commas(count),
                                    with_commas(item.elements() * count),
                                    byte_text(bytes)};
@@ -220,6 +230,10 @@ nlohmann::json inspection_json(const TensorSource& source, const Inspection& ins
                           {"shape", item.shape},
                           {"bytes", source.bytes(name).size()},
                           {"file", source.files()[item.file].name}};
+    if (item.packed) {
+      tensor["block"] = {kBlockInputs, kBlockOutputs};
+      tensor["bits"] = bits_of(*item.packed);
+    }
     if (const auto at = inspection.statistics.find(name); at != inspection.statistics.end()) {
       const Statistics& s = at->second;
       tensor["non_finite"] = s.non_finite;

@@ -11,6 +11,7 @@
 #include "checkpoint/transpose.h"
 #include "convert/hub_form.h"
 #include "core/error.h"
+#include "kernels/packed_weights.h"
 
 namespace switchyard {
 namespace {
@@ -64,6 +65,13 @@ Tensor TensorMover::move(const TensorMove& move, const ReadRows& read) {
         }
       });
   return out;
+}
+
+bool TensorMover::pack(const Tensor& dense, std::int64_t inputs, const Tensor& packed) {
+  const std::int64_t outputs = dense.size() / inputs;
+  return pack_weights(pool_,
+                      {.dense = dense.view().reshaped({inputs, outputs}),
+                       .packed = packed.view().reshaped({inputs / kBlockInputs, outputs / kBlockOutputs})});
 }
 
 std::vector<Chunk> TensorMover::chunks_of(const StoredTensor& tensor, const std::byte* data) {

@@ -33,6 +33,9 @@ class TensorMover {
   using ReadRows = std::function<Tensor(std::int64_t begin, std::int64_t end)>;
   Tensor move(const TensorMove& move, const ReadRows& read);
 
+  // The blocks nearest to a dense matrix [inputs, rest] of whatever dims; false where a value is not finite.
+  bool pack(const Tensor& dense, std::int64_t inputs, const Tensor& packed);
+
   // Hashes of a tensor cut as a checkpoint cuts it.
   std::vector<Chunk> chunks_of(const StoredTensor& tensor, const std::byte* data);
 

@@ -106,6 +106,13 @@ void TensorSource::open_checkpoint_at(const std::string& path) {
   details_ = {{"step", m.step},   {"version", m.version}, {"model", m.model}, {"mesh", m.mesh},
               {"ranks", m.ranks}, {"data", m.data},       {"rng", m.rng}};
   for (const ManifestFile& file : m.files) add(SafetensorsFile::open(path + "/" + file.name), file.name);
+  for (const ManifestTensor& tensor : m.tensors) {
+    if (!is_packed(tensor.dtype)) continue;
+    Item& item = items_.at(tensor.name);
+    item.dtype = name_of(tensor.dtype);
+    item.shape = tensor.shape;
+    item.packed = tensor.dtype;
+  }
 }
 
 TensorSource TensorSource::open(const std::string& path) {

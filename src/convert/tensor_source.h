@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,10 +31,13 @@ class TensorSource {
     std::int64_t bytes = 0;
   };
   struct Item {
-    std::string dtype;  // as in the file: "F32", …, of GGUF also "Q4_0", …
-    Shape shape;
+    std::string dtype;  // as in the file: "F32", …, of GGUF also "Q4_0", …, of a checkpoint also "int4", …
+    Shape shape;        // of such a packed type in blocks
     std::size_t file = 0;  // index into files()
-    std::int64_t elements() const { return num_elements(shape); }
+    std::optional<DType> packed = {};
+    std::int64_t elements() const {
+      return num_elements(shape) * (packed ? kBlockInputs * kBlockOutputs : 1);
+    }
   };
 
   // A safetensors or GGUF file, a folder with model.safetensors (or its index), a checkpoint, or a run's

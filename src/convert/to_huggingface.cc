@@ -84,6 +84,13 @@ class ToHuggingFace {
 
   // The checkpoint holds the model's tensors, each expert's among them, and nothing else.
   void check_tensors() const {
+    for (const ManifestTensor& tensor : checkpoint_.manifest().tensors) {
+      if (is_packed(tensor.dtype))
+        fail_usage(
+            "[convert] {}: its weights are {}, which a Hugging Face folder cannot hold; convert what they "
+            "were made of",
+            checkpoint_.path(), name_of(tensor.dtype));
+    }
     std::set<std::string> known;
     std::vector<std::string> problems;
     for (const StoredPair& pair : pairs_) {
@@ -124,7 +131,8 @@ class ToHuggingFace {
 
   DType dtype_of(const StoredPair& pair) const {
     if (is_added(pair)) return DType::f32;
-    return request_.dtype && !keeps_its_dtype(pair) ? *request_.dtype : checkpoint_.tensor(pair.ours).dtype;
+    return request_.dtype && !keeps_its_dtype(pair.ours) ? *request_.dtype
+                                                         : checkpoint_.tensor(pair.ours).dtype;
   }
 
   std::vector<PlannedFile> plan() {
@@ -138,7 +146,7 @@ class ToHuggingFace {
       }
       shards.back().push_back(i);
       bytes += size;
-      wide_ = wide_ || (dtype_of(pairs_[i]) == DType::f32 && !keeps_its_dtype(pairs_[i]));
+      wide_ = wide_ || (dtype_of(pairs_[i]) == DType::f32 && !keeps_its_dtype(pairs_[i].ours));
     }
     hub_config_["torch_dtype"] = wide_ ? "float32" : "bfloat16";
     std::vector<PlannedFile> files;

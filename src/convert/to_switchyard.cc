@@ -1,51 +1,56 @@
-// Hugging Face folder, or GGUF file -> checkpoint.
+// Hugging Face folder, GGUF file or checkpoint -> checkpoint.
+#include <algorithm>
 #include <filesystem>
-#include <map>
 
 #include "checkpoint/checkpoint_folder.h"
-#include "checkpoint/json_file.h"
 #include "checkpoint/layout.h"
-#include "convert/carried_files.h"
 #include "convert/directions.h"
+#include "convert/model_source.h"
 #include "convert/resumable_folder.h"
-#include "convert/stored_names.h"
 #include "convert/tensor_mover.h"
 #include "core/cores.h"
 #include "core/error.h"
-#include "gguf/gguf_tokenizer.h"
 #include "gguf/hub_source.h"
-#include "models/same_model.h"
+#include "models/packed_parameters.h"
 
 namespace switchyard {
 namespace {
+
+// What a tensor is, for the report.
+std::string kind_of(const std::string& name) {
+  if (name == "embedding" || name == "head") return name;
+  if (name.find(".experts.") != std::string::npos) return "experts";
+  if (name.ends_with(".gate") || name.ends_with(".gate_bias")) return "router";
+  if (name.ends_with("norm")) return "norms";
+  return name.find(".attention.") != std::string::npos ? "attention" : "other layers";
+}
 
 class ToSwitchyard {
  public:
   ToSwitchyard(const ConvertRequest& request, const ConvertLine& line)
       : request_(request),
         line_(line),
-        source_(open_hub_source(request.source)),
-        config_(config_of_hub(source_.config)),
-        model_(model_config(config_)),
-        weights_(*source_.weights) {
-    const std::vector<ParameterSpec> specs = parameter_specs(model_);
-    const HubFamily family = hub_family(source_.config);
-    std::map<std::string, Shape> shapes;
-    for (const auto& spec : specs) shapes[spec.name] = spec.shape;
-    for (const auto& notice : check_hub_tensors(weights_, family, shapes, model_.layers))
-      line_("left out: " + notice);
-    pairs_ = stored_pairs(specs, family);
+        source_(is_hub_source(request.source) ? open_hub_model(request.source, line)
+                                              : open_checkpoint_model(request.source, line)) {
+    const std::vector<ParameterSpec> dense = parameter_specs(model_config(source_->config()));
+    std::vector<ParameterSpec> held = dense;
+    if (request.weights) {
+      std::vector<std::string> notes;
+      held = packed_specs(dense, *request.weights, &notes);
+      for (const std::string& note : notes) line(note);
+    }
+    for (std::size_t i = 0; i < dense.size(); ++i) add(dense[i], held[i]);
   }
 
   ConvertReport run() {
     std::vector<StoredTensor> tensors;
-    for (const StoredPair& pair : pairs_) tensors.push_back({pair.ours, dtype_of(pair), pair.shape, false});
+    for (const Target& target : targets_) tensors.push_back(target.stored);
     const CheckpointLayout layout(std::move(tensors),
                                   request_.file_bytes.value_or(CheckpointLayout::kFileBytes));
-    ConvertReport report = report_of(pairs_, ConvertTarget::switchyard);
-    const std::vector<ExtraFile> extras = files_of_source();  // before anything is written: it may be refused
+    ConvertReport report = begin_report();
+    const std::vector<ExtraFile> extras = source_->extras();  // before anything is written: it may be refused
     ResumableFolder folder(FileSystem::real(), request_.destination,
-                           job_of(request_, report.target, source_.files), "complete");
+                           job_of(request_, report.target, source_->files()), "complete");
     for (const ExtraFile& extra : extras) {
       const std::string name = std::filesystem::path(extra.name).filename();
       if (name != "config.json") report.carried.push_back(name);
@@ -54,7 +59,7 @@ class ToSwitchyard {
     if (!folder.is_done()) {
       std::vector<WrittenChunk> chunks;
       for (const PlannedFile& file : files) write_file(layout, file, folder, chunks, report);
-      commit(FileSystem::real(), folder.place(), layout, manifest(layout), chunks, extras);
+      commit(FileSystem::real(), folder.place(), layout, source_->manifest(dense_dtype()), chunks, extras);
     }
     folder.finish();
     check_written();
@@ -63,14 +68,55 @@ class ToSwitchyard {
   }
 
  private:
-  std::vector<ExtraFile> files_of_source() const {
-    if (std::filesystem::is_directory(request_.source)) return files_of_hub(request_.source);
-    const TokenizerFiles tokenizer = tokenizer_files_of(GgufFile::open(request_.source));
-    const bool pieces = tokenizer.json.empty();
-    return {{"tokenizer/config.json", source_.config.dump(2) + "\n"},
-            {pieces ? "tokenizer/tokenizer.model" : "tokenizer/tokenizer.json",
-             pieces ? tokenizer.model : tokenizer.json},
-            {"tokenizer/tokenizer_config.json", tokenizer.config}};
+  // A tensor of the checkpoint, and what it is made of.
+  struct Target {
+    StoredTensor stored;
+    Shape shape;          // as the source has it
+    std::int64_t inputs;  // of a packed matrix
+  };
+
+  void add(const ParameterSpec& dense, const ParameterSpec& held) {
+    const StoredParameter from = stored_parameter(dense.name, dense.shape);
+    const StoredParameter to = stored_parameter(held.name, held.shape);
+    std::int64_t inputs = 1;
+    for (std::size_t i = 0; i < held.matrix.inputs; ++i) inputs *= from.shape[i];
+    for (const std::string& name : to.names) {
+      const DType dtype = is_packed(held.dtype) ? held.dtype : dtype_of(name);
+      targets_.push_back({{name, dtype, to.shape, false}, from.shape, inputs});
+    }
+  }
+
+  DType dtype_of(const std::string& name) const {
+    const DType stored = source_->dtype(name);
+    if (keeps_its_dtype(name)) return stored;
+    if (request_.dtype) return *request_.dtype;
+    return request_.weights && source_->is_quantized() ? DType::bf16 : stored;
+  }
+
+  DType dense_dtype() const {
+    const bool wide = std::any_of(targets_.begin(), targets_.end(), [](const Target& target) {
+      return target.stored.dtype == DType::f32 && !keeps_its_dtype(target.stored.name);
+    });
+    return wide ? DType::f32 : DType::bf16;
+  }
+
+  ConvertReport begin_report() const {
+    ConvertReport report;
+    report.target = ConvertTarget::switchyard;
+    for (const Target& target : targets_) {
+      const std::string kind = kind_of(target.stored.name);
+      const DType dtype = target.stored.dtype;
+      auto row = std::find_if(report.kinds.begin(), report.kinds.end(),
+                              [&](const ConvertedKind& k) { return k.kind == kind && k.dtype == dtype; });
+      if (row == report.kinds.end()) row = report.kinds.insert(report.kinds.end(), {kind, dtype});
+      ++row->tensors;
+      row->parameters += num_elements(target.shape);
+      row->bytes += num_elements(target.stored.shape) * static_cast<std::int64_t>(size_of(dtype));
+      if (kind == "experts" && target.stored.name.ends_with(".wo")) ++report.experts;
+      ++report.tensors;
+      report.parameters += num_elements(target.shape);
+    }
+    return report;
   }
 
   static std::vector<PlannedFile> plan_of(const CheckpointLayout& layout) {
@@ -88,22 +134,22 @@ class ToSwitchyard {
 
   void check_written() const {
     const CheckpointFolder written = CheckpointFolder::open(request_.destination);
-    for (const StoredPair& pair : pairs_) {
-      if (!written.contains(pair.ours) || written.tensor(pair.ours).shape != pair.shape)
-        fail_runtime("[convert] {}: was written without {}", request_.destination, pair.ours);
+    for (const Target& target : targets_) {
+      const std::string& name = target.stored.name;
+      if (!written.contains(name) || written.tensor(name).shape != target.stored.shape)
+        fail_runtime("[convert] {}: was written without {}", request_.destination, name);
     }
   }
 
-  DType dtype_of(const StoredPair& pair) const {
-    const DType stored = weights_.dtype(pair.theirs) == "BF16" ? DType::bf16 : DType::f32;
-    return request_.dtype && !keeps_its_dtype(pair) ? *request_.dtype : stored;
-  }
-
-  Tensor moved(const StoredPair& pair) {
-    return mover_.move(
-        {pair.hub.shape, pair.shape, dtype_of(pair), 1, pair.hub.transposed,
-         pair.hub.transposed ? pair.hub.shape[0] : 0},
-        [&](std::int64_t begin, std::int64_t end) { return weights_.take_rows(pair.theirs, begin, end); });
+  Tensor made(const Target& target) {
+    const StoredTensor& stored = target.stored;
+    if (!is_packed(stored.dtype)) return source_->read(mover_, stored.name, target.shape, stored.dtype);
+    const Tensor dense = source_->read(mover_, stored.name, target.shape, source_->dtype(stored.name));
+    const Tensor packed(stored.dtype, stored.shape);
+    if (!mover_.pack(dense, target.inputs, packed))
+      fail_usage("[convert] {} has a value that is no finite number, which {} cannot hold", stored.name,
+                 name_of(stored.dtype));
+    return packed;
   }
 
   // Chunks are hashed as they are written, or read again where an earlier attempt has written them.
@@ -112,7 +158,7 @@ class ToSwitchyard {
     const bool kept = folder.has(file);
     if (!kept) {
       folder.write(file, [&](std::size_t i) {
-        Tensor tensor = moved(pairs_[i]);
+        Tensor tensor = made(targets_[i]);
         add_chunks(layout.tensors()[i], i, tensor.raw(), chunks);
         return tensor;
       });
@@ -134,26 +180,10 @@ class ToSwitchyard {
     for (Chunk& chunk : mover_.chunks_of(tensor, data)) chunks.push_back({index, std::move(chunk)});
   }
 
-  Manifest manifest(const CheckpointLayout& layout) const {
-    Manifest manifest;
-    manifest.version = SWITCHYARD_VERSION;
-    Config config = config_;
-    const bool wide = std::any_of(
-        layout.tensors().begin(), layout.tensors().end(),
-        [](const StoredTensor& t) { return t.dtype == DType::f32 && !t.name.ends_with(".gate_bias"); });
-    config.set("weight_dtype", wide ? "float32" : "bfloat16", "the weights");
-    manifest.config = config.resolved();
-    manifest.model = config.get_string("decoder_block");
-    return manifest;
-  }
-
   const ConvertRequest& request_;
   const ConvertLine& line_;
-  const HubSource source_;
-  Config config_;
-  ModelConfig model_;
-  const HubWeights& weights_;
-  std::vector<StoredPair> pairs_;
+  const std::unique_ptr<ModelSource> source_;
+  std::vector<Target> targets_;
   TensorMover mover_{usable_cores()};
 };
 

@@ -10,4 +10,12 @@ DType parse_float_dtype(std::string_view text, std::string_view key) {
   fail_usage("[config] {}={}: expected float32 or bfloat16", key, text);
 }
 
+std::optional<DType> packed_dtype(std::string_view name) {
+  for (const DType dtype :
+       {DType::packed_int8, DType::packed_int4, DType::packed_int4a, DType::packed_mxfp4}) {
+    if (name_of(dtype) == name) return dtype;
+  }
+  return std::nullopt;
+}
+
 }  // namespace switchyard

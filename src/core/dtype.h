@@ -8,6 +8,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 namespace switchyard {
@@ -97,6 +98,15 @@ constexpr std::string_view name_of(DType dtype) {
 
 // "float32" or "bfloat16" (also "f32", "bf16"); throws Error(usage) for anything else, naming `key`.
 DType parse_float_dtype(std::string_view text, std::string_view key);
+
+// "int8", "int4", "int4a" or "mxfp4" as the packed type; none for another word.
+std::optional<DType> packed_dtype(std::string_view name);
+
+// Bits that a value takes with its share of the scales: 4.5 of int4.
+constexpr double bits_of(DType dtype) {
+  const auto bits = 8.0 * static_cast<double>(size_of(dtype));
+  return is_packed(dtype) ? bits / static_cast<double>(kBlockInputs * kBlockOutputs) : bits;
+}
 
 constexpr bool is_float(DType dtype) {
   return dtype == DType::f32 || dtype == DType::bf16;

@@ -37,7 +37,17 @@ Memory memory_for_scratch() {
 
 Buffer::Buffer(std::size_t bytes) : Buffer(memory_for_scratch(), bytes) {}
 
+// Nothing writes to what is read only, which the type of data() cannot say.
+Buffer::Buffer(std::shared_ptr<const void> owner, std::span<const std::byte> bytes)
+    : owner_(std::move(owner)),
+      read_only_(true),
+      data_(const_cast<std::byte*>(bytes.data())),
+      bytes_(bytes.size()) {
+  CHECK(owner_ != nullptr, "memory without an owner");
+}
+
 Buffer::~Buffer() {
+  if (owner_) return;
   if (memory_.account()) memory_.account()->charge(-static_cast<std::int64_t>(bytes_));
   device().release(data_, bytes_);
 }

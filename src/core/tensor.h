@@ -30,6 +30,8 @@ class Buffer {
   Buffer(const Memory& memory, std::size_t bytes);
   // What a kernel works in: the host's, or abstract memory, charged as the thread's tensors are.
   explicit Buffer(std::size_t bytes);
+  // Memory of the host that `owner` keeps alive: read only, and charged to nobody.
+  Buffer(std::shared_ptr<const void> owner, std::span<const std::byte> bytes);
   ~Buffer();
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
@@ -44,6 +46,7 @@ class Buffer {
 
  private:
   Memory memory_;
+  std::shared_ptr<const void> owner_;  // of memory that is not the device's own
   bool read_only_ = false;
   std::byte* data_;
   std::size_t bytes_;

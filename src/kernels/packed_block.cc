@@ -203,12 +203,4 @@ PackedGroup nearest_group(DType packed, const Values& values) {
   }
 }
 
-std::optional<DType> packed_dtype(std::string_view name) {
-  for (const DType dtype :
-       {DType::packed_int8, DType::packed_int4, DType::packed_int4a, DType::packed_mxfp4}) {
-    if (name_of(dtype) == name) return dtype;
-  }
-  return std::nullopt;
-}
-
 }  // namespace switchyard

@@ -20,8 +20,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
-#include <string_view>
 
 #include "core/dtype.h"
 
@@ -69,8 +67,5 @@ std::array<float, kBlockInputs> values_of(DType packed, const PackedGroup& group
 //   mxfp4  the exponent of the largest magnitude, less e2m1's own (OCP Microscaling Formats 1.0, 6.3)
 // Scales are rounded to their type first, and numbers to nearest, ties to even, for the rounded scale.
 PackedGroup nearest_group(DType packed, const std::array<float, kBlockInputs>& values);
-
-// "int8", "int4", "int4a" or "mxfp4" as the packed type; none for another word.
-std::optional<DType> packed_dtype(std::string_view name);
 
 }  // namespace switchyard

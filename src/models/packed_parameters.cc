@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
-#include "kernels/packed_block.h"
 
 namespace switchyard {
 namespace {
@@ -25,12 +24,24 @@ bool may_be_packed(const ParameterSpec& spec) {
   return spec.matrix.inputs > 0 && !spec.name.ends_with(".gate") && !spec.name.ends_with(".wkv_b");
 }
 
+ParameterSpec as_matrix(ParameterSpec spec) {  // of what may be packed
+  if (spec.name == "head") spec.matrix = {0, 1};
+  return spec;
+}
+
 }  // namespace
 
-std::vector<ParameterSpec> specs_to_run(const Config& config, const ModelConfig& model,
-                                        std::vector<std::string>* notes) {
-  const std::optional<DType> packed = packed_dtype(config.get_string("weight_format"));
-  return packed ? packed_specs(parameter_specs(model), *packed, notes) : parameter_specs(model);
+std::optional<ParameterSpec> packed_spec(const ParameterSpec& dense, DType packed) {
+  if (!may_be_packed(dense)) return std::nullopt;
+  ParameterSpec blocks = as_matrix(dense);
+  std::int64_t& inputs = blocks.shape[input_dim(blocks)];
+  std::int64_t& outputs = blocks.shape.back();
+  if (inputs % kBlockInputs != 0 || outputs % kBlockOutputs != 0) return std::nullopt;
+  inputs /= kBlockInputs;
+  outputs /= kBlockOutputs;
+  blocks.dtype = packed;
+  blocks.trained = false;
+  return blocks;
 }
 
 std::vector<ParameterSpec> packed_specs(std::vector<ParameterSpec> specs, DType packed,
@@ -38,21 +49,17 @@ std::vector<ParameterSpec> packed_specs(std::vector<ParameterSpec> specs, DType 
   std::int64_t count = 0;
   for (ParameterSpec& spec : specs) {
     if (!may_be_packed(spec)) continue;
-    ParameterSpec blocks = spec;
-    if (spec.name == "head") blocks.matrix = {0, 1};
-    const std::int64_t inputs = spec.shape[input_dim(blocks)], outputs = spec.shape.back();
-    if (inputs % kBlockInputs != 0 || outputs % kBlockOutputs != 0) {
+    std::optional<ParameterSpec> blocks =
+        packed_spec(spec, spec.name == "head" ? DType::packed_int8 : packed);
+    if (!blocks) {
       if (notes != nullptr)
         notes->push_back(fmt::format(
             "[weights] {} stays {}: {} inputs in a row by {} outputs are no whole blocks of {} by {}",
-            spec.name, name_of(spec.dtype), inputs, outputs, kBlockInputs, kBlockOutputs));
+            spec.name, name_of(spec.dtype), spec.shape[input_dim(as_matrix(spec))], spec.shape.back(),
+            kBlockInputs, kBlockOutputs));
       continue;
     }
-    blocks.shape[input_dim(blocks)] /= kBlockInputs;
-    blocks.shape.back() /= kBlockOutputs;
-    blocks.dtype = spec.name == "head" ? DType::packed_int8 : packed;
-    blocks.trained = false;
-    spec = std::move(blocks);
+    spec = *std::move(blocks);
     ++count;
   }
   if (count == 0)

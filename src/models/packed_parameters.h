@@ -4,18 +4,14 @@
 // input dim counts blocks of 32 and its last dim blocks of 16. So shards and gathers move whole blocks.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "config/config.h"
 #include "core/box.h"
 #include "models/parameters.h"
 
 namespace switchyard {
-
-// parameter_specs(model) in the bits that the key weight_format names.
-std::vector<ParameterSpec> specs_to_run(const Config& config, const ModelConfig& model,
-                                        std::vector<std::string>* notes);
 
 // The same parameters with those packed that the format is for: experts, linear layers and the head (which
 // has 8 bits at least). Router, norms, biases, the embedding and MLA's wkv_b stay: they are small, or read in
@@ -23,6 +19,9 @@ std::vector<ParameterSpec> specs_to_run(const Config& config, const ModelConfig&
 // names. Error(usage) where none can be packed.
 std::vector<ParameterSpec> packed_specs(std::vector<ParameterSpec> specs, DType packed,
                                         std::vector<std::string>* notes);
+
+// One of them in `packed`; nothing for one that stays.
+std::optional<ParameterSpec> packed_spec(const ParameterSpec& dense, DType packed);
 
 // The dense weight that a packed parameter is made from, in `dtype`, and a block of it.
 ParameterSpec dense_spec(const ParameterSpec& packed, DType dtype);

@@ -245,28 +245,77 @@ Parameters Parameters::create(Context& context, std::vector<ParameterSpec> specs
 
 namespace {
 
-// A rank's block of a parameter, from `fill` or drawn.
-Tensor block_of(Context& context, const ParameterSpec& spec, std::uint32_t seed, const Box& box,
-                const Parameters::FillBlock& fill) {
-  Tensor given = fill ? fill(spec, box) : Tensor();
-  if (!is_packed(spec.dtype)) return given.defined() ? given : draw_block(spec, seed, box.start, box.shape);
-  if (given.defined() && given.dtype() == spec.dtype) return given;
-  if (!given.defined()) {
-    const Box values = dense_box(spec, box);
-    given = draw_block(dense_spec(spec, DType::f32), seed, values.start, values.shape);
-  }
-  const Tensor packed(Memory(), spec.dtype, box.shape);
+// Dense values of a packed parameter are made a piece at a time, of about so many bytes.
+constexpr std::int64_t kPieceBytes = std::int64_t{32} << 20;
+
+// A box of blocks in pieces: matrix by matrix, and of a large one some columns at a time (of heads: some
+// heads).
+std::vector<Box> pieces_of(const ParameterSpec& spec, const Box& box) {
+  std::vector<Box> pieces{box};
+  const auto cut = [&](std::size_t dim, std::int64_t most) {
+    std::vector<Box> parts;
+    for (const Box& whole : pieces) {
+      const std::int64_t end = whole.start[dim] + whole.shape[dim];
+      for (std::int64_t at = whole.start[dim]; at < end; at += most) {
+        Box piece = whole;
+        piece.start[dim] = at;
+        piece.shape[dim] = std::min(most, end - at);
+        parts.push_back(std::move(piece));
+      }
+    }
+    pieces = std::move(parts);
+  };
+  if (spec.matrix.stack > 0) cut(0, 1);
+  if (pieces.empty()) return pieces;
+  const std::size_t outputs = spec.matrix.stack + spec.matrix.inputs;  // the first of their dims
+  const std::int64_t dense = num_elements(dense_box(spec, pieces[0]).shape) * std::int64_t{sizeof(float)};
+  const std::int64_t width = pieces[0].shape[outputs];
+  if (dense > kPieceBytes) cut(outputs, std::max<std::int64_t>(1, width * kPieceBytes / dense));
+  return pieces;
+}
+
+void pack(Context& context, const ParameterSpec& spec, const Tensor& dense, const Tensor& packed) {
   // All of a weight's outputs are one row of blocks.
   std::int64_t inputs = kBlockInputs;
   const std::size_t dims = spec.matrix.stack + spec.matrix.inputs;
-  for (std::size_t i = 0; i < dims; ++i) inputs *= box.shape[i];
-  const std::int64_t outputs = inputs == 0 ? 0 : given.size() / inputs;
-  const PackArgs args{.dense = given.view().reshaped({inputs, outputs}),
+  for (std::size_t i = 0; i < dims; ++i) inputs *= packed.dim(i);
+  const std::int64_t outputs = inputs == 0 ? 0 : dense.size() / inputs;
+  const PackArgs args{.dense = dense.view().reshaped({inputs, outputs}),
                       .packed = packed.view().reshaped({inputs / kBlockInputs, outputs / kBlockOutputs})};
   if (!pack_weights(*context.pool, args))
     fail_usage("[weights] {} has a value that is no finite number, which {} cannot hold", spec.name,
                name_of(spec.dtype));
-  return packed;
+}
+
+// A rank's block of a packed parameter. The first piece says whether `fill` has blocks: then it is asked for
+// all at once, which may lie in a file and be used there.
+Tensor packed_block_of(Context& context, const ParameterSpec& spec, std::uint32_t seed, const Box& box,
+                       const Parameters::FillBlock& fill) {
+  Tensor packed;
+  for (const Box& piece : pieces_of(spec, box)) {
+    Tensor given = fill ? fill(spec, piece) : Tensor();
+    if (given.defined() && given.dtype() == spec.dtype) return piece == box ? given : fill(spec, box);
+    if (!given.defined()) {
+      const Box values = dense_box(spec, piece);
+      given = draw_block(dense_spec(spec, DType::f32), seed, values.start, values.shape);
+    }
+    const Tensor blocks(Memory(), spec.dtype, piece.shape);
+    pack(context, spec, given, blocks);
+    if (piece == box) return blocks;
+    if (!packed.defined()) packed = Tensor(Memory(), spec.dtype, box.shape);
+    Shape in_box = piece.start;
+    for (std::size_t d = 0; d < in_box.size(); ++d) in_box[d] -= box.start[d];
+    place_block(blocks, in_box, packed);
+  }
+  return packed.defined() ? packed : Tensor(Memory(), spec.dtype, box.shape);  // of no elements
+}
+
+// A rank's block of a parameter, from `fill` or drawn.
+Tensor block_of(Context& context, const ParameterSpec& spec, std::uint32_t seed, const Box& box,
+                const Parameters::FillBlock& fill) {
+  if (is_packed(spec.dtype)) return packed_block_of(context, spec, seed, box, fill);
+  Tensor given = fill ? fill(spec, box) : Tensor();
+  return given.defined() ? given : draw_block(spec, seed, box.start, box.shape);
 }
 
 // Packed weights are split as dense ones are, so that operands meet.

@@ -35,36 +35,73 @@ Parameters::FillBlock from_hub(const std::string& folder, const ModelConfig& mod
   const double query = in_weight ? 1 / std::sqrt(static_cast<double>(model.head_dim)) : 1.0;
   return [weights, family, query](const ParameterSpec& wanted, const Box& of_wanted) {
     const auto [spec, block] = dense_request(wanted, of_wanted);
-    Tensor t = load_from_hub(*weights, family, spec.name, spec.shape).cast(spec.dtype);
-    if (query != 1.0 && spec.name.ends_with("attention.query")) {
-      Tensor scaled = t.cast(DType::f32).clone();
-      for (float& v : scaled.span<float>()) v *= static_cast<float>(query);
-      t = scaled.cast(spec.dtype);
-    }
-    return slice_block(t, block.start, block.shape);
+    const float factor = spec.name.ends_with("attention.query") ? static_cast<float>(query) : 1.0f;
+    return hub_block(*weights, family, spec.name, spec.shape, block, {spec.dtype, factor});
   };
+}
+
+CheckpointFolder open_parameters(const std::string& folder, std::vector<std::string>* notes) {
+  std::vector<std::string> skipped;
+  CheckpointFolder checkpoint = open_checkpoint(folder, &skipped);
+  if (notes != nullptr) {
+    for (const auto& line : skipped) notes->push_back("warning: " + line);
+  }
+  return checkpoint;
+}
+
+// The type that the checkpoint holds a parameter in; none where it lacks it, which check_fits() tells.
+std::optional<DType> type_in(const CheckpointFolder& checkpoint, const ParameterSpec& dense) {
+  const std::string first = stored_parameter(dense.name, dense.shape).names.front();
+  if (!checkpoint.contains(first)) return std::nullopt;
+  return checkpoint.tensor(first).dtype;
+}
+
+// The packed type of most weights of a checkpoint: the head's, which may have more bits, only where no other
+// is.
+std::optional<DType> packed_type_of(const CheckpointFolder& checkpoint) {
+  std::optional<DType> packed;
+  for (const ManifestTensor& tensor : checkpoint.manifest().tensors) {
+    if (is_packed(tensor.dtype) && (!packed || tensor.name != "head")) packed = tensor.dtype;
+  }
+  return packed;
+}
+
+// What is read for a parameter: blocks as they are, or else dense values.
+ParameterSpec as_stored(const CheckpointFolder& checkpoint, const ParameterSpec& wanted) {
+  const std::string first = stored_parameter(wanted.name, wanted.shape).names.front();
+  const bool same = checkpoint.contains(first) && checkpoint.tensor(first).dtype == wanted.dtype;
+  return same ? wanted : dense_request(wanted, {wanted.shape, wanted.shape}).first;
 }
 
 Parameters::FillBlock from_checkpoint(const Config& config, const std::string& folder,
                                       const std::vector<ParameterSpec>& specs,
-                                      std::vector<std::string>* notes) {
-  std::vector<std::string> skipped;
-  auto checkpoint = std::make_shared<CheckpointFolder>(open_checkpoint(folder, &skipped));
-  for (const auto& line : skipped) notes->push_back("warning: " + line);
+                                      std::vector<std::string>* notes, WeightUse use) {
+  const auto checkpoint = std::make_shared<CheckpointFolder>(open_parameters(folder, notes));
+  if (const std::optional<DType> packed = packed_type_of(*checkpoint); packed && use == WeightUse::train)
+    fail_usage(
+        "[weights] load_parameters_path={}: its weights are {}, which training cannot change; start from "
+        "what it was converted from",
+        checkpoint->path(), name_of(*packed));
   std::vector<StoredTensor> needed;
   for (const ParameterSpec& wanted : specs) {
-    const ParameterSpec spec = dense_request(wanted, {wanted.shape, wanted.shape}).first;
+    const ParameterSpec spec = as_stored(*checkpoint, wanted);
     const StoredParameter stored = stored_parameter(spec.name, spec.shape);
     for (const std::string& name : stored.names) needed.push_back({name, spec.dtype, stored.shape, false});
   }
   check_fits(config, *checkpoint, needed, Fit::weights);
   notes->push_back("[weights] from " + checkpoint->path());
-  return [checkpoint](const ParameterSpec& wanted, const Box& of_wanted) {
-    const auto [spec, block] = dense_request(wanted, of_wanted);
+  return [checkpoint, use](const ParameterSpec& wanted, const Box& of_wanted) {
+    const ParameterSpec spec = as_stored(*checkpoint, wanted);
+    const Box block = spec.dtype == wanted.dtype ? of_wanted : dense_request(wanted, of_wanted).second;
     const std::string first = stored_parameter(spec.name, spec.shape).names.front();
-    const Tensor stored(checkpoint->tensor(first).dtype, block.shape);
+    const DType type = checkpoint->tensor(first).dtype;
+    if (use == WeightUse::run && type == wanted.dtype) {
+      const Tensor in_file = checkpoint->map_parameter(spec.name, spec.shape, block);
+      if (in_file.defined()) return in_file;
+    }
+    const Tensor stored(type, block.shape);
     checkpoint->read_parameter(spec.name, spec.shape, "", block, stored.raw());
-    return stored.cast(spec.dtype);
+    return stored.dtype() == spec.dtype ? stored : stored.cast(spec.dtype);
   };
 }
 
@@ -72,11 +109,38 @@ Parameters::FillBlock from_checkpoint(const Config& config, const std::string& f
 
 Parameters::FillBlock initial_weights(const Config& config, const ModelConfig& model,
                                       const std::vector<ParameterSpec>& specs,
-                                      std::vector<std::string>* notes) {
+                                      std::vector<std::string>* notes, WeightUse use) {
   const std::string folder = config.get_string("load_parameters_path");
   if (folder.empty()) return nullptr;
-  return is_checkpoint_path(folder) ? from_checkpoint(config, folder, specs, notes)
+  return is_checkpoint_path(folder) ? from_checkpoint(config, folder, specs, notes, use)
                                     : from_hub(folder, model, specs, notes);
+}
+
+std::vector<ParameterSpec> specs_to_run(Config& config, const ModelConfig& model,
+                                        std::vector<std::string>* notes) {
+  std::vector<ParameterSpec> specs = parameter_specs(model);
+  const std::optional<DType> wanted = packed_dtype(config.get_string("weight_format"));
+  const std::string folder = config.get_string("load_parameters_path");
+  if (!folder.empty() && is_checkpoint_path(folder)) {
+    const CheckpointFolder checkpoint = open_parameters(folder, nullptr);
+    if (const std::optional<DType> packed = packed_type_of(checkpoint)) {
+      if (wanted && wanted != packed)
+        fail_usage("[weights] weight_format={}: the weights of {} are {} already; expected stored",
+                   name_of(*wanted), checkpoint.path(), name_of(*packed));
+      for (ParameterSpec& spec : specs) {
+        const std::optional<DType> type = type_in(checkpoint, spec);
+        if (!type || !is_packed(*type)) continue;
+        std::optional<ParameterSpec> blocks = packed_spec(spec, *type);
+        if (!blocks)
+          fail_usage("[checkpoint] {}: {} is {}, which a weight {} cannot be", checkpoint.path(), spec.name,
+                     name_of(*type), to_string(spec.shape));
+        spec = *std::move(blocks);
+      }
+      config.set("weight_format", std::string(name_of(*packed)), "the checkpoint");
+      return specs;
+    }
+  }
+  return wanted ? packed_specs(std::move(specs), *wanted, notes) : specs;
 }
 
 }  // namespace switchyard

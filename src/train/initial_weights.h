@@ -9,11 +9,24 @@
 
 namespace switchyard {
 
-// Blocks of the weights in load_parameters_path, in the parameters' dtype: of a Hugging Face folder, or of
-// one of our checkpoints (of a run's folder: the newest). Null without the key, for a random start.
-// Error(usage) for what does not fit the model; what is left out on purpose is told in `notes`.
+// What weights are loaded for.
+enum class WeightUse {
+  train,  // they will change
+  run,    // they stay: a checkpoint's are used where they lie in its files, where that is possible
+};
+
+// Blocks of the weights in load_parameters_path, in the parameters' dtype: of a Hugging Face folder or a GGUF
+// file, or of one of our checkpoints (of a run's folder: the newest). Null without the key, for a random
+// start. Of a packed parameter its blocks where the checkpoint has them, or else dense values in float32.
+// Error(usage) for what does not fit the model, and for packed weights that are to be trained; what is left
+// out on purpose is told in `notes`.
 Parameters::FillBlock initial_weights(const Config& config, const ModelConfig& model,
                                       const std::vector<ParameterSpec>& specs,
-                                      std::vector<std::string>* notes);
+                                      std::vector<std::string>* notes, WeightUse use);
+
+// parameter_specs(model) in the bits that the key weight_format names, or as the checkpoint holds them that
+// load_parameters_path names; the key then says so, too. Error(usage) where the two differ.
+std::vector<ParameterSpec> specs_to_run(Config& config, const ModelConfig& model,
+                                        std::vector<std::string>* notes);
 
 }  // namespace switchyard

@@ -143,7 +143,8 @@ void check_fits(const Config& config, const CheckpointFolder& checkpoint,
                  tensor.optimizer ? "; it holds weights only: start from it with load_parameters_path" : "");
     }
     const ManifestTensor& stored = checkpoint.tensor(tensor.name);
-    const bool same_type = fit == Fit::weights ? is_float(stored.dtype) : stored.dtype == tensor.dtype;
+    const bool same_type =
+        fit == Fit::weights && is_float(tensor.dtype) ? is_float(stored.dtype) : stored.dtype == tensor.dtype;
     if (stored.shape != tensor.shape || !same_type) {
       fail_usage("[checkpoint] {}: tensor {} is {} {}, this run needs {} {}", checkpoint.path(),
                  in_quotes(tensor.name), name_of(stored.dtype), to_string(stored.shape),

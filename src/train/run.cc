@@ -334,7 +334,7 @@ Setup make_setup(const Config& config, const Processes& processes, std::vector<s
   setup.traced = traced_steps(config, setup.steps);
   setup.resume = find_resume_point(config, setup.checkpoints(), setup.layout.tensors(), notes);
   if (setup.resume.candidates.empty()) {
-    setup.fill = initial_weights(config, model, specs, notes);
+    setup.fill = initial_weights(config, model, specs, notes, WeightUse::train);
   } else {  // room for what is restored
     setup.fill = [](const ParameterSpec& spec, const Box& block) { return Tensor(spec.dtype, block.shape); };
   }
