@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "checkpoint/safetensors.h"
+#include "core/box.h"
 #include "core/tensor.h"
 
 namespace switchyard {
@@ -54,6 +55,15 @@ std::vector<Tensor> to_hub(const HubTensors& tensors, const Tensor& ours);
 // One parameter from a folder. Error(usage) naming the missing or mis-shaped tensor.
 Tensor load_from_hub(const HubWeights& folder, HubFamily family, const std::string& our_name,
                      const Shape& our_shape);
+
+// The packed type that holds all of a parameter bit for bit as the folder has it (HubWeights::packed_dtype);
+// none where there is none, or where its tensors differ in it.
+std::optional<DType> packed_in_hub(const HubWeights& folder, HubFamily family, const std::string& our_name,
+                                   const Shape& our_shape);
+// Blocks of that type (CHECKed to be there): the part `box` of [.., in / 32, out / 16], whose whole is
+// `packed_shape`. Of a stack only the experts in the box are read.
+Tensor load_blocks_from_hub(const HubWeights& folder, HubFamily family, const std::string& our_name,
+                            const Shape& our_shape, const Shape& packed_shape, const Box& box);
 
 // Why a hub tensor is left aside on purpose, as a notice that begins with its name, or nothing: those of the
 // multi-token-prediction layers, which stand after the `num_layers` layers of the decoder, stored rotary

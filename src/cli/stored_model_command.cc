@@ -50,9 +50,9 @@ ModelToRun model_to_run(const std::string& command, const Processes& processes,
   if (type != "byte" && path.empty())
     fail_usage("[{}] tokenizer_path: expected the model's tokenizer, got none (or tokenizer_type=byte)",
                command);
-  std::vector<ParameterSpec> specs = specs_to_run(config, model, &notes);
-  ModelToRun run{config,           mesh, model, std::move(specs), make_tokenizer(type, path),
-                 std::move(notes), {}};
+  std::vector<ParameterSpec> specs =
+      specs_as_stored(config, mesh, model, specs_to_run(config, model, &notes), &notes);
+  ModelToRun run{config, mesh, model, std::move(specs), make_tokenizer(type, path), std::move(notes), {}};
   run.fill = initial_weights(config, model, run.specs, &run.notes);
   if (!run.fill) run.notes.push_back("random weights: load_parameters_path is not set");
   return run;

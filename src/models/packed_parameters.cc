@@ -33,32 +33,43 @@ std::vector<ParameterSpec> specs_to_run(const Config& config, const ModelConfig&
   return packed ? packed_specs(parameter_specs(model), *packed, notes) : parameter_specs(model);
 }
 
+std::optional<ParameterSpec> packed_spec(const ParameterSpec& dense, DType packed) {
+  if (!may_be_packed(dense)) return std::nullopt;
+  ParameterSpec blocks = dense;
+  if (dense.name == "head") blocks.matrix = {0, 1};
+  std::int64_t &inputs = blocks.shape[input_dim(blocks)], &outputs = blocks.shape.back();
+  if (inputs % kBlockInputs != 0 || outputs % kBlockOutputs != 0) return std::nullopt;
+  inputs /= kBlockInputs;
+  outputs /= kBlockOutputs;
+  blocks.dtype = packed;
+  blocks.trained = false;
+  return blocks;
+}
+
 std::vector<ParameterSpec> packed_specs(std::vector<ParameterSpec> specs, DType packed,
                                         std::vector<std::string>* notes) {
   std::int64_t count = 0;
   for (ParameterSpec& spec : specs) {
     if (!may_be_packed(spec)) continue;
-    ParameterSpec blocks = spec;
-    if (spec.name == "head") blocks.matrix = {0, 1};
-    const std::int64_t inputs = spec.shape[input_dim(blocks)], outputs = spec.shape.back();
-    if (inputs % kBlockInputs != 0 || outputs % kBlockOutputs != 0) {
-      if (notes != nullptr)
-        notes->push_back(fmt::format(
-            "[weights] {} stays {}: {} inputs in a row by {} outputs are no whole blocks of {} by {}", spec.name,
-            name_of(spec.dtype), inputs, outputs, kBlockInputs, kBlockOutputs));
-      continue;
+    if (auto blocks = packed_spec(spec, spec.name == "head" ? DType::packed_int8 : packed)) {
+      spec = *std::move(blocks);
+      ++count;
+    } else if (notes != nullptr) {
+      const std::size_t input = spec.name == "head" ? 0 : input_dim(spec);
+      notes->push_back(fmt::format(
+          "[weights] {} stays {}: {} inputs in a row by {} outputs are no whole blocks of {} by {}",
+          spec.name, name_of(spec.dtype), spec.shape[input], spec.shape.back(), kBlockInputs, kBlockOutputs));
     }
-    blocks.shape[input_dim(blocks)] /= kBlockInputs;
-    blocks.shape.back() /= kBlockOutputs;
-    blocks.dtype = spec.name == "head" ? DType::packed_int8 : packed;
-    blocks.trained = false;
-    spec = std::move(blocks);
-    ++count;
   }
   if (count == 0)
     fail_usage("[weights] weight_format={}: no weight is a whole number of blocks of {} inputs by {} outputs",
                name_of(packed), kBlockInputs, kBlockOutputs);
   return specs;
+}
+
+bool splits_whole_blocks(const AxisRules& rules, const ParameterSpec& packed) {
+  const ParameterSpec dense = dense_spec(packed, DType::bf16);
+  return rules.resolve(dense.dims, dense.shape).sharding == rules.resolve(packed.dims, packed.shape).sharding;
 }
 
 ParameterSpec dense_spec(const ParameterSpec& packed, DType dtype) {

@@ -261,22 +261,19 @@ Tensor block_of(Context& context, const ParameterSpec& spec, std::uint32_t seed,
   const std::size_t dims = spec.matrix.stack + spec.matrix.inputs;
   for (std::size_t i = 0; i < dims; ++i) inputs *= box.shape[i];
   const std::int64_t outputs = inputs == 0 ? 0 : given.size() / inputs;
-  const PackArgs args{
-      .dense = given.view().reshaped({inputs, outputs}),
-      .packed = packed.view().reshaped({inputs / kBlockInputs, outputs / kBlockOutputs})};
+  const PackArgs args{.dense = given.view().reshaped({inputs, outputs}),
+                      .packed = packed.view().reshaped({inputs / kBlockInputs, outputs / kBlockOutputs})};
   if (!pack_weights(*context.pool, args))
     fail_usage("[weights] {} has a value that is no finite number, which {} cannot hold", spec.name,
                name_of(spec.dtype));
   return packed;
 }
 
-// Packed weights are split as dense ones are, so that operands meet.
-void check_split(const AxisRules& rules, const ParameterSpec& spec, const Sharding& sharding) {
-  if (!is_packed(spec.dtype)) return;
-  const ParameterSpec dense = dense_spec(spec, DType::bf16);
-  if (rules.resolve(dense.dims, dense.shape).sharding == sharding) return;
+void check_split(const AxisRules& rules, const ParameterSpec& spec) {
+  if (!is_packed(spec.dtype) || splits_whole_blocks(rules, spec)) return;
   fail_usage("[weights] {} {} in {}: the mesh would cut blocks of {} inputs by {} outputs", spec.name,
-             to_string(dense.shape), name_of(spec.dtype), kBlockInputs, kBlockOutputs);
+             to_string(dense_spec(spec, DType::bf16).shape), name_of(spec.dtype), kBlockInputs,
+             kBlockOutputs);
 }
 
 }  // namespace
@@ -291,7 +288,7 @@ Parameters Parameters::create_from_blocks(Context& context, std::vector<Paramete
     if (warnings != nullptr) {
       for (const auto& w : resolution.warnings) warnings->push_back(fmt::format("{}: {}", spec.name, w));
     }
-    check_split(*context.rules, spec, resolution.sharding);
+    check_split(*context.rules, spec);
     const Shape local = local_shape(*context.mesh, spec.shape, resolution.sharding);
     const Shape offset = local_offset(*context.mesh, context.rank, spec.shape, resolution.sharding);
     // Ranks with the same block find it under the same key: one copy a process, of each model.
@@ -299,7 +296,8 @@ Parameters Parameters::create_from_blocks(Context& context, std::vector<Paramete
     auto shared = context.comm->shared(key, [&]() -> std::shared_ptr<void> {
       const Memory memory = context.memory.uncharged();  // each rank is charged below
       if (memory.device().is_abstract()) return std::make_shared<Tensor>(memory.empty(spec.dtype, local));
-      return std::make_shared<Tensor>(to_device(memory, block_of(context, spec, seed, {offset, local}, fill)));
+      return std::make_shared<Tensor>(
+          to_device(memory, block_of(context, spec, seed, {offset, local}, fill)));
     });
     const Tensor block = *std::static_pointer_cast<Tensor>(shared);
     context.memory.charge(static_cast<std::int64_t>(block.bytes()));
