@@ -65,6 +65,15 @@ struct HubCast {
 Tensor hub_block(const HubWeights& folder, HubFamily family, const std::string& our_name,
                  const Shape& our_shape, const Box& box, const HubCast& cast);
 
+// The packed type that holds all of a parameter bit for bit as the folder has it (HubWeights::packed_dtype);
+// none where there is none, or where its tensors differ in it.
+std::optional<DType> packed_in_hub(const HubWeights& folder, HubFamily family, const std::string& our_name,
+                                   const Shape& our_shape);
+// Blocks of that type (CHECKed to be there): the part `box` of [.., in / 32, out / 16], whose whole is
+// `packed_shape`. Of a stack only the experts in the box are read.
+Tensor load_blocks_from_hub(const HubWeights& folder, HubFamily family, const std::string& our_name,
+                            const Shape& our_shape, const Shape& packed_shape, const Box& box);
+
 // Why a hub tensor is left aside on purpose, as a notice that begins with its name, or nothing: those of the
 // multi-token-prediction layers, which stand after the `num_layers` layers of the decoder, stored rotary
 // frequencies, and an lm_head stored beside tied embeddings.

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "core/error.h"
 #include "core/tensor.h"
 
 namespace switchyard {
@@ -22,6 +24,16 @@ class HubWeights {
   virtual Tensor read(const std::string& name) const = 0;        // f32 or bf16 where the weight is a float
   // Rows [begin, end) of its first dimension, whose pages in the file are then let go of.
   virtual Tensor take_rows(const std::string& name, std::int64_t begin, std::int64_t end) const = 0;
+
+  // The packed type (kernels/packed_block.h) that can hold a matrix [out, in] bit for bit as it is stored, in
+  // whole blocks; none where there is none. Error(usage) for a missing tensor.
+  virtual std::optional<DType> packed_dtype(const std::string&) const { return std::nullopt; }
+  // The matrix in blocks [in / 32, out / 16] of that type (CHECKed to be there), whose pages in the file are
+  // then let go of. Error(usage) for a block that the type cannot hold after all.
+  virtual Tensor take_blocks(const std::string& name) const {
+    CHECK(false, "{} has no blocks", name);
+    return {};
+  }
 };
 
 }  // namespace switchyard

@@ -100,6 +100,7 @@ ModelToRun model_to_run(const std::string& command, const Processes& processes,
     fail_usage("[{}] tokenizer_path: expected the model's tokenizer, got none (or tokenizer_type=byte)",
                command);
   std::vector<ParameterSpec> specs = specs_to_run(config, model, &notes);
+  specs = specs_as_stored(config, mesh, model, std::move(specs), &notes);
   ModelToRun run{std::move(config), mesh, model, std::move(specs), make_tokenizer(type, path),
                  std::move(notes),  {}};
   run.fill = initial_weights(run.config, model, run.specs, &run.notes, WeightUse::run);

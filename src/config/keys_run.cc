@@ -59,9 +59,11 @@ std::vector<KeyDeclaration> run_keys() {
           "max_prefill_predict_length", 64, at_least(1),
           "longest prompt of `generate`, in tokens: it adds max_target_length minus as many tokens; when not "
           "set as long as the prompt needs"),
-      choice_key("weight_format", "stored", one_of({"stored", "int8", "int4", "int4a", "mxfp4"}),
-                 "the bits that `generate`, `serve` and `eval` hold experts, linear layers and the head in, made "
-                 "on load: as stored, or in groups of 32 inputs with a scale (docs/quantization.md)"),
+      choice_key(
+          "weight_format", "stored", one_of({"stored", "dense", "int8", "int4", "int4a", "mxfp4"}),
+          "the bits that `generate`, `serve` and `eval` hold experts, linear layers and the head in: as "
+          "stored, few bits of a GGUF file too; dense, in weight_dtype; or made on load in groups of 32 "
+          "inputs with a scale (docs/quantization.md)"),
       choice_key(
           "decode_sampling_strategy", "greedy",
           one_of({"greedy", "weighted", "nucleus", "topk", "composite"}),

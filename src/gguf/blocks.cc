@@ -184,19 +184,81 @@ void iq4_xs(const Byte* b, float* out) {
   }
 }
 
+// Blocks as groups of packed weights: the same numbers with the same scale.
+
+PackedGroup group_of_halves(const Byte* scale) {
+  PackedGroup group;
+  group.scale = load<std::uint16_t>(scale);
+  return group;
+}
+
+template <typename Number>
+void each_number(const Byte* qs, PackedGroup& group, const Number& number) {
+  for (std::size_t j = 0; j < 16; ++j) {
+    group.numbers[j] = static_cast<std::int8_t>(number(qs[j] & 15, static_cast<int>(j)));
+    group.numbers[j + 16] = static_cast<std::int8_t>(number(qs[j] >> 4, static_cast<int>(j) + 16));
+  }
+}
+
+PackedGroup group_of_q4_0(const Byte* b) {
+  PackedGroup group = group_of_halves(b);
+  each_number(b + 2, group, [](int q, int) { return q - 8; });
+  return group;
+}
+PackedGroup group_of_q4_1(const Byte* b) {
+  PackedGroup group = group_of_halves(b);
+  group.offset = load<std::uint16_t>(b + 2);
+  each_number(b + 4, group, [](int q, int) { return q; });
+  return group;
+}
+PackedGroup group_of_q5_0(const Byte* b) {
+  PackedGroup group = group_of_halves(b);
+  const auto high = load<std::uint32_t>(b + 2);
+  each_number(b + 6, group, [&](int q, int i) { return (q | fifth_bit(high, i)) - 16; });
+  return group;
+}
+PackedGroup group_of_q8_0(const Byte* b) {
+  PackedGroup group = group_of_halves(b);
+  std::memcpy(group.numbers.data(), b + 2, group.numbers.size());
+  return group;
+}
+PackedGroup group_of_iq4_nl(const Byte* b) {
+  PackedGroup group = group_of_halves(b);
+  each_number(b + 2, group, [](int q, int) { return kNonlinear4[static_cast<std::size_t>(q)]; });
+  return group;
+}
+PackedGroup group_of_mxfp4(const Byte* b) {
+  PackedGroup group;
+  group.scale = b[0];
+  // GGUF has no negative zero.
+  each_number(b + 1, group, [](int q, int) { return q == 8 ? 0 : q; });
+  return group;
+}
+
+using Group = PackedGroup (*)(const Byte* block);
 struct Entry {
   GgufType type;
   Dequantize dequantize;
+  DType packed = DType::f32;  // f32: none
+  Group group = nullptr;
 };
 constexpr Entry kTypes[] = {
-    {{0, "F32", 1, 4}, f32},          {{1, "F16", 1, 2}, f16},
-    {{2, "Q4_0", 32, 18}, q4_0},      {{3, "Q4_1", 32, 20}, q4_1},
-    {{6, "Q5_0", 32, 22}, q5_0},      {{7, "Q5_1", 32, 24}, q5_1},
-    {{8, "Q8_0", 32, 34}, q8_0},      {{10, "Q2_K", 256, 84}, q2_k},
-    {{11, "Q3_K", 256, 110}, q3_k},   {{12, "Q4_K", 256, 144}, q4_k},
-    {{13, "Q5_K", 256, 176}, q5_k},   {{14, "Q6_K", 256, 210}, q6_k},
-    {{20, "IQ4_NL", 32, 18}, iq4_nl}, {{23, "IQ4_XS", 256, 136}, iq4_xs},
-    {{30, "BF16", 1, 2}, bf16},       {{39, "MXFP4", 32, 17}, mxfp4},
+    {{0, "F32", 1, 4}, f32},
+    {{1, "F16", 1, 2}, f16},
+    {{2, "Q4_0", 32, 18}, q4_0, DType::packed_int4, group_of_q4_0},
+    {{3, "Q4_1", 32, 20}, q4_1, DType::packed_int4a, group_of_q4_1},
+    {{6, "Q5_0", 32, 22}, q5_0, DType::packed_int8, group_of_q5_0},
+    {{7, "Q5_1", 32, 24}, q5_1},
+    {{8, "Q8_0", 32, 34}, q8_0, DType::packed_int8, group_of_q8_0},
+    {{10, "Q2_K", 256, 84}, q2_k},
+    {{11, "Q3_K", 256, 110}, q3_k},
+    {{12, "Q4_K", 256, 144}, q4_k},
+    {{13, "Q5_K", 256, 176}, q5_k},
+    {{14, "Q6_K", 256, 210}, q6_k},
+    {{20, "IQ4_NL", 32, 18}, iq4_nl, DType::packed_int8, group_of_iq4_nl},
+    {{23, "IQ4_XS", 256, 136}, iq4_xs},
+    {{30, "BF16", 1, 2}, bf16},
+    {{39, "MXFP4", 32, 17}, mxfp4, DType::packed_mxfp4, group_of_mxfp4},
 };
 
 }  // namespace
@@ -215,17 +277,39 @@ const GgufType* gguf_type(std::string_view name) {
   return nullptr;
 }
 
-void dequantize(const GgufType& type, std::span<const std::byte> blocks, std::span<float> out) {
+namespace {
+
+const Entry& entry_of(const GgufType& type) {
   const auto found =
       std::ranges::find_if(kTypes, [&](const Entry& entry) { return entry.type.number == type.number; });
   CHECK(found != std::end(kTypes), "GGUF type {}", type.number);
+  return *found;
+}
+
+}  // namespace
+
+void dequantize(const GgufType& type, std::span<const std::byte> blocks, std::span<float> out) {
+  const Dequantize values_of_block = entry_of(type).dequantize;
   const auto count = std::ssize(blocks) / type.bytes;
   CHECK(std::ssize(blocks) == count * type.bytes && std::ssize(out) == count * type.values,
         "{} bytes of {} as {} values", blocks.size(), type.name, out.size());
   const auto* block = reinterpret_cast<const Byte*>(blocks.data());
   float* to = out.data();
-  for (std::int64_t i = 0; i < count; ++i, block += type.bytes, to += type.values)
-    found->dequantize(block, to);
+  for (std::int64_t i = 0; i < count; ++i, block += type.bytes, to += type.values) values_of_block(block, to);
+}
+
+std::optional<DType> packed_dtype_of(const GgufType& type) {
+  const Entry& entry = entry_of(type);
+  return entry.group == nullptr ? std::nullopt : std::optional(entry.packed);
+}
+
+std::optional<PackedGroup> packed_group_of(const GgufType& type, const std::byte* block) {
+  const Entry& entry = entry_of(type);
+  CHECK(entry.group != nullptr, "{} has no packed type", type.name);
+  const PackedGroup group = entry.group(reinterpret_cast<const Byte*>(block));
+  constexpr int kNoNumber = 255;
+  if (entry.packed == DType::packed_mxfp4 && group.scale == kNoNumber) return std::nullopt;
+  return group;
 }
 
 }  // namespace switchyard

@@ -1,13 +1,16 @@
 // The element types of GGUF files: blocks of a few bits a value.
 //
-// A row of a tensor is a whole number of blocks. Which bits of a block make which value: the table "Blocks" in
-// docs/gguf.md, which was checked against the values that llama.cpp's C code gives.
+// A row of a tensor is a whole number of blocks. Which bits of a block make which value: the table "Blocks"
+// in docs/gguf.md, which was checked against the values that llama.cpp's C code gives.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
+
+#include "kernels/packed_block.h"
 
 namespace switchyard {
 
@@ -27,5 +30,11 @@ const GgufType* gguf_type(std::string_view name);
 // float32 one after the other, scales first. `blocks` is a multiple of type.bytes; out.size() is the number
 // of values in it (both CHECKed).
 void dequantize(const GgufType& type, std::span<const std::byte> blocks, std::span<float> out);
+
+// The packed type whose groups can have the values of such blocks bit for bit; none for the others.
+std::optional<DType> packed_dtype_of(const GgufType& type);
+// The group with the values of a block of such a type (CHECKed). None for a block of MXFP4 with the exponent
+// 255, which stands for no number in packed weights.
+std::optional<PackedGroup> packed_group_of(const GgufType& type, const std::byte* block);
 
 }  // namespace switchyard

@@ -47,6 +47,10 @@ class GgufFile {
   Tensor read(const std::string& name) const;
   // Rows [begin, end) (CHECKed) of the tensor seen as a matrix [rows, last dim].
   Tensor read_rows(const std::string& name, std::int64_t begin, std::int64_t end) const;
+  // Their blocks.
+  std::span<const std::byte> row_bytes(const std::string& name, std::int64_t begin, std::int64_t end) const {
+    return bytes_of(at(name), begin, end);
+  }
   // Lets go of the memory that holds the pages of those rows.
   void release_rows(const std::string& name, std::int64_t begin, std::int64_t end) const;
 

@@ -4,10 +4,13 @@
 #include <openssl/evp.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +20,8 @@
 #include "core/testing.h"
 #include "gguf/blocks.h"
 #include "gguf/gguf_file.h"
+#include "gguf/hub_source.h"
+#include "kernels/packed_weights.h"
 
 namespace switchyard {
 namespace {
@@ -70,6 +75,61 @@ TEST(GgufBlocks, OfOneValueAreFloats) {
   EXPECT_EQ(out, (std::vector<float>{1, -5}));
 }
 
+// Blocks of random bits as packed blocks, and back: the values, and the bits of all that are numbers.
+TEST(GgufBlocks, HaveTheSameValuesInPackedBlocks) {
+  const auto file = SafetensorsFile::open((stored() / "blocks.safetensors").string());
+  int types = 0, values = 0;
+  for (const auto& [name, entry] : file.entries()) {
+    if (!name.ends_with(".raw")) continue;
+    const GgufType& type = *gguf_type(name.substr(0, name.size() - 4));
+    const std::optional<DType> packed = packed_dtype_of(type);
+    if (!packed) continue;
+    SCOPED_TRACE(type.name);
+    ++types;
+    std::vector<std::byte> block(size_of(*packed));
+    for (std::int64_t i = 0; i < entry.shape[0]; ++i) {
+      const auto raw =
+          entry.bytes.subspan(static_cast<std::size_t>(i * type.bytes), static_cast<std::size_t>(type.bytes));
+      const std::optional<PackedGroup> group = packed_group_of(type, raw.data());
+      if (type.name == "MXFP4" && raw[0] == std::byte{255}) {
+        EXPECT_FALSE(group);
+        continue;
+      }
+      ASSERT_TRUE(group);
+      write_group(*packed, *group, block.data(), i % kBlockOutputs);
+      const auto found = values_of(*packed, read_group(*packed, block.data(), i % kBlockOutputs));
+      std::array<float, 32> expected{};
+      dequantize(type, raw, expected);
+      for (std::size_t j = 0; j < found.size(); ++j) {
+        if (std::isnan(expected[j]))
+          ASSERT_TRUE(std::isnan(found[j])) << j;
+        else
+          ASSERT_EQ(std::bit_cast<std::uint32_t>(found[j]), std::bit_cast<std::uint32_t>(expected[j]))
+              << i << " " << j;
+        ++values;
+      }
+    }
+  }
+  EXPECT_EQ(types, 6);
+  EXPECT_GT(values, 6 * 15 * 32);
+}
+
+// Every exponent of MXFP4 with every number, subnormal and infinite values too.
+TEST(GgufBlocks, OfMxfp4HaveEveryValueInPackedBlocks) {
+  const GgufType& type = *gguf_type("MXFP4");
+  std::array<std::byte, 17> raw{};
+  for (std::size_t j = 0; j < 16; ++j) raw[j + 1] = static_cast<std::byte>(j | (15 - j) << 4);
+  for (int exponent = 0; exponent < 255; ++exponent) {
+    raw[0] = static_cast<std::byte>(exponent);
+    std::array<float, 32> expected{};
+    dequantize(type, raw, expected);
+    const auto found = values_of(DType::packed_mxfp4, *packed_group_of(type, raw.data()));
+    EXPECT_TRUE(same_bits(found, expected)) << exponent;
+  }
+  raw[0] = std::byte{255};
+  EXPECT_FALSE(packed_group_of(type, raw.data()));
+}
+
 std::string sha256(std::span<const float> values) {
   std::array<unsigned char, 32> digest{};
   unsigned length = 0;
@@ -110,6 +170,39 @@ TEST(GgufFile, StoredFilesHaveTheTensorsThatTheirWriterSays) {
   }
   EXPECT_EQ(files, 10u);
   EXPECT_GT(tensors, 200u);
+}
+
+// Weights in packed blocks have the values that they have as float32, also where rows are permuted.
+TEST(GgufWeights, InBlocksHaveTheSameValues) {
+  std::map<DType, int> weights;
+  for (const auto& found : fs::recursive_directory_iterator(stored())) {
+    if (found.path().extension() != ".gguf") continue;
+    const HubSource source = open_hub_source(found.path().string());
+    for (const std::string& name : source.weights->names()) {
+      SCOPED_TRACE(found.path().string() + " " + name);
+      const std::optional<DType> packed = source.weights->packed_dtype(name);
+      if (!packed) continue;
+      const Tensor blocks = source.weights->take_blocks(name), expected = source.weights->read(name);
+      ASSERT_EQ(blocks.dtype(), *packed);
+      ASSERT_EQ(unpacked_shape(blocks.shape()), (Shape{expected.dim(1), expected.dim(0)}));
+      ThreadPool pool(1);
+      const Tensor values(DType::f32, unpacked_shape(blocks.shape()));
+      unpack_weights(pool, {blocks.view(), values.view()});
+      int differ = 0;
+      for (std::int64_t o = 0; o < expected.dim(0); ++o) {
+        for (std::int64_t i = 0; i < expected.dim(1); ++i) {
+          const float want = expected.data<float>()[o * expected.dim(1) + i],
+                      value = values.data<float>()[i * expected.dim(0) + o];
+          differ += std::bit_cast<std::uint32_t>(value) != std::bit_cast<std::uint32_t>(want) ? 1 : 0;
+        }
+      }
+      EXPECT_EQ(differ, 0);
+      ++weights[*packed];
+    }
+  }
+  for (const DType packed :
+       {DType::packed_int8, DType::packed_int4, DType::packed_int4a, DType::packed_mxfp4})
+    EXPECT_GT(weights[packed], 10) << name_of(packed);
 }
 
 // A file as a writer of it would make it.

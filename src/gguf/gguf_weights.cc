@@ -268,6 +268,53 @@ Tensor GgufWeights::take_rows(const std::string& name, std::int64_t begin, std::
   return dtype(name) == "BF16" ? rows.cast(DType::bf16) : rows;
 }
 
+// The tensor's row that is a weight's row. Row j of a permuted head is row 2 j of the head there, row j +
+// head / 2 is row 2 j + 1.
+std::int64_t GgufWeights::row_there(const Part& part, std::int64_t row) {
+  if (part.form == Part::Form::rows) return part.first + row;
+  const std::int64_t within = row % part.head, half = part.head / 2;
+  return row - within + (within < half ? 2 * within : 2 * (within - half) + 1);
+}
+
+std::optional<DType> GgufWeights::packed_dtype(const std::string& name) const {
+  const Part& part = at(name);
+  if (part.form == Part::Form::kv_b || part.shape.size() != 2) return std::nullopt;
+  if (part.shape[0] % kBlockOutputs != 0 || part.shape[1] % kBlockInputs != 0) return std::nullopt;
+  return packed_dtype_of(*file_.at(part.tensor).type);
+}
+
+Tensor GgufWeights::take_blocks(const std::string& name) const {
+  const std::optional<DType> packed = packed_dtype(name);
+  CHECK(packed, "{} has no blocks", name);
+  const Part& part = at(name);
+  const GgufType& type = *file_.at(part.tensor).type;
+  const std::int64_t groups = part.shape[1] / kBlockInputs, columns = part.shape[0] / kBlockOutputs;
+  Tensor blocks(*packed, {groups, columns});
+  for (std::int64_t column = 0; column < columns; ++column) {
+    const std::byte* rows[kBlockOutputs];
+    for (std::int64_t i = 0; i < kBlockOutputs; ++i) {
+      const std::int64_t there = row_there(part, column * kBlockOutputs + i);
+      rows[i] = file_.row_bytes(part.tensor, there, there + 1).data();
+    }
+    for (std::int64_t g = 0; g < groups; ++g) {
+      std::byte* const block =
+          blocks.raw() + static_cast<std::size_t>(g * columns + column) * size_of(*packed);
+      for (std::int64_t i = 0; i < kBlockOutputs; ++i) {
+        const std::optional<PackedGroup> group = packed_group_of(type, rows[i] + g * type.bytes);
+        if (!group)
+          fail_usage(
+              "[gguf] {}: tensor {} has an exponent of 255, which {} cannot hold: expected "
+              "weight_format=dense",
+              path(), in_quotes(part.tensor), name_of(*packed));
+        write_group(*packed, *group, block, i);
+      }
+    }
+  }
+  const std::int64_t first = part.form == Part::Form::rows ? part.first : 0;
+  file_.release_rows(part.tensor, first, first + part.shape[0]);
+  return blocks;
+}
+
 Tensor GgufWeights::rows_of(const Part& part, std::int64_t begin, std::int64_t end, bool release) const {
   const auto take = [&](const std::string& tensor, std::int64_t from, std::int64_t to) {
     Tensor rows = file_.read_rows(tensor, from, to);
@@ -279,10 +326,8 @@ Tensor GgufWeights::rows_of(const Part& part, std::int64_t begin, std::int64_t e
   Tensor out(DType::f32, {end - begin, columns});
   float* to = out.data<float>();
   if (part.form == Part::Form::permuted) {
-    // Row j of a head here is row 2 j of the head there, row j + head / 2 is row 2 j + 1.
     for (std::int64_t row = begin; row < end; ++row, to += columns) {
-      const std::int64_t within = row % part.head, half = part.head / 2;
-      const std::int64_t there = row - within + (within < half ? 2 * within : 2 * (within - half) + 1);
+      const std::int64_t there = row_there(part, row);
       const Tensor one = take(part.tensor, there, there + 1);
       std::copy_n(one.data<float>(), columns, to);
     }

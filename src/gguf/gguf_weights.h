@@ -32,6 +32,9 @@ class GgufWeights : public HubWeights {
   std::string dtype(const std::string& name) const override;  // BF16 of BF16, else F32
   Tensor read(const std::string& name) const override;
   Tensor take_rows(const std::string& name, std::int64_t begin, std::int64_t end) const override;
+  // int8 of Q8_0, Q5_0 and IQ4_NL, int4 of Q4_0, int4a of Q4_1, mxfp4 of MXFP4.
+  std::optional<DType> packed_dtype(const std::string& name) const override;
+  Tensor take_blocks(const std::string& name) const override;
   const GgufFile& file() const { return file_; }
 
  private:
@@ -54,6 +57,7 @@ class GgufWeights : public HubWeights {
                                 const nlohmann::json& config);
   const Part& at(const std::string& name) const;
   Tensor rows_of(const Part& part, std::int64_t begin, std::int64_t end, bool release) const;
+  static std::int64_t row_there(const Part& part, std::int64_t row);
 
   GgufFile file_;
   std::map<std::string, Part> parts_;

@@ -153,16 +153,19 @@ PackedGroup read_group(DType packed, const std::byte* block, std::int64_t output
 }
 
 void write_group(DType packed, const PackedGroup& group, std::byte* block, std::int64_t output) {
-  for (std::int64_t i = 0; i < kBlockInputs; ++i) {
-    const NumberPlace place = place_of_number(packed, i, output);
-    const auto number = static_cast<std::uint8_t>(group.numbers[static_cast<std::size_t>(i)]);
-    std::byte& byte = block[place.byte];
-    if (has_bytes(packed))
-      byte = std::byte{number};
-    else if (place.upper)
-      byte = (byte & std::byte{0x0f}) | std::byte{static_cast<std::uint8_t>(number << 4)};
-    else
-      byte = (byte & std::byte{0xf0}) | std::byte{static_cast<std::uint8_t>(number & 15)};
+  const auto number = [&](std::size_t i) {
+    return std::uint32_t{static_cast<std::uint8_t>(group.numbers[i])};
+  };
+  std::byte* at = block + header_bytes(packed) + 4 * output;
+  const std::size_t in_word = has_bytes(packed) ? 4 : 8;
+  for (std::size_t first = 0; first < group.numbers.size(); first += in_word, at += kWordBytes) {
+    std::uint32_t word = 0;
+    for (std::size_t i = 0; i < 4; ++i) {
+      const std::uint32_t byte =
+          has_bytes(packed) ? number(first + i) : (number(first + i) & 15) | number(first + 4 + i) << 4;
+      word |= (byte & 0xff) << 8 * i;
+    }
+    std::memcpy(at, &word, sizeof word);
   }
   if (packed == DType::packed_mxfp4) {
     block[output] = std::byte{static_cast<std::uint8_t>(group.scale)};

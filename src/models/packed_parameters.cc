@@ -68,6 +68,11 @@ std::vector<ParameterSpec> packed_specs(std::vector<ParameterSpec> specs, DType 
   return specs;
 }
 
+bool splits_whole_blocks(const AxisRules& rules, const ParameterSpec& packed) {
+  const ParameterSpec dense = dense_spec(packed, DType::bf16);
+  return rules.resolve(dense.dims, dense.shape).sharding == rules.resolve(packed.dims, packed.shape).sharding;
+}
+
 ParameterSpec dense_spec(const ParameterSpec& packed, DType dtype) {
   ParameterSpec dense = packed;
   dense.shape = scaled(packed, packed.shape);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/box.h"
+#include "dist/axis_rules.h"
 #include "models/parameters.h"
 
 namespace switchyard {
@@ -20,8 +21,12 @@ namespace switchyard {
 std::vector<ParameterSpec> packed_specs(std::vector<ParameterSpec> specs, DType packed,
                                         std::vector<std::string>* notes);
 
-// One of them in `packed`; nothing for one that stays.
+// One of them in `packed`; nothing for one that stays, or is no whole number of blocks.
 std::optional<ParameterSpec> packed_spec(const ParameterSpec& dense, DType packed);
+
+// Whether a mesh splits a packed parameter as it would the dense one, so that operands meet; else it would
+// cut blocks.
+bool splits_whole_blocks(const AxisRules& rules, const ParameterSpec& packed);
 
 // The dense weight that a packed parameter is made from, in `dtype`, and a block of it.
 ParameterSpec dense_spec(const ParameterSpec& packed, DType dtype);

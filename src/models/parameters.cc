@@ -318,13 +318,11 @@ Tensor block_of(Context& context, const ParameterSpec& spec, std::uint32_t seed,
   return given.defined() ? given : draw_block(spec, seed, box.start, box.shape);
 }
 
-// Packed weights are split as dense ones are, so that operands meet.
-void check_split(const AxisRules& rules, const ParameterSpec& spec, const Sharding& sharding) {
-  if (!is_packed(spec.dtype)) return;
-  const ParameterSpec dense = dense_spec(spec, DType::bf16);
-  if (rules.resolve(dense.dims, dense.shape).sharding == sharding) return;
+void check_split(const AxisRules& rules, const ParameterSpec& spec) {
+  if (!is_packed(spec.dtype) || splits_whole_blocks(rules, spec)) return;
   fail_usage("[weights] {} {} in {}: the mesh would cut blocks of {} inputs by {} outputs", spec.name,
-             to_string(dense.shape), name_of(spec.dtype), kBlockInputs, kBlockOutputs);
+             to_string(dense_spec(spec, DType::bf16).shape), name_of(spec.dtype), kBlockInputs,
+             kBlockOutputs);
 }
 
 }  // namespace
@@ -339,7 +337,7 @@ Parameters Parameters::create_from_blocks(Context& context, std::vector<Paramete
     if (warnings != nullptr) {
       for (const auto& w : resolution.warnings) warnings->push_back(fmt::format("{}: {}", spec.name, w));
     }
-    check_split(*context.rules, spec, resolution.sharding);
+    check_split(*context.rules, spec);
     const Shape local = local_shape(*context.mesh, spec.shape, resolution.sharding);
     const Shape offset = local_offset(*context.mesh, context.rank, spec.shape, resolution.sharding);
     // Ranks with the same block find it under the same key: one copy a process, of each model.

@@ -1,7 +1,11 @@
 #include "train/initial_weights.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
+#include <map>
 #include <memory>
+#include <optional>
 
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/hub.h"
@@ -11,6 +15,7 @@
 #include "gguf/hub_source.h"
 #include "models/packed_parameters.h"
 #include "train/resume.h"
+#include "train/session.h"
 
 namespace switchyard {
 namespace {
@@ -19,6 +24,23 @@ namespace {
 std::pair<ParameterSpec, Box> dense_request(const ParameterSpec& spec, const Box& block) {
   if (!is_packed(spec.dtype)) return {spec, block};
   return {dense_spec(spec, DType::f32), dense_box(spec, block)};
+}
+
+// What our query holds beside the hub's: compat=maxtext keeps 1/√head_dim in it.
+double query_factor(const ModelConfig& model) {
+  const bool in_weight = model.compat && !model.mla && model.attention_scale == 1.0;
+  return in_weight ? 1 / std::sqrt(static_cast<double>(model.head_dim)) : 1.0;
+}
+
+bool is_query(const ParameterSpec& spec) {
+  return spec.name.ends_with("attention.query");
+}
+
+// The packed type that a dense parameter is stored in.
+std::optional<DType> stored_blocks(const HubWeights& weights, HubFamily family, const ParameterSpec& spec,
+                                   double query) {
+  if (query != 1.0 && is_query(spec)) return std::nullopt;
+  return packed_in_hub(weights, family, spec.name, spec.shape);
 }
 
 Parameters::FillBlock from_hub(const std::string& folder, const ModelConfig& model,
@@ -31,10 +53,11 @@ Parameters::FillBlock from_hub(const std::string& folder, const ModelConfig& mod
     shapes[spec.name] = dense_request(spec, {spec.shape, spec.shape}).first.shape;
   for (const auto& name : check_hub_tensors(*weights, family, shapes, model.layers))
     notes->push_back("[weights] left out: " + name);
-  const bool in_weight = model.compat && !model.mla && model.attention_scale == 1.0;
-  const double query = in_weight ? 1 / std::sqrt(static_cast<double>(model.head_dim)) : 1.0;
+  const double query = query_factor(model);
   return [weights, family, query](const ParameterSpec& wanted, const Box& of_wanted) {
     const auto [spec, block] = dense_request(wanted, of_wanted);
+    if (stored_blocks(*weights, family, spec, query) == wanted.dtype)
+      return load_blocks_from_hub(*weights, family, spec.name, spec.shape, wanted.shape, of_wanted);
     const float factor = spec.name.ends_with("attention.query") ? static_cast<float>(query) : 1.0f;
     return hub_block(*weights, family, spec.name, spec.shape, block, {spec.dtype, factor});
   };
@@ -141,6 +164,53 @@ std::vector<ParameterSpec> specs_to_run(Config& config, const ModelConfig& model
     }
   }
   return wanted ? packed_specs(std::move(specs), *wanted, notes) : specs;
+}
+
+std::vector<ParameterSpec> specs_as_stored(const Config& config, const Mesh& mesh, const ModelConfig& model,
+                                           std::vector<ParameterSpec> specs,
+                                           std::vector<std::string>* notes) {
+  const std::string folder = config.get_string("load_parameters_path");
+  if (config.get_string("weight_format") != "stored" || !is_hub_source(folder)) return specs;
+  const HubSource source = open_hub_source(folder);
+  const HubFamily family = hub_family(source.config);
+  const Mesh own = stage_mesh(mesh);
+  const AxisRules rules(config.axis_rules(), own);
+  std::map<std::string, ParameterSpec> packed;
+  std::int64_t cut = 0, unlike = 0;
+  for (const ParameterSpec& spec : specs) {
+    const auto stored = stored_blocks(*source.weights, family, spec, query_factor(model));
+    const auto blocks = stored ? packed_spec(spec, *stored) : std::nullopt;
+    if (!blocks) continue;
+    if (splits_whole_blocks(rules, *blocks))
+      packed.emplace(spec.name, *blocks);
+    else
+      ++cut;
+  }
+  // They are multiplied together.
+  for (const ParameterSpec& spec : specs) {
+    if (!spec.name.ends_with(".moe.wi_0")) continue;
+    const std::string up = spec.name.substr(0, spec.name.size() - 1) + "1";
+    const auto a = packed.find(spec.name), b = packed.find(up);
+    if (a != packed.end() && b != packed.end() && a->second.dtype == b->second.dtype) continue;
+    unlike += static_cast<std::int64_t>(packed.erase(spec.name) + packed.erase(up));
+  }
+  std::map<std::string_view, std::int64_t> counts;
+  for (ParameterSpec& spec : specs) {
+    const auto found = packed.find(spec.name);
+    if (found == packed.end()) continue;
+    spec = found->second;
+    ++counts[name_of(spec.dtype)];
+  }
+  for (const auto& [name, count] : counts)
+    notes->push_back(
+        fmt::format("[weights] {} weights stay as they are stored, in blocks of {}", count, name));
+  if (cut > 0)
+    notes->push_back(
+        fmt::format("[weights] {} weights become dense, as the mesh would cut their blocks", cut));
+  if (unlike > 0)
+    notes->push_back(fmt::format(
+        "[weights] {} weights become dense, as gate and up of a layer's experts differ in type", unlike));
+  return specs;
 }
 
 }  // namespace switchyard

@@ -29,4 +29,11 @@ Parameters::FillBlock initial_weights(const Config& config, const ModelConfig& m
 std::vector<ParameterSpec> specs_to_run(Config& config, const ModelConfig& model,
                                         std::vector<std::string>* notes);
 
+// `specs` with those packed that load_parameters_path holds in blocks of a packed type, where
+// weight_format=stored: their fill is those blocks, bit for bit. `notes` tells how many there are, and how
+// many are dense since `mesh` would cut their blocks or since the gate and the up-projection of a layer's
+// experts differ in type.
+std::vector<ParameterSpec> specs_as_stored(const Config& config, const Mesh& mesh, const ModelConfig& model,
+                                           std::vector<ParameterSpec> specs, std::vector<std::string>* notes);
+
 }  // namespace switchyard

@@ -314,8 +314,8 @@ Setup make_setup(const Config& config, const Processes& processes, std::vector<s
   fault_from_environment();  // unreadable is found before a folder exists
   const ModelConfig model = model_config(config);
   const TrainConfig training = train_config(config, model, mesh.axis_size("stage"));
-  if (const std::string& format = config.get_string("weight_format"); format != "stored")
-    fail_usage("[train] weight_format={}: expected stored, as training changes weights", format);
+  if (const std::string& format = config.get_string("weight_format"); format != "stored" && format != "dense")
+    fail_usage("[train] weight_format={}: expected stored or dense, as training changes weights", format);
   const std::vector<ParameterSpec> specs = parameter_specs(model);
   Setup setup{.config = config,
               .mesh = mesh,

@@ -112,6 +112,33 @@ TEST_F(Evaluating, TheSameFiguresOnAnyMesh) {
     expect_near(eval(how + layout), one);
 }
 
+// Blocks of a GGUF file are multiplied as they are, and say what float32 weights say.
+TEST_F(Evaluating, BlocksOfAFileAsTheyAreStored) {
+  write("text.txt", kText);
+  for (const auto& [file, type] : {std::pair{"qwen3moe/Q4_0", "int4"},
+                                   {"qwen3moe/IQ4_NL", "int8"},
+                                   {"qwen3moe/MXFP4", "mxfp4"},
+                                   {"deepseek3/Q4_1", "int4a"},
+                                   {"deepseek3/Q5_0", "int8"}}) {
+    SCOPED_TRACE(file);
+    const std::string model = golden(fmt::format("gguf/{}.gguf", file));
+    for (const Arguments& layout : {Arguments{}, Arguments{"ranks=2", "ici_expert_parallelism=2"},
+                                    Arguments{"ranks=2", "ici_tensor_parallelism=2"}}) {
+      fs::remove(path("e.json"));
+      const Finished done = run(Arguments{"eval", model, "data_path=text.txt", "dtype=float32", "--against",
+                                          model, "--against-key", "dtype=float32", "--against-key", "weight_format=dense", "--json", "e.json"} +
+                                layout);
+      ASSERT_EQ(done.status, 0) << done.err;
+      EXPECT_NE(done.err.find(fmt::format("weights stay as they are stored, in blocks of {}", type)),
+                std::string::npos)
+          << done.err;
+      const json got = json::parse(read("e.json"));
+      EXPECT_LT(got["against"]["p99_kl"].get<double>(), 1e-8);
+      EXPECT_EQ(got["against"]["same_top"].get<double>(), 1);
+    }
+  }
+}
+
 TEST_F(Evaluating, AModelAgainstItself) {
   write("text.txt", kText);
   const Arguments how{golden("hf/qwen3moe-tiny"), "tokenizer_type=byte", "data_path=text.txt", "--against",
