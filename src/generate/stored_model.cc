@@ -41,7 +41,7 @@ Keys keys_of_hub(const std::string& path) {
   Keys keys = config_from_hub(config);
   const char* const name = config.contains("dtype") ? "dtype" : "torch_dtype";
   const bool whole = config.value(name, nlohmann::json("bfloat16")) == "float32";
-  keys["dtype"] = keys["weight_dtype"] = whole ? "float32" : "bfloat16";
+  keys["dtype"] = whole ? "float32" : "bfloat16";
   add_tokenizer(keys, path);
   keys.merge(generation_defaults(path));
   return keys;
@@ -49,7 +49,7 @@ Keys keys_of_hub(const std::string& path) {
 
 Keys keys_of_gguf(const std::string& path) {
   Keys keys = config_from_hub(hub_config_of(GgufFile::open(path)));
-  keys["dtype"] = keys["weight_dtype"] = "bfloat16";
+  keys["dtype"] = "bfloat16";
   keys["tokenizer_type"] = "gguf";
   keys["tokenizer_path"] = path;
   return keys;
@@ -62,7 +62,6 @@ Keys keys_of_checkpoint(const std::string& path) {
   for (const char* key : {"dtype", "max_target_length", "tokenizer_type", "add_bos"}) {
     if (resolved.contains(key)) keys[key] = resolved[key];
   }
-  if (keys.contains("dtype")) keys["weight_dtype"] = keys["dtype"];
   add_tokenizer(keys, folder.path() + "/tokenizer");
   keys.merge(generation_defaults(folder.path() + "/tokenizer"));
   return keys;
