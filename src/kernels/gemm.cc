@@ -8,6 +8,7 @@
 #include "core/current_memory.h"
 #include "core/error.h"
 #include "core/tensor.h"
+#include "kernels/cpu/thread_scratch.h"
 #include "kernels/gemm_few_rows.h"
 #include "kernels/gemm_problem.h"
 #include "kernels/packed_weights.h"
@@ -153,17 +154,17 @@ const GemmRowPacking* packing_of([[maybe_unused]] GemmBlockKernel* kernel) {
 
 // Calls a kernel for dense weights with those of a block, unpacked a piece of columns at a time, so that what
 // is unpacked is still in a cache when it is read.
-void run_unpacked(const GemmProblem& p, const GemmBlock& block, GemmBlockKernel* kernel) {
-  if (kernel == ref::gemm_block) return kernel(p, block);
-  static thread_local std::vector<std::byte> memory;
+void run_unpacked(const GemmProblem& p, const GemmBlock& block, BlockRowsKernel* unpack,
+                  GemmBlockKernel* kernel) {
+  static thread_local cpu::ThreadScratch memory;
   constexpr std::int64_t kPieceBytes = 512 * 1024;
   const auto element = static_cast<std::int64_t>(size_of(p.dtype));
   const std::int64_t most = std::max<std::int64_t>(64, kPieceBytes / element / p.k / 64 * 64);
   const std::int64_t columns = std::min(most, block.column_end - block.column_begin);
-  memory.resize(std::max(memory.size(), static_cast<std::size_t>(columns * p.k * element)));
+  std::byte* const unpacked = memory.at_least<std::byte>(columns * p.k * element);
   GemmProblem dense = p;
   dense.weight_dtype = p.dtype;
-  dense.b = memory.data();
+  dense.b = unpacked;
   for (std::int64_t j = block.column_begin; j < block.column_end; j += columns) {
     const std::int64_t here = std::min(columns, block.column_end - j);
     const auto* const first = static_cast<const std::byte*>(p.b) +
@@ -173,9 +174,9 @@ void run_unpacked(const GemmProblem& p, const GemmBlock& block, GemmBlockKernel*
                          .stride = p.ldb,
                          .columns = here / kBlockOutputs,
                          .dtype = p.dtype,
-                         .dense = memory.data(),
+                         .dense = unpacked,
                          .leading = here};
-    unpack_kernel(rows)(rows, 0, p.k / kBlockInputs);
+    unpack(rows, 0, p.k / kBlockInputs);
     dense.n = dense.ldb = here;
     dense.c = const_cast<std::byte*>(advance(p.c, p.c_dtype, j));
     dense.bias = p.bias == nullptr ? nullptr : advance(p.bias, p.dtype, j);
@@ -198,11 +199,14 @@ namespace {
 void run_blocks(ThreadPool& pool, std::span<const GemmProblem> problems, GemmBlockKernel* kernel) {
   if (problems.empty()) return;
   const std::vector<Task> tasks = cut(problems, takes_tiles(kernel), pool.threads());
+  const GemmProblem& first = problems.front();
+  const bool unpacks = first.packed() && kernel != ref::gemm_block;  // which reads blocks itself
+  BlockRowsKernel* const unpack = unpacks ? unpack_kernel(first.weight_dtype, first.dtype) : nullptr;
   pool.for_range(static_cast<std::int64_t>(tasks.size()), 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const Task& task = tasks[static_cast<std::size_t>(i)];
-      if (task.problem->packed())
-        run_unpacked(*task.problem, task.block, kernel);
+      if (unpack != nullptr)
+        run_unpacked(*task.problem, task.block, unpack, kernel);
       else
         kernel(*task.problem, task.block);
     }

@@ -88,12 +88,15 @@ void unpack_weights(ThreadPool& pool, const UnpackArgs& args) {
   const BlockRows rows = rows_of("unpack_weights", args.packed, args.dense);
   if (pool.skips(work_of("unpack_weights", args.packed, args.dense))) return;
   if (args.packed.size() == 0) return;
-  BlockRowsKernel* const unpack = unpack_kernel(rows);
+  BlockRowsKernel* const unpack = unpack_kernel(rows.packed, rows.dtype);
   pool.for_range(args.packed.size() / rows.columns, 1,
                  [&](std::int64_t begin, std::int64_t end) { unpack(rows, begin, end); });
 }
 
-BlockRowsKernel* unpack_kernel(const BlockRows& rows) {
+BlockRowsKernel* unpack_kernel(DType packed, DType dense) {
+  BlockRows rows{};
+  rows.packed = packed;
+  rows.dtype = dense;
   return choose("unpack_weights", kUnpack, rows);
 }
 

@@ -41,7 +41,7 @@ struct BlockRows {
 // Rows [begin, end).
 using BlockRowsKernel = void(const BlockRows& rows, std::int64_t begin, std::int64_t end);
 // The implementation that unpacks, for those who unpack a piece at a time inside a loop of their own.
-BlockRowsKernel* unpack_kernel(const BlockRows& rows);
+BlockRowsKernel* unpack_kernel(DType packed, DType dense);
 
 namespace ref {
 BlockRowsKernel pack_block_rows;
