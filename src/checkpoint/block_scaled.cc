@@ -1,26 +1,21 @@
 #include "checkpoint/block_scaled.h"
 
+#include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstring>
-#include <limits>
 
+#include "core/e4m3.h"
 #include "core/error.h"
+#include "kernels/packed_block.h"
 
 namespace switchyard {
 namespace {
 
-// Every value of E4M3: sign, 4 bits of exponent with bias 7, 3 of mantissa; no infinity, all ones are NaN.
 const std::array<float, 256>& e4m3_values() {
   static const std::array<float, 256> values = [] {
     std::array<float, 256> table{};
-    for (std::uint32_t bits = 0; bits < 256; ++bits) {
-      const int exponent = static_cast<int>((bits >> 3) & 15), mantissa = static_cast<int>(bits & 7);
-      float value = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
-                                  : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
-      if ((bits & 127) == 127) value = std::numeric_limits<float>::quiet_NaN();
-      table[bits] = (bits & 128) != 0 ? -value : value;
-    }
+    for (std::size_t bits = 0; bits < 256; ++bits)
+      table[bits] = e4m3_to_float(static_cast<std::uint8_t>(bits));
     return table;
   }();
   return values;
@@ -64,6 +59,40 @@ Tensor block_scaled_rows(const SafetensorsFile::Entry& weight, const Safetensors
     }
   }
   return out;
+}
+
+Tensor block_scaled_blocks(const SafetensorsFile::Entry& weight, const SafetensorsFile::Entry& scale) {
+  constexpr DType kPacked = DType::packed_fp8;
+  static_assert(block_inputs(kPacked) == kScaleBlock && kScaleBlock % kBlockOutputs == 0);
+  CHECK(is_block_scaled(weight, scale) && holds_packed_fp8(weight.shape), "{} {} and {} {}", weight.dtype,
+        to_string(weight.shape), scale.dtype, to_string(scale.shape));
+  const std::int64_t columns = weight.shape[1], across = columns / kScaleBlock;
+  const Tensor blocks(kPacked, {across, weight.shape[0] / kBlockOutputs});
+  std::byte* block = blocks.raw();
+  for (std::int64_t i = 0; i < across; ++i) {
+    for (std::int64_t row = 0; row < weight.shape[0]; row += kBlockOutputs, block += size_of(kPacked)) {
+      PackedGroup group;
+      std::memcpy(&group.scale, scale.bytes.data() + (row / kScaleBlock * across + i) * 4, 4);
+      for (std::int64_t output = 0; output < kBlockOutputs; ++output) {
+        const std::byte* from = weight.bytes.data() + (row + output) * columns + i * kScaleBlock;
+        for (std::int64_t g = 0; g < groups_of(kPacked); ++g, from += kGroupInputs) {
+          std::memcpy(group.numbers.data(), from, group.numbers.size());
+          write_group(kPacked, group, block, output, g);
+        }
+      }
+    }
+  }
+  return blocks;
+}
+
+bool holds_packed_fp8(const Shape& weight) {
+  return weight.size() == 2 && weight[0] % kBlockOutputs == 0 &&
+         weight[1] % block_inputs(DType::packed_fp8) == 0;
+}
+
+bool has_nan(const SafetensorsFile::Entry& weight) {
+  return std::ranges::any_of(weight.bytes,
+                             [](std::byte bits) { return is_e4m3_nan(std::to_integer<std::uint8_t>(bits)); });
 }
 
 }  // namespace switchyard

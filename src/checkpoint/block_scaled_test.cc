@@ -12,6 +12,8 @@
 
 #include "checkpoint/transpose.h"
 #include "core/error.h"
+#include "core/half.h"
+#include "kernels/packed_weights.h"
 
 namespace switchyard {
 namespace {
@@ -90,6 +92,125 @@ TEST_F(ScaledFolder, EveryWeightTimesItsBlocksScale) {
           << r << " " << c << ": " << got << " " << want;
     }
   }
+}
+
+// Whole blocks stay as they are; their values are the float32 products.
+TEST_F(ScaledFolder, WholeBlocksKeepTheirBits) {
+  const std::int64_t rows = 144, columns = 256;  // a row of blocks of scales ends in part of one
+  std::string bytes;
+  for (std::int64_t i = 0; i < rows * columns; ++i) {
+    const auto bits = (i * 31 + i / 251) & 255;
+    bytes += static_cast<char>((bits & 127) == 127 ? bits - 1 : bits);
+  }
+  const std::vector<float> scales{1.1f, 0.5f, 3e-4f, -2};
+  const Stored whole{"w", "F8_E4M3", {rows, columns}, bytes},
+      of_whole{"w_scale_inv", "F32", {2, 2}, scales_of(scales)};
+  const WeightFolder weights = folder({{"odd", "U8", {1}, "x"},
+                                       whole,
+                                       of_whole,
+                                       {"part", "F8_E4M3", {16, 120}, std::string(16 * 120, '\1')},
+                                       {"part_scale_inv", "F32", {1, 1}, scales_of({1})}});
+  EXPECT_EQ(weights.packed_dtype("part"), std::nullopt);
+  EXPECT_EQ(weights.packed_dtype("odd"), std::nullopt);
+  ASSERT_EQ(weights.packed_dtype("w"), DType::packed_fp8);
+  const Tensor blocks = weights.take_blocks("w"), values(DType::f32, {columns, rows});
+  ASSERT_EQ(blocks.shape(), (Shape{columns / 128, rows / 16}));
+  ThreadPool pool(1);
+  unpack_weights(pool, {blocks.view(), values.view()});
+  int differ = 0;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t c = 0; c < columns; ++c) {
+      const auto value = static_cast<float>(
+          e4m3(static_cast<unsigned char>(bytes[static_cast<std::size_t>(r * columns + c)])));
+      const float scale = scales[static_cast<std::size_t>(r / 128 * 2 + c / 128)];
+      differ += values.data<float>()[c * rows + r] != value * scale ? 1 : 0;
+    }
+  }
+  EXPECT_EQ(differ, 0);
+  std::string with_nan = bytes;
+  with_nan[100] = '\xff';
+  const WeightFolder broken = folder({{"w", "F8_E4M3", {rows, columns}, with_nan}, of_whole});
+  EXPECT_THROW(broken.take_blocks("w"), Error);
+}
+
+// 4-bit weights of GPTQ: [out, in] of groups of 64 inputs.
+class GptqFolder : public ScaledFolder {
+ protected:
+  static constexpr std::int64_t kOut = 32, kIn = 128, kGroup = 64;
+
+  template <typename T>
+  static std::string bytes_of(const std::vector<T>& values) {
+    return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+  }
+  static int number(std::int64_t out, std::int64_t in) {
+    return static_cast<int>((out * 7 + in * 5 + in / 9) % 16);
+  }
+  static float scale(std::int64_t out, std::int64_t in) {
+    return 0.25f + static_cast<float>(out) / 64 + static_cast<float>(in / kGroup) / 8;
+  }
+
+  std::vector<Stored> tensors(std::uint32_t zeros = 0x77777777u, int moved_input = 0) const {
+    std::vector<std::uint32_t> words(static_cast<std::size_t>(kIn / 8 * kOut));
+    std::vector<std::uint16_t> scales(static_cast<std::size_t>(kIn / kGroup * kOut));
+    std::vector<std::int32_t> groups;
+    for (std::int64_t in = 0; in < kIn; ++in) {
+      for (std::int64_t out = 0; out < kOut; ++out) {
+        words[static_cast<std::size_t>(in / 8 * kOut + out)] |= static_cast<std::uint32_t>(number(out, in))
+                                                                << 4 * (in % 8);
+        scales[static_cast<std::size_t>(in / kGroup * kOut + out)] = float_to_half(scale(out, in));
+      }
+      groups.push_back(static_cast<std::int32_t>((in + moved_input) / kGroup));
+    }
+    const std::vector<std::uint32_t> qzeros(static_cast<std::size_t>(kIn / kGroup * kOut / 8), zeros);
+    return {{"m.qweight", "I32", {kIn / 8, kOut}, bytes_of(words)},
+            {"m.scales", "F16", {kIn / kGroup, kOut}, bytes_of(scales)},
+            {"m.qzeros", "I32", {kIn / kGroup, kOut / 8}, bytes_of(qzeros)},
+            {"m.g_idx", "I32", {kIn}, bytes_of(groups)}};
+  }
+  std::string problem(const std::vector<Stored>& stored) {
+    try {
+      folder(stored);
+      return {};
+    } catch (const Error& error) {
+      return error.what();
+    }
+  }
+};
+
+TEST_F(GptqFolder, WeightsAreScaleTimesNumber) {
+  const WeightFolder weights = folder(tensors());
+  EXPECT_EQ(weights.names(), std::vector<std::string>{"m.weight"});
+  EXPECT_EQ(weights.shape("m.weight"), (Shape{kOut, kIn}));
+  EXPECT_EQ(weights.dtype("m.weight"), "F32");
+  ASSERT_EQ(weights.packed_dtype("m.weight"), DType::packed_int4);
+  const Tensor rows = weights.read("m.weight"), some = weights.take_rows("m.weight", 5, 9),
+               blocks = weights.take_blocks("m.weight"), values(DType::f32, {kIn, kOut});
+  ThreadPool pool(1);
+  unpack_weights(pool, {blocks.view(), values.view()});
+  int differ = 0;
+  for (std::int64_t out = 0; out < kOut; ++out) {
+    for (std::int64_t in = 0; in < kIn; ++in) {
+      const float want = scale(out, in) * static_cast<float>(number(out, in) - 8);
+      differ += rows.data<float>()[out * kIn + in] != want ? 1 : 0;
+      differ += values.data<float>()[in * kOut + out] != want ? 1 : 0;
+      if (out >= 5 && out < 9) differ += some.data<float>()[(out - 5) * kIn + in] != want ? 1 : 0;
+    }
+  }
+  EXPECT_EQ(differ, 0);
+}
+
+TEST_F(GptqFolder, WhatIsNotReadIsNamed) {
+  EXPECT_EQ(problem(tensors()), "");
+  EXPECT_NE(problem(tensors(0x77767777u)).find("asymmetric"), std::string::npos);
+  EXPECT_NE(problem(tensors(0x88888888u)).find("asymmetric"), std::string::npos);
+  EXPECT_NE(problem(tensors(0x77777777u, 1)).find("desc_act"), std::string::npos);
+  auto without = tensors();
+  without.pop_back();
+  EXPECT_EQ(problem(without), "") << "groups in order need no g_idx";
+  without.pop_back();
+  EXPECT_NE(problem(without).find("m.qzeros"), std::string::npos);
+  std::ofstream(path_ + "/config.json") << R"({"quantization_config": {"checkpoint_format": "gptq_v2"}})";
+  EXPECT_EQ(problem(tensors(0x88888888u)), "");
 }
 
 TEST_F(ScaledFolder, ScalesOfAnotherShapeAreRefused) {

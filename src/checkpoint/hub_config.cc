@@ -96,6 +96,12 @@ bool is_block_scaled(const json& quantization) {
          quantization.value("weight_block_size", json()) == json{kScaleBlock, kScaleBlock};
 }
 
+// As checkpoint/gptq.h reads them; whether zeros and inputs are as wanted is seen in the tensors.
+bool is_four_bit_gptq(const json& quantization) {
+  return quantization.is_object() && quantization.value("quant_method", json()) == "gptq" &&
+         quantization.value("bits", json()) == 4;
+}
+
 // Features that change the result and that we do not compute.
 void refuse_unsupported(const HubConfig& hub) {
   if (hub.text("hidden_act", "silu") != "silu") hub.wrong("hidden_act", "silu");
@@ -105,8 +111,10 @@ void refuse_unsupported(const HubConfig& hub) {
   for (const char* key : {"attention_dropout", "router_jitter_noise"}) {
     if (hub.number(key, 0) != 0) hub.wrong(key, "0; other values are not supported");
   }
-  if (hub.has("quantization_config") && !is_block_scaled(hub.at("quantization_config")))
-    hub.wrong("quantization_config", "none, or quant_method=fp8 with weight_block_size=[128,128]");
+  if (hub.has("quantization_config") && !is_block_scaled(hub.at("quantization_config")) &&
+      !is_four_bit_gptq(hub.at("quantization_config")))
+    hub.wrong("quantization_config",
+              "none, quant_method=fp8 with weight_block_size=[128,128], or quant_method=gptq with bits=4");
   if (hub.has("layer_types")) {
     for (const json& kind : hub.at("layer_types")) {
       if (kind != "full_attention") hub.wrong("layer_types", "full_attention in every layer");

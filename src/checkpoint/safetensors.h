@@ -94,10 +94,13 @@ SafetensorsLayout safetensors_layout(std::span<const SafetensorsItem> items,
 void write_safetensors(const std::string& path, const std::map<std::string, Tensor>& tensors,
                        const std::map<std::string, std::string>& metadata);
 
+struct GptqWeight;
+
 // The weights of a Hugging Face folder: model.safetensors, or the shards of model.safetensors.index.json. A
 // path to one .safetensors file is taken as it is. Every tensor of the index must be in its shard and every
 // tensor of a shard in the index. 8-bit weights with scales beside them (checkpoint/block_scaled.h) are
-// bfloat16 tensors here, and their scales are no tensors. Error(usage) otherwise.
+// bfloat16 tensors here, and their scales are no tensors; 4-bit weights of GPTQ (checkpoint/gptq.h) are one
+// float32 tensor NAME.weight each. Error(usage) otherwise.
 class WeightFolder : public HubWeights {
  public:
   static WeightFolder open(const std::string& folder);
@@ -109,16 +112,23 @@ class WeightFolder : public HubWeights {
   std::string dtype(const std::string& name) const override;  // as in the file
   Tensor read(const std::string& name) const override;        // as SafetensorsFile::read
   Tensor take_rows(const std::string& name, std::int64_t begin, std::int64_t end) const override;
+  // fp8 of 8-bit weights with scales, int4 of those of GPTQ.
+  std::optional<DType> packed_dtype(const std::string& name) const override;
+  Tensor take_blocks(const std::string& name) const override;
   const std::vector<SafetensorsFile>& files() const { return shards_; }
 
  private:
   const SafetensorsFile& shard(const std::string& name) const;
+  const SafetensorsFile::Entry& entry(const std::string& name) const;
+  const SafetensorsFile::Entry& scales_of(const std::string& weight) const;  // of one in scale_shard_of_
   void set_scales_apart();
+  void join_gptq();
 
   std::string path_;
   std::vector<SafetensorsFile> shards_;
   std::map<std::string, std::size_t> shard_of_;
   std::map<std::string, std::size_t> scale_shard_of_;  // of the weight's name: where its scales are
+  std::map<std::string, std::shared_ptr<const GptqWeight>> gptq_;
 };
 
 }  // namespace switchyard

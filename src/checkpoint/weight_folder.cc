@@ -1,8 +1,11 @@
 #include <algorithm>
 #include <filesystem>
 #include <set>
+#include <string_view>
+#include <utility>
 
 #include "checkpoint/block_scaled.h"
+#include "checkpoint/gptq.h"
 #include "checkpoint/json_file.h"
 #include "checkpoint/safetensors.h"
 #include "core/error.h"
@@ -31,6 +34,17 @@ std::map<std::string, std::set<std::string>> read_index(const std::string& path)
   return shards;
 }
 
+// What a folder's qzeros hold for a zero of 8, as its config.json says.
+int stored_zero_of_gptq(const std::string& folder) {
+  const fs::path config = fs::path(folder) / "config.json";
+  std::error_code ignored;
+  if (!fs::exists(config, ignored)) return 7;
+  const nlohmann::json whole = read_json_file(config.string());
+  const auto quantization = whole.find("quantization_config");
+  if (quantization == whole.end() || !quantization->is_object()) return 7;
+  return quantization->value("checkpoint_format", nlohmann::json()) == "gptq_v2" ? 8 : 7;
+}
+
 }  // namespace
 
 WeightFolder WeightFolder::open(const std::string& folder) {
@@ -48,6 +62,7 @@ WeightFolder WeightFolder::open(const std::string& folder) {
     weights.shards_.push_back(SafetensorsFile::open(single.string()));
     for (const auto& [name, entry] : weights.shards_[0].entries()) weights.shard_of_[name] = 0;
     weights.set_scales_apart();
+    weights.join_gptq();
     return weights;
   }
   const fs::path index = root / "model.safetensors.index.json";
@@ -72,6 +87,7 @@ WeightFolder WeightFolder::open(const std::string& folder) {
     }
   }
   weights.set_scales_apart();
+  weights.join_gptq();
   return weights;
 }
 
@@ -92,6 +108,40 @@ void WeightFolder::set_scales_apart() {
   for (const auto& [name, shard] : scale_shard_of_) shard_of_.erase(block_scale_name(name));
 }
 
+// NAME.qweight and what is beside it -> NAME.weight.
+void WeightFolder::join_gptq() {
+  constexpr std::string_view kNumbers = ".qweight";
+  std::vector<std::string> modules;
+  for (const auto& [name, shard] : shard_of_) {
+    if (name.ends_with(kNumbers)) modules.push_back(name.substr(0, name.size() - kNumbers.size()));
+  }
+  if (modules.empty()) return;
+  const int stored_zero = stored_zero_of_gptq(path_);
+  for (const std::string& module : modules) {
+    GptqWeight weight;
+    weight.stored_zero = stored_zero;
+    for (const auto& [suffix, part] : {std::pair{".qweight", &weight.numbers},
+                                       {".scales", &weight.scales},
+                                       {".qzeros", &weight.zeros},
+                                       {".g_idx", &weight.groups}}) {
+      const auto found = shard_of_.find(module + suffix);
+      if (found != shard_of_.end())
+        *part = entry(found->first);
+      else if (part != &weight.groups)
+        fail_usage("[checkpoint] {}: no tensor {}, which belongs to {}", path_, in_quotes(module + suffix),
+                   in_quotes(module + ".qweight"));
+    }
+    if (const std::string problem = gptq_problem(weight); !problem.empty())
+      fail_usage("[checkpoint] {}: GPTQ weight {}: {}", path_, in_quotes(module), problem);
+    const std::size_t shard = shard_of_.at(module + ".qweight");
+    for (const char* suffix : {".qweight", ".scales", ".qzeros", ".g_idx"}) shard_of_.erase(module + suffix);
+    if (!shard_of_.emplace(module + ".weight", shard).second)
+      fail_usage("[checkpoint] {}: tensor {} is there beside {}", path_, in_quotes(module + ".weight"),
+                 in_quotes(module + ".qweight"));
+    gptq_[module + ".weight"] = std::make_shared<const GptqWeight>(std::move(weight));
+  }
+}
+
 std::vector<std::string> WeightFolder::names() const {
   std::vector<std::string> names;
   for (const auto& [name, shard] : shard_of_) names.push_back(name);
@@ -104,29 +154,60 @@ const SafetensorsFile& WeightFolder::shard(const std::string& name) const {
   return shards_[found->second];
 }
 
+const SafetensorsFile::Entry& WeightFolder::entry(const std::string& name) const {
+  return shard(name).entries().at(name);
+}
+const SafetensorsFile::Entry& WeightFolder::scales_of(const std::string& weight) const {
+  return shards_[scale_shard_of_.at(weight)].entries().at(block_scale_name(weight));
+}
+
 Shape WeightFolder::shape(const std::string& name) const {
-  return shard(name).entries().at(name).shape;
+  if (const auto found = gptq_.find(name); found != gptq_.end()) return found->second->shape();
+  return entry(name).shape;
 }
 std::string WeightFolder::dtype(const std::string& name) const {
-  return scale_shard_of_.contains(name) ? "BF16" : shard(name).entries().at(name).dtype;
+  if (gptq_.contains(name)) return "F32";
+  return scale_shard_of_.contains(name) ? "BF16" : entry(name).dtype;
 }
 Tensor WeightFolder::read(const std::string& name) const {
-  const auto scale = scale_shard_of_.find(name);
-  if (scale == scale_shard_of_.end()) return shard(name).read(name);
-  const SafetensorsFile::Entry& weight = shard(name).entries().at(name);
-  return block_scaled_rows(weight, shards_[scale->second].entries().at(block_scale_name(name)), 0,
-                           weight.shape[0]);
+  if (const auto found = gptq_.find(name); found != gptq_.end())
+    return gptq_rows(*found->second, 0, found->second->outputs());
+  if (!scale_shard_of_.contains(name)) return shard(name).read(name);
+  return block_scaled_rows(entry(name), scales_of(name), 0, entry(name).shape[0]);
 }
 Tensor WeightFolder::take_rows(const std::string& name, std::int64_t begin, std::int64_t end) const {
+  // A row of GPTQ's is a column in the file: its pages have other rows too.
+  if (const auto found = gptq_.find(name); found != gptq_.end()) return gptq_rows(*found->second, begin, end);
   const SafetensorsFile& file = shard(name);
-  const auto scale = scale_shard_of_.find(name);
-  const Tensor rows =
-      scale == scale_shard_of_.end()
-          ? file.read_rows(name, begin, end)
-          : block_scaled_rows(file.entries().at(name),
-                              shards_[scale->second].entries().at(block_scale_name(name)), begin, end);
+  const Tensor rows = scale_shard_of_.contains(name)
+                          ? block_scaled_rows(entry(name), scales_of(name), begin, end)
+                          : file.read_rows(name, begin, end);
   file.release_rows(name, begin, end);
   return rows;
+}
+
+std::optional<DType> WeightFolder::packed_dtype(const std::string& name) const {
+  if (const auto found = gptq_.find(name); found != gptq_.end())
+    return is_whole_blocks(*found->second) ? std::optional(DType::packed_int4) : std::nullopt;
+  const bool fp8 = scale_shard_of_.contains(name) && holds_packed_fp8(entry(name).shape);
+  return fp8 ? std::optional(DType::packed_fp8) : std::nullopt;
+}
+
+Tensor WeightFolder::take_blocks(const std::string& name) const {
+  CHECK(packed_dtype(name), "{} has no blocks", name);
+  const SafetensorsFile& file = shard(name);
+  if (const auto found = gptq_.find(name); found != gptq_.end()) {
+    const Tensor blocks = gptq_blocks(*found->second);
+    file.release(name.substr(0, name.size() - std::string_view(".weight").size()) + ".qweight");
+    return blocks;
+  }
+  if (has_nan(entry(name)))
+    fail_usage(
+        "[checkpoint] {}: tensor {} has a NaN, which fp8 weights cannot hold: expected weight_format=dense",
+        path_, in_quotes(name));
+  const Tensor blocks = block_scaled_blocks(entry(name), scales_of(name));
+  file.release(name);
+  return blocks;
 }
 
 }  // namespace switchyard

@@ -16,7 +16,7 @@ namespace switchyard {
 namespace {
 
 std::int64_t values_in(const ParameterSpec& spec, const Shape& shape) {
-  return num_elements(shape) * (is_packed(spec.dtype) ? kBlockInputs * kBlockOutputs : 1);
+  return num_elements(shape) * (is_packed(spec.dtype) ? block_values(spec.dtype) : 1);
 }
 
 // How many of the weights the first rank has come to: they are read in the order of their list.

@@ -58,8 +58,9 @@ std::int64_t optimizer_elements(const TensorSource& source) {
 
 // Of packed weights in blocks.
 std::string shape_text(const TensorSource::Item& item) {
-  return item.packed ? fmt::format("{} x {}x{}", to_string(item.shape), kBlockInputs, kBlockOutputs)
-                     : to_string(item.shape);
+  return item.packed
+             ? fmt::format("{} x {}x{}", to_string(item.shape), block_inputs(*item.packed), kBlockOutputs)
+             : to_string(item.shape);
 }
 
 std::string type_text(const TensorSource::Item& item) {
@@ -231,7 +232,7 @@ nlohmann::json inspection_json(const TensorSource& source, const Inspection& ins
                           {"bytes", source.bytes(name).size()},
                           {"file", source.files()[item.file].name}};
     if (item.packed) {
-      tensor["block"] = {kBlockInputs, kBlockOutputs};
+      tensor["block"] = {block_inputs(*item.packed), kBlockOutputs};
       tensor["bits"] = bits_of(*item.packed);
     }
     if (const auto at = inspection.statistics.find(name); at != inspection.statistics.end()) {

@@ -69,9 +69,10 @@ Tensor TensorMover::move(const TensorMove& move, const ReadRows& read) {
 
 bool TensorMover::pack(const Tensor& dense, std::int64_t inputs, const Tensor& packed) {
   const std::int64_t outputs = dense.size() / inputs;
-  return pack_weights(pool_,
-                      {.dense = dense.view().reshaped({inputs, outputs}),
-                       .packed = packed.view().reshaped({inputs / kBlockInputs, outputs / kBlockOutputs})});
+  return pack_weights(
+      pool_,
+      {.dense = dense.view().reshaped({inputs, outputs}),
+       .packed = packed.view().reshaped({inputs / block_inputs(packed.dtype()), outputs / kBlockOutputs})});
 }
 
 std::vector<Chunk> TensorMover::chunks_of(const StoredTensor& tensor, const std::byte* data) {

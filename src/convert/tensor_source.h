@@ -35,9 +35,7 @@ class TensorSource {
     Shape shape;        // of such a packed type in blocks
     std::size_t file = 0;  // index into files()
     std::optional<DType> packed = {};
-    std::int64_t elements() const {
-      return num_elements(shape) * (packed ? kBlockInputs * kBlockOutputs : 1);
-    }
+    std::int64_t elements() const { return num_elements(shape) * (packed ? block_values(*packed) : 1); }
   };
 
   // A safetensors or GGUF file, a folder with model.safetensors (or its index), a checkpoint, or a run's

@@ -200,34 +200,41 @@ void each_number(const Byte* qs, PackedGroup& group, const Number& number) {
   }
 }
 
-PackedGroup group_of_q4_0(const Byte* b) {
+PackedGroup group_of_q4_0(const Byte* b, int) {
   PackedGroup group = group_of_halves(b);
   each_number(b + 2, group, [](int q, int) { return q - 8; });
   return group;
 }
-PackedGroup group_of_q4_1(const Byte* b) {
+PackedGroup group_of_q4_1(const Byte* b, int) {
   PackedGroup group = group_of_halves(b);
   group.offset = load<std::uint16_t>(b + 2);
   each_number(b + 4, group, [](int q, int) { return q; });
   return group;
 }
-PackedGroup group_of_q5_0(const Byte* b) {
+PackedGroup group_of_q5_0(const Byte* b, int) {
   PackedGroup group = group_of_halves(b);
   const auto high = load<std::uint32_t>(b + 2);
   each_number(b + 6, group, [&](int q, int i) { return (q | fifth_bit(high, i)) - 16; });
   return group;
 }
-PackedGroup group_of_q8_0(const Byte* b) {
+PackedGroup group_of_q5_1(const Byte* b, int) {
+  PackedGroup group = group_of_halves(b);
+  group.offset = load<std::uint16_t>(b + 2);
+  const auto high = load<std::uint32_t>(b + 4);
+  each_number(b + 8, group, [&](int q, int i) { return q | fifth_bit(high, i); });
+  return group;
+}
+PackedGroup group_of_q8_0(const Byte* b, int) {
   PackedGroup group = group_of_halves(b);
   std::memcpy(group.numbers.data(), b + 2, group.numbers.size());
   return group;
 }
-PackedGroup group_of_iq4_nl(const Byte* b) {
+PackedGroup group_of_iq4_nl(const Byte* b, int) {
   PackedGroup group = group_of_halves(b);
   each_number(b + 2, group, [](int q, int) { return kNonlinear4[static_cast<std::size_t>(q)]; });
   return group;
 }
-PackedGroup group_of_mxfp4(const Byte* b) {
+PackedGroup group_of_mxfp4(const Byte* b, int) {
   PackedGroup group;
   group.scale = b[0];
   // GGUF has no negative zero.
@@ -235,7 +242,41 @@ PackedGroup group_of_mxfp4(const Byte* b) {
   return group;
 }
 
-using Group = PackedGroup (*)(const Byte* block);
+// Sub-block i of 32 (sub_blocks_of_32).
+template <typename High>
+PackedGroup sub_block_group(const Byte* b, const Byte* qs, int i, const High& high) {
+  PackedGroup group = group_of_halves(b);
+  group.offset = load<std::uint16_t>(b + 2);
+  const auto [scale, minimum] = six_bits(b + 4, i);
+  group.scale_factors.fill(static_cast<std::int16_t>(scale));
+  group.offset_factor = static_cast<std::uint8_t>(minimum);
+  for (int l = 0; l < 32; ++l) {
+    const int q = (i % 2 == 0 ? qs[32 * (i / 2) + l] & 15 : qs[32 * (i / 2) + l] >> 4) + high(l);
+    group.numbers[static_cast<std::size_t>(l)] = static_cast<std::int8_t>(q);
+  }
+  return group;
+}
+PackedGroup group_of_q4_k(const Byte* b, int i) {
+  return sub_block_group(b, b + 16, i, [](int) { return 0; });
+}
+PackedGroup group_of_q5_k(const Byte* b, int i) {
+  return sub_block_group(b, b + 48, i, [&](int l) { return (b[16 + l] >> i & 1) << 4; });
+}
+// Elements [32 i, 32 i + 32) = [128 h + 32 k ..] of q6_k().
+PackedGroup group_of_q6_k(const Byte* b, int i) {
+  const int h = i / 4, k = i % 4;
+  PackedGroup group = group_of_halves(b + 208);
+  for (int l = 0; l < 32; ++l) {
+    const Byte low = b[64 * h + 32 * (k & 1) + l];
+    const int q = (k < 2 ? low & 15 : low >> 4) | (b[128 + 32 * h + l] >> 2 * k & 3) << 4;
+    group.numbers[static_cast<std::size_t>(l)] = static_cast<std::int8_t>(q - 32);
+  }
+  for (int half = 0; half < 2; ++half)
+    group.scale_factors[static_cast<std::size_t>(half)] = signed_at(b + 192 + 2 * i + half);
+  return group;
+}
+
+using Group = PackedGroup (*)(const Byte* block, int i);  // i: which 32 values of the block
 struct Entry {
   GgufType type;
   Dequantize dequantize;
@@ -248,13 +289,13 @@ constexpr Entry kTypes[] = {
     {{2, "Q4_0", 32, 18}, q4_0, DType::packed_int4, group_of_q4_0},
     {{3, "Q4_1", 32, 20}, q4_1, DType::packed_int4a, group_of_q4_1},
     {{6, "Q5_0", 32, 22}, q5_0, DType::packed_int8, group_of_q5_0},
-    {{7, "Q5_1", 32, 24}, q5_1},
+    {{7, "Q5_1", 32, 24}, q5_1, DType::packed_int5a, group_of_q5_1},
     {{8, "Q8_0", 32, 34}, q8_0, DType::packed_int8, group_of_q8_0},
     {{10, "Q2_K", 256, 84}, q2_k},
     {{11, "Q3_K", 256, 110}, q3_k},
-    {{12, "Q4_K", 256, 144}, q4_k},
-    {{13, "Q5_K", 256, 176}, q5_k},
-    {{14, "Q6_K", 256, 210}, q6_k},
+    {{12, "Q4_K", 256, 144}, q4_k, DType::packed_q4_k, group_of_q4_k},
+    {{13, "Q5_K", 256, 176}, q5_k, DType::packed_q5_k, group_of_q5_k},
+    {{14, "Q6_K", 256, 210}, q6_k, DType::packed_q6_k, group_of_q6_k},
     {{20, "IQ4_NL", 32, 18}, iq4_nl, DType::packed_int8, group_of_iq4_nl},
     {{23, "IQ4_XS", 256, 136}, iq4_xs},
     {{30, "BF16", 1, 2}, bf16},
@@ -303,10 +344,10 @@ std::optional<DType> packed_dtype_of(const GgufType& type) {
   return entry.group == nullptr ? std::nullopt : std::optional(entry.packed);
 }
 
-std::optional<PackedGroup> packed_group_of(const GgufType& type, const std::byte* block) {
+std::optional<PackedGroup> packed_group_of(const GgufType& type, const std::byte* block, std::int64_t i) {
   const Entry& entry = entry_of(type);
   CHECK(entry.group != nullptr, "{} has no packed type", type.name);
-  const PackedGroup group = entry.group(reinterpret_cast<const Byte*>(block));
+  const PackedGroup group = entry.group(reinterpret_cast<const Byte*>(block), static_cast<int>(i));
   constexpr int kNoNumber = 255;
   if (entry.packed == DType::packed_mxfp4 && group.scale == kNoNumber) return std::nullopt;
   return group;

@@ -33,8 +33,9 @@ void dequantize(const GgufType& type, std::span<const std::byte> blocks, std::sp
 
 // The packed type whose groups can have the values of such blocks bit for bit; none for the others.
 std::optional<DType> packed_dtype_of(const GgufType& type);
-// The group with the values of a block of such a type (CHECKed). None for a block of MXFP4 with the exponent
+// Group `group` of 32 values of a block of such a type (CHECKed). None for a block of MXFP4 with the exponent
 // 255, which stands for no number in packed weights.
-std::optional<PackedGroup> packed_group_of(const GgufType& type, const std::byte* block);
+std::optional<PackedGroup> packed_group_of(const GgufType& type, const std::byte* block,
+                                           std::int64_t group = 0);
 
 }  // namespace switchyard

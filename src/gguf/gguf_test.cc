@@ -90,28 +90,30 @@ TEST(GgufBlocks, HaveTheSameValuesInPackedBlocks) {
     for (std::int64_t i = 0; i < entry.shape[0]; ++i) {
       const auto raw =
           entry.bytes.subspan(static_cast<std::size_t>(i * type.bytes), static_cast<std::size_t>(type.bytes));
-      const std::optional<PackedGroup> group = packed_group_of(type, raw.data());
       if (type.name == "MXFP4" && raw[0] == std::byte{255}) {
-        EXPECT_FALSE(group);
+        EXPECT_FALSE(packed_group_of(type, raw.data()));
         continue;
       }
-      ASSERT_TRUE(group);
-      write_group(*packed, *group, block.data(), i % kBlockOutputs);
-      const auto found = values_of(*packed, read_group(*packed, block.data(), i % kBlockOutputs));
-      std::array<float, 32> expected{};
+      std::vector<float> expected(static_cast<std::size_t>(type.values));
       dequantize(type, raw, expected);
-      for (std::size_t j = 0; j < found.size(); ++j) {
-        if (std::isnan(expected[j]))
-          ASSERT_TRUE(std::isnan(found[j])) << j;
-        else
-          ASSERT_EQ(std::bit_cast<std::uint32_t>(found[j]), std::bit_cast<std::uint32_t>(expected[j]))
-              << i << " " << j;
-        ++values;
+      for (std::int64_t g = 0; g < type.values / kGroupInputs; ++g) {
+        const std::int64_t of_block = g % groups_of(*packed), output = i % kBlockOutputs;
+        write_group(*packed, *packed_group_of(type, raw.data(), g), block.data(), output, of_block);
+        const auto found = values_of(*packed, read_group(*packed, block.data(), output, of_block));
+        for (std::size_t j = 0; j < found.size(); ++j) {
+          const float want = expected[static_cast<std::size_t>(g * kGroupInputs) + j];
+          if (std::isnan(want))
+            ASSERT_TRUE(std::isnan(found[j])) << j;
+          else
+            ASSERT_EQ(std::bit_cast<std::uint32_t>(found[j]), std::bit_cast<std::uint32_t>(want))
+                << i << " " << j;
+          ++values;
+        }
       }
     }
   }
-  EXPECT_EQ(types, 6);
-  EXPECT_GT(values, 6 * 15 * 32);
+  EXPECT_EQ(types, 10);
+  EXPECT_GT(values, 15 * (7 * 32 + 3 * 256));
 }
 
 // Every exponent of MXFP4 with every number, subnormal and infinite values too.
@@ -184,9 +186,9 @@ TEST(GgufWeights, InBlocksHaveTheSameValues) {
       if (!packed) continue;
       const Tensor blocks = source.weights->take_blocks(name), expected = source.weights->read(name);
       ASSERT_EQ(blocks.dtype(), *packed);
-      ASSERT_EQ(unpacked_shape(blocks.shape()), (Shape{expected.dim(1), expected.dim(0)}));
+      ASSERT_EQ(unpacked_shape(*packed, blocks.shape()), (Shape{expected.dim(1), expected.dim(0)}));
       ThreadPool pool(1);
-      const Tensor values(DType::f32, unpacked_shape(blocks.shape()));
+      const Tensor values(DType::f32, unpacked_shape(*packed, blocks.shape()));
       unpack_weights(pool, {blocks.view(), values.view()});
       int differ = 0;
       for (std::int64_t o = 0; o < expected.dim(0); ++o) {
@@ -200,9 +202,9 @@ TEST(GgufWeights, InBlocksHaveTheSameValues) {
       ++weights[*packed];
     }
   }
-  for (const DType packed :
-       {DType::packed_int8, DType::packed_int4, DType::packed_int4a, DType::packed_mxfp4})
-    EXPECT_GT(weights[packed], 10) << name_of(packed);
+  for (const DType packed : {DType::packed_int8, DType::packed_int4, DType::packed_int4a, DType::packed_mxfp4,
+                             DType::packed_int5a, DType::packed_q4_k, DType::packed_q5_k, DType::packed_q6_k})
+    EXPECT_GT(weights[packed], 1) << name_of(packed);
 }
 
 // A file as a writer of it would make it.

@@ -279,8 +279,10 @@ std::int64_t GgufWeights::row_there(const Part& part, std::int64_t row) {
 std::optional<DType> GgufWeights::packed_dtype(const std::string& name) const {
   const Part& part = at(name);
   if (part.form == Part::Form::kv_b || part.shape.size() != 2) return std::nullopt;
-  if (part.shape[0] % kBlockOutputs != 0 || part.shape[1] % kBlockInputs != 0) return std::nullopt;
-  return packed_dtype_of(*file_.at(part.tensor).type);
+  const std::optional<DType> packed = packed_dtype_of(*file_.at(part.tensor).type);
+  if (!packed || part.shape[0] % kBlockOutputs != 0 || part.shape[1] % block_inputs(*packed) != 0)
+    return std::nullopt;
+  return packed;
 }
 
 Tensor GgufWeights::take_blocks(const std::string& name) const {
@@ -288,8 +290,9 @@ Tensor GgufWeights::take_blocks(const std::string& name) const {
   CHECK(packed, "{} has no blocks", name);
   const Part& part = at(name);
   const GgufType& type = *file_.at(part.tensor).type;
-  const std::int64_t groups = part.shape[1] / kBlockInputs, columns = part.shape[0] / kBlockOutputs;
-  Tensor blocks(*packed, {groups, columns});
+  const std::int64_t groups = part.shape[1] / kGroupInputs, columns = part.shape[0] / kBlockOutputs;
+  const std::int64_t of_block = groups_of(*packed), of_stored = type.values / kGroupInputs;
+  Tensor blocks(*packed, {groups / of_block, columns});
   for (std::int64_t column = 0; column < columns; ++column) {
     const std::byte* rows[kBlockOutputs];
     for (std::int64_t i = 0; i < kBlockOutputs; ++i) {
@@ -298,15 +301,16 @@ Tensor GgufWeights::take_blocks(const std::string& name) const {
     }
     for (std::int64_t g = 0; g < groups; ++g) {
       std::byte* const block =
-          blocks.raw() + static_cast<std::size_t>(g * columns + column) * size_of(*packed);
+          blocks.raw() + static_cast<std::size_t>(g / of_block * columns + column) * size_of(*packed);
       for (std::int64_t i = 0; i < kBlockOutputs; ++i) {
-        const std::optional<PackedGroup> group = packed_group_of(type, rows[i] + g * type.bytes);
+        const std::optional<PackedGroup> group =
+            packed_group_of(type, rows[i] + g / of_stored * type.bytes, g % of_stored);
         if (!group)
           fail_usage(
               "[gguf] {}: tensor {} has an exponent of 255, which {} cannot hold: expected "
               "weight_format=dense",
               path(), in_quotes(part.tensor), name_of(*packed));
-        write_group(*packed, *group, block, i);
+        write_group(*packed, *group, block, i, g % of_block);
       }
     }
   }

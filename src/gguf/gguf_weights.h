@@ -32,7 +32,8 @@ class GgufWeights : public HubWeights {
   std::string dtype(const std::string& name) const override;  // BF16 of BF16, else F32
   Tensor read(const std::string& name) const override;
   Tensor take_rows(const std::string& name, std::int64_t begin, std::int64_t end) const override;
-  // int8 of Q8_0, Q5_0 and IQ4_NL, int4 of Q4_0, int4a of Q4_1, mxfp4 of MXFP4.
+  // int8 of Q8_0, Q5_0 and IQ4_NL, int4 of Q4_0, int4a of Q4_1, int5a of Q5_1, mxfp4 of MXFP4, and q4_k, q5_k
+  // and q6_k.
   std::optional<DType> packed_dtype(const std::string& name) const override;
   Tensor take_blocks(const std::string& name) const override;
   const GgufFile& file() const { return file_; }

@@ -176,7 +176,7 @@ void run_unpacked(const GemmProblem& p, const GemmBlock& block, BlockRowsKernel*
                          .dtype = p.dtype,
                          .dense = unpacked,
                          .leading = here};
-    unpack(rows, 0, p.k / kBlockInputs);
+    unpack(rows, 0, p.k / block_inputs(p.weight_dtype));
     dense.n = dense.ldb = here;
     dense.c = const_cast<std::byte*>(advance(p.c, p.c_dtype, j));
     dense.bias = p.bias == nullptr ? nullptr : advance(p.bias, p.dtype, j);
@@ -255,8 +255,8 @@ bool run_one(ThreadPool& pool, const GemmProblem& p, GemmBlockKernel* kernel) {
 void run(ThreadPool& pool, const char* op, std::span<const GemmProblem> problems) {
   const GemmProblem& first = problems.front();
   if (first.packed()) {
-    CHECK(first.is_plain() && !first.transpose_a && !first.transpose_b && first.k % kBlockInputs == 0 &&
-              first.n % kBlockOutputs == 0,
+    CHECK(first.is_plain() && !first.transpose_a && !first.transpose_b &&
+              first.k % block_inputs(first.weight_dtype) == 0 && first.n % kBlockOutputs == 0,
           "{} of {} weights [{}, {}]", op, name_of(first.weight_dtype), first.k, first.n);
   }
   CHECK(first.is_plain() || takes_gemm_forms(first.dtype), "{} of a form that its kernel does not take", op);
@@ -293,7 +293,7 @@ struct Matrices {
     CHECK(columns <= 1 || x.stride(row + 1) == 1, "elements of a row are {} apart", x.stride(row + 1));
   }
   std::byte* at(std::int64_t i) const { return const_cast<std::byte*>(advance(first, dtype, i * stride)); }
-  std::int64_t inputs() const { return is_packed(dtype) ? rows * kBlockInputs : rows; }
+  std::int64_t inputs() const { return is_packed(dtype) ? rows * block_inputs(dtype) : rows; }
   std::int64_t outputs() const { return is_packed(dtype) ? columns * kBlockOutputs : columns; }
   DType dtype;
   std::byte* first;

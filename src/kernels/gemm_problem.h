@@ -106,7 +106,7 @@ struct GemmRowPacking {
 // Bytes of k · n elements of B.
 inline double weight_bytes(const GemmProblem& p, double elements) {
   if (!p.packed()) return elements * static_cast<double>(size_of(p.dtype));
-  return elements / static_cast<double>(kBlockInputs * kBlockOutputs) *
+  return elements / static_cast<double>(block_values(p.weight_dtype)) *
          static_cast<double>(size_of(p.weight_dtype));
 }
 

@@ -67,7 +67,7 @@ GroupedProduct product_of(std::string_view op, const TensorView& operand, const 
   const bool packed = is_packed(weights.dtype());
   return {.dtype = operand.dtype(),
           .rows = rows,
-          .k = packed ? k * kBlockInputs : k,
+          .k = packed ? k * block_inputs(weights.dtype()) : k,
           .n = packed ? n * kBlockOutputs : n,
           .sizes = read_sizes(op, group_sizes, rows),
           .weight_dtype = packed ? weights.dtype() : operand.dtype(),

@@ -5,23 +5,14 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/e4m3.h"
+#include "core/error.h"
 #include "core/half.h"
 
 namespace switchyard {
 namespace {
 
-using Values = std::array<float, kBlockInputs>;
-
-// Where a number of an output is: its byte in the block, and whether it is the byte's upper half.
-struct NumberPlace {
-  std::int64_t byte;
-  bool upper;
-};
-NumberPlace place_of_number(DType packed, std::int64_t input, std::int64_t output) {
-  const std::int64_t first = header_bytes(packed) + 4 * output;
-  if (has_bytes(packed)) return {first + input / 4 * kWordBytes + input % 4, false};
-  return {first + input / 8 * kWordBytes + input % 4, input % 8 >= 4};
-}
+using Values = std::array<float, kGroupInputs>;
 
 std::uint16_t load_half(const std::byte* block, std::int64_t i) {
   std::uint16_t half = 0;
@@ -33,8 +24,8 @@ void store_half(std::uint16_t half, std::byte* block, std::int64_t i) {
   std::memcpy(block + 2 * i, &half, sizeof half);
 }
 
-float power_of_two(std::uint16_t exponent) {  // 2^(exponent - 127); 2^-127 is no normal number
-  return std::bit_cast<float>(exponent == 0 ? 0x00400000u : std::uint32_t{exponent} << 23);
+float power_of_two(std::uint32_t exponent) {  // 2^(exponent - 127); 2^-127 is no normal number
+  return std::bit_cast<float>(exponent == 0 ? 0x00400000u : exponent << 23);
 }
 
 std::int8_t rounded(float x, float least, float most) {
@@ -50,7 +41,7 @@ float largest_magnitude(const Values& values) {
 PackedGroup nearest_int8(const Values& values) {
   PackedGroup group;
   group.scale = float_to_half(largest_magnitude(values) / 127);
-  const float scale = half_to_float(group.scale);
+  const float scale = half_to_float(static_cast<std::uint16_t>(group.scale));
   if (scale == 0) return group;
   for (std::size_t i = 0; i < values.size(); ++i) group.numbers[i] = rounded(values[i] / scale, -127, 127);
   return group;
@@ -88,7 +79,7 @@ PackedGroup nearest_int4(const Values& values) {
     if (trial.gain > best.gain) best = trial;
   }
   group.scale = float_to_half(best.fitted);
-  const float scale = half_to_float(group.scale);
+  const float scale = half_to_float(static_cast<std::uint16_t>(group.scale));
   if (scale == 0) return group;
   for (std::size_t i = 0; i < values.size(); ++i) group.numbers[i] = rounded(values[i] / scale, -8, 7);
   return group;
@@ -100,7 +91,7 @@ PackedGroup nearest_int4a(const Values& values) {
   group.offset = float_to_half(*least);
   const float offset = half_to_float(group.offset);
   group.scale = float_to_half((*most - offset) / 15);
-  const float scale = half_to_float(group.scale);
+  const float scale = half_to_float(static_cast<std::uint16_t>(group.scale));
   if (scale == 0) return group;
   for (std::size_t i = 0; i < values.size(); ++i)
     group.numbers[i] = rounded((values[i] - offset) / scale, 0, 15);
@@ -131,69 +122,150 @@ PackedGroup nearest_mxfp4(const Values& values) {
 
 }  // namespace
 
-PackedGroup read_group(DType packed, const std::byte* block, std::int64_t output) {
-  PackedGroup group;
-  for (std::int64_t i = 0; i < kBlockInputs; ++i) {
-    const NumberPlace place = place_of_number(packed, i, output);
-    const auto byte = std::to_integer<std::uint8_t>(block[place.byte]);
-    int number = static_cast<std::int8_t>(byte);
-    if (!has_bytes(packed)) {
-      number = place.upper ? byte >> 4 : byte & 15;
-      if (packed == DType::packed_int4 && number >= 8) number -= 16;
-    }
-    group.numbers[static_cast<std::size_t>(i)] = static_cast<std::int8_t>(number);
-  }
-  if (packed == DType::packed_mxfp4) {
-    group.scale = std::to_integer<std::uint8_t>(block[output]);
-  } else {
-    group.scale = load_half(block, output);
-    if (packed == DType::packed_int4a) group.offset = load_half(block, kBlockOutputs + output);
-  }
-  return group;
+namespace {
+
+std::uint32_t load_word(const std::byte* at) {
+  std::uint32_t word = 0;
+  std::memcpy(&word, at, sizeof word);
+  return word;
 }
 
-void write_group(DType packed, const PackedGroup& group, std::byte* block, std::int64_t output) {
-  const auto number = [&](std::size_t i) {
-    return std::uint32_t{static_cast<std::uint8_t>(group.numbers[i])};
-  };
-  std::byte* at = block + header_bytes(packed) + 4 * output;
-  const std::size_t in_word = has_bytes(packed) ? 4 : 8;
-  for (std::size_t first = 0; first < group.numbers.size(); first += in_word, at += kWordBytes) {
-    std::uint32_t word = 0;
-    for (std::size_t i = 0; i < 4; ++i) {
-      const std::uint32_t byte =
-          has_bytes(packed) ? number(first + i) : (number(first + i) & 15) | number(first + 4 + i) << 4;
-      word |= (byte & 0xff) << 8 * i;
+void store_word(std::uint32_t word, std::byte* at) {
+  std::memcpy(at, &word, sizeof word);
+}
+
+// What is added to a number where it is stored.
+int bias_of(DType packed) {
+  return packed == DType::packed_q6_k ? 32 : 0;
+}
+
+// Input of the i-th half of word u from below.
+std::size_t input_of_half(std::size_t u, std::size_t i) {
+  return 8 * u + i / 2 + 4 * (i % 2);
+}
+
+// Where a K-quant's byte of an output is: its factors come after the float16 numbers.
+struct Factors {
+  std::int64_t scale, offset;  // of the first half of a group
+};
+Factors factors_of(DType packed, std::int64_t group) {
+  const std::int64_t halves = (has_offset(packed) ? 4 : 2) * kBlockOutputs;
+  return {halves + group * scales_of(packed) * kBlockOutputs,
+          halves + (groups_of(packed) * scales_of(packed) + group) * kBlockOutputs};
+}
+
+}  // namespace
+
+PackedGroup read_group(DType packed, const std::byte* block, std::int64_t output, std::int64_t group) {
+  PackedGroup values;
+  const std::byte* const words = block + header_bytes(packed) + group * group_bytes(packed) + 4 * output;
+  if (has_bytes(packed)) {
+    for (std::size_t u = 0; u < 8; ++u) std::memcpy(values.numbers.data() + 4 * u, words + u * kWordBytes, 4);
+  } else {
+    const auto high = static_cast<std::size_t>(high_bits(packed));
+    for (std::size_t u = 0; u < 4; ++u) {
+      const std::uint32_t word = load_word(words + u * kWordBytes);
+      // Upper bits of the numbers of this word.
+      const std::uint32_t upper =
+          high == 0 ? 0 : load_word(words + (4 + u * high / 4) * kWordBytes) >> u * 8 * high % 32;
+      for (std::size_t i = 0; i < 8; ++i) {
+        int number = static_cast<int>((word >> 4 * i & 15) | (upper >> i * high & ((1u << high) - 1)) << 4);
+        if (packed == DType::packed_int4 && number >= 8) number -= 16;
+        values.numbers[input_of_half(u, i)] = static_cast<std::int8_t>(number - bias_of(packed));
+      }
     }
-    std::memcpy(at, &word, sizeof word);
   }
   if (packed == DType::packed_mxfp4) {
-    block[output] = std::byte{static_cast<std::uint8_t>(group.scale)};
+    values.scale = std::to_integer<std::uint8_t>(block[output]);
+    return values;
+  }
+  if (packed == DType::packed_fp8) {
+    values.scale = load_word(block + 4 * output);
+    return values;
+  }
+  values.scale = load_half(block, output);
+  if (has_offset(packed)) values.offset = load_half(block, kBlockOutputs + output);
+  if (!is_k_quant(packed)) return values;
+  const Factors factors = factors_of(packed, group);
+  for (std::int64_t half = 0; half < 2; ++half) {
+    const std::byte byte = block[factors.scale + half % scales_of(packed) * kBlockOutputs + output];
+    values.scale_factors[static_cast<std::size_t>(half)] = packed == DType::packed_q6_k
+                                                               ? std::to_integer<std::int8_t>(byte)
+                                                               : std::to_integer<std::uint8_t>(byte);
+  }
+  if (has_offset(packed))
+    values.offset_factor = std::to_integer<std::uint8_t>(block[factors.offset + output]);
+  return values;
+}
+
+void write_group(DType packed, const PackedGroup& values, std::byte* block, std::int64_t output,
+                 std::int64_t group) {
+  std::byte* const words = block + header_bytes(packed) + group * group_bytes(packed) + 4 * output;
+  if (has_bytes(packed)) {
+    for (std::size_t u = 0; u < 8; ++u) std::memcpy(words + u * kWordBytes, values.numbers.data() + 4 * u, 4);
+  } else {
+    const auto high = static_cast<std::size_t>(high_bits(packed));
+    const int bias = bias_of(packed);
+    std::array<std::uint32_t, 2> upper = {};
+    for (std::size_t u = 0; u < 4; ++u) {
+      std::uint32_t word = 0;
+      for (std::size_t i = 0; i < 8; ++i) {
+        const auto number = static_cast<std::uint32_t>(values.numbers[input_of_half(u, i)] + bias);
+        word |= (number & 15) << 4 * i;
+        if (high > 0) upper[u * high / 4] |= (number >> 4 & ((1u << high) - 1)) << (u * 8 + i) * high % 32;
+      }
+      store_word(word, words + u * kWordBytes);
+    }
+    for (std::size_t i = 0; i < high; ++i) store_word(upper[i], words + (4 + i) * kWordBytes);
+  }
+  if (packed == DType::packed_mxfp4) {
+    block[output] = std::byte{static_cast<std::uint8_t>(values.scale)};
     return;
   }
-  store_half(group.scale, block, output);
-  if (packed == DType::packed_int4a) store_half(group.offset, block, kBlockOutputs + output);
+  if (packed == DType::packed_fp8) return store_word(values.scale, block + 4 * output);
+  store_half(static_cast<std::uint16_t>(values.scale), block, output);
+  if (has_offset(packed)) store_half(values.offset, block, kBlockOutputs + output);
+  if (!is_k_quant(packed)) return;
+  const Factors factors = factors_of(packed, group);
+  for (std::int64_t half = 0; half < scales_of(packed); ++half)
+    block[factors.scale + half * kBlockOutputs + output] =
+        static_cast<std::byte>(values.scale_factors[static_cast<std::size_t>(half)] & 0xff);
+  if (has_offset(packed)) block[factors.offset + output] = std::byte{values.offset_factor};
 }
 
 Values values_of(DType packed, const PackedGroup& group) {
-  const bool fp4 = packed == DType::packed_mxfp4;
-  const float scale = fp4 ? power_of_two(group.scale) : half_to_float(group.scale);
-  const float offset = half_to_float(group.offset);
   Values values;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const int number = group.numbers[i];
-    if (fp4) {
-      const float magnitude = kFp4[static_cast<std::size_t>(number & 7)];
-      values[i] = scale * ((number & 8) != 0 ? -magnitude : magnitude);
-      continue;
+  if (packed == DType::packed_mxfp4) {
+    const float scale = power_of_two(group.scale);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const float magnitude = kFp4[static_cast<std::size_t>(group.numbers[i] & 7)];
+      values[i] = scale * ((group.numbers[i] & 8) != 0 ? -magnitude : magnitude);
     }
-    values[i] = scale * static_cast<float>(number);
-    if (packed == DType::packed_int4a) values[i] += offset;
+    return values;
+  }
+  if (packed == DType::packed_fp8) {
+    const auto scale = std::bit_cast<float>(group.scale);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = scale * e4m3_to_float(static_cast<std::uint8_t>(group.numbers[i]));
+    return values;
+  }
+  const float both = half_to_float(static_cast<std::uint16_t>(group.scale));
+  std::array<float, 2> scales = {both, both};
+  float offset = half_to_float(group.offset);
+  if (is_k_quant(packed)) {
+    for (std::size_t half = 0; half < 2; ++half)
+      scales[half] *= static_cast<float>(group.scale_factors[half]);
+    offset = -(offset * static_cast<float>(group.offset_factor));
+  }
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = scales[i / 16] * static_cast<float>(group.numbers[i]);
+    if (has_offset(packed)) values[i] += offset;
   }
   return values;
 }
 
 PackedGroup nearest_group(DType packed, const Values& values) {
+  CHECK(packed <= DType::packed_mxfp4, "{}", name_of(packed));
   switch (packed) {
     case DType::packed_int8:
       return nearest_int8(values);

@@ -1,20 +1,28 @@
-// The blocks of packed weights: 32 inputs (a group) by 16 outputs, as kernels read them.
+// The blocks of packed weights: one group of 32 inputs, or four, by 16 outputs, as kernels read them.
 //
-// A group of an output has a scale s, in int4a an offset m too, and 32 numbers q:
+// A group of an output has a scale s, in some types an offset m too, and 32 numbers q:
 //
-//   type    value                 header of the block                           bits a value
-//   int8    s·q,  -127 <= q <= 127  16 scales, float16                           8.5
-//   int4    s·q,  -8 <= q <= 7      16 scales, float16                           4.5
-//   int4a   s·q + m,  0 <= q <= 15  16 scales, then 16 offsets, float16          5
-//   mxfp4   s·e2m1(q)               16 exponents e, uint8: s = 2^(e - 127)       4.25
+//   type    value                    header of the block                                bits a value
+//   int8    s·q,  -128 <= q <= 127   16 scales, float16                                 8.5
+//   int4    s·q,  -8 <= q <= 7       16 scales, float16                                 4.5
+//   int4a   s·q + m,  0 <= q <= 15   16 scales, then 16 offsets, float16                5
+//   int5a   s·q + m,  0 <= q <= 31   as int4a                                           6
+//   mxfp4   s·e2m1(q)                16 exponents e, uint8: s = 2^(e - 127)             4.25
+//   fp8     s·e4m3(q)                16 scales, float32                                 8.25
+//   q4_k    (d·a)·q - e·b,  q <= 15  16 d and 16 e, float16; 16 a of each group, then   4.75
+//   q5_k    the same,  q <= 31       16 b of each group, uint8                          5.75
+//   q6_k    (d·a)·q, -32 <= q <= 31  16 d, float16; 16 a of each half group, int8       6.625
 //
-// After the header come words of four bytes, 16 of them (one of each output) at a time: a register's lanes
-// are outputs, so that no sum goes across lanes.
-//   int8    word u holds the inputs 4u .. 4u + 3, lowest byte first
-//   4 bits  word u holds the inputs 8u .. 8u + 7: byte i has input 8u + i in its lower half and 8u + 4 + i in
-//   its
-//           upper half. int4's halves are two's complement.
-// The products are rounded to float32 before the offset is added, as GGUF's formats define their values.
+// fp8 and the last three have four groups in a block, whose s, d and e are the same.
+//
+// After the header come the groups, in words of four bytes, 16 of them (one of each output) at a time: a
+// register's lanes are outputs, so that no sum goes across lanes.
+//   int8, fp8  word u holds the inputs 4u .. 4u + 3, lowest byte first
+//   others     word u of four holds the lower four bits of the inputs 8u .. 8u + 7: byte i has input 8u + i
+//              below and 8u + 4 + i above, int4's in two's complement. Then comes, of 5 bits, a word of the
+//              fifth ones; of 6 bits, two words of the two upper ones, of 16 inputs each; from below in the
+//              order of those halves. q6_k's numbers are stored as q + 32.
+// All products are rounded to float32, and so is the sum, as GGUF's formats define their values.
 #pragma once
 
 #include <array>
@@ -30,35 +38,87 @@ constexpr std::int64_t kWordBytes = 4 * kBlockOutputs;  // a word of every outpu
 // The eight magnitudes of e2m1 (OCP Microscaling Formats 1.0), by their lower three bits; bit 3 is the sign.
 constexpr std::array<float, 8> kFp4 = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
 
-constexpr std::int64_t header_bytes(DType packed) {
-  switch (packed) {
-    case DType::packed_int4a:
-      return 4 * kBlockOutputs;
-    case DType::packed_mxfp4:
-      return kBlockOutputs;
-    default:
-      return 2 * kBlockOutputs;
-  }
+constexpr std::int64_t groups_of(DType packed) {  // of a block
+  return block_inputs(packed) / kGroupInputs;
+}
+constexpr bool is_k_quant(DType packed) {
+  return packed == DType::packed_q4_k || packed == DType::packed_q5_k || packed == DType::packed_q6_k;
+}
+constexpr bool has_offset(DType packed) {
+  return packed == DType::packed_int4a || packed == DType::packed_int5a || packed == DType::packed_q4_k ||
+         packed == DType::packed_q5_k;
 }
 constexpr bool has_bytes(DType packed) {  // else halves of bytes
-  return packed == DType::packed_int8;
+  return packed == DType::packed_int8 || packed == DType::packed_fp8;
 }
-static_assert(size_of(DType::packed_int8) == header_bytes(DType::packed_int8) + kBlockInputs * kBlockOutputs);
-static_assert(size_of(DType::packed_int4) ==
-              header_bytes(DType::packed_int4) + kBlockInputs * kBlockOutputs / 2);
-
-// A group of one output, unpacked: its numbers as they are stored (int8 and int4 signed, else 0 .. 15), and
-// its scale and offset as bits of float16, or for mxfp4 the exponent.
-struct PackedGroup {
-  std::array<std::int8_t, kBlockInputs> numbers = {};
-  std::uint16_t scale = 0, offset = 0;
+// Bits of a number beside the lower four.
+constexpr int high_bits(DType packed) {
+  if (packed == DType::packed_q6_k) return 2;
+  return packed == DType::packed_int5a || packed == DType::packed_q5_k ? 1 : 0;
+}
+// Scales of a group.
+constexpr std::int64_t scales_of(DType packed) {
+  return packed == DType::packed_q6_k ? 2 : 1;
+}
+struct NumberRange {
+  int least, count;
 };
-PackedGroup read_group(DType packed, const std::byte* block, std::int64_t output);
-void write_group(DType packed, const PackedGroup& group, std::byte* block, std::int64_t output);
-// The 32 values of a group, as the table above defines them.
-std::array<float, kBlockInputs> values_of(DType packed, const PackedGroup& group);
+// Those that its groups can have; of fp8 some, whose values are multiples of 1/16 from 1/2 to 7.5.
+constexpr NumberRange numbers_of(DType packed) {
+  switch (packed) {
+    case DType::packed_int8:
+      return {-128, 256};
+    case DType::packed_int4:
+      return {-8, 16};
+    case DType::packed_int5a:
+    case DType::packed_q5_k:
+      return {0, 32};
+    case DType::packed_q6_k:
+      return {-32, 64};
+    case DType::packed_fp8:
+      return {0x30, 32};
+    default:
+      return {0, 16};
+  }
+}
+constexpr std::int64_t header_bytes(DType packed) {
+  if (packed == DType::packed_mxfp4) return kBlockOutputs;
+  if (packed == DType::packed_fp8) return 4 * kBlockOutputs;
+  const std::int64_t halves = has_offset(packed) ? 4 * kBlockOutputs : 2 * kBlockOutputs;
+  if (!is_k_quant(packed)) return halves;
+  return halves + groups_of(packed) * kBlockOutputs * (scales_of(packed) + (has_offset(packed) ? 1 : 0));
+}
+constexpr std::int64_t group_bytes(DType packed) {
+  return (has_bytes(packed) ? 8 : 4 + high_bits(packed)) * kWordBytes;
+}
+constexpr bool fills_its_block(DType packed) {
+  return static_cast<std::int64_t>(size_of(packed)) ==
+         header_bytes(packed) + groups_of(packed) * group_bytes(packed);
+}
+static_assert(fills_its_block(DType::packed_int8) && fills_its_block(DType::packed_int4) &&
+              fills_its_block(DType::packed_int4a) && fills_its_block(DType::packed_mxfp4) &&
+              fills_its_block(DType::packed_int5a) && fills_its_block(DType::packed_q4_k) &&
+              fills_its_block(DType::packed_q5_k) && fills_its_block(DType::packed_q6_k) &&
+              fills_its_block(DType::packed_fp8));
 
-// The group nearest to 32 finite float32 values:
+// A group of one output, unpacked: its numbers q (of mxfp4 the bits of e2m1), and its scale and offset (s and
+// m, d and e) as bits of float16, of fp8 of float32, of mxfp4 the exponent; a of each half of a K-quant's
+// group (twice the same for one scale), and b.
+struct PackedGroup {
+  std::array<std::int8_t, kGroupInputs> numbers = {};
+  std::uint32_t scale = 0;
+  std::uint16_t offset = 0;
+  std::array<std::int16_t, 2> scale_factors = {};
+  std::uint8_t offset_factor = 0;
+};
+// Of group `group` of the block.
+PackedGroup read_group(DType packed, const std::byte* block, std::int64_t output, std::int64_t group = 0);
+void write_group(DType packed, const PackedGroup& values, std::byte* block, std::int64_t output,
+                 std::int64_t group = 0);
+// The 32 values of a group, as the table above defines them.
+std::array<float, kGroupInputs> values_of(DType packed, const PackedGroup& group);
+
+// The group nearest to 32 finite float32 values, of a type that packed_dtype() names (CHECKed):
 //   int8   the scale is the largest magnitude over 127
 //   int4   of 17 scales around the one that gives the largest value the number -8, the one with the smallest
 //   sum
@@ -66,6 +126,6 @@ std::array<float, kBlockInputs> values_of(DType packed, const PackedGroup& group
 //   int4a  the scale and offset of the smallest and the largest value
 //   mxfp4  the exponent of the largest magnitude, less e2m1's own (OCP Microscaling Formats 1.0, 6.3)
 // Scales are rounded to their type first, and numbers to nearest, ties to even, for the rounded scale.
-PackedGroup nearest_group(DType packed, const std::array<float, kBlockInputs>& values);
+PackedGroup nearest_group(DType packed, const std::array<float, kGroupInputs>& values);
 
 }  // namespace switchyard

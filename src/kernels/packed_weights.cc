@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "core/error.h"
+#include "kernels/packed_block.h"
 #include "kernels/simd_list.h"
 
 namespace switchyard {
@@ -28,8 +29,8 @@ BlockRows rows_of(const char* op, const TensorView& packed, const TensorView& de
   const std::size_t rank = packed.rank();
   CHECK(is_packed(packed.dtype()) && is_float(dense.dtype()), "[{}] {} and {}", op, name_of(packed.dtype()),
         name_of(dense.dtype()));
-  CHECK(rank >= 2 && unpacked_shape(packed.shape()) == dense.shape() && packed.is_contiguous() &&
-            dense.is_contiguous(),
+  CHECK(rank >= 2 && unpacked_shape(packed.dtype(), packed.shape()) == dense.shape() &&
+            packed.is_contiguous() && dense.is_contiguous(),
         "[{}] blocks {} and values {}", op, to_string(packed.shape()), to_string(dense.shape()));
   const std::int64_t columns = packed.dim(rank - 1);
   return {.packed = packed.dtype(),
@@ -57,10 +58,10 @@ Work work_of(const char* op, const TensorView& packed, const TensorView& dense) 
 
 }  // namespace
 
-Shape unpacked_shape(const Shape& blocks) {
+Shape unpacked_shape(DType packed, const Shape& blocks) {
   CHECK(blocks.size() >= 2, "blocks of {} dims", blocks.size());
   Shape shape = blocks;
-  shape[shape.size() - 2] *= kBlockInputs;
+  shape[shape.size() - 2] *= block_inputs(packed);
   shape[shape.size() - 1] *= kBlockOutputs;
   return shape;
 }
@@ -68,10 +69,11 @@ Shape unpacked_shape(const Shape& blocks) {
 bool pack_weights(ThreadPool& pool, const PackArgs& args) {
   const BlockRows rows = rows_of("pack_weights", args.packed, args.dense);
   if (pool.skips(work_of("pack_weights", args.packed, args.dense)) || args.packed.size() == 0) return true;
+  CHECK(packed_dtype(name_of(args.packed.dtype())), "[pack_weights] {}", name_of(args.packed.dtype()));
   BlockRowsKernel* const pack = choose("pack_weights", kPack, rows);
   std::atomic<bool> finite{true};
   pool.for_range(args.packed.size() / rows.columns, 1, [&](std::int64_t begin, std::int64_t end) {
-    const std::int64_t row = kBlockInputs * rows.leading;
+    const std::int64_t row = block_inputs(rows.packed) * rows.leading;
     const bool all =
         rows.dtype == DType::f32
             ? all_finite(static_cast<const float*>(rows.dense) + begin * row, (end - begin) * row)

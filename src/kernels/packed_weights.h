@@ -8,27 +8,26 @@
 namespace switchyard {
 
 // packed = the blocks nearest to `dense`, group by group; false, and anything in `packed`, where a value is
-// no finite number. Inputs are the last dim but one, a multiple of 32; outputs the last, a multiple of 16
-// (both CHECKed). Neither view has gaps.
+// no finite number, of a type that packed_dtype() names. Inputs are the last dim but one, a multiple of 32;
+// outputs the last, a multiple of 16 (both CHECKed). Neither view has gaps.
 struct PackArgs {
   TensorView dense;   // [..., in, out] f32 or bf16
-  TensorView packed;  // [..., in / 32, out / 16] of a packed type
+  TensorView packed;  // [..., in / block_inputs(), out / 16] of a packed type
 };
 bool pack_weights(ThreadPool& pool, const PackArgs& args);
 
 // dense = the values of the blocks, rounded once where it is bf16.
 struct UnpackArgs {
-  TensorView packed;  // [..., in / 32, out / 16] of a packed type
+  TensorView packed;  // [..., in / block_inputs(), out / 16] of a packed type
   TensorView dense;   // [..., in, out] f32 or bf16
 };
 void unpack_weights(ThreadPool& pool, const UnpackArgs& args);
 
-// The shape of the dense weight of packed blocks [..., a, b], and back: the last two dims times (over) 32
-// and 16.
-Shape unpacked_shape(const Shape& blocks);
+// The shape of the dense weight of packed blocks [..., a, b]: the last two dims times block_inputs() and 16.
+Shape unpacked_shape(DType packed, const Shape& blocks);
 
-// Rows of blocks: row r has `columns` of them, from blocks + r · stride on, and the dense rows [32 r, 32 r +
-// 32).
+// Rows of blocks: row r has `columns` of them, from blocks + r · stride on, and the dense rows from r ·
+// block_inputs() on.
 struct BlockRows {
   DType packed;
   std::byte* blocks;

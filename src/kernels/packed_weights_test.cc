@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -23,49 +24,82 @@ using kernel_test::same;
 
 constexpr DType kPackedTypes[] = {DType::packed_int8, DType::packed_int4, DType::packed_int4a,
                                   DType::packed_mxfp4};
+// Those too that only files have.
+constexpr DType kAllTypes[] = {DType::packed_int8,  DType::packed_int4,  DType::packed_int4a,
+                               DType::packed_mxfp4, DType::packed_int5a, DType::packed_q4_k,
+                               DType::packed_q5_k,  DType::packed_q6_k,  DType::packed_fp8};
 constexpr DType kRowTypes[] = {DType::f32, DType::bf16};
 
 Tensor packed_of(const Array& dense, const Shape& blocks, DType packed, Isa isa) {
   const ScopedIsa cap(isa);
   ThreadPool pool(2);
   const Tensor out(packed, blocks);
-  pack_weights(pool, {dense.view(unpacked_shape(blocks)), out.view()});
+  pack_weights(pool, {dense.view(unpacked_shape(packed, blocks)), out.view()});
   return out;
 }
 
 Array values_of_blocks(const Tensor& packed, DType dtype, Isa isa) {
   const ScopedIsa cap(isa);
   ThreadPool pool(2);
-  const Shape shape = unpacked_shape(packed.shape());
+  const Shape shape = unpacked_shape(packed.dtype(), packed.shape());
   Array out(dtype, num_elements(shape));
   unpack_weights(pool, {packed.view(), out.view(shape)});
   return out;
 }
 
-// Blocks whose numbers are random and whose scales (and offsets) are powers of two: products with small
-// integers are exact.
-Tensor exact_blocks(DType packed, const Shape& shape, std::uint32_t seed) {
+// Blocks of groups with random numbers; set(group, random) gives them their scales and offsets.
+template <typename Set>
+Tensor blocks_of_groups(DType packed, const Shape& shape, std::uint32_t seed, const Set& set) {
   std::mt19937 random(seed);
   const Tensor blocks(packed, shape);
+  const NumberRange range = numbers_of(packed);
   for (std::int64_t b = 0; b < blocks.size(); ++b) {
     std::byte* const block = blocks.raw() + static_cast<std::size_t>(b) * size_of(packed);
     for (std::int64_t output = 0; output < kBlockOutputs; ++output) {
-      PackedGroup group;
-      const float scale = std::ldexp(1.0f, static_cast<int>(random() % 3) - 1);
-      group.scale = packed == DType::packed_mxfp4 ? static_cast<std::uint16_t>(126 + random() % 3)
-                                                  : float_to_half(random() % 2 == 0 ? scale : -scale);
-      if (packed == DType::packed_int4a)
-        group.offset = float_to_half(static_cast<float>(random() % 5) - 2.0f);
-      for (auto& number : group.numbers) {
-        const int bits = static_cast<int>(random() % 256);
-        number = static_cast<std::int8_t>(packed == DType::packed_int8   ? bits % 255 - 127
-                                          : packed == DType::packed_int4 ? bits % 16 - 8
-                                                                         : bits % 16);
+      PackedGroup group;  // with the scale and offset of the block
+      set(group, random);
+      for (std::int64_t g = 0; g < groups_of(packed); ++g) {
+        for (auto& number : group.numbers)
+          number = static_cast<std::int8_t>(range.least + static_cast<int>(random() % 256) % range.count);
+        if (is_k_quant(packed)) {
+          const int sign = packed == DType::packed_q6_k && random() % 2 == 0 ? -1 : 1;
+          for (auto& factor : group.scale_factors)
+            factor = static_cast<std::int16_t>(sign * (1 + static_cast<int>(random() % 3)));
+          if (scales_of(packed) == 1) group.scale_factors[1] = group.scale_factors[0];
+          group.offset_factor =
+              has_offset(packed) ? static_cast<std::uint8_t>(random() % 4) : std::uint8_t{0};
+        }
+        write_group(packed, group, block, output, g);
       }
-      write_group(packed, group, block, output);
     }
   }
   return blocks;
+}
+
+std::uint32_t scale_bits(DType packed, float scale) {
+  return packed == DType::packed_fp8 ? std::bit_cast<std::uint32_t>(scale) : float_to_half(scale);
+}
+
+// Scales and offsets are powers of two: products with small integers are exact.
+Tensor exact_blocks(DType packed, const Shape& shape, std::uint32_t seed) {
+  return blocks_of_groups(packed, shape, seed, [&](PackedGroup& group, std::mt19937& random) {
+    const float scale = std::ldexp(1.0f, static_cast<int>(random() % 3) - 1);
+    group.scale = packed == DType::packed_mxfp4 ? static_cast<std::uint32_t>(126 + random() % 3)
+                                                : scale_bits(packed, random() % 2 == 0 ? scale : -scale);
+    if (has_offset(packed)) group.offset = float_to_half(static_cast<float>(random() % 5) - 2.0f);
+  });
+}
+
+// Scales of any bits, and sizes as weights have them.
+Tensor weight_blocks(DType packed, const Shape& shape, std::uint32_t seed) {
+  const auto most = static_cast<float>(numbers_of(packed).count);
+  const float largest = is_k_quant(packed) ? 1.0f / 3 : 1.0f;  // less by the factors
+  return blocks_of_groups(packed, shape, seed, [&](PackedGroup& group, std::mt19937& random) {
+    const auto draw = [&] { return static_cast<float>(random() % 4096) / 4096.0f - 0.5f; };
+    group.scale = packed == DType::packed_mxfp4 ? static_cast<std::uint32_t>(120 + random() % 3)
+                                                : scale_bits(packed, draw() * 0.2f * largest / most);
+    if (has_offset(packed)) group.offset = float_to_half(draw() * 0.1f * largest);
+  });
 }
 
 TEST(Half, EveryHalfSurvivesTheWayThere) {
@@ -85,14 +119,20 @@ TEST(Half, EveryHalfSurvivesTheWayThere) {
 }
 
 TEST(PackedBlock, HoldsWhatIsWritten) {
-  for (const DType packed : kPackedTypes) {
-    const Tensor blocks = exact_blocks(packed, {1, 1}, 7);
-    std::vector<PackedGroup> before;
-    for (std::int64_t n = 0; n < kBlockOutputs; ++n) before.push_back(read_group(packed, blocks.raw(), n));
-    const Tensor copy(packed, {1, 1});
+  for (const DType packed : kAllTypes) {
+    const Tensor blocks = exact_blocks(packed, {1, 1}, 7), copy(packed, {1, 1});
     std::memset(copy.raw(), 0xff, size_of(packed));
-    for (std::int64_t n = 0; n < kBlockOutputs; ++n)
-      write_group(packed, before[static_cast<std::size_t>(n)], copy.raw(), n);
+    int differ = 0;
+    for (std::int64_t g = 0; g < groups_of(packed); ++g) {
+      for (std::int64_t n = 0; n < kBlockOutputs; ++n) {
+        const PackedGroup group = read_group(packed, blocks.raw(), n, g);
+        const NumberRange range = numbers_of(packed);
+        for (const int number : group.numbers)
+          differ += number < range.least || number >= range.least + range.count ? 1 : 0;
+        write_group(packed, group, copy.raw(), n, g);
+      }
+    }
+    EXPECT_EQ(differ, 0) << name_of(packed);
     EXPECT_EQ(0, std::memcmp(copy.raw(), blocks.raw(), size_of(packed))) << name_of(packed);
   }
 }
@@ -113,10 +153,25 @@ TEST(PackedBlock, ValuesByHand) {
   EXPECT_EQ(values_of(DType::packed_mxfp4, group)[31], 12.0f);
 }
 
+TEST(PackedBlock, ValuesOfKQuantsByHand) {
+  PackedGroup group;
+  group.scale = float_to_half(0.5f);
+  group.offset = float_to_half(0.25f);
+  group.scale_factors = {3, -2};
+  group.offset_factor = 5;
+  group.numbers[0] = 15;
+  group.numbers[31] = 7;
+  EXPECT_EQ(values_of(DType::packed_q4_k, group)[0], 22.5f - 1.25f);
+  EXPECT_EQ(values_of(DType::packed_q5_k, group)[1], -1.25f);
+  EXPECT_EQ(values_of(DType::packed_q6_k, group)[0], 22.5f);
+  EXPECT_EQ(values_of(DType::packed_q6_k, group)[31], -7.0f);
+  EXPECT_EQ(values_of(DType::packed_int5a, group)[31], 3.75f);
+}
+
 TEST(PackedBlock, EveryIsaPacksAndUnpacksAsTheTwinDoes) {
   const Shape shape{3, 2, 3};
-  const std::int64_t size = num_elements(unpacked_shape(shape));
   for (const DType packed : kPackedTypes) {
+    const std::int64_t size = num_elements(unpacked_shape(packed, shape));
     for (const DType dtype : kRowTypes) {
       Array dense = Array::normal(dtype, size, 5, 0.02f);
       for (std::int64_t i = 0; i < 32 * 48; i += 48) dense.set(i, 0);  // a group of zeros
@@ -132,9 +187,54 @@ TEST(PackedBlock, EveryIsaPacksAndUnpacksAsTheTwinDoes) {
   }
 }
 
+TEST(PackedBlock, EveryIsaHasEveryNumberOfFp8) {
+  const Tensor blocks(DType::packed_fp8, {1, 2});
+  PackedGroup group;
+  int expected_values = 0, differ = 0;
+  for (int n = 0; n < 2 * 4 * 16; ++n) {  // groups of 32 of 8 groups of 16 outputs
+    group.scale = std::bit_cast<std::uint32_t>(0.3f);
+    for (int i = 0; i < 32; ++i) {
+      const int bits = (n * 32 + i) & 255;
+      group.numbers[static_cast<std::size_t>(i)] =
+          static_cast<std::int8_t>((bits & 127) == 127 ? 0 : bits);  // no NaN
+    }
+    write_group(DType::packed_fp8, group,
+                blocks.raw() + static_cast<std::size_t>(n / 64) * size_of(DType::packed_fp8), n % 16,
+                n / 16 % 4);
+  }
+  const Array values = values_of_blocks(blocks, DType::f32, Isa::ref);
+  for (std::int64_t output = 0; output < 32; ++output) {
+    for (std::int64_t input = 0; input < 128; ++input) {
+      const auto n = output / 16 * 64 + input / 32 * 16 + output % 16;
+      const auto bits = static_cast<int>(n * 32 + input % 32) & 255;
+      if ((bits & 127) == 127) continue;
+      const int exponent = bits >> 3 & 15;
+      const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(bits & 7), -9)
+                                            : std::ldexp(static_cast<float>(8 + (bits & 7)), exponent - 10);
+      differ += values.at(input * 32 + output) != 0.3f * (bits >= 128 ? -magnitude : magnitude) ? 1 : 0;
+      ++expected_values;
+    }
+  }
+  EXPECT_EQ(differ, 0);
+  EXPECT_EQ(expected_values, 32 * 128 / 256 * 254);
+  for (const Isa isa : every_isa())
+    EXPECT_TRUE(same(values_of_blocks(blocks, DType::f32, isa), values)) << name_of(isa);
+}
+
+TEST(PackedBlock, EveryIsaUnpacksEveryTypeAsTheTwinDoes) {
+  for (const DType packed : kAllTypes) {
+    const Tensor blocks = weight_blocks(packed, {3, 2, 3}, 6);
+    for (const DType dtype : kRowTypes) {
+      const Array values = values_of_blocks(blocks, dtype, Isa::ref);
+      for (const Isa isa : every_isa())
+        EXPECT_TRUE(same(values_of_blocks(blocks, dtype, isa), values)) << name_of(packed) << name_of(isa);
+    }
+  }
+}
+
 TEST(PackedBlock, ErrorsAreThoseOfTheBits) {
   const Shape shape{8, 8};
-  const Array dense = Array::normal(DType::f32, num_elements(unpacked_shape(shape)), 3);
+  const Array dense = Array::normal(DType::f32, num_elements(unpacked_shape(DType::packed_int8, shape)), 3);
   const auto relative_error = [&](DType packed) {
     const Array values = values_of_blocks(packed_of(dense, shape, packed, Isa::ref), DType::f32, Isa::ref);
     double error = 0, all = 0;
@@ -169,11 +269,12 @@ Array product(const ProductCase& c, const Array& a, const Tensor& blocks, Isa is
 }
 
 TEST(PackedGemm, EveryIsaEqualsTheTwinOnIntegers) {
-  for (const DType packed : kPackedTypes) {
+  for (const DType packed : kAllTypes) {
     for (const DType dtype : kRowTypes) {
       for (const DType c_dtype : kRowTypes) {
-        for (const auto& [n, k] : {std::pair<std::int64_t, std::int64_t>{16, 32}, {80, 96}, {544, 64}}) {
-          const Tensor blocks = exact_blocks(packed, {k / kBlockInputs, n / kBlockOutputs}, 11);
+        for (const auto& [n, rows] : {std::pair<std::int64_t, std::int64_t>{16, 1}, {80, 3}, {544, 2}}) {
+          const std::int64_t k = rows * block_inputs(packed);
+          const Tensor blocks = exact_blocks(packed, {rows, n / kBlockOutputs}, 11);
           for (const std::int64_t m : {1, 2, 3, 4, 5, 7, 8, 9, 17, 33, 70}) {
             const ProductCase c{m, n, k, packed, dtype, c_dtype, m % 2 == 0};
             const Array a = Array::integers(dtype, m * k, static_cast<std::uint32_t>(m), 2);
@@ -190,9 +291,8 @@ TEST(PackedGemm, EveryIsaEqualsTheTwinOnIntegers) {
 
 TEST(PackedGemm, EveryIsaIsNearTheTwinOnWeights) {
   const std::int64_t n = 96, k = 256;
-  for (const DType packed : kPackedTypes) {
-    const Array dense = Array::normal(DType::f32, n * k, 21, 0.05f);
-    const Tensor blocks = packed_of(dense, {k / kBlockInputs, n / kBlockOutputs}, packed, Isa::ref);
+  for (const DType packed : kAllTypes) {
+    const Tensor blocks = weight_blocks(packed, {k / block_inputs(packed), n / kBlockOutputs}, 21);
     for (const DType dtype : kRowTypes) {
       for (const std::int64_t m : {1, 6, 40}) {
         const ProductCase c{m, n, k, packed, dtype, DType::f32, false};
@@ -211,8 +311,8 @@ TEST(PackedGemm, EveryIsaIsNearTheTwinOnWeights) {
 // A row's result does not depend on the rows beside it.
 TEST(PackedGemm, FewRowsGiveTheBitsOfOne) {
   const std::int64_t n = 64, k = 128, most = 8;
-  for (const DType packed : kPackedTypes) {
-    const Tensor blocks = packed_of(Array::normal(DType::f32, n * k, 31), {k / 32, n / 16}, packed, Isa::ref);
+  for (const DType packed : kAllTypes) {
+    const Tensor blocks = weight_blocks(packed, {k / block_inputs(packed), n / kBlockOutputs}, 31);
     const Array a = Array::normal(DType::f32, most * k, 32);
     for (const Isa isa : every_isa()) {
       const Array all = product({most, n, k, packed, DType::f32, DType::f32, false}, a, blocks, isa);
@@ -225,17 +325,20 @@ TEST(PackedGemm, FewRowsGiveTheBitsOfOne) {
 }
 
 TEST(PackedGmm, GroupsOfAnySizeOnEveryIsa) {
-  const std::int64_t k = 64, n = 48;
+  const std::int64_t k = 128, n = 48;
   const std::int32_t sizes[] = {0, 3, 12, 1, 0, 9};
   const std::int64_t rows = 25;
-  const Tensor blocks[] = {exact_blocks(DType::packed_int4, {6, k / 32, n / 16}, 41),
-                           exact_blocks(DType::packed_int4, {6, k / 32, n / 16}, 42)};
-  for (const DType dtype : kRowTypes) {
-    const Array x = Array::integers(dtype, rows * k, 43, 2);
+  for (const auto& [packed, dtype] : {std::pair{DType::packed_int4, DType::f32},
+                                      {DType::packed_int4, DType::bf16},
+                                      {DType::packed_q5_k, DType::f32}}) {
+    const Shape shape{6, k / block_inputs(packed), n / kBlockOutputs};
+    const Tensor blocks[] = {exact_blocks(packed, shape, 41), exact_blocks(packed, shape, 42)};
+    const DType rows_dtype = dtype;
+    const Array x = Array::integers(rows_dtype, rows * k, 43, 2);
     const auto run = [&](Isa isa, bool pair) {
       const ScopedIsa cap(isa);
       ThreadPool pool(2);
-      std::vector<Array> out(3, Array(dtype, rows * n));
+      std::vector<Array> out(3, Array(rows_dtype, rows * n));
       const TensorView groups = TensorView::of_host(sizes, {6});
       if (!pair) {
         gmm(pool, {x.view({rows, k}), blocks[0].view(), {}, groups, out[0].view({rows, n})});

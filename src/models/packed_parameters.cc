@@ -14,7 +14,7 @@ std::size_t input_dim(const ParameterSpec& spec) {
 
 Shape scaled(const ParameterSpec& packed, const Shape& blocks) {
   Shape shape = blocks;
-  shape[input_dim(packed)] *= kBlockInputs;
+  shape[input_dim(packed)] *= block_inputs(packed.dtype);
   shape.back() *= kBlockOutputs;
   return shape;
 }
@@ -36,8 +36,8 @@ std::optional<ParameterSpec> packed_spec(const ParameterSpec& dense, DType packe
   ParameterSpec blocks = as_matrix(dense);
   std::int64_t& inputs = blocks.shape[input_dim(blocks)];
   std::int64_t& outputs = blocks.shape.back();
-  if (inputs % kBlockInputs != 0 || outputs % kBlockOutputs != 0) return std::nullopt;
-  inputs /= kBlockInputs;
+  if (inputs % block_inputs(packed) != 0 || outputs % kBlockOutputs != 0) return std::nullopt;
+  inputs /= block_inputs(packed);
   outputs /= kBlockOutputs;
   blocks.dtype = packed;
   blocks.trained = false;
@@ -56,7 +56,7 @@ std::vector<ParameterSpec> packed_specs(std::vector<ParameterSpec> specs, DType 
         notes->push_back(fmt::format(
             "[weights] {} stays {}: {} inputs in a row by {} outputs are no whole blocks of {} by {}",
             spec.name, name_of(spec.dtype), spec.shape[input_dim(as_matrix(spec))], spec.shape.back(),
-            kBlockInputs, kBlockOutputs));
+            block_inputs(packed), kBlockOutputs));
       continue;
     }
     spec = *std::move(blocks);
@@ -64,7 +64,7 @@ std::vector<ParameterSpec> packed_specs(std::vector<ParameterSpec> specs, DType 
   }
   if (count == 0)
     fail_usage("[weights] weight_format={}: no weight is a whole number of blocks of {} inputs by {} outputs",
-               name_of(packed), kBlockInputs, kBlockOutputs);
+               name_of(packed), kGroupInputs, kBlockOutputs);
   return specs;
 }
 

@@ -1,7 +1,8 @@
 // Parameters in blocks of a few bits (kernels/packed_block.h): which there are, and their shapes.
 //
 // A packed parameter has the dims of the dense one, in the same order and under the same axis rules: its last
-// input dim counts blocks of 32 and its last dim blocks of 16. So shards and gathers move whole blocks.
+// input dim counts blocks of block_inputs() and its last dim blocks of 16. So shards and gathers move whole
+// blocks.
 #pragma once
 
 #include <optional>

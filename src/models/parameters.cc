@@ -276,12 +276,13 @@ std::vector<Box> pieces_of(const ParameterSpec& spec, const Box& box) {
 
 void pack(Context& context, const ParameterSpec& spec, const Tensor& dense, const Tensor& packed) {
   // All of a weight's outputs are one row of blocks.
-  std::int64_t inputs = kBlockInputs;
+  std::int64_t inputs = block_inputs(spec.dtype);
   const std::size_t dims = spec.matrix.stack + spec.matrix.inputs;
   for (std::size_t i = 0; i < dims; ++i) inputs *= packed.dim(i);
   const std::int64_t outputs = inputs == 0 ? 0 : dense.size() / inputs;
-  const PackArgs args{.dense = dense.view().reshaped({inputs, outputs}),
-                      .packed = packed.view().reshaped({inputs / kBlockInputs, outputs / kBlockOutputs})};
+  const PackArgs args{
+      .dense = dense.view().reshaped({inputs, outputs}),
+      .packed = packed.view().reshaped({inputs / block_inputs(spec.dtype), outputs / kBlockOutputs})};
   if (!pack_weights(*context.pool, args))
     fail_usage("[weights] {} has a value that is no finite number, which {} cannot hold", spec.name,
                name_of(spec.dtype));
@@ -321,7 +322,7 @@ Tensor block_of(Context& context, const ParameterSpec& spec, std::uint32_t seed,
 void check_split(const AxisRules& rules, const ParameterSpec& spec) {
   if (!is_packed(spec.dtype) || splits_whole_blocks(rules, spec)) return;
   fail_usage("[weights] {} {} in {}: the mesh would cut blocks of {} inputs by {} outputs", spec.name,
-             to_string(dense_spec(spec, DType::bf16).shape), name_of(spec.dtype), kBlockInputs,
+             to_string(dense_spec(spec, DType::bf16).shape), name_of(spec.dtype), block_inputs(spec.dtype),
              kBlockOutputs);
 }
 

@@ -126,7 +126,7 @@ TensorView as_matrices(const Labelled& x, char batch, std::int64_t batches, std:
 // The blocks of packed weights [.., in, out] as [batch, rows of blocks, blocks of a row].
 TensorView as_block_matrices(const Labelled& x, char batch, std::int64_t batches, std::int64_t inputs,
                              std::int64_t outputs) {
-  return as_matrices(x, batch, batches, inputs / kBlockInputs, outputs / kBlockOutputs);
+  return as_matrices(x, batch, batches, inputs / block_inputs(x.view.dtype()), outputs / kBlockOutputs);
 }
 
 // out = the product of `plan` whose loops from the how-manieth on are still to run.
@@ -189,7 +189,7 @@ Shape label_sizes_of_b(const EinsumSpec& spec, DType dtype, const Shape& b) {
   for (std::size_t i = spec.b.size(); i-- > 0;) {
     const bool contracted = !has(spec.out, spec.b[i]);
     bool& found = contracted ? inputs : outputs;
-    if (!std::exchange(found, true)) sizes[i] *= contracted ? kBlockInputs : kBlockOutputs;
+    if (!std::exchange(found, true)) sizes[i] *= contracted ? block_inputs(dtype) : kBlockOutputs;
   }
   return sizes;
 }

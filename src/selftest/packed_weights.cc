@@ -4,8 +4,10 @@
 
 #include <fmt/format.h>
 
+#include <bit>
 #include <cmath>
 #include <random>
+#include <span>
 
 #include "core/half.h"
 #include "kernels/gemm.h"
@@ -17,6 +19,10 @@ namespace {
 
 constexpr DType kPackedTypes[] = {DType::packed_int8, DType::packed_int4, DType::packed_int4a,
                                   DType::packed_mxfp4};
+// Those too that only files have.
+constexpr DType kAllTypes[] = {DType::packed_int8,  DType::packed_int4,  DType::packed_int4a,
+                               DType::packed_mxfp4, DType::packed_int5a, DType::packed_q4_k,
+                               DType::packed_q5_k,  DType::packed_q6_k,  DType::packed_fp8};
 constexpr std::uint32_t kSeedStep = 16;
 
 // A weight of packed blocks, in words of four bytes.
@@ -25,32 +31,42 @@ struct Blocks {
   std::int64_t rows, columns;  // of blocks
 
   Shape shape() const { return {rows, columns}; }
-  Shape dense_shape() const { return unpacked_shape(shape()); }
+  Shape dense_shape() const { return unpacked_shape(packed, shape()); }
   std::int64_t values() const { return num_elements(dense_shape()); }
   std::int64_t words() const { return rows * columns * static_cast<std::int64_t>(size_of(packed)) / 4; }
   TensorView view(const PoisonedArray& x) const { return TensorView::of_host(packed, x.data(), shape()); }
 };
 
-// Random numbers with scales of 1/2, 1 and 2, which sums of products with integers below 4 keep exact.
+// Random numbers with scales of 1/2, 1 and 2 (times -3 .. 3 in K-quants), which sums of products with
+// integers below 4 keep exact.
 PoisonedArray exact_blocks(const Blocks& blocks, std::uint32_t seed) {
   std::mt19937 random(seed);
+  const DType packed = blocks.packed;
+  const NumberRange range = numbers_of(packed);
   PoisonedArray words(DType::i32, blocks.words());
   auto* block = static_cast<std::byte*>(words.data());
-  for (std::int64_t b = 0; b < blocks.rows * blocks.columns; ++b, block += size_of(blocks.packed)) {
+  for (std::int64_t b = 0; b < blocks.rows * blocks.columns; ++b, block += size_of(packed)) {
     for (std::int64_t output = 0; output < kBlockOutputs; ++output) {
       PackedGroup group;
       const auto power = static_cast<int>(random() % 3) - 1;
-      group.scale = blocks.packed == DType::packed_mxfp4 ? static_cast<std::uint16_t>(127 + power)
-                                                         : float_to_half(std::ldexp(1.0f, power));
-      if (blocks.packed == DType::packed_int4a)
-        group.offset = float_to_half(static_cast<float>(random() % 5) - 2.0f);
-      for (auto& number : group.numbers) {
-        const auto bits = static_cast<int>(random() % 256);
-        number = static_cast<std::int8_t>(blocks.packed == DType::packed_int8   ? bits % 255 - 127
-                                          : blocks.packed == DType::packed_int4 ? bits % 16 - 8
-                                                                                : bits % 16);
+      const float scale = std::ldexp(1.0f, power);
+      group.scale = packed == DType::packed_mxfp4 ? static_cast<std::uint32_t>(127 + power)
+                    : packed == DType::packed_fp8 ? std::bit_cast<std::uint32_t>(scale)
+                                                  : float_to_half(scale);
+      if (has_offset(packed)) group.offset = float_to_half(static_cast<float>(random() % 5) - 2.0f);
+      for (std::int64_t g = 0; g < groups_of(packed); ++g) {
+        for (auto& number : group.numbers)
+          number = static_cast<std::int8_t>(range.least + static_cast<int>(random() % 256) % range.count);
+        if (is_k_quant(packed)) {
+          for (auto& factor : group.scale_factors) {
+            const auto three = static_cast<std::int16_t>(1 + random() % 3);
+            factor =
+                packed == DType::packed_q6_k && random() % 2 == 0 ? static_cast<std::int16_t>(-three) : three;
+          }
+          group.offset_factor = static_cast<std::uint8_t>(random() % 4);
+        }
+        write_group(packed, group, block, output, g);
       }
-      write_group(blocks.packed, group, block, output);
     }
   }
   return words;
@@ -60,11 +76,11 @@ std::string described(const Blocks& blocks, std::uint32_t seed) {
   return fmt::format("{} {}, seed {}", name_of(blocks.packed), to_string(blocks.dense_shape()), seed);
 }
 
-// body(blocks, dtype, seed) of every type and some shapes.
+// body(blocks, dtype, seed) of every one of the types and some shapes.
 template <typename Body>
-std::vector<Case> cases_of(std::uint32_t seed, const Body& body) {
+std::vector<Case> cases_of(std::span<const DType> types, std::uint32_t seed, const Body& body) {
   std::vector<Case> cases;
-  for (const DType packed : kPackedTypes) {
+  for (const DType packed : types) {
     for (const DType dtype : kFloatTypes) {
       for (const auto& [rows, columns] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {3, 5}, {8, 40}})
         body(Blocks{packed, rows, columns}, dtype, seed += kSeedStep, cases);
@@ -74,45 +90,50 @@ std::vector<Case> cases_of(std::uint32_t seed, const Body& body) {
 }
 
 std::vector<Case> pack_cases(std::uint32_t first) {
-  return cases_of(first, [](const Blocks& blocks, DType dtype, std::uint32_t seed, std::vector<Case>& cases) {
-    cases.push_back({dtype,
-                     described(blocks, seed),
-                     {PoisonedArray::normal(dtype, blocks.values(), seed, 0.05f)},
-                     {{"blocks", PoisonedArray(DType::i32, blocks.words())}},
-                     [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
-                       pack_weights(pool, {in[0].view(blocks.dense_shape()), blocks.view(out[0])});
-                     }});
-  });
+  return cases_of(
+      kPackedTypes, first,
+      [](const Blocks& blocks, DType dtype, std::uint32_t seed, std::vector<Case>& cases) {
+        cases.push_back({dtype,
+                         described(blocks, seed),
+                         {PoisonedArray::normal(dtype, blocks.values(), seed, 0.05f)},
+                         {{"blocks", PoisonedArray(DType::i32, blocks.words())}},
+                         [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                           pack_weights(pool, {in[0].view(blocks.dense_shape()), blocks.view(out[0])});
+                         }});
+      });
 }
 
 std::vector<Case> unpack_cases(std::uint32_t first) {
-  return cases_of(first, [](const Blocks& blocks, DType dtype, std::uint32_t seed, std::vector<Case>& cases) {
-    cases.push_back({dtype,
-                     described(blocks, seed),
-                     {exact_blocks(blocks, seed)},
-                     {{"values", PoisonedArray(dtype, blocks.values())}},
-                     [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
-                       unpack_weights(pool, {blocks.view(in[0]), out[0].view(blocks.dense_shape())});
-                     }});
-  });
+  return cases_of(
+      kAllTypes, first, [](const Blocks& blocks, DType dtype, std::uint32_t seed, std::vector<Case>& cases) {
+        cases.push_back({dtype,
+                         described(blocks, seed),
+                         {exact_blocks(blocks, seed)},
+                         {{"values", PoisonedArray(dtype, blocks.values())}},
+                         [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                           unpack_weights(pool, {blocks.view(in[0]), out[0].view(blocks.dense_shape())});
+                         }});
+      });
 }
 
 // Of few rows, or of many.
 template <bool few>
 std::vector<Case> product_cases(std::uint32_t first) {
-  return cases_of(first, [](const Blocks& blocks, DType dtype, std::uint32_t seed, std::vector<Case>& cases) {
-    for (const std::int64_t m : {few ? 1 : 33, few ? 2 : 70, few ? 5 : 300}) {
-      const std::int64_t k = blocks.rows * kBlockInputs, n = blocks.columns * kBlockOutputs;
-      cases.push_back(
-          {dtype,
-           fmt::format("{} rows times {}", m, described(blocks, seed)),
-           {PoisonedArray::integers(dtype, m * k, seed), exact_blocks(blocks, seed + 1)},
-           {{"c", PoisonedArray(DType::f32, m * n)}},
-           [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
-             gemm(pool, {.a = in[0].view({m, k}), .b = blocks.view(in[1]), .c = out[0].view({m, n})});
-           }});
-    }
-  });
+  return cases_of(
+      kAllTypes, first, [](const Blocks& blocks, DType dtype, std::uint32_t seed, std::vector<Case>& cases) {
+        for (const std::int64_t m : {few ? 1 : 33, few ? 2 : 70, few ? 5 : 300}) {
+          const std::int64_t k = blocks.rows * block_inputs(blocks.packed),
+                             n = blocks.columns * kBlockOutputs;
+          cases.push_back(
+              {dtype,
+               fmt::format("{} rows times {}", m, described(blocks, seed)),
+               {PoisonedArray::integers(dtype, m * k, seed), exact_blocks(blocks, seed + 1)},
+               {{"c", PoisonedArray(DType::f32, m * n)}},
+               [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                 gemm(pool, {.a = in[0].view({m, k}), .b = blocks.view(in[1]), .c = out[0].view({m, n})});
+               }});
+        }
+      });
 }
 
 }  // namespace

@@ -67,7 +67,8 @@ TEST_F(Evaluating, AGgufFileByItsLogits) {
     for (const float x : of_token) sum += std::exp(static_cast<double>(x));
     nats += std::log(sum) - of_token[static_cast<std::size_t>(ids[i + 1])];
   }
-  const Arguments how{model, "data_path=text.txt", "dtype=float32", "--window", std::to_string(count)};
+  const Arguments how{model,      "data_path=text.txt", "dtype=float32", "weight_dtype=float32",
+                      "--window", std::to_string(count)};
   const json got = eval(how);
   EXPECT_EQ(got["tokens"], count - 1);
   EXPECT_EQ(got["skipped"], 1);
@@ -88,6 +89,7 @@ TEST_F(Evaluating, TheSameFiguresOnAnyMesh) {
   const Arguments how{golden("gguf/qwen3moe/Q4_0.gguf"),
                       "data_path=text.txt",
                       "dtype=float32",
+                      "weight_dtype=float32",
                       "--window",
                       "16",
                       "--stride",
@@ -95,7 +97,9 @@ TEST_F(Evaluating, TheSameFiguresOnAnyMesh) {
                       "--against",
                       golden("gguf/qwen3moe/IQ4_NL.gguf"),
                       "--against-key",
-                      "dtype=float32"};
+                      "dtype=float32",
+                      "--against-key",
+                      "weight_dtype=float32"};
   const json one = eval(how);
   EXPECT_GT(one["windows"].get<int>(), 5);
   EXPECT_GT(one["against"]["mean_kl"].get<double>(), 1e-5);
@@ -125,9 +129,11 @@ TEST_F(Evaluating, BlocksOfAFileAsTheyAreStored) {
     for (const Arguments& layout : {Arguments{}, Arguments{"ranks=2", "ici_expert_parallelism=2"},
                                     Arguments{"ranks=2", "ici_tensor_parallelism=2"}}) {
       fs::remove(path("e.json"));
-      const Finished done = run(Arguments{"eval", model, "data_path=text.txt", "dtype=float32", "--against",
-                                          model, "--against-key", "dtype=float32", "--against-key", "weight_format=dense", "--json", "e.json"} +
-                                layout);
+      Arguments how{"eval", model, "data_path=text.txt", "--against", model, "--json", "e.json"};
+      how = how + Arguments{"dtype=float32", "weight_dtype=float32"} + layout;
+      for (const char* key : {"dtype=float32", "weight_dtype=float32", "weight_format=dense"})
+        how = how + Arguments{"--against-key", key};
+      const Finished done = run(how);
       ASSERT_EQ(done.status, 0) << done.err;
       EXPECT_NE(done.err.find(fmt::format("weights stay as they are stored, in blocks of {}", type)),
                 std::string::npos)

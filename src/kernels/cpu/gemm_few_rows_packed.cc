@@ -49,28 +49,34 @@ HWY_INLINE void add_block(const typename Format<packed>::Table& table, const Row
                           const std::byte* block) {
   using F = Format<packed>;
   const D d;
-  for (std::int64_t output = 0; output < kBlockOutputs; output += kStep) {
-    V sum[2][m];
+  constexpr std::int64_t kScales = scales_of(packed);
+  const std::byte* group = block + header_bytes(packed);
+  for (std::int64_t g = 0; g < groups_of(packed); ++g, group += group_bytes(packed)) {
+    for (std::int64_t output = 0; output < kBlockOutputs; output += kStep) {
+      for (std::int64_t part = 0; part < kScales; ++part) {
+        V sum[2][m];
 #pragma GCC unroll 8
-    for (int r = 0; r < m; ++r) sum[0][r] = sum[1][r] = hn::Zero(d);
-    packed_lanes::for_numbers<packed>(
-        table, block, output, [&](std::int64_t input, auto i, V number) HWY_ATTR {
+        for (int r = 0; r < m; ++r) sum[0][r] = sum[1][r] = hn::Zero(d);
+        packed_lanes::for_numbers<packed>(
+            table, group, part, output, [&](std::int64_t input, auto i, V number) HWY_ATTR {
 #pragma GCC unroll 8
-          for (int r = 0; r < m; ++r) {
-            V& to = sum[i.value % 2][r];
-            to = hn::MulAdd(hn::Set(d, rows.a[r * rows.lda + input]), number, to);
+              for (int r = 0; r < m; ++r) {
+                V& to = sum[i.value % 2][r];
+                to = hn::MulAdd(hn::Set(d, rows.a[r * rows.lda + g * kGroupInputs + input]), number, to);
+              }
+            });
+        const V scale = F::scale(block, g * kScales + part, output);
+#pragma GCC unroll 8
+        for (int r = 0; r < m; ++r) {
+          float* const at = rows.sums + r * rows.sums_row + output;
+          V all = hn::MulAdd(hn::Add(sum[0][r], sum[1][r]), scale, hn::LoadU(d, at));
+          if constexpr (has_offset(packed)) {
+            const V inputs = hn::Set(d, rows.group_sums[r * rows.group_sums_row + g]);
+            all = hn::MulAdd(F::offset(block, g, output), inputs, all);
           }
-        });
-    const V scale = F::scale(block, output);
-#pragma GCC unroll 8
-    for (int r = 0; r < m; ++r) {
-      float* const at = rows.sums + r * rows.sums_row + output;
-      V all = hn::MulAdd(hn::Add(sum[0][r], sum[1][r]), scale, hn::LoadU(d, at));
-      if constexpr (F::kOffset) {
-        const V inputs = hn::Set(d, rows.group_sums[r * rows.group_sums_row]);
-        all = hn::MulAdd(F::offset(block, output), inputs, all);
+          hn::StoreU(all, d, at);
+        }
       }
-      hn::StoreU(all, d, at);
     }
   }
 }
@@ -91,12 +97,12 @@ void multiply_blocks(const GemmProblem& p, const std::byte* first, std::int64_t 
   const typename Format<packed>::Table table = Format<packed>::table();
   for (std::int64_t i = 0; i < p.m; i += kRowsAtOnce) {
     with_row_count(std::min(kRowsAtOnce, p.m - i), [&](auto m) {
-      for (std::int64_t g = 0; g < p.k / kBlockInputs; ++g) {
+      for (std::int64_t l = 0; l < p.k; l += block_inputs(packed)) {
         Rows rows = all;
-        rows.a += i * rows.lda + g * kBlockInputs;
-        rows.group_sums += i * rows.group_sums_row + g;
+        rows.a += i * rows.lda + l;
+        rows.group_sums += i * rows.group_sums_row + l / kGroupInputs;
         rows.sums += i * rows.sums_row;
-        const std::byte* block = first + g * p.ldb * kBytes;
+        const std::byte* block = first + l / block_inputs(packed) * p.ldb * kBytes;
         for (std::int64_t c = 0; c < columns; ++c, block += kBytes, rows.sums += kBlockOutputs) {
           for (std::int64_t line = 0; line < kBytes; line += 64)
             __builtin_prefetch(block + kAheadBytes + line, 0, 3);
@@ -117,10 +123,10 @@ void widen(const GemmProblem& p, std::int64_t row, float* out, std::int64_t sums
       each(static_cast<const float*>(p.a) + i * p.lda);
     else
       each(static_cast<const bfloat16*>(p.a) + i * p.lda);
-    for (std::int64_t g = 0; g < p.k / kBlockInputs; ++g) {
+    for (std::int64_t g = 0; g < p.k / kGroupInputs; ++g) {
       V sum = hn::Zero(D());
-      for (std::int64_t l = 0; l < kBlockInputs; l += kStep)
-        sum = hn::Add(sum, hn::LoadU(D(), out + g * kBlockInputs + l));
+      for (std::int64_t l = 0; l < kGroupInputs; l += kStep)
+        sum = hn::Add(sum, hn::LoadU(D(), out + g * kGroupInputs + l));
       sums[g] = hn::GetLane(hn::SumOfLanes(D(), sum));
     }
   }
@@ -135,7 +141,7 @@ void gemm_few_rows_packed(const GemmProblem& p, const GemmBlock& block) {
   const std::int64_t columns = block.column_end - block.column_begin;
   const std::int64_t at_once =
       std::min(columns, std::max<std::int64_t>(512, kFloats / p.m / kBlockOutputs * kBlockOutputs));
-  const std::int64_t sums_row = at_once + kApart, a_row = p.k + kApart, groups = p.k / kBlockInputs;
+  const std::int64_t sums_row = at_once + kApart, a_row = p.k + kApart, groups = p.k / kGroupInputs;
   float* const a = memory.at_least<float>(p.m * (a_row + groups + sums_row));
   float* const group_sums = a + p.m * a_row;
   float* const sums = group_sums + p.m * groups;

@@ -56,79 +56,113 @@ HWY_INLINE V lookup(V table, Word index) {
 }
 #endif
 
-// What each type has: kBytes, a number being a byte; a Table, made once by table(), and number<i>(table,
-// word); scale(), and where kOffset, offset().
+// Lower four bits of a number.
+template <int i>
+HWY_INLINE Word low_bits(Word word) {
+  return hn::And(hn::ShiftRight<4 * i>(word), hn::Set(Words(), 15));
+}
+
+// The `bits` bits of `upper` that belong to number i, as bits 4 and up.
+template <int bits, int i>
+HWY_INLINE Word upper_bits(Word upper) {
+  constexpr int kAt = bits * i;
+  if constexpr (kAt > 4)
+    upper = hn::ShiftRight<kAt - 4>(upper);
+  else
+    upper = hn::ShiftLeft<4 - kAt>(upper);
+  return hn::And(upper, hn::Set(Words(), ((1 << bits) - 1) << 4));
+}
+
+// Bytes of kStep outputs, signed or not, as numbers.
+template <typename Byte>
+HWY_INLINE V load_bytes(const std::byte* bytes, std::int64_t first) {
+  const hn::Rebind<Byte, D> narrow;
+  const Words words;
+  return hn::ConvertTo(D(),
+                       hn::PromoteTo(words, hn::LoadU(narrow, reinterpret_cast<const Byte*>(bytes) + first)));
+}
+
+// What each type has: a Table, made once by table(); number<i>(table, word, upper), `upper` having the upper
+// bits of the word's numbers from below, where there are some; scale(block, part, output), part counting the
+// scales of all groups of the block; and where has_offset(packed), offset(block, group, output).
 template <DType packed>
 struct Format;
 
-template <>
-struct Format<DType::packed_int8> {
-  static constexpr bool kBytes = true, kOffset = false;
-  struct Table {};
-  static HWY_INLINE Table table() { return {}; }
-  template <int i>
-  static HWY_INLINE V number(const Table&, Word word) {
-    return signed_number<8, i>(word);
-  }
-  static HWY_INLINE V scale(const std::byte* block, std::int64_t output) {
+struct NoTable {};
+
+// One scale, and perhaps an offset, of the block's only group.
+template <DType packed>
+struct HalvesHeader {
+  static HWY_INLINE V scale(const std::byte* block, std::int64_t, std::int64_t output) {
     return load_halves(block, output);
+  }
+  static HWY_INLINE V offset(const std::byte* block, std::int64_t, std::int64_t output) {
+    return load_halves(block + 2 * kBlockOutputs, output);
   }
 };
 
 template <>
-struct Format<DType::packed_int4> {
-  static constexpr bool kBytes = false, kOffset = false;
+struct Format<DType::packed_int8> : HalvesHeader<DType::packed_int8> {
+  using Table = NoTable;
+  static HWY_INLINE Table table() { return {}; }
+  template <int i>
+  static HWY_INLINE V number(const Table&, Word word, Word) {
+    return signed_number<8, i>(word);
+  }
+};
+
+template <>
+struct Format<DType::packed_int4> : HalvesHeader<DType::packed_int4> {
 #if HWY_TARGET <= HWY_AVX3
   using Table = V;
   static HWY_INLINE Table table() {
     return V{_mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1)};
   }
   template <int i>
-  static HWY_INLINE V number(const Table& table, Word word) {
+  static HWY_INLINE V number(const Table& table, Word word, Word) {
     return lookup(table, hn::ShiftRight<4 * i>(word));
   }
 #else
-  struct Table {};
+  using Table = NoTable;
   static HWY_INLINE Table table() {
     return {};
   }
   template <int i>
-  static HWY_INLINE V number(const Table&, Word word) {
+  static HWY_INLINE V number(const Table&, Word word, Word) {
     return signed_number<4, i>(word);
   }
 #endif
-  static HWY_INLINE V scale(const std::byte* block, std::int64_t output) {
-    return load_halves(block, output);
+};
+
+template <>
+struct Format<DType::packed_int4a> : HalvesHeader<DType::packed_int4a> {
+  using Table = NoTable;
+  static HWY_INLINE Table table() { return {}; }
+  template <int i>
+  static HWY_INLINE V number(const Table&, Word word, Word) {
+    return hn::ConvertTo(D(), low_bits<i>(word));
   }
 };
 
 template <>
-struct Format<DType::packed_int4a> {
-  static constexpr bool kBytes = false, kOffset = true;
-  struct Table {};
+struct Format<DType::packed_int5a> : HalvesHeader<DType::packed_int5a> {
+  using Table = NoTable;
   static HWY_INLINE Table table() { return {}; }
   template <int i>
-  static HWY_INLINE V number(const Table&, Word word) {
-    return hn::ConvertTo(D(), hn::And(hn::ShiftRight<4 * i>(word), hn::Set(Words(), 15)));
-  }
-  static HWY_INLINE V scale(const std::byte* block, std::int64_t output) {
-    return load_halves(block, output);
-  }
-  static HWY_INLINE V offset(const std::byte* block, std::int64_t output) {
-    return load_halves(block + 2 * kBlockOutputs, output);
+  static HWY_INLINE V number(const Table&, Word word, Word upper) {
+    return hn::ConvertTo(D(), hn::Or(low_bits<i>(word), upper_bits<1, i>(upper)));
   }
 };
 
 template <>
 struct Format<DType::packed_mxfp4> {
-  static constexpr bool kBytes = false, kOffset = false;
 #if HWY_TARGET <= HWY_AVX3
   using Table = V;
   static HWY_INLINE Table table() {
     return V{_mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6)};
   }
   template <int i>
-  static HWY_INLINE V number(const Table& table, Word word) {
+  static HWY_INLINE V number(const Table& table, Word word, Word) {
     return lookup(table, hn::ShiftRight<4 * i>(word));
   }
 #else
@@ -137,13 +171,13 @@ struct Format<DType::packed_mxfp4> {
     return hn::LoadU(D(), kFp4.data());
   }
   template <int i>
-  static HWY_INLINE V number(const Table& table, Word word) {
+  static HWY_INLINE V number(const Table& table, Word word, Word) {
     const auto index = hn::IndicesFromVec(D(), hn::And(hn::ShiftRight<4 * i>(word), hn::Set(Words(), 7)));
     const auto sign = hn::BitCast(D(), hn::ShiftLeft<28 - 4 * i>(word));
     return hn::CopySign(hn::TableLookupLanes(table, index), sign);
   }
 #endif
-  static HWY_INLINE V scale(const std::byte* block, std::int64_t output) {
+  static HWY_INLINE V scale(const std::byte* block, std::int64_t, std::int64_t output) {
     const hn::Rebind<std::uint8_t, D> narrow;
     const Words words;
     const auto exponent =
@@ -151,6 +185,76 @@ struct Format<DType::packed_mxfp4> {
     const auto smallest = hn::Set(words, 0x00400000);  // 2^-127
     return hn::BitCast(
         D(), hn::IfThenElse(hn::Eq(exponent, hn::Zero(words)), smallest, hn::ShiftLeft<23>(exponent)));
+  }
+};
+
+// Float16 numbers for the block, and factors of them for each group.
+template <DType packed>
+struct FactorsHeader {
+  static constexpr std::int64_t kHalves = (has_offset(packed) ? 4 : 2) * kBlockOutputs;
+  static HWY_INLINE V scale(const std::byte* block, std::int64_t part, std::int64_t output) {
+    using Factor = std::conditional_t<packed == DType::packed_q6_k, std::int8_t, std::uint8_t>;
+    return hn::Mul(load_halves(block, output),
+                   load_bytes<Factor>(block + kHalves + part * kBlockOutputs, output));
+  }
+  static HWY_INLINE V offset(const std::byte* block, std::int64_t group, std::int64_t output) {
+    const std::byte* const factors = block + kHalves + (groups_of(packed) + group) * kBlockOutputs;
+    return hn::Neg(
+        hn::Mul(load_halves(block + 2 * kBlockOutputs, output), load_bytes<std::uint8_t>(factors, output)));
+  }
+};
+
+template <>
+struct Format<DType::packed_q4_k> : FactorsHeader<DType::packed_q4_k> {
+  using Table = NoTable;
+  static HWY_INLINE Table table() { return {}; }
+  template <int i>
+  static HWY_INLINE V number(const Table&, Word word, Word) {
+    return hn::ConvertTo(D(), low_bits<i>(word));
+  }
+};
+
+template <>
+struct Format<DType::packed_q5_k> : FactorsHeader<DType::packed_q5_k> {
+  using Table = NoTable;
+  static HWY_INLINE Table table() { return {}; }
+  template <int i>
+  static HWY_INLINE V number(const Table&, Word word, Word upper) {
+    return hn::ConvertTo(D(), hn::Or(low_bits<i>(word), upper_bits<1, i>(upper)));
+  }
+};
+
+template <>
+struct Format<DType::packed_q6_k> : FactorsHeader<DType::packed_q6_k> {
+  using Table = NoTable;
+  static HWY_INLINE Table table() { return {}; }
+  template <int i>
+  static HWY_INLINE V number(const Table&, Word word, Word upper) {
+    const Word number = hn::Or(low_bits<i>(word), upper_bits<2, i>(upper));
+    return hn::ConvertTo(D(), hn::Sub(number, hn::Set(Words(), 32)));
+  }
+};
+
+template <>
+struct Format<DType::packed_fp8> {
+  using Table = NoTable;
+  static HWY_INLINE Table table() { return {}; }
+  // The bits of e4m3 in those of float32, whose exponent has another bias.
+  template <int i>
+  static HWY_INLINE V number(const Table&, Word word, Word) {
+    const Words words;
+    Word magnitude = word;
+    if constexpr (i < 3)
+      magnitude = hn::ShiftLeft<20 - 8 * i>(word);
+    else
+      magnitude = hn::ShiftRight<4>(word);
+    const Word bits =
+        hn::Or(hn::And(magnitude, hn::Set(words, 0x07f00000)),
+               hn::And(hn::ShiftLeft<24 - 8 * i>(word), hn::Set(words, std::int32_t{-0x7fffffff - 1})));
+    return hn::Mul(hn::BitCast(D(), bits), hn::Set(D(), 0x1p120f));
+  }
+  static HWY_INLINE V scale(const std::byte* block, std::int64_t, std::int64_t output) {
+    return hn::LoadU(D(), reinterpret_cast<const float*>(block) + output);
   }
 };
 
@@ -163,17 +267,24 @@ HWY_INLINE void for_constants(const Body& body) {
   }
 }
 
-// body(input, numbers of that input) for kStep outputs of a block from `output` on.
+// body(input, i, numbers of that input) for kStep outputs from `output` on, of the inputs of a group that
+// have its part-th scale. i as a constant is the number's place in its word, `input` counts from the group's
+// first.
 template <DType packed, typename Body>
-HWY_INLINE void for_numbers(const typename Format<packed>::Table& table, const std::byte* block,
-                            std::int64_t output, const Body& body) {
-  using F = Format<packed>;
-  constexpr int kNumbers = F::kBytes ? 4 : 8;
-  const std::byte* words = block + header_bytes(packed);
-  for (std::int64_t u = 0; u < kBlockInputs / kNumbers; ++u, words += kWordBytes) {
-    const Word word = load_word(words, output);
+HWY_INLINE void for_numbers(const typename Format<packed>::Table& table, const std::byte* group,
+                            std::int64_t part, std::int64_t output, const Body& body) {
+  constexpr bool kBytes = has_bytes(packed);
+  constexpr int kNumbers = kBytes ? 4 : 8, kHigh = high_bits(packed);
+  constexpr std::int64_t kWords = kGroupInputs / kNumbers, kOfPart = kWords / scales_of(packed);
+  for (std::int64_t u = part * kOfPart; u < (part + 1) * kOfPart; ++u) {
+    const Word word = load_word(group + u * kWordBytes, output);
+    Word upper = hn::Zero(Words());
+    if constexpr (kHigh > 0) {
+      upper = load_word(group + (kWords + u * kHigh / kWords) * kWordBytes, output);
+      upper = hn::ShiftRightSame(upper, static_cast<int>(u * kNumbers * kHigh % 32));
+    }
     for_constants<kNumbers>([&](auto i) HWY_ATTR {
-      body(input_of(F::kBytes, u, i.value), i, F::template number<i.value>(table, word));
+      body(input_of(kBytes, u, i.value), i, Format<packed>::template number<i.value>(table, word, upper));
     });
   }
 }
@@ -188,6 +299,16 @@ HWY_INLINE void with_packed(DType packed, const Body& body) {
       return body(std::integral_constant<DType, DType::packed_int4>());
     case DType::packed_int4a:
       return body(std::integral_constant<DType, DType::packed_int4a>());
+    case DType::packed_int5a:
+      return body(std::integral_constant<DType, DType::packed_int5a>());
+    case DType::packed_q4_k:
+      return body(std::integral_constant<DType, DType::packed_q4_k>());
+    case DType::packed_q5_k:
+      return body(std::integral_constant<DType, DType::packed_q5_k>());
+    case DType::packed_fp8:
+      return body(std::integral_constant<DType, DType::packed_fp8>());
+    case DType::packed_q6_k:
+      return body(std::integral_constant<DType, DType::packed_q6_k>());
     default:
       return body(std::integral_constant<DType, DType::packed_mxfp4>());
   }

@@ -29,20 +29,26 @@ void unpack_rows(const BlockRows& rows, std::int64_t begin, std::int64_t end) {
   using F = Format<packed>;
   const typename F::Table table = F::table();
   constexpr auto kBytes = static_cast<std::int64_t>(size_of(packed));
+  constexpr std::int64_t kScales = scales_of(packed);
   for (std::int64_t r = begin; r < end; ++r) {
     const std::byte* block = rows.blocks + r * rows.stride * kBytes;
-    T* const dense = static_cast<T*>(rows.dense) + r * kBlockInputs * rows.leading;
+    T* const dense = static_cast<T*>(rows.dense) + r * block_inputs(packed) * rows.leading;
     for (std::int64_t c = 0; c < rows.columns; ++c, block += kBytes) {
-      for (std::int64_t output = 0; output < kBlockOutputs; output += kStep) {
-        const V scale = F::scale(block, output);
-        T* const out = dense + c * kBlockOutputs + output;
-        packed_lanes::for_numbers<packed>(table, block, output,
-                                          [&](std::int64_t input, auto, V number) HWY_ATTR {
-                                            V value = hn::Mul(scale, number);
-                                            if constexpr (F::kOffset)
-                                              value = hn::Add(value, F::offset(block, output));
-                                            lanes::store(value, out + input * rows.leading);
-                                          });
+      const std::byte* group = block + header_bytes(packed);
+      for (std::int64_t g = 0; g < groups_of(packed); ++g, group += group_bytes(packed)) {
+        for (std::int64_t output = 0; output < kBlockOutputs; output += kStep) {
+          T* const out = dense + g * kGroupInputs * rows.leading + c * kBlockOutputs + output;
+          for (std::int64_t part = 0; part < kScales; ++part) {
+            const V scale = F::scale(block, g * kScales + part, output);
+            packed_lanes::for_numbers<packed>(table, group, part, output,
+                                              [&](std::int64_t input, auto, V number) HWY_ATTR {
+                                                V value = hn::Mul(scale, number);
+                                                if constexpr (has_offset(packed))
+                                                  value = hn::Add(value, F::offset(block, g, output));
+                                                lanes::store(value, out + input * rows.leading);
+                                              });
+          }
+        }
       }
     }
   }
@@ -53,12 +59,12 @@ using Int = hn::Vec<Ints>;
 
 // 32 values of kStep outputs.
 struct Group {
-  V of[kBlockInputs];
+  V of[kGroupInputs];
 };
 
 // A group's numbers and the bits of its scale and offset.
 struct Numbers {
-  Int of[kBlockInputs];
+  Int of[kGroupInputs];
   V scale, offset;  // as rounded to float16, or 2^exponent
 };
 
@@ -86,7 +92,7 @@ HWY_INLINE Numbers nearest_int8(const Group& group) {
   Numbers result;
   result.offset = hn::Zero(d);
   result.scale = through_half(hn::Div(largest_magnitude(group), hn::Set(d, 127.0f)));
-  for (std::int64_t i = 0; i < kBlockInputs; ++i)
+  for (std::int64_t i = 0; i < kGroupInputs; ++i)
     result.of[i] = rounded(group.of[i], result.scale, -127, 127);
   return result;
 }
@@ -112,7 +118,7 @@ HWY_INLINE Numbers nearest_int4(const Group& group) {
   Numbers result;
   result.offset = hn::Zero(d);
   result.scale = through_half(best);
-  for (std::int64_t i = 0; i < kBlockInputs; ++i) result.of[i] = rounded(group.of[i], result.scale, -8, 7);
+  for (std::int64_t i = 0; i < kGroupInputs; ++i) result.of[i] = rounded(group.of[i], result.scale, -8, 7);
   return result;
 }
 
@@ -123,16 +129,16 @@ HWY_INLINE Numbers nearest_int4a(const Group& group) {
   Numbers result;
   result.offset = through_half(least);
   result.scale = through_half(hn::Div(hn::Sub(most, result.offset), hn::Set(d, 15.0f)));
-  for (std::int64_t i = 0; i < kBlockInputs; ++i)
+  for (std::int64_t i = 0; i < kGroupInputs; ++i)
     result.of[i] = rounded(hn::Sub(group.of[i], result.offset), result.scale, 0, 15);
   return result;
 }
 
-void store_numbers(bool bytes, const Int (&numbers)[kBlockInputs], std::byte* words, std::int64_t output) {
+void store_numbers(bool bytes, const Int (&numbers)[kGroupInputs], std::byte* words, std::int64_t output) {
   const Ints d;
   const std::int64_t in_word = bytes ? 4 : 8;
   const int bits = bytes ? 8 : 4;
-  for (std::int64_t u = 0; u < kBlockInputs / in_word; ++u, words += kWordBytes) {
+  for (std::int64_t u = 0; u < kGroupInputs / in_word; ++u, words += kWordBytes) {
     Int word = hn::Zero(d);
     for (std::int64_t i = 0; i < in_word; ++i) {
       const Int number = hn::And(numbers[packed_lanes::input_of(bytes, u, i)], hn::Set(d, (1 << bits) - 1));
@@ -150,7 +156,7 @@ HWY_INLINE void store_halves(V x, std::byte* halves, std::int64_t output) {
 template <typename T>
 void pack_group(DType packed, const T* dense, std::int64_t leading, std::byte* block, std::int64_t output) {
   Group group;
-  for (std::int64_t i = 0; i < kBlockInputs; ++i) group.of[i] = lanes::load(dense + i * leading + output);
+  for (std::int64_t i = 0; i < kGroupInputs; ++i) group.of[i] = lanes::load(dense + i * leading + output);
   const Numbers numbers = packed == DType::packed_int8   ? nearest_int8(group)
                           : packed == DType::packed_int4 ? nearest_int4(group)
                                                          : nearest_int4a(group);
@@ -165,7 +171,7 @@ void pack_rows(const BlockRows& rows, std::int64_t begin, std::int64_t end) {
   for (std::int64_t r = begin; r < end; ++r) {
     for (std::int64_t c = 0; c < rows.columns; ++c) {
       const T* const dense =
-          static_cast<const T*>(rows.dense) + r * kBlockInputs * rows.leading + c * kBlockOutputs;
+          static_cast<const T*>(rows.dense) + r * kGroupInputs * rows.leading + c * kBlockOutputs;
       for (std::int64_t output = 0; output < kBlockOutputs; output += kStep)
         pack_group(rows.packed, dense, rows.leading, rows.blocks + (r * rows.stride + c) * bytes, output);
     }

@@ -9,12 +9,13 @@ namespace {
 // Row i of A times column j of packed B.
 float packed_product(const GemmProblem& p, std::int64_t i, std::int64_t j) {
   float sum = 0;
-  for (std::int64_t l = 0; l < p.k; l += kBlockInputs) {
-    const std::int64_t block = l / kBlockInputs * p.ldb + j / kBlockOutputs;
+  for (std::int64_t l = 0; l < p.k; l += kGroupInputs) {
+    const std::int64_t inputs = block_inputs(p.weight_dtype), block = l / inputs * p.ldb + j / kBlockOutputs;
     const auto* const bytes =
         static_cast<const std::byte*>(p.b) + block * static_cast<std::int64_t>(size_of(p.weight_dtype));
-    const auto values = values_of(p.weight_dtype, read_group(p.weight_dtype, bytes, j % kBlockOutputs));
-    for (std::int64_t n = 0; n < kBlockInputs; ++n)
+    const auto values = values_of(
+        p.weight_dtype, read_group(p.weight_dtype, bytes, j % kBlockOutputs, l % inputs / kGroupInputs));
+    for (std::int64_t n = 0; n < kGroupInputs; ++n)
       sum += at(p.a, p.dtype, i * p.lda + l + n) * values[static_cast<std::size_t>(n)];
   }
   return sum;
