@@ -27,9 +27,11 @@ namespace {
 
 constexpr std::array<std::string_view, 5> kIsaNames = {"ref", "avx2", "avx512", "avx512_bf16", "amx"};
 
+// And VNNI, which every processor with AVX512-BF16 has.
 bool avx512_bf16_available() {
 #if defined(__x86_64__)
   unsigned a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (c & (1u << 11)) == 0) return false;
   return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & (1u << 5)) != 0;
 #else
   return false;

@@ -31,7 +31,6 @@ using packed_lanes::Format;
 using packed_lanes::kStep;
 
 constexpr std::int64_t kRowsAtOnce = HWY_MAX_BYTES == 64 ? 8 : 4;  // two sums each stay in registers
-constexpr std::int64_t kAheadBytes = 2048;                         // fetched before they are used
 
 // Rows of A in float32 and where their sums are.
 struct Rows {
@@ -81,34 +80,20 @@ HWY_INLINE void add_block(const typename Format<packed>::Table& table, const Row
   }
 }
 
-// body of the number m as a constant, 1 <= m <= kRowsAtOnce.
-template <typename Body, int m = 1>
-HWY_INLINE void with_row_count(std::int64_t count, const Body& body) {
-  if constexpr (m < kRowsAtOnce) {
-    if (count > m) return with_row_count<Body, m + 1>(count, body);
-  }
-  body(std::integral_constant<int, m>());
-}
-
-// sums += all rows of A times blocks [0, columns) of every row of blocks.
+// sums += all rows of A times the blocks of some columns.
 template <DType packed>
-void multiply_blocks(const GemmProblem& p, const std::byte* first, std::int64_t columns, const Rows& all) {
-  constexpr auto kBytes = static_cast<std::int64_t>(size_of(packed));
+void multiply_blocks(const GemmProblem& p, const GemmBlock& block, const Rows& all) {
   const typename Format<packed>::Table table = Format<packed>::table();
   for (std::int64_t i = 0; i < p.m; i += kRowsAtOnce) {
-    with_row_count(std::min(kRowsAtOnce, p.m - i), [&](auto m) {
-      for (std::int64_t l = 0; l < p.k; l += block_inputs(packed)) {
-        Rows rows = all;
-        rows.a += i * rows.lda + l;
-        rows.group_sums += i * rows.group_sums_row + l / kGroupInputs;
-        rows.sums += i * rows.sums_row;
-        const std::byte* block = first + l / block_inputs(packed) * p.ldb * kBytes;
-        for (std::int64_t c = 0; c < columns; ++c, block += kBytes, rows.sums += kBlockOutputs) {
-          for (std::int64_t line = 0; line < kBytes; line += 64)
-            __builtin_prefetch(block + kAheadBytes + line, 0, 3);
-          add_block<packed, m.value>(table, rows, block);
-        }
-      }
+    packed_lanes::with_padded_rows(std::min(kRowsAtOnce, p.m - i), [&](auto m) HWY_ATTR {
+      packed_lanes::walk_blocks(p, block,
+                                [&](std::int64_t row, std::int64_t column, const std::byte* at) HWY_ATTR {
+                                  Rows rows = all;
+                                  rows.a += i * rows.lda + row * block_inputs(packed);
+                                  rows.group_sums += i * rows.group_sums_row + row * groups_of(packed);
+                                  rows.sums += i * rows.sums_row + column * kBlockOutputs;
+                                  add_block<packed, m.value>(table, rows, at);
+                                });
     });
   }
 }
@@ -142,18 +127,18 @@ void gemm_few_rows_packed(const GemmProblem& p, const GemmBlock& block) {
   const std::int64_t at_once =
       std::min(columns, std::max<std::int64_t>(512, kFloats / p.m / kBlockOutputs * kBlockOutputs));
   const std::int64_t sums_row = at_once + kApart, a_row = p.k + kApart, groups = p.k / kGroupInputs;
-  float* const a = memory.at_least<float>(p.m * (a_row + groups + sums_row));
-  float* const group_sums = a + p.m * a_row;
-  float* const sums = group_sums + p.m * groups;
+  const std::int64_t rows = p.m == 1 ? 1 : kFewRowsPacked;  // those past the last are zeros
+  float* const a = memory.at_least<float>(rows * (a_row + groups + sums_row));
+  float* const group_sums = a + rows * a_row;
+  float* const sums = group_sums + rows * groups;
   widen(p, a_row, a, groups, group_sums);
+  std::fill(a + p.m * a_row, group_sums, 0.0f);
+  std::fill(group_sums + p.m * groups, sums, 0.0f);
   for (std::int64_t j = block.column_begin; j < block.column_end; j += at_once) {
     const GemmBlock some{0, p.m, j, std::min(j + at_once, block.column_end)};
-    std::fill(sums, sums + p.m * sums_row, 0.0f);
+    std::fill(sums, sums + rows * sums_row, 0.0f);
     packed_lanes::with_packed(p.weight_dtype, [&](auto packed) {
-      const auto* const first = static_cast<const std::byte*>(p.b) +
-                                j / kBlockOutputs * static_cast<std::int64_t>(size_of(p.weight_dtype));
-      multiply_blocks<packed.value>(p, first, (some.column_end - j) / kBlockOutputs,
-                                    {a, a_row, group_sums, groups, sums, sums_row});
+      multiply_blocks<packed.value>(p, some, {a, a_row, group_sums, groups, sums, sums_row});
     });
     store_tile_for(p)(p, sums, sums_row, some);
   }

@@ -1,8 +1,13 @@
 // Blocks of packed weights (kernels/packed_block.h) in registers whose lanes are outputs. Included once per
 // instruction set, inside a file that uses hwy/foreach_target.h.
+#include <algorithm>
+#include <type_traits>
+
 #include "core/dtype.h"
 #include "hwy/highway.h"
+#include "kernels/cpu/blocks_ahead.h"
 #include "kernels/cpu/elementwise_lanes-inl.h"
+#include "kernels/gemm_few_rows.h"
 #include "kernels/packed_block.h"
 
 #if defined(SWITCHYARD_PACKED_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -313,6 +318,37 @@ HWY_INLINE void with_packed(DType packed, const Body& body) {
       return body(std::integral_constant<DType, DType::packed_mxfp4>());
   }
 }
+
+// body(row of blocks, column of blocks from the first on, block) for all blocks of the columns of `of`, row
+// after row, as they lie in memory.
+template <typename Body>
+HWY_INLINE void walk_blocks(const GemmProblem& p, const GemmBlock& of, const Body& body) {
+  constexpr std::int64_t kAheadBytes = 4096;
+  const auto bytes = static_cast<std::int64_t>(size_of(p.weight_dtype));
+  const std::int64_t columns = (of.column_end - of.column_begin) / kBlockOutputs;
+  const std::int64_t rows = p.k / block_inputs(p.weight_dtype), row_bytes = p.ldb * bytes;
+  const std::byte* at = static_cast<const std::byte*>(p.b) + of.column_begin / kBlockOutputs * bytes;
+  cpu::BlocksAhead ahead(at, row_bytes, columns * bytes, rows);
+  for (std::int64_t fetched = 0; fetched < std::min(kAheadBytes, columns * rows * bytes); fetched += bytes)
+    ahead.fetch(bytes);
+  for (std::int64_t row = 0; row < rows; ++row, at += row_bytes) {
+    for (std::int64_t column = 0; column < columns; ++column) {
+      ahead.fetch(bytes);
+      body(row, column, at + column * bytes);
+    }
+  }
+}
+
+// body(m as a constant) with the least m of a list that is no less than `count`, which is at most 8.
+template <typename Body>
+HWY_INLINE void with_padded_rows(std::int64_t count, const Body& body) {
+  if (count == 1) return body(std::integral_constant<int, 1>());
+  if (count == 2) return body(std::integral_constant<int, 2>());
+  if (count <= 4) return body(std::integral_constant<int, 4>());
+  if (count <= 6) return body(std::integral_constant<int, 6>());
+  body(std::integral_constant<int, 8>());
+}
+static_assert(kFewRowsPacked == 8);
 
 }  // namespace packed_lanes
 }  // namespace HWY_NAMESPACE

@@ -1,0 +1,372 @@
+// Products of few rows of bfloat16 and packed weights (kernels/packed_block.h) in integers, for AVX2, AVX-512
+// and AVX-512 with VNNI. A weight is read once and stays an integer of 16 bits, and so does an input:
+//
+// 1. A group of 32 inputs of a row is integers times a power of two, the least that keeps them in 16 bits. So
+//    inputs of at least 1/128 of the largest magnitude's power of two are exact, and others are off by at
+//    most 2^-15 of the largest. A group with an infinity or a NaN gives NaN.
+// 2. A group's products are summed in 32 bits, exactly, and scaled in float32, group after group. So a row's
+//    result depends neither on the rows beside it nor on the instruction set.
+// 3. Numbers of a type that holds q as q + bias are taken as they are: the sum of the inputs times the bias
+// is
+//    known before.
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/gemm_few_rows_integers.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+#include "hwy/highway.h"
+#include "kernels/cpu/gemm_block-inl.h"
+#include "kernels/cpu/packed_lanes-inl.h"
+#include "kernels/cpu/thread_scratch.h"
+#include "kernels/gemm_few_rows.h"
+
+#ifndef SWITCHYARD_FEW_ROWS_INTEGERS_
+#define SWITCHYARD_FEW_ROWS_INTEGERS_
+namespace switchyard::cpu {
+
+// 32 inputs of a row: `pairs` of them, in the order in which for_pairs takes weights, times `scale`.
+struct InputGroup {
+  std::int32_t pairs[kGroupInputs / 2];  // two integers of 16 bits
+  std::int32_t sums[2];                  // of each half's integers
+  float scale;
+  float sum() const { return static_cast<float>(sums[0] + sums[1]) * scale; }
+};
+
+}  // namespace switchyard::cpu
+#endif
+
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+HWY_BEFORE_NAMESPACE();
+namespace switchyard {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using cpu::InputGroup;
+using lanes::D;
+using lanes::V;
+using packed_lanes::Format;
+using packed_lanes::kStep;
+using packed_lanes::Word;
+using packed_lanes::Words;
+using Halves = hn::Repartition<std::int16_t, D>;
+using Half = hn::Vec<Halves>;
+
+// ---- Weights as pairs of integers, two to a lane
+
+// A number q is stored as q + kBias, and a value is q · kUnit · its scale.
+template <DType packed>
+constexpr int kBias = packed == DType::packed_int8   ? 128
+                      : packed == DType::packed_int4 ? 8
+                      : packed == DType::packed_q6_k ? 32
+                                                     : 0;
+template <DType packed>
+constexpr float kUnit = packed == DType::packed_mxfp4 ? 0.5f : 1.0f;
+
+HWY_INLINE Half fill_bytes(int byte) {
+  return hn::BitCast(Halves(), hn::Set(hn::Repartition<std::uint8_t, D>(), static_cast<std::uint8_t>(byte)));
+}
+
+// Halves as numbers without a sign, so that the bits above are zeros.
+template <int bits>
+HWY_INLINE Half shift_right(Half x) {
+  const hn::RebindToUnsigned<Halves> d;
+  return hn::BitCast(Halves(), hn::ShiftRight<bits>(hn::BitCast(d, x)));
+}
+
+// The pairs of one word: at<n>() has inputs 4u + n and 4u + n + 2 of bytes, else 8u + {0, 4, 1, 5}[n] and
+// the one two after it. (A lane's halves are two bytes each, of which the upper one's inputs are two more.)
+template <DType packed>
+class WordPairs {
+ public:
+  static constexpr bool kBytes = has_bytes(packed);
+  static constexpr int kCount = kBytes ? 2 : 4;
+
+  HWY_INLINE WordPairs(const std::byte* group, std::int64_t u, std::int64_t output) {
+    const hn::Repartition<std::int8_t, D> bytes;
+    bits_ = hn::BitCast(Halves(), packed_lanes::load_word(group + u * kWordBytes, output));
+    if constexpr (packed == DType::packed_int8) bits_ = hn::Xor(bits_, fill_bytes(0x80));
+    if constexpr (packed == DType::packed_int4) bits_ = hn::Xor(bits_, fill_bytes(0x88));
+    if constexpr (kHigh > 0) {
+      constexpr int kOfHalf = 4 * kHigh;  // bits of the four numbers of a half
+      const Words words;
+      Word upper = packed_lanes::load_word(group + (4 + u * kHigh / 4) * kWordBytes, output);
+      upper = hn::ShiftRightSame(upper, static_cast<int>(u * 8 * kHigh % 32));
+      const Word below = hn::And(upper, hn::Set(words, (1 << kOfHalf) - 1));
+      const Word above =
+          hn::And(hn::ShiftLeft<16 - kOfHalf>(upper), hn::Set(words, ((1 << kOfHalf) - 1) << 16));
+      upper_ = hn::BitCast(Halves(), hn::Or(below, above));
+    }
+    if constexpr (packed == DType::packed_mxfp4) {  // twice the values, two bytes of them a half
+      alignas(16) constexpr std::int8_t kTwice[16] = {0, 1,  2,  3,  4,  6,  8,  12,
+                                                      0, -1, -2, -3, -4, -6, -8, -12};
+      const auto table = hn::LoadDup128(bytes, kTwice);
+      const Half mask = fill_bytes(0x0f);
+      const auto look_up = [&](Half index) HWY_ATTR {
+        return hn::BitCast(Halves(), hn::TableLookupBytes(table, hn::BitCast(bytes, hn::And(index, mask))));
+      };
+      upper_ = look_up(shift_right<4>(bits_));
+      bits_ = look_up(bits_);
+    }
+  }
+
+  template <int n>
+  HWY_INLINE Half at() const {
+    if constexpr (packed == DType::packed_mxfp4) {
+      const Half values = n % 2 == 0 ? bits_ : upper_;
+      return hn::ShiftRight<8>(n < 2 ? hn::ShiftLeft<8>(values) : values);
+    } else if constexpr (kBytes) {
+      return n == 0 ? hn::And(bits_, hn::Set(Halves(), 0x00ff)) : shift_right<8>(bits_);
+    } else {
+      Half number = shift_right<4 * n>(bits_);
+      if constexpr (n < 3) number = hn::And(number, hn::Set(Halves(), 15));
+      if constexpr (kHigh > 0) {
+        constexpr int kAt = kHigh * n;
+        const Half upper = kAt > 4 ? shift_right<(kAt > 4 ? kAt - 4 : 0)>(upper_)
+                                   : hn::ShiftLeft<(kAt > 4 ? 0 : 4 - kAt)>(upper_);
+        number = hn::Or(number, hn::And(upper, hn::Set(Halves(), ((1 << kHigh) - 1) << 4)));
+      }
+      return number;
+    }
+  }
+
+ private:
+  static constexpr int kHigh = high_bits(packed);
+  Half bits_, upper_;
+};
+
+// body(pair, n as a constant, weights) for kStep outputs of a group's inputs that have its part-th scale:
+// `pair` counts InputGroup's, and n the word's.
+template <DType packed, typename Body>
+HWY_INLINE void for_pairs(const std::byte* group, std::int64_t part, std::int64_t output, const Body& body) {
+  using Pairs = WordPairs<packed>;
+  constexpr std::int64_t kOfPart = kGroupInputs / 2 / Pairs::kCount / scales_of(packed);
+  for (std::int64_t u = part * kOfPart; u < (part + 1) * kOfPart; ++u) {
+    const Pairs pairs(group, u, output);
+    packed_lanes::for_constants<Pairs::kCount>(
+        [&](auto n) HWY_ATTR { body(u * Pairs::kCount + n.value, n, pairs.template at<n.value>()); });
+  }
+}
+
+// ---- Products
+
+// sum + the two products of each lane, of the pair that all lanes have.
+struct PlainProducts {
+  static HWY_INLINE Word add(Word sum, Half weights, const std::int32_t& pair) {
+    Word unused = hn::Zero(Words());
+    const Half inputs = hn::BitCast(Halves(), hn::Set(Words(), pair));
+    return hn::ReorderWidenMulAccumulate(Words(), weights, inputs, sum, unused);
+  }
+};
+#if HWY_TARGET == HWY_AVX3
+struct VnniProducts {
+  // Assembly, because no target of this library has AVX512-VNNI alone.
+  static HWY_INLINE Word add(Word sum, Half weights, const std::int32_t& pair) {
+    asm("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sum.raw) : "v"(weights.raw), "m"(pair));
+    return sum;
+  }
+};
+#endif
+
+struct IntegerRows {
+  const InputGroup* inputs;  // of the first row, from a group on
+  std::int64_t groups;       // of each row
+  float* sums;               // of the first row, from an output on
+  std::int64_t sums_row;
+};
+
+// sums of m rows += inputs · block.
+template <typename Products, DType packed, int m>
+HWY_INLINE void add_integer_block(const IntegerRows& rows, const std::byte* block) {
+  using F = Format<packed>;
+  const D d;
+  const Words words;
+  constexpr std::int64_t kScales = scales_of(packed);
+  constexpr int kChains = m == 1 ? 4 : m <= 4 ? 2 : 1;  // sums that wait for each other are slow
+  const std::byte* group = block + header_bytes(packed);
+  for (std::int64_t g = 0; g < groups_of(packed); ++g, group += group_bytes(packed)) {
+    const auto input = [&](int r) -> const InputGroup& { return rows.inputs[r * rows.groups + g]; };
+    for (std::int64_t output = 0; output < kBlockOutputs; output += kStep) {
+      for (std::int64_t part = 0; part < kScales; ++part) {
+        Word sum[kChains][m];
+#pragma GCC unroll 8
+        for (int r = 0; r < m; ++r) {
+          const std::int32_t inputs =
+              kScales == 1 ? input(r).sums[0] + input(r).sums[1] : input(r).sums[part];
+          sum[0][r] = kBias<packed> == 0 ? hn::Zero(words) : hn::Set(words, -kBias<packed> * inputs);
+#pragma GCC unroll 4
+          for (int chain = 1; chain < kChains; ++chain) sum[chain][r] = hn::Zero(words);
+        }
+        for_pairs<packed>(group, part, output, [&](std::int64_t pair, auto n, Half weights) HWY_ATTR {
+#pragma GCC unroll 8
+          for (int r = 0; r < m; ++r) {
+            Word& to = sum[n.value % kChains][r];
+            to = Products::add(to, weights, input(r).pairs[pair]);
+          }
+        });
+        const V scale = F::scale(block, g * kScales + part, output);
+#pragma GCC unroll 8
+        for (int r = 0; r < m; ++r) {
+          Word all = sum[0][r];
+#pragma GCC unroll 4
+          for (int chain = 1; chain < kChains; ++chain) all = hn::Add(all, sum[chain][r]);
+          float* const at = rows.sums + r * rows.sums_row + output;
+          const V of_row = hn::Mul(scale, hn::Set(d, kUnit<packed> * input(r).scale));
+          V to = hn::MulAdd(hn::ConvertTo(d, all), of_row, hn::LoadU(d, at));
+          if constexpr (has_offset(packed))
+            to = hn::MulAdd(F::offset(block, g, output), hn::Set(d, input(r).sum()), to);
+          hn::StoreU(to, d, at);
+        }
+      }
+    }
+  }
+}
+
+// ---- Inputs as integers
+
+struct PowerOfTwo {
+  float value, inverse;
+};
+
+// The scale of inputs of this largest magnitude.
+PowerOfTwo scale_for(float largest) {
+  constexpr std::uint32_t kBits = 14, kBias = 127, kNoNumber = 255;
+  const std::uint32_t exponent = std::bit_cast<std::uint32_t>(largest) >> 23;
+  if (exponent == kNoNumber) return {std::numeric_limits<float>::quiet_NaN(), 0};
+  const std::uint32_t above = std::max(exponent, kBits + 1) - kBits;  // a scale that is no denormal number
+  return {std::bit_cast<float>(above << 23), std::bit_cast<float>((2 * kBias - above) << 23)};
+}
+
+// The order of WordPairs in 8 halves, as bytes.
+template <bool bytes>
+HWY_INLINE Half in_pairs(Half x) {
+  alignas(16) static constexpr std::int8_t kOfBytes[16] = {0, 1, 4,  5,  2,  3,  6,  7,
+                                                           8, 9, 12, 13, 10, 11, 14, 15};
+  alignas(16) static constexpr std::int8_t kOfFours[16] = {0, 1, 4, 5, 8,  9,  12, 13,
+                                                           2, 3, 6, 7, 10, 11, 14, 15};
+  const hn::Repartition<std::int8_t, D> d;
+  const auto order = hn::LoadDup128(d, bytes ? kOfBytes : kOfFours);
+  return hn::BitCast(Halves(), hn::TableLookupBytes(hn::BitCast(d, x), order));
+}
+
+template <bool bytes>
+HWY_INLINE void integers_of_group(const bfloat16* x, InputGroup& out) {
+  constexpr int kVectors = static_cast<int>(kGroupInputs / kStep);
+  const D d;
+  const Words words;
+  V values[kVectors];
+  V most = hn::Zero(d);
+#pragma GCC unroll 4
+  for (int i = 0; i < kVectors; ++i) {
+    values[i] = lanes::load(x + i * kStep);
+    // As integers, so that no NaN is lost: magnitudes are in the order of their bits.
+    const Word magnitude = hn::And(hn::BitCast(words, values[i]), hn::Set(words, 0x7fffffff));
+    most = hn::BitCast(d, hn::Max(hn::BitCast(words, most), magnitude));
+  }
+  const std::int32_t bits = hn::GetLane(hn::MaxOfLanes(words, hn::BitCast(words, most)));
+  const PowerOfTwo scale = scale_for(std::bit_cast<float>(bits));
+  Word integers[kVectors];
+#pragma GCC unroll 4
+  for (int i = 0; i < kVectors; ++i)
+    integers[i] = hn::NearestInt(hn::Mul(values[i], hn::Set(d, scale.inverse)));
+#pragma GCC unroll 2
+  for (int half = 0; half < 2; ++half) {
+    Word sum = hn::Zero(words);
+#pragma GCC unroll 4
+    for (int i = 0; i < kVectors / 2; ++i) sum = hn::Add(sum, integers[half * kVectors / 2 + i]);
+    out.sums[half] = hn::GetLane(hn::SumOfLanes(words, sum));
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < kVectors; i += 2) {
+    const hn::Rebind<std::int16_t, Words> narrow;
+    const Half both =
+        hn::Combine(Halves(), hn::DemoteTo(narrow, integers[i + 1]), hn::DemoteTo(narrow, integers[i]));
+    hn::StoreU(hn::BitCast(words, in_pairs<bytes>(both)), words, out.pairs + i * kStep / 2);
+  }
+  out.scale = scale.value;
+}
+
+void integers_of_rows(const GemmProblem& p, InputGroup* out) {
+  const auto* x = static_cast<const bfloat16*>(p.a);
+  const bool bytes = has_bytes(p.weight_dtype);
+  for (std::int64_t i = 0; i < p.m; ++i, x += p.lda) {
+    for (std::int64_t l = 0; l < p.k; l += kGroupInputs, ++out) {
+      if (bytes)
+        integers_of_group<true>(x + l, *out);
+      else
+        integers_of_group<false>(x + l, *out);
+    }
+  }
+}
+
+template <typename Products>
+void multiply_integers(const GemmProblem& p, const GemmBlock& block) {
+  static thread_local cpu::ThreadScratch memory, sums_memory;
+  constexpr std::int64_t kApart = 16;  // rows a power of two apart would share few lines of L1
+  constexpr std::int64_t kFloats = 16 * 1024;
+  const std::int64_t columns = block.column_end - block.column_begin, groups = p.k / kGroupInputs;
+  const std::int64_t at_once =
+      std::min(columns, std::max<std::int64_t>(512, kFloats / p.m / kBlockOutputs * kBlockOutputs));
+  const std::int64_t sums_row = at_once + kApart;
+  packed_lanes::with_padded_rows(p.m, [&](auto m) HWY_ATTR {
+    InputGroup* const inputs = memory.at_least<InputGroup>(m.value * groups);
+    float* const sums = sums_memory.at_least<float>(m.value * sums_row);
+    integers_of_rows(p, inputs);
+    std::fill(inputs + p.m * groups, inputs + m.value * groups, InputGroup{});
+    for (std::int64_t j = block.column_begin; j < block.column_end; j += at_once) {
+      const GemmBlock some{0, p.m, j, std::min(j + at_once, block.column_end)};
+      std::fill(sums, sums + m.value * sums_row, 0.0f);
+      packed_lanes::with_packed(p.weight_dtype, [&](auto packed) HWY_ATTR {
+        if constexpr (packed.value != DType::packed_fp8) {  // no integers
+          packed_lanes::walk_blocks(
+              p, some, [&](std::int64_t row, std::int64_t column, const std::byte* at) HWY_ATTR {
+                add_integer_block<Products, packed.value, m.value>(
+                    {inputs + row * groups_of(packed.value), groups, sums + column * kBlockOutputs, sums_row},
+                    at);
+              });
+        }
+      });
+      store_tile_for(p)(p, sums, sums_row, some);
+    }
+  });
+}
+
+}  // namespace
+
+void gemm_few_rows_integers(const GemmProblem& p, const GemmBlock& block) {
+  multiply_integers<PlainProducts>(p, block);
+}
+#if HWY_TARGET == HWY_AVX3
+void gemm_few_rows_integers_vnni(const GemmProblem& p, const GemmBlock& block) {
+  multiply_integers<VnniProducts>(p, block);
+}
+#endif
+
+}  // namespace HWY_NAMESPACE
+}  // namespace switchyard
+HWY_AFTER_NAMESPACE();
+#endif  // AVX2 or AVX-512
+
+#if HWY_ONCE && defined(__x86_64__)
+namespace switchyard::cpu {
+
+const char* refuse_integers(const GemmProblem& p) {
+  if (p.dtype != DType::bf16) return "the rows are not bfloat16";
+  return p.weight_dtype == DType::packed_fp8 ? "the weights are no integers" : nullptr;
+}
+void gemm_few_rows_integers_avx2(const GemmProblem& problem, const GemmBlock& block) {
+  N_AVX2::gemm_few_rows_integers(problem, block);
+}
+void gemm_few_rows_integers_avx512(const GemmProblem& problem, const GemmBlock& block) {
+  N_AVX3::gemm_few_rows_integers(problem, block);
+}
+void gemm_few_rows_integers_vnni(const GemmProblem& problem, const GemmBlock& block) {
+  N_AVX3::gemm_few_rows_integers_vnni(problem, block);
+}
+
+}  // namespace switchyard::cpu
+#endif
