@@ -1,5 +1,6 @@
 #include "kernels/grouped_matmul.h"
 
+#include <algorithm>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -97,14 +98,19 @@ std::byte* advance(std::byte* x, DType dtype, std::int64_t elements) {
   return const_cast<std::byte*>(advance(static_cast<const std::byte*>(x), dtype, elements));
 }
 
+enum class Groups : std::uint8_t { all, with_rows };
+
 // One problem per group from make(group, first row, rows).
-template <typename Make>
+template <Groups groups = Groups::all, typename Make>
 std::vector<GemmProblem> per_group(const GroupedProduct& product, const Make& make) {
   std::vector<GemmProblem> problems;
-  problems.reserve(product.sizes.size());
-  std::int64_t row = 0, group = 0;
+  constexpr bool kAll = groups == Groups::all;
+  problems.reserve(
+      static_cast<std::size_t>(kAll ? product.groups() : std::min(product.groups(), product.rows)));
+  std::int64_t row = 0, group = -1;
   for (const std::int64_t size : product.sizes) {
-    problems.push_back(make(group++, row, size));
+    ++group;
+    if (kAll || size > 0) problems.push_back(make(group, row, size));
     row += size;
   }
   return problems;
@@ -116,7 +122,7 @@ std::vector<GemmProblem> gmm_problems(const GroupedProduct& p, const GmmArgs& ar
   const std::byte *const lhs = args.lhs.kernel_address(), *const rhs = args.rhs.kernel_address(),
                          *const bias = args.bias.kernel_address();
   std::byte* const out = args.out.kernel_address();
-  return per_group(p, [&](std::int64_t g, std::int64_t row, std::int64_t rows) {
+  return per_group<Groups::with_rows>(p, [&](std::int64_t g, std::int64_t row, std::int64_t rows) {
     return GemmProblem{.m = rows,
                        .n = p.n,
                        .k = p.k,
@@ -153,7 +159,7 @@ namespace {
 std::vector<GemmProblem> dlhs_problems(const GroupedProduct& p, const TensorView& dy, const TensorView& rhs,
                                        const TensorView& out, bool accumulate = false) {
   const DType dtype = p.dtype;
-  return per_group(p, [&](std::int64_t g, std::int64_t row, std::int64_t rows) {
+  return per_group<Groups::with_rows>(p, [&](std::int64_t g, std::int64_t row, std::int64_t rows) {
     return GemmProblem{.m = rows,
                        .n = p.k,
                        .k = p.n,
@@ -258,20 +264,21 @@ void gmm_pair(ThreadPool& pool, const GmmPairArgs& args) {
     return;
   }
   const float* const row_weights = args.row_weights.kernel_data<float>();
-  const auto problems = per_group(p, [&](std::int64_t g, std::int64_t row, std::int64_t rows) {
-    GemmProblem problem{.m = rows, .n = p.n, .k = p.k, .dtype = dtype, .lda = p.k};
-    set_rows(problem, from, row);
-    problem.b = advance(args.rhs_0.kernel_address(), dtype, g * p.k * p.n);
-    problem.b_next = advance(args.rhs_1.kernel_address(), dtype, g * p.k * p.n);
-    problem.ldb = p.n;
-    problem.c = advance(args.out_0.kernel_address(), dtype, row * p.n);
-    problem.c_next = advance(args.out_1.kernel_address(), dtype, row * p.n);
-    problem.c_dtype = dtype;
-    problem.ldc = p.n;
-    problem.hidden = advance(args.hidden.kernel_address(), dtype, row * p.n);
-    problem.row_weights = row_weights == nullptr ? nullptr : row_weights + row;
-    return problem;
-  });
+  const auto problems =
+      per_group<Groups::with_rows>(p, [&](std::int64_t g, std::int64_t row, std::int64_t rows) {
+        GemmProblem problem{.m = rows, .n = p.n, .k = p.k, .dtype = dtype, .lda = p.k};
+        set_rows(problem, from, row);
+        problem.b = advance(args.rhs_0.kernel_address(), dtype, g * p.k * p.n);
+        problem.b_next = advance(args.rhs_1.kernel_address(), dtype, g * p.k * p.n);
+        problem.ldb = p.n;
+        problem.c = advance(args.out_0.kernel_address(), dtype, row * p.n);
+        problem.c_next = advance(args.out_1.kernel_address(), dtype, row * p.n);
+        problem.c_dtype = dtype;
+        problem.ldc = p.n;
+        problem.hidden = advance(args.hidden.kernel_address(), dtype, row * p.n);
+        problem.row_weights = row_weights == nullptr ? nullptr : row_weights + row;
+        return problem;
+      });
   run_gemms(pool, "gmm", problems);
 }
 
