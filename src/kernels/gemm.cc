@@ -10,6 +10,7 @@
 #include "core/tensor.h"
 #include "kernels/cpu/thread_scratch.h"
 #include "kernels/gemm_few_rows.h"
+#include "kernels/gemm_integers.h"
 #include "kernels/gemm_problem.h"
 #include "kernels/packed_weights.h"
 
@@ -262,11 +263,15 @@ void run(ThreadPool& pool, const char* op, std::span<const GemmProblem> problems
   CHECK(first.is_plain() || takes_gemm_forms(first.dtype), "{} of a form that its kernel does not take", op);
   CHECK(is_float(first.dtype) && is_float(first.c_dtype), "{} of {} into {}", op, name_of(first.dtype),
         name_of(first.c_dtype));
+  if (std::all_of(problems.begin(), problems.end(), takes_integers)) return run_integers(pool, problems);
   GemmBlockKernel* const kernel = choose(op, kGemmBlocks, first);
-  if (std::any_of(problems.begin(), problems.end(), has_few_rows)) {
-    std::vector<GemmProblem> few, others;
-    for (const auto& p : problems) (has_few_rows(p) ? few : others).push_back(p);
-    run_few_rows(pool, few);
+  if (std::any_of(problems.begin(), problems.end(),
+                  [](const auto& p) { return has_few_rows(p) || takes_integers(p); })) {
+    std::vector<GemmProblem> integers, few, others;
+    for (const auto& p : problems)
+      (takes_integers(p) ? integers : has_few_rows(p) ? few : others).push_back(p);
+    if (!integers.empty()) run_integers(pool, integers);
+    if (!few.empty()) run_few_rows(pool, few);
     run_blocks(pool, others, kernel);
     return;
   }

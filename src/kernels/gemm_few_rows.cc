@@ -127,15 +127,12 @@ constexpr Implementation<RunFewRows, GemmProblem> kFewRows[] = {
 
 constexpr Implementation<RunFewRows, GemmProblem> kFewRowsPackedWeights[] = {
 #if defined(__x86_64__)
-    {"avx512_vnni integers", Isa::avx512_bf16, run_columns<cpu::gemm_few_rows_integers_vnni>,
-     cpu::refuse_integers},
-    {"avx512 integers", Isa::avx512, run_columns<cpu::gemm_few_rows_integers_avx512>, cpu::refuse_integers},
     {"avx512", Isa::avx512, run_columns<cpu::gemm_few_rows_packed_avx512>},
-    {"avx2 integers", Isa::avx2, run_columns<cpu::gemm_few_rows_integers_avx2>, cpu::refuse_integers},
     {"avx2", Isa::avx2, run_columns<cpu::gemm_few_rows_packed_avx2>},
 #endif
     {"ref", Isa::ref, run_columns<ref::gemm_block>},
 };
+
 }  // namespace
 
 bool has_few_rows(const GemmProblem& p) {

@@ -5,7 +5,7 @@
 //    and bf16; bit for bit what the blocks of kernels/cpu/gemm_f32.cc give.
 // 2. By slices: parts of the depth make sums that are added up in their order when all are there. bf16 with
 //    AVX-512, for all forms but logits; for the problems that tiles would take.
-// Packed weights go by columns, bf16 rows as integers.
+// Packed weights go by columns, if the products are none of integers (kernels/gemm_integers.h).
 #pragma once
 
 #include <algorithm>
@@ -33,12 +33,6 @@ GemmBlockKernel gemm_few_rows_avx2;         // f32 and bf16
 GemmBlockKernel gemm_few_rows_avx512;       // f32 and bf16
 GemmBlockKernel gemm_few_rows_packed_avx2;  // f32 and bf16 rows, packed weights
 GemmBlockKernel gemm_few_rows_packed_avx512;
-
-// By columns: bf16 rows and packed weights whose numbers are integers, of all types but fp8.
-GemmBlockKernel gemm_few_rows_integers_avx2;
-GemmBlockKernel gemm_few_rows_integers_avx512;
-GemmBlockKernel gemm_few_rows_integers_vnni;
-const char* refuse_integers(const GemmProblem& problem);
 
 // By slices: at most few_rows(problem) rows of an A that is not transposed, bf16, AVX-512. `sums` is one
 // buffer for all slices.

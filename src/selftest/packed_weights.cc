@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <random>
@@ -116,12 +117,18 @@ std::vector<Case> unpack_cases(std::uint32_t first) {
       });
 }
 
-// Of few rows, or of many.
-template <bool few>
+enum class Rows : std::uint8_t { few, many, integers };
+
+// Products as the op takes them that is under test.
+template <Rows rows>
 std::vector<Case> product_cases(std::uint32_t first) {
   return cases_of(
       kAllTypes, first, [](const Blocks& blocks, DType dtype, std::uint32_t seed, std::vector<Case>& cases) {
-        for (const std::int64_t m : {few ? 1 : 33, few ? 2 : 70, few ? 5 : 300}) {
+        const bool integers = dtype == DType::bf16 && blocks.packed != DType::packed_fp8;
+        if (integers != (rows == Rows::integers)) return;
+        for (const std::int64_t m : rows == Rows::few    ? std::array<std::int64_t, 3>{1, 2, 5}
+                                    : rows == Rows::many ? std::array<std::int64_t, 3>{33, 70, 300}
+                                                         : std::array<std::int64_t, 3>{1, 7, 31}) {
           const std::int64_t k = blocks.rows * block_inputs(blocks.packed),
                              n = blocks.columns * kBlockOutputs;
           cases.push_back(
@@ -141,8 +148,9 @@ std::vector<Case> product_cases(std::uint32_t first) {
 std::vector<Kernel> packed_weight_kernels() {
   return {{"pack_weights", "pack_weights", pack_cases},
           {"unpack_weights", "unpack_weights", unpack_cases},
-          {"gemm of packed weights", "gemm", product_cases<false>},
-          {"gemm_few_rows of packed weights", "gemm_few_rows_packed", product_cases<true>}};
+          {"gemm of packed weights", "gemm", product_cases<Rows::many>},
+          {"gemm_few_rows of packed weights", "gemm_few_rows_packed", product_cases<Rows::few>},
+          {"gemm_integers", "gemm_integers", product_cases<Rows::integers>}};
 }
 
 }  // namespace switchyard::selftest

@@ -85,7 +85,7 @@ template <DType packed>
 void multiply_blocks(const GemmProblem& p, const GemmBlock& block, const Rows& all) {
   const typename Format<packed>::Table table = Format<packed>::table();
   for (std::int64_t i = 0; i < p.m; i += kRowsAtOnce) {
-    packed_lanes::with_padded_rows(std::min(kRowsAtOnce, p.m - i), [&](auto m) HWY_ATTR {
+    packed_lanes::with_row_count<kRowsAtOnce>(std::min(kRowsAtOnce, p.m - i), [&](auto m) HWY_ATTR {
       packed_lanes::walk_blocks(p, block,
                                 [&](std::int64_t row, std::int64_t column, const std::byte* at) HWY_ATTR {
                                   Rows rows = all;
@@ -127,16 +127,13 @@ void gemm_few_rows_packed(const GemmProblem& p, const GemmBlock& block) {
   const std::int64_t at_once =
       std::min(columns, std::max<std::int64_t>(512, kFloats / p.m / kBlockOutputs * kBlockOutputs));
   const std::int64_t sums_row = at_once + kApart, a_row = p.k + kApart, groups = p.k / kGroupInputs;
-  const std::int64_t rows = p.m == 1 ? 1 : kFewRowsPacked;  // those past the last are zeros
-  float* const a = memory.at_least<float>(rows * (a_row + groups + sums_row));
-  float* const group_sums = a + rows * a_row;
-  float* const sums = group_sums + rows * groups;
+  float* const a = memory.at_least<float>(p.m * (a_row + groups + sums_row));
+  float* const group_sums = a + p.m * a_row;
+  float* const sums = group_sums + p.m * groups;
   widen(p, a_row, a, groups, group_sums);
-  std::fill(a + p.m * a_row, group_sums, 0.0f);
-  std::fill(group_sums + p.m * groups, sums, 0.0f);
   for (std::int64_t j = block.column_begin; j < block.column_end; j += at_once) {
     const GemmBlock some{0, p.m, j, std::min(j + at_once, block.column_end)};
-    std::fill(sums, sums + rows * sums_row, 0.0f);
+    std::fill(sums, sums + p.m * sums_row, 0.0f);
     packed_lanes::with_packed(p.weight_dtype, [&](auto packed) {
       multiply_blocks<packed.value>(p, some, {a, a_row, group_sums, groups, sums, sums_row});
     });

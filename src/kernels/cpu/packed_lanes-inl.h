@@ -7,7 +7,7 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/blocks_ahead.h"
 #include "kernels/cpu/elementwise_lanes-inl.h"
-#include "kernels/gemm_few_rows.h"
+#include "kernels/gemm_problem.h"
 #include "kernels/packed_block.h"
 
 #if defined(SWITCHYARD_PACKED_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -339,16 +339,14 @@ HWY_INLINE void walk_blocks(const GemmProblem& p, const GemmBlock& of, const Bod
   }
 }
 
-// body(m as a constant) with the least m of a list that is no less than `count`, which is at most 8.
-template <typename Body>
-HWY_INLINE void with_padded_rows(std::int64_t count, const Body& body) {
-  if (count == 1) return body(std::integral_constant<int, 1>());
-  if (count == 2) return body(std::integral_constant<int, 2>());
-  if (count <= 4) return body(std::integral_constant<int, 4>());
-  if (count <= 6) return body(std::integral_constant<int, 6>());
-  body(std::integral_constant<int, 8>());
+// body(count as a constant), 1 <= count <= most.
+template <std::int64_t most, typename Body, int m = 1>
+HWY_INLINE void with_row_count(std::int64_t count, const Body& body) {
+  if constexpr (m < most) {
+    if (count > m) return with_row_count<most, Body, m + 1>(count, body);
+  }
+  body(std::integral_constant<int, m>());
 }
-static_assert(kFewRowsPacked == 8);
 
 }  // namespace packed_lanes
 }  // namespace HWY_NAMESPACE

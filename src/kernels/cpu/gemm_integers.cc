@@ -1,17 +1,9 @@
-// Products of few rows of bfloat16 and packed weights (kernels/packed_block.h) in integers, for AVX2, AVX-512
-// and AVX-512 with VNNI. A weight is read once and stays an integer of 16 bits, and so does an input:
-//
-// 1. A group of 32 inputs of a row is integers times a power of two, the least that keeps them in 16 bits. So
-//    inputs of at least 1/128 of the largest magnitude's power of two are exact, and others are off by at
-//    most 2^-15 of the largest. A group with an infinity or a NaN gives NaN.
-// 2. A group's products are summed in 32 bits, exactly, and scaled in float32, group after group. So a row's
-//    result depends neither on the rows beside it nor on the instruction set.
-// 3. Numbers of a type that holds q as q + bias are taken as they are: the sum of the inputs times the bias
-// is
-//    known before.
+// Products of bf16 rows and packed weights in integers (kernels/gemm_integers.h) for AVX2, AVX-512 and
+// AVX-512 with VNNI. Numbers of a type that holds q as q + bias are taken as they are: the sum of the inputs
+// times the bias is known before.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kernels/cpu/gemm_few_rows_integers.cc"
+#define HWY_TARGET_INCLUDE "kernels/cpu/gemm_integers.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target.
 #include <algorithm>
@@ -22,22 +14,7 @@
 #include "kernels/cpu/gemm_block-inl.h"
 #include "kernels/cpu/packed_lanes-inl.h"
 #include "kernels/cpu/thread_scratch.h"
-#include "kernels/gemm_few_rows.h"
-
-#ifndef SWITCHYARD_FEW_ROWS_INTEGERS_
-#define SWITCHYARD_FEW_ROWS_INTEGERS_
-namespace switchyard::cpu {
-
-// 32 inputs of a row: `pairs` of them, in the order in which for_pairs takes weights, times `scale`.
-struct InputGroup {
-  std::int32_t pairs[kGroupInputs / 2];  // two integers of 16 bits
-  std::int32_t sums[2];                  // of each half's integers
-  float scale;
-  float sum() const { return static_cast<float>(sums[0] + sums[1]) * scale; }
-};
-
-}  // namespace switchyard::cpu
-#endif
+#include "kernels/gemm_integers.h"
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 HWY_BEFORE_NAMESPACE();
@@ -46,7 +23,6 @@ namespace HWY_NAMESPACE {
 namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
-using cpu::InputGroup;
 using lanes::D;
 using lanes::V;
 using packed_lanes::Format;
@@ -172,6 +148,8 @@ struct VnniProducts {
 };
 #endif
 
+constexpr std::int64_t kRowsAtOnce = 8;
+
 struct IntegerRows {
   const InputGroup* inputs;  // of the first row, from a group on
   std::int64_t groups;       // of each row
@@ -290,10 +268,53 @@ HWY_INLINE void integers_of_group(const bfloat16* x, InputGroup& out) {
   out.scale = scale.value;
 }
 
-void integers_of_rows(const GemmProblem& p, InputGroup* out) {
-  const auto* x = static_cast<const bfloat16*>(p.a);
+// sums of `count` rows += inputs · block.
+template <typename Products, DType packed>
+HWY_INLINE void add_integer_rows(IntegerRows rows, std::int64_t count, const std::byte* block) {
+  for (; count >= kRowsAtOnce; count -= kRowsAtOnce) {
+    add_integer_block<Products, packed, kRowsAtOnce>(rows, block);
+    rows.inputs += kRowsAtOnce * rows.groups;
+    rows.sums += kRowsAtOnce * rows.sums_row;
+  }
+  if (count == 0) return;
+  packed_lanes::with_row_count<kRowsAtOnce - 1>(
+      count, [&](auto m) HWY_ATTR { add_integer_block<Products, packed, m.value>(rows, block); });
+}
+
+template <typename Products>
+void multiply_integers(const GemmProblem& p, const GemmBlock& block) {
+  static thread_local cpu::ThreadScratch memory;
+  constexpr std::int64_t kApart = 16;  // rows a power of two apart would share few lines of L1
+  constexpr std::int64_t kFloats = 4 * 1024, kLeast = 64;  // sums stay in L1
+  const auto* const inputs = static_cast<const InputGroup*>(block.packed_a);
+  const std::int64_t m = block.row_end - block.row_begin, groups = p.k / kGroupInputs;
+  const std::int64_t at_once = std::min(block.column_end - block.column_begin,
+                                        std::max(kLeast, kFloats / m / kBlockOutputs * kBlockOutputs));
+  const std::int64_t sums_row = at_once + kApart;
+  float* const sums = memory.at_least<float>(m * sums_row);
+  for (std::int64_t j = block.column_begin; j < block.column_end; j += at_once) {
+    const GemmBlock some{block.row_begin, block.row_end, j, std::min(j + at_once, block.column_end)};
+    std::fill_n(sums, m * sums_row, 0.0f);
+    packed_lanes::with_packed(p.weight_dtype, [&](auto packed) HWY_ATTR {
+      if constexpr (packed.value != DType::packed_fp8) {  // no integers
+        packed_lanes::walk_blocks(
+            p, some, [&](std::int64_t row, std::int64_t column, const std::byte* at) HWY_ATTR {
+              add_integer_rows<Products, packed.value>(
+                  {inputs + row * groups_of(packed.value), groups, sums + column * kBlockOutputs, sums_row},
+                  m, at);
+            });
+      }
+    });
+    store_tile_for(p)(p, sums, sums_row, some);
+  }
+}
+
+}  // namespace
+
+void convert_rows(const GemmProblem& p, std::int64_t row_begin, std::int64_t row_end, InputGroup* out) {
   const bool bytes = has_bytes(p.weight_dtype);
-  for (std::int64_t i = 0; i < p.m; ++i, x += p.lda) {
+  for (std::int64_t i = row_begin; i < row_end; ++i) {
+    const auto* x = static_cast<const bfloat16*>(p.a) + i * p.lda;
     for (std::int64_t l = 0; l < p.k; l += kGroupInputs, ++out) {
       if (bytes)
         integers_of_group<true>(x + l, *out);
@@ -303,45 +324,11 @@ void integers_of_rows(const GemmProblem& p, InputGroup* out) {
   }
 }
 
-template <typename Products>
-void multiply_integers(const GemmProblem& p, const GemmBlock& block) {
-  static thread_local cpu::ThreadScratch memory, sums_memory;
-  constexpr std::int64_t kApart = 16;  // rows a power of two apart would share few lines of L1
-  constexpr std::int64_t kFloats = 16 * 1024;
-  const std::int64_t columns = block.column_end - block.column_begin, groups = p.k / kGroupInputs;
-  const std::int64_t at_once =
-      std::min(columns, std::max<std::int64_t>(512, kFloats / p.m / kBlockOutputs * kBlockOutputs));
-  const std::int64_t sums_row = at_once + kApart;
-  packed_lanes::with_padded_rows(p.m, [&](auto m) HWY_ATTR {
-    InputGroup* const inputs = memory.at_least<InputGroup>(m.value * groups);
-    float* const sums = sums_memory.at_least<float>(m.value * sums_row);
-    integers_of_rows(p, inputs);
-    std::fill(inputs + p.m * groups, inputs + m.value * groups, InputGroup{});
-    for (std::int64_t j = block.column_begin; j < block.column_end; j += at_once) {
-      const GemmBlock some{0, p.m, j, std::min(j + at_once, block.column_end)};
-      std::fill(sums, sums + m.value * sums_row, 0.0f);
-      packed_lanes::with_packed(p.weight_dtype, [&](auto packed) HWY_ATTR {
-        if constexpr (packed.value != DType::packed_fp8) {  // no integers
-          packed_lanes::walk_blocks(
-              p, some, [&](std::int64_t row, std::int64_t column, const std::byte* at) HWY_ATTR {
-                add_integer_block<Products, packed.value, m.value>(
-                    {inputs + row * groups_of(packed.value), groups, sums + column * kBlockOutputs, sums_row},
-                    at);
-              });
-        }
-      });
-      store_tile_for(p)(p, sums, sums_row, some);
-    }
-  });
-}
-
-}  // namespace
-
-void gemm_few_rows_integers(const GemmProblem& p, const GemmBlock& block) {
+void gemm_integers(const GemmProblem& p, const GemmBlock& block) {
   multiply_integers<PlainProducts>(p, block);
 }
 #if HWY_TARGET == HWY_AVX3
-void gemm_few_rows_integers_vnni(const GemmProblem& p, const GemmBlock& block) {
+void gemm_integers_vnni(const GemmProblem& p, const GemmBlock& block) {
   multiply_integers<VnniProducts>(p, block);
 }
 #endif
@@ -354,19 +341,9 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE && defined(__x86_64__)
 namespace switchyard::cpu {
 
-const char* refuse_integers(const GemmProblem& p) {
-  if (p.dtype != DType::bf16) return "the rows are not bfloat16";
-  return p.weight_dtype == DType::packed_fp8 ? "the weights are no integers" : nullptr;
-}
-void gemm_few_rows_integers_avx2(const GemmProblem& problem, const GemmBlock& block) {
-  N_AVX2::gemm_few_rows_integers(problem, block);
-}
-void gemm_few_rows_integers_avx512(const GemmProblem& problem, const GemmBlock& block) {
-  N_AVX3::gemm_few_rows_integers(problem, block);
-}
-void gemm_few_rows_integers_vnni(const GemmProblem& problem, const GemmBlock& block) {
-  N_AVX3::gemm_few_rows_integers_vnni(problem, block);
-}
+const IntegerGemm integers_avx2{N_AVX2::convert_rows, N_AVX2::gemm_integers};
+const IntegerGemm integers_avx512{N_AVX3::convert_rows, N_AVX3::gemm_integers};
+const IntegerGemm integers_vnni{N_AVX3::convert_rows, N_AVX3::gemm_integers_vnni};
 
 }  // namespace switchyard::cpu
 #endif
