@@ -133,6 +133,18 @@ TEST(Bench, DecodingCountsTheWeightsInUse) {
   }
 }
 
+TEST(Bench, PackedExpertsHaveTheirBytesAndNoBackwardPass) {
+  const auto results = results_of("moe", {"tokens=1", "emb=64", "mlp=32", "experts=8", "topk=2",
+                                          "direction=all", "weight_format=bfloat16,int4"});
+  ASSERT_EQ(results.size(), 3u);
+  const auto& packed = results.back();
+  EXPECT_EQ(packed.at("shape").at("weight_format"), "int4");
+  EXPECT_EQ(packed.at("direction"), "fwd");
+  EXPECT_EQ(packed.at("bytes"), 2 * (2 * 64 + 64 * 8) + 4.5 / 8 * 3 * 2 * 64 * 32);
+  EXPECT_THROW(results_of("moe", {"tokens=1", "emb=48", "mlp=32", "weight_format=int4"}), Error);
+  EXPECT_THROW(results_of("moe", {"tokens=1", "direction=fwd+bwd", "weight_format=int8"}), Error);
+}
+
 TEST(Bench, Sampling) {
   const auto results = results_of("sampling", {"vocab=3000"});
   ASSERT_EQ(results.size(), 10u);

@@ -1,6 +1,8 @@
 // The whole MoE layer of one rank: router, dispatch, experts, combine; forward, and forward with backward.
+#include <cstring>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "autograd/op.h"
 #include "bench/cases.h"
@@ -8,18 +10,24 @@
 #include "bench/moe_shapes.h"
 #include "bench/one_rank.h"
 #include "bench/random_tensor.h"
+#include "core/error.h"
+#include "kernels/packed_weights.h"
 #include "moe/block.h"
 
 namespace switchyard::bench {
 namespace {
 
 const std::vector<std::string> kLayerDirections{"fwd", "fwd+bwd"};
+const std::vector<std::string> kWeightFormats{"bfloat16", "int8", "int4", "int4a", "mxfp4"};
 constexpr std::int64_t kDecodeTokens = 64;  // up to so many, a layer is bound by reading weights
 constexpr std::int64_t kDecodeRounds = 32;  // different choices, so that weights come from memory
 
 struct MoeCall {
   MoeShape shape;
   std::string skew, direction;
+  std::string weight_format;  // of the experts
+  std::optional<DType> packed() const { return packed_dtype(weight_format); }
+  DType experts_dtype() const { return packed().value_or(DType::bf16); }
   bool backward() const { return direction == "fwd+bwd"; }
   bool decode() const { return shape.tokens <= kDecodeTokens && !backward(); }
 };
@@ -78,9 +86,9 @@ class Layer {
     tape_ = std::make_shared<FixedChoices>(std::move(ids));
     config_.tape = tape_;
     weights_.gate = leaf(DType::bf16, {s.emb, s.experts}, 1, 0.02f);
-    weights_.wi_0 = never_save(leaf(DType::bf16, {s.experts, s.emb, s.mlp}, 2, 0.02f));
-    weights_.wi_1 = never_save(leaf(DType::bf16, {s.experts, s.emb, s.mlp}, 3, 0.02f));
-    weights_.wo = never_save(leaf(DType::bf16, {s.experts, s.mlp, s.emb}, 4, 0.02f));
+    weights_.wi_0 = never_save(experts(s.emb, s.mlp, 2));
+    weights_.wi_1 = never_save(experts(s.emb, s.mlp, 3));
+    weights_.wo = never_save(experts(s.mlp, s.emb, 4));
     x_ = leaf(DType::bf16, {1, s.tokens, s.emb}, 5, 1);
     dy_ = random_tensor(*context.pool, DType::bf16, {1, s.tokens, s.emb}, 6);
     Tensor segments(DType::i32, {1, s.tokens});
@@ -108,6 +116,24 @@ class Layer {
                      replicated(shape.size()), true);
   }
 
+  // The experts' [experts, in, out]. Packed ones have the values of one expert: packing takes longer than a
+  // measurement.
+  Array experts(std::int64_t in, std::int64_t out, std::uint32_t seed) {
+    const std::int64_t count = call_.shape.experts;
+    const std::optional<DType> packed = call_.packed();
+    if (!packed) return leaf(DType::bf16, {count, in, out}, seed, 0.02f);
+    const Shape blocks{in / block_inputs(*packed), out / kBlockOutputs};
+    const Tensor one(*packed, blocks);
+    const Tensor dense = random_tensor(*context_.pool, DType::bf16, {in, out}, seed, 0.02f);
+    CHECK(pack_weights(*context_.pool, {dense.view(), one.view()}), "[bench moe] a weight is no number");
+    const Shape all{count, blocks[0], blocks[1]};
+    const Tensor weights(*packed, all);
+    const auto bytes = static_cast<std::size_t>(one.size()) * size_of(*packed);
+    for (std::int64_t e = 0; e < count; ++e)
+      std::memcpy(weights.raw() + static_cast<std::size_t>(e) * bytes, one.raw(), bytes);
+    return make_leaf(weights, all, replicated(all.size()), false);
+  }
+
   Context& context_;
   MoeCall call_;
   MoeConfig config_;
@@ -132,15 +158,22 @@ double bytes_of(const MoeCall& call, double experts_used) {
   const auto t = static_cast<double>(call.shape.tokens), m = static_cast<double>(call.shape.emb),
              h = static_cast<double>(call.shape.mlp), e = static_cast<double>(call.shape.experts);
   constexpr double kBf16 = 2;
-  const double forward = kBf16 * (2 * t * m + 3 * experts_used * m * h + m * e);
+  const double forward =
+      kBf16 * (2 * t * m + m * e) + bits_of(call.experts_dtype()) / 8 * 3 * experts_used * m * h;
   return call.backward() ? forward + kBf16 * (2 * t * m + 3 * e * m * h + m * e) : forward;
+}
+
+nlohmann::ordered_json shape_of(const MoeCall& call) {
+  auto shape = shape_json(call.shape, call.skew);
+  if (call.packed()) shape["weight_format"] = call.weight_format;
+  return shape;
 }
 
 Measurement measure_moe(Bench& bench, const MoeCall& call) {
   const MoeShape& s = call.shape;
   Measurement m;
   m.name = "moe";
-  m.shape = shape_json(s, call.skew);
+  m.shape = shape_of(call);
   m.threads = bench.pool.threads();
   m.direction = call.direction;
   m.flops = flops_of(call);
@@ -155,8 +188,8 @@ Measurement measure_moe(Bench& bench, const MoeCall& call) {
     m.bytes = bytes_of(call, layer.mean_experts_used());
     if (!call.backward()) m.more.update(phases.json());
     if (call.decode()) {
-      const double rate = 2.0 * 3 * layer.mean_experts_used() * static_cast<double>(s.emb) *
-                          static_cast<double>(s.mlp) / m.time.seconds;
+      const double rate = bits_of(call.experts_dtype()) / 8 * 3 * layer.mean_experts_used() *
+                          static_cast<double>(s.emb) * static_cast<double>(s.mlp) / m.time.seconds;
       m.more["weight_gb_per_s"] = rate * 1e-9;
       m.more["weights_over_stream"] = rate / bench.peaks.stream_bytes;
       m.more["weights_over_read"] = rate / bench.peaks.read_bytes;
@@ -169,7 +202,7 @@ Measurement measure_moe(Bench& bench, const MoeCall& call) {
 double memory_of(const MoeCall& call) {
   const auto r = static_cast<double>(call.shape.rows()), m = static_cast<double>(call.shape.emb),
              h = static_cast<double>(call.shape.mlp), e = static_cast<double>(call.shape.experts);
-  const double weights = 2 * 3 * e * m * h;
+  const double weights = bits_of(call.experts_dtype()) / 8 * 3 * e * m * h;
   return call.backward() ? 3 * weights + 2 * r * (4 * m + 6 * h) : weights + 2 * r * (2 * m + 3 * h);
 }
 
@@ -182,25 +215,41 @@ std::vector<Key> moe_keys() {
     if (key.name == "tokens") key.help += "; 64 and fewer are decoding: weights read a second";
   }
   keys.push_back({"direction", "all", "fwd, fwd+bwd; or all"});
+  keys.push_back(
+      {"weight_format", "bfloat16",
+       "of the experts: bfloat16, int8, int4, int4a, mxfp4; several; those of few bits have fwd only"});
   return keys;
 }
 
 std::vector<Job> moe_jobs(const Keys& keys) {
   std::vector<Job> jobs;
   const auto add = [&](const MoeCall& call) {
-    jobs.push_back({"moe " + call.direction + " " + shape_json(call.shape, call.skew).dump(), memory_of(call),
+    if (const auto packed = call.packed()) {
+      if (call.backward()) return;
+      const std::int64_t unit = block_inputs(*packed), &emb = call.shape.emb, &mlp = call.shape.mlp;
+      if (emb % unit != 0 || mlp % unit != 0)
+        fail_usage("[bench moe] weight_format={}: emb {} and mlp {} are no multiples of {}",
+                   call.weight_format, emb, mlp, unit);
+    }
+    jobs.push_back({"moe " + call.direction + " " + shape_of(call).dump(), memory_of(call),
                     [call](Bench& bench) { return std::vector{measure_moe(bench, call)}; }});
   };
-  for (MoeShape shape : moe_shapes(keys)) {
-    for (const auto& skew : skews(keys)) {
-      for (const auto& direction : keys.words("direction", kLayerDirections)) add({shape, skew, direction});
-    }
-    if (keys.given("tokens") || keys.given("direction")) continue;
-    for (const std::int64_t tokens : {1, 8}) {  // decoding
-      shape.tokens = tokens;
-      add({shape, "balanced", "fwd"});
+  const auto formats = keys.words("weight_format", kWeightFormats);
+  for (const MoeShape& shape : moe_shapes(keys)) {
+    for (const auto& format : formats) {
+      for (const auto& skew : skews(keys)) {
+        for (const auto& direction : keys.words("direction", kLayerDirections))
+          add({shape, skew, direction, format});
+      }
+      if (keys.given("tokens") || keys.given("direction")) continue;
+      MoeShape decoding = shape;
+      for (const std::int64_t tokens : {1, 8}) {
+        decoding.tokens = tokens;
+        add({decoding, "balanced", "fwd", format});
+      }
     }
   }
+  if (jobs.empty()) fail_usage("[bench moe] weights of few bits have no backward pass: direction=fwd");
   return jobs;
 }
 
