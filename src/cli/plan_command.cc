@@ -9,6 +9,7 @@
 #include "cli/options.h"
 #include "config/config.h"
 #include "metrics/atomic_file.h"
+#include "plan/generation_plan.h"
 #include "plan/planner.h"
 #include "plan/search.h"
 
@@ -18,7 +19,7 @@ namespace {
 constexpr std::size_t kMostFound = 10;
 
 constexpr const char* kPlanHelp =
-    R"(switchyard plan [--search] [--json FILE] [CONFIG.yml] [key=value ...] [topology=NAME]
+    R"(switchyard plan [--search | --generate] [--json FILE] [CONFIG.yml] [key=value ...] [topology=NAME]
 
 Runs one training step of rank 0 without data and shows what it takes: memory and where its peak is, collectives
 by kind, axis, count and bytes, FLOPs, and the estimated time of a step with what bounds it. For MoE models also
@@ -26,6 +27,9 @@ memory and time as the load of the experts gets uneven. The counts are those of 
 
   topology=NAME  what the ranks run on: a file of configs/topology (cpu, h100, h200) or a path; default cpu
   --search       try every mesh of the given number of ranks and list the fastest that fit
+  --generate     instead of a training step what `generate` and `serve` take: weights as weight_format says, the cache
+                 of max_target_length tokens for per_device_batch_size texts a rank, the time of their prompts
+                 (max_prefill_predict_length tokens) and of a token
   --json FILE    also write everything to FILE
 
 Memory is that of a rank alone: ranks of one process, which share weights, take less together. Ranks that are processes
@@ -143,6 +147,25 @@ void print_time(const StepPlan& plan, const Topology& topology) {
       plan.bound());
 }
 
+void print_generation(const Config& config, const GenerationPlan& plan, const Mesh& mesh,
+                      const Topology& topology) {
+  const auto rate = [&](std::int64_t tokens, const StepPlan& costs) {
+    return static_cast<double>(plan.rows * tokens) / costs.seconds();
+  };
+  fmt::print("{} · weight_format {} · {}: {}\n", config.get_string("model_name"),
+             config.get_string("weight_format"), ranks_text(mesh.size()), mesh.to_string());
+  fmt::print("memory of a rank: {} of {} ({})\n", gib(plan.peak), gib(topology.memory_bytes),
+             plan.peak <= topology.memory_bytes ? "fits" : "does not fit");
+  fmt::print("  weights {} ({} of few bits)  cache of {} texts of {} tokens {}  activations {}\n",
+             gib(plan.weights), gib(plan.packed_weights), plan.rows, plan.capacity, gib(plan.cache),
+             gib(std::max<std::int64_t>(0, plan.peak - plan.weights - plan.cache)));
+  print_collectives(plan.make);
+  fmt::print("\nprompts of {} tokens: {:.4g} s, {:.4g} tokens/s, bound by {}\n", plan.prompt,
+             plan.read.seconds(), rate(plan.prompt, plan.read), plan.read.bound());
+  fmt::print("a token of each text: {:.4g} s, {:.4g} tokens/s, bound by {} (estimated on {})\n",
+             plan.make.seconds(), rate(1, plan.make), plan.make.bound(), topology.name);
+}
+
 nlohmann::json print_search(const SearchResult& found, const Config& config, const Topology& topology) {
   nlohmann::json list = nlohmann::json::array();
   fmt::print("{} legal meshes of {} on {}; {} faster ones do not fit into {}\n", found.legal,
@@ -172,7 +195,7 @@ nlohmann::json print_search(const SearchResult& found, const Config& config, con
 }  // namespace
 
 int plan_command(std::span<const std::string> args) {
-  Options options = parse_options("plan", {"--search"}, args);
+  Options options = parse_options("plan", {"--search", "--generate"}, args);
   if (options.help) {
     std::fputs(kPlanHelp, stdout);
     return 0;
@@ -183,7 +206,18 @@ int plan_command(std::span<const std::string> args) {
   const Mesh mesh = mesh_from_config(config);
   const Topology topology = Topology::read(topology_name, mesh.size());
   nlohmann::json json;
-  if (options.flags.contains("--search")) {
+  if (options.flags.contains("--generate")) {
+    if (options.flags.contains("--search"))
+      fail_usage("[plan] --generate and --search: expected one of them");
+    const GenerationPlan plan = plan_generation(config, mesh, topology);
+    json = generation_json(config, plan, mesh, topology);
+    print_generation(config, plan, mesh, topology);
+  } else if (const std::string& format = config.get_string("weight_format");
+             format != "stored" && format != "dense") {
+    fail_usage(
+        "[plan] weight_format={}: expected stored or dense for a training step; --generate plans the rest",
+        format);
+  } else if (options.flags.contains("--search")) {
     const SearchResult found = search_meshes(config, topology, kMostFound);
     json = {{"version", SWITCHYARD_VERSION},
             {"ranks", mesh.size()},

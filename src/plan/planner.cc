@@ -4,62 +4,11 @@
 #include <cmath>
 
 #include "moe/dispatch/dispatch.h"
+#include "plan/plan_clock.h"
 #include "train/abstract_rank.h"
 #include "train/dry_step.h"
 
 namespace switchyard {
-namespace {
-
-// Turns work and transfers into seconds, by layer and by what bounds them. Only what a run starts ahead
-// overlaps with anything: it takes its turn on the links, and what is not over when the rank needs it is
-// waited for.
-class Clock : public WorkCounter, public TransferClock {
- public:
-  Clock(const Topology& topology, std::int64_t layers, StepPlan& plan)
-      : topology_(topology), layers_(static_cast<std::size_t>(layers)), plan_(plan) {
-    reset();
-  }
-  void reset() {
-    plan_ = {};
-    links_free_ = 0;
-    plan_.layer_flops.assign(layers_, 0.0);
-    plan_.layer_seconds = plan_.layer_flops;
-  }
-  void watch(const Position& position) { position_ = &position; }
-  void count(const Work& work) override {
-    const double compute = topology_.compute_seconds(work), memory = topology_.memory_seconds(work);
-    (compute > memory ? plan_.compute_seconds : plan_.memory_seconds) += std::max(compute, memory);
-    plan_.flops += work.flops;
-    add_seconds(std::max(compute, memory));
-    if (layer() >= 0) plan_.layer_flops[static_cast<std::size_t>(layer())] += work.flops;
-  }
-  double transfer(const Transfer& transfer) override { return wait(start(transfer)); }
-  double start(const Transfer& transfer) override {
-    links_free_ = std::max(links_free_, plan_.seconds()) + topology_.transfer_seconds(transfer);
-    return links_free_;
-  }
-  double wait(double done) override {
-    const double seconds = std::max(0.0, done - plan_.seconds());
-    plan_.network_seconds += seconds;
-    add_seconds(seconds);
-    return seconds;
-  }
-
- private:
-  std::int64_t layer() const { return position_ == nullptr ? -1 : position_->layer.load(); }
-  void add_seconds(double seconds) {
-    if (layer() >= 0) plan_.layer_seconds[static_cast<std::size_t>(layer())] += seconds;
-  }
-
-  const Topology& topology_;
-  const std::size_t layers_;
-  const Position* position_ = nullptr;
-  double links_free_ = 0;  // when the last transfer is over
-  StepPlan& plan_;
-};
-
-}  // namespace
-
 std::string StepPlan::bound() const {
   if (compute_seconds >= memory_seconds && compute_seconds >= network_seconds) return "compute";
   return memory_seconds >= network_seconds ? "memory" : "network";
@@ -70,7 +19,7 @@ StepPlan plan_model(const Config& config, const ModelConfig& model, const Mesh& 
   const BatchSizes sizes = batch_sizes(config, mesh);
   check_layout(config, mesh, model, sizes);
   StepPlan plan;
-  Clock clock(topology, model.layers, plan);
+  PlanClock clock(topology, model.layers, plan);
   const TrainConfig training = train_config(config, model, mesh.axis_size("stage"));
   AbstractRank rank(config, mesh, stage, clock, topology.host, topology.ranks_per_node, clock, imbalance);
   Context& context = rank.context();

@@ -1,0 +1,113 @@
+// What a plan of generation says is what a generator does: the same collectives to the byte, the same
+// weights.
+#include "plan/generation_plan.h"
+
+#include <gtest/gtest.h>
+
+#include "generate/generator.h"
+#include "models/packed_parameters.h"
+#include "train/session.h"
+
+namespace switchyard {
+namespace {
+
+using Keys = std::vector<std::string>;
+
+// Every token goes to every expert, so that their load is exactly balanced.
+Config config_of(const Keys& more) {
+  Keys keys{"decoder_block=mixtral",
+            "base_emb_dim=64",
+            "base_num_query_heads=4",
+            "base_num_kv_heads=2",
+            "head_dim=32",
+            "base_mlp_dim=64",
+            "base_num_decoder_layers=2",
+            "num_experts=4",
+            "num_experts_per_tok=4",
+            "vocab_size=96",
+            "max_target_length=16",
+            "max_prefill_predict_length=6",
+            "per_device_batch_size=2",
+            "dtype=bfloat16",
+            "weight_dtype=bfloat16"};
+  keys.insert(keys.end(), more.begin(), more.end());
+  return Config::from_args(keys);
+}
+
+struct Counted {
+  std::int64_t weights = 0;
+  std::vector<CollectiveCount> read, make;
+};
+
+// What rank 0 of a session does.
+Counted counted_of(const Config& config, const Mesh& mesh) {
+  const ModelConfig model = model_config(config);
+  const auto packed = packed_dtype(config.get_string("weight_format"));
+  const auto specs = packed ? packed_specs(parameter_specs(model), *packed, nullptr) : parameter_specs(model);
+  Counted counted;
+  run_session(config, mesh, [&](Context& context) {
+    const Parameters parameters = Parameters::create(context, specs, model.init_seed, {}, nullptr);
+    Generator generator(context, model, parameters, rows_to_generate(config, mesh), 16);
+    const auto feed = [&](std::size_t tokens) {
+      std::vector<RowTokens> texts;
+      for (std::size_t row = 0; row < static_cast<std::size_t>(generator.rows()); ++row)
+        texts.push_back({row, std::vector<std::int32_t>(tokens, 3)});
+      context.comm->reset_counts();
+      generator.feed(texts);
+      return context.comm->counts();
+    };
+    const auto read = feed(6), make = feed(1);
+    if (context.comm->rank() != 0) return;
+    counted.read = read;
+    counted.make = make;
+    for (const auto& p : parameters.all())
+      counted.weights += static_cast<std::int64_t>(p.array.tensor().bytes());
+  });
+  return counted;
+}
+
+void expect_same(const std::vector<CollectiveCount>& plan, const std::vector<CollectiveCount>& run) {
+  ASSERT_EQ(plan.size(), run.size());
+  for (std::size_t i = 0; i < run.size(); ++i) {
+    EXPECT_EQ(plan[i].kind, run[i].kind);
+    EXPECT_EQ(plan[i].axis, run[i].axis);
+    EXPECT_EQ(plan[i].calls, run[i].calls) << run[i].kind;
+    EXPECT_EQ(plan[i].bytes, run[i].bytes) << run[i].kind;
+  }
+}
+
+TEST(GenerationPlan, CountsWhatAGeneratorDoes) {
+  for (const char* format : {"stored", "int8", "int4"}) {
+    for (const Keys& layout : {Keys{"ranks=1"}, Keys{"ranks=2", "ici_fsdp_parallelism=2"},
+                               Keys{"ranks=2", "ici_fsdp_parallelism=1", "ici_expert_parallelism=2"}}) {
+      Keys keys = layout;
+      keys.push_back(std::string("weight_format=") + format);
+      SCOPED_TRACE(fmt::format("{}", fmt::join(keys, " ")));
+      const Config config = config_of(keys);
+      const Mesh mesh = mesh_from_config(config);
+      const GenerationPlan plan = plan_generation(config, mesh, Topology::read("cpu", mesh.size()));
+      const Counted run = counted_of(config, mesh);
+      EXPECT_EQ(plan.weights, run.weights);
+      expect_same(plan.read.cost.collectives, run.read);
+      expect_same(plan.make.cost.collectives, run.make);
+      // Keys and values of each layer, two rows a rank.
+      EXPECT_EQ(plan.cache, 2 * 2 * 2 * 16 * 2 * 32 * 2);
+      EXPECT_EQ(plan.packed_weights > 0, std::string(format) != "stored");
+      EXPECT_GE(plan.peak, plan.weights + plan.cache);
+    }
+  }
+}
+
+TEST(GenerationPlan, RefusesWhatGenerateRefuses) {
+  const auto plan = [](const Keys& keys) {
+    const Config config = config_of(keys);
+    const Mesh mesh = mesh_from_config(config);
+    return plan_generation(config, mesh, Topology::read("cpu", mesh.size()));
+  };
+  EXPECT_THROW(plan({"ranks=4", "ici_fsdp_parallelism=1", "ici_tensor_parallelism=4", "weight_format=int4"}),
+               Error);
+  EXPECT_THROW(plan({"max_target_length=6"}), Error);
+}
+
+}  // namespace
+}  // namespace switchyard
