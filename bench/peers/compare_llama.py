@@ -9,16 +9,23 @@ from the bfloat16 weights on load, llama.cpp's by gguf's quantizers from the sam
 Both go on greedily from the same tokens, in turns, with equal threads, and are read by the clocks that they print. The
 weights that a token reads are larger than caches. llama.cpp takes what the processor has (its library is built for all
 and cannot be capped from outside); Switchyard takes it, too, and each of --isa.
+
+--texts 8: servers instead, eight requests at once with prompts that differ, and the tokens of all over the time from the
+first request to the last answer.
 """
 
 import argparse
+import concurrent.futures
+import http.client
 import json
 import os
 import pathlib
+import signal
 import statistics
 import struct
 import subprocess
 import sys
+import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 WORDS = "Wagons onto tracks, tokens onto experts. "
@@ -32,6 +39,7 @@ def arguments():
         parser.add_argument(f"--{key}", type=int, default=default)
     parser.add_argument("--format", choices=("bfloat16", "int8", "int4"), default="bfloat16")
     parser.add_argument("--prompt", type=int, default=512, help="tokens that are read")
+    parser.add_argument("--texts", type=int, default=1, help="more than one: so many at once, from servers")
     parser.add_argument("--isa", default="avx2", help="caps of SWITCHYARD_ISA, with commas between")
     parser.add_argument("--folder", required=True, help="for the weights; those that are there are used again")
     parser.add_argument("--switchyard", default=str(HERE.parents[1] / "build/release/switchyard"))
@@ -196,6 +204,70 @@ def bytes_of_token(args):
     return size
 
 
+def at_once(ask, texts):
+    """Seconds that all take, and the answers."""
+    with concurrent.futures.ThreadPoolExecutor(len(texts)) as pool:
+        begin = time.perf_counter()
+        answers = list(pool.map(ask, texts))
+        return time.perf_counter() - begin, answers
+
+
+def different_prompts(args):
+    return [(f"{i} " + WORDS * args.prompt)[:args.prompt] for i in range(args.texts)]
+
+
+def switchyard_server(args, folder, isa):
+    """Tokens and seconds of --texts requests at once."""
+    file = folder / "server.json"
+    file.unlink(missing_ok=True)
+    form = "stored" if args.format == "bfloat16" else args.format
+    command = [args.switchyard, "serve", str(folder), "weight_dtype=bfloat16", "dtype=bfloat16", f"weight_format={form}",
+               f"max_target_length={args.prompt + args.tokens + 1}", f"per_device_batch_size={args.texts}",
+               "enable_prefix_caching=false", "--port", "0", "--json", str(file)]
+    cap = {"SWITCHYARD_ISA": isa} if isa else {}
+    cores = ",".join(str(c) for c in sorted(os.sched_getaffinity(0))[:args.threads])
+    server = subprocess.Popen(["taskset", "-c", cores, *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                              text=True, env=dict(os.environ, **cap))
+    while not file.exists():
+        if server.poll() is not None:
+            sys.exit(f"switchyard serve fails: {server.stderr.read()[-2000:]}")
+        time.sleep(0.05)
+    port = json.loads(file.read_text())["port"]
+
+    def ask(text):
+        connection = http.client.HTTPConnection("127.0.0.1", port)
+        body = {"prompt": text, "max_tokens": args.tokens, "temperature": 0}
+        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        content = json.loads(answer.read())
+        if answer.status != 200:
+            sys.exit(f"switchyard serve: {content}")
+        return content["usage"]["completion_tokens"]
+
+    at_once(ask, different_prompts(args))  # warms up
+    seconds, made = at_once(ask, different_prompts(args))
+    server.send_signal(signal.SIGTERM)
+    server.wait()
+    return {"seconds": seconds, "tokens": sum(made)}
+
+
+def compare_servers(args, folder, gguf_file):
+    ours, theirs = {isa: [] for isa in [*args.isa.split(","), ""]}, []
+    for _ in range(args.rounds):
+        for isa, runs in ours.items():
+            runs.append(switchyard_server(args, folder, isa))
+        theirs.append(llama(args, gguf_file, None))
+    print(f"{theirs[0]['version']}; {args.threads} threads, {args.texts} texts of {args.prompt} tokens read\n")
+    print("| | tokens made, of each round | tokens/s, best | median | ratio of best | of medians |\n" + "|---" * 6 + "|")
+    rates = lambda runs: [r["tokens"] / r["seconds"] for r in runs]
+    for name, runs in [(f"Switchyard {isa or 'as the machine is'}", r) for isa, r in ours.items()] + [("llama.cpp", theirs)]:
+        a, b = max(rates(runs)), statistics.median(rates(runs))
+        print(f"| {name} | {', '.join(str(r['tokens']) for r in runs)} | {a:.1f} | {b:.1f} | {a / max(rates(theirs)):.2f} | "
+              f"{b / statistics.median(rates(theirs)):.2f} |")
+    if args.json:
+        pathlib.Path(args.json).write_text(json.dumps({"switchyard": ours, "llama": theirs}, indent=1))
+
+
 def run_llama(args):
     """In a process of its own: prints tokens, seconds of the prompt and of a token, and versions as one line of JSON."""
     from importlib.metadata import version
@@ -205,8 +277,9 @@ def run_llama(args):
     work = json.loads(args.run_llama)
     params = xllamacpp.CommonParams()
     params.model.path = work["model"]
-    params.n_ctx = 1024
-    params.n_parallel = 1
+    texts = work.get("texts")
+    params.n_ctx = 1024 * (len(texts) if texts else 1)
+    params.n_parallel = len(texts) if texts else 1
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = args.threads
     server = xllamacpp.Server(params)
     request = {"prompt": work["prompt"], "n_predict": args.tokens, "temperature": 0, "ignore_eos": True,
@@ -215,6 +288,15 @@ def run_llama(args):
     def complete(request):
         answer = server.handle_completions(request)
         return json.loads(answer) if isinstance(answer, str) else answer
+
+    if texts:
+        at_once(lambda text: complete({**request, "prompt": text}), texts)  # warms up
+        seconds, answers = at_once(lambda text: complete({**request, "prompt": text}), texts)
+        made = sum(answer["usage"]["completion_tokens"] for answer in answers)
+        print("\n" + json.dumps({"seconds": seconds, "tokens": made,
+                                 "version": f"xllamacpp {version('xllamacpp')}, gguf {version('gguf')}",
+                                 "system": xllamacpp.get_system_info()}), flush=True)
+        os._exit(0)
 
     # Also warms up: which tokens, is said beside their probabilities only.
     content = complete({**request, "n_probs": 1})["choices"][0]["logprobs"]["content"]
@@ -228,7 +310,10 @@ def run_llama(args):
 
 
 def llama(args, gguf_file, prompt):
-    work = json.dumps({"model": str(gguf_file), "prompt": prompt})
+    work = {"model": str(gguf_file), "prompt": prompt}
+    if args.texts > 1:
+        work["texts"] = different_prompts(args)
+    work = json.dumps(work)
     own = [f"--{key}={getattr(args, key)}" for key in ("tokens", "threads", "folder")]  # what run_llama reads
     done = subprocess.run([sys.executable, __file__, *own, "--run-llama", work], capture_output=True, text=True)
     if done.returncode != 0:
@@ -271,6 +356,8 @@ def main():
         if not (folder / "config.json").exists():
             write_hugging_face(args, weights, folder)
         write_gguf(args, weights, gguf_file)
+    if args.texts > 1:
+        return compare_servers(args, folder, gguf_file)
     ours, theirs, reads = {isa: [] for isa in [*args.isa.split(","), ""]}, [], []
     for _ in range(args.rounds):
         reads.append(read_bandwidth(args, folder))
