@@ -59,6 +59,7 @@ namespace {
 // 256: a panel of A and one of B (16 KB each at 32 wide bf16, 24 + 32 KB at most for f32) stay in the first
 // cache.
 constexpr std::int64_t kDepth = 256;
+constexpr std::int64_t kColumnsAtOnce = 128;  // 128 KB of B
 
 std::int64_t round_up(std::int64_t x, std::int64_t unit) {
   return (x + unit - 1) / unit * unit;
@@ -137,15 +138,18 @@ void compute_block(const GemmProblem& p, const GemmBlock& block) {
     pack<kRows>(Kernel::pack_a, p, p.transpose_a, block.row_begin, block.row_end, k_begin, k_end, packed, a);
     pack<kColumns>(Kernel::pack_b, p, !p.transpose_b, block.column_begin, block.column_end, k_begin, k_end,
                    packed, b);
-    for (std::int64_t i = 0; i < rows; i += kRows) {  // rows outside: C is written in long runs
-      for (std::int64_t j = 0; j < columns; j += kColumns) {
-        float* tile = one_step ? tiles : tiles + i * columns + j * kRows;
-        Kernel::multiply(packed, a + i * packed, b + j * packed, k_begin > 0, tile);
-        if (k_end < p.k) continue;
-        const std::int64_t row = block.row_begin + i, column = block.column_begin + j;
-        store(p, tile, kColumns,
-              {row, std::min(row + kRows, block.row_end), column,
-               std::min(column + kColumns, block.column_end)});
+    // Some panels of B stay in the second cache while those of A pass by, and C is written in long runs.
+    for (std::int64_t first = 0; first < columns; first += kColumnsAtOnce) {
+      for (std::int64_t i = 0; i < rows; i += kRows) {
+        for (std::int64_t j = first; j < std::min(first + kColumnsAtOnce, columns); j += kColumns) {
+          float* tile = one_step ? tiles : tiles + i * columns + j * kRows;
+          Kernel::multiply(packed, a + i * packed, b + j * packed, k_begin > 0, tile);
+          if (k_end < p.k) continue;
+          const std::int64_t row = block.row_begin + i, column = block.column_begin + j;
+          store(p, tile, kColumns,
+                {row, std::min(row + kRows, block.row_end), column,
+                 std::min(column + kColumns, block.column_end)});
+        }
       }
     }
     k_begin = k_end;
