@@ -39,7 +39,12 @@ CaseReport run_case(const CaseRequest& request) {
     if (request.native)
       fail_usage("[verify] {}: --native is for GGUF files and folders with expected.safetensors",
                  request.path);
-    if (fs::is_directory(path, problem)) return verify_hub_folder(request);
+    if (fs::is_directory(path, problem)) {
+      if (fs::exists(path / "config.json", problem) && !fs::exists(path / "io.safetensors", problem))
+        fail_usage("[verify] {}: expected io.safetensors in it, or expected.safetensors and tensors.json",
+                   request.path);
+      return verify_hub_folder(request);
+    }
     if (path.extension() == ".json") return verify_training_run(request);
     if (path.extension() == ".safetensors") return verify_moe_layer(request);
   } catch (const nlohmann::json::exception& wrong) {

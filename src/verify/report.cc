@@ -127,12 +127,14 @@ void print_report(const CaseReport& report, bool all) {
       print_group(members, width);
     }
   }
-  if (const auto& native = report.native)
+  if (const auto& native = report.native) {
     fmt::print(
         "  as generate computes (dtype={}, weight_format={}): mean KL {:.2e} nats, equal top token "
         "for {} of {} ({:.1f} %)\n",
         native->dtype, native->weight_format, native->mean_kl, native->same_top, native->tokens,
         100 * share_of_top(*native));
+    for (const std::string& note : native->notes) fmt::print("    {}\n", note);
+  }
   if (const Row* first = report.first_failure()) {
     fmt::print("  FAIL: first difference in {}{}\n", first->place.empty() ? "" : first->place + ", ",
                first->name);

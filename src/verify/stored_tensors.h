@@ -36,7 +36,8 @@ struct StatedTensors {
 bool has_offset(const std::string& type);
 
 // Adds a row for every stated tensor, which passes where the hash is equal; of a type with an offset also
-// where some rows are given by value and no value of theirs is off by more than an ulp. Throws Error(usage)
+// where some rows are given by value, and their values are off by an ulp in places and nowhere by more (off
+// nowhere, they do not say why the hash differs). Throws Error(usage)
 // where a needed tensor is not stated, where a stated one is not there or has another shape, where `values`
 // has rows that are not stated or no such rows, and where nothing is stated at all.
 void compare_stored_tensors(const TensorReader& reader, const StatedTensors& stated, CaseReport& report);
