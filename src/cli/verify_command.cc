@@ -29,9 +29,9 @@ relative error of each tensor, and the first tensor that differs. A case is
   a folder             config.json, model.safetensors, io.safetensors (trajectory.json, generate.json) from Hugging Face
   a file *.safetensors one MoE layer of the reference: output, balance loss, bias update, gradients
   a file *.json        a training run of the reference: logits, gradients, metrics of each step, final weights
-  a file *.gguf        with *.expected.safetensors and tensors.json beside it, or a folder of 8-bit or GPTQ weights
-                       with expected.safetensors and tensors.json: every dequantized tensor by its SHA-256, logits
-                       in float32 on those values
+  a file *.gguf        with *.expected.safetensors and tensors.json beside it, or a folder of 8-bit or GPTQ
+                       weights with expected.safetensors and tensors.json: every dequantized tensor by its
+                       SHA-256, logits in float32 on those values
 
 A case brings its own config and batch. Keys on the command line come on top of it: ranks, mesh axes, strategy,
 dtype. The numbers must not depend on them; ranks=N replaces the mesh that the case itself names.
@@ -41,10 +41,10 @@ dtype. The numbers must not depend on them; ranks=N replaces the mesh that the c
                  default 1e-4 for the logits of a GGUF file or a folder with expected.safetensors)
   --json FILE    write all numbers to FILE
   --all          print every tensor, not a line for each long list
-  --native       of a GGUF file or a folder with expected.safetensors, also what `generate` computes: token after
-                 token, weights as they are stored, its dtype. Reported, no verdict: mean KL and how often the
-                 most probable token is that of the given logits. dtype, weight_dtype and weight_format are then
-                 keys of this second run alone
+  --native       of a GGUF file or a folder with expected.safetensors, also what `generate` computes: token
+                 after token, weights as they are stored, its dtype. Reported, no verdict: mean KL and how often
+                 the most probable token is that of the given logits. dtype, weight_dtype and weight_format are
+                 then keys of this second run alone
 
 switchyard verify --mesh "KEYS" --mesh "KEYS" ... [CONFIG.yml] [key=value ...] [--inject-fault "..."] [options]
 

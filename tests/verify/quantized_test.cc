@@ -164,6 +164,26 @@ TEST_F(QuantizedCaseTest, OneOtherBitIsFound) {
   expect_difference({folder}, "layer 0, model.layers.0.self_attn.kv_a_proj_with_mqa.weight");
 }
 
+TEST_F(QuantizedCaseTest, NumbersThatAreNotFiniteFailAlsoInTheNativeRun) {
+  const fs::path gguf = copy_gguf("qwen3moe", "Q4_0");
+  std::string bytes = text_of(gguf);
+  std::size_t at = 0;
+  {
+    const GgufFile file = GgufFile::open(gguf);
+    const auto values = file.at("output_norm.weight").bytes;
+    at = bytes.find(std::string(reinterpret_cast<const char*>(values.data()), values.size()));
+    ASSERT_NE(at, std::string::npos);
+  }
+  bytes.replace(at, 4, std::string("\0\0\xc0\x7f", 4));
+  write(gguf, bytes);
+  const std::string report = folder_ / "report.json";
+  expect_difference({gguf, "--native", "--tolerance", "1e9", "--json", report}, "output_norm.weight");
+  const json tensors = json::parse(text_of(report)).at("cases").at(0).at("tensors");
+  for (std::size_t i = tensors.size() - 2; i < tensors.size(); ++i)
+    EXPECT_FALSE(tensors[i].at("pass").get<bool>()) << tensors[i];
+  EXPECT_EQ(tensors.back().at("failure"), "not finite");
+}
+
 // A type with an offset may be an ulp off in the rows that are given; nothing else may.
 TEST_F(QuantizedCaseTest, RowsAreComparedWhereTheHashDiffers) {
   const std::string name = "blk.1.attn_output.weight", values = "tensor." + name;
