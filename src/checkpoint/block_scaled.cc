@@ -25,6 +25,27 @@ std::int64_t blocks_of(std::int64_t elements) {
   return (elements + kScaleBlock - 1) / kScaleBlock;
 }
 
+// T: of the result, whose rows begin at `out`.
+template <typename T>
+void scale_rows(const SafetensorsFile::Entry& weight, const SafetensorsFile::Entry& scale, std::int64_t begin,
+                std::int64_t end, T* out) {
+  const std::array<float, 256>& values = e4m3_values();
+  const std::int64_t columns = weight.shape[1], across = blocks_of(columns);
+  std::vector<float> scales(static_cast<std::size_t>(across));
+  for (std::int64_t r = begin; r < end && across > 0; ++r) {
+    const std::byte* from = weight.bytes.data() + r * columns;
+    T* to = out + (r - begin) * columns;
+    if (r == begin || r % kScaleBlock == 0)  // entries need not be aligned
+      std::memcpy(scales.data(), scale.bytes.data() + r / kScaleBlock * across * 4, scales.size() * 4);
+    for (std::int64_t c0 = 0; c0 < columns; c0 += kScaleBlock) {
+      const float factor = scales[static_cast<std::size_t>(c0 / kScaleBlock)];
+      const std::int64_t c1 = std::min(columns, c0 + kScaleBlock);
+      for (std::int64_t c = c0; c < c1; ++c)
+        to[c] = T(values[std::to_integer<std::size_t>(from[c])] * factor);
+    }
+  }
+}
+
 }  // namespace
 
 std::string block_scale_name(const std::string& weight) {
@@ -37,27 +58,17 @@ bool is_block_scaled(const SafetensorsFile::Entry& weight, const SafetensorsFile
 }
 
 Tensor block_scaled_rows(const SafetensorsFile::Entry& weight, const SafetensorsFile::Entry& scale,
-                         std::int64_t begin, std::int64_t end) {
+                         std::int64_t begin, std::int64_t end, DType dtype) {
   CHECK(is_block_scaled(weight, scale), "{} {} and {} {}", weight.dtype, to_string(weight.shape), scale.dtype,
         to_string(scale.shape));
   CHECK(0 <= begin && begin <= end && end <= weight.shape[0], "rows [{}, {}) of {}", begin, end,
         to_string(weight.shape));
-  const std::array<float, 256>& values = e4m3_values();
-  const std::int64_t columns = weight.shape[1], across = blocks_of(columns);
-  Tensor out(DType::bf16, {end - begin, columns});
-  std::vector<float> scales(static_cast<std::size_t>(across));
-  for (std::int64_t r = begin; r < end && across > 0; ++r) {
-    const std::byte* from = weight.bytes.data() + r * columns;
-    bfloat16* to = out.data<bfloat16>() + (r - begin) * columns;
-    if (r == begin || r % kScaleBlock == 0)  // entries need not be aligned
-      std::memcpy(scales.data(), scale.bytes.data() + r / kScaleBlock * across * 4, scales.size() * 4);
-    for (std::int64_t c0 = 0; c0 < columns; c0 += kScaleBlock) {
-      const float factor = scales[static_cast<std::size_t>(c0 / kScaleBlock)];
-      const std::int64_t c1 = std::min(columns, c0 + kScaleBlock);
-      for (std::int64_t c = c0; c < c1; ++c)
-        to[c] = bfloat16(values[std::to_integer<std::size_t>(from[c])] * factor);
-    }
-  }
+  CHECK(is_float(dtype), "{}", name_of(dtype));
+  Tensor out(dtype, {end - begin, weight.shape[1]});
+  if (dtype == DType::f32)
+    scale_rows(weight, scale, begin, end, out.data<float>());
+  else
+    scale_rows(weight, scale, begin, end, out.data<bfloat16>());
   return out;
 }
 

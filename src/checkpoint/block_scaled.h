@@ -17,10 +17,10 @@ std::string block_scale_name(const std::string& weight);
 // Whether a tensor of these types and shapes is such a pair.
 bool is_block_scaled(const SafetensorsFile::Entry& weight, const SafetensorsFile::Entry& scale);
 
-// Rows [begin, end) of the weights: bfloat16, each product rounded once. CHECKs that it is such a pair and
-// has those rows. A NaN stays one.
+// Rows [begin, end) of the weights in `dtype`: float32 products, or each of them rounded once to bfloat16.
+// CHECKs that it is such a pair and has those rows. A NaN stays one.
 Tensor block_scaled_rows(const SafetensorsFile::Entry& weight, const SafetensorsFile::Entry& scale,
-                         std::int64_t begin, std::int64_t end);
+                         std::int64_t begin, std::int64_t end, DType dtype);
 
 // Whether such a weight [out, in] is whole blocks of packed_fp8 (kernels/packed_block.h).
 bool holds_packed_fp8(const Shape& weight);

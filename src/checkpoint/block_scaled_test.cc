@@ -77,7 +77,13 @@ TEST_F(ScaledFolder, EveryWeightTimesItsBlocksScale) {
                                        {"w_scale_inv", "F32", {2, 3}, scales_of(scales)}});
   EXPECT_EQ(weights.names(), (std::vector<std::string>{"odd", "w"}));
   EXPECT_EQ(weights.dtype("w"), "BF16");
-  const Tensor whole = weights.read("w"), part = weights.take_rows("w", 127, 130);
+  EXPECT_TRUE(weights.is_quantized("w"));
+  EXPECT_FALSE(weights.is_quantized("odd"));
+  const Tensor whole = weights.read("w"), part = weights.take_rows("w", 127, 130),
+               exact = weights.take_values("w", 0, rows), exact_part = weights.take_values("w", 127, 130);
+  ASSERT_EQ(exact.dtype(), DType::f32);
+  ASSERT_EQ(exact.shape(), whole.shape());
+  EXPECT_EQ(std::memcmp(exact_part.raw(), exact.raw() + 127 * columns * 4, exact_part.bytes()), 0);
   ASSERT_EQ(whole.shape(), (Shape{rows, columns}));
   ASSERT_EQ(part.shape(), (Shape{3, columns}));
   EXPECT_EQ(std::memcmp(part.raw(), whole.raw() + 127 * columns * 2, part.bytes()), 0);
@@ -88,6 +94,8 @@ TEST_F(ScaledFolder, EveryWeightTimesItsBlocksScale) {
           e4m3(static_cast<unsigned char>(bytes[static_cast<std::size_t>(r * columns + c)])));
       const float scale = scales[static_cast<std::size_t>(r / 128 * 3 + c / 128)];
       const auto want = static_cast<float>(bfloat16(value * scale));
+      const float product = exact.data<float>()[r * columns + c];
+      ASSERT_TRUE(product == value * scale || (std::isnan(product) && std::isnan(value))) << r << " " << c;
       ASSERT_TRUE(got == want || (std::isnan(got) && std::isnan(want)))
           << r << " " << c << ": " << got << " " << want;
     }

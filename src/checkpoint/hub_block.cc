@@ -51,7 +51,8 @@ class HubBlockReader {
 
   // Rows of the tensor in the type of the result. Their pages in the file are let go of.
   Tensor take(std::int64_t begin, std::int64_t end) const {
-    Tensor rows = weights_.take_rows(name_, begin, end);
+    const bool exact = cast_.dtype == DType::f32;
+    Tensor rows = exact ? weights_.take_values(name_, begin, end) : weights_.take_rows(name_, begin, end);
     if (!is_float(rows.dtype()))
       fail_usage("[checkpoint] {}: tensor {} is {}, expected floating point", weights_.path(), name_,
                  name_of(rows.dtype()));

@@ -24,6 +24,10 @@ class HubWeights {
   virtual Tensor read(const std::string& name) const = 0;        // f32 or bf16 where the weight is a float
   // Rows [begin, end) of its first dimension, whose pages in the file are then let go of.
   virtual Tensor take_rows(const std::string& name, std::int64_t begin, std::int64_t end) const = 0;
+  // The same, but in float32 where the two above round a weight's values to bfloat16.
+  virtual Tensor take_values(const std::string& name, std::int64_t begin, std::int64_t end) const {
+    return take_rows(name, begin, end);
+  }
 
   // The packed type (kernels/packed_block.h) that can hold a matrix [out, in] bit for bit as it is stored, in
   // whole blocks; none where there is none. Error(usage) for a missing tensor.

@@ -99,8 +99,8 @@ struct GptqWeight;
 // The weights of a Hugging Face folder: model.safetensors, or the shards of model.safetensors.index.json. A
 // path to one .safetensors file is taken as it is. Every tensor of the index must be in its shard and every
 // tensor of a shard in the index. 8-bit weights with scales beside them (checkpoint/block_scaled.h) are
-// bfloat16 tensors here, and their scales are no tensors; 4-bit weights of GPTQ (checkpoint/gptq.h) are one
-// float32 tensor NAME.weight each. Error(usage) otherwise.
+// bfloat16 tensors here (float32 by take_values), and their scales are no tensors; 4-bit weights of GPTQ
+// (checkpoint/gptq.h) are one float32 tensor NAME.weight each. Error(usage) otherwise.
 class WeightFolder : public HubWeights {
  public:
   static WeightFolder open(const std::string& folder);
@@ -112,15 +112,21 @@ class WeightFolder : public HubWeights {
   std::string dtype(const std::string& name) const override;  // as in the file
   Tensor read(const std::string& name) const override;        // as SafetensorsFile::read
   Tensor take_rows(const std::string& name, std::int64_t begin, std::int64_t end) const override;
+  Tensor take_values(const std::string& name, std::int64_t begin, std::int64_t end) const override;
   // fp8 of 8-bit weights with scales, int4 of those of GPTQ.
   std::optional<DType> packed_dtype(const std::string& name) const override;
   Tensor take_blocks(const std::string& name) const override;
+  // Whether it is one of those two: stored in fewer bits than its values have.
+  bool is_quantized(const std::string& name) const {
+    return gptq_.contains(name) || scale_shard_of_.contains(name);
+  }
   const std::vector<SafetensorsFile>& files() const { return shards_; }
 
  private:
   const SafetensorsFile& shard(const std::string& name) const;
   const SafetensorsFile::Entry& entry(const std::string& name) const;
   const SafetensorsFile::Entry& scales_of(const std::string& weight) const;  // of one in scale_shard_of_
+  Tensor rows_of(const std::string& name, std::int64_t begin, std::int64_t end, DType scaled) const;
   void set_scales_apart();
   void join_gptq();
 

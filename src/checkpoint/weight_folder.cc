@@ -173,14 +173,23 @@ Tensor WeightFolder::read(const std::string& name) const {
   if (const auto found = gptq_.find(name); found != gptq_.end())
     return gptq_rows(*found->second, 0, found->second->outputs());
   if (!scale_shard_of_.contains(name)) return shard(name).read(name);
-  return block_scaled_rows(entry(name), scales_of(name), 0, entry(name).shape[0]);
+  return block_scaled_rows(entry(name), scales_of(name), 0, entry(name).shape[0], DType::bf16);
 }
 Tensor WeightFolder::take_rows(const std::string& name, std::int64_t begin, std::int64_t end) const {
+  return rows_of(name, begin, end, DType::bf16);
+}
+Tensor WeightFolder::take_values(const std::string& name, std::int64_t begin, std::int64_t end) const {
+  return rows_of(name, begin, end, DType::f32);
+}
+
+// `scaled`: the type of 8-bit weights with scales; the others have that of the file.
+Tensor WeightFolder::rows_of(const std::string& name, std::int64_t begin, std::int64_t end,
+                             DType scaled) const {
   // A row of GPTQ's is a column in the file: its pages have other rows too.
   if (const auto found = gptq_.find(name); found != gptq_.end()) return gptq_rows(*found->second, begin, end);
   const SafetensorsFile& file = shard(name);
   const Tensor rows = scale_shard_of_.contains(name)
-                          ? block_scaled_rows(entry(name), scales_of(name), begin, end)
+                          ? block_scaled_rows(entry(name), scales_of(name), begin, end, scaled)
                           : file.read_rows(name, begin, end);
   file.release_rows(name, begin, end);
   return rows;

@@ -21,7 +21,7 @@ namespace switchyard {
 namespace {
 
 constexpr const char* kVerifyHelp =
-    R"(switchyard verify CASE... [key=value ...] [--tolerance T] [--json FILE] [--all]
+    R"(switchyard verify CASE... [key=value ...] [--tolerance T] [--json FILE] [--all] [--native]
 
 Computes stored cases of other implementations and compares every number: a table with the largest absolute and
 relative error of each tensor, and the first tensor that differs. A case is
@@ -29,14 +29,22 @@ relative error of each tensor, and the first tensor that differs. A case is
   a folder             config.json, model.safetensors, io.safetensors (trajectory.json, generate.json) from Hugging Face
   a file *.safetensors one MoE layer of the reference: output, balance loss, bias update, gradients
   a file *.json        a training run of the reference: logits, gradients, metrics of each step, final weights
+  a file *.gguf        with *.expected.safetensors and tensors.json beside it, or a folder of 8-bit or GPTQ
+                       weights with expected.safetensors and tensors.json: every dequantized tensor by its
+                       SHA-256, logits in float32 on those values
 
 A case brings its own config and batch. Keys on the command line come on top of it: ranks, mesh axes, strategy,
 dtype. The numbers must not depend on them; ranks=N replaces the mesh that the case itself names.
 
   --tolerance T  largest error relative to a tensor's largest magnitude (default 2e-5; the norms of final
-                 parameters are held to a tenth of it, gradient norms while a folder trains to five times)
+                 parameters are held to a tenth of it, gradient norms while a folder trains to five times;
+                 default 1e-4 for the logits of a GGUF file or a folder with expected.safetensors)
   --json FILE    write all numbers to FILE
   --all          print every tensor, not a line for each long list
+  --native       of a GGUF file or a folder with expected.safetensors, also what `generate` computes: token
+                 after token, weights as they are stored, its dtype. Reported, no verdict: mean KL and how often
+                 the most probable token is that of the given logits. dtype, weight_dtype and weight_format are
+                 then keys of this second run alone
 
 switchyard verify --mesh "KEYS" --mesh "KEYS" ... [CONFIG.yml] [key=value ...] [--inject-fault "..."] [options]
 
@@ -56,12 +64,13 @@ Exit status: 0 all pass, 2 wrong command line, config or file, 3 a difference wa
 
 Examples (of what comes with the sources):
   switchyard verify tests/golden/hf/deepseek3-tiny ranks=4 ici_expert_parallelism=4 use_ring_of_experts=true
+  switchyard verify tests/golden/gguf/qwen3moe/Q4_0.gguf tests/golden/quantized/deepseek3-fp8 --native
   switchyard verify --mesh "ranks=4 ici_expert_parallelism=4" --mesh "ranks=4 custom_mesh_and_rule=pure-fsdp" \
     configs/examples/small-moe.yml base_num_decoder_layers=2
 )";
 
 struct VerifyOptions {
-  bool help = false, all = false;
+  bool help = false, all = false, native = false;
   std::optional<double> tolerance;
   std::string json_file;
   std::vector<std::string> cases, overrides, layouts;
@@ -89,6 +98,8 @@ VerifyOptions parse_verify(std::span<const std::string> args) {
       options.help = true;
     else if (arg == "--all")
       options.all = true;
+    else if (arg == "--native")
+      options.native = true;
     else if (arg == "--json")
       options.json_file = value_of(i);
     else if (arg == "--tolerance")
@@ -99,8 +110,8 @@ VerifyOptions parse_verify(std::span<const std::string> args) {
       options.fault = parse_fault(value_of(i));
     else if (arg.starts_with("-"))
       fail_usage(
-          "[verify] unknown option {}; the options are --tolerance T, --json FILE, --all, --mesh KEYS, "
-          "--inject-fault FAULT and --help",
+          "[verify] unknown option {}; the options are --tolerance T, --json FILE, --all, --native, --mesh "
+          "KEYS, --inject-fault FAULT and --help",
           arg);
     else if (arg.find('=') != std::string::npos && arg.find('/') > arg.find('='))
       options.overrides.push_back(arg);
@@ -113,6 +124,9 @@ VerifyOptions parse_verify(std::span<const std::string> args) {
     fail_usage("[verify] expected at least one case; `switchyard verify --help` says what that is");
   if (options.layouts.empty() && options.fault)
     fail_usage("[verify] --inject-fault spoils a layout: expected --mesh with it");
+  if (!options.layouts.empty() && options.native)
+    fail_usage(
+        "[verify] --native is for cases of few bits, --mesh compares layouts: expected one of the two");
   if (!options.layouts.empty() && options.cases.size() > 1)
     fail_usage("[verify] --mesh compares layouts of one model: expected one CONFIG.yml, got {} and {}",
                options.cases[0], options.cases[1]);
@@ -133,7 +147,7 @@ int show(const VerifyOptions& options, const CaseReport& report, std::set<std::s
 int run_one(const VerifyOptions& options, const std::string& path, std::set<std::string>& said,
             CaseReport& report) {
   try {
-    report = run_case({path, options.overrides, options.tolerance.value_or(kDefaultTolerance)});
+    report = run_case({path, options.overrides, options.tolerance, options.native});
   } catch (const Error& error) {
     report.path = path;
     report.error = error.what();

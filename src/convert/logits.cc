@@ -28,7 +28,8 @@ struct StoredModel {
   Parameters::Fill fill;
 };
 
-StoredModel open_hub(const std::string& path) {
+// `exact`: all weights in float32, also those that a conversion rounds where no type is asked for.
+StoredModel open_hub(const std::string& path, bool exact) {
   const HubSource source = open_hub_source(path);
   Config config = config_of_hub(source.config);
   const HubFamily family = hub_family(source.config);
@@ -37,8 +38,9 @@ StoredModel open_hub(const std::string& path) {
   std::map<std::string, Shape> shapes;
   for (const auto& spec : parameter_specs(model)) shapes[spec.name] = spec.shape;
   check_hub_tensors(*folder, family, shapes, model.layers);
-  return {std::move(config), [folder, family](const ParameterSpec& spec) {
-            return load_from_hub(*folder, family, spec.name, spec.shape);
+  return {std::move(config), [folder, family, exact](const ParameterSpec& spec) {
+            if (!exact) return load_from_hub(*folder, family, spec.name, spec.shape);
+            return hub_block(*folder, family, spec.name, spec.shape, whole_box(spec.shape), {DType::f32, 1});
           }};
 }
 
@@ -116,8 +118,8 @@ Tensor run_layer(const Config& config, const ModelConfig& model, const Parameter
   return results.whole("result");
 }
 
-StoredModel open_stored(const std::string& path, const Shape& tokens) {
-  StoredModel stored = is_hub_source(path) ? open_hub(path) : open_ours(path);
+StoredModel open_stored(const std::string& path, const Shape& tokens, bool exact) {
+  StoredModel stored = is_hub_source(path) ? open_hub(path, exact) : open_ours(path);
   stored.config.set("max_target_length", tokens[1], "verify");
   stored.config.set("per_device_batch_size", static_cast<double>(tokens[0]), "verify");
   return stored;
@@ -134,7 +136,7 @@ Tensor logits_of(const StoredModel& stored, const Parameters::Fill& fill, const 
 }  // namespace
 
 StoredLogits stored_logits(const std::string& path, std::optional<DType> dtype, bool as_exported) {
-  const StoredModel stored = open_stored(path, {kRows, kTokens});
+  const StoredModel stored = open_stored(path, {kRows, kTokens}, dtype == DType::f32);
   std::optional<HubForm> form;
   if (as_exported) form = hub_form(stored.config);
   const Parameters::Fill fill = [&](const ParameterSpec& spec) {
@@ -148,7 +150,7 @@ StoredLogits stored_logits(const std::string& path, std::optional<DType> dtype, 
 }
 
 Tensor stored_logits_of(const std::string& path, const Tensor& tokens) {
-  const StoredModel stored = open_stored(path, tokens.shape());
+  const StoredModel stored = open_stored(path, tokens.shape(), true);
   const auto fill = [&](const ParameterSpec& spec) { return stored.fill(spec).cast(DType::f32); };
   return logits_of(stored, fill, batch_of(tokens));
 }

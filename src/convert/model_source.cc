@@ -69,7 +69,10 @@ class HubModel : public ModelSource {
     const StoredPair& pair = pairs_.at(tensor);
     return mover.move(
         {pair.hub.shape, shape, dtype, 1, pair.hub.transposed, pair.hub.transposed ? pair.hub.shape[0] : 0},
-        [&](std::int64_t begin, std::int64_t end) { return weights_.take_rows(pair.theirs, begin, end); });
+        [&](std::int64_t begin, std::int64_t end) {
+          return dtype == DType::f32 ? weights_.take_values(pair.theirs, begin, end)
+                                     : weights_.take_rows(pair.theirs, begin, end);
+        });
   }
 
  private:

@@ -144,7 +144,7 @@ class ToSwitchyard {
   Tensor made(const Target& target) {
     const StoredTensor& stored = target.stored;
     if (!is_packed(stored.dtype)) return source_->read(mover_, stored.name, target.shape, stored.dtype);
-    const Tensor dense = source_->read(mover_, stored.name, target.shape, source_->dtype(stored.name));
+    const Tensor dense = source_->read(mover_, stored.name, target.shape, DType::f32);
     const Tensor packed(stored.dtype, stored.shape);
     if (!mover_.pack(dense, target.inputs, packed))
       fail_usage("[convert] {} has a value that is no finite number, which {} cannot hold", stored.name,

@@ -1,7 +1,6 @@
 // GGUF: blocks against the values of llama.cpp's code, stored files against what their writer says of them,
 // and broken files.
 #include <gtest/gtest.h>
-#include <openssl/evp.h>
 
 #include <algorithm>
 #include <bit>
@@ -17,6 +16,7 @@
 #include "checkpoint/json_file.h"
 #include "checkpoint/safetensors.h"
 #include "core/error.h"
+#include "core/sha256.h"
 #include "core/testing.h"
 #include "gguf/blocks.h"
 #include "gguf/gguf_file.h"
@@ -133,12 +133,9 @@ TEST(GgufBlocks, OfMxfp4HaveEveryValueInPackedBlocks) {
 }
 
 std::string sha256(std::span<const float> values) {
-  std::array<unsigned char, 32> digest{};
-  unsigned length = 0;
-  EVP_Digest(values.data(), values.size_bytes(), digest.data(), &length, EVP_sha256(), nullptr);
-  std::string text;
-  for (const unsigned char byte : digest) text += fmt::format("{:02x}", byte);
-  return text;
+  Sha256 hash;
+  hash.add(std::as_bytes(values));
+  return hash.hex();
 }
 
 TEST(GgufFile, StoredFilesHaveTheTensorsThatTheirWriterSays) {

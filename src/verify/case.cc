@@ -4,11 +4,22 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "gguf/gguf_file.h"
 
 namespace switchyard {
 namespace {
 
 constexpr std::int32_t kNoTarget = -100;
+
+// A file that is or should be GGUF, or a folder with one of the files that such cases bring.
+bool is_quantized_case(const std::filesystem::path& path) {
+  namespace fs = std::filesystem;
+  std::error_code problem;
+  if (!fs::is_directory(path, problem))
+    return path.extension() == ".gguf" || GgufFile::is_gguf(path.string());
+  if (fs::exists(path / "io.safetensors", problem)) return false;
+  return fs::exists(path / "expected.safetensors", problem) || fs::exists(path / "tensors.json", problem);
+}
 
 }  // namespace
 
@@ -24,15 +35,24 @@ CaseReport run_case(const CaseRequest& request) {
   std::error_code problem;
   try {
     if (!fs::exists(path, problem)) fail_usage("[verify] there is no case {}", request.path);
-    if (fs::is_directory(path, problem)) return verify_hub_folder(request);
+    if (is_quantized_case(path)) return verify_quantized(request);
+    if (request.native)
+      fail_usage("[verify] {}: --native is for GGUF files and folders with expected.safetensors",
+                 request.path);
+    if (fs::is_directory(path, problem)) {
+      if (fs::exists(path / "config.json", problem) && !fs::exists(path / "io.safetensors", problem))
+        fail_usage("[verify] {}: expected io.safetensors in it, or expected.safetensors and tensors.json",
+                   request.path);
+      return verify_hub_folder(request);
+    }
     if (path.extension() == ".json") return verify_training_run(request);
     if (path.extension() == ".safetensors") return verify_moe_layer(request);
   } catch (const nlohmann::json::exception& wrong) {
     fail_usage("[verify] {}: a value is missing or of the wrong type: {}", request.path, wrong.what());
   }
   fail_usage(
-      "[verify] {}: expected a folder with config.json, a MoE-layer file *.safetensors or a training run "
-      "*.json",
+      "[verify] {}: expected a folder with config.json, a GGUF file, a MoE-layer file *.safetensors or a "
+      "training run *.json",
       request.path);
 }
 

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,17 +15,20 @@ namespace switchyard {
 
 struct CaseRequest {
   std::string path;
-  std::vector<std::string> overrides;  // key=value of the command line
-  double tolerance = kDefaultTolerance;
+  std::vector<std::string> overrides;    // key=value of the command line
+  std::optional<double> tolerance = {};  // none: that of the kind of case
+  bool native = false;                   // also the arithmetic of `generate`, of cases of few bits
 };
 
-// Runs the case at `path`: a Hugging Face folder, a MoE-layer file *.safetensors or a training run *.json.
+// Runs the case at `path`: a Hugging Face folder, a model of few bits (a GGUF file, or a folder with
+// expected.safetensors), a MoE-layer file *.safetensors or a training run *.json.
 // Throws Error(usage) when it is none of them, incomplete or malformed, or when its config with the overrides
 // is wrong.
 CaseReport run_case(const CaseRequest& request);
 
-// The three kinds, one a file.
+// The four kinds, one a file.
 CaseReport verify_hub_folder(const CaseRequest& request);
+CaseReport verify_quantized(const CaseRequest& request);
 CaseReport verify_moe_layer(const CaseRequest& request);
 CaseReport verify_training_run(const CaseRequest& request);
 

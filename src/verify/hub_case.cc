@@ -80,7 +80,7 @@ void sort_slots(Tensor& ids, Tensor& weights) {
 class HubCase {
  public:
   HubCase(const CaseRequest& request, const SafetensorsFile& stored, const HubModel& model)
-      : tolerance_(request.tolerance), stored_(stored), hub_(model) {}
+      : tolerance_(request.tolerance.value_or(kDefaultTolerance)), stored_(stored), hub_(model) {}
 
   void compare_pass(Gather& pass, CaseReport& report) {
     const ModelConfig& model = hub_.model();
@@ -227,7 +227,7 @@ CaseReport verify_hub_folder(const CaseRequest& request) {
   results.want("targets");
   results.compare_pass(pass, report);
   if (continuation) compare_tokens(tokens, continuation->tokens, report);
-  compare_training(trajectory, steps, request.tolerance, report);
+  compare_training(trajectory, steps, request.tolerance.value_or(kDefaultTolerance), report);
   return report;
 }
 

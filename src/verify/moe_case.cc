@@ -158,7 +158,7 @@ void compare_layer(const CaseRequest& request, const Layer& layer, Gather& gathe
                    const std::vector<double>& rows, CaseReport& report) {
   const SafetensorsFile& file = layer.file;
   const SafetensorsFile statistics = statistics_of(file);
-  const double tolerance = request.tolerance;
+  const double tolerance = request.tolerance.value_or(kDefaultTolerance);
   const bool rounded =
       std::filesystem::path(file.path()).filename().string().find("_ring_ragged_sort_") != std::string::npos;
   auto compare = [&](const std::string& name, const Tensor& got, double allowed,

@@ -33,9 +33,14 @@ std::string number(double value) {
   return value == 0 ? "0" : fmt::format("{:.1e}", value);
 }
 
+double share_of_top(const NativeLogits& native) {
+  return static_cast<double>(native.same_top) / static_cast<double>(native.tokens);
+}
+
 std::string verdict(const Row& row) {
   if (!row.judged) return "reported";
   if (row.pass()) return "ok";
+  if (!row.failure.empty()) return "FAIL, " + row.failure;
   return row.tolerance == 0 ? "FAIL, must be equal" : fmt::format("FAIL, over {}", number(row.tolerance));
 }
 
@@ -122,6 +127,14 @@ void print_report(const CaseReport& report, bool all) {
       print_group(members, width);
     }
   }
+  if (const auto& native = report.native) {
+    fmt::print(
+        "  as generate computes (dtype={}, weight_format={}): mean KL {:.2e} nats, equal top token "
+        "for {} of {} ({:.1f} %)\n",
+        native->dtype, native->weight_format, native->mean_kl, native->same_top, native->tokens,
+        100 * share_of_top(*native));
+    for (const std::string& note : native->notes) fmt::print("    {}\n", note);
+  }
   if (const Row* first = report.first_failure()) {
     fmt::print("  FAIL: first difference in {}{}\n", first->place.empty() ? "" : first->place + ", ",
                first->name);
@@ -141,11 +154,19 @@ nlohmann::json report_json(const std::vector<CaseReport>& reports) {
                          {"tolerance", row.tolerance},
                          {"judged", row.judged},
                          {"pass", row.pass()}});
+      if (!row.failure.empty()) tensors.back()["failure"] = row.failure;
     }
     nlohmann::json item = {
         {"case", report.path}, {"mesh", report.mesh}, {"pass", report.pass()}, {"tensors", tensors}};
     if (!report.error.empty()) item["error"] = report.error;
     if (const Row* first = report.first_failure()) item["first_difference"] = first->name;
+    if (const auto& native = report.native) {
+      item["native"] = {{"dtype", native->dtype},
+                        {"weight_format", native->weight_format},
+                        {"tokens", native->tokens},
+                        {"mean_kl", native->mean_kl},
+                        {"same_top", share_of_top(*native)}};
+    }
     cases.push_back(std::move(item));
   }
   return {{"version", SWITCHYARD_VERSION}, {"machine", machine_name()}, {"cases", cases}};

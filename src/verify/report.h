@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,9 +27,19 @@ struct Row {
   std::string place;  // "embedding", "layer 3", or empty
   std::string group;  // rows of one group are summarised in the table; empty: always printed
   MaxError error;
-  double tolerance = 0;  // 0: must be equal
-  bool judged = true;    // false: reported, no verdict
-  bool pass() const { return !judged || error.max_rel <= tolerance; }
+  double tolerance = 0;      // 0: must be equal
+  bool judged = true;        // false: reported, no verdict
+  std::string failure = {};  // why it fails, where that is no matter of the tolerance
+  bool pass() const { return !judged || (failure.empty() && error.max_rel <= tolerance); }
+};
+
+// How the arithmetic of `generate` on weights as they are stored does against given logits.
+struct NativeLogits {
+  std::string dtype, weight_format;  // as the keys say
+  std::vector<std::string> notes;    // on how the weights are held
+  std::int64_t tokens = 0;
+  double mean_kl = 0;         // nats a token: KL(given || ours)
+  std::int64_t same_top = 0;  // tokens for which both find the same next token most probable
 };
 
 struct CaseReport {
@@ -38,6 +49,7 @@ struct CaseReport {
   std::vector<Row> rows;             // in model order: the first that fails is where it went wrong
   std::vector<std::string> notices;  // what the overrides do not do
   std::string error;                 // why the case could not be run; empty otherwise
+  std::optional<NativeLogits> native = {};
 
   bool pass() const;
   const Row* first_failure() const;  // null without one

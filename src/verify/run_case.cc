@@ -102,7 +102,10 @@ struct Outcome {
 class RunCase {
  public:
   RunCase(const CaseRequest& request, const HubModel& hub, const nlohmann::json& results, CaseReport& report)
-      : tolerance_(request.tolerance), hub_(hub), results_(results), report_(report) {}
+      : tolerance_(request.tolerance.value_or(kDefaultTolerance)),
+        hub_(hub),
+        results_(results),
+        report_(report) {}
 
   void compare_first_pass(const RunFiles& files, Gather& gather) {
     const auto logits = SafetensorsFile::open(files.find(".logits.safetensors"));

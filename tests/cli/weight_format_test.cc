@@ -21,9 +21,9 @@ class WeightFormat : public ProgramTest {
   }
 
   // Tokens and their log probabilities.
-  json generate(const Arguments& arguments) const {
+  json generate(const Arguments& arguments, const std::string& prompt = "a text") const {
     const Finished done = run(Arguments{"generate"} + arguments +
-                              Arguments{"tokenizer_type=byte", "prompt=a text", "max_target_length=20",
+                              Arguments{"tokenizer_type=byte", "prompt=" + prompt, "max_target_length=20",
                                         "return_log_prob=true", "--json", "g.json"});
     EXPECT_EQ(done.status, 0) << done.err;
     if (done.status != 0) return {};
@@ -54,6 +54,23 @@ TEST_F(WeightFormat, ConvertedIsTheSameAsMadeOnLoad) {
     convert({"dense", format + "-again", "--weights", format});
     EXPECT_EQ(run({"inspect", format, format + "-again"}).status, 0);
   }
+}
+
+// Weights of 8 bits are packed from their exact values, and in float32 they are those values, both ways.
+TEST_F(WeightFormat, OfEightBitWeights) {
+  const std::string folder = std::string(kSourceFolder) + "/tests/golden/quantized/deepseek3-fp8";
+  const std::string prompt = "12345";  // bytes below the vocabulary of 64
+  convert({folder, "packed", "--weights", "int4"});
+  const json packed = generate({"packed", "dtype=bfloat16"}, prompt);
+  ASSERT_GT(packed["tokens"].size(), 4u);
+  EXPECT_EQ(packed, generate({folder, "weight_format=int4", "dtype=bfloat16"}, prompt));
+  const std::string told = convert({folder, "exact", "--dtype", "float32", "--verify"});
+  EXPECT_NE(told.find("the same bits"), std::string::npos) << told;
+  convert({folder, "rounded", "--verify"});
+  const Arguments whole{"dtype=float32", "weight_dtype=float32", "weight_format=dense"};
+  const json exact = generate(Arguments{folder} + whole, prompt);
+  EXPECT_EQ(generate(Arguments{"exact"} + whole, prompt)["log_probs"], exact["log_probs"]);
+  EXPECT_NE(generate(Arguments{"rounded"} + whole, prompt)["log_probs"], exact["log_probs"]);
 }
 
 TEST_F(WeightFormat, OnAnyMeshThatCutsNoBlock) {

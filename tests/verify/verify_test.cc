@@ -1,47 +1,13 @@
 // `switchyard verify` on stored cases: every number on several meshes and strategies, and that it notices
 // what is wrong.
-#include <gtest/gtest.h>
-#include <unistd.h>
-
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 #include <limits>
-#include <nlohmann/json.hpp>
 
-#include "checkpoint/safetensors.h"
-#include "cli/verify_command.h"
-#include "core/error.h"
-#include "core/testing.h"
-#include "verify/case.h"
+#include "damaged_case.h"
 #include "verify/layouts.h"
 
-namespace switchyard {
+namespace switchyard::verify_test {
 namespace {
-
-namespace fs = std::filesystem;
-
-const fs::path kGolden = fs::path(kSourceFolder) / "tests/golden";
-
-struct Outcome {
-  int status = 0;
-  std::string out, err;
-};
-
-Outcome verify(const std::vector<std::string>& args) {
-  Outcome outcome;
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  try {
-    outcome.status = verify_command(args);
-  } catch (const Error& error) {
-    outcome.status = error.kind() == Error::Kind::usage ? 2 : 1;
-    fprintf(stderr, "%s\n", error.what());
-  }
-  outcome.out = testing::internal::GetCapturedStdout();
-  outcome.err = testing::internal::GetCapturedStderr();
-  return outcome;
-}
 
 std::vector<std::string> cases_in(const std::string& folder) {
   std::vector<std::string> cases;
@@ -52,13 +18,6 @@ std::vector<std::string> cases_in(const std::string& folder) {
   }
   std::sort(cases.begin(), cases.end());
   return cases;
-}
-
-void expect_pass(std::vector<std::string> args, const std::string& keys) {
-  std::istringstream words(keys);
-  for (std::string word; words >> word;) args.push_back(word);
-  const Outcome outcome = verify(args);
-  EXPECT_EQ(outcome.status, 0) << keys << "\n" << outcome.out << outcome.err;
 }
 
 // Ring, ragged all-to-all and dense (both layouts) on expert axes; fsdp, tensor and their mixes.
@@ -72,56 +31,6 @@ const std::vector<std::string> kLayouts{
     "moe_dispatch_no_expert_sharding=true",
     "ranks=8 ici_expert_parallelism=4 ici_fsdp_parallelism=2 use_ring_of_experts=true",
     "ranks=8 ici_data_parallelism=2 ici_expert_parallelism=2 ici_tensor_parallelism=2",
-};
-
-// A copy of a case in a folder of its own that a test may damage.
-class DamagedCase : public ::testing::Test {
- protected:
-  void SetUp() override {
-    folder_ = fs::path(testing::TempDir()) / fmt::format("verify_test_{}", getpid());
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  fs::path copy(const std::string& name) {
-    const fs::path to = folder_ / fs::path(name).filename();
-    fs::copy(kGolden / name, to, fs::copy_options::recursive);
-    return to;
-  }
-  // Changes one element of a tensor of a safetensors file.
-  static void change(const fs::path& file, const std::string& name, std::size_t element, float value) {
-    std::map<std::string, Tensor> tensors;
-    std::map<std::string, std::string> metadata;
-    {
-      const SafetensorsFile stored = SafetensorsFile::open(file);
-      for (const auto& item : stored.entries()) tensors[item.first] = stored.read(item.first);
-      metadata = stored.metadata();
-    }
-    tensors.at(name).span<float>()[element] = value;
-    write_safetensors(file, tensors, metadata);
-  }
-  static std::string text_of(const fs::path& file) {
-    std::ifstream stream(file, std::ios::binary);
-    return {std::istreambuf_iterator<char>(stream), {}};
-  }
-  static void write(const fs::path& file, const std::string& text) {
-    std::ofstream(file, std::ios::binary) << text;
-  }
-
-  static void expect_difference(const std::vector<std::string>& args, const std::string& first) {
-    const Outcome outcome = verify(args);
-    EXPECT_EQ(outcome.status, 3) << outcome.out << outcome.err;
-    EXPECT_NE(outcome.out.find("FAIL: first difference in " + first), std::string::npos) << outcome.out;
-  }
-  static void expect_refusal(const std::vector<std::string>& args, const std::string& part) {
-    const Outcome outcome = verify(args);
-    EXPECT_EQ(outcome.status, 2) << outcome.out << outcome.err;
-    EXPECT_NE(outcome.err.find(part), std::string::npos) << outcome.err;
-    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
-  }
-
-  fs::path folder_;
 };
 
 TEST(Verify, HuggingFaceFoldersOnEveryLayout) {
@@ -458,4 +367,4 @@ TEST(MaxError, SeesWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::verify_test
