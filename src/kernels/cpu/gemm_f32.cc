@@ -4,10 +4,9 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/gemm_f32.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target.
-#include <type_traits>
-
 #include "hwy/highway.h"
 #include "kernels/cpu/gemm_block-inl.h"
+#include "kernels/cpu/transpose_lanes-inl.h"
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 HWY_BEFORE_NAMESPACE();
@@ -28,30 +27,6 @@ struct F32Kernel {
     Session() {}  // user-provided: keeps the object from counting as unused
   };
 
-  // out[l * width + i] = x[i * line_stride + l] for four lines i, as 4 x 4 transposes: small products spend a
-  // third of their time here when it is done by element.
-  static void pack_four(const float* x, std::int64_t line_stride, std::int64_t depth, std::int64_t width,
-                        float* out) {
-    const hn::FixedTag<float, 4> four;
-    const hn::FixedTag<double, 2> two;
-    std::int64_t l = 0;
-    for (; l + 4 <= depth; l += 4) {
-      const auto r0 = hn::LoadU(four, x + l), r1 = hn::LoadU(four, x + line_stride + l);
-      const auto r2 = hn::LoadU(four, x + 2 * line_stride + l), r3 = hn::LoadU(four, x + 3 * line_stride + l);
-      const auto low01 = hn::BitCast(two, hn::InterleaveLower(four, r0, r1));
-      const auto high01 = hn::BitCast(two, hn::InterleaveUpper(four, r0, r1));
-      const auto low23 = hn::BitCast(two, hn::InterleaveLower(four, r2, r3));
-      const auto high23 = hn::BitCast(two, hn::InterleaveUpper(four, r2, r3));
-      hn::StoreU(hn::BitCast(four, hn::InterleaveLower(two, low01, low23)), four, out + l * width);
-      hn::StoreU(hn::BitCast(four, hn::InterleaveUpper(two, low01, low23)), four, out + (l + 1) * width);
-      hn::StoreU(hn::BitCast(four, hn::InterleaveLower(two, high01, high23)), four, out + (l + 2) * width);
-      hn::StoreU(hn::BitCast(four, hn::InterleaveUpper(two, high01, high23)), four, out + (l + 3) * width);
-    }
-    for (; l < depth; ++l) {
-      for (std::int64_t i = 0; i < 4; ++i) out[l * width + i] = x[i * line_stride + l];
-    }
-  }
-
   // `width` lines (rows of A, columns of B) from `line`, each `depth` long; line_stride and depth_stride in
   // elements.
   template <std::int64_t width, typename T>
@@ -68,10 +43,8 @@ struct F32Kernel {
       return;
     }
     std::int64_t i = 0;
-    if constexpr (std::is_same_v<T, float>) {
-      for (; i + 4 <= std::min(lines, width); i += 4)
-        pack_four(x + i * line_stride, line_stride, depth, width, out + i);
-    }
+    for (; i + 4 <= std::min(lines, width); i += 4)
+      lanes::transpose_four(x + i * line_stride, line_stride, depth, out + i, width);
     for (; i < width; ++i) {
       for (std::int64_t l = 0; l < depth; ++l) {
         out[l * width + i] = i < lines ? static_cast<float>(x[i * line_stride + l]) : 0.0f;
