@@ -241,7 +241,9 @@ constexpr Implementation<CrossEntropyGradientsRun, CrossEntropyProblem> kGradien
      cpu::amx_tiles::cross_entropy_gradients_refuses},
     {"fused avx512_bf16", Isa::avx512_bf16, cpu::soft_tiles::cross_entropy_gradients,
      cpu::soft_tiles::cross_entropy_gradients_refuses},
+    {"narrow avx512", Isa::avx512, cpu::narrow_loss::gradients_avx512, cpu::narrow_loss::refuses},
     {"kept avx512", Isa::avx512, kept_logits::gradients_avx512, kept_logits::refuses},
+    {"narrow avx2", Isa::avx2, cpu::narrow_loss::gradients_avx2, cpu::narrow_loss::refuses},
     {"kept avx2", Isa::avx2, kept_logits::gradients_avx2, kept_logits::refuses},
 #endif
     {"apart", Isa::ref, gradients_apart},
@@ -254,6 +256,8 @@ std::size_t gradients_workspace([[maybe_unused]] CrossEntropyGradientsRun* chose
     return cpu::amx_tiles::cross_entropy_gradients_workspace(args);
   if (chosen == cpu::soft_tiles::cross_entropy_gradients)
     return cpu::soft_tiles::cross_entropy_gradients_workspace(args);
+  if (chosen == cpu::narrow_loss::gradients_avx512 || chosen == cpu::narrow_loss::gradients_avx2)
+    return cpu::narrow_loss::workspace(args);
   if (chosen == kept_logits::gradients_avx512 || chosen == kept_logits::gradients_avx2)
     return kept_logits::workspace(args);
 #endif

@@ -94,6 +94,14 @@ const char* cross_entropy_refuses(const CrossEntropyProblem& args);
 const char* cross_entropy_gradients_refuses(const CrossEntropyProblem& args);
 }  // namespace soft_tiles
 
+// The same in tiles, where the model is narrow (cpu/cross_entropy_narrow_simd.cc).
+namespace narrow_loss {
+CrossEntropyGradientsRun gradients_avx512;
+CrossEntropyGradientsRun gradients_avx2;
+std::size_t workspace(const CrossEntropyProblem& args);
+const char* refuses(const CrossEntropyProblem& args);
+}  // namespace narrow_loss
+
 RowSumUpdate row_sum_update_avx512;
 RowSumUpdate row_sum_update_avx2;
 RowGradientRun row_gradient_avx512;
