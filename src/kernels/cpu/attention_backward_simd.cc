@@ -32,12 +32,12 @@ struct QueryTiles {
         buffer(static_cast<std::size_t>(per_tile * p.q_tile_count()) * sizeof(float)) {}
 
   struct Tile {
-    float* q_t;     // [query panel][qk][kPanel], for scores in units of log 2
+    float* q_t;     // [query panel][qk][kPanel], scaled
     float* q;       // [qk panel][kTile][kPanel], scaled
     float* dq;      // [query panel][qk, in units of rows][kPanel]
     float* dout_t;  // [query panel][v][kPanel]
     float* dout;    // [v panel][kTile][kPanel]
-    float* lse;     // [kTile], in units of log 2
+    float* lse;     // [kTile]
     float* delta;   // [kTile]: dout . out
   };
 
@@ -54,7 +54,7 @@ struct QueryTiles {
       const std::int64_t begin = t * kTile;
       const Tile tile = at(t);
       const HeadTile q = query_tile(a, problem.q, qk, batch, head, begin);
-      load_column_panels(q, a.scale * lanes::kLog2E, tile.q_t);
+      load_column_panels(q, a.scale, tile.q_t);
       load_row_panels(q, a.scale, tile.q);
       std::fill(tile.dq, tile.dq + kTile * dq_rows, 0.0f);
       const HeadTile dout = query_tile(a, problem.dout, v, batch, head, begin);
@@ -64,10 +64,10 @@ struct QueryTiles {
       sum_of_products(tile.dout_t, tile.dout, tile.delta);
       load_row_panels(dout, 1, tile.dout);
       for (std::int64_t i = 0; i < kTile; ++i) {
-        // A query without keys has lse -infinity; all its scores are -infinity too, and 2^(-infinity - 0) is
+        // A query without keys has lse -infinity; all its scores are -infinity too, and e^(-infinity - 0) is
         // 0.
         const float lse = i < q.rows ? problem.lse[(batch * a.heads + head) * a.q_length + begin + i] : 0.0f;
-        tile.lse[i] = lse == -kInfinity ? 0.0f : lse * lanes::kLog2E;
+        tile.lse[i] = lse == -kInfinity ? 0.0f : lse;
       }
     }
   }
@@ -150,13 +150,13 @@ struct KeyTiles {
   mutable Buffer buffer;
 };
 
-// A panel's scores [keys][query] become p = 2^(score - lse), dp becomes ds = p (dp - delta).
+// A panel's scores [keys][query] become p = e^(score - lse), dp becomes ds = p (dp - delta).
 void gradient_step(float* scores, float* dp, std::int64_t keys, const float* lse, const float* delta) {
   const D d;
   const V lse_left = hn::Load(d, lse), lse_right = hn::Load(d, lse + kStep);
   const V delta_left = hn::Load(d, delta), delta_right = hn::Load(d, delta + kStep);
   const auto step = [&](float* score, float* gradient, V of_lse, V of_delta) HWY_ATTR {
-    const V p = lanes::exp2_keeping_nan(hn::Sub(hn::Load(d, score), of_lse));
+    const V p = lanes::exp_of_difference(hn::Load(d, score), of_lse);
     hn::Store(p, d, score);
     hn::Store(hn::Mul(p, hn::Sub(hn::Load(d, gradient), of_delta)), d, gradient);
   };

@@ -36,11 +36,6 @@ HeadTile rows_of(const void* x, DType dtype, std::int64_t row, std::int64_t rows
   return {static_cast<const std::byte*>(x) + offset, dtype, width, rows, width};
 }
 
-// 2^(log2(e) (x - from))
-HWY_INLINE V exp_above(V x, V from) {
-  return lanes::exp2_keeping_nan(hn::Mul(hn::Sub(x, from), hn::Set(D(), lanes::kLog2E)));
-}
-
 class NarrowLoss {
  public:
   NarrowLoss(const CrossEntropyProblem& problem, const LossGradientsProblem& gradients)
@@ -157,9 +152,9 @@ class NarrowLoss {
     const V before = lanes::load(maximum);
     V now = before;
     for (std::int64_t j = 0; j < entries; ++j) now = hn::Max(now, lanes::load(x + j * kPanel));
-    V total = hn::Mul(lanes::load(sum), exp_above(before, now));
+    V total = hn::Mul(lanes::load(sum), lanes::exp_of_difference(before, now));
     for (std::int64_t j = 0; j < entries; ++j)
-      total = hn::Add(total, exp_above(lanes::load(x + j * kPanel), now));
+      total = hn::Add(total, lanes::exp_of_difference(lanes::load(x + j * kPanel), now));
     lanes::store(now, maximum);
     lanes::store(total, sum);
   }
@@ -189,7 +184,7 @@ class NarrowLoss {
       const V lse = lanes::load(row_values_ + row + i);
       const V coefficient = lanes::load(row_values_ + sizes_.block + row + i);
       for (std::int64_t j = 0; j < entries; ++j) {
-        const V softmax = exp_above(lanes::load(x + j * kPanel + i), lse);
+        const V softmax = lanes::exp_of_difference(lanes::load(x + j * kPanel + i), lse);
         lanes::store(hn::Mul(softmax, coefficient), gradient + j * kTile + i);
       }
     }

@@ -36,11 +36,6 @@ HWY_INLINE void store_part(V v, T* x, std::int64_t count) {
   count >= kStep ? lanes::store(v, x) : lanes::store_some(v, x, static_cast<std::size_t>(count));
 }
 
-// Of differences: exact where they are 0, and small otherwise.
-HWY_INLINE V exp_of(V x) {
-  return lanes::exp2_keeping_nan(hn::Mul(x, hn::Set(D(), lanes::kLog2E)));
-}
-
 void cap_row(float* x, std::int64_t count, float soft_cap) {
   const D d;
   const V cap = hn::Set(d, soft_cap);
@@ -69,7 +64,7 @@ void row_sum_update(float* x, std::int64_t count, float soft_cap, RowSum& row) {
   const V shift = hn::Set(d, maximum);
   V sum = hn::Zero(d);
   for (std::int64_t i = 0; i < count; i += kStep) {
-    sum = hn::Add(sum, exp_of(hn::Sub(load_part(x + i, count - i, -kInfinity), shift)));
+    sum = hn::Add(sum, lanes::exp_of_difference(load_part(x + i, count - i, -kInfinity), shift));
   }
   const float before = row.sum > 0 ? row.sum * std::exp(row.maximum - maximum) : row.sum;
   row = {maximum, before + hn::GetLane(hn::SumOfLanes(d, sum))};
@@ -83,7 +78,7 @@ void row_gradient(float* x, std::int64_t count, const RowGradient& row, bfloat16
   const float target_logit = row.target >= 0 ? x[row.target] : 0.0f;
   for (std::int64_t i = 0; i < count; i += kStep) {
     const V logit = load_part(x + i, count - i, 0);
-    V g = hn::Mul(exp_of(hn::Sub(logit, shift)), scale);
+    V g = hn::Mul(lanes::exp_of_difference(logit, shift), scale);
     if (row.soft_cap > 0) {
       const V ratio = hn::Div(logit, hn::Set(d, row.soft_cap));
       g = hn::Mul(g, hn::NegMulAdd(ratio, ratio, hn::Set(d, 1.0f)));

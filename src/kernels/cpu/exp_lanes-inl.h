@@ -41,6 +41,12 @@ HWY_INLINE V exp2_keeping_nan(V x) {
   return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -126.0f)), hn::Mul(p, power));
 }
 
+// e^(x - from), exact where the two are the same. The rounding before 2^x grows with the difference, not with
+// either number.
+HWY_INLINE V exp_of_difference(V x, V from) {
+  return exp2_keeping_nan(hn::Mul(hn::Sub(x, from), hn::Set(D(), kLog2E)));
+}
+
 }  // namespace lanes
 }  // namespace HWY_NAMESPACE
 }  // namespace switchyard
