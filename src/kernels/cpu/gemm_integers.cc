@@ -256,7 +256,8 @@ HWY_INLINE void integers_of_group(const bfloat16* x, InputGroup& out) {
     Word sum = hn::Zero(words);
 #pragma GCC unroll 4
     for (int i = 0; i < kVectors / 2; ++i) sum = hn::Add(sum, integers[half * kVectors / 2 + i]);
-    out.sums[half] = hn::GetLane(hn::SumOfLanes(words, sum));
+    // Without a number among the inputs the scale is NaN, and no sum may overflow before it is scaled.
+    out.sums[half] = scale.inverse == 0 ? 0 : hn::GetLane(hn::SumOfLanes(words, sum));
   }
 #pragma GCC unroll 4
   for (int i = 0; i < kVectors; i += 2) {
