@@ -7,6 +7,7 @@
 
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/save.h"
+#include "config/declaration.h"
 #include "convert/inspect.h"
 #include "core/error.h"
 #include "models/same_model.h"
@@ -193,6 +194,16 @@ TEST_F(OtherModels, AreNoticedByEveryKey) {
   }
   for (const ArchitectureField& field : architecture_fields())
     EXPECT_TRUE(noticed.contains(field.key)) << field.key << " has no case here";
+}
+
+// rope_factor=40 is the default, which llama3.1 only takes when it is given.
+TEST_F(OtherModels, AreNotSeenInTheSameKeys) {
+  const Config config = Config::from_map(kLlama3Model + ModelKeys{{"rope_factor", 40.0}}, {});
+  ASSERT_EQ(config.resolved()["rope_factor"], find_key("rope_factor")->default_value);
+  ASSERT_NE(differing_key(model_config(config), model_config(config_of_stored(config.resolved(), "run"))),
+            "");
+  const CheckpointFolder checkpoint = CheckpointFolder::open(checkpoint_of(config));
+  for (const Fit fit : {Fit::weights, Fit::state}) EXPECT_EQ(refusal_of(config, checkpoint, fit), "");
 }
 
 // What has no say in a model may change from run to run.

@@ -161,7 +161,11 @@ nlohmann::json architecture_json(const Architecture& architecture) {
 }
 
 std::string architecture_hash(const Architecture& architecture) {
-  const std::string text = architecture_json(architecture).dump();
+  nlohmann::json all = architecture_json(architecture);
+  for (auto& value : all) {
+    if (value.is_number_float()) value = std::stod(fmt::format("{:.12g}", value.get<double>()));
+  }
+  const std::string text = all.dump();
   return fmt::format("{:016x}", XXH3_64bits(text.data(), text.size()));
 }
 

@@ -75,7 +75,8 @@ nlohmann::json value_of(const ArchitectureField& field, const Architecture& arch
 // The fields that have a say, by name.
 nlohmann::json architecture_json(const Architecture& architecture);
 
-// XXH3-64 of architecture_json's text, in 16 hexadecimal digits.
+// XXH3-64 of architecture_json's text, in 16 hexadecimal digits. Numbers are rounded to 12 digits: machines
+// may differ in the last one of a logarithm.
 std::string architecture_hash(const Architecture& architecture);
 
 // The first field by which two models compute different functions of the same weights: sizes, norms,

@@ -19,8 +19,8 @@ struct Execution {
   DType dtype = DType::f32;         // of activations and of weights in use
   DType weight_dtype = DType::f32;  // of stored weights
   bool int8_cache = false;          // generation remembers keys and values in 8 bits
-  bool balanced_context =
-      true;  // a split sequence is spread so that causal attention costs every rank the same
+  // A split sequence is spread so that causal attention costs every rank the same.
+  bool balanced_context = true;
   MoeExecution moe_execution;
   bool remat = true;
   std::set<std::string> remat_keeps;   // checkpoint names

@@ -67,6 +67,10 @@ void note_other_data(const Config& config, const CheckpointFolder& checkpoint,
 
 // What counts is what a model computes: a converted checkpoint says the same of it in other keys, or in more.
 void check_same_model(const Config& config, const CheckpointFolder& checkpoint, const char* advice) {
+  // A key at its default may have been given or not, which only the run knows: the same keys are one model.
+  if (model_keys_of_stored(checkpoint.manifest().config, checkpoint.path()) ==
+      model_keys_of_stored(config.resolved(), "this run"))
+    return;
   const Config stored = config_of_stored(checkpoint.manifest().config, checkpoint.path());
   const ModelConfig theirs = model_config(stored), own = model_config(config);
   const ArchitectureField* const field = differing_field(theirs, own);
