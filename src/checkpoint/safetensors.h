@@ -104,6 +104,8 @@ struct GptqWeight;
 class WeightFolder : public HubWeights {
  public:
   static WeightFolder open(const std::string& folder);
+  // The weights of one file. Error(usage) as open's.
+  static WeightFolder of(SafetensorsFile file);
 
   const std::string& path() const override { return path_; }
   std::vector<std::string> names() const override;
@@ -127,6 +129,7 @@ class WeightFolder : public HubWeights {
   const SafetensorsFile::Entry& entry(const std::string& name) const;
   const SafetensorsFile::Entry& scales_of(const std::string& weight) const;  // of one in scale_shard_of_
   Tensor rows_of(const std::string& name, std::int64_t begin, std::int64_t end, DType scaled) const;
+  void add(SafetensorsFile only);  // the one file there is
   void set_scales_apart();
   void join_gptq();
 

@@ -47,6 +47,20 @@ int stored_zero_of_gptq(const std::string& folder) {
 
 }  // namespace
 
+void WeightFolder::add(SafetensorsFile only) {
+  for (const auto& [name, entry] : only.entries()) shard_of_[name] = 0;
+  shards_.push_back(std::move(only));
+  set_scales_apart();
+  join_gptq();
+}
+
+WeightFolder WeightFolder::of(SafetensorsFile file) {
+  WeightFolder weights;
+  weights.path_ = file.path();
+  weights.add(std::move(file));
+  return weights;
+}
+
 WeightFolder WeightFolder::open(const std::string& folder) {
   WeightFolder weights;
   weights.path_ = folder;
@@ -59,10 +73,7 @@ WeightFolder WeightFolder::open(const std::string& folder) {
     fail_usage("[checkpoint] {}: no such file or folder", folder);
   }
   if (fs::exists(single, ignored)) {
-    weights.shards_.push_back(SafetensorsFile::open(single.string()));
-    for (const auto& [name, entry] : weights.shards_[0].entries()) weights.shard_of_[name] = 0;
-    weights.set_scales_apart();
-    weights.join_gptq();
+    weights.add(SafetensorsFile::open(single.string()));
     return weights;
   }
   const fs::path index = root / "model.safetensors.index.json";
