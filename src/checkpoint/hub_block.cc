@@ -129,7 +129,7 @@ class HubBlockReader {
 
 }  // namespace
 
-Tensor hub_block(const HubWeights& weights, HubFamily family, const std::string& our_name,
+Tensor hub_block(const HubWeights& weights, const ModelFamily& family, const std::string& our_name,
                  const Shape& our_shape, const Box& box, const HubCast& cast) {
   CHECK(inside(box, our_shape) && is_float(cast.dtype), "{} of {} {}", to_string(box), our_name,
         to_string(our_shape));

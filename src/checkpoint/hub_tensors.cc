@@ -107,7 +107,7 @@ std::string list_of(const std::vector<std::string>& names) {
 
 }  // namespace
 
-HubTensors hub_tensors(HubFamily family, const std::string& our_name, const Shape& our_shape) {
+HubTensors hub_tensors(const ModelFamily& family, const std::string& our_name, const Shape& our_shape) {
   const auto [prefix, below] = split_layer(our_name);
   const Rule* rule = nullptr;
   if (prefix.empty()) {
@@ -134,7 +134,7 @@ HubTensors hub_tensors(HubFamily family, const std::string& our_name, const Shap
   return tensors;
 }
 
-Shape hub_shape(HubFamily family, const std::string& our_name, const Shape& our_shape) {
+Shape hub_shape(const ModelFamily& family, const std::string& our_name, const Shape& our_shape) {
   return hub_tensors(family, our_name, our_shape).shape;
 }
 
@@ -176,7 +176,7 @@ std::vector<Tensor> to_hub(const HubTensors& tensors, const Tensor& ours) {
   return hub;
 }
 
-Tensor load_from_hub(const HubWeights& folder, HubFamily family, const std::string& our_name,
+Tensor load_from_hub(const HubWeights& folder, const ModelFamily& family, const std::string& our_name,
                      const Shape& our_shape) {
   const HubTensors tensors = hub_tensors(family, our_name, our_shape);
   std::vector<Tensor> parts;
@@ -207,7 +207,7 @@ std::optional<std::string> hub_left_out(const std::string& name, bool tied, std:
   return {};
 }
 
-std::vector<std::string> check_hub_tensors(const HubWeights& folder, HubFamily family,
+std::vector<std::string> check_hub_tensors(const HubWeights& folder, const ModelFamily& family,
                                            const std::map<std::string, Shape>& our_parameters,
                                            std::int64_t num_layers) {
   std::set<std::string> known;

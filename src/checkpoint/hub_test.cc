@@ -186,7 +186,7 @@ Tensor counting(const Shape& shape) {
 }
 
 TEST(HubTensors, NamesAndShapes) {
-  const auto check = [](HubFamily family, const std::string& name, const Shape& ours,
+  const auto check = [](const ModelFamily& family, const std::string& name, const Shape& ours,
                         const std::string& first, const Shape& shape) {
     EXPECT_EQ(hub_tensors(family, name, ours).names[0], first);
     EXPECT_EQ(hub_shape(family, name, ours), shape) << name;

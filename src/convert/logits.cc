@@ -32,7 +32,7 @@ struct StoredModel {
 StoredModel open_hub(const std::string& path, bool exact) {
   const HubSource source = open_hub_source(path);
   Config config = config_of_hub(source.config);
-  const HubFamily family = hub_family(source.config);
+  const ModelFamily& family = family_of(source.config);
   const std::shared_ptr<const HubWeights> folder = source.weights;
   const ModelConfig model = model_config(config);
   std::map<std::string, Shape> shapes;

@@ -159,7 +159,7 @@ TEST(Published, TensorsAreThoseOfTheFiles) {
     const ModelConfig ours = model_config(config_of_hub(model.config));
     std::set<std::string> names;
     std::int64_t parameters = 0;
-    for (const StoredPair& pair : stored_pairs(parameter_specs(ours), hub_family(model.config))) {
+    for (const StoredPair& pair : stored_pairs(parameter_specs(ours), family_of(model.config))) {
       names.insert(pair.theirs);
       parameters += num_elements(pair.hub.shape);
     }

@@ -37,7 +37,7 @@ bool is_query(const ParameterSpec& spec) {
 }
 
 // The packed type that a dense parameter is stored in.
-std::optional<DType> stored_blocks(const HubWeights& weights, HubFamily family, const ParameterSpec& spec,
+std::optional<DType> stored_blocks(const HubWeights& weights, const ModelFamily& family, const ParameterSpec& spec,
                                    double query) {
   if (query != 1.0 && is_query(spec)) return std::nullopt;
   return packed_in_hub(weights, family, spec.name, spec.shape);
@@ -47,7 +47,7 @@ Parameters::FillBlock from_hub(const std::string& folder, const ModelConfig& mod
                                const std::vector<ParameterSpec>& specs, std::vector<std::string>* notes) {
   const HubSource source = open_hub_source(folder);
   const std::shared_ptr<const HubWeights> weights = source.weights;
-  const HubFamily family = hub_family(source.config);
+  const ModelFamily& family = family_of(source.config);
   std::map<std::string, Shape> shapes;
   for (const auto& spec : specs)
     shapes[spec.name] = dense_request(spec, {spec.shape, spec.shape}).first.shape;
@@ -172,7 +172,7 @@ std::vector<ParameterSpec> specs_as_stored(const Config& config, const Mesh& mes
   const std::string folder = config.get_string("load_parameters_path");
   if (config.get_string("weight_format") != "stored" || !is_hub_source(folder)) return specs;
   const HubSource source = open_hub_source(folder);
-  const HubFamily family = hub_family(source.config);
+  const ModelFamily& family = family_of(source.config);
   const Mesh own = stage_mesh(mesh);
   const AxisRules rules(config.axis_rules(), own);
   std::map<std::string, ParameterSpec> packed;

@@ -20,7 +20,7 @@ Tensor scaled(const Tensor& x, float by) {
 
 }  // namespace
 
-HubModel::HubModel(ModelConfig model, HubFamily family, const std::string& weights)
+HubModel::HubModel(ModelConfig model, const ModelFamily& family, const std::string& weights)
     : model_(std::move(model)),
       family_(family),
       folder_(WeightFolder::open(weights)),

@@ -19,7 +19,7 @@ class HubModel {
  public:
   // Checks that the tensors of `weights` (a folder or one file) are those of the model; Error(usage)
   // otherwise.
-  HubModel(ModelConfig model, HubFamily family, const std::string& weights);
+  HubModel(ModelConfig model, const ModelFamily& family, const std::string& weights);
 
   const ModelConfig& model() const { return model_; }
   const std::vector<ParameterSpec>& specs() const { return specs_; }

@@ -211,7 +211,7 @@ CaseReport verify_training_run(const CaseRequest& request) {
   const Config config = case_config(std::move(keys), request, inputs.dim(0), inputs.dim(1), report);
   ModelConfig model = model_config(config);
   const TrainConfig train = train_config(config, model, mesh_from_config(config).axis_size("stage"));
-  const HubFamily family = family_of(model.block);
+  const const ModelFamily& family = family_of(model.block);
   const HubModel hub(std::move(model), family, files.find(".init.safetensors"));
   const Batch batch = case_batch(request.path, inputs, targets, hub.model().vocab);
   const std::size_t steps = results["metrics"].size();

@@ -1,0 +1,37 @@
+// Llama 2 and 3, and Mistral: dense, grouped queries.
+#include "models/families/common.h"
+
+namespace switchyard {
+namespace {
+
+void read_llama(const HubConfig& hub, ConfigKeys& keys) {
+  read_rope(hub, {.usual_theta = 10000}, keys);  // absent from the first published files
+  read_grouped_attention(hub, 0, false, keys);
+}
+
+void write_llama(const Config&, const ModelConfig& model, HubJson& hub) {
+  write_grouped_attention(model, hub);
+  hub["mlp_bias"] = false;
+}
+
+void read_mistral(const HubConfig& hub, ConfigKeys& keys) {
+  refuse_window(hub);
+  read_rope(hub, {}, keys);
+  read_grouped_attention(hub, 0, false, keys);
+}
+
+void write_mistral(const Config&, const ModelConfig& model, HubJson& hub) {
+  write_grouped_attention(model, hub);
+  hub["sliding_window"] = nullptr;
+}
+
+bool writes(const ModelConfig&) { return true; }
+
+}  // namespace
+
+const ModelFamily kLlama{.type = "llama", .architecture = "LlamaForCausalLM", .decoder_block = "llama2",
+                         .tensors = {}, .read = read_llama, .write = write_llama, .writes = writes};
+const ModelFamily kMistral{.type = "mistral", .architecture = "MistralForCausalLM", .decoder_block = "mistral",
+                           .tensors = {}, .read = read_mistral, .write = write_mistral, .writes = writes};
+
+}  // namespace switchyard

@@ -1,0 +1,39 @@
+// Mixtral: experts in every layer, weighted by a softmax over the selected.
+#include "models/families/common.h"
+
+namespace switchyard {
+namespace {
+
+constexpr TensorRule kMixtralTensors[] = {
+    {"moe.gate", "block_sparse_moe.gate.weight", true},
+    {"moe.wi_0", "block_sparse_moe.experts.{}.w1.weight", true},
+    {"moe.wi_1", "block_sparse_moe.experts.{}.w3.weight", true},
+    {"moe.wo", "block_sparse_moe.experts.{}.w2.weight", true},
+};
+
+void read_mixtral(const HubConfig& hub, ConfigKeys& keys) {
+  refuse_window(hub);
+  read_rope(hub, {}, keys);
+  read_grouped_attention(hub, 0, false, keys);
+  keys["base_moe_mlp_dim"] = keys["base_mlp_dim"];
+  keys["num_experts"] = hub.positive("num_local_experts");
+  keys["num_experts_per_tok"] = hub.positive("num_experts_per_tok");
+}
+
+void write_mixtral(const Config&, const ModelConfig& model, HubJson& hub) {
+  write_grouped_attention(model, hub);
+  hub["intermediate_size"] = model.moe_mlp;
+  hub["num_experts_per_tok"] = model.moe.slots;
+  hub["num_local_experts"] = model.moe.experts;
+  hub["sliding_window"] = nullptr;
+}
+
+bool writes_mixtral(const ModelConfig&) { return true; }
+
+}  // namespace
+
+const ModelFamily kMixtral{.type = "mixtral", .architecture = "MixtralForCausalLM", .decoder_block = "mixtral",
+                           .tensors = kMixtralTensors, .read = read_mixtral, .write = write_mixtral,
+                           .writes = writes_mixtral};
+
+}  // namespace switchyard

@@ -1,0 +1,54 @@
+// Qwen3, dense and with experts: norms of queries and keys.
+#include "models/families/common.h"
+
+namespace switchyard {
+namespace {
+
+using nlohmann::json;
+
+void read_qwen3(const HubConfig& hub, ConfigKeys& keys) {
+  constexpr std::int64_t kUsualHeadDim = 128;  // whatever the width
+  read_rope(hub, {}, keys);
+  read_grouped_attention(hub, kUsualHeadDim, true, keys);
+}
+
+void write_qwen3(const Config&, const ModelConfig& model, HubJson& hub) {
+  write_grouped_attention(model, hub);
+  hub["use_sliding_window"] = false;
+}
+
+void read_qwen3_moe(const HubConfig& hub, ConfigKeys& keys) {
+  read_qwen3(hub, keys);
+  if (hub.integer("decoder_sparse_step", 1) != 1) hub.wrong("decoder_sparse_step", "1");
+  if (hub.has("mlp_only_layers") && hub.at("mlp_only_layers") != json::array()) {
+    hub.wrong("mlp_only_layers", "[]; dense layers between MoE layers are not supported");
+  }
+  keys["num_experts"] = hub.positive(hub.has("num_experts") ? "num_experts" : "num_local_experts");
+  keys["num_experts_per_tok"] = hub.positive("num_experts_per_tok");
+  keys["base_moe_mlp_dim"] = hub.positive("moe_intermediate_size");
+  keys["base_mlp_dim"] =
+      keys["base_moe_mlp_dim"];  // no layer has the dense width; the reference states it like this
+  keys["norm_topk_prob"] = hub.flag("norm_topk_prob", false);
+}
+
+void write_qwen3_moe(const Config& config, const ModelConfig& model, HubJson& hub) {
+  write_qwen3(config, model, hub);
+  hub["intermediate_size"] = model.moe_mlp;
+  hub["num_experts_per_tok"] = model.moe.slots;
+  hub["num_experts"] = model.moe.experts;
+  hub["moe_intermediate_size"] = model.moe_mlp;
+  hub["norm_topk_prob"] = model.moe.normalise;
+  hub["decoder_sparse_step"] = 1;
+  hub["mlp_only_layers"] = HubJson::array();
+}
+
+bool writes_qwen3(const ModelConfig&) { return true; }
+
+}  // namespace
+
+const ModelFamily kQwen3{.type = "qwen3", .architecture = "Qwen3ForCausalLM", .decoder_block = "qwen3",
+                         .tensors = {}, .read = read_qwen3, .write = write_qwen3, .writes = writes_qwen3};
+const ModelFamily kQwen3Moe{.type = "qwen3_moe", .architecture = "Qwen3MoeForCausalLM", .decoder_block = "qwen3_moe",
+                            .tensors = {}, .read = read_qwen3_moe, .write = write_qwen3_moe, .writes = writes_qwen3};
+
+}  // namespace switchyard
