@@ -142,7 +142,7 @@ std::vector<Job> generate_jobs(const Keys& keys) {
   const Lengths lengths{own_rows ? rows_to_generate(config, mesh) : 1, keys.integer("prompt_tokens"),
                         keys.integer("tokens")};
   const std::vector<std::string> whats = keys.words("what", {"prefill", "decode"});
-  check_layout(config, mesh, model, {lengths.rows, lengths.rows, 1, model.moe.token_chunks});
+  check_layout(config, mesh, model, {lengths.rows, lengths.rows, 1, model.moe_execution.token_chunks});
   const double bytes = static_cast<double>(parameter_count(parameter_specs(model))) *
                        static_cast<double>(size_of(model.weight_dtype));
   return {{"generate", bytes,

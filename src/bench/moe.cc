@@ -84,7 +84,7 @@ class Layer {
     for (std::int64_t round = 0; round < (call.decode() ? kDecodeRounds : 1); ++round)
       ids.push_back(choices(s, call.skew, round));
     tape_ = std::make_shared<FixedChoices>(std::move(ids));
-    config_.tape = tape_;
+    execution_.tape = tape_;
     weights_.gate = leaf(DType::bf16, {s.emb, s.experts}, 1, 0.02f);
     weights_.wi_0 = never_save(experts(s.emb, s.mlp, 2));
     weights_.wi_1 = never_save(experts(s.emb, s.mlp, 3));
@@ -99,10 +99,10 @@ class Layer {
   void step() {
     if (!call_.backward()) {
       const NoGrad forward_only(context_);
-      moe_block(context_, config_, weights_, x_, segments_, step_++, 0);
+      moe_block(context_, config_, execution_, weights_, x_, segments_, step_++, 0);
       return;
     }
-    const MoeOutput out = moe_block(context_, config_, weights_, x_, segments_, step_++, 0);
+    const MoeOutput out = moe_block(context_, config_, execution_, weights_, x_, segments_, step_++, 0);
     switchyard::backward(context_, std::span(&out.y, 1), std::span(&dy_, 1));
     for (const Array& array : {x_, weights_.gate, weights_.wi_0, weights_.wi_1, weights_.wo})
       array.value()->grad = Tensor();
@@ -137,6 +137,7 @@ class Layer {
   Context& context_;
   MoeCall call_;
   MoeConfig config_;
+  MoeExecution execution_;
   MoeWeights weights_;
   std::shared_ptr<FixedChoices> tape_;
   Array x_, segments_;

@@ -250,7 +250,8 @@ Evaluation make_evaluation(const EvalOptions& options, const Processes& processe
   cut_windows(options.common, eval);
   const std::int64_t rows = eval.text.rows;
   for (const ModelToRun* model : {&eval.run, eval.other ? &*eval.other : &eval.run})
-    check_layout(model->config, model->mesh, model->model, {rows, rows, 1, model->model.moe.token_chunks});
+    check_layout(model->config, model->mesh, model->model,
+                 {rows, rows, 1, model->model.moe_execution.token_chunks});
   return eval;
 }
 

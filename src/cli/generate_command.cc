@@ -99,7 +99,7 @@ Generation make_generation(ModelToRun run) {
   const Config& config = run.config;
   const ModelConfig& model = run.model;
   const std::int64_t rows = rows_to_generate(config, run.mesh);
-  check_layout(config, run.mesh, model, {rows, rows, 1, model.moe.token_chunks});
+  check_layout(config, run.mesh, model, {rows, rows, 1, model.moe_execution.token_chunks});
   const Prompt prompt = read_prompt(config, *run.tokenizer);
   for (const std::int32_t id : prompt.tokens) {
     if (id >= model.vocab)
@@ -218,7 +218,8 @@ int generate_text(const Options& options, Processes& processes) {
     if (!writer) return;
     writer->finish();
     tell_times(generation, made);
-    if (!options.json_file.empty()) write_generated(options.json_file, generation, made, load.count(), *writer);
+    if (!options.json_file.empty())
+      write_generated(options.json_file, generation, made, load.count(), *writer);
     const std::string& wanted = config.get_string("autoregressive_decode_assert");
     for (std::size_t r = 0; r < generation.rows && !wanted.empty(); ++r) {
       if (writer->text_of(r) == wanted) continue;

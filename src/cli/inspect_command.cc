@@ -25,7 +25,8 @@ One PATH: what is in it. Two: how they differ, tensor by tensor. A path is a saf
 (config.json beside model.safetensors or its shards), a checkpoint, the folder of a run (its newest checkpoint), or, for
 one PATH, a GGUF file (statistics are those of the values that its blocks stand for). A Hugging Face folder and a checkpoint are compared parameter by parameter, whatever each calls them.
 
-  --all         a line for each tensor; otherwise tensors whose names differ in numbers only share one
+  --all         a line for each tensor, otherwise tensors whose names differ in numbers only share one; and a line for
+                each field of what the model computes
   --statistics  smallest and largest value, mean, standard deviation, and how many are not finite
   --prove       read every byte: prints the XXH3-64 of each tensor; of a checkpoint, compares all with its manifest
   --json FILE   also write everything to FILE, tensor by tensor

@@ -147,23 +147,26 @@ void print_time(const StepPlan& plan, const Topology& topology) {
       plan.bound());
 }
 
-void print_generation(const Config& config, const GenerationPlan& plan, const Mesh& mesh,
+void print_generation(const Config& config, const std::vector<GenerationPlan>& stages, const Mesh& mesh,
                       const Topology& topology) {
-  const auto rate = [&](std::int64_t tokens, const StepPlan& costs) {
-    return static_cast<double>(plan.rows * tokens) / costs.seconds();
-  };
+  const GenerationPlan &first = stages.front(), &plan = largest_stage(stages);
   fmt::print("{} · weight_format {} · {}: {}\n", config.get_string("model_name"),
              config.get_string("weight_format"), ranks_text(mesh.size()), mesh.to_string());
-  fmt::print("memory of a rank: {} of {} ({})\n", gib(plan.peak), gib(topology.memory_bytes),
+  const std::string of_stage = stages.size() == 1 ? "" : fmt::format(" of stage {}", &plan - &first);
+  fmt::print("memory of a rank{}: {} of {} ({})\n", of_stage, gib(plan.peak), gib(topology.memory_bytes),
              plan.peak <= topology.memory_bytes ? "fits" : "does not fit");
   fmt::print("  weights {} ({} of few bits)  cache of {} texts of {} tokens {}  activations {}\n",
              gib(plan.weights), gib(plan.packed_weights), plan.rows, plan.capacity, gib(plan.cache),
              gib(std::max<std::int64_t>(0, plan.peak - plan.weights - plan.cache)));
-  print_collectives(plan.make);
-  fmt::print("\nprompts of {} tokens: {:.4g} s, {:.4g} tokens/s, bound by {}\n", plan.prompt,
-             plan.read.seconds(), rate(plan.prompt, plan.read), plan.read.bound());
-  fmt::print("a token of each text: {:.4g} s, {:.4g} tokens/s, bound by {} (estimated on {})\n",
-             plan.make.seconds(), rate(1, plan.make), plan.make.bound(), topology.name);
+  print_collectives(first.make);
+  const auto time = [&](const std::string& what, std::int64_t tokens, StepPlan GenerationPlan::*part) {
+    const double seconds = seconds_of(stages, part);
+    fmt::print("{}: {:.4g} s, {:.4g} tokens/s, bound by {}\n", what, seconds,
+               static_cast<double>(plan.rows * tokens) / seconds, (first.*part).bound());
+  };
+  fmt::print("\nestimated on {}\n", topology.name);
+  time(fmt::format("prompts of {} tokens", plan.prompt), plan.prompt, &GenerationPlan::read);
+  time("a token of each text", 1, &GenerationPlan::make);
 }
 
 nlohmann::json print_search(const SearchResult& found, const Config& config, const Topology& topology) {
@@ -209,9 +212,9 @@ int plan_command(std::span<const std::string> args) {
   if (options.flags.contains("--generate")) {
     if (options.flags.contains("--search"))
       fail_usage("[plan] --generate and --search: expected one of them");
-    const GenerationPlan plan = plan_generation(config, mesh, topology);
-    json = generation_json(config, plan, mesh, topology);
-    print_generation(config, plan, mesh, topology);
+    const std::vector<GenerationPlan> plans = plan_generation(config, mesh, topology);
+    json = generation_json(config, plans, mesh, topology);
+    print_generation(config, plans, mesh, topology);
   } else if (const std::string& format = config.get_string("weight_format");
              format != "stored" && format != "dense") {
     fail_usage(

@@ -78,7 +78,8 @@ Serving make_serving(ModelToRun run, std::span<const std::string> settings) {
   serve::BatcherLimits limits;
   limits.rows =
       config.is_set_by_user("per_device_batch_size") ? rows_to_generate(config, run.mesh) : kTextsAtOnce;
-  check_layout(config, run.mesh, run.model, {limits.rows, limits.rows, 1, run.model.moe.token_chunks});
+  check_layout(config, run.mesh, run.model,
+               {limits.rows, limits.rows, 1, run.model.moe_execution.token_chunks});
   serve::ServedModel served;
   served.name = name_of_model(config, settings);
   served.tokenizer = run.tokenizer.get();

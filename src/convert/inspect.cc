@@ -3,6 +3,7 @@
 #include <xxhash.h>
 
 #include <cmath>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -76,31 +77,55 @@ std::string joined_dtypes(const TensorSource& source) {
   return text.empty() ? "none" : text;
 }
 
-std::string model_line(const ModelConfig& m) {
-  std::string text = fmt::format("{} layers, width {}, vocabulary {}", m.layers, m.emb, m.vocab);
-  if (m.moe.experts > 0) text += fmt::format(", {} experts a layer, {} a token", m.moe.experts, m.moe.slots);
-  return text;
-}
+// What the config says the model is.
+struct DescribedModel {
+  std::string kind;                          // its family; empty where there is no config
+  std::optional<Architecture> architecture;  // of a model that is ours to run
+  std::string problem;                       // why it is not
+};
 
-// What the config says the model is; empty where there is none, or one that is not ours to run.
-std::string model_text(const TensorSource& source) {
+DescribedModel described_model(const TensorSource& source) {
+  DescribedModel model;
   try {
     if (source.kind() == SourceKind::checkpoint) {
       const Config config = config_of_stored(source.config(), source.path());
-      return fmt::format("{}, {}", config.get_string("decoder_block"), model_line(model_config(config)));
+      model.kind = config.get_string("decoder_block");
+      model.architecture = model_config(config);
+    } else if (!source.config().is_null()) {
+      model.kind = source.config().value("model_type", "?");
+      model.architecture = model_config(config_of_hub(source.config()));
     }
-    if (source.config().is_null()) return "";
-    return fmt::format("{}, {}", source.config().value("model_type", "?"),
-                       model_line(model_config(config_of_hub(source.config()))));
   } catch (const Error& error) {
-    return error.what();
+    model.problem = error.what();
   }
+  return model;
 }
 
-std::string facts(const TensorSource& source) {
-  std::string text;
-  if (const std::string model = model_text(source); !model.empty())
-    text += fmt::format("  model       {}\n", model);
+std::string model_lines(const DescribedModel& model) {
+  if (!model.problem.empty()) return fmt::format("  model       {}\n", model.problem);
+  if (!model.architecture) return "";
+  const Architecture& a = *model.architecture;
+  std::string experts;
+  if (a.moe.experts > 0)
+    experts = fmt::format(", {} experts a layer, {} a token", a.moe.experts, a.moe.slots);
+  return fmt::format("  model       {}, {} layers, width {}, vocabulary {}{}\n  function    {}\n", model.kind,
+                     a.layers, a.emb, a.vocab, experts, architecture_hash(a));
+}
+
+// A line for each field that has a say in the model.
+std::string architecture_table(const Architecture& architecture) {
+  Table table({"field", "value", "key", "decides", "meaning"});
+  for (const ArchitectureField& field : architecture_fields()) {
+    const nlohmann::json value = value_of(field, architecture);
+    if (value.is_null()) continue;
+    table.add({field.name, value.is_string() ? value.get<std::string>() : value.dump(), field.key,
+               field.aspect == Aspect::shape ? "shape" : "function", field.meaning});
+  }
+  return table.text("  ") + "\n";
+}
+
+std::string facts(const TensorSource& source, const DescribedModel& model) {
+  std::string text = model_lines(model);
   if (!source.details().is_object()) return text;
   const auto& d = source.details();
   text += fmt::format("  step        {}\n  written by  switchyard {}, {} rank{}",
@@ -211,13 +236,15 @@ std::string inspection_text(const TensorSource& source, const Inspection& inspec
                                  ? ""
                                  : fmt::format(", {} for a token", with_commas(inspection.active_parameters));
   std::string text = fmt::format("{}: {}\n", source.path(), name_of(source.kind()));
-  text += facts(source);
+  const DescribedModel model = described_model(source);
+  text += facts(source, model);
   text += fmt::format("  parameters  {}{}\n", with_commas(inspection.parameters), active);
   if (const std::int64_t state = optimizer_elements(source); state > 0)
     text += fmt::format("  optimizer   {} elements of state\n", with_commas(state));
   text += fmt::format("  elements    {}\n", joined_dtypes(source));
   text += fmt::format("  size        {} in {} file{}\n\n", byte_text(inspection.bytes), source.files().size(),
                       source.files().size() == 1 ? "" : "s");
+  if (options.all && model.architecture) text += architecture_table(*model.architecture);
   return text + tensor_table(source, inspection, options);
 }
 
@@ -246,6 +273,11 @@ nlohmann::json inspection_json(const TensorSource& source, const Inspection& ins
       tensor["xxh3"] = at->second;
     tensors.push_back(std::move(tensor));
   }
+  nlohmann::json architecture, hash;
+  if (const DescribedModel model = described_model(source); model.architecture) {
+    architecture = architecture_json(*model.architecture);
+    hash = architecture_hash(*model.architecture);
+  }
   return {{"path", source.path()},
           {"kind", name_of(source.kind())},
           {"parameters", inspection.parameters},
@@ -253,6 +285,8 @@ nlohmann::json inspection_json(const TensorSource& source, const Inspection& ins
           {"bytes", inspection.bytes},
           {"files", files},
           {"config", source.config()},
+          {"architecture", architecture},
+          {"architecture_hash", hash},
           {"details", source.details()},
           {"tensors", tensors}};
 }

@@ -15,8 +15,8 @@ constexpr std::int64_t kNumbers = 3;
 
 // What only training needs is left out.
 ModelConfig for_scoring(ModelConfig model) {
-  model.moe.balance_weight = 0;
-  model.moe.token_chunks = 1;
+  model.moe_execution.balance_weight = 0;
+  model.moe_execution.token_chunks = 1;
   return model;
 }
 

@@ -37,13 +37,20 @@ AttentionProblem with_tiles(AttentionProblem p) {
   return p;
 }
 
-template <AttentionTileRun* run>
+template <AttentionTilesRun* run>
 void tiled_forward(ThreadPool& pool, const AttentionProblem& problem) {
+  // Tiles of a head share the copies of keys and values; the threads have four rounds of work at least.
+  constexpr std::int64_t kMostTiles = 4, kRounds = 4;
   const AttentionProblem p = with_tiles(problem);
-  const std::int64_t tiles = p.q_tile_count();
-  pool.for_range(p.args.batch * p.args.heads * tiles, 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i)
-      run(p, i / tiles / p.args.heads, i / tiles % p.args.heads, i % tiles);
+  const std::int64_t tiles = p.q_tile_count(), heads = p.args.heads;
+  const std::int64_t group =
+      std::clamp<std::int64_t>(p.args.batch * heads * tiles / (kRounds * pool.threads()), 1, kMostTiles);
+  const std::int64_t groups = (tiles + group - 1) / group;
+  pool.for_range(p.args.batch * heads * groups, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t tile = i % groups * group;
+      run(p, i / groups / heads, i / groups % heads, tile, std::min(tile + group, tiles));
+    }
   });
 }
 
@@ -81,8 +88,8 @@ constexpr Implementation<AttentionRun, AttentionProblem> kForward[] = {
 #if defined(__x86_64__)
     {"amx", Isa::amx, cpu::amx_tiles::attention, cpu::amx_tiles::attention_refuses},
     {"avx512_bf16", Isa::avx512_bf16, cpu::soft_tiles::attention, cpu::soft_tiles::attention_refuses},
-    {"avx512", Isa::avx512, tiled_forward<cpu::attention_tile_avx512>},
-    {"avx2", Isa::avx2, tiled_forward<cpu::attention_tile_avx2>},
+    {"avx512", Isa::avx512, tiled_forward<cpu::attention_tiles_avx512>},
+    {"avx2", Isa::avx2, tiled_forward<cpu::attention_tiles_avx2>},
 #endif
     {"ref", Isa::ref, reference_forward},
 };

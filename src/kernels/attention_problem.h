@@ -83,9 +83,9 @@ struct AttentionProblem {
 
 // The whole pass.
 using AttentionRun = void(ThreadPool&, const AttentionProblem&);
-// One tile of queries of one head.
-using AttentionTileRun = void(const AttentionProblem&, std::int64_t batch, std::int64_t head,
-                              std::int64_t q_tile);
+// Some tiles of queries of one head.
+using AttentionTilesRun = void(const AttentionProblem&, std::int64_t batch, std::int64_t head,
+                               std::int64_t q_tile_begin, std::int64_t q_tile_end);
 // dk and dv of one kv head, and dq of the query heads that read it.
 using AttentionHeadRun = void(const AttentionProblem&, std::int64_t batch, std::int64_t kv_head);
 
@@ -103,8 +103,8 @@ AttentionRun attention, attention_backward;
 const char* attention_refuses(const AttentionProblem& problem);
 std::size_t attention_workspace(const AttentionSpec& args);
 }  // namespace soft_tiles
-AttentionTileRun attention_tile_avx512;
-AttentionTileRun attention_tile_avx2;
+AttentionTilesRun attention_tiles_avx512;
+AttentionTilesRun attention_tiles_avx2;
 AttentionHeadRun attention_backward_head_avx512;
 AttentionHeadRun attention_backward_head_avx2;
 }  // namespace cpu

@@ -44,8 +44,8 @@ void linear_cross_entropy_backward(ThreadPool& pool, const LinearCrossEntropyBac
 
 // Both at once, for a caller that knows beforehand what the loss's gradient will be. A kernel that can makes
 // the logits once: it takes some rows at a time (loss_rows_at_once) and keeps their exponentials, rounded to
-// bf16, so that the gradient of a logit is rounded twice. Memory is bounded by a constant and by what dweight
-// takes in float32.
+// bf16, so that the gradient of a logit is rounded twice, or the logits in float32. Memory is bounded by a
+// constant and by what dweight takes in float32.
 struct LossGradientsArgs {
   CrossEntropyLogits logits;
   TensorView lse, target_logit;                        // [rows] f32, as the first function gives them

@@ -9,150 +9,14 @@
 
 #include "core/error.h"
 #include "core/tensor.h"
+#include "kernels/cross_entropy_blocks.h"
 #include "kernels/dispatch.h"
-#include "kernels/elementwise.h"
-#include "kernels/gemm.h"
-#include "kernels/gemm_problem.h"
 #include "kernels/ref/cross_entropy_reference.h"
 
 namespace switchyard {
 namespace {
 
-// The tiled path: gemm makes a block of logits, a pass over its rows makes sums or gradients of them.
-// 16 MiB of logits at a time: large enough for gemm to be at its best, and for dhidden and dweight to be
-// added to seldom; small enough for the second pass to find them in the shared cache.
-constexpr std::int64_t kRowBlock = 2048;
-constexpr std::int64_t kVocabBlock = 2048;
-constexpr std::int64_t kRowGrain = 16;
-
-struct Block {
-  std::int64_t row, rows, column, columns;
-};
-
-const std::byte* at(const void* data, DType dtype, std::int64_t element) {
-  return static_cast<const std::byte*>(data) + element * static_cast<std::int64_t>(size_of(dtype));
-}
-
-const std::byte* weight_at(const CrossEntropyProblem& a, std::int64_t column) {
-  return at(a.weight, a.dtype, a.weight_vocab_major ? column * a.emb : column);
-}
-
-std::int64_t weight_stride(const CrossEntropyProblem& a) {
-  return a.weight_vocab_major ? a.emb : a.vocab;
-}
-
-// A block's logits; where they go is the caller's to say.
-GemmProblem logits_problem(const CrossEntropyProblem& a, const Block& b) {
-  return {.m = b.rows,
-          .n = b.columns,
-          .k = a.emb,
-          .dtype = a.dtype,
-          .a = at(a.hidden, a.dtype, b.row * a.emb),
-          .lda = a.emb,
-          .b = weight_at(a, b.column),
-          .transpose_b = a.weight_vocab_major,
-          .ldb = weight_stride(a),
-          .ldc = b.columns};
-}
-
-void multiply_logits(ThreadPool& pool, const CrossEntropyProblem& a, const Block& b, float* logits) {
-  GemmProblem problem = logits_problem(a, b);
-  problem.c = logits;
-  run_gemms(pool, "gemm", {&problem, 1});
-}
-
-// dhidden [rows, emb] (+)= gradient [rows, columns] . weight^T
-void multiply_dhidden(ThreadPool& pool, const CrossEntropyProblem& a, const Block& b, const void* gradient,
-                      float* dhidden) {
-  const GemmProblem problem{.m = b.rows,
-                            .n = a.emb,
-                            .k = b.columns,
-                            .dtype = a.dtype,
-                            .a = gradient,
-                            .lda = b.columns,
-                            .b = weight_at(a, b.column),
-                            .transpose_b = !a.weight_vocab_major,
-                            .ldb = weight_stride(a),
-                            .c = dhidden + b.row * a.emb,
-                            .ldc = a.emb,
-                            .accumulate = b.column > 0};
-  run_gemms(pool, "gemm", {&problem, 1});
-}
-
-// A block of dweight while rows are added: where it belongs, or float32 beside it where it is to be rounded
-// and not all rows are of one block.
-class WeightGradient {
- public:
-  static std::size_t sum_bytes(const CrossEntropyProblem& a, std::int64_t vocab_block) {
-    if (a.dtype == DType::f32 || a.rows <= kRowBlock) return 0;
-    return static_cast<std::size_t>(std::min(vocab_block, a.vocab) * a.emb) * sizeof(float);
-  }
-  WeightGradient(const CrossEntropyProblem& a, std::int64_t vocab_block, void* dweight)
-      : args_(a), out_(static_cast<std::byte*>(dweight)), sum_(sum_bytes(a, vocab_block)) {
-    if (a.rows == 0) std::memset(dweight, 0, static_cast<std::size_t>(a.vocab * a.emb) * size_of(a.dtype));
-  }
-
-  // (+)= hidden^T . gradient, or its transpose, by the layout of the weight.
-  void add(ThreadPool& pool, const Block& b, const void* gradient) {
-    const CrossEntropyProblem& a = args_;
-    const bool apart = sum_.bytes() > 0;
-    GemmProblem product;
-    product.k = b.rows;
-    product.dtype = a.dtype;
-    product.transpose_a = true;
-    product.c = apart ? sum_.data() : at_block(b);
-    product.c_dtype = apart ? DType::f32 : a.dtype;
-    product.accumulate = b.row > 0;
-    const void* const hidden = at(a.hidden, a.dtype, b.row * a.emb);
-    if (a.weight_vocab_major) {
-      product.m = product.lda = b.columns;
-      product.n = product.ldb = product.ldc = a.emb;
-      product.a = gradient;
-      product.b = hidden;
-    } else {
-      product.m = product.lda = a.emb;
-      product.n = product.ldb = b.columns;
-      product.ldc = apart ? b.columns : a.vocab;
-      product.a = hidden;
-      product.b = gradient;
-    }
-    run_gemms(pool, "gemm", {&product, 1});
-    if (apart && b.row + b.rows == a.rows) round(pool, b);
-  }
-
- private:
-  std::byte* at_block(const Block& b) const {
-    const std::int64_t element = args_.weight_vocab_major ? b.column * args_.emb : b.column;
-    return out_ + static_cast<std::size_t>(element) * size_of(args_.dtype);
-  }
-  void round(ThreadPool& pool, const Block& b) {
-    const bool major = args_.weight_vocab_major;
-    const Shape shape{major ? b.columns : args_.emb, major ? args_.emb : b.columns};
-    convert(pool, TensorView::of_host(DType::f32, sum_.data(), shape),
-            TensorView::of_host(args_.dtype, at_block(b), shape, {weight_stride(args_), 1}));
-  }
-
-  const CrossEntropyProblem& args_;
-  std::byte* const out_;
-  Buffer sum_;
-};
-
-// Vocabulary outside, rows inside: a block of the weight and of its gradient is used for all rows while it is
-// hot.
-template <typename Body>
-void for_each_block(const CrossEntropyProblem& a, std::int64_t vocab_block, const Body& body) {
-  for (std::int64_t v = 0; v < a.vocab; v += vocab_block) {
-    for (std::int64_t r = 0; r < a.rows; r += kRowBlock) {
-      body(Block{r, std::min(kRowBlock, a.rows - r), v, std::min(vocab_block, a.vocab - v)});
-    }
-  }
-}
-
-// Local column of row r's target within the block, or -1.
-std::int64_t target_in(const CrossEntropyProblem& a, const Block& b, std::int64_t r) {
-  const std::int64_t column = a.targets[r] - a.vocab_begin - b.column;
-  return column >= 0 && column < b.columns ? column : -1;
-}
+using namespace cross_entropy_blocks;
 
 Buffer logits_buffer(const CrossEntropyProblem& a) {
   return Buffer(static_cast<std::size_t>(std::min(kRowBlock, a.rows) * std::min(kVocabBlock, a.vocab)) *
@@ -187,7 +51,7 @@ void tiled_backward(ThreadPool& pool, const CrossEntropyProblem& a, const float*
                     const float* softmax_coefficient, const float* target_coefficient, float* dhidden,
                     void* dweight) {
   std::fill(dhidden, dhidden + (a.vocab > 0 ? 0 : a.rows * a.emb), 0.0f);
-  WeightGradient of_weight(a, kVocabBlock, dweight);
+  WeightGradient of_weight(a, kVocabBlock, false, dweight);
   Buffer buffer = logits_buffer(a);
   auto* logits = reinterpret_cast<float*>(buffer.data());
   Buffer rounded_buffer(a.dtype == DType::bf16 ? buffer.bytes() / 2 : 0);
@@ -259,7 +123,7 @@ void hot_backward(ThreadPool& pool, const CrossEntropyProblem& a, const float* l
                   const float* softmax_coefficient, const float* target_coefficient, float* dhidden,
                   void* dweight) {
   std::fill(dhidden, dhidden + (a.vocab > 0 ? 0 : a.rows * a.emb), 0.0f);
-  WeightGradient of_weight(a, kGradientBlock, dweight);
+  WeightGradient of_weight(a, kGradientBlock, false, dweight);
   Buffer gradient(gradient_bytes(a));
   for_each_block(a, kGradientBlock, [&](const Block& b) {
     const LogitProblem logits{.targets = a.targets + b.row,
@@ -338,14 +202,14 @@ std::size_t workspace(const CrossEntropyProblem& args, bool backward) {
     return cpu::soft_tiles::cross_entropy_workspace(args, backward);
 #endif
   if (chosen == hot_forward) {
-    return backward ? gradient_bytes(args) + WeightGradient::sum_bytes(args, kGradientBlock)
+    return backward ? gradient_bytes(args) + WeightGradient::sum_bytes(args, kGradientBlock, false)
                     : row_sum_bytes(args);
   }
   const auto logits =
       static_cast<std::size_t>(std::min(kRowBlock, args.rows) * std::min(kVocabBlock, args.vocab));
   if (!backward) return logits * sizeof(float);
   return logits * (sizeof(float) + (args.dtype == DType::bf16 ? sizeof(bfloat16) : 0)) +
-         WeightGradient::sum_bytes(args, kVocabBlock);
+         WeightGradient::sum_bytes(args, kVocabBlock, false);
 }
 
 // On an abstract pool: counts the products (logits; backward makes them again and has two more).
@@ -377,6 +241,10 @@ constexpr Implementation<CrossEntropyGradientsRun, CrossEntropyProblem> kGradien
      cpu::amx_tiles::cross_entropy_gradients_refuses},
     {"fused avx512_bf16", Isa::avx512_bf16, cpu::soft_tiles::cross_entropy_gradients,
      cpu::soft_tiles::cross_entropy_gradients_refuses},
+    {"narrow avx512", Isa::avx512, cpu::narrow_loss::gradients_avx512, cpu::narrow_loss::refuses},
+    {"kept avx512", Isa::avx512, kept_logits::gradients_avx512, kept_logits::refuses},
+    {"narrow avx2", Isa::avx2, cpu::narrow_loss::gradients_avx2, cpu::narrow_loss::refuses},
+    {"kept avx2", Isa::avx2, kept_logits::gradients_avx2, kept_logits::refuses},
 #endif
     {"apart", Isa::ref, gradients_apart},
 };
@@ -388,6 +256,10 @@ std::size_t gradients_workspace([[maybe_unused]] CrossEntropyGradientsRun* chose
     return cpu::amx_tiles::cross_entropy_gradients_workspace(args);
   if (chosen == cpu::soft_tiles::cross_entropy_gradients)
     return cpu::soft_tiles::cross_entropy_gradients_workspace(args);
+  if (chosen == cpu::narrow_loss::gradients_avx512 || chosen == cpu::narrow_loss::gradients_avx2)
+    return cpu::narrow_loss::workspace(args);
+  if (chosen == kept_logits::gradients_avx512 || chosen == kept_logits::gradients_avx2)
+    return kept_logits::workspace(args);
 #endif
   return 0;
 }

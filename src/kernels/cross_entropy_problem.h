@@ -51,8 +51,8 @@ using CrossEntropyGradientsRun = void(ThreadPool&, const CrossEntropyProblem&, c
 
 // Adds `count` logits of one row to its sum; logits are soft-capped in place when soft_cap > 0.
 using RowSumUpdate = void(float* logits, std::int64_t count, float soft_cap, RowSum& row);
-// logits[i] becomes coefficient * exp(logit - lse) * d capped / d product, and with bf16 also goes to
-// rounded[i]. `target` (-1 for none) is the index that loses target_coefficient before the last factor.
+// logits[i] becomes coefficient * exp(logit - lse) * d capped / d product; with bf16 that goes to rounded[i]
+// instead. `target` (-1 for none) is the index that loses target_coefficient before the last factor.
 struct RowGradient {
   float soft_cap;
   float lse;
@@ -61,6 +61,15 @@ struct RowGradient {
   std::int64_t target;
 };
 using RowGradientRun = void(float* logits, std::int64_t count, const RowGradient& row, bfloat16* rounded);
+
+// The logits of some rows (loss_rows_at_once) wait in float32 until the rows' sums are known; gemm makes them
+// and all products (cross_entropy_kept.cc).
+namespace kept_logits {
+CrossEntropyGradientsRun gradients_avx512;
+CrossEntropyGradientsRun gradients_avx2;
+std::size_t workspace(const CrossEntropyProblem& args);
+const char* refuses(const CrossEntropyProblem& args);
+}  // namespace kept_logits
 
 namespace cpu {
 // Fused, in tiles (kernels/cpu/tile_target.h).
@@ -84,6 +93,14 @@ std::size_t cross_entropy_gradients_workspace(const CrossEntropyProblem& args);
 const char* cross_entropy_refuses(const CrossEntropyProblem& args);
 const char* cross_entropy_gradients_refuses(const CrossEntropyProblem& args);
 }  // namespace soft_tiles
+
+// The same in tiles, where the model is narrow (cpu/cross_entropy_narrow_simd.cc).
+namespace narrow_loss {
+CrossEntropyGradientsRun gradients_avx512;
+CrossEntropyGradientsRun gradients_avx2;
+std::size_t workspace(const CrossEntropyProblem& args);
+const char* refuses(const CrossEntropyProblem& args);
+}  // namespace narrow_loss
 
 RowSumUpdate row_sum_update_avx512;
 RowSumUpdate row_sum_update_avx2;

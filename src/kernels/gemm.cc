@@ -40,10 +40,6 @@ struct Task {
   GemmBlock block;
 };
 
-std::int64_t blocks(std::int64_t size, std::int64_t block) {
-  return (size + block - 1) / block;
-}
-
 // The largest block, and the smallest that is worth having where the threads would not have enough of them to
 // share out evenly. Values do not depend on the block size.
 struct BlockSize {
@@ -75,7 +71,7 @@ std::int64_t even_blocks(std::span<const GemmProblem> problems, const BlockSize&
 
 // x in whole strips, at least one.
 std::int64_t in_strips(std::int64_t x) {
-  return std::max<std::int64_t>(1, blocks(x, kGemmStrip)) * kGemmStrip;
+  return std::max<std::int64_t>(1, blocks_of(x, kGemmStrip)) * kGemmStrip;
 }
 
 BlockSize block_size(std::span<const GemmProblem> problems, bool tiles, int threads) {
@@ -100,7 +96,7 @@ BlockSize block_size(std::span<const GemmProblem> problems, bool tiles, int thre
     if (by_rows)
       size.rows = in_strips(size.rows / 2);
     else
-      size.columns = blocks(size.columns / 2, unit) * unit;
+      size.columns = blocks_of(size.columns / 2, unit) * unit;
   }
   return size;
 }
@@ -110,7 +106,7 @@ std::vector<Task> cut(std::span<const GemmProblem> problems, bool tiles, int thr
   std::vector<Task> tasks;
   for (const auto& p : problems) {
     // Even blocks: the last one of a problem is not a small rest.
-    const std::int64_t rows = in_strips(blocks(p.m, std::max<std::int64_t>(1, blocks(p.m, most.rows))));
+    const std::int64_t rows = in_strips(blocks_of(p.m, std::max<std::int64_t>(1, blocks_of(p.m, most.rows))));
     for (std::int64_t j = 0; j < p.columns(); j += most.columns) {
       for (std::int64_t i = 0; i < p.m; i += rows) {
         tasks.push_back({&p, {i, std::min(i + rows, p.m), j, std::min(j + most.columns, p.columns())}});
@@ -224,13 +220,13 @@ bool run_one(ThreadPool& pool, const GemmProblem& p, GemmBlockKernel* kernel) {
   if (packing == nullptr || p.packed() || threads == 1 || products_of(p.m, p.columns(), p) < kWorthwhile)
     return false;
   const std::int64_t all = p.m, columns = p.columns(), unit = p.column_unit();
-  const std::int64_t rows = in_strips(blocks(all, blocks(all, kLargestTiles.rows)));
+  const std::int64_t rows = in_strips(blocks_of(all, blocks_of(all, kLargestTiles.rows)));
   // Enough parts for threads to end together, which are not so small that a kernel's start shows.
   constexpr std::int64_t kColumnsOfPart = 512;
-  const std::int64_t small = std::min(kColumnsOfPart, blocks(columns, 2 * threads));
-  const std::int64_t wanted = std::max({kSmallestTiles.columns, small, blocks(columns, 8 * threads)});
-  const std::int64_t part = blocks(wanted, unit) * unit;
-  if (blocks(columns, part) < 2 * threads) return false;
+  const std::int64_t small = std::min(kColumnsOfPart, blocks_of(columns, 2 * threads));
+  const std::int64_t wanted = std::max({kSmallestTiles.columns, small, blocks_of(columns, 8 * threads)});
+  const std::int64_t part = blocks_of(wanted, unit) * unit;
+  if (blocks_of(columns, part) < 2 * threads) return false;
   const std::size_t bytes = packing->bytes(p, {0, std::min(rows, all), 0, columns});
   if (bytes == 0) return false;
   const UnchargedScope uncharged;  // scratch, as a thread's
@@ -243,7 +239,7 @@ bool run_one(ThreadPool& pool, const GemmProblem& p, GemmBlockKernel* kernel) {
       });
     };
     each(packing->parts(p, block), [&](std::int64_t i) { packing->pack(p, block, i, packed.data()); });
-    each(blocks(columns, part), [&](std::int64_t i) {
+    each(blocks_of(columns, part), [&](std::int64_t i) {
       GemmBlock some = block;
       some.column_begin = i * part;
       some.column_end = std::min(some.column_begin + part, columns);

@@ -9,13 +9,9 @@
 namespace switchyard {
 namespace {
 
-std::int64_t blocks(std::int64_t size, std::int64_t block) {
-  return (size + block - 1) / block;
-}
-
 // x in whole strips, at least one.
 std::int64_t in_strips(std::int64_t x) {
-  return std::max<std::int64_t>(1, blocks(x, kGemmStrip)) * kGemmStrip;
+  return std::max<std::int64_t>(1, blocks_of(x, kGemmStrip)) * kGemmStrip;
 }
 
 struct Columns {
@@ -29,12 +25,12 @@ std::vector<Columns> cut_columns(int threads, std::span<const GemmProblem> probl
   constexpr std::int64_t kPiecesOfThread = 2, kUnit = 64, kLeast = 128, kLeastTransposed = 64;
   std::int64_t all = 0;
   for (const auto& p : problems) all += p.n * p.k;
-  const std::int64_t wanted = threads == 1 ? all : blocks(all, kPiecesOfThread * threads);
+  const std::int64_t wanted = threads == 1 ? all : blocks_of(all, kPiecesOfThread * threads);
   std::vector<Columns> pieces;
   for (const auto& p : problems) {
     const std::int64_t most = std::max<std::int64_t>(1, p.n / (p.transpose_b ? kLeastTransposed : kLeast));
-    const std::int64_t count = std::min(most, blocks(p.n * p.k, std::max<std::int64_t>(1, wanted)));
-    const std::int64_t width = blocks(blocks(p.n, std::max<std::int64_t>(1, count)), kUnit) * kUnit;
+    const std::int64_t count = std::min(most, blocks_of(p.n * p.k, std::max<std::int64_t>(1, wanted)));
+    const std::int64_t width = blocks_of(blocks_of(p.n, std::max<std::int64_t>(1, count)), kUnit) * kUnit;
     for (std::int64_t j = 0; j < p.n; j += width) pieces.push_back({&p, j, std::min(j + width, p.n)});
   }
   std::stable_sort(pieces.begin(), pieces.end(),
@@ -63,7 +59,7 @@ struct SliceSize {
         std::max<std::int64_t>(1, kSliceElements / std::max<std::int64_t>(1, p.ldb));
     depth = p.transpose_b ? p.k : in_strips(std::max(64 * p.m, in_slice));
     columns = p.transpose_b ? in_strips(in_slice) : p.n;
-    slices = p.transpose_b ? 1 : std::max<std::int64_t>(1, blocks(p.k, depth));
+    slices = p.transpose_b ? 1 : std::max<std::int64_t>(1, blocks_of(p.k, depth));
   }
   std::int64_t depth, columns;
   std::int64_t slices;  // along the depth

@@ -22,12 +22,8 @@ constexpr Implementation<const IntegerGemm, GemmProblem> kGemmIntegers[] = {
     {"ref", Isa::ref, &kTwin},
 };
 
-std::int64_t blocks(std::int64_t size, std::int64_t block) {
-  return (size + block - 1) / block;
-}
-
-std::int64_t groups_of_rows(const GemmProblem& p) {
-  return p.m * (p.k / kGroupInputs);
+std::int64_t groups_of_row(const GemmProblem& p) {
+  return p.k / kGroupInputs;
 }
 
 // Rows of A of all problems as integers.
@@ -39,7 +35,7 @@ class IntegerRows {
     first_.reserve(problems.size());
     for (std::size_t i = 0; i < problems.size(); ++i) {
       const GemmProblem& p = problems[i];
-      // The products of a pair come one list after the other, and have the same rows.
+      // gmm_pair lists the products of all gates, then those of all up-projections: the same rows twice.
       const std::size_t half = problems.size() / 2;
       if (half > 0 && i >= half && have_same_rows(p, problems[i - half])) {
         first_.push_back(first_[i - half]);
@@ -47,8 +43,8 @@ class IntegerRows {
       }
       first_.push_back(groups);
       for (std::int64_t row = 0; row < p.m; row += kRowsOfPart)
-        parts.push_back({&p, row, std::min(row + kRowsOfPart, p.m), groups + row * (p.k / kGroupInputs)});
-      groups += groups_of_rows(p);
+        parts.push_back({&p, row, std::min(row + kRowsOfPart, p.m), groups + row * groups_of_row(p)});
+      groups += p.m * groups_of_row(p);
     }
     const UnchargedScope uncharged;  // scratch, as a thread's
     buffer_.emplace(static_cast<std::size_t>(groups) * sizeof(InputGroup));
@@ -69,7 +65,7 @@ class IntegerRows {
 
   // Those of rows from `row` on of the i-th problem.
   const InputGroup* of(std::size_t i, const GemmProblem& p, std::int64_t row) const {
-    return groups_ + first_[i] + row * (p.k / kGroupInputs);
+    return groups_ + first_[i] + row * groups_of_row(p);
   }
 
  private:
@@ -94,8 +90,8 @@ struct Piece {
   double cost;
 };
 
-// Problems cut so that threads end together. A weight is converted once for kMostRows rows, and runs of
-// weights stay long enough for memory.
+// Cuts problems so that threads end together. A kernel makes integers of a weight once for all rows of a piece, at
+// most kMostRows; a piece has kLeastColumns at least, so that memory is read in long runs.
 std::vector<Piece> cut_pieces(int threads, std::span<const GemmProblem> problems) {
   constexpr std::int64_t kPiecesOfThread = 2, kLeastColumns = 128, kUnit = 64, kMostRows = 128;
   constexpr double kReading = 3;  // a weight costs as much as the products of so many rows with it
@@ -108,11 +104,11 @@ std::vector<Piece> cut_pieces(int threads, std::span<const GemmProblem> problems
   std::vector<Piece> pieces;
   for (std::size_t i = 0; i < problems.size(); ++i) {
     const GemmProblem& p = problems[i];
-    const std::int64_t rows = blocks(p.m, blocks(p.m, kMostRows));
+    const std::int64_t rows = blocks_of(p.m, blocks_of(p.m, kMostRows));
     const std::int64_t most = std::max<std::int64_t>(1, p.n / kLeastColumns);
     const auto count =
         std::clamp<std::int64_t>(static_cast<std::int64_t>(cost_of(p, rows, p.n) / wanted + 0.99), 1, most);
-    const std::int64_t width = blocks(blocks(p.n, count), kUnit) * kUnit;
+    const std::int64_t width = blocks_of(blocks_of(p.n, count), kUnit) * kUnit;
     for (std::int64_t row = 0; row < p.m; row += rows) {
       for (std::int64_t j = 0; j < p.n; j += width) {
         const GemmBlock block{row, std::min(row + rows, p.m), j, std::min(j + width, p.n)};

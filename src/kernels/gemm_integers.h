@@ -7,8 +7,8 @@
 // 2. A group's products are summed in 32 bits, exactly, and scaled in float32, group after group. So a row's
 //    result depends neither on the rows beside it nor on the instruction set.
 //
-// For any number of rows: as fast as dense blocks with weights unpacked into them where there are many rows,
-// and faster where there are few. AMX, whose tiles are many times faster, takes many rows itself.
+// For any number of rows (design/decisions.md has the speed). Only with AMX, whose tiles are many times faster, do
+// products of more than 32 rows unpack their weights instead.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,7 @@
 
 namespace switchyard {
 
+// Whether a problem is for run_integers.
 bool takes_integers(const GemmProblem& problem);
 
 // Computes problems for which takes_integers holds, all of the dtypes of the first, by the list of the op

@@ -82,6 +82,11 @@ struct GemmProblem {
   }
 };
 
+// Blocks of `block` that hold `size`.
+inline std::int64_t blocks_of(std::int64_t size, std::int64_t block) {
+  return (size + block - 1) / block;
+}
+
 // The block C[row_begin:row_end, column_begin:column_end].
 struct GemmBlock {
   std::int64_t row_begin;

@@ -55,8 +55,8 @@ LayerOutput decoder_layer(const LayerCall& call, const Array& x, std::int64_t la
   };
   const Array normed = norm(x, "pre_attention_norm");
   const Array attended = m.mla ? latent_attention(call, normed) : grouped_query_attention(call, normed);
-  if (m.has_latent_experts()) {
-    MoeOutput moe = moe_block(c, m.moe, moe_weights(call),
+  if (m.latent_experts) {
+    MoeOutput moe = moe_block(c, m.moe, m.moe_execution, moe_weights(call),
                               norm(checkpoint_name(attended, "attention_out"), "post_attention_norm"),
                               call.segments, options.step, layer, options.first_row);
     const Array y =
@@ -67,8 +67,8 @@ LayerOutput decoder_layer(const LayerCall& call, const Array& x, std::int64_t la
   const Array inner = norm(middle, "post_attention_norm");
   if (!m.is_moe_layer(layer)) return {add(c, middle, gated_mlp(call, "mlp.", inner)), std::nullopt};
 
-  MoeOutput moe =
-      moe_block(c, m.moe, moe_weights(call), inner, call.segments, options.step, layer, options.first_row);
+  MoeOutput moe = moe_block(c, m.moe, m.moe_execution, moe_weights(call), inner, call.segments, options.step,
+                            layer, options.first_row);
   Array y = add(c, middle, moe.y);
   if (m.shared_experts > 0) y = add(c, y, gated_mlp(call, "moe.shared.", inner));
   return {y, std::move(moe)};

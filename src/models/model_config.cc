@@ -143,7 +143,7 @@ void read_latent_width(const Config& c, ModelConfig& m) {
   const std::int64_t attention = c.get_int("attention_output_dim"),
                      experts = c.get_int("moe_expert_input_dim");
   m.moe_emb = m.emb;
-  if (!m.has_latent_experts()) {
+  if (!m.latent_experts) {
     if (attention > 0)
       fail_usage("[model] attention_output_dim={}: expected decoder_block=qwen3_custom_moe, got {}",
                  attention, c.get_string("decoder_block"));
@@ -187,18 +187,24 @@ void read_moe(const Config& c, ModelConfig& m) {
   read_router(c, m);
   moe.random_routing = c.get_bool("use_random_routing");
   moe.random_seed = m.init_seed;
-  moe.float32_gate_logits = c.get_bool("float32_gate_logits");
-  moe.compat = moe.weights_at_combine = m.compat;
-  moe.balance_weight = c.get_float("load_balance_loss_weight");
-  moe.bias_update_rate = moe.bias ? c.get_float("routed_bias_update_rate") : 0;
-  moe.sparse = c.get_bool("sparse_matmul");
-  moe.ring = c.get_bool("use_ring_of_experts");
-  moe.ragged_buffer_factor = c.get_float("ragged_buffer_factor");
-  moe.drop_policy = c.get_string("ragged_drop_policy") == "prefix" ? DropPolicy::prefix : DropPolicy::fair;
-  moe.token_chunks = c.get_int("num_moe_token_chunks");
-  moe.emb_chunks = std::max<std::int64_t>(1, c.get_int("num_moe_emb_chunks"));
-  moe.capacity_factor = c.get_float("capacity_factor");
-  moe.dispatch_without_expert_axes = c.get_bool("moe_dispatch_no_expert_sharding");
+}
+
+// A dense model keeps the defaults.
+void read_moe_execution(const Config& c, ModelConfig& m) {
+  if (m.moe.experts == 0) return;
+  MoeExecution& run = m.moe_execution;
+  run.float32_gate_logits = c.get_bool("float32_gate_logits");
+  run.weights_at_combine = run.compat_balance = m.compat;
+  run.balance_weight = c.get_float("load_balance_loss_weight");
+  m.bias_update_rate = m.moe.bias ? c.get_float("routed_bias_update_rate") : 0;
+  run.sparse = c.get_bool("sparse_matmul");
+  run.ring = c.get_bool("use_ring_of_experts");
+  run.ragged_buffer_factor = c.get_float("ragged_buffer_factor");
+  run.drop_policy = c.get_string("ragged_drop_policy") == "prefix" ? DropPolicy::prefix : DropPolicy::fair;
+  run.token_chunks = c.get_int("num_moe_token_chunks");
+  run.emb_chunks = std::max<std::int64_t>(1, c.get_int("num_moe_emb_chunks"));
+  run.capacity_factor = c.get_float("capacity_factor");
+  run.dispatch_without_expert_axes = c.get_bool("moe_dispatch_no_expert_sharding");
 }
 
 // Checkpoint names that stay on the device under remat_policy.
@@ -250,6 +256,7 @@ ModelConfig model_config(const Config& c) {
   ModelConfig m;
   m.name = c.get_string("model_name");
   m.block = block_of(c.get_string("decoder_block"));
+  m.latent_experts = m.block == DecoderBlock::qwen3_custom_moe;
   m.compat = c.get_string("compat") == "maxtext";
   m.init_seed = static_cast<std::uint32_t>(c.get_int("init_weights_seed"));
   const Scales scale = scales_of(c.get_int("global_parameter_scale"));
@@ -267,6 +274,7 @@ ModelConfig model_config(const Config& c) {
   read_attention(c, m);
   read_latent_width(c, m);
   read_moe(c, m);
+  read_moe_execution(c, m);
   m.norm_epsilon = static_cast<float>(c.get_float("normalization_layer_epsilon"));
   m.tied = c.get_bool("logits_via_embedding");
   m.normalize_tied_logits = m.tied && c.get_bool("normalize_embedding_logits");
@@ -325,7 +333,7 @@ double train_flops_per_token(const ModelConfig& m, std::int64_t sequence) {
   const double qk = m.mla ? d(m.nope + m.rope_dim) : d(m.head_dim), v = d(m.v_dim), heads = d(m.heads),
                emb = d(m.emb);
   const double moe_emb = d(m.moe_emb);
-  double attention = heads * v * moe_emb + (m.has_latent_experts() ? moe_emb * emb : 0);
+  double attention = heads * v * moe_emb + (m.latent_experts ? moe_emb * emb : 0);
   if (m.mla) {
     attention += m.q_lora > 0 ? emb * d(m.q_lora) + d(m.q_lora) * heads * qk : emb * heads * qk;
     attention += emb * d(m.kv_lora + m.rope_dim) + d(m.kv_lora) * heads * d(m.nope + m.v_dim);

@@ -23,8 +23,4 @@ Config config_of_stored(const nlohmann::json& resolved, const std::string& path)
 // The same of a config.json. Error(usage) for a model that is not ours to run.
 Config config_of_hub(const nlohmann::json& hub_config);
 
-// The first key by which two models compute different functions of the same weights, or "" when they
-// do not: sizes, norms, positions, routing; not dtypes, layouts, losses or seeds.
-std::string differing_key(const ModelConfig& a, const ModelConfig& b);
-
 }  // namespace switchyard

@@ -11,7 +11,11 @@ namespace {
 
 class BalanceLossOp : public Op {
  public:
-  explicit BalanceLossOp(MoeConfig config) : config_(std::move(config)) {}
+  BalanceLossOp(const MoeConfig& config, const MoeExecution& execution)
+      : experts_(config.experts),
+        score_(config.score),
+        weight_(execution.balance_weight),
+        compat_(execution.compat_balance) {}
   std::string_view name() const override { return "balance_loss"; }
 
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
@@ -58,22 +62,22 @@ class BalanceLossOp : public Op {
   };
 
   double factor(const ArrayInfo& info) const {
-    const auto experts = static_cast<double>(config_.experts);
-    return config_.balance_weight * experts * experts / (experts * static_cast<double>(info.shape[0]));
+    const auto experts = static_cast<double>(experts_);
+    return weight_ * experts * experts / (experts * static_cast<double>(info.shape[0]));
   }
   // Under compat probabilities are a softmax of what the gate returns.
   BalanceScores scores(std::span<const Tensor> in) const {
-    return {.score = config_.score,
-            .softmax_of_scores = config_.compat || config_.score == RouterScore::none,
+    return {.score = score_,
+            .softmax_of_scores = compat_ || score_ == RouterScore::none,
             .logits = in[0].view(),
             .bias = in.size() > 3 ? in[3].view() : TensorView()};
   }
   TensorView counted_segments(std::span<const Tensor> in) const {
-    return config_.compat ? TensorView() : in[2].view();
+    return compat_ ? TensorView() : in[2].view();
   }
   Statistics statistics(Context& c, std::span<const Tensor> in, const ArrayInfo& info) const {
     const Statistics result{c.empty(DType::f32, in[0].shape()),
-                            c.empty(DType::f64, {in[0].dim(0), 2 * config_.experts + 1})};
+                            c.empty(DType::f64, {in[0].dim(0), 2 * experts_ + 1})};
     balance_statistics(*c.pool, {.scores = scores(in),
                                  .ids = in[1].view(),
                                  .segments = counted_segments(in),
@@ -84,22 +88,27 @@ class BalanceLossOp : public Op {
     return result;
   }
 
-  MoeConfig config_;
+  std::int64_t experts_;
+  RouterScore score_;
+  double weight_;
+  bool compat_;
 };
 
 }  // namespace
 
-Array balance_loss(Context& context, const MoeConfig& config, const Array& logits, const Array& bias,
-                   const Routing& routing, const Array& segments) {
+Array balance_loss(Context& context, const MoeConfig& config, const MoeExecution& execution,
+                   const Array& logits, const Array& bias, const Routing& routing, const Array& segments) {
   std::vector<Array> inputs{logits, routing.ids, segments};
-  if (config.compat && bias.defined()) inputs.push_back(bias);
-  return reshard(context, apply(context, std::make_shared<BalanceLossOp>(config), inputs).front(),
+  if (execution.compat_balance && bias.defined()) inputs.push_back(bias);
+  return reshard(context, apply(context, std::make_shared<BalanceLossOp>(config, execution), inputs).front(),
                  Sharding{});
 }
 
-Tensor count_rows(Context& context, const MoeConfig& config, const Tensor& ids, const Tensor& segments) {
+Tensor count_rows(Context& context, const MoeConfig& config, const MoeExecution& execution, const Tensor& ids,
+                  const Tensor& segments) {
   const Tensor counts = context.empty(DType::i32, {config.experts});
-  count_choices(*context.pool, {ids.view(), config.compat ? TensorView() : segments.view(), counts.view()});
+  count_choices(*context.pool,
+                {ids.view(), execution.compat_balance ? TensorView() : segments.view(), counts.view()});
   return counts;
 }
 

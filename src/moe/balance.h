@@ -11,12 +11,13 @@ namespace switchyard {
 
 // The auxiliary loss of one layer, [] f32, whole on every rank: weight · E² · mean over sequences and experts
 // of density · prob (Switch/GShard form, summing to K over experts). logits f32 [B,S,E], segments i32 [B,S]
-// (0 = padding, which does not count unless compat). bias is only read under compat.
-Array balance_loss(Context& context, const MoeConfig& config, const Array& logits, const Array& bias,
-                   const Routing& routing, const Array& segments);
+// (0 = padding, which does not count unless compat_balance). bias is only read under it.
+Array balance_loss(Context& context, const MoeConfig& config, const MoeExecution& execution,
+                   const Array& logits, const Array& bias, const Routing& routing, const Array& segments);
 
-// Local rows per expert, i32 [E], of the tokens whose segment is not 0 (all tokens under compat).
-Tensor count_rows(Context& context, const MoeConfig& config, const Tensor& ids, const Tensor& segments);
+// Local rows per expert, i32 [E], of the tokens whose segment is not 0 (all tokens under compat_balance).
+Tensor count_rows(Context& context, const MoeConfig& config, const MoeExecution& execution, const Tensor& ids,
+                  const Tensor& segments);
 
 // Fills the rows of `loads` from what was counted on the device, in one look (read_back).
 void read_loads(Context& context, std::span<LayerLoad> loads);

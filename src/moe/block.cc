@@ -15,11 +15,11 @@ namespace {
 
 Experts dispatch(Context& context, const DispatchCall& call) {
   const bool alone = expert_axes(context, call.config.experts).empty();
-  return (call.config.ring || alone ? dispatch_ring : dispatch_all_to_all)(context, call);
+  return (call.execution.ring || alone ? dispatch_ring : dispatch_all_to_all)(context, call);
 }
 
 DispatchResult run_dense(Context& context, const DispatchCall& call) {
-  return (call.config.capacity_factor > 0 ? dispatch_capacity : dispatch_dense)(context, call);
+  return (call.execution.capacity_factor > 0 ? dispatch_capacity : dispatch_dense)(context, call);
 }
 
 // False on ranks that only repeat what another rank holds: those off the origin of an axis not in `axes`.
@@ -36,9 +36,9 @@ DispatchResult in_chunks(Context& context, const DispatchCall& call, const Shard
     r.y = reshard(context, r.y, want);
     return r;
   };
-  if (!call.config.sparse) return reduced(run_dense(context, call));
-  check_chunks(call.config, call.x.info().local[1], call.x.shape()[2]);
-  const std::int64_t n = call.config.token_chunks;
+  if (!call.execution.sparse) return reduced(run_dense(context, call));
+  check_chunks(call.execution, call.x.info().local[1], call.x.shape()[2]);
+  const std::int64_t n = call.execution.token_chunks;
   if (n <= 1) return reduced(dispatch(context, call)());
   const auto x = chunk_sequence(context, call.x, n);
   const auto ids = chunk_sequence(context, call.routing.ids, n),
@@ -46,8 +46,9 @@ DispatchResult in_chunks(Context& context, const DispatchCall& call, const Shard
   DispatchResult all;
   std::vector<Array> parts;
   const auto dispatched = [&](std::size_t i) {
-    return dispatch(context,
-                    {call.config, x[i], {always_keep(ids[i]), always_keep(weights[i])}, call.weights});
+    return dispatch(
+        context,
+        {call.config, call.execution, x[i], {always_keep(ids[i]), always_keep(weights[i])}, call.weights});
   };
   Experts next;
   for (std::size_t i = 0; i < x.size(); ++i) {
@@ -68,36 +69,38 @@ DispatchResult in_chunks(Context& context, const DispatchCall& call, const Shard
 
 }  // namespace
 
-void check_chunks(const MoeConfig& config, std::int64_t length, std::int64_t width) {
-  if (!config.sparse) return;
-  if (length % config.token_chunks != 0)
+void check_chunks(const MoeExecution& execution, std::int64_t length, std::int64_t width) {
+  if (!execution.sparse) return;
+  if (length % execution.token_chunks != 0)
     fail_usage(
         "[moe] expected num_moe_token_chunks to divide the {} tokens of a sequence on one rank, got {}",
-        length, config.token_chunks);
-  if (width % config.emb_chunks != 0)
+        length, execution.token_chunks);
+  if (width % execution.emb_chunks != 0)
     fail_usage("[moe] expected num_moe_emb_chunks to divide the {} columns of a token, got {}", width,
-               config.emb_chunks);
+               execution.emb_chunks);
 }
 
-MoeOutput moe_block(Context& context, const MoeConfig& config, const MoeWeights& weights, const Array& x_in,
-                    const Array& segments, std::int64_t step, std::int64_t layer, std::int64_t first_row) {
+MoeOutput moe_block(Context& context, const MoeConfig& config, const MoeExecution& execution,
+                    const MoeWeights& weights, const Array& x_in, const Array& segments, std::int64_t step,
+                    std::int64_t layer, std::int64_t first_row) {
   const Sharding tokens{{x_in.sharding().dims[0], x_in.sharding().dims[1], {}}, {}};
   const Array x = reshard(context, x_in, tokens);
   MoeOutput out;
-  out.logits = gate_logits(context, config, x, weights.gate);
+  out.logits = gate_logits(context, execution, x, weights.gate);
   const Array bias = weights.gate_bias.defined() ? replicate(context, weights.gate_bias) : Array();
   const Tensor replayed =
-      config.tape ? config.tape->replay(context, step, layer, first_row, out.logits.info()) : Tensor();
+      execution.tape ? execution.tape->replay(context, step, layer, first_row, out.logits.info()) : Tensor();
   out.routing = route(context, config, out.logits, bias, step, layer, first_row, replayed);
-  if (config.tape) config.tape->record(context, step, layer, first_row, out.logits, bias, out.routing);
+  if (execution.tape) execution.tape->record(context, step, layer, first_row, out.logits, bias, out.routing);
   const Array local_segments = reshard(context, segments, Sharding{{tokens.dims[0], tokens.dims[1]}, {}});
-  if (config.balance_weight > 0) {
-    out.balance_loss = balance_loss(context, config, out.logits, bias, out.routing, local_segments);
+  if (execution.balance_weight > 0) {
+    out.balance_loss =
+        balance_loss(context, config, execution, out.logits, bias, out.routing, local_segments);
   }
   DispatchResult result;
   {
     const PhaseMark mark(context.comm->position(), "dispatch");
-    result = in_chunks(context, {config, x, out.routing, weights}, x_in.sharding());
+    result = in_chunks(context, {config, execution, x, out.routing, weights}, x_in.sharding());
   }
   out.y = result.y;
 
@@ -107,7 +110,8 @@ MoeOutput moe_block(Context& context, const MoeConfig& config, const MoeWeights&
   Axes token_axes = tokens.dims[0];
   token_axes.insert(token_axes.end(), tokens.dims[1].begin(), tokens.dims[1].end());
   if (first_of_repeats(context, token_axes))
-    out.load.counted = count_rows(context, config, out.routing.ids.tensor(), local_segments.tensor());
+    out.load.counted =
+        count_rows(context, config, execution, out.routing.ids.tensor(), local_segments.tensor());
   if (!first_of_repeats(context, result.drop_axes))
     std::fill(out.load.dropped.begin(), out.load.dropped.end(), 0.0);
   return out;

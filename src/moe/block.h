@@ -16,11 +16,12 @@ struct MoeOutput {
 
 // Error(usage) when num_moe_token_chunks does not divide the `length` tokens of a sequence on one rank, or
 // num_moe_emb_chunks the `width` of a token.
-void check_chunks(const MoeConfig& config, std::int64_t length, std::int64_t width);
+void check_chunks(const MoeExecution& execution, std::int64_t length, std::int64_t width);
 
 // x [B,S,M]; segments i32 [B,S] (0 = padding); step, layer and the place of x's first row in the batch of
 // that step matter to random routing.
-MoeOutput moe_block(Context& context, const MoeConfig& config, const MoeWeights& weights, const Array& x,
-                    const Array& segments, std::int64_t step, std::int64_t layer, std::int64_t first_row = 0);
+MoeOutput moe_block(Context& context, const MoeConfig& config, const MoeExecution& execution,
+                    const MoeWeights& weights, const Array& x, const Array& segments, std::int64_t step,
+                    std::int64_t layer, std::int64_t first_row = 0);
 
 }  // namespace switchyard

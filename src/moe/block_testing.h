@@ -12,12 +12,17 @@ namespace switchyard::moe_test {
 
 using namespace autograd_test;
 
+inline MoeExecution with_balance_loss() {
+  return {.float32_gate_logits = true, .balance_weight = 0.1};
+}
+
 enum class Load { random, balanced, one_hot, empty_experts };
 
 struct Problem {
   std::int64_t batch = 8, length = 4, width = 8, hidden = 8;
   Load load = Load::random;
   MoeConfig config;
+  MoeExecution execution = with_balance_loss();
   DType dtype = DType::f32;
 };
 
@@ -58,7 +63,8 @@ inline Outcome run(const Problem& p, const Mesh& mesh) {
   std::vector<LayerLoad> loads(static_cast<std::size_t>(mesh.size()));
   on_mesh(mesh, [&](Context& c) {
     MoeWeights w;
-    w.gate = leaf_by_rules(c, gate, {"embed", ""}, true, p.config.float32_gate_logits ? DType::f32 : p.dtype);
+    w.gate =
+        leaf_by_rules(c, gate, {"embed", ""}, true, p.execution.float32_gate_logits ? DType::f32 : p.dtype);
     if (p.config.bias) w.gate_bias = leaf(c, bias, replicated(1));
     w.wi_0 = never_save(leaf_by_rules(c, wi_0, {"exp", "embed_moe", "mlp_moe"}, true, p.dtype));
     w.wi_1 = never_save(leaf_by_rules(c, wi_1, {"exp", "embed_moe", "mlp_moe"}, true, p.dtype));
@@ -66,7 +72,7 @@ inline Outcome run(const Problem& p, const Mesh& mesh) {
     const Array in = leaf_by_rules(c, x, {"activation_batch", "activation_norm_length", "activation_embed"},
                                    true, p.dtype);
     const Array seg = leaf_by_rules(c, segments, {"activation_batch", "activation_norm_length"});
-    MoeOutput out = moe_block(c, p.config, w, in, seg, 3, 2);
+    MoeOutput out = moe_block(c, p.config, p.execution, w, in, seg, 3, 2);
     read_loads(c, std::span(&out.load, 1));
     EXPECT_EQ(out.y.sharding(), in.sharding());
     gathered.put(c, "y", out.y);
@@ -74,7 +80,7 @@ inline Outcome run(const Problem& p, const Mesh& mesh) {
     loads[static_cast<std::size_t>(c.rank)] = out.load;
     std::vector<Array> roots{out.y};
     std::vector<Tensor> seeds{block_of(mesh, c.rank, dy, dual(mesh, out.y.sharding())).cast(p.dtype)};
-    if (p.config.balance_weight > 0) {
+    if (p.execution.balance_weight > 0) {
       gathered.put(c, "balance", out.balance_loss);
       roots.push_back(out.balance_loss);
       const float one = 1;
@@ -93,7 +99,7 @@ inline Outcome run(const Problem& p, const Mesh& mesh) {
   for (const char* name : {"y", "ids", "dx", "dgate", "dwi_0", "dwi_1", "dwo"})
     outcome.tensors[name] = gathered.get(name);
   if (p.config.bias) outcome.tensors["dbias"] = gathered.get("dbias");
-  if (p.config.balance_weight > 0) outcome.tensors["balance"] = gathered.get("balance");
+  if (p.execution.balance_weight > 0) outcome.tensors["balance"] = gathered.get("balance");
   outcome.rows.assign(static_cast<std::size_t>(e), 0);
   outcome.dropped = outcome.rows;
   for (const auto& load : loads) {
@@ -120,8 +126,6 @@ inline MoeConfig mixtral(std::int64_t experts, std::int64_t slots) {
   MoeConfig config;
   config.experts = experts;
   config.slots = slots;
-  config.float32_gate_logits = true;
-  config.balance_weight = 0.1;
   return config;
 }
 

@@ -22,9 +22,9 @@ TEST(RaggedBuffer, FairDropsTheSameRowsOnRingAndAllToAll) {
       for (const Mesh& mesh : {Mesh({{"expert", 2}}), Mesh({{"expert", 4}}),
                                Mesh({{"data", 2}, {"expert", 2}}), Mesh({{"tensor", 2}, {"expert", 2}})}) {
         Problem p{.load = load, .config = deepseek3(8, 2)};
-        p.config.ragged_buffer_factor = factor;
+        p.execution.ragged_buffer_factor = factor;
         const Outcome exchanged = run(p, mesh);
-        p.config.ring = true;
+        p.execution.ring = true;
         const Outcome ring = run(p, mesh);
         expect_same(ring, exchanged, 1e-5, mesh.to_string());
       }
@@ -37,9 +37,9 @@ TEST(RaggedBuffer, EveryRankDropsWhatIsOverItsRoom) {
     for (DropPolicy policy : {DropPolicy::fair, DropPolicy::prefix}) {
       for (double factor : {0.3, 1.0, 1.5, 4.0}) {
         Problem p{.config = mixtral(8, 3)};
-        p.config.ring = ring;
-        p.config.ragged_buffer_factor = factor;
-        p.config.drop_policy = policy;
+        p.execution.ring = ring;
+        p.execution.ragged_buffer_factor = factor;
+        p.execution.drop_policy = policy;
         const Outcome got = run(p, Mesh({{"expert", 4}}));
         const auto rows = arriving(got.tensors.at("ids"), 8);
         const auto room = static_cast<std::int64_t>(std::floor(factor * 8 * 4 * 3 / 4));
@@ -55,9 +55,9 @@ TEST(RaggedBuffer, EveryRankDropsWhatIsOverItsRoom) {
 
 TEST(RaggedBuffer, TwoAxesOfTokensCountOnce) {  // the room is that of one expert-parallel group
   Problem p{.config = mixtral(4, 2)};
-  p.config.ragged_buffer_factor = 0.5;
+  p.execution.ragged_buffer_factor = 0.5;
   for (bool ring : {false, true}) {
-    p.config.ring = ring;
+    p.execution.ring = ring;
     const Outcome got = run(p, Mesh({{"data", 2}, {"expert", 2}}));
     double dropped = 0;
     for (double n : got.dropped) dropped += n;
@@ -69,12 +69,12 @@ TEST(RaggedBuffer, TwoAxesOfTokensCountOnce) {  // the room is that of one exper
 
 TEST(RaggedBuffer, DroppedRowsGiveZero) {
   Problem p{.load = Load::one_hot, .config = mixtral(2, 1)};
-  p.config.ragged_buffer_factor = 0.5;
+  p.execution.ragged_buffer_factor = 0.5;
   for (bool ring : {false, true}) {
-    p.config.ring = ring;
+    p.execution.ring = ring;
     const Outcome got = run(p, Mesh({{"expert", 2}}));
     Problem all = p;
-    all.config.ragged_buffer_factor = -1;
+    all.execution.ragged_buffer_factor = -1;
     const Tensor whole = run(all, Mesh()).tensors.at("y"), &y = got.tensors.at("y");
     EXPECT_EQ(got.dropped, (std::vector<double>{24, 0}));
     for (std::int64_t t = 0; t < 32; ++t) {  // the room is for 8 of 32 rows, first come first served
@@ -88,9 +88,9 @@ TEST(RaggedBuffer, DroppedRowsGiveZero) {
 
 TEST(RaggedBuffer, PrefixLosesLaterExpertsOfTheRing) {
   Problem p{.config = mixtral(8, 3)};
-  p.config.ring = true;
-  p.config.ragged_buffer_factor = 0.6;
-  p.config.drop_policy = DropPolicy::prefix;
+  p.execution.ring = true;
+  p.execution.ragged_buffer_factor = 0.6;
+  p.execution.drop_policy = DropPolicy::prefix;
   const Outcome got = run(p, Mesh({{"expert", 2}}));
   const auto rows = arriving(got.tensors.at("ids"), 8);
   const auto room = static_cast<std::int64_t>(std::floor(0.6 * 32 * 3 / 2));
@@ -106,14 +106,14 @@ TEST(RaggedBuffer, PrefixLosesLaterExpertsOfTheRing) {
 
 TEST(Capacity, DropsPerSequenceInTokenOrder) {
   Problem p{.load = Load::one_hot, .config = mixtral(4, 1)};  // 4 tokens a sequence, all to expert 0
-  p.config.sparse = false;
-  p.config.capacity_factor = 2;  // max(ceil(4·1/4)·2, 2) = 2 places
+  p.execution.sparse = false;
+  p.execution.capacity_factor = 2;  // max(ceil(4·1/4)·2, 2) = 2 places
   Problem all = p;
-  all.config.capacity_factor = -1;
+  all.execution.capacity_factor = -1;
   const Tensor whole = run(all, Mesh()).tensors.at("y");
   for (const Mesh& mesh : {Mesh(), Mesh({{"expert", 4}}), Mesh({{"data", 2}, {"expert", 2}})}) {
     for (bool without : {false, true}) {
-      p.config.dispatch_without_expert_axes = without;
+      p.execution.dispatch_without_expert_axes = without;
       const Outcome got = run(p, mesh);
       EXPECT_EQ(got.dropped, (std::vector<double>{16, 0, 0, 0}));
       for (std::int64_t i = 0; i < whole.size(); ++i) {
@@ -126,8 +126,8 @@ TEST(Capacity, DropsPerSequenceInTokenOrder) {
 
 TEST(Capacity, OfNoPlacesDropsAll) {
   Problem p{.config = mixtral(4, 1)};
-  p.config.sparse = false;
-  p.config.capacity_factor = 0.5;  // max(1·0.5, 0.5) is no whole place
+  p.execution.sparse = false;
+  p.execution.capacity_factor = 0.5;  // max(1·0.5, 0.5) is no whole place
   const Outcome got = run(p, Mesh({{"expert", 2}}));
   EXPECT_EQ(std::accumulate(got.dropped.begin(), got.dropped.end(), 0.0), 32);
   EXPECT_TRUE(close(got.tensors.at("y"), Tensor::zeros(DType::f32, {8, 4, 8}), 0));
@@ -135,7 +135,7 @@ TEST(Capacity, OfNoPlacesDropsAll) {
 
 TEST(TokenChunks, ThatDoNotDivideAreTheUsersError) {
   Problem p{.config = mixtral(4, 1)};
-  p.config.token_chunks = 3;
+  p.execution.token_chunks = 3;
   try {
     run(p, Mesh());
     FAIL();

@@ -10,14 +10,16 @@ namespace {
 using namespace autograd_test;
 
 // y of one strategy: [B,S,M]. Inputs: x, ids, weights of the routing, wi_0, wi_1, wo.
-void expect_dispatch_has_the_hosts_bits(const MoeConfig& config, int ranks) {
+void expect_dispatch_has_the_hosts_bits(const MoeExecution& execution, int ranks) {
+  const MoeConfig config{.experts = 4, .slots = 2};
   const std::int64_t batch = 4, length = 6, width = 8, hidden = 10;
   const auto function = [&](Context& c, std::span<const Array> in) {
     const MoeWeights weights{{}, {}, in[3], in[4], in[5]};
-    const DispatchCall call{config, in[0], {in[1], in[2]}, weights};
+    const DispatchCall call{config, execution, in[0], {in[1], in[2]}, weights};
     const auto dispatch = [&] {
-      if (!config.sparse) return (config.capacity_factor > 0 ? dispatch_capacity : dispatch_dense)(c, call);
-      return (config.ring ? dispatch_ring : dispatch_all_to_all)(c, call)();
+      if (!execution.sparse)
+        return (execution.capacity_factor > 0 ? dispatch_capacity : dispatch_dense)(c, call);
+      return (execution.ring ? dispatch_ring : dispatch_all_to_all)(c, call)();
     };
     return reshard(c, dispatch().y, in[0].sharding());
   };
@@ -40,14 +42,12 @@ TEST(Fenced, SparseStrategies) {
       for (const double factor : {-1.0, 0.6}) {
         for (const bool at_combine : {false, true}) {
           for (const std::int64_t chunks : {1, 2}) {
-            MoeConfig config;
-            config.experts = 4;
-            config.slots = 2;
-            config.ring = ring;
-            config.ragged_buffer_factor = factor;
-            config.weights_at_combine = at_combine;
-            config.emb_chunks = chunks;
-            if (ranks > 1 || ring) expect_dispatch_has_the_hosts_bits(config, ranks);
+            MoeExecution execution;
+            execution.ring = ring;
+            execution.ragged_buffer_factor = factor;
+            execution.weights_at_combine = at_combine;
+            execution.emb_chunks = chunks;
+            if (ranks > 1 || ring) expect_dispatch_has_the_hosts_bits(execution, ranks);
           }
         }
       }
@@ -58,12 +58,10 @@ TEST(Fenced, SparseStrategies) {
 TEST(Fenced, DenseStrategies) {
   for (const int ranks : {1, 2}) {
     for (const double factor : {-1.0, 1.0}) {
-      MoeConfig config;
-      config.experts = 4;
-      config.slots = 2;
-      config.sparse = false;
-      config.capacity_factor = factor;
-      expect_dispatch_has_the_hosts_bits(config, ranks);
+      MoeExecution execution;
+      execution.sparse = false;
+      execution.capacity_factor = factor;
+      expect_dispatch_has_the_hosts_bits(execution, ranks);
     }
   }
 }

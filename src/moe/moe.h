@@ -1,4 +1,5 @@
-// The MoE layer's vocabulary: its configuration, its weights, what the router decides and what is measured.
+// The MoE layer's vocabulary: its configuration and how it is run, its weights, what the router decides and
+// what is measured.
 //
 // Shapes: B batch, S sequence, M emb_dim, H moe_mlp_dim, E experts, K slots (experts per token), R rows on
 // this rank. A row is one (token, slot) pair.
@@ -18,6 +19,7 @@ class RoutingTape;
 
 enum class DropPolicy { fair, prefix };
 
+// What the layer computes. How it does so is MoeExecution's.
 struct MoeConfig {
   std::int64_t experts = 0;
   std::int64_t slots = 0;  // num_experts_per_tok
@@ -32,14 +34,10 @@ struct MoeConfig {
   std::int64_t kept_groups = 0;       // topk_routing_group
   bool random_routing = false;
   std::uint32_t random_seed = 0;
-  bool float32_gate_logits = false;
-  bool compat = false;  // moe.md §9
-  bool weights_at_combine =
-      false;  // multiply the down output by the routing weight, not the activation (as the reference)
+};
 
-  double balance_weight = 0;  // load_balance_loss_weight
-  double bias_update_rate = 0;
-
+// How the layer is run, and what training makes of it: never part of what a model is.
+struct MoeExecution {
   bool sparse = true;
   bool ring = false;
   double ragged_buffer_factor = -1;  // <= 0: dropless
@@ -48,8 +46,13 @@ struct MoeConfig {
   std::int64_t emb_chunks = 1;                // parts of M whose up projections add up
   double capacity_factor = -1;                // dense path; <= 0: every expert on every token
   bool dispatch_without_expert_axes = false;  // moe_dispatch_no_expert_sharding
+  bool float32_gate_logits = false;
+  bool weights_at_combine = false;  // the routing weight multiplies the down output, not the activation
 
-  std::shared_ptr<RoutingTape> tape;  // this rank's; null: the router chooses, nothing is recorded
+  double balance_weight = 0;    // load_balance_loss_weight; 0: no such loss
+  bool compat_balance = false;  // that loss and the counts of rows as the reference's (moe.md §9)
+
+  std::shared_ptr<RoutingTape> tape = nullptr;  // this rank's; null: the router chooses, nothing is recorded
 };
 
 struct MoeWeights {

@@ -14,6 +14,7 @@ using namespace moe_test;
 struct Network {
   std::int64_t layers = 2, batch = 4, length = 6, width = 16, hidden = 16;
   MoeConfig config = deepseek3(4, 2);
+  MoeExecution execution = with_balance_loss();
   RematPolicy policy = {};
   bool disturb = false;  // after forward the router's bias changes: a second decision would differ
 };
@@ -47,7 +48,7 @@ Array run_layer(Context& c, const Network& n, const Layer& layer, const Array& x
                               checkpoint_name(einsum(c, "BSM,MH->BSH", normed, layer.up), "mlpwi_1"));
   const Array dense =
       add(c, x, checkpoint_name(einsum(c, "BSH,HM->BSM", hidden, layer.down, &x.sharding()), "mlpwo"));
-  return add(c, dense, moe_block(c, n.config, layer.moe, dense, segments, 0, 0).y);
+  return add(c, dense, moe_block(c, n.config, n.execution, layer.moe, dense, segments, 0, 0).y);
 }
 
 struct Trace {
@@ -120,9 +121,9 @@ TEST(Remat, GradientsAreTheSameBits) {
                            Mesh({{"fsdp", 2}, {"tensor", 2}})}) {
     for (int strategy = 0; strategy < 4; ++strategy) {
       Network n;
-      n.config.ring = strategy == 1;
-      n.config.sparse = strategy < 2;
-      n.config.capacity_factor = strategy == 3 ? 2 : -1;
+      n.execution.ring = strategy == 1;
+      n.execution.sparse = strategy < 2;
+      n.execution.capacity_factor = strategy == 3 ? 2 : -1;
       const Trace want = train(n, mesh);
       for (const auto& policy : policies()) {
         n.policy = policy;
@@ -135,7 +136,7 @@ TEST(Remat, GradientsAreTheSameBits) {
 TEST(Remat, DecisionsAreNotMadeAgain) {
   for (bool chunks : {false, true}) {
     Network n;
-    if (chunks) n.config.token_chunks = 2;
+    if (chunks) n.execution.token_chunks = 2;
     const Trace want = train(n, Mesh({{"expert", 2}}));
     n.policy.enabled = true;
     n.disturb = true;

@@ -82,8 +82,8 @@ RoutingRule routing_rule(const MoeConfig& config) {
           .random = config.random_routing};
 }
 
-Array gate_logits(Context& context, const MoeConfig& config, const Array& x, const Array& gate) {
-  const DType dtype = config.float32_gate_logits ? DType::f32 : x.dtype();
+Array gate_logits(Context& context, const MoeExecution& execution, const Array& x, const Array& gate) {
+  const DType dtype = execution.float32_gate_logits ? DType::f32 : x.dtype();
   const Sharding want{{x.sharding().dims[0], x.sharding().dims[1], {}}, {}};
   return cast(context,
               einsum(context, "BSM,ME->BSE", cast(context, x, dtype), cast(context, gate, dtype), &want),

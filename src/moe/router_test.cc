@@ -41,7 +41,7 @@ std::map<std::string, MoeConfig> kinds(std::int64_t experts, std::int64_t slots)
   groups3.groups = 4;
   groups3.kept_groups = 2;
   auto& kimi = all["kimi-k2 under compat"] = deepseek3;
-  kimi.weights_include_bias = kimi.compat = true;
+  kimi.weights_include_bias = true;
   auto& random = all["random"] = deepseek3;
   random.random_routing = true;
   return all;
@@ -208,15 +208,14 @@ TEST(Balance, GradientsOfEveryKindOnEveryMesh) {
   const Tensor ids = random_integers({4, 3, 3}, 53, 0, 8);
   const std::int32_t segment_ids[] = {1, 1, 0, 1, 2, 2, 0, 0, 0, 1, 0, 1};
   for (bool compat : {false, true}) {
-    for (auto [name, config] : kinds(8, 3)) {
+    for (const auto& [name, config] : kinds(8, 3)) {
       SCOPED_TRACE(name + (compat ? " compat" : ""));
-      config.balance_weight = 0.5;
-      config.compat = compat;
+      const MoeExecution execution{.balance_weight = 0.5, .compat_balance = compat};
       const Sharding tokens2{{{"data"}, {"context"}}, {}};
       GradientCase test{.function =
                             [&](Context& c, std::span<const Array> in) {
-                              return balance_loss(c, config, in[0], in.size() > 3 ? in[3] : Array(),
-                                                  {in[1], Array()}, in[2]);
+                              return balance_loss(c, config, execution, in[0],
+                                                  in.size() > 3 ? in[3] : Array(), {in[1], Array()}, in[2]);
                             },
                         .inputs = {{spaced_logits(4, 3, 8), {kTokens}},
                                    {ids, {kTokens}},
@@ -229,12 +228,11 @@ TEST(Balance, GradientsOfEveryKindOnEveryMesh) {
 }
 
 TEST(Balance, EqualsItsDefinition) {
-  MoeConfig config = make(RouterScore::none, 4, 2);
-  config.balance_weight = 0.3;
+  const MoeConfig config = make(RouterScore::none, 4, 2);
   const Tensor logits = random_tensor({2, 5, 4}, 1), ids = random_integers({2, 5, 2}, 2, 0, 4);
   const std::int32_t segment_ids[] = {1, 1, 0, 1, 1, 0, 1, 1, 1, 0};
   for (bool compat : {false, true}) {
-    config.compat = compat;
+    const MoeExecution execution{.balance_weight = 0.3, .compat_balance = compat};
     double loss = 0;
     for (std::int64_t b = 0; b < 2; ++b) {
       double density[4] = {}, prob[4] = {}, tokens = 0;
@@ -250,7 +248,7 @@ TEST(Balance, EqualsItsDefinition) {
       for (int e = 0; e < 4; ++e) loss += density[e] / tokens * prob[e] / tokens / (2 * 4) * 16 * 0.3;
     }
     on_mesh(Mesh(), [&](Context& c) {
-      const Array got = balance_loss(c, config, leaf(c, logits, replicated(3)), Array(),
+      const Array got = balance_loss(c, config, execution, leaf(c, logits, replicated(3)), Array(),
                                      {leaf(c, ids, replicated(3)), Array()},
                                      leaf(c, Tensor::of<std::int32_t>({2, 5}, segment_ids), replicated(2)));
       EXPECT_NEAR(got.tensor().data<float>()[0], loss, 1e-6);

@@ -8,30 +8,32 @@ namespace {
 using namespace moe_test;
 
 // Every strategy, with room for all rows.
-std::vector<std::pair<std::string, MoeConfig>> strategies(const MoeConfig& base) {
-  std::vector<std::pair<std::string, MoeConfig>> all;
+std::vector<std::pair<std::string, MoeExecution>> strategies(std::int64_t experts) {
+  std::vector<std::pair<std::string, MoeExecution>> all;
   auto add = [&](const std::string& name, auto change) {
-    MoeConfig config = base;
-    change(config);
-    all.emplace_back(name, config);
+    MoeExecution execution = with_balance_loss();
+    change(execution);
+    all.emplace_back(name, execution);
   };
-  add("all_to_all", [](MoeConfig&) {});
-  add("ring", [](MoeConfig& c) { c.ring = true; });
-  add("all_to_all, weights at combine", [](MoeConfig& c) { c.weights_at_combine = true; });
-  add("ring, weights at combine", [](MoeConfig& c) { c.ring = c.weights_at_combine = true; });
-  add("all_to_all, 2 chunks", [](MoeConfig& c) { c.token_chunks = 2; });
-  add("ring, 4 chunks", [](MoeConfig& c) { c.ring = true, c.token_chunks = 4; });
-  add("all_to_all, 2 chunks of M", [](MoeConfig& c) { c.emb_chunks = 2; });
+  add("all_to_all", [](MoeExecution&) {});
+  add("ring", [](MoeExecution& c) { c.ring = true; });
+  add("all_to_all, weights at combine", [](MoeExecution& c) { c.weights_at_combine = true; });
+  add("ring, weights at combine", [](MoeExecution& c) { c.ring = c.weights_at_combine = true; });
+  add("all_to_all, 2 chunks", [](MoeExecution& c) { c.token_chunks = 2; });
+  add("ring, 4 chunks", [](MoeExecution& c) { c.ring = true, c.token_chunks = 4; });
+  add("all_to_all, 2 chunks of M", [](MoeExecution& c) { c.emb_chunks = 2; });
   add("ring, 4 chunks of M, 2 of tokens",
-      [](MoeConfig& c) { c.ring = true, c.emb_chunks = 4, c.token_chunks = 2; });
-  add("all_to_all, roomy buffer", [&](MoeConfig& c) { c.ragged_buffer_factor = 64; });
-  add("ring, roomy prefix buffer",
-      [&](MoeConfig& c) { c.ring = true, c.ragged_buffer_factor = 64, c.drop_policy = DropPolicy::prefix; });
+      [](MoeExecution& c) { c.ring = true, c.emb_chunks = 4, c.token_chunks = 2; });
+  add("all_to_all, roomy buffer", [&](MoeExecution& c) { c.ragged_buffer_factor = 64; });
+  add("ring, roomy prefix buffer", [&](MoeExecution& c) {
+    c.ring = true, c.ragged_buffer_factor = 64, c.drop_policy = DropPolicy::prefix;
+  });
   for (bool without : {false, true}) {
     const std::string where = without ? ", experts split" : "";
-    add("dense" + where, [=](MoeConfig& c) { c.sparse = false, c.dispatch_without_expert_axes = without; });
-    add("capacity" + where, [=](MoeConfig& c) {
-      c.sparse = false, c.capacity_factor = static_cast<double>(c.experts),
+    add("dense" + where,
+        [=](MoeExecution& c) { c.sparse = false, c.dispatch_without_expert_axes = without; });
+    add("capacity" + where, [=](MoeExecution& c) {
+      c.sparse = false, c.capacity_factor = static_cast<double>(experts),
       c.dispatch_without_expert_axes = without;
     });
   }
@@ -39,18 +41,18 @@ std::vector<std::pair<std::string, MoeConfig>> strategies(const MoeConfig& base)
 }
 
 Outcome oracle(Problem p) {
-  p.config.sparse = false;
-  p.config.capacity_factor = -1;
+  p.execution.sparse = false;
+  p.execution.capacity_factor = -1;
   return run(p, Mesh());
 }
 
 void check(const Problem& base, const std::vector<Mesh>& meshes) {
   const Outcome want = oracle(base);
   for (const Mesh& mesh : meshes) {
-    for (const auto& [name, config] : strategies(base.config)) {
+    for (const auto& [name, execution] : strategies(base.config.experts)) {
       Problem p = base;
-      p.config = config;
-      if (p.width % p.config.emb_chunks != 0) continue;
+      p.execution = execution;
+      if (p.width % p.execution.emb_chunks != 0) continue;
       expect_same(run(p, mesh), want, 1e-5, name + " on " + mesh.to_string());
     }
   }
@@ -111,9 +113,9 @@ TEST(Strategies, OddShapes) {
                                        : deepseek3(experts, 1 + choose.below(experts))};
     const Outcome want = oracle(p);
     const Mesh mesh({{"expert", static_cast<int>(ranks)}});
-    for (auto [name, config] : strategies(p.config)) {
-      p.config = config;
-      p.config.token_chunks = 1;  // 13 tokens have no other
+    for (const auto& [name, execution] : strategies(experts)) {
+      p.execution = execution;
+      p.execution.token_chunks = 1;  // 13 tokens have no other
       expect_same(run(p, mesh), want, 1e-5, name + " on " + mesh.to_string());
     }
   }
@@ -122,9 +124,9 @@ TEST(Strategies, OddShapes) {
 TEST(Strategies, Bfloat16StaysNearFp32) {
   const Problem exact{.batch = 4, .width = 32, .hidden = 32, .config = deepseek3(8, 3)};
   for (const Mesh& mesh : {Mesh(), Mesh({{"expert", 4}})}) {
-    for (const auto& [name, config] : strategies(exact.config)) {
+    for (const auto& [name, execution] : strategies(exact.config.experts)) {
       Problem p = exact;
-      p.config = config;
+      p.execution = execution;
       p.dtype = DType::bf16;
       const Outcome got = run(p, mesh), want = run(exact, mesh);
       for (const char* tensor : {"y", "dx", "dwi_0", "dwo"}) {

@@ -36,9 +36,8 @@ void add(const Traffic& from, Traffic& to) {
   for (const auto& [name, bytes] : from) to[name] += bytes;
 }
 
-Sent traffic(const Sizes& n, MoeConfig config, const Mesh& mesh) {
-  config.experts = n.experts;
-  config.slots = n.slots;
+Sent traffic(const Sizes& n, const MoeExecution& execution, const Mesh& mesh) {
+  const MoeConfig config = mixtral(n.experts, n.slots);
   const std::int64_t m = n.width, h = n.hidden, e = n.experts;
   std::vector<Sent> of_rank(static_cast<std::size_t>(mesh.size()));
   on_mesh(mesh, [&](Context& c) {
@@ -54,7 +53,7 @@ Sent traffic(const Sizes& n, MoeConfig config, const Mesh& mesh) {
                              {"activation_batch", "activation_norm_length", "activation_embed"});
     const Array segments = leaf_by_rules(c, random_integers({n.batch, n.length}, 6, 1, 2),
                                          {"activation_batch", "activation_norm_length"});
-    const MoeOutput out = moe_block(c, config, w, x, segments, 0, 0);
+    const MoeOutput out = moe_block(c, config, execution, w, x, segments, 0, 0);
     Sent& sent = of_rank[static_cast<std::size_t>(c.rank)];
     sent.forward = counts_of(*c.comm);
     sent.looks_forward = c.host_reads.counts();
@@ -79,10 +78,8 @@ Sent traffic(const Sizes& n, MoeConfig config, const Mesh& mesh) {
   return all;
 }
 
-MoeConfig plain() {
-  MoeConfig config = mixtral(8, 2);
-  config.balance_weight = 0;
-  return config;
+MoeExecution plain() {
+  return {.float32_gate_logits = true};
 }
 
 std::vector<Sizes> several() {
@@ -102,25 +99,25 @@ Looks of_dispatch(Looks looks) {
 TEST(HostReads, ALayerLooksAtItsRowsOnceWhereItMust) {
   const Sizes n;
   const Looks none, once{{"rows per expert", 1}};
-  const auto expect = [&](const MoeConfig& config, int experts, const Looks& expected) {
-    const Sent sent = traffic(n, config, Mesh({{"expert", experts}}));
+  const auto expect = [&](const MoeExecution& execution, int experts, const Looks& expected) {
+    const Sent sent = traffic(n, execution, Mesh({{"expert", experts}}));
     EXPECT_EQ(of_dispatch(sent.looks_forward), expected) << "forward";
     EXPECT_EQ(of_dispatch(sent.looks), expected) << "forward and backward";
   };
-  MoeConfig config = plain();
-  expect(config, 1, none);
-  expect(config, 4, once);
-  config.ring = true;
-  expect(config, 4, once);
-  config.ragged_buffer_factor = 0.5;
-  expect(config, 1, once);
-  expect(config, 4, once);
-  config.ring = false;
-  expect(config, 4, once);
-  config.sparse = false;
-  expect(config, 4, none);
-  config.capacity_factor = 1;
-  expect(config, 4, {{"dropped rows", 1}});
+  MoeExecution execution = plain();
+  expect(execution, 1, none);
+  expect(execution, 4, once);
+  execution.ring = true;
+  expect(execution, 4, once);
+  execution.ragged_buffer_factor = 0.5;
+  expect(execution, 1, once);
+  expect(execution, 4, once);
+  execution.ring = false;
+  expect(execution, 4, once);
+  execution.sparse = false;
+  expect(execution, 4, none);
+  execution.capacity_factor = 1;
+  expect(execution, 4, {{"dropped rows", 1}});
 }
 
 TEST(Traffic, AllToAllSendsRowsThereAndBack) {
@@ -136,11 +133,11 @@ TEST(Traffic, AllToAllSendsRowsThereAndBack) {
 }
 
 TEST(Traffic, RingSendsTokensOnceWhateverTheSlots) {
-  MoeConfig config = plain();
-  config.ring = true;
+  MoeExecution execution = plain();
+  execution.ring = true;
   for (const Sizes& n : several()) {
     for (const int p : {2, 4, 8}) {
-      const Sent sent = traffic(n, config, Mesh({{"expert", p}}));
+      const Sent sent = traffic(n, execution, Mesh({{"expert", p}}));
       const std::int64_t tokens = (p - 1) * n.tokens_bytes(), decisions = (p - 1) * n.tokens() * n.slots * 8;
       EXPECT_EQ(sent.forward,
                 (Traffic{{"all_gather expert", tokens + decisions}, {"reduce_scatter expert", tokens}}));
@@ -153,11 +150,11 @@ TEST(Traffic, RingSendsTokensOnceWhateverTheSlots) {
 
 TEST(Traffic, ReplicatedTokensAreOnlySummed) {
   for (const bool ring : {false, true}) {
-    MoeConfig config = plain();
-    config.ring = ring;
+    MoeExecution execution = plain();
+    execution.ring = ring;
     for (Sizes n : several()) {
       n.batch = 1;
-      const Sent sent = traffic(n, config, Mesh({{"expert", 4}}));
+      const Sent sent = traffic(n, execution, Mesh({{"expert", 4}}));
       const std::int64_t sums = 2 * 3 * n.tokens_bytes();
       EXPECT_EQ(sent.forward, (Traffic{{"all_reduce expert", sums}}));
       EXPECT_EQ(sent.both, (Traffic{{"all_reduce expert", 2 * sums}}));
@@ -166,21 +163,21 @@ TEST(Traffic, ReplicatedTokensAreOnlySummed) {
 }
 
 TEST(Traffic, DenseGathersWeightsOrTokens) {
-  MoeConfig config = plain();
-  config.sparse = false;
+  MoeExecution execution = plain();
+  execution.sparse = false;
   for (const Sizes& n : several()) {
     for (const int p : {2, 4, 8}) {
       const Mesh mesh({{"expert", p}});
-      config.dispatch_without_expert_axes = false;
+      execution.dispatch_without_expert_axes = false;
       const std::int64_t weights = 3 * (p - 1) * n.weight_bytes();
-      const Sent whole = traffic(n, config, mesh);
+      const Sent whole = traffic(n, execution, mesh);
       EXPECT_EQ(whole.forward, (Traffic{{"all_gather expert", weights}}));
       EXPECT_EQ(whole.both,
                 (Traffic{{"all_gather expert", 2 * weights}, {"reduce_scatter expert", weights}}));
-      config.dispatch_without_expert_axes = true;
+      execution.dispatch_without_expert_axes = true;
       const std::int64_t tokens = (p - 1) * n.tokens_bytes(),
                          shares = (p - 1) * n.experts * n.tokens() * 4 / p;
-      const Sent split = traffic(n, config, mesh);
+      const Sent split = traffic(n, execution, mesh);
       EXPECT_EQ(split.forward, (Traffic{{"all_gather expert", tokens},
                                         {"all_to_all expert", shares},
                                         {"reduce_scatter expert", tokens}}));
@@ -192,23 +189,23 @@ TEST(Traffic, DenseGathersWeightsOrTokens) {
 }
 
 TEST(Traffic, CapacityMovesWeightsOrTokens) {
-  MoeConfig config = plain();
-  config.sparse = false;
-  config.capacity_factor = 1;
+  MoeExecution execution = plain();
+  execution.sparse = false;
+  execution.capacity_factor = 1;
   for (const Sizes& n : several()) {
     for (const int p : {2, 4, 8}) {
       const Mesh mesh({{"expert", p}});
-      config.dispatch_without_expert_axes = false;
+      execution.dispatch_without_expert_axes = false;
       const std::int64_t weights = 3 * (p - 1) * n.weight_bytes();
-      const Sent whole = traffic(n, config, mesh);
+      const Sent whole = traffic(n, execution, mesh);
       EXPECT_EQ(whole.forward, (Traffic{{"all_gather expert", weights}}));
       EXPECT_EQ(whole.both,
                 (Traffic{{"all_gather expert", 2 * weights}, {"reduce_scatter expert", weights}}));
-      config.dispatch_without_expert_axes = true;
+      execution.dispatch_without_expert_axes = true;
       const std::int64_t capacity = (n.length * n.slots + n.experts - 1) / n.experts;
       const std::int64_t places = n.experts * n.batch * capacity;
       const std::int64_t moved = (p - 1) * places * (2 * n.width * n.bytes() + 4) / p;
-      const Sent split = traffic(n, config, mesh);
+      const Sent split = traffic(n, execution, mesh);
       EXPECT_EQ(split.forward, (Traffic{{"all_to_all expert", moved}}));
       EXPECT_EQ(split.both, (Traffic{{"all_to_all expert", 2 * moved}}));
     }
@@ -240,9 +237,9 @@ TEST(Traffic, TensorGathersTokensAndScattersSums) {
 
 TEST(Traffic, OneRankSendsNothing) {
   for (const bool sparse : {false, true}) {
-    MoeConfig config = plain();
-    config.sparse = sparse;
-    EXPECT_TRUE(traffic({}, config, Mesh()).both.empty());
+    MoeExecution execution = plain();
+    execution.sparse = sparse;
+    EXPECT_TRUE(traffic({}, execution, Mesh()).both.empty());
   }
 }
 

@@ -3,26 +3,13 @@
 #include <algorithm>
 
 #include "generate/generator.h"
-#include "models/packed_parameters.h"
 #include "plan/plan_clock.h"
 #include "train/abstract_rank.h"
+#include "train/initial_weights.h"
 #include "train/session.h"
 
 namespace switchyard {
 namespace {
-
-std::vector<ParameterSpec> specs_of(const Config& config, const ModelConfig& model, const AxisRules& rules) {
-  const std::vector<ParameterSpec> dense = parameter_specs(model);
-  const std::string& format = config.get_string("weight_format");
-  const std::optional<DType> packed = packed_dtype(format);
-  if (!packed) return dense;
-  std::vector<ParameterSpec> specs = packed_specs(dense, *packed, nullptr);
-  for (const ParameterSpec& spec : specs) {
-    if (is_packed(spec.dtype) && !splits_whole_blocks(rules, spec))
-      fail_usage("[plan] weight_format={}: the mesh would cut blocks of {}", format, spec.name);
-  }
-  return specs;
-}
 
 std::vector<RowTokens> texts(std::int64_t rows, std::int64_t tokens) {
   std::vector<RowTokens> fed;
@@ -32,9 +19,7 @@ std::vector<RowTokens> texts(std::int64_t rows, std::int64_t tokens) {
   return fed;
 }
 
-}  // namespace
-
-GenerationPlan plan_generation(const Config& config, const Mesh& mesh, const Topology& topology, int stage) {
+GenerationPlan plan_stage(Config config, const Mesh& mesh, const Topology& topology, int stage) {
   const ModelConfig model = model_config(config);
   GenerationPlan plan;
   plan.rows = rows_to_generate(config, mesh);
@@ -48,7 +33,8 @@ GenerationPlan plan_generation(const Config& config, const Mesh& mesh, const Top
   AbstractRank rank(config, mesh, stage, clock, topology.host, topology.ranks_per_node, clock, 1);
   Context& context = rank.context();
   clock.watch(context.comm->position());
-  const auto specs = stage_specs(specs_of(config, model, rank.rules()), context.stage, model);
+  std::vector<std::string> notes;
+  const auto specs = stage_specs(specs_to_run(config, model, &notes), context.stage, model);
   const Parameters parameters = Parameters::create(context, specs, model.init_seed, nullptr, nullptr);
   for (const auto& p : parameters.all()) {
     const auto bytes = static_cast<std::int64_t>(p.array.tensor().bytes());
@@ -73,34 +59,61 @@ GenerationPlan plan_generation(const Config& config, const Mesh& mesh, const Top
   return plan;
 }
 
-nlohmann::json generation_json(const Config& config, const GenerationPlan& plan, const Mesh& mesh,
+nlohmann::json per_rank_json(const GenerationPlan& plan) {
+  return {{"weights_bytes", plan.weights},
+          {"packed_weights_bytes", plan.packed_weights},
+          {"cache_bytes", plan.cache},
+          {"total_peak_bytes", plan.peak}};
+}
+
+}  // namespace
+
+std::vector<GenerationPlan> plan_generation(const Config& config, const Mesh& mesh, const Topology& topology) {
+  std::vector<GenerationPlan> stages;
+  for (int stage = 0; stage < mesh.axis_size("stage"); ++stage)
+    stages.push_back(plan_stage(config, mesh, topology, stage));
+  return stages;
+}
+
+double seconds_of(const std::vector<GenerationPlan>& stages, StepPlan GenerationPlan::*part) {
+  double seconds = 0;
+  for (const GenerationPlan& stage : stages) seconds += (stage.*part).seconds();
+  return seconds;
+}
+
+const GenerationPlan& largest_stage(const std::vector<GenerationPlan>& stages) {
+  return *std::ranges::max_element(stages, {}, &GenerationPlan::peak);
+}
+
+nlohmann::json generation_json(const Config& config, const std::vector<GenerationPlan>& stages, const Mesh& mesh,
                                const Topology& topology) {
-  const auto part = [](const StepPlan& costs) {
+  const GenerationPlan &first = stages.front(), &largest = largest_stage(stages);
+  const auto part = [&](StepPlan GenerationPlan::*of) {
+    const StepPlan& costs = first.*of;
     return nlohmann::json{{"flops_per_rank", costs.flops},
-                          {"estimated_seconds", costs.seconds()},
+                          {"estimated_seconds", seconds_of(stages, of)},
                           {"seconds",
                            {{"compute", costs.compute_seconds},
                             {"memory", costs.memory_seconds},
                             {"network", costs.network_seconds}}},
                           {"bound", costs.bound()}};
   };
-  return {{"ranks", mesh.size()},
-          {"mesh", mesh.to_string()},
-          {"weight_format", config.get_string("weight_format")},
-          {"rows", plan.rows},
-          {"prompt_tokens", plan.prompt},
-          {"cache_tokens", plan.capacity},
-          {"per_rank",
-           {{"weights_bytes", plan.weights},
-            {"packed_weights_bytes", plan.packed_weights},
-            {"cache_bytes", plan.cache},
-            {"total_peak_bytes", plan.peak}}},
-          {"read", part(plan.read)},
-          {"make", part(plan.make)},
-          {"fits", plan.peak <= topology.memory_bytes},
-          {"topology", topology.name},
-          {"memory_bytes", topology.memory_bytes},
-          {"version", SWITCHYARD_VERSION}};
+  nlohmann::json json{{"ranks", mesh.size()},
+                      {"mesh", mesh.to_string()},
+                      {"weight_format", config.get_string("weight_format")},
+                      {"rows", first.rows},
+                      {"prompt_tokens", first.prompt},
+                      {"cache_tokens", first.capacity},
+                      {"per_rank", per_rank_json(first)},
+                      {"read", part(&GenerationPlan::read)},
+                      {"make", part(&GenerationPlan::make)},
+                      {"fits", largest.peak <= topology.memory_bytes},
+                      {"topology", topology.name},
+                      {"memory_bytes", topology.memory_bytes},
+                      {"version", SWITCHYARD_VERSION}};
+  for (std::size_t i = 0; i < stages.size() && stages.size() > 1; ++i)
+    json["stages"].push_back({{"stage", i}, {"per_rank", per_rank_json(stages[i])}});
+  return json;
 }
 
 }  // namespace switchyard

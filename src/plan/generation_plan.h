@@ -12,6 +12,7 @@
 
 namespace switchyard {
 
+// What one stage's first rank takes.
 struct GenerationPlan {
   std::int64_t rows = 0;            // texts at once, on all ranks
   std::int64_t prompt = 0;          // tokens of each that are read
@@ -24,13 +25,17 @@ struct GenerationPlan {
 };
 
 // Of per_device_batch_size texts a rank, with prompts of max_prefill_predict_length tokens and a cache of
-// max_target_length; weights as weight_format says. Rank 0, or the first rank of a stage of a pipeline.
-// Error(usage) for what `generate` would refuse.
-GenerationPlan plan_generation(const Config& config, const Mesh& mesh, const Topology& topology,
-                               int stage = 0);
+// max_target_length; weights as weight_format says. One plan for each stage of a pipeline, which a token passes in
+// turn: its seconds are the sum of theirs. Error(usage) for what `generate` would refuse.
+std::vector<GenerationPlan> plan_generation(const Config& config, const Mesh& mesh, const Topology& topology);
+
+// Seconds of all stages in turn, of GenerationPlan::read or make.
+double seconds_of(const std::vector<GenerationPlan>& stages, StepPlan GenerationPlan::*part);
+// The stage whose rank needs the most memory, the first of equals.
+const GenerationPlan& largest_stage(const std::vector<GenerationPlan>& stages);
 
 // docs/formats.md
-nlohmann::json generation_json(const Config& config, const GenerationPlan& plan, const Mesh& mesh,
+nlohmann::json generation_json(const Config& config, const std::vector<GenerationPlan>& stages, const Mesh& mesh,
                                const Topology& topology);
 
 }  // namespace switchyard

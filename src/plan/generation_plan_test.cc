@@ -85,7 +85,9 @@ TEST(GenerationPlan, CountsWhatAGeneratorDoes) {
       SCOPED_TRACE(fmt::format("{}", fmt::join(keys, " ")));
       const Config config = config_of(keys);
       const Mesh mesh = mesh_from_config(config);
-      const GenerationPlan plan = plan_generation(config, mesh, Topology::read("cpu", mesh.size()));
+      const auto plans = plan_generation(config, mesh, Topology::read("cpu", mesh.size()));
+      ASSERT_EQ(plans.size(), 1u);
+      const GenerationPlan& plan = plans.front();
       const Counted run = counted_of(config, mesh);
       EXPECT_EQ(plan.weights, run.weights);
       expect_same(plan.read.cost.collectives, run.read);
@@ -96,6 +98,20 @@ TEST(GenerationPlan, CountsWhatAGeneratorDoes) {
       EXPECT_GE(plan.peak, plan.weights + plan.cache);
     }
   }
+}
+
+// A stage holds its layers and their cache, and a token passes all of them.
+TEST(GenerationPlan, OfAPipelineHasEveryStage) {
+  const Config config = config_of({"ranks=2", "ici_fsdp_parallelism=1", "ici_pipeline_parallelism=2"});
+  const Mesh mesh = mesh_from_config(config);
+  const auto stages = plan_generation(config, mesh, Topology::read("cpu", mesh.size()));
+  ASSERT_EQ(stages.size(), 2u);
+  const std::int64_t embedding = 96 * 64 * 2;
+  EXPECT_EQ(stages[1].weights, stages[0].weights - embedding + embedding + 64 * 2);  // head and final norm
+  EXPECT_EQ(stages[0].cache, stages[1].cache);
+  EXPECT_EQ(&largest_stage(stages), &stages[stages[1].peak > stages[0].peak ? 1 : 0]);
+  EXPECT_DOUBLE_EQ(seconds_of(stages, &GenerationPlan::make),
+                   stages[0].make.seconds() + stages[1].make.seconds());
 }
 
 TEST(GenerationPlan, RefusesWhatGenerateRefuses) {

@@ -70,7 +70,7 @@ std::vector<SkewPoint> skew_curve(const Config& config, const Mesh& mesh, const 
                                   const StepPlan& balanced) {
   std::vector<SkewPoint> curve{{1, balanced.cost.peak_bytes, balanced.seconds()}};
   const ModelConfig model = model_config(config);
-  if (model.moe.experts == 0 || !model.moe.sparse) return curve;
+  if (model.moe.experts == 0 || !model.moe_execution.sparse) return curve;
   const Mesh own = stage_mesh(mesh);
   const AxisRules rules(config.axis_rules(), own);
   Context context;

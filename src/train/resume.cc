@@ -12,55 +12,7 @@
 namespace switchyard {
 namespace {
 
-// Keys that say what the weights mean: another value makes them weights of another model.
-constexpr std::array kModelKeys{"decoder_block",
-                                "base_emb_dim",
-                                "base_num_decoder_layers",
-                                "base_num_query_heads",
-                                "base_num_kv_heads",
-                                "head_dim",
-                                "base_mlp_dim",
-                                "global_parameter_scale",
-                                "vocab_size",
-                                "final_logits_soft_cap",
-                                "logits_via_embedding",
-                                "normalize_embedding_logits",
-                                "normalization_layer_epsilon",
-                                "attention_type",
-                                "q_lora_rank",
-                                "kv_lora_rank",
-                                "qk_nope_head_dim",
-                                "qk_rope_head_dim",
-                                "v_head_dim",
-                                "use_qk_norm",
-                                "attention_output_dim",
-                                "num_experts",
-                                "num_experts_per_tok",
-                                "base_moe_mlp_dim",
-                                "moe_expert_input_dim",
-                                "first_num_dense_layers",
-                                "shared_experts",
-                                "routed_score_func",
-                                "routed_bias",
-                                "routed_scaling_factor",
-                                "norm_topk_prob",
-                                "n_routing_groups",
-                                "topk_routing_group",
-                                "rope_type",
-                                "rope_max_timescale",
-                                "rope_factor",
-                                "rope_low_freq_factor",
-                                "rope_high_freq_factor",
-                                "original_max_position_embeddings",
-                                "max_position_embeddings",
-                                "beta_fast",
-                                "beta_slow",
-                                "mscale",
-                                "rope_interleave",
-                                "rope_truncate",
-                                "rope_attention_scaling",
-                                "compat"};
-// What else going on exactly depends on.
+// What going on exactly depends on, besides the model.
 constexpr std::array kStateKeys{"weight_dtype", "opt_type", "mu_dtype", "trainable_parameters_mask"};
 
 // What a position in the data stands for.
@@ -113,14 +65,28 @@ void note_other_data(const Config& config, const CheckpointFolder& checkpoint,
                    });
 }
 
-// A converted checkpoint says the same of a model in other keys, or more of them: what counts is what it
-// computes.
+// What counts is what a model computes: a converted checkpoint says the same of it in other keys, or in more.
 void check_same_model(const Config& config, const CheckpointFolder& checkpoint, const char* advice) {
+  // A key at its default may have been given or not, which only the run knows: the same keys are one model.
+  if (model_keys_of_stored(checkpoint.manifest().config, checkpoint.path()) ==
+      model_keys_of_stored(config.resolved(), "this run"))
+    return;
   const Config stored = config_of_stored(checkpoint.manifest().config, checkpoint.path());
-  const std::string key = differing_key(model_config(stored), model_config(config));
-  if (key.empty()) return;
-  fail_usage("[checkpoint] {}: made with {}={}, this run has {}={}; {}", checkpoint.path(), key,
-             stored.resolved()[key].dump(), key, config.resolved()[key].dump(), advice);
+  const ModelConfig theirs = model_config(stored), own = model_config(config);
+  const ArchitectureField* const field = differing_field(theirs, own);
+  if (field == nullptr) return;
+  const auto fail = [&](const char* name, const nlohmann::json& before, const nlohmann::json& now) {
+    fail_usage("[checkpoint] {}: made with {}={}, this run has {}={}; {}", checkpoint.path(), name,
+               before.dump(), name, now.dump(), advice);
+  };
+  const nlohmann::json before = stored.resolved(), now = config.resolved();
+  const auto fail_if_other = [&](const char* key) {
+    if (before[key] != now[key]) fail(key, before[key], now[key]);
+  };
+  fail_if_other(field->key);
+  // Another key decides the field too, such as base_mlp_dim where base_moe_mlp_dim is not set.
+  for (const ArchitectureField& other : architecture_fields()) fail_if_other(other.key);
+  fail(field->name, value_of(*field, theirs), value_of(*field, own));
 }
 
 const char* kAdvice = "make them equal, or set another run_name to start anew";
@@ -131,12 +97,8 @@ const char* kWeightsAdvice = "make them equal";
 void check_fits(const Config& config, const CheckpointFolder& checkpoint,
                 const std::vector<StoredTensor>& needed, Fit fit) {
   const char* advice = fit == Fit::state ? kAdvice : kWeightsAdvice;
-  if (fit == Fit::state) {
-    check_keys(config, checkpoint, kModelKeys, advice);
-    check_keys(config, checkpoint, kStateKeys, advice);
-  } else {
-    check_same_model(config, checkpoint, advice);
-  }
+  check_same_model(config, checkpoint, advice);
+  if (fit == Fit::state) check_keys(config, checkpoint, kStateKeys, advice);
   for (const StoredTensor& tensor : needed) {
     if (!checkpoint.contains(tensor.name)) {
       fail_usage("[checkpoint] {}: has no tensor {}{}", checkpoint.path(), in_quotes(tensor.name),

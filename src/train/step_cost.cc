@@ -64,7 +64,8 @@ void check_layout(const Config& config, const Mesh& mesh, const ModelConfig& mod
   for (const auto& spec : parameter_specs(model)) rules.resolve(spec.dims, spec.shape);
   if (model.moe.experts == 0) return;
   const Shape tokens{sizes.micro, sizes.sequence, model.moe_emb};
-  check_chunks(model.moe, local_shape(own, tokens, block_sharding(rules, tokens))[1], model.moe_emb);
+  check_chunks(model.moe_execution, local_shape(own, tokens, block_sharding(rules, tokens))[1],
+               model.moe_emb);
 }
 
 }  // namespace switchyard

@@ -171,7 +171,7 @@ void Trainer::judge(std::int64_t step, StepResult& result) {
 
 void Trainer::update(std::int64_t step, const StepResult& result, double factor) {
   updater_.update(step, result.learning_rate, factor);
-  if (model_.moe.bias_update_rate > 0) update_bias(result);
+  if (model_.bias_update_rate > 0) update_bias(result);
   updater_.publish();
 }
 
@@ -296,7 +296,7 @@ void Trainer::gather_statistics(std::span<LayerLoad> loads, StepResult& result) 
 void Trainer::update_bias(const StepResult& result) {
   for (const auto& layer : result.layers) {
     const std::string name = fmt::format("layers.{}.moe.gate_bias", layer.layer);
-    updater_.add(name, bias_increment(layer.rows, model_.moe.bias_update_rate));
+    updater_.add(name, bias_increment(layer.rows, model_.bias_update_rate));
   }
 }
 

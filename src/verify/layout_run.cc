@@ -154,12 +154,12 @@ LayoutRun run_layout(const Config& config, const Mesh& mesh, std::int64_t rows, 
   run_session(config, mesh, [&](Context& context) {
     const auto spoiled = [&](const Parameters& parameters) { spoil(fault, context, parameters); };
     ModelConfig taped = model;
-    taped.moe.tape = std::make_shared<LayoutTape>(model.moe, gather, recorded, true);
+    taped.moe_execution.tape = std::make_shared<LayoutTape>(model.moe, gather, recorded, true);
     Parameters parameters =
         Parameters::create(context, stage_specs(parameter_specs(model), context.stage, model),
                            model.init_seed, nullptr, nullptr);
     gather_pass(context, taped, parameters, batch(0), gather, spoiled);
-    taped.moe.tape = std::make_shared<LayoutTape>(model.moe, gather, recorded, false);
+    taped.moe_execution.tape = std::make_shared<LayoutTape>(model.moe, gather, recorded, false);
     Trainer trainer(context, taped, train, std::move(parameters));
     trainer.on_gradients(spoiled);
     for (std::int64_t i = 0; i < steps; ++i) {

@@ -88,7 +88,7 @@ void run_layer(Context& context, const Layer& layer, Gather& gather, std::vector
   std::fill_n(ones.data<std::int32_t>(), ones.size(), 1);
   const Array segments = make_leaf(to_device(context.memory, ones), {shape[0], shape[1]}, tokens, false);
 
-  MoeOutput out = moe_block(context, model.moe, weights_of(context, model, parameters),
+  MoeOutput out = moe_block(context, model.moe, model.moe_execution, weights_of(context, model, parameters),
                             cast(context, x, model.dtype), segments, 0, model.dense_layers);
   read_loads(context, std::span(&out.load, 1));
   rows = out.load.rows;
@@ -171,8 +171,8 @@ void compare_layer(const CaseRequest& request, const Layer& layer, Gather& gathe
   report.compare({"y", "", "", {}, rounded ? std::max(tolerance, kRoundedTolerance) : tolerance},
                  gather.whole("y"), file.read("y"));
   if (gather.contains("lb_loss")) compare("lb_loss", gather.whole("lb_loss"), tolerance, statistics);
-  if (layer.model.moe.bias_update_rate > 0) {
-    const auto update = bias_increment(rows, layer.model.moe.bias_update_rate);
+  if (layer.model.bias_update_rate > 0) {
+    const auto update = bias_increment(rows, layer.model.bias_update_rate);
     compare("bias_update", Tensor::of<float>({layer.model.moe.experts}, std::span(update)), tolerance,
             statistics);
   }

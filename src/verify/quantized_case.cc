@@ -214,7 +214,7 @@ class QuantizedCase {
     if (!chosen) config.set("weight_dtype", config.get_string("dtype"), "verify: as generate has it");
     std::vector<std::string> notes;
     const ModelOfCase of = model_of(std::move(config), notes);
-    check_layout(of.config, of.mesh, of.model, {1, 1, 1, of.model.moe.token_chunks});
+    check_layout(of.config, of.mesh, of.model, {1, 1, 1, of.model.moe_execution.token_chunks});
     batch(of.model);  // refuses tokens outside the vocabulary
     const Tensor got = logits_token_by_token(of, tokens_), want = nearest(got);
     Row row{"logits as generate computes", "", "", {}, 0};

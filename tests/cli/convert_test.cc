@@ -363,11 +363,17 @@ TEST_F(Convert, InspectSaysWhatIsThere) {
   const auto report = nlohmann::json::parse(read("x.json"));
   EXPECT_EQ(report["tensors"].size(), 139u);
   EXPECT_EQ(report["parameters"], 232888);
+  EXPECT_EQ(report["architecture"]["experts"], 16);
+  EXPECT_EQ(report["architecture"]["score"], "sigmoid");
   EXPECT_TRUE(report["tensors"][0].contains("std"));
   const Finished all = run({"inspect", golden("deepseek3-tiny"), "--all"});
   EXPECT_NE(all.out.find("model.layers.2.mlp.experts.11.up_proj.weight"), std::string::npos);
+  EXPECT_NE(all.out.find("experts of a token"), std::string::npos);
   convert({golden("deepseek3-tiny"), "ours"});
   const Finished ours = run({"inspect", "ours"});
+  const std::string hash = report["architecture_hash"].get<std::string>();
+  EXPECT_NE(folder.out.find(hash), std::string::npos) << folder.out;
+  EXPECT_NE(ours.out.find(hash), std::string::npos) << "one model in two forms\n" << ours.out;
   for (const char* words :
        {"checkpoint", "deepseek, 3 layers", "step        0", "layers.{1-2}.moe.experts.{0-15}.wi_0"})
     EXPECT_NE(ours.out.find(words), std::string::npos) << words << "\n" << ours.out;

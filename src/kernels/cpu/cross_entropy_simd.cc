@@ -52,13 +52,19 @@ void row_sum_update(float* x, std::int64_t count, float soft_cap, RowSum& row) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   if (soft_cap > 0) cap_row(x, count, soft_cap);
   V maxima = hn::Set(d, -kInfinity);
-  for (std::int64_t i = 0; i < count; i += kStep)
-    maxima = hn::Max(maxima, load_part(x + i, count - i, -kInfinity));
+  std::int64_t begin = 0;
+  for (; begin + 4 * kStep <= count; begin += 4 * kStep) {
+    const V first = hn::Max(lanes::load(x + begin), lanes::load(x + begin + kStep));
+    const V last = hn::Max(lanes::load(x + begin + 2 * kStep), lanes::load(x + begin + 3 * kStep));
+    maxima = hn::Max(maxima, hn::Max(first, last));
+  }
+  for (; begin < count; begin += kStep)
+    maxima = hn::Max(maxima, load_part(x + begin, count - begin, -kInfinity));
   const float maximum = std::max(row.maximum, hn::GetLane(hn::MaxOfLanes(d, maxima)));
   const V shift = hn::Set(d, maximum);
   V sum = hn::Zero(d);
   for (std::int64_t i = 0; i < count; i += kStep) {
-    sum = hn::Add(sum, lanes::exp_keeping_nan(hn::Sub(load_part(x + i, count - i, -kInfinity), shift)));
+    sum = hn::Add(sum, lanes::exp_of_difference(load_part(x + i, count - i, -kInfinity), shift));
   }
   const float before = row.sum > 0 ? row.sum * std::exp(row.maximum - maximum) : row.sum;
   row = {maximum, before + hn::GetLane(hn::SumOfLanes(d, sum))};
@@ -72,19 +78,21 @@ void row_gradient(float* x, std::int64_t count, const RowGradient& row, bfloat16
   const float target_logit = row.target >= 0 ? x[row.target] : 0.0f;
   for (std::int64_t i = 0; i < count; i += kStep) {
     const V logit = load_part(x + i, count - i, 0);
-    V g = hn::Mul(lanes::exp_keeping_nan(hn::Sub(logit, shift)), scale);
+    V g = hn::Mul(lanes::exp_of_difference(logit, shift), scale);
     if (row.soft_cap > 0) {
       const V ratio = hn::Div(logit, hn::Set(d, row.soft_cap));
       g = hn::Mul(g, hn::NegMulAdd(ratio, ratio, hn::Set(d, 1.0f)));
     }
-    store_part(g, x + i, count - i);
-    if (rounded) store_part(g, rounded + i, count - i);
+    rounded ? store_part(g, rounded + i, count - i) : store_part(g, x + i, count - i);
   }
   if (row.target < 0) return;
   const float ratio = row.soft_cap > 0 ? target_logit / row.soft_cap : 0.0f;
   const float p = row.softmax_coefficient * std::exp(target_logit - row.lse);
-  x[row.target] = (p - row.target_coefficient) * (1 - ratio * ratio);
-  if (rounded) rounded[row.target] = bfloat16(x[row.target]);
+  const float g = (p - row.target_coefficient) * (1 - ratio * ratio);
+  if (rounded)
+    rounded[row.target] = bfloat16(g);
+  else
+    x[row.target] = g;
 }
 
 }  // namespace HWY_NAMESPACE

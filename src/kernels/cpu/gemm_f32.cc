@@ -6,6 +6,7 @@
 // After foreach_target.
 #include "hwy/highway.h"
 #include "kernels/cpu/gemm_block-inl.h"
+#include "kernels/cpu/transpose_lanes-inl.h"
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 HWY_BEFORE_NAMESPACE();
@@ -26,40 +27,6 @@ struct F32Kernel {
     Session() {}  // user-provided: keeps the object from counting as unused
   };
 
-  using Four = hn::FixedTag<float, 4>;
-  static HWY_INLINE hn::Vec<Four> load_four(const float* x) { return hn::LoadU(Four(), x); }
-  static HWY_INLINE hn::Vec<Four> load_four(const bfloat16* x) {
-    const hn::RebindToUnsigned<Four> words;
-    const hn::Rebind<std::uint16_t, Four> halves;
-    const auto bits = hn::LoadU(halves, reinterpret_cast<const std::uint16_t*>(x));
-    return hn::BitCast(Four(), hn::ShiftLeft<16>(hn::PromoteTo(words, bits)));
-  }
-
-  // out[l * width + i] = x[i * line_stride + l] for four lines i, as 4 x 4 transposes: small products spend a
-  // third of their time here when it is done by element, and large ones a tenth.
-  template <typename T>
-  static void pack_four(const T* x, std::int64_t line_stride, std::int64_t depth, std::int64_t width,
-                        float* out) {
-    const Four four;
-    const hn::FixedTag<double, 2> two;
-    std::int64_t l = 0;
-    for (; l + 4 <= depth; l += 4) {
-      const auto r0 = load_four(x + l), r1 = load_four(x + line_stride + l);
-      const auto r2 = load_four(x + 2 * line_stride + l), r3 = load_four(x + 3 * line_stride + l);
-      const auto low01 = hn::BitCast(two, hn::InterleaveLower(four, r0, r1));
-      const auto high01 = hn::BitCast(two, hn::InterleaveUpper(four, r0, r1));
-      const auto low23 = hn::BitCast(two, hn::InterleaveLower(four, r2, r3));
-      const auto high23 = hn::BitCast(two, hn::InterleaveUpper(four, r2, r3));
-      hn::StoreU(hn::BitCast(four, hn::InterleaveLower(two, low01, low23)), four, out + l * width);
-      hn::StoreU(hn::BitCast(four, hn::InterleaveUpper(two, low01, low23)), four, out + (l + 1) * width);
-      hn::StoreU(hn::BitCast(four, hn::InterleaveLower(two, high01, high23)), four, out + (l + 2) * width);
-      hn::StoreU(hn::BitCast(four, hn::InterleaveUpper(two, high01, high23)), four, out + (l + 3) * width);
-    }
-    for (; l < depth; ++l) {
-      for (std::int64_t i = 0; i < 4; ++i) out[l * width + i] = static_cast<float>(x[i * line_stride + l]);
-    }
-  }
-
   // `width` lines (rows of A, columns of B) from `line`, each `depth` long; line_stride and depth_stride in
   // elements.
   template <std::int64_t width, typename T>
@@ -77,7 +44,7 @@ struct F32Kernel {
     }
     std::int64_t i = 0;
     for (; i + 4 <= std::min(lines, width); i += 4)
-      pack_four(x + i * line_stride, line_stride, depth, width, out + i);
+      lanes::transpose_four(x + i * line_stride, line_stride, depth, out + i, width);
     for (; i < width; ++i) {
       for (std::int64_t l = 0; l < depth; ++l) {
         out[l * width + i] = i < lines ? static_cast<float>(x[i * line_stride + l]) : 0.0f;

@@ -1,6 +1,6 @@
-// Products of bf16 rows and packed weights in integers (kernels/gemm_integers.h) for AVX2, AVX-512 and
-// AVX-512 with VNNI. Numbers of a type that holds q as q + bias are taken as they are: the sum of the inputs
-// times the bias is known before.
+// Products of bf16 rows and packed weights in integers (kernels/gemm_integers.h) for AVX2, AVX-512 and AVX-512 with
+// VNNI. Some types hold a number q as q + bias. The kernel multiplies q + bias, and starts a sum at minus the bias
+// times the sum of the inputs.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/gemm_integers.cc"
@@ -54,8 +54,9 @@ HWY_INLINE Half shift_right(Half x) {
   return hn::BitCast(Halves(), hn::ShiftRight<bits>(hn::BitCast(d, x)));
 }
 
-// The pairs of one word: at<n>() has inputs 4u + n and 4u + n + 2 of bytes, else 8u + {0, 4, 1, 5}[n] and
-// the one two after it. (A lane's halves are two bytes each, of which the upper one's inputs are two more.)
+// Word u of a group as pairs of numbers. at<n>() has the numbers of inputs i and i + 2, where i is 4u + n of a type
+// of bytes, and 8u + {0, 4, 1, 5}[n] of others: a half of a lane is two bytes, and the upper half's bytes belong
+// to inputs that are two higher.
 template <DType packed>
 class WordPairs {
  public:
@@ -115,8 +116,8 @@ class WordPairs {
   Half bits_, upper_;
 };
 
-// body(pair, n as a constant, weights) for kStep outputs of a group's inputs that have its part-th scale:
-// `pair` counts InputGroup's, and n the word's.
+// Calls body(pair, n as a constant, weights) for kStep outputs from `output` on, and those inputs of the group that
+// have its part-th scale. `pair` is an index of InputGroup::pairs, n the pair's place in its word.
 template <DType packed, typename Body>
 HWY_INLINE void for_pairs(const std::byte* group, std::int64_t part, std::int64_t output, const Body& body) {
   using Pairs = WordPairs<packed>;
@@ -256,7 +257,8 @@ HWY_INLINE void integers_of_group(const bfloat16* x, InputGroup& out) {
     Word sum = hn::Zero(words);
 #pragma GCC unroll 4
     for (int i = 0; i < kVectors / 2; ++i) sum = hn::Add(sum, integers[half * kVectors / 2 + i]);
-    out.sums[half] = hn::GetLane(hn::SumOfLanes(words, sum));
+    // An infinity or a NaN makes the scale NaN. The sum is then 0, since any other could overflow.
+    out.sums[half] = scale.inverse == 0 ? 0 : hn::GetLane(hn::SumOfLanes(words, sum));
   }
 #pragma GCC unroll 4
   for (int i = 0; i < kVectors; i += 2) {
@@ -285,7 +287,7 @@ template <typename Products>
 void multiply_integers(const GemmProblem& p, const GemmBlock& block) {
   static thread_local cpu::ThreadScratch memory;
   constexpr std::int64_t kApart = 16;  // rows a power of two apart would share few lines of L1
-  constexpr std::int64_t kFloats = 4 * 1024, kLeast = 64;  // sums stay in L1
+  constexpr std::int64_t kFloats = 4 * 1024, kLeast = 64;  // up to 64 rows have their sums in L1
   const auto* const inputs = static_cast<const InputGroup*>(block.packed_a);
   const std::int64_t m = block.row_end - block.row_begin, groups = p.k / kGroupInputs;
   const std::int64_t at_once = std::min(block.column_end - block.column_begin,

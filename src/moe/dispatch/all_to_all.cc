@@ -239,7 +239,7 @@ Counts counts_of(Context& c, const Tensor& table, const Array& ids, std::size_t 
 }
 
 // Kept counts of all sources and experts: every destination rank drops by itself.
-Counts kept_counts(const MoeConfig& config, const Counts& counts, std::int64_t capacity) {
+Counts kept_counts(DropPolicy policy, const Counts& counts, std::int64_t capacity) {
   if (capacity < 0) return counts;
   const std::size_t ranks = counts.size(), per_rank = counts[0].size() / ranks;
   Counts kept(ranks);
@@ -249,7 +249,7 @@ Counts kept_counts(const MoeConfig& config, const Counts& counts, std::int64_t c
       const auto at = source.begin() + static_cast<std::ptrdiff_t>(r * per_rank);
       arriving.emplace_back(at, at + static_cast<std::ptrdiff_t>(per_rank));
     }
-    const Counts accepted = keep_rows(arriving, capacity, config.drop_policy);
+    const Counts accepted = keep_rows(arriving, capacity, policy);
     for (std::size_t i = 0; i < kept.size(); ++i)
       kept[i].insert(kept[i].end(), accepted[i].begin(), accepted[i].end());
   }
@@ -299,9 +299,9 @@ class RowsToSend {
 
 DispatchResult run_all_to_all(Context& context, const DispatchCall& call, RowsToSend& rows, const Axes& axes,
                               const Routes& routes, const RowPlan& plan, const std::vector<double>& dropped) {
-  const MoeConfig& config = call.config;
+  const MoeExecution& execution = call.execution;
   Array weights;  // travel with the rows, unless they are applied when the rows are home again
-  if (!config.weights_at_combine) {
+  if (!execution.weights_at_combine) {
     weights = always_keep(apply_one(context, std::make_shared<ExchangeRowsOp>(axes, routes, false),
                                     {gather_row_weights(context, call.routing.weights, plan)}));
   }
@@ -310,12 +310,12 @@ DispatchResult run_all_to_all(Context& context, const DispatchCall& call, RowsTo
   here.sizes = local_sizes(context, routes);
   // Rows that arrived are kept for backward: making them again would mean sending them again.
   const Array done = expert_mlp(
-      context, [&](std::int64_t chunk) { return rows.arrived(chunk); }, config.emb_chunks, here, weights,
+      context, [&](std::int64_t chunk) { return rows.arrived(chunk); }, execution.emb_chunks, here, weights,
       local.wi_0, local.wi_1, local.wo);
   const Array home = apply_one(context, std::make_shared<ExchangeRowsOp>(axes, routes, true), {done});
   const Array y =
       combine_rows(context, home, plan, call.x.info(), partial_output(call.x.sharding(), local, {}),
-                   config.weights_at_combine ? call.routing.weights : Array());
+                   execution.weights_at_combine ? call.routing.weights : Array());
   DispatchResult result{y, dropped, {}};
   for (std::size_t d = 0; d < 2; ++d) {
     const Axes& split = call.x.sharding().dims[d];
@@ -328,6 +328,7 @@ DispatchResult run_all_to_all(Context& context, const DispatchCall& call, RowsTo
 
 Experts dispatch_all_to_all(Context& context, const DispatchCall& call) {
   const MoeConfig& config = call.config;
+  const MoeExecution& execution = call.execution;
   const Axes axes = expert_axes(context, config.experts);
   if (shared_axes(call.x.sharding(), axes) != axes)
     return dispatch_ring(context, call);  // tokens replicated: nothing to send
@@ -336,10 +337,11 @@ Experts dispatch_all_to_all(Context& context, const DispatchCall& call) {
       apply_one(context, std::make_shared<ExchangeCountsOp>(axes, config.experts), {call.routing.ids}));
   const std::int64_t tokens = call.x.info().local[0] * call.x.info().local[1];
   const int ranks = context.mesh->product(axes);
-  const std::int64_t capacity = buffer_rows(config.ragged_buffer_factor, tokens * ranks, config.slots, ranks);
+  const std::int64_t capacity =
+      buffer_rows(execution.ragged_buffer_factor, tokens * ranks, config.slots, ranks);
   const auto me = static_cast<std::size_t>(context.mesh->index_along(context.rank, axes));
   const Counts counts = counts_of(context, table.tensor(), call.routing.ids, me);
-  const Routes routes{kept_counts(config, counts, capacity), config.experts / ranks, me};
+  const Routes routes{kept_counts(execution.drop_policy, counts, capacity), config.experts / ranks, me};
 
   const auto& mine = routes.kept[me];
   const RowPlan plan = plan_kept_rows(context, call.routing.ids, 0, host_indices(context, mine), total(mine));

@@ -19,11 +19,11 @@ namespace switchyard {
 namespace {
 
 // Layout of [E,B,S or C,H] activations.
-Sharding activation_sharding(const Context& c, const MoeConfig& config, const Shape& shape,
+Sharding activation_sharding(const Context& c, const DispatchCall& call, const Shape& shape,
                              std::string_view length) {
   Sharding s = c.rules->sharding({"activation_exp", "activation_batch_moe", length, "activation_mlp"}, shape);
-  if (config.dispatch_without_expert_axes) {
-    const Axes experts = expert_axes(c, config.experts);
+  if (call.execution.dispatch_without_expert_axes) {
+    const Axes experts = expert_axes(c, call.config.experts);
     erase_if(s.dims[1], [&](Axis axis) { return experts.contains(axis); });
     s.dims[0] = experts;
   }
@@ -143,7 +143,7 @@ class MoveRowsOp : public Op {
 DispatchResult dispatch_dense(Context& context, const DispatchCall& call) {
   const Array& wi = call.weights.wi_0;
   const Shape shape{call.config.experts, call.x.shape()[0], call.x.shape()[1], call.weights.wo.shape()[1]};
-  const Sharding layout = activation_sharding(context, call.config, shape, "activation_norm_length_moe");
+  const Sharding layout = activation_sharding(context, call, shape, "activation_norm_length_moe");
   const Array x = reshard(context, call.x, Sharding{{layout.dims[1], layout.dims[2], {}}, {}});
   const Array gate = checkpoint_name(einsum(context, "BSM,EMH->EBSH", x, wi, &layout), "moe_mlpwi_0");
   const Array up =
@@ -160,11 +160,11 @@ DispatchResult dispatch_dense(Context& context, const DispatchCall& call) {
 
 DispatchResult dispatch_capacity(Context& context, const DispatchCall& call) {
   const MoeConfig& config = call.config;
+  const double factor = call.execution.capacity_factor;
   const std::int64_t batch = call.x.shape()[0], length = call.x.shape()[1];
   const double share =
       std::ceil(static_cast<double>(length * config.slots) / static_cast<double>(config.experts));
-  const auto capacity =
-      static_cast<std::int64_t>(std::max(share * config.capacity_factor, config.capacity_factor));
+  const auto capacity = static_cast<std::int64_t>(std::max(share * factor, factor));
   const Sharding whole_sequence{{call.x.sharding().dims[0], {}, {}},
                                 {}};  // places are counted along whole sequences
   const Array x = reshard(context, call.x, whole_sequence);
@@ -181,7 +181,7 @@ DispatchResult dispatch_capacity(Context& context, const DispatchCall& call) {
   weights_in_places.dtype = DType::f32;
 
   const Shape shape{config.experts, batch, capacity, call.weights.wo.shape()[1]};
-  const Sharding layout = activation_sharding(context, config, shape, "");
+  const Sharding layout = activation_sharding(context, call, shape, "");
   Sharding places = layout;
   places.dims[3].clear();
   const auto to_places = std::make_shared<MoveRowsOp>("dispatch_places", width, in_places);

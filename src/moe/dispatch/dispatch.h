@@ -18,6 +18,7 @@ struct DispatchResult {
 
 struct DispatchCall {
   const MoeConfig& config;
+  const MoeExecution& execution;
   Array x;
   Routing routing;
   const MoeWeights& weights;
@@ -25,7 +26,7 @@ struct DispatchCall {
 
 // The second half of a sparse strategy: the experts, and the way back. The first half sends tokens or rows to
 // the experts; where gathers are started ahead (Context::ahead) it only starts that, and another chunk may
-// compute meanwhile. Refers to the config and the weights of its call.
+// compute meanwhile. Refers to the config, the execution and the weights of its call.
 using Experts = std::function<DispatchResult()>;
 
 // EP = 1 and ring of experts: gather tokens and routing over the expert axes that split them, run the local

@@ -25,14 +25,13 @@ Axes shared_axes(const Sharding& x, const Axes& axes) {
 }
 
 std::vector<Array> chunks_of(Context& context, const DispatchCall& call) {
-  if (call.config.emb_chunks == 1) return {call.x};
-  return chunk_last(context, call.x, call.config.emb_chunks);
+  if (call.execution.emb_chunks == 1) return {call.x};
+  return chunk_last(context, call.x, call.execution.emb_chunks);
 }
 
 MoeWeights gather_expert_weights(Context& context, const DispatchCall& call) {
   const Axes experts = expert_axes(context, call.config.experts);
-  Axes hidden =
-      context.rules->sharding({"", "activation_mlp_moe"}, {1, call.weights.wo.shape()[1]}).dims[1];
+  Axes hidden = context.rules->sharding({"", "activation_mlp_moe"}, {1, call.weights.wo.shape()[1]}).dims[1];
   // An axis that splits experts or tokens cannot split H too.
   const Axes of_tokens = shared_axes(call.x.sharding(), hidden);
   erase_if(hidden, [&](Axis axis) { return experts.contains(axis) || of_tokens.contains(axis); });
@@ -58,6 +57,7 @@ namespace {
 DispatchResult run_ring(Context& context, const DispatchCall& call, const std::vector<Array>& x,
                         const Sharding& gathered, const Axes& experts) {
   const MoeConfig& config = call.config;
+  const MoeExecution& execution = call.execution;
   const Array ids = always_keep(reshard(context, call.routing.ids, gathered));
   const Array weights = always_keep(reshard(context, call.routing.weights, gathered));
 
@@ -65,8 +65,8 @@ DispatchResult run_ring(Context& context, const DispatchCall& call, const std::v
   const std::int64_t first = here * context.mesh->index_along(context.rank, experts);
   const std::int64_t tokens = ids.info().local[0] * ids.info().local[1];
   const std::int64_t capacity =
-      buffer_rows(config.ragged_buffer_factor, tokens, config.slots, context.mesh->product(experts));
-  const RowPlan plan = plan_rows(context, ids, first, here, config.experts, capacity, config.drop_policy);
+      buffer_rows(execution.ragged_buffer_factor, tokens, config.slots, context.mesh->product(experts));
+  const RowPlan plan = plan_rows(context, ids, first, here, config.experts, capacity, execution.drop_policy);
 
   const auto chunk_of = [&](std::int64_t chunk) {
     const auto i = static_cast<std::size_t>(chunk);
@@ -76,8 +76,8 @@ DispatchResult run_ring(Context& context, const DispatchCall& call, const std::v
     return x[i].sharding() == gathered ? whole : never_save(whole);
   };
   const MoeWeights local = gather_expert_weights(context, call);
-  const bool late = config.weights_at_combine;
-  const Array rows = expert_mlp(context, chunk_of, config.emb_chunks, plan,
+  const bool late = execution.weights_at_combine;
+  const Array rows = expert_mlp(context, chunk_of, execution.emb_chunks, plan,
                                 late ? Array() : gather_row_weights(context, weights, plan), local.wi_0,
                                 local.wi_1, local.wo);
   ArrayInfo like = call.x.info();

@@ -1,0 +1,183 @@
+#include "models/architecture.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+
+#include "core/field_count.h"
+
+namespace switchyard {
+namespace {
+
+constexpr Aspect kShape = Aspect::shape, kFunction = Aspect::function;
+
+constexpr auto kAlways = [](const Architecture&) { return true; };
+constexpr auto kGrouped = [](const Architecture& a) { return !a.mla; };
+constexpr auto kLatent = [](const Architecture& a) { return a.mla; };
+constexpr auto kSparse = [](const Architecture& a) { return a.moe.experts > 0; };
+constexpr auto kChosen = [](const Architecture& a) { return a.moe.experts > 0 && !a.moe.random_routing; };
+// The weights are neither the gate's outputs nor a softmax of their own.
+constexpr auto kWeighted = [](const Architecture& a) {
+  return a.moe.experts > 0 && !a.moe.random_routing && !a.moe.softmax_over_selected;
+};
+constexpr auto kInGroups = [](const Architecture& a) { return a.moe.experts > 0 && a.moe.groups > 1; };
+constexpr auto kStretched = [](const Architecture& a) { return a.rope.type != "default"; };
+constexpr auto kLlama3 = [](const Architecture& a) { return a.rope.type == "llama3.1"; };
+constexpr auto kYarn = [](const Architecture& a) { return a.rope.type == "yarn"; };
+
+// A line: name, key, meaning, aspect, the field, where it has a say. A field that takes the say from others
+// comes before them, so that it is the one that is named.
+#define FIELD(member) [](Architecture& a) -> FieldPointer { return &a.member; }
+
+constexpr ArchitectureField kFields[] = {
+    {"layers", "base_num_decoder_layers", "layers", kShape, FIELD(layers), kAlways},
+    {"emb", "base_emb_dim", "width of a token", kShape, FIELD(emb), kAlways},
+    {"vocab", "vocab_size", "tokens there are", kShape, FIELD(vocab), kAlways},
+    {"mla", "attention_type", "keys and values come from a latent", kShape, FIELD(mla), kAlways},
+    {"heads", "base_num_query_heads", "heads of queries", kShape, FIELD(heads), kAlways},
+    {"kv_heads", "base_num_kv_heads", "heads of keys and values", kShape, FIELD(kv_heads), kGrouped},
+    {"head_dim", "head_dim", "width of a head", kShape, FIELD(head_dim), kGrouped},
+    {"qk_norm", "use_qk_norm", "queries and keys are normed", kShape, FIELD(qk_norm), kGrouped},
+    {"q_lora", "q_lora_rank", "width of the queries' latent, 0: none", kShape, FIELD(q_lora), kLatent},
+    {"kv_lora", "kv_lora_rank", "width of the latent of keys and values", kShape, FIELD(kv_lora), kLatent},
+    {"nope", "qk_nope_head_dim", "width of a head that is not rotated", kShape, FIELD(nope), kLatent},
+    {"rope_dim", "qk_rope_head_dim", "width of a head that is rotated", kShape, FIELD(rope_dim), kLatent},
+    {"v_dim", "v_head_dim", "width of a head's values", kShape, FIELD(v_dim), kLatent},
+    {"experts", "num_experts", "routed experts of a layer", kShape, FIELD(moe.experts), kAlways},
+    {"dense_layers", "first_num_dense_layers", "layers before the first with experts", kShape,
+     FIELD(dense_layers), kSparse},
+    {"mlp", "base_mlp_dim", "hidden width of a dense layer", kShape, FIELD(mlp),
+     [](const Architecture& a) { return a.moe_layers() < a.layers; }},
+    {"moe_mlp", "base_moe_mlp_dim", "hidden width of an expert", kShape, FIELD(moe_mlp), kSparse},
+    {"latent_experts", "decoder_block", "experts work on the latent tokens that attention gives", kShape,
+     FIELD(latent_experts), kSparse},
+    {"moe_emb", "moe_expert_input_dim", "width of what attention gives", kShape, FIELD(moe_emb), kAlways},
+    {"shared_experts", "shared_experts", "experts that every token meets", kShape, FIELD(shared_experts),
+     kSparse},
+    {"tied", "logits_via_embedding", "the embedding is the head", kShape, FIELD(tied), kAlways},
+    {"bias", "routed_bias", "the router has a bias", kShape, FIELD(moe.bias), kSparse},
+
+    {"compat", "compat", "computes as the reference does", kFunction, FIELD(compat), kAlways},
+    {"norm_epsilon", "normalization_layer_epsilon", "added to a norm's mean square", kFunction,
+     FIELD(norm_epsilon), kAlways},
+    {"normalize_tied_logits", "normalize_embedding_logits", "logits are divided by sqrt(emb)", kFunction,
+     FIELD(normalize_tied_logits), [](const Architecture& a) { return a.tied; }},
+    {"logit_soft_cap", "final_logits_soft_cap", "bound of the logits, 0: none", kFunction,
+     FIELD(logit_soft_cap), kAlways},
+    {"rope_type", "rope_type", "how rotations are spread", kFunction, FIELD(rope.type), kAlways},
+    {"rope_theta", "rope_max_timescale", "base of the rotations' frequencies", kFunction, FIELD(rope.theta),
+     kAlways},
+    {"rope_factor", "rope_factor", "by how much positions are stretched", kFunction, FIELD(rope.factor),
+     kStretched},
+    {"rope_original_positions", "original_max_position_embeddings", "positions before stretching", kFunction,
+     FIELD(rope.original_positions), kStretched},
+    {"rope_low_frequency_factor", "rope_low_freq_factor", "longer waves are stretched", kFunction,
+     FIELD(rope.low_frequency_factor), kLlama3},
+    {"rope_high_frequency_factor", "rope_high_freq_factor", "shorter waves are not", kFunction,
+     FIELD(rope.high_frequency_factor), kLlama3},
+    {"rope_beta_fast", "beta_fast", "with more turns not stretched", kFunction, FIELD(rope.beta_fast), kYarn},
+    {"rope_beta_slow", "beta_slow", "with fewer turns stretched", kFunction, FIELD(rope.beta_slow), kYarn},
+    {"rope_truncate", "rope_truncate", "the bounds between are whole dims", kFunction, FIELD(rope.truncate),
+     kYarn},
+    {"rope_attention_scaling", "rope_attention_scaling", "cos and sin are times 0.1 ln(factor) + 1",
+     kFunction, FIELD(rope.attention_scaling), kYarn},
+    {"rope_interleaved", "rope_interleave", "neighbours are rotated, not halves", kFunction,
+     FIELD(rope.interleaved), kAlways},
+    {"rope_beyond_original", "max_position_embeddings", "more positions than before stretching", kFunction,
+     FIELD(rope.beyond_original), kLatent},
+    {"attention_scale", "mscale", "factor of the scores", kFunction, FIELD(attention_scale), kAlways},
+    {"slots", "num_experts_per_tok", "experts of a token", kFunction, FIELD(moe.slots), kSparse},
+    {"random_routing", "use_random_routing", "experts are drawn", kFunction, FIELD(moe.random_routing),
+     kSparse},
+    {"random_seed", "init_weights_seed", "seed of those draws", kFunction, FIELD(moe.random_seed),
+     [](const Architecture& a) { return a.moe.experts > 0 && a.moe.random_routing; }},
+    {"score", "routed_score_func", "what the router makes of logits", kFunction, FIELD(moe.score), kChosen},
+    {"softmax_over_selected", "routed_score_func", "weights are a softmax of the chosen scores", kFunction,
+     FIELD(moe.softmax_over_selected), kChosen},
+    {"normalise", "norm_topk_prob", "weights are divided by their sum", kFunction, FIELD(moe.normalise),
+     kWeighted},
+    {"normalise_epsilon", "routed_score_func", "added to that sum", kFunction, FIELD(moe.normalise_epsilon),
+     [](const Architecture& a) { return kWeighted(a) && a.moe.normalise; }},
+    {"scaling", "routed_scaling_factor", "factor of the weights", kFunction, FIELD(moe.scaling), kWeighted},
+    {"weights_include_bias", "compat", "weights hold the router's bias", kFunction,
+     FIELD(moe.weights_include_bias), [](const Architecture& a) { return a.moe.experts > 0 && a.moe.bias; }},
+    {"groups", "n_routing_groups", "groups of experts that limit the choice", kFunction, FIELD(moe.groups),
+     kInGroups},
+    {"kept_groups", "topk_routing_group", "groups a token may choose from", kFunction, FIELD(moe.kept_groups),
+     kInGroups},
+};
+
+#undef FIELD
+
+// Of Architecture's own fields, moe and rope are counted by theirs.
+static_assert(std::size(kFields) ==
+                  field_count<Architecture>() - 2 + field_count<MoeConfig>() + field_count<RopeConfig>(),
+              "every field has one line above");
+
+nlohmann::json json_of(const char* text) {
+  return text;
+}
+nlohmann::json json_of(RouterScore score) {
+  switch (score) {
+    case RouterScore::none:
+      return json_of("none");
+    case RouterScore::softmax:
+      return json_of("softmax");
+    case RouterScore::sigmoid:
+      return json_of("sigmoid");
+  }
+  return {};
+}
+// The shortest number that reads back as `value`: 1e-06, not 9.999999974752427e-07.
+nlohmann::json json_of(float value) {
+  return std::stod(fmt::format("{}", value));
+}
+template <typename T>
+nlohmann::json json_of(const T& value) {
+  return value;
+}
+
+}  // namespace
+
+std::span<const ArchitectureField> architecture_fields() {
+  return kFields;
+}
+
+nlohmann::json value_of(const ArchitectureField& field, const Architecture& architecture) {
+  if (!field.applies(architecture)) return {};
+  Architecture copy = architecture;  // fields are reached by pointers that may write
+  return std::visit([](const auto* value) { return json_of(*value); }, field.of(copy));
+}
+
+nlohmann::json architecture_json(const Architecture& architecture) {
+  nlohmann::json all = nlohmann::json::object();
+  for (const ArchitectureField& field : kFields) {
+    if (field.applies(architecture)) all[field.name] = value_of(field, architecture);
+  }
+  return all;
+}
+
+std::string architecture_hash(const Architecture& architecture) {
+  nlohmann::json all = architecture_json(architecture);
+  for (auto& value : all) {
+    if (value.is_number_float()) value = std::stod(fmt::format("{:.12g}", value.get<double>()));
+  }
+  const std::string text = all.dump();
+  return fmt::format("{:016x}", XXH3_64bits(text.data(), text.size()));
+}
+
+const ArchitectureField* differing_field(const Architecture& a, const Architecture& b) {
+  const auto* const field = std::find_if(std::begin(kFields), std::end(kFields),
+                                         [&](const auto& f) { return value_of(f, a) != value_of(f, b); });
+  return field == std::end(kFields) ? nullptr : field;
+}
+
+std::string differing_key(const Architecture& a, const Architecture& b) {
+  const ArchitectureField* const field = differing_field(a, b);
+  return field == nullptr ? "" : field->key;
+}
+
+}  // namespace switchyard

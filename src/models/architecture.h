@@ -1,0 +1,89 @@
+// What a model is: all that decides which function it computes of its weights, and nothing of how it is run.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+
+#include "moe/moe.h"
+
+namespace switchyard {
+
+struct RopeConfig {
+  std::string type = "default";  // default, llama3.1, yarn
+  double theta = 10000;          // rope_max_timescale
+  double factor = 1;
+  double low_frequency_factor = 1, high_frequency_factor = 4;  // llama3.1
+  double beta_fast = 32, beta_slow = 1;                        // yarn
+  std::int64_t original_positions = 0;
+  bool beyond_original = false;  // max_position_embeddings is more than that: MLA scales its scores by mscale
+  bool truncate = true;
+  bool interleaved = false;
+  bool attention_scaling = false;  // cos and sin times 0.1 ln(factor) + 1
+};
+
+// A field more needs its line in the table of architecture.cc, which does not compile without.
+struct Architecture {
+  std::int64_t layers = 0, dense_layers = 0;  // dense_layers: those before the first MoE layer
+  std::int64_t emb = 0, mlp = 0, moe_mlp = 0, vocab = 0;
+  // Attention gives the latent tokens, the experts work on them, and a projection leads back to emb.
+  bool latent_experts = false;
+  std::int64_t moe_emb = 0;  // width of the tokens at the experts: emb, or the latent width
+  std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  bool qk_norm = false;
+  bool mla = false;
+  std::int64_t q_lora = 0, kv_lora = 0, nope = 0, rope_dim = 0, v_dim = 0;
+  std::int64_t shared_experts = 0;
+  MoeConfig moe;  // moe.experts = 0: a dense model
+  RopeConfig rope;
+  double attention_scale = 1;
+  float norm_epsilon = 1e-6f;
+  bool tied = false;                   // logits_via_embedding
+  bool normalize_tied_logits = false;  // tied logits divided by sqrt(emb)
+  float logit_soft_cap = 0;
+  bool compat = false;
+
+  bool is_moe_layer(std::int64_t layer) const { return moe.experts > 0 && layer >= dense_layers; }
+  std::int64_t moe_layers() const { return moe.experts > 0 ? layers - dense_layers : 0; }
+};
+
+// Shape: the weights have other shapes, or there are others of them. Function: the same weights give other
+// numbers.
+enum class Aspect { shape, function };
+
+using FieldPointer =
+    std::variant<bool*, std::int64_t*, std::uint32_t*, float*, double*, std::string*, RouterScore*>;
+
+struct ArchitectureField {
+  const char* name;  // in inspect and the hash
+  const char* key;   // the config key that sets it, or that decides it with others
+  const char* meaning;
+  Aspect aspect;
+  FieldPointer (*of)(Architecture&);
+  bool (*applies)(const Architecture&);  // whether it has a say in that model
+};
+
+// Every field of Architecture, of its MoeConfig and of its RopeConfig once; those of shape first.
+std::span<const ArchitectureField> architecture_fields();
+
+// Its value, or null where it has no say in that model.
+nlohmann::json value_of(const ArchitectureField& field, const Architecture& architecture);
+
+// The fields that have a say, by name.
+nlohmann::json architecture_json(const Architecture& architecture);
+
+// XXH3-64 of architecture_json's text, in 16 hexadecimal digits. Numbers are rounded to 12 digits: machines
+// may differ in the last one of a logarithm.
+std::string architecture_hash(const Architecture& architecture);
+
+// The first field by which two models compute different functions of the same weights: sizes, norms,
+// positions, routing; not dtypes, layouts, losses or seeds of weights. Null: none.
+const ArchitectureField* differing_field(const Architecture& a, const Architecture& b);
+
+// Its config key, or "".
+std::string differing_key(const Architecture& a, const Architecture& b);
+
+}  // namespace switchyard

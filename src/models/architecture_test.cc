@@ -1,0 +1,136 @@
+// What makes a model what it is: every field of it is noticed, each by itself.
+#include "models/architecture.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "config/declaration.h"
+#include "models/model_config.h"
+
+namespace switchyard {
+namespace {
+
+// Models in which, together, every field has a say.
+std::vector<Architecture> models() {
+  Architecture dense;
+  dense.layers = 4;
+  dense.emb = dense.moe_emb = 8;
+  dense.mlp = 16;
+  dense.vocab = 32;
+  dense.heads = 4;
+  dense.kv_heads = 2;
+  dense.head_dim = dense.rope_dim = dense.v_dim = 4;
+  dense.tied = true;
+  dense.rope.type = "llama3.1";
+  Architecture routed = dense;
+  routed.dense_layers = 1;
+  routed.moe_mlp = 8;
+  routed.shared_experts = 1;
+  routed.moe.experts = 8;
+  routed.moe.slots = 2;
+  routed.moe.score = RouterScore::sigmoid;
+  routed.moe.softmax_over_selected = false;
+  routed.moe.normalise = routed.moe.bias = true;
+  routed.moe.groups = 4;
+  routed.moe.kept_groups = 2;
+  Architecture latent = routed;
+  latent.mla = true;
+  latent.rope.type = "yarn";
+  Architecture drawn = routed;
+  drawn.moe.random_routing = true;
+  return {dense, routed, latent, drawn};
+}
+
+void change(bool& value) {
+  value = !value;
+}
+void change(std::string& value) {
+  value = value == "yarn" ? "default" : "yarn";
+}
+void change(RouterScore& value) {
+  value = value == RouterScore::softmax ? RouterScore::sigmoid : RouterScore::softmax;
+}
+template <typename T>
+void change(T& value) {
+  value = value * 2 + 2;
+}
+
+Architecture changed(Architecture a, const ArchitectureField& field) {
+  std::visit([](auto* value) { change(*value); }, field.of(a));
+  return a;
+}
+
+TEST(Architecture, EveryFieldAloneIsNoticed) {
+  for (const ArchitectureField& field : architecture_fields()) {
+    SCOPED_TRACE(field.name);
+    int checked = 0;
+    for (const Architecture& a : models()) {
+      EXPECT_EQ(differing_field(a, a), nullptr);
+      const Architecture b = changed(a, field);
+      if (!field.applies(a) && !field.applies(b)) {
+        EXPECT_EQ(architecture_hash(a), architecture_hash(b)) << "it has no say";
+        continue;
+      }
+      ++checked;
+      EXPECT_NE(value_of(field, a), value_of(field, b));
+      EXPECT_NE(architecture_hash(a), architecture_hash(b));
+      EXPECT_EQ(differing_field(a, b), &field) << differing_key(a, b);
+      EXPECT_NE(architecture_json(a), architecture_json(b));
+    }
+    EXPECT_GT(checked, 0) << "no model of this test has it";
+  }
+}
+
+// With the count of fields that architecture.cc requires: every field has its line.
+TEST(Architecture, NoTwoLinesAreOfOneField) {
+  Architecture a;
+  std::set<const void*> fields;
+  std::set<std::string> names;
+  Aspect last = Aspect::shape;
+  for (const ArchitectureField& field : architecture_fields()) {
+    SCOPED_TRACE(field.name);
+    EXPECT_TRUE(
+        fields.insert(std::visit([](auto* value) -> const void* { return value; }, field.of(a))).second);
+    EXPECT_TRUE(names.insert(field.name).second);
+    EXPECT_NE(find_key(field.key), nullptr) << "no config key is called " << field.key;
+    EXPECT_GE(field.aspect, last) << "those of shape come first";
+    last = field.aspect;
+  }
+  EXPECT_GT(fields.size(), 40u);
+}
+
+// The hash of a model is the same in every build: files may hold it.
+TEST(Architecture, TheHashStays) {
+  EXPECT_EQ(
+      architecture_json(models()[0]).dump(),
+      R"({"attention_scale":1.0,"compat":false,"emb":8,"experts":0,"head_dim":4,"heads":4,"kv_heads":2,"layers":4,)"
+      R"("logit_soft_cap":0.0,"mla":false,"mlp":16,"moe_emb":8,"norm_epsilon":1e-06,"normalize_tied_logits":false,)"
+      R"("qk_norm":false,"rope_factor":1.0,"rope_high_frequency_factor":4.0,"rope_interleaved":false,)"
+      R"("rope_low_frequency_factor":1.0,"rope_original_positions":0,"rope_theta":10000.0,)"
+      R"("rope_type":"llama3.1","tied":true,"vocab":32})");
+  EXPECT_EQ(architecture_hash(models()[0]), "489abba970f16dcd");
+}
+
+// How a model is run is no part of it.
+TEST(Architecture, ExecutionChangesNothing) {
+  const std::map<std::string, nlohmann::json> keys{
+      {"decoder_block", "mixtral"}, {"num_experts", 4}, {"num_experts_per_tok", 2}, {"base_emb_dim", 8}};
+  const ModelConfig plain = model_config(Config::from_map(keys, {}));
+  const std::map<std::string, nlohmann::json> others{
+      {"sparse_matmul", false},         {"use_ring_of_experts", true},     {"ragged_buffer_factor", 2.0},
+      {"ragged_drop_policy", "prefix"}, {"num_moe_token_chunks", 2},       {"num_moe_emb_chunks", 2},
+      {"float32_gate_logits", true},    {"load_balance_loss_weight", 0.5}, {"dtype", "bfloat16"},
+      {"weight_dtype", "bfloat16"},     {"remat_policy", "none"},          {"z_loss_multiplier", 0.25},
+      {"init_weights_seed", 5}};
+  for (const auto& [key, value] : others) {
+    auto more = keys;
+    more[key] = value;
+    const ModelConfig other = model_config(Config::from_map(more, {}));
+    EXPECT_EQ(architecture_hash(plain), architecture_hash(other)) << key;
+    EXPECT_EQ(differing_key(plain, other), "") << key;
+  }
+}
+
+}  // namespace
+}  // namespace switchyard
