@@ -7,7 +7,7 @@
 #include <limits>
 #include <map>
 
-#include "checkpoint/hub.h"
+#include "models/families/hub_tensors.h"
 #include "checkpoint/safetensors.h"
 #include "convert/fold.h"
 #include "convert/hub_export.h"
@@ -334,7 +334,7 @@ TEST(HubExport, ModelFiles) {
 
 TEST(StoredNames, ExpertsOneByOne) {
   const ModelConfig model = model_config(config_of_hub(families().at("mixtral")));
-  const auto pairs = stored_pairs(parameter_specs(model), HubFamily::mixtral);
+  const auto pairs = stored_pairs(parameter_specs(model), kMixtral);
   std::map<std::string, const StoredPair*> by_name;
   for (const auto& pair : pairs) by_name[pair.ours] = &pair;
   const StoredPair& last = *by_name.at("layers.1.moe.experts.7.wo");

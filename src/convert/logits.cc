@@ -5,7 +5,7 @@
 #include <map>
 
 #include "checkpoint/checkpoint_folder.h"
-#include "checkpoint/hub.h"
+#include "models/families/hub_tensors.h"
 #include "checkpoint/layout.h"
 #include "convert/hub_form.h"
 #include "core/error.h"

@@ -5,7 +5,7 @@
 #include <map>
 #include <set>
 
-#include "checkpoint/hub.h"
+#include "models/families/hub_tensors.h"
 #include "convert/stored_names.h"
 #include "core/error.h"
 #include "models/same_model.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/hub.h"
+#include "models/families/hub_tensors.h"
 #include "models/parameters.h"
 
 namespace switchyard {

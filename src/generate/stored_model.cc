@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "checkpoint/checkpoint_folder.h"
-#include "checkpoint/hub.h"
+#include "models/families/hub_tensors.h"
 #include "checkpoint/json_file.h"
 #include "generate/generation_defaults.h"
 #include "gguf/gguf_weights.h"

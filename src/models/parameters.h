@@ -23,7 +23,7 @@ struct MatrixForm {
 };
 
 struct ParameterSpec {
-  std::string name;  // as listed in checkpoint/hub.h
+  std::string name;  // as listed in models/families/hub_tensors.h
   Shape shape;
   std::vector<std::string> dims;  // logical names
   Initializer initializer;

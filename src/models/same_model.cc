@@ -1,6 +1,6 @@
 #include "models/same_model.h"
 
-#include "checkpoint/hub.h"
+#include "models/families/hub_tensors.h"
 #include "config/declaration.h"
 #include "core/error.h"
 

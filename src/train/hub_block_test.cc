@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "checkpoint/hub.h"
+#include "models/families/hub_tensors.h"
 #include "checkpoint/json_file.h"
 #include "core/testing.h"
 #include "gguf/hub_source.h"

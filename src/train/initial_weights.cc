@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "checkpoint/checkpoint_folder.h"
-#include "checkpoint/hub.h"
+#include "models/families/hub_tensors.h"
 #include "checkpoint/json_file.h"
 #include "checkpoint/layout.h"
 #include "core/error.h"

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <map>
 
-#include "checkpoint/hub.h"
+#include "models/families/hub_tensors.h"
 #include "checkpoint/safetensors.h"
 #include "core/testing.h"
 #include "gguf/hub_source.h"

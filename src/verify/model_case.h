@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/hub.h"
+#include "models/families/hub_tensors.h"
 #include "models/decoder.h"
 #include "models/parameters.h"
 #include "train/trainer.h"
@@ -37,7 +37,7 @@ class HubModel {
   std::vector<Tensor> to_hub_scaled(const ParameterSpec& spec, const Tensor& ours, float by) const;
 
   ModelConfig model_;
-  HubFamily family_;
+  const ModelFamily& family_;
   WeightFolder folder_;
   std::vector<ParameterSpec> specs_;
 };

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <limits>
 
-#include "checkpoint/hub.h"
+#include "models/families/hub_tensors.h"
 #include "checkpoint/json_file.h"
 #include "core/error.h"
 #include "eval/score.h"

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "checkpoint/hub.h"
+#include "models/families/hub_tensors.h"
 #include "checkpoint/json_file.h"
 #include "core/error.h"
 

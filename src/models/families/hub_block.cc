@@ -3,7 +3,7 @@
 #include <cstring>
 #include <vector>
 
-#include "checkpoint/hub.h"
+#include "models/families/hub_tensors.h"
 #include "checkpoint/layout.h"
 #include "checkpoint/transpose.h"
 #include "core/error.h"

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "checkpoint/block_scaled.h"
-#include "checkpoint/hub.h"
+#include "models/families/hub_tensors.h"
 #include "checkpoint/json_file.h"
 #include "checkpoint/transpose.h"
 #include "core/error.h"
@@ -14,14 +14,7 @@
 namespace switchyard {
 namespace {
 
-// How one of our parameters is found in the hub's naming. Expert stacks have a name per expert.
-struct Rule {
-  std::string_view ours;  // below `layers.<i>.`
-  std::string_view hub;   // below `model.layers.<i>.`; {} is the expert
-  bool transposed;
-};
-
-constexpr Rule kLayerRules[] = {
+constexpr TensorRule kLayerRules[] = {
     {"pre_attention_norm", "input_layernorm.weight", false},
     {"post_attention_norm", "post_attention_layernorm.weight", false},
     {"attention.query", "self_attn.q_proj.weight", true},
@@ -48,22 +41,16 @@ constexpr Rule kLayerRules[] = {
     {"moe.shared.wi_1", "mlp.shared_experts.up_proj.weight", true},
     {"moe.shared.wo", "mlp.shared_experts.down_proj.weight", true},
 };
-constexpr Rule kMixtralRules[] = {
-    {"moe.gate", "block_sparse_moe.gate.weight", true},
-    {"moe.wi_0", "block_sparse_moe.experts.{}.w1.weight", true},
-    {"moe.wi_1", "block_sparse_moe.experts.{}.w3.weight", true},
-    {"moe.wo", "block_sparse_moe.experts.{}.w2.weight", true},
-};
-constexpr Rule kTopRules[] = {
+constexpr TensorRule kTopRules[] = {
     {"embedding", "model.embed_tokens.weight", false},
     {"final_norm", "model.norm.weight", false},
     {"head", "lm_head.weight", true},
 };
 
-template <std::size_t N>
-const Rule* find_rule(const Rule (&rules)[N], std::string_view ours) {
-  const Rule* found = std::find_if(rules, rules + N, [&](const Rule& rule) { return rule.ours == ours; });
-  return found == rules + N ? nullptr : found;
+const TensorRule* find_rule(std::span<const TensorRule> rules, std::string_view ours) {
+  const auto found =
+      std::find_if(rules.begin(), rules.end(), [&](const TensorRule& rule) { return rule.ours == ours; });
+  return found == rules.end() ? nullptr : &*found;
 }
 
 // "layers.3.mlp.wo" -> "layers.3." and "mlp.wo"; a name without a layer keeps an empty prefix.
@@ -109,13 +96,8 @@ std::string list_of(const std::vector<std::string>& names) {
 
 HubTensors hub_tensors(const ModelFamily& family, const std::string& our_name, const Shape& our_shape) {
   const auto [prefix, below] = split_layer(our_name);
-  const Rule* rule = nullptr;
-  if (prefix.empty()) {
-    rule = find_rule(kTopRules, below);
-  } else {
-    if (family == HubFamily::mixtral) rule = find_rule(kMixtralRules, below);
-    if (rule == nullptr) rule = find_rule(kLayerRules, below);
-  }
+  const TensorRule* rule = find_rule(family.tensors, below);
+  if (rule == nullptr) rule = prefix.empty() ? find_rule(kTopRules, below) : find_rule(kLayerRules, below);
   CHECK(rule != nullptr, "parameter {}", our_name);
   const std::string hub = (prefix.empty() ? "" : "model." + std::string(prefix)) + std::string(rule->hub);
   HubTensors tensors;

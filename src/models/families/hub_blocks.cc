@@ -1,7 +1,7 @@
 // Parameters that a Hugging Face folder or a GGUF file holds in blocks of a packed type.
 #include <cstring>
 
-#include "checkpoint/hub.h"
+#include "models/families/hub_tensors.h"
 #include "core/error.h"
 
 namespace switchyard {

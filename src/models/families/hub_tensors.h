@@ -1,4 +1,4 @@
-// Hugging Face models: their config.json as our config keys, their tensors as our parameters.
+// The tensors of Hugging Face models as our parameters.
 //
 // Our names and shapes (M emb_dim, V vocab, N heads, D head_dim, H mlp width, E experts): `embedding` [V,M],
 // `final_norm` [M], `head` [M,V] (absent when tied), and for layer i `layers.<i>.` followed by
@@ -13,7 +13,6 @@
 #pragma once
 
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -22,19 +21,9 @@
 #include "checkpoint/safetensors.h"
 #include "core/box.h"
 #include "core/tensor.h"
+#include "models/families/family.h"
 
 namespace switchyard {
-
-// Which naming scheme a model's tensors follow. llama covers llama, mistral and dense qwen3.
-enum class HubFamily { llama, mixtral, deepseek, qwen_moe };
-
-// From `model_type`. Error(usage) when it is absent or not one we can run.
-HubFamily family_of(const nlohmann::json& hub_config);
-
-// Our config keys (MaxText's names) for a config.json, in the style of transformers 5 (`rope_parameters`) or
-// as published (`rope_theta`, `rope_scaling`). Error(usage) naming the key for anything we would compute
-// differently.
-std::map<std::string, nlohmann::json> config_from_hub(const nlohmann::json& hub_config);
 
 // The hub tensors that make up one of our parameters, in order (one, or E of them for an expert stack).
 struct HubTensors {
