@@ -25,7 +25,7 @@ class Rewriter {
       multiply("final_norm", 1 / std::sqrt(static_cast<double>(model_.emb)),
                "normalize_embedding_logits=true: the final norm holds 1/sqrt(base_emb_dim)");
     }
-    if (model_.block == DecoderBlock::deepseek && model_.moe.score == RouterScore::sigmoid &&
+    if (model_.mla && model_.moe.score == RouterScore::sigmoid &&
         !model_.moe.bias) {
       set("routed_bias", true);
       form_.notices.push_back("routed_bias=false: written with a router's bias of zeros");
@@ -61,9 +61,7 @@ class Rewriter {
     if (model_.moe.experts == 0) return;
     // It weighs by a softmax over the selected, which is a normalised softmax over all; and normalises no
     // other one.
-    const bool qwen =
-        model_.block == DecoderBlock::qwen3_moe || model_.block == DecoderBlock::qwen3_custom_moe;
-    if (model_.moe.softmax_over_selected && qwen) set("norm_topk_prob", true);
+    if (model_.moe.softmax_over_selected && model_.block->as_qwen3) set("norm_topk_prob", true);
     if (model_.moe.score == RouterScore::softmax) set("norm_topk_prob", false);
   }
 
@@ -82,23 +80,17 @@ class Rewriter {
   // What the families of grouped attention differ in are norms of queries and keys, which the keys state.
   void choose_block() {
     const bool over_selected = model_.moe.softmax_over_selected;
-    switch (model_.block) {
-      case DecoderBlock::llama2:
-      case DecoderBlock::mistral:
-        if (model_.qk_norm) set("decoder_block", "qwen3");
-        break;
-      case DecoderBlock::qwen3:
-        if (!model_.qk_norm) set("decoder_block", "llama2");
-        break;
-      case DecoderBlock::mixtral:
-        if (over_selected) set("routed_scaling_factor", 1.0);  // it has no say in that softmax
-        if (!over_selected || !model_.qk_norm) break;
-        set("decoder_block", "qwen3_moe");
-        set("norm_topk_prob", true);
-        form_.same_bits = false;  // the same softmax, divided in another order
-        break;
-      default:
-        break;
+    const std::string_view block = model_.block->name;
+    if (block == "llama2" || block == "mistral") {
+      if (model_.qk_norm) set("decoder_block", "qwen3");
+    } else if (block == "qwen3") {
+      if (!model_.qk_norm) set("decoder_block", "llama2");
+    } else if (block == "mixtral") {
+      if (over_selected) set("routed_scaling_factor", 1.0);  // it has no say in that softmax
+      if (!over_selected || !model_.qk_norm) return;
+      set("decoder_block", "qwen3_moe");
+      set("norm_topk_prob", true);
+      form_.same_bits = false;  // the same softmax, divided in another order
     }
   }
 

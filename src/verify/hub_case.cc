@@ -87,7 +87,7 @@ class HubCase {
     hidden(0, "embedding", pass, report);
     for (std::int64_t i = 0; i < model.layers; ++i) {
       const std::string place = fmt::format("layer {}", i);
-      if (model.is_moe_layer(i)) routing(i, place, pass, report);
+      if (model.layer(i).experts) routing(i, place, pass, report);
       hidden(i + 1, place, pass, report);
     }
     report.compare({"logits", "", "", {}, tolerance_}, pass.whole("logits"), want("logits"));

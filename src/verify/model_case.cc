@@ -93,7 +93,8 @@ std::vector<Tensor> router_biases(Trainer& trainer) {
   std::vector<Tensor> biases;
   const ModelConfig& model = trainer.model();
   Context& context = trainer.context();
-  for (std::int64_t i = model.dense_layers; model.moe.bias && i < model.layers; ++i) {
+  if (!model.moe.bias) return biases;
+  for (const std::int64_t i : model.moe_layers()) {
     const std::string name = fmt::format("layers.{}.moe.gate_bias", i);
     const bool here = trainer.parameters().contains(name);
     const Tensor bias =

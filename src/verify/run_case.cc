@@ -143,7 +143,7 @@ class RunCase {
         fail_usage("[verify] {}: {} holds {} layers, the model {}", report_.path, in_quotes(path),
                    want.size(), got.size());
       for (std::size_t l = 0; l < want.size(); ++l) {
-        const auto layer = hub_.model().dense_layers + static_cast<std::int64_t>(l);
+        const auto layer = hub_.model().moe_layers()[l];
         report_.compare({fmt::format("step {} layers.{} router bias", step, layer),
                          fmt::format("layer {}", layer),
                          "router bias",

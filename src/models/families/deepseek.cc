@@ -6,6 +6,8 @@
 namespace switchyard {
 namespace {
 
+constexpr DecoderBlock kDeepseekBlock{.name = "deepseek", .experts = true, .latent_attention = true};
+
 void read_latent_attention(const HubConfig& hub, ConfigKeys& keys) {
   keys["attention_type"] = "mla";
   keys["use_qk_norm"] = false;
@@ -71,7 +73,7 @@ void write_latent_attention(const ModelConfig& model, HubJson& hub) {
 
 void write_experts_of_deepseek(const Config& config, const ModelConfig& model, bool second, HubJson& hub) {
   const MoeConfig& moe = model.moe;
-  hub["first_k_dense_replace"] = model.dense_layers;
+  hub["first_k_dense_replace"] = config.get_int("first_num_dense_layers");
   hub["moe_layer_freq"] = 1;
   hub["n_routed_experts"] = moe.experts;
   hub["n_shared_experts"] = model.shared_experts;
@@ -103,13 +105,13 @@ bool never_writes(const ModelConfig&) { return false; }
 }  // namespace
 
 const ModelFamily kDeepseekV2{.type = "deepseek_v2", .architecture = "DeepseekV2ForCausalLM",
-                              .decoder_block = "deepseek", .tensors = {}, .read = read_deepseek_v2,
+                              .block = &kDeepseekBlock, .tensors = {}, .read = read_deepseek_v2,
                               .write = write_deepseek_v2, .writes = writes_deepseek_v2};
 const ModelFamily kDeepseekV3{.type = "deepseek_v3", .architecture = "DeepseekV3ForCausalLM",
-                              .decoder_block = "deepseek", .tensors = {}, .read = read_deepseek_v3,
+                              .block = &kDeepseekBlock, .tensors = {}, .read = read_deepseek_v3,
                               .write = write_deepseek_v3, .writes = writes_deepseek_v3};
 // A DeepSeek-V3 under another name: it is written as one.
-const ModelFamily kKimiK2{.type = "kimi_k2", .architecture = "DeepseekV3ForCausalLM", .decoder_block = "deepseek",
+const ModelFamily kKimiK2{.type = "kimi_k2", .architecture = "DeepseekV3ForCausalLM", .block = &kDeepseekBlock,
                           .tensors = {}, .read = read_deepseek_v3, .write = write_deepseek_v3,
                           .writes = never_writes};
 

@@ -19,17 +19,23 @@ namespace switchyard {
 using ConfigKeys = std::map<std::string, nlohmann::json>;  // our config keys, MaxText's names
 using HubJson = nlohmann::ordered_json;                    // a config.json that is written
 
+enum class TensorForm {
+  matrix,  // [out, in], ours [in, out], either with heads apart
+  vector,  // of one dim, ours may have heads apart
+  table,   // as ours
+};
+
 // How one of our parameters is named in a Hugging Face folder. A stack of experts has a name an expert.
 struct TensorRule {
   std::string_view ours;  // below `layers.<i>.`
   std::string_view hub;   // below `model.layers.<i>.`; {} is the expert
-  bool transposed;        // stored as [out, in]
+  TensorForm form = TensorForm::matrix;
 };
 
 struct ModelFamily {
-  std::string_view type;           // model_type
-  std::string_view architecture;   // class of transformers
-  std::string_view decoder_block;  // value of the reference's key
+  std::string_view type;          // model_type; empty: Hugging Face has none, and none of what follows but block
+  std::string_view architecture;  // class of transformers
+  const DecoderBlock* block;      // families may share one
   std::span<const TensorRule> tensors;  // those that are not named as most families name them
   // Adds to keys what read_common (common.h) does not. Error(usage) that names the key of anything that we would
   // compute differently.
@@ -49,7 +55,8 @@ const ModelFamily& family_to_write(const Config& config, const ModelConfig& mode
 // (`rope_theta`, `rope_scaling`).
 ConfigKeys config_from_hub(const nlohmann::json& hub_config);
 
-// llama.cc, mixtral.cc, qwen3.cc, deepseek.cc
-extern const ModelFamily kLlama, kMistral, kMixtral, kQwen3, kQwen3Moe, kDeepseekV2, kDeepseekV3, kKimiK2;
+// llama.cc, mixtral.cc, qwen3.cc, deepseek.cc, glm4.cc, minimax.cc
+extern const ModelFamily kLlama, kMistral, kMixtral, kQwen3, kQwen3Moe, kQwen3CustomMoe, kDeepseekV2, kDeepseekV3,
+    kKimiK2, kGlm4Moe, kGlm4MoeLite, kMinimaxM2;
 
 }  // namespace switchyard

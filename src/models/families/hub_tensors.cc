@@ -15,36 +15,42 @@ namespace switchyard {
 namespace {
 
 constexpr TensorRule kLayerRules[] = {
-    {"pre_attention_norm", "input_layernorm.weight", false},
-    {"post_attention_norm", "post_attention_layernorm.weight", false},
-    {"attention.query", "self_attn.q_proj.weight", true},
-    {"attention.key", "self_attn.k_proj.weight", true},
-    {"attention.value", "self_attn.v_proj.weight", true},
-    {"attention.out", "self_attn.o_proj.weight", true},
-    {"attention.q_norm", "self_attn.q_norm.weight", false},
-    {"attention.k_norm", "self_attn.k_norm.weight", false},
-    {"attention.wq_a", "self_attn.q_a_proj.weight", true},
-    {"attention.q_a_norm", "self_attn.q_a_layernorm.weight", false},
-    {"attention.wq_b", "self_attn.q_b_proj.weight", true},
-    {"attention.wkv_a", "self_attn.kv_a_proj_with_mqa.weight", true},
-    {"attention.kv_a_norm", "self_attn.kv_a_layernorm.weight", false},
-    {"attention.wkv_b", "self_attn.kv_b_proj.weight", true},
-    {"mlp.wi_0", "mlp.gate_proj.weight", true},
-    {"mlp.wi_1", "mlp.up_proj.weight", true},
-    {"mlp.wo", "mlp.down_proj.weight", true},
-    {"moe.gate", "mlp.gate.weight", true},
-    {"moe.gate_bias", "mlp.gate.e_score_correction_bias", false},
-    {"moe.wi_0", "mlp.experts.{}.gate_proj.weight", true},
-    {"moe.wi_1", "mlp.experts.{}.up_proj.weight", true},
-    {"moe.wo", "mlp.experts.{}.down_proj.weight", true},
-    {"moe.shared.wi_0", "mlp.shared_experts.gate_proj.weight", true},
-    {"moe.shared.wi_1", "mlp.shared_experts.up_proj.weight", true},
-    {"moe.shared.wo", "mlp.shared_experts.down_proj.weight", true},
+    {"pre_attention_norm", "input_layernorm.weight", TensorForm::vector},
+    {"post_attention_norm", "post_attention_layernorm.weight", TensorForm::vector},
+    {"attention.query", "self_attn.q_proj.weight"},
+    {"attention.key", "self_attn.k_proj.weight"},
+    {"attention.value", "self_attn.v_proj.weight"},
+    {"attention.out", "self_attn.o_proj.weight"},
+    {"attention.query_bias", "self_attn.q_proj.bias", TensorForm::vector},
+    {"attention.key_bias", "self_attn.k_proj.bias", TensorForm::vector},
+    {"attention.value_bias", "self_attn.v_proj.bias", TensorForm::vector},
+    {"attention.out_bias", "self_attn.o_proj.bias", TensorForm::vector},
+    {"attention.q_norm", "self_attn.q_norm.weight", TensorForm::vector},
+    {"attention.k_norm", "self_attn.k_norm.weight", TensorForm::vector},
+    {"attention.wq_a", "self_attn.q_a_proj.weight"},
+    {"attention.q_a_norm", "self_attn.q_a_layernorm.weight", TensorForm::vector},
+    {"attention.wq_b", "self_attn.q_b_proj.weight"},
+    {"attention.wkv_a", "self_attn.kv_a_proj_with_mqa.weight"},
+    {"attention.kv_a_norm", "self_attn.kv_a_layernorm.weight", TensorForm::vector},
+    {"attention.wq_a_bias", "self_attn.q_a_proj.bias", TensorForm::vector},
+    {"attention.wkv_a_bias", "self_attn.kv_a_proj_with_mqa.bias", TensorForm::vector},
+    {"attention.wkv_b", "self_attn.kv_b_proj.weight"},
+    {"mlp.wi_0", "mlp.gate_proj.weight"},
+    {"mlp.wi_1", "mlp.up_proj.weight"},
+    {"mlp.wo", "mlp.down_proj.weight"},
+    {"moe.gate", "mlp.gate.weight"},
+    {"moe.gate_bias", "mlp.gate.e_score_correction_bias", TensorForm::vector},
+    {"moe.wi_0", "mlp.experts.{}.gate_proj.weight"},
+    {"moe.wi_1", "mlp.experts.{}.up_proj.weight"},
+    {"moe.wo", "mlp.experts.{}.down_proj.weight"},
+    {"moe.shared.wi_0", "mlp.shared_experts.gate_proj.weight"},
+    {"moe.shared.wi_1", "mlp.shared_experts.up_proj.weight"},
+    {"moe.shared.wo", "mlp.shared_experts.down_proj.weight"},
 };
 constexpr TensorRule kTopRules[] = {
-    {"embedding", "model.embed_tokens.weight", false},
-    {"final_norm", "model.norm.weight", false},
-    {"head", "lm_head.weight", true},
+    {"embedding", "model.embed_tokens.weight", TensorForm::table},
+    {"final_norm", "model.norm.weight", TensorForm::vector},
+    {"head", "lm_head.weight"},
 };
 
 const TensorRule* find_rule(std::span<const TensorRule> rules, std::string_view ours) {
@@ -101,11 +107,13 @@ HubTensors hub_tensors(const ModelFamily& family, const std::string& our_name, c
   CHECK(rule != nullptr, "parameter {}", our_name);
   const std::string hub = (prefix.empty() ? "" : "model." + std::string(prefix)) + std::string(rule->hub);
   HubTensors tensors;
-  tensors.transposed = rule->transposed;
+  tensors.transposed = rule->form == TensorForm::matrix;
   const std::size_t expert = hub.find("{}");
   if (expert == std::string::npos) {
     tensors.names = {hub};
-    tensors.shape = rule->transposed ? matrix_shape(below, our_shape) : our_shape;
+    tensors.shape = rule->form == TensorForm::matrix   ? matrix_shape(below, our_shape)
+                    : rule->form == TensorForm::vector ? Shape{num_elements(our_shape)}
+                                                       : our_shape;
     return tensors;
   }
   CHECK(our_shape.size() == 3, "{} has shape {}", our_name, to_string(our_shape));

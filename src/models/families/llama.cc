@@ -4,6 +4,9 @@
 namespace switchyard {
 namespace {
 
+constexpr DecoderBlock kLlama2Block{.name = "llama2"};
+constexpr DecoderBlock kMistralBlock{.name = "mistral"};
+
 void read_llama(const HubConfig& hub, ConfigKeys& keys) {
   read_rope(hub, {.usual_theta = 10000}, keys);  // absent from the first published files
   read_grouped_attention(hub, 0, false, keys);
@@ -29,9 +32,9 @@ bool writes(const ModelConfig&) { return true; }
 
 }  // namespace
 
-const ModelFamily kLlama{.type = "llama", .architecture = "LlamaForCausalLM", .decoder_block = "llama2",
+const ModelFamily kLlama{.type = "llama", .architecture = "LlamaForCausalLM", .block = &kLlama2Block,
                          .tensors = {}, .read = read_llama, .write = write_llama, .writes = writes};
-const ModelFamily kMistral{.type = "mistral", .architecture = "MistralForCausalLM", .decoder_block = "mistral",
+const ModelFamily kMistral{.type = "mistral", .architecture = "MistralForCausalLM", .block = &kMistralBlock,
                            .tensors = {}, .read = read_mistral, .write = write_mistral, .writes = writes};
 
 }  // namespace switchyard

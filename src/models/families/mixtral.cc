@@ -4,11 +4,13 @@
 namespace switchyard {
 namespace {
 
+constexpr DecoderBlock kMixtralBlock{.name = "mixtral", .experts = true};
+
 constexpr TensorRule kMixtralTensors[] = {
-    {"moe.gate", "block_sparse_moe.gate.weight", true},
-    {"moe.wi_0", "block_sparse_moe.experts.{}.w1.weight", true},
-    {"moe.wi_1", "block_sparse_moe.experts.{}.w3.weight", true},
-    {"moe.wo", "block_sparse_moe.experts.{}.w2.weight", true},
+    {"moe.gate", "block_sparse_moe.gate.weight"},
+    {"moe.wi_0", "block_sparse_moe.experts.{}.w1.weight"},
+    {"moe.wi_1", "block_sparse_moe.experts.{}.w3.weight"},
+    {"moe.wo", "block_sparse_moe.experts.{}.w2.weight"},
 };
 
 void read_mixtral(const HubConfig& hub, ConfigKeys& keys) {
@@ -32,7 +34,7 @@ bool writes_mixtral(const ModelConfig&) { return true; }
 
 }  // namespace
 
-const ModelFamily kMixtral{.type = "mixtral", .architecture = "MixtralForCausalLM", .decoder_block = "mixtral",
+const ModelFamily kMixtral{.type = "mixtral", .architecture = "MixtralForCausalLM", .block = &kMixtralBlock,
                            .tensors = kMixtralTensors, .read = read_mixtral, .write = write_mixtral,
                            .writes = writes_mixtral};
 

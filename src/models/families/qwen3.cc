@@ -4,6 +4,10 @@
 namespace switchyard {
 namespace {
 
+constexpr DecoderBlock kQwen3Block{.name = "qwen3", .as_qwen3 = true};
+constexpr DecoderBlock kQwen3MoeBlock{.name = "qwen3_moe", .experts = true, .as_qwen3 = true};
+constexpr DecoderBlock kQwen3CustomMoeBlock{.name = "qwen3_custom_moe", .experts = true, .latent_experts = true, .as_qwen3 = true};
+
 using nlohmann::json;
 
 void read_qwen3(const HubConfig& hub, ConfigKeys& keys) {
@@ -46,9 +50,12 @@ bool writes_qwen3(const ModelConfig&) { return true; }
 
 }  // namespace
 
-const ModelFamily kQwen3{.type = "qwen3", .architecture = "Qwen3ForCausalLM", .decoder_block = "qwen3",
+const ModelFamily kQwen3{.type = "qwen3", .architecture = "Qwen3ForCausalLM", .block = &kQwen3Block,
                          .tensors = {}, .read = read_qwen3, .write = write_qwen3, .writes = writes_qwen3};
-const ModelFamily kQwen3Moe{.type = "qwen3_moe", .architecture = "Qwen3MoeForCausalLM", .decoder_block = "qwen3_moe",
+const ModelFamily kQwen3Moe{.type = "qwen3_moe", .architecture = "Qwen3MoeForCausalLM", .block = &kQwen3MoeBlock,
                             .tensors = {}, .read = read_qwen3_moe, .write = write_qwen3_moe, .writes = writes_qwen3};
+// The reference's own: no Hugging Face model is like it.
+const ModelFamily kQwen3CustomMoe{.type = {}, .architecture = {}, .block = &kQwen3CustomMoeBlock, .tensors = {},
+                                  .read = nullptr, .write = nullptr, .writes = nullptr};
 
 }  // namespace switchyard
