@@ -146,7 +146,8 @@ void read_rope(const HubConfig& hub, const RopeDefaults& defaults, ConfigKeys& o
   }
 }
 
-void read_grouped_attention(const HubConfig& hub, std::int64_t usual_head_dim, bool qk_norm, ConfigKeys& ours) {
+void read_grouped_attention(const HubConfig& hub, std::int64_t usual_head_dim, bool qk_norm,
+                            ConfigKeys& ours) {
   const std::int64_t heads = hub.positive("num_attention_heads"), width = hub.positive("hidden_size");
   ours["attention_type"] = "global";
   ours["use_qk_norm"] = qk_norm;
@@ -167,8 +168,7 @@ void read_grouped_attention(const HubConfig& hub, std::int64_t usual_head_dim, b
 }
 
 void refuse_window(const HubConfig& hub) {
-  if (hub.has("sliding_window") &&
-      hub.integer("sliding_window") < hub.positive("max_position_embeddings")) {
+  if (hub.has("sliding_window") && hub.integer("sliding_window") < hub.positive("max_position_embeddings")) {
     hub.wrong("sliding_window",
               "null or at least max_position_embeddings; windowed attention is not supported");
   }
@@ -187,10 +187,10 @@ HubJson rope_scaling(const Config& config, const ModelConfig& model) {
   }
   if (rope.type != "yarn") return nullptr;
   HubJson yarn = {{"rope_type", "yarn"},
-              {"factor", rope.factor},
-              {"beta_fast", shortest(rope.beta_fast)},
-              {"beta_slow", shortest(rope.beta_slow)},
-              {"original_max_position_embeddings", rope.original_positions}};
+                  {"factor", rope.factor},
+                  {"beta_fast", shortest(rope.beta_fast)},
+                  {"beta_slow", shortest(rope.beta_slow)},
+                  {"original_max_position_embeddings", rope.original_positions}};
   if (!rope.truncate) yarn["truncate"] = false;
   // Both present and equal leave the rotated vectors alone; of MLA they also scale the scores.
   const double mscale = model.mla ? config.get_float("mscale") : 1.0;

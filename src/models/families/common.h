@@ -12,12 +12,13 @@ nlohmann::json shortest(double value);
 void read_common(const HubConfig& hub, ConfigKeys& keys);  // sizes, and what no family of ours has is refused
 // Rotary embeddings: theta, and how they are stretched. `usual_theta`: where a file states none, or 0.
 struct RopeDefaults {
-  bool latent = false;        // MLA: interleaved pairs, and scores scaled by mscale
+  bool latent = false;  // MLA: interleaved pairs, and scores scaled by mscale
   double usual_theta = 0;
 };
 void read_rope(const HubConfig& hub, const RopeDefaults& defaults, ConfigKeys& keys);
 // `usual_head_dim`: 0 for width / heads.
-void read_grouped_attention(const HubConfig& hub, std::int64_t usual_head_dim, bool qk_norm, ConfigKeys& keys);
+void read_grouped_attention(const HubConfig& hub, std::int64_t usual_head_dim, bool qk_norm,
+                            ConfigKeys& keys);
 // Mistral's and Mixtral's, who have one in every layer.
 void refuse_window(const HubConfig& hub);
 

@@ -1,5 +1,5 @@
-// DeepSeek-V2 and V3, and Kimi K2: latent attention, dense layers before the first with experts, shared experts. The
-// two generations differ in how the router scores and selects.
+// DeepSeek-V2 and V3, and Kimi K2: latent attention, dense layers before the first with experts, shared
+// experts. The two generations differ in how the router scores and selects.
 #include "core/error.h"
 #include "models/families/common.h"
 
@@ -57,8 +57,12 @@ void read_deepseek(const HubConfig& hub, bool second, ConfigKeys& keys) {
   read_router_of_deepseek(hub, second, keys);
 }
 
-void read_deepseek_v2(const HubConfig& hub, ConfigKeys& keys) { read_deepseek(hub, true, keys); }
-void read_deepseek_v3(const HubConfig& hub, ConfigKeys& keys) { read_deepseek(hub, false, keys); }
+void read_deepseek_v2(const HubConfig& hub, ConfigKeys& keys) {
+  read_deepseek(hub, true, keys);
+}
+void read_deepseek_v3(const HubConfig& hub, ConfigKeys& keys) {
+  read_deepseek(hub, false, keys);
+}
 
 void write_latent_attention(const ModelConfig& model, HubJson& hub) {
   hub["num_key_value_heads"] = model.heads;
@@ -96,21 +100,47 @@ void write_deepseek_v3(const Config& config, const ModelConfig& model, HubJson& 
   write_experts_of_deepseek(config, model, false, hub);
 }
 
-bool writes_deepseek_v2(const ModelConfig& model) { return model.moe.score == RouterScore::softmax; }
-bool writes_deepseek_v3(const ModelConfig& model) { return model.moe.score != RouterScore::softmax; }
-bool never_writes(const ModelConfig&) { return false; }
+bool writes_deepseek_v2(const ModelConfig& model) {
+  return model.moe.score == RouterScore::softmax;
+}
+bool writes_deepseek_v3(const ModelConfig& model) {
+  return model.moe.score != RouterScore::softmax;
+}
+
+void restate_deepseek_v3(const ModelConfig& model, Restated& restated) {
+  if (model.moe.score != RouterScore::sigmoid || model.moe.bias) return;
+  restated.keys["routed_bias"] = true;
+  restated.notices.push_back("routed_bias=false: written with a router's bias of zeros");
+}
+
+bool never_writes(const ModelConfig&) {
+  return false;
+}
 
 }  // namespace
 
-const ModelFamily kDeepseekV2{.type = "deepseek_v2", .architecture = "DeepseekV2ForCausalLM",
-                              .decoder_block = "deepseek", .tensors = {}, .read = read_deepseek_v2,
-                              .write = write_deepseek_v2, .writes = writes_deepseek_v2};
-const ModelFamily kDeepseekV3{.type = "deepseek_v3", .architecture = "DeepseekV3ForCausalLM",
-                              .decoder_block = "deepseek", .tensors = {}, .read = read_deepseek_v3,
-                              .write = write_deepseek_v3, .writes = writes_deepseek_v3};
+const ModelFamily kDeepseekV2{.type = "deepseek_v2",
+                              .architecture = "DeepseekV2ForCausalLM",
+                              .decoder_block = "deepseek",
+                              .tensors = {},
+                              .read = read_deepseek_v2,
+                              .write = write_deepseek_v2,
+                              .writes = writes_deepseek_v2};
+const ModelFamily kDeepseekV3{.type = "deepseek_v3",
+                              .architecture = "DeepseekV3ForCausalLM",
+                              .decoder_block = "deepseek",
+                              .tensors = {},
+                              .read = read_deepseek_v3,
+                              .write = write_deepseek_v3,
+                              .writes = writes_deepseek_v3,
+                              .restate = restate_deepseek_v3};
 // A DeepSeek-V3 under another name: it is written as one.
-const ModelFamily kKimiK2{.type = "kimi_k2", .architecture = "DeepseekV3ForCausalLM", .decoder_block = "deepseek",
-                          .tensors = {}, .read = read_deepseek_v3, .write = write_deepseek_v3,
+const ModelFamily kKimiK2{.type = "kimi_k2",
+                          .architecture = "DeepseekV3ForCausalLM",
+                          .decoder_block = "deepseek",
+                          .tensors = {},
+                          .read = read_deepseek_v3,
+                          .write = write_deepseek_v3,
                           .writes = never_writes};
 
 }  // namespace switchyard

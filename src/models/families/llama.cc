@@ -25,13 +25,32 @@ void write_mistral(const Config&, const ModelConfig& model, HubJson& hub) {
   hub["sliding_window"] = nullptr;
 }
 
-bool writes(const ModelConfig&) { return true; }
+bool writes_llama(const ModelConfig&) {
+  return true;
+}
+
+// Neither has norms of queries and keys; Qwen3 is the same layer with them.
+void restate_llama(const ModelConfig& model, Restated& restated) {
+  if (model.qk_norm) restated.keys["decoder_block"] = "qwen3";
+}
 
 }  // namespace
 
-const ModelFamily kLlama{.type = "llama", .architecture = "LlamaForCausalLM", .decoder_block = "llama2",
-                         .tensors = {}, .read = read_llama, .write = write_llama, .writes = writes};
-const ModelFamily kMistral{.type = "mistral", .architecture = "MistralForCausalLM", .decoder_block = "mistral",
-                           .tensors = {}, .read = read_mistral, .write = write_mistral, .writes = writes};
+const ModelFamily kLlama{.type = "llama",
+                         .architecture = "LlamaForCausalLM",
+                         .decoder_block = "llama2",
+                         .tensors = {},
+                         .read = read_llama,
+                         .write = write_llama,
+                         .writes = writes_llama,
+                         .restate = restate_llama};
+const ModelFamily kMistral{.type = "mistral",
+                           .architecture = "MistralForCausalLM",
+                           .decoder_block = "mistral",
+                           .tensors = {},
+                           .read = read_mistral,
+                           .write = write_mistral,
+                           .writes = writes_llama,
+                           .restate = restate_llama};
 
 }  // namespace switchyard

@@ -28,12 +28,28 @@ void write_mixtral(const Config&, const ModelConfig& model, HubJson& hub) {
   hub["sliding_window"] = nullptr;
 }
 
-bool writes_mixtral(const ModelConfig&) { return true; }
+bool writes_mixtral(const ModelConfig&) {
+  return true;
+}
+
+void restate_mixtral(const ModelConfig& model, Restated& restated) {
+  if (!model.moe.softmax_over_selected) return;
+  restated.keys["routed_scaling_factor"] = 1.0;  // it has no say in that softmax
+  if (!model.qk_norm) return;
+  restated.keys["decoder_block"] = "qwen3_moe";
+  restated.keys["norm_topk_prob"] = true;
+  restated.same_bits = false;  // the same softmax, divided in another order
+}
 
 }  // namespace
 
-const ModelFamily kMixtral{.type = "mixtral", .architecture = "MixtralForCausalLM", .decoder_block = "mixtral",
-                           .tensors = kMixtralTensors, .read = read_mixtral, .write = write_mixtral,
-                           .writes = writes_mixtral};
+const ModelFamily kMixtral{.type = "mixtral",
+                           .architecture = "MixtralForCausalLM",
+                           .decoder_block = "mixtral",
+                           .tensors = kMixtralTensors,
+                           .read = read_mixtral,
+                           .write = write_mixtral,
+                           .writes = writes_mixtral,
+                           .restate = restate_mixtral};
 
 }  // namespace switchyard

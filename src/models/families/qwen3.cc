@@ -42,13 +42,36 @@ void write_qwen3_moe(const Config& config, const ModelConfig& model, HubJson& hu
   hub["mlp_only_layers"] = HubJson::array();
 }
 
-bool writes_qwen3(const ModelConfig&) { return true; }
+bool writes_qwen3(const ModelConfig&) {
+  return true;
+}
+
+void restate_qwen3(const ModelConfig& model, Restated& restated) {
+  if (!model.qk_norm) restated.keys["decoder_block"] = "llama2";
+}
+
+// compat=maxtext weighs by a softmax over the selected, which is a normalised softmax over all.
+void restate_qwen3_moe(const ModelConfig& model, Restated& restated) {
+  if (model.compat && model.moe.softmax_over_selected) restated.keys["norm_topk_prob"] = true;
+}
 
 }  // namespace
 
-const ModelFamily kQwen3{.type = "qwen3", .architecture = "Qwen3ForCausalLM", .decoder_block = "qwen3",
-                         .tensors = {}, .read = read_qwen3, .write = write_qwen3, .writes = writes_qwen3};
-const ModelFamily kQwen3Moe{.type = "qwen3_moe", .architecture = "Qwen3MoeForCausalLM", .decoder_block = "qwen3_moe",
-                            .tensors = {}, .read = read_qwen3_moe, .write = write_qwen3_moe, .writes = writes_qwen3};
+const ModelFamily kQwen3{.type = "qwen3",
+                         .architecture = "Qwen3ForCausalLM",
+                         .decoder_block = "qwen3",
+                         .tensors = {},
+                         .read = read_qwen3,
+                         .write = write_qwen3,
+                         .writes = writes_qwen3,
+                         .restate = restate_qwen3};
+const ModelFamily kQwen3Moe{.type = "qwen3_moe",
+                            .architecture = "Qwen3MoeForCausalLM",
+                            .decoder_block = "qwen3_moe",
+                            .tensors = {},
+                            .read = read_qwen3_moe,
+                            .write = write_qwen3_moe,
+                            .writes = writes_qwen3,
+                            .restate = restate_qwen3_moe};
 
 }  // namespace switchyard

@@ -9,10 +9,14 @@
 namespace switchyard {
 namespace {
 
-const ModelFamily* const kFamilies[] = {&kLlama,    &kMistral,  &kMixtral,    &kDeepseekV2,
-                                        &kDeepseekV3, &kKimiK2, &kQwen3, &kQwen3Moe};
+const ModelFamily* const kFamilies[] = {&kLlama,      &kMistral, &kMixtral, &kDeepseekV2,
+                                        &kDeepseekV3, &kKimiK2,  &kQwen3,   &kQwen3Moe};
 
 }  // namespace
+
+std::span<const ModelFamily* const> model_families() {
+  return kFamilies;
+}
 
 const ModelFamily& family_of(const nlohmann::json& hub_config) {
   const std::string type = HubConfig(hub_config).type();
@@ -26,12 +30,20 @@ const ModelFamily& family_of(const nlohmann::json& hub_config) {
   fail_usage("[hub config] model_type={}: expected {} or {}", in_quotes(type), fmt::join(types, ", "), last);
 }
 
-const ModelFamily& family_to_write(const Config& config, const ModelConfig& model) {
+const ModelFamily* find_family_to_write(const Config& config, const ModelConfig& model) {
   const std::string& block = config.get_string("decoder_block");
   for (const ModelFamily* family : kFamilies) {
-    if (family->decoder_block == block && family->writes(model)) return *family;
+    if (family->decoder_block == block && family->writes(model)) return family;
   }
-  fail_usage("[convert] decoder_block={}: no Hugging Face model has this layer", block);
+  return nullptr;
+}
+
+const ModelFamily& family_to_write(const Config& config, const ModelConfig& model) {
+  const ModelFamily* family = find_family_to_write(config, model);
+  if (family == nullptr)
+    fail_usage("[convert] decoder_block={}: no Hugging Face model has this layer",
+               config.get_string("decoder_block"));
+  return *family;
 }
 
 ConfigKeys config_from_hub(const nlohmann::json& hub_config) {
