@@ -7,7 +7,6 @@
 #include <limits>
 #include <map>
 
-#include "models/families/hub_tensors.h"
 #include "checkpoint/safetensors.h"
 #include "convert/fold.h"
 #include "convert/hub_export.h"
@@ -18,6 +17,7 @@
 #include "convert/values.h"
 #include "core/error.h"
 #include "core/testing.h"
+#include "models/families/hub_tensors.h"
 #include "models/same_model.h"
 
 namespace switchyard {

@@ -6,8 +6,8 @@
 #include <atomic>
 #include <numeric>
 
-#include "models/families/hub_tensors.h"
 #include "core/error.h"
+#include "models/families/hub_tensors.h"
 
 namespace switchyard {
 namespace {

@@ -46,6 +46,11 @@ void read_rope(const Config& c, ModelConfig& m) {
   }
 }
 
+// Rounded down, as transformers does; a share that was a quotient of whole numbers gives them back.
+std::int64_t rotated_width(std::int64_t head_dim, double share) {
+  return static_cast<std::int64_t>(static_cast<double>(head_dim) * share + 1e-6);
+}
+
 void read_attention(const Config& c, ModelConfig& m) {
   m.mla = c.get_string("attention_type") == "mla";
   m.qk_norm = c.get_bool("use_qk_norm");
@@ -67,7 +72,7 @@ void read_attention(const Config& c, ModelConfig& m) {
                  c.get_float("partial_rotary_factor"));
   } else {
     m.v_dim = m.head_dim;
-    m.rope_dim = static_cast<std::int64_t>(static_cast<double>(m.head_dim) * c.get_float("partial_rotary_factor"));
+    m.rope_dim = rotated_width(m.head_dim, c.get_float("partial_rotary_factor"));
     if (m.block->latent_attention)
       fail_usage("[model] decoder_block={}: expected attention_type=mla, got {}", m.block->name,
                  c.get_string("attention_type"));

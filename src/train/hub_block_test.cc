@@ -3,10 +3,10 @@
 
 #include <cstring>
 
-#include "models/families/hub_tensors.h"
 #include "checkpoint/json_file.h"
 #include "core/testing.h"
 #include "gguf/hub_source.h"
+#include "models/families/hub_tensors.h"
 #include "models/parameters.h"
 #include "models/same_model.h"
 

@@ -8,11 +8,11 @@
 #include <optional>
 
 #include "checkpoint/checkpoint_folder.h"
-#include "models/families/hub_tensors.h"
 #include "checkpoint/json_file.h"
 #include "checkpoint/layout.h"
 #include "core/error.h"
 #include "gguf/hub_source.h"
+#include "models/families/hub_tensors.h"
 #include "models/packed_parameters.h"
 #include "train/resume.h"
 #include "train/session.h"
@@ -37,8 +37,8 @@ bool is_query(const ParameterSpec& spec) {
 }
 
 // The packed type that a dense parameter is stored in.
-std::optional<DType> stored_blocks(const HubWeights& weights, const ModelFamily& family, const ParameterSpec& spec,
-                                   double query) {
+std::optional<DType> stored_blocks(const HubWeights& weights, const ModelFamily& family,
+                                   const ParameterSpec& spec, double query) {
   if (query != 1.0 && is_query(spec)) return std::nullopt;
   return packed_in_hub(weights, family, spec.name, spec.shape);
 }
@@ -54,7 +54,7 @@ Parameters::FillBlock from_hub(const std::string& folder, const ModelConfig& mod
   for (const auto& name : check_hub_tensors(*weights, family, shapes, model.layers))
     notes->push_back("[weights] left out: " + name);
   const double query = query_factor(model);
-  return [weights, family, query](const ParameterSpec& wanted, const Box& of_wanted) {
+  return [weights, &family, query](const ParameterSpec& wanted, const Box& of_wanted) {
     const auto [spec, block] = dense_request(wanted, of_wanted);
     if (stored_blocks(*weights, family, spec, query) == wanted.dtype)
       return load_blocks_from_hub(*weights, family, spec.name, spec.shape, wanted.shape, of_wanted);

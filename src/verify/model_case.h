@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "models/families/hub_tensors.h"
 #include "models/decoder.h"
+#include "models/families/hub_tensors.h"
 #include "models/parameters.h"
 #include "train/trainer.h"
 #include "verify/gather.h"

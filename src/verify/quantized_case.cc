@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <limits>
 
-#include "models/families/hub_tensors.h"
 #include "checkpoint/json_file.h"
 #include "core/error.h"
 #include "eval/score.h"
@@ -14,6 +13,7 @@
 #include "generate/stored_model.h"
 #include "gguf/gguf_file.h"
 #include "gguf/hub_source.h"
+#include "models/families/hub_tensors.h"
 #include "models/pipeline.h"
 #include "nn/layers.h"
 #include "train/initial_weights.h"

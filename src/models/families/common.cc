@@ -1,5 +1,7 @@
 #include "models/families/common.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "checkpoint/block_scaled.h"
@@ -27,7 +29,7 @@ bool is_four_bit_gptq(const json& quantization) {
 // Features that change the result and that we do not compute.
 void refuse_unsupported(const HubConfig& hub) {
   if (hub.text("hidden_act", "silu") != "silu") hub.wrong("hidden_act", "silu");
-  for (const char* key : {"attention_bias", "mlp_bias", "use_sliding_window"}) {
+  for (const char* key : {"mlp_bias", "use_sliding_window"}) {
     if (hub.flag(key, false)) hub.wrong(key, "false; true is not supported");
   }
   for (const char* key : {"attention_dropout", "router_jitter_noise"}) {
@@ -42,7 +44,6 @@ void refuse_unsupported(const HubConfig& hub) {
       if (kind != "full_attention") hub.wrong("layer_types", "full_attention in every layer");
     }
   }
-  if (hub.number("partial_rotary_factor", 1) != 1) hub.wrong("partial_rotary_factor", "1");
 }
 
 // The rotary settings in one object, whichever style the file has: transformers 5 has `rope_parameters`,
@@ -125,7 +126,13 @@ void read_rope(const HubConfig& hub, const RopeDefaults& defaults, ConfigKeys& o
   ours["rope_max_timescale"] = shortest(theta);
   ours["max_position_embeddings"] = max_position;
   ours["rope_interleave"] = defaults.latent && hub.flag("rope_interleave", true);
-  if (rope.number("partial_rotary_factor", 1) != 1) rope.wrong("partial_rotary_factor", "1");
+  // transformers 5 has it among these settings, published files beside them.
+  const HubConfig& states_share = rope.has("partial_rotary_factor") ? rope : hub;
+  const bool whole = defaults.usual_share == 0;
+  const double share = states_share.number("partial_rotary_factor", whole ? 1 : defaults.usual_share);
+  if (whole ? share != 1 : !(share > 0 && share <= 1))
+    states_share.wrong("partial_rotary_factor", whole ? "1" : "more than 0, at most 1");
+  ours["partial_rotary_factor"] = share;
   if (rope.has("factor") && !(rope.number("factor") >= 1)) rope.wrong("factor", "at least 1");
   const std::string kind = rope.text("rope_type", "default");
   if (kind == "default") {
@@ -146,14 +153,17 @@ void read_rope(const HubConfig& hub, const RopeDefaults& defaults, ConfigKeys& o
   }
 }
 
-void read_grouped_attention(const HubConfig& hub, std::int64_t usual_head_dim, bool qk_norm, ConfigKeys& ours) {
+void read_grouped_attention(const HubConfig& hub, const GroupedAttention& family, ConfigKeys& ours) {
   const std::int64_t heads = hub.positive("num_attention_heads"), width = hub.positive("hidden_size");
   ours["attention_type"] = "global";
-  ours["use_qk_norm"] = qk_norm;
+  ours["use_qk_norm"] = family.qk_norm;
+  ours["attention_bias"] = hub.flag("attention_bias", false);
+  if (!family.biases && hub.flag("attention_bias", false))
+    hub.wrong("attention_bias", "false; this family has no biases");
   if (hub.has("head_dim")) {
     ours["head_dim"] = hub.positive("head_dim");
-  } else if (usual_head_dim > 0) {
-    ours["head_dim"] = usual_head_dim;
+  } else if (family.head_dim > 0) {
+    ours["head_dim"] = family.head_dim;
   } else if (width % heads != 0) {
     fail_usage("[hub config] hidden_size={} is not a multiple of num_attention_heads={}", width, heads);
   } else {
@@ -166,9 +176,21 @@ void read_grouped_attention(const HubConfig& hub, std::int64_t usual_head_dim, b
   }
 }
 
+nlohmann::json layers_that_are(const HubConfig& hub, const char* key, const char* yes, const char* no) {
+  const json& words = hub.at(key);
+  const std::string expected = fmt::format("{} or {} for each of {} layers", yes, no,
+                                           hub.positive("num_hidden_layers"));
+  if (!words.is_array() || std::ssize(words) != hub.positive("num_hidden_layers")) hub.wrong(key, expected);
+  json numbers = json::array();
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (words[i] != yes && words[i] != no) hub.wrong(key, expected);
+    if (words[i] == yes) numbers.push_back(i);
+  }
+  return numbers;
+}
+
 void refuse_window(const HubConfig& hub) {
-  if (hub.has("sliding_window") &&
-      hub.integer("sliding_window") < hub.positive("max_position_embeddings")) {
+  if (hub.has("sliding_window") && hub.integer("sliding_window") < hub.positive("max_position_embeddings")) {
     hub.wrong("sliding_window",
               "null or at least max_position_embeddings; windowed attention is not supported");
   }
@@ -187,10 +209,10 @@ HubJson rope_scaling(const Config& config, const ModelConfig& model) {
   }
   if (rope.type != "yarn") return nullptr;
   HubJson yarn = {{"rope_type", "yarn"},
-              {"factor", rope.factor},
-              {"beta_fast", shortest(rope.beta_fast)},
-              {"beta_slow", shortest(rope.beta_slow)},
-              {"original_max_position_embeddings", rope.original_positions}};
+                  {"factor", rope.factor},
+                  {"beta_fast", shortest(rope.beta_fast)},
+                  {"beta_slow", shortest(rope.beta_slow)},
+                  {"original_max_position_embeddings", rope.original_positions}};
   if (!rope.truncate) yarn["truncate"] = false;
   // Both present and equal leave the rotated vectors alone; of MLA they also scale the scores.
   const double mscale = model.mla ? config.get_float("mscale") : 1.0;
@@ -213,7 +235,7 @@ HubJson write_common(const Config& config, const ModelConfig& model) {
           {"rope_theta", shortest(model.rope.theta)},
           {"rope_scaling", rope_scaling(config, model)},
           {"tie_word_embeddings", model.tied},
-          {"attention_bias", false},
+          {"attention_bias", model.attention_bias},
           {"attention_dropout", 0.0},
           {"initializer_range", 0.02},
           {"use_cache", true}};

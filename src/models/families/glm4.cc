@@ -1,9 +1,6 @@
 // GLM-4.5 and 4.6 (glm4_moe) and GLM-4.7-Flash (glm4_moe_lite): DeepSeek-V3's router, dense layers first and shared
 // experts. The first has grouped queries with biases, of which part of each head is rotated; the second
 // DeepSeek's latent attention.
-#include <nlohmann/json.hpp>
-
-#include "models/families/common.h"
 #include "models/families/deepseek.h"
 
 namespace switchyard {
@@ -16,10 +13,11 @@ constexpr DecoderBlock kGlm4Block{.name = "glm4_moe", .experts = true};
 void read_glm4_moe(const HubConfig& hub, ConfigKeys& keys) {
   read_rope(hub, {.usual_share = 0.5}, keys);
   constexpr std::int64_t kUsualHeadDim = 128;
-  read_grouped_attention(hub, kUsualHeadDim, hub.flag("use_qk_norm", false), keys);
+  read_grouped_attention(
+      hub, {.head_dim = kUsualHeadDim, .qk_norm = hub.flag("use_qk_norm", false), .biases = true}, keys);
   keys["attention_output_bias"] = false;
   keys["first_num_dense_layers"] = hub.integer("first_k_dense_replace");
-  read_experts_of_deepseek3(hub, keys);
+  read_experts_of_deepseek3(hub, {.groups = 1, .scaling = 1}, keys);
 }
 
 void write_glm4_moe(const Config& config, const ModelConfig& model, HubJson& hub) {
@@ -42,17 +40,13 @@ void read_glm4_moe_lite(const HubConfig& hub, ConfigKeys& keys) {
   read_latent_attention(hub, keys);
   keys["latent_norm_epsilon"] = kLatentEpsilon;
   if (hub.has("mlp_layer_types")) {
-    const std::vector<bool> sparse = hub.either_in_layers("mlp_layer_types", "sparse", "dense");
-    json layers = json::array();
-    for (std::size_t i = 0; i < sparse.size(); ++i) {
-      if (sparse[i]) layers.push_back(i);
-    }
+    const json layers = layers_that_are(hub, "mlp_layer_types", "sparse", "dense");
     if (layers.empty()) hub.wrong("mlp_layer_types", "sparse for at least one layer");
     keys["moe_layers"] = layers;
   } else {
     keys["first_num_dense_layers"] = hub.integer("first_k_dense_replace", 1);
   }
-  read_experts_of_deepseek3(hub, keys);
+  read_experts_of_deepseek3(hub, {.groups = 1, .scaling = 1.8}, keys);
 }
 
 void write_glm4_moe_lite(const Config& config, const ModelConfig& model, HubJson& hub) {

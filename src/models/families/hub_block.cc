@@ -3,10 +3,10 @@
 #include <cstring>
 #include <vector>
 
-#include "models/families/hub_tensors.h"
 #include "checkpoint/layout.h"
 #include "checkpoint/transpose.h"
 #include "core/error.h"
+#include "models/families/hub_tensors.h"
 
 namespace switchyard {
 namespace {

@@ -8,8 +8,8 @@
 
 namespace switchyard {
 
-// An absent key and a null are the same thing there. Errors are Error(usage) that name key and value; `part` begins
-// the message of an object inside ("rope ").
+// An absent key and a null are the same thing there. Errors are Error(usage) that name key and value; `part`
+// begins the message of an object inside ("rope ").
 class HubConfig {
  public:
   explicit HubConfig(const nlohmann::json& values, std::string part = {});

@@ -1,3 +1,5 @@
+#include "models/families/hub_tensors.h"
+
 #include <algorithm>
 #include <charconv>
 #include <cstring>
@@ -6,7 +8,6 @@
 #include <string_view>
 
 #include "checkpoint/block_scaled.h"
-#include "models/families/hub_tensors.h"
 #include "checkpoint/json_file.h"
 #include "checkpoint/transpose.h"
 #include "core/error.h"

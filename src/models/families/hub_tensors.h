@@ -56,8 +56,8 @@ Tensor hub_block(const HubWeights& folder, const ModelFamily& family, const std:
 
 // The packed type that holds all of a parameter bit for bit as the folder has it (HubWeights::packed_dtype);
 // none where there is none, or where its tensors differ in it.
-std::optional<DType> packed_in_hub(const HubWeights& folder, const ModelFamily& family, const std::string& our_name,
-                                   const Shape& our_shape);
+std::optional<DType> packed_in_hub(const HubWeights& folder, const ModelFamily& family,
+                                   const std::string& our_name, const Shape& our_shape);
 // Blocks of that type (CHECKed to be there): the part `box` of [.., in / 32, out / 16], whose whole is
 // `packed_shape`. Of a stack only the experts in the box are read.
 Tensor load_blocks_from_hub(const HubWeights& folder, const ModelFamily& family, const std::string& our_name,

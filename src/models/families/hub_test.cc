@@ -1,12 +1,12 @@
 // Hugging Face configs and names against what the published files say.
-#include "models/families/hub_tensors.h"
-
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <numeric>
+
+#include "models/families/hub_tensors.h"
 
 namespace switchyard {
 namespace {
@@ -195,18 +195,14 @@ TEST(HubTensors, NamesAndShapes) {
   check(kLlama, "head", {64, 256}, "lm_head.weight", {256, 64});
   check(kLlama, "layers.11.attention.query", {64, 4, 24}, "model.layers.11.self_attn.q_proj.weight",
         {96, 64});
-  check(kLlama, "layers.0.attention.out", {4, 24, 64}, "model.layers.0.self_attn.o_proj.weight",
-        {64, 96});
-  check(kMixtral, "layers.0.moe.wi_1", {8, 64, 72},
-        "model.layers.0.block_sparse_moe.experts.0.w3.weight", {72, 64});
-  check(kMixtral, "layers.0.moe.gate", {64, 8}, "model.layers.0.block_sparse_moe.gate.weight",
-        {8, 64});
-  check(kDeepseekV3, "layers.1.moe.gate_bias", {16},
-        "model.layers.1.mlp.gate.e_score_correction_bias", {16});
-  check(kDeepseekV3, "layers.1.attention.wkv_b", {32, 4, 44},
-        "model.layers.1.self_attn.kv_b_proj.weight", {176, 32});
-  check(kQwen3Moe, "layers.1.moe.wo", {8, 32, 64}, "model.layers.1.mlp.experts.0.down_proj.weight",
-        {64, 32});
+  check(kLlama, "layers.0.attention.out", {4, 24, 64}, "model.layers.0.self_attn.o_proj.weight", {64, 96});
+  check(kMixtral, "layers.0.moe.wi_1", {8, 64, 72}, "model.layers.0.block_sparse_moe.experts.0.w3.weight",
+        {72, 64});
+  check(kMixtral, "layers.0.moe.gate", {64, 8}, "model.layers.0.block_sparse_moe.gate.weight", {8, 64});
+  check(kDeepseekV3, "layers.1.moe.gate_bias", {16}, "model.layers.1.mlp.gate.e_score_correction_bias", {16});
+  check(kDeepseekV3, "layers.1.attention.wkv_b", {32, 4, 44}, "model.layers.1.self_attn.kv_b_proj.weight",
+        {176, 32});
+  check(kQwen3Moe, "layers.1.moe.wo", {8, 32, 64}, "model.layers.1.mlp.experts.0.down_proj.weight", {64, 32});
   EXPECT_EQ(hub_tensors(kQwen3Moe, "layers.1.moe.wo", {8, 32, 64}).names[7],
             "model.layers.1.mlp.experts.7.down_proj.weight");
 }

@@ -9,7 +9,7 @@ constexpr DecoderBlock kMistralBlock{.name = "mistral"};
 
 void read_llama(const HubConfig& hub, ConfigKeys& keys) {
   read_rope(hub, {.usual_theta = 10000}, keys);  // absent from the first published files
-  read_grouped_attention(hub, 0, false, keys);
+  read_grouped_attention(hub, {.biases = true}, keys);
 }
 
 void write_llama(const Config&, const ModelConfig& model, HubJson& hub) {
@@ -20,7 +20,7 @@ void write_llama(const Config&, const ModelConfig& model, HubJson& hub) {
 void read_mistral(const HubConfig& hub, ConfigKeys& keys) {
   refuse_window(hub);
   read_rope(hub, {}, keys);
-  read_grouped_attention(hub, 0, false, keys);
+  read_grouped_attention(hub, {}, keys);
 }
 
 void write_mistral(const Config&, const ModelConfig& model, HubJson& hub) {
@@ -28,13 +28,32 @@ void write_mistral(const Config&, const ModelConfig& model, HubJson& hub) {
   hub["sliding_window"] = nullptr;
 }
 
-bool writes(const ModelConfig&) { return true; }
+bool writes_llama(const ModelConfig&) {
+  return true;
+}
+
+// Neither has norms of queries and keys; Qwen3 is the same layer with them.
+void restate_llama(const ModelConfig& model, Restated& restated) {
+  if (model.qk_norm) restated.keys["decoder_block"] = "qwen3";
+}
 
 }  // namespace
 
-const ModelFamily kLlama{.type = "llama", .architecture = "LlamaForCausalLM", .block = &kLlama2Block,
-                         .tensors = {}, .read = read_llama, .write = write_llama, .writes = writes};
-const ModelFamily kMistral{.type = "mistral", .architecture = "MistralForCausalLM", .block = &kMistralBlock,
-                           .tensors = {}, .read = read_mistral, .write = write_mistral, .writes = writes};
+const ModelFamily kLlama{.type = "llama",
+                         .architecture = "LlamaForCausalLM",
+                         .block = &kLlama2Block,
+                         .tensors = {},
+                         .read = read_llama,
+                         .write = write_llama,
+                         .writes = writes_llama,
+                         .restate = restate_llama};
+const ModelFamily kMistral{.type = "mistral",
+                           .architecture = "MistralForCausalLM",
+                           .block = &kMistralBlock,
+                           .tensors = {},
+                           .read = read_mistral,
+                           .write = write_mistral,
+                           .writes = writes_llama,
+                           .restate = restate_llama};
 
 }  // namespace switchyard

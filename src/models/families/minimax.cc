@@ -30,9 +30,9 @@ void refuse_other_minimax(const HubConfig& hub) {
 
 void read_minimax_m2(const HubConfig& hub, ConfigKeys& keys) {
   refuse_other_minimax(hub);
-  read_rope(hub, {}, keys);
+  read_rope(hub, {.usual_share = 1}, keys);
   constexpr std::int64_t kUsualHeadDim = 128;
-  read_grouped_attention(hub, kUsualHeadDim, true, keys);
+  read_grouped_attention(hub, {.head_dim = kUsualHeadDim, .qk_norm = true}, keys);
   keys["qk_norm_over"] = "width";
   // Published files state the rotated width; transformers 5 its share of a head.
   if (hub.has("rotary_dim")) {

@@ -16,7 +16,7 @@ constexpr TensorRule kMixtralTensors[] = {
 void read_mixtral(const HubConfig& hub, ConfigKeys& keys) {
   refuse_window(hub);
   read_rope(hub, {}, keys);
-  read_grouped_attention(hub, 0, false, keys);
+  read_grouped_attention(hub, {}, keys);
   keys["base_moe_mlp_dim"] = keys["base_mlp_dim"];
   keys["num_experts"] = hub.positive("num_local_experts");
   keys["num_experts_per_tok"] = hub.positive("num_experts_per_tok");
@@ -30,12 +30,28 @@ void write_mixtral(const Config&, const ModelConfig& model, HubJson& hub) {
   hub["sliding_window"] = nullptr;
 }
 
-bool writes_mixtral(const ModelConfig&) { return true; }
+bool writes_mixtral(const ModelConfig&) {
+  return true;
+}
+
+void restate_mixtral(const ModelConfig& model, Restated& restated) {
+  if (!model.moe.softmax_over_selected) return;
+  restated.keys["routed_scaling_factor"] = 1.0;  // it has no say in that softmax
+  if (!model.qk_norm) return;
+  restated.keys["decoder_block"] = "qwen3_moe";
+  restated.keys["norm_topk_prob"] = true;
+  restated.same_bits = false;  // the same softmax, divided in another order
+}
 
 }  // namespace
 
-const ModelFamily kMixtral{.type = "mixtral", .architecture = "MixtralForCausalLM", .block = &kMixtralBlock,
-                           .tensors = kMixtralTensors, .read = read_mixtral, .write = write_mixtral,
-                           .writes = writes_mixtral};
+const ModelFamily kMixtral{.type = "mixtral",
+                           .architecture = "MixtralForCausalLM",
+                           .block = &kMixtralBlock,
+                           .tensors = kMixtralTensors,
+                           .read = read_mixtral,
+                           .write = write_mixtral,
+                           .writes = writes_mixtral,
+                           .restate = restate_mixtral};
 
 }  // namespace switchyard

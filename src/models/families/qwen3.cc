@@ -6,14 +6,13 @@ namespace {
 
 constexpr DecoderBlock kQwen3Block{.name = "qwen3", .as_qwen3 = true};
 constexpr DecoderBlock kQwen3MoeBlock{.name = "qwen3_moe", .experts = true, .as_qwen3 = true};
-constexpr DecoderBlock kQwen3CustomMoeBlock{.name = "qwen3_custom_moe", .experts = true, .latent_experts = true, .as_qwen3 = true};
 
 using nlohmann::json;
 
 void read_qwen3(const HubConfig& hub, ConfigKeys& keys) {
   constexpr std::int64_t kUsualHeadDim = 128;  // whatever the width
   read_rope(hub, {}, keys);
-  read_grouped_attention(hub, kUsualHeadDim, true, keys);
+  read_grouped_attention(hub, {.head_dim = kUsualHeadDim, .qk_norm = true, .biases = true}, keys);
 }
 
 void write_qwen3(const Config&, const ModelConfig& model, HubJson& hub) {
@@ -46,16 +45,40 @@ void write_qwen3_moe(const Config& config, const ModelConfig& model, HubJson& hu
   hub["mlp_only_layers"] = HubJson::array();
 }
 
-bool writes_qwen3(const ModelConfig&) { return true; }
+bool writes_qwen3(const ModelConfig&) {
+  return true;
+}
+
+void restate_qwen3(const ModelConfig& model, Restated& restated) {
+  if (!model.qk_norm) restated.keys["decoder_block"] = "llama2";
+}
+
+// compat=maxtext weighs by a softmax over the selected, which is a normalised softmax over all.
+void restate_qwen3_moe(const ModelConfig& model, Restated& restated) {
+  if (model.compat && model.moe.softmax_over_selected) restated.keys["norm_topk_prob"] = true;
+}
 
 }  // namespace
 
-const ModelFamily kQwen3{.type = "qwen3", .architecture = "Qwen3ForCausalLM", .block = &kQwen3Block,
-                         .tensors = {}, .read = read_qwen3, .write = write_qwen3, .writes = writes_qwen3};
-const ModelFamily kQwen3Moe{.type = "qwen3_moe", .architecture = "Qwen3MoeForCausalLM", .block = &kQwen3MoeBlock,
-                            .tensors = {}, .read = read_qwen3_moe, .write = write_qwen3_moe, .writes = writes_qwen3};
 // The reference's own: no Hugging Face model is like it.
-const ModelFamily kQwen3CustomMoe{.type = {}, .architecture = {}, .block = &kQwen3CustomMoeBlock, .tensors = {},
-                                  .read = nullptr, .write = nullptr, .writes = nullptr};
+const DecoderBlock kQwen3CustomMoeBlock{
+    .name = "qwen3_custom_moe", .experts = true, .latent_experts = true, .as_qwen3 = true};
+
+const ModelFamily kQwen3{.type = "qwen3",
+                         .architecture = "Qwen3ForCausalLM",
+                         .block = &kQwen3Block,
+                         .tensors = {},
+                         .read = read_qwen3,
+                         .write = write_qwen3,
+                         .writes = writes_qwen3,
+                         .restate = restate_qwen3};
+const ModelFamily kQwen3Moe{.type = "qwen3_moe",
+                            .architecture = "Qwen3MoeForCausalLM",
+                            .block = &kQwen3MoeBlock,
+                            .tensors = {},
+                            .read = read_qwen3_moe,
+                            .write = write_qwen3_moe,
+                            .writes = writes_qwen3,
+                            .restate = restate_qwen3_moe};
 
 }  // namespace switchyard

@@ -10,16 +10,14 @@
 namespace switchyard {
 namespace {
 
-const ModelFamily* const kFamilies[] = {&kLlama,      &kMistral, &kMixtral, &kDeepseekV2,  &kDeepseekV3,
-                                        &kKimiK2,     &kQwen3,   &kQwen3Moe, &kQwen3CustomMoe, &kGlm4Moe,
-                                        &kGlm4MoeLite, &kMinimaxM2};
+const ModelFamily* const kFamilies[] = {&kLlama,  &kMistral,  &kMixtral, &kDeepseekV2,  &kDeepseekV3, &kKimiK2,
+                                        &kQwen3,  &kQwen3Moe, &kGlm4Moe, &kGlm4MoeLite, &kMinimaxM2};
 
-// "a, b or c"; a name that several families have counts once.
-std::string listed(std::string_view (*name)(const ModelFamily&)) {
+// "a, b or c", each once.
+std::string listed(const std::vector<std::string_view>& all) {
   std::vector<std::string_view> names;
-  for (const ModelFamily* family : kFamilies) {
-    const std::string_view one = name(*family);
-    if (!one.empty() && std::find(names.begin(), names.end(), one) == names.end()) names.push_back(one);
+  for (const std::string_view name : all) {
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   }
   const std::string_view last = names.back();
   names.pop_back();
@@ -29,28 +27,44 @@ std::string listed(std::string_view (*name)(const ModelFamily&)) {
 }  // namespace
 
 const DecoderBlock& decoder_block(const std::string& name) {
+  std::vector<std::string_view> names;
   for (const ModelFamily* family : kFamilies) {
     if (family->block->name == name) return *family->block;
+    names.push_back(family->block->name);
   }
-  fail_usage("[model] decoder_block={}: expected {}", name,
-             listed([](const ModelFamily& family) { return family.block->name; }));
+  if (kQwen3CustomMoeBlock.name == name) return kQwen3CustomMoeBlock;
+  names.push_back(kQwen3CustomMoeBlock.name);
+  fail_usage("[model] decoder_block={}: expected {}", name, listed(names));
+}
+
+std::span<const ModelFamily* const> model_families() {
+  return kFamilies;
 }
 
 const ModelFamily& family_of(const nlohmann::json& hub_config) {
   const std::string type = HubConfig(hub_config).type();
+  std::vector<std::string_view> types;
   for (const ModelFamily* family : kFamilies) {
-    if (!type.empty() && family->type == type) return *family;
+    if (family->type == type) return *family;
+    types.push_back(family->type);
   }
-  fail_usage("[hub config] model_type={}: expected {}", in_quotes(type),
-             listed([](const ModelFamily& family) { return family.type; }));
+  fail_usage("[hub config] model_type={}: expected {}", in_quotes(type), listed(types));
+}
+
+const ModelFamily* find_family_to_write(const Config& config, const ModelConfig& model) {
+  const std::string& block = config.get_string("decoder_block");
+  for (const ModelFamily* family : kFamilies) {
+    if (family->block->name == block && family->writes(model)) return family;
+  }
+  return nullptr;
 }
 
 const ModelFamily& family_to_write(const Config& config, const ModelConfig& model) {
-  const std::string& block = config.get_string("decoder_block");
-  for (const ModelFamily* family : kFamilies) {
-    if (family->block->name == block && !family->type.empty() && family->writes(model)) return *family;
-  }
-  fail_usage("[convert] decoder_block={}: no Hugging Face model has this layer", block);
+  const ModelFamily* family = find_family_to_write(config, model);
+  if (family == nullptr)
+    fail_usage("[convert] decoder_block={}: no Hugging Face model has this layer",
+               config.get_string("decoder_block"));
+  return *family;
 }
 
 ConfigKeys config_from_hub(const nlohmann::json& hub_config) {
