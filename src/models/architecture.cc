@@ -145,7 +145,7 @@ nlohmann::json json_of(RouterScore score) {
 nlohmann::json json_of(float value) {
   return std::stod(fmt::format("{}", value));
 }
-nlohmann::json json_of(const LayerFlag& flag) {
+nlohmann::json value_at(const LayerFlag& flag) {
   nlohmann::json numbers = nlohmann::json::array();
   for (std::size_t i = 0; i < flag.layers->size(); ++i) {
     if ((*flag.layers)[i].*flag.member) numbers.push_back(i);
@@ -153,12 +153,12 @@ nlohmann::json json_of(const LayerFlag& flag) {
   return numbers;
 }
 template <typename T>
-nlohmann::json json_of(const T* value) {
-  return json_of(*value);
-}
-template <typename T>
 nlohmann::json json_of(const T& value) {
   return value;
+}
+template <typename T>
+nlohmann::json value_at(const T* field) {
+  return json_of(*field);
 }
 
 }  // namespace
@@ -178,7 +178,7 @@ std::span<const ArchitectureField> architecture_fields() {
 nlohmann::json value_of(const ArchitectureField& field, const Architecture& architecture) {
   if (!field.applies(architecture)) return {};
   Architecture copy = architecture;  // fields are reached by pointers that may write
-  return std::visit([](const auto& field_at) { return json_of(field_at); }, field.of(copy));
+  return std::visit([](const auto& at) { return value_at(at); }, field.of(copy));
 }
 
 nlohmann::json architecture_json(const Architecture& architecture) {

@@ -63,10 +63,8 @@ class SpecList {
 
 void attention_specs(const ModelConfig& m, const std::string& p, SpecList& list) {
   if (!m.mla) {
-    const bool in_weight =
-        m.compat && m.attention_scale == 1.0;  // the reference keeps 1/sqrt(D) in the query weight
-    const double query = in_weight ? 1 / std::sqrt(static_cast<double>(m.head_dim)) : 1.0;
-    list.projection(p + "query", {m.emb, m.heads, m.head_dim}, {"embed", "q_heads", "kv"}, m.emb, query);
+    list.projection(p + "query", {m.emb, m.heads, m.head_dim}, {"embed", "q_heads", "kv"}, m.emb,
+                    held_factor(m, p + "query"));
     list.projection(p + "key", {m.emb, m.kv_heads, m.head_dim}, {"embed", "kv_heads", "kv_head_dim"}, m.emb);
     list.projection(p + "value", {m.emb, m.kv_heads, m.head_dim}, {"embed", "kv_heads", "kv_head_dim"},
                     m.emb);
@@ -143,6 +141,12 @@ void freeze(const ModelConfig& m, std::vector<ParameterSpec>& specs) {
 }
 
 }  // namespace
+
+double held_factor(const ModelConfig& m, std::string_view parameter) {
+  const bool query = parameter.ends_with("attention.query") || parameter.ends_with("attention.query_bias");
+  const bool held = query && m.compat && !m.mla && m.attention_scale == 1.0;
+  return held ? 1 / std::sqrt(static_cast<double>(m.head_dim)) : 1.0;
+}
 
 std::vector<ParameterSpec> parameter_specs(const ModelConfig& m) {
   SpecList list(m);

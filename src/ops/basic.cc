@@ -367,7 +367,8 @@ Array add_bias(Context& context, const Array& x, const Array& bias) {
   CHECK(dims > 0 && dims <= x.shape().size(), "[add_bias] {} and {}", to_string(x.shape()),
         to_string(bias.shape()));
   Sharding layout;
-  layout.dims.assign(x.sharding().dims.end() - static_cast<std::ptrdiff_t>(dims), x.sharding().dims.end());
+  for (std::size_t i = x.shape().size() - dims; i < x.shape().size(); ++i)
+    layout.dims.push_back(x.sharding().dims[i]);
   return apply_one(context, std::make_shared<AddBiasOp>(),
                    {x, reshard(context, cast(context, bias, x.dtype()), layout)});
 }

@@ -82,7 +82,8 @@ class RmsNormOp : public Op {
 Array norm_of_last(Context& context, const Array& x, const Array& scale, float epsilon) {
   const std::size_t dims = scale.shape().size();
   Sharding layout;
-  layout.dims.assign(x.sharding().dims.end() - static_cast<std::ptrdiff_t>(dims), x.sharding().dims.end());
+  for (std::size_t i = x.shape().size() - dims; i < x.shape().size(); ++i)
+    layout.dims.push_back(x.sharding().dims[i]);
   const Array inputs[] = {x, reshard(context, scale, layout)};
   return apply(context, std::make_shared<RmsNormOp>(epsilon, dims), inputs).front();
 }

@@ -26,20 +26,10 @@ std::pair<ParameterSpec, Box> dense_request(const ParameterSpec& spec, const Box
   return {dense_spec(spec, DType::f32), dense_box(spec, block)};
 }
 
-// What our query holds beside the hub's: compat=maxtext keeps 1/√head_dim in it.
-double query_factor(const ModelConfig& model) {
-  const bool in_weight = model.compat && !model.mla && model.attention_scale == 1.0;
-  return in_weight ? 1 / std::sqrt(static_cast<double>(model.head_dim)) : 1.0;
-}
-
-bool is_query(const ParameterSpec& spec) {
-  return spec.name.ends_with("attention.query");
-}
-
 // The packed type that a dense parameter is stored in.
 std::optional<DType> stored_blocks(const HubWeights& weights, const ModelFamily& family,
-                                   const ParameterSpec& spec, double query) {
-  if (query != 1.0 && is_query(spec)) return std::nullopt;
+                                   const ModelConfig& model, const ParameterSpec& spec) {
+  if (held_factor(model, spec.name) != 1) return std::nullopt;
   return packed_in_hub(weights, family, spec.name, spec.shape);
 }
 
@@ -53,12 +43,11 @@ Parameters::FillBlock from_hub(const std::string& folder, const ModelConfig& mod
     shapes[spec.name] = dense_request(spec, {spec.shape, spec.shape}).first.shape;
   for (const auto& name : check_hub_tensors(*weights, family, shapes, model.layers))
     notes->push_back("[weights] left out: " + name);
-  const double query = query_factor(model);
-  return [weights, &family, query](const ParameterSpec& wanted, const Box& of_wanted) {
+  return [weights, &family, model](const ParameterSpec& wanted, const Box& of_wanted) {
     const auto [spec, block] = dense_request(wanted, of_wanted);
-    if (stored_blocks(*weights, family, spec, query) == wanted.dtype)
+    if (stored_blocks(*weights, family, model, spec) == wanted.dtype)
       return load_blocks_from_hub(*weights, family, spec.name, spec.shape, wanted.shape, of_wanted);
-    const float factor = spec.name.ends_with("attention.query") ? static_cast<float>(query) : 1.0f;
+    const auto factor = static_cast<float>(held_factor(model, spec.name));
     return hub_block(*weights, family, spec.name, spec.shape, block, {spec.dtype, factor});
   };
 }
@@ -178,7 +167,7 @@ std::vector<ParameterSpec> specs_as_stored(const Config& config, const Mesh& mes
   std::map<std::string, ParameterSpec> packed;
   std::int64_t cut = 0, unlike = 0;
   for (const ParameterSpec& spec : specs) {
-    const auto stored = stored_blocks(*source.weights, family, spec, query_factor(model));
+    const auto stored = stored_blocks(*source.weights, family, model, spec);
     const auto blocks = stored ? packed_spec(spec, *stored) : std::nullopt;
     if (!blocks) continue;
     if (splits_whole_blocks(rules, *blocks))

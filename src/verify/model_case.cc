@@ -31,9 +31,7 @@ HubModel::HubModel(ModelConfig model, const ModelFamily& family, const std::stri
 }
 
 float HubModel::factor(const ParameterSpec& spec) const {
-  const bool in_weight = model_.compat && !model_.mla && model_.attention_scale == 1.0;
-  return in_weight && spec.name.ends_with("attention.query") ? std::sqrt(static_cast<float>(model_.head_dim))
-                                                             : 1.0f;
+  return static_cast<float>(1 / held_factor(model_, spec.name));
 }
 
 Parameters HubModel::create(Context& context) const {

@@ -85,8 +85,6 @@ void read_deepseek_v3(const HubConfig& hub, ConfigKeys& keys) {
 
 void write_experts_of_deepseek(const Config& config, const ModelConfig& model, bool second, HubJson& hub) {
   const MoeConfig& moe = model.moe;
-  hub["first_k_dense_replace"] = model.dense_layers;
-  hub["moe_layer_freq"] = 1;
   hub["n_routed_experts"] = moe.experts;
   hub["n_shared_experts"] = model.shared_experts;
   hub["num_experts_per_tok"] = moe.slots;

@@ -35,28 +35,29 @@ const Json shared_fields = {{"hidden_act", "silu"},     {"hidden_size", 64},
                             {"rope_theta", 10000},      {"max_position_embeddings", 512}};
 
 const std::vector<Unknown> no_family_has = {{"hidden_act", "gelu"},
-                                            {"attention_bias", true},
                                             {"mlp_bias", true},
                                             {"use_sliding_window", true},
                                             {"attention_dropout", 0.1},
                                             {"router_jitter_noise", 0.1},
-                                            {"partial_rotary_factor", 0.5},
                                             {"layer_types", {"full_attention", "sliding_attention"}},
                                             {"quantization_config", {{"quant_method", "awq"}}}};
 
 std::map<std::string, FamilyCase> family_cases() {
-  const Unknown window{"sliding_window", 256};
+  const Unknown window{"sliding_window", 256}, bias{"attention_bias", true}, part{"partial_rotary_factor", 0.5},
+      too_much{"partial_rotary_factor", 1.5};
   const Json latent = {
       {"kv_lora_rank", 32},    {"qk_nope_head_dim", 24},     {"qk_rope_head_dim", 16},     {"v_head_dim", 20},
       {"n_routed_experts", 8}, {"first_k_dense_replace", 1}, {"n_shared_experts", 1},      {"n_group", 1},
       {"topk_group", 1},       {"num_experts_per_tok", 2},   {"moe_intermediate_size", 16}};
   const std::vector<Unknown> third = {
       {"moe_layer_freq", 2}, {"scoring_func", "softmax"}, {"topk_method", "greedy"}};
-  return {{"llama", {Json::object(), {}}},
-          {"mistral", {Json::object(), {window}}},
+  Json later = latent;
+  later.update({{"norm_topk_prob", true}, {"routed_scaling_factor", 1.5}});
+  return {{"llama", {Json::object(), {part}}},
+          {"mistral", {Json::object(), {window, bias, part}}},
           {"mixtral",
-           {{{"num_local_experts", 8}, {"num_experts_per_tok", 2}}, {window, {"num_experts_per_tok", 9}}}},
-          {"qwen3", {Json::object(), {}}},
+           {{{"num_local_experts", 8}, {"num_experts_per_tok", 2}}, {window, bias, {"num_experts_per_tok", 9}}}},
+          {"qwen3", {Json::object(), {part}}},
           {"qwen3_moe",
            {{{"num_experts", 8}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 32}},
             {{"decoder_sparse_step", 2}, {"mlp_only_layers", {0}}, {"num_experts_per_tok", 9}}}},
@@ -67,7 +68,25 @@ std::map<std::string, FamilyCase> family_cases() {
              {"topk_method", "noaux_tc"},
              {"norm_topk_prob", true}}}},
           {"deepseek_v3", {latent, third}},
-          {"kimi_k2", {latent, third}}};
+          {"kimi_k2", {latent, third}},
+          {"glm4_moe", {later, {too_much, {"scoring_func", "softmax"}}}},
+          {"glm4_moe_lite",
+           {later,
+            {part,
+             {"mlp_layer_types", {"dense", "dense"}},
+             {"mlp_layer_types", {"dense", "other"}},
+             {"mlp_layer_types", {"sparse"}}}}},
+          {"minimax_m2",
+           {{{"num_local_experts", 8}, {"num_experts_per_tok", 2}, {"rotary_dim", 8}},
+            {bias,
+             {"rotary_dim", 200},
+             {"scoring_func", "softmax"},
+             {"use_qk_norm", false},
+             {"qk_norm_type", "per_head"},
+             {"use_routing_bias", false},
+             {"shared_intermediate_size", 32},
+             {"attn_type_list", {1, 0}},
+             {"num_experts_per_tok", 9}}}}};
 }
 
 // The smallest config.json of a family; a family without one is a failure.
@@ -85,7 +104,7 @@ TEST(ModelFamilies, EachHasATypeOfItsOwn) {
     EXPECT_TRUE(types.insert(family->type).second);
     EXPECT_EQ(&family_of({{"model_type", family->type}}), family);
     EXPECT_TRUE(family->architecture.ends_with("ForCausalLM"));
-    EXPECT_FALSE(family->decoder_block.empty());
+    EXPECT_EQ(&decoder_block(std::string(family->block->name)), family->block);
     EXPECT_TRUE(family->read != nullptr && family->write != nullptr && family->writes != nullptr);
   }
   EXPECT_EQ(types.size(), family_cases().size());
