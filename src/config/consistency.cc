@@ -58,7 +58,9 @@ void check_experts(const Config& config) {
   const auto expert_width = config.get_int("base_moe_mlp_dim");
   const bool dense_is_set =
       config.is_set_by_user("base_mlp_dim") || find_key("base_mlp_dim")->default_value != dense_width;
-  const bool both_set = expert_width > 0 && dense_is_set && dense_width != expert_width;
+  // moe_layers lists some layers only: the others have the dense width.
+  const bool both_set = config.get_ints("moe_layers").empty() && expert_width > 0 && dense_is_set &&
+                        dense_width != expert_width;
   if (experts > 1 && has_one_mlp_width(block) && both_set) {
     fail_usage(
         "[config] base_mlp_dim={} and base_moe_mlp_dim={} differ: decoder_block={} has only experts, set one "

@@ -104,8 +104,8 @@ void add_to_rows(ThreadPool& pool, const TensorView& rows, const TensorView& row
   const std::int64_t columns = row.size(), count = columns > 0 ? out.size() / columns : 0;
   CHECK(rows.dtype() == out.dtype() && row.dtype() == out.dtype() && rows.size() == out.size() &&
             count * columns == out.size() && is_float(out.dtype()),
-        "[add_to_rows] {} {} of {} and {} {} into {} {}", rows.size(), name_of(rows.dtype()),
-        columns, row.size(), name_of(row.dtype()), out.size(), name_of(out.dtype()));
+        "[add_to_rows] {} {} of {} and {} {} into {} {}", rows.size(), name_of(rows.dtype()), columns,
+        row.size(), name_of(row.dtype()), out.size(), name_of(out.dtype()));
   if (pool.skips({"add_to_rows", out.dtype(), static_cast<double>(out.size()),
                   2 * static_cast<double>(out.bytes())}))
     return;

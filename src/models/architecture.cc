@@ -54,7 +54,10 @@ constexpr ArchitectureField kFields[] = {
     {"v_dim", "v_head_dim", "width of a head's values", kShape, FIELD(v_dim), kLatent},
     {"experts", "num_experts", "routed experts of a layer", kShape, FIELD(moe.experts), kAlways},
     {"moe_layers", "first_num_dense_layers", "layers that have experts", kShape,
-     [](Architecture& a) -> FieldPointer { return LayerFlag{&a.layer_specs, &LayerSpec::experts}; }, kSparse},
+     [](Architecture& a) -> FieldPointer {
+       return LayerFlag{&a.layer_specs, &LayerSpec::experts};
+     },
+     kSparse},
     {"mlp", "base_mlp_dim", "hidden width of a dense layer", kShape, FIELD(mlp),
      [](const Architecture& a) { return std::ssize(a.moe_layers()) < a.layers; }},
     {"moe_mlp", "base_moe_mlp_dim", "hidden width of an expert", kShape, FIELD(moe_mlp), kSparse},

@@ -40,11 +40,12 @@ struct Architecture {
   std::vector<LayerSpec> layer_specs;  // one a layer
   std::int64_t emb = 0, mlp = 0, moe_mlp = 0, vocab = 0;
   bool latent_experts = false;  // decoder_block.h
-  std::int64_t moe_emb = 0;  // width of the tokens at the experts: emb, or the latent width
+  std::int64_t moe_emb = 0;     // width of the tokens at the experts: emb, or the latent width
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
   bool qk_norm = false;
   bool qk_norm_of_heads = false;  // over all heads together, not each by itself
-  // Biases of the products that read x (query, key and value; of MLA those that make latents), and of the last.
+  // Biases of the products that read x (query, key and value; of MLA those that make latents), and of the
+  // last.
   bool attention_bias = false, attention_out_bias = false;
   bool mla = false;
   std::int64_t q_lora = 0, kv_lora = 0, nope = 0, rope_dim = 0, v_dim = 0;
@@ -53,7 +54,7 @@ struct Architecture {
   RopeConfig rope;
   double attention_scale = 1;
   float norm_epsilon = 1e-6f;
-  float latent_norm_epsilon = 1e-6f;  // of MLA's norms of latents
+  float latent_norm_epsilon = 1e-6f;   // of MLA's norms of latents
   bool tied = false;                   // logits_via_embedding
   bool normalize_tied_logits = false;  // tied logits divided by sqrt(emb)
   float logit_soft_cap = 0;

@@ -105,8 +105,7 @@ TEST(Architecture, NoTwoLinesAreOfOneField) {
   Aspect last = Aspect::shape;
   for (const ArchitectureField& field : architecture_fields()) {
     SCOPED_TRACE(field.name);
-    EXPECT_TRUE(
-        fields.insert(std::visit([](const auto& at) { return address_of(at); }, field.of(a))).second);
+    EXPECT_TRUE(fields.insert(std::visit([](const auto& at) { return address_of(at); }, field.of(a))).second);
     EXPECT_TRUE(names.insert(field.name).second);
     EXPECT_NE(find_key(field.key), nullptr) << "no config key is called " << field.key;
     EXPECT_GE(field.aspect, last) << "those of shape come first";

@@ -172,8 +172,8 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
   c.comm->position().layer = -1;
 
   if (balance.defined()) {
-    result.balance_loss =
-        scale(c, balance, static_cast<float>(options.balance_share / static_cast<double>(m.moe_layers().size())));
+    result.balance_loss = scale(
+        c, balance, static_cast<float>(options.balance_share / static_cast<double>(m.moe_layers().size())));
   }
   if (!c.stage.is_last()) {
     result.output = x;

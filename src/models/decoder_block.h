@@ -12,8 +12,8 @@ struct DecoderBlock {
   bool latent_attention = false;  // attention_type=mla, and no other
   // Attention gives latent tokens, the experts work on them, and a projection leads back to emb.
   bool latent_experts = false;
-  // Under compat=maxtext scores are scaled apart from the query's weights; without it routed_score_func=none is
-  // a softmax over all experts.
+  // Under compat=maxtext scores are scaled apart from the query's weights; without it routed_score_func=none
+  // is a softmax over all experts.
   bool as_qwen3 = false;
 };
 

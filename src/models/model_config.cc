@@ -167,7 +167,8 @@ void place_experts(const Config& c, ModelConfig& m) {
     m.layer_specs[static_cast<std::size_t>(i)].experts = true;
   for (const std::int64_t i : listed) {
     if (i < 0 || i >= m.layers)
-      fail_usage("[model] moe_layers=[{}]: expected numbers from 0 to {}", fmt::join(listed, ","), m.layers - 1);
+      fail_usage("[model] moe_layers=[{}]: expected numbers from 0 to {}", fmt::join(listed, ","),
+                 m.layers - 1);
     m.layer_specs[static_cast<std::size_t>(i)].experts = true;
   }
 }
@@ -177,7 +178,8 @@ void read_moe(const Config& c, ModelConfig& m) {
   const bool block = m.block->experts;
   if (experts <= 1 && !(block && experts == 1 && c.is_set_by_user("num_experts"))) {
     if (block)
-      fail_usage("[model] decoder_block={}: expected num_experts of 2 or more, got {}", m.block->name, experts);
+      fail_usage("[model] decoder_block={}: expected num_experts of 2 or more, got {}", m.block->name,
+                 experts);
     return;
   }
   if (!block)

@@ -109,8 +109,8 @@ void mlp_specs(const ModelConfig& m, const std::string& p, std::int64_t width, S
 
 void moe_specs(const ModelConfig& m, const std::string& p, SpecList& list) {
   const std::int64_t experts = m.moe.experts;
-  list.kernel(p + "gate", {m.moe_emb, experts},
-              {m.mla ? "embed_moe" : "embed", ""}, m.moe_emb);  // as the reference splits it
+  list.kernel(p + "gate", {m.moe_emb, experts}, {m.mla ? "embed_moe" : "embed", ""},
+              m.moe_emb);  // as the reference splits it
   if (m.moe.bias) {
     list.add(p + "gate_bias", {experts}, {""}, Initializer::zeros, 0);
     list.specs().back().dtype = DType::f32;  // increments of 1e-3 must not round away

@@ -34,8 +34,8 @@ struct ParameterSpec {
   bool frozen = false;     // nothing changes it: not trained, and no router bias, which has its own update
 };
 
-// What a parameter holds beside its Hugging Face form: compat=maxtext keeps the scores' factor 1/√head_dim in the
-// query's weights and bias. 1 for all others.
+// What a parameter holds beside its Hugging Face form: compat=maxtext keeps the scores' factor 1/√head_dim in
+// the query's weights and bias. 1 for all others.
 double held_factor(const ModelConfig& model, std::string_view parameter);
 
 // In a fixed order: embedding, layers, final norm, head.

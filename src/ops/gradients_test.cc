@@ -29,13 +29,12 @@ TEST(Gradients, RmsNormWholeAndSplit) {
 
 TEST(Gradients, RmsNormOfHeadsWholeAndSplit) {
   const Sharding x_both{{{"data"}, {}, {"tensor"}, {}}, {}}, x_heads{{{}, {}, {"tensor"}, {}}, {}};
-  check_gradients({.function = [](Context& c, std::span<const Array> in) {
-                     return rms_norm_of_heads(c, in[0], in[1], 1e-3f);
-                   },
-                   .inputs = {{random_tensor({2, 3, 4, 5}, 1), {x_both, x_heads, x_both}},
-                              {random_tensor({4, 5}, 2),
-                               {{{{"tensor"}, {}}, {}}, replicated(2), replicated(2)}}},
-                   .meshes = {kData2Tensor2, kTensor4, kData2Tensor2}});
+  check_gradients(
+      {.function = [](Context& c,
+                      std::span<const Array> in) { return rms_norm_of_heads(c, in[0], in[1], 1e-3f); },
+       .inputs = {{random_tensor({2, 3, 4, 5}, 1), {x_both, x_heads, x_both}},
+                  {random_tensor({4, 5}, 2), {{{{"tensor"}, {}}, {}}, replicated(2), replicated(2)}}},
+       .meshes = {kData2Tensor2, kTensor4, kData2Tensor2}});
 }
 
 TEST(Gradients, BiasOfTheLastDims) {

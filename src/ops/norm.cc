@@ -73,7 +73,8 @@ class RmsNormOp : public Op {
       elements *= x.shape[i];
     }
     if (axes.empty()) return std::nullopt;
-    return SplitRows{elements, [&c, axes](const TensorView& sums) { c.comm->all_reduce(c.group(axes), sums); }};
+    return SplitRows{elements,
+                     [&c, axes](const TensorView& sums) { c.comm->all_reduce(c.group(axes), sums); }};
   }
   float epsilon_;
   std::size_t dims_;

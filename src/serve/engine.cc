@@ -99,7 +99,8 @@ class LocalExpertRows {
 
 }  // namespace
 
-void ExpertRows::add(std::span<const double> rows, std::span<const std::int64_t> layers, std::size_t experts) {
+void ExpertRows::add(std::span<const double> rows, std::span<const std::int64_t> layers,
+                     std::size_t experts) {
   const std::lock_guard lock(mutex_);
   for (std::size_t begin = 0; begin < rows.size(); begin += experts) {
     const std::size_t i = begin / experts;

@@ -281,10 +281,8 @@ void Trainer::gather_statistics(std::span<LayerLoad> loads, StepResult& result) 
   for (std::size_t l = 0; l < layers; ++l) {
     const auto at = sums.begin() + static_cast<std::ptrdiff_t>(2 * l * experts),
                middle = at + static_cast<std::ptrdiff_t>(experts);
-    LayerStatistics layer{numbers[l],
-                          {at, middle},
-                          {middle, middle + static_cast<std::ptrdiff_t>(experts)},
-                          {}};
+    LayerStatistics layer{
+        numbers[l], {at, middle}, {middle, middle + static_cast<std::ptrdiff_t>(experts)}, {}};
     for (std::size_t r = 0; r < ranks && ranks > 1; ++r) {
       double rows = 0;
       for (std::size_t e = r * experts / ranks; e < (r + 1) * experts / ranks; ++e)

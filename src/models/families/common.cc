@@ -15,8 +15,9 @@ using nlohmann::json;
 // Weights as checkpoint/block_scaled.h reads them. How activations were to be rounded is left aside: here
 // they are not.
 bool is_block_scaled(const json& quantization) {
-  return quantization.is_object() && quantization.value("quant_method", json()) == "fp8" &&
-         quantization.value("fmt", json("e4m3")) == "e4m3" &&
+  if (!quantization.is_object() || quantization.value("quant_method", json()) != "fp8") return false;
+  const json format = quantization.value("fmt", json("e4m3"));
+  return (format == "e4m3" || format == "float8_e4m3fn") &&
          quantization.value("weight_block_size", json()) == json{kScaleBlock, kScaleBlock};
 }
 
@@ -178,8 +179,8 @@ void read_grouped_attention(const HubConfig& hub, const GroupedAttention& family
 
 nlohmann::json layers_that_are(const HubConfig& hub, const char* key, const char* yes, const char* no) {
   const json& words = hub.at(key);
-  const std::string expected = fmt::format("{} or {} for each of {} layers", yes, no,
-                                           hub.positive("num_hidden_layers"));
+  const std::string expected =
+      fmt::format("{} or {} for each of {} layers", yes, no, hub.positive("num_hidden_layers"));
   if (!words.is_array() || std::ssize(words) != hub.positive("num_hidden_layers")) hub.wrong(key, expected);
   json numbers = json::array();
   for (std::size_t i = 0; i < words.size(); ++i) {

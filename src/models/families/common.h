@@ -14,7 +14,8 @@ void read_common(const HubConfig& hub, ConfigKeys& keys);  // sizes, and what no
 struct RopeDefaults {
   bool latent = false;  // MLA: interleaved pairs, and scores scaled by mscale
   double usual_theta = 0;
-  double usual_share = 0;  // of a head that is rotated, where a file states none; 0: the family rotates all of it
+  double usual_share =
+      0;  // of a head that is rotated, where a file states none; 0: the family rotates all of it
 };
 void read_rope(const HubConfig& hub, const RopeDefaults& defaults, ConfigKeys& keys);
 struct GroupedAttention {
@@ -23,7 +24,8 @@ struct GroupedAttention {
   bool biases = false;  // whether the family reads attention_bias
 };
 void read_grouped_attention(const HubConfig& hub, const GroupedAttention& family, ConfigKeys& keys);
-// The numbers of the layers for which the list `key` says `yes`; all others say `no`, and there is one word a layer.
+// The numbers of the layers for which the list `key` says `yes`; all others say `no`, and there is one word a
+// layer.
 nlohmann::json layers_that_are(const HubConfig& hub, const char* key, const char* yes, const char* no);
 // Mistral's and Mixtral's, who have one in every layer.
 void refuse_window(const HubConfig& hub);

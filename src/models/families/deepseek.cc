@@ -1,7 +1,8 @@
 // DeepSeek-V2 and V3, and Kimi K2: latent attention, dense layers before the first with experts, shared
 // experts. The two generations differ in how the router scores and selects.
-#include "core/error.h"
 #include "models/families/deepseek.h"
+
+#include "core/error.h"
 
 namespace switchyard {
 
@@ -29,7 +30,8 @@ void write_latent_attention(const ModelConfig& model, HubJson& hub) {
 
 namespace {
 
-void read_router_of_deepseek(const HubConfig& hub, bool second, const ExpertDefaults& defaults, ConfigKeys& keys) {
+void read_router_of_deepseek(const HubConfig& hub, bool second, const ExpertDefaults& defaults,
+                             ConfigKeys& keys) {
   const char* usual = second ? "softmax" : "sigmoid";
   if (hub.text("scoring_func", usual) != usual) hub.wrong("scoring_func", usual);
   const std::string method = hub.text("topk_method", second ? "greedy" : "noaux_tc");

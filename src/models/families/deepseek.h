@@ -16,8 +16,8 @@ struct ExpertDefaults {
   std::int64_t groups = 0;  // 0: it must
   double scaling = 2.5;
 };
-// Routed and shared experts, chosen by a sigmoid and a bias, from groups where there are some. Which layers have
-// them is for the family to say.
+// Routed and shared experts, chosen by a sigmoid and a bias, from groups where there are some. Which layers
+// have them is for the family to say.
 void read_experts_of_deepseek3(const HubConfig& hub, const ExpertDefaults& defaults, ConfigKeys& keys);
 void write_experts_of_deepseek3(const Config& config, const ModelConfig& model, HubJson& hub);
 

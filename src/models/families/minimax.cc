@@ -1,5 +1,5 @@
-// MiniMax-M2: experts in every layer, chosen by a sigmoid and a bias; norms over all heads of q and of k together;
-// part of each head is rotated.
+// MiniMax-M2: experts in every layer, chosen by a sigmoid and a bias; norms over all heads of q and of k
+// together; part of each head is rotated.
 #include "models/families/common.h"
 
 namespace switchyard {

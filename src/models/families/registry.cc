@@ -10,8 +10,8 @@
 namespace switchyard {
 namespace {
 
-const ModelFamily* const kFamilies[] = {&kLlama,  &kMistral,  &kMixtral, &kDeepseekV2,  &kDeepseekV3, &kKimiK2,
-                                        &kQwen3,  &kQwen3Moe, &kGlm4Moe, &kGlm4MoeLite, &kMinimaxM2};
+const ModelFamily* const kFamilies[] = {&kLlama, &kMistral,  &kMixtral, &kDeepseekV2,  &kDeepseekV3, &kKimiK2,
+                                        &kQwen3, &kQwen3Moe, &kGlm4Moe, &kGlm4MoeLite, &kMinimaxM2};
 
 // "a, b or c", each once.
 std::string listed(const std::vector<std::string_view>& all) {
