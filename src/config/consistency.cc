@@ -50,7 +50,7 @@ void check_experts(const Config& config) {
   const auto chosen = config.get_int("num_experts_per_tok");
   if (chosen > experts) fail_usage("[config] num_experts_per_tok={} exceeds num_experts={}", chosen, experts);
   const std::string& block = config.get_string("decoder_block");
-  if (experts > 1 && block != "deepseek" && !has_one_mlp_width(block)) {
+  if (experts > 1 && (block == "llama2" || block == "mistral" || block == "qwen3")) {
     fail_usage("[config] num_experts={}: decoder_block={} has no experts; use mixtral, deepseek or qwen3_moe",
                experts, block);
   }
@@ -58,7 +58,9 @@ void check_experts(const Config& config) {
   const auto expert_width = config.get_int("base_moe_mlp_dim");
   const bool dense_is_set =
       config.is_set_by_user("base_mlp_dim") || find_key("base_mlp_dim")->default_value != dense_width;
-  const bool both_set = expert_width > 0 && dense_is_set && dense_width != expert_width;
+  // moe_layers lists some layers only: the others have the dense width.
+  const bool both_set = config.get_ints("moe_layers").empty() && expert_width > 0 && dense_is_set &&
+                        dense_width != expert_width;
   if (experts > 1 && has_one_mlp_width(block) && both_set) {
     fail_usage(
         "[config] base_mlp_dim={} and base_moe_mlp_dim={} differ: decoder_block={} has only experts, set one "

@@ -39,7 +39,7 @@ std::vector<KeyDeclaration> position_keys() {
                         "rotated share of a head in global layers")),
       planned(
           float_key("local_rope_proportion", 1.0, between(0, 1), "rotated share of a head in local layers")),
-      planned(float_key("partial_rotary_factor", 1.0, between(0, 1), "rotated share of a head")),
+      float_key("partial_rotary_factor", 1.0, between(0, 1), "rotated share of a head: its first dims"),
       planned(integer_key("nope_layer_interval", -1, at_least_or(1, -1),
                           "every how many layers positions are left out")),
       planned(boolean_key("use_untrainable_positional_embedding", false, "add sinusoids to the embedding")),
@@ -98,7 +98,7 @@ std::vector<KeyDeclaration> model_keys() {
   std::vector<KeyDeclaration> keys = {
       choice_key("decoder_block", "llama2",
                  one_of({"default", "llama2", "mistral", "mixtral", "deepseek", "qwen3", "qwen3_moe",
-                         "qwen3_custom_moe"},
+                         "qwen3_custom_moe", "glm4_moe", "minimax_m2"},
                         {"deepseek4", "gemma", "gemma2", "gemma3", "gemma4", "gpt3", "gpt_oss", "llama4",
                          "olmo3", "qwen2", "qwen3_next", "simple", "simple_mlp"}),
                  "kind of decoder layer; default means llama2"),

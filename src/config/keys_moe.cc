@@ -11,6 +11,7 @@ std::vector<KeyDeclaration> moe_keys() {
       integer_key("moe_expert_input_dim", -1, at_least_or(1, -1),
                   "width experts take and give (qwen3_custom_moe); -1: base_emb_dim"),
       integer_key("first_num_dense_layers", 0, at_least(0), "layers before the first MoE layer"),
+      integer_list_key("moe_layers", {}, "numbers of the layers with experts; empty: all but those first"),
       integer_key("shared_experts", 0, at_least(0), "experts every token goes to"),
       planned(integer_key("interleave_moe_layer_step", 1, at_least(1),
                           "every how many layers an MoE layer stands")),

@@ -90,7 +90,7 @@ HubModelNames names_of(const TensorSource& hub) {
     fail_usage("[inspect] {}: expected config.json beside the weights, to compare them with a checkpoint",
                hub.path());
   const ModelConfig model = model_config(config_of_hub(hub.config()));
-  return {stored_pairs(parameter_specs(model), hub_family(hub.config())), model.tied, model.layers};
+  return {stored_pairs(parameter_specs(model), family_of(hub.config())), model.tied, model.layers};
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 #include <limits>
 #include <map>
 
-#include "checkpoint/hub.h"
 #include "checkpoint/safetensors.h"
 #include "convert/fold.h"
 #include "convert/hub_export.h"
@@ -18,6 +17,7 @@
 #include "convert/values.h"
 #include "core/error.h"
 #include "core/testing.h"
+#include "models/families/hub_tensors.h"
 #include "models/same_model.h"
 
 namespace switchyard {
@@ -238,17 +238,17 @@ Keys operator+(Keys keys, const Keys& more) {
   keys.insert(keys.end(), more.begin(), more.end());
   return keys;
 }
-const Keys kMixtral{"decoder_block=mixtral", "num_experts=4", "base_mlp_dim=32"};
+const Keys kMixtralKeys{"decoder_block=mixtral", "num_experts=4", "base_mlp_dim=32"};
 const Keys kLatent{"decoder_block=deepseek", "attention_type=mla", "num_experts=4",
                    "base_moe_mlp_dim=32",    "kv_lora_rank=16",    "qk_nope_head_dim=16",
                    "qk_rope_head_dim=8",     "v_head_dim=16"};
 
 TEST(HubExport, NamesTheKeyThatNoFamilyHas) {
   const Keys short_latent = kLatent + Keys{"max_position_embeddings=64"};
-  expect_no_form(kMixtral + Keys{"routed_score_func=sigmoid"}, "routed_score_func=sigmoid");
-  expect_no_form(kMixtral + Keys{"shared_experts=1"}, "shared_experts=1");
-  expect_no_form(kMixtral + Keys{"use_random_routing=true"}, "use_random_routing=true");
-  expect_no_form(kMixtral + Keys{"use_qk_norm=true", "routed_score_func=softmax"}, "use_qk_norm=true");
+  expect_no_form(kMixtralKeys + Keys{"routed_score_func=sigmoid"}, "routed_score_func=sigmoid");
+  expect_no_form(kMixtralKeys + Keys{"shared_experts=1"}, "shared_experts=1");
+  expect_no_form(kMixtralKeys + Keys{"use_random_routing=true"}, "use_random_routing=true");
+  expect_no_form(kMixtralKeys + Keys{"use_qk_norm=true", "routed_score_func=softmax"}, "use_qk_norm=true");
   expect_no_form(short_latent + Keys{"routed_score_func=softmax", "norm_topk_prob=true"},
                  "norm_topk_prob=true");
   expect_no_form(short_latent + Keys{"routed_score_func=softmax", "rope_type=yarn"},
@@ -276,8 +276,8 @@ TEST(HubForm, WhatWeightsCanSay) {
       {{"compat=maxtext"}, "llama", {{"attention.query", 4}}, true},
       {{"compat=maxtext", "head_dim=8"}, "llama", {{"attention.query", root(8)}}, false},
       {{"compat=maxtext", "decoder_block=qwen3", "use_qk_norm=true"}, "qwen3", {}, true},
-      {kMixtral + Keys{"compat=maxtext"}, "mixtral", {{"attention.query", 4}}, false},
-      {kMixtral + Keys{"compat=maxtext", "decoder_block=qwen3_moe", "use_qk_norm=true"},
+      {kMixtralKeys + Keys{"compat=maxtext"}, "mixtral", {{"attention.query", 4}}, false},
+      {kMixtralKeys + Keys{"compat=maxtext", "decoder_block=qwen3_moe", "use_qk_norm=true"},
        "qwen3_moe",
        {},
        false},
@@ -286,8 +286,8 @@ TEST(HubForm, WhatWeightsCanSay) {
       {tied + Keys{"compat=maxtext"}, "llama", {{"attention.query", 4}, {"final_norm", 0.125f}}, true},
       {{"use_qk_norm=true"}, "qwen3", {}, true},
       {{"decoder_block=qwen3"}, "llama", {}, true},
-      {kMixtral + Keys{"use_qk_norm=true"}, "qwen3_moe", {}, false},
-      {kMixtral + Keys{"routed_scaling_factor=2"}, "mixtral", {}, true},
+      {kMixtralKeys + Keys{"use_qk_norm=true"}, "qwen3_moe", {}, false},
+      {kMixtralKeys + Keys{"routed_scaling_factor=2"}, "mixtral", {}, true},
       {kLatent + Keys{"routed_score_func=sigmoid", "max_position_embeddings=64"}, "deepseek_v3", {}, true},
       {kLatent + Keys{"routed_score_func=softmax"}, "deepseek_v2", {{"attention.query", temperature}}, false},
       {kLatent + Keys{"routed_score_func=softmax", "q_lora_rank=8"},
@@ -334,7 +334,7 @@ TEST(HubExport, ModelFiles) {
 
 TEST(StoredNames, ExpertsOneByOne) {
   const ModelConfig model = model_config(config_of_hub(families().at("mixtral")));
-  const auto pairs = stored_pairs(parameter_specs(model), HubFamily::mixtral);
+  const auto pairs = stored_pairs(parameter_specs(model), kMixtral);
   std::map<std::string, const StoredPair*> by_name;
   for (const auto& pair : pairs) by_name[pair.ours] = &pair;
   const StoredPair& last = *by_name.at("layers.1.moe.experts.7.wo");

@@ -1,4 +1,4 @@
-// config.json of a model of ours, for the families that checkpoint/hub.h can read.
+// config.json of a model of ours, for the families that models/families/hub_tensors.h can read.
 #pragma once
 
 #include <nlohmann/json.hpp>

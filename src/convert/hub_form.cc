@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "models/families/family.h"
 #include "models/model_config.h"
 
 namespace switchyard {
@@ -25,12 +26,7 @@ class Rewriter {
       multiply("final_norm", 1 / std::sqrt(static_cast<double>(model_.emb)),
                "normalize_embedding_logits=true: the final norm holds 1/sqrt(base_emb_dim)");
     }
-    if (model_.block == DecoderBlock::deepseek && model_.moe.score == RouterScore::sigmoid &&
-        !model_.moe.bias) {
-      set("routed_bias", true);
-      form_.notices.push_back("routed_bias=false: written with a router's bias of zeros");
-    }
-    choose_block();
+    restate();
     return std::move(form_);
   }
 
@@ -55,15 +51,15 @@ class Rewriter {
           model_.name);
     set("compat", "none");
     form_.same_bits = model_.moe.experts == 0;
-    if (!model_.mla && model_.attention_scale == 1.0)
-      multiply("attention.query", std::sqrt(static_cast<double>(model_.head_dim)),
+    if (!model_.mla && model_.attention_scale == 1.0) {
+      const double factor = std::sqrt(static_cast<double>(model_.head_dim));
+      multiply("attention.query", factor,
                "compat=maxtext: the query's weights no longer hold 1/sqrt(head_dim)");
+      if (model_.attention_bias)
+        multiply("attention.query_bias", factor, "compat=maxtext: nor does the query's bias");
+    }
     if (model_.moe.experts == 0) return;
-    // It weighs by a softmax over the selected, which is a normalised softmax over all; and normalises no
-    // other one.
-    const bool qwen =
-        model_.block == DecoderBlock::qwen3_moe || model_.block == DecoderBlock::qwen3_custom_moe;
-    if (model_.moe.softmax_over_selected && qwen) set("norm_topk_prob", true);
+    // It normalises no softmax over all; what one over the selected becomes is for the family to say.
     if (model_.moe.score == RouterScore::softmax) set("norm_topk_prob", false);
   }
 
@@ -79,27 +75,15 @@ class Rewriter {
              "rope_type=default beyond original_max_position_embeddings: the query holds the scores' factor");
   }
 
-  // What the families of grouped attention differ in are norms of queries and keys, which the keys state.
-  void choose_block() {
-    const bool over_selected = model_.moe.softmax_over_selected;
-    switch (model_.block) {
-      case DecoderBlock::llama2:
-      case DecoderBlock::mistral:
-        if (model_.qk_norm) set("decoder_block", "qwen3");
-        break;
-      case DecoderBlock::qwen3:
-        if (!model_.qk_norm) set("decoder_block", "llama2");
-        break;
-      case DecoderBlock::mixtral:
-        if (over_selected) set("routed_scaling_factor", 1.0);  // it has no say in that softmax
-        if (!over_selected || !model_.qk_norm) break;
-        set("decoder_block", "qwen3_moe");
-        set("norm_topk_prob", true);
-        form_.same_bits = false;  // the same softmax, divided in another order
-        break;
-      default:
-        break;
-    }
+  // What the family that the model would be written as wants stated otherwise.
+  void restate() {
+    const ModelFamily* family = find_family_to_write(form_.config, model_);
+    if (family == nullptr || family->restate == nullptr) return;
+    Restated restated;
+    family->restate(model_, restated);
+    for (auto& [key, value] : restated.keys) set(key.c_str(), std::move(value));
+    form_.same_bits = form_.same_bits && restated.same_bits;
+    for (std::string& notice : restated.notices) form_.notices.push_back(std::move(notice));
   }
 
   HubForm form_;

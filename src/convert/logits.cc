@@ -5,13 +5,13 @@
 #include <map>
 
 #include "checkpoint/checkpoint_folder.h"
-#include "checkpoint/hub.h"
 #include "checkpoint/layout.h"
 #include "convert/hub_form.h"
 #include "core/error.h"
 #include "core/rng.h"
 #include "gguf/hub_source.h"
 #include "models/decoder.h"
+#include "models/families/hub_tensors.h"
 #include "models/same_model.h"
 #include "nn/layers.h"
 #include "train/session.h"
@@ -32,13 +32,13 @@ struct StoredModel {
 StoredModel open_hub(const std::string& path, bool exact) {
   const HubSource source = open_hub_source(path);
   Config config = config_of_hub(source.config);
-  const HubFamily family = hub_family(source.config);
+  const ModelFamily& family = family_of(source.config);
   const std::shared_ptr<const HubWeights> folder = source.weights;
   const ModelConfig model = model_config(config);
   std::map<std::string, Shape> shapes;
   for (const auto& spec : parameter_specs(model)) shapes[spec.name] = spec.shape;
   check_hub_tensors(*folder, family, shapes, model.layers);
-  return {std::move(config), [folder, family, exact](const ParameterSpec& spec) {
+  return {std::move(config), [folder, &family, exact](const ParameterSpec& spec) {
             if (!exact) return load_from_hub(*folder, family, spec.name, spec.shape);
             return hub_block(*folder, family, spec.name, spec.shape, whole_box(spec.shape), {DType::f32, 1});
           }};

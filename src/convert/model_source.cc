@@ -25,7 +25,7 @@ class HubModel : public ModelSource {
         weights_(*source_.weights) {
     const ModelConfig model = model_config(config_);
     const std::vector<ParameterSpec> specs = parameter_specs(model);
-    const HubFamily family = hub_family(source_.config);
+    const ModelFamily& family = family_of(source_.config);
     std::map<std::string, Shape> shapes;
     for (const auto& spec : specs) shapes[spec.name] = spec.shape;
     for (const auto& notice : check_hub_tensors(weights_, family, shapes, model.layers))

@@ -28,6 +28,8 @@ const ModelKeys kDenseModel{
     {"base_num_query_heads", 4}, {"base_num_kv_heads", 2},       {"head_dim", 4},     {"vocab_size", 32}};
 const ModelKeys kLlama3Model =
     kDenseModel + ModelKeys{{"rope_type", "llama3.1"}, {"rope_factor", 4.0}, {"rope_low_freq_factor", 1.0}};
+const ModelKeys kBiasedModel = kDenseModel + ModelKeys{{"attention_bias", true}};
+const ModelKeys kNormedModel = kDenseModel + ModelKeys{{"use_qk_norm", true}};
 const ModelKeys kTiedModel = kDenseModel + ModelKeys{{"logits_via_embedding", true}};
 const ModelKeys kMixtralModel = kDenseModel + ModelKeys{{"decoder_block", "mixtral"},
                                                         {"num_experts", 8},
@@ -76,6 +78,10 @@ std::vector<OtherModel> other_models() {
           one(kDenseModel, "base_num_kv_heads", 4),
           one(kDenseModel, "head_dim", 8),
           one(kDenseModel, "use_qk_norm", true),
+          one(kDenseModel, "attention_bias", true),
+          one(kBiasedModel, "attention_output_bias", false),
+          one(kNormedModel, "qk_norm_over", "width"),
+          one(kDenseModel, "partial_rotary_factor", 0.5),
           one(kDenseModel, "base_mlp_dim", 32),
           one(kDenseModel, "logits_via_embedding", true),
           one(kDenseModel, "compat", "maxtext"),
@@ -104,6 +110,8 @@ std::vector<OtherModel> other_models() {
           one(kDeepseekModel, "qk_rope_head_dim", 8),
           one(kDeepseekModel, "v_head_dim", 8),
           one(kDeepseekModel, "first_num_dense_layers", 2),
+          {kMixtralModel, "first_num_dense_layers", {{"moe_layers", {0, 2}}, {"base_moe_mlp_dim", 16}}},
+          one(kDeepseekModel, "latent_norm_epsilon", 1e-3),
           one(kDeepseekModel, "shared_experts", 2),
           one(kDeepseekModel, "routed_bias", false),
           one(kDeepseekModel, "routed_score_func", "softmax"),

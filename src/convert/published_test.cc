@@ -5,7 +5,7 @@
 #include <map>
 #include <set>
 
-#include "checkpoint/hub.h"
+#include "models/families/hub_tensors.h"
 #include "convert/stored_names.h"
 #include "core/error.h"
 #include "models/same_model.h"
@@ -117,6 +117,42 @@ json kimi_k2() {
   return config;
 }
 
+json glm45(std::int64_t layers, std::int64_t width, const json& more) {
+  return changed(json::parse(R"({"architectures":["Glm4MoeForCausalLM"],"attention_bias":true,
+      "attention_dropout":0.0,"first_k_dense_replace":3,"head_dim":128,"hidden_act":"silu","initializer_range":0.02,
+      "intermediate_size":12288,"max_position_embeddings":131072,"model_type":"glm4_moe",
+      "moe_intermediate_size":1536,"n_group":1,"n_routed_experts":160,"n_shared_experts":1,"norm_topk_prob":true,
+      "num_attention_heads":96,"num_experts_per_tok":8,"num_key_value_heads":8,"num_nextn_predict_layers":1,
+      "partial_rotary_factor":0.5,"rms_norm_eps":1e-05,"rope_scaling":null,"rope_theta":1000000,
+      "routed_scaling_factor":2.5,"tie_word_embeddings":false,"topk_group":1,"torch_dtype":"bfloat16",
+      "use_cache":true,"use_qk_norm":true,"vocab_size":151552})"),
+                 changed({{"num_hidden_layers", layers}, {"hidden_size", width}}, more));
+}
+
+json glm47_flash() {
+  return json::parse(R"({"architectures":["Glm4MoeLiteForCausalLM"],"attention_bias":false,
+      "attention_dropout":0.0,"first_k_dense_replace":1,"hidden_act":"silu","hidden_size":2048,
+      "intermediate_size":10240,"kv_lora_rank":512,"max_position_embeddings":202752,"model_type":"glm4_moe_lite",
+      "moe_intermediate_size":1536,"n_group":1,"n_routed_experts":64,"n_shared_experts":1,"norm_topk_prob":true,
+      "num_attention_heads":20,"num_experts_per_tok":4,"num_hidden_layers":47,"num_key_value_heads":20,
+      "num_nextn_predict_layers":1,"partial_rotary_factor":1.0,"q_lora_rank":768,"qk_nope_head_dim":192,
+      "qk_rope_head_dim":64,"rms_norm_eps":1e-05,"rope_scaling":null,"rope_theta":1000000,
+      "routed_scaling_factor":1.8,"tie_word_embeddings":false,"topk_group":1,"topk_method":"noaux_tc",
+      "v_head_dim":256,"vocab_size":154880})");
+}
+
+json minimax_m2() {
+  return changed(json::parse(R"({"architectures":["MiniMaxM2ForCausalLM"],"attention_dropout":0.0,"head_dim":128,
+      "hidden_act":"silu","hidden_size":3072,"intermediate_size":1536,"max_position_embeddings":196608,
+      "model_type":"minimax_m2","mtp_transformer_layers":1,"num_attention_heads":48,"num_experts_per_tok":8,
+      "num_hidden_layers":62,"num_key_value_heads":8,"num_local_experts":256,"num_mtp_modules":3,
+      "qk_norm_type":"per_layer","rms_norm_eps":1e-06,"rope_theta":5000000,"rotary_dim":64,"scoring_func":"sigmoid",
+      "shared_intermediate_size":0,"tie_word_embeddings":false,"use_mtp":true,"use_qk_norm":true,
+      "use_routing_bias":true,"vocab_size":200064,"quantization_config":{"activation_scheme":"dynamic",
+      "fmt":"float8_e4m3fn","quant_method":"fp8","weight_block_size":[128,128]}})"),
+                 {{"attn_type_list", std::vector<int>(62, 1)}});
+}
+
 struct Published {
   json config;
   std::int64_t tensors, parameters;  // as published, without multi-token prediction
@@ -150,7 +186,19 @@ std::map<std::string, Published> published() {
           {"DeepSeek-V2-Lite", {deepseek2_lite(), 5291, 15'706'484'224, "deepseek2-16b"}},
           {"DeepSeek-V2", {deepseek2(), 29102, 235'741'434'880, "deepseek2-236b", "n_routing_groups"}},
           {"DeepSeek-V3", {deepseek3(), 45395, 671'026'419'200, "deepseek3-671b", "n_routing_groups"}},
-          {"Kimi-K2", {kimi_k2(), 69975, 1'026'408'232'448, "kimi-k2-1t"}}};
+          {"Kimi-K2", {kimi_k2(), 69975, 1'026'408'232'448, "kimi-k2-1t"}},
+          {"GLM-4.5", {glm45(92, 5120, json::object()), 44189, 352'797'829'024, "glm-4.5-355b"}},
+          {"GLM-4.5-Air",
+           {glm45(46, 4096,
+                  {{"first_k_dense_replace", 1},
+                   {"intermediate_size", 10944},
+                   {"moe_intermediate_size", 1408},
+                   {"n_routed_experts", 128},
+                   {"routed_scaling_factor", 1.0},
+                   {"use_qk_norm", false}}),
+            17925, 106'852'251'264, "glm-4.5-air-106b"}},
+          {"GLM-4.7-Flash", {glm47_flash(), 9491, 29'943'393'920, "glm-4.7-flash-30b"}},
+          {"MiniMax-M2", {minimax_m2(), 48239, 228'689'764'864, "minimax-m2-230b"}}};
 }
 
 TEST(Published, TensorsAreThoseOfTheFiles) {
@@ -159,7 +207,7 @@ TEST(Published, TensorsAreThoseOfTheFiles) {
     const ModelConfig ours = model_config(config_of_hub(model.config));
     std::set<std::string> names;
     std::int64_t parameters = 0;
-    for (const StoredPair& pair : stored_pairs(parameter_specs(ours), hub_family(model.config))) {
+    for (const StoredPair& pair : stored_pairs(parameter_specs(ours), family_of(model.config))) {
       names.insert(pair.theirs);
       parameters += num_elements(pair.hub.shape);
     }
@@ -192,9 +240,9 @@ TEST(Published, WhatIsNotComputedHereIsNamed) {
       {changed(mixtral(), {{"quantization_config", eight_bits}}), "quantization_config"},
       {changed(deepseek3(), {{"quantization_config", {{"quant_method", "fp8"}, {"fmt", "e4m3"}}}}),
        "weight_block_size"},
-      {changed(qwen, {{"mlp_only_layers", {0, 1}}}), "mlp_only_layers"},
-      {changed(qwen, {{"decoder_sparse_step", 2}}), "decoder_sparse_step"},
-      {changed(qwen, {{"attention_bias", true}}), "attention_bias"},
+      {changed(qwen, {{"mlp_only_layers", {0, 48}}}), "mlp_only_layers"},
+      {changed(qwen, {{"decoder_sparse_step", 64}}), "decoder_sparse_step"},
+      {changed(minimax_m2(), {{"attention_bias", true}}), "attention_bias"},
       {changed(qwen, {{"use_sliding_window", true}}), "use_sliding_window"},
       {changed(qwen, {{"layer_types", {"full_attention", "sliding_attention"}}}), "layer_types"},
       {changed(deepseek2(), {{"moe_layer_freq", 2}}), "moe_layer_freq"},

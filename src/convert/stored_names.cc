@@ -5,7 +5,7 @@
 
 namespace switchyard {
 
-std::vector<StoredPair> stored_pairs(const std::vector<ParameterSpec>& specs, HubFamily family) {
+std::vector<StoredPair> stored_pairs(const std::vector<ParameterSpec>& specs, const ModelFamily& family) {
   std::vector<StoredPair> pairs;
   for (const ParameterSpec& spec : specs) {
     const HubTensors hub = hub_tensors(family, spec.name, spec.shape);

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/hub.h"
+#include "models/families/hub_tensors.h"
 #include "models/parameters.h"
 
 namespace switchyard {
@@ -19,6 +19,6 @@ struct StoredPair {
 };
 
 // In the order of `specs`, experts in ascending order.
-std::vector<StoredPair> stored_pairs(const std::vector<ParameterSpec>& specs, HubFamily family);
+std::vector<StoredPair> stored_pairs(const std::vector<ParameterSpec>& specs, const ModelFamily& family);
 
 }  // namespace switchyard

@@ -6,8 +6,8 @@
 #include <atomic>
 #include <numeric>
 
-#include "checkpoint/hub.h"
 #include "core/error.h"
+#include "models/families/hub_tensors.h"
 
 namespace switchyard {
 namespace {
@@ -39,7 +39,7 @@ TEST(TensorMover, AsTheWholeAtOnce) {
     TensorMover mover(threads);
     for (const auto& [name, shape] : parameters) {
       SCOPED_TRACE(name);
-      const HubTensors hub = hub_tensors(HubFamily::llama, name, shape);
+      const HubTensors hub = hub_tensors(kLlama, name, shape);
       const Tensor ours = counting(shape), theirs = to_hub(hub, ours)[0];
       const std::int64_t their_rows = hub.transposed ? hub.shape[0] : 0,
                          our_rows = hub.transposed ? hub.shape[1] : 0;

@@ -40,7 +40,7 @@ class ToHuggingFace {
         carried_(files_of_checkpoint(checkpoint_)) {
     hub_config_ = config_to_hub(form_.config, "float32");
     pairs_ =
-        stored_pairs(parameter_specs(model_config(form_.config)), hub_family(nlohmann::json(hub_config_)));
+        stored_pairs(parameter_specs(model_config(form_.config)), family_of(nlohmann::json(hub_config_)));
     for (const ParameterSpec& spec : parameter_specs(model_config(config_))) {
       const StoredParameter stored = stored_parameter(spec.name, spec.shape);
       stored_here_.insert(stored.names.begin(), stored.names.end());

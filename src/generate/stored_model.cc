@@ -3,10 +3,10 @@
 #include <filesystem>
 
 #include "checkpoint/checkpoint_folder.h"
-#include "checkpoint/hub.h"
 #include "checkpoint/json_file.h"
 #include "generate/generation_defaults.h"
 #include "gguf/gguf_weights.h"
+#include "models/families/hub_tensors.h"
 #include "models/same_model.h"
 #include "tokenizer/tokenizer.h"
 

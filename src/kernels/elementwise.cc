@@ -100,6 +100,29 @@ void add(ThreadPool& pool, const TensorView& a, const TensorView& b, const Tenso
       out.size());
 }
 
+void add_to_rows(ThreadPool& pool, const TensorView& rows, const TensorView& row, const TensorView& out) {
+  const std::int64_t columns = row.size(), count = columns > 0 ? out.size() / columns : 0;
+  CHECK(rows.dtype() == out.dtype() && row.dtype() == out.dtype() && rows.size() == out.size() &&
+            count * columns == out.size() && is_float(out.dtype()),
+        "[add_to_rows] {} {} of {} and {} {} into {} {}", rows.size(), name_of(rows.dtype()), columns,
+        row.size(), name_of(row.dtype()), out.size(), name_of(out.dtype()));
+  if (pool.skips({"add_to_rows", out.dtype(), static_cast<double>(out.size()),
+                  2 * static_cast<double>(out.bytes())}))
+    return;
+  const std::byte *const from = contiguous(rows), *const added = contiguous(row);
+  std::byte* const to = contiguous(out);
+  const auto row_of = [&](std::int64_t i) {
+    const std::size_t at = static_cast<std::size_t>(i * columns) * size_of(out.dtype());
+    return FlatProblem{
+        .dtype = row.dtype(), .a = from + at, .b = added, .out = to + at, .out_dtype = out.dtype()};
+  };
+  FlatKernel* const kernel = choose("add_to_rows", kAdd, row_of(0));
+  const std::int64_t grain = std::max<std::int64_t>(1, kGrain / std::max<std::int64_t>(1, columns));
+  pool.for_range(count, grain, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) kernel(row_of(i), 0, columns);
+  });
+}
+
 void scale(ThreadPool& pool, const TensorView& x, float factor, const TensorView& out) {
   CHECK(x.dtype() == out.dtype() && x.size() == out.size(), "[scale] {} {} into {} {}", x.size(),
         name_of(x.dtype()), out.size(), name_of(out.dtype()));

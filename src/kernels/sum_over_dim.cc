@@ -1,5 +1,6 @@
 #include "kernels/sum_over_dim.h"
 
+#include <algorithm>
 #include <vector>
 
 namespace switchyard {
@@ -25,7 +26,9 @@ void sum(ThreadPool& pool, const TensorView& x, std::size_t dim, const TensorVie
   const std::int64_t rows = width == 0 ? 0 : out.size() / width;
   const T* const from = x.kernel_data<T>();
   T* const to = out.kernel_data<T>();
-  pool.for_range(rows, 64, [&](std::int64_t begin, std::int64_t end) {
+  constexpr std::int64_t kGrain = 65536;  // terms a piece: long against handing it out
+  const std::int64_t grain = std::max<std::int64_t>(1, kGrain / std::max<std::int64_t>(1, terms * width));
+  pool.for_range(rows, grain, [&](std::int64_t begin, std::int64_t end) {
     std::vector<float> sums(static_cast<std::size_t>(width));
     for (std::int64_t row = begin; row < end; ++row) {
       std::int64_t at = 0, rest = row;

@@ -41,16 +41,25 @@ constexpr ArchitectureField kFields[] = {
     {"kv_heads", "base_num_kv_heads", "heads of keys and values", kShape, FIELD(kv_heads), kGrouped},
     {"head_dim", "head_dim", "width of a head", kShape, FIELD(head_dim), kGrouped},
     {"qk_norm", "use_qk_norm", "queries and keys are normed", kShape, FIELD(qk_norm), kGrouped},
+    {"qk_norm_of_heads", "qk_norm_over", "those norms are over all heads together", kShape,
+     FIELD(qk_norm_of_heads), [](const Architecture& a) { return !a.mla && a.qk_norm; }},
+    {"attention_bias", "attention_bias", "products with what attention reads have biases", kShape,
+     FIELD(attention_bias), kAlways},
+    {"attention_out_bias", "attention_output_bias", "attention's last product has a bias", kShape,
+     FIELD(attention_out_bias), kAlways},
     {"q_lora", "q_lora_rank", "width of the queries' latent, 0: none", kShape, FIELD(q_lora), kLatent},
     {"kv_lora", "kv_lora_rank", "width of the latent of keys and values", kShape, FIELD(kv_lora), kLatent},
     {"nope", "qk_nope_head_dim", "width of a head that is not rotated", kShape, FIELD(nope), kLatent},
     {"rope_dim", "qk_rope_head_dim", "width of a head that is rotated", kShape, FIELD(rope_dim), kLatent},
     {"v_dim", "v_head_dim", "width of a head's values", kShape, FIELD(v_dim), kLatent},
     {"experts", "num_experts", "routed experts of a layer", kShape, FIELD(moe.experts), kAlways},
-    {"dense_layers", "first_num_dense_layers", "layers before the first with experts", kShape,
-     FIELD(dense_layers), kSparse},
+    {"moe_layers", "first_num_dense_layers", "layers that have experts", kShape,
+     [](Architecture& a) -> FieldPointer {
+       return LayerFlag{&a.layer_specs, &LayerSpec::experts};
+     },
+     kSparse},
     {"mlp", "base_mlp_dim", "hidden width of a dense layer", kShape, FIELD(mlp),
-     [](const Architecture& a) { return a.moe_layers() < a.layers; }},
+     [](const Architecture& a) { return std::ssize(a.moe_layers()) < a.layers; }},
     {"moe_mlp", "base_moe_mlp_dim", "hidden width of an expert", kShape, FIELD(moe_mlp), kSparse},
     {"latent_experts", "decoder_block", "experts work on the latent tokens that attention gives", kShape,
      FIELD(latent_experts), kSparse},
@@ -63,11 +72,15 @@ constexpr ArchitectureField kFields[] = {
     {"compat", "compat", "computes as the reference does", kFunction, FIELD(compat), kAlways},
     {"norm_epsilon", "normalization_layer_epsilon", "added to a norm's mean square", kFunction,
      FIELD(norm_epsilon), kAlways},
+    {"latent_norm_epsilon", "latent_norm_epsilon", "the same, of the norms of latents", kFunction,
+     FIELD(latent_norm_epsilon), kLatent},
     {"normalize_tied_logits", "normalize_embedding_logits", "logits are divided by sqrt(emb)", kFunction,
      FIELD(normalize_tied_logits), [](const Architecture& a) { return a.tied; }},
     {"logit_soft_cap", "final_logits_soft_cap", "bound of the logits, 0: none", kFunction,
      FIELD(logit_soft_cap), kAlways},
     {"rope_type", "rope_type", "how rotations are spread", kFunction, FIELD(rope.type), kAlways},
+    {"rope_share", "partial_rotary_factor", "share of a head that is rotated", kFunction, FIELD(rope.share),
+     kGrouped},
     {"rope_theta", "rope_max_timescale", "base of the rotations' frequencies", kFunction, FIELD(rope.theta),
      kAlways},
     {"rope_factor", "rope_factor", "by how much positions are stretched", kFunction, FIELD(rope.factor),
@@ -112,9 +125,9 @@ constexpr ArchitectureField kFields[] = {
 
 #undef FIELD
 
-// Of Architecture's own fields, moe and rope are counted by theirs.
-static_assert(std::size(kFields) ==
-                  field_count<Architecture>() - 2 + field_count<MoeConfig>() + field_count<RopeConfig>(),
+// Of Architecture's own fields, layer_specs, moe and rope are counted by theirs.
+static_assert(std::size(kFields) == field_count<Architecture>() - 3 + field_count<LayerSpec>() +
+                                        field_count<MoeConfig>() + field_count<RopeConfig>(),
               "every field has one line above");
 
 nlohmann::json json_of(const char* text) {
@@ -135,12 +148,31 @@ nlohmann::json json_of(RouterScore score) {
 nlohmann::json json_of(float value) {
   return std::stod(fmt::format("{}", value));
 }
+nlohmann::json value_at(const LayerFlag& flag) {
+  nlohmann::json numbers = nlohmann::json::array();
+  for (std::size_t i = 0; i < flag.layers->size(); ++i) {
+    if ((*flag.layers)[i].*flag.member) numbers.push_back(i);
+  }
+  return numbers;
+}
 template <typename T>
 nlohmann::json json_of(const T& value) {
   return value;
 }
+template <typename T>
+nlohmann::json value_at(const T* field) {
+  return json_of(*field);
+}
 
 }  // namespace
+
+std::vector<std::int64_t> Architecture::moe_layers() const {
+  std::vector<std::int64_t> numbers;
+  for (std::int64_t i = 0; i < std::ssize(layer_specs); ++i) {
+    if (layer(i).experts) numbers.push_back(i);
+  }
+  return numbers;
+}
 
 std::span<const ArchitectureField> architecture_fields() {
   return kFields;
@@ -149,7 +181,7 @@ std::span<const ArchitectureField> architecture_fields() {
 nlohmann::json value_of(const ArchitectureField& field, const Architecture& architecture) {
   if (!field.applies(architecture)) return {};
   Architecture copy = architecture;  // fields are reached by pointers that may write
-  return std::visit([](const auto* value) { return json_of(*value); }, field.of(copy));
+  return std::visit([](const auto& at) { return value_at(at); }, field.of(copy));
 }
 
 nlohmann::json architecture_json(const Architecture& architecture) {

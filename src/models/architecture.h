@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "moe/moe.h"
 
@@ -14,6 +15,7 @@ namespace switchyard {
 
 struct RopeConfig {
   std::string type = "default";  // default, llama3.1, yarn
+  double share = 1;              // of a head's width that is rotated: its first dims (partial_rotary_factor)
   double theta = 10000;          // rope_max_timescale
   double factor = 1;
   double low_frequency_factor = 1, high_frequency_factor = 4;  // llama3.1
@@ -25,15 +27,26 @@ struct RopeConfig {
   bool attention_scaling = false;  // cos and sin times 0.1 ln(factor) + 1
 };
 
+// What layers of one model differ in.
+struct LayerSpec {
+  bool experts = false;  // its feed-forward part is an MoE layer
+
+  bool operator==(const LayerSpec&) const = default;
+};
+
 // A field more needs its line in the table of architecture.cc, which does not compile without.
 struct Architecture {
-  std::int64_t layers = 0, dense_layers = 0;  // dense_layers: those before the first MoE layer
+  std::int64_t layers = 0;
+  std::vector<LayerSpec> layer_specs;  // one a layer
   std::int64_t emb = 0, mlp = 0, moe_mlp = 0, vocab = 0;
-  // Attention gives the latent tokens, the experts work on them, and a projection leads back to emb.
-  bool latent_experts = false;
-  std::int64_t moe_emb = 0;  // width of the tokens at the experts: emb, or the latent width
+  bool latent_experts = false;  // decoder_block.h
+  std::int64_t moe_emb = 0;     // width of the tokens at the experts: emb, or the latent width
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
   bool qk_norm = false;
+  bool qk_norm_of_heads = false;  // over all heads together, not each by itself
+  // Biases of the products that read x (query, key and value; of MLA those that make latents), and of the
+  // last.
+  bool attention_bias = false, attention_out_bias = false;
   bool mla = false;
   std::int64_t q_lora = 0, kv_lora = 0, nope = 0, rope_dim = 0, v_dim = 0;
   std::int64_t shared_experts = 0;
@@ -41,21 +54,28 @@ struct Architecture {
   RopeConfig rope;
   double attention_scale = 1;
   float norm_epsilon = 1e-6f;
+  float latent_norm_epsilon = 1e-6f;   // of MLA's norms of latents
   bool tied = false;                   // logits_via_embedding
   bool normalize_tied_logits = false;  // tied logits divided by sqrt(emb)
   float logit_soft_cap = 0;
   bool compat = false;
 
-  bool is_moe_layer(std::int64_t layer) const { return moe.experts > 0 && layer >= dense_layers; }
-  std::int64_t moe_layers() const { return moe.experts > 0 ? layers - dense_layers : 0; }
+  const LayerSpec& layer(std::int64_t i) const { return layer_specs[static_cast<std::size_t>(i)]; }
+  std::vector<std::int64_t> moe_layers() const;  // the numbers of the layers with experts, ascending
 };
 
 // Shape: the weights have other shapes, or there are others of them. Function: the same weights give other
 // numbers.
 enum class Aspect { shape, function };
 
-using FieldPointer =
-    std::variant<bool*, std::int64_t*, std::uint32_t*, float*, double*, std::string*, RouterScore*>;
+// A member of every layer's spec. It is shown as the numbers of the layers that have it.
+struct LayerFlag {
+  std::vector<LayerSpec>* layers;
+  bool LayerSpec::*member;
+};
+
+using FieldPointer = std::variant<bool*, std::int64_t*, std::uint32_t*, float*, double*, std::string*,
+                                  RouterScore*, LayerFlag>;
 
 struct ArchitectureField {
   const char* name;  // in inspect and the hash
@@ -66,7 +86,7 @@ struct ArchitectureField {
   bool (*applies)(const Architecture&);  // whether it has a say in that model
 };
 
-// Every field of Architecture, of its MoeConfig and of its RopeConfig once; those of shape first.
+// Every field of Architecture, of its LayerSpec, MoeConfig and RopeConfig once; those of shape first.
 std::span<const ArchitectureField> architecture_fields();
 
 // Its value, or null where it has no say in that model.

@@ -65,7 +65,7 @@ LayerOutput decoder_layer(const LayerCall& call, const Array& x, std::int64_t la
   }
   const Array middle = add(c, x, checkpoint_name(attended, "attention_out"));
   const Array inner = norm(middle, "post_attention_norm");
-  if (!m.is_moe_layer(layer)) return {add(c, middle, gated_mlp(call, "mlp.", inner)), std::nullopt};
+  if (!m.layer(layer).experts) return {add(c, middle, gated_mlp(call, "mlp.", inner)), std::nullopt};
 
   MoeOutput moe = moe_block(c, m.moe, m.moe_execution, moe_weights(call), inner, call.segments, options.step,
                             layer, options.first_row);
@@ -172,8 +172,8 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
   c.comm->position().layer = -1;
 
   if (balance.defined()) {
-    result.balance_loss =
-        scale(c, balance, static_cast<float>(options.balance_share / static_cast<double>(m.moe_layers())));
+    result.balance_loss = scale(
+        c, balance, static_cast<float>(options.balance_share / static_cast<double>(m.moe_layers().size())));
   }
   if (!c.stage.is_last()) {
     result.output = x;

@@ -1,37 +1,15 @@
 #include "models/model_config.h"
 
+#include <fmt/ranges.h>
+
 #include <bit>
 #include <cmath>
-#include <map>
 #include <numbers>
 
 #include "core/error.h"
 
 namespace switchyard {
 namespace {
-
-DecoderBlock block_of(const std::string& name) {
-  static const std::map<std::string, DecoderBlock> blocks{
-      {"llama2", DecoderBlock::llama2},
-      {"mistral", DecoderBlock::mistral},
-      {"mixtral", DecoderBlock::mixtral},
-      {"deepseek", DecoderBlock::deepseek},
-      {"qwen3", DecoderBlock::qwen3},
-      {"qwen3_moe", DecoderBlock::qwen3_moe},
-      {"qwen3_custom_moe", DecoderBlock::qwen3_custom_moe}};
-  const auto at = blocks.find(name);
-  if (at == blocks.end())
-    fail_usage(
-        "[model] decoder_block={}: expected llama2, mistral, mixtral, deepseek, qwen3, qwen3_moe or "
-        "qwen3_custom_moe",
-        name);
-  return at->second;
-}
-
-bool is_qwen3(DecoderBlock block) {
-  return block == DecoderBlock::qwen3 || block == DecoderBlock::qwen3_moe ||
-         block == DecoderBlock::qwen3_custom_moe;
-}
 
 // global_parameter_scale 2^n: every third doubling adds layers, as the reference spreads it.
 struct Scales {
@@ -51,6 +29,7 @@ Scales scales_of(std::int64_t scale) {
 void read_rope(const Config& c, ModelConfig& m) {
   m.rope.type = c.get_string("rope_type");
   m.rope.theta = c.get_float("rope_max_timescale");
+  m.rope.share = m.mla ? 1 : c.get_float("partial_rotary_factor");
   m.rope.factor = c.get_float("rope_factor");
   m.rope.beta_fast = c.get_float("beta_fast");
   m.rope.beta_slow = c.get_float("beta_slow");
@@ -67,34 +46,45 @@ void read_rope(const Config& c, ModelConfig& m) {
   }
 }
 
+// Rounded down, as transformers does; a share that was a quotient of whole numbers gives them back.
+std::int64_t rotated_width(std::int64_t head_dim, double share) {
+  return static_cast<std::int64_t>(static_cast<double>(head_dim) * share + 1e-6);
+}
+
 void read_attention(const Config& c, ModelConfig& m) {
   m.mla = c.get_string("attention_type") == "mla";
   m.qk_norm = c.get_bool("use_qk_norm");
+  m.qk_norm_of_heads = m.qk_norm && c.get_string("qk_norm_over") == "width";
+  m.attention_bias = c.get_bool("attention_bias");
+  m.attention_out_bias = m.attention_bias && c.get_bool("attention_output_bias");
   if (m.mla) {
     m.q_lora = c.get_int("q_lora_rank");
     m.kv_lora = c.get_int("kv_lora_rank");
     m.nope = c.get_int("qk_nope_head_dim");
     m.rope_dim = c.get_int("qk_rope_head_dim");
     m.v_dim = c.get_int("v_head_dim");
-    if (m.block != DecoderBlock::deepseek)
-      fail_usage("[model] attention_type=mla: expected decoder_block=deepseek, got {}",
-                 c.get_string("decoder_block"));
+    if (!m.block->latent_attention)
+      fail_usage("[model] attention_type=mla: expected decoder_block=deepseek, got {}", m.block->name);
     if (m.qk_norm)
       fail_usage("[model] use_qk_norm=true: MLA has no norm on queries and keys; set use_qk_norm=false");
+    if (c.get_float("partial_rotary_factor") != 1)
+      fail_usage("[model] partial_rotary_factor={}: MLA states its rotated width as qk_rope_head_dim",
+                 c.get_float("partial_rotary_factor"));
   } else {
-    m.rope_dim = m.v_dim = m.head_dim;
-    if (m.block == DecoderBlock::deepseek)
-      fail_usage("[model] decoder_block=deepseek: expected attention_type=mla, got {}",
+    m.v_dim = m.head_dim;
+    m.rope_dim = rotated_width(m.head_dim, c.get_float("partial_rotary_factor"));
+    if (m.block->latent_attention)
+      fail_usage("[model] decoder_block={}: expected attention_type=mla, got {}", m.block->name,
                  c.get_string("attention_type"));
   }
-  if (m.rope_dim % 2 != 0)
-    fail_usage("[model] rotary dims {}: expected an even number ({})", m.rope_dim,
-               m.mla ? "qk_rope_head_dim" : "head_dim");
+  if (m.rope_dim % 2 != 0 || m.rope_dim == 0)
+    fail_usage("[model] rotary dims {}: expected an even number from 2 on ({})", m.rope_dim,
+               m.mla ? "qk_rope_head_dim" : "head_dim, partial_rotary_factor");
   read_rope(c, m);
   m.balanced_context = c.get_bool("context_parallel_load_balance");
   if (!m.mla) {
     m.attention_scale =
-        m.compat && !is_qwen3(m.block) ? 1.0 : 1.0 / std::sqrt(static_cast<double>(m.head_dim));
+        m.compat && !m.block->as_qwen3 ? 1.0 : 1.0 / std::sqrt(static_cast<double>(m.head_dim));
     return;
   }
   m.attention_scale = 1.0 / std::sqrt(static_cast<double>(m.nope + m.rope_dim));
@@ -108,7 +98,6 @@ void read_attention(const Config& c, ModelConfig& m) {
 void read_router(const Config& c, ModelConfig& m) {
   MoeConfig& moe = m.moe;
   const std::string score = c.get_string("routed_score_func");
-  const bool deepseek = m.block == DecoderBlock::deepseek;
   moe.score = score == "sigmoid"   ? RouterScore::sigmoid
               : score == "softmax" ? RouterScore::softmax
                                    : RouterScore::none;
@@ -118,7 +107,7 @@ void read_router(const Config& c, ModelConfig& m) {
     fail_usage("[model] routed_bias=true: expected routed_score_func=sigmoid or softmax, got none");
   moe.scaling = static_cast<float>(c.get_float("routed_scaling_factor"));
   const bool norm = c.get_bool("norm_topk_prob");
-  if (!deepseek && moe.score == RouterScore::none && is_qwen3(m.block) && !m.compat) {
+  if (moe.score == RouterScore::none && m.block->as_qwen3 && !m.compat) {
     moe.score = RouterScore::softmax;
     moe.softmax_over_selected = false;
     moe.normalise = norm;
@@ -158,32 +147,49 @@ void read_latent_width(const Config& c, ModelConfig& m) {
         "both, and equal",
         attention, experts);
   }
-  if (m.dense_layers > 0)
-    fail_usage("[model] first_num_dense_layers={}: decoder_block=qwen3_custom_moe has no dense layers",
-               m.dense_layers);
+  if (std::ssize(m.moe_layers()) < m.layers)
+    fail_usage("[model] first_num_dense_layers={}, moe_layers=[{}]: decoder_block={} has no dense layers",
+               c.get_int("first_num_dense_layers"), fmt::join(c.get_ints("moe_layers"), ","), m.block->name);
   if (c.get_int("shared_experts") > 0)
     fail_usage("[model] shared_experts={}: decoder_block=qwen3_custom_moe has no shared experts",
                c.get_int("shared_experts"));
   m.moe_emb = experts;
 }
 
+// Which layers have experts: those of moe_layers, or all from first_num_dense_layers on.
+void place_experts(const Config& c, ModelConfig& m) {
+  const std::vector<std::int64_t> listed = c.get_ints("moe_layers");
+  const std::int64_t dense = c.get_int("first_num_dense_layers");
+  if (!listed.empty() && dense > 0)
+    fail_usage("[model] moe_layers=[{}] and first_num_dense_layers={}: expected one of them",
+               fmt::join(listed, ","), dense);
+  for (std::int64_t i = dense; listed.empty() && i < m.layers; ++i)
+    m.layer_specs[static_cast<std::size_t>(i)].experts = true;
+  for (const std::int64_t i : listed) {
+    if (i < 0 || i >= m.layers)
+      fail_usage("[model] moe_layers=[{}]: expected numbers from 0 to {}", fmt::join(listed, ","),
+                 m.layers - 1);
+    m.layer_specs[static_cast<std::size_t>(i)].experts = true;
+  }
+}
+
 void read_moe(const Config& c, ModelConfig& m) {
   const std::int64_t experts = c.get_int("num_experts");
-  const bool block = m.block == DecoderBlock::mixtral || m.block == DecoderBlock::deepseek ||
-                     m.block == DecoderBlock::qwen3_moe || m.block == DecoderBlock::qwen3_custom_moe;
+  const bool block = m.block->experts;
   if (experts <= 1 && !(block && experts == 1 && c.is_set_by_user("num_experts"))) {
     if (block)
-      fail_usage("[model] decoder_block={}: expected num_experts of 2 or more, got {}",
-                 c.get_string("decoder_block"), experts);
+      fail_usage("[model] decoder_block={}: expected num_experts of 2 or more, got {}", m.block->name,
+                 experts);
     return;
   }
   if (!block)
     fail_usage("[model] num_experts={}: decoder_block={} has no experts; use mixtral, deepseek or qwen3_moe",
-               experts, c.get_string("decoder_block"));
+               experts, m.block->name);
   MoeConfig& moe = m.moe;
   moe.experts = experts;
   moe.slots = c.get_int("num_experts_per_tok");
   m.shared_experts = c.get_int("shared_experts");
+  place_experts(c, m);
   read_router(c, m);
   moe.random_routing = c.get_bool("use_random_routing");
   moe.random_seed = m.init_seed;
@@ -255,13 +261,13 @@ void read_remat(const Config& c, ModelConfig& m) {
 ModelConfig model_config(const Config& c) {
   ModelConfig m;
   m.name = c.get_string("model_name");
-  m.block = block_of(c.get_string("decoder_block"));
-  m.latent_experts = m.block == DecoderBlock::qwen3_custom_moe;
+  m.block = &decoder_block(c.get_string("decoder_block"));
+  m.latent_experts = m.block->latent_experts;
   m.compat = c.get_string("compat") == "maxtext";
   m.init_seed = static_cast<std::uint32_t>(c.get_int("init_weights_seed"));
   const Scales scale = scales_of(c.get_int("global_parameter_scale"));
   m.layers = c.get_int("base_num_decoder_layers") * scale.layers;
-  m.dense_layers = c.get_int("first_num_dense_layers");
+  m.layer_specs.resize(static_cast<std::size_t>(m.layers));
   m.emb = c.get_int("base_emb_dim") * scale.emb;
   m.mlp = c.get_int("base_mlp_dim") * scale.mlp;
   m.moe_mlp =
@@ -272,10 +278,12 @@ ModelConfig model_config(const Config& c) {
   m.kv_heads = c.get_int("base_num_kv_heads") * scale.heads;
   m.head_dim = c.get_int("head_dim");
   read_attention(c, m);
-  read_latent_width(c, m);
   read_moe(c, m);
+  read_latent_width(c, m);
   read_moe_execution(c, m);
   m.norm_epsilon = static_cast<float>(c.get_float("normalization_layer_epsilon"));
+  const double latent_epsilon = c.get_float("latent_norm_epsilon");
+  m.latent_norm_epsilon = latent_epsilon > 0 ? static_cast<float>(latent_epsilon) : m.norm_epsilon;
   m.tied = c.get_bool("logits_via_embedding");
   m.normalize_tied_logits = m.tied && c.get_bool("normalize_embedding_logits");
   m.logit_soft_cap =
@@ -344,7 +352,7 @@ double train_flops_per_token(const ModelConfig& m, std::int64_t sequence) {
   const double dense = 3 * emb * d(m.mlp);
   const double sparse =
       3 * moe_emb * d(m.moe_mlp) * d(m.moe.slots + m.shared_experts) + moe_emb * d(m.moe.experts);
-  const double moe_layers = d(m.moe_layers());
+  const auto moe_layers = static_cast<double>(m.moe_layers().size());
   return 6 * (d(m.layers) * (attention + scores) + (d(m.layers) - moe_layers) * dense + moe_layers * sparse +
               emb * d(m.vocab));
 }

@@ -9,10 +9,9 @@
 #include "config/config.h"
 #include "core/dtype.h"
 #include "models/architecture.h"
+#include "models/decoder_block.h"
 
 namespace switchyard {
-
-enum class DecoderBlock { llama2, mistral, mixtral, deepseek, qwen3, qwen3_moe, qwen3_custom_moe };
 
 // How a model is run and trained: never part of what it is.
 struct Execution {
@@ -32,9 +31,8 @@ struct Execution {
 
 struct ModelConfig : Architecture, Execution {
   std::string name;
-  // The family whose names and layouts its tensors have. What families compute alike is the same model:
-  // what they differ in are fields of Architecture.
-  DecoderBlock block = DecoderBlock::llama2;
+  // What families compute alike is the same model: what they differ in are fields of Architecture.
+  const DecoderBlock* block = nullptr;
 };
 
 // Throws Error(usage) for combinations that make no model.

@@ -37,6 +37,12 @@ class SpecList {
   void norm(std::string name, std::int64_t dim, std::string logical = "norm") {
     add(std::move(name), {dim}, {std::move(logical)}, Initializer::ones, 0);
   }
+  void norm_of_heads(std::string name, Shape heads) {
+    add(std::move(name), std::move(heads), {"", ""}, Initializer::ones, 0);
+  }
+  void bias(std::string name, Shape shape, std::vector<std::string> dims) {
+    add(std::move(name), std::move(shape), std::move(dims), Initializer::zeros, 0);
+  }
   void add(std::string name, Shape shape, std::vector<std::string> dims, Initializer initializer,
            double deviation) {
     specs_.push_back({std::move(name),
@@ -57,14 +63,20 @@ class SpecList {
 
 void attention_specs(const ModelConfig& m, const std::string& p, SpecList& list) {
   if (!m.mla) {
-    const bool in_weight =
-        m.compat && m.attention_scale == 1.0;  // the reference keeps 1/sqrt(D) in the query weight
-    const double query = in_weight ? 1 / std::sqrt(static_cast<double>(m.head_dim)) : 1.0;
-    list.projection(p + "query", {m.emb, m.heads, m.head_dim}, {"embed", "q_heads", "kv"}, m.emb, query);
+    list.projection(p + "query", {m.emb, m.heads, m.head_dim}, {"embed", "q_heads", "kv"}, m.emb,
+                    held_factor(m, p + "query"));
     list.projection(p + "key", {m.emb, m.kv_heads, m.head_dim}, {"embed", "kv_heads", "kv_head_dim"}, m.emb);
     list.projection(p + "value", {m.emb, m.kv_heads, m.head_dim}, {"embed", "kv_heads", "kv_head_dim"},
                     m.emb);
-    if (m.qk_norm) {
+    if (m.attention_bias) {
+      list.bias(p + "query_bias", {m.heads, m.head_dim}, {"q_heads", "kv"});
+      list.bias(p + "key_bias", {m.kv_heads, m.head_dim}, {"kv_heads", "kv_head_dim"});
+      list.bias(p + "value_bias", {m.kv_heads, m.head_dim}, {"kv_heads", "kv_head_dim"});
+    }
+    if (m.qk_norm_of_heads) {
+      list.norm_of_heads(p + "q_norm", {m.heads, m.head_dim});
+      list.norm_of_heads(p + "k_norm", {m.kv_heads, m.head_dim});
+    } else if (m.qk_norm) {
       list.norm(p + "q_norm", m.head_dim, "");
       list.norm(p + "k_norm", m.head_dim, "");
     }
@@ -72,18 +84,21 @@ void attention_specs(const ModelConfig& m, const std::string& p, SpecList& list)
     const std::int64_t qk = m.nope + m.rope_dim;
     if (m.q_lora > 0) {
       list.projection(p + "wq_a", {m.emb, m.q_lora}, {"embed", "q_lora_up_proj"}, m.emb);
+      if (m.attention_bias) list.bias(p + "wq_a_bias", {m.q_lora}, {""});
       list.norm(p + "q_a_norm", m.q_lora, "");
       list.projection(p + "wq_b", {m.q_lora, m.heads, qk}, {"q_lora", "q_heads", "kv"}, m.q_lora);
     } else {
       list.projection(p + "query", {m.emb, m.heads, qk}, {"embed", "q_heads", "kv"}, m.emb);
     }
     list.projection(p + "wkv_a", {m.emb, m.kv_lora + m.rope_dim}, {"embed", "kv_lora_up_proj"}, m.emb);
+    if (m.attention_bias) list.bias(p + "wkv_a_bias", {m.kv_lora + m.rope_dim}, {""});
     list.norm(p + "kv_a_norm", m.kv_lora, "");
     list.projection(p + "wkv_b", {m.kv_lora, m.heads, m.nope + m.v_dim},
                     {"kv_lora", "kv_heads", "kv_head_dim"}, m.kv_lora);
   }
   list.projection(p + "out", {m.heads, m.v_dim, m.moe_emb}, {"heads", "kv", "embed"}, m.heads * m.v_dim);
   list.specs().back().matrix.inputs = 2;
+  if (m.attention_out_bias) list.bias(p + "out_bias", {m.moe_emb}, {"norm"});
 }
 
 void mlp_specs(const ModelConfig& m, const std::string& p, std::int64_t width, SpecList& list) {
@@ -94,8 +109,8 @@ void mlp_specs(const ModelConfig& m, const std::string& p, std::int64_t width, S
 
 void moe_specs(const ModelConfig& m, const std::string& p, SpecList& list) {
   const std::int64_t experts = m.moe.experts;
-  list.kernel(p + "gate", {m.moe_emb, experts},
-              {m.block == DecoderBlock::deepseek ? "embed_moe" : "embed", ""}, m.moe_emb);
+  list.kernel(p + "gate", {m.moe_emb, experts}, {m.mla ? "embed_moe" : "embed", ""},
+              m.moe_emb);  // as the reference splits it
   if (m.moe.bias) {
     list.add(p + "gate_bias", {experts}, {""}, Initializer::zeros, 0);
     list.specs().back().dtype = DType::f32;  // increments of 1e-3 must not round away
@@ -127,6 +142,12 @@ void freeze(const ModelConfig& m, std::vector<ParameterSpec>& specs) {
 
 }  // namespace
 
+double held_factor(const ModelConfig& m, std::string_view parameter) {
+  const bool query = parameter.ends_with("attention.query") || parameter.ends_with("attention.query_bias");
+  const bool held = query && m.compat && !m.mla && m.attention_scale == 1.0;
+  return held ? 1 / std::sqrt(static_cast<double>(m.head_dim)) : 1.0;
+}
+
 std::vector<ParameterSpec> parameter_specs(const ModelConfig& m) {
   SpecList list(m);
   list.add("embedding", {m.vocab, m.emb}, {"vocab", "embed_vocab"}, Initializer::normal, 1);
@@ -135,7 +156,7 @@ std::vector<ParameterSpec> parameter_specs(const ModelConfig& m) {
     list.norm(p + "pre_attention_norm", m.emb);
     attention_specs(m, p + "attention.", list);
     list.norm(p + "post_attention_norm", m.moe_emb);
-    if (m.is_moe_layer(i))
+    if (m.layer(i).experts)
       moe_specs(m, p + "moe.", list);
     else
       mlp_specs(m, p + "mlp.", m.mlp, list);

@@ -23,7 +23,7 @@ struct MatrixForm {
 };
 
 struct ParameterSpec {
-  std::string name;  // as listed in checkpoint/hub.h
+  std::string name;  // as listed in models/families/hub_tensors.h
   Shape shape;
   std::vector<std::string> dims;  // logical names
   Initializer initializer;
@@ -33,6 +33,10 @@ struct ParameterSpec {
   MatrixForm matrix = {};  // none for embedding, head, norms and biases, which Muon leaves to AdamW
   bool frozen = false;     // nothing changes it: not trained, and no router bias, which has its own update
 };
+
+// What a parameter holds beside its Hugging Face form: compat=maxtext keeps the scores' factor 1/√head_dim in
+// the query's weights and bias. 1 for all others.
+double held_factor(const ModelConfig& model, std::string_view parameter);
 
 // In a fixed order: embedding, layers, final norm, head.
 std::vector<ParameterSpec> parameter_specs(const ModelConfig& model);

@@ -1,8 +1,8 @@
 #include "models/same_model.h"
 
-#include "checkpoint/hub.h"
 #include "config/declaration.h"
 #include "core/error.h"
+#include "models/families/hub_tensors.h"
 
 namespace switchyard {
 namespace {

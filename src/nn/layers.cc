@@ -37,7 +37,9 @@ Array project_out(const LayerCall& call, const Array& attended) {
     tokens.dims[1] = layout.dims[1];
   const Array y = einsum(call.context, "BSND,NDM->BSM", reshard(call.context, attended, tokens),
                          weight(call, "attention.out"), &layout);
-  return checkpoint_name(y, "out_proj");
+  if (!call.model.attention_out_bias) return checkpoint_name(y, "out_proj");
+  return checkpoint_name(add_bias(call.context, y, call.parameters[call.prefix + "attention.out_bias"]),
+                         "out_proj");
 }
 
 // Keys and values split over heads only when the queries are.
@@ -95,19 +97,27 @@ Array grouped_query_attention(const LayerCall& call, const Array& x) {
   const std::int64_t parts = c.mesh->product(q_layout.dims[2]);
   const bool one_each = kv_layout.dims[2].empty() && parts > m.kv_heads && parts % m.kv_heads == 0;
   if (one_each) kv_layout.dims[2] = q_layout.dims[2];
-  const auto kv_weight = [&](const char* name) {
-    const Array w = weight(call, name);
+  const auto of_kv_heads = [&](const Array& w) {
     return one_each ? spread_heads(c, w, q_layout.dims[2]) : w;
   };
-  Array q = checkpoint_name(einsum(c, "BSM,MND->BSND", h, weight(call, "attention.query"), &q_layout),
-                            "query_proj");
-  Array k =
-      checkpoint_name(einsum(c, "BSM,MND->BSND", h, kv_weight("attention.key"), &kv_layout), "key_proj");
-  const Array v =
-      checkpoint_name(einsum(c, "BSM,MND->BSND", h, kv_weight("attention.value"), &kv_layout), "value_proj");
+  const auto project = [&](const std::string& name, const Sharding& layout, bool kv) {
+    const Array w = weight(call, "attention." + name);
+    const Array y = einsum(c, "BSM,MND->BSND", h, kv ? of_kv_heads(w) : w, &layout);
+    if (!m.attention_bias) return y;
+    const Array& bias = call.parameters[call.prefix + "attention." + name + "_bias"];
+    return add_bias(c, y, kv ? of_kv_heads(bias) : bias);
+  };
+  Array q = checkpoint_name(project("query", q_layout, false), "query_proj");
+  Array k = checkpoint_name(project("key", kv_layout, true), "key_proj");
+  const Array v = checkpoint_name(project("value", kv_layout, true), "value_proj");
   if (m.qk_norm) {
-    q = rms_norm(c, q, call.parameters[call.prefix + "attention.q_norm"], m.norm_epsilon);
-    k = rms_norm(c, k, call.parameters[call.prefix + "attention.k_norm"], m.norm_epsilon);
+    const Array &q_norm = call.parameters[call.prefix + "attention.q_norm"],
+                &k_norm = call.parameters[call.prefix + "attention.k_norm"];
+    // Key heads that several parts have each count as often in the mean as they do in it alone.
+    q = m.qk_norm_of_heads ? rms_norm_of_heads(c, q, q_norm, m.norm_epsilon)
+                           : rms_norm(c, q, q_norm, m.norm_epsilon);
+    k = m.qk_norm_of_heads ? rms_norm_of_heads(c, k, of_kv_heads(k_norm), m.norm_epsilon)
+                           : rms_norm(c, k, k_norm, m.norm_epsilon);
   }
   q = rope(c, q, call.rope, 0, m.rope.interleaved);
   k = rope(c, k, call.rope, 0, m.rope.interleaved);
@@ -129,22 +139,22 @@ Array latent_attention(const LayerCall& call, const Array& x) {
   const Sharding tokens = h.sharding();
   auto heads = [&](std::int64_t dim) { return heads_sharding(c, m, {batch, length, m.heads, dim}, false); };
   auto norm = [&](const Array& y, const std::string& name) {
-    return rms_norm(c, y, call.parameters[call.prefix + "attention." + name], m.norm_epsilon);
+    return rms_norm(c, y, call.parameters[call.prefix + "attention." + name], m.latent_norm_epsilon);
+  };
+  const auto to_latent = [&](const std::string& name) {
+    const Array y = einsum(c, "BSM,MR->BSR", h, weight(call, "attention." + name), &tokens);
+    if (!m.attention_bias) return y;
+    return add_bias(c, y, call.parameters[call.prefix + "attention." + name + "_bias"]);
   };
   Array q_in = h;
-  if (m.q_lora > 0) {
-    q_in = norm(checkpoint_name(einsum(c, "BSM,MR->BSR", h, weight(call, "attention.wq_a"), &tokens),
-                                "query_wa_proj"),
-                "q_a_norm");
-  }
+  if (m.q_lora > 0) q_in = norm(checkpoint_name(to_latent("wq_a"), "query_wa_proj"), "q_a_norm");
   const Sharding q_layout = heads(m.nope + m.rope_dim);
   Array q = einsum(c, "BSM,MND->BSND", q_in,
                    weight(call, m.q_lora > 0 ? "attention.wq_b" : "attention.query"), &q_layout);
   q = checkpoint_name(rope(c, checkpoint_name(q, "mla_q"), call.rope, m.nope, m.rope.interleaved),
                       "query_proj");
 
-  const Array compressed =
-      checkpoint_name(einsum(c, "BSM,MR->BSR", h, weight(call, "attention.wkv_a"), &tokens), "kv_wa_proj");
+  const Array compressed = checkpoint_name(to_latent("wkv_a"), "kv_wa_proj");
   const auto [latent, rotary] = split_last(c, compressed, m.kv_lora);
   Array normed = norm(latent, "kv_a_norm"), key = rope(c, rotary, call.rope, 0, m.rope.interleaved);
   if (call.cache != nullptr) {

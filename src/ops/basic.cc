@@ -43,6 +43,36 @@ class CastOp : public Op {
   DType to_;
 };
 
+class AddBiasOp : public Op {
+ public:
+  std::string_view name() const override { return "add_bias"; }
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
+    CHECK(in[0].sharding.partial.empty() && in[0].dtype == in[1].dtype, "[add_bias] {} {} and {}",
+          name_of(in[0].dtype), to_string(in[0].sharding), name_of(in[1].dtype));
+    return {in[0]};
+  }
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
+    const Tensor out = c.empty(in[0].dtype(), in[0].shape());
+    add_to_rows(*c.pool, in[0].view(), in[1].view(), out.view());
+    return {out};
+  }
+  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
+    const Tensor grad = call.grad(0);
+    const Shape& bias = call.input_info(1).local;
+    const std::int64_t columns = num_elements(bias), rows = grad.size() / std::max<std::int64_t>(1, columns);
+    const std::int64_t width = columns % kColumnsOfAPiece == 0 ? kColumnsOfAPiece : columns;
+    const Tensor sum = c.empty(grad.dtype(), bias);
+    const Shape pieces{columns / std::max<std::int64_t>(1, width), width};
+    sum_over_dim(*c.pool, grad.view().reshaped({rows, pieces[0], pieces[1]}), 0, sum.view().reshaped(pieces));
+    return {grad, sum};
+  }
+  std::uint32_t needs_inputs() const override { return 0; }
+
+ private:
+  static constexpr std::int64_t kColumnsOfAPiece = 64;  // the sums of a bias's gradient go to several cores
+};
+
 class AddOp : public Op {
  public:
   std::string_view name() const override { return "add"; }
@@ -330,6 +360,17 @@ Array cast(Context& context, const Array& x, DType dtype) {
 
 Array add(Context& context, const Array& a, const Array& b) {
   return apply_one(context, std::make_shared<AddOp>(), {a, b});
+}
+
+Array add_bias(Context& context, const Array& x, const Array& bias) {
+  const std::size_t dims = bias.shape().size();
+  CHECK(dims > 0 && dims <= x.shape().size(), "[add_bias] {} and {}", to_string(x.shape()),
+        to_string(bias.shape()));
+  Sharding layout;
+  for (std::size_t i = x.shape().size() - dims; i < x.shape().size(); ++i)
+    layout.dims.push_back(x.sharding().dims[i]);
+  return apply_one(context, std::make_shared<AddBiasOp>(),
+                   {x, reshard(context, cast(context, bias, x.dtype()), layout)});
 }
 
 Array scale(Context& context, const Array& x, float factor) {

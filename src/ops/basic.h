@@ -13,6 +13,9 @@ Array cast(Context& context, const Array& x, DType dtype);  // x itself when it 
 // Same shape and sharding; a value that is a partial sum may be added to one that is (CHECK that shardings
 // agree).
 Array add(Context& context, const Array& a, const Array& b);
+// x [..., A] + bias [A], or [..., A, B] + [A, B]: a bias has the last dims of x, is brought to their layout
+// and x's dtype. x is no partial sum (CHECK).
+Array add_bias(Context& context, const Array& x, const Array& bias);
 Array scale(Context& context, const Array& x, float factor);
 // silu(gate) * up, elementwise.
 Array swiglu(Context& context, const Array& gate, const Array& up);

@@ -27,6 +27,30 @@ TEST(Gradients, RmsNormWholeAndSplit) {
        .meshes = {kData2Tensor2, kTensor4, kData2Tensor2}});
 }
 
+TEST(Gradients, RmsNormOfHeadsWholeAndSplit) {
+  const Sharding x_both{{{"data"}, {}, {"tensor"}, {}}, {}}, x_heads{{{}, {}, {"tensor"}, {}}, {}};
+  check_gradients(
+      {.function = [](Context& c,
+                      std::span<const Array> in) { return rms_norm_of_heads(c, in[0], in[1], 1e-3f); },
+       .inputs = {{random_tensor({2, 3, 4, 5}, 1), {x_both, x_heads, x_both}},
+                  {random_tensor({4, 5}, 2), {{{{"tensor"}, {}}, {}}, replicated(2), replicated(2)}}},
+       .meshes = {kData2Tensor2, kTensor4, kData2Tensor2}});
+}
+
+TEST(Gradients, BiasOfTheLastDims) {
+  const auto function = [](Context& c, std::span<const Array> in) { return add_bias(c, in[0], in[1]); };
+  check_gradients({.function = function,
+                   .inputs = {{random_tensor({2, 3, 4, 5}, 1),
+                               {{{{"data"}, {}, {"tensor"}, {}}, {}}, {{{}, {}, {"tensor"}, {}}, {}}}},
+                              {random_tensor({4, 5}, 2), {replicated(2), {{{"tensor"}, {}}, {}}}}},
+                   .meshes = {kData2Tensor2, kTensor4}});
+  check_gradients(
+      {.function = function,
+       .inputs = {{random_tensor({2, 3, 128}, 1), {{{{"data"}, {}, {"tensor"}}, {}}, {{{}, {}, {}}, {}}}},
+                  {random_tensor({128}, 2), {{{{"tensor"}}, {}}, {{{"tensor"}}, {}}}}},
+       .meshes = {kData2Tensor2, kTensor4}});
+}
+
 TEST(Gradients, RopeBothLayoutsWithOffset) {
   const std::vector<double> frequencies{1.0, 0.3, 0.05};
   const Tensor positions = random_integers({2, 5}, 3, 0, 20);

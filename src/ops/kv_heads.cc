@@ -13,24 +13,31 @@ class SpreadHeadsOp : public Op {
   std::string_view name() const override { return "spread_heads"; }
   std::vector<ArrayInfo> infer(const Context& c, std::span<const ArrayInfo> in) const override {
     ArrayInfo out = in[0];
-    out.shape[1] = c.mesh->product(axes_);
-    out.local[1] = 1;
-    out.sharding.dims[1] = axes_;
-    CHECK(out.shape[1] % in[0].shape[1] == 0, "{} heads in {} parts", in[0].shape[1], out.shape[1]);
+    const std::size_t dim = heads_dim(out.shape);
+    out.shape[dim] = c.mesh->product(axes_);
+    out.local[dim] = 1;
+    out.sharding.dims[dim] = axes_;
+    CHECK(out.shape[dim] % in[0].shape[dim] == 0, "{} heads in {} parts", in[0].shape[dim], out.shape[dim]);
     return {out};
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo> infos) const override {
     const Tensor& w = in[0];
-    const Tensor part = c.empty(w.dtype(), {w.dim(0), 1, w.dim(2)});
-    strided_copy(*c.pool, w.view().slice(1, head_of(c, infos[0]), 1), part.view());
+    Shape shape = w.shape();
+    const std::size_t dim = heads_dim(shape);
+    shape[dim] = 1;
+    const Tensor part = c.empty(w.dtype(), shape);
+    strided_copy(*c.pool, w.view().slice(dim, head_of(c, infos[0]), 1), part.view());
     return {part};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     const Tensor& part = call.grad(0);
     const ArrayInfo& whole = call.input_info(0);
-    const Tensor grad = c.zeros(part.dtype(), {part.dim(0), whole.shape[1], part.dim(2)});
-    strided_copy(*c.pool, part.view(), grad.view().slice(1, head_of(c, whole), 1));
+    Shape shape = part.shape();
+    const std::size_t dim = heads_dim(shape);
+    shape[dim] = whole.shape[dim];
+    const Tensor grad = c.zeros(part.dtype(), shape);
+    strided_copy(*c.pool, part.view(), grad.view().slice(dim, head_of(c, whole), 1));
     return {grad};
   }
   std::uint32_t needs_inputs() const override { return 0; }
@@ -40,8 +47,9 @@ class SpreadHeadsOp : public Op {
   std::int64_t head_of(const Context& c, const ArrayInfo& whole) const {
     const std::int64_t parts = c.mesh->product(axes_);
     const std::int64_t part = local_offset(*c.mesh, c.rank, {parts}, Sharding{{axes_}, {}})[0];
-    return part * whole.shape[1] / parts;
+    return part * whole.shape[heads_dim(whole.shape)] / parts;
   }
+  static std::size_t heads_dim(const Shape& shape) { return shape.size() - 2; }
 
   Axes axes_;
 };
@@ -75,7 +83,7 @@ Tensor take_heads(Context& c, const Tensor& x, const std::vector<std::int64_t>& 
 
 Array spread_heads(Context& context, const Array& weight, const Axes& axes) {
   Sharding whole = weight.sharding();
-  whole.dims[1].clear();
+  whole.dims[whole.dims.size() - 2].clear();
   for (Axes& dim : whole.dims) dim = axes_before(dim, Sharding{{axes}, {}});
   return apply_one(context, std::make_shared<SpreadHeadsOp>(axes), {reshard(context, weight, whole)});
 }

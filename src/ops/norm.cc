@@ -1,7 +1,9 @@
 #include "ops/norm.h"
 
+#include <algorithm>
 #include <optional>
 
+#include "core/error.h"
 #include "kernels/rms_norm.h"
 #include "ops/reshard.h"
 
@@ -10,28 +12,28 @@ namespace {
 
 class RmsNormOp : public Op {
  public:
-  explicit RmsNormOp(float epsilon) : epsilon_(epsilon) {}
+  // dims: how many of the last dims are normed together.
+  RmsNormOp(float epsilon, std::size_t dims) : epsilon_(epsilon), dims_(dims) {}
   std::string_view name() const override { return "rms_norm"; }
 
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
     ArrayInfo rstd = in[0];
     rstd.dtype = DType::f32;
-    rstd.shape.pop_back();
-    rstd.local.pop_back();
-    rstd.sharding.dims.pop_back();
+    rstd.shape = rows_shape(rstd.shape);
+    rstd.local = rows_shape(rstd.local);
+    rstd.sharding.dims.resize(rstd.shape.size());
     return {in[0], rstd};
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo> infos) const override {
-    const Tensor& x = in[0];
-    Shape row_shape = x.shape();
-    row_shape.pop_back();
-    const Tensor y = c.empty(x.dtype(), x.shape()), rstd = c.empty(DType::f32, row_shape);
+    const Tensor &x = in[0], &scale = in[1];
+    const Tensor y = c.empty(x.dtype(), x.shape()), rstd = c.empty(DType::f32, rows_shape(x.shape()));
     const auto split = split_of(c, infos[0]);
-    rms_norm(*c.pool, {.x = x.view(),
-                       .scale = in[1].view(),
+    const Shape rows = as_rows(x, scale);
+    rms_norm(*c.pool, {.x = x.view().reshaped(rows),
+                       .scale = flat(scale),
                        .eps = epsilon_,
-                       .y = y.view(),
+                       .y = y.view().reshaped(rows),
                        .rstd = rstd.view(),
                        .split = split ? &*split : nullptr});
     return {y, rstd};
@@ -40,34 +42,64 @@ class RmsNormOp : public Op {
     const Tensor x = call.input(0), scale = call.input(1), rstd = call.output(1);
     const Tensor dx = c.empty(x.dtype(), x.shape()), dscale = c.empty(DType::f32, scale.shape());
     const auto split = split_of(c, call.input_info(0));
-    rms_norm_backward(*c.pool, {.x = x.view(),
-                                .scale = scale.view(),
+    const Shape rows = as_rows(x, scale);
+    rms_norm_backward(*c.pool, {.x = x.view().reshaped(rows),
+                                .scale = flat(scale),
                                 .rstd = rstd.view(),
-                                .dy = call.grad(0).view(),
-                                .dx = dx.view(),
-                                .dscale = dscale.view(),
+                                .dy = call.grad(0).view().reshaped(rows),
+                                .dx = dx.view().reshaped(rows),
+                                .dscale = flat(dscale),
                                 .split = split ? &*split : nullptr});
     return {dx, dscale};
   }
   std::uint32_t needs_outputs() const override { return 2; }
 
  private:
-  // Where the last dim is split.
-  static std::optional<SplitRows> split_of(Context& c, const ArrayInfo& x) {
-    const Axes axes = x.sharding.dims.back();
+  Shape rows_shape(Shape shape) const {
+    shape.resize(shape.size() - dims_);
+    return shape;
+  }
+  static Shape as_rows(const Tensor& x, const Tensor& scale) {
+    return {x.size() / std::max<std::int64_t>(1, scale.size()), scale.size()};
+  }
+  static TensorView flat(const Tensor& scale) { return scale.view().reshaped({scale.size()}); }
+
+  // Where a normed dim is split.
+  std::optional<SplitRows> split_of(Context& c, const ArrayInfo& x) const {
+    Axes axes;
+    std::int64_t elements = 1;
+    for (std::size_t i = x.shape.size() - dims_; i < x.shape.size(); ++i) {
+      for (const auto& axis : x.sharding.dims[i]) axes.push_back(axis);
+      elements *= x.shape[i];
+    }
     if (axes.empty()) return std::nullopt;
-    return SplitRows{x.shape.back(),
+    return SplitRows{elements,
                      [&c, axes](const TensorView& sums) { c.comm->all_reduce(c.group(axes), sums); }};
   }
   float epsilon_;
+  std::size_t dims_;
 };
+
+Array norm_of_last(Context& context, const Array& x, const Array& scale, float epsilon) {
+  const std::size_t dims = scale.shape().size();
+  Sharding layout;
+  for (std::size_t i = x.shape().size() - dims; i < x.shape().size(); ++i)
+    layout.dims.push_back(x.sharding().dims[i]);
+  const Array inputs[] = {x, reshard(context, scale, layout)};
+  return apply(context, std::make_shared<RmsNormOp>(epsilon, dims), inputs).front();
+}
 
 }  // namespace
 
 Array rms_norm(Context& context, const Array& x, const Array& scale, float epsilon) {
-  const Array aligned = reshard(context, scale, Sharding{{x.sharding().dims.back()}, {}});
-  const Array inputs[] = {x, aligned};
-  return apply(context, std::make_shared<RmsNormOp>(epsilon), inputs).front();
+  CHECK(scale.shape().size() == 1, "[rms_norm] scale {}", to_string(scale.shape()));
+  return norm_of_last(context, x, scale, epsilon);
+}
+
+Array rms_norm_of_heads(Context& context, const Array& x, const Array& scale, float epsilon) {
+  CHECK(scale.shape().size() == 2 && x.shape().size() == 4, "[rms_norm] {} of scale {}", to_string(x.shape()),
+        to_string(scale.shape()));
+  return norm_of_last(context, x, scale, epsilon);
 }
 
 }  // namespace switchyard

@@ -35,16 +35,29 @@ struct Candidate {
   double seconds = 0;
 };
 
-// Layers of a kind cost alike: one more of the last kind is what the rest of them take.
+// Layers of a kind cost alike: a step with one of each is planned, and what one more of a kind adds.
 double estimated_seconds(const Config& config, const Mesh& mesh, const Topology& topology) {
-  ModelConfig model = model_config(config);
-  const std::int64_t layers = model.layers, first = model.moe.experts > 0 ? model.dense_layers : 0;
-  if (layers <= first + 2) return plan_model(config, model, mesh, topology, 1).seconds();
-  model.layers = first + 1;
-  const double one = plan_model(config, model, mesh, topology, 1).seconds();
-  model.layers = first + 2;
-  const double two = plan_model(config, model, mesh, topology, 1).seconds();
-  return one + static_cast<double>(layers - first - 1) * (two - one);
+  const ModelConfig model = model_config(config);
+  const auto seconds_with = [&](const std::vector<LayerSpec>& layers) {
+    ModelConfig part = model;
+    part.layer_specs = layers;
+    part.layers = std::ssize(layers);
+    return plan_model(config, part, mesh, topology, 1).seconds();
+  };
+  std::vector<LayerSpec> kinds;
+  for (const LayerSpec& layer : model.layer_specs) {
+    if (std::find(kinds.begin(), kinds.end(), layer) == kinds.end()) kinds.push_back(layer);
+  }
+  if (model.layers <= 2 * std::ssize(kinds)) return seconds_with(model.layer_specs);
+  const double one_each = seconds_with(kinds);
+  double seconds = one_each;
+  for (const LayerSpec& kind : kinds) {
+    std::vector<LayerSpec> more = kinds;
+    more.push_back(kind);
+    const auto count = std::count(model.layer_specs.begin(), model.layer_specs.end(), kind);
+    if (count > 1) seconds += static_cast<double>(count - 1) * (seconds_with(more) - one_each);
+  }
+  return seconds;
 }
 
 // Parallelism that the config gives to axes outside of the search.

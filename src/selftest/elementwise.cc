@@ -46,6 +46,25 @@ std::vector<Case> add_cases(std::uint32_t seed) {
   });
 }
 
+std::vector<Case> add_to_rows_cases(std::uint32_t seed) {
+  std::vector<Case> cases;
+  for (const DType dtype : kFloatTypes) {
+    for (const auto& [rows, columns] :
+         {std::pair<std::int64_t, std::int64_t>{0, 5}, {3, 0}, {1, 1}, {5, 33}, {7, 64}, {400, 100}}) {
+      Draw draw(++seed * 4);
+      const Shape shape{rows, columns};
+      cases.push_back({dtype,
+                       fmt::format("{} rows of {}, seed {}", rows, columns, draw.seed()),
+                       {draw.normal(dtype, rows * columns), draw.normal(dtype, columns)},
+                       {{"out", PoisonedArray(dtype, rows * columns)}},
+                       [shape](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                         add_to_rows(pool, in[0].view(shape), in[1].view(), out[0].view(shape));
+                       }});
+    }
+  }
+  return cases;
+}
+
 std::vector<Case> scale_cases(std::uint32_t seed) {
   return flat_cases(seed, [](ThreadPool& pool, const Arrays& in, PoisonedArray& out) {
     scale(pool, in[0].view(), 0.3f, out.view());
@@ -203,6 +222,7 @@ std::vector<Case> strided_copy_cases(std::uint32_t seed) {
 std::vector<Kernel> elementwise_kernels() {
   return {{"add", "add", add_cases},
           {"add into float32", "add", add_into_f32_cases},
+          {"add_to_rows", "add_to_rows", add_to_rows_cases},
           {"scale", "scale", scale_cases},
           {"convert", "convert", convert_cases},
           {"sum_of_squares", "sum_of_squares", sum_of_squares_cases},

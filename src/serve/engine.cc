@@ -73,37 +73,38 @@ Order agree(Context& context, std::optional<Order> own) {
 class LocalExpertRows {
  public:
   explicit LocalExpertRows(const ModelConfig& model)
-      : first_layer_(model.dense_layers),
+      : layers_(model.moe_layers()),
         experts_(static_cast<std::size_t>(model.moe.experts)),
-        rows_(static_cast<std::size_t>(model.moe_layers()) * experts_) {}
+        rows_(layers_.size() * experts_) {}
 
   void add(std::span<const LayerLoad> loads) {
     for (const LayerLoad& load : loads) {
-      double* const of_layer = rows_.data() + static_cast<std::size_t>(load.layer - first_layer_) * experts_;
+      const auto at = std::lower_bound(layers_.begin(), layers_.end(), load.layer) - layers_.begin();
+      double* const of_layer = rows_.data() + static_cast<std::size_t>(at) * experts_;
       for (std::size_t e = 0; e < experts_; ++e) of_layer[e] += load.rows[e];
     }
   }
   // Sums over the ranks, added to `all` where there is one. Collective.
   void move_to(Context& context, ExpertRows* all) {
     sum_over_run(context, rows_);
-    if (all != nullptr) all->add(rows_, first_layer_, experts_);
+    if (all != nullptr) all->add(rows_, layers_, experts_);
     std::fill(rows_.begin(), rows_.end(), 0.0);
   }
 
  private:
-  std::int64_t first_layer_;
+  std::vector<std::int64_t> layers_;  // the numbers of those with experts
   std::size_t experts_;
   std::vector<double> rows_;
 };
 
 }  // namespace
 
-void ExpertRows::add(std::span<const double> rows, std::int64_t first_layer, std::size_t experts) {
+void ExpertRows::add(std::span<const double> rows, std::span<const std::int64_t> layers,
+                     std::size_t experts) {
   const std::lock_guard lock(mutex_);
   for (std::size_t begin = 0; begin < rows.size(); begin += experts) {
     const std::size_t i = begin / experts;
-    if (layers_.size() == i)
-      layers_.push_back({first_layer + static_cast<std::int64_t>(i), std::vector<double>(experts)});
+    if (layers_.size() == i) layers_.push_back({layers[i], std::vector<double>(experts)});
     for (std::size_t e = 0; e < experts; ++e) layers_[i].rows[e] += rows[begin + e];
   }
 }

@@ -18,7 +18,7 @@ class ExpertRows {
     std::int64_t layer;
     std::vector<double> rows;
   };
-  void add(std::span<const double> rows, std::int64_t first_layer, std::size_t experts);
+  void add(std::span<const double> rows, std::span<const std::int64_t> layers, std::size_t experts);
   std::vector<Layer> layers() const;
 
  private:

@@ -3,10 +3,10 @@
 
 #include <cstring>
 
-#include "checkpoint/hub.h"
 #include "checkpoint/json_file.h"
 #include "core/testing.h"
 #include "gguf/hub_source.h"
+#include "models/families/hub_tensors.h"
 #include "models/parameters.h"
 #include "models/same_model.h"
 
@@ -41,7 +41,7 @@ TEST(HubBlock, IsTheBlockOfTheWhole) {
   std::size_t parameters = 0;
   for (const std::string model : {"deepseek3-tiny", "llama3-rope-tiny", "qwen3moe-tiny"}) {
     const HubSource source = open_hub_source(std::string(kSourceFolder) + "/tests/golden/hf/" + model);
-    const HubFamily family = hub_family(source.config);
+    const ModelFamily& family = family_of(source.config);
     for (const ParameterSpec& spec : parameter_specs(model_config(config_of_hub(source.config)))) {
       SCOPED_TRACE(model + " " + spec.name);
       const Tensor whole = load_from_hub(*source.weights, family, spec.name, spec.shape);

@@ -8,11 +8,11 @@
 #include <optional>
 
 #include "checkpoint/checkpoint_folder.h"
-#include "checkpoint/hub.h"
 #include "checkpoint/json_file.h"
 #include "checkpoint/layout.h"
 #include "core/error.h"
 #include "gguf/hub_source.h"
+#include "models/families/hub_tensors.h"
 #include "models/packed_parameters.h"
 #include "train/resume.h"
 #include "train/session.h"
@@ -26,20 +26,10 @@ std::pair<ParameterSpec, Box> dense_request(const ParameterSpec& spec, const Box
   return {dense_spec(spec, DType::f32), dense_box(spec, block)};
 }
 
-// What our query holds beside the hub's: compat=maxtext keeps 1/√head_dim in it.
-double query_factor(const ModelConfig& model) {
-  const bool in_weight = model.compat && !model.mla && model.attention_scale == 1.0;
-  return in_weight ? 1 / std::sqrt(static_cast<double>(model.head_dim)) : 1.0;
-}
-
-bool is_query(const ParameterSpec& spec) {
-  return spec.name.ends_with("attention.query");
-}
-
 // The packed type that a dense parameter is stored in.
-std::optional<DType> stored_blocks(const HubWeights& weights, HubFamily family, const ParameterSpec& spec,
-                                   double query) {
-  if (query != 1.0 && is_query(spec)) return std::nullopt;
+std::optional<DType> stored_blocks(const HubWeights& weights, const ModelFamily& family,
+                                   const ModelConfig& model, const ParameterSpec& spec) {
+  if (held_factor(model, spec.name) != 1) return std::nullopt;
   return packed_in_hub(weights, family, spec.name, spec.shape);
 }
 
@@ -47,18 +37,17 @@ Parameters::FillBlock from_hub(const std::string& folder, const ModelConfig& mod
                                const std::vector<ParameterSpec>& specs, std::vector<std::string>* notes) {
   const HubSource source = open_hub_source(folder);
   const std::shared_ptr<const HubWeights> weights = source.weights;
-  const HubFamily family = hub_family(source.config);
+  const ModelFamily& family = family_of(source.config);
   std::map<std::string, Shape> shapes;
   for (const auto& spec : specs)
     shapes[spec.name] = dense_request(spec, {spec.shape, spec.shape}).first.shape;
   for (const auto& name : check_hub_tensors(*weights, family, shapes, model.layers))
     notes->push_back("[weights] left out: " + name);
-  const double query = query_factor(model);
-  return [weights, family, query](const ParameterSpec& wanted, const Box& of_wanted) {
+  return [weights, &family, model](const ParameterSpec& wanted, const Box& of_wanted) {
     const auto [spec, block] = dense_request(wanted, of_wanted);
-    if (stored_blocks(*weights, family, spec, query) == wanted.dtype)
+    if (stored_blocks(*weights, family, model, spec) == wanted.dtype)
       return load_blocks_from_hub(*weights, family, spec.name, spec.shape, wanted.shape, of_wanted);
-    const float factor = spec.name.ends_with("attention.query") ? static_cast<float>(query) : 1.0f;
+    const auto factor = static_cast<float>(held_factor(model, spec.name));
     return hub_block(*weights, family, spec.name, spec.shape, block, {spec.dtype, factor});
   };
 }
@@ -172,13 +161,13 @@ std::vector<ParameterSpec> specs_as_stored(const Config& config, const Mesh& mes
   const std::string folder = config.get_string("load_parameters_path");
   if (config.get_string("weight_format") != "stored" || !is_hub_source(folder)) return specs;
   const HubSource source = open_hub_source(folder);
-  const HubFamily family = hub_family(source.config);
+  const ModelFamily& family = family_of(source.config);
   const Mesh own = stage_mesh(mesh);
   const AxisRules rules(config.axis_rules(), own);
   std::map<std::string, ParameterSpec> packed;
   std::int64_t cut = 0, unlike = 0;
   for (const ParameterSpec& spec : specs) {
-    const auto stored = stored_blocks(*source.weights, family, spec, query_factor(model));
+    const auto stored = stored_blocks(*source.weights, family, model, spec);
     const auto blocks = stored ? packed_spec(spec, *stored) : std::nullopt;
     if (!blocks) continue;
     if (splits_whole_blocks(rules, *blocks))

@@ -49,7 +49,7 @@ json to_json(const Config& config, Trainer& trainer, const StepCost& cost) {
     }
     const auto at = static_cast<std::size_t>(i);
     layers.push_back({{"layer", i},
-                      {"kind", trainer.model().is_moe_layer(i) ? "moe" : "dense"},
+                      {"kind", trainer.model().layer(i).experts ? "moe" : "dense"},
                       {"weights_bytes", bytes},
                       {"activation_bytes", at < cost.layer_bytes.size() ? cost.layer_bytes[at] : 0}});
   }

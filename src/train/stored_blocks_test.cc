@@ -7,11 +7,11 @@
 #include <filesystem>
 #include <map>
 
-#include "checkpoint/hub.h"
 #include "checkpoint/safetensors.h"
 #include "core/testing.h"
 #include "gguf/hub_source.h"
 #include "models/decoder.h"
+#include "models/families/hub_tensors.h"
 #include "models/same_model.h"
 #include "train/initial_weights.h"
 #include "train/session.h"

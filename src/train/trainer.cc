@@ -262,12 +262,14 @@ std::vector<double> Trainer::read_losses(std::span<const Array> losses) {
 
 void Trainer::gather_statistics(std::span<LayerLoad> loads, StepResult& result) {
   const auto experts = static_cast<std::size_t>(model_.moe.experts);
-  const auto layers = static_cast<std::size_t>(model_.moe_layers());
+  const std::vector<std::int64_t> numbers = model_.moe_layers();
+  const std::size_t layers = numbers.size();
   if (layers == 0) return;
   read_loads(context_, loads);
   std::vector<double> sums(layers * experts * 2, 0.0);
   for (const auto& load : loads) {
-    const auto at = 2 * static_cast<std::size_t>(load.layer - model_.dense_layers) * experts;
+    const auto place = std::lower_bound(numbers.begin(), numbers.end(), load.layer) - numbers.begin();
+    const auto at = 2 * static_cast<std::size_t>(place) * experts;
     for (std::size_t e = 0; e < experts; ++e) {
       sums[at + e] += load.rows[e];
       sums[at + experts + e] += load.dropped[e];
@@ -279,10 +281,8 @@ void Trainer::gather_statistics(std::span<LayerLoad> loads, StepResult& result) 
   for (std::size_t l = 0; l < layers; ++l) {
     const auto at = sums.begin() + static_cast<std::ptrdiff_t>(2 * l * experts),
                middle = at + static_cast<std::ptrdiff_t>(experts);
-    LayerStatistics layer{model_.dense_layers + static_cast<std::int64_t>(l),
-                          {at, middle},
-                          {middle, middle + static_cast<std::ptrdiff_t>(experts)},
-                          {}};
+    LayerStatistics layer{
+        numbers[l], {at, middle}, {middle, middle + static_cast<std::ptrdiff_t>(experts)}, {}};
     for (std::size_t r = 0; r < ranks && ranks > 1; ++r) {
       double rows = 0;
       for (std::size_t e = r * experts / ranks; e < (r + 1) * experts / ranks; ++e)

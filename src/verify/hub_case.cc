@@ -87,7 +87,7 @@ class HubCase {
     hidden(0, "embedding", pass, report);
     for (std::int64_t i = 0; i < model.layers; ++i) {
       const std::string place = fmt::format("layer {}", i);
-      if (model.is_moe_layer(i)) routing(i, place, pass, report);
+      if (model.layer(i).experts) routing(i, place, pass, report);
       hidden(i + 1, place, pass, report);
     }
     report.compare({"logits", "", "", {}, tolerance_}, pass.whole("logits"), want("logits"));
@@ -192,7 +192,7 @@ CaseReport verify_hub_folder(const CaseRequest& request) {
     fail_usage("[verify] {}: expected input_ids [B,S], got {}", stored.path(), to_string(inputs.shape()));
   const Config config =
       case_config(config_from_hub(hub_config), request, inputs.dim(0), inputs.dim(1), report);
-  const HubModel hub(model_config(config), hub_family(hub_config), request.path);
+  const HubModel hub(model_config(config), family_of(hub_config), request.path);
   const Batch batch = case_batch(stored.path(), inputs, targets, hub.model().vocab);
   const std::string trajectory_path = folder / "trajectory.json";
   Trajectory trajectory;

@@ -195,7 +195,7 @@ class Comparison {
     tensor("hidden.0", "embedding", "hidden states");
     for (std::int64_t i = 0; i < model_.layers; ++i) {
       const std::string place = fmt::format("layer {}", i);
-      if (model_.is_moe_layer(i)) moe_layer(i, place);
+      if (model_.layer(i).experts) moe_layer(i, place);
       tensor(fmt::format("hidden.{}", i + 1), place, "hidden states");
     }
     tensor("logits", "", "");
@@ -222,7 +222,7 @@ class Comparison {
       number("gradient norm", got.raw_grad_norm, want.raw_grad_norm);
       loads(i, got, want);
       for (std::size_t l = 0; l < want_.biases[i].size(); ++l) {
-        const std::int64_t layer = model_.dense_layers + static_cast<std::int64_t>(l);
+        const std::int64_t layer = model_.moe_layers()[l];
         report_.compare({fmt::format("step {} layers.{}.moe.gate_bias", i, layer),
                          fmt::format("layer {}", layer),
                          "router biases",

@@ -20,7 +20,7 @@ Tensor scaled(const Tensor& x, float by) {
 
 }  // namespace
 
-HubModel::HubModel(ModelConfig model, HubFamily family, const std::string& weights)
+HubModel::HubModel(ModelConfig model, const ModelFamily& family, const std::string& weights)
     : model_(std::move(model)),
       family_(family),
       folder_(WeightFolder::open(weights)),
@@ -31,9 +31,7 @@ HubModel::HubModel(ModelConfig model, HubFamily family, const std::string& weigh
 }
 
 float HubModel::factor(const ParameterSpec& spec) const {
-  const bool in_weight = model_.compat && !model_.mla && model_.attention_scale == 1.0;
-  return in_weight && spec.name.ends_with("attention.query") ? std::sqrt(static_cast<float>(model_.head_dim))
-                                                             : 1.0f;
+  return static_cast<float>(1 / held_factor(model_, spec.name));
 }
 
 Parameters HubModel::create(Context& context) const {
@@ -93,7 +91,8 @@ std::vector<Tensor> router_biases(Trainer& trainer) {
   std::vector<Tensor> biases;
   const ModelConfig& model = trainer.model();
   Context& context = trainer.context();
-  for (std::int64_t i = model.dense_layers; model.moe.bias && i < model.layers; ++i) {
+  if (!model.moe.bias) return biases;
+  for (const std::int64_t i : model.moe_layers()) {
     const std::string name = fmt::format("layers.{}.moe.gate_bias", i);
     const bool here = trainer.parameters().contains(name);
     const Tensor bias =

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/hub.h"
 #include "models/decoder.h"
+#include "models/families/hub_tensors.h"
 #include "models/parameters.h"
 #include "train/trainer.h"
 #include "verify/gather.h"
@@ -19,7 +19,7 @@ class HubModel {
  public:
   // Checks that the tensors of `weights` (a folder or one file) are those of the model; Error(usage)
   // otherwise.
-  HubModel(ModelConfig model, HubFamily family, const std::string& weights);
+  HubModel(ModelConfig model, const ModelFamily& family, const std::string& weights);
 
   const ModelConfig& model() const { return model_; }
   const std::vector<ParameterSpec>& specs() const { return specs_; }
@@ -37,7 +37,7 @@ class HubModel {
   std::vector<Tensor> to_hub_scaled(const ParameterSpec& spec, const Tensor& ours, float by) const;
 
   ModelConfig model_;
-  HubFamily family_;
+  const ModelFamily& family_;
   WeightFolder folder_;
   std::vector<ParameterSpec> specs_;
 };

@@ -34,9 +34,14 @@ std::string below(const std::string& parameter) {
   return parameter.substr(parameter.rfind('.') + 1);
 }
 
+// The case's layer is the first that has experts.
+std::int64_t first_moe_layer(const ModelConfig& model) {
+  return model.moe_layers().front();
+}
+
 // Specs of the routed layer's own weights.
 std::vector<ParameterSpec> layer_specs(const ModelConfig& model) {
-  const std::string prefix = fmt::format("layers.{}.moe.", model.dense_layers);
+  const std::string prefix = fmt::format("layers.{}.moe.", first_moe_layer(model));
   std::vector<ParameterSpec> specs;
   for (auto& spec : parameter_specs(model)) {
     if (spec.name.starts_with(prefix) && spec.name.find("moe.shared.") == std::string::npos)
@@ -64,7 +69,7 @@ Tensor read_checked(const SafetensorsFile& file, const std::string& name, const 
 
 MoeWeights weights_of(Context& context, const ModelConfig& model, const Parameters& parameters) {
   MoeWeights w;
-  const std::string prefix = fmt::format("layers.{}.moe.", model.dense_layers);
+  const std::string prefix = fmt::format("layers.{}.moe.", first_moe_layer(model));
   auto in_use = [&](const char* name) {
     return never_save(cast(context, parameters[prefix + name], model.dtype));
   };
@@ -89,7 +94,7 @@ void run_layer(Context& context, const Layer& layer, Gather& gather, std::vector
   const Array segments = make_leaf(to_device(context.memory, ones), {shape[0], shape[1]}, tokens, false);
 
   MoeOutput out = moe_block(context, model.moe, model.moe_execution, weights_of(context, model, parameters),
-                            cast(context, x, model.dtype), segments, 0, model.dense_layers);
+                            cast(context, x, model.dtype), segments, 0, first_moe_layer(model));
   read_loads(context, std::span(&out.load, 1));
   rows = out.load.rows;
   const Array y = cast(context, out.y, DType::f32);
@@ -204,7 +209,7 @@ CaseReport verify_moe_layer(const CaseRequest& request) {
     fail_usage("[verify] {}: expected x [B,S,M], got {}", request.path, to_string(x.shape()));
   const Config config = case_config(std::move(keys), request, x.dim(0), x.dim(1), report);
   const ModelConfig model = model_config(config);
-  if (model.moe_layers() == 0) fail_usage("[verify] {}: its config has no MoE layer", request.path);
+  if (model.moe_layers().empty()) fail_usage("[verify] {}: its config has no MoE layer", request.path);
   const Shape shape{x.dim(0), x.dim(1), model.emb};
   const Layer layer{file, model, layer_specs(model), read_checked(file, "x", shape),
                     read_checked(file, "cotangent", shape)};

@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <limits>
 
-#include "checkpoint/hub.h"
 #include "checkpoint/json_file.h"
 #include "core/error.h"
 #include "eval/score.h"
@@ -14,6 +13,7 @@
 #include "generate/stored_model.h"
 #include "gguf/gguf_file.h"
 #include "gguf/hub_source.h"
+#include "models/families/hub_tensors.h"
 #include "models/pipeline.h"
 #include "nn/layers.h"
 #include "train/initial_weights.h"
@@ -282,7 +282,7 @@ CaseReport verify_quantized(const CaseRequest& request) {
   const bool is_folder = fs::is_directory(request.path);
   CaseReport report{request.path, is_folder ? "folder of few bits" : "GGUF file", "", {}, {}, ""};
   const nlohmann::json hub_config = open_hub_source(request.path).config;
-  hub_family(hub_config);  // refuses what is none of ours before anything beside it is asked for
+  family_of(hub_config);  // refuses what is none of ours before anything beside it is asked for
   const Beside files = beside(request.path, is_folder);
   require_beside(request.path, files.expected);
   require_beside(request.path, files.tensors);

@@ -63,19 +63,6 @@ Tensor matrix_of(const nlohmann::json& rows) {
       {static_cast<std::int64_t>(values.size()), static_cast<std::int64_t>(width)}, flat);
 }
 
-HubFamily family_of(DecoderBlock block) {
-  switch (block) {
-    case DecoderBlock::mixtral:
-      return HubFamily::mixtral;
-    case DecoderBlock::deepseek:
-      return HubFamily::deepseek;
-    case DecoderBlock::qwen3_moe:
-      return HubFamily::qwen_moe;
-    default:
-      return HubFamily::llama;
-  }
-}
-
 // The reference's name of each scalar of a step.
 std::map<std::string, double> metrics_of(const StepResult& r) {
   return {{"learning/loss", r.loss},
@@ -156,7 +143,7 @@ class RunCase {
         fail_usage("[verify] {}: {} holds {} layers, the model {}", report_.path, in_quotes(path),
                    want.size(), got.size());
       for (std::size_t l = 0; l < want.size(); ++l) {
-        const auto layer = hub_.model().dense_layers + static_cast<std::int64_t>(l);
+        const auto layer = hub_.model().moe_layers()[l];
         report_.compare({fmt::format("step {} layers.{} router bias", step, layer),
                          fmt::format("layer {}", layer),
                          "router bias",
@@ -211,7 +198,7 @@ CaseReport verify_training_run(const CaseRequest& request) {
   const Config config = case_config(std::move(keys), request, inputs.dim(0), inputs.dim(1), report);
   ModelConfig model = model_config(config);
   const TrainConfig train = train_config(config, model, mesh_from_config(config).axis_size("stage"));
-  const HubFamily family = family_of(model.block);
+  const ModelFamily& family = family_to_write(config, model);
   const HubModel hub(std::move(model), family, files.find(".init.safetensors"));
   const Batch batch = case_batch(request.path, inputs, targets, hub.model().vocab);
   const std::size_t steps = results["metrics"].size();

@@ -3,9 +3,9 @@
 #include <cstdint>
 #include <string_view>
 
-#include "checkpoint/hub.h"
 #include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "models/families/hub_tensors.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {

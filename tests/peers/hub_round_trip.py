@@ -38,6 +38,9 @@ YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, beta_fast=32.0, be
             original_max_position_embeddings=128)
 MSCALE = dict(mscale=0.707, mscale_all_dim=0.707)
 MOE = dict(moe_intermediate_size=32, num_experts=8, num_experts_per_tok=2)
+GLM = dict(head_dim=24, moe_intermediate_size=32, n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=2,
+           first_k_dense_replace=1, num_hidden_layers=3, routed_scaling_factor=2.5, norm_topk_prob=True,
+           rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5))
 
 CASES = {
     "llama": ("LlamaConfig", GROUPED),
@@ -58,6 +61,18 @@ CASES = {
                                                        "rope_parameters": {**YARN, **MSCALE}}),
     "deepseek_v3, rotary halves": ("DeepseekV3Config", {**LATENT, "n_group": 1, "topk_group": 1,
                                                         "rope_interleave": False, "first_k_dense_replace": 0}),
+    "llama with biases": ("LlamaConfig", {**GROUPED, "attention_bias": True}),
+    "qwen3 with biases": ("Qwen3Config", {**GROUPED, "head_dim": 24, "attention_bias": True}),
+    "qwen3_moe, some layers dense": ("Qwen3MoeConfig", {**GROUPED, **MOE, "num_hidden_layers": 4, "head_dim": 24,
+                                                        "decoder_sparse_step": 2, "mlp_only_layers": [3]}),
+    "deepseek_v3 with biases": ("DeepseekV3Config", {**LATENT, "n_group": 1, "topk_group": 1, "attention_bias": True}),
+    "glm4_moe": ("Glm4MoeConfig", {**GROUPED, **GLM, "attention_bias": True, "use_qk_norm": True}),
+    "glm4_moe, no norms, no biases": ("Glm4MoeConfig", {**GROUPED, **GLM, "n_group": 4, "topk_group": 2}),
+    "glm4_moe_lite": ("Glm4MoeLiteConfig", {**LATENT, "rms_norm_eps": 1e-5, "attention_bias": True,
+                                            "mlp_layer_types": ["sparse", "dense", "sparse"]}),
+    "minimax_m2": ("MiniMaxM2Config", {**GROUPED, "head_dim": 24, "num_local_experts": 8, "num_experts_per_tok": 3,
+                                       "rope_parameters": dict(rope_type="default", rope_theta=1e4,
+                                                               partial_rotary_factor=0.5)}),
     "mixtral in bfloat16": ("MixtralConfig", {**GROUPED, "num_local_experts": 8, "num_experts_per_tok": 2,
                                               "sliding_window": None, "dtype": "bfloat16"}),
     "deepseek_v3 in bfloat16": ("DeepseekV3Config", {**LATENT, "n_group": 4, "topk_group": 2, "dtype": "bfloat16"}),

@@ -1,13 +1,13 @@
 // Parameters that a Hugging Face folder or a GGUF file holds in blocks of a packed type.
 #include <cstring>
 
-#include "checkpoint/hub.h"
 #include "core/error.h"
+#include "models/families/hub_tensors.h"
 
 namespace switchyard {
 
-std::optional<DType> packed_in_hub(const HubWeights& folder, HubFamily family, const std::string& our_name,
-                                   const Shape& our_shape) {
+std::optional<DType> packed_in_hub(const HubWeights& folder, const ModelFamily& family,
+                                   const std::string& our_name, const Shape& our_shape) {
   const HubTensors tensors = hub_tensors(family, our_name, our_shape);
   if (!tensors.transposed) return std::nullopt;
   std::optional<DType> packed;
@@ -20,7 +20,7 @@ std::optional<DType> packed_in_hub(const HubWeights& folder, HubFamily family, c
   return packed;
 }
 
-Tensor load_blocks_from_hub(const HubWeights& folder, HubFamily family, const std::string& our_name,
+Tensor load_blocks_from_hub(const HubWeights& folder, const ModelFamily& family, const std::string& our_name,
                             const Shape& our_shape, const Shape& packed_shape, const Box& box) {
   const std::optional<DType> packed = packed_in_hub(folder, family, our_name, our_shape);
   CHECK(packed, "{} has no blocks in {}", our_name, folder.path());

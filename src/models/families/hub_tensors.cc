@@ -1,3 +1,5 @@
+#include "models/families/hub_tensors.h"
+
 #include <algorithm>
 #include <charconv>
 #include <cstring>
@@ -6,7 +8,6 @@
 #include <string_view>
 
 #include "checkpoint/block_scaled.h"
-#include "checkpoint/hub.h"
 #include "checkpoint/json_file.h"
 #include "checkpoint/transpose.h"
 #include "core/error.h"
@@ -14,56 +15,49 @@
 namespace switchyard {
 namespace {
 
-// How one of our parameters is found in the hub's naming. Expert stacks have a name per expert.
-struct Rule {
-  std::string_view ours;  // below `layers.<i>.`
-  std::string_view hub;   // below `model.layers.<i>.`; {} is the expert
-  bool transposed;
+constexpr TensorRule kLayerRules[] = {
+    {"pre_attention_norm", "input_layernorm.weight", TensorForm::vector},
+    {"post_attention_norm", "post_attention_layernorm.weight", TensorForm::vector},
+    {"attention.query", "self_attn.q_proj.weight"},
+    {"attention.key", "self_attn.k_proj.weight"},
+    {"attention.value", "self_attn.v_proj.weight"},
+    {"attention.out", "self_attn.o_proj.weight"},
+    {"attention.query_bias", "self_attn.q_proj.bias", TensorForm::vector},
+    {"attention.key_bias", "self_attn.k_proj.bias", TensorForm::vector},
+    {"attention.value_bias", "self_attn.v_proj.bias", TensorForm::vector},
+    {"attention.out_bias", "self_attn.o_proj.bias", TensorForm::vector},
+    {"attention.q_norm", "self_attn.q_norm.weight", TensorForm::vector},
+    {"attention.k_norm", "self_attn.k_norm.weight", TensorForm::vector},
+    {"attention.wq_a", "self_attn.q_a_proj.weight"},
+    {"attention.q_a_norm", "self_attn.q_a_layernorm.weight", TensorForm::vector},
+    {"attention.wq_b", "self_attn.q_b_proj.weight"},
+    {"attention.wkv_a", "self_attn.kv_a_proj_with_mqa.weight"},
+    {"attention.kv_a_norm", "self_attn.kv_a_layernorm.weight", TensorForm::vector},
+    {"attention.wq_a_bias", "self_attn.q_a_proj.bias", TensorForm::vector},
+    {"attention.wkv_a_bias", "self_attn.kv_a_proj_with_mqa.bias", TensorForm::vector},
+    {"attention.wkv_b", "self_attn.kv_b_proj.weight"},
+    {"mlp.wi_0", "mlp.gate_proj.weight"},
+    {"mlp.wi_1", "mlp.up_proj.weight"},
+    {"mlp.wo", "mlp.down_proj.weight"},
+    {"moe.gate", "mlp.gate.weight"},
+    {"moe.gate_bias", "mlp.gate.e_score_correction_bias", TensorForm::vector},
+    {"moe.wi_0", "mlp.experts.{}.gate_proj.weight"},
+    {"moe.wi_1", "mlp.experts.{}.up_proj.weight"},
+    {"moe.wo", "mlp.experts.{}.down_proj.weight"},
+    {"moe.shared.wi_0", "mlp.shared_experts.gate_proj.weight"},
+    {"moe.shared.wi_1", "mlp.shared_experts.up_proj.weight"},
+    {"moe.shared.wo", "mlp.shared_experts.down_proj.weight"},
+};
+constexpr TensorRule kTopRules[] = {
+    {"embedding", "model.embed_tokens.weight", TensorForm::table},
+    {"final_norm", "model.norm.weight", TensorForm::vector},
+    {"head", "lm_head.weight"},
 };
 
-constexpr Rule kLayerRules[] = {
-    {"pre_attention_norm", "input_layernorm.weight", false},
-    {"post_attention_norm", "post_attention_layernorm.weight", false},
-    {"attention.query", "self_attn.q_proj.weight", true},
-    {"attention.key", "self_attn.k_proj.weight", true},
-    {"attention.value", "self_attn.v_proj.weight", true},
-    {"attention.out", "self_attn.o_proj.weight", true},
-    {"attention.q_norm", "self_attn.q_norm.weight", false},
-    {"attention.k_norm", "self_attn.k_norm.weight", false},
-    {"attention.wq_a", "self_attn.q_a_proj.weight", true},
-    {"attention.q_a_norm", "self_attn.q_a_layernorm.weight", false},
-    {"attention.wq_b", "self_attn.q_b_proj.weight", true},
-    {"attention.wkv_a", "self_attn.kv_a_proj_with_mqa.weight", true},
-    {"attention.kv_a_norm", "self_attn.kv_a_layernorm.weight", false},
-    {"attention.wkv_b", "self_attn.kv_b_proj.weight", true},
-    {"mlp.wi_0", "mlp.gate_proj.weight", true},
-    {"mlp.wi_1", "mlp.up_proj.weight", true},
-    {"mlp.wo", "mlp.down_proj.weight", true},
-    {"moe.gate", "mlp.gate.weight", true},
-    {"moe.gate_bias", "mlp.gate.e_score_correction_bias", false},
-    {"moe.wi_0", "mlp.experts.{}.gate_proj.weight", true},
-    {"moe.wi_1", "mlp.experts.{}.up_proj.weight", true},
-    {"moe.wo", "mlp.experts.{}.down_proj.weight", true},
-    {"moe.shared.wi_0", "mlp.shared_experts.gate_proj.weight", true},
-    {"moe.shared.wi_1", "mlp.shared_experts.up_proj.weight", true},
-    {"moe.shared.wo", "mlp.shared_experts.down_proj.weight", true},
-};
-constexpr Rule kMixtralRules[] = {
-    {"moe.gate", "block_sparse_moe.gate.weight", true},
-    {"moe.wi_0", "block_sparse_moe.experts.{}.w1.weight", true},
-    {"moe.wi_1", "block_sparse_moe.experts.{}.w3.weight", true},
-    {"moe.wo", "block_sparse_moe.experts.{}.w2.weight", true},
-};
-constexpr Rule kTopRules[] = {
-    {"embedding", "model.embed_tokens.weight", false},
-    {"final_norm", "model.norm.weight", false},
-    {"head", "lm_head.weight", true},
-};
-
-template <std::size_t N>
-const Rule* find_rule(const Rule (&rules)[N], std::string_view ours) {
-  const Rule* found = std::find_if(rules, rules + N, [&](const Rule& rule) { return rule.ours == ours; });
-  return found == rules + N ? nullptr : found;
+const TensorRule* find_rule(std::span<const TensorRule> rules, std::string_view ours) {
+  const auto found =
+      std::find_if(rules.begin(), rules.end(), [&](const TensorRule& rule) { return rule.ours == ours; });
+  return found == rules.end() ? nullptr : &*found;
 }
 
 // "layers.3.mlp.wo" -> "layers.3." and "mlp.wo"; a name without a layer keeps an empty prefix.
@@ -107,23 +101,20 @@ std::string list_of(const std::vector<std::string>& names) {
 
 }  // namespace
 
-HubTensors hub_tensors(HubFamily family, const std::string& our_name, const Shape& our_shape) {
+HubTensors hub_tensors(const ModelFamily& family, const std::string& our_name, const Shape& our_shape) {
   const auto [prefix, below] = split_layer(our_name);
-  const Rule* rule = nullptr;
-  if (prefix.empty()) {
-    rule = find_rule(kTopRules, below);
-  } else {
-    if (family == HubFamily::mixtral) rule = find_rule(kMixtralRules, below);
-    if (rule == nullptr) rule = find_rule(kLayerRules, below);
-  }
+  const TensorRule* rule = find_rule(family.tensors, below);
+  if (rule == nullptr) rule = prefix.empty() ? find_rule(kTopRules, below) : find_rule(kLayerRules, below);
   CHECK(rule != nullptr, "parameter {}", our_name);
   const std::string hub = (prefix.empty() ? "" : "model." + std::string(prefix)) + std::string(rule->hub);
   HubTensors tensors;
-  tensors.transposed = rule->transposed;
+  tensors.transposed = rule->form == TensorForm::matrix;
   const std::size_t expert = hub.find("{}");
   if (expert == std::string::npos) {
     tensors.names = {hub};
-    tensors.shape = rule->transposed ? matrix_shape(below, our_shape) : our_shape;
+    tensors.shape = rule->form == TensorForm::matrix   ? matrix_shape(below, our_shape)
+                    : rule->form == TensorForm::vector ? Shape{num_elements(our_shape)}
+                                                       : our_shape;
     return tensors;
   }
   CHECK(our_shape.size() == 3, "{} has shape {}", our_name, to_string(our_shape));
@@ -134,7 +125,7 @@ HubTensors hub_tensors(HubFamily family, const std::string& our_name, const Shap
   return tensors;
 }
 
-Shape hub_shape(HubFamily family, const std::string& our_name, const Shape& our_shape) {
+Shape hub_shape(const ModelFamily& family, const std::string& our_name, const Shape& our_shape) {
   return hub_tensors(family, our_name, our_shape).shape;
 }
 
@@ -176,7 +167,7 @@ std::vector<Tensor> to_hub(const HubTensors& tensors, const Tensor& ours) {
   return hub;
 }
 
-Tensor load_from_hub(const HubWeights& folder, HubFamily family, const std::string& our_name,
+Tensor load_from_hub(const HubWeights& folder, const ModelFamily& family, const std::string& our_name,
                      const Shape& our_shape) {
   const HubTensors tensors = hub_tensors(family, our_name, our_shape);
   std::vector<Tensor> parts;
@@ -207,7 +198,7 @@ std::optional<std::string> hub_left_out(const std::string& name, bool tied, std:
   return {};
 }
 
-std::vector<std::string> check_hub_tensors(const HubWeights& folder, HubFamily family,
+std::vector<std::string> check_hub_tensors(const HubWeights& folder, const ModelFamily& family,
                                            const std::map<std::string, Shape>& our_parameters,
                                            std::int64_t num_layers) {
   std::set<std::string> known;

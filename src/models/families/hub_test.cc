@@ -1,12 +1,12 @@
 // Hugging Face configs and names against what the published files say.
-#include "checkpoint/hub.h"
-
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <numeric>
+
+#include "models/families/hub_tensors.h"
 
 namespace switchyard {
 namespace {
@@ -186,34 +186,30 @@ Tensor counting(const Shape& shape) {
 }
 
 TEST(HubTensors, NamesAndShapes) {
-  const auto check = [](HubFamily family, const std::string& name, const Shape& ours,
+  const auto check = [](const ModelFamily& family, const std::string& name, const Shape& ours,
                         const std::string& first, const Shape& shape) {
     EXPECT_EQ(hub_tensors(family, name, ours).names[0], first);
     EXPECT_EQ(hub_shape(family, name, ours), shape) << name;
   };
-  check(HubFamily::llama, "embedding", {256, 64}, "model.embed_tokens.weight", {256, 64});
-  check(HubFamily::llama, "head", {64, 256}, "lm_head.weight", {256, 64});
-  check(HubFamily::llama, "layers.11.attention.query", {64, 4, 24}, "model.layers.11.self_attn.q_proj.weight",
+  check(kLlama, "embedding", {256, 64}, "model.embed_tokens.weight", {256, 64});
+  check(kLlama, "head", {64, 256}, "lm_head.weight", {256, 64});
+  check(kLlama, "layers.11.attention.query", {64, 4, 24}, "model.layers.11.self_attn.q_proj.weight",
         {96, 64});
-  check(HubFamily::llama, "layers.0.attention.out", {4, 24, 64}, "model.layers.0.self_attn.o_proj.weight",
-        {64, 96});
-  check(HubFamily::mixtral, "layers.0.moe.wi_1", {8, 64, 72},
-        "model.layers.0.block_sparse_moe.experts.0.w3.weight", {72, 64});
-  check(HubFamily::mixtral, "layers.0.moe.gate", {64, 8}, "model.layers.0.block_sparse_moe.gate.weight",
-        {8, 64});
-  check(HubFamily::deepseek, "layers.1.moe.gate_bias", {16},
-        "model.layers.1.mlp.gate.e_score_correction_bias", {16});
-  check(HubFamily::deepseek, "layers.1.attention.wkv_b", {32, 4, 44},
-        "model.layers.1.self_attn.kv_b_proj.weight", {176, 32});
-  check(HubFamily::qwen_moe, "layers.1.moe.wo", {8, 32, 64}, "model.layers.1.mlp.experts.0.down_proj.weight",
-        {64, 32});
-  EXPECT_EQ(hub_tensors(HubFamily::qwen_moe, "layers.1.moe.wo", {8, 32, 64}).names[7],
+  check(kLlama, "layers.0.attention.out", {4, 24, 64}, "model.layers.0.self_attn.o_proj.weight", {64, 96});
+  check(kMixtral, "layers.0.moe.wi_1", {8, 64, 72}, "model.layers.0.block_sparse_moe.experts.0.w3.weight",
+        {72, 64});
+  check(kMixtral, "layers.0.moe.gate", {64, 8}, "model.layers.0.block_sparse_moe.gate.weight", {8, 64});
+  check(kDeepseekV3, "layers.1.moe.gate_bias", {16}, "model.layers.1.mlp.gate.e_score_correction_bias", {16});
+  check(kDeepseekV3, "layers.1.attention.wkv_b", {32, 4, 44}, "model.layers.1.self_attn.kv_b_proj.weight",
+        {176, 32});
+  check(kQwen3Moe, "layers.1.moe.wo", {8, 32, 64}, "model.layers.1.mlp.experts.0.down_proj.weight", {64, 32});
+  EXPECT_EQ(hub_tensors(kQwen3Moe, "layers.1.moe.wo", {8, 32, 64}).names[7],
             "model.layers.1.mlp.experts.7.down_proj.weight");
 }
 
 TEST(HubTensors, ElementsMoveToTheirPlaces) {
   const Shape shape = {3, 2, 5};  // [M,N,D]
-  const auto query = hub_tensors(HubFamily::llama, "layers.0.attention.query", shape);
+  const auto query = hub_tensors(kLlama, "layers.0.attention.query", shape);
   const Tensor ours = counting(shape);
   const auto hub = to_hub(query, ours);
   for (std::int64_t m = 0; m < 3; ++m) {
@@ -221,7 +217,7 @@ TEST(HubTensors, ElementsMoveToTheirPlaces) {
       EXPECT_EQ(hub[0].data<float>()[nd * 3 + m], ours.data<float>()[m * 10 + nd]);
     }
   }
-  const auto experts = hub_tensors(HubFamily::mixtral, "layers.0.moe.wi_0", {2, 3, 4});
+  const auto experts = hub_tensors(kMixtral, "layers.0.moe.wi_0", {2, 3, 4});
   const auto parts = to_hub(experts, counting({2, 3, 4}));
   ASSERT_EQ(parts.size(), 2u);
   EXPECT_EQ(parts[1].shape(), (Shape{4, 3}));
@@ -239,7 +235,7 @@ TEST(HubTensors, ThereAndBackAgain) {
                                                    {"layers.0.mlp.wo", {70, 33}}};
   for (const auto& [name, shape] : parameters) {
     for (DType dtype : {DType::f32, DType::bf16}) {
-      const auto tensors = hub_tensors(HubFamily::deepseek, name, shape);
+      const auto tensors = hub_tensors(kDeepseekV3, name, shape);
       const Tensor ours = counting(shape).cast(dtype);
       const Tensor back = to_ours(tensors, to_hub(tensors, ours), shape);
       EXPECT_EQ(back.dtype(), dtype);
@@ -254,7 +250,7 @@ class HubFolder : public ::testing::Test {
     std::string pattern = (fs::temp_directory_path() / "switchyard_hub_XXXXXX").string();
     path_ = ::mkdtemp(pattern.data());
     for (const auto& [name, shape] : parameters_) {
-      const auto tensors = hub_tensors(HubFamily::deepseek, name, shape);
+      const auto tensors = hub_tensors(kDeepseekV3, name, shape);
       const auto parts = to_hub(tensors, counting(shape));
       for (std::size_t i = 0; i < parts.size(); ++i) stored_[tensors.names[i]] = parts[i];
     }
@@ -267,7 +263,7 @@ class HubFolder : public ::testing::Test {
   }
   std::string problem() {
     try {
-      check_hub_tensors(folder(), HubFamily::deepseek, parameters_, 1);
+      check_hub_tensors(folder(), kDeepseekV3, parameters_, 1);
       return "";
     } catch (const Error& e) {
       return e.what();
@@ -287,8 +283,8 @@ TEST_F(HubFolder, LoadsAndSkipsExtraLayersWithNotices) {
   stored_["model.layers.0.self_attn.rotary_emb.inv_freq"] = counting({2});
   stored_["lm_head.weight"] = counting({7, 5});
   EXPECT_EQ(problem(), "");
-  EXPECT_EQ(check_hub_tensors(folder(), HubFamily::deepseek, parameters_, 1).size(), 3u);
-  const Tensor wi = load_from_hub(folder(), HubFamily::deepseek, "layers.0.moe.wi_0", {2, 5, 3});
+  EXPECT_EQ(check_hub_tensors(folder(), kDeepseekV3, parameters_, 1).size(), 3u);
+  const Tensor wi = load_from_hub(folder(), kDeepseekV3, "layers.0.moe.wi_0", {2, 5, 3});
   EXPECT_EQ(wi.data<float>()[29], 29);
 }
 
@@ -301,8 +297,8 @@ TEST_F(HubFolder, NamesWhatDoesNotFit) {
   EXPECT_NE(message.find("experts.1.gate_proj.weight [5,3] (expected [3,5])"), std::string::npos) << message;
   EXPECT_NE(message.find("surplus: \"model.layers.0.odd\""), std::string::npos) << message;
   const auto weights = folder();
-  EXPECT_THROW(load_from_hub(weights, HubFamily::deepseek, "final_norm", {5}), Error);
-  EXPECT_THROW(load_from_hub(weights, HubFamily::deepseek, "layers.0.moe.wi_0", {2, 5, 3}), Error);
+  EXPECT_THROW(load_from_hub(weights, kDeepseekV3, "final_norm", {5}), Error);
+  EXPECT_THROW(load_from_hub(weights, kDeepseekV3, "layers.0.moe.wi_0", {2, 5, 3}), Error);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Hugging Face models: their config.json as our config keys, their tensors as our parameters.
+// The tensors of Hugging Face models as our parameters.
 //
 // Our names and shapes (M emb_dim, V vocab, N heads, D head_dim, H mlp width, E experts): `embedding` [V,M],
 // `final_norm` [M], `head` [M,V] (absent when tied), and for layer i `layers.<i>.` followed by
@@ -13,7 +13,6 @@
 #pragma once
 
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -22,19 +21,9 @@
 #include "checkpoint/safetensors.h"
 #include "core/box.h"
 #include "core/tensor.h"
+#include "models/families/family.h"
 
 namespace switchyard {
-
-// Which naming scheme a model's tensors follow. llama covers llama, mistral and dense qwen3.
-enum class HubFamily { llama, mixtral, deepseek, qwen_moe };
-
-// From `model_type`. Error(usage) when it is absent or not one we can run.
-HubFamily hub_family(const nlohmann::json& hub_config);
-
-// Our config keys (MaxText's names) for a config.json, in the style of transformers 5 (`rope_parameters`) or
-// as published (`rope_theta`, `rope_scaling`). Error(usage) naming the key for anything we would compute
-// differently.
-std::map<std::string, nlohmann::json> config_from_hub(const nlohmann::json& hub_config);
 
 // The hub tensors that make up one of our parameters, in order (one, or E of them for an expert stack).
 struct HubTensors {
@@ -44,16 +33,16 @@ struct HubTensors {
 };
 
 // `our_name` must be one of the names above (CHECKed); `our_shape` gives the number of experts.
-HubTensors hub_tensors(HubFamily family, const std::string& our_name, const Shape& our_shape);
+HubTensors hub_tensors(const ModelFamily& family, const std::string& our_name, const Shape& our_shape);
 // Shape of each of those hub tensors.
-Shape hub_shape(HubFamily family, const std::string& our_name, const Shape& our_shape);
+Shape hub_shape(const ModelFamily& family, const std::string& our_name, const Shape& our_shape);
 // Hub -> ours, f32 or bf16 kept (all of one dtype; gate_bias always f32 as in the file). Shapes are CHECKed.
 Tensor to_ours(const HubTensors& tensors, std::span<const Tensor> hub, const Shape& our_shape);
 // Ours -> hub; the exact inverse.
 std::vector<Tensor> to_hub(const HubTensors& tensors, const Tensor& ours);
 
 // One parameter from a folder. Error(usage) naming the missing or mis-shaped tensor.
-Tensor load_from_hub(const HubWeights& folder, HubFamily family, const std::string& our_name,
+Tensor load_from_hub(const HubWeights& folder, const ModelFamily& family, const std::string& our_name,
                      const Shape& our_shape);
 
 // A box of one parameter in another type, times a factor: cast, then scaled in float32 and rounded again.
@@ -62,16 +51,16 @@ struct HubCast {
   DType dtype = DType::f32;  // or bf16
   float factor = 1;
 };
-Tensor hub_block(const HubWeights& folder, HubFamily family, const std::string& our_name,
+Tensor hub_block(const HubWeights& folder, const ModelFamily& family, const std::string& our_name,
                  const Shape& our_shape, const Box& box, const HubCast& cast);
 
 // The packed type that holds all of a parameter bit for bit as the folder has it (HubWeights::packed_dtype);
 // none where there is none, or where its tensors differ in it.
-std::optional<DType> packed_in_hub(const HubWeights& folder, HubFamily family, const std::string& our_name,
-                                   const Shape& our_shape);
+std::optional<DType> packed_in_hub(const HubWeights& folder, const ModelFamily& family,
+                                   const std::string& our_name, const Shape& our_shape);
 // Blocks of that type (CHECKed to be there): the part `box` of [.., in / 32, out / 16], whose whole is
 // `packed_shape`. Of a stack only the experts in the box are read.
-Tensor load_blocks_from_hub(const HubWeights& folder, HubFamily family, const std::string& our_name,
+Tensor load_blocks_from_hub(const HubWeights& folder, const ModelFamily& family, const std::string& our_name,
                             const Shape& our_shape, const Shape& packed_shape, const Box& box);
 
 // Why a hub tensor is left aside on purpose, as a notice that begins with its name, or nothing: those of the
@@ -83,7 +72,7 @@ std::optional<std::string> hub_left_out(const std::string& name, bool tied, std:
 // there with the right shape, and nothing else is. Error(usage) lists up to five of the missing, mis-shaped
 // and surplus names. Returns what is left
 // aside: the notices of hub_left_out(), and tensors without elements.
-std::vector<std::string> check_hub_tensors(const HubWeights& folder, HubFamily family,
+std::vector<std::string> check_hub_tensors(const HubWeights& folder, const ModelFamily& family,
                                            const std::map<std::string, Shape>& our_parameters,
                                            std::int64_t num_layers);
 

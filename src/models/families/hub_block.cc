@@ -3,10 +3,10 @@
 #include <cstring>
 #include <vector>
 
-#include "checkpoint/hub.h"
 #include "checkpoint/layout.h"
 #include "checkpoint/transpose.h"
 #include "core/error.h"
+#include "models/families/hub_tensors.h"
 
 namespace switchyard {
 namespace {
@@ -129,7 +129,7 @@ class HubBlockReader {
 
 }  // namespace
 
-Tensor hub_block(const HubWeights& weights, HubFamily family, const std::string& our_name,
+Tensor hub_block(const HubWeights& weights, const ModelFamily& family, const std::string& our_name,
                  const Shape& our_shape, const Box& box, const HubCast& cast) {
   CHECK(inside(box, our_shape) && is_float(cast.dtype), "{} of {} {}", to_string(box), our_name,
         to_string(our_shape));

@@ -1,0 +1,37 @@
+// What model families share in their config.json.
+#pragma once
+
+#include "models/families/family.h"
+
+namespace switchyard {
+
+// A whole number as one: our keys for scales and factors are integers.
+nlohmann::json shortest(double value);
+
+// config.json -> keys.
+void read_common(const HubConfig& hub, ConfigKeys& keys);  // sizes, and what no family of ours has is refused
+// Rotary embeddings: theta, and how they are stretched. `usual_theta`: where a file states none, or 0.
+struct RopeDefaults {
+  bool latent = false;  // MLA: interleaved pairs, and scores scaled by mscale
+  double usual_theta = 0;
+  double usual_share =
+      0;  // of a head that is rotated, where a file states none; 0: the family rotates all of it
+};
+void read_rope(const HubConfig& hub, const RopeDefaults& defaults, ConfigKeys& keys);
+struct GroupedAttention {
+  std::int64_t head_dim = 0;  // where a file states none; 0: width / heads
+  bool qk_norm = false;
+  bool biases = false;  // whether the family reads attention_bias
+};
+void read_grouped_attention(const HubConfig& hub, const GroupedAttention& family, ConfigKeys& keys);
+// The numbers of the layers for which the list `key` says `yes`; all others say `no`, and there is one word a
+// layer.
+nlohmann::json layers_that_are(const HubConfig& hub, const char* key, const char* yes, const char* no);
+// Mistral's and Mixtral's, who have one in every layer.
+void refuse_window(const HubConfig& hub);
+
+// Keys -> config.json.
+HubJson write_common(const Config& config, const ModelConfig& model);
+void write_grouped_attention(const ModelConfig& model, HubJson& hub);
+
+}  // namespace switchyard

@@ -1,0 +1,175 @@
+// DeepSeek-V2 and V3, and Kimi K2: latent attention, dense layers before the first with experts, shared
+// experts. The two generations differ in how the router scores and selects.
+#include "models/families/deepseek.h"
+
+#include "core/error.h"
+
+namespace switchyard {
+
+const DecoderBlock kDeepseekBlock{.name = "deepseek", .experts = true, .latent_attention = true};
+
+void read_latent_attention(const HubConfig& hub, ConfigKeys& keys) {
+  keys["attention_type"] = "mla";
+  keys["attention_bias"] = hub.flag("attention_bias", false);
+  keys["use_qk_norm"] = false;
+  keys["base_num_kv_heads"] = hub.positive("num_attention_heads");  // every head has its own key and value
+  keys["q_lora_rank"] = hub.integer("q_lora_rank", 0);
+  for (const char* key : {"kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"}) {
+    keys[key] = hub.positive(key);
+  }
+}
+
+void write_latent_attention(const ModelConfig& model, HubJson& hub) {
+  hub["num_key_value_heads"] = model.heads;
+  hub["q_lora_rank"] = model.q_lora > 0 ? HubJson(model.q_lora) : HubJson(nullptr);
+  hub["kv_lora_rank"] = model.kv_lora;
+  hub["qk_nope_head_dim"] = model.nope;
+  hub["qk_rope_head_dim"] = model.rope_dim;
+  hub["v_head_dim"] = model.v_dim;
+}
+
+namespace {
+
+void read_router_of_deepseek(const HubConfig& hub, bool second, const ExpertDefaults& defaults,
+                             ConfigKeys& keys) {
+  const char* usual = second ? "softmax" : "sigmoid";
+  if (hub.text("scoring_func", usual) != usual) hub.wrong("scoring_func", usual);
+  const std::string method = hub.text("topk_method", second ? "greedy" : "noaux_tc");
+  const bool limited = method == "group_limited_greedy";
+  if (second ? method != "greedy" && !limited : method != "noaux_tc") {
+    hub.wrong("topk_method", second ? "greedy or group_limited_greedy" : "noaux_tc");
+  }
+  keys["routed_score_func"] = usual;
+  keys["routed_bias"] = !second;
+  keys["norm_topk_prob"] = hub.flag("norm_topk_prob", !second);
+  if (second && hub.flag("norm_topk_prob", false)) hub.wrong("norm_topk_prob", "false for deepseek_v2");
+  keys["routed_scaling_factor"] = hub.number("routed_scaling_factor", defaults.scaling);
+  // The third generation has groups unless it says that it has none.
+  const bool stated = defaults.groups == 0;
+  const std::int64_t groups = stated ? hub.integer("n_group") : hub.integer("n_group", defaults.groups),
+                     best = stated ? hub.integer("topk_group") : hub.integer("topk_group", 1);
+  const bool grouped = groups > 1 && (limited || !second);
+  keys["n_routing_groups"] = grouped ? groups : -1;
+  keys["topk_routing_group"] = grouped ? best : -1;
+  const std::int64_t experts = hub.positive("n_routed_experts");
+  if (grouped && (experts % groups != 0 || best < 1 || best > groups)) {
+    fail_usage(
+        "[hub config] n_group={}, topk_group={}: expected n_group to divide n_routed_experts={} and "
+        "topk_group "
+        "in 1..n_group",
+        groups, best, experts);
+  }
+}
+
+void read_experts(const HubConfig& hub, bool second, const ExpertDefaults& defaults, ConfigKeys& keys) {
+  keys["num_experts"] = hub.positive("n_routed_experts");
+  keys["num_experts_per_tok"] = hub.positive("num_experts_per_tok");
+  keys["shared_experts"] = hub.integer("n_shared_experts", 0);
+  keys["base_moe_mlp_dim"] = hub.positive("moe_intermediate_size");
+  read_router_of_deepseek(hub, second, defaults, keys);
+}
+
+void read_attention_and_layers(const HubConfig& hub, ConfigKeys& keys) {
+  read_rope(hub, {.latent = true, .usual_theta = 10000}, keys);
+  read_latent_attention(hub, keys);
+  if (hub.integer("moe_layer_freq", 1) != 1) hub.wrong("moe_layer_freq", "1");
+  keys["first_num_dense_layers"] = hub.integer("first_k_dense_replace");
+}
+
+void read_deepseek_v2(const HubConfig& hub, ConfigKeys& keys) {
+  read_attention_and_layers(hub, keys);
+  read_experts(hub, true, {.groups = 1, .scaling = 1}, keys);
+}
+void read_deepseek_v3(const HubConfig& hub, ConfigKeys& keys) {
+  read_attention_and_layers(hub, keys);
+  read_experts(hub, false, {}, keys);
+}
+
+void write_experts_of_deepseek(const Config& config, const ModelConfig& model, bool second, HubJson& hub) {
+  const MoeConfig& moe = model.moe;
+  hub["n_routed_experts"] = moe.experts;
+  hub["n_shared_experts"] = model.shared_experts;
+  hub["num_experts_per_tok"] = moe.slots;
+  hub["moe_intermediate_size"] = model.moe_mlp;
+  hub["norm_topk_prob"] = moe.normalise && !second;
+  hub["routed_scaling_factor"] = config.get_float("routed_scaling_factor");
+  hub["scoring_func"] = second ? "softmax" : "sigmoid";
+  const bool grouped = moe.groups > 1;
+  hub["topk_method"] = !second ? "noaux_tc" : grouped ? "group_limited_greedy" : "greedy";
+  hub["n_group"] = grouped ? moe.groups : 1;
+  hub["topk_group"] = grouped ? moe.kept_groups : 1;
+  if (!second) hub["rope_interleave"] = model.rope.interleaved;
+}
+
+void write_attention_and_layers(const Config& config, const ModelConfig& model, HubJson& hub) {
+  write_latent_attention(model, hub);
+  hub["first_k_dense_replace"] = config.get_int("first_num_dense_layers");
+  hub["moe_layer_freq"] = 1;
+}
+
+void write_deepseek_v2(const Config& config, const ModelConfig& model, HubJson& hub) {
+  write_attention_and_layers(config, model, hub);
+  write_experts_of_deepseek(config, model, true, hub);
+}
+void write_deepseek_v3(const Config& config, const ModelConfig& model, HubJson& hub) {
+  write_attention_and_layers(config, model, hub);
+  write_experts_of_deepseek(config, model, false, hub);
+}
+
+// Its norms have one epsilon, and no dense layer comes after one with experts.
+bool is_deepseek(const ModelConfig& model) {
+  const std::vector<std::int64_t> sparse = model.moe_layers();
+  return model.latent_norm_epsilon == model.norm_epsilon && !sparse.empty() &&
+         sparse.front() + std::ssize(sparse) == model.layers;
+}
+bool writes_deepseek_v2(const ModelConfig& model) {
+  return is_deepseek(model) && model.moe.score == RouterScore::softmax;
+}
+bool writes_deepseek_v3(const ModelConfig& model) {
+  return is_deepseek(model) && model.moe.score != RouterScore::softmax;
+}
+
+void restate_deepseek_v3(const ModelConfig& model, Restated& restated) {
+  if (model.moe.score != RouterScore::sigmoid || model.moe.bias) return;
+  restated.keys["routed_bias"] = true;
+  restated.notices.push_back("routed_bias=false: written with a router's bias of zeros");
+}
+
+bool never_writes(const ModelConfig&) {
+  return false;
+}
+
+}  // namespace
+
+void read_experts_of_deepseek3(const HubConfig& hub, const ExpertDefaults& defaults, ConfigKeys& keys) {
+  read_experts(hub, false, defaults, keys);
+}
+void write_experts_of_deepseek3(const Config& config, const ModelConfig& model, HubJson& hub) {
+  write_experts_of_deepseek(config, model, false, hub);
+}
+
+const ModelFamily kDeepseekV2{.type = "deepseek_v2",
+                              .architecture = "DeepseekV2ForCausalLM",
+                              .block = &kDeepseekBlock,
+                              .tensors = {},
+                              .read = read_deepseek_v2,
+                              .write = write_deepseek_v2,
+                              .writes = writes_deepseek_v2};
+const ModelFamily kDeepseekV3{.type = "deepseek_v3",
+                              .architecture = "DeepseekV3ForCausalLM",
+                              .block = &kDeepseekBlock,
+                              .tensors = {},
+                              .read = read_deepseek_v3,
+                              .write = write_deepseek_v3,
+                              .writes = writes_deepseek_v3,
+                              .restate = restate_deepseek_v3};
+// A DeepSeek-V3 under another name: it is written as one.
+const ModelFamily kKimiK2{.type = "kimi_k2",
+                          .architecture = "DeepseekV3ForCausalLM",
+                          .block = &kDeepseekBlock,
+                          .tensors = {},
+                          .read = read_deepseek_v3,
+                          .write = write_deepseek_v3,
+                          .writes = never_writes};
+
+}  // namespace switchyard

@@ -1,0 +1,80 @@
+// Model families: what of a model depends on whose it is, one file a family (llama.cc, deepseek.cc, …).
+//
+// A family maps config.json to our config keys and back, and says how its tensors are named. What all
+// families have alike is in common.h; a model's mathematics is in its config keys, so nothing else asks which
+// family it is of.
+#pragma once
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config/config.h"
+#include "models/families/hub_config.h"
+#include "models/model_config.h"
+
+namespace switchyard {
+
+using ConfigKeys = std::map<std::string, nlohmann::json>;  // our config keys, MaxText's names
+using HubJson = nlohmann::ordered_json;                    // a config.json that is written
+
+enum class TensorForm {
+  matrix,  // [out, in], ours [in, out], either with heads apart
+  vector,  // of one dim, ours may have heads apart
+  table,   // as ours
+};
+
+// How one of our parameters is named in a Hugging Face folder. A stack of experts has a name an expert.
+struct TensorRule {
+  std::string_view ours;  // below `layers.<i>.`
+  std::string_view hub;   // below `model.layers.<i>.`; {} is the expert
+  TensorForm form = TensorForm::matrix;
+};
+
+// What a model states otherwise so that a family can write it.
+struct Restated {
+  ConfigKeys keys;                   // to set; with another decoder_block another family writes it
+  bool same_bits = true;             // whether the model so stated gives the same bits
+  std::vector<std::string> notices;  // one line for each thing that a user should know
+};
+
+struct ModelFamily {
+  std::string_view type;                // model_type
+  std::string_view architecture;        // class of transformers
+  const DecoderBlock* block;            // families may share one
+  std::span<const TensorRule> tensors;  // those that are not named as most families name them
+  // Adds to keys what read_common (common.h) does not. Error(usage) that names the key of anything that we
+  // would compute differently.
+  void (*read)(const HubConfig& hub, ConfigKeys& keys);
+  // Adds to a config.json what write_common does not.
+  void (*write)(const Config& config, const ModelConfig& model, HubJson& hub);
+  // Whether a model with this family's decoder_block is written as this type.
+  bool (*writes)(const ModelConfig& model);
+  // Adds what a model that `writes` takes must state otherwise; null where all of them can be written as they
+  // are.
+  void (*restate)(const ModelConfig& model, Restated& restated) = nullptr;
+};
+
+// All of them; each has another `type`.
+std::span<const ModelFamily* const> model_families();
+// By `model_type`. Error(usage) that lists all of them where it is absent or none.
+const ModelFamily& family_of(const nlohmann::json& hub_config);
+// That a model is written as; null where Hugging Face has none.
+const ModelFamily* find_family_to_write(const Config& config, const ModelConfig& model);
+// The same; Error(usage) where there is none.
+const ModelFamily& family_to_write(const Config& config, const ModelConfig& model);
+
+// Every config.json's keys: those of its family, in the style of transformers 5 (`rope_parameters`) or as
+// published (`rope_theta`, `rope_scaling`).
+ConfigKeys config_from_hub(const nlohmann::json& hub_config);
+
+// llama.cc, mixtral.cc, qwen3.cc, deepseek.cc, glm4.cc, minimax.cc
+extern const ModelFamily kLlama, kMistral, kMixtral, kQwen3, kQwen3Moe, kDeepseekV2, kDeepseekV3, kKimiK2,
+    kGlm4Moe, kGlm4MoeLite, kMinimaxM2;
+// qwen3.cc: a layer that no Hugging Face model has.
+extern const DecoderBlock kQwen3CustomMoeBlock;
+
+}  // namespace switchyard

@@ -1,0 +1,82 @@
+// GLM-4.5 and 4.6 (glm4_moe) and GLM-4.7-Flash (glm4_moe_lite): DeepSeek-V3's router, dense layers first and
+// shared experts. The first has grouped queries with biases, of which part of each head is rotated; the
+// second DeepSeek's latent attention.
+#include "models/families/deepseek.h"
+
+namespace switchyard {
+namespace {
+
+using nlohmann::json;
+
+constexpr DecoderBlock kGlm4Block{.name = "glm4_moe", .experts = true};
+
+void read_glm4_moe(const HubConfig& hub, ConfigKeys& keys) {
+  read_rope(hub, {.usual_share = 0.5}, keys);
+  constexpr std::int64_t kUsualHeadDim = 128;
+  read_grouped_attention(
+      hub, {.head_dim = kUsualHeadDim, .qk_norm = hub.flag("use_qk_norm", false), .biases = true}, keys);
+  keys["attention_output_bias"] = false;
+  keys["first_num_dense_layers"] = hub.integer("first_k_dense_replace");
+  read_experts_of_deepseek3(hub, {.groups = 1, .scaling = 1}, keys);
+}
+
+void write_glm4_moe(const Config& config, const ModelConfig& model, HubJson& hub) {
+  write_grouped_attention(model, hub);
+  hub["partial_rotary_factor"] = model.rope.share;
+  hub["use_qk_norm"] = model.qk_norm;
+  hub["first_k_dense_replace"] = config.get_int("first_num_dense_layers");
+  write_experts_of_deepseek3(config, model, hub);
+}
+
+bool writes_glm4_moe(const ModelConfig& model) {
+  return model.moe.score == RouterScore::sigmoid;
+}
+
+// transformers' class builds these two norms with its own epsilon, whatever rms_norm_eps is.
+constexpr double kLatentEpsilon = 1e-6;
+
+void read_glm4_moe_lite(const HubConfig& hub, ConfigKeys& keys) {
+  read_rope(hub, {.latent = true}, keys);
+  read_latent_attention(hub, keys);
+  keys["latent_norm_epsilon"] = kLatentEpsilon;
+  if (hub.has("mlp_layer_types")) {
+    const json layers = layers_that_are(hub, "mlp_layer_types", "sparse", "dense");
+    if (layers.empty()) hub.wrong("mlp_layer_types", "sparse for at least one layer");
+    keys["moe_layers"] = layers;
+  } else {
+    keys["first_num_dense_layers"] = hub.integer("first_k_dense_replace", 1);
+  }
+  read_experts_of_deepseek3(hub, {.groups = 1, .scaling = 1.8}, keys);
+}
+
+void write_glm4_moe_lite(const Config& config, const ModelConfig& model, HubJson& hub) {
+  write_latent_attention(model, hub);
+  HubJson kinds = HubJson::array();
+  for (const LayerSpec& layer : model.layer_specs) kinds.push_back(layer.experts ? "sparse" : "dense");
+  hub["mlp_layer_types"] = kinds;
+  write_experts_of_deepseek3(config, model, hub);
+}
+
+bool writes_glm4_moe_lite(const ModelConfig& model) {
+  return model.moe.score == RouterScore::sigmoid &&
+         model.latent_norm_epsilon == static_cast<float>(kLatentEpsilon);
+}
+
+}  // namespace
+
+const ModelFamily kGlm4Moe{.type = "glm4_moe",
+                           .architecture = "Glm4MoeForCausalLM",
+                           .block = &kGlm4Block,
+                           .tensors = {},
+                           .read = read_glm4_moe,
+                           .write = write_glm4_moe,
+                           .writes = writes_glm4_moe};
+const ModelFamily kGlm4MoeLite{.type = "glm4_moe_lite",
+                               .architecture = "Glm4MoeLiteForCausalLM",
+                               .block = &kDeepseekBlock,
+                               .tensors = {},
+                               .read = read_glm4_moe_lite,
+                               .write = write_glm4_moe_lite,
+                               .writes = writes_glm4_moe_lite};
+
+}  // namespace switchyard

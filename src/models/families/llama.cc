@@ -1,0 +1,59 @@
+// Llama 2 and 3, and Mistral: dense, grouped queries.
+#include "models/families/common.h"
+
+namespace switchyard {
+namespace {
+
+constexpr DecoderBlock kLlama2Block{.name = "llama2"};
+constexpr DecoderBlock kMistralBlock{.name = "mistral"};
+
+void read_llama(const HubConfig& hub, ConfigKeys& keys) {
+  read_rope(hub, {.usual_theta = 10000}, keys);  // absent from the first published files
+  read_grouped_attention(hub, {.biases = true}, keys);
+}
+
+void write_llama(const Config&, const ModelConfig& model, HubJson& hub) {
+  write_grouped_attention(model, hub);
+  hub["mlp_bias"] = false;
+}
+
+void read_mistral(const HubConfig& hub, ConfigKeys& keys) {
+  refuse_window(hub);
+  read_rope(hub, {}, keys);
+  read_grouped_attention(hub, {}, keys);
+}
+
+void write_mistral(const Config&, const ModelConfig& model, HubJson& hub) {
+  write_grouped_attention(model, hub);
+  hub["sliding_window"] = nullptr;
+}
+
+bool writes_llama(const ModelConfig&) {
+  return true;
+}
+
+// Neither has norms of queries and keys; Qwen3 is the same layer with them.
+void restate_llama(const ModelConfig& model, Restated& restated) {
+  if (model.qk_norm) restated.keys["decoder_block"] = "qwen3";
+}
+
+}  // namespace
+
+const ModelFamily kLlama{.type = "llama",
+                         .architecture = "LlamaForCausalLM",
+                         .block = &kLlama2Block,
+                         .tensors = {},
+                         .read = read_llama,
+                         .write = write_llama,
+                         .writes = writes_llama,
+                         .restate = restate_llama};
+const ModelFamily kMistral{.type = "mistral",
+                           .architecture = "MistralForCausalLM",
+                           .block = &kMistralBlock,
+                           .tensors = {},
+                           .read = read_mistral,
+                           .write = write_mistral,
+                           .writes = writes_llama,
+                           .restate = restate_llama};
+
+}  // namespace switchyard

@@ -1,0 +1,57 @@
+// Mixtral: experts in every layer, weighted by a softmax over the selected.
+#include "models/families/common.h"
+
+namespace switchyard {
+namespace {
+
+constexpr DecoderBlock kMixtralBlock{.name = "mixtral", .experts = true};
+
+constexpr TensorRule kMixtralTensors[] = {
+    {"moe.gate", "block_sparse_moe.gate.weight"},
+    {"moe.wi_0", "block_sparse_moe.experts.{}.w1.weight"},
+    {"moe.wi_1", "block_sparse_moe.experts.{}.w3.weight"},
+    {"moe.wo", "block_sparse_moe.experts.{}.w2.weight"},
+};
+
+void read_mixtral(const HubConfig& hub, ConfigKeys& keys) {
+  refuse_window(hub);
+  read_rope(hub, {}, keys);
+  read_grouped_attention(hub, {}, keys);
+  keys["base_moe_mlp_dim"] = keys["base_mlp_dim"];
+  keys["num_experts"] = hub.positive("num_local_experts");
+  keys["num_experts_per_tok"] = hub.positive("num_experts_per_tok");
+}
+
+void write_mixtral(const Config&, const ModelConfig& model, HubJson& hub) {
+  write_grouped_attention(model, hub);
+  hub["intermediate_size"] = model.moe_mlp;
+  hub["num_experts_per_tok"] = model.moe.slots;
+  hub["num_local_experts"] = model.moe.experts;
+  hub["sliding_window"] = nullptr;
+}
+
+bool writes_mixtral(const ModelConfig&) {
+  return true;
+}
+
+void restate_mixtral(const ModelConfig& model, Restated& restated) {
+  if (!model.moe.softmax_over_selected) return;
+  restated.keys["routed_scaling_factor"] = 1.0;  // it has no say in that softmax
+  if (!model.qk_norm) return;
+  restated.keys["decoder_block"] = "qwen3_moe";
+  restated.keys["norm_topk_prob"] = true;
+  restated.same_bits = false;  // the same softmax, divided in another order
+}
+
+}  // namespace
+
+const ModelFamily kMixtral{.type = "mixtral",
+                           .architecture = "MixtralForCausalLM",
+                           .block = &kMixtralBlock,
+                           .tensors = kMixtralTensors,
+                           .read = read_mixtral,
+                           .write = write_mixtral,
+                           .writes = writes_mixtral,
+                           .restate = restate_mixtral};
+
+}  // namespace switchyard

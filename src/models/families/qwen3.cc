@@ -1,0 +1,105 @@
+// Qwen3, dense and with experts: norms of queries and keys.
+#include "models/families/common.h"
+
+namespace switchyard {
+namespace {
+
+constexpr DecoderBlock kQwen3Block{.name = "qwen3", .as_qwen3 = true};
+constexpr DecoderBlock kQwen3MoeBlock{.name = "qwen3_moe", .experts = true, .as_qwen3 = true};
+
+using nlohmann::json;
+
+void read_qwen3(const HubConfig& hub, ConfigKeys& keys) {
+  constexpr std::int64_t kUsualHeadDim = 128;  // whatever the width
+  read_rope(hub, {}, keys);
+  read_grouped_attention(hub, {.head_dim = kUsualHeadDim, .qk_norm = true, .biases = true}, keys);
+}
+
+void write_qwen3(const Config&, const ModelConfig& model, HubJson& hub) {
+  write_grouped_attention(model, hub);
+  hub["use_sliding_window"] = false;
+}
+
+// The numbers of the layers with experts: each decoder_sparse_step-th, but for those of mlp_only_layers.
+json sparse_layers(const HubConfig& hub) {
+  const std::int64_t layers = hub.positive("num_hidden_layers"), step = hub.integer("decoder_sparse_step", 1);
+  if (step < 1 || step > layers) hub.wrong("decoder_sparse_step", "1 to num_hidden_layers");
+  std::vector<bool> dense(static_cast<std::size_t>(layers));
+  for (const json& layer : hub.has("mlp_only_layers") ? hub.at("mlp_only_layers") : json::array()) {
+    if (!layer.is_number_unsigned() || layer >= layers)
+      hub.wrong("mlp_only_layers", "numbers of layers, from 0 on");
+    dense[layer.get<std::size_t>()] = true;
+  }
+  json sparse = json::array();
+  for (std::int64_t i = 0; i < layers; ++i) {
+    if ((i + 1) % step == 0 && !dense[static_cast<std::size_t>(i)]) sparse.push_back(i);
+  }
+  if (sparse.empty()) hub.wrong("mlp_only_layers", "a layer that is not in it");
+  return sparse;
+}
+
+void read_qwen3_moe(const HubConfig& hub, ConfigKeys& keys) {
+  read_qwen3(hub, keys);
+  keys["num_experts"] = hub.positive(hub.has("num_experts") ? "num_experts" : "num_local_experts");
+  keys["num_experts_per_tok"] = hub.positive("num_experts_per_tok");
+  keys["base_moe_mlp_dim"] = hub.positive("moe_intermediate_size");
+  const json sparse = sparse_layers(hub);
+  if (std::ssize(sparse) < hub.positive("num_hidden_layers"))
+    keys["moe_layers"] = sparse;
+  else  // no layer has the dense width; the reference states it like this
+    keys["base_mlp_dim"] = keys["base_moe_mlp_dim"];
+  keys["norm_topk_prob"] = hub.flag("norm_topk_prob", false);
+}
+
+void write_qwen3_moe(const Config& config, const ModelConfig& model, HubJson& hub) {
+  write_qwen3(config, model, hub);
+  HubJson dense = HubJson::array();
+  for (std::int64_t i = 0; i < model.layers; ++i) {
+    if (!model.layer(i).experts) dense.push_back(i);
+  }
+  hub["intermediate_size"] = dense.empty() ? model.moe_mlp : model.mlp;
+  hub["num_experts_per_tok"] = model.moe.slots;
+  hub["num_experts"] = model.moe.experts;
+  hub["moe_intermediate_size"] = model.moe_mlp;
+  hub["norm_topk_prob"] = model.moe.normalise;
+  hub["decoder_sparse_step"] = 1;
+  hub["mlp_only_layers"] = dense;
+}
+
+bool writes_qwen3(const ModelConfig&) {
+  return true;
+}
+
+void restate_qwen3(const ModelConfig& model, Restated& restated) {
+  if (!model.qk_norm) restated.keys["decoder_block"] = "llama2";
+}
+
+// compat=maxtext weighs by a softmax over the selected, which is a normalised softmax over all.
+void restate_qwen3_moe(const ModelConfig& model, Restated& restated) {
+  if (model.compat && model.moe.softmax_over_selected) restated.keys["norm_topk_prob"] = true;
+}
+
+}  // namespace
+
+// The reference's own: no Hugging Face model is like it.
+const DecoderBlock kQwen3CustomMoeBlock{
+    .name = "qwen3_custom_moe", .experts = true, .latent_experts = true, .as_qwen3 = true};
+
+const ModelFamily kQwen3{.type = "qwen3",
+                         .architecture = "Qwen3ForCausalLM",
+                         .block = &kQwen3Block,
+                         .tensors = {},
+                         .read = read_qwen3,
+                         .write = write_qwen3,
+                         .writes = writes_qwen3,
+                         .restate = restate_qwen3};
+const ModelFamily kQwen3Moe{.type = "qwen3_moe",
+                            .architecture = "Qwen3MoeForCausalLM",
+                            .block = &kQwen3MoeBlock,
+                            .tensors = {},
+                            .read = read_qwen3_moe,
+                            .write = write_qwen3_moe,
+                            .writes = writes_qwen3,
+                            .restate = restate_qwen3_moe};
+
+}  // namespace switchyard

@@ -1,0 +1,82 @@
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "checkpoint/json_file.h"
+#include "core/error.h"
+#include "models/families/common.h"
+
+namespace switchyard {
+namespace {
+
+const ModelFamily* const kFamilies[] = {&kLlama, &kMistral,  &kMixtral, &kDeepseekV2,  &kDeepseekV3, &kKimiK2,
+                                        &kQwen3, &kQwen3Moe, &kGlm4Moe, &kGlm4MoeLite, &kMinimaxM2};
+
+// "a, b or c", each once.
+std::string listed(const std::vector<std::string_view>& all) {
+  std::vector<std::string_view> names;
+  for (const std::string_view name : all) {
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
+  const std::string_view last = names.back();
+  names.pop_back();
+  return fmt::format("{} or {}", fmt::join(names, ", "), last);
+}
+
+}  // namespace
+
+const DecoderBlock& decoder_block(const std::string& name) {
+  std::vector<std::string_view> names;
+  for (const ModelFamily* family : kFamilies) {
+    if (family->block->name == name) return *family->block;
+    names.push_back(family->block->name);
+  }
+  if (kQwen3CustomMoeBlock.name == name) return kQwen3CustomMoeBlock;
+  names.push_back(kQwen3CustomMoeBlock.name);
+  fail_usage("[model] decoder_block={}: expected {}", name, listed(names));
+}
+
+std::span<const ModelFamily* const> model_families() {
+  return kFamilies;
+}
+
+const ModelFamily& family_of(const nlohmann::json& hub_config) {
+  const std::string type = HubConfig(hub_config).type();
+  std::vector<std::string_view> types;
+  for (const ModelFamily* family : kFamilies) {
+    if (family->type == type) return *family;
+    types.push_back(family->type);
+  }
+  fail_usage("[hub config] model_type={}: expected {}", in_quotes(type), listed(types));
+}
+
+const ModelFamily* find_family_to_write(const Config& config, const ModelConfig& model) {
+  const std::string& block = config.get_string("decoder_block");
+  for (const ModelFamily* family : kFamilies) {
+    if (family->block->name == block && family->writes(model)) return family;
+  }
+  return nullptr;
+}
+
+const ModelFamily& family_to_write(const Config& config, const ModelConfig& model) {
+  const ModelFamily* family = find_family_to_write(config, model);
+  if (family == nullptr)
+    fail_usage("[convert] decoder_block={}: no Hugging Face model has this layer",
+               config.get_string("decoder_block"));
+  return *family;
+}
+
+ConfigKeys config_from_hub(const nlohmann::json& hub_config) {
+  const ModelFamily& family = family_of(hub_config);
+  const HubConfig hub(hub_config);
+  ConfigKeys keys;
+  read_common(hub, keys);
+  keys["decoder_block"] = family.block->name;
+  family.read(hub, keys);
+  if (keys.contains("num_experts_per_tok") && keys["num_experts_per_tok"] > keys["num_experts"])
+    hub.wrong("num_experts_per_tok", "at most the number of experts");
+  return keys;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,173 @@
+// What holds of every family: this walks the registry, so a new family without its config.json here fails.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "models/families/family.h"
+#include "models/families/hub_tensors.h"
+#include "models/parameters.h"
+#include "models/same_model.h"
+
+namespace switchyard {
+namespace {
+
+using Json = nlohmann::json;
+
+// What a config.json may say and a family cannot honour: the value, at the key that the error names.
+struct Unknown {
+  std::string key;
+  Json value;
+};
+
+struct FamilyCase {
+  Json config;                    // what its config.json has beside `shared_fields`
+  std::vector<Unknown> unknowns;  // beside those that no family can honour
+};
+
+const Json shared_fields = {{"hidden_act", "silu"},     {"hidden_size", 64},
+                            {"intermediate_size", 96},  {"num_hidden_layers", 2},
+                            {"num_attention_heads", 4}, {"num_key_value_heads", 2},
+                            {"vocab_size", 256},        {"rms_norm_eps", 1e-5},
+                            {"rope_theta", 10000},      {"max_position_embeddings", 512}};
+
+const std::vector<Unknown> no_family_has = {{"hidden_act", "gelu"},
+                                            {"mlp_bias", true},
+                                            {"use_sliding_window", true},
+                                            {"attention_dropout", 0.1},
+                                            {"router_jitter_noise", 0.1},
+                                            {"layer_types", {"full_attention", "sliding_attention"}},
+                                            {"quantization_config", {{"quant_method", "awq"}}}};
+
+std::map<std::string, FamilyCase> family_cases() {
+  const Unknown window{"sliding_window", 256}, bias{"attention_bias", true},
+      part{"partial_rotary_factor", 0.5}, too_much{"partial_rotary_factor", 1.5};
+  const Json latent = {
+      {"kv_lora_rank", 32},    {"qk_nope_head_dim", 24},     {"qk_rope_head_dim", 16},     {"v_head_dim", 20},
+      {"n_routed_experts", 8}, {"first_k_dense_replace", 1}, {"n_shared_experts", 1},      {"n_group", 1},
+      {"topk_group", 1},       {"num_experts_per_tok", 2},   {"moe_intermediate_size", 16}};
+  const std::vector<Unknown> third = {
+      {"moe_layer_freq", 2}, {"scoring_func", "softmax"}, {"topk_method", "greedy"}};
+  Json later = latent;
+  later.update({{"norm_topk_prob", true}, {"routed_scaling_factor", 1.5}});
+  return {
+      {"llama", {Json::object(), {part}}},
+      {"mistral", {Json::object(), {window, bias, part}}},
+      {"mixtral",
+       {{{"num_local_experts", 8}, {"num_experts_per_tok", 2}}, {window, bias, {"num_experts_per_tok", 9}}}},
+      {"qwen3", {Json::object(), {part}}},
+      {"qwen3_moe",
+       {{{"num_experts", 8}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 32}},
+        {part,
+         {"decoder_sparse_step", 3},
+         {"mlp_only_layers", {0, 1}},
+         {"mlp_only_layers", {2}},
+         {"num_experts_per_tok", 9}}}},
+      {"deepseek_v2",
+       {latent,
+        {{"moe_layer_freq", 2},
+         {"scoring_func", "sigmoid"},
+         {"topk_method", "noaux_tc"},
+         {"norm_topk_prob", true}}}},
+      {"deepseek_v3", {latent, third}},
+      {"kimi_k2", {latent, third}},
+      {"glm4_moe", {later, {too_much, {"scoring_func", "softmax"}}}},
+      {"glm4_moe_lite",
+       {later,
+        {part,
+         {"mlp_layer_types", {"dense", "dense"}},
+         {"mlp_layer_types", {"dense", "other"}},
+         {"mlp_layer_types", {"sparse"}}}}},
+      {"minimax_m2",
+       {{{"num_local_experts", 8}, {"num_experts_per_tok", 2}, {"rotary_dim", 8}},
+        {bias,
+         {"rotary_dim", 200},
+         {"scoring_func", "softmax"},
+         {"use_qk_norm", false},
+         {"qk_norm_type", "per_head"},
+         {"use_routing_bias", false},
+         {"shared_intermediate_size", 32},
+         {"attn_type_list", {1, 0}},
+         {"num_experts_per_tok", 9}}}}};
+}
+
+// The smallest config.json of a family; a family without one is a failure.
+Json config_of_family(const ModelFamily& family) {
+  Json config = shared_fields;
+  config.update(family_cases().at(std::string(family.type)).config);
+  config["model_type"] = family.type;
+  return config;
+}
+
+TEST(ModelFamilies, EachHasATypeOfItsOwn) {
+  std::set<std::string_view> types;
+  for (const ModelFamily* family : model_families()) {
+    SCOPED_TRACE(std::string(family->type));
+    EXPECT_TRUE(types.insert(family->type).second);
+    EXPECT_EQ(&family_of({{"model_type", family->type}}), family);
+    EXPECT_TRUE(family->architecture.ends_with("ForCausalLM"));
+    EXPECT_EQ(&decoder_block(std::string(family->block->name)), family->block);
+    EXPECT_TRUE(family->read != nullptr && family->write != nullptr && family->writes != nullptr);
+  }
+  EXPECT_EQ(types.size(), family_cases().size());
+}
+
+// A model read from a config.json is written as the same type, but for one that is another's under a new
+// name.
+TEST(ModelFamilies, EachIsWrittenAsItself) {
+  for (const ModelFamily* family : model_families()) {
+    SCOPED_TRACE(std::string(family->type));
+    const Config config = config_of_hub(config_of_family(*family));
+    const ModelFamily& written = family_to_write(config, model_config(config));
+    if (family->type == "kimi_k2")
+      EXPECT_EQ(&written, &kDeepseekV3);
+    else
+      EXPECT_EQ(&written, family);
+  }
+}
+
+TEST(ModelFamilies, RefuseWhatTheyCannotHonourInOneLine) {
+  for (const ModelFamily* family : model_families()) {
+    const Json config = config_of_family(*family);
+    ASSERT_NO_THROW(config_from_hub(config)) << family->type;
+    std::vector<Unknown> unknowns = no_family_has;
+    const std::vector<Unknown> own = family_cases().at(std::string(family->type)).unknowns;
+    unknowns.insert(unknowns.end(), own.begin(), own.end());
+    for (const Unknown& unknown : unknowns) {
+      Json other = config;
+      other[unknown.key] = unknown.value;
+      const std::string named = unknown.key + "=" + unknown.value.dump();
+      try {
+        config_from_hub(other);
+        ADD_FAILURE() << family->type << " takes " << named;
+      } catch (const Error& e) {
+        const std::string message = e.what();
+        EXPECT_EQ(e.kind(), Error::Kind::usage) << message;
+        EXPECT_NE(message.find(named), std::string::npos) << family->type << ": " << message;
+        EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+      }
+    }
+  }
+}
+
+// No two tensors of a model have one name, and a family renames only what its models have.
+TEST(ModelFamilies, NamesOfTensorsAreTheirOwn) {
+  for (const ModelFamily* family : model_families()) {
+    SCOPED_TRACE(std::string(family->type));
+    std::set<std::string> names, parameters;
+    for (const ParameterSpec& spec :
+         parameter_specs(model_config(config_of_hub(config_of_family(*family))))) {
+      parameters.insert(spec.name);
+      for (const std::string& name : hub_tensors(*family, spec.name, spec.shape).names)
+        EXPECT_TRUE(names.insert(name).second) << name;
+    }
+    for (const TensorRule& rule : family->tensors)
+      EXPECT_TRUE(parameters.contains("layers.1." + std::string(rule.ours))) << rule.ours;
+  }
+}
+
+}  // namespace
+}  // namespace switchyard
