@@ -31,9 +31,11 @@ std::vector<KeyDeclaration> attention_keys() {
                  "with use_qk_norm: each head's norm is its own, or one is over all heads together"),
       float_key("latent_norm_epsilon", 0, at_least(0),
                 "MLA: normalization_layer_epsilon of the latents' norms; 0: as of all others"),
-      planned(boolean_key("attention_sink", false, "a learned sink in the softmax")),
+      boolean_key("attention_sink", false, "a learned sink in each head's softmax (gpt_oss)"),
       planned(boolean_key("share_kv_projections", false, "keys and values share a projection")),
-      planned(integer_key("sliding_window_size", 0, at_least(0), "tokens a local layer sees")),
+      integer_key("sliding_window_size", 0, at_least(0), "tokens that a windowed layer sees; 0: no windows"),
+      integer_list_key("windowed_layers", {},
+                       "numbers of the layers with that window; empty: all (gpt_oss: every other, from 0 on)"),
       planned(
           integer_key("chunk_attn_window_size", 0, at_least(0), "tokens of a chunk of chunked attention")),
       planned(float_key("attn_logits_soft_cap", 0.0, at_least(0), "soft cap of the scores")),

@@ -16,7 +16,7 @@ std::vector<KeyDeclaration> moe_keys() {
       planned(integer_key("interleave_moe_layer_step", 1, at_least(1),
                           "every how many layers an MoE layer stands")),
       planned(integer_key("first_num_hash_layers", 0, at_least(0), "layers routed by a hash of the token")),
-      planned(boolean_key("mlp_bias", false, "experts with biases")),
+      boolean_key("mlp_bias", false, "biases of the experts' products"),
       choice_key("routed_score_func", "", one_of({"", "softmax", "sigmoid"}, {"sqrtsoftplus"}),
                  "scores of the router; empty: softmax over the selected logits"),
       boolean_key("routed_bias", false, "a bias per expert that counts for selection only"),

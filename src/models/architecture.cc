@@ -27,7 +27,13 @@ constexpr auto kInGroups = [](const Architecture& a) { return a.moe.experts > 0 
 constexpr auto kStretched = [](const Architecture& a) { return a.rope.type != "default"; };
 constexpr auto kLlama3 = [](const Architecture& a) { return a.rope.type == "llama3.1"; };
 constexpr auto kYarn = [](const Architecture& a) { return a.rope.type == "yarn"; };
+constexpr auto kWindowed = [](const Architecture& a) {
+  return std::any_of(a.layer_specs.begin(), a.layer_specs.end(), [](const LayerSpec& l) { return l.windowed; });
+};
+constexpr auto kClamped = [](const Architecture& a) { return a.moe.experts > 0 && a.moe.gate_limit != 0; };
 
+// A field that came after models were hashed has no say at the value that all of them had: hashes stay.
+//
 // A line: name, key, meaning, aspect, the field, where it has a say. A field that takes the say from others
 // comes before them, so that it is the one that is named.
 #define FIELD(member) [](Architecture& a) -> FieldPointer { return &a.member; }
@@ -42,11 +48,14 @@ constexpr ArchitectureField kFields[] = {
     {"head_dim", "head_dim", "width of a head", kShape, FIELD(head_dim), kGrouped},
     {"qk_norm", "use_qk_norm", "queries and keys are normed", kShape, FIELD(qk_norm), kGrouped},
     {"qk_norm_of_heads", "qk_norm_over", "those norms are over all heads together", kShape,
-     FIELD(qk_norm_of_heads), [](const Architecture& a) { return !a.mla && a.qk_norm; }},
+     FIELD(qk_norm_of_heads),
+     [](const Architecture& a) { return !a.mla && a.qk_norm && a.qk_norm_of_heads; }},
     {"attention_bias", "attention_bias", "products with what attention reads have biases", kShape,
-     FIELD(attention_bias), kAlways},
+     FIELD(attention_bias), [](const Architecture& a) { return a.attention_bias; }},
     {"attention_out_bias", "attention_output_bias", "attention's last product has a bias", kShape,
-     FIELD(attention_out_bias), kAlways},
+     FIELD(attention_out_bias), [](const Architecture& a) { return a.attention_out_bias; }},
+    {"sinks", "attention_sink", "each head's softmax has a sink", kShape, FIELD(sinks),
+     [](const Architecture& a) { return a.sinks; }},
     {"q_lora", "q_lora_rank", "width of the queries' latent, 0: none", kShape, FIELD(q_lora), kLatent},
     {"kv_lora", "kv_lora_rank", "width of the latent of keys and values", kShape, FIELD(kv_lora), kLatent},
     {"nope", "qk_nope_head_dim", "width of a head that is not rotated", kShape, FIELD(nope), kLatent},
@@ -68,19 +77,24 @@ constexpr ArchitectureField kFields[] = {
      kSparse},
     {"tied", "logits_via_embedding", "the embedding is the head", kShape, FIELD(tied), kAlways},
     {"bias", "routed_bias", "the router has a bias", kShape, FIELD(moe.bias), kSparse},
+    {"logit_bias", "routed_bias", "the router's logits have a bias", kShape, FIELD(moe.logit_bias),
+     [](const Architecture& a) { return a.moe.experts > 0 && a.moe.logit_bias; }},
+    {"expert_bias", "mlp_bias", "the experts' products have biases", kShape, FIELD(moe.expert_bias),
+     [](const Architecture& a) { return a.moe.experts > 0 && a.moe.expert_bias; }},
 
     {"compat", "compat", "computes as the reference does", kFunction, FIELD(compat), kAlways},
     {"norm_epsilon", "normalization_layer_epsilon", "added to a norm's mean square", kFunction,
      FIELD(norm_epsilon), kAlways},
     {"latent_norm_epsilon", "latent_norm_epsilon", "the same, of the norms of latents", kFunction,
-     FIELD(latent_norm_epsilon), kLatent},
+     FIELD(latent_norm_epsilon),
+     [](const Architecture& a) { return a.mla && a.latent_norm_epsilon != a.norm_epsilon; }},
     {"normalize_tied_logits", "normalize_embedding_logits", "logits are divided by sqrt(emb)", kFunction,
      FIELD(normalize_tied_logits), [](const Architecture& a) { return a.tied; }},
     {"logit_soft_cap", "final_logits_soft_cap", "bound of the logits, 0: none", kFunction,
      FIELD(logit_soft_cap), kAlways},
     {"rope_type", "rope_type", "how rotations are spread", kFunction, FIELD(rope.type), kAlways},
     {"rope_share", "partial_rotary_factor", "share of a head that is rotated", kFunction, FIELD(rope.share),
-     kGrouped},
+     [](const Architecture& a) { return !a.mla && a.rope.share != 1; }},
     {"rope_theta", "rope_max_timescale", "base of the rotations' frequencies", kFunction, FIELD(rope.theta),
      kAlways},
     {"rope_factor", "rope_factor", "by how much positions are stretched", kFunction, FIELD(rope.factor),
@@ -101,6 +115,14 @@ constexpr ArchitectureField kFields[] = {
      FIELD(rope.interleaved), kAlways},
     {"rope_beyond_original", "max_position_embeddings", "more positions than before stretching", kFunction,
      FIELD(rope.beyond_original), kLatent},
+    {"window", "sliding_window_size", "keys that a token of a windowed layer sees", kFunction, FIELD(window),
+     kWindowed},
+    {"windowed_layers", "windowed_layers", "layers with that window", kFunction,
+     [](Architecture& a) -> FieldPointer { return LayerFlag{&a.layer_specs, &LayerSpec::windowed}; }, kWindowed},
+    {"gate_limit", "mlp_activations_limit", "clamp of the experts' gates", kFunction, FIELD(moe.gate_limit),
+     kClamped},
+    {"gate_alpha", "mlp_activations_alpha", "factor in the logistic function of a clamped gate", kFunction,
+     FIELD(moe.gate_alpha), kClamped},
     {"attention_scale", "mscale", "factor of the scores", kFunction, FIELD(attention_scale), kAlways},
     {"slots", "num_experts_per_tok", "experts of a token", kFunction, FIELD(moe.slots), kSparse},
     {"random_routing", "use_random_routing", "experts are drawn", kFunction, FIELD(moe.random_routing),

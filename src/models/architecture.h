@@ -29,7 +29,8 @@ struct RopeConfig {
 
 // What layers of one model differ in.
 struct LayerSpec {
-  bool experts = false;  // its feed-forward part is an MoE layer
+  bool experts = false;   // its feed-forward part is an MoE layer
+  bool windowed = false;  // a token sees Architecture::window keys, its own included, not all before it
 
   bool operator==(const LayerSpec&) const = default;
 };
@@ -42,6 +43,8 @@ struct Architecture {
   bool latent_experts = false;  // decoder_block.h
   std::int64_t moe_emb = 0;     // width of the tokens at the experts: emb, or the latent width
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  std::int64_t window = 0;
+  bool sinks = false;  // each head's softmax has one more score, a parameter
   bool qk_norm = false;
   bool qk_norm_of_heads = false;  // over all heads together, not each by itself
   // Biases of the products that read x (query, key and value; of MLA those that make latents), and of the

@@ -38,6 +38,12 @@ MoeWeights moe_weights(const LayerCall& call) {
   w.wi_0 = weight(call, "moe.wi_0");
   w.wi_1 = weight(call, "moe.wi_1");
   w.wo = weight(call, "moe.wo");
+  if (call.model.moe.logit_bias) w.logit_bias = call.parameters[call.prefix + "moe.logit_bias"];
+  if (call.model.moe.expert_bias) {
+    w.wi_0_bias = weight(call, "moe.wi_0_bias");
+    w.wi_1_bias = weight(call, "moe.wi_1_bias");
+    w.wo_bias = weight(call, "moe.wo_bias");
+  }
   return w;
 }
 

@@ -12,9 +12,14 @@ struct DecoderBlock {
   bool latent_attention = false;  // attention_type=mla, and no other
   // Attention gives latent tokens, the experts work on them, and a projection leads back to emb.
   bool latent_experts = false;
-  // Under compat=maxtext scores are scaled apart from the query's weights; without it routed_score_func=none
-  // is a softmax over all experts.
-  bool as_qwen3 = false;
+  // Under compat=maxtext too scores are scaled apart from the query's weights.
+  bool scaled_scores = false;
+  // Without compat=maxtext routed_score_func=none is a softmax over all experts.
+  bool softmax_over_all = false;
+  // gpt-oss: routed_bias is a bias of the router's logits, the experts' gates are clamped
+  // (mlp_activations_limit), and unless windowed_layers says otherwise every other layer has the window, from
+  // the first on.
+  bool as_gpt_oss = false;
 };
 
 // Of that name (models/families/registry.cc). Error(usage) that lists all of them.

@@ -56,6 +56,8 @@ void read_attention(const Config& c, ModelConfig& m) {
   m.qk_norm = c.get_bool("use_qk_norm");
   m.qk_norm_of_heads = m.qk_norm && c.get_string("qk_norm_over") == "width";
   m.attention_bias = c.get_bool("attention_bias");
+  m.sinks = c.get_bool("attention_sink");
+  if (m.sinks && m.mla) fail_usage("[model] attention_sink=true: attention_type=mla has no sinks");
   m.attention_out_bias = m.attention_bias && c.get_bool("attention_output_bias");
   if (m.mla) {
     m.q_lora = c.get_int("q_lora_rank");
@@ -84,7 +86,7 @@ void read_attention(const Config& c, ModelConfig& m) {
   m.balanced_context = c.get_bool("context_parallel_load_balance");
   if (!m.mla) {
     m.attention_scale =
-        m.compat && !m.block->as_qwen3 ? 1.0 : 1.0 / std::sqrt(static_cast<double>(m.head_dim));
+        m.compat && !m.block->scaled_scores ? 1.0 : 1.0 / std::sqrt(static_cast<double>(m.head_dim));
     return;
   }
   m.attention_scale = 1.0 / std::sqrt(static_cast<double>(m.nope + m.rope_dim));
@@ -102,12 +104,13 @@ void read_router(const Config& c, ModelConfig& m) {
               : score == "softmax" ? RouterScore::softmax
                                    : RouterScore::none;
   moe.softmax_over_selected = moe.score == RouterScore::none;
-  moe.bias = c.get_bool("routed_bias");
+  moe.bias = c.get_bool("routed_bias") && !m.block->as_gpt_oss;
+  moe.logit_bias = c.get_bool("routed_bias") && m.block->as_gpt_oss;
   if (moe.bias && moe.score == RouterScore::none)
     fail_usage("[model] routed_bias=true: expected routed_score_func=sigmoid or softmax, got none");
   moe.scaling = static_cast<float>(c.get_float("routed_scaling_factor"));
   const bool norm = c.get_bool("norm_topk_prob");
-  if (moe.score == RouterScore::none && m.block->as_qwen3 && !m.compat) {
+  if (moe.score == RouterScore::none && m.block->softmax_over_all && !m.compat) {
     moe.score = RouterScore::softmax;
     moe.softmax_over_selected = false;
     moe.normalise = norm;
@@ -156,21 +159,73 @@ void read_latent_width(const Config& c, ModelConfig& m) {
   m.moe_emb = experts;
 }
 
+void read_experts(const Config& c, ModelConfig& m) {
+  m.moe.expert_bias = c.get_bool("mlp_bias");
+  if (!m.block->as_gpt_oss) return;
+  const double limit = c.get_float("mlp_activations_limit");
+  if (limit <= 0)
+    fail_usage("[model] mlp_activations_limit={}: decoder_block={} needs one above 0", limit, m.block->name);
+  m.moe.gate_limit = static_cast<float>(limit);
+  m.moe.gate_alpha = static_cast<float>(c.get_float("mlp_activations_alpha"));
+}
+
+// What the experts and the dense layers have in their gates is fixed by the block.
+void check_activations(const Config& c, const ModelConfig& m) {
+  const std::vector<std::string> given = c.get_strings("mlp_activations"),
+                                 wanted{m.block->as_gpt_oss ? "sigmoid" : "silu", "linear"};
+  const std::int64_t cycle = c.get_int("inhomogeneous_layer_cycle_interval");
+  if (cycle != 1 && !(m.block->as_gpt_oss && cycle == 2))
+    fail_usage("[model] inhomogeneous_layer_cycle_interval={}: decoder_block={} repeats every {}", cycle,
+               m.block->name, m.block->as_gpt_oss ? "2 layers" : "layer");
+  if (given != wanted)
+    fail_usage("[model] mlp_activations=[{}]: decoder_block={} has [{}]", fmt::join(given, ","), m.block->name,
+               fmt::join(wanted, ","));
+  if (m.block->as_gpt_oss) return;
+  if (c.get_float("mlp_activations_limit") > 0)
+    fail_usage("[model] mlp_activations_limit={}: expected decoder_block=gpt_oss, got {}",
+               c.get_float("mlp_activations_limit"), m.block->name);
+  if (c.get_bool("mlp_bias") && m.moe.experts == 0)
+    fail_usage("[model] mlp_bias=true: decoder_block={} has no experts, whose biases these are", m.block->name);
+}
+
+// Numbers of layers that a key lists.
+std::vector<std::size_t> listed_layers(const Config& c, const char* key, std::int64_t layers) {
+  std::vector<std::size_t> numbers;
+  const std::vector<std::int64_t> listed = c.get_ints(key);
+  for (const std::int64_t i : listed) {
+    if (i < 0 || i >= layers)
+      fail_usage("[model] {}=[{}]: expected numbers from 0 to {}", key, fmt::join(listed, ","), layers - 1);
+    numbers.push_back(static_cast<std::size_t>(i));
+  }
+  return numbers;
+}
+
+// Which layers have the window of sliding_window_size: those of windowed_layers; none listed, those of the block.
+void place_windows(const Config& c, ModelConfig& m) {
+  m.window = c.get_int("sliding_window_size");
+  const std::vector<std::size_t> listed = listed_layers(c, "windowed_layers", m.layers);
+  if (m.window == 0) {
+    if (m.block->as_gpt_oss || !listed.empty())
+      fail_usage("[model] sliding_window_size=0: {} needs one above 0",
+                 listed.empty() ? "decoder_block=gpt_oss" : "windowed_layers");
+    return;
+  }
+  if (m.mla) fail_usage("[model] sliding_window_size={}: attention_type=mla has no windows", m.window);
+  for (const std::size_t i : listed) m.layer_specs[i].windowed = true;
+  for (std::size_t i = 0; listed.empty() && i < m.layer_specs.size(); ++i)
+    m.layer_specs[i].windowed = !m.block->as_gpt_oss || i % 2 == 0;
+}
+
 // Which layers have experts: those of moe_layers, or all from first_num_dense_layers on.
 void place_experts(const Config& c, ModelConfig& m) {
-  const std::vector<std::int64_t> listed = c.get_ints("moe_layers");
+  const std::vector<std::size_t> listed = listed_layers(c, "moe_layers", m.layers);
   const std::int64_t dense = c.get_int("first_num_dense_layers");
   if (!listed.empty() && dense > 0)
     fail_usage("[model] moe_layers=[{}] and first_num_dense_layers={}: expected one of them",
                fmt::join(listed, ","), dense);
   for (std::int64_t i = dense; listed.empty() && i < m.layers; ++i)
     m.layer_specs[static_cast<std::size_t>(i)].experts = true;
-  for (const std::int64_t i : listed) {
-    if (i < 0 || i >= m.layers)
-      fail_usage("[model] moe_layers=[{}]: expected numbers from 0 to {}", fmt::join(listed, ","),
-                 m.layers - 1);
-    m.layer_specs[static_cast<std::size_t>(i)].experts = true;
-  }
+  for (const std::size_t i : listed) m.layer_specs[i].experts = true;
 }
 
 void read_moe(const Config& c, ModelConfig& m) {
@@ -191,6 +246,7 @@ void read_moe(const Config& c, ModelConfig& m) {
   m.shared_experts = c.get_int("shared_experts");
   place_experts(c, m);
   read_router(c, m);
+  read_experts(c, m);
   moe.random_routing = c.get_bool("use_random_routing");
   moe.random_seed = m.init_seed;
 }
@@ -278,7 +334,9 @@ ModelConfig model_config(const Config& c) {
   m.kv_heads = c.get_int("base_num_kv_heads") * scale.heads;
   m.head_dim = c.get_int("head_dim");
   read_attention(c, m);
+  place_windows(c, m);
   read_moe(c, m);
+  check_activations(c, m);
   read_latent_width(c, m);
   read_moe_execution(c, m);
   m.norm_epsilon = static_cast<float>(c.get_float("normalization_layer_epsilon"));

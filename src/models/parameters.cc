@@ -73,6 +73,7 @@ void attention_specs(const ModelConfig& m, const std::string& p, SpecList& list)
       list.bias(p + "key_bias", {m.kv_heads, m.head_dim}, {"kv_heads", "kv_head_dim"});
       list.bias(p + "value_bias", {m.kv_heads, m.head_dim}, {"kv_heads", "kv_head_dim"});
     }
+    if (m.sinks) list.bias(p + "sinks", {m.heads}, {"q_heads"});
     if (m.qk_norm_of_heads) {
       list.norm_of_heads(p + "q_norm", {m.heads, m.head_dim});
       list.norm_of_heads(p + "k_norm", {m.kv_heads, m.head_dim});
@@ -116,10 +117,16 @@ void moe_specs(const ModelConfig& m, const std::string& p, SpecList& list) {
     list.specs().back().dtype = DType::f32;  // increments of 1e-3 must not round away
     list.specs().back().trained = m.compat;
   }
+  if (m.moe.logit_bias) list.bias(p + "logit_bias", {experts}, {""});
   const MatrixForm each{1, 1};
   list.kernel(p + "wi_0", {experts, m.moe_emb, m.moe_mlp}, {"exp", "embed_moe", "mlp_moe"}, m.moe_emb, each);
   list.kernel(p + "wi_1", {experts, m.moe_emb, m.moe_mlp}, {"exp", "embed_moe", "mlp_moe"}, m.moe_emb, each);
   list.kernel(p + "wo", {experts, m.moe_mlp, m.moe_emb}, {"exp", "mlp_moe", "embed_moe"}, m.moe_mlp, each);
+  if (m.moe.expert_bias) {
+    list.bias(p + "wi_0_bias", {experts, m.moe_mlp}, {"exp", "mlp_moe"});
+    list.bias(p + "wi_1_bias", {experts, m.moe_mlp}, {"exp", "mlp_moe"});
+    list.bias(p + "wo_bias", {experts, m.moe_emb}, {"exp", "embed_moe"});
+  }
   if (m.shared_experts > 0) mlp_specs(m, p + "shared.", m.shared_experts * m.moe_mlp, list);
 }
 

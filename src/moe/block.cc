@@ -86,7 +86,7 @@ MoeOutput moe_block(Context& context, const MoeConfig& config, const MoeExecutio
   const Sharding tokens{{x_in.sharding().dims[0], x_in.sharding().dims[1], {}}, {}};
   const Array x = reshard(context, x_in, tokens);
   MoeOutput out;
-  out.logits = gate_logits(context, execution, x, weights.gate);
+  out.logits = gate_logits(context, execution, x, weights);
   const Array bias = weights.gate_bias.defined() ? replicate(context, weights.gate_bias) : Array();
   const Tensor replayed =
       execution.tape ? execution.tape->replay(context, step, layer, first_row, out.logits.info()) : Tensor();

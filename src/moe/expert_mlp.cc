@@ -8,6 +8,7 @@
 
 #include "kernels/elementwise.h"
 #include "kernels/grouped_matmul.h"
+#include "moe/expert_biases.h"
 #include "ops/basic.h"
 
 namespace switchyard {
@@ -240,17 +241,23 @@ UpProjections up_projections(Context& context, const ChunkOf& x, std::int64_t ch
 
 }  // namespace
 
-Array expert_mlp(Context& context, const ChunkOf& x, std::int64_t chunks, const RowPlan& plan,
-                 const Array& row_weights, const Array& wi_0, const Array& wi_1, const Array& wo) {
-  auto [gate, up, hidden] = up_projections(context, x, chunks, plan, row_weights, wi_0, wi_1);
+Array expert_mlp(Context& context, const MoeConfig& config, const ChunkOf& x, std::int64_t chunks,
+                 const RowPlan& plan, const Array& row_weights, const MoeWeights& local) {
+  const bool plain = config.plain_experts();
+  // Only the plain activation comes with the products.
+  auto [gate, up, hidden] =
+      up_projections(context, x, chunks, plan, plain ? row_weights : Array(), local.wi_0, local.wi_1);
   gate = checkpoint_name(gate, "moe_mlpwi_0");
   up = checkpoint_name(up, "moe_mlpwi_1");
-  if (!hidden.defined()) {
+  const GroupedRows rows{plan.sizes, row_weights};
+  if (!plain)
+    hidden = expert_gate(context, config, gate, up, local.wi_0_bias, local.wi_1_bias, rows);
+  else if (!hidden.defined())
     hidden =
         row_weights.defined() ? weighted_swiglu(context, gate, up, row_weights) : swiglu(context, gate, up);
-  }
-  return checkpoint_name(apply_one(context, std::make_shared<GmmOp>(), {hidden, wo, plan.sizes}),
-                         "moe_mlpwo");
+  Array y = apply_one(context, std::make_shared<GmmOp>(), {hidden, local.wo, plan.sizes});
+  if (config.expert_bias) y = add_expert_bias(context, y, local.wo_bias, rows, local.wo.sharding().dims[1]);
+  return checkpoint_name(y, "moe_mlpwo");
 }
 
 }  // namespace switchyard

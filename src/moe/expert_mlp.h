@@ -16,10 +16,11 @@ using ChunkOf = std::function<Array(std::int64_t chunk)>;
 
 // The experts' MLP, to rows [R,M] sorted by expert, of the tokens x [..., M] that the plan names, or, where
 // the plan has sizes alone, of the rows x [R,M]. row_weights [R] f32, where defined, scale each row's
-// activation. wi [G,M,H] and wo [G,H,M] are this rank's experts. The up projections of several chunks add up
-// in float32, each as soon as its x is there. Kept for backward: x and the gate and up pre-activations.
-Array expert_mlp(Context& context, const ChunkOf& x, std::int64_t chunks, const RowPlan& plan,
-                 const Array& row_weights, const Array& wi_0, const Array& wi_1, const Array& wo);
+// activation, and its bias of wo. `local`: wi [G,M,H] and wo [G,H,M] of this rank's experts, where H is split
+// the result is a partial sum over its axes. The up projections of several chunks add up in float32, each as
+// soon as its x is there. Kept for backward: x and the gate and up pre-activations.
+Array expert_mlp(Context& context, const MoeConfig& config, const ChunkOf& x, std::int64_t chunks,
+                 const RowPlan& plan, const Array& row_weights, const MoeWeights& local);
 
 // silu(gate) ⊙ up ⊙ weight of the row; weights f32 have one element per row of gate [..., H].
 Array weighted_swiglu(Context& context, const Array& gate, const Array& up, const Array& weights);

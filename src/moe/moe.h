@@ -28,12 +28,19 @@ struct MoeConfig {
   bool normalise = false;             // weights: divided by their sum over K
   float normalise_epsilon = 0;        // added to that sum
   float scaling = 1;                  // routed_scaling_factor
-  bool bias = false;                  // routed_bias
+  bool bias = false;                  // a bias for the choice alone (routed_bias)
+  bool logit_bias = false;            // a bias of the logits (gpt-oss)
   bool weights_include_bias = false;  // compat=maxtext, but for deepseek3 and later
   std::int64_t groups = 0;            // n_routing_groups, 0 = not group-limited
   std::int64_t kept_groups = 0;       // topk_routing_group
   bool random_routing = false;
   std::uint32_t random_seed = 0;
+  bool expert_bias = false;  // biases of the experts' products (mlp_bias)
+  float gate_limit = 0;      // mlp_activations_limit: gate and up are clamped (kernels/expert_gate.h); 0: not
+  float gate_alpha = 1;      // factor inside that gate's logistic function
+
+  // Whether the experts are more than three products and silu.
+  bool plain_experts() const { return !expert_bias && gate_limit == 0; }
 };
 
 // How the layer is run, and what training makes of it: never part of what a model is.
@@ -58,8 +65,11 @@ struct MoeExecution {
 struct MoeWeights {
   Array gate;        // [M,E]
   Array gate_bias;   // [E] f32, undefined without routed_bias
+  Array logit_bias;  // [E], undefined without one
   Array wi_0, wi_1;  // [E,M,H]: gate and up projections
   Array wo;          // [E,H,M]
+  Array wi_0_bias, wi_1_bias;  // [E,H], undefined without mlp_bias, as
+  Array wo_bias;               // [E,M]
 };
 
 // Decisions for the local tokens.

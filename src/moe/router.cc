@@ -82,12 +82,14 @@ RoutingRule routing_rule(const MoeConfig& config) {
           .random = config.random_routing};
 }
 
-Array gate_logits(Context& context, const MoeExecution& execution, const Array& x, const Array& gate) {
+Array gate_logits(Context& context, const MoeExecution& execution, const Array& x,
+                  const MoeWeights& weights) {
   const DType dtype = execution.float32_gate_logits ? DType::f32 : x.dtype();
   const Sharding want{{x.sharding().dims[0], x.sharding().dims[1], {}}, {}};
-  return cast(context,
-              einsum(context, "BSM,ME->BSE", cast(context, x, dtype), cast(context, gate, dtype), &want),
-              DType::f32);
+  const Array gate = cast(context, weights.gate, dtype);
+  Array logits = einsum(context, "BSM,ME->BSE", cast(context, x, dtype), gate, &want);
+  if (weights.logit_bias.defined()) logits = add_bias(context, logits, weights.logit_bias);
+  return cast(context, logits, DType::f32);
 }
 
 Routing route(Context& context, const MoeConfig& config, const Array& logits, const Array& bias,

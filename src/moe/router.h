@@ -8,7 +8,7 @@
 namespace switchyard {
 
 // Gate logits f32 [B,S,E] of x [B,S,M], laid out like x's tokens, E whole.
-Array gate_logits(Context& context, const MoeExecution& execution, const Array& x, const Array& gate);
+Array gate_logits(Context& context, const MoeExecution& execution, const Array& x, const MoeWeights& weights);
 
 // Chooses K experts a token and their weights. `step`, `layer` and `first_row`, the place of these tokens'
 // first row in the batch of that step, matter to random routing only. The decision is never recomputed by

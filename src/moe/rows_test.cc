@@ -12,6 +12,14 @@ namespace {
 using namespace autograd_test;
 using Counts = std::vector<std::vector<std::int64_t>>;
 
+MoeWeights weights_of(const Array& wi_0, const Array& wi_1, const Array& wo) {
+  MoeWeights weights;
+  weights.wi_0 = wi_0;
+  weights.wi_1 = wi_1;
+  weights.wo = wo;
+  return weights;
+}
+
 TEST(KeepRows, DroplessKeepsAll) {
   const Counts counts{{3, 0, 5}, {1, 2, 0}};
   EXPECT_EQ(keep_rows(counts, -1, DropPolicy::fair), counts);
@@ -130,7 +138,7 @@ TEST(Rows, ExpertMlpGradients) {
                              const auto x = [&](std::int64_t i) {
                                return parts[static_cast<std::size_t>(i)];
                              };
-                             return expert_mlp(c, x, chunks, sorted, in[1], in[2], in[3], in[4]);
+                             return expert_mlp(c, {}, x, chunks, sorted, in[1], weights_of(in[2], in[3], in[4]));
                            },
                        .inputs = {{random_tensor({9, 6}, 1)},
                                   {random_tensor({9}, 2)},
@@ -149,7 +157,7 @@ TEST(Rows, ExpertMlpOfTokensGradients) {
            [](Context& c, std::span<const Array> in) {
              const RowPlan plan = plan_rows(c, in[5], 0, 3, 4, -1, DropPolicy::fair);  // of 3 experts of 4
              const auto x = [&](std::int64_t) { return in[0]; };
-             return expert_mlp(c, x, 1, plan, gather_row_weights(c, in[1], plan), in[2], in[3], in[4]);
+             return expert_mlp(c, {}, x, 1, plan, gather_row_weights(c, in[1], plan), weights_of(in[2], in[3], in[4]));
            },
        .inputs = {{random_tensor({2, 4, 6}, 1)},
                   {random_tensor({2, 4, 2}, 2)},

@@ -161,7 +161,7 @@ TEST(HubConfig, RefusesWhatWouldChangeTheResult) {
   expect_refused(json::array(), "expected an object");
   expect_refused(json::object(), "model_type");
   expect_refused(with(llama(), "model_type", "gpt2"), "gpt2");
-  expect_refused(with(llama(), "attention_bias", true), "attention_bias");
+  expect_refused(with(llama(), "mlp_bias", true), "mlp_bias");
   expect_refused(with(llama(), "hidden_act", "gelu"), "hidden_act");
   expect_refused(with(llama(), "hidden_size", "64"), "hidden_size");
   expect_refused(with(llama(), "hidden_size", -64), "hidden_size");

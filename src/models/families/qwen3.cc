@@ -4,8 +4,8 @@
 namespace switchyard {
 namespace {
 
-constexpr DecoderBlock kQwen3Block{.name = "qwen3", .as_qwen3 = true};
-constexpr DecoderBlock kQwen3MoeBlock{.name = "qwen3_moe", .experts = true, .as_qwen3 = true};
+constexpr DecoderBlock kQwen3Block{.name = "qwen3", .scaled_scores = true, .softmax_over_all = true};
+constexpr DecoderBlock kQwen3MoeBlock{.name = "qwen3_moe", .experts = true, .scaled_scores = true, .softmax_over_all = true};
 
 using nlohmann::json;
 
@@ -26,7 +26,7 @@ json sparse_layers(const HubConfig& hub) {
   if (step < 1 || step > layers) hub.wrong("decoder_sparse_step", "1 to num_hidden_layers");
   std::vector<bool> dense(static_cast<std::size_t>(layers));
   for (const json& layer : hub.has("mlp_only_layers") ? hub.at("mlp_only_layers") : json::array()) {
-    if (!layer.is_number_unsigned() || layer >= layers)
+    if (!layer.is_number_integer() || layer < 0 || layer >= layers)
       hub.wrong("mlp_only_layers", "numbers of layers, from 0 on");
     dense[layer.get<std::size_t>()] = true;
   }
@@ -83,7 +83,7 @@ void restate_qwen3_moe(const ModelConfig& model, Restated& restated) {
 
 // The reference's own: no Hugging Face model is like it.
 const DecoderBlock kQwen3CustomMoeBlock{
-    .name = "qwen3_custom_moe", .experts = true, .latent_experts = true, .as_qwen3 = true};
+    .name = "qwen3_custom_moe", .experts = true, .latent_experts = true, .scaled_scores = true, .softmax_over_all = true};
 
 const ModelFamily kQwen3{.type = "qwen3",
                          .architecture = "Qwen3ForCausalLM",

@@ -11,7 +11,7 @@ namespace switchyard {
 namespace {
 
 const ModelFamily* const kFamilies[] = {&kLlama, &kMistral,  &kMixtral, &kDeepseekV2,  &kDeepseekV3, &kKimiK2,
-                                        &kQwen3, &kQwen3Moe, &kGlm4Moe, &kGlm4MoeLite, &kMinimaxM2};
+                                        &kQwen3, &kQwen3Moe, &kGlm4Moe, &kGlm4MoeLite, &kMinimaxM2, &kGptOss};
 
 // "a, b or c", each once.
 std::string listed(const std::vector<std::string_view>& all) {

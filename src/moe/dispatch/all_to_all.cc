@@ -310,8 +310,8 @@ DispatchResult run_all_to_all(Context& context, const DispatchCall& call, RowsTo
   here.sizes = local_sizes(context, routes);
   // Rows that arrived are kept for backward: making them again would mean sending them again.
   const Array done = expert_mlp(
-      context, [&](std::int64_t chunk) { return rows.arrived(chunk); }, execution.emb_chunks, here, weights,
-      local.wi_0, local.wi_1, local.wo);
+      context, call.config, [&](std::int64_t chunk) { return rows.arrived(chunk); }, execution.emb_chunks,
+      here, weights, local);
   const Array home = apply_one(context, std::make_shared<ExchangeRowsOp>(axes, routes, true), {done});
   const Array y =
       combine_rows(context, home, plan, call.x.info(), partial_output(call.x.sharding(), local, {}),

@@ -11,7 +11,9 @@
 #include "kernels/plan_rows.h"
 #include "kernels/ragged_rows.h"
 #include "moe/dispatch/dispatch.h"
+#include "moe/expert_biases.h"
 #include "moe/expert_mlp.h"
+#include "ops/basic.h"
 #include "ops/einsum.h"
 #include "ops/reshard.h"
 
@@ -28,6 +30,18 @@ Sharding activation_sharding(const Context& c, const DispatchCall& call, const S
     s.dims[0] = experts;
   }
   return s;
+}
+
+// What is gated of gate and up [E,B,S or C,H], laid out as `layout`, times weights [E,B,S or C].
+Array activation(Context& context, const DispatchCall& call, const Array& gate, const Array& up,
+                 const Array& weights, const Sharding& layout) {
+  if (call.config.plain_experts()) return weighted_swiglu(context, gate, up, weights);
+  const Sharding of_biases{{layout.dims[0], layout.dims[3]}, {}};
+  const auto laid_out = [&](const Array& bias) {
+    return bias.defined() ? reshard(context, bias, of_biases) : bias;
+  };
+  return expert_gate(context, call.config, gate, up, laid_out(call.weights.wi_0_bias),
+                     laid_out(call.weights.wi_1_bias), {{}, weights});
 }
 
 // Routing weights [B,S,K] -> f32 [E,B,S], zero where the expert was not chosen; repeated choices add up.
@@ -152,9 +166,14 @@ DispatchResult dispatch_dense(Context& context, const DispatchCall& call) {
                                     {call.routing.ids, call.routing.weights});
   const Array weights =
       reshard(context, scattered, Sharding{{layout.dims[0], layout.dims[1], layout.dims[2]}, {}});
-  const Array hidden = weighted_swiglu(context, gate, up, weights);
-  const Array y = checkpoint_name(
-      einsum(context, "EBSH,EHM->BSM", hidden, call.weights.wo, &call.x.sharding()), "moe_mlpwo");
+  const Array hidden = activation(context, call, gate, up, weights, layout);
+  Array y = einsum(context, "EBSH,EHM->BSM", hidden, call.weights.wo, &call.x.sharding());
+  if (call.config.expert_bias) {
+    const Array bias = cast(context, call.weights.wo_bias, DType::f32);
+    y = add(context, y,
+            cast(context, einsum(context, "EBS,EM->BSM", weights, bias, &call.x.sharding()), y.dtype()));
+  }
+  y = checkpoint_name(y, "moe_mlpwo");
   return {y, std::vector<double>(static_cast<std::size_t>(call.config.experts), 0.0), {}};
 }
 
@@ -190,13 +209,18 @@ DispatchResult dispatch_capacity(Context& context, const DispatchCall& call) {
       checkpoint_name(einsum(context, "EBCM,EMH->EBCH", placed, call.weights.wi_0, &layout), "moe_mlpwi_0");
   const Array up =
       checkpoint_name(einsum(context, "EBCM,EMH->EBCH", placed, call.weights.wi_1, &layout), "moe_mlpwi_1");
-  const Array weights =
+  const Array weights = reshard(
+      context,
       apply_one(context, std::make_shared<MoveRowsOp>("place_weights", 1, weights_in_places),
-                {reshard(context, call.routing.weights, whole_sequence), rows, position});
-  const Array hidden = weighted_swiglu(
-      context, gate, up, reshard(context, weights, Sharding{{layout.dims[0], layout.dims[1], {}}, {}}));
-  const Array down =
-      checkpoint_name(einsum(context, "EBCH,EHM->EBCM", hidden, call.weights.wo, &places), "moe_mlpwo");
+                {reshard(context, call.routing.weights, whole_sequence), rows, position}),
+      Sharding{{layout.dims[0], layout.dims[1], {}}, {}});
+  const Array hidden = activation(context, call, gate, up, weights, layout);
+  Array down = einsum(context, "EBCH,EHM->EBCM", hidden, call.weights.wo, &places);
+  if (call.config.expert_bias) {
+    const Array bias = reshard(context, call.weights.wo_bias, Sharding{{places.dims[0], {}}, {}});
+    down = add_expert_bias(context, down, bias, {{}, weights}, {});
+  }
+  down = checkpoint_name(down, "moe_mlpwo");
   const Array home = reshard(context, down, Sharding{{{}, whole_sequence.dims[0], {}, {}}, {}});
   ArrayInfo tokens_again = x.info();
   tokens_again.dtype = home.dtype();

@@ -39,6 +39,11 @@ MoeWeights gather_expert_weights(Context& context, const DispatchCall& call) {
   local.wi_0 = reshard(context, call.weights.wi_0, Sharding{{experts, {}, hidden}, {}});
   local.wi_1 = reshard(context, call.weights.wi_1, Sharding{{experts, {}, hidden}, {}});
   local.wo = reshard(context, call.weights.wo, Sharding{{experts, hidden, {}}, {}});
+  if (call.config.expert_bias) {
+    local.wi_0_bias = reshard(context, call.weights.wi_0_bias, Sharding{{experts, hidden}, {}});
+    local.wi_1_bias = reshard(context, call.weights.wi_1_bias, Sharding{{experts, hidden}, {}});
+    local.wo_bias = reshard(context, call.weights.wo_bias, Sharding{{experts, {}}, {}});
+  }
   return local;
 }
 
@@ -77,9 +82,8 @@ DispatchResult run_ring(Context& context, const DispatchCall& call, const std::v
   };
   const MoeWeights local = gather_expert_weights(context, call);
   const bool late = execution.weights_at_combine;
-  const Array rows = expert_mlp(context, chunk_of, execution.emb_chunks, plan,
-                                late ? Array() : gather_row_weights(context, weights, plan), local.wi_0,
-                                local.wi_1, local.wo);
+  const Array rows = expert_mlp(context, config, chunk_of, execution.emb_chunks, plan,
+                                late ? Array() : gather_row_weights(context, weights, plan), local);
   ArrayInfo like = call.x.info();
   like.local = local_shape(*context.mesh, like.shape, gathered);
   const Array partial = combine_rows(context, rows, plan, like, partial_output(gathered, local, experts),
