@@ -47,8 +47,7 @@ struct ModelFamily {
   void (*write)(const Config& config, const ModelConfig& model, HubJson& hub);
   // Whether a model with this family's decoder_block is written as this type.
   bool (*writes)(const ModelConfig& model);
-  // Adds what a model that `writes` takes must state otherwise; null where all of them can be written as they
-  // are.
+  // Adds what a model that `writes` takes must state otherwise; null where each can be written as it is.
   void (*restate)(const ModelConfig& model, Restated& restated) = nullptr;
 };
 
@@ -62,8 +61,7 @@ const ModelFamily* find_family_to_write(const Config& config, const ModelConfig&
 const ModelFamily& family_to_write(const Config& config, const ModelConfig& model);
 
 // Every config.json's keys: those of its family, in the style of transformers 5 (`rope_parameters`) or as
-// published
-// (`rope_theta`, `rope_scaling`).
+// published (`rope_theta`, `rope_scaling`).
 ConfigKeys config_from_hub(const nlohmann::json& hub_config);
 
 // llama.cc, mixtral.cc, qwen3.cc, deepseek.cc
