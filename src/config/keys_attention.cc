@@ -34,8 +34,9 @@ std::vector<KeyDeclaration> attention_keys() {
       boolean_key("attention_sink", false, "a learned sink in each head's softmax (gpt_oss)"),
       planned(boolean_key("share_kv_projections", false, "keys and values share a projection")),
       integer_key("sliding_window_size", 0, at_least(0), "tokens that a windowed layer sees; 0: no windows"),
-      integer_list_key("windowed_layers", {},
-                       "numbers of the layers with that window; empty: all (gpt_oss: every other, from 0 on)"),
+      integer_list_key(
+          "windowed_layers", {},
+          "numbers of the layers with that window; empty: all (gpt_oss: every other, from 0 on)"),
       planned(
           integer_key("chunk_attn_window_size", 0, at_least(0), "tokens of a chunk of chunked attention")),
       planned(float_key("attn_logits_soft_cap", 0.0, at_least(0), "soft cap of the scores")),

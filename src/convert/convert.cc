@@ -6,7 +6,7 @@
 #include "checkpoint/checkpoint_folder.h"
 #include "convert/directions.h"
 #include "core/error.h"
-#include "gguf/hub_source.h"
+#include "models/families/hub_source.h"
 
 namespace switchyard {
 namespace {

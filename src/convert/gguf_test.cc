@@ -13,7 +13,7 @@
 #include "convert/logits.h"
 #include "core/error.h"
 #include "core/testing.h"
-#include "gguf/hub_source.h"
+#include "models/families/hub_source.h"
 
 namespace switchyard {
 namespace {

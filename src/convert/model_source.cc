@@ -10,7 +10,7 @@
 #include "convert/stored_names.h"
 #include "core/error.h"
 #include "gguf/gguf_tokenizer.h"
-#include "gguf/hub_source.h"
+#include "models/families/hub_source.h"
 #include "models/same_model.h"
 
 namespace switchyard {

@@ -35,6 +35,12 @@ const ModelKeys kMixtralModel = kDenseModel + ModelKeys{{"decoder_block", "mixtr
                                                         {"num_experts", 8},
                                                         {"num_experts_per_tok", 2},
                                                         {"base_moe_mlp_dim", 16}};
+const ModelKeys kWindowedModel = kDenseModel + ModelKeys{{"sliding_window_size", 8}};
+const ModelKeys kGptOssModel = kMixtralModel + ModelKeys{{"decoder_block", "gpt_oss"},
+                                                         {"sliding_window_size", 8},
+                                                         {"routed_bias", true},
+                                                         {"mlp_activations", {"sigmoid", "linear"}},
+                                                         {"mlp_activations_limit", 7.0}};
 const ModelKeys kDrawnModel = kMixtralModel + ModelKeys{{"use_random_routing", true}};
 const ModelKeys kLatentExpertsModel = kMixtralModel + ModelKeys{{"decoder_block", "qwen3_custom_moe"},
                                                                 {"attention_output_dim", 8},
@@ -83,6 +89,13 @@ std::vector<OtherModel> other_models() {
           one(kBiasedModel, "attention_output_bias", false),
           one(kNormedModel, "qk_norm_over", "width"),
           one(kDenseModel, "partial_rotary_factor", 0.5),
+          one(kDenseModel, "attention_sink", true),
+          one(kDenseModel, "sliding_window_size", 8),
+          one(kWindowedModel, "windowed_layers", {0, 2}),
+          one(kMixtralModel, "mlp_bias", true),
+          one(kGptOssModel, "routed_bias", false),
+          one(kGptOssModel, "mlp_activations_limit", 5.0),
+          one(kGptOssModel, "mlp_activations_alpha", 1.5),
           one(kDenseModel, "base_mlp_dim", 32),
           one(kDenseModel, "logits_via_embedding", true),
           one(kDenseModel, "compat", "maxtext"),

@@ -5,9 +5,9 @@
 #include <map>
 #include <set>
 
-#include "models/families/hub_tensors.h"
 #include "convert/stored_names.h"
 #include "core/error.h"
+#include "models/families/hub_tensors.h"
 #include "models/same_model.h"
 
 namespace switchyard {
@@ -142,7 +142,8 @@ json glm47_flash() {
 }
 
 json minimax_m2() {
-  return changed(json::parse(R"({"architectures":["MiniMaxM2ForCausalLM"],"attention_dropout":0.0,"head_dim":128,
+  return changed(
+      json::parse(R"({"architectures":["MiniMaxM2ForCausalLM"],"attention_dropout":0.0,"head_dim":128,
       "hidden_act":"silu","hidden_size":3072,"intermediate_size":1536,"max_position_embeddings":196608,
       "model_type":"minimax_m2","mtp_transformer_layers":1,"num_attention_heads":48,"num_experts_per_tok":8,
       "num_hidden_layers":62,"num_key_value_heads":8,"num_local_experts":256,"num_mtp_modules":3,
@@ -150,7 +151,24 @@ json minimax_m2() {
       "shared_intermediate_size":0,"tie_word_embeddings":false,"use_mtp":true,"use_qk_norm":true,
       "use_routing_bias":true,"vocab_size":200064,"quantization_config":{"activation_scheme":"dynamic",
       "fmt":"float8_e4m3fn","quant_method":"fp8","weight_block_size":[128,128]}})"),
-                 {{"attn_type_list", std::vector<int>(62, 1)}});
+      {{"attn_type_list", std::vector<int>(62, 1)}});
+}
+
+json gpt_oss(std::int64_t layers, std::int64_t experts) {
+  json config =
+      json::parse(R"({"architectures":["GptOssForCausalLM"],"attention_bias":true,"attention_dropout":0.0,
+      "eos_token_id":200002,"experts_per_token":4,"head_dim":64,"hidden_act":"silu","hidden_size":2880,
+      "initial_context_length":4096,"initializer_range":0.02,"intermediate_size":2880,
+      "max_position_embeddings":131072,"model_type":"gpt_oss","num_attention_heads":64,"num_experts_per_tok":4,
+      "num_key_value_heads":8,"output_router_logits":false,"pad_token_id":199999,"rms_norm_eps":1e-05,
+      "rope_scaling":{"beta_fast":32.0,"beta_slow":1.0,"factor":32.0,"original_max_position_embeddings":4096,
+      "rope_type":"yarn","truncate":false},"rope_theta":150000,"router_aux_loss_coef":0.9,"sliding_window":128,
+      "swiglu_limit":7.0,"tie_word_embeddings":false,"use_cache":true,"vocab_size":201088})");
+  config["num_hidden_layers"] = layers;
+  config["num_local_experts"] = experts;
+  for (std::int64_t i = 0; i < layers; ++i)
+    config["layer_types"].push_back(i % 2 == 0 ? "sliding_attention" : "full_attention");
+  return config;
 }
 
 struct Published {
@@ -163,8 +181,7 @@ struct Published {
 std::map<std::string, Published> published() {
   return {{"Llama-3.1-8B", {llama31(32, 4096, 14336, 32), 291, 8'030'261'248, "llama3.1-8b", ""}},
           {"Llama-3.1-70B", {llama31(80, 8192, 28672, 64), 723, 70'553'706'496, "llama3.1-70b", ""}},
-          {"Llama-3.1-405B",
-           {llama31(126, 16384, 53248, 128), 1137, 405'853'388'800, "llama3.1-405b", ""}},
+          {"Llama-3.1-405B", {llama31(126, 16384, 53248, 128), 1137, 405'853'388'800, "llama3.1-405b", ""}},
           {"Mistral-7B-v0.3", {mistral(), 291, 7'248'023'552, nullptr}},
           {"Mixtral-8x7B-v0.1", {mixtral(), 995, 46'702'792'704, "mixtral-8x7b"}},
           {"Mixtral-8x22B-v0.1",
@@ -198,6 +215,8 @@ std::map<std::string, Published> published() {
                    {"use_qk_norm", false}}),
             17925, 106'852'251'264, "glm-4.5-air-106b"}},
           {"GLM-4.7-Flash", {glm47_flash(), 9491, 29'943'393'920, "glm-4.7-flash-30b"}},
+          {"gpt-oss-20b", {gpt_oss(24, 32), 411, 20'914'757'184, "gpt-oss-20b"}},
+          {"gpt-oss-120b", {gpt_oss(36, 128), 615, 116'829'156'672, "gpt-oss-120b"}},
           {"MiniMax-M2", {minimax_m2(), 48239, 228'689'764'864, "minimax-m2-230b"}}};
 }
 
@@ -208,7 +227,8 @@ TEST(Published, TensorsAreThoseOfTheFiles) {
     std::set<std::string> names;
     std::int64_t parameters = 0;
     for (const StoredPair& pair : stored_pairs(parameter_specs(ours), family_of(model.config))) {
-      names.insert(pair.theirs);
+      const auto fused = fused_place(family_of(model.config), pair.theirs);
+      names.insert(fused ? fused->fused : pair.theirs);
       parameters += num_elements(pair.hub.shape);
     }
     EXPECT_EQ(names.size(), static_cast<std::size_t>(model.tensors));

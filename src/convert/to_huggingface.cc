@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <memory>
+#include <optional>
 #include <set>
 
 #include "checkpoint/checkpoint_folder.h"
@@ -29,6 +31,20 @@ constexpr std::int64_t kShardBytes = 5'000'000'000;
 // Keys of a config.json that are no part of the model: taken over from the one that came with the weights.
 constexpr const char* kCarriedKeys[] = {"bos_token_id", "eos_token_id", "pad_token_id"};
 
+// A tensor that is written: one of the pairs, or several in one.
+struct Output {
+  struct Part {
+    std::size_t pair;  // of the pairs
+    std::optional<FusedPlace> place;
+  };
+  std::string name;
+  DType dtype;
+  Shape shape;
+  std::vector<Part> parts;
+
+  std::int64_t bytes() const { return num_elements(shape) * static_cast<std::int64_t>(size_of(dtype)); }
+};
+
 class ToHuggingFace {
  public:
   ToHuggingFace(const ConvertRequest& request, const ConvertLine& line)
@@ -39,13 +55,14 @@ class ToHuggingFace {
         form_(hub_form(config_)),
         carried_(files_of_checkpoint(checkpoint_)) {
     hub_config_ = config_to_hub(form_.config, "float32");
-    pairs_ =
-        stored_pairs(parameter_specs(model_config(form_.config)), family_of(nlohmann::json(hub_config_)));
+    family_ = &family_of(nlohmann::json(hub_config_));
+    pairs_ = stored_pairs(parameter_specs(model_config(form_.config)), *family_);
     for (const ParameterSpec& spec : parameter_specs(model_config(config_))) {
       const StoredParameter stored = stored_parameter(spec.name, spec.shape);
       stored_here_.insert(stored.names.begin(), stored.names.end());
     }
     check_tensors();
+    fuse();
     for (const std::string& notice : form_.notices) line(notice);
     add_carried_keys();
   }
@@ -65,9 +82,10 @@ class ToHuggingFace {
       write_small_files(files, folder);
     }
     folder.finish();
-    const WeightFolder written = WeightFolder::open(request_.destination);
+    const auto written =
+        unfused(*family_, std::make_shared<WeightFolder>(WeightFolder::open(request_.destination)));
     for (const StoredPair& pair : pairs_) {
-      if (!written.contains(pair.theirs) || written.shape(pair.theirs) != pair.hub.shape)
+      if (!written->contains(pair.theirs) || written->shape(pair.theirs) != pair.hub.shape)
         fail_runtime("[convert] {}: was written without {}", request_.destination, pair.theirs);
     }
     add_sizes(files, report);
@@ -126,6 +144,25 @@ class ToHuggingFace {
     }
   }
 
+  // What becomes one tensor there.
+  void fuse() {
+    std::map<std::string, std::size_t> fused;
+    for (std::size_t i = 0; i < pairs_.size(); ++i) {
+      const StoredPair& pair = pairs_[i];
+      const std::optional<FusedPlace> place = fused_place(*family_, pair.theirs);
+      if (!place) {
+        outputs_.push_back({pair.theirs, dtype_of(pair), pair.hub.shape, {{i, std::nullopt}}});
+        continue;
+      }
+      const auto [at, fresh] = fused.emplace(place->fused, outputs_.size());
+      if (fresh) outputs_.push_back({place->fused, dtype_of(pair), {}, {}});
+      Output& output = outputs_[at->second];
+      output.parts.push_back({i, place});
+      const auto experts = std::ssize(output.parts) / std::ssize(place->rule->parts);
+      output.shape = fused_shape(*place->rule, experts, pair.hub.shape);
+    }
+  }
+
   // Zeros that the model has there and not here: a router's bias.
   bool is_added(const StoredPair& pair) const { return !stored_here_.contains(pair.ours); }
 
@@ -138,16 +175,17 @@ class ToHuggingFace {
   std::vector<PlannedFile> plan() {
     std::vector<std::vector<std::size_t>> shards(1);
     std::int64_t bytes = 0;
-    for (std::size_t i = 0; i < pairs_.size(); ++i) {
-      const std::int64_t size = bytes_of(pairs_[i]);
+    for (std::size_t i = 0; i < outputs_.size(); ++i) {
+      const std::int64_t size = outputs_[i].bytes();
       if (bytes + size > request_.file_bytes.value_or(kShardBytes) && !shards.back().empty()) {
         shards.emplace_back();
         bytes = 0;
       }
       shards.back().push_back(i);
       bytes += size;
-      wide_ = wide_ || (dtype_of(pairs_[i]) == DType::f32 && !keeps_its_dtype(pairs_[i].ours));
     }
+    for (const StoredPair& pair : pairs_)
+      wide_ = wide_ || (dtype_of(pair) == DType::f32 && !keeps_its_dtype(pair.ours));
     hub_config_["torch_dtype"] = wide_ ? "float32" : "bfloat16";
     std::vector<PlannedFile> files;
     for (std::size_t s = 0; s < shards.size(); ++s) {
@@ -159,18 +197,13 @@ class ToHuggingFace {
     return files;
   }
 
-  std::int64_t bytes_of(const StoredPair& pair) const {
-    return num_elements(pair.shape) * static_cast<std::int64_t>(size_of(dtype_of(pair)));
-  }
-
   PlannedFile plan_file(const std::string& name, const std::vector<std::size_t>& members) const {
     std::vector<SafetensorsItem> items;
-    for (std::size_t i : members)
-      items.push_back({pairs_[i].theirs, dtype_of(pairs_[i]), pairs_[i].hub.shape});
+    for (std::size_t i : members) items.push_back({outputs_[i].name, outputs_[i].dtype, outputs_[i].shape});
     const SafetensorsLayout layout = safetensors_layout(items, {{"format", "pt"}});
     PlannedFile file{name, layout.header, layout.bytes, {}};
     for (std::size_t k : layout.order)
-      file.tensors.push_back({members[k], layout.offsets[k], bytes_of(pairs_[members[k]])});
+      file.tensors.push_back({members[k], layout.offsets[k], outputs_[members[k]].bytes()});
     return file;
   }
 
@@ -191,9 +224,16 @@ class ToHuggingFace {
     }
   }
 
+  Tensor made(const Output& output) {
+    if (!output.parts[0].place) return moved(pairs_[output.parts[0].pair]);
+    const Tensor whole(output.dtype, output.shape);
+    for (const auto& [pair, place] : output.parts) put_part(*place, moved(pairs_[pair]), whole);
+    return whole;
+  }
+
   void write_file(const PlannedFile& file, ResumableFolder& folder, ConvertReport& report) {
     const bool kept = folder.has(file);
-    if (!kept) folder.write(file, [&](std::size_t i) { return moved(pairs_[i]); });
+    if (!kept) folder.write(file, [&](std::size_t i) { return made(outputs_[i]); });
     report.files_kept += kept;
     line_(fmt::format("{} {}", kept ? "kept" : "wrote", file.name));
   }
@@ -204,7 +244,7 @@ class ToHuggingFace {
     std::map<std::string, std::string> map;
     for (const PlannedFile& file : files) {
       for (const PlannedFile::Place& place : file.tensors) {
-        map[pairs_[place.tensor].theirs] = file.name;
+        map[outputs_[place.tensor].name] = file.name;
         total += place.bytes;
       }
     }
@@ -224,7 +264,9 @@ class ToHuggingFace {
   HubForm form_;  // of the model as it is written
   std::vector<ExtraFile> carried_;
   Json hub_config_;
+  const ModelFamily* family_ = nullptr;  // as which it is written
   std::vector<StoredPair> pairs_;
+  std::vector<Output> outputs_;
   std::set<std::string> stored_here_;
   TensorMover mover_{usable_cores()};
   bool wide_ = false;  // some weights are float32

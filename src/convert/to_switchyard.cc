@@ -10,7 +10,7 @@
 #include "convert/tensor_mover.h"
 #include "core/cores.h"
 #include "core/error.h"
-#include "gguf/hub_source.h"
+#include "models/families/hub_source.h"
 #include "models/packed_parameters.h"
 
 namespace switchyard {

@@ -20,8 +20,8 @@
 #include "core/testing.h"
 #include "gguf/blocks.h"
 #include "gguf/gguf_file.h"
-#include "gguf/hub_source.h"
 #include "kernels/packed_weights.h"
+#include "models/families/hub_source.h"
 
 namespace switchyard {
 namespace {

@@ -46,8 +46,8 @@ std::vector<GroupRows> pieces_of_groups(const TensorView& sizes, std::int64_t gr
 }
 
 void check_groups_of(const char* op, const TensorView& sizes, std::int64_t groups, std::int64_t rows) {
-  CHECK(groups > 0 && (sizes.defined() ? sizes.dtype() == DType::i32 && sizes.size() == groups
-                                       : rows % groups == 0),
+  CHECK(groups > 0 &&
+            (sizes.defined() ? sizes.dtype() == DType::i32 && sizes.size() == groups : rows % groups == 0),
         "[{}] {} rows in {} groups", op, rows, groups);
 }
 
@@ -56,10 +56,9 @@ const std::byte* row_at(const TensorView& x, std::int64_t row) {
                      : nullptr;
 }
 
-// Checks both passes, and calls run(problem, begin, end) for the rows of each piece.
-template <typename Run>
-void run_gate(ThreadPool& pool, const char* op, const ExpertGateArgs& a, ExpertGateProblem problem,
-              double arrays, const Run& run) {
+// Checks both passes, and runs one.
+void run_gate(ThreadPool& pool, const char* op, const auto& list, const ExpertGateArgs& a,
+              ExpertGateProblem problem, double arrays) {
   const std::int64_t columns = columns_of(a.gate), rows = rows_of_groups(a.gate);
   const std::int64_t groups = a.gate_bias.defined() ? a.gate_bias.dim(0) : 1;
   CHECK(is_float(a.gate.dtype()) && a.up.dtype() == a.gate.dtype() && a.up.size() == a.gate.size() &&
@@ -68,7 +67,7 @@ void run_gate(ThreadPool& pool, const char* op, const ExpertGateArgs& a, ExpertG
         "[{}] gate {} of {}, up {} of {}", op, to_string(a.gate.shape()), name_of(a.gate.dtype()),
         to_string(a.up.shape()), name_of(a.up.dtype()));
   for (const TensorView* bias : {&a.gate_bias, &a.up_bias}) {
-    CHECK(!bias->defined() || (bias->dtype() == a.gate.dtype() && bias->shape() == Shape{groups, columns}),
+    CHECK(!bias->defined() || (bias->dtype() == a.gate.dtype() && bias->shape() == (Shape{groups, columns})),
           "[{}] biases {} of {}", op, to_string(bias->shape()), name_of(bias->dtype()));
   }
   const TensorView sizes = a.gate_bias.defined() ? a.group_sizes : TensorView();
@@ -81,6 +80,7 @@ void run_gate(ThreadPool& pool, const char* op, const ExpertGateArgs& a, ExpertG
   problem.up = a.up.kernel_address();
   problem.row_weights = a.row_weights.kernel_data<float>();
   problem.form = a.form;
+  ExpertGateKernel* const kernel = choose(op, list, problem);
   const std::vector<GroupRows> pieces = pieces_of_groups(sizes, groups, rows, columns);
   pool.for_range(std::ssize(pieces), 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
@@ -88,7 +88,7 @@ void run_gate(ThreadPool& pool, const char* op, const ExpertGateArgs& a, ExpertG
       ExpertGateProblem of_group = problem;
       of_group.gate_bias = row_at(a.gate_bias, piece.group);
       of_group.up_bias = row_at(a.up_bias, piece.group);
-      run(of_group, piece.begin, piece.end);
+      kernel(of_group, piece.begin, piece.end);
     }
   });
 }
@@ -113,9 +113,7 @@ void expert_gate(ThreadPool& pool, const ExpertGateArgs& a) {
         a.gate.size(), a.hidden.size());
   ExpertGateProblem problem;
   problem.hidden = a.hidden.kernel_address();
-  run_gate(pool, "expert_gate", a, problem, 3, [](const ExpertGateProblem& p, std::int64_t begin, std::int64_t end) {
-    choose("expert_gate", kExpertGate, p)(p, begin, end);
-  });
+  run_gate(pool, "expert_gate", kExpertGate, a, problem, 3);
 }
 
 void expert_gate_backward(ThreadPool& pool, const ExpertGateBackwardArgs& args) {
@@ -128,16 +126,14 @@ void expert_gate_backward(ThreadPool& pool, const ExpertGateBackwardArgs& args) 
   problem.dgate = args.dgate.kernel_address();
   problem.dup = args.dup.kernel_address();
   if (a.row_weights.defined()) problem.drow_weights = args.drow_weights.kernel_data<float>();
-  run_gate(pool, "expert_gate_backward", a, problem, 5,
-           [](const ExpertGateProblem& p, std::int64_t begin, std::int64_t end) {
-             choose("expert_gate_backward", kExpertGateBackward, p)(p, begin, end);
-           });
+  run_gate(pool, "expert_gate_backward", kExpertGateBackward, a, problem, 5);
 }
 
 void sum_groups(ThreadPool& pool, const SumGroupsArgs& a) {
   const std::int64_t columns = columns_of(a.x), rows = rows_of_groups(a.x), groups = a.out.dim(0);
-  CHECK(a.out.dtype() == DType::f32 && a.out.shape() == Shape{groups, columns} && is_float(a.x.dtype()),
-        "[sum_groups] {} of {} into {}", to_string(a.x.shape()), name_of(a.x.dtype()), to_string(a.out.shape()));
+  CHECK(a.out.dtype() == DType::f32 && a.out.shape() == (Shape{groups, columns}) && is_float(a.x.dtype()),
+        "[sum_groups] {} of {} into {}", to_string(a.x.shape()), name_of(a.x.dtype()),
+        to_string(a.out.shape()));
   check_groups_of("sum_groups", a.group_sizes, groups, rows);
   if (pool.skips({"sum_groups", a.x.dtype(), 2 * static_cast<double>(a.x.size()),
                   static_cast<double>(a.x.bytes() + a.out.bytes())}))
@@ -160,8 +156,8 @@ void sum_groups(ThreadPool& pool, const SumGroupsArgs& a) {
                            last = std::min(columns, first + kColumns);
         float* const sums = out + g * columns;
         std::fill(sums + first, sums + last, 0.0f);
-        for (std::int64_t row = begins[static_cast<std::size_t>(g)]; row < begins[static_cast<std::size_t>(g) + 1];
-             ++row) {
+        for (std::int64_t row = begins[static_cast<std::size_t>(g)];
+             row < begins[static_cast<std::size_t>(g) + 1]; ++row) {
           const float w = weights == nullptr ? 1.0f : weights[row];
           for (std::int64_t i = first; i < last; ++i) sums[i] += w * value(x[row * columns + i]);
         }
@@ -173,7 +169,7 @@ void sum_groups(ThreadPool& pool, const SumGroupsArgs& a) {
 void add_group_rows(ThreadPool& pool, const AddGroupRowsArgs& a) {
   const std::int64_t columns = columns_of(a.x), rows = rows_of_groups(a.x), groups = a.bias.dim(0);
   CHECK(is_float(a.x.dtype()) && a.bias.dtype() == a.x.dtype() && a.out.dtype() == a.x.dtype() &&
-            a.bias.shape() == Shape{groups, columns} && a.out.size() == a.x.size(),
+            a.bias.shape() == (Shape{groups, columns}) && a.out.size() == a.x.size(),
         "[add_group_rows] {} of {} and {} of {}", to_string(a.x.shape()), name_of(a.x.dtype()),
         to_string(a.bias.shape()), name_of(a.bias.dtype()));
   check_groups_of("add_group_rows", a.group_sizes, groups, rows);
@@ -187,20 +183,21 @@ void add_group_rows(ThreadPool& pool, const AddGroupRowsArgs& a) {
   problem.gate = a.x.kernel_address();
   problem.row_weights = a.row_weights.kernel_data<float>();
   problem.hidden = a.out.kernel_address();
+  ExpertGateKernel* const kernel = choose("add_group_rows", kAddGroupRows, problem);
   pool.for_range(std::ssize(pieces), 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const GroupRows& piece = pieces[static_cast<std::size_t>(i)];
       ExpertGateProblem of_group = problem;
       of_group.gate_bias = row_at(a.bias, piece.group);
-      choose("add_group_rows", kAddGroupRows, of_group)(of_group, piece.begin, piece.end);
+      kernel(of_group, piece.begin, piece.end);
     }
   });
 }
 
 void group_row_products(ThreadPool& pool, const GroupRowProductsArgs& a) {
   const std::int64_t columns = columns_of(a.dy), rows = rows_of_groups(a.dy), groups = a.bias.dim(0);
-  CHECK(is_float(a.dy.dtype()) && a.bias.dtype() == a.dy.dtype() && a.bias.shape() == Shape{groups, columns} &&
-            a.out.dtype() == DType::f32 && a.out.size() == rows,
+  CHECK(is_float(a.dy.dtype()) && a.bias.dtype() == a.dy.dtype() &&
+            a.bias.shape() == (Shape{groups, columns}) && a.out.dtype() == DType::f32 && a.out.size() == rows,
         "[group_row_products] {} of {} and {} of {}", to_string(a.dy.shape()), name_of(a.dy.dtype()),
         to_string(a.bias.shape()), name_of(a.bias.dtype()));
   check_groups_of("group_row_products", a.group_sizes, groups, rows);

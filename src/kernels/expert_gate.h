@@ -1,7 +1,7 @@
 // The gated activation of experts that have biases or clamp their gates, and the biases of their outputs.
 //
-// Rows are sorted by group, one group an expert: group_sizes [G] i32 says how many rows each has; undefined, all
-// have as many. Elements are f32 or bf16, of one dtype for all but weights and gradients said to be f32;
+// Rows are sorted by group, one group an expert: group_sizes [G] i32 says how many rows each has; undefined,
+// all have as many. Elements are f32 or bf16, of one dtype for all but weights and gradients said to be f32;
 // arithmetic is fp32, rounded once. Views have no gaps. Bit-identical for any number of threads.
 #pragma once
 
@@ -10,9 +10,9 @@
 
 namespace switchyard {
 
-// gate' = gate + gate_bias, up' = up + up_bias. Without a limit silu(gate') · up', as swiglu (elementwise.h). With
-// one gpt-oss's (the model card of gpt-oss, 2025): g = min(gate', limit), u = clamp(up', -limit, limit) and
-// (u + 1) · g · sigmoid(alpha · g).
+// gate' = gate + gate_bias, up' = up + up_bias. Without a limit silu(gate') · up', as swiglu (elementwise.h).
+// With one gpt-oss's (the model card of gpt-oss, 2025): g = min(gate', limit), u = clamp(up', -limit, limit)
+// and (u + 1) · g · sigmoid(alpha · g).
 struct GateForm {
   float limit = 0;  // 0: none
   float alpha = 1;  // with a limit only
@@ -28,7 +28,8 @@ struct ExpertGateArgs {
 };
 void expert_gate(ThreadPool& pool, const ExpertGateArgs& args);
 
-// Gradients of expert_gate. What a clamp cut off has none. Those of the biases are sum_groups of dgate and dup.
+// Gradients of expert_gate. What a clamp cut off has none. Those of the biases are sum_groups of dgate and
+// dup.
 struct ExpertGateBackwardArgs {
   ExpertGateArgs forward;   // hidden is not read
   TensorView dhidden;       // as gate

@@ -28,7 +28,8 @@ constexpr auto kStretched = [](const Architecture& a) { return a.rope.type != "d
 constexpr auto kLlama3 = [](const Architecture& a) { return a.rope.type == "llama3.1"; };
 constexpr auto kYarn = [](const Architecture& a) { return a.rope.type == "yarn"; };
 constexpr auto kWindowed = [](const Architecture& a) {
-  return std::any_of(a.layer_specs.begin(), a.layer_specs.end(), [](const LayerSpec& l) { return l.windowed; });
+  return std::any_of(a.layer_specs.begin(), a.layer_specs.end(),
+                     [](const LayerSpec& l) { return l.windowed; });
 };
 constexpr auto kClamped = [](const Architecture& a) { return a.moe.experts > 0 && a.moe.gate_limit != 0; };
 
@@ -118,7 +119,10 @@ constexpr ArchitectureField kFields[] = {
     {"window", "sliding_window_size", "keys that a token of a windowed layer sees", kFunction, FIELD(window),
      kWindowed},
     {"windowed_layers", "windowed_layers", "layers with that window", kFunction,
-     [](Architecture& a) -> FieldPointer { return LayerFlag{&a.layer_specs, &LayerSpec::windowed}; }, kWindowed},
+     [](Architecture& a) -> FieldPointer {
+       return LayerFlag{&a.layer_specs, &LayerSpec::windowed};
+     },
+     kWindowed},
     {"gate_limit", "mlp_activations_limit", "clamp of the experts' gates", kFunction, FIELD(moe.gate_limit),
      kClamped},
     {"gate_alpha", "mlp_activations_alpha", "factor in the logistic function of a clamped gate", kFunction,

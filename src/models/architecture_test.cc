@@ -41,7 +41,11 @@ std::vector<Architecture> models() {
   latent.rope.type = "yarn";
   Architecture drawn = routed;
   drawn.moe.random_routing = true;
-  return {dense, routed, latent, drawn};
+  Architecture clamped = routed;
+  clamped.moe.gate_limit = 7;
+  clamped.window = 8;
+  clamped.layer_specs[1].windowed = true;
+  return {dense, routed, latent, drawn, clamped};
 }
 
 void change(bool& value) {

@@ -178,14 +178,15 @@ void check_activations(const Config& c, const ModelConfig& m) {
     fail_usage("[model] inhomogeneous_layer_cycle_interval={}: decoder_block={} repeats every {}", cycle,
                m.block->name, m.block->as_gpt_oss ? "2 layers" : "layer");
   if (given != wanted)
-    fail_usage("[model] mlp_activations=[{}]: decoder_block={} has [{}]", fmt::join(given, ","), m.block->name,
-               fmt::join(wanted, ","));
+    fail_usage("[model] mlp_activations=[{}]: decoder_block={} has [{}]", fmt::join(given, ","),
+               m.block->name, fmt::join(wanted, ","));
   if (m.block->as_gpt_oss) return;
   if (c.get_float("mlp_activations_limit") > 0)
     fail_usage("[model] mlp_activations_limit={}: expected decoder_block=gpt_oss, got {}",
                c.get_float("mlp_activations_limit"), m.block->name);
   if (c.get_bool("mlp_bias") && m.moe.experts == 0)
-    fail_usage("[model] mlp_bias=true: decoder_block={} has no experts, whose biases these are", m.block->name);
+    fail_usage("[model] mlp_bias=true: decoder_block={} has no experts, whose biases these are",
+               m.block->name);
 }
 
 // Numbers of layers that a key lists.
@@ -200,7 +201,8 @@ std::vector<std::size_t> listed_layers(const Config& c, const char* key, std::in
   return numbers;
 }
 
-// Which layers have the window of sliding_window_size: those of windowed_layers; none listed, those of the block.
+// Which layers have the window of sliding_window_size: those of windowed_layers; none listed, those of the
+// block.
 void place_windows(const Config& c, ModelConfig& m) {
   m.window = c.get_int("sliding_window_size");
   const std::vector<std::size_t> listed = listed_layers(c, "windowed_layers", m.layers);

@@ -69,6 +69,12 @@ inline Outcome run(const Problem& p, const Mesh& mesh) {
     w.wi_0 = never_save(leaf_by_rules(c, wi_0, {"exp", "embed_moe", "mlp_moe"}, true, p.dtype));
     w.wi_1 = never_save(leaf_by_rules(c, wi_1, {"exp", "embed_moe", "mlp_moe"}, true, p.dtype));
     w.wo = never_save(leaf_by_rules(c, wo, {"exp", "mlp_moe", "embed_moe"}, true, p.dtype));
+    if (p.config.logit_bias) w.logit_bias = leaf(c, bias, replicated(1));
+    if (p.config.expert_bias) {
+      w.wi_0_bias = leaf_by_rules(c, random_tensor({e, h}, 38, 0.5f), {"exp", "mlp_moe"}, true, p.dtype);
+      w.wi_1_bias = leaf_by_rules(c, random_tensor({e, h}, 39, 0.5f), {"exp", "mlp_moe"}, true, p.dtype);
+      w.wo_bias = leaf_by_rules(c, random_tensor({e, m}, 40, 0.5f), {"exp", "embed_moe"}, true, p.dtype);
+    }
     const Array in = leaf_by_rules(c, x, {"activation_batch", "activation_norm_length", "activation_embed"},
                                    true, p.dtype);
     const Array seg = leaf_by_rules(c, segments, {"activation_batch", "activation_norm_length"});
@@ -91,6 +97,12 @@ inline Outcome run(const Problem& p, const Mesh& mesh) {
     gathered.put_grad(c, "dx", in);
     gathered.put_grad(c, "dgate", w.gate);
     if (p.config.bias) gathered.put_grad(c, "dbias", w.gate_bias);
+    if (p.config.logit_bias) gathered.put_grad(c, "dlogit_bias", w.logit_bias);
+    if (p.config.expert_bias) {
+      gathered.put_grad(c, "dwi_0_bias", w.wi_0_bias);
+      gathered.put_grad(c, "dwi_1_bias", w.wi_1_bias);
+      gathered.put_grad(c, "dwo_bias", w.wo_bias);
+    }
     gathered.put_grad(c, "dwi_0", w.wi_0);
     gathered.put_grad(c, "dwi_1", w.wi_1);
     gathered.put_grad(c, "dwo", w.wo);
@@ -99,6 +111,9 @@ inline Outcome run(const Problem& p, const Mesh& mesh) {
   for (const char* name : {"y", "ids", "dx", "dgate", "dwi_0", "dwi_1", "dwo"})
     outcome.tensors[name] = gathered.get(name);
   if (p.config.bias) outcome.tensors["dbias"] = gathered.get("dbias");
+  if (p.config.logit_bias) outcome.tensors["dlogit_bias"] = gathered.get("dlogit_bias");
+  for (const char* name : {"dwi_0_bias", "dwi_1_bias", "dwo_bias"})
+    if (p.config.expert_bias) outcome.tensors[name] = gathered.get(name);
   if (p.execution.balance_weight > 0) outcome.tensors["balance"] = gathered.get("balance");
   outcome.rows.assign(static_cast<std::size_t>(e), 0);
   outcome.dropped = outcome.rows;
@@ -137,6 +152,15 @@ inline MoeConfig deepseek3(std::int64_t experts, std::int64_t slots) {
   config.normalise_epsilon = 1e-20f;
   config.scaling = 2.5f;
   config.bias = true;
+  return config;
+}
+
+// Biases everywhere, gates and up projections that reach the clamp.
+inline MoeConfig gpt_oss(std::int64_t experts, std::int64_t slots) {
+  MoeConfig config = mixtral(experts, slots);
+  config.logit_bias = config.expert_bias = true;
+  config.gate_limit = 1;
+  config.gate_alpha = 1.702f;
   return config;
 }
 

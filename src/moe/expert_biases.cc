@@ -11,7 +11,8 @@ namespace {
 struct RowInputs {
   bool ragged, weighted;
 
-  explicit RowInputs(const GroupedRows& rows) : ragged(rows.sizes.defined()), weighted(rows.weights.defined()) {}
+  explicit RowInputs(const GroupedRows& rows)
+      : ragged(rows.sizes.defined()), weighted(rows.weights.defined()) {}
   void add(const GroupedRows& rows, std::vector<Array>& inputs) const {
     if (ragged) inputs.push_back(rows.sizes);
     if (weighted) inputs.push_back(rows.weights);
@@ -48,10 +49,9 @@ class ExpertGateOp : public Op {  // inputs: gate, up, biases (two or none), siz
                                    .drow_weights = rows_.weighted ? grads[weights].view() : TensorView()});
     for (std::size_t i = 0; biased_ && i < 2; ++i) {
       const Tensor sum = c.empty(DType::f32, inputs[2 + i].shape());
-      sum_groups(*c.pool, {.x = grads[i].view(),
-                           .group_sizes = forward.group_sizes,
-                           .row_weights = {},
-                           .out = sum.view()});
+      sum_groups(
+          *c.pool,
+          {.x = grads[i].view(), .group_sizes = forward.group_sizes, .row_weights = {}, .out = sum.view()});
       grads[2 + i] = converted(*c.pool, sum, inputs[2 + i].dtype());
     }
     return grads;
@@ -114,10 +114,9 @@ class AddExpertBiasOp : public Op {  // inputs: y, bias, sizes, weights
       return grads;
     }
     const Tensor sum = c.empty(DType::f32, bias.shape());
-    sum_groups(*c.pool, {.x = dy.view(),
-                         .group_sizes = sizes.view(),
-                         .row_weights = weights.view(),
-                         .out = sum.view()});
+    sum_groups(
+        *c.pool,
+        {.x = dy.view(), .group_sizes = sizes.view(), .row_weights = weights.view(), .out = sum.view()});
     grads[1] = converted(*c.pool, sum, bias.dtype());
     if (rows_.weighted) {
       grads[weights_at] = c.empty(DType::f32, weights.shape());
@@ -148,8 +147,7 @@ Array expert_gate(Context& context, const MoeConfig& config, const Array& gate, 
   }
   row_inputs.add(rows, inputs);
   const GateForm form{config.gate_limit, config.gate_alpha};
-  return never_save(
-      apply(context, std::make_shared<ExpertGateOp>(form, biased, row_inputs), inputs).front());
+  return never_save(apply(context, std::make_shared<ExpertGateOp>(form, biased, row_inputs), inputs).front());
 }
 
 Array add_expert_bias(Context& context, const Array& y, const Array& bias, const GroupedRows& rows,

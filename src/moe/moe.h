@@ -63,13 +63,13 @@ struct MoeExecution {
 };
 
 struct MoeWeights {
-  Array gate;        // [M,E]
-  Array gate_bias;   // [E] f32, undefined without routed_bias
-  Array logit_bias;  // [E], undefined without one
-  Array wi_0, wi_1;  // [E,M,H]: gate and up projections
-  Array wo;          // [E,H,M]
-  Array wi_0_bias, wi_1_bias;  // [E,H], undefined without mlp_bias, as
-  Array wo_bias;               // [E,M]
+  Array gate;                            // [M,E]
+  Array gate_bias;                       // [E] f32, undefined without routed_bias
+  Array wi_0, wi_1;                      // [E,M,H]: gate and up projections
+  Array wo;                              // [E,H,M]
+  Array logit_bias = {};                 // [E], undefined without one
+  Array wi_0_bias = {}, wi_1_bias = {};  // [E,H], undefined without mlp_bias, as
+  Array wo_bias = {};                    // [E,M]
 };
 
 // Decisions for the local tokens.

@@ -1,8 +1,7 @@
 // Row moves and grouped products: gradients, adjointness; which rows a ragged buffer keeps.
-#include "moe/expert_mlp.h"
-
 #include <numeric>
 
+#include "moe/expert_mlp.h"
 #include "ops/basic.h"
 #include "ops/gradient_testing.h"
 
@@ -130,41 +129,41 @@ TEST(Rows, ExpertMlpGradients) {
       {3, 0, 4, 2}, {0, 9, 0, 0}, {9, 0, 0, 0}, {2, 2, 2, 3}};
   for (const auto& sizes : group_sizes) {
     for (const std::int64_t chunks : {1, 3}) {
-      check_gradients({.function =
-                           [=](Context& c, std::span<const Array> in) {
-                             RowPlan sorted;
-                             sorted.sizes = in[5];
-                             const auto parts = chunk_last(c, in[0], chunks);
-                             const auto x = [&](std::int64_t i) {
-                               return parts[static_cast<std::size_t>(i)];
-                             };
-                             return expert_mlp(c, {}, x, chunks, sorted, in[1], weights_of(in[2], in[3], in[4]));
-                           },
-                       .inputs = {{random_tensor({9, 6}, 1)},
-                                  {random_tensor({9}, 2)},
-                                  {random_tensor({4, 6, 5}, 3)},
-                                  {random_tensor({4, 6, 5}, 4)},
-                                  {random_tensor({4, 5, 6}, 5)},
-                                  {Tensor::of<std::int32_t>({4}, sizes)}}});
+      check_gradients(
+          {.function =
+               [=](Context& c, std::span<const Array> in) {
+                 RowPlan sorted;
+                 sorted.sizes = in[5];
+                 const auto parts = chunk_last(c, in[0], chunks);
+                 const auto x = [&](std::int64_t i) { return parts[static_cast<std::size_t>(i)]; };
+                 return expert_mlp(c, {}, x, chunks, sorted, in[1], weights_of(in[2], in[3], in[4]));
+               },
+           .inputs = {{random_tensor({9, 6}, 1)},
+                      {random_tensor({9}, 2)},
+                      {random_tensor({4, 6, 5}, 3)},
+                      {random_tensor({4, 6, 5}, 4)},
+                      {random_tensor({4, 5, 6}, 5)},
+                      {Tensor::of<std::int32_t>({4}, sizes)}}});
     }
   }
 }
 
 TEST(Rows, ExpertMlpOfTokensGradients) {
   const Tensor ids = random_integers({2, 4, 2}, 68, 0, 4);
-  check_gradients(
-      {.function =
-           [](Context& c, std::span<const Array> in) {
-             const RowPlan plan = plan_rows(c, in[5], 0, 3, 4, -1, DropPolicy::fair);  // of 3 experts of 4
-             const auto x = [&](std::int64_t) { return in[0]; };
-             return expert_mlp(c, {}, x, 1, plan, gather_row_weights(c, in[1], plan), weights_of(in[2], in[3], in[4]));
-           },
-       .inputs = {{random_tensor({2, 4, 6}, 1)},
-                  {random_tensor({2, 4, 2}, 2)},
-                  {random_tensor({3, 6, 5}, 3)},
-                  {random_tensor({3, 6, 5}, 4)},
-                  {random_tensor({3, 5, 6}, 5)},
-                  {ids}}});
+  check_gradients({.function =
+                       [](Context& c, std::span<const Array> in) {
+                         const RowPlan plan =
+                             plan_rows(c, in[5], 0, 3, 4, -1, DropPolicy::fair);  // of 3 experts of 4
+                         const auto x = [&](std::int64_t) { return in[0]; };
+                         return expert_mlp(c, {}, x, 1, plan, gather_row_weights(c, in[1], plan),
+                                           weights_of(in[2], in[3], in[4]));
+                       },
+                   .inputs = {{random_tensor({2, 4, 6}, 1)},
+                              {random_tensor({2, 4, 2}, 2)},
+                              {random_tensor({3, 6, 5}, 3)},
+                              {random_tensor({3, 6, 5}, 4)},
+                              {random_tensor({3, 5, 6}, 5)},
+                              {ids}}});
 }
 
 TEST(Rows, WeightsOfRows) {

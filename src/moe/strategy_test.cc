@@ -76,6 +76,18 @@ TEST(Strategies, RandomRoutingOnProductMeshes) {
 TEST(Strategies, SoftmaxOverTheSelected) {
   check({.batch = 16, .config = mixtral(8, 2)}, product_meshes());
 }
+// A bias of wo counts once, times the routing weight, however the work is split.
+TEST(Strategies, BiasesAndClampedGates) {
+  check({.config = gpt_oss(8, 2)}, expert_meshes());
+  check({.batch = 16, .config = gpt_oss(8, 3)}, product_meshes());
+  MoeConfig plain = gpt_oss(8, 2);
+  plain.gate_limit = 0;  // biases alone
+  check({.batch = 2, .load = Load::empty_experts, .config = plain},
+        {Mesh({{"tensor", 2}, {"expert", 2}}), Mesh({{"fsdp", 2}, {"expert", 4}})});
+  MoeConfig unbiased = gpt_oss(8, 2);
+  unbiased.expert_bias = unbiased.logit_bias = false;  // a clamp alone
+  check({.load = Load::one_hot, .config = unbiased}, {Mesh({{"expert", 4}})});
+}
 TEST(Strategies, BalancedLoad) {
   check({.width = 9, .load = Load::balanced, .config = mixtral(8, 2)}, {Mesh({{"expert", 4}})});
 }

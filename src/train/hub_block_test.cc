@@ -5,7 +5,7 @@
 
 #include "checkpoint/json_file.h"
 #include "core/testing.h"
-#include "gguf/hub_source.h"
+#include "models/families/hub_source.h"
 #include "models/families/hub_tensors.h"
 #include "models/parameters.h"
 #include "models/same_model.h"

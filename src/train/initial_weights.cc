@@ -11,7 +11,7 @@
 #include "checkpoint/json_file.h"
 #include "checkpoint/layout.h"
 #include "core/error.h"
-#include "gguf/hub_source.h"
+#include "models/families/hub_source.h"
 #include "models/families/hub_tensors.h"
 #include "models/packed_parameters.h"
 #include "train/resume.h"

@@ -9,8 +9,8 @@
 
 #include "checkpoint/safetensors.h"
 #include "core/testing.h"
-#include "gguf/hub_source.h"
 #include "models/decoder.h"
+#include "models/families/hub_source.h"
 #include "models/families/hub_tensors.h"
 #include "models/same_model.h"
 #include "train/initial_weights.h"

@@ -79,7 +79,7 @@ void sort_slots(Tensor& ids, Tensor& weights) {
 
 class HubCase {
  public:
-  HubCase(const CaseRequest& request, const SafetensorsFile& stored, const HubModel& model)
+  HubCase(const CaseRequest& request, const HubWeights& stored, const HubModel& model)
       : tolerance_(request.tolerance.value_or(kDefaultTolerance)), stored_(stored), hub_(model) {}
 
   void compare_pass(Gather& pass, CaseReport& report) {
@@ -95,7 +95,7 @@ class HubCase {
     for (const auto& spec : hub_.specs()) {
       if (spec.trained) gradient(spec, pass, report);
     }
-    for (const auto& [name, entry] : stored_.entries()) {
+    for (const std::string& name : stored_.names()) {
       if (!used_.contains(name))
         fail_usage("[verify] {}: tensor {} is not one of this model's results", stored_.path(),
                    in_quotes(name));
@@ -130,7 +130,7 @@ class HubCase {
   }
 
   double tolerance_;
-  const SafetensorsFile& stored_;
+  const HubWeights& stored_;
   const HubModel& hub_;
   std::set<std::string> used_;
 };
@@ -186,13 +186,16 @@ CaseReport verify_hub_folder(const CaseRequest& request) {
   const std::filesystem::path folder = request.path;
   CaseReport report{request.path, "Hugging Face folder", "", {}, {}, ""};
   const nlohmann::json hub_config = read_json_file(folder / "config.json");
-  const SafetensorsFile stored = SafetensorsFile::open(folder / "io.safetensors");
+  const ModelFamily& family = family_of(hub_config);
+  const auto results_file =
+      unfused(family, std::make_shared<WeightFolder>(WeightFolder::open(folder / "io.safetensors")));
+  const HubWeights& stored = *results_file;
   const Tensor inputs = stored.read("input_ids"), targets = stored.read("targets");
   if (inputs.rank() != 2)
     fail_usage("[verify] {}: expected input_ids [B,S], got {}", stored.path(), to_string(inputs.shape()));
   const Config config =
       case_config(config_from_hub(hub_config), request, inputs.dim(0), inputs.dim(1), report);
-  const HubModel hub(model_config(config), family_of(hub_config), request.path);
+  const HubModel hub(model_config(config), family, request.path);
   const Batch batch = case_batch(stored.path(), inputs, targets, hub.model().vocab);
   const std::string trajectory_path = folder / "trajectory.json";
   Trajectory trajectory;

@@ -23,11 +23,11 @@ Tensor scaled(const Tensor& x, float by) {
 HubModel::HubModel(ModelConfig model, const ModelFamily& family, const std::string& weights)
     : model_(std::move(model)),
       family_(family),
-      folder_(WeightFolder::open(weights)),
+      folder_(unfused(family, std::make_shared<WeightFolder>(WeightFolder::open(weights)))),
       specs_(parameter_specs(model_)) {
   std::map<std::string, Shape> shapes;
   for (const auto& spec : specs_) shapes[spec.name] = spec.shape;
-  check_hub_tensors(folder_, family_, shapes, model_.layers);
+  check_hub_tensors(*folder_, family_, shapes, model_.layers);
 }
 
 float HubModel::factor(const ParameterSpec& spec) const {
@@ -36,7 +36,7 @@ float HubModel::factor(const ParameterSpec& spec) const {
 
 Parameters HubModel::create(Context& context) const {
   auto fill = [&](const ParameterSpec& spec) {
-    return scaled(load_from_hub(folder_, family_, spec.name, spec.shape), 1 / factor(spec));
+    return scaled(load_from_hub(*folder_, family_, spec.name, spec.shape), 1 / factor(spec));
   };
   return Parameters::create(context, stage_specs(specs_, context.stage, model_), model_.init_seed, fill,
                             nullptr);

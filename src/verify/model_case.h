@@ -22,6 +22,7 @@ class HubModel {
   HubModel(ModelConfig model, const ModelFamily& family, const std::string& weights);
 
   const ModelConfig& model() const { return model_; }
+  const ModelFamily& family() const { return family_; }
   const std::vector<ParameterSpec>& specs() const { return specs_; }
   // Collective.
   Parameters create(Context& context) const;
@@ -38,7 +39,7 @@ class HubModel {
 
   ModelConfig model_;
   const ModelFamily& family_;
-  WeightFolder folder_;
+  std::shared_ptr<const HubWeights> folder_;
   std::vector<ParameterSpec> specs_;
 };
 

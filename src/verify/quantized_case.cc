@@ -12,7 +12,7 @@
 #include "generate/generator.h"
 #include "generate/stored_model.h"
 #include "gguf/gguf_file.h"
-#include "gguf/hub_source.h"
+#include "models/families/hub_source.h"
 #include "models/families/hub_tensors.h"
 #include "models/pipeline.h"
 #include "nn/layers.h"

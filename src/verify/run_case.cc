@@ -97,13 +97,14 @@ class RunCase {
   void compare_first_pass(const RunFiles& files, Gather& gather) {
     const auto logits = SafetensorsFile::open(files.find(".logits.safetensors"));
     report_.compare({"logits", "", "", {}, tolerance_}, gather.whole("logits"), logits.read("logits"));
-    const auto gradients = SafetensorsFile::open(files.find(".grads.safetensors"));
+    const auto gradients = unfused(
+        hub_.family(), std::make_shared<WeightFolder>(WeightFolder::open(files.find(".grads.safetensors"))));
     for (const auto& spec : hub_.specs()) {
       const auto names = hub_.hub_names(spec);
       const auto tensors = hub_.gradients_to_hub(spec, gather.whole("grad." + spec.name));
       for (std::size_t i = 0; i < names.size(); ++i) {
         report_.compare({"grad." + names[i], place_of(spec.name), "gradients", {}, tolerance_}, tensors[i],
-                        gradients.read(names[i]));
+                        gradients->read(names[i]));
       }
     }
   }
@@ -125,13 +126,26 @@ class RunCase {
 
   void compare_final(Gather& gather) {
     const nlohmann::json& stored = results_.at("final_parameters");
+    // What is stored of a tensor does not depend on the order of its elements but for the first and the last,
+    // which are those of the first part of a fused tensor and of the last.
+    std::vector<std::string> order;
+    std::map<std::string, std::pair<std::string, std::vector<float>>> in_files;  // place, elements
     for (const auto& spec : hub_.specs()) {
       const auto names = hub_.hub_names(spec);
       const auto tensors = hub_.weights_to_hub(spec, gather.whole("final." + spec.name));
       for (std::size_t i = 0; i < names.size(); ++i) {
-        final_parameter(names[i], place_of(spec.name), tensors[i].cast(DType::f32).span<float>(),
-                        stored.at(names[i]));
+        const auto fused = fused_place(hub_.family(), names[i]);
+        const std::string name = fused ? fused->fused : names[i];
+        if (!in_files.contains(name)) order.push_back(name);
+        auto& [place, elements] = in_files[name];
+        place = place_of(spec.name);
+        const Tensor values = tensors[i].cast(DType::f32);
+        elements.insert(elements.end(), values.span<float>().begin(), values.span<float>().end());
       }
+    }
+    for (const std::string& name : order) {
+      const auto& [place, elements] = in_files.at(name);
+      final_parameter(name, place, elements, stored.at(name));
     }
   }
 

@@ -97,8 +97,8 @@ void backward(const ExpertGateProblem& p, std::int64_t row_begin, std::int64_t r
       x.read(row, j);
       const V d = load_part(dhidden + at, left), weighted = hn::Mul(d, w), silu = hn::Mul(x.gate, x.logistic);
       dw = hn::MulAdd(hn::Mul(d, silu), x.up, dw);
-      const V slope = hn::Mul(
-          x.logistic, hn::MulAdd(hn::Mul(x.alpha(), x.gate), hn::Sub(one, x.logistic), one));
+      const V slope =
+          hn::Mul(x.logistic, hn::MulAdd(hn::Mul(x.alpha(), x.gate), hn::Sub(one, x.logistic), one));
       V to_up = hn::Mul(weighted, silu), to_gate = hn::Mul(hn::Mul(weighted, x.up), slope);
       if constexpr (kClamped) {
         to_up = hn::IfThenElse(x.up_cut, zero, to_up);

@@ -1,5 +1,5 @@
-// The logistic function of vectors of floats, and vectors at the end of a row. Included once per instruction set,
-// inside a file that uses hwy/foreach_target.h.
+// The logistic function of vectors of floats, and vectors at the end of a row. Included once per instruction
+// set, inside a file that uses hwy/foreach_target.h.
 #include "hwy/contrib/math/math-inl.h"
 #include "kernels/cpu/elementwise_lanes-inl.h"
 

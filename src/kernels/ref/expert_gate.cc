@@ -9,8 +9,8 @@ namespace switchyard::ref {
 namespace {
 
 struct Gated {
-  float gate, up;              // after bias and clamp
-  bool gate_passes, up_passes; // whether a gradient reaches what was clamped
+  float gate, up;               // after bias and clamp
+  bool gate_passes, up_passes;  // whether a gradient reaches what was clamped
   float sigmoid;
 };
 

@@ -30,9 +30,7 @@ bool is_four_bit_gptq(const json& quantization) {
 // Features that change the result and that we do not compute.
 void refuse_unsupported(const HubConfig& hub) {
   if (hub.text("hidden_act", "silu") != "silu") hub.wrong("hidden_act", "silu");
-  for (const char* key : {"mlp_bias", "use_sliding_window"}) {
-    if (hub.flag(key, false)) hub.wrong(key, "false; true is not supported");
-  }
+  if (hub.flag("mlp_bias", false)) hub.wrong("mlp_bias", "false; true is not supported");
   for (const char* key : {"attention_dropout", "router_jitter_noise"}) {
     if (hub.number(key, 0) != 0) hub.wrong(key, "0; other values are not supported");
   }
@@ -40,11 +38,6 @@ void refuse_unsupported(const HubConfig& hub) {
       !is_four_bit_gptq(hub.at("quantization_config")))
     hub.wrong("quantization_config",
               "none, quant_method=fp8 with weight_block_size=[128,128], or quant_method=gptq with bits=4");
-  if (hub.has("layer_types")) {
-    for (const json& kind : hub.at("layer_types")) {
-      if (kind != "full_attention") hub.wrong("layer_types", "full_attention in every layer");
-    }
-  }
 }
 
 // The rotary settings in one object, whichever style the file has: transformers 5 has `rope_parameters`,
@@ -190,10 +183,27 @@ nlohmann::json layers_that_are(const HubConfig& hub, const char* key, const char
   return numbers;
 }
 
-void refuse_window(const HubConfig& hub) {
-  if (hub.has("sliding_window") && hub.integer("sliding_window") < hub.positive("max_position_embeddings")) {
-    hub.wrong("sliding_window",
-              "null or at least max_position_embeddings; windowed attention is not supported");
+void read_windowed_layers(const HubConfig& hub, ConfigKeys& ours) {
+  if (!hub.has("layer_types")) return;
+  const json layers = layers_that_are(hub, "layer_types", "sliding_attention", "full_attention");
+  if (layers.empty())
+    ours["sliding_window_size"] = 0;
+  else
+    ours["windowed_layers"] = layers;
+}
+
+void read_window_of_all(const HubConfig& hub, ConfigKeys& ours) {
+  if (!hub.has("sliding_window")) return;
+  const std::int64_t window = hub.positive("sliding_window");
+  if (window < hub.positive("max_position_embeddings")) ours["sliding_window_size"] = window;
+}
+
+void refuse_windows(const HubConfig& hub) {
+  if (hub.flag("use_sliding_window", false))
+    hub.wrong("use_sliding_window", "false; this family has no windows");
+  if (!hub.has("layer_types")) return;
+  for (const json& kind : hub.at("layer_types")) {
+    if (kind != "full_attention") hub.wrong("layer_types", "full_attention in every layer");
   }
 }
 
@@ -240,6 +250,13 @@ HubJson write_common(const Config& config, const ModelConfig& model) {
           {"attention_dropout", 0.0},
           {"initializer_range", 0.02},
           {"use_cache", true}};
+}
+
+HubJson layer_types(const ModelConfig& model) {
+  HubJson kinds = HubJson::array();
+  for (const LayerSpec& layer : model.layer_specs)
+    kinds.push_back(layer.windowed ? "sliding_attention" : "full_attention");
+  return kinds;
 }
 
 void write_grouped_attention(const ModelConfig& model, HubJson& hub) {

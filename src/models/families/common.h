@@ -27,11 +27,17 @@ void read_grouped_attention(const HubConfig& hub, const GroupedAttention& family
 // The numbers of the layers for which the list `key` says `yes`; all others say `no`, and there is one word a
 // layer.
 nlohmann::json layers_that_are(const HubConfig& hub, const char* key, const char* yes, const char* no);
-// Mistral's and Mixtral's, who have one in every layer.
-void refuse_window(const HubConfig& hub);
+// layer_types, of a family with windows: those that are sliding_attention, the others full_attention. Without
+// it windows are where the block has them.
+void read_windowed_layers(const HubConfig& hub, ConfigKeys& keys);
+// Mistral's and Mixtral's `sliding_window`, which is that of every layer.
+void read_window_of_all(const HubConfig& hub, ConfigKeys& keys);
+// Of a family that has none.
+void refuse_windows(const HubConfig& hub);
 
 // Keys -> config.json.
 HubJson write_common(const Config& config, const ModelConfig& model);
+HubJson layer_types(const ModelConfig& model);  // which layers have a window
 void write_grouped_attention(const ModelConfig& model, HubJson& hub);
 
 }  // namespace switchyard

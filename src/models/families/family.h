@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "config/config.h"
+#include "models/families/fused_weights.h"
 #include "models/families/hub_config.h"
 #include "models/model_config.h"
 
@@ -42,10 +43,11 @@ struct Restated {
 };
 
 struct ModelFamily {
-  std::string_view type;                // model_type
-  std::string_view architecture;        // class of transformers
-  const DecoderBlock* block;            // families may share one
-  std::span<const TensorRule> tensors;  // those that are not named as most families name them
+  std::string_view type;                  // model_type
+  std::string_view architecture;          // class of transformers
+  const DecoderBlock* block;              // families may share one
+  std::span<const TensorRule> tensors;    // those that are not named as most families name them
+  std::span<const FusedRule> fused = {};  // tensors of its files that hold several matrices
   // Adds to keys what read_common (common.h) does not. Error(usage) that names the key of anything that we
   // would compute differently.
   void (*read)(const HubConfig& hub, ConfigKeys& keys);
@@ -59,7 +61,9 @@ struct ModelFamily {
 
 // All of them; each has another `type`.
 std::span<const ModelFamily* const> model_families();
-// By `model_type`. Error(usage) that lists all of them where it is absent or none.
+// By `model_type`; null where it is absent or none of them.
+const ModelFamily* find_family(const nlohmann::json& hub_config);
+// The same. Error(usage) that lists all of them where it is absent or none.
 const ModelFamily& family_of(const nlohmann::json& hub_config);
 // That a model is written as; null where Hugging Face has none.
 const ModelFamily* find_family_to_write(const Config& config, const ModelConfig& model);

@@ -18,14 +18,14 @@ void write_llama(const Config&, const ModelConfig& model, HubJson& hub) {
 }
 
 void read_mistral(const HubConfig& hub, ConfigKeys& keys) {
-  refuse_window(hub);
+  read_window_of_all(hub, keys);
   read_rope(hub, {}, keys);
   read_grouped_attention(hub, {}, keys);
 }
 
 void write_mistral(const Config&, const ModelConfig& model, HubJson& hub) {
   write_grouped_attention(model, hub);
-  hub["sliding_window"] = nullptr;
+  hub["sliding_window"] = model.window > 0 ? HubJson(model.window) : HubJson(nullptr);
 }
 
 bool writes_llama(const ModelConfig&) {

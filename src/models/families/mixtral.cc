@@ -14,7 +14,7 @@ constexpr TensorRule kMixtralTensors[] = {
 };
 
 void read_mixtral(const HubConfig& hub, ConfigKeys& keys) {
-  refuse_window(hub);
+  read_window_of_all(hub, keys);
   read_rope(hub, {}, keys);
   read_grouped_attention(hub, {}, keys);
   keys["base_moe_mlp_dim"] = keys["base_mlp_dim"];
@@ -27,7 +27,7 @@ void write_mixtral(const Config&, const ModelConfig& model, HubJson& hub) {
   hub["intermediate_size"] = model.moe_mlp;
   hub["num_experts_per_tok"] = model.moe.slots;
   hub["num_local_experts"] = model.moe.experts;
-  hub["sliding_window"] = nullptr;
+  hub["sliding_window"] = model.window > 0 ? HubJson(model.window) : HubJson(nullptr);
 }
 
 bool writes_mixtral(const ModelConfig&) {

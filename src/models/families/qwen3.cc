@@ -5,7 +5,8 @@ namespace switchyard {
 namespace {
 
 constexpr DecoderBlock kQwen3Block{.name = "qwen3", .scaled_scores = true, .softmax_over_all = true};
-constexpr DecoderBlock kQwen3MoeBlock{.name = "qwen3_moe", .experts = true, .scaled_scores = true, .softmax_over_all = true};
+constexpr DecoderBlock kQwen3MoeBlock{
+    .name = "qwen3_moe", .experts = true, .scaled_scores = true, .softmax_over_all = true};
 
 using nlohmann::json;
 
@@ -13,11 +14,28 @@ void read_qwen3(const HubConfig& hub, ConfigKeys& keys) {
   constexpr std::int64_t kUsualHeadDim = 128;  // whatever the width
   read_rope(hub, {}, keys);
   read_grouped_attention(hub, {.head_dim = kUsualHeadDim, .qk_norm = true, .biases = true}, keys);
+  if (!hub.flag("use_sliding_window", false)) {
+    refuse_windows(hub);
+    return;
+  }
+  keys["sliding_window_size"] = hub.positive("sliding_window");
+  read_windowed_layers(hub, keys);
+  if (hub.has("layer_types")) return;
+  const std::int64_t layers = hub.positive("num_hidden_layers"), first = hub.integer("max_window_layers");
+  json windowed = json::array();
+  for (std::int64_t i = first; i < layers; ++i) windowed.push_back(i);
+  if (windowed.empty())
+    keys["sliding_window_size"] = 0;
+  else
+    keys["windowed_layers"] = windowed;
 }
 
 void write_qwen3(const Config&, const ModelConfig& model, HubJson& hub) {
   write_grouped_attention(model, hub);
-  hub["use_sliding_window"] = false;
+  hub["use_sliding_window"] = model.window > 0;
+  if (model.window == 0) return;
+  hub["sliding_window"] = model.window;
+  hub["layer_types"] = layer_types(model);
 }
 
 // The numbers of the layers with experts: each decoder_sparse_step-th, but for those of mlp_only_layers.
@@ -82,8 +100,11 @@ void restate_qwen3_moe(const ModelConfig& model, Restated& restated) {
 }  // namespace
 
 // The reference's own: no Hugging Face model is like it.
-const DecoderBlock kQwen3CustomMoeBlock{
-    .name = "qwen3_custom_moe", .experts = true, .latent_experts = true, .scaled_scores = true, .softmax_over_all = true};
+const DecoderBlock kQwen3CustomMoeBlock{.name = "qwen3_custom_moe",
+                                        .experts = true,
+                                        .latent_experts = true,
+                                        .scaled_scores = true,
+                                        .softmax_over_all = true};
 
 const ModelFamily kQwen3{.type = "qwen3",
                          .architecture = "Qwen3ForCausalLM",

@@ -10,8 +10,9 @@
 namespace switchyard {
 namespace {
 
-const ModelFamily* const kFamilies[] = {&kLlama, &kMistral,  &kMixtral, &kDeepseekV2,  &kDeepseekV3, &kKimiK2,
-                                        &kQwen3, &kQwen3Moe, &kGlm4Moe, &kGlm4MoeLite, &kMinimaxM2, &kGptOss};
+const ModelFamily* const kFamilies[] = {&kLlama,      &kMistral,     &kMixtral,   &kDeepseekV2,
+                                        &kDeepseekV3, &kKimiK2,      &kQwen3,     &kQwen3Moe,
+                                        &kGlm4Moe,    &kGlm4MoeLite, &kMinimaxM2, &kGptOss};
 
 // "a, b or c", each once.
 std::string listed(const std::vector<std::string_view>& all) {
@@ -39,6 +40,14 @@ const DecoderBlock& decoder_block(const std::string& name) {
 
 std::span<const ModelFamily* const> model_families() {
   return kFamilies;
+}
+
+const ModelFamily* find_family(const nlohmann::json& hub_config) {
+  const auto type = hub_config.find("model_type");
+  for (const ModelFamily* family : kFamilies) {
+    if (type != hub_config.end() && *type == family->type) return family;
+  }
+  return nullptr;
 }
 
 const ModelFamily& family_of(const nlohmann::json& hub_config) {
@@ -74,6 +83,7 @@ ConfigKeys config_from_hub(const nlohmann::json& hub_config) {
   read_common(hub, keys);
   keys["decoder_block"] = family.block->name;
   family.read(hub, keys);
+  if (!keys.contains("sliding_window_size")) refuse_windows(hub);
   if (keys.contains("num_experts_per_tok") && keys["num_experts_per_tok"] > keys["num_experts"])
     hub.wrong("num_experts_per_tok", "at most the number of experts");
   return keys;

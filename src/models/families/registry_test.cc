@@ -36,15 +36,14 @@ const Json shared_fields = {{"hidden_act", "silu"},     {"hidden_size", 64},
 
 const std::vector<Unknown> no_family_has = {{"hidden_act", "gelu"},
                                             {"mlp_bias", true},
-                                            {"use_sliding_window", true},
                                             {"attention_dropout", 0.1},
                                             {"router_jitter_noise", 0.1},
-                                            {"layer_types", {"full_attention", "sliding_attention"}},
                                             {"quantization_config", {{"quant_method", "awq"}}}};
 
 std::map<std::string, FamilyCase> family_cases() {
-  const Unknown window{"sliding_window", 256}, bias{"attention_bias", true},
-      part{"partial_rotary_factor", 0.5}, too_much{"partial_rotary_factor", 1.5};
+  const Unknown types{"layer_types", {"full_attention", "sliding_attention"}},
+      use{"use_sliding_window", true}, bias{"attention_bias", true}, part{"partial_rotary_factor", 0.5},
+      too_much{"partial_rotary_factor", 1.5};
   const Json latent = {
       {"kv_lora_rank", 32},    {"qk_nope_head_dim", 24},     {"qk_rope_head_dim", 16},     {"v_head_dim", 20},
       {"n_routed_experts", 8}, {"first_k_dense_replace", 1}, {"n_shared_experts", 1},      {"n_group", 1},
@@ -54,10 +53,11 @@ std::map<std::string, FamilyCase> family_cases() {
   Json later = latent;
   later.update({{"norm_topk_prob", true}, {"routed_scaling_factor", 1.5}});
   return {
-      {"llama", {Json::object(), {part}}},
-      {"mistral", {Json::object(), {window, bias, part}}},
+      {"llama", {Json::object(), {part, types, use}}},
+      {"mistral", {Json::object(), {bias, part, types, use}}},
       {"mixtral",
-       {{{"num_local_experts", 8}, {"num_experts_per_tok", 2}}, {window, bias, {"num_experts_per_tok", 9}}}},
+       {{{"num_local_experts", 8}, {"num_experts_per_tok", 2}},
+        {bias, types, use, {"num_experts_per_tok", 9}}}},
       {"qwen3", {Json::object(), {part}}},
       {"qwen3_moe",
        {{{"num_experts", 8}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 32}},
@@ -74,13 +74,19 @@ std::map<std::string, FamilyCase> family_cases() {
          {"norm_topk_prob", true}}}},
       {"deepseek_v3", {latent, third}},
       {"kimi_k2", {latent, third}},
-      {"glm4_moe", {later, {too_much, {"scoring_func", "softmax"}}}},
+      {"glm4_moe", {later, {too_much, types, use, {"scoring_func", "softmax"}}}},
       {"glm4_moe_lite",
        {later,
         {part,
          {"mlp_layer_types", {"dense", "dense"}},
          {"mlp_layer_types", {"dense", "other"}},
          {"mlp_layer_types", {"sparse"}}}}},
+      {"gpt_oss",
+       {{{"num_local_experts", 8},
+         {"num_experts_per_tok", 2},
+         {"sliding_window", 128},
+         {"attention_bias", true}},
+        {part, {"layer_types", {"sliding_attention", "other"}}, {"swiglu_limit", 0}, {"sliding_window", 0}}}},
       {"minimax_m2",
        {{{"num_local_experts", 8}, {"num_experts_per_tok", 2}, {"rotary_dim", 8}},
         {bias,

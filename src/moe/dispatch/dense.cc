@@ -209,11 +209,11 @@ DispatchResult dispatch_capacity(Context& context, const DispatchCall& call) {
       checkpoint_name(einsum(context, "EBCM,EMH->EBCH", placed, call.weights.wi_0, &layout), "moe_mlpwi_0");
   const Array up =
       checkpoint_name(einsum(context, "EBCM,EMH->EBCH", placed, call.weights.wi_1, &layout), "moe_mlpwi_1");
-  const Array weights = reshard(
-      context,
-      apply_one(context, std::make_shared<MoveRowsOp>("place_weights", 1, weights_in_places),
-                {reshard(context, call.routing.weights, whole_sequence), rows, position}),
-      Sharding{{layout.dims[0], layout.dims[1], {}}, {}});
+  const Array weights =
+      reshard(context,
+              apply_one(context, std::make_shared<MoveRowsOp>("place_weights", 1, weights_in_places),
+                        {reshard(context, call.routing.weights, whole_sequence), rows, position}),
+              Sharding{{layout.dims[0], layout.dims[1], {}}, {}});
   const Array hidden = activation(context, call, gate, up, weights, layout);
   Array down = einsum(context, "EBCH,EHM->EBCM", hidden, call.weights.wo, &places);
   if (call.config.expert_bias) {

@@ -1,10 +1,11 @@
-#include "gguf/hub_source.h"
+#include "models/families/hub_source.h"
 
 #include <filesystem>
 
 #include "checkpoint/json_file.h"
 #include "checkpoint/safetensors.h"
 #include "gguf/gguf_weights.h"
+#include "models/families/family.h"
 
 namespace switchyard {
 
@@ -28,6 +29,8 @@ HubSource open_hub_source(const std::string& path) {
   source.files = {path + "/config.json"};
   for (const SafetensorsFile& file : folder->files()) source.files.push_back(file.path());
   source.weights = std::move(folder);
+  if (const ModelFamily* family = find_family(source.config))
+    source.weights = unfused(*family, std::move(source.weights));
   return source;
 }
 

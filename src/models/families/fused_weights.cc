@@ -1,0 +1,209 @@
+#include "models/families/fused_weights.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "checkpoint/json_file.h"
+#include "core/error.h"
+#include "models/families/family.h"
+
+namespace switchyard {
+namespace {
+
+const FusedRule* rule_of(std::span<const FusedRule> rules, std::string_view name) {
+  const auto rule =
+      std::find_if(rules.begin(), rules.end(), [&](const FusedRule& r) { return name.ends_with(r.fused); });
+  return rule == rules.end() ? nullptr : &*rule;
+}
+
+std::string with_expert(std::string_view name, std::int64_t expert) {
+  std::string text(name);
+  if (const std::size_t at = text.find("{}"); at != std::string::npos)
+    text.replace(at, 2, std::to_string(expert));
+  return text;
+}
+
+// visit(at, i, count) for rows [begin, end) of a part, as runs of elements: `count` from element `at` on of
+// the rows of the fused tensor that hold them are those from `i` on of the part's rows.
+template <typename Visit>
+void for_elements(const FusedPlace& place, const Shape& part, std::int64_t begin, std::int64_t end,
+                  const Visit& visit) {
+  const auto parts = std::ssize(place.rule->parts);
+  const bool matrix = place.expert >= 0;
+  const std::int64_t outputs = part[matrix ? 0 : 1], inputs = matrix ? part[1] : 1;
+  // Where output o of this part is among the outputs of all.
+  const auto among_all = [&](std::int64_t o) {
+    return place.rule->in_turns ? o * parts + place.number : place.number * outputs + o;
+  };
+  std::int64_t i = 0;
+  for (std::int64_t row = begin; row < end; ++row) {
+    if (matrix && !place.rule->transposed) {
+      visit(among_all(row) * inputs, i, inputs);
+      i += inputs;
+      continue;
+    }
+    for (std::int64_t column = 0; column < part[1]; ++column, ++i) {
+      const std::int64_t at = matrix ? column * outputs * parts + among_all(row)
+                                     : (row - begin) * outputs * parts + among_all(column);
+      visit(at, i, 1);
+    }
+  }
+}
+
+void copy_elements(const Tensor& from, std::int64_t at, const Tensor& to, std::int64_t i,
+                   std::int64_t count) {
+  const std::size_t element = size_of(from.dtype());
+  std::memcpy(to.raw() + static_cast<std::size_t>(i) * element,
+              from.raw() + static_cast<std::size_t>(at) * element, static_cast<std::size_t>(count) * element);
+}
+
+}  // namespace
+
+UnfusedWeights::UnfusedWeights(std::shared_ptr<const HubWeights> fused, std::span<const FusedRule> rules)
+    : fused_(std::move(fused)) {
+  for (const std::string& name : fused_->names()) {
+    const FusedRule* const rule = rule_of(rules, name);
+    if (rule == nullptr) {
+      plain_.push_back(name);
+      continue;
+    }
+    const bool of_experts = rule->parts[0].find("{}") != std::string_view::npos;
+    const Shape whole = fused_->shape(name);
+    const auto count = std::ssize(rule->parts);
+    const std::size_t outputs_dim = of_experts && !rule->transposed ? 1 : whole.size() - 1;
+    if (whole.size() != (of_experts ? 3u : 2u) || whole[outputs_dim] % count != 0)
+      fail_usage("[checkpoint] {}: tensor {} has shape {}, expected {} of which the {} are a multiple of {}",
+                 fused_->path(), in_quotes(name), to_string(whole),
+                 !of_experts        ? "[experts, outputs]"
+                 : rule->transposed ? "[experts, inputs, outputs]"
+                                    : "[experts, outputs, inputs]",
+                 "outputs", count);
+    const std::int64_t outputs = whole[outputs_dim] / count;
+    const Shape shape =
+        of_experts ? Shape{outputs, whole[rule->transposed ? 1 : 2]} : Shape{whole[0], outputs};
+    const std::string front = name.substr(0, name.size() - rule->fused.size());
+    for (std::int64_t part = 0; part < count; ++part) {
+      const std::string_view below = rule->parts[static_cast<std::size_t>(part)];
+      for (std::int64_t e = 0; e < (of_experts ? whole[0] : 1); ++e)
+        parts_[front + with_expert(below, e)] = {{name, rule, of_experts ? e : -1, part}, shape};
+    }
+  }
+}
+
+const UnfusedWeights::Part* UnfusedWeights::part_of(const std::string& name) const {
+  const auto found = parts_.find(name);
+  return found == parts_.end() ? nullptr : &found->second;
+}
+
+std::vector<std::string> UnfusedWeights::names() const {
+  std::vector<std::string> all = plain_;
+  for (const auto& [name, part] : parts_) all.push_back(name);
+  std::sort(all.begin(), all.end());
+  return all;
+}
+bool UnfusedWeights::contains(const std::string& name) const {
+  return part_of(name) != nullptr || std::find(plain_.begin(), plain_.end(), name) != plain_.end();
+}
+Shape UnfusedWeights::shape(const std::string& name) const {
+  const Part* const part = part_of(name);
+  return part == nullptr ? fused_->shape(name) : part->shape;
+}
+std::string UnfusedWeights::dtype(const std::string& name) const {
+  const Part* const part = part_of(name);
+  return fused_->dtype(part == nullptr ? name : part->place.fused);
+}
+
+template <typename Take>
+Tensor UnfusedWeights::rows_of(const Part& part, std::int64_t begin, std::int64_t end,
+                               const Take& take) const {
+  // Rows of [experts, outputs] are in as many rows of the fused tensor, those of a matrix in its expert's.
+  const bool all = part.place.expert < 0;
+  const Tensor taken = all ? take(begin, end) : take(part.place.expert, part.place.expert + 1);
+  const Tensor rows(taken.dtype(), {end - begin, part.shape[1]});
+  for_elements(part.place, part.shape, begin, end, [&](std::int64_t at, std::int64_t i, std::int64_t count) {
+    copy_elements(taken, at, rows, i, count);
+  });
+  return rows;
+}
+
+Tensor UnfusedWeights::read(const std::string& name) const {
+  const Part* const part = part_of(name);
+  if (part == nullptr) return fused_->read(name);
+  const Tensor whole = fused_->read(part->place.fused);
+  return rows_of(*part, 0, part->shape[0],
+                 [&](std::int64_t begin, std::int64_t end) { return whole.slice_rows(begin, end); });
+}
+
+Tensor UnfusedWeights::take_rows(const std::string& name, std::int64_t begin, std::int64_t end) const {
+  const Part* const part = part_of(name);
+  if (part == nullptr) return fused_->take_rows(name, begin, end);
+  return rows_of(*part, begin, end, [&](std::int64_t first, std::int64_t last) {
+    return fused_->take_rows(part->place.fused, first, last);
+  });
+}
+
+Tensor UnfusedWeights::take_values(const std::string& name, std::int64_t begin, std::int64_t end) const {
+  const Part* const part = part_of(name);
+  if (part == nullptr) return fused_->take_values(name, begin, end);
+  return rows_of(*part, begin, end, [&](std::int64_t first, std::int64_t last) {
+    return fused_->take_values(part->place.fused, first, last);
+  });
+}
+
+std::optional<DType> UnfusedWeights::packed_dtype(const std::string& name) const {
+  return part_of(name) == nullptr ? fused_->packed_dtype(name) : std::nullopt;
+}
+Tensor UnfusedWeights::take_blocks(const std::string& name) const {
+  CHECK(part_of(name) == nullptr, "{} has no blocks", name);
+  return fused_->take_blocks(name);
+}
+
+std::optional<FusedPlace> fused_place(const ModelFamily& family, const std::string& name) {
+  for (const FusedRule& rule : family.fused) {
+    for (std::size_t number = 0; number < rule.parts.size(); ++number) {
+      const std::string_view part = rule.parts[number];
+      const std::size_t at = part.find("{}");
+      std::string_view front = name;
+      std::int64_t expert = -1;
+      if (at != std::string_view::npos) {
+        const std::string_view after = part.substr(at + 2);
+        if (!front.ends_with(after)) continue;
+        front.remove_suffix(after.size());
+        const std::size_t digits = front.find_last_not_of("0123456789") + 1;
+        if (digits == front.size()) continue;
+        expert = std::stoll(std::string(front.substr(digits)));
+        front = front.substr(0, digits);
+      }
+      const std::string_view before = part.substr(0, at);
+      if (!front.ends_with(before)) continue;
+      front.remove_suffix(before.size());
+      return FusedPlace{std::string(front) + std::string(rule.fused), &rule, expert,
+                        static_cast<std::int64_t>(number)};
+    }
+  }
+  return std::nullopt;
+}
+
+Shape fused_shape(const FusedRule& rule, std::int64_t experts, const Shape& part) {
+  const auto parts = std::ssize(rule.parts);
+  if (rule.parts[0].find("{}") == std::string_view::npos) return {part[0], part[1] * parts};
+  return rule.transposed ? Shape{experts, part[1], part[0] * parts}
+                         : Shape{experts, part[0] * parts, part[1]};
+}
+
+void put_part(const FusedPlace& place, const Tensor& part, const Tensor& fused) {
+  CHECK(part.rank() == 2 && part.dtype() == fused.dtype(), "{} {} into {}", name_of(part.dtype()),
+        to_string(part.shape()), place.fused);
+  const Tensor rows = place.expert < 0 ? fused : fused.slice_rows(place.expert, place.expert + 1);
+  for_elements(place, part.shape(), 0, part.dim(0), [&](std::int64_t at, std::int64_t i, std::int64_t count) {
+    copy_elements(part, i, rows, at, count);
+  });
+}
+
+std::shared_ptr<const HubWeights> unfused(const ModelFamily& family,
+                                          std::shared_ptr<const HubWeights> weights) {
+  if (family.fused.empty()) return weights;
+  return std::make_shared<UnfusedWeights>(std::move(weights), family.fused);
+}
+
+}  // namespace switchyard
