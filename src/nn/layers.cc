@@ -21,6 +21,10 @@ Sharding heads_sharding(const Context& c, const ModelConfig& m, const Shape& sha
   return s;
 }
 
+AttentionOptions attention_options(const ModelConfig& m) {
+  return {.scale = static_cast<float>(m.attention_scale), .balanced = m.balanced_context};
+}
+
 // x with M whole, its tokens laid out as those of the queries.
 Array attention_input(const LayerCall& call, const Array& x) {
   Sharding tokens = attention_tokens(call.context, call.model, x.shape()[0], x.shape()[1]);
@@ -61,7 +65,7 @@ Array attend_latent(const LayerCall& call, const Array& q, const Sharding& q_lay
   const auto [plain, turned] = split_last(c, q, m.nope);
   const Array latent_q =
       join_last(c, einsum(c, "BSND,NRD->BSNR", plain, call.cache->key_up, &q_layout), turned);
-  const Array sums = attend(c, *call.cache, latent_q, *call.places, static_cast<float>(m.attention_scale));
+  const Array sums = attend(c, *call.cache, latent_q, *call.places, attention_options(m));
   return einsum(c, "BSNR,NRD->BSND", sums, call.cache->value_up, &q_layout);
 }
 
@@ -123,11 +127,10 @@ Array grouped_query_attention(const LayerCall& call, const Array& x) {
   k = rope(c, k, call.rope, 0, m.rope.interleaved);
   if (call.cache != nullptr) {
     remember(c, *call.cache, q, std::span(&k, 1), std::span(&v, 1), *call.places);
-    return project_out(call, attend(c, *call.cache, q, *call.places, static_cast<float>(m.attention_scale)));
+    return project_out(call, attend(c, *call.cache, q, *call.places, attention_options(m)));
   }
-  const Array attended = checkpoint_name(
-      attention(c, q, k, v, call.segments, static_cast<float>(m.attention_scale), m.balanced_context),
-      "context");
+  const Array attended =
+      checkpoint_name(attention(c, q, k, v, call.segments, attention_options(m)), "context");
   return project_out(call, attended);
 }
 
@@ -171,7 +174,7 @@ Array latent_attention(const LayerCall& call, const Array& x) {
   const auto [k, v] = mla_key_value(c, kv, key, m.nope);
   const Array attended =
       checkpoint_name(attention(c, q, checkpoint_name(k, "key_proj"), checkpoint_name(v, "value_proj"),
-                                call.segments, static_cast<float>(m.attention_scale), m.balanced_context),
+                                call.segments, attention_options(m)),
                       "context");
   return project_out(call, attended);
 }
