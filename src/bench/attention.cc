@@ -6,6 +6,7 @@
 #include "bench/cases.h"
 #include "bench/random_tensor.h"
 #include "core/error.h"
+#include "kernels/visible_keys.h"
 
 namespace switchyard::bench {
 namespace {
@@ -19,15 +20,15 @@ struct AttentionSizes {
   std::int64_t kv_heads = 0;
   std::int64_t qk_dim = 0;
   std::int64_t v_dim = 0;
+  KeyWindow seen = {};
   DType dtype = DType::bf16;
 };
 
-// FLOPs of a causal pair of query and key: q.k and the sum of v; backward makes q.k again, and has two
+// FLOPs of a pair of query and key: q.k and the sum of v; backward makes q.k again, and has two
 // products for v and two for q and k.
 double flops_of(const AttentionSizes& a, bool backward) {
-  const auto s = static_cast<double>(a.length), d = static_cast<double>(a.qk_dim),
-             dv = static_cast<double>(a.v_dim);
-  const double pairs = static_cast<double>(a.batch * a.heads) * s * (s + 1) / 2;
+  const auto d = static_cast<double>(a.qk_dim), dv = static_cast<double>(a.v_dim);
+  const double pairs = static_cast<double>(a.batch * a.heads) * a.seen.pairs(a.length);
   return 2 * pairs * (backward ? (d + dv) + (3 * d + 2 * dv) : d + dv);
 }
 
@@ -45,12 +46,16 @@ Measurement measure_attention(Bench& bench, const AttentionSizes& a, const std::
                            .k = k.view(),
                            .v = v.view(),
                            .scale = 1 / std::sqrt(static_cast<float>(a.qk_dim)),
+                           .window = a.seen.window,
+                           .chunk = a.seen.chunk,
                            .out = out.view(),
                            .lse = lse.view()};
   Measurement m;
   m.name = "attention";
   m.shape = {{"batch", a.batch},       {"seq", a.length},      {"heads", a.heads},
              {"kv_heads", a.kv_heads}, {"head_dim", a.qk_dim}, {"v_dim", a.v_dim}};
+  if (a.seen.window > 0) m.shape["window"] = a.seen.window;
+  if (a.seen.chunk > 0) m.shape["chunk"] = a.seen.chunk;
   m.dtype = a.dtype;
   m.threads = bench.pool.threads();
   m.direction = direction;
@@ -74,6 +79,8 @@ std::vector<Key> attention_keys() {
           {"kv_heads", "", "key and value heads (default heads)"},
           {"head_dim", "128", "of queries and keys"},
           {"v_dim", "", "of values (default head_dim)"},
+          {"window", "0", "keys that a query sees (0: all)"},
+          {"chunk", "0", "tokens of a chunk, whose queries see its keys only (0: none)"},
           {"direction", "all", "fwd, fwd+bwd; or all"},
           {"dtype", "bf16", "bf16 or f32"}};
 }
@@ -85,6 +92,7 @@ std::vector<Job> attention_jobs(const Keys& keys) {
   a.kv_heads = keys.given("kv_heads") ? keys.integer("kv_heads") : a.heads;
   a.qk_dim = keys.integer("head_dim");
   a.v_dim = keys.given("v_dim") ? keys.integer("v_dim") : a.qk_dim;
+  a.seen = {keys.integer("window", 0), keys.integer("chunk", 0)};
   a.dtype = parse_float_dtype(keys.text("dtype"), "dtype");
   if (a.heads % a.kv_heads != 0)
     fail_usage("[bench] attention kv_heads={}: expected a divisor of heads={}", a.kv_heads, a.heads);

@@ -162,6 +162,9 @@ TEST(Bench, AttentionLossOptimizer) {
   ASSERT_EQ(attention.size(), 2u);
   EXPECT_EQ(attention[0].at("flops"), 2.0 * 4 * 136 * 12);
   EXPECT_EQ(attention[1].at("flops"), 2.0 * 4 * 136 * (12 + 24 + 8));
+  const auto windowed = results_of("attention", {"seq=16", "heads=4", "head_dim=8", "window=3", "chunk=6"});
+  ASSERT_EQ(windowed.size(), 2u);
+  EXPECT_EQ(windowed[0].at("flops"), 2.0 * 4 * (2 * 15 + 9) * 16);  // chunks of 6, 6 and 4 queries
   const auto loss = results_of("loss", {"rows=8", "emb=16", "vocab=40"});
   ASSERT_EQ(loss.size(), 2u);
   EXPECT_EQ(loss[1].at("flops"), 3 * 2.0 * 8 * 16 * 40);

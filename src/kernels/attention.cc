@@ -9,7 +9,7 @@
 namespace switchyard {
 
 std::vector<TileRange> tile_ranges(std::int64_t batch, std::int64_t length, const std::int32_t* index,
-                                   const std::int32_t* segment, std::int64_t tile) {
+                                   const std::int32_t* segment, std::int64_t tile, const KeyWindow& seen) {
   std::vector<TileRange> result;
   for (std::int64_t b = 0; b < batch; ++b) {
     for (std::int64_t begin = 0; begin < length; begin += tile) {
@@ -22,6 +22,8 @@ std::vector<TileRange> tile_ranges(std::int64_t batch, std::int64_t length, cons
         range = {std::min(range.min_index, at), std::max(range.max_index, at),
                  std::min(range.min_segment, of), std::max(range.max_segment, of)};
       }
+      range.min_visible = seen.first_visible(range.min_index);
+      range.max_visible = seen.first_visible(range.max_index);
       result.push_back(range);
     }
   }
@@ -32,8 +34,8 @@ namespace {
 
 AttentionProblem with_tiles(AttentionProblem p) {
   const AttentionSpec& a = p.args;
-  p.q_tiles = tile_ranges(a.batch, a.q_length, a.q_index, a.q_segment, kAttentionTile);
-  p.kv_tiles = tile_ranges(a.batch, a.kv_length, a.kv_index, a.kv_segment, kAttentionTile);
+  p.q_tiles = tile_ranges(a.batch, a.q_length, a.q_index, a.q_segment, kAttentionTile, a.seen);
+  p.kv_tiles = tile_ranges(a.batch, a.kv_length, a.kv_index, a.kv_segment, kAttentionTile, {});
   return p;
 }
 
@@ -105,11 +107,18 @@ constexpr Implementation<AttentionRun, AttentionProblem> kBackward[] = {
     {"ref", Isa::ref, reference_backward},
 };
 
-// A causal query sees half of the keys on average. Backward makes the scores again and has four products
-// more.
+// The share of all pairs of query and key that is worked on, of places that go on as those of one sequence: a
+// causal query sees half of the keys on average, and with a window no more than that.
+double visible_share(const AttentionSpec& a) {
+  if (!a.causal) return 1;
+  const auto length = static_cast<double>(a.kv_length);
+  return a.seen.limits() && a.kv_length > 0 ? a.seen.pairs(a.kv_length) / (length * length) : 0.5;
+}
+
+// Backward makes the scores again and has four products more.
 Work work_of(const char* kernel, const AttentionSpec& a, double products) {
   const auto d = [](std::int64_t x) { return static_cast<double>(x); };
-  const double pairs = d(a.batch * a.heads) * d(a.q_length) * d(a.kv_length) * (a.causal ? 0.5 : 1.0);
+  const double pairs = d(a.batch * a.heads) * d(a.q_length) * d(a.kv_length) * visible_share(a);
   const double q = d(a.batch * a.q_length * a.heads) * d(a.qk_dim + a.v_dim);
   const double kv = d(a.batch * a.kv_length * a.kv_heads) * d(a.qk_dim + a.v_dim);
   return {kernel, a.dtype, pairs * d(a.qk_dim + a.v_dim) * products,
@@ -140,8 +149,11 @@ AttentionProblem problem_of(const char* op, const AttentionArgs& a) {
             .q_index = a.q_index.kernel_data<std::int32_t>(),
             .kv_index = a.kv_index.kernel_data<std::int32_t>(),
             .q_segment = a.q_segment.kernel_data<std::int32_t>(),
-            .kv_segment = a.kv_segment.kernel_data<std::int32_t>()};
+            .kv_segment = a.kv_segment.kernel_data<std::int32_t>(),
+            .seen = {a.window, a.chunk}};
   const AttentionSpec& s = p.args;
+  CHECK(a.window >= 0 && a.chunk >= 0 && (a.causal || !s.seen.limits()),
+        "[{}] a window of {} and chunks of {}{}", op, a.window, a.chunk, a.causal ? "" : ", not causal");
   CHECK(s.kv_heads > 0 && s.heads % s.kv_heads == 0, "[{}] {} heads, {} kv heads", op, s.heads, s.kv_heads);
   check_view(op, "q", a.q, s.dtype, a.q.shape());
   check_view(op, "k", a.k, s.dtype, {s.batch, s.kv_length, s.kv_heads, s.qk_dim});

@@ -11,9 +11,10 @@ namespace switchyard {
 // have one dtype, f32 or bf16. N is a multiple of Nkv and query head n reads kv head n / (N/Nkv). D and Dv
 // may differ and be any size. Views have no gaps.
 //
-// Query i may attend to key j iff their segments are equal and (not causal or kv_index[j] <= q_index[i]). A
-// query with no allowed key gives zeros and lse = -inf. Scores, softmax and sums are fp32. out must not
-// overlap q, k or v.
+// Query i may attend to key j iff their segments are equal and (not causal or kv_index[j] <= q_index[i]).
+// With a window also kv_index[j] > q_index[i] - window, and with a chunk both places divided by it, rounded
+// down, are equal: tiles without a visible key cost nothing. A query with no allowed key gives zeros and lse
+// = -inf. Scores, softmax and sums are fp32. out must not overlap q, k or v.
 struct AttentionArgs {
   TensorView q;                // [B,S,N,D]
   TensorView k;                // [B,T,Nkv,D]
@@ -24,8 +25,10 @@ struct AttentionArgs {
   TensorView kv_segment = {};  // [B,T] i32
   float scale = 1;             // multiplies q.k before the softmax
   bool causal = true;
-  TensorView out;  // [B,S,N,Dv]
-  TensorView lse;  // [B,N,S] f32
+  std::int64_t window = 0;  // keys that a query sees, its own among them; 0: all; else causal only
+  std::int64_t chunk = 0;   // places of a chunk; 0: none; else causal only
+  TensorView out;           // [B,S,N,Dv]
+  TensorView lse;           // [B,N,S] f32
 };
 void attention(ThreadPool& pool, const AttentionArgs& args);
 

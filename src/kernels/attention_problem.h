@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/attention.h"
+#include "kernels/visible_keys.h"
 
 namespace switchyard {
 
@@ -16,19 +17,21 @@ inline constexpr std::int64_t kAttentionTile = 64;  // queries and keys of a til
 enum class TileMask : std::uint8_t { none, some, all };
 
 // Ranges of index and segment over the tiles of a sequence, by which whole tiles are skipped or need no mask.
+// Of queries also the first visible places of the first and of the last of them.
 struct TileRange {
   std::int32_t min_index, max_index, min_segment, max_segment;
+  std::int32_t min_visible = std::numeric_limits<std::int32_t>::min(), max_visible = min_visible;
 };
 
 // Ranges over the tiles of `tile` positions; [B][ceil(length/tile)]. Null index: 0..length-1; null segment:
-// 0.
+// 0. `seen`: what the positions see as queries.
 std::vector<TileRange> tile_ranges(std::int64_t batch, std::int64_t length, const std::int32_t* index,
-                                   const std::int32_t* segment, std::int64_t tile);
+                                   const std::int32_t* segment, std::int64_t tile, const KeyWindow& seen);
 
 inline TileMask mask_of(const TileRange& q, const TileRange& kv, bool causal) {
-  if (causal && kv.min_index > q.max_index) return TileMask::none;
+  if (causal && (kv.min_index > q.max_index || kv.max_index < q.min_visible)) return TileMask::none;
   if (kv.min_segment > q.max_segment || kv.max_segment < q.min_segment) return TileMask::none;
-  const bool before = !causal || kv.max_index <= q.min_index;
+  const bool before = !causal || (kv.max_index <= q.min_index && kv.min_index >= q.max_visible);
   const bool one_segment = std::min(q.min_segment, kv.min_segment) == std::max(q.max_segment, kv.max_segment);
   return before && one_segment ? TileMask::all : TileMask::some;
 }
@@ -49,6 +52,7 @@ struct AttentionSpec {
   const std::int32_t* kv_index = nullptr;    // [B,T]; null: 0..T-1
   const std::int32_t* q_segment = nullptr;   // [B,S]; null: one segment
   const std::int32_t* kv_segment = nullptr;  // [B,T]
+  KeyWindow seen = {};                       // of causal attention
 };
 
 struct AttentionProblem {
@@ -76,8 +80,12 @@ struct AttentionProblem {
   bool allowed(std::int64_t batch, std::int64_t query, std::int64_t key) const {
     const std::int64_t i = batch * args.q_length + query, j = batch * args.kv_length + key;
     if (args.q_segment && args.q_segment[i] != args.kv_segment[j]) return false;
-    return !args.causal ||
-           (args.kv_index ? args.kv_index[j] : key) <= (args.q_index ? args.q_index[i] : query);
+    if (!args.causal) return true;
+    const auto place = [](const std::int32_t* index, std::int64_t at, std::int64_t otherwise) {
+      return index ? index[at] : static_cast<std::int32_t>(otherwise);
+    };
+    const std::int32_t of_query = place(args.q_index, i, query), of_key = place(args.kv_index, j, key);
+    return of_key <= of_query && of_key >= args.seen.first_visible(of_query);
   }
 };
 

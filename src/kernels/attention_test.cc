@@ -18,6 +18,7 @@ struct Case {
   bool causal = true;
   int segments = 0;    // 0: null arrays
   bool index = false;  // positions given, keys ahead of the queries by kv_length - q_length
+  KeyWindow seen = {};
   DType dtype = DType::f32;
 };
 
@@ -27,7 +28,8 @@ std::string describe(const Case& c, Isa isa) {
     text += " " + std::to_string(v);
   }
   return text + (c.causal ? " causal" : "") + " segments " + std::to_string(c.segments) +
-         (c.index ? " index" : "") + " " + std::string(name_of(c.dtype));
+         (c.index ? " index" : "") + " window " + std::to_string(c.seen.window) + " chunk " +
+         std::to_string(c.seen.chunk) + " " + std::string(name_of(c.dtype));
 }
 
 std::vector<double> doubles(const Array& x) {
@@ -51,6 +53,7 @@ struct Problem {
         dout(Array::normal(c.dtype, c.batch * c.q_length * c.heads * c.v_dim, 4)) {
     args = {c.batch,  c.q_length, c.kv_length, c.heads,  c.kv_heads,
             c.qk_dim, c.v_dim,    0.3f,        c.causal, c.dtype};
+    args.seen = c.seen;
     const auto fill = [&](std::int64_t length, std::int64_t first, std::vector<std::int32_t>& index,
                           std::vector<std::int32_t>& segment) {
       for (std::int64_t i = 0; i < c.batch * length; ++i) {
@@ -123,6 +126,16 @@ std::vector<Case> cases() {
       {1, 300, 300, 4, 1, 32, 64},  // several blocks of queries and keys, one key/value head
       {1, 270, 520, 1, 1, 64, 32, true, 2, true},
       {3, 40, 600, 2, 2, 33, 31, false, 3},
+      {2, 130, 130, 2, 1, 24, 24, true, 0, false, {1, 0}},
+      {1, 65, 65, 4, 2, 40, 20, true, 0, false, {7, 0}},
+      {1, 65, 65, 4, 2, 40, 20, true, 0, false, {0, 9}},
+      {1, 129, 129, 1, 1, 17, 33, true, 0, false, {64, 0}},
+      {2, 200, 200, 2, 1, 16, 33, true, 3, false, {50, 64}},  // within segments
+      {1, 70, 40, 2, 1, 8, 8, true, 0, true, {5, 16}},        // places below zero
+      {1, 270, 520, 1, 1, 64, 32, true, 2, true, {100, 0}},
+      {1, 270, 520, 1, 1, 64, 32, true, 0, true, {0, 150}},
+      {1, 700, 700, 2, 1, 32, 32, true, 0, false, {300, 0}},  // several blocks, the same for any threads
+      {1, 700, 700, 1, 1, 32, 32, true, 0, false, {1000, 320}},
   };
   const std::size_t count = result.size();
   for (std::size_t i = 0; i < count; ++i) {
@@ -201,7 +214,7 @@ std::vector<std::pair<Isa, DType>> every_path() {
 // The sets must be reached, not merely asked for: tiles round the weights, so their bits differ from
 // AVX-512's, and those from the reference's double sums.
 TEST(Attention, EverySetRunsItsOwnPath) {
-  const Case c{1, 96, 96, 2, 1, 64, 64, true, 0, false, DType::bf16};
+  const Case c{1, 96, 96, 2, 1, 64, 64, true, 0, false, {}, DType::bf16};
   Problem p(c);
   std::vector<Outputs> found;
   for (Isa isa : kernel_test::every_isa()) {
@@ -238,7 +251,7 @@ TEST(Attention, MeanOfIntegersIsExact) {
 TEST(Attention, LaterKeysOfOtherTilesAreNotRead) {
   for (const auto& [isa, dtype] : every_path()) {
     const ScopedIsa cap(isa);
-    Problem p({1, 128, 128, 2, 1, 16, 16, true, 0, false, dtype});
+    Problem p({1, 128, 128, 2, 1, 16, 16, true, 0, false, {}, dtype});
     for (std::int64_t i = 64 * 16; i < p.k.size(); ++i) p.k.set(i, NAN), p.v.set(i, NAN);
     Array out(dtype, p.dout.size()), lse(DType::f32, 256);
     ThreadPool pool(1);
@@ -250,13 +263,66 @@ TEST(Attention, LaterKeysOfOtherTilesAreNotRead) {
   }
 }
 
+// Nor are earlier keys, of tiles before the window or the chunk, in either pass.
+TEST(Attention, EarlierKeysOfTilesOutsideTheWindowAreNotRead) {
+  constexpr std::int64_t kDim = 16, kNaNKeys = 64, kFirstFree = 128;
+  for (const auto& [isa, dtype] : every_path()) {
+    const ScopedIsa cap(isa);
+    for (const KeyWindow seen : {KeyWindow{50, 0}, KeyWindow{0, 64}, KeyWindow{64, 128}}) {
+      SCOPED_TRACE(std::string(name_of(isa)) + " window " + std::to_string(seen.window));
+      const Case c{1, 320, 320, 1, 1, kDim, kDim, true, 0, false, seen, dtype};
+      Problem p(c);
+      for (std::int64_t i = 0; i < kNaNKeys * kDim; ++i) p.k.set(i, NAN), p.v.set(i, NAN);
+      for (const int threads : {1, 3}) {
+        const Outputs found = run(p, threads);
+        const double loose = dtype == DType::bf16 ? 5e-2 : 5e-5;
+        for (std::int64_t i = kFirstFree * kDim; i < found.out.size(); ++i) {
+          const auto at = static_cast<std::size_t>(i);
+          ASSERT_NEAR(found.out.at(i), p.out_d[at], loose);
+          ASSERT_NEAR(found.dq.at(i), p.dq_d[at], loose);
+          ASSERT_NEAR(found.dk.at(i), p.dk_d[at], loose);
+          ASSERT_NEAR(found.dv.at(i), p.dv_d[at], loose);
+        }
+        EXPECT_TRUE(std::isnan(found.out.at(0)));
+        EXPECT_TRUE(std::isnan(found.dq.at(0)));
+      }
+    }
+  }
+}
+
+// Work is counted as the pairs that exist.
+TEST(Attention, CountedWorkIsThatOfTheWindow) {
+  struct Counter : WorkCounter {
+    void count(const Work& work) override { flops += work.flops; }
+    double flops = 0;
+  };
+  for (const std::int64_t length : {0, 1, 100, 128, 1000}) {
+    for (const KeyWindow seen : {KeyWindow{1, 0}, KeyWindow{128, 0}, KeyWindow{0, 100}, KeyWindow{30, 100},
+                                 KeyWindow{300, 100}, KeyWindow{5000, 5000}}) {
+      AttentionSpec args{1, length, length, 1, 1, 1, 1};
+      args.seen = seen;
+      double pairs = 0;
+      for (std::int64_t i = 0; i < length; ++i) {
+        for (std::int64_t j = 0; j < length; ++j) pairs += reference::attention_allowed(args, 0, i, j);
+      }
+      EXPECT_EQ(seen.pairs(length), pairs);
+      Counter counter;
+      ThreadPool pool(counter, false);
+      attention(pool, reference::attention_args(args, nullptr, nullptr, nullptr, nullptr, nullptr));
+      EXPECT_NEAR(counter.flops, pairs * 2 * 2, 1e-6 * pairs);
+    }
+  }
+  const double all = KeyWindow{}.pairs(8192);
+  EXPECT_LT((KeyWindow{128, 0}.pairs(8192)), all / 30);
+}
+
 // Scores that grow from key to key make every running maximum stale; the first keys' sums must shrink to
 // nothing without overflow, also where a query sees its first key late.
 TEST(Attention, ScoresFarApart) {
   for (const auto& [isa, dtype] : every_path()) {
     const ScopedIsa cap(isa);
     SCOPED_TRACE(name_of(isa));
-    Problem p({1, 200, 200, 1, 1, 16, 16, true, 3, false, dtype});
+    Problem p({1, 200, 200, 1, 1, 16, 16, true, 3, false, {}, dtype});
     for (std::int64_t j = 0; j < 200; ++j) {
       for (std::int64_t d = 0; d < 16; ++d) {
         p.q.set(j * 16 + d, d == 0 ? 2.0f : 0.0f);

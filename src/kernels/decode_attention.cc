@@ -9,6 +9,7 @@
 #include "core/tensor.h"
 #include "kernels/decode_attention_problem.h"
 #include "kernels/simd_list.h"
+#include "kernels/visible_keys.h"
 
 namespace switchyard {
 namespace {
@@ -16,19 +17,20 @@ namespace {
 constexpr Implementation<DecodeAttentionRun, DecodeAttentionPiece> kDecodeAttention[] = {
     SWITCHYARD_SIMD_LIST(decode_attention)};
 
-// A row's pieces, one behind the other in all.
+// A row's pieces, one behind the other in all, and the key that they begin with.
 struct Row {
-  std::int64_t first, pieces;
+  std::int64_t first, pieces, first_key;
 };
 
-// The sums of all pieces of a query, in their order.
+// The sums of all pieces of a query, in their order, and then its sink, if it has one.
 template <typename T>
-void join_pieces(const float* sums, std::int64_t pieces, std::int64_t stride, std::int64_t width, T* out) {
+void join_pieces(const float* sums, std::int64_t pieces, std::int64_t stride, std::int64_t width,
+                 const float* sink, T* out) {
   if (pieces == 0) {
     std::fill_n(out, width, static_cast<T>(0.0f));
     return;
   }
-  float largest = sums[0];
+  float largest = sink != nullptr ? std::max(sums[0], *sink) : sums[0];
   for (std::int64_t i = 1; i < pieces; ++i) largest = std::max(largest, sums[i * stride]);
   std::vector<float> factors;
   float sum = 0;
@@ -36,6 +38,7 @@ void join_pieces(const float* sums, std::int64_t pieces, std::int64_t stride, st
     factors.push_back(std::exp(sums[i * stride] - largest));
     sum += factors.back() * sums[i * stride + 1];
   }
+  if (sink != nullptr) sum += std::exp(*sink - largest);
   for (std::int64_t d = 0; d < width; ++d) {
     float value = 0;
     for (std::int64_t i = 0; i < pieces; ++i)
@@ -79,6 +82,9 @@ DecodeAttentionSpec spec_of(const DecodeAttentionArgs& a) {
     check("v_scales", a.v_scales, DType::f32, {a.k.dim(0), s.capacity, s.kv_heads, 1});
   }
   check("out", a.out, s.dtype, {s.batch, s.kv_heads, s.group, s.v_dim});
+  if (a.sinks.defined()) check("sinks", a.sinks, DType::f32, {s.kv_heads * s.group});
+  CHECK(a.window >= 0 && a.chunk >= 0, "[decode_attention] a window of {} and chunks of {}", a.window,
+        a.chunk);
   if (s.batch > 0) {
     check("lengths", a.lengths, DType::i32, {s.batch});
     check("rows", a.rows, DType::i32, {s.batch});
@@ -105,9 +111,14 @@ Pieces pieces_of(const DecodeAttentionArgs& a) {
       const std::int64_t row = a.rows.kernel_data<std::int32_t>()[b];
       CHECK(row >= 0 && row < a.k.dim(0), "[decode_attention] row {} of {}", row, a.k.dim(0));
     }
-    result.rows.push_back({result.pieces, (length + kKeysOfPiece - 1) / kKeysOfPiece});
+    const KeyWindow seen{a.window, a.chunk};
+    const std::int64_t first =
+        length == 0 ? 0
+                    : std::max<std::int64_t>(0, seen.first_visible(static_cast<std::int32_t>(length - 1)));
+    const std::int64_t keys = length - first;
+    result.rows.push_back({result.pieces, (keys + kKeysOfPiece - 1) / kKeysOfPiece, first});
     result.pieces += result.rows.back().pieces;
-    result.keys += length;
+    result.keys += keys;
   }
   return result;
 }
@@ -135,6 +146,7 @@ void decode_attention(ThreadPool& pool, const DecodeAttentionArgs& given) {
   std::byte* const out = given.out.kernel_address();
   const float* const k_scales = given.k_scales.kernel_data<float>();
   const float* const v_scales = given.v_scales.kernel_data<float>();
+  const float* const sinks = given.sinks.kernel_data<float>();
   const DecodeAttentionPiece any{&args, q, k, v, 1, nullptr, nullptr, nullptr};
   const std::int64_t width = any.width();
   DecodeAttentionRun* const run = choose("decode_attention", kDecodeAttention, any);
@@ -145,7 +157,8 @@ void decode_attention(ThreadPool& pool, const DecodeAttentionArgs& given) {
     for (std::int64_t i = begin; i < end; ++i) {
       const auto after = std::upper_bound(
           rows.begin(), rows.end(), i, [](std::int64_t piece, const Row& row) { return piece < row.first; });
-      const std::int64_t b = after - rows.begin() - 1, first = (i - after[-1].first) * kKeysOfPiece;
+      const std::int64_t b = after - rows.begin() - 1,
+                         first = after[-1].first_key + (i - after[-1].first) * kKeysOfPiece;
       const std::int64_t key = (row_of_keys[b] * args.capacity + first) * args.kv_heads;
       run({&args, q + b * heads * args.qk_dim * element, k + key * args.qk_dim * stored,
            v + key * args.v_dim * stored, std::min(kKeysOfPiece, lengths[b] - first),
@@ -158,7 +171,8 @@ void decode_attention(ThreadPool& pool, const DecodeAttentionArgs& given) {
       const Row row = rows[static_cast<std::size_t>(i / heads)];
       const float* const from = sums + (row.first * heads + i % heads) * width;
       const auto join = [&](auto* to) {
-        join_pieces(from, row.pieces, heads * width, args.v_dim, to + i * args.v_dim);
+        join_pieces(from, row.pieces, heads * width, args.v_dim, sinks ? sinks + i % heads : nullptr,
+                    to + i * args.v_dim);
       };
       args.dtype == DType::f32 ? join(reinterpret_cast<float*>(out)) : join(reinterpret_cast<bfloat16*>(out));
     }

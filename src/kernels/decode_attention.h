@@ -12,15 +12,19 @@ namespace switchyard {
 // v are int8, each vector with scales of its own (int8_vectors.h), whose numbers are not rounded to q's
 // dtype. A key in int8 may be several vectors side by side, two at most, with a scale each. Views have no
 // gaps. Scores, softmax and sums are fp32 (FlashDecoding, Dao et al. 2023: keys are cut into pieces that
-// threads share; the pieces follow from the lengths alone, and so do the bits).
+// threads share; the pieces follow from the lengths alone, and so do the bits). The token of row b stands at
+// place lengths[b]-1: keys before its window or its chunk (attention.h) are not read. A sink is one more
+// score of every query of its head, with a value of zero.
 struct DecodeAttentionArgs {
-  TensorView q;        // [B,Nkv,G,D]: G query heads a key head
-  TensorView k;        // [R,C,Nkv,D]
-  TensorView v;        // [R,C,Nkv,Dv]
-  TensorView lengths;  // [B] i32, 0 to C
-  TensorView rows;     // [B] i32; not read where a length is 0
-  float scale = 1;     // multiplies q.k before the softmax
-  TensorView out;      // [B,Nkv,G,Dv]
+  TensorView q;                        // [B,Nkv,G,D]: G query heads a key head
+  TensorView k;                        // [R,C,Nkv,D]
+  TensorView v;                        // [R,C,Nkv,Dv]
+  TensorView lengths;                  // [B] i32, 0 to C
+  TensorView rows;                     // [B] i32; not read where a length is 0
+  float scale = 1;                     // multiplies q.k before the softmax
+  TensorView out;                      // [B,Nkv,G,Dv]
+  std::int64_t window = 0, chunk = 0;  // 0: none
+  TensorView sinks = {};               // [Nkv*G] f32; undefined: none
   // Of k and v in int8, else undefined.
   TensorView k_scales = {};         // [R,C,Nkv,1 or 2] f32
   TensorView v_scales = {};         // [R,C,Nkv,1] f32

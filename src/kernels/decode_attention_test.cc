@@ -8,6 +8,7 @@
 #include "kernels/elementwise_test_data.h"
 #include "kernels/int8_vectors.h"
 #include "kernels/ref/attention_reference.h"
+#include "kernels/visible_keys.h"
 
 namespace switchyard {
 namespace {
@@ -17,6 +18,20 @@ using kernel_test::Array;
 struct Shape {
   std::vector<std::int32_t> lengths;
   std::int64_t capacity, kv_heads, group, qk_dim, v_dim;
+  KeyWindow seen = {};
+  bool sinks = false;
+
+  // The first key that row b of queries sees.
+  std::int64_t first_key(std::size_t b) const {
+    std::int64_t first = 0;
+    for (; first < lengths[b]; ++first) {  // one by one, apart from KeyWindow
+      const std::int64_t last = lengths[b] - 1;
+      if ((seen.window == 0 || first > last - seen.window) &&
+          (seen.chunk == 0 || first / seen.chunk == last / seen.chunk))
+        break;
+    }
+    return first;
+  }
 };
 
 const Shape kShapes[] = {
@@ -29,6 +44,12 @@ const Shape kShapes[] = {
     {{260}, 400, 3, 5, 17, 33},
     {{33, 150}, 150, 1, 16, 72, 64},  // MLA: one key head for all queries
     {{40}, 64, 2, 7, 40, 128},
+    {{40, 0, 5, 1}, 64, 2, 2, 40, 33, {}, true},
+    {{300, 129, 0, 3, 128}, 301, 2, 2, 24, 20, {128, 0}},
+    {{300, 257, 2, 0, 260}, 301, 1, 3, 24, 20, {200, 0}, true},
+    {{300, 256, 257, 64, 0}, 301, 2, 1, 17, 33, {0, 64}, true},
+    {{300, 5}, 300, 1, 4, 16, 16, {1, 0}},
+    {{290, 300}, 300, 2, 2, 16, 16, {180, 150}},
 };
 
 // The row of keys and values of row `b` of queries: another one, of as many.
@@ -36,7 +57,11 @@ std::int64_t row_of_keys(const Shape& s, std::int64_t b) {
   return static_cast<std::int64_t>(s.lengths.size()) - 1 - b;
 }
 
-// Row by row, by the twin of attention in general.
+float sink_of(std::int64_t head) {
+  return static_cast<float>(head) - 1;
+}
+
+// Row by row, by the twin of attention in general, of the keys that are seen.
 template <typename T>
 Array by_attention(const Shape& s, DType dtype, const Array& q, const Array& k, const Array& v) {
   const std::int64_t heads = s.kv_heads * s.group;
@@ -47,10 +72,11 @@ Array by_attention(const Shape& s, DType dtype, const Array& q, const Array& k, 
     for (std::int64_t i = 0; i < heads * s.v_dim && s.lengths[b] == 0; ++i)
       out.set(row * heads * s.v_dim + i, 0);
     if (s.lengths[b] == 0) continue;
-    const std::int64_t keys = row_of_keys(s, row) * s.capacity * s.kv_heads;
+    const std::int64_t keys = (row_of_keys(s, row) * s.capacity + s.first_key(b)) * s.kv_heads;
     AttentionSpec args{};
     args.batch = args.q_length = 1;
-    args.kv_length = s.lengths[b];
+    const auto first = s.first_key(b);
+    args.kv_length = s.lengths[b] - first;
     args.heads = heads;
     args.kv_heads = s.kv_heads;
     args.qk_dim = s.qk_dim;
@@ -61,17 +87,23 @@ Array by_attention(const Shape& s, DType dtype, const Array& q, const Array& k, 
                          static_cast<const T*>(k.data()) + keys * s.qk_dim,
                          static_cast<const T*>(v.data()) + keys * s.v_dim,
                          static_cast<T*>(out.data()) + row * heads * s.v_dim, lse.data());
+    for (std::int64_t n = 0; n < heads && s.sinks; ++n) {
+      const float kept = 1 / (1 + std::exp(sink_of(n) - lse[static_cast<std::size_t>(n)]));
+      for (std::int64_t i = (row * heads + n) * s.v_dim; i < (row * heads + n + 1) * s.v_dim; ++i)
+        out.set(i, kept * out.at(i));
+    }
   }
   return out;
 }
 
-// NaN in the places of keys that do not exist.
+// NaN in the places of keys that do not exist or are not seen.
 Array cached(const Shape& s, DType dtype, std::int64_t width, std::uint32_t seed) {
   const auto rows = static_cast<std::int64_t>(s.lengths.size());
   Array x = Array::normal(dtype, rows * s.capacity * s.kv_heads * width, seed);
   for (std::int64_t i = 0; i < x.size(); ++i) {
     const std::int64_t token = i / (s.kv_heads * width);
-    if (token % s.capacity >= s.lengths[static_cast<std::size_t>(row_of_keys(s, token / s.capacity))])
+    const auto b = static_cast<std::size_t>(row_of_keys(s, token / s.capacity));
+    if (token % s.capacity >= s.lengths[b] || token % s.capacity < s.first_key(b))
       x.set(i, std::numeric_limits<float>::quiet_NaN());
   }
   return x;
@@ -90,6 +122,8 @@ void expect_out(const Shape& s, const Array& q, const Stored& stored, const Arra
   const auto rows = static_cast<std::int64_t>(s.lengths.size());
   std::vector<std::int32_t> of_keys;
   for (std::int64_t b = 0; b < rows; ++b) of_keys.push_back(static_cast<std::int32_t>(row_of_keys(s, b)));
+  std::vector<float> sinks;
+  for (std::int64_t n = 0; n < s.kv_heads * s.group; ++n) sinks.push_back(sink_of(n));
   Array first(dtype, expected.size());
   for (const int threads : {1, 3}) {
     ThreadPool pool(threads);
@@ -100,7 +134,10 @@ void expect_out(const Shape& s, const Array& q, const Stored& stored, const Arra
                              .lengths = TensorView::of_host(s.lengths.data(), {rows}),
                              .rows = TensorView::of_host(of_keys.data(), {rows}),
                              .scale = 0.3f,
-                             .out = found.view({rows, s.kv_heads, s.group, s.v_dim})};
+                             .out = found.view({rows, s.kv_heads, s.group, s.v_dim}),
+                             .window = s.seen.window,
+                             .chunk = s.seen.chunk};
+    if (s.sinks) args.sinks = TensorView::of_host(sinks.data(), {s.kv_heads * s.group});
     if (stored.k_scales != nullptr) {
       args.k_scales = stored.k_scales->view({rows, s.capacity, s.kv_heads, stored.key_scales});
       args.v_scales = stored.v_scales->view({rows, s.capacity, s.kv_heads, 1});

@@ -162,7 +162,8 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
     RematRegion region(c, policy);
     AttentionCache* const cache =
         options.caches == nullptr ? nullptr : &options.caches->layers[static_cast<std::size_t>(i)];
-    const LayerCall call{c, m, parameters, fmt::format("layers.{}.", i), rope, segments, cache, &places};
+    const LayerCall call{c,        m,     parameters, fmt::format("layers.{}.", i), m.layer(i), rope,
+                         segments, cache, &places};
     LayerOutput out = decoder_layer(call, x, i, options);
     x = out.x;
     if (options.keep_hidden) result.hidden.push_back(x);

@@ -21,6 +21,13 @@ Sharding heads_sharding(const Context& c, const ModelConfig& m, const Shape& sha
   return s;
 }
 
+AttentionOptions attention_options(const LayerCall& call) {
+  const ModelConfig& m = call.model;
+  return {.scale = static_cast<float>(m.attention_scale),
+          .balanced = m.balanced_context,
+          .window = call.layer.windowed ? m.window : 0};
+}
+
 // x with M whole, its tokens laid out as those of the queries.
 Array attention_input(const LayerCall& call, const Array& x) {
   Sharding tokens = attention_tokens(call.context, call.model, x.shape()[0], x.shape()[1]);
@@ -61,7 +68,7 @@ Array attend_latent(const LayerCall& call, const Array& q, const Sharding& q_lay
   const auto [plain, turned] = split_last(c, q, m.nope);
   const Array latent_q =
       join_last(c, einsum(c, "BSND,NRD->BSNR", plain, call.cache->key_up, &q_layout), turned);
-  const Array sums = attend(c, *call.cache, latent_q, *call.places, static_cast<float>(m.attention_scale));
+  const Array sums = attend(c, *call.cache, latent_q, *call.places, attention_options(call));
   return einsum(c, "BSNR,NRD->BSND", sums, call.cache->value_up, &q_layout);
 }
 
@@ -121,13 +128,15 @@ Array grouped_query_attention(const LayerCall& call, const Array& x) {
   }
   q = rope(c, q, call.rope, 0, m.rope.interleaved);
   k = rope(c, k, call.rope, 0, m.rope.interleaved);
+  const Array head_sinks =
+      m.sinks ? cast(c, call.parameters[call.prefix + "attention.sinks"], DType::f32) : Array();
+  const Array* const sinks = m.sinks ? &head_sinks : nullptr;
   if (call.cache != nullptr) {
     remember(c, *call.cache, q, std::span(&k, 1), std::span(&v, 1), *call.places);
-    return project_out(call, attend(c, *call.cache, q, *call.places, static_cast<float>(m.attention_scale)));
+    return project_out(call, attend(c, *call.cache, q, *call.places, attention_options(call), sinks));
   }
-  const Array attended = checkpoint_name(
-      attention(c, q, k, v, call.segments, static_cast<float>(m.attention_scale), m.balanced_context),
-      "context");
+  const Array attended =
+      checkpoint_name(attention(c, q, k, v, call.segments, attention_options(call), sinks), "context");
   return project_out(call, attended);
 }
 
@@ -171,7 +180,7 @@ Array latent_attention(const LayerCall& call, const Array& x) {
   const auto [k, v] = mla_key_value(c, kv, key, m.nope);
   const Array attended =
       checkpoint_name(attention(c, q, checkpoint_name(k, "key_proj"), checkpoint_name(v, "value_proj"),
-                                call.segments, static_cast<float>(m.attention_scale), m.balanced_context),
+                                call.segments, attention_options(call)),
                       "context");
   return project_out(call, attended);
 }

@@ -15,6 +15,7 @@ struct LayerCall {
   const ModelConfig& model;
   const Parameters& parameters;
   std::string prefix;      // "layers.3."
+  const LayerSpec& layer;
   const RopeTables& rope;  // of the tokens as attention has them
   const Array& segments;   // i32 [B,S]
   // Of generation, else null: what attention remembers of the tokens before, and where these stand.

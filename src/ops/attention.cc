@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/attention.h"
+#include "kernels/attention_sinks.h"
 #include "kernels/rope.h"
 #include "kernels/rope_tables.h"
 #include "kernels/strided_copy.h"
@@ -105,9 +106,9 @@ Tensor put_heads(Context& c, const Tensor& x, const std::vector<std::int64_t>& h
   return out;
 }
 
-class AttentionOp : public Op {
+class AttentionOp : public Op {  // inputs: q, k, v, segments of the queries and of the keys, maybe sinks
  public:
-  AttentionOp(float scale, bool balanced) : scale_(scale), balanced_(balanced) {}
+  explicit AttentionOp(const AttentionOptions& options) : options_(options) {}
   std::string_view name() const override { return "attention"; }
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
     ArrayInfo out = in[0];
@@ -132,9 +133,12 @@ class AttentionOp : public Op {
                                     .q_index = index.view(),
                                     .q_segment = in[3].view(),
                                     .kv_segment = in[4].view(),
-                                    .scale = scale_,
+                                    .scale = options_.scale,
+                                    .window = options_.window,
+                                    .chunk = options_.chunk,
                                     .out = out.view(),
                                     .lse = lse.view()});
+    if (in.size() > kSinks) apply_sinks(*c.pool, {in[kSinks].view(), out.view(), lse.view()});
     return {out, lse};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
@@ -151,15 +155,27 @@ class AttentionOp : public Op {
                                              .q_index = index.view(),
                                              .q_segment = q_segment.view(),
                                              .kv_segment = kv_segment.view(),
-                                             .scale = scale_,
+                                             .scale = options_.scale,
+                                             .window = options_.window,
+                                             .chunk = options_.chunk,
                                              .out = out.view(),
                                              .lse = lse.view()},
                                  .dout = call.grad(0).view(),
                                  .dq = dq.view(),
                                  .dk = dk.view(),
                                  .dv = dv.view()});
-    return {dq, put_heads(c, dk, heads, call.input_info(1).local),
-            put_heads(c, dv, heads, call.input_info(2).local), Tensor(), Tensor()};
+    std::vector<Tensor> gradients{dq, put_heads(c, dk, heads, call.input_info(1).local),
+                                  put_heads(c, dv, heads, call.input_info(2).local), Tensor(), Tensor()};
+    if (call.inputs() > kSinks) {
+      const Tensor sinks = call.input(kSinks), dsinks = c.empty(DType::f32, sinks.shape());
+      sink_gradients(*c.pool, {.sinks = sinks.view(),
+                               .out = out.view(),
+                               .dout = call.grad(0).view(),
+                               .lse = lse.view(),
+                               .dsinks = dsinks.view()});
+      gradients.push_back(dsinks);
+    }
+    return gradients;
   }
   std::uint32_t needs_outputs() const override { return 3; }
 
@@ -169,7 +185,7 @@ class AttentionOp : public Op {
     if (q.sharding.dims[1].empty()) return {};
     const std::int64_t length = q.local[1], half = length / 2;
     const std::int64_t first = local_offset(*c.mesh, c.rank, q.shape, q.sharding)[1];
-    const auto [early, late] = balanced_ ? balanced_halves(c, q) : std::pair(first, first + half);
+    const auto [early, late] = options_.balanced ? balanced_halves(c, q) : std::pair(first, first + half);
     std::vector<std::int32_t> places;
     for (std::int64_t i = 0; i < q.local[0] * length; ++i) {
       const std::int64_t s = i % length;
@@ -179,8 +195,8 @@ class AttentionOp : public Op {
     copy(TensorView::of_host(places.data(), index.shape()), index.view());
     return index;
   }
-  float scale_;
-  bool balanced_;  // queries are those of balance_sequence
+  static constexpr std::size_t kSinks = 5;
+  AttentionOptions options_;  // balanced: queries are those of balance_sequence
 };
 
 }  // namespace
@@ -199,18 +215,27 @@ Array rope(Context& context, const Array& x, const RopeTables& tables, std::int6
 }
 
 Array attention(Context& context, const Array& q, const Array& k, const Array& v, const Array& segments,
-                float scale, bool balanced) {
+                const AttentionOptions& options, const Array* sinks) {
   const auto whole_length = [&](const Array& x) {
     Sharding to = x.sharding();
     to.dims[1].clear();
     return reshard(context, x, to);
   };
   const Array own = reshard(context, segments, Sharding{{q.sharding().dims[0], q.sharding().dims[1]}, {}});
-  balanced = balanced && can_balance_sequence(context, q);
-  const auto spread = [&](const Array& x) { return balanced ? balance_sequence(context, x) : x; };
-  const Array inputs[] = {spread(q), whole_length(k), whole_length(v), spread(own), whole_length(own)};
-  const Array out = apply(context, std::make_shared<AttentionOp>(scale, balanced), inputs).front();
-  return balanced ? unbalance_sequence(context, out) : out;
+  AttentionOptions here = options;
+  here.balanced = options.balanced && can_balance_sequence(context, q);
+  const auto spread = [&](const Array& x) { return here.balanced ? balance_sequence(context, x) : x; };
+  std::vector<Array> inputs{spread(q), whole_length(k), whole_length(v), spread(own), whole_length(own)};
+  if (sinks != nullptr) inputs.push_back(sinks_of_heads(context, *sinks, q));
+  const Array out = apply(context, std::make_shared<AttentionOp>(here), inputs).front();
+  return here.balanced ? unbalance_sequence(context, out) : out;
+}
+
+Array sinks_of_heads(Context& context, const Array& sinks, const Array& x) {
+  CHECK(sinks.dtype() == DType::f32 && sinks.shape() == Shape{x.shape()[2]},
+        "[attention] sinks {} of {} for {} heads", to_string(sinks.shape()), name_of(sinks.dtype()),
+        x.shape()[2]);
+  return reshard(context, sinks, Sharding{{x.sharding().dims[2]}, {}});
 }
 
 }  // namespace switchyard

@@ -16,11 +16,22 @@ RopeTables rope_tables(Context& context, const Array& positions, std::span<const
 // the tables.
 Array rope(Context& context, const Array& x, const RopeTables& tables, std::int64_t offset, bool interleaved);
 
+struct AttentionOptions {
+  float scale = 1;          // multiplies q.k before the softmax
+  bool balanced = false;    // where the sequence is split: spread the queries so that ranks see as many keys
+  std::int64_t window = 0;  // keys that a query sees, its own among them; 0: all
+  std::int64_t chunk = 0;   // places of a chunk: a query sees keys of its own only; 0: none
+};
+
 // Causal softmax attention within segments. q [B,S,N,D], k [B,S,Nkv,D], v [B,S,Nkv,Dv], segments i32 [B,S] ->
 // [B,S,N,Dv]. Batch may be split alike on all; heads of q may be split, and those of k and v alike or not at
 // all. Where the sequence is split (context parallelism) every rank answers its own queries, and keys, values
-// and segments are gathered; `balanced` spreads the queries so that all ranks see equally many keys.
+// and segments are gathered. Windows and chunks count places in the sequence, in whatever segments. `sinks`
+// [N] f32 or null: a score of each head that takes a part of every softmax and gives nothing.
 Array attention(Context& context, const Array& q, const Array& k, const Array& v, const Array& segments,
-                float scale, bool balanced);
+                const AttentionOptions& options, const Array* sinks = nullptr);
+
+// `sinks` of the heads that x [B,S,N,D] has here.
+Array sinks_of_heads(Context& context, const Array& sinks, const Array& x);
 
 }  // namespace switchyard

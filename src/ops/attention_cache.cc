@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/attention.h"
+#include "kernels/attention_sinks.h"
 #include "kernels/decode_attention.h"
 #include "kernels/int8_vectors.h"
 #include "kernels/strided_copy.h"
@@ -170,10 +171,11 @@ struct RowVectors {
   }
 };
 
-class CacheAttentionOp : public Op {  // inputs: q [B,S,N,D], its positions [B,S]
+class CacheAttentionOp : public Op {  // inputs: q [B,S,N,D], its positions [B,S], maybe sinks [N]
  public:
-  CacheAttentionOp(const AttentionCache& cache, std::span<const std::int64_t> rows, float scale)
-      : cache_(cache), rows_(rows), scale_(scale) {}
+  CacheAttentionOp(const AttentionCache& cache, std::span<const std::int64_t> rows,
+                   const AttentionOptions& options)
+      : cache_(cache), rows_(rows), options_(options) {}
   std::string_view name() const override { return "attention"; }
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
     ArrayInfo out = in[0];
@@ -187,15 +189,18 @@ class CacheAttentionOp : public Op {  // inputs: q [B,S,N,D], its positions [B,S
     // Zeros for padding, which nobody reads.
     const bool padded = std::find(rows_.begin(), rows_.end(), -1) != rows_.end();
     const Tensor out = padded ? c.zeros(q.dtype(), shape) : c.empty(q.dtype(), shape);
-    infos[0].shape[1] == 1 ? attend_one(c, q, out) : attend_some(c, q, in[1], out);
+    const TensorView sinks = in.size() > 2 ? in[2].view() : TensorView();
+    infos[0].shape[1] == 1 ? attend_one(c, q, sinks, out) : attend_some(c, q, in[1], sinks, out);
     return {out};
   }
-  std::vector<Tensor> backward(Context&, const BackwardCall&) const override { return {Tensor(), Tensor()}; }
+  std::vector<Tensor> backward(Context&, const BackwardCall& call) const override {
+    return std::vector<Tensor>(call.inputs());
+  }
   bool differentiable() const override { return false; }
 
  private:
-  // One token a row, in all and not only on this rank: it sees all keys there are.
-  void attend_one(Context& c, const Tensor& q, const Tensor& out) const {
+  // One token a row, in all and not only on this rank: it is the last of its row.
+  void attend_one(Context& c, const Tensor& q, const TensorView& sinks, const Tensor& out) const {
     const std::int64_t batch = q.dim(0), kv_heads = cache_.k.values.dim(2), group = q.dim(2) / kv_heads;
     std::vector<std::int32_t> numbers;  // lengths, then rows
     for (const std::int64_t row : rows_) numbers.push_back(static_cast<std::int32_t>(length_of(row)));
@@ -207,14 +212,18 @@ class CacheAttentionOp : public Op {  // inputs: q [B,S,N,D], its positions [B,S
                                .v = cache_.v.values.view(),
                                .lengths = there.view().rows(0, batch),
                                .rows = there.view().rows(batch, 2 * batch),
-                               .scale = scale_,
+                               .scale = options_.scale,
                                .out = out.view().reshaped({batch, kv_heads, group, out.dim(3)}),
+                               .window = options_.window,
+                               .chunk = options_.chunk,
+                               .sinks = sinks,
                                .k_scales = scales_of(cache_.k),
                                .v_scales = scales_of(cache_.v),
                                .first_key_part = cache_.k.first_part});
   }
   // Several, a row after the other, as their keys' numbers differ.
-  void attend_some(Context& c, const Tensor& q, const Tensor& positions, const Tensor& out) const {
+  void attend_some(Context& c, const Tensor& q, const Tensor& positions, const TensorView& sinks,
+                   const Tensor& out) const {
     const Tensor lse = c.empty(DType::f32, {1, q.dim(2), q.dim(1)});
     const auto row_of = [](const Tensor& x, std::int64_t i) { return x.view().rows(i, i + 1); };
     for (std::int64_t b = 0; b < q.dim(0); ++b) {
@@ -225,9 +234,12 @@ class CacheAttentionOp : public Op {  // inputs: q [B,S,N,D], its positions [B,S
                                       .k = k.view,
                                       .v = v.view,
                                       .q_index = row_of(positions, b),
-                                      .scale = scale_,
+                                      .scale = options_.scale,
+                                      .window = options_.window,
+                                      .chunk = options_.chunk,
                                       .out = row_of(out, b),
                                       .lse = lse.view()});
+      if (sinks.defined()) apply_sinks(*c.pool, {sinks, row_of(out, b), lse.view()});
     }
   }
   static TensorView scales_of(const TokenVectors& x) {
@@ -239,7 +251,7 @@ class CacheAttentionOp : public Op {  // inputs: q [B,S,N,D], its positions [B,S
 
   const AttentionCache& cache_;
   std::span<const std::int64_t> rows_;
-  float scale_;
+  AttentionOptions options_;
 };
 
 }  // namespace
@@ -291,9 +303,10 @@ void remember_of(Context& context, AttentionCache& cache, std::int64_t row, std:
 }
 
 Array attend(Context& context, const AttentionCache& cache, const Array& q, const TokenPlaces& places,
-             float scale) {
-  return apply_one(context, std::make_shared<CacheAttentionOp>(cache, places.rows, scale),
-                   {q, in_rows_of(context, places.positions, q.sharding())});
+             const AttentionOptions& options, const Array* sinks) {
+  std::vector<Array> inputs{q, in_rows_of(context, places.positions, q.sharding())};
+  if (sinks != nullptr) inputs.push_back(sinks_of_heads(context, *sinks, q));
+  return apply(context, std::make_shared<CacheAttentionOp>(cache, places.rows, options), inputs).front();
 }
 
 }  // namespace switchyard

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "autograd/op.h"
+#include "ops/attention.h"
 
 namespace switchyard {
 
@@ -62,9 +62,10 @@ Array as_remembered(Context& context, const AttentionCache& cache, const Array& 
 void remember_of(Context& context, AttentionCache& cache, std::int64_t row, std::int64_t from,
                  std::int64_t tokens);
 
-// Softmax attention of q [B,S,N,D] over the cached keys up to its own positions -> [B,S,N,Dv]. The tokens of
-// q are remembered already. No gradient.
+// Softmax attention of q [B,S,N,D] over the cached keys up to its own positions -> [B,S,N,Dv], with the
+// options and sinks of attention() (`balanced` is not read). The tokens of q are remembered already. No
+// gradient.
 Array attend(Context& context, const AttentionCache& cache, const Array& q, const TokenPlaces& places,
-             float scale);
+             const AttentionOptions& options, const Array* sinks = nullptr);
 
 }  // namespace switchyard

@@ -34,7 +34,7 @@ TEST(Fenced, RopeOfAPartOfEveryHead) {
 // Heads of keys that ranks share unevenly, and a sequence that is split.
 TEST(Fenced, AttentionWithGroupedHeadsAndSplitSequence) {
   const auto function = [](Context& c, std::span<const Array> in) {
-    return attention(c, in[0], in[1], in[2], in[3], 0.4f, true);
+    return attention(c, in[0], in[1], in[2], in[3], {0.4f, true});
   };
   const Tensor q = random_tensor({2, 8, 6, 5}, 1), k = random_tensor({2, 8, 2, 5}, 2),
                v = random_tensor({2, 8, 2, 3}, 3), segments = random_integers({2, 8}, 4, 1, 2);
@@ -45,13 +45,26 @@ TEST(Fenced, AttentionWithGroupedHeadsAndSplitSequence) {
                    {{q, {sequence}}, {k, {sequence}}, {v, {sequence}}, {segments}}, 3);
 }
 
+TEST(Fenced, AttentionWithAWindowAndSinks) {
+  const auto function = [](Context& c, std::span<const Array> in) {
+    return attention(c, in[0], in[1], in[2], in[3], {0.4f, true, 3, 6}, &in[4]);
+  };
+  const Tensor q = random_tensor({2, 8, 4, 5}, 1), k = random_tensor({2, 8, 2, 5}, 2),
+               v = random_tensor({2, 8, 2, 3}, 3), segments = random_integers({2, 8}, 4, 1, 2),
+               sinks = random_tensor({4}, 5);
+  expect_same_bits(Mesh(), function, {{q}, {k}, {v}, {segments}, {sinks}}, 4);
+  const Sharding heads{{{}, {}, {"tensor"}, {}}, {}};
+  expect_same_bits(Mesh({{"tensor", 2}}), function, {{q, {heads}}, {k}, {v}, {segments}, {sinks}}, 4);
+}
+
 // A prompt of two rows, one of them padded, then a token more of each; and a row that goes on from the
 // other's first tokens, beside a row of padding.
 TEST(Fenced, AttentionOverTheCache) {
   const std::vector<TestInput> inputs{{random_tensor({2, 4, 4, 5}, 1)}, {random_tensor({2, 4, 2, 5}, 2)},
                                       {random_tensor({2, 4, 2, 3}, 3)}, {random_integers({2, 4}, 4, 0, 4)},
                                       {random_tensor({2, 1, 4, 5}, 5)}, {random_tensor({2, 1, 2, 5}, 6)},
-                                      {random_tensor({2, 1, 2, 3}, 7)}, {random_integers({2, 1}, 8, 0, 4)}};
+                                      {random_tensor({2, 1, 2, 3}, 7)}, {random_integers({2, 1}, 8, 0, 4)},
+                                      {random_tensor({4}, 9)}};
   for (const int variant : {0, 1, 2, 3}) {
     const bool from_other = variant % 2 == 1, int8 = variant >= 2;
     const auto function = [&](Context& c, std::span<const Array> in) {
@@ -65,10 +78,10 @@ TEST(Fenced, AttentionOverTheCache) {
       if (from_other) {
         remember_of(c, cache, 0, 1, 2);
         remember(c, cache, in[0], std::span(&in[1], 1), std::span(&in[2], 1), {in[3], some, padded});
-        return attend(c, cache, in[0], {in[3], some, padded}, 0.4f);
+        return attend(c, cache, in[0], {in[3], some, padded}, {0.4f, false, 2, 0}, &in[8]);
       }
       remember(c, cache, in[4], std::span(&in[5], 1), std::span(&in[6], 1), {in[7], rows, one});
-      return attend(c, cache, in[4], {in[7], rows, one}, 0.4f);
+      return attend(c, cache, in[4], {in[7], rows, one}, {0.4f, false, 2, 0}, &in[8]);
     };
     expect_same_bits(Mesh(), function, inputs, 0);
   }

@@ -77,7 +77,7 @@ Tensor packed_segments() {
 
 TEST(Gradients, AttentionWithGroupedHeads) {
   auto function = [](Context& c, std::span<const Array> in) {
-    return attention(c, in[0], in[1], in[2], in[3], 0.4f, true);
+    return attention(c, in[0], in[1], in[2], in[3], {0.4f, true});
   };
   const Sharding split{{{"data"}, {}, {"tensor"}, {}}, {}}, batch{{{"data"}, {}, {}, {}}, {}},
       tokens{{{"data"}, {}}, {}};
@@ -102,7 +102,7 @@ TEST(Gradients, AttentionOverASplitSequence) {
   const Sharding heads{{{}, {"context"}, {"tensor"}, {}}, {}};
   for (bool balanced : {false, true}) {
     auto function = [&](Context& c, std::span<const Array> in) {
-      return attention(c, in[0], in[1], in[2], in[3], 0.4f, balanced);
+      return attention(c, in[0], in[1], in[2], in[3], {0.4f, balanced});
     };
     check_gradients({.function = function,
                      .inputs = {{random_tensor({2, 12, 4, 5}, 1), {split, split, both, heads}},
@@ -141,7 +141,7 @@ TEST(Gradients, AttentionWithGroupsThatRanksCut) {  // 6 query heads on 3 ranks,
   const Sharding heads{{{}, {}, {"tensor"}, {}}, {}};
   check_gradients({.function =
                        [](Context& c, std::span<const Array> in) {
-                         return attention(c, in[0], in[1], in[2], in[3], 0.4f, true);
+                         return attention(c, in[0], in[1], in[2], in[3], {0.4f, true});
                        },
                    .inputs = {{random_tensor({2, 6, 6, 5}, 1), {heads}},
                               {random_tensor({2, 6, 2, 5}, 2)},

@@ -21,6 +21,7 @@ struct AttentionShape {
   bool causal = true;
   int segments = 0;    // 0: null arrays
   bool index = false;  // positions given, keys ahead of the queries by kv_length - q_length
+  KeyWindow seen = {};
 };
 
 constexpr AttentionShape kAttentionShapes[] = {
@@ -39,6 +40,11 @@ constexpr AttentionShape kAttentionShapes[] = {
     {1, 66, 66, 2, 2, 8, 8, false},
     {1, 300, 300, 4, 1, 32, 64},  // several blocks of queries and keys
     {1, 270, 520, 1, 1, 64, 32, true, 2, true},
+    {1, 65, 65, 4, 2, 40, 20, true, 0, false, {7, 0}},
+    {1, 129, 129, 1, 1, 17, 33, true, 0, false, {0, 9}},
+    {2, 130, 130, 2, 1, 16, 33, true, 3, false, {50, 64}},
+    {1, 70, 40, 2, 1, 8, 8, true, 0, true, {5, 16}},  // places below zero
+    {1, 600, 600, 2, 1, 32, 32, true, 0, false, {300, 0}},
 };
 
 // Arguments and inputs of both passes; the backward pass is given the twin's out and lse.
@@ -68,6 +74,7 @@ AttentionData::AttentionData(const AttentionShape& s, DType type, std::uint32_t 
       out(type, dout.size()),
       lse(DType::f32, s.batch * s.heads * s.q_length) {
   args = {s.batch, s.q_length, s.kv_length, s.heads, s.kv_heads, s.qk_dim, s.v_dim, 0.3f, s.causal, type};
+  args.seen = s.seen;
   const auto fill = [&](std::int64_t length, std::int64_t first, std::vector<std::int32_t>& index,
                         std::vector<std::int32_t>& segment) {
     for (std::int64_t i = 0; i < s.batch * length; ++i) {
@@ -141,10 +148,10 @@ std::vector<Case> attention_cases(std::uint32_t seed) {
       seed += 4;
       cases.push_back(make(std::make_shared<AttentionData>(s, dtype, seed)));
       cases.back().what = fmt::format(
-          "batch {}, {} queries of {} heads, {} keys of {} heads, widths {} and {}{}{}{}, seed {}", s.batch,
+          "batch {}, {} queries of {} heads, {} keys of {} heads, widths {} and {}{}{}{}{}, seed {}", s.batch,
           s.q_length, s.heads, s.kv_length, s.kv_heads, s.qk_dim, s.v_dim, s.causal ? ", causal" : "",
           s.segments > 0 ? fmt::format(", {} segments", s.segments) : "", s.index ? ", positions given" : "",
-          seed);
+          s.seen.limits() ? fmt::format(", window {}, chunk {}", s.seen.window, s.seen.chunk) : "", seed);
     }
   }
   return cases;
@@ -153,13 +160,19 @@ std::vector<Case> attention_cases(std::uint32_t seed) {
 struct DecodeShape {
   std::vector<std::int32_t> lengths;
   std::int64_t capacity, kv_heads, group, qk_dim, v_dim;
+  KeyWindow seen = {};
 };
 
 const std::vector<DecodeShape>& decode_shapes() {
   static const std::vector<DecodeShape> shapes = {
-      {{}, 3, 1, 1, 8, 8},           {{1}, 1, 1, 1, 1, 1},        {{128, 0, 129}, 129, 2, 2, 24, 20},
-      {{300, 7}, 300, 4, 2, 64, 64}, {{150}, 150, 1, 16, 72, 64},  // one key head for all
+      {{}, 3, 1, 1, 8, 8},
+      {{1}, 1, 1, 1, 1, 1},
+      {{128, 0, 129}, 129, 2, 2, 24, 20},
+      {{300, 7}, 300, 4, 2, 64, 64},
+      {{150}, 150, 1, 16, 72, 64},  // one key head for all
       {{260}, 260, 3, 5, 17, 33},
+      {{260, 0, 3}, 260, 2, 2, 17, 33, {130, 0}},
+      {{300}, 300, 1, 3, 16, 16, {0, 128}},
   };
   return shapes;
 }
@@ -182,8 +195,10 @@ std::vector<Case> decode_cases(std::uint32_t seed) {
                                 s.kv_heads, s.group, s.qk_dim, s.v_dim, seed)};
       for (const std::int64_t count : {queries * s.qk_dim, keys * s.qk_dim, keys * s.v_dim})
         c.inputs.push_back(draw.normal(dtype, count));
+      const std::int64_t heads = s.kv_heads * s.group;
+      c.inputs.push_back(draw.normal(DType::f32, heads));
       c.outputs.push_back({"out", PoisonedArray(dtype, queries * s.v_dim), attention_bound(dtype, 1e-5)});
-      c.run = [s, rows](ThreadPool& pool, const Arrays& in, Arrays& out) {
+      c.run = [s, rows, heads](ThreadPool& pool, const Arrays& in, Arrays& out) {
         const std::vector<std::int32_t> of_keys = rows_of_keys(rows);
         decode_attention(pool, {.q = in[0].view({rows, s.kv_heads, s.group, s.qk_dim}),
                                 .k = in[1].view({rows, s.capacity, s.kv_heads, s.qk_dim}),
@@ -191,7 +206,10 @@ std::vector<Case> decode_cases(std::uint32_t seed) {
                                 .lengths = TensorView::of_host(s.lengths.data(), {rows}),
                                 .rows = TensorView::of_host(of_keys.data(), {rows}),
                                 .scale = 0.3f,
-                                .out = out[0].view({rows, s.kv_heads, s.group, s.v_dim})});
+                                .out = out[0].view({rows, s.kv_heads, s.group, s.v_dim}),
+                                .window = s.seen.window,
+                                .chunk = s.seen.chunk,
+                                .sinks = s.seen.limits() ? in[3].view({heads}) : TensorView()});
       };
       cases.push_back(std::move(c));
       seed = draw.seed();
@@ -239,6 +257,8 @@ std::vector<Case> decode_int8_cases(std::uint32_t seed) {
                                 .rows = TensorView::of_host(of_keys.data(), {rows}),
                                 .scale = 0.3f,
                                 .out = out[0].view({rows, s.kv_heads, s.group, s.v_dim}),
+                                .window = s.seen.window,
+                                .chunk = s.seen.chunk,
                                 .k_scales = in[3].view({rows, s.capacity, s.kv_heads, scales}),
                                 .v_scales = in[4].view({rows, s.capacity, s.kv_heads, 1}),
                                 .first_key_part = first_part});

@@ -62,6 +62,7 @@ Bound activation_bound(DType dtype);
 
 // The families, each in the file of its name.
 std::vector<Kernel> attention_kernels();
+std::vector<Kernel> attention_sink_kernels();
 std::vector<Kernel> balance_kernels();
 std::vector<Kernel> cross_entropy_kernels();
 std::vector<Kernel> elementwise_kernels();

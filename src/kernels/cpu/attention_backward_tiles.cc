@@ -8,10 +8,12 @@
 //    dS = P (dp - delta), rounded to bf16. P and dS are stored [key][query], as left operands of dv = P .
 //    dout and dk = dS . q, and dS once more in pairs of keys, as right operand of dq^T = k^T . dS. Pairs are
 //    made within 128-bit lanes, which permutes the queries; that is undone when dq is stored.
-// 3. A sum receives its blocks in ascending order. Where there are too few heads for the threads, they share
-// a
-//    head along anti-diagonals (query block + key block constant): no two touch one sum, and the order of
-//    each sum stays the same. So do the bits.
+// 3. Where there are too few heads for the threads, they share a head in waves of blocks of which no two
+// touch
+//    one sum: anti-diagonals (query block + key block constant), so that a sum receives its blocks in
+//    ascending order; with a window or chunks diagonals, from the most keys behind on, as only few of these
+//    hold anything: a key's sums then receive their blocks in descending order. A thread alone keeps the
+//    order of each sum. So do the bits.
 #include "kernels/cpu/attention_tiles.h"
 
 #if defined(__x86_64__)
@@ -284,6 +286,34 @@ std::int64_t blocks_of(std::int64_t strips) {
   return (strips + kBlockStrips - 1) / kBlockStrips;
 }
 
+struct Block {
+  std::int64_t query, key;
+};
+
+// The blocks of a sequence that hold something, in waves (3. above).
+std::vector<std::vector<Block>> waves_of(const Masks& masks, std::int64_t batch, bool diagonals) {
+  const std::int64_t q_blocks = blocks_of(masks.q_strips()), kv_blocks = blocks_of(masks.kv_strips());
+  const auto holds = [&](const Block& block) {
+    const std::int64_t query_end = std::min((block.query + 1) * kBlockStrips, masks.q_strips()),
+                       key_end = std::min((block.key + 1) * kBlockStrips, masks.kv_strips());
+    for (std::int64_t i = block.query * kBlockStrips; i < query_end; ++i) {
+      for (std::int64_t j = block.key * kBlockStrips; j < key_end; ++j)
+        if (masks.of(batch, i, j) != TileMask::none) return true;
+    }
+    return false;
+  };
+  std::vector<std::vector<Block>> waves;
+  for (std::int64_t wave = 0; wave < q_blocks + kv_blocks - 1; ++wave) {
+    std::vector<Block> blocks;
+    for (std::int64_t j = 0; j < kv_blocks; ++j) {
+      const Block block{diagonals ? q_blocks - 1 - wave + j : wave - j, j};
+      if (block.query >= 0 && block.query < q_blocks && holds(block)) blocks.push_back(block);
+    }
+    if (!blocks.empty()) waves.push_back(std::move(blocks));
+  }
+  return waves;
+}
+
 // One key/value head by one thread.
 void run_alone(const AttentionProblem& p, const Masks& masks, HeadScratch& scratch, std::int64_t b,
                std::int64_t kv_head) {
@@ -292,8 +322,10 @@ void run_alone(const AttentionProblem& p, const Masks& masks, HeadScratch& scrat
   for (std::int64_t j = 0; j < scratch.kv_strips; ++j) scratch.load_keys(b, kv_head, j);
   for (std::int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
     for (std::int64_t i = 0; i < scratch.q_strips; ++i) scratch.load_queries(b, head, i);
+    const std::int64_t q_blocks = blocks_of(scratch.q_strips);
     for (std::int64_t j = 0; j < blocks_of(scratch.kv_strips); ++j) {
-      for (std::int64_t i = 0; i < blocks_of(scratch.q_strips); ++i) block.run(b, i, j);
+      for (std::int64_t i = 0; i < q_blocks; ++i)
+        block.run(b, p.args.seen.limits() ? q_blocks - 1 - i : i, j);
     }
     for (std::int64_t i = 0; i < scratch.q_strips; ++i) scratch.store_queries(b, head, i);
   }
@@ -304,7 +336,7 @@ void run_alone(const AttentionProblem& p, const Masks& masks, HeadScratch& scrat
 void run_shared(ThreadPool& pool, const AttentionProblem& p, const Masks& masks, HeadScratch& scratch,
                 std::int64_t b, std::int64_t kv_head) {
   const std::int64_t group = p.args.heads / p.args.kv_heads;
-  const std::int64_t q_blocks = blocks_of(scratch.q_strips), kv_blocks = blocks_of(scratch.kv_strips);
+  const auto waves = waves_of(masks, b, p.args.seen.limits());
   const auto each = [&](std::int64_t count, const auto& body) {
     pool.for_range(count, 4, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) body(i);
@@ -313,13 +345,14 @@ void run_shared(ThreadPool& pool, const AttentionProblem& p, const Masks& masks,
   each(scratch.kv_strips, [&](std::int64_t j) { scratch.load_keys(b, kv_head, j); });
   for (std::int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
     each(scratch.q_strips, [&](std::int64_t i) { scratch.load_queries(b, head, i); });
-    for (std::int64_t wave = 0; wave < q_blocks + kv_blocks - 1; ++wave) {
-      const std::int64_t first = std::max<std::int64_t>(0, wave - q_blocks + 1);
-      const std::int64_t end = std::min(kv_blocks, wave + 1);
-      pool.for_range(end - first, 1, [&](std::int64_t at, std::int64_t at_end) {
+    for (const std::vector<Block>& blocks : waves) {
+      pool.for_range(static_cast<std::int64_t>(blocks.size()), 1, [&](std::int64_t at, std::int64_t at_end) {
         const TileSession session;
-        GradientBlock block(masks, scratch);
-        for (; at < at_end; ++at) block.run(b, wave - first - at, first + at);
+        GradientBlock work(masks, scratch);
+        for (; at < at_end; ++at) {
+          const Block& block = blocks[static_cast<std::size_t>(at)];
+          work.run(b, block.query, block.key);
+        }
       });
     }
     each(scratch.q_strips, [&](std::int64_t i) { scratch.store_queries(b, head, i); });

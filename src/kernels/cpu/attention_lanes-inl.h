@@ -155,12 +155,13 @@ void apply_mask(const AttentionSpec& a, std::int64_t batch, std::int64_t query, 
                 std::int64_t keys, Panel<float> scores) {
   constexpr std::int32_t kLast = std::numeric_limits<std::int32_t>::max();
   const hn::RebindToSigned<D> whole;
-  HWY_ALIGN std::int32_t index[kPanel] = {}, segment[kPanel] = {};
+  HWY_ALIGN std::int32_t index[kPanel] = {}, segment[kPanel] = {}, visible[kPanel] = {};
   for (std::int64_t i = 0; i < std::min(kPanel, a.q_length - query); ++i) {
     const std::int64_t at = batch * a.q_length + query + i;
     const auto place = static_cast<std::int32_t>(query + i);
     index[i] = !a.causal ? kLast : a.q_index ? a.q_index[at] : place;
     segment[i] = a.q_segment ? a.q_segment[at] : 0;
+    visible[i] = a.seen.first_visible(index[i]);
   }
   for (std::int64_t j = 0; j < keys; ++j) {
     const std::int64_t at = batch * a.kv_length + key + j;
@@ -168,8 +169,9 @@ void apply_mask(const AttentionSpec& a, std::int64_t batch, std::int64_t query, 
     const auto key_segment = hn::Set(whole, a.q_segment ? a.kv_segment[at] : 0);
     for (std::int64_t i = 0; i < kPanel; i += kStep) {
       float* const score = scores.x + j * scores.stride + i;
-      const auto allowed = hn::AndNot(hn::Lt(hn::Load(whole, index + i), key_index),
-                                      hn::Eq(hn::Load(whole, segment + i), key_segment));
+      const auto outside = hn::Or(hn::Lt(hn::Load(whole, index + i), key_index),
+                                  hn::Lt(key_index, hn::Load(whole, visible + i)));
+      const auto allowed = hn::AndNot(outside, hn::Eq(hn::Load(whole, segment + i), key_segment));
       lanes::store(hn::IfThenElse(hn::RebindMask(D(), allowed), lanes::load(score), hn::Set(D(), -kInfinity)),
                    score);
     }

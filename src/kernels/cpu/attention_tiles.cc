@@ -103,12 +103,12 @@ Masks::Masks(const AttentionSpec& args)
     : args_(args),
       q_strips_(strips_of(args.q_length)),
       kv_strips_(strips_of(args.kv_length)),
-      q_(side(args.batch, args.q_length, args.q_index, args.q_segment, true)),
-      kv_(side(args.batch, args.kv_length, args.kv_index, args.kv_segment, args.causal)) {}
+      q_(side(args.batch, args.q_length, args.q_index, args.q_segment, true, args.seen)),
+      kv_(side(args.batch, args.kv_length, args.kv_index, args.kv_segment, args.causal, {})) {}
 
 // Where keys are not ordered, they all stand before every query.
 Masks::Side Masks::side(std::int64_t batch, std::int64_t length, const std::int32_t* index,
-                        const std::int32_t* segment, bool ordered) {
+                        const std::int32_t* segment, bool ordered, const KeyWindow& seen) {
   Side result;
   const std::int64_t whole = strips_of(length) * kStrip;
   for (std::int64_t b = 0; b < batch; ++b) {
@@ -117,9 +117,10 @@ Masks::Side Masks::side(std::int64_t batch, std::int64_t length, const std::int3
       const std::int32_t at = index ? index[from] : static_cast<std::int32_t>(std::min(i, length - 1));
       result.index.push_back(ordered ? at : std::numeric_limits<std::int32_t>::min());
       result.segment.push_back(segment ? segment[from] : 0);
+      result.visible.push_back(seen.first_visible(at));
     }
   }
-  result.ranges = tile_ranges(batch, whole, result.index.data(), result.segment.data(), kStrip);
+  result.ranges = tile_ranges(batch, whole, result.index.data(), result.segment.data(), kStrip, seen);
   return result;
 }
 
@@ -139,12 +140,15 @@ SWITCHYARD_TILED void Masks::apply(std::int64_t batch, std::int64_t q_strip, std
   for (std::int64_t half = 0; half < 2; ++half) {
     const __m512i index = _mm512_loadu_si512(q_.index.data() + q_at + 16 * half);
     const __m512i segment = _mm512_loadu_si512(q_.segment.data() + q_at + 16 * half);
+    const __m512i visible = _mm512_loadu_si512(q_.visible.data() + q_at + 16 * half);
     for (std::int64_t j = 0; j < kStrip; ++j) {
       float* row = scores + (j / 16 * 2 + half) * kTileFloats + j % 16 * 16;
       const auto key = kv_at + static_cast<std::size_t>(j);
-      const __mmask16 before = _mm512_cmple_epi32_mask(_mm512_set1_epi32(kv_.index[key]), index);
+      const __m512i place = _mm512_set1_epi32(kv_.index[key]);
+      const __mmask16 before = _mm512_cmple_epi32_mask(place, index);
+      const __mmask16 inside = _mm512_mask_cmpge_epi32_mask(before, place, visible);
       const __mmask16 allowed =
-          _mm512_mask_cmpeq_epi32_mask(before, _mm512_set1_epi32(kv_.segment[key]), segment);
+          _mm512_mask_cmpeq_epi32_mask(inside, _mm512_set1_epi32(kv_.segment[key]), segment);
       const auto keep = j < keys ? allowed : static_cast<__mmask16>(0);
       _mm512_store_ps(row, _mm512_mask_blend_ps(keep, none, _mm512_load_ps(row)));
     }

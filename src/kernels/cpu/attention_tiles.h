@@ -333,10 +333,11 @@ class Masks {
  private:
   struct Side {
     std::vector<std::int32_t> index, segment;  // [B][strips * 32]
+    std::vector<std::int32_t> visible;         // the first place that each sees as a query
     std::vector<TileRange> ranges;             // [B][strips]
   };
   static Side side(std::int64_t batch, std::int64_t length, const std::int32_t* index,
-                   const std::int32_t* segment, bool ordered);
+                   const std::int32_t* segment, bool ordered, const KeyWindow& seen);
 
   const AttentionSpec& args_;
   std::int64_t q_strips_, kv_strips_;

@@ -26,6 +26,8 @@ inline AttentionArgs attention_args(const AttentionSpec& s, const void* q, const
           .kv_segment = TensorView::of_host(s.kv_segment, keys),
           .scale = s.scale,
           .causal = s.causal,
+          .window = s.seen.window,
+          .chunk = s.seen.chunk,
           .out = TensorView::of_host(s.dtype, out, {s.batch, s.q_length, s.heads, s.v_dim}),
           .lse = TensorView::of_host(lse, {s.batch, s.heads, s.q_length})};
 }
@@ -34,7 +36,13 @@ inline bool attention_allowed(const AttentionSpec& a, std::int64_t b, std::int64
   if (a.q_segment && a.q_segment[b * a.q_length + i] != a.kv_segment[b * a.kv_length + j]) return false;
   const std::int64_t query = a.q_index ? a.q_index[b * a.q_length + i] : i;
   const std::int64_t key = a.kv_index ? a.kv_index[b * a.kv_length + j] : j;
-  return !a.causal || key <= query;
+  if (!a.causal) return true;
+  // Written apart from KeyWindow, which it checks.
+  const auto chunk_of = [&](std::int64_t place) {
+    return std::floor(static_cast<double>(place) / static_cast<double>(a.seen.chunk));
+  };
+  return key <= query && (a.seen.window == 0 || key > query - a.seen.window) &&
+         (a.seen.chunk == 0 || chunk_of(key) == chunk_of(query));
 }
 
 template <typename T>
