@@ -12,6 +12,11 @@
 
 namespace switchyard {
 
+// Some rows of a matrix of a stack.
+struct StackRows {
+  std::int64_t matrix, first, step, count;  // rows first, first + step, ...
+};
+
 class HubWeights {
  public:
   virtual ~HubWeights() = default;
@@ -35,6 +40,14 @@ class HubWeights {
   // The matrix in blocks [in / 32, out / 16] of that type (CHECKed to be there), whose pages in the file are
   // then let go of. Error(usage) for a block that the type cannot hold after all.
   virtual Tensor take_blocks(const std::string& name) const {
+    CHECK(false, "{} has no blocks", name);
+    return {};
+  }
+
+  // The same of a stack of matrices [E, out, in], and of some rows of one of them, in blocks of which rows.count is a
+  // multiple.
+  virtual std::optional<DType> packed_stack_dtype(const std::string&) const { return std::nullopt; }
+  virtual Tensor take_stack_blocks(const std::string& name, const StackRows&) const {
     CHECK(false, "{} has no blocks", name);
     return {};
   }

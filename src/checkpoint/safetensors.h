@@ -95,6 +95,7 @@ void write_safetensors(const std::string& path, const std::map<std::string, Tens
                        const std::map<std::string, std::string>& metadata);
 
 struct GptqWeight;
+struct Mxfp4Stack;
 
 // The weights of a Hugging Face folder: model.safetensors, or the shards of model.safetensors.index.json. A
 // path to one .safetensors file is taken as it is. Every tensor of the index must be in its shard and every
@@ -120,8 +121,11 @@ class WeightFolder : public HubWeights {
   Tensor take_blocks(const std::string& name) const override;
   // Whether it is one of those two: stored in fewer bits than its values have.
   bool is_quantized(const std::string& name) const {
-    return gptq_.contains(name) || scale_shard_of_.contains(name);
+    return gptq_.contains(name) || scale_shard_of_.contains(name) || mxfp4_.contains(name);
   }
+  // mxfp4 of stacks NAME_blocks, whose shape and values are those of the stack.
+  std::optional<DType> packed_stack_dtype(const std::string& name) const override;
+  Tensor take_stack_blocks(const std::string& name, const StackRows& rows) const override;
   const std::vector<SafetensorsFile>& files() const { return shards_; }
 
  private:
@@ -132,12 +136,14 @@ class WeightFolder : public HubWeights {
   void add(SafetensorsFile only);  // the one file there is
   void set_scales_apart();
   void join_gptq();
+  void join_mxfp4();
 
   std::string path_;
   std::vector<SafetensorsFile> shards_;
   std::map<std::string, std::size_t> shard_of_;
   std::map<std::string, std::size_t> scale_shard_of_;  // of the weight's name: where its scales are
   std::map<std::string, std::shared_ptr<const GptqWeight>> gptq_;
+  std::map<std::string, std::shared_ptr<const Mxfp4Stack>> mxfp4_;  // by the name of the blocks
 };
 
 }  // namespace switchyard

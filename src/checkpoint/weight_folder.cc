@@ -7,6 +7,7 @@
 #include "checkpoint/block_scaled.h"
 #include "checkpoint/gptq.h"
 #include "checkpoint/json_file.h"
+#include "checkpoint/mxfp4.h"
 #include "checkpoint/safetensors.h"
 #include "core/error.h"
 
@@ -52,6 +53,7 @@ void WeightFolder::add(SafetensorsFile only) {
   shards_.push_back(std::move(only));
   set_scales_apart();
   join_gptq();
+  join_mxfp4();
 }
 
 WeightFolder WeightFolder::of(SafetensorsFile file) {
@@ -99,6 +101,7 @@ WeightFolder WeightFolder::open(const std::string& folder) {
   }
   weights.set_scales_apart();
   weights.join_gptq();
+  weights.join_mxfp4();
   return weights;
 }
 
@@ -153,6 +156,38 @@ void WeightFolder::join_gptq() {
   }
 }
 
+// NAME_blocks and NAME_scales, both of 8 bits.
+void WeightFolder::join_mxfp4() {
+  constexpr std::string_view kBlocks = "_blocks";
+  std::vector<std::string> stacks;
+  for (const auto& [name, shard] : shard_of_) {
+    if (name.ends_with(kBlocks) && entry(name).dtype == "U8")
+      stacks.push_back(name.substr(0, name.size() - kBlocks.size()));
+  }
+  for (const std::string& stack : stacks) {
+    const std::string scales = stack + "_scales";
+    if (!shard_of_.contains(scales))
+      fail_usage("[checkpoint] {}: no tensor {}, which belongs to {}", path_, in_quotes(scales),
+                 in_quotes(stack + "_blocks"));
+    Mxfp4Stack joined{entry(stack + "_blocks"), entry(scales)};
+    if (const std::string problem = mxfp4_problem(joined); !problem.empty())
+      fail_usage("[checkpoint] {}: MXFP4 weight {}: {}", path_, in_quotes(stack), problem);
+    shard_of_.erase(scales);
+    mxfp4_[stack + "_blocks"] = std::make_shared<const Mxfp4Stack>(std::move(joined));
+  }
+}
+
+std::optional<DType> WeightFolder::packed_stack_dtype(const std::string& name) const {
+  return mxfp4_.contains(name) ? std::optional(DType::packed_mxfp4) : std::nullopt;
+}
+Tensor WeightFolder::take_stack_blocks(const std::string& name, const StackRows& rows) const {
+  const auto found = mxfp4_.find(name);
+  CHECK(found != mxfp4_.end(), "{} has no blocks", name);
+  const Tensor blocks = mxfp4_blocks(*found->second, rows);
+  shard(name).release_rows(name, rows.matrix, rows.matrix + 1);
+  return blocks;
+}
+
 std::vector<std::string> WeightFolder::names() const {
   std::vector<std::string> names;
   for (const auto& [name, shard] : shard_of_) names.push_back(name);
@@ -174,15 +209,19 @@ const SafetensorsFile::Entry& WeightFolder::scales_of(const std::string& weight)
 
 Shape WeightFolder::shape(const std::string& name) const {
   if (const auto found = gptq_.find(name); found != gptq_.end()) return found->second->shape();
+  if (const auto found = mxfp4_.find(name); found != mxfp4_.end()) return found->second->shape();
   return entry(name).shape;
 }
 std::string WeightFolder::dtype(const std::string& name) const {
   if (gptq_.contains(name)) return "F32";
+  if (mxfp4_.contains(name)) return "BF16";
   return scale_shard_of_.contains(name) ? "BF16" : entry(name).dtype;
 }
 Tensor WeightFolder::read(const std::string& name) const {
   if (const auto found = gptq_.find(name); found != gptq_.end())
     return gptq_rows(*found->second, 0, found->second->outputs());
+  if (const auto found = mxfp4_.find(name); found != mxfp4_.end())
+    return mxfp4_matrices(*found->second, 0, found->second->shape()[0], DType::bf16);
   if (!scale_shard_of_.contains(name)) return shard(name).read(name);
   return block_scaled_rows(entry(name), scales_of(name), 0, entry(name).shape[0], DType::bf16);
 }
@@ -199,6 +238,11 @@ Tensor WeightFolder::rows_of(const std::string& name, std::int64_t begin, std::i
   // A row of GPTQ's is a column in the file: its pages have other rows too.
   if (const auto found = gptq_.find(name); found != gptq_.end()) return gptq_rows(*found->second, begin, end);
   const SafetensorsFile& file = shard(name);
+  if (const auto found = mxfp4_.find(name); found != mxfp4_.end()) {
+    const Tensor matrices = mxfp4_matrices(*found->second, begin, end, scaled);
+    file.release_rows(name, begin, end);
+    return matrices;
+  }
   const Tensor rows = scale_shard_of_.contains(name)
                           ? block_scaled_rows(entry(name), scales_of(name), begin, end, scaled)
                           : file.read_rows(name, begin, end);

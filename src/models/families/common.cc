@@ -27,6 +27,11 @@ bool is_four_bit_gptq(const json& quantization) {
          quantization.value("bits", json()) == 4;
 }
 
+// As checkpoint/mxfp4.h reads them.
+bool is_mxfp4(const json& quantization) {
+  return quantization.is_object() && quantization.value("quant_method", json()) == "mxfp4";
+}
+
 // Features that change the result and that we do not compute.
 void refuse_unsupported(const HubConfig& hub) {
   if (hub.text("hidden_act", "silu") != "silu") hub.wrong("hidden_act", "silu");
@@ -35,9 +40,9 @@ void refuse_unsupported(const HubConfig& hub) {
     if (hub.number(key, 0) != 0) hub.wrong(key, "0; other values are not supported");
   }
   if (hub.has("quantization_config") && !is_block_scaled(hub.at("quantization_config")) &&
-      !is_four_bit_gptq(hub.at("quantization_config")))
+      !is_four_bit_gptq(hub.at("quantization_config")) && !is_mxfp4(hub.at("quantization_config")))
     hub.wrong("quantization_config",
-              "none, quant_method=fp8 with weight_block_size=[128,128], or quant_method=gptq with bits=4");
+              "none, quant_method=fp8 with weight_block_size=[128,128], gptq with bits=4, or mxfp4");
 }
 
 // The rotary settings in one object, whichever style the file has: transformers 5 has `rope_parameters`,

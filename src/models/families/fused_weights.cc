@@ -151,11 +151,24 @@ Tensor UnfusedWeights::take_values(const std::string& name, std::int64_t begin, 
 }
 
 std::optional<DType> UnfusedWeights::packed_dtype(const std::string& name) const {
-  return part_of(name) == nullptr ? fused_->packed_dtype(name) : std::nullopt;
+  const Part* const part = part_of(name);
+  if (part == nullptr) return fused_->packed_dtype(name);
+  // A matrix in blocks has inputs side by side.
+  if (part->place.expert < 0 || part->place.rule->transposed || part->shape[0] % kBlockOutputs != 0)
+    return std::nullopt;
+  return fused_->packed_stack_dtype(part->place.fused);
 }
+
 Tensor UnfusedWeights::take_blocks(const std::string& name) const {
-  CHECK(part_of(name) == nullptr, "{} has no blocks", name);
-  return fused_->take_blocks(name);
+  const Part* const part = part_of(name);
+  if (part == nullptr) return fused_->take_blocks(name);
+  const FusedPlace& place = part->place;
+  const std::int64_t outputs = part->shape[0];
+  return fused_->take_stack_blocks(
+      place.fused, {.matrix = place.expert,
+                    .first = place.rule->in_turns ? place.number : place.number * outputs,
+                    .step = place.rule->in_turns ? std::ssize(place.rule->parts) : 1,
+                    .count = outputs});
 }
 
 std::optional<FusedPlace> fused_place(const ModelFamily& family, const std::string& name) {
