@@ -123,7 +123,7 @@ class WeightFolder : public HubWeights {
   bool is_quantized(const std::string& name) const {
     return gptq_.contains(name) || scale_shard_of_.contains(name) || mxfp4_.contains(name);
   }
-  // mxfp4 of stacks NAME_blocks, whose shape and values are those of the stack.
+  // mxfp4 of stacks that are NAME_blocks and NAME_scales in the file.
   std::optional<DType> packed_stack_dtype(const std::string& name) const override;
   Tensor take_stack_blocks(const std::string& name, const StackRows& rows) const override;
   const std::vector<SafetensorsFile>& files() const { return shards_; }
@@ -143,7 +143,7 @@ class WeightFolder : public HubWeights {
   std::map<std::string, std::size_t> shard_of_;
   std::map<std::string, std::size_t> scale_shard_of_;  // of the weight's name: where its scales are
   std::map<std::string, std::shared_ptr<const GptqWeight>> gptq_;
-  std::map<std::string, std::shared_ptr<const Mxfp4Stack>> mxfp4_;  // by the name of the blocks
+  std::map<std::string, std::shared_ptr<const Mxfp4Stack>> mxfp4_;  // by the name of the stack
 };
 
 }  // namespace switchyard

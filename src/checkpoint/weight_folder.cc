@@ -156,7 +156,7 @@ void WeightFolder::join_gptq() {
   }
 }
 
-// NAME_blocks and NAME_scales, both of 8 bits.
+// NAME_blocks and NAME_scales, both of 8 bits -> NAME.
 void WeightFolder::join_mxfp4() {
   constexpr std::string_view kBlocks = "_blocks";
   std::vector<std::string> stacks;
@@ -165,15 +165,19 @@ void WeightFolder::join_mxfp4() {
       stacks.push_back(name.substr(0, name.size() - kBlocks.size()));
   }
   for (const std::string& stack : stacks) {
-    const std::string scales = stack + "_scales";
+    const std::string blocks = stack + "_blocks", scales = stack + "_scales";
     if (!shard_of_.contains(scales))
       fail_usage("[checkpoint] {}: no tensor {}, which belongs to {}", path_, in_quotes(scales),
-                 in_quotes(stack + "_blocks"));
-    Mxfp4Stack joined{entry(stack + "_blocks"), entry(scales)};
+                 in_quotes(blocks));
+    Mxfp4Stack joined{entry(blocks), entry(scales)};
     if (const std::string problem = mxfp4_problem(joined); !problem.empty())
       fail_usage("[checkpoint] {}: MXFP4 weight {}: {}", path_, in_quotes(stack), problem);
+    const std::size_t shard = shard_of_.at(blocks);
+    shard_of_.erase(blocks);
     shard_of_.erase(scales);
-    mxfp4_[stack + "_blocks"] = std::make_shared<const Mxfp4Stack>(std::move(joined));
+    if (!shard_of_.emplace(stack, shard).second)
+      fail_usage("[checkpoint] {}: tensor {} is there beside {}", path_, in_quotes(stack), in_quotes(blocks));
+    mxfp4_[stack] = std::make_shared<const Mxfp4Stack>(std::move(joined));
   }
 }
 
@@ -184,7 +188,7 @@ Tensor WeightFolder::take_stack_blocks(const std::string& name, const StackRows&
   const auto found = mxfp4_.find(name);
   CHECK(found != mxfp4_.end(), "{} has no blocks", name);
   const Tensor blocks = mxfp4_blocks(*found->second, rows);
-  shard(name).release_rows(name, rows.matrix, rows.matrix + 1);
+  shard(name).release_rows(name + "_blocks", rows.matrix, rows.matrix + 1);
   return blocks;
 }
 
@@ -240,7 +244,7 @@ Tensor WeightFolder::rows_of(const std::string& name, std::int64_t begin, std::i
   const SafetensorsFile& file = shard(name);
   if (const auto found = mxfp4_.find(name); found != mxfp4_.end()) {
     const Tensor matrices = mxfp4_matrices(*found->second, begin, end, scaled);
-    file.release_rows(name, begin, end);
+    file.release_rows(name + "_blocks", begin, end);
     return matrices;
   }
   const Tensor rows = scale_shard_of_.contains(name)

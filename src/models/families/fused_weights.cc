@@ -37,7 +37,7 @@ void for_elements(const FusedPlace& place, const Shape& part, std::int64_t begin
   };
   std::int64_t i = 0;
   for (std::int64_t row = begin; row < end; ++row) {
-    if (matrix && !place.rule->transposed) {
+    if (matrix && !place.transposed) {
       visit(among_all(row) * inputs, i, inputs);
       i += inputs;
       continue;
@@ -70,22 +70,23 @@ UnfusedWeights::UnfusedWeights(std::shared_ptr<const HubWeights> fused, std::spa
     const bool of_experts = rule->parts[0].find("{}") != std::string_view::npos;
     const Shape whole = fused_->shape(name);
     const auto count = std::ssize(rule->parts);
-    const std::size_t outputs_dim = of_experts && !rule->transposed ? 1 : whole.size() - 1;
+    const bool transposed = rule->transposed && !fused_->packed_stack_dtype(name);
+    const std::size_t outputs_dim = of_experts && !transposed ? 1 : whole.size() - 1;
     if (whole.size() != (of_experts ? 3u : 2u) || whole[outputs_dim] % count != 0)
       fail_usage("[checkpoint] {}: tensor {} has shape {}, expected {} of which the {} are a multiple of {}",
                  fused_->path(), in_quotes(name), to_string(whole),
                  !of_experts        ? "[experts, outputs]"
-                 : rule->transposed ? "[experts, inputs, outputs]"
+                 : transposed ? "[experts, inputs, outputs]"
                                     : "[experts, outputs, inputs]",
                  "outputs", count);
     const std::int64_t outputs = whole[outputs_dim] / count;
     const Shape shape =
-        of_experts ? Shape{outputs, whole[rule->transposed ? 1 : 2]} : Shape{whole[0], outputs};
+        of_experts ? Shape{outputs, whole[transposed ? 1 : 2]} : Shape{whole[0], outputs};
     const std::string front = name.substr(0, name.size() - rule->fused.size());
     for (std::int64_t part = 0; part < count; ++part) {
       const std::string_view below = rule->parts[static_cast<std::size_t>(part)];
       for (std::int64_t e = 0; e < (of_experts ? whole[0] : 1); ++e)
-        parts_[front + with_expert(below, e)] = {{name, rule, of_experts ? e : -1, part}, shape};
+        parts_[front + with_expert(below, e)] = {{name, rule, of_experts ? e : -1, part, transposed}, shape};
     }
   }
 }
@@ -154,7 +155,7 @@ std::optional<DType> UnfusedWeights::packed_dtype(const std::string& name) const
   const Part* const part = part_of(name);
   if (part == nullptr) return fused_->packed_dtype(name);
   // A matrix in blocks has inputs side by side.
-  if (part->place.expert < 0 || part->place.rule->transposed || part->shape[0] % kBlockOutputs != 0)
+  if (part->place.expert < 0 || part->place.transposed || part->shape[0] % kBlockOutputs != 0)
     return std::nullopt;
   return fused_->packed_stack_dtype(part->place.fused);
 }
@@ -191,7 +192,7 @@ std::optional<FusedPlace> fused_place(const ModelFamily& family, const std::stri
       if (!front.ends_with(before)) continue;
       front.remove_suffix(before.size());
       return FusedPlace{std::string(front) + std::string(rule.fused), &rule, expert,
-                        static_cast<std::int64_t>(number)};
+                        static_cast<std::int64_t>(number), rule.transposed};
     }
   }
   return std::nullopt;

@@ -21,7 +21,7 @@ struct FusedRule {
   // outputs], and so is each part.
   std::span<const std::string_view> parts;
   bool in_turns = false;    // outputs of the parts take turns: column 0 of the first, of the second, …
-  bool transposed = false;  // an expert is [in, outputs], not [outputs, in]
+  bool transposed = false;  // an expert is [in, outputs], not [outputs, in], unless it is in blocks
 };
 
 // Where in the family's files is what is called `name` here, if in a tensor with others.
@@ -30,6 +30,7 @@ struct FusedPlace {
   const FusedRule* rule;
   std::int64_t expert;  // -1: all of them
   std::int64_t number;  // which of the rule's parts
+  bool transposed;      // an expert is [in, outputs]
 };
 std::optional<FusedPlace> fused_place(const ModelFamily& family, const std::string& name);
 

@@ -24,8 +24,6 @@ constexpr std::string_view kGateAndUp[] = {"mlp.experts.{}.gate_proj.weight",
 constexpr FusedRule kGptOssFused[] = {
     {"mlp.experts.gate_up_proj", kGateAndUp, /*in_turns=*/true, /*transposed=*/true},
     {"mlp.experts.down_proj", kDown, false, /*transposed=*/true},
-    {"mlp.experts.gate_up_proj_blocks", kGateAndUp, /*in_turns=*/true},  // of four bits (checkpoint/mxfp4.h)
-    {"mlp.experts.down_proj_blocks", kDown},
     {"mlp.experts.gate_up_proj_bias", kGateAndUpBiases, /*in_turns=*/true},
 };
 
