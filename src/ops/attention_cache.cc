@@ -1,12 +1,14 @@
 #include "ops/attention_cache.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "kernels/attention.h"
 #include "kernels/attention_sinks.h"
 #include "kernels/decode_attention.h"
 #include "kernels/int8_vectors.h"
 #include "kernels/strided_copy.h"
+#include "kernels/visible_keys.h"
 #include "ops/kv_heads.h"
 #include "ops/reshard.h"
 
@@ -147,14 +149,17 @@ class ThroughInt8Op : public Op {
   bool differentiable() const override { return false; }
 };
 
-// What the cache has of the first `tokens` tokens of a row, [1,tokens,heads,D] of `dtype`: a part of the
-// cache, or a copy.
+// What the cache has of the tokens [begin, end) of a row, [1,tokens,heads,D] of `dtype`: a part of the cache,
+// or a copy.
 struct RowVectors {
   Tensor copied;
   TensorView view;
 
-  RowVectors(Context& c, const TokenVectors& cached, std::int64_t row, std::int64_t tokens, DType dtype) {
-    const auto of_row = [&](const Tensor& x) { return x.view().rows(row, row + 1).slice(1, 0, tokens); };
+  RowVectors(Context& c, const TokenVectors& cached, std::int64_t row, std::int64_t begin, std::int64_t end,
+             DType dtype) {
+    const auto of_row = [&](const Tensor& x) {
+      return x.view().rows(row, row + 1).slice(1, begin, end - begin);
+    };
     view = of_row(cached.values);
     if (!cached.scales.defined()) return;
     const TensorView values = view, scales = of_row(cached.scales);
@@ -173,9 +178,8 @@ struct RowVectors {
 
 class CacheAttentionOp : public Op {  // inputs: q [B,S,N,D], its positions [B,S], maybe sinks [N]
  public:
-  CacheAttentionOp(const AttentionCache& cache, std::span<const std::int64_t> rows,
-                   const AttentionOptions& options)
-      : cache_(cache), rows_(rows), options_(options) {}
+  CacheAttentionOp(const AttentionCache& cache, const TokenPlaces& places, const AttentionOptions& options)
+      : cache_(cache), rows_(places.rows), tokens_(places.tokens), options_(options) {}
   std::string_view name() const override { return "attention"; }
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
     ArrayInfo out = in[0];
@@ -229,11 +233,15 @@ class CacheAttentionOp : public Op {  // inputs: q [B,S,N,D], its positions [B,S
     for (std::int64_t b = 0; b < q.dim(0); ++b) {
       const std::int64_t row = rows_[static_cast<std::size_t>(b)], keys = length_of(row);
       if (row < 0) continue;  // padding
-      const RowVectors k(c, cache_.k, row, keys, q.dtype()), v(c, cache_.v, row, keys, q.dtype());
+      const std::int64_t first = first_key(keys - tokens_[static_cast<std::size_t>(b)]);
+      const RowVectors k(c, cache_.k, row, first, keys, q.dtype()),
+          v(c, cache_.v, row, first, keys, q.dtype());
+      const Tensor kv_index = key_places(c, first, keys);
       switchyard::attention(*c.pool, {.q = row_of(q, b),
                                       .k = k.view,
                                       .v = v.view,
                                       .q_index = row_of(positions, b),
+                                      .kv_index = kv_index.view(),
                                       .scale = options_.scale,
                                       .window = options_.window,
                                       .chunk = options_.chunk,
@@ -241,6 +249,20 @@ class CacheAttentionOp : public Op {  // inputs: q [B,S,N,D], its positions [B,S
                                       .lse = lse.view()});
       if (sinks.defined()) apply_sinks(*c.pool, {sinks, row_of(out, b), lse.view()});
     }
+  }
+  // The first key that the token at `place` and those after it see: the keys before it are not even widened.
+  std::int64_t first_key(std::int64_t place) const {
+    const KeyWindow seen{options_.window, options_.chunk};
+    return std::max<std::int64_t>(0, seen.first_visible(static_cast<std::int32_t>(place)));
+  }
+  // Places of the keys [begin, end), i32 [1,end-begin]; undefined from 0 on, as attention() knows them then.
+  static Tensor key_places(Context& c, std::int64_t begin, std::int64_t end) {
+    if (begin == 0) return {};
+    std::vector<std::int32_t> places(static_cast<std::size_t>(end - begin));
+    std::iota(places.begin(), places.end(), static_cast<std::int32_t>(begin));
+    const Tensor there = c.empty(DType::i32, {1, end - begin});
+    copy(TensorView::of_host(places.data(), there.shape()), there.view());
+    return there;
   }
   static TensorView scales_of(const TokenVectors& x) {
     return x.scales.defined() ? x.scales.view() : TensorView();
@@ -250,7 +272,7 @@ class CacheAttentionOp : public Op {  // inputs: q [B,S,N,D], its positions [B,S
   }
 
   const AttentionCache& cache_;
-  std::span<const std::int64_t> rows_;
+  std::span<const std::int64_t> rows_, tokens_;
   AttentionOptions options_;
 };
 
@@ -306,7 +328,7 @@ Array attend(Context& context, const AttentionCache& cache, const Array& q, cons
              const AttentionOptions& options, const Array* sinks) {
   std::vector<Array> inputs{q, in_rows_of(context, places.positions, q.sharding())};
   if (sinks != nullptr) inputs.push_back(sinks_of_heads(context, *sinks, q));
-  return apply(context, std::make_shared<CacheAttentionOp>(cache, places.rows, options), inputs).front();
+  return apply(context, std::make_shared<CacheAttentionOp>(cache, places, options), inputs).front();
 }
 
 }  // namespace switchyard

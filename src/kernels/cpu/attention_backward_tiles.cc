@@ -8,12 +8,11 @@
 //    dS = P (dp - delta), rounded to bf16. P and dS are stored [key][query], as left operands of dv = P .
 //    dout and dk = dS . q, and dS once more in pairs of keys, as right operand of dq^T = k^T . dS. Pairs are
 //    made within 128-bit lanes, which permutes the queries; that is undone when dq is stored.
-// 3. Where there are too few heads for the threads, they share a head in waves of blocks of which no two
-// touch
-//    one sum: anti-diagonals (query block + key block constant), so that a sum receives its blocks in
-//    ascending order; with a window or chunks diagonals, from the most keys behind on, as only few of these
-//    hold anything: a key's sums then receive their blocks in descending order. A thread alone keeps the
-//    order of each sum. So do the bits.
+// 3. Where there are too few heads for the threads, they share a head in waves of blocks. No two blocks of a
+//    wave touch one sum. Waves are anti-diagonals (query block + key block constant), so that a sum receives
+//    its blocks in ascending order. With a window or chunks they are diagonals, from the keys furthest behind
+//    on, as only few of these hold anything: a key's sums then receive their blocks in descending order. A
+//    thread alone keeps the order of each sum. So do the bits.
 #include "kernels/cpu/attention_tiles.h"
 
 #if defined(__x86_64__)
