@@ -17,7 +17,8 @@ PackedGroup group_at(const Mxfp4Stack& stack, std::int64_t group) {
   PackedGroup values;
   values.scale = static_cast<std::uint8_t>(stack.scales.bytes[static_cast<std::size_t>(group)]);
   for (std::int64_t j = 0; j < kGroupBytes; ++j) {
-    const auto pair = static_cast<std::uint8_t>(stack.blocks.bytes[static_cast<std::size_t>(group * kGroupBytes + j)]);
+    const auto pair =
+        static_cast<std::uint8_t>(stack.blocks.bytes[static_cast<std::size_t>(group * kGroupBytes + j)]);
     values.numbers[static_cast<std::size_t>(2 * j)] = static_cast<std::int8_t>(pair & 15);
     values.numbers[static_cast<std::size_t>(2 * j + 1)] = static_cast<std::int8_t>(pair >> 4);
   }
@@ -40,8 +41,8 @@ std::string mxfp4_problem(const Mxfp4Stack& stack) {
 
 Tensor mxfp4_matrices(const Mxfp4Stack& stack, std::int64_t begin, std::int64_t end, DType dtype) {
   const Shape whole = stack.shape();
-  CHECK(0 <= begin && begin <= end && end <= whole[0] && is_float(dtype), "matrices [{}, {}) of {}", begin, end,
-        to_string(whole));
+  CHECK(0 <= begin && begin <= end && end <= whole[0] && is_float(dtype), "matrices [{}, {}) of {}", begin,
+        end, to_string(whole));
   const Tensor out(dtype, {end - begin, whole[1], whole[2]});
   const std::int64_t groups = whole[1] * stack.blocks.shape[2];  // of a matrix
   std::int64_t at = 0;

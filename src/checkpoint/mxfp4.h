@@ -1,5 +1,5 @@
-// 4-bit weights as gpt-oss is published: a stack of matrices [E, out, in] in groups of 32 inputs (OCP Microscaling
-// Formats 1.0, MXFP4) is
+// 4-bit weights as gpt-oss is published: a stack of matrices [E, out, in] in groups of 32 inputs (OCP
+// Microscaling Formats 1.0, MXFP4) is
 //   NAME_blocks U8 [E, out, in / 32, 16]: byte j of a group has input 2j below and 2j + 1 above, as e2m1
 //   NAME_scales U8 [E, out, in / 32]: e, where a weight is 2^(e - 127) · e2m1
 #pragma once
@@ -20,12 +20,12 @@ struct Mxfp4Stack {
 // What is not as above, in words; empty where the stack can be read.
 std::string mxfp4_problem(const Mxfp4Stack& stack);
 
-// Matrices [begin, end) of a stack without a problem, in `dtype`, f32 or bf16: bfloat16 holds each value exactly, but
-// for exponents below its own.
+// Matrices [begin, end) of a stack without a problem, in `dtype`, f32 or bf16: bfloat16 holds each value
+// exactly, but for exponents below its own.
 Tensor mxfp4_matrices(const Mxfp4Stack& stack, std::int64_t begin, std::int64_t end, DType dtype);
 
-// Blocks of packed_mxfp4 [in / 32, count / 16] (kernels/packed_block.h) of some rows of a matrix; their count is a
-// multiple of 16 (CHECK).
+// Blocks of packed_mxfp4 [in / 32, count / 16] (kernels/packed_block.h) of some rows of a matrix; their count
+// is a multiple of 16 (CHECK).
 Tensor mxfp4_blocks(const Mxfp4Stack& stack, const StackRows& rows);
 
 }  // namespace switchyard

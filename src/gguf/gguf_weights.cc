@@ -32,6 +32,10 @@ constexpr Renamed kLayerNames[] = {
     {"attn_k.weight", "self_attn.k_proj.weight"},
     {"attn_v.weight", "self_attn.v_proj.weight"},
     {"attn_output.weight", "self_attn.o_proj.weight"},
+    {"attn_q.bias", "self_attn.q_proj.bias"},
+    {"attn_k.bias", "self_attn.k_proj.bias"},
+    {"attn_v.bias", "self_attn.v_proj.bias"},
+    {"attn_output.bias", "self_attn.o_proj.bias"},
     {"attn_q_norm.weight", "self_attn.q_norm.weight"},
     {"attn_k_norm.weight", "self_attn.k_norm.weight"},
     {"attn_q_a.weight", "self_attn.q_a_proj.weight"},
@@ -48,6 +52,17 @@ constexpr Renamed kLayerNames[] = {
     {"ffn_gate_shexp.weight", "mlp.shared_experts.gate_proj.weight"},
     {"ffn_up_shexp.weight", "mlp.shared_experts.up_proj.weight"},
     {"ffn_down_shexp.weight", "mlp.shared_experts.down_proj.weight"},
+};
+
+// Of gpt-oss. Experts' biases are [experts, outputs] on both sides (models/families/gpt_oss.cc).
+constexpr Renamed kGptOssNames[] = {
+    {"attn_sinks.weight", "self_attn.sinks"},
+    {"post_attention_norm.weight", "post_attention_layernorm.weight"},
+    {"ffn_gate_inp.weight", "mlp.router.weight"},
+    {"ffn_gate_inp.bias", "mlp.router.bias"},
+    {"ffn_gate_exps.bias", "mlp.experts.gate_proj_bias"},
+    {"ffn_up_exps.bias", "mlp.experts.up_proj_bias"},
+    {"ffn_down_exps.bias", "mlp.experts.down_proj_bias"},
 };
 
 // One tensor for all experts there, one an expert here: the end of its name.
@@ -159,8 +174,15 @@ json hub_config_of(const GgufFile& file) {
   } else if (architecture == "deepseek2") {
     config["num_key_value_heads"] = heads;
     add_deepseek(metadata, config);
+  } else if (architecture == "gpt-oss") {
+    config["model_type"] = "gpt_oss";
+    config["attention_bias"] = true;
+    config["num_local_experts"] = experts;
+    config["intermediate_size"] = metadata.integer("expert_feed_forward_length");
+    config["sliding_window"] = metadata.integer("attention.sliding_window");
+    config["rope_parameters"]["truncate"] = false;  // of all models of this architecture
   } else {
-    general.wrong("architecture", "llama, qwen3, qwen3moe or deepseek2");
+    general.wrong("architecture", "llama, qwen3, qwen3moe, deepseek2 or gpt-oss");
   }
   return config;
 }
@@ -188,7 +210,8 @@ void GgufWeights::add(const std::string& tensor, const json& config) {
   if (below == "attn_k_b.weight")
     return add_latent_up_projection(layer, prefix + "self_attn.kv_b_proj.weight", config);
   if (below == "attn_v_b.weight" && file_.entries().contains(layer + "attn_k_b.weight")) return;  // with it
-  const Renamed* const name = find(kLayerNames, below);
+  const Renamed* name = type == "gpt_oss" ? find(kGptOssNames, below) : nullptr;
+  if (name == nullptr) name = find(kLayerNames, below);
   if (name == nullptr)
     fail_usage("[gguf] {}: tensor {} is not one of a {} model", path(), in_quotes(tensor), type);
   Part part{.tensor = tensor, .second = {}, .shape = entry.shape};

@@ -1,6 +1,6 @@
 // A GGUF file as a Hugging Face model: its metadata as a config.json, its tensors under transformers' names.
 //
-// Families: llama (Llama, Mistral, Mixtral), qwen3, qwen3moe, deepseek2 (DeepSeek-V2, V3). Where GGUF stores
+// Families: llama (Llama, Mistral, Mixtral), qwen3, qwen3moe, deepseek2 (DeepSeek-V2, V3), gpt-oss. Where GGUF stores
 // a weight in another form, it is turned back: rows of attn_q and attn_k of the architecture llama are in
 // another order, experts are one tensor, kv_b_proj of deepseek2 is two, one of them transposed
 // (docs/gguf.md). Values are the blocks' float32 values, bit for bit.

@@ -116,12 +116,12 @@ constexpr ArchitectureField kFields[] = {
      FIELD(rope.interleaved), kAlways},
     {"rope_beyond_original", "max_position_embeddings", "more positions than before stretching", kFunction,
      FIELD(rope.beyond_original), kLatent},
-    {"window", "sliding_window_size", "keys that a token of a windowed layer sees", kFunction, FIELD(window),
-     kWindowed},
     {"windowed_layers", "windowed_layers", "layers with that window", kFunction,
      [](Architecture& a) -> FieldPointer {
        return LayerFlag{&a.layer_specs, &LayerSpec::windowed};
      },
+     kWindowed},
+    {"window", "sliding_window_size", "keys that a token of a windowed layer sees", kFunction, FIELD(window),
      kWindowed},
     {"gate_limit", "mlp_activations_limit", "clamp of the experts' gates", kFunction, FIELD(moe.gate_limit),
      kClamped},

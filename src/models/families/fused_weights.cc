@@ -75,13 +75,12 @@ UnfusedWeights::UnfusedWeights(std::shared_ptr<const HubWeights> fused, std::spa
     if (whole.size() != (of_experts ? 3u : 2u) || whole[outputs_dim] % count != 0)
       fail_usage("[checkpoint] {}: tensor {} has shape {}, expected {} of which the {} are a multiple of {}",
                  fused_->path(), in_quotes(name), to_string(whole),
-                 !of_experts        ? "[experts, outputs]"
+                 !of_experts  ? "[experts, outputs]"
                  : transposed ? "[experts, inputs, outputs]"
-                                    : "[experts, outputs, inputs]",
+                              : "[experts, outputs, inputs]",
                  "outputs", count);
     const std::int64_t outputs = whole[outputs_dim] / count;
-    const Shape shape =
-        of_experts ? Shape{outputs, whole[transposed ? 1 : 2]} : Shape{whole[0], outputs};
+    const Shape shape = of_experts ? Shape{outputs, whole[transposed ? 1 : 2]} : Shape{whole[0], outputs};
     const std::string front = name.substr(0, name.size() - rule->fused.size());
     for (std::int64_t part = 0; part < count; ++part) {
       const std::string_view below = rule->parts[static_cast<std::size_t>(part)];
@@ -165,11 +164,11 @@ Tensor UnfusedWeights::take_blocks(const std::string& name) const {
   if (part == nullptr) return fused_->take_blocks(name);
   const FusedPlace& place = part->place;
   const std::int64_t outputs = part->shape[0];
-  return fused_->take_stack_blocks(
-      place.fused, {.matrix = place.expert,
-                    .first = place.rule->in_turns ? place.number : place.number * outputs,
-                    .step = place.rule->in_turns ? std::ssize(place.rule->parts) : 1,
-                    .count = outputs});
+  return fused_->take_stack_blocks(place.fused,
+                                   {.matrix = place.expert,
+                                    .first = place.rule->in_turns ? place.number : place.number * outputs,
+                                    .step = place.rule->in_turns ? std::ssize(place.rule->parts) : 1,
+                                    .count = outputs});
 }
 
 std::optional<FusedPlace> fused_place(const ModelFamily& family, const std::string& name) {
