@@ -129,7 +129,7 @@ TEST_P(GgufModel, WithAnUnknownTokenizerLeavesNothing) {
 }
 
 TEST(GgufModels, AreStored) {
-  EXPECT_EQ(stored_models().size(), 10u);
+  EXPECT_EQ(stored_models().size(), 11u);
 }
 
 }  // namespace

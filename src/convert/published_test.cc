@@ -256,14 +256,14 @@ TEST(Published, WhatIsNotComputedHereIsNamed) {
     return changed(llama31(2, 64, 64, 8), {{"rope_scaling", scaling}});
   };
   const std::vector<std::tuple<json, const char*>> refused{
-      {changed(mistral(), {{"sliding_window", 4096}}), "sliding_window=4096"},
+      {changed(minimax_m2(), {{"use_sliding_window", true}}), "use_sliding_window"},
       {changed(mixtral(), {{"quantization_config", eight_bits}}), "quantization_config"},
       {changed(deepseek3(), {{"quantization_config", {{"quant_method", "fp8"}, {"fmt", "e4m3"}}}}),
        "weight_block_size"},
       {changed(qwen, {{"mlp_only_layers", {0, 48}}}), "mlp_only_layers"},
       {changed(qwen, {{"decoder_sparse_step", 64}}), "decoder_sparse_step"},
       {changed(minimax_m2(), {{"attention_bias", true}}), "attention_bias"},
-      {changed(qwen, {{"use_sliding_window", true}}), "use_sliding_window"},
+      {changed(qwen, {{"use_sliding_window", true}, {"sliding_window", 0}}), "sliding_window"},
       {changed(qwen, {{"layer_types", {"full_attention", "sliding_attention"}}}), "layer_types"},
       {changed(deepseek2(), {{"moe_layer_freq", 2}}), "moe_layer_freq"},
       {changed(deepseek2(), {{"topk_method", "noaux_tc"}}), "topk_method"},

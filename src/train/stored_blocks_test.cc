@@ -102,7 +102,7 @@ TEST(StoredBlocks, OfGgufFilesGiveTransformersLogits) {
     for (const auto& [dtype, count] : run.packed) packed[dtype] += count;
     ++files;
   }
-  EXPECT_EQ(files, 10);
+  EXPECT_EQ(files, 11);
   for (const DType dtype : {DType::packed_int8, DType::packed_int4, DType::packed_int4a, DType::packed_mxfp4,
                             DType::packed_q4_k, DType::packed_q5_k, DType::packed_q6_k})
     EXPECT_GT(packed[dtype], 0) << name_of(dtype);
