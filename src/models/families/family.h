@@ -53,8 +53,7 @@ struct ModelFamily {
   void (*write)(const Config& config, const ModelConfig& model, HubJson& hub);
   // Whether a model with this family's decoder_block is written as this type.
   bool (*writes)(const ModelConfig& model);
-  // Adds what a model that `writes` takes must state otherwise; null where all of them can be written as they
-  // are.
+  // Adds what a model that `writes` takes must state otherwise; null where each can be written as it is.
   void (*restate)(const ModelConfig& model, Restated& restated) = nullptr;
 };
 
