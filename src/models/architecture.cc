@@ -28,6 +28,8 @@ constexpr auto kStretched = [](const Architecture& a) { return a.rope.type != "d
 constexpr auto kLlama3 = [](const Architecture& a) { return a.rope.type == "llama3.1"; };
 constexpr auto kYarn = [](const Architecture& a) { return a.rope.type == "yarn"; };
 
+// A field that came after models were hashed has no say at the value that all of them had: hashes stay.
+//
 // A line: name, key, meaning, aspect, the field, where it has a say. A field that takes the say from others
 // comes before them, so that it is the one that is named.
 #define FIELD(member) [](Architecture& a) -> FieldPointer { return &a.member; }
@@ -42,11 +44,12 @@ constexpr ArchitectureField kFields[] = {
     {"head_dim", "head_dim", "width of a head", kShape, FIELD(head_dim), kGrouped},
     {"qk_norm", "use_qk_norm", "queries and keys are normed", kShape, FIELD(qk_norm), kGrouped},
     {"qk_norm_of_heads", "qk_norm_over", "those norms are over all heads together", kShape,
-     FIELD(qk_norm_of_heads), [](const Architecture& a) { return !a.mla && a.qk_norm; }},
+     FIELD(qk_norm_of_heads),
+     [](const Architecture& a) { return !a.mla && a.qk_norm && a.qk_norm_of_heads; }},
     {"attention_bias", "attention_bias", "products with what attention reads have biases", kShape,
-     FIELD(attention_bias), kAlways},
+     FIELD(attention_bias), [](const Architecture& a) { return a.attention_bias; }},
     {"attention_out_bias", "attention_output_bias", "attention's last product has a bias", kShape,
-     FIELD(attention_out_bias), kAlways},
+     FIELD(attention_out_bias), [](const Architecture& a) { return a.attention_out_bias; }},
     {"q_lora", "q_lora_rank", "width of the queries' latent, 0: none", kShape, FIELD(q_lora), kLatent},
     {"kv_lora", "kv_lora_rank", "width of the latent of keys and values", kShape, FIELD(kv_lora), kLatent},
     {"nope", "qk_nope_head_dim", "width of a head that is not rotated", kShape, FIELD(nope), kLatent},
@@ -73,14 +76,15 @@ constexpr ArchitectureField kFields[] = {
     {"norm_epsilon", "normalization_layer_epsilon", "added to a norm's mean square", kFunction,
      FIELD(norm_epsilon), kAlways},
     {"latent_norm_epsilon", "latent_norm_epsilon", "the same, of the norms of latents", kFunction,
-     FIELD(latent_norm_epsilon), kLatent},
+     FIELD(latent_norm_epsilon),
+     [](const Architecture& a) { return a.mla && a.latent_norm_epsilon != a.norm_epsilon; }},
     {"normalize_tied_logits", "normalize_embedding_logits", "logits are divided by sqrt(emb)", kFunction,
      FIELD(normalize_tied_logits), [](const Architecture& a) { return a.tied; }},
     {"logit_soft_cap", "final_logits_soft_cap", "bound of the logits, 0: none", kFunction,
      FIELD(logit_soft_cap), kAlways},
     {"rope_type", "rope_type", "how rotations are spread", kFunction, FIELD(rope.type), kAlways},
     {"rope_share", "partial_rotary_factor", "share of a head that is rotated", kFunction, FIELD(rope.share),
-     kGrouped},
+     [](const Architecture& a) { return !a.mla && a.rope.share != 1; }},
     {"rope_theta", "rope_max_timescale", "base of the rotations' frequencies", kFunction, FIELD(rope.theta),
      kAlways},
     {"rope_factor", "rope_factor", "by how much positions are stretched", kFunction, FIELD(rope.factor),

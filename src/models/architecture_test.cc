@@ -22,7 +22,7 @@ std::vector<Architecture> models() {
   dense.heads = 4;
   dense.kv_heads = 2;
   dense.head_dim = dense.rope_dim = dense.v_dim = 4;
-  dense.tied = dense.qk_norm = true;
+  dense.tied = true;
   dense.rope.type = "llama3.1";
   Architecture routed = dense;
   routed.layer_specs = {{.experts = false}, {.experts = true}, {.experts = true}, {.experts = true}};
@@ -35,6 +35,7 @@ std::vector<Architecture> models() {
   routed.moe.normalise = routed.moe.bias = true;
   routed.moe.groups = 4;
   routed.moe.kept_groups = 2;
+  routed.qk_norm = true;
   Architecture latent = routed;
   latent.mla = true;
   latent.rope.type = "yarn";

@@ -95,7 +95,7 @@ FORMS = {
     "compat llama, heads of 16": {**TRAINED, "decoder_block": "llama2", "compat": "maxtext", "head_dim": 16},
     "compat mixtral": {**EXPERTS, "decoder_block": "mixtral", "compat": "maxtext"},
     "compat qwen3_moe": {**EXPERTS, "decoder_block": "qwen3_moe", "use_qk_norm": "true", "compat": "maxtext"},
-    "compat deepseek": {**SIGMOID, "compat": "maxtext", "routed_bias": "true", "routed_bias_update_rate": 0.01},
+    "compat deepseek": {**SIGMOID, "compat": "maxtext"},
     "latent scores scaled, plain rope": {**SIGMOID, "mscale": 1, "routed_score_func": "softmax", "norm_topk_prob": "false",
                                          "routed_scaling_factor": 1},
     "mixtral with normed queries": {**EXPERTS, "decoder_block": "mixtral", "use_qk_norm": "true"},

@@ -144,7 +144,7 @@ TEST(HubConfig, MixtralMistralQwen) {
   EXPECT_EQ(qwen["norm_topk_prob"], false);
   EXPECT_EQ(qwen["base_mlp_dim"], 32);
   config["mlp_only_layers"] = {0};
-  expect_refused(config, "mlp_only_layers");
+  EXPECT_EQ(config_from_hub(config)["moe_layers"], json::array({1}));
   config["model_type"] = "mistral";
   EXPECT_EQ(config_from_hub(config)["decoder_block"], "mistral");
   config["sliding_window"] = 4096;
@@ -161,7 +161,7 @@ TEST(HubConfig, RefusesWhatWouldChangeTheResult) {
   expect_refused(json::array(), "expected an object");
   expect_refused(json::object(), "model_type");
   expect_refused(with(llama(), "model_type", "gpt2"), "gpt2");
-  expect_refused(with(llama(), "attention_bias", true), "attention_bias");
+  expect_refused(with(llama(), "mlp_bias", true), "mlp_bias");
   expect_refused(with(llama(), "hidden_act", "gelu"), "hidden_act");
   expect_refused(with(llama(), "hidden_size", "64"), "hidden_size");
   expect_refused(with(llama(), "hidden_size", -64), "hidden_size");

@@ -26,7 +26,7 @@ json sparse_layers(const HubConfig& hub) {
   if (step < 1 || step > layers) hub.wrong("decoder_sparse_step", "1 to num_hidden_layers");
   std::vector<bool> dense(static_cast<std::size_t>(layers));
   for (const json& layer : hub.has("mlp_only_layers") ? hub.at("mlp_only_layers") : json::array()) {
-    if (!layer.is_number_unsigned() || layer >= layers)
+    if (!layer.is_number_integer() || layer < 0 || layer >= layers)
       hub.wrong("mlp_only_layers", "numbers of layers, from 0 on");
     dense[layer.get<std::size_t>()] = true;
   }
