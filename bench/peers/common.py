@@ -59,11 +59,12 @@ def add_mixtral(parser):
                          ("kv_heads", 4), ("vocab", 32000), ("threads", 2)):
         parser.add_argument(f"--{key}", type=int, default=default)
     parser.add_argument("--peer", choices=("eager", "grouped_mm"), default="grouped_mm")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument("--seconds", type=float, default=2)
 
 
 def mixtral_of(args, positions, use_cache):
-    """That model in transformers, in bfloat16 with random weights."""
+    """That model in transformers, with random weights."""
     import torch
     import transformers
 
@@ -73,7 +74,7 @@ def mixtral_of(args, positions, use_cache):
         num_experts_per_tok=args.topk, max_position_embeddings=positions, tie_word_embeddings=False,
         use_cache=use_cache)
     return transformers.AutoModelForCausalLM.from_config(
-        config, dtype=torch.bfloat16, attn_implementation="sdpa", experts_implementation=args.peer)
+        config, dtype=getattr(torch, args.dtype), attn_implementation="sdpa", experts_implementation=args.peer)
 
 
 def torch_versions():

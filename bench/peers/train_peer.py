@@ -1,4 +1,4 @@
-"""Training steps of a mixtral in transformers: bfloat16 weights, gradients and moments, AdamW, random tokens.
+"""Training steps of a mixtral in transformers: weights, gradients and moments of --dtype, AdamW, random tokens.
 
 Peak memory is that of the whole process.
 """

@@ -74,7 +74,7 @@ TEST_F(QuantizedCaseTest, StoredCasesPass) {
   args.insert(args.end(), {"--native", "--json", file});
   const Outcome outcome = verify(args);
   EXPECT_EQ(outcome.status, 0) << outcome.out << outcome.err;
-  EXPECT_NE(outcome.out.find("13 of 13 cases pass"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("15 of 15 cases pass"), std::string::npos) << outcome.out;
   EXPECT_NE(outcome.out.find("blocks of q4_k"), std::string::npos) << outcome.out;
   const json report = json::parse(text_of(file));
   for (const json& item : report.at("cases")) {
@@ -95,7 +95,7 @@ TEST_F(QuantizedCaseTest, StoredCasesPass) {
         EXPECT_GT(tensor.at("max_rel").get<double>(), 1e-4) << "not in bfloat16";
       }
     }
-    EXPECT_GE(stored, 23u);
+    EXPECT_GE(stored, 4u);  // the stacks of an MXFP4 folder; of the others every tensor, 23 and more
     const json& native = item.at("native");
     EXPECT_EQ(native.at("dtype"), "bfloat16");
     EXPECT_EQ(native.at("weight_format"), "stored");
