@@ -74,9 +74,9 @@ const ModelFamily& family_to_write(const Config& config, const ModelConfig& mode
 // published (`rope_theta`, `rope_scaling`).
 ConfigKeys config_from_hub(const nlohmann::json& hub_config);
 
-// llama.cc, mixtral.cc, qwen3.cc, deepseek.cc, glm4.cc, minimax.cc, gpt_oss.cc
-extern const ModelFamily kLlama, kMistral, kMixtral, kQwen3, kQwen3Moe, kDeepseekV2, kDeepseekV3, kKimiK2,
-    kGlm4Moe, kGlm4MoeLite, kMinimaxM2, kGptOss;
+#define SWITCHYARD_FAMILY(family) extern const ModelFamily family;
+#include "models/families/list.h"
+#undef SWITCHYARD_FAMILY
 // qwen3.cc: a layer that no Hugging Face model has.
 extern const DecoderBlock kQwen3CustomMoeBlock;
 

@@ -10,9 +10,11 @@
 namespace switchyard {
 namespace {
 
-const ModelFamily* const kFamilies[] = {&kLlama,      &kMistral,     &kMixtral,   &kDeepseekV2,
-                                        &kDeepseekV3, &kKimiK2,      &kQwen3,     &kQwen3Moe,
-                                        &kGlm4Moe,    &kGlm4MoeLite, &kMinimaxM2, &kGptOss};
+const ModelFamily* const kFamilies[] = {
+#define SWITCHYARD_FAMILY(family) &family,
+#include "models/families/list.h"
+#undef SWITCHYARD_FAMILY
+};
 
 // "a, b or c", each once.
 std::string listed(const std::vector<std::string_view>& all) {
