@@ -171,6 +171,16 @@ json gpt_oss(std::int64_t layers, std::int64_t experts) {
   return config;
 }
 
+json olmoe() {
+  return json::parse(R"({"architectures":["OlmoeForCausalLM"],"attention_bias":false,"attention_dropout":0.0,
+      "clip_qkv":null,"eos_token_id":50279,"hidden_act":"silu","hidden_size":2048,"initializer_range":0.02,
+      "intermediate_size":1024,"max_position_embeddings":4096,"model_type":"olmoe","norm_topk_prob":false,
+      "num_attention_heads":16,"num_experts":64,"num_experts_per_tok":8,"num_hidden_layers":16,
+      "num_key_value_heads":16,"output_router_logits":false,"pad_token_id":1,"rms_norm_eps":1e-05,
+      "rope_scaling":null,"rope_theta":10000.0,"router_aux_loss_coef":0.01,"tie_word_embeddings":false,
+      "torch_dtype":"bfloat16","use_cache":true,"vocab_size":50304})");
+}
+
 struct Published {
   json config;
   std::int64_t tensors, parameters;  // as published, without multi-token prediction
@@ -217,6 +227,7 @@ std::map<std::string, Published> published() {
           {"GLM-4.7-Flash", {glm47_flash(), 9491, 29'943'393'920, "glm-4.7-flash-30b"}},
           {"gpt-oss-20b", {gpt_oss(24, 32), 411, 20'914'757'184, "gpt-oss-20b"}},
           {"gpt-oss-120b", {gpt_oss(36, 128), 615, 116'829'156'672, "gpt-oss-120b"}},
+          {"OLMoE-1B-7B-0924", {olmoe(), 3219, 6'919'161'856, "olmoe-1b-7b"}},
           {"MiniMax-M2", {minimax_m2(), 48239, 228'689'764'864, "minimax-m2-230b"}}};
 }
 

@@ -82,6 +82,8 @@ CASES = {
                                  "rope_parameters": dict(rope_type="yarn", rope_theta=150000.0, factor=4.0, beta_fast=32.0,
                                                          beta_slow=1.0, original_max_position_embeddings=128,
                                                          truncate=False)}),
+    "olmoe": ("OlmoeConfig", {**GROUPED, "intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 3,
+                              "norm_topk_prob": False}),
     "mixtral in bfloat16": ("MixtralConfig", {**GROUPED, "num_local_experts": 8, "num_experts_per_tok": 2,
                                               "sliding_window": None, "dtype": "bfloat16"}),
     "deepseek_v3 in bfloat16": ("DeepseekV3Config", {**LATENT, "n_group": 4, "topk_group": 2, "dtype": "bfloat16"}),

@@ -1,0 +1,44 @@
+// OLMoE: experts in every layer, weighted by a softmax over all of them; norms over all heads of q and of k together.
+#include "models/families/common.h"
+
+namespace switchyard {
+namespace {
+
+constexpr DecoderBlock kOlmoeBlock{.name = "olmoe", .experts = true};
+
+void read_olmoe(const HubConfig& hub, ConfigKeys& keys) {
+  if (hub.has("clip_qkv")) hub.wrong("clip_qkv", "null; queries, keys and values are not clamped here");
+  read_rope(hub, {.usual_theta = 10000}, keys);
+  read_grouped_attention(hub, {.qk_norm = true, .biases = true}, keys);
+  keys["qk_norm_over"] = "width";
+  keys["base_moe_mlp_dim"] = keys["base_mlp_dim"];
+  keys["num_experts"] = hub.positive("num_experts");
+  keys["num_experts_per_tok"] = hub.positive("num_experts_per_tok");
+  keys["routed_score_func"] = "softmax";
+  keys["norm_topk_prob"] = hub.flag("norm_topk_prob", false);
+}
+
+void write_olmoe(const Config&, const ModelConfig& model, HubJson& hub) {
+  write_grouped_attention(model, hub);
+  hub["intermediate_size"] = model.moe_mlp;
+  hub["num_experts"] = model.moe.experts;
+  hub["num_experts_per_tok"] = model.moe.slots;
+  hub["norm_topk_prob"] = model.moe.normalise;
+  hub["clip_qkv"] = nullptr;
+}
+
+bool writes_olmoe(const ModelConfig&) {
+  return true;
+}
+
+}  // namespace
+
+const ModelFamily kOlmoe{.type = "olmoe",
+                         .architecture = "OlmoeForCausalLM",
+                         .block = &kOlmoeBlock,
+                         .tensors = {},
+                         .read = read_olmoe,
+                         .write = write_olmoe,
+                         .writes = writes_olmoe};
+
+}  // namespace switchyard
