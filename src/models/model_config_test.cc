@@ -79,5 +79,64 @@ TEST(ModelConfig, PositionsBeyondTheOriginalOnes) {
   EXPECT_EQ(differing_key(model_of(beyond), model_of(further)), "");
 }
 
+std::vector<bool> flags_of(const ModelConfig& m, bool LayerSpec::*flag) {
+  std::vector<bool> flags;
+  for (const LayerSpec& layer : m.layer_specs) flags.push_back(layer.*flag);
+  return flags;
+}
+
+TEST(ModelConfig, LayersAreWhatTheirListsSay) {
+  using Flags = std::vector<bool>;
+  EXPECT_EQ(flags_of(model_of({}), &LayerSpec::experts), (Flags{true, true, true}));
+  EXPECT_EQ(flags_of(model_of({{"first_num_dense_layers", 1}}), &LayerSpec::experts),
+            (Flags{false, true, true}));
+  EXPECT_EQ(flags_of(model_of({{"moe_layers", {0, 2}}}), &LayerSpec::experts), (Flags{true, false, true}));
+  EXPECT_EQ(model_of({{"moe_layers", {0, 2}}}).moe_layers(), (std::vector<std::int64_t>{0, 2}));
+  EXPECT_EQ(flags_of(model_of({}), &LayerSpec::windowed), (Flags{false, false, false}));
+  EXPECT_EQ(flags_of(model_of({{"sliding_window_size", 4}}), &LayerSpec::windowed),
+            (Flags{true, true, true}));
+  EXPECT_EQ(flags_of(model_of({{"sliding_window_size", 4}, {"windowed_layers", {1}}}), &LayerSpec::windowed),
+            (Flags{false, true, false}));
+  const Keys gpt_oss{{"decoder_block", "gpt_oss"},
+                     {"mlp_activations", {"sigmoid", "linear"}},
+                     {"mlp_activations_limit", 7.0},
+                     {"sliding_window_size", 4}};
+  EXPECT_EQ(flags_of(model_of(gpt_oss), &LayerSpec::windowed), (Flags{true, false, true}));
+}
+
+TEST(ModelConfig, BadPartsAreNamed) {
+  const Keys latent{{"decoder_block", "deepseek"}, {"attention_type", "mla"}};
+  const auto with = [](Keys keys, const std::string& key, nlohmann::json value) {
+    keys[key] = std::move(value);
+    return keys;
+  };
+  const std::pair<Keys, std::string> refused[] = {
+      {{{"moe_layers", {3}}}, "moe_layers=[3]: expected numbers from 0 to 2"},
+      {{{"moe_layers", {1}}, {"first_num_dense_layers", 1}}, "expected one of them"},
+      {{{"windowed_layers", {1}}}, "sliding_window_size=0: windowed_layers needs one above 0"},
+      {{{"windowed_layers", {-1}}, {"sliding_window_size", 4}}, "windowed_layers=[-1]"},
+      {with(latent, "sliding_window_size", 4), "attention_type=mla has no windows"},
+      {with(latent, "attention_sink", true), "attention_type=mla has no sinks"},
+      {with(latent, "partial_rotary_factor", 0.5), "partial_rotary_factor=0.5"},
+      {{{"partial_rotary_factor", 0.25}}, "rotary dims 1: expected an even number"},
+      {{{"partial_rotary_factor", 0.0}}, "rotary dims 0"},
+      {{{"mlp_activations", {"gelu", "linear"}}},
+       "mlp_activations=[gelu,linear]: decoder_block=mixtral has [silu,linear]"},
+      {{{"mlp_activations_limit", 7.0}}, "mlp_activations_limit=7: expected decoder_block=gpt_oss"},
+      {{{"decoder_block", "gpt_oss"}, {"sliding_window_size", 4}}, "mlp_activations_limit=-1"},
+      {{{"inhomogeneous_layer_cycle_interval", 2}}, "inhomogeneous_layer_cycle_interval=2"},
+      {{{"decoder_block", "llama2"}, {"num_experts", 1}, {"num_experts_per_tok", 1}, {"mlp_bias", true}},
+       "mlp_bias=true: decoder_block=llama2 has no experts"}};
+  for (const auto& [keys, text] : refused) {
+    try {
+      model_of(keys);
+      ADD_FAILURE() << "accepted, expected an error with: " << text;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Error::Kind::usage);
+      EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
+    }
+  }
+}
+
 }  // namespace
 }  // namespace switchyard
