@@ -2,6 +2,7 @@
 
 #include <xxhash.h>
 
+#include <cctype>
 #include <cmath>
 #include <optional>
 #include <set>
@@ -26,12 +27,14 @@ std::string number_text(double value) {
 std::int64_t expert_elements(const TensorSource& source, std::int64_t& experts) {
   std::int64_t elements = 0;
   for (const auto& [name, item] : source.items()) {
-    if (name.find("_exps.") != std::string::npos) {  // a GGUF file has one tensor for all of a layer
+    const std::size_t at = name.find(kExpert);
+    // GGUF files, and some families' others, have one tensor for all of a layer.
+    const bool numbered = at != std::string::npos && std::isdigit(name[at + kExpert.size()]) != 0;
+    if (name.find("_exps.") != std::string::npos || (at != std::string::npos && !numbered)) {
       elements += item.elements();
       experts = std::max(experts, item.shape[0]);
       continue;
     }
-    const std::size_t at = name.find(kExpert);
     if (at == std::string::npos || is_optimizer_state(name)) continue;
     elements += item.elements();
     experts = std::max<std::int64_t>(experts, std::atoll(name.c_str() + at + kExpert.size()) + 1);
