@@ -73,7 +73,7 @@ class Convert : public ProgramTest {
 };
 
 TEST_F(Convert, ThereAndBackIsTheSameBits) {
-  for (const std::string model : {"deepseek3-tiny", "llama3-rope-tiny", "qwen3moe-tiny"}) {
+  for (const std::string model : {"deepseek3-tiny", "llama3-rope-tiny", "qwen3moe-tiny", "glm4moe-tiny"}) {
     SCOPED_TRACE(model);
     const Finished there = run({"convert", golden(model), model, "--verify"});
     EXPECT_EQ(there.status, 0) << there.err;
@@ -89,6 +89,20 @@ TEST_F(Convert, ThereAndBackIsTheSameBits) {
     EXPECT_EQ(inspect({model, model + "-again"}), 0);
     EXPECT_EQ(inspect({model, "--prove"}), 0);
   }
+}
+
+// gpt-oss has the experts of a layer in one tensor, gate and up in turns.
+TEST_F(Convert, FusedTensorsAreTheSameBitsAgain) {
+  const Finished there = run({"convert", golden("gptoss-tiny"), "ours", "--verify"});
+  EXPECT_EQ(there.status, 0) << there.err;
+  EXPECT_NE(there.out.find("the same bits"), std::string::npos) << there.out;
+  convert({"ours", "hub", "--file-bytes", "200000"});
+  EXPECT_EQ(inspect({golden("gptoss-tiny"), "hub"}), 0);
+  const Finished fused = run({"inspect", "ours", "hub"});
+  EXPECT_EQ(fused.status, 2);
+  EXPECT_NE(fused.err.find("several matrices"), std::string::npos) << fused.err;
+  const Finished shown = run({"inspect", "hub"});
+  EXPECT_NE(shown.out.find("204,132, 133,332 for a token"), std::string::npos) << shown.out;
 }
 
 TEST_F(Convert, CastsWhenAsked) {
