@@ -7,6 +7,7 @@
 #include "core/current_memory.h"
 #include "core/error.h"
 #include "core/tensor.h"
+#include "kernels/float_elements.h"
 
 namespace switchyard {
 namespace {
@@ -35,30 +36,9 @@ SinkSizes sink_sizes(const char* op, const TensorView& sinks, const TensorView& 
   return s;
 }
 
-template <typename Body>
-void of_floats(DType dtype, const Body& body) {
-  dtype == DType::f32 ? body(float()) : body(bfloat16());
-}
-
 template <typename T>
 void scale_vector(T* x, std::int64_t width, float factor) {
   for (std::int64_t d = 0; d < width; ++d) x[d] = static_cast<T>(static_cast<float>(x[d]) * factor);
-}
-
-// In sums side by side, which a vector can hold.
-template <typename T>
-float dot_of(const T* x, const T* y, std::int64_t width) {
-  constexpr std::int64_t kSums = 16;
-  float sums[kSums] = {};
-  std::int64_t d = 0;
-  for (; d + kSums <= width; d += kSums) {
-    for (std::int64_t i = 0; i < kSums; ++i)
-      sums[i] += static_cast<float>(x[d + i]) * static_cast<float>(y[d + i]);
-  }
-  for (; d < width; ++d) sums[d % kSums] += static_cast<float>(x[d]) * static_cast<float>(y[d]);
-  float sum = 0;
-  for (const float part : sums) sum += part;
-  return sum;
 }
 
 constexpr float kNoKeys = -std::numeric_limits<float>::infinity();
@@ -72,9 +52,8 @@ void apply_sinks(ThreadPool& pool, const ApplySinksArgs& args) {
     return;
   const float* const sinks = args.sinks.kernel_data<float>();
   float* const lse = args.lse.kernel_data<float>();
-  std::byte* const address = args.out.kernel_address();
-  of_floats(args.out.dtype(), [&]<typename T>(T) {
-    T* const out = reinterpret_cast<T*>(address);
+  with_elements(args.out.dtype(), [&]<typename T>(T) {
+    T* const out = args.out.kernel_data<T>();
     pool.for_range(s.tokens(), kTokensOfSinks, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t token = begin; token < end; ++token) {
         for (std::int64_t n = 0; n < s.heads; ++n) {
@@ -109,16 +88,13 @@ void sink_gradients(ThreadPool& pool, const SinkGradientsArgs& args) {
                   static_cast<double>(args.out.bytes() + args.dout.bytes() + args.lse.bytes())}))
     return;
   const float *const sinks = args.sinks.kernel_data<float>(), *const lse = args.lse.kernel_data<float>();
-  const std::byte *const out_address = args.out.kernel_address(), *const dout_address =
-                                                                      args.dout.kernel_address();
   float* const dsinks = args.dsinks.kernel_data<float>();
   const std::int64_t pieces = (s.tokens() + kTokensOfSinks - 1) / kTokensOfSinks;
   const UnchargedScope uncharged;  // scratch, as a thread's
   Buffer buffer(static_cast<std::size_t>(pieces * s.heads) * sizeof(float));
   auto* const sums = reinterpret_cast<float*>(buffer.data());  // [pieces][N]
-  of_floats(args.out.dtype(), [&]<typename T>(T) {
-    const T *const out = reinterpret_cast<const T*>(out_address), *const dout = reinterpret_cast<const T*>(
-                                                                      dout_address);
+  with_elements(args.out.dtype(), [&]<typename T>(T) {
+    const T *const out = args.out.kernel_data<T>(), *const dout = args.dout.kernel_data<T>();
     pool.for_range(pieces, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t piece = begin; piece < end; ++piece) {
         float* const sum = sums + piece * s.heads;
@@ -128,7 +104,7 @@ void sink_gradients(ThreadPool& pool, const SinkGradientsArgs& args) {
           for (std::int64_t n = 0; n < s.heads; ++n) {
             const std::int64_t at = (token * s.heads + n) * s.width;
             sum[n] += std::exp(sinks[n] - lse[s.lse_at(token) + n * s.length]) *
-                      dot_of(out + at, dout + at, s.width);
+                      dot_product(out + at, dout + at, s.width);
           }
         }
       }

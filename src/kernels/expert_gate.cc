@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "kernels/expert_gate_problem.h"
+#include "kernels/float_elements.h"
 #include "kernels/simd_list.h"
 
 namespace switchyard {
@@ -93,19 +94,6 @@ void run_gate(ThreadPool& pool, const char* op, const auto& list, const ExpertGa
   });
 }
 
-float value(float x) {
-  return x;
-}
-float value(bfloat16 x) {
-  return static_cast<float>(x);
-}
-
-// run(T()) with the type of the elements.
-template <typename Run>
-void with_elements(DType dtype, const Run& run) {
-  dtype == DType::f32 ? run(float()) : run(bfloat16());
-}
-
 }  // namespace
 
 void expert_gate(ThreadPool& pool, const ExpertGateArgs& a) {
@@ -159,7 +147,7 @@ void sum_groups(ThreadPool& pool, const SumGroupsArgs& a) {
         for (std::int64_t row = begins[static_cast<std::size_t>(g)];
              row < begins[static_cast<std::size_t>(g) + 1]; ++row) {
           const float w = weights == nullptr ? 1.0f : weights[row];
-          for (std::int64_t i = first; i < last; ++i) sums[i] += w * value(x[row * columns + i]);
+          for (std::int64_t i = first; i < last; ++i) sums[i] += w * static_cast<float>(x[row * columns + i]);
         }
       }
     });
@@ -209,18 +197,11 @@ void group_row_products(ThreadPool& pool, const GroupRowProductsArgs& a) {
   with_elements(a.dy.dtype(), [&]<typename T>(T) {
     const T *const dy = a.dy.kernel_data<T>(), *const biases = a.bias.kernel_data<T>();
     pool.for_range(std::ssize(pieces), 1, [&](std::int64_t begin, std::int64_t end) {
-      constexpr std::int64_t kLanes = 16;  // sums side by side, added up in their order
       for (std::int64_t piece = begin; piece < end; ++piece) {
         const GroupRows& some = pieces[static_cast<std::size_t>(piece)];
         const T* const bias = biases + some.group * columns;
-        for (std::int64_t row = some.begin; row < some.end; ++row) {
-          float sums[kLanes] = {};
-          for (std::int64_t i = 0; i < columns; ++i)
-            sums[i % kLanes] += value(dy[row * columns + i]) * value(bias[i]);
-          float sum = 0;
-          for (const float lane : sums) sum += lane;
-          out[row] = sum;
-        }
+        for (std::int64_t row = some.begin; row < some.end; ++row)
+          out[row] = dot_product(dy + row * columns, bias, columns);
       }
     });
   });

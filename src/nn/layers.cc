@@ -120,7 +120,7 @@ Array grouped_query_attention(const LayerCall& call, const Array& x) {
   if (m.qk_norm) {
     const Array &q_norm = call.parameters[call.prefix + "attention.q_norm"],
                 &k_norm = call.parameters[call.prefix + "attention.k_norm"];
-    // Key heads that several parts have each count as often in the mean as they do in it alone.
+    // Where parts repeat key heads, every head is there equally often, so the mean is that of the heads.
     q = m.qk_norm_of_heads ? rms_norm_of_heads(c, q, q_norm, m.norm_epsilon)
                            : rms_norm(c, q, q_norm, m.norm_epsilon);
     k = m.qk_norm_of_heads ? rms_norm_of_heads(c, k, of_kv_heads(k_norm), m.norm_epsilon)

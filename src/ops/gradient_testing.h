@@ -7,6 +7,9 @@
 
 namespace switchyard::autograd_test {
 
+inline const Mesh kTensor4({{"tensor", 4}});
+inline const Mesh kData2Tensor2({{"data", 2}, {"tensor", 2}});
+
 struct TestInput {
   Tensor value;                          // f32 or i32, global
   std::vector<Sharding> shardings = {};  // one per mesh; whole where missing

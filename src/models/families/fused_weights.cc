@@ -73,12 +73,12 @@ UnfusedWeights::UnfusedWeights(std::shared_ptr<const HubWeights> fused, std::spa
     const bool transposed = rule->transposed && !fused_->packed_stack_dtype(name);
     const std::size_t outputs_dim = of_experts && !transposed ? 1 : whole.size() - 1;
     if (whole.size() != (of_experts ? 3u : 2u) || whole[outputs_dim] % count != 0)
-      fail_usage("[checkpoint] {}: tensor {} has shape {}, expected {} of which the {} are a multiple of {}",
+      fail_usage("[checkpoint] {}: tensor {} has shape {}, expected {} with outputs a multiple of {}",
                  fused_->path(), in_quotes(name), to_string(whole),
                  !of_experts  ? "[experts, outputs]"
                  : transposed ? "[experts, inputs, outputs]"
                               : "[experts, outputs, inputs]",
-                 "outputs", count);
+                 count);
     const std::int64_t outputs = whole[outputs_dim] / count;
     const Shape shape = of_experts ? Shape{outputs, whole[transposed ? 1 : 2]} : Shape{whole[0], outputs};
     const std::string front = name.substr(0, name.size() - rule->fused.size());
@@ -102,7 +102,7 @@ std::vector<std::string> UnfusedWeights::names() const {
   return all;
 }
 bool UnfusedWeights::contains(const std::string& name) const {
-  return part_of(name) != nullptr || std::find(plain_.begin(), plain_.end(), name) != plain_.end();
+  return part_of(name) != nullptr || std::binary_search(plain_.begin(), plain_.end(), name);
 }
 Shape UnfusedWeights::shape(const std::string& name) const {
   const Part* const part = part_of(name);

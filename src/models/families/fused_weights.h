@@ -60,7 +60,7 @@ class UnfusedWeights : public HubWeights {
   const Part* part_of(const std::string& name) const;
 
   std::shared_ptr<const HubWeights> fused_;
-  std::vector<std::string> plain_;     // names of the tensors that are as they are
+  std::vector<std::string> plain_;     // sorted names of the tensors that are as they are
   std::map<std::string, Part> parts_;  // by their name here
 };
 
