@@ -89,14 +89,14 @@ HubModelNames names_of(const TensorSource& hub) {
   if (hub.config().is_null())
     fail_usage("[inspect] {}: expected config.json beside the weights, to compare them with a checkpoint",
                hub.path());
-  if (!family_of(hub.config()).fused.empty())
+  const ModelFamily& family = family_of(hub.config());
+  if (!family.fused.empty())
     fail_usage(
         "[inspect] {}: its tensors hold several matrices each; it is compared as the checkpoint that "
-        "`switchyard "
-        "convert` makes of it",
+        "`switchyard convert` makes of it",
         hub.path());
   const ModelConfig model = model_config(config_of_hub(hub.config()));
-  return {stored_pairs(parameter_specs(model), family_of(hub.config())), model.tied, model.layers};
+  return {stored_pairs(parameter_specs(model), family), model.tied, model.layers};
 }
 
 }  // namespace

@@ -6,11 +6,11 @@
 
 namespace switchyard {
 
-// Which rows are whose: of ragged rows `sizes` [G] i32; undefined where a dim before the last but some is the
-// experts' (rows [G, ..., H]), which then have as many rows each.
+// Whose rows are which. Ragged rows [R,H] are sorted by expert, and `sizes` [G] i32 counts each expert's. In
+// rows [G,...,H] the first dim is the experts', and `sizes` is undefined.
 struct GroupedRows {
   Array sizes;
-  Array weights;  // f32, one a row: factors; undefined: 1
+  Array weights;  // f32, a factor for each row; undefined: 1
 };
 
 // The activation of gate and up [R,H] or [G,...,H] with the biases [G,H] of their experts, where there are
@@ -19,8 +19,8 @@ struct GroupedRows {
 Array expert_gate(Context& context, const MoeConfig& config, const Array& gate, const Array& up,
                   const Array& gate_bias, const Array& up_bias, const GroupedRows& rows);
 
-// y [R,M] or [G,...,M] plus each row's weight times the bias [G,M] of its expert. Of rows that are partial
-// sums over `partial` only the first of those ranks adds it.
+// y [R,M] or [G,...,M] plus each row's weight times the bias [G,M] of its expert. Where y is a partial sum
+// over the axes `partial`, the first rank along them adds the bias, and the others add nothing.
 Array add_expert_bias(Context& context, const Array& y, const Array& bias, const GroupedRows& rows,
                       const Axes& partial);
 

@@ -39,7 +39,7 @@ struct MoeConfig {
   float gate_limit = 0;      // mlp_activations_limit: gate and up are clamped (kernels/expert_gate.h); 0: not
   float gate_alpha = 1;      // factor inside that gate's logistic function
 
-  // Whether the experts are more than three products and silu.
+  // Whether an expert is three products and silu, and nothing more.
   bool plain_experts() const { return !expert_bias && gate_limit == 0; }
 };
 
@@ -68,8 +68,8 @@ struct MoeWeights {
   Array wi_0, wi_1;                      // [E,M,H]: gate and up projections
   Array wo;                              // [E,H,M]
   Array logit_bias = {};                 // [E], undefined without one
-  Array wi_0_bias = {}, wi_1_bias = {};  // [E,H], undefined without mlp_bias, as
-  Array wo_bias = {};                    // [E,M]
+  Array wi_0_bias = {}, wi_1_bias = {};  // [E,H], undefined without mlp_bias
+  Array wo_bias = {};                    // [E,M], undefined without mlp_bias
 };
 
 // Decisions for the local tokens.

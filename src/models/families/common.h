@@ -14,8 +14,8 @@ void read_common(const HubConfig& hub, ConfigKeys& keys);  // sizes, and what no
 struct RopeDefaults {
   bool latent = false;  // MLA: interleaved pairs, and scores scaled by mscale
   double usual_theta = 0;
-  double usual_share =
-      0;  // of a head that is rotated, where a file states none; 0: the family rotates all of it
+  // Share of a head that is rotated, where a file states none; 0: the family rotates all of it.
+  double usual_share = 0;
 };
 void read_rope(const HubConfig& hub, const RopeDefaults& defaults, ConfigKeys& keys);
 struct GroupedAttention {
