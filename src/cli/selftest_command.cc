@@ -32,6 +32,7 @@ activation and the loss are held to bounds on rounding. The table says how far t
   FILTER       only kernels with this word in their name (several: any of them)
   threads=N    threads of the second run of each case (default: one for each core, at least 2)
   seed=N       of the random numbers (default 1)
+  device=NAME  cuda: the GPU's kernels, each case twice; cuda_emulated: the same kernels without a GPU, slowly
   --json FILE  also write all results to FILE
 
 SWITCHYARD_ISA=ref|avx2|avx512|avx512_bf16|amx caps the instruction set; amx_emulated tests what AMX runs on a machine
@@ -48,6 +49,7 @@ struct SelftestOptions {
   std::vector<std::string> filters;
   int threads = std::max(2, usable_cores());
   int seed = 1;
+  Device* device = &Device::cpu();
 };
 
 int number_of(const std::string& setting, std::size_t equals, int most) {
@@ -71,8 +73,10 @@ SelftestOptions selftest_options(const std::vector<std::string>& settings) {
       request.threads = number_of(setting, equals, kMostThreads);
     else if (key == "seed")
       request.seed = number_of(setting, equals, kMostSeed);
+    else if (key == "device")
+      request.device = &Device::named(setting.substr(equals + 1));
     else
-      fail_usage("[selftest] unknown key {}; the keys are threads and seed", key);
+      fail_usage("[selftest] unknown key {}; the keys are threads, seed and device", key);
   }
   return request;
 }
@@ -109,12 +113,17 @@ int run_selftest(std::span<const selftest::Kernel> kernels, std::span<const std:
   }
   const SelftestOptions request = selftest_options(options.settings);
   const auto chosen = chosen_of(kernels, request.filters);
-  fmt::print("{}, 1 and {} threads\n{}\n", machine_name(), request.threads, selftest::table_header());
+  const bool on_gpu = request.device->is_gpu();
+  if (on_gpu)
+    fmt::print("{} on {}\n{}\n", request.device->name(), machine_name(), selftest::table_header());
+  else
+    fmt::print("{}, 1 and {} threads\n{}\n", machine_name(), request.threads, selftest::table_header());
   std::fflush(stdout);  // a fault flushes nothing
   std::vector<selftest::Result> results;
   for (const selftest::Kernel& kernel : chosen) {
-    for (selftest::Result& result :
-         selftest::run_kernel(kernel, request.threads, static_cast<std::uint32_t>(request.seed))) {
+    const auto seed = static_cast<std::uint32_t>(request.seed);
+    for (selftest::Result& result : on_gpu ? selftest::run_kernel_on(*request.device, kernel, seed)
+                                           : selftest::run_kernel(kernel, request.threads, seed)) {
       fmt::print("{}\n", selftest::table_row(result));
       results.push_back(std::move(result));
     }

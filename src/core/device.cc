@@ -7,6 +7,7 @@
 
 #include "core/buffer_pool.h"
 #include "core/error.h"
+#include "core/gpu.h"
 
 namespace switchyard {
 namespace {
@@ -15,6 +16,12 @@ namespace {
 // addresses it makes the address invalid (x86-64) or one of the kernel's (AArch64), with 57-bit ones it lies
 // far above what the system hands out unasked.
 constexpr std::ptrdiff_t kFence = std::ptrdiff_t{1} << 55;
+
+#if defined(SWITCHYARD_CUDA)
+constexpr bool kEmulatesGpu = false;
+#else
+constexpr bool kEmulatesGpu = true;
+#endif
 
 // The process's tensor memory. Never destroyed: threads may free tensors until the very end.
 BufferPool& pool() {
@@ -54,28 +61,64 @@ Device& Device::abstract() {
   return device;
 }
 
+Device& Device::cuda() {
+  static Device device(DeviceKind::cuda, 0);
+  return device;
+}
+
+Device& Device::cuda_emulated() {
+  static Device device(DeviceKind::cuda_emulated, -kFence);
+  return device;
+}
+
 const std::vector<std::string>& Device::names() {
-  static const std::vector<std::string> names{"cpu", "fenced"};
+  static const std::vector<std::string> names{"cpu", "fenced", "cuda", "cuda_emulated", "auto"};
   return names;
 }
 
 Device& Device::named(std::string_view name) {
   if (name == "cpu") return cpu();
   if (name == "fenced") return fenced();
+  if (name == "auto") return gpu::missing().empty() ? cuda() : cpu();
+  if (name == "cuda") {
+    if (const std::string missing = gpu::missing(); !missing.empty())
+      fail_usage("[device] device=cuda: {}", missing);
+    return cuda();
+  }
+  if (name == "cuda_emulated") {
+    if (!kEmulatesGpu)
+      fail_usage("[device] device=cuda_emulated: this build's kernels are a GPU's; configure without CUDA");
+    return cuda_emulated();
+  }
   fail_usage("[device] device={}: expected one of {}", name, fmt::join(names(), ", "));
 }
 
 std::string_view Device::name() const {
-  return kind_ == DeviceKind::cpu ? "cpu" : kind_ == DeviceKind::fenced ? "fenced" : "abstract";
+  switch (kind_) {
+    case DeviceKind::cpu:
+      return "cpu";
+    case DeviceKind::fenced:
+      return "fenced";
+    case DeviceKind::abstract:
+      return "abstract";
+    case DeviceKind::cuda:
+      return "cuda";
+    case DeviceKind::cuda_emulated:
+      return "cuda_emulated";
+  }
+  return "";
 }
 
 std::byte* Device::allocate(std::size_t bytes) {
   if (is_abstract()) return abstract_address();
+  if (kind_ == DeviceKind::cuda) return gpu::allocate(bytes);
   return shifted(pool().take(bytes), -kernel_offset_);
 }
 
 void Device::release(std::byte* block, std::size_t bytes) {
-  if (!is_abstract()) pool().give(shifted(block, kernel_offset_), bytes);
+  if (is_abstract()) return;
+  if (kind_ == DeviceKind::cuda) return gpu::release(block);
+  pool().give(shifted(block, kernel_offset_), bytes);
 }
 
 std::size_t memory_in_use() {

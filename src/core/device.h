@@ -7,6 +7,9 @@
 //           proves, on any machine, that everything above them would run on memory that the host cannot
 //           reach.
 // abstract  sizes without memory: `plan` runs the real program on it, and nothing is computed.
+// cuda      memory of a GPU (core/gpu.h), which only its own kernels (kernels/gpu/) reach.
+// cuda_emulated  the same kernels, run by the CPU thread by thread, on memory under addresses as `fenced` has
+//           them: what a machine without a GPU can prove.
 //
 // A Memory is one rank's part of a device: it makes tensors and charges them to the rank's account.
 #pragma once
@@ -27,14 +30,17 @@ namespace switchyard {
 class Tensor;
 class Buffer;
 
-enum class DeviceKind : std::uint8_t { cpu, fenced, abstract };
+enum class DeviceKind : std::uint8_t { cpu, fenced, abstract, cuda, cuda_emulated };
 
 class Device {
  public:
   static Device& cpu();
   static Device& fenced();
   static Device& abstract();
-  // The device that the config key `device` names. Error(usage) for a word that names none.
+  static Device& cuda();
+  static Device& cuda_emulated();
+  // The device that the config key `device` names. Error(usage) for a word that names none, or one that this
+  // machine or this build lacks.
   static Device& named(std::string_view name);
   static const std::vector<std::string>& names();  // of those that a run may choose
 
@@ -46,6 +52,8 @@ class Device {
   // Whether the host may read and write this memory by its addresses.
   bool is_host() const { return kind_ == DeviceKind::cpu; }
   bool is_abstract() const { return kind_ == DeviceKind::abstract; }
+  // Whether kernels of a GPU do the work, on a GPU or emulated.
+  bool is_gpu() const { return kind_ == DeviceKind::cuda || kind_ == DeviceKind::cuda_emulated; }
 
   // At least `bytes` bytes, 64-byte aligned, uninitialised. Error(runtime) when there is no memory.
   std::byte* allocate(std::size_t bytes);

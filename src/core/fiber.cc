@@ -19,9 +19,6 @@
 namespace switchyard {
 namespace {
 
-// As much as threads have by default. Only what is touched takes memory.
-constexpr std::size_t kStackBytes = 8 << 20;
-
 using GuardedStack = boost::context::protected_fixedsize_stack;
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -42,9 +39,9 @@ using StackAllocator = GuardedStack;
 
 }  // namespace
 
-Fiber::Fiber(std::function<void()> body) : body_(std::move(body)) {
+Fiber::Fiber(std::function<void()> body, std::size_t stack_bytes) : body_(std::move(body)) {
   namespace context = boost::context;
-  StackAllocator allocator(kStackBytes);
+  StackAllocator allocator(stack_bytes);
   const context::stack_context stack = allocator.allocate();
   marks_.stack_bytes = stack.size;
   marks_.stack = static_cast<const std::byte*>(stack.sp) - stack.size;

@@ -10,8 +10,11 @@ namespace switchyard {
 
 class Fiber {
  public:
-  explicit Fiber(std::function<void()> body);  // which must not throw
-  ~Fiber();                                    // it has ended, or never began
+  // As much as threads have by default. Only what is touched takes memory.
+  static constexpr std::size_t kStackBytes = std::size_t{8} << 20;
+  // `body` must not throw.
+  explicit Fiber(std::function<void()> body, std::size_t stack_bytes = kStackBytes);
+  ~Fiber();  // it has ended, or never began
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 

@@ -5,6 +5,8 @@
 #include <cstring>
 
 #include "core/current_memory.h"
+#include "core/fence.h"
+#include "core/gpu.h"
 
 namespace switchyard {
 
@@ -16,6 +18,12 @@ std::int64_t num_elements(const Shape& shape) {
 
 std::string to_string(const Shape& shape) {
   return fmt::format("[{}]", fmt::join(shape, ","));
+}
+
+void no_gpu_kernel(const TensorView& view) {
+  const std::string_view op = running_op();
+  fail_runtime("[{}] device {} has no kernel for this: {} {}", op.empty() ? "kernel" : op,
+               view.device().name(), name_of(view.dtype()), to_string(view.shape()));
 }
 
 HostAccess::HostAccess(std::string_view device)
@@ -108,6 +116,10 @@ Tensor Tensor::cast(DType dtype) const {
   CHECK(is_float(dtype) && is_float(dtype_), "{} to {}", name_of(dtype_), name_of(dtype));
   Tensor t(memory(), dtype, shape_);
   if (t.abstract()) return t;
+  if (memory().device().is_gpu()) {
+    copy(to_host(*this).cast(dtype).view(), t.view());
+    return t;
+  }
   const std::int64_t n = size();
   if (dtype == DType::bf16) {
     const float* from = view().kernel_data<float>();
@@ -122,14 +134,22 @@ Tensor Tensor::cast(DType dtype) const {
 }
 
 void Tensor::fill_zero() {
-  if (bytes() > 0 && !abstract()) std::memset(view().kernel_address(), 0, bytes());
+  if (bytes() == 0 || abstract()) return;
+  std::byte* const to = view().device_address();
+  if (memory().device().kind() == DeviceKind::cuda)
+    gpu::fill_zero(to, bytes());
+  else
+    std::memset(to, 0, bytes());
 }
 
 void copy(const TensorView& from, const TensorView& to) {
   CHECK(from.bytes() == to.bytes() && from.is_contiguous() && to.is_contiguous(), "{} bytes to {}",
         from.bytes(), to.bytes());
-  const bool abstract = from.is_abstract() || to.is_abstract();
-  if (from.bytes() > 0 && !abstract) std::memcpy(to.kernel_address(), from.kernel_address(), from.bytes());
+  if (from.bytes() == 0 || from.is_abstract() || to.is_abstract()) return;
+  const auto is_cuda = [](const TensorView& x) { return x.device().kind() == DeviceKind::cuda; };
+  if (is_cuda(from) || is_cuda(to))
+    return gpu::copy(to.device_address(), from.device_address(), from.bytes());
+  std::memcpy(to.device_address(), from.device_address(), from.bytes());
 }
 
 Tensor to_host(const Tensor& x) {

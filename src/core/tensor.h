@@ -96,7 +96,8 @@ class Tensor {
   }
   std::byte* raw() const {
     if (buffer_ == nullptr) return nullptr;
-    if (buffer_->device().kind() == DeviceKind::fenced) throw HostAccess(buffer_->device().name());
+    if (!buffer_->device().is_host() && !buffer_->device().is_abstract())
+      throw HostAccess(buffer_->device().name());
     return address();
   }
   // What kernels take. Of an undefined tensor an undefined view.

@@ -16,6 +16,9 @@
 
 namespace switchyard {
 
+class TensorView;
+[[noreturn]] void no_gpu_kernel(const TensorView& view);
+
 class TensorView {
  public:
   // Nothing: an operand that is not given.
@@ -43,6 +46,9 @@ class TensorView {
 
   bool defined() const { return address_ != nullptr; }
   bool is_abstract() const { return device_ != nullptr && device_->is_abstract(); }
+  // Whether a GPU's kernels do what is done with it.
+  bool on_gpu() const { return device_ != nullptr && device_->is_gpu(); }
+  const Device& device() const { return *device_; }  // of a defined view
   DType dtype() const { return dtype_; }
   const Shape& shape() const { return shape_; }
   const Shape& strides() const { return strides_; }
@@ -104,12 +110,27 @@ class TensorView {
     view.strides_ = strides;
     return view;
   }
+  // What lies `bytes` bytes further, as elements of another type.
+  TensorView as(DType dtype, std::int64_t bytes, const Shape& shape) const {
+    return {dtype, shape, at(bytes / static_cast<std::int64_t>(size_of(dtype_))), *device_};
+  }
   // Rows [begin, end) along dim 0.
   TensorView rows(std::int64_t begin, std::int64_t end) const { return slice(0, begin, end - begin); }
 
-  // Where the elements are, for kernels, copies and collectives alone. Null of an undefined view.
+  // Where the elements are, for kernels of the CPU alone. Null of an undefined view. Error(runtime) where
+  // only a GPU's kernels could read it: the op has none of those for what it is asked.
   std::byte* kernel_address() const {
+    if (on_gpu()) no_gpu_kernel(*this);
+    return device_address();
+  }
+  // The same for copies, collectives and kernels of a GPU: an address of any device.
+  std::byte* device_address() const {
     return address_ == nullptr ? nullptr : device_->kernel_address(address_);
+  }
+  template <typename T>
+  T* device_data() const {
+    CHECK(address_ == nullptr || dtype_of<T>::value == dtype_, "view is {}", name_of(dtype_));
+    return reinterpret_cast<T*>(device_address());
   }
   template <typename T>
   T* kernel_data() const {

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "kernels/elementwise_problem.h"
+#include "kernels/gpu/kernels.h"
 #include "kernels/simd_list.h"
 
 namespace switchyard {
@@ -24,7 +25,7 @@ constexpr std::int64_t kGrain = 65536;  // elements a piece: long against handin
 // Where the elements of a view without gaps are; null of an undefined one.
 std::byte* contiguous(const TensorView& x) {
   CHECK(x.is_contiguous(), "a view of {} with gaps", to_string(x.shape()));
-  return x.kernel_address();
+  return x.device_address();
 }
 
 std::int64_t rows_of(const TensorView& x) {
@@ -91,6 +92,7 @@ void add(ThreadPool& pool, const TensorView& a, const TensorView& b, const Tenso
             a.size() == out.size() && b.size() == out.size(),
         "[add] {} {} and {} {} into {} {}", a.size(), name_of(a.dtype()), b.size(), name_of(b.dtype()),
         out.size(), name_of(out.dtype()));
+  if (out.on_gpu()) return gpu::add(a, b, out);
   run(pool, "add", kAdd,
       {.dtype = b.dtype(),
        .a = contiguous(a),
@@ -109,6 +111,7 @@ void add_to_rows(ThreadPool& pool, const TensorView& rows, const TensorView& row
   if (pool.skips({"add_to_rows", out.dtype(), static_cast<double>(out.size()),
                   2 * static_cast<double>(out.bytes())}))
     return;
+  if (out.on_gpu()) return gpu::add_to_rows(rows, row, out);
   const std::byte *const from = contiguous(rows), *const added = contiguous(row);
   std::byte* const to = contiguous(out);
   const auto row_of = [&](std::int64_t i) {
@@ -126,6 +129,7 @@ void add_to_rows(ThreadPool& pool, const TensorView& rows, const TensorView& row
 void scale(ThreadPool& pool, const TensorView& x, float factor, const TensorView& out) {
   CHECK(x.dtype() == out.dtype() && x.size() == out.size(), "[scale] {} {} into {} {}", x.size(),
         name_of(x.dtype()), out.size(), name_of(out.dtype()));
+  if (out.on_gpu()) return gpu::scale(x, factor, out);
   run(pool, "scale", kScale,
       {.dtype = x.dtype(),
        .a = contiguous(x),
@@ -137,6 +141,7 @@ void scale(ThreadPool& pool, const TensorView& x, float factor, const TensorView
 
 void convert(ThreadPool& pool, const TensorView& x, const TensorView& out) {
   CHECK(x.size() == out.size(), "[convert] {} elements into {}", x.size(), out.size());
+  if (out.on_gpu()) return gpu::convert(x, out);
   if (!out.is_contiguous()) return convert_rows(pool, x, out);
   const std::int64_t n = x.size();
   if (x.dtype() == out.dtype()) {
@@ -160,6 +165,7 @@ double sum_of_squares(ThreadPool& pool, const TensorView& x) {
   if (pool.skips(
           {"sum_of_squares", x.dtype(), 2 * static_cast<double>(x.size()), static_cast<double>(x.bytes())}))
     return 0;
+  if (x.on_gpu()) return gpu::sum_of_squares(x);
   SumOfSquaresKernel* const kernel = choose("sum_of_squares", kSumOfSquares, x.dtype());
   const std::byte* const data = contiguous(x);
   return sum_pieces(pool, x.size(), [&](std::int64_t begin, std::int64_t end, SquareSums& squares) {
@@ -180,7 +186,7 @@ SwigluProblem swiglu_problem(const char* op, const TensorView& gate, const Tenso
   return {.dtype = gate.dtype(),
           .gate = contiguous(gate),
           .up = contiguous(up),
-          .w = row_weights.kernel_data<float>(),
+          .w = row_weights.device_data<float>(),
           .cols = columns};
 }
 
@@ -192,6 +198,7 @@ void swiglu(ThreadPool& pool, const SwigluArgs& args) {
         "[swiglu] {} of {} into {} of {}", args.gate.size(), name_of(args.gate.dtype()), args.hidden.size(),
         name_of(args.hidden.dtype()));
   problem.h = contiguous(args.hidden);
+  if (args.gate.on_gpu()) return gpu::swiglu(args);
   run(pool, "swiglu", kSwiglu, problem, rows_of(args.gate));
 }
 
@@ -203,7 +210,8 @@ void swiglu_backward(ThreadPool& pool, const SwigluBackwardArgs& args) {
   problem.dh = contiguous(args.dhidden);
   problem.dgate = contiguous(args.dgate);
   problem.dup = contiguous(args.dup);
-  if (args.row_weights.defined()) problem.dw = args.drow_weights.kernel_data<float>();
+  if (args.row_weights.defined()) problem.dw = args.drow_weights.device_data<float>();
+  if (args.gate.on_gpu()) return gpu::swiglu_backward(args);
   run(pool, "swiglu_backward", kSwigluBackward, problem, rows_of(args.gate));
 }
 

@@ -84,6 +84,26 @@ PoisonedArray::PoisonedArray(const PoisonedArray& other, bool fenced)
   std::memcpy(bytes_.data(), other.bytes_.data(), kGuard + data_bytes());
 }
 
+PoisonedArray PoisonedArray::on(Device& device) const {
+  PoisonedArray copied = *this;
+  copied.there_ = std::make_shared<Buffer>(Memory(device, nullptr), bytes_.size());
+  const auto size = static_cast<std::int64_t>(bytes_.size());
+  copy(TensorView::of_host(bytes_.data(), {size}), {DType::u8, {size}, copied.there_->data(), device});
+  return copied;
+}
+
+void PoisonedArray::read_back() {
+  const auto size = static_cast<std::int64_t>(bytes_.size());
+  copy({DType::u8, {size}, there_->data(), there_->device()}, TensorView::of_host(bytes_.data(), {size}));
+}
+
+TensorView PoisonedArray::view(const Shape& shape) const {
+  if (!there_) return TensorView::of_host(dtype(), data(), shape);
+  const TensorView all(DType::u8, {static_cast<std::int64_t>(bytes_.size())}, there_->data(),
+                       there_->device());
+  return all.as(dtype(), static_cast<std::int64_t>(kGuard), shape);
+}
+
 PoisonedArray PoisonedArray::integers(DType dtype, std::int64_t count, std::uint32_t seed, int limit) {
   PoisonedArray result(dtype, count);
   std::mt19937 generator(seed);

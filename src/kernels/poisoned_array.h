@@ -9,7 +9,7 @@
 #include <optional>
 #include <span>
 
-#include "core/tensor_view.h"
+#include "core/tensor.h"
 
 namespace switchyard {
 
@@ -50,6 +50,11 @@ class PoisonedArray {
   // Normally distributed values.
   static PoisonedArray normal(DType dtype, std::int64_t count, std::uint32_t seed, float scale = 1.0f);
 
+  // A copy that lives on a device: view() is of the device's memory, guards and all. read_back() brings what
+  // is there to where the other functions look.
+  PoisonedArray on(Device& device) const;
+  void read_back();
+
   // A copy with a fence instead of the guard at its end. Its alignment is that of an element.
   PoisonedArray fenced() const { return {*this, true}; }
 
@@ -57,7 +62,7 @@ class PoisonedArray {
   std::int64_t size() const { return count_; }
   void* data() { return bytes_.data() + kGuard; }
   const void* data() const { return bytes_.data() + kGuard; }
-  TensorView view(const Shape& shape) const { return TensorView::of_host(dtype(), data(), shape); }
+  TensorView view(const Shape& shape) const;
   TensorView view() const { return view({size()}); }
   float* floats() { return static_cast<float*>(data()); }
   const float* floats() const { return static_cast<const float*>(data()); }
@@ -79,7 +84,8 @@ class PoisonedArray {
 
   DType dtype_;
   std::int64_t count_;
-  FencedBytes bytes_;  // guard, elements, guard or nothing
+  FencedBytes bytes_;              // guard, elements, guard or nothing
+  std::shared_ptr<Buffer> there_;  // the same, on a device
 };
 
 // |found - expected| <= relative * |expected| + absolute; with both 0 they must be equal (-0 is 0). A NaN

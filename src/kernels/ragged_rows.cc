@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "kernels/dispatch.h"
+#include "kernels/gpu/kernels.h"
 #include "kernels/ragged_rows_problem.h"
 
 namespace switchyard {
@@ -79,6 +80,7 @@ void ragged_gather(ThreadPool& pool, const RaggedGatherArgs& args) {
   CHECK(args.out.dtype() == args.x.dtype() && args.out.shape() == (Shape{rows, m}),
         "[{}] {} indices of {} {} into {} {}", op, rows, name_of(args.x.dtype()), to_string(args.x.shape()),
         name_of(args.out.dtype()), to_string(args.out.shape()));
+  if (args.x.on_gpu()) return gpu::ragged_gather(args);
   run_ragged(pool, op, kGather,
              {.dtype = args.x.dtype(),
               .x = args.x.kernel_address(),
@@ -100,6 +102,7 @@ void ragged_gather_reduce(ThreadPool& pool, const RaggedGatherReduceArgs& args) 
   CHECK(args.position.rank() == 2 && args.out.shape() == (Shape{args.position.dim(0), m}),
         "[{}] {} at {} into {}", op, to_string(args.x.shape()), to_string(args.position.shape()),
         to_string(args.out.shape()));
+  if (args.x.on_gpu()) return gpu::ragged_gather_reduce(args);
   run_ragged(pool, op, kGatherReduce,
              {.dtype = args.x.dtype(),
               .x = args.x.kernel_address(),
@@ -123,6 +126,7 @@ void ragged_row_dot(ThreadPool& pool, const RaggedRowDotArgs& args) {
             args.dy.shape() == (Shape{args.position.dim(0), m}),
         "[{}] {} {} and {} {} at {}", op, name_of(args.dy.dtype()), to_string(args.dy.shape()),
         name_of(args.x.dtype()), to_string(args.x.shape()), to_string(args.position.shape()));
+  if (args.x.on_gpu()) return gpu::ragged_row_dot(args);
   run_ragged(pool, op, kRowDot,
              {.dtype = args.x.dtype(),
               .x = args.x.kernel_address(),

@@ -36,6 +36,7 @@ struct Kernel {
   const char* name;  // its function in kernels/
   const char* op;    // the list that its implementations are in (dispatch.h); null: the same code everywhere
   std::vector<Case> (*cases)(std::uint32_t seed);
+  bool on_host = false;  // its operands are the host's on every device
 };
 
 // Arrays of random numbers, each from a seed of its own.

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "core/error.h"
+#include "kernels/gpu/kernels.h"
 #include "selftest/compare.h"
 #include "selftest/fault.h"
 
@@ -21,6 +22,9 @@ Listed only_ran(const Listed& listed) {
   return ran;
 }
 
+// What a case must make.
+Arrays twin_of(const Kernel& kernel, const Case& c, ThreadPool& pool, FaultReport& faults);
+
 // One run, on memory of its own.
 struct Run {
   Run(const Case& c, ThreadPool& pool, bool fenced) {
@@ -32,10 +36,32 @@ struct Run {
     listed = record.listed();
     inputs_stayed = inputs == c.inputs;
   }
+  // On a device.
+  Run(const Case& c, ThreadPool& pool, Device& device) {
+    Arrays inputs;
+    for (const PoisonedArray& x : c.inputs) inputs.push_back(x.on(device));
+    for (const Output& x : c.outputs) outputs.push_back(x.start.on(device));
+    c.run(pool, inputs, outputs);
+    for (PoisonedArray& x : inputs) x.read_back();
+    for (PoisonedArray& x : outputs) x.read_back();
+    inputs_stayed = inputs == c.inputs;
+  }
   Arrays outputs;
   Listed listed;
-  bool inputs_stayed;
+  bool inputs_stayed = false;
 };
+
+void judge(const Case& c, const Run& found, const Arrays& expected, std::string_view how, bool in_tiles,
+           Result& result) {
+  std::string failure = found.inputs_stayed ? "" : "an input was written to";
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const Comparison x = compare(c.outputs[i], found.outputs[i], expected[i], in_tiles);
+    take_larger(x.max_abs, result.max_abs);
+    take_larger(x.max_rel, result.max_rel);
+    if (failure.empty()) failure = x.failure;
+  }
+  if (result.pass() && !failure.empty()) result.failure = fmt::format("{}, {}: {}", c.what, how, failure);
+}
 
 class Runner {
  public:
@@ -51,7 +77,7 @@ class Runner {
 
   void run(const Case& c) {
     if (isas_.empty()) return;
-    const Arrays expected = twin_of(c);
+    const Arrays expected = twin_of(kernel_, c, many_, faults_);
     Listed before;
     for (const Isa isa : isas_) {
       const ScopedIsa cap(isa);
@@ -63,10 +89,10 @@ class Runner {
       before = ran;
       Result& result = result_of(one.listed, c.dtype);
       ++result.cases;
-      judge(c, one, expected, 1, result);
+      judge(c, one, expected, threads_text(1), in_tiles(result), result);
       if (!result.pass()) continue;  // to write before a fence would end the process
       const Run many(c, many_, true);
-      judge(c, many, expected, many_.threads(), result);
+      judge(c, many, expected, threads_text(many_.threads()), in_tiles(result), result);
       if (result.pass() && many.outputs != one.outputs)
         result.failure = fmt::format("{}: {} threads give other bits than one", c.what, many_.threads());
     }
@@ -90,14 +116,9 @@ class Runner {
   }
 
  private:
-  Arrays twin_of(const Case& c) {
-    const ScopedIsa cap(Isa::ref);
-    faults_.running(fmt::format("{} on ref, {} of {}", kernel_.name, name_of(c.dtype), c.what));
-    if (!c.twin) return Run(c, many_, false).outputs;
-    Arrays outputs;
-    for (const Output& output : c.outputs) outputs.push_back(output.start);
-    c.twin(c.inputs, outputs);
-    return outputs;
+  static bool in_tiles(const Result& result) { return result.isa >= Isa::avx512_bf16; }
+  static std::string threads_text(int threads) {
+    return fmt::format("{} thread{}", threads, threads == 1 ? "" : "s");
   }
 
   Result& result_of(const Listed& listed, DType dtype) {
@@ -119,19 +140,6 @@ class Runner {
                                         .dtype = std::string(name_of(dtype))});
   }
 
-  void judge(const Case& c, const Run& found, const Arrays& expected, int threads, Result& result) const {
-    const bool in_tiles = result.isa >= Isa::avx512_bf16;
-    std::string failure = found.inputs_stayed ? "" : "an input was written to";
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-      const Comparison x = compare(c.outputs[i], found.outputs[i], expected[i], in_tiles);
-      take_larger(x.max_abs, result.max_abs);
-      take_larger(x.max_rel, result.max_rel);
-      if (failure.empty()) failure = x.failure;
-    }
-    if (result.pass() && !failure.empty())
-      result.failure = fmt::format("{}, {} thread{}: {}", c.what, threads, threads == 1 ? "" : "s", failure);
-  }
-
   const Kernel& kernel_;
   ThreadPool one_, many_;
   FaultReport faults_;
@@ -140,7 +148,53 @@ class Runner {
   std::vector<Result> results_;
 };
 
+Arrays twin_of(const Kernel& kernel, const Case& c, ThreadPool& pool, FaultReport& faults) {
+  const ScopedIsa cap(Isa::ref);
+  faults.running(fmt::format("{} on ref, {} of {}", kernel.name, name_of(c.dtype), c.what));
+  if (!c.twin) return Run(c, pool, false).outputs;
+  Arrays outputs;
+  for (const Output& output : c.outputs) outputs.push_back(output.start);
+  c.twin(c.inputs, outputs);
+  return outputs;
+}
+
+// Runs a case on the device and judges it. An op without a kernel there fails by the error it throws.
+void run_case_on(Device& device, const Case& c, const Arrays& expected, ThreadPool& pool, Result& result) {
+  ++result.cases;
+  try {
+    const std::int64_t before = gpu::launches();
+    const Run first(c, pool, device);
+    // Results of tensor cores are sums in another order, of products that are as exact.
+    judge(c, first, expected, device.name(), true, result);
+    const bool empty = std::ranges::all_of(expected, [](const PoisonedArray& x) { return x.size() == 0; });
+    if (result.pass() && !empty && gpu::launches() == before)
+      result.failure = fmt::format("{}: no kernel of the device ran", c.what);
+    if (result.pass() && Run(c, pool, device).outputs != first.outputs)
+      result.failure = fmt::format("{}: a second run gives other bits", c.what);
+  } catch (const Error& error) {
+    if (result.pass()) result.failure = fmt::format("{}: {}", c.what, error.what());
+  }
+}
+
 }  // namespace
+
+std::vector<Result> run_kernel_on(Device& device, const Kernel& kernel, std::uint32_t seed) {
+  std::vector<Result> results;
+  if (kernel.on_host) return results;
+  ThreadPool pool(1);
+  FaultReport faults;
+  for (const Case& c : kernel.cases(seed)) {
+    const Arrays expected = twin_of(kernel, c, pool, faults);
+    faults.running(fmt::format("{} on {}, {} of {}", kernel.name, device.name(), name_of(c.dtype), c.what));
+    auto at = std::ranges::find(results, name_of(c.dtype), &Result::dtype);
+    if (at == results.end())
+      at = results.insert(at, {.kernel = kernel.name,
+                               .implementation = std::string(device.name()),
+                               .dtype = std::string(name_of(c.dtype))});
+    run_case_on(device, c, expected, pool, *at);
+  }
+  return results;
+}
 
 std::vector<Result> run_kernel(const Kernel& kernel, int threads, std::uint32_t seed) {
   Runner runner(kernel, threads);

@@ -29,4 +29,9 @@ struct Result {
 // there is. A run that faults ends the process (fault.h).
 std::vector<Result> run_kernel(const Kernel& kernel, int threads, std::uint32_t seed);
 
+// Runs each case on memory of a GPU, or of an emulated one, twice, which must give the same bits, and
+// compares the outputs with the twin's as above. A case of a kernel of the host's alone (Kernel::on_host) is
+// left out.
+std::vector<Result> run_kernel_on(Device& device, const Kernel& kernel, std::uint32_t seed);
+
 }  // namespace switchyard::selftest

@@ -1,0 +1,40 @@
+// The GPU of this process: whether there is one, its memory, copies, and its stream of work.
+//
+// Work is done in the order in which it is given: kernels, copies and the giving back of memory go to one
+// stream, whichever rank gives them. So ranks of one process that met on the host may read what the others'
+// kernels write. A build without CUDA has the same functions (core/no_cuda/gpu.cc): there is no GPU then.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace switchyard::gpu {
+
+// What keeps this process from using a GPU, in a line; empty: nothing.
+std::string missing();
+
+struct Properties {
+  std::string name;
+  int major = 0, minor = 0;  // compute capability
+  int multiprocessors = 0;
+  std::size_t memory_bytes = 0;
+  int driver_version = 0, runtime_version = 0;  // as CUDA numbers them: 13000 is 13.0
+};
+Properties properties();
+
+// At least `bytes` bytes of the GPU's memory, 256-byte aligned, uninitialised. Error(runtime) when there is
+// no memory. What is released may be had again at once by who asks next.
+std::byte* allocate(std::size_t bytes);
+void release(std::byte* block);
+
+// Copies between any two memories, of the host or of the GPU. Returns when the host may read `to` and write
+// `from`.
+void copy(void* to, const void* from, std::size_t bytes);
+void fill_zero(void* to, std::size_t bytes);
+// Returns when all work given so far is done. Error(runtime) when a kernel failed.
+void synchronize();
+
+// The stream, as CUDA knows it (a cudaStream_t).
+void* stream();
+
+}  // namespace switchyard::gpu
