@@ -14,8 +14,9 @@ std::vector<KeyDeclaration> run_keys() {
                   "let the command line change keys that model_name's file sets"),
       boolean_key("log_config", false,
                   "print every key, its value and its source at start (the reference's default is true)"),
-      choice_key("device", "cpu", one_of({"cpu", "fenced"}),
-                 "where tensors live and kernels run; fenced: the CPU, on memory that nothing but kernels, "
+      choice_key("device", "cpu", one_of({"auto", "cpu", "cuda", "cuda_emulated", "fenced"}),
+                 "where tensors live and kernels run; auto: a GPU where there is one; cuda_emulated: a GPU's "
+                 "kernels, thread by thread on the CPU; fenced: the CPU, on memory that nothing but kernels, "
                  "copies and collectives can touch, which proves that a device of its own would do"),
       integer_key("ranks", 1, at_least(1),
                   "number of ranks: threads; under mpirun as many as processes, or a multiple"),

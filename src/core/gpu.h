@@ -30,6 +30,8 @@ void release(std::byte* block);
 // Copies between any two memories, of the host or of the GPU. Returns when the host may read `to` and write
 // `from`.
 void copy(void* to, const void* from, std::size_t bytes);
+// Within the GPU's memory, in the order of the stream: it returns before it is done.
+void move(void* to, const void* from, std::size_t bytes);
 void fill_zero(void* to, std::size_t bytes);
 // Returns when all work given so far is done. Error(runtime) when a kernel failed.
 void synchronize();

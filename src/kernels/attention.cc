@@ -4,6 +4,7 @@
 #include "core/tensor.h"
 #include "kernels/attention_problem.h"
 #include "kernels/dispatch.h"
+#include "kernels/gpu/kernels.h"
 #include "kernels/ref/attention_reference.h"
 
 namespace switchyard {
@@ -146,10 +147,10 @@ AttentionProblem problem_of(const char* op, const AttentionArgs& a) {
             .scale = a.scale,
             .causal = a.causal,
             .dtype = a.q.dtype(),
-            .q_index = a.q_index.kernel_data<std::int32_t>(),
-            .kv_index = a.kv_index.kernel_data<std::int32_t>(),
-            .q_segment = a.q_segment.kernel_data<std::int32_t>(),
-            .kv_segment = a.kv_segment.kernel_data<std::int32_t>(),
+            .q_index = a.q_index.device_data<std::int32_t>(),
+            .kv_index = a.kv_index.device_data<std::int32_t>(),
+            .q_segment = a.q_segment.device_data<std::int32_t>(),
+            .kv_segment = a.kv_segment.device_data<std::int32_t>(),
             .seen = {a.window, a.chunk}};
   const AttentionSpec& s = p.args;
   CHECK(a.window >= 0 && a.chunk >= 0 && (a.causal || !s.seen.limits()),
@@ -168,11 +169,11 @@ AttentionProblem problem_of(const char* op, const AttentionArgs& a) {
   check_mask("q_segment", a.q_segment, s.q_length);
   check_mask("kv_segment", a.kv_segment, s.kv_length);
   CHECK(a.q_segment.defined() == a.kv_segment.defined(), "[{}] segments of queries or of keys only", op);
-  p.q = a.q.kernel_address();
-  p.k = a.k.kernel_address();
-  p.v = a.v.kernel_address();
-  p.out = a.out.kernel_address();
-  p.lse = a.lse.kernel_data<float>();
+  p.q = a.q.device_address();
+  p.k = a.k.device_address();
+  p.v = a.v.device_address();
+  p.out = a.out.device_address();
+  p.lse = a.lse.device_data<float>();
   return p;
 }
 
@@ -194,6 +195,7 @@ void attention(ThreadPool& pool, const AttentionArgs& args) {
     const Buffer taken(pool.counts_workspace() ? workspace(p) : 0);
     return;
   }
+  if (args.q.on_gpu()) return gpu::attention(p);
   choose("attention", kForward, p)(pool, p);
 }
 
@@ -206,10 +208,11 @@ void attention_backward(ThreadPool& pool, const AttentionBackwardArgs& args) {
   check_view(kOp, "dk", args.dk, dtype, args.forward.k.shape());
   check_view(kOp, "dv", args.dv, dtype, args.forward.v.shape());
   if (pool.skips(work_of(kOp, p.args, 5))) return;
-  p.dout = args.dout.kernel_address();
-  p.dq = args.dq.kernel_address();
-  p.dk = args.dk.kernel_address();
-  p.dv = args.dv.kernel_address();
+  p.dout = args.dout.device_address();
+  p.dq = args.dq.device_address();
+  p.dk = args.dk.device_address();
+  p.dv = args.dv.device_address();
+  if (args.dq.on_gpu()) return gpu::attention_backward(p, args.dq);
   choose(kOp, kBackward, p)(pool, p);
 }
 

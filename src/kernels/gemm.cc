@@ -12,6 +12,7 @@
 #include "kernels/gemm_few_rows.h"
 #include "kernels/gemm_integers.h"
 #include "kernels/gemm_problem.h"
+#include "kernels/gpu/kernels.h"
 #include "kernels/packed_weights.h"
 
 namespace switchyard {
@@ -286,7 +287,7 @@ namespace {
 
 // A view of two or three dims as [batch, rows, columns].
 struct Matrices {
-  explicit Matrices(const TensorView& x) : dtype(x.dtype()), first(x.kernel_address()) {
+  explicit Matrices(const TensorView& x) : dtype(x.dtype()), first(x.device_address()) {
     CHECK(x.rank() == 2 || x.rank() == 3, "a matrix of {} dims", x.rank());
     const std::size_t row = x.rank() - 2;
     rows = x.dim(row), columns = x.dim(row + 1), leading = x.stride(row);
@@ -311,6 +312,7 @@ void gemm(ThreadPool& pool, const GemmArgs& args) {
   CHECK((args.transpose_a ? a.columns : a.rows) == m && (args.transpose_b ? b.columns : b.inputs()) == k &&
             (args.transpose_b ? b.rows : b.outputs()) == n,
         "[gemm] {}x{} and {}x{} into {}x{}", a.rows, a.columns, b.rows, b.columns, m, n);
+  if (args.c.on_gpu()) return is_packed(b.dtype) ? no_gpu_kernel(args.b) : gpu::gemm(args);
   std::vector<GemmProblem> problems(static_cast<std::size_t>(c.batch));
   for (std::int64_t i = 0; i < c.batch; ++i) {
     problems[static_cast<std::size_t>(i)] = {.m = m,

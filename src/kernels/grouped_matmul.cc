@@ -10,6 +10,7 @@
 #include "core/tensor.h"
 #include "kernels/elementwise.h"
 #include "kernels/gemm_problem.h"
+#include "kernels/gpu/kernels.h"
 #include "kernels/ragged_rows.h"
 
 namespace switchyard {
@@ -39,13 +40,14 @@ struct GroupedProduct {
   bool packed() const { return is_packed(weight_dtype); }
 };
 
-// The sizes of the groups, which sum to `rows`.
+// The sizes of the groups, which sum to `rows`. Where the host cannot read them, sizes that do: a GPU's
+// kernels read them themselves.
 std::vector<std::int64_t> read_sizes(std::string_view op, const TensorView& group_sizes, std::int64_t rows) {
   CHECK(group_sizes.rank() == 1, "[{}] group_sizes has {} dims", op, group_sizes.rank());
   check_view(op, "group_sizes", group_sizes, DType::i32, group_sizes.shape());
   const std::int64_t groups = group_sizes.dim(0);
   std::vector<std::int64_t> sizes(static_cast<std::size_t>(groups));
-  if (group_sizes.is_abstract()) {
+  if (group_sizes.is_abstract() || group_sizes.on_gpu()) {
     for (std::int64_t g = 0; g < groups; ++g)
       sizes[static_cast<std::size_t>(g)] = rows / groups + (g < rows % groups ? 1 : 0);
     return sizes;
@@ -76,6 +78,14 @@ GroupedProduct product_of(std::string_view op, const TensorView& operand, const 
           .block_n = n};
 }
 
+// Whether a GPU computes it. Error(runtime) where it has no kernel for the weights.
+bool runs_on_gpu(const TensorView& out, const GroupedProduct& product) {
+  if (out.on_gpu() && product.packed())
+    fail_runtime("[gmm] device {} has no kernel for weights of {}", out.device().name(),
+                 name_of(product.weight_dtype));
+  return out.on_gpu();
+}
+
 // Where the left operand of a pair of products lies.
 struct LookedUpRows {
   const std::byte* x;
@@ -87,7 +97,7 @@ LookedUpRows looked_up(std::string_view op, const TensorView& x, const TensorVie
   CHECK(x.rank() == 2, "[{}] x has {} dims", op, x.rank());
   check_view(op, "x", x, product.dtype, {index.defined() ? x.dim(0) : product.rows, product.k});
   check_optional_view(op, "index", index, DType::i32, {product.rows});
-  return {x.kernel_address(), index.kernel_data<std::int32_t>()};
+  return {x.device_address(), index.device_data<std::int32_t>()};
 }
 
 const std::byte* advance(const std::byte* x, DType dtype, std::int64_t elements) {
@@ -152,6 +162,7 @@ void gmm(ThreadPool& pool, const GmmArgs& args) {
   check_view("gmm", "rhs", args.rhs, p.weight_dtype, p.weights());
   check_optional_view("gmm", "bias", args.bias, dtype, {p.groups(), p.n});
   check_view("gmm", "out", args.out, args.out.dtype(), {p.rows, p.n});
+  if (runs_on_gpu(args.out, p)) return gpu::gmm(args);
   run_gemms(pool, "gmm", gmm_problems(p, args));
 }
 
@@ -186,6 +197,7 @@ void gmm_dlhs(ThreadPool& pool, const GmmDlhsArgs& args) {
   check_view("gmm_dlhs", "dy", args.dy, p.dtype, {p.rows, p.n});
   check_view("gmm_dlhs", "rhs", args.rhs, p.dtype, p.weights());
   check_view("gmm_dlhs", "dlhs", args.dlhs, p.dtype, {p.rows, p.k});
+  if (runs_on_gpu(args.dlhs, p)) return gpu::gmm_dlhs(args);
   run_gemms(pool, "gmm_dlhs", dlhs_problems(p, args.dy, args.rhs, args.dlhs));
 }
 
@@ -196,6 +208,7 @@ void gmm_drhs(ThreadPool& pool, const GmmDrhsArgs& args) {
   check_view("gmm_drhs", "lhs", args.lhs, dtype, {p.rows, p.k});
   check_view("gmm_drhs", "dy", args.dy, dtype, {p.rows, p.n});
   check_view("gmm_drhs", "drhs", args.drhs, drhs_dtype, p.weights());
+  if (runs_on_gpu(args.drhs, p)) return gpu::gmm_drhs(args);
   const auto problems = per_group(p, [&](std::int64_t g, std::int64_t row, std::int64_t rows) {
     return GemmProblem{.m = p.k,
                        .n = p.n,
@@ -251,6 +264,7 @@ void gmm_pair(ThreadPool& pool, const GmmPairArgs& args) {
   check_view("gmm_pair", "out_1", args.out_1, dtype, {p.rows, p.n});
   check_optional_view("gmm_pair", "row_weights", args.row_weights, DType::f32, {p.rows});
   check_optional_view("gmm_pair", "hidden", args.hidden, dtype, {p.rows, p.n});
+  if (runs_on_gpu(args.out_0, p)) return gpu::gmm_pair(args);
   if (!takes_gemm_forms(dtype) || p.packed()) {
     const GatheredRows lhs(pool, args.x, args.index);
     // All at once: threads wait for each other once.
@@ -294,6 +308,7 @@ void gmm_dlhs_pair(ThreadPool& pool, const GmmDlhsPairArgs& args) {
   check_view("gmm_dlhs_pair", "rhs_0", args.rhs_0, dtype, p.weights());
   check_view("gmm_dlhs_pair", "rhs_1", args.rhs_1, dtype, p.weights());
   check_view("gmm_dlhs_pair", "dlhs", args.dlhs, dtype, {p.rows, p.k});
+  if (runs_on_gpu(args.dlhs, p)) return gpu::gmm_dlhs_pair(args);
   if (takes_gemm_forms(dtype)) {
     auto problems = dlhs_problems(p, args.dy_0, args.rhs_0, args.dlhs);
     std::vector<GemmTerm> terms;
@@ -323,6 +338,7 @@ void gmm_drhs_pair(ThreadPool& pool, const GmmDrhsPairArgs& args) {
   check_view("gmm_drhs_pair", "dy_1", args.dy_1, dtype, {p.rows, p.n});
   check_view("gmm_drhs_pair", "drhs_0", args.drhs_0, drhs_dtype, p.weights());
   check_view("gmm_drhs_pair", "drhs_1", args.drhs_1, drhs_dtype, p.weights());
+  if (runs_on_gpu(args.drhs_0, p)) return gpu::gmm_drhs_pair(args);
   if (!takes_gemm_forms(dtype)) {
     const GatheredRows lhs(pool, args.x, args.index);
     gmm_drhs(pool, {lhs.view(), args.dy_0, args.group_sizes, args.drhs_0});

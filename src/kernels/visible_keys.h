@@ -15,7 +15,7 @@ struct KeyWindow {
   bool limits() const { return window > 0 || chunk > 0; }
 
   // The first place whose key a query at `place` may see. It never goes back as `place` goes on.
-  std::int32_t first_visible(std::int32_t place) const {
+  constexpr std::int32_t first_visible(std::int32_t place) const {
     constexpr std::int64_t kLow = std::numeric_limits<std::int32_t>::min();
     std::int64_t first = kLow;
     if (window > 0) first = std::max(first, place - window + 1);

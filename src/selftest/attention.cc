@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <tuple>
 
@@ -107,18 +108,51 @@ Bound attention_bound(DType dtype, double absolute) {
   return {dtype == DType::bf16 ? 0x1p-7 : 3e-6, absolute};
 }
 
+PoisonedArray places_array(const std::vector<std::int32_t>& values) {
+  PoisonedArray result(DType::i32, static_cast<std::int64_t>(values.size()));
+  std::memcpy(result.data(), values.data(), values.size() * sizeof(values[0]));
+  return result;
+}
+
+// Places and segments, as inputs of a case.
+Arrays mask_arrays(const AttentionData& d) {
+  return {places_array(d.q_index), places_array(d.kv_index), places_array(d.q_segment),
+          places_array(d.kv_segment)};
+}
+
+// `masks`: the place in `in` of mask_arrays().
+AttentionArgs args_of(const AttentionData& d, const Arrays& in, std::size_t masks, const PoisonedArray& out,
+                      const PoisonedArray& lse) {
+  AttentionArgs args = reference::attention_args(d.args, nullptr, nullptr, nullptr, nullptr, nullptr);
+  const AttentionSpec& s = d.args;
+  args.q = in[0].view({s.batch, s.q_length, s.heads, s.qk_dim});
+  args.k = in[1].view({s.batch, s.kv_length, s.kv_heads, s.qk_dim});
+  args.v = in[2].view({s.batch, s.kv_length, s.kv_heads, s.v_dim});
+  args.out = out.view({s.batch, s.q_length, s.heads, s.v_dim});
+  args.lse = lse.view({s.batch, s.heads, s.q_length});
+  const Shape queries{s.batch, s.q_length}, keys{s.batch, s.kv_length};
+  if (s.q_index != nullptr) args.q_index = in[masks].view(queries), args.kv_index = in[masks + 1].view(keys);
+  if (s.q_segment != nullptr)
+    args.q_segment = in[masks + 2].view(queries), args.kv_segment = in[masks + 3].view(keys);
+  return args;
+}
+
+Arrays joined_arrays(Arrays some, const Arrays& more) {
+  some.insert(some.end(), more.begin(), more.end());
+  return some;
+}
+
 using SharedAttention = std::shared_ptr<const AttentionData>;
 
 Case attention_forward_case(const SharedAttention& d) {
   return {d->args.dtype,
           "",
-          {d->q, d->k, d->v},
+          joined_arrays({d->q, d->k, d->v}, mask_arrays(*d)),
           {{"out", PoisonedArray(d->args.dtype, d->out.size()), attention_bound(d->args.dtype, 1e-5), 0,
             d->rounding.out},
            {"lse", PoisonedArray(DType::f32, d->lse.size()), {3e-6, 3e-6}}},
           [d](ThreadPool& pool, const Arrays& in, Arrays& out) {
-            attention(pool, reference::attention_args(d->args, in[0].data(), in[1].data(), in[2].data(),
-                                                      out[0].data(), out[1].floats()));
+            attention(pool, args_of(*d, in, 3, out[0], out[1]));
           }};
 }
 
@@ -127,13 +161,12 @@ Case attention_backward_case(const SharedAttention& d) {
   const Bound bound = attention_bound(dtype, 5e-5);
   return {dtype,
           "",
-          {d->q, d->k, d->v, d->out, d->lse, d->dout},
+          joined_arrays({d->q, d->k, d->v, d->out, d->lse, d->dout}, mask_arrays(*d)),
           {{"dq", PoisonedArray(dtype, d->q.size()), bound, 0, d->rounding.dq},
            {"dk", PoisonedArray(dtype, d->k.size()), bound, 0, d->rounding.dk},
            {"dv", PoisonedArray(dtype, d->v.size()), bound, 0, d->rounding.dv}},
           [d](ThreadPool& pool, const Arrays& in, Arrays& out) {
-            const AttentionArgs forward = reference::attention_args(
-                d->args, in[0].data(), in[1].data(), in[2].data(), in[3].data(), in[4].floats());
+            const AttentionArgs forward = args_of(*d, in, 6, in[3], in[4]);
             attention_backward(pool,
                                {forward, in[5].view(forward.out.shape()), out[0].view(forward.q.shape()),
                                 out[1].view(forward.k.shape()), out[2].view(forward.v.shape())});

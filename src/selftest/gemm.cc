@@ -50,14 +50,14 @@ Case gemm_case(const GemmShape& s, int flags, std::int64_t padding, DType dtype,
           {std::move(a), std::move(b)},
           {{"c", std::move(c)}},
           [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
-            const auto matrices = [&](DType type, const void* data, std::int64_t rows, std::int64_t columns,
+            const auto matrices = [&](const PoisonedArray& x, std::int64_t rows, std::int64_t columns,
                                       std::int64_t leading) {
-              return TensorView::of_host(type, data, {s.batch, rows, columns}, {rows * leading, leading, 1});
+              return x.view().block(0, {s.batch, rows, columns}, {rows * leading, leading, 1});
             };
             GemmArgs given = args;
-            given.a = matrices(dtype, in[0].data(), a_rows, a_columns, lda);
-            given.b = matrices(dtype, in[1].data(), b_rows, b_columns, ldb);
-            given.c = matrices(c_dtype, out[0].data(), s.m, s.n, ldc);
+            given.a = matrices(in[0], a_rows, a_columns, lda);
+            given.b = matrices(in[1], b_rows, b_columns, ldb);
+            given.c = matrices(out[0], s.m, s.n, ldc);
             gemm(pool, given);
           }};
 }

@@ -91,6 +91,11 @@ void copy(void* to, const void* from, std::size_t bytes) {
   if (!within) synchronize();
 }
 
+void move(void* to, const void* from, std::size_t bytes) {
+  if (bytes > 0)
+    require(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, the_gpu().stream), "cannot copy");
+}
+
 void fill_zero(void* to, std::size_t bytes) {
   if (bytes > 0) require(cudaMemsetAsync(to, 0, bytes, the_gpu().stream), "cannot fill");
 }

@@ -28,6 +28,9 @@ void release(std::byte*) {
 void copy(void*, const void*, std::size_t) {
   no_gpu();
 }
+void move(void*, const void*, std::size_t) {
+  no_gpu();
+}
 void fill_zero(void*, std::size_t) {
   no_gpu();
 }

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/device.h"
 #include "dist/comm/position.h"
 #include "dist/comm/process_group.h"
 
@@ -59,6 +60,7 @@ using TakeInput = std::function<void(std::size_t index, const void* in)>;
 
 // One rank's memory in a collective.
 struct Operands {
+  const Device* device = nullptr;  // whose memory `in` and `out` are; null: the host's
   const void* in = nullptr;
   void* out = nullptr;  // of an all-reduce and a broadcast: also the input
   RaggedRows send{}, receive{};

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/gpu.h"
 #include "dist/comm/progress_thread.h"
 
 namespace switchyard {
@@ -22,7 +23,7 @@ std::int64_t bytes_of_row(const TensorView& x) {
 
 void* address(const TensorView& x) {
   CHECK(x.is_contiguous(), "a collective on a view with gaps, {}", to_string(x.shape()));
-  return x.kernel_address();
+  return x.device_address();
 }
 
 // The only part of a group of one. Nothing is moved where there is no memory.
@@ -30,7 +31,16 @@ void copy_own(const TensorView& to, const TensorView& from) {
   if (to.is_abstract() || from.size() == 0) return;
   void* const out = address(to);
   const void* const in = address(from);
-  if (out != in) std::memmove(out, in, from.bytes());
+  if (out == in) return;
+  if (to.device().kind() == DeviceKind::cuda)
+    gpu::move(out, in, from.bytes());
+  else
+    std::memmove(out, in, from.bytes());
+}
+
+// The device of a view, where kernels of a GPU do the sums and copies.
+const Device* gpu_of(const TensorView& x) {
+  return x.on_gpu() ? &x.device() : nullptr;
 }
 
 std::int64_t part_bytes(const ProcessGroup& group, const TensorView& in) {
@@ -88,7 +98,7 @@ void Communicator::all_gather(const ProcessGroup& group, const TensorView& in, c
   const CollectiveCall call = gather_call(group, in, out);
   check(group, call);
   if (group.size() == 1) return copy_own(out, in);
-  carry_out(group, call, {.in = address(in), .out = address(out)});
+  carry_out(group, call, {.device = gpu_of(in), .in = address(in), .out = address(out)});
 }
 
 void Communicator::reduce_scatter(const ProcessGroup& group, const TensorView& in, const TensorView& out,
@@ -107,7 +117,7 @@ void Communicator::reduce_scatter(const ProcessGroup& group, const TensorView& i
                             .runs = runs};
   check(group, call);
   if (group.size() == 1) return copy_own(out, in);
-  carry_out(group, call, {.in = address(in), .out = address(out)});
+  carry_out(group, call, {.device = gpu_of(in), .in = address(in), .out = address(out)});
 }
 
 void Communicator::all_reduce(const ProcessGroup& group, const TensorView& x) {
@@ -115,7 +125,7 @@ void Communicator::all_reduce(const ProcessGroup& group, const TensorView& x) {
   const CollectiveCall call{
       .kind = Collective::all_reduce, .axis = group.axis, .type = name_of(x.dtype()), .size = x.size()};
   check(group, call);
-  if (group.size() > 1) carry_out(group, call, {.in = address(x), .out = address(x)});
+  if (group.size() > 1) carry_out(group, call, {.device = gpu_of(x), .in = address(x), .out = address(x)});
 }
 
 void Communicator::all_to_all(const ProcessGroup& group, const TensorView& in, const TensorView& out) {
@@ -124,7 +134,7 @@ void Communicator::all_to_all(const ProcessGroup& group, const TensorView& in, c
       .kind = Collective::all_to_all, .axis = group.axis, .size = part_bytes(group, in)};
   check(group, call);
   if (group.size() == 1) return copy_own(out, in);
-  carry_out(group, call, {.in = address(in), .out = address(out)});
+  carry_out(group, call, {.device = gpu_of(in), .in = address(in), .out = address(out)});
 }
 
 void Communicator::ragged_all_to_all(const ProcessGroup& group, const TensorView& in, const RaggedRows& send,
@@ -134,7 +144,9 @@ void Communicator::ragged_all_to_all(const ProcessGroup& group, const TensorView
   check_rows(group, call, send, receive);
   CHECK(bytes_of_row(out) == call.size, "rows of {} bytes as rows of {}", call.size, bytes_of_row(out));
   if (group.size() > 1)
-    return carry_out(group, call, {.in = address(in), .out = address(out), .send = send, .receive = receive});
+    return carry_out(
+        group, call,
+        {.device = gpu_of(in), .in = address(in), .out = address(out), .send = send, .receive = receive});
   const std::int64_t rows = send.counts[0], from = send.offsets[0], to = receive.offsets[0];
   CHECK(rows == receive.counts[0], "{} rows sent, {} received", rows, receive.counts[0]);
   copy_own(out.rows(to, to + rows), in.rows(from, from + rows));
@@ -145,7 +157,7 @@ void Communicator::broadcast(const ProcessGroup& group, int root, const TensorVi
       .kind = Collective::broadcast, .axis = group.axis, .size = bytes_of(x), .root = root};
   check(group, call);
   CHECK(root >= 0 && root < group.size(), "{} of {} ranks", to_string(call), group.size());
-  if (group.size() > 1) carry_out(group, call, {.in = address(x), .out = address(x)});
+  if (group.size() > 1) carry_out(group, call, {.device = gpu_of(x), .in = address(x), .out = address(x)});
 }
 
 void Communicator::barrier(const ProcessGroup& group) {
@@ -170,7 +182,7 @@ std::shared_ptr<StartedCollective> Communicator::start_all_gather(const ProcessG
                                                                   Buffers buffers) {
   auto started = std::make_shared<StartedCollective>(group);
   started->call = gather_call(started->group, in, out);
-  started->operands = {.in = address(in), .out = address(out)};
+  started->operands = {.device = gpu_of(in), .in = address(in), .out = address(out)};
   started->buffers = std::move(buffers);
   if (group.size() == 1) copy_own(out, in);
   return start(std::move(started));
@@ -191,8 +203,11 @@ std::shared_ptr<StartedCollective> Communicator::start_ragged_all_to_all(
   const auto kept = [&](std::size_t i) {
     return std::span<const std::int64_t>(started->numbers).subspan(i * ranks, ranks);
   };
-  started->operands = {
-      .in = address(in), .out = address(out), .send = {kept(0), kept(1)}, .receive = {kept(2), kept(3)}};
+  started->operands = {.device = gpu_of(in),
+                       .in = address(in),
+                       .out = address(out),
+                       .send = {kept(0), kept(1)},
+                       .receive = {kept(2), kept(3)}};
   started->buffers = std::move(buffers);
   return start(std::move(started));
 }

@@ -74,6 +74,10 @@ class Communicator {
   int size() const { return top_->size(); }
   int process_of(int rank) const { return top_->process_of(rank); }  // the process that has a rank
   bool in_one_process() const { return process_of(0) == process_of(size() - 1); }
+  // Says where the tensors of this rank are. Ranks do not read each other's memory where it is a GPU's.
+  void use_device(const Device& device) {
+    if (device.is_gpu()) shared_memory_.reset();
+  }
   // What only ranks that read each other's memory can do; null where these ranks do not.
   SharedMemory* shared_memory() const { return shared_memory_.get(); }
 

@@ -20,16 +20,18 @@
 
 #include "core/cores.h"
 #include "core/error.h"
+#include "core/gpu.h"
 #include "dist/comm/bytes.h"
 #include "dist/comm/failure.h"
 #include "dist/comm/local_world.h"
 #include "dist/comm/reduce.h"
+#include "kernels/gpu/rank_sum.h"
 
 namespace switchyard {
 namespace {
 
 // All-reduce works through pieces of at most this many elements a rank, which bounds its scratch space.
-constexpr std::int64_t kScratchElements = 1 << 18;
+constexpr std::int64_t kScratchElements = 1 << 18, kGpuScratchElements = 1 << 22;
 
 // Inputs of at most this many bytes are copied, which takes less time than a wait; of an all-reduce every
 // rank then sums all elements.
@@ -37,6 +39,12 @@ constexpr std::int64_t kSmall = 4096;
 
 // A rank's part of a reduce-scatter whose runs have fewer bytes is read as whole lines of the inputs.
 constexpr std::int64_t kShortRun = 4096;
+
+// Within the memory of a GPU, or of the host where `device` is null.
+void move_bytes(const Device* device, void* to, const void* from, std::int64_t bytes) {
+  if (device == nullptr || device->kind() != DeviceKind::cuda) return copy_bytes(to, from, bytes);
+  if (bytes > 0 && to != from) gpu::move(to, from, static_cast<std::size_t>(bytes));
+}
 
 class LocalBackend : public CommBackend {
  public:
@@ -64,18 +72,18 @@ class LocalBackend : public CommBackend {
       case Collective::reduce_scatter:
         return reduce_scatter(group, call, operands);
       case Collective::all_reduce:
-        return all_reduce(group, call, operands.out);
+        return all_reduce(group, call, operands);
       case Collective::all_to_all:
         return all_to_all(group, call, operands);
       case Collective::ragged_all_to_all:
         return ragged_all_to_all(group, call, operands);
       case Collective::broadcast:
-        return broadcast(group, call, operands.out);
+        return broadcast(group, call, operands);
       case Collective::barrier:
       case Collective::make_together:
         break;
     }
-    return exchange(group, call, nullptr, 0, [](Inputs) {});
+    return exchange(group, call, Operands{}, 0, [](Inputs) {});
   }
 
  private:
@@ -83,10 +91,10 @@ class LocalBackend : public CommBackend {
   using Inputs = std::span<const void* const>;
 
   double all_gather(const ProcessGroup& group, const CollectiveCall& call, const Operands& operands) {
-    return exchange(group, call, operands.in, call.size, [&](Inputs inputs) {
+    return exchange(group, call, operands, call.size, [&](Inputs inputs) {
       std::int64_t offset = 0;
       for (const void* theirs : inputs) {
-        copy_bytes(at(operands.out, offset), theirs, call.size);
+        move_bytes(operands.device, at(operands.out, offset), theirs, call.size);
         offset += call.size;
       }
     });
@@ -112,22 +120,27 @@ class LocalBackend : public CommBackend {
   double reduce_scatter(const ProcessGroup& group, const CollectiveCall& call, const Operands& operands) {
     const std::int64_t run = call.size / call.runs, parts = group.size();
     const std::int64_t bytes = call.size * parts * element_bytes(call.type);
+    if (operands.device != nullptr) {
+      return exchange(group, call, operands, bytes, [&](Inputs inputs) {
+        gpu::sum_in_order({call.type, inputs, group.index * run, run, run * parts, call.size, operands.out});
+      });
+    }
     if (bytes > kSmall && call.runs > 1 && run * element_bytes(call.type) < kShortRun)
       return reduce_scatter_short_runs(group, call, operands);
-    return exchange(group, call, operands.in, bytes, [&](Inputs inputs) {
+    return exchange(group, call, operands, bytes, [&](Inputs inputs) {
       for (std::int64_t i = 0; i < call.runs; ++i)
         sum(inputs, call.type, (i * parts + group.index) * run, run,
             at(operands.out, i * run * sum_bytes(call.type)));
     });
   }
 
-  double all_reduce(const ProcessGroup& group, const CollectiveCall& call, void* data);
+  double all_reduce(const ProcessGroup& group, const CollectiveCall& call, const Operands& operands);
 
   double all_to_all(const ProcessGroup& group, const CollectiveCall& call, const Operands& operands) {
-    return exchange(group, call, operands.in, call.size * group.size(), [&](Inputs inputs) {
+    return exchange(group, call, operands, call.size * group.size(), [&](Inputs inputs) {
       std::int64_t offset = 0;
       for (const void* theirs : inputs) {
-        copy_bytes(at(operands.out, offset), at(theirs, group.index * call.size), call.size);
+        move_bytes(operands.device, at(operands.out, offset), at(theirs, group.index * call.size), call.size);
         offset += call.size;
       }
     });
@@ -138,7 +151,7 @@ class LocalBackend : public CommBackend {
       const auto me = static_cast<std::size_t>(group.index);
       for (std::size_t i = 0; i < inputs.size(); ++i) {
         const RaggedRows& theirs = meeting_of(group).slots[i].operands.send;
-        copy_bytes(at(operands.out, operands.receive.offsets[i] * call.size),
+        move_bytes(operands.device, at(operands.out, operands.receive.offsets[i] * call.size),
                    at(inputs[i], theirs.offsets[me] * call.size), theirs.counts[me] * call.size);
       }
     });
@@ -149,14 +162,16 @@ class LocalBackend : public CommBackend {
       for (std::size_t i = 0; i < inputs.size(); ++i) (*operands.take)(i, inputs[i]);
     };
     if (call.kind == Collective::all_to_all)
-      return exchange(group, call, operands.in, call.size * group.size(), take_all);
+      return exchange(group, call, operands, call.size * group.size(), take_all);
     return meet(group, call, operands, take_all);
   }
 
-  double broadcast(const ProcessGroup& group, const CollectiveCall& call, void* data) {
+  double broadcast(const ProcessGroup& group, const CollectiveCall& call, const Operands& operands) {
+    void* const data = operands.out;
     const void* const own = group.index == call.root ? data : nullptr;
-    return exchange(group, call, own, call.size, [&](Inputs inputs) {
-      if (own == nullptr) copy_bytes(data, inputs[static_cast<std::size_t>(call.root)], call.size);
+    return exchange(group, call, {.device = operands.device, .in = own}, call.size, [&](Inputs inputs) {
+      if (own == nullptr)
+        move_bytes(operands.device, data, inputs[static_cast<std::size_t>(call.root)], call.size);
     });
   }
 
@@ -185,10 +200,12 @@ class LocalBackend : public CommBackend {
 
   // In one of the two ways below, by the size of the inputs, which is the same on all ranks.
   template <typename Work>
-  double exchange(const ProcessGroup& group, const CollectiveCall& call, const void* in, std::int64_t bytes,
-                  const Work& work) {
-    return bytes <= kSmall ? meet_with_copies(group, call, in, bytes, work)
-                           : meet(group, call, {.in = in}, work);
+  double exchange(const ProcessGroup& group, const CollectiveCall& call, const Operands& operands,
+                  std::int64_t bytes, const Work& work) {
+    // A copy of a GPU's memory is work for the GPU: the second wait costs less.
+    return bytes <= kSmall && operands.device == nullptr
+               ? meet_with_copies(group, call, operands.in, bytes, work)
+               : meet(group, call, {.device = operands.device, .in = operands.in}, work);
   }
 
   // Publishes the operands, waits for all, runs work(inputs) on the others' memory if they agree, and waits
@@ -269,32 +286,44 @@ class LocalBackend : public CommBackend {
 };
 
 // Each rank sums one slice of the others' values into its scratch space; then all copy all slices.
-double LocalBackend::all_reduce(const ProcessGroup& group, const CollectiveCall& call, void* data) {
+double LocalBackend::all_reduce(const ProcessGroup& group, const CollectiveCall& call,
+                                const Operands& operands) {
+  void* const data = operands.out;
+  const Device* const device = operands.device;
   const auto parts = static_cast<int>(group.ranks.size());
   const std::int64_t bytes = element_bytes(call.type);
-  if (call.size * bytes <= kSmall) {
+  if (call.size * bytes <= kSmall && device == nullptr) {
     return meet_with_copies(group, call, data, call.size * bytes, [&](Inputs inputs) {
       sum(inputs, call.type, 0, call.size, static_cast<std::byte*>(data));
     });
   }
   auto& own_scratch =
       slot_of(group).scratch;  // made before its first use, so no other rank can be reading it
-  if (!own_scratch)
-    own_scratch = std::make_unique_for_overwrite<std::byte[]>(kScratchElements * sizeof(double));
-  std::byte* scratch = own_scratch.get();
+  const std::int64_t scratch_elements = device == nullptr ? kScratchElements : kGpuScratchElements;
+  Device& scratch_device = device == nullptr ? Device::cpu() : const_cast<Device&>(*device);
+  if (!own_scratch || &own_scratch->device() != &scratch_device)
+    own_scratch = std::make_shared<Buffer>(Memory(scratch_device, nullptr),
+                                           static_cast<std::size_t>(scratch_elements) * sizeof(double));
+  const auto address_of = [&](Buffer& buffer) { return buffer.device().kernel_address(buffer.data()); };
+  std::byte* const scratch = address_of(*own_scratch);
   double waited = 0;
   std::int64_t begin = 0;
   do {
-    const std::int64_t count = std::min(call.size - begin, kScratchElements * parts);
+    const std::int64_t count = std::min(call.size - begin, scratch_elements * parts);
     void* piece = at(data, begin * bytes);
-    waited += meet(group, call, {.in = piece}, [&](Inputs inputs) {
+    waited += meet(group, call, {.device = device, .in = piece}, [&](Inputs inputs) {
       const Slice slice = slice_of(count, parts, group.index);
-      sum(inputs, call.type, slice.begin, slice.end - slice.begin, scratch);
+      const std::int64_t own = slice.end - slice.begin;
+      if (device != nullptr)
+        gpu::sum_in_order({call.type, inputs, slice.begin, own, own, own, scratch});
+      else
+        sum(inputs, call.type, slice.begin, own, scratch);
     });
     const Meeting& meeting = meeting_of(group);
     for (int i = 0; i < parts; ++i) {
       const Slice slice = slice_of(count, parts, i);
-      copy_bytes(at(piece, slice.begin * bytes), meeting.slots[static_cast<std::size_t>(i)].scratch.get(),
+      move_bytes(device, at(piece, slice.begin * bytes),
+                 address_of(*meeting.slots[static_cast<std::size_t>(i)].scratch),
                  (slice.end - slice.begin) * bytes);
     }
     begin += count;

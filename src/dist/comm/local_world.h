@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/tensor.h"
 #include "core/workers.h"
 #include "dist/comm/comm_backend.h"
 #include "dist/comm/shared_objects.h"
@@ -29,8 +30,8 @@ struct Slot {
   const Position* position = nullptr;
   Operands operands;  // others read `in`, and write this rank's part of a sum to `out`
   bool arrived = false;
-  std::vector<std::byte> copies[2];      // of a small input, in turns; invariant 3
-  std::unique_ptr<std::byte[]> scratch;  // this rank's slice of an all-reduce; invariant 4
+  std::vector<std::byte> copies[2];  // of a small input, in turns; invariant 3
+  std::shared_ptr<Buffer> scratch;   // this rank's slice of an all-reduce; invariant 4
 };
 
 struct Meeting {

@@ -47,9 +47,10 @@ class Processes {
   virtual void agree(const Error* failure, double timeout_seconds) = 0;
   virtual bool agreed() const = 0;
 
-  // Runs body(communicator of rank r) for the ranks of `workers`, of which there are as many in every process:
-  // n in process p are ranks p·n onwards. Agrees first unless done. With one process as run_local_ranks; with
-  // more, each is a thread, and the first failure of any rank ends this process: see stage 3.
+  // Runs body(communicator of rank r) for the ranks of `workers`, of which there are as many in every
+  // process: n in process p are ranks p·n onwards. Agrees first unless done. With one process as
+  // run_local_ranks; with more, each is a thread, and the first failure of any rank ends this process: see
+  // stage 3.
   virtual void run_ranks(Workers& workers, double timeout_seconds,
                          const std::function<void(Communicator&)>& body) = 0;
 };

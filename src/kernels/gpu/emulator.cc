@@ -1,4 +1,3 @@
-#if !defined(SWITCHYARD_CUDA)
 #include "kernels/gpu/emulator.h"
 
 #include <algorithm>
@@ -267,4 +266,3 @@ void wait_for_groups(int left) {
 }
 
 }  // namespace switchyard::gpu::emulator
-#endif  // !SWITCHYARD_CUDA

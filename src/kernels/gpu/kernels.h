@@ -3,7 +3,10 @@
 // built for a GPU, or for the emulator (kernels/gpu/code.h).
 #pragma once
 
+#include "kernels/attention_problem.h"
 #include "kernels/elementwise.h"
+#include "kernels/gemm.h"
+#include "kernels/grouped_matmul.h"
 #include "kernels/ragged_rows.h"
 
 namespace switchyard::gpu {
@@ -15,6 +18,19 @@ std::int64_t launches();
 void ragged_gather(const RaggedGatherArgs& args);
 void ragged_gather_reduce(const RaggedGatherReduceArgs& args);
 void ragged_row_dot(const RaggedRowDotArgs& args);
+
+// attention.cu
+void attention(const AttentionProblem& problem);
+void attention_backward(const AttentionProblem& problem, const TensorView& q);  // works in memory like q's
+
+// matmul.cu
+void gemm(const GemmArgs& args);
+void gmm(const GmmArgs& args);
+void gmm_dlhs(const GmmDlhsArgs& args);
+void gmm_drhs(const GmmDrhsArgs& args);
+void gmm_pair(const GmmPairArgs& args);
+void gmm_dlhs_pair(const GmmDlhsPairArgs& args);
+void gmm_drhs_pair(const GmmDrhsPairArgs& args);
 
 // elementwise.cu
 void add(const TensorView& a, const TensorView& b, const TensorView& out);

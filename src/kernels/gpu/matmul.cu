@@ -1,0 +1,129 @@
+// The matrix products of kernels/gemm.h and kernels/grouped_matmul.h as what product.h computes.
+#include "kernels/gpu/code.h"
+#include "kernels/gpu/kernels.h"
+#include "kernels/gpu/product.h"
+
+namespace switchyard::gpu {
+
+void gemm(const GemmArgs& args) {
+  const auto batch_of = [](const TensorView& x) { return x.rank() == 3 ? x.dim(0) : 1; };
+  const auto stride_of = [](const TensorView& x) { return x.rank() == 3 ? x.stride(0) : 0; };
+  const auto leading = [](const TensorView& x) { return x.stride(x.rank() - 2); };
+  const std::size_t rows = args.c.rank() - 2, a_rows = args.a.rank() - 2;
+  run_product({.dtype = args.a.dtype(),
+               .c_dtype = args.c.dtype(),
+               .m = args.c.dim(rows),
+               .n = args.c.dim(rows + 1),
+               .terms = {{.a = args.a.device_address(),
+                          .b = args.b.device_address(),
+                          .k = args.a.dim(args.transpose_a ? a_rows : a_rows + 1)}},
+               .transpose_a = args.transpose_a,
+               .transpose_b = args.transpose_b,
+               .lda = leading(args.a),
+               .ldb = leading(args.b),
+               .ldc = leading(args.c),
+               .c = args.c.device_address(),
+               .accumulate = args.accumulate,
+               .batch = batch_of(args.c),
+               .a_stride = stride_of(args.a),
+               .b_stride = stride_of(args.b),
+               .c_stride = stride_of(args.c)});
+}
+
+namespace {
+
+// Rows of `a`, in groups, times weights [G,k,n] of their group.
+Product of_row_groups(const TensorView& a, const TensorView& index, const TensorView& weights,
+                      const TensorView& group_sizes, const TensorView& c) {
+  const std::int64_t k = weights.dim(1), n = weights.dim(2);
+  return {.dtype = weights.dtype(),
+          .c_dtype = c.dtype(),
+          .m = c.dim(0),
+          .n = n,
+          .terms = {{.a = a.device_address(),
+                     .a_rows = index.device_data<std::int32_t>(),
+                     .b = weights.device_address(),
+                     .k = k}},
+          .lda = k,
+          .ldb = n,
+          .ldc = n,
+          .c = c.device_address(),
+          .groups = Groups::rows,
+          .batch = weights.dim(0),
+          .b_stride = k * n,
+          .group_sizes = group_sizes.device_data<std::int32_t>()};
+}
+
+// The same with the weights transposed: dy [R,n] to [R,k].
+Product of_row_groups_back(const TensorView& dy, const TensorView& weights, const TensorView& group_sizes,
+                           const TensorView& c) {
+  Product p = of_row_groups(dy, {}, weights, group_sizes, c);
+  const std::int64_t k = weights.dim(1), n = weights.dim(2);
+  p.n = p.ldc = k;
+  p.lda = p.terms[0].k = n;
+  p.transpose_b = true;
+  return p;
+}
+
+// The gradient of weights [G,k,n] from rows of x [*,k] and dy [R,n].
+Product of_depth_groups(const TensorView& x, const TensorView& index, const TensorView& dy,
+                        const TensorView& group_sizes, const TensorView& c) {
+  const std::int64_t k = c.dim(1), n = c.dim(2);
+  return {.dtype = x.dtype(),
+          .c_dtype = c.dtype(),
+          .m = k,
+          .n = n,
+          .terms = {{.a = x.device_address(),
+                     .a_rows = index.device_data<std::int32_t>(),
+                     .b = dy.device_address()}},
+          .transpose_a = true,
+          .lda = k,
+          .ldb = n,
+          .ldc = n,
+          .c = c.device_address(),
+          .groups = Groups::depth,
+          .batch = c.dim(0),
+          .c_stride = k * n,
+          .group_sizes = group_sizes.device_data<std::int32_t>()};
+}
+
+}  // namespace
+
+void gmm(const GmmArgs& args) {
+  Product p = of_row_groups(args.lhs, {}, args.rhs, args.group_sizes, args.out);
+  p.bias = args.bias.device_address();
+  p.bias_stride = p.n;
+  p.accumulate = args.accumulate;
+  run_product(p);
+}
+
+void gmm_dlhs(const GmmDlhsArgs& args) {
+  run_product(of_row_groups_back(args.dy, args.rhs, args.group_sizes, args.dlhs));
+}
+
+void gmm_drhs(const GmmDrhsArgs& args) {
+  run_product(of_depth_groups(args.lhs, {}, args.dy, args.group_sizes, args.drhs));
+}
+
+void gmm_pair(const GmmPairArgs& args) {
+  run_product(of_row_groups(args.x, args.index, args.rhs_0, args.group_sizes, args.out_0));
+  run_product(of_row_groups(args.x, args.index, args.rhs_1, args.group_sizes, args.out_1));
+  if (args.hidden.defined() && args.hidden.size() > 0)
+    swiglu({args.out_0, args.out_1, args.row_weights, args.hidden});
+}
+
+void gmm_dlhs_pair(const GmmDlhsPairArgs& args) {
+  Product p = of_row_groups_back(args.dy_0, args.rhs_0, args.group_sizes, args.dlhs);
+  p.terms[1] = p.terms[0];
+  p.terms[1].a = args.dy_1.device_address();
+  p.terms[1].b = args.rhs_1.device_address();
+  p.term_count = 2;
+  run_product(p);
+}
+
+void gmm_drhs_pair(const GmmDrhsPairArgs& args) {
+  run_product(of_depth_groups(args.x, args.index, args.dy_0, args.group_sizes, args.drhs_0));
+  run_product(of_depth_groups(args.x, args.index, args.dy_1, args.group_sizes, args.drhs_1));
+}
+
+}  // namespace switchyard::gpu
