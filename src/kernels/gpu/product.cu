@@ -4,90 +4,10 @@
 #include "kernels/gpu/code.h"
 #include "kernels/gpu/kernels.h"
 #include "kernels/gpu/product.h"
-#include "kernels/gpu/tiles.h"
+#include "kernels/gpu/product_parts.h"
 
 namespace switchyard::gpu {
 namespace {
-
-// What a block of threads works on: which rows of C, the operands of its group.
-struct Part {
-  std::int64_t row = 0, rows_end = 0;  // of C: the first, and the end of what may be written
-  std::int64_t column = 0;
-  std::int64_t b_offset = 0, c_offset = 0, bias_offset = 0, a_offset = 0;  // elements
-  std::int64_t depth_begin = 0, depth_end = 0;  // stored rows of a and b, of groups of depth
-};
-
-// Blocks of columns that are neighbours in the order of blocks, so that a wave of blocks reads few rows of
-// both.
-constexpr std::int64_t kBand = 16;
-
-// Finds the group of this block of threads, and where in it the block is. False: there is nothing to do.
-// `scratch`: 4 elements of shared memory.
-GPU_FUNCTION bool find_part(const Product& p, int block_rows, int block_columns, std::int64_t row_blocks,
-                            std::int64_t* scratch, Part& part) {
-  const std::int64_t column_blocks = (p.n + block_columns - 1) / block_columns;
-  const std::int64_t band = block_index() / (kBand * row_blocks);
-  const std::int64_t left = column_blocks - band * kBand, width = left < kBand ? left : kBand;
-  const std::int64_t within = block_index() - band * kBand * row_blocks;
-  std::int64_t row_block = within / width;
-  part.column = (band * kBand + within % width) * block_columns;
-  if (p.groups == Groups::none) {
-    const std::int64_t i = block_index_z();
-    part.row = row_block * block_rows;
-    part.rows_end = p.m;
-    part.a_offset = i * p.a_stride;
-    part.b_offset = i * p.b_stride;
-    part.c_offset = i * p.c_stride;
-    return true;
-  }
-  // One warp looks through the groups, 32 at a time.
-  if (thread_index() < kWarp) {
-    const int lane = thread_index();
-    std::int64_t rows_before = 0, blocks_before = 0;
-    if (lane == 0) scratch[0] = -1;
-    warp_barrier();
-    const std::int64_t wanted = p.groups == Groups::rows ? row_block : block_index_z();
-    for (std::int64_t first = 0; first < p.batch; first += kWarp) {
-      const std::int64_t group = first + lane;
-      const std::int64_t size = group < p.batch ? p.group_sizes[group] : 0;
-      const std::int64_t blocks =
-          p.groups == Groups::rows ? (size + block_rows - 1) / block_rows : (group < p.batch ? 1 : 0);
-      std::int64_t rows_to = size, blocks_to = blocks;  // sums up to this lane
-      for (int by = 1; by < kWarp; by *= 2) {
-        const std::int64_t more_rows = shuffle_up(rows_to, by), more_blocks = shuffle_up(blocks_to, by);
-        if (lane >= by) {
-          rows_to += more_rows;
-          blocks_to += more_blocks;
-        }
-      }
-      const std::int64_t begin = blocks_before + blocks_to - blocks;
-      if (wanted >= begin && wanted < begin + blocks) {
-        scratch[0] = group;
-        scratch[1] = rows_before + rows_to - size;
-        scratch[2] = size;
-        scratch[3] = wanted - begin;
-      }
-      rows_before += shuffle(rows_to, kWarp - 1);
-      blocks_before += shuffle(blocks_to, kWarp - 1);
-    }
-  }
-  barrier();
-  const std::int64_t group = scratch[0], begin = scratch[1], size = scratch[2], block = scratch[3];
-  if (group < 0) return false;
-  if (p.groups == Groups::rows) {
-    part.row = begin + block * block_rows;
-    part.rows_end = begin + size;
-    part.b_offset = group * p.b_stride;
-    part.bias_offset = group * p.bias_stride;
-  } else {
-    part.row = row_block * block_rows;
-    part.rows_end = p.m;
-    part.depth_begin = begin;
-    part.depth_end = begin + size;
-    part.c_offset = group * p.c_stride;
-  }
-  return true;
-}
 
 // ---- float32
 
@@ -161,53 +81,11 @@ GPU_KERNEL plain_product(Product p, std::int64_t row_blocks) {
 // ---- bfloat16 on tensor cores
 
 // A block of threads makes 128 x 128 of C: 8 warps, 64 x 32 each, in steps of 64 of the depth.
-constexpr int kBlock = 128, kDepth = 64, kThreads = 256, kStages = 4, kChunk = 8;
+constexpr int kBlock = 128, kDepth = 64, kThreads = 256, kStages = 4;
 constexpr int kWarpRows = 64, kWarpColumns = 32;
 constexpr int kTileElements = kBlock * kDepth;
 constexpr std::size_t kTileBytes = kTileElements * sizeof(bfloat16);
 constexpr std::size_t kSharedBytes = 2 * kStages * kTileBytes;
-
-// An operand's tile lies in shared memory as it does in memory: `outer` stored rows of `width` elements, in
-// chunks of 8 (16 bytes) that change places by the row, so that eight rows of one chunk are in different
-// banks.
-template <int width>
-GPU_FUNCTION int place_of(int stored_row, int chunk) {
-  return stored_row * width + (chunk ^ (stored_row % 8)) * kChunk;
-}
-
-// Where an operand's tile comes from.
-struct TileSource {
-  const bfloat16* data;
-  const std::int32_t* rows;         // looks stored rows up; may be null
-  std::int64_t leading;             // elements from a stored row to the next
-  std::int64_t row, row_end;        // stored rows: the first of the tile, and the end
-  std::int64_t column, column_end;  // elements of a row, likewise
-};
-
-// Copies a tile of `height` stored rows of `width` elements; what is outside becomes 0.
-template <int height, int width, bool aligned>
-GPU_FUNCTION void load_tile(bfloat16* tile, const TileSource& from) {
-  constexpr int kChunks = width / kChunk;
-  for (int i = thread_index(); i < height * kChunks; i += kThreads) {
-    const int row = i / kChunks, chunk = i % kChunks;
-    const std::int64_t stored = from.row + row, column = from.column + chunk * kChunk;
-    bfloat16* const to = tile + place_of<width>(row, chunk);
-    std::int64_t count = stored < from.row_end ? from.column_end - column : 0;
-    count = count < 0 ? 0 : count > kChunk ? kChunk : count;
-    const bfloat16* source = from.data;
-    if (count > 0) source += (from.rows == nullptr ? stored : from.rows[stored]) * from.leading + column;
-    if constexpr (aligned) {
-      copy_async(to, source, static_cast<int>(count) * static_cast<int>(sizeof(bfloat16)));
-    } else {
-      for (int j = 0; j < kChunk; ++j) {
-        bfloat16 value;
-        value.bits = 0;
-        if (j < count) value = source[j];
-        to[j] = value;
-      }
-    }
-  }
-}
 
 // Of one operand, for the warp's rows (columns) of C from `outer` on and 16 of the depth from `depth` on:
 // four tiles, those of 8 rows at depth 0, of the next 8 rows, and the same at depth 8.
@@ -216,10 +94,10 @@ GPU_FUNCTION void load_fragment(const bfloat16* tile, int outer, int depth, std:
   const int lane = thread_index() % kWarp, which = lane / 8, row = lane % 8;
   if constexpr (depth_first) {  // stored [depth][outer]: tiles come transposed
     const int stored = depth + which / 2 * 8 + row, at = outer + which % 2 * 8;
-    load_tiles_transposed(tile + place_of<kBlock>(stored, at / kChunk), tiles);
+    load_tiles_transposed(tile + place_of<kDepth>(stored, at / kChunk), tiles);
   } else {  // stored [outer][depth]
     const int stored = outer + which % 2 * 8 + row, at = depth + which / 2 * 8;
-    load_tiles(tile + place_of<kDepth>(stored, at / kChunk), tiles);
+    load_tiles(tile + place_of<kBlock>(stored, at / kChunk), tiles);
   }
 }
 
@@ -247,15 +125,15 @@ __launch_bounds__(kThreads, 1)
     const auto* const a = static_cast<const bfloat16*>(term.a) + part.a_offset;
     const auto* const b = static_cast<const bfloat16*>(term.b) + part.b_offset;
     if constexpr (transpose_a)
-      load_tile<kDepth, kBlock, aligned>(a_tile,
-                                         {a, term.a_rows, p.lda, depth, end, part.row, part.rows_end});
+      load_tile<kDepth, kBlock, kThreads, aligned>(
+          a_tile, {a, term.a_rows, p.lda, depth, end, part.row, part.rows_end});
     else
-      load_tile<kBlock, kDepth, aligned>(a_tile,
-                                         {a, term.a_rows, p.lda, part.row, part.rows_end, depth, end});
+      load_tile<kBlock, kDepth, kThreads, aligned>(
+          a_tile, {a, term.a_rows, p.lda, part.row, part.rows_end, depth, end});
     if constexpr (transpose_b)
-      load_tile<kBlock, kDepth, aligned>(b_tile, {b, nullptr, p.ldb, part.column, p.n, depth, end});
+      load_tile<kBlock, kDepth, kThreads, aligned>(b_tile, {b, nullptr, p.ldb, part.column, p.n, depth, end});
     else
-      load_tile<kDepth, kBlock, aligned>(b_tile, {b, nullptr, p.ldb, depth, end, part.column, p.n});
+      load_tile<kDepth, kBlock, kThreads, aligned>(b_tile, {b, nullptr, p.ldb, depth, end, part.column, p.n});
   };
   const int warp = thread_index() / kWarp, lane = thread_index() % kWarp;
   const int warp_row = warp / 4 * kWarpRows, warp_column = warp % 4 * kWarpColumns;
@@ -332,22 +210,11 @@ bool chunks_are_aligned(const Product& p) {
   return true;
 }
 
-// Blocks of rows: at most, where groups of rows end within blocks.
-std::int64_t row_blocks_of(const Product& p, int block) {
-  return divide_up(p.m, block) + (p.groups == Groups::rows ? p.batch : 0);
-}
-
-Launch launch_of(const Product& p, int block, int threads, std::size_t shared_bytes) {
-  return {.blocks = row_blocks_of(p, block) * divide_up(p.n, block),
-          .threads = threads,
-          .shared_bytes = shared_bytes,
-          .blocks_z = p.groups == Groups::rows ? 1 : static_cast<int>(p.batch)};
-}
-
 template <typename C, bool transpose_a, bool transpose_b>
 void run_tensor_product(const Product& p) {
-  const Launch how = launch_of(p, kBlock, kThreads, kSharedBytes);
+  const Launch how = product_launch(p, kBlock, kBlock, kThreads, kSharedBytes);
   const std::int64_t row_blocks = row_blocks_of(p, kBlock);
+  if (chunks_are_aligned(p) && run_wgmma_product(p)) return;
   if (chunks_are_aligned(p))
     launch(how, tensor_product<C, transpose_a, transpose_b, true>, p, row_blocks);
   else
@@ -360,7 +227,7 @@ void run_product(const Product& p) {
   if (p.m == 0 || p.n == 0 || p.batch == 0) return;
   with_float_type(p.c_dtype, [&]<typename C>(C) {
     if (p.dtype == DType::f32) {
-      launch(launch_of(p, kPlainBlock, kPlainThreads, 0), plain_product<float, C>, p,
+      launch(product_launch(p, kPlainBlock, kPlainBlock, kPlainThreads, 0), plain_product<float, C>, p,
              row_blocks_of(p, kPlainBlock));
     } else if (p.transpose_a) {
       p.transpose_b ? run_tensor_product<C, true, true>(p) : run_tensor_product<C, true, false>(p);

@@ -97,17 +97,29 @@ inline void multiply_tiles(float (&c)[4], const std::uint32_t (&a)[4], std::uint
   };
   const Given mine{{a[0], a[1], a[2], a[3]}, {b0, b1}};
   emulator::exchange(&mine, sizeof(mine));
-  const auto given = [](int lane) { return static_cast<const Given*>(emulator::exchanged(lane)); };
+  const auto* const all = static_cast<const std::byte*>(emulator::exchanged(0));
+  const auto given = [&](int lane) {
+    return reinterpret_cast<const Given*>(all + static_cast<std::size_t>(lane) * emulator::kExchangeBytes);
+  };
   const int lane = thread_index() % kWarp;
-  for (int i = 0; i < 4; ++i) {
-    const int row = lane / 4, column = lane % 4 * 2 + i % 2;
-    float sum = 0;
-    for (int k = 0; k < 16; ++k) {
-      const int holder = k % 8 / 2;
-      const float x = tiles_detail::half_of(given(row * 4 + holder)->a[k / 8 * 2 + i / 2], k % 2);
-      const float y = tiles_detail::half_of(given(column * 4 + holder)->b[k / 8], k % 2);
-      sum += x * y;
+  // Rows lane / 4 and 8 more of a, and two columns of b, 16 values each, from the lanes that hold them.
+  float x[2][16], y[2][16];
+  for (int which = 0; which < 2; ++which) {
+    for (int holder = 0; holder < 4; ++holder) {
+      const Given& of_a = *given(lane / 4 * 4 + holder);
+      const Given& of_b = *given((lane % 4 * 2 + which) * 4 + holder);
+      for (int part = 0; part < 2; ++part) {
+        const int k = part * 8 + holder * 2;
+        for (int half = 0; half < 2; ++half) {
+          x[which][k + half] = tiles_detail::half_of(of_a.a[part * 2 + which], half);
+          y[which][k + half] = tiles_detail::half_of(of_b.b[part], half);
+        }
+      }
     }
+  }
+  for (int i = 0; i < 4; ++i) {
+    float sum = 0;
+    for (int k = 0; k < 16; ++k) sum += x[i / 2][k] * y[i % 2][k];
     c[i] += sum;
   }
 }
