@@ -35,13 +35,13 @@ double flops_of(const AttentionSizes& a, bool backward) {
 Measurement measure_attention(Bench& bench, const AttentionSizes& a, const std::string& direction) {
   const bool backward = direction == "fwd+bwd";
   const auto make = [&](std::int64_t heads, std::int64_t dim, std::uint32_t seed) {
-    return random_tensor(bench.pool, a.dtype, {a.batch, a.length, heads, dim}, seed);
+    return random_tensor(bench, a.dtype, {a.batch, a.length, heads, dim}, seed);
   };
   const Tensor q = make(a.heads, a.qk_dim, 1), k = make(a.kv_heads, a.qk_dim, 2),
                v = make(a.kv_heads, a.v_dim, 3), dout = make(a.heads, a.v_dim, 4),
                out = make(a.heads, a.v_dim, 5), dq = make(a.heads, a.qk_dim, 6),
                dk = make(a.kv_heads, a.qk_dim, 7), dv = make(a.kv_heads, a.v_dim, 8),
-               lse = Memory().zeros(DType::f32, {a.batch, a.heads, a.length});
+               lse = bench.memory.zeros(DType::f32, {a.batch, a.heads, a.length});
   const AttentionArgs args{.q = q.view(),
                            .k = k.view(),
                            .v = v.view(),
@@ -63,7 +63,7 @@ Measurement measure_attention(Bench& bench, const AttentionSizes& a, const std::
   m.bytes = static_cast<double>(q.bytes() + k.bytes() + v.bytes() + out.bytes());
   m.bytes +=
       static_cast<double>(backward ? dout.bytes() + dq.bytes() + dk.bytes() + dv.bytes() : lse.bytes());
-  m.time = time_rounds(bench.budget, [&] {
+  m.time = time_rounds(bench, [&] {
     attention(bench.pool, args);
     if (backward) attention_backward(bench.pool, {args, dout.view(), dq.view(), dk.view(), dv.view()});
   });

@@ -15,6 +15,7 @@ struct Case {
   // What to measure. Throws Error(usage) for values that make no sense together, before anything is measured.
   std::vector<Job> (*jobs)(const Keys& keys);
   bool own_threads = false;  // as many as its ranks need: the key threads means nothing to it
+  bool on_device = false;    // may work on a GPU: the key device
   bool with_config = false;  // CONFIG.yml and a config's keys may stand beside its own
 };
 

@@ -53,7 +53,8 @@ Tensor FixedChoices::replay(const Context&, std::int64_t step, std::int64_t, std
 double FixedChoices::mean_experts_used() const {
   double sum = 0;
   for (const Tensor& ids : choices_) {
-    const auto all = ids.span<std::int32_t>();
+    const Tensor there = to_host(ids);
+    const auto all = there.span<std::int32_t>();
     sum += static_cast<double>(std::set<std::int32_t>(all.begin(), all.end()).size());
   }
   return sum / static_cast<double>(choices_.size());

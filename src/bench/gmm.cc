@@ -33,10 +33,11 @@ Measurement measure_gmm(Bench& bench, const GmmCall& call) {
   const bool forward = call.direction == "fwd", dlhs = call.direction == "dlhs";
   const std::vector<std::int64_t> sizes = rows_of_experts(s, call.skew);
   const std::vector<std::int32_t> counts(sizes.begin(), sizes.end());
-  const TensorView groups = TensorView::of_host(counts.data(), {s.experts});
+  const Tensor group_sizes = to_device(bench.memory, Tensor::of<std::int32_t>({s.experts}, counts));
+  const TensorView groups = group_sizes.view();
   // Of rows, weights and outputs the one that is the result is not filled.
   const auto make = [&](const Shape& shape, bool result, std::uint32_t seed) {
-    return result ? Tensor::zeros(call.dtype, shape) : random_tensor(bench.pool, call.dtype, shape, seed);
+    return result ? bench.memory.zeros(call.dtype, shape) : random_tensor(bench, call.dtype, shape, seed);
   };
   const Tensor rows = make({s.rows(), s.emb}, dlhs, 1);
   const Tensor weights = make({s.experts, s.emb, s.mlp}, !forward && !dlhs, 2);
@@ -49,7 +50,7 @@ Measurement measure_gmm(Bench& bench, const GmmCall& call) {
   m.direction = call.direction;
   m.flops = 2.0 * static_cast<double>(s.rows()) * static_cast<double>(s.emb) * static_cast<double>(s.mlp);
   m.bytes = compulsory_elements(call, sizes) * static_cast<double>(size_of(call.dtype));
-  m.time = time_rounds(bench.budget, [&] {
+  m.time = time_rounds(bench, [&] {
     if (forward)
       gmm(bench.pool, {.lhs = rows.view(),
                        .rhs = weights.view(),

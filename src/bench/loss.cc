@@ -17,15 +17,19 @@ struct LossCall {
 
 Measurement measure_loss(Bench& bench, const LossCall& call) {
   const bool backward = call.direction == "fwd+bwd";
-  const Tensor hidden = random_tensor(bench.pool, call.dtype, {call.rows, call.emb}, 1),
-               weight = random_tensor(bench.pool, call.dtype, {call.emb, call.vocab}, 2, 0.05f);
-  Tensor targets(DType::i32, {call.rows});
+  const Tensor hidden = random_tensor(bench, call.dtype, {call.rows, call.emb}, 1),
+               weight = random_tensor(bench, call.dtype, {call.emb, call.vocab}, 2, 0.05f);
+  Tensor targets(DType::i32, {call.rows}), share(DType::f32, {call.rows});
   for (std::int64_t i = 0; i < call.rows; ++i)
     targets.data<std::int32_t>()[i] = static_cast<std::int32_t>(i * 7919 % call.vocab);
-  Tensor lse(DType::f32, {call.rows}), target_logit(DType::f32, {call.rows}), share(DType::f32, {call.rows}),
-      dhidden(DType::f32, {call.rows, call.emb}), dweight;
-  if (backward) dweight = Tensor(call.dtype, {call.emb, call.vocab});
   std::fill_n(share.data<float>(), call.rows, 1.0f / static_cast<float>(call.rows));
+  targets = to_device(bench.memory, targets);
+  share = to_device(bench.memory, share);
+  const Tensor lse = bench.memory.empty(DType::f32, {call.rows}),
+               target_logit = bench.memory.empty(DType::f32, {call.rows}),
+               dhidden = bench.memory.empty(DType::f32, {call.rows, call.emb});
+  Tensor dweight;
+  if (backward) dweight = bench.memory.empty(call.dtype, {call.emb, call.vocab});
   const CrossEntropyLogits logits{
       .hidden = hidden.view(), .weight = weight.view(), .targets = targets.view()};
   const auto r = static_cast<double>(call.rows), v = static_cast<double>(call.vocab);
@@ -39,7 +43,7 @@ Measurement measure_loss(Bench& bench, const LossCall& call) {
   m.bytes = static_cast<double>(hidden.bytes() + weight.bytes() + targets.bytes() + lse.bytes() +
                                 target_logit.bytes());
   if (backward) m.bytes += static_cast<double>(dhidden.bytes() + dweight.bytes());
-  m.time = time_rounds(bench.budget, [&] {
+  m.time = time_rounds(bench, [&] {
     if (!backward) return linear_cross_entropy(bench.pool, {logits, lse.view(), target_logit.view()});
     linear_cross_entropy_with_gradients(bench.pool, {.logits = logits,
                                                      .lse = lse.view(),

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "core/error.h"
+#include "core/gpu.h"
 
 namespace switchyard::bench {
 namespace {
@@ -69,6 +70,14 @@ Timing time_rounds(double budget, const std::function<void()>& body) {
   timing.processor_seconds = least_work;
   timing.cores = (processor_seconds() - work_begin) / (now() - begin);
   return timing;
+}
+
+Timing time_rounds(const Bench& bench, const std::function<void()>& body) {
+  if (bench.memory.device().kind() != DeviceKind::cuda) return time_rounds(bench.budget, body);
+  return time_rounds(bench.budget, [&] {
+    body();
+    gpu::synchronize();
+  });
 }
 
 double roofline_seconds(const Measurement& m, const Peaks& peaks) {

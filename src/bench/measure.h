@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/device.h"
 #include "core/dtype.h"
 #include "core/thread_pool.h"
 
@@ -54,7 +55,11 @@ struct Bench {
   ThreadPool& pool;
   double budget;  // seconds a measurement
   Peaks peaks;
+  Memory memory = {};  // where operands are
 };
+
+// The same in rounds of a bench: a round ends when its device has done the work.
+Timing time_rounds(const Bench& bench, const std::function<void()>& body);
 
 // One thing to measure. It takes `memory_bytes`; where that much is not free it is skipped and said.
 struct Job {

@@ -82,7 +82,7 @@ class Layer {
     config_.slots = s.topk;
     std::vector<Tensor> ids;
     for (std::int64_t round = 0; round < (call.decode() ? kDecodeRounds : 1); ++round)
-      ids.push_back(choices(s, call.skew, round));
+      ids.push_back(to_device(context.memory, choices(s, call.skew, round)));
     tape_ = std::make_shared<FixedChoices>(std::move(ids));
     execution_.tape = tape_;
     weights_.gate = leaf(DType::bf16, {s.emb, s.experts}, 1, 0.02f);
@@ -90,10 +90,10 @@ class Layer {
     weights_.wi_1 = never_save(experts(s.emb, s.mlp, 3));
     weights_.wo = never_save(experts(s.mlp, s.emb, 4));
     x_ = leaf(DType::bf16, {1, s.tokens, s.emb}, 5, 1);
-    dy_ = random_tensor(*context.pool, DType::bf16, {1, s.tokens, s.emb}, 6);
+    dy_ = random(DType::bf16, {1, s.tokens, s.emb}, 6, 1);
     Tensor segments(DType::i32, {1, s.tokens});
     std::fill_n(segments.data<std::int32_t>(), segments.size(), 1);
-    segments_ = make_leaf(segments, {1, s.tokens}, replicated(2), false);
+    segments_ = make_leaf(to_device(context.memory, segments), {1, s.tokens}, replicated(2), false);
   }
 
   void step() {
@@ -112,8 +112,11 @@ class Layer {
 
  private:
   Array leaf(DType dtype, const Shape& shape, std::uint32_t seed, float scale) {
-    return make_leaf(random_tensor(*context_.pool, dtype, shape, seed, scale), shape,
-                     replicated(shape.size()), true);
+    return make_leaf(random(dtype, shape, seed, scale), shape, replicated(shape.size()), true);
+  }
+
+  Tensor random(DType dtype, const Shape& shape, std::uint32_t seed, float scale) const {
+    return to_device(context_.memory, random_tensor(*context_.pool, dtype, shape, seed, scale));
   }
 
   // The experts' [experts, in, out]. Packed ones have the values of one expert: packing takes longer than a
@@ -178,10 +181,10 @@ Measurement measure_moe(Bench& bench, const MoeCall& call) {
   m.threads = bench.pool.threads();
   m.direction = call.direction;
   m.flops = flops_of(call);
-  on_one_rank(bench.pool, [&](Context& context) {
+  on_one_rank(bench.pool, bench.memory, [&](Context& context) {
     Layer layer(context, call);
     Phases phases;
-    m.time = time_rounds(bench.budget, [&] {
+    m.time = time_rounds(bench, [&] {
       phases.start();
       context.observer = call.backward() ? nullptr : &phases;
       layer.step();

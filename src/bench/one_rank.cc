@@ -6,7 +6,7 @@
 
 namespace switchyard::bench {
 
-void on_one_rank(ThreadPool& pool, const std::function<void(Context&)>& body) {
+void on_one_rank(ThreadPool& pool, const Memory& memory, const std::function<void(Context&)>& body) {
   constexpr double kTimeoutSeconds = 600;
   const Config config = Config::from_args(std::vector<std::string>{"ranks=1"});
   const Mesh mesh = mesh_from_config(config);
@@ -17,6 +17,8 @@ void on_one_rank(ThreadPool& pool, const std::function<void(Context&)>& body) {
     context.rules = &rules;
     context.comm = &comm;
     context.pool = &pool;
+    context.memory = memory;
+    comm.use_device(memory.device());
     body(context);
   });
 }

@@ -7,7 +7,7 @@
 
 namespace switchyard::bench {
 
-// Calls body on this thread with a context that works on `pool`.
-void on_one_rank(ThreadPool& pool, const std::function<void(Context&)>& body);
+// Calls body on this thread with a context that works on `pool`, with tensors in `memory`.
+void on_one_rank(ThreadPool& pool, const Memory& memory, const std::function<void(Context&)>& body);
 
 }  // namespace switchyard::bench

@@ -13,9 +13,9 @@ Measurement measure_optimizer(Bench& bench, std::int64_t count, DType dtype) {
   OptimizerConfig config;
   config.mu_dtype = dtype;
   const auto optimizer = Optimizer::make(config);
-  const Tensor weight = random_tensor(bench.pool, dtype, {count}, 1),
-               grad = random_tensor(bench.pool, dtype, {count}, 2, 0.01f);
-  std::vector<Tensor> state = optimizer->init(Memory(), dtype, count);
+  const Tensor weight = random_tensor(bench, dtype, {count}, 1),
+               grad = random_tensor(bench, dtype, {count}, 2, 0.01f);
+  std::vector<Tensor> state = optimizer->init(bench.memory, dtype, count);
   Measurement m;
   m.name = "optimizer";
   m.shape = {{"weights", count}, {"optimizer", config.type}};
@@ -24,7 +24,7 @@ Measurement measure_optimizer(Bench& bench, std::int64_t count, DType dtype) {
   m.bytes = static_cast<double>(2 * weight.bytes() + grad.bytes());
   for (const Tensor& moment : state) m.bytes += static_cast<double>(2 * moment.bytes());
   std::int64_t step = 0;
-  m.time = time_rounds(bench.budget, [&] {
+  m.time = time_rounds(bench, [&] {
     optimizer->update(bench.pool, {step++, 1e-4, 1, true}, weight.view(), grad.view(), state);
   });
   // Most of it is read and written in place, which may go faster than copying.

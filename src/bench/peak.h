@@ -22,4 +22,8 @@ std::size_t default_copy_bytes();
 // each cache take.
 PeakReport measure_peaks(int threads, double budget, std::size_t copy_bytes, bool details);
 
+// The same of the GPU: large products of our own kernels, and copies within its memory.
+PeakReport measure_gpu_peaks(ThreadPool& pool, double budget);
+std::string gpu_name();
+
 }  // namespace switchyard::bench

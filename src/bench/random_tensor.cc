@@ -30,4 +30,8 @@ Tensor random_tensor(ThreadPool& pool, DType dtype, const Shape& shape, std::uin
   return t;
 }
 
+Tensor random_tensor(const Bench& bench, DType dtype, const Shape& shape, std::uint32_t seed, float scale) {
+  return to_device(bench.memory, random_tensor(bench.pool, dtype, shape, seed, scale));
+}
+
 }  // namespace switchyard::bench

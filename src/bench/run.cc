@@ -20,16 +20,17 @@ std::vector<Job> no_jobs(const Keys&) {
 
 const Case kCases[] = {
     {"peak", "products in registers, copy and read bandwidth, a core's caches", no_keys, no_jobs},
-    {"gmm", "grouped products of the up projection and their gradients", gmm_keys, gmm_jobs},
-    {"moe", "the whole MoE layer of one rank: router, sort, gather, experts, combine", moe_keys, moe_jobs},
-    {"attention", "causal attention", attention_keys, attention_jobs},
-    {"loss", "output projection with cross-entropy", loss_keys, loss_jobs},
-    {"optimizer", "an AdamW update", optimizer_keys, optimizer_jobs},
+    {"gmm", "grouped products of the up projection and their gradients", gmm_keys, gmm_jobs, false, true},
+    {"moe", "the whole MoE layer of one rank: router, sort, gather, experts, combine", moe_keys, moe_jobs,
+     false, true},
+    {"attention", "causal attention", attention_keys, attention_jobs, false, true},
+    {"loss", "output projection with cross-entropy", loss_keys, loss_jobs, false, true},
+    {"optimizer", "an AdamW update", optimizer_keys, optimizer_jobs, false, true},
     {"checkpoint", "a checkpoint written to the disk, against plain files", checkpoint_keys, checkpoint_jobs},
     {"sampling", "a next token of its logits, on one thread", sampling_keys, sampling_jobs, true},
     {"comm", "collectives among ranks of one process", comm_keys, comm_jobs, true},
-    {"train", "whole training steps: tokens a second", train_keys, train_jobs, true, true},
-    {"generate", "reading a prompt, and token after token", generate_keys, generate_jobs, true, true},
+    {"train", "whole training steps: tokens a second", train_keys, train_jobs, true, false, true},
+    {"generate", "reading a prompt, and token after token", generate_keys, generate_jobs, true, false, true},
 };
 
 constexpr double kGiB = 1 << 30;
@@ -67,6 +68,7 @@ std::vector<Key> all_keys(const Case& chosen) {
   std::vector<Key> keys = chosen.keys();
   if (!chosen.own_threads)
     keys.push_back({"threads", std::to_string(usable_cores()), "threads to work with"});
+  if (chosen.on_device) keys.push_back({"device", "cpu", "cpu, cuda or auto: where the work is done"});
   keys.push_back({"copy_mib", std::to_string(default_copy_bytes() >> 20),
                   "size of the arrays that bandwidth is measured with, in MiB"});
   return keys;
@@ -88,21 +90,26 @@ nlohmann::ordered_json run_case(const Case& chosen, std::span<const std::string>
     line(table_row(m, peaks));
     results.push_back(result_json(m, peaks));
   };
-  line(fmt::format("{}, {} threads", machine_name(), threads));
+  Device& device = chosen.on_device ? Device::named(keys.text("device")) : Device::cpu();
+  const bool on_gpu = device.kind() == DeviceKind::cuda;
+  line(on_gpu ? gpu_name() : fmt::format("{}, {} threads", machine_name(), threads));
   line(table_header());
+  ThreadPool pool(threads);
   {
-    const PeakReport measured = measure_peaks(threads, seconds, copy_bytes, jobs.empty());
+    const PeakReport measured =
+        on_gpu ? measure_gpu_peaks(pool, seconds) : measure_peaks(threads, seconds, copy_bytes, jobs.empty());
     peaks = measured.peaks;
     for (const Measurement& m : measured.results) report(m);
   }
-  ThreadPool pool(threads);
-  Bench bench{pool, seconds, peaks};
+  Bench bench{pool, seconds, peaks, Memory(device, nullptr)};
   for (const Job& job : jobs) {
     for (const std::string& note : job.notes) line(note);
     if (!fits(job, line)) continue;
     for (const Measurement& m : job.run(bench)) report(m);
   }
-  return {{"version", SWITCHYARD_VERSION}, {"machine", machine_name()}, {"results", results}};
+  return {{"version", SWITCHYARD_VERSION},
+          {"machine", on_gpu ? gpu_name() : machine_name()},
+          {"results", results}};
 }
 
 }  // namespace switchyard::bench

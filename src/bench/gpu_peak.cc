@@ -1,0 +1,55 @@
+// What a GPU gives: its largest rates, as our own kernels and copies reach them.
+#include "bench/peak.h"
+#include "bench/random_tensor.h"
+#include "core/gpu.h"
+#include "kernels/gemm.h"
+
+namespace switchyard::bench {
+namespace {
+
+Measurement measure_product(const Bench& bench, DType dtype, std::int64_t size) {
+  const Tensor a = random_tensor(bench, dtype, {size, size}, 1),
+               b = random_tensor(bench, dtype, {size, size}, 2), c = bench.memory.empty(dtype, {size, size});
+  Measurement m;
+  m.name = "peak";
+  m.shape = {{"product", size}};
+  m.dtype = dtype;
+  m.flops = 2.0 * static_cast<double>(size) * static_cast<double>(size) * static_cast<double>(size);
+  m.bytes = 3 * static_cast<double>(a.bytes());
+  m.time = time_rounds(bench, [&] { gemm(bench.pool, {.a = a.view(), .b = b.view(), .c = c.view()}); });
+  return m;
+}
+
+Measurement measure_copy(const Bench& bench) {
+  constexpr std::int64_t kBytes = std::int64_t{2} << 30;
+  const Tensor from = bench.memory.zeros(DType::u8, {kBytes}), to = bench.memory.zeros(DType::u8, {kBytes});
+  Measurement m;
+  m.name = "peak";
+  m.shape = {{"copy", kBytes}};
+  m.dtype = DType::bf16;
+  m.bytes = 2.0 * static_cast<double>(kBytes);
+  m.time = time_rounds(bench, [&] { copy(from.view(), to.view()); });
+  return m;
+}
+
+}  // namespace
+
+PeakReport measure_gpu_peaks(ThreadPool& pool, double budget) {
+  const Bench bench{pool, budget, {}, Memory(Device::cuda(), nullptr)};
+  PeakReport report;
+  report.results = {measure_product(bench, DType::bf16, 8192), measure_product(bench, DType::f32, 4096),
+                    measure_copy(bench)};
+  const auto& [bf16, f32, copied] = std::tie(report.results[0], report.results[1], report.results[2]);
+  const double bandwidth = copied.bytes / copied.time.seconds;
+  report.peaks = {bf16.flops / bf16.time.seconds, f32.flops / f32.time.seconds, bandwidth, bandwidth,
+                  bandwidth};
+  return report;
+}
+
+std::string gpu_name() {
+  const gpu::Properties p = gpu::properties();
+  return fmt::format("{}, {} multiprocessors, {} GiB, CUDA {}.{}", p.name, p.multiprocessors,
+                     p.memory_bytes >> 30, p.runtime_version / 1000, p.runtime_version % 1000 / 10);
+}
+
+}  // namespace switchyard::bench
