@@ -195,7 +195,7 @@ void attention(ThreadPool& pool, const AttentionArgs& args) {
     const Buffer taken(pool.counts_workspace() ? workspace(p) : 0);
     return;
   }
-  if (args.q.on_gpu()) return gpu::attention(p);
+  if (args.q.on_gpu()) return gpu::attention(p, args.q);
   choose("attention", kForward, p)(pool, p);
 }
 

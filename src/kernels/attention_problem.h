@@ -28,7 +28,7 @@ struct TileRange {
 std::vector<TileRange> tile_ranges(std::int64_t batch, std::int64_t length, const std::int32_t* index,
                                    const std::int32_t* segment, std::int64_t tile, const KeyWindow& seen);
 
-inline TileMask mask_of(const TileRange& q, const TileRange& kv, bool causal) {
+constexpr TileMask mask_of(const TileRange& q, const TileRange& kv, bool causal) {
   if (causal && (kv.min_index > q.max_index || kv.max_index < q.min_visible)) return TileMask::none;
   if (kv.min_segment > q.max_segment || kv.max_segment < q.min_segment) return TileMask::none;
   const bool before = !causal || (kv.max_index <= q.min_index && kv.min_index >= q.max_visible);

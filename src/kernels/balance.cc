@@ -5,6 +5,8 @@
 #include <span>
 #include <vector>
 
+#include "kernels/gpu/kernels.h"
+
 namespace switchyard {
 namespace {
 
@@ -100,6 +102,7 @@ void balance_statistics(ThreadPool& pool, const BalanceStatisticsArgs& args) {
   if (pool.skips({"balance_statistics", DType::f32, 8 * static_cast<double>(logits.size()),
                   static_cast<double>(3 * logits.bytes() + args.ids.bytes() + args.sums.bytes())}))
     return;
+  if (logits.on_gpu()) return gpu::balance_statistics(args);
   each_token(pool, logits, [&](std::int64_t t, std::span<float> scores, std::span<float>) {
     token_probabilities(args.scores, t, scores, float_row(args.probabilities, t));
   });
@@ -130,6 +133,7 @@ void balance_loss_value(ThreadPool& pool, const BalanceLossArgs& args) {
   if (pool.skips({"balance_loss_value", DType::f64, static_cast<double>(args.sums.size()),
                   static_cast<double>(args.sums.bytes())}))
     return;
+  if (args.sums.on_gpu()) return gpu::balance_loss_value(args);
   double loss = 0;
   for (std::int64_t b = 0; b < args.sums.dim(0); ++b) {
     const SequenceSums sums(args.sums, b);
@@ -155,6 +159,7 @@ void balance_loss_backward(ThreadPool& pool, const BalanceBackwardArgs& args) {
   if (pool.skips({"balance_loss_backward", DType::f32, 12 * static_cast<double>(logits.size()),
                   static_cast<double>(3 * logits.bytes() + args.sums.bytes())}))
     return;
+  if (logits.on_gpu()) return gpu::balance_loss_backward(args);
   const float g = *args.gradient.kernel_data<float>();
   std::vector<float> dprobabilities(static_cast<std::size_t>(batch * experts));  // alike in a sequence
   const auto of_sequence = [&](std::int64_t b) {
@@ -193,6 +198,7 @@ void count_choices(ThreadPool& pool, const CountChoicesArgs& args) {
   if (pool.skips({"count_choices", DType::i32, static_cast<double>(ids.size()),
                   static_cast<double>(ids.bytes() + args.counts.bytes())}))
     return;
+  if (ids.on_gpu()) return gpu::count_choices(args);
   auto* const counts = args.counts.kernel_data<std::int32_t>();
   const auto* const id = ids.kernel_data<std::int32_t>();
   std::fill(counts, counts + args.counts.size(), 0);

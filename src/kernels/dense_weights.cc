@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 
 #include "core/error.h"
+#include "kernels/gpu/kernels.h"
 
 namespace switchyard {
 namespace {
@@ -11,10 +13,11 @@ namespace {
 constexpr std::int64_t kTokensAtOnce = 1024;
 
 // For pieces of the tokens: start(first token, end), then visit(row of ids, its element of `dense`) for every
-// row of the piece.
+// row of the piece. `on_gpu` does it where it is a GPU's.
 template <typename Start, typename Visit>
 void each_choice(ThreadPool& pool, const char* op, const TensorView& ids, const TensorView& of_slots,
-                 const TensorView& dense, const Start& start, const Visit& visit) {
+                 const TensorView& dense, const std::function<void()>& on_gpu, const Start& start,
+                 const Visit& visit) {
   CHECK(ids.rank() == 2 && ids.dtype() == DType::i32 && ids.is_contiguous() &&
             of_slots.dtype() == DType::f32 && of_slots.shape() == ids.shape() && of_slots.is_contiguous(),
         "[{}] ids {} {}, weights {} {}", op, name_of(ids.dtype()), to_string(ids.shape()),
@@ -25,6 +28,7 @@ void each_choice(ThreadPool& pool, const char* op, const TensorView& ids, const 
       ids.dim(0));
   if (pool.skips({op, DType::f32, 0, static_cast<double>(2 * ids.bytes() + dense.bytes())})) return;
   const std::int64_t tokens = ids.dim(0), slots = ids.dim(1), experts = dense.dim(0);
+  if (ids.on_gpu()) return on_gpu();
   const auto* const expert = ids.kernel_data<std::int32_t>();
   pool.for_range(tokens, kTokensAtOnce, [&](std::int64_t begin, std::int64_t end) {
     start(begin, end);
@@ -38,11 +42,11 @@ void each_choice(ThreadPool& pool, const char* op, const TensorView& ids, const 
 }  // namespace
 
 void dense_weights(ThreadPool& pool, const DenseWeightsArgs& args) {
-  auto* const out = args.out.kernel_data<float>();
-  const auto* const weights = args.weights.kernel_data<float>();
+  auto* const out = args.out.device_data<float>();
+  const auto* const weights = args.weights.device_data<float>();
   const std::int64_t experts = args.out.dim(0), tokens = args.out.dim(1);
   each_choice(
-      pool, "dense_weights", args.ids, args.weights, args.out,
+      pool, "dense_weights", args.ids, args.weights, args.out, [&] { gpu::dense_weights(args); },
       [=](std::int64_t begin, std::int64_t end) {
         for (std::int64_t e = 0; e < experts; ++e)
           std::fill(out + e * tokens + begin, out + e * tokens + end, 0.0f);
@@ -51,10 +55,11 @@ void dense_weights(ThreadPool& pool, const DenseWeightsArgs& args) {
 }
 
 void dense_weights_backward(ThreadPool& pool, const DenseWeightsBackwardArgs& args) {
-  const auto* const dout = args.dout.kernel_data<float>();
-  auto* const dweights = args.dweights.kernel_data<float>();
+  const auto* const dout = args.dout.device_data<float>();
+  auto* const dweights = args.dweights.device_data<float>();
   each_choice(
-      pool, "dense_weights_backward", args.ids, args.dweights, args.dout, [](std::int64_t, std::int64_t) {},
+      pool, "dense_weights_backward", args.ids, args.dweights, args.dout,
+      [&] { gpu::dense_weights_backward(args); }, [](std::int64_t, std::int64_t) {},
       [=](std::int64_t row, std::int64_t at) { dweights[row] = dout[at]; });
 }
 

@@ -90,8 +90,8 @@ struct Piece {
   double cost;
 };
 
-// Cuts problems so that threads end together. A kernel makes integers of a weight once for all rows of a piece, at
-// most kMostRows; a piece has kLeastColumns at least, so that memory is read in long runs.
+// Cuts problems so that threads end together. A kernel makes integers of a weight once for all rows of a
+// piece, at most kMostRows; a piece has kLeastColumns at least, so that memory is read in long runs.
 std::vector<Piece> cut_pieces(int threads, std::span<const GemmProblem> problems) {
   constexpr std::int64_t kPiecesOfThread = 2, kLeastColumns = 128, kUnit = 64, kMostRows = 128;
   constexpr double kReading = 3;  // a weight costs as much as the products of so many rows with it

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/gpu/kernels.h"
+
 namespace switchyard {
 
 void last_tokens(ThreadPool& pool, const LastTokensArgs& args) {
@@ -12,6 +14,7 @@ void last_tokens(ThreadPool& pool, const LastTokensArgs& args) {
         "[last_tokens] {} and segments {} into {}", to_string(x.shape()), to_string(segments.shape()),
         to_string(out.shape()));
   if (pool.skips({"last_tokens", x.dtype(), 0, 2 * static_cast<double>(out.bytes())})) return;
+  if (x.on_gpu()) return gpu::last_tokens(args);
   const std::int64_t length = x.dim(1);
   const std::size_t token = static_cast<std::size_t>(x.dim(2)) * size_of(x.dtype());
   pool.for_range(x.dim(0), 16, [&](std::int64_t begin, std::int64_t end) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "kernels/gpu/kernels.h"
 
 namespace switchyard {
 namespace {
@@ -50,6 +51,7 @@ void count_ids(ThreadPool& pool, const TensorView& ids, std::int64_t first, cons
   check_indices("count_ids", "ids", ids);
   check_indices("count_ids", "counts", counts);
   if (pool.skips({"count_ids", DType::i32, 0, static_cast<double>(ids.bytes() + counts.bytes())})) return;
+  if (counts.on_gpu()) return gpu::count_ids(ids, first, counts);
   auto* const count = counts.kernel_data<std::int32_t>();
   std::fill_n(count, counts.size(), 0);
   const IsHere is_here = experts_here(first, counts);
@@ -72,6 +74,7 @@ void plan_rows(ThreadPool& pool, const PlanRowsArgs& args) {
   if (pool.skips({op, DType::i32, 0,
                   static_cast<double>(args.ids.bytes() + args.position.bytes() + 2 * args.rows.bytes())}))
     return;
+  if (args.ids.on_gpu()) return gpu::plan_rows(args);
   const auto slots = static_cast<std::int32_t>(args.ids.shape().back());
   const std::span<const std::int32_t> ids = ids_of(args.ids);
   const std::span<const std::int32_t> kept = ids_of(args.kept);
@@ -113,6 +116,7 @@ void plan_places(ThreadPool& pool, const PlanPlacesArgs& args) {
         args.dropped.size());
   if (pool.skips({op, DType::i32, 0, static_cast<double>(2 * args.ids.bytes() + 2 * args.rows.bytes())}))
     return;
+  if (args.ids.on_gpu()) return gpu::plan_places(args);
   const std::int64_t batch = args.ids.dim(0), slots = args.ids.dim(2), per_sequence = args.ids.dim(1) * slots,
                      experts = args.rows.dim(0), capacity = args.rows.dim(2);
   const std::span<const std::int32_t> ids = ids_of(args.ids);

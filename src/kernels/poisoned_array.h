@@ -54,6 +54,7 @@ class PoisonedArray {
   // is there to where the other functions look.
   PoisonedArray on(Device& device) const;
   void read_back();
+  Memory memory() const { return there_ ? there_->memory() : Memory(); }
 
   // A copy with a fence instead of the guard at its end. Its alignment is that of an element.
   PoisonedArray fenced() const { return {*this, true}; }

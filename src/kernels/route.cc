@@ -7,6 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "core/tensor.h"
+#include "kernels/gpu/kernels.h"
+
 namespace switchyard {
 namespace {
 
@@ -144,6 +147,19 @@ void draw(const RandomChoices& random, const TensorView& logits, std::int64_t to
     ids[k] = rng_randint(random.key, first + k, 0, static_cast<std::int32_t>(logits.dim(2)));
 }
 
+// Drawn ids depend on no data of the device, so the host draws them.
+void route_on_gpu(const RouteArgs& args) {
+  if (!args.rule.random || args.choices.defined()) return gpu::route(args);
+  const Shape& shape = args.ids.shape();
+  const Tensor drawn(DType::i32, shape);
+  for (std::int64_t t = 0; t < shape[0] * shape[1]; ++t)
+    draw(args.random, args.logits, t, row_of<std::int32_t>(drawn.view(), t));
+  copy(drawn.view(), args.ids);
+  RouteArgs given = args;
+  given.choices = args.ids;
+  gpu::route(given);
+}
+
 void check_values(const char* op, const char* name, const TensorView& x, DType dtype, const Shape& shape) {
   CHECK(x.dtype() == dtype && x.shape() == shape && x.is_contiguous(), "[{}] expected {} {} {}, got {} {}",
         op, name, name_of(dtype), to_string(shape), name_of(x.dtype()), to_string(x.shape()));
@@ -184,6 +200,7 @@ void route(ThreadPool& pool, const RouteArgs& args) {
   if (pool.skips({"route", DType::f32, 8 * static_cast<double>(args.logits.size()),
                   static_cast<double>(args.logits.bytes() + args.ids.bytes() + args.weights.bytes())}))
     return;
+  if (args.logits.on_gpu()) return route_on_gpu(args);
   const auto bias = bias_of(args.bias);
   pool.for_range(args.logits.dim(0) * args.logits.dim(1), kRoutedAtOnce,
                  [&](std::int64_t begin, std::int64_t end) {
@@ -212,6 +229,7 @@ void route_backward(ThreadPool& pool, const RouteBackwardArgs& args) {
   if (pool.skips({"route_backward", DType::f32, 8 * static_cast<double>(args.logits.size()),
                   static_cast<double>(2 * args.logits.bytes() + 3 * args.weights.bytes())}))
     return;
+  if (args.logits.on_gpu()) return gpu::route_backward(args);
   const auto bias = bias_of(args.bias);
   // Of one token: selection becomes the gradient of the (biased) scores.
   const auto dscores = [&](std::int64_t t, Scratch& scratch) {

@@ -45,9 +45,8 @@ struct BalanceShape {
       twin.bias.push_back(static_cast<double>(in[1].at(e)));
     return twin;
   }
-  TensorView sums_in(std::vector<double>& memory) const {
-    memory.resize(static_cast<std::size_t>(batch * (2 * experts + 1)));
-    return TensorView::of_host(memory.data(), {batch, 2 * experts + 1});
+  Tensor sums_beside(const PoisonedArray& array) const {
+    return array.memory().empty(DType::f64, {batch, 2 * experts + 1});
   }
 };
 
@@ -87,11 +86,11 @@ std::vector<Case> balance_loss_cases(std::uint32_t seed) {
                 {{"probabilities", PoisonedArray(DType::f32, logits), {2e-6, 1e-7}},
                  {"loss", PoisonedArray(DType::f32, 1), {2e-6, 0}}},
                 [s](ThreadPool& pool, const Arrays& in, Arrays& out) {
-                  std::vector<double> memory;
-                  const TensorView sums = s.sums_in(memory);
-                  balance_statistics(pool, {s.scores(in), s.ids_view(), s.segments_view(),
-                                            out[0].view(s.tokens(s.experts)), sums});
-                  balance_loss_value(pool, {sums, out[1].view({}), kBalanceFactor});
+                  const Tensor sums = s.sums_beside(in[0]), ids = beside(in[0], s.ids_view()),
+                               segments = beside(in[0], s.segments_view());
+                  balance_statistics(pool, {s.scores(in), ids.view(), segments.view(),
+                                            out[0].view(s.tokens(s.experts)), sums.view()});
+                  balance_loss_value(pool, {sums.view(), out[1].view({}), kBalanceFactor});
                 },
                 [s](const Arrays& in, Arrays& out) {
                   const auto twin = s.twin(in);
@@ -113,17 +112,18 @@ std::vector<Case> balance_backward_cases(std::uint32_t seed) {
            {draw.normal(DType::f32, logits), draw.normal(DType::f32, s.experts)},
            {{"dlogits", PoisonedArray(DType::f32, logits), {1e-4, 1e-6}}},
            [s](ThreadPool& pool, const Arrays& in, Arrays& out) {
-             std::vector<double> memory;
-             const TensorView sums = s.sums_in(memory);
-             PoisonedArray probabilities(DType::f32, in[0].size());
-             balance_statistics(pool, {s.scores(in), s.ids_view(), s.segments_view(),
-                                       probabilities.view(s.tokens(s.experts)), sums});
-             const float g = 0.5f;
+             const float half = 0.5f;
+             const Tensor sums = s.sums_beside(in[0]), ids = beside(in[0], s.ids_view()),
+                          segments = beside(in[0], s.segments_view()),
+                          probabilities = in[0].memory().empty(DType::f32, s.tokens(s.experts)),
+                          g = beside(in[0], TensorView::of_host(&half, {}));
+             balance_statistics(
+                 pool, {s.scores(in), ids.view(), segments.view(), probabilities.view(), sums.view()});
              balance_loss_backward(pool, {.scores = s.scores(in),
-                                          .segments = s.segments_view(),
-                                          .probabilities = probabilities.view(s.tokens(s.experts)),
-                                          .sums = sums,
-                                          .gradient = TensorView::of_host(&g, {}),
+                                          .segments = segments.view(),
+                                          .probabilities = probabilities.view(),
+                                          .sums = sums.view(),
+                                          .gradient = g.view(),
                                           .dlogits = out[0].view(s.tokens(s.experts)),
                                           .dbias = s.biased ? out[1].view() : TensorView(),
                                           .factor = kBalanceFactor});
@@ -148,7 +148,9 @@ std::vector<Case> count_choices_cases(std::uint32_t seed) {
                 {},
                 {{"counts", PoisonedArray(DType::i32, s.experts)}},
                 [s](ThreadPool& pool, const Arrays&, Arrays& out) {
-                  count_choices(pool, {s.ids_view(), s.segments_view(), out[0].view()});
+                  const Tensor ids = beside(out[0], s.ids_view()),
+                               segments = beside(out[0], s.segments_view());
+                  count_choices(pool, {ids.view(), segments.view(), out[0].view()});
                 },
                 [s](const Arrays&, Arrays& out) {
                   auto* const counts = static_cast<std::int32_t*>(out[0].data());

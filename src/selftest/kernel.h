@@ -55,6 +55,10 @@ class Draw {
   std::uint32_t seed_;
 };
 
+// The values of a view of the host, in the memory of an array of the case: the view's own where that is the
+// host's too.
+Tensor beside(const PoisonedArray& array, const TensorView& host);
+
 constexpr DType kFloatTypes[] = {DType::f32, DType::bf16};
 
 // Of h = silu(gate) * up * w of values around 1: the gate's exponential is an approximation

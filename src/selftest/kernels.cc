@@ -13,4 +13,11 @@ std::vector<Kernel> kernels() {
   return all;
 }
 
+Tensor beside(const PoisonedArray& array, const TensorView& host) {
+  if (!host.defined()) return {};
+  const Tensor there = array.memory().empty(host.dtype(), host.shape());
+  copy(host, there.view());
+  return there;
+}
+
 }  // namespace switchyard::selftest

@@ -166,8 +166,8 @@ void run_case_on(Device& device, const Case& c, const Arrays& expected, ThreadPo
     const Run first(c, pool, device);
     // Results of tensor cores are sums in another order, of products that are as exact.
     judge(c, first, expected, device.name(), true, result);
-    const bool empty = std::ranges::all_of(expected, [](const PoisonedArray& x) { return x.size() == 0; });
-    if (result.pass() && !empty && gpu::launches() == before)
+    const bool same = std::ranges::equal(c.outputs, expected, std::equal_to<>(), &Output::start);
+    if (result.pass() && !same && gpu::launches() == before)
       result.failure = fmt::format("{}: no kernel of the device ran", c.what);
     if (result.pass() && Run(c, pool, device).outputs != first.outputs)
       result.failure = fmt::format("{}: a second run gives other bits", c.what);

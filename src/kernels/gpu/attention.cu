@@ -2,6 +2,7 @@
 // the others 32 at a time, each lane with a score of its own. Any dtype and width, all sums in float32.
 #include "kernels/attention_problem.h"
 #include "kernels/gpu/code.h"
+#include "kernels/gpu/flash_attention.h"
 #include "kernels/gpu/kernels.h"
 #include "kernels/gpu/workspace.h"
 
@@ -223,7 +224,8 @@ Launch warps_for(std::int64_t rows, std::int64_t floats_of_warp) {
 
 }  // namespace
 
-void attention(const AttentionProblem& p) {
+void attention(const AttentionProblem& p, const TensorView& like) {
+  if (flash_attention_takes(p)) return flash_attention(p, like);
   const AttentionSpec& a = p.args;
   with_float_type(a.dtype, [&]<typename T>(T) {
     with_parts(a.v_dim, [&](auto parts) {
@@ -234,10 +236,11 @@ void attention(const AttentionProblem& p) {
   });
 }
 
-void attention_backward(const AttentionProblem& p, const TensorView& q) {
+void attention_backward(const AttentionProblem& p, const TensorView& like) {
+  if (flash_attention_takes(p)) return flash_attention_backward(p, like);
   const AttentionSpec& a = p.args;
   const std::int64_t rows = a.batch * a.q_length * a.heads;
-  const Workspace delta(q, static_cast<std::size_t>(rows) * sizeof(float));
+  const Workspace delta(like, static_cast<std::size_t>(rows) * sizeof(float));
   with_float_type(a.dtype, [&]<typename T>(T) {
     const T *const k = static_cast<const T*>(p.k), *const v = static_cast<const T*>(p.v),
                    *const queries = static_cast<const T*>(p.q), *const dout = static_cast<const T*>(p.dout);

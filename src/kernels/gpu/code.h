@@ -5,7 +5,7 @@
 // A kernel is a function `GPU_KERNEL name(...)` of plain arguments; launch() runs it. Inside:
 //   thread_index(), block_index(), ...   where this thread stands, in one dimension (blocks also in y and z)
 //   GPU_SHARED(T, name, count)           an array of the block, uninitialised
-//   GPU_UNROLL                           unrolls the loop that follows
+//   GPU_UNROLL, GPU_NO_UNROLL            unrolls the loop that follows, or does not
 //   dynamic_shared<T>()                  the bytes that launch() was asked for
 //   barrier()                            all threads of the block meet
 //   shuffle*, any, ballot                all 32 threads of a warp exchange values; all must call
@@ -28,12 +28,14 @@
 #define GPU_HOST_FUNCTION __host__ __device__ inline
 #define GPU_SHARED(type, name, count) __shared__ type name[count]
 #define GPU_UNROLL _Pragma("unroll")
+#define GPU_NO_UNROLL _Pragma("unroll 1")
 #else
 #include "kernels/gpu/emulator.h"
 #define GPU_KERNEL void
 #define GPU_FUNCTION inline
 #define GPU_HOST_FUNCTION inline
 #define GPU_UNROLL
+#define GPU_NO_UNROLL
 // An address that no other declaration has tells the emulator which array it is.
 #define GPU_SHARED(type, name, count)    \
   static const char place_of_##name = 0; \

@@ -4,10 +4,15 @@
 #pragma once
 
 #include "kernels/attention_problem.h"
+#include "kernels/balance.h"
+#include "kernels/dense_weights.h"
 #include "kernels/elementwise.h"
 #include "kernels/gemm.h"
 #include "kernels/grouped_matmul.h"
+#include "kernels/last_tokens.h"
+#include "kernels/plan_rows.h"
 #include "kernels/ragged_rows.h"
+#include "kernels/route.h"
 
 namespace switchyard::gpu {
 
@@ -19,9 +24,9 @@ void ragged_gather(const RaggedGatherArgs& args);
 void ragged_gather_reduce(const RaggedGatherReduceArgs& args);
 void ragged_row_dot(const RaggedRowDotArgs& args);
 
-// attention.cu
-void attention(const AttentionProblem& problem);
-void attention_backward(const AttentionProblem& problem, const TensorView& q);  // works in memory like q's
+// attention.cu; they work in memory like that of `like`
+void attention(const AttentionProblem& problem, const TensorView& like);
+void attention_backward(const AttentionProblem& problem, const TensorView& like);
 
 // matmul.cu
 void gemm(const GemmArgs& args);
@@ -31,6 +36,26 @@ void gmm_drhs(const GmmDrhsArgs& args);
 void gmm_pair(const GmmPairArgs& args);
 void gmm_dlhs_pair(const GmmDlhsPairArgs& args);
 void gmm_drhs_pair(const GmmDrhsPairArgs& args);
+
+// route.cu; ids that are drawn come as choices
+void route(const RouteArgs& args);
+void route_backward(const RouteBackwardArgs& args);
+
+// plan_rows.cu
+void count_ids(const TensorView& ids, std::int64_t first, const TensorView& counts);
+void plan_rows(const PlanRowsArgs& args);
+void plan_places(const PlanPlacesArgs& args);
+
+// balance.cu
+void balance_statistics(const BalanceStatisticsArgs& args);
+void balance_loss_value(const BalanceLossArgs& args);
+void balance_loss_backward(const BalanceBackwardArgs& args);
+void count_choices(const CountChoicesArgs& args);
+
+// tokens.cu
+void dense_weights(const DenseWeightsArgs& args);
+void dense_weights_backward(const DenseWeightsBackwardArgs& args);
+void last_tokens(const LastTokensArgs& args);
 
 // elementwise.cu
 void add(const TensorView& a, const TensorView& b, const TensorView& out);

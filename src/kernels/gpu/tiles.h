@@ -39,6 +39,13 @@ GPU_FUNCTION void multiply_tiles(float (&c)[4], const std::uint32_t (&a)[4], std
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// Two sums, rounded to nearest even, as neighbours of a fragment.
+GPU_FUNCTION std::uint32_t rounded_pair(float low, float high) {
+  std::uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
 // 16 bytes to shared memory, of which the first `bytes` come from `from` and the rest are 0. Both 16-byte
 // aligned; with no bytes `from` is not read.
 GPU_FUNCTION void copy_async(void* to, const void* from, int bytes) {
@@ -122,6 +129,10 @@ inline void multiply_tiles(float (&c)[4], const std::uint32_t (&a)[4], std::uint
     for (int k = 0; k < 16; ++k) sum += x[i / 2][k] * y[i % 2][k];
     c[i] += sum;
   }
+}
+
+inline std::uint32_t rounded_pair(float low, float high) {
+  return tiles_detail::pair(from_float<bfloat16>(low).bits, from_float<bfloat16>(high).bits);
 }
 
 inline void copy_async(void* to, const void* from, int bytes) {
