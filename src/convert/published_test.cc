@@ -238,7 +238,7 @@ TEST(Published, TensorsAreThoseOfTheFiles) {
     std::set<std::string> names;
     std::int64_t parameters = 0;
     for (const StoredPair& pair : stored_pairs(parameter_specs(ours), family_of(model.config))) {
-      const auto fused = fused_place(family_of(model.config), pair.theirs);
+      const auto fused = fused_place(family_of(model.config), model.config, pair.theirs);
       names.insert(fused ? fused->fused : pair.theirs);
       parameters += num_elements(pair.hub.shape);
     }

@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <numbers>
@@ -174,7 +175,7 @@ void check_activations(const Config& c, const ModelConfig& m) {
   const std::vector<std::string> given = c.get_strings("mlp_activations"),
                                  wanted{m.block->as_gpt_oss ? "sigmoid" : "silu", "linear"};
   const std::int64_t cycle = c.get_int("inhomogeneous_layer_cycle_interval");
-  if (cycle != 1 && !(m.block->as_gpt_oss && cycle == 2))
+  if (cycle != 1 && !m.block->as_qwen3_next && !(m.block->as_gpt_oss && cycle == 2))
     fail_usage("[model] inhomogeneous_layer_cycle_interval={}: decoder_block={} repeats every {}", cycle,
                m.block->name, m.block->as_gpt_oss ? "2 layers" : "layer");
   if (given != wanted)
@@ -218,6 +219,37 @@ void place_windows(const Config& c, ModelConfig& m) {
     m.layer_specs[i].windowed = !m.block->as_gpt_oss || i % 2 == 0;
 }
 
+// Which layers have a gated delta net, and of what sizes.
+void read_delta(const Config& c, const Scales& scale, ModelConfig& m) {
+  const std::vector<std::size_t> listed = listed_layers(c, "delta_layers", m.layers);
+  if (!m.block->as_qwen3_next) {
+    if (!listed.empty())
+      fail_usage("[model] delta_layers=[{}]: expected decoder_block=qwen3_next or qwen3_5_moe, got {}",
+                 fmt::join(c.get_ints("delta_layers"), ","), m.block->name);
+    return;
+  }
+  m.attention_gate = m.norm_plus_one = true;
+  const std::int64_t cycle = c.get_int("inhomogeneous_layer_cycle_interval");
+  if (!listed.empty() && cycle != 1)
+    fail_usage("[model] delta_layers=[{}] and inhomogeneous_layer_cycle_interval={}: expected one of them",
+               fmt::join(c.get_ints("delta_layers"), ","), cycle);
+  for (const std::size_t i : listed) m.layer_specs[i].delta = true;
+  for (std::int64_t i = 0; listed.empty() && i < m.layers; ++i)
+    m.layer_specs[static_cast<std::size_t>(i)].delta = (i + 1) % cycle != 0;
+  m.delta_key_heads = c.get_int("gdn_num_key_heads") * scale.heads;
+  m.delta_value_heads = c.get_int("gdn_num_value_heads") * scale.heads;
+  m.delta_key_dim = c.get_int("gdn_key_head_dim");
+  m.delta_value_dim = c.get_int("gdn_value_head_dim");
+  m.delta_taps = c.get_int("gdn_conv_kernel_dim");
+  m.delta_unit_vectors = c.get_bool("use_qk_norm_in_gdn");
+  m.delta_chunk = c.get_int("gdn_chunk_size");
+  if (m.has_delta() && m.delta_value_heads % m.delta_key_heads != 0)
+    fail_usage("[model] gdn_num_value_heads={}: expected a multiple of gdn_num_key_heads={}",
+               c.get_int("gdn_num_value_heads"), c.get_int("gdn_num_key_heads"));
+  if (m.window > 0)
+    fail_usage("[model] sliding_window_size={}: decoder_block={} has no windows", m.window, m.block->name);
+}
+
 // Which layers have experts: those of moe_layers, or all from first_num_dense_layers on.
 void place_experts(const Config& c, ModelConfig& m) {
   const std::vector<std::size_t> listed = listed_layers(c, "moe_layers", m.layers);
@@ -230,7 +262,7 @@ void place_experts(const Config& c, ModelConfig& m) {
   for (const std::size_t i : listed) m.layer_specs[i].experts = true;
 }
 
-void read_moe(const Config& c, ModelConfig& m) {
+void read_moe(const Config& c, const Scales& scale, ModelConfig& m) {
   const std::int64_t experts = c.get_int("num_experts");
   const bool block = m.block->experts;
   if (experts <= 1 && !(block && experts == 1 && c.is_set_by_user("num_experts"))) {
@@ -246,6 +278,11 @@ void read_moe(const Config& c, ModelConfig& m) {
   moe.experts = experts;
   moe.slots = c.get_int("num_experts_per_tok");
   m.shared_experts = c.get_int("shared_experts");
+  m.shared_gate = m.shared_experts > 0 && m.block->as_qwen3_next;
+  const std::int64_t shared = c.get_int("shared_expert_mlp_dim");
+  if (shared > 0 && m.shared_experts == 0)
+    fail_usage("[model] shared_expert_mlp_dim={}: shared_experts=0", shared);
+  m.shared_mlp = shared > 0 ? shared * scale.mlp : m.shared_experts * m.moe_mlp;
   place_experts(c, m);
   read_router(c, m);
   read_experts(c, m);
@@ -337,7 +374,8 @@ ModelConfig model_config(const Config& c) {
   m.head_dim = c.get_int("head_dim");
   read_attention(c, m);
   place_windows(c, m);
-  read_moe(c, m);
+  read_delta(c, scale, m);
+  read_moe(c, scale, m);
   check_activations(c, m);
   read_latent_width(c, m);
   read_moe_execution(c, m);
@@ -406,15 +444,22 @@ double train_flops_per_token(const ModelConfig& m, std::int64_t sequence) {
     attention += m.q_lora > 0 ? emb * d(m.q_lora) + d(m.q_lora) * heads * qk : emb * heads * qk;
     attention += emb * d(m.kv_lora + m.rope_dim) + d(m.kv_lora) * heads * d(m.nope + m.v_dim);
   } else {
-    attention += emb * d(m.head_dim) * (heads + 2 * d(m.kv_heads));
+    attention += emb * d(m.head_dim) * (heads * (m.attention_gate ? 2 : 1) + 2 * d(m.kv_heads));
   }
   const double scores = heads * (qk + v) * d(sequence) / 2;  // causal
   const double dense = 3 * emb * d(m.mlp);
   const double sparse =
-      3 * moe_emb * d(m.moe_mlp) * d(m.moe.slots + m.shared_experts) + moe_emb * d(m.moe.experts);
+      3 * moe_emb * (d(m.moe_mlp) * d(m.moe.slots) + d(m.shared_mlp)) + moe_emb * d(m.moe.experts);
+  // Of a gated delta net: its products with weights, and a token's three with a state.
+  const double delta_v = d(m.delta_value_heads * m.delta_value_dim),
+               delta_qk = 2 * d(m.delta_key_heads * m.delta_key_dim);
+  const double delta = emb * (delta_qk + 3 * delta_v + 2 * d(m.delta_value_heads)) +
+                       d(m.delta_taps) * (delta_qk + delta_v) + 3 * delta_v * d(m.delta_key_dim);
+  const auto delta_layers = static_cast<double>(
+      std::count_if(m.layer_specs.begin(), m.layer_specs.end(), [](const LayerSpec& l) { return l.delta; }));
   const auto moe_layers = static_cast<double>(m.moe_layers().size());
-  return 6 * (d(m.layers) * (attention + scores) + (d(m.layers) - moe_layers) * dense + moe_layers * sparse +
-              emb * d(m.vocab));
+  return 6 * ((d(m.layers) - delta_layers) * (attention + scores) + delta_layers * delta +
+              (d(m.layers) - moe_layers) * dense + moe_layers * sparse + emb * d(m.vocab));
 }
 
 }  // namespace switchyard

@@ -17,6 +17,7 @@ namespace {
 
 // Standard deviation of a unit normal cut at ±2, by which the draw is divided to have unit variance again.
 constexpr double kTruncatedDeviation = 0.87962566103423978;
+constexpr float kLeastUniform = 1e-9f;  // whose logarithm is taken
 
 class SpecList {
  public:
@@ -35,7 +36,8 @@ class SpecList {
     specs_.back().matrix = {0, 1};
   }
   void norm(std::string name, std::int64_t dim, std::string logical = "norm") {
-    add(std::move(name), {dim}, {std::move(logical)}, Initializer::ones, 0);
+    add(std::move(name), {dim}, {std::move(logical)},
+        m_.norm_plus_one ? Initializer::zeros : Initializer::ones, 0);
   }
   void norm_of_heads(std::string name, Shape heads) {
     add(std::move(name), std::move(heads), {"", ""}, Initializer::ones, 0);
@@ -65,6 +67,8 @@ void attention_specs(const ModelConfig& m, const std::string& p, SpecList& list)
   if (!m.mla) {
     list.projection(p + "query", {m.emb, m.heads, m.head_dim}, {"embed", "q_heads", "kv"}, m.emb,
                     held_factor(m, p + "query"));
+    if (m.attention_gate)
+      list.projection(p + "gate", {m.emb, m.heads, m.head_dim}, {"embed", "q_heads", "kv"}, m.emb);
     list.projection(p + "key", {m.emb, m.kv_heads, m.head_dim}, {"embed", "kv_heads", "kv_head_dim"}, m.emb);
     list.projection(p + "value", {m.emb, m.kv_heads, m.head_dim}, {"embed", "kv_heads", "kv_head_dim"},
                     m.emb);
@@ -102,6 +106,32 @@ void attention_specs(const ModelConfig& m, const std::string& p, SpecList& list)
   if (m.attention_out_bias) list.bias(p + "out_bias", {m.moe_emb}, {"norm"});
 }
 
+// Those of a gated delta net, heads apart.
+void delta_specs(const ModelConfig& m, const std::string& p, SpecList& list) {
+  const std::int64_t key_heads = m.delta_key_heads, heads = m.delta_value_heads;
+  const auto products = [&](const char* name, std::int64_t count, std::int64_t width) {
+    list.kernel(p + name, {m.emb, count, width}, {"embed", "gdn_head", ""}, m.emb);
+  };
+  products("query", key_heads, m.delta_key_dim);
+  products("key", key_heads, m.delta_key_dim);
+  products("value", heads, m.delta_value_dim);
+  products("gate", heads, m.delta_value_dim);
+  list.kernel(p + "strength", {m.emb, heads}, {"embed", "gdn_head"}, m.emb);
+  list.kernel(p + "decay", {m.emb, heads}, {"embed", "gdn_head"}, m.emb);
+  const auto taps = [&](const char* name, std::int64_t count, std::int64_t width) {
+    list.kernel(p + name, {count, width, m.delta_taps}, {"gdn_head", "", ""}, m.delta_taps, {});
+  };
+  taps("query_conv", key_heads, m.delta_key_dim);
+  taps("key_conv", key_heads, m.delta_key_dim);
+  taps("value_conv", heads, m.delta_value_dim);
+  constexpr double kFastestDecay = 16;
+  list.add(p + "decay_rate", {heads}, {"gdn_head"}, Initializer::log_uniform, kFastestDecay);
+  list.add(p + "decay_bias", {heads}, {"gdn_head"}, Initializer::ones, 0);
+  list.add(p + "norm", {m.delta_value_dim}, {""}, Initializer::ones, 0);
+  list.kernel(p + "out", {heads, m.delta_value_dim, m.emb}, {"gdn_head", "", "embed"},
+              heads * m.delta_value_dim, {0, 2});
+}
+
 void mlp_specs(const ModelConfig& m, const std::string& p, std::int64_t width, SpecList& list) {
   list.kernel(p + "wi_0", {m.emb, width}, {"embed", "mlp"}, m.emb);
   list.kernel(p + "wi_1", {m.emb, width}, {"embed", "mlp"}, m.emb);
@@ -127,7 +157,8 @@ void moe_specs(const ModelConfig& m, const std::string& p, SpecList& list) {
     list.bias(p + "wi_1_bias", {experts, m.moe_mlp}, {"exp", "mlp_moe"});
     list.bias(p + "wo_bias", {experts, m.moe_emb}, {"exp", "embed_moe"});
   }
-  if (m.shared_experts > 0) mlp_specs(m, p + "shared.", m.shared_experts * m.moe_mlp, list);
+  if (m.shared_experts > 0) mlp_specs(m, p + "shared.", m.shared_mlp, list);
+  if (m.shared_gate) list.kernel(p + "shared.gate", {m.emb, 1}, {"embed", ""}, m.emb, {});
 }
 
 // trainable_parameters_mask: what no pattern names is not trained.
@@ -161,7 +192,10 @@ std::vector<ParameterSpec> parameter_specs(const ModelConfig& m) {
   for (std::int64_t i = 0; i < m.layers; ++i) {
     const std::string p = fmt::format("layers.{}.", i);
     list.norm(p + "pre_attention_norm", m.emb);
-    attention_specs(m, p + "attention.", list);
+    if (m.layer(i).delta)
+      delta_specs(m, p + "delta.", list);
+    else
+      attention_specs(m, p + "attention.", list);
     list.norm(p + "post_attention_norm", m.moe_emb);
     if (m.layer(i).experts)
       moe_specs(m, p + "moe.", list);
@@ -225,6 +259,12 @@ Tensor draw_block(const ParameterSpec& spec, std::uint32_t seed, const Shape& of
         case Initializer::truncated_normal:
           rng_fill_truncated_normal(key, first, values, -2, 2);
           factor /= kTruncatedDeviation;
+          break;
+        case Initializer::log_uniform:
+          for (std::size_t j = 0; j < values.size(); ++j)
+            values[j] =
+                std::log(rng_uniform(key, first + j, kLeastUniform, static_cast<float>(spec.deviation)));
+          factor = 1;
           break;
       }
       for (float& v : values) v *= static_cast<float>(factor);

@@ -31,7 +31,7 @@ class FusedFolder : public testing::Test {
 
   std::shared_ptr<const HubWeights> weights(const std::map<std::string, Tensor>& tensors) {
     write_safetensors(folder_ + "/model.safetensors", tensors, {});
-    return unfused(kGptOss, std::make_shared<WeightFolder>(WeightFolder::open(folder_)));
+    return unfused(kGptOss, nlohmann::json(), std::make_shared<WeightFolder>(WeightFolder::open(folder_)));
   }
 
   std::string folder_;
@@ -85,10 +85,10 @@ TEST_F(FusedFolder, PartsMakeTheTensorAgain) {
   std::map<std::string, Tensor> made;
   std::set<std::string> fused;
   for (const std::string& name : folder->names()) {
-    const auto place = fused_place(kGptOss, name);
+    const auto place = fused_place(kGptOss, nlohmann::json(), name);
     ASSERT_TRUE(place) << name;
     fused.insert(place->fused);
-    const Shape shape = fused_shape(*place->rule, kExperts, folder->shape(name));
+    const Shape shape = fused_shape(*place, kExperts, folder->shape(name));
     ASSERT_EQ(shape, tensors.at(place->fused).shape());
     if (!made.contains(place->fused)) made[place->fused] = Tensor::zeros(DType::f32, shape);
     put_part(*place, folder->read(name), made[place->fused]);
@@ -96,8 +96,8 @@ TEST_F(FusedFolder, PartsMakeTheTensorAgain) {
   EXPECT_EQ(fused.size(), tensors.size());
   for (const auto& [name, tensor] : tensors)
     EXPECT_TRUE(std::equal(tensor.raw(), tensor.raw() + tensor.bytes(), made.at(name).raw())) << name;
-  EXPECT_FALSE(fused_place(kGptOss, "model.layers.0.mlp.experts.down_proj_bias"));
-  EXPECT_FALSE(fused_place(kLlama, kLayer + "0.gate_proj.weight"));
+  EXPECT_FALSE(fused_place(kGptOss, nlohmann::json(), "model.layers.0.mlp.experts.down_proj_bias"));
+  EXPECT_FALSE(fused_place(kLlama, nlohmann::json(), kLayer + "0.gate_proj.weight"));
 }
 
 TEST_F(FusedFolder, OtherShapesAreNamed) {
