@@ -12,8 +12,8 @@ namespace switchyard {
 namespace {
 
 using CausalConvList = Implementation<CausalConvKernel, CausalConvProblem>;
-constexpr CausalConvList kCausalConv[] = {{"ref", Isa::ref, ref::causal_conv}};
-constexpr CausalConvList kCausalConvBackward[] = {{"ref", Isa::ref, ref::causal_conv_backward}};
+constexpr CausalConvList kCausalConv[] = {SWITCHYARD_SIMD_LIST(causal_conv)};
+constexpr CausalConvList kCausalConvBackward[] = {SWITCHYARD_SIMD_LIST(causal_conv_backward)};
 
 void check_conv(const char* op, const TensorView& x, const TensorView& w, const TensorView& segments) {
   CHECK(x.rank() == 3 && is_float(x.dtype()) && x.is_contiguous() && w.rank() == 2 && w.dim(0) == x.dim(2) &&

@@ -8,8 +8,8 @@ namespace switchyard {
 namespace {
 
 using GatedDeltaList = Implementation<GatedDeltaKernel, GatedDeltaProblem>;
-constexpr GatedDeltaList kGatedDelta[] = {{"ref", Isa::ref, ref::gated_delta}};
-constexpr GatedDeltaList kGatedDeltaBackward[] = {{"ref", Isa::ref, ref::gated_delta_backward}};
+constexpr GatedDeltaList kGatedDelta[] = {SWITCHYARD_SIMD_LIST(gated_delta)};
+constexpr GatedDeltaList kGatedDeltaBackward[] = {SWITCHYARD_SIMD_LIST(gated_delta_backward)};
 
 void check_like(const char* op, const char* name, const TensorView& x, DType dtype, const Shape& shape) {
   CHECK(x.dtype() == dtype && x.shape() == shape && x.is_contiguous(), "[{}] {} {} of {}, expected {} of {}",

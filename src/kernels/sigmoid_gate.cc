@@ -10,8 +10,8 @@ namespace switchyard {
 namespace {
 
 using SigmoidGateList = Implementation<SigmoidGateKernel, SigmoidGateProblem>;
-constexpr SigmoidGateList kSigmoidGate[] = {{"ref", Isa::ref, ref::sigmoid_gate}};
-constexpr SigmoidGateList kSigmoidGateBackward[] = {{"ref", Isa::ref, ref::sigmoid_gate_backward}};
+constexpr SigmoidGateList kSigmoidGate[] = {SWITCHYARD_SIMD_LIST(sigmoid_gate)};
+constexpr SigmoidGateList kSigmoidGateBackward[] = {SWITCHYARD_SIMD_LIST(sigmoid_gate_backward)};
 
 // Checks one pass and runs it. `like_x` and dgate are the pass's other views.
 void run_sigmoid_gate(ThreadPool& pool, const char* op, const auto& list, const TensorView& x,

@@ -20,13 +20,16 @@ namespace {
 // of the cases measured 1.1e-5 for transformers itself in float32 and allows ten times that.
 constexpr double kNormTolerances = 5;
 
-// A gated delta net amplifies rounding: transformers in float32 is 2.4e-5 off in gradients and 5.5e-4 in
-// norms during training, where other models are at 2e-6 and 1e-5; ten times the former is allowed here as
-// there.
-constexpr double kDeltaTolerance = 2e-4;
+struct Tolerances {
+  double pass, losses, norms;  // of one pass; of losses and norms while training
+};
 
-double tolerance_of(const CaseRequest& request, const ModelConfig& model) {
-  return request.tolerance.value_or(model.has_delta() ? kDeltaTolerance : kDefaultTolerance);
+Tolerances tolerances_of(const CaseRequest& request, const ModelConfig& model) {
+  // A gated delta net amplifies rounding: ten times what transformers itself is off in float32, by the README
+  // of the cases.
+  if (model.has_delta() && !request.tolerance) return {2.4e-4, 3.3e-4, 5.5e-3};
+  const double tolerance = request.tolerance.value_or(kDefaultTolerance);
+  return {tolerance, tolerance, tolerance * kNormTolerances};
 }
 
 // What trajectory.json states.
@@ -89,7 +92,7 @@ void sort_slots(Tensor& ids, Tensor& weights) {
 class HubCase {
  public:
   HubCase(const CaseRequest& request, const HubWeights& stored, const HubModel& model)
-      : tolerance_(tolerance_of(request, model.model())), stored_(stored), hub_(model) {}
+      : tolerance_(tolerances_of(request, model.model()).pass), stored_(stored), hub_(model) {}
 
   void compare_pass(Gather& pass, CaseReport& report) {
     const ModelConfig& model = hub_.model();
@@ -144,12 +147,12 @@ class HubCase {
   std::set<std::string> used_;
 };
 
-void compare_training(const Trajectory& trajectory, const std::vector<StepResult>& steps, double tolerance,
-                      CaseReport& report) {
+void compare_training(const Trajectory& trajectory, const std::vector<StepResult>& steps,
+                      const Tolerances& tolerances, CaseReport& report) {
   for (std::size_t i = 0; i < steps.size(); ++i) {
-    report.compare({fmt::format("training step {} loss", i), "", "training", {}, tolerance}, steps[i].loss,
-                   trajectory.losses[i]);
-    const double allowed = i == 0 ? tolerance : tolerance * kNormTolerances;
+    report.compare({fmt::format("training step {} loss", i), "", "training", {}, tolerances.losses},
+                   steps[i].loss, trajectory.losses[i]);
+    const double allowed = i == 0 ? tolerances.losses : tolerances.norms;
     report.compare({fmt::format("training step {} gradient norm", i), "", "training", {}, allowed},
                    steps[i].raw_grad_norm, trajectory.norms[i]);
   }
@@ -239,7 +242,7 @@ CaseReport verify_hub_folder(const CaseRequest& request) {
   results.want("targets");
   results.compare_pass(pass, report);
   if (continuation) compare_tokens(tokens, continuation->tokens, report);
-  compare_training(trajectory, steps, tolerance_of(request, hub.model()), report);
+  compare_training(trajectory, steps, tolerances_of(request, hub.model()), report);
   return report;
 }
 

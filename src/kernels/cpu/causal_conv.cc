@@ -1,0 +1,150 @@
+// The causal convolution for AVX2 and AVX-512: some channels of all tokens, a vector of channels at a time.
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/causal_conv.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.
+#include <algorithm>
+
+#include "hwy/highway.h"
+#include "kernels/causal_conv_problem.h"
+#include "kernels/cpu/elementwise_lanes-inl.h"
+#include "kernels/cpu/sigmoid_lanes-inl.h"
+
+#if HWY_TARGET != HWY_SCALAR  // of which nothing is called
+HWY_BEFORE_NAMESPACE();
+namespace switchyard {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using lanes::D;
+using lanes::kStep;
+using lanes::load_part;
+using lanes::store_part;
+using lanes::V;
+
+// Taps of a vector of channels.
+struct Taps {
+  V w[kMostConvTaps];
+
+  Taps() = default;
+  Taps(const CausalConvProblem& p, std::int64_t channel, std::int64_t left) {
+    HWY_ALIGN float columns[kMostConvTaps][lanes::kLanes] = {};
+    for (std::int64_t i = 0; i < std::min(left, kStep); ++i) {
+      for (std::int64_t j = 0; j < p.taps; ++j) columns[j][i] = p.w[(channel + i) * p.taps + j];
+    }
+    for (std::int64_t j = 0; j < p.taps; ++j) w[j] = hn::Load(D(), columns[j]);
+  }
+};
+
+// x of a token and of those before it, the last tap first; null where there is none.
+template <typename T>
+struct Sources {
+  const T* x[kMostConvTaps];
+
+  Sources(const CausalConvProblem& p, std::int64_t batch, std::int64_t token) {
+    for (std::int64_t j = 0; j < p.taps; ++j) x[j] = p.before<T>(batch, token, p.taps - 1 - j);
+  }
+  HWY_INLINE V filtered(const Taps& taps, std::int64_t count, std::int64_t channel, std::int64_t left) const {
+    V sum = hn::Zero(D());
+    for (std::int64_t j = 0; j < count; ++j) {
+      if (x[j] != nullptr) sum = hn::MulAdd(taps.w[j], load_part(x[j] + channel, left), sum);
+    }
+    return sum;
+  }
+};
+
+template <typename T>
+void forward(const CausalConvProblem& p, std::int64_t begin, std::int64_t end) {
+  T* const y = static_cast<T*>(p.y);
+  for (std::int64_t first = begin; first < end; first += kConvChannels) {
+    const std::int64_t last = std::min(end, first + kConvChannels);
+    Taps taps[kConvChannels / kStep];
+    for (std::int64_t channel = first; channel < last; channel += kStep)
+      taps[(channel - first) / kStep] = Taps(p, channel, last - channel);
+    for (std::int64_t i = 0; i < p.batch * p.length; ++i) {
+      const Sources<T> sources(p, i / p.length, i % p.length);
+      for (std::int64_t channel = first; channel < last; channel += kStep) {
+        const std::int64_t left = last - channel;
+        const V z = sources.filtered(taps[(channel - first) / kStep], p.taps, channel, left);
+        store_part(hn::Mul(z, lanes::sigmoid(z, T())), y + i * p.channels + channel, left);
+      }
+    }
+  }
+}
+
+template <typename T>
+void backward(const CausalConvProblem& p, std::int64_t begin, std::int64_t end) {
+  const V one = hn::Set(D(), 1.0f);
+  const T* const dy = static_cast<const T*>(p.dy);
+  T* const dx = static_cast<T*>(p.dx);
+  for (std::int64_t channel = begin; channel < end; channel += kStep) {
+    const std::int64_t left = end - channel;
+    const Taps taps(p, channel, left);
+    V dw[kMostConvTaps];
+    std::fill(dw, dw + p.taps, hn::Zero(D()));
+    for (std::int64_t b = 0; b < p.batch; ++b) {
+      // Gradients of the sums before silu of the last tokens, of which the last tap's is pending[taps - 1].
+      V pending[kMostConvTaps];
+      std::fill(pending, pending + p.taps, hn::Zero(D()));
+      for (std::int64_t s = p.length - 1; s >= 0; --s) {
+        const Sources<T> sources(p, b, s);
+        const V z = sources.filtered(taps, p.taps, channel, left), g = lanes::sigmoid(z, T());
+        const std::int64_t at = (b * p.length + s) * p.channels + channel;
+        const V slope = hn::Mul(g, hn::MulAdd(z, hn::Sub(one, g), one)),
+                dz = hn::Mul(load_part(dy + at, left), slope);
+        if (s + 1 < p.length && !p.same_segment(b, s, s + 1))
+          std::fill(pending, pending + p.taps, hn::Zero(D()));
+        for (std::int64_t j = 0; j + 1 < p.taps; ++j) pending[j] = pending[j + 1];
+        pending[p.taps - 1] = dz;
+        V sum = hn::Zero(D());
+        // The token s + back saw this one by tap taps - 1 - back.
+        for (std::int64_t back = 0; back < p.taps; ++back)
+          sum = hn::MulAdd(taps.w[p.taps - 1 - back], pending[p.taps - 1 - back], sum);
+        store_part(sum, dx + at, left);
+        for (std::int64_t j = 0; j < p.taps; ++j) {
+          if (sources.x[j] != nullptr) dw[j] = hn::MulAdd(dz, load_part(sources.x[j] + channel, left), dw[j]);
+        }
+      }
+    }
+    for (std::int64_t j = 0; j < p.taps; ++j) {
+      HWY_ALIGN float column[lanes::kLanes];
+      hn::Store(dw[j], D(), column);
+      for (std::int64_t i = 0; i < std::min(left, kStep); ++i) p.dw[(channel + i) * p.taps + j] = column[i];
+    }
+  }
+}
+
+}  // namespace
+
+void causal_conv_channels(const CausalConvProblem& p, std::int64_t begin, std::int64_t end) {
+  p.dtype == DType::f32 ? forward<float>(p, begin, end) : forward<bfloat16>(p, begin, end);
+}
+void causal_conv_backward_channels(const CausalConvProblem& p, std::int64_t begin, std::int64_t end) {
+  p.dtype == DType::f32 ? backward<float>(p, begin, end) : backward<bfloat16>(p, begin, end);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace switchyard
+HWY_AFTER_NAMESPACE();
+#endif
+
+#if HWY_ONCE && defined(__x86_64__)
+namespace switchyard::cpu {
+
+void causal_conv_avx2(const CausalConvProblem& p, std::int64_t begin, std::int64_t end) {
+  N_AVX2::causal_conv_channels(p, begin, end);
+}
+void causal_conv_avx512(const CausalConvProblem& p, std::int64_t begin, std::int64_t end) {
+  N_AVX3::causal_conv_channels(p, begin, end);
+}
+void causal_conv_backward_avx2(const CausalConvProblem& p, std::int64_t begin, std::int64_t end) {
+  N_AVX2::causal_conv_backward_channels(p, begin, end);
+}
+void causal_conv_backward_avx512(const CausalConvProblem& p, std::int64_t begin, std::int64_t end) {
+  N_AVX3::causal_conv_backward_channels(p, begin, end);
+}
+
+}  // namespace switchyard::cpu
+#endif
