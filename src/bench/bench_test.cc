@@ -295,6 +295,7 @@ TEST(Bench, WrongInputIsSaidBeforeAnythingIsMeasured) {
   expect_refused("gmm", {"threads=1000"}, "copy_mib=16: expected at least 63");
   expect_refused("gmm", {"tokens=4000000000"}, "from 1 to 2147483647");
   expect_refused("attention", {"heads=8", "kv_heads=3"}, "divisor");
+  expect_refused("gated_delta", {"key_heads=3", "value_heads=4"}, "multiple");
   expect_refused("comm", {"kib=3"}, "even number");
   expect_refused("comm", {"threads=2"}, "no key threads");
   expect_refused("checkpoint", {"folder=missing-folder"}, "folder=missing-folder: No such file");

@@ -41,6 +41,9 @@ MOE = dict(moe_intermediate_size=32, num_experts=8, num_experts_per_tok=2)
 GLM = dict(head_dim=24, moe_intermediate_size=32, n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=2,
            first_k_dense_replace=1, num_hidden_layers=3, routed_scaling_factor=2.5, norm_topk_prob=True,
            rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5))
+DELTA = dict(GROUPED, **MOE, head_dim=32, num_hidden_layers=4, shared_expert_intermediate_size=24, norm_topk_prob=True,
+             linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=12,
+             rope_parameters=dict(rope_type="default", rope_theta=1e7, partial_rotary_factor=0.25))
 
 CASES = {
     "llama": ("LlamaConfig", GROUPED),
@@ -84,6 +87,10 @@ CASES = {
                                                          truncate=False)}),
     "olmoe": ("OlmoeConfig", {**GROUPED, "intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 3,
                               "norm_topk_prob": False}),
+    "qwen3_next": ("Qwen3NextConfig", DELTA),
+    "qwen3_next, other layers": ("Qwen3NextConfig", {**DELTA, "num_hidden_layers": 3, "mlp_only_layers": [1],
+                                                     "layer_types": ["full_attention", "linear_attention", "linear_attention"]}),
+    "qwen3_5_moe": ("Qwen3_5MoeTextConfig", {**DELTA, "intermediate_size": None}),
     "mixtral in bfloat16": ("MixtralConfig", {**GROUPED, "num_local_experts": 8, "num_experts_per_tok": 2,
                                               "sliding_window": None, "dtype": "bfloat16"}),
     "deepseek_v3 in bfloat16": ("DeepseekV3Config", {**LATENT, "n_group": 4, "topk_group": 2, "dtype": "bfloat16"}),
@@ -165,7 +172,23 @@ def stored(folder):
     tensors = {}
     for file in sorted(folder.glob("*.safetensors")):
         tensors.update(load_file(file))
-    return tensors
+    return apart(tensors)
+
+
+def apart(tensors):
+    """Qwen3.5 as published has `language_model.` in its names and all experts in one tensor; transformers saves neither."""
+    named = {}
+    for key, value in tensors.items():
+        key = key.replace("model.language_model.", "model.")
+        if not key.endswith(("mlp.experts.gate_up_proj", "mlp.experts.down_proj")) or "model.language_model.layers.0.mlp.gate.weight" not in tensors:
+            named[key] = value
+            continue
+        front, projection = key.rsplit(".", 1)
+        for expert, matrix in enumerate(value):
+            parts = matrix.chunk(2) if projection == "gate_up_proj" else [matrix]
+            for name, part in zip(("gate_proj", "up_proj") if len(parts) == 2 else ("down_proj",), parts):
+                named[f"{front}.{expert}.{name}.weight"] = part
+    return named
 
 
 def check(program, name, config_class, settings, folder):

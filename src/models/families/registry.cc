@@ -69,7 +69,7 @@ nlohmann::json decoder_part(const nlohmann::json& hub_config) {
       if (!decoder.contains(key) && hub_config.contains(key)) decoder[key] = hub_config[key];
     }
   }
-  if (family->only_experts && !decoder.contains("intermediate_size") &&
+  if (family->only_experts && decoder.value("intermediate_size", nlohmann::json()).is_null() &&
       decoder.contains("moe_intermediate_size"))
     decoder["intermediate_size"] = decoder["moe_intermediate_size"];
   return decoder;
