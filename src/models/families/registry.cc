@@ -62,8 +62,8 @@ nlohmann::json decoder_part(const nlohmann::json& hub_config) {
   if (family == nullptr) return decoder;
   if (!family->outer_type.empty() && hub_config.at("model_type") == family->outer_type) {
     const auto part = hub_config.find("text_config");
-    if (part == hub_config.end() || !part->is_object())
-      HubConfig(hub_config).wrong("text_config", "an object");
+    if (part == hub_config.end()) fail_usage("[hub config] text_config is missing");
+    if (!part->is_object()) HubConfig(hub_config).wrong("text_config", "an object");
     decoder = *part;
     for (const char* key : {"quantization_config", "tie_word_embeddings"}) {
       if (!decoder.contains(key) && hub_config.contains(key)) decoder[key] = hub_config[key];
