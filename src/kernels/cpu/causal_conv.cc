@@ -74,45 +74,67 @@ void forward(const CausalConvProblem& p, std::int64_t begin, std::int64_t end) {
   }
 }
 
-template <typename T>
-void backward(const CausalConvProblem& p, std::int64_t begin, std::int64_t end) {
-  const V one = hn::Set(D(), 1.0f);
-  const T* const dy = static_cast<const T*>(p.dy);
-  T* const dx = static_cast<T*>(p.dx);
-  for (std::int64_t channel = begin; channel < end; channel += kStep) {
-    const std::int64_t left = end - channel;
-    const Taps taps(p, channel, left);
-    V dw[kMostConvTaps];
+// What a vector of channels carries from token to token, backwards.
+struct Gradients {
+  Taps taps;
+  V dw[kMostConvTaps];
+  // Gradients of the sums before silu of a token and those after it; the last tap's is pending[taps - 1].
+  V pending[kMostConvTaps];
+
+  void read(const CausalConvProblem& p, std::int64_t channel, std::int64_t left) {
+    taps = Taps(p, channel, left);
     std::fill(dw, dw + p.taps, hn::Zero(D()));
-    for (std::int64_t b = 0; b < p.batch; ++b) {
-      // Gradients of the sums before silu of the last tokens, of which the last tap's is pending[taps - 1].
-      V pending[kMostConvTaps];
-      std::fill(pending, pending + p.taps, hn::Zero(D()));
-      for (std::int64_t s = p.length - 1; s >= 0; --s) {
-        const Sources<T> sources(p, b, s);
-        const V z = sources.filtered(taps, p.taps, channel, left), g = lanes::sigmoid(z, T());
-        const std::int64_t at = (b * p.length + s) * p.channels + channel;
-        const V slope = hn::Mul(g, hn::MulAdd(z, hn::Sub(one, g), one)),
-                dz = hn::Mul(load_part(dy + at, left), slope);
-        if (s + 1 < p.length && !p.same_segment(b, s, s + 1))
-          std::fill(pending, pending + p.taps, hn::Zero(D()));
-        for (std::int64_t j = 0; j + 1 < p.taps; ++j) pending[j] = pending[j + 1];
-        pending[p.taps - 1] = dz;
-        V sum = hn::Zero(D());
-        // The token s + back saw this one by tap taps - 1 - back.
-        for (std::int64_t back = 0; back < p.taps; ++back)
-          sum = hn::MulAdd(taps.w[p.taps - 1 - back], pending[p.taps - 1 - back], sum);
-        store_part(sum, dx + at, left);
-        for (std::int64_t j = 0; j < p.taps; ++j) {
-          if (sources.x[j] != nullptr) dw[j] = hn::MulAdd(dz, load_part(sources.x[j] + channel, left), dw[j]);
-        }
-      }
-    }
+  }
+  void forget(std::int64_t count) { std::fill(pending, pending + count, hn::Zero(D())); }
+  void write(const CausalConvProblem& p, std::int64_t channel, std::int64_t left) const {
     for (std::int64_t j = 0; j < p.taps; ++j) {
       HWY_ALIGN float column[lanes::kLanes];
       hn::Store(dw[j], D(), column);
       for (std::int64_t i = 0; i < std::min(left, kStep); ++i) p.dw[(channel + i) * p.taps + j] = column[i];
     }
+  }
+};
+
+// dx of the token whose sources these are, and what it adds to dw.
+template <typename T>
+HWY_INLINE void add_token(const CausalConvProblem& p, const Sources<T>& sources, const T* dy,
+                          std::int64_t channel, std::int64_t left, T* dx, Gradients& g) {
+  const V one = hn::Set(D(), 1.0f);
+  const V z = sources.filtered(g.taps, p.taps, channel, left), sigmoid = lanes::sigmoid(z, T());
+  const V slope = hn::Mul(sigmoid, hn::MulAdd(z, hn::Sub(one, sigmoid), one));
+  const V dz = hn::Mul(load_part(dy, left), slope);
+  for (std::int64_t j = 0; j + 1 < p.taps; ++j) g.pending[j] = g.pending[j + 1];
+  g.pending[p.taps - 1] = dz;
+  V sum = hn::Zero(D());
+  // The token `taps - 1 - j` after this one saw it by tap j.
+  for (std::int64_t j = 0; j < p.taps; ++j) sum = hn::MulAdd(g.taps.w[j], g.pending[j], sum);
+  store_part(sum, dx, left);
+  for (std::int64_t j = 0; j < p.taps; ++j) {
+    if (sources.x[j] != nullptr) g.dw[j] = hn::MulAdd(dz, load_part(sources.x[j] + channel, left), g.dw[j]);
+  }
+}
+
+template <typename T>
+void backward(const CausalConvProblem& p, std::int64_t begin, std::int64_t end) {
+  Gradients gradients[kConvChannels / kStep];
+  for (std::int64_t first = begin; first < end; first += kConvChannels) {
+    const std::int64_t last = std::min(end, first + kConvChannels);
+    const auto for_vectors = [&](const auto& visit) {
+      for (std::int64_t channel = first; channel < last; channel += kStep)
+        visit(gradients[(channel - first) / kStep], channel, last - channel);
+    };
+    for_vectors([&](Gradients& g, std::int64_t channel, std::int64_t left) { g.read(p, channel, left); });
+    for (std::int64_t i = p.batch * p.length - 1; i >= 0; --i) {
+      const std::int64_t b = i / p.length, s = i % p.length;
+      if (s + 1 == p.length || !p.same_segment(b, s, s + 1))
+        for_vectors([&](Gradients& g, std::int64_t, std::int64_t) { g.forget(p.taps); });
+      const Sources<T> sources(p, b, s);
+      for_vectors([&](Gradients& g, std::int64_t channel, std::int64_t left) {
+        const std::int64_t at = i * p.channels + channel;
+        add_token(p, sources, static_cast<const T*>(p.dy) + at, channel, left, static_cast<T*>(p.dx) + at, g);
+      });
+    }
+    for_vectors([&](Gradients& g, std::int64_t channel, std::int64_t left) { g.write(p, channel, left); });
   }
 }
 
