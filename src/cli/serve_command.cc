@@ -95,8 +95,8 @@ Serving make_serving(ModelToRun run, std::span<const std::string> settings) {
       config.get_bool("enable_prefix_caching") || !config.is_set_by_user("enable_prefix_caching");
   if (run.model.has_delta()) {
     if (limits.shares_prefixes && config.is_set_by_user("enable_prefix_caching"))
-      fail_usage("[serve] enable_prefix_caching=true: {} remembers whole texts only, in its gated delta nets",
-                 run.model.name);
+      fail_usage(
+          "[serve] enable_prefix_caching=true: a model with gated delta nets remembers whole texts only");
     limits.shares_prefixes = false;
   }
   limits.prompt_piece = whole ? served.capacity : config.get_int("prefill_chunk_size");
