@@ -130,30 +130,27 @@ void UnfusedWeights::add_rows(const std::string& name, const std::string& file, 
   }
 }
 
-void UnfusedWeights::add_experts(const std::string& given, const std::string& name, const FusedRule& of) {
-  {
-    const FusedRule* const rule = &of;
-    const bool of_experts = rule->parts[0].find("{}") != std::string_view::npos;
-    const Shape whole = fused_->shape(name);
-    const auto count = std::ssize(rule->parts);
-    const bool transposed = rule->transposed && !fused_->packed_stack_dtype(name);
-    const std::size_t outputs_dim = of_experts && !transposed ? 1 : whole.size() - 1;
-    if (whole.size() != (of_experts ? 3u : 2u) || whole[outputs_dim] % count != 0)
-      fail_usage("[checkpoint] {}: tensor {} has shape {}, expected {} with outputs a multiple of {}",
-                 fused_->path(), in_quotes(name), to_string(whole),
-                 !of_experts  ? "[experts, outputs]"
-                 : transposed ? "[experts, inputs, outputs]"
-                              : "[experts, outputs, inputs]",
-                 count);
-    const std::int64_t outputs = whole[outputs_dim] / count;
-    const Shape shape = of_experts ? Shape{outputs, whole[transposed ? 1 : 2]} : Shape{whole[0], outputs};
-    const std::string front = given.substr(0, given.size() - rule->fused.size());
-    for (std::int64_t part = 0; part < count; ++part) {
-      const std::string_view below = rule->parts[static_cast<std::size_t>(part)];
-      for (std::int64_t e = 0; e < (of_experts ? whole[0] : 1); ++e)
-        parts_[front + with_expert(below, e)] = {{name, rule, of_experts ? e : -1, part, transposed, {}},
-                                                 shape};
-    }
+void UnfusedWeights::add_experts(const std::string& name, const std::string& file, const FusedRule& rule) {
+  const bool of_experts = rule.parts[0].find("{}") != std::string_view::npos;
+  const Shape whole = fused_->shape(file);
+  const auto count = std::ssize(rule.parts);
+  const bool transposed = rule.transposed && !fused_->packed_stack_dtype(file);
+  const std::size_t outputs_dim = of_experts && !transposed ? 1 : whole.size() - 1;
+  if (whole.size() != (of_experts ? 3u : 2u) || whole[outputs_dim] % count != 0)
+    fail_usage("[checkpoint] {}: tensor {} has shape {}, expected {} with outputs a multiple of {}",
+               fused_->path(), in_quotes(file), to_string(whole),
+               !of_experts  ? "[experts, outputs]"
+               : transposed ? "[experts, inputs, outputs]"
+                            : "[experts, outputs, inputs]",
+               count);
+  const std::int64_t outputs = whole[outputs_dim] / count;
+  const Shape shape = of_experts ? Shape{outputs, whole[transposed ? 1 : 2]} : Shape{whole[0], outputs};
+  const std::string front = name.substr(0, name.size() - rule.fused.size());
+  for (std::int64_t part = 0; part < count; ++part) {
+    const std::string_view below = rule.parts[static_cast<std::size_t>(part)];
+    for (std::int64_t e = 0; e < (of_experts ? whole[0] : 1); ++e)
+      parts_[front + with_expert(below, e)] = {{file, &rule, of_experts ? e : -1, part, transposed, {}},
+                                               shape};
   }
 }
 
