@@ -45,7 +45,13 @@ std::vector<Architecture> models() {
   clamped.moe.gate_limit = 7;
   clamped.window = 8;
   clamped.layer_specs[1].windowed = true;
-  return {dense, routed, latent, drawn, clamped};
+  Architecture delta = routed;
+  delta.layer_specs[1].delta = true;
+  delta.attention_gate = delta.norm_plus_one = delta.shared_gate = true;
+  delta.delta_key_heads = 2;
+  delta.delta_value_heads = delta.delta_key_dim = delta.delta_value_dim = delta.delta_taps = 4;
+  delta.shared_mlp = 12;
+  return {dense, routed, latent, drawn, clamped, delta};
 }
 
 void change(bool& value) {

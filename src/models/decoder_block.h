@@ -20,6 +20,9 @@ struct DecoderBlock {
   // (mlp_activations_limit), and unless windowed_layers says otherwise every other layer has the window, from
   // the first on.
   bool as_gpt_oss = false;
+  // Qwen3-Next: norms multiply by 1 + weight, attention's output and the shared expert have gates, and layers
+  // but each inhomogeneous_layer_cycle_interval-th have a gated delta net in place of attention.
+  bool as_qwen3_next = false;
 };
 
 // Of that name (models/families/registry.cc). Error(usage) that lists all of them.

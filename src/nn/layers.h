@@ -14,7 +14,7 @@ struct LayerCall {
   Context& context;
   const ModelConfig& model;
   const Parameters& parameters;
-  std::string prefix;      // "layers.3."
+  std::string prefix;  // "layers.3."
   const LayerSpec& layer;
   const RopeTables& rope;  // of the tokens as attention has them
   const Array& segments;   // i32 [B,S]
@@ -33,6 +33,9 @@ Array whole_embedding(Context& context, const Array& x);
 // Layout [B,S] of the tokens in attention.
 Sharding attention_tokens(const Context& context, const ModelConfig& model, std::int64_t batch,
                           std::int64_t length);
+
+// y [B,S,N,D] of heads · the weight `name` [N,D,M] -> [B,S,M] in the layout of block outputs.
+Array project_heads(const LayerCall& call, const Array& y, const std::string& name);
 
 // Grouped-query attention (Ainslie et al. 2023) with optional norms on q and k.
 Array grouped_query_attention(const LayerCall& call, const Array& x);

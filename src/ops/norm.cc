@@ -13,7 +13,8 @@ namespace {
 class RmsNormOp : public Op {
  public:
   // dims: how many of the last dims are normed together.
-  RmsNormOp(float epsilon, std::size_t dims) : epsilon_(epsilon), dims_(dims) {}
+  RmsNormOp(float epsilon, std::size_t dims, float scale_offset)
+      : epsilon_(epsilon), dims_(dims), scale_offset_(scale_offset) {}
   std::string_view name() const override { return "rms_norm"; }
 
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
@@ -35,7 +36,8 @@ class RmsNormOp : public Op {
                        .eps = epsilon_,
                        .y = y.view().reshaped(rows),
                        .rstd = rstd.view(),
-                       .split = split ? &*split : nullptr});
+                       .split = split ? &*split : nullptr,
+                       .scale_offset = scale_offset_});
     return {y, rstd};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
@@ -49,7 +51,8 @@ class RmsNormOp : public Op {
                                 .dy = call.grad(0).view().reshaped(rows),
                                 .dx = dx.view().reshaped(rows),
                                 .dscale = flat(dscale),
-                                .split = split ? &*split : nullptr});
+                                .split = split ? &*split : nullptr,
+                                .scale_offset = scale_offset_});
     return {dx, dscale};
   }
   std::uint32_t needs_outputs() const override { return 2; }
@@ -78,22 +81,24 @@ class RmsNormOp : public Op {
   }
   float epsilon_;
   std::size_t dims_;
+  float scale_offset_;
 };
 
-Array norm_of_last(Context& context, const Array& x, const Array& scale, float epsilon) {
+Array norm_of_last(Context& context, const Array& x, const Array& scale, float epsilon,
+                   float scale_offset = 0) {
   const std::size_t dims = scale.shape().size();
   Sharding layout;
   for (std::size_t i = x.shape().size() - dims; i < x.shape().size(); ++i)
     layout.dims.push_back(x.sharding().dims[i]);
   const Array inputs[] = {x, reshard(context, scale, layout)};
-  return apply(context, std::make_shared<RmsNormOp>(epsilon, dims), inputs).front();
+  return apply(context, std::make_shared<RmsNormOp>(epsilon, dims, scale_offset), inputs).front();
 }
 
 }  // namespace
 
-Array rms_norm(Context& context, const Array& x, const Array& scale, float epsilon) {
+Array rms_norm(Context& context, const Array& x, const Array& scale, float epsilon, float scale_offset) {
   CHECK(scale.shape().size() == 1, "[rms_norm] scale {}", to_string(scale.shape()));
-  return norm_of_last(context, x, scale, epsilon);
+  return norm_of_last(context, x, scale, epsilon, scale_offset);
 }
 
 Array rms_norm_of_heads(Context& context, const Array& x, const Array& scale, float epsilon) {

@@ -30,7 +30,7 @@ HubSource open_hub_source(const std::string& path) {
   for (const SafetensorsFile& file : folder->files()) source.files.push_back(file.path());
   source.weights = std::move(folder);
   if (const ModelFamily* family = find_family(source.config))
-    source.weights = unfused(*family, std::move(source.weights));
+    source.weights = unfused(*family, source.config, std::move(source.weights));
   return source;
 }
 

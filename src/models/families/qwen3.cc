@@ -1,5 +1,5 @@
 // Qwen3, dense and with experts: norms of queries and keys.
-#include "models/families/common.h"
+#include "models/families/qwen3.h"
 
 namespace switchyard {
 namespace {
@@ -58,6 +58,25 @@ json sparse_layers(const HubConfig& hub) {
 
 void read_qwen3_moe(const HubConfig& hub, ConfigKeys& keys) {
   read_qwen3(hub, keys);
+  read_experts_of_qwen3(hub, false, keys);
+}
+
+void write_qwen3_moe(const Config& config, const ModelConfig& model, HubJson& hub) {
+  write_qwen3(config, model, hub);
+  write_experts_of_qwen3(model, hub);
+}
+
+bool writes_qwen3(const ModelConfig&) {
+  return true;
+}
+
+void restate_qwen3(const ModelConfig& model, Restated& restated) {
+  if (!model.qk_norm) restated.keys["decoder_block"] = "llama2";
+}
+
+}  // namespace
+
+void read_experts_of_qwen3(const HubConfig& hub, bool normalise, ConfigKeys& keys) {
   keys["num_experts"] = hub.positive(hub.has("num_experts") ? "num_experts" : "num_local_experts");
   keys["num_experts_per_tok"] = hub.positive("num_experts_per_tok");
   keys["base_moe_mlp_dim"] = hub.positive("moe_intermediate_size");
@@ -66,11 +85,10 @@ void read_qwen3_moe(const HubConfig& hub, ConfigKeys& keys) {
     keys["moe_layers"] = sparse;
   else  // no layer has the dense width; the reference states it like this
     keys["base_mlp_dim"] = keys["base_moe_mlp_dim"];
-  keys["norm_topk_prob"] = hub.flag("norm_topk_prob", false);
+  keys["norm_topk_prob"] = hub.flag("norm_topk_prob", normalise);
 }
 
-void write_qwen3_moe(const Config& config, const ModelConfig& model, HubJson& hub) {
-  write_qwen3(config, model, hub);
+void write_experts_of_qwen3(const ModelConfig& model, HubJson& hub) {
   HubJson dense = HubJson::array();
   for (std::int64_t i = 0; i < model.layers; ++i) {
     if (!model.layer(i).experts) dense.push_back(i);
@@ -84,20 +102,9 @@ void write_qwen3_moe(const Config& config, const ModelConfig& model, HubJson& hu
   hub["mlp_only_layers"] = dense;
 }
 
-bool writes_qwen3(const ModelConfig&) {
-  return true;
-}
-
-void restate_qwen3(const ModelConfig& model, Restated& restated) {
-  if (!model.qk_norm) restated.keys["decoder_block"] = "llama2";
-}
-
-// compat=maxtext weighs by a softmax over the selected, which is a normalised softmax over all.
-void restate_qwen3_moe(const ModelConfig& model, Restated& restated) {
+void restate_experts_of_qwen3(const ModelConfig& model, Restated& restated) {
   if (model.compat && model.moe.softmax_over_selected) restated.keys["norm_topk_prob"] = true;
 }
-
-}  // namespace
 
 // The reference's own: no Hugging Face model is like it.
 const DecoderBlock kQwen3CustomMoeBlock{.name = "qwen3_custom_moe",
@@ -121,6 +128,6 @@ const ModelFamily kQwen3Moe{.type = "qwen3_moe",
                             .read = read_qwen3_moe,
                             .write = write_qwen3_moe,
                             .writes = writes_qwen3,
-                            .restate = restate_qwen3_moe};
+                            .restate = restate_experts_of_qwen3};
 
 }  // namespace switchyard
