@@ -1,7 +1,10 @@
 // The matrix products of kernels/gemm.h and kernels/grouped_matmul.h as what product.h computes.
+#include <optional>
+
 #include "kernels/gpu/code.h"
 #include "kernels/gpu/kernels.h"
-#include "kernels/gpu/product.h"
+#include "kernels/gpu/product_parts.h"
+#include "kernels/gpu/workspace.h"
 
 namespace switchyard::gpu {
 
@@ -84,8 +87,28 @@ Product of_depth_groups(const TensorView& x, const TensorView& index, const Tens
           .groups = Groups::depth,
           .batch = c.dim(0),
           .c_stride = k * n,
-          .group_sizes = group_sizes.device_data<std::int32_t>()};
+          .group_sizes = group_sizes.device_data<std::int32_t>(),
+          .depth_rows = dy.dim(0)};
 }
+
+// The rows of a pair of products: looked up once for both where that pays, else by the products.
+class Rows {
+ public:
+  Rows(const TensorView& x, const TensorView& index, const Product& product) : x_(x), index_(index) {
+    if (!index.defined() || !pays_to_gather(product)) return;
+    const Shape shape{index.dim(0), x.dim(1)};
+    gathered_.emplace(x, static_cast<std::size_t>(num_elements(shape)) * size_of(x.dtype()));
+    x_ = gathered_->view(x.dtype(), shape);
+    index_ = {};
+    ragged_gather({.x = x, .index = index, .w = {}, .out = x_});
+  }
+  const TensorView& x() const { return x_; }
+  const TensorView& index() const { return index_; }
+
+ private:
+  TensorView x_, index_;
+  std::optional<Workspace> gathered_;
+};
 
 }  // namespace
 
@@ -106,8 +129,10 @@ void gmm_drhs(const GmmDrhsArgs& args) {
 }
 
 void gmm_pair(const GmmPairArgs& args) {
-  run_product(of_row_groups(args.x, args.index, args.rhs_0, args.group_sizes, args.out_0));
-  run_product(of_row_groups(args.x, args.index, args.rhs_1, args.group_sizes, args.out_1));
+  const Rows rows(args.x, args.index,
+                  of_row_groups(args.x, args.index, args.rhs_0, args.group_sizes, args.out_0));
+  run_product(of_row_groups(rows.x(), rows.index(), args.rhs_0, args.group_sizes, args.out_0));
+  run_product(of_row_groups(rows.x(), rows.index(), args.rhs_1, args.group_sizes, args.out_1));
   if (args.hidden.defined() && args.hidden.size() > 0)
     swiglu({args.out_0, args.out_1, args.row_weights, args.hidden});
 }
@@ -122,8 +147,10 @@ void gmm_dlhs_pair(const GmmDlhsPairArgs& args) {
 }
 
 void gmm_drhs_pair(const GmmDrhsPairArgs& args) {
-  run_product(of_depth_groups(args.x, args.index, args.dy_0, args.group_sizes, args.drhs_0));
-  run_product(of_depth_groups(args.x, args.index, args.dy_1, args.group_sizes, args.drhs_1));
+  const Rows rows(args.x, args.index,
+                  of_depth_groups(args.x, args.index, args.dy_0, args.group_sizes, args.drhs_0));
+  run_product(of_depth_groups(rows.x(), rows.index(), args.dy_0, args.group_sizes, args.drhs_0));
+  run_product(of_depth_groups(rows.x(), rows.index(), args.dy_1, args.group_sizes, args.drhs_1));
 }
 
 }  // namespace switchyard::gpu

@@ -20,7 +20,7 @@ GPU_KERNEL plain_product(Product p, std::int64_t row_blocks) {
   GPU_SHARED(float, b_tile, kPlainDepth* kPlainPitch);
   GPU_SHARED(std::int64_t, scratch, 4);
   Part part;
-  if (!find_part(p, kPlainBlock, kPlainBlock, row_blocks, scratch, part)) return;
+  if (!find_part(p, block_index(), kPlainBlock, kPlainBlock, row_blocks, scratch, part)) return;
   const int thread = thread_index(), row = thread / 16 * 4, column = thread % 16 * 4;
   float sums[4][4] = {};
   for (int t = 0; t < p.term_count; ++t) {
@@ -110,7 +110,7 @@ __launch_bounds__(kThreads, 1)
   GPU_SHARED(std::int64_t, scratch, 4);
   auto* const tiles = dynamic_shared<bfloat16>();
   Part part;
-  if (!find_part(p, kBlock, kBlock, row_blocks, scratch, part)) return;
+  if (!find_part(p, block_index(), kBlock, kBlock, row_blocks, scratch, part)) return;
   const bool grouped_depth = p.groups == Groups::depth;
   const auto begin_of = [&](int) { return grouped_depth ? part.depth_begin : std::int64_t{0}; };
   const auto end_of = [&](int t) { return grouped_depth ? part.depth_end : p.terms[t].k; };
@@ -214,7 +214,7 @@ template <typename C, bool transpose_a, bool transpose_b>
 void run_tensor_product(const Product& p) {
   const Launch how = product_launch(p, kBlock, kBlock, kThreads, kSharedBytes);
   const std::int64_t row_blocks = row_blocks_of(p, kBlock);
-  if (chunks_are_aligned(p) && run_wgmma_product(p)) return;
+  if (chunks_are_aligned(p) && (run_tma_product(p) || run_wgmma_product(p))) return;
   if (chunks_are_aligned(p))
     launch(how, tensor_product<C, transpose_a, transpose_b, true>, p, row_blocks);
   else

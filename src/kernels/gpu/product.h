@@ -37,6 +37,7 @@ struct Product {
   std::int64_t batch = 1;                                                  // products, or groups
   std::int64_t a_stride = 0, b_stride = 0, c_stride = 0, bias_stride = 0;  // elements from one to the next
   const std::int32_t* group_sizes = nullptr;                               // [batch], on the device
+  std::int64_t depth_rows = 0;  // of groups of depth: rows of all groups
 };
 void run_product(const Product& product);
 

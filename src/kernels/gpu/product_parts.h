@@ -20,14 +20,14 @@ struct Part {
 // both.
 constexpr std::int64_t kBand = 16;
 
-// Finds the group of this block of threads, and where in it the block is. False: there is nothing to do.
+// Finds the group of block `index`, and where in it the block is. False: there is nothing to do.
 // `scratch`: 4 elements of shared memory.
-GPU_FUNCTION bool find_part(const Product& p, int block_rows, int block_columns, std::int64_t row_blocks,
-                            std::int64_t* scratch, Part& part) {
+GPU_FUNCTION bool find_part(const Product& p, std::int64_t index, int block_rows, int block_columns,
+                            std::int64_t row_blocks, std::int64_t* scratch, Part& part) {
   const std::int64_t column_blocks = (p.n + block_columns - 1) / block_columns;
-  const std::int64_t band = block_index() / (kBand * row_blocks);
+  const std::int64_t band = index / (kBand * row_blocks);
   const std::int64_t left = column_blocks - band * kBand, width = left < kBand ? left : kBand;
-  const std::int64_t within = block_index() - band * kBand * row_blocks;
+  const std::int64_t within = index - band * kBand * row_blocks;
   std::int64_t row_block = within / width;
   part.column = (band * kBand + within % width) * block_columns;
   if (p.groups == Groups::none) {
@@ -156,6 +156,12 @@ inline Launch product_launch(const Product& p, int block_rows, int block_columns
           .shared_bytes = shared_bytes,
           .blocks_z = p.groups == Groups::rows ? 1 : static_cast<int>(p.batch)};
 }
+
+// The same with operands brought by the copy engine, to two blocks of threads at once (tma_product.cu). False
+// where that does not pay or rows are looked up.
+bool run_tma_product(const Product& product);
+// Whether rows are so many that looking them up beforehand pays.
+bool pays_to_gather(const Product& product);
 
 // On tensor cores of Hopper (wgmma), whose results differ in the order of sums alone. False, with nothing
 // done, where the GPU or the product is another.
