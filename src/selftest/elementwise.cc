@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <bit>
-#include <cstring>
 #include <random>
 
 #include "kernels/strided_copy.h"
@@ -87,7 +86,7 @@ Case convert_bits_case(std::uint32_t seed) {
           {std::move(x)},
           {{"pairs of elements", PoisonedArray(DType::i32, kCount / 2)}},
           [](ThreadPool& pool, const Arrays& in, Arrays& out) {
-            convert(pool, in[0].view(), TensorView::of_host(DType::bf16, out[0].data(), {kCount}));
+            convert(pool, in[0].view(), out[0].view().as(DType::bf16, 0, {kCount}));
           }};
 }
 
@@ -113,10 +112,9 @@ std::vector<Case> add_into_f32_cases(std::uint32_t seed) {
 
 std::vector<Case> sum_of_squares_cases(std::uint32_t seed) {
   auto cases = flat_cases(seed, [](ThreadPool& pool, const Arrays& in, PoisonedArray& out) {
-    const double sum = sum_of_squares(pool, in[0].view());
-    std::memcpy(out.data(), &sum, sizeof(sum));
+    store_square_sum(sum_of_squares(pool, in[0].view()), out);
   });
-  for (Case& c : cases) c.outputs[0] = {"halves of the sum", PoisonedArray(DType::i32, 2)};
+  for (Case& c : cases) c.outputs[0] = square_sum_output(squares_of(c.inputs[0]));
   return cases;
 }
 
@@ -194,23 +192,21 @@ std::vector<Case> strided_copy_cases(std::uint32_t seed) {
         const std::int64_t a = shape[0], b = shape[1], c = shape[2], d = shape[3], row = d + gap;
         const Shape from_strides{b * c * row, c * row, row, 1};
         const Shape swapped{a, c, b, d};
-        cases.push_back({dtype,
-                         fmt::format("[{}, {}, {}, {}] of rows of {}, seed {}", a, b, c, d, row, ++seed),
-                         {PoisonedArray::normal(dtype, a * b * c * row, seed)},
-                         {{"out", PoisonedArray(dtype, a * b * c * d)}},
-                         [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
-                           strided_copy(pool,
-                                        TensorView::of_host(dtype, in[0].data(), {a, b, c, d}, from_strides)
-                                            .permuted({0, 2, 1, 3}),
-                                        TensorView::of_host(dtype, out[0].data(), swapped));
-                         },
-                         [=](const Arrays& in, Arrays& out) {
-                           for (std::int64_t i = 0; i < a * b * c * d; ++i) {
-                             const std::int64_t id = i % d, ib = i / d % b, ic = i / (d * b) % c,
-                                                ia = i / (d * b * c);
-                             out[0].set(i, in[0].at(((ia * b + ib) * c + ic) * row + id));
-                           }
-                         }});
+        cases.push_back(
+            {dtype,
+             fmt::format("[{}, {}, {}, {}] of rows of {}, seed {}", a, b, c, d, row, ++seed),
+             {PoisonedArray::normal(dtype, a * b * c * row, seed)},
+             {{"out", PoisonedArray(dtype, a * b * c * d)}},
+             [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
+               strided_copy(pool, in[0].view().block(0, {a, b, c, d}, from_strides).permuted({0, 2, 1, 3}),
+                            out[0].view(swapped));
+             },
+             [=](const Arrays& in, Arrays& out) {
+               for (std::int64_t i = 0; i < a * b * c * d; ++i) {
+                 const std::int64_t id = i % d, ib = i / d % b, ic = i / (d * b) % c, ia = i / (d * b * c);
+                 out[0].set(i, in[0].at(((ia * b + ib) * c + ic) * row + id));
+               }
+             }});
       }
     }
   }

@@ -24,7 +24,12 @@ struct NormShape {
   std::optional<SplitRows> split_rows(const PoisonedArray& others) const {
     if (!split) return std::nullopt;
     return SplitRows{4 * dim, [this, &others](const TensorView& sums) {
-                       for (std::int64_t r = 0; r < rows; ++r) sums.kernel_data<float>()[r] += others.at(r);
+                       std::vector<float> all(static_cast<std::size_t>(rows));
+                       const TensorView of_host = TensorView::of_host(all.data(), {rows});
+                       copy(sums, of_host);
+                       for (std::int64_t r = 0; r < rows; ++r)
+                         all[static_cast<std::size_t>(r)] += others.at(r);
+                       copy(of_host, sums);
                      }};
   }
   double relative() const { return dtype == DType::bf16 ? kRoundedTwice : 2e-6; }
