@@ -184,8 +184,9 @@ std::vector<Case> swiglu_backward_cases(std::uint32_t seed) {
 // Copies of a block of a padded array [a, b, c, d], its two middle dims swapped.
 std::vector<Case> strided_copy_cases(std::uint32_t seed) {
   std::vector<Case> cases;
-  const std::int64_t shapes[][4] = {{2, 3, 4, 5},    {1, 1, 1, 1},       {3, 1, 7, 2},   {0, 2, 2, 2},
-                                    {2, 40, 30, 16}, {1, 1, 1, 100'003}, {5, 1, 1, 300}, {3, 4, 5, 1}};
+  const std::int64_t shapes[][4] = {{2, 3, 4, 5},   {1, 1, 1, 1},    {3, 1, 7, 2},
+                                    {0, 2, 2, 2},   {2, 40, 30, 16}, {1, 1, 1, 100'003},
+                                    {5, 1, 1, 300}, {3, 4, 5, 1},    {2, 70, 45, 1}};
   for (const DType dtype : kFloatTypes) {
     for (const auto& shape : shapes) {
       for (const std::int64_t gap : {0, 3}) {  // elements between rows of d

@@ -27,7 +27,7 @@ std::vector<Case> table_cases(std::uint32_t seed, const MakeCase& make) {
   for (const DType dtype : kFloatTypes) {
     for (const std::int64_t rows : {0, 1, 50}) {
       for (const std::int64_t tokens : {0, 1, 300}) {
-        for (const std::int64_t width : {1, 67}) {
+        for (const std::int64_t width : {1, 64, 67}) {
           Draw draw(++seed * 2);
           const std::string what =
               fmt::format("{} tokens of {} rows of {}, seed {}", tokens, rows, width, draw.seed());

@@ -95,7 +95,8 @@ GPU_KERNEL make_gradients(Logits logits, const float* lse, const float* softmax_
       const float gradient = of_softmax * expf(logit - log_sum) - (column + i == target ? of_target : 0.0f);
       values[i] = gradient * (1.0f - of_cap * of_cap);
     }
-    if (first == 0) barrier();  // later gradients lie behind what is still to be read
+    // Narrower gradients take the place of logits that other threads read.
+    if constexpr (sizeof(T) < sizeof(float)) barrier();
     if (column + kQuad <= logits.columns) {
       store_floats<kQuad>(values, out + column);
     } else {
