@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "kernels/cross_entropy_problem.h"
+#include "kernels/gpu/kernels.h"
 
 namespace switchyard {
 namespace {
@@ -9,7 +10,7 @@ namespace {
 // An operand without gaps.
 std::byte* contiguous_operand(const TensorView& x, const char* name) {
   CHECK(x.is_contiguous(), "[cross_entropy] {} is a view of {} with gaps", name, to_string(x.shape()));
-  return x.kernel_address();
+  return x.device_address();
 }
 
 // [rows] f32
@@ -17,7 +18,7 @@ float* row_values(const TensorView& x, const CrossEntropyProblem& problem, const
   CHECK(x.dtype() == DType::f32 && x.size() == problem.rows && x.is_contiguous(),
         "[cross_entropy] {} is {} {} for {} rows", name, name_of(x.dtype()), to_string(x.shape()),
         problem.rows);
-  return x.kernel_data<float>();
+  return x.device_data<float>();
 }
 
 CrossEntropyProblem problem_of(const CrossEntropyLogits& a) {
@@ -63,21 +64,26 @@ void* dweight_of(const TensorView& dweight, const CrossEntropyLogits& logits) {
 
 void linear_cross_entropy(ThreadPool& pool, const LinearCrossEntropyArgs& args) {
   const CrossEntropyProblem problem = problem_of(args.logits);
-  run_linear_cross_entropy(pool, problem, row_values(args.lse, problem, "lse"),
-                           row_values(args.target_logit, problem, "target_logit"));
+  float *const lse = row_values(args.lse, problem, "lse"), *const target_logit = row_values(
+                                                               args.target_logit, problem, "target_logit");
+  if (args.logits.hidden.on_gpu()) return gpu::linear_cross_entropy(args);
+  run_linear_cross_entropy(pool, problem, lse, target_logit);
 }
 
 void linear_cross_entropy_backward(ThreadPool& pool, const LinearCrossEntropyBackwardArgs& args) {
   const CrossEntropyProblem problem = problem_of(args.logits);
-  run_linear_cross_entropy_backward(pool, problem, row_values(args.lse, problem, "lse"),
-                                    row_values(args.softmax_coefficient, problem, "softmax_coefficient"),
-                                    row_values(args.target_coefficient, problem, "target_coefficient"),
-                                    dhidden_of(args.dhidden, args.logits),
-                                    dweight_of(args.dweight, args.logits));
+  const float *const lse = row_values(args.lse, problem, "lse"),
+                     *const softmax = row_values(args.softmax_coefficient, problem, "softmax_coefficient"),
+                     *const target = row_values(args.target_coefficient, problem, "target_coefficient");
+  float* const dhidden = dhidden_of(args.dhidden, args.logits);
+  void* const dweight = dweight_of(args.dweight, args.logits);
+  if (args.logits.hidden.on_gpu()) return gpu::linear_cross_entropy_backward(args);
+  run_linear_cross_entropy_backward(pool, problem, lse, softmax, target, dhidden, dweight);
 }
 
 std::int64_t loss_rows_at_once(const CrossEntropyLogits& logits) {
-  return loss_rows_at_once(problem_of(logits));
+  const CrossEntropyProblem problem = problem_of(logits);
+  return logits.hidden.on_gpu() ? gpu::loss_rows_at_once(logits) : loss_rows_at_once(problem);
 }
 
 void linear_cross_entropy_with_gradients(ThreadPool& pool, const LossGradientsArgs& args) {
@@ -90,6 +96,7 @@ void linear_cross_entropy_with_gradients(ThreadPool& pool, const LossGradientsAr
       .dhidden = dhidden_of(args.dhidden, args.logits),
       .dweight = dweight_of(args.dweight, args.logits),
       .summed = args.summed};
+  if (args.logits.hidden.on_gpu()) return gpu::linear_cross_entropy_with_gradients(args);
   run_linear_cross_entropy_with_gradients(pool, problem, gradients);
 }
 

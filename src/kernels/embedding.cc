@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "kernels/elementwise.h"
+#include "kernels/gpu/kernels.h"
 
 namespace switchyard {
 namespace {
@@ -24,6 +25,7 @@ void embedding_lookup(ThreadPool& pool, const EmbeddingLookupArgs& args) {
   if (pool.skips({"embedding_lookup", args.out.dtype(), 0,
                   2 * static_cast<double>(args.out.bytes()) + static_cast<double>(args.ids.bytes())}))
     return;
+  if (args.out.on_gpu()) return gpu::embedding_lookup(args);
   const std::size_t row = static_cast<std::size_t>(args.table.dim(1)) * size_of(args.table.dtype());
   const auto* const ids = args.ids.kernel_data<std::int32_t>();
   const std::byte* const table = args.table.kernel_address();
@@ -49,6 +51,7 @@ void embedding_backward(ThreadPool& pool, const EmbeddingBackwardArgs& args) {
   if (pool.skips({"embedding_backward", args.dout.dtype(), elements,
                   static_cast<double>(args.dout.bytes() + args.ids.bytes()) + 2 * sizeof(float) * elements}))
     return;
+  if (args.dtable.on_gpu()) return gpu::embedding_backward(args);
   const auto* const ids = args.ids.kernel_data<std::int32_t>();
   const std::int64_t tokens = args.ids.size();
   const TensorView dout = args.dout.reshaped({tokens, args.dtable.dim(1)});

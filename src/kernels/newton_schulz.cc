@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/elementwise.h"
+#include "kernels/gpu/kernels.h"
 
 namespace switchyard {
 namespace {
@@ -19,6 +20,7 @@ void check_matrices(const char* op, const TensorView& x) {
 
 void normalize_matrices(ThreadPool& pool, double eps, const TensorView& x) {
   check_matrices("normalize_matrices", x);
+  if (x.on_gpu()) return gpu::normalize_matrices(eps, x);
   for (std::int64_t i = 0; i < x.dim(0); ++i) {
     const TensorView matrix = x.rows(i, i + 1);
     const double norm = std::sqrt(sum_of_squares(pool, matrix)) + eps;
@@ -33,6 +35,7 @@ void newton_schulz_polynomial(ThreadPool& pool, const TensorView& square, const 
   const auto elements = static_cast<double>(gram.size());
   if (pool.skips({"newton_schulz_polynomial", DType::f32, 3 * elements, 12 * elements}) || gram.size() == 0)
     return;
+  if (gram.on_gpu()) return gpu::newton_schulz_polynomial({kLinear, kCubic, kQuintic}, square, gram);
   const std::int64_t side = gram.dim(2);
   float* const all = gram.kernel_data<float>();
   const float* const squares = square.kernel_data<float>();

@@ -142,6 +142,7 @@ void PoisonedArray::set(std::int64_t i, float value) {
 
 double PoisonedArray::value(std::int64_t i) const {
   if (dtype_ == DType::i32) return static_cast<const std::int32_t*>(data())[i];
+  if (dtype_ == DType::f64) return static_cast<const double*>(data())[i];
   if (dtype_ == DType::i8) return static_cast<const std::int8_t*>(data())[i];
   return static_cast<double>(at(i));
 }

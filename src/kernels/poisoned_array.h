@@ -35,7 +35,7 @@ class FencedBytes {
   std::unique_ptr<std::uint8_t[], Release> data_;
 };
 
-// `count` elements of f32, bf16, or i32 or i8 (which start as the guards' bits).
+// `count` elements of f32, bf16, or i32, i8 or f64 (which start as the guards' bits).
 class PoisonedArray {
  public:
   PoisonedArray(DType dtype, std::int64_t count);

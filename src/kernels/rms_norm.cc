@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "kernels/dispatch.h"
+#include "kernels/gpu/kernels.h"
 #include "kernels/ref/rms_norm_reference.h"
 #include "kernels/rms_norm_problem.h"
 
@@ -108,10 +109,10 @@ RmsNormProblem problem_of(const char* op, const TensorView& x, const TensorView&
           .scale_dtype = scale.dtype(),
           .dim = scale.size(),
           .eps = 0,
-          .x = x.kernel_address(),
-          .scale = scale.kernel_address(),
+          .x = x.device_address(),
+          .scale = scale.device_address(),
           .y = nullptr,
-          .rstd = rstd.kernel_data<float>(),
+          .rstd = rstd.device_data<float>(),
           .whole_dim = split != nullptr ? split->dim : scale.size()};
 }
 
@@ -125,6 +126,7 @@ void rms_norm(ThreadPool& pool, const RmsNormArgs& args) {
     if (args.split != nullptr) args.split->add_up(sums);
     return;
   }
+  if (args.x.on_gpu()) return gpu::rms_norm(args);
   problem.eps = args.eps;
   problem.scale_offset = args.scale_offset;
   problem.y = args.y.kernel_address();
@@ -152,6 +154,7 @@ void rms_norm_backward(ThreadPool& pool, const RmsNormBackwardArgs& args) {
     if (args.split != nullptr) args.split->add_up(args.rstd.reshaped({rows}));
     return;
   }
+  if (args.x.on_gpu()) return gpu::rms_norm_backward(args);
   std::vector<float> sums(static_cast<std::size_t>(args.split != nullptr ? rows : 0));
   problem.scale_offset = args.scale_offset;
   problem.dy = args.dy.kernel_address();

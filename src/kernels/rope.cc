@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "kernels/dispatch.h"
+#include "kernels/gpu/kernels.h"
 #include "kernels/ref/rope_reference.h"
 #include "kernels/rope_problem.h"
 
@@ -47,6 +48,7 @@ void rope(ThreadPool& pool, const RopeArgs& args) {
   const double rotated = static_cast<double>(x.size());
   if (pool.skips({"rope", x.dtype(), 3 * rotated, 2 * rotated * static_cast<double>(size_of(x.dtype()))}))
     return;
+  if (x.on_gpu()) return gpu::rope(args);
   const std::int64_t grain =
       std::max<std::int64_t>(1, elements_per_piece / std::max<std::int64_t>(1, heads * dim));
   const RopeProblem p{.dtype = x.dtype(),

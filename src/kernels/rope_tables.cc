@@ -3,6 +3,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "kernels/gpu/kernels.h"
+
 namespace switchyard {
 
 void rope_tables(ThreadPool& pool, const RopeTablesArgs& args) {
@@ -15,6 +17,7 @@ void rope_tables(ThreadPool& pool, const RopeTablesArgs& args) {
           "[rope_tables] a table {} for {} tokens of {} pairs", to_string(table->shape()), tokens, pairs);
   const auto elements = static_cast<double>(tokens * pairs);
   if (pool.skips({"rope_tables", DType::f32, 4 * elements, 8 * elements})) return;
+  if (args.positions.on_gpu()) return gpu::rope_tables(args);
   const std::int32_t* const positions = args.positions.kernel_data<std::int32_t>();
   float *const cos = args.cos.kernel_data<float>(), *const sin = args.sin.kernel_data<float>();
   pool.for_range(tokens, 32, [&](std::int64_t begin, std::int64_t end) {

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "kernels/gpu/kernels.h"
+
 namespace switchyard {
 namespace {
 
@@ -9,7 +11,7 @@ constexpr std::int64_t kElementsAtOnce = 4096;
 
 const float* elements(const TensorView& x, std::int64_t count) {
   CHECK(x.size() == count && x.is_contiguous(), "[soft_cap] {} elements beside {}", x.size(), count);
-  return x.kernel_data<float>();
+  return x.device_data<float>();
 }
 
 }  // namespace
@@ -19,6 +21,7 @@ void soft_cap(ThreadPool& pool, float cap, const TensorView& x, const TensorView
   const float* const from = elements(x, n);
   auto* const to = const_cast<float*>(elements(out, n));
   if (pool.skips({"soft_cap", DType::f32, 20 * static_cast<double>(n), 8 * static_cast<double>(n)})) return;
+  if (x.on_gpu()) return gpu::soft_cap(cap, x, out);
   pool.for_range(n, kElementsAtOnce, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) to[i] = cap * std::tanh(from[i] / cap);
   });
@@ -31,6 +34,7 @@ void soft_cap_backward(ThreadPool& pool, float cap, const TensorView& out, const
   auto* const to = const_cast<float*>(elements(dx, n));
   if (pool.skips({"soft_cap_backward", DType::f32, 4 * static_cast<double>(n), 12 * static_cast<double>(n)}))
     return;
+  if (out.on_gpu()) return gpu::soft_cap_backward(cap, out, dout, dx);
   pool.for_range(n, kElementsAtOnce, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const float tanh = capped[i] / cap;

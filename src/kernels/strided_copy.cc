@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/gpu/kernels.h"
+
 namespace switchyard {
 namespace {
 
@@ -56,6 +58,7 @@ void strided_copy(ThreadPool& pool, const TensorView& from, const TensorView& to
         name_of(from.dtype()), to_string(from.shape()), name_of(to.dtype()), to_string(to.shape()));
   const auto bytes = static_cast<double>(from.bytes());
   if (pool.skips({"strided_copy", from.dtype(), 0, 2 * bytes}) || from.size() == 0) return;
+  if (to.on_gpu()) return gpu::strided_copy(from, to);
   const auto element = static_cast<std::int64_t>(size_of(from.dtype()));
   Dims outer = merged(from, to);
   if (outer.empty()) outer.push_back({1, element, element});

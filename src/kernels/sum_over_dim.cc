@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "kernels/gpu/kernels.h"
+
 namespace switchyard {
 namespace {
 
@@ -52,6 +54,7 @@ void sum_over_dim(ThreadPool& pool, const TensorView& x, std::size_t dim, const 
   if (pool.skips({"sum_over_dim", x.dtype(), static_cast<double>(x.size()),
                   static_cast<double>(x.bytes() + out.bytes())}))
     return;
+  if (x.on_gpu()) return gpu::sum_over_dim(x, dim, out);
   x.dtype() == DType::f32 ? sum<float>(pool, x, dim, out) : sum<bfloat16>(pool, x, dim, out);
 }
 

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "kernels/elementwise.h"
+#include "kernels/gpu/kernels.h"
 
 namespace switchyard {
 namespace {
@@ -28,6 +29,7 @@ void combine_log_sums(ThreadPool& pool, const TensorView& parts, const TensorVie
   if (pool.skips({"combine_log_sums", DType::f32, static_cast<double>(parts.size()),
                   static_cast<double>(parts.bytes() + lse.bytes())}))
     return;
+  if (lse.on_gpu()) return gpu::combine_log_sums(parts, lse);
   const float* const part = parts.kernel_data<float>();
   float* const out = lse.kernel_data<float>();
   pool.for_range(rows, kTokensAtOnce, [&](std::int64_t begin, std::int64_t end) {
@@ -52,6 +54,7 @@ void loss_coefficients(ThreadPool& pool, const LossCoefficientsArgs& args) {
   if (pool.skips({"loss_coefficients", DType::f32, 2 * static_cast<double>(rows),
                   4 * static_cast<double>(args.lse.bytes())}))
     return;
+  if (args.lse.on_gpu()) return gpu::loss_coefficients(args);
   const float g = args.gradient.defined() ? *args.gradient.kernel_data<float>() : 1.0f;
   const auto* const segment = args.segments.kernel_data<std::int32_t>();
   const float* const lse = args.lse.kernel_data<float>();
@@ -77,6 +80,7 @@ void sum_token_loss(ThreadPool& pool, const SumTokenLossArgs& args) {
   if (pool.skips({"sum_token_loss", DType::f32, 4 * static_cast<double>(rows),
                   3 * static_cast<double>(args.lse.bytes())}))
     return;
+  if (args.lse.on_gpu()) return gpu::sum_token_loss(args);
   const auto* const segment = args.segments.kernel_data<std::int32_t>();
   const float* const lse = args.lse.kernel_data<float>();
   const float* const target = args.target_logit.kernel_data<float>();
@@ -95,6 +99,7 @@ void scale_in_place(ThreadPool& pool, const TensorView& x, const TensorView& fac
   check_rows(factor, DType::f32, 1, "scale_in_place", "factor");
   // What a step does: the gradient of its loss is 1.
   if (pool.skips({"scale_in_place", x.dtype(), 0, static_cast<double>(factor.bytes())})) return;
+  if (x.on_gpu()) return gpu::scale_in_place(x, factor);
   const float by = *factor.kernel_data<float>();
   if (by != 1) scale(pool, x, by, x);
 }

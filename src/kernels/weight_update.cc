@@ -1,6 +1,7 @@
 #include "kernels/weight_update.h"
 
 #include "core/error.h"
+#include "kernels/gpu/kernels.h"
 #include "kernels/simd_list.h"
 #include "kernels/weight_update_problem.h"
 
@@ -19,15 +20,15 @@ double bytes_of(DType dtype) {
   return static_cast<double>(size_of(dtype));
 }
 
-// Work of `flops` and `bytes` an element.
-template <typename Problem, std::size_t kinds>
+// Work of `flops` and `bytes` an element; `on_gpu()` does it where `updated` is a GPU's.
+template <typename Problem, std::size_t kinds, typename OnGpu>
 double run(ThreadPool& pool, const char* op, const UpdateList<Problem> (&list)[kinds], const Problem& problem,
-           DType dtype, double flops, double bytes, std::int64_t count) {
-  CHECK(count >= 0, "{} of {} elements", op, count);
-  const auto elements = static_cast<double>(count);
-  if (pool.skips({op, dtype, flops * elements, bytes * elements})) return 0;
+           const TensorView& updated, double flops, double bytes, const OnGpu& on_gpu) {
+  const auto elements = static_cast<double>(updated.size());
+  if (pool.skips({op, updated.dtype(), flops * elements, bytes * elements})) return 0;
+  if (updated.on_gpu()) return on_gpu();
   UpdateKernel<Problem>* const kernel = choose(op, list, problem);
-  return sum_pieces(pool, count, [&](std::int64_t begin, std::int64_t end, SquareSums& squares) {
+  return sum_pieces(pool, updated.size(), [&](std::int64_t begin, std::int64_t end, SquareSums& squares) {
     kernel(problem, begin, end, squares);
   });
 }
@@ -35,7 +36,7 @@ double run(ThreadPool& pool, const char* op, const UpdateList<Problem> (&list)[k
 FlatArray flat(const char* op, const TensorView& x, std::int64_t count) {
   CHECK(is_float(x.dtype()) && x.size() == count && x.is_contiguous(), "[{}] {} of {} beside {} elements", op,
         x.size(), name_of(x.dtype()), count);
-  return {x.dtype(), x.kernel_address()};
+  return {x.dtype(), x.device_address()};
 }
 ConstFlatArray constant(const char* op, const TensorView& x, std::int64_t count) {
   const FlatArray array = flat(op, x, count);
@@ -52,14 +53,15 @@ double adam_update(ThreadPool& pool, const AdamTerms& terms, const AdamArrays& a
   return run(
       pool, "adam", kAdam,
       {terms, flat("adam", weight, n), constant("adam", grad, n), flat("adam", mu, n), flat("adam", nu, n)},
-      weight.dtype(), 16, bytes, n);
+      weight, 16, bytes, [&] { return gpu::adam_update(terms, arrays); });
 }
 
 double descent_update(ThreadPool& pool, float rate, float grad_scale, const TensorView& weight,
                       const TensorView& grad) {
   const std::int64_t n = weight.size();
   return run(pool, "sgd", kDescent, {rate, grad_scale, flat("sgd", weight, n), constant("sgd", grad, n)},
-             weight.dtype(), 5, 2 * bytes_of(weight.dtype()) + bytes_of(grad.dtype()), n);
+             weight, 5, 2 * bytes_of(weight.dtype()) + bytes_of(grad.dtype()),
+             [&] { return gpu::descent_update(rate, grad_scale, weight, grad); });
 }
 
 void momentum_update(ThreadPool& pool, const MomentumTerms& terms, const TensorView& grad,
@@ -68,8 +70,11 @@ void momentum_update(ThreadPool& pool, const MomentumTerms& terms, const TensorV
   CHECK(direction.size() == n && direction.is_contiguous(), "[momentum] {} directions for {}",
         direction.size(), n);
   run(pool, "momentum", kMomentum,
-      {terms, constant("momentum", grad, n), flat("momentum", momentum, n), direction.kernel_data<float>()},
-      momentum.dtype(), 7, 4 + 2 * bytes_of(momentum.dtype()) + bytes_of(grad.dtype()), n);
+      {terms, constant("momentum", grad, n), flat("momentum", momentum, n), direction.device_data<float>()},
+      momentum, 7, 4 + 2 * bytes_of(momentum.dtype()) + bytes_of(grad.dtype()), [&] {
+        gpu::momentum_update(terms, grad, momentum, direction);
+        return 0.0;
+      });
 }
 
 double direction_update(ThreadPool& pool, float rate, float shrink, const TensorView& direction,
@@ -78,8 +83,9 @@ double direction_update(ThreadPool& pool, float rate, float shrink, const Tensor
   CHECK(direction.size() == n && direction.is_contiguous(), "[direction] {} directions for {}",
         direction.size(), n);
   return run(pool, "direction", kDirection,
-             {rate, shrink, direction.kernel_data<float>(), flat("direction", weight, n)}, weight.dtype(), 6,
-             4 + 2 * bytes_of(weight.dtype()), n);
+             {rate, shrink, direction.device_data<float>(), flat("direction", weight, n)}, weight, 6,
+             4 + 2 * bytes_of(weight.dtype()),
+             [&] { return gpu::direction_update(rate, shrink, direction, weight); });
 }
 
 }  // namespace switchyard

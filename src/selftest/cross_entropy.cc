@@ -69,7 +69,7 @@ CrossEntropyLogits logits_of(const LossData& d, const Arrays& in) {
   return {.hidden = in[0].view({d.shape.rows, d.shape.emb}),
           .weight = in[1].view(weight_shape(d)),
           .weight_vocab_major = d.vocab_major,
-          .targets = TensorView::of_host(d.targets.data(), {d.shape.rows}),
+          .targets = in[2].view(),
           .vocab_begin = d.shape.vocab_begin,
           .logit_soft_cap = d.shape.soft_cap};
 }
@@ -78,7 +78,7 @@ Case loss_forward_case(const SharedLoss& d, std::uint32_t) {
   const PoisonedArray row(DType::f32, d->shape.rows);
   return {d->dtype,
           "",
-          {d->hidden, d->weight},
+          {d->hidden, d->weight, i32_array(d->targets)},
           {{"lse", row, {2e-6, 2e-6}}, {"target_logit", row, {2e-6, 2e-5}}},
           [d](ThreadPool& pool, const Arrays& in, Arrays& out) {
             linear_cross_entropy(pool, {logits_of(*d, in), out[0].view(), out[1].view()});
@@ -89,7 +89,7 @@ Case loss_forward_case(const SharedLoss& d, std::uint32_t) {
 Case loss_backward_case(const SharedLoss& d, std::uint32_t seed) {
   Draw draw(seed);
   PoisonedArray lse(DType::f32, d->shape.rows), target_logit = lse;
-  Arrays inputs{d->hidden, d->weight, draw.normal(DType::f32, d->shape.rows),
+  Arrays inputs{d->hidden, d->weight, i32_array(d->targets), draw.normal(DType::f32, d->shape.rows),
                 draw.normal(DType::f32, d->shape.rows)};
   {
     const ScopedIsa ref(Isa::ref);
@@ -106,9 +106,9 @@ Case loss_backward_case(const SharedLoss& d, std::uint32_t seed) {
            {"dweight", PoisonedArray(d->dtype, d->weight.size()), {0, 1e-30}, of_largest}},
           [d](ThreadPool& pool, const Arrays& in, Arrays& out) {
             linear_cross_entropy_backward(pool, {.logits = logits_of(*d, in),
-                                                 .lse = in[4].view(),
-                                                 .softmax_coefficient = in[2].view(),
-                                                 .target_coefficient = in[3].view(),
+                                                 .lse = in[5].view(),
+                                                 .softmax_coefficient = in[3].view(),
+                                                 .target_coefficient = in[4].view(),
                                                  .dhidden = out[0].view(),
                                                  .dweight = out[1].view(weight_shape(*d))});
           }};
@@ -119,26 +119,26 @@ Case loss_with_gradients_case(const SharedLoss& d, std::uint32_t seed) {
   Draw draw(seed);
   const PoisonedArray row(DType::f32, d->shape.rows);
   const double of_largest = d->dtype == DType::bf16 ? 1e-2 : 5e-6;
-  return {
-      d->dtype,
-      "",
-      {d->hidden, d->weight, draw.normal(DType::f32, d->shape.rows), draw.normal(DType::f32, d->shape.rows)},
-      {{"lse", row, {2e-6, 2e-6}},
-       {"target_logit", row, {2e-6, 2e-5}},
-       {"dhidden", PoisonedArray(DType::f32, d->hidden.size()), {0, 1e-30}, of_largest},
-       {"dweight", PoisonedArray(d->dtype, d->weight.size()), {0, 1e-30}, of_largest}},
-      [d](ThreadPool& pool, const Arrays& in, Arrays& out) {
-        CrossEntropyLogits logits = logits_of(*d, in);
-        logits.whole_vocab = 262144;
-        linear_cross_entropy_with_gradients(pool, {.logits = logits,
-                                                   .lse = out[0].view(),
-                                                   .target_logit = out[1].view(),
-                                                   .softmax_coefficient = in[2].view(),
-                                                   .target_coefficient = in[3].view(),
-                                                   .dhidden = out[2].view(),
-                                                   .dweight = out[3].view(weight_shape(*d)),
-                                                   .summed = [](std::int64_t, std::int64_t) {}});
-      }};
+  return {d->dtype,
+          "",
+          {d->hidden, d->weight, i32_array(d->targets), draw.normal(DType::f32, d->shape.rows),
+           draw.normal(DType::f32, d->shape.rows)},
+          {{"lse", row, {2e-6, 2e-6}},
+           {"target_logit", row, {2e-6, 2e-5}},
+           {"dhidden", PoisonedArray(DType::f32, d->hidden.size()), {0, 1e-30}, of_largest},
+           {"dweight", PoisonedArray(d->dtype, d->weight.size()), {0, 1e-30}, of_largest}},
+          [d](ThreadPool& pool, const Arrays& in, Arrays& out) {
+            CrossEntropyLogits logits = logits_of(*d, in);
+            logits.whole_vocab = 1 << 20;
+            linear_cross_entropy_with_gradients(pool, {.logits = logits,
+                                                       .lse = out[0].view(),
+                                                       .target_logit = out[1].view(),
+                                                       .softmax_coefficient = in[3].view(),
+                                                       .target_coefficient = in[4].view(),
+                                                       .dhidden = out[2].view(),
+                                                       .dweight = out[3].view(weight_shape(*d)),
+                                                       .summed = [](std::int64_t, std::int64_t) {}});
+          }};
 }
 
 template <Case make(const SharedLoss&, std::uint32_t)>

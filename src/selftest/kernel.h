@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <string>
 #include <vector>
@@ -58,6 +59,27 @@ class Draw {
 // The values of a view of the host, in the memory of an array of the case: the view's own where that is the
 // host's too.
 Tensor beside(const PoisonedArray& array, const TensorView& host);
+
+inline PoisonedArray i32_array(const std::vector<std::int32_t>& values) {
+  PoisonedArray result(DType::i32, static_cast<std::int64_t>(values.size()));
+  if (!values.empty()) std::memcpy(result.data(), values.data(), values.size() * sizeof(values[0]));
+  return result;
+}
+
+// What a kernel returns to the host, a sum of squares: the same bits on every instruction set, and on a
+// device close to them, for it has an order of its own. `largest`: no smaller than the sum.
+inline Output square_sum_output(double largest) {
+  return {"sum of squares", PoisonedArray(DType::f64, 1), {}, 0, {1e-12 * largest}};
+}
+inline void store_square_sum(double sum, const PoisonedArray& out) {
+  copy(TensorView::of_host(&sum, {1}), out.view());
+}
+// Of f32 or bf16.
+inline double squares_of(const PoisonedArray& x) {
+  double sum = 0;
+  for (std::int64_t i = 0; i < x.size(); ++i) sum += x.value(i) * x.value(i);
+  return sum;
+}
 
 constexpr DType kFloatTypes[] = {DType::f32, DType::bf16};
 

@@ -47,8 +47,8 @@ std::vector<Case> last_tokens_cases(std::uint32_t seed) {
 std::vector<Case> sum_over_dim_cases(std::uint32_t seed) {
   std::vector<Case> cases;
   for (const DType dtype : kFloatTypes) {
-    for (const std::int64_t terms : {0, 1, 9}) {
-      const std::int64_t rows = 50, width = 24, from = 8, kept = 13;
+    for (const std::int64_t terms : {0, 1, 9, 10}) {
+      const std::int64_t rows = 50, width = 24, from = 8, kept = terms == 9 ? 16 : 13;
       Draw draw(++seed * 4);
       cases.push_back({dtype,
                        fmt::format("{} rows of {} terms, seed {}", rows, terms, draw.seed()),
@@ -108,7 +108,7 @@ std::vector<Case> polynomial_cases(std::uint32_t seed) {
          {draw.normal(DType::f32, n), draw.normal(DType::f32, n)},
          {{"gram", PoisonedArray(DType::f32, n), {1e-5, 1e-5}}},
          [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
-           for (std::int64_t i = 0; i < n; ++i) out[0].set(i, in[1].at(i));
+           copy(in[1].view(), out[0].view());
            newton_schulz_polynomial(pool, in[0].view({2, side, side}), out[0].view({2, side, side}));
          },
          [=](const Arrays& in, Arrays& out) {
@@ -123,12 +123,43 @@ std::vector<Case> polynomial_cases(std::uint32_t seed) {
   return cases;
 }
 
+// Matrices of which one is zero.
+std::vector<Case> normalize_cases(std::uint32_t seed) {
+  constexpr double kEps = 1e-3;
+  std::vector<Case> cases;
+  for (const std::int64_t columns : {0, 1, 7, 700}) {
+    constexpr std::int64_t kMatrices = 3, kRows = 9;
+    const std::int64_t elements = kRows * columns;
+    PoisonedArray x = PoisonedArray::normal(DType::f32, kMatrices * elements, ++seed);
+    for (std::int64_t i = elements; i < 2 * elements; ++i) x.set(i, 0);
+    cases.push_back({DType::f32,
+                     fmt::format("{} matrices of {} x {}, seed {}", kMatrices, kRows, columns, seed),
+                     {x},
+                     {{"x", x, {1e-6, 0}}},
+                     [=](ThreadPool& pool, const Arrays&, Arrays& out) {
+                       normalize_matrices(pool, kEps, out[0].view({kMatrices, kRows, columns}));
+                     },
+                     [=](const Arrays& in, Arrays& out) {
+                       for (std::int64_t first = 0; first < kMatrices * elements; first += elements) {
+                         double sum = 0;
+                         for (std::int64_t i = first; i < first + elements; ++i)
+                           sum += in[0].value(i) * in[0].value(i);
+                         for (std::int64_t i = first; i < first + elements; ++i)
+                           out[0].set(i, static_cast<float>(in[0].value(i) / (std::sqrt(sum) + kEps)));
+                         if (elements == 0) break;
+                       }
+                     }});
+  }
+  return cases;
+}
+
 }  // namespace
 
 std::vector<Kernel> loop_kernels() {
   return {{"last_tokens", nullptr, last_tokens_cases},
           {"sum_over_dim", nullptr, sum_over_dim_cases},
           {"soft_cap", nullptr, soft_cap_cases},
+          {"normalize_matrices", nullptr, normalize_cases},
           {"newton_schulz_polynomial", nullptr, polynomial_cases}};
 }
 

@@ -25,7 +25,12 @@ struct NormShape {
   std::optional<SplitRows> split_rows(const PoisonedArray& others) const {
     if (!split) return std::nullopt;
     return SplitRows{4 * dim, [this, &others](const TensorView& sums) {
-                       for (std::int64_t r = 0; r < rows; ++r) sums.kernel_data<float>()[r] += others.at(r);
+                       std::vector<float> all(static_cast<std::size_t>(rows));
+                       const TensorView of_host = TensorView::of_host(all.data(), {rows});
+                       copy(sums, of_host);
+                       for (std::int64_t r = 0; r < rows; ++r)
+                         all[static_cast<std::size_t>(r)] += others.at(r);
+                       copy(of_host, sums);
                      }};
   }
   double relative() const { return dtype == DType::bf16 ? kRoundedTwice : 2e-6; }
@@ -38,7 +43,8 @@ std::vector<Case> norm_cases(std::uint32_t seed, const MakeCase& make) {
   for (const DType dtype : kFloatTypes) {
     for (const DType scale_dtype : kFloatTypes) {
       for (const std::int64_t rows : {0, 1, 5, 700}) {
-        for (const std::int64_t dim : {1, 7, 64, 83}) {
+        for (const std::int64_t dim : {1, 7, 64, 83, 2048, 2051}) {
+          if (rows * dim > 100'000) continue;
           for (const bool split : {false, true}) {
             Draw draw(++seed * 4);
             const float offset = rows % 2 == 1 ? 1.0f : 0.0f;
@@ -107,27 +113,29 @@ std::vector<Case> rms_norm_backward_cases(std::uint32_t seed) {
   });
 }
 
-// A slice of heads three elements wider, behind two elements of something else; the rest of y must stay.
+// A slice of heads that are wider, behind elements of something else; the rest of y must stay. `aligned`: all
+// of those are eights.
 Case rope_case(std::int64_t tokens, std::int64_t heads, std::int64_t dim, DType dtype, bool interleaved,
-               bool inverse, std::uint32_t seed) {
-  constexpr std::int64_t kBefore = 2;
-  const std::int64_t head_stride = dim + 3, token_stride = heads * head_stride + 1;
+               bool inverse, bool aligned, std::uint32_t seed) {
+  const std::int64_t before = aligned ? 8 : 2, head_stride = dim + (aligned ? 8 : 3),
+                     token_stride = heads * head_stride + (aligned ? 8 : 1);
   PoisonedArray cos(DType::f32, tokens * dim / 2), sin = cos;
   for (std::int64_t i = 0; i < cos.size(); ++i) {
     cos.set(i, std::cos(0.7f * static_cast<float>(i)));
     sin.set(i, std::sin(0.7f * static_cast<float>(i)));
   }
-  const std::int64_t elements = tokens * token_stride + kBefore;
+  const std::int64_t elements = tokens * token_stride + before;
   return {dtype,
-          fmt::format("{} tokens, {} heads of {}{}{}, seed {}", tokens, heads, dim,
-                      interleaved ? ", interleaved" : "", inverse ? ", inverse" : "", seed),
+          fmt::format("{} tokens, {} heads of {}{}{}{}, seed {}", tokens, heads, dim,
+                      interleaved ? ", interleaved" : "", inverse ? ", inverse" : "",
+                      aligned ? ", aligned" : "", seed),
           {PoisonedArray::normal(dtype, elements, seed), std::move(cos), std::move(sin)},
           {{"y",
             PoisonedArray::normal(dtype, elements, seed + 1),
             {dtype == DType::bf16 ? kRoundedTwice : 0.0, 1e-6}}},
           [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
             const auto heads_of = [&](const PoisonedArray& a) {
-              return a.view().block(kBefore, {tokens, heads, dim}, {token_stride, head_stride, 1});
+              return a.view().block(before, {tokens, heads, dim}, {token_stride, head_stride, 1});
             };
             const Shape table{tokens, dim / 2};
             rope(pool, {heads_of(in[0]), heads_of(out[0]), in[1].view(table), in[2].view(table), interleaved,
@@ -142,7 +150,8 @@ std::vector<Case> rope_cases(std::uint32_t seed) {
       for (const bool inverse : {false, true}) {
         for (const std::int64_t dim : {0, 2, 10, 40, 64}) {
           for (const std::int64_t tokens : {0, 1, 5, 300})
-            cases.push_back(rope_case(tokens, 3, dim, dtype, interleaved, inverse, seed += 2));
+            for (const bool aligned : {false, true})
+              cases.push_back(rope_case(tokens, 3, dim, dtype, interleaved, inverse, aligned, seed += 2));
         }
       }
     }

@@ -166,8 +166,11 @@ void run_case_on(Device& device, const Case& c, const Arrays& expected, ThreadPo
     const Run first(c, pool, device);
     // Results of tensor cores are sums in another order, of products that are as exact.
     judge(c, first, expected, device.name(), true, result);
-    const bool same = std::ranges::equal(c.outputs, expected, std::equal_to<>(), &Output::start);
-    if (result.pass() && !same && gpu::launches() == before)
+    // None has to where an op has nothing to read or leaves everything as it was.
+    const bool reads = std::ranges::any_of(c.inputs, [](const PoisonedArray& x) { return x.size() > 0; });
+    const bool writes = !std::ranges::equal(
+        expected, c.outputs, [](const PoisonedArray& x, const Output& y) { return x == y.start; });
+    if (result.pass() && reads && writes && gpu::launches() == before)
       result.failure = fmt::format("{}: no kernel of the device ran", c.what);
     if (result.pass() && Run(c, pool, device).outputs != first.outputs)
       result.failure = fmt::format("{}: a second run gives other bits", c.what);

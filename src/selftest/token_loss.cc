@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <utility>
 
 #include "selftest/kernel.h"
 
@@ -54,27 +55,27 @@ std::vector<Case> loss_coefficients_cases(std::uint32_t seed) {
   for (const std::int64_t rows : kTokenCounts) {
     Draw draw(++seed * 2);
     const PoisonedArray row(DType::f32, rows);
-    cases.push_back({DType::f32,
-                     fmt::format("{} rows, seed {}", rows, draw.seed()),
-                     {draw.normal(DType::f32, rows, 5), draw.normal(DType::f32, 1)},
-                     {{"softmax_coefficient", row}, {"target_coefficient", row}},
-                     [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
-                       const auto segments = padded_segments(rows);
-                       loss_coefficients(pool, {.lse = in[0].view(),
-                                                .segments = TensorView::of_host(segments.data(), {rows}),
-                                                .gradient = in[1].view({}),
-                                                .softmax_coefficient = out[0].view(),
-                                                .target_coefficient = out[1].view(),
-                                                .count = kLossCount,
-                                                .z_loss_multiplier = kZLossMultiplier});
-                     },
-                     [=](const Arrays& in, Arrays& out) {
-                       for (std::int64_t r = 0; r < rows; ++r) {
-                         const double w = r * 5 % 3 == 0 ? 0 : wide(in[1], 0) / kLossCount;
-                         out[0].set(r, static_cast<float>(w * (1 + 2 * kZLossMultiplier * wide(in[0], r))));
-                         out[1].set(r, static_cast<float>(w));
-                       }
-                     }});
+    cases.push_back(
+        {DType::f32,
+         fmt::format("{} rows, seed {}", rows, draw.seed()),
+         {draw.normal(DType::f32, rows, 5), draw.normal(DType::f32, 1), i32_array(padded_segments(rows))},
+         {{"softmax_coefficient", row}, {"target_coefficient", row}},
+         [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
+           loss_coefficients(pool, {.lse = in[0].view(),
+                                    .segments = in[2].view(),
+                                    .gradient = in[1].view({}),
+                                    .softmax_coefficient = out[0].view(),
+                                    .target_coefficient = out[1].view(),
+                                    .count = kLossCount,
+                                    .z_loss_multiplier = kZLossMultiplier});
+         },
+         [=](const Arrays& in, Arrays& out) {
+           for (std::int64_t r = 0; r < rows; ++r) {
+             const double w = r * 5 % 3 == 0 ? 0 : wide(in[1], 0) / kLossCount;
+             out[0].set(r, static_cast<float>(w * (1 + 2 * kZLossMultiplier * wide(in[0], r))));
+             out[1].set(r, static_cast<float>(w));
+           }
+         }});
   }
   return cases;
 }
@@ -84,30 +85,30 @@ std::vector<Case> sum_token_loss_cases(std::uint32_t seed) {
   for (const std::int64_t rows : kTokenCounts) {
     Draw draw(++seed * 2);
     const PoisonedArray scalar(DType::f32, 1);
-    cases.push_back({DType::f32,
-                     fmt::format("{} rows, seed {}", rows, draw.seed()),
-                     {draw.normal(DType::f32, rows), draw.normal(DType::f32, rows)},
-                     {{"loss", scalar}, {"z_loss", scalar}},
-                     [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
-                       const auto segments = padded_segments(rows);
-                       sum_token_loss(pool, {.lse = in[0].view(),
-                                             .target_logit = in[1].view(),
-                                             .segments = TensorView::of_host(segments.data(), {rows}),
-                                             .loss = out[0].view({}),
-                                             .z_loss = out[1].view({}),
-                                             .count = kLossCount,
-                                             .z_loss_multiplier = kZLossMultiplier});
-                     },
-                     [=](const Arrays& in, Arrays& out) {
-                       double entropy = 0, z = 0;
-                       for (std::int64_t r = 0; r < rows; ++r) {
-                         if (r * 5 % 3 == 0) continue;
-                         entropy += wide(in[0], r) - wide(in[1], r);
-                         z += kZLossMultiplier * wide(in[0], r) * wide(in[0], r);
-                       }
-                       out[0].set(0, static_cast<float>((entropy + z) / kLossCount));
-                       out[1].set(0, static_cast<float>(z / kLossCount));
-                     }});
+    cases.push_back(
+        {DType::f32,
+         fmt::format("{} rows, seed {}", rows, draw.seed()),
+         {draw.normal(DType::f32, rows), draw.normal(DType::f32, rows), i32_array(padded_segments(rows))},
+         {{"loss", scalar}, {"z_loss", scalar}},
+         [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
+           sum_token_loss(pool, {.lse = in[0].view(),
+                                 .target_logit = in[1].view(),
+                                 .segments = in[2].view(),
+                                 .loss = out[0].view({}),
+                                 .z_loss = out[1].view({}),
+                                 .count = kLossCount,
+                                 .z_loss_multiplier = kZLossMultiplier});
+         },
+         [=](const Arrays& in, Arrays& out) {
+           double entropy = 0, z = 0;
+           for (std::int64_t r = 0; r < rows; ++r) {
+             if (r * 5 % 3 == 0) continue;
+             entropy += wide(in[0], r) - wide(in[1], r);
+             z += kZLossMultiplier * wide(in[0], r) * wide(in[0], r);
+           }
+           out[0].set(0, static_cast<float>((entropy + z) / kLossCount));
+           out[1].set(0, static_cast<float>(z / kLossCount));
+         }});
   }
   return cases;
 }
@@ -115,19 +116,21 @@ std::vector<Case> sum_token_loss_cases(std::uint32_t seed) {
 std::vector<Case> scale_in_place_cases(std::uint32_t seed) {
   std::vector<Case> cases;
   for (const DType dtype : kFloatTypes) {
-    for (const float factor : {1.0f, 0.3f}) {
+    for (const auto& [factor, count] :
+         {std::pair<float, std::int64_t>{1.0f, 70'001}, {0.3f, 70'001}, {0.3f, 70'000}}) {
       Draw draw(++seed * 2);
-      constexpr std::int64_t kCount = 70'001;
-      const PoisonedArray x = draw.normal(dtype, kCount);
+      const PoisonedArray x = draw.normal(dtype, count);
+      PoisonedArray by(DType::f32, 1);
+      by.set(0, factor);
       cases.push_back({dtype,
-                       fmt::format("{} elements by {}, seed {}", kCount, factor, seed * 2),
-                       {x},
+                       fmt::format("{} elements by {}, seed {}", count, factor, seed * 2),
+                       {x, std::move(by)},
                        {{"x", x}},
-                       [=](ThreadPool& pool, const Arrays&, Arrays& out) {
-                         scale_in_place(pool, out[0].view(), TensorView::of_host(&factor, {}));
+                       [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                         scale_in_place(pool, out[0].view(), in[1].view({}));
                        },
-                       [=](const Arrays& in, Arrays& out) {
-                         for (std::int64_t i = 0; i < kCount; ++i) out[0].set(i, in[0].at(i) * factor);
+                       [factor = factor, count = count](const Arrays& in, Arrays& out) {
+                         for (std::int64_t i = 0; i < count; ++i) out[0].set(i, in[0].at(i) * factor);
                        }});
     }
   }

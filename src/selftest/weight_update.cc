@@ -3,8 +3,7 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
-
+#include "kernels/gpu/rank_sum.h"
 #include "kernels/rank_sum.h"
 #include "selftest/kernel.h"
 
@@ -26,12 +25,9 @@ constexpr AdamTerms kAdamTerms{.grad_scale = 0.7f,
                                .learning_rate = 0.01f,
                                .weight_decay = 0.1f};
 
-void store_sum(double sum, PoisonedArray& out) {
-  std::memcpy(out.data(), &sum, sizeof(sum));
-}
-
-Output sum_output() {
-  return {"halves of the sum of squares", PoisonedArray(DType::i32, 2)};
+// Of new weights, which are near the old ones.
+Output weight_sum(const PoisonedArray& weight) {
+  return square_sum_output(2 * squares_of(weight) + 1);
 }
 
 PoisonedArray squared(PoisonedArray x) {
@@ -59,29 +55,31 @@ std::vector<Case> update_cases(std::uint32_t seed, int arrays, const MakeCase& m
 
 std::vector<Case> adam_cases(std::uint32_t seed) {
   return update_cases(seed, 4, [](const auto& type, std::int64_t n, Draw& draw) {
+    const PoisonedArray weight = draw.normal(type(0), n);
     return Case{type(0),
                 "",
                 {draw.normal(type(1), n)},
-                {{"weight", draw.normal(type(0), n)},
+                {{"weight", weight},
                  {"mu", draw.normal(type(2), n, 0.1f)},
                  {"nu", squared(draw.normal(type(3), n, 0.1f))},
-                 sum_output()},
+                 weight_sum(weight)},
                 [](ThreadPool& pool, const Arrays& in, Arrays& out) {
-                  store_sum(adam_update(pool, kAdamTerms,
-                                        {out[0].view(), in[0].view(), out[1].view(), out[2].view()}),
-                            out[3]);
+                  store_square_sum(adam_update(pool, kAdamTerms,
+                                               {out[0].view(), in[0].view(), out[1].view(), out[2].view()}),
+                                   out[3]);
                 }};
   });
 }
 
 std::vector<Case> descent_cases(std::uint32_t seed) {
   return update_cases(seed, 2, [](const auto& type, std::int64_t n, Draw& draw) {
+    const PoisonedArray weight = draw.normal(type(0), n);
     return Case{type(0),
                 "",
                 {draw.normal(type(1), n)},
-                {{"weight", draw.normal(type(0), n)}, sum_output()},
+                {{"weight", weight}, weight_sum(weight)},
                 [](ThreadPool& pool, const Arrays& in, Arrays& out) {
-                  store_sum(descent_update(pool, 0.01f, 0.7f, out[0].view(), in[0].view()), out[1]);
+                  store_square_sum(descent_update(pool, 0.01f, 0.7f, out[0].view(), in[0].view()), out[1]);
                 }};
   });
 }
@@ -101,12 +99,14 @@ std::vector<Case> momentum_cases(std::uint32_t seed) {
 
 std::vector<Case> direction_cases(std::uint32_t seed) {
   return update_cases(seed, 1, [](const auto& type, std::int64_t n, Draw& draw) {
+    const PoisonedArray weight = draw.normal(type(0), n);
     return Case{type(0),
                 "",
                 {draw.normal(DType::f32, n)},
-                {{"weight", draw.normal(type(0), n)}, sum_output()},
+                {{"weight", weight}, weight_sum(weight)},
                 [](ThreadPool& pool, const Arrays& in, Arrays& out) {
-                  store_sum(direction_update(pool, 0.02f, 0.003f, in[0].view(), out[0].view()), out[1]);
+                  store_square_sum(direction_update(pool, 0.02f, 0.003f, in[0].view(), out[0].view()),
+                                   out[1]);
                 }};
   });
 }
@@ -125,8 +125,17 @@ std::vector<Case> rank_sum_cases(std::uint32_t seed) {
         c.outputs.push_back({"out", PoisonedArray(out_dtype, n)});
         c.run = [dtype = dtype, out_dtype = out_dtype, n](ThreadPool&, const Arrays& in, Arrays& out) {
           std::vector<const void*> inputs;
-          for (const PoisonedArray& x : in) inputs.push_back(x.data());
-          rank_sum(dtype, inputs, out_dtype, out[0].data(), n);
+          for (const PoisonedArray& x : in) inputs.push_back(x.view().device_address());
+          const TensorView sum = out[0].view();
+          if (!sum.on_gpu()) return rank_sum(dtype, inputs, out_dtype, sum.device_address(), n);
+          gpu::sum_in_order({.type = dtype == DType::f32       ? "float32"
+                                     : out_dtype == DType::f32 ? "bfloat16 as float32"
+                                                               : "bfloat16",
+                             .inputs = inputs,
+                             .run = n,
+                             .stride = n,
+                             .count = n,
+                             .out = sum.device_address()});
         };
         cases.push_back(std::move(c));
       }

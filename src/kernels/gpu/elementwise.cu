@@ -3,8 +3,6 @@
 #include "kernels/elementwise.h"
 #include "kernels/gpu/code.h"
 #include "kernels/gpu/kernels.h"
-#include "kernels/gpu/workspace.h"
-#include "kernels/square_sums.h"
 
 namespace switchyard::gpu {
 namespace {
@@ -38,29 +36,6 @@ GPU_KERNEL convert_elements(const T* x, Out* out, std::int64_t count, std::int64
                             std::int64_t stride) {
   const std::int64_t i = global_thread();
   if (i < count) out[i / columns * stride + i % columns] = from_float<Out>(to_float(x[i]));
-}
-
-// The sum of a piece, in double: totals of the threads, then over them.
-template <typename T>
-GPU_KERNEL sum_squares(const T* x, std::int64_t count, double* sums) {
-  GPU_SHARED(double, scratch, kThreads / kWarp);
-  const std::int64_t begin = block_index() * kSquarePiece;
-  const std::int64_t end = begin + kSquarePiece < count ? begin + kSquarePiece : count;
-  double sum = 0;
-  for (std::int64_t i = begin + thread_index(); i < end; i += thread_count()) {
-    const auto value = static_cast<double>(to_float(x[i]));
-    sum += value * value;
-  }
-  sum = block_sum(sum, scratch);
-  if (thread_index() == 0) sums[block_index()] = sum;
-}
-
-GPU_KERNEL sum_totals(const double* sums, std::int64_t count, double* total) {
-  GPU_SHARED(double, scratch, kThreads / kWarp);
-  double sum = 0;
-  for (std::int64_t i = thread_index(); i < count; i += thread_count()) sum += sums[i];
-  sum = block_sum(sum, scratch);
-  if (thread_index() == 0) *total = sum;
 }
 
 GPU_FUNCTION float sigmoid(float x) {
@@ -133,21 +108,6 @@ void convert(const TensorView& x, const TensorView& out) {
   });
 }
 
-double sum_of_squares(const TensorView& x) {
-  const std::int64_t pieces = divide_up(x.size(), kSquarePiece);
-  if (pieces == 0) return 0;
-  const Workspace sums(x, static_cast<std::size_t>(pieces + 1) * sizeof(double));
-  with_float_type(x.dtype(), [&]<typename T>(T) {
-    launch({.blocks = pieces, .threads = kThreads}, sum_squares<T>, x.device_data<T>(), x.size(),
-           sums.data<double>());
-  });
-  launch({.blocks = 1, .threads = kThreads}, sum_totals, sums.data<double>(), pieces,
-         sums.data<double>() + pieces);
-  double total = 0;
-  copy(sums.view(DType::f64, {pieces + 1}).slice(0, pieces, 1), TensorView::of_host(&total, {1}));
-  return total;
-}
-
 void swiglu(const SwigluArgs& args) {
   const std::int64_t columns = args.gate.shape().back();
   with_float_type(args.gate.dtype(), [&]<typename T>(T) {
@@ -158,11 +118,13 @@ void swiglu(const SwigluArgs& args) {
 
 void swiglu_backward(const SwigluBackwardArgs& args) {
   const std::int64_t columns = args.gate.shape().back();
+  std::int64_t rows = 1;  // those without columns have a gradient of their weight, 0
+  for (std::size_t i = 0; i + 1 < args.gate.rank(); ++i) rows *= args.gate.dim(i);
   with_float_type(args.gate.dtype(), [&]<typename T>(T) {
-    launch({.blocks = columns > 0 ? args.gate.size() / columns : 0, .threads = kThreads},
-           swiglu_backward_rows<T>, args.gate.device_data<T>(), args.up.device_data<T>(),
-           args.row_weights.device_data<float>(), args.dhidden.device_data<T>(), args.dgate.device_data<T>(),
-           args.dup.device_data<T>(), args.drow_weights.device_data<float>(), columns);
+    launch({.blocks = rows, .threads = kThreads}, swiglu_backward_rows<T>, args.gate.device_data<T>(),
+           args.up.device_data<T>(), args.row_weights.device_data<float>(), args.dhidden.device_data<T>(),
+           args.dgate.device_data<T>(), args.dup.device_data<T>(), args.drow_weights.device_data<float>(),
+           columns);
   });
 }
 

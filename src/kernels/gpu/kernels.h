@@ -5,14 +5,25 @@
 
 #include "kernels/attention_problem.h"
 #include "kernels/balance.h"
+#include "kernels/cross_entropy.h"
 #include "kernels/dense_weights.h"
 #include "kernels/elementwise.h"
+#include "kernels/embedding.h"
 #include "kernels/gemm.h"
 #include "kernels/grouped_matmul.h"
 #include "kernels/last_tokens.h"
+#include "kernels/newton_schulz.h"
 #include "kernels/plan_rows.h"
 #include "kernels/ragged_rows.h"
+#include "kernels/rms_norm.h"
+#include "kernels/rope.h"
+#include "kernels/rope_tables.h"
 #include "kernels/route.h"
+#include "kernels/soft_cap.h"
+#include "kernels/strided_copy.h"
+#include "kernels/sum_over_dim.h"
+#include "kernels/token_loss.h"
+#include "kernels/weight_update.h"
 
 namespace switchyard::gpu {
 
@@ -62,8 +73,60 @@ void add(const TensorView& a, const TensorView& b, const TensorView& out);
 void add_to_rows(const TensorView& rows, const TensorView& row, const TensorView& out);
 void scale(const TensorView& x, float factor, const TensorView& out);
 void convert(const TensorView& x, const TensorView& out);  // rows of out may be apart
-double sum_of_squares(const TensorView& x);
 void swiglu(const SwigluArgs& args);
 void swiglu_backward(const SwigluBackwardArgs& args);
+
+// square_sums.cu
+double sum_of_squares(const TensorView& x);
+
+// rms_norm.cu
+void rms_norm(const RmsNormArgs& args);
+void rms_norm_backward(const RmsNormBackwardArgs& args);
+
+// rope.cu
+void rope(const RopeArgs& args);
+void rope_tables(const RopeTablesArgs& args);
+
+// embedding.cu
+void embedding_lookup(const EmbeddingLookupArgs& args);
+void embedding_backward(const EmbeddingBackwardArgs& args);
+
+// soft_cap.cu
+void soft_cap(float cap, const TensorView& x, const TensorView& out);
+void soft_cap_backward(float cap, const TensorView& out, const TensorView& dout, const TensorView& dx);
+
+// sum_over_dim.cu
+void sum_over_dim(const TensorView& x, std::size_t dim, const TensorView& out);
+
+// strided_copy.cu
+void strided_copy(const TensorView& from, const TensorView& to);  // at least one element
+
+// token_loss.cu
+void combine_log_sums(const TensorView& parts, const TensorView& lse);
+void loss_coefficients(const LossCoefficientsArgs& args);
+void sum_token_loss(const SumTokenLossArgs& args);
+void scale_in_place(const TensorView& x, const TensorView& factor);
+
+// cross_entropy.cu
+void linear_cross_entropy(const LinearCrossEntropyArgs& args);
+void linear_cross_entropy_backward(const LinearCrossEntropyBackwardArgs& args);
+void linear_cross_entropy_with_gradients(const LossGradientsArgs& args);
+std::int64_t loss_rows_at_once(const CrossEntropyLogits& logits);
+
+// weight_update.cu; the sums of squares are the host's, which waits for them
+double adam_update(const AdamTerms& terms, const AdamArrays& arrays);
+double descent_update(float rate, float grad_scale, const TensorView& weight, const TensorView& grad);
+void momentum_update(const MomentumTerms& terms, const TensorView& grad, const TensorView& momentum,
+                     const TensorView& direction);
+double direction_update(float rate, float shrink, const TensorView& direction, const TensorView& weight);
+
+// newton_schulz.cu
+void normalize_matrices(double eps, const TensorView& x);
+// gram = linear I + cubic gram + quintic square
+struct PolynomialFactors {
+  float linear, cubic, quintic;
+};
+void newton_schulz_polynomial(const PolynomialFactors& factors, const TensorView& square,
+                              const TensorView& gram);
 
 }  // namespace switchyard::gpu

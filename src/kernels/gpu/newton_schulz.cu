@@ -1,0 +1,67 @@
+#include "kernels/gpu/code.h"
+#include "kernels/gpu/kernels.h"
+#include "kernels/gpu/square_sums.h"
+#include "kernels/gpu/wide.h"
+#include "kernels/newton_schulz.h"
+
+namespace switchyard::gpu {
+namespace {
+
+// Blocks of one matrix after the other put their sums.
+GPU_KERNEL square_matrices(const float* x, std::int64_t elements, std::int64_t blocks, double* sums) {
+  const std::int64_t first = block_index() % blocks * kSquaresOfBlock;
+  const float* const matrix = x + block_index() / blocks * elements;
+  const std::int64_t end = first + kSquaresOfBlock < elements ? first + kSquaresOfBlock : elements;
+  double squares = 0;
+  for (std::int64_t i = first + thread_index(); i < end; i += kSquareThreads)
+    squares += static_cast<double>(matrix[i]) * static_cast<double>(matrix[i]);
+  put_block_sum(squares, sums);
+}
+
+// A block a matrix: its norm.
+GPU_KERNEL norms_of_sums(const double* sums, std::int64_t blocks, double eps, double* norms) {
+  GPU_SHARED(double, scratch, kSquareThreads / kWarp);
+  double sum = 0;
+  for (std::int64_t i = thread_index(); i < blocks; i += kSquareThreads)
+    sum += sums[block_index() * blocks + i];
+  sum = block_sum(sum, scratch);
+  if (thread_index() == 0) norms[block_index()] = sqrt(sum) + eps;
+}
+
+GPU_KERNEL divide_matrices(float* x, std::int64_t elements, std::int64_t count, const double* norms) {
+  const std::int64_t i = thread_of_grid();
+  if (i >= count) return;
+  const double norm = norms[i / elements];
+  if (norm > 0) x[i] *= static_cast<float>(1 / norm);
+}
+
+GPU_KERNEL polynomial(const float* square, float* gram, std::int64_t side, std::int64_t count, float linear,
+                      float cubic, float quintic) {
+  const std::int64_t i = thread_of_grid();
+  if (i >= count) return;
+  const float value = cubic * gram[i] + quintic * square[i];
+  gram[i] = i / side % side == i % side ? value + linear : value;
+}
+
+}  // namespace
+
+void normalize_matrices(double eps, const TensorView& x) {
+  const std::int64_t matrices = x.dim(0), elements = x.dim(1) * x.dim(2),
+                     blocks = divide_up(elements, kSquaresOfBlock);
+  const Workspace workspace(x, static_cast<std::size_t>(matrices * (blocks + 1)) * sizeof(double));
+  double *const sums = workspace.data<double>(), *const norms = sums + matrices * blocks;
+  const std::int64_t count = matrices * elements;
+  launch({.blocks = matrices * blocks, .threads = kSquareThreads}, square_matrices, x.device_data<float>(),
+         elements, blocks, sums);
+  launch({.blocks = count > 0 ? matrices : 0, .threads = kSquareThreads}, norms_of_sums, sums, blocks, eps,
+         norms);
+  launch(threads_for(count), divide_matrices, x.device_data<float>(), elements, count, norms);
+}
+
+void newton_schulz_polynomial(const PolynomialFactors& factors, const TensorView& square,
+                              const TensorView& gram) {
+  launch(threads_for(gram.size()), polynomial, square.device_data<float>(), gram.device_data<float>(),
+         gram.dim(2), gram.size(), factors.linear, factors.cubic, factors.quintic);
+}
+
+}  // namespace switchyard::gpu
