@@ -14,9 +14,12 @@ def main():
     add_mixtral(parser)
     for key, default in (("batch", 4), ("seq", 1024)):
         parser.add_argument(f"--{key}", type=int, default=default)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda (default %(default)s)")
     args = parser.parse_args()
     torch = torch_with(args.threads)
     import transformers
+
+    torch.set_default_device(args.device)
 
     model = mixtral_of(args, args.seq, use_cache=False)
     model.train()
@@ -28,6 +31,8 @@ def main():
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        if args.device == "cuda":
+            torch.cuda.synchronize()
 
     rounds = time_rounds(step, args.seconds)
     report(rounds, {**torch_versions(), "transformers": transformers.__version__},

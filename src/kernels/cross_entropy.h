@@ -57,8 +57,8 @@ struct LossGradientsArgs {
   std::function<void(std::int64_t begin, std::int64_t end)> summed;
 };
 void linear_cross_entropy_with_gradients(ThreadPool& pool, const LossGradientsArgs& args);
-// The rows of a block; a function of whole_vocab alone, so that ranks with the same rows have the same
-// blocks.
+// The rows of a block; a function of whole_vocab and the kind of device alone, so that ranks with the same
+// rows have the same blocks.
 std::int64_t loss_rows_at_once(const CrossEntropyLogits& logits);
 
 }  // namespace switchyard

@@ -28,7 +28,8 @@ struct LossCoefficientsArgs {
 };
 void loss_coefficients(ThreadPool& pool, const LossCoefficientsArgs& args);
 
-// The loss above and its z part, added in double in the order of the rows and rounded once.
+// The loss above and its z part, added in double in the order of the rows, on a GPU in another fixed order,
+// and rounded once.
 struct SumTokenLossArgs {
   TensorView lse, target_logit;  // [rows] f32
   TensorView segments;           // [rows] i32

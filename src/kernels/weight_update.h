@@ -2,7 +2,8 @@
 //
 // Arrays are f32 or bf16 in any mix. Arithmetic is fp32, each `a*b + c` below one fused operation, and what
 // is stored is rounded once, to nearest even. So results have the same bits on every instruction set and for
-// any number of threads. The arrays of a call have as many elements each, no gaps, and do not overlap.
+// any number of threads; on a GPU sums of squares are added in another fixed order. The arrays of a call have
+// as many elements each, no gaps, and do not overlap.
 #pragma once
 
 #include "core/tensor_view.h"

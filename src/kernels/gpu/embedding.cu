@@ -51,7 +51,8 @@ GPU_KERNEL put_in_order(const std::int32_t* place, std::int64_t tokens, std::int
   if (i < tokens) order[place[i]] = static_cast<std::int32_t>(i);
 }
 
-// A block takes a place of the order, and does the rows of its id where it is the first of them.
+// A block takes a place of the order and some columns (y), and does the rows of its id where it is the first
+// of them.
 template <typename T, int width>
 GPU_KERNEL add_rows_of_id(const T* dout, const std::int32_t* ids, const std::int32_t* order,
                           std::int64_t tokens, std::int64_t first_id, float* dtable, std::int64_t rows,
@@ -60,29 +61,35 @@ GPU_KERNEL add_rows_of_id(const T* dout, const std::int32_t* ids, const std::int
   const std::int32_t id = ids[order[begin]];
   const std::int64_t at = id - first_id;
   if (at < 0 || at >= rows || (begin > 0 && ids[order[begin - 1]] == id)) return;  // all threads
-  std::int64_t end = begin + 1;
-  while (end < tokens && ids[order[end]] == id) ++end;
-  const std::int64_t step = static_cast<std::int64_t>(thread_count()) * width;
-  for (std::int64_t j = static_cast<std::int64_t>(thread_index()) * width; j < dim; j += step) {
-    float sum[width];
-    load_floats<width>(dtable + at * dim + j, sum);
-    constexpr int kAhead = 4;  // rows on their way at a time
-    std::int64_t next = begin;
-    for (; next + kAhead <= end; next += kAhead) {
-      float values[kAhead][width];
-      for (int k = 0; k < kAhead; ++k)
-        load_floats<width>(dout + static_cast<std::int64_t>(order[next + k]) * dim + j, values[k]);
-      for (int k = 0; k < kAhead; ++k) {
-        for (int i = 0; i < width; ++i) sum[i] += values[k][i];
-      }
-    }
-    for (; next < end; ++next) {
-      float values[width];
-      load_floats<width>(dout + static_cast<std::int64_t>(order[next]) * dim + j, values);
-      for (int i = 0; i < width; ++i) sum[i] += values[i];
-    }
-    store_floats<width>(sum, dtable + at * dim + j);
+  std::int64_t same = begin + 1, end = tokens;  // those up to `same` have the id, those from `end` on do not
+  while (same < end) {
+    const std::int64_t middle = (same + end) / 2;
+    if (ids[order[middle]] == id)
+      same = middle + 1;
+    else
+      end = middle;
   }
+  const std::int64_t j =
+      (static_cast<std::int64_t>(block_index_y()) * thread_count() + thread_index()) * width;
+  if (j >= dim) return;
+  float sum[width];
+  load_floats<width>(dtable + at * dim + j, sum);
+  constexpr int kAhead = 32 / width;  // rows on their way at a time
+  std::int64_t next = begin;
+  for (; next + kAhead <= end; next += kAhead) {
+    float values[kAhead][width];
+    for (int k = 0; k < kAhead; ++k)
+      load_floats<width>(dout + static_cast<std::int64_t>(order[next + k]) * dim + j, values[k]);
+    for (int k = 0; k < kAhead; ++k) {
+      for (int i = 0; i < width; ++i) sum[i] += values[k][i];
+    }
+  }
+  for (; next < end; ++next) {
+    float values[width];
+    load_floats<width>(dout + static_cast<std::int64_t>(order[next]) * dim + j, values);
+    for (int i = 0; i < width; ++i) sum[i] += values[i];
+  }
+  store_floats<width>(sum, dtable + at * dim + j);
 }
 
 }  // namespace
@@ -126,8 +133,11 @@ void embedding_backward(const EmbeddingBackwardArgs& args) {
   with_float_type(args.dout.dtype(), [&]<typename T>(T) {
     const T* const dout = args.dout.device_data<T>();
     with_width<T>(dim % kWide<T> == 0 && are_wide({dout, dtable}), [&](auto width) {
-      launch({.blocks = tokens, .threads = kThreads}, add_rows_of_id<T, width.value>, dout, ids, order,
-             tokens, args.first_id, dtable, args.dtable.dim(0), dim);
+      launch({.blocks = tokens,
+              .threads = kThreads,
+              .blocks_y = static_cast<int>(divide_up(dim, kThreads * width.value))},
+             add_rows_of_id<T, width.value>, dout, ids, order, tokens, args.first_id, dtable,
+             args.dtable.dim(0), dim);
     });
   });
 }
