@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/tensor.h"
 #include "kernels/float_elements.h"
+#include "kernels/gpu/kernels.h"
 
 namespace switchyard {
 namespace {
@@ -50,6 +51,7 @@ void apply_sinks(ThreadPool& pool, const ApplySinksArgs& args) {
   if (pool.skips({"apply_sinks", args.out.dtype(), static_cast<double>(args.out.size()),
                   2 * static_cast<double>(args.out.bytes() + args.lse.bytes())}))
     return;
+  if (args.out.on_gpu()) return gpu::apply_sinks(args);
   const float* const sinks = args.sinks.kernel_data<float>();
   float* const lse = args.lse.kernel_data<float>();
   with_elements(args.out.dtype(), [&]<typename T>(T) {
@@ -87,6 +89,7 @@ void sink_gradients(ThreadPool& pool, const SinkGradientsArgs& args) {
   if (pool.skips({kOp, args.out.dtype(), 2 * static_cast<double>(args.out.size()),
                   static_cast<double>(args.out.bytes() + args.dout.bytes() + args.lse.bytes())}))
     return;
+  if (args.out.on_gpu()) return gpu::sink_gradients(args);
   const float *const sinks = args.sinks.kernel_data<float>(), *const lse = args.lse.kernel_data<float>();
   float* const dsinks = args.dsinks.kernel_data<float>();
   const std::int64_t pieces = (s.tokens() + kTokensOfSinks - 1) / kTokensOfSinks;

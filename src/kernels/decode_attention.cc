@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/tensor.h"
 #include "kernels/decode_attention_problem.h"
+#include "kernels/gpu/kernels.h"
 #include "kernels/simd_list.h"
 #include "kernels/visible_keys.h"
 
@@ -127,6 +128,7 @@ Pieces pieces_of(const DecodeAttentionArgs& a) {
 
 void decode_attention(ThreadPool& pool, const DecodeAttentionArgs& given) {
   const DecodeAttentionSpec args = spec_of(given);
+  if (given.q.on_gpu()) return gpu::decode_attention(given);
   const std::int64_t heads = args.kv_heads * args.group;
   const Pieces all = pieces_of(given);
   const std::vector<Row>& rows = all.rows;

@@ -1,11 +1,13 @@
 #include "kernels/expert_gate.h"
 
 #include <algorithm>
+#include <functional>
 #include <vector>
 
 #include "core/error.h"
 #include "kernels/expert_gate_problem.h"
 #include "kernels/float_elements.h"
+#include "kernels/gpu/kernels.h"
 #include "kernels/simd_list.h"
 
 namespace switchyard {
@@ -57,9 +59,9 @@ const std::byte* row_at(const TensorView& x, std::int64_t row) {
                      : nullptr;
 }
 
-// Checks both passes, and runs one.
+// Checks both passes, and runs one: `on_gpu` where it is a GPU's.
 void run_gate(ThreadPool& pool, const char* op, const auto& list, const ExpertGateArgs& a,
-              ExpertGateProblem problem, double arrays) {
+              ExpertGateProblem problem, double arrays, const std::function<void()>& on_gpu) {
   const std::int64_t columns = columns_of(a.gate), rows = rows_of_groups(a.gate);
   const std::int64_t groups = a.gate_bias.defined() ? a.gate_bias.dim(0) : 1;
   CHECK(is_float(a.gate.dtype()) && a.up.dtype() == a.gate.dtype() && a.up.size() == a.gate.size() &&
@@ -75,6 +77,7 @@ void run_gate(ThreadPool& pool, const char* op, const auto& list, const ExpertGa
   check_groups_of(op, sizes, groups, rows);
   const double elements = static_cast<double>(a.gate.size());
   if (pool.skips({op, a.gate.dtype(), 10 * elements, arrays * static_cast<double>(a.gate.bytes())})) return;
+  if (a.gate.on_gpu()) return on_gpu();
   problem.dtype = a.gate.dtype();
   problem.columns = columns;
   problem.gate = a.gate.kernel_address();
@@ -100,8 +103,8 @@ void expert_gate(ThreadPool& pool, const ExpertGateArgs& a) {
   CHECK(a.hidden.dtype() == a.gate.dtype() && a.hidden.size() == a.gate.size(), "[expert_gate] {} into {}",
         a.gate.size(), a.hidden.size());
   ExpertGateProblem problem;
-  problem.hidden = a.hidden.kernel_address();
-  run_gate(pool, "expert_gate", kExpertGate, a, problem, 3);
+  problem.hidden = a.hidden.device_address();
+  run_gate(pool, "expert_gate", kExpertGate, a, problem, 3, [&] { gpu::expert_gate(a); });
 }
 
 void expert_gate_backward(ThreadPool& pool, const ExpertGateBackwardArgs& args) {
@@ -110,11 +113,12 @@ void expert_gate_backward(ThreadPool& pool, const ExpertGateBackwardArgs& args) 
     CHECK(x->dtype() == a.gate.dtype() && x->size() == a.gate.size(), "[expert_gate_backward] {} beside {}",
           x->size(), a.gate.size());
   ExpertGateProblem problem;
-  problem.dhidden = args.dhidden.kernel_address();
-  problem.dgate = args.dgate.kernel_address();
-  problem.dup = args.dup.kernel_address();
-  if (a.row_weights.defined()) problem.drow_weights = args.drow_weights.kernel_data<float>();
-  run_gate(pool, "expert_gate_backward", kExpertGateBackward, a, problem, 5);
+  problem.dhidden = args.dhidden.device_address();
+  problem.dgate = args.dgate.device_address();
+  problem.dup = args.dup.device_address();
+  if (a.row_weights.defined()) problem.drow_weights = args.drow_weights.device_data<float>();
+  run_gate(pool, "expert_gate_backward", kExpertGateBackward, a, problem, 5,
+           [&] { gpu::expert_gate_backward(args); });
 }
 
 void sum_groups(ThreadPool& pool, const SumGroupsArgs& a) {
@@ -126,6 +130,7 @@ void sum_groups(ThreadPool& pool, const SumGroupsArgs& a) {
   if (pool.skips({"sum_groups", a.x.dtype(), 2 * static_cast<double>(a.x.size()),
                   static_cast<double>(a.x.bytes() + a.out.bytes())}))
     return;
+  if (a.x.on_gpu()) return gpu::sum_groups(a);
   std::vector<std::int64_t> begins{0};
   const auto* const counts = a.group_sizes.defined() ? a.group_sizes.kernel_data<std::int32_t>() : nullptr;
   for (std::int64_t g = 0; g < groups; ++g)
@@ -164,6 +169,7 @@ void add_group_rows(ThreadPool& pool, const AddGroupRowsArgs& a) {
   if (pool.skips({"add_group_rows", a.x.dtype(), 2 * static_cast<double>(a.x.size()),
                   2 * static_cast<double>(a.x.bytes())}))
     return;
+  if (a.x.on_gpu()) return gpu::add_group_rows(a);
   const std::vector<GroupRows> pieces = pieces_of_groups(a.group_sizes, groups, rows, columns);
   ExpertGateProblem problem;
   problem.dtype = a.x.dtype();
@@ -192,6 +198,7 @@ void group_row_products(ThreadPool& pool, const GroupRowProductsArgs& a) {
   if (pool.skips({"group_row_products", a.dy.dtype(), 2 * static_cast<double>(a.dy.size()),
                   static_cast<double>(a.dy.bytes())}))
     return;
+  if (a.dy.on_gpu()) return gpu::group_row_products(a);
   const std::vector<GroupRows> pieces = pieces_of_groups(a.group_sizes, groups, rows, columns);
   float* const out = a.out.kernel_data<float>();
   with_elements(a.dy.dtype(), [&]<typename T>(T) {

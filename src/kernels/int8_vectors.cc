@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "kernels/gpu/kernels.h"
 #include "kernels/int8_vectors_problem.h"
 #include "kernels/simd_list.h"
 
@@ -17,7 +18,7 @@ constexpr Implementation<Int8VectorsRun, Int8VectorsProblem> kFromInt8[] = {SWIT
 template <std::size_t count>
 void run_int8_vectors(ThreadPool& pool, const char* op,
                       const Implementation<Int8VectorsRun, Int8VectorsProblem> (&list)[count],
-                      const Int8VectorsArgs& args) {
+                      const Int8VectorsArgs& args, void (*on_gpu)(const Int8VectorsArgs&)) {
   const TensorView &x = args.x, &values = args.values, &scales = args.scales;
   CHECK(x.rank() == 3 && is_float(x.dtype()) && x.stride(2) == 1 && values.shape() == x.shape() &&
             values.dtype() == DType::i8 && values.stride(2) == 1 && scales.dtype() == DType::f32 &&
@@ -27,6 +28,7 @@ void run_int8_vectors(ThreadPool& pool, const char* op,
         name_of(scales.dtype()));
   const double bytes = static_cast<double>(x.bytes() + values.bytes() + scales.bytes());
   if (pool.skips({op, x.dtype(), 2 * static_cast<double>(x.size()), bytes}) || x.size() == 0) return;
+  if (x.on_gpu()) return on_gpu(args);
   const Int8VectorsProblem p{.dtype = x.dtype(),
                              .heads = x.dim(1),
                              .dim = x.dim(2),
@@ -44,11 +46,11 @@ void run_int8_vectors(ThreadPool& pool, const char* op,
 }  // namespace
 
 void to_int8(ThreadPool& pool, const Int8VectorsArgs& args) {
-  run_int8_vectors(pool, "to_int8", kToInt8, args);
+  run_int8_vectors(pool, "to_int8", kToInt8, args, gpu::to_int8);
 }
 
 void from_int8(ThreadPool& pool, const Int8VectorsArgs& args) {
-  run_int8_vectors(pool, "from_int8", kFromInt8, args);
+  run_int8_vectors(pool, "from_int8", kFromInt8, args, gpu::from_int8);
 }
 
 }  // namespace switchyard

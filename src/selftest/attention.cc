@@ -233,11 +233,13 @@ std::vector<Case> decode_cases(std::uint32_t seed) {
       c.outputs.push_back({"out", PoisonedArray(dtype, queries * s.v_dim), attention_bound(dtype, 1e-5)});
       c.run = [s, rows, heads](ThreadPool& pool, const Arrays& in, Arrays& out) {
         const std::vector<std::int32_t> of_keys = rows_of_keys(rows);
+        const Tensor lengths = beside(in[0], TensorView::of_host(s.lengths.data(), {rows})),
+                     key_rows = beside(in[0], TensorView::of_host(of_keys.data(), {rows}));
         decode_attention(pool, {.q = in[0].view({rows, s.kv_heads, s.group, s.qk_dim}),
                                 .k = in[1].view({rows, s.capacity, s.kv_heads, s.qk_dim}),
                                 .v = in[2].view({rows, s.capacity, s.kv_heads, s.v_dim}),
-                                .lengths = TensorView::of_host(s.lengths.data(), {rows}),
-                                .rows = TensorView::of_host(of_keys.data(), {rows}),
+                                .lengths = lengths.view(),
+                                .rows = key_rows.view(),
                                 .scale = 0.3f,
                                 .out = out[0].view({rows, s.kv_heads, s.group, s.v_dim}),
                                 .window = s.seen.window,
@@ -283,11 +285,13 @@ std::vector<Case> decode_int8_cases(std::uint32_t seed) {
              {{"out", PoisonedArray(dtype, queries * s.v_dim), attention_bound(dtype, 1e-5)}}};
       c.run = [s, rows, scales, first_part](ThreadPool& pool, const Arrays& in, Arrays& out) {
         const std::vector<std::int32_t> of_keys = rows_of_keys(rows);
+        const Tensor lengths = beside(in[0], TensorView::of_host(s.lengths.data(), {rows})),
+                     key_rows = beside(in[0], TensorView::of_host(of_keys.data(), {rows}));
         decode_attention(pool, {.q = in[0].view({rows, s.kv_heads, s.group, s.qk_dim}),
                                 .k = in[1].view({rows, s.capacity, s.kv_heads, s.qk_dim}),
                                 .v = in[2].view({rows, s.capacity, s.kv_heads, s.v_dim}),
-                                .lengths = TensorView::of_host(s.lengths.data(), {rows}),
-                                .rows = TensorView::of_host(of_keys.data(), {rows}),
+                                .lengths = lengths.view(),
+                                .rows = key_rows.view(),
                                 .scale = 0.3f,
                                 .out = out[0].view({rows, s.kv_heads, s.group, s.v_dim}),
                                 .window = s.seen.window,

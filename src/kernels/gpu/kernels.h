@@ -4,13 +4,17 @@
 #pragma once
 
 #include "kernels/attention_problem.h"
+#include "kernels/attention_sinks.h"
 #include "kernels/balance.h"
 #include "kernels/cross_entropy.h"
+#include "kernels/decode_attention.h"
 #include "kernels/dense_weights.h"
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
+#include "kernels/expert_gate.h"
 #include "kernels/gemm.h"
 #include "kernels/grouped_matmul.h"
+#include "kernels/int8_vectors.h"
 #include "kernels/last_tokens.h"
 #include "kernels/newton_schulz.h"
 #include "kernels/plan_rows.h"
@@ -62,6 +66,24 @@ void balance_statistics(const BalanceStatisticsArgs& args);
 void balance_loss_value(const BalanceLossArgs& args);
 void balance_loss_backward(const BalanceBackwardArgs& args);
 void count_choices(const CountChoicesArgs& args);
+
+// expert_gate.cu
+void expert_gate(const ExpertGateArgs& args);
+void expert_gate_backward(const ExpertGateBackwardArgs& args);
+void sum_groups(const SumGroupsArgs& args);
+void add_group_rows(const AddGroupRowsArgs& args);
+void group_row_products(const GroupRowProductsArgs& args);
+
+// attention_sinks.cu
+void apply_sinks(const ApplySinksArgs& args);
+void sink_gradients(const SinkGradientsArgs& args);
+
+// decode_attention.cu
+void decode_attention(const DecodeAttentionArgs& args);
+
+// int8_vectors.cu
+void to_int8(const Int8VectorsArgs& args);
+void from_int8(const Int8VectorsArgs& args);
 
 // tokens.cu
 void dense_weights(const DenseWeightsArgs& args);
