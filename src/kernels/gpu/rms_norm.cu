@@ -15,7 +15,7 @@ constexpr std::int64_t kLongRow = 2048;  // elements: from here on a row has a b
 
 struct Rows {
   std::int64_t rows, dim, whole_dim;
-  float eps;
+  float eps, scale_offset;
   RowPass pass;
 };
 
@@ -73,7 +73,7 @@ GPU_KERNEL normalize(const T* x, const S* scale, T* y, float* rstd, Rows p) {
     float values[width], scales[width];
     load_floats<width>(from + j, values);
     load_floats<width>(scale + j, scales);
-    for (int i = 0; i < width; ++i) values[i] *= inverse * scales[i];
+    for (int i = 0; i < width; ++i) values[i] *= inverse * (scales[i] + p.scale_offset);
     store_floats<width>(values, to + j);
   }
 }
@@ -96,7 +96,7 @@ GPU_KERNEL gradient_of_rows(const T* x, const S* scale, const float* rstd, const
       load_floats<width>(x + at + j, values);
       load_floats<width>(scale + j, scales);
       load_floats<width>(dy + at + j, gradients);
-      for (int i = 0; i < width; ++i) sum += gradients[i] * scales[i] * values[i];
+      for (int i = 0; i < width; ++i) sum += gradients[i] * (scales[i] + p.scale_offset) * values[i];
     }
     sum = team_sum<of_block>(sum, scratch);
   }
@@ -111,7 +111,8 @@ GPU_KERNEL gradient_of_rows(const T* x, const S* scale, const float* rstd, const
     load_floats<width>(x + at + j, values);
     load_floats<width>(scale + j, scales);
     load_floats<width>(dy + at + j, gradients);
-    for (int i = 0; i < width; ++i) gradients[i] = inverse * (gradients[i] * scales[i] - values[i] * of_x);
+    for (int i = 0; i < width; ++i)
+      gradients[i] = inverse * (gradients[i] * (scales[i] + p.scale_offset) - values[i] * of_x);
     store_floats<width>(gradients, dx + at + j);
   }
 }
@@ -195,7 +196,7 @@ void rms_norm(const RmsNormArgs& args) {
   const void *const x = args.x.device_address(), *const scale = args.scale.device_address();
   void* const y = args.y.device_address();
   const auto pass_over_rows = [&](RowPass pass) {
-    const Rows p{rows, dim, args.split != nullptr ? args.split->dim : dim, args.eps, pass};
+    const Rows p{rows, dim, args.split != nullptr ? args.split->dim : dim, args.eps, args.scale_offset, pass};
     with_row_form(
         args.x, args.scale, {x, y, scale}, [&]<typename T, typename S>(T, S, auto width, auto of_block) {
           launch(blocks_of(rows, dim), normalize<T, S, width.value, of_block.value>, static_cast<const T*>(x),
@@ -235,7 +236,7 @@ void rms_norm_backward(const RmsNormBackwardArgs& args) {
 
   const Workspace sums(args.x, args.split != nullptr ? static_cast<std::size_t>(rows) * sizeof(float) : 0);
   const auto pass_over_rows = [&](RowPass pass) {
-    const Rows p{rows, dim, args.split != nullptr ? args.split->dim : dim, 0, pass};
+    const Rows p{rows, dim, args.split != nullptr ? args.split->dim : dim, 0, args.scale_offset, pass};
     with_row_form(args.x, args.scale, {x, dy, dx, scale},
                   [&]<typename T, typename S>(T, S, auto width, auto of_block) {
                     launch(blocks_of(rows, dim), gradient_of_rows<T, S, width.value, of_block.value>,

@@ -27,8 +27,11 @@ GPU_KERNEL rotate(const T* x, T* y, const float* cos_table, const float* sin_tab
     float c[width], s[width], values[2 * width];  // the first of all pairs and then the second, or in turns
     load_floats<width>(cos_table + angle, c);
     load_floats<width>(sin_table + angle, s);
-    if constexpr (interleaved) {
+    if constexpr (interleaved && width > 1) {
       load_floats<2 * width>(x + at, values);
+    } else if constexpr (interleaved) {  // one pair, aligned as an element is
+      load_floats<1>(x + at, values);
+      load_floats<1>(x + at + 1, values + 1);
     } else {
       load_floats<width>(x + at, values);
       load_floats<width>(x + at + p.half, values + width);
@@ -40,8 +43,11 @@ GPU_KERNEL rotate(const T* x, T* y, const float* cos_table, const float* sin_tab
       first = a * c[i] - b * sine;
       second = b * c[i] + a * sine;
     }
-    if constexpr (interleaved) {
+    if constexpr (interleaved && width > 1) {
       store_floats<2 * width>(values, y + at);
+    } else if constexpr (interleaved) {
+      store_floats<1>(values, y + at);
+      store_floats<1>(values + 1, y + at + 1);
     } else {
       store_floats<width>(values, y + at);
       store_floats<width>(values + width, y + at + p.half);

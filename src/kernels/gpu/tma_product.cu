@@ -53,11 +53,12 @@ GPU_FUNCTION void wait_for_phase(std::uint64_t* at, std::uint32_t parity) {
         : "memory");
   }
 }
-// One arrival at the barrier at this address of block `rank` of the cluster.
+// One arrival at the barrier at this address of block `rank` of the cluster. What tensor cores have read
+// needs no fence; one of the whole cluster, which `.release.cluster` is, takes longer than a step.
 GPU_FUNCTION void arrive_at(std::uint64_t* at, int rank) {
   asm volatile(
       "{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there]; }" ::"r"(shared_address(at)),
+      "mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::"r"(shared_address(at)),
       "r"(rank)
       : "memory");
 }
@@ -169,7 +170,8 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kTmaThreads, 
     }
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    const int thread = thread_index() - 128, group = thread / 128;
+    // The same for all threads of a warp, as the compiler is to see.
+    const int thread = thread_index() - 128, group = shuffle(thread / 128, 0);
     constexpr std::uint32_t kBlockBytes = kTmaDepth * kTileWidth * sizeof(bfloat16);
     float sums[kTmaColumns / 2];
     GPU_UNROLL

@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
       load_tile<kDepthStep, columns, kWgmmaThreads, true>(b_tile,
                                                           {b, nullptr, p.ldb, depth, end, part.column, p.n});
   };
-  const int group = thread_index() / kGroupThreads;
+  const int group = shuffle(thread_index() / kGroupThreads, 0);
   constexpr std::uint32_t kBlockBytes = kDepthStep * kTileWidth * sizeof(bfloat16);
   float sums[columns / 2];
   GPU_UNROLL
