@@ -1,6 +1,7 @@
 # What people type. The build itself is CMakeLists.txt; this file only names its variants.
 #
 #   make            build build/release/switchyard        make test-asan  tests under ASan and UBSan
+#   make cuda       build/cuda/switchyard with a GPU's kernels (needs the CUDA toolkit, no GPU)
 #   make train      install, build, train a small model   make test-tsan  tests under TSan
 #   make test       install, build, run all tests         make soak       long tests, then the fuzzers
 #   make fuzz       libFuzzer targets, FUZZ_SECONDS each  make format     clang-format in place
@@ -26,11 +27,15 @@ define configure
 	@{ test -z '$(WARNINGS)' && test -f $(1)/build.ninja; } || cmake -S . -B $(1) -G Ninja $(2) $(WARNINGS)
 endef
 
-.PHONY: build dependencies train test test-asan test-tsan soak fuzz format tidy clean
+.PHONY: build cuda dependencies train test test-asan test-tsan soak fuzz format tidy clean
 
 build:
 	$(call configure,$(RELEASE),-DCMAKE_BUILD_TYPE=Release)
 	@cmake --build $(RELEASE)
+
+cuda:
+	$(call configure,build/cuda,-DCMAKE_BUILD_TYPE=Release -DSWITCHYARD_CUDA=ON)
+	@cmake --build build/cuda --target switchyard
 
 dependencies:
 	@scripts/install_dependencies.sh
