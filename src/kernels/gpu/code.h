@@ -112,6 +112,9 @@ GPU_FUNCTION std::uint32_t ballot(bool value) {
 GPU_FUNCTION int bits_set(std::uint32_t x) {
   return __popc(x);
 }
+GPU_FUNCTION int first_bit(std::uint32_t x) {  // that is set
+  return __ffs(static_cast<int>(x)) - 1;
+}
 GPU_FUNCTION std::int32_t atomic_add(std::int32_t* to, std::int32_t value) {
   return atomicAdd(to, value);
 }
@@ -195,6 +198,9 @@ inline std::uint32_t ballot(bool value) {
 }
 inline int bits_set(std::uint32_t x) {
   return std::popcount(x);
+}
+inline int first_bit(std::uint32_t x) {
+  return std::countr_zero(x);
 }
 inline std::int32_t atomic_add(std::int32_t* to, std::int32_t value) {
   const std::int32_t before = *to;

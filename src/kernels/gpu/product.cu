@@ -18,9 +18,8 @@ template <typename T, typename C>
 GPU_KERNEL plain_product(Product p, std::int64_t row_blocks) {
   GPU_SHARED(float, a_tile, kPlainDepth* kPlainPitch);
   GPU_SHARED(float, b_tile, kPlainDepth* kPlainPitch);
-  GPU_SHARED(std::int64_t, scratch, 4);
   Part part;
-  if (!find_part(p, block_index(), kPlainBlock, kPlainBlock, row_blocks, scratch, part)) return;
+  if (!find_part(p, block_index(), block_index_z(), kPlainBlock, kPlainBlock, row_blocks, part)) return;
   const int thread = thread_index(), row = thread / 16 * 4, column = thread % 16 * 4;
   float sums[4][4] = {};
   for (int t = 0; t < p.term_count; ++t) {
@@ -107,10 +106,9 @@ GPU_KERNEL
 __launch_bounds__(kThreads, 1)
 #endif
     tensor_product(Product p, std::int64_t row_blocks) {
-  GPU_SHARED(std::int64_t, scratch, 4);
   auto* const tiles = dynamic_shared<bfloat16>();
   Part part;
-  if (!find_part(p, block_index(), kBlock, kBlock, row_blocks, scratch, part)) return;
+  if (!find_part(p, block_index(), block_index_z(), kBlock, kBlock, row_blocks, part)) return;
   const bool grouped_depth = p.groups == Groups::depth;
   const auto begin_of = [&](int) { return grouped_depth ? part.depth_begin : std::int64_t{0}; };
   const auto end_of = [&](int t) { return grouped_depth ? part.depth_end : p.terms[t].k; };

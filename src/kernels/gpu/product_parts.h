@@ -10,6 +10,7 @@ namespace switchyard::gpu {
 
 // What a block of threads works on: which rows of C, the operands of its group.
 struct Part {
+  std::int64_t group = 0;              // or number in the batch
   std::int64_t row = 0, rows_end = 0;  // of C: the first, and the end of what may be written
   std::int64_t column = 0;
   std::int64_t b_offset = 0, c_offset = 0, bias_offset = 0, a_offset = 0;  // elements
@@ -20,72 +21,68 @@ struct Part {
 // both.
 constexpr std::int64_t kBand = 16;
 
-// Finds the group of block `index`, and where in it the block is. False: there is nothing to do.
-// `scratch`: 4 elements of shared memory.
-GPU_FUNCTION bool find_part(const Product& p, std::int64_t index, int block_rows, int block_columns,
-                            std::int64_t row_blocks, std::int64_t* scratch, Part& part) {
+// Finds the group of block `index` of product `of_batch`, and where in it the block is, for all threads of a
+// warp. False: there is nothing to do.
+GPU_FUNCTION bool find_part(const Product& p, std::int64_t index, std::int64_t of_batch, int block_rows,
+                            int block_columns, std::int64_t row_blocks, Part& part) {
   const std::int64_t column_blocks = (p.n + block_columns - 1) / block_columns;
   const std::int64_t band = index / (kBand * row_blocks);
   const std::int64_t left = column_blocks - band * kBand, width = left < kBand ? left : kBand;
   const std::int64_t within = index - band * kBand * row_blocks;
-  std::int64_t row_block = within / width;
+  const std::int64_t row_block = within / width;
+  part = {};
   part.column = (band * kBand + within % width) * block_columns;
   if (p.groups == Groups::none) {
-    const std::int64_t i = block_index_z();
+    part.group = of_batch;
     part.row = row_block * block_rows;
     part.rows_end = p.m;
-    part.a_offset = i * p.a_stride;
-    part.b_offset = i * p.b_stride;
-    part.c_offset = i * p.c_stride;
+    part.a_offset = of_batch * p.a_stride;
+    part.b_offset = of_batch * p.b_stride;
+    part.c_offset = of_batch * p.c_stride;
     return true;
   }
-  // One warp looks through the groups, 32 at a time.
-  if (thread_index() < kWarp) {
-    const int lane = thread_index();
-    std::int64_t rows_before = 0, blocks_before = 0;
-    if (lane == 0) scratch[0] = -1;
-    warp_barrier();
-    const std::int64_t wanted = p.groups == Groups::rows ? row_block : block_index_z();
-    for (std::int64_t first = 0; first < p.batch; first += kWarp) {
-      const std::int64_t group = first + lane;
-      const std::int64_t size = group < p.batch ? p.group_sizes[group] : 0;
-      const std::int64_t blocks =
-          p.groups == Groups::rows ? (size + block_rows - 1) / block_rows : (group < p.batch ? 1 : 0);
-      std::int64_t rows_to = size, blocks_to = blocks;  // sums up to this lane
-      for (int by = 1; by < kWarp; by *= 2) {
-        const std::int64_t more_rows = shuffle_up(rows_to, by), more_blocks = shuffle_up(blocks_to, by);
-        if (lane >= by) {
-          rows_to += more_rows;
-          blocks_to += more_blocks;
-        }
+  // The warp looks through the groups, 32 at a time.
+  const bool of_rows = p.groups == Groups::rows;
+  const int lane = thread_index() % kWarp;
+  const std::int64_t wanted = of_rows ? row_block : of_batch;
+  std::int64_t rows_before = 0, blocks_before = 0;
+  for (std::int64_t first = 0; first < p.batch; first += kWarp) {
+    const std::int64_t group = first + lane;
+    const std::int64_t size = group < p.batch ? p.group_sizes[group] : 0;
+    const std::int64_t blocks = of_rows ? (size + block_rows - 1) / block_rows : (group < p.batch ? 1 : 0);
+    std::int64_t rows_to = size, blocks_to = blocks;  // sums up to this lane
+    for (int by = 1; by < kWarp; by *= 2) {
+      const std::int64_t more_rows = shuffle_up(rows_to, by), more_blocks = shuffle_up(blocks_to, by);
+      if (lane >= by) {
+        rows_to += more_rows;
+        blocks_to += more_blocks;
       }
-      const std::int64_t begin = blocks_before + blocks_to - blocks;
-      if (wanted >= begin && wanted < begin + blocks) {
-        scratch[0] = group;
-        scratch[1] = rows_before + rows_to - size;
-        scratch[2] = size;
-        scratch[3] = wanted - begin;
-      }
-      rows_before += shuffle(rows_to, kWarp - 1);
-      blocks_before += shuffle(blocks_to, kWarp - 1);
     }
+    const std::int64_t begin = blocks_before + blocks_to - blocks;
+    const std::uint32_t found = ballot(wanted >= begin && wanted < begin + blocks);
+    if (found != 0) {
+      const int finder = first_bit(found);
+      part.group = first + finder;
+      const std::int64_t first_row = rows_before + shuffle(rows_to - size, finder);
+      const std::int64_t end = first_row + shuffle(size, finder), block = wanted - shuffle(begin, finder);
+      if (of_rows) {
+        part.row = first_row + block * block_rows;
+        part.rows_end = end;
+        part.b_offset = part.group * p.b_stride;
+        part.bias_offset = part.group * p.bias_stride;
+      } else {
+        part.row = row_block * block_rows;
+        part.rows_end = p.m;
+        part.depth_begin = first_row;
+        part.depth_end = end;
+        part.c_offset = part.group * p.c_stride;
+      }
+      return true;
+    }
+    rows_before += shuffle(rows_to, kWarp - 1);
+    blocks_before += shuffle(blocks_to, kWarp - 1);
   }
-  barrier();
-  const std::int64_t group = scratch[0], begin = scratch[1], size = scratch[2], block = scratch[3];
-  if (group < 0) return false;
-  if (p.groups == Groups::rows) {
-    part.row = begin + block * block_rows;
-    part.rows_end = begin + size;
-    part.b_offset = group * p.b_stride;
-    part.bias_offset = group * p.bias_stride;
-  } else {
-    part.row = row_block * block_rows;
-    part.rows_end = p.m;
-    part.depth_begin = begin;
-    part.depth_end = begin + size;
-    part.c_offset = group * p.c_stride;
-  }
-  return true;
+  return false;
 }
 
 // ---- Tiles of bfloat16

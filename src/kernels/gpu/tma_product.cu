@@ -7,6 +7,8 @@
 #if defined(__CUDACC__)
 #include <cuda.h>
 
+#include <algorithm>
+
 #include "kernels/gpu/wgmma_store.h"
 #else
 #include "kernels/gpu/product_parts.h"
@@ -106,26 +108,28 @@ GPU_FUNCTION void clear_depth(bfloat16* tile, int blocks, int rows, int thread) 
   }
 }
 
+// The blocks of a product that are one cluster's, one after the other: every so many of all.
+struct Walk {
+  std::int64_t row_blocks, of_product, all;  // blocks of a product of the batch, and of all
+  GPU_FUNCTION static bool part_of(const Walk& walk, const Product& p, std::int64_t block, int rank,
+                                   Part& part) {
+    if (!find_part(p, block % walk.of_product, block / walk.of_product, kTmaRows * kCluster, kTmaColumns,
+                   walk.row_blocks, part))
+      return false;
+    part.row += rank * kTmaRows;
+    return true;
+  }
+};
+
 template <typename C, bool transpose_a, bool transpose_b>
 __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kTmaThreads, 1)
     tma_product(const __grid_constant__ Product p, const __grid_constant__ Maps maps,
-                std::int64_t row_blocks) {
+                const __grid_constant__ Walk walk) {
 #if defined(GPU_HAS_WGMMA)
-  __shared__ std::int64_t scratch[4];
   __shared__ alignas(8) std::uint64_t full[kTmaStages], empty[kTmaStages];
   auto* const tiles = reinterpret_cast<bfloat16*>(
       (reinterpret_cast<std::uintptr_t>(dynamic_shared<unsigned char>()) + 1023) / 1024 * 1024);
-  const auto a_tile = [&](std::int64_t step) {
-    return tiles + static_cast<int>(step % kTmaStages) * (kTmaATile + kTmaBTile);
-  };
-  const auto phase_of = [](std::int64_t step) { return static_cast<std::uint32_t>(step / kTmaStages % 2); };
-  Part part;
-  // Both blocks of a cluster find the same part, and go or stay together.
-  if (!find_part(p, block_index() / kCluster, kTmaRows * kCluster, kTmaColumns, row_blocks, scratch, part))
-    return;
   const int rank = cluster_rank();
-  part.row += rank * kTmaRows;
-  const Steps steps = Steps::of(p, part);
   if (thread_index() == 0) {
     for (int stage = 0; stage < kTmaStages; ++stage) {
       init_barrier(&full[stage], 1);
@@ -134,37 +138,50 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kTmaThreads, 
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   cluster_barrier();
+  const std::int64_t clusters = block_count() / kCluster;
+  // Both roles, and both blocks of the cluster, walk through the same parts and count the same steps of all
+  // of them.
+  int stage = 0;
+  std::uint32_t phase = 0;
+  const auto next_stage = [&] {
+    if (++stage < kTmaStages) return;
+    stage = 0;
+    phase ^= 1;
+  };
   if (thread_index() < 128) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-    if (thread_index() == 0) {
-      const std::int64_t group = p.groups == Groups::rows ? scratch[0] : block_index_z();
-      for (std::int64_t step = 0; step < steps.all; ++step) {
-        const int stage = static_cast<int>(step % kTmaStages);
-        if (step >= kTmaStages) wait_for_phase(&empty[stage], phase_of(step) ^ 1);
-        expect_bytes(&full[stage], kStageBytes);
-        const int term = step < steps.first ? 0 : 1;
-        const std::int64_t depth =
-            term == 0 ? steps.begin + step * kTmaDepth : (step - steps.first) * kTmaDepth;
-        bfloat16* const a = a_tile(step);
-        bfloat16* const b = a + kTmaATile;
-        const std::int64_t a_batch = p.groups == Groups::none && p.a_stride != 0 ? group : 0,
-                           b_batch = p.b_stride != 0 ? group : 0;
-        if constexpr (transpose_a) {
-          for (int block = 0; block < kTmaRows / kTileWidth; ++block)
-            copy_box(a + block * kTmaDepth * kTileWidth, maps.a[term], part.row + block * kTileWidth, depth,
-                     a_batch, &full[stage], false);
-        } else {
-          copy_box(a, maps.a[term], depth, part.row, a_batch, &full[stage], false);
-        }
-        constexpr int kOwnColumns = kTmaColumns / kCluster;
-        if constexpr (transpose_b) {
-          copy_box(b + rank * kOwnColumns * kTmaDepth, maps.b[term], depth, part.column + rank * kOwnColumns,
-                   b_batch, &full[stage], true);
-        } else {
-          for (int block = rank * kOwnColumns / kTileWidth; block < (rank + 1) * kOwnColumns / kTileWidth;
-               ++block)
-            copy_box(b + block * kTmaDepth * kTileWidth, maps.b[term], part.column + block * kTileWidth,
-                     depth, b_batch, &full[stage], true);
+    if (thread_index() < kWarp) {
+      for (std::int64_t block = block_index() / kCluster; block < walk.all; block += clusters) {
+        Part part;
+        if (!Walk::part_of(walk, p, block, rank, part)) continue;
+        const Steps steps = Steps::of(p, part);
+        for (std::int64_t step = 0; step < steps.all; ++step, next_stage()) {
+          if (thread_index() != 0) continue;
+          wait_for_phase(&empty[stage], phase ^ 1);
+          expect_bytes(&full[stage], kStageBytes);
+          const int term = step < steps.first ? 0 : 1;
+          const std::int64_t depth =
+              term == 0 ? steps.begin + step * kTmaDepth : (step - steps.first) * kTmaDepth;
+          bfloat16* const a = tiles + stage * (kTmaATile + kTmaBTile);
+          bfloat16* const b = a + kTmaATile;
+          const std::int64_t a_batch = p.groups == Groups::none && p.a_stride != 0 ? part.group : 0,
+                             b_batch = p.b_stride != 0 ? part.group : 0;
+          if constexpr (transpose_a) {
+            for (int i = 0; i < kTmaRows / kTileWidth; ++i)
+              copy_box(a + i * kTmaDepth * kTileWidth, maps.a[term], part.row + i * kTileWidth, depth,
+                       a_batch, &full[stage], false);
+          } else {
+            copy_box(a, maps.a[term], depth, part.row, a_batch, &full[stage], false);
+          }
+          constexpr int kOwnColumns = kTmaColumns / kCluster;
+          if constexpr (transpose_b) {
+            copy_box(b + rank * kOwnColumns * kTmaDepth, maps.b[term], depth,
+                     part.column + rank * kOwnColumns, b_batch, &full[stage], true);
+          } else {
+            for (int i = rank * kOwnColumns / kTileWidth; i < (rank + 1) * kOwnColumns / kTileWidth; ++i)
+              copy_box(b + i * kTmaDepth * kTileWidth, maps.b[term], part.column + i * kTileWidth, depth,
+                       b_batch, &full[stage], true);
+          }
         }
       }
     }
@@ -173,43 +190,50 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kTmaThreads, 
     // The same for all threads of a warp, as the compiler is to see.
     const int thread = thread_index() - 128, group = shuffle(thread / 128, 0);
     constexpr std::uint32_t kBlockBytes = kTmaDepth * kTileWidth * sizeof(bfloat16);
-    float sums[kTmaColumns / 2];
-    GPU_UNROLL
-    for (float& sum : sums) sum = 0;
-    // The stage has been read by this warp.
-    const auto release = [&](std::int64_t step) {
-      if (thread % kWarp == 0) {
-        for (int block = 0; block < kCluster; ++block) arrive_at(&empty[step % kTmaStages], block);
-      }
+    // A stage has been read by this warp.
+    const auto release = [&](int of) {
+      if (thread % kWarp < kCluster) arrive_at(&empty[of], thread % kWarp);
     };
-    for (std::int64_t step = 0; step < steps.all; ++step) {
-      wait_for_phase(&full[step % kTmaStages], phase_of(step));
-      bfloat16* const a = a_tile(step);
-      bfloat16* const b = a + kTmaATile;
-      if constexpr (transpose_a && !transpose_b) {
-        const std::int64_t depth_left = steps.first_end - steps.begin - step * kTmaDepth;
-        if (p.groups == Groups::depth && depth_left < kTmaDepth) {
-          clear_depth(a, kTmaRows / kTileWidth, static_cast<int>(depth_left), thread);
-          clear_depth(b, kTmaColumns / kTileWidth, static_cast<int>(depth_left), thread);
-          show_to_tensor_cores();
-          asm volatile("bar.sync 1, 256;" ::: "memory");
-        }
-      }
-      begin_multiplying();
+    for (std::int64_t block = block_index() / kCluster; block < walk.all; block += clusters) {
+      Part part;
+      if (!Walk::part_of(walk, p, block, rank, part)) continue;
+      const Steps steps = Steps::of(p, part);
+      float sums[kTmaColumns / 2];
       GPU_UNROLL
-      for (int depth = 0; depth < kTmaDepth; depth += 16) {
-        const bfloat16* const x = transpose_a ? a + group * kTmaDepth * kTileWidth + depth * kTileWidth
-                                              : a + group * 64 * kTileWidth + depth;
-        const bfloat16* const y = b + (transpose_b ? depth : depth * kTileWidth);
-        multiply<kTmaColumns, transpose_a ? 1 : 0, transpose_b ? 0 : 1>(sums, matrix_at(x, kBlockBytes),
-                                                                        matrix_at(y, kBlockBytes));
+      for (float& sum : sums) sum = 0;
+      int before = 0;
+      for (std::int64_t step = 0; step < steps.all; ++step) {
+        wait_for_phase(&full[stage], phase);
+        bfloat16* const a = tiles + stage * (kTmaATile + kTmaBTile);
+        bfloat16* const b = a + kTmaATile;
+        if constexpr (transpose_a && !transpose_b) {
+          const std::int64_t depth_left = steps.first_end - steps.begin - step * kTmaDepth;
+          if (p.groups == Groups::depth && depth_left < kTmaDepth) {
+            clear_depth(a, kTmaRows / kTileWidth, static_cast<int>(depth_left), thread);
+            clear_depth(b, kTmaColumns / kTileWidth, static_cast<int>(depth_left), thread);
+            show_to_tensor_cores();
+            asm volatile("bar.sync 1, 256;" ::: "memory");
+          }
+        }
+        begin_multiplying();
+        GPU_UNROLL
+        for (int depth = 0; depth < kTmaDepth; depth += 16) {
+          const bfloat16* const x = transpose_a ? a + group * kTmaDepth * kTileWidth + depth * kTileWidth
+                                                : a + group * 64 * kTileWidth + depth;
+          const bfloat16* const y = b + (transpose_b ? depth : depth * kTileWidth);
+          multiply<kTmaColumns, transpose_a ? 1 : 0, transpose_b ? 0 : 1>(sums, matrix_at(x, kBlockBytes),
+                                                                          matrix_at(y, kBlockBytes));
+        }
+        end_multiplying();
+        wait_for_products<1>();
+        if (step > 0) release(before);
+        before = stage;
+        next_stage();
       }
-      end_multiplying();
-      wait_for_products<1>();
-      if (step > 0) release(step - 1);
+      wait_for_products<0>();
+      if (steps.all > 0) release(before);
+      store_sums<C, kTmaColumns>(p, part, part.row + thread / kWarp * 16, sums);
     }
-    wait_for_products<0>();
-    store_sums<C, kTmaColumns>(p, part, part.row + thread / kWarp * 16, sums);
   }
   // Neither block may go while the other still signals its barriers.
   cluster_barrier();
@@ -265,9 +289,15 @@ void run_layout_tma(const Product& p) {
     maps.b[t] = transpose_b ? map_of(term.b, depth, p.n, p.ldb, p.batch, p.b_stride, kTmaColumns / kCluster)
                             : map_of(term.b, p.n, depth, p.ldb, p.batch, p.b_stride, kTmaDepth);
   }
-  Launch how = product_launch(p, kTmaRows * kCluster, kTmaColumns, kTmaThreads, kTmaSharedBytes);
-  how.blocks *= kCluster;
-  launch(how, tma_product<C, transpose_a, transpose_b>, p, maps, row_blocks_of(p, kTmaRows * kCluster));
+  const std::int64_t row_blocks = row_blocks_of(p, kTmaRows * kCluster),
+                     of_product = row_blocks * divide_up(p.n, kTmaColumns),
+                     all = of_product * (p.groups == Groups::rows ? 1 : p.batch);
+  // As many clusters as there is room for: each makes one part after the other, and brings operands of the
+  // next while it stores the last.
+  static const int multiprocessors = properties().multiprocessors;
+  const std::int64_t clusters = std::min<std::int64_t>(all, multiprocessors / kCluster);
+  launch({.blocks = clusters * kCluster, .threads = kTmaThreads, .shared_bytes = kTmaSharedBytes},
+         tma_product<C, transpose_a, transpose_b>, p, maps, Walk{row_blocks, of_product, all});
 }
 
 }  // namespace
@@ -282,7 +312,7 @@ bool pays_to_gather(const Product& p) {
 bool run_tma_product(const Product& p) {
   if (!pays_to_gather(p) || (p.groups == Groups::depth && p.depth_rows == 0)) return false;
   for (int t = 0; t < p.term_count; ++t) {
-    if (p.terms[t].a_rows != nullptr || p.terms[t].k == 0 && p.groups != Groups::depth) return false;
+    if (p.terms[t].a_rows != nullptr || (p.terms[t].k == 0 && p.groups != Groups::depth)) return false;
   }
   with_float_type(p.c_dtype, [&]<typename C>(C) {
     if (p.transpose_a)

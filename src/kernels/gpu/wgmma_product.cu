@@ -24,12 +24,11 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     wgmma_product(const __grid_constant__ Product p, std::int64_t row_blocks) {
 #if defined(GPU_HAS_WGMMA)
   constexpr int kATile = kRows * kDepthStep, kBTile = columns * kDepthStep, kStage = kATile + kBTile;
-  __shared__ std::int64_t scratch[4];
   // Tiles repeat every 1024 bytes.
   auto* const tiles = reinterpret_cast<bfloat16*>(
       (reinterpret_cast<std::uintptr_t>(dynamic_shared<unsigned char>()) + 1023) / 1024 * 1024);
   Part part;
-  if (!find_part(p, block_index(), kRows, columns, row_blocks, scratch, part)) return;
+  if (!find_part(p, block_index(), block_index_z(), kRows, columns, row_blocks, part)) return;
   const bool grouped_depth = p.groups == Groups::depth;
   const std::int64_t begin = grouped_depth ? part.depth_begin : 0;
   const std::int64_t first_end = grouped_depth ? part.depth_end : p.terms[0].k;
