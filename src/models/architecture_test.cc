@@ -45,7 +45,14 @@ std::vector<Architecture> models() {
   clamped.moe.gate_limit = 7;
   clamped.window = 8;
   clamped.layer_specs[1].windowed = true;
-  return {dense, routed, latent, drawn, clamped};
+  Architecture chunked = routed;
+  chunked.chunk = 8;
+  chunked.qk_unit_norm = true;
+  chunked.query_growth = 0.1;
+  chunked.query_growth_positions = 16;
+  chunked.layer_specs[1].unrotated = true;
+  chunked.moe.choose_by_logit = chunked.moe.weights_on_inputs = true;
+  return {dense, routed, latent, drawn, clamped, chunked};
 }
 
 void change(bool& value) {

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <numbers>
+#include <numeric>
 
 #include "core/error.h"
 
@@ -35,7 +36,7 @@ void read_rope(const Config& c, ModelConfig& m) {
   m.rope.beta_slow = c.get_float("beta_slow");
   m.rope.original_positions = c.get_int("original_max_position_embeddings");
   m.rope.truncate = c.get_bool("rope_truncate");
-  m.rope.interleaved = m.mla && c.get_bool("rope_interleave");
+  m.rope.interleaved = m.block->as_llama4 || (m.mla && c.get_bool("rope_interleave"));
   m.rope.attention_scaling = c.get_bool("rope_attention_scaling");
   if (m.rope.type == "llama3.1") {
     // The published constants, which the reference has built in; a Hugging Face config states its own.
@@ -53,7 +54,10 @@ std::int64_t rotated_width(std::int64_t head_dim, double share) {
 
 void read_attention(const Config& c, ModelConfig& m) {
   m.mla = c.get_string("attention_type") == "mla";
-  m.qk_norm = c.get_bool("use_qk_norm");
+  m.qk_norm = c.get_bool("use_qk_norm") && !m.block->as_llama4;
+  m.qk_unit_norm = c.get_bool("use_qk_norm") && m.block->as_llama4;
+  if (m.qk_unit_norm && c.get_string("qk_norm_over") == "width")
+    fail_usage("[model] qk_norm_over=width: decoder_block={} norms each head", m.block->name);
   m.qk_norm_of_heads = m.qk_norm && c.get_string("qk_norm_over") == "width";
   m.attention_bias = c.get_bool("attention_bias");
   m.sinks = c.get_bool("attention_sink");
@@ -97,8 +101,57 @@ void read_attention(const Config& c, ModelConfig& m) {
   }
 }
 
+// Layers without rotation, chunks and growing queries, which one kind of layer has.
+void place_rotations(const Config& c, ModelConfig& m) {
+  const std::int64_t interval = c.get_int("nope_layer_interval");
+  m.chunk = c.get_int("chunk_attn_window_size");
+  const bool grows = c.get_bool("temperature_tuning");
+  if (!m.block->as_llama4) {
+    const auto refuse = [&](const char* key, const auto& value) {
+      fail_usage("[model] {}={}: expected decoder_block=llama4, got {}", key, value, m.block->name);
+    };
+    if (interval > 0) refuse("nope_layer_interval", interval);
+    if (m.chunk > 0) refuse("chunk_attn_window_size", m.chunk);
+    if (grows) refuse("temperature_tuning", "true");
+    if (c.get_int("interleave_moe_layer_step") > 1)
+      refuse("interleave_moe_layer_step", c.get_int("interleave_moe_layer_step"));
+    return;
+  }
+  if (c.get_int("sliding_window_size") > 0)
+    fail_usage("[model] sliding_window_size={}: decoder_block={} has chunks, not windows",
+               c.get_int("sliding_window_size"), m.block->name);
+  for (std::int64_t i = 0; interval > 0 && i < m.layers; ++i)
+    m.layer_specs[static_cast<std::size_t>(i)].unrotated = (i + 1) % interval == 0;
+  if (!grows) return;
+  m.query_growth = c.get_float("temperature_tuning_scale");
+  m.query_growth_positions = c.get_int("temperature_tuning_floor_scale");
+}
+
+// Llama 4's router has no choice of its own.
+void read_router_of_llama4(const Config& c, ModelConfig& m) {
+  const std::string score = c.get_string("routed_score_func");
+  const auto refuse = [&](const char* key, const auto& value, const char* has) {
+    fail_usage("[model] {}={}: decoder_block={} {}", key, value, m.block->name, has);
+  };
+  if (score == "softmax") refuse("routed_score_func", score, "weighs by a logistic function");
+  if (c.get_bool("routed_bias")) refuse("routed_bias", "true", "has no such bias");
+  if (c.get_bool("norm_topk_prob")) refuse("norm_topk_prob", "true", "does not divide weights by their sum");
+  if (c.get_float("routed_scaling_factor") != 1)
+    refuse("routed_scaling_factor", c.get_float("routed_scaling_factor"), "does not scale weights");
+  if (c.get_int("n_routing_groups") > 0)
+    refuse("n_routing_groups", c.get_int("n_routing_groups"), "has no groups");
+  if (c.get_bool("mlp_bias")) refuse("mlp_bias", "true", "has no such biases");
+  m.moe.score = RouterScore::sigmoid;
+  m.moe.softmax_over_selected = false;
+  m.moe.choose_by_logit = m.moe.weights_on_inputs = true;
+}
+
 void read_router(const Config& c, ModelConfig& m) {
   MoeConfig& moe = m.moe;
+  if (m.block->as_llama4) {
+    read_router_of_llama4(c, m);
+    return;
+  }
   const std::string score = c.get_string("routed_score_func");
   moe.score = score == "sigmoid"   ? RouterScore::sigmoid
               : score == "softmax" ? RouterScore::softmax
@@ -174,9 +227,14 @@ void check_activations(const Config& c, const ModelConfig& m) {
   const std::vector<std::string> given = c.get_strings("mlp_activations"),
                                  wanted{m.block->as_gpt_oss ? "sigmoid" : "silu", "linear"};
   const std::int64_t cycle = c.get_int("inhomogeneous_layer_cycle_interval");
-  if (cycle != 1 && !(m.block->as_gpt_oss && cycle == 2))
+  const std::int64_t repeats = m.block->as_gpt_oss ? 2
+                               : m.block->as_llama4
+                                   ? std::lcm(std::max<std::int64_t>(1, c.get_int("nope_layer_interval")),
+                                              c.get_int("interleave_moe_layer_step"))
+                                   : 1;
+  if (cycle != 1 && cycle != repeats)
     fail_usage("[model] inhomogeneous_layer_cycle_interval={}: decoder_block={} repeats every {}", cycle,
-               m.block->name, m.block->as_gpt_oss ? "2 layers" : "layer");
+               m.block->name, repeats == 1 ? "layer" : fmt::format("{} layers", repeats));
   if (given != wanted)
     fail_usage("[model] mlp_activations=[{}]: decoder_block={} has [{}]", fmt::join(given, ","),
                m.block->name, fmt::join(wanted, ","));
@@ -218,15 +276,22 @@ void place_windows(const Config& c, ModelConfig& m) {
     m.layer_specs[i].windowed = !m.block->as_gpt_oss || i % 2 == 0;
 }
 
-// Which layers have experts: those of moe_layers, or all from first_num_dense_layers on.
+// Which layers have experts: those of moe_layers, or all from first_num_dense_layers on, or each
+// interleave_moe_layer_step-th.
 void place_experts(const Config& c, ModelConfig& m) {
   const std::vector<std::size_t> listed = listed_layers(c, "moe_layers", m.layers);
   const std::int64_t dense = c.get_int("first_num_dense_layers");
   if (!listed.empty() && dense > 0)
     fail_usage("[model] moe_layers=[{}] and first_num_dense_layers={}: expected one of them",
                fmt::join(listed, ","), dense);
+  const std::int64_t step = c.get_int("interleave_moe_layer_step");
+  if (step > 1 && (!listed.empty() || dense > 0 || step > m.layers))
+    fail_usage(
+        "[model] interleave_moe_layer_step={}: expected at most {} layers, and neither moe_layers nor "
+        "first_num_dense_layers",
+        step, m.layers);
   for (std::int64_t i = dense; listed.empty() && i < m.layers; ++i)
-    m.layer_specs[static_cast<std::size_t>(i)].experts = true;
+    m.layer_specs[static_cast<std::size_t>(i)].experts = (i + 1) % step == 0;
   for (const std::size_t i : listed) m.layer_specs[i].experts = true;
 }
 
@@ -258,7 +323,8 @@ void read_moe_execution(const Config& c, ModelConfig& m) {
   if (m.moe.experts == 0) return;
   MoeExecution& run = m.moe_execution;
   run.float32_gate_logits = c.get_bool("float32_gate_logits");
-  run.weights_at_combine = run.compat_balance = m.compat;
+  run.compat_balance = m.compat;
+  run.weights_at_combine = m.compat && !m.moe.weights_on_inputs;
   run.balance_weight = c.get_float("load_balance_loss_weight");
   m.bias_update_rate = m.moe.bias ? c.get_float("routed_bias_update_rate") : 0;
   run.sparse = c.get_bool("sparse_matmul");
@@ -337,6 +403,7 @@ ModelConfig model_config(const Config& c) {
   m.head_dim = c.get_int("head_dim");
   read_attention(c, m);
   place_windows(c, m);
+  place_rotations(c, m);
   read_moe(c, m);
   check_activations(c, m);
   read_latent_width(c, m);
@@ -367,10 +434,14 @@ std::vector<double> rope_frequencies(const RopeConfig& rope, std::int64_t dim) {
     for (double& f : frequencies) {
       const double wavelength = two_pi / f;
       if (wavelength < original / rope.high_frequency_factor) continue;
-      const double smooth = (original / wavelength - rope.low_frequency_factor) /
-                            (rope.high_frequency_factor - rope.low_frequency_factor);
-      f = wavelength > original / rope.low_frequency_factor ? f / rope.factor
-                                                            : (1 - smooth) * f / rope.factor + smooth * f;
+      if (wavelength > original / rope.low_frequency_factor) {
+        f /= rope.factor;
+        continue;
+      }
+      const double band = rope.high_frequency_factor - rope.low_frequency_factor;
+      if (band == 0) continue;  // at the one bound that is then both
+      const double smooth = (original / wavelength - rope.low_frequency_factor) / band;
+      f = (1 - smooth) * f / rope.factor + smooth * f;
     }
   } else if (rope.type == "yarn") {
     auto dim_of = [&](double rotations) {

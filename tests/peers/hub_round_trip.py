@@ -41,6 +41,8 @@ MOE = dict(moe_intermediate_size=32, num_experts=8, num_experts_per_tok=2)
 GLM = dict(head_dim=24, moe_intermediate_size=32, n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=2,
            first_k_dense_replace=1, num_hidden_layers=3, routed_scaling_factor=2.5, norm_topk_prob=True,
            rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5))
+LLAMA4 = dict(head_dim=24, num_hidden_layers=4, intermediate_size=32, intermediate_size_mlp=96, num_local_experts=8,
+              num_experts_per_tok=1, attention_chunk_size=8, floor_scale=8)
 
 CASES = {
     "llama": ("LlamaConfig", GROUPED),
@@ -84,6 +86,12 @@ CASES = {
                                                          truncate=False)}),
     "olmoe": ("OlmoeConfig", {**GROUPED, "intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 3,
                               "norm_topk_prob": False}),
+    "llama4_text": ("Llama4TextConfig", {**GROUPED, **LLAMA4, "interleave_moe_layer_step": 2,
+                                         "rope_parameters": {**LLAMA3, "high_freq_factor": 1.0}}),
+    "llama4_text, no norms, three experts": ("Llama4TextConfig", {**GROUPED, **LLAMA4, "moe_layers": [0, 1, 3],
+                                                                  "num_experts_per_tok": 3, "use_qk_norm": False,
+                                                                  "no_rope_layers": [1, 0, 1, 0],
+                                                                  "attn_temperature_tuning": False}),
     "mixtral in bfloat16": ("MixtralConfig", {**GROUPED, "num_local_experts": 8, "num_experts_per_tok": 2,
                                               "sliding_window": None, "dtype": "bfloat16"}),
     "deepseek_v3 in bfloat16": ("DeepseekV3Config", {**LATENT, "n_group": 4, "topk_group": 2, "dtype": "bfloat16"}),

@@ -11,6 +11,7 @@
 #include "checkpoint/json_file.h"
 #include "checkpoint/transpose.h"
 #include "core/error.h"
+#include "models/families/nested_decoder.h"
 
 namespace switchyard {
 namespace {
@@ -224,8 +225,13 @@ std::vector<std::string> check_hub_tensors(const HubWeights& folder, const Model
     }
   }
   const bool tied = !our_parameters.contains("head");
+  std::int64_t of_other_parts = 0;
   for (const std::string& name : folder.names()) {
     if (known.contains(name)) continue;
+    if (is_of_another_part(name)) {
+      ++of_other_parts;
+      continue;
+    }
     if (auto notice = hub_left_out(name, tied, num_layers)) {
       notices.push_back(*notice);
     } else if (num_elements(folder.shape(name)) == 0) {  // shared experts of a model that has none
@@ -234,6 +240,7 @@ std::vector<std::string> check_hub_tensors(const HubWeights& folder, const Model
       surplus.push_back(in_quotes(name));
     }
   }
+  if (of_other_parts > 0) notices.push_back(fmt::format("{} tensors of what sees images", of_other_parts));
   std::string problems;
   for (const auto& [what, names] : {std::pair{"missing", &missing},
                                     {"wrong shape", &misshaped},

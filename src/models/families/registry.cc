@@ -6,6 +6,7 @@
 #include "checkpoint/json_file.h"
 #include "core/error.h"
 #include "models/families/common.h"
+#include "models/families/nested_decoder.h"
 
 namespace switchyard {
 namespace {
@@ -45,15 +46,17 @@ std::span<const ModelFamily* const> model_families() {
 }
 
 const ModelFamily* find_family(const nlohmann::json& hub_config) {
-  const auto type = hub_config.find("model_type");
+  const nlohmann::json config = decoder_config(hub_config);
+  const auto type = config.find("model_type");
   for (const ModelFamily* family : kFamilies) {
-    if (type != hub_config.end() && *type == family->type) return family;
+    if (type != config.end() && *type == family->type) return family;
   }
   return nullptr;
 }
 
 const ModelFamily& family_of(const nlohmann::json& hub_config) {
-  const std::string type = HubConfig(hub_config).type();
+  const nlohmann::json config = decoder_config(hub_config);
+  const std::string type = HubConfig(config).type();
   std::vector<std::string_view> types;
   for (const ModelFamily* family : kFamilies) {
     if (family->type == type) return *family;
@@ -80,7 +83,8 @@ const ModelFamily& family_to_write(const Config& config, const ModelConfig& mode
 
 ConfigKeys config_from_hub(const nlohmann::json& hub_config) {
   const ModelFamily& family = family_of(hub_config);
-  const HubConfig hub(hub_config);
+  const nlohmann::json config = decoder_config(hub_config);
+  const HubConfig hub(config);
   ConfigKeys keys;
   read_common(hub, keys);
   keys["decoder_block"] = family.block->name;
