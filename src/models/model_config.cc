@@ -7,6 +7,7 @@
 #include <numbers>
 #include <numeric>
 
+#include "config/declaration.h"
 #include "core/error.h"
 
 namespace switchyard {
@@ -42,8 +43,12 @@ void read_rope(const Config& c, ModelConfig& m) {
     // The published constants, which the reference has built in; a Hugging Face config states its own.
     m.rope.low_frequency_factor = c.get_float("rope_low_freq_factor");
     m.rope.high_frequency_factor = c.get_float("rope_high_freq_factor");
-    if (!c.is_set_by_user("rope_factor")) m.rope.factor = 8;
-    if (!c.is_set_by_user("original_max_position_embeddings")) m.rope.original_positions = 8192;
+    const auto stated = [&](const char* key, const auto& value) {  // by the user or a model file
+      return c.is_set_by_user(key) || find_key(key)->default_value != value;
+    };
+    if (!stated("rope_factor", m.rope.factor)) m.rope.factor = 8;
+    if (!stated("original_max_position_embeddings", m.rope.original_positions))
+      m.rope.original_positions = 8192;
   }
 }
 
@@ -323,8 +328,7 @@ void read_moe_execution(const Config& c, ModelConfig& m) {
   if (m.moe.experts == 0) return;
   MoeExecution& run = m.moe_execution;
   run.float32_gate_logits = c.get_bool("float32_gate_logits");
-  run.compat_balance = m.compat;
-  run.weights_at_combine = m.compat && !m.moe.weights_on_inputs;
+  run.weights_at_combine = run.compat_balance = m.compat;
   run.balance_weight = c.get_float("load_balance_loss_weight");
   m.bias_update_rate = m.moe.bias ? c.get_float("routed_bias_update_rate") : 0;
   run.sparse = c.get_bool("sparse_matmul");

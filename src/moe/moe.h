@@ -56,7 +56,8 @@ struct MoeExecution {
   double capacity_factor = -1;                // dense path; <= 0: every expert on every token
   bool dispatch_without_expert_axes = false;  // moe_dispatch_no_expert_sharding
   bool float32_gate_logits = false;
-  bool weights_at_combine = false;  // the routing weight multiplies the down output, not the activation
+  bool weights_at_combine = false;  // the routing weight multiplies the down output, not the activation;
+                                    // has no say with weights_on_inputs
 
   double balance_weight = 0;    // load_balance_loss_weight; 0: no such loss
   bool compat_balance = false;  // that loss and the counts of rows as the reference's (moe.md §9)
