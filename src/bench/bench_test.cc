@@ -165,6 +165,11 @@ TEST(Bench, AttentionLossOptimizer) {
   const auto windowed = results_of("attention", {"seq=16", "heads=4", "head_dim=8", "window=3", "chunk=6"});
   ASSERT_EQ(windowed.size(), 2u);
   EXPECT_EQ(windowed[0].at("flops"), 2.0 * 4 * (2 * 15 + 9) * 16);  // chunks of 6, 6 and 4 queries
+  const auto delta =
+      results_of("delta", {"seq=20", "key_heads=2", "value_heads=4", "key_dim=8", "value_dim=4", "chunk=8"});
+  ASSERT_EQ(delta.size(), 2u);
+  EXPECT_EQ(delta[0].at("flops"), 2.0 * 20 * 4 * 8 * 4 * 3);
+  EXPECT_EQ(delta[1].at("flops"), 2.0 * 20 * 4 * 8 * 4 * 13);
   const auto loss = results_of("loss", {"rows=8", "emb=16", "vocab=40"});
   ASSERT_EQ(loss.size(), 2u);
   EXPECT_EQ(loss[1].at("flops"), 3 * 2.0 * 8 * 16 * 40);
@@ -295,6 +300,7 @@ TEST(Bench, WrongInputIsSaidBeforeAnythingIsMeasured) {
   expect_refused("gmm", {"threads=1000"}, "copy_mib=16: expected at least 63");
   expect_refused("gmm", {"tokens=4000000000"}, "from 1 to 2147483647");
   expect_refused("attention", {"heads=8", "kv_heads=3"}, "divisor");
+  expect_refused("delta", {"key_heads=3", "value_heads=4"}, "multiple");
   expect_refused("comm", {"kib=3"}, "even number");
   expect_refused("comm", {"threads=2"}, "no key threads");
   expect_refused("checkpoint", {"folder=missing-folder"}, "folder=missing-folder: No such file");

@@ -24,6 +24,8 @@ std::vector<Key> moe_keys();
 std::vector<Job> moe_jobs(const Keys& keys);
 std::vector<Key> attention_keys();
 std::vector<Job> attention_jobs(const Keys& keys);
+std::vector<Key> gated_delta_keys();
+std::vector<Job> gated_delta_jobs(const Keys& keys);
 std::vector<Key> loss_keys();
 std::vector<Job> loss_jobs(const Keys& keys);
 std::vector<Key> optimizer_keys();

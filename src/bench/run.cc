@@ -23,6 +23,7 @@ const Case kCases[] = {
     {"gmm", "grouped products of the up projection and their gradients", gmm_keys, gmm_jobs},
     {"moe", "the whole MoE layer of one rank: router, sort, gather, experts, combine", moe_keys, moe_jobs},
     {"attention", "causal attention", attention_keys, attention_jobs},
+    {"delta", "the gated delta rule of Qwen3-Next", gated_delta_keys, gated_delta_jobs},
     {"loss", "output projection with cross-entropy", loss_keys, loss_jobs},
     {"optimizer", "an AdamW update", optimizer_keys, optimizer_jobs},
     {"checkpoint", "a checkpoint written to the disk, against plain files", checkpoint_keys, checkpoint_jobs},

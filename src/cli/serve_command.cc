@@ -93,6 +93,12 @@ Serving make_serving(ModelToRun run, std::span<const std::string> settings) {
   const bool whole = config.is_set_by_user("use_chunked_prefill") && !config.get_bool("use_chunked_prefill");
   limits.shares_prefixes =
       config.get_bool("enable_prefix_caching") || !config.is_set_by_user("enable_prefix_caching");
+  if (run.model.has_delta()) {
+    if (limits.shares_prefixes && config.is_set_by_user("enable_prefix_caching"))
+      fail_usage(
+          "[serve] enable_prefix_caching=true: a model with gated delta nets remembers whole texts only");
+    limits.shares_prefixes = false;
+  }
   limits.prompt_piece = whole ? served.capacity : config.get_int("prefill_chunk_size");
   return {std::move(run), limits, served};
 }

@@ -41,6 +41,18 @@ std::vector<KeyDeclaration> attention_keys() {
       integer_key(
           "chunk_attn_window_size", 0, at_least(0),
           "llama4: places of a chunk, of which a token of a rotated layer sees its own; 0: no chunks"),
+      integer_list_key("delta_layers", {},
+                       "qwen3_next: numbers of the layers with a gated delta net; empty: all but each "
+                       "inhomogeneous_layer_cycle_interval-th"),
+      integer_key("gdn_num_key_heads", 16, at_least(1), "gated delta net: heads of queries and keys"),
+      integer_key("gdn_num_value_heads", 32, at_least(1),
+                  "gated delta net: heads of values, a multiple of those of keys"),
+      integer_key("gdn_key_head_dim", 128, at_least(1), "gated delta net: width of a query and a key"),
+      integer_key("gdn_value_head_dim", 128, at_least(1), "gated delta net: width of a value"),
+      integer_key("gdn_conv_kernel_dim", 4, between(1, 8), "gated delta net: taps of its convolution"),
+      integer_key("gdn_chunk_size", 64, between(1, 1024),
+                  "gated delta net: tokens that products take at once"),
+      boolean_key("use_qk_norm_in_gdn", true, "gated delta net: queries and keys are unit vectors"),
       planned(float_key("attn_logits_soft_cap", 0.0, at_least(0), "soft cap of the scores")),
       planned(integer_key("global_head_dim", 0, at_least(0), "head width of global layers")),
       planned(integer_key("global_num_kv_heads", 0, at_least(0), "key heads of global layers")),

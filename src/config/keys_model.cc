@@ -98,9 +98,10 @@ std::vector<KeyDeclaration> model_keys() {
   std::vector<KeyDeclaration> keys = {
       choice_key("decoder_block", "llama2",
                  one_of({"default", "llama2", "mistral", "mixtral", "deepseek", "qwen3", "qwen3_moe",
-                         "qwen3_custom_moe", "glm4_moe", "minimax_m2", "gpt_oss", "olmoe", "llama4"},
+                         "qwen3_custom_moe", "glm4_moe", "minimax_m2", "gpt_oss", "olmoe", "llama4",
+                         "qwen3_next", "qwen3_5_moe"},
                         {"deepseek4", "gemma", "gemma2", "gemma3", "gemma4", "gpt3", "olmo3", "qwen2",
-                         "qwen3_next", "simple", "simple_mlp"}),
+                         "simple", "simple_mlp"}),
                  "kind of decoder layer; default means llama2"),
       integer_key("base_emb_dim", 2048, at_least(1), "width of the model (M)"),
       integer_key("base_num_decoder_layers", 16, at_least(1), "number of decoder layers"),

@@ -13,6 +13,8 @@ std::vector<KeyDeclaration> moe_keys() {
       integer_key("first_num_dense_layers", 0, at_least(0), "layers before the first MoE layer"),
       integer_list_key("moe_layers", {}, "numbers of the layers with experts; empty: all but those first"),
       integer_key("shared_experts", 0, at_least(0), "experts every token goes to"),
+      integer_key("shared_expert_mlp_dim", 0, at_least(0),
+                  "width of all of them together; 0: of each as of the others"),
       integer_key("interleave_moe_layer_step", 1, at_least(1),
                   "llama4: every how many layers an MoE layer stands"),
       planned(integer_key("first_num_hash_layers", 0, at_least(0), "layers routed by a hash of the token")),

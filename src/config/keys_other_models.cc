@@ -69,13 +69,6 @@ std::vector<KeyDeclaration> other_model_keys() {
                                                    {"num_conv_layers_for_audio", 3},
                                                    {"max_timescale_for_audio", 10000.0},
                                                    {"max_sample_len_for_audio", 10000}});
-  add("of layers with a gated delta rule, which are not built", {{"gdn_conv_kernel_dim", 4},
-                                                                 {"gdn_key_head_dim", 128},
-                                                                 {"gdn_value_head_dim", 128},
-                                                                 {"gdn_num_key_heads", 16},
-                                                                 {"gdn_num_value_heads", 32},
-                                                                 {"gdn_chunk_size", 64},
-                                                                 {"use_qk_norm_in_gdn", true}});
   add("of training by block diffusion, which is not built",
       {{"block_diffusion_mask_id", -1},
        {"block_diffusion_min_noise", 0.001},

@@ -222,6 +222,39 @@ json qwen3_vl() {
           {"vision_config", {{"depth", 27}, {"model_type", "qwen3_vl_moe"}}}};
 }
 
+json qwen3_next() {
+  return json::parse(R"({"architectures":["Qwen3NextForCausalLM"],"attention_bias":false,"attention_dropout":0.0,
+      "bos_token_id":151643,"decoder_sparse_step":1,"eos_token_id":151645,"full_attention_interval":4,"head_dim":256,
+      "hidden_act":"silu","hidden_size":2048,"initializer_range":0.02,"intermediate_size":5120,
+      "linear_conv_kernel_dim":4,"linear_key_head_dim":128,"linear_num_key_heads":16,"linear_num_value_heads":32,
+      "linear_value_head_dim":128,"max_position_embeddings":262144,"mlp_only_layers":[],"model_type":"qwen3_next",
+      "moe_intermediate_size":512,"norm_topk_prob":true,"num_attention_heads":16,"num_experts":512,
+      "num_experts_per_tok":10,"num_hidden_layers":48,"num_key_value_heads":2,"output_router_logits":false,
+      "partial_rotary_factor":0.25,"rms_norm_eps":1e-06,"rope_scaling":null,"rope_theta":10000000,
+      "router_aux_loss_coef":0.001,"shared_expert_intermediate_size":512,"tie_word_embeddings":false,
+      "torch_dtype":"bfloat16","use_cache":true,"use_sliding_window":false,"vocab_size":151936})");
+}
+
+// The decoder of a model that sees images, which are left aside.
+json qwen35_moe() {
+  json config = json::parse(R"({"architectures":["Qwen3_5MoeForConditionalGeneration"],"image_token_id":248056,
+      "model_type":"qwen3_5_moe","text_config":{"attention_bias":false,"attention_dropout":0.0,
+      "attn_output_gate":true,"dtype":"bfloat16","eos_token_id":248044,"full_attention_interval":4,"head_dim":256,
+      "hidden_act":"silu","hidden_size":2048,"initializer_range":0.02,"linear_conv_kernel_dim":4,
+      "linear_key_head_dim":128,"linear_num_key_heads":16,"linear_num_value_heads":32,"linear_value_head_dim":128,
+      "max_position_embeddings":262144,"mlp_only_layers":[],"model_type":"qwen3_5_moe_text",
+      "moe_intermediate_size":512,"num_attention_heads":16,"num_experts":256,"num_experts_per_tok":8,
+      "num_hidden_layers":40,"num_key_value_heads":2,"rms_norm_eps":1e-06,"router_aux_loss_coef":0.001,
+      "rope_parameters":{"mrope_interleaved":true,"mrope_section":[11,11,10],"partial_rotary_factor":0.25,
+      "rope_theta":10000000,"rope_type":"default"},"shared_expert_intermediate_size":512,"use_cache":true,
+      "vocab_size":248320},"tie_word_embeddings":false,"video_token_id":248057,
+      "vision_config":{"depth":27,"hidden_size":1152,"model_type":"qwen3_5_moe"}})");
+  json& text = config["text_config"];
+  for (std::int64_t i = 0; i < text["num_hidden_layers"]; ++i)
+    text["layer_types"].push_back(i % 4 == 3 ? "full_attention" : "linear_attention");
+  return config;
+}
+
 struct Published {
   json config;
   std::int64_t tensors, parameters;  // as published, without multi-token prediction
@@ -271,6 +304,8 @@ std::map<std::string, Published> published() {
           {"Llama-4-Scout-17B-16E", {llama4(16, 1, true), 579, 107'769'861'120, "llama4-17b-16e"}},
           {"Llama-4-Maverick-17B-128E", {llama4(128, 2, false), 507, 400'711'848'960, "llama4-17b-128e"}},
           {"Qwen3-VL-30B-A3B", {qwen3_vl(), 531, 30'532'122'624, "qwen3-30b-a3b", "rope_max_timescale"}},
+          {"Qwen3-Next-80B-A3B", {qwen3_next(), 74391, 79'674'391'296, "qwen3-next-80b-a3b"}},
+          {"Qwen3.5-35B-A3B", {qwen35_moe(), 693, 34'660'610'688, "qwen3.5-35b-a3b"}},
           {"OLMoE-1B-7B-0924", {olmoe(), 3219, 6'919'161'856, "olmoe-1b-7b"}},
           {"MiniMax-M2", {minimax_m2(), 48239, 228'689'764'864, "minimax-m2-230b"}}};
 }
@@ -282,7 +317,7 @@ TEST(Published, TensorsAreThoseOfTheFiles) {
     std::set<std::string> names;
     std::int64_t parameters = 0;
     for (const StoredPair& pair : stored_pairs(parameter_specs(ours), family_of(model.config))) {
-      const auto fused = fused_place(family_of(model.config), pair.theirs);
+      const auto fused = fused_place(family_of(model.config), model.config, pair.theirs);
       names.insert(fused ? fused->fused : pair.theirs);
       parameters += num_elements(pair.hub.shape);
     }

@@ -82,8 +82,8 @@ class ToHuggingFace {
       write_small_files(files, folder);
     }
     folder.finish();
-    const auto written =
-        unfused(*family_, std::make_shared<WeightFolder>(WeightFolder::open(request_.destination)));
+    const auto written = unfused(*family_, nlohmann::json(hub_config_),
+                                 std::make_shared<WeightFolder>(WeightFolder::open(request_.destination)));
     for (const StoredPair& pair : pairs_) {
       if (!written->contains(pair.theirs) || written->shape(pair.theirs) != pair.hub.shape)
         fail_runtime("[convert] {}: was written without {}", request_.destination, pair.theirs);
@@ -146,20 +146,22 @@ class ToHuggingFace {
 
   // What becomes one tensor there.
   void fuse() {
+    const nlohmann::json config(hub_config_);
     std::map<std::string, std::size_t> fused;
     for (std::size_t i = 0; i < pairs_.size(); ++i) {
       const StoredPair& pair = pairs_[i];
-      const std::optional<FusedPlace> place = fused_place(*family_, pair.theirs);
+      const std::optional<FusedPlace> place = fused_place(*family_, config, pair.theirs);
       if (!place) {
-        outputs_.push_back({pair.theirs, dtype_of(pair), pair.hub.shape, {{i, std::nullopt}}});
+        outputs_.push_back(
+            {name_in_files(*family_, pair.theirs), dtype_of(pair), pair.hub.shape, {{i, std::nullopt}}});
         continue;
       }
       const auto [at, fresh] = fused.emplace(place->fused, outputs_.size());
-      if (fresh) outputs_.push_back({place->fused, dtype_of(pair), {}, {}});
+      if (fresh) outputs_.push_back({name_in_files(*family_, place->fused), dtype_of(pair), {}, {}});
       Output& output = outputs_[at->second];
       output.parts.push_back({i, place});
       const auto experts = std::ssize(output.parts) / std::ssize(place->rule->parts);
-      output.shape = fused_shape(*place->rule, experts, pair.hub.shape);
+      output.shape = fused_shape(*place, experts, pair.hub.shape);
     }
   }
 

@@ -66,6 +66,7 @@ TEST(Generator, PiecesOfRowsOfAnyLength) {
   for (const char* layout : kLayouts) {
     expect_same_in_pieces(grouped_queries(), layout, rows, {{4, 1, 3}, {1, 1, 1}, {2, 2, 1}, {1, 1, 2}});
     expect_same_in_pieces(latent(), layout, rows, {{4, 1, 3}, {1, 1, 1}, {2, 2, 1}, {1, 1, 2}});
+    expect_same_in_pieces(delta_nets(), layout, rows, {{4, 1, 3}, {1, 1, 1}, {2, 2, 1}, {1, 1, 2}});
   }
 }
 
@@ -103,12 +104,14 @@ TEST(Generator, SomeRowsAtATime) {
   for (const char* layout : kLayouts) {
     expect_same_in_pieces(grouped_queries(), layout, rows, pieces);
     expect_same_in_pieces(latent(), layout, rows, pieces);
+    expect_same_in_pieces(delta_nets(), layout, rows, pieces);
   }
   for (const char* layout :
        {"ranks=2 ici_fsdp_parallelism=2", "ranks=4 ici_fsdp_parallelism=4",
         "ranks=4 ici_data_parallelism=2 ici_expert_parallelism=2", "ranks=8 ici_fsdp_parallelism=8"}) {
     expect_same_in_pieces(grouped_queries(), layout, rows, pieces);
     expect_same_in_pieces(latent(), layout, rows, pieces);
+    expect_same_in_pieces(delta_nets(), layout, rows, pieces);
   }
 }
 
@@ -142,6 +145,32 @@ TEST(Generator, RowsBeginWithOthers) {
       expect_last({0, part(0, 7)});
     });
   }
+}
+
+// A gated delta net remembers a whole text, which others begin with.
+TEST(Generator, RowsBeginWithAllOfAnother) {
+  const Rows rows = random_rows({7});
+  const auto want = logits_at_once(delta_nets(), rows);
+  const Config config = Config::from_map(delta_nets(), {});
+  const ModelConfig model = model_config(config);
+  run_session(config, mesh_from_config(config), [&](Context& context) {
+    const Parameters parameters =
+        Parameters::create(context, parameter_specs(model), model.init_seed, {}, nullptr);
+    Generator generator(context, model, parameters, 3, 12);
+    const auto feed = [&](std::size_t row, std::ptrdiff_t begin, std::ptrdiff_t end) {
+      const RowTokens fed{row, {rows[0].begin() + begin, rows[0].begin() + end}};
+      return generator.feed(std::span(&fed, 1));
+    };
+    const auto expect_last = [&](const Tensor& got) {
+      for (std::size_t v = 0; v < want[0].size(); ++v) ASSERT_NEAR(got.span<float>()[v], want[0][v], 2e-5);
+    };
+    feed(1, 0, 5);
+    generator.begin(2, 1, 5);
+    expect_last(feed(2, 5, 7));
+    expect_last(feed(1, 5, 7));
+    generator.begin(1, 1, 0);
+    expect_last(feed(1, 0, 7));
+  });
 }
 
 TEST(Generator, EndsRowsByThemselves) {

@@ -71,6 +71,23 @@ inline Keys latent() {
   return keys;
 }
 
+// Gated delta nets in all layers but the last.
+inline Keys delta_nets() {
+  Keys keys = grouped_queries();
+  keys["decoder_block"] = "qwen3_next";
+  keys["base_num_decoder_layers"] = 3;
+  keys.insert({{"inhomogeneous_layer_cycle_interval", 3},
+               {"use_qk_norm", true},
+               {"gdn_num_key_heads", 2},
+               {"gdn_num_value_heads", 4},
+               {"gdn_key_head_dim", 6},
+               {"gdn_value_head_dim", 5},
+               {"gdn_chunk_size", 4},
+               {"shared_experts", 1},
+               {"shared_expert_mlp_dim", 10}});
+  return keys;
+}
+
 inline Rows random_rows(const std::vector<std::int64_t>& lengths) {
   Rows rows;
   std::uint64_t at = 0;

@@ -25,8 +25,8 @@ void reference_rows(const RmsNormProblem& p, std::int64_t begin, std::int64_t en
     return;
   }
   reference::rms_norm(x, static_cast<const S*>(p.scale), end - begin, p.dim, static_cast<double>(p.eps),
-                      static_cast<T*>(p.y) + begin * p.dim, p.rstd + begin, p.whole_dim,
-                      given_sums(p, begin));
+                      static_cast<T*>(p.y) + begin * p.dim, p.rstd + begin, p.whole_dim, given_sums(p, begin),
+                      static_cast<double>(p.scale_offset));
 }
 
 template <typename T, typename S>
@@ -37,13 +37,14 @@ void reference_backward_rows(const RmsNormProblem& p, std::int64_t begin, std::i
   if (p.pass == RowPass::sum) {
     for (std::int64_t r = begin; r < end; ++r) {
       const std::int64_t at = (r - begin) * p.dim;
-      p.sums[r] = static_cast<float>(reference::scaled_dot(x + at, scale, dy + at, p.dim));
+      p.sums[r] = static_cast<float>(
+          reference::scaled_dot(x + at, scale, dy + at, p.dim, static_cast<double>(p.scale_offset)));
     }
     return;
   }
   reference::rms_norm_backward(x, scale, p.rstd + begin, dy, end - begin, p.dim,
                                static_cast<T*>(p.dx) + begin * p.dim, dscale, p.whole_dim,
-                               given_sums(p, begin));
+                               given_sums(p, begin), static_cast<double>(p.scale_offset));
 }
 
 void reference_forward(const RmsNormProblem& p, std::int64_t begin, std::int64_t end) {
@@ -125,6 +126,7 @@ void rms_norm(ThreadPool& pool, const RmsNormArgs& args) {
     return;
   }
   problem.eps = args.eps;
+  problem.scale_offset = args.scale_offset;
   problem.y = args.y.kernel_address();
   problem.sums = problem.rstd;
   RmsNormRows* run = choose("rms_norm", kForward, problem);
@@ -151,6 +153,7 @@ void rms_norm_backward(ThreadPool& pool, const RmsNormBackwardArgs& args) {
     return;
   }
   std::vector<float> sums(static_cast<std::size_t>(args.split != nullptr ? rows : 0));
+  problem.scale_offset = args.scale_offset;
   problem.dy = args.dy.kernel_address();
   problem.dx = args.dx.kernel_address();
   problem.sums = sums.data();

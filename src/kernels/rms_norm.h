@@ -17,8 +17,9 @@ struct SplitRows {
   std::function<void(const TensorView& sums)> add_up;
 };
 
-// y = x / sqrt(mean(x^2) + eps) * scale. Views have no gaps. Statistics and product are fp32, the product is
-// rounded once. With `split`, dim and scale are those of this rank's part, and means are over all parts.
+// y = x / sqrt(mean(x^2) + eps) * (scale + scale_offset). Views have no gaps. Statistics and product are
+// fp32, the product is rounded once. With `split`, dim and scale are those of this rank's part, and means are
+// over all parts.
 struct RmsNormArgs {
   TensorView x;      // [rows, dim], or more dims, of which the last is dim; f32 or bf16
   TensorView scale;  // [dim], f32 or bf16
@@ -26,6 +27,7 @@ struct RmsNormArgs {
   TensorView y;     // as x; may be x
   TensorView rstd;  // [rows] f32, or more dims: 1 / sqrt(mean(x^2) + eps), kept for the backward pass
   const SplitRows* split = nullptr;
+  float scale_offset = 0;
 };
 void rms_norm(ThreadPool& pool, const RmsNormArgs& args);
 
@@ -37,6 +39,7 @@ struct RmsNormBackwardArgs {
   TensorView dx;              // as x; may be dy
   TensorView dscale;          // [dim] f32
   const SplitRows* split = nullptr;
+  float scale_offset = 0;
 };
 void rms_norm_backward(ThreadPool& pool, const RmsNormBackwardArgs& args);
 

@@ -7,8 +7,8 @@
 
 namespace switchyard {
 
-// What is done with a row: all at once, or the sum that its mean is made of, of this rank's part, and the rest
-// when it is the sum of all parts.
+// What is done with a row: all at once, or the sum that its mean is made of, of this rank's part, and the
+// rest when it is the sum of all parts.
 enum class RowPass { whole, sum, rest };
 
 // Arguments of rms_norm and rms_norm_backward under their public names.
@@ -19,6 +19,7 @@ struct RmsNormProblem {
   float eps;
   const void* x;
   const void* scale;
+  float scale_offset = 0;
   void* y;
   float* rstd;  // written by the forward, read by the backward pass
   const void* dy = nullptr;

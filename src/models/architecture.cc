@@ -36,6 +36,7 @@ constexpr auto kUnrotated = [](const Architecture& a) {
                      [](const LayerSpec& l) { return l.unrotated; });
 };
 constexpr auto kScalesQueries = [](const Architecture& a) { return a.scales_queries(); };
+constexpr auto kDelta = [](const Architecture& a) { return a.has_delta(); };
 constexpr auto kClamped = [](const Architecture& a) { return a.moe.experts > 0 && a.moe.gate_limit != 0; };
 
 // A field that came after models were hashed has no say at the value that all of them had: hashes stay.
@@ -60,6 +61,21 @@ constexpr ArchitectureField kFields[] = {
      FIELD(attention_bias), [](const Architecture& a) { return a.attention_bias; }},
     {"attention_out_bias", "attention_output_bias", "attention's last product has a bias", kShape,
      FIELD(attention_out_bias), [](const Architecture& a) { return a.attention_out_bias; }},
+    {"attention_gate", "decoder_block", "attention's output has a gate", kShape, FIELD(attention_gate),
+     [](const Architecture& a) { return a.attention_gate; }},
+    {"delta_layers", "delta_layers", "layers with a gated delta net", kShape,
+     [](Architecture& a) -> FieldPointer {
+       return LayerFlag{&a.layer_specs, &LayerSpec::delta};
+     },
+     kDelta},
+    {"delta_key_heads", "gdn_num_key_heads", "its heads of queries and keys", kShape, FIELD(delta_key_heads),
+     kDelta},
+    {"delta_value_heads", "gdn_num_value_heads", "its heads of values", kShape, FIELD(delta_value_heads),
+     kDelta},
+    {"delta_key_dim", "gdn_key_head_dim", "width of its queries and keys", kShape, FIELD(delta_key_dim),
+     kDelta},
+    {"delta_value_dim", "gdn_value_head_dim", "width of its values", kShape, FIELD(delta_value_dim), kDelta},
+    {"delta_taps", "gdn_conv_kernel_dim", "taps of its convolution", kShape, FIELD(delta_taps), kDelta},
     {"sinks", "attention_sink", "each head's softmax has a sink", kShape, FIELD(sinks),
      [](const Architecture& a) { return a.sinks; }},
     {"q_lora", "q_lora_rank", "width of the queries' latent, 0: none", kShape, FIELD(q_lora), kLatent},
@@ -81,6 +97,10 @@ constexpr ArchitectureField kFields[] = {
     {"moe_emb", "moe_expert_input_dim", "width of what attention gives", kShape, FIELD(moe_emb), kAlways},
     {"shared_experts", "shared_experts", "experts that every token meets", kShape, FIELD(shared_experts),
      kSparse},
+    {"shared_mlp", "shared_expert_mlp_dim", "hidden width of those together", kShape, FIELD(shared_mlp),
+     [](const Architecture& a) { return a.shared_mlp != a.shared_experts * a.moe_mlp; }},
+    {"shared_gate", "decoder_block", "their output has a gate", kShape, FIELD(shared_gate),
+     [](const Architecture& a) { return a.shared_experts > 0 && a.shared_gate; }},
     {"tied", "logits_via_embedding", "the embedding is the head", kShape, FIELD(tied), kAlways},
     {"bias", "routed_bias", "the router has a bias", kShape, FIELD(moe.bias), kSparse},
     {"logit_bias", "routed_bias", "the router's logits have a bias", kShape, FIELD(moe.logit_bias),
@@ -91,6 +111,10 @@ constexpr ArchitectureField kFields[] = {
     {"compat", "compat", "computes as the reference does", kFunction, FIELD(compat), kAlways},
     {"norm_epsilon", "normalization_layer_epsilon", "added to a norm's mean square", kFunction,
      FIELD(norm_epsilon), kAlways},
+    {"norm_plus_one", "decoder_block", "norms multiply by 1 + weight", kFunction, FIELD(norm_plus_one),
+     [](const Architecture& a) { return a.norm_plus_one; }},
+    {"delta_unit_vectors", "use_qk_norm_in_gdn", "the delta net's queries and keys are unit vectors",
+     kFunction, FIELD(delta_unit_vectors), kDelta},
     {"latent_norm_epsilon", "latent_norm_epsilon", "the same, of the norms of latents", kFunction,
      FIELD(latent_norm_epsilon),
      [](const Architecture& a) { return a.mla && a.latent_norm_epsilon != a.norm_epsilon; }},
@@ -225,6 +249,10 @@ std::vector<std::int64_t> Architecture::moe_layers() const {
     if (layer(i).experts) numbers.push_back(i);
   }
   return numbers;
+}
+
+bool Architecture::has_delta() const {
+  return std::any_of(layer_specs.begin(), layer_specs.end(), [](const LayerSpec& l) { return l.delta; });
 }
 
 std::span<const ArchitectureField> architecture_fields() {

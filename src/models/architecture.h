@@ -30,6 +30,7 @@ struct RopeConfig {
 // What layers of one model differ in.
 struct LayerSpec {
   bool experts = false;   // its feed-forward part is an MoE layer
+  bool delta = false;     // a gated delta net in place of attention
   bool windowed = false;  // a token sees Architecture::window keys, its own included, not all before it
   // Queries and keys are not rotated, and a token sees all before it, whatever Architecture::chunk is.
   bool unrotated = false;
@@ -51,7 +52,8 @@ struct Architecture {
   // Queries of layers without rotation are times 1 + growth · ln(1 + floor((position + 1) / positions)).
   double query_growth = 0;
   std::int64_t query_growth_positions = 1;
-  bool sinks = false;  // each head's softmax has one more score, a parameter
+  bool attention_gate = false;  // each head's output is times the logistic function of a product with x
+  bool sinks = false;           // each head's softmax has one more score, a parameter
   bool qk_norm = false;
   bool qk_norm_of_heads = false;  // over all heads together, not each by itself
   // Biases of the products that read x (query, key and value; of MLA those that make latents), and of the
@@ -59,11 +61,18 @@ struct Architecture {
   bool attention_bias = false, attention_out_bias = false;
   bool mla = false;
   std::int64_t q_lora = 0, kv_lora = 0, nope = 0, rope_dim = 0, v_dim = 0;
+  // Of the gated delta net.
+  std::int64_t delta_key_heads = 0, delta_value_heads = 0, delta_key_dim = 0, delta_value_dim = 0;
+  std::int64_t delta_taps = 0;     // of its convolution
+  bool delta_unit_vectors = true;  // its queries and keys are divided by their lengths
   std::int64_t shared_experts = 0;
-  MoeConfig moe;  // moe.experts = 0: a dense model
+  std::int64_t shared_mlp = 0;  // hidden width of all of them together
+  bool shared_gate = false;     // their output is times the logistic function of a product with x
+  MoeConfig moe;                // moe.experts = 0: a dense model
   RopeConfig rope;
   double attention_scale = 1;
   float norm_epsilon = 1e-6f;
+  bool norm_plus_one = false;          // norms multiply by 1 + weight
   float latent_norm_epsilon = 1e-6f;   // of MLA's norms of latents
   bool tied = false;                   // logits_via_embedding
   bool normalize_tied_logits = false;  // tied logits divided by sqrt(emb)
@@ -71,7 +80,9 @@ struct Architecture {
   bool compat = false;
 
   const LayerSpec& layer(std::int64_t i) const { return layer_specs[static_cast<std::size_t>(i)]; }
-  bool scales_queries() const;                   // whether a layer's queries have such a factor other than 1
+  bool scales_queries() const;  // whether a layer's queries have such a factor other than 1
+  float norm_offset() const { return norm_plus_one ? 1.0f : 0.0f; }
+  bool has_delta() const;                        // some layer has a gated delta net
   std::vector<std::int64_t> moe_layers() const;  // the numbers of the layers with experts, ascending
 };
 

@@ -52,7 +52,13 @@ std::vector<Architecture> models() {
   chunked.query_growth_positions = 16;
   chunked.layer_specs[1].unrotated = true;
   chunked.moe.choose_by_logit = chunked.moe.weights_on_inputs = true;
-  return {dense, routed, latent, drawn, clamped, chunked};
+  Architecture delta = routed;
+  delta.layer_specs[1].delta = true;
+  delta.attention_gate = delta.norm_plus_one = delta.shared_gate = true;
+  delta.delta_key_heads = 2;
+  delta.delta_value_heads = delta.delta_key_dim = delta.delta_value_dim = delta.delta_taps = 4;
+  delta.shared_mlp = 12;
+  return {dense, routed, latent, drawn, clamped, chunked, delta};
 }
 
 void change(bool& value) {

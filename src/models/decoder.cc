@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "autograd/remat.h"
+#include "nn/delta_net.h"
 #include "nn/layers.h"
 #include "ops/basic.h"
 #include "ops/einsum.h"
@@ -11,6 +12,7 @@
 #include "ops/loss.h"
 #include "ops/norm.h"
 #include "ops/reshard.h"
+#include "ops/sigmoid_gate.h"
 
 namespace switchyard {
 namespace {
@@ -47,6 +49,15 @@ MoeWeights moe_weights(const LayerCall& call) {
   return w;
 }
 
+// What every token gets beside the experts that it was sent to.
+Array shared_experts(const LayerCall& call, const Array& x) {
+  const Array y = gated_mlp(call, "moe.shared.", x);
+  if (!call.model.shared_gate) return y;
+  const Sharding one{{x.sharding().dims[0], x.sharding().dims[1], {}}, {}};
+  const Array gate = einsum(call.context, "BSM,MG->BSG", x, weight(call, "moe.shared.gate"), &one);
+  return sigmoid_gate(call.context, y, gate);
+}
+
 struct LayerOutput {
   Array x;
   std::optional<MoeOutput> moe;
@@ -57,10 +68,12 @@ LayerOutput decoder_layer(const LayerCall& call, const Array& x, std::int64_t la
   Context& c = call.context;
   const ModelConfig& m = call.model;
   auto norm = [&](const Array& y, const char* name) {
-    return rms_norm(c, y, call.parameters[call.prefix + name], m.norm_epsilon);
+    return rms_norm(c, y, call.parameters[call.prefix + name], m.norm_epsilon, m.norm_offset());
   };
   const Array normed = norm(x, "pre_attention_norm");
-  const Array attended = m.mla ? latent_attention(call, normed) : grouped_query_attention(call, normed);
+  const Array attended = call.layer.delta ? gated_delta_net(call, normed)
+                         : m.mla          ? latent_attention(call, normed)
+                                          : grouped_query_attention(call, normed);
   if (m.latent_experts) {
     MoeOutput moe = moe_block(c, m.moe, m.moe_execution, moe_weights(call),
                               norm(checkpoint_name(attended, "attention_out"), "post_attention_norm"),
@@ -76,7 +89,7 @@ LayerOutput decoder_layer(const LayerCall& call, const Array& x, std::int64_t la
   MoeOutput moe = moe_block(c, m.moe, m.moe_execution, moe_weights(call), inner, call.segments, options.step,
                             layer, options.first_row);
   Array y = add(c, middle, moe.y);
-  if (m.shared_experts > 0) y = add(c, y, gated_mlp(call, "moe.shared.", inner));
+  if (m.shared_experts > 0) y = add(c, y, shared_experts(call, inner));
   return {y, std::move(moe)};
 }
 
@@ -196,7 +209,7 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
     result.loss = result.balance_loss;
     return result;
   }
-  Array hidden = rms_norm(c, x, parameters["final_norm"], m.norm_epsilon);
+  Array hidden = rms_norm(c, x, parameters["final_norm"], m.norm_epsilon, m.norm_offset());
   if (m.normalize_tied_logits)
     hidden = scale(c, hidden, static_cast<float>(1 / std::sqrt(static_cast<double>(m.emb))));
   if (options.final_hidden) {

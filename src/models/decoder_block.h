@@ -24,6 +24,9 @@ struct DecoderBlock {
   // without rotation (nope_layer_interval); experts are chosen by logits, and the logistic function of a
   // chosen one multiplies what its expert takes.
   bool as_llama4 = false;
+  // Qwen3-Next: norms multiply by 1 + weight, attention's output and the shared expert have gates, and layers
+  // but each inhomogeneous_layer_cycle_interval-th have a gated delta net in place of attention.
+  bool as_qwen3_next = false;
 };
 
 // Of that name (models/families/registry.cc). Error(usage) that lists all of them.

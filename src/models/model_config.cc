@@ -2,9 +2,9 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
-#include <numbers>
 #include <numeric>
 
 #include "config/declaration.h"
@@ -237,7 +237,7 @@ void check_activations(const Config& c, const ModelConfig& m) {
                                    ? std::lcm(std::max<std::int64_t>(1, c.get_int("nope_layer_interval")),
                                               c.get_int("interleave_moe_layer_step"))
                                    : 1;
-  if (cycle != 1 && cycle != repeats)
+  if (cycle != 1 && cycle != repeats && !m.block->as_qwen3_next)
     fail_usage("[model] inhomogeneous_layer_cycle_interval={}: decoder_block={} repeats every {}", cycle,
                m.block->name, repeats == 1 ? "layer" : fmt::format("{} layers", repeats));
   if (given != wanted)
@@ -281,6 +281,41 @@ void place_windows(const Config& c, ModelConfig& m) {
     m.layer_specs[i].windowed = !m.block->as_gpt_oss || i % 2 == 0;
 }
 
+// Which layers have a gated delta net, and of what sizes.
+void read_delta(const Config& c, const Scales& scale, ModelConfig& m) {
+  const std::vector<std::size_t> listed = listed_layers(c, "delta_layers", m.layers);
+  if (!m.block->as_qwen3_next) {
+    if (!listed.empty())
+      fail_usage("[model] delta_layers=[{}]: expected decoder_block=qwen3_next or qwen3_5_moe, got {}",
+                 fmt::join(c.get_ints("delta_layers"), ","), m.block->name);
+    return;
+  }
+  m.attention_gate = m.norm_plus_one = true;
+  if (m.attention_bias)
+    fail_usage("[model] attention_bias=true: decoder_block={} has no biases in attention", m.block->name);
+  if (m.qk_norm_of_heads)
+    fail_usage("[model] qk_norm_over=width: decoder_block={} norms each head by itself", m.block->name);
+  const std::int64_t cycle = c.get_int("inhomogeneous_layer_cycle_interval");
+  if (!listed.empty() && cycle != 1)
+    fail_usage("[model] delta_layers=[{}] and inhomogeneous_layer_cycle_interval={}: expected one of them",
+               fmt::join(c.get_ints("delta_layers"), ","), cycle);
+  for (const std::size_t i : listed) m.layer_specs[i].delta = true;
+  for (std::int64_t i = 0; listed.empty() && i < m.layers; ++i)
+    m.layer_specs[static_cast<std::size_t>(i)].delta = (i + 1) % cycle != 0;
+  m.delta_key_heads = c.get_int("gdn_num_key_heads") * scale.heads;
+  m.delta_value_heads = c.get_int("gdn_num_value_heads") * scale.heads;
+  m.delta_key_dim = c.get_int("gdn_key_head_dim");
+  m.delta_value_dim = c.get_int("gdn_value_head_dim");
+  m.delta_taps = c.get_int("gdn_conv_kernel_dim");
+  m.delta_unit_vectors = c.get_bool("use_qk_norm_in_gdn");
+  m.delta_chunk = c.get_int("gdn_chunk_size");
+  if (m.has_delta() && m.delta_value_heads % m.delta_key_heads != 0)
+    fail_usage("[model] gdn_num_value_heads={}: expected a multiple of gdn_num_key_heads={}",
+               c.get_int("gdn_num_value_heads"), c.get_int("gdn_num_key_heads"));
+  if (m.window > 0)
+    fail_usage("[model] sliding_window_size={}: decoder_block={} has no windows", m.window, m.block->name);
+}
+
 // Which layers have experts: those of moe_layers, or all from first_num_dense_layers on, or each
 // interleave_moe_layer_step-th.
 void place_experts(const Config& c, ModelConfig& m) {
@@ -300,7 +335,7 @@ void place_experts(const Config& c, ModelConfig& m) {
   for (const std::size_t i : listed) m.layer_specs[i].experts = true;
 }
 
-void read_moe(const Config& c, ModelConfig& m) {
+void read_moe(const Config& c, const Scales& scale, ModelConfig& m) {
   const std::int64_t experts = c.get_int("num_experts");
   const bool block = m.block->experts;
   if (experts <= 1 && !(block && experts == 1 && c.is_set_by_user("num_experts"))) {
@@ -316,6 +351,11 @@ void read_moe(const Config& c, ModelConfig& m) {
   moe.experts = experts;
   moe.slots = c.get_int("num_experts_per_tok");
   m.shared_experts = c.get_int("shared_experts");
+  m.shared_gate = m.shared_experts > 0 && m.block->as_qwen3_next;
+  const std::int64_t shared = c.get_int("shared_expert_mlp_dim");
+  if (shared > 0 && m.shared_experts == 0)
+    fail_usage("[model] shared_expert_mlp_dim={}: shared_experts=0", shared);
+  m.shared_mlp = shared > 0 ? shared * scale.mlp : m.shared_experts * m.moe_mlp;
   place_experts(c, m);
   read_router(c, m);
   read_experts(c, m);
@@ -408,7 +448,8 @@ ModelConfig model_config(const Config& c) {
   read_attention(c, m);
   place_windows(c, m);
   place_rotations(c, m);
-  read_moe(c, m);
+  read_delta(c, scale, m);
+  read_moe(c, scale, m);
   check_activations(c, m);
   read_latent_width(c, m);
   read_moe_execution(c, m);
@@ -426,70 +467,6 @@ ModelConfig model_config(const Config& c) {
   read_remat(c, m);
   m.trainable = c.get_strings("trainable_parameters_mask");
   return m;
-}
-
-std::vector<double> rope_frequencies(const RopeConfig& rope, std::int64_t dim) {
-  std::vector<double> frequencies;
-  const auto d = static_cast<double>(dim);
-  for (std::int64_t i = 0; i < dim / 2; ++i)
-    frequencies.push_back(std::pow(rope.theta, -2.0 * static_cast<double>(i) / d));
-  const double original = static_cast<double>(rope.original_positions), two_pi = 2 * std::numbers::pi;
-  if (rope.type == "llama3.1") {
-    for (double& f : frequencies) {
-      const double wavelength = two_pi / f;
-      if (wavelength < original / rope.high_frequency_factor) continue;
-      if (wavelength > original / rope.low_frequency_factor) {
-        f /= rope.factor;
-        continue;
-      }
-      const double band = rope.high_frequency_factor - rope.low_frequency_factor;
-      if (band == 0) continue;  // at the one bound that is then both
-      const double smooth = (original / wavelength - rope.low_frequency_factor) / band;
-      f = (1 - smooth) * f / rope.factor + smooth * f;
-    }
-  } else if (rope.type == "yarn") {
-    auto dim_of = [&](double rotations) {
-      return d * std::log(original / (rotations * two_pi)) / (2 * std::log(rope.theta));
-    };
-    double low = dim_of(rope.beta_fast), high = dim_of(rope.beta_slow);
-    if (rope.truncate) {
-      low = std::floor(low);
-      high = std::ceil(high);
-    }
-    low = std::max(low, 0.0);
-    high = std::min(high, d - 1);
-    if (low == high) high += 0.001;
-    for (std::size_t i = 0; i < frequencies.size(); ++i) {
-      const double ramp = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
-      frequencies[i] = frequencies[i] / rope.factor * ramp + frequencies[i] * (1 - ramp);
-    }
-  }
-  return frequencies;
-}
-
-double rope_amplitude(const RopeConfig& rope) {
-  return rope.type == "yarn" && rope.attention_scaling ? 0.1 * std::log(rope.factor) + 1.0 : 1.0;
-}
-
-double train_flops_per_token(const ModelConfig& m, std::int64_t sequence) {
-  const auto d = [](std::int64_t x) { return static_cast<double>(x); };
-  const double qk = m.mla ? d(m.nope + m.rope_dim) : d(m.head_dim), v = d(m.v_dim), heads = d(m.heads),
-               emb = d(m.emb);
-  const double moe_emb = d(m.moe_emb);
-  double attention = heads * v * moe_emb + (m.latent_experts ? moe_emb * emb : 0);
-  if (m.mla) {
-    attention += m.q_lora > 0 ? emb * d(m.q_lora) + d(m.q_lora) * heads * qk : emb * heads * qk;
-    attention += emb * d(m.kv_lora + m.rope_dim) + d(m.kv_lora) * heads * d(m.nope + m.v_dim);
-  } else {
-    attention += emb * d(m.head_dim) * (heads + 2 * d(m.kv_heads));
-  }
-  const double scores = heads * (qk + v) * d(sequence) / 2;  // causal
-  const double dense = 3 * emb * d(m.mlp);
-  const double sparse =
-      3 * moe_emb * d(m.moe_mlp) * d(m.moe.slots + m.shared_experts) + moe_emb * d(m.moe.experts);
-  const auto moe_layers = static_cast<double>(m.moe_layers().size());
-  return 6 * (d(m.layers) * (attention + scores) + (d(m.layers) - moe_layers) * dense + moe_layers * sparse +
-              emb * d(m.vocab));
 }
 
 }  // namespace switchyard

@@ -20,6 +20,7 @@ struct Execution {
   bool int8_cache = false;          // generation remembers keys and values in 8 bits
   // A split sequence is spread so that causal attention costs every rank the same.
   bool balanced_context = true;
+  std::int64_t delta_chunk = 64;  // tokens that a gated delta net's products take at once
   MoeExecution moe_execution;
   bool remat = true;
   std::set<std::string> remat_keeps;   // checkpoint names

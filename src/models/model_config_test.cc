@@ -104,6 +104,23 @@ TEST(ModelConfig, LayersAreWhatTheirListsSay) {
                      {"mlp_activations_limit", 7.0},
                      {"sliding_window_size", 4}};
   EXPECT_EQ(flags_of(model_of(gpt_oss), &LayerSpec::windowed), (Flags{true, false, true}));
+  const Keys qwen3_next{{"decoder_block", "qwen3_next"}, {"shared_experts", 2}};
+  const auto deltas = [&](const std::string& key, nlohmann::json value) {
+    Keys keys = qwen3_next;
+    keys[key] = std::move(value);
+    return flags_of(model_of(keys), &LayerSpec::delta);
+  };
+  EXPECT_EQ(deltas("inhomogeneous_layer_cycle_interval", 2), (Flags{true, false, true}));
+  EXPECT_EQ(deltas("inhomogeneous_layer_cycle_interval", 1), (Flags{false, false, false}));
+  EXPECT_EQ(deltas("delta_layers", {0, 1}), (Flags{true, true, false}));
+  EXPECT_FALSE(model_of({}).has_delta());
+  // The experts that every token meets have the width of the others, unless they have their own.
+  const ModelConfig plain = model_of(qwen3_next);
+  EXPECT_TRUE(plain.attention_gate && plain.norm_plus_one && plain.shared_gate);
+  EXPECT_EQ(plain.shared_mlp, 2 * plain.moe_mlp);
+  Keys wide = qwen3_next;
+  wide["shared_expert_mlp_dim"] = 24;
+  EXPECT_EQ(model_of(wide).shared_mlp, 24);
   const ModelConfig llama4 =
       model_of({{"decoder_block", "llama4"}, {"nope_layer_interval", 2}, {"interleave_moe_layer_step", 3}});
   EXPECT_EQ(flags_of(llama4, &LayerSpec::unrotated), (Flags{false, true, false}));
@@ -176,6 +193,22 @@ TEST(ModelConfig, BadPartsAreNamed) {
        "n_routing_groups=2"},
       {{{"decoder_block", "llama4"}, {"mlp_bias", true}}, "mlp_bias=true"},
       {{{"inhomogeneous_layer_cycle_interval", 2}}, "inhomogeneous_layer_cycle_interval=2"},
+      {{{"delta_layers", {1}}}, "delta_layers=[1]: expected decoder_block=qwen3_next"},
+      {{{"decoder_block", "qwen3_next"}, {"delta_layers", {3}}},
+       "delta_layers=[3]: expected numbers from 0 to 2"},
+      {{{"decoder_block", "qwen3_next"}, {"delta_layers", {1}}, {"inhomogeneous_layer_cycle_interval", 2}},
+       "expected one of them"},
+      {{{"decoder_block", "qwen3_next"},
+        {"inhomogeneous_layer_cycle_interval", 2},
+        {"gdn_num_key_heads", 3},
+        {"gdn_num_value_heads", 4}},
+       "gdn_num_value_heads=4: expected a multiple of gdn_num_key_heads=3"},
+      {{{"decoder_block", "qwen3_next"}, {"attention_bias", true}}, "attention_bias=true"},
+      {{{"decoder_block", "qwen3_next"}, {"use_qk_norm", true}, {"qk_norm_over", "width"}},
+       "qk_norm_over=width"},
+      {{{"decoder_block", "qwen3_next"}, {"sliding_window_size", 4}},
+       "decoder_block=qwen3_next has no windows"},
+      {{{"shared_expert_mlp_dim", 8}}, "shared_expert_mlp_dim=8: shared_experts=0"},
       {{{"decoder_block", "llama2"}, {"num_experts", 1}, {"num_experts_per_tok", 1}, {"mlp_bias", true}},
        "mlp_bias=true: decoder_block=llama2 has no experts"}};
   for (const auto& [keys, text] : refused) {

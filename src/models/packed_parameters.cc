@@ -21,7 +21,11 @@ Shape scaled(const ParameterSpec& packed, const Shape& blocks) {
 
 bool may_be_packed(const ParameterSpec& spec) {
   if (spec.name == "head") return true;
-  return spec.matrix.inputs > 0 && !spec.name.ends_with(".gate") && !spec.name.ends_with(".wkv_b");
+  // The router, numbers that decide alone, and what latent attention takes apart stay as they are.
+  for (const char* dense : {"moe.gate", "delta.strength", "delta.decay", ".wkv_b"}) {
+    if (spec.name.ends_with(dense)) return false;
+  }
+  return spec.matrix.inputs > 0;
 }
 
 ParameterSpec as_matrix(ParameterSpec spec) {  // of what may be packed

@@ -9,7 +9,6 @@
 #include "core/error.h"
 #include "core/rng.h"
 #include "kernels/packed_weights.h"
-#include "models/name_patterns.h"
 #include "models/packed_parameters.h"
 
 namespace switchyard {
@@ -17,163 +16,9 @@ namespace {
 
 // Standard deviation of a unit normal cut at ±2, by which the draw is divided to have unit variance again.
 constexpr double kTruncatedDeviation = 0.87962566103423978;
-
-class SpecList {
- public:
-  explicit SpecList(const ModelConfig& model) : m_(model) {}
-
-  void kernel(std::string name, Shape shape, std::vector<std::string> dims, std::int64_t fan_in,
-              MatrixForm form = {0, 1}) {
-    add(std::move(name), std::move(shape), std::move(dims), Initializer::truncated_normal,
-        1 / std::sqrt(static_cast<double>(fan_in)));
-    specs_.back().matrix = form;
-  }
-  void projection(std::string name, Shape shape, std::vector<std::string> dims, std::int64_t fan_in,
-                  double factor = 1) {
-    add(std::move(name), std::move(shape), std::move(dims), Initializer::normal,
-        factor / std::sqrt(static_cast<double>(fan_in)));
-    specs_.back().matrix = {0, 1};
-  }
-  void norm(std::string name, std::int64_t dim, std::string logical = "norm") {
-    add(std::move(name), {dim}, {std::move(logical)}, Initializer::ones, 0);
-  }
-  void norm_of_heads(std::string name, Shape heads) {
-    add(std::move(name), std::move(heads), {"", ""}, Initializer::ones, 0);
-  }
-  void bias(std::string name, Shape shape, std::vector<std::string> dims) {
-    add(std::move(name), std::move(shape), std::move(dims), Initializer::zeros, 0);
-  }
-  void add(std::string name, Shape shape, std::vector<std::string> dims, Initializer initializer,
-           double deviation) {
-    specs_.push_back({std::move(name),
-                      std::move(shape),
-                      std::move(dims),
-                      initializer,
-                      deviation,
-                      m_.weight_dtype,
-                      true,
-                      {}});
-  }
-  std::vector<ParameterSpec>& specs() { return specs_; }
-
- private:
-  const ModelConfig& m_;
-  std::vector<ParameterSpec> specs_;
-};
-
-void attention_specs(const ModelConfig& m, const std::string& p, SpecList& list) {
-  if (!m.mla) {
-    list.projection(p + "query", {m.emb, m.heads, m.head_dim}, {"embed", "q_heads", "kv"}, m.emb,
-                    held_factor(m, p + "query"));
-    list.projection(p + "key", {m.emb, m.kv_heads, m.head_dim}, {"embed", "kv_heads", "kv_head_dim"}, m.emb);
-    list.projection(p + "value", {m.emb, m.kv_heads, m.head_dim}, {"embed", "kv_heads", "kv_head_dim"},
-                    m.emb);
-    if (m.attention_bias) {
-      list.bias(p + "query_bias", {m.heads, m.head_dim}, {"q_heads", "kv"});
-      list.bias(p + "key_bias", {m.kv_heads, m.head_dim}, {"kv_heads", "kv_head_dim"});
-      list.bias(p + "value_bias", {m.kv_heads, m.head_dim}, {"kv_heads", "kv_head_dim"});
-    }
-    if (m.sinks) list.bias(p + "sinks", {m.heads}, {"q_heads"});
-    if (m.qk_norm_of_heads) {
-      list.norm_of_heads(p + "q_norm", {m.heads, m.head_dim});
-      list.norm_of_heads(p + "k_norm", {m.kv_heads, m.head_dim});
-    } else if (m.qk_norm) {
-      list.norm(p + "q_norm", m.head_dim, "");
-      list.norm(p + "k_norm", m.head_dim, "");
-    }
-  } else {
-    const std::int64_t qk = m.nope + m.rope_dim;
-    if (m.q_lora > 0) {
-      list.projection(p + "wq_a", {m.emb, m.q_lora}, {"embed", "q_lora_up_proj"}, m.emb);
-      if (m.attention_bias) list.bias(p + "wq_a_bias", {m.q_lora}, {""});
-      list.norm(p + "q_a_norm", m.q_lora, "");
-      list.projection(p + "wq_b", {m.q_lora, m.heads, qk}, {"q_lora", "q_heads", "kv"}, m.q_lora);
-    } else {
-      list.projection(p + "query", {m.emb, m.heads, qk}, {"embed", "q_heads", "kv"}, m.emb);
-    }
-    list.projection(p + "wkv_a", {m.emb, m.kv_lora + m.rope_dim}, {"embed", "kv_lora_up_proj"}, m.emb);
-    if (m.attention_bias) list.bias(p + "wkv_a_bias", {m.kv_lora + m.rope_dim}, {""});
-    list.norm(p + "kv_a_norm", m.kv_lora, "");
-    list.projection(p + "wkv_b", {m.kv_lora, m.heads, m.nope + m.v_dim},
-                    {"kv_lora", "kv_heads", "kv_head_dim"}, m.kv_lora);
-  }
-  list.projection(p + "out", {m.heads, m.v_dim, m.moe_emb}, {"heads", "kv", "embed"}, m.heads * m.v_dim);
-  list.specs().back().matrix.inputs = 2;
-  if (m.attention_out_bias) list.bias(p + "out_bias", {m.moe_emb}, {"norm"});
-}
-
-void mlp_specs(const ModelConfig& m, const std::string& p, std::int64_t width, SpecList& list) {
-  list.kernel(p + "wi_0", {m.emb, width}, {"embed", "mlp"}, m.emb);
-  list.kernel(p + "wi_1", {m.emb, width}, {"embed", "mlp"}, m.emb);
-  list.kernel(p + "wo", {width, m.emb}, {"mlp", "embed"}, width);
-}
-
-void moe_specs(const ModelConfig& m, const std::string& p, SpecList& list) {
-  const std::int64_t experts = m.moe.experts;
-  list.kernel(p + "gate", {m.moe_emb, experts}, {m.mla ? "embed_moe" : "embed", ""},
-              m.moe_emb);  // as the reference splits it
-  if (m.moe.bias) {
-    list.add(p + "gate_bias", {experts}, {""}, Initializer::zeros, 0);
-    list.specs().back().dtype = DType::f32;  // increments of 1e-3 must not round away
-    list.specs().back().trained = m.compat;
-  }
-  if (m.moe.logit_bias) list.bias(p + "logit_bias", {experts}, {""});
-  const MatrixForm each{1, 1};
-  list.kernel(p + "wi_0", {experts, m.moe_emb, m.moe_mlp}, {"exp", "embed_moe", "mlp_moe"}, m.moe_emb, each);
-  list.kernel(p + "wi_1", {experts, m.moe_emb, m.moe_mlp}, {"exp", "embed_moe", "mlp_moe"}, m.moe_emb, each);
-  list.kernel(p + "wo", {experts, m.moe_mlp, m.moe_emb}, {"exp", "mlp_moe", "embed_moe"}, m.moe_mlp, each);
-  if (m.moe.expert_bias) {
-    list.bias(p + "wi_0_bias", {experts, m.moe_mlp}, {"exp", "mlp_moe"});
-    list.bias(p + "wi_1_bias", {experts, m.moe_mlp}, {"exp", "mlp_moe"});
-    list.bias(p + "wo_bias", {experts, m.moe_emb}, {"exp", "embed_moe"});
-  }
-  if (m.shared_experts > 0) mlp_specs(m, p + "shared.", m.shared_experts * m.moe_mlp, list);
-}
-
-// trainable_parameters_mask: what no pattern names is not trained.
-void freeze(const ModelConfig& m, std::vector<ParameterSpec>& specs) {
-  const NamePatterns trainable("trainable_parameters_mask", m.trainable);
-  if (trainable.empty()) return;
-  bool any = false;
-  for (ParameterSpec& spec : specs) {
-    const bool chosen = trainable.find_in(spec.name);
-    any = any || (chosen && spec.trained);
-    if (chosen || !spec.trained) continue;
-    spec.trained = false;
-    spec.frozen = !spec.name.ends_with(".gate_bias");  // which has an update of its own
-  }
-  if (!any)
-    fail_usage("[model] trainable_parameters_mask={}: names no parameter that trains, such as {}",
-               fmt::join(m.trainable, ","), specs.back().name);
-}
+constexpr float kLeastUniform = 1e-9f;  // whose logarithm is taken
 
 }  // namespace
-
-double held_factor(const ModelConfig& m, std::string_view parameter) {
-  const bool query = parameter.ends_with("attention.query") || parameter.ends_with("attention.query_bias");
-  const bool held = query && m.compat && !m.mla && m.attention_scale == 1.0;
-  return held ? 1 / std::sqrt(static_cast<double>(m.head_dim)) : 1.0;
-}
-
-std::vector<ParameterSpec> parameter_specs(const ModelConfig& m) {
-  SpecList list(m);
-  list.add("embedding", {m.vocab, m.emb}, {"vocab", "embed_vocab"}, Initializer::normal, 1);
-  for (std::int64_t i = 0; i < m.layers; ++i) {
-    const std::string p = fmt::format("layers.{}.", i);
-    list.norm(p + "pre_attention_norm", m.emb);
-    attention_specs(m, p + "attention.", list);
-    list.norm(p + "post_attention_norm", m.moe_emb);
-    if (m.layer(i).experts)
-      moe_specs(m, p + "moe.", list);
-    else
-      mlp_specs(m, p + "mlp.", m.mlp, list);
-    if (m.latent_experts) list.kernel(p + "up_projection", {m.moe_emb, m.emb}, {"mlp", "embed"}, m.moe_emb);
-  }
-  list.norm("final_norm", m.emb);
-  if (!m.tied) list.kernel("head", {m.emb, m.vocab}, {"embed_vocab", "vocab"}, m.emb, {});
-  freeze(m, list.specs());
-  return std::move(list.specs());
-}
 
 std::int64_t layer_of(const std::string& parameter) {
   return parameter.starts_with("layers.") ? std::stoll(parameter.substr(7)) : -1;
@@ -225,6 +70,12 @@ Tensor draw_block(const ParameterSpec& spec, std::uint32_t seed, const Shape& of
         case Initializer::truncated_normal:
           rng_fill_truncated_normal(key, first, values, -2, 2);
           factor /= kTruncatedDeviation;
+          break;
+        case Initializer::log_uniform:
+          for (std::size_t j = 0; j < values.size(); ++j)
+            values[j] =
+                std::log(rng_uniform(key, first + j, kLeastUniform, static_cast<float>(spec.deviation)));
+          factor = 1;
           break;
       }
       for (float& v : values) v *= static_cast<float>(factor);

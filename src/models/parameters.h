@@ -14,7 +14,8 @@
 
 namespace switchyard {
 
-enum class Initializer { ones, zeros, normal, truncated_normal };
+// log_uniform: logarithms of numbers between 0 and `deviation`.
+enum class Initializer { ones, zeros, normal, truncated_normal, log_uniform };
 
 // A weight seen as matrices of inputs × outputs: its dims are [stack | inputs | outputs], with one matrix for
 // each entry of the stack (an expert each) and heads merged into the side they stand on.

@@ -7,6 +7,7 @@
 #include "ops/kv_heads.h"
 #include "ops/norm.h"
 #include "ops/reshard.h"
+#include "ops/sigmoid_gate.h"
 
 namespace switchyard {
 namespace {
@@ -37,14 +38,7 @@ Array attention_input(const LayerCall& call, const Array& x) {
 }
 
 Array project_out(const LayerCall& call, const Array& attended) {
-  const Sharding layout =
-      block_sharding(*call.context.rules, {attended.shape()[0], attended.shape()[1], call.model.moe_emb});
-  // The sequence goes back to its layout between layers now, unless the heads have its axes.
-  Sharding tokens = attended.sharding();
-  if (axes_before(layout.dims[1], Sharding{{tokens.dims[0], tokens.dims[2]}, {}}) == layout.dims[1])
-    tokens.dims[1] = layout.dims[1];
-  const Array y = einsum(call.context, "BSND,NDM->BSM", reshard(call.context, attended, tokens),
-                         weight(call, "attention.out"), &layout);
+  const Array y = project_heads(call, attended, "attention.out");
   if (!call.model.attention_out_bias) return checkpoint_name(y, "out_proj");
   return checkpoint_name(add_bias(call.context, y, call.parameters[call.prefix + "attention.out_bias"]),
                          "out_proj");
@@ -93,6 +87,16 @@ Sharding attention_tokens(const Context& context, const ModelConfig& model, std:
   return {{q.dims[0], q.dims[1]}, {}};
 }
 
+Array project_heads(const LayerCall& call, const Array& y, const std::string& name) {
+  const Sharding layout =
+      block_sharding(*call.context.rules, {y.shape()[0], y.shape()[1], call.model.moe_emb});
+  // The sequence goes back to its layout between layers now, unless the heads have its axes.
+  Sharding tokens = y.sharding();
+  if (axes_before(layout.dims[1], Sharding{{tokens.dims[0], tokens.dims[2]}, {}}) == layout.dims[1])
+    tokens.dims[1] = layout.dims[1];
+  return einsum(call.context, "BSND,NDM->BSM", reshard(call.context, y, tokens), weight(call, name), &layout);
+}
+
 Array grouped_query_attention(const LayerCall& call, const Array& x) {
   Context& c = call.context;
   const ModelConfig& m = call.model;
@@ -115,6 +119,10 @@ Array grouped_query_attention(const LayerCall& call, const Array& x) {
     const Array& bias = call.parameters[call.prefix + "attention." + name + "_bias"];
     return add_bias(c, y, kv ? of_kv_heads(bias) : bias);
   };
+  const auto through_gate = [&](const Array& attended) {
+    if (!m.attention_gate) return attended;
+    return sigmoid_gate(c, attended, reshard(c, project("gate", q_layout, false), attended.sharding()));
+  };
   Array q = checkpoint_name(project("query", q_layout, false), "query_proj");
   Array k = checkpoint_name(project("key", kv_layout, true), "key_proj");
   const Array v = checkpoint_name(project("value", kv_layout, true), "value_proj");
@@ -123,9 +131,9 @@ Array grouped_query_attention(const LayerCall& call, const Array& x) {
                 &k_norm = call.parameters[call.prefix + "attention.k_norm"];
     // Where parts repeat key heads, every head is there equally often, so the mean is that of the heads.
     q = m.qk_norm_of_heads ? rms_norm_of_heads(c, q, q_norm, m.norm_epsilon)
-                           : rms_norm(c, q, q_norm, m.norm_epsilon);
+                           : rms_norm(c, q, q_norm, m.norm_epsilon, m.norm_offset());
     k = m.qk_norm_of_heads ? rms_norm_of_heads(c, k, of_kv_heads(k_norm), m.norm_epsilon)
-                           : rms_norm(c, k, k_norm, m.norm_epsilon);
+                           : rms_norm(c, k, k_norm, m.norm_epsilon, m.norm_offset());
   }
   if (!call.layer.unrotated) {
     q = rope(c, q, call.rope, 0, m.rope.interleaved);
@@ -142,11 +150,12 @@ Array grouped_query_attention(const LayerCall& call, const Array& x) {
   const Array* const sinks = m.sinks ? &head_sinks : nullptr;
   if (call.cache != nullptr) {
     remember(c, *call.cache, q, std::span(&k, 1), std::span(&v, 1), *call.places);
-    return project_out(call, attend(c, *call.cache, q, *call.places, attention_options(call), sinks));
+    return project_out(call,
+                       through_gate(attend(c, *call.cache, q, *call.places, attention_options(call), sinks)));
   }
   const Array attended =
       checkpoint_name(attention(c, q, k, v, call.segments, attention_options(call), sinks), "context");
-  return project_out(call, attended);
+  return project_out(call, through_gate(attended));
 }
 
 Array latent_attention(const LayerCall& call, const Array& x) {

@@ -36,6 +36,9 @@ Array whole_embedding(Context& context, const Array& x);
 Sharding attention_tokens(const Context& context, const ModelConfig& model, std::int64_t batch,
                           std::int64_t length);
 
+// y [B,S,N,D] of heads · the weight `name` [N,D,M] -> [B,S,M] in the layout of block outputs.
+Array project_heads(const LayerCall& call, const Array& y, const std::string& name);
+
 // Grouped-query attention (Ainslie et al. 2023) with optional norms on q and k.
 Array grouped_query_attention(const LayerCall& call, const Array& x);
 // Multi-head latent attention (DeepSeek-V2). It remembers latent vectors and rotary keys, which all heads

@@ -86,28 +86,6 @@ class RopeOp : public Op {
   bool interleaved_;
 };
 
-// The transpose of take_heads: heads taken several times add up, those not taken are zero.
-Tensor put_heads(Context& c, const Tensor& x, const std::vector<std::int64_t>& heads, const Shape& whole) {
-  const auto count = static_cast<std::int64_t>(heads.size());
-  if (count == whole[2] && heads.front() == 0 && heads.back() == count - 1) return x;
-  const Tensor out = c.zeros(x.dtype(), whole);
-  std::int64_t copies = 0;  // of a head, one after the other
-  for (std::int64_t i = 0; i < count; i += copies) {
-    const std::int64_t head = heads[static_cast<std::size_t>(i)];
-    copies = std::count(heads.begin() + i, heads.end(), head);
-    const TensorView to = out.view().slice(2, head, 1);
-    if (copies == 1) {
-      strided_copy(*c.pool, x.view().slice(2, i, 1), to);
-      continue;
-    }
-    const Tensor sum = c.empty(x.dtype(), {x.dim(0), x.dim(1), 1, x.dim(3)});
-    sum_over_dim(*c.pool, x.view().slice(2, i, copies), 2,
-                 sum.view().reshaped({x.dim(0), x.dim(1), x.dim(3)}));
-    strided_copy(*c.pool, sum.view(), to);
-  }
-  return out;
-}
-
 class AttentionOp : public Op {  // inputs: q, k, v, segments of the queries and of the keys, maybe sinks
  public:
   explicit AttentionOp(const AttentionOptions& options) : options_(options) {}

@@ -315,8 +315,17 @@ Array as_remembered(Context& context, const AttentionCache& cache, const Array& 
 
 void remember_of(Context& context, AttentionCache& cache, std::int64_t row, std::int64_t from,
                  std::int64_t tokens) {
+  CHECK(
+      !cache.delta.state.defined() || tokens == 0 || tokens == cache.lengths[static_cast<std::size_t>(from)],
+      "[attention cache] {} tokens of {}, of which a gated delta net remembers all or nothing", tokens,
+      cache.lengths[static_cast<std::size_t>(from)]);
   cache.lengths[static_cast<std::size_t>(row)] = tokens;
   if (row == from || tokens == 0) return;
+  const DeltaMemory& delta = cache.delta;
+  for (const Tensor* x : {&delta.query_tail, &delta.key_tail, &delta.value_tail, &delta.state}) {
+    if (x->defined())
+      strided_copy(*context.pool, x->view().rows(from, from + 1), x->view().rows(row, row + 1));
+  }
   for (const Tensor* x : {&cache.k.values, &cache.k.scales, &cache.v.values, &cache.v.scales}) {
     if (!x->defined()) continue;  // a layer of another stage, or no scales
     const auto tokens_of = [&](std::int64_t i) { return x->view().rows(i, i + 1).slice(1, 0, tokens); };

@@ -18,6 +18,12 @@ struct TokenVectors {
   std::int64_t first_part = 0;  // width of the first of those arrays
 };
 
+// What a gated delta net remembers of a row instead of its tokens: the last inputs of its convolutions,
+// [rows,K-1,N,D] of this rank's heads, and the state, f32 [rows,N,Dk,Dv]. Undefined before the first token.
+struct DeltaMemory {
+  Tensor query_tail, key_tail, value_tail, state;
+};
+
 // Keys and values of one layer's tokens so far, of this rank's rows and heads: of every row as many as its
 // length says, in the order of their positions.
 struct AttentionCache {
@@ -25,6 +31,7 @@ struct AttentionCache {
   bool int8 = false;          // in 8 bits, whatever type they come in; set before the first token
   TokenVectors k, v;
   std::vector<std::int64_t> lengths;  // of the rows
+  DeltaMemory delta;
   Array key_up, value_up;  // of latent attention, in the form in which it uses them: split_up_projection()
 };
 
@@ -59,6 +66,7 @@ void remember(Context& context, AttentionCache& cache, const Array& q, std::span
 Array as_remembered(Context& context, const AttentionCache& cache, const Array& x);
 
 // The row `row` remembers the first `tokens` tokens of the row `from`, which may be itself, and nothing else.
+// A gated delta net remembers no part of a row: `tokens` is 0 then, or all that `from` has (CHECK).
 void remember_of(Context& context, AttentionCache& cache, std::int64_t row, std::int64_t from,
                  std::int64_t tokens);
 

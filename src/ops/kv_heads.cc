@@ -1,7 +1,10 @@
 #include "ops/kv_heads.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "kernels/strided_copy.h"
+#include "kernels/sum_over_dim.h"
 #include "ops/reshard.h"
 
 namespace switchyard {
@@ -78,6 +81,27 @@ Tensor take_heads(Context& c, const Tensor& x, const std::vector<std::int64_t>& 
   for (std::int64_t i = 0; i < count; ++i)
     strided_copy(*c.pool, x.view().slice(2, heads[static_cast<std::size_t>(i)], 1),
                  out.view().slice(2, i, 1));
+  return out;
+}
+
+Tensor put_heads(Context& c, const Tensor& x, const std::vector<std::int64_t>& heads, const Shape& whole) {
+  const auto count = static_cast<std::int64_t>(heads.size());
+  if (count == whole[2] && heads.front() == 0 && heads.back() == count - 1) return x;
+  const Tensor out = c.zeros(x.dtype(), whole);
+  std::int64_t copies = 0;  // of a head, one after the other
+  for (std::int64_t i = 0; i < count; i += copies) {
+    const std::int64_t head = heads[static_cast<std::size_t>(i)];
+    copies = std::count(heads.begin() + i, heads.end(), head);
+    const TensorView to = out.view().slice(2, head, 1);
+    if (copies == 1) {
+      strided_copy(*c.pool, x.view().slice(2, i, 1), to);
+      continue;
+    }
+    const Tensor sum = c.empty(x.dtype(), {x.dim(0), x.dim(1), 1, x.dim(3)});
+    sum_over_dim(*c.pool, x.view().slice(2, i, copies), 2,
+                 sum.view().reshaped({x.dim(0), x.dim(1), x.dim(3)}));
+    strided_copy(*c.pool, sum.view(), to);
+  }
   return out;
 }
 

@@ -15,6 +15,11 @@ std::vector<std::int64_t> kv_heads_of(const Context& context, const ArrayInfo& q
 // Those heads of x [B,S,N,D]; x itself where they are all.
 Tensor take_heads(Context& context, const Tensor& x, const std::vector<std::int64_t>& heads);
 
+// Its transpose, of a gradient whose whole is `whole` [B,S,N,D]: heads taken several times add up, those not
+// taken are zero.
+Tensor put_heads(Context& context, const Tensor& x, const std::vector<std::int64_t>& heads,
+                 const Shape& whole);
+
 // The projection of key heads [M,Nkv,D] -> [M,P,D], or their bias or norm [Nkv,D] -> [P,D], split over `axes`
 // of the mesh, of product P, a multiple of Nkv: each part has the head that the query heads of that part
 // read, so that nobody projects to others.

@@ -14,7 +14,8 @@ namespace {
 class RmsNormOp : public Op {  // inputs: x, maybe its scale
  public:
   // dims: how many of the last dims are normed together.
-  RmsNormOp(float epsilon, std::size_t dims) : epsilon_(epsilon), dims_(dims) {}
+  RmsNormOp(float epsilon, std::size_t dims, float scale_offset)
+      : epsilon_(epsilon), dims_(dims), scale_offset_(scale_offset) {}
   std::string_view name() const override { return "rms_norm"; }
 
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
@@ -37,7 +38,8 @@ class RmsNormOp : public Op {  // inputs: x, maybe its scale
                        .eps = epsilon_,
                        .y = y.view().reshaped(rows),
                        .rstd = rstd.view(),
-                       .split = split ? &*split : nullptr});
+                       .split = split ? &*split : nullptr,
+                       .scale_offset = scale_offset_});
     return {y, rstd};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
@@ -53,7 +55,8 @@ class RmsNormOp : public Op {  // inputs: x, maybe its scale
                                 .dy = call.grad(0).view().reshaped(rows),
                                 .dx = dx.view().reshaped(rows),
                                 .dscale = flat(dscale),
-                                .split = split ? &*split : nullptr});
+                                .split = split ? &*split : nullptr,
+                                .scale_offset = scale_offset_});
     if (!scaled) return {dx};
     return {dx, dscale};
   }
@@ -89,27 +92,29 @@ class RmsNormOp : public Op {  // inputs: x, maybe its scale
   }
   float epsilon_;
   std::size_t dims_;
+  float scale_offset_;
 };
 
-Array norm_of_last(Context& context, const Array& x, const Array& scale, float epsilon) {
+Array norm_of_last(Context& context, const Array& x, const Array& scale, float epsilon,
+                   float scale_offset = 0) {
   const std::size_t dims = scale.shape().size();
   Sharding layout;
   for (std::size_t i = x.shape().size() - dims; i < x.shape().size(); ++i)
     layout.dims.push_back(x.sharding().dims[i]);
   const Array inputs[] = {x, reshard(context, scale, layout)};
-  return apply(context, std::make_shared<RmsNormOp>(epsilon, dims), inputs).front();
+  return apply(context, std::make_shared<RmsNormOp>(epsilon, dims, scale_offset), inputs).front();
 }
 
 }  // namespace
 
-Array rms_norm(Context& context, const Array& x, const Array& scale, float epsilon) {
+Array rms_norm(Context& context, const Array& x, const Array& scale, float epsilon, float scale_offset) {
   CHECK(scale.shape().size() == 1, "[rms_norm] scale {}", to_string(scale.shape()));
-  return norm_of_last(context, x, scale, epsilon);
+  return norm_of_last(context, x, scale, epsilon, scale_offset);
 }
 
 Array rms_norm_without_scale(Context& context, const Array& x, float epsilon) {
   CHECK(x.sharding().dims.back().empty(), "[rms_norm] {}", to_string(x.sharding()));
-  return apply(context, std::make_shared<RmsNormOp>(epsilon, 1), std::span(&x, 1)).front();
+  return apply(context, std::make_shared<RmsNormOp>(epsilon, 1, 0.0f), std::span(&x, 1)).front();
 }
 
 Array rms_norm_of_heads(Context& context, const Array& x, const Array& scale, float epsilon) {

@@ -65,6 +65,7 @@ std::vector<Kernel> attention_kernels();
 std::vector<Kernel> attention_sink_kernels();
 std::vector<Kernel> balance_kernels();
 std::vector<Kernel> cross_entropy_kernels();
+std::vector<Kernel> delta_net_kernels();
 std::vector<Kernel> elementwise_kernels();
 std::vector<Kernel> expert_gate_kernels();
 std::vector<Kernel> embedding_kernels();

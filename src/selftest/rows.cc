@@ -18,7 +18,8 @@ constexpr double kRoundedTwice = 0x1p-7;
 struct NormShape {
   std::int64_t rows, dim;
   DType dtype, scale_dtype;
-  bool split;  // other ranks have three times as much of each row
+  bool split;    // other ranks have three times as much of each row
+  float offset;  // of the scale
   std::int64_t size() const { return rows * dim; }
   // What adds the other ranks' sums to this one's.
   std::optional<SplitRows> split_rows(const PoisonedArray& others) const {
@@ -40,10 +41,11 @@ std::vector<Case> norm_cases(std::uint32_t seed, const MakeCase& make) {
         for (const std::int64_t dim : {1, 7, 64, 83}) {
           for (const bool split : {false, true}) {
             Draw draw(++seed * 4);
+            const float offset = rows % 2 == 1 ? 1.0f : 0.0f;
             const std::string what =
-                fmt::format("{} {} of {}, scale {}, seed {}", rows, split ? "parts of rows" : "rows", dim,
-                            name_of(scale_dtype), draw.seed());
-            cases.push_back(make(NormShape{rows, dim, dtype, scale_dtype, split}, draw));
+                fmt::format("{} {} of {}, scale {} + {}, seed {}", rows, split ? "parts of rows" : "rows",
+                            dim, name_of(scale_dtype), offset, draw.seed());
+            cases.push_back(make(NormShape{rows, dim, dtype, scale_dtype, split, offset}, draw));
             cases.back().what = what;
           }
         }
@@ -73,7 +75,7 @@ std::vector<Case> rms_norm_cases(std::uint32_t seed) {
                   const auto split = s.split_rows(in[2]);
                   const Shape shape{s.rows, s.dim};
                   rms_norm(pool, {in[0].view(shape), in[1].view(), kEpsilon, out[0].view(shape),
-                                  out[1].view(), split ? &*split : nullptr});
+                                  out[1].view(), split ? &*split : nullptr, s.offset});
                 }};
   });
 }
@@ -98,8 +100,9 @@ std::vector<Case> rms_norm_backward_cases(std::uint32_t seed) {
                 [s](ThreadPool& pool, const Arrays& in, Arrays& out) {
                   const auto split = s.split_rows(in[4]);
                   const Shape shape{s.rows, s.dim};
-                  rms_norm_backward(pool, {in[0].view(shape), in[1].view(), in[3].view(), in[2].view(shape),
-                                           out[0].view(shape), out[1].view(), split ? &*split : nullptr});
+                  rms_norm_backward(pool,
+                                    {in[0].view(shape), in[1].view(), in[3].view(), in[2].view(shape),
+                                     out[0].view(shape), out[1].view(), split ? &*split : nullptr, s.offset});
                 }};
   });
 }

@@ -295,10 +295,11 @@ class Comparison {
 };
 
 CaseReport compare(const Layout& layout, const LayoutRun& got, const Layout& other, const LayoutRun& want,
-                   double tolerance) {
+                   std::optional<double> tolerance) {
   CaseReport report{layout.name, "against " + other.name, got.mesh, {}, {}, ""};
   const ModelConfig model = model_config(layout.config);
-  Comparison comparison(model, got, want, tolerance, report);
+  const double usual = model.has_delta() ? kDeltaLayoutTolerance : kLayoutTolerance;
+  Comparison comparison(model, got, want, tolerance.value_or(usual), report);
   comparison.first_pass();
   comparison.steps();
   comparison.parameters();

@@ -12,14 +12,14 @@ namespace switchyard {
 
 // Relative to a tensor's largest magnitude, for tensors of the first step. Numbers (losses, norms) are held
 // to a tenth of it, later steps and the parameters after them (by the l2 norm of their difference) to ten
-// times it.
-constexpr double kLayoutTolerance = 1e-5;
+// times it. Gated delta nets amplify rounding.
+constexpr double kLayoutTolerance = 1e-5, kDeltaLayoutTolerance = 1e-4;
 
 struct LayoutRequest {
-  std::vector<std::string> layouts;    // each `key=value …`, separated by spaces; at least one
-  std::vector<std::string> arguments;  // [CONFIG.yml] key=value … of all layouts; a layout's own keys win
-  double tolerance = kLayoutTolerance;
-  std::optional<GradientFault> fault;  // in the last layout
+  std::vector<std::string> layouts;      // each `key=value …`, separated by spaces; at least one
+  std::vector<std::string> arguments;    // [CONFIG.yml] key=value … of all layouts; a layout's own keys win
+  std::optional<double> tolerance = {};  // none: one of those
+  std::optional<GradientFault> fault;    // in the last layout
 };
 
 // Compares each layout with the dense evaluation (one rank, every expert on every token), and each but the

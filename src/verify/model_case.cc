@@ -20,10 +20,12 @@ Tensor scaled(const Tensor& x, float by) {
 
 }  // namespace
 
-HubModel::HubModel(ModelConfig model, const ModelFamily& family, const std::string& weights)
+HubModel::HubModel(ModelConfig model, const ModelFamily& family, const nlohmann::json& hub_config,
+                   const std::string& weights)
     : model_(std::move(model)),
       family_(family),
-      folder_(unfused(family, std::make_shared<WeightFolder>(WeightFolder::open(weights)))),
+      hub_config_(hub_config),
+      folder_(unfused(family, hub_config, std::make_shared<WeightFolder>(WeightFolder::open(weights)))),
       specs_(parameter_specs(model_)) {
   std::map<std::string, Shape> shapes;
   for (const auto& spec : specs_) shapes[spec.name] = spec.shape;

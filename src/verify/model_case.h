@@ -17,12 +17,14 @@ namespace switchyard {
 // A model and its weights under hub names.
 class HubModel {
  public:
-  // Checks that the tensors of `weights` (a folder or one file) are those of the model; Error(usage)
-  // otherwise.
-  HubModel(ModelConfig model, const ModelFamily& family, const std::string& weights);
+  // Checks that the tensors of `weights` (a folder or one file) are those of the model, which `hub_config`, a
+  // config.json, describes; Error(usage) otherwise.
+  HubModel(ModelConfig model, const ModelFamily& family, const nlohmann::json& hub_config,
+           const std::string& weights);
 
   const ModelConfig& model() const { return model_; }
   const ModelFamily& family() const { return family_; }
+  const nlohmann::json& hub_config() const { return hub_config_; }
   const std::vector<ParameterSpec>& specs() const { return specs_; }
   // Collective.
   Parameters create(Context& context) const;
@@ -39,6 +41,7 @@ class HubModel {
 
   ModelConfig model_;
   const ModelFamily& family_;
+  nlohmann::json hub_config_;
   std::shared_ptr<const HubWeights> folder_;
   std::vector<ParameterSpec> specs_;
 };

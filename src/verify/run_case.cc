@@ -5,6 +5,7 @@
 
 #include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "models/families/common.h"
 #include "train/trainer.h"
 #include "verify/case.h"
 #include "verify/model_case.h"
@@ -97,8 +98,9 @@ class RunCase {
   void compare_first_pass(const RunFiles& files, Gather& gather) {
     const auto logits = SafetensorsFile::open(files.find(".logits.safetensors"));
     report_.compare({"logits", "", "", {}, tolerance_}, gather.whole("logits"), logits.read("logits"));
-    const auto gradients = unfused(
-        hub_.family(), std::make_shared<WeightFolder>(WeightFolder::open(files.find(".grads.safetensors"))));
+    const auto gradients =
+        unfused(hub_.family(), hub_.hub_config(),
+                std::make_shared<WeightFolder>(WeightFolder::open(files.find(".grads.safetensors"))));
     for (const auto& spec : hub_.specs()) {
       const auto names = hub_.hub_names(spec);
       const auto tensors = hub_.gradients_to_hub(spec, gather.whole("grad." + spec.name));
@@ -134,7 +136,7 @@ class RunCase {
       const auto names = hub_.hub_names(spec);
       const auto tensors = hub_.weights_to_hub(spec, gather.whole("final." + spec.name));
       for (std::size_t i = 0; i < names.size(); ++i) {
-        const auto fused = fused_place(hub_.family(), names[i]);
+        const auto fused = fused_place(hub_.family(), hub_.hub_config(), names[i]);
         const std::string name = fused ? fused->fused : names[i];
         if (!in_files.contains(name)) order.push_back(name);
         auto& [place, elements] = in_files[name];
@@ -213,7 +215,10 @@ CaseReport verify_training_run(const CaseRequest& request) {
   ModelConfig model = model_config(config);
   const TrainConfig train = train_config(config, model, mesh_from_config(config).axis_size("stage"));
   const ModelFamily& family = family_to_write(config, model);
-  const HubModel hub(std::move(model), family, files.find(".init.safetensors"));
+  HubJson hub_config = write_common(config, model);
+  hub_config["model_type"] = family.type;
+  family.write(config, model, hub_config);
+  const HubModel hub(std::move(model), family, nlohmann::json(hub_config), files.find(".init.safetensors"));
   const Batch batch = case_batch(request.path, inputs, targets, hub.model().vocab);
   const std::size_t steps = results["metrics"].size();
 

@@ -130,6 +130,15 @@ TEST_F(Convert, DecodersOfModelsThatSeeImages) {
   EXPECT_EQ(inspect({"ours", "again"}), 0);
 }
 
+// Qwen3-Next has products with one input in one tensor, by head.
+TEST_F(Convert, RowsOfSeveralProductsAreTheSameBitsAgain) {
+  const Finished there = run({"convert", golden("qwen3next-tiny"), "ours", "--verify"});
+  EXPECT_EQ(there.status, 0) << there.err;
+  EXPECT_NE(there.out.find("the same bits"), std::string::npos) << there.out;
+  convert({"ours", "hub", "--file-bytes", "200000"});
+  EXPECT_EQ(inspect({golden("qwen3next-tiny"), "hub"}), 0);
+}
+
 TEST_F(Convert, CastsWhenAsked) {
   const Finished low = run({"convert", golden("deepseek3-tiny"), "low", "--dtype", "bfloat16", "--verify"});
   EXPECT_EQ(low.status, 0) << low.err;

@@ -49,6 +49,9 @@ TEST_F(Serving, RefusesWhatItCannotServe) {
   expect_refused({"serve", "--port", "70000"}, {"--port", "0 to 65535", "70000"});
   expect_refused({"serve", "--port"}, {"--port", "value"});
   expect_refused({"serve", "nowhere"}, {"nowhere"});
+  expect_refused({"serve", std::string(kSourceFolder) + "/tests/golden/hf/qwen3next-tiny",
+                  "tokenizer_type=byte", "enable_prefix_caching=true"},
+                 {"enable_prefix_caching=true", "gated delta nets"});
   expect_refused({"serve", "--hots", "x"}, {"--hots", "--host VALUE"});
 }
 

@@ -101,7 +101,7 @@ std::vector<std::string> random_model(Chooser& choose, std::int64_t expert_ranks
       fmt::format("logits_via_embedding={}", choose.below(3) == 0)};
   const auto add = [&](std::vector<std::string> more) { keys.insert(keys.end(), more.begin(), more.end()); };
   const std::string width = fmt::format("{}", choose.of(widths));
-  switch (choose.below(3)) {
+  switch (choose.below(4)) {
     case 0:
       add({"decoder_block=mixtral", "base_mlp_dim=" + width,
            fmt::format("base_num_kv_heads={}", choose.of(kv_heads))});
@@ -109,6 +109,14 @@ std::vector<std::string> random_model(Chooser& choose, std::int64_t expert_ranks
     case 1:
       add({"decoder_block=qwen3_moe", "base_mlp_dim=" + width, "use_qk_norm=true", "norm_topk_prob=true",
            fmt::format("base_num_kv_heads={}", choose.of(kv_heads))});
+      break;
+    case 2:
+      add({"decoder_block=qwen3_next", "base_mlp_dim=" + width, "use_qk_norm=true", "norm_topk_prob=true",
+           fmt::format("base_num_kv_heads={}", choose.of(kv_heads)), "inhomogeneous_layer_cycle_interval=2",
+           fmt::format("gdn_num_key_heads={}", choose.of(kv_heads)), "gdn_num_value_heads=4",
+           "gdn_key_head_dim=8", "gdn_value_head_dim=6",
+           fmt::format("gdn_chunk_size={}", 1 + choose.below(20)), "shared_experts=1",
+           "shared_expert_mlp_dim=24"});
       break;
     default:
       add({"decoder_block=deepseek", "base_num_kv_heads=4", "base_mlp_dim=32", "base_moe_mlp_dim=" + width,

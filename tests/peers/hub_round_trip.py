@@ -5,7 +5,7 @@
 
 A model is made and saved by transformers, converted to a checkpoint and back (in several shards), and loaded by transformers
 again. In float32: tensors must come back bit for bit, transformers' logits before and after must be the same, and ours
-(`convert --verify --save-logits`) within 2e-5 of the largest. Error: max|a - b| / max|b|.
+(`convert --verify --save-logits`) within 2e-5 of the largest (1e-4 with gated delta nets). Error: max|a - b| / max|b|.
 
 Then models that no config.json states as they are (convert/hub_form.h): trained here for three steps, exported with other
 weights, loaded by transformers and converted back. Its logits must be within 2e-5 of ours, which `--verify` holds
@@ -25,6 +25,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 TOLERANCE = 2e-5
+DELTA_TOLERANCE = 1e-4  # gated delta nets amplify rounding
 
 GROUPED = dict(vocab_size=256, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
                num_key_value_heads=2, max_position_embeddings=512, rms_norm_eps=1e-5)
@@ -43,6 +44,9 @@ GLM = dict(head_dim=24, moe_intermediate_size=32, n_routed_experts=8, n_shared_e
            rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5))
 LLAMA4 = dict(head_dim=24, num_hidden_layers=4, intermediate_size=32, intermediate_size_mlp=96, num_local_experts=8,
               num_experts_per_tok=1, attention_chunk_size=8, floor_scale=8)
+DELTA = dict(GROUPED, **MOE, head_dim=32, num_hidden_layers=4, shared_expert_intermediate_size=24, norm_topk_prob=True,
+             linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=12,
+             rope_parameters=dict(rope_type="default", rope_theta=1e7, partial_rotary_factor=0.25))
 
 CASES = {
     "llama": ("LlamaConfig", GROUPED),
@@ -92,6 +96,10 @@ CASES = {
                                                                   "num_experts_per_tok": 3, "use_qk_norm": False,
                                                                   "no_rope_layers": [1, 0, 1, 0],
                                                                   "attn_temperature_tuning": False}),
+    "qwen3_next": ("Qwen3NextConfig", DELTA),
+    "qwen3_next, other layers": ("Qwen3NextConfig", {**DELTA, "num_hidden_layers": 3, "mlp_only_layers": [1],
+                                                     "layer_types": ["full_attention", "linear_attention", "linear_attention"]}),
+    "qwen3_5_moe": ("Qwen3_5MoeTextConfig", {**DELTA, "intermediate_size": None}),
     "mixtral in bfloat16": ("MixtralConfig", {**GROUPED, "num_local_experts": 8, "num_experts_per_tok": 2,
                                               "sliding_window": None, "dtype": "bfloat16"}),
     "deepseek_v3 in bfloat16": ("DeepseekV3Config", {**LATENT, "n_group": 4, "topk_group": 2, "dtype": "bfloat16"}),
@@ -135,6 +143,7 @@ NESTED = {
 
 # Larger than a block in both directions, and no whole number of blocks.
 SCALED = {
+    "qwen3_next in 8 bits": ("Qwen3NextConfig", {**DELTA, "hidden_size": 320, "head_dim": 80, "dtype": "bfloat16"}),
     "deepseek_v3 in 8 bits": ("DeepseekV3Config", {**LATENT, "hidden_size": 320, "intermediate_size": 400, "n_group": 4,
                                                    "topk_group": 2, "dtype": "bfloat16"}),
 }
@@ -185,11 +194,35 @@ def error(a, b):
     return ((a - b).abs().max() / b.abs().max()).item()
 
 
-def stored(folder):
+def allowed(name):
+    return DELTA_TOLERANCE if name.startswith(("qwen3_next", "qwen3_5")) else TOLERANCE
+
+
+def raw(folder):
     tensors = {}
     for file in sorted(folder.glob("*.safetensors")):
         tensors.update(load_file(file))
     return tensors
+
+
+def stored(folder):
+    return apart(raw(folder))
+
+
+def apart(tensors):
+    """Qwen3.5 as published has `language_model.` in its names and all experts in one tensor; transformers saves neither."""
+    named = {}
+    for key, value in tensors.items():
+        key = key.replace("model.language_model.", "model.")
+        if not key.endswith(("mlp.experts.gate_up_proj", "mlp.experts.down_proj")) or "model.language_model.layers.0.mlp.gate.weight" not in tensors:
+            named[key] = value
+            continue
+        front, projection = key.rsplit(".", 1)
+        for expert, matrix in enumerate(value):
+            parts = matrix.chunk(2) if projection == "gate_up_proj" else [matrix]
+            for name, part in zip(("gate_proj", "up_proj") if len(parts) == 2 else ("down_proj",), parts):
+                named[f"{front}.{expert}.{name}.weight"] = part
+    return named
 
 
 def check(program, name, config_class, settings, folder):
@@ -197,7 +230,8 @@ def check(program, name, config_class, settings, folder):
     model = make(config_class, settings, original)
     run(program, "convert", original, ours, "--verify", "--save-logits", folder / "ours.safetensors")
     run(program, "convert", ours, back, "--verify", "--file-bytes", "200000", "--save-logits", folder / "back.safetensors")
-    run(program, "inspect", original, back)
+    if raw(original).keys() == raw(back).keys():  # not of the published form of a model that transformers saves otherwise
+        run(program, "inspect", original, back)
     before, after = stored(original), stored(back)
     assert before.keys() == after.keys() and all(torch.equal(before[k], after[k]) for k in before), "tensors differ"
     result = load_file(folder / "ours.safetensors")
@@ -205,7 +239,7 @@ def check(program, name, config_class, settings, folder):
     want = logits_of(model, result["tokens"])
     there_and_back = error(logits_of(load(back), result["tokens"]), want)
     of_ours = error(result["logits"], want)
-    good = there_and_back <= TOLERANCE and of_ours <= TOLERANCE
+    good = max(there_and_back, of_ours) <= allowed(name)
     shards = len(list(back.glob("*.safetensors")))
     print(f"{name:30} {len(before):4} tensors in {shards} shards  transformers again {there_and_back:.2e}  "
           f"switchyard {of_ours:.2e}  {'pass' if good else 'FAIL'}", flush=True)
@@ -272,7 +306,7 @@ def check_scaled(program, name, config_class, settings, folder):
     assert products.keys() == after.keys() and all(torch.equal(products[k], after[k]) for k in products), "tensors differ"
     result = load_file(folder / "ours.safetensors")
     of_ours = error(result["logits"], logits_of(load(plain), result["tokens"]))
-    good = of_ours <= TOLERANCE
+    good = of_ours <= allowed(name)
     print(f"{name:34} {len(stored_as) - len(products)} scaled tensors  switchyard {of_ours:.2e}  {'pass' if good else 'FAIL'}", flush=True)
     return {"case": name, "tensors": len(stored_as), "switchyard": of_ours, "pass": good}
 

@@ -75,7 +75,9 @@ TEST(Verify, MuonOnEveryLayout) {
 }
 
 TEST(Verify, OneStepInPieces) {
-  expect_pass(cases_in("hf"), "gradient_accumulation_steps=2");
+  std::vector<std::string> of_rows = cases_in("hf");  // of more than one
+  std::erase(of_rows, (kGolden / "hf/qwen3next-tiny").string());
+  expect_pass(of_rows, "gradient_accumulation_steps=2");
   expect_pass(cases_in("hf"), "ranks=2 ici_expert_parallelism=2 num_moe_token_chunks=2");
   expect_pass(cases_in("hf"),
               "ranks=4 ici_expert_parallelism=2 num_moe_emb_chunks=2 overlap_communication=on");

@@ -45,34 +45,35 @@ float square_sum(const T* x, std::int64_t dim) {
 }
 
 template <typename T, typename S>
-float scaled_dot(const T* x, const S* scale, const T* dy, std::int64_t dim) {
+float scaled_dot(const T* x, const S* scale, float offset, const T* dy, std::int64_t dim) {
+  const auto added = hn::Set(lanes::D(), offset);
   auto sum = hn::Zero(lanes::D());
   for (std::int64_t i = 0; i < dim; i += kStep) {
-    const auto u = hn::Mul(load_part(dy + i, dim - i), load_part(scale + i, dim - i));
+    const auto u = hn::Mul(load_part(dy + i, dim - i), hn::Add(load_part(scale + i, dim - i), added));
     sum = hn::MulAdd(u, load_part(x + i, dim - i), sum);
   }
   return sum_of(sum);
 }
 
 template <typename T, typename S>
-void forward_row(const T* x, const S* scale, std::int64_t dim, float rstd, T* y) {
-  const auto inverse = hn::Set(lanes::D(), rstd);
+void forward_row(const T* x, const S* scale, float offset, std::int64_t dim, float rstd, T* y) {
+  const auto inverse = hn::Set(lanes::D(), rstd), added = hn::Set(lanes::D(), offset);
   for (std::int64_t i = 0; i < dim; i += kStep) {
     const auto v = hn::Mul(load_part(x + i, dim - i), inverse);
-    store_part(hn::Mul(v, load_part(scale + i, dim - i)), y + i, dim - i);
+    store_part(hn::Mul(v, hn::Add(load_part(scale + i, dim - i), added)), y + i, dim - i);
   }
 }
 
 template <typename T, typename S>
-void backward_row(const T* x, const S* scale, float rstd, float mean, const T* dy, std::int64_t dim, T* dx,
-                  float* dscale) {
+void backward_row(const T* x, const S* scale, float offset, float rstd, float mean, const T* dy,
+                  std::int64_t dim, T* dx, float* dscale) {
   const lanes::D d;
   const auto inverse = hn::Set(d, rstd);
-  const auto factor = hn::Set(d, rstd * rstd * mean);
+  const auto factor = hn::Set(d, rstd * rstd * mean), added = hn::Set(d, offset);
   for (std::int64_t i = 0; i < dim; i += kStep) {
     const auto v = load_part(x + i, dim - i);
     const auto g = load_part(dy + i, dim - i);
-    const auto u = hn::Mul(g, load_part(scale + i, dim - i));
+    const auto u = hn::Mul(g, hn::Add(load_part(scale + i, dim - i), added));
     store_part(hn::MulAdd(hn::Mul(g, v), inverse, load_part(dscale + i, dim - i)), dscale + i, dim - i);
     store_part(hn::Mul(inverse, hn::NegMulAdd(v, factor, u)), dx + i, dim - i);
   }
@@ -88,7 +89,8 @@ void forward_typed(const RmsNormProblem& p, std::int64_t begin, std::int64_t end
       continue;
     }
     p.rstd[r] = 1.0f / std::sqrt(sum / static_cast<float>(p.whole_dim) + p.eps);
-    forward_row(x, static_cast<const S*>(p.scale), p.dim, p.rstd[r], static_cast<T*>(p.y) + r * p.dim);
+    forward_row(x, static_cast<const S*>(p.scale), p.scale_offset, p.dim, p.rstd[r],
+                static_cast<T*>(p.y) + r * p.dim);
   }
 }
 
@@ -99,11 +101,11 @@ void backward_typed(const RmsNormProblem& p, std::int64_t begin, std::int64_t en
   for (std::int64_t r = begin; r < end; ++r) {
     const T* const x = static_cast<const T*>(p.x) + r * p.dim;
     const T* const dy = static_cast<const T*>(p.dy) + r * p.dim;
-    const float sum = p.pass == RowPass::rest ? p.sums[r] : scaled_dot(x, scale, dy, p.dim);
+    const float sum = p.pass == RowPass::rest ? p.sums[r] : scaled_dot(x, scale, p.scale_offset, dy, p.dim);
     if (p.pass == RowPass::sum)
       p.sums[r] = sum;
     else
-      backward_row(x, scale, p.rstd[r], sum / static_cast<float>(p.whole_dim), dy, p.dim,
+      backward_row(x, scale, p.scale_offset, p.rstd[r], sum / static_cast<float>(p.whole_dim), dy, p.dim,
                    static_cast<T*>(p.dx) + r * p.dim, dscale);
   }
 }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
+#include <set>
 
 #include "checkpoint/json_file.h"
 #include "core/error.h"
@@ -57,36 +59,101 @@ void copy_elements(const Tensor& from, std::int64_t at, const Tensor& to, std::i
               from.raw() + static_cast<std::size_t>(at) * element, static_cast<std::size_t>(count) * element);
 }
 
+// visit(at, i, count) for rows [begin, end) of a part: `count` of them, from the part's row i on, are those
+// from row `at` of the whole on.
+template <typename Visit>
+void for_row_runs(const FusedPlace& place, std::int64_t begin, std::int64_t end, const Visit& visit) {
+  const std::int64_t width = place.rows.widths[static_cast<std::size_t>(place.number)];
+  for (std::int64_t i = begin; i < end;) {
+    const std::int64_t count = std::min(end - i, width - i % width);
+    visit(place.rows.place_of(place.number, i), i, count);
+    i += count;
+  }
+}
+
+std::int64_t elements_of_row(const Shape& shape) {
+  return shape[0] == 0 ? 0 : num_elements(shape) / shape[0];
+}
+
+// A name that may have others before it, such as "grad.", with `to` for the first `from`.
+std::string with_root(const std::string& name, std::string_view from, std::string_view to) {
+  const std::size_t at = name.find(from);
+  if (at == std::string::npos || (at > 0 && name[at - 1] != '.')) return name;
+  return name.substr(0, at) + std::string(to) + name.substr(at + from.size());
+}
+
 }  // namespace
 
-UnfusedWeights::UnfusedWeights(std::shared_ptr<const HubWeights> fused, std::span<const FusedRule> rules)
+std::int64_t FusedRows::of_group() const {
+  return std::accumulate(widths.begin(), widths.end(), std::int64_t{0});
+}
+
+std::int64_t FusedRows::place_of(std::int64_t number, std::int64_t row) const {
+  const std::int64_t width = widths[static_cast<std::size_t>(number)];
+  return row / width * of_group() +
+         std::accumulate(widths.begin(), widths.begin() + number, std::int64_t{0}) + row % width;
+}
+
+std::string name_in_files(const ModelFamily& family, const std::string& name) {
+  return family.root.written ? with_root(name, family.root.here, family.root.there) : name;
+}
+
+UnfusedWeights::UnfusedWeights(std::shared_ptr<const HubWeights> fused, const ModelFamily& family,
+                               const nlohmann::json& hub_config)
     : fused_(std::move(fused)) {
-  for (const std::string& name : fused_->names()) {
-    const FusedRule* const rule = rule_of(rules, name);
-    if (rule == nullptr) {
-      plain_.push_back(name);
-      continue;
-    }
-    const bool of_experts = rule->parts[0].find("{}") != std::string_view::npos;
-    const Shape whole = fused_->shape(name);
-    const auto count = std::ssize(rule->parts);
-    const bool transposed = rule->transposed && !fused_->packed_stack_dtype(name);
-    const std::size_t outputs_dim = of_experts && !transposed ? 1 : whole.size() - 1;
-    if (whole.size() != (of_experts ? 3u : 2u) || whole[outputs_dim] % count != 0)
-      fail_usage("[checkpoint] {}: tensor {} has shape {}, expected {} with outputs a multiple of {}",
-                 fused_->path(), in_quotes(name), to_string(whole),
-                 !of_experts  ? "[experts, outputs]"
-                 : transposed ? "[experts, inputs, outputs]"
-                              : "[experts, outputs, inputs]",
-                 count);
-    const std::int64_t outputs = whole[outputs_dim] / count;
-    const Shape shape = of_experts ? Shape{outputs, whole[transposed ? 1 : 2]} : Shape{whole[0], outputs};
-    const std::string front = name.substr(0, name.size() - rule->fused.size());
-    for (std::int64_t part = 0; part < count; ++part) {
-      const std::string_view below = rule->parts[static_cast<std::size_t>(part)];
-      for (std::int64_t e = 0; e < (of_experts ? whole[0] : 1); ++e)
-        parts_[front + with_expert(below, e)] = {{name, rule, of_experts ? e : -1, part, transposed}, shape};
-    }
+  const nlohmann::json decoder = decoder_part(hub_config);
+  std::set<std::string> seen;
+  for (const std::string& file : fused_->names()) {
+    const std::string name =
+        family.root.there.empty() ? file : with_root(file, family.root.there, family.root.here);
+    const FusedRule* const rule = rule_of(family.fused, name);
+    if (!seen.insert(name).second)
+      fail_usage("[checkpoint] {}: two tensors for {}", fused_->path(), in_quotes(name));
+    if (rule == nullptr)
+      plain_[name] = file;
+    else if (rule->rows != nullptr)
+      add_rows(name, file, *rule, rule->rows(HubConfig(decoder)));
+    else
+      add_experts(name, file, *rule);
+  }
+}
+
+void UnfusedWeights::add_rows(const std::string& name, const std::string& file, const FusedRule& rule,
+                              const FusedRows& rows) {
+  const Shape whole = fused_->shape(file);
+  if (whole.size() < 2 || whole[0] != rows.groups * rows.of_group())
+    fail_usage("[checkpoint] {}: tensor {} has shape {}, expected {} rows", fused_->path(), in_quotes(file),
+               to_string(whole), rows.groups * rows.of_group());
+  const std::string front = name.substr(0, name.size() - rule.fused.size());
+  for (std::size_t part = 0; part < rule.parts.size(); ++part) {
+    Shape shape = whole;
+    shape[0] = rows.groups * rows.widths[part];
+    parts_[front + std::string(rule.parts[part])] = {
+        {file, &rule, -1, static_cast<std::int64_t>(part), false, rows}, shape};
+  }
+}
+
+void UnfusedWeights::add_experts(const std::string& name, const std::string& file, const FusedRule& rule) {
+  const bool of_experts = rule.parts[0].find("{}") != std::string_view::npos;
+  const Shape whole = fused_->shape(file);
+  const auto count = std::ssize(rule.parts);
+  const bool transposed = rule.transposed && !fused_->packed_stack_dtype(file);
+  const std::size_t outputs_dim = of_experts && !transposed ? 1 : whole.size() - 1;
+  if (whole.size() != (of_experts ? 3u : 2u) || whole[outputs_dim] % count != 0)
+    fail_usage("[checkpoint] {}: tensor {} has shape {}, expected {} with outputs a multiple of {}",
+               fused_->path(), in_quotes(file), to_string(whole),
+               !of_experts  ? "[experts, outputs]"
+               : transposed ? "[experts, inputs, outputs]"
+                            : "[experts, outputs, inputs]",
+               count);
+  const std::int64_t outputs = whole[outputs_dim] / count;
+  const Shape shape = of_experts ? Shape{outputs, whole[transposed ? 1 : 2]} : Shape{whole[0], outputs};
+  const std::string front = name.substr(0, name.size() - rule.fused.size());
+  for (std::int64_t part = 0; part < count; ++part) {
+    const std::string_view below = rule.parts[static_cast<std::size_t>(part)];
+    for (std::int64_t e = 0; e < (of_experts ? whole[0] : 1); ++e)
+      parts_[front + with_expert(below, e)] = {{file, &rule, of_experts ? e : -1, part, transposed, {}},
+                                               shape};
   }
 }
 
@@ -95,27 +162,45 @@ const UnfusedWeights::Part* UnfusedWeights::part_of(const std::string& name) con
   return found == parts_.end() ? nullptr : &found->second;
 }
 
+const std::string& UnfusedWeights::plain(const std::string& name) const {
+  const auto found = plain_.find(name);
+  return found == plain_.end() ? name : found->second;
+}
+
 std::vector<std::string> UnfusedWeights::names() const {
-  std::vector<std::string> all = plain_;
+  std::vector<std::string> all;
+  for (const auto& [name, file] : plain_) all.push_back(name);
   for (const auto& [name, part] : parts_) all.push_back(name);
   std::sort(all.begin(), all.end());
   return all;
 }
 bool UnfusedWeights::contains(const std::string& name) const {
-  return part_of(name) != nullptr || std::binary_search(plain_.begin(), plain_.end(), name);
+  return part_of(name) != nullptr || plain_.contains(name);
 }
 Shape UnfusedWeights::shape(const std::string& name) const {
   const Part* const part = part_of(name);
-  return part == nullptr ? fused_->shape(name) : part->shape;
+  return part == nullptr ? fused_->shape(plain(name)) : part->shape;
 }
 std::string UnfusedWeights::dtype(const std::string& name) const {
   const Part* const part = part_of(name);
-  return fused_->dtype(part == nullptr ? name : part->place.fused);
+  return fused_->dtype(part == nullptr ? plain(name) : part->place.fused);
 }
 
 template <typename Take>
 Tensor UnfusedWeights::rows_of(const Part& part, std::int64_t begin, std::int64_t end,
                                const Take& take) const {
+  if (part.place.rows.groups > 0) {
+    Tensor rows;
+    const std::int64_t row = elements_of_row(part.shape);
+    for_row_runs(part.place, begin, end, [&](std::int64_t at, std::int64_t i, std::int64_t count) {
+      const Tensor taken = take(at, at + count);
+      Shape shape = part.shape;
+      shape[0] = end - begin;
+      if (!rows.defined()) rows = Tensor(taken.dtype(), shape);
+      copy_elements(taken, 0, rows, (i - begin) * row, count * row);
+    });
+    return rows;
+  }
   // Rows of [experts, outputs] are in as many rows of the fused tensor, those of a matrix in its expert's.
   const bool all = part.place.expert < 0;
   const Tensor taken = all ? take(begin, end) : take(part.place.expert, part.place.expert + 1);
@@ -128,7 +213,7 @@ Tensor UnfusedWeights::rows_of(const Part& part, std::int64_t begin, std::int64_
 
 Tensor UnfusedWeights::read(const std::string& name) const {
   const Part* const part = part_of(name);
-  if (part == nullptr) return fused_->read(name);
+  if (part == nullptr) return fused_->read(plain(name));
   const Tensor whole = fused_->read(part->place.fused);
   return rows_of(*part, 0, part->shape[0],
                  [&](std::int64_t begin, std::int64_t end) { return whole.slice_rows(begin, end); });
@@ -136,7 +221,7 @@ Tensor UnfusedWeights::read(const std::string& name) const {
 
 Tensor UnfusedWeights::take_rows(const std::string& name, std::int64_t begin, std::int64_t end) const {
   const Part* const part = part_of(name);
-  if (part == nullptr) return fused_->take_rows(name, begin, end);
+  if (part == nullptr) return fused_->take_rows(plain(name), begin, end);
   return rows_of(*part, begin, end, [&](std::int64_t first, std::int64_t last) {
     return fused_->take_rows(part->place.fused, first, last);
   });
@@ -144,7 +229,7 @@ Tensor UnfusedWeights::take_rows(const std::string& name, std::int64_t begin, st
 
 Tensor UnfusedWeights::take_values(const std::string& name, std::int64_t begin, std::int64_t end) const {
   const Part* const part = part_of(name);
-  if (part == nullptr) return fused_->take_values(name, begin, end);
+  if (part == nullptr) return fused_->take_values(plain(name), begin, end);
   return rows_of(*part, begin, end, [&](std::int64_t first, std::int64_t last) {
     return fused_->take_values(part->place.fused, first, last);
   });
@@ -152,7 +237,7 @@ Tensor UnfusedWeights::take_values(const std::string& name, std::int64_t begin, 
 
 std::optional<DType> UnfusedWeights::packed_dtype(const std::string& name) const {
   const Part* const part = part_of(name);
-  if (part == nullptr) return fused_->packed_dtype(name);
+  if (part == nullptr) return fused_->packed_dtype(plain(name));
   // A matrix in blocks has inputs side by side.
   if (part->place.expert < 0 || part->place.transposed || part->shape[0] % kBlockOutputs != 0)
     return std::nullopt;
@@ -161,7 +246,7 @@ std::optional<DType> UnfusedWeights::packed_dtype(const std::string& name) const
 
 Tensor UnfusedWeights::take_blocks(const std::string& name) const {
   const Part* const part = part_of(name);
-  if (part == nullptr) return fused_->take_blocks(name);
+  if (part == nullptr) return fused_->take_blocks(plain(name));
   const FusedPlace& place = part->place;
   const std::int64_t outputs = part->shape[0];
   return fused_->take_stack_blocks(place.fused,
@@ -171,7 +256,8 @@ Tensor UnfusedWeights::take_blocks(const std::string& name) const {
                                     .count = outputs});
 }
 
-std::optional<FusedPlace> fused_place(const ModelFamily& family, const std::string& name) {
+std::optional<FusedPlace> fused_place(const ModelFamily& family, const nlohmann::json& hub_config,
+                                      const std::string& name) {
   for (const FusedRule& rule : family.fused) {
     for (std::size_t number = 0; number < rule.parts.size(); ++number) {
       const std::string_view part = rule.parts[number];
@@ -190,14 +276,24 @@ std::optional<FusedPlace> fused_place(const ModelFamily& family, const std::stri
       const std::string_view before = part.substr(0, at);
       if (!front.ends_with(before)) continue;
       front.remove_suffix(before.size());
-      return FusedPlace{std::string(front) + std::string(rule.fused), &rule, expert,
-                        static_cast<std::int64_t>(number), rule.transposed};
+      return FusedPlace{std::string(front) + std::string(rule.fused),
+                        &rule,
+                        expert,
+                        static_cast<std::int64_t>(number),
+                        rule.transposed,
+                        rule.rows == nullptr ? FusedRows() : rule.rows(HubConfig(decoder_part(hub_config)))};
     }
   }
   return std::nullopt;
 }
 
-Shape fused_shape(const FusedRule& rule, std::int64_t experts, const Shape& part) {
+Shape fused_shape(const FusedPlace& place, std::int64_t experts, const Shape& part) {
+  const FusedRule& rule = *place.rule;
+  if (place.rows.groups > 0) {
+    Shape whole = part;
+    whole[0] = place.rows.groups * place.rows.of_group();
+    return whole;
+  }
   const auto parts = std::ssize(rule.parts);
   if (rule.parts[0].find("{}") == std::string_view::npos) return {part[0], part[1] * parts};
   return rule.transposed ? Shape{experts, part[1], part[0] * parts}
@@ -205,6 +301,13 @@ Shape fused_shape(const FusedRule& rule, std::int64_t experts, const Shape& part
 }
 
 void put_part(const FusedPlace& place, const Tensor& part, const Tensor& fused) {
+  if (place.rows.groups > 0) {
+    const std::int64_t row = elements_of_row(part.shape());
+    for_row_runs(place, 0, part.dim(0), [&](std::int64_t at, std::int64_t i, std::int64_t count) {
+      copy_elements(part.slice_rows(i, i + count), 0, fused, at * row, count * row);
+    });
+    return;
+  }
   CHECK(part.rank() == 2 && part.dtype() == fused.dtype(), "{} {} into {}", name_of(part.dtype()),
         to_string(part.shape()), place.fused);
   const Tensor rows = place.expert < 0 ? fused : fused.slice_rows(place.expert, place.expert + 1);
@@ -213,10 +316,10 @@ void put_part(const FusedPlace& place, const Tensor& part, const Tensor& fused) 
   });
 }
 
-std::shared_ptr<const HubWeights> unfused(const ModelFamily& family,
+std::shared_ptr<const HubWeights> unfused(const ModelFamily& family, const nlohmann::json& hub_config,
                                           std::shared_ptr<const HubWeights> weights) {
   if (family.fused.empty()) return weights;
-  return std::make_shared<UnfusedWeights>(std::move(weights), family.fused);
+  return std::make_shared<UnfusedWeights>(std::move(weights), family, hub_config);
 }
 
 }  // namespace switchyard

@@ -31,7 +31,7 @@ class FusedFolder : public testing::Test {
 
   std::shared_ptr<const HubWeights> weights(const std::map<std::string, Tensor>& tensors) {
     write_safetensors(folder_ + "/model.safetensors", tensors, {});
-    return unfused(kGptOss, std::make_shared<WeightFolder>(WeightFolder::open(folder_)));
+    return unfused(kGptOss, nlohmann::json(), std::make_shared<WeightFolder>(WeightFolder::open(folder_)));
   }
 
   std::string folder_;
@@ -85,10 +85,10 @@ TEST_F(FusedFolder, PartsMakeTheTensorAgain) {
   std::map<std::string, Tensor> made;
   std::set<std::string> fused;
   for (const std::string& name : folder->names()) {
-    const auto place = fused_place(kGptOss, name);
+    const auto place = fused_place(kGptOss, nlohmann::json(), name);
     ASSERT_TRUE(place) << name;
     fused.insert(place->fused);
-    const Shape shape = fused_shape(*place->rule, kExperts, folder->shape(name));
+    const Shape shape = fused_shape(*place, kExperts, folder->shape(name));
     ASSERT_EQ(shape, tensors.at(place->fused).shape());
     if (!made.contains(place->fused)) made[place->fused] = Tensor::zeros(DType::f32, shape);
     put_part(*place, folder->read(name), made[place->fused]);
@@ -96,8 +96,8 @@ TEST_F(FusedFolder, PartsMakeTheTensorAgain) {
   EXPECT_EQ(fused.size(), tensors.size());
   for (const auto& [name, tensor] : tensors)
     EXPECT_TRUE(std::equal(tensor.raw(), tensor.raw() + tensor.bytes(), made.at(name).raw())) << name;
-  EXPECT_FALSE(fused_place(kGptOss, "model.layers.0.mlp.experts.down_proj_bias"));
-  EXPECT_FALSE(fused_place(kLlama, kLayer + "0.gate_proj.weight"));
+  EXPECT_FALSE(fused_place(kGptOss, nlohmann::json(), "model.layers.0.mlp.experts.down_proj_bias"));
+  EXPECT_FALSE(fused_place(kLlama, nlohmann::json(), kLayer + "0.gate_proj.weight"));
 }
 
 TEST_F(FusedFolder, OtherShapesAreNamed) {
@@ -139,6 +139,92 @@ TEST_F(FusedFolder, FourBitsStayInBlocks) {
       }
     }
   }
+}
+
+// Queries and keys of 2 rows, values and gates of 2 value heads of 3, in each of 2 groups; and of one group:
+// taps.
+const nlohmann::json kTinyNext{{"model_type", "qwen3_next"},
+                               {"linear_num_key_heads", 2},
+                               {"linear_num_value_heads", 4},
+                               {"linear_key_head_dim", 2},
+                               {"linear_value_head_dim", 3},
+                               {"num_attention_heads", 2},
+                               {"head_dim", 2}};
+const std::string kNextLayer = "model.layers.0.linear_attn.";
+
+std::vector<float> first_columns(const Tensor& x) {
+  std::vector<float> values;
+  const std::int64_t row = x.size() / x.dim(0);
+  for (std::int64_t i = 0; i < x.dim(0); ++i) values.push_back(x.data<float>()[i * row]);
+  return values;
+}
+
+TEST_F(FusedFolder, RowsOfUnlikeParts) {
+  const std::map<std::string, Tensor> tensors{{kNextLayer + "in_proj_qkvz.weight", numbered({32, 10})},
+                                              {kNextLayer + "in_proj_ba.weight", numbered({8, 10})},
+                                              {kNextLayer + "conv1d.weight", numbered({20, 1, 10})},
+                                              {"model.layers.1.self_attn.q_proj.weight", numbered({8, 10})}};
+  write_safetensors(folder_ + "/model.safetensors", tensors, {});
+  const auto folder =
+      unfused(kQwen3Next, kTinyNext, std::make_shared<WeightFolder>(WeightFolder::open(folder_)));
+  using Rows = std::vector<float>;
+  EXPECT_EQ(first_columns(folder->read(kNextLayer + "k_proj.weight")), (Rows{20, 30, 180, 190}));
+  EXPECT_EQ(first_columns(folder->take_rows(kNextLayer + "v_proj.weight", 4, 8)), (Rows{80, 90, 200, 210}));
+  EXPECT_EQ(first_columns(folder->read(kNextLayer + "in_proj_a.weight")), (Rows{20, 30, 60, 70}));
+  EXPECT_EQ(folder->shape(kNextLayer + "k_conv1d.weight"), (Shape{4, 1, 10}));
+  EXPECT_EQ(first_columns(folder->read(kNextLayer + "k_conv1d.weight")), (Rows{40, 50, 60, 70}));
+  EXPECT_EQ(first_columns(folder->read("model.layers.1.self_attn.gate_proj.weight")), (Rows{20, 30, 60, 70}));
+  EXPECT_FALSE(folder->contains("model.layers.1.self_attn.q_proj.weight"));
+  std::map<std::string, Tensor> made;
+  for (const std::string& name : folder->names()) {
+    const auto place = fused_place(kQwen3Next, kTinyNext, name);
+    ASSERT_TRUE(place) << name;
+    const Shape shape = fused_shape(*place, 0, folder->shape(name));
+    ASSERT_EQ(shape, tensors.at(place->fused).shape()) << name;
+    if (!made.contains(place->fused)) made[place->fused] = Tensor::zeros(DType::f32, shape);
+    put_part(*place, folder->read(name), made[place->fused]);
+  }
+  EXPECT_EQ(made.size(), tensors.size());
+  for (const auto& [name, tensor] : tensors)
+    EXPECT_TRUE(std::equal(tensor.raw(), tensor.raw() + tensor.bytes(), made.at(name).raw())) << name;
+}
+
+TEST_F(FusedFolder, RowsThatTheConfigDoesNotSayAreRefused) {
+  write_safetensors(folder_ + "/model.safetensors", {{kNextLayer + "in_proj_ba.weight", numbered({6, 10})}},
+                    {});
+  try {
+    unfused(kQwen3Next, kTinyNext, std::make_shared<WeightFolder>(WeightFolder::open(folder_)));
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Error::Kind::usage);
+    EXPECT_NE(std::string(error.what()).find("expected 8 rows"), std::string::npos) << error.what();
+  }
+}
+
+// Names in files that begin otherwise.
+TEST_F(FusedFolder, NamesWithARootOfTheirOwn) {
+  const std::string layer = "model.language_model.layers.0.mlp.";
+  write_safetensors(folder_ + "/model.safetensors",
+                    {{layer + "experts.gate_up_proj", numbered({2, 6, 5})},
+                     {layer + "gate.weight", numbered({2, 5})},
+                     {"lm_head.weight", numbered({7, 5})}},
+                    {});
+  const nlohmann::json config{{"model_type", "qwen3_5_moe"},
+                              {"text_config", {{"model_type", "qwen3_5_moe_text"}}}};
+  const auto folder =
+      unfused(kQwen35Moe, config, std::make_shared<WeightFolder>(WeightFolder::open(folder_)));
+  EXPECT_EQ(
+      folder->names(),
+      (std::vector<std::string>{
+          "lm_head.weight", "model.layers.0.mlp.experts.0.gate_proj.weight",
+          "model.layers.0.mlp.experts.0.up_proj.weight", "model.layers.0.mlp.experts.1.gate_proj.weight",
+          "model.layers.0.mlp.experts.1.up_proj.weight", "model.layers.0.mlp.gate.weight"}));
+  EXPECT_EQ(first_columns(folder->read("model.layers.0.mlp.experts.1.up_proj.weight")),
+            (std::vector<float>{45, 50, 55}));
+  EXPECT_EQ(first_columns(folder->read("model.layers.0.mlp.gate.weight")), (std::vector<float>{0, 5}));
+  EXPECT_EQ(name_in_files(kQwen35Moe, "model.layers.0.mlp.gate.weight"), layer + "gate.weight");
+  EXPECT_EQ(name_in_files(kQwen35Moe, "lm_head.weight"), "lm_head.weight");
+  EXPECT_EQ(name_in_files(kQwen3Next, "model.norm.weight"), "model.norm.weight");
 }
 
 }  // namespace

@@ -67,12 +67,12 @@ class HubBlockReader {
     const std::size_t element = size_of(cast_.dtype);
     const std::int64_t first = box.start.empty() ? 0 : box.start[0];
     const std::int64_t last = first + (box.shape.empty() ? 1 : box.shape[0]);
-    // A vector there may have heads apart here: so many of its elements are a row.
-    const std::int64_t inner = form_.shape.size() == 1 && shape.size() > 1 ? form_.shape[0] / shape[0] : 1;
+    // Rows there may have heads apart here: so many of them are one here.
+    const std::int64_t inner = shape.size() > 1 && shape[0] > 0 ? form_.shape[0] / shape[0] : 1;
     for (std::int64_t row = first, most = std::max<std::int64_t>(1, most_rows() / inner); row < last;
          row += most) {
       Tensor slab = take(row * inner, std::min(last, row + most) * inner);
-      if (form_.shape.size() != shape.size()) {
+      if (inner > 1 || form_.shape.size() != shape.size()) {
         Shape apart = shape;
         apart[0] = slab.dim(0) / inner;
         slab = slab.reshaped(apart);

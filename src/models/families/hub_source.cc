@@ -6,7 +6,6 @@
 #include "checkpoint/safetensors.h"
 #include "gguf/gguf_weights.h"
 #include "models/families/family.h"
-#include "models/families/nested_decoder.h"
 
 namespace switchyard {
 
@@ -26,13 +25,12 @@ HubSource open_hub_source(const std::string& path) {
     return source;
   }
   auto folder = std::make_shared<WeightFolder>(WeightFolder::open(path));
-  const nlohmann::json config = read_json_file(path + "/config.json");
-  source.config = decoder_config(config);
+  source.config = decoder_part(read_json_file(path + "/config.json"));
   source.files = {path + "/config.json"};
   for (const SafetensorsFile& file : folder->files()) source.files.push_back(file.path());
-  source.weights = decoder_weights(config, std::move(folder));
+  source.weights = std::move(folder);
   if (const ModelFamily* family = find_family(source.config))
-    source.weights = unfused(*family, std::move(source.weights));
+    source.weights = unfused(*family, source.config, std::move(source.weights));
   return source;
 }
 

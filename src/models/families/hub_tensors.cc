@@ -11,7 +11,6 @@
 #include "checkpoint/json_file.h"
 #include "checkpoint/transpose.h"
 #include "core/error.h"
-#include "models/families/nested_decoder.h"
 
 namespace switchyard {
 namespace {
@@ -69,10 +68,10 @@ std::pair<std::string_view, std::string_view> split_layer(std::string_view name)
   return {name.substr(0, dot + 1), name.substr(dot + 1)};
 }
 
-// ours [in..., out...] -> hub [out, in]; attention.out is the one with two inner dimensions on its input
-// side.
+// ours [in..., out...] -> hub [out, in]; attention.out and delta.out are those with two inner dimensions on
+// its input side.
 Shape matrix_shape(std::string_view rule, const Shape& ours) {
-  const std::size_t inputs = rule == "attention.out" ? 2 : 1;
+  const std::size_t inputs = rule == "attention.out" || rule == "delta.out" ? 2 : 1;
   const auto middle = ours.begin() + static_cast<std::ptrdiff_t>(inputs);
   return {num_elements(Shape(middle, ours.end())), num_elements(Shape(ours.begin(), middle))};
 }
@@ -91,6 +90,14 @@ void move_elements(DType dtype, const std::byte* from, std::byte* to, std::int64
 // Types of a safetensors file that SafetensorsFile::read gives as f32 or bf16.
 bool is_float_name(std::string_view dtype) {
   return dtype == "F32" || dtype == "BF16" || dtype == "F16" || dtype == "F64";
+}
+
+// Of what models that see images have beside their decoder.
+bool is_of_another_part(const std::string& name) {
+  constexpr std::string_view kParts[] = {"vision_model.", "multi_modal_projector.", "model.visual.",
+                                         "visual."};
+  return std::any_of(std::begin(kParts), std::end(kParts),
+                     [&](std::string_view part) { return name.starts_with(part); });
 }
 
 std::string list_of(const std::vector<std::string>& names) {
@@ -115,6 +122,7 @@ HubTensors hub_tensors(const ModelFamily& family, const std::string& our_name, c
     tensors.names = {hub};
     tensors.shape = rule->form == TensorForm::matrix   ? matrix_shape(below, our_shape)
                     : rule->form == TensorForm::vector ? Shape{num_elements(our_shape)}
+                    : rule->form == TensorForm::taps   ? Shape{our_shape[0] * our_shape[1], 1, our_shape[2]}
                                                        : our_shape;
     return tensors;
   }
@@ -190,6 +198,8 @@ Tensor load_from_hub(const HubWeights& folder, const ModelFamily& family, const 
 std::optional<std::string> hub_left_out(const std::string& name, bool tied, std::int64_t num_layers) {
   if (name.ends_with("rotary_emb.inv_freq")) return name + " (stored rotary frequencies)";
   if (tied && name == "lm_head.weight") return name + " (a copy of the tied embeddings)";
+  if (name.starts_with("mtp.")) return name + " (multi-token prediction)";
+  if (is_of_another_part(name)) return name + " (images)";
   constexpr std::string_view kLayers = "model.layers.";
   if (!name.starts_with(kLayers)) return {};
   std::int64_t layer = -1;

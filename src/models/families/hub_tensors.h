@@ -7,8 +7,13 @@
 //   attention.q_norm, attention.k_norm [D]
 //   attention.wq_a [M,r]  attention.q_a_norm [r]  attention.wq_b [r,N,D]              (MLA with q_lora)
 //   attention.wkv_a [M,kv_lora+rope]  attention.kv_a_norm [kv_lora]  attention.wkv_b [kv_lora,N,nope+v]
+//   attention.gate [M,N,D]                                                     (of attention's output)
+//   delta.query, delta.key [M,Nk,D]  delta.value, delta.gate [M,Nv,Dv]  delta.out [Nv,Dv,M]
+//   delta.strength, delta.decay [M,Nv]  delta.decay_rate, delta.decay_bias [Nv]  delta.norm [Dv]
+//   delta.query_conv, delta.key_conv [Nk,D,taps]  delta.value_conv [Nv,Dv,taps]     (gated delta net)
 //   mlp.wi_0 (gate), mlp.wi_1 (up) [M,H]  mlp.wo [H,M]
 //   moe.gate [M,E]  moe.gate_bias [E]  moe.wi_0, moe.wi_1 [E,M,H]  moe.wo [E,H,M]  moe.shared.wi_0, wi_1, wo
+//   moe.shared.gate [M,1]
 // A hub matrix is [out, in] with heads merged; ours is [in, out] with heads apart.
 #pragma once
 
@@ -65,7 +70,7 @@ Tensor load_blocks_from_hub(const HubWeights& folder, const ModelFamily& family,
 
 // Why a hub tensor is left aside on purpose, as a notice that begins with its name, or nothing: those of the
 // multi-token-prediction layers, which stand after the `num_layers` layers of the decoder, stored rotary
-// frequencies, and an lm_head stored beside tied embeddings.
+// frequencies, parts of models that see images, and an lm_head stored beside tied embeddings.
 std::optional<std::string> hub_left_out(const std::string& name, bool tied, std::int64_t num_layers);
 
 // Checks the whole set before anything is read: every tensor needed for `our_parameters` (name -> shape) is

@@ -301,5 +301,55 @@ TEST_F(HubFolder, NamesWhatDoesNotFit) {
   EXPECT_THROW(load_from_hub(weights, kDeepseekV3, "layers.0.moe.wi_0", {2, 5, 3}), Error);
 }
 
+json qwen3_next() {
+  return json::parse(
+      R"({"model_type":"qwen3_next","hidden_act":"silu","hidden_size":64,"intermediate_size":96,
+      "num_hidden_layers":8,"num_attention_heads":4,"num_key_value_heads":2,"vocab_size":256,"rms_norm_eps":1e-6,
+      "max_position_embeddings":512,"rope_theta":10000000,"num_experts":8,"num_experts_per_tok":3,
+      "moe_intermediate_size":16,"shared_expert_intermediate_size":24})");
+}
+
+// What a published file need not state.
+TEST(HubConfig, Qwen3Next) {
+  auto ours = config_from_hub(qwen3_next());
+  EXPECT_EQ(ours["decoder_block"], "qwen3_next");
+  EXPECT_EQ(ours["head_dim"], 256);
+  EXPECT_EQ(ours["partial_rotary_factor"], 0.25);
+  EXPECT_EQ(ours["inhomogeneous_layer_cycle_interval"], 4);
+  EXPECT_FALSE(ours.contains("delta_layers"));
+  EXPECT_EQ(ours["gdn_num_value_heads"], 32);
+  EXPECT_EQ(ours["gdn_conv_kernel_dim"], 4);
+  EXPECT_EQ(ours["shared_expert_mlp_dim"], 24);
+  EXPECT_EQ(ours["norm_topk_prob"], true);
+  json other = qwen3_next();
+  other["full_attention_interval"] = 2;
+  EXPECT_EQ(config_from_hub(other)["inhomogeneous_layer_cycle_interval"], 2);
+  other["layer_types"] = json::array();
+  for (int i = 0; i < 8; ++i) other["layer_types"].push_back(i < 3 ? "linear_attention" : "full_attention");
+  EXPECT_EQ(config_from_hub(other)["delta_layers"], (json{0, 1, 2}));
+}
+
+TEST(HubConfig, Qwen35MoeInsideAnotherConfig) {
+  json text = qwen3_next();
+  text["model_type"] = "qwen3_5_moe_text";
+  text.erase("intermediate_size");
+  const json outer{{"model_type", "qwen3_5_moe"}, {"text_config", text}, {"tie_word_embeddings", true}};
+  auto ours = config_from_hub(outer);
+  EXPECT_EQ(ours["decoder_block"], "qwen3_5_moe");
+  EXPECT_EQ(ours["base_moe_mlp_dim"], 16);
+  EXPECT_EQ(ours["logits_via_embedding"], true);
+  text["tie_word_embeddings"] = true;
+  EXPECT_EQ(ours, config_from_hub(text));
+  expect_refused({{"model_type", "qwen3_5_moe"}}, "text_config");
+}
+
+TEST(HubTensors, PartsBesideTheDecoderAreLeftAside) {
+  for (const char* name : {"mtp.fc.weight", "mtp.layers.0.self_attn.k_proj.weight",
+                           "model.visual.merger.norm.weight", "model.layers.4.input_layernorm.weight"})
+    EXPECT_TRUE(hub_left_out(name, false, 4)) << name;
+  for (const char* name : {"model.layers.3.linear_attn.A_log", "lm_head.weight", "model.visuals", "smtp.x"})
+    EXPECT_FALSE(hub_left_out(name, false, 4)) << name;
+}
+
 }  // namespace
 }  // namespace switchyard

@@ -147,10 +147,12 @@ bool writes_llama4(const ModelConfig& model) {
 }  // namespace
 
 const ModelFamily kLlama4{.type = "llama4_text",
+                          .outer_type = "llama4",
                           .architecture = "Llama4ForCausalLM",
                           .block = &kLlama4Block,
                           .tensors = kLlama4Tensors,
                           .fused = kLlama4Fused,
+                          .root = {"language_model.", ""},
                           .read = read_llama4,
                           .write = write_llama4,
                           .writes = writes_llama4};

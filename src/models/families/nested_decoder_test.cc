@@ -1,6 +1,4 @@
 // Decoders of models that see images: their settings, the names of their tensors, and what is left out.
-#include "models/families/nested_decoder.h"
-
 #include <gtest/gtest.h>
 
 #include <map>
@@ -54,14 +52,15 @@ class ZeroWeights : public HubWeights {
 };
 
 // The tensors of a model's files as such a family has them, names as in a model of text alone.
-std::map<std::string, Shape> files_of(const ModelFamily& family, const ModelConfig& model) {
+std::map<std::string, Shape> files_of(const ModelFamily& family, const Json& config,
+                                      const ModelConfig& model) {
   std::map<std::string, Shape> files;
   for (const ParameterSpec& spec : parameter_specs(model)) {
     const HubTensors tensors = hub_tensors(family, spec.name, spec.shape);
     for (const std::string& name : tensors.names) {
-      const auto place = fused_place(family, name);
+      const auto place = fused_place(family, config, name);
       if (place)
-        files[place->fused] = fused_shape(*place->rule, model.moe.experts, tensors.shape);
+        files[place->fused] = fused_shape(*place, model.moe.experts, tensors.shape);
       else
         files[name] = tensors.shape;
     }
@@ -70,7 +69,7 @@ std::map<std::string, Shape> files_of(const ModelFamily& family, const ModelConf
 }
 
 struct Nested {
-  std::string type, decoder, front, alone;  // nested_decoder.cc
+  std::string type, decoder, front, alone;  // ModelFamily::root
   std::vector<std::string> others;          // of what sees images
 };
 
@@ -99,14 +98,14 @@ TEST(NestedDecoder, IsReadAsAModelOfText) {
 
     const ModelFamily& family = family_of(whole);
     std::map<std::string, Shape> files;
-    for (const auto& [name, shape] : files_of(family, model)) {
+    for (const auto& [name, shape] : files_of(family, whole, model)) {
       const bool below = name.starts_with(nested.alone);
       files[below ? nested.front + name.substr(nested.alone.size()) : name] = shape;
     }
     for (const std::string& other : nested.others) files[other] = {3, 5};
     std::map<std::string, Shape> parameters;
     for (const ParameterSpec& spec : parameter_specs(model)) parameters[spec.name] = spec.shape;
-    const auto weights = unfused(family, decoder_weights(whole, std::make_shared<ZeroWeights>(files)));
+    const auto weights = unfused(family, whole, std::make_shared<ZeroWeights>(files));
     EXPECT_EQ(check_hub_tensors(*weights, family, parameters, model.layers),
               (std::vector{std::to_string(nested.others.size()) + " tensors of what sees images"}));
     for (const auto& [name, shape] : parameters)

@@ -1,4 +1,5 @@
-// OLMoE: experts in every layer, weighted by a softmax over all of them; norms over all heads of q and of k together.
+// OLMoE: experts in every layer, weighted by a softmax over all of them; norms over all heads of q and of k
+// together.
 #include "models/families/common.h"
 
 namespace switchyard {

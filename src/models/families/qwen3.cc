@@ -1,5 +1,5 @@
 // Qwen3, dense and with experts: norms of queries and keys.
-#include "models/families/common.h"
+#include "models/families/qwen3.h"
 
 namespace switchyard {
 namespace {
@@ -58,30 +58,12 @@ json sparse_layers(const HubConfig& hub) {
 
 void read_qwen3_moe(const HubConfig& hub, ConfigKeys& keys) {
   read_qwen3(hub, keys);
-  keys["num_experts"] = hub.positive(hub.has("num_experts") ? "num_experts" : "num_local_experts");
-  keys["num_experts_per_tok"] = hub.positive("num_experts_per_tok");
-  keys["base_moe_mlp_dim"] = hub.positive("moe_intermediate_size");
-  const json sparse = sparse_layers(hub);
-  if (std::ssize(sparse) < hub.positive("num_hidden_layers"))
-    keys["moe_layers"] = sparse;
-  else  // no layer has the dense width; the reference states it like this
-    keys["base_mlp_dim"] = keys["base_moe_mlp_dim"];
-  keys["norm_topk_prob"] = hub.flag("norm_topk_prob", false);
+  read_experts_of_qwen3(hub, false, keys);
 }
 
 void write_qwen3_moe(const Config& config, const ModelConfig& model, HubJson& hub) {
   write_qwen3(config, model, hub);
-  HubJson dense = HubJson::array();
-  for (std::int64_t i = 0; i < model.layers; ++i) {
-    if (!model.layer(i).experts) dense.push_back(i);
-  }
-  hub["intermediate_size"] = dense.empty() ? model.moe_mlp : model.mlp;
-  hub["num_experts_per_tok"] = model.moe.slots;
-  hub["num_experts"] = model.moe.experts;
-  hub["moe_intermediate_size"] = model.moe_mlp;
-  hub["norm_topk_prob"] = model.moe.normalise;
-  hub["decoder_sparse_step"] = 1;
-  hub["mlp_only_layers"] = dense;
+  write_experts_of_qwen3(model, hub);
 }
 
 // The text decoder of Qwen3-VL: Qwen3's, its weights always divided by their sum. All position ids of a text
@@ -100,8 +82,8 @@ constexpr std::string_view kQwen3VlGateAndUp[] = {"mlp.experts.{}.gate_proj.weig
                                                   "mlp.experts.{}.up_proj.weight"},
                            kQwen3VlDown[] = {"mlp.experts.{}.down_proj.weight"};
 constexpr FusedRule kQwen3VlFused[] = {
-    {"mlp.experts.gate_up_proj", kQwen3VlGateAndUp, false, /*transposed=*/true},
-    {"mlp.experts.down_proj", kQwen3VlDown, false, /*transposed=*/true},
+    {.fused = "mlp.experts.gate_up_proj", .parts = kQwen3VlGateAndUp, .transposed = true},
+    {.fused = "mlp.experts.down_proj", .parts = kQwen3VlDown, .transposed = true},
 };
 
 bool writes_qwen3(const ModelConfig&) {
@@ -112,12 +94,37 @@ void restate_qwen3(const ModelConfig& model, Restated& restated) {
   if (!model.qk_norm) restated.keys["decoder_block"] = "llama2";
 }
 
-// compat=maxtext weighs by a softmax over the selected, which is a normalised softmax over all.
-void restate_qwen3_moe(const ModelConfig& model, Restated& restated) {
-  if (model.compat && model.moe.softmax_over_selected) restated.keys["norm_topk_prob"] = true;
+}  // namespace
+
+void read_experts_of_qwen3(const HubConfig& hub, bool normalise, ConfigKeys& keys) {
+  keys["num_experts"] = hub.positive(hub.has("num_experts") ? "num_experts" : "num_local_experts");
+  keys["num_experts_per_tok"] = hub.positive("num_experts_per_tok");
+  keys["base_moe_mlp_dim"] = hub.positive("moe_intermediate_size");
+  const json sparse = sparse_layers(hub);
+  if (std::ssize(sparse) < hub.positive("num_hidden_layers"))
+    keys["moe_layers"] = sparse;
+  else  // no layer has the dense width; the reference states it like this
+    keys["base_mlp_dim"] = keys["base_moe_mlp_dim"];
+  keys["norm_topk_prob"] = hub.flag("norm_topk_prob", normalise);
 }
 
-}  // namespace
+void write_experts_of_qwen3(const ModelConfig& model, HubJson& hub) {
+  HubJson dense = HubJson::array();
+  for (std::int64_t i = 0; i < model.layers; ++i) {
+    if (!model.layer(i).experts) dense.push_back(i);
+  }
+  hub["intermediate_size"] = dense.empty() ? model.moe_mlp : model.mlp;
+  hub["num_experts_per_tok"] = model.moe.slots;
+  hub["num_experts"] = model.moe.experts;
+  hub["moe_intermediate_size"] = model.moe_mlp;
+  hub["norm_topk_prob"] = model.moe.normalise;
+  hub["decoder_sparse_step"] = 1;
+  hub["mlp_only_layers"] = dense;
+}
+
+void restate_experts_of_qwen3(const ModelConfig& model, Restated& restated) {
+  if (model.compat && model.moe.softmax_over_selected) restated.keys["norm_topk_prob"] = true;
+}
 
 // The reference's own: no Hugging Face model is like it.
 const DecoderBlock kQwen3CustomMoeBlock{.name = "qwen3_custom_moe",
@@ -141,13 +148,15 @@ const ModelFamily kQwen3Moe{.type = "qwen3_moe",
                             .read = read_qwen3_moe,
                             .write = write_qwen3_moe,
                             .writes = writes_qwen3,
-                            .restate = restate_qwen3_moe};
+                            .restate = restate_experts_of_qwen3};
 // Written as qwen3_moe, which computes the same of a text.
 const ModelFamily kQwen3VlMoe{.type = "qwen3_vl_moe_text",
+                              .outer_type = "qwen3_vl_moe",
                               .architecture = "Qwen3VLMoeForCausalLM",
                               .block = &kQwen3MoeBlock,
                               .tensors = {},
                               .fused = kQwen3VlFused,
+                              .root = {"model.language_model.", "model."},
                               .read = read_qwen3_vl_moe,
                               .write = write_qwen3_moe,
                               .writes = writes_no_model};

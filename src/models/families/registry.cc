@@ -6,7 +6,6 @@
 #include "checkpoint/json_file.h"
 #include "core/error.h"
 #include "models/families/common.h"
-#include "models/families/nested_decoder.h"
 
 namespace switchyard {
 namespace {
@@ -28,6 +27,10 @@ std::string listed(const std::vector<std::string_view>& all) {
   return fmt::format("{} or {}", fmt::join(names, ", "), last);
 }
 
+bool is_type_of(const ModelFamily& family, const nlohmann::json& type) {
+  return type == family.type || (!family.outer_type.empty() && type == family.outer_type);
+}
+
 }  // namespace
 
 const DecoderBlock& decoder_block(const std::string& name) {
@@ -46,21 +49,41 @@ std::span<const ModelFamily* const> model_families() {
 }
 
 const ModelFamily* find_family(const nlohmann::json& hub_config) {
-  const nlohmann::json config = decoder_config(hub_config);
-  const auto type = config.find("model_type");
+  const auto type = hub_config.find("model_type");
   for (const ModelFamily* family : kFamilies) {
-    if (type != config.end() && *type == family->type) return family;
+    if (type != hub_config.end() && is_type_of(*family, *type)) return family;
   }
   return nullptr;
 }
 
+nlohmann::json decoder_part(const nlohmann::json& hub_config) {
+  const ModelFamily* const family = find_family(hub_config);
+  nlohmann::json decoder = hub_config;
+  if (family == nullptr) return decoder;
+  if (!family->outer_type.empty() && hub_config.at("model_type") == family->outer_type) {
+    const auto part = hub_config.find("text_config");
+    if (part == hub_config.end()) fail_usage("[hub config] text_config is missing");
+    if (!part->is_object()) HubConfig(hub_config).wrong("text_config", "an object");
+    decoder = *part;
+    decoder["model_type"] = family->type;
+    // The whole model's word counts: its class ties the head, and reads the files.
+    for (const char* key : {"quantization_config", "tie_word_embeddings", "dtype", "torch_dtype"}) {
+      if (hub_config.contains(key)) decoder[key] = hub_config[key];
+    }
+  }
+  if (family->only_experts && decoder.value("intermediate_size", nlohmann::json()).is_null() &&
+      decoder.contains("moe_intermediate_size"))
+    decoder["intermediate_size"] = decoder["moe_intermediate_size"];
+  return decoder;
+}
+
 const ModelFamily& family_of(const nlohmann::json& hub_config) {
-  const nlohmann::json config = decoder_config(hub_config);
-  const std::string type = HubConfig(config).type();
+  const std::string type = HubConfig(hub_config).type();
   std::vector<std::string_view> types;
   for (const ModelFamily* family : kFamilies) {
-    if (family->type == type) return *family;
+    if (is_type_of(*family, type)) return *family;
     types.push_back(family->type);
+    if (!family->outer_type.empty()) types.push_back(family->outer_type);
   }
   fail_usage("[hub config] model_type={}: expected {}", in_quotes(type), listed(types));
 }
@@ -83,8 +106,8 @@ const ModelFamily& family_to_write(const Config& config, const ModelConfig& mode
 
 ConfigKeys config_from_hub(const nlohmann::json& hub_config) {
   const ModelFamily& family = family_of(hub_config);
-  const nlohmann::json config = decoder_config(hub_config);
-  const HubConfig hub(config);
+  const nlohmann::json decoder = decoder_part(hub_config);
+  const HubConfig hub(decoder);
   ConfigKeys keys;
   read_common(hub, keys);
   keys["decoder_block"] = family.block->name;

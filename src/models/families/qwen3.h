@@ -1,0 +1,14 @@
+// What the families of Qwen3 with experts share in their config.json.
+#pragma once
+
+#include "models/families/common.h"
+
+namespace switchyard {
+
+// Experts, which layers have them, and the weights' norm: `normalise` where a file does not say.
+void read_experts_of_qwen3(const HubConfig& hub, bool normalise, ConfigKeys& keys);
+void write_experts_of_qwen3(const ModelConfig& model, HubJson& hub);
+// compat=maxtext weighs by a softmax over the selected, which is a normalised softmax over all.
+void restate_experts_of_qwen3(const ModelConfig& model, Restated& restated);
+
+}  // namespace switchyard

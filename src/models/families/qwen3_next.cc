@@ -1,0 +1,223 @@
+// Qwen3-Next (qwen3_next) and the text decoder of Qwen3.5 and 3.6 with experts (qwen3_5_moe): gated delta
+// nets in most layers, attention with an output gate in the others, norms that multiply by 1 + weight, and a
+// shared expert with a gate. They compute alike and store it differently.
+#include "models/families/qwen3.h"
+
+namespace switchyard {
+namespace {
+
+using nlohmann::json;
+
+constexpr DecoderBlock kQwen3NextBlock{.name = "qwen3_next",
+                                       .experts = true,
+                                       .scaled_scores = true,
+                                       .softmax_over_all = true,
+                                       .as_qwen3_next = true};
+constexpr DecoderBlock kQwen35MoeBlock{.name = "qwen3_5_moe",
+                                       .experts = true,
+                                       .scaled_scores = true,
+                                       .softmax_over_all = true,
+                                       .as_qwen3_next = true};
+
+constexpr TensorRule kQwen3NextTensors[] = {
+    {"attention.query", "self_attn.query_proj.weight"},
+    {"attention.gate", "self_attn.gate_proj.weight"},
+    {"delta.query", "linear_attn.q_proj.weight"},
+    {"delta.key", "linear_attn.k_proj.weight"},
+    {"delta.value", "linear_attn.v_proj.weight"},
+    {"delta.gate", "linear_attn.in_proj_z.weight"},
+    {"delta.strength", "linear_attn.in_proj_b.weight"},
+    {"delta.decay", "linear_attn.in_proj_a.weight"},
+    {"delta.query_conv", "linear_attn.q_conv1d.weight", TensorForm::taps},
+    {"delta.key_conv", "linear_attn.k_conv1d.weight", TensorForm::taps},
+    {"delta.value_conv", "linear_attn.v_conv1d.weight", TensorForm::taps},
+    {"delta.decay_rate", "linear_attn.A_log", TensorForm::vector},
+    {"delta.decay_bias", "linear_attn.dt_bias", TensorForm::vector},
+    {"delta.norm", "linear_attn.norm.weight", TensorForm::vector},
+    {"delta.out", "linear_attn.out_proj.weight"},
+    {"moe.shared.wi_0", "mlp.shared_expert.gate_proj.weight"},
+    {"moe.shared.wi_1", "mlp.shared_expert.up_proj.weight"},
+    {"moe.shared.wo", "mlp.shared_expert.down_proj.weight"},
+    {"moe.shared.gate", "mlp.shared_expert_gate.weight"},
+};
+
+struct DeltaSizes {
+  std::int64_t key_heads, value_heads, key_dim, value_dim;
+};
+
+DeltaSizes delta_sizes(const HubConfig& hub) {
+  constexpr std::int64_t kUsualKeyHeads = 16, kUsualValueHeads = 32, kUsualWidth = 128;
+  const auto size = [&](const char* key, std::int64_t usual) {
+    return hub.has(key) ? hub.positive(key) : usual;
+  };
+  const DeltaSizes s{size("linear_num_key_heads", kUsualKeyHeads),
+                     size("linear_num_value_heads", kUsualValueHeads),
+                     size("linear_key_head_dim", kUsualWidth), size("linear_value_head_dim", kUsualWidth)};
+  if (s.value_heads % s.key_heads != 0)
+    hub.wrong(hub.has("linear_num_value_heads") ? "linear_num_value_heads" : "linear_num_key_heads",
+              "as many value heads as key heads, or a multiple");
+  return s;
+}
+
+constexpr std::int64_t kUsualHeadDim = 256;
+
+FusedRows query_and_gate(const HubConfig& hub) {
+  const std::int64_t width = hub.has("head_dim") ? hub.positive("head_dim") : kUsualHeadDim;
+  return {hub.positive("num_attention_heads"), {width, width}};
+}
+
+// Each key head's query and key, then the values and gates of its value heads.
+FusedRows by_key_head(const HubConfig& hub) {
+  const DeltaSizes s = delta_sizes(hub);
+  const std::int64_t values = s.value_heads / s.key_heads * s.value_dim;
+  return {s.key_heads, {s.key_dim, s.key_dim, values, values}};
+}
+
+FusedRows numbers_by_key_head(const HubConfig& hub) {
+  const DeltaSizes s = delta_sizes(hub);
+  return {s.key_heads, {s.value_heads / s.key_heads, s.value_heads / s.key_heads}};
+}
+
+FusedRows all_query_key_value(const HubConfig& hub) {
+  const DeltaSizes s = delta_sizes(hub);
+  return {1, {s.key_heads * s.key_dim, s.key_heads * s.key_dim, s.value_heads * s.value_dim}};
+}
+
+constexpr std::string_view kQueryAndGate[] = {"self_attn.query_proj.weight", "self_attn.gate_proj.weight"},
+                           kProducts[] = {"linear_attn.q_proj.weight", "linear_attn.k_proj.weight",
+                                          "linear_attn.v_proj.weight", "linear_attn.in_proj_z.weight"},
+                           kQueryKeyValue[] = {"linear_attn.q_proj.weight", "linear_attn.k_proj.weight",
+                                               "linear_attn.v_proj.weight"},
+                           kNumbers[] = {"linear_attn.in_proj_b.weight", "linear_attn.in_proj_a.weight"},
+                           kTaps[] = {"linear_attn.q_conv1d.weight", "linear_attn.k_conv1d.weight",
+                                      "linear_attn.v_conv1d.weight"},
+                           kGateAndUpOfExperts[] = {"mlp.experts.{}.gate_proj.weight",
+                                                    "mlp.experts.{}.up_proj.weight"},
+                           kDownOfExperts[] = {"mlp.experts.{}.down_proj.weight"};
+
+constexpr FusedRule kQwen3NextFused[] = {
+    {.fused = "self_attn.q_proj.weight", .parts = kQueryAndGate, .rows = query_and_gate},
+    {.fused = "linear_attn.in_proj_qkvz.weight", .parts = kProducts, .rows = by_key_head},
+    {.fused = "linear_attn.in_proj_ba.weight", .parts = kNumbers, .rows = numbers_by_key_head},
+    {.fused = "linear_attn.conv1d.weight", .parts = kTaps, .rows = all_query_key_value},
+};
+constexpr FusedRule kQwen35MoeFused[] = {
+    {.fused = "self_attn.q_proj.weight", .parts = kQueryAndGate, .rows = query_and_gate},
+    {.fused = "linear_attn.in_proj_qkv.weight", .parts = kQueryKeyValue, .rows = all_query_key_value},
+    {.fused = "linear_attn.conv1d.weight", .parts = kTaps, .rows = all_query_key_value},
+    {.fused = "mlp.experts.gate_up_proj", .parts = kGateAndUpOfExperts},
+    {.fused = "mlp.experts.down_proj", .parts = kDownOfExperts},
+};
+
+void read_delta_net(const HubConfig& hub, ConfigKeys& keys) {
+  constexpr double kUsualShare = 0.25;
+  read_rope(hub, {.usual_theta = 10000, .usual_share = kUsualShare}, keys);
+  read_grouped_attention(hub, {.head_dim = kUsualHeadDim, .qk_norm = true}, keys);
+  if (hub.flag("use_sliding_window", false))
+    hub.wrong("use_sliding_window", "false; this family has no windows");
+  keys["sliding_window_size"] = 0;
+  const DeltaSizes sizes = delta_sizes(hub);
+  keys["gdn_num_key_heads"] = sizes.key_heads;
+  keys["gdn_num_value_heads"] = sizes.value_heads;
+  keys["gdn_key_head_dim"] = sizes.key_dim;
+  keys["gdn_value_head_dim"] = sizes.value_dim;
+  constexpr std::int64_t kUsualTaps = 4, kMostTaps = 8;
+  const std::int64_t taps =
+      hub.has("linear_conv_kernel_dim") ? hub.positive("linear_conv_kernel_dim") : kUsualTaps;
+  if (taps > kMostTaps) hub.wrong("linear_conv_kernel_dim", "at most 8");
+  keys["gdn_conv_kernel_dim"] = taps;
+  if (hub.has("layer_types")) {
+    keys["delta_layers"] = layers_that_are(hub, "layer_types", "linear_attention", "full_attention");
+  } else {
+    constexpr std::int64_t kUsualInterval = 4;
+    keys["inhomogeneous_layer_cycle_interval"] =
+        hub.has("full_attention_interval") ? hub.positive("full_attention_interval") : kUsualInterval;
+  }
+  keys["shared_experts"] = 1;
+  keys["shared_expert_mlp_dim"] = hub.positive("shared_expert_intermediate_size");
+}
+
+void write_delta_net(const ModelConfig& model, HubJson& hub) {
+  write_grouped_attention(model, hub);
+  hub["partial_rotary_factor"] = model.rope.share;
+  HubJson kinds = HubJson::array();
+  for (const LayerSpec& layer : model.layer_specs)
+    kinds.push_back(layer.delta ? "linear_attention" : "full_attention");
+  hub["layer_types"] = kinds;
+  hub["linear_num_key_heads"] = model.delta_key_heads;
+  hub["linear_num_value_heads"] = model.delta_value_heads;
+  hub["linear_key_head_dim"] = model.delta_key_dim;
+  hub["linear_value_head_dim"] = model.delta_value_dim;
+  hub["linear_conv_kernel_dim"] = model.delta_taps;
+  write_experts_of_qwen3(model, hub);
+  hub["shared_expert_intermediate_size"] = model.shared_mlp;
+}
+
+// The published classes have these in every model.
+bool has_all_parts(const ModelConfig& model) {
+  return model.qk_norm && model.shared_experts > 0 && model.moe.experts > 0 && model.delta_unit_vectors;
+}
+
+void read_qwen3_next(const HubConfig& hub, ConfigKeys& keys) {
+  read_delta_net(hub, keys);
+  read_experts_of_qwen3(hub, true, keys);
+}
+
+void write_qwen3_next(const Config&, const ModelConfig& model, HubJson& hub) {
+  write_delta_net(model, hub);
+}
+
+bool writes_qwen3_next(const ModelConfig& model) {
+  return has_all_parts(model);
+}
+
+void read_qwen3_5_moe(const HubConfig& hub, ConfigKeys& keys) {
+  read_delta_net(hub, keys);
+  if (!hub.flag("norm_topk_prob", true)) hub.wrong("norm_topk_prob", "true; this family always normalises");
+  read_experts_of_qwen3(hub, true, keys);
+  if (keys.contains("moe_layers"))
+    hub.wrong(hub.integer("decoder_sparse_step", 1) != 1 ? "decoder_sparse_step" : "mlp_only_layers",
+              "experts in all layers; this family has no dense ones");
+}
+
+void write_qwen3_5_moe(const Config&, const ModelConfig& model, HubJson& hub) {
+  write_delta_net(model, hub);
+  for (const char* key : {"norm_topk_prob", "decoder_sparse_step", "mlp_only_layers", "intermediate_size"})
+    hub.erase(key);
+  hub["rope_parameters"] = {{"rope_type", "default"},
+                            {"rope_theta", hub["rope_theta"]},
+                            {"partial_rotary_factor", model.rope.share}};
+  if (hub["rope_scaling"].is_object()) hub["rope_parameters"].update(hub["rope_scaling"]);
+  for (const char* key : {"rope_theta", "rope_scaling", "partial_rotary_factor"}) hub.erase(key);
+}
+
+bool writes_qwen3_5_moe(const ModelConfig& model) {
+  return has_all_parts(model) && std::ssize(model.moe_layers()) == model.layers &&
+         (model.moe.normalise || model.moe.softmax_over_selected);
+}
+
+}  // namespace
+
+const ModelFamily kQwen3Next{.type = "qwen3_next",
+                             .architecture = "Qwen3NextForCausalLM",
+                             .block = &kQwen3NextBlock,
+                             .tensors = kQwen3NextTensors,
+                             .fused = kQwen3NextFused,
+                             .read = read_qwen3_next,
+                             .write = write_qwen3_next,
+                             .writes = writes_qwen3_next,
+                             .restate = restate_experts_of_qwen3};
+const ModelFamily kQwen35Moe{.type = "qwen3_5_moe_text",
+                             .outer_type = "qwen3_5_moe",
+                             .architecture = "Qwen3_5MoeForCausalLM",
+                             .block = &kQwen35MoeBlock,
+                             .tensors = kQwen3NextTensors,
+                             .fused = kQwen35MoeFused,
+                             .root = {"model.language_model.", "model.", /*written=*/true},
+                             .only_experts = true,
+                             .read = read_qwen3_5_moe,
+                             .write = write_qwen3_5_moe,
+                             .writes = writes_qwen3_5_moe,
+                             .restate = restate_experts_of_qwen3};
+
+}  // namespace switchyard

@@ -1,0 +1,313 @@
+#include "ops/delta_net.h"
+
+#include "kernels/causal_conv.h"
+#include "kernels/delta_gates.h"
+#include "kernels/gated_delta.h"
+#include "kernels/strided_copy.h"
+#include "ops/kv_heads.h"
+#include "ops/reshard.h"
+
+namespace switchyard {
+namespace {
+
+// [B,S,N,D] -> [B,S,N·D], and [N,D,K] -> [N·D,K].
+TensorView channels_of(const TensorView& x) {
+  return x.reshaped({x.dim(0), x.dim(1), x.dim(2) * x.dim(3)});
+}
+TensorView taps_of(const TensorView& w) {
+  return w.reshaped({w.dim(0) * w.dim(1), w.dim(2)});
+}
+
+class CausalConvOp : public Op {  // inputs: x, w, segments
+ public:
+  std::string_view name() const override { return "causal_conv"; }
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
+    return {in[0]};
+  }
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
+    const Tensor y = c.empty(in[0].dtype(), in[0].shape());
+    switchyard::causal_conv(*c.pool, {.x = channels_of(in[0].view()),
+                                      .w = taps_of(in[1].view()),
+                                      .segments = in[2].view(),
+                                      .tail = {},
+                                      .y = channels_of(y.view())});
+    return {y};
+  }
+  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
+    const Tensor x = call.input(0), w = call.input(1), segments = call.input(2);
+    const Tensor dx = c.empty(x.dtype(), x.shape()), dw = c.empty(DType::f32, w.shape());
+    causal_conv_backward(*c.pool, {.x = channels_of(x.view()),
+                                   .w = taps_of(w.view()),
+                                   .segments = segments.view(),
+                                   .dy = channels_of(call.grad(0).view()),
+                                   .dx = channels_of(dx.view()),
+                                   .dw = taps_of(dw.view())});
+    return {dx, dw, Tensor()};
+  }
+};
+
+class DeltaGatesOp : public Op {  // inputs: a, b, rate, bias
+ public:
+  std::string_view name() const override { return "delta_gates"; }
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
+    ArrayInfo out = in[0];
+    out.dtype = DType::f32;
+    return {out, out};
+  }
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
+    const Tensor g = c.empty(DType::f32, in[0].shape()), beta = c.empty(DType::f32, in[0].shape());
+    switchyard::delta_gates(*c.pool, args_of(in[0], in[1], in[2], in[3], g, beta));
+    return {g, beta};
+  }
+  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
+    const Tensor a = call.input(0), b = call.input(1), rate = call.input(2), bias = call.input(3);
+    const Tensor g = call.output(0), beta = call.output(1);
+    const auto given = [&](std::size_t i) {
+      return call.grad(i).defined() ? call.grad(i) : c.zeros(DType::f32, g.shape());
+    };
+    const Tensor dg = given(0), dbeta = given(1);
+    const Tensor da = c.empty(a.dtype(), a.shape()), db = c.empty(b.dtype(), b.shape()),
+                 drate = c.empty(DType::f32, rate.shape()), dbias = c.empty(DType::f32, bias.shape());
+    delta_gates_backward(*c.pool, {.forward = args_of(a, b, rate, bias, g, beta),
+                                   .dg = dg.view(),
+                                   .dbeta = dbeta.view(),
+                                   .da = da.view(),
+                                   .db = db.view(),
+                                   .drate = drate.view(),
+                                   .dbias = dbias.view()});
+    return {da, db, drate, dbias};
+  }
+  std::uint32_t needs_outputs() const override { return 3; }
+
+ private:
+  static DeltaGatesArgs args_of(const Tensor& a, const Tensor& b, const Tensor& rate, const Tensor& bias,
+                                const Tensor& g, const Tensor& beta) {
+    return {.a = a.view(),
+            .b = b.view(),
+            .rate = rate.view(),
+            .bias = bias.view(),
+            .g = g.view(),
+            .beta = beta.view()};
+  }
+};
+
+class GatedDeltaOp : public Op {  // inputs: q, k, v, g, beta, segments
+ public:
+  explicit GatedDeltaOp(const DeltaOptions& options) : options_(options) {}
+  std::string_view name() const override { return "gated_delta"; }
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
+    return {in[2]};
+  }
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo> infos) const override {
+    const auto heads = kv_heads_of(c, infos[2], infos[0]);
+    const Tensor q = take_heads(c, in[0], heads), k = take_heads(c, in[1], heads),
+                 out = c.empty(in[2].dtype(), in[2].shape());
+    switchyard::gated_delta(*c.pool, args_of(q, k, in[2], in[3], in[4], in[5], out.view()));
+    return {out};
+  }
+  std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
+    const auto heads = kv_heads_of(c, call.input_info(2), call.input_info(0));
+    const Tensor q = take_heads(c, call.input(0), heads), k = take_heads(c, call.input(1), heads),
+                 v = call.input(2), g = call.input(3), beta = call.input(4), segments = call.input(5);
+    const Tensor dq = c.empty(q.dtype(), q.shape()), dk = c.empty(k.dtype(), k.shape()),
+                 dv = c.empty(v.dtype(), v.shape()), dg = c.empty(DType::f32, g.shape()),
+                 dbeta = c.empty(DType::f32, g.shape());
+    gated_delta_backward(*c.pool, {.forward = args_of(q, k, v, g, beta, segments, {}),
+                                   .dout = call.grad(0).view(),
+                                   .dq = dq.view(),
+                                   .dk = dk.view(),
+                                   .dv = dv.view(),
+                                   .dg = dg.view(),
+                                   .dbeta = dbeta.view()});
+    return {put_heads(c, dq, heads, call.input_info(0).local),
+            put_heads(c, dk, heads, call.input_info(1).local),
+            dv,
+            dg,
+            dbeta,
+            Tensor()};
+  }
+
+ private:
+  GatedDeltaArgs args_of(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
+                         const Tensor& beta, const Tensor& segments, const TensorView& out) const {
+    return {.q = q.view(),
+            .k = k.view(),
+            .v = v.view(),
+            .g = g.view(),
+            .beta = beta.view(),
+            .segments = segments.view(),
+            .chunk = options_.chunk,
+            .unit_vectors = options_.unit_vectors,
+            .scale = options_.scale,
+            .state = {},
+            .out = out};
+  }
+  DeltaOptions options_;
+};
+
+// Rows of a call one after the other, as each goes on from its own row of the cache.
+class RowsOfCall {
+ public:
+  explicit RowsOfCall(const TokenPlaces& places) : rows_(places.rows), tokens_(places.tokens) {}
+  // visit(b, row, tokens) for rows that are no padding.
+  template <typename Visit>
+  void for_each(std::int64_t batch, const Visit& visit) const {
+    CHECK(std::ssize(rows_) == batch && rows_.size() == tokens_.size(), "{} rows for a batch of {}",
+          rows_.size(), batch);
+    for (std::int64_t b = 0; b < batch; ++b) {
+      const std::int64_t row = rows_[static_cast<std::size_t>(b)];
+      if (row >= 0) visit(b, row, tokens_[static_cast<std::size_t>(b)]);
+    }
+  }
+
+ private:
+  std::span<const std::int64_t> rows_, tokens_;
+};
+
+// The first tokens of a row.
+TensorView tokens_of(const Tensor& x, std::int64_t row, std::int64_t tokens) {
+  return x.view().rows(row, row + 1).slice(1, 0, tokens);
+}
+
+// A row of what is remembered, zeros if it begins.
+TensorView row_to_go_on(Context& c, const Tensor& remembered, std::int64_t row, std::int64_t before) {
+  const TensorView view = remembered.view().rows(row, row + 1);
+  if (before == 0) strided_copy(*c.pool, c.zeros(remembered.dtype(), view.shape()).view(), view);
+  return view;
+}
+
+Tensor zeros_like(Context& c, const Tensor& x) {
+  return c.zeros(x.dtype(), x.shape());
+}
+
+class CacheConvOp : public Op {  // inputs: x, w
+ public:
+  CacheConvOp(const AttentionCache& cache, Tensor tail, const TokenPlaces& places)
+      : lengths_(cache.lengths), tail_(std::move(tail)), rows_(places) {}
+  std::string_view name() const override { return "causal_conv"; }
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
+    return {in[0]};
+  }
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
+    const Tensor y = zeros_like(c, in[0]);
+    rows_.for_each(in[0].dim(0), [&](std::int64_t b, std::int64_t row, std::int64_t tokens) {
+      const TensorView tail = row_to_go_on(c, tail_, row, lengths_[static_cast<std::size_t>(row)]);
+      switchyard::causal_conv(*c.pool, {.x = channels_of(tokens_of(in[0], b, tokens)),
+                                        .w = taps_of(in[1].view()),
+                                        .segments = {},
+                                        .tail = channels_of(tail),
+                                        .y = channels_of(tokens_of(y, b, tokens))});
+    });
+    return {y};
+  }
+  std::vector<Tensor> backward(Context&, const BackwardCall& call) const override {
+    return std::vector<Tensor>(call.inputs());
+  }
+  bool differentiable() const override { return false; }
+
+ private:
+  std::span<const std::int64_t> lengths_;
+  Tensor tail_;
+  RowsOfCall rows_;
+};
+
+class CacheDeltaOp : public Op {  // inputs: q, k, v, g, beta
+ public:
+  CacheDeltaOp(const AttentionCache& cache, const TokenPlaces& places, const DeltaOptions& options)
+      : lengths_(cache.lengths), state_(cache.delta.state), rows_(places), options_(options) {}
+  std::string_view name() const override { return "gated_delta"; }
+  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
+    return {in[2]};
+  }
+  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
+                              std::span<const ArrayInfo> infos) const override {
+    const auto heads = kv_heads_of(c, infos[2], infos[0]);
+    const Tensor q = take_heads(c, in[0], heads), k = take_heads(c, in[1], heads), out = zeros_like(c, in[2]);
+    rows_.for_each(q.dim(0), [&](std::int64_t b, std::int64_t row, std::int64_t tokens) {
+      switchyard::gated_delta(*c.pool,
+                              {.q = tokens_of(q, b, tokens),
+                               .k = tokens_of(k, b, tokens),
+                               .v = tokens_of(in[2], b, tokens),
+                               .g = tokens_of(in[3], b, tokens),
+                               .beta = tokens_of(in[4], b, tokens),
+                               .segments = {},
+                               .chunk = options_.chunk,
+                               .unit_vectors = options_.unit_vectors,
+                               .scale = options_.scale,
+                               .state = row_to_go_on(c, state_, row, lengths_[static_cast<std::size_t>(row)]),
+                               .out = tokens_of(out, b, tokens)});
+    });
+    return {out};
+  }
+  std::vector<Tensor> backward(Context&, const BackwardCall& call) const override {
+    return std::vector<Tensor>(call.inputs());
+  }
+  bool differentiable() const override { return false; }
+
+ private:
+  std::span<const std::int64_t> lengths_;
+  Tensor state_;
+  RowsOfCall rows_;
+  DeltaOptions options_;
+};
+
+// The taps of the heads that x [B,S,N,D] has here.
+Array taps_of_heads(Context& c, const Array& x, const Array& w) {
+  return reshard(c, w, Sharding{{x.sharding().dims[2], {}, {}}, {}});
+}
+
+}  // namespace
+
+Array causal_conv(Context& context, const Array& x, const Array& w, const Array& segments) {
+  const Array own = reshard(context, segments, Sharding{{x.sharding().dims[0], {}}, {}});
+  return apply_one(context, std::make_shared<CausalConvOp>(), {x, taps_of_heads(context, x, w), own});
+}
+
+DeltaGates delta_gates(Context& context, const Array& a, const Array& b, const Array& rate,
+                       const Array& bias) {
+  const Sharding heads{{a.sharding().dims[2]}, {}};
+  const Array inputs[] = {a, b, reshard(context, rate, heads), reshard(context, bias, heads)};
+  auto gates = apply(context, std::make_shared<DeltaGatesOp>(), inputs);
+  return {gates[0], gates[1]};
+}
+
+Array gated_delta(Context& context, const Array& q, const Array& k, const Array& v, const DeltaGates& gates,
+                  const Array& segments, const DeltaOptions& options) {
+  const Array own = reshard(context, segments, Sharding{{v.sharding().dims[0], {}}, {}});
+  return apply_one(context, std::make_shared<GatedDeltaOp>(options), {q, k, v, gates.g, gates.beta, own});
+}
+
+Array causal_conv(Context& context, const AttentionCache& cache, Tensor& tail, const Array& x, const Array& w,
+                  const TokenPlaces& places) {
+  if (!tail.defined()) {
+    const Shape& here = x.info().local;
+    tail = context.zeros(x.dtype(), {std::ssize(cache.lengths), w.shape()[2] - 1, here[2], here[3]});
+  }
+  return apply_one(context, std::make_shared<CacheConvOp>(cache, tail, places),
+                   {x, taps_of_heads(context, x, w)});
+}
+
+Array gated_delta(Context& context, AttentionCache& cache, const Array& q, const Array& k, const Array& v,
+                  const DeltaGates& gates, const TokenPlaces& places, const DeltaOptions& options) {
+  if (!cache.delta.state.defined())
+    cache.delta.state =
+        context.zeros(DType::f32, {std::ssize(cache.lengths), v.info().local[2], q.shape()[3], v.shape()[3]});
+  return apply_one(context, std::make_shared<CacheDeltaOp>(cache, places, options),
+                   {q, k, v, gates.g, gates.beta});
+}
+
+void count_tokens(AttentionCache& cache, const TokenPlaces& places) {
+  RowsOfCall(places).for_each(
+      std::ssize(places.rows), [&](std::int64_t, std::int64_t row, std::int64_t tokens) {
+        std::int64_t& length = cache.lengths[static_cast<std::size_t>(row)];
+        CHECK(length + tokens <= cache.capacity, "[attention cache] {} tokens after {} of {}", tokens, length,
+              cache.capacity);
+        length += tokens;
+      });
+}
+
+}  // namespace switchyard

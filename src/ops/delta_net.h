@@ -1,0 +1,42 @@
+// What the gated delta net is made of (Yang et al. 2024): a short convolution, gates and the delta rule, in
+// training and in generation. The sequence is whole on every rank; batch and heads may be split.
+#pragma once
+
+#include "autograd/op.h"
+#include "ops/attention_cache.h"
+
+namespace switchyard {
+
+// silu of a causal convolution of each channel, within segments (kernels/causal_conv.h): x [B,S,N,D], w
+// [N,D,K], segments i32 [B,S] -> [B,S,N,D]. w is brought to the layout of x's heads.
+Array causal_conv(Context& context, const Array& x, const Array& w, const Array& segments);
+
+// Logarithms of decays and strengths, f32 [B,S,N], of a, b [B,S,N]; rate, bias [N] f32
+// (kernels/delta_gates.h) are brought to the layout of a's heads.
+struct DeltaGates {
+  Array g, beta;
+};
+DeltaGates delta_gates(Context& context, const Array& a, const Array& b, const Array& rate,
+                       const Array& bias);
+
+struct DeltaOptions {
+  std::int64_t chunk = 64;
+  bool unit_vectors = true;
+  float scale = 1;  // of the queries
+};
+
+// The gated delta rule within segments (kernels/gated_delta.h): q, k [B,S,Nk,D], v [B,S,N,Dv] -> [B,S,N,Dv].
+// Heads of q and k are split as those of v, or whole.
+Array gated_delta(Context& context, const Array& q, const Array& k, const Array& v, const DeltaGates& gates,
+                  const Array& segments, const DeltaOptions& options);
+
+// The same two in generation, which go on from what the cache's rows remember and leave there what the next
+// call goes on from; rows of no tokens so far begin anew. Padding gets zeros. No gradients.
+Array causal_conv(Context& context, const AttentionCache& cache, Tensor& tail, const Array& x, const Array& w,
+                  const TokenPlaces& places);
+Array gated_delta(Context& context, AttentionCache& cache, const Array& q, const Array& k, const Array& v,
+                  const DeltaGates& gates, const TokenPlaces& places, const DeltaOptions& options);
+// Counts the tokens of a call, after all that went on from the cache. CHECKs that they fit.
+void count_tokens(AttentionCache& cache, const TokenPlaces& places);
+
+}  // namespace switchyard
