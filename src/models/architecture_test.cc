@@ -45,13 +45,20 @@ std::vector<Architecture> models() {
   clamped.moe.gate_limit = 7;
   clamped.window = 8;
   clamped.layer_specs[1].windowed = true;
+  Architecture chunked = routed;
+  chunked.chunk = 8;
+  chunked.qk_unit_norm = true;
+  chunked.query_growth = 0.1;
+  chunked.query_growth_positions = 16;
+  chunked.layer_specs[1].unrotated = true;
+  chunked.moe.choose_by_logit = chunked.moe.weights_on_inputs = true;
   Architecture delta = routed;
   delta.layer_specs[1].delta = true;
   delta.attention_gate = delta.norm_plus_one = delta.shared_gate = true;
   delta.delta_key_heads = 2;
   delta.delta_value_heads = delta.delta_key_dim = delta.delta_value_dim = delta.delta_taps = 4;
   delta.shared_mlp = 12;
-  return {dense, routed, latent, drawn, clamped, delta};
+  return {dense, routed, latent, drawn, clamped, chunked, delta};
 }
 
 void change(bool& value) {

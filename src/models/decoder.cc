@@ -159,6 +159,12 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
   }
   const RopeTables rope =
       rope_tables(c, positions, rope_frequencies(m.rope, m.rope_dim), rope_amplitude(m.rope));
+  // Of no angle: all that they do is to multiply.
+  const RopeTables query_factors =
+      m.scales_queries()
+          ? rope_tables(c, positions, std::vector<double>(static_cast<std::size_t>(m.head_dim / 2)), 1,
+                        {m.query_growth, static_cast<double>(m.query_growth_positions)})
+          : RopeTables();
 
   const Array table = table_of(c, m, parameters);
   Array x = c.stage.is_first() ? embedding(c, table, batch.inputs, layout) : options.input;
@@ -175,8 +181,11 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
     RematRegion region(c, policy);
     AttentionCache* const cache =
         options.caches == nullptr ? nullptr : &options.caches->layers[static_cast<std::size_t>(i)];
-    const LayerCall call{c,        m,     parameters, fmt::format("layers.{}.", i), m.layer(i), rope,
-                         segments, cache, &places};
+    const LayerCall call{c,          m,
+                         parameters, fmt::format("layers.{}.", i),
+                         m.layer(i), m.layer(i).unrotated ? query_factors : rope,
+                         segments,   cache,
+                         &places};
     LayerOutput out = decoder_layer(call, x, i, options);
     x = out.x;
     if (options.keep_hidden) result.hidden.push_back(x);
