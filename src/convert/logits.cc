@@ -125,8 +125,9 @@ StoredModel open_stored(const std::string& path, const Shape& tokens, bool exact
   return stored;
 }
 
+// Of the model's layers; prediction layers give none.
 Tensor logits_of(const StoredModel& stored, const Parameters::Fill& fill, const Batch& batch) {
-  const ModelConfig model = model_config(stored.config);
+  const ModelConfig model = without_predictions(model_config(stored.config));
   Tensor x;
   for (std::int64_t layer = 0; layer < model.layers; ++layer)
     x = run_layer(stored.config, model, fill, batch, layer, x);

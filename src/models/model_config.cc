@@ -314,6 +314,18 @@ void read_remat(const Config& c, ModelConfig& m) {
   }
 }
 
+// mtp_num_layers: each is like the last of the layers before.
+void add_predictions(const Config& c, ModelConfig& m) {
+  m.predictions = c.get_int("mtp_num_layers");
+  m.prediction_loss = c.get_float("mtp_loss_scaling_factor");
+  if (m.predictions == 0) return;
+  if (m.latent_experts)
+    fail_usage("[model] mtp_num_layers={}: decoder_block={} has no prediction layers", m.predictions,
+               m.block->name);
+  m.prediction_norms = c.get_bool("mtp_own_norm");
+  m.layer_specs.insert(m.layer_specs.end(), static_cast<std::size_t>(m.predictions), m.layer_specs.back());
+}
+
 }  // namespace
 
 ModelConfig model_config(const Config& c) {
@@ -354,6 +366,7 @@ ModelConfig model_config(const Config& c) {
   m.int8_cache = c.get_bool("quantize_kvcache");
   read_remat(c, m);
   m.trainable = c.get_strings("trainable_parameters_mask");
+  add_predictions(c, m);
   return m;
 }
 
@@ -413,8 +426,10 @@ double train_flops_per_token(const ModelConfig& m, std::int64_t sequence) {
   const double sparse =
       3 * moe_emb * d(m.moe_mlp) * d(m.moe.slots + m.shared_experts) + moe_emb * d(m.moe.experts);
   const auto moe_layers = static_cast<double>(m.moe_layers().size());
-  return 6 * (d(m.layers) * (attention + scores) + (d(m.layers) - moe_layers) * dense + moe_layers * sparse +
-              emb * d(m.vocab));
+  // A prediction layer is a layer with a projection before it and the head after it.
+  return 6 *
+         (d(m.depth()) * (attention + scores) + (d(m.depth()) - moe_layers) * dense + moe_layers * sparse +
+          d(m.predictions) * 2 * emb * emb + d(1 + m.predictions) * emb * d(m.vocab));
 }
 
 }  // namespace switchyard

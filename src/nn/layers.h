@@ -14,13 +14,14 @@ struct LayerCall {
   Context& context;
   const ModelConfig& model;
   const Parameters& parameters;
-  std::string prefix;      // "layers.3."
+  std::string prefix;  // "layers.3."
   const LayerSpec& layer;
   const RopeTables& rope;  // of the tokens as attention has them
   const Array& segments;   // i32 [B,S]
   // Of generation, else null: what attention remembers of the tokens before, and where these stand.
   AttentionCache* cache = nullptr;
   const TokenPlaces* places = nullptr;
+  HeadScores* scores = nullptr;  // where the layer's largest scores go; null: they are not asked for
 };
 
 // A parameter in the dtype of activations.

@@ -120,7 +120,7 @@ void write_deepseek_v3(const Config& config, const ModelConfig& model, HubJson& 
 bool is_deepseek(const ModelConfig& model) {
   const std::vector<std::int64_t> sparse = model.moe_layers();
   return model.latent_norm_epsilon == model.norm_epsilon && !sparse.empty() &&
-         sparse.front() + std::ssize(sparse) == model.layers;
+         sparse.front() + std::ssize(sparse) == model.depth();
 }
 bool writes_deepseek_v2(const ModelConfig& model) {
   return is_deepseek(model) && model.moe.score == RouterScore::softmax;

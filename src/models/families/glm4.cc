@@ -52,7 +52,8 @@ void read_glm4_moe_lite(const HubConfig& hub, ConfigKeys& keys) {
 void write_glm4_moe_lite(const Config& config, const ModelConfig& model, HubJson& hub) {
   write_latent_attention(model, hub);
   HubJson kinds = HubJson::array();
-  for (const LayerSpec& layer : model.layer_specs) kinds.push_back(layer.experts ? "sparse" : "dense");
+  for (std::int64_t i = 0; i < model.layers; ++i)
+    kinds.push_back(model.layer(i).experts ? "sparse" : "dense");
   hub["mlp_layer_types"] = kinds;
   write_experts_of_deepseek3(config, model, hub);
 }
