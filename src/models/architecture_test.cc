@@ -45,7 +45,10 @@ std::vector<Architecture> models() {
   clamped.moe.gate_limit = 7;
   clamped.window = 8;
   clamped.layer_specs[1].windowed = true;
-  return {dense, routed, latent, drawn, clamped};
+  Architecture predicting = routed;
+  predicting.predictions = 1;
+  predicting.layer_specs.push_back(routed.layer_specs.back());
+  return {dense, routed, latent, drawn, clamped, predicting};
 }
 
 void change(bool& value) {
@@ -141,7 +144,7 @@ TEST(Architecture, ExecutionChangesNothing) {
       {"ragged_drop_policy", "prefix"}, {"num_moe_token_chunks", 2},       {"num_moe_emb_chunks", 2},
       {"float32_gate_logits", true},    {"load_balance_loss_weight", 0.5}, {"dtype", "bfloat16"},
       {"weight_dtype", "bfloat16"},     {"remat_policy", "none"},          {"z_loss_multiplier", 0.25},
-      {"init_weights_seed", 5}};
+      {"init_weights_seed", 5},         {"mtp_loss_scaling_factor", 0.5}};
   for (const auto& [key, value] : others) {
     auto more = keys;
     more[key] = value;

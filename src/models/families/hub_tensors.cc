@@ -58,10 +58,6 @@ constexpr TensorRule kTopRules[] = {
     {"head", "lm_head.weight"},
 };
 
-// What each prediction layer of a published model stores again.
-constexpr std::string_view kPredictionEmbedding = "embed_tokens.weight",
-                           kPredictionHead = "shared_head.head.weight";
-
 const TensorRule* find_rule(std::span<const TensorRule> rules, std::string_view ours) {
   const auto found =
       std::find_if(rules.begin(), rules.end(), [&](const TensorRule& rule) { return rule.ours == ours; });

@@ -19,6 +19,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "checkpoint/safetensors.h"
@@ -71,6 +72,10 @@ Tensor load_blocks_from_hub(const HubWeights& folder, const ModelFamily& family,
 // the embedding and the head that each of them stores again, stored rotary frequencies, and an lm_head
 // stored beside tied embeddings.
 std::optional<std::string> hub_left_out(const std::string& name, bool tied, std::int64_t num_layers);
+
+// What each prediction layer of a published model stores again, below "model.layers.<i>.".
+inline constexpr std::string_view kPredictionEmbedding = "embed_tokens.weight",
+                                  kPredictionHead = "shared_head.head.weight";
 
 // Checks the whole set before anything is read: every tensor needed for `our_parameters` (name -> shape) is
 // there with the right shape, and nothing else is. Error(usage) lists up to five of the missing, mis-shaped
