@@ -55,8 +55,11 @@ std::vector<KeyDeclaration> attention_keys() {
       planned(integer_key("global_head_dim", 0, at_least(0), "head width of global layers")),
       planned(integer_key("global_num_kv_heads", 0, at_least(0), "key heads of global layers")),
       planned(boolean_key("temperature_tuning", false, "scores scaled by position")),
-      planned(boolean_key("use_qk_clip", false, "clip the query and key weights by their largest score")),
-      inert(float_key("qk_clip_threshold", 100.0, more_than(0), "only with use_qk_clip")),
+      boolean_key(
+          "use_qk_clip", false,
+          "MLA: after each update, weights of queries and keys shrink where a head's largest score of the "
+          "step was above qk_clip_threshold"),
+      float_key("qk_clip_threshold", 100.0, more_than(0), "with use_qk_clip: the largest score that is left"),
       planned(boolean_key("moba", false, "mixture of block attention")),
       inert(integer_key("moba_chunk_size", 1024, at_least(1), "only with moba")),
       inert(integer_key("moba_topk", 8, at_least(1), "only with moba")),

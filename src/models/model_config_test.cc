@@ -121,6 +121,18 @@ TEST(ModelConfig, LayersAreWhatTheirListsSay) {
   EXPECT_EQ(model_of(wide).shared_mlp, 24);
 }
 
+// They are numbered on, and are as the last layer is.
+TEST(ModelConfig, PredictionLayersAreLikeTheLast) {
+  const ModelConfig m = model_of({{"mtp_num_layers", 2}, {"moe_layers", {0, 2}}});
+  EXPECT_EQ(m.layers, 3);
+  EXPECT_EQ(m.depth(), 5);
+  EXPECT_EQ(m.moe_layers(), (std::vector<std::int64_t>{0, 2, 3, 4}));
+  const ModelConfig without = without_predictions(m);
+  EXPECT_EQ(without.depth(), 3);
+  EXPECT_EQ(differing_key(without, model_of({{"moe_layers", {0, 2}}})), "");
+  EXPECT_GT(train_flops_per_token(m, 64), train_flops_per_token(without, 64));
+}
+
 TEST(ModelConfig, BadPartsAreNamed) {
   const Keys latent{{"decoder_block", "deepseek"}, {"attention_type", "mla"}};
   const auto with = [](Keys keys, const std::string& key, nlohmann::json value) {
@@ -141,6 +153,11 @@ TEST(ModelConfig, BadPartsAreNamed) {
        "mlp_activations=[gelu,linear]: decoder_block=mixtral has [silu,linear]"},
       {{{"mlp_activations_limit", 7.0}}, "mlp_activations_limit=7: expected decoder_block=gpt_oss"},
       {{{"decoder_block", "gpt_oss"}, {"sliding_window_size", 4}}, "mlp_activations_limit=-1"},
+      {{{"mtp_num_layers", 1},
+        {"decoder_block", "qwen3_custom_moe"},
+        {"attention_output_dim", 8},
+        {"moe_expert_input_dim", 8}},
+       "mtp_num_layers=1: decoder_block=qwen3_custom_moe has no prediction layers"},
       {{{"inhomogeneous_layer_cycle_interval", 2}}, "inhomogeneous_layer_cycle_interval=2"},
       {{{"delta_layers", {1}}}, "delta_layers=[1]: expected decoder_block=qwen3_next"},
       {{{"decoder_block", "qwen3_next"}, {"delta_layers", {3}}},
