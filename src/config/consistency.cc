@@ -215,6 +215,10 @@ std::vector<std::string> ineffective_keys(const Config& config) {
     if (config.is_set_by_user(key) && !config.get_bool("quantize_kvcache"))
       lines.push_back(fmt::format("{} has no effect with quantize_kvcache=false", key));
   }
+  for (const char* key : {"temperature_tuning_scale", "temperature_tuning_floor_scale"}) {
+    if (config.is_set_by_user(key) && !config.get_bool("temperature_tuning"))
+      lines.push_back(fmt::format("{} has no effect with temperature_tuning=false", key));
+  }
   if (!experts && config.is_set_by_user("shard_exp_on_fsdp") && config.get_bool("shard_exp_on_fsdp"))
     lines.push_back("shard_exp_on_fsdp has no effect: the model has no experts");
   check("use_ring_of_experts", config.get_bool("use_ring_of_experts"), true);

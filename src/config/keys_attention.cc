@@ -19,7 +19,8 @@ std::vector<KeyDeclaration> attention_keys() {
       integer_key("qk_nope_head_dim", 128, at_least(0), "MLA: width of a head's part without positions"),
       integer_key("qk_rope_head_dim", 64, at_least(0), "MLA: width of a head's rotated part"),
       integer_key("v_head_dim", 128, at_least(0), "MLA: width of a head's values"),
-      boolean_key("use_qk_norm", false, "RMSNorm over each head of q and k (qwen3)"),
+      boolean_key("use_qk_norm", false,
+                  "RMSNorm over each head of q and k (qwen3; llama4: after rotation, without weights)"),
       integer_key("attention_output_dim", -1, at_least_or(1, -1),
                   "width attention gives (qwen3_custom_moe); -1: base_emb_dim"),
       planned(boolean_key("qk_norm_with_scale", true, "the q and k norms have weights")),
@@ -37,6 +38,9 @@ std::vector<KeyDeclaration> attention_keys() {
       integer_list_key(
           "windowed_layers", {},
           "numbers of the layers with that window; empty: all (gpt_oss: every other, from 0 on)"),
+      integer_key(
+          "chunk_attn_window_size", 0, at_least(0),
+          "llama4: places of a chunk, of which a token of a rotated layer sees its own; 0: no chunks"),
       integer_list_key("delta_layers", {},
                        "qwen3_next: numbers of the layers with a gated delta net; empty: all but each "
                        "inhomogeneous_layer_cycle_interval-th"),
@@ -49,12 +53,15 @@ std::vector<KeyDeclaration> attention_keys() {
       integer_key("gdn_chunk_size", 64, between(1, 1024),
                   "gated delta net: tokens that products take at once"),
       boolean_key("use_qk_norm_in_gdn", true, "gated delta net: queries and keys are unit vectors"),
-      planned(
-          integer_key("chunk_attn_window_size", 0, at_least(0), "tokens of a chunk of chunked attention")),
       planned(float_key("attn_logits_soft_cap", 0.0, at_least(0), "soft cap of the scores")),
       planned(integer_key("global_head_dim", 0, at_least(0), "head width of global layers")),
       planned(integer_key("global_num_kv_heads", 0, at_least(0), "key heads of global layers")),
-      planned(boolean_key("temperature_tuning", false, "scores scaled by position")),
+      boolean_key("temperature_tuning", false,
+                  "llama4: queries of layers without rotation grow with the position p, times "
+                  "1 + temperature_tuning_scale * ln(1 + floor((p + 1) / temperature_tuning_floor_scale))"),
+      float_key("temperature_tuning_scale", 0.1, more_than(0), "with temperature_tuning: how fast they grow"),
+      integer_key("temperature_tuning_floor_scale", 8192, at_least(1),
+                  "with temperature_tuning: positions of a step of that growth"),
       boolean_key(
           "use_qk_clip", false,
           "MLA: after each update, weights of queries and keys shrink where a head's largest score of the "

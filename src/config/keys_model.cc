@@ -40,8 +40,9 @@ std::vector<KeyDeclaration> position_keys() {
       planned(
           float_key("local_rope_proportion", 1.0, between(0, 1), "rotated share of a head in local layers")),
       float_key("partial_rotary_factor", 1.0, between(0, 1), "rotated share of a head: its first dims"),
-      planned(integer_key("nope_layer_interval", -1, at_least_or(1, -1),
-                          "every how many layers positions are left out")),
+      integer_key(
+          "nope_layer_interval", -1, at_least_or(1, -1),
+          "llama4: every how many layers one has no rotation and sees all tokens before; -1: none has"),
       planned(boolean_key("use_untrainable_positional_embedding", false, "add sinusoids to the embedding")),
       planned(integer_key("trainable_position_size", -1, at_least_or(1, -1), "learned position embeddings")),
       planned(boolean_key("use_mrope", false, "multimodal rotary embedding")),
@@ -101,10 +102,10 @@ std::vector<KeyDeclaration> model_keys() {
   std::vector<KeyDeclaration> keys = {
       choice_key("decoder_block", "llama2",
                  one_of({"default", "llama2", "mistral", "mixtral", "deepseek", "qwen3", "qwen3_moe",
-                         "qwen3_custom_moe", "glm4_moe", "minimax_m2", "gpt_oss", "olmoe", "qwen3_next",
-                         "qwen3_5_moe"},
-                        {"deepseek4", "gemma", "gemma2", "gemma3", "gemma4", "gpt3", "llama4", "olmo3",
-                         "qwen2", "simple", "simple_mlp"}),
+                         "qwen3_custom_moe", "glm4_moe", "minimax_m2", "gpt_oss", "olmoe", "llama4",
+                         "qwen3_next", "qwen3_5_moe"},
+                        {"deepseek4", "gemma", "gemma2", "gemma3", "gemma4", "gpt3", "olmo3", "qwen2",
+                         "simple", "simple_mlp"}),
                  "kind of decoder layer; default means llama2"),
       integer_key("base_emb_dim", 2048, at_least(1), "width of the model (M)"),
       integer_key("base_num_decoder_layers", 16, at_least(1), "number of decoder layers"),

@@ -41,6 +41,11 @@ const ModelKeys kGptOssModel = kMixtralModel + ModelKeys{{"decoder_block", "gpt_
                                                          {"routed_bias", true},
                                                          {"mlp_activations", {"sigmoid", "linear"}},
                                                          {"mlp_activations_limit", 7.0}};
+const ModelKeys kLlama4Model = kMixtralModel + ModelKeys{{"decoder_block", "llama4"},
+                                                         {"nope_layer_interval", 2},
+                                                         {"chunk_attn_window_size", 8},
+                                                         {"use_qk_norm", true},
+                                                         {"temperature_tuning", true}};
 const ModelKeys kDrawnModel = kMixtralModel + ModelKeys{{"use_random_routing", true}};
 const ModelKeys kLatentExpertsModel = kMixtralModel + ModelKeys{{"decoder_block", "qwen3_custom_moe"},
                                                                 {"attention_output_dim", 8},
@@ -106,6 +111,11 @@ std::vector<OtherModel> other_models() {
           one(kGptOssModel, "routed_bias", false),
           one(kGptOssModel, "mlp_activations_limit", 5.0),
           one(kGptOssModel, "mlp_activations_alpha", 1.5),
+          one(kLlama4Model, "nope_layer_interval", 3),
+          one(kLlama4Model, "chunk_attn_window_size", 16),
+          one(kLlama4Model, "use_qk_norm", false),
+          one(kLlama4Model, "temperature_tuning", false),
+          one(kLlama4Model, "temperature_tuning_floor_scale", 16),
           {kDeltaModel, "delta_layers", {{"inhomogeneous_layer_cycle_interval", 1}, {"delta_layers", {1}}}},
           one(kDeltaModel, "gdn_num_key_heads", 4),
           one(kDeltaModel, "gdn_num_value_heads", 8),

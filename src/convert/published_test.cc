@@ -181,6 +181,47 @@ json olmoe() {
       "torch_dtype":"bfloat16","use_cache":true,"vocab_size":50304})");
 }
 
+// Those that see images too: their decoder is in text_config.
+json llama4(std::int64_t experts, std::int64_t step, bool long_context) {
+  json text =
+      json::parse(R"({"attention_bias":false,"attention_chunk_size":8192,"attention_dropout":0.0,"attn_scale":0.1,
+      "attn_temperature_tuning":4,"bos_token_id":200000,"cache_implementation":"hybrid","floor_scale":8192,
+      "for_llm_compressor":false,"head_dim":128,"hidden_act":"silu","hidden_size":5120,"initializer_range":0.02,
+      "intermediate_size":8192,"intermediate_size_mlp":16384,"model_type":"llama4_text","no_rope_layers":[],
+      "num_attention_heads":40,"num_experts_per_tok":1,"num_hidden_layers":48,"num_key_value_heads":8,
+      "output_router_logits":false,"pad_token_id":200018,"rms_norm_eps":1e-05,"rope_scaling":null,
+      "rope_theta":500000.0,"router_aux_loss_coef":0.001,"router_jitter_noise":0.0,"torch_dtype":"bfloat16",
+      "use_cache":true,"vocab_size":202048})");
+  text["num_local_experts"] = experts;
+  text["interleave_moe_layer_step"] = step;
+  text["use_qk_norm"] = long_context;
+  text["max_position_embeddings"] = long_context ? 10485760 : 1048576;
+  if (long_context)
+    text["rope_scaling"] = json::parse(R"({"factor":16.0,"high_freq_factor":1.0,"low_freq_factor":1.0,
+      "original_max_position_embeddings":8192,"rope_type":"llama3"})");
+  return {{"architectures", {"Llama4ForConditionalGeneration"}},
+          {"model_type", "llama4"},
+          {"text_config", text},
+          {"tie_word_embeddings", false},
+          {"vision_config", {{"hidden_size", 1408}, {"model_type", "llama4_vision_model"}}}};
+}
+
+json qwen3_vl() {
+  json text = json::parse(R"({"attention_bias":false,"attention_dropout":0.0,"bos_token_id":151643,
+      "decoder_sparse_step":1,"dtype":"bfloat16","eos_token_id":151645,"head_dim":128,"hidden_act":"silu",
+      "hidden_size":2048,"initializer_range":0.02,"intermediate_size":6144,"max_position_embeddings":262144,
+      "mlp_only_layers":[],"model_type":"qwen3_vl_moe_text","moe_intermediate_size":768,"norm_topk_prob":true,
+      "num_attention_heads":32,"num_experts":128,"num_experts_per_tok":8,"num_hidden_layers":48,
+      "num_key_value_heads":4,"rms_norm_eps":1e-06,"rope_scaling":{"mrope_interleaved":true,
+      "mrope_section":[24,20,20],"rope_type":"default"},"rope_theta":5000000,"use_cache":true,
+      "vocab_size":151936})");
+  return {{"architectures", {"Qwen3VLMoeForConditionalGeneration"}},
+          {"model_type", "qwen3_vl_moe"},
+          {"text_config", text},
+          {"tie_word_embeddings", false},
+          {"vision_config", {{"depth", 27}, {"model_type", "qwen3_vl_moe"}}}};
+}
+
 json qwen3_next() {
   return json::parse(R"({"architectures":["Qwen3NextForCausalLM"],"attention_bias":false,"attention_dropout":0.0,
       "bos_token_id":151643,"decoder_sparse_step":1,"eos_token_id":151645,"full_attention_interval":4,"head_dim":256,
@@ -260,6 +301,9 @@ std::map<std::string, Published> published() {
           {"GLM-4.7-Flash", {glm47_flash(), 9491, 29'943'393'920, "glm-4.7-flash-30b"}},
           {"gpt-oss-20b", {gpt_oss(24, 32), 411, 20'914'757'184, "gpt-oss-20b"}},
           {"gpt-oss-120b", {gpt_oss(36, 128), 615, 116'829'156'672, "gpt-oss-120b"}},
+          {"Llama-4-Scout-17B-16E", {llama4(16, 1, true), 579, 107'769'861'120, "llama4-17b-16e"}},
+          {"Llama-4-Maverick-17B-128E", {llama4(128, 2, false), 507, 400'711'848'960, "llama4-17b-128e"}},
+          {"Qwen3-VL-30B-A3B", {qwen3_vl(), 531, 30'532'122'624, "qwen3-30b-a3b", "rope_max_timescale"}},
           {"Qwen3-Next-80B-A3B", {qwen3_next(), 74391, 79'674'391'296, "qwen3-next-80b-a3b"}},
           {"Qwen3.5-35B-A3B", {qwen35_moe(), 693, 34'660'610'688, "qwen3.5-35b-a3b"}},
           {"OLMoE-1B-7B-0924", {olmoe(), 3219, 6'919'161'856, "olmoe-1b-7b"}},
@@ -301,7 +345,10 @@ TEST(Published, WhatIsNotComputedHereIsNamed) {
   const auto with_rope = [](json scaling) {
     return changed(llama31(2, 64, 64, 8), {{"rope_scaling", scaling}});
   };
+  json blind = qwen3_vl();
+  blind.erase("text_config");
   const std::vector<std::tuple<json, const char*>> refused{
+      {blind, "text_config"},
       {changed(minimax_m2(), {{"use_sliding_window", true}}), "use_sliding_window"},
       {changed(mixtral(), {{"quantization_config", eight_bits}}), "quantization_config"},
       {changed(deepseek3(), {{"quantization_config", {{"quant_method", "fp8"}, {"fmt", "e4m3"}}}}),

@@ -70,6 +70,13 @@ TEST(Generator, PiecesOfRowsOfAnyLength) {
   }
 }
 
+// Over several chunks, in pieces that end within them and at their ends, then token by token.
+TEST(Generator, PiecesOfRowsInChunks) {
+  const Rows rows = random_rows({12, 9, 10});
+  for (const char* layout : kLayouts)
+    expect_same_in_pieces(chunked(), layout, rows, {{4, 3, 1}, {3, 1, 6}, {1, 1, 1}, {1, 1, 1}, {3, 3, 1}});
+}
+
 // The logits that tokens are drawn from are capped as those of the loss are.
 TEST(Generator, CapsLogits) {
   const Rows rows = random_rows({6, 4});

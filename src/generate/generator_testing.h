@@ -36,6 +36,20 @@ inline Keys grouped_queries() {
   return keys;
 }
 
+// Llama 4's layers: chunks of three tokens, and a layer without rotation whose queries grow.
+inline Keys chunked() {
+  Keys keys = grouped_queries();
+  keys["decoder_block"] = "llama4";
+  keys.insert({{"shared_experts", 1},
+               {"use_qk_norm", true},
+               {"nope_layer_interval", 2},
+               {"interleave_moe_layer_step", 2},
+               {"chunk_attn_window_size", 3},
+               {"temperature_tuning", true},
+               {"temperature_tuning_floor_scale", 2}});
+  return keys;
+}
+
 inline Keys latent() {
   Keys keys = small_model();
   keys.insert({{"decoder_block", "deepseek"},

@@ -71,6 +71,8 @@ void run_gate(ThreadPool& pool, const char* op, const auto& list, const ExpertGa
     CHECK(!bias->defined() || (bias->dtype() == a.gate.dtype() && bias->shape() == (Shape{groups, columns})),
           "[{}] biases {} of {}", op, to_string(bias->shape()), name_of(bias->dtype()));
   }
+  CHECK(!a.form.weighted_inputs || (!a.gate_bias.defined() && a.form.limit == 0),
+        "[{}] weights of inputs beside biases or a limit", op);
   const TensorView sizes = a.gate_bias.defined() ? a.group_sizes : TensorView();
   check_groups_of(op, sizes, groups, rows);
   const double elements = static_cast<double>(a.gate.size());

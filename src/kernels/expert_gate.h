@@ -16,13 +16,16 @@ namespace switchyard {
 struct GateForm {
   float limit = 0;  // 0: none
   float alpha = 1;  // with a limit only
+  // Row weights are factors of what the expert takes: of gate and up, whose products are linear in it, not of
+  // hidden. Without biases and limit only.
+  bool weighted_inputs = false;
 };
 
 struct ExpertGateArgs {
   TensorView gate, up;            // [rows, columns], or more dims, of which the last is the columns
   TensorView gate_bias, up_bias;  // [G, columns]; both undefined: none
   TensorView group_sizes;
-  TensorView row_weights;  // [rows] f32, factors of the rows of hidden; undefined: 1
+  TensorView row_weights;  // [rows] f32, factors of the rows of hidden (GateForm); undefined: 1
   GateForm form;
   TensorView hidden;  // as gate
 };

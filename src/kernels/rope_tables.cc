@@ -19,9 +19,11 @@ void rope_tables(ThreadPool& pool, const RopeTablesArgs& args) {
   float *const cos = args.cos.kernel_data<float>(), *const sin = args.sin.kernel_data<float>();
   pool.for_range(tokens, 32, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin * pairs; i < end * pairs; ++i) {
-      const double angle = positions[i / pairs] * args.frequencies[static_cast<std::size_t>(i % pairs)];
-      cos[i] = static_cast<float>(std::cos(angle) * args.amplitude);
-      sin[i] = static_cast<float>(std::sin(angle) * args.amplitude);
+      const std::int32_t position = positions[i / pairs];
+      const double amplitude = args.amplitude * args.growth.at(position);
+      const double angle = position * args.frequencies[static_cast<std::size_t>(i % pairs)];
+      cos[i] = static_cast<float>(std::cos(angle) * amplitude);
+      sin[i] = static_cast<float>(std::sin(angle) * amplitude);
     }
   });
 }

@@ -113,9 +113,10 @@ void weigh_backward(const RoutingRule& rule, std::span<const float> scores, std:
   }
 }
 
-void choose(const RoutingRule& rule, std::span<const float> bias, Scratch& scratch,
-            std::span<std::int32_t> ids) {
-  std::copy(scratch.scores.begin(), scratch.scores.end(), scratch.selection.begin());
+void choose(const RoutingRule& rule, std::span<const float> logits, std::span<const float> bias,
+            Scratch& scratch, std::span<std::int32_t> ids) {
+  std::ranges::copy(rule.choose_by_logit ? logits : std::span<const float>(scratch.scores),
+                    scratch.selection.begin());
   for (std::size_t e = 0; e < bias.size(); ++e) scratch.selection[e] += bias[e];
   if (rule.groups > 1) keep_best_groups(rule, scratch);
   top_k(scratch.selection, ids);
@@ -173,7 +174,7 @@ void route_token(const RoutingRule& rule, std::span<const float> logits, std::sp
                  std::span<std::int32_t> ids, std::span<float> weights) {
   Scratch scratch(rule, std::ssize(logits));
   router_scores(rule.score, logits, scratch.scores);
-  choose(rule, bias, scratch, ids);
+  choose(rule, logits, bias, scratch, ids);
   weigh(rule, scratch.scores, bias, ids, weights);
 }
 
@@ -196,7 +197,7 @@ void route(ThreadPool& pool, const RouteArgs& args) {
                      else if (rule.random)
                        draw(args.random, args.logits, t, chosen);
                      else
-                       choose(rule, bias, scratch, chosen);
+                       choose(rule, row_of(args.logits, t), bias, scratch, chosen);
                      weigh(rule, scratch.scores, bias, chosen, row_of(args.weights, t));
                    }
                  });

@@ -20,6 +20,7 @@ struct RoutingRule {
   bool normalise = false;             // weights: divided by their sum over K plus normalise_epsilon
   float normalise_epsilon = 0;
   float scaling = 1;                  // weights: multiplied by it
+  bool choose_by_logit = false;       // the K largest of logits + bias are chosen, however scores round
   bool weights_include_bias = false;  // weights: of scores + bias
   // Above 1: experts stand in so many groups of E / groups, and only those of the kept_groups best groups can
   // be chosen. A group scores the sum of its two best scores (sigmoid) or its best.

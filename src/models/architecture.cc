@@ -31,6 +31,11 @@ constexpr auto kWindowed = [](const Architecture& a) {
   return std::any_of(a.layer_specs.begin(), a.layer_specs.end(),
                      [](const LayerSpec& l) { return l.windowed; });
 };
+constexpr auto kUnrotated = [](const Architecture& a) {
+  return std::any_of(a.layer_specs.begin(), a.layer_specs.end(),
+                     [](const LayerSpec& l) { return l.unrotated; });
+};
+constexpr auto kScalesQueries = [](const Architecture& a) { return a.scales_queries(); };
 constexpr auto kDelta = [](const Architecture& a) { return a.has_delta(); };
 constexpr auto kPredicting = [](const Architecture& a) { return a.predictions > 0; };
 constexpr auto kClamped = [](const Architecture& a) { return a.moe.experts > 0 && a.moe.gate_limit != 0; };
@@ -152,6 +157,19 @@ constexpr ArchitectureField kFields[] = {
      kWindowed},
     {"window", "sliding_window_size", "keys that a token of a windowed layer sees", kFunction, FIELD(window),
      kWindowed},
+    {"unrotated_layers", "nope_layer_interval", "layers without rotation", kFunction,
+     [](Architecture& a) -> FieldPointer {
+       return LayerFlag{&a.layer_specs, &LayerSpec::unrotated};
+     },
+     kUnrotated},
+    {"chunk", "chunk_attn_window_size", "places of a chunk, whose keys a rotated token sees", kFunction,
+     FIELD(chunk), [](const Architecture& a) { return a.chunk != 0; }},
+    {"qk_unit_norm", "use_qk_norm", "rotated queries and keys are normed without weights", kFunction,
+     FIELD(qk_unit_norm), [](const Architecture& a) { return a.qk_unit_norm; }},
+    {"query_growth", "temperature_tuning", "growth of queries without rotation by position", kFunction,
+     FIELD(query_growth), kScalesQueries},
+    {"query_growth_positions", "temperature_tuning_floor_scale", "positions of a step of that growth",
+     kFunction, FIELD(query_growth_positions), kScalesQueries},
     {"gate_limit", "mlp_activations_limit", "clamp of the experts' gates", kFunction, FIELD(moe.gate_limit),
      kClamped},
     {"gate_alpha", "mlp_activations_alpha", "factor in the logistic function of a clamped gate", kFunction,
@@ -170,6 +188,11 @@ constexpr ArchitectureField kFields[] = {
     {"normalise_epsilon", "routed_score_func", "added to that sum", kFunction, FIELD(moe.normalise_epsilon),
      [](const Architecture& a) { return kWeighted(a) && a.moe.normalise; }},
     {"scaling", "routed_scaling_factor", "factor of the weights", kFunction, FIELD(moe.scaling), kWeighted},
+    {"choose_by_logit", "decoder_block", "experts are chosen by logits, not by their scores", kFunction,
+     FIELD(moe.choose_by_logit), [](const Architecture& a) { return kChosen(a) && a.moe.choose_by_logit; }},
+    {"weights_on_inputs", "decoder_block", "weights multiply what experts take", kFunction,
+     FIELD(moe.weights_on_inputs),
+     [](const Architecture& a) { return a.moe.experts > 0 && a.moe.weights_on_inputs; }},
     {"weights_include_bias", "compat", "weights hold the router's bias", kFunction,
      FIELD(moe.weights_include_bias), [](const Architecture& a) { return a.moe.experts > 0 && a.moe.bias; }},
     {"groups", "n_routing_groups", "groups of experts that limit the choice", kFunction, FIELD(moe.groups),
@@ -220,6 +243,10 @@ nlohmann::json value_at(const T* field) {
 }
 
 }  // namespace
+
+bool Architecture::scales_queries() const {
+  return query_growth != 0 && kUnrotated(*this);
+}
 
 std::vector<std::int64_t> Architecture::moe_layers() const {
   std::vector<std::int64_t> numbers;

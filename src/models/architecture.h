@@ -32,6 +32,8 @@ struct LayerSpec {
   bool experts = false;   // its feed-forward part is an MoE layer
   bool delta = false;     // a gated delta net in place of attention
   bool windowed = false;  // a token sees Architecture::window keys, its own included, not all before it
+  // Queries and keys are not rotated, and a token sees all before it, whatever Architecture::chunk is.
+  bool unrotated = false;
 
   bool operator==(const LayerSpec&) const = default;
 };
@@ -48,6 +50,11 @@ struct Architecture {
   std::int64_t moe_emb = 0;     // width of the tokens at the experts: emb, or the latent width
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
   std::int64_t window = 0;
+  std::int64_t chunk = 0;  // a token of a rotated layer sees keys of its own chunk of so many places; 0: all
+  bool qk_unit_norm = false;  // rotated queries and keys are normed, without weights
+  // Queries of layers without rotation are times 1 + growth · ln(1 + floor((position + 1) / positions)).
+  double query_growth = 0;
+  std::int64_t query_growth_positions = 1;
   bool attention_gate = false;  // each head's output is times the logistic function of a product with x
   bool sinks = false;           // each head's softmax has one more score, a parameter
   bool qk_norm = false;
@@ -76,6 +83,7 @@ struct Architecture {
   bool compat = false;
 
   const LayerSpec& layer(std::int64_t i) const { return layer_specs[static_cast<std::size_t>(i)]; }
+  bool scales_queries() const;  // whether a layer's queries have such a factor other than 1
   float norm_offset() const { return norm_plus_one ? 1.0f : 0.0f; }
   bool has_delta() const;  // some layer has a gated delta net
   // Layers and prediction layers, which are numbered on.

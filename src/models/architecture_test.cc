@@ -45,6 +45,13 @@ std::vector<Architecture> models() {
   clamped.moe.gate_limit = 7;
   clamped.window = 8;
   clamped.layer_specs[1].windowed = true;
+  Architecture chunked = routed;
+  chunked.chunk = 8;
+  chunked.qk_unit_norm = true;
+  chunked.query_growth = 0.1;
+  chunked.query_growth_positions = 16;
+  chunked.layer_specs[1].unrotated = true;
+  chunked.moe.choose_by_logit = chunked.moe.weights_on_inputs = true;
   Architecture delta = routed;
   delta.layer_specs[1].delta = true;
   delta.attention_gate = delta.norm_plus_one = delta.shared_gate = true;
@@ -54,7 +61,7 @@ std::vector<Architecture> models() {
   Architecture predicting = routed;
   predicting.predictions = 1;
   predicting.layer_specs.push_back(routed.layer_specs.back());
-  return {dense, routed, latent, drawn, clamped, delta, predicting};
+  return {dense, routed, latent, drawn, clamped, chunked, delta, predicting};
 }
 
 void change(bool& value) {

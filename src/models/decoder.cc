@@ -61,7 +61,8 @@ Array final_hidden_of(Context& c, const ModelConfig& m, const Array& x, const Ar
 class LayerRuns {
  public:
   struct Tokens {
-    const RopeTables& rope;
+    const RopeTables& rope;           // of layers that rotate
+    const RopeTables& query_factors;  // of the others
     const Array& segments;
     const TokenPlaces& places;
   };
@@ -90,7 +91,7 @@ class LayerRuns {
         parameters_,
         fmt::format("layers.{}.", i),
         model_.layer(i),
-        tokens_.rope,
+        model_.layer(i).unrotated ? tokens_.query_factors : tokens_.rope,
         tokens_.segments,
         options_.caches == nullptr ? nullptr : &options_.caches->layers[static_cast<std::size_t>(i)],
         &tokens_.places};
@@ -200,12 +201,18 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
   }
   const RopeTables rope =
       rope_tables(c, positions, rope_frequencies(m.rope, m.rope_dim), rope_amplitude(m.rope));
+  // Of no angle: all that they do is to multiply.
+  const RopeTables query_factors =
+      m.scales_queries()
+          ? rope_tables(c, positions, std::vector<double>(static_cast<std::size_t>(m.head_dim / 2)), 1,
+                        {m.query_growth, static_cast<double>(m.query_growth_positions)})
+          : RopeTables();
 
   const Array table = table_of(c, m, parameters);
   Array x = c.stage.is_first() ? embedding(c, table, batch.inputs, layout) : options.input;
   if (options.keep_hidden && c.stage.is_first()) result.hidden.push_back(x);
 
-  LayerRuns runs(c, m, parameters, options, {rope, segments, places}, result);
+  LayerRuns runs(c, m, parameters, options, {rope, query_factors, segments, places}, result);
   const LayerRange layers = layers_of(c.stage, m.layers);
   for (std::int64_t i = layers.begin; i < layers.end; ++i)
     x = runs.run(i, [&](const LayerCall&) { return x; });

@@ -20,6 +20,10 @@ struct DecoderBlock {
   // (mlp_activations_limit), and unless windowed_layers says otherwise every other layer has the window, from
   // the first on.
   bool as_gpt_oss = false;
+  // Llama 4: neighbours are rotated; use_qk_norm is a norm after rotation, without weights; layers may go
+  // without rotation (nope_layer_interval); experts are chosen by logits, and the logistic function of a
+  // chosen one multiplies what its expert takes.
+  bool as_llama4 = false;
   // Qwen3-Next: norms multiply by 1 + weight, attention's output and the shared expert have gates, and layers
   // but each inhomogeneous_layer_cycle_interval-th have a gated delta net in place of attention.
   bool as_qwen3_next = false;

@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <numeric>
 
+#include "config/declaration.h"
 #include "core/error.h"
+#include "models/model_router.h"
 
 namespace switchyard {
 namespace {
@@ -35,14 +38,18 @@ void read_rope(const Config& c, ModelConfig& m) {
   m.rope.beta_slow = c.get_float("beta_slow");
   m.rope.original_positions = c.get_int("original_max_position_embeddings");
   m.rope.truncate = c.get_bool("rope_truncate");
-  m.rope.interleaved = m.mla && c.get_bool("rope_interleave");
+  m.rope.interleaved = m.block->as_llama4 || (m.mla && c.get_bool("rope_interleave"));
   m.rope.attention_scaling = c.get_bool("rope_attention_scaling");
   if (m.rope.type == "llama3.1") {
     // The published constants, which the reference has built in; a Hugging Face config states its own.
     m.rope.low_frequency_factor = c.get_float("rope_low_freq_factor");
     m.rope.high_frequency_factor = c.get_float("rope_high_freq_factor");
-    if (!c.is_set_by_user("rope_factor")) m.rope.factor = 8;
-    if (!c.is_set_by_user("original_max_position_embeddings")) m.rope.original_positions = 8192;
+    const auto stated = [&](const char* key, const auto& value) {  // by the user or a model file
+      return c.is_set_by_user(key) || find_key(key)->default_value != value;
+    };
+    if (!stated("rope_factor", m.rope.factor)) m.rope.factor = 8;
+    if (!stated("original_max_position_embeddings", m.rope.original_positions))
+      m.rope.original_positions = 8192;
   }
 }
 
@@ -53,7 +60,10 @@ std::int64_t rotated_width(std::int64_t head_dim, double share) {
 
 void read_attention(const Config& c, ModelConfig& m) {
   m.mla = c.get_string("attention_type") == "mla";
-  m.qk_norm = c.get_bool("use_qk_norm");
+  m.qk_norm = c.get_bool("use_qk_norm") && !m.block->as_llama4;
+  m.qk_unit_norm = c.get_bool("use_qk_norm") && m.block->as_llama4;
+  if (m.qk_unit_norm && c.get_string("qk_norm_over") == "width")
+    fail_usage("[model] qk_norm_over=width: decoder_block={} norms each head", m.block->name);
   m.qk_norm_of_heads = m.qk_norm && c.get_string("qk_norm_over") == "width";
   m.attention_bias = c.get_bool("attention_bias");
   m.sinks = c.get_bool("attention_sink");
@@ -97,36 +107,30 @@ void read_attention(const Config& c, ModelConfig& m) {
   }
 }
 
-void read_router(const Config& c, ModelConfig& m) {
-  MoeConfig& moe = m.moe;
-  const std::string score = c.get_string("routed_score_func");
-  moe.score = score == "sigmoid"   ? RouterScore::sigmoid
-              : score == "softmax" ? RouterScore::softmax
-                                   : RouterScore::none;
-  moe.softmax_over_selected = moe.score == RouterScore::none;
-  moe.bias = c.get_bool("routed_bias") && !m.block->as_gpt_oss;
-  moe.logit_bias = c.get_bool("routed_bias") && m.block->as_gpt_oss;
-  if (moe.bias && moe.score == RouterScore::none)
-    fail_usage("[model] routed_bias=true: expected routed_score_func=sigmoid or softmax, got none");
-  moe.scaling = static_cast<float>(c.get_float("routed_scaling_factor"));
-  const bool norm = c.get_bool("norm_topk_prob");
-  if (moe.score == RouterScore::none && m.block->softmax_over_all && !m.compat) {
-    moe.score = RouterScore::softmax;
-    moe.softmax_over_selected = false;
-    moe.normalise = norm;
-  } else if (moe.score == RouterScore::sigmoid) {
-    moe.normalise = norm;
-    moe.normalise_epsilon = 1e-20f;
-  } else if (moe.score == RouterScore::softmax) {
-    moe.normalise = norm && !m.compat;
+// Layers without rotation, chunks and growing queries, which one kind of layer has.
+void place_rotations(const Config& c, ModelConfig& m) {
+  const std::int64_t interval = c.get_int("nope_layer_interval");
+  m.chunk = c.get_int("chunk_attn_window_size");
+  const bool grows = c.get_bool("temperature_tuning");
+  if (!m.block->as_llama4) {
+    const auto refuse = [&](const char* key, const auto& value) {
+      fail_usage("[model] {}={}: expected decoder_block=llama4, got {}", key, value, m.block->name);
+    };
+    if (interval > 0) refuse("nope_layer_interval", interval);
+    if (m.chunk > 0) refuse("chunk_attn_window_size", m.chunk);
+    if (grows) refuse("temperature_tuning", "true");
+    if (c.get_int("interleave_moe_layer_step") > 1)
+      refuse("interleave_moe_layer_step", c.get_int("interleave_moe_layer_step"));
+    return;
   }
-  moe.groups = std::max<std::int64_t>(0, c.get_int("n_routing_groups"));
-  moe.kept_groups = std::max<std::int64_t>(0, c.get_int("topk_routing_group"));
-  // The reference routes other models by the best of biased scores, whatever their keys say.
-  if (m.compat && !m.name.starts_with("deepseek3") && !m.name.starts_with("deepseek4")) {
-    moe.groups = moe.kept_groups = 0;
-    moe.weights_include_bias = moe.bias;
-  }
+  if (c.get_int("sliding_window_size") > 0)
+    fail_usage("[model] sliding_window_size={}: decoder_block={} has chunks, not windows",
+               c.get_int("sliding_window_size"), m.block->name);
+  for (std::int64_t i = 0; interval > 0 && i < m.layers; ++i)
+    m.layer_specs[static_cast<std::size_t>(i)].unrotated = (i + 1) % interval == 0;
+  if (!grows) return;
+  m.query_growth = c.get_float("temperature_tuning_scale");
+  m.query_growth_positions = c.get_int("temperature_tuning_floor_scale");
 }
 
 // The reference has latent experts in one kind of layer only, with one width for what attention gives and the
@@ -159,24 +163,19 @@ void read_latent_width(const Config& c, ModelConfig& m) {
   m.moe_emb = experts;
 }
 
-void read_experts(const Config& c, ModelConfig& m) {
-  m.moe.expert_bias = c.get_bool("mlp_bias");
-  if (!m.block->as_gpt_oss) return;
-  const double limit = c.get_float("mlp_activations_limit");
-  if (limit <= 0)
-    fail_usage("[model] mlp_activations_limit={}: decoder_block={} needs one above 0", limit, m.block->name);
-  m.moe.gate_limit = static_cast<float>(limit);
-  m.moe.gate_alpha = static_cast<float>(c.get_float("mlp_activations_alpha"));
-}
-
 // What the experts and the dense layers have in their gates is fixed by the block.
 void check_activations(const Config& c, const ModelConfig& m) {
   const std::vector<std::string> given = c.get_strings("mlp_activations"),
                                  wanted{m.block->as_gpt_oss ? "sigmoid" : "silu", "linear"};
   const std::int64_t cycle = c.get_int("inhomogeneous_layer_cycle_interval");
-  if (cycle != 1 && !m.block->as_qwen3_next && !(m.block->as_gpt_oss && cycle == 2))
+  const std::int64_t repeats = m.block->as_gpt_oss ? 2
+                               : m.block->as_llama4
+                                   ? std::lcm(std::max<std::int64_t>(1, c.get_int("nope_layer_interval")),
+                                              c.get_int("interleave_moe_layer_step"))
+                                   : 1;
+  if (cycle != 1 && cycle != repeats && !m.block->as_qwen3_next)
     fail_usage("[model] inhomogeneous_layer_cycle_interval={}: decoder_block={} repeats every {}", cycle,
-               m.block->name, m.block->as_gpt_oss ? "2 layers" : "layer");
+               m.block->name, repeats == 1 ? "layer" : fmt::format("{} layers", repeats));
   if (given != wanted)
     fail_usage("[model] mlp_activations=[{}]: decoder_block={} has [{}]", fmt::join(given, ","),
                m.block->name, fmt::join(wanted, ","));
@@ -253,15 +252,22 @@ void read_delta(const Config& c, const Scales& scale, ModelConfig& m) {
     fail_usage("[model] sliding_window_size={}: decoder_block={} has no windows", m.window, m.block->name);
 }
 
-// Which layers have experts: those of moe_layers, or all from first_num_dense_layers on.
+// Which layers have experts: those of moe_layers, or all from first_num_dense_layers on, or each
+// interleave_moe_layer_step-th.
 void place_experts(const Config& c, ModelConfig& m) {
   const std::vector<std::size_t> listed = listed_layers(c, "moe_layers", m.layers);
   const std::int64_t dense = c.get_int("first_num_dense_layers");
   if (!listed.empty() && dense > 0)
     fail_usage("[model] moe_layers=[{}] and first_num_dense_layers={}: expected one of them",
                fmt::join(listed, ","), dense);
+  const std::int64_t step = c.get_int("interleave_moe_layer_step");
+  if (step > 1 && (!listed.empty() || dense > 0 || step > m.layers))
+    fail_usage(
+        "[model] interleave_moe_layer_step={}: expected at most {} layers, and neither moe_layers nor "
+        "first_num_dense_layers",
+        step, m.layers);
   for (std::int64_t i = dense; listed.empty() && i < m.layers; ++i)
-    m.layer_specs[static_cast<std::size_t>(i)].experts = true;
+    m.layer_specs[static_cast<std::size_t>(i)].experts = (i + 1) % step == 0;
   for (const std::size_t i : listed) m.layer_specs[i].experts = true;
 }
 
@@ -389,6 +395,7 @@ ModelConfig model_config(const Config& c) {
   m.head_dim = c.get_int("head_dim");
   read_attention(c, m);
   place_windows(c, m);
+  place_rotations(c, m);
   read_delta(c, scale, m);
   read_moe(c, scale, m);
   check_activations(c, m);

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <numbers>
+
 #include "core/error.h"
 #include "models/parameters.h"
 #include "models/same_model.h"
@@ -119,6 +121,39 @@ TEST(ModelConfig, LayersAreWhatTheirListsSay) {
   Keys wide = qwen3_next;
   wide["shared_expert_mlp_dim"] = 24;
   EXPECT_EQ(model_of(wide).shared_mlp, 24);
+  const ModelConfig llama4 =
+      model_of({{"decoder_block", "llama4"}, {"nope_layer_interval", 2}, {"interleave_moe_layer_step", 3}});
+  EXPECT_EQ(flags_of(llama4, &LayerSpec::unrotated), (Flags{false, true, false}));
+  EXPECT_EQ(flags_of(llama4, &LayerSpec::experts), (Flags{false, false, true}));
+  EXPECT_EQ(flags_of(model_of({{"decoder_block", "llama4"}}), &LayerSpec::unrotated),
+            (Flags{false, false, false}));
+}
+
+// Where the bands of Llama 3.1's rotation meet there is no band between: waves longer than both bounds are
+// stretched, all others stay.
+TEST(ModelConfig, RotationWithoutAMiddleBand) {
+  RopeConfig rope;
+  rope.type = "llama3.1";
+  rope.theta = 10000;
+  rope.factor = 16;
+  rope.low_frequency_factor = rope.high_frequency_factor = 1;
+  rope.original_positions = 64;
+  RopeConfig plain = rope;
+  plain.type = "default";
+  const std::vector<double> got = rope_frequencies(rope, 16), whole = rope_frequencies(plain, 16);
+  int stretched = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const bool is_long = 2 * std::numbers::pi / whole[i] > 64;
+    stretched += is_long ? 1 : 0;
+    EXPECT_EQ(got[i], is_long ? whole[i] / 16 : whole[i]) << i;
+  }
+  EXPECT_GT(stretched, 0);
+  EXPECT_LT(stretched, 8);
+  // A wave as long as the bound: 0 / 0 would be no number.
+  rope.theta = 1;
+  rope.original_positions = 1;
+  rope.low_frequency_factor = rope.high_frequency_factor = 1 / (2 * std::numbers::pi);
+  for (const double f : rope_frequencies(rope, 4)) EXPECT_TRUE(f == 1.0 || f == 1.0 / 16) << f;
 }
 
 // They are numbered on, and are as the last layer is.
@@ -158,6 +193,22 @@ TEST(ModelConfig, BadPartsAreNamed) {
         {"attention_output_dim", 8},
         {"moe_expert_input_dim", 8}},
        "mtp_num_layers=1: decoder_block=qwen3_custom_moe has no prediction layers"},
+      {{{"nope_layer_interval", 2}}, "nope_layer_interval=2: expected decoder_block=llama4, got mixtral"},
+      {{{"chunk_attn_window_size", 8}}, "chunk_attn_window_size=8: expected decoder_block=llama4"},
+      {{{"temperature_tuning", true}}, "temperature_tuning=true: expected decoder_block=llama4"},
+      {{{"interleave_moe_layer_step", 2}}, "interleave_moe_layer_step=2: expected decoder_block=llama4"},
+      {{{"decoder_block", "llama4"}, {"interleave_moe_layer_step", 4}}, "interleave_moe_layer_step=4"},
+      {{{"decoder_block", "llama4"}, {"interleave_moe_layer_step", 2}, {"moe_layers", {1}}},
+       "interleave_moe_layer_step=2"},
+      {{{"decoder_block", "llama4"}, {"sliding_window_size", 4}}, "has chunks, not windows"},
+      {{{"decoder_block", "llama4"}, {"use_qk_norm", true}, {"qk_norm_over", "width"}}, "qk_norm_over=width"},
+      {{{"decoder_block", "llama4"}, {"routed_score_func", "softmax"}}, "routed_score_func=softmax"},
+      {{{"decoder_block", "llama4"}, {"routed_bias", true}}, "routed_bias=true"},
+      {{{"decoder_block", "llama4"}, {"norm_topk_prob", true}}, "norm_topk_prob=true"},
+      {{{"decoder_block", "llama4"}, {"routed_scaling_factor", 2.0}}, "routed_scaling_factor=2"},
+      {{{"decoder_block", "llama4"}, {"n_routing_groups", 2}, {"topk_routing_group", 1}},
+       "n_routing_groups=2"},
+      {{{"decoder_block", "llama4"}, {"mlp_bias", true}}, "mlp_bias=true"},
       {{{"inhomogeneous_layer_cycle_interval", 2}}, "inhomogeneous_layer_cycle_interval=2"},
       {{{"delta_layers", {1}}}, "delta_layers=[1]: expected decoder_block=qwen3_next"},
       {{{"decoder_block", "qwen3_next"}, {"delta_layers", {3}}},

@@ -17,10 +17,14 @@ std::vector<double> rope_frequencies(const RopeConfig& rope, std::int64_t dim) {
     for (double& f : frequencies) {
       const double wavelength = two_pi / f;
       if (wavelength < original / rope.high_frequency_factor) continue;
-      const double smooth = (original / wavelength - rope.low_frequency_factor) /
-                            (rope.high_frequency_factor - rope.low_frequency_factor);
-      f = wavelength > original / rope.low_frequency_factor ? f / rope.factor
-                                                            : (1 - smooth) * f / rope.factor + smooth * f;
+      if (wavelength > original / rope.low_frequency_factor) {
+        f /= rope.factor;
+        continue;
+      }
+      const double band = rope.high_frequency_factor - rope.low_frequency_factor;
+      if (band == 0) continue;  // at the one bound that is then both
+      const double smooth = (original / wavelength - rope.low_frequency_factor) / band;
+      f = (1 - smooth) * f / rope.factor + smooth * f;
     }
   } else if (rope.type == "yarn") {
     auto dim_of = [&](double rotations) {

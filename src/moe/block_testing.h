@@ -155,6 +155,15 @@ inline MoeConfig deepseek3(std::int64_t experts, std::int64_t slots) {
   return config;
 }
 
+// The logistic function of a chosen logit multiplies what its expert takes.
+inline MoeConfig llama4(std::int64_t experts, std::int64_t slots) {
+  MoeConfig config = mixtral(experts, slots);
+  config.score = RouterScore::sigmoid;
+  config.softmax_over_selected = false;
+  config.choose_by_logit = config.weights_on_inputs = true;
+  return config;
+}
+
 // Biases everywhere, gates and up projections that reach the clamp.
 inline MoeConfig gpt_oss(std::int64_t experts, std::int64_t slots) {
   MoeConfig config = mixtral(experts, slots);

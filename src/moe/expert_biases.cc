@@ -146,7 +146,7 @@ Array expert_gate(Context& context, const MoeConfig& config, const Array& gate, 
     inputs.push_back(cast(context, up_bias, up.dtype()));
   }
   row_inputs.add(rows, inputs);
-  const GateForm form{config.gate_limit, config.gate_alpha};
+  const GateForm form{config.gate_limit, config.gate_alpha, config.weights_on_inputs};
   return never_save(apply(context, std::make_shared<ExpertGateOp>(form, biased, row_inputs), inputs).front());
 }
 

@@ -1,4 +1,5 @@
-// The parts of an expert that only some models have: biases, and a clamp of what is gated.
+// The parts of an expert that only some models have: biases, a clamp of what is gated, and weights of what
+// it takes.
 #pragma once
 
 #include "autograd/op.h"

@@ -28,6 +28,8 @@ struct MoeConfig {
   bool normalise = false;             // weights: divided by their sum over K
   float normalise_epsilon = 0;        // added to that sum
   float scaling = 1;                  // routed_scaling_factor
+  bool choose_by_logit = false;       // the choice is of logits, whatever the weights are made of (llama4)
+  bool weights_on_inputs = false;     // a weight multiplies what its expert takes, not what it gives (llama4)
   bool bias = false;                  // a bias for the choice alone (routed_bias)
   bool logit_bias = false;            // a bias of the logits (gpt-oss)
   bool weights_include_bias = false;  // compat=maxtext, but for deepseek3 and later
@@ -39,8 +41,8 @@ struct MoeConfig {
   float gate_limit = 0;      // mlp_activations_limit: gate and up are clamped (kernels/expert_gate.h); 0: not
   float gate_alpha = 1;      // factor inside that gate's logistic function
 
-  // Whether an expert is three products and silu, and nothing more.
-  bool plain_experts() const { return !expert_bias && gate_limit == 0; }
+  // Whether an expert is three products, silu and a weight of its output, and nothing more.
+  bool plain_experts() const { return !expert_bias && gate_limit == 0 && !weights_on_inputs; }
 };
 
 // How the layer is run, and what training makes of it: never part of what a model is.
@@ -54,7 +56,8 @@ struct MoeExecution {
   double capacity_factor = -1;                // dense path; <= 0: every expert on every token
   bool dispatch_without_expert_axes = false;  // moe_dispatch_no_expert_sharding
   bool float32_gate_logits = false;
-  bool weights_at_combine = false;  // the routing weight multiplies the down output, not the activation
+  bool weights_at_combine = false;  // the routing weight multiplies the down output, not the activation;
+                                    // has no say with weights_on_inputs
 
   double balance_weight = 0;    // load_balance_loss_weight; 0: no such loss
   bool compat_balance = false;  // that loss and the counts of rows as the reference's (moe.md §9)

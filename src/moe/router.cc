@@ -76,6 +76,7 @@ RoutingRule routing_rule(const MoeConfig& config) {
           .normalise = config.normalise,
           .normalise_epsilon = config.normalise_epsilon,
           .scaling = config.scaling,
+          .choose_by_logit = config.choose_by_logit,
           .weights_include_bias = config.weights_include_bias,
           .groups = config.groups,
           .kept_groups = config.kept_groups,

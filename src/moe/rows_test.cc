@@ -148,6 +148,30 @@ TEST(Rows, ExpertMlpGradients) {
   }
 }
 
+// Weights of what experts take reach the result through the activation.
+TEST(Rows, ExpertMlpOfWeightedInputsGradients) {
+  MoeConfig config;
+  config.weights_on_inputs = true;
+  const std::vector<std::int32_t> sizes{3, 0, 4, 2};
+  for (const std::int64_t chunks : {1, 3}) {
+    check_gradients({.function =
+                         [=](Context& c, std::span<const Array> in) {
+                           RowPlan sorted;
+                           sorted.sizes = in[5];
+                           const auto parts = chunk_last(c, in[0], chunks);
+                           const auto x = [&](std::int64_t i) { return parts[static_cast<std::size_t>(i)]; };
+                           return expert_mlp(c, config, x, chunks, sorted, in[1],
+                                             weights_of(in[2], in[3], in[4]));
+                         },
+                     .inputs = {{random_tensor({9, 6}, 1)},
+                                {random_tensor({9}, 2)},
+                                {random_tensor({4, 6, 5}, 3)},
+                                {random_tensor({4, 6, 5}, 4)},
+                                {random_tensor({4, 5, 6}, 5)},
+                                {Tensor::of<std::int32_t>({4}, sizes)}}});
+  }
+}
+
 TEST(Rows, ExpertMlpOfTokensGradients) {
   const Tensor ids = random_integers({2, 4, 2}, 68, 0, 4);
   check_gradients({.function =

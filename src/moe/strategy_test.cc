@@ -88,6 +88,12 @@ TEST(Strategies, BiasesAndClampedGates) {
   unbiased.expert_bias = unbiased.logit_bias = false;  // a clamp alone
   check({.load = Load::one_hot, .config = unbiased}, {Mesh({{"expert", 4}})});
 }
+TEST(Strategies, WeightsOnWhatExpertsTake) {
+  check({.config = llama4(8, 1)}, expert_meshes());
+  check({.batch = 16, .config = llama4(8, 3)}, product_meshes());
+  check({.load = Load::empty_experts, .config = llama4(8, 2)},
+        {Mesh({{"tensor", 2}, {"expert", 2}}), Mesh({{"fsdp", 2}, {"expert", 4}})});
+}
 TEST(Strategies, BalancedLoad) {
   check({.width = 9, .load = Load::balanced, .config = mixtral(8, 2)}, {Mesh({{"expert", 4}})});
 }

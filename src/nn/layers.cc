@@ -26,7 +26,8 @@ AttentionOptions attention_options(const LayerCall& call) {
   const ModelConfig& m = call.model;
   return {.scale = static_cast<float>(m.attention_scale),
           .balanced = m.balanced_context,
-          .window = call.layer.windowed ? m.window : 0};
+          .window = call.layer.windowed ? m.window : 0,
+          .chunk = call.layer.unrotated ? 0 : m.chunk};
 }
 
 // x with M whole, its tokens laid out as those of the queries.
@@ -134,8 +135,16 @@ Array grouped_query_attention(const LayerCall& call, const Array& x) {
     k = m.qk_norm_of_heads ? rms_norm_of_heads(c, k, of_kv_heads(k_norm), m.norm_epsilon)
                            : rms_norm(c, k, k_norm, m.norm_epsilon, m.norm_offset());
   }
-  q = rope(c, q, call.rope, 0, m.rope.interleaved);
-  k = rope(c, k, call.rope, 0, m.rope.interleaved);
+  if (!call.layer.unrotated) {
+    q = rope(c, q, call.rope, 0, m.rope.interleaved);
+    k = rope(c, k, call.rope, 0, m.rope.interleaved);
+    if (m.qk_unit_norm) {
+      q = rms_norm_without_scale(c, q, m.norm_epsilon);
+      k = rms_norm_without_scale(c, k, m.norm_epsilon);
+    }
+  } else if (m.scales_queries()) {
+    q = rope(c, q, call.rope, 0, m.rope.interleaved);
+  }
   const Array head_sinks =
       m.sinks ? cast(c, call.parameters[call.prefix + "attention.sinks"], DType::f32) : Array();
   const Array* const sinks = m.sinks ? &head_sinks : nullptr;

@@ -16,8 +16,10 @@ struct LayerCall {
   const Parameters& parameters;
   std::string prefix;  // "layers.3."
   const LayerSpec& layer;
-  const RopeTables& rope;  // of the tokens as attention has them
-  const Array& segments;   // i32 [B,S]
+  // Of the tokens as attention has them; of a layer without rotation the factors of its queries, if there are
+  // some (scales_queries).
+  const RopeTables& rope;
+  const Array& segments;  // i32 [B,S]
   // Of generation, else null: what attention remembers of the tokens before, and where these stand.
   AttentionCache* cache = nullptr;
   const TokenPlaces* places = nullptr;

@@ -18,8 +18,8 @@ namespace {
 
 class RopeTablesOp : public Op {
  public:
-  RopeTablesOp(std::vector<double> frequencies, double amplitude)
-      : frequencies_(std::move(frequencies)), amplitude_(amplitude) {}
+  RopeTablesOp(std::vector<double> frequencies, double amplitude, const PositionGrowth& growth)
+      : frequencies_(std::move(frequencies)), amplitude_(amplitude), growth_(growth) {}
   std::string_view name() const override { return "rope_tables"; }
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
     ArrayInfo table = in[0];
@@ -34,7 +34,8 @@ class RopeTablesOp : public Op {
     Shape shape = in[0].shape();
     shape.push_back(static_cast<std::int64_t>(frequencies_.size()));
     const Tensor cos = c.empty(DType::f32, shape), sin = c.empty(DType::f32, shape);
-    switchyard::rope_tables(*c.pool, {in[0].view(), frequencies_, amplitude_, cos.view(), sin.view()});
+    switchyard::rope_tables(*c.pool,
+                            {in[0].view(), frequencies_, amplitude_, cos.view(), sin.view(), growth_});
     return {cos, sin};
   }
   std::vector<Tensor> backward(Context&, const BackwardCall&) const override { return {Tensor()}; }
@@ -43,6 +44,7 @@ class RopeTablesOp : public Op {
  private:
   std::vector<double> frequencies_;
   double amplitude_;
+  PositionGrowth growth_;
 };
 
 class RopeOp : public Op {
@@ -187,9 +189,9 @@ class AttentionOp : public Op {  // inputs: q, k, v, segments of the queries and
 }  // namespace
 
 RopeTables rope_tables(Context& context, const Array& positions, std::span<const double> frequencies,
-                       double amplitude) {
-  auto op =
-      std::make_shared<RopeTablesOp>(std::vector<double>(frequencies.begin(), frequencies.end()), amplitude);
+                       double amplitude, const PositionGrowth& growth) {
+  auto op = std::make_shared<RopeTablesOp>(std::vector<double>(frequencies.begin(), frequencies.end()),
+                                           amplitude, growth);
   auto tables = apply(context, op, std::span(&positions, 1));
   return {tables[0], tables[1]};
 }

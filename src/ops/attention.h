@@ -1,16 +1,18 @@
 #pragma once
 
 #include "autograd/op.h"
+#include "kernels/rope_tables.h"
 
 namespace switchyard {
 
 // Rotary angles of the local tokens: cos and sin [B,S,dim/2] f32 of position * frequency, times `amplitude`.
-// positions i32 [B,S]; frequencies (radians per position, one a pair).
+// positions i32 [B,S]; frequencies (radians per position, one a pair). `growth` is one more factor by
+// position.
 struct RopeTables {
   Array cos, sin;
 };
 RopeTables rope_tables(Context& context, const Array& positions, std::span<const double> frequencies,
-                       double amplitude);
+                       double amplitude, const PositionGrowth& growth = {});
 
 // Rotates dims [offset, offset + dim) of every head of x [B,S,N,D] (or [B,S,D]: one head), dim = 2 * pairs of
 // the tables.

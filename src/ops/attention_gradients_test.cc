@@ -29,6 +29,19 @@ TEST(Gradients, RopeBothLayoutsWithOffset) {
   }
 }
 
+TEST(Gradients, FactorsOfPositions) {
+  const std::vector<double> angles{0, 0, 0};
+  const Tensor positions = random_integers({2, 6}, 3, 0, 40);
+  auto function = [&](Context& c, std::span<const Array> in) {
+    return rope(c, in[0], rope_tables(c, in[1], angles, 1, {0.7, 8}), 0, true);
+  };
+  check_gradients({.function = function,
+                   .inputs = {{random_tensor({2, 6, 4, 6}, 4),
+                               {{{{"data"}, {}, {"tensor"}, {}}, {}}, {{{"data"}, {"context"}, {}, {}}, {}}}},
+                              {positions, {{{{"data"}, {}}, {}}, {{{"data"}, {"context"}}, {}}}}},
+                   .meshes = {kData2Tensor2, Mesh({{"data", 2}, {"context", 3}})}});
+}
+
 Tensor packed_segments() {
   const std::int32_t ids[] = {1, 1, 1, 2, 2, 0, 1, 1, 2, 2, 3, 3};
   return Tensor::of<std::int32_t>({2, 6}, ids);

@@ -33,6 +33,15 @@ TEST(Gradients, RmsNormOfHeadsWholeAndSplit) {
        .meshes = {kData2Tensor2, kTensor4, kData2Tensor2}});
 }
 
+TEST(Gradients, RmsNormWithoutScale) {
+  check_gradients(
+      {.function = [](Context& c,
+                      std::span<const Array> in) { return rms_norm_without_scale(c, in[0], 1e-3f); },
+       .inputs = {{random_tensor({2, 3, 4, 6}, 1),
+                   {{{{"data"}, {}, {"tensor"}, {}}, {}}, {{{}, {}, {"tensor"}, {}}, {}}}}},
+       .meshes = {kData2Tensor2, kTensor4}});
+}
+
 TEST(Gradients, BiasOfTheLastDims) {
   const auto function = [](Context& c, std::span<const Array> in) { return add_bias(c, in[0], in[1]); };
   check_gradients({.function = function,

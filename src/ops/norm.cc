@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <vector>
 
 #include "core/error.h"
 #include "kernels/rms_norm.h"
@@ -10,7 +11,7 @@
 namespace switchyard {
 namespace {
 
-class RmsNormOp : public Op {
+class RmsNormOp : public Op {  // inputs: x, maybe its scale
  public:
   // dims: how many of the last dims are normed together.
   RmsNormOp(float epsilon, std::size_t dims, float scale_offset)
@@ -27,7 +28,8 @@ class RmsNormOp : public Op {
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo> infos) const override {
-    const Tensor &x = in[0], &scale = in[1];
+    const Tensor& x = in[0];
+    const Tensor scale = in.size() > 1 ? in[1] : ones(c, x.shape().back());
     const Tensor y = c.empty(x.dtype(), x.shape()), rstd = c.empty(DType::f32, rows_shape(x.shape()));
     const auto split = split_of(c, infos[0]);
     const Shape rows = as_rows(x, scale);
@@ -41,7 +43,9 @@ class RmsNormOp : public Op {
     return {y, rstd};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
-    const Tensor x = call.input(0), scale = call.input(1), rstd = call.output(1);
+    const Tensor x = call.input(0), rstd = call.output(1);
+    const bool scaled = call.inputs() > 1;
+    const Tensor scale = scaled ? call.input(1) : ones(c, x.shape().back());
     const Tensor dx = c.empty(x.dtype(), x.shape()), dscale = c.empty(DType::f32, scale.shape());
     const auto split = split_of(c, call.input_info(0));
     const Shape rows = as_rows(x, scale);
@@ -53,6 +57,7 @@ class RmsNormOp : public Op {
                                 .dscale = flat(dscale),
                                 .split = split ? &*split : nullptr,
                                 .scale_offset = scale_offset_});
+    if (!scaled) return {dx};
     return {dx, dscale};
   }
   std::uint32_t needs_outputs() const override { return 2; }
@@ -64,6 +69,12 @@ class RmsNormOp : public Op {
   }
   static Shape as_rows(const Tensor& x, const Tensor& scale) {
     return {x.size() / std::max<std::int64_t>(1, scale.size()), scale.size()};
+  }
+  static Tensor ones(Context& c, std::int64_t count) {
+    const std::vector<float> values(static_cast<std::size_t>(count), 1.0f);
+    const Tensor there = c.empty(DType::f32, {count});
+    copy(TensorView::of_host(values.data(), there.shape()), there.view());
+    return there;
   }
   static TensorView flat(const Tensor& scale) { return scale.view().reshaped({scale.size()}); }
 
@@ -99,6 +110,11 @@ Array norm_of_last(Context& context, const Array& x, const Array& scale, float e
 Array rms_norm(Context& context, const Array& x, const Array& scale, float epsilon, float scale_offset) {
   CHECK(scale.shape().size() == 1, "[rms_norm] scale {}", to_string(scale.shape()));
   return norm_of_last(context, x, scale, epsilon, scale_offset);
+}
+
+Array rms_norm_without_scale(Context& context, const Array& x, float epsilon) {
+  CHECK(x.sharding().dims.back().empty(), "[rms_norm] {}", to_string(x.sharding()));
+  return apply(context, std::make_shared<RmsNormOp>(epsilon, 1, 0.0f), std::span(&x, 1)).front();
 }
 
 Array rms_norm_of_heads(Context& context, const Array& x, const Array& scale, float epsilon) {

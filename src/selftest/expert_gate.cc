@@ -26,7 +26,9 @@ struct GateShape {
   std::string text() const {
     return fmt::format("{} rows in {} groups of {} columns{}{}{}", rows(), groups(), columns,
                        biased ? ", biases" : "", weighted ? ", weights" : "",
-                       form.limit > 0 ? ", clamped" : "");
+                       form.limit > 0         ? ", clamped"
+                       : form.weighted_inputs ? ", weights of inputs"
+                                              : "");
   }
 };
 
@@ -45,10 +47,14 @@ std::vector<Case> gate_family(std::uint32_t seed, const MakeCase& make) {
   std::vector<Case> cases;
   for (const DType dtype : kFloatTypes) {
     for (const auto& [sizes, columns] : shapes) {
-      for (const int form : {0, 1, 2, 3}) {
+      for (const int form : {0, 1, 2, 3, 4}) {
         Draw draw(++seed * 8);
-        const bool clamped = form % 2 == 1;
-        const GateShape s{sizes, columns, form > 0, form != 2, clamped ? GateForm{1.5f, 1.702f} : GateForm{},
+        const bool clamped = form % 2 == 1, of_inputs = form == 4;
+        const GateShape s{sizes,
+                          columns,
+                          form > 0 && !of_inputs,
+                          form != 2,
+                          clamped ? GateForm{1.5f, 1.702f} : GateForm{0, 1, of_inputs},
                           dtype};
         cases.push_back(make(s, draw));
         cases.back().what = fmt::format("{}, seed {}", s.text(), draw.seed());

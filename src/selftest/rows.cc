@@ -157,6 +157,7 @@ constexpr double kAmplitude = 1.25;
 std::vector<Case> rope_tables_cases(std::uint32_t seed) {
   std::vector<Case> cases;
   for (const std::int64_t tokens : {0, 1, 31, 300}) {
+    const PositionGrowth growth{tokens == 31 ? 0.1 : 0.0, 8192};
     PoisonedArray positions(DType::i32, tokens);
     auto* const at = static_cast<std::int32_t*>(positions.data());
     for (std::int64_t t = 0; t < tokens; ++t) at[t] = static_cast<std::int32_t>((t * 7919 + seed) % 200'000);
@@ -169,14 +170,16 @@ std::vector<Case> rope_tables_cases(std::uint32_t seed) {
                      [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
                        const Shape shape{tokens, pairs};
                        rope_tables(pool, {in[0].view(), kFrequencies, kAmplitude, out[0].view(shape),
-                                          out[1].view(shape)});
+                                          out[1].view(shape), growth});
                      },
                      [=](const Arrays& in, Arrays& out) {
                        for (std::int64_t i = 0; i < tokens * pairs; ++i) {
-                         const double angle = static_cast<const std::int32_t*>(in[0].data())[i / pairs] *
-                                              kFrequencies[static_cast<std::size_t>(i % pairs)];
-                         out[0].set(i, static_cast<float>(std::cos(angle) * kAmplitude));
-                         out[1].set(i, static_cast<float>(std::sin(angle) * kAmplitude));
+                         const std::int32_t position =
+                             static_cast<const std::int32_t*>(in[0].data())[i / pairs];
+                         const double angle = position * kFrequencies[static_cast<std::size_t>(i % pairs)];
+                         const double amplitude = kAmplitude * growth.at(position);
+                         out[0].set(i, static_cast<float>(std::cos(angle) * amplitude));
+                         out[1].set(i, static_cast<float>(std::sin(angle) * amplitude));
                        }
                      }});
   }

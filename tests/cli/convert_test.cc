@@ -8,6 +8,7 @@
 #include <map>
 #include <random>
 
+#include "checkpoint/json_file.h"
 #include "checkpoint/safetensors.h"
 #include "child.h"
 #include "core/testing.h"
@@ -104,6 +105,29 @@ TEST_F(Convert, FusedTensorsAreTheSameBitsAgain) {
   EXPECT_NE(fused.err.find("several matrices"), std::string::npos) << fused.err;
   const Finished shown = run({"inspect", "hub"});
   EXPECT_NE(shown.out.find("204,132, 133,332 for a token"), std::string::npos) << shown.out;
+}
+
+// Llama 4 as it is published: the decoder's settings in text_config, `language_model.` before its names, and
+// beside them a part that sees images. It is the model that its decoder alone is.
+TEST_F(Convert, DecodersOfModelsThatSeeImages) {
+  const std::string alone = golden("llama4-tiny");
+  const Finished there = run({"convert", alone, "ours", "--verify"});
+  EXPECT_EQ(there.status, 0) << there.err;
+  EXPECT_NE(there.out.find("the same bits"), std::string::npos) << there.out;
+  convert({"ours", "hub", "--file-bytes", "200000"});
+  EXPECT_EQ(inspect({alone, "hub"}), 0);
+
+  std::map<std::string, Tensor> tensors{{"vision_model.a.weight", Tensor::zeros(DType::f32, {3, 4})},
+                                        {"multi_modal_projector.b.weight", Tensor::zeros(DType::f32, {5})}};
+  for (const auto& [name, tensor] : tensors_of("llama4-tiny")) tensors["language_model." + name] = tensor;
+  save("llama4-tiny", tensors);
+  std::ofstream(path("model/config.json"))
+      << nlohmann::json{{"model_type", "llama4"}, {"text_config", read_json_file(alone + "/config.json")}};
+  const Finished nested = run({"convert", "model", "again", "--verify"});
+  EXPECT_EQ(nested.status, 0) << nested.err;
+  EXPECT_NE((nested.out + nested.err).find("2 tensors of what sees images"), std::string::npos)
+      << nested.out << nested.err;
+  EXPECT_EQ(inspect({"ours", "again"}), 0);
 }
 
 // Qwen3-Next has products with one input in one tensor, by head.

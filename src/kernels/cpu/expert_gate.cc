@@ -24,9 +24,13 @@ using lanes::store_part;
 using lanes::V;
 using Mask = hn::Mask<D>;
 
+enum class Form { plain, clamped, weighted_inputs };
+
 // What stays the same for all rows of a problem.
-template <typename T, bool kClamped>
+template <typename T, Form kForm>
 class Gate {
+  static constexpr bool kClamped = kForm == Form::clamped;
+
  public:
   explicit Gate(const ExpertGateProblem& p)
       : limit_(hn::Set(D(), p.form.limit)),
@@ -38,12 +42,18 @@ class Gate {
         up_bias_(static_cast<const T*>(p.up_bias)),
         columns_(p.columns) {}
 
-  // Of the elements from `column` of `row` on: gate and up after bias and clamp, up with its one, and the
-  // logistic function of the gate.
-  HWY_INLINE void read(std::int64_t row, std::int64_t column) {
+  // Of the elements from `column` of `row` on: gate and up after the row's weight (of weighted inputs), bias
+  // and clamp, up with its one, and the logistic function of the gate.
+  HWY_INLINE void read(std::int64_t row, std::int64_t column, V weight) {
     const std::int64_t left = columns_ - column;
     gate = load_part(gate_ + row * columns_ + column, left);
     up = load_part(up_ + row * columns_ + column, left);
+    if constexpr (kForm == Form::weighted_inputs) {
+      raw_gate = gate;
+      raw_up = up;
+      gate = hn::Mul(gate, weight);
+      up = hn::Mul(up, weight);
+    }
     if (gate_bias_ != nullptr) {
       gate = hn::Add(gate, load_part(gate_bias_ + column, left));
       up = hn::Add(up, load_part(up_bias_ + column, left));
@@ -61,6 +71,7 @@ class Gate {
   V alpha() const { return alpha_; }
 
   V gate, up, logistic;
+  V raw_gate, raw_up;     // as stored; of weighted inputs only
   Mask gate_cut, up_cut;  // where a clamp cut; with one only
 
  private:
@@ -69,23 +80,24 @@ class Gate {
   std::int64_t columns_;
 };
 
-template <typename T, bool kClamped>
+template <typename T, Form kForm>
 void forward(const ExpertGateProblem& p, std::int64_t row_begin, std::int64_t row_end) {
-  Gate<T, kClamped> x(p);
+  Gate<T, kForm> x(p);
   T* const hidden = static_cast<T*>(p.hidden);
   for (std::int64_t row = row_begin; row < row_end; ++row) {
     const V w = hn::Set(D(), p.row_weights == nullptr ? 1.0f : p.row_weights[row]);
     for (std::int64_t j = 0; j < p.columns; j += kStep) {
-      x.read(row, j);
-      store_part(hn::Mul(hn::Mul(hn::Mul(x.gate, x.logistic), x.up), w), hidden + row * p.columns + j,
+      x.read(row, j, w);
+      const V gated = hn::Mul(hn::Mul(x.gate, x.logistic), x.up);
+      store_part(kForm == Form::weighted_inputs ? gated : hn::Mul(gated, w), hidden + row * p.columns + j,
                  p.columns - j);
     }
   }
 }
 
-template <typename T, bool kClamped>
+template <typename T, Form kForm>
 void backward(const ExpertGateProblem& p, std::int64_t row_begin, std::int64_t row_end) {
-  Gate<T, kClamped> x(p);
+  Gate<T, kForm> x(p);
   const V one = hn::Set(D(), 1.0f), zero = hn::Zero(D());
   const T* const dhidden = static_cast<const T*>(p.dhidden);
   T *const dgate = static_cast<T*>(p.dgate), *const dup = static_cast<T*>(p.dup);
@@ -94,15 +106,20 @@ void backward(const ExpertGateProblem& p, std::int64_t row_begin, std::int64_t r
     V dw = zero;
     for (std::int64_t j = 0; j < p.columns; j += kStep) {
       const std::int64_t at = row * p.columns + j, left = p.columns - j;
-      x.read(row, j);
-      const V d = load_part(dhidden + at, left), weighted = hn::Mul(d, w), silu = hn::Mul(x.gate, x.logistic);
-      dw = hn::MulAdd(hn::Mul(d, silu), x.up, dw);
+      x.read(row, j, w);
+      const V d = load_part(dhidden + at, left), silu = hn::Mul(x.gate, x.logistic);
+      const V weighted = kForm == Form::weighted_inputs ? d : hn::Mul(d, w);
+      if constexpr (kForm != Form::weighted_inputs) dw = hn::MulAdd(hn::Mul(d, silu), x.up, dw);
       const V slope =
           hn::Mul(x.logistic, hn::MulAdd(hn::Mul(x.alpha(), x.gate), hn::Sub(one, x.logistic), one));
       V to_up = hn::Mul(weighted, silu), to_gate = hn::Mul(hn::Mul(weighted, x.up), slope);
-      if constexpr (kClamped) {
+      if constexpr (kForm == Form::clamped) {
         to_up = hn::IfThenElse(x.up_cut, zero, to_up);
         to_gate = hn::IfThenElse(x.gate_cut, zero, to_gate);
+      } else if constexpr (kForm == Form::weighted_inputs) {
+        dw = hn::MulAdd(to_gate, x.raw_gate, hn::MulAdd(to_up, x.raw_up, dw));
+        to_up = hn::Mul(to_up, w);
+        to_gate = hn::Mul(to_gate, w);
       }
       store_part(to_up, dup + at, left);
       store_part(to_gate, dgate + at, left);
@@ -125,22 +142,29 @@ void add_bias(const ExpertGateProblem& p, std::int64_t row_begin, std::int64_t r
   }
 }
 
+template <typename T, typename Run>
+void with_form_of(const ExpertGateProblem& p, const Run& run) {
+  if (p.form.limit != 0)
+    run.template operator()<T, Form::clamped>();
+  else if (p.form.weighted_inputs)
+    run.template operator()<T, Form::weighted_inputs>();
+  else
+    run.template operator()<T, Form::plain>();
+}
+
+template <typename Run>
+void with_form(const ExpertGateProblem& p, const Run& run) {
+  p.dtype == DType::f32 ? with_form_of<float>(p, run) : with_form_of<bfloat16>(p, run);
+}
+
 }  // namespace
 
 void expert_gate_simd(const ExpertGateProblem& p, std::int64_t begin, std::int64_t end) {
-  const bool clamped = p.form.limit != 0;
-  if (p.dtype == DType::f32)
-    clamped ? forward<float, true>(p, begin, end) : forward<float, false>(p, begin, end);
-  else
-    clamped ? forward<bfloat16, true>(p, begin, end) : forward<bfloat16, false>(p, begin, end);
+  with_form(p, [&]<typename T, Form kForm>() { forward<T, kForm>(p, begin, end); });
 }
 
 void expert_gate_backward_simd(const ExpertGateProblem& p, std::int64_t begin, std::int64_t end) {
-  const bool clamped = p.form.limit != 0;
-  if (p.dtype == DType::f32)
-    clamped ? backward<float, true>(p, begin, end) : backward<float, false>(p, begin, end);
-  else
-    clamped ? backward<bfloat16, true>(p, begin, end) : backward<bfloat16, false>(p, begin, end);
+  with_form(p, [&]<typename T, Form kForm>() { backward<T, kForm>(p, begin, end); });
 }
 
 void add_group_rows_simd(const ExpertGateProblem& p, std::int64_t begin, std::int64_t end) {

@@ -14,9 +14,10 @@ struct Gated {
   float sigmoid;
 };
 
-Gated gated(const ExpertGateProblem& p, std::int64_t i) {
+// `w`: factor of gate and up.
+Gated gated(const ExpertGateProblem& p, std::int64_t i, float w) {
   const std::int64_t column = i % p.columns;
-  float g = at(p.gate, p.dtype, i), u = at(p.up, p.dtype, i);
+  float g = at(p.gate, p.dtype, i) * w, u = at(p.up, p.dtype, i) * w;
   if (p.gate_bias != nullptr) {
     g += at(p.gate_bias, p.dtype, column);
     u += at(p.up_bias, p.dtype, column);
@@ -28,13 +29,23 @@ Gated gated(const ExpertGateProblem& p, std::int64_t i) {
           1.0f / (1.0f + std::exp(-p.form.alpha * clamped))};
 }
 
+// A row's factors of gate and up, and of hidden.
+struct Factors {
+  float before, after;
+};
+
+Factors factors_of(const ExpertGateProblem& p, std::int64_t row) {
+  const float w = p.row_weights == nullptr ? 1.0f : p.row_weights[row];
+  return p.form.weighted_inputs ? Factors{w, 1.0f} : Factors{1.0f, w};
+}
+
 }  // namespace
 
 void expert_gate(const ExpertGateProblem& p, std::int64_t row_begin, std::int64_t row_end) {
   for (std::int64_t row = row_begin; row < row_end; ++row) {
-    const float w = p.row_weights == nullptr ? 1.0f : p.row_weights[row];
+    const auto [before, w] = factors_of(p, row);
     for (std::int64_t i = row * p.columns; i < (row + 1) * p.columns; ++i) {
-      const Gated x = gated(p, i);
+      const Gated x = gated(p, i, before);
       put(p.hidden, p.dtype, i, x.gate * x.sigmoid * x.up * w);
     }
   }
@@ -43,15 +54,18 @@ void expert_gate(const ExpertGateProblem& p, std::int64_t row_begin, std::int64_
 void expert_gate_backward(const ExpertGateProblem& p, std::int64_t row_begin, std::int64_t row_end) {
   const float alpha = p.form.limit == 0 ? 1.0f : p.form.alpha;
   for (std::int64_t row = row_begin; row < row_end; ++row) {
-    const float w = p.row_weights == nullptr ? 1.0f : p.row_weights[row];
+    const auto [before, w] = factors_of(p, row);
     float dw = 0;
     for (std::int64_t i = row * p.columns; i < (row + 1) * p.columns; ++i) {
-      const Gated x = gated(p, i);
+      const Gated x = gated(p, i, before);
       const float dh = at(p.dhidden, p.dtype, i), silu = x.gate * x.sigmoid;
-      dw += dh * silu * x.up;
       const float slope = x.sigmoid * (1.0f + alpha * x.gate * (1.0f - x.sigmoid));
-      put(p.dup, p.dtype, i, x.up_passes ? dh * w * silu : 0.0f);
-      put(p.dgate, p.dtype, i, x.gate_passes ? dh * w * x.up * slope : 0.0f);
+      const float dup = x.up_passes ? dh * w * silu : 0.0f,
+                  dgate = x.gate_passes ? dh * w * x.up * slope : 0.0f;
+      dw += p.form.weighted_inputs ? dgate * at(p.gate, p.dtype, i) + dup * at(p.up, p.dtype, i)
+                                   : dh * silu * x.up;
+      put(p.dup, p.dtype, i, dup * before);
+      put(p.dgate, p.dtype, i, dgate * before);
     }
     if (p.drow_weights != nullptr) p.drow_weights[row] = dw;
   }

@@ -25,7 +25,7 @@ inline std::vector<std::int32_t> best_places(const std::vector<float>& values, s
 inline std::vector<std::int32_t> chosen_ids(const RoutingRule& rule, std::span<const float> logits,
                                             std::span<const float> bias, std::int64_t slots) {
   std::vector<float> scores(logits.size());
-  router_scores(rule.score, logits, scores);
+  router_scores(rule.choose_by_logit ? RouterScore::none : rule.score, logits, scores);
   for (std::size_t e = 0; e < bias.size(); ++e) scores[e] += bias[e];
   if (rule.groups > 1) {
     const std::size_t groups = static_cast<std::size_t>(rule.groups), size = scores.size() / groups;

@@ -44,6 +44,13 @@ struct Restated {
   std::vector<std::string> notices;  // one line for each thing that a user should know
 };
 
+// The beginning of names in files, and of the same names here. Read wherever it stands; a folder that is
+// written has it if `written`.
+struct NameRoot {
+  std::string_view there = {}, here = {};
+  bool written = false;
+};
+
 struct ModelFamily {
   std::string_view type;  // model_type
   // model_type of files that hold this one's config in `text_config`, beside other parts; empty: there are
@@ -53,8 +60,8 @@ struct ModelFamily {
   const DecoderBlock* block;              // families may share one
   std::span<const TensorRule> tensors;    // those that are not named as most families name them
   std::span<const FusedRule> fused = {};  // tensors of its files that hold several matrices
-  // What its files have for `model.` at the beginning of a name; empty: that. Only of a family that fuses.
-  std::string_view root = {};
+  // How names in its files begin, where not as here. Only of a family that fuses.
+  NameRoot root = {};
   bool only_experts = false;  // its config.json need not state intermediate_size
   // Its files may hold prediction layers after the layers, as num_nextn_predict_layers says; their embedding,
   // head and final norm are stored with each.
@@ -76,8 +83,8 @@ std::span<const ModelFamily* const> model_families();
 const ModelFamily* find_family(const nlohmann::json& hub_config);
 // The same. Error(usage) that lists all of them where it is absent or none.
 const ModelFamily& family_of(const nlohmann::json& hub_config);
-// The config.json of the decoder alone, where it is a part of a file's (ModelFamily::outer_type); else all of
-// it.
+// The config.json of the decoder alone, where it is a part of a file's (ModelFamily::outer_type), with what
+// the file states for the whole model; else all of it. Error(usage) where such a file has no `text_config`.
 nlohmann::json decoder_part(const nlohmann::json& hub_config);
 // That a model is written as; null where Hugging Face has none.
 const ModelFamily* find_family_to_write(const Config& config, const ModelConfig& model);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <set>
 
 #include "checkpoint/json_file.h"
 #include "core/error.h"
@@ -74,8 +75,6 @@ std::int64_t elements_of_row(const Shape& shape) {
   return shape[0] == 0 ? 0 : num_elements(shape) / shape[0];
 }
 
-constexpr std::string_view kUsualRoot = "model.";
-
 // A name that may have others before it, such as "grad.", with `to` for the first `from`.
 std::string with_root(const std::string& name, std::string_view from, std::string_view to) {
   const std::size_t at = name.find(from);
@@ -96,16 +95,20 @@ std::int64_t FusedRows::place_of(std::int64_t number, std::int64_t row) const {
 }
 
 std::string name_in_files(const ModelFamily& family, const std::string& name) {
-  return family.root.empty() ? name : with_root(name, kUsualRoot, family.root);
+  return family.root.written ? with_root(name, family.root.here, family.root.there) : name;
 }
 
 UnfusedWeights::UnfusedWeights(std::shared_ptr<const HubWeights> fused, const ModelFamily& family,
                                const nlohmann::json& hub_config)
     : fused_(std::move(fused)) {
   const nlohmann::json decoder = decoder_part(hub_config);
+  std::set<std::string> seen;
   for (const std::string& file : fused_->names()) {
-    const std::string name = family.root.empty() ? file : with_root(file, family.root, kUsualRoot);
+    const std::string name =
+        family.root.there.empty() ? file : with_root(file, family.root.there, family.root.here);
     const FusedRule* const rule = rule_of(family.fused, name);
+    if (!seen.insert(name).second)
+      fail_usage("[checkpoint] {}: two tensors for {}", fused_->path(), in_quotes(name));
     if (rule == nullptr)
       plain_[name] = file;
     else if (rule->rows != nullptr)

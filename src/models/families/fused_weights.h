@@ -59,7 +59,8 @@ std::string name_in_files(const ModelFamily& family, const std::string& name);
 
 class UnfusedWeights : public HubWeights {
  public:
-  // Error(usage) for a fused tensor of another number of dims, or whose outputs its parts do not divide.
+  // Error(usage) for a fused tensor of another number of dims, or whose outputs its parts do not divide, and
+  // for two tensors that have one name here.
   UnfusedWeights(std::shared_ptr<const HubWeights> fused, const ModelFamily& family,
                  const nlohmann::json& hub_config);
 

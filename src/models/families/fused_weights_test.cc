@@ -225,6 +225,23 @@ TEST_F(FusedFolder, NamesWithARootOfTheirOwn) {
   EXPECT_EQ(name_in_files(kQwen35Moe, "model.layers.0.mlp.gate.weight"), layer + "gate.weight");
   EXPECT_EQ(name_in_files(kQwen35Moe, "lm_head.weight"), "lm_head.weight");
   EXPECT_EQ(name_in_files(kQwen3Next, "model.norm.weight"), "model.norm.weight");
+  // Read so, but written as a model of text alone.
+  EXPECT_EQ(name_in_files(kLlama4, "model.norm.weight"), "model.norm.weight");
+}
+
+TEST_F(FusedFolder, TwoTensorsOfOneNameAreRefused) {
+  write_safetensors(
+      folder_ + "/model.safetensors",
+      {{"language_model.model.norm.weight", numbered({5})}, {"model.norm.weight", numbered({5})}}, {});
+  try {
+    unfused(kLlama4, {{"model_type", "llama4_text"}},
+            std::make_shared<WeightFolder>(WeightFolder::open(folder_)));
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Error::Kind::usage);
+    EXPECT_NE(std::string(error.what()).find("two tensors for \"model.norm.weight\""), std::string::npos)
+        << error.what();
+  }
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ HubSource open_hub_source(const std::string& path) {
     return source;
   }
   auto folder = std::make_shared<WeightFolder>(WeightFolder::open(path));
-  source.config = read_json_file(path + "/config.json");
+  source.config = decoder_part(read_json_file(path + "/config.json"));
   source.files = {path + "/config.json"};
   for (const SafetensorsFile& file : folder->files()) source.files.push_back(file.path());
   source.weights = std::move(folder);

@@ -96,6 +96,14 @@ bool is_float_name(std::string_view dtype) {
   return dtype == "F32" || dtype == "BF16" || dtype == "F16" || dtype == "F64";
 }
 
+// Of what models that see images have beside their decoder.
+bool is_of_another_part(const std::string& name) {
+  constexpr std::string_view kParts[] = {"vision_model.", "multi_modal_projector.", "model.visual.",
+                                         "visual."};
+  return std::any_of(std::begin(kParts), std::end(kParts),
+                     [&](std::string_view part) { return name.starts_with(part); });
+}
+
 std::string list_of(const std::vector<std::string>& names) {
   std::string text;
   for (std::size_t i = 0; i < names.size() && i < 5; ++i) text += (i ? ", " : "") + names[i];
@@ -195,7 +203,7 @@ std::optional<std::string> hub_left_out(const std::string& name, bool tied, std:
   if (name.ends_with("rotary_emb.inv_freq")) return name + " (stored rotary frequencies)";
   if (tied && name == "lm_head.weight") return name + " (a copy of the tied embeddings)";
   if (name.starts_with("mtp.")) return name + " (multi-token prediction)";
-  if (name.starts_with("model.visual.")) return name + " (images)";
+  if (is_of_another_part(name)) return name + " (images)";
   constexpr std::string_view kLayers = "model.layers.";
   if (!name.starts_with(kLayers)) return {};
   std::int64_t layer = -1;
@@ -234,8 +242,13 @@ std::vector<std::string> check_hub_tensors(const HubWeights& folder, const Model
     }
   }
   const bool tied = !our_parameters.contains("head");
+  std::int64_t of_other_parts = 0;
   for (const std::string& name : folder.names()) {
     if (known.contains(name)) continue;
+    if (is_of_another_part(name)) {
+      ++of_other_parts;
+      continue;
+    }
     if (auto notice = hub_left_out(name, tied, num_layers)) {
       notices.push_back(*notice);
     } else if (num_elements(folder.shape(name)) == 0) {  // shared experts of a model that has none
@@ -244,6 +257,7 @@ std::vector<std::string> check_hub_tensors(const HubWeights& folder, const Model
       surplus.push_back(in_quotes(name));
     }
   }
+  if (of_other_parts > 0) notices.push_back(fmt::format("{} tensors of what sees images", of_other_parts));
   std::string problems;
   for (const auto& [what, names] : {std::pair{"missing", &missing},
                                     {"wrong shape", &misshaped},

@@ -344,8 +344,9 @@ TEST(HubConfig, Qwen35MoeInsideAnotherConfig) {
 }
 
 TEST(HubTensors, PartsBesideTheDecoderAreLeftAside) {
-  for (const char* name : {"mtp.fc.weight", "mtp.layers.0.self_attn.k_proj.weight",
-                           "model.visual.merger.norm.weight", "model.layers.4.input_layernorm.weight"})
+  for (const char* name :
+       {"mtp.fc.weight", "mtp.layers.0.self_attn.k_proj.weight", "model.visual.merger.norm.weight",
+        "vision_model.a.weight", "multi_modal_projector.b.weight", "model.layers.4.input_layernorm.weight"})
     EXPECT_TRUE(hub_left_out(name, false, 4)) << name;
   for (const char* name : {"model.layers.3.linear_attn.A_log", "lm_head.weight", "model.visuals", "smtp.x"})
     EXPECT_FALSE(hub_left_out(name, false, 4)) << name;

@@ -66,6 +66,26 @@ void write_qwen3_moe(const Config& config, const ModelConfig& model, HubJson& hu
   write_experts_of_qwen3(model, hub);
 }
 
+// The text decoder of Qwen3-VL: Qwen3's, its weights always divided by their sum. All position ids of a text
+// are alike, so that the rotation in sections (mrope) is the plain one.
+void read_qwen3_vl_moe(const HubConfig& hub, ConfigKeys& keys) {
+  read_qwen3_moe(hub, keys);
+  if (!hub.flag("norm_topk_prob", true)) hub.wrong("norm_topk_prob", "true");
+  keys["norm_topk_prob"] = true;
+}
+
+bool writes_no_model(const ModelConfig&) {
+  return false;
+}
+
+constexpr std::string_view kQwen3VlGateAndUp[] = {"mlp.experts.{}.gate_proj.weight",
+                                                  "mlp.experts.{}.up_proj.weight"},
+                           kQwen3VlDown[] = {"mlp.experts.{}.down_proj.weight"};
+constexpr FusedRule kQwen3VlFused[] = {
+    {.fused = "mlp.experts.gate_up_proj", .parts = kQwen3VlGateAndUp, .transposed = true},
+    {.fused = "mlp.experts.down_proj", .parts = kQwen3VlDown, .transposed = true},
+};
+
 bool writes_qwen3(const ModelConfig&) {
   return true;
 }
@@ -129,5 +149,16 @@ const ModelFamily kQwen3Moe{.type = "qwen3_moe",
                             .write = write_qwen3_moe,
                             .writes = writes_qwen3,
                             .restate = restate_experts_of_qwen3};
+// Written as qwen3_moe, which computes the same of a text.
+const ModelFamily kQwen3VlMoe{.type = "qwen3_vl_moe_text",
+                              .outer_type = "qwen3_vl_moe",
+                              .architecture = "Qwen3VLMoeForCausalLM",
+                              .block = &kQwen3MoeBlock,
+                              .tensors = {},
+                              .fused = kQwen3VlFused,
+                              .root = {"model.language_model.", "model."},
+                              .read = read_qwen3_vl_moe,
+                              .write = write_qwen3_moe,
+                              .writes = writes_no_model};
 
 }  // namespace switchyard

@@ -65,8 +65,10 @@ nlohmann::json decoder_part(const nlohmann::json& hub_config) {
     if (part == hub_config.end()) fail_usage("[hub config] text_config is missing");
     if (!part->is_object()) HubConfig(hub_config).wrong("text_config", "an object");
     decoder = *part;
-    for (const char* key : {"quantization_config", "tie_word_embeddings"}) {
-      if (!decoder.contains(key) && hub_config.contains(key)) decoder[key] = hub_config[key];
+    decoder["model_type"] = family->type;
+    // The whole model's word counts: its class ties the head, and reads the files.
+    for (const char* key : {"quantization_config", "tie_word_embeddings", "dtype", "torch_dtype"}) {
+      if (hub_config.contains(key)) decoder[key] = hub_config[key];
     }
   }
   if (family->only_experts && decoder.value("intermediate_size", nlohmann::json()).is_null() &&

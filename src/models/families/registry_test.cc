@@ -66,6 +66,9 @@ std::map<std::string, FamilyCase> family_cases() {
          {"mlp_only_layers", {0, 1}},
          {"mlp_only_layers", {2}},
          {"num_experts_per_tok", 9}}}},
+      {"qwen3_vl_moe_text",
+       {{{"num_experts", 8}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 32}},
+        {part, {"norm_topk_prob", false}, {"decoder_sparse_step", 3}}}},
       {"deepseek_v2",
        {latent,
         {{"moe_layer_freq", 2},
@@ -125,6 +128,26 @@ std::map<std::string, FamilyCase> family_cases() {
          {"sliding_window", 128},
          {"attention_bias", true}},
         {part, {"layer_types", {"sliding_attention", "other"}}, {"swiglu_limit", 0}, {"sliding_window", 0}}}},
+      {"llama4_text",
+       {{{"num_local_experts", 8},
+         {"num_experts_per_tok", 1},
+         {"intermediate_size_mlp", 48},
+         {"interleave_moe_layer_step", 2},
+         {"no_rope_layer_interval", 2},
+         {"attention_chunk_size", 64}},
+        {part,
+         {"no_rope_layers", {0, 1}},
+         {"no_rope_layers", {1}},
+         {"no_rope_layers", "all"},
+         {"layer_types", {"full_attention", "full_attention"}},
+         {"layer_types", {"chunked_attention", "sliding_attention"}},
+         {"attention_chunk_size", 0},
+         {"attn_scale", 0},
+         {"floor_scale", 0},
+         {"moe_layers", {2}},
+         {"moe_layers", Json::array()},
+         {"interleave_moe_layer_step", 3},
+         {"num_experts_per_tok", 9}}}},
       {"minimax_m2",
        {{{"num_local_experts", 8}, {"num_experts_per_tok", 2}, {"rotary_dim", 8}},
         {bias,
@@ -159,7 +182,7 @@ TEST(ModelFamilies, EachHasATypeOfItsOwn) {
   EXPECT_EQ(types.size(), family_cases().size());
 }
 
-// A model read from a config.json is written as the same type, but for one that is another's under a new
+// A model read from a config.json is written as the same type, but for those that are another's under a new
 // name.
 TEST(ModelFamilies, EachIsWrittenAsItself) {
   for (const ModelFamily* family : model_families()) {
@@ -168,6 +191,8 @@ TEST(ModelFamilies, EachIsWrittenAsItself) {
     const ModelFamily& written = family_to_write(config, model_config(config));
     if (family->type == "kimi_k2")
       EXPECT_EQ(&written, &kDeepseekV3);
+    else if (family->type == "qwen3_vl_moe_text")
+      EXPECT_EQ(&written, &kQwen3Moe);
     else
       EXPECT_EQ(&written, family);
   }

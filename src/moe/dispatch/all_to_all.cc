@@ -301,7 +301,7 @@ DispatchResult run_all_to_all(Context& context, const DispatchCall& call, RowsTo
                               const Routes& routes, const RowPlan& plan, const std::vector<double>& dropped) {
   const MoeExecution& execution = call.execution;
   Array weights;  // travel with the rows, unless they are applied when the rows are home again
-  if (!execution.weights_at_combine) {
+  if (!call.weighs_at_combine()) {
     weights = always_keep(apply_one(context, std::make_shared<ExchangeRowsOp>(axes, routes, false),
                                     {gather_row_weights(context, call.routing.weights, plan)}));
   }
@@ -315,7 +315,7 @@ DispatchResult run_all_to_all(Context& context, const DispatchCall& call, RowsTo
   const Array home = apply_one(context, std::make_shared<ExchangeRowsOp>(axes, routes, true), {done});
   const Array y =
       combine_rows(context, home, plan, call.x.info(), partial_output(call.x.sharding(), local, {}),
-                   execution.weights_at_combine ? call.routing.weights : Array());
+                   call.weighs_at_combine() ? call.routing.weights : Array());
   DispatchResult result{y, dropped, {}};
   for (std::size_t d = 0; d < 2; ++d) {
     const Axes& split = call.x.sharding().dims[d];

@@ -22,6 +22,9 @@ struct DispatchCall {
   Array x;
   Routing routing;
   const MoeWeights& weights;
+
+  // Weights of what experts take cannot wait for what they give.
+  bool weighs_at_combine() const { return execution.weights_at_combine && !config.weights_on_inputs; }
 };
 
 // The second half of a sparse strategy: the experts, and the way back. The first half sends tokens or rows to

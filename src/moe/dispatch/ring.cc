@@ -81,7 +81,7 @@ DispatchResult run_ring(Context& context, const DispatchCall& call, const std::v
     return x[i].sharding() == gathered ? whole : never_save(whole);
   };
   const MoeWeights local = gather_expert_weights(context, call);
-  const bool late = execution.weights_at_combine;
+  const bool late = call.weighs_at_combine();
   const Array rows = expert_mlp(context, config, chunk_of, execution.emb_chunks, plan,
                                 late ? Array() : gather_row_weights(context, weights, plan), local);
   ArrayInfo like = call.x.info();

@@ -1,0 +1,78 @@
+#include "models/model_router.h"
+
+#include <algorithm>
+#include <string>
+
+#include "core/error.h"
+
+namespace switchyard {
+namespace {
+
+// Llama 4's router has no choice of its own.
+void read_router_of_llama4(const Config& c, ModelConfig& m) {
+  const std::string score = c.get_string("routed_score_func");
+  const auto refuse = [&](const char* key, const auto& value, const char* has) {
+    fail_usage("[model] {}={}: decoder_block={} {}", key, value, m.block->name, has);
+  };
+  if (score == "softmax") refuse("routed_score_func", score, "weighs by a logistic function");
+  if (c.get_bool("routed_bias")) refuse("routed_bias", "true", "has no such bias");
+  if (c.get_bool("norm_topk_prob")) refuse("norm_topk_prob", "true", "does not divide weights by their sum");
+  if (c.get_float("routed_scaling_factor") != 1)
+    refuse("routed_scaling_factor", c.get_float("routed_scaling_factor"), "does not scale weights");
+  if (c.get_int("n_routing_groups") > 0)
+    refuse("n_routing_groups", c.get_int("n_routing_groups"), "has no groups");
+  if (c.get_bool("mlp_bias")) refuse("mlp_bias", "true", "has no such biases");
+  m.moe.score = RouterScore::sigmoid;
+  m.moe.softmax_over_selected = false;
+  m.moe.choose_by_logit = m.moe.weights_on_inputs = true;
+}
+
+}  // namespace
+
+void read_router(const Config& c, ModelConfig& m) {
+  MoeConfig& moe = m.moe;
+  if (m.block->as_llama4) {
+    read_router_of_llama4(c, m);
+    return;
+  }
+  const std::string score = c.get_string("routed_score_func");
+  moe.score = score == "sigmoid"   ? RouterScore::sigmoid
+              : score == "softmax" ? RouterScore::softmax
+                                   : RouterScore::none;
+  moe.softmax_over_selected = moe.score == RouterScore::none;
+  moe.bias = c.get_bool("routed_bias") && !m.block->as_gpt_oss;
+  moe.logit_bias = c.get_bool("routed_bias") && m.block->as_gpt_oss;
+  if (moe.bias && moe.score == RouterScore::none)
+    fail_usage("[model] routed_bias=true: expected routed_score_func=sigmoid or softmax, got none");
+  moe.scaling = static_cast<float>(c.get_float("routed_scaling_factor"));
+  const bool norm = c.get_bool("norm_topk_prob");
+  if (moe.score == RouterScore::none && m.block->softmax_over_all && !m.compat) {
+    moe.score = RouterScore::softmax;
+    moe.softmax_over_selected = false;
+    moe.normalise = norm;
+  } else if (moe.score == RouterScore::sigmoid) {
+    moe.normalise = norm;
+    moe.normalise_epsilon = 1e-20f;
+  } else if (moe.score == RouterScore::softmax) {
+    moe.normalise = norm && !m.compat;
+  }
+  moe.groups = std::max<std::int64_t>(0, c.get_int("n_routing_groups"));
+  moe.kept_groups = std::max<std::int64_t>(0, c.get_int("topk_routing_group"));
+  // The reference routes other models by the best of biased scores, whatever their keys say.
+  if (m.compat && !m.name.starts_with("deepseek3") && !m.name.starts_with("deepseek4")) {
+    moe.groups = moe.kept_groups = 0;
+    moe.weights_include_bias = moe.bias;
+  }
+}
+
+void read_experts(const Config& c, ModelConfig& m) {
+  m.moe.expert_bias = c.get_bool("mlp_bias");
+  if (!m.block->as_gpt_oss) return;
+  const double limit = c.get_float("mlp_activations_limit");
+  if (limit <= 0)
+    fail_usage("[model] mlp_activations_limit={}: decoder_block={} needs one above 0", limit, m.block->name);
+  m.moe.gate_limit = static_cast<float>(limit);
+  m.moe.gate_alpha = static_cast<float>(c.get_float("mlp_activations_alpha"));
+}
+
+}  // namespace switchyard
