@@ -94,7 +94,7 @@ ModelToRun model_to_run(const std::string& command, const Processes& processes,
     config.set("weight_dtype", config.get_string("dtype"), command + ": no optimizer needs them in another");
   const Mesh mesh = mesh_from_config(config);
   require_ranks_fit(mesh, processes);
-  const ModelConfig model = model_config(config);
+  const ModelConfig model = without_predictions(model_config(config));
   const std::string type = config.get_string("tokenizer_type"), path = config.get_string("tokenizer_path");
   if (type != "byte" && path.empty())
     fail_usage("[{}] tokenizer_path: expected the model's tokenizer, got none (or tokenizer_type=byte)",

@@ -62,8 +62,11 @@ std::vector<KeyDeclaration> attention_keys() {
       float_key("temperature_tuning_scale", 0.1, more_than(0), "with temperature_tuning: how fast they grow"),
       integer_key("temperature_tuning_floor_scale", 8192, at_least(1),
                   "with temperature_tuning: positions of a step of that growth"),
-      planned(boolean_key("use_qk_clip", false, "clip the query and key weights by their largest score")),
-      inert(float_key("qk_clip_threshold", 100.0, more_than(0), "only with use_qk_clip")),
+      boolean_key(
+          "use_qk_clip", false,
+          "MLA: after each update, weights of queries and keys shrink where a head's largest score of the "
+          "step was above qk_clip_threshold"),
+      float_key("qk_clip_threshold", 100.0, more_than(0), "with use_qk_clip: the largest score that is left"),
       planned(boolean_key("moba", false, "mixture of block attention")),
       inert(integer_key("moba_chunk_size", 1024, at_least(1), "only with moba")),
       inert(integer_key("moba_topk", 8, at_least(1), "only with moba")),

@@ -73,8 +73,12 @@ std::vector<KeyDeclaration> other_architecture_keys() {
       planned(boolean_key("use_double_wide_mlp", false, "MLP of twice the width in layers that share keys")),
       planned(boolean_key("fused_qkv", false, "one weight for query, key and value")),
       planned(boolean_key("fused_mlp", false, "one weight for gate and up")),
-      planned(integer_key("mtp_num_layers", 0, at_least(0), "layers of multi-token prediction")),
-      planned(float_key("mtp_loss_scaling_factor", 0.1, at_least(0), "weight of the multi-token loss")),
+      integer_key(
+          "mtp_num_layers", 0, at_least(0),
+          "layers of multi-token prediction: each is like the last layer and predicts one token further"),
+      float_key("mtp_loss_scaling_factor", 0.1, at_least(0), "factor of their loss"),
+      boolean_key("mtp_own_norm", false,
+                  "each of them has a final norm of its own (published weights), not the model's"),
       planned(
           integer_key("mtp_eval_target_module", 0, at_least(0), "which of those layers evaluation looks at")),
       planned(integer_key("mhc_expansion_rate", 1, at_least(1), "residual streams of hyper-connections")),

@@ -12,6 +12,7 @@
 #include "convert/stored_names.h"
 #include "convert/table.h"
 #include "core/error.h"
+#include "models/families/family.h"
 #include "models/same_model.h"
 
 namespace switchyard {
@@ -95,7 +96,9 @@ HubModelNames names_of(const TensorSource& hub) {
         "[inspect] {}: its tensors hold several matrices each; it is compared as the checkpoint that "
         "`switchyard convert` makes of it",
         hub.path());
-  const ModelConfig model = model_config(config_of_hub(hub.config()));
+  const ModelConfig model = model_config(config_of_hub(
+      hub.config(),
+      predictions_in(hub.config(), [&](const std::string& tensor) { return hub.items().contains(tensor); })));
   return {stored_pairs(parameter_specs(model), family), model.tied, model.layers};
 }
 

@@ -25,7 +25,9 @@ void check_latent_scale(const Config& config, const ModelConfig& model) {
 // Reads the file back as anyone else would: what it cannot say shows as a difference.
 void check_same_model(const Config& config, const ModelConfig& model, const HubJson& hub) {
   const std::string type = hub["model_type"].get<std::string>();
-  const std::string key = differing_key(model, model_config(config_of_hub(nlohmann::json(hub))));
+  const nlohmann::json written(hub);
+  const std::int64_t predictions = predictions_in(written, [](const std::string&) { return true; });
+  const std::string key = differing_key(model, model_config(config_of_hub(written, predictions)));
   if (key.empty()) return;
   fail_usage("[convert] {}={}: no Hugging Face form; a {} model cannot state it", key,
              value_text(config.resolved()[key]), type);

@@ -78,6 +78,11 @@ class Rewriter {
   // What the family that the model would be written as wants stated otherwise.
   void restate() {
     const ModelFamily* family = find_family_to_write(form_.config, model_);
+    if (family != nullptr && family->predictions && model_.predictions > 0 && !model_.prediction_norms) {
+      set("mtp_own_norm", true);
+      form_.notices.push_back(
+          "mtp_own_norm=false: each prediction layer is written with a copy of the final norm");
+    }
     if (family == nullptr || family->restate == nullptr) return;
     Restated restated;
     family->restate(model_, restated);

@@ -12,6 +12,7 @@
 #include "convert/fold.h"
 #include "convert/table.h"
 #include "core/error.h"
+#include "models/families/family.h"
 #include "models/same_model.h"
 
 namespace switchyard {
@@ -96,7 +97,10 @@ DescribedModel described_model(const TensorSource& source) {
       model.architecture = model_config(config);
     } else if (!source.config().is_null()) {
       model.kind = source.config().value("model_type", "?");
-      model.architecture = model_config(config_of_hub(source.config()));
+      model.architecture = model_config(
+          config_of_hub(source.config(), predictions_in(source.config(), [&](const std::string& tensor) {
+                          return source.items().contains(tensor);
+                        })));
     }
   } catch (const Error& error) {
     model.problem = error.what();

@@ -31,9 +31,11 @@ struct StoredModel {
 // `exact`: all weights in float32, also those that a conversion rounds where no type is asked for.
 StoredModel open_hub(const std::string& path, bool exact) {
   const HubSource source = open_hub_source(path);
-  Config config = config_of_hub(source.config);
-  const ModelFamily& family = family_of(source.config);
   const std::shared_ptr<const HubWeights> folder = source.weights;
+  Config config = config_of_hub(source.config, predictions_in(source.config, [&](const std::string& tensor) {
+                                  return folder->contains(tensor);
+                                }));
+  const ModelFamily& family = family_of(source.config);
   const ModelConfig model = model_config(config);
   std::map<std::string, Shape> shapes;
   for (const auto& spec : parameter_specs(model)) shapes[spec.name] = spec.shape;
@@ -125,8 +127,9 @@ StoredModel open_stored(const std::string& path, const Shape& tokens, bool exact
   return stored;
 }
 
+// Of the model's layers; prediction layers give none.
 Tensor logits_of(const StoredModel& stored, const Parameters::Fill& fill, const Batch& batch) {
-  const ModelConfig model = model_config(stored.config);
+  const ModelConfig model = without_predictions(model_config(stored.config));
   Tensor x;
   for (std::int64_t layer = 0; layer < model.layers; ++layer)
     x = run_layer(stored.config, model, fill, batch, layer, x);

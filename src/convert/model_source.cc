@@ -1,5 +1,6 @@
 #include "convert/model_source.h"
 
+#include <cstring>
 #include <filesystem>
 #include <map>
 
@@ -10,6 +11,7 @@
 #include "convert/stored_names.h"
 #include "core/error.h"
 #include "gguf/gguf_tokenizer.h"
+#include "models/families/family.h"
 #include "models/families/hub_source.h"
 #include "models/same_model.h"
 
@@ -21,15 +23,19 @@ class HubModel : public ModelSource {
   HubModel(const std::string& path, const ConvertLine& line)
       : path_(path),
         source_(open_hub_source(path)),
-        config_(config_of_hub(source_.config)),
+        config_(config_of_hub(source_.config, predictions_in(source_.config,
+                                                             [&](const std::string& tensor) {
+                                                               return source_.weights->contains(tensor);
+                                                             }))),
         weights_(*source_.weights) {
     const ModelConfig model = model_config(config_);
     const std::vector<ParameterSpec> specs = parameter_specs(model);
     const ModelFamily& family = family_of(source_.config);
     std::map<std::string, Shape> shapes;
     for (const auto& spec : specs) shapes[spec.name] = spec.shape;
-    for (const auto& notice : check_hub_tensors(weights_, family, shapes, model.layers))
-      line("left out: " + notice);
+    const std::vector<std::string> left_out = check_hub_tensors(weights_, family, shapes, model.layers);
+    check_copies(model);
+    for (const std::string& notice : left_out) line("left out: " + notice);
     for (StoredPair& pair : stored_pairs(specs, family)) {
       std::string name = pair.ours;
       pairs_.emplace(std::move(name), std::move(pair));
@@ -76,6 +82,33 @@ class HubModel : public ModelSource {
   }
 
  private:
+  // Prediction layers read the embedding and the head of the model: what is stored with each must be the
+  // same.
+  void check_copies(const ModelConfig& model) const {
+    const std::string embedding = "model.embed_tokens.weight",
+                      head = model.tied ? embedding : "lm_head.weight";
+    for (std::int64_t i = model.layers; i < model.depth(); ++i) {
+      const std::string layer = fmt::format("model.layers.{}.", i);
+      check_copy(layer + std::string(kPredictionEmbedding), embedding);
+      check_copy(layer + std::string(kPredictionHead), head);
+    }
+  }
+
+  void check_copy(const std::string& copy, const std::string& original) const {
+    if (!weights_.contains(copy)) return;
+    const Shape shape = weights_.shape(original);
+    bool same = weights_.shape(copy) == shape;
+    const std::int64_t rows = std::max<std::int64_t>(1, (1 << 20) / std::max<std::int64_t>(1, shape.back()));
+    for (std::int64_t begin = 0; same && begin < shape[0]; begin += rows) {
+      const std::int64_t end = std::min(shape[0], begin + rows);
+      const Tensor a = weights_.take_values(copy, begin, end), b = weights_.take_values(original, begin, end);
+      same = std::memcmp(a.raw(), b.raw(), a.bytes()) == 0;
+    }
+    if (!same)
+      fail_usage("[convert] {}: {} differs from {}, which prediction layers share with the model here", path_,
+                 copy, original);
+  }
+
   const std::string path_;
   const HubSource source_;
   const Config config_;

@@ -76,6 +76,8 @@ const ModelKeys kDeepseekModel = kMixtralModel + ModelKeys{{"decoder_block", "de
                                                            {"original_max_position_embeddings", 64},
                                                            {"max_position_embeddings", 256}};
 
+const ModelKeys kPredictingModel = kDeepseekModel + ModelKeys{{"mtp_num_layers", 1}};
+
 struct OtherModel {
   const ModelKeys& model;
   std::string key;           // the one that is to be named
@@ -161,6 +163,9 @@ std::vector<OtherModel> other_models() {
           one(kDeepseekModel, "topk_routing_group", 3),
           one(kDeepseekModel, "beta_fast", 16),
           one(kDeepseekModel, "beta_slow", 2),
+          one(kDeepseekModel, "mtp_num_layers", 1),
+          one(kPredictingModel, "mtp_num_layers", 2),
+          one(kPredictingModel, "mtp_own_norm", true),
           one(kDeepseekModel, "mscale", 0.5),
           one(kDeepseekModel, "max_position_embeddings", 64),
           flipped(kDeepseekModel, "rope_interleave"),

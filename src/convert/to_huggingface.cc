@@ -61,6 +61,7 @@ class ToHuggingFace {
       const StoredParameter stored = stored_parameter(spec.name, spec.shape);
       stored_here_.insert(stored.names.begin(), stored.names.end());
     }
+    copy_for_predictions(model_config(form_.config));
     check_tensors();
     fuse();
     for (const std::string& notice : form_.notices) line(notice);
@@ -98,6 +99,28 @@ class ToHuggingFace {
     CheckpointFolder checkpoint = open_checkpoint(request.source, &skipped);
     for (const std::string& problem : skipped) line("passed over: " + problem);
     return checkpoint;
+  }
+
+  // What prediction layers share with the model is written with each of them.
+  void copy_for_predictions(const ModelConfig& model) {
+    const auto pair_of = [&](std::string_view ours) {
+      return *std::ranges::find_if(pairs_, [&](const StoredPair& pair) { return pair.ours == ours; });
+    };
+    const auto named = [](StoredPair pair, const std::string& theirs) {
+      pair.theirs = theirs;
+      pair.hub.names = {theirs};
+      return pair;
+    };
+    for (StoredPair& pair : pairs_) {
+      if (is_added(pair) && pair.ours.ends_with("prediction.final_norm"))
+        pair = named(pair_of("final_norm"), pair.theirs);
+    }
+    for (std::int64_t i = model.layers; i < model.depth(); ++i) {
+      const std::string layer = fmt::format("model.layers.{}.", i);
+      pairs_.push_back(named(pair_of("embedding"), layer + std::string(kPredictionEmbedding)));
+      pairs_.push_back(
+          named(pair_of(model.tied ? "embedding" : "head"), layer + std::string(kPredictionHead)));
+    }
   }
 
   // The checkpoint holds the model's tensors, each expert's among them, and nothing else.

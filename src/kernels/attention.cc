@@ -68,7 +68,7 @@ void tiled_backward(ThreadPool& pool, const AttentionProblem& problem) {
 template <typename T>
 void reference_forward_typed(const AttentionProblem& p) {
   reference::attention(p.args, static_cast<const T*>(p.q), static_cast<const T*>(p.k),
-                       static_cast<const T*>(p.v), static_cast<T*>(p.out), p.lse);
+                       static_cast<const T*>(p.v), static_cast<T*>(p.out), p.lse, p.top);
 }
 
 template <typename T>
@@ -161,6 +161,7 @@ AttentionProblem problem_of(const char* op, const AttentionArgs& a) {
   check_view(op, "v", a.v, s.dtype, {s.batch, s.kv_length, s.kv_heads, s.v_dim});
   check_view(op, "out", a.out, s.dtype, {s.batch, s.q_length, s.heads, s.v_dim});
   check_view(op, "lse", a.lse, DType::f32, {s.batch, s.heads, s.q_length});
+  if (a.top.defined()) check_view(op, "top", a.top, DType::f32, a.lse.shape());
   const auto check_mask = [&](const char* name, const TensorView& x, std::int64_t length) {
     if (x.defined()) check_view(op, name, x, DType::i32, {s.batch, length});
   };
@@ -174,6 +175,7 @@ AttentionProblem problem_of(const char* op, const AttentionArgs& a) {
   p.v = a.v.device_address();
   p.out = a.out.device_address();
   p.lse = a.lse.device_data<float>();
+  p.top = a.top.device_data<float>();
   return p;
 }
 

@@ -29,6 +29,9 @@ struct AttentionArgs {
   std::int64_t chunk = 0;   // places of a chunk; 0: none; else causal only
   TensorView out;           // [B,S,N,Dv]
   TensorView lse;           // [B,N,S] f32
+  // [B,N,S] f32: each query's largest score, times scale, of its allowed keys; -inf without one. Undefined:
+  // not asked for.
+  TensorView top = {};
 };
 void attention(ThreadPool& pool, const AttentionArgs& args);
 

@@ -62,6 +62,7 @@ struct AttentionProblem {
   const void* v = nullptr;
   void* out = nullptr;  // written by the forward, read by the backward pass
   float* lse = nullptr;
+  float* top = nullptr;  // null: not asked for
   const void* dout = nullptr;
   void* dq = nullptr;
   void* dk = nullptr;

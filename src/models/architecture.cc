@@ -37,6 +37,7 @@ constexpr auto kUnrotated = [](const Architecture& a) {
 };
 constexpr auto kScalesQueries = [](const Architecture& a) { return a.scales_queries(); };
 constexpr auto kDelta = [](const Architecture& a) { return a.has_delta(); };
+constexpr auto kPredicting = [](const Architecture& a) { return a.predictions > 0; };
 constexpr auto kClamped = [](const Architecture& a) { return a.moe.experts > 0 && a.moe.gate_limit != 0; };
 
 // A field that came after models were hashed has no say at the value that all of them had: hashes stay.
@@ -47,6 +48,10 @@ constexpr auto kClamped = [](const Architecture& a) { return a.moe.experts > 0 &
 
 constexpr ArchitectureField kFields[] = {
     {"layers", "base_num_decoder_layers", "layers", kShape, FIELD(layers), kAlways},
+    {"predictions", "mtp_num_layers", "layers that predict further tokens", kShape, FIELD(predictions),
+     kPredicting},
+    {"prediction_norms", "mtp_own_norm", "each of them has a final norm of its own", kShape,
+     FIELD(prediction_norms), [](const Architecture& a) { return kPredicting(a) && a.prediction_norms; }},
     {"emb", "base_emb_dim", "width of a token", kShape, FIELD(emb), kAlways},
     {"vocab", "vocab_size", "tokens there are", kShape, FIELD(vocab), kAlways},
     {"mla", "attention_type", "keys and values come from a latent", kShape, FIELD(mla), kAlways},
@@ -90,7 +95,7 @@ constexpr ArchitectureField kFields[] = {
      },
      kSparse},
     {"mlp", "base_mlp_dim", "hidden width of a dense layer", kShape, FIELD(mlp),
-     [](const Architecture& a) { return std::ssize(a.moe_layers()) < a.layers; }},
+     [](const Architecture& a) { return std::ssize(a.moe_layers()) < a.depth(); }},
     {"moe_mlp", "base_moe_mlp_dim", "hidden width of an expert", kShape, FIELD(moe_mlp), kSparse},
     {"latent_experts", "decoder_block", "experts work on the latent tokens that attention gives", kShape,
      FIELD(latent_experts), kSparse},

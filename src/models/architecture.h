@@ -41,7 +41,10 @@ struct LayerSpec {
 // A field more needs its line in the table of architecture.cc, which does not compile without.
 struct Architecture {
   std::int64_t layers = 0;
-  std::vector<LayerSpec> layer_specs;  // one a layer
+  // Layers after those, each of which predicts one token further ahead (models/prediction.h).
+  std::int64_t predictions = 0;
+  bool prediction_norms = false;       // each has a final norm of its own
+  std::vector<LayerSpec> layer_specs;  // one a layer, then one a prediction layer
   std::int64_t emb = 0, mlp = 0, moe_mlp = 0, vocab = 0;
   bool latent_experts = false;  // decoder_block.h
   std::int64_t moe_emb = 0;     // width of the tokens at the experts: emb, or the latent width
@@ -82,9 +85,21 @@ struct Architecture {
   const LayerSpec& layer(std::int64_t i) const { return layer_specs[static_cast<std::size_t>(i)]; }
   bool scales_queries() const;  // whether a layer's queries have such a factor other than 1
   float norm_offset() const { return norm_plus_one ? 1.0f : 0.0f; }
-  bool has_delta() const;                        // some layer has a gated delta net
-  std::vector<std::int64_t> moe_layers() const;  // the numbers of the layers with experts, ascending
+  bool has_delta() const;  // some layer has a gated delta net
+  // Layers and prediction layers, which are numbered on.
+  std::int64_t depth() const { return static_cast<std::int64_t>(layer_specs.size()); }
+  // The numbers of the layers with experts, ascending; prediction layers are among them.
+  std::vector<std::int64_t> moe_layers() const;
 };
+
+// The same model without its prediction layers.
+template <typename Model>
+Model without_predictions(Model model) {
+  model.predictions = 0;
+  model.prediction_norms = false;
+  model.layer_specs.resize(static_cast<std::size_t>(model.layers));
+  return model;
+}
 
 // Shape: the weights have other shapes, or there are others of them. Function: the same weights give other
 // numbers.

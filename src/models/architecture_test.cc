@@ -58,7 +58,10 @@ std::vector<Architecture> models() {
   delta.delta_key_heads = 2;
   delta.delta_value_heads = delta.delta_key_dim = delta.delta_value_dim = delta.delta_taps = 4;
   delta.shared_mlp = 12;
-  return {dense, routed, latent, drawn, clamped, chunked, delta};
+  Architecture predicting = routed;
+  predicting.predictions = 1;
+  predicting.layer_specs.push_back(routed.layer_specs.back());
+  return {dense, routed, latent, drawn, clamped, chunked, delta, predicting};
 }
 
 void change(bool& value) {
@@ -154,7 +157,7 @@ TEST(Architecture, ExecutionChangesNothing) {
       {"ragged_drop_policy", "prefix"}, {"num_moe_token_chunks", 2},       {"num_moe_emb_chunks", 2},
       {"float32_gate_logits", true},    {"load_balance_loss_weight", 0.5}, {"dtype", "bfloat16"},
       {"weight_dtype", "bfloat16"},     {"remat_policy", "none"},          {"z_loss_multiplier", 0.25},
-      {"init_weights_seed", 5}};
+      {"init_weights_seed", 5},         {"mtp_loss_scaling_factor", 0.5}};
   for (const auto& [key, value] : others) {
     auto more = keys;
     more[key] = value;

@@ -4,15 +4,13 @@
 #include <cmath>
 
 #include "autograd/remat.h"
-#include "nn/delta_net.h"
-#include "nn/layers.h"
+#include "models/decoder_layer.h"
 #include "ops/basic.h"
 #include "ops/einsum.h"
 #include "ops/embedding.h"
 #include "ops/loss.h"
 #include "ops/norm.h"
 #include "ops/reshard.h"
-#include "ops/sigmoid_gate.h"
 
 namespace switchyard {
 namespace {
@@ -31,66 +29,6 @@ Array place(Context& context, const Tensor& own, std::int64_t rows) {
   const Tensor block = context.empty(own.dtype(), local);
   if (!context.memory.device().is_abstract()) copy(slice_block(own, offset, local).view(), block.view());
   return make_leaf(block, shape, sharding, false);
-}
-
-MoeWeights moe_weights(const LayerCall& call) {
-  MoeWeights w;
-  w.gate = call.parameters[call.prefix + "moe.gate"];
-  if (call.model.moe.bias) w.gate_bias = call.parameters[call.prefix + "moe.gate_bias"];
-  w.wi_0 = weight(call, "moe.wi_0");
-  w.wi_1 = weight(call, "moe.wi_1");
-  w.wo = weight(call, "moe.wo");
-  if (call.model.moe.logit_bias) w.logit_bias = call.parameters[call.prefix + "moe.logit_bias"];
-  if (call.model.moe.expert_bias) {
-    w.wi_0_bias = weight(call, "moe.wi_0_bias");
-    w.wi_1_bias = weight(call, "moe.wi_1_bias");
-    w.wo_bias = weight(call, "moe.wo_bias");
-  }
-  return w;
-}
-
-// What every token gets beside the experts that it was sent to.
-Array shared_experts(const LayerCall& call, const Array& x) {
-  const Array y = gated_mlp(call, "moe.shared.", x);
-  if (!call.model.shared_gate) return y;
-  const Sharding one{{x.sharding().dims[0], x.sharding().dims[1], {}}, {}};
-  const Array gate = einsum(call.context, "BSM,MG->BSG", x, weight(call, "moe.shared.gate"), &one);
-  return sigmoid_gate(call.context, y, gate);
-}
-
-struct LayerOutput {
-  Array x;
-  std::optional<MoeOutput> moe;
-};
-
-LayerOutput decoder_layer(const LayerCall& call, const Array& x, std::int64_t layer,
-                          const ForwardOptions& options) {
-  Context& c = call.context;
-  const ModelConfig& m = call.model;
-  auto norm = [&](const Array& y, const char* name) {
-    return rms_norm(c, y, call.parameters[call.prefix + name], m.norm_epsilon, m.norm_offset());
-  };
-  const Array normed = norm(x, "pre_attention_norm");
-  const Array attended = call.layer.delta ? gated_delta_net(call, normed)
-                         : m.mla          ? latent_attention(call, normed)
-                                          : grouped_query_attention(call, normed);
-  if (m.latent_experts) {
-    MoeOutput moe = moe_block(c, m.moe, m.moe_execution, moe_weights(call),
-                              norm(checkpoint_name(attended, "attention_out"), "post_attention_norm"),
-                              call.segments, options.step, layer, options.first_row);
-    const Array y =
-        einsum(c, "BSL,LM->BSM", whole_embedding(c, moe.y), weight(call, "up_projection"), &x.sharding());
-    return {add(c, x, y), std::move(moe)};
-  }
-  const Array middle = add(c, x, checkpoint_name(attended, "attention_out"));
-  const Array inner = norm(middle, "post_attention_norm");
-  if (!m.layer(layer).experts) return {add(c, middle, gated_mlp(call, "mlp.", inner)), std::nullopt};
-
-  MoeOutput moe = moe_block(c, m.moe, m.moe_execution, moe_weights(call), inner, call.segments, options.step,
-                            layer, options.first_row);
-  Array y = add(c, middle, moe.y);
-  if (m.shared_experts > 0) y = add(c, y, shared_experts(call, inner));
-  return {y, std::move(moe)};
 }
 
 // The embedding in the dtype of activations; undefined on a stage without it.
@@ -113,6 +51,106 @@ Array logits_of(Context& c, const ModelConfig& m, const Array& hidden, const Arr
   return m.logit_soft_cap > 0 ? capped_logits(c, logits, m.logit_soft_cap) : logits;
 }
 
+Array final_hidden_of(Context& c, const ModelConfig& m, const Array& x, const Array& norm) {
+  const Array hidden = rms_norm(c, x, norm, m.norm_epsilon, m.norm_offset());
+  if (!m.normalize_tied_logits) return hidden;
+  return scale(c, hidden, static_cast<float>(1 / std::sqrt(static_cast<double>(m.emb))));
+}
+
+// The layers of a pass, one after the other, and what they leave behind beside their output.
+class LayerRuns {
+ public:
+  struct Tokens {
+    const RopeTables& rope;           // of layers that rotate
+    const RopeTables& query_factors;  // of the others
+    const Array& segments;
+    const TokenPlaces& places;
+  };
+  LayerRuns(Context& context, const ModelConfig& model, const Parameters& parameters,
+            const ForwardOptions& options, const Tokens& tokens, ForwardResult& result)
+      : context_(context),
+        model_(model),
+        parameters_(parameters),
+        options_(options),
+        tokens_(tokens),
+        policy_{model.remat, model.remat_keeps},
+        result_(result) {
+    result.layer_bytes.assign(static_cast<std::size_t>(model.depth()), 0);
+  }
+
+  // Layer i of what `input` makes, inside of the layer's remat region.
+  Array run(std::int64_t i, const std::function<Array(const LayerCall&)>& input) {
+    end_layer();
+    open_ = i;
+    before_ = context_.memory.in_use();
+    context_.comm->position().layer = i;
+    RematRegion region(context_, policy_);
+    LayerCall call{
+        context_,
+        model_,
+        parameters_,
+        fmt::format("layers.{}.", i),
+        model_.layer(i),
+        model_.layer(i).unrotated ? tokens_.query_factors : tokens_.rope,
+        tokens_.segments,
+        options_.caches == nullptr ? nullptr : &options_.caches->layers[static_cast<std::size_t>(i)],
+        &tokens_.places};
+    HeadScores scores;
+    scores.layer = i;
+    if (options_.head_scores) call.scores = &scores;
+    LayerOutput out = decoder_layer(call, input(call), i, {options_.step, options_.first_row});
+    if (options_.head_scores) result_.scores.push_back(std::move(scores));
+    if (options_.keep_hidden) result_.hidden.push_back(out.x);
+    if (out.moe) keep(*out.moe);
+    return out.x;
+  }
+
+  // What was in use before the layer and is after it, is charged to it; what comes now is not.
+  void end_layer() {
+    if (open_ >= 0) result_.layer_bytes[static_cast<std::size_t>(open_)] = context_.memory.in_use() - before_;
+    open_ = -1;
+  }
+
+  const Array& balance() const { return balance_; }  // the sum over layers; undefined without one
+
+ private:
+  void keep(MoeOutput& moe) {
+    if (moe.balance_loss.defined())
+      balance_ = balance_.defined() ? add(context_, balance_, moe.balance_loss) : moe.balance_loss;
+    result_.loads.push_back(std::move(moe.load));
+    result_.routing.push_back(moe.routing);
+  }
+
+  Context& context_;
+  const ModelConfig& model_;
+  const Parameters& parameters_;
+  const ForwardOptions& options_;
+  const Tokens tokens_;
+  const RematPolicy policy_;
+  ForwardResult& result_;
+  Array balance_;
+  std::int64_t open_ = -1, before_ = 0;
+};
+
+// Of what prediction layers give: the mean over all their targets together, times the model's factor.
+Array prediction_loss(Context& c, const ModelConfig& m, const Parameters& parameters,
+                      std::span<const Array> further, const Array& head, const DeviceBatch& batch,
+                      double count) {
+  Array sum;
+  for (std::size_t k = 0; k < further.size(); ++k) {
+    const std::string own =
+        fmt::format("layers.{}.prediction.final_norm", m.layers + static_cast<std::int64_t>(k));
+    const Array hidden =
+        final_hidden_of(c, m, further[k], parameters[m.prediction_norms ? own : "final_norm"]);
+    const FurtherTokens& tokens = batch.further[k];
+    const Array loss = linear_cross_entropy(c, hidden, head, m.tied, tokens.targets, tokens.target_segments,
+                                            {count, 0, m.logit_soft_cap})
+                           .loss;
+    sum = sum.defined() ? add(c, sum, loss) : loss;
+  }
+  return scale(c, sum, static_cast<float>(m.prediction_loss));
+}
+
 }  // namespace
 
 OwnRows own_rows(const Context& context, const Shape& shape) {
@@ -121,15 +159,19 @@ OwnRows own_rows(const Context& context, const Shape& shape) {
   return {begin, begin + local_shape(*context.mesh, shape, sharding)[0], sharding.dims[0]};
 }
 
-DeviceBatch place_own_rows(Context& context, const Batch& own, std::int64_t rows) {
+DeviceBatch place_own_rows(Context& context, const Batch& own, std::int64_t rows, std::int64_t predictions) {
   const auto placed = [&](const Tensor& x) { return place(context, x, rows); };
-  return {placed(own.inputs), placed(own.inputs_position), placed(own.inputs_segmentation),
-          placed(own.targets), placed(own.targets_segmentation)};
+  DeviceBatch result{placed(own.inputs),  placed(own.inputs_position),      placed(own.inputs_segmentation),
+                     placed(own.targets), placed(own.targets_segmentation), {}};
+  for (const Batch& further : further_batches(own, predictions))
+    result.further.push_back(
+        {placed(further.inputs), placed(further.targets), placed(further.targets_segmentation)});
+  return result;
 }
 
-DeviceBatch place_batch(Context& context, const Batch& whole) {
+DeviceBatch place_batch(Context& context, const Batch& whole, std::int64_t predictions) {
   const OwnRows own = own_rows(context, whole.inputs.shape());
-  return place_own_rows(context, BatchRows(whole).read(own.begin, own.end), whole.inputs.dim(0));
+  return place_own_rows(context, BatchRows(whole).read(own.begin, own.end), whole.inputs.dim(0), predictions);
 }
 
 Array output_logits(Context& c, const ModelConfig& m, const Parameters& parameters, const Array& hidden) {
@@ -170,36 +212,26 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
   Array x = c.stage.is_first() ? embedding(c, table, batch.inputs, layout) : options.input;
   if (options.keep_hidden && c.stage.is_first()) result.hidden.push_back(x);
 
-  const RematPolicy policy{m.remat, m.remat_keeps};
-  Array balance;
+  LayerRuns runs(c, m, parameters, options, {rope, query_factors, segments, places}, result);
   const LayerRange layers = layers_of(c.stage, m.layers);
-  result.layer_bytes.assign(static_cast<std::size_t>(m.layers), 0);
-  std::vector<std::int64_t> bytes;  // in use before each layer and after the last
-  for (std::int64_t i = layers.begin; i < layers.end; ++i) {
-    bytes.push_back(c.memory.in_use());
-    c.comm->position().layer = i;
-    RematRegion region(c, policy);
-    AttentionCache* const cache =
-        options.caches == nullptr ? nullptr : &options.caches->layers[static_cast<std::size_t>(i)];
-    const LayerCall call{c,          m,
-                         parameters, fmt::format("layers.{}.", i),
-                         m.layer(i), m.layer(i).unrotated ? query_factors : rope,
-                         segments,   cache,
-                         &places};
-    LayerOutput out = decoder_layer(call, x, i, options);
-    x = out.x;
-    if (options.keep_hidden) result.hidden.push_back(x);
-    if (!out.moe) continue;
-    if (out.moe->balance_loss.defined())
-      balance = balance.defined() ? add(c, balance, out.moe->balance_loss) : out.moe->balance_loss;
-    result.loads.push_back(std::move(out.moe->load));
-    result.routing.push_back(out.moe->routing);
+  for (std::int64_t i = layers.begin; i < layers.end; ++i)
+    x = runs.run(i, [&](const LayerCall&) { return x; });
+  runs.end_layer();
+  std::vector<Array> further;  // what prediction layers give
+  if (c.stage.is_last() && c.grad_enabled) {
+    CHECK(std::ssize(batch.further) == m.predictions, "tokens for {} of {} prediction layers",
+          batch.further.size(), m.predictions);
+    for (const FurtherTokens& next : batch.further) {
+      const Array before = further.empty() ? x : further.back();
+      further.push_back(runs.run(m.layers + std::ssize(further), [&](const LayerCall& call) {
+        return prediction_input(call, table, next.inputs, before);
+      }));
+      runs.end_layer();
+    }
   }
-  bytes.push_back(c.memory.in_use());
-  for (std::size_t i = 0; i + 1 < bytes.size(); ++i)
-    result.layer_bytes[static_cast<std::size_t>(layers.begin) + i] = bytes[i + 1] - bytes[i];
   c.comm->position().layer = -1;
 
+  const Array& balance = runs.balance();
   if (balance.defined()) {
     result.balance_loss = scale(
         c, balance, static_cast<float>(options.balance_share / static_cast<double>(m.moe_layers().size())));
@@ -209,9 +241,7 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
     result.loss = result.balance_loss;
     return result;
   }
-  Array hidden = rms_norm(c, x, parameters["final_norm"], m.norm_epsilon, m.norm_offset());
-  if (m.normalize_tied_logits)
-    hidden = scale(c, hidden, static_cast<float>(1 / std::sqrt(static_cast<double>(m.emb))));
+  const Array hidden = final_hidden_of(c, m, x, parameters["final_norm"]);
   if (options.final_hidden) {
     result.final_hidden = hidden;
     return result;
@@ -230,7 +260,12 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
       linear_cross_entropy(c, hidden, head, m.tied, batch.targets, batch.target_segments, loss);
   result.lm_loss = entropy.loss;
   result.z_loss = entropy.z_loss;
-  result.loss = balance.defined() ? add(c, entropy.loss, result.balance_loss) : entropy.loss;
+  result.loss = entropy.loss;
+  if (!further.empty()) {
+    result.prediction_loss = prediction_loss(c, m, parameters, further, head, batch, options.further_count);
+    result.loss = add(c, result.loss, result.prediction_loss);
+  }
+  if (balance.defined()) result.loss = add(c, result.loss, result.balance_loss);
   return result;
 }
 

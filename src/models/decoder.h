@@ -7,6 +7,7 @@
 #include "data/dataset.h"
 #include "models/model_config.h"
 #include "models/parameters.h"
+#include "models/prediction.h"
 #include "moe/block.h"
 #include "ops/attention_cache.h"
 
@@ -15,8 +16,10 @@ namespace switchyard {
 // One batch, placed on the mesh: i32 [B,S], batch and sequence split as the rules say.
 struct DeviceBatch {
   Array inputs, positions, segments, targets, target_segments;
+  std::vector<FurtherTokens> further;  // of each prediction layer
 };
-DeviceBatch place_batch(Context& context, const Batch& whole);
+// `predictions`: for how many prediction layers.
+DeviceBatch place_batch(Context& context, const Batch& whole, std::int64_t predictions = 0);
 
 // Where this rank's rows lie among those of a batch of `shape` [B,S]: rows [begin, end). `axes` split the
 // rows.
@@ -26,16 +29,19 @@ struct OwnRows {
 };
 OwnRows own_rows(const Context& context, const Shape& shape);
 // A batch of `rows` rows, of which this rank gives its own.
-DeviceBatch place_own_rows(Context& context, const Batch& own, std::int64_t rows);
+DeviceBatch place_own_rows(Context& context, const Batch& own, std::int64_t rows,
+                           std::int64_t predictions = 0);
 
 struct ForwardOptions {
   std::int64_t step = 0;       // for random routing
   double target_count = 1;     // targets with weight over the whole (accumulated) batch
+  double further_count = 1;    // the same of all prediction layers together
   double balance_share = 1;    // factor on the balance loss: one over the microbatches of a step
   std::int64_t first_row = 0;  // of this microbatch in the batch that `step` counts, for random routing
   Array input;                 // output of the stage before, where there is one
   bool keep_hidden = false;    // also return the embedding's and every layer's output
   bool keep_logits = false;    // also return logits [B,S,V] f32; otherwise they never exist
+  bool head_scores = false;    // also return the largest attention scores
   // Evaluation: what the head reads, in place of losses; output_logits() makes logits of it, or of a part.
   bool final_hidden = false;
   // Generation: what every layer's attention remembers of the tokens before these, with room for them.
@@ -44,11 +50,17 @@ struct ForwardOptions {
 };
 
 struct ForwardResult {
-  Array output;   // [B,S,M] for the next stage of a pipeline; lm_loss and z_loss are then undefined
-  Array loss;     // [] f32: what is differentiated = lm_loss + balance loss; undefined where a stage has none
-  Array lm_loss;  // [] f32: cross entropy with its z loss
-  Array z_loss;   // [] f32, part of lm_loss
-  Array balance_loss;                     // [] f32: mean over MoE layers; undefined without one
+  Array output;  // [B,S,M] for the next stage of a pipeline; lm_loss and z_loss are then undefined
+  // [] f32: what is differentiated = lm_loss + prediction_loss + balance_loss; undefined where a stage has
+  // none
+  Array loss;
+  Array lm_loss;       // [] f32: cross entropy with its z loss
+  Array z_loss;        // [] f32, part of lm_loss
+  Array balance_loss;  // [] f32: mean over MoE layers; undefined without one
+  // [] f32: mean cross entropy of all prediction layers together, times prediction_loss of the model;
+  // undefined without such layers, which a pass without gradients leaves out.
+  Array prediction_loss;
+  std::vector<HeadScores> scores;         // one a layer, where asked
   std::vector<LayerLoad> loads;           // one a MoE layer
   std::vector<Routing> routing;           // one a MoE layer
   std::vector<std::int64_t> layer_bytes;  // by which each layer raised the bytes of this rank's account

@@ -360,6 +360,18 @@ void read_remat(const Config& c, ModelConfig& m) {
   }
 }
 
+// mtp_num_layers: each is like the last of the layers before.
+void add_predictions(const Config& c, ModelConfig& m) {
+  m.predictions = c.get_int("mtp_num_layers");
+  m.prediction_loss = c.get_float("mtp_loss_scaling_factor");
+  if (m.predictions == 0) return;
+  if (m.latent_experts)
+    fail_usage("[model] mtp_num_layers={}: decoder_block={} has no prediction layers", m.predictions,
+               m.block->name);
+  m.prediction_norms = c.get_bool("mtp_own_norm");
+  m.layer_specs.insert(m.layer_specs.end(), static_cast<std::size_t>(m.predictions), m.layer_specs.back());
+}
+
 }  // namespace
 
 ModelConfig model_config(const Config& c) {
@@ -402,6 +414,7 @@ ModelConfig model_config(const Config& c) {
   m.int8_cache = c.get_bool("quantize_kvcache");
   read_remat(c, m);
   m.trainable = c.get_strings("trainable_parameters_mask");
+  add_predictions(c, m);
   return m;
 }
 

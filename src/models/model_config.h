@@ -26,6 +26,7 @@ struct Execution {
   std::set<std::string> remat_keeps;   // checkpoint names
   std::vector<std::string> trainable;  // trainable_parameters_mask; empty: all
   double z_loss = 0;
+  double prediction_loss = 0;   // mtp_loss_scaling_factor
   double bias_update_rate = 0;  // routed_bias_update_rate; 0: no such update
   std::uint32_t init_seed = 0;
 };

@@ -156,6 +156,18 @@ TEST(ModelConfig, RotationWithoutAMiddleBand) {
   for (const double f : rope_frequencies(rope, 4)) EXPECT_TRUE(f == 1.0 || f == 1.0 / 16) << f;
 }
 
+// They are numbered on, and are as the last layer is.
+TEST(ModelConfig, PredictionLayersAreLikeTheLast) {
+  const ModelConfig m = model_of({{"mtp_num_layers", 2}, {"moe_layers", {0, 2}}});
+  EXPECT_EQ(m.layers, 3);
+  EXPECT_EQ(m.depth(), 5);
+  EXPECT_EQ(m.moe_layers(), (std::vector<std::int64_t>{0, 2, 3, 4}));
+  const ModelConfig without = without_predictions(m);
+  EXPECT_EQ(without.depth(), 3);
+  EXPECT_EQ(differing_key(without, model_of({{"moe_layers", {0, 2}}})), "");
+  EXPECT_GT(train_flops_per_token(m, 64), train_flops_per_token(without, 64));
+}
+
 TEST(ModelConfig, BadPartsAreNamed) {
   const Keys latent{{"decoder_block", "deepseek"}, {"attention_type", "mla"}};
   const auto with = [](Keys keys, const std::string& key, nlohmann::json value) {
@@ -176,6 +188,11 @@ TEST(ModelConfig, BadPartsAreNamed) {
        "mlp_activations=[gelu,linear]: decoder_block=mixtral has [silu,linear]"},
       {{{"mlp_activations_limit", 7.0}}, "mlp_activations_limit=7: expected decoder_block=gpt_oss"},
       {{{"decoder_block", "gpt_oss"}, {"sliding_window_size", 4}}, "mlp_activations_limit=-1"},
+      {{{"mtp_num_layers", 1},
+        {"decoder_block", "qwen3_custom_moe"},
+        {"attention_output_dim", 8},
+        {"moe_expert_input_dim", 8}},
+       "mtp_num_layers=1: decoder_block=qwen3_custom_moe has no prediction layers"},
       {{{"nope_layer_interval", 2}}, "nope_layer_interval=2: expected decoder_block=llama4, got mixtral"},
       {{{"chunk_attn_window_size", 8}}, "chunk_attn_window_size=8: expected decoder_block=llama4"},
       {{{"temperature_tuning", true}}, "temperature_tuning=true: expected decoder_block=llama4"},

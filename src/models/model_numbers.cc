@@ -74,8 +74,10 @@ double train_flops_per_token(const ModelConfig& m, std::int64_t sequence) {
   const auto delta_layers = static_cast<double>(
       std::count_if(m.layer_specs.begin(), m.layer_specs.end(), [](const LayerSpec& l) { return l.delta; }));
   const auto moe_layers = static_cast<double>(m.moe_layers().size());
-  return 6 * ((d(m.layers) - delta_layers) * (attention + scores) + delta_layers * delta +
-              (d(m.layers) - moe_layers) * dense + moe_layers * sparse + emb * d(m.vocab));
+  // A prediction layer is a layer with a projection before it and the head after it.
+  return 6 * ((d(m.depth()) - delta_layers) * (attention + scores) + delta_layers * delta +
+              (d(m.depth()) - moe_layers) * dense + moe_layers * sparse + d(m.predictions) * 2 * emb * emb +
+              d(1 + m.predictions) * emb * d(m.vocab));
 }
 
 }  // namespace switchyard

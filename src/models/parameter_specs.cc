@@ -153,6 +153,14 @@ void moe_specs(const ModelConfig& m, const std::string& p, SpecList& list) {
   if (m.shared_gate) list.kernel(p + "shared.gate", {m.emb, 1}, {"embed", ""}, m.emb, {});
 }
 
+// What a prediction layer has beside a layer's own parameters.
+void prediction_specs(const ModelConfig& m, const std::string& p, SpecList& list) {
+  list.norm(p + "token_norm", m.emb);
+  list.norm(p + "hidden_norm", m.emb);
+  list.kernel(p + "projection", {2 * m.emb, m.emb}, {"embed", "mlp"}, 2 * m.emb);
+  if (m.prediction_norms) list.norm(p + "final_norm", m.emb);
+}
+
 // trainable_parameters_mask: what no pattern names is not trained.
 void freeze(const ModelConfig& m, std::vector<ParameterSpec>& specs) {
   const NamePatterns trainable("trainable_parameters_mask", m.trainable);
@@ -181,8 +189,9 @@ double held_factor(const ModelConfig& m, std::string_view parameter) {
 std::vector<ParameterSpec> parameter_specs(const ModelConfig& m) {
   SpecList list(m);
   list.add("embedding", {m.vocab, m.emb}, {"vocab", "embed_vocab"}, Initializer::normal, 1);
-  for (std::int64_t i = 0; i < m.layers; ++i) {
+  for (std::int64_t i = 0; i < m.depth(); ++i) {
     const std::string p = fmt::format("layers.{}.", i);
+    if (i >= m.layers) prediction_specs(m, p + "prediction.", list);
     list.norm(p + "pre_attention_norm", m.emb);
     if (m.layer(i).delta)
       delta_specs(m, p + "delta.", list);

@@ -29,6 +29,7 @@ std::vector<ParameterSpec> stage_specs(std::vector<ParameterSpec> specs, const S
   std::erase_if(specs, [&](const ParameterSpec& spec) {
     const std::int64_t layer = layer_of(spec.name);
     if (layer < 0) return spec.name == "embedding" ? !stage.is_first() : !stage.is_last();
+    if (layer >= model.layers) return !stage.is_last();
     const LayerRange here = layers_of(stage, model.layers);
     return layer < here.begin || layer >= here.end;
   });

@@ -39,7 +39,7 @@ struct ParameterSpec {
 // the query's weights and bias. 1 for all others.
 double held_factor(const ModelConfig& model, std::string_view parameter);
 
-// In a fixed order: embedding, layers, final norm, head.
+// In a fixed order: embedding, layers, prediction layers, final norm, head.
 std::vector<ParameterSpec> parameter_specs(const ModelConfig& model);
 // The 2 of "layers.2.moe.gate"; -1 for a parameter outside the layers.
 std::int64_t layer_of(const std::string& parameter);
@@ -50,7 +50,8 @@ struct LayerRange {
 };
 LayerRange layers_of(const Stage& stage, std::int64_t layers);
 
-// Those of them that a stage of a pipeline holds: the embedding on the first, the head on the last.
+// Those of them that a stage of a pipeline holds: the embedding on the first, prediction
+// layers and the head on the last.
 std::vector<ParameterSpec> stage_specs(std::vector<ParameterSpec> specs, const Stage& stage,
                                        const ModelConfig& model);
 std::int64_t parameter_count(const std::vector<ParameterSpec>& specs);

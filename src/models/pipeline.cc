@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <vector>
 
 #include "core/error.h"
 
@@ -111,6 +112,20 @@ void sum_over_run(Context& context, std::span<double> values) {
   const Axes all = dual(*context.mesh, Sharding{}).partial;
   context.comm->all_reduce(context.group(all), host_view(values));
   if (context.stage.count > 1) context.comm->all_reduce(context.stage.across, host_view(values));
+}
+
+void max_over_run(Context& context, std::span<float> values) {
+  const auto over = [&](const ProcessGroup& group) {
+    if (group.size() == 1) return;
+    std::vector<float> all(values.size() * static_cast<std::size_t>(group.size()));
+    context.comm->all_gather(group, host_view(values), host_view(all));
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      float& most = values[i % values.size()];
+      most = std::max(most, all[i]);
+    }
+  };
+  over(context.group(dual(*context.mesh, Sharding{}).partial));
+  if (context.stage.count > 1) over(context.stage.across);
 }
 
 }  // namespace switchyard

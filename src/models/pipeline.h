@@ -61,6 +61,9 @@ class Pipeline {
   std::deque<InFlight> in_flight_;
 };
 
+// The largest of all ranks' values, place by place. Collective.
+void max_over_run(Context& context, std::span<float> values);
+
 // Sums in float64 over all ranks of the run, each rank's own contribution counted once. Collective.
 void sum_over_run(Context& context, std::span<double> values);
 

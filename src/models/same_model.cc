@@ -46,8 +46,8 @@ Config config_of_stored(const json& resolved, const std::string& path) {
   return in_float32(model_keys_of_stored(resolved, path));
 }
 
-Config config_of_hub(const json& hub_config) {
-  return in_float32(config_from_hub(hub_config));
+Config config_of_hub(const json& hub_config, std::int64_t predictions) {
+  return in_float32(config_from_hub(hub_config, predictions));
 }
 
 }  // namespace switchyard

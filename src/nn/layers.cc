@@ -153,8 +153,8 @@ Array grouped_query_attention(const LayerCall& call, const Array& x) {
     return project_out(call,
                        through_gate(attend(c, *call.cache, q, *call.places, attention_options(call), sinks)));
   }
-  const Array attended =
-      checkpoint_name(attention(c, q, k, v, call.segments, attention_options(call), sinks), "context");
+  const Array attended = checkpoint_name(
+      attention(c, q, k, v, call.segments, attention_options(call), sinks, call.scores), "context");
   return project_out(call, through_gate(attended));
 }
 
@@ -198,7 +198,7 @@ Array latent_attention(const LayerCall& call, const Array& x) {
   const auto [k, v] = mla_key_value(c, kv, key, m.nope);
   const Array attended =
       checkpoint_name(attention(c, q, checkpoint_name(k, "key_proj"), checkpoint_name(v, "value_proj"),
-                                call.segments, attention_options(call)),
+                                call.segments, attention_options(call), nullptr, call.scores),
                       "context");
   return project_out(call, attended);
 }

@@ -23,6 +23,7 @@ struct LayerCall {
   // Of generation, else null: what attention remembers of the tokens before, and where these stand.
   AttentionCache* cache = nullptr;
   const TokenPlaces* places = nullptr;
+  HeadScores* scores = nullptr;  // where the layer's largest scores go; null: they are not asked for
 };
 
 // A parameter in the dtype of activations.

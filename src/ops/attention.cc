@@ -4,6 +4,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/attention_sinks.h"
+#include "kernels/head_scores.h"
 #include "kernels/rope.h"
 #include "kernels/rope_tables.h"
 #include "kernels/strided_copy.h"
@@ -88,7 +89,8 @@ class RopeOp : public Op {
 
 class AttentionOp : public Op {  // inputs: q, k, v, segments of the queries and of the keys, maybe sinks
  public:
-  explicit AttentionOp(const AttentionOptions& options) : options_(options) {}
+  // `with_top`: a third output, each query's largest score.
+  AttentionOp(const AttentionOptions& options, bool with_top) : options_(options), with_top_(with_top) {}
   std::string_view name() const override { return "attention"; }
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
     ArrayInfo out = in[0];
@@ -97,6 +99,7 @@ class AttentionOp : public Op {  // inputs: q, k, v, segments of the queries and
     lse.shape = {in[0].shape[0], in[0].shape[2], in[0].shape[1]};
     lse.local = {in[0].local[0], in[0].local[2], in[0].local[1]};
     lse.sharding.dims = {in[0].sharding.dims[0], in[0].sharding.dims[2], in[0].sharding.dims[1]};
+    if (with_top_) return {out, lse, lse};
     return {out, lse};
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
@@ -106,7 +109,8 @@ class AttentionOp : public Op {  // inputs: q, k, v, segments of the queries and
     const Tensor& q = in[0];
     const Tensor out = c.empty(q.dtype(), {q.dim(0), q.dim(1), q.dim(2), v.dim(3)}),
                  lse = c.empty(DType::f32, {q.dim(0), q.dim(2), q.dim(1)});
-    const Tensor index = query_index(c, infos[0]);
+    const Tensor index = query_index(c, infos[0]),
+                 top = with_top_ ? c.empty(DType::f32, lse.shape()) : Tensor();
     switchyard::attention(*c.pool, {.q = q.view(),
                                     .k = k.view(),
                                     .v = v.view(),
@@ -117,8 +121,10 @@ class AttentionOp : public Op {  // inputs: q, k, v, segments of the queries and
                                     .window = options_.window,
                                     .chunk = options_.chunk,
                                     .out = out.view(),
-                                    .lse = lse.view()});
+                                    .lse = lse.view(),
+                                    .top = with_top_ ? top.view() : TensorView()});
     if (in.size() > kSinks) apply_sinks(*c.pool, {in[kSinks].view(), out.view(), lse.view()});
+    if (with_top_) return {out, lse, top};
     return {out, lse};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
@@ -177,6 +183,7 @@ class AttentionOp : public Op {  // inputs: q, k, v, segments of the queries and
   }
   static constexpr std::size_t kSinks = 5;
   AttentionOptions options_;  // balanced: queries are those of balance_sequence
+  bool with_top_;
 };
 
 }  // namespace
@@ -195,7 +202,7 @@ Array rope(Context& context, const Array& x, const RopeTables& tables, std::int6
 }
 
 Array attention(Context& context, const Array& q, const Array& k, const Array& v, const Array& segments,
-                const AttentionOptions& options, const Array* sinks) {
+                const AttentionOptions& options, const Array* sinks, HeadScores* scores) {
   const auto whole_length = [&](const Array& x) {
     Sharding to = x.sharding();
     to.dims[1].clear();
@@ -207,7 +214,14 @@ Array attention(Context& context, const Array& q, const Array& k, const Array& v
   const auto spread = [&](const Array& x) { return here.balanced ? balance_sequence(context, x) : x; };
   std::vector<Array> inputs{spread(q), whole_length(k), whole_length(v), spread(own), whole_length(own)};
   if (sinks != nullptr) inputs.push_back(sinks_of_heads(context, *sinks, q));
-  const Array out = apply(context, std::make_shared<AttentionOp>(here), inputs).front();
+  const auto results = apply(context, std::make_shared<AttentionOp>(here, scores != nullptr), inputs);
+  const Array& out = results.front();
+  if (scores != nullptr) {
+    const Tensor top = results[2].tensor();
+    scores->first_head = local_offset(*context.mesh, context.rank, q.shape(), q.sharding())[2];
+    scores->largest = context.empty(DType::f32, {top.dim(1)});
+    largest_scores(*context.pool, top.view(), scores->largest.view());
+  }
   return here.balanced ? unbalance_sequence(context, out) : out;
 }
 

@@ -25,13 +25,21 @@ struct AttentionOptions {
   std::int64_t chunk = 0;   // places of a chunk: a query sees keys of its own only; 0: none
 };
 
+// The largest score of each head that this rank's queries had, as the softmax saw them.
+struct HeadScores {
+  std::int64_t layer = 0;
+  std::int64_t first_head = 0;
+  Tensor largest;  // f32, one for each of this rank's heads; -inf where none of its queries saw a key
+};
+
 // Causal softmax attention within segments. q [B,S,N,D], k [B,S,Nkv,D], v [B,S,Nkv,Dv], segments i32 [B,S] ->
 // [B,S,N,Dv]. Batch may be split alike on all; heads of q may be split, and those of k and v alike or not at
 // all. Where the sequence is split (context parallelism) every rank answers its own queries, and keys, values
 // and segments are gathered. Windows and chunks count places in the sequence, in whatever segments. `sinks`
-// [N] f32 or null: a score of each head that takes a part of every softmax and gives nothing.
+// [N] f32 or null: a score of each head that takes a part of every softmax and gives nothing. `scores`: where
+// the largest scores go (all but the layer), or null.
 Array attention(Context& context, const Array& q, const Array& k, const Array& v, const Array& segments,
-                const AttentionOptions& options, const Array* sinks = nullptr);
+                const AttentionOptions& options, const Array* sinks = nullptr, HeadScores* scores = nullptr);
 
 // `sinks` of the heads that x [B,S,N,D] has here.
 Array sinks_of_heads(Context& context, const Array& sinks, const Array& x);

@@ -20,7 +20,7 @@ std::vector<RowTokens> texts(std::int64_t rows, std::int64_t tokens) {
 }
 
 GenerationPlan plan_stage(Config config, const Mesh& mesh, const Topology& topology, int stage) {
-  const ModelConfig model = model_config(config);
+  const ModelConfig model = without_predictions(model_config(config));
   GenerationPlan plan;
   plan.rows = rows_to_generate(config, mesh);
   plan.prompt = config.get_int("max_prefill_predict_length");
@@ -29,7 +29,7 @@ GenerationPlan plan_stage(Config config, const Mesh& mesh, const Topology& topol
     fail_usage("[plan] max_target_length={}: expected more than max_prefill_predict_length={}", plan.capacity,
                plan.prompt);
   StepPlan costs;
-  PlanClock clock(topology, model.layers, costs);
+  PlanClock clock(topology, model.depth(), costs);
   AbstractRank rank(config, mesh, stage, clock, topology.host, topology.ranks_per_node, clock, 1);
   Context& context = rank.context();
   clock.watch(context.comm->position());
@@ -68,7 +68,8 @@ nlohmann::json per_rank_json(const GenerationPlan& plan) {
 
 }  // namespace
 
-std::vector<GenerationPlan> plan_generation(const Config& config, const Mesh& mesh, const Topology& topology) {
+std::vector<GenerationPlan> plan_generation(const Config& config, const Mesh& mesh,
+                                            const Topology& topology) {
   std::vector<GenerationPlan> stages;
   for (int stage = 0; stage < mesh.axis_size("stage"); ++stage)
     stages.push_back(plan_stage(config, mesh, topology, stage));
@@ -85,8 +86,8 @@ const GenerationPlan& largest_stage(const std::vector<GenerationPlan>& stages) {
   return *std::ranges::max_element(stages, {}, &GenerationPlan::peak);
 }
 
-nlohmann::json generation_json(const Config& config, const std::vector<GenerationPlan>& stages, const Mesh& mesh,
-                               const Topology& topology) {
+nlohmann::json generation_json(const Config& config, const std::vector<GenerationPlan>& stages,
+                               const Mesh& mesh, const Topology& topology) {
   const GenerationPlan &first = stages.front(), &largest = largest_stage(stages);
   const auto part = [&](StepPlan GenerationPlan::*of) {
     const StepPlan& costs = first.*of;

@@ -169,6 +169,13 @@ TEST(Plan, OverlapHidesGathersBehindWork) {
   EXPECT_GT(on.cost.peak_bytes, off.cost.peak_bytes);
 }
 
+TEST(Plan, PredictionLayersAndClippedScores) {
+  expect_same(
+      deepseek({"mtp_num_layers=2", "ranks=4", "ici_fsdp_parallelism=2", "ici_tensor_parallelism=2"}));
+  expect_same(deepseek(
+      {"use_qk_clip=true", "opt_type=muon", "ranks=4", "ici_fsdp_parallelism=2", "ici_data_parallelism=2"}));
+}
+
 TEST(Plan, Optimizers) {
   expect_same(deepseek({"opt_type=muon", "ranks=4", "ici_fsdp_parallelism=2", "ici_data_parallelism=2"}));
   expect_same(tiny({"opt_type=sgd", "ranks=2"}));

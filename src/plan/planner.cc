@@ -19,7 +19,7 @@ StepPlan plan_model(const Config& config, const ModelConfig& model, const Mesh& 
   const BatchSizes sizes = batch_sizes(config, mesh);
   check_layout(config, mesh, model, sizes);
   StepPlan plan;
-  PlanClock clock(topology, model.layers, plan);
+  PlanClock clock(topology, model.depth(), plan);
   const TrainConfig training = train_config(config, model, mesh.axis_size("stage"));
   AbstractRank rank(config, mesh, stage, clock, topology.host, topology.ranks_per_node, clock, imbalance);
   Context& context = rank.context();

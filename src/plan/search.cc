@@ -38,23 +38,27 @@ struct Candidate {
 // Layers of a kind cost alike: a step with one of each is planned, and what one more of a kind adds.
 double estimated_seconds(const Config& config, const Mesh& mesh, const Topology& topology) {
   const ModelConfig model = model_config(config);
+  const auto first_prediction = model.layer_specs.begin() + model.layers;
+  const std::vector<LayerSpec> main(model.layer_specs.begin(), first_prediction),
+      predictions(first_prediction, model.layer_specs.end());
   const auto seconds_with = [&](const std::vector<LayerSpec>& layers) {
     ModelConfig part = model;
     part.layer_specs = layers;
     part.layers = std::ssize(layers);
+    part.layer_specs.insert(part.layer_specs.end(), predictions.begin(), predictions.end());
     return plan_model(config, part, mesh, topology, 1).seconds();
   };
   std::vector<LayerSpec> kinds;
-  for (const LayerSpec& layer : model.layer_specs) {
+  for (const LayerSpec& layer : main) {
     if (std::find(kinds.begin(), kinds.end(), layer) == kinds.end()) kinds.push_back(layer);
   }
-  if (model.layers <= 2 * std::ssize(kinds)) return seconds_with(model.layer_specs);
+  if (model.layers <= 2 * std::ssize(kinds)) return seconds_with(main);
   const double one_each = seconds_with(kinds);
   double seconds = one_each;
   for (const LayerSpec& kind : kinds) {
     std::vector<LayerSpec> more = kinds;
     more.push_back(kind);
-    const auto count = std::count(model.layer_specs.begin(), model.layer_specs.end(), kind);
+    const auto count = std::count(main.begin(), main.end(), kind);
     if (count > 1) seconds += static_cast<double>(count - 1) * (seconds_with(more) - one_each);
   }
   return seconds;

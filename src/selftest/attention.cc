@@ -144,6 +144,23 @@ Arrays joined_arrays(Arrays some, const Arrays& more) {
 
 using SharedAttention = std::shared_ptr<const AttentionData>;
 
+// The same with every query's largest score asked for.
+Case attention_top_case(const SharedAttention& d) {
+  return {d->args.dtype,
+          "",
+          {d->q, d->k, d->v},
+          {{"out", PoisonedArray(d->args.dtype, d->out.size()), attention_bound(d->args.dtype, 1e-5), 0,
+            d->rounding.out},
+           {"lse", PoisonedArray(DType::f32, d->lse.size()), {3e-6, 3e-6}},
+           {"top", PoisonedArray(DType::f32, d->lse.size()), {3e-6, 3e-6}}},
+          [d](ThreadPool& pool, const Arrays& in, Arrays& out) {
+            AttentionArgs args = reference::attention_args(d->args, in[0].data(), in[1].data(), in[2].data(),
+                                                           out[0].data(), out[1].floats());
+            args.top = out[2].view(args.lse.shape());
+            attention(pool, args);
+          }};
+}
+
 Case attention_forward_case(const SharedAttention& d) {
   return {d->args.dtype,
           "",
@@ -355,6 +372,7 @@ std::vector<Case> from_int8_cases(std::uint32_t seed) {
 
 std::vector<Kernel> attention_kernels() {
   return {{"attention", "attention", attention_cases<attention_forward_case>},
+          {"attention_top", "attention", attention_cases<attention_top_case>},
           {"attention_backward", "attention_backward", attention_cases<attention_backward_case>},
           {"decode_attention", "decode_attention", all_decode_cases},
           {"to_int8", "to_int8", to_int8_cases},

@@ -92,7 +92,7 @@ StepMetrics step_metrics(const StepResult& r, double seconds, double tokens_per_
   m.set("learning/lm_loss", r.lm_loss);
   m.set("learning/moe_lb_loss", r.balance_loss);
   m.set("learning/z_loss", r.z_loss);
-  m.set("learning/mtp_loss", 0);
+  m.set("learning/mtp_loss", r.prediction_loss);
   m.set("learning/indexer_loss", 0);
   m.set("learning/grad_norm", r.grad_norm);
   m.set("learning/raw_grad_norm", r.raw_grad_norm);
@@ -101,6 +101,7 @@ StepMetrics step_metrics(const StepResult& r, double seconds, double tokens_per_
   m.set("learning/total_weights", r.total_weights);
   m.set("learning/skipped_steps", static_cast<double>(r.skipped));
   m.set("optim/step_skipped", r.bad.empty() ? 0 : 1);
+  if (!r.scores.empty()) m.set("learning/max_logits", largest_of(r.scores));
   m.set("learning/perplexity", std::exp(r.lm_loss));
   m.set("perf/step_time_seconds", seconds);
   m.set("perf/per_device_tokens_per_sec", tokens_per_rank / seconds);

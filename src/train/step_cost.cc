@@ -41,7 +41,7 @@ json to_json(const Config& config, Trainer& trainer, const StepCost& cost) {
   for (const auto& [what, count] : cost.host_reads.counts())
     result["host_reads"].push_back({{"what", what}, {"count", count}});
   json layers = json::array();
-  for (std::int64_t i = 0; i < trainer.model().layers; ++i) {
+  for (std::int64_t i = 0; i < trainer.model().depth(); ++i) {
     const std::string prefix = fmt::format("layers.{}.", i);
     std::int64_t bytes = 0;
     for (const auto& p : trainer.parameters().all()) {

@@ -38,6 +38,8 @@ void flip_a_bit(const Parameters& parameters) {
   change_first(parameters.all().front().array.tensor(), [](const Tensor& x) { x.raw()[0] ^= std::byte{1}; });
 }
 
+constexpr std::size_t kLosses = 5;  // loss, lm_loss, z_loss, balance_loss, prediction_loss
+
 UpdateConfig update_config(const Config& c, const ModelConfig& model) {
   UpdateConfig u;
   const bool muon = c.get_string("opt_type") == "muon";
@@ -84,6 +86,11 @@ TrainConfig train_config(const Config& c, const ModelConfig& model, int stages) 
   check(t.schedule);
   t.bad_steps = bad_step_config(c);
   t.clip = c.get_float("gradient_clipping_threshold");
+  if (c.get_bool("use_qk_clip")) {
+    if (!model.mla)
+      fail_usage("[optim] use_qk_clip=true: expected attention_type=mla, whose weights it scales");
+    t.qk_clip = c.get_float("qk_clip_threshold");
+  }
   t.accumulation = c.get_int("gradient_accumulation_steps");
   t.stage_microbatches = pipeline_microbatches(c, stages);
   t.schedule_of_stages = parse_pipeline_schedule(c.get_string("pipeline_schedule"));
@@ -94,6 +101,11 @@ void check_stages(int stages, const ModelConfig& model) {
   if (stages == 1) return;
   if (model.layers < stages)
     fail_usage("[pipeline] ici_pipeline_parallelism: {} stages for {} layers", stages, model.layers);
+  if (model.predictions > 0)
+    fail_usage(
+        "[pipeline] mtp_num_layers={}: the last stage has no embedding, which prediction layers read; set "
+        "ici_pipeline_parallelism=1",
+        model.predictions);
   if (model.tied)
     fail_usage(
         "[pipeline] logits_via_embedding=true is planned for a pipeline, not built yet: set "
@@ -172,6 +184,7 @@ void Trainer::judge(std::int64_t step, StepResult& result) {
 void Trainer::update(std::int64_t step, const StepResult& result, double factor) {
   updater_.update(step, result.learning_rate, factor);
   if (model_.bias_update_rate > 0) update_bias(result);
+  if (config_.qk_clip > 0) clip_scores(result);
   updater_.publish();
 }
 
@@ -190,10 +203,17 @@ Trainer::OwnBatch Trainer::read_own(const BatchRows& batch, std::int64_t microba
   for (std::int64_t i = 0; i < microbatches; ++i) {
     result.micro.push_back(batch.read(i * result.rows + own.begin, i * result.rows + own.end));
     result.targets += count_targets(result.micro.back());
+    result.further_targets += count_further_targets(result.micro.back(), model_.predictions);
   }
+  double counts[] = {result.targets, result.further_targets};
   if (!own.axes.empty())
-    context_.comm->all_reduce(context_.group(own.axes), host_view(std::span(&result.targets, 1)));
-  if (context_.abstract()) result.targets = static_cast<double>(batch.rows * batch.sequence);
+    context_.comm->all_reduce(context_.group(own.axes),
+                              host_view(std::span<double>(counts, model_.predictions > 0 ? 2 : 1)));
+  result.targets = counts[0], result.further_targets = counts[1];
+  if (context_.abstract()) {
+    result.targets = static_cast<double>(batch.rows * batch.sequence);
+    result.further_targets = result.targets * static_cast<double>(model_.predictions);
+  }
   return result;
 }
 
@@ -204,19 +224,27 @@ void Trainer::accumulate(std::int64_t step, const BatchRows& batch, StepResult& 
   const std::int64_t rows = own.rows;
   result.total_weights = own.targets;
   std::vector<LayerLoad> loads;
-  std::vector<Array> losses;  // four of each microbatch
+  std::vector<Array> losses;  // kLosses of each microbatch
+  std::vector<HeadScores> scores;
   const auto run_stage = [&](std::int64_t i, const Array& input) {
     auto phase = timer_.scope("forward");
     const PhaseMark mark(context_.comm->position(), "forward");
-    const DeviceBatch placed = place_own_rows(context_, own.micro[static_cast<std::size_t>(i)], rows);
+    const DeviceBatch placed =
+        place_own_rows(context_, own.micro[static_cast<std::size_t>(i)], rows, model_.predictions);
     ForwardOptions options;
     options.step = step * config_.accumulation + i / config_.stage_microbatches;
     options.first_row = i % config_.stage_microbatches * rows;
-    options.target_count = result.total_weights + (model_.compat || result.total_weights == 0 ? 1e-8 : 0.0);
+    const auto divisor = [&](double targets) {
+      return targets + (model_.compat || targets == 0 ? 1e-8 : 0.0);
+    };
+    options.target_count = divisor(result.total_weights);
+    options.further_count = divisor(own.further_targets);
+    options.head_scores = config_.qk_clip > 0;
     options.balance_share = 1 / static_cast<double>(count);
     options.input = input;
     ForwardResult out = forward(context_, model_, parameters_, placed, options);
-    losses.insert(losses.end(), {out.loss, out.lm_loss, out.z_loss, out.balance_loss});
+    losses.insert(losses.end(), {out.loss, out.lm_loss, out.z_loss, out.balance_loss, out.prediction_loss});
+    std::ranges::move(out.scores, std::back_inserter(scores));
     std::ranges::move(out.loads, std::back_inserter(loads));
     result.layer_bytes = std::move(out.layer_bytes);
     return StageOutput{out.output, out.loss};
@@ -230,20 +258,20 @@ void Trainer::accumulate(std::int64_t step, const BatchRows& batch, StepResult& 
   });
   if (context_.ahead != nullptr) context_.ahead->end_step(context_);
   const std::vector<double> values = read_losses(losses);
-  for (std::size_t i = 0; i < values.size(); i += 4) {
-    result.loss += values[i];
-    result.lm_loss += values[i + 1];
-    result.z_loss += values[i + 2];
-    result.balance_loss += values[i + 3];
-  }
+  double sums[kLosses] = {};
+  for (std::size_t i = 0; i < values.size(); ++i) sums[i % kLosses] += values[i];
+  result.loss = sums[0];
   if (context_.suffers(Fault::Kind::nan, "forward")) result.loss = NAN;
   const PhaseMark mark(context_.comm->position(), "statistics");
   if (context_.stage.count > 1) {
-    double sums[] = {result.loss, result.lm_loss, result.z_loss, result.balance_loss};
+    sums[0] = result.loss;
     context_.comm->all_reduce(context_.stage.across, host_view(std::span(sums)));
-    result.loss = sums[0], result.lm_loss = sums[1], result.z_loss = sums[2], result.balance_loss = sums[3];
+    result.loss = sums[0];
   }
+  result.lm_loss = sums[1], result.z_loss = sums[2];
+  result.balance_loss = sums[3], result.prediction_loss = sums[4];
   gather_statistics(loads, result);
+  if (config_.qk_clip > 0) result.scores = largest_scores_of_stacks(context_, model_, scores);
 }
 
 std::vector<double> Trainer::read_losses(std::span<const Array> losses) {
@@ -300,6 +328,16 @@ void Trainer::update_bias(const StepResult& result) {
   }
 }
 
+void Trainer::clip_scores(const StepResult& result) {
+  if (!(largest_of(result.scores) + 1e-6 > config_.qk_clip)) return;
+  for (std::int64_t i = 0; i < model_.depth(); ++i) {
+    const std::vector<float> factors = clip_factors(result.scores[stack_of(model_, i)], config_.qk_clip);
+    const std::string name = fmt::format("layers.{}.attention.", i);
+    updater_.scale_columns(name + "wq_b", clip_columns(model_, true, factors));
+    updater_.scale_columns(name + "wkv_b", clip_columns(model_, false, factors));
+  }
+}
+
 Trainer::EvalResult Trainer::evaluate(const BatchRows& batch) {
   const OwnBatch own = read_own(batch, 1);
   const double targets = own.targets;
@@ -335,7 +373,7 @@ void Trainer::forward_only(const OwnBatch& batch, ForwardOptions options,
   pipeline(batch.rows, own.inputs.dim(1)).evaluate([&](std::int64_t, const Array& input) {
     options.input = input;
     const ForwardResult out =
-        forward(context_, model_, parameters_, place_own_rows(context_, own, batch.rows), options);
+        forward(context_, model_, parameters_, place_own_rows(context_, own, batch.rows, 0), options);
     use(out);
     return StageOutput{out.output, out.loss};
   });

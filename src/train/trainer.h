@@ -9,6 +9,7 @@
 #include "models/pipeline.h"
 #include "optim/schedule.h"
 #include "train/bad_steps.h"
+#include "train/qk_clip.h"
 #include "train/session.h"
 #include "train/update.h"
 
@@ -20,6 +21,7 @@ struct TrainConfig {
   BadStepConfig bad_steps;
   double clip = 0;                      // gradient_clipping_threshold, 0 = off
   std::int64_t accumulation = 1;        // microbatches a step
+  double qk_clip = 0;                   // qk_clip_threshold with use_qk_clip, 0 = off
   std::int64_t stage_microbatches = 1;  // of each, through the stages of a pipeline
   PipelineSchedule schedule_of_stages = PipelineSchedule::one_forward_one_backward;
 };
@@ -40,10 +42,11 @@ struct LayerStatistics {
 };
 
 struct StepResult {
-  double loss = 0, lm_loss = 0, balance_loss = 0, z_loss = 0;
+  double loss = 0, lm_loss = 0, balance_loss = 0, z_loss = 0, prediction_loss = 0;
   double raw_grad_norm = 0, grad_norm = 0, param_norm = 0;
   double learning_rate = 0, total_weights = 0;
   std::string bad;           // why the update was left out; "": it was not
+  StackScores scores;        // with QK-clip: the largest of this step's forward passes
   std::int64_t skipped = 0;  // steps of the run so far whose update was
   std::vector<LayerStatistics> layers;
   std::vector<std::int64_t> layer_bytes;  // held for backward by each decoder layer of this rank
@@ -80,9 +83,9 @@ class Trainer {
   Pipeline pipeline(std::int64_t rows, std::int64_t length) const;
   // This rank's rows of a batch, and the targets in all of it.
   struct OwnBatch {
-    std::vector<Batch> micro;  // of each microbatch
-    std::int64_t rows = 0;     // of a whole microbatch
-    double targets = 0;
+    std::vector<Batch> micro;                 // of each microbatch
+    std::int64_t rows = 0;                    // of a whole microbatch
+    double targets = 0, further_targets = 0;  // the latter of prediction layers
   };
   OwnBatch read_own(const BatchRows& batch, std::int64_t microbatches);
   void forward_only(const OwnBatch& batch, ForwardOptions options,
@@ -91,6 +94,7 @@ class Trainer {
   void judge(std::int64_t step, StepResult& result);
   void update(std::int64_t step, const StepResult& result, double factor);
   void update_bias(const StepResult& result);
+  void clip_scores(const StepResult& result);
   // The values of some scalars, with one look at the device; 0 for an undefined one.
   std::vector<double> read_losses(std::span<const Array> losses);
   void gather_statistics(std::span<LayerLoad> loads, StepResult& result);

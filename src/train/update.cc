@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "kernels/elementwise.h"
+#include "kernels/head_scores.h"
 #include "kernels/strided_copy.h"
 #include "models/pipeline.h"
 
@@ -223,6 +224,26 @@ void Updater::add(const std::string& name, const std::vector<float>& increments)
     range.squares.reset();
     const Tensor some = to_device(context_.memory, host).slice_rows(range.begin, range.begin + range.count);
     switchyard::add(*context_.pool, weight_of(range), some.view(), weight_of(range));
+  }
+}
+
+void Updater::scale_columns(const std::string& name, std::span<const float> factors) {
+  for (Range& range : ranges_) {
+    const Parameter& p = *range.parameter;
+    if (p.spec.name != name || !p.spec.trained || range.count == 0) continue;
+    CHECK(p.spec.shape.size() == 3 && std::ssize(factors) == p.spec.shape[1] * p.spec.shape[2],
+          "{} factors for {} {}", factors.size(), name, to_string(p.spec.shape));
+    const Shape local = p.array.info().local,
+                offset = local_offset(*context_.mesh, context_.rank, p.spec.shape, p.array.sharding());
+    Tensor host(Memory(), DType::f32, {local[1] * local[2]});
+    for (std::int64_t i = 0; i < host.size(); ++i) {
+      const std::int64_t row = offset[1] + i / local[2], column = offset[2] + i % local[2];
+      host.data<float>()[i] = factors[static_cast<std::size_t>(row * p.spec.shape[2] + column)];
+    }
+    range.squares.reset();
+    const Tensor here = to_device(context_.memory, host);
+    switchyard::scale_columns(*context_.pool,
+                              {.x = weight_of(range), .first = range.begin, .factors = here.view()});
   }
 }
 

@@ -58,6 +58,10 @@ class Updater {
   // weight[i] += increments[i], for a float32 parameter that is whole on every rank.
   void add(const std::string& name, const std::vector<float>& increments);
 
+  // weight[.., i, j] *= factors[i, j] in f32, for the last two dims of a weight with three that trains here;
+  // factors [dim 1 * dim 2] f32 of the host. Without effect on another.
+  void scale_columns(const std::string& name, std::span<const float> factors);
+
   std::int64_t state_bytes() const;  // of this rank
 
   // What this rank updates: elements [begin, begin + count) of its block of a parameter, and their state, in

@@ -193,13 +193,13 @@ class Comparison {
 
   void first_pass() {
     tensor("hidden.0", "embedding", "hidden states");
-    for (std::int64_t i = 0; i < model_.layers; ++i) {
+    for (std::int64_t i = 0; i < model_.depth(); ++i) {
       const std::string place = fmt::format("layer {}", i);
       if (model_.layer(i).experts) moe_layer(i, place);
       tensor(fmt::format("hidden.{}", i + 1), place, "hidden states");
     }
     tensor("logits", "", "");
-    for (const char* name : {"loss", "balance_loss"}) {
+    for (const char* name : {"loss", "balance_loss", "prediction_loss"}) {
       if (want_.tensors.contains(name))
         report_.compare({name, "", "", {}, tolerance_ * kNumberShare}, got_.tensors.at(name),
                         want_.tensors.at(name));
@@ -218,6 +218,7 @@ class Comparison {
       };
       number("loss", got.loss, want.loss);
       number("cross entropy", got.lm_loss, want.lm_loss);
+      if (model_.predictions > 0) number("prediction loss", got.prediction_loss, want.prediction_loss);
       number("balance loss", got.balance_loss, want.balance_loss);
       number("gradient norm", got.raw_grad_norm, want.raw_grad_norm);
       loads(i, got, want);

@@ -64,11 +64,15 @@ void gather_pass(Context& context, const ModelConfig& model, const Parameters& p
                  Gather& gather, const std::function<void(const Parameters&)>& on_gradients) {
   ForwardOptions options;
   options.target_count = count_targets(batch);
-  if (model.compat || options.target_count == 0) options.target_count += 1e-8;
+  options.further_count = count_further_targets(batch, model.predictions);
+  for (double* const count : {&options.target_count, &options.further_count}) {
+    if (model.compat || *count == 0) *count += 1e-8;
+  }
   options.keep_hidden = options.keep_logits = true;
   const auto run_stage = [&](std::int64_t, const Array& input) {
     options.input = input;
-    const ForwardResult out = forward(context, model, parameters, place_batch(context, batch), options);
+    const ForwardResult out =
+        forward(context, model, parameters, place_batch(context, batch, model.predictions), options);
     std::int64_t at = context.stage.is_first() ? 0 : layers_of(context.stage, model.layers).begin + 1;
     for (const Array& hidden : out.hidden) gather.put(context, fmt::format("hidden.{}", at++), hidden);
     for (std::size_t i = 0; i < out.routing.size(); ++i) {
@@ -78,6 +82,7 @@ void gather_pass(Context& context, const ModelConfig& model, const Parameters& p
     }
     if (out.logits.defined()) gather.put(context, "logits", out.logits);
     if (out.loss.defined()) gather.put(context, "loss", out.loss);
+    if (out.prediction_loss.defined()) gather.put(context, "prediction_loss", out.prediction_loss);
     if (out.balance_loss.defined()) gather.put(context, "balance_loss", out.balance_loss);
     return StageOutput{out.output, out.loss};
   };

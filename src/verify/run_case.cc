@@ -66,19 +66,21 @@ Tensor matrix_of(const nlohmann::json& rows) {
 
 // The reference's name of each scalar of a step.
 std::map<std::string, double> metrics_of(const StepResult& r) {
-  return {{"learning/loss", r.loss},
-          {"learning/lm_loss", r.lm_loss},
-          {"learning/moe_lb_loss", r.balance_loss},
-          {"learning/z_loss", r.z_loss},
-          {"learning/mtp_loss", 0.0},
-          {"learning/indexer_loss", 0.0},
-          {"learning/perplexity", std::exp(r.lm_loss)},
-          {"learning/grad_norm", r.grad_norm},
-          {"learning/raw_grad_norm", r.raw_grad_norm},
-          {"learning/param_norm", r.param_norm},
-          {"learning/current_learning_rate", r.learning_rate},
-          {"learning/total_weights", r.total_weights},
-          {"optim/step_skipped", r.bad.empty() ? 0.0 : 1.0}};
+  std::map<std::string, double> metrics = {{"learning/loss", r.loss},
+                                           {"learning/lm_loss", r.lm_loss},
+                                           {"learning/moe_lb_loss", r.balance_loss},
+                                           {"learning/z_loss", r.z_loss},
+                                           {"learning/mtp_loss", r.prediction_loss},
+                                           {"learning/indexer_loss", 0.0},
+                                           {"learning/perplexity", std::exp(r.lm_loss)},
+                                           {"learning/grad_norm", r.grad_norm},
+                                           {"learning/raw_grad_norm", r.raw_grad_norm},
+                                           {"learning/param_norm", r.param_norm},
+                                           {"learning/current_learning_rate", r.learning_rate},
+                                           {"learning/total_weights", r.total_weights},
+                                           {"optim/step_skipped", r.bad.empty() ? 0.0 : 1.0}};
+  if (!r.scores.empty()) metrics["learning/max_logits"] = largest_of(r.scores);
+  return metrics;
 }
 
 // What a run of ours leaves behind.
@@ -153,21 +155,27 @@ class RunCase {
 
  private:
   void compare_biases(std::size_t step, const nlohmann::json& stored, const std::vector<Tensor>& got) {
-    for (const auto& [path, layers] : stored.items()) {
-      const auto want = layers.get<std::vector<std::vector<float>>>();
-      if (want.size() != got.size())
-        fail_usage("[verify] {}: {} holds {} layers, the model {}", report_.path, in_quotes(path),
-                   want.size(), got.size());
-      for (std::size_t l = 0; l < want.size(); ++l) {
-        const auto layer = hub_.model().moe_layers()[l];
-        report_.compare({fmt::format("step {} layers.{} router bias", step, layer),
-                         fmt::format("layer {}", layer),
-                         "router bias",
-                         {},
-                         tolerance_},
-                        got[l],
-                        Tensor::of<float>({static_cast<std::int64_t>(want[l].size())}, std::span(want[l])));
+    // By path: the layers of a stack, or a prediction layer, whose path comes after.
+    std::vector<std::vector<float>> want;
+    for (const nlohmann::json& layers : stored) {
+      if (!layers.empty() && layers[0].is_number()) {
+        want.push_back(layers.get<std::vector<float>>());
+        continue;
       }
+      for (const nlohmann::json& layer : layers) want.push_back(layer.get<std::vector<float>>());
+    }
+    if (want.size() != got.size())
+      fail_usage("[verify] {}: gate_bias_after_step holds {} layers, the model {}", report_.path, want.size(),
+                 got.size());
+    for (std::size_t l = 0; l < want.size(); ++l) {
+      const auto layer = hub_.model().moe_layers()[l];
+      report_.compare({fmt::format("step {} layers.{} router bias", step, layer),
+                       fmt::format("layer {}", layer),
+                       "router bias",
+                       {},
+                       tolerance_},
+                      got[l],
+                      Tensor::of<float>({static_cast<std::int64_t>(want[l].size())}, std::span(want[l])));
     }
   }
 

@@ -339,6 +339,100 @@ TEST_F(Convert, ARunsModelInAnotherForm) {
   }
 }
 
+// Prediction layers of a published folder: after the layers, with a norm, and the embedding and the head
+// again.
+class ConvertPredictions : public Convert {
+ protected:
+  void make_model(const std::string& name, std::int64_t stated) {
+    std::map<std::string, Tensor> tensors = tensors_of(name);
+    nlohmann::json config = nlohmann::json::parse(read_file_text(golden(name) + "/config.json"));
+    const auto layers = config["num_hidden_layers"].get<std::int64_t>(),
+               width = config["hidden_size"].get<std::int64_t>();
+    const std::string last = fmt::format("model.layers.{}.", layers - 1),
+                      own = fmt::format("model.layers.{}.", layers);
+    for (const auto& [tensor, values] : std::map(tensors)) {
+      if (tensor.starts_with(last)) tensors[own + tensor.substr(last.size())] = values;
+    }
+    for (const char* norm : {"enorm.weight", "hnorm.weight", "shared_head.norm.weight"})
+      tensors[own + norm] = counted({width});
+    tensors[own + "eh_proj.weight"] = counted({width, 2 * width});
+    tensors[own + "embed_tokens.weight"] = tensors.at("model.embed_tokens.weight");
+    tensors[own + "shared_head.head.weight"] = tensors.at("lm_head.weight");
+    save(name, tensors);
+    config["num_nextn_predict_layers"] = stated;
+    write("model/config.json", config.dump());
+    own_ = own;
+  }
+  static Tensor counted(const Shape& shape) {
+    Tensor x(DType::f32, shape);
+    for (std::int64_t i = 0; i < x.size(); ++i) x.data<float>()[i] = static_cast<float>(i % 97) / 64;
+    return x;
+  }
+  static std::string read_file_text(const std::string& file) {
+    std::ifstream in(file);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+
+  std::string own_;  // "model.layers.3."
+};
+
+TEST_F(ConvertPredictions, ThereAndBackIsTheSameBits) {
+  for (const char* name : {"deepseek3-tiny", "glm4moe-tiny"}) {
+    SCOPED_TRACE(name);
+    for (const char* folder : {"model", "ours", "again"}) fs::remove_all(path(folder));
+    make_model(name, 1);
+    convert({"model", "ours", "--verify"});
+    EXPECT_EQ(inspect({"model", "ours"}), 0);
+    convert({"ours", "again", "--verify"});
+    EXPECT_EQ(inspect({"model", "again"}), 0) << "every tensor, the copies among them";
+    EXPECT_EQ(nlohmann::json::parse(read("again/config.json"))["num_nextn_predict_layers"], 1);
+    EXPECT_EQ(nlohmann::json::parse(read("ours/manifest.json"))["config"]["mtp_num_layers"], 1);
+  }
+}
+
+TEST_F(ConvertPredictions, AreLeftOutWhereNoneIsStated) {
+  make_model("deepseek3-tiny", 0);
+  const Finished done = run({"convert", "model", "ours", "--verify"});
+  EXPECT_EQ(done.status, 0) << done.err;
+  EXPECT_NE(done.err.find(own_ + "eh_proj.weight (multi-token prediction)"), std::string::npos) << done.err;
+}
+
+TEST_F(ConvertPredictions, ACopyThatIsNoneIsRefused) {
+  make_model("deepseek3-tiny", 1);
+  std::map<std::string, Tensor> tensors;
+  const auto file = SafetensorsFile::open(path("model/model.safetensors"));
+  for (const auto& [tensor, entry] : file.entries()) tensors[tensor] = file.read(tensor).clone();
+  tensors.at(own_ + "shared_head.head.weight").raw()[0] ^= std::byte{1};
+  write_safetensors(path("model/model.safetensors"), tensors, {});
+  refuse({"model"}, {own_ + "shared_head.head.weight", "lm_head.weight"});
+}
+
+// A run's prediction layers read the model's final norm, which each of them is written with.
+TEST_F(ConvertPredictions, OfARun) {
+  const Finished trained =
+      run(Arguments{"train"} + tiny_model() +
+          Arguments{"decoder_block=deepseek", "attention_type=mla", "kv_lora_rank=8", "qk_nope_head_dim=8",
+                    "qk_rope_head_dim=4", "v_head_dim=8", "norm_topk_prob=true", "routed_score_func=sigmoid",
+                    "routed_bias=true", "mtp_num_layers=2", "use_qk_clip=true", "qk_clip_threshold=0.01",
+                    "steps=2", "enable_checkpointing=true", "max_position_embeddings=4096"});
+  ASSERT_EQ(trained.status, 0) << trained.err;
+  const Finished done = run({"convert", "out/run", "exported", "--verify"});
+  EXPECT_EQ(done.status, 0) << done.out << done.err;
+  EXPECT_NE(done.err.find("mtp_own_norm=false"), std::string::npos) << done.err;
+  convert({"exported", "again", "--verify"});
+  EXPECT_EQ(inspect({"exported", "again"}), 0);
+  const auto file = SafetensorsFile::open(path("exported/model.safetensors"));
+  for (const char* layer : {"model.layers.2.", "model.layers.3."}) {
+    for (const auto& [copy, original] : {std::pair{"shared_head.norm.weight", "model.norm.weight"},
+                                         std::pair{"shared_head.head.weight", "lm_head.weight"},
+                                         std::pair{"embed_tokens.weight", "model.embed_tokens.weight"}}) {
+      const Tensor a = file.read(std::string(layer) + copy), b = file.read(original);
+      ASSERT_EQ(a.shape(), b.shape());
+      EXPECT_EQ(std::memcmp(a.raw(), b.raw(), a.bytes()), 0) << layer << copy;
+    }
+  }
+}
+
 // Ends the program in the middle of a conversion, again and again; in the end all is as without.
 TEST_F(Convert, KilledAndResumed) {
   const bool soak = std::getenv("SWITCHYARD_SOAK") != nullptr;

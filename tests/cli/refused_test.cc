@@ -65,6 +65,9 @@ TEST_F(Refused, Meshes) {
 
 TEST_F(Refused, Pipelines) {
   expect_no_training({"ranks=4", "ici_pipeline_parallelism=4"}, {"4 stages for 2 layers"});
+  expect_no_training({"ranks=2", "ici_pipeline_parallelism=2", "mtp_num_layers=1"},
+                     {"mtp_num_layers=1", "last stage", "ici_pipeline_parallelism=1"});
+  expect_no_training({"use_qk_clip=true"}, {"use_qk_clip=true", "attention_type=mla"});
   expect_no_training({"ranks=2", "ici_pipeline_parallelism=2", "num_pipeline_microbatches=3"},
                      {"num_pipeline_microbatches=3", "divisor", "rows"});
   expect_no_training({"ranks=2", "ici_pipeline_parallelism=2", "logits_via_embedding=true"},

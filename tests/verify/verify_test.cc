@@ -63,7 +63,7 @@ TEST(Verify, TrainingRuns) {
 
 // Muon's matrices split and whole, replicated and not, experts over fsdp.
 TEST(Verify, MuonOnEveryLayout) {
-  const std::vector<std::string> runs = {kGolden / "maxtext_train/deepseek3_muon_1dev.json",
+  const std::vector<std::string> runs = {kGolden / "maxtext_train/deepseek3_qkclip_1dev.json",
                                          kGolden / "maxtext_train/llama2_muon_1dev.json"};
   for (const std::string layout :
        {"ranks=2 ici_data_parallelism=2", "ranks=8",
@@ -72,6 +72,20 @@ TEST(Verify, MuonOnEveryLayout) {
         "ranks=4 custom_mesh_and_rule=shard-exp-on-fsdp shard_mode=explicit"}) {
     expect_pass(runs, layout);
   }
+}
+
+// Prediction layers, and the largest scores by which weights are clipped, wherever tokens and heads are.
+TEST(Verify, PredictionAndClippingOnEveryLayout) {
+  const std::vector<std::string> runs = {kGolden / "maxtext_train/deepseek3_mtp_1dev.json",
+                                         kGolden / "maxtext_train/deepseek3_qkclip_1dev.json"};
+  for (const std::string layout :
+       {"ranks=2 ici_data_parallelism=2 remat_policy=none", "ranks=2 ici_context_parallelism=2",
+        "ranks=4 ici_fsdp_parallelism=2 ici_tensor_parallelism=2 remat_policy=minimal_with_context",
+        "ranks=8 ici_expert_parallelism=2 ici_tensor_parallelism=2 ici_context_parallelism=2",
+        "ranks=2 gradient_accumulation_steps=2 device=fenced"}) {
+    expect_pass(runs, layout);
+  }
+  expect_pass({runs[1]}, "ranks=2 ici_pipeline_parallelism=2");
 }
 
 TEST(Verify, OneStepInPieces) {

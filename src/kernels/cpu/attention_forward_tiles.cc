@@ -60,6 +60,7 @@ struct QueryStrip {
   float* sum_v;       // out^T: blocks [v/32]
   float* shift;       // [32]: what a query's scores are taken relative to, in powers of two
   float* sum;         // [32]
+  float* top;         // [32]: the largest score, where it is asked for
   bool fresh = true;  // nothing in sum_v yet
   bool seen = false;  // has a shift
 };
@@ -91,7 +92,7 @@ class ForwardTask {
         vw_(padded(p.args.v_dim)),
         scale_(p.args.scale * kLog2E),
         words_(kBlockStrips * kStrip * qk_ + 2 * kGroup * 2 * kTileWords),
-        floats_(kBlockStrips * kStrip * (vw_ + 2) + 2 * kBlockFloats) {}
+        floats_(kBlockStrips * kStrip * (vw_ + 3) + 2 * kBlockFloats) {}
 
   void run(std::int64_t batch, std::int64_t head, std::int64_t first_strip) {
     batch_ = batch;
@@ -110,7 +111,7 @@ class ForwardTask {
     return words_.data() + kBlockStrips * kStrip * qk_ + (buffer * kGroup + at) * 2 * kTileWords;
   }
   float* scores(std::size_t item) {
-    return floats_.data() + kBlockStrips * kStrip * (vw_ + 2) +
+    return floats_.data() + kBlockStrips * kStrip * (vw_ + 3) +
            static_cast<std::int64_t>(item % 2) * kBlockFloats;
   }
 
@@ -126,10 +127,11 @@ class ForwardTask {
       prefetch_rows<true>(strip_of(p_.out, s, head, a.v_dim));
       Word* q = words_.data() + s * kStrip * qk_;
       pack_strip(strip_of(p_.q, s, head, a.qk_dim), StripOrder::right_positions, q);
-      strips_[s] = {q, at, at + kStrip * vw_, at + kStrip * (vw_ + 1)};
+      strips_[s] = {q, at, at + kStrip * vw_, at + kStrip * (vw_ + 1), at + kStrip * (vw_ + 2)};
       std::fill(strips_[s].shift, strips_[s].shift + kStrip, kLowest);
       std::fill(strips_[s].sum, strips_[s].sum + kStrip, 0.0f);
-      at += kStrip * (vw_ + 2);
+      std::fill(strips_[s].top, strips_[s].top + kStrip, -kInfinity);
+      at += kStrip * (vw_ + 3);
     }
   }
 
@@ -161,6 +163,7 @@ class ForwardTask {
       const bool adds_values = add_values((vw_ / 32 + kGroup - 1) / kGroup);
       prefetch(item);
       if (item.masked) masks_.apply(batch_, first_ + item.query, item.key, scores(i));
+      if (p_.top != nullptr) note_top(strip, scores(i));
       if (!strip.seen) rescale(strip, scores(i));
       if (!exponentials(strip, scores(i), weights(group_.buffer, group_.count))) {
         flush();
@@ -228,13 +231,24 @@ class ForwardTask {
     run_steps();
   }
 
+  SWITCHYARD_TILED static __m512 largest(const float* block, std::int64_t half) {
+    __m512 top = _mm512_set1_ps(-kInfinity);
+    for (std::int64_t r = 0; r < 32; ++r)
+      top = _mm512_max_ps(top, _mm512_load_ps(block + (r / 16 * 2 + half) * kTileFloats + r % 16 * 16));
+    return top;
+  }
+
+  SWITCHYARD_TILED static void note_top(QueryStrip& strip, const float* block) {
+    for (std::int64_t half = 0; half < 2; ++half) {
+      float* const top = strip.top + 16 * half;
+      _mm512_store_ps(top, _mm512_max_ps(_mm512_load_ps(top), largest(block, half)));
+    }
+  }
+
   // Brings the sums of a strip to the maxima that include these scores.
   SWITCHYARD_TILED void rescale(QueryStrip& strip, const float* block) const {
     for (std::int64_t half = 0; half < 2; ++half) {
-      __m512 top = _mm512_set1_ps(-kInfinity);
-      for (std::int64_t r = 0; r < 32; ++r) {
-        top = _mm512_max_ps(top, _mm512_load_ps(block + (r / 16 * 2 + half) * kTileFloats + r % 16 * 16));
-      }
+      const __m512 top = largest(block, half);
       const __m512 before = _mm512_load_ps(strip.shift + 16 * half);
       const __m512 now = _mm512_max_ps(_mm512_mul_ps(top, _mm512_set1_ps(scale_)), before);
       const __m512 factor = exp2_vector(_mm512_sub_ps(before, now));
@@ -295,6 +309,8 @@ class ForwardTask {
           sum == 0
               ? -kInfinity
               : static_cast<float>(0.6931471805599453 * static_cast<double>(strip.shift[i])) + std::log(sum);
+      if (p_.top != nullptr)
+        p_.top[(batch_ * a.heads + head) * a.q_length + query + i] = strip.top[i] * a.scale;
     }
     store_transposed(strip.sum_v, factor, out);
   }
@@ -305,7 +321,7 @@ class ForwardTask {
   std::int64_t qk_, vw_;
   float scale_;
   Scratch<Word> words_;    // queries of the strips; then of two groups, exponentials in pairs of keys
-  Scratch<float> floats_;  // per strip out^T, shift and sum; then two blocks of scores
+  Scratch<float> floats_;  // per strip out^T, shift, sum and top; then two blocks of scores
   std::int64_t batch_ = 0, first_ = 0, count_ = 0, head_ = 0;
   QueryStrip strips_[kBlockStrips];
   std::vector<Item> items_;

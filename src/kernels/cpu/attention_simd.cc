@@ -123,6 +123,8 @@ void attention_tiles(const AttentionProblem& p, std::int64_t batch, std::int64_t
       float& lse = p.lse[(batch * a.heads + head) * a.q_length + tile.begin + i];
       const float sum = tile.sum[i];
       lse = sum == 0 ? -kInfinity : tile.maximum[i] * lanes::kLn2 + std::log(sum);
+      if (p.top != nullptr)
+        p.top[(batch * a.heads + head) * a.q_length + tile.begin + i] = tile.maximum[i] * lanes::kLn2;
     }
     for (std::int64_t i = 0; i < kTile; ++i) tile.sum[i] = tile.sum[i] == 0 ? 0.0f : 1.0f / tile.sum[i];
     store_columns(tile.out, v_rows, tile.sum, out, row_space);

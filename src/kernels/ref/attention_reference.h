@@ -67,7 +67,7 @@ void for_each_query(const AttentionSpec& a, const Body& body) {
 }
 
 template <typename T, typename R>
-void attention(const AttentionSpec& a, const T* q, const T* k, const T* v, T* out, R* lse) {
+void attention(const AttentionSpec& a, const T* q, const T* k, const T* v, T* out, R* lse, R* top = nullptr) {
   const double infinity = std::numeric_limits<double>::infinity();
   std::vector<double> score(static_cast<std::size_t>(a.kv_length));
   std::vector<double> sum(static_cast<std::size_t>(a.v_dim));
@@ -93,6 +93,7 @@ void attention(const AttentionSpec& a, const T* q, const T* k, const T* v, T* ou
         sum[static_cast<std::size_t>(d)] += p * to_double(v[(kv_row + j * a.kv_heads) * a.v_dim + d]);
       }
     }
+    if (top != nullptr) top[(b * a.heads + n) * a.q_length + i] = static_cast<R>(maximum);
     lse[(b * a.heads + n) * a.q_length + i] =
         static_cast<R>(total != 0 ? maximum + std::log(total) : -infinity);
     for (std::int64_t d = 0; d < a.v_dim; ++d) {

@@ -259,7 +259,8 @@ HubJson write_common(const Config& config, const ModelConfig& model) {
 
 HubJson layer_types(const ModelConfig& model) {
   HubJson kinds = HubJson::array();
-  for (const LayerSpec& layer : model.layer_specs)
+  for (const LayerSpec& layer :
+       std::span<const LayerSpec>(model.layer_specs).first(static_cast<std::size_t>(model.layers)))
     kinds.push_back(layer.windowed ? "sliding_attention" : "full_attention");
   return kinds;
 }

@@ -28,6 +28,10 @@ void write_latent_attention(const ModelConfig& model, HubJson& hub) {
   hub["v_head_dim"] = model.v_dim;
 }
 
+void write_predictions(const ModelConfig& model, HubJson& hub) {
+  if (model.predictions > 0) hub["num_nextn_predict_layers"] = model.predictions;
+}
+
 namespace {
 
 void read_router_of_deepseek(const HubConfig& hub, bool second, const ExpertDefaults& defaults,
@@ -113,6 +117,7 @@ void write_deepseek_v2(const Config& config, const ModelConfig& model, HubJson& 
 }
 void write_deepseek_v3(const Config& config, const ModelConfig& model, HubJson& hub) {
   write_attention_and_layers(config, model, hub);
+  write_predictions(model, hub);
   write_experts_of_deepseek(config, model, false, hub);
 }
 
@@ -120,7 +125,7 @@ void write_deepseek_v3(const Config& config, const ModelConfig& model, HubJson& 
 bool is_deepseek(const ModelConfig& model) {
   const std::vector<std::int64_t> sparse = model.moe_layers();
   return model.latent_norm_epsilon == model.norm_epsilon && !sparse.empty() &&
-         sparse.front() + std::ssize(sparse) == model.layers;
+         sparse.front() + std::ssize(sparse) == model.depth();
 }
 bool writes_deepseek_v2(const ModelConfig& model) {
   return is_deepseek(model) && model.moe.score == RouterScore::softmax;
@@ -159,6 +164,7 @@ const ModelFamily kDeepseekV3{.type = "deepseek_v3",
                               .architecture = "DeepseekV3ForCausalLM",
                               .block = &kDeepseekBlock,
                               .tensors = {},
+                              .predictions = true,
                               .read = read_deepseek_v3,
                               .write = write_deepseek_v3,
                               .writes = writes_deepseek_v3,
@@ -168,6 +174,7 @@ const ModelFamily kKimiK2{.type = "kimi_k2",
                           .architecture = "DeepseekV3ForCausalLM",
                           .block = &kDeepseekBlock,
                           .tensors = {},
+                          .predictions = true,
                           .read = read_deepseek_v3,
                           .write = write_deepseek_v3,
                           .writes = never_writes};

@@ -11,6 +11,9 @@ extern const DecoderBlock kDeepseekBlock;
 void read_latent_attention(const HubConfig& hub, ConfigKeys& keys);
 void write_latent_attention(const ModelConfig& model, HubJson& hub);
 
+// Of a model that has some, how many prediction layers.
+void write_predictions(const ModelConfig& model, HubJson& hub);
+
 // Where a config.json does not say.
 struct ExpertDefaults {
   std::int64_t groups = 0;  // 0: it must

@@ -5,6 +5,7 @@
 // family it is of.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -62,6 +63,9 @@ struct ModelFamily {
   // How names in its files begin, where not as here. Only of a family that fuses.
   NameRoot root = {};
   bool only_experts = false;  // its config.json need not state intermediate_size
+  // Its files may hold prediction layers after the layers, as num_nextn_predict_layers says; their embedding,
+  // head and final norm are stored with each.
+  bool predictions = false;
   // Adds to keys what read_common (common.h) does not. Error(usage) that names the key of anything that we
   // would compute differently.
   void (*read)(const HubConfig& hub, ConfigKeys& keys);
@@ -89,7 +93,13 @@ const ModelFamily& family_to_write(const Config& config, const ModelConfig& mode
 
 // Every config.json's keys: those of its family, in the style of transformers 5 (`rope_parameters`) or as
 // published (`rope_theta`, `rope_scaling`).
-ConfigKeys config_from_hub(const nlohmann::json& hub_config);
+// Of prediction layers only those that are asked for are among the model's: predictions_in().
+ConfigKeys config_from_hub(const nlohmann::json& hub_config, std::int64_t predictions = 0);
+
+// How many prediction layers a model has: as many as its config.json states, or none where `contains` does
+// not know the first one's tensors, as transformers states one in every file of DeepSeek-V3 that it writes.
+std::int64_t predictions_in(const nlohmann::json& hub_config,
+                            const std::function<bool(const std::string& tensor)>& contains);
 
 #define SWITCHYARD_FAMILY(family) extern const ModelFamily family;
 #include "models/families/list.h"

@@ -26,6 +26,7 @@ void write_glm4_moe(const Config& config, const ModelConfig& model, HubJson& hub
   hub["use_qk_norm"] = model.qk_norm;
   hub["first_k_dense_replace"] = config.get_int("first_num_dense_layers");
   write_experts_of_deepseek3(config, model, hub);
+  write_predictions(model, hub);
 }
 
 bool writes_glm4_moe(const ModelConfig& model) {
@@ -52,9 +53,11 @@ void read_glm4_moe_lite(const HubConfig& hub, ConfigKeys& keys) {
 void write_glm4_moe_lite(const Config& config, const ModelConfig& model, HubJson& hub) {
   write_latent_attention(model, hub);
   HubJson kinds = HubJson::array();
-  for (const LayerSpec& layer : model.layer_specs) kinds.push_back(layer.experts ? "sparse" : "dense");
+  for (std::int64_t i = 0; i < model.layers; ++i)
+    kinds.push_back(model.layer(i).experts ? "sparse" : "dense");
   hub["mlp_layer_types"] = kinds;
   write_experts_of_deepseek3(config, model, hub);
+  write_predictions(model, hub);
 }
 
 bool writes_glm4_moe_lite(const ModelConfig& model) {
@@ -68,6 +71,7 @@ const ModelFamily kGlm4Moe{.type = "glm4_moe",
                            .architecture = "Glm4MoeForCausalLM",
                            .block = &kGlm4Block,
                            .tensors = {},
+                           .predictions = true,
                            .read = read_glm4_moe,
                            .write = write_glm4_moe,
                            .writes = writes_glm4_moe};
@@ -75,6 +79,7 @@ const ModelFamily kGlm4MoeLite{.type = "glm4_moe_lite",
                                .architecture = "Glm4MoeLiteForCausalLM",
                                .block = &kDeepseekBlock,
                                .tensors = {},
+                               .predictions = true,
                                .read = read_glm4_moe_lite,
                                .write = write_glm4_moe_lite,
                                .writes = writes_glm4_moe_lite};

@@ -47,6 +47,10 @@ constexpr TensorRule kLayerRules[] = {
     {"moe.shared.wi_0", "mlp.shared_experts.gate_proj.weight"},
     {"moe.shared.wi_1", "mlp.shared_experts.up_proj.weight"},
     {"moe.shared.wo", "mlp.shared_experts.down_proj.weight"},
+    {"prediction.token_norm", "enorm.weight", TensorForm::vector},
+    {"prediction.hidden_norm", "hnorm.weight", TensorForm::vector},
+    {"prediction.projection", "eh_proj.weight"},
+    {"prediction.final_norm", "shared_head.norm.weight", TensorForm::vector},
 };
 constexpr TensorRule kTopRules[] = {
     {"embedding", "model.embed_tokens.weight", TensorForm::table},
@@ -205,8 +209,11 @@ std::optional<std::string> hub_left_out(const std::string& name, bool tied, std:
   std::int64_t layer = -1;
   const char* begin = name.data() + kLayers.size();
   const auto [end, status] = std::from_chars(begin, name.data() + name.size(), layer);
-  if (status == std::errc() && *end == '.' && layer >= num_layers) return name + " (multi-token prediction)";
-  return {};
+  if (status != std::errc() || *end != '.' || layer < num_layers) return {};
+  const std::string_view below(end + 1);
+  if (below == kPredictionEmbedding) return name + " (a copy of the embedding)";
+  if (below == kPredictionHead) return name + " (a copy of the head)";
+  return name + " (multi-token prediction)";
 }
 
 std::vector<std::string> check_hub_tensors(const HubWeights& folder, const ModelFamily& family,

@@ -14,6 +14,9 @@
 //   mlp.wi_0 (gate), mlp.wi_1 (up) [M,H]  mlp.wo [H,M]
 //   moe.gate [M,E]  moe.gate_bias [E]  moe.wi_0, moe.wi_1 [E,M,H]  moe.wo [E,H,M]  moe.shared.wi_0, wi_1, wo
 //   moe.shared.gate [M,1]
+// and for a prediction layer, whose number goes on after those of the layers, also
+//   prediction.token_norm, prediction.hidden_norm [M]  prediction.projection [2M,M]  prediction.final_norm
+//   [M]
 // A hub matrix is [out, in] with heads merged; ours is [in, out] with heads apart.
 #pragma once
 
@@ -21,6 +24,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "checkpoint/safetensors.h"
@@ -68,10 +72,15 @@ std::optional<DType> packed_in_hub(const HubWeights& folder, const ModelFamily& 
 Tensor load_blocks_from_hub(const HubWeights& folder, const ModelFamily& family, const std::string& our_name,
                             const Shape& our_shape, const Shape& packed_shape, const Box& box);
 
-// Why a hub tensor is left aside on purpose, as a notice that begins with its name, or nothing: those of the
-// multi-token-prediction layers, which stand after the `num_layers` layers of the decoder, stored rotary
-// frequencies, parts of models that see images, and an lm_head stored beside tied embeddings.
+// Why a hub tensor is left aside on purpose, as a notice that begins with its name, or nothing: those of
+// prediction layers that the model does not have, which stand after the `num_layers` layers of the decoder,
+// the embedding and the head that each of them stores again, stored rotary frequencies, parts of models that
+// see images, and an lm_head stored beside tied embeddings.
 std::optional<std::string> hub_left_out(const std::string& name, bool tied, std::int64_t num_layers);
+
+// What each prediction layer of a published model stores again, below "model.layers.<i>.".
+inline constexpr std::string_view kPredictionEmbedding = "embed_tokens.weight",
+                                  kPredictionHead = "shared_head.head.weight";
 
 // Checks the whole set before anything is read: every tensor needed for `our_parameters` (name -> shape) is
 // there with the right shape, and nothing else is. Error(usage) lists up to five of the missing, mis-shaped

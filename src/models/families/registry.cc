@@ -104,7 +104,17 @@ const ModelFamily& family_to_write(const Config& config, const ModelConfig& mode
   return *family;
 }
 
-ConfigKeys config_from_hub(const nlohmann::json& hub_config) {
+std::int64_t predictions_in(const nlohmann::json& hub_config,
+                            const std::function<bool(const std::string& tensor)>& contains) {
+  const HubConfig hub(hub_config);
+  const ModelFamily* const family = find_family(hub_config);
+  if (family == nullptr || !family->predictions || !hub.has("num_nextn_predict_layers")) return 0;
+  const std::int64_t stated = hub.integer("num_nextn_predict_layers");
+  const std::string first = fmt::format("model.layers.{}.enorm.weight", hub.positive("num_hidden_layers"));
+  return stated > 0 && contains(first) ? stated : 0;
+}
+
+ConfigKeys config_from_hub(const nlohmann::json& hub_config, std::int64_t predictions) {
   const ModelFamily& family = family_of(hub_config);
   const nlohmann::json decoder = decoder_part(hub_config);
   const HubConfig hub(decoder);
@@ -115,6 +125,10 @@ ConfigKeys config_from_hub(const nlohmann::json& hub_config) {
   if (!keys.contains("sliding_window_size")) refuse_windows(hub);
   if (keys.contains("num_experts_per_tok") && keys["num_experts_per_tok"] > keys["num_experts"])
     hub.wrong("num_experts_per_tok", "at most the number of experts");
+  if (predictions > 0) {
+    keys["mtp_num_layers"] = predictions;
+    keys["mtp_own_norm"] = true;
+  }
   return keys;
 }
 

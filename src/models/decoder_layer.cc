@@ -1,0 +1,69 @@
+#include "models/decoder_layer.h"
+
+#include "autograd/remat.h"
+#include "nn/delta_net.h"
+#include "ops/basic.h"
+#include "ops/einsum.h"
+#include "ops/norm.h"
+#include "ops/sigmoid_gate.h"
+
+namespace switchyard {
+namespace {
+
+MoeWeights moe_weights(const LayerCall& call) {
+  MoeWeights w;
+  w.gate = call.parameters[call.prefix + "moe.gate"];
+  if (call.model.moe.bias) w.gate_bias = call.parameters[call.prefix + "moe.gate_bias"];
+  w.wi_0 = weight(call, "moe.wi_0");
+  w.wi_1 = weight(call, "moe.wi_1");
+  w.wo = weight(call, "moe.wo");
+  if (call.model.moe.logit_bias) w.logit_bias = call.parameters[call.prefix + "moe.logit_bias"];
+  if (call.model.moe.expert_bias) {
+    w.wi_0_bias = weight(call, "moe.wi_0_bias");
+    w.wi_1_bias = weight(call, "moe.wi_1_bias");
+    w.wo_bias = weight(call, "moe.wo_bias");
+  }
+  return w;
+}
+
+// What every token gets beside the experts that it was sent to.
+Array shared_experts(const LayerCall& call, const Array& x) {
+  const Array y = gated_mlp(call, "moe.shared.", x);
+  if (!call.model.shared_gate) return y;
+  const Sharding one{{x.sharding().dims[0], x.sharding().dims[1], {}}, {}};
+  const Array gate = einsum(call.context, "BSM,MG->BSG", x, weight(call, "moe.shared.gate"), &one);
+  return sigmoid_gate(call.context, y, gate);
+}
+
+}  // namespace
+
+LayerOutput decoder_layer(const LayerCall& call, const Array& x, std::int64_t layer, const DrawnRows& rows) {
+  Context& c = call.context;
+  const ModelConfig& m = call.model;
+  auto norm = [&](const Array& y, const char* name) {
+    return rms_norm(c, y, call.parameters[call.prefix + name], m.norm_epsilon, m.norm_offset());
+  };
+  const Array normed = norm(x, "pre_attention_norm");
+  const Array attended = call.layer.delta ? gated_delta_net(call, normed)
+                         : m.mla          ? latent_attention(call, normed)
+                                          : grouped_query_attention(call, normed);
+  if (m.latent_experts) {
+    MoeOutput moe = moe_block(c, m.moe, m.moe_execution, moe_weights(call),
+                              norm(checkpoint_name(attended, "attention_out"), "post_attention_norm"),
+                              call.segments, rows.step, layer, rows.first_row);
+    const Array y =
+        einsum(c, "BSL,LM->BSM", whole_embedding(c, moe.y), weight(call, "up_projection"), &x.sharding());
+    return {add(c, x, y), std::move(moe)};
+  }
+  const Array middle = add(c, x, checkpoint_name(attended, "attention_out"));
+  const Array inner = norm(middle, "post_attention_norm");
+  if (!m.layer(layer).experts) return {add(c, middle, gated_mlp(call, "mlp.", inner)), std::nullopt};
+
+  MoeOutput moe = moe_block(c, m.moe, m.moe_execution, moe_weights(call), inner, call.segments, rows.step,
+                            layer, rows.first_row);
+  Array y = add(c, middle, moe.y);
+  if (m.shared_experts > 0) y = add(c, y, shared_experts(call, inner));
+  return {y, std::move(moe)};
+}
+
+}  // namespace switchyard

@@ -1,0 +1,24 @@
+// One layer of a decoder: norm, attention, norm, and an MLP or experts.
+#pragma once
+
+#include <optional>
+
+#include "moe/block.h"
+#include "nn/layers.h"
+
+namespace switchyard {
+
+// Which rows of which step a batch holds, for random routing.
+struct DrawnRows {
+  std::int64_t step = 0, first_row = 0;
+};
+
+struct LayerOutput {
+  Array x;                       // [B,S,M], laid out as the layer's input
+  std::optional<MoeOutput> moe;  // of a layer with experts
+};
+
+// Layer number `layer`, of x [B,S,M].
+LayerOutput decoder_layer(const LayerCall& call, const Array& x, std::int64_t layer, const DrawnRows& rows);
+
+}  // namespace switchyard
