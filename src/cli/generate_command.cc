@@ -29,6 +29,7 @@ Hugging Face folder; given first, it says what the model and its tokenizer are. 
   prompt="The "                     the text, "I love to" without
   max_target_length=512             prompt and new tokens together, of which max_prefill_predict_length are the prompt's
   max_prefill_predict_length=64     (longer only when the prompt is)
+  mtp_draft=true   a model's prediction layer guesses tokens, which the model then reads two at once; the same texts
   decode_sampling_strategy=greedy   or weighted, nucleus, topk, composite, with decode_sampling_temperature, _nucleus_p, _top_k
   decode_sampling_min_p=0.05        and decode_repetition_penalty, _presence_penalty, _frequency_penalty, _logit_bias=[[5,-100]]
   decode_end_tokens=[5,7]           tokens that end a text, beside the tokenizer's own
@@ -172,6 +173,8 @@ void write_generated(const std::string& file, const Generation& generation, cons
                             {"prefill_seconds", made.prefill_seconds},
                             {"decode_seconds", made.decode_seconds},
                             {"decode_steps", made.steps},
+                            {"drafted_tokens", made.drafted},
+                            {"accepted_drafts", made.accepted},
                             {"weight_format", generation.run.config.get_string("weight_format")},
                             {"load_seconds", load_seconds},
                             {"peak_resident_bytes", peak_resident_bytes()}};
@@ -188,6 +191,7 @@ void tell_times(const Generation& generation, const Generated& made) {
     fmt::print(stderr, " · {} new tokens, {:.1f} tokens/s, {:.2f} ms a step", tokens,
                after / made.decode_seconds, made.decode_seconds / static_cast<double>(made.steps) * 1e3);
   }
+  if (made.drafted > 0) fmt::print(stderr, " · {} of {} drafts accepted", made.accepted, made.drafted);
   fmt::print(stderr, "\n");
 }
 
@@ -211,8 +215,8 @@ int generate_text(const Options& options, Processes& processes) {
     std::optional<TextWriter> writer;
     if (context.comm->rank() == 0) writer.emplace(generation);
     const std::vector<std::vector<std::int32_t>> prompts(generation.rows, generation.prompt.tokens);
-    const Generated made =
-        generate(generator, prompts, generation.options, [&](std::size_t row, std::int32_t token) {
+    const Generated made = (config.get_bool("mtp_draft") ? generate_with_drafts : generate)(
+        generator, prompts, generation.options, [&](std::size_t row, std::int32_t token) {
           if (writer) writer->add(row, token);
         });
     if (!writer) return;

@@ -40,6 +40,7 @@ long prompts are read in pieces between others' tokens.
   quantize_kvcache=true      keys and values in 8 bits: half the memory of a text, and less to read for each token
   prefill_chunk_size=256     most tokens of prompts that are read at once; use_chunked_prefill=false: whole prompts
   enable_prefix_caching=false       reads all of every prompt; without, not what a row remembers of its beginning
+  mtp_draft=true   as for `generate`; how many drafts were right is among the metrics
   decode_sampling_strategy=greedy   and its keys, as for `generate`, where a request does not say; FOLDER's
                                     generation_config.json where the command line does not
   ranks=8 ici_expert_parallelism=8  any mesh and strategy, also under mpirun: process 0 listens
@@ -89,6 +90,7 @@ Serving make_serving(ModelToRun run, std::span<const std::string> settings) {
   served.sampling = sampling_config(config, run.tokenizer->vocab_size());
   limits.waiting = std::min(16 * limits.rows, kMostWaiting);
   limits.vocab = run.tokenizer->vocab_size();
+  limits.drafts = run.model.predictions > 0;
   limits.ends = end_tokens(config, *run.tokenizer);
   const bool whole = config.is_set_by_user("use_chunked_prefill") && !config.get_bool("use_chunked_prefill");
   limits.shares_prefixes =

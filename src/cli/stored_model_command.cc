@@ -94,7 +94,12 @@ ModelToRun model_to_run(const std::string& command, const Processes& processes,
     config.set("weight_dtype", config.get_string("dtype"), command + ": no optimizer needs them in another");
   const Mesh mesh = mesh_from_config(config);
   require_ranks_fit(mesh, processes);
-  const ModelConfig model = without_predictions(model_config(config));
+  const bool drafts = config.get_bool("mtp_draft");
+  if (drafts && command == "eval")
+    fail_usage("[eval] mtp_draft=true: only `generate` and `serve` draft tokens; set mtp_draft=false");
+  const ModelConfig whole = model_config(config), model = drafts ? whole : without_predictions(whole);
+  if (drafts && model.predictions == 0)
+    fail_usage("[{}] mtp_draft=true: the model has no prediction layers (mtp_num_layers=0)", command);
   const std::string type = config.get_string("tokenizer_type"), path = config.get_string("tokenizer_path");
   if (type != "byte" && path.empty())
     fail_usage("[{}] tokenizer_path: expected the model's tokenizer, got none (or tokenizer_type=byte)",

@@ -95,6 +95,10 @@ std::vector<KeyDeclaration> run_keys() {
                        "the tokenizer knows"),
       verbatim(text_key("autoregressive_decode_assert", "",
                         "text that `generate` must give, or it ends with status 3; empty: any")),
+      boolean_key(
+          "mtp_draft", false,
+          "`generate` and `serve` have a model's first prediction layer (mtp_num_layers) guess the token "
+          "after each, and the model read both at once; texts stay the same"),
       boolean_key("return_log_prob", false, "`generate` gives tokens' log probabilities in its --json"),
       boolean_key("use_chunked_prefill", false,
                   "`generate` reads a prompt prefill_chunk_size tokens at a time; `serve` does unless this "

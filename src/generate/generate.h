@@ -33,6 +33,8 @@ struct Generated {
   double prefill_seconds = 0;  // until the first new token
   double decode_seconds = 0;   // for the others
   std::int64_t steps = 0;      // calls of the model after the prompt
+  // With drafts: guesses of a token, and those that the model picked, too.
+  std::int64_t drafted = 0, accepted = 0;
 };
 
 // The ids that end a text: the tokenizer's end of a document, where it has one, and decode_end_tokens. In
@@ -44,6 +46,12 @@ std::vector<std::int32_t> end_tokens(const Config& config, const Tokenizer& toke
 Generated generate(Generator& generator, const std::vector<std::vector<std::int32_t>>& prompts,
                    const GenerateOptions& options,
                    const std::function<void(std::size_t row, std::int32_t token)>& on_token);
+
+// The same texts for a generator of a model with prediction layers, the first of which guesses tokens
+// (drafting.cc). Near ties between tokens apart: logits of two tokens in one call are rounded otherwise.
+Generated generate_with_drafts(Generator& generator, const std::vector<std::vector<std::int32_t>>& prompts,
+                               const GenerateOptions& options,
+                               const std::function<void(std::size_t row, std::int32_t token)>& on_token);
 
 // A paragraph from a model in training: `prompt` and `count` tokens after it, whatever ends a document. The
 // model sees the last `window` tokens at most: beyond it begins anew with the last half of them. Collective.

@@ -173,6 +173,75 @@ TEST(Generator, RowsBeginWithAllOfAnother) {
   });
 }
 
+// The same texts in fewer calls: greedy and drawn, whatever pieces prompts are read in, wherever the model
+// is.
+TEST(Drafts, ChangeNoText) {
+  constexpr std::int64_t kFewTokens = 6;  // a guess is right often, and wrong often
+  for (const char* layout :
+       {"", "ranks=2 ici_data_parallelism=2", "ranks=4 ici_fsdp_parallelism=2 ici_expert_parallelism=2",
+        "ranks=2 ici_tensor_parallelism=2"}) {
+    for (Keys keys : {latent(), grouped_queries()}) {
+      SCOPED_TRACE(layout);
+      keys["vocab_size"] = kFewTokens;
+      keys["mtp_num_layers"] = 1;
+      const Config config = Config::from_map(keys, settings_of(layout));
+      const ModelConfig model = model_config(config);
+      std::vector<std::vector<std::int32_t>> prompts = random_rows({2, 7, 1, 4});
+      for (auto& prompt : prompts) {
+        for (std::int32_t& token : prompt) token %= kFewTokens;
+      }
+      run_session(config, mesh_from_config(config), [&](Context& context) {
+        const Parameters parameters =
+            Parameters::create(context, parameter_specs(model), model.init_seed, {}, nullptr);
+        const ModelConfig plain = without_predictions(model);
+        const auto nothing = [](std::size_t, std::int32_t) {};
+        for (const bool drawn : {false, true}) {
+          for (const std::int64_t piece : {0, 3}) {
+            GenerateOptions options{
+                .most_tokens = 25, .log_probs = true, .vocab = kFewTokens, .prompt_piece = piece};
+            if (drawn) options.sampling.strategy = SamplingStrategy::weighted;
+            Generator one(context, plain, parameters, 4, 32), two(context, model, parameters, 4, 32);
+            const Generated want = generate(one, prompts, options, nothing),
+                            got = generate_with_drafts(two, prompts, options, nothing);
+            for (std::size_t r = 0; r < prompts.size(); ++r) {
+              EXPECT_EQ(got.rows[r].tokens, want.rows[r].tokens) << r;
+              for (std::size_t i = 0; i < want.rows[r].tokens.size(); ++i)
+                EXPECT_NEAR(got.rows[r].log_probs[i], want.rows[r].log_probs[i], 1e-4);
+            }
+            EXPECT_GT(got.accepted, 0);
+            EXPECT_LT(got.accepted, got.drafted);
+            EXPECT_LT(got.drafted, 24 * std::ssize(prompts)) << "tokens without a call of their own";
+          }
+        }
+      });
+    }
+  }
+}
+
+TEST(Drafts, EndWhereTheTextEnds) {
+  Keys keys = latent();
+  keys["mtp_num_layers"] = 1;
+  const Config config = Config::from_map(keys, {});
+  const ModelConfig model = model_config(config);
+  run_session(config, mesh_from_config(config), [&](Context& context) {
+    const Parameters parameters =
+        Parameters::create(context, parameter_specs(model), model.init_seed, {}, nullptr);
+    const auto made = [&](const GenerateOptions& options) {
+      Generator generator(context, model, parameters, 2, 24);
+      return generate_with_drafts(generator, random_rows({2, 3}), options, [](std::size_t, std::int32_t) {});
+    };
+    const Generated whole = made({.most_tokens = 9, .vocab = kVocabulary});
+    const std::int32_t end = whole.rows[0].tokens[4];
+    const Generated ended = made({.most_tokens = 9, .vocab = kVocabulary, .ends = {end}});
+    const auto& tokens = whole.rows[0].tokens;
+    const auto at = std::find(tokens.begin(), tokens.end(), end);
+    EXPECT_EQ(ended.rows[0].tokens, std::vector<std::int32_t>(tokens.begin(), at + 1));
+    EXPECT_TRUE(ended.rows[0].ended);
+    EXPECT_EQ(made({.most_tokens = 0, .vocab = kVocabulary}).rows[0].tokens.size(), 0u);
+    EXPECT_EQ(made({.most_tokens = 1, .vocab = kVocabulary}).rows[0].tokens.size(), 1u);
+  });
+}
+
 TEST(Generator, EndsRowsByThemselves) {
   const Config config = Config::from_map(grouped_queries(), {});
   const ModelConfig model = model_config(config);

@@ -31,7 +31,8 @@ Generator::Generator(Context& context, const ModelConfig& model, const Parameter
       model_(without_training(model)),
       parameters_(parameters),
       capacity_(capacity),
-      lengths_(static_cast<std::size_t>(rows)) {
+      lengths_(static_cast<std::size_t>(rows)),
+      drafted_(lengths_) {
   const Sharding split = row_split(context_, model_, rows);
   parts_ = context_.mesh->product(split.dims[0]);
   first_here_ = local_offset(*context_.mesh, context_.rank, {rows}, split)[0];
@@ -39,7 +40,8 @@ Generator::Generator(Context& context, const ModelConfig& model, const Parameter
   cache.capacity = capacity;
   cache.int8 = model_.int8_cache;
   cache.lengths.resize(static_cast<std::size_t>(rows / parts_));
-  caches_.layers.assign(static_cast<std::size_t>(model.layers), cache);
+  caches_.layers.assign(static_cast<std::size_t>(model.layers + std::min<std::int64_t>(1, model.predictions)),
+                        cache);
 }
 
 // Each part of the batch has this many rows of its part of all rows; where a smaller batch would be split
@@ -60,8 +62,9 @@ Generator::Places Generator::places_of(std::span<const RowTokens> fed) const {
   return places;
 }
 
-Batch Generator::batch_of(std::span<const RowTokens> fed, const Places& places) const {
-  std::size_t longest = 0;
+// `least`: of tokens that the batch has room for in a row.
+Batch Generator::batch_of(std::span<const RowTokens> fed, const Places& places, std::size_t least) const {
+  std::size_t longest = least;
   for (const RowTokens& row : fed) longest = std::max(longest, row.tokens.size());
   const Shape shape{places.batch, static_cast<std::int64_t>(longest)};
   Batch batch;
@@ -99,6 +102,27 @@ void Generator::choose_rows(std::span<const RowTokens> fed, const Places& places
 }
 
 Tensor Generator::feed(std::span<const RowTokens> fed) {
+  return run(fed, {});
+}
+
+Tensor Generator::feed_each(std::span<const RowTokens> fed) {
+  ForwardOptions options;
+  options.every_token = true;
+  return run(fed, options);
+}
+
+Tensor Generator::draft(std::span<const RowTokens> next) {
+  CHECK(trunk_.defined(), "no call before, or a model of {} prediction layers", model_.predictions);
+  ForwardOptions options;
+  options.draft_of = trunk_;
+  // The prediction layer stands where it was left, not where the model is.
+  std::swap(lengths_, drafted_);
+  Tensor logits = run(next, options);
+  std::swap(lengths_, drafted_);
+  return logits;
+}
+
+Tensor Generator::run(std::span<const RowTokens> fed, ForwardOptions options) {
   CHECK(!fed.empty(), "no row to go on with");
   caches_.from_beginning = true;
   for (const RowTokens& row : fed) {
@@ -109,21 +133,28 @@ Tensor Generator::feed(std::span<const RowTokens> fed) {
     caches_.from_beginning = caches_.from_beginning && lengths_[row.row] == 0;
   }
   const NoGrad no_grad(context_);
+  const bool drafts = options.draft_of.defined();
   const Places places = places_of(fed);
   choose_rows(fed, places);
-  const Batch batch = batch_of(fed, places);
+  const Batch batch =
+      batch_of(fed, places, drafts ? static_cast<std::size_t>(options.draft_of.shape()[1]) : 0);
   const Shape shape{batch.inputs.dim(0), batch.inputs.dim(1), model_.emb};
-  Tensor logits = context_.empty(DType::f32, {shape[0], 1, model_.vocab});
+  CHECK(!drafts || options.draft_of.shape() == shape, "drafts for {} after {}", to_string(shape),
+        to_string(options.draft_of.shape()));
+  const std::int64_t of_row = options.every_token ? shape[1] : 1;
+  Tensor logits = context_.empty(DType::f32, {shape[0], of_row, model_.vocab});
   Pipeline(context_, PipelineSchedule::one_forward_one_backward, model_.dtype, shape,
            block_sharding(*context_.rules, shape))
       .evaluate([&](std::int64_t, const Array& input) {
-        ForwardOptions options;
         options.input = input;
         options.caches = &caches_;
         ForwardResult out = forward(context_, model_, parameters_, place_batch(context_, batch), options);
         if (out.logits.defined()) logits = replicate(context_, out.logits).tensor();
-        loads_ = std::move(out.loads);
-        read_loads(context_, loads_);
+        if (!drafts) {
+          trunk_ = model_.predictions > 0 ? out.trunk : Array();
+          loads_ = std::move(out.loads);
+          read_loads(context_, loads_);
+        }
         return StageOutput{out.output, out.loss};
       });
   if (context_.stage.count > 1) {
@@ -134,9 +165,11 @@ Tensor Generator::feed(std::span<const RowTokens> fed) {
   for (const RowTokens& row : fed) lengths_[row.row] += static_cast<std::int64_t>(row.tokens.size());
   std::vector<std::int64_t> in_order(static_cast<std::size_t>(shape[0]));
   std::iota(in_order.begin(), in_order.end(), 0);
-  if (places.fed == in_order) return logits.reshaped({shape[0], model_.vocab});
-  Tensor of_fed(Memory(), DType::f32, {static_cast<std::int64_t>(fed.size()), model_.vocab});
-  const std::size_t bytes = static_cast<std::size_t>(model_.vocab) * sizeof(float);
+  Shape result{static_cast<std::int64_t>(fed.size()), model_.vocab};
+  if (options.every_token) result.insert(result.begin() + 1, of_row);
+  if (places.fed == in_order) return logits.reshaped(result);
+  Tensor of_fed(Memory(), DType::f32, result);
+  const std::size_t bytes = static_cast<std::size_t>(of_row * model_.vocab) * sizeof(float);
   for (std::size_t r = 0; r < fed.size(); ++r)
     std::memcpy(of_fed.raw() + r * bytes, logits.raw() + static_cast<std::size_t>(places.fed[r]) * bytes,
                 bytes);
@@ -150,11 +183,28 @@ void Generator::begin(std::size_t row, std::size_t from, std::int64_t tokens) {
   const auto to_row = static_cast<std::int64_t>(row), from_row = static_cast<std::int64_t>(from);
   CHECK(tokens == 0 || to_row / rows_of_part == from_row / rows_of_part, "rows {} and {} of {} parts", row,
         from, parts_);
+  const std::span<AttentionCache> caches(caches_.layers);
+  const auto layers = static_cast<std::size_t>(model_.layers);
   lengths_[row] = tokens;
-  const std::int64_t here = to_row - first_here_;
-  if (here < 0 || here >= rows_of_part) return;
-  for (AttentionCache& cache : caches_.layers)
-    remember_of(context_, cache, here, from_row - first_here_, tokens);
+  remember_rows(caches.first(layers), row, from, tokens);
+  drafted_[row] = std::min(tokens, drafted_[from]);
+  remember_rows(caches.subspan(layers), row, from, drafted_[row]);
+}
+
+void Generator::cut(std::size_t row, std::int64_t tokens) {
+  CHECK(row < lengths_.size() && tokens <= lengths_[row] && tokens >= drafted_[row],
+        "row {} of {} tokens, {} of them with drafts, cut to {}", row, lengths_[row], drafted_[row], tokens);
+  lengths_[row] = tokens;
+  remember_rows(std::span(caches_.layers).first(static_cast<std::size_t>(model_.layers)), row, row, tokens);
+}
+
+// Of this rank's rows only.
+void Generator::remember_rows(std::span<AttentionCache> caches, std::size_t row, std::size_t from,
+                              std::int64_t tokens) {
+  const std::int64_t here = static_cast<std::int64_t>(row) - first_here_,
+                     there = static_cast<std::int64_t>(from) - first_here_;
+  if (here < 0 || here >= rows() / parts_) return;
+  for (AttentionCache& cache : caches) remember_of(context_, cache, here, there, tokens);
 }
 
 }  // namespace switchyard

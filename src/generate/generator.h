@@ -27,6 +27,14 @@ class Generator {
   // next token, f32 [rows fed,V], in the order of `fed`. The other rows cost nothing, but for padding where
   // parts of a split batch have unlike numbers of them. CHECKs that no row gets more than the capacity.
   Tensor feed(std::span<const RowTokens> fed);
+  // The same with logits of what follows each token: f32 [rows fed,S,V], S being the most tokens of a row.
+  Tensor feed_each(std::span<const RowTokens> fed);
+  // Of a model with prediction layers, after a call of the two above: logits of a guess of the token after
+  // next, by the first of those layers, f32 [rows fed,V]. `next` are the rows of that call, in its order,
+  // each with the tokens that follow on its first tokens, one or more; what it was fed beyond is to be cut().
+  Tensor draft(std::span<const RowTokens> next);
+  // The row keeps its first `tokens` tokens, which are not fewer than it was given drafts of.
+  void cut(std::size_t row, std::int64_t tokens);
   // The row begins anew with the first `tokens` tokens of a row, which may be itself. Rows of unlike parts of
   // a split batch share nothing (CHECK).
   void begin(std::size_t row, std::size_t from, std::int64_t tokens);
@@ -49,7 +57,12 @@ class Generator {
     std::vector<std::int64_t> owner;  // of each row of the batch: the row of the generator, or -1
   };
   Places places_of(std::span<const RowTokens> fed) const;
-  Batch batch_of(std::span<const RowTokens> fed, const Places& places) const;
+  Batch batch_of(std::span<const RowTokens> fed, const Places& places, std::size_t least) const;
+  // Calls the model, or with draft_of its prediction layer, for rows that have `lengths_` tokens before.
+  // Logits as above.
+  Tensor run(std::span<const RowTokens> fed, ForwardOptions options);
+  void remember_rows(std::span<AttentionCache> caches, std::size_t row, std::size_t from,
+                     std::int64_t tokens);
   void choose_rows(std::span<const RowTokens> fed, const Places& places);
 
   Context& context_;
@@ -57,6 +70,8 @@ class Generator {
   const Parameters& parameters_;
   std::int64_t capacity_;
   std::vector<std::int64_t> lengths_;  // of the rows
+  std::vector<std::int64_t> drafted_;  // of the rows: tokens that the prediction layer has seen
+  Array trunk_;                        // of the last call, where there is such a layer
   std::int64_t parts_ = 1;             // into which the mesh splits the rows
   std::int64_t first_here_ = 0;        // of this rank's rows
   AttentionCaches caches_;

@@ -38,7 +38,9 @@ void add_tokenizer(Keys& keys, const fs::path& folder) {
 
 Keys keys_of_hub(const std::string& path) {
   const nlohmann::json config = read_json_file(path + "/config.json");
-  Keys keys = config_from_hub(config);
+  Keys keys = config_from_hub(config, predictions_in(config, [&](const std::string& tensor) {
+                                return WeightFolder::open(path).contains(tensor);
+                              }));
   const char* const name = config.contains("dtype") ? "dtype" : "torch_dtype";
   const bool whole = config.value(name, nlohmann::json("bfloat16")) == "float32";
   keys["dtype"] = whole ? "float32" : "bfloat16";

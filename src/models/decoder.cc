@@ -132,16 +132,25 @@ class LayerRuns {
   std::int64_t open_ = -1, before_ = 0;
 };
 
+// The final norm of prediction layer k, from 0 on.
+const Array& prediction_norm(const ModelConfig& m, const Parameters& parameters, std::int64_t k) {
+  return parameters[m.prediction_norms ? fmt::format("layers.{}.prediction.final_norm", m.layers + k)
+                                       : std::string("final_norm")];
+}
+
+// The last token of each row, [B,1,M].
+Array last_of(Context& c, const Array& hidden, const Array& segments) {
+  return hidden.shape()[1] == 1 ? hidden : last_tokens(c, hidden, segments);
+}
+
 // Of what prediction layers give: the mean over all their targets together, times the model's factor.
 Array prediction_loss(Context& c, const ModelConfig& m, const Parameters& parameters,
                       std::span<const Array> further, const Array& head, const DeviceBatch& batch,
                       double count) {
   Array sum;
   for (std::size_t k = 0; k < further.size(); ++k) {
-    const std::string own =
-        fmt::format("layers.{}.prediction.final_norm", m.layers + static_cast<std::int64_t>(k));
     const Array hidden =
-        final_hidden_of(c, m, further[k], parameters[m.prediction_norms ? own : "final_norm"]);
+        final_hidden_of(c, m, further[k], prediction_norm(m, parameters, static_cast<std::int64_t>(k)));
     const FurtherTokens& tokens = batch.further[k];
     const Array loss = linear_cross_entropy(c, hidden, head, m.tied, tokens.targets, tokens.target_segments,
                                             {count, 0, m.logit_soft_cap})
@@ -209,10 +218,18 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
           : RopeTables();
 
   const Array table = table_of(c, m, parameters);
+  LayerRuns runs(c, m, parameters, options, {rope, query_factors, segments, places}, result);
+  if (options.draft_of.defined()) {
+    const Array drafted = runs.run(m.layers, [&](const LayerCall& call) {
+      return prediction_input(call, table, batch.inputs, options.draft_of);
+    });
+    c.comm->position().layer = -1;
+    const Array hidden = final_hidden_of(c, m, drafted, prediction_norm(m, parameters, 0));
+    result.logits = logits_of(c, m, last_of(c, hidden, segments), head_of(c, m, parameters, table));
+    return result;
+  }
   Array x = c.stage.is_first() ? embedding(c, table, batch.inputs, layout) : options.input;
   if (options.keep_hidden && c.stage.is_first()) result.hidden.push_back(x);
-
-  LayerRuns runs(c, m, parameters, options, {rope, query_factors, segments, places}, result);
   const LayerRange layers = layers_of(c.stage, m.layers);
   for (std::int64_t i = layers.begin; i < layers.end; ++i)
     x = runs.run(i, [&](const LayerCall&) { return x; });
@@ -248,7 +265,8 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
   }
   const Array head = head_of(c, m, parameters, table);
   if (options.caches != nullptr) {
-    result.logits = logits_of(c, m, hidden.shape()[1] == 1 ? hidden : last_tokens(c, hidden, segments), head);
+    result.trunk = x;
+    result.logits = logits_of(c, m, options.every_token ? hidden : last_of(c, hidden, segments), head);
     return result;
   }
   if (options.keep_logits) {

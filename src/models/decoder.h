@@ -47,6 +47,11 @@ struct ForwardOptions {
   // Generation: what every layer's attention remembers of the tokens before these, with room for them.
   // Returns logits [B,1,V] of each row's next token and no losses.
   AttentionCaches* caches = nullptr;
+  // With caches: logits of what follows every token of the call instead, [B,S,V].
+  bool every_token = false;
+  // With caches: in place of the model its first prediction layer, of `trunk` of the call before, whose
+  // tokens were those that stand before the batch's.
+  Array draft_of;
 };
 
 struct ForwardResult {
@@ -66,6 +71,7 @@ struct ForwardResult {
   std::vector<std::int64_t> layer_bytes;  // by which each layer raised the bytes of this rank's account
   std::vector<Array> hidden;              // of this stage
   Array logits;                           // f32
+  Array trunk;                            // [B,S,M] of a call with caches: the last layer's output
   Array final_hidden;                     // [B,S,M], where asked, of the last stage
 };
 

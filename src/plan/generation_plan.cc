@@ -20,6 +20,8 @@ std::vector<RowTokens> texts(std::int64_t rows, std::int64_t tokens) {
 }
 
 GenerationPlan plan_stage(Config config, const Mesh& mesh, const Topology& topology, int stage) {
+  if (config.get_bool("mtp_draft"))
+    fail_usage("[plan] mtp_draft=true: drafts are not planned; set mtp_draft=false");
   const ModelConfig model = without_predictions(model_config(config));
   GenerationPlan plan;
   plan.rows = rows_to_generate(config, mesh);

@@ -25,6 +25,7 @@ struct Batcher::Running {
   std::size_t read = 0;         // tokens of the prompt that were fed
   std::int64_t tokens = 0;      // new ones
   std::int32_t last_token = 0;  // of them
+  std::int32_t draft = 0;       // a guess of the token after it
   TokenHistory history;         // where the request's penalties need one
 
   bool reads_prompt() const { return read < text.request.prompt.size(); }
@@ -205,9 +206,11 @@ Step Batcher::prompt_step() const {
 
 Step Batcher::token_step() const {
   Step step;
+  step.drafted = limits_.drafts;
   for (std::size_t row = 0; row < rows_.size(); ++row) {
-    if (rows_[row] != nullptr && !rows_[row]->reads_prompt())
-      step.fed.push_back({row, {rows_[row]->last_token}});
+    if (rows_[row] == nullptr || rows_[row]->reads_prompt()) continue;
+    step.fed.push_back({row, {rows_[row]->last_token}});
+    if (limits_.drafts) step.fed.back().tokens.push_back(rows_[row]->draft);
   }
   return step;
 }
@@ -229,54 +232,108 @@ Step Batcher::next(double seconds) {
   Step first = prompts_next_ ? prompt_step() : token_step();
   if (first.fed.empty()) first = prompts_next_ ? token_step() : prompt_step();
   step.fed = std::move(first.fed);
+  step.drafted = first.drafted && !step.fed.empty();
   return step;
 }
 
-void Batcher::take(ThreadPool& pool, const Step& step, Tensor logits, double seconds) {
-  CHECK(logits.dim(0) == std::ssize(step.fed), "logits of {} rows for {}", logits.dim(0), step.fed.size());
+Follow Batcher::take(ThreadPool& pool, const Step& step, Tensor logits, double seconds) {
   const bool prompts = rows_[step.fed[0].row]->reads_prompt();
+  const bool drafted = step.drafted;
+  CHECK(logits.dim(0) == std::ssize(step.fed) && logits.rank() == (drafted ? 3u : 2u),
+        "logits {} for {} rows", to_string(logits.shape()), step.fed.size());
+  const std::size_t of_row = drafted ? step.fed[0].tokens.size() : 1;
+  logits = logits.reshaped({logits.dim(0) * static_cast<std::int64_t>(of_row), logits.shape().back()});
   prompts_next_ = !prompts;
-  const auto vocab = static_cast<std::size_t>(std::min(limits_.vocab, logits.dim(1)));
-  std::int64_t fed = 0;
-  std::vector<std::size_t> picking;  // places of rows whose logits are wanted
+  std::int64_t fed = 0, accepted = 0;
+  std::vector<std::size_t> picking,
+      again;  // places of rows whose logits are wanted, and whose second ones are
   for (std::size_t i = 0; i < step.fed.size(); ++i) {
     Running& running = *rows_[step.fed[i].row];
-    const auto& tokens = step.fed[i].tokens;
-    if (prompts) running.read += tokens.size();
-    fed += std::ssize(tokens);
-    auto& remembered = fed_[step.fed[i].row];
-    remembered.insert(remembered.end(), tokens.begin(), tokens.end());
+    if (prompts) running.read += step.fed[i].tokens.size();
+    fed += std::ssize(step.fed[i].tokens);
     if (!running.reads_prompt()) picking.push_back(i);
   }
-  std::vector<Picked> picked(picking.size());
-  const auto pick_some = [&](std::int64_t begin, std::int64_t end) {
-    for (auto n = static_cast<std::size_t>(begin); n < static_cast<std::size_t>(end); ++n) {
-      const std::size_t offset = picking[n] * static_cast<std::size_t>(logits.dim(1));
-      picked[n] = pick(*rows_[step.fed[picking[n]].row], logits.span<float>().subspan(offset, vocab));
-    }
-  };
-  pool.for_range(std::ssize(picking), rows_a_thread(limits_.vocab), pick_some);
-  for (std::size_t n = 0; n < picking.size(); ++n)
-    add(*rows_[step.fed[picking[n]].row], std::move(picked[n]));
+  pick_all(pool, step, picking, logits, of_row);
+  Follow follow;
+  for (const RowTokens& row : step.fed) follow.next.push_back(following(row));
+  for (const std::size_t i : drafted ? picking : std::vector<std::size_t>()) {
+    const Running& running = *rows_[step.fed[i].row];
+    const bool right = running.last_token == running.draft;
+    accepted += right;
+    if (right && !end_of(running)) again.push_back(i);
+  }
+  // The guess was the token that the model picked: what it saw after it counts.
+  Tensor second = logits.slice_rows(1, logits.dim(0));
+  pick_all(pool, step, again, second, of_row);
+  for (const std::size_t i : again) follow.next[i].tokens.push_back(rows_[step.fed[i].row]->last_token);
+  for (std::size_t i = 0; i < step.fed.size(); ++i) {
+    const auto& [row, tokens] = step.fed[i];
+    auto& remembered = fed_[row];
+    const auto kept = static_cast<std::ptrdiff_t>(drafted ? follow.next[i].tokens.size() : tokens.size());
+    remembered.insert(remembered.end(), tokens.begin(), tokens.begin() + kept);
+    if (kept < std::ssize(tokens)) follow.kept.push_back({row, row, std::ssize(remembered)});
+  }
   {
     const std::lock_guard lock(mutex_);
     (prompts ? counts_.prompt_calls : counts_.token_calls) += 1;
     (prompts ? counts_.prompt_seconds : counts_.token_seconds) += seconds;
     if (prompts) counts_.prompt_tokens += fed;
-    counts_.new_tokens += std::ssize(picking);
+    counts_.new_tokens += std::ssize(picking) + std::ssize(again);
+    if (drafted) counts_.drafts += std::ssize(picking);
+    counts_.accepted_drafts += accepted;
   }
   for (const RowTokens& row : step.fed) {
     const Running& running = *rows_[row.row];
     if (running.reads_prompt()) continue;
-    const bool is_end =
-        std::find(limits_.ends.begin(), limits_.ends.end(), running.last_token) != limits_.ends.end();
-    const bool ended = is_end && !running.text.request.ignore_end;
-    if (ended || running.stop.found()) {
-      finish(row.row, Finish::stop);
-    } else if (running.tokens == running.text.request.most_tokens) {
-      finish(row.row, Finish::length);
-    }
+    if (const std::optional<Finish> how = end_of(running)) finish(row.row, *how);
   }
+  return follow;
+}
+
+void Batcher::take_drafts(const Follow& follow, Tensor logits) {
+  const auto vocab = static_cast<std::size_t>(std::min(limits_.vocab, logits.dim(1)));
+  for (std::size_t i = 0; i < follow.next.size(); ++i) {
+    Running* const running = rows_[follow.next[i].row].get();
+    if (running == nullptr) continue;  // its text is over
+    const auto of_row = logits.span<float>().subspan(i * static_cast<std::size_t>(logits.dim(1)), vocab);
+    running->draft =
+        static_cast<std::int32_t>(std::max_element(of_row.begin(), of_row.end()) - of_row.begin());
+  }
+}
+
+// The next tokens of the texts at some places of a step, from logits of which each place has `of_place` rows,
+// the first of them its.
+void Batcher::pick_all(ThreadPool& pool, const Step& step, const std::vector<std::size_t>& places,
+                       Tensor& logits, std::size_t of_place) {
+  const auto vocab = static_cast<std::size_t>(std::min(limits_.vocab, logits.dim(1)));
+  std::vector<Picked> picked(places.size());
+  const auto pick_some = [&](std::int64_t begin, std::int64_t end) {
+    for (auto n = static_cast<std::size_t>(begin); n < static_cast<std::size_t>(end); ++n) {
+      const std::size_t offset = places[n] * of_place * static_cast<std::size_t>(logits.dim(1));
+      picked[n] = pick(*rows_[step.fed[places[n]].row], logits.span<float>().subspan(offset, vocab));
+    }
+  };
+  pool.for_range(std::ssize(places), rows_a_thread(limits_.vocab), pick_some);
+  for (std::size_t n = 0; n < places.size(); ++n) add(*rows_[step.fed[places[n]].row], std::move(picked[n]));
+}
+
+// How a text that has a token is over, if it is.
+std::optional<Finish> Batcher::end_of(const Running& running) const {
+  const bool is_end =
+      std::find(limits_.ends.begin(), limits_.ends.end(), running.last_token) != limits_.ends.end();
+  if ((is_end && !running.text.request.ignore_end) || running.stop.found()) return Finish::stop;
+  if (running.tokens == running.text.request.most_tokens) return Finish::length;
+  return std::nullopt;
+}
+
+// The tokens that follow on a piece of a prompt that was fed, or on a text's last token.
+RowTokens Batcher::following(const RowTokens& fed) const {
+  const Running& running = *rows_[fed.row];
+  const auto& prompt = running.text.request.prompt;
+  if (running.tokens > 1) return {fed.row, {running.last_token}};
+  RowTokens next{fed.row, {fed.tokens.begin() + 1, fed.tokens.end()}};
+  next.tokens.push_back(running.reads_prompt() ? prompt[running.read] : running.last_token);
+  return next;
 }
 
 // The next token of a text. Several threads at once, for texts of their own.

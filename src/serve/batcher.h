@@ -31,6 +31,14 @@ struct Begun {
 struct Step {
   std::vector<Begun> begun;
   std::vector<RowTokens> fed;  // none: nothing to do
+  bool drafted = false;        // their second tokens are guesses
+};
+
+// What the ranks do after a step of a model that drafts tokens: rows keep fewer tokens than they were fed,
+// and the tokens that follow on those of the step, row by row.
+struct Follow {
+  std::vector<Begun> kept;
+  std::vector<RowTokens> next;
 };
 
 struct BatcherLimits {
@@ -38,6 +46,7 @@ struct BatcherLimits {
   std::int64_t waiting = 0;             // texts that may wait for a row
   std::int64_t prompt_piece = 512;      // most tokens of prompts in one call
   bool shares_prefixes = true;          // a prompt that begins as another text did is not read again so far
+  bool drafts = false;                  // texts are fed a guess of the token after their last, too
   std::int64_t vocab = 0;               // ids from here on are never picked
   std::vector<std::int32_t> ends = {};  // ids that end a text
 };
@@ -48,6 +57,7 @@ struct BatcherCounts {
   std::int64_t stopped = 0, length = 0, abandoned = 0, refused = 0;
   std::int64_t prompt_tokens = 0, shared_tokens = 0, new_tokens = 0;  // read, not read again, made
   std::int64_t prompt_calls = 0, token_calls = 0;                     // of the model
+  std::int64_t drafts = 0, accepted_drafts = 0;                       // guesses of tokens, and those picked
   double prompt_seconds = 0, token_seconds = 0;
 };
 
@@ -72,9 +82,11 @@ class Batcher {
   // Then: what to feed next, waiting up to `seconds` for something; then what came of
   // it.
   Step next(double seconds);
-  // Logits f32 [rows fed,V] of the step that next() gave, and how long they took. The threads of the pool
-  // pick tokens.
-  void take(ThreadPool& pool, const Step& step, Tensor logits, double seconds);
+  // Logits f32 of the step that next() gave, [rows fed,V] or with drafts of a step of tokens [rows fed,2,V],
+  // and how long they took. The threads of the pool pick tokens.
+  Follow take(ThreadPool& pool, const Step& step, Tensor logits, double seconds);
+  // Then, with drafts: logits f32 [rows,V] of the guesses for the rows of Follow::next.
+  void take_drafts(const Follow& follow, Tensor logits);
   // Closed, and no row is left.
   bool is_done() const;
 
@@ -87,6 +99,10 @@ class Batcher {
   Step token_step() const;
   struct Picked;
   Picked pick(const Running& running, std::span<float> logits) const;
+  void pick_all(ThreadPool& pool, const Step& step, const std::vector<std::size_t>& places, Tensor& logits,
+                std::size_t of_place);
+  std::optional<Finish> end_of(const Running& running) const;
+  RowTokens following(const RowTokens& fed) const;
   void add(Running& running, Picked picked);
   void finish(std::size_t row, Finish how);
 

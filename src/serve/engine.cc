@@ -23,7 +23,7 @@ struct Order {
 };
 
 std::vector<std::int32_t> to_words(const Order& order) {
-  std::vector<std::int32_t> words{order.sum_experts, order.stop,
+  std::vector<std::int32_t> words{order.sum_experts, order.stop, order.step.drafted,
                                   static_cast<std::int32_t>(order.step.begun.size()),
                                   static_cast<std::int32_t>(order.step.fed.size())};
   for (const Begun& begun : order.step.begun) {
@@ -43,11 +43,12 @@ Order from_words(const std::vector<std::int32_t>& words) {
   Order order;
   order.sum_experts = words[0] != 0;
   order.stop = words[1] != 0;
-  std::size_t at = 4;
-  for (std::int32_t i = 0; i < words[2]; ++i, at += 3)
+  order.step.drafted = words[2] != 0;
+  std::size_t at = 5;
+  for (std::int32_t i = 0; i < words[3]; ++i, at += 3)
     order.step.begun.push_back(
         {static_cast<std::size_t>(words[at]), static_cast<std::size_t>(words[at + 1]), words[at + 2]});
-  for (std::int32_t i = 0; i < words[3]; ++i) {
+  for (std::int32_t i = 0; i < words[4]; ++i) {
     const auto row = static_cast<std::size_t>(words[at]);
     const auto tokens = std::span(words).subspan(at + 2, static_cast<std::size_t>(words[at + 1]));
     order.step.fed.push_back({row, {tokens.begin(), tokens.end()}});
@@ -73,7 +74,7 @@ Order agree(Context& context, std::optional<Order> own) {
 class LocalExpertRows {
  public:
   explicit LocalExpertRows(const ModelConfig& model)
-      : layers_(model.moe_layers()),
+      : layers_(without_predictions(model).moe_layers()),
         experts_(static_cast<std::size_t>(model.moe.experts)),
         rows_(layers_.size() * experts_) {}
 
@@ -96,6 +97,16 @@ class LocalExpertRows {
   std::size_t experts_;
   std::vector<double> rows_;
 };
+
+// After a step that rank 0 has taken, on all ranks: guesses of the tokens after next.
+void draft_next(Context& context, Generator& generator, Follow follow, EngineHead* head) {
+  std::optional<Order> own;
+  if (head != nullptr) own = Order{{std::move(follow.kept), std::move(follow.next)}};
+  const Order order = agree(context, std::move(own));
+  for (const Begun& kept : order.step.begun) generator.cut(kept.row, kept.tokens);
+  const Tensor logits = generator.draft(order.step.fed);
+  if (head != nullptr) head->batcher.take_drafts({order.step.begun, order.step.fed}, logits);
+}
 
 }  // namespace
 
@@ -136,10 +147,14 @@ void run_engine(Context& context, const ModelConfig& model, Generator& generator
     for (const Begun& begun : order.step.begun) generator.begin(begun.row, begun.from, begun.tokens);
     if (order.step.fed.empty()) continue;
     const double begin = seconds_now();
-    const Tensor logits = generator.feed(order.step.fed);
+    const Tensor logits =
+        order.step.drafted ? generator.feed_each(order.step.fed) : generator.feed(order.step.fed);
     experts.add(generator.loads());
     anything_new = true;
-    if (head != nullptr) head->batcher.take(*context.pool, order.step, logits, seconds_now() - begin);
+    Follow follow;
+    if (head != nullptr)
+      follow = head->batcher.take(*context.pool, order.step, logits, seconds_now() - begin);
+    if (model.predictions > 0) draft_next(context, generator, std::move(follow), head);
   }
 }
 

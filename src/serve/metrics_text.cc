@@ -34,6 +34,9 @@ std::string metrics_text(const BatcherCounts& counts, const std::vector<ExpertRo
   add(text, "shared_tokens_total", "counter", "Tokens of prompts that were not read again.",
       {{"", of(counts.shared_tokens)}});
   add(text, "new_tokens_total", "counter", "Tokens that were made.", {{"", of(counts.new_tokens)}});
+  add(text, "drafts_total", "counter",
+      "Guesses of a text's next token (mtp_draft), and those that were right.",
+      {{"{kind=\"guessed\"}", of(counts.drafts)}, {"{kind=\"accepted\"}", of(counts.accepted_drafts)}});
   add(text, "model_calls_total", "counter", "Calls of the model: for prompts, and for a token of each text.",
       {{"{kind=\"prompt\"}", of(counts.prompt_calls)}, {"{kind=\"token\"}", of(counts.token_calls)}});
   add(text, "model_seconds_total", "counter", "Time that these took.",

@@ -58,7 +58,8 @@ class Service {
                    std::int64_t capacity = kCapacity)
       : config_(Config::from_map(small_model(), words_of(layout))), model_(model_config(config_)) {
     BatcherLimits limits = given;
-    limits.vocab = tokenizer_->vocab_size();
+    if (limits.vocab == 0) limits.vocab = tokenizer_->vocab_size();
+    limits.drafts = model_.predictions > 0;
     limits.ends.push_back(*tokenizer_->eos());
     served_ = {"small", tokenizer_.get(), kVocabulary, capacity, false, {}};
     batcher_ = std::make_unique<Batcher>(*tokenizer_, limits);
@@ -162,7 +163,8 @@ TEST(Serve, TextsTogetherAreThoseAlone) {
     alone[prompts[i]] = made_alone(prompts[i], options);
   }
   for (const char* layout : {"", "ranks=4 ici_expert_parallelism=4", "ranks=3 ici_fsdp_parallelism=3",
-                             "ranks=2 ici_pipeline_parallelism=2", "ranks=2 ici_tensor_parallelism=2"}) {
+                             "ranks=2 ici_pipeline_parallelism=2", "ranks=2 ici_tensor_parallelism=2",
+                             "mtp_num_layers=1", "mtp_num_layers=1 ranks=3 ici_fsdp_parallelism=3"}) {
     SCOPED_TRACE(layout);
     Service service(layout, {.rows = 3, .waiting = 8, .prompt_piece = 6});
     std::vector<std::thread> clients;
@@ -188,11 +190,44 @@ TEST(Serve, TextsTogetherAreThoseAlone) {
   }
 }
 
+// Of a few possible tokens guesses are right often, and wrong often: the texts are those without guesses.
+TEST(Serve, DraftsChangeNoText) {
+  constexpr std::int64_t kFewTokens = 6;
+  const std::vector<std::string> prompts{"a", "the second one", "third: twenty bytes..", "of four"};
+  for (const char* layout : {"mtp_num_layers=1", "mtp_num_layers=1 ranks=4 ici_expert_parallelism=4",
+                             "mtp_num_layers=1 ranks=3 ici_fsdp_parallelism=3"}) {
+    SCOPED_TRACE(layout);
+    Service service(layout, {.rows = 3, .waiting = 8, .prompt_piece = 6, .vocab = kFewTokens});
+    std::vector<std::thread> clients;
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      clients.emplace_back([&, i] {
+        const bool drawn = i % 2 == 0;
+        json request{{"prompt", prompts[i]}, {"max_tokens", 14}, {"ignore_eos", true}, {"seed", 5}};
+        if (drawn) request.update({{"temperature", 1.5}});
+        GenerateOptions options{.most_tokens = 14, .vocab = kFewTokens, .seed = 5};
+        if (drawn) options.sampling = {SamplingStrategy::weighted, 1.5};
+        const json answer = service.ask(request);
+        EXPECT_EQ(answer["usage"]["completion_tokens"], 14);
+        EXPECT_EQ(answer["choices"][0]["text"], service.tokenizer().decode(made_alone(prompts[i], options)))
+            << prompts[i];
+      });
+    }
+    for (std::thread& client : clients) client.join();
+    service.stop();
+    const BatcherCounts counts = service.batcher().counts();
+    EXPECT_EQ(counts.new_tokens, 14 * std::ssize(prompts));
+    EXPECT_GT(counts.accepted_drafts, 0);
+    EXPECT_LT(counts.accepted_drafts, counts.drafts);
+    EXPECT_LT(counts.drafts, 13 * std::ssize(prompts)) << "tokens without a call of their own";
+    EXPECT_NE(service.get("/metrics").find("switchyard_drafts_total{kind=\"accepted\"}"), std::string::npos);
+  }
+}
+
 // What a row remembers, of a text that runs or has ended, is not read again, and the text is the same.
 TEST(Serve, SharedBeginnings) {
   const std::string long_beginning = "a beginning of 28 characters";
   for (const char* layout : {"", "ranks=2 ici_pipeline_parallelism=2", "ranks=2 ici_fsdp_parallelism=2",
-                             "ranks=2 ici_tensor_parallelism=2", "quantize_kvcache=true",
+                             "ranks=2 ici_tensor_parallelism=2", "mtp_num_layers=1", "quantize_kvcache=true",
                              "quantize_kvcache=true ranks=2 ici_tensor_parallelism=2"}) {
     SCOPED_TRACE(layout);
     std::vector<json> texts[2];

@@ -124,6 +124,37 @@ TEST_F(Generating, AsTheFolderSays) {
                  {"generation_config.json", "temperature", "a number"});
 }
 
+// A model that learned what comes after next guesses it, and writes the same in fewer calls.
+TEST_F(Generating, WithDrafts) {
+  write("text.txt", std::string(400, 'a') + " and some other letters, too. ");
+  train({"vocab_size=257", "dataset_type=text", "data_path=text.txt", "tokenizer_type=byte",
+         "enable_checkpointing=true", "steps=40", "learning_rate=0.03", "max_target_length=24",
+         "mtp_num_layers=1"});
+  const auto made = [&](const Arguments& more) {
+    const Finished done = run(
+        Arguments{"generate", "out/run", "prompt=aaa", "max_target_length=24", "--json", "g.json"} + more);
+    EXPECT_EQ(done.status, 0) << done.err;
+    EXPECT_EQ(done.err.find("drafts accepted") != std::string::npos, !more.empty()) << done.err;
+    return json::parse(read("g.json"));
+  };
+  const json plain = made({}), drafted = made({"mtp_draft=true"}),
+             split = made({"mtp_draft=true", "ranks=2", "ici_expert_parallelism=2"});
+  EXPECT_EQ(plain["drafted_tokens"], 0);
+  for (const json& with : {drafted, split}) {
+    EXPECT_EQ(with["results"][0]["tokens"], plain["results"][0]["tokens"]);
+    EXPECT_GE(with["accepted_drafts"].get<int>(), 5);
+    EXPECT_LE(with["accepted_drafts"].get<int>(), with["drafted_tokens"].get<int>());
+    EXPECT_LT(with["decode_steps"].get<int>(), plain["decode_steps"].get<int>());
+  }
+  const auto refused = [&](const Arguments& arguments, const std::string& words) {
+    const Finished done = run(arguments);
+    EXPECT_EQ(done.status, 2);
+    EXPECT_NE(done.err.find(words), std::string::npos) << done.err;
+  };
+  refused({"eval", "out/run", "data_path=text.txt", "mtp_draft=true"}, "[eval] mtp_draft=true");
+  refused({"convert", "out/run", "exported"}, "mtp_num_layers=1: no Hugging Face form");
+}
+
 TEST_F(Generating, Refused) {
   const Arguments tiny = Arguments{"generate"} + tiny_model() + Arguments{"vocab_size=257"};
   const auto refused = [&](const Arguments& more, const std::vector<std::string>& words) {
@@ -132,6 +163,7 @@ TEST_F(Generating, Refused) {
   refused({}, {"tokenizer_path", "tokenizer_type=byte"});
   const Arguments bytes{"tokenizer_type=byte"};
   refused(bytes + Arguments{"prompt="}, {"prompt", "none"});
+  refused(bytes + Arguments{"mtp_draft=true"}, {"mtp_draft=true", "no prediction layers"});
   refused(bytes + Arguments{"prompt=longer than that"}, {"max_target_length=8", "16"});
   refused(bytes + Arguments{"prompt=abc", "max_prefill_predict_length=2"},
           {"prompt", "3", "max_prefill_predict_length=2"});

@@ -78,7 +78,7 @@ GPU_FUNCTION KeyRange keys_of(const AttentionSpec& a, std::int64_t query) {
 }
 
 template <typename T, int kParts>
-GPU_KERNEL forward(AttentionSpec a, const T* q, const T* k, const T* v, T* out, float* lse) {
+GPU_KERNEL forward(AttentionSpec a, const T* q, const T* k, const T* v, T* out, float* lse, float* top) {
   const int warp = thread_index() / kWarp, lane = thread_index() % kWarp;
   const std::int64_t row = block_index() * kWarps + warp;  // [B,S,N]
   if (row >= a.batch * a.q_length * a.heads) return;
@@ -111,8 +111,9 @@ GPU_KERNEL forward(AttentionSpec a, const T* q, const T* k, const T* v, T* out, 
     }
   }
   Spread<kParts>::store(sums, total > 0 ? 1.0f / total : 0.0f, out + row * a.v_dim, a.v_dim);
-  if (lane == 0)
-    lse[(batch * a.heads + head) * a.q_length + query] = total > 0 ? maximum + logf(total) : GPU_NO_SCORE;
+  const std::int64_t of_row = (batch * a.heads + head) * a.q_length + query;
+  if (lane == 0) lse[of_row] = total > 0 ? maximum + logf(total) : GPU_NO_SCORE;
+  if (lane == 0 && top != nullptr) top[of_row] = maximum;
 }
 
 // delta[row] = <dout, out>
@@ -231,7 +232,7 @@ void attention(const AttentionProblem& p, const TensorView& like) {
     with_parts(a.v_dim, [&](auto parts) {
       launch(warps_for(a.batch * a.q_length * a.heads, a.qk_dim), forward<T, parts()>, a,
              static_cast<const T*>(p.q), static_cast<const T*>(p.k), static_cast<const T*>(p.v),
-             static_cast<T*>(p.out), p.lse);
+             static_cast<T*>(p.out), p.lse, p.top);
     });
   });
 }

@@ -58,9 +58,21 @@ struct Gated {
   float sigmoid;
 };
 
+// A row's factors of gate and up, and of hidden.
+struct Factors {
+  float before, after;
+};
+
 template <typename T>
-GPU_FUNCTION Gated gated(const Gate<T>& p, std::int64_t i, std::int64_t bias) {
-  float g = to_float(p.gate[i]), u = to_float(p.up[i]);
+GPU_FUNCTION Factors factors_of(const Gate<T>& p, std::int64_t row) {
+  const float w = p.row_weights == nullptr ? 1.0f : p.row_weights[row];
+  return p.form.weighted_inputs ? Factors{w, 1.0f} : Factors{1.0f, w};
+}
+
+// `before`: factor of gate and up.
+template <typename T>
+GPU_FUNCTION Gated gated(const Gate<T>& p, std::int64_t i, std::int64_t bias, float before) {
+  float g = to_float(p.gate[i]) * before, u = to_float(p.up[i]) * before;
   if (p.gate_bias != nullptr) {
     g += to_float(p.gate_bias[bias]);
     u += to_float(p.up_bias[bias]);
@@ -75,11 +87,11 @@ GPU_FUNCTION Gated gated(const Gate<T>& p, std::int64_t i, std::int64_t bias) {
 template <typename T>
 GPU_KERNEL gate_rows(Gate<T> p, T* hidden) {
   const std::int64_t row = block_index();
-  const float w = p.row_weights == nullptr ? 1.0f : p.row_weights[row];
+  const Factors w = factors_of(p, row);
   const std::int64_t bias = p.gate_bias == nullptr ? 0 : group_of(p.ends, p.groups, row) * p.columns;
   for (std::int64_t c = thread_index(); c < p.columns; c += kThreads) {
-    const Gated x = gated(p, row * p.columns + c, bias + c);
-    hidden[row * p.columns + c] = from_float<T>(x.gate * x.sigmoid * x.up * w);
+    const Gated x = gated(p, row * p.columns + c, bias + c, w.before);
+    hidden[row * p.columns + c] = from_float<T>(x.gate * x.sigmoid * x.up * w.after);
   }
 }
 
@@ -87,18 +99,21 @@ template <typename T>
 GPU_KERNEL gate_rows_backward(Gate<T> p, const T* dhidden, T* dgate, T* dup, float* drow_weights) {
   GPU_SHARED(float, scratch, kThreads / kWarp);
   const std::int64_t row = block_index();
-  const float w = p.row_weights == nullptr ? 1.0f : p.row_weights[row];
+  const Factors w = factors_of(p, row);
   const float alpha = p.form.limit == 0 ? 1.0f : p.form.alpha;
   const std::int64_t bias = p.gate_bias == nullptr ? 0 : group_of(p.ends, p.groups, row) * p.columns;
   float dw = 0;
   for (std::int64_t c = thread_index(); c < p.columns; c += kThreads) {
     const std::int64_t i = row * p.columns + c;
-    const Gated x = gated(p, i, bias + c);
+    const Gated x = gated(p, i, bias + c, w.before);
     const float dh = to_float(dhidden[i]), silu = x.gate * x.sigmoid;
-    dw += dh * silu * x.up;
     const float slope = x.sigmoid * (1.0f + alpha * x.gate * (1.0f - x.sigmoid));
-    dup[i] = from_float<T>(x.up_passes ? dh * w * silu : 0.0f);
-    dgate[i] = from_float<T>(x.gate_passes ? dh * w * x.up * slope : 0.0f);
+    const float of_up = x.up_passes ? dh * w.after * silu : 0.0f,
+                of_gate = x.gate_passes ? dh * w.after * x.up * slope : 0.0f;
+    dw +=
+        p.form.weighted_inputs ? of_gate * to_float(p.gate[i]) + of_up * to_float(p.up[i]) : dh * silu * x.up;
+    dup[i] = from_float<T>(of_up * w.before);
+    dgate[i] = from_float<T>(of_gate * w.before);
   }
   if (drow_weights == nullptr) return;  // all threads
   dw = block_sum(dw, scratch);

@@ -152,7 +152,7 @@ GPU_KERNEL
 __launch_bounds__(kThreads)
 #endif
     flash_forward(AttentionSpec a, Matrices m, std::int64_t q_tiles, std::int64_t kv_tiles, bfloat16* out,
-                  float* lse) {
+                  float* lse, float* top) {
   GPU_SHARED(Place, keys, kRows);
   auto* const q_tile = dynamic_shared<bfloat16>();
   auto* const k_tile = q_tile + kRows * qk;
@@ -247,9 +247,10 @@ __launch_bounds__(kThreads)
         *reinterpret_cast<std::uint32_t*>(to + column) =
             rounded_pair(sums[j][half * 2] * factor, sums[j][half * 2 + 1] * factor);
     }
-    if (lane % 4 == 0)
-      lse[(at.batch * a.heads + at.head) * a.q_length + row] =
-          total[half] > 0 ? maximum[half] / kLog2e + logf(total[half]) : -INFINITY;
+    if (lane % 4 != 0) continue;
+    const std::int64_t of_row = (at.batch * a.heads + at.head) * a.q_length + row;
+    lse[of_row] = total[half] > 0 ? maximum[half] / kLog2e + logf(total[half]) : -INFINITY;
+    if (top != nullptr) top[of_row] = maximum[half] / kLog2e;
   }
 }
 
@@ -512,7 +513,7 @@ void flash_attention(const AttentionProblem& p, const TensorView& like) {
   with_widths(a, [&](auto qk, auto vw) {
     launch(tiles_launch(q_tiles, a.batch * a.heads, 2 * kTileBytes<qk()> + kTileBytes<vw()>),
            flash_forward<qk(), vw()>, a, matrices_of(p, ranges, nullptr), q_tiles, kv_tiles,
-           static_cast<bfloat16*>(p.out), p.lse);
+           static_cast<bfloat16*>(p.out), p.lse, p.top);
   });
 }
 
