@@ -63,14 +63,17 @@ struct Frequencies {
 
 // The tables' columns [first, first + count), of `pairs`.
 GPU_KERNEL make_tables(const std::int32_t* positions, std::int64_t tokens, Frequencies frequencies, int count,
-                       std::int64_t first, std::int64_t pairs, double amplitude, float* cos_table,
-                       float* sin_table) {
+                       std::int64_t first, std::int64_t pairs, double amplitude, PositionGrowth growth,
+                       float* cos_table, float* sin_table) {
   const std::int64_t i = thread_of_grid();
   if (i >= tokens * count) return;
   const std::int64_t token = i / count, at = token * pairs + first + i % count;
-  const double angle = positions[token] * frequencies.at[i % count];
-  cos_table[at] = static_cast<float>(cos(angle) * amplitude);
-  sin_table[at] = static_cast<float>(sin(angle) * amplitude);
+  const std::int32_t position = positions[token];
+  const double angle = position * frequencies.at[i % count];
+  const double grown =
+      growth.factor == 0 ? 1.0 : 1 + growth.factor * log(1 + floor((position + 1.0) / growth.positions));
+  cos_table[at] = static_cast<float>(cos(angle) * (amplitude * grown));
+  sin_table[at] = static_cast<float>(sin(angle) * (amplitude * grown));
 }
 
 }  // namespace
@@ -103,7 +106,8 @@ void rope_tables(const RopeTablesArgs& args) {
     const auto count = static_cast<int>(std::min<std::int64_t>(pairs - first, Frequencies::kMost));
     for (int i = 0; i < count; ++i) some.at[i] = args.frequencies[static_cast<std::size_t>(first + i)];
     launch(threads_for(tokens * count), make_tables, args.positions.device_data<std::int32_t>(), tokens, some,
-           count, first, pairs, args.amplitude, args.cos.device_data<float>(), args.sin.device_data<float>());
+           count, first, pairs, args.amplitude, args.growth, args.cos.device_data<float>(),
+           args.sin.device_data<float>());
   }
 }
 

@@ -102,7 +102,8 @@ GPU_KERNEL choose_experts(RoutingRule rule, const float* logits, const float* bi
   warp_scores(rule.score, scores, scores, experts);
   if (choices == nullptr) {
     for (std::int64_t e = lane_index(); e < experts; e += kWarp)
-      selection[e] = scores[e] + (bias == nullptr ? 0.0f : bias[e]);
+      selection[e] = (rule.choose_by_logit ? logits[token * experts + e] : scores[e]) +
+                     (bias == nullptr ? 0.0f : bias[e]);
     warp_barrier();
     if (rule.groups > 1) keep_best_groups(rule, selection, experts, selection + experts);
   }
