@@ -3,7 +3,6 @@
 
 #include "core/tensor_view.h"
 #include "core/thread_pool.h"
-#include "kernels/dispatch.h"
 
 namespace switchyard {
 
