@@ -12,7 +12,7 @@ namespace switchyard::gpu {
 constexpr int kDeltaStage = 32;     // tokens
 constexpr int kDeltaThreads = 128;  // of a block
 
-// The arguments of kernels/gated_delta.h, with no address of the state in the backward pass.
+// The arguments of kernels/gated_delta.h.
 template <typename T>
 struct Delta {
   std::int64_t batch, length, key_heads, value_heads;
@@ -23,7 +23,7 @@ struct Delta {
   const std::int32_t* segments;
   float* state;
   T* out;
-  const T* dout;                     // backward alone, as what follows
+  const T* dout;                     // backward alone; else null
   const float *q_factor, *k_factor;  // [B,S,Hk] that make vectors unit vectors; null: as they are
 
   GPU_FUNCTION std::int64_t group() const { return value_heads / key_heads; }
