@@ -13,7 +13,7 @@ constexpr bool is_e4m3_nan(std::uint8_t bits) {
 }
 
 // Exact.
-inline float e4m3_to_float(std::uint8_t bits) {
+constexpr float e4m3_to_float(std::uint8_t bits) {
   const std::uint32_t exponent = (bits >> 3) & 15u, mantissa = bits & 7u;
   float value = exponent == 0 ? static_cast<float>(mantissa) * 0x1p-9f
                               : std::bit_cast<float>((exponent + 120u) << 23 | mantissa << 20);

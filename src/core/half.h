@@ -7,7 +7,7 @@
 namespace switchyard {
 
 // Exact; a NaN keeps its payload.
-inline float half_to_float(std::uint16_t half) {
+constexpr float half_to_float(std::uint16_t half) {
   const auto sign = static_cast<std::uint32_t>(half & 0x8000u) << 16;
   const std::uint32_t exponent = (half >> 10) & 31u, mantissa = half & 0x3ffu;
   if (exponent == 0) {  // zero and subnormals: a multiple of 2^-24

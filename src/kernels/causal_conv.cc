@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "kernels/causal_conv_problem.h"
+#include "kernels/gpu/kernels.h"
 #include "kernels/simd_list.h"
 
 namespace switchyard {
@@ -86,6 +87,7 @@ void causal_conv(ThreadPool& pool, const CausalConvArgs& a) {
   if (pool.skips({kOp, a.x.dtype(), elements * static_cast<double>(2 * taps + 10),
                   2 * static_cast<double>(a.x.bytes())}))
     return;
+  if (a.x.on_gpu()) return gpu::causal_conv(a);
   CausalConvProblem p = conv_problem(a.x, a.w, a.segments);
   p.tail = taps > 1 ? a.tail.kernel_address() : nullptr;
   p.y = a.y.kernel_address();
@@ -104,6 +106,7 @@ void causal_conv_backward(ThreadPool& pool, const CausalConvBackwardArgs& a) {
   if (pool.skips({kOp, a.x.dtype(), elements * static_cast<double>(6 * a.w.dim(1) + 14),
                   3 * static_cast<double>(a.x.bytes())}))
     return;
+  if (a.x.on_gpu()) return gpu::causal_conv_backward(a);
   CausalConvProblem p = conv_problem(a.x, a.w, a.segments);
   p.dy = a.dy.kernel_address();
   p.dx = a.dx.kernel_address();

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "kernels/float_elements.h"
+#include "kernels/gpu/kernels.h"
 
 namespace switchyard {
 namespace {
@@ -44,6 +45,7 @@ void delta_gates(ThreadPool& pool, const DeltaGatesArgs& x) {
   if (pool.skips({kOp, x.a.dtype(), 30 * static_cast<double>(x.a.size()),
                   2 * static_cast<double>(x.a.bytes() + x.g.bytes())}))
     return;
+  if (x.a.on_gpu()) return gpu::delta_gates(x);
   const float *const rate = x.rate.kernel_data<float>(), *const bias = x.bias.kernel_data<float>();
   float *const g = x.g.kernel_data<float>(), *const beta = x.beta.kernel_data<float>();
   with_elements(x.a.dtype(), [&]<typename T>(T) {
@@ -74,6 +76,7 @@ void delta_gates_backward(ThreadPool& pool, const DeltaGatesBackwardArgs& args) 
   if (pool.skips({kOp, x.a.dtype(), 30 * static_cast<double>(x.a.size()),
                   3 * static_cast<double>(x.a.bytes() + x.g.bytes())}))
     return;
+  if (x.a.on_gpu()) return gpu::delta_gates_backward(args);
   const float *const rate = x.rate.kernel_data<float>(), *const bias = x.bias.kernel_data<float>();
   const float *const g = x.g.kernel_data<float>(), *const beta = x.beta.kernel_data<float>();
   const float *const dg = args.dg.kernel_data<float>(), *const dbeta = args.dbeta.kernel_data<float>();

@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "kernels/gated_delta_problem.h"
+#include "kernels/gpu/kernels.h"
 #include "kernels/simd_list.h"
 
 namespace switchyard {
@@ -68,6 +69,7 @@ void gated_delta(ThreadPool& pool, const GatedDeltaArgs& a) {
   problem_of(kOp, a, false);
   check_like(kOp, "out", a.out, a.q.dtype(), a.v.shape());
   if (pool.skips(work_of(kOp, a, 3))) return;
+  if (a.q.on_gpu()) return gpu::gated_delta(a);
   GatedDeltaProblem p = problem_of(kOp, a, true);
   p.out = a.out.kernel_address();
   GatedDeltaKernel* const kernel = choose(kOp, kGatedDelta, p);
@@ -87,6 +89,7 @@ void gated_delta_backward(ThreadPool& pool, const GatedDeltaBackwardArgs& args) 
   check_like(kOp, "dg", args.dg, DType::f32, a.g.shape());
   check_like(kOp, "dbeta", args.dbeta, DType::f32, a.g.shape());
   if (pool.skips(work_of(kOp, a, 10))) return;
+  if (a.q.on_gpu()) return gpu::gated_delta_backward(args);
   GatedDeltaProblem p = problem_of(kOp, a, true);
   p.dout = args.dout.kernel_address();
   p.dq = args.dq.kernel_address();

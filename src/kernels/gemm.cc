@@ -312,7 +312,7 @@ void gemm(ThreadPool& pool, const GemmArgs& args) {
   CHECK((args.transpose_a ? a.columns : a.rows) == m && (args.transpose_b ? b.columns : b.inputs()) == k &&
             (args.transpose_b ? b.rows : b.outputs()) == n,
         "[gemm] {}x{} and {}x{} into {}x{}", a.rows, a.columns, b.rows, b.columns, m, n);
-  if (args.c.on_gpu()) return is_packed(b.dtype) ? no_gpu_kernel(args.b) : gpu::gemm(args);
+  if (args.c.on_gpu()) return gpu::gemm(args);
   std::vector<GemmProblem> problems(static_cast<std::size_t>(c.batch));
   for (std::int64_t i = 0; i < c.batch; ++i) {
     problems[static_cast<std::size_t>(i)] = {.m = m,

@@ -15,7 +15,8 @@ namespace switchyard {
 // may be any distance apart; elements of a row are neighbours.
 //
 // B may be packed, [batch, k/32, n/16] blocks (kernels/packed_block.h); then neither operand is transposed. Few
-// rows are multiplied by its values in float32; for more they are first rounded to A's dtype.
+// rows are multiplied by its values in float32; for more they are first rounded to A's dtype, and on a GPU for
+// all, which unpacks B first.
 struct GemmArgs {
   TensorView a;  // [batch, m, k], or [batch, k, m] when transpose_a
   TensorView b;  // [batch, k, n], or [batch, n, k] when transpose_b

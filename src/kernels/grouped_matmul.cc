@@ -78,14 +78,6 @@ GroupedProduct product_of(std::string_view op, const TensorView& operand, const 
           .block_n = n};
 }
 
-// Whether a GPU computes it. Error(runtime) where it has no kernel for the weights.
-bool runs_on_gpu(const TensorView& out, const GroupedProduct& product) {
-  if (out.on_gpu() && product.packed())
-    fail_runtime("[gmm] device {} has no kernel for weights of {}", out.device().name(),
-                 name_of(product.weight_dtype));
-  return out.on_gpu();
-}
-
 // Where the left operand of a pair of products lies.
 struct LookedUpRows {
   const std::byte* x;
@@ -162,7 +154,7 @@ void gmm(ThreadPool& pool, const GmmArgs& args) {
   check_view("gmm", "rhs", args.rhs, p.weight_dtype, p.weights());
   check_optional_view("gmm", "bias", args.bias, dtype, {p.groups(), p.n});
   check_view("gmm", "out", args.out, args.out.dtype(), {p.rows, p.n});
-  if (runs_on_gpu(args.out, p)) return gpu::gmm(args);
+  if (args.out.on_gpu()) return gpu::gmm(args);
   run_gemms(pool, "gmm", gmm_problems(p, args));
 }
 
@@ -197,7 +189,7 @@ void gmm_dlhs(ThreadPool& pool, const GmmDlhsArgs& args) {
   check_view("gmm_dlhs", "dy", args.dy, p.dtype, {p.rows, p.n});
   check_view("gmm_dlhs", "rhs", args.rhs, p.dtype, p.weights());
   check_view("gmm_dlhs", "dlhs", args.dlhs, p.dtype, {p.rows, p.k});
-  if (runs_on_gpu(args.dlhs, p)) return gpu::gmm_dlhs(args);
+  if (args.dlhs.on_gpu()) return gpu::gmm_dlhs(args);
   run_gemms(pool, "gmm_dlhs", dlhs_problems(p, args.dy, args.rhs, args.dlhs));
 }
 
@@ -208,7 +200,7 @@ void gmm_drhs(ThreadPool& pool, const GmmDrhsArgs& args) {
   check_view("gmm_drhs", "lhs", args.lhs, dtype, {p.rows, p.k});
   check_view("gmm_drhs", "dy", args.dy, dtype, {p.rows, p.n});
   check_view("gmm_drhs", "drhs", args.drhs, drhs_dtype, p.weights());
-  if (runs_on_gpu(args.drhs, p)) return gpu::gmm_drhs(args);
+  if (args.drhs.on_gpu()) return gpu::gmm_drhs(args);
   const auto problems = per_group(p, [&](std::int64_t g, std::int64_t row, std::int64_t rows) {
     return GemmProblem{.m = p.k,
                        .n = p.n,
@@ -264,7 +256,7 @@ void gmm_pair(ThreadPool& pool, const GmmPairArgs& args) {
   check_view("gmm_pair", "out_1", args.out_1, dtype, {p.rows, p.n});
   check_optional_view("gmm_pair", "row_weights", args.row_weights, DType::f32, {p.rows});
   check_optional_view("gmm_pair", "hidden", args.hidden, dtype, {p.rows, p.n});
-  if (runs_on_gpu(args.out_0, p)) return gpu::gmm_pair(args);
+  if (args.out_0.on_gpu()) return gpu::gmm_pair(args);
   if (!takes_gemm_forms(dtype) || p.packed()) {
     const GatheredRows lhs(pool, args.x, args.index);
     // All at once: threads wait for each other once.
@@ -308,7 +300,7 @@ void gmm_dlhs_pair(ThreadPool& pool, const GmmDlhsPairArgs& args) {
   check_view("gmm_dlhs_pair", "rhs_0", args.rhs_0, dtype, p.weights());
   check_view("gmm_dlhs_pair", "rhs_1", args.rhs_1, dtype, p.weights());
   check_view("gmm_dlhs_pair", "dlhs", args.dlhs, dtype, {p.rows, p.k});
-  if (runs_on_gpu(args.dlhs, p)) return gpu::gmm_dlhs_pair(args);
+  if (args.dlhs.on_gpu()) return gpu::gmm_dlhs_pair(args);
   if (takes_gemm_forms(dtype)) {
     auto problems = dlhs_problems(p, args.dy_0, args.rhs_0, args.dlhs);
     std::vector<GemmTerm> terms;
@@ -338,7 +330,7 @@ void gmm_drhs_pair(ThreadPool& pool, const GmmDrhsPairArgs& args) {
   check_view("gmm_drhs_pair", "dy_1", args.dy_1, dtype, {p.rows, p.n});
   check_view("gmm_drhs_pair", "drhs_0", args.drhs_0, drhs_dtype, p.weights());
   check_view("gmm_drhs_pair", "drhs_1", args.drhs_1, drhs_dtype, p.weights());
-  if (runs_on_gpu(args.drhs_0, p)) return gpu::gmm_drhs_pair(args);
+  if (args.drhs_0.on_gpu()) return gpu::gmm_drhs_pair(args);
   if (!takes_gemm_forms(dtype)) {
     const GatheredRows lhs(pool, args.x, args.index);
     gmm_drhs(pool, {lhs.view(), args.dy_0, args.group_sizes, args.drhs_0});

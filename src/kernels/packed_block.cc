@@ -24,10 +24,6 @@ void store_half(std::uint16_t half, std::byte* block, std::int64_t i) {
   std::memcpy(block + 2 * i, &half, sizeof half);
 }
 
-float power_of_two(std::uint32_t exponent) {  // 2^(exponent - 127); 2^-127 is no normal number
-  return std::bit_cast<float>(exponent == 0 ? 0x00400000u : exponent << 23);
-}
-
 std::int8_t rounded(float x, float least, float most) {
   return static_cast<std::int8_t>(std::nearbyint(std::clamp(x, least, most)));
 }
@@ -115,7 +111,7 @@ PackedGroup nearest_mxfp4(const Values& values) {
   if (largest == 0) return group;
   constexpr int kMostExponent = 2;  // of e2m1: 6 = 1.5 · 2²
   group.scale = static_cast<std::uint16_t>(std::clamp(std::ilogb(largest) - kMostExponent + 127, 0, 254));
-  const float scale = power_of_two(group.scale);
+  const float scale = mxfp4_scale(group.scale);
   for (std::size_t i = 0; i < values.size(); ++i) group.numbers[i] = nearest_fp4(values[i] / scale);
   return group;
 }
@@ -142,16 +138,6 @@ int bias_of(DType packed) {
 // Input of the i-th half of word u from below.
 std::size_t input_of_half(std::size_t u, std::size_t i) {
   return 8 * u + i / 2 + 4 * (i % 2);
-}
-
-// Where a K-quant's byte of an output is: its factors come after the float16 numbers.
-struct Factors {
-  std::int64_t scale, offset;  // of the first half of a group
-};
-Factors factors_of(DType packed, std::int64_t group) {
-  const std::int64_t halves = (has_offset(packed) ? 4 : 2) * kBlockOutputs;
-  return {halves + group * scales_of(packed) * kBlockOutputs,
-          halves + (groups_of(packed) * scales_of(packed) + group) * kBlockOutputs};
 }
 
 }  // namespace
@@ -186,15 +172,15 @@ PackedGroup read_group(DType packed, const std::byte* block, std::int64_t output
   values.scale = load_half(block, output);
   if (has_offset(packed)) values.offset = load_half(block, kBlockOutputs + output);
   if (!is_k_quant(packed)) return values;
-  const Factors factors = factors_of(packed, group);
   for (std::int64_t half = 0; half < 2; ++half) {
-    const std::byte byte = block[factors.scale + half % scales_of(packed) * kBlockOutputs + output];
+    const std::byte byte =
+        block[scale_factors_at(packed, group) + half % scales_of(packed) * kBlockOutputs + output];
     values.scale_factors[static_cast<std::size_t>(half)] = packed == DType::packed_q6_k
                                                                ? std::to_integer<std::int8_t>(byte)
                                                                : std::to_integer<std::uint8_t>(byte);
   }
   if (has_offset(packed))
-    values.offset_factor = std::to_integer<std::uint8_t>(block[factors.offset + output]);
+    values.offset_factor = std::to_integer<std::uint8_t>(block[offset_factors_at(packed, group) + output]);
   return values;
 }
 
@@ -226,21 +212,18 @@ void write_group(DType packed, const PackedGroup& values, std::byte* block, std:
   store_half(static_cast<std::uint16_t>(values.scale), block, output);
   if (has_offset(packed)) store_half(values.offset, block, kBlockOutputs + output);
   if (!is_k_quant(packed)) return;
-  const Factors factors = factors_of(packed, group);
   for (std::int64_t half = 0; half < scales_of(packed); ++half)
-    block[factors.scale + half * kBlockOutputs + output] =
+    block[scale_factors_at(packed, group) + half * kBlockOutputs + output] =
         static_cast<std::byte>(values.scale_factors[static_cast<std::size_t>(half)] & 0xff);
-  if (has_offset(packed)) block[factors.offset + output] = std::byte{values.offset_factor};
+  if (has_offset(packed)) block[offset_factors_at(packed, group) + output] = std::byte{values.offset_factor};
 }
 
 Values values_of(DType packed, const PackedGroup& group) {
   Values values;
   if (packed == DType::packed_mxfp4) {
-    const float scale = power_of_two(group.scale);
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      const float magnitude = kFp4[static_cast<std::size_t>(group.numbers[i] & 7)];
-      values[i] = scale * ((group.numbers[i] & 8) != 0 ? -magnitude : magnitude);
-    }
+    const float scale = mxfp4_scale(group.scale);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = scale * fp4_to_float(static_cast<std::uint32_t>(group.numbers[i]));
     return values;
   }
   if (packed == DType::packed_fp8) {

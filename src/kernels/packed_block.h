@@ -26,6 +26,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -37,6 +38,17 @@ constexpr std::int64_t kWordBytes = 4 * kBlockOutputs;  // a word of every outpu
 
 // The eight magnitudes of e2m1 (OCP Microscaling Formats 1.0), by their lower three bits; bit 3 is the sign.
 constexpr std::array<float, 8> kFp4 = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+// Of its four bits, with no table.
+constexpr float fp4_to_float(std::uint32_t bits) {
+  const std::uint32_t exponent = bits >> 1 & 3u, mantissa = bits & 1u;
+  const float magnitude = exponent == 0 ? 0.5f * static_cast<float>(mantissa)
+                                        : std::bit_cast<float>((exponent + 126u) << 23 | mantissa << 22);
+  return (bits & 8u) != 0 ? -magnitude : magnitude;
+}
+// 2^(exponent - 127); 2^-127 is no normal number.
+constexpr float mxfp4_scale(std::uint32_t exponent) {
+  return std::bit_cast<float>(exponent == 0 ? 0x00400000u : exponent << 23);
+}
 
 constexpr std::int64_t groups_of(DType packed) {  // of a block
   return block_inputs(packed) / kGroupInputs;
@@ -87,6 +99,14 @@ constexpr std::int64_t header_bytes(DType packed) {
   const std::int64_t halves = has_offset(packed) ? 4 * kBlockOutputs : 2 * kBlockOutputs;
   if (!is_k_quant(packed)) return halves;
   return halves + groups_of(packed) * kBlockOutputs * (scales_of(packed) + (has_offset(packed) ? 1 : 0));
+}
+// Where a K-quant's bytes of a group begin, after the float16 numbers: a of each half of it that has its own,
+// and b.
+constexpr std::int64_t scale_factors_at(DType packed, std::int64_t group) {
+  return (has_offset(packed) ? 4 : 2) * kBlockOutputs + group * scales_of(packed) * kBlockOutputs;
+}
+constexpr std::int64_t offset_factors_at(DType packed, std::int64_t group) {
+  return scale_factors_at(packed, groups_of(packed)) + group * kBlockOutputs;
 }
 constexpr std::int64_t group_bytes(DType packed) {
   return (has_bytes(packed) ? 8 : 4 + high_bits(packed)) * kWordBytes;

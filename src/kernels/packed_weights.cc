@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "core/error.h"
+#include "kernels/gpu/kernels.h"
 #include "kernels/packed_block.h"
 #include "kernels/simd_list.h"
 
@@ -34,11 +35,11 @@ BlockRows rows_of(const char* op, const TensorView& packed, const TensorView& de
         "[{}] blocks {} and values {}", op, to_string(packed.shape()), to_string(dense.shape()));
   const std::int64_t columns = packed.dim(rank - 1);
   return {.packed = packed.dtype(),
-          .blocks = packed.kernel_address(),
+          .blocks = packed.device_address(),
           .stride = columns,
           .columns = columns,
           .dtype = dense.dtype(),
-          .dense = dense.kernel_address(),
+          .dense = dense.device_address(),
           .leading = dense.dim(rank - 1)};
 }
 
@@ -70,6 +71,7 @@ bool pack_weights(ThreadPool& pool, const PackArgs& args) {
   const BlockRows rows = rows_of("pack_weights", args.packed, args.dense);
   if (pool.skips(work_of("pack_weights", args.packed, args.dense)) || args.packed.size() == 0) return true;
   CHECK(packed_dtype(name_of(args.packed.dtype())), "[pack_weights] {}", name_of(args.packed.dtype()));
+  if (args.packed.on_gpu()) no_gpu_kernel(args.packed);
   BlockRowsKernel* const pack = choose("pack_weights", kPack, rows);
   std::atomic<bool> finite{true};
   pool.for_range(args.packed.size() / rows.columns, 1, [&](std::int64_t begin, std::int64_t end) {
@@ -90,6 +92,7 @@ void unpack_weights(ThreadPool& pool, const UnpackArgs& args) {
   const BlockRows rows = rows_of("unpack_weights", args.packed, args.dense);
   if (pool.skips(work_of("unpack_weights", args.packed, args.dense))) return;
   if (args.packed.size() == 0) return;
+  if (args.packed.on_gpu()) return gpu::unpack_weights(args);
   BlockRowsKernel* const unpack = unpack_kernel(rows.packed, rows.dtype);
   pool.for_range(args.packed.size() / rows.columns, 1,
                  [&](std::int64_t begin, std::int64_t end) { unpack(rows, begin, end); });

@@ -3,13 +3,12 @@
 
 #include "core/tensor_view.h"
 #include "core/thread_pool.h"
-#include "kernels/dispatch.h"
 
 namespace switchyard {
 
 // packed = the blocks nearest to `dense`, group by group; false, and anything in `packed`, where a value is
 // no finite number, of a type that packed_dtype() names. Inputs are the last dim but one, a multiple of 32;
-// outputs the last, a multiple of 16 (both CHECKed). Neither view has gaps.
+// outputs the last, a multiple of 16 (both CHECKed). Neither view has gaps, and both are the host's.
 struct PackArgs {
   TensorView dense;   // [..., in, out] f32 or bf16
   TensorView packed;  // [..., in / block_inputs(), out / 16] of a packed type

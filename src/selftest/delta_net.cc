@@ -46,6 +46,8 @@ constexpr DeltaShape kDeltaShapes[] = {
     {2, 50, 1, 3, 8, 70, 16, true},
     {1, 130, 1, 1, 64, 64, 48, true},
     {1, 21, 1, 2, 5, 5, 64, false, false},
+    {1, 40, 1, 2, 100, 24, 16},
+    {2, 35, 1, 1, 150, 6, 64, true},
 };
 
 // q, k, v, g, beta, segments. Decays are between nearly none and nearly all.

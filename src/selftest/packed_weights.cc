@@ -12,6 +12,7 @@
 
 #include "core/half.h"
 #include "kernels/gemm.h"
+#include "kernels/grouped_matmul.h"
 #include "kernels/packed_block.h"
 #include "selftest/kernel.h"
 
@@ -35,7 +36,7 @@ struct Blocks {
   Shape dense_shape() const { return unpacked_shape(packed, shape()); }
   std::int64_t values() const { return num_elements(dense_shape()); }
   std::int64_t words() const { return rows * columns * static_cast<std::int64_t>(size_of(packed)) / 4; }
-  TensorView view(const PoisonedArray& x) const { return TensorView::of_host(packed, x.data(), shape()); }
+  TensorView view(const PoisonedArray& x) const { return x.view().as(packed, 0, shape()); }
 };
 
 // Random numbers with scales of 1/2, 1 and 2 (times -3 .. 3 in K-quants), which sums of products with
@@ -143,13 +144,58 @@ std::vector<Case> product_cases(std::uint32_t first) {
       });
 }
 
+// Rows of three groups, of which the one in the middle has none.
+template <bool pair>
+std::vector<Case> grouped_product_cases(std::uint32_t first) {
+  return cases_of(
+      kAllTypes, first, [](const Blocks& blocks, DType dtype, std::uint32_t seed, std::vector<Case>& cases) {
+        if (dtype == DType::bf16 && blocks.packed != DType::packed_fp8) return;  // products of integers
+        constexpr std::int64_t kGroups = 3, kRows = 110;
+        const std::int64_t k = blocks.rows * block_inputs(blocks.packed), n = blocks.columns * kBlockOutputs;
+        const Blocks all{blocks.packed, kGroups * blocks.rows, blocks.columns};
+        const auto weights = [=](const PoisonedArray& x) {
+          return all.view(x).reshaped({kGroups, blocks.rows, blocks.columns});
+        };
+        Case c{dtype,
+               fmt::format("{} rows in {} groups times {}", kRows, kGroups, described(blocks, seed)),
+               {PoisonedArray::integers(dtype, kRows * k, seed), i32_array({40, 0, 70}),
+                exact_blocks(all, seed + 1)},
+               {{"out", PoisonedArray(dtype, kRows * n)}},
+               [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                 gmm(pool, {.lhs = in[0].view({kRows, k}),
+                            .rhs = weights(in[2]),
+                            .bias = {},
+                            .group_sizes = in[1].view(),
+                            .out = out[0].view({kRows, n})});
+               }};
+        if (pair) {
+          c.inputs.push_back(exact_blocks(all, seed + 2));
+          c.outputs.push_back({"out_1", PoisonedArray(dtype, kRows * n)});
+          c.run = [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
+            gmm_pair(pool, {.x = in[0].view({kRows, k}),
+                            .index = {},
+                            .rhs_0 = weights(in[2]),
+                            .rhs_1 = weights(in[3]),
+                            .group_sizes = in[1].view(),
+                            .out_0 = out[0].view({kRows, n}),
+                            .out_1 = out[1].view({kRows, n}),
+                            .row_weights = {},
+                            .hidden = {}});
+          };
+        }
+        cases.push_back(std::move(c));
+      });
+}
+
 }  // namespace
 
 std::vector<Kernel> packed_weight_kernels() {
-  return {{"pack_weights", "pack_weights", pack_cases},
+  return {{.name = "pack_weights", .op = "pack_weights", .cases = pack_cases, .on_host = true},
           {"unpack_weights", "unpack_weights", unpack_cases},
           {"gemm of packed weights", "gemm", product_cases<Rows::many>},
           {"gemm_few_rows of packed weights", "gemm_few_rows_packed", product_cases<Rows::few>},
+          {"gmm of packed weights", "gmm", grouped_product_cases<false>},
+          {"gmm_pair of packed weights", "gmm", grouped_product_cases<true>},
           {"gemm_integers", "gemm_integers", product_cases<Rows::integers>}};
 }
 

@@ -75,9 +75,9 @@ std::vector<Case> from_cases(std::uint32_t seed) {
 }  // namespace
 
 std::vector<Kernel> vocabulary_kernels() {
-  return {{"logit_block_maxima", "logit_block_maxima", maxima_cases},
-          {"logit_weights", "logit_weights", weights_cases},
-          {"logits_from", "logits_from", from_cases}};
+  return {{.name = "logit_block_maxima", .op = "logit_block_maxima", .cases = maxima_cases, .on_host = true},
+          {.name = "logit_weights", .op = "logit_weights", .cases = weights_cases, .on_host = true},
+          {.name = "logits_from", .op = "logits_from", .cases = from_cases, .on_host = true}};
 }
 
 }  // namespace switchyard::selftest

@@ -124,6 +124,10 @@ GPU_FUNCTION std::uint32_t bits_of(float x) {
 GPU_FUNCTION float float_of_bits(std::uint32_t x) {
   return __uint_as_float(x);
 }
+// x + y, where x may be a product: it is rounded before.
+GPU_FUNCTION float rounded_sum(float x, float y) {
+  return __fadd_rn(x, y);
+}
 
 // Runs kernel(args...) on the stream. Without blocks nothing is done.
 template <typename... Parameters, typename... Args>
@@ -212,6 +216,9 @@ inline std::uint32_t bits_of(float x) {
 }
 inline float float_of_bits(std::uint32_t x) {
   return std::bit_cast<float>(x);
+}
+inline float rounded_sum(float x, float y) {
+  return x + y;
 }
 
 template <typename... Parameters, typename... Args>

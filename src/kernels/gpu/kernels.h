@@ -6,23 +6,28 @@
 #include "kernels/attention_problem.h"
 #include "kernels/attention_sinks.h"
 #include "kernels/balance.h"
+#include "kernels/causal_conv.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/decode_attention.h"
+#include "kernels/delta_gates.h"
 #include "kernels/dense_weights.h"
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
 #include "kernels/expert_gate.h"
+#include "kernels/gated_delta.h"
 #include "kernels/gemm.h"
 #include "kernels/grouped_matmul.h"
 #include "kernels/int8_vectors.h"
 #include "kernels/last_tokens.h"
 #include "kernels/newton_schulz.h"
+#include "kernels/packed_weights.h"
 #include "kernels/plan_rows.h"
 #include "kernels/ragged_rows.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
 #include "kernels/rope_tables.h"
 #include "kernels/route.h"
+#include "kernels/sigmoid_gate.h"
 #include "kernels/soft_cap.h"
 #include "kernels/strided_copy.h"
 #include "kernels/sum_over_dim.h"
@@ -108,6 +113,25 @@ void rms_norm_backward(const RmsNormBackwardArgs& args);
 // rope.cu
 void rope(const RopeArgs& args);
 void rope_tables(const RopeTablesArgs& args);
+
+// sigmoid_gate.cu
+void sigmoid_gate(const SigmoidGateArgs& args);
+void sigmoid_gate_backward(const SigmoidGateBackwardArgs& args);
+
+// delta_gates.cu
+void delta_gates(const DeltaGatesArgs& args);
+void delta_gates_backward(const DeltaGatesBackwardArgs& args);
+
+// causal_conv.cu
+void causal_conv(const CausalConvArgs& args);
+void causal_conv_backward(const CausalConvBackwardArgs& args);
+
+// gated_delta.cu; they go token by token, in no chunks
+void gated_delta(const GatedDeltaArgs& args);
+void gated_delta_backward(const GatedDeltaBackwardArgs& args);
+
+// packed_weights.cu
+void unpack_weights(const UnpackArgs& args);
 
 // embedding.cu
 void embedding_lookup(const EmbeddingLookupArgs& args);

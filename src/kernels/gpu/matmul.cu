@@ -1,5 +1,6 @@
 // The matrix products of kernels/gemm.h and kernels/grouped_matmul.h as what product.h computes.
 #include <optional>
+#include <utility>
 
 #include "kernels/gpu/code.h"
 #include "kernels/gpu/kernels.h"
@@ -8,7 +9,31 @@
 
 namespace switchyard::gpu {
 
+namespace {
+
+// Weights [.., k, n] of values: packed ones are unpacked, as elements of the type of what they are multiplied
+// with.
+class DenseWeights {
+ public:
+  DenseWeights(const TensorView& weights, DType dtype) : weights_(weights) {
+    if (!is_packed(weights.dtype())) return;
+    const Shape shape = unpacked_shape(weights.dtype(), weights.shape());
+    memory_.emplace(weights, static_cast<std::size_t>(num_elements(shape)) * size_of(dtype));
+    weights_ = memory_->view(dtype, shape);
+    unpack_weights({.packed = weights, .dense = weights_});
+  }
+  const TensorView& view() const { return weights_; }
+
+ private:
+  TensorView weights_;
+  std::optional<Workspace> memory_;
+};
+
+}  // namespace
+
 void gemm(const GemmArgs& args) {
+  const DenseWeights weights(args.b, args.a.dtype());
+  const TensorView& b = weights.view();
   const auto batch_of = [](const TensorView& x) { return x.rank() == 3 ? x.dim(0) : 1; };
   const auto stride_of = [](const TensorView& x) { return x.rank() == 3 ? x.stride(0) : 0; };
   const auto leading = [](const TensorView& x) { return x.stride(x.rank() - 2); };
@@ -18,18 +43,18 @@ void gemm(const GemmArgs& args) {
                .m = args.c.dim(rows),
                .n = args.c.dim(rows + 1),
                .terms = {{.a = args.a.device_address(),
-                          .b = args.b.device_address(),
+                          .b = b.device_address(),
                           .k = args.a.dim(args.transpose_a ? a_rows : a_rows + 1)}},
                .transpose_a = args.transpose_a,
                .transpose_b = args.transpose_b,
                .lda = leading(args.a),
-               .ldb = leading(args.b),
+               .ldb = leading(b),
                .ldc = leading(args.c),
                .c = args.c.device_address(),
                .accumulate = args.accumulate,
                .batch = batch_of(args.c),
                .a_stride = stride_of(args.a),
-               .b_stride = stride_of(args.b),
+               .b_stride = stride_of(b),
                .c_stride = stride_of(args.c)});
 }
 
@@ -113,7 +138,8 @@ class Rows {
 }  // namespace
 
 void gmm(const GmmArgs& args) {
-  Product p = of_row_groups(args.lhs, {}, args.rhs, args.group_sizes, args.out);
+  const DenseWeights weights(args.rhs, args.lhs.dtype());
+  Product p = of_row_groups(args.lhs, {}, weights.view(), args.group_sizes, args.out);
   p.bias = args.bias.device_address();
   p.bias_stride = p.n;
   p.accumulate = args.accumulate;
@@ -129,10 +155,14 @@ void gmm_drhs(const GmmDrhsArgs& args) {
 }
 
 void gmm_pair(const GmmPairArgs& args) {
-  const Rows rows(args.x, args.index,
-                  of_row_groups(args.x, args.index, args.rhs_0, args.group_sizes, args.out_0));
-  run_product(of_row_groups(rows.x(), rows.index(), args.rhs_0, args.group_sizes, args.out_0));
-  run_product(of_row_groups(rows.x(), rows.index(), args.rhs_1, args.group_sizes, args.out_1));
+  std::optional<Rows> rows;
+  for (const auto& [rhs, out] : {std::pair(args.rhs_0, args.out_0), std::pair(args.rhs_1, args.out_1)}) {
+    const DenseWeights weights(rhs, args.x.dtype());  // of one product at a time
+    if (!rows)
+      rows.emplace(args.x, args.index,
+                   of_row_groups(args.x, args.index, weights.view(), args.group_sizes, out));
+    run_product(of_row_groups(rows->x(), rows->index(), weights.view(), args.group_sizes, out));
+  }
   if (args.hidden.defined() && args.hidden.size() > 0)
     swiglu({args.out_0, args.out_1, args.row_weights, args.hidden});
 }
