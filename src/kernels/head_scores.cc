@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/tensor.h"
+#include "kernels/gpu/kernels.h"
 
 namespace switchyard {
 namespace {
@@ -32,6 +33,7 @@ void largest_scores(ThreadPool& pool, const TensorView& top, const TensorView& l
         to_string(largest.shape()), name_of(largest.dtype()));
   const auto n = static_cast<double>(top.size());
   if (pool.skips({"largest_scores", DType::f32, n, 4 * n})) return;
+  if (top.on_gpu()) return gpu::largest_scores(top, largest);
   const std::int64_t batch = top.dim(0), heads = top.dim(1), length = top.dim(2);
   const float* const from = top.kernel_data<float>();
   float* const to = largest.kernel_data<float>();
@@ -55,6 +57,7 @@ void scale_columns(ThreadPool& pool, const ScaleColumnsArgs& args) {
         args.first, to_string(args.factors.shape()), name_of(args.factors.dtype()));
   const auto n = static_cast<double>(args.x.size());
   if (pool.skips({"scale_columns", args.x.dtype(), n, 2 * static_cast<double>(args.x.bytes())})) return;
+  if (args.x.on_gpu()) return gpu::scale_columns(args);
   args.x.dtype() == DType::f32 ? scale_columns_of<float>(pool, args) : scale_columns_of<bfloat16>(pool, args);
 }
 

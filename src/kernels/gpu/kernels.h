@@ -17,6 +17,7 @@
 #include "kernels/gated_delta.h"
 #include "kernels/gemm.h"
 #include "kernels/grouped_matmul.h"
+#include "kernels/head_scores.h"
 #include "kernels/int8_vectors.h"
 #include "kernels/last_tokens.h"
 #include "kernels/newton_schulz.h"
@@ -89,6 +90,10 @@ void decode_attention(const DecodeAttentionArgs& args);
 // int8_vectors.cu
 void to_int8(const Int8VectorsArgs& args);
 void from_int8(const Int8VectorsArgs& args);
+
+// head_scores.cu
+void largest_scores(const TensorView& top, const TensorView& largest);
+void scale_columns(const ScaleColumnsArgs& args);
 
 // tokens.cu
 void dense_weights(const DenseWeightsArgs& args);
