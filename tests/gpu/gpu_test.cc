@@ -96,7 +96,7 @@ TEST(EmulatedGpu, LayerCasesPassInEveryOrderOfThreads) {
 
 TEST(EmulatedGpu, TrainingRunsPass) {
   expect_pass(kGolden / "maxtext_train/deepseek3_1dev.json", {});
-  expect_pass(kGolden / "maxtext_train/deepseek3_muon_1dev.json", {});
+  expect_pass(kGolden / "maxtext_train/deepseek3_qkclip_1dev.json", {});
   expect_pass(kGolden / "maxtext_train/deepseek3_1dev.json", {"ranks=4", "ici_fsdp_parallelism=4"});
 }
 
