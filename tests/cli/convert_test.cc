@@ -75,7 +75,7 @@ class Convert : public ProgramTest {
 };
 
 TEST_F(Convert, ThereAndBackIsTheSameBits) {
-  for (const std::string model : {"deepseek3-tiny", "llama3-rope-tiny", "qwen3moe-tiny", "glm4moe-tiny"}) {
+  for (const std::string model : {"deepseek3-tiny", "llama3-rope-tiny", "qwen3moe-tiny"}) {
     SCOPED_TRACE(model);
     const Finished there = run({"convert", golden(model), model, "--verify"});
     EXPECT_EQ(there.status, 0) << there.err;
@@ -377,17 +377,13 @@ class ConvertPredictions : public Convert {
 };
 
 TEST_F(ConvertPredictions, ThereAndBackIsTheSameBits) {
-  for (const char* name : {"deepseek3-tiny", "glm4moe-tiny"}) {
-    SCOPED_TRACE(name);
-    for (const char* folder : {"model", "ours", "again"}) fs::remove_all(path(folder));
-    make_model(name, 1);
-    convert({"model", "ours", "--verify"});
-    EXPECT_EQ(inspect({"model", "ours"}), 0);
-    convert({"ours", "again", "--verify"});
-    EXPECT_EQ(inspect({"model", "again"}), 0) << "every tensor, the copies among them";
-    EXPECT_EQ(nlohmann::json::parse(read("again/config.json"))["num_nextn_predict_layers"], 1);
-    EXPECT_EQ(nlohmann::json::parse(read("ours/manifest.json"))["config"]["mtp_num_layers"], 1);
-  }
+  make_model("deepseek3-tiny", 1);
+  convert({"model", "ours", "--verify"});
+  EXPECT_EQ(inspect({"model", "ours"}), 0);
+  convert({"ours", "again", "--verify"});
+  EXPECT_EQ(inspect({"model", "again"}), 0) << "every tensor, the copies among them";
+  EXPECT_EQ(nlohmann::json::parse(read("again/config.json"))["num_nextn_predict_layers"], 1);
+  EXPECT_EQ(nlohmann::json::parse(read("ours/manifest.json"))["config"]["mtp_num_layers"], 1);
 }
 
 TEST_F(ConvertPredictions, AreLeftOutWhereNoneIsStated) {

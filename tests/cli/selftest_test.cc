@@ -24,7 +24,7 @@ TEST_F(SelftestProgram, AgreesOnThisMachine) {
 
 TEST_F(SelftestProgram, CommandLine) {
   expect_refused({"selftest", "frobnicate"}, {"frobnicate", "gmm_pair", "rank_sum"});
-  expect_refused({"selftest", "steps=3"}, {"steps", "threads and seed"});
+  expect_refused({"selftest", "steps=3"}, {"steps", "threads, seed and device"});
   expect_refused({"selftest", "--json", "nowhere/results.json"}, {"--json", "nowhere"});
   const Finished help = run({"selftest", "--help"});
   EXPECT_EQ(help.status, 0);

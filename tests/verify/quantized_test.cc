@@ -306,7 +306,7 @@ TEST_F(QuantizedCaseTest, FamiliesThatAreNotKnownAreRefused) {
 TEST(VerifyQuantized, NativeIsForSuchCasesOnly) {
   for (const std::vector<std::string>& args :
        {std::vector<std::string>{kGolden / "hf/qwen3moe-tiny", "--native"},
-        std::vector<std::string>{kGolden / "maxtext_moe/qwen3_sparse.safetensors", "--native"},
+        std::vector<std::string>{kGolden / "maxtext_moe/qwen3_sparse_aux.safetensors", "--native"},
         std::vector<std::string>{"--mesh", "ranks=2", "--native"}}) {
     const Outcome outcome = verify(args);
     EXPECT_EQ(outcome.status, 2) << outcome.out;
