@@ -148,14 +148,13 @@ using SharedAttention = std::shared_ptr<const AttentionData>;
 Case attention_top_case(const SharedAttention& d) {
   return {d->args.dtype,
           "",
-          {d->q, d->k, d->v},
+          joined_arrays({d->q, d->k, d->v}, mask_arrays(*d)),
           {{"out", PoisonedArray(d->args.dtype, d->out.size()), attention_bound(d->args.dtype, 1e-5), 0,
             d->rounding.out},
            {"lse", PoisonedArray(DType::f32, d->lse.size()), {3e-6, 3e-6}},
            {"top", PoisonedArray(DType::f32, d->lse.size()), {3e-6, 3e-6}}},
           [d](ThreadPool& pool, const Arrays& in, Arrays& out) {
-            AttentionArgs args = reference::attention_args(d->args, in[0].data(), in[1].data(), in[2].data(),
-                                                           out[0].data(), out[1].floats());
+            AttentionArgs args = args_of(*d, in, 3, out[0], out[1]);
             args.top = out[2].view(args.lse.shape());
             attention(pool, args);
           }};

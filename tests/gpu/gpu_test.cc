@@ -29,26 +29,15 @@ Keys operator+(Keys a, const Keys& b) {
   return a;
 }
 
-// Kernels that have no implementation for a GPU yet. What is no longer here must pass.
-bool is_for_the_cpu_alone(std::string_view name) {
-  constexpr std::string_view kNames[] = {
-#include "cpu_alone.inc"
-  };
-  return std::ranges::find(kNames, name) != std::end(kNames);
-}
-
-// All cases of the kernels whose number is `part` mod `parts`.
-void expect_agreement(std::size_t part, std::size_t parts) {
-  const std::vector<selftest::Kernel> kernels = selftest::kernels();
-  for (std::size_t i = part; i < kernels.size(); i += parts) {
-    if (is_for_the_cpu_alone(kernels[i].name)) continue;
-    for (const selftest::Result& result : selftest::run_kernel_on(Device::cuda_emulated(), kernels[i], 1))
-      EXPECT_EQ(result.failure, "") << result.kernel << " of " << result.dtype;
-  }
-}
-
 TEST(EmulatedGpu, KernelsAgreeWithTheirTwins) {
-  expect_agreement(0, 1);
+  int kernels = 0;
+  for (const selftest::Kernel& kernel : selftest::kernels()) {
+    for (const selftest::Result& result : selftest::run_kernel_on(Device::cuda_emulated(), kernel, 1)) {
+      EXPECT_EQ(result.failure, "") << result.kernel << " of " << result.dtype;
+      ++kernels;
+    }
+  }
+  EXPECT_GE(kernels, 100);
 }
 
 class InOrder {
