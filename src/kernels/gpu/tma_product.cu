@@ -17,6 +17,7 @@
 namespace switchyard::gpu {
 
 #if defined(__CUDACC__)
+#pragma nv_diag_suppress 177  // code for other GPUs leaves all of it out
 namespace {
 
 constexpr int kTmaRows = 128, kTmaColumns = 256, kTmaDepth = 64, kTmaStages = 4, kCluster = 2;
@@ -121,8 +122,15 @@ struct Walk {
   }
 };
 
+// Older GPUs have no clusters, and never run it.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define GPU_CLUSTER __cluster_dims__(kCluster, 1, 1)
+#else
+#define GPU_CLUSTER
+#endif
+
 template <typename C, bool transpose_a, bool transpose_b>
-__global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kTmaThreads, 1)
+__global__ void GPU_CLUSTER __launch_bounds__(kTmaThreads, 1)
     tma_product(const __grid_constant__ Product p, const __grid_constant__ Maps maps,
                 const __grid_constant__ Walk walk) {
 #if defined(GPU_HAS_WGMMA)
