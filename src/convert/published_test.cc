@@ -326,6 +326,36 @@ TEST(Published, TensorsAreThoseOfTheFiles) {
   }
 }
 
+// With the prediction layer, and the embedding and the head that are stored with it again, the published
+// files hold 685 and 358 thousand million elements.
+TEST(Published, PredictionLayersAreThoseOfTheFiles) {
+  for (const auto& [name, in_files] : {std::pair{"DeepSeek-V3", 684.5e9}, std::pair{"GLM-4.5", 358.3e9}}) {
+    SCOPED_TRACE(name);
+    const Published model = published().at(name);
+    const auto every = [](const std::string&) { return true; };
+    ASSERT_EQ(predictions_in(model.config, every), 1);
+    EXPECT_EQ(predictions_in(model.config, [](const std::string&) { return false; }), 0);
+    const ModelConfig ours = model_config(config_of_hub(model.config, 1));
+    const std::string layer = fmt::format("model.layers.{}.", ours.layers);
+    std::set<std::string> names;
+    double parameters = 0;
+    for (const StoredPair& pair : stored_pairs(parameter_specs(ours), family_of(model.config))) {
+      if (pair.theirs.starts_with(layer)) names.insert(pair.theirs.substr(layer.size()));
+      parameters += static_cast<double>(num_elements(pair.hub.shape));
+    }
+    for (const char* tensor : {"eh_proj.weight", "enorm.weight", "hnorm.weight", "shared_head.norm.weight",
+                               "input_layernorm.weight", "mlp.gate.e_score_correction_bias",
+                               "mlp.experts.0.down_proj.weight", "self_attn.o_proj.weight"})
+      EXPECT_TRUE(names.contains(tensor)) << tensor;
+    const double copies = 2 * static_cast<double>(ours.vocab * ours.emb);
+    EXPECT_NEAR(parameters + copies, in_files, 0.3e9);
+    for (const char* copy : {"embed_tokens.weight", "shared_head.head.weight"}) {
+      const std::string notice = hub_left_out(layer + copy, false, ours.layers).value_or("");
+      EXPECT_NE(notice.find("a copy of"), std::string::npos) << notice;
+    }
+  }
+}
+
 // Two descriptions of one model, of different origin. The reference leaves Llama's bands and DeepSeek's
 // groups to the command line, and has the rotation of a later Qwen3.
 TEST(Published, AreTheModelsOfOurFiles) {
