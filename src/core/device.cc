@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <mutex>
 
 #include "core/buffer_pool.h"
 #include "core/error.h"
@@ -79,7 +80,14 @@ const std::vector<std::string>& Device::names() {
 Device& Device::named(std::string_view name) {
   if (name == "cpu") return cpu();
   if (name == "fenced") return fenced();
-  if (name == "auto") return gpu::missing().empty() ? cuda() : cpu();
+  if (name == "auto") {
+    const std::string missing = gpu::missing();
+    if (missing.empty()) return cuda();
+    static std::once_flag said;
+    std::call_once(said,
+                   [&] { fmt::print(stderr, "switchyard: [device] device=auto: the CPU; {}\n", missing); });
+    return cpu();
+  }
   if (name == "cuda") {
     if (const std::string missing = gpu::missing(); !missing.empty())
       fail_usage("[device] device=cuda: {}", missing);
