@@ -44,7 +44,7 @@ train() {
   local keys=()
   [ "$device" = cuda ] || keys=(base_num_decoder_layers=2 max_target_length=32 per_device_batch_size=1)
   "$program" train configs/examples/small-moe.yml "device=$device" dataset_type=synthetic steps=3 \
-    enable_checkpointing=false enable_tensorboard=false "metrics_file=$1" "${keys[@]}"
+    enable_checkpointing=false enable_tensorboard=false "base_output_directory=$(dirname "$1")" "metrics_file=$1" "${keys[@]}"
 }
 
 same_bits() {
