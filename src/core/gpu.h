@@ -27,8 +27,7 @@ Properties properties();
 std::byte* allocate(std::size_t bytes);
 void release(std::byte* block);
 
-// Copies between any two memories, of the host or of the GPU. Returns when the host may read `to` and write
-// `from`.
+// Copies from the host to the GPU or back. Returns when the host may read `to` and write `from`.
 void copy(void* to, const void* from, std::size_t bytes);
 // Within the GPU's memory, in the order of the stream: it returns before it is done.
 void move(void* to, const void* from, std::size_t bytes);

@@ -147,6 +147,8 @@ void copy(const TensorView& from, const TensorView& to) {
         from.bytes(), to.bytes());
   if (from.bytes() == 0 || from.is_abstract() || to.is_abstract()) return;
   const auto is_cuda = [](const TensorView& x) { return x.device().kind() == DeviceKind::cuda; };
+  if (is_cuda(from) && is_cuda(to))
+    return gpu::move(to.device_address(), from.device_address(), from.bytes());
   if (is_cuda(from) || is_cuda(to))
     return gpu::copy(to.device_address(), from.device_address(), from.bytes());
   std::memcpy(to.device_address(), from.device_address(), from.bytes());

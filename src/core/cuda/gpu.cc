@@ -84,11 +84,7 @@ void release(std::byte* block) {
 void copy(void* to, const void* from, std::size_t bytes) {
   if (bytes == 0) return;
   require(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, the_gpu().stream), "cannot copy");
-  cudaPointerAttributes of_to{}, of_from{};
-  require(cudaPointerGetAttributes(&of_to, to), "cannot tell whose memory it is");
-  require(cudaPointerGetAttributes(&of_from, from), "cannot tell whose memory it is");
-  const bool within = of_to.type == cudaMemoryTypeDevice && of_from.type == cudaMemoryTypeDevice;
-  if (!within) synchronize();
+  synchronize();
 }
 
 void move(void* to, const void* from, std::size_t bytes) {

@@ -10,11 +10,6 @@ namespace switchyard::gpu {
 namespace {
 
 constexpr int kWarps = 4, kThreads = kWarps * kWarp;
-#if defined(__CUDACC__)
-#define GPU_NO_SCORE (-INFINITY)
-#else
-constexpr float GPU_NO_SCORE = -std::numeric_limits<float>::infinity();
-#endif
 
 GPU_FUNCTION std::int32_t place_of(const std::int32_t* index, std::int64_t at, std::int64_t otherwise) {
   return index != nullptr ? index[at] : static_cast<std::int32_t>(otherwise);
@@ -90,18 +85,18 @@ GPU_KERNEL forward(AttentionSpec a, const T* q, const T* k, const T* v, T* out, 
   warp_barrier();
   const auto key_row = [&](std::int64_t key) { return (batch * a.kv_length + key) * a.kv_heads + kv_head; };
   Spread<kParts> sums;
-  float maximum = GPU_NO_SCORE, total = 0;
+  float maximum = -INFINITY, total = 0;
   const KeyRange keys = keys_of(a, query);
   for (std::int64_t first = keys.begin; first < keys.end; first += kWarp) {
     const std::int64_t key = first + lane;
-    float score = GPU_NO_SCORE;
+    float score = -INFINITY;
     if (key < keys.end && is_allowed(a, batch, query, key))
       score = a.scale * dot(own_q, k + key_row(key) * a.qk_dim, a.qk_dim);
     const float largest = warp_max(score), before = maximum;
-    if (largest == GPU_NO_SCORE) continue;  // the whole warp
+    if (largest == -INFINITY) continue;  // the whole warp
     if (largest > maximum) maximum = largest;
-    const float p = score == GPU_NO_SCORE ? 0.0f : expf(score - maximum);
-    const float shrink = before == GPU_NO_SCORE ? 0.0f : expf(before - maximum);
+    const float p = score == -INFINITY ? 0.0f : expf(score - maximum);
+    const float shrink = before == -INFINITY ? 0.0f : expf(before - maximum);
     total = total * shrink + warp_sum(p);
     for (int part = 0; part < kParts; ++part) sums.at[part] *= shrink;
     const std::int64_t count = keys.end - first < kWarp ? keys.end - first : kWarp;
@@ -112,7 +107,7 @@ GPU_KERNEL forward(AttentionSpec a, const T* q, const T* k, const T* v, T* out, 
   }
   Spread<kParts>::store(sums, total > 0 ? 1.0f / total : 0.0f, out + row * a.v_dim, a.v_dim);
   const std::int64_t of_row = (batch * a.heads + head) * a.q_length + query;
-  if (lane == 0) lse[of_row] = total > 0 ? maximum + logf(total) : GPU_NO_SCORE;
+  if (lane == 0) lse[of_row] = total > 0 ? maximum + logf(total) : -INFINITY;
   if (lane == 0 && top != nullptr) top[of_row] = maximum;
 }
 

@@ -147,15 +147,6 @@ GPU_KERNEL token_gradients(Scores s, const float* probabilities, const double* s
   for (std::int64_t e = lane_index(); e < s.experts && kept != nullptr; e += kWarp) kept[e] = dscores[e];
 }
 
-// The sum of each column in the order of rows.
-GPU_KERNEL sum_token_rows(const float* x, std::int64_t rows, std::int64_t columns, float* out) {
-  const std::int64_t column = block_index() * thread_count() + thread_index();
-  if (column >= columns) return;
-  float sum = 0;
-  for (std::int64_t row = 0; row < rows; ++row) sum += x[row * columns + column];
-  out[column] = sum;
-}
-
 GPU_KERNEL count_chosen(const std::int32_t* ids, const std::int32_t* segments, std::int64_t count,
                         std::int64_t slots, std::int32_t* counts) {
   const std::int64_t i = block_index() * thread_count() + thread_index();
@@ -191,8 +182,7 @@ void balance_loss_backward(const BalanceBackwardArgs& args) {
          args.sums.device_data<double>(), args.gradient.device_data<float>(), args.factor,
          args.segments.device_data<std::int32_t>(), args.dlogits.device_data<float>(), dscores.data<float>());
   if (args.dbias.defined())
-    launch({.blocks = divide_up(s.experts, kThreads), .threads = kThreads}, sum_token_rows,
-           dscores.data<float>(), s.tokens, s.experts, args.dbias.device_data<float>());
+    sum_columns_in_order(dscores.data<float>(), s.tokens, s.experts, args.dbias.device_data<float>());
 }
 
 void count_choices(const CountChoicesArgs& args) {

@@ -2,6 +2,7 @@
 // columns; a thread takes 16 bytes where rows are multiples of it.
 #include "kernels/gpu/code.h"
 #include "kernels/gpu/kernels.h"
+#include "kernels/gpu/wide.h"
 #include "kernels/ragged_rows.h"
 
 namespace switchyard::gpu {
@@ -9,10 +10,6 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kMostColumnBlocks = 8;
-
-// Elements that a thread moves at once.
-template <typename T>
-constexpr int kWide = 16 / static_cast<int>(sizeof(T));
 
 template <typename T, int width>
 GPU_KERNEL gather(const T* x, const std::int32_t* index, const float* weights, T* out, std::int64_t m) {
@@ -64,13 +61,6 @@ GPU_KERNEL row_dot(const T* dy, const T* x, std::int64_t rows, const std::int32_
   if (thread_index() % kWarp == 0) dw[slot] = sum;
 }
 
-bool is_aligned(std::initializer_list<const void*> addresses) {
-  for (const void* address : addresses) {
-    if (reinterpret_cast<std::uintptr_t>(address) % 16 != 0) return false;
-  }
-  return true;
-}
-
 Launch row_blocks(std::int64_t rows, std::int64_t m, int width) {
   const std::int64_t wanted = divide_up(m, std::int64_t{kThreads} * width);
   return {.blocks = m > 0 ? rows : 0,
@@ -87,7 +77,7 @@ void ragged_gather(const RaggedGatherArgs& args) {
   with_float_type(args.x.dtype(), [&]<typename T>(T) {
     const T* const x = args.x.device_data<T>();
     T* const out = args.out.device_data<T>();
-    if (m % kWide<T> == 0 && is_aligned({x, out}))
+    if (m % kWide<T> == 0 && are_wide({x, out}))
       launch(row_blocks(rows, m, kWide<T>), gather<T, kWide<T>>, x, index, weights, out, m);
     else
       launch(row_blocks(rows, m, 1), gather<T, 1>, x, index, weights, out, m);
@@ -103,7 +93,7 @@ void ragged_gather_reduce(const RaggedGatherReduceArgs& args) {
     with_float_type(args.out.dtype(), [&]<typename Out>(Out) {
       const T* const x = args.x.device_data<T>();
       Out* const out = args.out.device_data<Out>();
-      if (m % kWide<T> == 0 && is_aligned({x}))
+      if (m % kWide<T> == 0 && are_wide({x}))
         launch(row_blocks(tokens, m, kWide<T>), gather_reduce<T, Out, kWide<T>>, x, rows, position, weights,
                slots, out, m);
       else

@@ -180,6 +180,10 @@ GPU_KERNEL sum_columns(const float* x, std::int64_t rows, std::int64_t columns, 
 
 }  // namespace
 
+void sum_columns_in_order(const float* x, std::int64_t rows, std::int64_t columns, float* out) {
+  launch({.blocks = divide_up(columns, kThreads), .threads = kThreads}, sum_columns, x, rows, columns, out);
+}
+
 void route(const RouteArgs& args) {
   const std::int64_t experts = args.logits.dim(2), slots = args.ids.dim(2),
                      tokens = args.logits.dim(0) * args.logits.dim(1);
@@ -205,8 +209,7 @@ void route_backward(const RouteBackwardArgs& args) {
          args.dweights.device_data<float>(), tokens, experts, slots, args.dlogits.device_data<float>(),
          dscores.data<float>());
   if (args.dbias.defined())
-    launch({.blocks = divide_up(experts, kThreads), .threads = kThreads}, sum_columns, dscores.data<float>(),
-           sums ? tokens : 0, experts, args.dbias.device_data<float>());
+    sum_columns_in_order(dscores.data<float>(), sums ? tokens : 0, experts, args.dbias.device_data<float>());
 }
 
 }  // namespace switchyard::gpu

@@ -47,4 +47,7 @@ GPU_FUNCTION void warp_scores_backward(RouterScore score, const float* scores, c
   }
 }
 
+// Of the host: out[c] = the sum of column c of x [rows, columns], in the order of rows (route.cu).
+void sum_columns_in_order(const float* x, std::int64_t rows, std::int64_t columns, float* out);
+
 }  // namespace switchyard::gpu
