@@ -46,6 +46,10 @@ Axes larger_than_one(const Mesh& mesh, const std::vector<std::string>& axes) {
   return larger;
 }
 
+std::size_t hash_of(std::string_view name) {
+  return std::hash<std::string_view>()(name);
+}
+
 bool is_expert_dim(std::string_view name) {
   return name == "exp" || name == "activation_exp";
 }
@@ -55,22 +59,31 @@ bool is_expert_dim(std::string_view name) {
 AxisRules::AxisRules(const std::vector<AxisRule>& rules, const Mesh& mesh) : mesh_(mesh) {
   for (const AxisRule& rule : rules) {
     const std::string axes = rule.axes.empty() ? "-" : fmt::format("{}", fmt::join(rule.axes, "+"));
-    rules_.push_back(
-        {rule.name, rule.axes, larger_than_one(mesh, rule.axes), fmt::format("{} -> {}", rule.name, axes)});
+    rules_.push_back({rule.name,
+                      hash_of(rule.name),
+                      {rule.axes.begin(), rule.axes.end()},
+                      larger_than_one(mesh, rule.axes),
+                      fmt::format("{} -> {}", rule.name, axes)});
   }
 }
 
 AxisRules::Resolution AxisRules::resolve(DimNames dims, const Shape& shape) const {
   CHECK(dims.size() == shape.size(), "{} names for shape {}", dims.size(), to_string(shape));
   InlineVector<const Rule*, kMostDims> assigned(dims.size(), nullptr);
-  const auto taken = [&](const std::string& axis) {
+  // Every op asks, and there are many rules: a name is compared where its hash is a rule's.
+  InlineVector<std::size_t, kMostDims> hashes;
+  for (const std::string_view dim : dims) hashes.push_back(hash_of(dim));
+  const auto is_of = [&](std::size_t i, const Rule& rule) {
+    return !assigned[i] && hashes[i] == rule.hash && !dims[i].empty() && dims[i] == rule.name;
+  };
+  const auto taken = [&](const Axis axis) {
     return std::any_of(assigned.begin(), assigned.end(), [&](const Rule* rule) {
       return rule && std::find(rule->axes.begin(), rule->axes.end(), axis) != rule->axes.end();
     });
   };
   for (const Rule& rule : rules_) {
     std::size_t i = 0;
-    while (i < dims.size() && (assigned[i] || dims[i].empty() || dims[i] != rule.name)) ++i;
+    while (i < dims.size() && !is_of(i, rule)) ++i;
     if (i < dims.size() && std::none_of(rule.axes.begin(), rule.axes.end(), taken)) assigned[i] = &rule;
   }
 

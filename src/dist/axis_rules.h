@@ -48,8 +48,9 @@ class AxisRules {
  private:
   struct Rule {
     std::string name;
-    std::vector<std::string> axes;  // as they are named
-    Axes larger;                    // those of the mesh that are larger than 1
+    std::size_t hash;        // of the name
+    std::vector<Axis> axes;  // all of them
+    Axes larger;             // those of the mesh that are larger than 1
     std::string text;
   };
   std::vector<Rule> rules_;
