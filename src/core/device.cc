@@ -62,6 +62,11 @@ Device& Device::abstract() {
   return device;
 }
 
+Device& Device::abstract_gpu() {
+  static Device device(DeviceKind::abstract_gpu, 0);
+  return device;
+}
+
 Device& Device::cuda() {
   static Device device(DeviceKind::cuda, 0);
   return device;
@@ -109,6 +114,8 @@ std::string_view Device::name() const {
       return "fenced";
     case DeviceKind::abstract:
       return "abstract";
+    case DeviceKind::abstract_gpu:
+      return "abstract_gpu";
     case DeviceKind::cuda:
       return "cuda";
     case DeviceKind::cuda_emulated:

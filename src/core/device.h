@@ -7,6 +7,7 @@
 //           proves, on any machine, that everything above them would run on memory that the host cannot
 //           reach.
 // abstract  sizes without memory: `plan` runs the real program on it, and nothing is computed.
+// abstract_gpu  the same for a GPU: its kernels take the memory that they work in, and start nothing.
 // cuda      memory of a GPU (core/gpu.h), which only its own kernels (kernels/gpu/) reach.
 // cuda_emulated  the same kernels, run by the CPU thread by thread, on memory under addresses as `fenced` has
 //           them: what a machine without a GPU can prove.
@@ -30,13 +31,14 @@ namespace switchyard {
 class Tensor;
 class Buffer;
 
-enum class DeviceKind : std::uint8_t { cpu, fenced, abstract, cuda, cuda_emulated };
+enum class DeviceKind : std::uint8_t { cpu, fenced, abstract, abstract_gpu, cuda, cuda_emulated };
 
 class Device {
  public:
   static Device& cpu();
   static Device& fenced();
   static Device& abstract();
+  static Device& abstract_gpu();
   static Device& cuda();
   static Device& cuda_emulated();
   // The device that the config key `device` names. Error(usage) for a word that names none, or one that this
@@ -51,9 +53,12 @@ class Device {
   std::string_view name() const;
   // Whether the host may read and write this memory by its addresses.
   bool is_host() const { return kind_ == DeviceKind::cpu; }
-  bool is_abstract() const { return kind_ == DeviceKind::abstract; }
-  // Whether kernels of a GPU do the work, on a GPU or emulated.
-  bool is_gpu() const { return kind_ == DeviceKind::cuda || kind_ == DeviceKind::cuda_emulated; }
+  bool is_abstract() const { return kind_ == DeviceKind::abstract || kind_ == DeviceKind::abstract_gpu; }
+  // Whether kernels of a GPU do the work: on a GPU, emulated or only planned.
+  bool is_gpu() const {
+    return kind_ == DeviceKind::cuda || kind_ == DeviceKind::cuda_emulated ||
+           kind_ == DeviceKind::abstract_gpu;
+  }
 
   // At least `bytes` bytes, 64-byte aligned, uninitialised. Error(runtime) when there is no memory.
   std::byte* allocate(std::size_t bytes);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string>
 
 namespace switchyard::gpu {
@@ -34,6 +35,20 @@ void move(void* to, const void* from, std::size_t bytes);
 void fill_zero(void* to, std::size_t bytes);
 // Returns when all work given so far is done. Error(runtime) when a kernel failed.
 void synchronize();
+
+// A moment of the stream: all work given before now() is done then. Where a GPU is emulated, work is done
+// when it is given, and moments are those of the host's clock.
+class Moment {
+ public:
+  Moment() = default;  // no moment
+  static Moment now();
+  void wait() const;  // until it has come
+  // Both have come.
+  double seconds_since(const Moment& from) const;
+
+ private:
+  std::shared_ptr<void> event_;
+};
 
 // The stream, as CUDA knows it (a cudaStream_t).
 void* stream();

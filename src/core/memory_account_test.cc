@@ -63,7 +63,7 @@ TEST(ThreadPool, AnAbstractOneCountsAndRunsNothing) {
     double flops = 0;
     void count(const Work& work) override { flops += work.flops; }
   } counter;
-  ThreadPool pool(counter, false);
+  ThreadPool pool(counter, WorkspaceOf::none);
   pool.for_range(10, 1, [](std::int64_t, std::int64_t) { FAIL(); });
   EXPECT_TRUE(pool.skips({"test", DType::f32, 7, 1}));
   EXPECT_EQ(counter.flops, 7);

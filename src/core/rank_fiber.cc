@@ -68,8 +68,10 @@ void Workers::go_on(RankFiber& rank, int core, std::unique_lock<std::mutex>& loc
   RankFiber* const before = std::exchange(rank_of_thread, &rank);
   swap_memory(rank.memory);
   rank.op = exchange_running_op(rank.op);
+  rank.stream_log = StreamLog::exchange_of_thread(rank.stream_log);
   rank.fiber.resume();
   rank.op = exchange_running_op(rank.op);
+  rank.stream_log = StreamLog::exchange_of_thread(rank.stream_log);
   swap_memory(rank.memory);
   rank_of_thread = before;
   const bool ended = rank.fiber.ended();

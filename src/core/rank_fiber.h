@@ -12,6 +12,7 @@
 #include "core/current_memory.h"
 #include "core/fence.h"
 #include "core/fiber.h"
+#include "core/stream_log.h"
 #include "core/workers.h"
 
 namespace switchyard {
@@ -26,9 +27,10 @@ struct RankFiber {
   std::atomic<State> state{State::woken};
   // When its wait ends in any case.
   std::atomic<Workers::Clock::time_point> deadline{Workers::Clock::time_point::max()};
-  int core = -1;        // that ran it last
-  ThreadMemory memory;  // while no thread runs it
-  std::string_view op;  // the same: what it runs (core/fence.h)
+  int core = -1;                    // that ran it last
+  ThreadMemory memory;              // while no thread runs it
+  std::string_view op;              // the same: what it runs (core/fence.h)
+  StreamLog* stream_log = nullptr;  // the same: where its kernels on a GPU are noted
 };
 
 }  // namespace switchyard

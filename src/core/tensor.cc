@@ -38,7 +38,7 @@ namespace {
 
 Memory memory_for_scratch() {
   const Memory now = current_memory();
-  return now.device().is_abstract() ? now : Memory(Device::cpu(), now.account());
+  return {now.device().is_abstract() ? Device::abstract() : Device::cpu(), now.account()};
 }
 
 }  // namespace

@@ -14,14 +14,20 @@
 
 namespace switchyard {
 
+// The memory that kernels work in, which an abstract pool may have them take.
+enum class WorkspaceOf : std::uint8_t {
+  none,
+  cpu,  // of this machine's processor
+  gpu,  // of a GPU, whose kernels (kernels/gpu/) are called and start nothing
+};
+
 class ThreadPool {
  public:
   explicit ThreadPool(int threads);  // of its own; >= 1, the calling thread counts as one of them
   // Of the calling thread, which stands in a RankScope of `workers`.
   explicit ThreadPool(Workers& workers) : workers_(&workers) {}
-  // Abstract: counts work in `counter`. `workspace`: kernels also take the buffers that they would work in on
-  // this machine's processor.
-  ThreadPool(WorkCounter& counter, bool workspace) : counter_(&counter), workspace_(workspace) {}
+  // Abstract: counts work in `counter`; but for a GPU, where kernels that count in a run may count nothing.
+  ThreadPool(WorkCounter& counter, WorkspaceOf workspace) : counter_(&counter), workspace_(workspace) {}
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
@@ -31,12 +37,13 @@ class ThreadPool {
   // The same for a loop that the other ranks of the process wait for.
   int cores() const { return workers_ == nullptr ? 1 : workers_->cores(); }
 
-  // True when the pool is abstract: the work is counted, and the kernel returns without doing it.
+  // True when the pool is abstract: the work is counted, and the kernel returns without doing it. False for a
+  // GPU: the kernel goes on to that of the GPU, which takes memory and returns.
   bool skips(const Work& work) const {
     if (counter_ != nullptr) counter_->count(work);
-    return counter_ != nullptr;
+    return counter_ != nullptr && workspace_ != WorkspaceOf::gpu;
   }
-  bool counts_workspace() const { return workspace_; }
+  bool counts_workspace() const { return workspace_ == WorkspaceOf::cpu; }
 
   // Calls body(begin, end) over disjoint pieces of [0, count), each a multiple of `grain` long but the last.
   // Returns when all are done. The pieces are handed out dynamically, so a result must not depend on which
@@ -47,7 +54,7 @@ class ThreadPool {
 
  private:
   WorkCounter* counter_ = nullptr;
-  bool workspace_ = false;
+  WorkspaceOf workspace_ = WorkspaceOf::none;
   std::unique_ptr<Workers> own_;
   Workers* workers_ = nullptr;  // null: abstract
 };

@@ -307,7 +307,7 @@ TEST(Attention, CountedWorkIsThatOfTheWindow) {
       }
       EXPECT_EQ(seen.pairs(length), pairs);
       Counter counter;
-      ThreadPool pool(counter, false);
+      ThreadPool pool(counter, WorkspaceOf::none);
       attention(pool, reference::attention_args(args, nullptr, nullptr, nullptr, nullptr, nullptr));
       EXPECT_NEAR(counter.flops, pairs * 2 * 2, 1e-6 * pairs);
     }

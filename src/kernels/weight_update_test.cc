@@ -142,7 +142,7 @@ TEST(WeightUpdate, AnAbstractPoolCountsAndTouchesNothing) {
     void count(const Work& work) override { bytes += work.bytes; }
     double bytes = 0;
   } counter;
-  ThreadPool pool(counter, false);
+  ThreadPool pool(counter, WorkspaceOf::none);
   const auto abstract = [](DType dtype) { return Memory(Device::abstract(), nullptr).empty(dtype, {1000}); };
   const Tensor narrow = abstract(DType::bf16), grad = abstract(DType::f32);
   EXPECT_EQ(adam_update(pool, kTerms, {narrow.view(), grad.view(), narrow.view(), narrow.view()}), 0);

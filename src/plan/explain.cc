@@ -137,7 +137,7 @@ Explanation explain_step(const Config& config, const Mesh& mesh) {
   const BatchSizes sizes = batch_sizes(config, mesh);
   check_layout(config, mesh, model, sizes);
   NoCosts counter;
-  AbstractRank rank(config, mesh, 0, counter, false, mesh.size(), counter, 1);
+  AbstractRank rank(config, mesh, 0, counter, WorkspaceOf::none, mesh.size(), counter, 1);
   Context& context = rank.context();
   Trainer trainer(context, model, train_config(config, model, mesh.axis_size("stage")),
                   Parameters::create(context, stage_specs(parameter_specs(model), context.stage, model),

@@ -19,6 +19,26 @@ std::vector<RowTokens> texts(std::int64_t rows, std::int64_t tokens) {
   return fed;
 }
 
+Parameters parameters_of(Context& context, Config& config, const ModelConfig& model) {
+  std::vector<std::string> notes;
+  const auto specs = stage_specs(specs_to_run(config, model, &notes), context.stage, model);
+  return Parameters::create(context, specs, model.init_seed, nullptr, nullptr);
+}
+
+// The most that a prompt and a token after it take on a GPU, with what its kernels work in.
+std::int64_t gpu_peak(Config& config, const ModelConfig& model, const Mesh& mesh, const Topology& topology,
+                      int stage, const GenerationPlan& plan) {
+  NoCosts costs;
+  AbstractRank rank(config, mesh, stage, costs, WorkspaceOf::gpu, topology.ranks_per_node, costs, 1,
+                    topology.gpu_major);
+  const Parameters parameters = parameters_of(rank.context(), config, model);
+  Generator generator(rank.context(), model, parameters, plan.rows, plan.capacity);
+  rank.account().reset_peak();
+  generator.feed(texts(plan.rows, plan.prompt));
+  generator.feed(texts(plan.rows, 1));
+  return rank.account().peak();
+}
+
 GenerationPlan plan_stage(Config config, const Mesh& mesh, const Topology& topology, int stage) {
   if (config.get_bool("mtp_draft"))
     fail_usage("[plan] mtp_draft=true: drafts are not planned; set mtp_draft=false");
@@ -32,12 +52,11 @@ GenerationPlan plan_stage(Config config, const Mesh& mesh, const Topology& topol
                plan.prompt);
   StepPlan costs;
   PlanClock clock(topology, model.depth(), costs);
-  AbstractRank rank(config, mesh, stage, clock, topology.host, topology.ranks_per_node, clock, 1);
+  if (topology.gpu_major > 0) plan.peak = gpu_peak(config, model, mesh, topology, stage, plan);
+  AbstractRank rank(config, mesh, stage, clock, topology.workspace(), topology.ranks_per_node, clock, 1);
   Context& context = rank.context();
   clock.watch(context.comm->position());
-  std::vector<std::string> notes;
-  const auto specs = stage_specs(specs_to_run(config, model, &notes), context.stage, model);
-  const Parameters parameters = Parameters::create(context, specs, model.init_seed, nullptr, nullptr);
+  const Parameters parameters = parameters_of(context, config, model);
   for (const auto& p : parameters.all()) {
     const auto bytes = static_cast<std::int64_t>(p.array.tensor().bytes());
     plan.weights += bytes;
@@ -54,9 +73,8 @@ GenerationPlan plan_stage(Config config, const Mesh& mesh, const Topology& topol
     to.layers = layers_of(context.stage, model.layers);
   };
   feed(plan.prompt, plan.read);
-  plan.peak = rank.account().peak();
   feed(1, plan.make);
-  plan.peak = std::max(plan.peak, rank.account().peak());
+  if (topology.gpu_major == 0) plan.peak = rank.account().peak();
   plan.cache = rank.account().in_use() - plan.weights;
   return plan;
 }

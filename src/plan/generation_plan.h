@@ -25,8 +25,8 @@ struct GenerationPlan {
 };
 
 // Of per_device_batch_size texts a rank, with prompts of max_prefill_predict_length tokens and a cache of
-// max_target_length; weights as weight_format says. One plan for each stage of a pipeline, which a token passes in
-// turn: its seconds are the sum of theirs. Error(usage) for what `generate` would refuse.
+// max_target_length; weights as weight_format says. One plan for each stage of a pipeline, which a token
+// passes in turn: its seconds are the sum of theirs. Error(usage) for what `generate` would refuse.
 std::vector<GenerationPlan> plan_generation(const Config& config, const Mesh& mesh, const Topology& topology);
 
 // Seconds of all stages in turn, of GenerationPlan::read or make.
@@ -35,7 +35,7 @@ double seconds_of(const std::vector<GenerationPlan>& stages, StepPlan Generation
 const GenerationPlan& largest_stage(const std::vector<GenerationPlan>& stages);
 
 // docs/formats.md
-nlohmann::json generation_json(const Config& config, const std::vector<GenerationPlan>& stages, const Mesh& mesh,
-                               const Topology& topology);
+nlohmann::json generation_json(const Config& config, const std::vector<GenerationPlan>& stages,
+                               const Mesh& mesh, const Topology& topology);
 
 }  // namespace switchyard

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "moe/dispatch/dispatch.h"
 #include "plan/plan_clock.h"
@@ -14,19 +15,49 @@ std::string StepPlan::bound() const {
   return memory_seconds >= network_seconds ? "memory" : "network";
 }
 
+namespace {
+
+Trainer trainer_of(const Config& config, const ModelConfig& model, const Mesh& mesh, Context& context) {
+  return Trainer(context, model, train_config(config, model, mesh.axis_size("stage")),
+                 Parameters::create(context, stage_specs(parameter_specs(model), context.stage, model),
+                                    model.init_seed, nullptr, nullptr));
+}
+
+struct MemoryPeak {
+  std::int64_t bytes;
+  Place place;
+};
+
+// Of a step on a GPU: of its arrays and of what its kernels work in.
+MemoryPeak gpu_peak(const Config& config, const ModelConfig& model, const Mesh& mesh,
+                    const Topology& topology, double imbalance, int stage) {
+  NoCosts costs;
+  AbstractRank rank(config, mesh, stage, costs, WorkspaceOf::gpu, topology.ranks_per_node, costs, imbalance,
+                    topology.gpu_major);
+  Trainer trainer = trainer_of(config, model, mesh, rank.context());
+  const BatchSizes sizes = batch_sizes(config, mesh);
+  if (rank.context().ahead != nullptr) trainer.step(0, abstract_batch(sizes));
+  rank.account().reset_peak();
+  trainer.step(0, abstract_batch(sizes));
+  return {rank.account().peak(), rank.account().peak_place()};
+}
+
+}  // namespace
+
 StepPlan plan_model(const Config& config, const ModelConfig& model, const Mesh& mesh,
                     const Topology& topology, double imbalance, int stage) {
   const BatchSizes sizes = batch_sizes(config, mesh);
   check_layout(config, mesh, model, sizes);
+  std::optional<MemoryPeak> on_gpu;
+  if (topology.gpu_major > 0) on_gpu = gpu_peak(config, model, mesh, topology, imbalance, stage);
   StepPlan plan;
   PlanClock clock(topology, model.depth(), plan);
   const TrainConfig training = train_config(config, model, mesh.axis_size("stage"));
-  AbstractRank rank(config, mesh, stage, clock, topology.host, topology.ranks_per_node, clock, imbalance);
+  AbstractRank rank(config, mesh, stage, clock, topology.workspace(), topology.ranks_per_node, clock,
+                    imbalance);
   Context& context = rank.context();
   clock.watch(context.comm->position());
-  Trainer trainer(context, model, training,
-                  Parameters::create(context, stage_specs(parameter_specs(model), context.stage, model),
-                                     model.init_seed, nullptr, nullptr));
+  Trainer trainer = trainer_of(config, model, mesh, context);
   if (context.ahead != nullptr) {  // the first step only learns what to start ahead in all others
     trainer.step(0, abstract_batch(sizes));
     context.comm->reset_counts();
@@ -35,11 +66,11 @@ StepPlan plan_model(const Config& config, const ModelConfig& model, const Mesh& 
   rank.account().reset_peak();
   context.host_reads.reset();
   StepResult result = trainer.step(0, abstract_batch(sizes));
-  plan.cost = {context.comm->counts(), rank.account().peak(), std::move(result.layer_bytes),
-               context.host_reads};
+  const MemoryPeak peak = on_gpu.value_or(MemoryPeak{rank.account().peak(), rank.account().peak_place()});
+  plan.cost = {context.comm->counts(), peak.bytes, std::move(result.layer_bytes), context.host_reads};
   plan.memory = rank_memory(trainer, plan.cost);
   plan.layers = layers_of(context.stage, model.layers);
-  plan.peak = rank.account().peak_place();
+  plan.peak = peak.place;
   plan.measured = to_json(config, trainer, plan.cost);
   // While a pipeline fills and empties, a stage waits for as many microbatches as there are other stages.
   plan.bubble_seconds = plan.seconds() * (context.stage.count - 1) /

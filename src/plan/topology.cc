@@ -53,6 +53,7 @@ class Keys {
     if (value > 1) fail_usage("[topology] {}: expected {} to be at most 1, got {}", file_, key, value);
     return value;
   }
+  bool has(const std::string& key) const { return values_.count(key) > 0; }
   void finish() const {
     if (values_.empty()) return;
     const std::string& key = values_.begin()->first;
@@ -85,6 +86,12 @@ Topology Topology::read(const std::string& name, int ranks) {
     fail_usage("[topology] {}: expected ranks_per_node to be a whole number above 0 or all, got {}",
                file.string(), per_node);
   t.ranks_per_node = t.host ? ranks : static_cast<int>(stated);
+  if (keys.has("compute_capability")) {
+    t.gpu_major = static_cast<int>(keys.number("compute_capability"));
+    if (t.host || t.gpu_major < 8)
+      fail_usage("[topology] {}: expected compute_capability to be 8 or more, and ranks_per_node a number",
+                 file.string());
+  }
   const double sharers = t.host ? ranks : 1;
   const std::string memory = keys.text("memory_gib");
   double gib = machine_memory_gib();

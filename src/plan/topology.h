@@ -9,6 +9,7 @@
 #include <string>
 
 #include "core/dtype.h"
+#include "core/thread_pool.h"
 #include "core/work.h"
 #include "dist/comm/abstract.h"
 
@@ -23,7 +24,10 @@ struct Topology {
   std::string name;
   int ranks_per_node = 1;
   bool host = false;              // ranks are in a process of this machine
+  int gpu_major = 0;              // a rank is a GPU of this compute capability; 0: it is none
   std::int64_t memory_bytes = 0;  // of one rank
+
+  WorkspaceOf workspace() const { return host ? WorkspaceOf::cpu : WorkspaceOf::none; }
   double bf16_flops = 0, f32_flops = 0, memory_bytes_per_second = 0;
   double compute_efficiency = 1, memory_efficiency = 1, network_efficiency = 1;
   Link inside, between;  // ranks of one node; ranks of different nodes

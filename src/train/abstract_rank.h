@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "autograd/ahead.h"
 #include "autograd/context.h"
@@ -9,6 +10,7 @@
 #include "core/current_memory.h"
 #include "dist/comm/abstract.h"
 #include "dist/comm/communicator.h"
+#include "kernels/gpu/planned.h"
 #include "train/session.h"
 
 namespace switchyard {
@@ -25,23 +27,26 @@ class NoCosts : public WorkCounter, public TransferClock {
 class AbstractRank {
  public:
   // The first rank of a stage (rank 0 of the run without a pipeline). Work goes to `counter`, transfers are
-  // timed by `clock`; `workspace` as for ThreadPool.
-  AbstractRank(const Config& config, const Mesh& mesh, int stage, WorkCounter& counter, bool workspace,
-               int ranks_per_process, TransferClock& clock, double imbalance)
-      : account_(std::make_shared<MemoryAccount>()),
-        scope_(Memory(Device::abstract(), account_)),
+  // timed by `clock`; `workspace` as for ThreadPool, of a GPU of the compute capability gpu_major.*.
+  AbstractRank(const Config& config, const Mesh& mesh, int stage, WorkCounter& counter, WorkspaceOf workspace,
+               int ranks_per_process, TransferClock& clock, double imbalance, int gpu_major = 0)
+      : device_(workspace == WorkspaceOf::gpu ? Device::abstract_gpu() : Device::abstract()),
+        account_(std::make_shared<MemoryAccount>()),
+        scope_(Memory(device_, account_)),
         mesh_(stage_mesh(mesh)),
         rules_(config.axis_rules(), mesh_),
         assumed_{imbalance},
         communicator_(std::make_unique<AbstractBackend>(first_rank(mesh, stage), mesh.size(),
                                                         ranks_per_process, clock)),
         pool_(counter, workspace) {
+    if (workspace == WorkspaceOf::gpu) gpu_.emplace(gpu_major);
     context_.stage = stage_of(mesh, communicator_.rank());  // whose rank 0 this is
     context_.mesh = &mesh_;
     context_.rules = &rules_;
     context_.comm = &communicator_;
     context_.pool = &pool_;
-    context_.memory = Memory(Device::abstract(), account_);
+    context_.memory = Memory(device_, account_);
+    communicator_.use_device(device_);
     context_.assumed = &assumed_;
     context_.explicit_sharding = config.get_string("shard_mode") == "explicit";
     if (overlaps_communication(config, communicator_)) context_.ahead = &ahead_;
@@ -64,6 +69,8 @@ class AbstractRank {
     return stage == 0 ? 0 : first.across.ranks[static_cast<std::size_t>(stage)];
   }
 
+  Device& device_;
+  std::optional<gpu::PlannedGpu> gpu_;
   std::shared_ptr<MemoryAccount> account_;
   MemoryScope scope_;
   Mesh mesh_;

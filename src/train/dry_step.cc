@@ -13,7 +13,7 @@ void dry_step(const Config& config, const ModelConfig& model, const TrainConfig&
               const BatchSizes& sizes) {
   for (int stage = 0; stage < mesh.axis_size("stage"); ++stage) {
     NoCosts costs;
-    AbstractRank rank(config, mesh, stage, costs, false, mesh.size(), costs, 1);
+    AbstractRank rank(config, mesh, stage, costs, WorkspaceOf::none, mesh.size(), costs, 1);
     Context& context = rank.context();
     Trainer trainer(context, model, training,
                     Parameters::create(context, stage_specs(parameter_specs(model), context.stage, model),

@@ -10,7 +10,7 @@
 namespace switchyard {
 namespace {
 
-constexpr int kProgram = 0, kProgress = 1;  // thread ids in the file
+constexpr int kProgram = 0, kProgress = 1, kKernels = 2;  // thread ids in the file
 
 double microseconds(std::int64_t nanoseconds) {
   return static_cast<double>(nanoseconds) * 1e-3;
@@ -58,7 +58,9 @@ void StepTrace::before(std::int64_t step) {
   if (step == steps_.begin) {
     context_.comm->barrier(everyone(*context_.comm, "trace"));
     start_ = TraceLog::now();
+    if (context_.memory.device().is_gpu()) stream_.emplace(context_.comm->position().layer);
   }
+  if (stream_) StreamLog::exchange_of_thread(&*stream_);
   context_.comm->position().trace = &program_;
   context_.comm->trace_progress(&progress_);
 }
@@ -67,6 +69,10 @@ void StepTrace::after(std::int64_t step) {
   if (!is_traced(step)) return;
   context_.comm->position().trace = nullptr;
   context_.comm->trace_progress(nullptr);
+  if (stream_) {
+    StreamLog::exchange_of_thread(nullptr);
+    stream_->tell(kernels_);
+  }
   if (step + 1 == steps_.end) write();
 }
 
@@ -77,8 +83,11 @@ std::string StepTrace::events() const {
       name_event("process_name", fmt::format("rank {} (process {})", rank, process), rank, kProgram),
       name_event("thread_name", "program", rank, kProgram)};
   if (!progress_.events().empty()) lines.push_back(name_event("thread_name", "progress", rank, kProgress));
-  for (const TraceEvent& event : program_.events()) lines.push_back(to_json(event, start_, rank, kProgram));
-  for (const TraceEvent& event : progress_.events()) lines.push_back(to_json(event, start_, rank, kProgress));
+  if (!kernels_.events().empty()) lines.push_back(name_event("thread_name", "kernels", rank, kKernels));
+  for (const auto& [log, thread] :
+       {std::pair(&program_, kProgram), std::pair(&progress_, kProgress), std::pair(&kernels_, kKernels)}) {
+    for (const TraceEvent& event : log->events()) lines.push_back(to_json(event, start_, rank, thread));
+  }
   return fmt::format("{}", fmt::join(lines, ",\n"));
 }
 

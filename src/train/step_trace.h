@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "autograd/context.h"
 #include "config/config.h"
+#include "core/stream_log.h"
 #include "core/trace.h"
 
 namespace switchyard {
@@ -48,7 +50,8 @@ class StepTrace {
   const TracedSteps steps_;
   const std::string file_;
   std::int64_t start_ = 0;  // of all clocks
-  TraceLog program_, progress_;
+  TraceLog program_, progress_, kernels_;
+  std::optional<StreamLog> stream_;  // of a rank on a GPU
 };
 
 }  // namespace switchyard

@@ -100,6 +100,28 @@ void synchronize() {
   require(cudaStreamSynchronize(the_gpu().stream), "a kernel failed");
 }
 
+Moment Moment::now() {
+  cudaEvent_t event = nullptr;
+  require(cudaEventCreate(&event), "cannot make an event");
+  Moment moment;
+  moment.event_ = std::shared_ptr<void>(
+      event, [](void* made) { static_cast<void>(cudaEventDestroy(static_cast<cudaEvent_t>(made))); });
+  require(cudaEventRecord(event, the_gpu().stream), "cannot record an event");
+  return moment;
+}
+
+void Moment::wait() const {
+  require(cudaEventSynchronize(static_cast<cudaEvent_t>(event_.get())), "a kernel failed");
+}
+
+double Moment::seconds_since(const Moment& from) const {
+  float milliseconds = 0;
+  require(cudaEventElapsedTime(&milliseconds, static_cast<cudaEvent_t>(from.event_.get()),
+                               static_cast<cudaEvent_t>(event_.get())),
+          "cannot time the stream");
+  return milliseconds * 1e-3;
+}
+
 void* stream() {
   return the_gpu().stream;
 }

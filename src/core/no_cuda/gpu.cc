@@ -1,6 +1,8 @@
 // A build without CUDA.
 #include "core/gpu.h"
 
+#include <chrono>
+
 #include "core/error.h"
 
 namespace switchyard::gpu {
@@ -37,6 +39,24 @@ void fill_zero(void*, std::size_t) {
 void synchronize() {
   no_gpu();
 }
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+}  // namespace
+
+Moment Moment::now() {
+  Moment moment;
+  moment.event_ = std::make_shared<Clock::time_point>(Clock::now());
+  return moment;
+}
+void Moment::wait() const {}
+double Moment::seconds_since(const Moment& from) const {
+  const auto time = [](const Moment& x) { return *static_cast<const Clock::time_point*>(x.event_.get()); };
+  return std::chrono::duration<double>(time(*this) - time(from)).count();
+}
+
 void* stream() {
   no_gpu();
 }

@@ -20,6 +20,8 @@
 #include "core/dtype.h"
 #include "core/error.h"
 #include "core/gpu.h"
+#include "core/stream_log.h"
+#include "kernels/gpu/planned.h"
 
 #if defined(__CUDACC__)
 #include <cuda_runtime.h>
@@ -55,8 +57,17 @@ struct Launch {
   int blocks_y = 1, blocks_z = 1;
 };
 
-// Counts a kernel that starts (kernels.h: launches).
-void count_launch();
+// Around the start of a kernel: counts it (kernels.h: launches) and notes it where the thread's StreamLog is.
+class Started {
+ public:
+  Started();
+  ~Started();
+  Started(const Started&) = delete;
+  Started& operator=(const Started&) = delete;
+
+ private:
+  StreamLog* const log_;
+};
 
 inline std::int64_t divide_up(std::int64_t x, std::int64_t by) {
   return (x + by - 1) / by;
@@ -129,15 +140,15 @@ GPU_FUNCTION float rounded_sum(float x, float y) {
   return __fadd_rn(x, y);
 }
 
-// Runs kernel(args...) on the stream. Without blocks nothing is done.
+// Runs kernel(args...) on the stream. Without blocks, and where a GPU is only planned for, nothing is done.
 template <typename... Parameters, typename... Args>
 void launch(const Launch& how, void (*kernel)(Parameters...), Args... args) {
-  if (how.blocks <= 0 || how.blocks_y <= 0 || how.blocks_z <= 0) return;
+  if (how.blocks <= 0 || how.blocks_y <= 0 || how.blocks_z <= 0 || PlannedGpu::of_thread() != nullptr) return;
   constexpr std::size_t kSharedUnasked = 40 * 1024;  // of 48 KB, arrays of the kernel's own beside it
   if (how.shared_bytes > kSharedUnasked)
     cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
                          static_cast<int>(how.shared_bytes));
-  count_launch();
+  const Started started;
   const dim3 blocks(static_cast<unsigned>(how.blocks), static_cast<unsigned>(how.blocks_y),
                     static_cast<unsigned>(how.blocks_z));
   kernel<<<blocks, static_cast<unsigned>(how.threads), how.shared_bytes,
@@ -223,7 +234,9 @@ inline float rounded_sum(float x, float y) {
 
 template <typename... Parameters, typename... Args>
 void launch(const Launch& how, void (*kernel)(Parameters...), Args... args) {
-  if (how.blocks > 0 && how.blocks_y > 0 && how.blocks_z > 0) count_launch();
+  if (PlannedGpu::of_thread() != nullptr) return;
+  if (how.blocks <= 0 || how.blocks_y <= 0 || how.blocks_z <= 0) return;
+  const Started started;
   emulator::run({.blocks = how.blocks,
                  .blocks_y = how.blocks_y,
                  .blocks_z = how.blocks_z,

@@ -221,8 +221,15 @@ void run_tensor_product(const Product& p) {
 
 }  // namespace
 
+bool pays_to_gather(const Product& p) {
+  const std::int64_t rows = p.groups == Groups::rows ? p.m / p.batch : p.m;
+  const std::int64_t depth = p.groups == Groups::depth ? p.depth_rows / p.batch : p.terms[0].k;
+  return compute_major() == 9 && p.dtype == DType::bf16 && rows >= 128 && p.n >= 256 && depth >= 64;
+}
+
+// A product works in no memory but its operands, so a plan has nothing to learn here.
 void run_product(const Product& p) {
-  if (p.m == 0 || p.n == 0 || p.batch == 0) return;
+  if (p.m == 0 || p.n == 0 || p.batch == 0 || PlannedGpu::of_thread() != nullptr) return;
   with_float_type(p.c_dtype, [&]<typename C>(C) {
     if (p.dtype == DType::f32) {
       launch(product_launch(p, kPlainBlock, kPlainBlock, kPlainThreads, 0), plain_product<float, C>, p,

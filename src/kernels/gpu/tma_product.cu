@@ -310,13 +310,6 @@ void run_layout_tma(const Product& p) {
 
 }  // namespace
 
-bool pays_to_gather(const Product& p) {
-  static const bool is_hopper = properties().major == 9;
-  const std::int64_t rows = p.groups == Groups::rows ? p.m / p.batch : p.m;
-  const std::int64_t depth = p.groups == Groups::depth ? p.depth_rows / p.batch : p.terms[0].k;
-  return is_hopper && p.dtype == DType::bf16 && rows >= 128 && p.n >= 256 && depth >= 64;
-}
-
 bool run_tma_product(const Product& p) {
   if (!pays_to_gather(p) || (p.groups == Groups::depth && p.depth_rows == 0)) return false;
   for (int t = 0; t < p.term_count; ++t) {
@@ -332,10 +325,6 @@ bool run_tma_product(const Product& p) {
 }
 
 #else
-
-bool pays_to_gather(const Product&) {
-  return false;
-}
 
 bool run_tma_product(const Product&) {
   return false;

@@ -110,8 +110,7 @@ void run_layout(const Product& p) {
 }  // namespace
 
 bool run_wgmma_product(const Product& p) {
-  static const bool is_hopper = properties().major == 9;
-  if (!is_hopper) return false;
+  if (compute_major() != 9) return false;
   with_float_type(p.c_dtype, [&]<typename C>(C) {
     if (p.transpose_a)
       p.transpose_b ? run_layout<C, true, true>(p) : run_layout<C, true, false>(p);

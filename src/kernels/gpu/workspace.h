@@ -1,7 +1,8 @@
-// Memory that a kernel works in: of the operands' device, charged to no rank. Given back at once when the
-// object goes, for what still uses it comes before what gets it next.
+// Memory that a kernel works in: of the operands' device, charged to the rank that the thread runs. Given
+// back at once when the object goes, for what still uses it comes before what gets it next.
 #pragma once
 
+#include "core/current_memory.h"
 #include "core/tensor_view.h"
 
 namespace switchyard::gpu {
@@ -12,8 +13,12 @@ class Workspace {
   Workspace(const TensorView& like, std::size_t bytes)
       : device_(const_cast<Device&>(like.device())),
         bytes_(bytes),
-        block_(bytes == 0 ? nullptr : device_.allocate(bytes)) {}
+        memory_(current_memory()),
+        block_(bytes == 0 ? nullptr : device_.allocate(bytes)) {
+    memory_.charge(static_cast<std::int64_t>(bytes_));
+  }
   ~Workspace() {
+    memory_.charge(-static_cast<std::int64_t>(bytes_));
     if (block_ != nullptr) device_.release(block_, bytes_);
   }
   Workspace(const Workspace&) = delete;
@@ -28,6 +33,7 @@ class Workspace {
  private:
   Device& device_;
   const std::size_t bytes_;
+  const Memory memory_;  // what the bytes are charged to
   std::byte* const block_;
 };
 
