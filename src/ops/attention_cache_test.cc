@@ -48,7 +48,7 @@ class Pieces {
  public:
   Pieces(Context& context, const CacheInputs& inputs, const Sharding& heads, bool int8)
       : context_(context), inputs_(inputs), heads_(heads) {
-    cache_.capacity = kCacheTokens;
+    cache_.room.capacity = kCacheTokens;
     cache_.int8 = int8;
     cache_.lengths.assign(kCacheRows, 0);
   }

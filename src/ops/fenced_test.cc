@@ -70,7 +70,7 @@ TEST(Fenced, AttentionOverTheCache) {
     const auto function = [&](Context& c, std::span<const Array> in) {
       const NoGrad no_grad(c);
       AttentionCache cache;
-      cache.capacity = 6;
+      cache.room.capacity = 6;
       cache.int8 = int8;
       cache.lengths = {0, 0};
       const std::vector<std::int64_t> rows{1, 0}, tokens{4, 3}, one{1, 1}, some{0, -1}, padded{2, 0};
