@@ -26,7 +26,7 @@ Sharding row_split(const Context& context, const ModelConfig& model, std::int64_
 }  // namespace
 
 Generator::Generator(Context& context, const ModelConfig& model, const Parameters& parameters,
-                     std::int64_t rows, std::int64_t capacity)
+                     std::int64_t rows, std::int64_t capacity, bool forgets)
     : context_(context), model_(without_training(model)), parameters_(parameters), capacity_(capacity) {
   const Sharding split = row_split(context_, model_, rows);
   parts_ = context_.mesh->product(split.dims[0]);
@@ -35,7 +35,7 @@ Generator::Generator(Context& context, const ModelConfig& model, const Parameter
   rows_ = drafted_ = {{.capacity = capacity}, none, none};
   for (std::int64_t i = 0; i < model.layers + std::min<std::int64_t>(1, model.predictions); ++i) {
     AttentionCache cache;
-    cache.room = {.capacity = capacity, .seen = model.seen_in(model.layer(i))};
+    cache.room = {.capacity = capacity, .seen = forgets ? model.seen_in(model.layer(i)) : KeyWindow()};
     cache.int8 = model_.int8_cache;
     cache.lengths.resize(static_cast<std::size_t>(rows / parts_));
     if (cache.room.seen.limits()) (i < model.layers ? rows_ : drafted_).room = cache.room;

@@ -19,9 +19,11 @@ struct RowTokens {
 class Generator {
  public:
   // With memory of `rows` texts, each of `capacity` tokens at most. Where the mesh splits a batch, it splits
-  // these rows, in order. The context and the parameters must outlive it.
+  // these rows, in order. The context and the parameters must outlive it. Layers with windows or chunks
+  // forget what no token to come sees, and need no memory for it, unless rows are to begin with any part of
+  // others.
   Generator(Context& context, const ModelConfig& model, const Parameters& parameters, std::int64_t rows,
-            std::int64_t capacity);
+            std::int64_t capacity, bool forgets = true);
 
   // Feeds some rows, each at most once, their tokens, after those they were fed before. Logits of each one's
   // next token, f32 [rows fed,V], in the order of `fed`. The other rows cost nothing, but for padding where

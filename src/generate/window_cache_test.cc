@@ -130,10 +130,10 @@ TEST(WindowedCache, PiecesOfTextsFarBeyondTheWindow) {
                            in_8_bits(windows_in_turns()), in_8_bits(chunked())}) {
     const auto want = wanted_logits(keys, texts);
     expect_windows_matter(keys, texts, want);
-    for (const char* layout :
-         {"", "ranks=2 ici_tensor_parallelism=2", "ranks=4 ici_tensor_parallelism=4",
-          "ranks=2 ici_context_parallelism=2", "ranks=3 ici_fsdp_parallelism=3",
-          "ranks=2 ici_pipeline_parallelism=2", "ranks=2 ici_expert_parallelism=2", "device=fenced"}) {
+    for (const char* layout : {"", "ranks=2 ici_tensor_parallelism=2", "ranks=4 ici_tensor_parallelism=4",
+                               "ranks=2 ici_context_parallelism=2", "ranks=3 ici_fsdp_parallelism=3",
+                               "ranks=2 ici_pipeline_parallelism=2", "ranks=2 ici_expert_parallelism=2",
+                               "device=fenced", "device=cuda_emulated"}) {
       SCOPED_TRACE(name_of_model(keys) + " " + layout);
       with_generator(keys, layout, 3, [&](Generator& generator) {
         TextsInPieces rows(generator, texts, want, tolerance(keys));
@@ -181,6 +181,28 @@ TEST(WindowedCache, RowsBeginWithWhatIsRemembered) {
       });
     }
   }
+}
+
+// A generator that forgets nothing begins with any part of a row, and has the memory for it.
+TEST(WindowedCache, RowsBeginWithAnythingThatIsNotForgotten) {
+  const Rows texts = random_rows({40, 23});
+  const Keys keys = windows_in_turns();
+  const auto want = wanted_logits(keys, texts);
+  const Config config = Config::from_map(keys, {});
+  const ModelConfig model = model_config(config);
+  run_session(config, mesh_from_config(config), [&](Context& context) {
+    const Parameters parameters =
+        Parameters::create(context, parameter_specs(model), model.init_seed, {}, nullptr);
+    Generator generator(context, model, parameters, 2, kMostTokens, false);
+    TextsInPieces rows(generator, texts, want, tolerance(keys));
+    const std::int64_t before = context.memory.in_use();
+    rows.feed({30, 9});
+    EXPECT_EQ(context.memory.in_use() - before, 2 * 2 * kMostTokens * 2 * 2 * 6 * 4);
+    rows.begin(1, 0, 14);
+    rows.feed({1, 3});
+    rows.begin(0, 0, 7);
+    rows.feed({1, 1});
+  });
 }
 
 // Bytes of a rank's account for what a generator of a capacity remembers of two short texts, or of long ones.

@@ -47,7 +47,8 @@ Counted counted_of(const Config& config, const Mesh& mesh) {
   Counted counted;
   run_session(config, mesh, [&](Context& context) {
     const Parameters parameters = Parameters::create(context, specs, model.init_seed, {}, nullptr);
-    Generator generator(context, model, parameters, rows_to_generate(config, mesh), 16);
+    Generator generator(context, model, parameters, rows_to_generate(config, mesh), 16,
+                        !config.get_bool("enable_prefix_caching"));
     const std::int64_t before = context.memory.in_use();
     const auto feed = [&](std::size_t tokens) {
       std::vector<RowTokens> texts;
@@ -119,6 +120,7 @@ TEST(GenerationPlan, CountsWhatLayersWithWindowsRemember) {
   expect_tokens({"ranks=2", "ici_fsdp_parallelism=2", "sliding_window_size=4"}, 2 * (4 + 2));
   expect_tokens({"ranks=1", "sliding_window_size=8", "windowed_layers=1"}, 16 + 8 + 2);
   expect_tokens({"ranks=1", "sliding_window_size=15"}, 16 + 16);
+  expect_tokens({"ranks=1", "sliding_window_size=4", "enable_prefix_caching=true"}, 16 + 16);
   expect_tokens({"ranks=1", "decoder_block=llama4", "shared_experts=1", "num_experts_per_tok=1",
                  "chunk_attn_window_size=4", "nope_layer_interval=2"},
                 4 + 2 + 16);

@@ -87,7 +87,8 @@ class Service {
         const Parameters parameters =
             Parameters::create(context, stage_specs(parameter_specs(model_), context.stage, model_),
                                model_.init_seed, {}, nullptr);
-        Generator generator(context, model_, parameters, limits.rows, capacity);
+        Generator generator(context, model_, parameters, limits.rows, capacity,
+                            !config_.get_bool("enable_prefix_caching"));
         EngineHead head{*batcher_, experts_};
         run_engine(context, model_, generator, context.comm->rank() == 0 ? &head : nullptr);
       });
@@ -284,8 +285,10 @@ TEST(Serve, SharedBeginnings) {
 TEST(Serve, SharedBeginningsOfModelsWithWindows) {
   const std::string beginning = "a beginning of 28 characters";
   for (const char* layout : {"", "ranks=2 ici_pipeline_parallelism=2", "ranks=2 ici_tensor_parallelism=2",
-                             "ranks=2 ici_fsdp_parallelism=2", "mtp_num_layers=1", "quantize_kvcache=true"}) {
+                             "ranks=2 ici_fsdp_parallelism=2", "mtp_num_layers=1", "quantize_kvcache=true",
+                             "enable_prefix_caching=true", "enable_prefix_caching=true mtp_num_layers=1"}) {
     SCOPED_TRACE(layout);
+    const bool remembers_all = std::string(layout).starts_with("enable_prefix_caching");
     std::vector<json> texts[2];
     for (const bool shares : {false, true}) {
       Service service(layout, {.rows = 4, .waiting = 8, .prompt_piece = 11, .shares_prefixes = shares},
@@ -307,7 +310,7 @@ TEST(Serve, SharedBeginningsOfModelsWithWindows) {
       if (!shares) {
         EXPECT_EQ(counts.shared_tokens, 0);
       } else if (std::string(layout).find("fsdp") == std::string::npos) {
-        EXPECT_EQ(counts.shared_tokens, 28 + 28 + 3 * 29);
+        EXPECT_EQ(counts.shared_tokens, 28 + 28 + 3 * 29 + (remembers_all ? 19 + 18 : 0));
       } else {  // texts of the other part begin anew
         EXPECT_GE(counts.shared_tokens, 28 + 28 + 29);
       }
