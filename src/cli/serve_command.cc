@@ -104,7 +104,8 @@ Serving make_serving(ModelToRun run, std::span<const std::string> settings) {
     limits.shares_prefixes = false;
   }
   limits.prompt_piece = whole ? served.capacity : config.get_int("prefill_chunk_size");
-  return {std::move(run), limits, served, !config.get_bool("enable_prefix_caching")};
+  const bool forgets = !config.get_bool("enable_prefix_caching");
+  return {std::move(run), limits, served, forgets};
 }
 
 void tell_where(const Serving& serving, const std::string& host, int port, const std::string& json_file) {
