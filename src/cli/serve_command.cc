@@ -39,7 +39,8 @@ long prompts are read in pieces between others' tokens.
   weight_format=int4         weights in 4 or 8 bits, made on load: int4, int4a, mxfp4, int8
   quantize_kvcache=true      keys and values in 8 bits: half the memory of a text, and less to read for each token
   prefill_chunk_size=256     most tokens of prompts that are read at once; use_chunked_prefill=false: whole prompts
-  enable_prefix_caching=false       reads all of every prompt; without, not what a row remembers of its beginning
+  enable_prefix_caching=false       reads all of every prompt; without, not what a row remembers of its beginning.
+                                    true: layers with windows or chunks remember whole texts for that, too
   mtp_draft=true   as for `generate`; how many drafts were right is among the metrics
   decode_sampling_strategy=greedy   and its keys, as for `generate`, where a request does not say; FOLDER's
                                     generation_config.json where the command line does not
@@ -63,6 +64,7 @@ struct Serving {
   ModelToRun run;
   serve::BatcherLimits limits;
   serve::ServedModel served;
+  bool forgets;  // Generator
 };
 
 // What the folder is called, or the model's name.
@@ -102,7 +104,8 @@ Serving make_serving(ModelToRun run, std::span<const std::string> settings) {
     limits.shares_prefixes = false;
   }
   limits.prompt_piece = whole ? served.capacity : config.get_int("prefill_chunk_size");
-  return {std::move(run), limits, served};
+  const bool forgets = !config.get_bool("enable_prefix_caching");
+  return {std::move(run), limits, served, forgets};
 }
 
 void tell_where(const Serving& serving, const std::string& host, int port, const std::string& json_file) {
@@ -138,7 +141,7 @@ int serve_texts(const Options& options, Processes& processes) {
     run_session(config, serving.run.mesh, processes, [&](Context& context) {
       const Parameters parameters = serving.run.load(context);
       Generator generator(context, serving.run.model, parameters, serving.limits.rows,
-                          serving.served.capacity);
+                          serving.served.capacity, serving.forgets);
       if (context.comm->rank() != 0) {
         serve::run_engine(context, serving.run.model, generator, nullptr);
         return;

@@ -107,7 +107,8 @@ std::vector<KeyDeclaration> run_keys() {
                   "tokens of prompts that are read at once with use_chunked_prefill"),
       boolean_key("enable_prefix_caching", false,
                   "`serve` does not read the beginning of a prompt again that a row remembers; on unless set "
-                  "to false, and off for models with gated delta nets"),
+                  "to false, and off for models with gated delta nets. Of layers with windows or chunks a "
+                  "row remembers all only if set to true, else what the tokens after its text see"),
       planned(boolean_key("use_multimodal", false, "vision and other encoders")),
       planned(boolean_key("use_audio", false, "audio encoder")),
       planned(text_key("compiled_trainstep_file", "", "a step compiled ahead of time")),

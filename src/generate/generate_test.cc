@@ -180,7 +180,7 @@ TEST(Drafts, ChangeNoText) {
   for (const char* layout :
        {"", "ranks=2 ici_data_parallelism=2", "ranks=4 ici_fsdp_parallelism=2 ici_expert_parallelism=2",
         "ranks=2 ici_tensor_parallelism=2"}) {
-    for (Keys keys : {latent(), grouped_queries()}) {
+    for (Keys keys : {latent(), grouped_queries(), windowed()}) {
       SCOPED_TRACE(layout);
       keys["vocab_size"] = kFewTokens;
       keys["mtp_num_layers"] = 1;

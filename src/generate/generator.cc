@@ -26,22 +26,21 @@ Sharding row_split(const Context& context, const ModelConfig& model, std::int64_
 }  // namespace
 
 Generator::Generator(Context& context, const ModelConfig& model, const Parameters& parameters,
-                     std::int64_t rows, std::int64_t capacity)
-    : context_(context),
-      model_(without_training(model)),
-      parameters_(parameters),
-      capacity_(capacity),
-      lengths_(static_cast<std::size_t>(rows)),
-      drafted_(lengths_) {
+                     std::int64_t rows, std::int64_t capacity, bool forgets)
+    : context_(context), model_(without_training(model)), parameters_(parameters), capacity_(capacity) {
   const Sharding split = row_split(context_, model_, rows);
   parts_ = context_.mesh->product(split.dims[0]);
   first_here_ = local_offset(*context_.mesh, context_.rank, {rows}, split)[0];
-  AttentionCache cache;
-  cache.capacity = capacity;
-  cache.int8 = model_.int8_cache;
-  cache.lengths.resize(static_cast<std::size_t>(rows / parts_));
-  caches_.layers.assign(static_cast<std::size_t>(model.layers + std::min<std::int64_t>(1, model.predictions)),
-                        cache);
+  const std::vector<std::int64_t> none(static_cast<std::size_t>(rows));
+  rows_ = drafted_ = {{.capacity = capacity}, none, none};
+  for (std::int64_t i = 0; i < model.layers + std::min<std::int64_t>(1, model.predictions); ++i) {
+    AttentionCache cache;
+    cache.room = {.capacity = capacity, .seen = forgets ? model.seen_in(model.layer(i)) : KeyWindow()};
+    cache.int8 = model_.int8_cache;
+    cache.lengths.resize(static_cast<std::size_t>(rows / parts_));
+    if (cache.room.seen.limits()) (i < model.layers ? rows_ : drafted_).room = cache.room;
+    caches_.layers.push_back(std::move(cache));
+  }
 }
 
 // Each part of the batch has this many rows of its part of all rows; where a smaller batch would be split
@@ -71,7 +70,7 @@ Batch Generator::batch_of(std::span<const RowTokens> fed, const Places& places, 
   for (Tensor* const x : {&batch.inputs, &batch.inputs_position, &batch.inputs_segmentation})
     *x = Memory().zeros(DType::i32, shape);
   for (std::size_t r = 0; r < fed.size(); ++r) {
-    const auto before = static_cast<std::int32_t>(lengths_[fed[r].row]);
+    const auto before = static_cast<std::int32_t>(rows_.lengths[fed[r].row]);
     for (std::size_t i = 0; i < fed[r].tokens.size(); ++i) {
       const std::size_t at = static_cast<std::size_t>(places.fed[r]) * longest + i;
       batch.inputs.span<std::int32_t>()[at] = fed[r].tokens[i];
@@ -116,9 +115,9 @@ Tensor Generator::draft(std::span<const RowTokens> next) {
   ForwardOptions options;
   options.draft_of = trunk_;
   // The prediction layer stands where it was left, not where the model is.
-  std::swap(lengths_, drafted_);
+  std::swap(rows_, drafted_);
   Tensor logits = run(next, options);
-  std::swap(lengths_, drafted_);
+  std::swap(rows_, drafted_);
   return logits;
 }
 
@@ -126,11 +125,11 @@ Tensor Generator::run(std::span<const RowTokens> fed, ForwardOptions options) {
   CHECK(!fed.empty(), "no row to go on with");
   caches_.from_beginning = true;
   for (const RowTokens& row : fed) {
-    CHECK(row.row < lengths_.size(), "row {} of {}", row.row, lengths_.size());
-    const std::int64_t length = lengths_[row.row] + static_cast<std::int64_t>(row.tokens.size());
+    CHECK(row.row < rows_.lengths.size(), "row {} of {}", row.row, rows_.lengths.size());
+    const std::int64_t length = rows_.lengths[row.row] + static_cast<std::int64_t>(row.tokens.size());
     CHECK(!row.tokens.empty() && length <= capacity_, "row {}: {} tokens, room for {}", row.row, length,
           capacity_);
-    caches_.from_beginning = caches_.from_beginning && lengths_[row.row] == 0;
+    caches_.from_beginning = caches_.from_beginning && rows_.lengths[row.row] == 0;
   }
   const NoGrad no_grad(context_);
   const bool drafts = options.draft_of.defined();
@@ -162,7 +161,7 @@ Tensor Generator::run(std::span<const RowTokens> fed, ForwardOptions options) {
   }
   logits =
       read_back(context_, logits, "logits", [&] { return Tensor(Memory(), DType::f32, logits.shape()); });
-  for (const RowTokens& row : fed) lengths_[row.row] += static_cast<std::int64_t>(row.tokens.size());
+  for (const RowTokens& row : fed) rows_.add(row.row, std::ssize(row.tokens));
   std::vector<std::int64_t> in_order(static_cast<std::size_t>(shape[0]));
   std::iota(in_order.begin(), in_order.end(), 0);
   Shape result{static_cast<std::int64_t>(fed.size()), model_.vocab};
@@ -176,8 +175,13 @@ Tensor Generator::run(std::span<const RowTokens> fed, ForwardOptions options) {
   return of_fed;
 }
 
+bool Generator::can_begin(std::size_t from, std::int64_t tokens) const {
+  if (model_.has_delta() && tokens != 0 && tokens != rows_.lengths[from]) return false;
+  return rows_.can_cut(from, tokens) && drafted_.can_cut(from, std::min(tokens, drafted_.lengths[from]));
+}
+
 void Generator::begin(std::size_t row, std::size_t from, std::int64_t tokens) {
-  CHECK(row < lengths_.size() && from < lengths_.size() && tokens <= lengths_[from],
+  CHECK(row < rows_.lengths.size() && from < rows_.lengths.size() && can_begin(from, tokens),
         "row {} with {} tokens of row {}", row, tokens, from);
   const std::int64_t rows_of_part = rows() / parts_;
   const auto to_row = static_cast<std::int64_t>(row), from_row = static_cast<std::int64_t>(from);
@@ -185,16 +189,18 @@ void Generator::begin(std::size_t row, std::size_t from, std::int64_t tokens) {
         from, parts_);
   const std::span<AttentionCache> caches(caches_.layers);
   const auto layers = static_cast<std::size_t>(model_.layers);
-  lengths_[row] = tokens;
+  rows_.cut(row, from, tokens);
   remember_rows(caches.first(layers), row, from, tokens);
-  drafted_[row] = std::min(tokens, drafted_[from]);
-  remember_rows(caches.subspan(layers), row, from, drafted_[row]);
+  const std::int64_t drafted = std::min(tokens, drafted_.lengths[from]);
+  drafted_.cut(row, from, drafted);
+  remember_rows(caches.subspan(layers), row, from, drafted);
 }
 
 void Generator::cut(std::size_t row, std::int64_t tokens) {
-  CHECK(row < lengths_.size() && tokens <= lengths_[row] && tokens >= drafted_[row],
-        "row {} of {} tokens, {} of them with drafts, cut to {}", row, lengths_[row], drafted_[row], tokens);
-  lengths_[row] = tokens;
+  CHECK(row < rows_.lengths.size() && rows_.can_cut(row, tokens) && tokens >= drafted_.lengths[row],
+        "row {} of {} tokens, {} of them with drafts, cut to {}", row, rows_.lengths[row],
+        drafted_.lengths[row], tokens);
+  rows_.cut(row, row, tokens);
   remember_rows(std::span(caches_.layers).first(static_cast<std::size_t>(model_.layers)), row, row, tokens);
 }
 

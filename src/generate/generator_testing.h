@@ -50,6 +50,13 @@ inline Keys chunked() {
   return keys;
 }
 
+// Mistral's: every layer has a window of five tokens.
+inline Keys windowed() {
+  Keys keys = grouped_queries();
+  keys["sliding_window_size"] = 5;
+  return keys;
+}
+
 inline Keys latent() {
   Keys keys = small_model();
   keys.insert({{"decoder_block", "deepseek"},
@@ -99,8 +106,9 @@ inline Rows random_rows(const std::vector<std::int64_t>& lengths) {
   return rows;
 }
 
-// The model's logits for the next token of each row, computed for the whole rows at once on one rank.
-inline std::vector<std::vector<float>> logits_at_once(const Keys& keys, const Rows& rows) {
+// The model's logits for what follows every token of each row, [row][token · vocabulary], computed for the
+// whole rows at once on one rank.
+inline std::vector<std::vector<float>> every_logits_at_once(const Keys& keys, const Rows& rows) {
   std::vector<std::vector<float>> all;
   const Config config = Config::from_map(keys, {});
   const ModelConfig model = model_config(config);
@@ -122,10 +130,16 @@ inline std::vector<std::vector<float>> logits_at_once(const Keys& keys, const Ro
       options.keep_logits = true;
       const Tensor logits =
           forward(context, model, parameters, place_batch(context, batch), options).logits.tensor();
-      const auto last = logits.span<float>().last(static_cast<std::size_t>(kVocabulary));
-      all.emplace_back(last.begin(), last.end());
+      all.emplace_back(logits.span<float>().begin(), logits.span<float>().end());
     }
   });
+  return all;
+}
+
+// Those of each row's next token alone.
+inline std::vector<std::vector<float>> logits_at_once(const Keys& keys, const Rows& rows) {
+  auto all = every_logits_at_once(keys, rows);
+  for (auto& of_row : all) of_row.erase(of_row.begin(), of_row.end() - kVocabulary);
   return all;
 }
 

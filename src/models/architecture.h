@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "kernels/visible_keys.h"
 #include "moe/moe.h"
 
 namespace switchyard {
@@ -86,6 +87,10 @@ struct Architecture {
   bool scales_queries() const;  // whether a layer's queries have such a factor other than 1
   float norm_offset() const { return norm_plus_one ? 1.0f : 0.0f; }
   bool has_delta() const;  // some layer has a gated delta net
+  // What a token of attention in the layer sees of those before it.
+  KeyWindow seen_in(const LayerSpec& spec) const {
+    return {.window = spec.windowed ? window : 0, .chunk = spec.unrotated ? 0 : chunk};
+  }
   // Layers and prediction layers, which are numbered on.
   std::int64_t depth() const { return static_cast<std::int64_t>(layer_specs.size()); }
   // The numbers of the layers with experts, ascending; prediction layers are among them.

@@ -24,10 +24,11 @@ Sharding heads_sharding(const Context& c, const ModelConfig& m, const Shape& sha
 
 AttentionOptions attention_options(const LayerCall& call) {
   const ModelConfig& m = call.model;
+  const KeyWindow seen = m.seen_in(call.layer);
   return {.scale = static_cast<float>(m.attention_scale),
           .balanced = m.balanced_context,
-          .window = call.layer.windowed ? m.window : 0,
-          .chunk = call.layer.unrotated ? 0 : m.chunk};
+          .window = seen.window,
+          .chunk = seen.chunk};
 }
 
 // x with M whole, its tokens laid out as those of the queries.

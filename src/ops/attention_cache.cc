@@ -40,6 +40,31 @@ TensorView scales_of_row(const TensorView& x) {
   return x.block(0, {x.dim(1), x.dim(2)}, {x.stride(1), x.stride(2)});
 }
 
+// `tokens` tokens of a row from place `at` on are copied to those of another row, or of another place.
+struct TokensOfRow {
+  const TokenVectors& vectors;
+  std::int64_t row, at;
+};
+void copy_tokens(Context& context, const TokensOfRow& from, const TokensOfRow& to, std::int64_t tokens) {
+  if (tokens == 0) return;
+  const auto copy_part = [&](Tensor TokenVectors::*part) {
+    const auto view_of = [&](const TokensOfRow& x) {
+      return (x.vectors.*part).view().rows(x.row, x.row + 1).slice(1, x.at, tokens);
+    };
+    if ((from.vectors.*part).defined()) strided_copy(*context.pool, view_of(from), view_of(to));
+  };
+  copy_part(&TokenVectors::values);
+  copy_part(&TokenVectors::scales);
+}
+
+// The tokens of a row from `by` on, `tokens` of them, become its first, piece after piece, as a copy must not
+// overlap what it copies.
+void move_down(Context& context, const TokenVectors& vectors, std::int64_t row, std::int64_t by,
+               std::int64_t tokens) {
+  for (std::int64_t at = 0; by > 0 && at < tokens; at += by)
+    copy_tokens(context, {vectors, row, by + at}, {vectors, row, at}, std::min(by, tokens - at));
+}
+
 // The cached keys or values, and what is new of them.
 struct Store {
   Context& context;
@@ -52,16 +77,18 @@ struct Store {
       : context(context_), cached(cached_), int8(cache.int8) {
     for (const Array& x : arrays) parts.push_back(heads_for(context, q, x));
   }
-  void make_room(std::int64_t rows, std::int64_t capacity) {
-    std::int64_t width = 0;
-    for (const Tensor& part : parts) width += part.dim(3);
-    const Shape shape{rows, capacity, parts[0].dim(2), width};
-    if (!cached.values.defined()) {
-      cached.values = context.empty(int8 ? DType::i8 : parts[0].dtype(), shape);
-      const auto scales = static_cast<std::int64_t>(parts.size());
-      if (int8) cached.scales = context.empty(DType::f32, {rows, capacity, shape[2], scales});
-      cached.first_part = parts[0].dim(3);
-    }
+  TokenVectors room_for(std::int64_t rows, std::int64_t tokens) const {
+    const Shape shape = shape_of(rows, tokens);
+    TokenVectors room;
+    room.values = context.empty(int8 ? DType::i8 : parts[0].dtype(), shape);
+    const auto scales = static_cast<std::int64_t>(parts.size());
+    if (int8) room.scales = context.empty(DType::f32, {rows, tokens, shape[2], scales});
+    room.first_part = parts[0].dim(3);
+    return room;
+  }
+  void make_room(std::int64_t rows, std::int64_t tokens) {
+    if (!cached.values.defined()) cached = room_for(rows, tokens);
+    const Shape shape = shape_of(rows, tokens);
     if (cached.values.shape() != shape) {
       fail_usage(
           "[mesh] logical_axis_rules: a rank's heads are not the same for a prompt and for a token after it "
@@ -70,13 +97,12 @@ struct Store {
           to_string(cached.values.shape()), to_string(shape));
     }
   }
-  // The first `tokens` tokens of the call's row `from` become those of the cached row `row` from `position`
-  // on.
-  void append(std::int64_t from, std::int64_t tokens, std::int64_t row, std::int64_t position) const {
+  // The first `tokens` tokens of the call's row `from` become those of a row from a place on.
+  void append(std::int64_t from, std::int64_t tokens, const TokensOfRow& row) const {
     const auto of_row = [&](const Tensor& x) {
-      return x.view().rows(row, row + 1).slice(1, position, tokens);
+      return x.view().rows(row.row, row.row + 1).slice(1, row.at, tokens);
     };
-    const TensorView to = of_row(cached.values);
+    const TensorView to = of_row(row.vectors.values);
     std::int64_t column = 0, number = 0;
     for (const Tensor& part : parts) {
       const TensorView x = part.view().rows(from, from + 1).slice(1, 0, tokens),
@@ -84,7 +110,7 @@ struct Store {
       if (int8) {
         to_int8(*context.pool, {.x = vectors_of_row(x),
                                 .values = vectors_of_row(values),
-                                .scales = scales_of_row(of_row(cached.scales).slice(3, number, 1))});
+                                .scales = scales_of_row(of_row(row.vectors.scales).slice(3, number, 1))});
       } else {
         strided_copy(*context.pool, x, values);
       }
@@ -92,40 +118,30 @@ struct Store {
       ++number;
     }
   }
-};
-
-class SplitUpProjectionOp : public Op {
- public:
-  explicit SplitUpProjectionOp(std::int64_t nope) : nope_(nope) {}
-  std::string_view name() const override { return "split_up_projection"; }
-  std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
-    std::vector<ArrayInfo> parts;
-    for (const std::int64_t width : {nope_, in[0].shape[2] - nope_}) {
-      ArrayInfo part;
-      part.dtype = in[0].dtype;
-      part.shape = {in[0].shape[1], in[0].shape[0], width};
-      part.local = {in[0].local[1], in[0].local[0], width};
-      part.sharding.dims = {in[0].sharding.dims[1], in[0].sharding.dims[0], {}};
-      parts.push_back(part);
-    }
-    return parts;
+  // The call's tokens come to stay in a row that was remembered from `first` on.
+  void add_in_place(std::int64_t from, std::int64_t tokens, std::int64_t row, std::int64_t first,
+                    std::int64_t length, const TokenRoom::Begins& begins) const {
+    move_down(context, cached, row, begins.during - first, length - begins.during);
+    append(from, tokens, {cached, row, length - begins.during});
   }
-  std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
-                              std::span<const ArrayInfo>) const override {
-    const Tensor& w = in[0];
-    const std::int64_t ranks = w.dim(0), heads = w.dim(1), value = w.dim(2) - nope_;
-    const Tensor key_up = c.empty(w.dtype(), {heads, ranks, nope_}),
-                 value_up = c.empty(w.dtype(), {heads, ranks, value});
-    const TensorView heads_first = w.view().permuted({1, 0, 2});
-    strided_copy(*c.pool, heads_first.slice(2, 0, nope_), key_up.view());
-    strided_copy(*c.pool, heads_first.slice(2, nope_, value), value_up.view());
-    return {key_up, value_up};
+  // What the row still needs and the call's tokens, side by side; the row keeps the last of them.
+  TokenVectors pass(std::int64_t from, std::int64_t tokens, std::int64_t row, std::int64_t first,
+                    std::int64_t length, const TokenRoom::Begins& begins) const {
+    const std::int64_t before = length - begins.during;
+    TokenVectors all = room_for(1, before + tokens);
+    copy_tokens(context, {cached, row, begins.during - first}, {all, 0, 0}, before);
+    append(from, tokens, {all, 0, before});
+    copy_tokens(context, {all, 0, begins.after - begins.during}, {cached, row, 0},
+                length + tokens - begins.after);
+    return all;
   }
-  std::vector<Tensor> backward(Context&, const BackwardCall&) const override { return {Tensor()}; }
-  bool differentiable() const override { return false; }
 
  private:
-  std::int64_t nope_;
+  Shape shape_of(std::int64_t rows, std::int64_t tokens) const {
+    std::int64_t width = 0;
+    for (const Tensor& part : parts) width += part.dim(3);
+    return {rows, tokens, parts[0].dim(2), width};
+  }
 };
 
 class ThroughInt8Op : public Op {
@@ -149,8 +165,8 @@ class ThroughInt8Op : public Op {
   bool differentiable() const override { return false; }
 };
 
-// What the cache has of the tokens [begin, end) of a row, [1,tokens,heads,D] of `dtype`: a part of the cache,
-// or a copy.
+// What is remembered from `begin` to before `end` in a row's memory, [1,tokens,heads,D] of `dtype`: a part of
+// it, or a copy.
 struct RowVectors {
   Tensor copied;
   TensorView view;
@@ -207,7 +223,8 @@ class CacheAttentionOp : public Op {  // inputs: q [B,S,N,D], its positions [B,S
   void attend_one(Context& c, const Tensor& q, const TensorView& sinks, const Tensor& out) const {
     const std::int64_t batch = q.dim(0), kv_heads = cache_.k.values.dim(2), group = q.dim(2) / kv_heads;
     std::vector<std::int32_t> numbers;  // lengths, then rows
-    for (const std::int64_t row : rows_) numbers.push_back(static_cast<std::int32_t>(length_of(row)));
+    for (const std::int64_t row : rows_)
+      numbers.push_back(static_cast<std::int32_t>(length_of(row) - first_of(row)));
     for (const std::int64_t row : rows_) numbers.push_back(static_cast<std::int32_t>(row));
     const Tensor there = c.empty(DType::i32, {2 * batch});
     copy(TensorView::of_host(numbers.data(), there.shape()), there.view());
@@ -233,9 +250,15 @@ class CacheAttentionOp : public Op {  // inputs: q [B,S,N,D], its positions [B,S
     for (std::int64_t b = 0; b < q.dim(0); ++b) {
       const std::int64_t row = rows_[static_cast<std::size_t>(b)], keys = length_of(row);
       if (row < 0) continue;  // padding
-      const std::int64_t first = first_key(keys - tokens_[static_cast<std::size_t>(b)]);
-      const RowVectors k(c, cache_.k, row, first, keys, q.dtype()),
-          v(c, cache_.v, row, first, keys, q.dtype());
+      const auto passing = std::ranges::find(cache_.passing, b, &PassingTokens::batch_row);
+      const bool passes = passing != cache_.passing.end();
+      const std::int64_t first = first_key(keys - tokens_[static_cast<std::size_t>(b)]),
+                         remembered = passes ? passing->first : first_of(row), there = passes ? 0 : row;
+      const auto vectors_of = [&](const TokenVectors& x) {
+        return RowVectors(c, x, there, first - remembered, keys - remembered, q.dtype());
+      };
+      const RowVectors k = vectors_of(passes ? passing->k : cache_.k),
+                       v = vectors_of(passes ? passing->v : cache_.v);
       const Tensor kv_index = key_places(c, first, keys);
       switchyard::attention(*c.pool, {.q = row_of(q, b),
                                       .k = k.view,
@@ -270,6 +293,9 @@ class CacheAttentionOp : public Op {  // inputs: q [B,S,N,D], its positions [B,S
   std::int64_t length_of(std::int64_t row) const {
     return row < 0 ? 0 : cache_.lengths[static_cast<std::size_t>(row)];
   }
+  std::int64_t first_of(std::int64_t row) const {
+    return row < 0 ? 0 : cache_.firsts[static_cast<std::size_t>(row)];
+  }
 
   const AttentionCache& cache_;
   std::span<const std::int64_t> rows_, tokens_;
@@ -278,20 +304,14 @@ class CacheAttentionOp : public Op {  // inputs: q [B,S,N,D], its positions [B,S
 
 }  // namespace
 
-std::pair<Array, Array> split_up_projection(Context& context, const Array& wkv_b, std::int64_t nope) {
-  Sharding whole_columns = wkv_b.sharding();
-  whole_columns.dims.back().clear();
-  const Array w = reshard(context, wkv_b, whole_columns);
-  auto parts = apply(context, std::make_shared<SplitUpProjectionOp>(nope), std::span(&w, 1));
-  return {parts[0], parts[1]};
-}
-
 void remember(Context& context, AttentionCache& cache, const Array& q, std::span<const Array> k,
               std::span<const Array> v, const TokenPlaces& places) {
   Store keys(context, cache, cache.k, q, k), values(context, cache, cache.v, q, v);
   const auto rows_here = static_cast<std::int64_t>(cache.lengths.size());
-  keys.make_room(rows_here, cache.capacity);
-  values.make_room(rows_here, cache.capacity);
+  keys.make_room(rows_here, cache.room.tokens());
+  values.make_room(rows_here, cache.room.tokens());
+  cache.firsts.resize(cache.lengths.size());
+  cache.passing.clear();
   const std::int64_t batch = keys.parts[0].dim(0);
   CHECK(static_cast<std::int64_t>(places.rows.size()) == batch && places.tokens.size() == places.rows.size(),
         "{} rows and {} numbers of tokens for a batch of {}", places.rows.size(), places.tokens.size(),
@@ -300,12 +320,20 @@ void remember(Context& context, AttentionCache& cache, const Array& q, std::span
     const std::int64_t row = places.rows[static_cast<std::size_t>(b)],
                        tokens = places.tokens[static_cast<std::size_t>(b)];
     if (row < 0) continue;
-    std::int64_t& length = cache.lengths[static_cast<std::size_t>(row)];
-    CHECK(length + tokens <= cache.capacity, "[attention cache] {} tokens after {} of {}", tokens, length,
-          cache.capacity);
-    keys.append(b, tokens, row, length);
-    values.append(b, tokens, row, length);
+    std::int64_t &length = cache.lengths[static_cast<std::size_t>(row)],
+                 &first = cache.firsts[static_cast<std::size_t>(row)];
+    CHECK(length + tokens <= cache.room.capacity, "[attention cache] {} tokens after {} of {}", tokens,
+          length, cache.room.capacity);
+    const TokenRoom::Begins begins = cache.room.begins(first, length, tokens);
+    if (begins.in_place()) {
+      keys.add_in_place(b, tokens, row, first, length, begins);
+      values.add_in_place(b, tokens, row, first, length, begins);
+    } else {
+      cache.passing.push_back({b, begins.during, keys.pass(b, tokens, row, first, length, begins),
+                               values.pass(b, tokens, row, first, length, begins)});
+    }
     length += tokens;
+    first = begins.after;
   }
 }
 
@@ -319,25 +347,33 @@ void remember_of(Context& context, AttentionCache& cache, std::int64_t row, std:
       !cache.delta.state.defined() || tokens == 0 || tokens == cache.lengths[static_cast<std::size_t>(from)],
       "[attention cache] {} tokens of {}, of which a gated delta net remembers all or nothing", tokens,
       cache.lengths[static_cast<std::size_t>(from)]);
+  cache.firsts.resize(cache.lengths.size());
+  const std::int64_t first = tokens == 0 ? 0 : cache.firsts[static_cast<std::size_t>(from)];
+  CHECK(cache.room.can_cut(first, tokens), "[attention cache] {} tokens of {}, remembered from {} on", tokens,
+        cache.lengths[static_cast<std::size_t>(from)], first);
   cache.lengths[static_cast<std::size_t>(row)] = tokens;
+  cache.firsts[static_cast<std::size_t>(row)] = first;
   if (row == from || tokens == 0) return;
   const DeltaMemory& delta = cache.delta;
   for (const Tensor* x : {&delta.query_tail, &delta.key_tail, &delta.value_tail, &delta.state}) {
     if (x->defined())
       strided_copy(*context.pool, x->view().rows(from, from + 1), x->view().rows(row, row + 1));
   }
-  for (const Tensor* x : {&cache.k.values, &cache.k.scales, &cache.v.values, &cache.v.scales}) {
-    if (!x->defined()) continue;  // a layer of another stage, or no scales
-    const auto tokens_of = [&](std::int64_t i) { return x->view().rows(i, i + 1).slice(1, 0, tokens); };
-    strided_copy(*context.pool, tokens_of(from), tokens_of(row));
-  }
+  for (const TokenVectors* x : {&cache.k, &cache.v})
+    copy_tokens(context, {*x, from, 0}, {*x, row, 0}, tokens - first);
 }
 
-Array attend(Context& context, const AttentionCache& cache, const Array& q, const TokenPlaces& places,
+Array attend(Context& context, AttentionCache& cache, const Array& q, const TokenPlaces& places,
              const AttentionOptions& options, const Array* sinks) {
   std::vector<Array> inputs{q, in_rows_of(context, places.positions, q.sharding())};
   if (sinks != nullptr) inputs.push_back(sinks_of_heads(context, *sinks, q));
-  return apply(context, std::make_shared<CacheAttentionOp>(cache, places, options), inputs).front();
+  CHECK(!cache.room.seen.limits() ||
+            (options.window == cache.room.seen.window && options.chunk == cache.room.seen.chunk),
+        "[attention cache] window {} and chunk {}, of a cache for {} and {}", options.window, options.chunk,
+        cache.room.seen.window, cache.room.seen.chunk);
+  Array attended = apply(context, std::make_shared<CacheAttentionOp>(cache, places, options), inputs).front();
+  cache.passing.clear();
+  return attended;
 }
 
 }  // namespace switchyard

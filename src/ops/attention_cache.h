@@ -6,13 +6,14 @@
 #include <vector>
 
 #include "ops/attention.h"
+#include "ops/token_room.h"
 
 namespace switchyard {
 
 // A vector of every token and head.
 struct TokenVectors {
-  Tensor values;  // [rows,capacity,Nkv,D]; undefined before the first token
-  // Of values in int8 (kernels/int8_vectors.h), else undefined: f32 [rows,capacity,Nkv,P]. A vector is P
+  Tensor values;  // [rows,T,Nkv,D]; undefined before the first token
+  // Of values in int8 (kernels/int8_vectors.h), else undefined: f32 [rows,T,Nkv,P]. A vector is P
   // arrays side by side, each with a scale of its own, so that scales are the same on any mesh.
   Tensor scales;
   std::int64_t first_part = 0;  // width of the first of those arrays
@@ -24,13 +25,22 @@ struct DeltaMemory {
   Tensor query_tail, key_tail, value_tail, state;
 };
 
-// Keys and values of one layer's tokens so far, of this rank's rows and heads: of every row as many as its
-// length says, in the order of their positions.
+// The keys and values that one row's call attends to where they are more than the row has room for.
+struct PassingTokens {
+  std::int64_t batch_row = 0;  // of the call
+  std::int64_t first = 0;      // the place of the first of them
+  TokenVectors k, v;           // of one row
+};
+
+// Keys and values of one layer's tokens so far, of this rank's rows and heads, in the order of their
+// positions: of every row those from its first on, up to its length.
 struct AttentionCache {
-  std::int64_t capacity = 0;  // most tokens of a row
-  bool int8 = false;          // in 8 bits, whatever type they come in; set before the first token
+  TokenRoom room;     // of a row
+  bool int8 = false;  // in 8 bits, whatever type they come in; set before the first token
   TokenVectors k, v;
-  std::vector<std::int64_t> lengths;  // of the rows
+  std::vector<std::int64_t> lengths;   // of the rows
+  std::vector<std::int64_t> firsts;    // of the rows: the place of the first token that is remembered
+  std::vector<PassingTokens> passing;  // between remember() and attend() of a call
   DeltaMemory delta;
   Array key_up, value_up;  // of latent attention, in the form in which it uses them: split_up_projection()
 };
@@ -57,8 +67,9 @@ std::pair<Array, Array> split_up_projection(Context& context, const Array& wkv_b
 
 // Puts the tokens' keys and values into the cache, with the heads that this rank's heads of q [B,S,N,D] read.
 // Each of k and v is one array [B,S,Nkv,D], or some [B,S,D] that make one head together, side by side. Rows
-// may be split as q's are, the sequence in any way. CHECKs that the tokens fit; Error(usage) where the rules
-// give this rank other heads than in the calls before.
+// may be split as q's are, the sequence in any way. Where a row has no room for all, tokens that no token
+// sees any more give way, and a row moves down. CHECKs that rows do not get longer than their capacity;
+// Error(usage) where the rules give this rank other heads than in the calls before.
 void remember(Context& context, AttentionCache& cache, const Array& q, std::span<const Array> k,
               std::span<const Array> v, const TokenPlaces& places);
 
@@ -66,14 +77,15 @@ void remember(Context& context, AttentionCache& cache, const Array& q, std::span
 Array as_remembered(Context& context, const AttentionCache& cache, const Array& x);
 
 // The row `row` remembers the first `tokens` tokens of the row `from`, which may be itself, and nothing else.
-// A gated delta net remembers no part of a row: `tokens` is 0 then, or all that `from` has (CHECK).
+// A gated delta net remembers no part of a row: `tokens` is 0 then, or all that `from` has (CHECK). Where
+// `from` has forgotten tokens, it still remembers what the token after those sees (CHECK).
 void remember_of(Context& context, AttentionCache& cache, std::int64_t row, std::int64_t from,
                  std::int64_t tokens);
 
 // Softmax attention of q [B,S,N,D] over the cached keys up to its own positions -> [B,S,N,Dv], with the
-// options and sinks of attention() (`balanced` is not read). The tokens of q are remembered already. No
-// gradient.
-Array attend(Context& context, const AttentionCache& cache, const Array& q, const TokenPlaces& places,
+// options and sinks of attention() (`balanced` is not read), whose window and chunk are those of the cache's
+// room. The tokens of q come from the remember() before, and are attended to once. No gradient.
+Array attend(Context& context, AttentionCache& cache, const Array& q, const TokenPlaces& places,
              const AttentionOptions& options, const Array* sinks = nullptr);
 
 }  // namespace switchyard

@@ -46,9 +46,9 @@ struct CacheInputs {
 // What the tokens get that come in pieces which end at `ends`, and the keys that the row's places hold.
 class Pieces {
  public:
-  Pieces(Context& context, const CacheInputs& inputs, const Sharding& heads, bool int8)
+  Pieces(Context& context, const CacheInputs& inputs, const Sharding& heads, bool int8, const KeyWindow& seen)
       : context_(context), inputs_(inputs), heads_(heads) {
-    cache_.capacity = kCacheTokens;
+    cache_.room = {kCacheTokens, seen};
     cache_.int8 = int8;
     cache_.lengths.assign(kCacheRows, 0);
   }
@@ -88,14 +88,16 @@ TEST(AttentionCache, PiecesAndSingleTokensSeeWhatTheWholeSequenceSees) {
   for (const Mesh& mesh : {Mesh(), two}) {
     const Sharding heads = mesh.size() == 1 ? replicated(4) : Sharding{{{}, {}, {"tensor"}, {}}, {}};
     for (const auto& [window, chunk] : {std::pair{0, 0}, {6, 0}, {1, 0}, {0, 8}, {5, 7}}) {
-      for (const int variant : {0, 1, 2, 3}) {
-        const bool sinks = variant % 2 == 1, int8 = variant >= 2;
+      for (const int variant : {0, 1, 2, 3, 4, 5, 6, 7}) {
+        const bool sinks = variant % 2 == 1, int8 = variant % 4 >= 2, forgets = variant >= 4;
+        const KeyWindow seen = forgets ? KeyWindow{window, chunk} : KeyWindow{};
         const AttentionOptions options{kCacheScale, false, window, chunk};
         const std::string what = "window " + std::to_string(window) + " chunk " + std::to_string(chunk) +
-                                 (sinks ? " sinks" : "") + (int8 ? " int8" : "");
+                                 (sinks ? " sinks" : "") + (int8 ? " int8" : "") +
+                                 (forgets ? " forgets" : "");
         on_mesh(mesh, [&](Context& c) {
           const NoGrad no_grad(c);
-          const Tensor whole = Pieces(c, inputs, heads, int8).next(0, kCacheTokens, options, sinks);
+          const Tensor whole = Pieces(c, inputs, heads, int8, {}).next(0, kCacheTokens, options, sinks);
           if (!int8) {  // without a cache too
             const auto input = [&](const Tensor& x, const Sharding& s) { return leaf(c, x, s, false); };
             const Array of_heads = input(inputs.sinks, replicated(1));
@@ -105,7 +107,7 @@ TEST(AttentionCache, PiecesAndSingleTokensSeeWhatTheWholeSequenceSees) {
                     .tensor();
             expect_part(at_once, whole, 0, what + " at once");
           }
-          Pieces pieces(c, inputs, heads, int8);
+          Pieces pieces(c, inputs, heads, int8, seen);
           for (const auto& [begin, end] : {std::pair{0, 7}, {7, 12}})
             expect_part(pieces.next(begin, end, options, sinks), whole, begin, what + " piece");
           for (std::int64_t i = 12; i < kCacheTokens; ++i)

@@ -304,8 +304,8 @@ void count_tokens(AttentionCache& cache, const TokenPlaces& places) {
   RowsOfCall(places).for_each(
       std::ssize(places.rows), [&](std::int64_t, std::int64_t row, std::int64_t tokens) {
         std::int64_t& length = cache.lengths[static_cast<std::size_t>(row)];
-        CHECK(length + tokens <= cache.capacity, "[attention cache] {} tokens after {} of {}", tokens, length,
-              cache.capacity);
+        CHECK(length + tokens <= cache.room.capacity, "[attention cache] {} tokens after {} of {}", tokens,
+              length, cache.room.capacity);
         length += tokens;
       });
 }

@@ -177,7 +177,7 @@ TEST(DeltaNet, GoesOnFromTheCache) {
         const Tensor filtered = causal_conv(c, in[2], in[5], in[6]).tensor(),
                      all = at_once(causal_conv(c, in[2], in[5], in[6]));
         AttentionCache cache;
-        cache.capacity = length;
+        cache.room.capacity = length;
         cache.lengths = {0, 0, 0};
         // Feeds tokens [begin, begin + count) of both rows to two rows of the cache; -1: padding.
         const auto feed = [&](std::vector<std::int64_t> rows, std::int64_t begin, std::int64_t count) {

@@ -65,12 +65,12 @@ TEST(Fenced, AttentionOverTheCache) {
                                       {random_tensor({2, 1, 4, 5}, 5)}, {random_tensor({2, 1, 2, 5}, 6)},
                                       {random_tensor({2, 1, 2, 3}, 7)}, {random_integers({2, 1}, 8, 0, 4)},
                                       {random_tensor({4}, 9)}};
-  for (const int variant : {0, 1, 2, 3}) {
-    const bool from_other = variant % 2 == 1, int8 = variant >= 2;
+  for (const int variant : {0, 1, 2, 3, 4, 5, 6, 7}) {
+    const bool from_other = variant % 2 == 1, int8 = variant % 4 >= 2, forgets = variant >= 4;
     const auto function = [&](Context& c, std::span<const Array> in) {
       const NoGrad no_grad(c);
       AttentionCache cache;
-      cache.capacity = 6;
+      cache.room = {6, forgets ? KeyWindow{2, 0} : KeyWindow{}};
       cache.int8 = int8;
       cache.lengths = {0, 0};
       const std::vector<std::int64_t> rows{1, 0}, tokens{4, 3}, one{1, 1}, some{0, -1}, padded{2, 0};

@@ -62,7 +62,8 @@ GenerationPlan plan_stage(Config config, const Mesh& mesh, const Topology& topol
     plan.weights += bytes;
     if (is_packed(p.spec.dtype)) plan.packed_weights += bytes;
   }
-  Generator generator(context, model, parameters, plan.rows, plan.capacity);
+  Generator generator(context, model, parameters, plan.rows, plan.capacity,
+                      !config.get_bool("enable_prefix_caching"));
   const auto feed = [&](std::int64_t tokens, StepPlan& to) {
     context.comm->reset_counts();
     context.host_reads.reset();

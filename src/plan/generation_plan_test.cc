@@ -35,7 +35,7 @@ Config config_of(const Keys& more) {
 }
 
 struct Counted {
-  std::int64_t weights = 0;
+  std::int64_t weights = 0, cache = 0;  // bytes
   std::vector<CollectiveCount> read, make;
 };
 
@@ -47,7 +47,9 @@ Counted counted_of(const Config& config, const Mesh& mesh) {
   Counted counted;
   run_session(config, mesh, [&](Context& context) {
     const Parameters parameters = Parameters::create(context, specs, model.init_seed, {}, nullptr);
-    Generator generator(context, model, parameters, rows_to_generate(config, mesh), 16);
+    Generator generator(context, model, parameters, rows_to_generate(config, mesh), 16,
+                        !config.get_bool("enable_prefix_caching"));
+    const std::int64_t before = context.memory.in_use();
     const auto feed = [&](std::size_t tokens) {
       std::vector<RowTokens> texts;
       for (std::size_t row = 0; row < static_cast<std::size_t>(generator.rows()); ++row)
@@ -60,6 +62,7 @@ Counted counted_of(const Config& config, const Mesh& mesh) {
     if (context.comm->rank() != 0) return;
     counted.read = read;
     counted.make = make;
+    counted.cache = context.memory.in_use() - before;
     for (const auto& p : parameters.all())
       counted.weights += static_cast<std::int64_t>(p.array.tensor().bytes());
   });
@@ -98,6 +101,29 @@ TEST(GenerationPlan, CountsWhatAGeneratorDoes) {
       EXPECT_GE(plan.peak, plan.weights + plan.cache);
     }
   }
+}
+
+// A layer with a window has room for the window and a little more, one with chunks for a chunk, others for
+// all.
+TEST(GenerationPlan, CountsWhatLayersWithWindowsRemember) {
+  constexpr std::int64_t kTokenBytes = 2 * 2 * 2 * 32 * 2;  // of two rows: keys and values, heads, bfloat16
+  const auto expect_tokens = [&](const Keys& keys, std::int64_t tokens) {
+    const Config config = config_of(keys);
+    const Mesh mesh = mesh_from_config(config);
+    const std::int64_t planned =
+        plan_generation(config, mesh, Topology::read("cpu", mesh.size())).front().cache;
+    EXPECT_EQ(planned, tokens * kTokenBytes);
+    EXPECT_EQ(counted_of(config, mesh).cache, planned);
+  };
+  expect_tokens({"ranks=1"}, 16 + 16);
+  expect_tokens({"ranks=1", "sliding_window_size=4"}, 2 * (4 + 2));
+  expect_tokens({"ranks=2", "ici_fsdp_parallelism=2", "sliding_window_size=4"}, 2 * (4 + 2));
+  expect_tokens({"ranks=1", "sliding_window_size=8", "windowed_layers=1"}, 16 + 8 + 2);
+  expect_tokens({"ranks=1", "sliding_window_size=15"}, 16 + 16);
+  expect_tokens({"ranks=1", "sliding_window_size=4", "enable_prefix_caching=true"}, 16 + 16);
+  expect_tokens({"ranks=1", "decoder_block=llama4", "shared_experts=1", "num_experts_per_tok=1",
+                 "chunk_attn_window_size=4", "nope_layer_interval=2"},
+                4 + 2 + 16);
 }
 
 // A stage holds its layers and their cache, and a token passes all of them.

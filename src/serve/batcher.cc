@@ -129,13 +129,17 @@ bool Batcher::is_done() const {
 // Texts that wait get the free rows, in the order in which they came.
 void Batcher::admit(Step& step) {
   const std::lock_guard lock(mutex_);
+  // Of each row: whose tokens it has once the step has begun its rows, as the model has them still.
+  std::vector<std::size_t> origins(rows_.size());
+  std::iota(origins.begin(), origins.end(), 0);
   for (;;) {
     while (!waiting_.empty() && waiting_.front().pieces->abandoned()) {
       waiting_.pop_front();
       ++counts_.abandoned;
     }
     if (waiting_.empty() || counts_.running == limits_.rows) return;
-    const Begun begun = place_for(waiting_.front().request.prompt);
+    const Begun begun = place_for(waiting_.front().request.prompt, origins);
+    origins[begun.row] = origins[begun.from];
     auto running = std::make_unique<Running>(std::move(waiting_.front()), tokenizer_);
     waiting_.pop_front();
     running->turn = began_[begun.row] = ++turns_;
@@ -162,8 +166,10 @@ std::size_t Batcher::free_row(std::size_t begin, std::size_t count) const {
 // A free row, and how many tokens of a row the prompt begins with: where these are most, and where that row
 // is taken, another one of its part. At least the prompt's last token is fed, for its logits. A short
 // beginning is not worth it: what follows one is attended to by another way, which costs more where nearly
-// all is new.
-Begun Batcher::place_for(const std::vector<std::int32_t>& prompt) const {
+// all is new. A model that has forgotten what the tokens after a beginning see cannot begin with it, nor then
+// with less of that row.
+Begun Batcher::place_for(const std::vector<std::int32_t>& prompt,
+                         const std::vector<std::size_t>& origins) const {
   const std::size_t any = free_row(0, rows_.size());
   Begun best{any, any, 0};
   const std::size_t least = std::max(kLeastShared, prompt.size() / 8);
@@ -171,7 +177,9 @@ Begun Batcher::place_for(const std::vector<std::int32_t>& prompt) const {
     const auto most = static_cast<std::ptrdiff_t>(std::min(prompt.size() - 1, fed_[from].size()));
     const auto same = std::mismatch(prompt.begin(), prompt.begin() + most, fed_[from].begin());
     const std::int64_t tokens = same.first - prompt.begin();
-    if (tokens < static_cast<std::int64_t>(least) || tokens <= best.tokens) continue;
+    if (tokens < static_cast<std::int64_t>(least) || tokens <= best.tokens ||
+        !can_begin_(origins[from], tokens))
+      continue;
     const std::size_t part = from / rows_of_part_ * rows_of_part_;
     const std::size_t row = rows_[from] == nullptr ? from : free_row(part, rows_of_part_);
     if (row < rows_.size()) best = {row, from, tokens};

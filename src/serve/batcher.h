@@ -5,6 +5,7 @@
 
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -77,8 +78,13 @@ class Batcher {
   bool is_closed() const;
   BatcherCounts counts() const;
 
+  // Whether the model can begin a row with so many tokens of the row `from`, as it remembers that now.
+  using CanBegin = std::function<bool(std::size_t from, std::int64_t tokens)>;
   // By the thread of the model, first: the rows are split into so many parts, which share nothing.
-  void split_rows(std::int64_t parts) { rows_of_part_ = rows_.size() / static_cast<std::size_t>(parts); }
+  void share_rows(std::int64_t parts, CanBegin can_begin) {
+    rows_of_part_ = rows_.size() / static_cast<std::size_t>(parts);
+    can_begin_ = std::move(can_begin);
+  }
   // Then: what to feed next, waiting up to `seconds` for something; then what came of
   // it.
   Step next(double seconds);
@@ -94,7 +100,7 @@ class Batcher {
   struct Running;
   void admit(Step& step);
   std::size_t free_row(std::size_t begin, std::size_t count) const;
-  Begun place_for(const std::vector<std::int32_t>& prompt) const;
+  Begun place_for(const std::vector<std::int32_t>& prompt, const std::vector<std::size_t>& origins) const;
   Step prompt_step() const;
   Step token_step() const;
   struct Picked;
@@ -119,6 +125,7 @@ class Batcher {
   std::vector<std::vector<std::int32_t>> fed_;  // what the model remembers of each row
   std::vector<std::int64_t> began_;             // the turn of each row's last text
   std::size_t rows_of_part_;
+  CanBegin can_begin_ = [](std::size_t, std::int64_t) { return true; };
   std::int64_t turns_ = 0;    // that were given
   bool prompts_next_ = true;  // prompts and tokens take turns
 };

@@ -127,7 +127,11 @@ std::vector<ExpertRows::Layer> ExpertRows::layers() const {
 
 void run_engine(Context& context, const ModelConfig& model, Generator& generator, EngineHead* head) {
   LocalExpertRows experts(model);
-  if (head != nullptr) head->batcher.split_rows(generator.parts());
+  if (head != nullptr) {
+    head->batcher.share_rows(generator.parts(), [&generator](std::size_t from, std::int64_t tokens) {
+      return generator.can_begin(from, tokens);
+    });
+  }
   double summed = seconds_now();
   bool anything_new = false;
   for (;;) {

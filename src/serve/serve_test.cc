@@ -46,6 +46,22 @@ std::map<std::string, json> small_model() {
           {"rope_type", "default"}};
 }
 
+// Every layer has a window of six tokens.
+std::map<std::string, json> windowed_model() {
+  std::map<std::string, json> keys;
+  for (const char* key : {"vocab_size", "base_emb_dim", "dtype", "weight_dtype", "num_experts",
+                          "num_experts_per_tok", "init_weights_seed", "max_target_length"})
+    keys[key] = small_model().at(key);
+  keys.insert({{"decoder_block", "mixtral"},
+               {"base_mlp_dim", 12},
+               {"base_num_decoder_layers", 2},
+               {"base_num_query_heads", 4},
+               {"base_num_kv_heads", 2},
+               {"head_dim", 6},
+               {"sliding_window_size", 6}});
+  return keys;
+}
+
 std::vector<std::string> words_of(const std::string& text) {
   std::istringstream stream(text);
   return {std::istream_iterator<std::string>(stream), {}};
@@ -55,8 +71,8 @@ std::vector<std::string> words_of(const std::string& text) {
 class Service {
  public:
   explicit Service(const std::string& layout = "", const BatcherLimits& given = {.rows = 3, .waiting = 8},
-                   std::int64_t capacity = kCapacity)
-      : config_(Config::from_map(small_model(), words_of(layout))), model_(model_config(config_)) {
+                   std::int64_t capacity = kCapacity, const std::map<std::string, json>& keys = small_model())
+      : config_(Config::from_map(keys, words_of(layout))), model_(model_config(config_)) {
     BatcherLimits limits = given;
     if (limits.vocab == 0) limits.vocab = tokenizer_->vocab_size();
     limits.drafts = model_.predictions > 0;
@@ -71,7 +87,8 @@ class Service {
         const Parameters parameters =
             Parameters::create(context, stage_specs(parameter_specs(model_), context.stage, model_),
                                model_.init_seed, {}, nullptr);
-        Generator generator(context, model_, parameters, limits.rows, capacity);
+        Generator generator(context, model_, parameters, limits.rows, capacity,
+                            !config_.get_bool("enable_prefix_caching"));
         EngineHead head{*batcher_, experts_};
         run_engine(context, model_, generator, context.comm->rank() == 0 ? &head : nullptr);
       });
@@ -257,6 +274,45 @@ TEST(Serve, SharedBeginnings) {
         EXPECT_EQ(counts.shared_tokens, 28 + 3 * 27);
       } else {
         EXPECT_GE(counts.shared_tokens, 28);
+      }
+    }
+    EXPECT_EQ(texts[0], texts[1]);
+  }
+}
+
+// Where layers have windows, a row gives all that it has, or all but the last token; what it was told between
+// is read again, and the texts are the same.
+TEST(Serve, SharedBeginningsOfModelsWithWindows) {
+  const std::string beginning = "a beginning of 28 characters";
+  for (const char* layout : {"", "ranks=2 ici_pipeline_parallelism=2", "ranks=2 ici_tensor_parallelism=2",
+                             "ranks=2 ici_fsdp_parallelism=2", "mtp_num_layers=1", "quantize_kvcache=true",
+                             "enable_prefix_caching=true", "enable_prefix_caching=true mtp_num_layers=1"}) {
+    SCOPED_TRACE(layout);
+    const bool remembers_all = std::string(layout).starts_with("enable_prefix_caching");
+    std::vector<json> texts[2];
+    for (const bool shares : {false, true}) {
+      Service service(layout, {.rows = 4, .waiting = 8, .prompt_piece = 11, .shares_prefixes = shares},
+                      kCapacity, windowed_model());
+      const auto ask = [&](const std::string& prompt, int n, int tokens) {
+        const json answer =
+            service.ask({{"prompt", prompt}, {"max_tokens", tokens}, {"n", n}, {"ignore_eos", true}});
+        for (const json& choice : answer["choices"]) texts[shares].push_back(choice["text"]);
+      };
+      ask(beginning, 1, 1);                // a token that is picked last is not fed
+      ask(beginning + "1", 1, 1);          // after all of it
+      ask(beginning + "2", 1, 1);          // after all but the last of it
+      ask(beginning + "23", 3, 5);         // after all of it, three times
+      ask(beginning.substr(0, 20), 1, 1);  // it has forgotten these
+      ask("a beginning of 28 others", 1, 5);
+      service.stop();
+      const BatcherCounts counts = service.batcher().counts();
+      EXPECT_EQ(counts.shared_tokens + counts.prompt_tokens, 28 + 29 + 29 + 3 * 30 + 20 + 24);
+      if (!shares) {
+        EXPECT_EQ(counts.shared_tokens, 0);
+      } else if (std::string(layout).find("fsdp") == std::string::npos) {
+        EXPECT_EQ(counts.shared_tokens, 28 + 28 + 3 * 29 + (remembers_all ? 19 + 18 : 0));
+      } else {  // texts of the other part begin anew
+        EXPECT_GE(counts.shared_tokens, 28 + 28 + 29);
       }
     }
     EXPECT_EQ(texts[0], texts[1]);
