@@ -36,12 +36,15 @@ void StreamLog::tell(TraceLog& log) {
   const auto time_of = [&](const gpu::Moment& moment) {
     return first_time_ + static_cast<std::int64_t>(moment.seconds_since(first_) * 1e9);
   };
-  for (const Started& kernel : kernels_)
-    log.add({.name = kernel.op,
-             .category = "kernel",
-             .begin = time_of(kernel.begin),
-             .end = time_of(kernel.end),
-             .number = kernel.layer});
+  for (const Started& kernel : kernels_) {
+    TraceEvent event;
+    event.name = kernel.op;
+    event.category = "kernel";
+    event.begin = time_of(kernel.begin);
+    event.end = time_of(kernel.end);
+    event.number = kernel.layer;
+    log.add(std::move(event));
+  }
   kernels_.clear();
 }
 
