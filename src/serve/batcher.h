@@ -5,6 +5,7 @@
 
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -79,6 +80,11 @@ class Batcher {
 
   // By the thread of the model, first: the rows are split into so many parts, which share nothing.
   void split_rows(std::int64_t parts) { rows_of_part_ = rows_.size() / static_cast<std::size_t>(parts); }
+  // `hook` is called, by that thread, when a text ends that was not abandoned, with the tokens of its row
+  // that were fed and kept.
+  using FinishedHook =
+      std::function<void(std::size_t row, std::size_t choice, std::span<const std::int32_t> fed)>;
+  void on_finished(FinishedHook hook) { on_finished_ = std::move(hook); }
   // Then: what to feed next, waiting up to `seconds` for something; then what came of
   // it.
   Step next(double seconds);
@@ -121,6 +127,7 @@ class Batcher {
   std::size_t rows_of_part_;
   std::int64_t turns_ = 0;    // that were given
   bool prompts_next_ = true;  // prompts and tokens take turns
+  FinishedHook on_finished_;
 };
 
 }  // namespace switchyard::serve
