@@ -378,12 +378,12 @@ RunReport run_training(const Config& config, Processes& processes, RunObserver& 
     std::error_code ignored;
     // An existing run may have another writer, which must not be disturbed.
     if (setup.plan.enabled && fs::exists(setup.checkpoints(), ignored)) lock.emplace(setup.checkpoints());
+    if (const std::string& path = setup.routing.record; !path.empty())
+      setup.routing_record = std::make_shared<AppendFile>("routing", path);
     writer.emplace(open_outputs(config, setup.folder));
     if (setup.plan.enabled && !lock) lock.emplace(setup.checkpoints());
     if (lock) prune(FileSystem::real(), setup.checkpoints(), 0);
     setup.extras = carried_tokenizer(config);
-    if (const std::string& path = setup.routing.record; !path.empty())
-      setup.routing_record = std::make_shared<AppendFile>("routing", path);
   }
   processes.agree(nullptr, config.get_float("collective_timeout_seconds"));
   if (first_process) {
