@@ -5,13 +5,18 @@
 #include <fstream>
 #include <functional>
 
+#include "checkpoint/json_file.h"
+#include "checkpoint/safetensors.h"
 #include "core/error.h"
+#include "core/testing.h"
 #include "data/packing.h"
 #include "generate/generate.h"
 #include "routing/routing_keys.h"
 #include "routing/step_routing.h"
 #include "train/session.h"
 #include "train/trainer.h"
+#include "verify/case.h"
+#include "verify/model_case.h"
 
 namespace switchyard {
 namespace {
@@ -235,6 +240,43 @@ TEST_F(Routings, GeneratedTextsAreTrainedOn) {
   EXPECT_EQ(trained.agreements[0].replayed, fed * 4);
   EXPECT_EQ(trained.agreements[0].share(), 1);  // the same weights
   EXPECT_LT(trained.agreements[0].covered(), 1);
+}
+
+// The golden case's own tokens, as `generate` feeds them: what `verify` replays is what it would route.
+TEST_F(Routings, VerifyReplaysWhatWasGenerated) {
+  const std::string folder = std::string(kSourceFolder) + "/tests/golden/hf/deepseek3-tiny";
+  const CaseRequest plain{folder, {}};
+  const CaseReport without = run_case(plain);
+  EXPECT_TRUE(without.pass());
+  const std::size_t rows = without.rows.size();
+  const nlohmann::json hub = read_json_file(folder + "/config.json");
+  const Config config = Config::from_map(config_from_hub(hub), Keys{"dtype=float32", "weight_dtype=float32"});
+  const ModelConfig model = model_config(config);
+  const HubModel weights(model, family_of(hub), hub, folder);
+  const Tensor ids = SafetensorsFile::open(folder + "/io.safetensors").read("input_ids");
+  std::string records;
+  run_session(config, mesh_from_config(config), [&](Context& context) {
+    const Parameters parameters = weights.create(context);
+    Generator generator(context, model, parameters, ids.dim(0), ids.dim(1));
+    generator.record_routing();
+    for (std::int64_t row = 0; row < ids.dim(0); ++row) {
+      const auto tokens = ids.slice_rows(row, row + 1).span<std::int32_t>();
+      const RowTokens fed{static_cast<std::size_t>(row), {tokens.begin(), tokens.end()}};
+      generator.feed(std::span(&fed, 1));
+      records += routing_record(routed_layers(model), {RoutingSource::Kind::generate, row}, tokens,
+                                generator.routing(fed.row, ids.dim(1)));
+    }
+  });
+  const std::string file = write("golden", records);
+  for (const Keys& layout : {Keys{}, Keys{"ranks=4", "ici_expert_parallelism=4"}}) {
+    const CaseReport report = run_case({folder, layout + Keys{"routing_replay=" + file}});
+    EXPECT_TRUE(report.pass());
+    ASSERT_EQ(report.rows.size(), rows + 1);
+    const auto row = std::ranges::find(report.rows, "routing agreement", &Row::name);
+    ASSERT_NE(row, report.rows.end());
+    EXPECT_EQ(row->error.max_abs, 0);
+  }
+  expect_usage_error([&] { run_case({folder, {"routing_record=" + file}}); }, {"routing_record"});
 }
 
 TEST(RoutingIndex, FindsTheRecordThatBeginsMostAlike) {
