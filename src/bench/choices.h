@@ -19,7 +19,7 @@ class FixedChoices : public RoutingTape {
   explicit FixedChoices(std::vector<Tensor> choices) : choices_(std::move(choices)) {}
   Tensor replay(const Context& context, std::int64_t step, std::int64_t layer, std::int64_t first_row,
                 const ArrayInfo& logits) override;
-  void record(const Context&, std::int64_t, std::int64_t, std::int64_t, const Array&, const Array&,
+  void record(Context&, std::int64_t, std::int64_t, std::int64_t, const Array&, const Array&,
               const Routing&) override {}
   double mean_experts_used() const;  // a step
 

@@ -13,7 +13,9 @@
 #include "core/resident_memory.h"
 #include "generate/generate.h"
 #include "generate/token_text.h"
+#include "metrics/append_file.h"
 #include "metrics/atomic_file.h"
+#include "routing/routing_keys.h"
 #include "train/session.h"
 #include "train/step_cost.h"
 
@@ -38,6 +40,7 @@ Hugging Face folder; given first, it says what the model and its tokenizer are. 
   quantize_kvcache=true             keys and values in 8 bits: half the memory, and less to read for each token
   weight_format=int4                weights in 4 or 8 bits, made on load: int4, int4a, mxfp4, int8
   init_weights_seed=1               other draws
+  routing_record=FILE               the experts of every token, for `train routing_replay=FILE`
   ranks=8 ici_expert_parallelism=8  any mesh and strategy, also under mpirun: the same text, up to rounding
 
 A generation_config.json in FOLDER (temperature, top_k, top_p, min_p, repetition_penalty, do_sample, eos_token_id) says what
@@ -181,6 +184,21 @@ void write_generated(const std::string& file, const Generation& generation, cons
   write_file_atomic(file, json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
+// A record of each row: of the tokens that were fed, which the last one that was made is not.
+void record_routing(AppendFile& file, const Generation& generation, const Generator& generator,
+                    const Generated& made) {
+  file.clear();
+  for (std::size_t row = 0; row < made.rows.size(); ++row) {
+    std::vector<std::int32_t> tokens = generation.prompt.tokens;
+    tokens.insert(tokens.end(), made.rows[row].tokens.begin(), made.rows[row].tokens.end());
+    tokens.resize(static_cast<std::size_t>(generator.length(row)));
+    file.append(routing_record(routed_layers(generation.run.model),
+                               {RoutingSource::Kind::generate, static_cast<std::int64_t>(row)}, tokens,
+                               generator.routing(row, std::ssize(tokens))));
+  }
+  file.close();
+}
+
 void tell_times(const Generation& generation, const Generated& made) {
   std::size_t tokens = 0;
   for (const GeneratedRow& row : made.rows) tokens += row.tokens.size();
@@ -199,6 +217,9 @@ int generate_text(const Options& options, Processes& processes) {
   const bool first = processes.index() == 0;
   const Generation generation = make_generation(model_to_run("generate", processes, options.settings));
   const Config& config = generation.run.config;
+  const std::string record = routing_files(config, generation.run.model).record;
+  AppendFile routing;
+  if (first && !record.empty()) routing = AppendFile("routing", record);
   processes.agree(nullptr, config.get_float("collective_timeout_seconds"));
   if (first) {
     for (const std::string& note : generation.run.notes) fmt::print(stderr, "{}\n", note);
@@ -212,6 +233,7 @@ int generate_text(const Options& options, Processes& processes) {
         static_cast<std::int64_t>(generation.prompt.tokens.size()) + generation.options.most_tokens;
     Generator generator(context, generation.run.model, parameters, static_cast<std::int64_t>(generation.rows),
                         room);
+    if (!record.empty()) generator.record_routing();
     std::optional<TextWriter> writer;
     if (context.comm->rank() == 0) writer.emplace(generation);
     const std::vector<std::vector<std::int32_t>> prompts(generation.rows, generation.prompt.tokens);
@@ -221,6 +243,7 @@ int generate_text(const Options& options, Processes& processes) {
         });
     if (!writer) return;
     writer->finish();
+    if (routing.is_open()) record_routing(routing, generation, generator, made);
     tell_times(generation, made);
     if (!options.json_file.empty())
       write_generated(options.json_file, generation, made, load.count(), *writer);

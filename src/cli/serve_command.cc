@@ -14,7 +14,9 @@
 #include "core/error.h"
 #include "dist/comm/stop_signal.h"
 #include "generate/generate.h"
+#include "metrics/append_file.h"
 #include "metrics/atomic_file.h"
+#include "routing/routing_keys.h"
 #include "serve/engine.h"
 #include "serve/http_server.h"
 #include "train/session.h"
@@ -41,6 +43,7 @@ long prompts are read in pieces between others' tokens.
   prefill_chunk_size=256     most tokens of prompts that are read at once; use_chunked_prefill=false: whole prompts
   enable_prefix_caching=false       reads all of every prompt; without, not what a row remembers of its beginning.
                                     true: layers with windows or chunks remember whole texts for that, too
+  routing_record=FILE        the experts of every token of each text that ends, for `train routing_replay=FILE`
   mtp_draft=true   as for `generate`; how many drafts were right is among the metrics
   decode_sampling_strategy=greedy   and its keys, as for `generate`, where a request does not say; FOLDER's
                                     generation_config.json where the command line does not
@@ -132,6 +135,12 @@ int serve_texts(const Options& options, Processes& processes) {
     server.emplace(address, serving.served, batcher, experts, static_cast<int>(connections));
   }
   const Config& config = serving.run.config;
+  const std::string record = routing_files(config, serving.run.model).record;
+  AppendFile routing;
+  if (first && !record.empty()) {
+    routing = AppendFile("routing", record);
+    routing.clear();
+  }
   processes.agree(nullptr, config.get_float("collective_timeout_seconds"));
   if (first) {
     for (const std::string& note : serving.run.notes) fmt::print(stderr, "{}\n", note);
@@ -142,6 +151,7 @@ int serve_texts(const Options& options, Processes& processes) {
       const Parameters parameters = serving.run.load(context);
       Generator generator(context, serving.run.model, parameters, serving.limits.rows,
                           serving.served.capacity, serving.forgets);
+      if (!record.empty()) generator.record_routing();
       if (context.comm->rank() != 0) {
         serve::run_engine(context, serving.run.model, generator, nullptr);
         return;
@@ -151,6 +161,7 @@ int serve_texts(const Options& options, Processes& processes) {
       serve::EngineHead head{batcher, experts, [&] {
                                if (stop_signal() != 0) batcher.close();
                              }};
+      if (routing.is_open()) head.routing_record = &routing;
       serve::run_engine(context, serving.run.model, generator, &head);
     });
   } catch (...) {
@@ -162,6 +173,7 @@ int serve_texts(const Options& options, Processes& processes) {
     fmt::print(stderr, "stopped: {} texts finished, {} abandoned; {} tokens read, {} made\n",
                counts.stopped + counts.length, counts.abandoned, counts.prompt_tokens, counts.new_tokens);
   }
+  routing.close();
   return 0;
 }
 

@@ -9,6 +9,7 @@
 #include "cli/progress.h"
 #include "core/error.h"
 #include "generate/stored_model.h"
+#include "routing/routing_keys.h"
 #include "train/initial_weights.h"
 #include "train/session.h"
 
@@ -97,6 +98,8 @@ ModelToRun model_to_run(const std::string& command, const Processes& processes,
   const bool drafts = config.get_bool("mtp_draft");
   if (drafts && command == "eval")
     fail_usage("[eval] mtp_draft=true: only `generate` and `serve` draft tokens; set mtp_draft=false");
+  refuse_routing_key(config, "routing_replay", "`train` and `verify`");
+  if (command == "eval") refuse_routing_key(config, "routing_record", "`train`, `generate` and `serve`");
   const ModelConfig whole = model_config(config), model = drafts ? whole : without_predictions(whole);
   if (drafts && model.predictions == 0)
     fail_usage("[{}] mtp_draft=true: the model has no prediction layers (mtp_num_layers=0)", command);

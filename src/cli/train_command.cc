@@ -24,6 +24,9 @@ Trains a model. Keys are the reference's: a command line of it works here from C
       ranks=4 ici_expert_parallelism=-1 dataset_type=synthetic steps=5
       four ranks in this process, experts split over them
 
+routing_record=FILE writes the experts of every token, routing_replay=FILE takes those that `generate`, `serve` or a training
+wrote for the same texts.
+
 Leaves metrics.jsonl, summary.json, plots/*.svg, tensorboard/ and checkpoints/ in base_output_directory/run_name. With the
 same run_name it goes on from the newest checkpoint there, bit for bit. SIGTERM and SIGINT save and end with status 75.
 )";

@@ -36,6 +36,9 @@ relative error of each tensor, and the first tensor that differs. A case is
 A case brings its own config and batch. Keys on the command line come on top of it: ranks, mesh axes, strategy,
 dtype. The numbers must not depend on them; ranks=N replaces the mesh that the case itself names.
 
+routing_replay=FILE sends the tokens of a folder's pass to the experts that FILE has for the same texts, and reports
+how many of them the router would have chosen itself.
+
   --tolerance T  largest error relative to a tensor's largest magnitude (default 2e-5; the norms of final
                  parameters are held to a tenth of it, gradient norms while a folder trains to five times; of
                  a folder with gated delta nets 2.4e-4, in training 3.3e-4 for losses and 5.5e-3 for norms;

@@ -29,6 +29,12 @@ std::vector<KeyDeclaration> moe_keys() {
       integer_key("topk_routing_group", -1, at_least_or(1, -1), "groups a token may choose from"),
       boolean_key("float32_gate_logits", false, "router logits in float32"),
       boolean_key("use_random_routing", false, "uniformly drawn experts, for measurements"),
+      text_key("routing_record", "",
+               "file that gets the experts of every token that `train`, `generate` or `serve` route "
+               "(docs/formats.md); empty: none"),
+      text_key("routing_replay", "",
+               "such a file: `train` and `verify` send each token to the experts that it names for the same "
+               "text, weighted by the router's scores of now; empty: the router chooses"),
       float_key("load_balance_loss_weight", 0.0, at_least(0), "weight of the balance loss"),
       boolean_key("sparse_matmul", true, "rows sorted by expert and grouped products; false: the dense path"),
       float_key("capacity_factor", -1.0, any_number(),

@@ -201,10 +201,16 @@ TEST(Drafts, ChangeNoText) {
                 .most_tokens = 25, .log_probs = true, .vocab = kFewTokens, .prompt_piece = piece};
             if (drawn) options.sampling.strategy = SamplingStrategy::weighted;
             Generator one(context, plain, parameters, 4, 32), two(context, model, parameters, 4, 32);
+            one.record_routing();
+            two.record_routing();
             const Generated want = generate(one, prompts, options, nothing),
                             got = generate_with_drafts(two, prompts, options, nothing);
             for (std::size_t r = 0; r < prompts.size(); ++r) {
               EXPECT_EQ(got.rows[r].tokens, want.rows[r].tokens) << r;
+              if (context.comm->rank() == 0) {  // drafts that were wrong have left no experts
+                ASSERT_EQ(two.length(r), one.length(r));
+                EXPECT_EQ(two.routing(r, two.length(r)), one.routing(r, one.length(r)));
+              }
               for (std::size_t i = 0; i < want.rows[r].tokens.size(); ++i)
                 EXPECT_NEAR(got.rows[r].log_probs[i], want.rows[r].log_probs[i], 1e-4);
             }

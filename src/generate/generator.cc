@@ -23,6 +23,10 @@ Sharding row_split(const Context& context, const ModelConfig& model, std::int64_
   return Sharding{{attention_tokens(context, model, rows, 1).dims[0]}, {}};
 }
 
+std::size_t routing_of_token(const RoutedLayers& routed) {
+  return routed.layers.size() * static_cast<std::size_t>(routed.slots);
+}
+
 }  // namespace
 
 Generator::Generator(Context& context, const ModelConfig& model, const Parameters& parameters,
@@ -149,6 +153,10 @@ Tensor Generator::run(std::span<const RowTokens> fed, ForwardOptions options) {
         options.caches = &caches_;
         ForwardResult out = forward(context_, model_, parameters_, place_batch(context_, batch), options);
         if (out.logits.defined()) logits = replicate(context_, out.logits).tensor();
+        if (!drafts && routing_) {
+          for (std::size_t i = 0; i < out.routing.size(); ++i)
+            routing_->add(context_, out.loads[i].layer, 0, out.routing[i].ids);
+        }
         if (!drafts) {
           trunk_ = model_.predictions > 0 ? out.trunk : Array();
           loads_ = std::move(out.loads);
@@ -161,6 +169,7 @@ Tensor Generator::run(std::span<const RowTokens> fed, ForwardOptions options) {
   }
   logits =
       read_back(context_, logits, "logits", [&] { return Tensor(Memory(), DType::f32, logits.shape()); });
+  if (!drafts && routing_) keep_routing(fed, places, shape[1]);
   for (const RowTokens& row : fed) rows_.add(row.row, std::ssize(row.tokens));
   std::vector<std::int64_t> in_order(static_cast<std::size_t>(shape[0]));
   std::iota(in_order.begin(), in_order.end(), 0);
@@ -190,6 +199,10 @@ void Generator::begin(std::size_t row, std::size_t from, std::int64_t tokens) {
   const std::span<AttentionCache> caches(caches_.layers);
   const auto layers = static_cast<std::size_t>(model_.layers);
   rows_.cut(row, from, tokens);
+  if (!routed_.empty()) {
+    if (row != from) routed_[row] = routed_[from];
+    routed_[row].resize(static_cast<std::size_t>(tokens) * routing_of_token(routing_->routed()));
+  }
   remember_rows(caches.first(layers), row, from, tokens);
   const std::int64_t drafted = std::min(tokens, drafted_.lengths[from]);
   drafted_.cut(row, from, drafted);
@@ -201,7 +214,42 @@ void Generator::cut(std::size_t row, std::int64_t tokens) {
         "row {} of {} tokens, {} of them with drafts, cut to {}", row, rows_.lengths[row],
         drafted_.lengths[row], tokens);
   rows_.cut(row, row, tokens);
+  if (!routed_.empty())
+    routed_[row].resize(static_cast<std::size_t>(tokens) * routing_of_token(routing_->routed()));
   remember_rows(std::span(caches_.layers).first(static_cast<std::size_t>(model_.layers)), row, row, tokens);
+}
+
+void Generator::record_routing() {
+  routing_.emplace(routed_layers(model_));
+  if (context_.comm->rank() == 0) routed_.resize(rows_.lengths.size());
+}
+
+void Generator::keep_routing(std::span<const RowTokens> fed, const Places& places, std::int64_t length) {
+  const std::vector<std::uint16_t> all = routing_->gather(context_, places.batch, length);
+  if (routed_.empty()) return;  // not rank 0
+  const std::int64_t slots = routing_->routed().slots;
+  for (std::size_t r = 0; r < fed.size(); ++r) {
+    std::vector<std::uint16_t>& of_row = routed_[fed[r].row];
+    for (std::int64_t s = 0; s < std::ssize(fed[r].tokens); ++s) {
+      for (std::int64_t layer = 0; layer < std::ssize(routing_->routed().layers); ++layer) {
+        const auto from = all.begin() + ((layer * places.batch + places.fed[r]) * length + s) * slots;
+        of_row.insert(of_row.end(), from, from + slots);
+      }
+    }
+  }
+}
+
+std::vector<std::uint16_t> Generator::routing(std::size_t row, std::int64_t tokens) const {
+  CHECK(routing_ && row < routed_.size() && tokens <= rows_.lengths[row], "{} tokens of row {}", tokens, row);
+  const std::int64_t slots = routing_->routed().slots;
+  std::vector<std::uint16_t> result;
+  for (std::int64_t layer = 0; layer < std::ssize(routing_->routed().layers); ++layer) {
+    for (std::int64_t s = 0; s < tokens; ++s) {
+      const auto from = routed_[row].begin() + (s * std::ssize(routing_->routed().layers) + layer) * slots;
+      result.insert(result.end(), from, from + slots);
+    }
+  }
+  return result;
 }
 
 // Of this rank's rows only.

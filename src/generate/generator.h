@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "models/decoder.h"
+#include "routing/routing_blocks.h"
 
 namespace switchyard {
 
@@ -46,6 +48,12 @@ class Generator {
   // sees: the token after those must not see it.
   bool can_begin(std::size_t from, std::int64_t tokens) const;
   void forget(std::size_t row) { begin(row, row, 0); }
+
+  // Before the first call, on all ranks: the experts of every token that a row remembers are kept, those of
+  // drafts that were cut() left out, those of a row that another began from taken along.
+  void record_routing();
+  // Those of the first `tokens` tokens of a row, [L,S,K] of the layers of routed_layers(). On rank 0.
+  std::vector<std::uint16_t> routing(std::size_t row, std::int64_t tokens) const;
 
   ThreadPool& pool() const { return *context_.pool; }
   std::int64_t rows() const { return std::ssize(rows_.lengths); }
@@ -89,6 +97,8 @@ class Generator {
   void remember_rows(std::span<AttentionCache> caches, std::size_t row, std::size_t from,
                      std::int64_t tokens);
   void choose_rows(std::span<const RowTokens> fed, const Places& places);
+  // After a call with a batch of [rows, length] tokens. Collective.
+  void keep_routing(std::span<const RowTokens> fed, const Places& places, std::int64_t length);
 
   Context& context_;
   ModelConfig model_;
@@ -101,6 +111,8 @@ class Generator {
   std::int64_t first_here_ = 0;  // of this rank's rows
   AttentionCaches caches_;
   std::vector<LayerLoad> loads_;
+  std::optional<RoutingBlocks> routing_;            // of the running call, where experts are recorded
+  std::vector<std::vector<std::uint16_t>> routed_;  // of the rows, on rank 0: [S,L,K] of their tokens
 };
 
 }  // namespace switchyard

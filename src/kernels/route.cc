@@ -148,13 +148,20 @@ void draw(const RandomChoices& random, const TensorView& logits, std::int64_t to
     ids[k] = rng_randint(random.key, first + k, 0, static_cast<std::int32_t>(logits.dim(2)));
 }
 
+bool is_given(std::span<const std::int32_t> choices) {
+  return !choices.empty() && choices[0] >= 0;
+}
+
 // Drawn ids depend on no data of the device, so the host draws them.
 void route_on_gpu(const RouteArgs& args) {
-  if (!args.rule.random || args.choices.defined()) return gpu::route(args);
+  if (!args.rule.random) return gpu::route(args);
   const Shape& shape = args.ids.shape();
-  const Tensor drawn(DType::i32, shape);
-  for (std::int64_t t = 0; t < shape[0] * shape[1]; ++t)
-    draw(args.random, args.logits, t, row_of<std::int32_t>(drawn.view(), t));
+  const Tensor drawn = Memory().zeros(DType::i32, shape);
+  if (args.choices.defined()) copy(args.choices, drawn.view());
+  for (std::int64_t t = 0; t < shape[0] * shape[1]; ++t) {
+    const auto ids = row_of<std::int32_t>(drawn.view(), t);
+    if (!args.choices.defined() || !is_given(ids)) draw(args.random, args.logits, t, ids);
+  }
   copy(drawn.view(), args.ids);
   RouteArgs given = args;
   given.choices = args.ids;
@@ -203,21 +210,23 @@ void route(ThreadPool& pool, const RouteArgs& args) {
     return;
   if (args.logits.on_gpu()) return route_on_gpu(args);
   const auto bias = bias_of(args.bias);
-  pool.for_range(args.logits.dim(0) * args.logits.dim(1), kRoutedAtOnce,
-                 [&](std::int64_t begin, std::int64_t end) {
-                   Scratch scratch(rule, args.logits.dim(2));
-                   for (std::int64_t t = begin; t < end; ++t) {
-                     const auto chosen = row_of<std::int32_t>(args.ids, t);
-                     router_scores(rule.score, row_of(args.logits, t), scratch.scores);
-                     if (args.choices.defined())
-                       std::ranges::copy(row_of<std::int32_t>(args.choices, t), chosen.begin());
-                     else if (rule.random)
-                       draw(args.random, args.logits, t, chosen);
-                     else
-                       choose(rule, row_of(args.logits, t), bias, scratch, chosen);
-                     weigh(rule, scratch.scores, bias, chosen, row_of(args.weights, t));
-                   }
-                 });
+  pool.for_range(
+      args.logits.dim(0) * args.logits.dim(1), kRoutedAtOnce, [&](std::int64_t begin, std::int64_t end) {
+        Scratch scratch(rule, args.logits.dim(2));
+        for (std::int64_t t = begin; t < end; ++t) {
+          const auto chosen = row_of<std::int32_t>(args.ids, t);
+          router_scores(rule.score, row_of(args.logits, t), scratch.scores);
+          const auto given =
+              args.choices.defined() ? row_of<std::int32_t>(args.choices, t) : std::span<std::int32_t>();
+          if (is_given(given))
+            std::ranges::copy(given, chosen.begin());
+          else if (rule.random)
+            draw(args.random, args.logits, t, chosen);
+          else
+            choose(rule, row_of(args.logits, t), bias, scratch, chosen);
+          weigh(rule, scratch.scores, bias, chosen, row_of(args.weights, t));
+        }
+      });
 }
 
 void route_backward(ThreadPool& pool, const RouteBackwardArgs& args) {

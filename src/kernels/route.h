@@ -39,9 +39,11 @@ struct RandomChoices {
 
 struct RouteArgs {
   RoutingRule rule;
-  TensorView logits;     // [B,S,E] f32
-  TensorView bias;       // [E] f32; undefined: none
-  TensorView choices;    // [B,S,K] i32, copied to ids in place of a choice; undefined: the rule chooses
+  TensorView logits;  // [B,S,E] f32
+  TensorView bias;    // [E] f32; undefined: none
+  // [B,S,K] i32, copied to ids in place of a choice, but for tokens whose first one is negative: for those,
+  // and where this is undefined, the rule chooses.
+  TensorView choices;
   RandomChoices random;  // with rule.random
   TensorView ids;        // [B,S,K] i32
   TensorView weights;    // [B,S,K] f32

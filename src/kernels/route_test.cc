@@ -94,6 +94,23 @@ TEST(Route, TakesTheChoicesThatItIsGiven) {
   }
 }
 
+TEST(Route, ChoosesForTokensThatAreGivenNone) {
+  for (const auto& named : reference::routing_rules()) {
+    Problem p(named, 2), alone(named, 2);
+    ThreadPool pool(2);
+    route(pool, alone.args());
+    std::vector<std::int32_t> choices;
+    for (std::int32_t i = 0; i < kBatch * kLength * 2; ++i)
+      choices.push_back(i % 6 < 2 ? -1 : i * 5 % kExperts);
+    RouteArgs args = p.args();
+    args.choices = TensorView::of_host(choices.data(), {kBatch, kLength, 2});
+    route(pool, args);
+    for (std::int32_t i = 0; i < kBatch * kLength * 2; ++i)
+      ASSERT_EQ(p.ids_of(0)[i], i % 6 < 2 ? alone.ids_of(0)[i] : choices[static_cast<std::size_t>(i)]) << i;
+    p.expect_weights_of_ids();
+  }
+}
+
 TEST(Route, DrawsIdsByTheTokensPlaceInTheBatch) {
   Problem p({"random", {.score = RouterScore::sigmoid, .softmax_over_selected = false, .random = true}, true},
             3);

@@ -108,10 +108,22 @@ Tensor Pipeline::exchange(int neighbour, const Tensor& send, bool receive) {
   return result;
 }
 
-void sum_over_run(Context& context, std::span<double> values) {
+namespace {
+
+void sum_all(Context& context, const TensorView& values) {
   const Axes all = dual(*context.mesh, Sharding{}).partial;
-  context.comm->all_reduce(context.group(all), host_view(values));
-  if (context.stage.count > 1) context.comm->all_reduce(context.stage.across, host_view(values));
+  context.comm->all_reduce(context.group(all), values);
+  if (context.stage.count > 1) context.comm->all_reduce(context.stage.across, values);
+}
+
+}  // namespace
+
+void sum_over_run(Context& context, std::span<double> values) {
+  sum_all(context, host_view(values));
+}
+
+void sum_over_run(Context& context, std::span<std::int32_t> values) {
+  sum_all(context, host_view(values));
 }
 
 void max_over_run(Context& context, std::span<float> values) {

@@ -66,5 +66,7 @@ void max_over_run(Context& context, std::span<float> values);
 
 // Sums in float64 over all ranks of the run, each rank's own contribution counted once. Collective.
 void sum_over_run(Context& context, std::span<double> values);
+// The same of whole numbers.
+void sum_over_run(Context& context, std::span<std::int32_t> values);
 
 }  // namespace switchyard

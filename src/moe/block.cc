@@ -69,6 +69,12 @@ DispatchResult in_chunks(Context& context, const DispatchCall& call, const Shard
 
 }  // namespace
 
+bool is_first_of_repeats(const Context& context, const Sharding& tokens) {
+  Axes axes = tokens.dims[0];
+  axes.insert(axes.end(), tokens.dims[1].begin(), tokens.dims[1].end());
+  return first_of_repeats(context, axes);
+}
+
 void check_chunks(const MoeExecution& execution, std::int64_t length, std::int64_t width) {
   if (!execution.sparse) return;
   if (length % execution.token_chunks != 0)
@@ -107,9 +113,7 @@ MoeOutput moe_block(Context& context, const MoeConfig& config, const MoeExecutio
   out.load.layer = layer;
   out.load.rows.assign(static_cast<std::size_t>(config.experts), 0.0);
   out.load.dropped = std::move(result.dropped);
-  Axes token_axes = tokens.dims[0];
-  token_axes.insert(token_axes.end(), tokens.dims[1].begin(), tokens.dims[1].end());
-  if (first_of_repeats(context, token_axes))
+  if (is_first_of_repeats(context, tokens))
     out.load.counted =
         count_rows(context, config, execution, out.routing.ids.tensor(), local_segments.tensor());
   if (!first_of_repeats(context, result.drop_axes))

@@ -14,6 +14,9 @@ struct MoeOutput {
   LayerLoad load;
 };
 
+// False on ranks that only repeat what another rank holds of tokens [B,S,...] in this sharding.
+bool is_first_of_repeats(const Context& context, const Sharding& tokens);
+
 // Error(usage) when num_moe_token_chunks does not divide the `length` tokens of a sequence on one rank, or
 // num_moe_emb_chunks the `width` of a token.
 void check_chunks(const MoeExecution& execution, std::int64_t length, std::int64_t width);

@@ -93,6 +93,18 @@ Array gate_logits(Context& context, const MoeExecution& execution, const Array& 
   return cast(context, logits, DType::f32);
 }
 
+Tensor choices_of_router(Context& context, const MoeConfig& config, const Array& logits, const Array& bias,
+                         std::int64_t step, std::int64_t layer, std::int64_t first_row) {
+  std::vector<Tensor> inputs{logits.tensor()};
+  std::vector<ArrayInfo> infos{logits.info()};
+  if (bias.defined()) {
+    inputs.push_back(bias.tensor());
+    infos.push_back(bias.info());
+  }
+  const RouteOp op(config, step, layer, first_row, {});
+  return inside_op(context, "route", "forward", [&] { return op.forward(context, inputs, infos)[0]; });
+}
+
 Routing route(Context& context, const MoeConfig& config, const Array& logits, const Array& bias,
               std::int64_t step, std::int64_t layer, std::int64_t first_row, const Tensor& replayed) {
   std::vector<Array> inputs{logits};

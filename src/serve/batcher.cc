@@ -383,6 +383,8 @@ void Batcher::finish(std::size_t row, Finish how) {
      : told == Finish::length ? counts_.length
                               : counts_.abandoned) += 1;
   }
+  // Before anybody can see that the text is whole.
+  if (on_finished_ && told != Finish::abandoned) on_finished_(row, running.text.request.choice, fed_[row]);
   running.text.pieces->add({running.text.request.choice, std::move(rest), 0, {}, told});
   rows_[row].reset();
 }

@@ -85,6 +85,11 @@ class Batcher {
     rows_of_part_ = rows_.size() / static_cast<std::size_t>(parts);
     can_begin_ = std::move(can_begin);
   }
+  // `hook` is called, by that thread, when a text ends that was not abandoned, with the tokens of its row
+  // that were fed and kept.
+  using FinishedHook =
+      std::function<void(std::size_t row, std::size_t choice, std::span<const std::int32_t> fed)>;
+  void on_finished(FinishedHook hook) { on_finished_ = std::move(hook); }
   // Then: what to feed next, waiting up to `seconds` for something; then what came of
   // it.
   Step next(double seconds);
@@ -128,6 +133,7 @@ class Batcher {
   CanBegin can_begin_ = [](std::size_t, std::int64_t) { return true; };
   std::int64_t turns_ = 0;    // that were given
   bool prompts_next_ = true;  // prompts and tokens take turns
+  FinishedHook on_finished_;
 };
 
 }  // namespace switchyard::serve

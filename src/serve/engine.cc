@@ -132,6 +132,15 @@ void run_engine(Context& context, const ModelConfig& model, Generator& generator
       return generator.can_begin(from, tokens);
     });
   }
+  std::int64_t recorded = 0;  // texts
+  if (head != nullptr && head->routing_record != nullptr) {
+    head->batcher.on_finished([&, routed = routed_layers(model)](std::size_t row, std::size_t choice,
+                                                                 std::span<const std::int32_t> fed) {
+      const RoutingSource source{RoutingSource::Kind::serve, recorded++, static_cast<std::int64_t>(choice)};
+      head->routing_record->append(
+          routing_record(routed, source, fed, generator.routing(row, std::ssize(fed))));
+    });
+  }
   double summed = seconds_now();
   bool anything_new = false;
   for (;;) {

@@ -7,6 +7,7 @@
 
 #include "autograd/context.h"
 #include "generate/generator.h"
+#include "metrics/append_file.h"
 #include "serve/batcher.h"
 
 namespace switchyard::serve {
@@ -31,6 +32,8 @@ struct EngineHead {
   Batcher& batcher;
   ExpertRows& experts;
   std::function<void()> between = [] {};  // called between steps and while nothing is to do
+  // Gets a record of each text that ends (routing/routing_file.h); the generator records, then.
+  AppendFile* routing_record = nullptr;
 };
 
 // Until the batcher is done. `head` is null on all ranks but 0. Collective.

@@ -102,6 +102,10 @@ StepMetrics step_metrics(const StepResult& r, double seconds, double tokens_per_
   m.set("learning/skipped_steps", static_cast<double>(r.skipped));
   m.set("optim/step_skipped", r.bad.empty() ? 0 : 1);
   if (!r.scores.empty()) m.set("learning/max_logits", largest_of(r.scores));
+  if (r.routing) {
+    m.set("moe/routing_agreement", r.routing->share());
+    m.set("moe/routing_replayed", r.routing->covered());
+  }
   m.set("learning/perplexity", std::exp(r.lm_loss));
   m.set("perf/step_time_seconds", seconds);
   m.set("perf/per_device_tokens_per_sec", tokens_per_rank / seconds);

@@ -44,6 +44,7 @@ void Recorder::record(std::int64_t step, const StepResult& r, double seconds, Tr
       step, r.loss, std::exp(r.lm_loss), tokens / seconds, flops / seconds * 1e-12,
       100 * flops / seconds / peak_, std::abs(r.raw_grad_norm));  // no -nan
   if (!r.layers.empty()) text += fmt::format("  load {:.2f}x  dropped {:.0f}", worst, dropped);
+  if (r.routing) text += fmt::format("  routing agreement {:.4f}", r.routing->share());
   observer_.line(text + fmt::format("  {:.2f} s  {}", seconds, megabytes(memory_peak())));
   if (!r.bad.empty()) observer_.line("warning: " + r.bad);
   observer_.progress(step + 1,

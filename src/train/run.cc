@@ -15,6 +15,7 @@
 #include "generate/generate.h"
 #include "kernels/machine_loops.h"
 #include "metrics/atomic_file.h"
+#include "routing/routing_keys.h"
 #include "tokenizer/tokenizer.h"
 #include "train/dry_step.h"
 #include "train/initial_weights.h"
@@ -124,6 +125,8 @@ struct Setup {
   std::int64_t eval_interval = 0;  // 0: none
   TracedSteps traced = {};
   RunData data = {};
+  RoutingFiles routing = {};
+  std::shared_ptr<AppendFile> routing_record = {};  // of process 0, where experts are recorded
   Parameters::FillBlock fill = {};
   ResumePoint resume = {};
   std::vector<ExtraFile> extras = {};
@@ -146,6 +149,8 @@ class RankRun {
         trainer_(context, setup.model, setup.training, parameters()),
         trace_(context, setup.traced, setup.folder + "/trace.json"),
         saves_(trainer_, setup.plan, setup.layout, setup.checkpoints()) {
+    if (const RoutingFiles& files = setup.routing; files.replay || !files.record.empty())
+      trainer_.trace_routing(std::make_shared<StepRouting>(setup.model, files.replay, !files.record.empty()));
     if (speaks_) recorder_ = std::make_unique<Recorder>(observer_, *writer_, setup.peak);
   }
 
@@ -195,6 +200,9 @@ class RankRun {
         if (setup_.resume.own) recorder_->continue_from(done_);
       }
     }
+    if (speaks_ && setup_.routing_record)  // what comes after the checkpoint is recorded again
+      setup_.routing_record->keep(setup_.resume.own ? RoutingFile::bytes_before(setup_.routing.record, done_)
+                                                    : 0);
     if (speaks_ && config_.get_int("weight_digest_interval") > 0 &&
         !has_replicas(context_, trainer_.parameters()))
       observer_.line("weight_digest_interval: no weight has copies in several processes to compare");
@@ -217,6 +225,7 @@ class RankRun {
     cost_ = {context_.comm->counts(), std::max(cost_.peak_bytes, context_.memory.account()->peak()),
              std::move(result.layer_bytes), context_.host_reads};
     trace_.after(step);
+    if (speaks_ && setup_.routing_record) setup_.routing_record->append(result.routing_records);
     if (speaks_) recorder_->record(step, result, seconds, trainer_, setup_.sizes);
     trainer_.bad_steps().stop_if_hopeless(step, result.loss);
     const std::int64_t digests = config_.get_int("weight_digest_interval");
@@ -245,9 +254,10 @@ class RankRun {
                              {"bad_steps", to_json(trainer_.bad_steps().state())}};
       for (const auto& [phase, seconds] : trainer_.timer().totals()) notes.manifest.phases[phase] = seconds;
       notes.extras = setup_.extras;
-      notes.first = [writer = writer_, path = setup_.folder + "/summary.json",
+      notes.first = [writer = writer_, record = setup_.routing_record, path = setup_.folder + "/summary.json",
                      text = summary().dump(1) + "\n"] {
         writer->sync();
+        if (record) record->sync();
         write_file_atomic(path, text);
       };
     }
@@ -338,6 +348,7 @@ Setup make_setup(const Config& config, const Processes& processes, std::vector<s
   } else {  // room for what is restored
     setup.fill = [](const ParameterSpec& spec, const Box& block) { return Tensor(spec.dtype, block.shape); };
   }
+  setup.routing = routing_files(config, model);
   setup.data = make_run_data(config, model.vocab, setup.sizes);
   setup.eval_interval = setup.data.eval ? config.get_int("eval_interval") : 0;
   return setup;
@@ -367,6 +378,8 @@ RunReport run_training(const Config& config, Processes& processes, RunObserver& 
     std::error_code ignored;
     // An existing run may have another writer, which must not be disturbed.
     if (setup.plan.enabled && fs::exists(setup.checkpoints(), ignored)) lock.emplace(setup.checkpoints());
+    if (const std::string& path = setup.routing.record; !path.empty())
+      setup.routing_record = std::make_shared<AppendFile>("routing", path);
     writer.emplace(open_outputs(config, setup.folder));
     if (setup.plan.enabled && !lock) lock.emplace(setup.checkpoints());
     if (lock) prune(FileSystem::real(), setup.checkpoints(), 0);
@@ -390,6 +403,7 @@ RunReport run_training(const Config& config, Processes& processes, RunObserver& 
       stopped_by = signal;
   });
   if (writer) writer->close();
+  if (setup.routing_record) setup.routing_record->close();
   report.stopped_by = stopped_by;
   return report;
 }

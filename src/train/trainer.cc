@@ -139,6 +139,11 @@ Trainer::Trainer(Context& context, ModelConfig model, TrainConfig config, Parame
         config_.stage_microbatches);
 }
 
+void Trainer::trace_routing(std::shared_ptr<StepRouting> routing) {
+  model_.moe_execution.tape = routing;
+  routing_ = std::move(routing);
+}
+
 StepResult Trainer::step(std::int64_t step, const BatchRows& batch) {
   StepResult result;
   Position& position = context_.comm->position();
@@ -242,13 +247,16 @@ void Trainer::accumulate(std::int64_t step, const BatchRows& batch, StepResult& 
     options.head_scores = config_.qk_clip > 0;
     options.balance_share = 1 / static_cast<double>(count);
     options.input = input;
+    if (routing_ != nullptr) routing_->begin_pass(i * rows);
     ForwardResult out = forward(context_, model_, parameters_, placed, options);
+    if (routing_ != nullptr) routing_->end_pass();
     losses.insert(losses.end(), {out.loss, out.lm_loss, out.z_loss, out.balance_loss, out.prediction_loss});
     std::ranges::move(out.scores, std::back_inserter(scores));
     std::ranges::move(out.loads, std::back_inserter(loads));
     result.layer_bytes = std::move(out.layer_bytes);
     return StageOutput{out.output, out.loss};
   };
+  if (routing_ != nullptr) routing_->begin_step(step, batch);
   if (context_.ahead != nullptr) context_.ahead->begin_step();
   pipeline(rows, batch.sequence).train(count, run_stage, [&](const std::function<void()>& go_back) {
     auto phase = timer_.scope("backward");
@@ -271,6 +279,11 @@ void Trainer::accumulate(std::int64_t step, const BatchRows& batch, StepResult& 
   result.lm_loss = sums[1], result.z_loss = sums[2];
   result.balance_loss = sums[3], result.prediction_loss = sums[4];
   gather_statistics(loads, result);
+  if (routing_ != nullptr) {
+    StepRouting::Result routing = routing_->end_step(context_);
+    if (routing_->replays()) result.routing = routing.agreement;
+    result.routing_records = std::move(routing.records);
+  }
   if (config_.qk_clip > 0) result.scores = largest_scores_of_stacks(context_, model_, scores);
 }
 

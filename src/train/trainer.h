@@ -8,6 +8,7 @@
 #include "models/decoder.h"
 #include "models/pipeline.h"
 #include "optim/schedule.h"
+#include "routing/step_routing.h"
 #include "train/bad_steps.h"
 #include "train/qk_clip.h"
 #include "train/session.h"
@@ -49,7 +50,9 @@ struct StepResult {
   StackScores scores;        // with QK-clip: the largest of this step's forward passes
   std::int64_t skipped = 0;  // steps of the run so far whose update was
   std::vector<LayerStatistics> layers;
-  std::vector<std::int64_t> layer_bytes;  // held for backward by each decoder layer of this rank
+  std::optional<RoutingAgreement> routing;  // where experts are replayed
+  std::string routing_records;              // of rank 0, where they are recorded (routing/routing_file.h)
+  std::vector<std::int64_t> layer_bytes;    // held for backward by each decoder layer of this rank
 };
 
 class Trainer {
@@ -66,6 +69,9 @@ class Trainer {
   EvalResult evaluate(const BatchRows& batch);
   // Whole on every rank: f32 [B,S,V].
   Tensor logits(const BatchRows& batch);
+
+  // From now on steps record experts, or replay recorded ones; their error is step()'s. Evaluations do not.
+  void trace_routing(std::shared_ptr<StepRouting> routing);
 
   // `hook` sees this rank's gradients of every step after the backward passes, before they are summed over
   // the ranks that hold the same weights.
@@ -107,6 +113,7 @@ class Trainer {
   BadSteps bad_steps_;
   PhaseTimer timer_;
   std::function<void(const Parameters&)> on_gradients_;
+  std::shared_ptr<StepRouting> routing_;  // null: the router chooses, nothing is recorded
 };
 
 }  // namespace switchyard

@@ -29,13 +29,28 @@ bool is_mesh_key(const std::string& key) {
          ((key.starts_with("ici_") || key.starts_with("dcn_")) && key.ends_with("_parallelism"));
 }
 
+namespace {
+
+// Experts are replayed in the pass of a Hugging Face folder only.
+void refuse_routing(const CaseRequest& request) {
+  for (const std::string& key : request.overrides) {
+    if (key.starts_with("routing_"))
+      fail_usage("[verify] {}: {}: experts are replayed for Hugging Face folders with io.safetensors only",
+                 request.path, key);
+  }
+}
+
+}  // namespace
+
 CaseReport run_case(const CaseRequest& request) {
   namespace fs = std::filesystem;
   const fs::path path = request.path;
   std::error_code problem;
   try {
     if (!fs::exists(path, problem)) fail_usage("[verify] there is no case {}", request.path);
-    if (is_quantized_case(path)) return verify_quantized(request);
+    const bool few_bits = is_quantized_case(path);
+    if (few_bits || !fs::is_directory(path, problem)) refuse_routing(request);
+    if (few_bits) return verify_quantized(request);
     if (request.native)
       fail_usage("[verify] {}: --native is for GGUF files and folders with expected.safetensors",
                  request.path);

@@ -7,6 +7,8 @@
 #include "checkpoint/json_file.h"
 #include "core/error.h"
 #include "generate/generate.h"
+#include "routing/routing_keys.h"
+#include "routing/step_routing.h"
 #include "train/trainer.h"
 #include "verify/case.h"
 #include "verify/model_case.h"
@@ -192,6 +194,34 @@ void compare_tokens(const std::vector<std::int32_t>& got, const std::vector<std:
                  Tensor::of<std::int32_t>(shape, std::span(want)));
 }
 
+// The pass, and where there is an index, with its experts.
+std::optional<RoutingAgreement> replayed_pass(Context& context, const HubModel& hub,
+                                              const Parameters& parameters, const Batch& batch, Gather& pass,
+                                              const std::shared_ptr<const RoutingIndex>& index) {
+  if (index == nullptr) {
+    gather_pass(context, hub.model(), parameters, batch, pass);
+    return std::nullopt;
+  }
+  const auto routing = std::make_shared<StepRouting>(hub.model(), index, false);
+  ModelConfig model = hub.model();
+  model.moe_execution.tape = routing;
+  routing->begin_step(0, BatchRows(batch));
+  routing->begin_pass(0);
+  gather_pass(context, model, parameters, batch, pass);
+  routing->end_pass();
+  return routing->end_step(context).agreement;
+}
+
+void report_agreement(const RoutingAgreement& agreement, CaseReport& report) {
+  Row row{"routing agreement", "", "", {}, 0};
+  row.judged = false;
+  report.compare(row, agreement.share(), 1.0);
+  report.notices.push_back(
+      fmt::format("routing_replay: {:.0f} experts of {:.0f} replayed; the router would have chosen {:.0f} of "
+                  "them: {:.6f}",
+                  agreement.replayed, agreement.tokens, agreement.agreed, agreement.share()));
+}
+
 }  // namespace
 
 CaseReport verify_hub_folder(const CaseRequest& request) {
@@ -218,6 +248,9 @@ CaseReport verify_hub_folder(const CaseRequest& request) {
     continuation = read_continuation(continuation_path, hub.model().vocab);
   const TrainConfig train = training(config, hub.model(), trajectory);
 
+  refuse_routing_key(config, "routing_record", "`train`, `generate` and `serve`");
+  const RoutingFiles routing = routing_files(config, hub.model());
+  std::optional<RoutingAgreement> agreement;
   const Mesh mesh = mesh_from_config(config);
   batch_sizes(config, mesh);  // refuses microbatches that do not divide it
   report.mesh = mesh.to_string();
@@ -226,7 +259,8 @@ CaseReport verify_hub_folder(const CaseRequest& request) {
   std::vector<std::int32_t> tokens;
   run_session(config, mesh, [&](Context& context) {
     Parameters parameters = hub.create(context);
-    gather_pass(context, hub.model(), parameters, batch, pass);
+    const auto agreed = replayed_pass(context, hub, parameters, batch, pass, routing.replay);
+    if (context.comm->rank() == 0) agreement = agreed;
     if (continuation) {
       const auto own = continued(context, hub.model(), parameters, *continuation);
       if (context.comm->rank() == 0) tokens = own;
@@ -241,6 +275,7 @@ CaseReport verify_hub_folder(const CaseRequest& request) {
   results.want("input_ids");
   results.want("targets");
   results.compare_pass(pass, report);
+  if (agreement) report_agreement(*agreement, report);
   if (continuation) compare_tokens(tokens, continuation->tokens, report);
   compare_training(trajectory, steps, tolerances_of(request, hub.model()), report);
   return report;

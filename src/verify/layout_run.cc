@@ -34,7 +34,7 @@ class LayoutTape : public RoutingTape {
     return block_of(context, all.slice_rows(first_row, first_row + logits.shape[0]), logits.sharding);
   }
 
-  void record(const Context& context, std::int64_t step, std::int64_t layer, std::int64_t first_row,
+  void record(Context& context, std::int64_t step, std::int64_t layer, std::int64_t first_row,
               const Array& logits, const Array& bias, const Routing& routing) override {
     gather_.put(context, name(step, layer), routing.ids, first_row);
     if (!first_pass_ || recorded_ == nullptr || config_.random_routing) return;

@@ -59,6 +59,11 @@ std::vector<std::string> words_of(const std::string& text) {
 // The config of `arguments` with what is the default here.
 Config config_for_comparing(const std::vector<std::string>& arguments) {
   Config config = Config::from_args(arguments);
+  for (const char* key : {"routing_record", "routing_replay"}) {
+    if (!config.get_string(key).empty())
+      fail_usage("[verify] {}: expected no such key with --mesh, which replays the first layout's experts",
+                 key);
+  }
   if (config.is_set_by_user("dataset_type") && config.get_string("dataset_type") != "synthetic") {
     fail_usage(
         "[verify] --mesh: expected no dataset_type={}, the batches are random tokens in documents; leave it "

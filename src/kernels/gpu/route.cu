@@ -97,10 +97,11 @@ GPU_KERNEL choose_experts(RoutingRule rule, const float* logits, const float* bi
   float* const scores = dynamic_shared<float>() + warp * floats;
   float* const selection = scores + experts;
   std::int32_t* const chosen = ids + token * slots;
+  const bool given = choices != nullptr && choices[token * slots] >= 0;
   for (std::int64_t e = lane_index(); e < experts; e += kWarp) scores[e] = logits[token * experts + e];
   warp_barrier();
   warp_scores(rule.score, scores, scores, experts);
-  if (choices == nullptr) {
+  if (!given) {
     for (std::int64_t e = lane_index(); e < experts; e += kWarp)
       selection[e] = (rule.choose_by_logit ? logits[token * experts + e] : scores[e]) +
                      (bias == nullptr ? 0.0f : bias[e]);
@@ -109,8 +110,8 @@ GPU_KERNEL choose_experts(RoutingRule rule, const float* logits, const float* bi
   }
   std::uint64_t last = kNoRank;
   for (std::int64_t k = 0; k < slots; ++k) {
-    if (choices == nullptr) last = best_below(last, selection, experts);
-    if (lane_index() == 0) chosen[k] = choices == nullptr ? index_of_rank(last) : choices[token * slots + k];
+    if (!given) last = best_below(last, selection, experts);
+    if (lane_index() == 0) chosen[k] = given ? choices[token * slots + k] : index_of_rank(last);
   }
   if (lane_index() == 0) weigh(rule, scores, bias, chosen, slots, weights + token * slots);
 }
