@@ -115,12 +115,10 @@ void run_session(const Config& config, const Mesh& mesh, Processes& processes,
   const AxisRules rules(config.axis_rules(), own);
   Device& device = Device::named(config.get_string("device"));
   if (!device.is_host()) name_the_op_of_faults();
-  if (device.is_gpu() && processes.count() > 1)
-    fail_usage("[device] device={}: the ranks of one GPU are those of one process, here {} were started",
-               device.name(), processes.count());
   Workers workers(processes.cores(), mesh.size() / processes.count());
   const std::optional<Fault> fault = fault_from_environment();
-  processes.run_ranks(workers, config.get_float("collective_timeout_seconds"), [&](Communicator& comm) {
+  const double timeout = config.get_float("collective_timeout_seconds");
+  processes.run_ranks(workers, timeout, device, [&](Communicator& comm) {
     Context context;
     if (fault && fault->rank == comm.rank()) {
       if (is_numeric(fault->kind))
@@ -128,7 +126,6 @@ void run_session(const Config& config, const Mesh& mesh, Processes& processes,
       else
         comm.inject(*fault);
     }
-    comm.use_device(device);
     context.memory = Memory(device, std::make_shared<MemoryAccount>());
     const MemoryScope memory(context.memory);
     ThreadPool pool(workers);

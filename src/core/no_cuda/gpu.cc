@@ -37,6 +37,9 @@ void fill_zero(void*, std::size_t) {
 void synchronize() {
   no_gpu();
 }
+bool is_idle() {
+  no_gpu();
+}
 void* stream() {
   no_gpu();
 }
