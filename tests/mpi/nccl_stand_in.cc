@@ -5,8 +5,8 @@
 //
 // A communicator has a connection to each other rank and a thread that carries out one group of calls after the
 // other. What is received of a group may come in any order of ranks.
-#include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -48,6 +48,17 @@ sockaddr_un address_of(const UniqueId& id, int rank) {
   // An abstract name: it begins with a zero, and ends with the process.
   std::snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "%.64s.%d", id.internal, rank);
   return address;
+}
+
+// SWITCHYARD_STAND_IN_FAULT=kill,rank=1,group=30 (or stop): where rank 1 of a communicator should move the bytes of
+// its process's 30th group of calls, the process is killed.
+void suffer(int rank) {
+  static const char* const text = std::getenv("SWITCHYARD_STAND_IN_FAULT");
+  static std::atomic<int> groups{0};
+  std::array<char, 8> how{};
+  int who = -1, group = -1;
+  if (text == nullptr || std::sscanf(text, "%7[a-z],rank=%d,group=%d", how.data(), &who, &group) != 3) return;
+  if (rank == who && ++groups == group) ::kill(::getpid(), how[0] == 'k' ? SIGKILL : SIGSTOP);
 }
 
 }  // namespace
@@ -169,6 +180,7 @@ struct Comm {
   }
 
   Status move_all() {
+    suffer(rank_);
     while (true) {
       std::vector<pollfd> waiting;
       for (Connection& c : connections_) {

@@ -14,7 +14,7 @@ namespace switchyard {
 namespace {
 
 // Sums work through pieces of at most this many elements a rank, which bounds their scratch space.
-constexpr std::int64_t kPiecesOfGpu = 1 << 21;
+constexpr std::int64_t kPiecesOfGpu = 1 << 20;
 // What gpu::sum_in_order takes.
 constexpr int kMostGpus = 64;
 // When NCCL reports an error of another rank, news of what happened there is on its way.
