@@ -118,7 +118,8 @@ Device& device_of_run(const Config& config, const Mesh& mesh, const Processes& p
   if (!is_between_gpus(device, processes)) return device;
   require_nccl(device, mesh.size() / processes.count());
   if (config.get_string("overlap_communication") == "on")
-    fail_usage("[comm] overlap_communication=on: expected auto or off, as a GPU has one stream for all its work");
+    fail_usage(
+        "[comm] overlap_communication=on: expected auto or off, as a GPU has one stream for all its work");
   if (notes != nullptr)
     notes->push_back(fmt::format("between {} GPUs (device={}): {}", processes.count(), device.name(),
                                  NcclLibrary::for_device(device).name()));

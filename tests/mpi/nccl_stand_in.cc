@@ -1,10 +1,10 @@
-// A library with NCCL's C functions that moves bytes between processes of one machine through sockets, for tests
-// of src/dist/comm/nccl/ without GPUs: memory is the host's, and nothing is on a stream. It keeps what NCCL
-// promises of communicators that do not block, and refuses what NCCL would: a call while another is on its way,
-// sizes that differ between sender and receiver, a configuration that it does not know.
+// A library with NCCL's C functions that moves bytes between processes of one machine through sockets, for
+// tests of src/dist/comm/nccl/ without GPUs: memory is the host's, and nothing is on a stream. It keeps what
+// NCCL promises of communicators that do not block, and refuses what NCCL would: a call while another is on
+// its way, sizes that differ between sender and receiver, a configuration that it does not know.
 //
-// A communicator has a connection to each other rank and a thread that carries out one group of calls after the
-// other. What is received of a group may come in any order of ranks.
+// A communicator has a connection to each other rank and a thread that carries out one group of calls after
+// the other. What is received of a group may come in any order of ranks.
 #include <poll.h>
 #include <signal.h>
 #include <sys/random.h>
@@ -50,8 +50,8 @@ sockaddr_un address_of(const UniqueId& id, int rank) {
   return address;
 }
 
-// SWITCHYARD_STAND_IN_FAULT=kill,rank=1,group=30 (or stop): where rank 1 of a communicator should move the bytes of
-// its process's 30th group of calls, the process is killed.
+// SWITCHYARD_STAND_IN_FAULT=kill,rank=1,group=30 (or stop): where rank 1 of a communicator should move the
+// bytes of its process's 30th group of calls, the process is killed.
 void suffer(int rank) {
   static const char* const text = std::getenv("SWITCHYARD_STAND_IN_FAULT");
   static std::atomic<int> groups{0};
@@ -83,7 +83,8 @@ struct Way {
       const bool in_size = part.done < sizeof part.size;
       std::byte* const where = in_size ? reinterpret_cast<std::byte*>(&part.size) + part.done
                                        : part.data + (part.done - sizeof part.size);
-      const std::size_t left = in_size ? sizeof part.size - part.done : part.bytes + sizeof part.size - part.done;
+      const std::size_t left =
+          in_size ? sizeof part.size - part.done : part.bytes + sizeof part.size - part.done;
       const ssize_t moved = sends ? ::send(socket, where, left, MSG_NOSIGNAL | MSG_DONTWAIT)
                                   : ::recv(socket, where, left, MSG_DONTWAIT);
       if (moved < 0 && (errno == EAGAIN || errno == EINTR)) return kInProgress;
@@ -246,7 +247,8 @@ Status ncclGetVersion(int* version) {
 
 Status ncclGetUniqueId(UniqueId* id) {
   std::array<unsigned char, 16> random{};
-  if (::getrandom(random.data(), random.size(), 0) != static_cast<ssize_t>(random.size())) return kSystemError;
+  if (::getrandom(random.data(), random.size(), 0) != static_cast<ssize_t>(random.size()))
+    return kSystemError;
   std::string text = "stand-in.";
   for (const unsigned char byte : random) {
     text += static_cast<char>('a' + byte / 16);

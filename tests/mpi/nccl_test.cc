@@ -1,5 +1,5 @@
-// Several processes with a GPU each, emulated, and the stand-in for NCCL between them: the same bits as ranks of
-// one process, and faults that end the run in time. And NCCL itself where this machine has it.
+// Several processes with a GPU each, emulated, and the stand-in for NCCL between them: the same bits as ranks
+// of one process, and faults that end the run in time. And NCCL itself where this machine has it.
 #include <dlfcn.h>
 
 #include <chrono>
@@ -13,8 +13,8 @@ namespace {
 namespace fs = std::filesystem;
 
 Arguments on_gpus(const std::string& more = "") {
-  Arguments arguments = Arguments{"train"} + tiny_model() +
-                        Arguments{"device=cuda_emulated", "enable_tensorboard=false"};
+  Arguments arguments =
+      Arguments{"train"} + tiny_model() + Arguments{"device=cuda_emulated", "enable_tensorboard=false"};
   std::istringstream words(more);
   for (std::string word; words >> word;) arguments.push_back(word);
   return arguments;
@@ -69,12 +69,12 @@ TEST_F(Nccl, CollectivesKeepTheirPromises) {
   const std::string suite = fs::path(program()).parent_path() / "dist_test";
   for (const int processes : {2, 3, 4}) {
     const std::string filter = "--gtest_filter=Ranks/DeviceCollectives.*/" + std::to_string(processes - 2);
-    const Finished run =
-        execute("mpirun", launch(processes) + Arguments{suite, filter, "--gtest_color=no"});
+    const Finished run = execute("mpirun", launch(processes) + Arguments{suite, filter, "--gtest_color=no"});
     EXPECT_EQ(run.status, 0) << processes << " processes\n" << run.out << run.err;
     EXPECT_EQ(run.out.find("SKIPPED"), std::string::npos) << run.out;
     std::size_t passed = 0;
-    for (std::size_t at = 0; (at = run.out.find("[  PASSED  ] 7 tests", at)) != std::string::npos; ++at) ++passed;
+    for (std::size_t at = 0; (at = run.out.find("[  PASSED  ] 7 tests", at)) != std::string::npos; ++at)
+      ++passed;
     EXPECT_EQ(passed, static_cast<std::size_t>(processes)) << run.out;
   }
 }
@@ -105,7 +105,8 @@ TEST_F(Nccl, TrainsLikeRanksOfOneProcess) {
 TEST_F(Nccl, AFaultEndsTheRunInTime) {
   NEEDS_EMULATED_GPUS();
   constexpr double kSeconds = 2 + 5;  // the deadline, and what ends may take
-  const Arguments command = on_gpus("ici_expert_parallelism=2 ici_fsdp_parallelism=2 collective_timeout_seconds=2");
+  const Arguments command =
+      on_gpus("ici_expert_parallelism=2 ici_fsdp_parallelism=2 collective_timeout_seconds=2");
   const double begin = now();
   ASSERT_EQ(mpirun(4, command).status, 0);
   const double usual = now() - begin;
@@ -137,8 +138,7 @@ TEST_F(Nccl, AProcessThatStopsOrDiesInATransferIsNamed) {
     SCOPED_TRACE(how);
     ::setenv("SWITCHYARD_STAND_IN_FAULT", (how + ",rank=1,group=30").c_str(), 1);
     const double start = now();
-    const Finished run =
-        mpirun_noting(4, on_gpus("ici_fsdp_parallelism=4 collective_timeout_seconds=2"));
+    const Finished run = mpirun_noting(4, on_gpus("ici_fsdp_parallelism=4 collective_timeout_seconds=2"));
     ::unsetenv("SWITCHYARD_STAND_IN_FAULT");
     EXPECT_LT(now() - start, 15);
     EXPECT_NE(run.status, 0);

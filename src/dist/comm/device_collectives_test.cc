@@ -1,6 +1,6 @@
 // What collectives promise of a GPU's memory, emulated: among ranks of one process, and under mpirun
-// (tests/mpi/nccl_test.cc) among processes with the stand-in for NCCL. Sums have the bits of the host's sums in
-// rank order.
+// (tests/mpi/nccl_test.cc) among processes with the stand-in for NCCL. Sums have the bits of the host's sums
+// in rank order.
 #include <cmath>
 #include <cstring>
 
@@ -35,7 +35,8 @@ class DeviceCollectives : public testing::TestWithParam<int> {
     } catch (const Error& error) {
       GTEST_SKIP() << error.what();
     }
-    if (GetParam() % processes() != 0) GTEST_SKIP() << GetParam() << " ranks in " << processes() << " processes";
+    if (GetParam() % processes() != 0)
+      GTEST_SKIP() << GetParam() << " ranks in " << processes() << " processes";
   }
   static int processes() { return kDeviceJob.processes().count(); }
 
@@ -49,8 +50,7 @@ class DeviceCollectives : public testing::TestWithParam<int> {
 
   template <typename T>
   Tensor on_device(const std::vector<T>& values) const {
-    const Tensor host =
-        Tensor::of<T>({static_cast<std::int64_t>(values.size())}, std::span<const T>(values));
+    const Tensor host = Tensor::of<T>({static_cast<std::int64_t>(values.size())}, std::span<const T>(values));
     return to_device(Memory(*device_, nullptr), host);
   }
   template <typename T>
@@ -178,7 +178,8 @@ TEST_P(DeviceCollectives, AllToAllAndBroadcast) {
   });
 }
 
-// Rows that rank `from` sends to rank `to` in a round: none for many pairs, for some ranks, and at last at all.
+// Rows that rank `from` sends to rank `to` in a round: none for many pairs, for some ranks, and at last at
+// all.
 std::int64_t rows_sent(int round, int from, int to) {
   if (round == 2) return 0;
   return from % 3 == 1 ? 0 : (from * 5 + to * 3 + round) % 4 * (round == 1 ? 211 : 1);

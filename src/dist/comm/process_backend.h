@@ -1,5 +1,5 @@
-// ProcessBackend: a backend whose ranks are in several processes, and what it does for a way to move bytes that
-// has neither checks nor deadlines of its own.
+// ProcessBackend: a backend whose ranks are in several processes, and what it does for a way to move bytes
+// that has neither checks nor deadlines of its own.
 #pragma once
 
 #include "dist/comm/comm_backend.h"

@@ -339,12 +339,13 @@ double MpiBackend::agree(const ProcessGroup& group, const CollectiveCall& call, 
 // Who is late is not known: each of the others may be, but for those that say that they wait, too.
 void MpiBackend::wait_until(const ProcessGroup& group, const CollectiveCall& call,
                             const std::function<bool()>& done) {
-  world_.wait({caller_, call, group.ranks.size(), false}, [&](bool&) { return done(); },
-              [&] {
-                std::vector<int> others = group.ranks;
-                others.erase(others.begin() + group.index);
-                return others;
-              });
+  world_.wait(
+      {caller_, call, group.ranks.size(), false}, [&](bool&) { return done(); },
+      [&] {
+        std::vector<int> others = group.ranks;
+        others.erase(others.begin() + group.index);
+        return others;
+      });
 }
 
 }  // namespace switchyard

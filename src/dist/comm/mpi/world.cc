@@ -115,8 +115,9 @@ void World::leave(Caller caller) {
 }
 
 void World::wait(const Waiting& waiting, Transfers& transfers) {
-  wait(waiting, [&](bool& progress) { return wire_.test(transfers, progress); },
-       [&] { return transfers.pending(); });
+  wait(
+      waiting, [&](bool& progress) { return wire_.test(transfers, progress); },
+      [&] { return transfers.pending(); });
 }
 
 void World::wait(const Waiting& waiting, const std::function<bool(bool& progress)>& done,

@@ -15,7 +15,8 @@ constexpr const char* kNcclVariable = "SWITCHYARD_NCCL";
 template <typename Function>
 void find_function(void* library, const std::string& file, const char* name, Function& function) {
   function = reinterpret_cast<Function>(::dlsym(library, name));
-  if (function == nullptr) fail_usage("[nccl] {} has no function {}: expected NCCL 2.14 or later", file, name);
+  if (function == nullptr)
+    fail_usage("[nccl] {} has no function {}: expected NCCL 2.14 or later", file, name);
 }
 
 }  // namespace
@@ -25,7 +26,8 @@ const NcclLibrary& NcclLibrary::for_device(const Device& device) {
   const bool is_named = named != nullptr && *named != '\0';
   if (!is_named && device.kind() == DeviceKind::cuda_emulated)
     fail_usage(
-        "[nccl] device={} over several processes: expected {}=PATH with the tests' stand-in for NCCL, as NCCL "
+        "[nccl] device={} over several processes: expected {}=PATH with the tests' stand-in for NCCL, as "
+        "NCCL "
         "itself does not reach this memory",
         device.name(), kNcclVariable);
   static const NcclLibrary library(is_named ? named : "libnccl.so.2");
@@ -64,8 +66,9 @@ NcclLibrary::NcclLibrary(const std::string& file) {
 
 void require_nccl(const Device& device, int ranks_a_process) {
   if (ranks_a_process > 1)
-    fail_usage("[device] device={} over several processes: expected one rank a process, got {}; a GPU for each",
-               device.name(), ranks_a_process);
+    fail_usage(
+        "[device] device={} over several processes: expected one rank a process, got {}; a GPU for each",
+        device.name(), ranks_a_process);
   NcclLibrary::for_device(device);
 }
 

@@ -10,8 +10,9 @@ namespace switchyard {
 
 class NcclLibrary {
  public:
-  // That of this process: libnccl.so.2 as the loader finds it, or what the environment variable SWITCHYARD_NCCL
-  // names, which device=cuda_emulated demands. Error(usage) for one that is missing, or of an unknown version.
+  // That of this process: libnccl.so.2 as the loader finds it, or what the environment variable
+  // SWITCHYARD_NCCL names, which device=cuda_emulated demands. Error(usage) for one that is missing, or of an
+  // unknown version.
   static const NcclLibrary& for_device(const Device& device);
 
   const nccl::Api& api() const { return api_; }

@@ -58,15 +58,15 @@ double NcclBackend::carry_out(const ProcessGroup& group, const CollectiveCall& c
   if (operands.device == nullptr) return host_.carry_out(group, call, operands);
   const bool sums = call.kind == Collective::reduce_scatter || call.kind == Collective::all_reduce;
   if (sums && group.size() > kMostGpus)
-    fail_usage("[comm] a sum over '{}': expected at most {} GPUs, got {}", group.axis, kMostGpus, group.size());
+    fail_usage("[comm] a sum over '{}': expected at most {} GPUs, got {}", group.axis, kMostGpus,
+               group.size());
   const double waited = host_.agree(group, call, operands);
   const Round round{group, call, operands, comm_of(group, call)};
   const auto count = static_cast<std::size_t>(call.size);
   switch (call.kind) {
     case Collective::all_gather:
       if (count > 0)
-        settle(round,
-               api_.all_gather(operands.in, operands.out, count, nccl::kBytes, round.comm, stream_),
+        settle(round, api_.all_gather(operands.in, operands.out, count, nccl::kBytes, round.comm, stream_),
                "ncclAllGather");
       break;
     case Collective::broadcast:
@@ -215,8 +215,7 @@ void NcclBackend::all_reduce(const Round& round) {
       inputs_[static_cast<std::size_t>(j)] = j == me ? slice_at(j) : at(space, j * own);
     }
     exchange(round, moves_);
-    if (own > 0)
-      gpu::sum_in_order({call.type, inputs_, 0, own / bytes, own / bytes, own / bytes, sum});
+    if (own > 0) gpu::sum_in_order({call.type, inputs_, 0, own / bytes, own / bytes, own / bytes, sum});
     moves_.clear();
     for (int j = 0; j < parts; ++j) {
       moves_.push_back({j, sum, nullptr, own});
@@ -248,8 +247,7 @@ void NcclBackend::exchange(const Round& round, std::span<const Move> moves) {
 
 void NcclBackend::settle(const Round& round, nccl::Status status, const char* what) {
   if (status != nccl::kSuccess && status != nccl::kInProgress) fail(round, status, what);
-  if (!settled(round, what))
-    host_.wait_until(round.group, round.call, [&] { return settled(round, what); });
+  if (!settled(round, what)) host_.wait_until(round.group, round.call, [&] { return settled(round, what); });
 }
 
 bool NcclBackend::settled(const Round& round, const char* what) {

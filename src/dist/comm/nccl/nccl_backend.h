@@ -1,16 +1,16 @@
 // Collectives among GPUs, one process and one rank a GPU.
 //
-// What lies in a GPU's memory goes through NCCL: gathers and broadcasts are its own, exchanges are grouped sends
-// and receives, and sums are exchanges of parts and a sum in group order on the GPU, so that all backends give
-// the same bits. The host's memory goes through the processes' backend. It also carries the id of each new
-// communicator, compares before each transfer what the ranks call, and has the deadlines: NCCL's communicators
-// do not block, and while the host waits for one it hears of other ranks' failures.
+// What lies in a GPU's memory goes through NCCL: gathers and broadcasts are its own, exchanges are grouped
+// sends and receives, and sums are exchanges of parts and a sum in group order on the GPU, so that all
+// backends give the same bits. The host's memory goes through the processes' backend. It also carries the id
+// of each new communicator, compares before each transfer what the ranks call, and has the deadlines: NCCL's
+// communicators do not block, and while the host waits for one it hears of other ranks' failures.
 //
 // All work goes to the GPU's one stream. Two threads of a process could give it two collectives in an order
 // that another process does not have, and both would wait for ever: so there is no second channel.
 //
-// A run that fails ends its processes, and their work on GPUs with them: nothing is aborted before, which might
-// wait itself.
+// A run that fails ends its processes, and their work on GPUs with them: nothing is aborted before, which
+// might wait itself.
 #pragma once
 
 #include <functional>
