@@ -102,6 +102,21 @@ TEST_F(Nccl, TrainsLikeRanksOfOneProcess) {
   }
 }
 
+TEST_F(Nccl, GoesOnFromACheckpoint) {
+  NEEDS_EMULATED_GPUS();
+  const Arguments command =
+      on_gpus("ici_expert_parallelism=2 ici_data_parallelism=2 weight_digest_interval=1");
+  const Finished whole = run(command + Arguments{"run_name=whole", "steps=4", "ranks=4"});
+  ASSERT_EQ(whole.status, 0) << whole.err;
+  for (const char* steps : {"steps=2", "steps=4"}) {
+    const Finished part = mpirun(4, command + Arguments{"run_name=parts", "enable_checkpointing=true", steps,
+                                                        "learning_rate_schedule_steps=4"});
+    ASSERT_EQ(part.status, 0) << part.err;
+  }
+  EXPECT_FALSE(steps_of("whole").empty());
+  EXPECT_EQ(steps_of("parts"), steps_of("whole"));
+}
+
 TEST_F(Nccl, AFaultEndsTheRunInTime) {
   NEEDS_EMULATED_GPUS();
   constexpr double kSeconds = 2 + 5;  // the deadline, and what ends may take
