@@ -95,6 +95,7 @@ ModelToRun model_to_run(const std::string& command, const Processes& processes,
     config.set("weight_dtype", config.get_string("dtype"), command + ": no optimizer needs them in another");
   const Mesh mesh = mesh_from_config(config);
   require_ranks_fit(mesh, processes);
+  device_of_run(config, mesh, processes, &notes);
   const bool drafts = config.get_bool("mtp_draft");
   if (drafts && command == "eval")
     fail_usage("[eval] mtp_draft=true: only `generate` and `serve` draft tokens; set mtp_draft=false");

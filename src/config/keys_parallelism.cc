@@ -60,7 +60,7 @@ std::vector<KeyDeclaration> parallelism_keys() {
           "overlap_communication", "auto", one_of({"auto", "on", "off"}),
           "gather the next layer's weights, and the next chunk's tokens, while this one computes; the same "
           "numbers with one layer's gathered weights more in memory; auto: where ranks are in several "
-          "processes"),
+          "processes without GPUs"),
       choice_key("shard_mode", "auto", one_of({"auto", "explicit"}),
                  "explicit: an activation that a product would move although no rule says so is an error"),
       inert(float_key("sharding_tolerance", 0.02, at_least(0),

@@ -1,4 +1,6 @@
-// The GPU of this process: whether there is one, its memory, copies, and its stream of work.
+// The GPU of this process: whether there is one, its memory, copies, and its stream of work. Process i of a
+// machine, as the launcher counts them (core/local_process.h), has GPU i of those that CUDA shows, or i
+// modulo their number.
 //
 // Work is done in the order in which it is given: kernels, copies and the giving back of memory go to one
 // stream, whichever rank gives them. So ranks of one process that met on the host may read what the others'
@@ -49,6 +51,9 @@ class Moment {
  private:
   std::shared_ptr<void> event_;
 };
+
+// Whether all of it is done. Error(runtime) when a kernel failed.
+bool is_idle();
 
 // The stream, as CUDA knows it (a cudaStream_t).
 void* stream();

@@ -134,7 +134,10 @@ std::vector<Tensor> Checkpointer::copied_sources() {
   for (const Source& source : sources_) {
     const Tensor& from = source.memory;
     copies.emplace_back(from.dtype(), from.shape(), staging_.buffer(), at);
-    strided_copy(*context_.pool, from.view(), copies.back().view());
+    if (from.view().on_gpu())
+      copy(from.view(), copies.back().view());
+    else
+      strided_copy(*context_.pool, from.view(), copies.back().view());
     at += aligned(from.bytes());
   }
   return copies;

@@ -321,7 +321,8 @@ class RankRun {
 Setup make_setup(const Config& config, const Processes& processes, std::vector<std::string>* notes) {
   const Mesh mesh = mesh_from_config(config);
   require_ranks_fit(mesh, processes);
-  fault_from_environment();  // unreadable is found before a folder exists
+  device_of_run(config, mesh, processes, notes);  // one that is missing is found before a folder exists
+  fault_from_environment();                       // unreadable is found before a folder exists
   const ModelConfig model = model_config(config);
   const TrainConfig training = train_config(config, model, mesh.axis_size("stage"));
   if (const std::string& format = config.get_string("weight_format"); format != "stored" && format != "dense")

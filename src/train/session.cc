@@ -7,6 +7,7 @@
 #include "config/declaration.h"
 #include "core/current_memory.h"
 #include "core/fence.h"
+#include "dist/comm/nccl/library.h"
 
 namespace switchyard {
 
@@ -103,6 +104,28 @@ void require_ranks_fit(const Mesh& mesh, const Processes& processes) {
   }
 }
 
+namespace {
+
+bool is_between_gpus(const Device& device, const Processes& processes) {
+  return device.is_gpu() && processes.count() > 1;
+}
+
+}  // namespace
+
+Device& device_of_run(const Config& config, const Mesh& mesh, const Processes& processes,
+                      std::vector<std::string>* notes) {
+  Device& device = Device::named(config.get_string("device"));
+  if (!is_between_gpus(device, processes)) return device;
+  require_nccl(device, mesh.size() / processes.count());
+  if (config.get_string("overlap_communication") == "on")
+    fail_usage(
+        "[comm] overlap_communication=on: expected auto or off, as a GPU has one stream for all its work");
+  if (notes != nullptr)
+    notes->push_back(fmt::format("between {} GPUs (device={}): {}", processes.count(), device.name(),
+                                 NcclLibrary::for_device(device).name()));
+  return device;
+}
+
 bool overlaps_communication(const Config& config, const Communicator& comm) {
   const std::string& choice = config.get_string("overlap_communication");
   return choice == "on" || (choice == "auto" && !comm.in_one_process());
@@ -113,14 +136,13 @@ void run_session(const Config& config, const Mesh& mesh, Processes& processes,
   require_ranks_fit(mesh, processes);
   const Mesh own = stage_mesh(mesh);
   const AxisRules rules(config.axis_rules(), own);
-  Device& device = Device::named(config.get_string("device"));
+  Device& device = device_of_run(config, mesh, processes);
+  const bool between_gpus = is_between_gpus(device, processes);
   if (!device.is_host()) name_the_op_of_faults();
-  if (device.is_gpu() && processes.count() > 1)
-    fail_usage("[device] device={}: the ranks of one GPU are those of one process, here {} were started",
-               device.name(), processes.count());
   Workers workers(processes.cores(), mesh.size() / processes.count());
   const std::optional<Fault> fault = fault_from_environment();
-  processes.run_ranks(workers, config.get_float("collective_timeout_seconds"), [&](Communicator& comm) {
+  const double timeout = config.get_float("collective_timeout_seconds");
+  processes.run_ranks(workers, timeout, device, [&](Communicator& comm) {
     Context context;
     if (fault && fault->rank == comm.rank()) {
       if (is_numeric(fault->kind))
@@ -128,7 +150,6 @@ void run_session(const Config& config, const Mesh& mesh, Processes& processes,
       else
         comm.inject(*fault);
     }
-    comm.use_device(device);
     context.memory = Memory(device, std::make_shared<MemoryAccount>());
     const MemoryScope memory(context.memory);
     ThreadPool pool(workers);
@@ -143,7 +164,7 @@ void run_session(const Config& config, const Mesh& mesh, Processes& processes,
     context.pool = &pool;
     context.explicit_sharding = config.get_string("shard_mode") == "explicit";
     GathersAhead ahead;
-    if (overlaps_communication(config, comm)) {
+    if (!between_gpus && overlaps_communication(config, comm)) {
       comm.start_progress_thread();
       context.ahead = &ahead;
     }

@@ -36,6 +36,12 @@ std::int64_t rows_to_generate(const Config& config, const Mesh& mesh);
 // evenly.
 void require_ranks_fit(const Mesh& mesh, const Processes& processes);
 
+// The device of a run whose ranks are in `processes`. Error(usage) where it is missing, and between GPUs of
+// several processes for more ranks than one a process, a missing NCCL, and overlap_communication=on. `notes`
+// gets a line that says how the GPUs reach each other.
+Device& device_of_run(const Config& config, const Mesh& mesh, const Processes& processes,
+                      std::vector<std::string>* notes = nullptr);
+
 // Whether gathers are started before they are needed (overlap_communication): auto is where ranks are in
 // several processes.
 bool overlaps_communication(const Config& config, const Communicator& comm);

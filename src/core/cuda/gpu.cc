@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "core/error.h"
+#include "core/local_process.h"
 
 namespace switchyard::gpu {
 namespace {
@@ -15,13 +16,31 @@ void require(cudaError_t status, const char* what) {
   if (status != cudaSuccess) fail_runtime("[cuda] {}: {}", what, cudaGetErrorString(status));
 }
 
-// The first device, and what this process has of it. Never destroyed: threads may release memory until the
+int device_index() {
+  static const int index = [] {
+    int devices = 0;
+    require(cudaGetDeviceCount(&devices), "cannot count the GPUs");
+    if (devices == 0) fail_runtime("[cuda] this machine has no NVIDIA GPU");
+    return local_process() % devices;
+  }();
+  return index;
+}
+
+// Which device a call means is a matter of the thread that makes it.
+void choose_device() {
+  static thread_local const bool chosen = [] {
+    require(cudaSetDevice(device_index()), "cannot use the GPU");
+    return true;
+  }();
+  static_cast<void>(chosen);
+}
+
+// What this process has of its device. Never destroyed: threads may release memory until the
 // end.
 struct Gpu {
   Gpu() {
-    require(cudaSetDevice(0), "cannot use the GPU");
     require(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cannot make a stream");
-    require(cudaDeviceGetDefaultMemPool(&pool, 0), "cannot get the memory pool");
+    require(cudaDeviceGetDefaultMemPool(&pool, device_index()), "cannot get the memory pool");
     std::uint64_t keep = UINT64_MAX;  // what is released stays in the pool
     require(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep), "cannot set up the pool");
   }
@@ -30,6 +49,7 @@ struct Gpu {
 };
 
 Gpu& the_gpu() {
+  choose_device();
   static Gpu* const instance = new Gpu;
   return *instance;
 }
@@ -52,7 +72,7 @@ std::string missing() {
 
 Properties properties() {
   cudaDeviceProp found{};
-  require(cudaGetDeviceProperties(&found, 0), "cannot ask for the GPU's properties");
+  require(cudaGetDeviceProperties(&found, device_index()), "cannot ask for the GPU's properties");
   Properties result{.name = found.name,
                     .major = found.major,
                     .minor = found.minor,
@@ -120,6 +140,13 @@ double Moment::seconds_since(const Moment& from) const {
                                static_cast<cudaEvent_t>(event_.get())),
           "cannot time the stream");
   return milliseconds * 1e-3;
+}
+
+bool is_idle() {
+  const cudaError_t status = cudaStreamQuery(the_gpu().stream);
+  if (status == cudaErrorNotReady) return false;
+  require(status, "a kernel failed");
+  return true;
 }
 
 void* stream() {

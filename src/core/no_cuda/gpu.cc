@@ -39,6 +39,9 @@ void fill_zero(void*, std::size_t) {
 void synchronize() {
   no_gpu();
 }
+bool is_idle() {
+  no_gpu();
+}
 
 namespace {
 

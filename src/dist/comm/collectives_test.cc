@@ -8,9 +8,9 @@
 #include <random>
 #include <thread>
 
-#include "dist/comm/processes.h"
 #include "dist/comm/progress_thread.h"
 #include "dist/comm/reduce.h"
+#include "dist/comm/testing.h"
 
 namespace switchyard {
 namespace {
@@ -29,21 +29,7 @@ std::vector<float> payload(int sender, std::int64_t count) {
   return values;
 }
 
-// The processes of this test program: one, or those of the mpirun that mpi_test.cc starts it with.
-class Job : public testing::Environment {
- public:
-  void SetUp() override { processes_ = join_processes(); }
-  void TearDown() override { processes_.reset(); }
-  Processes& processes() const { return *processes_; }
-
- private:
-  std::unique_ptr<Processes> processes_;
-};
-Job& job() {
-  static auto* const job = static_cast<Job*>(testing::AddGlobalTestEnvironment(new Job));
-  return *job;
-}
-const Job& kJob = job();  // known before the tests start
+const TestJob& kJob = test_job();  // known before the tests start
 
 // The first `count` of them, or `count` from `begin` on.
 template <typename T>

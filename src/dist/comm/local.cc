@@ -20,8 +20,7 @@
 
 #include "core/cores.h"
 #include "core/error.h"
-#include "core/gpu.h"
-#include "dist/comm/bytes.h"
+#include "dist/comm/device_bytes.h"
 #include "dist/comm/failure.h"
 #include "dist/comm/local_world.h"
 #include "dist/comm/reduce.h"
@@ -39,12 +38,6 @@ constexpr std::int64_t kSmall = 4096;
 
 // A rank's part of a reduce-scatter whose runs have fewer bytes is read as whole lines of the inputs.
 constexpr std::int64_t kShortRun = 4096;
-
-// Within the memory of a GPU, or of the host where `device` is null.
-void move_bytes(const Device* device, void* to, const void* from, std::int64_t bytes) {
-  if (device == nullptr || device->kind() != DeviceKind::cuda) return copy_bytes(to, from, bytes);
-  if (bytes > 0 && to != from) gpu::move(to, from, static_cast<std::size_t>(bytes));
-}
 
 class LocalBackend : public CommBackend {
  public:

@@ -21,10 +21,13 @@ class OneProcess : public Processes {
     if (failure != nullptr) throw *failure;
   }
   bool agreed() const override { return agreed_; }
-  void run_ranks(Workers& workers, double timeout_seconds,
+  void run_ranks(Workers& workers, double timeout_seconds, Device& device,
                  const std::function<void(Communicator&)>& body) override {
     agreed_ = true;
-    run_local_ranks(workers, timeout_seconds, body);
+    run_local_ranks(workers, timeout_seconds, [&](Communicator& comm) {
+      comm.use_device(device);
+      body(comm);
+    });
   }
 
  private:

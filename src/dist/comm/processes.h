@@ -51,8 +51,13 @@ class Processes {
   // process: n in process p are ranks p·n onwards. Agrees first unless done. With one process as
   // run_local_ranks; with more, each is a thread, and the first failure of any rank ends this process: see
   // stage 3.
-  virtual void run_ranks(Workers& workers, double timeout_seconds,
+  // `device` is where their tensors are: between GPUs of several processes these go through NCCL, each
+  // process having one rank (Error(usage) else).
+  virtual void run_ranks(Workers& workers, double timeout_seconds, Device& device,
                          const std::function<void(Communicator&)>& body) = 0;
+  void run_ranks(Workers& workers, double timeout_seconds, const std::function<void(Communicator&)>& body) {
+    run_ranks(workers, timeout_seconds, Device::cpu(), body);
+  }
 };
 
 // Error(usage) when a launcher started this process but it cannot join the others.

@@ -181,7 +181,7 @@ double MpiBackend::carry_out(const ProcessGroup& group, const CollectiveCall& ca
     case Collective::broadcast:
       return broadcast(group, call, operands.out);
     case Collective::barrier:
-      return barrier(group, call);
+      return agree(group, call, operands);
     case Collective::make_together:
       break;
   }
@@ -329,11 +329,23 @@ double MpiBackend::broadcast(const ProcessGroup& group, const CollectiveCall& ca
   return waited;
 }
 
-double MpiBackend::barrier(const ProcessGroup& group, const CollectiveCall& call) {
-  Exchange exchange(*this, group, call);
+double MpiBackend::agree(const ProcessGroup& group, const CollectiveCall& call, const Operands& operands) {
+  Exchange exchange(*this, group, call, operands);
   const double waited = exchange.meet();
   exchange.finish();
   return waited;
+}
+
+// Who is late is not known: each of the others may be, but for those that say that they wait, too.
+void MpiBackend::wait_until(const ProcessGroup& group, const CollectiveCall& call,
+                            const std::function<bool()>& done) {
+  world_.wait(
+      {caller_, call, group.ranks.size(), false}, [&](bool&) { return done(); },
+      [&] {
+        std::vector<int> others = group.ranks;
+        others.erase(others.begin() + group.index);
+        return others;
+      });
 }
 
 }  // namespace switchyard

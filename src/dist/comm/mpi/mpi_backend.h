@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "dist/comm/comm_backend.h"
 #include "dist/comm/mpi/world.h"
+#include "dist/comm/process_backend.h"
 #include "dist/comm/shared_objects.h"
 
 namespace switchyard {
 
-class MpiBackend : public CommBackend {
+class MpiBackend : public ProcessBackend {
  public:
   MpiBackend(World& world, Wire& wire, SharedObjects& objects, World::Caller caller);
   ~MpiBackend() override;
@@ -29,6 +29,9 @@ class MpiBackend : public CommBackend {
   double carry_out(const ProcessGroup& group, const CollectiveCall& call, const Operands& operands) override;
   std::unique_ptr<CommBackend> second_channel() override;
   void failed(const std::exception& failure) override;
+  double agree(const ProcessGroup& group, const CollectiveCall& call, const Operands& operands) override;
+  void wait_until(const ProcessGroup& group, const CollectiveCall& call,
+                  const std::function<bool()>& done) override;
 
  private:
   class Exchange;
@@ -39,7 +42,6 @@ class MpiBackend : public CommBackend {
   double all_to_all(const ProcessGroup& group, const CollectiveCall& call, const Operands& operands);
   double ragged_all_to_all(const ProcessGroup& group, const CollectiveCall& call, const Operands& operands);
   double broadcast(const ProcessGroup& group, const CollectiveCall& call, void* data);
-  double barrier(const ProcessGroup& group, const CollectiveCall& call);
 
   World& world_;
   Wire& wire_;

@@ -10,6 +10,7 @@
 #include "core/cores.h"
 #include "dist/comm/failure.h"
 #include "dist/comm/mpi/mpi_backend.h"
+#include "dist/comm/nccl/nccl_backend.h"
 
 namespace switchyard {
 namespace {
@@ -38,14 +39,14 @@ class MpiProcesses : public Processes {
   int cores() const override;
   void agree(const Error* failure, double timeout_seconds) override;
   bool agreed() const override { return agreed_; }
-  void run_ranks(Workers& workers, double timeout_seconds,
+  void run_ranks(Workers& workers, double timeout_seconds, Device& device,
                  const std::function<void(Communicator&)>& body) override;
 
  private:
   void exchange(Transfers& transfers, double timeout_seconds) {
     world_.wait_before_ranks("agreement on the preparations", timeout_seconds, transfers);
   }
-  void run_rank(Workers& workers, int rank, SharedObjects& objects,
+  void run_rank(Workers& workers, int rank, SharedObjects& objects, Device& device,
                 const std::function<void(Communicator&)>& body);
 
   Wire wire_;
@@ -92,9 +93,10 @@ void MpiProcesses::agree(const Error* failure, double timeout_seconds) {
   throw Error(kind, verdict.process == 0 ? text : fmt::format("{} (on process {})", text, verdict.process));
 }
 
-void MpiProcesses::run_ranks(Workers& workers, double timeout_seconds,
+void MpiProcesses::run_ranks(Workers& workers, double timeout_seconds, Device& device,
                              const std::function<void(Communicator&)>& body) {
   if (!agreed_) agree(nullptr, timeout_seconds);
+  if (device.is_gpu()) require_nccl(device, workers.ranks());
   const int per_process = workers.ranks(), first = index() * per_process;
   if (per_process > 1 && !wire_.any_thread())
     fail_usage("[comm] expected ranks={}: this MPI serves one thread a process only, got ranks={}", count(),
@@ -103,15 +105,22 @@ void MpiProcesses::run_ranks(Workers& workers, double timeout_seconds,
   SharedObjects objects;
   std::vector<std::thread> threads;
   for (int i = 1; i < per_process; ++i)
-    threads.emplace_back([&, i] { run_rank(workers, first + i, objects, body); });
-  run_rank(workers, first, objects, body);
+    threads.emplace_back([&, i] { run_rank(workers, first + i, objects, device, body); });
+  run_rank(workers, first, objects, device, body);
   for (std::thread& thread : threads) thread.join();
 }
 
-void MpiProcesses::run_rank(Workers& workers, int rank, SharedObjects& objects,
+void MpiProcesses::run_rank(Workers& workers, int rank, SharedObjects& objects, Device& device,
                             const std::function<void(Communicator&)>& body) {
   const RankScope scope(workers);
-  Communicator communicator(std::make_unique<MpiBackend>(world_, wire_, objects, World::Caller{rank, 0}));
+  auto between_hosts = std::make_unique<MpiBackend>(world_, wire_, objects, World::Caller{rank, 0});
+  std::unique_ptr<CommBackend> backend;
+  if (device.is_gpu())
+    backend =
+        std::make_unique<NcclBackend>(std::move(between_hosts), NcclLibrary::for_device(device), device);
+  else
+    backend = std::move(between_hosts);
+  Communicator communicator(std::move(backend));
   const auto fail = [&](Error::Kind kind, const std::exception& error) {
     world_.fail(rank, kind, message_with_place(error, communicator.position()));
   };

@@ -115,6 +115,13 @@ void World::leave(Caller caller) {
 }
 
 void World::wait(const Waiting& waiting, Transfers& transfers) {
+  wait(
+      waiting, [&](bool& progress) { return wire_.test(transfers, progress); },
+      [&] { return transfers.pending(); });
+}
+
+void World::wait(const Waiting& waiting, const std::function<bool(bool& progress)>& done,
+                 const Missing& missing) {
   const WaitScope no_core_needed;
   {
     const std::scoped_lock lock(mutex_);
@@ -124,11 +131,11 @@ void World::wait(const Waiting& waiting, Transfers& transfers) {
   Clock::time_point deadline = Clock::now() + patience;
   // A progress thread shares its rank's core.
   Backoff backoff(own_cores_ && waiting.caller.channel == 0 ? Clock::duration(kLook) : Clock::duration(0));
-  for (bool progress = false; !wire_.test(transfers, progress);) {
+  for (bool progress = false; !done(progress);) {
     hear();
     const Clock::time_point now = Clock::now();
     if (progress && !waiting.arriving) deadline = now + patience;
-    check_stall(waiting, transfers, now > deadline);
+    check_stall(waiting, missing, now > deadline);
     if (progress)
       backoff.reset();
     else
@@ -193,13 +200,13 @@ void World::note_resumption(Caller caller) {
   if (late_.empty()) stalled_since_.reset();
 }
 
-void World::check_stall(const Waiting& waiting, const Transfers& transfers, bool late) {
+void World::check_stall(const Waiting& waiting, const Missing& missing_ranks, bool late) {
   const std::scoped_lock lock(mutex_);
   if (fault_) give_up(waiting.caller);
   const bool news_to_others = late ? !late_.contains(waiting.caller)
                                    : stalled_since_.has_value() && !stalled_.contains(waiting.caller);
   if (news_to_others) {
-    const std::vector<int> missing = transfers.pending();
+    const std::vector<int> missing = missing_ranks();
     News news;
     news.kind = News::Kind::stalled;
     news.rank = waiting.caller.rank;
@@ -211,7 +218,7 @@ void World::check_stall(const Waiting& waiting, const Transfers& transfers, bool
     note_stall(waiting.caller, missing, late);
   }
   if (!stalled_since_ || Clock::now() - *stalled_since_ < kStallGrace) return;
-  stalled_[waiting.caller] = transfers.pending();
+  stalled_[waiting.caller] = missing_ranks();
   const std::string message = stall_message(waiting, late);
   tell_all(fault_news(wire_.process(), waiting.caller.rank, 1, message));
   end(1, fmt::format("rank {}: {}", waiting.caller.rank, message));

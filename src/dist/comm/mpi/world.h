@@ -14,6 +14,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -57,6 +58,10 @@ class World {
   };
   // Returns when all transfers are done; ends the process on a fault. Error(runtime) for an error of MPI's.
   void wait(const Waiting& waiting, Transfers& transfers);
+  // The same for what is no transfer of MPI's: until done(progress) says so, whatever it throws being thrown.
+  // missing() are the ranks, ascending, that may be what it waits for.
+  using Missing = std::function<std::vector<int>()>;
+  void wait(const Waiting& waiting, const std::function<bool(bool& progress)>& done, const Missing& missing);
   // The same for the time before ranks: `what` is waited for.
   void wait_before_ranks(const std::string& what, double timeout_seconds, Transfers& transfers);
 
@@ -73,7 +78,7 @@ class World {
   };
 
   void hear();
-  void check_stall(const Waiting& waiting, const Transfers& transfers, bool late);
+  void check_stall(const Waiting& waiting, const Missing& missing, bool late);
   void note_stall(Caller caller, std::vector<int> missing, bool late);
   void note_resumption(Caller caller);
   std::string stall_message(const Waiting& waiting, bool late) const;
