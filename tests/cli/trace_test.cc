@@ -1,5 +1,6 @@
 // The trace of a run: events nest, and every collective that the counters know is in it.
 #include <map>
+#include <set>
 
 #include "child.h"
 
@@ -97,6 +98,32 @@ TEST_F(Trace, HoldsEveryStepOpAndCollective) {
       EXPECT_GT(of_rank_3[category], 0) << category;
     EXPECT_EQ(background > 0, std::string(overlap) == "on");
   }
+}
+
+TEST_F(Trace, HoldsTheKernelsOfAGpu) {
+  const json events = events_of({"device=cuda_emulated", "profiler_steps=1", "base_num_decoder_layers=1"});
+  expect_nested(events);
+  std::map<int, json> steps;
+  std::set<std::string> ops;
+  for (const json& event : events) {
+    if (event["ph"] != "X" || event["tid"] != 0) continue;
+    if (event["cat"] == "step")
+      steps[event["pid"]] = event;
+    else if (event["cat"] != "phase" && event["cat"] != "collective")
+      ops.insert(event["name"]);
+  }
+  int kernels = 0;
+  for (const json& event : events) {
+    if (event["ph"] != "X" || event["tid"] != 2) continue;
+    ++kernels;
+    EXPECT_EQ(event["cat"], "kernel");
+    const std::string op = event["name"];
+    EXPECT_TRUE(op.empty() || ops.count(op) == 1) << event;
+    const json& step = steps[event["pid"]];
+    EXPECT_GE(begin_of(event), begin_of(step)) << event;
+    EXPECT_LE(end_of(event), end_of(step)) << event;
+  }
+  EXPECT_GT(kernels, 4 * 50);
 }
 
 TEST_F(Trace, StepsAreChosenByTheReferencesKeys) {

@@ -1,6 +1,6 @@
-// Products of bf16 rows and packed weights in integers (kernels/gemm_integers.h) for AVX2, AVX-512 and AVX-512 with
-// VNNI. Some types hold a number q as q + bias. The kernel multiplies q + bias, and starts a sum at minus the bias
-// times the sum of the inputs.
+// Products of bf16 rows and packed weights in integers (kernels/gemm_integers.h) for AVX2, AVX-512 and
+// AVX-512 with VNNI. Some types hold a number q as q + bias. The kernel multiplies q + bias, and starts a sum
+// at minus the bias times the sum of the inputs.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/gemm_integers.cc"
@@ -17,6 +17,8 @@
 #include "kernels/gemm_integers.h"
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+// A lambda that passes vectors is a part of its caller, or each of them takes a way through memory.
+#define SWITCHYARD_INLINED __attribute__((always_inline))
 HWY_BEFORE_NAMESPACE();
 namespace switchyard {
 namespace HWY_NAMESPACE {
@@ -54,14 +56,16 @@ HWY_INLINE Half shift_right(Half x) {
   return hn::BitCast(Halves(), hn::ShiftRight<bits>(hn::BitCast(d, x)));
 }
 
-// Word u of a group as pairs of numbers. at<n>() has the numbers of inputs i and i + 2, where i is 4u + n of a type
-// of bytes, and 8u + {0, 4, 1, 5}[n] of others: a half of a lane is two bytes, and the upper half's bytes belong
-// to inputs that are two higher.
+// Word u of a group as pairs of numbers. at<n>() has the numbers of inputs i and i + 2, where i is 4u + n of
+// a type of bytes, and 8u + {0, 4, 1, 5}[n] of others: a half of a lane is two bytes, and the upper half's
+// bytes belong to inputs that are two higher.
 template <DType packed>
 class WordPairs {
  public:
   static constexpr bool kBytes = has_bytes(packed);
   static constexpr int kCount = kBytes ? 2 : 4;
+  // Whether in_place() has the numbers.
+  static constexpr bool kHasInPlace = !kBytes && high_bits(packed) == 0 && packed != DType::packed_mxfp4;
 
   HWY_INLINE WordPairs(const std::byte* group, std::int64_t u, std::int64_t output) {
     const hn::Repartition<std::int8_t, D> bytes;
@@ -111,21 +115,39 @@ class WordPairs {
     }
   }
 
+  // The numbers of at<n>() times 1 << kPlace[n], which takes no shift. The last ones would be more than a
+  // half holds.
+  static constexpr int kPlace[4] = {0, 4, 8, 0};
+  template <int n>
+  HWY_INLINE Half in_place() const {
+    return n == 3 ? at<3>() : hn::And(bits_, hn::Set(Halves(), static_cast<std::int16_t>(15 << kPlace[n])));
+  }
+
  private:
   static constexpr int kHigh = high_bits(packed);
   Half bits_, upper_;
 };
 
-// Calls body(pair, n as a constant, weights) for kStep outputs from `output` on, and those inputs of the group that
-// have its part-th scale. `pair` is an index of InputGroup::pairs, n the pair's place in its word.
-template <DType packed, typename Body>
+// Calls body(pair, n as a constant, step, weights) for those inputs of the group that have its part-th scale,
+// each for one or two steps of kStep outputs from `output` on. `pair` is an index of InputGroup::pairs, n the
+// pair's place in its word. `in_place`: the weights are those of WordPairs::in_place.
+template <DType packed, int steps, bool in_place, typename Body>
 HWY_INLINE void for_pairs(const std::byte* group, std::int64_t part, std::int64_t output, const Body& body) {
   using Pairs = WordPairs<packed>;
   constexpr std::int64_t kOfPart = kGroupInputs / 2 / Pairs::kCount / scales_of(packed);
   for (std::int64_t u = part * kOfPart; u < (part + 1) * kOfPart; ++u) {
-    const Pairs pairs(group, u, output);
-    packed_lanes::for_constants<Pairs::kCount>(
-        [&](auto n) HWY_ATTR { body(u * Pairs::kCount + n.value, n, pairs.template at<n.value>()); });
+    const Pairs first(group, u, output), second(group, u, output + (steps - 1) * kStep);
+    packed_lanes::for_constants<Pairs::kCount>([&](auto n) HWY_ATTR {
+      const auto weights_of = [&](const Pairs& pairs) HWY_ATTR SWITCHYARD_INLINED {
+        if constexpr (in_place)
+          return pairs.template in_place<n.value>();
+        else
+          return pairs.template at<n.value>();
+      };
+      const std::int64_t pair = u * Pairs::kCount + n.value;
+      body(pair, n, std::integral_constant<int, 0>(), weights_of(first));
+      if constexpr (steps == 2) body(pair, n, std::integral_constant<int, 1>(), weights_of(second));
+    });
   }
 }
 
@@ -165,39 +187,53 @@ HWY_INLINE void add_integer_block(const IntegerRows& rows, const std::byte* bloc
   const D d;
   const Words words;
   constexpr std::int64_t kScales = scales_of(packed);
-  constexpr int kChains = m == 1 ? 4 : m <= 4 ? 2 : 1;  // sums that wait for each other are slow
+  // Few rows leave registers for sums of numbers in their places, one chain a place, and one row for two
+  // steps of outputs at once, which share the inputs. Chains also because sums that wait for each other are
+  // slow.
+  constexpr bool kInPlace = WordPairs<packed>::kHasInPlace && m <= 4;
+  constexpr int kChains = kInPlace ? 3 : m == 1 ? 4 : m <= 4 ? 2 : 1;
+  constexpr int kSteps = m == 1 && kStep == 8 ? 2 : 1;
   const std::byte* group = block + header_bytes(packed);
   for (std::int64_t g = 0; g < groups_of(packed); ++g, group += group_bytes(packed)) {
     const auto input = [&](int r) -> const InputGroup& { return rows.inputs[r * rows.groups + g]; };
-    for (std::int64_t output = 0; output < kBlockOutputs; output += kStep) {
+    for (std::int64_t output = 0; output < kBlockOutputs; output += kSteps * kStep) {
       for (std::int64_t part = 0; part < kScales; ++part) {
-        Word sum[kChains][m];
+        Word sum[kChains][kSteps * m];
 #pragma GCC unroll 8
-        for (int r = 0; r < m; ++r) {
-          const std::int32_t inputs =
-              kScales == 1 ? input(r).sums[0] + input(r).sums[1] : input(r).sums[part];
-          sum[0][r] = kBias<packed> == 0 ? hn::Zero(words) : hn::Set(words, -kBias<packed> * inputs);
+        for (int i = 0; i < kSteps * m; ++i) {
+          const InputGroup& in = input(i % m);
+          const std::int32_t inputs = kScales == 1 ? in.sums[0] + in.sums[1] : in.sums[part];
+          sum[0][i] = kBias<packed> == 0 ? hn::Zero(words) : hn::Set(words, -kBias<packed> * inputs);
 #pragma GCC unroll 4
-          for (int chain = 1; chain < kChains; ++chain) sum[chain][r] = hn::Zero(words);
+          for (int chain = 1; chain < kChains; ++chain) sum[chain][i] = hn::Zero(words);
         }
-        for_pairs<packed>(group, part, output, [&](std::int64_t pair, auto n, Half weights) HWY_ATTR {
+        for_pairs<packed, kSteps, kInPlace>(group, part, output,
+                                            [&](std::int64_t pair, auto n, auto step, Half weights)
+                                                HWY_ATTR SWITCHYARD_INLINED {
 #pragma GCC unroll 8
-          for (int r = 0; r < m; ++r) {
-            Word& to = sum[n.value % kChains][r];
-            to = Products::add(to, weights, input(r).pairs[pair]);
-          }
-        });
-        const V scale = F::scale(block, g * kScales + part, output);
+                                                  for (int r = 0; r < m; ++r) {
+                                                    Word& to = sum[n.value % kChains][step.value * m + r];
+                                                    to = Products::add(to, weights, input(r).pairs[pair]);
+                                                  }
+                                                });
 #pragma GCC unroll 8
-        for (int r = 0; r < m; ++r) {
-          Word all = sum[0][r];
+        for (int i = 0; i < kSteps * m; ++i) {
+          const int r = i % m;
+          const std::int64_t first = output + i / m * kStep;
+          Word all = sum[0][i];
+          if constexpr (kInPlace) {
+            all = hn::Add(all, hn::ShiftRight<WordPairs<packed>::kPlace[1]>(sum[1][i]));
+            all = hn::Add(all, hn::ShiftRight<WordPairs<packed>::kPlace[2]>(sum[2][i]));
+          } else {
 #pragma GCC unroll 4
-          for (int chain = 1; chain < kChains; ++chain) all = hn::Add(all, sum[chain][r]);
-          float* const at = rows.sums + r * rows.sums_row + output;
+            for (int chain = 1; chain < kChains; ++chain) all = hn::Add(all, sum[chain][i]);
+          }
+          const V scale = F::scale(block, g * kScales + part, first);
+          float* const at = rows.sums + r * rows.sums_row + first;
           const V of_row = hn::Mul(scale, hn::Set(d, kUnit<packed> * input(r).scale));
           V to = hn::MulAdd(hn::ConvertTo(d, all), of_row, hn::LoadU(d, at));
           if constexpr (has_offset(packed))
-            to = hn::MulAdd(F::offset(block, g, output), hn::Set(d, input(r).sum()), to);
+            to = hn::MulAdd(F::offset(block, g, first), hn::Set(d, input(r).sum()), to);
           hn::StoreU(to, d, at);
         }
       }

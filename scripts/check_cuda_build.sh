@@ -1,0 +1,63 @@
+#!/bin/sh
+# Builds the program for GPUs and checks what the compiler made of its kernels, on a machine with the CUDA
+# toolkit and no GPU: no kernel keeps registers in memory that is not listed below, wgmma is never serialised,
+# and products and attention run on tensor cores.
+#
+#   scripts/check_cuda_build.sh [BUILD_FOLDER]      (build/cuda_check)
+#
+# Ends with status 1 and names what is wrong. Machine code is counted where cuobjdump is.
+set -eu
+cd "$(dirname "$0")/.."
+build=${1:-build/cuda_check}
+mkdir -p "$build"
+log=$build/compile.log
+# A log of this run alone: what is up to date says nothing.
+rm -f "$build"/CMakeFiles/switchyard_lib.dir/src/kernels/gpu/*.o
+cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DSWITCHYARD_CUDA=ON -DCMAKE_CUDA_FLAGS=-Xptxas=-v >"$build/configure.log"
+begin=$(date +%s)
+if ! cmake --build "$build" --target switchyard >"$log" 2>&1; then
+  tail -n 30 "$log"
+  echo "check_cuda_build: the build failed ($log)" >&2
+  exit 1
+fi
+echo "built in $(($(date +%s) - begin)) s"
+
+# Bytes that the entry code of these kernels may keep in memory: once, outside of the loop over the depth.
+allowed='tma_product 64'
+awk -v allowed="$allowed" '
+  BEGIN { split(allowed, words, " "); for (i = 1; i in words; i += 2) most[words[i]] = words[i + 1] }
+  /C7508|C7510/ { print "wgmma is serialised: " $0; bad = 1 }
+  /Compiling entry function/ {
+    match($0, /\047[^\047]*\047/); kernel = substr($0, RSTART + 1, RLENGTH - 2)
+    match($0, /for \047[^\047]*\047/); target = substr($0, RSTART + 5, RLENGTH - 6)
+    entry = 1; ++kernels[target]
+  }
+  /bytes spill stores/ && entry {
+    entry = 0
+    for (i = 1; i <= NF; ++i) if ($i == "spill" && $(i + 1) ~ /stores/) spilled = $(i - 2)
+    if (spilled > 0) {
+      free = 0
+      for (name in most) if (index(kernel, name)) free = most[name]
+      if (spilled > free) { print target " " kernel ": " spilled " bytes of registers are kept in memory"; bad = 1 }
+      else ++small[target]
+    }
+  }
+  END {
+    for (target in kernels) print target ": " kernels[target] " kernels, " small[target] + 0 " of them within what is allowed to spill"
+    if (length(kernels) == 0) { print "no kernel was compiled"; bad = 1 }
+    exit bad
+  }' "$log" || { echo "check_cuda_build: see $log" >&2; exit 1; }
+
+command -v cuobjdump >/dev/null || { echo "no cuobjdump: machine code is not counted"; exit 0; }
+# expect FILE TARGET INSTRUCTION: of the file's machine code for the target.
+expect() {
+  found=$(cuobjdump -sass -arch "$2" "$build/CMakeFiles/switchyard_lib.dir/src/kernels/gpu/$1.cu.o" | grep -c "$3" || true)
+  echo "$1 for $2: $found of $3"
+  [ "$found" -gt 0 ] || { echo "check_cuda_build: $1 has no $3" >&2; exit 1; }
+}
+expect product sm_80 HMMA
+expect flash_attention sm_80 HMMA
+expect flash_attention sm_90a HMMA
+expect wgmma_product sm_90a HGMMA
+expect tma_product sm_90a HGMMA
+expect tma_product sm_90a UTMALDG
