@@ -126,7 +126,8 @@ TEST_F(Nccl, OverlapChangesNoBit) {
     EXPECT_EQ(steps_of("on"), steps_of("one"));
 
     std::map<std::string, int> events;
-    for (const auto& event : nlohmann::json::parse(read("out/on/trace.json"))["traceEvents"]) {
+    const auto trace = nlohmann::json::parse(read("out/on/trace.json"));
+    for (const auto& event : trace["traceEvents"]) {
       if (event["ph"] != "X") continue;
       const std::string category = event["cat"];
       ++events[category];
