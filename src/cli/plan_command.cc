@@ -33,8 +33,8 @@ memory and time as the load of the experts gets uneven. The counts are those of 
   --json FILE    also write everything to FILE
 
 Memory is that of a rank alone: ranks of one process, which share weights, take less together. Ranks that are processes
-(mpirun) also gather what the optimizer updated: their counts come with a topology of ranks_per_node: 1 or as many
-as a process has.
+(mpirun) also gather what the optimizer updated: their counts come with a topology of GPUs, which are processes, or of
+ranks_per_node: 1 or as many as a process has.
 
 Example:
   switchyard plan model_name=deepseek3-671b ranks=4096 ici_fsdp_parallelism=64 ici_expert_parallelism=64 \

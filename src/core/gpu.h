@@ -1,10 +1,12 @@
-// The GPU of this process: whether there is one, its memory, copies, and its stream of work. Process i of a
+// The GPU of this process: whether there is one, its memory, copies, and its streams of work. Process i of a
 // machine, as the launcher counts them (core/local_process.h), has GPU i of those that CUDA shows, or i
 // modulo their number.
 //
 // Work is done in the order in which it is given: kernels, copies and the giving back of memory go to one
 // stream, whichever rank gives them. So ranks of one process that met on the host may read what the others'
-// kernels write. A build without CUDA has the same functions (core/no_cuda/gpu.cc): there is no GPU then.
+// kernels write. What is exchanged with other GPUs goes to a second stream (OnCommunicationStream), and
+// moments say what one stream waits for of the other. A build without CUDA has the same functions
+// (core/no_cuda/gpu.cc): there is no GPU then.
 #pragma once
 
 #include <cstddef>
@@ -25,26 +27,42 @@ struct Properties {
 };
 Properties properties();
 
+// While it lives, what this thread gives goes to the stream of communication instead of that of computation.
+class OnCommunicationStream {
+ public:
+  OnCommunicationStream();
+  ~OnCommunicationStream();
+  OnCommunicationStream(const OnCommunicationStream&) = delete;
+  OnCommunicationStream& operator=(const OnCommunicationStream&) = delete;
+  static bool is_on();  // for this thread
+};
+
 // At least `bytes` bytes of the GPU's memory, 256-byte aligned, uninitialised. Error(runtime) when there is
-// no memory. What is released may be had again at once by who asks next.
+// no memory. Memory is had and given back in the order of this thread's stream: what is released may be had
+// again at once by who asks next, and the other stream must have waited before it uses either.
 std::byte* allocate(std::size_t bytes);
 void release(std::byte* block);
 
-// Copies from the host to the GPU or back. Returns when the host may read `to` and write `from`.
+// Copies from the host to the GPU or back, in the order of this thread's stream. Returns when the host may
+// read `to` and write `from`.
 void copy(void* to, const void* from, std::size_t bytes);
-// Within the GPU's memory, in the order of the stream: it returns before it is done.
+// Within the GPU's memory, in the order of this thread's stream: it returns before it is done.
 void move(void* to, const void* from, std::size_t bytes);
 void fill_zero(void* to, std::size_t bytes);
-// Returns when all work given so far is done. Error(runtime) when a kernel failed.
+// Returns when all work given to this thread's stream so far is done. Error(runtime) when a kernel failed.
 void synchronize();
 
-// A moment of the stream: all work given before now() is done then. Where a GPU is emulated, work is done
-// when it is given, and moments are those of the host's clock.
+// A moment of this thread's stream: all work given to it before now() is done then. Where a GPU is emulated,
+// work is done when it is given, and moments are those of the host's clock. Any thread may ask a moment.
 class Moment {
  public:
   Moment() = default;  // no moment
   static Moment now();
-  void wait() const;  // until it has come
+  static Moment now_untimed();  // cheaper; it has no seconds_since
+  void wait() const;            // until it has come. Error(runtime) when a kernel failed
+  bool has_come() const;        // the same error
+  // What this thread's stream is given from now on begins after it. Returns at once.
+  void hold_stream() const;
   // Both have come.
   double seconds_since(const Moment& from) const;
 
@@ -52,10 +70,7 @@ class Moment {
   std::shared_ptr<void> event_;
 };
 
-// Whether all of it is done. Error(runtime) when a kernel failed.
-bool is_idle();
-
-// The stream, as CUDA knows it (a cudaStream_t).
+// This thread's stream, as CUDA knows it (a cudaStream_t).
 void* stream();
 
 }  // namespace switchyard::gpu

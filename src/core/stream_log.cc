@@ -28,22 +28,23 @@ StreamLog::StreamLog(const std::atomic<std::int64_t>& layer)
 }
 
 void StreamLog::end() {
-  kernels_.push_back({running_op(), layer_, std::move(before_), gpu::Moment::now()});
+  kernels_.push_back(
+      {running_op(), layer_, gpu::OnCommunicationStream::is_on(), std::move(before_), gpu::Moment::now()});
 }
 
-void StreamLog::tell(TraceLog& log) {
-  if (!kernels_.empty()) kernels_.back().end.wait();
+void StreamLog::tell(TraceLog& computation, TraceLog& communication) {
   const auto time_of = [&](const gpu::Moment& moment) {
     return first_time_ + static_cast<std::int64_t>(moment.seconds_since(first_) * 1e9);
   };
   for (const Started& kernel : kernels_) {
+    kernel.end.wait();
     TraceEvent event;
     event.name = kernel.op;
-    event.category = "kernel";
+    event.category = kernel.communicates ? "transfer" : "kernel";
     event.begin = time_of(kernel.begin);
     event.end = time_of(kernel.end);
     event.number = kernel.layer;
-    log.add(std::move(event));
+    (kernel.communicates ? communication : computation).add(std::move(event));
   }
   kernels_.clear();
 }

@@ -1,4 +1,4 @@
-// StreamLog: when the kernels that one rank gave to the GPU's stream ran, for a picture of a step.
+// StreamLog: when the kernels that one rank gave to the GPU's streams ran, for a picture of a step.
 //
 // The host gives kernels long before they run, so the times of ops on the host say little of the GPU's. A
 // kernel is noted where it is started (kernels/gpu/code.h: launch), under the op that started it.
@@ -24,17 +24,19 @@ class StreamLog {
   static StreamLog* exchange_of_thread(StreamLog* log);
   static StreamLog* of_thread();
 
-  // Around the start of a kernel.
+  // Around the start of a kernel, or of a transfer between GPUs.
   void begin() { before_ = gpu::Moment::now(); }
   void end();
 
-  // Waits for the kernels noted so far and tells `log` of them, on its clock.
-  void tell(TraceLog& log);
+  // Waits for what is noted so far and tells the logs of it, on their clock: `computation` of the kernels of
+  // that stream, `communication` of what the other one did.
+  void tell(TraceLog& computation, TraceLog& communication);
 
  private:
   struct Started {
     std::string_view op;
     std::int64_t layer;
+    bool communicates;
     gpu::Moment begin, end;
   };
   const std::atomic<std::int64_t>& layer_;

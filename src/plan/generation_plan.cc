@@ -29,7 +29,7 @@ Parameters parameters_of(Context& context, Config& config, const ModelConfig& mo
 std::int64_t gpu_peak(Config& config, const ModelConfig& model, const Mesh& mesh, const Topology& topology,
                       int stage, const GenerationPlan& plan) {
   NoCosts costs;
-  AbstractRank rank(config, mesh, stage, costs, WorkspaceOf::gpu, topology.ranks_per_node, costs, 1,
+  AbstractRank rank(config, mesh, stage, costs, WorkspaceOf::gpu, topology.ranks_per_process(), costs, 1,
                     topology.gpu_major);
   const Parameters parameters = parameters_of(rank.context(), config, model);
   Generator generator(rank.context(), model, parameters, plan.rows, plan.capacity);
@@ -53,7 +53,7 @@ GenerationPlan plan_stage(Config config, const Mesh& mesh, const Topology& topol
   StepPlan costs;
   PlanClock clock(topology, model.depth(), costs);
   if (topology.gpu_major > 0) plan.peak = gpu_peak(config, model, mesh, topology, stage, plan);
-  AbstractRank rank(config, mesh, stage, clock, topology.workspace(), topology.ranks_per_node, clock, 1);
+  AbstractRank rank(config, mesh, stage, clock, topology.workspace(), topology.ranks_per_process(), clock, 1);
   Context& context = rank.context();
   clock.watch(context.comm->position());
   const Parameters parameters = parameters_of(context, config, model);

@@ -200,6 +200,20 @@ TEST(Plan, OverlapHidesGathersBehindWork) {
   EXPECT_GT(on.cost.peak_bytes, off.cost.peak_bytes);
 }
 
+// As in a run: GPUs of one machine are processes, between which communication overlaps unless told not to.
+TEST(Plan, EveryGpuIsAProcess) {
+  const auto plan = [&](const char* topology, const char* overlap) {
+    Keys keys = tiny({"ranks=8", "ici_fsdp_parallelism=8", "base_emb_dim=512", "base_mlp_dim=1024"});
+    keys.push_back(std::string("overlap_communication=") + overlap);
+    const Config config = Config::from_args(keys);
+    const Mesh mesh = mesh_from_config(config);
+    return plan_step(config, mesh, Topology::read(topology, mesh.size())).cost.peak_bytes;
+  };
+  EXPECT_EQ(plan("h100", "auto"), plan("h100", "on"));
+  EXPECT_LT(plan("h100", "off"), plan("h100", "on"));
+  EXPECT_EQ(plan("cpu", "auto"), plan("cpu", "off"));
+}
+
 TEST(Plan, PredictionLayersAndClippedScores) {
   expect_same(
       deepseek({"mtp_num_layers=2", "ranks=4", "ici_fsdp_parallelism=2", "ici_tensor_parallelism=2"}));

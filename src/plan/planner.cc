@@ -32,8 +32,8 @@ struct MemoryPeak {
 MemoryPeak gpu_peak(const Config& config, const ModelConfig& model, const Mesh& mesh,
                     const Topology& topology, double imbalance, int stage) {
   NoCosts costs;
-  AbstractRank rank(config, mesh, stage, costs, WorkspaceOf::gpu, topology.ranks_per_node, costs, imbalance,
-                    topology.gpu_major);
+  AbstractRank rank(config, mesh, stage, costs, WorkspaceOf::gpu, topology.ranks_per_process(), costs,
+                    imbalance, topology.gpu_major);
   Trainer trainer = trainer_of(config, model, mesh, rank.context());
   const BatchSizes sizes = batch_sizes(config, mesh);
   if (rank.context().ahead != nullptr) trainer.step(0, abstract_batch(sizes));
@@ -53,7 +53,7 @@ StepPlan plan_model(const Config& config, const ModelConfig& model, const Mesh& 
   StepPlan plan;
   PlanClock clock(topology, model.depth(), plan);
   const TrainConfig training = train_config(config, model, mesh.axis_size("stage"));
-  AbstractRank rank(config, mesh, stage, clock, topology.workspace(), topology.ranks_per_node, clock,
+  AbstractRank rank(config, mesh, stage, clock, topology.workspace(), topology.ranks_per_process(), clock,
                     imbalance);
   Context& context = rank.context();
   clock.watch(context.comm->position());

@@ -104,22 +104,11 @@ void require_ranks_fit(const Mesh& mesh, const Processes& processes) {
   }
 }
 
-namespace {
-
-bool is_between_gpus(const Device& device, const Processes& processes) {
-  return device.is_gpu() && processes.count() > 1;
-}
-
-}  // namespace
-
 Device& device_of_run(const Config& config, const Mesh& mesh, const Processes& processes,
                       std::vector<std::string>* notes) {
   Device& device = Device::named(config.get_string("device"));
-  if (!is_between_gpus(device, processes)) return device;
+  if (!device.is_gpu() || processes.count() == 1) return device;
   require_nccl(device, mesh.size() / processes.count());
-  if (config.get_string("overlap_communication") == "on")
-    fail_usage(
-        "[comm] overlap_communication=on: expected auto or off, as a GPU has one stream for all its work");
   if (notes != nullptr)
     notes->push_back(fmt::format("between {} GPUs (device={}): {}", processes.count(), device.name(),
                                  NcclLibrary::for_device(device).name()));
@@ -137,7 +126,6 @@ void run_session(const Config& config, const Mesh& mesh, Processes& processes,
   const Mesh own = stage_mesh(mesh);
   const AxisRules rules(config.axis_rules(), own);
   Device& device = device_of_run(config, mesh, processes);
-  const bool between_gpus = is_between_gpus(device, processes);
   if (!device.is_host()) name_the_op_of_faults();
   Workers workers(processes.cores(), mesh.size() / processes.count());
   const std::optional<Fault> fault = fault_from_environment();
@@ -164,7 +152,7 @@ void run_session(const Config& config, const Mesh& mesh, Processes& processes,
     context.pool = &pool;
     context.explicit_sharding = config.get_string("shard_mode") == "explicit";
     GathersAhead ahead;
-    if (!between_gpus && overlaps_communication(config, comm)) {
+    if (overlaps_communication(config, comm)) {
       comm.start_progress_thread();
       context.ahead = &ahead;
     }

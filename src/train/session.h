@@ -37,8 +37,8 @@ std::int64_t rows_to_generate(const Config& config, const Mesh& mesh);
 void require_ranks_fit(const Mesh& mesh, const Processes& processes);
 
 // The device of a run whose ranks are in `processes`. Error(usage) where it is missing, and between GPUs of
-// several processes for more ranks than one a process, a missing NCCL, and overlap_communication=on. `notes`
-// gets a line that says how the GPUs reach each other.
+// several processes for more ranks than one a process and a missing NCCL. `notes` gets a line that says how
+// the GPUs reach each other.
 Device& device_of_run(const Config& config, const Mesh& mesh, const Processes& processes,
                       std::vector<std::string>* notes = nullptr);
 

@@ -10,7 +10,7 @@
 namespace switchyard {
 namespace {
 
-constexpr int kProgram = 0, kProgress = 1, kKernels = 2;  // thread ids in the file
+constexpr int kProgram = 0, kProgress = 1, kKernels = 2, kTransfers = 3;  // thread ids in the file
 
 double microseconds(std::int64_t nanoseconds) {
   return static_cast<double>(nanoseconds) * 1e-3;
@@ -71,7 +71,7 @@ void StepTrace::after(std::int64_t step) {
   context_.comm->trace_progress(nullptr);
   if (stream_) {
     StreamLog::exchange_of_thread(nullptr);
-    stream_->tell(kernels_);
+    stream_->tell(kernels_, transfers_);
   }
   if (step + 1 == steps_.end) write();
 }
@@ -84,8 +84,9 @@ std::string StepTrace::events() const {
       name_event("thread_name", "program", rank, kProgram)};
   if (!progress_.events().empty()) lines.push_back(name_event("thread_name", "progress", rank, kProgress));
   if (!kernels_.events().empty()) lines.push_back(name_event("thread_name", "kernels", rank, kKernels));
-  for (const auto& [log, thread] :
-       {std::pair(&program_, kProgram), std::pair(&progress_, kProgress), std::pair(&kernels_, kKernels)}) {
+  if (!transfers_.events().empty()) lines.push_back(name_event("thread_name", "transfers", rank, kTransfers));
+  for (const auto& [log, thread] : {std::pair(&program_, kProgram), std::pair(&progress_, kProgress),
+                                    std::pair(&kernels_, kKernels), std::pair(&transfers_, kTransfers)}) {
     for (const TraceEvent& event : log->events()) lines.push_back(to_json(event, start_, rank, thread));
   }
   return fmt::format("{}", fmt::join(lines, ",\n"));

@@ -50,7 +50,7 @@ class StepTrace {
   const TracedSteps steps_;
   const std::string file_;
   std::int64_t start_ = 0;  // of all clocks
-  TraceLog program_, progress_, kernels_;
+  TraceLog program_, progress_, kernels_, transfers_;
   std::optional<StreamLog> stream_;  // of a rank on a GPU
 };
 

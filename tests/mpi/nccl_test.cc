@@ -3,6 +3,8 @@
 #include <dlfcn.h>
 
 #include <chrono>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <regex>
 
 #include "mpirun.h"
@@ -102,6 +104,42 @@ TEST_F(Nccl, TrainsLikeRanksOfOneProcess) {
   }
 }
 
+// Transfers that are started ahead, of weights and of chunks of tokens, and the trace of them.
+TEST_F(Nccl, OverlapChangesNoBit) {
+  NEEDS_EMULATED_GPUS();
+  const std::vector<std::pair<int, std::string>> layouts{
+      {2, "ici_fsdp_parallelism=2 base_num_decoder_layers=3 dtype=bfloat16"},
+      {4, "ici_expert_parallelism=2 ici_fsdp_parallelism=2 num_moe_token_chunks=2"},
+      {4, "ici_expert_parallelism=2 ici_fsdp_parallelism=2 use_ring_of_experts=true num_moe_emb_chunks=2"}};
+  for (const auto& [processes, layout] : layouts) {
+    SCOPED_TRACE(layout);
+    const Arguments command = on_gpus(layout);
+    const Finished off = mpirun(processes, command + Arguments{"run_name=off", "overlap_communication=off"});
+    ASSERT_EQ(off.status, 0) << off.err;
+    const Finished on =
+        mpirun(processes, command + Arguments{"run_name=on", "overlap_communication=on", "profiler=xplane"});
+    ASSERT_EQ(on.status, 0) << on.err;
+    EXPECT_FALSE(steps_of("off").empty());
+    EXPECT_EQ(steps_of("on"), steps_of("off"));
+    const Arguments ranks{"ranks=" + std::to_string(processes), "overlap_communication=off"};
+    ASSERT_EQ(run(command + ranks + Arguments{"run_name=one"}).status, 0);
+    EXPECT_EQ(steps_of("on"), steps_of("one"));
+
+    std::map<std::string, int> events;
+    const auto trace = nlohmann::json::parse(read("out/on/trace.json"));
+    for (const auto& event : trace["traceEvents"]) {
+      if (event["ph"] != "X") continue;
+      const std::string category = event["cat"];
+      ++events[category];
+      EXPECT_EQ(category == "transfer", event["tid"] == 3) << event;
+      EXPECT_EQ(category == "kernel", event["tid"] == 2) << event;
+      EXPECT_NE(event["tid"], 1) << "a progress thread: " << event;
+    }
+    for (const char* category : {"transfer", "kernel", "ahead", "collective"})
+      EXPECT_GT(events[category], 0) << category;
+  }
+}
+
 TEST_F(Nccl, GoesOnFromACheckpoint) {
   NEEDS_EMULATED_GPUS();
   const Arguments command =
@@ -171,7 +209,6 @@ TEST_F(Nccl, WhatCannotBeginSaysWhyOnce) {
   NEEDS_EMULATED_GPUS();
   const Arguments command = on_gpus("run_name=refused");
   expect_one_line(mpirun(2, command + Arguments{"ranks=4"}), {"[device]", "one rank a process", "got 2"});
-  expect_one_line(mpirun(2, command + Arguments{"overlap_communication=on"}), {"overlap_communication=on"});
   ::setenv("SWITCHYARD_STAND_IN_VERSION", "30000", 1);
   expect_one_line(mpirun(2, command), {"[nccl]", "version code 30000"});
   ::unsetenv("SWITCHYARD_STAND_IN_VERSION");

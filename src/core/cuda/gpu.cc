@@ -39,12 +39,17 @@ void choose_device() {
 // end.
 struct Gpu {
   Gpu() {
-    require(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cannot make a stream");
+    require(cudaStreamCreateWithFlags(&computation, cudaStreamNonBlocking), "cannot make a stream");
+    // Other GPUs wait for what is sent: its kernels go first where blocks of both wait for a multiprocessor.
+    int least = 0, greatest = 0;
+    require(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cannot ask for priorities");
+    require(cudaStreamCreateWithPriority(&communication, cudaStreamNonBlocking, greatest),
+            "cannot make a stream");
     require(cudaDeviceGetDefaultMemPool(&pool, device_index()), "cannot get the memory pool");
     std::uint64_t keep = UINT64_MAX;  // what is released stays in the pool
     require(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep), "cannot set up the pool");
   }
-  cudaStream_t stream = nullptr;
+  cudaStream_t computation = nullptr, communication = nullptr;
   cudaMemPool_t pool = nullptr;
 };
 
@@ -52,6 +57,27 @@ Gpu& the_gpu() {
   choose_device();
   static Gpu* const instance = new Gpu;
   return *instance;
+}
+
+thread_local bool on_communication_stream = false;
+
+cudaStream_t own_stream() {
+  const Gpu& gpu = the_gpu();
+  return on_communication_stream ? gpu.communication : gpu.computation;
+}
+
+cudaEvent_t event_of(const std::shared_ptr<void>& event) {
+  return static_cast<cudaEvent_t>(event.get());
+}
+
+std::shared_ptr<void> recorded_event(unsigned flags) {
+  const cudaStream_t stream = own_stream();
+  cudaEvent_t event = nullptr;
+  require(cudaEventCreateWithFlags(&event, flags), "cannot make an event");
+  std::shared_ptr<void> kept(
+      event, [](void* made) { static_cast<void>(cudaEventDestroy(static_cast<cudaEvent_t>(made))); });
+  require(cudaEventRecord(event, stream), "cannot record an event");
+  return kept;
 }
 
 std::string find_missing() {
@@ -83,9 +109,22 @@ Properties properties() {
   return result;
 }
 
+OnCommunicationStream::OnCommunicationStream() {
+  CHECK(!on_communication_stream, "scopes of the communication stream do not nest");
+  on_communication_stream = true;
+}
+
+OnCommunicationStream::~OnCommunicationStream() {
+  on_communication_stream = false;
+}
+
+bool OnCommunicationStream::is_on() {
+  return on_communication_stream;
+}
+
 std::byte* allocate(std::size_t bytes) {
   void* block = nullptr;
-  const cudaError_t status = cudaMallocAsync(&block, bytes == 0 ? 1 : bytes, the_gpu().stream);
+  const cudaError_t status = cudaMallocAsync(&block, bytes == 0 ? 1 : bytes, own_stream());
   if (status == cudaErrorMemoryAllocation) {
     static_cast<void>(cudaGetLastError());
     std::size_t free = 0, all = 0;
@@ -98,59 +137,65 @@ std::byte* allocate(std::size_t bytes) {
 
 void release(std::byte* block) {
   // At the end of the process the driver may be gone, and the memory with it.
-  static_cast<void>(cudaFreeAsync(block, the_gpu().stream));
+  static_cast<void>(cudaFreeAsync(block, own_stream()));
 }
 
 void copy(void* to, const void* from, std::size_t bytes) {
   if (bytes == 0) return;
-  require(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, the_gpu().stream), "cannot copy");
+  require(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, own_stream()), "cannot copy");
   synchronize();
 }
 
 void move(void* to, const void* from, std::size_t bytes) {
   if (bytes > 0)
-    require(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, the_gpu().stream), "cannot copy");
+    require(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, own_stream()), "cannot copy");
 }
 
 void fill_zero(void* to, std::size_t bytes) {
-  if (bytes > 0) require(cudaMemsetAsync(to, 0, bytes, the_gpu().stream), "cannot fill");
+  if (bytes > 0) require(cudaMemsetAsync(to, 0, bytes, own_stream()), "cannot fill");
 }
 
 void synchronize() {
-  require(cudaStreamSynchronize(the_gpu().stream), "a kernel failed");
+  require(cudaStreamSynchronize(own_stream()), "a kernel failed");
 }
 
 Moment Moment::now() {
-  cudaEvent_t event = nullptr;
-  require(cudaEventCreate(&event), "cannot make an event");
   Moment moment;
-  moment.event_ = std::shared_ptr<void>(
-      event, [](void* made) { static_cast<void>(cudaEventDestroy(static_cast<cudaEvent_t>(made))); });
-  require(cudaEventRecord(event, the_gpu().stream), "cannot record an event");
+  moment.event_ = recorded_event(cudaEventDefault);
+  return moment;
+}
+
+Moment Moment::now_untimed() {
+  Moment moment;
+  moment.event_ = recorded_event(cudaEventDisableTiming);
   return moment;
 }
 
 void Moment::wait() const {
-  require(cudaEventSynchronize(static_cast<cudaEvent_t>(event_.get())), "a kernel failed");
+  require(cudaEventSynchronize(event_of(event_)), "a kernel failed");
 }
 
-double Moment::seconds_since(const Moment& from) const {
-  float milliseconds = 0;
-  require(cudaEventElapsedTime(&milliseconds, static_cast<cudaEvent_t>(from.event_.get()),
-                               static_cast<cudaEvent_t>(event_.get())),
-          "cannot time the stream");
-  return milliseconds * 1e-3;
-}
-
-bool is_idle() {
-  const cudaError_t status = cudaStreamQuery(the_gpu().stream);
+bool Moment::has_come() const {
+  choose_device();
+  const cudaError_t status = cudaEventQuery(event_of(event_));
   if (status == cudaErrorNotReady) return false;
   require(status, "a kernel failed");
   return true;
 }
 
+void Moment::hold_stream() const {
+  require(cudaStreamWaitEvent(own_stream(), event_of(event_)), "cannot wait for an event");
+}
+
+double Moment::seconds_since(const Moment& from) const {
+  float milliseconds = 0;
+  require(cudaEventElapsedTime(&milliseconds, event_of(from.event_), event_of(event_)),
+          "cannot time the stream");
+  return milliseconds * 1e-3;
+}
+
 void* stream() {
-  return the_gpu().stream;
+  return own_stream();
 }
 
 }  // namespace switchyard::gpu

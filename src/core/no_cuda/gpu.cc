@@ -39,22 +39,39 @@ void fill_zero(void*, std::size_t) {
 void synchronize() {
   no_gpu();
 }
-bool is_idle() {
-  no_gpu();
-}
 
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
+thread_local bool on_communication_stream = false;
+
 }  // namespace
+
+OnCommunicationStream::OnCommunicationStream() {
+  CHECK(!on_communication_stream, "scopes of the communication stream do not nest");
+  on_communication_stream = true;
+}
+OnCommunicationStream::~OnCommunicationStream() {
+  on_communication_stream = false;
+}
+bool OnCommunicationStream::is_on() {
+  return on_communication_stream;
+}
 
 Moment Moment::now() {
   Moment moment;
   moment.event_ = std::make_shared<Clock::time_point>(Clock::now());
   return moment;
 }
+Moment Moment::now_untimed() {
+  return now();
+}
 void Moment::wait() const {}
+bool Moment::has_come() const {
+  return true;
+}
+void Moment::hold_stream() const {}
 double Moment::seconds_since(const Moment& from) const {
   const auto time = [](const Moment& x) { return *static_cast<const Clock::time_point*>(x.event_.get()); };
   return std::chrono::duration<double>(time(*this) - time(from)).count();

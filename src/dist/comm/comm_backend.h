@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/device.h"
+#include "core/gpu.h"
 #include "dist/comm/position.h"
 #include "dist/comm/process_group.h"
 
@@ -79,7 +80,9 @@ struct StartedCollective {
   std::vector<std::shared_ptr<void>> buffers;  // kept alive until it is done
   std::int64_t step = -1, layer = -1;          // where it was started
   const char* phase = "start";
-  double end = 0;  // of a backend that only counts time: when it is done
+  double end = 0;     // of a backend that only counts time: when it is done
+  double waited = 0;  // seconds that start() waited for other ranks
+  gpu::Moment over;   // of a backend between GPUs: when it is done
   bool done = false;
   std::exception_ptr error;
 };

@@ -9,14 +9,15 @@
 // - *Sums* add in group order, starting from the first rank's value, in float32 (float32, bfloat16), float64
 //   (float64) or int64 (int32), and are rounded once. So backends and reruns agree bit for bit.
 //
-// - *Return.* A call returns when this rank's output is complete and its input may be reused. It fails with
-//   Error(runtime) when another rank failed or the deadline passed; after that the communicator is dead.
+// - *Return.* A call returns when this rank's output is complete and its input may be reused; on a GPU: for
+//   what is given to its stream from then on. It fails with Error(runtime) when another rank failed or the
+//   deadline passed; after that the communicator is dead.
 //
 // - *One rank.* A group of one rank copies locally and is not counted.
 //
 // - *Started collectives* go over a channel of their own, in the order of the starts, which is the same on
-// all
-//   ranks of a group. So they never meet the collectives that the rank's own thread calls meanwhile.
+// all ranks of a group: they never meet what the rank's own thread calls meanwhile. Between GPUs of several
+// processes they have one order with these calls, which all ranks of a group must share.
 //
 // - *Gradients* (whole and partial exchange, see sharding.h): all_gather <-> reduce_scatter; all_reduce is
 // its
@@ -108,11 +109,13 @@ class Communicator {
   void broadcast(const ProcessGroup& group, int root, const TensorView& x);
   void barrier(const ProcessGroup& group);
 
-  // From now on a progress thread carries out what is started below. All ranks call it alike. Error(usage)
-  // where MPI serves one thread only.
+  // From now on a progress thread carries out what is started below, unless the backend does so without one
+  // (between GPUs of several processes). All ranks call it alike. Error(usage) where MPI serves one thread
+  // only.
   void start_progress_thread();
   // The same as above, going on while this thread does other things. `buffers` keep `in` and `out` alive;
-  // neither may be touched before finish(). Without a progress thread nothing happens until then.
+  // neither may be touched before finish(). Where nobody carries them out meanwhile nothing happens until
+  // then.
   using Buffers = std::vector<std::shared_ptr<void>>;
   std::shared_ptr<StartedCollective> start_all_gather(const ProcessGroup& group, const TensorView& in,
                                                       const TensorView& out, Buffers buffers);

@@ -256,7 +256,7 @@ TEST_P(DeviceCollectives, StartedOnesEndInAnyOrder) {
     constexpr std::int64_t kCount = 300;
     std::vector<Tensor> inputs, outputs;
     std::vector<std::shared_ptr<StartedCollective>> started;
-    if (processes() > 1) comm.start_progress_thread();  // of which NCCL makes none
+    if (processes() > 1) comm.start_progress_thread();  // NCCL needs none
     for (int i = 0; i < 4; ++i) {
       inputs.push_back(on_device(values_of<float>(comm.rank() + i, kCount)));
       outputs.push_back(empty_on_device<float>(kCount * group.size()));

@@ -16,6 +16,9 @@ class ProcessBackend : public CommBackend {
   // ends the run when it passes or another rank fails.
   virtual void wait_until(const ProcessGroup& group, const CollectiveCall& call,
                           const std::function<bool()>& done) = 0;
+
+  // second_channel() as what it is here.
+  virtual std::unique_ptr<ProcessBackend> second_process_channel() = 0;
 };
 
 }  // namespace switchyard

@@ -151,7 +151,7 @@ MpiBackend::~MpiBackend() {
   world_.leave(caller_);
 }
 
-std::unique_ptr<CommBackend> MpiBackend::second_channel() {
+std::unique_ptr<ProcessBackend> MpiBackend::second_process_channel() {
   if (!wire_.any_thread())
     fail_usage("[comm] overlap_communication: expected off, as this MPI serves one thread a process only");
   return std::make_unique<MpiBackend>(world_, wire_, objects_,

@@ -27,7 +27,8 @@ class MpiBackend : public ProcessBackend {
     return objects_.get(key, make);
   }
   double carry_out(const ProcessGroup& group, const CollectiveCall& call, const Operands& operands) override;
-  std::unique_ptr<CommBackend> second_channel() override;
+  std::unique_ptr<CommBackend> second_channel() override { return second_process_channel(); }
+  std::unique_ptr<ProcessBackend> second_process_channel() override;
   void failed(const std::exception& failure) override;
   double agree(const ProcessGroup& group, const CollectiveCall& call, const Operands& operands) override;
   void wait_until(const ProcessGroup& group, const CollectiveCall& call,

@@ -96,7 +96,14 @@ void MpiProcesses::agree(const Error* failure, double timeout_seconds) {
 void MpiProcesses::run_ranks(Workers& workers, double timeout_seconds, Device& device,
                              const std::function<void(Communicator&)>& body) {
   if (!agreed_) agree(nullptr, timeout_seconds);
-  if (device.is_gpu()) require_nccl(device, workers.ranks());
+  if (device.is_gpu()) {
+    require_nccl(device, workers.ranks());
+    if (!wire_.any_thread())
+      fail_usage(
+          "[comm] device={} over several processes: expected an MPI that serves any thread, got one "
+          "that serves one thread a process only",
+          device.name());
+  }
   const int per_process = workers.ranks(), first = index() * per_process;
   if (per_process > 1 && !wire_.any_thread())
     fail_usage("[comm] expected ranks={}: this MPI serves one thread a process only, got ranks={}", count(),
