@@ -254,7 +254,7 @@ def check_nested(program, name, family, settings, vision, folder):
     model = save_random(getattr(transformers, family + "ForConditionalGeneration")(config).to(torch.float32).eval(), settings,
                         original)
     if family == "Qwen3VLMoe":  # transformers 5 saves experts [out, in]; published files have them [in, out], which it reads too
-        tensors = stored(original)
+        tensors = raw(original)
         save_file({name: value.transpose(1, 2).contiguous() if ".mlp.experts." in name else value
                    for name, value in tensors.items()}, original / "model.safetensors")
     said = run(program, "convert", original, ours, "--verify", "--save-logits", folder / "ours.safetensors")
