@@ -306,7 +306,7 @@ def check_scaled(program, name, config_class, settings, folder):
     assert products.keys() == after.keys() and all(torch.equal(products[k], after[k]) for k in products), "tensors differ"
     result = load_file(folder / "ours.safetensors")
     of_ours = error(result["logits"], logits_of(load(plain), result["tokens"]))
-    # The draw of seed 0 amplifies rounding (transformers itself is 3e-5 from float64; seeds 1 to 3: 1.4e-5).
+    # From float64 Qwen3-Next of this seed is 1.3e-4 here, 3e-5 in transformers; of seeds 1 to 3 2.5e-5 and 1.4e-5.
     good = of_ours <= 2 * allowed(name)
     print(f"{name:34} {len(stored_as) - len(products)} scaled tensors  switchyard {of_ours:.2e}  {'pass' if good else 'FAIL'}", flush=True)
     return {"case": name, "tensors": len(stored_as), "switchyard": of_ours, "pass": good}
