@@ -1,13 +1,12 @@
 #include "gguf/gguf_weights.h"
 
 #include <algorithm>
-#include <cstring>
+#include <cmath>
 #include <string_view>
 #include <utility>
 
 #include "checkpoint/json_file.h"
 #include "core/error.h"
-#include "gguf/metadata.h"
 
 namespace switchyard {
 namespace {
@@ -65,6 +64,20 @@ constexpr Renamed kGptOssNames[] = {
     {"ffn_down_exps.bias", "mlp.experts.down_proj_bias"},
 };
 
+// Of qwen3next and qwen35moe, beside what add_delta_net() knows.
+constexpr Renamed kDeltaNetNames[] = {
+    {"post_attention_norm.weight", "post_attention_layernorm.weight"},
+    {"ffn_gate_shexp.weight", "mlp.shared_expert.gate_proj.weight"},
+    {"ffn_up_shexp.weight", "mlp.shared_expert.up_proj.weight"},
+    {"ffn_down_shexp.weight", "mlp.shared_expert.down_proj.weight"},
+    {"nextn.eh_proj.weight", "eh_proj.weight"},
+    {"nextn.enorm.weight", "enorm.weight"},
+    {"nextn.hnorm.weight", "hnorm.weight"},
+    {"nextn.shared_head_norm.weight", "shared_head.norm.weight"},
+    {"nextn.embed_tokens.weight", "embed_tokens.weight"},
+    {"nextn.shared_head_head.weight", "shared_head.head.weight"},
+};
+
 // One tensor for all experts there, one an expert here: the end of its name.
 constexpr Renamed kExpertNames[] = {
     {"ffn_gate_exps.weight", "gate_proj.weight"},
@@ -82,110 +95,7 @@ const Renamed* find(std::span<const Renamed> names, std::string_view gguf) {
   return found == names.end() ? nullptr : &*found;
 }
 
-json rope_of(const GgufMetadata& metadata) {
-  json rope{{"rope_theta", metadata.number("rope.freq_base", 10000)}, {"rope_type", "default"}};
-  const std::string scaling = metadata.has("rope.scaling.type") ? metadata.text("rope.scaling.type") : "none";
-  if (scaling == "none") return rope;
-  if (scaling != "yarn") metadata.wrong("rope.scaling.type", "none or yarn");
-  rope["rope_type"] = "yarn";
-  rope["factor"] = metadata.number("rope.scaling.factor");
-  rope["original_max_position_embeddings"] = metadata.integer("rope.scaling.original_context_length");
-  if (metadata.has("rope.scaling.yarn_log_multiplier")) {
-    // A tenth of mscale_all_dim, which equals mscale in all models that have both.
-    const double mscale = metadata.number("rope.scaling.yarn_log_multiplier") * 10;
-    rope["mscale"] = rope["mscale_all_dim"] = mscale;
-  }
-  if (metadata.has("rope.scaling.yarn_beta_fast"))
-    rope["beta_fast"] = metadata.number("rope.scaling.yarn_beta_fast");
-  if (metadata.has("rope.scaling.yarn_beta_slow"))
-    rope["beta_slow"] = metadata.number("rope.scaling.yarn_beta_slow");
-  return rope;
-}
-
-void add_deepseek(const GgufMetadata& metadata, json& config) {
-  const std::int64_t gating = metadata.integer("expert_gating_func", 1);
-  if (gating != 1 && gating != 2) metadata.wrong("expert_gating_func", "1 (softmax) or 2 (sigmoid)");
-  const bool third = gating == 2;
-  config["model_type"] = third ? "deepseek_v3" : "deepseek_v2";
-  const std::int64_t rope = metadata.integer("rope.dimension_count"),
-                     groups = metadata.integer("expert_group_count", 1);
-  // Files from before 2025 have the widths of one head in the keys without "_mla".
-  config["qk_rope_head_dim"] = rope;
-  config["qk_nope_head_dim"] =
-      metadata.integer(metadata.has("attention.key_length_mla") ? "attention.key_length_mla"
-                                                                : "attention.key_length") -
-      rope;
-  config["v_head_dim"] = metadata.integer(
-      metadata.has("attention.value_length_mla") ? "attention.value_length_mla" : "attention.value_length");
-  config["kv_lora_rank"] = metadata.integer("attention.kv_lora_rank");
-  if (const std::int64_t rank = metadata.integer("attention.q_lora_rank", 0); rank > 0)
-    config["q_lora_rank"] = rank;
-  config["first_k_dense_replace"] = metadata.integer("leading_dense_block_count", 0);
-  config["n_routed_experts"] = metadata.integer("expert_count");
-  config["n_shared_experts"] = metadata.integer("expert_shared_count", 0);
-  config["moe_intermediate_size"] = metadata.integer("expert_feed_forward_length");
-  config["routed_scaling_factor"] = metadata.number("expert_weights_scale", 1);
-  config["norm_topk_prob"] = metadata.flag("expert_weights_norm", false);
-  config["n_group"] = groups;
-  config["topk_group"] = metadata.integer("expert_group_used_count", 1);
-  config["scoring_func"] = third ? "sigmoid" : "softmax";
-  config["topk_method"] = third ? "noaux_tc" : groups > 1 ? "group_limited_greedy" : "greedy";
-  config.erase("head_dim");
-}
-
 }  // namespace
-
-json hub_config_of(const GgufFile& file) {
-  const GgufMetadata general(file, "general");
-  const std::string architecture = general.text("architecture");
-  const GgufMetadata metadata(file, architecture);
-  const std::int64_t experts = metadata.integer("expert_count", 0),
-                     heads = metadata.integer("attention.head_count"),
-                     width = metadata.integer("embedding_length");
-  json config{{"hidden_size", width},
-              {"num_attention_heads", heads},
-              {"num_key_value_heads", metadata.integer("attention.head_count_kv", heads)},
-              {"intermediate_size", metadata.integer("feed_forward_length", 0)},
-              {"num_hidden_layers", metadata.integer("block_count")},
-              {"rms_norm_eps", metadata.number("attention.layer_norm_rms_epsilon")},
-              {"max_position_embeddings", metadata.integer("context_length")},
-              {"vocab_size", file.at("token_embd.weight").shape[0]},
-              {"tie_word_embeddings", !file.entries().contains("output.weight")},
-              {"hidden_act", "silu"},
-              {"rope_parameters", rope_of(metadata)}};
-  if (metadata.has("attention.key_length")) config["head_dim"] = metadata.integer("attention.key_length");
-  if (experts > 0) config["num_experts_per_tok"] = metadata.integer("expert_used_count");
-  // Factors of Llama 3.1's stretched positions: numbers that a config.json has no place for.
-  if (file.entries().contains("rope_freqs.weight"))
-    fail_usage(
-        "[gguf] {}: has rope_freqs.weight (positions stretched as in Llama 3.1), which is not supported",
-        file.path());
-  if (architecture == "llama") {
-    config["model_type"] = experts > 0 ? "mixtral" : "llama";
-    if (experts > 0) config["num_local_experts"] = experts;
-  } else if (architecture == "qwen3") {
-    config["model_type"] = "qwen3";
-  } else if (architecture == "qwen3moe") {
-    config["model_type"] = "qwen3_moe";
-    config["num_experts"] = experts;
-    config["moe_intermediate_size"] = metadata.integer("expert_feed_forward_length");
-    config["norm_topk_prob"] = true;  // of all models of this architecture
-    if (config["intermediate_size"] == 0) config["intermediate_size"] = config["moe_intermediate_size"];
-  } else if (architecture == "deepseek2") {
-    config["num_key_value_heads"] = heads;
-    add_deepseek(metadata, config);
-  } else if (architecture == "gpt-oss") {
-    config["model_type"] = "gpt_oss";
-    config["attention_bias"] = true;
-    config["num_local_experts"] = experts;
-    config["intermediate_size"] = metadata.integer("expert_feed_forward_length");
-    config["sliding_window"] = metadata.integer("attention.sliding_window");
-    config["rope_parameters"]["truncate"] = false;  // of all models of this architecture
-  } else {
-    general.wrong("architecture", "llama, qwen3, qwen3moe, deepseek2 or gpt-oss");
-  }
-  return config;
-}
 
 GgufWeights::GgufWeights(GgufFile file, const json& config) : file_(std::move(file)) {
   for (const auto& [tensor, entry] : file_.entries()) add(tensor, config);
@@ -193,8 +103,13 @@ GgufWeights::GgufWeights(GgufFile file, const json& config) : file_(std::move(fi
 
 void GgufWeights::add(const std::string& tensor, const json& config) {
   const GgufFile::Entry& entry = file_.at(tensor);
+  const std::string type = config.at("model_type").get<std::string>();
+  const bool delta_net = type == "qwen3_next" || type == "qwen3_5_moe_text";
+  // Norms of these multiply by 1 + weight, which is what the file has, but for the delta nets' own.
+  const Part::Stored stored =
+      delta_net && tensor.ends_with("norm.weight") ? Part::Stored::plus_one : Part::Stored::as_is;
   if (const Renamed* top = find(kTopNames, tensor)) {
-    parts_[std::string(top->hub)] = {.tensor = tensor, .second = {}, .shape = entry.shape};
+    parts_[std::string(top->hub)] = {.tensor = tensor, .second = {}, .shape = entry.shape, .stored = stored};
     return;
   }
   const std::size_t dot = tensor.starts_with("blk.") ? tensor.find('.', 4) : std::string::npos;
@@ -202,19 +117,23 @@ void GgufWeights::add(const std::string& tensor, const json& config) {
     fail_usage("[gguf] {}: tensor {} is not one of a model that is known here", path(), in_quotes(tensor));
   const std::string layer = tensor.substr(0, dot + 1), below = tensor.substr(dot + 1),
                     prefix = "model.layers." + layer.substr(4);
-  const std::string type = config.at("model_type").get<std::string>();
   const bool mixtral = type == "mixtral", permuted = mixtral || type == "llama";
   if (const Renamed* expert = find(mixtral ? std::span(kMixtralExpertNames) : std::span(kExpertNames), below))
     return add_experts(tensor, prefix + (mixtral ? "block_sparse_moe.experts." : "mlp.experts."),
                        std::string(expert->hub));
+  if (below == "ffn_gate_up_exps.weight" && delta_net)
+    return add_experts(tensor, prefix + "mlp.experts.", "gate_proj.weight", "up_proj.weight");
   if (below == "attn_k_b.weight")
     return add_latent_up_projection(layer, prefix + "self_attn.kv_b_proj.weight", config);
   if (below == "attn_v_b.weight" && file_.entries().contains(layer + "attn_k_b.weight")) return;  // with it
-  const Renamed* name = type == "gpt_oss" ? find(kGptOssNames, below) : nullptr;
+  if (delta_net && add_delta_net(tensor, below, prefix, config)) return;
+  const Renamed* name = type == "gpt_oss" ? find(kGptOssNames, below)
+                        : delta_net       ? find(kDeltaNetNames, below)
+                                          : nullptr;
   if (name == nullptr) name = find(kLayerNames, below);
   if (name == nullptr)
     fail_usage("[gguf] {}: tensor {} is not one of a {} model", path(), in_quotes(tensor), type);
-  Part part{.tensor = tensor, .second = {}, .shape = entry.shape};
+  Part part{.tensor = tensor, .second = {}, .shape = entry.shape, .stored = stored};
   if (permuted && (below == "attn_q.weight" || below == "attn_k.weight")) {
     part.form = Part::Form::permuted;
     const std::int64_t heads =
@@ -229,15 +148,25 @@ void GgufWeights::add(const std::string& tensor, const json& config) {
   parts_[prefix + (router ? "block_sparse_moe.gate.weight" : std::string(name->hub))] = part;
 }
 
-// [experts, out, in] -> one [out, in] an expert.
-void GgufWeights::add_experts(const std::string& tensor, const std::string& name, const std::string& suffix) {
+// [experts, out, in] -> one [out, in] an expert, or two with half of the outputs each.
+void GgufWeights::add_experts(const std::string& tensor, const std::string& name, const std::string& suffix,
+                              const std::string& second) {
   const Shape& shape = file_.at(tensor).shape;
   if (shape.size() != 3)
     fail_usage("[gguf] {}: tensor {} is {}, expected [experts, out, in]", path(), in_quotes(tensor),
                to_string(shape));
-  for (std::int64_t e = 0; e < shape[0]; ++e)
-    parts_[fmt::format("{}{}.{}", name, e, suffix)] = {
-        .tensor = tensor, .second = {}, .first = e * shape[1], .shape = {shape[1], shape[2]}};
+  const std::int64_t outputs = second.empty() ? shape[1] : shape[1] / 2;
+  if (!second.empty() && shape[1] % 2 != 0)
+    fail_usage("[gguf] {}: tensor {} has {} outputs, expected as many gates as ups", path(),
+               in_quotes(tensor), shape[1]);
+  const auto add_one = [&](std::int64_t e, const std::string& end, std::int64_t first) {
+    parts_[fmt::format("{}{}.{}", name, e, end)] = {
+        .tensor = tensor, .second = {}, .first = e * shape[1] + first, .shape = {outputs, shape[2]}};
+  };
+  for (std::int64_t e = 0; e < shape[0]; ++e) {
+    add_one(e, suffix, 0);
+    if (!second.empty()) add_one(e, second, outputs);
+  }
 }
 
 // attn_k_b [heads, kv_lora, nope] and attn_v_b [heads, v, kv_lora] -> kv_b_proj [heads · (nope + v),
@@ -274,7 +203,10 @@ const GgufWeights::Part& GgufWeights::at(const std::string& name) const {
 
 std::string GgufWeights::dtype(const std::string& name) const {
   const Part& part = at(name);
-  return part.form != Part::Form::kv_b && file_.at(part.tensor).type->name == "BF16" ? "BF16" : "F32";
+  return part.form != Part::Form::kv_b && part.stored == Part::Stored::as_is &&
+                 file_.at(part.tensor).type->name == "BF16"
+             ? "BF16"
+             : "F32";
 }
 
 Tensor GgufWeights::read(const std::string& name) const {
@@ -287,23 +219,47 @@ Tensor GgufWeights::read(const std::string& name) const {
 Tensor GgufWeights::take_rows(const std::string& name, std::int64_t begin, std::int64_t end) const {
   const Part& part = at(name);
   if (part.shape.size() == 1) return read(name).slice_rows(begin, end);
-  const Tensor rows = rows_of(part, begin, end, true);
+  Shape shape = part.shape;
+  shape[0] = end - begin;
+  const Tensor rows = rows_of(part, begin, end, true).reshaped(shape);
   return dtype(name) == "BF16" ? rows.cast(DType::bf16) : rows;
+}
+
+std::int64_t GgufWeights::Turns::there(std::int64_t i) const {
+  if (run == 0) return i;
+  const std::int64_t head = i / run;
+  return (head % of_group * groups + head / of_group) * run + i % run;
 }
 
 // The tensor's row that is a weight's row. Row j of a permuted head is row 2 j of the head there, row j +
 // head / 2 is row 2 j + 1.
 std::int64_t GgufWeights::row_there(const Part& part, std::int64_t row) {
   if (part.form == Part::Form::rows) return part.first + row;
+  if (part.form == Part::Form::runs)
+    return part.first + part.turns.there(row / part.head) * part.stride + row % part.head;
   const std::int64_t within = row % part.head, half = part.head / 2;
   return row - within + (within < half ? 2 * within : 2 * (within - half) + 1);
+}
+
+// A row of the file's values, made the weight's.
+void GgufWeights::turn_back(const Part& part, std::span<float> row) {
+  if (part.columns.run > 0) {
+    const std::vector<float> there(row.begin(), row.end());
+    for (std::size_t i = 0; i < row.size(); ++i)
+      row[i] = there[static_cast<std::size_t>(part.columns.there(static_cast<std::int64_t>(i)))];
+  }
+  if (part.stored == Part::Stored::as_is) return;
+  for (float& value : row)
+    value = part.stored == Part::Stored::plus_one ? value - 1
+                                                  : static_cast<float>(std::log(-static_cast<double>(value)));
 }
 
 std::optional<DType> GgufWeights::packed_dtype(const std::string& name) const {
   const Part& part = at(name);
   if (part.form == Part::Form::kv_b || part.shape.size() != 2) return std::nullopt;
   const std::optional<DType> packed = packed_dtype_of(*file_.at(part.tensor).type);
-  if (!packed || part.shape[0] % kBlockOutputs != 0 || part.shape[1] % block_inputs(*packed) != 0)
+  if (!packed || part.shape[0] % kBlockOutputs != 0 || part.shape[1] % block_inputs(*packed) != 0 ||
+      part.columns.run % block_inputs(*packed) != 0)
     return std::nullopt;
   return packed;
 }
@@ -326,8 +282,9 @@ Tensor GgufWeights::take_blocks(const std::string& name) const {
       std::byte* const block =
           blocks.raw() + static_cast<std::size_t>(g / of_block * columns + column) * size_of(*packed);
       for (std::int64_t i = 0; i < kBlockOutputs; ++i) {
+        const std::int64_t there = part.columns.there(g * kGroupInputs) / kGroupInputs;
         const std::optional<PackedGroup> group =
-            packed_group_of(type, rows[i] + g / of_stored * type.bytes, g % of_stored);
+            packed_group_of(type, rows[i] + there / of_stored * type.bytes, there % of_stored);
         if (!group)
           fail_usage(
               "[gguf] {}: tensor {} has an exponent of 255, which {} cannot hold: expected "
@@ -336,6 +293,11 @@ Tensor GgufWeights::take_blocks(const std::string& name) const {
         write_group(*packed, *group, block, i, g % of_block);
       }
     }
+  }
+  if (part.form == Part::Form::runs) {
+    const Shape& whole = file_.at(part.tensor).shape;
+    file_.release_rows(part.tensor, 0, num_elements(whole) / whole.back());
+    return blocks;
   }
   const std::int64_t first = part.form == Part::Form::rows ? part.first : 0;
   file_.release_rows(part.tensor, first, first + part.shape[0]);
@@ -348,11 +310,17 @@ Tensor GgufWeights::rows_of(const Part& part, std::int64_t begin, std::int64_t e
     if (release) file_.release_rows(tensor, from, to);
     return rows;
   };
-  if (part.form == Part::Form::rows) return take(part.tensor, part.first + begin, part.first + end);
-  const std::int64_t columns = part.shape[1];
+  const std::int64_t columns = part.width();
+  if (part.form == Part::Form::rows) {
+    const Tensor rows = take(part.tensor, part.first + begin, part.first + end);
+    for (std::int64_t row = 0; row < end - begin; ++row)
+      turn_back(part, rows.span<float>().subspan(static_cast<std::size_t>(row * columns),
+                                                 static_cast<std::size_t>(columns)));
+    return rows;
+  }
   Tensor out(DType::f32, {end - begin, columns});
   float* to = out.data<float>();
-  if (part.form == Part::Form::permuted) {
+  if (part.form == Part::Form::permuted || part.form == Part::Form::runs) {
     for (std::int64_t row = begin; row < end; ++row, to += columns) {
       const std::int64_t there = row_there(part, row);
       const Tensor one = take(part.tensor, there, there + 1);

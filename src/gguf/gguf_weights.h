@@ -1,9 +1,11 @@
 // A GGUF file as a Hugging Face model: its metadata as a config.json, its tensors under transformers' names.
 //
-// Families: llama (Llama, Mistral, Mixtral), qwen3, qwen3moe, deepseek2 (DeepSeek-V2, V3), gpt-oss. Where GGUF stores
-// a weight in another form, it is turned back: rows of attn_q and attn_k of the architecture llama are in
-// another order, experts are one tensor, kv_b_proj of deepseek2 is two, one of them transposed
-// (docs/gguf.md). Values are the blocks' float32 values, bit for bit.
+// Families: llama (Llama, Mistral, Mixtral), qwen3, qwen3moe, qwen3next, qwen35moe, deepseek2 (DeepSeek-V2,
+// V3), gpt-oss. Where GGUF stores a weight in another form, it is turned back: rows of attn_q and attn_k of
+// the architecture llama are in another order, experts are one tensor, kv_b_proj of deepseek2 is two, one of
+// them transposed, norms of qwen3next are 1 + weight (docs/gguf.md). Matrices that transformers has in one
+// tensor with others have the names that families/fused_weights.h gives them. Values are the blocks' float32
+// values, bit for bit, but for those that are turned back by arithmetic.
 #pragma once
 
 #include <map>
@@ -39,26 +41,46 @@ class GgufWeights : public HubWeights {
   const GgufFile& file() const { return file_; }
 
  private:
+  // Runs of `run` rows, values or columns that stand in another order in the file: those of heads in `groups`
+  // groups of `of_group` are there the first of each group, then the second of each, and so on.
+  struct Turns {
+    std::int64_t run = 0, groups = 1, of_group = 1;
+    std::int64_t there(std::int64_t i) const;
+  };
   // How a weight is made from the file's tensors.
   struct Part {
     enum class Form {
       rows,      // the weight's rows are rows of the tensor, from `first` on
+      runs,      // runs of `head` rows, one in each `stride` rows of the tensor, from `first` on
       permuted,  // as rows, in another order within each head of `head` rows
       kv_b,  // heads of `head` transposed rows of `tensor` (attn_k_b) and then rows of `second` (attn_v_b)
     };
+    // What the file's value is of the weight's.
+    enum class Stored { as_is, plus_one, minus_exponential };
     Form form = Form::rows;
     std::string tensor, second;
     std::int64_t first = 0, head = 0;
     Shape shape;
+    std::int64_t stride = 0;
+    Turns turns = {}, columns = {};  // of runs of rows, and of columns; a vector's values are columns
+    Stored stored = Stored::as_is;
+
+    std::int64_t width() const { return shape.size() == 1 ? shape[0] : num_elements(shape) / shape[0]; }
   };
 
   void add(const std::string& tensor, const nlohmann::json& config);
-  void add_experts(const std::string& tensor, const std::string& name, const std::string& suffix);
+  void add_experts(const std::string& tensor, const std::string& name, const std::string& suffix,
+                   const std::string& second = {});
   void add_latent_up_projection(const std::string& layer, const std::string& name,
                                 const nlohmann::json& config);
+  // Of a layer of qwen3next or qwen35moe: whether the tensor `below` the layer is one that other families
+  // lack.
+  bool add_delta_net(const std::string& tensor, const std::string& below, const std::string& prefix,
+                     const nlohmann::json& config);
   const Part& at(const std::string& name) const;
   Tensor rows_of(const Part& part, std::int64_t begin, std::int64_t end, bool release) const;
   static std::int64_t row_there(const Part& part, std::int64_t row);
+  static void turn_back(const Part& part, std::span<float> row);
 
   GgufFile file_;
   std::map<std::string, Part> parts_;

@@ -104,6 +104,8 @@ bool is_of_another_part(const std::string& name) {
                      [&](std::string_view part) { return name.starts_with(part); });
 }
 
+constexpr std::string_view kOfPredictions = " (multi-token prediction)";
+
 std::string list_of(const std::vector<std::string>& names) {
   std::string text;
   for (std::size_t i = 0; i < names.size() && i < 5; ++i) text += (i ? ", " : "") + names[i];
@@ -202,7 +204,7 @@ Tensor load_from_hub(const HubWeights& folder, const ModelFamily& family, const 
 std::optional<std::string> hub_left_out(const std::string& name, bool tied, std::int64_t num_layers) {
   if (name.ends_with("rotary_emb.inv_freq")) return name + " (stored rotary frequencies)";
   if (tied && name == "lm_head.weight") return name + " (a copy of the tied embeddings)";
-  if (name.starts_with("mtp.")) return name + " (multi-token prediction)";
+  if (name.starts_with("mtp.")) return name + std::string(kOfPredictions);
   if (is_of_another_part(name)) return name + " (images)";
   constexpr std::string_view kLayers = "model.layers.";
   if (!name.starts_with(kLayers)) return {};
@@ -213,7 +215,7 @@ std::optional<std::string> hub_left_out(const std::string& name, bool tied, std:
   const std::string_view below(end + 1);
   if (below == kPredictionEmbedding) return name + " (a copy of the embedding)";
   if (below == kPredictionHead) return name + " (a copy of the head)";
-  return name + " (multi-token prediction)";
+  return name + std::string(kOfPredictions);
 }
 
 std::vector<std::string> check_hub_tensors(const HubWeights& folder, const ModelFamily& family,
@@ -243,6 +245,7 @@ std::vector<std::string> check_hub_tensors(const HubWeights& folder, const Model
   }
   const bool tied = !our_parameters.contains("head");
   std::int64_t of_other_parts = 0;
+  std::vector<std::string> of_predictions;
   for (const std::string& name : folder.names()) {
     if (known.contains(name)) continue;
     if (is_of_another_part(name)) {
@@ -250,13 +253,22 @@ std::vector<std::string> check_hub_tensors(const HubWeights& folder, const Model
       continue;
     }
     if (auto notice = hub_left_out(name, tied, num_layers)) {
-      notices.push_back(*notice);
+      if (notice->ends_with(kOfPredictions))
+        of_predictions.push_back(name);  // with all experts they are many
+      else
+        notices.push_back(*notice);
     } else if (num_elements(folder.shape(name)) == 0) {  // shared experts of a model that has none
       notices.push_back(name + " (empty)");
     } else {
       surplus.push_back(in_quotes(name));
     }
   }
+  if (!of_predictions.empty())
+    notices.push_back(of_predictions[0] +
+                      (of_predictions.size() == 1
+                           ? std::string()
+                           : fmt::format(" and {} more tensors", of_predictions.size() - 1)) +
+                      std::string(kOfPredictions));
   if (of_other_parts > 0) notices.push_back(fmt::format("{} tensors of what sees images", of_other_parts));
   std::string problems;
   for (const auto& [what, names] : {std::pair{"missing", &missing},

@@ -85,7 +85,8 @@ inline constexpr std::string_view kPredictionEmbedding = "embed_tokens.weight",
 // Checks the whole set before anything is read: every tensor needed for `our_parameters` (name -> shape) is
 // there with the right shape, and nothing else is. Error(usage) lists up to five of the missing, mis-shaped
 // and surplus names. Returns what is left
-// aside: the notices of hub_left_out(), and tensors without elements.
+// aside: the notices of hub_left_out(), one for all tensors of prediction layers, and tensors without
+// elements.
 std::vector<std::string> check_hub_tensors(const HubWeights& folder, const ModelFamily& family,
                                            const std::map<std::string, Shape>& our_parameters,
                                            std::int64_t num_layers);
