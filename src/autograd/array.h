@@ -8,8 +8,8 @@
 // over which
 //    the value is whole hold partial sums, and axes over which the value is a partial sum hold it whole. With
 //    this rule the backward of every local op is just its local transpose; only reshard communicates.
-// 3. A Value keeps no data alive. Its data lives in Array handles, in the nodes whose backward needs it, and,
-// when it
+// 3. A Value keeps no data of the device alive. Its data lives in Array handles, in the nodes whose backward
+// needs it, and, when it
 //    had to be recomputed, in `recomputed` until the backward of its producer is done.
 #pragma once
 
@@ -32,13 +32,14 @@ struct ArrayInfo {
   Sharding sharding;  // one entry per dim
   Shape local;        // this rank's block
   bool ragged = false;
-  Axes shared = {};       // of a weight: ranks of this process along these axes hold one copy of it
+  Axes shared = {};  // of a weight: ranks of this process along these axes hold one copy of it
 };
 
 // Of a ragged array with `rank` dims, before its data is there.
 ArrayInfo ragged_info(DType dtype, std::size_t rank);
 
 struct Node;
+struct OffloadedValue;
 
 struct Value {
   ArrayInfo info;
@@ -51,7 +52,8 @@ struct Value {
   bool weight = false;          // a parameter, also recast or gathered: moved to where it is used
   std::string checkpoint_name;  // what a remat policy calls it
   Tensor grad;
-  Tensor recomputed;
+  Tensor recomputed;                          // or brought back
+  std::shared_ptr<OffloadedValue> offloaded;  // the data in memory of the host (autograd/offload.h)
 };
 using ValuePtr = std::shared_ptr<Value>;
 

@@ -4,6 +4,7 @@
 
 #include "autograd/ahead.h"
 #include "autograd/node.h"
+#include "autograd/offload.h"
 #include "autograd/remat.h"
 #include "kernels/elementwise.h"
 
@@ -83,6 +84,7 @@ void run_backward(Context& context, Node& node) {
     if (auto value = weak.lock()) {
       value->grad = Tensor();
       value->recomputed = Tensor();
+      value->offloaded.reset();
       value->producer.reset();
     }
   }
@@ -171,7 +173,12 @@ Tensor BackwardCall::input(std::size_t i) const {
 
 Tensor BackwardCall::output(std::size_t i) const {
   CHECK(bit(node_.op->needs_outputs(), i), "[{}] output {} was not announced", node_.op->name(), i);
-  if (!node_.saved_outputs[i].defined()) rerun(context_, node_);
+  if (node_.saved_outputs[i].defined()) return node_.saved_outputs[i];
+  if (const ValuePtr value = node_.outputs[i].lock();
+      value && (value->offloaded || value->recomputed.defined()))
+    node_.saved_outputs[i] = materialize(context_, value);
+  else
+    rerun(context_, node_);
   return node_.saved_outputs[i];
 }
 
@@ -257,6 +264,7 @@ Array apply_one(Context& context, std::shared_ptr<const Op> op, std::initializer
 Tensor materialize(Context& context, const ValuePtr& value) {
   if (value->recomputed.defined()) return value->recomputed;
   if (Tensor t = alive(*value); t.defined()) return t;
+  if (value->offloaded) return value->recomputed = bring_back(context, *value);
   CHECK(value->producer != nullptr, "a leaf's data is gone");
   rerun(context, *value->producer);
   CHECK(value->recomputed.defined(), "[{}] did not make the value again", value->producer->op->name());

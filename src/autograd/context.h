@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -22,6 +23,8 @@ class Array;
 class Op;
 class RematRegion;
 class GathersAhead;
+class HostMemory;
+struct OffloadGroup;
 
 // Is told of every op that forward runs, in order.
 class OpObserver {
@@ -54,6 +57,10 @@ struct Context {
   Communicator* comm = nullptr;
   ThreadPool* pool = nullptr;
   Memory memory;  // where this rank's tensors live
+  // Memory of the host beside a GPU's, null where the device is none: values that remat offloads and
+  // optimizer state of optimizer_memory_host_offload wait there (autograd/offload.h, train/update.h).
+  std::shared_ptr<HostMemory> offload;
+  std::weak_ptr<OffloadGroup> last_offloads;  // of the region that ended last
   HostReads host_reads;
   bool explicit_sharding = false;  // shard_mode=explicit: an implied reshard is an error
   bool grad_enabled = true;

@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "autograd/node.h"
+#include "autograd/offload.h"
 
 namespace switchyard {
 
@@ -31,9 +32,20 @@ void RematRegion::drop() {
     if (auto buffer = value.buffer.lock())
       slot = Tensor(value.info.dtype, value.info.local, buffer, value.offset_bytes);
   };
+  if (context_.offload) context_.offload->let_go();  // of the region before
+  const auto group = std::make_shared<OffloadGroup>();
+  // Moves what the policy offloads to the host, unless it is there; whether it is.
+  auto moved_away = [&](const ValuePtr& value) {
+    if (value->offloaded) return true;
+    if (!context_.offload || policy_.offloaded.count(value->checkpoint_name) == 0) return false;
+    if (value->always_keep || value->never_save || value->buffer.expired()) return false;
+    if (num_elements(value->info.local) == 0) return false;
+    offload(context_, value, group);
+    return true;
+  };
   for (const auto& node : nodes_) {
     for (std::size_t i = 0; i < node->inputs.size(); ++i) {
-      if (droppable(*node->inputs[i]))
+      if (droppable(*node->inputs[i]) || moved_away(node->inputs[i]))
         node->saved_inputs[i] = Tensor();
       else
         hold(*node->inputs[i], node->saved_inputs[i]);
@@ -42,12 +54,17 @@ void RematRegion::drop() {
     // would have to run again, and without the ids of kept routing weights, whose Value may be gone, it would
     // choose again.
     bool keep = false;
-    for (const auto& output : node->outputs) {
-      auto value = output.lock();
-      keep = keep || (value && !droppable(*value));
+    for (std::size_t i = 0; i < node->outputs.size(); ++i) {
+      auto value = node->outputs[i].lock();
+      if (!value || droppable(*value)) continue;
+      keep = true;
+      if (node->saved_outputs[i].defined() && moved_away(value)) node->saved_outputs[i] = Tensor();
     }
     if (!keep) std::fill(node->saved_outputs.begin(), node->saved_outputs.end(), Tensor());
   }
+  if (group->values.empty()) return;
+  group->before = context_.last_offloads;
+  context_.last_offloads = group;
 }
 
 }  // namespace switchyard

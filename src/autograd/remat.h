@@ -2,7 +2,8 @@
 // for them.
 //
 // Kept are: what enters the region from outside, values marked always_keep (routing decisions, so that remat
-// cannot flip a near-tie), and values whose checkpoint name the policy keeps.
+// cannot flip a near-tie), and values whose checkpoint name the policy keeps, some of them in memory of the
+// host (autograd/offload.h).
 #pragma once
 
 #include <memory>
@@ -19,6 +20,9 @@ struct Node;
 struct RematPolicy {
   bool enabled = false;        // false: nothing is ever dropped
   std::set<std::string> kept;  // checkpoint names that stay
+  // Of those that stay and of what enters from outside: names that wait in memory of the host, where the
+  // context has some for that (Context::offload).
+  std::set<std::string> offloaded = {};
 };
 
 class RematRegion {

@@ -93,6 +93,8 @@ void print_memory(const StepPlan& plan, const Topology& topology) {
              m.total <= topology.memory_bytes ? "fits" : "does not fit");
   fmt::print("  weights {}  gradients {}  optimizer {}  activations {}\n", gib(m.weights), gib(m.gradients),
              gib(m.optimizer), gib(m.activations));
+  if (plan.cost.host_peak_bytes > 0)
+    fmt::print("  offloaded to the host {}\n", gib(plan.cost.host_peak_bytes));
   fmt::print("  the peak is {}\n", place_text(plan.peak));
 }
 

@@ -6,8 +6,11 @@ namespace {
 
 KeyDeclaration tensor_key(const std::string& name, const std::string& what,
                           const std::string& value = "remat") {
-  return choice_key(name, value, one_of({"remat", "device", "offload"}),
-                    what + " under remat_policy=custom: recomputed, kept, or moved away");
+  return choice_key(
+      name, value, one_of({"remat", "device", "offload"}),
+      what +
+          " under remat_policy=custom: recomputed, kept, or (offload) kept in pinned memory of the "
+          "host where the device is a GPU, and as device elsewhere");
 }
 
 }  // namespace
@@ -42,8 +45,13 @@ std::vector<KeyDeclaration> memory_keys() {
       tensor_key("attention_out", "output of the attention block"),
       planned(tensor_key("engram", "n-gram memory")),
       planned(tensor_key("indexer_cutoff_threshold", "cutoff of the indexer")),
-      inert(boolean_key("optimizer_memory_host_offload", false, "the device's memory is the host's")),
-      inert(boolean_key("parameter_memory_host_offload", false, "the device's memory is the host's")),
+      boolean_key(
+          "optimizer_memory_host_offload", false,
+          "on a GPU: optimizer state lies in pinned memory of the host and visits the GPU for updates; "
+          "nothing on the CPU"),
+      boolean_key(
+          "parameter_memory_host_offload", false,
+          "weights in memory of the host: a GPU refuses it; nothing on the CPU, whose memory that is"),
       inert(boolean_key("scan_layers", true, "how the reference stacks layers")),
       inert(integer_key("param_scan_axis", 1, at_least(0), "how the reference stacks layers")),
       inert(boolean_key("force_unroll", false, "how the reference stacks layers")),

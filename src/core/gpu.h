@@ -5,8 +5,8 @@
 // Work is done in the order in which it is given: kernels, copies and the giving back of memory go to one
 // stream, whichever rank gives them. So ranks of one process that met on the host may read what the others'
 // kernels write. What is exchanged with other GPUs goes to a second stream (OnCommunicationStream), and
-// moments say what one stream waits for of the other. A build without CUDA has the same functions
-// (core/no_cuda/gpu.cc): there is no GPU then.
+// moments say what one stream waits for of the other. Transfers have a third. A build without CUDA has the
+// same functions (core/no_cuda/gpu.cc): there is no GPU then.
 #pragma once
 
 #include <cstddef>
@@ -69,6 +69,26 @@ class Moment {
  private:
   std::shared_ptr<void> event_;
 };
+
+// Memory of the host that the GPU copies from and to by itself (pinned), at least `bytes` bytes, 64-byte
+// aligned, uninitialised. What is released stays pinned for who asks next. Error(runtime) when there is none.
+std::byte* allocate_host(std::size_t bytes);
+void release_host(std::byte* block, std::size_t bytes);  // the size it was allocated with
+
+// A copy between the GPU's memory and pinned memory, on a stream for such copies, which come one after the
+// other there. It begins when all work given before it is done, and runs beside what is given later.
+class Transfer {
+ public:
+  Transfer() = default;  // none
+  static Transfer start(void* to, const void* from, std::size_t bytes);
+  // Work given from now on begins after it; without effect of none.
+  void before_later_work() const;
+
+ private:
+  std::shared_ptr<void> event_;
+};
+// Returns when all transfers are done: the host may read and write pinned memory.
+void finish_transfers();
 
 // This thread's stream, as CUDA knows it (a cudaStream_t).
 void* stream();

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "autograd/remat.h"
+#include "core/offload.h"
 #include "models/decoder_layer.h"
 #include "ops/basic.h"
 #include "ops/einsum.h"
@@ -73,7 +74,7 @@ class LayerRuns {
         parameters_(parameters),
         options_(options),
         tokens_(tokens),
-        policy_{model.remat, model.remat_keeps},
+        policy_{model.remat, model.remat_keeps, model.remat_offloads},
         result_(result) {
     result.layer_bytes.assign(static_cast<std::size_t>(model.depth()), 0);
   }
@@ -232,7 +233,7 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
   if (options.keep_hidden && c.stage.is_first()) result.hidden.push_back(x);
   const LayerRange layers = layers_of(c.stage, m.layers);
   for (std::int64_t i = layers.begin; i < layers.end; ++i)
-    x = runs.run(i, [&](const LayerCall&) { return x; });
+    x = runs.run(i, [&](const LayerCall&) { return checkpoint_name(x, "decoder_layer_input"); });
   runs.end_layer();
   std::vector<Array> further;  // what prediction layers give
   if (c.stage.is_last() && c.grad_enabled) {
@@ -247,6 +248,7 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
     }
   }
   c.comm->position().layer = -1;
+  if (c.offload) c.offload->let_go();
 
   const Array& balance = runs.balance();
   if (balance.defined()) {

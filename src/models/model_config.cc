@@ -317,7 +317,7 @@ void read_moe_execution(const Config& c, ModelConfig& m) {
   run.dispatch_without_expert_axes = c.get_bool("moe_dispatch_no_expert_sharding");
 }
 
-// Checkpoint names that stay on the device under remat_policy.
+// Checkpoint names that stay under remat_policy, on the device or moved away.
 void read_remat(const Config& c, ModelConfig& m) {
   static const std::vector<std::string> attention_in{"query_proj",    "key_proj",   "value_proj", "qkv_proj",
                                                      "query_wa_proj", "kv_wa_proj", "mla_q",      "mla_kv"};
@@ -351,13 +351,16 @@ void read_remat(const Config& c, ModelConfig& m) {
     for (const char* name : {"context", "mlpwi", "mlpwi_0", "mlpwi_1", "mlpwo", "moe_mlpwi_0", "moe_mlpwi_1",
                              "moe_mlpwo", "query_proj", "key_proj", "value_proj", "qkv_proj", "out_proj",
                              "query_wa_proj", "kv_wa_proj", "mla_q", "mla_kv", "attention_out"}) {
-      if (c.get_string(name) != "remat")
-        m.remat_keeps.insert(name);  // "offload": the device's memory is the host's
+      const std::string& choice = c.get_string(name);
+      if (choice != "remat") m.remat_keeps.insert(name);
+      if (choice == "offload") m.remat_offloads.insert(name);
     }
+    if (c.get_string("decoder_layer_input") == "offload") m.remat_offloads.insert("decoder_layer_input");
   } else {
     fail_usage("[model] remat_policy={}: expected full, minimal, none, custom or one of the save_… policies",
                policy);
   }
+  if (policy == "minimal_offloaded" || policy == "qkv_proj_offloaded") m.remat_offloads = m.remat_keeps;
 }
 
 // mtp_num_layers: each is like the last of the layers before.

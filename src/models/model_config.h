@@ -23,8 +23,9 @@ struct Execution {
   std::int64_t delta_chunk = 64;  // tokens that a gated delta net's products take at once
   MoeExecution moe_execution;
   bool remat = true;
-  std::set<std::string> remat_keeps;   // checkpoint names
-  std::vector<std::string> trainable;  // trainable_parameters_mask; empty: all
+  std::set<std::string> remat_keeps;     // checkpoint names
+  std::set<std::string> remat_offloads;  // of those, and the layers' inputs: what a GPU moves to the host
+  std::vector<std::string> trainable;    // trainable_parameters_mask; empty: all
   double z_loss = 0;
   double prediction_loss = 0;   // mtp_loss_scaling_factor
   double bias_update_rate = 0;  // routed_bias_update_rate; 0: no such update

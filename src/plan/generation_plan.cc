@@ -52,6 +52,7 @@ GenerationPlan plan_stage(Config config, const Mesh& mesh, const Topology& topol
                plan.prompt);
   StepPlan costs;
   PlanClock clock(topology, model.depth(), costs);
+  if (topology.gpu_major > 0) require_weights_on_gpu(config);
   if (topology.gpu_major > 0) plan.peak = gpu_peak(config, model, mesh, topology, stage, plan);
   AbstractRank rank(config, mesh, stage, clock, topology.workspace(), topology.ranks_per_process(), clock, 1);
   Context& context = rank.context();

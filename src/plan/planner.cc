@@ -26,6 +26,7 @@ Trainer trainer_of(const Config& config, const ModelConfig& model, const Mesh& m
 struct MemoryPeak {
   std::int64_t bytes;
   Place place;
+  std::int64_t host_bytes;
 };
 
 // Of a step on a GPU: of its arrays and of what its kernels work in.
@@ -38,8 +39,10 @@ MemoryPeak gpu_peak(const Config& config, const ModelConfig& model, const Mesh& 
   const BatchSizes sizes = batch_sizes(config, mesh);
   if (rank.context().ahead != nullptr) trainer.step(0, abstract_batch(sizes));
   rank.account().reset_peak();
+  MemoryAccount& host = rank.context().offload->account();
+  host.reset_peak();
   trainer.step(0, abstract_batch(sizes));
-  return {rank.account().peak(), rank.account().peak_place()};
+  return {rank.account().peak(), rank.account().peak_place(), host.peak()};
 }
 
 }  // namespace
@@ -49,12 +52,15 @@ StepPlan plan_model(const Config& config, const ModelConfig& model, const Mesh& 
   const BatchSizes sizes = batch_sizes(config, mesh);
   check_layout(config, mesh, model, sizes);
   std::optional<MemoryPeak> on_gpu;
-  if (topology.gpu_major > 0) on_gpu = gpu_peak(config, model, mesh, topology, imbalance, stage);
+  if (topology.gpu_major > 0) {
+    require_weights_on_gpu(config);
+    on_gpu = gpu_peak(config, model, mesh, topology, imbalance, stage);
+  }
   StepPlan plan;
   PlanClock clock(topology, model.depth(), plan);
   const TrainConfig training = train_config(config, model, mesh.axis_size("stage"));
   AbstractRank rank(config, mesh, stage, clock, topology.workspace(), topology.ranks_per_process(), clock,
-                    imbalance);
+                    imbalance, topology.gpu_major);
   Context& context = rank.context();
   clock.watch(context.comm->position());
   Trainer trainer = trainer_of(config, model, mesh, context);
@@ -66,8 +72,9 @@ StepPlan plan_model(const Config& config, const ModelConfig& model, const Mesh& 
   rank.account().reset_peak();
   context.host_reads.reset();
   StepResult result = trainer.step(0, abstract_batch(sizes));
-  const MemoryPeak peak = on_gpu.value_or(MemoryPeak{rank.account().peak(), rank.account().peak_place()});
-  plan.cost = {context.comm->counts(), peak.bytes, std::move(result.layer_bytes), context.host_reads};
+  const MemoryPeak peak = on_gpu.value_or(MemoryPeak{rank.account().peak(), rank.account().peak_place(), 0});
+  plan.cost = {context.comm->counts(), peak.bytes, peak.host_bytes, std::move(result.layer_bytes),
+               context.host_reads};
   plan.memory = rank_memory(trainer, plan.cost);
   plan.layers = layers_of(context.stage, model.layers);
   plan.peak = peak.place;

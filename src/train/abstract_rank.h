@@ -8,6 +8,7 @@
 #include "autograd/context.h"
 #include "config/config.h"
 #include "core/current_memory.h"
+#include "core/offload.h"
 #include "dist/comm/abstract.h"
 #include "dist/comm/communicator.h"
 #include "kernels/gpu/planned.h"
@@ -27,7 +28,8 @@ class NoCosts : public WorkCounter, public TransferClock {
 class AbstractRank {
  public:
   // The first rank of a stage (rank 0 of the run without a pipeline). Work goes to `counter`, transfers are
-  // timed by `clock`; `workspace` as for ThreadPool, of a GPU of the compute capability gpu_major.*.
+  // timed by `clock`; `workspace` as for ThreadPool. `gpu_major`: the rank is a GPU of this compute
+  // capability and offloads what a GPU does.
   AbstractRank(const Config& config, const Mesh& mesh, int stage, WorkCounter& counter, WorkspaceOf workspace,
                int ranks_per_process, TransferClock& clock, double imbalance, int gpu_major = 0)
       : device_(workspace == WorkspaceOf::gpu ? Device::abstract_gpu() : Device::abstract()),
@@ -46,6 +48,7 @@ class AbstractRank {
     context_.comm = &communicator_;
     context_.pool = &pool_;
     context_.memory = Memory(device_, account_);
+    if (gpu_major > 0) context_.offload = std::make_shared<HostMemory>(context_.memory);
     communicator_.use_device(device_);
     context_.assumed = &assumed_;
     context_.explicit_sharding = config.get_string("shard_mode") == "explicit";

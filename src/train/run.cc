@@ -10,6 +10,7 @@
 #include "checkpoint/folder_lock.h"
 #include "checkpoint/json_file.h"
 #include "core/cores.h"
+#include "core/offload.h"
 #include "data/text_files.h"
 #include "dist/comm/stop_signal.h"
 #include "generate/generate.h"
@@ -214,6 +215,8 @@ class RankRun {
     trace_.before(step);
     const double begin = now();
     context_.memory.account()->reset_peak();
+    MemoryAccount* const host = context_.offload ? &context_.offload->account() : nullptr;
+    if (host != nullptr) host->reset_peak();
     context_.comm->reset_counts();
     context_.host_reads.reset();
     StepResult result = [&] {
@@ -223,6 +226,7 @@ class RankRun {
     }();
     const double seconds = now() - begin;
     cost_ = {context_.comm->counts(), std::max(cost_.peak_bytes, context_.memory.account()->peak()),
+             host == nullptr ? 0 : std::max(cost_.host_peak_bytes, host->peak()),
              std::move(result.layer_bytes), context_.host_reads};
     trace_.after(step);
     if (speaks_ && setup_.routing_record) setup_.routing_record->append(result.routing_records);

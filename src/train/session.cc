@@ -7,6 +7,7 @@
 #include "config/declaration.h"
 #include "core/current_memory.h"
 #include "core/fence.h"
+#include "core/offload.h"
 #include "dist/comm/nccl/library.h"
 
 namespace switchyard {
@@ -104,9 +105,15 @@ void require_ranks_fit(const Mesh& mesh, const Processes& processes) {
   }
 }
 
+void require_weights_on_gpu(const Config& config) {
+  if (config.get_bool("parameter_memory_host_offload"))
+    fail_usage("[device] parameter_memory_host_offload=true: weights stay on the GPU; set it to false");
+}
+
 Device& device_of_run(const Config& config, const Mesh& mesh, const Processes& processes,
                       std::vector<std::string>* notes) {
   Device& device = Device::named(config.get_string("device"));
+  if (device.is_gpu()) require_weights_on_gpu(config);
   if (!device.is_gpu() || processes.count() == 1) return device;
   require_nccl(device, mesh.size() / processes.count());
   if (notes != nullptr)
@@ -139,6 +146,7 @@ void run_session(const Config& config, const Mesh& mesh, Processes& processes,
         comm.inject(*fault);
     }
     context.memory = Memory(device, std::make_shared<MemoryAccount>());
+    if (device.is_gpu()) context.offload = std::make_shared<HostMemory>(context.memory);
     const MemoryScope memory(context.memory);
     ThreadPool pool(workers);
     context.stage = stage_of(mesh, comm.rank());

@@ -36,9 +36,12 @@ std::int64_t rows_to_generate(const Config& config, const Mesh& mesh);
 // evenly.
 void require_ranks_fit(const Mesh& mesh, const Processes& processes);
 
-// The device of a run whose ranks are in `processes`. Error(usage) where it is missing, and between GPUs of
-// several processes for more ranks than one a process and a missing NCCL. `notes` gets a line that says how
-// the GPUs reach each other.
+// Error(usage) for parameter_memory_host_offload=true, which a GPU does not do.
+void require_weights_on_gpu(const Config& config);
+
+// The device of a run whose ranks are in `processes`. Error(usage) where it is missing or, a GPU, as above,
+// and between GPUs of several processes for more ranks than one a process and a missing NCCL. `notes` gets a
+// line that says how the GPUs reach each other.
 Device& device_of_run(const Config& config, const Mesh& mesh, const Processes& processes,
                       std::vector<std::string>* notes = nullptr);
 

@@ -27,11 +27,10 @@ json to_json(const Config& config, Trainer& trainer, const StepCost& cost) {
   result["mesh"] = mesh_from_config(config).to_string();
   result["parameters"] = parameter_count(parameter_specs(trainer.model()));
   const RankMemory memory = rank_memory(trainer, cost);
-  result["per_rank"] = {{"weights_bytes", memory.weights},
-                        {"gradients_bytes", memory.gradients},
-                        {"optimizer_bytes", memory.optimizer},
-                        {"activation_peak_bytes", memory.activations},
-                        {"total_peak_bytes", memory.total}};
+  result["per_rank"] = {
+      {"weights_bytes", memory.weights},     {"gradients_bytes", memory.gradients},
+      {"optimizer_bytes", memory.optimizer}, {"activation_peak_bytes", memory.activations},
+      {"total_peak_bytes", memory.total},    {"host_offload_peak_bytes", cost.host_peak_bytes}};
   result["collectives"] = json::array();
   for (const auto& c : cost.collectives) {
     result["collectives"].push_back(

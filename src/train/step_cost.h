@@ -12,6 +12,7 @@ namespace switchyard {
 struct StepCost {
   std::vector<CollectiveCount> collectives;
   std::int64_t peak_bytes = 0;            // the most this rank's account held
+  std::int64_t host_peak_bytes = 0;       // the most it had in pinned memory of the host
   std::vector<std::int64_t> layer_bytes;  // held for backward by each decoder layer
   HostReads host_reads;                   // how often the host looked at the device
 };

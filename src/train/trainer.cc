@@ -62,6 +62,7 @@ UpdateConfig update_config(const Config& c, const ModelConfig& model) {
     check(*u.muon);
   }
   u.grad_dtype = parse_float_dtype(c.get_string("grad_dtype"), "grad_dtype");
+  u.state_on_host = c.get_bool("optimizer_memory_host_offload");
   u.decay_exclude = c.get_strings("weight_decay_exclude");
   u.decay_mask = NamePatterns("adamw_mask", c.get_strings("adamw_mask"));
   if (muon && !u.decay_mask.empty())

@@ -28,6 +28,7 @@ Updater::Updater(Context& context, const UpdateConfig& config, const Parameters&
     : context_(context), config_(config), optimizer_(Optimizer::make(config.optimizer)) {
   if (config_.muon) check(*config_.muon);
   OwnerLoads loads;
+  if (offloads()) context_.offload->finish();  // state is zeroed in memory that they had
   for (const auto& p : parameters.all()) ranges_.push_back(make_range(p, loads));
 }
 
@@ -52,6 +53,12 @@ Updater::Range Updater::make_range(const Parameter& p, OwnerLoads& loads) const 
   } else {
     range.state = optimizer_->init(context_.memory, p.spec.dtype, range.count);
   }
+  if (offloads()) {
+    for (Tensor& state : range.state) {
+      state = context_.offload->empty(state.dtype(), state.shape());
+      state.fill_zero();
+    }
+  }
   return range;
 }
 
@@ -73,6 +80,7 @@ std::vector<Updater::Share> Updater::shares() const {
 
 std::int64_t Updater::state_bytes() const {
   std::int64_t bytes = 0;
+  if (offloads()) return bytes;
   for (const auto& r : ranges_) {
     for (const auto& t : r.state) bytes += static_cast<std::int64_t>(t.bytes());
   }
@@ -139,13 +147,25 @@ double Updater::weight_norm() {
 // Muon's weights go in three passes, so that all ranks work on their own matrices at the same time.
 void Updater::update(std::int64_t step, double learning_rate, double factor) {
   std::atomic<std::int64_t>& layer = context_.comm->position().layer;
-  for (Range& range : ranges_) {
+  std::vector<ArrivingTensor> coming = start_state(ranges_.begin());
+  for (auto at = ranges_.begin(); at != ranges_.end(); ++at) {
+    Range& range = *at;
     if (!range.grad.defined()) continue;
     layer = layer_of(range.parameter->spec.name);
+    std::vector<Tensor> state = range.state;
+    if (offloads()) {
+      state.clear();
+      for (const ArrivingTensor& tensor : coming) state.push_back(tensor.arrived());
+      coming = start_state(std::next(at));
+    }
     if (range.exchange)
-      gather_matrices(range, step, factor);
+      gather_matrices(range, state[0], step, factor);
     else
-      update_elements(range, step, learning_rate, factor);
+      update_elements(range, state, {step, learning_rate, factor, range.decay});
+    if (offloads()) {
+      context_.offload->let_go();
+      for (std::size_t i = 0; i < state.size(); ++i) context_.offload->send(state[i], range.state[i]);
+    }
     range.grad = Tensor();
   }
   for (Range& range : ranges_) {
@@ -156,6 +176,16 @@ void Updater::update(std::int64_t step, double learning_rate, double factor) {
     if (range.exchange) apply_matrices(range, learning_rate);
   }
   layer = -1;
+  if (offloads()) context_.offload->finish();
+}
+
+std::vector<ArrivingTensor> Updater::start_state(std::vector<Range>::const_iterator at) const {
+  std::vector<ArrivingTensor> coming;
+  if (!offloads()) return coming;
+  at = std::find_if(at, ranges_.end(), [](const Range& range) { return range.grad.defined(); });
+  if (at == ranges_.end()) return coming;
+  for (const Tensor& state : at->state) coming.emplace_back(*context_.offload, state);
+  return coming;
 }
 
 // Ranks of one process see each other's shares; those of other processes have to be told. The first rank of
@@ -195,14 +225,12 @@ TensorView Updater::weight_of(const Range& range) {
   return elements_of(*range.parameter).rows(range.begin, range.begin + range.count);
 }
 
-void Updater::update_elements(Range& range, std::int64_t step, double learning_rate, double factor) const {
-  range.squares = optimizer_->update(*context_.pool, {step, learning_rate, factor, range.decay},
-                                     weight_of(range), range.grad.view(), range.state);
+void Updater::update_elements(Range& range, std::span<const Tensor> state, const OptimizerStep& step) const {
+  range.squares = optimizer_->update(*context_.pool, step, weight_of(range), range.grad.view(), state);
 }
 
-void Updater::gather_matrices(Range& range, std::int64_t step, double factor) const {
-  const Tensor direction =
-      muon_direction(*context_.pool, *config_.muon, step, factor, range.grad, range.state[0]);
+void Updater::gather_matrices(Range& range, const Tensor& momentum, std::int64_t step, double factor) const {
+  const Tensor direction = muon_direction(*context_.pool, *config_.muon, step, factor, range.grad, momentum);
   range.matrices = range.exchange->gather(context_, direction);
 }
 

@@ -5,6 +5,9 @@
 // arithmetic, and optimizer state is split over every axis of the mesh that the weight itself does not use,
 // `data` included (ZeRO-1). A weight that Muon updates is brought together matrix by matrix in between
 // (train/matrix_exchange.h).
+//
+// State on the host visits the device: a weight's comes while the weight before is updated, is updated, and
+// goes back. Between updates the host may read and write it.
 #pragma once
 
 #include <memory>
@@ -13,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "core/offload.h"
 #include "models/name_patterns.h"
 #include "models/parameters.h"
 #include "optim/muon.h"
@@ -25,6 +29,7 @@ struct UpdateConfig {
   OptimizerConfig optimizer;       // with muon: of the parameters that are no matrix
   std::optional<MuonConfig> muon;  // opt_type=muon
   DType grad_dtype = DType::f32;
+  bool state_on_host = false;  // optimizer_memory_host_offload: where the context offloads, state lies there
   std::vector<std::string> decay_exclude;  // patterns of parameter names (glob)
   NamePatterns decay_mask;                 // adamw_mask: of those that do not decay, either
 };
@@ -62,7 +67,7 @@ class Updater {
   // factors [dim 1 * dim 2] f32 of the host. Without effect on another.
   void scale_columns(const std::string& name, std::span<const float> factors);
 
-  std::int64_t state_bytes() const;  // of this rank
+  std::int64_t state_bytes() const;  // of this rank, on its device
 
   // What this rank updates: elements [begin, begin + count) of its block of a parameter, and their state, in
   // the order of state_tensors(). The shares of all ranks have every element of every parameter once.
@@ -90,8 +95,12 @@ class Updater {
   Range make_range(const Parameter& parameter, OwnerLoads& loads) const;
   void reduce(Range& range) const;
   static TensorView weight_of(const Range& range);  // the share of it that the range is
-  void update_elements(Range& range, std::int64_t step, double learning_rate, double factor) const;
-  void gather_matrices(Range& range, std::int64_t step, double factor) const;
+  bool offloads() const { return config_.state_on_host && context_.offload != nullptr; }
+  // The way of state to the device, of the first range from `at` on that has a gradient; empty where state
+  // lies there.
+  std::vector<ArrivingTensor> start_state(std::vector<Range>::const_iterator at) const;
+  void update_elements(Range& range, std::span<const Tensor> state, const OptimizerStep& step) const;
+  void gather_matrices(Range& range, const Tensor& momentum, std::int64_t step, double factor) const;
   void apply_matrices(Range& range, double learning_rate) const;
 
   Context& context_;

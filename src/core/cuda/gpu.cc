@@ -4,7 +4,11 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
+#include <bit>
 #include <cstdint>
+#include <map>
+#include <mutex>
+#include <vector>
 
 #include "core/error.h"
 #include "core/local_process.h"
@@ -45,11 +49,12 @@ struct Gpu {
     require(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cannot ask for priorities");
     require(cudaStreamCreateWithPriority(&communication, cudaStreamNonBlocking, greatest),
             "cannot make a stream");
+    require(cudaStreamCreateWithFlags(&transfers, cudaStreamNonBlocking), "cannot make a stream for copies");
     require(cudaDeviceGetDefaultMemPool(&pool, device_index()), "cannot get the memory pool");
     std::uint64_t keep = UINT64_MAX;  // what is released stays in the pool
     require(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep), "cannot set up the pool");
   }
-  cudaStream_t computation = nullptr, communication = nullptr;
+  cudaStream_t computation = nullptr, communication = nullptr, transfers = nullptr;
   cudaMemPool_t pool = nullptr;
 };
 
@@ -70,14 +75,66 @@ cudaEvent_t event_of(const std::shared_ptr<void>& event) {
   return static_cast<cudaEvent_t>(event.get());
 }
 
-std::shared_ptr<void> recorded_event(unsigned flags) {
-  const cudaStream_t stream = own_stream();
+std::shared_ptr<void> recorded_event(cudaStream_t stream, unsigned flags) {
   cudaEvent_t event = nullptr;
   require(cudaEventCreateWithFlags(&event, flags), "cannot make an event");
   std::shared_ptr<void> kept(
       event, [](void* made) { static_cast<void>(cudaEventDestroy(static_cast<cudaEvent_t>(made))); });
   require(cudaEventRecord(event, stream), "cannot record an event");
   return kept;
+}
+
+// What is given to `later` from now on begins after what `earlier` was given so far.
+void put_after(cudaStream_t later, cudaStream_t earlier) {
+  const std::shared_ptr<void> now = recorded_event(earlier, cudaEventDisableTiming);
+  require(cudaStreamWaitEvent(later, event_of(now)), "cannot order streams");
+}
+
+// Pinned blocks that nobody has, by size. Sizes are rounded up to an eighth of a power of two, so that those
+// of values whose rows change from step to step find blocks again.
+class HostPool {
+ public:
+  static std::size_t rounded(std::size_t bytes) {
+    constexpr std::size_t kLeast = std::size_t{64} << 10;
+    if (bytes <= kLeast) return kLeast;
+    const std::size_t part = std::bit_floor(bytes) / 8;
+    return (bytes + part - 1) / part * part;
+  }
+  std::byte* take(std::size_t bytes) {
+    const std::size_t size = rounded(bytes);
+    {
+      const std::lock_guard lock(mutex_);
+      std::vector<std::byte*>& blocks = free_[size];
+      if (!blocks.empty()) {
+        std::byte* const block = blocks.back();
+        blocks.pop_back();
+        return block;
+      }
+    }
+    choose_device();
+    void* block = nullptr;
+    const cudaError_t status = cudaHostAlloc(&block, size, cudaHostAllocDefault);
+    if (status == cudaErrorMemoryAllocation) {
+      static_cast<void>(cudaGetLastError());
+      fail_runtime("[memory] the host has no {} bytes of pinned memory left", size);
+    }
+    require(status, "cannot allocate pinned memory");
+    return static_cast<std::byte*>(block);
+  }
+  void give(std::byte* block, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    free_[rounded(bytes)].push_back(block);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::size_t, std::vector<std::byte*>> free_;
+};
+
+// Never destroyed, as the GPU.
+HostPool& host_pool() {
+  static HostPool* const instance = new HostPool;
+  return *instance;
 }
 
 std::string find_missing() {
@@ -161,13 +218,13 @@ void synchronize() {
 
 Moment Moment::now() {
   Moment moment;
-  moment.event_ = recorded_event(cudaEventDefault);
+  moment.event_ = recorded_event(own_stream(), cudaEventDefault);
   return moment;
 }
 
 Moment Moment::now_untimed() {
   Moment moment;
-  moment.event_ = recorded_event(cudaEventDisableTiming);
+  moment.event_ = recorded_event(own_stream(), cudaEventDisableTiming);
   return moment;
 }
 
@@ -192,6 +249,32 @@ double Moment::seconds_since(const Moment& from) const {
   require(cudaEventElapsedTime(&milliseconds, event_of(from.event_), event_of(event_)),
           "cannot time the stream");
   return milliseconds * 1e-3;
+}
+
+std::byte* allocate_host(std::size_t bytes) {
+  return host_pool().take(bytes);
+}
+
+void release_host(std::byte* block, std::size_t bytes) {
+  host_pool().give(block, bytes);
+}
+
+Transfer Transfer::start(void* to, const void* from, std::size_t bytes) {
+  const Gpu& gpu = the_gpu();
+  put_after(gpu.transfers, gpu.computation);
+  if (bytes > 0) require(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, gpu.transfers), "cannot copy");
+  Transfer transfer;
+  transfer.event_ = recorded_event(gpu.transfers, cudaEventDisableTiming);
+  return transfer;
+}
+
+void Transfer::before_later_work() const {
+  if (event_ == nullptr) return;
+  require(cudaStreamWaitEvent(the_gpu().computation, event_of(event_)), "cannot order streams");
+}
+
+void finish_transfers() {
+  require(cudaStreamSynchronize(the_gpu().transfers), "a copy between GPU and host failed");
 }
 
 void* stream() {

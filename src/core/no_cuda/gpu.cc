@@ -77,6 +77,20 @@ double Moment::seconds_since(const Moment& from) const {
   return std::chrono::duration<double>(time(*this) - time(from)).count();
 }
 
+std::byte* allocate_host(std::size_t) {
+  no_gpu();
+}
+void release_host(std::byte*, std::size_t) {
+  no_gpu();
+}
+Transfer Transfer::start(void*, const void*, std::size_t) {
+  no_gpu();
+}
+void Transfer::before_later_work() const {}
+void finish_transfers() {
+  no_gpu();
+}
+
 void* stream() {
   no_gpu();
 }
