@@ -238,11 +238,8 @@ TEST(CaseConfigs, MoeLayer) {
 
 // Keys that say when or where the reference does what changes no number.
 TEST(ReferenceCommands, SchedulesAreInert) {
-  const std::vector<std::string> keys{"optimizer_memory_host_offload",
-                                      "parameter_memory_host_offload",
-                                      "moe_fsdp_use_two_stage_all_gather",
-                                      "dense_fsdp_use_two_stage_all_gather",
-                                      "pipeline_fsdp_ag_once",
+  const std::vector<std::string> keys{"moe_fsdp_use_two_stage_all_gather",
+                                      "dense_fsdp_use_two_stage_all_gather", "pipeline_fsdp_ag_once",
                                       "pipeline_fsdp_ag_per_repeat"};
   std::vector<std::string> settings;
   for (const std::string& key : keys) settings.push_back(key + "=true");

@@ -79,6 +79,20 @@ void expect_same(const std::vector<CollectiveCount>& plan, const std::vector<Col
   }
 }
 
+// A GPU's products work on weights of values: those of one product at a time are unpacked.
+TEST(GenerationPlan, AGpuUnpacksWeights) {
+  const Config config = config_of({"base_emb_dim=512", "base_mlp_dim=512", "weight_format=int4"});
+  const Mesh mesh = mesh_from_config(config);
+  Topology topology = Topology::read("h100", 1);
+  EXPECT_EQ(topology.gpu_major, 9);
+  const std::int64_t with = plan_generation(config, mesh, topology).front().peak;
+  topology.gpu_major = 0;
+  const std::int64_t without = plan_generation(config, mesh, topology).front().peak;
+  const std::int64_t unpacked = 4 * 512 * 512 * 2;  // gate, up or down of all experts
+  EXPECT_GT(with, without + unpacked / 2);
+  EXPECT_LT(with, without + 2 * unpacked);
+}
+
 TEST(GenerationPlan, CountsWhatAGeneratorDoes) {
   for (const char* format : {"stored", "int8", "int4"}) {
     for (const Keys& layout : {Keys{"ranks=1"}, Keys{"ranks=2", "ici_fsdp_parallelism=2"},

@@ -115,23 +115,6 @@ TEST(Plan, WhatKernelsOfAGpuWorkIn) {
   expect_same(tiny(on_gpu({})));
   expect_same(tiny(on_gpu({"dtype=bfloat16", "vocab_size=2000"})));
   expect_same(deepseek(on_gpu({"dtype=bfloat16", "remat_policy=full"})));
-  expect_same(tiny(on_gpu({"ranks=4", "ici_fsdp_parallelism=2", "ici_expert_parallelism=2"})));
-}
-
-// Rows that a GPU with a copy engine brings together before a product of them.
-TEST(Plan, RowsThatAGpuGathers) {
-  const Config config = Config::from_args(
-      tiny({"dtype=bfloat16", "weight_dtype=bfloat16", "base_emb_dim=512", "base_mlp_dim=256",
-            "per_device_batch_size=16", "base_num_decoder_layers=1", "remat_policy=none"}));
-  const Mesh mesh = mesh_from_config(config);
-  Topology topology = Topology::read("h100", 1);
-  EXPECT_EQ(topology.gpu_major, 9);
-  const std::int64_t gathers = plan_step(config, mesh, topology).cost.peak_bytes;
-  topology.gpu_major = 8;
-  const std::int64_t looks_up = plan_step(config, mesh, topology).cost.peak_bytes;
-  const std::int64_t rows = 16 * 32 * 4;
-  EXPECT_GT(gathers, looks_up);
-  EXPECT_LE(gathers, looks_up + rows * 512 * 2);
 }
 
 TEST(Plan, RematPolicies) {
