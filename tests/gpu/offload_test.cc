@@ -39,7 +39,9 @@ Keys small(const Keys& more) {
       {"decoder_block=mixtral", "base_emb_dim=32", "base_num_query_heads=4", "base_num_kv_heads=2",
        "head_dim=16", "base_mlp_dim=64", "base_num_decoder_layers=4", "num_experts=4",
        "num_experts_per_tok=4", "vocab_size=96", "max_target_length=32", "per_device_batch_size=2", "steps=2",
-       "dtype=float32", "dataset_type=synthetic", "enable_tensorboard=false", "learning_rate=0.01"},
+       "dtype=float32", "dataset_type=synthetic", "enable_tensorboard=false", "learning_rate=0.01",
+       // The plan has a process a GPU, which exchange ahead; ranks of one process do not.
+       "overlap_communication=off"},
       more);
 }
 
@@ -148,7 +150,6 @@ TEST(Offload, OptimizerStateWaitsOnTheHost) {
 TEST(Offload, RanksAndStages) {
   const Keys all = plus(kInputs, {"query_proj=offload", "optimizer_memory_host_offload=true"});
   const Keys base = plus(kActivations, {"ranks=4", "per_device_batch_size=8"});
-  expect_less_memory(plus(base, {"ici_fsdp_parallelism=4"}), all);
   expect_less_memory(plus(base, {"ici_fsdp_parallelism=2", "ici_pipeline_parallelism=2",
                                  "num_pipeline_microbatches=4", "gradient_accumulation_steps=2"}),
                      all);
