@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -304,6 +305,41 @@ struct Matrices {
 
 }  // namespace
 
+namespace {
+
+thread_local GemmsTogether* together = nullptr;
+
+}  // namespace
+
+GemmsTogether::GemmsTogether(ThreadPool& pool) : pool_(pool) {
+  CHECK(together == nullptr, "products wait for another scope already");
+  together = this;
+}
+
+GemmsTogether::~GemmsTogether() {
+  together = nullptr;
+}
+
+// Those that one kernel computes: of the same types and form.
+bool GemmsTogether::take(std::span<const GemmProblem> problems) {
+  const auto form = [](const GemmProblem& p) {
+    return std::tuple(p.k, p.dtype, p.weight_dtype, p.c_dtype, p.transpose_b);
+  };
+  for (const GemmProblem& p : problems) {
+    const GemmProblem& first = waiting_.empty() ? p : waiting_.front();
+    if (p.accumulate || p.m > kFewRowsPacked || !(takes_integers(p) || has_few_rows(p)) ||
+        form(p) != form(first))
+      return false;
+  }
+  waiting_.insert(waiting_.end(), problems.begin(), problems.end());
+  return true;
+}
+
+void GemmsTogether::run() {
+  run_gemms(pool_, "gemm", waiting_);
+  waiting_.clear();
+}
+
 void gemm(ThreadPool& pool, const GemmArgs& args) {
   const Matrices a(args.a), b(args.b), c(args.c);
   const std::int64_t m = c.rows, n = c.columns, k = args.transpose_a ? a.rows : a.columns;
@@ -331,7 +367,7 @@ void gemm(ThreadPool& pool, const GemmArgs& args) {
                                              .ldc = c.leading,
                                              .accumulate = args.accumulate};
   }
-  run_gemms(pool, "gemm", problems);
+  if (together == nullptr || !together->take(problems)) run_gemms(pool, "gemm", problems);
 }
 
 }  // namespace switchyard

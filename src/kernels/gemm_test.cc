@@ -149,6 +149,46 @@ TEST(Gemm, FewRowsGiveTheBitsOfManyRows) {
   EXPECT_TRUE(compared > 0 || machine_isa() == Isa::ref);
 }
 
+// Products that wait for each other: nothing is computed before, and then what each gives alone. One of many
+// rows, or of another depth, does not wait.
+TEST(Gemm, FewRowsTogether) {
+  for (const Isa isa : every_isa()) {
+    const ScopedIsa cap(isa);
+    ThreadPool pool(2);
+    for (const DType dtype : kDTypes) {
+      struct Product {
+        std::int64_t m, n, k;
+        bool waits;
+        Array a, b, c;
+      };
+      std::vector<Product> products;
+      for (const auto& [m, n, k, waits] : {std::tuple(2, 192, 128, true), std::tuple(2, 64, 128, true),
+                                           std::tuple(40, 64, 128, false), std::tuple(2, 64, 96, false)})
+        products.push_back({m, n, k, waits, Array::integers(dtype, m * k, 1),
+                            Array::integers(dtype, k * n, 2), Array(dtype, m * n)});
+      const auto multiply = [&](const Product& p, const Array& c) {
+        gemm(pool, {.a = TensorView::of_host(dtype, p.a.data(), {p.m, p.k}, {p.k, 1}),
+                    .b = TensorView::of_host(dtype, p.b.data(), {p.k, p.n}, {p.n, 1}),
+                    .c = TensorView::of_host(dtype, c.data(), {p.m, p.n}, {p.n, 1})});
+      };
+      std::vector<Array> alone;
+      for (const Product& p : products) multiply(p, alone.emplace_back(Array(dtype, p.m * p.n)));
+      {
+        GemmsTogether together(pool);
+        for (const Product& p : products) multiply(p, p.c);
+        for (std::size_t i = 0; i < products.size(); ++i) {
+          if (products[i].waits) {
+            EXPECT_FALSE(same(products[i].c, alone[i])) << "computed before run()";
+          }
+        }
+        together.run();
+      }
+      for (std::size_t i = 0; i < products.size(); ++i)
+        EXPECT_TRUE(same(products[i].c, alone[i])) << name_of(isa) << " " << name_of(dtype) << " " << i;
+    }
+  }
+}
+
 TEST(Gemm, EmptyDimsAndBatches) {
   for (const DType dtype : kDTypes) {
     for (const bool accumulate : {false, true}) {

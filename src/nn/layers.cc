@@ -1,7 +1,9 @@
 #include "nn/layers.h"
 
+#include <optional>
 #include <tuple>
 
+#include "kernels/gemm.h"
 #include "ops/basic.h"
 #include "ops/einsum.h"
 #include "ops/kv_heads.h"
@@ -115,18 +117,29 @@ Array grouped_query_attention(const LayerCall& call, const Array& x) {
   };
   const auto project = [&](const std::string& name, const Sharding& layout, bool kv) {
     const Array w = weight(call, "attention." + name);
-    const Array y = einsum(c, "BSM,MND->BSND", h, kv ? of_kv_heads(w) : w, &layout);
+    return einsum(c, "BSM,MND->BSND", h, kv ? of_kv_heads(w) : w, &layout);
+  };
+  const auto biased = [&](const std::string& name, const Array& y, bool kv) {
     if (!m.attention_bias) return y;
     const Array& bias = call.parameters[call.prefix + "attention." + name + "_bias"];
     return add_bias(c, y, kv ? of_kv_heads(bias) : bias);
   };
   const auto through_gate = [&](const Array& attended) {
     if (!m.attention_gate) return attended;
-    return sigmoid_gate(c, attended, reshard(c, project("gate", q_layout, false), attended.sharding()));
+    return sigmoid_gate(
+        c, attended,
+        reshard(c, biased("gate", project("gate", q_layout, false), false), attended.sharding()));
   };
-  Array q = checkpoint_name(project("query", q_layout, false), "query_proj");
-  Array k = checkpoint_name(project("key", kv_layout, true), "key_proj");
-  const Array v = checkpoint_name(project("value", kv_layout, true), "value_proj");
+  // Decoding on one rank nobody reads the projections before all three are there.
+  std::optional<GemmsTogether> together;
+  if (call.cache != nullptr && c.mesh->size() == 1 && c.observer == nullptr) together.emplace(*c.pool);
+  Array q = project("query", q_layout, false), k = project("key", kv_layout, true),
+        v = project("value", kv_layout, true);
+  if (together) together->run();
+  together.reset();
+  q = checkpoint_name(biased("query", q, false), "query_proj");
+  k = checkpoint_name(biased("key", k, true), "key_proj");
+  v = checkpoint_name(biased("value", v, true), "value_proj");
   if (m.qk_norm) {
     const Array &q_norm = call.parameters[call.prefix + "attention.q_norm"],
                 &k_norm = call.parameters[call.prefix + "attention.k_norm"];
