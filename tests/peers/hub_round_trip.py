@@ -5,7 +5,7 @@
 
 A model is made and saved by transformers, converted to a checkpoint and back (in several shards), and loaded by transformers
 again. In float32: tensors must come back bit for bit, transformers' logits before and after must be the same, and ours
-(`convert --verify --save-logits`) within 2e-5 of the largest (1e-4 with gated delta nets; twice as much in 8 bits). Error: max|a - b| / max|b|.
+(`convert --verify --save-logits`) within 2e-5 of the largest (1e-4 with gated delta nets). Error: max|a - b| / max|b|.
 
 Then models that no config.json states as they are (convert/hub_form.h): trained here for three steps, exported with other
 weights, loaded by transformers and converted back. Its logits must be within 2e-5 of ours, which `--verify` holds
@@ -15,6 +15,7 @@ become the bfloat16 that torch makes of them.
 
 import argparse
 import json
+import math
 import pathlib
 import subprocess
 import sys
@@ -25,7 +26,9 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 TOLERANCE = 2e-5
-DELTA_TOLERANCE = 1e-4  # gated delta nets amplify rounding
+# The norm after a gated delta net makes a head's context larger by up to 1 / sqrt(epsilon), 316 here, and what is rounded
+# of the queries and keys with it: much, where a query is nearly orthogonal to the keys before it.
+DELTA_TOLERANCE = 1e-4
 
 GROUPED = dict(vocab_size=256, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
                num_key_value_heads=2, max_position_embeddings=512, rms_norm_eps=1e-5)
@@ -156,13 +159,20 @@ def make(config_class, settings, folder):
 
 
 def save_random(model, settings, folder):
+    """Weights spread by 0.1 at a width of 64, and less at larger widths, so that products are as large there.
+
+    With 0.1 at a width of 320, gates are up to 8, strengths and decays near 0, and Qwen3-Next in 8 bits is no test to 1e-4:
+    another order of the hidden elements, which changes no logit in float64 by more than 1e-12, puts the float32 logits of
+    seed 0 anywhere from 1e-5 to 1.3e-4 of those (transformers': 7e-6 to 7e-5), and of 24 seeds two are beyond 1e-4. With
+    this spread all 24 are within 5e-5."""
     torch.manual_seed(0)
+    spread = 0.8 / math.sqrt(settings["hidden_size"])
     with torch.no_grad():
         for name, value in [*model.named_parameters(), *model.named_buffers()]:
             if "norm" in name:
                 value.copy_(1 + 0.1 * torch.randn_like(value))
             elif "inv_freq" not in name:
-                value.copy_(0.1 * torch.randn_like(value))
+                value.copy_(spread * torch.randn_like(value))
     if settings.get("dtype") == "bfloat16":  # as published: all but the router's bias
         for name, value in [*model.named_parameters(), *model.named_buffers()]:
             if value.is_floating_point() and "inv_freq" not in name and "e_score_correction_bias" not in name:
@@ -306,8 +316,7 @@ def check_scaled(program, name, config_class, settings, folder):
     assert products.keys() == after.keys() and all(torch.equal(products[k], after[k]) for k in products), "tensors differ"
     result = load_file(folder / "ours.safetensors")
     of_ours = error(result["logits"], logits_of(load(plain), result["tokens"]))
-    # From float64 Qwen3-Next of this seed is 1.3e-4 here, 3e-5 in transformers; of seeds 1 to 3 2.5e-5 and 1.4e-5.
-    good = of_ours <= 2 * allowed(name)
+    good = of_ours <= allowed(name)
     print(f"{name:34} {len(stored_as) - len(products)} scaled tensors  switchyard {of_ours:.2e}  {'pass' if good else 'FAIL'}", flush=True)
     return {"case": name, "tensors": len(stored_as), "switchyard": of_ours, "pass": good}
 
