@@ -27,7 +27,7 @@ struct Topology {
   int gpu_major = 0;              // a rank is a GPU of this compute capability; 0: it is none
   std::int64_t memory_bytes = 0;  // of one rank
 
-  // A process has one GPU, and all other ranks of a node.
+  // A GPU has a process of its own; other ranks of a node share one.
   int ranks_per_process() const { return gpu_major > 0 ? 1 : ranks_per_node; }
   WorkspaceOf workspace() const { return host ? WorkspaceOf::cpu : WorkspaceOf::none; }
   double bf16_flops = 0, f32_flops = 0, memory_bytes_per_second = 0;
