@@ -36,6 +36,23 @@ inline Keys grouped_queries() {
   return keys;
 }
 
+// Bytes of a rank's account for all that the caches of two rows remember after some calls.
+inline std::int64_t bytes_remembered(const Keys& keys, std::int64_t capacity,
+                                     const std::vector<std::vector<RowTokens>>& calls) {
+  const Config config = Config::from_map(keys, {});
+  const ModelConfig model = model_config(config);
+  std::int64_t bytes = 0;
+  run_session(config, mesh_from_config(config), [&](Context& context) {
+    const Parameters parameters =
+        Parameters::create(context, parameter_specs(model), model.init_seed, {}, nullptr);
+    Generator generator(context, model, parameters, 2, capacity);
+    const std::int64_t before = context.memory.in_use();
+    for (const std::vector<RowTokens>& call : calls) generator.feed(call);
+    bytes = context.memory.in_use() - before;
+  });
+  return bytes;
+}
+
 // Llama 4's layers: chunks of three tokens, and a layer without rotation whose queries grow.
 inline Keys chunked() {
   Keys keys = grouped_queries();

@@ -58,22 +58,10 @@ TEST(Generator, CacheIn8Bits) {
   }
 }
 
-// Bytes of a rank's account for all that its caches remember, in bfloat16.
-std::int64_t bytes_remembered(Keys keys, bool int8, std::int64_t capacity) {
+std::int64_t bytes_in_bfloat16(Keys keys, bool int8, std::int64_t capacity) {
   keys["dtype"] = "bfloat16";
   keys["quantize_kvcache"] = int8;
-  const Config config = Config::from_map(keys, {});
-  const ModelConfig model = model_config(config);
-  std::int64_t bytes = 0;
-  run_session(config, mesh_from_config(config), [&](Context& context) {
-    const Parameters parameters =
-        Parameters::create(context, parameter_specs(model), model.init_seed, {}, nullptr);
-    Generator generator(context, model, parameters, 2, capacity);
-    const std::int64_t before = context.memory.in_use();
-    generator.feed(std::vector<RowTokens>{{0, {1, 2, 3}}, {1, {4}}});
-    bytes = context.memory.in_use() - before;
-  });
-  return bytes;
+  return bytes_remembered(keys, capacity, {{{0, {1, 2, 3}}, {1, {4}}}});
 }
 
 TEST(Generator, CacheIn8BitsTakesHalfTheMemory) {
@@ -84,8 +72,8 @@ TEST(Generator, CacheIn8BitsTakesHalfTheMemory) {
   mla["qk_rope_head_dim"] = 40;
   const auto expect_bytes = [&](const Keys& keys, std::int64_t numbers, std::int64_t scales) {
     const std::int64_t tokens = kRows * kCapacity;
-    const std::int64_t dense = bytes_remembered(keys, false, kCapacity),
-                       int8 = bytes_remembered(keys, true, kCapacity);
+    const std::int64_t dense = bytes_in_bfloat16(keys, false, kCapacity),
+                       int8 = bytes_in_bfloat16(keys, true, kCapacity);
     EXPECT_NEAR(static_cast<double>(dense), static_cast<double>(tokens * numbers * 2), 4096);
     EXPECT_NEAR(static_cast<double>(int8), static_cast<double>(tokens * (numbers + scales * 4)), 4096);
     EXPECT_LT(static_cast<double>(int8), 0.56 * static_cast<double>(dense));

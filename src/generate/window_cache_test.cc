@@ -205,21 +205,10 @@ TEST(WindowedCache, RowsBeginWithAnythingThatIsNotForgotten) {
   });
 }
 
-// Bytes of a rank's account for what a generator of a capacity remembers of two short texts, or of long ones.
+// After a text of so many tokens and one of a single token, and a token more of each.
 std::int64_t bytes_of_windows(const Keys& keys, std::int64_t capacity, std::size_t tokens) {
-  const Config config = Config::from_map(keys, {});
-  const ModelConfig model = model_config(config);
-  std::int64_t bytes = 0;
-  run_session(config, mesh_from_config(config), [&](Context& context) {
-    const Parameters parameters =
-        Parameters::create(context, parameter_specs(model), model.init_seed, {}, nullptr);
-    Generator generator(context, model, parameters, 2, capacity);
-    const std::int64_t before = context.memory.in_use();
-    generator.feed(std::vector<RowTokens>{{0, std::vector<std::int32_t>(tokens, 1)}, {1, {4}}});
-    generator.feed(std::vector<RowTokens>{{0, {1}}, {1, {4}}});
-    bytes = context.memory.in_use() - before;
-  });
-  return bytes;
+  return bytes_remembered(keys, capacity,
+                          {{{0, std::vector<std::int32_t>(tokens, 1)}, {1, {4}}}, {{0, {1}}, {1, {4}}}});
 }
 
 TEST(WindowedCache, HoldsTheWindow) {
