@@ -132,7 +132,7 @@ std::byte* Device::allocate(std::size_t bytes) {
 
 void Device::release(std::byte* block, std::size_t bytes) {
   if (is_abstract()) return;
-  if (kind_ == DeviceKind::cuda) return gpu::release(block);
+  if (kind_ == DeviceKind::cuda) return gpu::release(block, bytes);
   pool().give(shifted(block, kernel_offset_), bytes);
 }
 

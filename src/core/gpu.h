@@ -39,9 +39,10 @@ class OnCommunicationStream {
 
 // At least `bytes` bytes of the GPU's memory, 256-byte aligned, uninitialised. Error(runtime) when there is
 // no memory. Memory is had and given back in the order of this thread's stream: what is released may be had
-// again at once by who asks next, and the other stream must have waited before it uses either.
+// again at once by who asks next on the same stream, and the other stream must have waited before it uses
+// either. Blocks stay with this process, by size, until there is no other memory left.
 std::byte* allocate(std::size_t bytes);
-void release(std::byte* block);
+void release(std::byte* block, std::size_t bytes);  // the size it was allocated with
 
 // Copies from the host to the GPU or back, in the order of this thread's stream. Returns when the host may
 // read `to` and write `from`.

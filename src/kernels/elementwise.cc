@@ -160,17 +160,34 @@ Tensor converted(ThreadPool& pool, const Tensor& x, DType dtype) {
   return y;
 }
 
-double sum_of_squares(ThreadPool& pool, const TensorView& x) {
+namespace {
+
+bool skips_squares(ThreadPool& pool, const TensorView& x) {
   CHECK(is_float(x.dtype()), "sum_of_squares of {}", name_of(x.dtype()));
-  if (pool.skips(
-          {"sum_of_squares", x.dtype(), 2 * static_cast<double>(x.size()), static_cast<double>(x.bytes())}))
-    return 0;
-  if (x.on_gpu()) return gpu::sum_of_squares(x);
+  return pool.skips(
+      {"sum_of_squares", x.dtype(), 2 * static_cast<double>(x.size()), static_cast<double>(x.bytes())});
+}
+
+double square_sum(ThreadPool& pool, const TensorView& x) {
   SumOfSquaresKernel* const kernel = choose("sum_of_squares", kSumOfSquares, x.dtype());
   const std::byte* const data = contiguous(x);
   return sum_pieces(pool, x.size(), [&](std::int64_t begin, std::int64_t end, SquareSums& squares) {
     kernel(x.dtype(), data, begin, end, squares);
   });
+}
+
+}  // namespace
+
+double sum_of_squares(ThreadPool& pool, const TensorView& x) {
+  return skips_squares(pool, x) ? 0 : square_sum(pool, x);
+}
+
+void sums_of_squares(ThreadPool& pool, std::span<const SquareSumArgs> args) {
+  bool skips = args.empty();
+  for (const SquareSumArgs& a : args) skips |= skips_squares(pool, a.x);
+  if (skips) return;
+  if (args[0].x.on_gpu()) return gpu::sums_of_squares(args);
+  for (const SquareSumArgs& a : args) *a.sum.kernel_data<double>() = square_sum(pool, a.x);
 }
 
 namespace {

@@ -3,6 +3,8 @@
 // otherwise. Views have no gaps unless said. Bit-identical for any number of threads.
 #pragma once
 
+#include <span>
+
 #include "core/tensor.h"
 #include "core/thread_pool.h"
 
@@ -21,7 +23,14 @@ void scale(ThreadPool& pool, const TensorView& x, float factor, const TensorView
 void convert(ThreadPool& pool, const TensorView& x, const TensorView& out);
 Tensor converted(ThreadPool& pool, const Tensor& x, DType dtype);  // x itself where it has the dtype
 
-// Sum of x[i]² in double, in an order that depends on the number of elements alone (square_sums.h).
+// sum = the sum of x[i]² in double, in an order that depends on the number of elements alone (square_sums.h;
+// a GPU has another one). The host need not wait for it, and a GPU makes many sums at once.
+struct SquareSumArgs {
+  TensorView x;
+  TensorView sum;  // [1] f64, of the device of x
+};
+void sums_of_squares(ThreadPool& pool, std::span<const SquareSumArgs> args);
+// The same sum for the host; x is in its memory.
 double sum_of_squares(ThreadPool& pool, const TensorView& x);
 
 // hidden = silu(gate) · up · row_weights[row]. silu(g) = g / (1 + exp(-g)).

@@ -6,6 +6,8 @@
 // as many elements each, no gaps, and do not overlap.
 #pragma once
 
+#include <span>
+
 #include "core/tensor_view.h"
 #include "core/thread_pool.h"
 
@@ -24,15 +26,21 @@ struct AdamTerms {
 // With g = grad * grad_scale, m and v as above before they are rounded:
 //   weight -= learning_rate * (weight_decay*weight
 //                              + (grad_share*g + mu_correction*m) / (sqrt(nu_correction*v + eps_root) + eps))
-// Returns the sum of squares of the new weights as stored, added as sum_of_squares adds (elementwise.h).
+// and squares = the sum of squares of the new weights as stored, added as sums_of_squares adds
+// (elementwise.h). All updates of a list are of one device, and a GPU makes them at once.
 struct AdamArrays {
   TensorView weight, grad, mu, nu;
+  TensorView squares;  // [1] f64
+  bool decays = true;  // false: without weight_decay
 };
-double adam_update(ThreadPool& pool, const AdamTerms& terms, const AdamArrays& arrays);
+void adam_update(ThreadPool& pool, const AdamTerms& terms, std::span<const AdamArrays> updates);
 
-// weight -= rate * (grad * grad_scale). Returns the sum of squares of the new weights.
-double descent_update(ThreadPool& pool, float rate, float grad_scale, const TensorView& weight,
-                      const TensorView& grad);
+// weight -= rate * (grad * grad_scale), and squares as above.
+struct DescentArrays {
+  TensorView weight, grad;
+  TensorView squares;  // [1] f64
+};
+void descent_update(ThreadPool& pool, float rate, float grad_scale, std::span<const DescentArrays> updates);
 
 // With g = grad * grad_scale: momentum = decay*momentum + gain*g, and, before that is rounded,
 // direction = of_gradient*g + of_momentum*momentum, which is float32.
@@ -44,9 +52,11 @@ struct MomentumTerms {
 void momentum_update(ThreadPool& pool, const MomentumTerms& terms, const TensorView& grad,
                      const TensorView& momentum, const TensorView& direction);
 
-// weight -= rate*direction + shrink*weight; direction is float32. Returns the sum of squares of the new
-// weights.
-double direction_update(ThreadPool& pool, float rate, float shrink, const TensorView& direction,
-                        const TensorView& weight);
+// weight -= rate*direction + shrink*weight, and squares as above; direction is float32.
+struct DirectionArrays {
+  TensorView direction, weight;
+  TensorView squares;  // [1] f64
+};
+void direction_update(ThreadPool& pool, float rate, float shrink, const DirectionArrays& update);
 
 }  // namespace switchyard

@@ -77,10 +77,10 @@ double muon_scale(const MuonConfig& config, std::int64_t in, std::int64_t out) {
   return std::sqrt(std::max(1.0, columns / rows));
 }
 
-double muon_apply(ThreadPool& pool, const MuonStep& step, const TensorView& update,
-                  const TensorView& weight) {
-  return direction_update(pool, static_cast<float>(step.learning_rate * step.scale),
-                          static_cast<float>(step.learning_rate * step.decay), update, weight);
+void muon_apply(ThreadPool& pool, const MuonStep& step, const TensorView& update, const TensorView& weight,
+                const TensorView& squares) {
+  direction_update(pool, static_cast<float>(step.learning_rate * step.scale),
+                   static_cast<float>(step.learning_rate * step.decay), {update, weight, squares});
 }
 
 }  // namespace switchyard

@@ -44,10 +44,11 @@ void orthogonalize(ThreadPool& pool, double eps, const Tensor& matrices);
 double muon_scale(const MuonConfig& config, std::int64_t in, std::int64_t out);
 
 // weight[i] -= learning_rate * (scale*update[i] + decay*weight[i]) for the elements of update, f32 [count];
-// weight is f32 or bf16. Returns the sum of squares of the new weights.
+// weight is f32 or bf16; squares [1] f64 gets the sum of squares of the new weights.
 struct MuonStep {
   double learning_rate, scale, decay;
 };
-double muon_apply(ThreadPool& pool, const MuonStep& step, const TensorView& update, const TensorView& weight);
+void muon_apply(ThreadPool& pool, const MuonStep& step, const TensorView& update, const TensorView& weight,
+                const TensorView& squares);
 
 }  // namespace switchyard

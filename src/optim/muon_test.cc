@@ -161,7 +161,7 @@ TEST(Muon, AppliesScaleAndDecay) {
     std::vector<double> want = doubles_of(weight);
     const std::vector<double> u = doubles_of(update);
     for (std::size_t i = 0; i < want.size(); ++i) want[i] -= 0.01 * (1.5 * u[i] + 0.2 * want[i]);
-    muon_apply(pool, {0.01, 1.5, 0.2}, update.view(), weight.view());
+    muon_apply(pool, {0.01, 1.5, 0.2}, update.view(), weight.view(), Tensor(DType::f64, {1}).view());
     EXPECT_LT(distance(doubles_of(weight), want), dtype == DType::f32 ? 1e-7 : 4e-3);
   }
 }

@@ -8,11 +8,13 @@
 namespace switchyard {
 namespace {
 
-void check_range(const OptimizerStep& step, const TensorView& weight, const TensorView& grad) {
+void check_range(const OptimizerStep& step, const OptimizerRange& range, std::size_t states) {
+  const auto& [weight, grad, state, squares, decay] = range;
   CHECK(is_float(weight.dtype()) && is_float(grad.dtype()), "weight {}, gradient {}", name_of(weight.dtype()),
         name_of(grad.dtype()));
   CHECK(step.step >= 0 && weight.size() == grad.size(), "step {}, {} weights, {} gradients", step.step,
         weight.size(), grad.size());
+  CHECK(state.size() == states, "{} states", state.size());
 }
 
 class Adam : public Optimizer {
@@ -23,11 +25,15 @@ class Adam : public Optimizer {
     return {memory.zeros(config_.mu_dtype, {count}), memory.zeros(weight_dtype, {count})};
   }
 
-  double update(ThreadPool& pool, const OptimizerStep& step, const TensorView& weight, const TensorView& grad,
-                std::span<const Tensor> state) const override {
-    check_range(step, weight, grad);
-    CHECK(state.size() == 2, "{} states", state.size());
-    return adam_update(pool, terms_of(step), {weight, grad, state[0].view(), state[1].view()});
+  void update(ThreadPool& pool, const OptimizerStep& step,
+              std::span<const OptimizerRange> ranges) const override {
+    std::vector<AdamArrays> updates;
+    for (const OptimizerRange& range : ranges) {
+      check_range(step, range, 2);
+      updates.push_back({range.weight, range.grad, range.state[0].view(), range.state[1].view(),
+                         range.squares, range.decay});
+    }
+    adam_update(pool, terms_of(step), updates);
   }
 
  private:
@@ -55,7 +61,7 @@ class Adam : public Optimizer {
             .eps = f(config_.eps),
             .eps_root = f(config_.eps_root),
             .learning_rate = f(step.learning_rate),
-            .weight_decay = step.decay ? f(config_.weight_decay) : 0.0f};
+            .weight_decay = f(config_.weight_decay)};
   }
 
   const OptimizerConfig config_;
@@ -66,12 +72,15 @@ class GradientDescent : public Optimizer {
  public:
   std::vector<Tensor> init(const Memory&, DType, std::int64_t) const override { return {}; }
 
-  double update(ThreadPool& pool, const OptimizerStep& step, const TensorView& weight, const TensorView& grad,
-                std::span<const Tensor> state) const override {
-    check_range(step, weight, grad);
-    CHECK(state.empty(), "{} states", state.size());
-    return descent_update(pool, static_cast<float>(step.learning_rate), static_cast<float>(step.grad_scale),
-                          weight, grad);
+  void update(ThreadPool& pool, const OptimizerStep& step,
+              std::span<const OptimizerRange> ranges) const override {
+    std::vector<DescentArrays> updates;
+    for (const OptimizerRange& range : ranges) {
+      check_range(step, range, 0);
+      updates.push_back({range.weight, range.grad, range.squares});
+    }
+    descent_update(pool, static_cast<float>(step.learning_rate), static_cast<float>(step.grad_scale),
+                   updates);
   }
 };
 

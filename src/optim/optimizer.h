@@ -42,7 +42,14 @@ struct OptimizerStep {
   std::int64_t step = 0;  // counts from 0
   double learning_rate = 0;
   double grad_scale = 1;  // of the gradient before all else
-  bool decay = true;      // false for parameters that weight decay leaves out
+};
+
+// What an update is of. Weight and gradient are float32 or bfloat16 and have as many elements.
+struct OptimizerRange {
+  TensorView weight, grad;
+  std::span<const Tensor> state;  // what init made for this range
+  TensorView squares;             // [1] f64: gets the sum of squares of the new weights
+  bool decay = true;              // false for parameters that weight decay leaves out
 };
 
 class Optimizer {
@@ -56,12 +63,10 @@ class Optimizer {
   // mu_dtype and the second [count] in the weight's dtype, for sgd nothing.
   virtual std::vector<Tensor> init(const Memory& memory, DType weight_dtype, std::int64_t count) const = 0;
 
-  // Updates a range of weights in place. Weight and gradient are float32 or bfloat16 and have as many
-  // elements; `state` is what init made for this range. Returns the sum of squares of the new weights, as
-  // sum_of_squares would find it (kernels/elementwise.h): updates know it without another pass. 0 on an
-  // abstract pool.
-  virtual double update(ThreadPool& pool, const OptimizerStep& step, const TensorView& weight,
-                        const TensorView& grad, std::span<const Tensor> state) const = 0;
+  // Updates ranges of weights in place. The sums of squares are those that sums_of_squares would find
+  // (kernels/elementwise.h): updates know them without another pass.
+  virtual void update(ThreadPool& pool, const OptimizerStep& step,
+                      std::span<const OptimizerRange> ranges) const = 0;
 };
 
 }  // namespace switchyard

@@ -110,11 +110,12 @@ std::vector<Case> add_into_f32_cases(std::uint32_t seed) {
   return cases;
 }
 
-std::vector<Case> sum_of_squares_cases(std::uint32_t seed) {
+std::vector<Case> sums_of_squares_cases(std::uint32_t seed) {
   auto cases = flat_cases(seed, [](ThreadPool& pool, const Arrays& in, PoisonedArray& out) {
-    store_square_sum(sum_of_squares(pool, in[0].view()), out);
+    const SquareSumArgs args{in[0].view(), out.view()};
+    sums_of_squares(pool, std::span(&args, 1));
   });
-  for (Case& c : cases) c.outputs[0] = square_sum_output(squares_of(c.inputs[0]));
+  for (Case& c : cases) c.outputs[0] = square_sums_output(1, squares_of(c.inputs[0]));
   return cases;
 }
 
@@ -222,7 +223,7 @@ std::vector<Kernel> elementwise_kernels() {
           {"add_to_rows", "add_to_rows", add_to_rows_cases},
           {"scale", "scale", scale_cases},
           {"convert", "convert", convert_cases},
-          {"sum_of_squares", "sum_of_squares", sum_of_squares_cases},
+          {"sums_of_squares", "sum_of_squares", sums_of_squares_cases},
           {"swiglu", "swiglu", swiglu_cases},
           {"swiglu_backward", "swiglu_backward", swiglu_backward_cases},
           {"strided_copy", nullptr, strided_copy_cases}};

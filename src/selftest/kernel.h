@@ -66,13 +66,14 @@ inline PoisonedArray i32_array(const std::vector<std::int32_t>& values) {
   return result;
 }
 
-// What a kernel returns to the host, a sum of squares: the same bits on every instruction set, and on a
-// device close to them, for it has an order of its own. `largest`: no smaller than the sum.
-inline Output square_sum_output(double largest) {
-  return {"sum of squares", PoisonedArray(DType::f64, 1), {}, 0, {1e-12 * largest}};
-}
-inline void store_square_sum(double sum, const PoisonedArray& out) {
-  copy(TensorView::of_host(&sum, {1}), out.view());
+// Sums of squares: the same bits on every instruction set, and on a device close to them, for it has an
+// order of its own. `largest`: no smaller than any.
+inline Output square_sums_output(std::int64_t count, double largest) {
+  return {"sum of squares",
+          PoisonedArray(DType::f64, count),
+          {},
+          0,
+          std::vector<double>(static_cast<std::size_t>(count), 1e-12 * largest)};
 }
 // Of f32 or bf16.
 inline double squares_of(const PoisonedArray& x) {

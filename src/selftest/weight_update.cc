@@ -25,9 +25,37 @@ constexpr AdamTerms kAdamTerms{.grad_scale = 0.7f,
                                .learning_rate = 0.01f,
                                .weight_decay = 0.1f};
 
-// Of new weights, which are near the old ones.
-Output weight_sum(const PoisonedArray& weight) {
-  return square_sum_output(2 * squares_of(weight) + 1);
+// Arrays of a list, one behind the other in the case's arrays, some of them at odd addresses.
+class Pieces {
+ public:
+  void add(std::int64_t size) { ends_.push_back(elements() + size); }
+  std::int64_t count() const { return std::ssize(ends_); }
+  std::int64_t elements() const { return ends_.empty() ? 0 : ends_.back(); }
+  TensorView of(const PoisonedArray& array, std::int64_t piece) const {
+    const auto p = static_cast<std::size_t>(piece);
+    return array.view().rows(p == 0 ? 0 : ends_[p - 1], ends_[p]);
+  }
+
+ private:
+  std::vector<std::int64_t> ends_;
+};
+
+std::vector<Pieces> update_lists() {
+  std::vector<Pieces> lists;
+  for (const std::int64_t size : kUpdateSizes) lists.emplace_back().add(size);
+  // More than a GPU's kernel takes at once.
+  constexpr std::int64_t kSizes[] = {0, 1, 4096, 4097, 3, 0, 0, 8200, 64};
+  Pieces& many = lists.emplace_back();
+  for (int i = 0; i < 90; ++i) many.add(kSizes[i % 9]);
+  return lists;
+}
+
+// The sums of squares of new weights, which are near the old ones, one a piece.
+Output weight_sums(const PoisonedArray& weight, const Pieces& pieces) {
+  return square_sums_output(pieces.count(), 2 * squares_of(weight) + 1);
+}
+TensorView sum_of(const PoisonedArray& sums, std::int64_t piece) {
+  return sums.view().rows(piece, piece + 1);
 }
 
 PoisonedArray squared(PoisonedArray x) {
@@ -35,18 +63,18 @@ PoisonedArray squared(PoisonedArray x) {
   return x;
 }
 
-// make(type, n, draw) for every choice of dtypes of `arrays` arrays; type(0) is that of the weights.
+// make(type, pieces, draw) for every choice of dtypes of `arrays` arrays; type(0) is that of the weights.
 template <typename MakeCase>
 std::vector<Case> update_cases(std::uint32_t seed, int arrays, const MakeCase& make) {
   std::vector<Case> cases;
   for (int types = 0; types < 1 << arrays; ++types) {
     const auto type = [&](int array) { return kFloatTypes[types >> array & 1]; };
-    for (const std::int64_t n : kUpdateSizes) {
+    for (const Pieces& pieces : update_lists()) {
       Draw draw(++seed * 4);
-      std::string what = fmt::format("{} elements of", n);
+      std::string what = fmt::format("{} elements in {} arrays of", pieces.elements(), pieces.count());
       for (int array = 0; array < arrays; ++array) what += fmt::format(" {}", name_of(type(array)));
       what += fmt::format(", seed {}", draw.seed());
-      cases.push_back(make(type, n, draw));
+      cases.push_back(make(type, pieces, draw));
       cases.back().what = what;
     }
   }
@@ -54,7 +82,8 @@ std::vector<Case> update_cases(std::uint32_t seed, int arrays, const MakeCase& m
 }
 
 std::vector<Case> adam_cases(std::uint32_t seed) {
-  return update_cases(seed, 4, [](const auto& type, std::int64_t n, Draw& draw) {
+  return update_cases(seed, 4, [](const auto& type, const Pieces& pieces, Draw& draw) {
+    const std::int64_t n = pieces.elements();
     const PoisonedArray weight = draw.normal(type(0), n);
     return Case{type(0),
                 "",
@@ -62,30 +91,37 @@ std::vector<Case> adam_cases(std::uint32_t seed) {
                 {{"weight", weight},
                  {"mu", draw.normal(type(2), n, 0.1f)},
                  {"nu", squared(draw.normal(type(3), n, 0.1f))},
-                 weight_sum(weight)},
-                [](ThreadPool& pool, const Arrays& in, Arrays& out) {
-                  store_square_sum(adam_update(pool, kAdamTerms,
-                                               {out[0].view(), in[0].view(), out[1].view(), out[2].view()}),
-                                   out[3]);
+                 weight_sums(weight, pieces)},
+                [pieces](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                  std::vector<AdamArrays> updates;
+                  for (std::int64_t i = 0; i < pieces.count(); ++i)
+                    updates.push_back({pieces.of(out[0], i), pieces.of(in[0], i), pieces.of(out[1], i),
+                                       pieces.of(out[2], i), sum_of(out[3], i), i % 3 != 1});
+                  adam_update(pool, kAdamTerms, updates);
                 }};
   });
 }
 
 std::vector<Case> descent_cases(std::uint32_t seed) {
-  return update_cases(seed, 2, [](const auto& type, std::int64_t n, Draw& draw) {
+  return update_cases(seed, 2, [](const auto& type, const Pieces& pieces, Draw& draw) {
+    const std::int64_t n = pieces.elements();
     const PoisonedArray weight = draw.normal(type(0), n);
     return Case{type(0),
                 "",
                 {draw.normal(type(1), n)},
-                {{"weight", weight}, weight_sum(weight)},
-                [](ThreadPool& pool, const Arrays& in, Arrays& out) {
-                  store_square_sum(descent_update(pool, 0.01f, 0.7f, out[0].view(), in[0].view()), out[1]);
+                {{"weight", weight}, weight_sums(weight, pieces)},
+                [pieces](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                  std::vector<DescentArrays> updates;
+                  for (std::int64_t i = 0; i < pieces.count(); ++i)
+                    updates.push_back({pieces.of(out[0], i), pieces.of(in[0], i), sum_of(out[1], i)});
+                  descent_update(pool, 0.01f, 0.7f, updates);
                 }};
   });
 }
 
 std::vector<Case> momentum_cases(std::uint32_t seed) {
-  return update_cases(seed, 2, [](const auto& type, std::int64_t n, Draw& draw) {
+  return update_cases(seed, 2, [](const auto& type, const Pieces& pieces, Draw& draw) {
+    const std::int64_t n = pieces.elements();
     return Case{
         type(0),
         "",
@@ -98,15 +134,17 @@ std::vector<Case> momentum_cases(std::uint32_t seed) {
 }
 
 std::vector<Case> direction_cases(std::uint32_t seed) {
-  return update_cases(seed, 1, [](const auto& type, std::int64_t n, Draw& draw) {
+  return update_cases(seed, 1, [](const auto& type, const Pieces& pieces, Draw& draw) {
+    const std::int64_t n = pieces.elements();
     const PoisonedArray weight = draw.normal(type(0), n);
     return Case{type(0),
                 "",
                 {draw.normal(DType::f32, n)},
-                {{"weight", weight}, weight_sum(weight)},
-                [](ThreadPool& pool, const Arrays& in, Arrays& out) {
-                  store_square_sum(direction_update(pool, 0.02f, 0.003f, in[0].view(), out[0].view()),
-                                   out[1]);
+                {{"weight", weight}, weight_sums(weight, pieces)},
+                [pieces](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                  for (std::int64_t i = 0; i < pieces.count(); ++i)
+                    direction_update(pool, 0.02f, 0.003f,
+                                     {pieces.of(in[0], i), pieces.of(out[0], i), sum_of(out[1], i)});
                 }};
   });
 }

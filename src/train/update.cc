@@ -22,6 +22,15 @@ TensorView elements_of(const Parameter& parameter) {
   return weight.view().reshaped({weight.size()});
 }
 
+// Of f64 numbers of the device, in their order; a look at `what`.
+double sum_on_host(Context& context, const Tensor& numbers, const char* what) {
+  const Tensor host =
+      read_back(context, numbers, what, [&] { return Memory().zeros(DType::f64, numbers.shape()); });
+  double sum = 0;
+  for (const double number : host.span<double>()) sum += number;
+  return sum;
+}
+
 }  // namespace
 
 Updater::Updater(Context& context, const UpdateConfig& config, const Parameters& parameters)
@@ -30,6 +39,9 @@ Updater::Updater(Context& context, const UpdateConfig& config, const Parameters&
   OwnerLoads loads;
   if (offloads()) context_.offload->finish();  // state is zeroed in memory that they had
   for (const auto& p : parameters.all()) ranges_.push_back(make_range(p, loads));
+  squares_ = context_.zeros(DType::f64, {std::ssize(ranges_)});
+  for (std::int64_t i = 0; i < std::ssize(ranges_); ++i)
+    ranges_[static_cast<std::size_t>(i)].squares = squares_.view().rows(i, i + 1);
 }
 
 Updater::Range Updater::make_range(const Parameter& p, OwnerLoads& loads) const {
@@ -119,14 +131,15 @@ void Updater::reduce(Range& range) const {
   range.grad = mine.slice_rows(0, range.count);
 }
 
-double Updater::gradient_squares() const {
-  double squares = 0;
-  context_.host_reads.add("gradient norm");
+double Updater::gradient_squares() {
+  const Tensor squares = context_.zeros(DType::f64, {std::ssize(ranges_)});
+  std::vector<SquareSumArgs> sums;
   for (const Range& range : ranges_) {
-    const Tensor& grad = range.grad;
-    if (grad.defined()) squares += sum_of_squares(*context_.pool, grad.view());
+    const std::int64_t place = std::ssize(sums);
+    if (range.grad.defined()) sums.push_back({range.grad.view(), squares.view().rows(place, place + 1)});
   }
-  return squares;
+  sums_of_squares(*context_.pool, sums);
+  return sum_on_host(context_, squares, "gradient norm");
 }
 
 void Updater::drop_gradients() {
@@ -134,12 +147,13 @@ void Updater::drop_gradients() {
 }
 
 double Updater::weight_norm() {
-  double squares = 0;
-  context_.host_reads.add("weight norm");
+  std::vector<SquareSumArgs> unknown;
   for (Range& range : ranges_) {
-    if (!range.squares) range.squares = sum_of_squares(*context_.pool, weight_of(range));
-    squares += *range.squares;
+    if (!range.squares_known) unknown.push_back({weight_of(range), range.squares});
+    range.squares_known = true;
   }
+  sums_of_squares(*context_.pool, unknown);
+  double squares = sum_on_host(context_, squares_, "weight norm");
   sum_over_run(context_, std::span(&squares, 1));
   return std::sqrt(squares);
 }
@@ -147,6 +161,8 @@ double Updater::weight_norm() {
 // Muon's weights go in three passes, so that all ranks work on their own matrices at the same time.
 void Updater::update(std::int64_t step, double learning_rate, double factor) {
   std::atomic<std::int64_t>& layer = context_.comm->position().layer;
+  const OptimizerStep how{step, learning_rate, factor};
+  if (!offloads()) update_elements(how);
   std::vector<ArrivingTensor> coming = start_state(ranges_.begin());
   for (auto at = ranges_.begin(); at != ranges_.end(); ++at) {
     Range& range = *at;
@@ -158,10 +174,13 @@ void Updater::update(std::int64_t step, double learning_rate, double factor) {
       for (const ArrivingTensor& tensor : coming) state.push_back(tensor.arrived());
       coming = start_state(std::next(at));
     }
-    if (range.exchange)
-      gather_matrices(range, state[0], step, factor);
-    else
-      update_elements(range, state, {step, learning_rate, factor, range.decay});
+    if (range.exchange) {
+      gather_matrices(range, state[0], how);
+    } else {
+      const OptimizerRange alone = optimizer_range(range, state);
+      optimizer_->update(*context_.pool, how, std::span(&alone, 1));
+      range.squares_known = true;
+    }
     if (offloads()) {
       context_.offload->let_go();
       for (std::size_t i = 0; i < state.size(); ++i) context_.offload->send(state[i], range.state[i]);
@@ -225,12 +244,26 @@ TensorView Updater::weight_of(const Range& range) {
   return elements_of(*range.parameter).rows(range.begin, range.begin + range.count);
 }
 
-void Updater::update_elements(Range& range, std::span<const Tensor> state, const OptimizerStep& step) const {
-  range.squares = optimizer_->update(*context_.pool, step, weight_of(range), range.grad.view(), state);
+OptimizerRange Updater::optimizer_range(const Range& range, std::span<const Tensor> state) {
+  return {weight_of(range), range.grad.view(), state, range.squares, range.decay};
 }
 
-void Updater::gather_matrices(Range& range, const Tensor& momentum, std::int64_t step, double factor) const {
-  const Tensor direction = muon_direction(*context_.pool, *config_.muon, step, factor, range.grad, momentum);
+void Updater::update_elements(const OptimizerStep& step) {
+  std::vector<OptimizerRange> ready;
+  for (Range& range : ranges_) {
+    if (!range.grad.defined() || range.exchange) continue;
+    ready.push_back(optimizer_range(range, range.state));
+    range.squares_known = true;
+  }
+  optimizer_->update(*context_.pool, step, ready);
+  for (Range& range : ranges_) {
+    if (!range.exchange) range.grad = Tensor();
+  }
+}
+
+void Updater::gather_matrices(Range& range, const Tensor& momentum, const OptimizerStep& step) const {
+  const Tensor direction =
+      muon_direction(*context_.pool, *config_.muon, step.step, step.grad_scale, range.grad, momentum);
   range.matrices = range.exchange->gather(context_, direction);
 }
 
@@ -240,7 +273,8 @@ void Updater::apply_matrices(Range& range, double learning_rate) const {
   range.matrices = Tensor();
   const MuonStep step{learning_rate, muon_scale(muon, range.exchange->inputs(), range.exchange->outputs()),
                       range.decay ? muon.weight_decay : 0.0};
-  range.squares = muon_apply(*context_.pool, step, update.view(), weight_of(range));
+  muon_apply(*context_.pool, step, update.view(), weight_of(range), range.squares);
+  range.squares_known = true;
 }
 
 void Updater::add(const std::string& name, const std::vector<float>& increments) {
@@ -249,7 +283,7 @@ void Updater::add(const std::string& name, const std::vector<float>& increments)
   std::copy(increments.begin(), increments.end(), host.data<float>());
   for (Range& range : ranges_) {
     if (range.parameter->spec.name != name || range.count == 0) continue;
-    range.squares.reset();
+    range.squares_known = false;
     const Tensor some = to_device(context_.memory, host).slice_rows(range.begin, range.begin + range.count);
     switchyard::add(*context_.pool, weight_of(range), some.view(), weight_of(range));
   }
@@ -268,7 +302,7 @@ void Updater::scale_columns(const std::string& name, std::span<const float> fact
       const std::int64_t row = offset[1] + i / local[2], column = offset[2] + i % local[2];
       host.data<float>()[i] = factors[static_cast<std::size_t>(row * p.spec.shape[2] + column)];
     }
-    range.squares.reset();
+    range.squares_known = false;
     const Tensor here = to_device(context_.memory, host);
     switchyard::scale_columns(*context_.pool,
                               {.x = weight_of(range), .first = range.begin, .factors = here.view()});

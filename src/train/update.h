@@ -50,7 +50,7 @@ class Updater {
   // Takes the gradients off the parameters and sums them over the ranks that hold the same block. Collective.
   void reduce_gradients();
   // Sum of squares of this rank's share of the reduced gradients.
-  double gradient_squares() const;
+  double gradient_squares();
   // Lets go of reduced gradients: their step is left out.
   void drop_gradients();
   // L2 norm over all parameters, alike on all ranks. Collective; sums over all ranks, so nobody reads a
@@ -86,7 +86,8 @@ class Updater {
     std::int64_t begin = 0, count = 0, padded = 0;
     Tensor grad;  // reduced, [count]
     std::vector<Tensor> state;
-    std::optional<double> squares;  // sum of those of this share's weights, once known
+    TensorView squares;          // [1] of squares_: their sum over this share's weights
+    bool squares_known = false;  // false: it is not that of the weights as they are
     bool decay = true;
     std::unique_ptr<MatrixExchange> exchange;  // muon
     Tensor matrices;                           // between its gather and its scatter
@@ -99,14 +100,17 @@ class Updater {
   // The way of state to the device, of the first range from `at` on that has a gradient; empty where state
   // lies there.
   std::vector<ArrivingTensor> start_state(std::vector<Range>::const_iterator at) const;
-  void update_elements(Range& range, std::span<const Tensor> state, const OptimizerStep& step) const;
-  void gather_matrices(Range& range, const Tensor& momentum, std::int64_t step, double factor) const;
+  static OptimizerRange optimizer_range(const Range& range, std::span<const Tensor> state);
+  // Updates all ranges whose state is here and that the optimizer takes elementwise.
+  void update_elements(const OptimizerStep& step);
+  void gather_matrices(Range& range, const Tensor& momentum, const OptimizerStep& step) const;
   void apply_matrices(Range& range, double learning_rate) const;
 
   Context& context_;
   UpdateConfig config_;
   std::unique_ptr<Optimizer> optimizer_;
   std::vector<Range> ranges_;  // one a parameter, in their order
+  Tensor squares_;             // f64, one a range, on the device
 };
 
 }  // namespace switchyard

@@ -4,13 +4,10 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
-#include <bit>
 #include <cstdint>
-#include <map>
-#include <mutex>
-#include <vector>
 
 #include "core/error.h"
+#include "core/free_blocks.h"
 #include "core/local_process.h"
 
 namespace switchyard::gpu {
@@ -56,6 +53,7 @@ struct Gpu {
   }
   cudaStream_t computation = nullptr, communication = nullptr, transfers = nullptr;
   cudaMemPool_t pool = nullptr;
+  FreeBlocks computation_blocks, communication_blocks;  // that were released on the stream
 };
 
 Gpu& the_gpu() {
@@ -69,6 +67,10 @@ thread_local bool on_communication_stream = false;
 cudaStream_t own_stream() {
   const Gpu& gpu = the_gpu();
   return on_communication_stream ? gpu.communication : gpu.computation;
+}
+
+FreeBlocks& own_blocks(Gpu& gpu) {
+  return on_communication_stream ? gpu.communication_blocks : gpu.computation_blocks;
 }
 
 cudaEvent_t event_of(const std::shared_ptr<void>& event) {
@@ -90,51 +92,27 @@ void put_after(cudaStream_t later, cudaStream_t earlier) {
   require(cudaStreamWaitEvent(later, event_of(now)), "cannot order streams");
 }
 
-// Pinned blocks that nobody has, by size. Sizes are rounded up to an eighth of a power of two, so that those
-// of values whose rows change from step to step find blocks again.
-class HostPool {
- public:
-  static std::size_t rounded(std::size_t bytes) {
-    constexpr std::size_t kLeast = std::size_t{64} << 10;
-    if (bytes <= kLeast) return kLeast;
-    const std::size_t part = std::bit_floor(bytes) / 8;
-    return (bytes + part - 1) / part * part;
-  }
-  std::byte* take(std::size_t bytes) {
-    const std::size_t size = rounded(bytes);
-    {
-      const std::lock_guard lock(mutex_);
-      std::vector<std::byte*>& blocks = free_[size];
-      if (!blocks.empty()) {
-        std::byte* const block = blocks.back();
-        blocks.pop_back();
-        return block;
-      }
-    }
-    choose_device();
-    void* block = nullptr;
-    const cudaError_t status = cudaHostAlloc(&block, size, cudaHostAllocDefault);
-    if (status == cudaErrorMemoryAllocation) {
-      static_cast<void>(cudaGetLastError());
-      fail_runtime("[memory] the host has no {} bytes of pinned memory left", size);
-    }
-    require(status, "cannot allocate pinned memory");
-    return static_cast<std::byte*>(block);
-  }
-  void give(std::byte* block, std::size_t bytes) {
-    const std::lock_guard lock(mutex_);
-    free_[rounded(bytes)].push_back(block);
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<std::size_t, std::vector<std::byte*>> free_;
-};
-
-// Never destroyed, as the GPU.
-HostPool& host_pool() {
-  static HostPool* const instance = new HostPool;
+// Pinned blocks that nobody has. Never destroyed, as the GPU.
+FreeBlocks& pinned_blocks() {
+  static FreeBlocks* const instance = new FreeBlocks;
   return *instance;
+}
+std::size_t pinned_size(std::size_t bytes) {
+  return FreeBlocks::rounded(bytes, std::size_t{64} << 10);
+}
+
+std::size_t block_size(std::size_t bytes) {
+  return FreeBlocks::rounded(bytes, 512);
+}
+
+// Gives all that nobody has back to the driver, so that it can make larger blocks of it.
+void give_blocks_back(Gpu& gpu) {
+  for (std::byte* block : gpu.computation_blocks.take_all())
+    require(cudaFreeAsync(block, gpu.computation), "cannot give memory back");
+  for (std::byte* block : gpu.communication_blocks.take_all())
+    require(cudaFreeAsync(block, gpu.communication), "cannot give memory back");
+  require(cudaStreamSynchronize(gpu.computation), "a kernel failed");
+  require(cudaStreamSynchronize(gpu.communication), "a kernel failed");
 }
 
 std::string find_missing() {
@@ -180,8 +158,16 @@ bool OnCommunicationStream::is_on() {
 }
 
 std::byte* allocate(std::size_t bytes) {
+  Gpu& gpu = the_gpu();
+  const std::size_t size = block_size(bytes);
+  if (std::byte* const block = own_blocks(gpu).take(size)) return block;
   void* block = nullptr;
-  const cudaError_t status = cudaMallocAsync(&block, bytes == 0 ? 1 : bytes, own_stream());
+  cudaError_t status = cudaMallocAsync(&block, size, own_stream());
+  if (status == cudaErrorMemoryAllocation) {
+    static_cast<void>(cudaGetLastError());
+    give_blocks_back(gpu);
+    status = cudaMallocAsync(&block, size, own_stream());
+  }
   if (status == cudaErrorMemoryAllocation) {
     static_cast<void>(cudaGetLastError());
     std::size_t free = 0, all = 0;
@@ -192,9 +178,8 @@ std::byte* allocate(std::size_t bytes) {
   return static_cast<std::byte*>(block);
 }
 
-void release(std::byte* block) {
-  // At the end of the process the driver may be gone, and the memory with it.
-  static_cast<void>(cudaFreeAsync(block, own_stream()));
+void release(std::byte* block, std::size_t bytes) {
+  own_blocks(the_gpu()).give(block, block_size(bytes));
 }
 
 void copy(void* to, const void* from, std::size_t bytes) {
@@ -252,11 +237,21 @@ double Moment::seconds_since(const Moment& from) const {
 }
 
 std::byte* allocate_host(std::size_t bytes) {
-  return host_pool().take(bytes);
+  const std::size_t size = pinned_size(bytes);
+  if (std::byte* const block = pinned_blocks().take(size)) return block;
+  choose_device();
+  void* block = nullptr;
+  const cudaError_t status = cudaHostAlloc(&block, size, cudaHostAllocDefault);
+  if (status == cudaErrorMemoryAllocation) {
+    static_cast<void>(cudaGetLastError());
+    fail_runtime("[memory] the host has no {} bytes of pinned memory left", size);
+  }
+  require(status, "cannot allocate pinned memory");
+  return static_cast<std::byte*>(block);
 }
 
 void release_host(std::byte* block, std::size_t bytes) {
-  host_pool().give(block, bytes);
+  pinned_blocks().give(block, pinned_size(bytes));
 }
 
 Transfer Transfer::start(void* to, const void* from, std::size_t bytes) {

@@ -24,7 +24,7 @@ Properties properties() {
 std::byte* allocate(std::size_t) {
   no_gpu();
 }
-void release(std::byte*) {
+void release(std::byte*, std::size_t) {
   no_gpu();
 }
 void copy(void*, const void*, std::size_t) {

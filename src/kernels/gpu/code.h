@@ -6,6 +6,7 @@
 //   thread_index(), block_index(), ...   where this thread stands, in one dimension (blocks also in y and z)
 //   GPU_SHARED(T, name, count)           an array of the block, uninitialised
 //   GPU_UNROLL, GPU_NO_UNROLL            unrolls the loop that follows, or does not
+//   GPU_CONSTANT(T)                      an argument that threads look into by an index
 //   dynamic_shared<T>()                  the bytes that launch() was asked for
 //   barrier()                            all threads of the block meet
 //   shuffle*, any, ballot                all 32 threads of a warp exchange values; all must call
@@ -25,9 +26,13 @@
 
 #if defined(__CUDACC__)
 #include <cuda_runtime.h>
+
+#include <map>
+#include <mutex>
 #define GPU_KERNEL __global__ void
 #define GPU_FUNCTION __device__ inline
 #define GPU_HOST_FUNCTION __host__ __device__ inline
+#define GPU_CONSTANT(type) const __grid_constant__ type
 #define GPU_SHARED(type, name, count) __shared__ type name[count]
 #define GPU_UNROLL _Pragma("unroll")
 #define GPU_NO_UNROLL _Pragma("unroll 1")
@@ -36,6 +41,7 @@
 #define GPU_KERNEL void
 #define GPU_FUNCTION inline
 #define GPU_HOST_FUNCTION inline
+#define GPU_CONSTANT(type) const type
 #define GPU_UNROLL
 #define GPU_NO_UNROLL
 // An address that no other declaration has tells the emulator which array it is.
@@ -140,14 +146,25 @@ GPU_FUNCTION float rounded_sum(float x, float y) {
   return __fadd_rn(x, y);
 }
 
+// Lets the kernel have so many bytes of dynamic shared memory. To ask CUDA each time takes as long as to
+// start.
+inline void allow_shared(const void* kernel, std::size_t bytes) {
+  static std::mutex mutex;
+  static std::map<const void*, std::size_t> allowed;
+  const std::lock_guard lock(mutex);
+  std::size_t& most = allowed[kernel];
+  if (bytes <= most) return;
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  most = bytes;
+}
+
 // Runs kernel(args...) on the stream. Without blocks, and where a GPU is only planned for, nothing is done.
 template <typename... Parameters, typename... Args>
 void launch(const Launch& how, void (*kernel)(Parameters...), Args... args) {
   if (how.blocks <= 0 || how.blocks_y <= 0 || how.blocks_z <= 0 || PlannedGpu::of_thread() != nullptr) return;
   constexpr std::size_t kSharedUnasked = 40 * 1024;  // of 48 KB, arrays of the kernel's own beside it
   if (how.shared_bytes > kSharedUnasked)
-    cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                         static_cast<int>(how.shared_bytes));
+    allow_shared(reinterpret_cast<const void*>(kernel), how.shared_bytes);
   const Started started;
   const dim3 blocks(static_cast<unsigned>(how.blocks), static_cast<unsigned>(how.blocks_y),
                     static_cast<unsigned>(how.blocks_z));

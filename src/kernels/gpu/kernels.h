@@ -109,7 +109,7 @@ void swiglu(const SwigluArgs& args);
 void swiglu_backward(const SwigluBackwardArgs& args);
 
 // square_sums.cu
-double sum_of_squares(const TensorView& x);
+void sums_of_squares(std::span<const SquareSumArgs> args);
 
 // rms_norm.cu
 void rms_norm(const RmsNormArgs& args);
@@ -164,12 +164,12 @@ void linear_cross_entropy_backward(const LinearCrossEntropyBackwardArgs& args);
 void linear_cross_entropy_with_gradients(const LossGradientsArgs& args);
 std::int64_t loss_rows_at_once(const CrossEntropyLogits& logits);
 
-// weight_update.cu; the sums of squares are the host's, which waits for them
-double adam_update(const AdamTerms& terms, const AdamArrays& arrays);
-double descent_update(float rate, float grad_scale, const TensorView& weight, const TensorView& grad);
+// weight_update.cu
+void adam_update(const AdamTerms& terms, std::span<const AdamArrays> updates);
+void descent_update(float rate, float grad_scale, std::span<const DescentArrays> updates);
 void momentum_update(const MomentumTerms& terms, const TensorView& grad, const TensorView& momentum,
                      const TensorView& direction);
-double direction_update(float rate, float shrink, const TensorView& direction, const TensorView& weight);
+void direction_update(float rate, float shrink, const DirectionArrays& update);
 
 // newton_schulz.cu
 void normalize_matrices(double eps, const TensorView& x);

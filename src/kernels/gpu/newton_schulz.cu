@@ -1,7 +1,6 @@
 #include "kernels/gpu/code.h"
 #include "kernels/gpu/kernels.h"
-#include "kernels/gpu/square_sums.h"
-#include "kernels/gpu/wide.h"
+#include "kernels/gpu/flat_lists.h"
 #include "kernels/newton_schulz.h"
 
 namespace switchyard::gpu {
@@ -9,20 +8,20 @@ namespace {
 
 // Blocks of one matrix after the other put their sums.
 GPU_KERNEL square_matrices(const float* x, std::int64_t elements, std::int64_t blocks, double* sums) {
-  const std::int64_t first = block_index() % blocks * kSquaresOfBlock;
+  const std::int64_t first = block_index() % blocks * kListElements;
   const float* const matrix = x + block_index() / blocks * elements;
-  const std::int64_t end = first + kSquaresOfBlock < elements ? first + kSquaresOfBlock : elements;
+  const std::int64_t end = first + kListElements < elements ? first + kListElements : elements;
   double squares = 0;
-  for (std::int64_t i = first + thread_index(); i < end; i += kSquareThreads)
+  for (std::int64_t i = first + thread_index(); i < end; i += kListThreads)
     squares += static_cast<double>(matrix[i]) * static_cast<double>(matrix[i]);
   put_block_sum(squares, sums);
 }
 
 // A block a matrix: its norm.
 GPU_KERNEL norms_of_sums(const double* sums, std::int64_t blocks, double eps, double* norms) {
-  GPU_SHARED(double, scratch, kSquareThreads / kWarp);
+  GPU_SHARED(double, scratch, kListThreads / kWarp);
   double sum = 0;
-  for (std::int64_t i = thread_index(); i < blocks; i += kSquareThreads)
+  for (std::int64_t i = thread_index(); i < blocks; i += kListThreads)
     sum += sums[block_index() * blocks + i];
   sum = block_sum(sum, scratch);
   if (thread_index() == 0) norms[block_index()] = sqrt(sum) + eps;
@@ -47,13 +46,13 @@ GPU_KERNEL polynomial(const float* square, float* gram, std::int64_t side, std::
 
 void normalize_matrices(double eps, const TensorView& x) {
   const std::int64_t matrices = x.dim(0), elements = x.dim(1) * x.dim(2),
-                     blocks = divide_up(elements, kSquaresOfBlock);
+                     blocks = divide_up(elements, kListElements);
   const Workspace workspace(x, static_cast<std::size_t>(matrices * (blocks + 1)) * sizeof(double));
   double *const sums = workspace.data<double>(), *const norms = sums + matrices * blocks;
   const std::int64_t count = matrices * elements;
-  launch({.blocks = matrices * blocks, .threads = kSquareThreads}, square_matrices, x.device_data<float>(),
+  launch({.blocks = matrices * blocks, .threads = kListThreads}, square_matrices, x.device_data<float>(),
          elements, blocks, sums);
-  launch({.blocks = count > 0 ? matrices : 0, .threads = kSquareThreads}, norms_of_sums, sums, blocks, eps,
+  launch({.blocks = count > 0 ? matrices : 0, .threads = kListThreads}, norms_of_sums, sums, blocks, eps,
          norms);
   launch(threads_for(count), divide_matrices, x.device_data<float>(), elements, count, norms);
 }

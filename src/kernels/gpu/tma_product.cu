@@ -131,8 +131,7 @@ struct Walk {
 
 template <typename C, bool transpose_a, bool transpose_b>
 __global__ void GPU_CLUSTER __launch_bounds__(kTmaThreads, 1)
-    tma_product(const __grid_constant__ Product p, const __grid_constant__ Maps maps,
-                const __grid_constant__ Walk walk) {
+    tma_product(GPU_CONSTANT(Product) p, GPU_CONSTANT(Maps) maps, GPU_CONSTANT(Walk) walk) {
 #if defined(GPU_HAS_WGMMA)
   __shared__ alignas(8) std::uint64_t full[kTmaStages], empty[kTmaStages];
   auto* const tiles = reinterpret_cast<bfloat16*>(

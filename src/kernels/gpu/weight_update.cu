@@ -1,86 +1,26 @@
 // Optimizers. A thread takes four neighbours at a time, whatever the arrays' types, which are the same for
-// all threads. The operations are those of ref/weight_update.cc, each rounded as there.
-#include "kernels/gpu/code.h"
-#include "kernels/gpu/kernels.h"
-#include "kernels/gpu/square_sums.h"
-#include "kernels/gpu/wide.h"
+// all threads of a block. The operations are those of ref/weight_update.cc, each rounded as there.
 #include "kernels/weight_update.h"
+
+#include "kernels/gpu/flat_lists.h"
+#include "kernels/gpu/kernels.h"
 
 namespace switchyard::gpu {
 namespace {
 
-constexpr int kQuad = 4;
-
-struct Elements {
-  void* data;
-  bool is_bf16;
-  bool is_wide;  // its address is a multiple of a quad
-
-  GPU_FUNCTION float get(std::int64_t i) const {
-    return is_bf16 ? to_float(static_cast<const bfloat16*>(data)[i]) : static_cast<const float*>(data)[i];
-  }
-  // Returns the number as it is stored.
-  GPU_FUNCTION float put(std::int64_t i, float x) const {
-    if (!is_bf16) return static_cast<float*>(data)[i] = x;
-    const auto rounded = from_float<bfloat16>(x);
-    static_cast<bfloat16*>(data)[i] = rounded;
-    return to_float(rounded);
-  }
-  // `count` of the quad that begins at i.
-  GPU_FUNCTION void load(std::int64_t i, int count, float* to) const {
-    if (count == kQuad && is_wide) {
-      if (is_bf16)
-        load_floats<kQuad>(static_cast<const bfloat16*>(data) + i, to);
-      else
-        load_floats<kQuad>(static_cast<const float*>(data) + i, to);
-    } else {
-      for (int k = 0; k < kQuad; ++k) to[k] = k < count ? get(i + k) : 0;
-    }
-  }
-  GPU_FUNCTION void store(std::int64_t i, int count, const float* from) const {
-    if (count == kQuad && is_wide) {
-      if (is_bf16)
-        store_floats<kQuad>(from, static_cast<bfloat16*>(data) + i);
-      else
-        store_floats<kQuad>(from, static_cast<float*>(data) + i);
-    } else {
-      for (int k = 0; k < kQuad; ++k) {
-        if (k < count) put(i + k, from[k]);
-      }
-    }
-  }
-  // A number as `store` stores it.
-  GPU_FUNCTION float stored(float x) const { return is_bf16 ? to_float(from_float<bfloat16>(x)) : x; }
-};
-
-Elements elements_of(const TensorView& x) {
-  CHECK(is_float(x.dtype()), "elements of {}", name_of(x.dtype()));
-  void* const data = x.device_address();
-  return {data, x.dtype() == DType::bf16,
-          reinterpret_cast<std::uintptr_t>(data) % (kQuad * size_of(x.dtype())) == 0};
+// Stores new weights and returns the sum of their squares.
+GPU_FUNCTION double store_weights(const Elements& weight, std::int64_t i, int count, float* w) {
+  weight.store(i, count, w);
+  for (int k = 0; k < kQuad; ++k) w[k] = weight.stored(w[k]);
+  return squares_of(w, count);
 }
 
-// Calls body(i, count) for the block's quads.
-template <typename Body>
-GPU_FUNCTION void for_quads(std::int64_t n, const Body& body) {
-  const std::int64_t begin = block_index() * kSquaresOfBlock,
-                     end = begin + kSquaresOfBlock < n ? begin + kSquaresOfBlock : n;
-  for (std::int64_t i = begin + static_cast<std::int64_t>(thread_index()) * kQuad; i < end;
-       i += static_cast<std::int64_t>(kSquareThreads) * kQuad)
-    body(i, end - i < kQuad ? static_cast<int>(end - i) : kQuad);
-}
+// Of an item with the arrays weight, grad, mu, nu; its factor is the decay of weights.
+struct Adam {
+  AdamTerms t;
 
-GPU_FUNCTION void add_squares(const Elements& weights, const float* values, int count, double& squares) {
-  for (int k = 0; k < kQuad; ++k) {
-    const auto stored = static_cast<double>(weights.stored(values[k]));
-    if (k < count) squares += stored * stored;
-  }
-}
-
-GPU_KERNEL adam_elements(AdamTerms t, Elements weight, Elements grad, Elements mu, Elements nu,
-                         std::int64_t n, double* sums) {
-  double squares = 0;
-  for_quads(n, [&](std::int64_t i, int count) {
+  GPU_FUNCTION double operator()(const ListItem& item, std::int64_t i, int count) const {
+    const auto& [weight, grad, mu, nu] = item.arrays;
     float w[kQuad], g[kQuad], m[kQuad], v[kQuad];
     weight.load(i, count, w);
     grad.load(i, count, g);
@@ -92,89 +32,90 @@ GPU_KERNEL adam_elements(AdamTerms t, Elements weight, Elements grad, Elements m
       v[k] = fmaf(t.nu_decay, v[k], t.nu_gain * (scaled * scaled));
       const float root = sqrtf(fmaf(v[k], t.nu_correction, t.eps_root));
       const float mean = fmaf(t.grad_share, scaled, m[k] * t.mu_correction);
-      const float update = fmaf(t.weight_decay, w[k], mean / (root + t.eps));
+      const float update = fmaf(item.factor, w[k], mean / (root + t.eps));
       w[k] = fmaf(-t.learning_rate, update, w[k]);
     }
-    weight.store(i, count, w);
     mu.store(i, count, m);
     nu.store(i, count, v);
-    add_squares(weight, w, count, squares);
-  });
-  put_block_sum(squares, sums);
-}
+    return store_weights(weight, i, count, w);
+  }
+};
 
-GPU_KERNEL descend(float rate, float grad_scale, Elements weight, Elements grad, std::int64_t n,
-                   double* sums) {
-  double squares = 0;
-  for_quads(n, [&](std::int64_t i, int count) {
+// Of an item with the arrays weight, grad.
+struct Descent {
+  float rate, grad_scale;
+
+  GPU_FUNCTION double operator()(const ListItem& item, std::int64_t i, int count) const {
     float w[kQuad], g[kQuad];
-    weight.load(i, count, w);
-    grad.load(i, count, g);
+    item.arrays[0].load(i, count, w);
+    item.arrays[1].load(i, count, g);
     for (int k = 0; k < kQuad; ++k) w[k] = fmaf(-rate, g[k] * grad_scale, w[k]);
-    weight.store(i, count, w);
-    add_squares(weight, w, count, squares);
-  });
-  put_block_sum(squares, sums);
-}
+    return store_weights(item.arrays[0], i, count, w);
+  }
+};
+
+// Of an item with the arrays weight, direction.
+struct Direction {
+  float rate, shrink;
+
+  GPU_FUNCTION double operator()(const ListItem& item, std::int64_t i, int count) const {
+    float w[kQuad], d[kQuad];
+    item.arrays[0].load(i, count, w);
+    item.arrays[1].load(i, count, d);
+    for (int k = 0; k < kQuad; ++k) w[k] -= fmaf(rate, d[k], shrink * w[k]);
+    return store_weights(item.arrays[0], i, count, w);
+  }
+};
 
 GPU_KERNEL gain_momentum(MomentumTerms t, Elements grad, Elements momentum, Elements direction,
                          std::int64_t n) {
-  for_quads(n, [&](std::int64_t i, int count) {
-    float g[kQuad], m[kQuad], d[kQuad];
-    grad.load(i, count, g);
-    momentum.load(i, count, m);
-    for (int k = 0; k < kQuad; ++k) {
-      const float scaled = g[k] * t.grad_scale;
-      m[k] = fmaf(t.decay, m[k], t.gain * scaled);
-      d[k] = fmaf(t.of_gradient, scaled, t.of_momentum * m[k]);
-    }
-    direction.store(i, count, d);
-    momentum.store(i, count, m);
-  });
-}
-
-GPU_KERNEL go_in_direction(float rate, float shrink, Elements direction, Elements weight, std::int64_t n,
-                           double* sums) {
-  double squares = 0;
-  for_quads(n, [&](std::int64_t i, int count) {
-    float w[kQuad], d[kQuad];
-    weight.load(i, count, w);
-    direction.load(i, count, d);
-    for (int k = 0; k < kQuad; ++k) w[k] -= fmaf(rate, d[k], shrink * w[k]);
-    weight.store(i, count, w);
-    add_squares(weight, w, count, squares);
-  });
-  put_block_sum(squares, sums);
+  const std::int64_t i = thread_of_grid() * kQuad;
+  if (i >= n) return;
+  const int count = n - i < kQuad ? static_cast<int>(n - i) : kQuad;
+  float g[kQuad], m[kQuad], d[kQuad];
+  grad.load(i, count, g);
+  momentum.load(i, count, m);
+  for (int k = 0; k < kQuad; ++k) {
+    const float scaled = g[k] * t.grad_scale;
+    m[k] = fmaf(t.decay, m[k], t.gain * scaled);
+    d[k] = fmaf(t.of_gradient, scaled, t.of_momentum * m[k]);
+  }
+  direction.store(i, count, d);
+  momentum.store(i, count, m);
 }
 
 }  // namespace
 
-double adam_update(const AdamTerms& terms, const AdamArrays& arrays) {
-  const auto& [weight, grad, mu, nu] = arrays;
-  const BlockSums sums(weight, weight.size());
-  launch(sums.blocks(), adam_elements, terms, elements_of(weight), elements_of(grad), elements_of(mu),
-         elements_of(nu), weight.size(), sums.data());
-  return sums.total();
+void adam_update(const AdamTerms& terms, std::span<const AdamArrays> updates) {
+  run_list(updates, updates[0].weight, Adam{terms}, [&](const AdamArrays& a) {
+    return ListItem{.arrays = {Elements::of(a.weight), Elements::of(a.grad), Elements::of(a.mu),
+                               Elements::of(a.nu)},
+                    .size = a.weight.size(),
+                    .squares = a.squares.device_data<double>(),
+                    .factor = a.decays ? terms.weight_decay : 0.0f};
+  });
 }
 
-double descent_update(float rate, float grad_scale, const TensorView& weight, const TensorView& grad) {
-  const BlockSums sums(weight, weight.size());
-  launch(sums.blocks(), descend, rate, grad_scale, elements_of(weight), elements_of(grad), weight.size(),
-         sums.data());
-  return sums.total();
+void descent_update(float rate, float grad_scale, std::span<const DescentArrays> updates) {
+  run_list(updates, updates[0].weight, Descent{rate, grad_scale}, [](const DescentArrays& a) {
+    return ListItem{.arrays = {Elements::of(a.weight), Elements::of(a.grad)},
+                    .size = a.weight.size(),
+                    .squares = a.squares.device_data<double>()};
+  });
 }
 
 void momentum_update(const MomentumTerms& terms, const TensorView& grad, const TensorView& momentum,
                      const TensorView& direction) {
-  launch({.blocks = divide_up(momentum.size(), kSquaresOfBlock), .threads = kSquareThreads}, gain_momentum,
-         terms, elements_of(grad), elements_of(momentum), elements_of(direction), momentum.size());
+  launch(threads_for(divide_up(momentum.size(), kQuad)), gain_momentum, terms, Elements::of(grad),
+         Elements::of(momentum), Elements::of(direction), momentum.size());
 }
 
-double direction_update(float rate, float shrink, const TensorView& direction, const TensorView& weight) {
-  const BlockSums sums(weight, weight.size());
-  launch(sums.blocks(), go_in_direction, rate, shrink, elements_of(direction), elements_of(weight),
-         weight.size(), sums.data());
-  return sums.total();
+void direction_update(float rate, float shrink, const DirectionArrays& update) {
+  run_list(std::span(&update, 1), update.weight, Direction{rate, shrink}, [](const DirectionArrays& a) {
+    return ListItem{.arrays = {Elements::of(a.weight), Elements::of(a.direction)},
+                    .size = a.weight.size(),
+                    .squares = a.squares.device_data<double>()};
+  });
 }
 
 }  // namespace switchyard::gpu

@@ -22,7 +22,7 @@ constexpr std::size_t shared_bytes_for(int columns) {
 
 template <typename C, bool transpose_a, bool transpose_b, int columns>
 __global__ void __launch_bounds__(kWgmmaThreads, 1)
-    wgmma_product(const __grid_constant__ Product p, std::int64_t row_blocks) {
+    wgmma_product(GPU_CONSTANT(Product) p, std::int64_t row_blocks) {
 #if defined(GPU_HAS_WGMMA)
   constexpr int kATile = kRows * kDepthStep, kBTile = columns * kDepthStep, kStage = kATile + kBTile;
   // Tiles repeat every 1024 bytes.
