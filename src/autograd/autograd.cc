@@ -75,6 +75,7 @@ void run_backward(Context& context, Node& node) {
         inside_op(context, node.op->name(), "backward", [&] { return node.op->backward(context, call); });
     CHECK(results.size() == node.inputs.size(), "[{}] {} gradients for {} inputs", node.op->name(),
           results.size(), node.inputs.size());
+    const InsideOp adding(context, "add_gradients", "backward");
     for (std::size_t i = 0; i < results.size(); ++i) {
       if (results[i].defined() && node.inputs[i]->requires_grad)
         accumulate(context, *node.inputs[i], results[i]);

@@ -132,6 +132,7 @@ void Updater::reduce(Range& range) const {
 }
 
 double Updater::gradient_squares() {
+  const InsideOp inside(context_, "gradient_norm", "update");
   const Tensor squares = context_.zeros(DType::f64, {std::ssize(ranges_)});
   std::vector<SquareSumArgs> sums;
   for (const Range& range : ranges_) {
@@ -147,6 +148,7 @@ void Updater::drop_gradients() {
 }
 
 double Updater::weight_norm() {
+  const InsideOp inside(context_, "weight_norm", "update");
   std::vector<SquareSumArgs> unknown;
   for (Range& range : ranges_) {
     if (!range.squares_known) unknown.push_back({weight_of(range), range.squares});
@@ -160,6 +162,7 @@ double Updater::weight_norm() {
 
 // Muon's weights go in three passes, so that all ranks work on their own matrices at the same time.
 void Updater::update(std::int64_t step, double learning_rate, double factor) {
+  const InsideOp inside(context_, "update_weights", "update");
   std::atomic<std::int64_t>& layer = context_.comm->position().layer;
   const OptimizerStep how{step, learning_rate, factor};
   if (!offloads()) update_elements(how);
