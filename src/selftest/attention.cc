@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <cstring>
 #include <memory>
 #include <tuple>
 
@@ -108,16 +107,9 @@ Bound attention_bound(DType dtype, double absolute) {
   return {dtype == DType::bf16 ? 0x1p-7 : 3e-6, absolute};
 }
 
-PoisonedArray places_array(const std::vector<std::int32_t>& values) {
-  PoisonedArray result(DType::i32, static_cast<std::int64_t>(values.size()));
-  std::memcpy(result.data(), values.data(), values.size() * sizeof(values[0]));
-  return result;
-}
-
 // Places and segments, as inputs of a case.
 Arrays mask_arrays(const AttentionData& d) {
-  return {places_array(d.q_index), places_array(d.kv_index), places_array(d.q_segment),
-          places_array(d.kv_segment)};
+  return {i32_array(d.q_index), i32_array(d.kv_index), i32_array(d.q_segment), i32_array(d.kv_segment)};
 }
 
 // `masks`: the place in `in` of mask_arrays().

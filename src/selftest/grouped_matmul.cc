@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <cstring>
 #include <numeric>
 #include <span>
 
@@ -15,12 +14,6 @@ namespace switchyard::selftest {
 namespace {
 
 using Groups = std::vector<std::int64_t>;
-
-PoisonedArray indices(std::span<const std::int32_t> values) {
-  PoisonedArray result(DType::i32, static_cast<std::int64_t>(values.size()));
-  if (!values.empty()) std::memcpy(result.data(), values.data(), values.size_bytes());
-  return result;
-}
 
 // Of one case of any of the grouped products.
 struct GroupedShape {
@@ -36,7 +29,7 @@ struct GroupedShape {
   // group_sizes, the last input of each case.
   PoisonedArray sizes() const {
     const std::vector<std::int32_t> narrow(groups.begin(), groups.end());
-    return indices(narrow);
+    return i32_array(narrow);
   }
   std::int64_t weights() const { return static_cast<std::int64_t>(groups.size()) * k * n; }
   std::string text() const {
@@ -156,7 +149,7 @@ std::vector<Case> gmm_pair_cases(std::uint32_t seed) {
            fmt::format("{}{}{}{}", s.text(), gathered ? ", rows gathered" : "",
                        activated ? ", with the activation" : "", weighted ? ", weighted" : ""),
            {draw.left(rows.stored * s.k), draw.right(s.weights()), draw.right(s.weights()),
-            draw.addend(DType::f32, s.rows()), indices(rows.index), s.sizes()},
+            draw.addend(DType::f32, s.rows()), i32_array(rows.index), s.sizes()},
            {{"out_0", out}, {"out_1", out}},
            [=](ThreadPool& pool, const Arrays& in, Arrays& o) {
              gmm_pair(pool, {.x = in[0].view({rows.stored, s.k}),
@@ -200,7 +193,7 @@ std::vector<Case> gmm_drhs_pair_cases(std::uint32_t seed) {
         s.dtype,
         fmt::format("{}{}, into {}", s.text(), gathered ? ", rows gathered" : "", name_of(drhs_dtype)),
         {draw.left(rows.stored * s.k), draw.right(s.rows() * s.n), draw.right(s.rows() * s.n),
-         indices(rows.index), s.sizes()},
+         i32_array(rows.index), s.sizes()},
         {{"drhs_0", drhs}, {"drhs_1", drhs}},
         [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
           gmm_drhs_pair(pool, {.x = in[0].view({rows.stored, s.k}),

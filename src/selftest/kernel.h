@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -60,9 +61,9 @@ class Draw {
 // host's too.
 Tensor beside(const PoisonedArray& array, const TensorView& host);
 
-inline PoisonedArray i32_array(const std::vector<std::int32_t>& values) {
+inline PoisonedArray i32_array(std::span<const std::int32_t> values) {
   PoisonedArray result(DType::i32, static_cast<std::int64_t>(values.size()));
-  if (!values.empty()) std::memcpy(result.data(), values.data(), values.size() * sizeof(values[0]));
+  if (!values.empty()) std::memcpy(result.data(), values.data(), values.size_bytes());
   return result;
 }
 

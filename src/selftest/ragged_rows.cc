@@ -19,12 +19,6 @@ namespace {
 
 using Indices = std::vector<std::int32_t>;
 
-PoisonedArray index_array(const Indices& values) {
-  PoisonedArray result(DType::i32, static_cast<std::int64_t>(values.size()));
-  if (!values.empty()) std::memcpy(result.data(), values.data(), values.size() * sizeof(values[0]));
-  return result;
-}
-
 Indices indices_in(const PoisonedArray& array) {
   Indices result(static_cast<std::size_t>(array.size()));
   if (!result.empty()) std::memcpy(result.data(), array.data(), result.size() * sizeof(result[0]));
@@ -64,12 +58,12 @@ struct RaggedShape {
   PoisonedArray token_of() const {
     Indices result(sorted.order.begin() + start, sorted.order.begin() + end);
     for (std::int32_t& row : result) row /= static_cast<std::int32_t>(slots);
-    return index_array(result);
+    return i32_array(result);
   }
   PoisonedArray position() const {
     Indices result = sorted.position;
     for (std::int32_t& at : result) at -= static_cast<std::int32_t>(start);
-    return index_array(result);
+    return i32_array(result);
   }
 };
 
@@ -179,7 +173,7 @@ std::vector<Case> plan_rows_cases(std::uint32_t seed) {
             {DType::i32,
              fmt::format("{} rows, experts [{}, {}) of {}, {} left out of each, seed {}", count, first,
                          first + here, experts, left_out, seed),
-             {index_array(ids), index_array(kept)},
+             {i32_array(ids), i32_array(kept)},
              {{"rows", of_rows}, {"tokens", of_rows}, {"position", PoisonedArray(DType::i32, count)}},
              [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
                plan_rows(pool, {.ids = in[0].view({count / kSlots, kSlots}),
@@ -198,7 +192,7 @@ std::vector<Case> plan_rows_cases(std::uint32_t seed) {
                  order.push_back(row);
                  tokens.push_back(row / static_cast<std::int32_t>(kSlots));
                }
-               out = {index_array(order), index_array(tokens), index_array(position)};
+               out = {i32_array(order), i32_array(tokens), i32_array(position)};
              }});
       }
     }
@@ -213,7 +207,7 @@ std::vector<Case> count_ids_cases(std::uint32_t seed) {
       const Indices ids = expert_ids(count, 9, first == 4 && count == 100, ++seed);
       cases.push_back({DType::i32,
                        fmt::format("{} rows, experts [{}, {}) of 9, seed {}", count, first, first + 5, seed),
-                       {index_array(ids)},
+                       {i32_array(ids)},
                        {{"counts", PoisonedArray(DType::i32, 5)}},
                        [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
                          count_ids(pool, in[0].view(), first, out[0].view());
@@ -222,7 +216,7 @@ std::vector<Case> count_ids_cases(std::uint32_t seed) {
                          Indices counts;
                          for (std::int32_t e = first; e < first + 5; ++e)
                            counts.push_back(static_cast<std::int32_t>(std::count(ids.begin(), ids.end(), e)));
-                         out = {index_array(counts)};
+                         out = {i32_array(counts)};
                        }});
     }
   }
@@ -237,46 +231,46 @@ std::vector<Case> plan_places_cases(std::uint32_t seed) {
     for (const std::int64_t capacity : {1, 3, 12}) {
       const Indices ids = expert_ids(batch * kLength * kSlots, kExperts, batch == 7 && capacity == 3, ++seed);
       const PoisonedArray places(DType::i32, kExperts * batch * capacity);
-      cases.push_back(
-          {DType::i32,
-           fmt::format("{} sequences, {} places, seed {}", batch, capacity, seed),
-           {index_array(ids)},
-           {{"rows", places},
-            {"tokens", places},
-            {"position", PoisonedArray(DType::i32, batch * kLength * kSlots)},
-            {"dropped", PoisonedArray(DType::i32, kExperts)}},
-           [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
-             const Shape of_places{kExperts, batch, capacity}, of_ids{batch, kLength, kSlots};
-             plan_places(pool, {.ids = in[0].view(of_ids),
-                                .rows = out[0].view(of_places),
-                                .tokens = out[1].view(of_places),
-                                .position = out[2].view(of_ids),
-                                .dropped = out[3].view()});
-           },
-           // Expert by expert, where the kernel goes row by row.
-           [=](const Arrays&, Arrays& out) {
-             Indices rows, tokens, position(ids.size(), -1), dropped(kExperts, 0);
-             for (std::int32_t e = 0; e < kExperts; ++e) {
-               for (std::int64_t b = 0; b < batch; ++b) {
-                 std::int64_t free = capacity;
-                 for (std::int64_t i = 0; i < kLength * kSlots; ++i) {
-                   const std::int64_t row = b * kLength * kSlots + i;
-                   if (ids[static_cast<std::size_t>(row)] != e) continue;
-                   if (free == 0) {
-                     ++dropped[static_cast<std::size_t>(e)];
-                     continue;
-                   }
-                   --free;
-                   position[static_cast<std::size_t>(row)] = static_cast<std::int32_t>(rows.size());
-                   rows.push_back(static_cast<std::int32_t>(row));
-                   tokens.push_back(static_cast<std::int32_t>(row / kSlots));
-                 }
-                 rows.insert(rows.end(), static_cast<std::size_t>(free), -1);
-                 tokens.insert(tokens.end(), static_cast<std::size_t>(free), -1);
-               }
-             }
-             out = {index_array(rows), index_array(tokens), index_array(position), index_array(dropped)};
-           }});
+      cases.push_back({DType::i32,
+                       fmt::format("{} sequences, {} places, seed {}", batch, capacity, seed),
+                       {i32_array(ids)},
+                       {{"rows", places},
+                        {"tokens", places},
+                        {"position", PoisonedArray(DType::i32, batch * kLength * kSlots)},
+                        {"dropped", PoisonedArray(DType::i32, kExperts)}},
+                       [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                         const Shape of_places{kExperts, batch, capacity}, of_ids{batch, kLength, kSlots};
+                         plan_places(pool, {.ids = in[0].view(of_ids),
+                                            .rows = out[0].view(of_places),
+                                            .tokens = out[1].view(of_places),
+                                            .position = out[2].view(of_ids),
+                                            .dropped = out[3].view()});
+                       },
+                       // Expert by expert, where the kernel goes row by row.
+                       [=](const Arrays&, Arrays& out) {
+                         Indices rows, tokens, position(ids.size(), -1), dropped(kExperts, 0);
+                         for (std::int32_t e = 0; e < kExperts; ++e) {
+                           for (std::int64_t b = 0; b < batch; ++b) {
+                             std::int64_t free = capacity;
+                             for (std::int64_t i = 0; i < kLength * kSlots; ++i) {
+                               const std::int64_t row = b * kLength * kSlots + i;
+                               if (ids[static_cast<std::size_t>(row)] != e) continue;
+                               if (free == 0) {
+                                 ++dropped[static_cast<std::size_t>(e)];
+                                 continue;
+                               }
+                               --free;
+                               position[static_cast<std::size_t>(row)] =
+                                   static_cast<std::int32_t>(rows.size());
+                               rows.push_back(static_cast<std::int32_t>(row));
+                               tokens.push_back(static_cast<std::int32_t>(row / kSlots));
+                             }
+                             rows.insert(rows.end(), static_cast<std::size_t>(free), -1);
+                             tokens.insert(tokens.end(), static_cast<std::size_t>(free), -1);
+                           }
+                         }
+                         out = {i32_array(rows), i32_array(tokens), i32_array(position), i32_array(dropped)};
+                       }});
     }
   }
   return cases;
@@ -303,7 +297,7 @@ std::vector<Case> dense_weights_cases(std::uint32_t seed) {
         ExactOperands draw(DType::f32, its_seed);
         return Case{DType::f32,
                     "",
-                    {index_array(ids), draw.addend(DType::f32, tokens * 3)},
+                    {i32_array(ids), draw.addend(DType::f32, tokens * 3)},
                     {{"out", PoisonedArray(DType::f32, experts * tokens)}},
                     [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
                       dense_weights(pool, {in[0].view({tokens, 3}), in[1].view({tokens, 3}),
@@ -330,7 +324,7 @@ std::vector<Case> dense_weights_backward_cases(std::uint32_t seed) {
         return Case{
             DType::f32,
             "",
-            {index_array(ids), draw.addend(DType::f32, experts * tokens)},
+            {i32_array(ids), draw.addend(DType::f32, experts * tokens)},
             {{"dweights", PoisonedArray(DType::f32, tokens * 3)}},
             [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
               dense_weights_backward(

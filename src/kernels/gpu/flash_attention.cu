@@ -267,7 +267,8 @@ GPU_KERNEL row_deltas(AttentionSpec a, const bfloat16* dout, const bfloat16* out
   if (thread_index() % kWarp == 0) delta[(batch * a.heads + head) * a.q_length + query] = sum;
 }
 
-template <int qk, int vw>
+// `columns`: keys whose scores are made at once.
+template <int qk, int vw, int columns>
 GPU_KERNEL
 #if defined(__CUDACC__)
 __launch_bounds__(kThreads)
@@ -316,21 +317,25 @@ __launch_bounds__(kThreads)
           place_in(a.kv_index, a.kv_segment, at.batch, a.kv_length, tile * kRows + thread_index());
     wait_for_copies<0>();
     barrier();
-    float scores[kRows / 8][4], slopes[kRows / 8][4];
-    clear(scores);
-    clear(slopes);
-    multiply_rows<kRows, qk>(scores, q_tile, warp_row, k_tile, 0);
-    multiply_rows<kRows, vw>(slopes, dout_tile, warp_row, v_tile, 0);
-    GPU_UNROLL
-    for (int j = 0; j < kRows / 8; ++j) {
+    GPU_NO_UNROLL
+    for (int part = 0; part < kRows; part += columns) {
+      float scores[columns / 8][4], slopes[columns / 8][4];
+      clear(scores);
+      clear(slopes);
+      multiply_rows<columns, qk>(scores, q_tile, warp_row, k_tile, part);
+      multiply_rows<columns, vw>(slopes, dout_tile, warp_row, v_tile, part);
       GPU_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        const bool visible = whole || sees(a, query[i / 2], first[i / 2], keys[j * 8 + lane % 4 * 2 + i % 2]);
-        const float p = visible ? exp2f(scores[j][i] * (a.scale * kLog2e) - lse[i / 2]) : 0.0f;
-        scores[j][i] = p * (slopes[j][i] - delta[i / 2]) * a.scale;
+      for (int j = 0; j < columns / 8; ++j) {
+        GPU_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          const bool visible =
+              whole || sees(a, query[i / 2], first[i / 2], keys[part + j * 8 + lane % 4 * 2 + i % 2]);
+          const float p = visible ? exp2f(scores[j][i] * (a.scale * kLog2e) - lse[i / 2]) : 0.0f;
+          scores[j][i] = p * (slopes[j][i] - delta[i / 2]) * a.scale;
+        }
       }
+      multiply_weights<columns, qk>(sums, scores, k_tile, part);
     }
-    multiply_weights<kRows, qk>(sums, scores, k_tile, 0);
   }
   wait_for_copies<0>();
   for (int half = 0; half < 2; ++half) {
@@ -528,11 +533,12 @@ void flash_attention_backward(const AttentionProblem& p, const TensorView& like)
   const Matrices m = matrices_of(p, ranges, delta.data<float>());
   with_widths(a, [&](auto qk, auto vw) {
     constexpr std::size_t kBytes = 2 * (kTileBytes<qk()> + kTileBytes<vw()>);
-    launch(tiles_launch(q_tiles, a.batch * a.heads, kBytes), flash_query_gradients<qk(), vw()>, a, m, q_tiles,
-           kv_tiles, static_cast<bfloat16*>(p.dq));
-    launch(tiles_launch(kv_tiles, a.batch * a.kv_heads, kBytes),
-           flash_key_gradients<qk(), vw(), (qk() > 64 ? 32 : 64)>, a, m, q_tiles, kv_tiles,
-           static_cast<bfloat16*>(p.dk), static_cast<bfloat16*>(p.dv));
+    // As many as fit in registers beside the sums.
+    constexpr int kKeys = qk() > 128 ? 32 : kRows, kQueries = qk() > 128 ? 16 : qk() > 64 ? 32 : kRows;
+    launch(tiles_launch(q_tiles, a.batch * a.heads, kBytes), flash_query_gradients<qk(), vw(), kKeys>, a, m,
+           q_tiles, kv_tiles, static_cast<bfloat16*>(p.dq));
+    launch(tiles_launch(kv_tiles, a.batch * a.kv_heads, kBytes), flash_key_gradients<qk(), vw(), kQueries>, a,
+           m, q_tiles, kv_tiles, static_cast<bfloat16*>(p.dk), static_cast<bfloat16*>(p.dv));
   });
 }
 

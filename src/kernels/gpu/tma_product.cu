@@ -156,7 +156,7 @@ __global__ void GPU_CLUSTER __launch_bounds__(kTmaThreads, 1)
     phase ^= 1;
   };
   if (thread_index() < 128) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
     if (thread_index() < kWarp) {
       for (std::int64_t block = block_index() / kCluster; block < walk.all; block += clusters) {
         Part part;
@@ -193,7 +193,7 @@ __global__ void GPU_CLUSTER __launch_bounds__(kTmaThreads, 1)
       }
     }
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
     // The same for all threads of a warp, as the compiler is to see.
     const int thread = thread_index() - 128, group = shuffle(thread / 128, 0);
     constexpr std::uint32_t kBlockBytes = kTmaDepth * kTileWidth * sizeof(bfloat16);
