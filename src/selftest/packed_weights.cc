@@ -7,6 +7,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <numeric>
 #include <random>
 #include <span>
 
@@ -144,47 +145,58 @@ std::vector<Case> product_cases(std::uint32_t first) {
       });
 }
 
-// Rows of three groups, of which the one in the middle has none.
-template <bool pair>
+Case grouped_product_case(const Blocks& blocks, DType dtype, std::uint32_t seed,
+                          const std::vector<std::int32_t>& sizes, bool pair) {
+  const std::int64_t groups = std::ssize(sizes), k = blocks.rows * block_inputs(blocks.packed),
+                     n = blocks.columns * kBlockOutputs,
+                     rows = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
+  const Blocks all{blocks.packed, groups * blocks.rows, blocks.columns};
+  const auto weights = [=](const PoisonedArray& x) {
+    return all.view(x).reshaped({groups, blocks.rows, blocks.columns});
+  };
+  Case c{dtype,
+         fmt::format("{} rows in {} groups times {}", rows, groups, described(blocks, seed)),
+         {PoisonedArray::integers(dtype, rows * k, seed), i32_array(sizes), exact_blocks(all, seed + 1)},
+         {{"out", PoisonedArray(dtype, rows * n)}},
+         [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
+           gmm(pool, {.lhs = in[0].view({rows, k}),
+                      .rhs = weights(in[2]),
+                      .bias = {},
+                      .group_sizes = in[1].view(),
+                      .out = out[0].view({rows, n})});
+         }};
+  if (!pair) return c;
+  // Rows in turned order, looked up.
+  std::vector<std::int32_t> index(static_cast<std::size_t>(rows));
+  std::iota(index.rbegin(), index.rend(), 0);
+  c.inputs.push_back(exact_blocks(all, seed + 2));
+  c.inputs.push_back(i32_array(index));
+  c.outputs.push_back({"out_1", PoisonedArray(dtype, rows * n)});
+  c.run = [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
+    gmm_pair(pool, {.x = in[0].view({rows, k}),
+                    .index = in[4].view(),
+                    .rhs_0 = weights(in[2]),
+                    .rhs_1 = weights(in[3]),
+                    .group_sizes = in[1].view(),
+                    .out_0 = out[0].view({rows, n}),
+                    .out_1 = out[1].view({rows, n}),
+                    .row_weights = {},
+                    .hidden = {}});
+  };
+  return c;
+}
+
+// Rows in groups: many in two of three, few, and at most one in each.
+template <bool pair, bool integers>
 std::vector<Case> grouped_product_cases(std::uint32_t first) {
-  return cases_of(
-      kAllTypes, first, [](const Blocks& blocks, DType dtype, std::uint32_t seed, std::vector<Case>& cases) {
-        if (dtype == DType::bf16 && blocks.packed != DType::packed_fp8) return;  // products of integers
-        constexpr std::int64_t kGroups = 3, kRows = 110;
-        const std::int64_t k = blocks.rows * block_inputs(blocks.packed), n = blocks.columns * kBlockOutputs;
-        const Blocks all{blocks.packed, kGroups * blocks.rows, blocks.columns};
-        const auto weights = [=](const PoisonedArray& x) {
-          return all.view(x).reshaped({kGroups, blocks.rows, blocks.columns});
-        };
-        Case c{dtype,
-               fmt::format("{} rows in {} groups times {}", kRows, kGroups, described(blocks, seed)),
-               {PoisonedArray::integers(dtype, kRows * k, seed), i32_array({40, 0, 70}),
-                exact_blocks(all, seed + 1)},
-               {{"out", PoisonedArray(dtype, kRows * n)}},
-               [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
-                 gmm(pool, {.lhs = in[0].view({kRows, k}),
-                            .rhs = weights(in[2]),
-                            .bias = {},
-                            .group_sizes = in[1].view(),
-                            .out = out[0].view({kRows, n})});
-               }};
-        if (pair) {
-          c.inputs.push_back(exact_blocks(all, seed + 2));
-          c.outputs.push_back({"out_1", PoisonedArray(dtype, kRows * n)});
-          c.run = [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
-            gmm_pair(pool, {.x = in[0].view({kRows, k}),
-                            .index = {},
-                            .rhs_0 = weights(in[2]),
-                            .rhs_1 = weights(in[3]),
-                            .group_sizes = in[1].view(),
-                            .out_0 = out[0].view({kRows, n}),
-                            .out_1 = out[1].view({kRows, n}),
-                            .row_weights = {},
-                            .hidden = {}});
-          };
-        }
-        cases.push_back(std::move(c));
-      });
+  const std::vector<std::int32_t> sizes_of[] = {
+      {40, 0, 70}, {2, 0, 3}, {0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1, 0, 0}};
+  return cases_of(kAllTypes, first,
+                  [&](const Blocks& blocks, DType dtype, std::uint32_t seed, std::vector<Case>& cases) {
+                    if ((dtype == DType::bf16 && blocks.packed != DType::packed_fp8) != integers) return;
+                    for (const std::vector<std::int32_t>& sizes : sizes_of)
+                      cases.push_back(grouped_product_case(blocks, dtype, seed, sizes, pair));
+                  });
 }
 
 }  // namespace
@@ -194,9 +206,11 @@ std::vector<Kernel> packed_weight_kernels() {
           {"unpack_weights", "unpack_weights", unpack_cases},
           {"gemm of packed weights", "gemm", product_cases<Rows::many>},
           {"gemm_few_rows of packed weights", "gemm_few_rows_packed", product_cases<Rows::few>},
-          {"gmm of packed weights", "gmm", grouped_product_cases<false>},
-          {"gmm_pair of packed weights", "gmm", grouped_product_cases<true>},
-          {"gemm_integers", "gemm_integers", product_cases<Rows::integers>}};
+          {"gmm of packed weights", "gmm", grouped_product_cases<false, false>},
+          {"gmm_pair of packed weights", "gmm", grouped_product_cases<true, false>},
+          {"gemm_integers", "gemm_integers", product_cases<Rows::integers>},
+          {"gmm_integers", "gemm_integers", grouped_product_cases<false, true>},
+          {"gmm_pair_integers", "gemm_integers", grouped_product_cases<true, true>}};
 }
 
 }  // namespace switchyard::selftest

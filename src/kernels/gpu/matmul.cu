@@ -4,6 +4,7 @@
 
 #include "kernels/gpu/code.h"
 #include "kernels/gpu/kernels.h"
+#include "kernels/gpu/packed_product.h"
 #include "kernels/gpu/product_parts.h"
 #include "kernels/gpu/workspace.h"
 
@@ -11,84 +12,76 @@ namespace switchyard::gpu {
 
 namespace {
 
-// Weights [.., k, n] of values: packed ones are unpacked, as elements of the type of what they are multiplied
-// with.
-class DenseWeights {
- public:
-  DenseWeights(const TensorView& weights, DType dtype) : weights_(weights) {
-    if (!is_packed(weights.dtype())) return;
-    const Shape shape = unpacked_shape(weights.dtype(), weights.shape());
-    memory_.emplace(weights, static_cast<std::size_t>(num_elements(shape)) * size_of(dtype));
-    weights_ = memory_->view(dtype, shape);
-    unpack_weights({.packed = weights, .dense = weights_});
-  }
-  const TensorView& view() const { return weights_; }
-
- private:
-  TensorView weights_;
-  std::optional<Workspace> memory_;
-};
+// The product with weights [k,n], or [batch,k,n], as its b. Packed ones are multiplied as they are where rows
+// are few, else unpacked as elements of the type of what they are multiplied with.
+void run_with_weights(Product p, const TensorView& weights) {
+  const auto use = [&](const TensorView& b) {
+    p.terms[0].b = b.device_address();
+    p.ldb = b.stride(b.rank() - 2);
+    p.b_stride = b.rank() == 3 ? b.stride(0) : 0;
+  };
+  use(weights);
+  if (!is_packed(weights.dtype())) return run_product(p);
+  if (run_packed_product(p, weights.dtype())) return;
+  const Shape shape = unpacked_shape(weights.dtype(), weights.shape());
+  const Workspace memory(weights, static_cast<std::size_t>(num_elements(shape)) * size_of(p.dtype));
+  const TensorView dense = memory.view(p.dtype, shape);
+  unpack_weights({.packed = weights, .dense = dense});
+  use(dense);
+  run_product(p);
+}
 
 }  // namespace
 
 void gemm(const GemmArgs& args) {
-  const DenseWeights weights(args.b, args.a.dtype());
-  const TensorView& b = weights.view();
   const auto batch_of = [](const TensorView& x) { return x.rank() == 3 ? x.dim(0) : 1; };
   const auto stride_of = [](const TensorView& x) { return x.rank() == 3 ? x.stride(0) : 0; };
   const auto leading = [](const TensorView& x) { return x.stride(x.rank() - 2); };
   const std::size_t rows = args.c.rank() - 2, a_rows = args.a.rank() - 2;
-  run_product({.dtype = args.a.dtype(),
-               .c_dtype = args.c.dtype(),
-               .m = args.c.dim(rows),
-               .n = args.c.dim(rows + 1),
-               .terms = {{.a = args.a.device_address(),
-                          .b = b.device_address(),
-                          .k = args.a.dim(args.transpose_a ? a_rows : a_rows + 1)}},
-               .transpose_a = args.transpose_a,
-               .transpose_b = args.transpose_b,
-               .lda = leading(args.a),
-               .ldb = leading(b),
-               .ldc = leading(args.c),
-               .c = args.c.device_address(),
-               .accumulate = args.accumulate,
-               .batch = batch_of(args.c),
-               .a_stride = stride_of(args.a),
-               .b_stride = stride_of(b),
-               .c_stride = stride_of(args.c)});
+  run_with_weights(
+      {.dtype = args.a.dtype(),
+       .c_dtype = args.c.dtype(),
+       .m = args.c.dim(rows),
+       .n = args.c.dim(rows + 1),
+       .terms = {{.a = args.a.device_address(), .k = args.a.dim(args.transpose_a ? a_rows : a_rows + 1)}},
+       .transpose_a = args.transpose_a,
+       .transpose_b = args.transpose_b,
+       .lda = leading(args.a),
+       .ldc = leading(args.c),
+       .c = args.c.device_address(),
+       .accumulate = args.accumulate,
+       .batch = batch_of(args.c),
+       .a_stride = stride_of(args.a),
+       .c_stride = stride_of(args.c)},
+      args.b);
 }
 
 namespace {
 
-// Rows of `a`, in groups, times weights [G,k,n] of their group.
-Product of_row_groups(const TensorView& a, const TensorView& index, const TensorView& weights,
-                      const TensorView& group_sizes, const TensorView& c) {
-  const std::int64_t k = weights.dim(1), n = weights.dim(2);
-  return {.dtype = weights.dtype(),
+// Rows of `a` [*,k], in groups, times weights [G,k,n] of their group, without these.
+Product of_row_groups(const TensorView& a, const TensorView& index, const TensorView& group_sizes,
+                      const TensorView& c) {
+  const std::int64_t k = a.dim(1), n = c.dim(1);
+  return {.dtype = a.dtype(),
           .c_dtype = c.dtype(),
           .m = c.dim(0),
           .n = n,
-          .terms = {{.a = a.device_address(),
-                     .a_rows = index.device_data<std::int32_t>(),
-                     .b = weights.device_address(),
-                     .k = k}},
+          .terms = {{.a = a.device_address(), .a_rows = index.device_data<std::int32_t>(), .k = k}},
           .lda = k,
-          .ldb = n,
           .ldc = n,
           .c = c.device_address(),
           .groups = Groups::rows,
-          .batch = weights.dim(0),
-          .b_stride = k * n,
+          .batch = group_sizes.size(),
           .group_sizes = group_sizes.device_data<std::int32_t>()};
 }
 
 // The same with the weights transposed: dy [R,n] to [R,k].
 Product of_row_groups_back(const TensorView& dy, const TensorView& weights, const TensorView& group_sizes,
                            const TensorView& c) {
-  Product p = of_row_groups(dy, {}, weights, group_sizes, c);
-  const std::int64_t k = weights.dim(1), n = weights.dim(2);
-  p.n = p.ldc = k;
-  p.lda = p.terms[0].k = n;
+  Product p = of_row_groups(dy, {}, group_sizes, c);
+  p.terms[0].b = weights.device_address();
+  p.ldb = weights.dim(2);
+  p.b_stride = weights.dim(1) * weights.dim(2);
   p.transpose_b = true;
   return p;
 }
@@ -138,12 +131,11 @@ class Rows {
 }  // namespace
 
 void gmm(const GmmArgs& args) {
-  const DenseWeights weights(args.rhs, args.lhs.dtype());
-  Product p = of_row_groups(args.lhs, {}, weights.view(), args.group_sizes, args.out);
+  Product p = of_row_groups(args.lhs, {}, args.group_sizes, args.out);
   p.bias = args.bias.device_address();
   p.bias_stride = p.n;
   p.accumulate = args.accumulate;
-  run_product(p);
+  run_with_weights(p, args.rhs);
 }
 
 void gmm_dlhs(const GmmDlhsArgs& args) {
@@ -155,14 +147,9 @@ void gmm_drhs(const GmmDrhsArgs& args) {
 }
 
 void gmm_pair(const GmmPairArgs& args) {
-  std::optional<Rows> rows;
-  for (const auto& [rhs, out] : {std::pair(args.rhs_0, args.out_0), std::pair(args.rhs_1, args.out_1)}) {
-    const DenseWeights weights(rhs, args.x.dtype());  // of one product at a time
-    if (!rows)
-      rows.emplace(args.x, args.index,
-                   of_row_groups(args.x, args.index, weights.view(), args.group_sizes, out));
-    run_product(of_row_groups(rows->x(), rows->index(), weights.view(), args.group_sizes, out));
-  }
+  const Rows rows(args.x, args.index, of_row_groups(args.x, args.index, args.group_sizes, args.out_0));
+  for (const auto& [rhs, out] : {std::pair(args.rhs_0, args.out_0), std::pair(args.rhs_1, args.out_1)})
+    run_with_weights(of_row_groups(rows.x(), rows.index(), args.group_sizes, out), rhs);
   if (args.hidden.defined() && args.hidden.size() > 0)
     swiglu({args.out_0, args.out_1, args.row_weights, args.hidden});
 }

@@ -1,9 +1,8 @@
 // Optimizers. A thread takes four neighbours at a time, whatever the arrays' types, which are the same for
 // all threads of a block. The operations are those of ref/weight_update.cc, each rounded as there.
-#include "kernels/weight_update.h"
-
 #include "kernels/gpu/flat_lists.h"
 #include "kernels/gpu/kernels.h"
+#include "kernels/weight_update.h"
 
 namespace switchyard::gpu {
 namespace {
@@ -88,11 +87,11 @@ GPU_KERNEL gain_momentum(MomentumTerms t, Elements grad, Elements momentum, Elem
 
 void adam_update(const AdamTerms& terms, std::span<const AdamArrays> updates) {
   run_list(updates, updates[0].weight, Adam{terms}, [&](const AdamArrays& a) {
-    return ListItem{.arrays = {Elements::of(a.weight), Elements::of(a.grad), Elements::of(a.mu),
-                               Elements::of(a.nu)},
-                    .size = a.weight.size(),
-                    .squares = a.squares.device_data<double>(),
-                    .factor = a.decays ? terms.weight_decay : 0.0f};
+    return ListItem{
+        .arrays = {Elements::of(a.weight), Elements::of(a.grad), Elements::of(a.mu), Elements::of(a.nu)},
+        .size = a.weight.size(),
+        .squares = a.squares.device_data<double>(),
+        .factor = a.decays ? terms.weight_decay : 0.0f};
   });
 }
 
