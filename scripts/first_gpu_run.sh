@@ -86,6 +86,10 @@ if [ "$device" = cuda ]; then
   step bench_loss 120 "$program" bench loss device=cuda
   step bench_optimizer 120 "$program" bench optimizer device=cuda
   step bench_train 120 "$program" bench train device=cuda
+  step bench_decode 120 "$program" bench moe device=cuda tokens=1 emb=4096 mlp=1024 experts=128 topk=8 direction=fwd \
+    weight_format=bfloat16,int8,int4
+  step bench_generate 120 "$program" bench generate device=cuda
+  step bench_generate_int4 120 "$program" bench generate device=cuda weight_format=int4
   if command -v compute-sanitizer > /dev/null; then
     for tool in memcheck racecheck initcheck; do
       step "$tool" 300 compute-sanitizer --tool "$tool" --error-exitcode 9 "$program" selftest device=cuda \
