@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "kernels/gpu/code.h"
+#include "kernels/gpu/few_rows_product.h"
 #include "kernels/gpu/kernels.h"
-#include "kernels/gpu/packed_product.h"
 #include "kernels/gpu/product_parts.h"
 #include "kernels/gpu/workspace.h"
 
@@ -22,7 +22,7 @@ void run_with_weights(Product p, const TensorView& weights) {
   };
   use(weights);
   if (!is_packed(weights.dtype())) return run_product(p);
-  if (run_packed_product(p, weights.dtype())) return;
+  if (run_few_rows_product(p, weights.dtype())) return;
   const Shape shape = unpacked_shape(weights.dtype(), weights.shape());
   const Workspace memory(weights, static_cast<std::size_t>(num_elements(shape)) * size_of(p.dtype));
   const TensorView dense = memory.view(p.dtype, shape);

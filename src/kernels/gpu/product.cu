@@ -2,6 +2,7 @@
 // threads computes one block of C, over all of its depth, so a result does not depend on how the work is
 // shared out.
 #include "kernels/gpu/code.h"
+#include "kernels/gpu/few_rows_product.h"
 #include "kernels/gpu/kernels.h"
 #include "kernels/gpu/product.h"
 #include "kernels/gpu/product_parts.h"
@@ -230,6 +231,7 @@ bool pays_to_gather(const Product& p) {
 // A product works in no memory but its operands, so a plan has nothing to learn here.
 void run_product(const Product& p) {
   if (p.m == 0 || p.n == 0 || p.batch == 0 || PlannedGpu::of_thread() != nullptr) return;
+  if (run_few_rows_product(p, p.dtype)) return;
   with_float_type(p.c_dtype, [&]<typename C>(C) {
     if (p.dtype == DType::f32) {
       launch(product_launch(p, kPlainBlock, kPlainBlock, kPlainThreads, 0), plain_product<float, C>, p,
