@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/generate_command.h"
-#include "cli/verify_command.h"
+#include "cli/verify_testing.h"
 #include "core/fence.h"
 #include "core/testing.h"
 #include "ops/gradient_testing.h"
@@ -47,17 +47,7 @@ Keys operator+(Keys a, const Keys& b) {
 }
 
 void expect_pass(const fs::path& stored, const Keys& keys) {
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  int status = -1;
-  std::string failure;
-  try {
-    status = verify_command(Keys{stored, "device=fenced"} + keys);
-  } catch (const Error& error) {
-    failure = error.what();
-  }
-  const std::string out = testing::internal::GetCapturedStdout() + testing::internal::GetCapturedStderr();
-  EXPECT_EQ(status, 0) << stored << " " << testing::PrintToString(keys) << "\n" << failure << "\n" << out;
+  expect_verified(stored, Keys{"device=fenced"} + keys);
 }
 
 const std::vector<Keys> kLayouts{

@@ -62,15 +62,13 @@ Gpu& the_gpu() {
   return *instance;
 }
 
-thread_local bool on_communication_stream = false;
-
 cudaStream_t own_stream() {
   const Gpu& gpu = the_gpu();
-  return on_communication_stream ? gpu.communication : gpu.computation;
+  return OnCommunicationStream::is_on() ? gpu.communication : gpu.computation;
 }
 
 FreeBlocks& own_blocks(Gpu& gpu) {
-  return on_communication_stream ? gpu.communication_blocks : gpu.computation_blocks;
+  return OnCommunicationStream::is_on() ? gpu.communication_blocks : gpu.computation_blocks;
 }
 
 cudaEvent_t event_of(const std::shared_ptr<void>& event) {
@@ -142,19 +140,6 @@ Properties properties() {
   require(cudaDriverGetVersion(&result.driver_version), "cannot ask for the driver's version");
   require(cudaRuntimeGetVersion(&result.runtime_version), "cannot ask for the runtime's version");
   return result;
-}
-
-OnCommunicationStream::OnCommunicationStream() {
-  CHECK(!on_communication_stream, "scopes of the communication stream do not nest");
-  on_communication_stream = true;
-}
-
-OnCommunicationStream::~OnCommunicationStream() {
-  on_communication_stream = false;
-}
-
-bool OnCommunicationStream::is_on() {
-  return on_communication_stream;
 }
 
 std::byte* allocate(std::size_t bytes) {
