@@ -184,7 +184,12 @@ double sum_of_squares(ThreadPool& pool, const TensorView& x) {
 
 void sums_of_squares(ThreadPool& pool, std::span<const SquareSumArgs> args) {
   bool skips = args.empty();
-  for (const SquareSumArgs& a : args) skips |= skips_squares(pool, a.x);
+  for (const SquareSumArgs& a : args) {
+    CHECK(a.x.is_contiguous() && a.sum.size() == 1 && a.sum.dtype() == DType::f64,
+          "[sum_of_squares] of {} into {} of {}", to_string(a.x.shape()), to_string(a.sum.shape()),
+          name_of(a.sum.dtype()));
+    skips |= skips_squares(pool, a.x);
+  }
   if (skips) return;
   if (args[0].x.on_gpu()) return gpu::sums_of_squares(args);
   for (const SquareSumArgs& a : args) *a.sum.kernel_data<double>() = square_sum(pool, a.x);
