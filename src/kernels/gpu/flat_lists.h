@@ -74,9 +74,9 @@ struct ListItem {
   float factor = 0;  // a term of this item's own
 };
 
-// As many items as fit in a kernel's arguments, which are 4 KB.
+// About as many items as fit in a kernel's arguments, which are 4 KB.
 struct List {
-  static constexpr int kItems = 38;
+  static constexpr int kItems = 40;
   ListItem items[kItems] = {};
   int count = 0;
 
@@ -136,6 +136,7 @@ inline GPU_KERNEL add_sums_of_blocks(GPU_CONSTANT(List) list, const double* sums
 // Runs `quad` on all items, which item_of(args[i]) says but for their first blocks. Memory is as `like` has.
 template <typename Args, typename Quad>
 void run_list(std::span<const Args> args, const TensorView& like, const Quad& quad, const auto& item_of) {
+  static_assert(sizeof(Quad) + sizeof(List) + sizeof(double*) <= 4096, "a kernel's arguments");
   for (std::size_t begin = 0; begin < args.size(); begin += List::kItems) {
     List list;
     std::int64_t blocks = 0;
