@@ -52,6 +52,8 @@ expect() {
 expect product sm_80 HMMA
 expect flash_attention sm_80 HMMA
 expect flash_attention sm_90a HMMA
+expect flash_attention_backward sm_80 HMMA
+expect flash_attention_backward sm_90a HMMA
 expect wgmma_product sm_90a HGMMA
 expect tma_product sm_90a HGMMA
 expect tma_product sm_90a UTMALDG

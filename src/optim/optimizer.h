@@ -44,7 +44,7 @@ struct OptimizerStep {
   double grad_scale = 1;  // of the gradient before all else
 };
 
-// What an update is of. Weight and gradient are float32 or bfloat16 and have as many elements.
+// A range of weights to update. Weight and gradient are float32 or bfloat16 and have as many elements.
 struct OptimizerRange {
   TensorView weight, grad;
   std::span<const Tensor> state;  // what init made for this range

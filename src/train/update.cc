@@ -179,7 +179,7 @@ void Updater::update(std::int64_t step, double learning_rate, double factor) {
     }
     if (range.exchange) {
       gather_matrices(range, state[0], how);
-    } else {
+    } else {  // its state was on the host
       const OptimizerRange alone = optimizer_range(range, state);
       optimizer_->update(*context_.pool, how, std::span(&alone, 1));
       range.squares_known = true;

@@ -101,7 +101,7 @@ class Updater {
   // lies there.
   std::vector<ArrivingTensor> start_state(std::vector<Range>::const_iterator at) const;
   static OptimizerRange optimizer_range(const Range& range, std::span<const Tensor> state);
-  // Updates all ranges whose state is here and that the optimizer takes elementwise.
+  // Updates all ranges but those of Muon at once; their state is on the device.
   void update_elements(const OptimizerStep& step);
   void gather_matrices(Range& range, const Tensor& momentum, const OptimizerStep& step) const;
   void apply_matrices(Range& range, double learning_rate) const;

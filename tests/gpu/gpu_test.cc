@@ -1,5 +1,5 @@
-// The kernels of a GPU, run by the emulator: each against its scalar twin, and whole models and training
-// steps against stored numbers.
+// The kernels of a GPU, run by the emulator: each against its scalar twin, whole models and training steps
+// against stored numbers, and texts against the CPU's.
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -4,6 +4,7 @@
 // A model has many weights, most of them small. One kernel for a whole list starts once for all.
 #pragma once
 
+#include <algorithm>
 #include <span>
 
 #include "kernels/gpu/code.h"
@@ -93,11 +94,11 @@ struct List {
   }
 };
 
-// The sum of what the block's threads have, in sums[block_index()].
-GPU_FUNCTION void put_block_sum(double squares, double* sums) {
+// The sum of what the block's threads have.
+GPU_FUNCTION void put_block_sum(double squares, double* to) {
   GPU_SHARED(double, scratch, kListThreads / kWarp);
   squares = block_sum(squares, scratch);
-  if (thread_index() == 0) sums[block_index()] = squares;
+  if (thread_index() == 0) *to = squares;
 }
 
 // `count` of a quad's numbers, squared.
@@ -119,7 +120,7 @@ GPU_KERNEL go_through(GPU_CONSTANT(Quad) quad, GPU_CONSTANT(List) list, double* 
   for (std::int64_t i = begin + static_cast<std::int64_t>(thread_index()) * kQuad; i < end;
        i += static_cast<std::int64_t>(kListThreads) * kQuad)
     squares += quad(item, i, end - i < kQuad ? static_cast<int>(end - i) : kQuad);
-  put_block_sum(squares, sums);
+  put_block_sum(squares, sums + block_index());
 }
 
 // A block an item.
@@ -128,9 +129,7 @@ inline GPU_KERNEL add_sums_of_blocks(GPU_CONSTANT(List) list, const double* sums
   const std::int64_t blocks = (item.size + kListElements - 1) / kListElements;
   double sum = 0;
   for (std::int64_t i = thread_index(); i < blocks; i += kListThreads) sum += sums[item.first_block + i];
-  GPU_SHARED(double, scratch, kListThreads / kWarp);
-  sum = block_sum(sum, scratch);
-  if (thread_index() == 0) *item.squares = sum;
+  put_block_sum(sum, item.squares);
 }
 
 // Runs `quad` on all items, which item_of(args[i]) says but for their first blocks. Memory is as `like` has.

@@ -1,6 +1,6 @@
 #include "kernels/gpu/code.h"
-#include "kernels/gpu/kernels.h"
 #include "kernels/gpu/flat_lists.h"
+#include "kernels/gpu/kernels.h"
 #include "kernels/newton_schulz.h"
 
 namespace switchyard::gpu {
@@ -14,7 +14,7 @@ GPU_KERNEL square_matrices(const float* x, std::int64_t elements, std::int64_t b
   double squares = 0;
   for (std::int64_t i = first + thread_index(); i < end; i += kListThreads)
     squares += static_cast<double>(matrix[i]) * static_cast<double>(matrix[i]);
-  put_block_sum(squares, sums);
+  put_block_sum(squares, sums + block_index());
 }
 
 // A block a matrix: its norm.
