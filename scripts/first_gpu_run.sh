@@ -75,7 +75,7 @@ done
 for case in tests/golden/maxtext_moe/*.safetensors; do
   verify "$(basename "$case" .safetensors)" "$case"
 done
-for case in tests/golden/maxtext_train/deepseek3_1dev.json tests/golden/maxtext_train/deepseek3_qkclip_1dev.json; do
+for case in tests/golden/maxtext025_train/deepseek3_1dev.json tests/golden/maxtext_train/deepseek3_qkclip_1dev.json; do
   verify "$(basename "$case" .json)" "$case"
 done
 step same_bits 300 bash -c same_bits

@@ -177,18 +177,13 @@ void rename_path(FileSystem& files, const std::string& from, const std::string& 
 
 void remove_tree(FileSystem& files, const std::string& path) {
   std::error_code error;
+  const bool folder = fs::is_directory(fs::symlink_status(path, error));
   std::vector<fs::path> inside;
-  for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error))
+  for (fs::directory_iterator it(path, error), end; folder && !error && it != end; it.increment(error))
     inside.push_back(it->path());
-  for (const fs::path& entry : inside) {
-    if (fs::is_directory(fs::symlink_status(entry, error))) {
-      remove_tree(files, entry.string());
-      continue;
-    }
-    const int result = uninterrupted([&] { return files.remove_file(entry.string()); });
-    if (result < 0 && result != -ENOENT) fail("remove", entry.string(), result);
-  }
-  const int result = uninterrupted([&] { return files.remove_folder(path); });
+  for (const fs::path& entry : inside) remove_tree(files, entry.string());
+  const int result =
+      uninterrupted([&] { return folder ? files.remove_folder(path) : files.remove_file(path); });
   if (result < 0 && result != -ENOENT) fail("remove", path, result);
 }
 

@@ -79,7 +79,7 @@ class OutputFile {
 };
 
 // The same for folders; Error(runtime). make_folder takes one that exists; remove_tree one that does not, and
-// removes what is in it first.
+// removes what is in it first. A link is removed itself, and what it names stays.
 void make_folder(FileSystem& files, const std::string& path);
 void sync_folder(FileSystem& files, const std::string& path);
 void rename_path(FileSystem& files, const std::string& from, const std::string& to);

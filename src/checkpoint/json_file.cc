@@ -1,5 +1,6 @@
 #include "checkpoint/json_file.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -17,6 +18,69 @@ std::string in_quotes(std::string_view text) {
   const bool cut = text.size() > 100;
   return json(std::string(text.substr(0, 100))).dump(-1, ' ', false, json::error_handler_t::replace) +
          (cut ? "..." : "");
+}
+
+namespace {
+
+bool is_hex(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
+}
+
+// The code of an escape \uXXXX that begins at `at`; -1 for anything else.
+int escaped_code(std::string_view text, std::size_t at) {
+  if (at + 6 > text.size() || text[at] != '\\' || text[at + 1] != 'u') return -1;
+  if (!std::all_of(text.begin() + static_cast<std::ptrdiff_t>(at) + 2,
+                   text.begin() + static_cast<std::ptrdiff_t>(at) + 6, is_hex))
+    return -1;
+  return std::stoi(std::string(text.substr(at + 2, 4)), nullptr, 16);
+}
+
+bool is_first_half(int code) {
+  return code >= 0xd800 && code < 0xdc00;
+}
+bool is_second_half(int code) {
+  return code >= 0xdc00 && code < 0xe000;
+}
+
+}  // namespace
+
+std::string standard_json(std::string_view text) {
+  std::string result;
+  bool inside = false;  // a string
+  for (std::size_t at = 0; at < text.size();) {
+    const auto take = [&](std::size_t count) {
+      result += text.substr(at, count);
+      at += std::min(count, text.size() - at);
+    };
+    if (inside) {
+      const int code = escaped_code(text, at);
+      if (is_first_half(code) && is_second_half(escaped_code(text, at + 6))) {
+        take(12);
+      } else if (is_first_half(code) || is_second_half(code)) {
+        result += "\\ufffd";
+        at += 6;
+      } else if (text[at] == '\\') {
+        take(2);
+      } else {
+        inside = text[at] != '"';
+        take(1);
+      }
+      continue;
+    }
+    const std::string_view rest = text.substr(at);
+    std::size_t number = 0;
+    for (const std::string_view name : {"NaN", "Infinity", "-Infinity"}) {
+      if (rest.starts_with(name)) number = name.size();
+    }
+    if (number > 0) {
+      result += "null";
+      at += number;
+    } else {
+      inside = text[at] == '"';
+      take(1);
+    }
+  }
+  return result;
 }
 
 nlohmann::json parse_json(std::string_view text, const std::string& name) {
@@ -49,7 +113,10 @@ nlohmann::json parse_json(std::string_view text, const std::string& name) {
   try {
     return json::parse(text, check);
   } catch (const json::exception& e) {
-    fail_usage("[json] {}: not valid JSON: {}", name, in_quotes(e.what()));
+    keys.clear();
+    const json lenient = json::parse(standard_json(text), nullptr, false);
+    if (lenient.is_discarded()) fail_usage("[json] {}: not valid JSON: {}", name, in_quotes(e.what()));
+    return json::parse(standard_json(text), check);
   }
 }
 

@@ -30,7 +30,7 @@ switchyard data show DIR [--json FILE]
 
 build: tokenises the text of data_path (files, folders, JSON lines) into DIR, to be trained from with
 dataset_type=tokenized data_path=DIR. Keys: data_path, tokenizer_type, tokenizer_path, eval_fraction, add_bos, add_eos,
-train_data_columns. The same command goes on with a build that was killed; SIGTERM and SIGINT save it and end with
+train_data_columns. The same command goes on with a build that was killed; SIGTERM, SIGINT, SIGHUP and SIGUSR1 save it and end with
 status 75.
 
   --out DIR         new or empty
@@ -96,7 +96,7 @@ int build(const Options& given) {
   progress.finish();
   if (!result.complete) {
     fmt::print("stopped by {} after {:.1f} MB of text; the same command goes on\n",
-               stop_signal() == SIGINT ? "SIGINT" : "SIGTERM", static_cast<double>(result.text_bytes) * 1e-6);
+               name_of_signal(stop_signal()), static_cast<double>(result.text_bytes) * 1e-6);
     return kStoppedBySignal;
   }
   const TokenFolderInfo& info = result.info;

@@ -1,5 +1,9 @@
 // switchyard: one binary, one file per command.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <functional>
 #include <map>
@@ -106,9 +110,24 @@ int run(int argc, char** argv) {
   return entry.run(arguments);
 }
 
+// Files that the program opens shall not become the descriptors of streams that whoever started it had closed:
+// what is printed would be written into them.
+void open_closed_streams() {
+  for (const int descriptor : {0, 1, 2}) {
+    if (::fcntl(descriptor, F_GETFD) >= 0) continue;
+    const int opened = ::open("/dev/null", descriptor == 0 ? O_RDONLY : O_WRONLY);
+    if (opened != descriptor && opened >= 0) {
+      ::dup2(opened, descriptor);
+      ::close(opened);
+    }
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  open_closed_streams();
+  ::signal(SIGXFSZ, SIG_IGN);  // beyond a limit of file size a write fails with a reason, as on a full disk
   try {
     const int status = run(argc, argv);
     // Nobody shall believe a table or a file that a full disk or a closed pipe cut off.

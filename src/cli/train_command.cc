@@ -28,7 +28,8 @@ routing_record=FILE writes the experts of every token, routing_replay=FILE takes
 wrote for the same texts.
 
 Leaves metrics.jsonl, summary.json, plots/*.svg, tensorboard/ and checkpoints/ in base_output_directory/run_name. With the
-same run_name it goes on from the newest checkpoint there, bit for bit. SIGTERM and SIGINT save and end with status 75.
+same run_name it goes on from the newest checkpoint there, bit for bit. SIGTERM, SIGINT (Ctrl-C), SIGHUP and SIGUSR1 save
+and end with status 75.
 )";
 
 class TerminalObserver : public RunObserver {

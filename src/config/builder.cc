@@ -305,15 +305,21 @@ void ConfigBuilder::derive_llama3_scaling() {
 
 // The reference always divides sigmoid scores by their sum; a user who says otherwise is heard.
 void ConfigBuilder::derive_normalised_scores() {
-  const bool heard = config_.is_set_by_user("norm_topk_prob") && config_.get_string("compat") != "maxtext";
-  if (config_.get_string("routed_score_func") == "sigmoid" && !heard)
-    config_.set("norm_topk_prob", true, "routed_score_func=sigmoid");
+  const bool heard = config_.is_set_by_user("norm_topk_prob") && !config_.follows_maxtext();
+  const std::string& score = config_.get_string("routed_score_func");
+  if ((score == "sigmoid" || score == "sqrtsoftplus") && !heard)
+    config_.set("norm_topk_prob", true, "routed_score_func=" + score);
 }
 
-// What the reference drops over ragged_buffer_factor is the last.
-void ConfigBuilder::derive_drop_policy() {
-  if (config_.get_string("compat") == "maxtext" && !config_.is_set_by_user("ragged_drop_policy"))
-    config_.set("ragged_drop_policy", "prefix", "compat=maxtext");
+// What the reference drops over ragged_buffer_factor is the last. Its prediction layers have had a norm of their
+// own since August 2026.
+void ConfigBuilder::derive_compat() {
+  if (!config_.follows_maxtext()) return;
+  const std::string& compat = config_.get_string("compat");
+  if (!config_.is_set_by_user("ragged_drop_policy"))
+    config_.set("ragged_drop_policy", "prefix", "compat=" + compat);
+  if (compat == kCompat202608 && !config_.is_set_by_user("mtp_own_norm"))
+    config_.set("mtp_own_norm", false, "compat=" + compat);
 }
 
 void ConfigBuilder::refuse_planned() const {
@@ -376,7 +382,7 @@ Config ConfigBuilder::build() {
   derive_block();
   derive_llama3_scaling();
   derive_normalised_scores();
-  derive_drop_policy();
+  derive_compat();
   refuse_planned();
   check_consistency(config_);
   list_inert();

@@ -49,7 +49,7 @@ class ConfigBuilder {
   void derive_block();
   void derive_llama3_scaling();
   void derive_normalised_scores();
-  void derive_drop_policy();
+  void derive_compat();
   void refuse_planned() const;
   void list_inert();
   std::filesystem::path resolved_config_path();

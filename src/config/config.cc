@@ -99,6 +99,10 @@ std::vector<std::pair<std::int64_t, double>> Config::get_numbers_by_id(std::stri
   return numbers;
 }
 
+bool Config::follows_maxtext() const {
+  return get_string("compat") != "none";
+}
+
 bool Config::is_none(std::string_view key) const {
   const nlohmann::json& value = entry(key).value;
   return value.is_null() || value == "";

@@ -27,6 +27,9 @@ namespace switchyard {
 
 struct KeyDeclaration;
 
+// compat: MaxText as it was in August 2026.
+inline constexpr std::string_view kCompat202608 = "maxtext-2026-08";
+
 class Config {
  public:
   // `args` is `[CONFIG.yml] key=value …` as on the command line. Throws Error(usage) with one line that names
@@ -49,6 +52,9 @@ class Config {
   // A list of [id, number] pairs, each id once. Error(usage) for anything else in nested lists.
   std::vector<std::pair<std::int64_t, double>> get_numbers_by_id(std::string_view key) const;
   bool is_none(std::string_view key) const;  // None, or an empty string
+
+  // compat=maxtext, of any version.
+  bool follows_maxtext() const;
 
   // Whether the command line, the overrides or the case's map gave the key (with whatever value).
   bool is_set_by_user(std::string_view key) const;

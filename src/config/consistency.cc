@@ -207,7 +207,7 @@ std::vector<std::string> ineffective_keys(const Config& config) {
     else if (sparse != needs_sparse)
       lines.push_back(fmt::format("{} has no effect with sparse_matmul={}", key, sparse));
   };
-  for (const char* key : {"muon_beta", "muon_weight_decay", "muon_consistent_rms"}) {
+  for (const char* key : {"muon_beta", "muon_weight_decay", "muon_consistent_rms", "muon_include_routers"}) {
     if (config.is_set_by_user(key) && config.get_string("opt_type") != "muon")
       lines.push_back(fmt::format("{} has no effect with opt_type={}", key, config.get_string("opt_type")));
   }
@@ -219,8 +219,12 @@ std::vector<std::string> ineffective_keys(const Config& config) {
     if (config.is_set_by_user(key) && !config.get_bool("temperature_tuning"))
       lines.push_back(fmt::format("{} has no effect with temperature_tuning=false", key));
   }
+  if (config.get_bool("moe_use_megatron_seq_aux_loss") && config.get_string("routed_score_func") != "sigmoid")
+    lines.push_back("moe_use_megatron_seq_aux_loss has no effect: it is for routed_score_func=sigmoid");
   if (!experts && config.is_set_by_user("shard_exp_on_fsdp") && config.get_bool("shard_exp_on_fsdp"))
     lines.push_back("shard_exp_on_fsdp has no effect: the model has no experts");
+  if (config.is_set_by_user("moe_quantize_combine_bwd_method") && experts && !config.get_bool("use_ring_of_experts"))
+    lines.push_back("moe_quantize_combine_bwd_method has no effect with use_ring_of_experts=false");
   check("use_ring_of_experts", config.get_bool("use_ring_of_experts"), true);
   check("ragged_buffer_factor", config.get_float("ragged_buffer_factor") > 0, true);
   check("num_moe_token_chunks", config.get_int("num_moe_token_chunks") > 1, true);

@@ -77,8 +77,8 @@ std::vector<KeyDeclaration> other_architecture_keys() {
           "mtp_num_layers", 0, at_least(0),
           "layers of multi-token prediction: each is like the last layer and predicts one token further"),
       float_key("mtp_loss_scaling_factor", 0.1, at_least(0), "factor of their loss"),
-      boolean_key("mtp_own_norm", false,
-                  "each of them has a final norm of its own (published weights), not the model's"),
+      boolean_key("mtp_own_norm", true,
+                  "each of them has a final norm of its own, as published weights do; false: the model's"),
       planned(
           integer_key("mtp_eval_target_module", 0, at_least(0), "which of those layers evaluation looks at")),
       planned(integer_key("mhc_expansion_rate", 1, at_least(1), "residual streams of hyper-connections")),

@@ -19,8 +19,8 @@ std::vector<KeyDeclaration> moe_keys() {
                   "llama4: every how many layers an MoE layer stands"),
       planned(integer_key("first_num_hash_layers", 0, at_least(0), "layers routed by a hash of the token")),
       boolean_key("mlp_bias", false, "biases of the experts' products"),
-      choice_key("routed_score_func", "", one_of({"", "softmax", "sigmoid"}, {"sqrtsoftplus"}),
-                 "scores of the router; empty: softmax over the selected logits"),
+      choice_key("routed_score_func", "", one_of({"", "softmax", "sigmoid", "sqrtsoftplus"}),
+                 "scores of the router; empty: softmax over the selected logits; sqrtsoftplus: √ln(1 + e^x)"),
       boolean_key("routed_bias", false, "a bias per expert that counts for selection only"),
       float_key("routed_bias_update_rate", 0.0, at_least(0), "step of that bias towards balance; 0: none"),
       float_key("routed_scaling_factor", 1.0, any_number(), "factor of the routing weights"),
@@ -36,6 +36,14 @@ std::vector<KeyDeclaration> moe_keys() {
                "such a file: `train` and `verify` send each token to the experts that it names for the same "
                "text, weighted by the router's scores of now; empty: the router chooses"),
       float_key("load_balance_loss_weight", 0.0, at_least(0), "weight of the balance loss"),
+      boolean_key("moe_use_megatron_seq_aux_loss", false,
+                  "the balance loss of sigmoid routers is Megatron-LM's: of the K best scores without bias and "
+                  "groups, summed over layers; others keep theirs"),
+      text_key("moe_quantize_combine_bwd_method", "",
+               "ring of experts: gradients of the outputs go to the experts as float8_e5m2; rowwise: a scale a "
+               "token; fixed,B: one scale, B the largest magnitude; empty: as they are"),
+      boolean_key("log_moe_bias_norms", false,
+                  "log the norm of each router's bias before the step's update, and of the update"),
       boolean_key("sparse_matmul", true, "rows sorted by expert and grouped products; false: the dense path"),
       float_key("capacity_factor", -1.0, any_number(),
                 "dense path: rows an expert takes of a sequence, over the balanced share; not above 0: all"),

@@ -1,4 +1,5 @@
 // Keys that say what a run is, what it is made of, and where its outputs go.
+#include "config/config.h"
 #include "config/declaration.h"
 
 namespace switchyard {
@@ -20,8 +21,9 @@ std::vector<KeyDeclaration> run_keys() {
                  "copies and collectives can touch, which proves that a device of its own would do"),
       integer_key("ranks", 1, at_least(1),
                   "number of ranks: threads; under mpirun as many as processes, or a multiple"),
-      choice_key("compat", "none", one_of({"none", "maxtext"}),
-                 "maxtext: follow the numerical quirks of MaxText, to reproduce its runs"),
+      choice_key("compat", "none", one_of({"none", "maxtext", std::string(kCompat202608)}),
+                 "maxtext: follow the numerical quirks of MaxText 0.2.5, to reproduce its runs; maxtext-2026-08: "
+                 "those it had in August 2026 (docs/numerics.md)"),
       float_key("collective_timeout_seconds", 300.0, more_than(0),
                 "how long a rank waits for the others in a collective"),
       text_key("metrics_file", "",

@@ -184,11 +184,34 @@ TEST_F(TextFolder, SmallTextStillHoldsOneSectionOut) {
   EXPECT_EQ(split.eval.size(), 1u);
 }
 
-TEST_F(TextFolder, SkipsBinaryHiddenAndLinkedFiles) {
+TEST_F(TextFolder, ReadsAFileOnceThroughItsLinks) {
+  file("texts/z", "some text that is long enough");
+  file("blobs/1", "another");
+  fs::create_symlink("z", fs::path(path_) / "texts/link");
+  fs::create_symlink("../blobs/1", fs::path(path_) / "texts/a");
+  fs::create_directory_symlink("..", fs::path(path_) / "texts/back");
+  EXPECT_EQ(find_text_files(path_ + "/texts"),
+            (std::vector<std::string>{path_ + "/texts/a", path_ + "/texts/z"}));
+}
+
+TEST_F(TextFolder, JsonLinesUnderOtherNames) {
+  const std::string lines = "{\"text\": \"one\", \"score\": NaN}\n{\"text\": \"two \\ud800\", \"x\": -Infinity}\n";
+  for (const char* name : {"a.jsonl", "a.JSONL", "a.json", "a.NDJSON"}) {
+    file(name, lines);
+    EXPECT_EQ(split_text({path_ + "/" + name}, {}).train, (std::vector<std::string>{"one", "two \xef\xbf\xbd"}))
+        << name;
+  }
+  file("whole.json", "{\n\"text\": \"no lines\"\n}\n");  // a document as it stands
+  EXPECT_EQ(split_text({path_ + "/whole.json"}, {}).train.size(), 1u);
+  file("broken.jsonl", "{\"text\": \"one\"}\n{\"text\": two}\n");
+  expect_error([&] { split_text({path_ + "/broken.jsonl"}, {}); }, "broken.jsonl:2");
+  expect_error([&] { split_text({path_ + "/broken.jsonl"}, {}); }, "column 11");
+}
+
+TEST_F(TextFolder, SkipsBinaryAndHiddenFiles) {
   file("z", "some text that is long enough");
   file(".git/config", "hidden");
   file("binary", std::string("a\0b", 3));
-  fs::create_symlink("z", fs::path(path_) / "link");
   EXPECT_EQ(find_text_files(path_).size(), 2u);
   ::testing::internal::CaptureStderr();
   EXPECT_EQ(split_text(find_text_files(path_), {}).train.size(), 1u);

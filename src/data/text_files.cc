@@ -8,11 +8,13 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "checkpoint/json_file.h"
@@ -27,16 +29,27 @@ bool hidden(const fs::path& path) {
   return path.filename().string().starts_with('.');
 }
 
+// A file once, whatever links name it too. Links to folders are not followed, for they may lead back.
 void add_folder(const fs::path& folder, std::vector<std::string>& files) {
   const std::size_t first = files.size();
+  std::vector<fs::path> links;
+  std::set<fs::path> seen;
   try {
     for (auto entry = fs::recursive_directory_iterator(folder); entry != fs::end(entry); ++entry) {
-      const bool link = entry->is_symlink();
-      if (hidden(entry->path()) && entry->is_directory() && !link) {
+      if (hidden(entry->path()) && entry->is_directory() && !entry->is_symlink()) {
         entry.disable_recursion_pending();
-      } else if (!hidden(entry->path()) && !link && entry->is_regular_file()) {
+      } else if (!hidden(entry->path()) && entry->is_regular_file()) {
+        if (entry->is_symlink()) {
+          links.push_back(entry->path());
+          continue;
+        }
+        seen.insert(fs::canonical(entry->path()));
         files.push_back(entry->path().string());
       }
+    }
+    std::sort(links.begin(), links.end());
+    for (const fs::path& link : links) {
+      if (seen.insert(fs::canonical(link)).second) files.push_back(link.string());
     }
   } catch (const fs::filesystem_error& e) {
     fail_usage("[data] data_path={}: {}", folder.string(), e.what());
@@ -71,8 +84,32 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
-bool is_json_lines(const std::string& path) {
-  return path.ends_with(".jsonl") || path.ends_with(".ndjson");
+// JSON lines by its ending, or a .json file whose first line is an object by itself and not all of the file.
+bool is_json_lines(const std::string& path, std::string_view content) {
+  std::string ending = fs::path(path).extension().string();
+  std::ranges::transform(ending, ending.begin(), [](unsigned char c) { return std::tolower(c); });
+  if (ending == ".jsonl" || ending == ".ndjson") return true;
+  if (ending != ".json") return false;
+  const std::size_t begin = content.find_first_not_of(" \t\r\n");
+  if (begin == std::string_view::npos || content[begin] != '{') return false;
+  const std::size_t end = content.find('\n', begin);
+  if (end == std::string_view::npos) return false;
+  const auto first = nlohmann::json::parse(standard_json(content.substr(begin, end - begin)), nullptr, false);
+  return first.is_object();
+}
+
+nlohmann::json parse_line(const std::string& path, std::int64_t number, std::string_view line) {
+  using nlohmann::json;
+  json value = json::parse(line, nullptr, false);
+  if (value.is_discarded()) value = json::parse(standard_json(line), nullptr, false);
+  if (value.is_object()) return value;
+  std::string reason;
+  try {
+    reason = std::string("a value of type ") + json::parse(line).type_name();
+  } catch (const json::exception& e) {
+    reason = e.what();
+  }
+  fail_usage("[data] {}:{}: expected a JSON object, got {}: {}", path, number, in_quotes(line), reason);
 }
 
 struct Section {
@@ -91,9 +128,7 @@ void for_json_lines(const std::string& path, std::string_view content, const std
     at.byte = end + 1;
     const std::int64_t number = ++at.line;
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    const auto value = nlohmann::json::parse(line, nullptr, false);
-    if (value.is_discarded() || !value.is_object())
-      fail_usage("[data] {}:{}: expected a JSON object, got {}", path, number, in_quotes(line));
+    const auto value = parse_line(path, number, line);
     const auto text = value.find(column);
     if (text == value.end() || !text->is_string()) {
       fail_usage(
@@ -109,7 +144,7 @@ void for_json_lines(const std::string& path, std::string_view content, const std
 void for_sections(const std::string& path, const std::string& column, TextPosition at,
                   const SectionBody& body) {
   const MappedFile file(path);
-  if (is_json_lines(path)) {
+  if (is_json_lines(path, file.text())) {
     for_json_lines(path, file.text(), column, at, body);
   } else if (file.text().find('\0') != std::string_view::npos) {
     fmt::print(stderr, "[data] {}: skipped, it holds NUL bytes and so is not text\n", path);

@@ -65,7 +65,7 @@ void token_probabilities(const BalanceScores& from, std::int64_t t, std::span<fl
   router_scores(from.score, float_row(from.logits, t), s);
   for (std::size_t e = 0; e < s.size() && from.bias.defined(); ++e) s[e] += from.bias.kernel_data<float>()[e];
   if (from.softmax_of_scores) return router_scores(RouterScore::softmax, s, probabilities);
-  const float sum = from.score == RouterScore::sigmoid ? std::accumulate(s.begin(), s.end(), 0.0f) : 1.0f;
+  const float sum = scores_each_alone(from.score) ? std::accumulate(s.begin(), s.end(), 0.0f) : 1.0f;
   std::transform(s.begin(), s.end(), probabilities.begin(), [=](float v) { return v / sum; });
 }
 
@@ -78,7 +78,7 @@ void token_backward(const BalanceScores& from, std::int64_t t, std::span<const f
   std::ranges::fill(dscores, 0.0f);
   if (from.softmax_of_scores) {
     router_scores_backward(RouterScore::softmax, p, dp, dscores);
-  } else if (from.score == RouterScore::sigmoid) {
+  } else if (scores_each_alone(from.score)) {
     const float sum = std::accumulate(scores.begin(), scores.end(), 0.0f);
     const float mean = mean_from_first(p, dp);
     for (std::size_t e = 0; e < p.size(); ++e) dscores[e] = (dp[e] - dp[0] - mean) / sum;
@@ -115,8 +115,10 @@ void balance_statistics(ThreadPool& pool, const BalanceStatisticsArgs& args) {
       *sums.tokens = 0;
       for (std::int64_t t = b * length; t < (b + 1) * length; ++t) {
         if (!counts_token(args.segments, t)) continue;
-        for (std::int64_t k = 0; k < slots; ++k)
-          sums.choices[static_cast<std::size_t>(ids[t * slots + k])] += 1;
+        for (std::int64_t k = 0; k < slots; ++k) {
+          const std::int32_t id = ids[t * slots + k];
+          if (id >= 0) sums.choices[static_cast<std::size_t>(id)] += 1;
+        }
         const auto p = float_row(args.probabilities, t);
         for (std::size_t e = 0; e < p.size(); ++e) sums.probabilities[e] += static_cast<double>(p[e]);
         *sums.tokens += 1;
@@ -204,7 +206,7 @@ void count_choices(ThreadPool& pool, const CountChoicesArgs& args) {
   std::fill(counts, counts + args.counts.size(), 0);
   const std::int64_t slots = ids.dim(2);
   for (std::int64_t i = 0; i < ids.size(); ++i) {
-    if (counts_token(args.segments, i / slots)) ++counts[id[i]];
+    if (id[i] >= 0 && counts_token(args.segments, i / slots)) ++counts[id[i]];
   }
 }
 

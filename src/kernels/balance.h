@@ -15,7 +15,7 @@
 namespace switchyard {
 
 // A token's probabilities: softmax of scores + bias with `softmax_of_scores`, otherwise the scores, divided
-// by their sum where they are sigmoids.
+// by their sum where they are each alone (router_scores.h).
 struct BalanceScores {
   RouterScore score = RouterScore::none;
   bool softmax_of_scores = true;
@@ -27,7 +27,7 @@ struct BalanceScores {
 // Sums of the parts of a sequence add up to its own.
 struct BalanceStatisticsArgs {
   BalanceScores scores;
-  TensorView ids;            // [B,S,K] i32
+  TensorView ids;            // [B,S,K] i32; -1: no expert
   TensorView segments;       // [B,S] i32: tokens of segment 0 do not count; undefined: all count
   TensorView probabilities;  // [B,S,E] f32, overwritten, of all tokens
   TensorView sums;           // [B,2E+1] f64, overwritten
@@ -56,7 +56,7 @@ void balance_loss_backward(ThreadPool& pool, const BalanceBackwardArgs& args);
 
 // counts[e] = how often expert e is among the ids of tokens that count.
 struct CountChoicesArgs {
-  TensorView ids;       // [B,S,K] i32
+  TensorView ids;       // [B,S,K] i32; -1: no expert
   TensorView segments;  // [B,S] i32, as in BalanceStatisticsArgs
   TensorView counts;    // [E] i32, overwritten
 };

@@ -65,7 +65,7 @@ struct Problem {
 
 template <typename Check>
 void for_each_kind(const Check& check) {
-  for (const RouterScore score : {RouterScore::none, RouterScore::softmax, RouterScore::sigmoid}) {
+  for (const RouterScore score : {RouterScore::none, RouterScore::softmax, RouterScore::sigmoid, RouterScore::sqrt_softplus}) {
     for (const bool compat : {false, true}) {
       SCOPED_TRACE(testing::Message() << static_cast<int>(score) << (compat ? " compat" : ""));
       check(score, compat);

@@ -33,8 +33,8 @@ void each_choice(ThreadPool& pool, const char* op, const TensorView& ids, const 
   pool.for_range(tokens, kTokensAtOnce, [&](std::int64_t begin, std::int64_t end) {
     start(begin, end);
     for (std::int64_t r = begin * slots; r < end * slots; ++r) {
-      CHECK(expert[r] >= 0 && expert[r] < experts, "[{}] expert id {} of {}", op, expert[r], experts);
-      visit(r, expert[r] * tokens + r / slots);
+      CHECK(expert[r] >= -1 && expert[r] < experts, "[{}] expert id {} of {}", op, expert[r], experts);
+      if (expert[r] >= 0) visit(r, expert[r] * tokens + r / slots);
     }
   });
 }
@@ -59,7 +59,10 @@ void dense_weights_backward(ThreadPool& pool, const DenseWeightsBackwardArgs& ar
   auto* const dweights = args.dweights.device_data<float>();
   each_choice(
       pool, "dense_weights_backward", args.ids, args.dweights, args.dout,
-      [&] { gpu::dense_weights_backward(args); }, [](std::int64_t, std::int64_t) {},
+      [&] { gpu::dense_weights_backward(args); },
+      [=, slots = args.ids.dim(1)](std::int64_t begin, std::int64_t end) {
+        std::fill(dweights + begin * slots, dweights + end * slots, 0.0f);
+      },
       [=](std::int64_t row, std::int64_t at) { dweights[row] = dout[at]; });
 }
 

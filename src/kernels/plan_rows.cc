@@ -134,9 +134,10 @@ void plan_places(ThreadPool& pool, const PlanPlacesArgs& args) {
       }
       for (std::int64_t r = b * per_sequence; r < (b + 1) * per_sequence; ++r) {
         const std::int32_t e = ids[static_cast<std::size_t>(r)];
-        CHECK(e >= 0 && e < experts, "[{}] expert id {} of {}", op, e, experts);
-        auto& next = used[static_cast<std::size_t>(e)];
+        CHECK(e >= -1 && e < experts, "[{}] expert id {} of {}", op, e, experts);
         position[r] = -1;
+        if (e < 0) continue;
+        auto& next = used[static_cast<std::size_t>(e)];
         if (next == capacity) continue;
         const std::int64_t place = (e * batch + b) * capacity + next++;
         rows[place] = static_cast<std::int32_t>(r);
@@ -146,7 +147,9 @@ void plan_places(ThreadPool& pool, const PlanPlacesArgs& args) {
     }
   });
   std::fill_n(dropped, experts, 0);
-  for (std::size_t r = 0; r < ids.size(); ++r) dropped[ids[r]] += position[r] < 0 ? 1 : 0;
+  for (std::size_t r = 0; r < ids.size(); ++r) {
+    if (ids[r] >= 0) dropped[ids[r]] += position[r] < 0 ? 1 : 0;
+  }
 }
 
 }  // namespace switchyard

@@ -27,10 +27,10 @@ void plan_rows(ThreadPool& pool, const PlanRowsArgs& args);
 // Places for the rows of each sequence: C for every expert. Rows are admitted token by token, slot by slot.
 // Rows, tokens and places are numbered over the whole views.
 struct PlanPlacesArgs {
-  TensorView ids;       // [B,S,K], each in [0, E)
+  TensorView ids;       // [B,S,K], each in [0, E), or -1: no expert
   TensorView rows;      // [E,B,C]: row in each place, -1 where it is empty
   TensorView tokens;    // [E,B,C]: rows / K, -1 where it is empty
-  TensorView position;  // [B,S,K]: place of each row, -1 where it found none
+  TensorView position;  // [B,S,K]: place of each row, -1 where it found or needs none
   TensorView dropped;   // [E]: rows that found no place
 };
 void plan_places(ThreadPool& pool, const PlanPlacesArgs& args);

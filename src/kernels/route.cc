@@ -37,8 +37,8 @@ struct Scratch {
   std::vector<std::int32_t> kept_groups;
 };
 
-// Experts outside the best groups become unselectable. A group scores the sum of its two best (sigmoid) or
-// its best.
+// Experts outside the best groups become unselectable. A group scores the sum of its two best where scores are
+// each alone, or its best.
 void keep_best_groups(const RoutingRule& rule, Scratch& scratch) {
   const std::span<float> scores(scratch.selection);
   const std::size_t groups = scratch.group_scores.size(), size = scores.size() / groups;
@@ -50,7 +50,7 @@ void keep_best_groups(const RoutingRule& rule, Scratch& scratch) {
       else
         second = std::max(second, s);
     }
-    scratch.group_scores[g] = rule.score == RouterScore::sigmoid && size > 1 ? best + second : best;
+    scratch.group_scores[g] = scores_each_alone(rule.score) && size > 1 ? best + second : best;
   }
   top_k(scratch.group_scores, scratch.kept_groups);
   const auto& kept = scratch.kept_groups;
@@ -64,23 +64,49 @@ float at(std::span<const float> values, std::int32_t id) {
   return values[static_cast<std::size_t>(id)];
 }
 
+// What is weighed of an expert: its score, with the bias where weights hold it.
+class Weighed {
+ public:
+  Weighed(const RoutingRule& rule, std::span<const float> scores, std::span<const float> bias, bool given)
+      : scores_(scores),
+        bias_(bias),
+        with_bias_(!bias.empty() && (weights_have_bias(rule) || (given && rule.given_as_maxtext))) {}
+  float operator()(std::int32_t id) const { return at(scores_, id) + (with_bias_ ? at(bias_, id) : 0.0f); }
+
+ private:
+  std::span<const float> scores_, bias_;
+  bool with_bias_;
+};
+
+// How often expert 0 counts in the sum of weights for slots without an expert.
+float stand_ins(const RoutingRule& rule, std::span<const std::int32_t> ids) {
+  return rule.given_as_maxtext ? static_cast<float>(std::ranges::count(ids, -1)) : 0.0f;
+}
+
+float sum_to_divide_by(const RoutingRule& rule, const Weighed& weighed, std::span<const std::int32_t> ids) {
+  float sum = rule.normalise_epsilon;
+  for (const std::int32_t id : ids) sum += id >= 0 ? weighed(id) : 0.0f;
+  const float others = stand_ins(rule, ids);
+  return others > 0 ? sum + others * weighed(0) : sum;
+}
+
 // Weights of the chosen ids from the scores. With random routing they are the gate's outputs, unchanged.
-void weigh(const RoutingRule& rule, std::span<const float> scores, std::span<const float> bias,
-           std::span<const std::int32_t> ids, std::span<float> weights) {
-  const bool with_bias = !bias.empty() && weights_have_bias(rule);
-  for (std::size_t k = 0; k < ids.size(); ++k)
-    weights[k] = at(scores, ids[k]) + (with_bias ? at(bias, ids[k]) : 0.0f);
-  if (rule.random) return;
-  if (rule.softmax_over_selected) {
+void weigh(const RoutingRule& rule, const Weighed& weighed, std::span<const std::int32_t> ids,
+           std::span<float> weights) {
+  constexpr float kNone = -std::numeric_limits<float>::infinity();
+  for (std::size_t k = 0; k < ids.size(); ++k) weights[k] = ids[k] >= 0 ? weighed(ids[k]) : kNone;
+  if (rule.softmax_over_selected && !rule.random) {
     const float top = *std::max_element(weights.begin(), weights.end());
     float sum = 0;
-    for (float& w : weights) sum += (w = std::exp(w - top));
-    for (float& w : weights) w /= sum;
+    for (float& w : weights) sum += (w = w == kNone ? 0.0f : std::exp(w - top));
+    for (float& w : weights) w = sum > 0 ? w / sum : 0.0f;
     return;
   }
+  for (float& w : weights) w = w == kNone ? 0.0f : w;
+  if (rule.random) return;
   if (rule.normalise) {
-    const float sum = std::accumulate(weights.begin(), weights.end(), rule.normalise_epsilon);
-    for (float& w : weights) w /= sum;
+    const float sum = sum_to_divide_by(rule, weighed, ids);
+    for (float& w : weights) w = w == 0 ? 0.0f : w / sum;
   }
   for (float& w : weights) w *= rule.scaling;
 }
@@ -94,23 +120,26 @@ float difference_from_mean(std::span<const float> weights, std::span<const float
 }
 
 // Gradient of `weigh` with respect to the scores, added to dscores.
-void weigh_backward(const RoutingRule& rule, std::span<const float> scores, std::span<const float> bias,
-                    std::span<const std::int32_t> ids, std::span<const float> weights,
-                    std::span<const float> dweights, std::span<float> dscores) {
-  auto add = [&](std::size_t k, float g) { dscores[static_cast<std::size_t>(ids[k])] += g; };
+void weigh_backward(const RoutingRule& rule, const Weighed& weighed, std::span<const std::int32_t> ids,
+                    std::span<const float> weights, std::span<const float> dweights, std::span<float> dscores) {
+  auto add = [&](std::size_t k, float g) {
+    if (ids[k] >= 0) dscores[static_cast<std::size_t>(ids[k])] += g;
+  };
   if (rule.random) {
     for (std::size_t k = 0; k < ids.size(); ++k) add(k, dweights[k]);
   } else if (rule.softmax_over_selected) {
     for (std::size_t k = 0; k < ids.size(); ++k)
       add(k, weights[k] * difference_from_mean(weights, dweights, dweights[k]));
   } else if (rule.normalise) {
-    float sum = rule.normalise_epsilon;
-    for (auto id : ids)
-      sum += at(scores, id) + (rule.weights_include_bias && !bias.empty() ? at(bias, id) : 0.0f);
+    const float sum = sum_to_divide_by(rule, weighed, ids), others = stand_ins(rule, ids);
+    const float of_others = others > 0 ? others * rule.scaling * weighed(0) / sum : 0.0f;  // their weights
     for (std::size_t k = 0; k < ids.size(); ++k) {
       const float d = rule.scaling * dweights[k];
-      add(k, (difference_from_mean(weights, dweights, dweights[k]) + d * rule.normalise_epsilon / sum) / sum);
+      add(k, (difference_from_mean(weights, dweights, dweights[k]) + of_others * dweights[k] +
+              d * rule.normalise_epsilon / sum) /
+                 sum);
     }
+    if (others > 0) dscores[0] += others * difference_from_mean(weights, dweights, 0) / sum;
   } else {
     for (std::size_t k = 0; k < ids.size(); ++k) add(k, rule.scaling * dweights[k]);
   }
@@ -149,7 +178,14 @@ void draw(const RandomChoices& random, const TensorView& logits, std::int64_t to
 }
 
 bool is_given(std::span<const std::int32_t> choices) {
-  return !choices.empty() && choices[0] >= 0;
+  return !choices.empty() && choices[0] != -1;
+}
+
+// What was given for token t; empty where the rule chooses.
+std::span<const std::int32_t> given_of(const TensorView& choices, std::int64_t t) {
+  if (!choices.defined()) return {};
+  const auto given = row_of<std::int32_t>(choices, t);
+  return is_given(given) ? std::span<const std::int32_t>(given) : std::span<const std::int32_t>();
 }
 
 // Drawn ids depend on no data of the device, so the host draws them.
@@ -198,7 +234,7 @@ void route_token(const RoutingRule& rule, std::span<const float> logits, std::sp
   Scratch scratch(rule, std::ssize(logits));
   router_scores(rule.score, logits, scratch.scores);
   choose(rule, logits, bias, scratch, ids);
-  weigh(rule, scratch.scores, bias, ids, weights);
+  weigh(rule, Weighed(rule, scratch.scores, bias, false), ids, weights);
 }
 
 void route(ThreadPool& pool, const RouteArgs& args) {
@@ -216,15 +252,14 @@ void route(ThreadPool& pool, const RouteArgs& args) {
         for (std::int64_t t = begin; t < end; ++t) {
           const auto chosen = row_of<std::int32_t>(args.ids, t);
           router_scores(rule.score, row_of(args.logits, t), scratch.scores);
-          const auto given =
-              args.choices.defined() ? row_of<std::int32_t>(args.choices, t) : std::span<std::int32_t>();
-          if (is_given(given))
-            std::ranges::copy(given, chosen.begin());
+          const auto given = given_of(args.choices, t);
+          if (!given.empty())
+            std::ranges::transform(given, chosen.begin(), [](auto id) { return id == kUnusedSlot ? -1 : id; });
           else if (rule.random)
             draw(args.random, args.logits, t, chosen);
           else
             choose(rule, row_of(args.logits, t), bias, scratch, chosen);
-          weigh(rule, scratch.scores, bias, chosen, row_of(args.weights, t));
+          weigh(rule, Weighed(rule, scratch.scores, bias, !given.empty()), chosen, row_of(args.weights, t));
         }
       });
 }
@@ -245,8 +280,9 @@ void route_backward(ThreadPool& pool, const RouteBackwardArgs& args) {
   const auto dscores = [&](std::int64_t t, Scratch& scratch) {
     std::fill(scratch.selection.begin(), scratch.selection.end(), 0.0f);
     router_scores(rule.score, row_of(args.logits, t), scratch.scores);
-    weigh_backward(rule, scratch.scores, bias, row_of<std::int32_t>(args.ids, t), row_of(args.weights, t),
-                   row_of(args.dweights, t), scratch.selection);
+    weigh_backward(rule, Weighed(rule, scratch.scores, bias, !given_of(args.choices, t).empty()),
+                   row_of<std::int32_t>(args.ids, t), row_of(args.weights, t), row_of(args.dweights, t),
+                   scratch.selection);
   };
   const std::int64_t tokens = args.logits.dim(0) * args.logits.dim(1);
   pool.for_range(tokens, kRoutedAtOnce, [&](std::int64_t begin, std::int64_t end) {

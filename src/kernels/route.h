@@ -12,8 +12,8 @@
 
 namespace switchyard {
 
-// scores = none, softmax or sigmoid of the logits. The K largest of scores + bias are chosen, best first;
-// ties go to the lower id. The weights are those of the chosen scores.
+// Scores of the logits: router_scores.h. The K largest of scores + bias are chosen, best first; ties go to the
+// lower id. The weights are those of the chosen scores.
 struct RoutingRule {
   RouterScore score = RouterScore::none;
   bool softmax_over_selected = true;  // weights: softmax of the K chosen scores, and no more
@@ -23,12 +23,18 @@ struct RoutingRule {
   bool choose_by_logit = false;       // the K largest of logits + bias are chosen, however scores round
   bool weights_include_bias = false;  // weights: of scores + bias
   // Above 1: experts stand in so many groups of E / groups, and only those of the kept_groups best groups can
-  // be chosen. A group scores the sum of its two best scores (sigmoid) or its best.
+  // be chosen. A group scores the sum of its two best scores (where they are each alone) or its best.
   std::int64_t groups = 0;
   std::int64_t kept_groups = 0;
   // The ids are drawn; the weights are scores + bias, unchanged.
   bool random = false;
+  // Weights of given choices: of scores + bias, and in the sum that they are divided by a slot without an expert
+  // counts as expert 0, as MaxText has it.
+  bool given_as_maxtext = false;
 };
+
+// In given choices: the slot goes to no expert. Its id becomes -1 and its weight 0.
+inline constexpr std::int32_t kUnusedSlot = -2;
 
 // Where drawn ids come from: a token's depend on the key and its place in the whole batch alone.
 struct RandomChoices {
@@ -41,11 +47,11 @@ struct RouteArgs {
   RoutingRule rule;
   TensorView logits;  // [B,S,E] f32
   TensorView bias;    // [E] f32; undefined: none
-  // [B,S,K] i32, copied to ids in place of a choice, but for tokens whose first one is negative: for those,
-  // and where this is undefined, the rule chooses.
+  // [B,S,K] i32, copied to ids in place of a choice, but for tokens whose first one is -1: for those, and where
+  // this is undefined, the rule chooses.
   TensorView choices;
   RandomChoices random;  // with rule.random
-  TensorView ids;        // [B,S,K] i32
+  TensorView ids;        // [B,S,K] i32; -1: no expert
   TensorView weights;    // [B,S,K] f32
 };
 void route(ThreadPool& pool, const RouteArgs& args);
@@ -54,7 +60,7 @@ void route(ThreadPool& pool, const RouteArgs& args);
 // order of the tokens.
 struct RouteBackwardArgs {
   RoutingRule rule;
-  TensorView logits, bias, ids, weights;  // as in RouteArgs
+  TensorView logits, bias, choices, ids, weights;  // as in RouteArgs
   TensorView dweights;                    // [B,S,K] f32
   TensorView dlogits;                     // [B,S,E] f32, overwritten
   TensorView dbias;                       // [E] f32, overwritten; undefined: not wanted

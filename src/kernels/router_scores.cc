@@ -20,6 +20,8 @@ void router_scores(RouterScore score, std::span<const float> logits, std::span<f
     for (float& v : s) v /= sum;
   } else if (score == RouterScore::sigmoid) {
     for (float& v : s) v = 1.0f / (1.0f + std::exp(-v));
+  } else if (score == RouterScore::sqrt_softplus) {
+    for (float& v : s) v = std::sqrt(std::max(v, 0.0f) + std::log1p(std::exp(-std::abs(v))));
   }
 }
 
@@ -36,6 +38,10 @@ void router_scores_backward(RouterScore score, std::span<const float> scores, st
         break;
       case RouterScore::sigmoid:
         dlogits[e] += dscores[e] * scores[e] * (1 - scores[e]);
+        break;
+      case RouterScore::sqrt_softplus:
+        // s² = ln(1 + e^x), so ds/dx = (1 - e^(-s²)) / 2s, which is s/2 near 0.
+        dlogits[e] += scores[e] > 0 ? dscores[e] * (-std::expm1(-scores[e] * scores[e]) / (2 * scores[e])) : 0;
         break;
     }
   }

@@ -7,9 +7,16 @@
 
 namespace switchyard {
 
-enum class RouterScore : std::uint8_t { none, softmax, sigmoid };
+enum class RouterScore : std::uint8_t { none, softmax, sigmoid, sqrt_softplus };
 
-// scores[e] of logits[e]: the logits, or softmax or sigmoid of them. The two may be the same memory.
+// Whether an expert's score depends on its own logit alone and is not below 0: such scores have no sum of their
+// own, so weights are divided by it.
+constexpr bool scores_each_alone(RouterScore score) {
+  return score == RouterScore::sigmoid || score == RouterScore::sqrt_softplus;
+}
+
+// scores[e] of logits[e]: the logits, or softmax, sigmoid or √ln(1 + e^logit) of them. The two may be the same
+// memory.
 void router_scores(RouterScore score, std::span<const float> logits, std::span<float> scores);
 
 // dlogits of router_scores, added to `dlogits`.

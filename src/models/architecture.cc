@@ -114,6 +114,8 @@ constexpr ArchitectureField kFields[] = {
      [](const Architecture& a) { return a.moe.experts > 0 && a.moe.expert_bias; }},
 
     {"compat", "compat", "computes as the reference does", kFunction, FIELD(compat), kAlways},
+    {"compat_2026_08", "compat", "and as it did in August 2026", kFunction, FIELD(compat_2026_08),
+     [](const Architecture& a) { return a.compat_2026_08; }},
     {"norm_epsilon", "normalization_layer_epsilon", "added to a norm's mean square", kFunction,
      FIELD(norm_epsilon), kAlways},
     {"norm_plus_one", "decoder_block", "norms multiply by 1 + weight", kFunction, FIELD(norm_plus_one),
@@ -195,6 +197,8 @@ constexpr ArchitectureField kFields[] = {
      [](const Architecture& a) { return a.moe.experts > 0 && a.moe.weights_on_inputs; }},
     {"weights_include_bias", "compat", "weights hold the router's bias", kFunction,
      FIELD(moe.weights_include_bias), [](const Architecture& a) { return a.moe.experts > 0 && a.moe.bias; }},
+    {"given_as_maxtext", "compat", "replayed experts are weighed as MaxText does", kFunction,
+     FIELD(moe.given_as_maxtext), [](const Architecture& a) { return a.moe.given_as_maxtext; }},
     {"groups", "n_routing_groups", "groups of experts that limit the choice", kFunction, FIELD(moe.groups),
      kInGroups},
     {"kept_groups", "topk_routing_group", "groups a token may choose from", kFunction, FIELD(moe.kept_groups),
@@ -219,6 +223,8 @@ nlohmann::json json_of(RouterScore score) {
       return json_of("softmax");
     case RouterScore::sigmoid:
       return json_of("sigmoid");
+    case RouterScore::sqrt_softplus:
+      return json_of("sqrtsoftplus");
   }
   return {};
 }

@@ -81,7 +81,8 @@ struct Architecture {
   bool tied = false;                   // logits_via_embedding
   bool normalize_tied_logits = false;  // tied logits divided by sqrt(emb)
   float logit_soft_cap = 0;
-  bool compat = false;
+  bool compat = false;          // as MaxText computes it,
+  bool compat_2026_08 = false;  // and as it did in August 2026
 
   const LayerSpec& layer(std::int64_t i) const { return layer_specs[static_cast<std::size_t>(i)]; }
   bool scales_queries() const;  // whether a layer's queries have such a factor other than 1

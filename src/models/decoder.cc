@@ -252,8 +252,9 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
 
   const Array& balance = runs.balance();
   if (balance.defined()) {
-    result.balance_loss = scale(
-        c, balance, static_cast<float>(options.balance_share / static_cast<double>(m.moe_layers().size())));
+    const auto layers_averaged = m.moe_execution.balance.of_best_scores ? 1 : m.moe_layers().size();
+    result.balance_loss =
+        scale(c, balance, static_cast<float>(options.balance_share / static_cast<double>(layers_averaged)));
   }
   if (!c.stage.is_last()) {
     result.output = x;

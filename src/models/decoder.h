@@ -36,7 +36,8 @@ struct ForwardOptions {
   std::int64_t step = 0;       // for random routing
   double target_count = 1;     // targets with weight over the whole (accumulated) batch
   double further_count = 1;    // the same of all prediction layers together
-  double balance_share = 1;    // factor on the balance loss: one over the microbatches of a step
+  // Factor on the balance loss, a mean over this pass's rows: their part of the step's rows that count.
+  double balance_share = 1;
   std::int64_t first_row = 0;  // of this microbatch in the batch that `step` counts, for random routing
   Array input;                 // output of the stage before, where there is one
   bool keep_hidden = false;    // also return the embedding's and every layer's output

@@ -10,6 +10,7 @@
 #include "config/declaration.h"
 #include "core/error.h"
 #include "models/model_router.h"
+#include "moe/combine_gradient.h"
 
 namespace switchyard {
 namespace {
@@ -304,9 +305,9 @@ void read_moe_execution(const Config& c, ModelConfig& m) {
   if (m.moe.experts == 0) return;
   MoeExecution& run = m.moe_execution;
   run.float32_gate_logits = c.get_bool("float32_gate_logits");
-  run.weights_at_combine = run.compat_balance = m.compat;
-  run.balance_weight = c.get_float("load_balance_loss_weight");
-  m.bias_update_rate = m.moe.bias ? c.get_float("routed_bias_update_rate") : 0;
+  run.weights_at_combine = m.compat;
+  run.combine_gradient_bound = combine_gradient_bound(c.get_string("moe_quantize_combine_bwd_method"));
+  read_balance(c, m);
   run.sparse = c.get_bool("sparse_matmul");
   run.ring = c.get_bool("use_ring_of_experts");
   run.ragged_buffer_factor = c.get_float("ragged_buffer_factor");
@@ -382,7 +383,8 @@ ModelConfig model_config(const Config& c) {
   m.name = c.get_string("model_name");
   m.block = &decoder_block(c.get_string("decoder_block"));
   m.latent_experts = m.block->latent_experts;
-  m.compat = c.get_string("compat") == "maxtext";
+  m.compat = c.follows_maxtext();
+  m.compat_2026_08 = c.get_string("compat") == kCompat202608;
   m.init_seed = static_cast<std::uint32_t>(c.get_int("init_weights_seed"));
   const Scales scale = scales_of(c.get_int("global_parameter_scale"));
   m.layers = c.get_int("base_num_decoder_layers") * scale.layers;

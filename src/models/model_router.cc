@@ -27,6 +27,13 @@ void read_router_of_llama4(const Config& c, ModelConfig& m) {
   m.moe.choose_by_logit = m.moe.weights_on_inputs = true;
 }
 
+// MaxText knows by the model's name whose router weighs by scores without the bias and may choose from groups. It
+// routes other models by the best of biased scores, whatever their keys say.
+bool routes_as_deepseek3(const ModelConfig& m) {
+  return m.name.starts_with("deepseek3") || m.name.starts_with("deepseek4") ||
+         (m.name.starts_with("kimi-k2") && !m.compat_2026_08);
+}
+
 }  // namespace
 
 void read_router(const Config& c, ModelConfig& m) {
@@ -36,33 +43,54 @@ void read_router(const Config& c, ModelConfig& m) {
     return;
   }
   const std::string score = c.get_string("routed_score_func");
-  moe.score = score == "sigmoid"   ? RouterScore::sigmoid
-              : score == "softmax" ? RouterScore::softmax
-                                   : RouterScore::none;
+  moe.score = score == "sigmoid"        ? RouterScore::sigmoid
+              : score == "sqrtsoftplus" ? RouterScore::sqrt_softplus
+              : score == "softmax"      ? RouterScore::softmax
+                                        : RouterScore::none;
   moe.softmax_over_selected = moe.score == RouterScore::none;
   moe.bias = c.get_bool("routed_bias") && !m.block->as_gpt_oss;
   moe.logit_bias = c.get_bool("routed_bias") && m.block->as_gpt_oss;
   if (moe.bias && moe.score == RouterScore::none)
-    fail_usage("[model] routed_bias=true: expected routed_score_func=sigmoid or softmax, got none");
+    fail_usage(
+        "[model] routed_bias=true: expected routed_score_func=sigmoid, sqrtsoftplus or softmax, got none");
   moe.scaling = static_cast<float>(c.get_float("routed_scaling_factor"));
   const bool norm = c.get_bool("norm_topk_prob");
   if (moe.score == RouterScore::none && m.block->softmax_over_all && !m.compat) {
     moe.score = RouterScore::softmax;
     moe.softmax_over_selected = false;
     moe.normalise = norm;
-  } else if (moe.score == RouterScore::sigmoid) {
+  } else if (scores_each_alone(moe.score)) {
     moe.normalise = norm;
     moe.normalise_epsilon = 1e-20f;
   } else if (moe.score == RouterScore::softmax) {
     moe.normalise = norm && !m.compat;
   }
+  moe.given_as_maxtext = m.compat && !m.compat_2026_08;
   moe.groups = std::max<std::int64_t>(0, c.get_int("n_routing_groups"));
   moe.kept_groups = std::max<std::int64_t>(0, c.get_int("topk_routing_group"));
-  // The reference routes other models by the best of biased scores, whatever their keys say.
-  if (m.compat && !m.name.starts_with("deepseek3") && !m.name.starts_with("deepseek4")) {
+  if (m.compat && !routes_as_deepseek3(m)) {
     moe.groups = moe.kept_groups = 0;
     moe.weights_include_bias = moe.bias;
   }
+}
+
+bool decays_router_bias(const ModelConfig& m) {
+  return m.compat && (m.compat_2026_08 || !routes_as_deepseek3(m));
+}
+
+void read_balance(const Config& c, ModelConfig& m) {
+  MoeExecution& run = m.moe_execution;
+  run.balance_weight = c.get_float("load_balance_loss_weight");
+  m.bias_update_rate = m.moe.bias ? c.get_float("routed_bias_update_rate") : 0;
+  BalanceRule& rule = run.balance;
+  rule.of_best_scores =
+      c.get_bool("moe_use_megatron_seq_aux_loss") && m.moe.score == RouterScore::sigmoid && !m.compat_2026_08;
+  if (!m.compat) return;
+  rule.count_padding = true;
+  rule.softmax_of_scores = !rule.of_best_scores;
+  rule.divide_by_slots = !m.compat_2026_08;
+  rule.by_parts = !m.compat_2026_08 && !rule.of_best_scores;
+  rule.biased = m.moe.bias && !rule.of_best_scores && (decays_router_bias(m) || !c.get_bool("sparse_matmul"));
 }
 
 void read_experts(const Config& c, ModelConfig& m) {

@@ -11,5 +11,10 @@ namespace switchyard {
 void read_router(const Config& c, ModelConfig& m);
 // Sets biases and clamps of the experts in `m.moe`. Error(usage) as above.
 void read_experts(const Config& c, ModelConfig& m);
+// Sets the balance loss in `m.moe_execution` and the rate of bias updates; the router is read. Error(usage) as
+// above.
+void read_balance(const Config& c, ModelConfig& m);
+// Whether the routers' biases are parameters that the optimizer decays, as MaxText has it for some models.
+bool decays_router_bias(const ModelConfig& m);
 
 }  // namespace switchyard

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "models/model_router.h"
 #include "models/name_patterns.h"
 #include "models/parameters.h"
 
@@ -137,7 +138,7 @@ void moe_specs(const ModelConfig& m, const std::string& p, SpecList& list) {
   if (m.moe.bias) {
     list.add(p + "gate_bias", {experts}, {""}, Initializer::zeros, 0);
     list.specs().back().dtype = DType::f32;  // increments of 1e-3 must not round away
-    list.specs().back().trained = m.compat;
+    list.specs().back().trained = list.specs().back().counted = decays_router_bias(m);
   }
   if (m.moe.logit_bias) list.bias(p + "logit_bias", {experts}, {""});
   const MatrixForm each{1, 1};
@@ -169,9 +170,11 @@ void freeze(const ModelConfig& m, std::vector<ParameterSpec>& specs) {
   for (ParameterSpec& spec : specs) {
     const bool chosen = trainable.find_in(spec.name);
     any = any || (chosen && spec.trained);
-    if (chosen || !spec.trained) continue;
+    if (chosen) continue;
+    // MaxText moves a router's bias beside the optimizer, whatever its mask says.
+    const bool moves = m.compat && spec.name.ends_with(".gate_bias");
     spec.trained = false;
-    spec.frozen = !spec.name.ends_with(".gate_bias");  // which has an update of its own
+    spec.frozen = !moves;
   }
   if (!any)
     fail_usage("[model] trainable_parameters_mask={}: names no parameter that trains, such as {}",

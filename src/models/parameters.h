@@ -32,7 +32,8 @@ struct ParameterSpec {
   DType dtype;
   bool trained = true;     // false: it has no gradient, and the optimizer leaves it alone
   MatrixForm matrix = {};  // none for embedding, head, norms and biases, which Muon leaves to AdamW
-  bool frozen = false;     // nothing changes it: not trained, and no router bias, which has its own update
+  bool frozen = false;     // nothing changes it: not trained, and no router bias that its own update moves
+  bool counted = true;     // in the parameters' norm; false: a router bias that only its own update moves
 };
 
 // What a parameter holds beside its Hugging Face form: compat=maxtext keeps the scores' factor 1/√head_dim in

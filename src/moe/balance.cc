@@ -4,6 +4,7 @@
 
 #include "kernels/balance.h"
 #include "kernels/strided_copy.h"
+#include "moe/router.h"
 #include "ops/reshard.h"
 
 namespace switchyard {
@@ -14,8 +15,9 @@ class BalanceLossOp : public Op {
   BalanceLossOp(const MoeConfig& config, const MoeExecution& execution)
       : experts_(config.experts),
         score_(config.score),
-        weight_(execution.balance_weight),
-        compat_(execution.compat_balance) {}
+        weight_(execution.balance_weight / (execution.balance.divide_by_slots ? static_cast<double>(config.slots) : 1.0)),
+        parts_(execution.balance.by_parts && execution.sparse ? execution.token_chunks : 1),
+        rule_(execution.balance) {}
   std::string_view name() const override { return "balance_loss"; }
 
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
@@ -46,10 +48,10 @@ class BalanceLossOp : public Op {
     if (to_bias) grads[3] = c.empty(DType::f32, in[3].shape());
     balance_loss_backward(*c.pool, {.scores = scores(in),
                                     .segments = counted_segments(in),
-                                    .probabilities = whole.probabilities.view(),
+                                    .probabilities = in_parts(whole.probabilities.view()),
                                     .sums = whole.sums.view(),
                                     .gradient = g.view(),
-                                    .dlogits = grads[0].view(),
+                                    .dlogits = in_parts(grads[0].view()),
                                     .dbias = to_bias ? grads[3].view() : TensorView(),
                                     .factor = factor(info)});
     return grads;
@@ -63,25 +65,30 @@ class BalanceLossOp : public Op {
 
   double factor(const ArrayInfo& info) const {
     const auto experts = static_cast<double>(experts_);
-    return weight_ * experts * experts / (experts * static_cast<double>(info.shape[0]));
+    return weight_ * experts * experts / (experts * static_cast<double>(parts_ * info.shape[0]));
   }
-  // Under compat probabilities are a softmax of what the gate returns.
+  // x [B,S,...] with each part of a sequence as a sequence of its own.
+  TensorView in_parts(const TensorView& x) const {
+    Shape shape = x.shape();
+    shape[0] *= parts_, shape[1] /= parts_;
+    return x.reshaped(shape);
+  }
   BalanceScores scores(std::span<const Tensor> in) const {
     return {.score = score_,
-            .softmax_of_scores = compat_ || score_ == RouterScore::none,
-            .logits = in[0].view(),
+            .softmax_of_scores = rule_.softmax_of_scores || score_ == RouterScore::none,
+            .logits = in_parts(in[0].view()),
             .bias = in.size() > 3 ? in[3].view() : TensorView()};
   }
   TensorView counted_segments(std::span<const Tensor> in) const {
-    return compat_ ? TensorView() : in[2].view();
+    return rule_.count_padding ? TensorView() : in_parts(in[2].view());
   }
   Statistics statistics(Context& c, std::span<const Tensor> in, const ArrayInfo& info) const {
     const Statistics result{c.empty(DType::f32, in[0].shape()),
-                            c.empty(DType::f64, {in[0].dim(0), 2 * experts_ + 1})};
+                            c.empty(DType::f64, {in[0].dim(0) * parts_, 2 * experts_ + 1})};
     balance_statistics(*c.pool, {.scores = scores(in),
-                                 .ids = in[1].view(),
+                                 .ids = in_parts(in[1].view()),
                                  .segments = counted_segments(in),
-                                 .probabilities = result.probabilities.view(),
+                                 .probabilities = in_parts(result.probabilities.view()),
                                  .sums = result.sums.view()});
     if (const Axes& axes = info.sharding.dims[1]; !axes.empty())
       c.comm->all_reduce(c.group(axes), result.sums.view());
@@ -91,15 +98,26 @@ class BalanceLossOp : public Op {
   std::int64_t experts_;
   RouterScore score_;
   double weight_;
-  bool compat_;
+  std::int64_t parts_;  // of a sequence
+  BalanceRule rule_;
 };
+
+// The K best scores of each token, whatever bias and groups say: i32 [B,S,K].
+Array best_scores(Context& context, const MoeConfig& config, const Array& logits) {
+  MoeConfig plain = config;
+  plain.bias = plain.random_routing = false;
+  plain.groups = plain.kept_groups = 0;
+  NoGrad no_grad(context);
+  return route(context, plain, logits, Array(), 0, 0, 0, Tensor()).ids;
+}
 
 }  // namespace
 
 Array balance_loss(Context& context, const MoeConfig& config, const MoeExecution& execution,
                    const Array& logits, const Array& bias, const Routing& routing, const Array& segments) {
   std::vector<Array> inputs{logits, routing.ids, segments};
-  if (execution.compat_balance && bias.defined()) inputs.push_back(bias);
+  if (execution.balance.of_best_scores) inputs[1] = best_scores(context, config, logits);
+  if (execution.balance.biased && bias.defined()) inputs.push_back(bias);
   return reshard(context, apply(context, std::make_shared<BalanceLossOp>(config, execution), inputs).front(),
                  Sharding{});
 }
@@ -108,7 +126,7 @@ Tensor count_rows(Context& context, const MoeConfig& config, const MoeExecution&
                   const Tensor& segments) {
   const Tensor counts = context.empty(DType::i32, {config.experts});
   count_choices(*context.pool,
-                {ids.view(), execution.compat_balance ? TensorView() : segments.view(), counts.view()});
+                {ids.view(), execution.balance.count_padding ? TensorView() : segments.view(), counts.view()});
   return counts;
 }
 

@@ -10,12 +10,13 @@
 namespace switchyard {
 
 // The auxiliary loss of one layer, [] f32, whole on every rank: weight · E² · mean over sequences and experts
-// of density · prob (Switch/GShard form, summing to K over experts). logits f32 [B,S,E], segments i32 [B,S]
-// (0 = padding, which does not count unless compat_balance). bias is only read under it.
+// of density · prob. density: the share of a sequence's choices that an expert has (DeepSeek-V3, eq. 18); prob:
+// its mean share of the scores. logits f32 [B,S,E], segments i32 [B,S] (0 = padding, which does not count). What
+// else can be is in BalanceRule; bias is only read under `biased`.
 Array balance_loss(Context& context, const MoeConfig& config, const MoeExecution& execution,
                    const Array& logits, const Array& bias, const Routing& routing, const Array& segments);
 
-// Local rows per expert, i32 [E], of the tokens whose segment is not 0 (all tokens under compat_balance).
+// Local rows per expert, i32 [E], of the tokens whose segment is not 0 (all tokens under count_padding).
 Tensor count_rows(Context& context, const MoeConfig& config, const MoeExecution& execution, const Tensor& ids,
                   const Tensor& segments);
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "moe/balance.h"
+#include "moe/combine_gradient.h"
 #include "moe/dispatch/dispatch.h"
 #include "moe/router.h"
 #include "moe/routing_tape.h"
@@ -15,7 +16,15 @@ namespace {
 
 Experts dispatch(Context& context, const DispatchCall& call) {
   const bool alone = expert_axes(context, call.config.experts).empty();
-  return (call.execution.ring || alone ? dispatch_ring : dispatch_all_to_all)(context, call);
+  if (!call.execution.ring || alone) return (alone ? dispatch_ring : dispatch_all_to_all)(context, call);
+  const std::optional<float> bound = call.execution.combine_gradient_bound;
+  Experts experts = dispatch_ring(context, call);
+  if (!bound) return experts;
+  return [&context, experts, bound] {
+    DispatchResult result = experts();
+    result.y = round_gradient(context, result.y, *bound);
+    return result;
+  };
 }
 
 DispatchResult run_dense(Context& context, const DispatchCall& call) {
@@ -37,7 +46,6 @@ DispatchResult in_chunks(Context& context, const DispatchCall& call, const Shard
     return r;
   };
   if (!call.execution.sparse) return reduced(run_dense(context, call));
-  check_chunks(call.execution, call.x.info().local[1], call.x.shape()[2]);
   const std::int64_t n = call.execution.token_chunks;
   if (n <= 1) return reduced(dispatch(context, call)());
   const auto x = chunk_sequence(context, call.x, n);
@@ -91,6 +99,7 @@ MoeOutput moe_block(Context& context, const MoeConfig& config, const MoeExecutio
                     std::int64_t layer, std::int64_t first_row) {
   const Sharding tokens{{x_in.sharding().dims[0], x_in.sharding().dims[1], {}}, {}};
   const Array x = reshard(context, x_in, tokens);
+  check_chunks(execution, x.info().local[1], x.shape()[2]);
   MoeOutput out;
   out.logits = gate_logits(context, execution, x, weights);
   const Array bias = weights.gate_bias.defined() ? replicate(context, weights.gate_bias) : Array();

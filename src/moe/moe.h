@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,9 +33,10 @@ struct MoeConfig {
   bool weights_on_inputs = false;     // a weight multiplies what its expert takes, not what it gives (llama4)
   bool bias = false;                  // a bias for the choice alone (routed_bias)
   bool logit_bias = false;            // a bias of the logits (gpt-oss)
-  bool weights_include_bias = false;  // compat=maxtext, but for deepseek3 and later
+  bool weights_include_bias = false;  // compat=maxtext, by the model's name
   std::int64_t groups = 0;            // n_routing_groups, 0 = not group-limited
   std::int64_t kept_groups = 0;       // topk_routing_group
+  bool given_as_maxtext = false;  // compat=maxtext: weights of given choices (kernels/route.h)
   bool random_routing = false;
   std::uint32_t random_seed = 0;
   bool expert_bias = false;  // biases of the experts' products (mlp_bias)
@@ -43,6 +45,17 @@ struct MoeConfig {
 
   // Whether an expert is three products, silu and a weight of its output, and nothing more.
   bool plain_experts() const { return !expert_bias && gate_limit == 0 && !weights_on_inputs; }
+};
+
+// How the balance loss is taken (moe/balance.h). The values below are ours; compat has others (docs/numerics.md).
+struct BalanceRule {
+  bool divide_by_slots = true;     // an expert's density is divided by K: all together are 1
+  bool of_best_scores = false;     // Megatron-LM's: density of the K best scores without bias and groups, and the
+                                   // losses of layers are summed, not averaged
+  bool softmax_of_scores = false;  // probabilities are a softmax of the router's scores, not their shares
+  bool biased = false;             // … of scores with the bias, which then has a gradient
+  bool count_padding = false;      // tokens of segment 0 count, here and in counts of rows
+  bool by_parts = false;           // of each part of num_moe_token_chunks by itself, then averaged
 };
 
 // How the layer is run, and what training makes of it: never part of what a model is.
@@ -56,11 +69,12 @@ struct MoeExecution {
   double capacity_factor = -1;                // dense path; <= 0: every expert on every token
   bool dispatch_without_expert_axes = false;  // moe_dispatch_no_expert_sharding
   bool float32_gate_logits = false;
+  std::optional<float> combine_gradient_bound = {};  // of gradients in 8 bits (moe/combine_gradient.h); none: as they are
   bool weights_at_combine = false;  // the routing weight multiplies the down output, not the activation;
                                     // has no say with weights_on_inputs
 
-  double balance_weight = 0;    // load_balance_loss_weight; 0: no such loss
-  bool compat_balance = false;  // that loss and the counts of rows as the reference's (moe.md §9)
+  double balance_weight = 0;  // load_balance_loss_weight; 0: no such loss
+  BalanceRule balance = {};
 
   std::shared_ptr<RoutingTape> tape = nullptr;  // this rank's; null: the router chooses, nothing is recorded
 };
@@ -77,8 +91,9 @@ struct MoeWeights {
 
 // Decisions for the local tokens.
 struct Routing {
-  Array ids;      // i32 [B,S,K]
+  Array ids;      // i32 [B,S,K]; -1: the slot goes to no expert
   Array weights;  // f32 [B,S,K]
+  bool all_used = true;  // no id of this rank is -1
 };
 
 // Counts of one layer's forward. Summed over all ranks of the run they are the global counts: a rank that

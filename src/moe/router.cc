@@ -52,6 +52,7 @@ class RouteOp : public Op {
     route_backward(*c.pool, {.rule = rule_,
                              .logits = logits.view(),
                              .bias = bias.view(),
+                             .choices = replayed_.view(),
                              .ids = ids.view(),
                              .weights = weights.view(),
                              .dweights = call.grad(1).view(),
@@ -80,7 +81,8 @@ RoutingRule routing_rule(const MoeConfig& config) {
           .weights_include_bias = config.weights_include_bias,
           .groups = config.groups,
           .kept_groups = config.kept_groups,
-          .random = config.random_routing};
+          .random = config.random_routing,
+          .given_as_maxtext = config.given_as_maxtext};
 }
 
 Array gate_logits(Context& context, const MoeExecution& execution, const Array& x,
@@ -110,8 +112,10 @@ Routing route(Context& context, const MoeConfig& config, const Array& logits, co
   std::vector<Array> inputs{logits};
   if (bias.defined()) inputs.push_back(bias);
   const Tensor choices = replayed.defined() ? to_device(context.memory, replayed) : Tensor();
+  const bool looked_at = replayed.defined() && !replayed.abstract() && !replayed.view().on_gpu();
+  const bool all_used = !looked_at || std::ranges::count(replayed.span<std::int32_t>(), kUnusedSlot) == 0;
   auto out = apply(context, std::make_shared<RouteOp>(config, step, layer, first_row, choices), inputs);
-  return {always_keep(out[0]), always_keep(out[1])};
+  return {always_keep(out[0]), always_keep(out[1]), all_used};
 }
 
 }  // namespace switchyard

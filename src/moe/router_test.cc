@@ -204,13 +204,27 @@ TEST(Router, RandomIdsDependOnStepLayerAndRowOnly) {
   EXPECT_EQ(*std::max_element(one.data<std::int32_t>(), one.data<std::int32_t>() + one.size()), 7);
 }
 
+struct NamedBalance {
+  const char* name;
+  BalanceRule rule;
+};
+
+const NamedBalance kBalanceRules[] = {
+    {"ours", {}},
+    {"maxtext", {.softmax_of_scores = true, .count_padding = true, .by_parts = true}},
+    {"maxtext, dense", {.softmax_of_scores = true, .biased = true, .count_padding = true}},
+    {"maxtext-2026-08",
+     {.divide_by_slots = false, .softmax_of_scores = true, .biased = true, .count_padding = true}},
+    {"megatron", {.of_best_scores = true}},
+};
+
 TEST(Balance, GradientsOfEveryKindOnEveryMesh) {
   const Tensor ids = random_integers({4, 3, 3}, 53, 0, 8);
   const std::int32_t segment_ids[] = {1, 1, 0, 1, 2, 2, 0, 0, 0, 1, 0, 1};
-  for (bool compat : {false, true}) {
+  for (const auto& [rule_name, rule] : kBalanceRules) {
     for (const auto& [name, config] : kinds(8, 3)) {
-      SCOPED_TRACE(name + (compat ? " compat" : ""));
-      const MoeExecution execution{.balance_weight = 0.5, .compat_balance = compat};
+      SCOPED_TRACE(name + ", " + rule_name);
+      const MoeExecution execution{.balance_weight = 0.5, .balance = rule};
       const Sharding tokens2{{{"data"}, {"context"}}, {}};
       GradientCase test{.function =
                             [&](Context& c, std::span<const Array> in) {
@@ -221,7 +235,7 @@ TEST(Balance, GradientsOfEveryKindOnEveryMesh) {
                                    {ids, {kTokens}},
                                    {Tensor::of<std::int32_t>({4, 3}, segment_ids), {tokens2}}},
                         .meshes = {kMesh}};
-      if (config.bias) test.inputs.push_back({random_tensor({8}, 52), {}, compat});
+      if (config.bias) test.inputs.push_back({random_tensor({8}, 52), {}, rule.biased});
       check_gradients(test);
     }
   }
@@ -231,13 +245,15 @@ TEST(Balance, EqualsItsDefinition) {
   const MoeConfig config = make(RouterScore::none, 4, 2);
   const Tensor logits = random_tensor({2, 5, 4}, 1), ids = random_integers({2, 5, 2}, 2, 0, 4);
   const std::int32_t segment_ids[] = {1, 1, 0, 1, 1, 0, 1, 1, 1, 0};
-  for (bool compat : {false, true}) {
-    const MoeExecution execution{.balance_weight = 0.3, .compat_balance = compat};
+  for (const auto& [name, rule] : kBalanceRules) {
+    if (rule.of_best_scores) continue;  // below
+    SCOPED_TRACE(name);
+    const MoeExecution execution{.balance_weight = 0.3, .balance = rule};
     double loss = 0;
     for (std::int64_t b = 0; b < 2; ++b) {
       double density[4] = {}, prob[4] = {}, tokens = 0;
       for (std::int64_t s = 0; s < 5; ++s) {
-        if (!compat && segment_ids[b * 5 + s] == 0) continue;
+        if (!rule.count_padding && segment_ids[b * 5 + s] == 0) continue;
         ++tokens;
         double sum = 0;
         const float* l = logits.data<float>() + (b * 5 + s) * 4;
@@ -245,7 +261,8 @@ TEST(Balance, EqualsItsDefinition) {
         for (int e = 0; e < 4; ++e) prob[e] += std::exp(static_cast<double>(l[e])) / sum;
         for (int k = 0; k < 2; ++k) ++density[ids.data<std::int32_t>()[(b * 5 + s) * 2 + k]];
       }
-      for (int e = 0; e < 4; ++e) loss += density[e] / tokens * prob[e] / tokens / (2 * 4) * 16 * 0.3;
+      const double slots = rule.divide_by_slots ? 2 : 1;
+      for (int e = 0; e < 4; ++e) loss += density[e] / slots / tokens * prob[e] / tokens / (2 * 4) * 16 * 0.3;
     }
     on_mesh(Mesh(), [&](Context& c) {
       const Array got = balance_loss(c, config, execution, leaf(c, logits, replicated(3)), Array(),
@@ -254,6 +271,52 @@ TEST(Balance, EqualsItsDefinition) {
       EXPECT_NEAR(got.tensor().data<float>()[0], loss, 1e-6);
     });
   }
+}
+
+double balance_of(const MoeConfig& config, const MoeExecution& execution, const Tensor& logits, const Tensor& bias,
+                  const Tensor& ids) {
+  double loss = 0;
+  on_mesh(Mesh(), [&](Context& c) {
+    const Tensor segments = random_integers({logits.dim(0), logits.dim(1)}, 1, 1, 2);
+    loss = static_cast<double>(balance_loss(c, config, execution, leaf(c, logits, replicated(3)),
+                                            bias.defined() ? leaf(c, bias, replicated(1)) : Array(),
+                                            {leaf(c, ids, replicated(3)), Array()},
+                                            leaf(c, segments, replicated(2)))
+                                   .tensor()
+                                   .data<float>()[0]);
+  });
+  return loss;
+}
+
+// Megatron-LM's asks for the K best scores, whatever was chosen with bias and groups.
+TEST(Balance, OfBestScoresIsThatOfAnUnbiasedChoice) {
+  MoeConfig config = make(RouterScore::sigmoid, 4, 2);
+  config.bias = true;
+  config.groups = 2, config.kept_groups = 1;
+  const Tensor logits = random_tensor({2, 6, 4}, 1), bias = random_tensor({4}, 2),
+               chosen = random_integers({2, 6, 2}, 3, 0, 4);
+  Tensor best(DType::i32, {2, 6, 2});
+  for (std::int64_t t = 0; t < 12; ++t) {
+    const float* const l = logits.data<float>() + t * 4;
+    std::int32_t order[] = {0, 1, 2, 3};
+    std::sort(order, order + 4, [&](std::int32_t a, std::int32_t b) { return l[a] > l[b]; });
+    std::copy_n(order, 2, best.data<std::int32_t>() + t * 2);
+  }
+  const MoeExecution ours{.balance_weight = 0.3},
+      megatron{.balance_weight = 0.3, .balance = {.of_best_scores = true}};
+  EXPECT_EQ(balance_of(config, megatron, logits, bias, chosen), balance_of(config, ours, logits, bias, best));
+  EXPECT_NE(balance_of(config, megatron, logits, bias, chosen), balance_of(config, ours, logits, bias, chosen));
+}
+
+// By parts: the mean over each part of the sequence as one of its own.
+TEST(Balance, ByPartsIsTheMeanOverTheParts) {
+  const MoeConfig config = make(RouterScore::none, 4, 2);
+  const Tensor logits = random_tensor({2, 6, 4}, 1), ids = random_integers({2, 6, 2}, 3, 0, 4);
+  const MoeExecution whole{.balance_weight = 0.3},
+      parts{.token_chunks = 3, .balance_weight = 0.3, .balance = {.by_parts = true}};
+  EXPECT_NEAR(balance_of(config, parts, logits, {}, ids),
+              balance_of(config, whole, logits.reshaped({6, 2, 4}), {}, ids.reshaped({6, 2, 2})), 1e-7);
+  EXPECT_GT(std::abs(balance_of(config, parts, logits, {}, ids) - balance_of(config, whole, logits, {}, ids)), 1e-4);
 }
 
 TEST(Balance, BiasMovesTowardsTheMean) {

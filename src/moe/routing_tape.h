@@ -14,7 +14,8 @@ class RoutingTape {
  public:
   virtual ~RoutingTape() = default;
   // This rank's block of the choices to make, i32 [B,S,K] laid out as the tokens of `logits`, of the host or
-  // the device; undefined when the router is to choose, as it is for tokens whose first one is negative.
+  // the device; undefined when the router is to choose, as it is for tokens whose first one is -1. kUnusedSlot
+  // (kernels/route.h), of the host only, is a slot that goes to no expert.
   // `step` counts batches, and their first row is `first_row` of the step's.
   virtual Tensor replay(const Context& context, std::int64_t step, std::int64_t layer, std::int64_t first_row,
                         const ArrayInfo& logits) = 0;

@@ -56,7 +56,7 @@ std::vector<Case> balance_family(std::uint32_t seed, const MakeCase& make) {
   constexpr std::int64_t kSizes[][4] = {{0, 5, 4, 2}, {1, 1, 1, 1}, {3, 7, 6, 2}, {2, 40, 5, 3}};
   std::vector<Case> cases;
   for (const auto& [batch, length, experts, slots] : kSizes) {
-    for (const RouterScore score : {RouterScore::none, RouterScore::softmax, RouterScore::sigmoid}) {
+    for (const RouterScore score : {RouterScore::none, RouterScore::softmax, RouterScore::sigmoid, RouterScore::sqrt_softplus}) {
       for (const bool compat : {false, true}) {  // a softmax of biased scores of all tokens
         Draw draw(++seed * 4);
         BalanceShape s{batch,  length,  experts, slots, score, compat || score == RouterScore::none,

@@ -6,6 +6,7 @@
 
 #include "kernels/last_tokens.h"
 #include "kernels/newton_schulz.h"
+#include "kernels/round_to_e5m2.h"
 #include "kernels/soft_cap.h"
 #include "kernels/sum_over_dim.h"
 #include "selftest/kernel.h"
@@ -97,6 +98,57 @@ std::vector<Case> soft_cap_cases(std::uint32_t seed) {
   return cases;
 }
 
+// The twin looks for the nearest of all numbers of e5m2.
+float nearest_of_all_e5m2(double x) {
+  if (std::isnan(x)) return NAN;
+  double best = 0, distance = std::abs(x);
+  bool best_is_even = true;
+  for (int bits = 1; bits < 0x7c; ++bits) {  // of 5 and 2 bits, ascending
+    const int exponent = bits >> 2, mantissa = bits & 3;
+    const double number = exponent == 0 ? std::ldexp(mantissa, -16) : std::ldexp(4 + mantissa, exponent - 17);
+    const double off = std::abs(std::abs(x) - number);
+    const bool even = mantissa % 2 == 0;
+    if (off > distance || (off == distance && best_is_even && !even)) continue;
+    best = number, distance = off, best_is_even = even;
+  }
+  return static_cast<float>(std::copysign(best, x));
+}
+
+std::vector<Case> round_to_e5m2_cases(std::uint32_t seed) {
+  std::vector<Case> cases;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const float bound : {0.0f, 1.5f}) {
+      for (const auto& [rows, width] : {std::pair<std::int64_t, std::int64_t>{0, 5}, {1, 1}, {17, 70}}) {
+        PoisonedArray x = PoisonedArray::normal(dtype, rows * width, ++seed);
+        for (std::int64_t i = 0; i < rows * width; ++i)  // many sizes, and a row of zeros
+          x.set(i, i / width == 1 ? 0 : std::ldexp(x.at(i), static_cast<int>(-(i * 7 % 40))));
+        cases.push_back({dtype,
+                         fmt::format("{} rows of {}, bound {}, seed {}", rows, width, bound, seed),
+                         {x},
+                         {{"out", PoisonedArray(dtype, rows * width)}},
+                         [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
+                           round_to_e5m2(pool, {in[0].view({rows, width}), out[0].view({rows, width}), bound});
+                         },
+                         [=](const Arrays& in, Arrays& out) {
+                           for (std::int64_t r = 0; r < rows; ++r) {
+                             float largest = bound;
+                             for (std::int64_t i = 0; i < width && bound == 0; ++i)
+                               largest = std::max(largest, std::abs(in[0].at(r * width + i)));
+                             const float scale = largest / kLargestE5m2;
+                             for (std::int64_t i = r * width; i < (r + 1) * width; ++i) {
+                               const float value = in[0].at(i);
+                               out[0].set(i, scale == 0 ? value
+                                                        : scale * nearest_of_all_e5m2(
+                                                                      static_cast<double>(value / scale)));
+                             }
+                           }
+                         }});
+      }
+    }
+  }
+  return cases;
+}
+
 std::vector<Case> polynomial_cases(std::uint32_t seed) {
   std::vector<Case> cases;
   for (const std::int64_t side : {1, 7, 130}) {
@@ -159,6 +211,7 @@ std::vector<Kernel> loop_kernels() {
   return {{"last_tokens", nullptr, last_tokens_cases},
           {"sum_over_dim", nullptr, sum_over_dim_cases},
           {"soft_cap", nullptr, soft_cap_cases},
+          {"round_to_e5m2", nullptr, round_to_e5m2_cases},
           {"normalize_matrices", nullptr, normalize_cases},
           {"newton_schulz_polynomial", nullptr, polynomial_cases}};
 }

@@ -250,11 +250,15 @@ void Checkpointer::start_commit() {
 int Checkpointer::poll() {
   const PhaseMark mark(context_.comm->position(), "checkpoint");
   saver_->check();
-  const int signal = stop_signal();
-  double flags[3] = {signal == SIGTERM ? 1.0 : 0.0, signal == SIGINT ? 1.0 : 0.0, saver_->done() ? 0.0 : 1.0};
+  constexpr std::size_t kSignals = std::size(kStopSignals);
+  const int own = stop_signal();
+  double flags[kSignals + 1];  // which signals ranks have noted, and whether one is not done with its writing
+  for (std::size_t i = 0; i < kSignals; ++i) flags[i] = own == kStopSignals[i] ? 1.0 : 0.0;
+  flags[kSignals] = saver_->done() ? 0.0 : 1.0;
   context_.comm->all_reduce(all_, host_view(std::span(flags)));
-  if (stage_ == Stage::writing && flags[2] == 0) start_commit();
-  return flags[0] > 0 ? SIGTERM : flags[1] > 0 ? SIGINT : 0;
+  if (stage_ == Stage::writing && flags[kSignals] == 0) start_commit();
+  const auto noted = std::find_if(flags, flags + kSignals, [](double count) { return count > 0; });
+  return noted == flags + kSignals ? 0 : kStopSignals[noted - flags];
 }
 
 void Checkpointer::finish() {

@@ -115,6 +115,8 @@ StepMetrics step_metrics(const StepResult& r, double seconds, double tokens_per_
     m.set(p + "max_over_mean_load", layer.max_over_mean());
     m.set(p + "rows_dropped", layer.rows_dropped());
     m.set(p + "entropy", layer.entropy());
+    if (layer.bias_norm) m.set(p + "bias_norm", *layer.bias_norm);
+    if (layer.bias_update_norm) m.set(p + "bias_update_norm", *layer.bias_update_norm);
     for (std::size_t e = 0; e < layer.rows.size(); ++e) {
       m.set(fmt::format("{}rows/expert_{}", p, e), layer.rows[e]);
       if (layer.dropped[e] > 0) m.set(fmt::format("{}dropped/expert_{}", p, e), layer.dropped[e]);

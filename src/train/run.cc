@@ -303,7 +303,7 @@ class RankRun {
     }
     if (stop != 0) {
       report.lines.push_back(fmt::format("stopped by {} after {} of {} steps; the same command goes on",
-                                         stop == SIGINT ? "SIGINT" : "SIGTERM", done_, setup_.steps));
+                                         name_of_signal(stop), done_, setup_.steps));
     }
   }
 

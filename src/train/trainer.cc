@@ -40,6 +40,26 @@ void flip_a_bit(const Parameters& parameters) {
 
 constexpr std::size_t kLosses = 5;  // loss, lm_loss, z_loss, balance_loss, prediction_loss
 
+double norm_of(const std::vector<float>& x) {
+  double squares = 0;
+  for (const float v : x) squares += static_cast<double>(v) * static_cast<double>(v);
+  return std::sqrt(squares);
+}
+
+// Rows of the batch that have a token. An abstract batch has all.
+double count_filled_rows(const Batch& batch) {
+  const Tensor& segments = batch.inputs_segmentation;
+  if (segments.abstract()) return static_cast<double>(segments.dim(0));
+  const auto length = static_cast<std::size_t>(segments.dim(1));
+  const std::span<const std::int32_t> all = segments.span<std::int32_t>();
+  double filled = 0;
+  for (std::size_t at = 0; at < all.size(); at += length) {
+    const auto row = all.subspan(at, length);
+    filled += std::ranges::any_of(row, [](std::int32_t s) { return s != 0; }) ? 1 : 0;
+  }
+  return filled;
+}
+
 UpdateConfig update_config(const Config& c, const ModelConfig& model) {
   UpdateConfig u;
   const bool muon = c.get_string("opt_type") == "muon";
@@ -60,6 +80,7 @@ UpdateConfig update_config(const Config& c, const ModelConfig& model) {
                         .mu_dtype = u.optimizer.mu_dtype};
     if (!c.is_none("muon_consistent_rms")) u.muon->consistent_rms = c.get_float("muon_consistent_rms");
     check(*u.muon);
+    u.muon_routers = c.get_bool("muon_include_routers");
   }
   u.grad_dtype = parse_float_dtype(c.get_string("grad_dtype"), "grad_dtype");
   u.state_on_host = c.get_bool("optimizer_memory_host_offload");
@@ -92,6 +113,7 @@ TrainConfig train_config(const Config& c, const ModelConfig& model, int stages) 
       fail_usage("[optim] use_qk_clip=true: expected attention_type=mla, whose weights it scales");
     t.qk_clip = c.get_float("qk_clip_threshold");
   }
+  t.log_bias_norms = c.get_bool("log_moe_bias_norms");
   t.accumulation = c.get_int("gradient_accumulation_steps");
   t.stage_microbatches = pipeline_microbatches(c, stages);
   t.schedule_of_stages = parse_pipeline_schedule(c.get_string("pipeline_schedule"));
@@ -187,7 +209,7 @@ void Trainer::judge(std::int64_t step, StepResult& result) {
   result.skipped = bad_steps_.skipped();
 }
 
-void Trainer::update(std::int64_t step, const StepResult& result, double factor) {
+void Trainer::update(std::int64_t step, StepResult& result, double factor) {
   updater_.update(step, result.learning_rate, factor);
   if (model_.bias_update_rate > 0) update_bias(result);
   if (config_.qk_clip > 0) clip_scores(result);
@@ -210,14 +232,16 @@ Trainer::OwnBatch Trainer::read_own(const BatchRows& batch, std::int64_t microba
     result.micro.push_back(batch.read(i * result.rows + own.begin, i * result.rows + own.end));
     result.targets += count_targets(result.micro.back());
     result.further_targets += count_further_targets(result.micro.back(), model_.predictions);
+    result.filled_rows += count_filled_rows(result.micro.back());
   }
-  double counts[] = {result.targets, result.further_targets};
+  double counts[] = {result.targets, result.filled_rows, result.further_targets};
   if (!own.axes.empty())
     context_.comm->all_reduce(context_.group(own.axes),
-                              host_view(std::span<double>(counts, model_.predictions > 0 ? 2 : 1)));
-  result.targets = counts[0], result.further_targets = counts[1];
+                              host_view(std::span<double>(counts, model_.predictions > 0 ? 3 : 2)));
+  result.targets = counts[0], result.filled_rows = counts[1], result.further_targets = counts[2];
   if (context_.abstract()) {
     result.targets = static_cast<double>(batch.rows * batch.sequence);
+    result.filled_rows = static_cast<double>(batch.rows);
     result.further_targets = result.targets * static_cast<double>(model_.predictions);
   }
   return result;
@@ -246,7 +270,9 @@ void Trainer::accumulate(std::int64_t step, const BatchRows& batch, StepResult& 
     options.target_count = divisor(result.total_weights);
     options.further_count = divisor(own.further_targets);
     options.head_scores = config_.qk_clip > 0;
-    options.balance_share = 1 / static_cast<double>(count);
+    const double counted_rows = model_.moe_execution.balance.count_padding ? static_cast<double>(rows * count)
+                                                                           : std::max(1.0, own.filled_rows);
+    options.balance_share = static_cast<double>(rows) / counted_rows;
     options.input = input;
     if (routing_ != nullptr) routing_->begin_pass(i * rows);
     ForwardResult out = forward(context_, model_, parameters_, placed, options);
@@ -335,11 +361,27 @@ void Trainer::gather_statistics(std::span<LayerLoad> loads, StepResult& result) 
   }
 }
 
-void Trainer::update_bias(const StepResult& result) {
-  for (const auto& layer : result.layers) {
+void Trainer::update_bias(StepResult& result) {
+  for (LayerStatistics& layer : result.layers) {
     const std::string name = fmt::format("layers.{}.moe.gate_bias", layer.layer);
-    updater_.add(name, bias_increment(layer.rows, model_.bias_update_rate));
+    const std::vector<float> increment = bias_increment(layer.rows, model_.bias_update_rate);
+    if (config_.log_bias_norms) {
+      layer.bias_norm = norm_of(host_copy(name));
+      layer.bias_update_norm = norm_of(increment);
+    }
+    updater_.add(name, increment);
   }
+}
+
+// A parameter that is whole on every rank of its stage, wherever that is.
+std::vector<float> Trainer::host_copy(const std::string& name) {
+  const bool here = parameters_.contains(name);
+  const Tensor value =
+      here ? parameters_[name].tensor().clone() : context_.zeros(DType::f32, {model_.moe.experts});
+  if (context_.stage.count > 1) context_.comm->all_reduce(context_.stage.across, value.view());
+  const Tensor host = read_back(context_, value, "router bias",
+                                [&] { return Memory().zeros(DType::f32, {model_.moe.experts}); });
+  return {host.span<float>().begin(), host.span<float>().end()};
 }
 
 void Trainer::clip_scores(const StepResult& result) {

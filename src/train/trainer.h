@@ -21,6 +21,7 @@ struct TrainConfig {
   ScheduleConfig schedule;
   BadStepConfig bad_steps;
   double clip = 0;                      // gradient_clipping_threshold, 0 = off
+  bool log_bias_norms = false;          // log_moe_bias_norms
   std::int64_t accumulation = 1;        // microbatches a step
   double qk_clip = 0;                   // qk_clip_threshold with use_qk_clip, 0 = off
   std::int64_t stage_microbatches = 1;  // of each, through the stages of a pipeline
@@ -37,6 +38,8 @@ struct LayerStatistics {
   std::vector<double> rows, dropped;  // per expert
   std::vector<double>
       rows_per_rank;  // rows of each rank of the expert axes, after dropping; empty when experts are whole
+  // Of the router's bias before the update, and of the update (log_moe_bias_norms).
+  std::optional<double> bias_norm = {}, bias_update_norm = {};
   double max_over_mean() const;
   double entropy() const;  // of the shares, natural log
   double rows_dropped() const;
@@ -92,14 +95,16 @@ class Trainer {
     std::vector<Batch> micro;                 // of each microbatch
     std::int64_t rows = 0;                    // of a whole microbatch
     double targets = 0, further_targets = 0;  // the latter of prediction layers
+    double filled_rows = 0;                   // rows of all microbatches that have a token
   };
   OwnBatch read_own(const BatchRows& batch, std::int64_t microbatches);
   void forward_only(const OwnBatch& batch, ForwardOptions options,
                     const std::function<void(const ForwardResult&)>& use);
   void accumulate(std::int64_t step, const BatchRows& batch, StepResult& result);
   void judge(std::int64_t step, StepResult& result);
-  void update(std::int64_t step, const StepResult& result, double factor);
-  void update_bias(const StepResult& result);
+  void update(std::int64_t step, StepResult& result, double factor);
+  void update_bias(StepResult& result);
+  std::vector<float> host_copy(const std::string& name);
   void clip_scores(const StepResult& result);
   // The values of some scalars, with one look at the device; 0 for an undefined one.
   std::vector<double> read_losses(std::span<const Array> losses);

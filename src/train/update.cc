@@ -16,6 +16,11 @@ namespace switchyard {
 
 namespace {
 
+// Whether Muon updates the parameter, matrix by matrix.
+bool goes_to_muon(const UpdateConfig& config, const ParameterSpec& spec) {
+  return config.muon && spec.matrix.inputs > 0 && (config.muon_routers || !spec.name.ends_with(".moe.gate"));
+}
+
 // A parameter's elements on this rank, in a row.
 TensorView elements_of(const Parameter& parameter) {
   const Tensor& weight = parameter.array.tensor();
@@ -59,7 +64,7 @@ Updater::Range Updater::make_range(const Parameter& p, OwnerLoads& loads) const 
       [&](const std::string& pattern) { return fnmatch(pattern.c_str(), p.spec.name.c_str(), 0) == 0; });
   range.decay = range.decay && !config_.decay_mask.find_in(p.spec.name);
   if (!p.spec.trained) return range;
-  if (config_.muon && p.spec.matrix.inputs > 0) {
+  if (goes_to_muon(config_, p.spec)) {
     range.exchange = std::make_unique<MatrixExchange>(context_, p, loads);
     range.state = {context_.zeros(config_.muon->mu_dtype, {range.count})};
   } else {
@@ -76,7 +81,7 @@ Updater::Range Updater::make_range(const Parameter& p, OwnerLoads& loads) const 
 
 std::vector<StateTensor> state_tensors(const UpdateConfig& config, const ParameterSpec& spec) {
   if (!spec.trained) return {};
-  if (config.muon && spec.matrix.inputs > 0) return {{".mu", config.muon->mu_dtype}};
+  if (goes_to_muon(config, spec)) return {{".mu", config.muon->mu_dtype}};
   std::vector<StateTensor> tensors;
   for (const Tensor& state : Optimizer::make(config.optimizer)->init(Memory(), spec.dtype, 0))
     tensors.push_back({tensors.empty() ? ".mu" : ".nu", state.dtype()});
@@ -151,6 +156,7 @@ double Updater::weight_norm() {
   const InsideOp inside(context_, "weight_norm", "update");
   std::vector<SquareSumArgs> unknown;
   for (Range& range : ranges_) {
+    if (!range.parameter->spec.counted) continue;
     if (!range.squares_known) unknown.push_back({weight_of(range), range.squares});
     range.squares_known = true;
   }
@@ -285,7 +291,8 @@ void Updater::add(const std::string& name, const std::vector<float>& increments)
   Tensor host(Memory(), DType::f32, shape);
   std::copy(increments.begin(), increments.end(), host.data<float>());
   for (Range& range : ranges_) {
-    if (range.parameter->spec.name != name || range.count == 0) continue;
+    const ParameterSpec& spec = range.parameter->spec;
+    if (spec.name != name || spec.frozen || range.count == 0) continue;
     range.squares_known = false;
     const Tensor some = to_device(context_.memory, host).slice_rows(range.begin, range.begin + range.count);
     switchyard::add(*context_.pool, weight_of(range), some.view(), weight_of(range));

@@ -28,6 +28,7 @@ namespace switchyard {
 struct UpdateConfig {
   OptimizerConfig optimizer;       // with muon: of the parameters that are no matrix
   std::optional<MuonConfig> muon;  // opt_type=muon
+  bool muon_routers = true;        // whether Muon updates the routers' weights, too
   DType grad_dtype = DType::f32;
   bool state_on_host = false;  // optimizer_memory_host_offload: where the context offloads, state lies there
   std::vector<std::string> decay_exclude;  // patterns of parameter names (glob)
@@ -53,14 +54,14 @@ class Updater {
   double gradient_squares();
   // Lets go of reduced gradients: their step is left out.
   void drop_gradients();
-  // L2 norm over all parameters, alike on all ranks. Collective; sums over all ranks, so nobody reads a
-  // weight before all are written.
+  // L2 norm over all parameters, alike on all ranks; a router's bias that the optimizer does not update is none.
+  // Collective; sums over all ranks, so nobody reads a weight before all are written.
   double weight_norm();
   // One step on gradients times `factor`; `step` counts from 0. Collective.
   void update(std::int64_t step, double learning_rate, double factor);
   // After updates and additions: ranks that do not share memory tell each other their shares. Collective.
   void publish() const;
-  // weight[i] += increments[i], for a float32 parameter that is whole on every rank.
+  // weight[i] += increments[i], for a float32 parameter that is whole on every rank; a frozen one stays.
   void add(const std::string& name, const std::vector<float>& increments);
 
   // weight[.., i, j] *= factors[i, j] in f32, for the last two dims of a weight with three that trains here;

@@ -22,7 +22,8 @@ constexpr double kFinalShare = 0.1;
 struct RunFiles {
   std::string own;  // path without ".json"
   std::optional<std::string> sibling;
-  bool results_of_sibling = false;  // the reference's own numbers depend on the sharding: fsdp8
+  // Metrics that are the sibling's, for the reference's own depend on the sharding.
+  std::vector<std::string> metrics_of_sibling;
 
   std::string find(const std::string& suffix) const {
     if (std::filesystem::exists(own + suffix) || !sibling) return own + suffix;
@@ -30,14 +31,25 @@ struct RunFiles {
   }
 };
 
-RunFiles files_of(const std::filesystem::path& path) {
+RunFiles files_of(const std::filesystem::path& path, const nlohmann::json& run) {
   RunFiles files;
   const std::string name = path.stem();
   files.own = path.parent_path() / name;
+  if (run.contains("maxtext_version")) {
+    const nlohmann::json sibling = run.value("weights_of", nlohmann::json());
+    if (!sibling.is_string()) return files;
+    files.sibling = path.parent_path() / sibling.get<std::string>();
+    // The sparse path logs the balance loss of one shard.
+    if (run["config"].value("sparse_matmul", true))
+      files.metrics_of_sibling = {"learning/moe_lb_loss", "learning/loss"};
+    return files;
+  }
   for (const std::string suffix : {"_fsdp8", "_ep8_dense", "_ep8"}) {
     if (!name.ends_with(suffix)) continue;
     files.sibling = path.parent_path() / (name.substr(0, name.size() - suffix.size()) + "_1dev");
-    files.results_of_sibling = suffix == "_fsdp8";
+    if (suffix == "_fsdp8") {
+      for (const auto& metric : run["metrics"].at(0).items()) files.metrics_of_sibling.push_back(metric.key());
+    }
     break;
   }
   return files;
@@ -50,6 +62,19 @@ nlohmann::json read_run(const std::string& path) {
       fail_usage("[verify] {}: no training run, it has no `{}`", path, key);
   }
   return run;
+}
+
+// What ours is compared with: the run's own results, but for what depends on the sharding.
+nlohmann::json results_of(const RunFiles& files, const nlohmann::json& run) {
+  if (files.metrics_of_sibling.empty()) return run;
+  const nlohmann::json sibling = read_run(*files.sibling + ".json");
+  const bool all = files.metrics_of_sibling.size() == run["metrics"].at(0).size();
+  nlohmann::json results = all ? sibling : run;
+  for (std::size_t step = 0; step < results["metrics"].size(); ++step) {
+    for (const std::string& metric : files.metrics_of_sibling)
+      results["metrics"][step][metric] = sibling["metrics"].at(step).at(metric);
+  }
+  return results;
 }
 
 Tensor matrix_of(const nlohmann::json& rows) {
@@ -212,12 +237,12 @@ class RunCase {
 CaseReport verify_training_run(const CaseRequest& request) {
   CaseReport report{request.path, "training run", "", {}, {}, ""};
   const nlohmann::json run = read_run(request.path);
-  const RunFiles files = files_of(request.path);
-  const nlohmann::json results = files.results_of_sibling ? read_run(*files.sibling + ".json") : run;
+  const RunFiles files = files_of(request.path, run);
+  const nlohmann::json results = results_of(files, run);
   const Tensor inputs = matrix_of(run["batch"].at("inputs")), targets = matrix_of(run["batch"].at("targets"));
   if (inputs.rank() != 2) fail_usage("[verify] {}: expected batch inputs [B,S]", request.path);
   std::map<std::string, nlohmann::json> keys = run["config"];
-  keys["compat"] = "maxtext";
+  keys["compat"] = run.contains("maxtext_version") ? "maxtext" : std::string(kCompat202608);
   keys["ranks"] = run["devices"];
   const Config config = case_config(std::move(keys), request, inputs.dim(0), inputs.dim(1), report);
   ModelConfig model = model_config(config);

@@ -6,6 +6,7 @@
 
 #include "checkpoint/checkpoint_folder.h"
 #include "child.h"
+#include "dist/comm/stop_signal.h"
 
 namespace switchyard::cli_test {
 namespace {
@@ -142,7 +143,7 @@ TEST_F(Checkpoints, AreWrittenWhenTheKeysSay) {
 
 TEST_F(Checkpoints, SignalsSaveAndEnd) {
   const Arguments endless{"steps=1000000", "learning_rate_schedule_steps=100", "checkpoint_period=1000000"};
-  for (const int signal : {SIGTERM, SIGINT}) {
+  for (const int signal : kStopSignals) {
     const std::string name = "signal" + std::to_string(signal);
     const pid_t child = start(command(name, endless + Arguments{"ranks=2"}));
     await_step(name, 3);
@@ -159,6 +160,42 @@ TEST_F(Checkpoints, SignalsSaveAndEnd) {
     expect_same(checkpoint(name, found[0].step + 2), checkpoint(all, found[0].step + 2));
     EXPECT_EQ(steps_of(name), steps_of(all));
   }
+}
+
+// What a link names is never removed or written through.
+TEST_F(Checkpoints, PruningRemovesALinkItself) {
+  train_as("linked", {"steps=4"});
+  const std::string folder = path("out/linked/checkpoints/");
+  fs::rename(folder + "4", path("archive"));
+  fs::create_directory_symlink(path("archive"), folder + "4");
+  const auto files = std::distance(fs::directory_iterator(path("archive")), fs::directory_iterator());
+  EXPECT_GT(files, 0);
+  train_as("linked", {"steps=8", "max_num_checkpoints_to_keep=1"});
+  EXPECT_FALSE(fs::exists(fs::symlink_status(folder + "4")));
+  EXPECT_FALSE(fs::exists(fs::symlink_status(folder + ".removing-4")));
+  EXPECT_EQ(std::distance(fs::directory_iterator(path("archive")), fs::directory_iterator()), files);
+}
+
+// Standard output closed by whoever starts the program, and a limit of file size.
+TEST_F(Checkpoints, WhatShellsDoToAProgram) {
+  const auto in_shell = [&](const std::string& before, const Arguments& arguments, const std::string& after) {
+    std::string line = before + " exec '" + program() + "'";
+    for (const std::string& argument : arguments) line += " '" + argument + "'";
+    const pid_t child = ::fork();
+    if (child == 0) {
+      fs::current_path(path("."));
+      ::execl("/bin/bash", "bash", "-c", (line + after).c_str(), static_cast<char*>(nullptr));
+      ::_exit(127);
+    }
+    return wait_for(child);
+  };
+  EXPECT_EQ(in_shell("", command("closed"), " >&- 2>&-"), 0);
+  EXPECT_EQ(steps_of("closed").size(), 10u);  // each line is one object
+  const std::string told = path("told");
+  EXPECT_EQ(in_shell("ulimit -f 4;", command("limited"), " >/dev/null 2>'" + told + "'"), 1);
+  std::ifstream file(told);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_NE(text.find("File too large"), std::string::npos) << text;
 }
 
 // Killed at random moments, again and again, the run ends where the undisturbed one does.

@@ -70,11 +70,10 @@ TEST(Fenced, HubCasesPass) {
 
 TEST(Fenced, LayerAndTrainingCasesPass) {
   int cases = 0;
-  for (const char* folder : {"maxtext_moe", "maxtext_train"}) {
+  for (const std::string folder : {"maxtext_moe", "maxtext_train", "maxtext025_moe", "maxtext025_train"}) {
     for (const auto& item : fs::directory_iterator(kGolden / folder)) {
       const fs::path path = item.path();
-      const bool is_run = path.extension() == ".json" && path.filename() != "collectives.json";
-      if (std::string(folder) == "maxtext_train" && !is_run) continue;
+      if (folder.ends_with("_train") && path.extension() != ".json") continue;
       expect_pass(path, {});
       expect_pass(path, {"ranks=4", "ici_fsdp_parallelism=4"});
       ++cases;

@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-const std::string kGolden = std::string(kSourceFolder) + "/tests/golden/maxtext_train/";
+const std::string kGolden = std::string(kSourceFolder) + "/tests/golden/maxtext_collectives/";
 constexpr const char* kSwitch = "moe_dispatch_no_expert_sharding";
 
 json read(const std::string& name) {

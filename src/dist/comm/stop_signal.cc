@@ -1,6 +1,7 @@
 #include "dist/comm/stop_signal.h"
 
 #include <signal.h>
+#include <string.h>
 
 #include <atomic>
 
@@ -27,8 +28,16 @@ void catch_stop_signals() {
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
   catching = true;
-  for (const int signal : {SIGTERM, SIGINT})
+  for (const int signal : kStopSignals) {
+    struct sigaction before {};
+    CHECK(::sigaction(signal, nullptr, &before) == 0, "signal {}", signal);
+    if (before.sa_handler == SIG_IGN) continue;
     CHECK(::sigaction(signal, &action, nullptr) == 0, "signal {}", signal);
+  }
+}
+
+std::string name_of_signal(int signal) {
+  return std::string("SIG") + ::sigabbrev_np(signal);
 }
 
 bool note_stop_signal(int signal) {

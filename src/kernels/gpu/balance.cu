@@ -56,7 +56,7 @@ GPU_KERNEL token_probabilities(Scores s, float* probabilities) {
     warp_scores(RouterScore::softmax, scores, scores, s.experts);
     for (std::int64_t e = lane_index(); e < s.experts; e += kWarp) out[e] = scores[e];
   } else {
-    const float sum = s.score == RouterScore::sigmoid ? sum_of(scores, s.experts) : 1.0f;
+    const float sum = scores_each_alone(s.score) ? sum_of(scores, s.experts) : 1.0f;
     for (std::int64_t e = lane_index(); e < s.experts; e += kWarp) out[e] = scores[e] / sum;
   }
 }
@@ -136,7 +136,7 @@ GPU_KERNEL token_gradients(Scores s, const float* probabilities, const double* s
   warp_scores(s.score, scores, scores, s.experts);
   if (s.softmax_of_scores) {
     warp_scores_backward<false>(RouterScore::softmax, p, dp, dscores, s.experts);
-  } else if (s.score == RouterScore::sigmoid) {
+  } else if (scores_each_alone(s.score)) {
     const float sum = sum_of(scores, s.experts), mean = warp_mean_from_first(p, dp, s.experts);
     for (std::int64_t e = lane_index(); e < s.experts; e += kWarp) dscores[e] = (dp[e] - dp[0] - mean) / sum;
   } else {
@@ -150,7 +150,7 @@ GPU_KERNEL token_gradients(Scores s, const float* probabilities, const double* s
 GPU_KERNEL count_chosen(const std::int32_t* ids, const std::int32_t* segments, std::int64_t count,
                         std::int64_t slots, std::int32_t* counts) {
   const std::int64_t i = block_index() * thread_count() + thread_index();
-  if (i < count && counts_token(segments, i / slots)) atomic_add(&counts[ids[i]], 1);
+  if (i < count && ids[i] >= 0 && counts_token(segments, i / slots)) atomic_add(&counts[ids[i]], 1);
 }
 
 GPU_KERNEL clear_counts(std::int32_t* counts, std::int64_t count) {

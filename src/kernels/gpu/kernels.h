@@ -29,6 +29,7 @@
 #include "kernels/rope_tables.h"
 #include "kernels/route.h"
 #include "kernels/sigmoid_gate.h"
+#include "kernels/round_to_e5m2.h"
 #include "kernels/soft_cap.h"
 #include "kernels/strided_copy.h"
 #include "kernels/sum_over_dim.h"
@@ -141,6 +142,9 @@ void unpack_weights(const UnpackArgs& args);
 // embedding.cu
 void embedding_lookup(const EmbeddingLookupArgs& args);
 void embedding_backward(const EmbeddingBackwardArgs& args);
+
+// round_to_e5m2.cu
+void round_to_e5m2(const RoundToE5m2Args& args);
 
 // soft_cap.cu
 void soft_cap(float cap, const TensorView& x, const TensorView& out);

@@ -52,7 +52,7 @@ GPU_FUNCTION void keep_best_groups(const RoutingRule& rule, float* selection, st
         second = s;
       }
     }
-    group_scores[g] = rule.score == RouterScore::sigmoid && size > 1 ? best + second : best;
+    group_scores[g] = scores_each_alone(rule.score) && size > 1 ? best + second : best;
   }
   warp_barrier();
   std::uint64_t last = kNoRank;
@@ -64,23 +64,53 @@ GPU_FUNCTION void keep_best_groups(const RoutingRule& rule, float* selection, st
   warp_barrier();
 }
 
+// What is weighed of an expert, and what the weights are divided by; kernels/route.cc says the same of the host.
+struct Weighed {
+  const float *scores, *bias;  // bias: null where weights do not hold it
+  GPU_FUNCTION float operator()(std::int32_t id) const {
+    return scores[id] + (bias == nullptr ? 0.0f : bias[id]);
+  }
+};
+
+GPU_FUNCTION Weighed weighed_of(const RoutingRule& rule, const float* scores, const float* bias, bool given) {
+  const bool with_bias = rule.random || rule.weights_include_bias || (given && rule.given_as_maxtext);
+  return {scores, with_bias ? bias : nullptr};
+}
+
+// How often expert 0 counts in the sum of weights for slots without an expert.
+GPU_FUNCTION float stand_ins(const RoutingRule& rule, const std::int32_t* ids, std::int64_t slots) {
+  float count = 0;
+  for (std::int64_t k = 0; k < slots && rule.given_as_maxtext; ++k) count += ids[k] < 0 ? 1.0f : 0.0f;
+  return count;
+}
+
+GPU_FUNCTION float sum_to_divide_by(const RoutingRule& rule, const Weighed& weighed, const std::int32_t* ids,
+                                    std::int64_t slots) {
+  float sum = rule.normalise_epsilon;
+  for (std::int64_t k = 0; k < slots; ++k) sum += ids[k] >= 0 ? weighed(ids[k]) : 0.0f;
+  const float others = stand_ins(rule, ids, slots);
+  return others > 0 ? sum + others * weighed(0) : sum;
+}
+
 // Weights of the chosen ids, by one lane.
-GPU_FUNCTION void weigh(const RoutingRule& rule, const float* scores, const float* bias,
-                        const std::int32_t* ids, std::int64_t slots, float* weights) {
-  const bool with_bias = bias != nullptr && (rule.random || rule.weights_include_bias);
-  for (std::int64_t k = 0; k < slots; ++k) weights[k] = scores[ids[k]] + (with_bias ? bias[ids[k]] : 0.0f);
-  if (rule.random) return;
-  if (rule.softmax_over_selected) {
-    float top = weights[0], sum = 0;
-    for (std::int64_t k = 1; k < slots; ++k) top = weights[k] > top ? weights[k] : top;
-    for (std::int64_t k = 0; k < slots; ++k) sum += (weights[k] = expf(weights[k] - top));
-    for (std::int64_t k = 0; k < slots; ++k) weights[k] /= sum;
+GPU_FUNCTION void weigh(const RoutingRule& rule, const Weighed& weighed, const std::int32_t* ids,
+                        std::int64_t slots, float* weights) {
+  if (rule.softmax_over_selected && !rule.random) {
+    float top = -INFINITY, sum = 0;
+    for (std::int64_t k = 0; k < slots; ++k) {
+      weights[k] = ids[k] >= 0 ? weighed(ids[k]) : -INFINITY;
+      top = weights[k] > top ? weights[k] : top;
+    }
+    for (std::int64_t k = 0; k < slots; ++k) sum += (weights[k] = ids[k] >= 0 ? expf(weights[k] - top) : 0.0f);
+    for (std::int64_t k = 0; k < slots; ++k) weights[k] = sum > 0 ? weights[k] / sum : 0.0f;
     return;
   }
-  float sum = rule.normalise_epsilon;
-  for (std::int64_t k = 0; k < slots; ++k) sum += weights[k];
-  for (std::int64_t k = 0; k < slots; ++k)
-    weights[k] = (rule.normalise ? weights[k] / sum : weights[k]) * rule.scaling;
+  const bool divides = rule.normalise && !rule.random;
+  const float sum = divides ? sum_to_divide_by(rule, weighed, ids, slots) : 1.0f;
+  for (std::int64_t k = 0; k < slots; ++k) {
+    const float w = ids[k] >= 0 ? weighed(ids[k]) : 0.0f;
+    weights[k] = rule.random || ids[k] < 0 ? w : (divides ? w / sum : w) * rule.scaling;
+  }
 }
 
 // Floats of shared memory that a token takes: scores, selection, and the groups' scores.
@@ -97,7 +127,7 @@ GPU_KERNEL choose_experts(RoutingRule rule, const float* logits, const float* bi
   float* const scores = dynamic_shared<float>() + warp * floats;
   float* const selection = scores + experts;
   std::int32_t* const chosen = ids + token * slots;
-  const bool given = choices != nullptr && choices[token * slots] >= 0;
+  const bool given = choices != nullptr && choices[token * slots] != -1;
   for (std::int64_t e = lane_index(); e < experts; e += kWarp) scores[e] = logits[token * experts + e];
   warp_barrier();
   warp_scores(rule.score, scores, scores, experts);
@@ -111,9 +141,12 @@ GPU_KERNEL choose_experts(RoutingRule rule, const float* logits, const float* bi
   std::uint64_t last = kNoRank;
   for (std::int64_t k = 0; k < slots; ++k) {
     if (!given) last = best_below(last, selection, experts);
-    if (lane_index() == 0) chosen[k] = given ? choices[token * slots + k] : index_of_rank(last);
+    if (lane_index() != 0) continue;
+    const std::int32_t id = given ? choices[token * slots + k] : index_of_rank(last);
+    chosen[k] = id == kUnusedSlot ? -1 : id;
   }
-  if (lane_index() == 0) weigh(rule, scores, bias, chosen, slots, weights + token * slots);
+  if (lane_index() == 0)
+    weigh(rule, weighed_of(rule, scores, bias, given), chosen, slots, weights + token * slots);
 }
 
 // d - Σ_j w_j d_j by differences, as the host's kernel has it.
@@ -123,20 +156,22 @@ GPU_FUNCTION float difference_from_mean(const float* weights, const float* d, st
   return sum;
 }
 
-GPU_FUNCTION void weigh_backward(const RoutingRule& rule, const float* scores, const float* bias,
-                                 const std::int32_t* ids, const float* weights, const float* dweights,
-                                 std::int64_t slots, float* dscores) {
+GPU_FUNCTION void weigh_backward(const RoutingRule& rule, const Weighed& weighed, const std::int32_t* ids,
+                                 const float* weights, const float* dweights, std::int64_t slots,
+                                 float* dscores) {
   const bool normalises = !rule.random && !rule.softmax_over_selected && rule.normalise;
-  float sum = rule.normalise_epsilon;
-  for (std::int64_t k = 0; normalises && k < slots; ++k)
-    sum += scores[ids[k]] + (rule.weights_include_bias && bias != nullptr ? bias[ids[k]] : 0.0f);
+  const float sum = normalises ? sum_to_divide_by(rule, weighed, ids, slots) : 1.0f,
+              others = normalises ? stand_ins(rule, ids, slots) : 0.0f;
+  const float of_others = others > 0 ? others * rule.scaling * weighed(0) / sum : 0.0f;  // their weights
+  if (others > 0) dscores[0] += others * difference_from_mean(weights, dweights, slots, 0) / sum;
   for (std::int64_t k = 0; k < slots; ++k) {
+    if (ids[k] < 0) continue;
     float d = dweights[k];
     if (rule.random) {
     } else if (rule.softmax_over_selected) {
       d = weights[k] * difference_from_mean(weights, dweights, slots, d);
     } else if (rule.normalise) {
-      d = (difference_from_mean(weights, dweights, slots, d) +
+      d = (difference_from_mean(weights, dweights, slots, d) + of_others * d +
            rule.scaling * d * rule.normalise_epsilon / sum) /
           sum;
     } else {
@@ -147,8 +182,8 @@ GPU_FUNCTION void weigh_backward(const RoutingRule& rule, const float* scores, c
 }
 
 // `all_dscores`: [tokens, experts], or null.
-GPU_KERNEL choice_gradients(RoutingRule rule, const float* logits, const float* bias, const std::int32_t* ids,
-                            const float* weights, const float* dweights, std::int64_t tokens,
+GPU_KERNEL choice_gradients(RoutingRule rule, const float* logits, const float* bias,
+                            const std::int32_t* choices, const std::int32_t* ids, const float* weights, const float* dweights, std::int64_t tokens,
                             std::int64_t experts, std::int64_t slots, float* dlogits, float* all_dscores) {
   const int warp = thread_index() / kWarp;
   const std::int64_t token = block_index() * kWarps + warp;
@@ -162,8 +197,10 @@ GPU_KERNEL choice_gradients(RoutingRule rule, const float* logits, const float* 
   warp_barrier();
   warp_scores(rule.score, scores, scores, experts);
   const std::int64_t at = token * slots;
+  const bool given = choices != nullptr && choices[at] != -1;
   if (lane_index() == 0)
-    weigh_backward(rule, scores, bias, ids + at, weights + at, dweights + at, slots, dscores);
+    weigh_backward(rule, weighed_of(rule, scores, bias, given), ids + at, weights + at, dweights + at, slots,
+                   dscores);
   warp_barrier();
   warp_scores_backward<false>(rule.score, scores, dscores, dlogits + token * experts, experts);
   for (std::int64_t e = lane_index(); e < experts && all_dscores != nullptr; e += kWarp)
@@ -206,7 +243,7 @@ void route_backward(const RouteBackwardArgs& args) {
           .threads = kThreads,
           .shared_bytes = static_cast<std::size_t>(kWarps * 2 * experts) * sizeof(float)},
          choice_gradients, args.rule, args.logits.device_data<float>(), args.bias.device_data<float>(),
-         args.ids.device_data<std::int32_t>(), args.weights.device_data<float>(),
+         args.choices.device_data<std::int32_t>(), args.ids.device_data<std::int32_t>(), args.weights.device_data<float>(),
          args.dweights.device_data<float>(), tokens, experts, slots, args.dlogits.device_data<float>(),
          dscores.data<float>());
   if (args.dbias.defined())

@@ -21,8 +21,13 @@ GPU_FUNCTION void warp_scores(RouterScore score, const float* logits, float* sco
     sum = warp_sum(sum);
     for (std::int64_t e = lane_index(); e < experts; e += kWarp) scores[e] = expf(logits[e] - top) / sum;
   } else {
-    for (std::int64_t e = lane_index(); e < experts; e += kWarp)
-      scores[e] = score == RouterScore::sigmoid ? 1.0f / (1.0f + expf(-logits[e])) : logits[e];
+    for (std::int64_t e = lane_index(); e < experts; e += kWarp) {
+      const float x = logits[e];
+      scores[e] = score == RouterScore::sigmoid ? 1.0f / (1.0f + expf(-x))
+                  : score == RouterScore::sqrt_softplus
+                      ? sqrtf((x > 0 ? x : 0.0f) + log1pf(expf(x > 0 ? -x : x)))
+                      : x;
+    }
   }
   warp_barrier();
 }
@@ -43,6 +48,8 @@ GPU_FUNCTION void warp_scores_backward(RouterScore score, const float* scores, c
     float d = dscores[e];
     if (score == RouterScore::softmax) d = scores[e] * (d - dscores[0] - mean);
     if (score == RouterScore::sigmoid) d = d * scores[e] * (1 - scores[e]);
+    if (score == RouterScore::sqrt_softplus)
+      d = scores[e] > 0 ? d * (-expm1f(-scores[e] * scores[e]) / (2 * scores[e])) : 0;
     dlogits[e] = adds ? dlogits[e] + d : d;
   }
 }

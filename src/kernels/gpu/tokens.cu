@@ -22,7 +22,7 @@ GPU_KERNEL spread_weights(const std::int32_t* ids, const float* weights, std::in
 GPU_KERNEL collect_weights(const std::int32_t* ids, const float* dout, std::int64_t tokens,
                            std::int64_t slots, float* dweights) {
   const std::int64_t i = block_index() * kThreads + thread_index();
-  if (i < tokens * slots) dweights[i] = dout[ids[i] * tokens + i / slots];
+  if (i < tokens * slots) dweights[i] = ids[i] < 0 ? 0.0f : dout[ids[i] * tokens + i / slots];
 }
 
 // A block takes a row; `bytes`: of a token.

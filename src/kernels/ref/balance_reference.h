@@ -28,10 +28,13 @@ struct BalanceTwin {
     if (score == RouterScore::sigmoid) {
       for (double& v : p) v = 1 / (1 + std::exp(-v));
     }
+    if (score == RouterScore::sqrt_softplus) {
+      for (double& v : p) v = std::sqrt(std::log1p(std::exp(v)));
+    }
     for (std::size_t e = 0; e < bias.size(); ++e) p[e] += bias[e];
     if (softmax_of_scores) {
       softmax(p);
-    } else if (score == RouterScore::sigmoid) {
+    } else if (scores_each_alone(score)) {
       double sum = 0;
       for (const double v : p) sum += v;
       for (double& v : p) v /= sum;

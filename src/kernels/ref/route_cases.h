@@ -34,6 +34,9 @@ inline std::vector<NamedRule> routing_rules() {
   all.push_back({"sigmoid with bias, in groups", sigmoid, true});
   sigmoid.weights_include_bias = true;
   all.push_back({"weights of biased sigmoid", sigmoid, true});
+  sigmoid.weights_include_bias = false;
+  sigmoid.score = RouterScore::sqrt_softplus;
+  all.push_back({"square root of softplus with bias, in groups", sigmoid, true});
   all.push_back({"sigmoid of the largest logits",
                  {.score = RouterScore::sigmoid, .softmax_over_selected = false, .choose_by_logit = true}});
   return all;

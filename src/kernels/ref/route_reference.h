@@ -34,7 +34,7 @@ inline std::vector<std::int32_t> chosen_ids(const RoutingRule& rule, std::span<c
       std::vector<float> members(scores.begin() + static_cast<std::ptrdiff_t>(g * size),
                                  scores.begin() + static_cast<std::ptrdiff_t>((g + 1) * size));
       std::sort(members.rbegin(), members.rend());
-      of_group.push_back(members[0] + (rule.score == RouterScore::sigmoid && size > 1 ? members[1] : 0));
+      of_group.push_back(members[0] + (scores_each_alone(rule.score) && size > 1 ? members[1] : 0));
     }
     const auto kept = best_places(of_group, rule.kept_groups);
     for (std::size_t e = 0; e < scores.size(); ++e) {
@@ -56,6 +56,7 @@ inline std::vector<double> chosen_weights(const RoutingRule& rule, const std::ve
     double w = logits[e];
     if (rule.score == RouterScore::softmax) w = std::exp(w) / sum;
     if (rule.score == RouterScore::sigmoid) w = 1 / (1 + std::exp(-w));
+    if (rule.score == RouterScore::sqrt_softplus) w = std::sqrt(std::log1p(std::exp(w)));
     if (!bias.empty() && (rule.random || rule.weights_include_bias)) w += bias[e];
     if (!rule.random && rule.softmax_over_selected) w = std::exp(w);
     weights.push_back(w);
