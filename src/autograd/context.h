@@ -1,6 +1,7 @@
 // Context: everything one rank owns, passed explicitly. There is no global state.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -40,13 +41,25 @@ struct Assumptions {
 
 // The layers that a rank runs, where a pipeline spreads them over the mesh axis `stage`. The ranks of one
 // stage have a mesh without that axis and rank numbers of their own; everything but the pipeline itself sees
-// only them.
+// only them. A stage has `repeats` blocks of layers: block b of a stage stands behind block b of the stage
+// before, and block b + 1 of the first stage behind block b of the last.
 struct Stage {
   int index = 0, count = 1;
-  std::vector<int> ranks;  // world rank of every rank of this stage; empty: the same number
-  ProcessGroup across;     // the ranks at this rank's place in every stage, under the name "stage"
+  int repeats = 1;
+  std::vector<int> ranks;                    // world rank of every rank of this stage; empty: the same number
+  std::vector<int> first_ranks, last_ranks;  // of the first and of the last stage
+  ProcessGroup across;  // the ranks at this rank's place in every stage, under the name "stage"
+  // Of the embedding, and of the head.
   bool is_first() const { return index == 0; }
   bool is_last() const { return index + 1 == count; }
+
+  // One of all blocks, in the order in which a microbatch passes them.
+  struct Block {
+    int index = 0, count = 1;
+    bool is_first() const { return index == 0; }
+    bool is_last() const { return index + 1 == count; }
+  };
+  Block block(int of_stage) const { return {of_stage * count + index, count * repeats}; }
 };
 
 struct Context {
@@ -99,8 +112,25 @@ struct Context {
     return found->second;
   }
 
+  // On the first and the last stage of a pipeline: the same ranks of both, in the order of the run.
+  const ProcessGroup& group_on_ends(const Axes& axes) const {
+    const auto [found, is_new] = groups_on_ends_.try_emplace(axes);
+    if (is_new) {
+      ProcessGroup& group = found->second;
+      for (const int member : mesh->group(rank, axes)) {
+        const auto place = static_cast<std::size_t>(member);
+        group.ranks.insert(group.ranks.end(), {stage.first_ranks[place], stage.last_ranks[place]});
+      }
+      std::ranges::sort(group.ranks);
+      const auto me = std::ranges::find(group.ranks, stage.ranks[static_cast<std::size_t>(rank)]);
+      group.index = static_cast<int>(me - group.ranks.begin());
+      group.axis = axes.empty() ? "stage" : "stage+" + joined(axes);
+    }
+    return found->second;
+  }
+
  private:
-  mutable std::map<Axes, ProcessGroup> groups_;
+  mutable std::map<Axes, ProcessGroup> groups_, groups_on_ends_;
 };
 
 // x in memory of the host: x itself, or a copy. It counts as a look at `what`. On the abstract device nothing

@@ -1,6 +1,7 @@
 #include "cli/plan_command.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -78,8 +79,11 @@ void print_stages(const std::vector<StepPlan>& stages, const Topology& topology)
              "seconds");
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const StepPlan& s = stages[i];
-    fmt::print("{:<8}{:<12}{:>12}{:>14}{:>14.4g}{:>12.4g}\n", i,
-               range_text(static_cast<std::size_t>(s.layers.begin), static_cast<std::size_t>(s.layers.end)),
+    std::vector<std::string> blocks;
+    for (const LayerRange& block : s.layers)
+      blocks.push_back(
+          range_text(static_cast<std::size_t>(block.begin), static_cast<std::size_t>(block.end)));
+    fmt::print("{:<8}{:<12}{:>12}{:>14}{:>14.4g}{:>12.4g}\n", i, fmt::join(blocks, " "),
                gib(s.memory.weights), gib(s.cost.peak_bytes), s.flops * 1e-12, s.seconds());
   }
   const std::size_t largest = largest_stage(stages);

@@ -106,6 +106,9 @@ ModelToRun model_to_run(const std::string& command, const Processes& processes,
     fail_usage("[{}] mtp_draft=true: the model has no prediction layers (mtp_num_layers=0)", command);
   if (drafts && model.has_delta())  // a token that was guessed wrong cannot be taken back out of one
     fail_usage("[{}] mtp_draft=true: a model with gated delta nets remembers whole texts only", command);
+  if (drafts && mesh.axis_size("stage") > 1)
+    fail_usage("[{}] mtp_draft=true: drafts over a pipeline are planned, not built yet; set mtp_draft=false",
+               command);
   const std::string type = config.get_string("tokenizer_type"), path = config.get_string("tokenizer_path");
   if (type != "byte" && path.empty())
     fail_usage("[{}] tokenizer_path: expected the model's tokenizer, got none (or tokenizer_type=byte)",

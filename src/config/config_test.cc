@@ -224,6 +224,8 @@ TEST(Config, SaysWhatOtherKeysLeaveWithoutEffect) {
   EXPECT_MENTIONS(config_of({"pipeline_schedule=gpipe"}).notices().at(0), "pipeline_schedule has no effect",
                   "no pipeline");
   EXPECT_TRUE(config_of({"pipeline_schedule=gpipe", "ici_pipeline_parallelism=2"}).notices().empty());
+  EXPECT_MENTIONS(config_of({"num_pipeline_repeats=2"}).notices().at(0), "num_pipeline_repeats has no effect",
+                  "no pipeline");
 }
 
 TEST(Config, SaysWhichRowsKeysCannotMake) {

@@ -232,7 +232,8 @@ std::vector<std::string> ineffective_keys(const Config& config) {
   check("capacity_factor", config.get_float("capacity_factor") > 0, false);
   check("moe_dispatch_no_expert_sharding", config.get_bool("moe_dispatch_no_expert_sharding"), false);
   if (config.get_int("ici_pipeline_parallelism") == 1 && config.get_int("dcn_pipeline_parallelism") == 1) {
-    for (const char* key : {"num_pipeline_microbatches", "pipeline_schedule"}) {
+    for (const char* key : {"num_pipeline_microbatches", "pipeline_schedule", "num_pipeline_repeats",
+                            "num_layers_per_pipeline_stage", "pipeline_parallel_layers"}) {
       if (config.is_set_by_user(key))
         lines.push_back(fmt::format("{} has no effect: ici_pipeline_parallelism=1 is no pipeline", key));
     }

@@ -65,9 +65,12 @@ std::vector<KeyDeclaration> parallelism_keys() {
                  "explicit: an activation that a product would move although no rule says so is an error"),
       inert(float_key("sharding_tolerance", 0.02, at_least(0),
                       "share of weights that may stay whole in the reference")),
-      planned(integer_key("num_layers_per_pipeline_stage", 1, at_least(1), "layers of a stage")),
-      planned(integer_key("num_pipeline_repeats", -1, at_least_or(1, -1), "times a microbatch goes round")),
-      planned(integer_key("pipeline_parallel_layers", -1, at_least_or(1, -1), "layers in the pipeline")),
+      integer_key("num_layers_per_pipeline_stage", 1, at_least(1),
+                  "layers of a block of a stage, where given; num_pipeline_repeats is what that makes"),
+      integer_key("num_pipeline_repeats", -1, at_least_or(1, -1),
+                  "blocks of layers of each stage, so that a microbatch goes round as often and the stages "
+                  "wait less; -1: one"),
+      integer_key("pipeline_parallel_layers", -1, at_least_or(1, -1), "layers in the pipeline; -1: all"),
       integer_key("num_pipeline_microbatches", -1, at_least_or(1, -1),
                   "parts of a batch that go through the stages one behind the other; -1: as many as stages"),
       choice_key(

@@ -87,14 +87,6 @@ Batch random_batch(std::int64_t vocab) {
   return batch_of(tokens);
 }
 
-// A stage's weights; a tied head is the embedding, which a stage of a pipeline does not have.
-std::vector<ParameterSpec> specs_of(const ModelConfig& model, const Stage& stage) {
-  const std::vector<ParameterSpec> all = parameter_specs(model);
-  std::vector<ParameterSpec> specs = stage_specs(all, stage, model);
-  if (model.tied && stage.is_last() && !stage.is_first()) specs.push_back(all.front());
-  return specs;
-}
-
 // One layer, with the embedding before the first and the head after the last, as a stage of a pipeline of its
 // own session: its weights are gone with it. Returns what the next one takes, or the logits.
 Tensor run_layer(const Config& config, const ModelConfig& model, const Parameters::Fill& fill,
@@ -106,8 +98,8 @@ Tensor run_layer(const Config& config, const ModelConfig& model, const Parameter
     Stage stage;
     stage.index = static_cast<int>(layer);
     stage.count = static_cast<int>(model.layers);
-    const Parameters parameters =
-        Parameters::create(context, specs_of(model, stage), model.init_seed, fill, nullptr);
+    const Parameters parameters = Parameters::create(
+        context, stage_specs(parameter_specs(model), stage, model), model.init_seed, fill, nullptr);
     context.stage = stage;
     ForwardOptions options;
     options.keep_logits = true;

@@ -257,7 +257,8 @@ TEST(Evaluate, AModelAloneAndOneWithATiedCappedHead) {
   const std::vector<std::int32_t> text = random_text(13);
   for (const Keys& keys : {grouped_queries(), tied()}) {
     const TextScores want = scores_by_hand(keys, nullptr, text);
-    for (const char* layout : {"", "ranks=2 ici_tensor_parallelism=2", "ranks=2 ici_fsdp_parallelism=2"})
+    for (const char* layout : {"", "ranks=2 ici_tensor_parallelism=2", "ranks=2 ici_fsdp_parallelism=2",
+                               "ranks=2 ici_pipeline_parallelism=2"})
       expect_near(scores_on(keys, nullptr, text, layout, 2, kAllLogits), want);
   }
 }

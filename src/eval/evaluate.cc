@@ -27,8 +27,9 @@ Array hidden_of(Context& context, const ScoredModel& scored, const Batch& batch)
   Array hidden;
   Pipeline(context, PipelineSchedule::one_forward_one_backward, model.dtype, shape,
            block_sharding(*context.rules, shape))
-      .evaluate([&](std::int64_t, const Array& input) {
+      .evaluate([&](const PipelinePass& pass, const Array& input) {
         ForwardOptions options;
+        options.block = pass.block;
         options.input = input;
         options.final_hidden = true;
         const ForwardResult out =

@@ -95,6 +95,19 @@ TEST(Generator, CapsLogits) {
     expect_same_in_pieces(capped, layout, rows, {{4, 1}, {1, 2}, {1, 1}});
 }
 
+// A token goes round a pipeline as often as its stages have blocks; the first and the last have the head.
+TEST(Generator, BlocksOfStages) {
+  const Rows rows = random_rows({6, 4});
+  for (Keys keys : {grouped_queries(), latent()}) {
+    keys["base_num_decoder_layers"] = 7;
+    keys["logits_via_embedding"] = true;
+    for (const char* layout : {"ranks=2 ici_pipeline_parallelism=2 num_pipeline_repeats=3",
+                               "ranks=6 ici_pipeline_parallelism=3 num_pipeline_repeats=2 "
+                               "ici_tensor_parallelism=2"})
+      expect_same_in_pieces(keys, layout, rows, {{4, 1}, {1, 2}, {1, 1}});
+  }
+}
+
 // Rows that come, pause, and give way to others, where the mesh splits them and where it cannot.
 TEST(Generator, SomeRowsAtATime) {
   const Rows rows = random_rows({8, 5, 7, 6});

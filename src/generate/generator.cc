@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <numeric>
 
 #include "models/pipeline.h"
@@ -146,9 +147,11 @@ Tensor Generator::run(std::span<const RowTokens> fed, ForwardOptions options) {
         to_string(options.draft_of.shape()));
   const std::int64_t of_row = options.every_token ? shape[1] : 1;
   Tensor logits = context_.empty(DType::f32, {shape[0], of_row, model_.vocab});
+  if (!drafts) loads_.clear();
   Pipeline(context_, PipelineSchedule::one_forward_one_backward, model_.dtype, shape,
            block_sharding(*context_.rules, shape))
-      .evaluate([&](std::int64_t, const Array& input) {
+      .evaluate([&](const PipelinePass& pass, const Array& input) {
+        options.block = pass.block;
         options.input = input;
         options.caches = &caches_;
         ForwardResult out = forward(context_, model_, parameters_, place_batch(context_, batch), options);
@@ -159,11 +162,11 @@ Tensor Generator::run(std::span<const RowTokens> fed, ForwardOptions options) {
         }
         if (!drafts) {
           trunk_ = model_.predictions > 0 ? out.trunk : Array();
-          loads_ = std::move(out.loads);
-          read_loads(context_, loads_);
+          std::ranges::move(out.loads, std::back_inserter(loads_));
         }
         return StageOutput{out.output, out.loss};
       });
+  if (!drafts) read_loads(context_, loads_);
   if (context_.stage.count > 1) {
     context_.comm->broadcast(context_.stage.across, context_.stage.count - 1, logits.view());
   }

@@ -118,6 +118,7 @@ class LayerRuns {
   void keep(MoeOutput& moe) {
     if (moe.balance_loss.defined())
       balance_ = balance_.defined() ? add(context_, balance_, moe.balance_loss) : moe.balance_loss;
+    result_.layer_balance.push_back(moe.balance_loss);
     result_.loads.push_back(std::move(moe.load));
     result_.routing.push_back(moe.routing);
   }
@@ -218,7 +219,8 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
                         {m.query_growth, static_cast<double>(m.query_growth_positions)})
           : RopeTables();
 
-  const Array table = table_of(c, m, parameters);
+  const Stage::Block block = c.stage.block(options.block);
+  const Array table = block.is_first() || block.is_last() ? table_of(c, m, parameters) : Array();
   LayerRuns runs(c, m, parameters, options, {rope, query_factors, segments, places}, result);
   if (options.draft_of.defined()) {
     const Array drafted = runs.run(m.layers, [&](const LayerCall& call) {
@@ -229,14 +231,14 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
     result.logits = logits_of(c, m, last_of(c, hidden, segments), head_of(c, m, parameters, table));
     return result;
   }
-  Array x = c.stage.is_first() ? embedding(c, table, batch.inputs, layout) : options.input;
-  if (options.keep_hidden && c.stage.is_first()) result.hidden.push_back(x);
-  const LayerRange layers = layers_of(c.stage, m.layers);
+  Array x = block.is_first() ? embedding(c, table, batch.inputs, layout) : options.input;
+  if (options.keep_hidden && block.is_first()) result.hidden.push_back(x);
+  const LayerRange layers = layers_of(block, m.layers);
   for (std::int64_t i = layers.begin; i < layers.end; ++i)
     x = runs.run(i, [&](const LayerCall&) { return checkpoint_name(x, "decoder_layer_input"); });
   runs.end_layer();
   std::vector<Array> further;  // what prediction layers give
-  if (c.stage.is_last() && c.grad_enabled) {
+  if (block.is_last() && c.grad_enabled) {
     CHECK(std::ssize(batch.further) == m.predictions, "tokens for {} of {} prediction layers",
           batch.further.size(), m.predictions);
     for (const FurtherTokens& next : batch.further) {
@@ -256,7 +258,7 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
     result.balance_loss =
         scale(c, balance, static_cast<float>(options.balance_share / static_cast<double>(layers_averaged)));
   }
-  if (!c.stage.is_last()) {
+  if (!block.is_last()) {
     result.output = x;
     result.loss = result.balance_loss;
     return result;

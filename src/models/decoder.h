@@ -39,7 +39,8 @@ struct ForwardOptions {
   // Factor on the balance loss, a mean over this pass's rows: their part of the step's rows that count.
   double balance_share = 1;
   std::int64_t first_row = 0;  // of this microbatch in the batch that `step` counts, for random routing
-  Array input;                 // output of the stage before, where there is one
+  int block = 0;               // of the stage: the layers to run
+  Array input;                 // output of the block before, where there is one
   bool keep_hidden = false;    // also return the embedding's and every layer's output
   bool keep_logits = false;    // also return logits [B,S,V] f32; otherwise they never exist
   bool head_scores = false;    // also return the largest attention scores
@@ -56,13 +57,14 @@ struct ForwardOptions {
 };
 
 struct ForwardResult {
-  Array output;  // [B,S,M] for the next stage of a pipeline; lm_loss and z_loss are then undefined
-  // [] f32: what is differentiated = lm_loss + prediction_loss + balance_loss; undefined where a stage has
+  Array output;  // [B,S,M] for the next block of a pipeline; lm_loss and z_loss are then undefined
+  // [] f32: what is differentiated = lm_loss + prediction_loss + balance_loss; undefined where a block has
   // none
   Array loss;
-  Array lm_loss;       // [] f32: cross entropy with its z loss
-  Array z_loss;        // [] f32, part of lm_loss
-  Array balance_loss;  // [] f32: mean over MoE layers; undefined without one
+  Array lm_loss;                     // [] f32: cross entropy with its z loss
+  Array z_loss;                      // [] f32, part of lm_loss
+  Array balance_loss;                // [] f32: mean over MoE layers; undefined without one
+  std::vector<Array> layer_balance;  // [] f32, one a MoE layer: what that is the sum of, where there is one
   // [] f32: mean cross entropy of all prediction layers together, times prediction_loss of the model;
   // undefined without such layers, which a pass without gradients leaves out.
   Array prediction_loss;
@@ -70,13 +72,14 @@ struct ForwardResult {
   std::vector<LayerLoad> loads;           // one a MoE layer
   std::vector<Routing> routing;           // one a MoE layer
   std::vector<std::int64_t> layer_bytes;  // by which each layer raised the bytes of this rank's account
-  std::vector<Array> hidden;              // of this stage
+  std::vector<Array> hidden;              // of this block
   Array logits;                           // f32
   Array trunk;                            // [B,S,M] of a call with caches: the last layer's output
-  Array final_hidden;                     // [B,S,M], where asked, of the last stage
+  Array final_hidden;                     // [B,S,M], where asked, of the last block
 };
 
-// Of this context's stage: embedding, layers, and final norm with the losses, or what of them falls to it.
+// Of a block of this context's stage: embedding, layers, and final norm with the losses, or what of them
+// falls to it.
 ForwardResult forward(Context& context, const ModelConfig& model, const Parameters& parameters,
                       const DeviceBatch& batch, const ForwardOptions& options);
 

@@ -378,6 +378,10 @@ void add_predictions(const Config& c, ModelConfig& m) {
 
 }  // namespace
 
+std::int64_t number_of_layers(const Config& c) {
+  return c.get_int("base_num_decoder_layers") * scales_of(c.get_int("global_parameter_scale")).layers;
+}
+
 ModelConfig model_config(const Config& c) {
   ModelConfig m;
   m.name = c.get_string("model_name");
@@ -387,7 +391,7 @@ ModelConfig model_config(const Config& c) {
   m.compat_2026_08 = c.get_string("compat") == kCompat202608;
   m.init_seed = static_cast<std::uint32_t>(c.get_int("init_weights_seed"));
   const Scales scale = scales_of(c.get_int("global_parameter_scale"));
-  m.layers = c.get_int("base_num_decoder_layers") * scale.layers;
+  m.layers = number_of_layers(c);
   m.layer_specs.resize(static_cast<std::size_t>(m.layers));
   m.emb = c.get_int("base_emb_dim") * scale.emb;
   m.mlp = c.get_int("base_mlp_dim") * scale.mlp;

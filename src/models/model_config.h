@@ -41,6 +41,9 @@ struct ModelConfig : Architecture, Execution {
 // Throws Error(usage) for combinations that make no model.
 ModelConfig model_config(const Config& config);
 
+// Layers of the model, prediction layers left out.
+std::int64_t number_of_layers(const Config& config);
+
 // Rotation frequencies (radians per position), one for each pair of `dim`: Su et al. 2021; llama3.1's
 // wavelength bands as published with Llama 3.1; yarn after Peng et al. 2023.
 std::vector<double> rope_frequencies(const RopeConfig& rope, std::int64_t dim);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -26,18 +27,31 @@ std::int64_t layer_of(const std::string& parameter) {
 
 std::vector<ParameterSpec> stage_specs(std::vector<ParameterSpec> specs, const Stage& stage,
                                        const ModelConfig& model) {
+  const bool both_ends = stage.count > 1 && (model.tied || model.predictions > 0);
+  const std::vector<LayerRange> here = layers_of(stage, model.layers);
   std::erase_if(specs, [&](const ParameterSpec& spec) {
     const std::int64_t layer = layer_of(spec.name);
-    if (layer < 0) return spec.name == "embedding" ? !stage.is_first() : !stage.is_last();
-    if (layer >= model.layers) return !stage.is_last();
-    const LayerRange here = layers_of(stage, model.layers);
-    return layer < here.begin || layer >= here.end;
+    if (spec.name == "embedding") return !stage.is_first() && !(both_ends && stage.is_last());
+    if (layer < 0 || layer >= model.layers) return !stage.is_last();
+    return std::ranges::none_of(here, [&](const LayerRange& block) { return block.contains(layer); });
   });
+  for (ParameterSpec& spec : specs) spec.on_both_ends = both_ends && spec.name == "embedding";
   return specs;
 }
 
-LayerRange layers_of(const Stage& stage, std::int64_t layers) {
-  return {layers * stage.index / stage.count, layers * (stage.index + 1) / stage.count};
+LayerRange layers_of(const Stage::Block& block, std::int64_t layers) {
+  return {layers * block.index / block.count, layers * (block.index + 1) / block.count};
+}
+
+std::vector<LayerRange> layers_of(const Stage& stage, std::int64_t layers) {
+  std::vector<LayerRange> ranges;
+  for (int block = 0; block < stage.repeats; ++block) ranges.push_back(layers_of(stage.block(block), layers));
+  return ranges;
+}
+
+const ProcessGroup& holders_of(const Context& context, const Parameter& parameter) {
+  const Axes replicas = dual(*context.mesh, parameter.array.sharding()).partial;
+  return parameter.spec.on_both_ends ? context.group_on_ends(replicas) : context.group(replicas);
 }
 
 std::int64_t parameter_count(const std::vector<ParameterSpec>& specs) {

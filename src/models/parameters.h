@@ -30,10 +30,11 @@ struct ParameterSpec {
   Initializer initializer;
   double deviation = 0;  // standard deviation of the draw
   DType dtype;
-  bool trained = true;     // false: it has no gradient, and the optimizer leaves it alone
-  MatrixForm matrix = {};  // none for embedding, head, norms and biases, which Muon leaves to AdamW
-  bool frozen = false;     // nothing changes it: not trained, and no router bias that its own update moves
-  bool counted = true;     // in the parameters' norm; false: a router bias that only its own update moves
+  bool trained = true;        // false: it has no gradient, and the optimizer leaves it alone
+  MatrixForm matrix = {};     // none for embedding, head, norms and biases, which Muon leaves to AdamW
+  bool frozen = false;        // nothing changes it: not trained, and no router bias that its own update moves
+  bool counted = true;        // in the parameters' norm; false: a router bias that only its own update moves
+  bool on_both_ends = false;  // of a pipeline: the first stage and the last one hold it
 };
 
 // What a parameter holds beside its Hugging Face form: compat=maxtext keeps the scores' factor 1/√head_dim in
@@ -45,14 +46,17 @@ std::vector<ParameterSpec> parameter_specs(const ModelConfig& model);
 // The 2 of "layers.2.moe.gate"; -1 for a parameter outside the layers.
 std::int64_t layer_of(const std::string& parameter);
 
-// The layers [begin, end) that a stage runs.
+// Layers [begin, end).
 struct LayerRange {
   std::int64_t begin, end;
+  bool contains(std::int64_t layer) const { return begin <= layer && layer < end; }
 };
-LayerRange layers_of(const Stage& stage, std::int64_t layers);
+// Those of a block of layers of a pipeline, and of each block of a stage.
+LayerRange layers_of(const Stage::Block& block, std::int64_t layers);
+std::vector<LayerRange> layers_of(const Stage& stage, std::int64_t layers);
 
-// Those of them that a stage of a pipeline holds: the embedding on the first, prediction
-// layers and the head on the last.
+// Those of them that a stage of a pipeline holds: the embedding on the first, prediction layers and the head
+// on the last. There the embedding is, too, where it is the head or prediction layers read it.
 std::vector<ParameterSpec> stage_specs(std::vector<ParameterSpec> specs, const Stage& stage,
                                        const ModelConfig& model);
 std::int64_t parameter_count(const std::vector<ParameterSpec>& specs);
@@ -61,6 +65,8 @@ struct Parameter {
   ParameterSpec spec;
   Array array;  // this rank's block, in the sharding of the rules; local ranks with the same block share it
 };
+// The ranks that hold the same block of a parameter as this one.
+const ProcessGroup& holders_of(const Context& context, const Parameter& parameter);
 
 class Parameters {
  public:

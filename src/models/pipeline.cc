@@ -8,10 +8,6 @@
 
 namespace switchyard {
 
-PipelineSchedule parse_pipeline_schedule(const std::string& name) {
-  return name == "gpipe" ? PipelineSchedule::gpipe : PipelineSchedule::one_forward_one_backward;
-}
-
 Pipeline::Pipeline(Context& context, PipelineSchedule schedule, DType dtype, Shape shape, Sharding sharding)
     : context_(context),
       schedule_(schedule),
@@ -22,56 +18,53 @@ Pipeline::Pipeline(Context& context, PipelineSchedule schedule, DType dtype, Sha
 void Pipeline::train(std::int64_t count, const Forward& forward,
                      const std::function<void(const std::function<void()>&)>& timed_backward) {
   const Stage& stage = context_.stage;
-  const int before = stage.index - 1, after = stage.index + 1;
-  const auto receive = [&](int neighbour, bool is_there) {
-    return is_there ? exchange(neighbour, {}, true) : Tensor();
-  };
-  const auto go_back = [&](const Tensor& cotangent) {
-    Tensor gradient;
-    timed_backward([&] { gradient = run_backward(cotangent); });
-    return gradient;
-  };
-  // Forward passes before the first backward pass.
-  const std::int64_t ahead = schedule_ == PipelineSchedule::gpipe && stage.count > 1
-                                 ? count
-                                 : std::min<std::int64_t>(count, stage.count - after);
-  for (std::int64_t i = 0; i < ahead; ++i) {
-    run_forward(i, receive(before, !stage.is_first()), forward);
-    if (!stage.is_last()) exchange(after, in_flight_.back().out.output.tensor(), false);
-  }
-  Tensor input = ahead < count ? receive(before, !stage.is_first()) : Tensor();
-  for (std::int64_t i = ahead; i < count; ++i) {
-    run_forward(i, input, forward);
-    // Sending on and receiving a gradient is one exchange, as is sending a gradient and receiving the next
-    // input: neighbours that both wait to send would wait forever.
-    const Tensor cotangent =
-        stage.is_last() ? Tensor() : exchange(after, in_flight_.back().out.output.tensor(), true);
-    const Tensor gradient = go_back(cotangent);
-    if (!stage.is_first()) input = exchange(before, gradient, i + 1 < count);
-  }
-  for (std::int64_t i = 0; i < ahead; ++i) {
-    const Tensor gradient = go_back(receive(after, !stage.is_last()));
-    if (!stage.is_first()) exchange(before, gradient, false);
+  Tensor received;
+  for (const PipelineEvent& event :
+       pipeline_events(schedule_, {stage.count, stage.repeats, count}, stage.index)) {
+    if (!event.pass) {
+      const Tensor sent = event.sent ? take_result(*event.sent) : Tensor();
+      const Tensor arrived = exchange(event.neighbour, sent, event.receives);
+      if (event.receives) received = arrived;
+      continue;
+    }
+    const Tensor input = std::exchange(received, Tensor());
+    if (event.pass->forward) {
+      run_forward(*event.pass, input, forward);
+    } else {
+      Tensor cotangent;
+      timed_backward([&] { cotangent = run_backward(*event.pass, input); });
+      if (cotangent.defined()) cotangents_[place_of(*event.pass)] = cotangent;
+    }
   }
 }
 
 void Pipeline::evaluate(const Forward& forward) {
   const Stage& stage = context_.stage;
-  run_forward(0, stage.is_first() ? Tensor() : exchange(stage.index - 1, {}, true), forward);
-  if (!stage.is_last()) exchange(stage.index + 1, in_flight_.back().out.output.tensor(), false);
-  in_flight_.clear();
+  const int before = (stage.index + stage.count - 1) % stage.count, after = (stage.index + 1) % stage.count;
+  for (int i = 0; i < stage.repeats; ++i) {
+    const Stage::Block block = stage.block(i);
+    const PipelinePass pass{true, i, 0};
+    run_forward(pass, block.is_first() ? Tensor() : exchange(before, {}, true), forward);
+    if (!block.is_last()) exchange(after, take_result(pass), false);
+    in_flight_.clear();
+  }
 }
 
-void Pipeline::run_forward(std::int64_t microbatch, const Tensor& input, const Forward& forward) {
+void Pipeline::run_forward(const PipelinePass& pass, const Tensor& input, const Forward& forward) {
   InFlight flight;
   if (input.defined()) flight.input = make_leaf(input, shape_, sharding_, context_.grad_enabled);
-  flight.out = forward(microbatch, flight.input);
-  in_flight_.push_back(std::move(flight));
+  flight.out = forward(pass, flight.input);
+  in_flight_.emplace(place_of(pass), std::move(flight));
 }
 
-Tensor Pipeline::run_backward(const Tensor& cotangent) {
-  const InFlight flight = std::move(in_flight_.front());
-  in_flight_.pop_front();
+Tensor Pipeline::take_result(const PipelinePass& pass) {
+  if (pass.forward) return in_flight_.at(place_of(pass)).out.output.tensor();
+  const auto found = cotangents_.extract(place_of(pass));
+  return found.mapped();
+}
+
+Tensor Pipeline::run_backward(const PipelinePass& pass, const Tensor& cotangent) {
+  const InFlight flight = std::move(in_flight_.extract(place_of(pass)).mapped());
   std::vector<Array> roots;
   std::vector<Tensor> cotangents;
   if (flight.out.output.defined()) {

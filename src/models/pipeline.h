@@ -2,37 +2,30 @@
 //
 // Every stage runs its own program: it receives activations from the stage before, runs its layers, sends the
 // result on, and later does the same with gradients in the other direction. No rank computes in a bubble and
-// none runs another stage's layers. With one stage both schedules are a loop of forward and backward passes,
-// so this is how every training step runs.
-//
-//   gpipe  (Huang et al. 2019) all forward passes, then all backward passes: every microbatch's activations
-//   live. 1f1b   (Narayanan et al. 2019) stage s of P starts going back after P - s forward passes: at most
-//   so many
-//          microbatches live. The same sums in the same order, so the same bits.
+// none runs another stage's layers. Which pass comes when is said in models/pipeline_schedule.h. With one
+// stage every schedule is a loop of forward and backward passes, so this is how every training step runs.
 #pragma once
 
-#include <deque>
 #include <functional>
+#include <map>
 #include <span>
-#include <string>
+#include <utility>
 
 #include "autograd/op.h"
+#include "models/pipeline_schedule.h"
 
 namespace switchyard {
 
-enum class PipelineSchedule { gpipe, one_forward_one_backward };
-PipelineSchedule parse_pipeline_schedule(const std::string& name);
-
-// What a stage made of one microbatch: the activations for the next stage (undefined on the last), and what
-// it adds to the loss (undefined where it adds nothing).
+// What a block of layers made of one microbatch: the activations for the next block (undefined on the last),
+// and what it adds to the loss (undefined where it adds nothing).
 struct StageOutput {
   Array output, loss;
 };
 
 class Pipeline {
  public:
-  // `input` is undefined on the first stage. `forward` is called for microbatches 0, 1, … in order.
-  using Forward = std::function<StageOutput(std::int64_t microbatch, const Array& input)>;
+  // `input` is undefined for the first block. Each block is called for microbatches 0, 1, … in order.
+  using Forward = std::function<StageOutput(const PipelinePass& pass, const Array& input)>;
 
   // Activations between stages are `shape` in `sharding`, alike on both sides.
   Pipeline(Context& context, PipelineSchedule schedule, DType dtype, Shape shape, Sharding sharding);
@@ -41,7 +34,7 @@ class Pipeline {
   // called around every backward pass (to time it).
   void train(std::int64_t count, const Forward& forward,
              const std::function<void(const std::function<void()>&)>& timed_backward);
-  // One microbatch forward only.
+  // One microbatch forward only, through one block of the stage after the other.
   void evaluate(const Forward& forward);
 
  private:
@@ -49,8 +42,12 @@ class Pipeline {
     Array input;
     StageOutput out;
   };
-  void run_forward(std::int64_t microbatch, const Tensor& input, const Forward& forward);
-  Tensor run_backward(const Tensor& cotangent);  // of the oldest in flight; the input's cotangent
+  using Place = std::pair<int, std::int64_t>;  // block and microbatch
+  static Place place_of(const PipelinePass& pass) { return {pass.block, pass.microbatch}; }
+  void run_forward(const PipelinePass& pass, const Tensor& input, const Forward& forward);
+  Tensor run_backward(const PipelinePass& pass, const Tensor& cotangent);  // the input's cotangent
+  // What a pass made, for another stage.
+  Tensor take_result(const PipelinePass& pass);
   Tensor exchange(int neighbour, const Tensor& send, bool receive);
 
   Context& context_;
@@ -58,7 +55,8 @@ class Pipeline {
   DType dtype_;
   Shape shape_;
   Sharding sharding_;
-  std::deque<InFlight> in_flight_;
+  std::map<Place, InFlight> in_flight_;
+  std::map<Place, Tensor> cotangents_;  // of inputs, until the stage before takes them
 };
 
 // The largest of all ranks' values, place by place. Collective.

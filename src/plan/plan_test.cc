@@ -246,6 +246,53 @@ TEST(Plan, Meshes) {
                     "pipeline_schedule=gpipe", "num_pipeline_microbatches=6"}));
 }
 
+TEST(Plan, BlocksOfStages) {
+  const Keys piped{"ranks=4", "ici_fsdp_parallelism=2", "ici_pipeline_parallelism=2",
+                   "base_num_decoder_layers=5"};
+  const auto with = [&](Keys keys) {
+    keys.insert(keys.begin(), piped.begin(), piped.end());
+    return keys;
+  };
+  expect_same(tiny(with({"num_pipeline_repeats=2"})));
+  expect_same(tiny(with({"num_pipeline_repeats=2", "num_pipeline_microbatches=4"})));
+  expect_same(tiny(with({"num_pipeline_repeats=2", "pipeline_schedule=gpipe", "overlap_communication=on"})));
+  const auto plan = [&](const char* repeats) {
+    Keys keys = tiny(with({"num_pipeline_microbatches=4"}));
+    keys.push_back(std::string("num_pipeline_repeats=") + repeats);
+    return plan_of(keys);
+  };
+  const json once = plan("1"), twice = plan("2");
+  EXPECT_EQ(once["stages"][1]["layers"], json({2, 5}));
+  EXPECT_EQ(twice["stages"][0]["layers"], json({0, 1, 2, 3}));
+  EXPECT_EQ(twice["stages"][1]["layers"], json({1, 2, 3, 5}));
+  const auto share = [](const json& of) {
+    const double bubble = of["seconds"]["bubble"], all = of["estimated_step_seconds"];
+    return bubble / (all - bubble);
+  };
+  EXPECT_NEAR(share(once), 1.0 / 4, 1e-12);
+  EXPECT_NEAR(share(twice), 1.0 / 8, 1e-12);
+}
+
+TEST(Plan, TwoStagesHaveTheEmbedding) {
+  const Keys piped{"ranks=4", "ici_fsdp_parallelism=2", "ici_pipeline_parallelism=2"};
+  const auto with = [&](Keys keys) {
+    keys.insert(keys.begin(), piped.begin(), piped.end());
+    return keys;
+  };
+  expect_same(tiny(with({"logits_via_embedding=true"})));
+  expect_same(tiny(with({"logits_via_embedding=true", "dtype=bfloat16", "grad_dtype=bfloat16"})));
+  expect_same(deepseek(with({"mtp_num_layers=1"})));
+  const json tied = plan_of(tiny(with({"logits_via_embedding=true", "vocab_size=4000"}))),
+             own = plan_of(tiny(with({"vocab_size=4000"})));
+  const auto per_stage = [](const json& of, int stage, const char* key) {
+    return of["stages"][static_cast<std::size_t>(stage)]["per_rank"][key].get<std::int64_t>();
+  };
+  for (const int stage : {0, 1})
+    EXPECT_EQ(per_stage(tied, stage, "weights_bytes"), per_stage(own, stage, "weights_bytes"));
+  EXPECT_LT(per_stage(tied, 0, "optimizer_bytes"), per_stage(own, 0, "optimizer_bytes"))
+      << "each has the state of a half";
+}
+
 TEST(Plan, EveryStageOfAPipeline) {
   const json plan = plan_of(tiny({"ranks=4", "ici_fsdp_parallelism=2", "ici_pipeline_parallelism=2",
                                   "vocab_size=4000", "base_num_decoder_layers=3"}));

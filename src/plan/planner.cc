@@ -79,9 +79,11 @@ StepPlan plan_model(const Config& config, const ModelConfig& model, const Mesh& 
   plan.layers = layers_of(context.stage, model.layers);
   plan.peak = peak.place;
   plan.measured = to_json(config, trainer, plan.cost);
-  // While a pipeline fills and empties, a stage waits for as many microbatches as there are other stages.
-  plan.bubble_seconds = plan.seconds() * (context.stage.count - 1) /
-                        static_cast<double>(training.accumulation * training.stage_microbatches);
+  // While a pipeline fills and empties, a stage waits.
+  plan.bubble_seconds =
+      plan.seconds() *
+      pipeline_bubble(training.schedule_of_stages, {context.stage.count, context.stage.repeats,
+                                                    training.accumulation * training.stage_microbatches});
   return plan;
 }
 
@@ -167,12 +169,15 @@ nlohmann::json plan_json(const std::vector<StepPlan>& stages, const std::vector<
     result["skew"].push_back({{"imbalance", point.imbalance},
                               {"total_peak_bytes", point.total_peak_bytes},
                               {"estimated_step_seconds", point.seconds}});
-  for (std::size_t i = 0; i < stages.size() && stages.size() > 1; ++i)
+  for (std::size_t i = 0; i < stages.size() && stages.size() > 1; ++i) {
+    nlohmann::json layers = nlohmann::json::array();
+    for (const LayerRange& block : stages[i].layers) layers.insert(layers.end(), {block.begin, block.end});
     result["stages"].push_back({{"stage", i},
-                                {"layers", {stages[i].layers.begin, stages[i].layers.end}},
+                                {"layers", layers},
                                 {"per_rank", stages[i].measured["per_rank"]},
                                 {"flops_per_rank", stages[i].flops},
                                 {"estimated_step_seconds", stages[i].seconds()}});
+  }
   result["fits"] = stages[largest_stage(stages)].cost.peak_bytes <= topology.memory_bytes;
   result["fits_up_to_imbalance"] = fits_up_to(curve, topology.memory_bytes);
   result["topology"] = topology.name;

@@ -20,7 +20,7 @@ struct StepPlan {
   double flops = 0;  // of this rank
   double compute_seconds = 0, memory_seconds = 0, network_seconds = 0;
   double bubble_seconds = 0;                       // waiting of a pipeline's stage
-  LayerRange layers{0, 0};                         // of its stage
+  std::vector<LayerRange> layers;                  // of each block of its stage
   Place peak;                                      // where the peak of memory is
   std::vector<double> layer_flops, layer_seconds;  // per decoder layer, forward and backward
   nlohmann::json measured;                         // what summary.json of a run would hold

@@ -35,7 +35,8 @@ struct Candidate {
   double seconds = 0;
 };
 
-// Layers of a kind cost alike: a step with one of each is planned, and what one more of a kind adds.
+// Layers of a kind cost alike: a step with one of each is planned, and what one more of a kind adds. Stages
+// of a pipeline need all of theirs.
 double estimated_seconds(const Config& config, const Mesh& mesh, const Topology& topology) {
   const ModelConfig model = model_config(config);
   const auto first_prediction = model.layer_specs.begin() + model.layers;
@@ -52,7 +53,7 @@ double estimated_seconds(const Config& config, const Mesh& mesh, const Topology&
   for (const LayerSpec& layer : main) {
     if (std::find(kinds.begin(), kinds.end(), layer) == kinds.end()) kinds.push_back(layer);
   }
-  if (model.layers <= 2 * std::ssize(kinds)) return seconds_with(main);
+  if (mesh.axis_size("stage") > 1 || model.layers <= 2 * std::ssize(kinds)) return seconds_with(main);
   const double one_each = seconds_with(kinds);
   double seconds = one_each;
   for (const LayerSpec& kind : kinds) {

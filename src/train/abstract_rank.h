@@ -38,11 +38,11 @@ class AbstractRank {
         mesh_(stage_mesh(mesh)),
         rules_(config.axis_rules(), mesh_),
         assumed_{imbalance},
-        communicator_(std::make_unique<AbstractBackend>(first_rank(mesh, stage), mesh.size(),
+        communicator_(std::make_unique<AbstractBackend>(first_rank(config, mesh, stage), mesh.size(),
                                                         ranks_per_process, clock)),
         pool_(counter, workspace) {
     if (workspace == WorkspaceOf::gpu) gpu_.emplace(gpu_major);
-    context_.stage = stage_of(mesh, communicator_.rank());  // whose rank 0 this is
+    context_.stage = stage_of(config, mesh, communicator_.rank());  // whose rank 0 this is
     context_.mesh = &mesh_;
     context_.rules = &rules_;
     context_.comm = &communicator_;
@@ -67,8 +67,8 @@ class AbstractRank {
   }
 
  private:
-  static int first_rank(const Mesh& mesh, int stage) {
-    const Stage first = stage_of(mesh, 0);
+  static int first_rank(const Config& config, const Mesh& mesh, int stage) {
+    const Stage first = stage_of(config, mesh, 0);
     return stage == 0 ? 0 : first.across.ranks[static_cast<std::size_t>(stage)];
   }
 

@@ -9,6 +9,7 @@
 #include "core/fence.h"
 #include "core/offload.h"
 #include "dist/comm/nccl/library.h"
+#include "models/model_config.h"
 
 namespace switchyard {
 
@@ -48,16 +49,49 @@ Mesh stage_mesh(const Mesh& mesh) {
   return mesh.without("stage");
 }
 
-Stage stage_of(const Mesh& mesh, int rank) {
+Stage stage_of(const Config& config, const Mesh& mesh, int rank) {
   Stage stage;
   stage.count = mesh.axis_size("stage");
   if (stage.count == 1) return stage;
   stage.index = mesh.coordinate(rank, "stage");
+  stage.repeats = pipeline_repeats(config, stage.count);
   stage.across = {mesh.group(rank, Axes{"stage"}), stage.index, "stage"};
   for (int other = 0; other < mesh.size(); ++other) {
-    if (mesh.coordinate(other, "stage") == stage.index) stage.ranks.push_back(other);
+    const int of_other = mesh.coordinate(other, "stage");
+    if (of_other == stage.index) stage.ranks.push_back(other);
+    if (of_other == 0) stage.first_ranks.push_back(other);
+    if (of_other + 1 == stage.count) stage.last_ranks.push_back(other);
   }
   return stage;
+}
+
+int pipeline_repeats(const Config& config, int stages) {
+  if (stages == 1) return 1;
+  const std::int64_t layers = number_of_layers(config), given = config.get_int("num_pipeline_repeats"),
+                     piped = config.get_int("pipeline_parallel_layers");
+  if (piped > 0 && piped != layers)
+    fail_usage(
+        "[pipeline] pipeline_parallel_layers={}: expected -1 or all {} layers; layers outside of the stages "
+        "are "
+        "planned, not built yet",
+        piped, layers);
+  std::int64_t repeats = given > 0 ? given : 1;
+  if (config.is_set_by_user("num_layers_per_pipeline_stage")) {
+    const std::int64_t of_block = config.get_int("num_layers_per_pipeline_stage");
+    if (layers % (stages * of_block) != 0 || (given > 0 && given * stages * of_block != layers))
+      fail_usage(
+          "[pipeline] num_layers_per_pipeline_stage={}: expected equal blocks{}, and {} stages share {} "
+          "layers",
+          of_block, given > 0 ? fmt::format(", num_pipeline_repeats={} of a stage", given) : "", stages,
+          layers);
+    repeats = layers / (stages * of_block);
+  }
+  if (stages > layers)
+    fail_usage("[pipeline] ici_pipeline_parallelism: {} stages for {} layers", stages, layers);
+  if (repeats > layers / stages)
+    fail_usage("[pipeline] num_pipeline_repeats={}: expected at most {}, as {} stages share {} layers",
+               repeats, layers / stages, stages, layers);
+  return static_cast<int>(repeats);
 }
 
 std::int64_t pipeline_microbatches(const Config& config, int stages) {
@@ -149,7 +183,7 @@ void run_session(const Config& config, const Mesh& mesh, Processes& processes,
     if (device.is_gpu()) context.offload = std::make_shared<HostMemory>(context.memory);
     const MemoryScope memory(context.memory);
     ThreadPool pool(workers);
-    context.stage = stage_of(mesh, comm.rank());
+    context.stage = stage_of(config, mesh, comm.rank());
     const auto& ranks = context.stage.ranks;
     context.rank = ranks.empty()
                        ? comm.rank()

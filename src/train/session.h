@@ -15,7 +15,12 @@ Mesh mesh_from_config(const Config& config);
 // The mesh of one stage of a pipeline: that of the run without the axis `stage`.
 Mesh stage_mesh(const Mesh& mesh);
 // Where a rank of the run stands in the pipeline.
-Stage stage_of(const Mesh& mesh, int rank);
+Stage stage_of(const Config& config, const Mesh& mesh, int rank);
+
+// Blocks of layers that each of so many stages has: num_pipeline_repeats, or as many as
+// num_layers_per_pipeline_stage makes, or one. Error(usage) where the two say otherwise than each other or
+// than the model, or pipeline_parallel_layers leaves layers out.
+int pipeline_repeats(const Config& config, int stages);
 
 // Batch sizes: per_device_batch_size may be fractional when the product is whole.
 struct BatchSizes {

@@ -59,7 +59,7 @@ json to_json(const Config& config, Trainer& trainer, const StepCost& cost) {
 void check_layout(const Config& config, const Mesh& mesh, const ModelConfig& model, const BatchSizes& sizes) {
   const Mesh own = stage_mesh(mesh);
   const AxisRules rules(config.axis_rules(), own);
-  check_stages(mesh.axis_size("stage"), model);
+  pipeline_repeats(config, mesh.axis_size("stage"));
   for (const auto& spec : parameter_specs(model)) rules.resolve(spec.dims, spec.shape);
   if (model.moe.experts == 0) return;
   const Shape tokens{sizes.micro, sizes.sequence, model.moe_emb};

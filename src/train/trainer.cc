@@ -38,7 +38,9 @@ void flip_a_bit(const Parameters& parameters) {
   change_first(parameters.all().front().array.tensor(), [](const Tensor& x) { x.raw()[0] ^= std::byte{1}; });
 }
 
-constexpr std::size_t kLosses = 5;  // loss, lm_loss, z_loss, balance_loss, prediction_loss
+// Places of a step's losses among its sums. In a pipeline the balance loss of each MoE layer has one behind
+// them: their sum then does not depend on which layers a stage has.
+enum LossPlace : std::size_t { kLoss, kLmLoss, kZLoss, kBalanceLoss, kPredictionLoss, kLosses };
 
 double norm_of(const std::vector<float>& x) {
   double squares = 0;
@@ -62,6 +64,7 @@ double count_filled_rows(const Batch& batch) {
 
 UpdateConfig update_config(const Config& c, const ModelConfig& model) {
   UpdateConfig u;
+  u.layers = model.depth();
   const bool muon = c.get_string("opt_type") == "muon";
   u.optimizer.type = muon ? "adamw" : c.get_string("opt_type");
   u.optimizer.b1 = c.get_float("adam_b1");
@@ -94,7 +97,7 @@ UpdateConfig update_config(const Config& c, const ModelConfig& model) {
 }  // namespace
 
 TrainConfig train_config(const Config& c, const ModelConfig& model, int stages) {
-  check_stages(stages, model);
+  pipeline_repeats(c, stages);
   TrainConfig t;
   t.update = update_config(c, model);
   t.schedule.type = c.get_string("lr_schedule_type");
@@ -118,21 +121,6 @@ TrainConfig train_config(const Config& c, const ModelConfig& model, int stages) 
   t.stage_microbatches = pipeline_microbatches(c, stages);
   t.schedule_of_stages = parse_pipeline_schedule(c.get_string("pipeline_schedule"));
   return t;
-}
-
-void check_stages(int stages, const ModelConfig& model) {
-  if (stages == 1) return;
-  if (model.layers < stages)
-    fail_usage("[pipeline] ici_pipeline_parallelism: {} stages for {} layers", stages, model.layers);
-  if (model.predictions > 0)
-    fail_usage(
-        "[pipeline] mtp_num_layers={}: the last stage has no embedding, which prediction layers read; set "
-        "ici_pipeline_parallelism=1",
-        model.predictions);
-  if (model.tied)
-    fail_usage(
-        "[pipeline] logits_via_embedding=true is planned for a pipeline, not built yet: set "
-        "ici_pipeline_parallelism=1");
 }
 
 double LayerStatistics::max_over_mean() const {
@@ -197,10 +185,11 @@ void Trainer::judge(std::int64_t step, StepResult& result) {
   updater_.reduce_gradients();
   // The loss is the same on all ranks, but where one of them is broken.
   const bool speaks = context_.comm->rank() == 0 || !std::isfinite(result.loss);
-  double sums[] = {updater_.gradient_squares(), speaks ? result.loss : 0.0};
+  std::vector<double> sums = updater_.gradient_squares();
+  sums.push_back(speaks ? result.loss : 0.0);
   sum_over_run(context_, sums);
-  const double norm = std::sqrt(sums[0]);
-  const StepHealth health{.loss = sums[1],
+  const double norm = std::sqrt(std::accumulate(sums.begin(), sums.end() - 1, 0.0));
+  const StepHealth health{.loss = sums.back(),
                           .gradient_norm = norm,
                           .clipped_norm = config_.clip > 0 ? std::min(norm, config_.clip) : norm};
   result.raw_grad_norm = health.gradient_norm;
@@ -253,10 +242,20 @@ void Trainer::accumulate(std::int64_t step, const BatchRows& batch, StepResult& 
   const OwnBatch own = read_own(batch, count);
   const std::int64_t rows = own.rows;
   result.total_weights = own.targets;
+  const bool piped = context_.stage.count > 1;
   std::vector<LayerLoad> loads;
-  std::vector<Array> losses;  // kLosses of each microbatch
+  std::vector<Array> losses;        // of all passes
+  std::vector<std::size_t> places;  // of each, among the sums
   std::vector<HeadScores> scores;
-  const auto run_stage = [&](std::int64_t i, const Array& input) {
+  const auto keep_loss = [&](const Array& loss, std::size_t place) {
+    if (!loss.defined()) return;
+    losses.push_back(loss);
+    places.push_back(place);
+  };
+  const std::vector<std::int64_t> moe_layers = model_.moe_layers();
+  result.layer_bytes.assign(static_cast<std::size_t>(model_.depth()), 0);
+  const auto run_stage = [&](const PipelinePass& pass, const Array& input) {
+    const std::int64_t i = pass.microbatch;
     auto phase = timer_.scope("forward");
     const PhaseMark mark(context_.comm->position(), "forward");
     const DeviceBatch placed =
@@ -273,14 +272,27 @@ void Trainer::accumulate(std::int64_t step, const BatchRows& batch, StepResult& 
     const double counted_rows = model_.moe_execution.balance.count_padding ? static_cast<double>(rows * count)
                                                                            : std::max(1.0, own.filled_rows);
     options.balance_share = static_cast<double>(rows) / counted_rows;
+    options.block = pass.block;
     options.input = input;
     if (routing_ != nullptr) routing_->begin_pass(i * rows);
     ForwardResult out = forward(context_, model_, parameters_, placed, options);
     if (routing_ != nullptr) routing_->end_pass();
-    losses.insert(losses.end(), {out.loss, out.lm_loss, out.z_loss, out.balance_loss, out.prediction_loss});
+    keep_loss(out.lm_loss, kLmLoss);
+    keep_loss(out.z_loss, kZLoss);
+    keep_loss(out.prediction_loss, kPredictionLoss);
+    if (!piped) {
+      keep_loss(out.loss, kLoss);
+      keep_loss(out.balance_loss, kBalanceLoss);
+    }
+    for (std::size_t l = 0; l < out.layer_balance.size() && piped; ++l)
+      keep_loss(out.layer_balance[l],
+                kLosses + static_cast<std::size_t>(std::ranges::lower_bound(moe_layers, out.loads[l].layer) -
+                                                   moe_layers.begin()));
     std::ranges::move(out.scores, std::back_inserter(scores));
     std::ranges::move(out.loads, std::back_inserter(loads));
-    result.layer_bytes = std::move(out.layer_bytes);
+    for (std::size_t l = 0; l < out.layer_bytes.size(); ++l) {
+      if (out.layer_bytes[l] != 0) result.layer_bytes[l] = out.layer_bytes[l];
+    }
     return StageOutput{out.output, out.loss};
   };
   if (routing_ != nullptr) routing_->begin_step(step, batch);
@@ -293,18 +305,19 @@ void Trainer::accumulate(std::int64_t step, const BatchRows& batch, StepResult& 
   });
   if (context_.ahead != nullptr) context_.ahead->end_step(context_);
   const std::vector<double> values = read_losses(losses);
-  double sums[kLosses] = {};
-  for (std::size_t i = 0; i < values.size(); ++i) sums[i % kLosses] += values[i];
-  result.loss = sums[0];
-  if (context_.suffers(Fault::Kind::nan, "forward")) result.loss = NAN;
+  std::vector<double> sums(kLosses + (piped ? moe_layers.size() : 0), 0.0);
+  for (std::size_t i = 0; i < values.size(); ++i) sums[places[i]] += values[i];
   const PhaseMark mark(context_.comm->position(), "statistics");
-  if (context_.stage.count > 1) {
-    sums[0] = result.loss;
+  if (piped) {
     context_.comm->all_reduce(context_.stage.across, host_view(std::span(sums)));
-    result.loss = sums[0];
+    if (!moe_layers.empty())
+      sums[kBalanceLoss] = std::accumulate(sums.begin() + kLosses, sums.end(), 0.0) /
+                           static_cast<double>(count * std::ssize(moe_layers));
+    sums[kLoss] = sums[kLmLoss] + sums[kPredictionLoss] + sums[kBalanceLoss];
   }
-  result.lm_loss = sums[1], result.z_loss = sums[2];
-  result.balance_loss = sums[3], result.prediction_loss = sums[4];
+  result.loss = context_.suffers(Fault::Kind::nan, "forward") ? NAN : sums[kLoss];
+  result.lm_loss = sums[kLmLoss], result.z_loss = sums[kZLoss];
+  result.balance_loss = sums[kBalanceLoss], result.prediction_loss = sums[kPredictionLoss];
   gather_statistics(loads, result);
   if (routing_ != nullptr) {
     StepRouting::Result routing = routing_->end_step(context_);
@@ -315,8 +328,9 @@ void Trainer::accumulate(std::int64_t step, const BatchRows& batch, StepResult& 
 }
 
 std::vector<double> Trainer::read_losses(std::span<const Array> losses) {
+  if (losses.empty()) return {};  // of a stage in the middle of a dense model
   const auto count = static_cast<std::int64_t>(losses.size());
-  const Tensor together = context_.zeros(DType::f32, {count});  // 0 for a loss that this stage does not have
+  const Tensor together = context_.zeros(DType::f32, {count});  // 0 for a loss that this rank does not have
   for (std::int64_t i = 0; i < count; ++i) {
     const Array& loss = losses[static_cast<std::size_t>(i)];
     if (loss.defined())
@@ -401,6 +415,7 @@ Trainer::EvalResult Trainer::evaluate(const BatchRows& batch) {
   options.target_count = std::max(1.0, targets);
   double loss = 0;
   forward_only(own, options, [&](const ForwardResult& out) {
+    if (!out.lm_loss.defined()) return;
     const std::vector<double> values = read_losses(std::vector{out.lm_loss, out.z_loss});
     loss = (values[0] - values[1]) * targets;
   });
@@ -414,7 +429,7 @@ Tensor Trainer::logits(const BatchRows& batch) {
   ForwardOptions options;
   options.keep_logits = true;
   forward_only(read_own(batch, 1), options, [&](const ForwardResult& out) {
-    if (context_.stage.is_last()) logits = replicate(context_, out.logits).tensor();
+    if (out.logits.defined()) logits = replicate(context_, out.logits).tensor();
   });
   if (context_.stage.count > 1) {
     context_.comm->broadcast(context_.stage.across, context_.stage.count - 1, logits.view());
@@ -426,7 +441,8 @@ void Trainer::forward_only(const OwnBatch& batch, ForwardOptions options,
                            const std::function<void(const ForwardResult&)>& use) {
   NoGrad no_grad(context_);
   const Batch& own = batch.micro[0];
-  pipeline(batch.rows, own.inputs.dim(1)).evaluate([&](std::int64_t, const Array& input) {
+  pipeline(batch.rows, own.inputs.dim(1)).evaluate([&](const PipelinePass& pass, const Array& input) {
+    options.block = pass.block;
     options.input = input;
     const ForwardResult out =
         forward(context_, model_, parameters_, place_own_rows(context_, own, batch.rows, 0), options);

@@ -27,10 +27,8 @@ struct TrainConfig {
   std::int64_t stage_microbatches = 1;  // of each, through the stages of a pipeline
   PipelineSchedule schedule_of_stages = PipelineSchedule::one_forward_one_backward;
 };
-// Error(usage) as check_stages.
+// Error(usage) as pipeline_repeats.
 TrainConfig train_config(const Config& config, const ModelConfig& model, int stages);
-// Error(usage) for a model that cannot be cut into so many stages.
-void check_stages(int stages, const ModelConfig& model);
 
 // Global statistics of one MoE layer in one step.
 struct LayerStatistics {

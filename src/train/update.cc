@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "kernels/elementwise.h"
@@ -27,15 +28,6 @@ TensorView elements_of(const Parameter& parameter) {
   return weight.view().reshaped({weight.size()});
 }
 
-// Of f64 numbers of the device, in their order; a look at `what`.
-double sum_on_host(Context& context, const Tensor& numbers, const char* what) {
-  const Tensor host =
-      read_back(context, numbers, what, [&] { return Memory().zeros(DType::f64, numbers.shape()); });
-  double sum = 0;
-  for (const double number : host.span<double>()) sum += number;
-  return sum;
-}
-
 }  // namespace
 
 Updater::Updater(Context& context, const UpdateConfig& config, const Parameters& parameters)
@@ -50,10 +42,9 @@ Updater::Updater(Context& context, const UpdateConfig& config, const Parameters&
 }
 
 Updater::Range Updater::make_range(const Parameter& p, OwnerLoads& loads) const {
-  const Axes replicas = dual(*context_.mesh, p.array.sharding()).partial;
   Range range;
   range.parameter = &p;
-  range.group = &context_.group(replicas);
+  range.group = &holders_of(context_, p);
   const auto ranks = range.group->size();
   const std::int64_t size = p.array.tensor().size(), share = (size + ranks - 1) / ranks;
   range.begin = std::min(size, share * range.group->index);
@@ -136,16 +127,32 @@ void Updater::reduce(Range& range) const {
   range.grad = mine.slice_rows(0, range.count);
 }
 
-double Updater::gradient_squares() {
+std::vector<double> Updater::by_layer(const Tensor& squares, std::span<const Parameter* const> parameters,
+                                      const char* what) const {
+  const Tensor host =
+      read_back(context_, squares, what, [&] { return Memory().zeros(DType::f64, squares.shape()); });
+  const bool piped = context_.stage.count > 1;
+  std::vector<double> sums(piped ? static_cast<std::size_t>(config_.layers + 1) : 1, 0.0);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto place = piped ? static_cast<std::size_t>(layer_of(parameters[i]->spec.name) + 1) : 0;
+    sums[place] += host.span<double>()[i];
+  }
+  return sums;
+}
+
+std::vector<double> Updater::gradient_squares() {
   const InsideOp inside(context_, "gradient_norm", "update");
   const Tensor squares = context_.zeros(DType::f64, {std::ssize(ranges_)});
   std::vector<SquareSumArgs> sums;
+  std::vector<const Parameter*> parameters;
   for (const Range& range : ranges_) {
     const std::int64_t place = std::ssize(sums);
-    if (range.grad.defined()) sums.push_back({range.grad.view(), squares.view().rows(place, place + 1)});
+    if (!range.grad.defined()) continue;
+    sums.push_back({range.grad.view(), squares.view().rows(place, place + 1)});
+    parameters.push_back(range.parameter);
   }
   sums_of_squares(*context_.pool, sums);
-  return sum_on_host(context_, squares, "gradient norm");
+  return by_layer(squares, parameters, "gradient norm");
 }
 
 void Updater::drop_gradients() {
@@ -155,15 +162,17 @@ void Updater::drop_gradients() {
 double Updater::weight_norm() {
   const InsideOp inside(context_, "weight_norm", "update");
   std::vector<SquareSumArgs> unknown;
+  std::vector<const Parameter*> parameters;
   for (Range& range : ranges_) {
+    parameters.push_back(range.parameter);
     if (!range.parameter->spec.counted) continue;
     if (!range.squares_known) unknown.push_back({weight_of(range), range.squares});
     range.squares_known = true;
   }
   sums_of_squares(*context_.pool, unknown);
-  double squares = sum_on_host(context_, squares_, "weight norm");
-  sum_over_run(context_, std::span(&squares, 1));
-  return std::sqrt(squares);
+  std::vector<double> squares = by_layer(squares_, parameters, "weight norm");
+  sum_over_run(context_, squares);
+  return std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0));
 }
 
 // Muon's weights go in three passes, so that all ranks work on their own matrices at the same time.

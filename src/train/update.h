@@ -30,6 +30,7 @@ struct UpdateConfig {
   std::optional<MuonConfig> muon;  // opt_type=muon
   bool muon_routers = true;        // whether Muon updates the routers' weights, too
   DType grad_dtype = DType::f32;
+  std::int64_t layers = 0;     // of the model, prediction layers among them
   bool state_on_host = false;  // optimizer_memory_host_offload: where the context offloads, state lies there
   std::vector<std::string> decay_exclude;  // patterns of parameter names (glob)
   NamePatterns decay_mask;                 // adamw_mask: of those that do not decay, either
@@ -50,8 +51,10 @@ class Updater {
 
   // Takes the gradients off the parameters and sums them over the ranks that hold the same block. Collective.
   void reduce_gradients();
-  // Sum of squares of this rank's share of the reduced gradients.
-  double gradient_squares();
+  // Of this rank's share of the reduced gradients: numbers whose sums over all ranks add up to the sum of
+  // squares. In a pipeline one for each layer and one for what is in none, so that the sum does not depend on
+  // which layers a stage has.
+  std::vector<double> gradient_squares();
   // Lets go of reduced gradients: their step is left out.
   void drop_gradients();
   // L2 norm over all parameters, alike on all ranks; a router's bias that the optimizer does not update is none.
@@ -94,6 +97,9 @@ class Updater {
     Tensor matrices;                           // between its gather and its scatter
   };
 
+  // Sums of squares, one a parameter in the order of `parameters`, as of gradient_squares().
+  std::vector<double> by_layer(const Tensor& squares, std::span<const Parameter* const> parameters,
+                               const char* what) const;
   Range make_range(const Parameter& parameter, OwnerLoads& loads) const;
   void reduce(Range& range) const;
   static TensorView weight_of(const Range& range);  // the share of it that the range is

@@ -25,9 +25,9 @@ bool spans_processes(const Communicator& comm, const ProcessGroup& group) {
 std::vector<Replicas> replicas_of(const Context& context, const Parameters& parameters) {
   std::map<std::string, Replicas> all;
   for (const Parameter& p : parameters.all()) {
-    const Axes axes = dual(*context.mesh, p.array.sharding()).partial;
-    Replicas& replicas = all[joined(axes)];
-    if (replicas.parameters.empty()) replicas.group = &context.group(axes);
+    const ProcessGroup& group = holders_of(context, p);
+    Replicas& replicas = all[group.axis];
+    replicas.group = &group;
     replicas.parameters.push_back(&p);
   }
   std::vector<Replicas> result;

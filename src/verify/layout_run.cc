@@ -169,7 +169,7 @@ LayoutRun run_layout(const Config& config, const Mesh& mesh, std::int64_t rows, 
       run.steps.push_back(result);
       run.biases.push_back(std::move(biases));
     }
-    for (const auto& p : trainer.parameters().all()) gather.put(context, "final." + p.spec.name, p.array);
+    gather_weights(trainer, gather);
   });
   for (const std::string& name : gather.names()) run.tensors[name] = gather.whole(name);
   run.disagreements = gather.disagreements();

@@ -2,11 +2,13 @@
 
 #include <cmath>
 #include <limits>
+#include <map>
 
 #include "autograd/op.h"
 #include "core/error.h"
 #include "models/pipeline.h"
 #include "nn/layers.h"
+#include "ops/basic.h"
 
 namespace switchyard {
 namespace {
@@ -69,11 +71,20 @@ void gather_pass(Context& context, const ModelConfig& model, const Parameters& p
     if (model.compat || *count == 0) *count += 1e-8;
   }
   options.keep_hidden = options.keep_logits = true;
-  const auto run_stage = [&](std::int64_t, const Array& input) {
+  std::map<std::string, Array> losses;  // of all blocks of this stage
+  const auto keep_loss = [&](const char* name, const Array& loss) {
+    if (!loss.defined()) return;
+    const NoGrad no_grad(context);
+    Array& sum = losses[name];
+    sum = sum.defined() ? add(context, sum, loss) : loss;
+  };
+  const auto run_stage = [&](const PipelinePass& pass, const Array& input) {
+    options.block = pass.block;
     options.input = input;
     const ForwardResult out =
         forward(context, model, parameters, place_batch(context, batch, model.predictions), options);
-    std::int64_t at = context.stage.is_first() ? 0 : layers_of(context.stage, model.layers).begin + 1;
+    const Stage::Block block = context.stage.block(pass.block);
+    std::int64_t at = block.is_first() ? 0 : layers_of(block, model.layers).begin + 1;
     for (const Array& hidden : out.hidden) gather.put(context, fmt::format("hidden.{}", at++), hidden);
     for (std::size_t i = 0; i < out.routing.size(); ++i) {
       const std::string name = fmt::format("router.{}.", out.loads[i].layer);
@@ -81,17 +92,25 @@ void gather_pass(Context& context, const ModelConfig& model, const Parameters& p
       gather.put(context, name + "weights", out.routing[i].weights);
     }
     if (out.logits.defined()) gather.put(context, "logits", out.logits);
-    if (out.loss.defined()) gather.put(context, "loss", out.loss);
-    if (out.prediction_loss.defined()) gather.put(context, "prediction_loss", out.prediction_loss);
-    if (out.balance_loss.defined()) gather.put(context, "balance_loss", out.balance_loss);
+    keep_loss("loss", out.loss);
+    keep_loss("prediction_loss", out.prediction_loss);
+    keep_loss("balance_loss", out.balance_loss);
     return StageOutput{out.output, out.loss};
   };
   const Shape shape{batch.inputs.dim(0), batch.inputs.dim(1), model.emb};
   Pipeline(context, PipelineSchedule::one_forward_one_backward, model.dtype, shape,
            block_sharding(*context.rules, shape))
       .train(1, run_stage, [](const std::function<void()>& go_back) { go_back(); });
+  for (const auto& [name, loss] : losses) gather.put(context, name, loss);
   if (on_gradients) on_gradients(parameters);
   for (const auto& p : parameters.all()) gather.put_gradient(context, "grad." + p.spec.name, p.array);
+}
+
+void gather_weights(Trainer& trainer, Gather& gather) {
+  for (const Parameter& p : trainer.parameters().all()) {
+    const bool is_again = p.spec.on_both_ends && !trainer.context().stage.is_first();
+    if (!is_again) gather.put(trainer.context(), "final." + p.spec.name, p.array);
+  }
 }
 
 std::vector<Tensor> router_biases(Trainer& trainer) {

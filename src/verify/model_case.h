@@ -51,6 +51,9 @@ class HubModel {
 void gather_pass(Context& context, const ModelConfig& model, const Parameters& parameters, const Batch& batch,
                  Gather& gather, const std::function<void(const Parameters&)>& on_gradients = nullptr);
 
+// Puts in final.<our name>: the weights, once where two stages hold them.
+void gather_weights(Trainer& trainer, Gather& gather);
+
 // The router's bias of each MoE layer; empty for a model without. Collective.
 std::vector<Tensor> router_biases(Trainer& trainer);
 

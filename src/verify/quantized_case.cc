@@ -141,8 +141,9 @@ Tensor logits_at_once(const ModelOfCase& of, const Batch& batch) {
     const Shape shape{batch.inputs.dim(0), batch.inputs.dim(1), of.model.emb};
     Pipeline(context, PipelineSchedule::one_forward_one_backward, of.model.dtype, shape,
              block_sharding(*context.rules, shape))
-        .evaluate([&](std::int64_t, const Array& input) {
+        .evaluate([&](const PipelinePass& pass, const Array& input) {
           ForwardOptions options;
+          options.block = pass.block;
           options.input = input;
           options.keep_logits = true;
           const ForwardResult out =

@@ -271,7 +271,7 @@ CaseReport verify_training_run(const CaseRequest& request) {
       outcome.steps.push_back(result);
       outcome.biases.push_back(std::move(biases));
     }
-    for (const auto& p : trainer.parameters().all()) gather.put(context, "final." + p.spec.name, p.array);
+    gather_weights(trainer, gather);
   });
   RunCase results_case(request, hub, results, report);
   results_case.compare_first_pass(files, gather);

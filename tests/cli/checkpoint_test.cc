@@ -323,6 +323,38 @@ TEST_F(Checkpoints, StartOtherRuns) {
   EXPECT_EQ(std::memcmp(got.raw(), want.raw(), want.bytes()), 0);
 }
 
+// Blocks of layers are no part of a checkpoint, and what two stages hold is in it once.
+TEST_F(Checkpoints, GoOnOverOtherStagesAndBlocks) {
+  const auto rows = [](int ranks) { return fmt::format("per_device_batch_size={}", 8.0 / ranks); };
+  const Arguments keys{"base_num_decoder_layers=4", "logits_via_embedding=true", "checkpoint_period=3",
+                       "learning_rate_schedule_steps=6", "steps=6"};
+  const std::vector<Arguments> meshes{
+      {"ranks=1", rows(1)},
+      {"ranks=2", rows(2), "ici_pipeline_parallelism=2"},
+      {"ranks=2", rows(2), "ici_pipeline_parallelism=2", "num_pipeline_repeats=2"},
+      {"ranks=8", rows(8), "ici_pipeline_parallelism=4", "ici_fsdp_parallelism=2"},
+      {"ranks=8", rows(8), "ici_pipeline_parallelism=2", "num_pipeline_repeats=2", "ici_data_parallelism=2",
+       "ici_tensor_parallelism=2"}};
+  train_as("whole", keys + meshes[0]);
+  const auto whole = steps_of("whole");
+  std::string before = "whole";
+  for (std::size_t i = 0; i < meshes.size(); ++i) {
+    SCOPED_TRACE(i);
+    const std::string name = "mesh" + std::to_string(i);
+    train_as(name, keys + meshes[i] + Arguments{"load_full_state_path=out/" + before + "/checkpoints/3"});
+    expect_same(checkpoint(before, 3), checkpoint(name, 3));
+    const auto lines = steps_of(name);
+    ASSERT_EQ(lines.size(), 3u);
+    for (std::size_t step = 0; step < 3; ++step) {
+      for (const char* key : {"learning/loss", "learning/param_norm"}) {
+        const double want = whole[3 + step][key];
+        EXPECT_NEAR(lines[step][key].get<double>(), want, 1e-4 * want) << step << key;
+      }
+    }
+    before = name;
+  }
+}
+
 // From every mesh to every other: the same tensors, and the loss goes on within rounding.
 TEST_F(Checkpoints, GoOnOverAnyMesh) {
   const auto rows = [](int ranks) { return fmt::format("per_device_batch_size={}", 8.0 / ranks); };

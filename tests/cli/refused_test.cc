@@ -65,13 +65,22 @@ TEST_F(Refused, Meshes) {
 
 TEST_F(Refused, Pipelines) {
   expect_no_training({"ranks=4", "ici_pipeline_parallelism=4"}, {"4 stages for 2 layers"});
-  expect_no_training({"ranks=2", "ici_pipeline_parallelism=2", "mtp_num_layers=1"},
-                     {"mtp_num_layers=1", "last stage", "ici_pipeline_parallelism=1"});
   expect_no_training({"use_qk_clip=true"}, {"use_qk_clip=true", "attention_type=mla"});
   expect_no_training({"ranks=2", "ici_pipeline_parallelism=2", "num_pipeline_microbatches=3"},
                      {"num_pipeline_microbatches=3", "divisor", "rows"});
-  expect_no_training({"ranks=2", "ici_pipeline_parallelism=2", "logits_via_embedding=true"},
-                     {"logits_via_embedding=true", "planned"});
+  const Arguments piped{"ranks=2", "ici_pipeline_parallelism=2", "base_num_decoder_layers=6"};
+  expect_no_training(piped + Arguments{"num_pipeline_repeats=4"},
+                     {"num_pipeline_repeats=4", "at most 3", "2 stages share 6 layers"});
+  expect_no_training(piped + Arguments{"num_layers_per_pipeline_stage=2"},
+                     {"num_layers_per_pipeline_stage=2", "equal blocks", "2 stages share 6 layers"});
+  expect_no_training(piped + Arguments{"num_layers_per_pipeline_stage=1", "num_pipeline_repeats=2"},
+                     {"num_layers_per_pipeline_stage=1", "num_pipeline_repeats=2"});
+  expect_no_training(piped + Arguments{"pipeline_parallel_layers=4"},
+                     {"pipeline_parallel_layers=4", "all 6 layers", "planned"});
+  expect_refused(Arguments{"generate"} + tiny_model() + piped +
+                     Arguments{"mtp_num_layers=1", "mtp_draft=true", "prompt=a", "tokenizer_type=byte",
+                               "vocab_size=257"},
+                 {"mtp_draft=true", "pipeline"});
 }
 
 TEST_F(Refused, ModelsThatDoNotFit) {

@@ -230,6 +230,10 @@ TEST_F(Training, AnyPipelineGivesTheNumbersOfOneStage) {
       {"ranks=8", "dcn_pipeline_parallelism=2", "ici_expert_parallelism=2", "num_pipeline_microbatches=2"},
       {"ranks=8", "ici_pipeline_parallelism=4", "custom_mesh_and_rule=pipeline-large-moe",
        "ici_expert_parallelism=2"},
+      {"ranks=4", "ici_pipeline_parallelism=2", "custom_mesh_and_rule=pipeline-large-moe",
+       "ici_expert_parallelism=2", "num_pipeline_repeats=2"},
+      {"ranks=2", "ici_pipeline_parallelism=2", "num_layers_per_pipeline_stage=1",
+       "num_pipeline_microbatches=4"},
       {"ranks=8", "ici_pipeline_parallelism=2", "ici_tensor_parallelism=2", "num_pipeline_microbatches=4"},
   };
   for (const Arguments& mesh : meshes) {
@@ -241,6 +245,88 @@ TEST_F(Training, AnyPipelineGivesTheNumbersOfOneStage) {
       expect_close(many, one, key);
     for (const char* key : {"moe/layer_0/entropy", "moe/layer_3/rows/expert_2"})
       EXPECT_EQ(many[0][key], one[0][key]) << key;
+  }
+}
+
+// Blocks, stages and schedules: the same microbatches, and each sum in the same order.
+TEST_F(Training, HowAPipelineIsCutDoesNotChangeABit) {
+  const Arguments model{"base_num_decoder_layers=9",
+                        "load_balance_loss_weight=0.1",
+                        "moe_layers=[0,2,3,7,8]",
+                        "routed_score_func=sigmoid",
+                        "routed_bias=true",
+                        "routed_bias_update_rate=0.01",
+                        "gradient_clipping_threshold=0.1"};
+  const std::vector<std::pair<int, Arguments>> besides{
+      {1, {"num_pipeline_microbatches=4"}},
+      {2, {"num_pipeline_microbatches=2", "ici_data_parallelism=2", "gradient_accumulation_steps=2"}},
+      {2, {"num_pipeline_microbatches=3", "ici_fsdp_parallelism=2", "dtype=bfloat16"}},
+      {2, {"num_pipeline_microbatches=4", "ici_expert_parallelism=2", "opt_type=muon"}}};
+  for (const auto& [ranks, keys] : besides) {
+    const auto cut = [&, ranks = ranks, keys = keys](int stages, const Arguments& how) {
+      return without_times(
+          train(model + keys + how +
+                Arguments{"ranks=" + std::to_string(stages * ranks),
+                          "ici_pipeline_parallelism=" + std::to_string(stages),
+                          "per_device_batch_size=" + std::to_string(12.0 / (stages * ranks))}));
+    };
+    const auto whole = cut(2, {});
+    ASSERT_EQ(whole.size(), 3u);
+    EXPECT_GT(whole[2]["learning/moe_lb_loss"].get<double>(), 0);
+    for (const auto& [stages, how] :
+         std::vector<std::pair<int, Arguments>>{{2, {"num_pipeline_repeats=2"}},
+                                                {2, {"num_pipeline_repeats=4"}},
+                                                {2, {"num_pipeline_repeats=2", "pipeline_schedule=gpipe"}},
+                                                {3, {"num_layers_per_pipeline_stage=1"}},
+                                                {4, {"pipeline_schedule=gpipe"}}}) {
+      SCOPED_TRACE(::testing::PrintToString(keys + how) + std::to_string(stages));
+      EXPECT_EQ(cut(stages, how), whole);
+    }
+  }
+}
+
+// The embedding is on the first stage, and on the last one as the head or for prediction layers.
+TEST_F(Training, TwoStagesHaveTheEmbedding) {
+  const Arguments dense{"decoder_block=qwen3",       "num_experts=1",
+                        "num_experts_per_tok=1",     "use_qk_norm=true",
+                        "logits_via_embedding=true", "base_num_decoder_layers=4"},
+      sparse{"logits_via_embedding=true", "load_balance_loss_weight=0.1", "base_num_decoder_layers=4",
+             "gradient_clipping_threshold=0.1"},
+      further{"decoder_block=deepseek",
+              "attention_type=mla",
+              "q_lora_rank=8",
+              "kv_lora_rank=8",
+              "qk_nope_head_dim=4",
+              "qk_rope_head_dim=4",
+              "v_head_dim=4",
+              "mtp_num_layers=2",
+              "shared_experts=1",
+              "first_num_dense_layers=1",
+              "base_num_decoder_layers=4"};
+  const std::vector<Arguments> meshes = {
+      {"ranks=2", "ici_pipeline_parallelism=2"},
+      {"ranks=2", "ici_pipeline_parallelism=2", "num_pipeline_repeats=2", "num_pipeline_microbatches=4"},
+      {"ranks=4", "ici_pipeline_parallelism=4", "pipeline_schedule=gpipe"},
+      {"ranks=4", "ici_pipeline_parallelism=2", "ici_data_parallelism=2"},
+      {"ranks=8", "ici_pipeline_parallelism=4", "ici_fsdp_parallelism=2"},
+      {"ranks=4", "ici_pipeline_parallelism=2", "ici_tensor_parallelism=2"},
+      {"ranks=8", "ici_pipeline_parallelism=2", "ici_data_parallelism=2", "ici_fsdp_parallelism=2"}};
+  for (const Arguments& model : {dense, sparse, further}) {
+    const auto one = train(model + Arguments{"per_device_batch_size=8"});
+    for (const Arguments& mesh : meshes) {
+      SCOPED_TRACE(::testing::PrintToString(model + mesh));
+      const int ranks = std::stoi(mesh[0].substr(6));
+      const auto many = train(model + Arguments{"per_device_batch_size=" + std::to_string(8 / ranks)} + mesh);
+      for (const char* key : {"learning/loss", "learning/mtp_loss", "learning/raw_grad_norm",
+                              "learning/grad_norm", "learning/param_norm"})
+        expect_close(many, one, key);
+    }
+    // Of two stages or of four: both ends sum in one order.
+    const Arguments parts{"num_pipeline_microbatches=2"};
+    EXPECT_EQ(
+        without_times(train(model + parts + Arguments{"ranks=4", "ici_pipeline_parallelism=4"})),
+        without_times(train(model + parts +
+                            Arguments{"ranks=2", "ici_pipeline_parallelism=2", "per_device_batch_size=4"})));
   }
 }
 

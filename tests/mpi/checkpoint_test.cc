@@ -33,9 +33,10 @@ const Arguments kMesh{"ranks=4", "ici_expert_parallelism=2", "ici_fsdp_paralleli
 
 TEST_F(MpiCheckpoints, EqualThoseOfThreads) {
   NEEDS_MPIRUN();
-  for (const Arguments& more :
-       {Arguments{}, Arguments{"ici_pipeline_parallelism=2", "ici_expert_parallelism=1"},
-        Arguments{"async_checkpointing=false", "opt_type=muon"}}) {
+  for (const Arguments& more : {Arguments{},
+                                Arguments{"ici_pipeline_parallelism=2", "ici_expert_parallelism=1",
+                                          "logits_via_embedding=true", "weight_digest_interval=1"},
+                                Arguments{"async_checkpointing=false", "opt_type=muon"}}) {
     const Finished threads = run(command("threads", kMesh + more));
     ASSERT_EQ(threads.status, 0) << threads.err;
     for (const int processes : {4, 2}) {

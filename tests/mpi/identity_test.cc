@@ -52,6 +52,9 @@ TEST_F(Mpi, TrainsLikeThreads) {
       "ici_data_parallelism=2 ici_expert_parallelism=2 dtype=bfloat16 grad_dtype=bfloat16 opt_type=muon",
       "ici_fsdp_parallelism=2 ici_expert_parallelism=2 num_moe_emb_chunks=2 use_ring_of_experts=true",
       "ici_fsdp_parallelism=2 ici_pipeline_parallelism=2",
+      "ici_fsdp_parallelism=2 ici_pipeline_parallelism=2 num_pipeline_repeats=2 base_num_decoder_layers=5 "
+      "num_pipeline_microbatches=4",
+      "ici_data_parallelism=2 ici_pipeline_parallelism=2 logits_via_embedding=true vocab_size=33",
       "ici_data_parallelism=2 ici_tensor_parallelism=2 per_device_batch_size=1 dtype=bfloat16 "
       "base_emb_dim=18"};
   for (const std::string& layout : layouts) {
@@ -85,10 +88,11 @@ TEST_F(Mpi, TrainsLikeThreads) {
 
 TEST_F(Mpi, GeneratesLikeThreads) {
   NEEDS_MPIRUN();
-  for (const char* layout :
-       {"ici_expert_parallelism=2 ici_fsdp_parallelism=2 per_device_batch_size=0.5",
-        "ici_tensor_parallelism=4",
-        "ici_pipeline_parallelism=2 ici_expert_parallelism=2 use_ring_of_experts=true"}) {
+  for (const char* layout : {"ici_expert_parallelism=2 ici_fsdp_parallelism=2 per_device_batch_size=0.5",
+                             "ici_tensor_parallelism=4",
+                             "ici_pipeline_parallelism=2 ici_expert_parallelism=2 use_ring_of_experts=true",
+                             "ici_pipeline_parallelism=4 base_num_decoder_layers=8 num_pipeline_repeats=2 "
+                             "logits_via_embedding=true"}) {
     SCOPED_TRACE(layout);
     const Arguments command =
         with(Arguments{"generate"} + tiny_model(),

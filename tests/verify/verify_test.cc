@@ -316,6 +316,15 @@ TEST(VerifyMesh, LayoutsAgreeWithEachOtherAndTheDenseEvaluation) {
   EXPECT_NE(outcome.out.find("router choices: 2"), std::string::npos) << outcome.out;
 }
 
+TEST(VerifyMesh, StagesOfATiedModelAgree) {
+  const Outcome outcome = verify(
+      std::vector<std::string>{"--mesh", "ranks=2 ici_pipeline_parallelism=2 num_pipeline_repeats=2",
+                               "--mesh", "ranks=8 ici_pipeline_parallelism=4 ici_tensor_parallelism=2",
+                               "--mesh", "ranks=4 ici_pipeline_parallelism=2 ici_data_parallelism=2"} +
+      small_model() + std::vector<std::string>{"logits_via_embedding=true", "base_num_decoder_layers=4"});
+  EXPECT_EQ(outcome.status, 0) << outcome.out << outcome.err;
+}
+
 TEST(VerifyMesh, AHundredStepsWithTheSameChoicesStayTogether) {
   const std::string ring = "ranks=4 ici_expert_parallelism=2 ici_fsdp_parallelism=2 use_ring_of_experts=true";
   const Outcome outcome =
