@@ -189,6 +189,10 @@ Array output_logits(Context& c, const ModelConfig& m, const Parameters& paramete
   return logits_of(c, m, hidden, head_of(c, m, parameters, m.tied ? table_of(c, m, parameters) : Array()));
 }
 
+double layers_averaged(const ModelConfig& m) {
+  return m.moe_execution.balance.of_best_scores ? 1 : static_cast<double>(m.moe_layers().size());
+}
+
 double count_targets(const Batch& batch) {
   if (batch.targets_segmentation.abstract()) return static_cast<double>(batch.targets_segmentation.size());
   const auto segments = batch.targets_segmentation.span<std::int32_t>();
@@ -254,9 +258,7 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
 
   const Array& balance = runs.balance();
   if (balance.defined()) {
-    const auto layers_averaged = m.moe_execution.balance.of_best_scores ? 1 : m.moe_layers().size();
-    result.balance_loss =
-        scale(c, balance, static_cast<float>(options.balance_share / static_cast<double>(layers_averaged)));
+    result.balance_loss = scale(c, balance, static_cast<float>(options.balance_share / layers_averaged(m)));
   }
   if (!block.is_last()) {
     result.output = x;

@@ -88,6 +88,9 @@ ForwardResult forward(Context& context, const ModelConfig& model, const Paramete
 Array output_logits(Context& context, const ModelConfig& model, const Parameters& parameters,
                     const Array& hidden);
 
+// What the sum of the layers' balance losses is divided by.
+double layers_averaged(const ModelConfig& model);
+
 // Number of targets that count, in the rows that are given.
 double count_targets(const Batch& batch);
 

@@ -253,6 +253,9 @@ void Trainer::accumulate(std::int64_t step, const BatchRows& batch, StepResult& 
     places.push_back(place);
   };
   const std::vector<std::int64_t> moe_layers = model_.moe_layers();
+  const double counted_rows = model_.moe_execution.balance.count_padding ? static_cast<double>(rows * count)
+                                                                         : std::max(1.0, own.filled_rows);
+  const double balance_share = static_cast<double>(rows) / counted_rows;
   result.layer_bytes.assign(static_cast<std::size_t>(model_.depth()), 0);
   const auto run_stage = [&](const PipelinePass& pass, const Array& input) {
     const std::int64_t i = pass.microbatch;
@@ -269,9 +272,7 @@ void Trainer::accumulate(std::int64_t step, const BatchRows& batch, StepResult& 
     options.target_count = divisor(result.total_weights);
     options.further_count = divisor(own.further_targets);
     options.head_scores = config_.qk_clip > 0;
-    const double counted_rows = model_.moe_execution.balance.count_padding ? static_cast<double>(rows * count)
-                                                                           : std::max(1.0, own.filled_rows);
-    options.balance_share = static_cast<double>(rows) / counted_rows;
+    options.balance_share = balance_share;
     options.block = pass.block;
     options.input = input;
     if (routing_ != nullptr) routing_->begin_pass(i * rows);
@@ -311,8 +312,8 @@ void Trainer::accumulate(std::int64_t step, const BatchRows& batch, StepResult& 
   if (piped) {
     context_.comm->all_reduce(context_.stage.across, host_view(std::span(sums)));
     if (!moe_layers.empty())
-      sums[kBalanceLoss] = std::accumulate(sums.begin() + kLosses, sums.end(), 0.0) /
-                           static_cast<double>(count * std::ssize(moe_layers));
+      sums[kBalanceLoss] = std::accumulate(sums.begin() + kLosses, sums.end(), 0.0) * balance_share /
+                           layers_averaged(model_);
     sums[kLoss] = sums[kLmLoss] + sums[kPredictionLoss] + sums[kBalanceLoss];
   }
   result.loss = context_.suffers(Fault::Kind::nan, "forward") ? NAN : sums[kLoss];
