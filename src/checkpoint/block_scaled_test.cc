@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "checkpoint/transpose.h"
 #include "core/error.h"
@@ -211,7 +213,7 @@ TEST_F(GptqFolder, WhatIsNotReadIsNamed) {
   EXPECT_EQ(problem(tensors()), "");
   EXPECT_NE(problem(tensors(0x77767777u)).find("asymmetric"), std::string::npos);
   EXPECT_NE(problem(tensors(0x88888888u)).find("asymmetric"), std::string::npos);
-  EXPECT_NE(problem(tensors(0x77777777u, 1)).find("desc_act"), std::string::npos);
+  EXPECT_NE(problem(tensors(0x77777777u, 1)).find("g_idx has group 2 of input 127"), std::string::npos);
   auto without = tensors();
   without.pop_back();
   EXPECT_EQ(problem(without), "") << "groups in order need no g_idx";
@@ -219,6 +221,45 @@ TEST_F(GptqFolder, WhatIsNotReadIsNamed) {
   EXPECT_NE(problem(without).find("m.qzeros"), std::string::npos);
   std::ofstream(path_ + "/config.json") << R"({"quantization_config": {"checkpoint_format": "gptq_v2"}})";
   EXPECT_EQ(problem(tensors(0x88888888u)), "");
+}
+
+// desc_act: which group an input is of, g_idx says. The numbers are those of the formula; blocks of 32 inputs
+// have one scale an output, so there are none but where 32 neighbours are of one group.
+TEST_F(GptqFolder, InputsMayBeOfAnyGroup) {
+  std::vector<std::int32_t> groups;
+  for (std::int64_t in = 0; in < kIn; ++in) groups.push_back(static_cast<std::int32_t>(in / kGroup));
+  std::shuffle(groups.begin(), groups.end(), std::mt19937(1));
+  auto stored = tensors();
+  stored.back().bytes = bytes_of(groups);
+  const WeightFolder weights = folder(stored);
+  EXPECT_EQ(weights.packed_dtype("m.weight"), std::nullopt);
+  const Tensor all = weights.read("m.weight"), some = weights.take_values("m.weight", 5, 9);
+  int differ = 0;
+  for (std::int64_t out = 0; out < kOut; ++out) {
+    for (std::int64_t in = 0; in < kIn; ++in) {
+      const std::int64_t group = groups[static_cast<std::size_t>(in)];
+      const float want = scale(out, group * kGroup) * static_cast<float>(number(out, in) - 8);
+      differ += all.data<float>()[out * kIn + in] != want ? 1 : 0;
+      if (out >= 5 && out < 9) differ += some.data<float>()[(out - 5) * kIn + in] != want ? 1 : 0;
+    }
+  }
+  EXPECT_EQ(differ, 0);
+
+  // Groups that have changed places as wholes.
+  std::vector<std::int32_t> swapped;
+  for (std::int64_t in = 0; in < kIn; ++in) swapped.push_back(static_cast<std::int32_t>(1 - in / kGroup));
+  stored.back().bytes = bytes_of(swapped);
+  const WeightFolder whole = folder(stored);
+  ASSERT_EQ(whole.packed_dtype("m.weight"), DType::packed_int4);
+  const Tensor rows = whole.read("m.weight"), blocks = whole.take_blocks("m.weight"),
+               values(DType::f32, {kIn, kOut});
+  ThreadPool pool(1);
+  unpack_weights(pool, {blocks.view(), values.view()});
+  for (std::int64_t out = 0; out < kOut; ++out) {
+    for (std::int64_t in = 0; in < kIn; ++in)
+      differ += values.data<float>()[in * kOut + out] != rows.data<float>()[out * kIn + in] ? 1 : 0;
+  }
+  EXPECT_EQ(differ, 0);
 }
 
 TEST_F(ScaledFolder, ScalesOfAnotherShapeAreRefused) {

@@ -22,8 +22,13 @@ T entry_at(const SafetensorsFile::Entry& entry, std::int64_t i) {
   return value;
 }
 
-std::int64_t group_inputs(const GptqWeight& w) {
-  return w.inputs() / w.scales.shape[0];
+std::int64_t group_of(const GptqWeight& w, std::int64_t input) {
+  return w.groups.dtype.empty() ? input / (w.inputs() / w.scales.shape[0])
+                                : entry_at<std::int32_t>(w.groups, input);
+}
+
+std::uint16_t scale_at(const GptqWeight& w, std::int64_t input, std::int64_t output) {
+  return entry_at<std::uint16_t>(w.scales, group_of(w, input) * w.outputs() + output);
 }
 
 std::string problem_of_shape(const char* part, const SafetensorsFile::Entry& entry, const char* dtype,
@@ -40,7 +45,7 @@ int number_at(const GptqWeight& w, std::int64_t input, std::int64_t output) {
 
 }  // namespace
 
-std::string gptq_problem(const GptqWeight& w) {
+std::string gptq_problem(GptqWeight& w) {
   if (w.numbers.dtype != "I32" || w.numbers.shape.size() != 2)
     return fmt::format("its qweight is {} {}, expected I32 [in / 8, out]", w.numbers.dtype,
                        to_string(w.numbers.shape));
@@ -59,8 +64,10 @@ std::string gptq_problem(const GptqWeight& w) {
   if (w.groups.dtype.empty()) return {};
   if (std::string p = problem_of_shape("g_idx", w.groups, "I32", {inputs}); !p.empty()) return p;
   for (std::int64_t i = 0; i < inputs; ++i) {
-    if (entry_at<std::int32_t>(w.groups, i) != i / group_inputs(w))
-      return "its inputs are in the order of activations (desc_act); only inputs in order are read";
+    const auto group = entry_at<std::int32_t>(w.groups, i);
+    if (group < 0 || group >= groups)
+      return fmt::format("its g_idx has group {} of input {}, expected 0 to {}", group, i, groups - 1);
+    w.in_order = w.in_order && group == entry_at<std::int32_t>(w.groups, i - i % kGroupInputs);
   }
   return {};
 }
@@ -72,15 +79,14 @@ Tensor gptq_rows(const GptqWeight& w, std::int64_t begin, std::int64_t end) {
   float* to = out.data<float>();
   for (std::int64_t row = begin; row < end; ++row) {
     for (std::int64_t i = 0; i < w.inputs(); ++i) {
-      const auto scale = entry_at<std::uint16_t>(w.scales, i / group_inputs(w) * w.outputs() + row);
-      *to++ = half_to_float(scale) * static_cast<float>(number_at(w, i, row));
+      *to++ = half_to_float(scale_at(w, i, row)) * static_cast<float>(number_at(w, i, row));
     }
   }
   return out;
 }
 
 bool is_whole_blocks(const GptqWeight& w) {
-  return w.outputs() % kBlockOutputs == 0 && w.inputs() % block_inputs(DType::packed_int4) == 0;
+  return w.in_order && w.outputs() % kBlockOutputs == 0 && w.inputs() % block_inputs(DType::packed_int4) == 0;
 }
 
 Tensor gptq_blocks(const GptqWeight& w) {
@@ -90,7 +96,7 @@ Tensor gptq_blocks(const GptqWeight& w) {
   for (std::int64_t first = 0; first < w.inputs(); first += kGroupInputs) {
     for (std::int64_t output = 0; output < w.outputs(); ++output) {
       PackedGroup group;
-      group.scale = entry_at<std::uint16_t>(w.scales, first / group_inputs(w) * w.outputs() + output);
+      group.scale = scale_at(w, first, output);
       for (std::int64_t i = 0; i < kGroupInputs; ++i)
         group.numbers[static_cast<std::size_t>(i)] =
             static_cast<std::int8_t>(number_at(w, first + i, output));

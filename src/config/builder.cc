@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "config/declaration.h"
+#include "config/not_built.h"
 #include "config/value.h"
 #include "core/error.h"
 
@@ -59,15 +60,40 @@ void check_rule_words(const nlohmann::json& rules, const nlohmann::json& base_ru
   }
 }
 
-// The reference's models with layers that are not built.
-constexpr std::string_view kModelsNotBuilt[] = {"deepseek3.2-671b", "deepseek4-284b", "deepseek4-tiny",
-                                                "gpt-oss-120b",     "gpt-oss-20b",    "olmo3-32b",
-                                                "olmo3-7b",         "olmo3-7b-pt"};
+// A model of the reference that is not built is refused with what it has and we have not.
+void refuse_model_not_built(const std::string& model, const std::string& what) {
+  if (const std::string reason = reason_not_built(model); !reason.empty())
+    fail_usage("[config] {}: {}", what, reason);
+}
+
+// The value of a key in its type. Blocks have one word each here; the reference has two for some.
+nlohmann::json value_of(const std::string& name, const nlohmann::json& untyped, const std::string& source) {
+  const KeyDeclaration& key = known_key(name, source);
+  if (name != "decoder_block" || !untyped.is_string()) return typed_value(key, untyped, source);
+  const std::string& block = untyped.get_ref<const std::string&>();
+  if (const std::string_view missing = missing_in_block(block); !missing.empty())
+    fail_usage("[config] decoder_block={} is planned, not built yet ({}): expected {} ({})", block, missing,
+               expected_value(key), source);
+  const nlohmann::json value = typed_value(key, untyped, source);
+  return value == "qwen3_5" ? nlohmann::json("qwen3_5_moe") : value;
+}
+
+bool describes_model(const UntypedKeys& keys) {
+  return std::ranges::find(keys, "decoder_block", &UntypedKeys::value_type::first) != keys.end();
+}
+
+// Keys of what a model has beside its text decoder. Rotation in sections is the plain one on text alone.
+bool is_of_images_or_sound(const std::string& name) {
+  constexpr std::string_view kOthers[] = {
+      "use_multimodal",       "use_audio",         "use_mrope",
+      "vision_encoder_block", "mrope_section",     "image_placeholder",
+      "video_placeholder",    "audio_placeholder", "position_id_per_seconds"};
+  return name.ends_with("_for_vit") || name.ends_with("_for_audio") ||
+         std::ranges::find(kOthers, name) != std::end(kOthers);
+}
 
 std::string unknown_name(const std::string& key, const std::string& name,
                          const std::vector<std::string>& known) {
-  if (std::find(std::begin(kModelsNotBuilt), std::end(kModelsNotBuilt), name) != std::end(kModelsNotBuilt))
-    return fmt::format("[config] {}={} is planned, not built yet", key, name);
   const std::string nearest = nearest_of(name, known);
   std::string list;
   for (const std::string& item : known) list += (list.empty() ? "" : ", ") + item;
@@ -120,8 +146,7 @@ void ConfigBuilder::add_map(const std::map<std::string, nlohmann::json>& keys) {
 
 void ConfigBuilder::add_user_key(const std::string& name, const nlohmann::json& untyped,
                                  const std::string& source) {
-  const KeyDeclaration& key = known_key(name, source);
-  user_keys_.push_back({name, typed_value(key, untyped, source), source});
+  user_keys_.push_back({name, value_of(name, untyped, source), source});
 }
 
 nlohmann::json ConfigBuilder::last_user_value(const std::string& name) const {
@@ -146,20 +171,47 @@ void ConfigBuilder::assign(const std::string& name, nlohmann::json value, const 
 }
 
 void ConfigBuilder::apply_file(const UntypedKeys& keys, const std::string& source) {
-  for (const auto& [name, value] : keys)
-    assign(name, typed_value(known_key(name, source), value, source), source, false);
+  for (const auto& [name, value] : keys) assign(name, value_of(name, value, source), source, false);
+}
+
+// A file that describes a model with images or sound describes its text decoder too, which is built.
+UntypedKeys ConfigBuilder::text_decoder(UntypedKeys keys, const std::string& source) {
+  const auto says = [&](const char* name) {
+    const auto found = std::ranges::find(keys, name, &UntypedKeys::value_type::first);
+    return found != keys.end() && value_of(name, found->second, source).get<bool>();
+  };
+  if (!describes_model(keys) || !(says("use_multimodal") || says("use_audio") || says("use_mrope")))
+    return keys;
+  notice(source + ": the text decoder only; images and sound are not built");
+  std::erase_if(keys, [](const auto& key) { return is_of_images_or_sound(key.first); });
+  return keys;
+}
+
+// What such a file cannot be is said before its keys are looked at one by one. Returns the keys that count.
+UntypedKeys ConfigBuilder::apply_described_model(UntypedKeys keys, const std::string& source) {
+  for (const auto& [name, value] : keys) {
+    if (name == "decoder_block") value_of(name, value, source);
+    if (name == "weight_dtype" && value.is_string() &&
+        value.get_ref<const std::string&>().starts_with("float8"))
+      fail_usage("[config] weight_dtype={} ({}): {}", value.get<std::string>(), source, kNoFp8Training);
+  }
+  keys = text_decoder(std::move(keys), source);
+  apply_file(keys, source);
+  return keys;
 }
 
 void ConfigBuilder::apply_model_file() {
   const std::string model = last_user_value("model_name").get<std::string>();
   if (model == "default" || model.empty()) return;
   const std::vector<std::string> known = config_names("models");
-  if (!std::binary_search(known.begin(), known.end(), model))
+  if (!std::binary_search(known.begin(), known.end(), model)) {
+    refuse_model_not_built(model, "model_name=" + model);
     fail_usage("{}", unknown_name("model_name", model, known));
+  }
   model_source_ = "models/" + model + ".yml";
-  const UntypedKeys keys = read_config_file(config_folder() / model_source_);
-  apply_file(keys, model_source_);
-  for (const auto& item : keys) model_values_[item.first] = config_.entry(item.first).value;
+  for (const auto& item :
+       apply_described_model(read_config_file(config_folder() / model_source_), model_source_))
+    model_values_[item.first] = config_.entry(item.first).value;
 }
 
 void ConfigBuilder::check_against_model(const std::string& name, const nlohmann::json& value) {
@@ -283,19 +335,28 @@ void ConfigBuilder::derive_names() {
   }
 }
 
-// Both names of the reference's plain block mean one.
+// Both names of the reference's plain block mean one. What blocks of the reference have whatever their keys
+// say, their keys say here.
 void ConfigBuilder::derive_block() {
   if (config_.get_string("decoder_block") == "default")
     config_.set("decoder_block", "llama2", "decoder_block=default");
+  const std::string block = config_.get_string("decoder_block"), source = "decoder_block=" + block;
+  const auto derive = [&](const char* key, bool value) {
+    if (config_.entry(key).source == "default") config_.set(key, value, source);
+  };
+  if (block == "qwen3_next" || block == "qwen3_5_moe") derive("use_qk_norm", true);
+  if (block == "qwen2" || block == "qwen2_moe") derive("attention_output_bias", false);
 }
 
 // Llama 3.1's scaling has constants of its own; the defaults of these keys are YaRN's.
-// The reference knows them by the model's name alone.
+// The reference knows them by the name alone of a model, or of its file.
 void ConfigBuilder::derive_llama3_scaling() {
-  const std::string model = config_.get_string("model_name");
+  const std::string name = config_.get_string("model_name"),
+                    model = name == "default" ? std::filesystem::path(config_path_).stem().string() : name;
   if (model.starts_with("llama3.1") && config_.entry("rope_type").source == "default")
     config_.set("rope_type", "llama3.1", "model_name=" + model);
   if (config_.get_string("rope_type") != "llama3.1") return;
+  if (!config_.get_bool("rope_use_scale")) return config_.set("rope_type", "default", "rope_use_scale=false");
   const std::string source = "rope_type=llama3.1";
   if (config_.entry("rope_factor").source == "default") config_.set("rope_factor", 8.0, source);
   if (config_.entry("original_max_position_embeddings").source == "default") {
@@ -347,6 +408,7 @@ void ConfigBuilder::list_inert() {
 // A path that does not exist but whose last part is one of ours means ours, as in a pasted reference command.
 std::filesystem::path ConfigBuilder::resolved_config_path() {
   const std::filesystem::path given = config_path_;
+  refuse_model_not_built(given.stem().string(), config_path_);
   std::error_code problem;
   if (std::filesystem::exists(given, problem)) return given;
   for (const std::filesystem::path& ours :
@@ -370,7 +432,13 @@ Config ConfigBuilder::build() {
   apply_file(read_config_file(base), "base.yml");
   if (!config_path_.empty()) {
     const std::filesystem::path file = resolved_config_path();
-    if (!std::filesystem::equivalent(file, base, problem)) apply_file(read_config_file(file), config_path_);
+    if (!std::filesystem::equivalent(file, base, problem)) {
+      UntypedKeys keys = read_config_file(file);
+      if (describes_model(keys))
+        apply_described_model(std::move(keys), config_path_);
+      else
+        apply_file(keys, config_path_);
+    }
   }
   apply_model_file();
   apply_user_keys();

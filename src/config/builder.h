@@ -39,6 +39,8 @@ class ConfigBuilder {
   void assign(const std::string& name, nlohmann::json value, const std::string& source, bool by_user);
   void apply_file(const UntypedKeys& keys, const std::string& source);
   void apply_model_file();
+  UntypedKeys apply_described_model(UntypedKeys keys, const std::string& source);
+  UntypedKeys text_decoder(UntypedKeys keys, const std::string& source);
   void check_against_model(const std::string& name, const nlohmann::json& value);
   void apply_user_keys();
   void merge_rules();

@@ -121,7 +121,7 @@ TEST(Config, RefusesWhatIsPlanned) {
        {"use_indexer=true", "ici_sequence_parallelism=2", "dcn_diloco_parallelism=-1",
         "mtp_eval_target_module=1", "checkpoint_is_quantized=True", "dataset_type=tfds",
         "use_2d_fsdp_sharding=true", "quantization=int8", "dropout_rate=0.1", "use_dpo=1",
-        "decoder_block=gemma", "routed_score_func=sqrtsoftplus", "rope_use_scale=false"}) {
+        "decoder_block=gemma", "routed_score_func=sqrtsoftplus"}) {
     const std::string problem = problem_of({argument});
     const std::string name = std::string(argument).substr(0, std::string(argument).find('='));
     EXPECT_MENTIONS(problem, name, "planned, not built yet");
@@ -130,6 +130,20 @@ TEST(Config, RefusesWhatIsPlanned) {
                         "use_2d_fsdp_sharding=False", "use_dpo=False", "checkpoint_is_quantized=False",
                         "quantization=", "mlp_activations=['silu','linear']"}),
             "");
+}
+
+TEST(Config, WordsOfTheReference) {
+  EXPECT_EQ(config_of({"decoder_block=qwen3_5", "num_experts=4"}).get_string("decoder_block"), "qwen3_5_moe");
+  EXPECT_EQ(config_of({"model_name=qwen3.5-35b-a3b", "decoder_block=qwen3_5_moe"}).get_int("num_experts"),
+            256);
+  EXPECT_TRUE(config_of({"decoder_block=qwen3_next", "num_experts=4"}).get_bool("use_qk_norm"));
+  EXPECT_FALSE(
+      config_of({"decoder_block=qwen3_next", "num_experts=4", "use_qk_norm=false"}).get_bool("use_qk_norm"));
+  EXPECT_FALSE(config_of({"decoder_block=qwen2"}).get_bool("attention_output_bias"));
+  EXPECT_TRUE(config_of({"attention_bias=true"}).get_bool("attention_output_bias"));
+  EXPECT_EQ(config_of({"rope_type=llama3.1", "rope_use_scale=false"}).get_string("rope_type"), "default");
+  EXPECT_EQ(config_of({"model_name=llama3.1-8b", "rope_use_scale=false"}).get_string("rope_type"), "default");
+  EXPECT_MENTIONS(problem_of({"decoder_block=gemma2"}), "decoder_block=gemma2", "soft caps");
 }
 
 TEST(Config, CacheIn8Bits) {

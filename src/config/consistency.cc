@@ -50,7 +50,7 @@ void check_experts(const Config& config) {
   const auto chosen = config.get_int("num_experts_per_tok");
   if (chosen > experts) fail_usage("[config] num_experts_per_tok={} exceeds num_experts={}", chosen, experts);
   const std::string& block = config.get_string("decoder_block");
-  if (experts > 1 && (block == "llama2" || block == "mistral" || block == "qwen3")) {
+  if (experts > 1 && (block == "llama2" || block == "mistral" || block == "qwen2" || block == "qwen3")) {
     fail_usage("[config] num_experts={}: decoder_block={} has no experts; use mixtral, deepseek or qwen3_moe",
                experts, block);
   }

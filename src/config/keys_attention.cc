@@ -20,14 +20,21 @@ std::vector<KeyDeclaration> attention_keys() {
       integer_key("qk_rope_head_dim", 64, at_least(0), "MLA: width of a head's rotated part"),
       integer_key("v_head_dim", 128, at_least(0), "MLA: width of a head's values"),
       boolean_key("use_qk_norm", false,
-                  "RMSNorm over each head of q and k (qwen3; llama4: after rotation, without weights)"),
+                  "RMSNorm over each head of q and k (qwen3; llama4: after rotation, without weights); "
+                  "qwen3_next and qwen3_5_moe: true unless given"),
       integer_key("attention_output_dim", -1, at_least_or(1, -1),
                   "width attention gives (qwen3_custom_moe); -1: base_emb_dim"),
       planned(boolean_key("qk_norm_with_scale", true, "the q and k norms have weights")),
       planned(boolean_key("v_norm_with_scale", true, "the value norm has weights")),
       boolean_key("attention_bias", false,
                   "biases of attention's products: query, key, value (MLA: those to latents) and output"),
-      boolean_key("attention_output_bias", true, "with attention_bias: whether the output has one too"),
+      boolean_key(
+          "attention_output_bias", true,
+          "with attention_bias: whether the output has one too; qwen2, qwen2_moe: false unless given"),
+      float_key(
+          "clip_qkv", 0.0, at_least(0),
+          "bound of queries, keys and values: clamped to it and its negative after the norms of q and k, "
+          "before rotation; 0: none"),
       choice_key("qk_norm_over", "head", one_of({"head", "width"}),
                  "with use_qk_norm: each head's norm is its own, or one is over all heads together"),
       float_key("latent_norm_epsilon", 0, at_least(0),

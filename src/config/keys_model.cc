@@ -12,9 +12,8 @@ std::vector<KeyDeclaration> position_keys() {
                  "rotary embedding: plain, with Llama 3.1's scaling by wavelength, or YaRN"),
       integer_key("rope_max_timescale", 10000, at_least(1), "base of the rotary frequencies (theta)"),
       planned(integer_key("rope_min_timescale", 1, at_least(1), "shortest rotary timescale")),
-      planned(boolean_key(
-          "rope_use_scale", true,
-          "apply Llama 3.1's scaling when rope_type is llama3.1; without it set rope_type=default")),
+      boolean_key("rope_use_scale", true,
+                  "whether rope_type=llama3.1 scales; false: it means rope_type=default"),
       float_key("rope_factor", 40.0, more_than(0),
                 "how far the context is stretched (yarn, llama3.1; 8 for llama3.1 unless given)"),
       float_key("rope_low_freq_factor", 1.0, more_than(0),
@@ -43,6 +42,8 @@ std::vector<KeyDeclaration> position_keys() {
       integer_key(
           "nope_layer_interval", -1, at_least_or(1, -1),
           "llama4: every how many layers one has no rotation and sees all tokens before; -1: none has"),
+      integer_list_key("unrotated_layers", {},
+                       "llama4: numbers of those layers, in place of nope_layer_interval"),
       planned(boolean_key("use_untrainable_positional_embedding", false, "add sinusoids to the embedding")),
       planned(integer_key("trainable_position_size", -1, at_least_or(1, -1), "learned position embeddings")),
       planned(boolean_key("use_mrope", false, "multimodal rotary embedding")),
@@ -64,7 +65,7 @@ std::vector<KeyDeclaration> other_architecture_keys() {
           "a power of two by which the model grows: of three doublings one is of heads and widths of MLPs "
           "and experts, the next of base_emb_dim, the third of layers"),
       planned(boolean_key("use_post_attn_norm", false, "a norm after attention")),
-      planned(boolean_key("use_post_ffw_norm", false, "a norm after the MLP")),
+      boolean_key("use_post_ffw_norm", false, "envy: a norm of what the MLP or the experts give"),
       integer_key("inhomogeneous_layer_cycle_interval", 1, at_least(1), "layers of a repeating pattern"),
       planned(integer_key("hidden_size_per_layer_input", 0, at_least(0), "width of an embedding per layer")),
       planned(
@@ -103,10 +104,10 @@ std::vector<KeyDeclaration> model_keys() {
       choice_key("decoder_block", "llama2",
                  one_of({"default", "llama2", "mistral", "mixtral", "deepseek", "qwen3", "qwen3_moe",
                          "qwen3_custom_moe", "glm4_moe", "minimax_m2", "gpt_oss", "olmoe", "llama4",
-                         "qwen3_next", "qwen3_5_moe"},
-                        {"deepseek4", "gemma", "gemma2", "gemma3", "gemma4", "gpt3", "olmo3", "qwen2",
+                         "qwen3_next", "qwen3_5_moe", "qwen3_5", "qwen2", "qwen2_moe", "envy"},
+                        {"deepseek4", "gemma", "gemma2", "gemma3", "gemma4", "gemma4_small", "gpt3", "olmo3",
                          "simple", "simple_mlp"}),
-                 "kind of decoder layer; default means llama2"),
+                 "kind of decoder layer; default means llama2, qwen3_5 means qwen3_5_moe"),
       integer_key("base_emb_dim", 2048, at_least(1), "width of the model (M)"),
       integer_key("base_num_decoder_layers", 16, at_least(1), "number of decoder layers"),
       integer_key("base_num_query_heads", 16, at_least(1), "query heads"),

@@ -16,7 +16,7 @@ std::vector<KeyDeclaration> moe_keys() {
       integer_key("shared_expert_mlp_dim", 0, at_least(0),
                   "width of all of them together; 0: of each as of the others"),
       integer_key("interleave_moe_layer_step", 1, at_least(1),
-                  "llama4: every how many layers an MoE layer stands"),
+                  "llama4, envy: every how many layers an MoE layer stands"),
       planned(integer_key("first_num_hash_layers", 0, at_least(0), "layers routed by a hash of the token")),
       boolean_key("mlp_bias", false, "biases of the experts' products"),
       choice_key("routed_score_func", "", one_of({"", "softmax", "sigmoid", "sqrtsoftplus"}),

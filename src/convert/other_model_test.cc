@@ -76,6 +76,9 @@ const ModelKeys kDeepseekModel = kMixtralModel + ModelKeys{{"decoder_block", "de
                                                            {"original_max_position_embeddings", 64},
                                                            {"max_position_embeddings", 256}};
 
+const ModelKeys kEnvyModel =
+    kMixtralModel + ModelKeys{{"decoder_block", "envy"}, {"interleave_moe_layer_step", 3}};
+
 const ModelKeys kPredictingModel = kDeepseekModel + ModelKeys{{"mtp_num_layers", 1}};
 
 struct OtherModel {
@@ -107,11 +110,14 @@ std::vector<OtherModel> other_models() {
           {kDenseModel, "windowed_layers", {{"sliding_window_size", 8}}, "sliding_window_size"},
           one(kWindowedModel, "sliding_window_size", 16),
           one(kWindowedModel, "windowed_layers", {0, 2}),
+          one(kDenseModel, "clip_qkv", 2.0),
+          one(kEnvyModel, "use_post_ffw_norm", true),
           one(kMixtralModel, "mlp_bias", true),
           one(kGptOssModel, "routed_bias", false),
           one(kGptOssModel, "mlp_activations_limit", 5.0),
           one(kGptOssModel, "mlp_activations_alpha", 1.5),
           one(kLlama4Model, "nope_layer_interval", 3),
+          {kLlama4Model, "nope_layer_interval", {{"nope_layer_interval", -1}, {"unrotated_layers", {0}}}},
           one(kLlama4Model, "chunk_attn_window_size", 16),
           one(kLlama4Model, "use_qk_norm", false),
           one(kLlama4Model, "temperature_tuning", false),

@@ -181,10 +181,38 @@ json olmoe() {
       "torch_dtype":"bfloat16","use_cache":true,"vocab_size":50304})");
 }
 
+json qwen2(std::int64_t layers, std::int64_t width, std::int64_t mlp, std::int64_t heads, bool tied) {
+  json config =
+      json::parse(R"({"architectures":["Qwen2ForCausalLM"],"attention_dropout":0.0,"bos_token_id":151643,
+      "eos_token_id":151643,"hidden_act":"silu","initializer_range":0.02,"max_position_embeddings":131072,
+      "max_window_layers":28,"model_type":"qwen2","rms_norm_eps":1e-06,"rope_theta":1000000.0,
+      "sliding_window":131072,"torch_dtype":"bfloat16","use_cache":true,"use_mrope":false,
+      "use_sliding_window":false})");
+  return changed(config, {{"num_hidden_layers", layers},
+                          {"hidden_size", width},
+                          {"intermediate_size", mlp},
+                          {"num_attention_heads", heads},
+                          {"num_key_value_heads", tied ? 2 : 4},
+                          {"tie_word_embeddings", tied},
+                          {"vocab_size", tied ? 151936 : 152064}});
+}
+
+json qwen15_moe() {
+  return json::parse(
+      R"({"architectures":["Qwen2MoeForCausalLM"],"attention_dropout":0.0,"bos_token_id":151643,
+      "decoder_sparse_step":1,"eos_token_id":151643,"hidden_act":"silu","hidden_size":2048,
+      "initializer_range":0.02,"intermediate_size":5632,"max_position_embeddings":8192,"max_window_layers":21,
+      "model_type":"qwen2_moe","moe_intermediate_size":1408,"norm_topk_prob":false,"num_attention_heads":16,
+      "num_experts":60,"num_experts_per_tok":4,"num_hidden_layers":24,"num_key_value_heads":16,
+      "output_router_logits":false,"rms_norm_eps":1e-06,"rope_theta":1000000.0,"router_aux_loss_coef":0.001,
+      "shared_expert_intermediate_size":5632,"sliding_window":32768,"tie_word_embeddings":false,
+      "torch_dtype":"bfloat16","use_cache":true,"use_sliding_window":false,"vocab_size":151936})");
+}
+
 // Those that see images too: their decoder is in text_config.
 json llama4(std::int64_t experts, std::int64_t step, bool long_context) {
-  json text =
-      json::parse(R"({"attention_bias":false,"attention_chunk_size":8192,"attention_dropout":0.0,"attn_scale":0.1,
+  json text = json::parse(
+      R"({"attention_bias":false,"attention_chunk_size":8192,"attention_dropout":0.0,"attn_scale":0.1,
       "attn_temperature_tuning":4,"bos_token_id":200000,"cache_implementation":"hybrid","floor_scale":8192,
       "for_llm_compressor":false,"head_dim":128,"hidden_act":"silu","hidden_size":5120,"initializer_range":0.02,
       "intermediate_size":8192,"intermediate_size_mlp":16384,"model_type":"llama4_text","no_rope_layers":[],
@@ -223,7 +251,8 @@ json qwen3_vl() {
 }
 
 json qwen3_next() {
-  return json::parse(R"({"architectures":["Qwen3NextForCausalLM"],"attention_bias":false,"attention_dropout":0.0,
+  return json::parse(
+      R"({"architectures":["Qwen3NextForCausalLM"],"attention_bias":false,"attention_dropout":0.0,
       "bos_token_id":151643,"decoder_sparse_step":1,"eos_token_id":151645,"full_attention_interval":4,"head_dim":256,
       "hidden_act":"silu","hidden_size":2048,"initializer_range":0.02,"intermediate_size":5120,
       "linear_conv_kernel_dim":4,"linear_key_head_dim":128,"linear_num_key_heads":16,"linear_num_value_heads":32,
@@ -237,7 +266,8 @@ json qwen3_next() {
 
 // The decoder of a model that sees images, which are left aside.
 json qwen35_moe() {
-  json config = json::parse(R"({"architectures":["Qwen3_5MoeForConditionalGeneration"],"image_token_id":248056,
+  json config =
+      json::parse(R"({"architectures":["Qwen3_5MoeForConditionalGeneration"],"image_token_id":248056,
       "model_type":"qwen3_5_moe","text_config":{"attention_bias":false,"attention_dropout":0.0,
       "attn_output_gate":true,"dtype":"bfloat16","eos_token_id":248044,"full_attention_interval":4,"head_dim":256,
       "hidden_act":"silu","hidden_size":2048,"initializer_range":0.02,"linear_conv_kernel_dim":4,
@@ -278,6 +308,9 @@ std::map<std::string, Published> published() {
           {"Qwen3-0.6B", {qwen3(28, 1024, 3072, 16, true), 310, 596'049'920, "qwen3-0.6b"}},
           {"Qwen3-8B", {qwen3(36, 4096, 12288, 32, false), 399, 8'190'735'360, "qwen3-8b"}},
           {"Qwen3-32B", {qwen3(64, 5120, 25600, 64, false), 707, 32'762'123'264, "qwen3-32b"}},
+          {"Qwen2.5-1.5B", {qwen2(28, 1536, 8960, 12, true), 338, 1'543'714'304, "qwen2.5-1.5b"}},
+          {"Qwen2.5-7B", {qwen2(28, 3584, 18944, 28, false), 339, 7'615'616'512, "qwen2.5-7b"}},
+          {"Qwen1.5-MoE-A2.7B", {qwen15_moe(), 4659, 14'315'784'192, nullptr}},
           {"Qwen3-30B-A3B",
            {qwen3_moe(48, 2048, 6144, 32, {{"moe_intermediate_size", 768}, {"num_key_value_heads", 4}}),
             18867, 30'532'122'624, "qwen3-30b-a3b", "rope_max_timescale"}},

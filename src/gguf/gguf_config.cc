@@ -149,8 +149,8 @@ json hub_config_of(const GgufFile& file) {
   if (architecture == "llama") {
     config["model_type"] = experts > 0 ? "mixtral" : "llama";
     if (experts > 0) config["num_local_experts"] = experts;
-  } else if (architecture == "qwen3") {
-    config["model_type"] = "qwen3";
+  } else if (architecture == "qwen2" || architecture == "qwen3") {
+    config["model_type"] = architecture;
   } else if (architecture == "qwen3moe") {
     config["model_type"] = "qwen3_moe";
     config["num_experts"] = experts;
@@ -171,7 +171,8 @@ json hub_config_of(const GgufFile& file) {
     config["model_type"] = architecture == "qwen3next" ? "qwen3_next" : "qwen3_5_moe_text";
     add_delta_net(metadata, experts, config);
   } else {
-    general.wrong("architecture", "llama, qwen3, qwen3moe, qwen3next, qwen35moe, deepseek2 or gpt-oss");
+    general.wrong("architecture",
+                  "llama, qwen2, qwen3, qwen3moe, qwen3next, qwen35moe, deepseek2 or gpt-oss");
   }
   return config;
 }

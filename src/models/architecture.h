@@ -60,6 +60,7 @@ struct Architecture {
   bool sinks = false;           // each head's softmax has one more score, a parameter
   bool qk_norm = false;
   bool qk_norm_of_heads = false;  // over all heads together, not each by itself
+  float qkv_clip = 0;             // bound of normed queries and keys, before rotation, and of values; 0: none
   // Biases of the products that read x (query, key and value; of MLA those that make latents), and of the
   // last.
   bool attention_bias = false, attention_out_bias = false;
@@ -77,6 +78,7 @@ struct Architecture {
   double attention_scale = 1;
   float norm_epsilon = 1e-6f;
   bool norm_plus_one = false;          // norms multiply by 1 + weight
+  bool post_mlp_norm = false;          // what the MLP or the experts give is normed before it is added
   float latent_norm_epsilon = 1e-6f;   // of MLA's norms of latents
   bool tied = false;                   // logits_via_embedding
   bool normalize_tied_logits = false;  // tied logits divided by sqrt(emb)

@@ -27,6 +27,10 @@ struct DecoderBlock {
   // Qwen3-Next: norms multiply by 1 + weight, attention's output and the shared expert have gates, and layers
   // but each inhomogeneous_layer_cycle_interval-th have a gated delta net in place of attention.
   bool as_qwen3_next = false;
+  bool gated_shared_experts = false;  // the shared expert has a gate (Qwen2-MoE, Qwen3-Next)
+  // Envy: every interleave_moe_layer_step-th layer has experts, and with use_post_ffw_norm what the MLP or
+  // the experts give is normed before it is added.
+  bool as_envy = false;
 };
 
 // Of that name (models/families/registry.cc). Error(usage) that lists all of them.

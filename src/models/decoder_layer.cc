@@ -57,11 +57,14 @@ LayerOutput decoder_layer(const LayerCall& call, const Array& x, std::int64_t la
   }
   const Array middle = add(c, x, checkpoint_name(attended, "attention_out"));
   const Array inner = norm(middle, "post_attention_norm");
-  if (!m.layer(layer).experts) return {add(c, middle, gated_mlp(call, "mlp.", inner)), std::nullopt};
+  const auto added = [&](const Array& y) {
+    return add(c, middle, m.post_mlp_norm ? norm(y, "post_mlp_norm") : y);
+  };
+  if (!m.layer(layer).experts) return {added(gated_mlp(call, "mlp.", inner)), std::nullopt};
 
   MoeOutput moe = moe_block(c, m.moe, m.moe_execution, moe_weights(call), inner, call.segments, rows.step,
                             layer, rows.first_row);
-  Array y = add(c, middle, moe.y);
+  Array y = added(moe.y);
   if (m.shared_experts > 0) y = add(c, y, shared_experts(call, inner));
   return {y, std::move(moe)};
 }

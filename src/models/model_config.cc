@@ -70,6 +70,9 @@ void read_attention(const Config& c, ModelConfig& m) {
   m.sinks = c.get_bool("attention_sink");
   if (m.sinks && m.mla) fail_usage("[model] attention_sink=true: attention_type=mla has no sinks");
   m.attention_out_bias = m.attention_bias && c.get_bool("attention_output_bias");
+  m.qkv_clip = static_cast<float>(c.get_float("clip_qkv"));
+  if (m.qkv_clip > 0 && m.mla)
+    fail_usage("[model] clip_qkv={}: attention_type=mla clamps nothing", c.get_float("clip_qkv"));
   if (m.mla) {
     m.q_lora = c.get_int("q_lora_rank");
     m.kv_lora = c.get_int("kv_lora_rank");
@@ -108,9 +111,22 @@ void read_attention(const Config& c, ModelConfig& m) {
   }
 }
 
+// Numbers of layers that a key lists.
+std::vector<std::size_t> listed_layers(const Config& c, const char* key, std::int64_t layers) {
+  std::vector<std::size_t> numbers;
+  const std::vector<std::int64_t> listed = c.get_ints(key);
+  for (const std::int64_t i : listed) {
+    if (i < 0 || i >= layers)
+      fail_usage("[model] {}=[{}]: expected numbers from 0 to {}", key, fmt::join(listed, ","), layers - 1);
+    numbers.push_back(static_cast<std::size_t>(i));
+  }
+  return numbers;
+}
+
 // Layers without rotation, chunks and growing queries, which one kind of layer has.
 void place_rotations(const Config& c, ModelConfig& m) {
   const std::int64_t interval = c.get_int("nope_layer_interval");
+  const std::vector<std::size_t> listed = listed_layers(c, "unrotated_layers", m.layers);
   m.chunk = c.get_int("chunk_attn_window_size");
   const bool grows = c.get_bool("temperature_tuning");
   if (!m.block->as_llama4) {
@@ -118,17 +134,20 @@ void place_rotations(const Config& c, ModelConfig& m) {
       fail_usage("[model] {}={}: expected decoder_block=llama4, got {}", key, value, m.block->name);
     };
     if (interval > 0) refuse("nope_layer_interval", interval);
+    if (!listed.empty()) refuse("unrotated_layers", fmt::format("[{}]", fmt::join(listed, ",")));
     if (m.chunk > 0) refuse("chunk_attn_window_size", m.chunk);
     if (grows) refuse("temperature_tuning", "true");
-    if (c.get_int("interleave_moe_layer_step") > 1)
-      refuse("interleave_moe_layer_step", c.get_int("interleave_moe_layer_step"));
     return;
   }
   if (c.get_int("sliding_window_size") > 0)
     fail_usage("[model] sliding_window_size={}: decoder_block={} has chunks, not windows",
                c.get_int("sliding_window_size"), m.block->name);
+  if (interval > 0 && !listed.empty())
+    fail_usage("[model] nope_layer_interval={} and unrotated_layers=[{}]: expected one of them", interval,
+               fmt::join(listed, ","));
   for (std::int64_t i = 0; interval > 0 && i < m.layers; ++i)
     m.layer_specs[static_cast<std::size_t>(i)].unrotated = (i + 1) % interval == 0;
+  for (const std::size_t i : listed) m.layer_specs[i].unrotated = true;
   if (!grows) return;
   m.query_growth = c.get_float("temperature_tuning_scale");
   m.query_growth_positions = c.get_int("temperature_tuning_floor_scale");
@@ -173,7 +192,8 @@ void check_activations(const Config& c, const ModelConfig& m) {
                                : m.block->as_llama4
                                    ? std::lcm(std::max<std::int64_t>(1, c.get_int("nope_layer_interval")),
                                               c.get_int("interleave_moe_layer_step"))
-                                   : 1;
+                               : m.block->as_envy ? c.get_int("interleave_moe_layer_step")
+                                                  : 1;
   if (cycle != 1 && cycle != repeats && !m.block->as_qwen3_next)
     fail_usage("[model] inhomogeneous_layer_cycle_interval={}: decoder_block={} repeats every {}", cycle,
                m.block->name, repeats == 1 ? "layer" : fmt::format("{} layers", repeats));
@@ -187,18 +207,6 @@ void check_activations(const Config& c, const ModelConfig& m) {
   if (c.get_bool("mlp_bias") && m.moe.experts == 0)
     fail_usage("[model] mlp_bias=true: decoder_block={} has no experts, whose biases these are",
                m.block->name);
-}
-
-// Numbers of layers that a key lists.
-std::vector<std::size_t> listed_layers(const Config& c, const char* key, std::int64_t layers) {
-  std::vector<std::size_t> numbers;
-  const std::vector<std::int64_t> listed = c.get_ints(key);
-  for (const std::int64_t i : listed) {
-    if (i < 0 || i >= layers)
-      fail_usage("[model] {}=[{}]: expected numbers from 0 to {}", key, fmt::join(listed, ","), layers - 1);
-    numbers.push_back(static_cast<std::size_t>(i));
-  }
-  return numbers;
 }
 
 // Which layers have the window of sliding_window_size: those of windowed_layers; none listed, those of the
@@ -262,6 +270,9 @@ void place_experts(const Config& c, ModelConfig& m) {
     fail_usage("[model] moe_layers=[{}] and first_num_dense_layers={}: expected one of them",
                fmt::join(listed, ","), dense);
   const std::int64_t step = c.get_int("interleave_moe_layer_step");
+  if (step > 1 && !m.block->as_llama4 && !m.block->as_envy)
+    fail_usage("[model] interleave_moe_layer_step={}: expected decoder_block=llama4 or envy, got {}", step,
+               m.block->name);
   if (step > 1 && (!listed.empty() || dense > 0 || step > m.layers))
     fail_usage(
         "[model] interleave_moe_layer_step={}: expected at most {} layers, and neither moe_layers nor "
@@ -288,7 +299,7 @@ void read_moe(const Config& c, const Scales& scale, ModelConfig& m) {
   moe.experts = experts;
   moe.slots = c.get_int("num_experts_per_tok");
   m.shared_experts = c.get_int("shared_experts");
-  m.shared_gate = m.shared_experts > 0 && m.block->as_qwen3_next;
+  m.shared_gate = m.shared_experts > 0 && m.block->gated_shared_experts;
   const std::int64_t shared = c.get_int("shared_expert_mlp_dim");
   if (shared > 0 && m.shared_experts == 0)
     fail_usage("[model] shared_expert_mlp_dim={}: shared_experts=0", shared);
@@ -410,6 +421,11 @@ ModelConfig model_config(const Config& c) {
   check_activations(c, m);
   read_latent_width(c, m);
   read_moe_execution(c, m);
+  m.post_mlp_norm = c.get_bool("use_post_ffw_norm");
+  if (m.post_mlp_norm && !m.block->as_envy)
+    fail_usage("[model] use_post_ffw_norm=true: expected decoder_block=envy, got {}", m.block->name);
+  if (m.block->as_envy && m.shared_experts > 0)
+    fail_usage("[model] shared_experts={}: decoder_block=envy has no shared experts", m.shared_experts);
   m.norm_epsilon = static_cast<float>(c.get_float("normalization_layer_epsilon"));
   const double latent_epsilon = c.get_float("latent_norm_epsilon");
   m.latent_norm_epsilon = latent_epsilon > 0 ? static_cast<float>(latent_epsilon) : m.norm_epsilon;

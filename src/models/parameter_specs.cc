@@ -205,6 +205,7 @@ std::vector<ParameterSpec> parameter_specs(const ModelConfig& m) {
       moe_specs(m, p + "moe.", list);
     else
       mlp_specs(m, p + "mlp.", m.mlp, list);
+    if (m.post_mlp_norm) list.norm(p + "post_mlp_norm", m.emb);
     if (m.latent_experts) list.kernel(p + "up_projection", {m.moe_emb, m.emb}, {"mlp", "embed"}, m.moe_emb);
   }
   list.norm("final_norm", m.emb);

@@ -5,6 +5,7 @@
 
 #include "kernels/gemm.h"
 #include "ops/basic.h"
+#include "ops/clamp.h"
 #include "ops/einsum.h"
 #include "ops/kv_heads.h"
 #include "ops/norm.h"
@@ -148,6 +149,11 @@ Array grouped_query_attention(const LayerCall& call, const Array& x) {
                            : rms_norm(c, q, q_norm, m.norm_epsilon, m.norm_offset());
     k = m.qk_norm_of_heads ? rms_norm_of_heads(c, k, of_kv_heads(k_norm), m.norm_epsilon)
                            : rms_norm(c, k, k_norm, m.norm_epsilon, m.norm_offset());
+  }
+  if (m.qkv_clip > 0) {
+    q = clamp(c, q, m.qkv_clip);
+    k = clamp(c, k, m.qkv_clip);
+    v = clamp(c, v, m.qkv_clip);
   }
   if (!call.layer.unrotated) {
     q = rope(c, q, call.rope, 0, m.rope.interleaved);

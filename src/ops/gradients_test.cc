@@ -2,6 +2,7 @@
 // the same values on every mesh.
 #include "ops/attention.h"
 #include "ops/basic.h"
+#include "ops/clamp.h"
 #include "ops/einsum.h"
 #include "ops/embedding.h"
 #include "ops/gradient_testing.h"
@@ -40,6 +41,17 @@ TEST(Gradients, RmsNormWithoutScale) {
        .inputs = {{random_tensor({2, 3, 4, 6}, 1),
                    {{{{"data"}, {}, {"tensor"}, {}}, {}}, {{{}, {}, {"tensor"}, {}}, {}}}}},
        .meshes = {kData2Tensor2, kTensor4}});
+}
+
+// Numbers of 0.3 to 0.9 and their negatives: none is near the bound of 0.5 or 0.
+TEST(Gradients, ClampWholeAndSplit) {
+  const Tensor x = random_tensor({2, 3, 4, 5}, 1);
+  const auto values = x.span<float>();
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = (i % 2 == 0 ? 1.0f : -1.0f) * (i % 3 == 0 ? 0.3f : 0.9f);
+  check_gradients({.function = [](Context& c, std::span<const Array> in) { return clamp(c, in[0], 0.5f); },
+                   .inputs = {{x, {{{{"data"}, {}, {"tensor"}, {}}, {}}, {{{}, {}, {"tensor"}, {}}, {}}}}},
+                   .meshes = {kData2Tensor2, kTensor4}});
 }
 
 TEST(Gradients, BiasOfTheLastDims) {

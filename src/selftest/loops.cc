@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/clamp.h"
 #include "kernels/last_tokens.h"
 #include "kernels/newton_schulz.h"
 #include "kernels/round_to_e5m2.h"
@@ -149,6 +150,35 @@ std::vector<Case> round_to_e5m2_cases(std::uint32_t seed) {
   return cases;
 }
 
+// A bound that bfloat16 holds, at which some elements are.
+std::vector<Case> clamp_cases(std::uint32_t seed) {
+  constexpr float kBound = 0.75f;
+  std::vector<Case> cases;
+  for (const DType dtype : kFloatTypes) {
+    for (const std::int64_t n : {0, 1, 33, 9001, 20480}) {
+      Draw draw(++seed * 4);
+      Arrays in{draw.normal(dtype, n), draw.normal(dtype, n)};
+      for (std::int64_t i = 0; i < n; i += 5) in[0].set(i, i % 2 == 0 ? kBound : -kBound);
+      cases.push_back({dtype,
+                       fmt::format("{} elements, seed {}", n, draw.seed()),
+                       std::move(in),
+                       {{"out", PoisonedArray(dtype, n)}, {"dx", PoisonedArray(dtype, n)}},
+                       [](ThreadPool& pool, const Arrays& given, Arrays& out) {
+                         clamp(pool, kBound, given[0].view(), out[0].view());
+                         clamp_backward(pool, kBound, given[0].view(), given[1].view(), out[1].view());
+                       },
+                       [n](const Arrays& given, Arrays& out) {
+                         for (std::int64_t i = 0; i < n; ++i) {
+                           const float x = given[0].at(i);
+                           out[0].set(i, x > kBound ? kBound : x < -kBound ? -kBound : x);
+                           out[1].set(i, std::abs(x) <= kBound ? given[1].at(i) : 0);
+                         }
+                       }});
+    }
+  }
+  return cases;
+}
+
 std::vector<Case> polynomial_cases(std::uint32_t seed) {
   std::vector<Case> cases;
   for (const std::int64_t side : {1, 7, 130}) {
@@ -212,6 +242,7 @@ std::vector<Kernel> loop_kernels() {
           {"sum_over_dim", nullptr, sum_over_dim_cases},
           {"soft_cap", nullptr, soft_cap_cases},
           {"round_to_e5m2", nullptr, round_to_e5m2_cases},
+          {"clamp", nullptr, clamp_cases},
           {"normalize_matrices", nullptr, normalize_cases},
           {"newton_schulz_polynomial", nullptr, polynomial_cases}};
 }

@@ -47,7 +47,6 @@ TEST_F(Refused, WhatIsNotBuilt) {
                      {"ici_sequence_parallelism=2", "planned", "1"});
   expect_no_training({"quantization=int8"}, {"quantization=int8", "planned", "empty"});
   expect_no_training({"load_full_state_path=x"}, {"x: expected a checkpoint or the folder of a run"});
-  expect_no_training({"rope_use_scale=false"}, {"rope_use_scale=false", "planned"});
   expect_no_training({"dropout_rate=0.1"}, {"dropout_rate=0.1", "planned"});
 }
 

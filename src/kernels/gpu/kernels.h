@@ -7,6 +7,7 @@
 #include "kernels/attention_sinks.h"
 #include "kernels/balance.h"
 #include "kernels/causal_conv.h"
+#include "kernels/clamp.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/decode_attention.h"
 #include "kernels/delta_gates.h"
@@ -145,6 +146,9 @@ void embedding_backward(const EmbeddingBackwardArgs& args);
 
 // round_to_e5m2.cu
 void round_to_e5m2(const RoundToE5m2Args& args);
+// clamp.cu
+void clamp(float bound, const TensorView& x, const TensorView& out);
+void clamp_backward(float bound, const TensorView& x, const TensorView& dout, const TensorView& dx);
 
 // soft_cap.cu
 void soft_cap(float cap, const TensorView& x, const TensorView& out);

@@ -104,7 +104,7 @@ std::int64_t predictions_in(const nlohmann::json& hub_config,
 #define SWITCHYARD_FAMILY(family) extern const ModelFamily family;
 #include "models/families/list.h"
 #undef SWITCHYARD_FAMILY
-// qwen3.cc: a layer that no Hugging Face model has.
-extern const DecoderBlock kQwen3CustomMoeBlock;
+// qwen3.cc and envy.cc: layers that no Hugging Face model has.
+extern const DecoderBlock kQwen3CustomMoeBlock, kEnvyBlock;
 
 }  // namespace switchyard

@@ -1,6 +1,8 @@
 // The text decoder of Llama 4: most layers rotate and attend within chunks, the others do neither. Experts in
 // some layers or all, beside one that every token meets. Gate and up of all experts are one tensor, [in,
 // out].
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "models/families/common.h"
@@ -34,33 +36,50 @@ constexpr FusedRule kLlama4Fused[] = {
     {"feed_forward.experts.down_proj", kLlama4Down, false, /*transposed=*/true},
 };
 
-// Every how many layers one is without rotation, -1: none is. `no_rope_layers` has a 1 for a layer that
-// rotates, in files that leave the interval to say so an empty list.
-std::int64_t unrotated_interval(const HubConfig& hub) {
+// Which layers rotate. `no_rope_layers` has a 1 for a layer that does; files that leave it to the interval
+// have none, or an empty list.
+std::vector<bool> rotated_layers(const HubConfig& hub) {
   constexpr const char* kList = "no_rope_layers";
+  constexpr std::int64_t kUsualInterval = 4;
   const std::int64_t layers = hub.positive("num_hidden_layers");
-  std::int64_t interval = hub.has("no_rope_layer_interval") ? hub.positive("no_rope_layer_interval") : 4;
-  if (hub.has(kList) && hub.at(kList).is_array() && !hub.at(kList).empty()) {
-    const json& rotates = hub.at(kList);
-    const auto first = std::find(rotates.begin(), rotates.end(), json(0));
-    interval = first == rotates.end() ? layers + 1 : first - rotates.begin() + 1;
-    bool regular = std::ssize(rotates) == layers;
-    for (std::int64_t i = 0; regular && i < layers; ++i)
-      regular = rotates[static_cast<std::size_t>(i)] == json((i + 1) % interval == 0 ? 0 : 1);
-    if (!regular) hub.wrong(kList, "0 for each n-th of the layers, 1 for all others");
-  } else if (hub.has(kList) && !hub.at(kList).is_array()) {
-    hub.wrong(kList, "a list");
+  std::vector<bool> rotated;
+  if (!hub.has(kList) || hub.at(kList) == json::array()) {
+    const std::int64_t interval =
+        hub.has("no_rope_layer_interval") ? hub.positive("no_rope_layer_interval") : kUsualInterval;
+    for (std::int64_t i = 0; i < layers; ++i) rotated.push_back((i + 1) % interval != 0);
+    return rotated;
   }
-  return interval > layers ? -1 : interval;
+  const json& list = hub.at(kList);
+  const std::string expected = fmt::format("0 or 1 for each of {} layers", layers);
+  if (!list.is_array() || std::ssize(list) != layers) hub.wrong(kList, expected);
+  for (const json& rotates : list) {
+    if (rotates != 0 && rotates != 1) hub.wrong(kList, expected);
+    rotated.push_back(rotates == 1);
+  }
+  return rotated;
+}
+
+// As an interval where it is one, which is how the reference states it.
+void read_unrotated_layers(const std::vector<bool>& rotated, ConfigKeys& keys) {
+  const std::int64_t layers = std::ssize(rotated);
+  const std::int64_t interval = std::find(rotated.begin(), rotated.end(), false) - rotated.begin() + 1;
+  json unrotated = json::array();
+  bool regular = true;
+  for (std::int64_t i = 0; i < layers; ++i) {
+    if (!rotated[static_cast<std::size_t>(i)]) unrotated.push_back(i);
+    regular = regular && rotated[static_cast<std::size_t>(i)] == ((i + 1) % interval != 0);
+  }
+  keys["nope_layer_interval"] = unrotated.empty() || !regular ? -1 : interval;
+  if (!regular) keys["unrotated_layers"] = unrotated;
 }
 
 // layer_types may say again which layers have chunks: those that rotate.
-void check_layer_types(const HubConfig& hub, std::int64_t interval, bool chunks) {
+void check_layer_types(const HubConfig& hub, const std::vector<bool>& rotates, bool chunks) {
   if (!hub.has("layer_types")) return;
   const json chunked = layers_that_are(hub, "layer_types", "chunked_attention", "full_attention");
   json rotated = json::array();
-  for (std::int64_t i = 0; chunks && i < hub.positive("num_hidden_layers"); ++i) {
-    if (interval < 0 || (i + 1) % interval != 0) rotated.push_back(i);
+  for (std::size_t i = 0; chunks && i < rotates.size(); ++i) {
+    if (rotates[i]) rotated.push_back(i);
   }
   if (chunked != rotated) hub.wrong("layer_types", "chunked_attention for the layers with rotation alone");
 }
@@ -101,10 +120,10 @@ void read_llama4(const HubConfig& hub, ConfigKeys& keys) {
   constexpr std::int64_t kUsualHeadDim = 128;
   read_grouped_attention(
       hub, {.head_dim = kUsualHeadDim, .qk_norm = hub.flag("use_qk_norm", true), .biases = true}, keys);
-  const std::int64_t interval = unrotated_interval(hub);
-  keys["nope_layer_interval"] = interval;
+  const std::vector<bool> rotated = rotated_layers(hub);
+  read_unrotated_layers(rotated, keys);
   const std::int64_t chunk = hub.has("attention_chunk_size") ? hub.positive("attention_chunk_size") : 0;
-  check_layer_types(hub, interval, chunk > 0);
+  check_layer_types(hub, rotated, chunk > 0);
   keys["chunk_attn_window_size"] = chunk;
   keys["sliding_window_size"] = 0;
   keys["temperature_tuning"] = grows_queries(hub);

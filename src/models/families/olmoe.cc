@@ -1,5 +1,5 @@
 // OLMoE: experts in every layer, weighted by a softmax over all of them; norms over all heads of q and of k
-// together.
+// together. Some models clamp queries, keys and values (clip_qkv).
 #include "models/families/common.h"
 
 namespace switchyard {
@@ -8,7 +8,8 @@ namespace {
 constexpr DecoderBlock kOlmoeBlock{.name = "olmoe", .experts = true};
 
 void read_olmoe(const HubConfig& hub, ConfigKeys& keys) {
-  if (hub.has("clip_qkv")) hub.wrong("clip_qkv", "null; queries, keys and values are not clamped here");
+  if (hub.has("clip_qkv") && !(hub.number("clip_qkv") > 0)) hub.wrong("clip_qkv", "null, or more than 0");
+  keys["clip_qkv"] = hub.number("clip_qkv", 0);
   read_rope(hub, {.usual_theta = 10000}, keys);
   read_grouped_attention(hub, {.qk_norm = true, .biases = true}, keys);
   keys["qk_norm_over"] = "width";
@@ -19,13 +20,13 @@ void read_olmoe(const HubConfig& hub, ConfigKeys& keys) {
   keys["norm_topk_prob"] = hub.flag("norm_topk_prob", false);
 }
 
-void write_olmoe(const Config&, const ModelConfig& model, HubJson& hub) {
+void write_olmoe(const Config& config, const ModelConfig& model, HubJson& hub) {
   write_grouped_attention(model, hub);
   hub["intermediate_size"] = model.moe_mlp;
   hub["num_experts"] = model.moe.experts;
   hub["num_experts_per_tok"] = model.moe.slots;
   hub["norm_topk_prob"] = model.moe.normalise;
-  hub["clip_qkv"] = nullptr;
+  hub["clip_qkv"] = model.qkv_clip > 0 ? HubJson(config.get_float("clip_qkv")) : HubJson(nullptr);
 }
 
 bool writes_olmoe(const ModelConfig&) {

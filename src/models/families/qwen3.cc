@@ -14,28 +14,12 @@ void read_qwen3(const HubConfig& hub, ConfigKeys& keys) {
   constexpr std::int64_t kUsualHeadDim = 128;  // whatever the width
   read_rope(hub, {}, keys);
   read_grouped_attention(hub, {.head_dim = kUsualHeadDim, .qk_norm = true, .biases = true}, keys);
-  if (!hub.flag("use_sliding_window", false)) {
-    refuse_windows(hub);
-    return;
-  }
-  keys["sliding_window_size"] = hub.positive("sliding_window");
-  read_windowed_layers(hub, keys);
-  if (hub.has("layer_types")) return;
-  const std::int64_t layers = hub.positive("num_hidden_layers"), first = hub.integer("max_window_layers");
-  json windowed = json::array();
-  for (std::int64_t i = first; i < layers; ++i) windowed.push_back(i);
-  if (windowed.empty())
-    keys["sliding_window_size"] = 0;
-  else
-    keys["windowed_layers"] = windowed;
+  read_windows_of_qwen3(hub, keys);
 }
 
 void write_qwen3(const Config&, const ModelConfig& model, HubJson& hub) {
   write_grouped_attention(model, hub);
-  hub["use_sliding_window"] = model.window > 0;
-  if (model.window == 0) return;
-  hub["sliding_window"] = model.window;
-  hub["layer_types"] = layer_types(model);
+  write_windows_of_qwen3(model, hub);
 }
 
 // The numbers of the layers with experts: each decoder_sparse_step-th, but for those of mlp_only_layers.
@@ -95,6 +79,30 @@ void restate_qwen3(const ModelConfig& model, Restated& restated) {
 }
 
 }  // namespace
+
+void read_windows_of_qwen3(const HubConfig& hub, ConfigKeys& keys) {
+  if (!hub.flag("use_sliding_window", false)) {
+    refuse_windows(hub);
+    return;
+  }
+  keys["sliding_window_size"] = hub.positive("sliding_window");
+  read_windowed_layers(hub, keys);
+  if (hub.has("layer_types")) return;
+  const std::int64_t layers = hub.positive("num_hidden_layers"), first = hub.integer("max_window_layers");
+  json windowed = json::array();
+  for (std::int64_t i = first; i < layers; ++i) windowed.push_back(i);
+  if (windowed.empty())
+    keys["sliding_window_size"] = 0;
+  else
+    keys["windowed_layers"] = windowed;
+}
+
+void write_windows_of_qwen3(const ModelConfig& model, HubJson& hub) {
+  hub["use_sliding_window"] = model.window > 0;
+  if (model.window == 0) return;
+  hub["sliding_window"] = model.window;
+  hub["layer_types"] = layer_types(model);
+}
 
 void read_experts_of_qwen3(const HubConfig& hub, bool normalise, ConfigKeys& keys) {
   keys["num_experts"] = hub.positive(hub.has("num_experts") ? "num_experts" : "num_local_experts");

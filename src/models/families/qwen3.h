@@ -1,10 +1,13 @@
-// What the families of Qwen3 with experts share in their config.json.
+// What the families of Qwen2 and Qwen3 share in their config.json.
 #pragma once
 
 #include "models/families/common.h"
 
 namespace switchyard {
 
+// Windows of all layers, of layer_types, or of those from max_window_layers on.
+void read_windows_of_qwen3(const HubConfig& hub, ConfigKeys& keys);
+void write_windows_of_qwen3(const ModelConfig& model, HubJson& hub);
 // Experts, which layers have them, and the weights' norm: `normalise` where a file does not say.
 void read_experts_of_qwen3(const HubConfig& hub, bool normalise, ConfigKeys& keys);
 void write_experts_of_qwen3(const ModelConfig& model, HubJson& hub);

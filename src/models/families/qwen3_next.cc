@@ -12,12 +12,14 @@ constexpr DecoderBlock kQwen3NextBlock{.name = "qwen3_next",
                                        .experts = true,
                                        .scaled_scores = true,
                                        .softmax_over_all = true,
-                                       .as_qwen3_next = true};
+                                       .as_qwen3_next = true,
+                                       .gated_shared_experts = true};
 constexpr DecoderBlock kQwen35MoeBlock{.name = "qwen3_5_moe",
                                        .experts = true,
                                        .scaled_scores = true,
                                        .softmax_over_all = true,
-                                       .as_qwen3_next = true};
+                                       .as_qwen3_next = true,
+                                       .gated_shared_experts = true};
 
 constexpr TensorRule kQwen3NextTensors[] = {
     {"attention.query", "self_attn.query_proj.weight"},

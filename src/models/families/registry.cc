@@ -39,8 +39,10 @@ const DecoderBlock& decoder_block(const std::string& name) {
     if (family->block->name == name) return *family->block;
     names.push_back(family->block->name);
   }
-  if (kQwen3CustomMoeBlock.name == name) return kQwen3CustomMoeBlock;
-  names.push_back(kQwen3CustomMoeBlock.name);
+  for (const DecoderBlock* block : {&kQwen3CustomMoeBlock, &kEnvyBlock}) {
+    if (block->name == name) return *block;
+    names.push_back(block->name);
+  }
   fail_usage("[model] decoder_block={}: expected {}", name, listed(names));
 }
 

@@ -1,0 +1,102 @@
+// Qwen2 and Qwen2.5, dense and with experts: biases of queries, keys and values, none of the output. Beside
+// the experts one with a gate that every token meets.
+#include <algorithm>
+
+#include "models/families/qwen3.h"
+
+namespace switchyard {
+namespace {
+
+using nlohmann::json;
+
+constexpr DecoderBlock kQwen2Block{.name = "qwen2", .scaled_scores = true};
+constexpr DecoderBlock kQwen2MoeBlock{.name = "qwen2_moe",
+                                      .experts = true,
+                                      .scaled_scores = true,
+                                      .softmax_over_all = true,
+                                      .gated_shared_experts = true};
+
+constexpr TensorRule kQwen2MoeTensors[] = {
+    {"moe.shared.wi_0", "mlp.shared_expert.gate_proj.weight"},
+    {"moe.shared.wi_1", "mlp.shared_expert.up_proj.weight"},
+    {"moe.shared.wo", "mlp.shared_expert.down_proj.weight"},
+    {"moe.shared.gate", "mlp.shared_expert_gate.weight"},
+};
+
+// Their files state no attention_bias: what the class has counts.
+void read_attention_of_qwen2(const HubConfig& hub, bool biases, ConfigKeys& keys) {
+  read_rope(hub, {.usual_theta = 10000}, keys);
+  read_grouped_attention(hub, {.biases = true}, keys);
+  keys["attention_bias"] = biases;
+  keys["attention_output_bias"] = false;
+}
+
+void read_qwen2(const HubConfig& hub, ConfigKeys& keys) {
+  read_attention_of_qwen2(hub, true, keys);
+  read_windows_of_qwen3(hub, keys);
+}
+
+void write_qwen2(const Config&, const ModelConfig& model, HubJson& hub) {
+  write_grouped_attention(model, hub);
+  write_windows_of_qwen3(model, hub);
+  hub.erase("attention_bias");
+}
+
+bool has_attention_of_qwen2(const ModelConfig& model) {
+  return !model.qk_norm && !model.attention_out_bias;
+}
+
+bool writes_qwen2(const ModelConfig& model) {
+  return has_attention_of_qwen2(model) && model.attention_bias;
+}
+
+// Where layer_types does not say it, every other layer before max_window_layers has the window, the first
+// among them.
+void read_windows_of_qwen2_moe(const HubConfig& hub, ConfigKeys& keys) {
+  if (!hub.flag("use_sliding_window", false) || hub.has("layer_types"))
+    return read_windows_of_qwen3(hub, keys);
+  json windowed = json::array();
+  const std::int64_t end = std::min(hub.positive("num_hidden_layers"), hub.integer("max_window_layers"));
+  for (std::int64_t i = 0; i < end; i += 2) windowed.push_back(i);
+  keys["sliding_window_size"] = windowed.empty() ? 0 : hub.positive("sliding_window");
+  keys["windowed_layers"] = windowed;
+}
+
+void read_qwen2_moe(const HubConfig& hub, ConfigKeys& keys) {
+  read_attention_of_qwen2(hub, hub.flag("qkv_bias", true), keys);
+  read_windows_of_qwen2_moe(hub, keys);
+  read_experts_of_qwen3(hub, false, keys);
+  keys["shared_experts"] = 1;
+  keys["shared_expert_mlp_dim"] = hub.positive("shared_expert_intermediate_size");
+}
+
+void write_qwen2_moe(const Config& config, const ModelConfig& model, HubJson& hub) {
+  write_qwen2(config, model, hub);
+  hub["qkv_bias"] = model.attention_bias;
+  write_experts_of_qwen3(model, hub);
+  hub["shared_expert_intermediate_size"] = model.shared_mlp;
+}
+
+bool writes_qwen2_moe(const ModelConfig& model) {
+  return has_attention_of_qwen2(model) && model.shared_experts > 0 && model.moe.experts > 0;
+}
+
+}  // namespace
+
+const ModelFamily kQwen2{.type = "qwen2",
+                         .architecture = "Qwen2ForCausalLM",
+                         .block = &kQwen2Block,
+                         .tensors = {},
+                         .read = read_qwen2,
+                         .write = write_qwen2,
+                         .writes = writes_qwen2};
+const ModelFamily kQwen2Moe{.type = "qwen2_moe",
+                            .architecture = "Qwen2MoeForCausalLM",
+                            .block = &kQwen2MoeBlock,
+                            .tensors = kQwen2MoeTensors,
+                            .read = read_qwen2_moe,
+                            .write = write_qwen2_moe,
+                            .writes = writes_qwen2_moe,
+                            .restate = restate_experts_of_qwen3};
+
+}  // namespace switchyard
