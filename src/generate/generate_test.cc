@@ -66,6 +66,7 @@ TEST(Generator, PiecesOfRowsOfAnyLength) {
   for (const char* layout : kLayouts) {
     expect_same_in_pieces(grouped_queries(), layout, rows, {{4, 1, 3}, {1, 1, 1}, {2, 2, 1}, {1, 1, 2}});
     expect_same_in_pieces(latent(), layout, rows, {{4, 1, 3}, {1, 1, 1}, {2, 2, 1}, {1, 1, 2}});
+    expect_same_in_pieces(envy(), layout, rows, {{4, 1, 3}, {1, 1, 1}, {2, 2, 1}, {1, 1, 2}});
     expect_same_in_pieces(delta_nets(), layout, rows, {{4, 1, 3}, {1, 1, 1}, {2, 2, 1}, {1, 1, 2}});
   }
 }
@@ -75,6 +76,23 @@ TEST(Generator, PiecesOfRowsInChunks) {
   const Rows rows = random_rows({12, 9, 10});
   for (const char* layout : kLayouts)
     expect_same_in_pieces(chunked(), layout, rows, {{4, 3, 1}, {3, 1, 6}, {1, 1, 1}, {1, 1, 1}, {3, 3, 1}});
+}
+
+// Without its last norms Envy is Qwen3's layers with one expert, whose weight divided by its sum is 1; with
+// them, and the bound, it is another function.
+TEST(Generator, EnvyIsQwen3WithNormsBehind) {
+  const Rows rows = random_rows({6, 4});
+  Keys plain = envy(), qwen3 = envy(), free = envy();
+  plain["use_post_ffw_norm"] = false;
+  qwen3.erase("use_post_ffw_norm");
+  qwen3.erase("interleave_moe_layer_step");
+  qwen3["decoder_block"] = "qwen3_moe";
+  qwen3["norm_topk_prob"] = true;
+  qwen3["moe_layers"] = {1};
+  free["clip_qkv"] = 0.0;
+  EXPECT_EQ(logits_at_once(plain, rows), logits_at_once(qwen3, rows));
+  EXPECT_NE(logits_at_once(envy(), rows), logits_at_once(plain, rows));
+  EXPECT_NE(logits_at_once(envy(), rows), logits_at_once(free, rows));
 }
 
 // The logits that tokens are drawn from are capped as those of the loss are.

@@ -74,6 +74,19 @@ inline Keys windowed() {
   return keys;
 }
 
+// Envy's: one expert a token in the second layer, norms behind the MLP and the experts; and what OLMoE may
+// have, a bound of queries, keys and values.
+inline Keys envy() {
+  Keys keys = grouped_queries();
+  keys["decoder_block"] = "envy";
+  keys["num_experts_per_tok"] = 1;
+  keys.insert({{"use_qk_norm", true},
+               {"use_post_ffw_norm", true},
+               {"interleave_moe_layer_step", 2},
+               {"clip_qkv", 0.5}});
+  return keys;
+}
+
 inline Keys latent() {
   Keys keys = small_model();
   keys.insert({{"decoder_block", "deepseek"},

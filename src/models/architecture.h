@@ -53,6 +53,7 @@ struct Architecture {
   std::int64_t window = 0;
   std::int64_t chunk = 0;  // a token of a rotated layer sees keys of its own chunk of so many places; 0: all
   bool qk_unit_norm = false;  // rotated queries and keys are normed, without weights
+  float qkv_clip = 0;         // bound of queries, keys and values, before rotation; 0: none
   // Queries of layers without rotation are times 1 + growth · ln(1 + floor((position + 1) / positions)).
   double query_growth = 0;
   std::int64_t query_growth_positions = 1;
@@ -60,11 +61,11 @@ struct Architecture {
   bool sinks = false;           // each head's softmax has one more score, a parameter
   bool qk_norm = false;
   bool qk_norm_of_heads = false;  // over all heads together, not each by itself
-  float qkv_clip = 0;             // bound of normed queries and keys, before rotation, and of values; 0: none
   // Biases of the products that read x (query, key and value; of MLA those that make latents), and of the
   // last.
   bool attention_bias = false, attention_out_bias = false;
   bool mla = false;
+  bool post_mlp_norm = false;  // what the MLP or the experts give is normed before it is added
   std::int64_t q_lora = 0, kv_lora = 0, nope = 0, rope_dim = 0, v_dim = 0;
   // Of the gated delta net.
   std::int64_t delta_key_heads = 0, delta_value_heads = 0, delta_key_dim = 0, delta_value_dim = 0;
@@ -78,7 +79,6 @@ struct Architecture {
   double attention_scale = 1;
   float norm_epsilon = 1e-6f;
   bool norm_plus_one = false;          // norms multiply by 1 + weight
-  bool post_mlp_norm = false;          // what the MLP or the experts give is normed before it is added
   float latent_norm_epsilon = 1e-6f;   // of MLA's norms of latents
   bool tied = false;                   // logits_via_embedding
   bool normalize_tied_logits = false;  // tied logits divided by sqrt(emb)

@@ -137,6 +137,9 @@ void place_rotations(const Config& c, ModelConfig& m) {
     if (!listed.empty()) refuse("unrotated_layers", fmt::format("[{}]", fmt::join(listed, ",")));
     if (m.chunk > 0) refuse("chunk_attn_window_size", m.chunk);
     if (grows) refuse("temperature_tuning", "true");
+    if (const std::int64_t step = c.get_int("interleave_moe_layer_step"); step > 1 && !m.block->as_envy)
+      fail_usage("[model] interleave_moe_layer_step={}: expected decoder_block=llama4 or envy, got {}", step,
+                 m.block->name);
     return;
   }
   if (c.get_int("sliding_window_size") > 0)
@@ -270,9 +273,6 @@ void place_experts(const Config& c, ModelConfig& m) {
     fail_usage("[model] moe_layers=[{}] and first_num_dense_layers={}: expected one of them",
                fmt::join(listed, ","), dense);
   const std::int64_t step = c.get_int("interleave_moe_layer_step");
-  if (step > 1 && !m.block->as_llama4 && !m.block->as_envy)
-    fail_usage("[model] interleave_moe_layer_step={}: expected decoder_block=llama4 or envy, got {}", step,
-               m.block->name);
   if (step > 1 && (!listed.empty() || dense > 0 || step > m.layers))
     fail_usage(
         "[model] interleave_moe_layer_step={}: expected at most {} layers, and neither moe_layers nor "

@@ -168,6 +168,20 @@ TEST(ModelConfig, PredictionLayersAreLikeTheLast) {
   EXPECT_GT(train_flops_per_token(m, 64), train_flops_per_token(without, 64));
 }
 
+TEST(ModelConfig, EnvyHasExpertsInEveryOtherLayerAndANormBehindEach) {
+  const ModelConfig m = model_of({{"decoder_block", "envy"},
+                                  {"num_experts_per_tok", 1},
+                                  {"base_num_decoder_layers", 4},
+                                  {"interleave_moe_layer_step", 2},
+                                  {"inhomogeneous_layer_cycle_interval", 2},
+                                  {"use_post_ffw_norm", true}});
+  EXPECT_EQ(m.moe_layers(), (std::vector<std::int64_t>{1, 3}));
+  EXPECT_TRUE(m.moe.softmax_over_selected);
+  int norms = 0;
+  for (const ParameterSpec& spec : parameter_specs(m)) norms += spec.name.ends_with(".post_mlp_norm") ? 1 : 0;
+  EXPECT_EQ(norms, 4);
+}
+
 TEST(ModelConfig, BadPartsAreNamed) {
   const Keys latent{{"decoder_block", "deepseek"}, {"attention_type", "mla"}};
   const auto with = [](Keys keys, const std::string& key, nlohmann::json value) {
@@ -194,6 +208,18 @@ TEST(ModelConfig, BadPartsAreNamed) {
         {"moe_expert_input_dim", 8}},
        "mtp_num_layers=1: decoder_block=qwen3_custom_moe has no prediction layers"},
       {{{"nope_layer_interval", 2}}, "nope_layer_interval=2: expected decoder_block=llama4, got mixtral"},
+      {{{"unrotated_layers", {0}}}, "unrotated_layers=[0]: expected decoder_block=llama4, got mixtral"},
+      {{{"decoder_block", "llama4"}, {"unrotated_layers", {3}}}, "expected numbers from 0 to 2"},
+      {{{"decoder_block", "llama4"}, {"unrotated_layers", {0}}, {"nope_layer_interval", 2}},
+       "expected one of them"},
+      {with(latent, "clip_qkv", 1), "clip_qkv=1: attention_type=mla clamps nothing"},
+      {{{"use_post_ffw_norm", true}}, "use_post_ffw_norm=true: expected decoder_block=envy, got mixtral"},
+      {{{"decoder_block", "envy"}, {"shared_experts", 1}}, "decoder_block=envy has no shared experts"},
+      {{{"decoder_block", "llama2"},
+        {"num_experts", 1},
+        {"num_experts_per_tok", 1},
+        {"interleave_moe_layer_step", 2}},
+       "interleave_moe_layer_step=2"},
       {{{"chunk_attn_window_size", 8}}, "chunk_attn_window_size=8: expected decoder_block=llama4"},
       {{{"temperature_tuning", true}}, "temperature_tuning=true: expected decoder_block=llama4"},
       {{{"interleave_moe_layer_step", 2}}, "interleave_moe_layer_step=2: expected decoder_block=llama4"},
