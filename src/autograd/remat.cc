@@ -1,6 +1,7 @@
 #include "autograd/remat.h"
 
 #include <algorithm>
+#include <iterator>
 #include <unordered_set>
 
 #include "autograd/node.h"
@@ -8,15 +9,16 @@
 
 namespace switchyard {
 
-RematRegion::RematRegion(Context& context, const RematPolicy& policy) : context_(context), policy_(policy) {
-  CHECK(context.region == nullptr, "remat regions do not nest");
+RematRegion::RematRegion(Context& context, const RematPolicy& policy)
+    : context_(context), policy_(policy), outer_(context.region) {
   if (policy.enabled) context.region = this;
 }
 
 RematRegion::~RematRegion() {
   if (!policy_.enabled) return;
-  context_.region = nullptr;
+  context_.region = outer_;
   drop();
+  if (outer_ != nullptr) std::ranges::move(nodes_, std::back_inserter(outer_->nodes_));
 }
 
 void RematRegion::drop() {

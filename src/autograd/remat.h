@@ -4,6 +4,9 @@
 // Kept are: what enters the region from outside, values marked always_keep (routing decisions, so that remat
 // cannot flip a near-tie), and values whose checkpoint name the policy keeps, some of them in memory of the
 // host (autograd/offload.h).
+//
+// A region may have regions inside: what such an inner one drops is gone when it ends, not when the outer one
+// does, and of what it leaves the outer one drops what its policy does not keep.
 #pragma once
 
 #include <memory>
@@ -37,6 +40,7 @@ class RematRegion {
   void drop();
   Context& context_;
   const RematPolicy& policy_;
+  RematRegion* const outer_;
   std::vector<std::shared_ptr<Node>> nodes_;
 };
 

@@ -67,6 +67,11 @@ void plan_rows(ThreadPool& pool, const PlanRowsArgs& args) {
   check_indices(op, "rows", args.rows);
   check_indices(op, "tokens", args.tokens);
   check_indices(op, "position", args.position);
+  if (args.skipped.defined()) {
+    check_indices(op, "skipped", args.skipped);
+    CHECK(args.skipped.size() == args.kept.size(), "[{}] {} experts skip rows, {} keep some", op,
+          args.skipped.size(), args.kept.size());
+  }
   CHECK(args.ids.rank() > 0 && args.position.size() == args.ids.size() &&
             args.rows.size() == args.tokens.size(),
         "[{}] {} ids, {} positions, {} rows of {} tokens", op, args.ids.size(), args.position.size(),
@@ -89,9 +94,15 @@ void plan_rows(ThreadPool& pool, const PlanRowsArgs& args) {
     end.push_back(sum += n);
   }
   CHECK(sum == args.rows.size(), "[{}] {} rows kept, room for {}", op, sum, args.rows.size());
+  std::vector<std::int32_t> to_skip(kept.size(), 0);
+  if (args.skipped.defined()) std::ranges::copy(ids_of(args.skipped), to_skip.begin());
   std::fill_n(position, args.position.size(), -1);
   for (const std::int32_t row : rows_here(ids, experts_here(args.first, args.kept))) {
     const auto e = static_cast<std::size_t>(ids[static_cast<std::size_t>(row)] - args.first);
+    if (to_skip[e] > 0) {
+      --to_skip[e];
+      continue;
+    }
     if (next[e] == end[e]) continue;  // no room
     const std::int64_t at = next[e]++;
     rows[at] = row;

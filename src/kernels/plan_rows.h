@@ -13,14 +13,16 @@ namespace switchyard {
 void count_ids(ThreadPool& pool, const TensorView& ids, std::int64_t first, const TensorView& counts);
 
 // The rows of experts [first, first + G), sorted by expert and within an expert by their number. Expert
-// first + e keeps its first kept[e] rows, of which there must be as many, and sum(kept) = R.
+// first + e passes over its first skipped[e] rows and keeps the next kept[e], of which there must be as many,
+// and sum(kept) = R.
 struct PlanRowsArgs {
   TensorView ids;  // [..., K]
   std::int64_t first = 0;
-  TensorView kept;      // [G]
-  TensorView rows;      // [R]: row at each sorted position
-  TensorView tokens;    // [R]: rows / K
-  TensorView position;  // [T·K]: sorted position of each row, -1 where it is not here
+  TensorView kept;          // [G]
+  TensorView rows;          // [R]: row at each sorted position
+  TensorView tokens;        // [R]: rows / K
+  TensorView position;      // [T·K]: sorted position of each row, -1 where it is not here
+  TensorView skipped = {};  // [G]; undefined: none
 };
 void plan_rows(ThreadPool& pool, const PlanRowsArgs& args);
 

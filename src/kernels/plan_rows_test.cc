@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -64,6 +65,48 @@ TEST(PlanRows, KeepsTheFirstRowsOfEachExpertInOrder) {
         EXPECT_EQ(tokens.back(), -7) << "wrote past the end";
       }
     }
+  }
+}
+
+// Rows of three passes, each past those of the passes before, are the rows of one that keeps all.
+TEST(PlanRows, PassesOverRowsThatWereTaken) {
+  ThreadPool pool(1);
+  constexpr std::int32_t kSlots = 2, kFirst = 1, kHere = 3;
+  const Indices ids = random_choices(200, 5, 11);
+  std::vector<Indices> of_expert(kHere);
+  Indices skipped(kHere, 0);
+  for (const std::int32_t most : {4, 0, 1000}) {
+    Indices kept;
+    for (std::int32_t e = 0; e < kHere; ++e) {
+      const auto all = static_cast<std::int32_t>(std::count(ids.begin(), ids.end(), kFirst + e));
+      kept.push_back(std::min(most * (e + 1), all - skipped[static_cast<std::size_t>(e)]));
+    }
+    const std::int64_t n = std::accumulate(kept.begin(), kept.end(), std::int64_t{0});
+    Indices rows(static_cast<std::size_t>(n) + 1, -7), tokens(rows), position(ids.size(), -7);
+    plan_rows(pool, {.ids = view_of(ids).reshaped({100, kSlots}),
+                     .first = kFirst,
+                     .kept = view_of(kept),
+                     .rows = view_of(rows).rows(0, n),
+                     .tokens = view_of(tokens).rows(0, n),
+                     .position = view_of(position),
+                     .skipped = view_of(skipped)});
+    std::size_t at = 0;
+    for (std::size_t e = 0; e < kHere; ++e) {
+      for (std::int32_t i = 0; i < kept[e]; ++i, ++at) {
+        EXPECT_EQ(tokens[at], rows[at] / kSlots);
+        EXPECT_EQ(position[static_cast<std::size_t>(rows[at])], static_cast<std::int32_t>(at));
+        of_expert[e].push_back(rows[at]);
+      }
+      skipped[e] += kept[e];
+    }
+    EXPECT_EQ(std::count(position.begin(), position.end(), -1), 200 - n);
+  }
+  for (std::int32_t e = 0; e < kHere; ++e) {
+    Indices all;
+    for (std::int32_t r = 0; r < 200; ++r) {
+      if (ids[static_cast<std::size_t>(r)] == kFirst + e) all.push_back(r);
+    }
+    EXPECT_EQ(of_expert[static_cast<std::size_t>(e)], all);
   }
 }
 

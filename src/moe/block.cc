@@ -39,8 +39,10 @@ bool first_of_repeats(const Context& context, const Axes& axes) {
   return true;
 }
 
-// y laid out as `want`, so that partial sums over an axis that splits M are scattered, not added everywhere.
-DispatchResult in_chunks(Context& context, const DispatchCall& call, const Sharding& want) {
+// y laid out as the call says, so that partial sums over an axis that splits M are scattered, not added
+// everywhere.
+DispatchResult in_chunks(Context& context, const DispatchCall& call) {
+  const Sharding& want = call.layout;
   auto reduced = [&](DispatchResult r) {
     r.y = reshard(context, r.y, want);
     return r;
@@ -54,9 +56,12 @@ DispatchResult in_chunks(Context& context, const DispatchCall& call, const Shard
   DispatchResult all;
   std::vector<Array> parts;
   const auto dispatched = [&](std::size_t i) {
-    return dispatch(
-        context,
-        {call.config, call.execution, x[i], {always_keep(ids[i]), always_keep(weights[i])}, call.weights});
+    return dispatch(context, {call.config,
+                              call.execution,
+                              x[i],
+                              {always_keep(ids[i]), always_keep(weights[i])},
+                              call.weights,
+                              want});
   };
   Experts next;
   for (std::size_t i = 0; i < x.size(); ++i) {
@@ -65,11 +70,14 @@ DispatchResult in_chunks(Context& context, const DispatchCall& call, const Shard
     if (context.ahead != nullptr && i + 1 < x.size()) next = dispatched(i + 1);
     DispatchResult part = experts();
     parts.push_back(reshard(context, part.y, want));
-    if (i == 0)
+    if (i == 0) {
       all = part;
-    else
-      std::transform(part.dropped.begin(), part.dropped.end(), all.dropped.begin(), all.dropped.begin(),
-                     std::plus<>());
+      continue;
+    }
+    std::transform(part.dropped.begin(), part.dropped.end(), all.dropped.begin(), all.dropped.begin(),
+                   std::plus<>());
+    all.passes = std::max(all.passes, part.passes);
+    all.shard_load = std::max(all.shard_load, part.shard_load);
   }
   all.y = concat_sequence(context, parts);
   return all;
@@ -115,11 +123,13 @@ MoeOutput moe_block(Context& context, const MoeConfig& config, const MoeExecutio
   DispatchResult result;
   {
     const PhaseMark mark(context.comm->position(), "dispatch");
-    result = in_chunks(context, {config, execution, x, out.routing, weights}, x_in.sharding());
+    result = in_chunks(context, {config, execution, x, out.routing, weights, x_in.sharding()});
   }
   out.y = result.y;
 
   out.load.layer = layer;
+  out.load.passes = result.passes;
+  out.load.shard_load = result.shard_load;
   out.load.rows.assign(static_cast<std::size_t>(config.experts), 0.0);
   out.load.dropped = std::move(result.dropped);
   if (is_first_of_repeats(context, tokens))

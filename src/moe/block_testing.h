@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "autograd/remat.h"
 #include "autograd/testing.h"
 #include "moe/balance.h"
 #include "moe/block.h"
@@ -24,11 +25,15 @@ struct Problem {
   MoeConfig config;
   MoeExecution execution = with_balance_loss();
   DType dtype = DType::f32;
+  RematPolicy policy = {};  // of a region around the block
 };
 
 struct Outcome {
   std::map<std::string, Tensor> tensors;  // y, balance and the gradients
   std::vector<double> rows, dropped;
+  std::int64_t passes = 0;
+  double shard_load = 0;           // of the busiest rank
+  std::vector<std::int64_t> peak;  // bytes of each rank beyond what the block is given
 };
 
 // Tokens and a gate under which the routing has the wanted form.
@@ -60,6 +65,7 @@ inline Outcome run(const Problem& p, const Mesh& mesh) {
   for (std::int64_t i = 0; i < segments.size(); ++i) segments.data<std::int32_t>()[i] = i % 7 == 3 ? 0 : 1;
 
   Gathered gathered(mesh);
+  std::vector<std::int64_t> peak(static_cast<std::size_t>(mesh.size()));
   std::vector<LayerLoad> loads(static_cast<std::size_t>(mesh.size()));
   on_mesh(mesh, [&](Context& c) {
     MoeWeights w;
@@ -78,7 +84,12 @@ inline Outcome run(const Problem& p, const Mesh& mesh) {
     const Array in = leaf_by_rules(c, x, {"activation_batch", "activation_norm_length", "activation_embed"},
                                    true, p.dtype);
     const Array seg = leaf_by_rules(c, segments, {"activation_batch", "activation_norm_length"});
-    MoeOutput out = moe_block(c, p.config, p.execution, w, in, seg, 3, 2);
+    const auto account = std::make_shared<MemoryAccount>();
+    c.memory = Memory(Device::cpu(), account);
+    MoeOutput out = [&] {
+      const RematRegion region(c, p.policy);
+      return moe_block(c, p.config, p.execution, w, in, seg, 3, 2);
+    }();
     read_loads(c, std::span(&out.load, 1));
     EXPECT_EQ(out.y.sharding(), in.sharding());
     gathered.put(c, "y", out.y);
@@ -94,6 +105,7 @@ inline Outcome run(const Problem& p, const Mesh& mesh) {
           block_of(mesh, c.rank, Tensor::of<float>({}, std::span(&one, 1)), dual(mesh, Sharding{})));
     }
     backward(c, roots, seeds);
+    peak[static_cast<std::size_t>(c.rank)] = account->peak();
     gathered.put_grad(c, "dx", in);
     gathered.put_grad(c, "dgate", w.gate);
     if (p.config.bias) gathered.put_grad(c, "dbias", w.gate_bias);
@@ -108,6 +120,7 @@ inline Outcome run(const Problem& p, const Mesh& mesh) {
     gathered.put_grad(c, "dwo", w.wo);
   });
   Outcome outcome;
+  outcome.peak = peak;
   for (const char* name : {"y", "ids", "dx", "dgate", "dwi_0", "dwi_1", "dwo"})
     outcome.tensors[name] = gathered.get(name);
   if (p.config.bias) outcome.tensors["dbias"] = gathered.get("dbias");
@@ -118,6 +131,8 @@ inline Outcome run(const Problem& p, const Mesh& mesh) {
   outcome.rows.assign(static_cast<std::size_t>(e), 0);
   outcome.dropped = outcome.rows;
   for (const auto& load : loads) {
+    outcome.passes = std::max(outcome.passes, load.passes);
+    outcome.shard_load = std::max(outcome.shard_load, load.shard_load);
     for (std::size_t i = 0; i < outcome.rows.size(); ++i) {
       outcome.rows[i] += load.rows.at(i);
       outcome.dropped[i] += load.dropped.at(i);

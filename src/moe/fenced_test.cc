@@ -15,7 +15,7 @@ void expect_dispatch_has_the_hosts_bits(const MoeExecution& execution, int ranks
   const std::int64_t batch = 4, length = 6, width = 8, hidden = 10;
   const auto function = [&](Context& c, std::span<const Array> in) {
     const MoeWeights weights{{}, {}, in[3], in[4], in[5]};
-    const DispatchCall call{config, execution, in[0], {in[1], in[2]}, weights};
+    const DispatchCall call{config, execution, in[0], {in[1], in[2]}, weights, in[0].sharding()};
     const auto dispatch = [&] {
       if (!execution.sparse)
         return (execution.capacity_factor > 0 ? dispatch_capacity : dispatch_dense)(c, call);
@@ -47,7 +47,10 @@ TEST(Fenced, SparseStrategies) {
             execution.ragged_buffer_factor = factor;
             execution.weights_at_combine = at_combine;
             execution.emb_chunks = chunks;
-            if (ranks > 1 || ring) expect_dispatch_has_the_hosts_bits(execution, ranks);
+            if (ranks == 1 && !ring) continue;
+            expect_dispatch_has_the_hosts_bits(execution, ranks);
+            execution.further_passes = factor > 0;
+            if (factor > 0) expect_dispatch_has_the_hosts_bits(execution, ranks);
           }
         }
       }

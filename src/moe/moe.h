@@ -64,6 +64,10 @@ struct MoeExecution {
   bool ring = false;
   double ragged_buffer_factor = -1;  // <= 0: dropless
   DropPolicy drop_policy = DropPolicy::fair;
+  bool further_passes = false;            // moe_dropless_fallback: rows over the buffer are not dropped, but
+                                          // go through the experts in further passes
+  double eval_ragged_buffer_factor = -1;  // ragged_buffer_factor of evaluations
+  bool keep_rows = false;                 // moe_x_sorted: rows stay for backward as they came to the experts
   std::int64_t token_chunks = 1;
   std::int64_t emb_chunks = 1;                // parts of M whose up projections add up
   double capacity_factor = -1;                // dense path; <= 0: every expert on every token
@@ -103,6 +107,8 @@ struct LayerLoad {
   Tensor counted;               // i32 [E], on the device: the rows until read_loads (moe/balance.h)
   std::vector<double> rows;     // rows that chose each expert, before dropping, padding left out
   std::vector<double> dropped;  // rows of each expert that found no room
+  std::int64_t passes = 1;      // through the experts, of the chunk of tokens that took most
+  double shard_load = 0;        // most rows of a chunk for this rank's experts, over the balanced share
 };
 
 }  // namespace switchyard

@@ -133,6 +133,32 @@ TEST(Remat, GradientsAreTheSameBits) {
   }
 }
 
+// Rows kept as they came to the experts, and passes that keep nothing.
+TEST(Remat, RowsOfExpertsAreKeptOrMadeAgain) {
+  for (const Mesh& mesh : {Mesh(), Mesh({{"expert", 2}}), Mesh({{"fsdp", 2}, {"expert", 2}})}) {
+    for (const bool ring : {false, true}) {
+      for (const std::int64_t chunks : {1, 2}) {
+        Network n;
+        n.execution.ring = ring;
+        n.execution.token_chunks = n.execution.emb_chunks = chunks;
+        const Trace want = train(n, mesh);
+        n.execution.keep_rows = true;
+        n.policy = {true, {"moe_x_sorted"}};
+        expect_identical(train(n, mesh), want, mesh.to_string() + " rows kept");
+        n.execution.further_passes = true;
+        n.execution.ragged_buffer_factor = 0.6;
+        n.policy = {};
+        const Trace passes = train(n, mesh);
+        n.policy = {true, {"moe_x_sorted", "moe_mlpwi_0", "mlpwo"}};
+        expect_identical(train(n, mesh), passes, mesh.to_string() + " passes");
+        n.execution.keep_rows = false;
+        n.policy = {true, {}};
+        expect_identical(train(n, mesh), passes, mesh.to_string() + " passes, rows not kept");
+      }
+    }
+  }
+}
+
 TEST(Remat, DecisionsAreNotMadeAgain) {
   for (bool chunks : {false, true}) {
     Network n;

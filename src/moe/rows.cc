@@ -76,7 +76,7 @@ class CountIdsOp : public Op {
   std::int64_t first_, count_;
 };
 
-class PlanRowsOp : public Op {  // inputs: ids [..., K], kept [count]
+class PlanRowsOp : public Op {  // inputs: ids [..., K], kept [count], and skipped [count] or nothing
  public:
   PlanRowsOp(std::int64_t first, std::int64_t rows) : first_(first), rows_(rows) {}
   std::string_view name() const override { return "plan_rows"; }
@@ -92,10 +92,13 @@ class PlanRowsOp : public Op {  // inputs: ids [..., K], kept [count]
                         .kept = in[1].view(),
                         .rows = rows.view(),
                         .tokens = tokens.view(),
-                        .position = position.view()});
+                        .position = position.view(),
+                        .skipped = in.size() > 2 ? in[2].view() : TensorView()});
     return {rows, tokens, position};
   }
-  std::vector<Tensor> backward(Context&, const BackwardCall&) const override { return {Tensor(), Tensor()}; }
+  std::vector<Tensor> backward(Context&, const BackwardCall& call) const override {
+    return std::vector<Tensor>(call.inputs());
+  }
   bool differentiable() const override { return false; }
 
  private:
@@ -249,10 +252,26 @@ Array host_indices(Context& context, const std::vector<std::int64_t>& values) {
 }
 
 RowPlan plan_kept_rows(Context& context, const Array& ids, std::int64_t first, const Array& kept,
-                       std::int64_t rows) {
-  auto out = apply(context, std::make_shared<PlanRowsOp>(first, rows), std::vector<Array>{ids, kept});
+                       std::int64_t rows, const Array& skipped) {
+  std::vector<Array> inputs{ids, kept};
+  if (skipped.defined()) inputs.push_back(skipped);
+  auto out = apply(context, std::make_shared<PlanRowsOp>(first, rows), inputs);
   for (auto& x : out) x = always_keep(x);
-  return {out[0], out[1], out[2], kept, {}};
+  return {out[0], out[1], out[2], kept, {}, rows};
+}
+
+std::vector<std::int64_t> read_rows_per_expert(Context& context, const Array& ids, std::int64_t first,
+                                               std::int64_t count, std::int64_t experts) {
+  const Array counts = apply_one(context, std::make_shared<CountIdsOp>(0, experts), {ids});
+  const Tensor host = read_back(context, counts.tensor(), "rows per expert", [&] {
+    const std::int64_t slots = ids.shape().back();
+    const auto assumed = assumed_rows(context, ids.tensor().size() / slots, slots, experts, first, count);
+    Tensor all(Memory(), DType::i32, {experts});
+    std::ranges::copy(assumed, all.span<std::int32_t>().begin());
+    return all;
+  });
+  const std::span<const std::int32_t> read = host.span<std::int32_t>();
+  return {read.begin(), read.end()};
 }
 
 RowPlan plan_rows(Context& context, const Array& ids, std::int64_t first, std::int64_t count,
@@ -274,13 +293,18 @@ RowPlan plan_rows(Context& context, const Array& ids, std::int64_t first, std::i
   const std::int64_t rows = std::accumulate(kept.begin(), kept.end(), std::int64_t{0});
   RowPlan plan =
       plan_kept_rows(context, ids, first, kept == sizes ? counts : host_indices(context, kept), rows);
+  plan.routed = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
   for (std::size_t e = 0; e < sizes.size(); ++e)
     plan.dropped.push_back(static_cast<double>(sizes[e] - kept[e]));
   return plan;
 }
 
 Array gather_rows(Context& context, const Array& x, const RowPlan& plan) {
-  return never_save(apply_one(context, std::make_shared<GatherRowsOp>(), {x, plan.tokens, plan.position}));
+  return never_save(rows_of_tokens(context, x, plan));
+}
+
+Array rows_of_tokens(Context& context, const Array& x, const RowPlan& plan) {
+  return apply_one(context, std::make_shared<GatherRowsOp>(), {x, plan.tokens, plan.position});
 }
 
 Array gather_row_weights(Context& context, const Array& weights, const RowPlan& plan) {

@@ -23,22 +23,29 @@ std::int64_t buffer_rows(double factor, std::int64_t tokens, std::int64_t slots,
 // beyond `capacity` (-1: none). How many rows there are is read back from the device ("rows per expert"),
 // unless they are all rows of `ids`.
 struct RowPlan {
-  Array rows;      // i32 [R]: row number (token·K + slot) at each sorted position
-  Array tokens;    // i32 [R]: rows / K
-  Array position;  // i32 [T·K]: sorted position of each row, -1 where it is not here
-  Array sizes;     // i32 [count]: rows per expert
+  Array rows;                   // i32 [R]: row number (token·K + slot) at each sorted position
+  Array tokens;                 // i32 [R]: rows / K
+  Array position;               // i32 [T·K]: sorted position of each row, -1 where it is not here
+  Array sizes;                  // i32 [count]: rows per expert
   std::vector<double> dropped;  // rows of each expert that found no room, [count]; empty where none can be
+  std::int64_t routed = 0;      // rows of these experts, those that found no room too
 };
 RowPlan plan_rows(Context& context, const Array& ids, std::int64_t first, std::int64_t count,
                   std::int64_t experts, std::int64_t capacity, DropPolicy policy);
-// The same where it is known what is kept: kept [count] i32, `rows` in all.
+// The same where it is known what is kept: kept [count] i32, `rows` in all. Of each expert the first
+// `skipped` [count] i32 rows, where given, are passed over.
 RowPlan plan_kept_rows(Context& context, const Array& ids, std::int64_t first, const Array& kept,
-                       std::int64_t rows);
+                       std::int64_t rows, const Array& skipped = {});
+// Rows per expert among `ids`, [experts]; `plan` assumes that [first, first + count) are the busy ones.
+std::vector<std::int64_t> read_rows_per_expert(Context& context, const Array& ids, std::int64_t first,
+                                               std::int64_t count, std::int64_t experts);
 // i32 [values.size()] on the device.
 Array host_indices(Context& context, const std::vector<std::int64_t>& values);
 
 // x [..., M] (tokens flattened) -> rows [R,M]: one token feeds up to K rows. Backward sums them back per
-// token.
+// token. They may be kept for backward.
+Array rows_of_tokens(Context& context, const Array& x, const RowPlan& plan);
+// The same rows, which are rather gathered again than kept.
 Array gather_rows(Context& context, const Array& x, const RowPlan& plan);
 // weights f32 [..., K] -> [R].
 Array gather_row_weights(Context& context, const Array& weights, const RowPlan& plan);

@@ -24,6 +24,7 @@ struct Sent {
   Traffic forward, both;       // both: forward and backward
   std::int64_t rows_away = 0;  // rows whose expert is on another rank of the expert axis
   Looks looks_forward, looks;  // of each rank: all ranks look alike
+  std::int64_t passes = 0;
 };
 
 Traffic counts_of(const Communicator& comm) {
@@ -57,6 +58,7 @@ Sent traffic(const Sizes& n, const MoeExecution& execution, const Mesh& mesh) {
     Sent& sent = of_rank[static_cast<std::size_t>(c.rank)];
     sent.forward = counts_of(*c.comm);
     sent.looks_forward = c.host_reads.counts();
+    sent.passes = out.load.passes;
     const Tensor seed =
         block_of(mesh, c.rank, random_tensor(x.shape(), 7), dual(mesh, out.y.sharding())).cast(n.dtype);
     backward(c, std::span(&out.y, 1), std::span(&seed, 1));
@@ -69,11 +71,13 @@ Sent traffic(const Sizes& n, const MoeExecution& execution, const Mesh& mesh) {
   Sent all;
   all.looks_forward = of_rank[0].looks_forward;
   all.looks = of_rank[0].looks;
+  all.passes = of_rank[0].passes;
   for (const Sent& one : of_rank) {
     EXPECT_TRUE(one.looks_forward == all.looks_forward && one.looks == all.looks) << "ranks look differently";
     add(one.forward, all.forward);
     add(one.both, all.both);
     all.rows_away += one.rows_away;
+    EXPECT_EQ(one.passes, all.passes);
   }
   return all;
 }
@@ -143,6 +147,35 @@ TEST(Traffic, RingSendsTokensOnceWhateverTheSlots) {
                 (Traffic{{"all_gather expert", tokens + decisions}, {"reduce_scatter expert", tokens}}));
       // Backward gathers the tokens once more, as it makes the rows again, and the gradient of y.
       EXPECT_EQ(sent.both, (Traffic{{"all_gather expert", 3 * tokens + decisions},
+                                    {"reduce_scatter expert", 2 * tokens + decisions / 2}}));
+    }
+  }
+}
+
+// Backward makes each pass again.
+TEST(Traffic, PassesSendRowsOnceAndTokensEachTime) {
+  MoeExecution execution = plain();
+  execution.further_passes = true;
+  execution.ragged_buffer_factor = 0.4;
+  for (const Sizes& n : several()) {
+    for (const int p : {2, 4, 8}) {
+      execution.ring = false;
+      const Sent exchanged = traffic(n, execution, Mesh({{"expert", p}}));
+      EXPECT_GE(exchanged.passes, 3);
+      const std::int64_t counts = p * (p - 1) * n.experts * 4, row = n.width * n.bytes(),
+                         rows = exchanged.rows_away;
+      EXPECT_EQ(exchanged.forward,
+                (Traffic{{"all_gather expert", counts}, {"ragged_all_to_all expert", rows * (2 * row + 4)}}));
+      EXPECT_EQ(exchanged.both,
+                (Traffic{{"all_gather expert", counts}, {"ragged_all_to_all expert", rows * (5 * row + 8)}}));
+      execution.ring = true;
+      const Sent ring = traffic(n, execution, Mesh({{"expert", p}}));
+      EXPECT_EQ(ring.passes, exchanged.passes);
+      const std::int64_t tokens = ring.passes * (p - 1) * n.tokens_bytes(),
+                         decisions = (p - 1) * n.tokens() * n.slots * 8;
+      EXPECT_EQ(ring.forward,
+                (Traffic{{"all_gather expert", tokens + decisions}, {"reduce_scatter expert", tokens}}));
+      EXPECT_EQ(ring.both, (Traffic{{"all_gather expert", 3 * tokens + decisions},
                                     {"reduce_scatter expert", 2 * tokens + decisions / 2}}));
     }
   }

@@ -153,27 +153,33 @@ std::vector<Case> ragged_row_dot_cases(std::uint32_t seed) {
   });
 }
 
-// Experts [first, first + here) of `experts`; each keeps all of its rows but `left_out`.
+// Experts [first, first + here) of `experts`; each passes over `passed_over` rows, or as many as it has, and
+// keeps the others but `left_out`.
 std::vector<Case> plan_rows_cases(std::uint32_t seed) {
   std::vector<Case> cases;
   constexpr std::int64_t kSlots = 2;
   for (const std::int64_t count : {0, 2, 100, 10000}) {
     for (const auto& [experts, first, here] :
          {std::array<std::int32_t, 3>{1, 0, 1}, {3, 0, 3}, {200, 0, 200}, {200, 50, 25}, {3, 2, 1}}) {
-      for (const std::int32_t left_out : {0, 3}) {
+      for (const auto& [left_out, passed_over] :
+           {std::pair<std::int32_t, std::int32_t>{0, 0}, {3, 0}, {0, 2}, {3, 40}}) {
         const Indices ids = expert_ids(count, experts, left_out == 3 && experts == 3, ++seed);
         Indices kept(static_cast<std::size_t>(here), 0);
         for (const std::int32_t id : ids) {
           if (id >= first && id < first + here) ++kept[static_cast<std::size_t>(id - first)];
         }
-        for (std::int32_t& n : kept) n = std::max(0, n - left_out);
+        Indices skipped;
+        for (std::int32_t& n : kept) {
+          skipped.push_back(std::min(n, passed_over));
+          n = std::max(0, n - skipped.back() - left_out);
+        }
         const std::int64_t rows = std::accumulate(kept.begin(), kept.end(), std::int64_t{0});
         const PoisonedArray of_rows(DType::i32, rows);
         cases.push_back(
             {DType::i32,
-             fmt::format("{} rows, experts [{}, {}) of {}, {} left out of each, seed {}", count, first,
-                         first + here, experts, left_out, seed),
-             {i32_array(ids), i32_array(kept)},
+             fmt::format("{} rows, experts [{}, {}) of {}, {} passed over and {} left out of each, seed {}",
+                         count, first, first + here, experts, passed_over, left_out, seed),
+             {i32_array(ids), i32_array(kept), i32_array(skipped)},
              {{"rows", of_rows}, {"tokens", of_rows}, {"position", PoisonedArray(DType::i32, count)}},
              [=](ThreadPool& pool, const Arrays& in, Arrays& out) {
                plan_rows(pool, {.ids = in[0].view({count / kSlots, kSlots}),
@@ -181,13 +187,16 @@ std::vector<Case> plan_rows_cases(std::uint32_t seed) {
                                 .kept = in[1].view(),
                                 .rows = out[0].view(),
                                 .tokens = out[1].view(),
-                                .position = out[2].view()});
+                                .position = out[2].view(),
+                                .skipped = passed_over > 0 ? in[2].view() : TensorView()});
              },
              [=](const Arrays&, Arrays& out) {
-               Indices order, tokens, position(ids.size(), -1), left = kept;
+               Indices order, tokens, position(ids.size(), -1), left = kept, over = skipped;
                for (const std::int32_t row : Sorted(ids).order) {
                  const std::int32_t e = ids[static_cast<std::size_t>(row)] - first;
-                 if (e < 0 || e >= here || left[static_cast<std::size_t>(e)]-- <= 0) continue;
+                 if (e < 0 || e >= here || over[static_cast<std::size_t>(e)]-- > 0 ||
+                     left[static_cast<std::size_t>(e)]-- <= 0)
+                   continue;
                  position[static_cast<std::size_t>(row)] = static_cast<std::int32_t>(order.size());
                  order.push_back(row);
                  tokens.push_back(row / static_cast<std::int32_t>(kSlots));

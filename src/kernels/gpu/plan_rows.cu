@@ -63,10 +63,12 @@ GPU_KERNEL begin_experts(const std::int32_t* kept, std::int64_t experts, std::in
   }
 }
 
-// `kept` and `begins` of each expert; or, without them, `capacity` places for each (expert, sequence).
+// Each expert has `kept` places from `begins` on, for its rows past the first `skipped` (null: 0). Without
+// them (null) there are `capacity` places for each (expert, sequence).
 GPU_KERNEL place_rows(Rows rows, const std::int32_t* before, const std::int32_t* kept,
-                      const std::int32_t* begins, std::int64_t capacity, std::int64_t slots,
-                      std::int32_t* row_of_place, std::int32_t* token_of_place, std::int32_t* place_of_row) {
+                      const std::int32_t* skipped, const std::int32_t* begins, std::int64_t capacity,
+                      std::int64_t slots, std::int32_t* row_of_place, std::int32_t* token_of_place,
+                      std::int32_t* place_of_row) {
   GPU_SHARED(std::int32_t, ids, kPiece);
   const std::int64_t sequence = block_index() / rows.pieces,
                      at = block_index() % rows.pieces * kPiece + thread_index();
@@ -82,8 +84,9 @@ GPU_KERNEL place_rows(Rows rows, const std::int32_t* before, const std::int32_t*
   }
   std::int64_t rank = before[block_index() * rows.experts + e];
   for (int i = 0; i < thread_index(); ++i) rank += ids[i] == ids[thread_index()] ? 1 : 0;
+  if (skipped != nullptr) rank -= skipped[e];
   const std::int64_t room = kept != nullptr ? kept[e] : capacity;
-  if (rank >= room) {
+  if (rank < 0 || rank >= room) {
     place_of_row[row] = -1;
     return;
   }
@@ -155,8 +158,9 @@ void plan_rows(const PlanRowsArgs& args) {
   const auto* const kept = args.kept.device_data<std::int32_t>();
   std::int32_t* const begins = counted.spare(rows.experts);
   launch({.blocks = 1, .threads = kWarp}, begin_experts, kept, rows.experts, begins);
-  launch({.blocks = rows.pieces, .threads = kPiece}, place_rows, rows, counted.before(), kept, begins, 0,
-         args.ids.shape().back(), args.rows.device_data<std::int32_t>(),
+  const auto* const skipped = args.skipped.defined() ? args.skipped.device_data<std::int32_t>() : nullptr;
+  launch({.blocks = rows.pieces, .threads = kPiece}, place_rows, rows, counted.before(), kept, skipped,
+         begins, 0, args.ids.shape().back(), args.rows.device_data<std::int32_t>(),
          args.tokens.device_data<std::int32_t>(), args.position.device_data<std::int32_t>());
 }
 
@@ -175,7 +179,7 @@ void plan_places(const PlanPlacesArgs& args) {
   const Rows rows = rows_of(args.ids, args.ids.dim(0), 0, experts);
   const Counted counted(args.ids, rows);
   launch({.blocks = rows.sequences * rows.pieces, .threads = kPiece}, place_rows, rows, counted.before(),
-         nullptr, nullptr, capacity, args.ids.dim(2), row_of_place, token_of_place,
+         nullptr, nullptr, nullptr, capacity, args.ids.dim(2), row_of_place, token_of_place,
          args.position.device_data<std::int32_t>());
   launch({.blocks = divide_up(experts, kPiece), .threads = kPiece}, count_dropped, counted.totals(),
          rows.sequences, experts, capacity, args.dropped.device_data<std::int32_t>());

@@ -10,15 +10,13 @@
 #include "kernels/plan_rows.h"
 #include "kernels/strided_copy.h"
 #include "moe/assumed_load.h"
-#include "moe/dispatch/dispatch.h"
+#include "moe/dispatch/passes.h"
 #include "moe/expert_mlp.h"
 #include "ops/reshard.h"
 #include "ops/shared_result.h"
 
 namespace switchyard {
 namespace {
-
-using Counts = std::vector<std::vector<std::int64_t>>;  // [source][expert]
 
 // Rows per expert of every source rank, before dropping: i32 [P,E].
 class ExchangeCountsOp : public Op {
@@ -46,7 +44,7 @@ class ExchangeCountsOp : public Op {
 
 // Who sends how many rows to whom, from the kept counts [P][E].
 struct Routes {
-  Counts kept;
+  RowCounts kept;
   std::int64_t per_rank;  // experts a rank
   std::size_t me;
 
@@ -219,7 +217,7 @@ class ExchangeRowsOp : public Op {
 };
 
 // The exchanged counts; `plan` assumes that every source sends alike.
-Counts counts_of(Context& c, const Tensor& table, const Array& ids, std::size_t me) {
+RowCounts counts_of(Context& c, const Tensor& table, const Array& ids, std::size_t me) {
   const std::int64_t ranks = table.dim(0), experts = table.dim(1);
   const Tensor host = read_back(c, table, "rows per expert", [&] {
     const std::int64_t slots = ids.shape().back(), here = experts / ranks;
@@ -230,7 +228,7 @@ Counts counts_of(Context& c, const Tensor& table, const Array& ids, std::size_t 
       std::copy(rows.begin(), rows.end(), assumed.span<std::int32_t>().begin() + i * experts);
     return assumed;
   });
-  Counts counts;
+  RowCounts counts;
   for (std::int64_t i = 0; i < ranks; ++i) {
     const std::int32_t* at = host.data<std::int32_t>() + i * experts;
     counts.emplace_back(at, at + experts);
@@ -238,22 +236,47 @@ Counts counts_of(Context& c, const Tensor& table, const Array& ids, std::size_t 
   return counts;
 }
 
-// Kept counts of all sources and experts: every destination rank drops by itself.
-Counts kept_counts(DropPolicy policy, const Counts& counts, std::int64_t capacity) {
-  if (capacity < 0) return counts;
-  const std::size_t ranks = counts.size(), per_rank = counts[0].size() / ranks;
-  Counts kept(ranks);
-  for (std::size_t r = 0; r < ranks; ++r) {
-    Counts arriving;
-    for (const auto& source : counts) {
-      const auto at = source.begin() + static_cast<std::ptrdiff_t>(r * per_rank);
-      arriving.emplace_back(at, at + static_cast<std::ptrdiff_t>(per_rank));
-    }
-    const Counts accepted = keep_rows(arriving, capacity, policy);
-    for (std::size_t i = 0; i < kept.size(); ++i)
-      kept[i].insert(kept[i].end(), accepted[i].begin(), accepted[i].end());
+// The rows for the experts of rank r.
+RowCounts arriving_at(const RowCounts& counts, std::size_t r) {
+  const std::size_t per_rank = counts[0].size() / counts.size();
+  RowCounts arriving;
+  for (const auto& source : counts) {
+    const auto at = source.begin() + static_cast<std::ptrdiff_t>(r * per_rank);
+    arriving.emplace_back(at, at + static_cast<std::ptrdiff_t>(per_rank));
   }
+  return arriving;
+}
+
+// Appends those for the experts of a further rank.
+void append(RowCounts& counts, const RowCounts& arriving) {
+  for (std::size_t i = 0; i < counts.size(); ++i)
+    counts[i].insert(counts[i].end(), arriving[i].begin(), arriving[i].end());
+}
+
+// Kept counts of all sources and experts: every destination rank drops by itself.
+RowCounts kept_counts(DropPolicy policy, const RowCounts& counts, std::int64_t capacity) {
+  if (capacity < 0) return counts;
+  RowCounts kept(counts.size());
+  for (std::size_t r = 0; r < counts.size(); ++r)
+    append(kept, keep_rows(arriving_at(counts, r), capacity, policy));
   return kept;
+}
+
+// The rows of all sources and experts that one pass takes.
+RowsOfPass rows_of_all(const RowCounts& counts, std::int64_t pass, std::int64_t passes) {
+  RowsOfPass all{RowCounts(counts.size()), RowCounts(counts.size())};
+  for (std::size_t r = 0; r < counts.size(); ++r) {
+    const RowsOfPass here = rows_of_pass(arriving_at(counts, r), pass, passes);
+    append(all.skipped, here.skipped);
+    append(all.kept, here.kept);
+  }
+  return all;
+}
+
+std::int64_t rows_for(const RowCounts& counts, std::size_t r) {
+  std::int64_t rows = 0;
+  for (const auto& source : arriving_at(counts, r)) rows += total(source);
+  return rows;
 }
 
 Array local_sizes(Context& context, const Routes& routes) {
@@ -281,7 +304,7 @@ class RowsToSend {
     const auto i = static_cast<std::size_t>(chunk);
     const Array rows = next_.defined() ? std::exchange(next_, Array()) : gather_rows(context_, x_[i], plan_);
     if (context_.ahead != nullptr && i + 1 < x_.size()) start(i + 1);
-    return apply_one(context_, send_, {rows});
+    return checkpoint_name(apply_one(context_, send_, {rows}), "moe_x_sorted");
   }
 
  private:
@@ -308,7 +331,6 @@ DispatchResult run_all_to_all(Context& context, const DispatchCall& call, RowsTo
   const MoeWeights local = gather_expert_weights(context, call);
   RowPlan here;  // rows that arrived are sorted by expert already
   here.sizes = local_sizes(context, routes);
-  // Rows that arrived are kept for backward: making them again would mean sending them again.
   const Array done = expert_mlp(
       context, call.config, [&](std::int64_t chunk) { return rows.arrived(chunk); }, execution.emb_chunks,
       here, weights, local);
@@ -324,6 +346,17 @@ DispatchResult run_all_to_all(Context& context, const DispatchCall& call, RowsTo
   return result;
 }
 
+DispatchResult run_pass(Context& context, const DispatchCall& call, const Axes& axes, const RowCounts& counts,
+                        std::size_t me, std::int64_t pass, std::int64_t passes) {
+  const RowsOfPass taken = rows_of_all(counts, pass, passes);
+  const Routes routes{taken.kept, call.config.experts / std::ssize(counts), me};
+  const auto &skipped = taken.skipped[me], &mine = taken.kept[me];
+  const RowPlan plan = plan_kept_rows(context, call.routing.ids, 0, host_indices(context, mine), total(mine),
+                                      host_indices(context, skipped));
+  RowsToSend rows(context, axes, routes, plan, chunks_of(context, call));
+  return run_all_to_all(context, call, rows, axes, routes, plan, std::vector<double>(mine.size(), 0.0));
+}
+
 }  // namespace
 
 Experts dispatch_all_to_all(Context& context, const DispatchCall& call) {
@@ -337,10 +370,27 @@ Experts dispatch_all_to_all(Context& context, const DispatchCall& call) {
       apply_one(context, std::make_shared<ExchangeCountsOp>(axes, config.experts), {call.routing.ids}));
   const std::int64_t tokens = call.x.info().local[0] * call.x.info().local[1];
   const int ranks = context.mesh->product(axes);
-  const std::int64_t capacity =
-      buffer_rows(execution.ragged_buffer_factor, tokens * ranks, config.slots, ranks);
   const auto me = static_cast<std::size_t>(context.mesh->index_along(context.rank, axes));
-  const Counts counts = counts_of(context, table.tensor(), call.routing.ids, me);
+  const RowCounts counts = counts_of(context, table.tensor(), call.routing.ids, me);
+  const double shard_load =
+      static_cast<double>(rows_for(counts, me)) / static_cast<double>(tokens * config.slots);
+  if (const std::int64_t cap = cap_of_passes(execution, tokens * ranks, config.slots, ranks); cap > 0) {
+    std::int64_t most = 0;
+    for (std::size_t r = 0; r < counts.size(); ++r) most = std::max(most, rows_for(counts, r));
+    const std::int64_t passes = agree_on_passes(context, most, cap, call.x.sharding(), axes);
+    if (passes > 1) {
+      return [=, &context] {
+        DispatchResult result = run_passes(context, passes, call.layout, [&](std::int64_t pass) {
+          return run_pass(context, call, axes, counts, me, pass, passes);
+        });
+        result.shard_load = shard_load;
+        return result;
+      };
+    }
+  }
+  const std::int64_t capacity = execution.further_passes ? -1
+                                                         : buffer_rows(execution.ragged_buffer_factor,
+                                                                       tokens * ranks, config.slots, ranks);
   const Routes routes{kept_counts(execution.drop_policy, counts, capacity), config.experts / ranks, me};
 
   const auto& mine = routes.kept[me];
@@ -349,7 +399,11 @@ Experts dispatch_all_to_all(Context& context, const DispatchCall& call) {
   std::vector<double> dropped;
   for (std::size_t e = 0; e < counts[me].size(); ++e)
     dropped.push_back(static_cast<double>(counts[me][e] - routes.kept[me][e]));
-  return [=, &context]() mutable { return run_all_to_all(context, call, rows, axes, routes, plan, dropped); };
+  return [=, &context]() mutable {
+    DispatchResult result = run_all_to_all(context, call, rows, axes, routes, plan, dropped);
+    result.shard_load = shard_load;
+    return result;
+  };
 }
 
 }  // namespace switchyard

@@ -1,6 +1,7 @@
 // The five ways to run the experts. Each takes tokens x [B,S,M] (M whole), their routing, and this layer's
-// weights, and gives y [B,S,M], possibly as partial sums that the caller reduces. Adding a strategy: one
-// file with one function of one of these forms, and one line in block.cc.
+// weights, and gives y [B,S,M], possibly as partial sums that the caller reduces; after several passes it is
+// laid out as the call says. Adding a strategy: one file with one function of one of these forms, and one
+// line in block.cc.
 #pragma once
 
 #include <functional>
@@ -14,6 +15,8 @@ struct DispatchResult {
   Array y;                      // [B,S,M]
   std::vector<double> dropped;  // rows dropped, per expert (E)
   Axes drop_axes;               // axes over which `dropped` differs between ranks; over others it repeats
+  double shard_load = 0;  // rows for this rank's experts, dropped ones too, over the balanced share; 0: dense
+  std::int64_t passes = 1;  // through the experts (moe/dispatch/passes.h)
 };
 
 struct DispatchCall {
@@ -22,6 +25,7 @@ struct DispatchCall {
   Array x;
   Routing routing;
   const MoeWeights& weights;
+  Sharding layout;  // of y, once what the strategy leaves as partial sums is reduced
 
   // Weights of what experts take cannot wait for what they give.
   bool weighs_at_combine() const { return execution.weights_at_combine && !config.weights_on_inputs; }

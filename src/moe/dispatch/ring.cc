@@ -4,8 +4,9 @@
 // the rows whose expert is local, gather exactly those rows, experts, sum per token, reduce-scatter P·T·M
 // partial sums. Work after the gathers is proportional to the rows routed here.
 #include <algorithm>
+#include <numeric>
 
-#include "moe/dispatch/dispatch.h"
+#include "moe/dispatch/passes.h"
 #include "moe/expert_mlp.h"
 #include "ops/basic.h"
 #include "ops/reshard.h"
@@ -57,42 +58,95 @@ Sharding partial_output(const Sharding& tokens, const MoeWeights& local, const A
 
 namespace {
 
-// The experts of this rank on the rows of all tokens of its ring. x: chunks of M, still split as the tokens
-// are.
-DispatchResult run_ring(Context& context, const DispatchCall& call, const std::vector<Array>& x,
-                        const Sharding& gathered, const Axes& experts) {
+// A ring's tokens, and the experts of this rank.
+struct Ring {
+  std::vector<Array> x;  // chunks of M, still split as the tokens are
+  Sharding gathered;     // of tokens
+  Axes experts;
+  Array ids = {}, weights = {};      // of all tokens of the ring
+  std::int64_t first = 0, here = 0;  // experts
+};
+
+DispatchResult run_rows(Context& context, const DispatchCall& call, const Ring& ring, const RowPlan& plan) {
   const MoeConfig& config = call.config;
   const MoeExecution& execution = call.execution;
-  const Array ids = always_keep(reshard(context, call.routing.ids, gathered));
-  const Array weights = always_keep(reshard(context, call.routing.weights, gathered));
-
-  const std::int64_t here = config.experts / context.mesh->product(experts);
-  const std::int64_t first = here * context.mesh->index_along(context.rank, experts);
-  const std::int64_t tokens = ids.info().local[0] * ids.info().local[1];
-  const std::int64_t capacity =
-      buffer_rows(execution.ragged_buffer_factor, tokens, config.slots, context.mesh->product(experts));
-  const RowPlan plan = plan_rows(context, ids, first, here, config.experts, capacity, execution.drop_policy);
-
   const auto chunk_of = [&](std::int64_t chunk) {
     const auto i = static_cast<std::size_t>(chunk);
-    const Array whole = reshard(context, x[i], gathered);
-    if (i + 1 < x.size()) start_reshard(context, x[i + 1], gathered);
+    const Array& x = ring.x[i];
+    const Array whole = reshard(context, x, ring.gathered);
+    if (i + 1 < ring.x.size()) start_reshard(context, ring.x[i + 1], ring.gathered);
     // The tokens of the whole ring are gathered again for backward rather than kept.
-    return x[i].sharding() == gathered ? whole : never_save(whole);
+    if (x.sharding() != ring.gathered) never_save(whole);
+    return execution.keep_rows ? checkpoint_name(rows_of_tokens(context, whole, plan), "moe_x_sorted")
+                               : whole;
   };
+  RowPlan of_rows;  // which are sorted by expert already
+  of_rows.sizes = plan.sizes;
   const MoeWeights local = gather_expert_weights(context, call);
   const bool late = call.weighs_at_combine();
-  const Array rows = expert_mlp(context, config, chunk_of, execution.emb_chunks, plan,
-                                late ? Array() : gather_row_weights(context, weights, plan), local);
+  const Array rows =
+      expert_mlp(context, config, chunk_of, execution.emb_chunks, execution.keep_rows ? of_rows : plan,
+                 late ? Array() : gather_row_weights(context, ring.weights, plan), local);
   ArrayInfo like = call.x.info();
-  like.local = local_shape(*context.mesh, like.shape, gathered);
-  const Array partial = combine_rows(context, rows, plan, like, partial_output(gathered, local, experts),
-                                     late ? weights : Array());
+  like.local = local_shape(*context.mesh, like.shape, ring.gathered);
+  const Array partial =
+      combine_rows(context, rows, plan, like, partial_output(ring.gathered, local, ring.experts),
+                   late ? ring.weights : Array());
 
-  DispatchResult result{partial, std::vector<double>(static_cast<std::size_t>(config.experts), 0.0), experts};
-  std::copy(plan.dropped.begin(), plan.dropped.end(), result.dropped.begin() + first);
-  for (const auto& dim : gathered.dims)
+  DispatchResult result{partial, std::vector<double>(static_cast<std::size_t>(config.experts), 0.0),
+                        ring.experts};
+  std::copy(plan.dropped.begin(), plan.dropped.end(), result.dropped.begin() + ring.first);
+  for (const auto& dim : ring.gathered.dims)
     result.drop_axes.insert(result.drop_axes.end(), dim.begin(), dim.end());
+  return result;
+}
+
+// Nothing is dropped: rows over the cap wait for a further pass.
+DispatchResult run_all_rows(Context& context, const DispatchCall& call, const Ring& ring, std::int64_t cap) {
+  const std::int64_t experts = call.config.experts;
+  const std::vector<std::int64_t> counts =
+      read_rows_per_expert(context, ring.ids, ring.first, ring.here, experts);
+  std::int64_t most = 0;
+  for (auto rank = counts.begin(); rank != counts.end(); rank += ring.here)
+    most = std::max(most, std::accumulate(rank, rank + ring.here, std::int64_t{0}));
+  const std::int64_t passes = agree_on_passes(context, most, cap, ring.gathered, ring.experts);
+  const std::vector<std::int64_t> mine(counts.begin() + ring.first, counts.begin() + ring.first + ring.here);
+  const auto run = [&](std::int64_t pass) {
+    const RowsOfPass rows = rows_of_pass(RowCounts{mine}, pass, passes);
+    const Array skipped = passes == 1 ? Array() : host_indices(context, rows.skipped[0]);
+    const std::int64_t count = std::accumulate(rows.kept[0].begin(), rows.kept[0].end(), std::int64_t{0});
+    return run_rows(
+        context, call, ring,
+        plan_kept_rows(context, ring.ids, ring.first, host_indices(context, rows.kept[0]), count, skipped));
+  };
+  DispatchResult result = passes == 1 ? run(0) : run_passes(context, passes, call.layout, run);
+  result.shard_load = static_cast<double>(std::accumulate(mine.begin(), mine.end(), std::int64_t{0}));
+  return result;
+}
+
+DispatchResult run_ring(Context& context, const DispatchCall& call, Ring ring) {
+  const MoeConfig& config = call.config;
+  const MoeExecution& execution = call.execution;
+  ring.ids = always_keep(reshard(context, call.routing.ids, ring.gathered));
+  ring.weights = always_keep(reshard(context, call.routing.weights, ring.gathered));
+
+  const int ranks = context.mesh->product(ring.experts);
+  ring.here = config.experts / ranks;
+  ring.first = ring.here * context.mesh->index_along(context.rank, ring.experts);
+  const std::int64_t tokens = ring.ids.info().local[0] * ring.ids.info().local[1];
+  DispatchResult result;
+  if (const std::int64_t cap = cap_of_passes(execution, tokens, config.slots, ranks); cap > 0) {
+    result = run_all_rows(context, call, ring, cap);
+  } else {
+    const std::int64_t capacity =
+        execution.further_passes ? -1
+                                 : buffer_rows(execution.ragged_buffer_factor, tokens, config.slots, ranks);
+    const RowPlan plan =
+        plan_rows(context, ring.ids, ring.first, ring.here, config.experts, capacity, execution.drop_policy);
+    result = run_rows(context, call, ring, plan);
+    result.shard_load = static_cast<double>(plan.routed);
+  }
+  result.shard_load *= static_cast<double>(ranks) / static_cast<double>(tokens * config.slots);
   return result;
 }
 
@@ -106,9 +160,9 @@ Experts dispatch_ring(Context& context, const DispatchCall& call) {
   for (auto& dim : gathered.dims) {
     erase_if(dim, [&](Axis axis) { return ring.contains(axis); });
   }
-  const std::vector<Array> x = chunks_of(context, call);
-  start_reshard(context, x[0], gathered);
-  return [=, &context] { return run_ring(context, call, x, gathered, experts); };
+  const Ring tokens{.x = chunks_of(context, call), .gathered = gathered, .experts = experts};
+  start_reshard(context, tokens.x[0], gathered);
+  return [=, &context] { return run_ring(context, call, tokens); };
 }
 
 }  // namespace switchyard
