@@ -117,6 +117,7 @@ ModelToRun model_of(const std::vector<std::string>& given, const Processes& proc
   ModelToRun run = model_to_run("eval", processes, settings);
   if (run.config.get_string("dataset_type") != "text")
     fail_usage("[eval] dataset_type={}: expected text", run.config.get_string("dataset_type"));
+  run.model = for_evaluation(std::move(run.model));
   return run;
 }
 
@@ -152,7 +153,9 @@ ModelToRun other_model(const EvalOptions& options, const ModelToRun& run, const 
     for (const char* key : {"tokenizer_type", "tokenizer_path"})
       settings.push_back(fmt::format("{}={}", key, run.config.get_string(key)));
   }
-  return model_to_run("eval", processes, settings);
+  ModelToRun other = model_to_run("eval", processes, settings);
+  other.model = for_evaluation(std::move(other.model));
+  return other;
 }
 
 // What all ranks have in common.

@@ -132,8 +132,10 @@ void print_layers(const StepPlan& plan) {
 void print_skew(const std::vector<SkewPoint>& curve, const Topology& topology) {
   if (curve.size() < 2) return;
   fmt::print("\nload of the busiest rank over the mean:");
-  for (const auto& point : curve)
+  for (const auto& point : curve) {
     fmt::print("  {:.4g}x {} {:.4g} s", point.imbalance, gib(point.total_peak_bytes), point.seconds);
+    if (point.passes > 1) fmt::print(" in {} passes", point.passes);
+  }
   const double fits = fits_up_to(curve, topology.memory_bytes);
   if (fits >= curve.back().imbalance)
     fmt::print("\nfits at any imbalance\n");

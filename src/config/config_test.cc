@@ -212,6 +212,17 @@ TEST(Config, SaysOnceWhatIsGivenTwice) {
   EXPECT_TRUE(notices_mention(config, {"attention", "more than once", "dot_product"}));
 }
 
+TEST(Config, NothingIsDroppedWhereSomethingMustBe) {
+  const auto problem = [](const std::string& word, const std::string& more) {
+    return problem_of({"decoder_block=mixtral", "num_experts=4", "num_experts_per_tok=2",
+                       "moe_dropless_fallback=" + word, "sparse_matmul=false", more});
+  };
+  EXPECT_MENTIONS(problem("layer", "capacity_factor=1.5"), "moe_dropless_fallback=layer",
+                  "expected sparse_matmul=true", "capacity_factor=1.5");
+  EXPECT_EQ(problem("layer", "capacity_factor=-1"), "");
+  EXPECT_MENTIONS(problem("never", "capacity_factor=-1"), "moe_dropless_fallback", "step, layer", "never");
+}
+
 TEST(Config, ListsInertKeysOnce) {
   const Config config =
       config_of({"sa_block_q=2048", "megablox=True", "upload_all_profiler_results=true", "hardware=cpu"});
@@ -228,6 +239,12 @@ TEST(Config, SaysWhatOtherKeysLeaveWithoutEffect) {
   };
   EXPECT_TRUE(notices({"sparse_matmul=true", "use_ring_of_experts=true"}).empty());
   EXPECT_TRUE(notices({"sparse_matmul=false", "capacity_factor=1.5", "use_ring_of_experts=false"}).empty());
+  EXPECT_TRUE(notices({"ragged_buffer_factor=1.5", "moe_dropless_fallback=layer"}).empty());
+  EXPECT_TRUE(notices({"moe_dropless_fallback=None"}).empty());
+  EXPECT_MENTIONS(notices({"moe_dropless_fallback=step"}).at(0), "moe_dropless_fallback has no effect",
+                  "ragged_buffer_factor=-1");
+  EXPECT_MENTIONS(notices({"moe_log_max_load_ratio=true", "sparse_matmul=false"}).at(0),
+                  "moe_log_max_load_ratio has no effect", "sparse_matmul=false");
   const auto sparse = notices({"sparse_matmul=true", "capacity_factor=1.5"});
   ASSERT_EQ(sparse.size(), 1u);
   EXPECT_MENTIONS(sparse[0], "capacity_factor has no effect", "sparse_matmul=true");

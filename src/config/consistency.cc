@@ -72,6 +72,13 @@ void check_experts(const Config& config) {
     fail_usage("[config] routed_bias_update_rate={} needs routed_bias=true",
                config.get_float("routed_bias_update_rate"));
   }
+  if (!config.is_none("moe_dropless_fallback") && !config.get_bool("sparse_matmul") &&
+      config.get_float("capacity_factor") > 0) {
+    fail_usage(
+        "[config] moe_dropless_fallback={}: expected sparse_matmul=true, got the dense path, where "
+        "capacity_factor={} drops rows",
+        config.get_string("moe_dropless_fallback"), config.get_float("capacity_factor"));
+  }
 }
 
 void check_groups(const Config& config) {
@@ -227,6 +234,13 @@ std::vector<std::string> ineffective_keys(const Config& config) {
     lines.push_back("moe_quantize_combine_bwd_method has no effect with use_ring_of_experts=false");
   check("use_ring_of_experts", config.get_bool("use_ring_of_experts"), true);
   check("ragged_buffer_factor", config.get_float("ragged_buffer_factor") > 0, true);
+  check("moe_dropless_fallback", !config.is_none("moe_dropless_fallback"), true);
+  check("eval_ragged_buffer_factor", config.get_float("eval_ragged_buffer_factor") > 0, true);
+  for (const char* key : {"log_required_ragged_buffer_factor", "moe_log_max_load_ratio"})
+    check(key, config.get_bool(key), true);
+  if (experts && sparse && !config.is_none("moe_dropless_fallback") &&
+      config.get_float("ragged_buffer_factor") <= 0 && config.get_float("eval_ragged_buffer_factor") <= 0)
+    lines.push_back("moe_dropless_fallback has no effect: ragged_buffer_factor=-1 is no cap");
   check("num_moe_token_chunks", config.get_int("num_moe_token_chunks") > 1, true);
   check("num_moe_emb_chunks", config.get_int("num_moe_emb_chunks") > 1, true);
   check("capacity_factor", config.get_float("capacity_factor") > 0, false);

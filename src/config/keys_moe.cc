@@ -53,6 +53,22 @@ std::vector<KeyDeclaration> moe_keys() {
       choice_key(
           "ragged_drop_policy", "fair", one_of({"fair", "prefix"}),
           "which rows are dropped over ragged_buffer_factor: the same share of each expert, or the last"),
+      optional(choice_key(
+          "moe_dropless_fallback", "", one_of({"step", "layer"}),
+          "rows over ragged_buffer_factor: None drops them; layer, and step alike, take them through the "
+          "experts in further passes of at most so many rows, with the results of ragged_buffer_factor=-1")),
+      float_key("eval_ragged_buffer_factor", -1.0, more_than_or(0, -1),
+                "ragged_buffer_factor of evaluations; -1: all rows, or, with moe_dropless_fallback or "
+                "compat=maxtext, that of training"),
+      boolean_key("log_required_ragged_buffer_factor", false,
+                  "a metric of each step and MoE layer: the least ragged_buffer_factor that drops nothing"),
+      boolean_key("moe_log_max_load_ratio", false,
+                  "metrics of each step: that factor of the MoE layer with the largest, and the mean of all"),
+      inert(integer_key("retry_dropless_first_steps", 0, at_least(0),
+                        "steps that start without a cap under moe_dropless_fallback=step; nothing is ever "
+                        "replayed here")),
+      inert(float_key("first_phase_ragged_buffer_factor", 0.0, any_number(),
+                      "cap of retry_dropless_first_steps, which are like all others here")),
       integer_key("num_moe_token_chunks", 1, at_least(1),
                   "parts of the sequence that go through the layer in turn"),
       integer_key("num_moe_emb_chunks", 0, at_least(0),

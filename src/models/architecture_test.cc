@@ -152,12 +152,22 @@ TEST(Architecture, ExecutionChangesNothing) {
   const std::map<std::string, nlohmann::json> keys{
       {"decoder_block", "mixtral"}, {"num_experts", 4}, {"num_experts_per_tok", 2}, {"base_emb_dim", 8}};
   const ModelConfig plain = model_config(Config::from_map(keys, {}));
-  const std::map<std::string, nlohmann::json> others{
-      {"sparse_matmul", false},         {"use_ring_of_experts", true},     {"ragged_buffer_factor", 2.0},
-      {"ragged_drop_policy", "prefix"}, {"num_moe_token_chunks", 2},       {"num_moe_emb_chunks", 2},
-      {"float32_gate_logits", true},    {"load_balance_loss_weight", 0.5}, {"dtype", "bfloat16"},
-      {"weight_dtype", "bfloat16"},     {"remat_policy", "none"},          {"z_loss_multiplier", 0.25},
-      {"init_weights_seed", 5},         {"mtp_loss_scaling_factor", 0.5}};
+  const std::map<std::string, nlohmann::json> others{{"sparse_matmul", false},
+                                                     {"use_ring_of_experts", true},
+                                                     {"ragged_buffer_factor", 2.0},
+                                                     {"moe_dropless_fallback", "layer"},
+                                                     {"eval_ragged_buffer_factor", 2.0},
+                                                     {"ragged_drop_policy", "prefix"},
+                                                     {"num_moe_token_chunks", 2},
+                                                     {"num_moe_emb_chunks", 2},
+                                                     {"float32_gate_logits", true},
+                                                     {"load_balance_loss_weight", 0.5},
+                                                     {"dtype", "bfloat16"},
+                                                     {"weight_dtype", "bfloat16"},
+                                                     {"remat_policy", "none"},
+                                                     {"z_loss_multiplier", 0.25},
+                                                     {"init_weights_seed", 5},
+                                                     {"mtp_loss_scaling_factor", 0.5}};
   for (const auto& [key, value] : others) {
     auto more = keys;
     more[key] = value;

@@ -311,6 +311,16 @@ void read_moe(const Config& c, const Scales& scale, ModelConfig& m) {
   moe.random_seed = m.init_seed;
 }
 
+// Where nobody says otherwise evaluations drop nothing. With further passes training drops nothing either,
+// and its cap on memory holds for both. The reference takes the cap of training unless evaluation has rules
+// of its own.
+double eval_buffer_factor(const Config& c, const MoeExecution& run) {
+  const double own = c.get_float("eval_ragged_buffer_factor");
+  const bool own_rules = !c.get_string("custom_mesh_and_rule_for_eval").empty();
+  if (own > 0 || (c.get_string("compat") == "maxtext" && own_rules)) return own;
+  return run.further_passes || c.get_string("compat") == "maxtext" ? run.ragged_buffer_factor : -1;
+}
+
 // A dense model keeps the defaults.
 void read_moe_execution(const Config& c, ModelConfig& m) {
   if (m.moe.experts == 0) return;
@@ -322,6 +332,8 @@ void read_moe_execution(const Config& c, ModelConfig& m) {
   run.sparse = c.get_bool("sparse_matmul");
   run.ring = c.get_bool("use_ring_of_experts");
   run.ragged_buffer_factor = c.get_float("ragged_buffer_factor");
+  run.further_passes = !c.is_none("moe_dropless_fallback");
+  run.eval_ragged_buffer_factor = eval_buffer_factor(c, run);
   run.drop_policy = c.get_string("ragged_drop_policy") == "prefix" ? DropPolicy::prefix : DropPolicy::fair;
   run.token_chunks = c.get_int("num_moe_token_chunks");
   run.emb_chunks = std::max<std::int64_t>(1, c.get_int("num_moe_emb_chunks"));
@@ -361,8 +373,8 @@ void read_remat(const Config& c, ModelConfig& m) {
     keep({&out});
   else if (policy == "custom") {
     for (const char* name : {"context", "mlpwi", "mlpwi_0", "mlpwi_1", "mlpwo", "moe_mlpwi_0", "moe_mlpwi_1",
-                             "moe_mlpwo", "query_proj", "key_proj", "value_proj", "qkv_proj", "out_proj",
-                             "query_wa_proj", "kv_wa_proj", "mla_q", "mla_kv", "attention_out"}) {
+                             "moe_mlpwo", "moe_x_sorted", "query_proj", "key_proj", "value_proj", "qkv_proj",
+                             "out_proj", "query_wa_proj", "kv_wa_proj", "mla_q", "mla_kv", "attention_out"}) {
       const std::string& choice = c.get_string(name);
       if (choice != "remat") m.remat_keeps.insert(name);
       if (choice == "offload") m.remat_offloads.insert(name);
@@ -372,6 +384,7 @@ void read_remat(const Config& c, ModelConfig& m) {
     fail_usage("[model] remat_policy={}: expected full, minimal, none, custom or one of the save_… policies",
                policy);
   }
+  m.moe_execution.keep_rows = m.remat_keeps.contains("moe_x_sorted");
   if (policy == "minimal_offloaded" || policy == "qkv_proj_offloaded") m.remat_offloads = m.remat_keeps;
 }
 
@@ -391,6 +404,12 @@ void add_predictions(const Config& c, ModelConfig& m) {
 
 std::int64_t number_of_layers(const Config& c) {
   return c.get_int("base_num_decoder_layers") * scales_of(c.get_int("global_parameter_scale")).layers;
+}
+
+ModelConfig for_evaluation(ModelConfig model) {
+  model.moe_execution.ragged_buffer_factor = model.moe_execution.eval_ragged_buffer_factor;
+  model.moe_execution.tape = nullptr;
+  return model;
 }
 
 ModelConfig model_config(const Config& c) {

@@ -44,6 +44,9 @@ ModelConfig model_config(const Config& config);
 // Layers of the model, prediction layers left out.
 std::int64_t number_of_layers(const Config& config);
 
+// The same model as evaluations run it: under eval_ragged_buffer_factor, its routing not recorded.
+ModelConfig for_evaluation(ModelConfig model);
+
 // Rotation frequencies (radians per position), one for each pair of `dim`: Su et al. 2021; llama3.1's
 // wavelength bands as published with Llama 3.1; yarn after Peng et al. 2023.
 std::vector<double> rope_frequencies(const RopeConfig& rope, std::int64_t dim);

@@ -147,6 +147,51 @@ TEST(Plan, ExpertStrategies) {
   expect_same(tiny(with({"compat=maxtext", "use_ring_of_experts=true"})));
 }
 
+// With a cap the load of a run decides how many passes there are; here it is balanced.
+TEST(Plan, FurtherPasses) {
+  const Keys capped{"ranks=4", "ici_fsdp_parallelism=1", "ici_expert_parallelism=4",
+                    "moe_dropless_fallback=layer", "ragged_buffer_factor=0.4"};
+  auto with = [&](Keys keys) {
+    keys.insert(keys.begin(), capped.begin(), capped.end());
+    return keys;
+  };
+  expect_same(tiny(with({"use_ring_of_experts=true"})));
+  expect_same(tiny(with({"use_ring_of_experts=false"})));
+  expect_same(tiny(with({"use_ring_of_experts=false", "remat_policy=none", "dtype=bfloat16"})));
+  expect_same(tiny(with({"use_ring_of_experts=true", "num_moe_token_chunks=2", "num_moe_emb_chunks=2"})));
+  expect_same(deepseek({"moe_dropless_fallback=layer", "ragged_buffer_factor=0.4"}));
+  expect_same(deepseek({"moe_dropless_fallback=layer", "ragged_buffer_factor=0.4", "ranks=4",
+                        "ici_fsdp_parallelism=2", "ici_expert_parallelism=2", "overlap_communication=on"}));
+}
+
+TEST(Plan, SkewCostsPassesNotMemoryUnderACap) {
+  const auto curve_of = [](const Keys& more) {
+    Keys keys = tiny({"ranks=4", "ici_fsdp_parallelism=1", "ici_expert_parallelism=4", "num_experts=8",
+                      "num_experts_per_tok=2", "max_target_length=2048", "ragged_buffer_factor=1"});
+    keys.insert(keys.end(), more.begin(), more.end());
+    const Config config = Config::from_args(keys);
+    const Mesh mesh = mesh_from_config(config);
+    const Topology topology = Topology::read("h100", mesh.size());
+    return skew_curve(config, mesh, topology, plan_step(config, mesh, topology));
+  };
+  for (const char* ring : {"use_ring_of_experts=false", "use_ring_of_experts=true"}) {
+    const auto capped = curve_of({ring, "moe_dropless_fallback=layer"}),
+               free = curve_of({ring, "ragged_buffer_factor=-1"});
+    ASSERT_EQ(capped.size(), free.size());
+    EXPECT_EQ(capped.front().total_peak_bytes, free.front().total_peak_bytes);
+    for (std::size_t i = 0; i < capped.size(); ++i) {
+      EXPECT_EQ(capped[i].passes, static_cast<std::int64_t>(std::ceil(capped[i].imbalance)));
+      EXPECT_EQ(free[i].passes, 0);
+      EXPECT_LT(static_cast<double>(capped[i].total_peak_bytes),
+                1.1 * static_cast<double>(capped.front().total_peak_bytes))
+          << ring << " at " << capped[i].imbalance;
+    }
+    EXPECT_GT(static_cast<double>(free.back().total_peak_bytes),
+              1.5 * static_cast<double>(capped.back().total_peak_bytes));
+    EXPECT_GT(capped.back().seconds, capped.front().seconds);
+  }
+}
+
 // What is started ahead is in memory earlier, and counted where it is needed.
 TEST(Plan, OverlapOfCommunication) {
   const Keys ahead{"overlap_communication=on", "ranks=4", "ici_fsdp_parallelism=2"};

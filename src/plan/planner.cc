@@ -72,6 +72,7 @@ StepPlan plan_model(const Config& config, const ModelConfig& model, const Mesh& 
   rank.account().reset_peak();
   context.host_reads.reset();
   StepResult result = trainer.step(0, abstract_batch(sizes));
+  for (const LayerStatistics& layer : result.layers) plan.passes = std::max(plan.passes, layer.passes);
   const MemoryPeak peak = on_gpu.value_or(MemoryPeak{rank.account().peak(), rank.account().peak_place(), 0});
   plan.cost = {context.comm->counts(), peak.bytes, peak.host_bytes, std::move(result.layer_bytes),
                context.host_reads};
@@ -108,7 +109,7 @@ std::size_t largest_stage(const std::vector<StepPlan>& stages) {
 
 std::vector<SkewPoint> skew_curve(const Config& config, const Mesh& mesh, const Topology& topology,
                                   const StepPlan& balanced) {
-  std::vector<SkewPoint> curve{{1, balanced.cost.peak_bytes, balanced.seconds()}};
+  std::vector<SkewPoint> curve{{1, balanced.cost.peak_bytes, balanced.seconds(), balanced.passes}};
   const ModelConfig model = model_config(config);
   if (model.moe.experts == 0 || !model.moe_execution.sparse) return curve;
   const Mesh own = stage_mesh(mesh);
@@ -124,7 +125,7 @@ std::vector<SkewPoint> skew_curve(const Config& config, const Mesh& mesh, const 
   for (double imbalance : {1.25, 1.5, 2.0, 3.0, 4.0, 8.0, 16.0, most}) {
     if (imbalance > most || imbalance <= curve.back().imbalance) continue;
     const StepPlan plan = plan_step(config, mesh, topology, imbalance);
-    curve.push_back({imbalance, plan.cost.peak_bytes, plan.seconds()});
+    curve.push_back({imbalance, plan.cost.peak_bytes, plan.seconds(), plan.passes});
   }
   return curve;
 }
@@ -165,10 +166,12 @@ nlohmann::json plan_json(const std::vector<StepPlan>& stages, const std::vector<
                        {"bubble", plan.bubble_seconds}};
   result["bound"] = plan.bound();
   result["skew"] = nlohmann::json::array();
-  for (const auto& point : curve)
+  for (const auto& point : curve) {
     result["skew"].push_back({{"imbalance", point.imbalance},
                               {"total_peak_bytes", point.total_peak_bytes},
                               {"estimated_step_seconds", point.seconds}});
+    if (point.passes > 0) result["skew"].back()["passes"] = point.passes;
+  }
   for (std::size_t i = 0; i < stages.size() && stages.size() > 1; ++i) {
     nlohmann::json layers = nlohmann::json::array();
     for (const LayerRange& block : stages[i].layers) layers.insert(layers.end(), {block.begin, block.end});

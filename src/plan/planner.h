@@ -16,6 +16,7 @@ namespace switchyard {
 
 struct StepPlan {
   StepCost cost;
+  std::int64_t passes = 0;  // through the experts; 0 without moe_dropless_fallback's cap
   RankMemory memory;
   double flops = 0;  // of this rank
   double compute_seconds = 0, memory_seconds = 0, network_seconds = 0;
@@ -42,6 +43,7 @@ struct SkewPoint {
   double imbalance = 1;
   std::int64_t total_peak_bytes = 0;
   double seconds = 0;
+  std::int64_t passes = 0;  // as StepPlan's
 };
 // Points from balance to where one rank gets all the rows it can; only balance where the load of the experts
 // does not decide what a rank holds.

@@ -86,7 +86,8 @@ void History::write_plots(const std::string& folder,
                                                               "step", "expert", train_.x, panels));
 }
 
-StepMetrics step_metrics(const StepResult& r, double seconds, double tokens_per_rank, double flops_per_rank) {
+StepMetrics step_metrics(const TrainConfig& training, const StepResult& r, double seconds,
+                         double tokens_per_rank, double flops_per_rank) {
   StepMetrics m;
   m.set("learning/loss", r.loss);
   m.set("learning/lm_loss", r.lm_loss);
@@ -110,6 +111,12 @@ StepMetrics step_metrics(const StepResult& r, double seconds, double tokens_per_
   m.set("perf/step_time_seconds", seconds);
   m.set("perf/per_device_tokens_per_sec", tokens_per_rank / seconds);
   m.set("perf/per_device_tflops_per_sec", flops_per_rank / seconds * 1e-12);
+  if (training.log_load_ratio && !r.layers.empty()) {
+    double most = 0, sum = 0;
+    for (const auto& layer : r.layers) most = std::max(most, layer.shard_load), sum += layer.shard_load;
+    m.set("learning/moe_max_load_ratio", most);
+    m.set("learning/moe_max_load_ratio_mean", sum / static_cast<double>(r.layers.size()));
+  }
   for (const auto& layer : r.layers) {
     const std::string p = fmt::format("moe/layer_{}/", layer.layer);
     m.set(p + "max_over_mean_load", layer.max_over_mean());
@@ -117,6 +124,8 @@ StepMetrics step_metrics(const StepResult& r, double seconds, double tokens_per_
     m.set(p + "entropy", layer.entropy());
     if (layer.bias_norm) m.set(p + "bias_norm", *layer.bias_norm);
     if (layer.bias_update_norm) m.set(p + "bias_update_norm", *layer.bias_update_norm);
+    if (layer.passes > 0) m.set(p + "passes", static_cast<double>(layer.passes));
+    if (training.log_required_factor) m.set(p + "required_ragged_buffer_factor", layer.shard_load);
     for (std::size_t e = 0; e < layer.rows.size(); ++e) {
       m.set(fmt::format("{}rows/expert_{}", p, e), layer.rows[e]);
       if (layer.dropped[e] > 0) m.set(fmt::format("{}dropped/expert_{}", p, e), layer.dropped[e]);
@@ -139,6 +148,17 @@ json run_summary(const Config& config, Trainer& trainer, const StepCost& cost) {
     if (c.refused.empty()) continue;
     summary["fallbacks"].push_back(
         {{"op", c.op}, {"implementation", c.implementation}, {"reason", c.refused}});
+  }
+  if (const PassTotals& passes = trainer.passes(); passes.runs > 0) {
+    summary["passes"] = {
+        {"layer_runs", passes.runs}, {"overflowed", passes.overflows}, {"most", passes.most}};
+    if (passes.overflows > 0) {
+      summary["fallbacks"].push_back(
+          {{"op", "moe"},
+           {"implementation", "passes"},
+           {"reason", fmt::format("rows over ragged_buffer_factor={} in {} of {} runs of MoE layers",
+                                  config.get_float("ragged_buffer_factor"), passes.overflows, passes.runs)}});
+    }
   }
   summary["config"] = config.resolved();
   return summary;

@@ -31,8 +31,8 @@ class History {
 };
 
 // metrics of one step under the names of docs/formats.md.
-StepMetrics step_metrics(const StepResult& result, double seconds, double tokens_per_rank,
-                         double flops_per_rank);
+StepMetrics step_metrics(const TrainConfig& training, const StepResult& result, double seconds,
+                         double tokens_per_rank, double flops_per_rank);
 
 // summary.json (docs/formats.md). `cost` is that of the last step on rank 0, with the highest peak of all
 // steps.

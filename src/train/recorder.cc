@@ -31,10 +31,12 @@ void Recorder::record(std::int64_t step, const StepResult& r, double seconds, Tr
   const double ranks = trainer.context().comm->size(),
                tokens = static_cast<double>(sizes.step * sizes.sequence);
   const double flops = train_flops_per_token(trainer.model(), sizes.sequence) * tokens;
-  metrics_ = step_metrics(r, seconds, tokens / ranks, flops / ranks);
+  metrics_ = step_metrics(trainer.config(), r, seconds, tokens / ranks, flops / ranks);
   history_.add_step(step, r);
   double worst = 0, dropped = 0;
+  std::int64_t passes = 0;
   for (const auto& layer : r.layers) {
+    passes = std::max(passes, layer.passes);
     worst = std::max(worst, layer.max_over_mean());
     dropped += layer.rows_dropped();
   }
@@ -44,6 +46,7 @@ void Recorder::record(std::int64_t step, const StepResult& r, double seconds, Tr
       step, r.loss, std::exp(r.lm_loss), tokens / seconds, flops / seconds * 1e-12,
       100 * flops / seconds / peak_, std::abs(r.raw_grad_norm));  // no -nan
   if (!r.layers.empty()) text += fmt::format("  load {:.2f}x  dropped {:.0f}", worst, dropped);
+  if (passes > 1) text += fmt::format("  {} passes", passes);
   if (r.routing) text += fmt::format("  routing agreement {:.4f}", r.routing->share());
   observer_.line(text + fmt::format("  {:.2f} s  {}", seconds, megabytes(memory_peak())));
   if (!r.bad.empty()) observer_.line("warning: " + r.bad);
@@ -85,6 +88,12 @@ void add_summary_lines(RunReport& report, const nlohmann::json& summary, const H
     report.lines.push_back(ops);
     report.lines.push_back(fmt::format("trace: {} (open it in chrome://tracing or ui.perfetto.dev)",
                                        summary["trace"].get<std::string>()));
+  }
+  if (const auto found = summary.find("passes"); found != summary.end() && (*found)["overflowed"] > 0) {
+    report.lines.push_back(
+        fmt::format("experts: {} of {} runs of MoE layers had rows over the cap, up to {} passes",
+                    (*found)["overflowed"].get<std::int64_t>(), (*found)["layer_runs"].get<std::int64_t>(),
+                    (*found)["most"].get<std::int64_t>()));
   }
   if (const auto skipped = summary["skipped_steps"].get<std::int64_t>(); skipped > 0)
     report.lines.push_back(fmt::format("skipped steps: {}", skipped));

@@ -117,6 +117,8 @@ TrainConfig train_config(const Config& c, const ModelConfig& model, int stages) 
     t.qk_clip = c.get_float("qk_clip_threshold");
   }
   t.log_bias_norms = c.get_bool("log_moe_bias_norms");
+  t.log_required_factor = c.get_bool("log_required_ragged_buffer_factor");
+  t.log_load_ratio = c.get_bool("moe_log_max_load_ratio");
   t.accumulation = c.get_int("gradient_accumulation_steps");
   t.stage_microbatches = pipeline_microbatches(c, stages);
   t.schedule_of_stages = parse_pipeline_schedule(c.get_string("pipeline_schedule"));
@@ -142,6 +144,7 @@ double LayerStatistics::rows_dropped() const {
 Trainer::Trainer(Context& context, ModelConfig model, TrainConfig config, Parameters parameters)
     : context_(context),
       model_(std::move(model)),
+      eval_model_(for_evaluation(model_)),
       config_(std::move(config)),
       parameters_(std::move(parameters)),
       updater_(context_, config_.update, parameters_),
@@ -349,10 +352,17 @@ void Trainer::gather_statistics(std::span<LayerLoad> loads, StepResult& result) 
   const std::size_t layers = numbers.size();
   if (layers == 0) return;
   read_loads(context_, loads);
-  std::vector<double> sums(layers * experts * 2, 0.0);
+  const bool counts_passes =
+      model_.moe_execution.further_passes && model_.moe_execution.ragged_buffer_factor > 0;
+  const std::size_t of_layer = 2 * experts + (counts_passes ? 2 : 0);
+  std::vector<double> sums(layers * of_layer, 0.0);
   for (const auto& load : loads) {
-    const auto place = std::lower_bound(numbers.begin(), numbers.end(), load.layer) - numbers.begin();
-    const auto at = 2 * static_cast<std::size_t>(place) * experts;
+    const std::size_t at = place_of(load.layer) * of_layer;
+    if (counts_passes && context_.rank == 0) {  // all ranks of a stage took as many
+      double &most = sums[at + 2 * experts], &overflows = sums[at + 2 * experts + 1];
+      most = std::max(most, static_cast<double>(load.passes));
+      overflows += load.passes > 1 ? 1 : 0;
+    }
     for (std::size_t e = 0; e < experts; ++e) {
       sums[at + e] += load.rows[e];
       sums[at + experts + e] += load.dropped[e];
@@ -362,10 +372,16 @@ void Trainer::gather_statistics(std::span<LayerLoad> loads, StepResult& result) 
   const auto ranks =
       static_cast<std::size_t>(context_.mesh->product(expert_axes(context_, model_.moe.experts)));
   for (std::size_t l = 0; l < layers; ++l) {
-    const auto at = sums.begin() + static_cast<std::ptrdiff_t>(2 * l * experts),
-               middle = at + static_cast<std::ptrdiff_t>(experts);
-    LayerStatistics layer{
-        numbers[l], {at, middle}, {middle, middle + static_cast<std::ptrdiff_t>(experts)}, {}};
+    const auto at = sums.begin() + static_cast<std::ptrdiff_t>(l * of_layer),
+               middle = at + static_cast<std::ptrdiff_t>(experts),
+               end = middle + static_cast<std::ptrdiff_t>(experts);
+    LayerStatistics layer{numbers[l], {at, middle}, {middle, end}, {}};
+    if (counts_passes) {
+      layer.passes = static_cast<std::int64_t>(end[0]), layer.overflows = static_cast<std::int64_t>(end[1]);
+      passes_.runs += config_.accumulation * config_.stage_microbatches;
+      passes_.overflows += layer.overflows;
+      passes_.most = std::max(passes_.most, layer.passes);
+    }
     for (std::size_t r = 0; r < ranks && ranks > 1; ++r) {
       double rows = 0;
       for (std::size_t e = r * experts / ranks; e < (r + 1) * experts / ranks; ++e)
@@ -374,6 +390,22 @@ void Trainer::gather_statistics(std::span<LayerLoad> loads, StepResult& result) 
     }
     result.layers.push_back(std::move(layer));
   }
+  if (config_.log_required_factor || config_.log_load_ratio) gather_shard_loads(loads, result);
+}
+
+std::size_t Trainer::place_of(std::int64_t layer) const {
+  const std::vector<std::int64_t> numbers = model_.moe_layers();
+  return static_cast<std::size_t>(std::ranges::lower_bound(numbers, layer) - numbers.begin());
+}
+
+void Trainer::gather_shard_loads(std::span<const LayerLoad> loads, StepResult& result) {
+  std::vector<float> most(result.layers.size(), 0);
+  for (const LayerLoad& load : loads) {
+    float& here = most[place_of(load.layer)];
+    here = std::max(here, static_cast<float>(load.shard_load));
+  }
+  max_over_run(context_, most);
+  for (std::size_t l = 0; l < most.size(); ++l) result.layers[l].shard_load = most[l];
 }
 
 void Trainer::update_bias(StepResult& result) {
@@ -415,7 +447,7 @@ Trainer::EvalResult Trainer::evaluate(const BatchRows& batch) {
   ForwardOptions options;
   options.target_count = std::max(1.0, targets);
   double loss = 0;
-  forward_only(own, options, [&](const ForwardResult& out) {
+  forward_only(eval_model_, own, options, [&](const ForwardResult& out) {
     if (!out.lm_loss.defined()) return;
     const std::vector<double> values = read_losses(std::vector{out.lm_loss, out.z_loss});
     loss = (values[0] - values[1]) * targets;
@@ -429,7 +461,7 @@ Tensor Trainer::logits(const BatchRows& batch) {
   Tensor logits = context_.empty(DType::f32, {batch.rows, batch.sequence, model_.vocab});
   ForwardOptions options;
   options.keep_logits = true;
-  forward_only(read_own(batch, 1), options, [&](const ForwardResult& out) {
+  forward_only(model_, read_own(batch, 1), options, [&](const ForwardResult& out) {
     if (out.logits.defined()) logits = replicate(context_, out.logits).tensor();
   });
   if (context_.stage.count > 1) {
@@ -438,7 +470,7 @@ Tensor Trainer::logits(const BatchRows& batch) {
   return read_back(context_, logits, "logits", [&] { return Tensor(Memory(), DType::f32, logits.shape()); });
 }
 
-void Trainer::forward_only(const OwnBatch& batch, ForwardOptions options,
+void Trainer::forward_only(const ModelConfig& model, const OwnBatch& batch, ForwardOptions options,
                            const std::function<void(const ForwardResult&)>& use) {
   NoGrad no_grad(context_);
   const Batch& own = batch.micro[0];
@@ -446,7 +478,7 @@ void Trainer::forward_only(const OwnBatch& batch, ForwardOptions options,
     options.block = pass.block;
     options.input = input;
     const ForwardResult out =
-        forward(context_, model_, parameters_, place_own_rows(context_, own, batch.rows, 0), options);
+        forward(context_, model, parameters_, place_own_rows(context_, own, batch.rows, 0), options);
     use(out);
     return StageOutput{out.output, out.loss};
   });

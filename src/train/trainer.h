@@ -26,6 +26,8 @@ struct TrainConfig {
   double qk_clip = 0;                   // qk_clip_threshold with use_qk_clip, 0 = off
   std::int64_t stage_microbatches = 1;  // of each, through the stages of a pipeline
   PipelineSchedule schedule_of_stages = PipelineSchedule::one_forward_one_backward;
+  bool log_required_factor = false;  // log_required_ragged_buffer_factor
+  bool log_load_ratio = false;       // moe_log_max_load_ratio
 };
 // Error(usage) as pipeline_repeats.
 TrainConfig train_config(const Config& config, const ModelConfig& model, int stages);
@@ -38,9 +40,19 @@ struct LayerStatistics {
       rows_per_rank;  // rows of each rank of the expert axes, after dropping; empty when experts are whole
   // Of the router's bias before the update, and of the update (log_moe_bias_norms).
   std::optional<double> bias_norm = {}, bias_update_norm = {};
+  std::int64_t passes = 0;     // through the experts where most were taken; 0 without moe_dropless_fallback
+  std::int64_t overflows = 0;  // microbatches that took more than one
+  double shard_load = 0;       // most rows for an expert-parallel rank, over the balanced share; 0: not asked
   double max_over_mean() const;
   double entropy() const;  // of the shares, natural log
   double rows_dropped() const;
+};
+
+// Of the steps of a Trainer, where moe_dropless_fallback has a cap.
+struct PassTotals {
+  std::int64_t runs = 0;       // of MoE layers: one a layer and microbatch
+  std::int64_t overflows = 0;  // of them: those with rows over the cap
+  std::int64_t most = 0;       // passes of one of them
 };
 
 struct StepResult {
@@ -79,11 +91,13 @@ class Trainer {
   void on_gradients(std::function<void(const Parameters&)> hook) { on_gradients_ = std::move(hook); }
 
   Context& context() { return context_; }
+  const TrainConfig& config() const { return config_; }
   const ModelConfig& model() const { return model_; }
   Parameters& parameters() { return parameters_; }
   PhaseTimer& timer() { return timer_; }
   BadSteps& bad_steps() { return bad_steps_; }
   const Updater& updater() const { return updater_; }
+  const PassTotals& passes() const { return passes_; }
   std::int64_t optimizer_bytes() const { return updater_.state_bytes(); }  // state held for this rank
 
  private:
@@ -96,7 +110,7 @@ class Trainer {
     double filled_rows = 0;                   // rows of all microbatches that have a token
   };
   OwnBatch read_own(const BatchRows& batch, std::int64_t microbatches);
-  void forward_only(const OwnBatch& batch, ForwardOptions options,
+  void forward_only(const ModelConfig& model, const OwnBatch& batch, ForwardOptions options,
                     const std::function<void(const ForwardResult&)>& use);
   void accumulate(std::int64_t step, const BatchRows& batch, StepResult& result);
   void judge(std::int64_t step, StepResult& result);
@@ -107,14 +121,18 @@ class Trainer {
   // The values of some scalars, with one look at the device; 0 for an undefined one.
   std::vector<double> read_losses(std::span<const Array> losses);
   void gather_statistics(std::span<LayerLoad> loads, StepResult& result);
+  void gather_shard_loads(std::span<const LayerLoad> loads, StepResult& result);
+  std::size_t place_of(std::int64_t layer) const;  // among the MoE layers
 
   Context& context_;
   ModelConfig model_;
+  const ModelConfig eval_model_;
   TrainConfig config_;
   Parameters parameters_;
   Updater updater_;
   BadSteps bad_steps_;
   PhaseTimer timer_;
+  PassTotals passes_;
   std::function<void(const Parameters&)> on_gradients_;
   std::shared_ptr<StepRouting> routing_;  // null: the router chooses, nothing is recorded
 };

@@ -32,6 +32,7 @@ const std::vector<std::string> kStrategyKeys{"sparse_matmul",
                                              "moe_dispatch_no_expert_sharding",
                                              "num_moe_emb_chunks",
                                              "ragged_drop_policy",
+                                             "moe_dropless_fallback",
                                              "moe_fsdp_use_two_stage_all_gather",
                                              "dense_fsdp_use_two_stage_all_gather",
                                              "pipeline_fsdp_ag_once",
@@ -313,8 +314,8 @@ CaseReport compare(const Layout& layout, const LayoutRun& got, const Layout& oth
 }
 
 bool may_drop(const Config& config) {
-  return config.get_bool("sparse_matmul") ? config.get_float("ragged_buffer_factor") > 0
-                                          : config.get_float("capacity_factor") > 0;
+  if (!config.get_bool("sparse_matmul")) return config.get_float("capacity_factor") > 0;
+  return config.get_float("ragged_buffer_factor") > 0 && config.is_none("moe_dropless_fallback");
 }
 
 void give_no_verdict(CaseReport& report) {

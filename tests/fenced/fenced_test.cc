@@ -57,6 +57,8 @@ const std::vector<Keys> kLayouts{
     {"ranks=4", "ici_expert_parallelism=4", "sparse_matmul=false", "capacity_factor=-1"},
     {"ranks=4", "ici_fsdp_parallelism=2", "ici_tensor_parallelism=2"},
     {"ranks=8", "ici_data_parallelism=2", "ici_expert_parallelism=2", "ici_tensor_parallelism=2"},
+    {"ranks=4", "ici_expert_parallelism=2", "ici_fsdp_parallelism=2", "ragged_buffer_factor=0.5",
+     "moe_dropless_fallback=layer"},
 };
 
 TEST(Fenced, HubCasesPass) {

@@ -55,6 +55,8 @@ TEST(EmulatedGpu, HubCasesPass) {
     expect_pass(kGolden / "hf" / name, {});
   expect_pass(kGolden / "hf/qwen3moe-tiny",
               {"ranks=4", "ici_expert_parallelism=2", "ici_fsdp_parallelism=2"});
+  expect_pass(kGolden / "hf/qwen3moe-tiny", {"ranks=2", "ici_expert_parallelism=2",
+                                             "ragged_buffer_factor=0.5", "moe_dropless_fallback=layer"});
   expect_pass(kGolden / "hf/deepseek3-tiny",
               {"ranks=8", "ici_data_parallelism=2", "ici_expert_parallelism=2", "ici_tensor_parallelism=2"});
 }
