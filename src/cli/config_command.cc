@@ -21,7 +21,7 @@ constexpr const char* kConfigHelp = R"(switchyard config [--list] [--json FILE] 
 
 Shows every setting that a command line gives, with its value and where that came from.
 
-  --list       the table of all keys: type, default, status (active, inert, planned), help
+  --list       the table of all keys: type, default, status (active, inert, planned, derived), help
   --json FILE  write it to FILE as JSON instead
 
 Example:

@@ -38,10 +38,8 @@ void check_rules(const nlohmann::json& rules, const std::string& source) {
 
 // Rules of a mesh file or the command line: a name that base.yml has no rule for is no dim of a model, and a
 // rule for it would do nothing. The same for an axis that has no size.
-void check_rule_words(const nlohmann::json& rules, const nlohmann::json& base_rules,
+void check_rule_words(const nlohmann::json& rules, const std::vector<std::string>& names,
                       const std::string& source) {
-  std::vector<std::string> names;
-  for (const nlohmann::json& rule : base_rules) names.push_back(rule[0].get<std::string>());
   const auto refuse = [&](const std::string& what, const std::string& word, const std::string& nearest) {
     fail_usage("[config] logical_axis_rules: expected {}, got {}{} ({})", what, word,
                nearest.empty() ? "" : "; the nearest is " + nearest, source);
@@ -101,6 +99,70 @@ std::string unknown_name(const std::string& key, const std::string& name,
                      nearest.empty() ? "there are " + list : "the nearest is " + nearest);
 }
 
+// Rules for `dim` where there are none: those of `stand_in`, each behind the one it copies.
+nlohmann::json with_rules_for(const nlohmann::json& rules, const std::string& dim,
+                              const std::string& stand_in) {
+  nlohmann::json all = nlohmann::json::array();
+  for (const nlohmann::json& rule : rules) {
+    if (rule[0] == dim) return rules;
+    all.push_back(rule);
+    if (rule[0] == stand_in) all.push_back({dim, rule[1]});
+  }
+  return all;
+}
+
+// The expert dim of the experts' weights takes the FSDP axes after its own, before any other dim may: the
+// rule goes first.
+nlohmann::json with_experts_on_fsdp(const nlohmann::json& rules) {
+  nlohmann::json axes = nlohmann::json::array(), others = nlohmann::json::array();
+  std::vector<std::string> fsdp = {"fsdp"};
+  for (const AxisRule& rule : axis_rules_of(rules)) {
+    if (rule.name == "exp_with_fsdp") fsdp = rule.axes;
+    if (rule.name == "exp" && axes.empty()) axes = rule.axes;
+    if (rule.name != "exp") others.push_back({rule.name, rule.axes});
+  }
+  for (const std::string& axis : fsdp) {
+    if (std::find(axes.begin(), axes.end(), axis) == axes.end()) axes.push_back(axis);
+  }
+  others.insert(others.begin(), nlohmann::json::array({"exp", axes}));
+  return others;
+}
+
+// The layout that a mesh file holds.
+struct MeshFile {
+  std::string source;
+  UntypedKeys keys;
+  bool is_ours = false;
+};
+
+MeshFile read_mesh_file(const std::string& key, const std::string& mesh) {
+  const std::vector<std::string> known = config_names("mesh");
+  MeshFile file;
+  file.is_ours = std::binary_search(known.begin(), known.end(), mesh);
+  const bool is_path = mesh.find('/') != std::string::npos || mesh.ends_with(".yml");
+  if (!file.is_ours && !is_path) fail_usage("{}", unknown_name(key, mesh, known));
+  file.source = file.is_ours ? "mesh/" + mesh + ".yml" : mesh;
+  file.keys = read_config_file(file.is_ours ? config_folder() / file.source : std::filesystem::path(mesh));
+  const std::vector<std::string> layout = {"mesh_axes",
+                                           "data_sharding",
+                                           "logical_axis_rules",
+                                           "context_sharding",
+                                           "ulysses_context_sharding",
+                                           "input_data_sharding_logical_axes"};
+  for (const auto& item : file.keys) {
+    if (std::find(layout.begin(), layout.end(), item.first) == layout.end()) {
+      fail_usage("[config] {}: a mesh file holds mesh_axes, data_sharding and logical_axis_rules, got {}",
+                 file.source, item.first);
+    }
+  }
+  return file;
+}
+
+bool is_base_file(const std::filesystem::path& file) {
+  std::error_code problem;
+  return std::filesystem::equivalent(file, config_folder() / "base.yml", problem);
+}
+
 std::string time_stamp() {
   const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
   std::tm local{};
@@ -111,6 +173,17 @@ std::string time_stamp() {
 }
 
 }  // namespace
+
+std::vector<AxisRule> axis_rules_of(const nlohmann::json& rules) {
+  std::vector<AxisRule> list;
+  for (const nlohmann::json& rule : rules) {
+    AxisRule& next = list.emplace_back();
+    next.name = rule[0].get<std::string>();
+    if (rule[1].is_string()) next.axes = {rule[1].get<std::string>()};
+    if (rule[1].is_array()) next.axes = rule[1].get<std::vector<std::string>>();
+  }
+  return list;
+}
 
 std::pair<std::string, std::string> split_argument(const std::string& argument) {
   const auto equals = argument.find('=');
@@ -146,6 +219,8 @@ void ConfigBuilder::add_map(const std::map<std::string, nlohmann::json>& keys) {
 
 void ConfigBuilder::add_user_key(const std::string& name, const nlohmann::json& untyped,
                                  const std::string& source) {
+  if (name == "base_config")
+    fail_usage("[config] base_config: expected in a config file, got it from the {}", source);
   user_keys_.push_back({name, value_of(name, untyped, source), source});
 }
 
@@ -162,7 +237,10 @@ void ConfigBuilder::assign(const std::string& name, nlohmann::json value, const 
   if (name == "logical_axis_rules") {
     check_rules(value, source);
     const bool users = source == "command line" || source == config_.get_string("custom_mesh_and_rule");
-    if (users) check_rule_words(value, rule_layers_.front(), source);
+    if (known_dims_.empty()) {
+      for (const AxisRule& rule : axis_rules_of(value)) known_dims_.push_back(rule.name);
+    }
+    if (users) check_rule_words(value, known_dims_, source);
     rule_layers_.push_back(value);
   }
   entry.value = std::move(value);
@@ -200,6 +278,24 @@ UntypedKeys ConfigBuilder::apply_described_model(UntypedKeys keys, const std::st
   return keys;
 }
 
+// base.yml lies below all already. Rules of a file that inherits replace those of the files below it, as any
+// key does; those of a file that does not are merged (merge_rules). Returns the keys that count.
+UntypedKeys ConfigBuilder::apply_layers(const std::vector<ConfigLayer>& layers) {
+  UntypedKeys counted;
+  for (const ConfigLayer& layer : layers) {
+    if (is_base_file(layer.file)) continue;
+    const auto is_rules = [](const auto& item) { return item.first == "logical_axis_rules"; };
+    if (layer.inherits && std::any_of(layer.keys.begin(), layer.keys.end(), is_rules)) rule_layers_.clear();
+    UntypedKeys keys = layer.keys;
+    if (describes_model(keys))
+      keys = apply_described_model(std::move(keys), layer.source);
+    else
+      apply_file(keys, layer.source);
+    counted.insert(counted.end(), keys.begin(), keys.end());
+  }
+  return counted;
+}
+
 void ConfigBuilder::apply_model_file() {
   const std::string model = last_user_value("model_name").get<std::string>();
   if (model == "default" || model.empty()) return;
@@ -209,9 +305,8 @@ void ConfigBuilder::apply_model_file() {
     fail_usage("{}", unknown_name("model_name", model, known));
   }
   model_source_ = "models/" + model + ".yml";
-  for (const auto& item :
-       apply_described_model(read_config_file(config_folder() / model_source_), model_source_))
-    model_values_[item.first] = config_.entry(item.first).value;
+  const std::vector<ConfigLayer> layers = read_config_layers(config_folder() / model_source_, model_source_);
+  for (const auto& item : apply_layers(layers)) model_values_[item.first] = config_.entry(item.first).value;
 }
 
 void ConfigBuilder::check_against_model(const std::string& name, const nlohmann::json& value) {
@@ -273,43 +368,46 @@ void ConfigBuilder::derive_mesh_file() {
 void ConfigBuilder::apply_mesh_file() {
   const std::string mesh = config_.get_string("custom_mesh_and_rule");
   if (mesh.empty()) return;
-  const std::vector<std::string> known = config_names("mesh");
-  const bool is_ours = std::binary_search(known.begin(), known.end(), mesh);
-  const bool is_path = mesh.find('/') != std::string::npos || mesh.ends_with(".yml");
-  if (!is_ours && !is_path) fail_usage("{}", unknown_name("custom_mesh_and_rule", mesh, known));
-  const std::string source = is_ours ? "mesh/" + mesh + ".yml" : mesh;
-  const UntypedKeys keys = read_config_file(is_ours ? config_folder() / source : std::filesystem::path(mesh));
-  const std::vector<std::string> layout = {"mesh_axes",
-                                           "data_sharding",
-                                           "logical_axis_rules",
-                                           "context_sharding",
-                                           "ulysses_context_sharding",
-                                           "input_data_sharding_logical_axes"};
-  for (const auto& item : keys) {
-    if (std::find(layout.begin(), layout.end(), item.first) == layout.end()) {
-      fail_usage("[config] {}: a mesh file holds mesh_axes, data_sharding and logical_axis_rules, got {}",
-                 source, item.first);
-    }
-  }
-  apply_file(keys, source);
+  const MeshFile file = read_mesh_file("custom_mesh_and_rule", mesh);
+  apply_file(file.keys, file.source);
 }
 
-// The expert dim of the experts' weights takes the FSDP axes after its own, before any other dim may: the
-// rule goes first.
-void ConfigBuilder::derive_expert_layout() {
-  if (!config_.get_bool("shard_exp_on_fsdp")) return;
-  nlohmann::json axes = nlohmann::json::array(), others = nlohmann::json::array();
-  std::vector<std::string> fsdp = {"fsdp"};
-  for (const AxisRule& rule : config_.axis_rules()) {
-    if (rule.name == "exp_with_fsdp") fsdp = rule.axes;
-    if (rule.name == "exp" && axes.empty()) axes = rule.axes;
-    if (rule.name != "exp") others.push_back({rule.name, rule.axes});
+// The mesh stays that of training, as in the reference; only rules change. Axes that it lacks have size 1.
+void ConfigBuilder::apply_mesh_file_for_eval() {
+  const std::string key = "custom_mesh_and_rule_for_eval", mesh = config_.get_string(key);
+  if (mesh.empty()) return;
+  const MeshFile file = read_mesh_file(key, mesh);
+  const std::vector<std::string> axes = config_.mesh_axes();
+  for (const auto& [name, untyped] : file.keys) {
+    const nlohmann::json value = typed_value(known_key(name, file.source), untyped, file.source);
+    if (name == "logical_axis_rules") {
+      check_rules(value, file.source);
+      if (!file.is_ours) check_rule_words(value, known_dims_, file.source);
+      config_.rules_for_eval_ = completed(value);
+    } else if (name == "mesh_axes") {
+      for (const nlohmann::json& axis : value) {
+        check_axis_name(axis.get<std::string>());
+        if (std::find(axes.begin(), axes.end(), axis) == axes.end())
+          notice(fmt::format("{}={}: the mesh of the run, which evaluations have too, has no axis {}", key,
+                             mesh, axis.get<std::string>()));
+      }
+    }
   }
-  for (const std::string& axis : fsdp) {
-    if (std::find(axes.begin(), axes.end(), axis) == axes.end()) axes.push_back(axis);
-  }
-  others.insert(others.begin(), nlohmann::json::array({"exp", axes}));
-  config_.set("logical_axis_rules", others, "shard_exp_on_fsdp=true");
+}
+
+// Dims that files from before MaxText 0.2.5 have no rules for are split as the dims that stood for them.
+nlohmann::json ConfigBuilder::completed(const nlohmann::json& rules) const {
+  const bool is_mla = config_.get_string("attention_type") == "mla";
+  nlohmann::json all = with_rules_for(rules, "embed_attn", "embed");
+  all = with_rules_for(all, "embed_router", is_mla ? "embed_moe" : "embed");
+  all = with_rules_for(all, "segment_ids_batch", "activation_batch");
+  return config_.get_bool("shard_exp_on_fsdp") ? with_experts_on_fsdp(all) : all;
+}
+
+void ConfigBuilder::complete_rules() {
+  Config::Entry& entry = config_.entries_.find("logical_axis_rules")->second;
+  entry.value = completed(entry.value);
+  if (config_.get_bool("shard_exp_on_fsdp")) entry.source = "shard_exp_on_fsdp=true";
 }
 
 void ConfigBuilder::derive_names() {
@@ -411,15 +509,10 @@ std::filesystem::path ConfigBuilder::resolved_config_path() {
   refuse_model_not_built(given.stem().string(), config_path_);
   std::error_code problem;
   if (std::filesystem::exists(given, problem)) return given;
-  for (const std::filesystem::path& ours :
-       {config_folder() / given.filename(), config_folder() / "models" / given.filename(),
-        config_folder() / "examples" / given.filename()}) {
-    if (!given.filename().empty() && std::filesystem::is_regular_file(ours, problem)) {
-      notice(fmt::format("there is no file {}; {} is used", config_path_, ours.string()));
-      return ours;
-    }
-  }
-  fail_usage("[config] there is no file {}", config_path_);
+  const std::filesystem::path ours = config_of_ours(given);
+  if (ours.empty()) fail_usage("[config] there is no file {}", config_path_);
+  notice(fmt::format("there is no file {}; {} is used", config_path_, ours.string()));
+  return ours;
 }
 
 Config ConfigBuilder::build() {
@@ -430,22 +523,14 @@ Config ConfigBuilder::build() {
                base.string());
   }
   apply_file(read_config_file(base), "base.yml");
-  if (!config_path_.empty()) {
-    const std::filesystem::path file = resolved_config_path();
-    if (!std::filesystem::equivalent(file, base, problem)) {
-      UntypedKeys keys = read_config_file(file);
-      if (describes_model(keys))
-        apply_described_model(std::move(keys), config_path_);
-      else
-        apply_file(keys, config_path_);
-    }
-  }
+  if (!config_path_.empty()) apply_layers(read_config_layers(resolved_config_path(), config_path_));
   apply_model_file();
   apply_user_keys();
   merge_rules();
   derive_mesh_file();
   apply_mesh_file();
-  derive_expert_layout();
+  apply_mesh_file_for_eval();
+  complete_rules();
   derive_names();
   derive_block();
   derive_llama3_scaling();

@@ -38,6 +38,7 @@ class ConfigBuilder {
   nlohmann::json last_user_value(const std::string& name) const;
   void assign(const std::string& name, nlohmann::json value, const std::string& source, bool by_user);
   void apply_file(const UntypedKeys& keys, const std::string& source);
+  UntypedKeys apply_layers(const std::vector<ConfigLayer>& layers);
   void apply_model_file();
   UntypedKeys apply_described_model(UntypedKeys keys, const std::string& source);
   UntypedKeys text_decoder(UntypedKeys keys, const std::string& source);
@@ -46,7 +47,9 @@ class ConfigBuilder {
   void merge_rules();
   void derive_mesh_file();
   void apply_mesh_file();
-  void derive_expert_layout();
+  void apply_mesh_file_for_eval();
+  void complete_rules();
+  nlohmann::json completed(const nlohmann::json& rules) const;
   void derive_names();
   void derive_block();
   void derive_llama3_scaling();
@@ -64,11 +67,17 @@ class ConfigBuilder {
   std::map<std::string, nlohmann::json> model_values_;
   std::string model_source_;
   std::vector<nlohmann::json> rule_layers_;  // from the bottom up
+  std::vector<std::string> known_dims_;      // those that base.yml has rules for
 };
 
 // `key=value` -> its two parts; throws Error(usage) when there is no `=`.
 std::pair<std::string, std::string> split_argument(const std::string& argument);
 
+// logical_axis_rules as rules: [name, axis], [name, [axis, …]] or [name, null] each.
+std::vector<AxisRule> axis_rules_of(const nlohmann::json& rules);
+
+// Error(usage) for a name of mesh_axes that no key gives a size.
+void check_axis_name(const std::string& axis);
 // Whether the settings fit together (experts, heads, groups, widths). Throws Error(usage).
 void check_consistency(const Config& config);
 // A line for each key the user set that other keys leave without effect.

@@ -124,14 +124,11 @@ std::vector<std::string> Config::mesh_axes() const {
 }
 
 std::vector<AxisRule> Config::axis_rules() const {
-  std::vector<AxisRule> rules;
-  for (const nlohmann::json& rule : entry("logical_axis_rules").value) {
-    AxisRule& next = rules.emplace_back();
-    next.name = rule[0].get<std::string>();
-    if (rule[1].is_string()) next.axes = {rule[1].get<std::string>()};
-    if (rule[1].is_array()) next.axes = rule[1].get<std::vector<std::string>>();
-  }
-  return rules;
+  return axis_rules_of(entry("logical_axis_rules").value);
+}
+
+std::vector<AxisRule> Config::axis_rules_for_eval() const {
+  return rules_for_eval_.is_null() ? axis_rules() : axis_rules_of(rules_for_eval_);
 }
 
 nlohmann::json Config::resolved() const {

@@ -66,6 +66,8 @@ class Config {
   // Mesh axes, major to minor, and the ordered rules, after custom_mesh_and_rule.
   std::vector<std::string> mesh_axes() const;
   std::vector<AxisRule> axis_rules() const;
+  // The rules of evaluations within a training: those of custom_mesh_and_rule_for_eval, or the same.
+  std::vector<AxisRule> axis_rules_for_eval() const;
 
   // Lines to print once at start: inert keys, keys given twice, cloud folders that became local ones.
   const std::vector<std::string>& notices() const { return notices_; }
@@ -88,6 +90,7 @@ class Config {
   const Entry& entry(std::string_view key) const;
 
   std::map<std::string, Entry, std::less<>> entries_;
+  nlohmann::json rules_for_eval_;  // null: as logical_axis_rules
   std::vector<std::string> notices_;
 };
 

@@ -36,6 +36,17 @@ nlohmann::json convert(const YAML::Node& node, int& budget) {
   return nullptr;
 }
 
+// The base_config of a file's keys; empty when it inherits from none.
+std::string base_of(const UntypedKeys& keys, const std::string& name) {
+  for (const auto& [key, value] : keys) {
+    if (key != "base_config" || value.is_null()) continue;
+    if (!value.is_string()) fail_usage("[config] {}: base_config: expected the path of a file", name);
+    const auto& base = value.get_ref<const std::string&>();
+    return base == "None" || base == "null" || base == "~" ? "" : base;
+  }
+  return {};
+}
+
 }  // namespace
 
 nlohmann::json yaml_to_json(const YAML::Node& node) {
@@ -77,6 +88,39 @@ UntypedKeys read_config_file(const std::filesystem::path& file) {
       fail_usage("[config] cannot read {}", file.string());
   }
   return parse_config_text(text.str(), file.string());
+}
+
+std::vector<ConfigLayer> read_config_layers(const std::filesystem::path& file, const std::string& source) {
+  std::vector<ConfigLayer> layers;
+  std::filesystem::path next = file;
+  std::string name = source;
+  while (!next.empty()) {
+    std::error_code problem;
+    for (const ConfigLayer& above : layers) {
+      if (std::filesystem::equivalent(above.file, next, problem))
+        fail_usage("[config] {}: base_config={} leads back to {}", layers.back().source, name, above.source);
+    }
+    layers.push_back({next, name, read_config_file(next)});
+    const std::string base = base_of(layers.back().keys, name);
+    layers.back().inherits = !base.empty();
+    if (base.empty()) break;
+    next = layers.back().file.parent_path() / base;
+    if (!std::filesystem::is_regular_file(next, problem)) next = config_of_ours(base);
+    if (next.empty()) fail_usage("[config] {}: base_config={}: there is no such file", name, base);
+    name = base;
+  }
+  std::reverse(layers.begin(), layers.end());
+  return layers;
+}
+
+std::filesystem::path config_of_ours(const std::filesystem::path& path) {
+  const std::filesystem::path name = path.filename();
+  std::error_code problem;
+  for (const char* folder : {"", "models", "examples"}) {
+    const std::filesystem::path ours = config_folder() / folder / name;
+    if (!name.empty() && std::filesystem::is_regular_file(ours, problem)) return ours;
+  }
+  return {};
 }
 
 std::filesystem::path config_folder() {

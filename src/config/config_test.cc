@@ -46,7 +46,7 @@ TEST(Config, DefaultsWork) {
   EXPECT_EQ(config.get_string("compat"), "none");
   EXPECT_EQ(config.get_float("collective_timeout_seconds"), 300);
   EXPECT_EQ(config.mesh_axes().size(), 12u);
-  EXPECT_EQ(config.axis_rules().size(), 76u);
+  EXPECT_EQ(config.axis_rules().size(), 80u);
   EXPECT_EQ(config.axis_rules()[1].axes,
             (std::vector<std::string>{"data", "stage", "fsdp", "fsdp_transpose", "expert"}));
   EXPECT_TRUE(config.notices().empty());
@@ -185,7 +185,7 @@ TEST(Config, PrecedenceIsCommandLineThenModelThenFileThenDefault) {
   EXPECT_EQ(own.get_int("base_emb_dim"), 96);
   EXPECT_EQ(own.get_int("steps"), 7);
   EXPECT_FALSE(own.is_set_by_user("steps"));
-  EXPECT_EQ(own.axis_rules().size(), 76u);  // what the file leaves out is base.yml's
+  EXPECT_EQ(own.axis_rules().size(), 80u);  // what the file leaves out is base.yml's
   const Config model = config_of({file.path(), "model_name=deepseek3-tiny"});
   EXPECT_EQ(model.get_int("base_emb_dim"), 64);
   EXPECT_EQ(model.get_int("steps"), 7);
@@ -355,11 +355,15 @@ TEST(Config, ChecksWhatFitsTogether) {
 
 TEST(Config, RulesMergeByName) {
   const Config llama = config_of({"model_name=llama2-7b"});
-  EXPECT_EQ(llama.axis_rules().size(), 76u);
+  EXPECT_EQ(llama.axis_rules().size(), 80u);
   EXPECT_EQ(llama.axis_rules().back(), (AxisRule{"norm", {"fsdp"}}));
   const Config replaced =
       config_of({"logical_axis_rules=[[embed, fsdp], [mlp, null]]", "override_logical_axis_rules=true"});
-  EXPECT_EQ(replaced.axis_rules(), (std::vector<AxisRule>{{"embed", {"fsdp"}}, {"mlp", {}}}));
+  EXPECT_EQ(replaced.axis_rules(),
+            (std::vector<AxisRule>{{"embed", {"fsdp"}},
+                                   {"embed_router", {"fsdp"}},  // follow it where they have no rules
+                                   {"embed_attn", {"fsdp"}},
+                                   {"mlp", {}}}));
 }
 
 TEST(Config, Llama3ScalingHasItsOwnConstants) {

@@ -11,6 +11,15 @@
 #include "core/error.h"
 
 namespace switchyard {
+
+void check_axis_name(const std::string& axis) {
+  const std::string size = "ici_" + (axis == "stage" ? "pipeline" : axis) + "_parallelism";
+  if (find_key(size) == nullptr) {
+    fail_usage("[config] mesh_axes: expected axes that have a key for their size, got {} (there is no {})",
+               axis, size);
+  }
+}
+
 namespace {
 
 void check_heads(const Config& config) {
@@ -159,18 +168,16 @@ void check_axes(const Config& config) {
   std::set<std::string> seen;
   for (const std::string& axis : config.mesh_axes()) {
     if (!seen.insert(axis).second) fail_usage("[config] mesh_axes names {} twice", axis);
-    const std::string size = "ici_" + (axis == "stage" ? "pipeline" : axis) + "_parallelism";
-    if (find_key(size) == nullptr) {
-      fail_usage("[config] mesh_axes: expected axes that have a key for their size, got {} (there is no {})",
-                 axis, size);
-    }
+    check_axis_name(axis);
   }
   if (seen.empty()) fail_usage("[config] mesh_axes is empty: expected the names of the mesh axes");
-  for (const AxisRule& rule : config.axis_rules()) {
-    const std::set<std::string> once(rule.axes.begin(), rule.axes.end());
-    if (once.size() != rule.axes.size())
-      fail_usage("[config] logical_axis_rules: expected each axis once in a rule, got {}: [{}]", rule.name,
-                 fmt::join(rule.axes, ", "));
+  for (const auto& rules : {config.axis_rules(), config.axis_rules_for_eval()}) {
+    for (const AxisRule& rule : rules) {
+      const std::set<std::string> once(rule.axes.begin(), rule.axes.end());
+      if (once.size() != rule.axes.size())
+        fail_usage("[config] logical_axis_rules: expected each axis once in a rule, got {}: [{}]", rule.name,
+                   fmt::join(rule.axes, ", "));
+    }
   }
 }
 

@@ -52,7 +52,8 @@ struct KeyTable {
 
   KeyTable() {
     for (auto* table : {&run_keys, &model_keys, &attention_keys, &moe_keys, &parallelism_keys, &memory_keys,
-                        &train_keys, &data_keys, &accelerator_keys, &service_keys, &other_model_keys}) {
+                        &train_keys, &data_keys, &accelerator_keys, &service_keys, &other_model_keys,
+                        &other_trainer_keys, &derived_keys}) {
       for (KeyDeclaration& key : table()) add(std::move(key));
     }
   }
@@ -95,6 +96,13 @@ KeyDeclaration integer_list_key(std::string name, std::vector<std::int64_t> valu
 }
 KeyDeclaration structure_key(std::string name, nlohmann::json value, std::string help) {
   return make(std::move(name), KeyType::structure, std::move(value), std::move(help));
+}
+
+KeyDeclaration derived_key(std::string name, const std::string& instead) {
+  KeyDeclaration key = text_key(std::move(name), "", "computed from other keys: set " + instead);
+  key = optional(std::move(key));
+  key.status = KeyStatus::derived;
+  return key;
 }
 
 KeyDeclaration planned(KeyDeclaration key) {
@@ -157,6 +165,12 @@ std::vector<KeyDeclaration> inert_group(const std::string& help, std::span<const
     group.push_back(inert(make(key.name, type_of_default(key.value), key.value, help)));
     group.back().optional = key.value.is_null();
   }
+  return group;
+}
+
+std::vector<KeyDeclaration> planned_group(const std::string& help, std::span<const InertDefault> keys) {
+  std::vector<KeyDeclaration> group = inert_group(help, keys);
+  for (KeyDeclaration& key : group) key.status = KeyStatus::planned;
   return group;
 }
 
@@ -230,6 +244,8 @@ std::string status_name(KeyStatus status) {
       return "inert";
     case KeyStatus::planned:
       return "planned";
+    case KeyStatus::derived:
+      return "derived";
   }
   CHECK(false, "status {}", static_cast<int>(status));
   return {};

@@ -25,6 +25,7 @@ enum class KeyStatus {
   active,   // does what its help says
   inert,    // means nothing to this program; accepted, listed once at start
   planned,  // known, not built yet; any value but the default is an error
+  derived,  // the reference computes it from other keys; any value but None is an error
 };
 
 // What a value must satisfy beyond its type. For lists it holds for every element.
@@ -58,6 +59,9 @@ KeyDeclaration text_list_key(std::string name, std::vector<std::string> value, s
 KeyDeclaration integer_list_key(std::string name, std::vector<std::int64_t> value, std::string help);
 KeyDeclaration structure_key(std::string name, nlohmann::json value, std::string help);
 
+// Of status derived; `instead` says which keys to set.
+KeyDeclaration derived_key(std::string name, const std::string& instead);
+
 KeyDeclaration planned(KeyDeclaration key);
 KeyDeclaration inert(KeyDeclaration key);
 KeyDeclaration verbatim(KeyDeclaration key);
@@ -77,6 +81,8 @@ struct InertDefault {
   nlohmann::json value;  // its type is the key's; null is optional text
 };
 std::vector<KeyDeclaration> inert_group(const std::string& help, std::span<const InertDefault> keys);
+// The same with status planned: any value but the default is an error.
+std::vector<KeyDeclaration> planned_group(const std::string& help, std::span<const InertDefault> keys);
 
 // The tables by topic.
 std::vector<KeyDeclaration> run_keys();
@@ -89,7 +95,10 @@ std::vector<KeyDeclaration> train_keys();
 std::vector<KeyDeclaration> data_keys();
 std::vector<KeyDeclaration> accelerator_keys();  // inert: XLA, TPU and GPU kernels
 std::vector<KeyDeclaration> service_keys();      // inert: cloud services, profilers, dumps
-std::vector<KeyDeclaration> other_model_keys();  // inert: kinds of models and trainers not built here
+std::vector<KeyDeclaration> other_model_keys();  // inert: kinds of models not built here
+std::vector<KeyDeclaration>
+other_trainer_keys();                        // inert or planned: trainers of the reference not built here
+std::vector<KeyDeclaration> derived_keys();  // what the reference computes from other keys
 
 // All declarations, in the order of the tables. No key occurs twice.
 const std::vector<KeyDeclaration>& all_keys();

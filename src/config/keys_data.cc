@@ -47,6 +47,20 @@ std::vector<KeyDeclaration> other_dataset_keys() {
   std::vector<KeyDeclaration> group =
       inert_group("of dataset types that are not read here; see dataset_type and data_path", keys);
   group.push_back(optional(inert(text_key("grain_index_storage_option", "", group.front().help))));
+  const std::vector<InertDefault> mmap = {
+      {"mmap_eod_id", 0},       {"mmap_npy_split", ""},         {"mmap_split_sentences", false},
+      {"eod_mask_loss", false}, {"reset_attention_mask", true}, {"packing_max_segments_per_sample", 25},
+      {"blend_cache_dir", ""},  {"blend_index_dir", ""},
+  };
+  for (KeyDeclaration& key : inert_group("only with dataset_type=grain and its mmap files", mmap))
+    group.push_back(std::move(key));
+  const std::vector<InertDefault> c4 = {
+      {"use_stream_chunking", nullptr},
+      {"train_interleave_cycle_length", -1},
+      {"train_shard_in_read", false},
+  };
+  for (KeyDeclaration& key : inert_group("only with dataset_type=c4_mlperf", c4))
+    group.push_back(std::move(key));
   group.push_back(inert(text_list_key("eval_data_columns", {"text"}, group.front().help)));
   return group;
 }
@@ -58,8 +72,7 @@ std::vector<KeyDeclaration> data_keys() {
       choice_key(
           "dataset_type", "synthetic",
           one_of({"synthetic", "text", "tokenized"}, {"tfds", "hf", "grain", "c4_mlperf", "olmo_grain"}),
-          "random tokens, the text of data_path, or what `switchyard data build` made of it (the reference's "
-          "default is tfds)"),
+          "random tokens, the text of data_path, or what `switchyard data build` made of it"),
       text_key(
           "data_path", "",
           "files and folders of text (dataset_type=text) or folders of tokens (tokenized), separated by ':'"),

@@ -45,6 +45,8 @@ std::vector<KeyDeclaration> memory_keys() {
       tensor_key("mla_q", "queries of MLA"),
       tensor_key("mla_kv", "keys and values of MLA"),
       tensor_key("attention_out", "output of the attention block"),
+      inert(choice_key("moe_routing_maps", "remat", one_of({"remat", "device", "offload"}),
+                       "backward never chooses experts again here: routing is always kept")),
       planned(tensor_key("engram", "n-gram memory")),
       planned(tensor_key("indexer_cutoff_threshold", "cutoff of the indexer")),
       boolean_key(

@@ -80,6 +80,7 @@ std::vector<KeyDeclaration> other_architecture_keys() {
       float_key("mtp_loss_scaling_factor", 0.1, at_least(0), "factor of their loss"),
       boolean_key("mtp_own_norm", true,
                   "each of them has a final norm of its own, as published weights do; false: the model's"),
+      inert(boolean_key("mtp_reuse_input_embedding", false, "another way to the same embedding")),
       planned(
           integer_key("mtp_eval_target_module", 0, at_least(0), "which of those layers evaluation looks at")),
       planned(integer_key("mhc_expansion_rate", 1, at_least(1), "residual streams of hyper-connections")),

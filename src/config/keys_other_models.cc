@@ -1,5 +1,5 @@
-// Inert keys: they belong to kinds of models and trainers of the reference that are not built here, and
-// change nothing in one without them. A group shares its reason.
+// Inert keys: they belong to kinds of models of the reference that are not built here, and change nothing in
+// one without them. A group shares its reason.
 #include "config/declaration.h"
 
 namespace switchyard {
@@ -47,7 +47,14 @@ std::vector<KeyDeclaration> other_model_keys() {
        {"num_position_embeddings_for_vit", 1024},
        {"deepstack_visual_indexes_for_vit", nlohmann::json::array({})},
        {"mrope_section", nlohmann::json::array({24, 20, 20})},
-       {"position_id_per_seconds", 25}});
+       {"position_id_per_seconds", 25},
+       {"attention_for_vit", "dot_product"},
+       {"vision_encoder_block", "none"},
+       {"vision_projector_type", "default"},
+       {"vision_connector_hidden_size", 0},
+       {"vision_connector_num_layers", 2},
+       {"vision_connector_activation", "gelu"},
+       {"vision_connector_use_bias", true}});
   add("of models that hear, which are not built", {{"freeze_audio_encoder_params", true},
                                                    {"audio_path", ""},
                                                    {"audio_placeholder", "<|audio|>"},
@@ -75,20 +82,6 @@ std::vector<KeyDeclaration> other_model_keys() {
        {"block_diffusion_min_noise", 0.001},
        {"block_diffusion_logit_alignment", "same_position"},
        {"block_diffusion_canvas_policy", "all_masked"}});
-  add("of the reference's distillation trainer", {{"distill_alpha", 0.5},
-                                                  {"distill_temperature", 1.0},
-                                                  {"distill_beta", 0.0},
-                                                  {"distill_feature_loss_type", "cosine"},
-                                                  {"distill_layer_indices", nullptr},
-                                                  {"distill_alpha_end", nullptr},
-                                                  {"distill_alpha_schedule", "constant"},
-                                                  {"distill_temperature_end", nullptr},
-                                                  {"distill_temperature_schedule", "constant"},
-                                                  {"distill_beta_end", nullptr},
-                                                  {"distill_beta_schedule", "constant"}});
-  add("of the reference's way through vLLM", {{"vllm_hf_config_path", ""},
-                                              {"vllm_hf_overrides", nlohmann::json::object()},
-                                              {"vllm_additional_config", nlohmann::json::object()}});
   return keys;
 }
 

@@ -49,9 +49,9 @@ std::vector<KeyDeclaration> parallelism_keys() {
                     "logical dims of the input batch"),
       inert(text_key("context_sharding", "context", "axis of the sequence; the rules say it here")),
       inert(text_key("ulysses_context_sharding", "context_usp_ulysses", "axis of the sequence by heads")),
-      planned(text_key("custom_mesh_and_rule_for_eval", "", "another layout for evaluation")),
-      planned(structure_key("logical_axis_rules_for_eval", nlohmann::json::array(),
-                            "other rules for evaluation")),
+      text_key("custom_mesh_and_rule_for_eval", "",
+               "a mesh file whose rules hold while a training evaluates, on the mesh of the training, and "
+               "which `eval` takes for custom_mesh_and_rule; empty: the layout of the run"),
       inert(boolean_key("shard_optimizer_over_data", false,
                         "optimizer state is always split over data here, and every axis its weight leaves")),
       inert(boolean_key("dense_fsdp_use_two_stage_all_gather", false,

@@ -13,6 +13,9 @@ std::vector<KeyDeclaration> run_keys() {
       text_key("model_name", "default", "a file of configs/models, whose keys are taken; default: none"),
       boolean_key("override_model_config", false,
                   "let the command line change keys that model_name's file sets"),
+      text_key("base_config", "",
+               "a config file that the file with this key inherits from: a path from its folder, or one of "
+               "configs/; the inheriting file's keys win"),
       boolean_key("log_config", false,
                   "print every key, its value and its source at start (the reference's default is true)"),
       choice_key("device", "cpu", one_of({"auto", "cpu", "cuda", "cuda_emulated", "fenced"}),
@@ -111,10 +114,15 @@ std::vector<KeyDeclaration> run_keys() {
                   "`serve` does not read the beginning of a prompt again that a row remembers; on unless set "
                   "to false, and off for models with gated delta nets. Of layers with windows or chunks a "
                   "row remembers all only if set to true, else what the tokens after its text see"),
+      inert(text_key("system_prompt", "", "only with use_chat_template")),
       planned(boolean_key("use_multimodal", false, "vision and other encoders")),
       planned(boolean_key("use_audio", false, "audio encoder")),
       planned(text_key("compiled_trainstep_file", "", "a step compiled ahead of time")),
       planned(text_key("compile_topology", "", "topology to compile for; `plan` will answer this")),
+      planned(boolean_key("use_m3_model", false, "another backend of the reference")),
+      planned(boolean_key("convert_checkpoint_if_possible", false,
+                          "start from converted Hugging Face weights; load_parameters_path reads them")),
+      planned(optional(text_key("sharding_strategy", "", "another layout of the reference's inference"))),
       planned(integer_key("compile_topology_num_slices", -1, at_least_or(1, -1), "slices of that topology")),
   };
 }

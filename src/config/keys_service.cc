@@ -17,6 +17,10 @@ std::vector<KeyDeclaration> service_keys() {
        {"checkpoint_storage_use_ocdbt", true},
        {"checkpoint_storage_use_zarr3", true},
        {"checkpoint_storage_concurrent_gb", 96},
+       {"checkpoint_storage_device_host_concurrent_gb", 8},
+       {"use_replicator_service", false},
+       {"replicator_backup_interval_minutes", 0},
+       {"load_checkpoint_only_once", false},
        {"enable_orbax_v1", false},
        {"checkpoint_conversion_fn", "none"},
        {"source_checkpoint_layout", "orbax"},
@@ -30,6 +34,15 @@ std::vector<KeyDeclaration> service_keys() {
        {"local_checkpoint_directory", ""},
        {"local_checkpoint_period", 0},
        {"enable_checkpoint_cloud_logger", false}});
+  add("a program of the reference that measures its checkpoints",
+      {{"standalone_checkpointer_start_from_checkpoint", false},
+       {"standalone_checkpointer_enable_restore_in_loop", true},
+       {"standalone_checkpointer_per_step_interval", 0.0},
+       {"standalone_checkpointer_drop_page_cache_before_restore", false}});
+  add("lines of the reference's log; metrics.jsonl has the losses, norms and times of every step",
+      {{"enable_mllog", false}, {"mllog_file", ""}, {"log_step_diagnostics", false}});
+  add("what the reference does before its clock starts",
+      {{"block_state_before_run_start", false}, {"warm_input_reshard_before_run_start", false}});
   add("options of the reference's profilers; a trace here is a file in the run's folder",
       {{"upload_all_profiler_results", false},
        {"hide_profiler_step_metric", false},
@@ -76,6 +89,7 @@ std::vector<KeyDeclaration> service_keys() {
                                                  {"enable_goodput_recording", false},
                                                  {"monitor_goodput", false},
                                                  {"goodput_upload_interval_seconds", 30},
+                                                 {"goodput_job_name", ""},
                                                  {"enable_pathways_goodput", false},
                                                  {"monitor_step_time_deviation", true},
                                                  {"step_deviation_interval_seconds", 30},

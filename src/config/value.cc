@@ -171,8 +171,12 @@ nlohmann::json converted(const KeyDeclaration& key, const nlohmann::json& value)
     case KeyType::integer_list:
       return list_value(key, value);
     case KeyType::structure: {
-      if (means_none(value)) return nlohmann::json::array();
-      return value.is_structured() ? value : nlohmann::json(nlohmann::json::value_t::discarded);
+      if (means_none(value) || (value.is_structured() && value.empty()))
+        return key.status == KeyStatus::active ? nlohmann::json::array() : key.default_value;
+      // What is inert, or refused with its own reason, may have any form.
+      return value.is_structured() || key.status != KeyStatus::active
+                 ? value
+                 : nlohmann::json(nlohmann::json::value_t::discarded);
     }
   }
   CHECK(false, "type {} of key {}", static_cast<int>(key.type), key.name);
@@ -219,6 +223,11 @@ nlohmann::json untyped_value(std::string_view key, const std::string& text) {
 }
 
 nlohmann::json typed_value(const KeyDeclaration& key, const nlohmann::json& value, std::string_view source) {
+  if (key.status == KeyStatus::derived) {
+    if (!means_none(value) && !(value.is_structured() && value.empty()))
+      fail_usage("[config] {}={} is {} ({})", key.name, shown(value), key.help, source);
+    return nullptr;
+  }
   nlohmann::json typed = converted(key, value);
   const KeyCheck& check = key.check;
   if (typed.is_string() && std::find(check.planned.begin(), check.planned.end(),

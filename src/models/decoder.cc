@@ -205,8 +205,7 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
   ForwardResult result;
   const Shape shape{batch.inputs.shape()[0], batch.inputs.shape()[1], m.emb};
   const Sharding layout = block_sharding(*c.rules, shape);
-  const Sharding tokens{{layout.dims[0], layout.dims[1]}, {}};
-  const Array segments = reshard(c, batch.segments, tokens);
+  const Array segments = constrain(c, batch.segments, {"segment_ids_batch", "activation_norm_length"});
   const Array positions = reshard(c, batch.positions, attention_tokens(c, m, shape[0], shape[1]));
   TokenPlaces places{positions, {}, {}, true};
   if (options.caches != nullptr) {

@@ -58,12 +58,13 @@ class SpecList {
 
 void attention_specs(const ModelConfig& m, const std::string& p, SpecList& list) {
   if (!m.mla) {
-    list.projection(p + "query", {m.emb, m.heads, m.head_dim}, {"embed", "q_heads", "kv"}, m.emb,
+    list.projection(p + "query", {m.emb, m.heads, m.head_dim}, {"embed_attn", "q_heads", "kv"}, m.emb,
                     held_factor(m, p + "query"));
     if (m.attention_gate)
-      list.projection(p + "gate", {m.emb, m.heads, m.head_dim}, {"embed", "q_heads", "kv"}, m.emb);
-    list.projection(p + "key", {m.emb, m.kv_heads, m.head_dim}, {"embed", "kv_heads", "kv_head_dim"}, m.emb);
-    list.projection(p + "value", {m.emb, m.kv_heads, m.head_dim}, {"embed", "kv_heads", "kv_head_dim"},
+      list.projection(p + "gate", {m.emb, m.heads, m.head_dim}, {"embed_attn", "q_heads", "kv"}, m.emb);
+    list.projection(p + "key", {m.emb, m.kv_heads, m.head_dim}, {"embed_attn", "kv_heads", "kv_head_dim"},
+                    m.emb);
+    list.projection(p + "value", {m.emb, m.kv_heads, m.head_dim}, {"embed_attn", "kv_heads", "kv_head_dim"},
                     m.emb);
     if (m.attention_bias) {
       list.bias(p + "query_bias", {m.heads, m.head_dim}, {"q_heads", "kv"});
@@ -81,20 +82,20 @@ void attention_specs(const ModelConfig& m, const std::string& p, SpecList& list)
   } else {
     const std::int64_t qk = m.nope + m.rope_dim;
     if (m.q_lora > 0) {
-      list.projection(p + "wq_a", {m.emb, m.q_lora}, {"embed", "q_lora_up_proj"}, m.emb);
+      list.projection(p + "wq_a", {m.emb, m.q_lora}, {"embed_attn", "q_lora_up_proj"}, m.emb);
       if (m.attention_bias) list.bias(p + "wq_a_bias", {m.q_lora}, {""});
       list.norm(p + "q_a_norm", m.q_lora, "");
       list.projection(p + "wq_b", {m.q_lora, m.heads, qk}, {"q_lora", "q_heads", "kv"}, m.q_lora);
     } else {
-      list.projection(p + "query", {m.emb, m.heads, qk}, {"embed", "q_heads", "kv"}, m.emb);
+      list.projection(p + "query", {m.emb, m.heads, qk}, {"embed_attn", "q_heads", "kv"}, m.emb);
     }
-    list.projection(p + "wkv_a", {m.emb, m.kv_lora + m.rope_dim}, {"embed", "kv_lora_up_proj"}, m.emb);
+    list.projection(p + "wkv_a", {m.emb, m.kv_lora + m.rope_dim}, {"embed_attn", "kv_lora_up_proj"}, m.emb);
     if (m.attention_bias) list.bias(p + "wkv_a_bias", {m.kv_lora + m.rope_dim}, {""});
     list.norm(p + "kv_a_norm", m.kv_lora, "");
     list.projection(p + "wkv_b", {m.kv_lora, m.heads, m.nope + m.v_dim},
                     {"kv_lora", "kv_heads", "kv_head_dim"}, m.kv_lora);
   }
-  list.projection(p + "out", {m.heads, m.v_dim, m.moe_emb}, {"heads", "kv", "embed"}, m.heads * m.v_dim);
+  list.projection(p + "out", {m.heads, m.v_dim, m.moe_emb}, {"heads", "kv", "embed_attn"}, m.heads * m.v_dim);
   list.specs().back().matrix.inputs = 2;
   if (m.attention_out_bias) list.bias(p + "out_bias", {m.moe_emb}, {"norm"});
 }
@@ -103,14 +104,14 @@ void attention_specs(const ModelConfig& m, const std::string& p, SpecList& list)
 void delta_specs(const ModelConfig& m, const std::string& p, SpecList& list) {
   const std::int64_t key_heads = m.delta_key_heads, heads = m.delta_value_heads;
   const auto products = [&](const char* name, std::int64_t count, std::int64_t width) {
-    list.kernel(p + name, {m.emb, count, width}, {"embed", "gdn_head", ""}, m.emb);
+    list.kernel(p + name, {m.emb, count, width}, {"embed_attn", "gdn_head", ""}, m.emb);
   };
   products("query", key_heads, m.delta_key_dim);
   products("key", key_heads, m.delta_key_dim);
   products("value", heads, m.delta_value_dim);
   products("gate", heads, m.delta_value_dim);
-  list.kernel(p + "strength", {m.emb, heads}, {"embed", "gdn_head"}, m.emb);
-  list.kernel(p + "decay", {m.emb, heads}, {"embed", "gdn_head"}, m.emb);
+  list.kernel(p + "strength", {m.emb, heads}, {"embed_attn", "gdn_head"}, m.emb);
+  list.kernel(p + "decay", {m.emb, heads}, {"embed_attn", "gdn_head"}, m.emb);
   const auto taps = [&](const char* name, std::int64_t count, std::int64_t width) {
     list.kernel(p + name, {count, width, m.delta_taps}, {"gdn_head", "", ""}, m.delta_taps, {});
   };
@@ -121,7 +122,7 @@ void delta_specs(const ModelConfig& m, const std::string& p, SpecList& list) {
   list.add(p + "decay_rate", {heads}, {"gdn_head"}, Initializer::log_uniform, kFastestDecay);
   list.add(p + "decay_bias", {heads}, {"gdn_head"}, Initializer::ones, 0);
   list.add(p + "norm", {m.delta_value_dim}, {""}, Initializer::ones, 0);
-  list.kernel(p + "out", {heads, m.delta_value_dim, m.emb}, {"gdn_head", "", "embed"},
+  list.kernel(p + "out", {heads, m.delta_value_dim, m.emb}, {"gdn_head", "", "embed_attn"},
               heads * m.delta_value_dim, {0, 2});
 }
 
@@ -133,8 +134,7 @@ void mlp_specs(const ModelConfig& m, const std::string& p, std::int64_t width, S
 
 void moe_specs(const ModelConfig& m, const std::string& p, SpecList& list) {
   const std::int64_t experts = m.moe.experts;
-  list.kernel(p + "gate", {m.moe_emb, experts}, {m.mla ? "embed_moe" : "embed", ""},
-              m.moe_emb);  // as the reference splits it
+  list.kernel(p + "gate", {m.moe_emb, experts}, {"embed_router", ""}, m.moe_emb);
   if (m.moe.bias) {
     list.add(p + "gate_bias", {experts}, {""}, Initializer::zeros, 0);
     list.specs().back().dtype = DType::f32;  // increments of 1e-3 must not round away

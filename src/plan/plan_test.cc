@@ -338,6 +338,26 @@ TEST(Plan, TwoStagesHaveTheEmbedding) {
       << "each has the state of a half";
 }
 
+TEST(Plan, MeshFilesOfTheReference) {
+  const std::vector<Keys> layouts{
+      {"custom_mesh_and_rule=pure-fsdp", "ici_fsdp_parallelism=8"},
+      {"custom_mesh_and_rule=ep-as-dp", "ici_expert_parallelism=2", "ici_fsdp_parallelism=2",
+       "ici_fsdp_transpose_parallelism=2"},
+      {"custom_mesh_and_rule=ep-as-cp", "ici_expert_parallelism=4", "ici_fsdp_parallelism=2"},
+      {"custom_mesh_and_rule=cp-as-ep", "ici_expert_parallelism=2", "ici_context_parallelism=2",
+       "ici_fsdp_parallelism=2"},
+      {"custom_mesh_and_rule=fsdp-as-dp-for-attn", "ici_expert_parallelism=4", "ici_fsdp_parallelism=2"},
+      {"custom_mesh_and_rule=pipeline-large-moe", "ici_expert_parallelism=2", "ici_tensor_parallelism=2",
+       "ici_fsdp_parallelism=2"},
+      {"custom_mesh_and_rule=shard-exp-on-fsdp", "ici_expert_parallelism=2", "ici_fsdp_parallelism=2",
+       "ici_context_parallelism=2"}};
+  for (Keys layout : layouts) {
+    layout.push_back("ranks=8");
+    expect_same(tiny(layout));
+    expect_same(deepseek(layout));
+  }
+}
+
 TEST(Plan, EveryStageOfAPipeline) {
   const json plan = plan_of(tiny({"ranks=4", "ici_fsdp_parallelism=2", "ici_pipeline_parallelism=2",
                                   "vocab_size=4000", "base_num_decoder_layers=3"}));

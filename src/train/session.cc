@@ -20,6 +20,7 @@ std::vector<std::string> axes_with_sizes(const Config& config) {
   std::vector<std::string> axes = config.mesh_axes();
   for (const KeyDeclaration& key : all_keys()) {
     if (!key.name.starts_with("ici_") || !key.name.ends_with("_parallelism")) continue;
+    if (key.status == KeyStatus::derived) continue;  // ici_parallelism, the list of all sizes
     const std::string name = key.name.substr(4, key.name.size() - 4 - std::string("_parallelism").size());
     const std::string axis = name == "pipeline" ? "stage" : name;
     if (std::find(axes.begin(), axes.end(), axis) == axes.end()) axes.push_back(axis);

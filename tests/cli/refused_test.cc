@@ -50,6 +50,24 @@ TEST_F(Refused, WhatIsNotBuilt) {
   expect_no_training({"dropout_rate=0.1"}, {"dropout_rate=0.1", "planned"});
 }
 
+TEST_F(Refused, FilesOfALayoutOrToInheritFrom) {
+  write("dim.yml", "mesh_axes: [fsdp]\nlogical_axis_rules:\n  - [embed_atn, [fsdp]]\n");
+  write("axis.yml", "mesh_axes: [fsdp]\nlogical_axis_rules:\n  - [embed_attn, [wings]]\n");
+  write("axes.yml", "mesh_axes: [fsdp, wings]\n");
+  for (const char* key : {"custom_mesh_and_rule=", "custom_mesh_and_rule_for_eval="}) {
+    const std::string mesh = key;
+    expect_no_training({mesh + "dim.yml"}, {"embed_atn", "the nearest is embed_attn", "dim.yml"});
+    expect_no_training({mesh + "axis.yml"}, {"wings", "axis.yml"});
+    expect_no_training({mesh + "axes.yml"}, {"mesh_axes", "wings"});
+    expect_no_training({mesh + "absent.yml"}, {"there is no file absent.yml"});
+  }
+  write("child.yml", "base_config: absent.yml\n");
+  write("round.yml", "base_config: round.yml\n");
+  expect_refused({"train", "child.yml"}, {"child.yml", "base_config=absent.yml", "no such file"});
+  expect_refused({"train", "round.yml"}, {"round.yml", "leads back"});
+  expect_no_training({"emb_dim=64"}, {"emb_dim=64", "set base_emb_dim"});
+}
+
 TEST_F(Refused, Meshes) {
   expect_no_training({"ranks=8", "ici_expert_parallelism=3", "ici_fsdp_parallelism=1"},
                      {"ici_expert_parallelism=3", "ici_fsdp_parallelism=1", "8 ranks", "got 3"});

@@ -81,5 +81,49 @@ TEST_F(MeshFile, MistakesAreNamed) {
   expect_refused(file_with("fsdp", "fsdp"), "ici_data_parallelism=2", "ici_data_parallelism=2");
 }
 
+// The mesh files of MaxText 0.2.5, each on 8 ranks.
+const std::vector<std::string> kReferenceMeshes{
+    "custom_mesh_and_rule=pure-fsdp ici_fsdp_parallelism=8",
+    "custom_mesh_and_rule=ep-as-dp ici_expert_parallelism=2 ici_fsdp_parallelism=2 "
+    "ici_fsdp_transpose_parallelism=2",
+    "custom_mesh_and_rule=ep-as-cp ici_expert_parallelism=4 ici_fsdp_parallelism=2",
+    "custom_mesh_and_rule=cp-as-ep ici_expert_parallelism=2 ici_context_parallelism=2 ici_fsdp_parallelism=2",
+    "custom_mesh_and_rule=fsdp-as-dp-for-attn ici_expert_parallelism=4 ici_fsdp_parallelism=2",
+    "custom_mesh_and_rule=pipeline-large-moe ici_expert_parallelism=2 ici_tensor_parallelism=2 "
+    "ici_fsdp_parallelism=2",
+    "custom_mesh_and_rule=shard-exp-on-fsdp ici_expert_parallelism=2 ici_fsdp_parallelism=2 "
+    "ici_context_parallelism=2"};
+
+void expect_one_ranks_numbers(const std::vector<std::string>& model) {
+  LayoutRequest request;
+  for (const std::string& mesh : kReferenceMeshes) request.layouts.push_back("ranks=8 " + mesh);
+  request.arguments = {"base_emb_dim=32",
+                       "base_num_query_heads=4",
+                       "num_experts=8",
+                       "num_experts_per_tok=2",
+                       "base_num_decoder_layers=2",
+                       "vocab_size=96",
+                       "max_target_length=16",
+                       "steps=1",
+                       "load_balance_loss_weight=0.1"};
+  request.arguments.insert(request.arguments.end(), model.begin(), model.end());
+  const std::vector<CaseReport> reports = compare_layouts(request);
+  EXPECT_GE(reports.size(), kReferenceMeshes.size());
+  for (const CaseReport& report : reports)
+    EXPECT_TRUE(report.pass()) << report.path << " " << report.kind << ": " << report.first_failure()->name;
+}
+
+TEST(ReferenceMeshes, MixtralHasOneRanksNumbers) {
+  expect_one_ranks_numbers({"decoder_block=mixtral", "base_num_kv_heads=2", "head_dim=8", "base_mlp_dim=32"});
+}
+
+TEST(ReferenceMeshes, DeepseekHasOneRanksNumbers) {
+  expect_one_ranks_numbers({"decoder_block=deepseek", "attention_type=mla", "base_num_kv_heads=4",
+                            "q_lora_rank=16", "kv_lora_rank=8", "qk_nope_head_dim=8", "qk_rope_head_dim=8",
+                            "v_head_dim=8", "shared_experts=1", "first_num_dense_layers=1", "base_mlp_dim=64",
+                            "base_moe_mlp_dim=32", "routed_bias=true", "routed_score_func=sigmoid",
+                            "routed_bias_update_rate=0.001"});
+}
+
 }  // namespace
 }  // namespace switchyard

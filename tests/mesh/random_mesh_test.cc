@@ -15,8 +15,9 @@ using autograd_test::trials;
 // What a trial is drawn from. A new axis, mesh file, strategy or optimizer is added here.
 const std::vector<std::string> kAxes{"data",    "fsdp",           "expert",          "tensor",
                                      "context", "fsdp_transpose", "tensor_sequence", "autoregressive"};
-const std::vector<std::string> kMeshFiles{"pure-fsdp", "ep-as-dp",          "ep-as-cp",
-                                          "cp-as-ep",  "shard-exp-on-fsdp", "ep-tp"};
+const std::vector<std::string> kMeshFiles{"pure-fsdp",          "ep-as-dp",           "ep-as-cp",
+                                          "cp-as-ep",           "shard-exp-on-fsdp",  "ep-tp",
+                                          "pipeline-large-moe", "fsdp-as-dp-for-attn"};
 const std::vector<std::string> kOptimizers{"adamw", "adam_pax", "sgd", "muon"};
 const std::vector<std::string> kStrategies{
     "",  // ragged all-to-all

@@ -146,6 +146,7 @@ void embedding_backward(const EmbeddingBackwardArgs& args);
 
 // round_to_e5m2.cu
 void round_to_e5m2(const RoundToE5m2Args& args);
+
 // clamp.cu
 void clamp(float bound, const TensorView& x, const TensorView& out);
 void clamp_backward(float bound, const TensorView& x, const TensorView& dout, const TensorView& dx);
