@@ -52,7 +52,8 @@ Keys are those of `generate`:
   dtype=float32                     compute in another type than the stored one
   ranks=8 ici_expert_parallelism=8  any mesh and strategy, also under mpirun: the same figures, up to rounding
 
-The layout (ranks, mesh, rules, strategy of the experts, device) is that of both models. OTHER gets no other key of the
+The layout (ranks, mesh, rules, strategy of the experts, device) is that of both models; custom_mesh_and_rule_for_eval
+stands for custom_mesh_and_rule. OTHER gets no other key of the
 command line but those of --against-key.
 
 Exit status: 0 done, whatever the figures; 1 failed at run time; 2 wrong command line, config or file.
@@ -70,6 +71,22 @@ struct EvalOptions {
   std::vector<std::string> against_keys;
 };
 
+std::string key_of(const std::string& setting) {
+  return setting.substr(0, setting.find('='));
+}
+
+// What only evaluates runs on the layout of evaluations.
+void take_layout_of_eval(std::vector<std::string>& settings) {
+  const std::string of_eval = "custom_mesh_and_rule_for_eval", of_run = "custom_mesh_and_rule";
+  std::string mesh;
+  for (const std::string& setting : settings) {
+    if (key_of(setting) == of_eval) mesh = setting.substr(setting.find('=') + 1);
+  }
+  if (mesh.empty()) return;
+  std::erase_if(settings, [&](const std::string& s) { return key_of(s) == of_eval || key_of(s) == of_run; });
+  settings.push_back(of_run + "=" + mesh);
+}
+
 EvalOptions parse_eval(std::span<const std::string> args) {
   EvalOptions options;
   std::vector<std::string> others;
@@ -80,11 +97,8 @@ EvalOptions parse_eval(std::span<const std::string> args) {
       others.push_back(args[i]);
   }
   options.common = parse_options("eval", {}, others, {"--window", "--stride", "--against", "--against-key"});
+  take_layout_of_eval(options.common.settings);
   return options;
-}
-
-std::string key_of(const std::string& setting) {
-  return setting.substr(0, setting.find('='));
 }
 
 // Keys of the mesh, which the ranks of a session share whatever models they hold.

@@ -11,6 +11,7 @@
 #include "core/rng.h"
 #include "kernels/packed_weights.h"
 #include "models/packed_parameters.h"
+#include "ops/reshard.h"
 
 namespace switchyard {
 namespace {
@@ -251,6 +252,17 @@ Parameters Parameters::create_from_blocks(Context& context, std::vector<Paramete
       array.value()->info.shared = dual(*context.mesh, resolution.sharding).partial;
     result.index_[spec.name] = result.all_.size();
     result.all_.push_back({std::move(spec), std::move(array)});
+  }
+  return result;
+}
+
+Parameters Parameters::under(Context& context, const AxisRules& rules) const {
+  NoGrad no_grad(context);
+  Parameters result;
+  result.index_ = index_;
+  for (const Parameter& p : all_) {
+    const Sharding to = rules.resolve(p.spec.dims, p.spec.shape).sharding;
+    result.all_.push_back({p.spec, reshard(context, p.array, to)});
   }
   return result;
 }

@@ -83,6 +83,9 @@ class Parameters {
   static Parameters create_from_blocks(Context& context, std::vector<ParameterSpec> specs, std::uint32_t seed,
                                        const FillBlock& fill, std::vector<std::string>* warnings);
 
+  // The same weights as `rules` lay them out; without gradients. What lies so already is shared. Collective.
+  Parameters under(Context& context, const AxisRules& rules) const;
+
   const Array& operator[](const std::string& name) const;  // CHECKs that it exists
   bool contains(const std::string& name) const { return index_.count(name) != 0; }
   std::vector<Parameter>& all() { return all_; }

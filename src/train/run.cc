@@ -51,8 +51,12 @@ double measured_peak(DType dtype) {
 }
 
 // Over batches of sizes.eval rows, the last one padded; of the first `limit` batches when that is not 0.
-double evaluate_all(Trainer& trainer, Dataset& data, const BatchSizes& sizes, std::int64_t limit) {
+// Under `rules` where there are any, else under those of the training.
+double evaluate_all(Trainer& trainer, Dataset& data, const BatchSizes& sizes, std::int64_t limit,
+                    const std::optional<AxisRules>& rules) {
   auto phase = trainer.timer().scope("evaluation");
+  std::optional<Trainer::UnderRules> layout;
+  if (rules) layout.emplace(trainer, *rules);
   const std::int64_t rows = sizes.eval, all = (data.rows() + rows - 1) / rows;
   const std::int64_t batches = limit > 0 ? std::min(limit, all) : all;
   double loss = 0, targets = 0;
@@ -152,6 +156,8 @@ class RankRun {
         saves_(trainer_, setup.plan, setup.layout, setup.checkpoints()) {
     if (const RoutingFiles& files = setup.routing; files.replay || !files.record.empty())
       trainer_.trace_routing(std::make_shared<StepRouting>(setup.model, files.replay, !files.record.empty()));
+    if (!config_.is_none("custom_mesh_and_rule_for_eval"))
+      eval_rules_.emplace(config_.axis_rules_for_eval(), *context.mesh);
     if (speaks_) recorder_ = std::make_unique<Recorder>(observer_, *writer_, setup.peak);
   }
 
@@ -238,7 +244,7 @@ class RankRun {
     const bool last = step + 1 == setup_.steps || rows_ + setup_.sizes.step >= setup_.data.end;
     if (interval > 0 && ((step + 1) % interval == 0 || last)) {
       const double loss =
-          evaluate_all(trainer_, *setup_.data.eval, setup_.sizes, config_.get_int("eval_steps"));
+          evaluate_all(trainer_, *setup_.data.eval, setup_.sizes, config_.get_int("eval_steps"), eval_rules_);
       if (speaks_) recorder_->record_eval(step, loss);
     }
     if (speaks_) recorder_->finish_step(step);
@@ -314,6 +320,7 @@ class RankRun {
   MetricsWriter* const writer_;  // of rank 0
   const bool speaks_;
   Trainer trainer_;
+  std::optional<AxisRules> eval_rules_;  // none: those of the training
   StepTrace trace_;
   Checkpointer saves_;
   std::unique_ptr<Recorder> recorder_;

@@ -58,13 +58,17 @@ json to_json(const Config& config, Trainer& trainer, const StepCost& cost) {
 
 void check_layout(const Config& config, const Mesh& mesh, const ModelConfig& model, const BatchSizes& sizes) {
   const Mesh own = stage_mesh(mesh);
-  const AxisRules rules(config.axis_rules(), own);
   pipeline_repeats(config, mesh.axis_size("stage"));
-  for (const auto& spec : parameter_specs(model)) rules.resolve(spec.dims, spec.shape);
-  if (model.moe.experts == 0) return;
-  const Shape tokens{sizes.micro, sizes.sequence, model.moe_emb};
-  check_chunks(model.moe_execution, local_shape(own, tokens, block_sharding(rules, tokens))[1],
-               model.moe_emb);
+  const auto check_rules = [&](const AxisRules& rules, std::int64_t rows) {
+    for (const auto& spec : parameter_specs(model)) rules.resolve(spec.dims, spec.shape);
+    if (model.moe.experts == 0) return;
+    const Shape tokens{rows, sizes.sequence, model.moe_emb};
+    check_chunks(model.moe_execution, local_shape(own, tokens, block_sharding(rules, tokens))[1],
+                 model.moe_emb);
+  };
+  check_rules(AxisRules(config.axis_rules(), own), sizes.micro);
+  if (!config.is_none("custom_mesh_and_rule_for_eval"))
+    check_rules(AxisRules(config.axis_rules_for_eval(), own), sizes.eval);
 }
 
 }  // namespace switchyard

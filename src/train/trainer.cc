@@ -158,7 +158,23 @@ void Trainer::trace_routing(std::shared_ptr<StepRouting> routing) {
   routing_ = std::move(routing);
 }
 
+Trainer::UnderRules::UnderRules(Trainer& trainer, const AxisRules& rules)
+    : trainer_(trainer),
+      rules_(trainer.context_.rules),
+      buffer_factor_(trainer.model_.moe_execution.ragged_buffer_factor) {
+  trainer_.moved_ = trainer_.parameters_.under(trainer_.context_, rules);
+  trainer_.context_.rules = &rules;
+  trainer_.model_.moe_execution.ragged_buffer_factor = -1;
+}
+
+Trainer::UnderRules::~UnderRules() {
+  trainer_.model_.moe_execution.ragged_buffer_factor = buffer_factor_;
+  trainer_.context_.rules = rules_;
+  trainer_.moved_.reset();
+}
+
 StepResult Trainer::step(std::int64_t step, const BatchRows& batch) {
+  CHECK(!moved_, "step {} under the rules of an evaluation", step);
   StepResult result;
   Position& position = context_.comm->position();
   position.step = step;
@@ -477,8 +493,8 @@ void Trainer::forward_only(const ModelConfig& model, const OwnBatch& batch, Forw
   pipeline(batch.rows, own.inputs.dim(1)).evaluate([&](const PipelinePass& pass, const Array& input) {
     options.block = pass.block;
     options.input = input;
-    const ForwardResult out =
-        forward(context_, model, parameters_, place_own_rows(context_, own, batch.rows, 0), options);
+    const ForwardResult out = forward(context_, model, moved_ ? *moved_ : parameters_,
+                                      place_own_rows(context_, own, batch.rows, 0), options);
     use(out);
     return StageOutput{out.output, out.loss};
   });

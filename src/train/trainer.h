@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 
 #include "metrics/phase_timer.h"
@@ -83,6 +84,22 @@ class Trainer {
   // Whole on every rank: f32 [B,S,V].
   Tensor logits(const BatchRows& batch);
 
+  // While alive, evaluate() and logits() run under `rules`, on weights that were moved to where these want
+  // them, and without a cap on rows (as in the reference); step() must not be called. Weights of training
+  // stay where they are. Made and ended by all ranks at once; `rules` must outlive it.
+  class UnderRules {
+   public:
+    UnderRules(Trainer& trainer, const AxisRules& rules);
+    ~UnderRules();
+    UnderRules(const UnderRules&) = delete;
+    UnderRules& operator=(const UnderRules&) = delete;
+
+   private:
+    Trainer& trainer_;
+    const AxisRules* const rules_;  // of the training
+    const double buffer_factor_;
+  };
+
   // From now on steps record experts, or replay recorded ones; their error is step()'s. Evaluations do not.
   void trace_routing(std::shared_ptr<StepRouting> routing);
 
@@ -129,6 +146,7 @@ class Trainer {
   const ModelConfig eval_model_;
   TrainConfig config_;
   Parameters parameters_;
+  std::optional<Parameters> moved_;  // under rules of an evaluation's own
   Updater updater_;
   BadSteps bad_steps_;
   PhaseTimer timer_;

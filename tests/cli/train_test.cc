@@ -453,5 +453,36 @@ TEST_F(Training, TextWithAHeldOutPart) {
   EXPECT_EQ(without_times(metrics()), without_times(lines));
 }
 
+TEST_F(Training, EvaluatesOnAnotherLayout) {
+  std::string text;
+  for (int i = 0; text.size() < 20000; ++i)
+    text += "Sentence " + std::to_string(i) + " of a text that is easy to learn.\n\n";
+  write("a.txt", text);
+  const Arguments arguments =
+      tiny_model() + Arguments{"dataset_type=text", "data_path=a.txt",
+                               "tokenizer_type=byte", "vocab_size=260",
+                               "max_target_length=32", "per_device_batch_size=2",
+                               "steps=4", "eval_interval=2",
+                               "ranks=4", "ici_expert_parallelism=2",
+                               "ici_fsdp_parallelism=2", "eval_steps=2"};
+  const auto train_with = [&](const Arguments& more) {
+    const Finished finished = run(Arguments{"train"} + arguments + more);
+    EXPECT_EQ(finished.status, 0) << finished.err;
+    return metrics();
+  };
+  const std::vector<json> plain = train_with({}),
+                          own = train_with({"custom_mesh_and_rule_for_eval=ep-as-cp"});
+  ASSERT_EQ(own.size(), plain.size());
+  int evaluations = 0;
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    EXPECT_EQ(own[i]["learning/loss"], plain[i]["learning/loss"]);
+    if (!plain[i].contains("eval/loss")) continue;
+    ++evaluations;
+    const double loss = plain[i]["eval/loss"];
+    EXPECT_NEAR(own[i]["eval/loss"].get<double>(), loss, 1e-6 * loss);
+  }
+  EXPECT_EQ(evaluations, 2);
+}
+
 }  // namespace
 }  // namespace switchyard::cli_test
