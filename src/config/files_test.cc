@@ -9,7 +9,7 @@ namespace {
 
 TEST(ModelFiles, AllLoad) {
   const std::vector<std::string> models = config_names("models");
-  EXPECT_EQ(models.size(), 61u);
+  EXPECT_EQ(models.size(), 62u);
   for (const std::string& model : models) {
     if (model == "deepseek-custom") continue;  // below
     EXPECT_EQ(problem_of({"model_name=" + model}), "") << model;
@@ -19,7 +19,7 @@ TEST(ModelFiles, AllLoad) {
 TEST(ModelFiles, DeepseekCustomNeedsWhatIsPlanned) {
   EXPECT_MENTIONS(problem_of({"model_name=deepseek-custom"}), "planned", "models/deepseek-custom.yml");
   const Config config = config_of({"model_name=deepseek-custom", "override_model_config=true",
-                                   "use_indexer=false", "mhc_expansion_rate=1", "engram_layers=[]"});
+                                   "mhc_expansion_rate=1", "engram_layers=[]"});
   EXPECT_EQ(config.get_int("base_moe_mlp_dim"), 512);
 }
 

@@ -67,6 +67,7 @@ TEST(Generator, PiecesOfRowsOfAnyLength) {
     expect_same_in_pieces(grouped_queries(), layout, rows, {{4, 1, 3}, {1, 1, 1}, {2, 2, 1}, {1, 1, 2}});
     expect_same_in_pieces(latent(), layout, rows, {{4, 1, 3}, {1, 1, 1}, {2, 2, 1}, {1, 1, 2}});
     expect_same_in_pieces(envy(), layout, rows, {{4, 1, 3}, {1, 1, 1}, {2, 2, 1}, {1, 1, 2}});
+    expect_same_in_pieces(indexed(), layout, rows, {{4, 1, 3}, {1, 1, 1}, {2, 2, 1}, {1, 1, 2}});
     expect_same_in_pieces(delta_nets(), layout, rows, {{4, 1, 3}, {1, 1, 1}, {2, 2, 1}, {1, 1, 2}});
   }
 }
@@ -135,6 +136,7 @@ TEST(Generator, SomeRowsAtATime) {
   for (const char* layout : kLayouts) {
     expect_same_in_pieces(grouped_queries(), layout, rows, pieces);
     expect_same_in_pieces(latent(), layout, rows, pieces);
+    expect_same_in_pieces(indexed(), layout, rows, pieces);
     expect_same_in_pieces(delta_nets(), layout, rows, pieces);
   }
   for (const char* layout :
@@ -142,6 +144,7 @@ TEST(Generator, SomeRowsAtATime) {
         "ranks=4 ici_data_parallelism=2 ici_expert_parallelism=2", "ranks=8 ici_fsdp_parallelism=8"}) {
     expect_same_in_pieces(grouped_queries(), layout, rows, pieces);
     expect_same_in_pieces(latent(), layout, rows, pieces);
+    expect_same_in_pieces(indexed(), layout, rows, pieces);
     expect_same_in_pieces(delta_nets(), layout, rows, pieces);
   }
 }
@@ -151,7 +154,7 @@ TEST(Generator, RowsBeginWithOthers) {
   const Rows rows = random_rows({7});
   Keys grouped_in_8_bits = grouped_queries(), latent_in_8_bits = latent();
   grouped_in_8_bits["quantize_kvcache"] = latent_in_8_bits["quantize_kvcache"] = true;
-  for (const Keys& keys : {grouped_queries(), latent(), grouped_in_8_bits, latent_in_8_bits}) {
+  for (const Keys& keys : {grouped_queries(), latent(), indexed(), grouped_in_8_bits, latent_in_8_bits}) {
     const Config config = Config::from_map(keys, {});
     const ModelConfig model = model_config(config);
     const auto want = model.int8_cache ? logits_in_pieces(keys, "", rows, {{7}}) : logits_at_once(keys, rows);
@@ -211,7 +214,7 @@ TEST(Drafts, ChangeNoText) {
   for (const char* layout :
        {"", "ranks=2 ici_data_parallelism=2", "ranks=4 ici_fsdp_parallelism=2 ici_expert_parallelism=2",
         "ranks=2 ici_tensor_parallelism=2"}) {
-    for (Keys keys : {latent(), grouped_queries(), windowed()}) {
+    for (Keys keys : {latent(), indexed(), grouped_queries(), windowed()}) {
       SCOPED_TRACE(layout);
       keys["vocab_size"] = kFewTokens;
       keys["mtp_num_layers"] = 1;

@@ -15,7 +15,7 @@ namespace {
 
 // What only training needs is left out, and tokens are few: they go to the experts at once.
 ModelConfig without_training(ModelConfig model) {
-  model.moe_execution.balance_weight = 0;
+  model.moe_execution.balance_weight = model.indexer_loss = 0;
   model.moe_execution.token_chunks = 1;
   return model;
 }

@@ -108,6 +108,13 @@ inline Keys latent() {
   return keys;
 }
 
+// The same with an indexer that chooses three keys.
+inline Keys indexed() {
+  Keys keys = latent();
+  keys.insert({{"use_indexer", true}, {"indexer_n_heads", 3}, {"indexer_head_dim", 8}, {"indexer_topk", 3}});
+  return keys;
+}
+
 // Gated delta nets in all layers but the last.
 inline Keys delta_nets() {
   Keys keys = grouped_queries();

@@ -33,10 +33,27 @@ std::vector<TileRange> tile_ranges(std::int64_t batch, std::int64_t length, cons
 
 namespace {
 
+// Which tiles of keys each tile of queries chooses some of.
+std::vector<std::uint8_t> chosen_tiles(const AttentionSpec& a) {
+  const auto tiles = [](std::int64_t length) { return (length + kAttentionTile - 1) / kAttentionTile; };
+  const std::int64_t of_keys = tiles(a.kv_length);
+  std::vector<std::uint8_t> any(static_cast<std::size_t>(a.batch * tiles(a.q_length) * of_keys));
+  for (std::int64_t b = 0; b < a.batch; ++b) {
+    for (std::int64_t i = 0; i < a.q_length; ++i) {
+      const std::int32_t* const words = a.chosen_by(b, i);
+      std::uint8_t* const row = any.data() + (b * tiles(a.q_length) + i / kAttentionTile) * of_keys;
+      for (std::int64_t w = 0; w < words_of_keys(a.kv_length); ++w)
+        row[w * 32 / kAttentionTile] |= static_cast<std::uint8_t>(words[w] != 0);
+    }
+  }
+  return any;
+}
+
 AttentionProblem with_tiles(AttentionProblem p) {
   const AttentionSpec& a = p.args;
   p.q_tiles = tile_ranges(a.batch, a.q_length, a.q_index, a.q_segment, kAttentionTile, a.seen);
   p.kv_tiles = tile_ranges(a.batch, a.kv_length, a.kv_index, a.kv_segment, kAttentionTile, {});
+  if (a.chosen != nullptr) p.chosen_tiles = chosen_tiles(a);
   return p;
 }
 
@@ -151,7 +168,8 @@ AttentionProblem problem_of(const char* op, const AttentionArgs& a) {
             .kv_index = a.kv_index.device_data<std::int32_t>(),
             .q_segment = a.q_segment.device_data<std::int32_t>(),
             .kv_segment = a.kv_segment.device_data<std::int32_t>(),
-            .seen = {a.window, a.chunk}};
+            .seen = {a.window, a.chunk},
+            .chosen = a.chosen.device_data<std::int32_t>()};
   const AttentionSpec& s = p.args;
   CHECK(a.window >= 0 && a.chunk >= 0 && (a.causal || !s.seen.limits()),
         "[{}] a window of {} and chunks of {}{}", op, a.window, a.chunk, a.causal ? "" : ", not causal");
@@ -170,6 +188,8 @@ AttentionProblem problem_of(const char* op, const AttentionArgs& a) {
   check_mask("q_segment", a.q_segment, s.q_length);
   check_mask("kv_segment", a.kv_segment, s.kv_length);
   CHECK(a.q_segment.defined() == a.kv_segment.defined(), "[{}] segments of queries or of keys only", op);
+  if (a.chosen.defined())
+    check_view(op, "chosen", a.chosen, DType::i32, {s.batch, s.q_length, words_of_keys(s.kv_length)});
   p.q = a.q.device_address();
   p.k = a.k.device_address();
   p.v = a.v.device_address();

@@ -13,8 +13,9 @@ namespace switchyard {
 //
 // Query i may attend to key j iff their segments are equal and (not causal or kv_index[j] <= q_index[i]).
 // With a window also kv_index[j] > q_index[i] - window, and with a chunk both places divided by it, rounded
-// down, are equal: tiles without a visible key cost nothing. A query with no allowed key gives zeros and lse
-// = -inf. Scores, softmax and sums are fp32. out must not overlap q, k or v.
+// down, are equal: tiles without a visible key cost nothing. With `chosen` also key j's bit of query i is set
+// (choose_keys), for all heads alike. A query with no allowed key gives zeros and lse = -inf. Scores, softmax
+// and sums are fp32. out must not overlap q, k or v.
 struct AttentionArgs {
   TensorView q;                // [B,S,N,D]
   TensorView k;                // [B,T,Nkv,D]
@@ -27,6 +28,7 @@ struct AttentionArgs {
   bool causal = true;
   std::int64_t window = 0;  // keys that a query sees, its own among them; 0: all; else causal only
   std::int64_t chunk = 0;   // places of a chunk; 0: none; else causal only
+  TensorView chosen = {};   // [B,S,words_of_keys(T)] i32; undefined: all
   TensorView out;           // [B,S,N,Dv]
   TensorView lse;           // [B,N,S] f32
   // [B,N,S] f32: each query's largest score, times scale, of its allowed keys; -inf without one. Undefined:

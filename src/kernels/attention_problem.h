@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/attention.h"
+#include "kernels/index_keys.h"
 #include "kernels/visible_keys.h"
 
 namespace switchyard {
@@ -53,6 +54,16 @@ struct AttentionSpec {
   const std::int32_t* q_segment = nullptr;   // [B,S]; null: one segment
   const std::int32_t* kv_segment = nullptr;  // [B,T]
   KeyWindow seen = {};                       // of causal attention
+  const std::int32_t* chosen = nullptr;      // [B,S,words_of_keys(T)]; null: all
+
+  // The words of a query's chosen keys, 32 a word.
+  constexpr const std::int32_t* chosen_by(std::int64_t at_batch, std::int64_t query) const {
+    return chosen + (at_batch * q_length + query) * words_of_keys(kv_length);
+  }
+  constexpr bool chooses(std::int64_t at_batch, std::int64_t query, std::int64_t key) const {
+    if (chosen == nullptr) return true;
+    return (static_cast<std::uint32_t>(chosen_by(at_batch, query)[key / 32]) >> (key % 32) & 1u) != 0;
+  }
 };
 
 struct AttentionProblem {
@@ -69,18 +80,25 @@ struct AttentionProblem {
   void* dv = nullptr;
   std::vector<TileRange> q_tiles;   // [B][ceil(S/tile)]
   std::vector<TileRange> kv_tiles;  // [B][ceil(T/tile)]
+  // Of chosen keys: whether a tile of queries chooses any key of a tile, [B][ceil(S/tile)][ceil(T/tile)].
+  std::vector<std::uint8_t> chosen_tiles;
 
   std::int64_t q_tile_count() const { return (args.q_length + kAttentionTile - 1) / kAttentionTile; }
   std::int64_t kv_tile_count() const { return (args.kv_length + kAttentionTile - 1) / kAttentionTile; }
 
   TileMask mask(std::int64_t batch, std::int64_t q_tile, std::int64_t kv_tile) const {
-    return mask_of(q_tiles[static_cast<std::size_t>(batch * q_tile_count() + q_tile)],
-                   kv_tiles[static_cast<std::size_t>(batch * kv_tile_count() + kv_tile)], args.causal);
+    const TileMask mask =
+        mask_of(q_tiles[static_cast<std::size_t>(batch * q_tile_count() + q_tile)],
+                kv_tiles[static_cast<std::size_t>(batch * kv_tile_count() + kv_tile)], args.causal);
+    if (args.chosen == nullptr || mask == TileMask::none) return mask;
+    const std::int64_t at = (batch * q_tile_count() + q_tile) * kv_tile_count() + kv_tile;
+    return chosen_tiles[static_cast<std::size_t>(at)] != 0 ? TileMask::some : TileMask::none;
   }
 
   bool allowed(std::int64_t batch, std::int64_t query, std::int64_t key) const {
     const std::int64_t i = batch * args.q_length + query, j = batch * args.kv_length + key;
     if (args.q_segment && args.q_segment[i] != args.kv_segment[j]) return false;
+    if (!args.chooses(batch, query, key)) return false;
     if (!args.causal) return true;
     const auto place = [](const std::int32_t* index, std::int64_t at, std::int64_t otherwise) {
       return index ? index[at] : static_cast<std::int32_t>(otherwise);

@@ -37,6 +37,7 @@ constexpr auto kUnrotated = [](const Architecture& a) {
 };
 constexpr auto kScalesQueries = [](const Architecture& a) { return a.scales_queries(); };
 constexpr auto kDelta = [](const Architecture& a) { return a.has_delta(); };
+constexpr auto kIndexed = [](const Architecture& a) { return a.has_indexer(); };
 constexpr auto kPredicting = [](const Architecture& a) { return a.predictions > 0; };
 constexpr auto kClamped = [](const Architecture& a) { return a.moe.experts > 0 && a.moe.gate_limit != 0; };
 
@@ -90,6 +91,9 @@ constexpr ArchitectureField kFields[] = {
     {"nope", "qk_nope_head_dim", "width of a head that is not rotated", kShape, FIELD(nope), kLatent},
     {"rope_dim", "qk_rope_head_dim", "width of a head that is rotated", kShape, FIELD(rope_dim), kLatent},
     {"v_dim", "v_head_dim", "width of a head's values", kShape, FIELD(v_dim), kLatent},
+    {"indexer_heads", "use_indexer", "heads of the indexer that chooses keys", kShape, FIELD(indexer_heads),
+     kIndexed},
+    {"indexer_dim", "indexer_head_dim", "width of its heads", kShape, FIELD(indexer_dim), kIndexed},
     {"experts", "num_experts", "routed experts of a layer", kShape, FIELD(moe.experts), kAlways},
     {"moe_layers", "first_num_dense_layers", "layers that have experts", kShape,
      [](Architecture& a) -> FieldPointer {
@@ -154,6 +158,10 @@ constexpr ArchitectureField kFields[] = {
      FIELD(rope.interleaved), kAlways},
     {"rope_beyond_original", "max_position_embeddings", "more positions than before stretching", kFunction,
      FIELD(rope.beyond_original), kLatent},
+    {"indexer_topk", "indexer_topk", "keys that a token attends to", kFunction, FIELD(indexer_topk),
+     kIndexed},
+    {"indexer_interleaved", "indexer_rope_interleave", "the indexer's rotations turn neighbours", kFunction,
+     FIELD(indexer_interleaved), kIndexed},
     {"windowed_layers", "windowed_layers", "layers with that window", kFunction,
      [](Architecture& a) -> FieldPointer {
        return LayerFlag{&a.layer_specs, &LayerSpec::windowed};

@@ -67,6 +67,10 @@ struct Architecture {
   bool mla = false;
   bool post_mlp_norm = false;  // what the MLP or the experts give is normed before it is added
   std::int64_t q_lora = 0, kv_lora = 0, nope = 0, rope_dim = 0, v_dim = 0;
+  // Of MLA's indexer, which chooses the keys that a token attends to; no heads: there is none.
+  std::int64_t indexer_heads = 0, indexer_dim = 0;
+  std::int64_t indexer_topk = 0;     // keys of a token
+  bool indexer_interleaved = false;  // its rotations turn neighbours, not halves
   // Of the gated delta net.
   std::int64_t delta_key_heads = 0, delta_value_heads = 0, delta_key_dim = 0, delta_value_dim = 0;
   std::int64_t delta_taps = 0;     // of its convolution
@@ -89,6 +93,7 @@ struct Architecture {
   const LayerSpec& layer(std::int64_t i) const { return layer_specs[static_cast<std::size_t>(i)]; }
   bool scales_queries() const;  // whether a layer's queries have such a factor other than 1
   float norm_offset() const { return norm_plus_one ? 1.0f : 0.0f; }
+  bool has_indexer() const { return indexer_heads > 0; }
   bool has_delta() const;  // some layer has a gated delta net
   // What a token of attention in the layer sees of those before it.
   KeyWindow seen_in(const LayerSpec& spec) const {

@@ -99,10 +99,17 @@ class LayerRuns {
     HeadScores scores;
     scores.layer = i;
     if (options_.head_scores) call.scores = &scores;
+    Array indexer_loss, chosen_keys;
+    const bool indexed = model_.has_indexer() && !model_.layer(i).delta;
+    if (indexed && options_.caches == nullptr && !options_.final_hidden) call.indexer_loss = &indexer_loss;
+    if (indexed && options_.keep_hidden) call.chosen_keys = &chosen_keys;
     LayerOutput out = decoder_layer(call, input(call), i, {options_.step, options_.first_row});
     if (options_.head_scores) result_.scores.push_back(std::move(scores));
     if (options_.keep_hidden) result_.hidden.push_back(out.x);
     if (out.moe) keep(*out.moe);
+    if (call.chosen_keys != nullptr) result_.chosen_keys.push_back(chosen_keys);
+    if (indexer_loss.defined())
+      indexer_ = indexer_.defined() ? add(context_, indexer_, indexer_loss) : indexer_loss;
     return out.x;
   }
 
@@ -112,7 +119,9 @@ class LayerRuns {
     open_ = -1;
   }
 
-  const Array& balance() const { return balance_; }  // the sum over layers; undefined without one
+  // Sums over layers; undefined without one.
+  const Array& balance() const { return balance_; }
+  const Array& indexer() const { return indexer_; }
 
  private:
   void keep(MoeOutput& moe) {
@@ -130,7 +139,7 @@ class LayerRuns {
   const Tokens tokens_;
   const RematPolicy policy_;
   ForwardResult& result_;
-  Array balance_;
+  Array balance_, indexer_;
   std::int64_t open_ = -1, before_ = 0;
 };
 
@@ -259,9 +268,17 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
   if (balance.defined()) {
     result.balance_loss = scale(c, balance, static_cast<float>(options.balance_share / layers_averaged(m)));
   }
+  if (runs.indexer().defined())
+    result.indexer_loss =
+        scale(c, runs.indexer(), static_cast<float>(options.balance_share / static_cast<double>(m.depth())));
+  const auto with_others = [&](Array loss) {  // and what the layers add
+    for (const Array& other : {result.balance_loss, result.indexer_loss})
+      if (other.defined()) loss = loss.defined() ? add(c, loss, other) : other;
+    return loss;
+  };
   if (!block.is_last()) {
     result.output = x;
-    result.loss = result.balance_loss;
+    result.loss = with_others({});
     return result;
   }
   const Array hidden = final_hidden_of(c, m, x, parameters["final_norm"]);
@@ -279,17 +296,22 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
     NoGrad no_grad(c);
     result.logits = logits_of(c, m, hidden, head);
   }
-  const CrossEntropyOptions loss{options.target_count, m.z_loss, m.logit_soft_cap};
-  const CrossEntropy entropy =
-      linear_cross_entropy(c, hidden, head, m.tied, batch.targets, batch.target_segments, loss);
-  result.lm_loss = entropy.loss;
-  result.z_loss = entropy.z_loss;
-  result.loss = entropy.loss;
+  if (m.trains_indexer_alone() && c.grad_enabled) {
+    result.lm_loss = result.z_loss = make_leaf(c.zeros(DType::f32, {}), {}, Sharding{}, false);
+  } else {
+    const CrossEntropyOptions loss{options.target_count, m.z_loss, m.logit_soft_cap};
+    const CrossEntropy entropy =
+        linear_cross_entropy(c, hidden, head, m.tied, batch.targets, batch.target_segments, loss);
+    result.lm_loss = entropy.loss;
+    result.z_loss = entropy.z_loss;
+    result.loss = entropy.loss;
+  }
   if (!further.empty()) {
     result.prediction_loss = prediction_loss(c, m, parameters, further, head, batch, options.further_count);
-    result.loss = add(c, result.loss, result.prediction_loss);
+    result.loss =
+        result.loss.defined() ? add(c, result.loss, result.prediction_loss) : result.prediction_loss;
   }
-  if (balance.defined()) result.loss = add(c, result.loss, result.balance_loss);
+  result.loss = with_others(result.loss);
   return result;
 }
 

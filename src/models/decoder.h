@@ -36,7 +36,7 @@ struct ForwardOptions {
   std::int64_t step = 0;       // for random routing
   double target_count = 1;     // targets with weight over the whole (accumulated) batch
   double further_count = 1;    // the same of all prediction layers together
-  // Factor on the balance loss, a mean over this pass's rows: their part of the step's rows that count.
+  // Factor on balance and indexer losses, means over this pass's rows: their part of the step's rows that count.
   double balance_share = 1;
   std::int64_t first_row = 0;  // of this microbatch in the batch that `step` counts, for random routing
   int block = 0;               // of the stage: the layers to run
@@ -58,19 +58,25 @@ struct ForwardOptions {
 
 struct ForwardResult {
   Array output;  // [B,S,M] for the next block of a pipeline; lm_loss and z_loss are then undefined
-  // [] f32: what is differentiated = lm_loss + prediction_loss + balance_loss; undefined where a block has
-  // none
+  // [] f32: what is differentiated = lm_loss + prediction_loss + balance_loss + indexer_loss; undefined where
+  // a block has none
   Array loss;
-  Array lm_loss;                     // [] f32: cross entropy with its z loss
+  // [] f32: cross entropy with its z loss; 0 in training where the model's indexers learn alone.
+  Array lm_loss;
   Array z_loss;                      // [] f32, part of lm_loss
   Array balance_loss;                // [] f32: mean over MoE layers; undefined without one
   std::vector<Array> layer_balance;  // [] f32, one a MoE layer: what that is the sum of, where there is one
   // [] f32: mean cross entropy of all prediction layers together, times prediction_loss of the model;
   // undefined without such layers, which a pass without gradients leaves out.
   Array prediction_loss;
-  std::vector<HeadScores> scores;         // one a layer, where asked
-  std::vector<LayerLoad> loads;           // one a MoE layer
-  std::vector<Routing> routing;           // one a MoE layer
+  // [] f32: mean over layers of their indexers' losses, times the model's factor; undefined without it.
+  Array indexer_loss;
+  std::vector<HeadScores> scores;  // one a layer, where asked
+  std::vector<LayerLoad> loads;    // one a MoE layer
+  std::vector<Routing> routing;    // one a MoE layer
+  // With keep_hidden, one a layer with an indexer: the keys that it chose (ops/indexer.h), undefined where
+  // all.
+  std::vector<Array> chosen_keys;
   std::vector<std::int64_t> layer_bytes;  // by which each layer raised the bytes of this rank's account
   std::vector<Array> hidden;              // of this block
   Array logits;                           // f32

@@ -123,6 +123,40 @@ std::vector<std::size_t> listed_layers(const Config& c, const char* key, std::in
   return numbers;
 }
 
+// Sparse attention: what chooses keys, and how it learns.
+void read_indexer(const Config& c, ModelConfig& m) {
+  if (!c.get_bool("use_indexer")) return;
+  if (!m.mla || m.q_lora == 0)
+    fail_usage("[model] use_indexer=true: expected attention_type=mla with q_lora_rank above 0");
+  m.indexer_heads = c.get_int("indexer_n_heads");
+  m.indexer_dim = c.get_int("indexer_head_dim");
+  m.indexer_topk = c.get_int("indexer_topk");
+  m.indexer_interleaved = c.get_bool("indexer_rope_interleave");
+  for (const char* key : {"indexer_n_heads", "indexer_head_dim", "indexer_topk"}) {
+    if (c.get_int(key) == 0) fail_usage("[model] {}=0: use_indexer=true needs one above 0", key);
+  }
+  if (m.indexer_dim < m.rope_dim)
+    fail_usage("[model] indexer_head_dim={}: expected at least qk_rope_head_dim={}, the part that is rotated",
+               m.indexer_dim, m.rope_dim);
+  if (c.get_bool("indexer_use_approx_top_k"))
+    fail_usage("[model] indexer_use_approx_top_k=true: keys are chosen exactly; set it to false");
+  if (!c.get_bool("indexer_mask_exact_topk"))
+    fail_usage(
+        "[model] indexer_mask_exact_topk=false: of equal scores the lower keys are chosen, and no more "
+        "than indexer_topk; set it to true");
+  m.indexer_loss = c.get_float("indexer_loss_scaling_factor");
+  m.indexer_sparse = c.get_bool("indexer_sparse_training");
+  if (m.indexer_loss > 0 && m.indexer_topk >= c.get_int("max_target_length"))
+    fail_usage(
+        "[model] indexer_topk={}: expected less than max_target_length={} with "
+        "indexer_loss_scaling_factor={}, as all keys are chosen else and nothing is learnt",
+        m.indexer_topk, c.get_int("max_target_length"), m.indexer_loss);
+  if (c.get_bool("quantize_kvcache"))
+    fail_usage(
+        "[model] quantize_kvcache=true: a cache of int8 has no chosen keys; set use_indexer=false or "
+        "quantize_kvcache=false");
+}
+
 // Layers without rotation, chunks and growing queries, which one kind of layer has.
 void place_rotations(const Config& c, ModelConfig& m) {
   const std::int64_t interval = c.get_int("nope_layer_interval");
@@ -433,6 +467,7 @@ ModelConfig model_config(const Config& c) {
   m.kv_heads = c.get_int("base_num_kv_heads") * scale.heads;
   m.head_dim = c.get_int("head_dim");
   read_attention(c, m);
+  read_indexer(c, m);
   place_windows(c, m);
   place_rotations(c, m);
   read_delta(c, scale, m);

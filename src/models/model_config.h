@@ -28,12 +28,16 @@ struct Execution {
   std::vector<std::string> trainable;    // trainable_parameters_mask; empty: all
   double z_loss = 0;
   double prediction_loss = 0;   // mtp_loss_scaling_factor
+  double indexer_loss = 0;      // indexer_loss_scaling_factor; 0: the indexer is not trained
+  bool indexer_sparse = false;  // indexer_sparse_training; else its loss is over all keys, and the only one
   double bias_update_rate = 0;  // routed_bias_update_rate; 0: no such update
   std::uint32_t init_seed = 0;
 };
 
 struct ModelConfig : Architecture, Execution {
   std::string name;
+  // The indexer learns alone: a step has no loss of tokens (the reference's dense warm-up).
+  bool trains_indexer_alone() const { return indexer_loss > 0 && !indexer_sparse; }
   // What families compute alike is the same model: what they differ in are fields of Architecture.
   const DecoderBlock* block = nullptr;
 };

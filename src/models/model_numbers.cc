@@ -62,7 +62,15 @@ double train_flops_per_token(const ModelConfig& m, std::int64_t sequence) {
   } else {
     attention += emb * d(m.head_dim) * (heads * (m.attention_gate ? 2 : 1) + 2 * d(m.kv_heads));
   }
-  const double scores = heads * (qk + v) * d(sequence) / 2;  // causal
+  double keys = d(sequence) / 2;  // causal: the mean of a token
+  double scores = 0;
+  if (m.has_indexer() && sequence > m.indexer_topk) {
+    const double chosen = d(m.indexer_topk), index = d(m.indexer_heads);
+    attention += d(m.q_lora) * index * d(m.indexer_dim) + emb * (d(m.indexer_dim) + index);
+    scores += index * d(m.indexer_dim + 1) * keys;
+    keys = chosen - chosen * chosen / (2 * d(sequence));
+  }
+  scores += heads * (qk + v) * keys;
   const double dense = 3 * emb * d(m.mlp);
   const double sparse =
       3 * moe_emb * (d(m.moe_mlp) * d(m.moe.slots) + d(m.shared_mlp)) + moe_emb * d(m.moe.experts);

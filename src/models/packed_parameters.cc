@@ -25,7 +25,7 @@ bool may_be_packed(const ParameterSpec& spec) {
   for (const char* dense : {"moe.gate", "delta.strength", "delta.decay", ".wkv_b"}) {
     if (spec.name.ends_with(dense)) return false;
   }
-  return spec.matrix.inputs > 0;
+  return spec.matrix.inputs > 0 && spec.name.find(".indexer.") == std::string::npos;
 }
 
 ParameterSpec as_matrix(ParameterSpec spec) {  // of what may be packed

@@ -56,6 +56,23 @@ class SpecList {
   std::vector<ParameterSpec> specs_;
 };
 
+// What chooses the keys of MLA's attention.
+void indexer_specs(const ModelConfig& m, const std::string& p, SpecList& list) {
+  const std::size_t first = list.specs().size();
+  list.projection(p + "wq_b", {m.q_lora, m.indexer_heads, m.indexer_dim}, {"q_lora", "q_heads", "kv"},
+                  m.q_lora);
+  list.projection(p + "wk", {m.emb, m.indexer_dim}, {"embed", "kv"}, m.emb);
+  list.add(p + "k_norm", {m.indexer_dim}, {""}, Initializer::ones, 0);
+  list.bias(p + "k_norm_bias", {m.indexer_dim}, {""});
+  list.projection(p + "weights", {m.emb, m.indexer_heads}, {"embed", "q_heads"}, m.emb);
+  list.specs().back().dtype = DType::f32;  // as the reference has it
+  // Without a loss it is left as it is; the reference's optimizer decays it.
+  for (std::size_t i = first; i < list.specs().size(); ++i) {
+    list.specs()[i].trained = m.indexer_loss > 0 || m.compat;
+    list.specs()[i].frozen = !list.specs()[i].trained;
+  }
+}
+
 void attention_specs(const ModelConfig& m, const std::string& p, SpecList& list) {
   if (!m.mla) {
     list.projection(p + "query", {m.emb, m.heads, m.head_dim}, {"embed_attn", "q_heads", "kv"}, m.emb,
@@ -94,6 +111,7 @@ void attention_specs(const ModelConfig& m, const std::string& p, SpecList& list)
     list.norm(p + "kv_a_norm", m.kv_lora, "");
     list.projection(p + "wkv_b", {m.kv_lora, m.heads, m.nope + m.v_dim},
                     {"kv_lora", "kv_heads", "kv_head_dim"}, m.kv_lora);
+    if (m.has_indexer()) indexer_specs(m, p + "indexer.", list);
   }
   list.projection(p + "out", {m.heads, m.v_dim, m.moe_emb}, {"heads", "kv", "embed_attn"}, m.heads * m.v_dim);
   list.specs().back().matrix.inputs = 2;

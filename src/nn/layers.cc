@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "kernels/gemm.h"
+#include "nn/indexer.h"
 #include "ops/basic.h"
 #include "ops/clamp.h"
 #include "ops/einsum.h"
@@ -57,7 +58,8 @@ Sharding like_query(const Context& c, const ModelConfig& m, const Shape& shape, 
 
 // Attention over remembered latent vectors: q·(W_k c) = (W_kᵀ q)·c, and the sum of weighted W_v c is W_v of
 // the sum of weighted c.
-Array attend_latent(const LayerCall& call, const Array& q, const Sharding& q_layout) {
+Array attend_latent(const LayerCall& call, const Array& q, const Sharding& q_layout,
+                    const IndexVectors* index) {
   Context& c = call.context;
   const ModelConfig& m = call.model;
   if (!call.cache->key_up.defined()) {
@@ -67,7 +69,9 @@ Array attend_latent(const LayerCall& call, const Array& q, const Sharding& q_lay
   const auto [plain, turned] = split_last(c, q, m.nope);
   const Array latent_q =
       join_last(c, einsum(c, "BSND,NRD->BSNR", plain, call.cache->key_up, &q_layout), turned);
-  const Array sums = attend(c, *call.cache, latent_q, *call.places, attention_options(call));
+  const CacheChoice choice{index, m.indexer_topk};
+  const Array sums = attend(c, *call.cache, latent_q, *call.places, attention_options(call), nullptr,
+                            index == nullptr ? nullptr : &choice);
   return einsum(c, "BSNR,NRD->BSND", sums, call.cache->value_up, &q_layout);
 }
 
@@ -200,14 +204,17 @@ Array latent_attention(const LayerCall& call, const Array& x) {
                    weight(call, m.q_lora > 0 ? "attention.wq_b" : "attention.query"), &q_layout);
   q = checkpoint_name(rope(c, checkpoint_name(q, "mla_q"), call.rope, m.nope, m.rope.interleaved),
                       "query_proj");
+  std::optional<IndexVectors> index;
+  if (m.has_indexer()) index = index_vectors(call, h, q_in);
 
   const Array compressed = checkpoint_name(to_latent("wkv_a"), "kv_wa_proj");
   const auto [latent, rotary] = split_last(c, compressed, m.kv_lora);
   Array normed = norm(latent, "kv_a_norm"), key = rope(c, rotary, call.rope, 0, m.rope.interleaved);
   if (call.cache != nullptr) {
     const Array keys[] = {normed, key};
-    remember(c, *call.cache, q, keys, std::span(&normed, 1), *call.places);
-    if (!call.places->from_beginning) return project_out(call, attend_latent(call, q, q_layout));
+    remember(c, *call.cache, q, keys, std::span(&normed, 1), *call.places, index ? &index->k : nullptr);
+    if (!call.places->from_beginning)
+      return project_out(call, attend_latent(call, q, q_layout, index ? &*index : nullptr));
     // What tokens see of others does not depend on the call in which these came.
     normed = as_remembered(c, *call.cache, normed);
     key = as_remembered(c, *call.cache, key);
@@ -216,9 +223,17 @@ Array latent_attention(const LayerCall& call, const Array& x) {
   const Array kv = checkpoint_name(
       einsum(c, "BSM,MND->BSND", normed, weight(call, "attention.wkv_b"), &kv_layout), "mla_kv");
   const auto [k, v] = mla_key_value(c, kv, key, m.nope);
+  checkpoint_name(k, "key_proj");
+  checkpoint_name(v, "value_proj");
+  const IndexChoice choice = index ? choose_keys_of(call, *index) : IndexChoice();
+  if (choice.scores.defined()) {
+    *call.indexer_loss =
+        index_loss(c, choice.scores, q, k, call.segments, m.indexer_sparse ? choice.chosen : Array(),
+                   {static_cast<float>(m.attention_scale), m.indexer_loss});
+  }
   const Array attended =
-      checkpoint_name(attention(c, q, checkpoint_name(k, "key_proj"), checkpoint_name(v, "value_proj"),
-                                call.segments, attention_options(call), nullptr, call.scores),
+      checkpoint_name(attention(c, q, k, v, call.segments, attention_options(call), nullptr, call.scores,
+                                choice.chosen.defined() ? &choice.chosen : nullptr),
                       "context");
   return project_out(call, attended);
 }

@@ -24,6 +24,10 @@ struct LayerCall {
   AttentionCache* cache = nullptr;
   const TokenPlaces* places = nullptr;
   HeadScores* scores = nullptr;  // where the layer's largest scores go; null: they are not asked for
+  // Of a layer with an indexer: where its loss goes, and the keys that it chose where it did not choose all;
+  // null: not asked for.
+  Array* indexer_loss = nullptr;
+  Array* chosen_keys = nullptr;
 };
 
 // A parameter in the dtype of activations.

@@ -87,10 +87,14 @@ class RopeOp : public Op {
   bool interleaved_;
 };
 
-class AttentionOp : public Op {  // inputs: q, k, v, segments of the queries and of the keys, maybe sinks
+// Inputs: q, k, v, segments of the queries and of the keys, maybe sinks, maybe chosen keys.
+class AttentionOp : public Op {
  public:
-  // `with_top`: a third output, each query's largest score.
-  AttentionOp(const AttentionOptions& options, bool with_top) : options_(options), with_top_(with_top) {}
+  struct Parts {
+    bool sinks = false, chosen = false;
+    bool top = false;  // a third output, each query's largest score
+  };
+  AttentionOp(const AttentionOptions& options, const Parts& parts) : options_(options), parts_(parts) {}
   std::string_view name() const override { return "attention"; }
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
     ArrayInfo out = in[0];
@@ -99,7 +103,7 @@ class AttentionOp : public Op {  // inputs: q, k, v, segments of the queries and
     lse.shape = {in[0].shape[0], in[0].shape[2], in[0].shape[1]};
     lse.local = {in[0].local[0], in[0].local[2], in[0].local[1]};
     lse.sharding.dims = {in[0].sharding.dims[0], in[0].sharding.dims[2], in[0].sharding.dims[1]};
-    if (with_top_) return {out, lse, lse};
+    if (parts_.top) return {out, lse, lse};
     return {out, lse};
   }
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
@@ -109,8 +113,8 @@ class AttentionOp : public Op {  // inputs: q, k, v, segments of the queries and
     const Tensor& q = in[0];
     const Tensor out = c.empty(q.dtype(), {q.dim(0), q.dim(1), q.dim(2), v.dim(3)}),
                  lse = c.empty(DType::f32, {q.dim(0), q.dim(2), q.dim(1)});
-    const Tensor index = query_index(c, infos[0]),
-                 top = with_top_ ? c.empty(DType::f32, lse.shape()) : Tensor();
+    const Tensor index = query_places(c, infos[0], options_.balanced),
+                 top = parts_.top ? c.empty(DType::f32, lse.shape()) : Tensor();
     switchyard::attention(*c.pool, {.q = q.view(),
                                     .k = k.view(),
                                     .v = v.view(),
@@ -120,17 +124,20 @@ class AttentionOp : public Op {  // inputs: q, k, v, segments of the queries and
                                     .scale = options_.scale,
                                     .window = options_.window,
                                     .chunk = options_.chunk,
+                                    .chosen = parts_.chosen ? in.back().view() : TensorView(),
                                     .out = out.view(),
                                     .lse = lse.view(),
-                                    .top = with_top_ ? top.view() : TensorView()});
-    if (in.size() > kSinks) apply_sinks(*c.pool, {in[kSinks].view(), out.view(), lse.view()});
-    if (with_top_) return {out, lse, top};
+                                    .top = parts_.top ? top.view() : TensorView()});
+    if (parts_.sinks) apply_sinks(*c.pool, {in[kSinks].view(), out.view(), lse.view()});
+    if (parts_.top) return {out, lse, top};
     return {out, lse};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
     const auto heads = kv_heads_of(c, call.input_info(0), call.input_info(1));
     const Tensor q = call.input(0), k = take_heads(c, call.input(1), heads);
-    const Tensor v = take_heads(c, call.input(2), heads), index = query_index(c, call.input_info(0));
+    const Tensor v = take_heads(c, call.input(2), heads),
+                 index = query_places(c, call.input_info(0), options_.balanced),
+                 chosen = parts_.chosen ? call.input(call.inputs() - 1) : Tensor();
     const Tensor out = call.output(0), lse = call.output(1);
     const Tensor q_segment = call.input(3), kv_segment = call.input(4);
     const Tensor dq = c.empty(q.dtype(), q.shape()), dk = c.empty(k.dtype(), k.shape()),
@@ -144,6 +151,7 @@ class AttentionOp : public Op {  // inputs: q, k, v, segments of the queries and
                                              .scale = options_.scale,
                                              .window = options_.window,
                                              .chunk = options_.chunk,
+                                             .chosen = parts_.chosen ? chosen.view() : TensorView(),
                                              .out = out.view(),
                                              .lse = lse.view()},
                                  .dout = call.grad(0).view(),
@@ -152,7 +160,7 @@ class AttentionOp : public Op {  // inputs: q, k, v, segments of the queries and
                                  .dv = dv.view()});
     std::vector<Tensor> gradients{dq, put_heads(c, dk, heads, call.input_info(1).local),
                                   put_heads(c, dv, heads, call.input_info(2).local), Tensor(), Tensor()};
-    if (call.inputs() > kSinks) {
+    if (parts_.sinks) {
       const Tensor sinks = call.input(kSinks), dsinks = c.empty(DType::f32, sinks.shape());
       sink_gradients(*c.pool, {.sinks = sinks.view(),
                                .out = out.view(),
@@ -161,32 +169,33 @@ class AttentionOp : public Op {  // inputs: q, k, v, segments of the queries and
                                .dsinks = dsinks.view()});
       gradients.push_back(dsinks);
     }
+    if (parts_.chosen) gradients.emplace_back();
     return gradients;
   }
   std::uint32_t needs_outputs() const override { return 3; }
 
  private:
-  // Places of this rank's queries in their sequence, i32 [B,S]; undefined where the sequence is whole.
-  Tensor query_index(const Context& c, const ArrayInfo& q) const {
-    if (q.sharding.dims[1].empty()) return {};
-    const std::int64_t length = q.local[1], half = length / 2;
-    const std::int64_t first = local_offset(*c.mesh, c.rank, q.shape, q.sharding)[1];
-    const auto [early, late] = options_.balanced ? balanced_halves(c, q) : std::pair(first, first + half);
-    std::vector<std::int32_t> places;
-    for (std::int64_t i = 0; i < q.local[0] * length; ++i) {
-      const std::int64_t s = i % length;
-      places.push_back(static_cast<std::int32_t>(s < half ? early + s : late + s - half));
-    }
-    const Tensor index = c.empty(DType::i32, {q.local[0], length});
-    copy(TensorView::of_host(places.data(), index.shape()), index.view());
-    return index;
-  }
   static constexpr std::size_t kSinks = 5;
   AttentionOptions options_;  // balanced: queries are those of balance_sequence
-  bool with_top_;
+  Parts parts_;
 };
 
 }  // namespace
+
+Tensor query_places(const Context& c, const ArrayInfo& q, bool balanced) {
+  if (q.sharding.dims[1].empty()) return {};
+  const std::int64_t length = q.local[1], half = length / 2;
+  const std::int64_t first = local_offset(*c.mesh, c.rank, q.shape, q.sharding)[1];
+  const auto [early, late] = balanced ? balanced_halves(c, q) : std::pair(first, first + half);
+  std::vector<std::int32_t> places;
+  for (std::int64_t i = 0; i < q.local[0] * length; ++i) {
+    const std::int64_t s = i % length;
+    places.push_back(static_cast<std::int32_t>(s < half ? early + s : late + s - half));
+  }
+  const Tensor index = c.empty(DType::i32, {q.local[0], length});
+  copy(TensorView::of_host(places.data(), index.shape()), index.view());
+  return index;
+}
 
 RopeTables rope_tables(Context& context, const Array& positions, std::span<const double> frequencies,
                        double amplitude, const PositionGrowth& growth) {
@@ -202,7 +211,8 @@ Array rope(Context& context, const Array& x, const RopeTables& tables, std::int6
 }
 
 Array attention(Context& context, const Array& q, const Array& k, const Array& v, const Array& segments,
-                const AttentionOptions& options, const Array* sinks, HeadScores* scores) {
+                const AttentionOptions& options, const Array* sinks, HeadScores* scores,
+                const Array* chosen) {
   const auto whole_length = [&](const Array& x) {
     Sharding to = x.sharding();
     to.dims[1].clear();
@@ -214,7 +224,9 @@ Array attention(Context& context, const Array& q, const Array& k, const Array& v
   const auto spread = [&](const Array& x) { return here.balanced ? balance_sequence(context, x) : x; };
   std::vector<Array> inputs{spread(q), whole_length(k), whole_length(v), spread(own), whole_length(own)};
   if (sinks != nullptr) inputs.push_back(sinks_of_heads(context, *sinks, q));
-  const auto results = apply(context, std::make_shared<AttentionOp>(here, scores != nullptr), inputs);
+  if (chosen != nullptr) inputs.push_back(spread(*chosen));
+  const AttentionOp::Parts parts{sinks != nullptr, chosen != nullptr, scores != nullptr};
+  const auto results = apply(context, std::make_shared<AttentionOp>(here, parts), inputs);
   const Array& out = results.front();
   if (scores != nullptr) {
     const Tensor top = results[2].tensor();

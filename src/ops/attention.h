@@ -37,9 +37,15 @@ struct HeadScores {
 // all. Where the sequence is split (context parallelism) every rank answers its own queries, and keys, values
 // and segments are gathered. Windows and chunks count places in the sequence, in whatever segments. `sinks`
 // [N] f32 or null: a score of each head that takes a part of every softmax and gives nothing. `scores`: where
-// the largest scores go (all but the layer), or null.
+// the largest scores go (all but the layer), or null. `chosen`: of what each query sees, the keys that it
+// attends to (ops/indexer.h), laid out as the tokens of q; or null: all.
 Array attention(Context& context, const Array& q, const Array& k, const Array& v, const Array& segments,
-                const AttentionOptions& options, const Array* sinks = nullptr, HeadScores* scores = nullptr);
+                const AttentionOptions& options, const Array* sinks = nullptr, HeadScores* scores = nullptr,
+                const Array* chosen = nullptr);
+
+// Places of this rank's queries in their sequence, i32 [B,S] of q [B,S,...]; undefined where the sequence is
+// whole. `balanced`: they are those of balance_sequence().
+Tensor query_places(const Context& context, const ArrayInfo& q, bool balanced);
 
 // `sinks` of the heads that x [B,S,N,D] has here.
 Array sinks_of_heads(Context& context, const Array& sinks, const Array& x);

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "kernels/attention.h"
 #include "kernels/attention_sinks.h"
 #include "kernels/decode_attention.h"
+#include "kernels/index_keys.h"
 #include "kernels/int8_vectors.h"
+#include "kernels/ragged_rows.h"
 #include "kernels/strided_copy.h"
 #include "kernels/visible_keys.h"
 #include "ops/kv_heads.h"
@@ -192,10 +195,14 @@ struct RowVectors {
   }
 };
 
-class CacheAttentionOp : public Op {  // inputs: q [B,S,N,D], its positions [B,S], maybe sinks [N]
+// Inputs: q [B,S,N,D], its positions [B,S], maybe sinks [N] or an indexer's queries and weights.
+class CacheAttentionOp : public Op {
  public:
-  CacheAttentionOp(const AttentionCache& cache, const TokenPlaces& places, const AttentionOptions& options)
-      : cache_(cache), rows_(places.rows), tokens_(places.tokens), options_(options) {}
+  CacheAttentionOp(const AttentionCache& cache, const TokenPlaces& places, const AttentionOptions& options,
+                   const CacheChoice* choice)
+      : cache_(cache), rows_(places.rows), tokens_(places.tokens), options_(options) {
+    if (choice != nullptr) chosen_count_ = choice->count, index_factor_ = choice->index->factor;
+  }
   std::string_view name() const override { return "attention"; }
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
     ArrayInfo out = in[0];
@@ -209,8 +216,18 @@ class CacheAttentionOp : public Op {  // inputs: q [B,S,N,D], its positions [B,S
     // Zeros for padding, which nobody reads.
     const bool padded = std::find(rows_.begin(), rows_.end(), -1) != rows_.end();
     const Tensor out = padded ? c.zeros(q.dtype(), shape) : c.empty(q.dtype(), shape);
-    const TensorView sinks = in.size() > 2 ? in[2].view() : TensorView();
-    infos[0].shape[1] == 1 ? attend_one(c, q, sinks, out) : attend_some(c, q, in[1], sinks, out);
+    const TensorView sinks = in.size() == 3 ? in[2].view() : TensorView();
+    // Where no row has more keys than a query chooses, there is nothing to choose.
+    const bool chooses = in.size() == 4 && std::ranges::any_of(rows_, [&](std::int64_t row) {
+                           return length_of(row) > chosen_count_;
+                         });
+    const IndexQueries index{in, chooses};
+    if (infos[0].shape[1] > 1)
+      attend_some(c, q, in[1], sinks, index, out);
+    else if (chooses)
+      attend_chosen(c, q, index, out);
+    else
+      attend_one(c, q, sinks, out);
     return {out};
   }
   std::vector<Tensor> backward(Context&, const BackwardCall& call) const override {
@@ -219,6 +236,67 @@ class CacheAttentionOp : public Op {  // inputs: q [B,S,N,D], its positions [B,S
   bool differentiable() const override { return false; }
 
  private:
+  // Of an indexer: q [B,S,H,D] and weights [B,S,H].
+  struct IndexQueries {
+    IndexQueries(std::span<const Tensor> in, bool choose) : chooses(choose) {
+      if (choose) q = in[2], weights = in[3];
+    }
+    bool chooses;
+    Tensor q, weights;
+  };
+  // Scores of row b's queries, at `places` [1,S] i32, for the first `keys` keys that its row remembers:
+  // f32 [1,S,keys].
+  Tensor scores_of(Context& c, const IndexQueries& index, std::int64_t b, const TensorView& places,
+                   std::int64_t keys) const {
+    const Tensor scores = c.empty(DType::f32, {1, index.q.dim(1), keys});
+    const std::int64_t row = rows_[static_cast<std::size_t>(b)];
+    const TensorView cached = cache_.index_keys.values.view().rows(row, row + 1).slice(1, 0, keys);
+    index_scores(*c.pool, {.q = index.q.view().rows(b, b + 1),
+                           .k = cached.reshaped({1, keys, cached.dim(3)}),
+                           .weights = index.weights.view().rows(b, b + 1),
+                           .q_index = places,
+                           .factor = index_factor_,
+                           .scores = scores.view()});
+    return scores;
+  }
+  // One token a row: the keys and values that it chooses are put together, and attended to.
+  void attend_chosen(Context& c, const Tensor& q, const IndexQueries& index, const Tensor& out) const {
+    const std::int64_t batch = q.dim(0), count = chosen_count_, room = cache_.k.values.dim(1);
+    const Tensor ids = c.zeros(DType::i32, {batch, count});
+    std::vector<std::int32_t> numbers;  // how many keys each row chose, then rows
+    for (std::int64_t b = 0; b < batch; ++b) {
+      const std::int64_t row = rows_[static_cast<std::size_t>(b)], keys = length_of(row);
+      numbers.push_back(static_cast<std::int32_t>(std::min(keys, count)));
+      if (row < 0) continue;  // padding
+      const auto last = static_cast<std::int32_t>(keys - 1);
+      const Tensor place = c.empty(DType::i32, {1, 1});
+      copy(TensorView::of_host(&last, place.shape()), place.view());
+      choose_keys(*c.pool, {.scores = scores_of(c, index, b, place.view(), keys).view(),
+                            .count = count,
+                            .ids = ids.view().rows(b, b + 1),
+                            .first_id = static_cast<std::int32_t>(row * room)});
+    }
+    for (std::int64_t b = 0; b < batch; ++b) numbers.push_back(static_cast<std::int32_t>(b));
+    const Tensor there = c.empty(DType::i32, {2 * batch});
+    copy(TensorView::of_host(numbers.data(), there.shape()), there.view());
+    const auto gathered = [&](const TokenVectors& x) {
+      const std::int64_t width = x.values.dim(3);
+      const Tensor chosen = c.empty(x.values.dtype(), {batch, count, 1, width});
+      ragged_gather(*c.pool, {.x = x.values.view().reshaped({x.values.dim(0) * room, width}),
+                              .index = ids.view().reshaped({batch * count}),
+                              .w = {},
+                              .out = chosen.view().reshaped({batch * count, width})});
+      return chosen;
+    };
+    const Tensor k = gathered(cache_.k), v = gathered(cache_.v);
+    decode_attention(*c.pool, {.q = q.view().reshaped({batch, 1, q.dim(2), q.dim(3)}),
+                               .k = k.view(),
+                               .v = v.view(),
+                               .lengths = there.view().rows(0, batch),
+                               .rows = there.view().rows(batch, 2 * batch),
+                               .scale = options_.scale,
+                               .out = out.view().reshaped({batch, 1, q.dim(2), out.dim(3)})});
+  }
   // One token a row, in all and not only on this rank: it is the last of its row.
   void attend_one(Context& c, const Tensor& q, const TensorView& sinks, const Tensor& out) const {
     const std::int64_t batch = q.dim(0), kv_heads = cache_.k.values.dim(2), group = q.dim(2) / kv_heads;
@@ -244,7 +322,7 @@ class CacheAttentionOp : public Op {  // inputs: q [B,S,N,D], its positions [B,S
   }
   // Several, a row after the other, as their keys' numbers differ.
   void attend_some(Context& c, const Tensor& q, const Tensor& positions, const TensorView& sinks,
-                   const Tensor& out) const {
+                   const IndexQueries& index, const Tensor& out) const {
     const Tensor lse = c.empty(DType::f32, {1, q.dim(2), q.dim(1)});
     const auto row_of = [](const Tensor& x, std::int64_t i) { return x.view().rows(i, i + 1); };
     for (std::int64_t b = 0; b < q.dim(0); ++b) {
@@ -260,6 +338,13 @@ class CacheAttentionOp : public Op {  // inputs: q [B,S,N,D], its positions [B,S
       const RowVectors k = vectors_of(passes ? passing->k : cache_.k),
                        v = vectors_of(passes ? passing->v : cache_.v);
       const Tensor kv_index = key_places(c, first, keys);
+      Tensor chosen;
+      if (index.chooses) {
+        chosen = c.empty(DType::i32, {1, q.dim(1), words_of_keys(keys)});
+        choose_keys(*c.pool, {.scores = scores_of(c, index, b, row_of(positions, b), keys).view(),
+                              .count = chosen_count_,
+                              .bits = chosen.view()});
+      }
       switchyard::attention(*c.pool, {.q = row_of(q, b),
                                       .k = k.view,
                                       .v = v.view,
@@ -268,6 +353,7 @@ class CacheAttentionOp : public Op {  // inputs: q [B,S,N,D], its positions [B,S
                                       .scale = options_.scale,
                                       .window = options_.window,
                                       .chunk = options_.chunk,
+                                      .chosen = chosen.view(),
                                       .out = row_of(out, b),
                                       .lse = lse.view()});
       if (sinks.defined()) apply_sinks(*c.pool, {sinks, row_of(out, b), lse.view()});
@@ -300,16 +386,24 @@ class CacheAttentionOp : public Op {  // inputs: q [B,S,N,D], its positions [B,S
   const AttentionCache& cache_;
   std::span<const std::int64_t> rows_, tokens_;
   AttentionOptions options_;
+  std::int64_t chosen_count_ = 0;
+  float index_factor_ = 1;
 };
 
 }  // namespace
 
 void remember(Context& context, AttentionCache& cache, const Array& q, std::span<const Array> k,
-              std::span<const Array> v, const TokenPlaces& places) {
+              std::span<const Array> v, const TokenPlaces& places, const Array* index_key) {
   Store keys(context, cache, cache.k, q, k), values(context, cache, cache.v, q, v);
+  std::optional<Store> index_keys;
+  if (index_key != nullptr) {
+    CHECK(!cache.room.seen.limits() && !cache.int8, "[attention cache] an indexer of a window or of int8");
+    index_keys.emplace(context, cache, cache.index_keys, q, std::span(index_key, 1));
+  }
   const auto rows_here = static_cast<std::int64_t>(cache.lengths.size());
   keys.make_room(rows_here, cache.room.tokens());
   values.make_room(rows_here, cache.room.tokens());
+  if (index_keys) index_keys->make_room(rows_here, cache.room.tokens());
   cache.firsts.resize(cache.lengths.size());
   cache.passing.clear();
   const std::int64_t batch = keys.parts[0].dim(0);
@@ -328,6 +422,7 @@ void remember(Context& context, AttentionCache& cache, const Array& q, std::span
     if (begins.in_place()) {
       keys.add_in_place(b, tokens, row, first, length, begins);
       values.add_in_place(b, tokens, row, first, length, begins);
+      if (index_keys) index_keys->add_in_place(b, tokens, row, first, length, begins);
     } else {
       cache.passing.push_back({b, begins.during, keys.pass(b, tokens, row, first, length, begins),
                                values.pass(b, tokens, row, first, length, begins)});
@@ -359,19 +454,24 @@ void remember_of(Context& context, AttentionCache& cache, std::int64_t row, std:
     if (x->defined())
       strided_copy(*context.pool, x->view().rows(from, from + 1), x->view().rows(row, row + 1));
   }
-  for (const TokenVectors* x : {&cache.k, &cache.v})
+  for (const TokenVectors* x : {&cache.k, &cache.v, &cache.index_keys})
     copy_tokens(context, {*x, from, 0}, {*x, row, 0}, tokens - first);
 }
 
 Array attend(Context& context, AttentionCache& cache, const Array& q, const TokenPlaces& places,
-             const AttentionOptions& options, const Array* sinks) {
+             const AttentionOptions& options, const Array* sinks, const CacheChoice* choice) {
   std::vector<Array> inputs{q, in_rows_of(context, places.positions, q.sharding())};
   if (sinks != nullptr) inputs.push_back(sinks_of_heads(context, *sinks, q));
+  if (choice != nullptr) {
+    inputs.push_back(choice->index->q);
+    inputs.push_back(choice->index->weights);
+  }
   CHECK(!cache.room.seen.limits() ||
             (options.window == cache.room.seen.window && options.chunk == cache.room.seen.chunk),
         "[attention cache] window {} and chunk {}, of a cache for {} and {}", options.window, options.chunk,
         cache.room.seen.window, cache.room.seen.chunk);
-  Array attended = apply(context, std::make_shared<CacheAttentionOp>(cache, places, options), inputs).front();
+  Array attended =
+      apply(context, std::make_shared<CacheAttentionOp>(cache, places, options, choice), inputs).front();
   cache.passing.clear();
   return attended;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ops/attention.h"
+#include "ops/indexer.h"
 #include "ops/token_room.h"
 
 namespace switchyard {
@@ -38,6 +39,7 @@ struct AttentionCache {
   TokenRoom room;     // of a row
   bool int8 = false;  // in 8 bits, whatever type they come in; set before the first token
   TokenVectors k, v;
+  TokenVectors index_keys;             // of a layer with an indexer: of one head
   std::vector<std::int64_t> lengths;   // of the rows
   std::vector<std::int64_t> firsts;    // of the rows: the place of the first token that is remembered
   std::vector<PassingTokens> passing;  // between remember() and attend() of a call
@@ -68,10 +70,11 @@ std::pair<Array, Array> split_up_projection(Context& context, const Array& wkv_b
 // Puts the tokens' keys and values into the cache, with the heads that this rank's heads of q [B,S,N,D] read.
 // Each of k and v is one array [B,S,Nkv,D], or some [B,S,D] that make one head together, side by side. Rows
 // may be split as q's are, the sequence in any way. Where a row has no room for all, tokens that no token
-// sees any more give way, and a row moves down. CHECKs that rows do not get longer than their capacity;
-// Error(usage) where the rules give this rank other heads than in the calls before.
+// sees any more give way, and a row moves down. `index_key` [B,S,D] is an indexer's, or null. CHECKs that
+// rows do not get longer than their capacity; Error(usage) where the rules give this rank other heads than in
+// the calls before.
 void remember(Context& context, AttentionCache& cache, const Array& q, std::span<const Array> k,
-              std::span<const Array> v, const TokenPlaces& places);
+              std::span<const Array> v, const TokenPlaces& places, const Array* index_key = nullptr);
 
 // x [B,S,D] with whole D as the cache gives it back: itself, or through 8 bits and back. No gradient.
 Array as_remembered(Context& context, const AttentionCache& cache, const Array& x);
@@ -82,10 +85,20 @@ Array as_remembered(Context& context, const AttentionCache& cache, const Array& 
 void remember_of(Context& context, AttentionCache& cache, std::int64_t row, std::int64_t from,
                  std::int64_t tokens);
 
+// Of a layer with an indexer: how queries choose `count` of the cached keys. The keys of `index` are not read
+// but those that are cached.
+struct CacheChoice {
+  const IndexVectors* index;
+  std::int64_t count;
+};
+
 // Softmax attention of q [B,S,N,D] over the cached keys up to its own positions -> [B,S,N,Dv], with the
 // options and sinks of attention() (`balanced` is not read), whose window and chunk are those of the cache's
-// room. The tokens of q come from the remember() before, and are attended to once. No gradient.
+// room. The tokens of q come from the remember() before, and are attended to once. With a `choice` a query
+// attends to the keys that it chooses; of one token a row these are gathered, and no other is read. No
+// gradient.
 Array attend(Context& context, AttentionCache& cache, const Array& q, const TokenPlaces& places,
-             const AttentionOptions& options, const Array* sinks = nullptr);
+             const AttentionOptions& options, const Array* sinks = nullptr,
+             const CacheChoice* choice = nullptr);
 
 }  // namespace switchyard

@@ -22,6 +22,7 @@ struct AttentionShape {
   int segments = 0;    // 0: null arrays
   bool index = false;  // positions given, keys ahead of the queries by kv_length - q_length
   KeyWindow seen = {};
+  int chosen = 0;  // one key of so many is chosen, and the first; 0: all
 };
 
 constexpr AttentionShape kAttentionShapes[] = {
@@ -45,6 +46,9 @@ constexpr AttentionShape kAttentionShapes[] = {
     {2, 130, 130, 2, 1, 16, 33, true, 3, false, {50, 64}},
     {1, 70, 40, 2, 1, 8, 8, true, 0, true, {5, 16}},  // places below zero
     {1, 600, 600, 2, 1, 32, 32, true, 0, false, {300, 0}},
+    {2, 130, 130, 2, 2, 24, 16, true, 3, false, {}, 5},
+    {1, 300, 300, 2, 2, 40, 20, true, 0, false, {}, 60},  // some tiles hold no chosen key
+    {1, 20, 150, 2, 1, 17, 33, true, 0, true, {}, 7},
 };
 
 // Arguments and inputs of both passes; the backward pass is given the twin's out and lse.
@@ -53,7 +57,7 @@ struct AttentionData {
   AttentionSpec args;
   PoisonedArray q, k, v, dout, out, lse;
   reference::AttentionMagnitudes rounding;
-  std::vector<std::int32_t> q_index, kv_index, q_segment, kv_segment;
+  std::vector<std::int32_t> q_index, kv_index, q_segment, kv_segment, chosen;
 
  private:
   template <typename T>
@@ -86,6 +90,15 @@ AttentionData::AttentionData(const AttentionShape& s, DType type, std::uint32_t 
   fill(s.kv_length, 0, kv_index, kv_segment);
   if (s.index) args.q_index = q_index.data(), args.kv_index = kv_index.data();
   if (s.segments > 0) args.q_segment = q_segment.data(), args.kv_segment = kv_segment.data();
+  chosen.resize(static_cast<std::size_t>(s.batch * s.q_length * words_of_keys(s.kv_length)));
+  for (std::int64_t i = 0; s.chosen > 0 && i < s.batch * s.q_length; ++i) {
+    for (std::int64_t j = 0; j < s.kv_length; ++j) {
+      if (j > 0 && (i * 31 + j * j) % s.chosen != 0) continue;
+      std::int32_t& word = chosen[static_cast<std::size_t>(i * words_of_keys(s.kv_length) + j / 32)];
+      word = static_cast<std::int32_t>(static_cast<std::uint32_t>(word) | 1u << (j % 32));
+    }
+  }
+  if (s.chosen > 0) args.chosen = chosen.data();
   type == DType::f32 ? compute<float>() : compute<bfloat16>();
 }
 
@@ -109,7 +122,8 @@ Bound attention_bound(DType dtype, double absolute) {
 
 // Places and segments, as inputs of a case.
 Arrays mask_arrays(const AttentionData& d) {
-  return {i32_array(d.q_index), i32_array(d.kv_index), i32_array(d.q_segment), i32_array(d.kv_segment)};
+  return {i32_array(d.q_index), i32_array(d.kv_index), i32_array(d.q_segment), i32_array(d.kv_segment),
+          i32_array(d.chosen)};
 }
 
 // `masks`: the place in `in` of mask_arrays().
@@ -126,6 +140,8 @@ AttentionArgs args_of(const AttentionData& d, const Arrays& in, std::size_t mask
   if (s.q_index != nullptr) args.q_index = in[masks].view(queries), args.kv_index = in[masks + 1].view(keys);
   if (s.q_segment != nullptr)
     args.q_segment = in[masks + 2].view(queries), args.kv_segment = in[masks + 3].view(keys);
+  if (s.chosen != nullptr)
+    args.chosen = in[masks + 4].view({s.batch, s.q_length, words_of_keys(s.kv_length)});
   return args;
 }
 
@@ -189,10 +205,12 @@ std::vector<Case> attention_cases(std::uint32_t seed) {
       seed += 4;
       cases.push_back(make(std::make_shared<AttentionData>(s, dtype, seed)));
       cases.back().what = fmt::format(
-          "batch {}, {} queries of {} heads, {} keys of {} heads, widths {} and {}{}{}{}{}, seed {}", s.batch,
-          s.q_length, s.heads, s.kv_length, s.kv_heads, s.qk_dim, s.v_dim, s.causal ? ", causal" : "",
-          s.segments > 0 ? fmt::format(", {} segments", s.segments) : "", s.index ? ", positions given" : "",
-          s.seen.limits() ? fmt::format(", window {}, chunk {}", s.seen.window, s.seen.chunk) : "", seed);
+          "batch {}, {} queries of {} heads, {} keys of {} heads, widths {} and {}{}{}{}{}{}, seed {}",
+          s.batch, s.q_length, s.heads, s.kv_length, s.kv_heads, s.qk_dim, s.v_dim,
+          s.causal ? ", causal" : "", s.segments > 0 ? fmt::format(", {} segments", s.segments) : "",
+          s.index ? ", positions given" : "",
+          s.seen.limits() ? fmt::format(", window {}, chunk {}", s.seen.window, s.seen.chunk) : "",
+          s.chosen > 0 ? fmt::format(", one key of {} chosen", s.chosen) : "", seed);
     }
   }
   return cases;

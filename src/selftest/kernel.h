@@ -100,6 +100,7 @@ std::vector<Kernel> expert_gate_kernels();
 std::vector<Kernel> embedding_kernels();
 std::vector<Kernel> gemm_kernels();
 std::vector<Kernel> grouped_matmul_kernels();
+std::vector<Kernel> index_kernels();
 std::vector<Kernel> loop_kernels();  // those that are one loop
 std::vector<Kernel> packed_weight_kernels();
 std::vector<Kernel> ragged_rows_kernels();

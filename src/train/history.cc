@@ -94,7 +94,7 @@ StepMetrics step_metrics(const TrainConfig& training, const StepResult& r, doubl
   m.set("learning/moe_lb_loss", r.balance_loss);
   m.set("learning/z_loss", r.z_loss);
   m.set("learning/mtp_loss", r.prediction_loss);
-  m.set("learning/indexer_loss", 0);
+  m.set("learning/indexer_loss", r.indexer_loss);
   m.set("learning/grad_norm", r.grad_norm);
   m.set("learning/raw_grad_norm", r.raw_grad_norm);
   m.set("learning/param_norm", r.param_norm);

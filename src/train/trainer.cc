@@ -40,7 +40,7 @@ void flip_a_bit(const Parameters& parameters) {
 
 // Places of a step's losses among its sums. In a pipeline the balance loss of each MoE layer has one behind
 // them: their sum then does not depend on which layers a stage has.
-enum LossPlace : std::size_t { kLoss, kLmLoss, kZLoss, kBalanceLoss, kPredictionLoss, kLosses };
+enum LossPlace : std::size_t { kLoss, kLmLoss, kZLoss, kBalanceLoss, kPredictionLoss, kIndexerLoss, kLosses };
 
 double norm_of(const std::vector<float>& x) {
   double squares = 0;
@@ -300,6 +300,7 @@ void Trainer::accumulate(std::int64_t step, const BatchRows& batch, StepResult& 
     keep_loss(out.lm_loss, kLmLoss);
     keep_loss(out.z_loss, kZLoss);
     keep_loss(out.prediction_loss, kPredictionLoss);
+    keep_loss(out.indexer_loss, kIndexerLoss);
     if (!piped) {
       keep_loss(out.loss, kLoss);
       keep_loss(out.balance_loss, kBalanceLoss);
@@ -333,11 +334,13 @@ void Trainer::accumulate(std::int64_t step, const BatchRows& batch, StepResult& 
     if (!moe_layers.empty())
       sums[kBalanceLoss] = std::accumulate(sums.begin() + kLosses, sums.end(), 0.0) * balance_share /
                            layers_averaged(model_);
-    sums[kLoss] = sums[kLmLoss] + sums[kPredictionLoss] + sums[kBalanceLoss];
+    sums[kLoss] =
+        sums[kLmLoss] + sums[kPredictionLoss] + sums[kBalanceLoss] + sums[kIndexerLoss];
   }
   result.loss = context_.suffers(Fault::Kind::nan, "forward") ? NAN : sums[kLoss];
   result.lm_loss = sums[kLmLoss], result.z_loss = sums[kZLoss];
   result.balance_loss = sums[kBalanceLoss], result.prediction_loss = sums[kPredictionLoss];
+  result.indexer_loss = sums[kIndexerLoss];
   gather_statistics(loads, result);
   if (routing_ != nullptr) {
     StepRouting::Result routing = routing_->end_step(context_);

@@ -57,7 +57,7 @@ struct PassTotals {
 };
 
 struct StepResult {
-  double loss = 0, lm_loss = 0, balance_loss = 0, z_loss = 0, prediction_loss = 0;
+  double loss = 0, lm_loss = 0, balance_loss = 0, z_loss = 0, prediction_loss = 0, indexer_loss = 0;
   double raw_grad_norm = 0, grad_norm = 0, param_norm = 0;
   double learning_rate = 0, total_weights = 0;
   std::string bad;           // why the update was left out; "": it was not

@@ -91,6 +91,17 @@ void sort_slots(Tensor& ids, Tensor& weights) {
   }
 }
 
+// 1 for each key whose bit is set (kernels/index_keys.h), else 0: i32 [B,S,T].
+Tensor chosen_of_bits(const Tensor& bits, const Shape& shape) {
+  Tensor chosen(DType::i32, shape);
+  const std::int64_t keys = shape.back(), words = bits.shape().back();
+  for (std::int64_t i = 0; i < chosen.size(); ++i) {
+    const auto word = static_cast<std::uint32_t>(bits.data<std::int32_t>()[i / keys * words + i % keys / 32]);
+    chosen.data<std::int32_t>()[i] = static_cast<std::int32_t>(word >> (i % keys % 32) & 1u);
+  }
+  return chosen;
+}
+
 class HubCase {
  public:
   HubCase(const CaseRequest& request, const HubWeights& stored, const HubModel& model)
@@ -102,6 +113,7 @@ class HubCase {
     for (std::int64_t i = 0; i < model.layers; ++i) {
       const std::string place = fmt::format("layer {}", i);
       if (model.layer(i).experts) routing(i, place, pass, report);
+      keys(i, place, pass, report);
       hidden(i + 1, place, pass, report);
     }
     report.compare({"logits", "", "", {}, tolerance_}, pass.whole("logits"), want("logits"));
@@ -133,6 +145,13 @@ class HubCase {
     sort_slots(ids, weights);
     report.compare({name + "indices", place, "", {}, 0}, ids, want(name + "indices"));
     report.compare({name + "weights", place, "", {}, tolerance_}, weights, want(name + "weights"));
+  }
+  // Of an indexer: which keys each query attends to.
+  void keys(std::int64_t layer, const std::string& place, Gather& pass, CaseReport& report) {
+    const std::string name = fmt::format("indexer.{}.keys", layer);
+    if (!pass.contains(name)) return;
+    const Tensor wanted = want(name);
+    report.compare({name, place, "", {}, 0}, chosen_of_bits(pass.whole(name), wanted.shape()), wanted);
   }
   void gradient(const ParameterSpec& spec, Gather& pass, CaseReport& report) {
     const auto names = hub_.hub_names(spec);

@@ -205,7 +205,7 @@ class Comparison {
       tensor(fmt::format("hidden.{}", i + 1), place, "hidden states");
     }
     tensor("logits", "", "");
-    for (const char* name : {"loss", "balance_loss", "prediction_loss"}) {
+    for (const char* name : {"loss", "balance_loss", "prediction_loss", "indexer_loss"}) {
       if (want_.tensors.contains(name))
         report_.compare({name, "", "", {}, tolerance_ * kNumberShare}, got_.tensors.at(name),
                         want_.tensors.at(name));
@@ -225,6 +225,7 @@ class Comparison {
       number("loss", got.loss, want.loss);
       number("cross entropy", got.lm_loss, want.lm_loss);
       if (model_.predictions > 0) number("prediction loss", got.prediction_loss, want.prediction_loss);
+      if (model_.indexer_loss > 0) number("indexer loss", got.indexer_loss, want.indexer_loss);
       number("balance loss", got.balance_loss, want.balance_loss);
       number("gradient norm", got.raw_grad_norm, want.raw_grad_norm);
       loads(i, got, want);

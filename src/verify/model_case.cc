@@ -86,6 +86,12 @@ void gather_pass(Context& context, const ModelConfig& model, const Parameters& p
     const Stage::Block block = context.stage.block(pass.block);
     std::int64_t at = block.is_first() ? 0 : layers_of(block, model.layers).begin + 1;
     for (const Array& hidden : out.hidden) gather.put(context, fmt::format("hidden.{}", at++), hidden);
+    const std::int64_t first = layers_of(context.stage, model.layers).begin;
+    for (std::size_t i = 0; i < out.chosen_keys.size(); ++i) {
+      if (out.chosen_keys[i].defined())
+        gather.put(context, fmt::format("indexer.{}.keys", first + static_cast<std::int64_t>(i)),
+                   out.chosen_keys[i]);
+    }
     for (std::size_t i = 0; i < out.routing.size(); ++i) {
       const std::string name = fmt::format("router.{}.", out.loads[i].layer);
       gather.put(context, name + "indices", out.routing[i].ids);
@@ -95,6 +101,7 @@ void gather_pass(Context& context, const ModelConfig& model, const Parameters& p
     keep_loss("loss", out.loss);
     keep_loss("prediction_loss", out.prediction_loss);
     keep_loss("balance_loss", out.balance_loss);
+    keep_loss("indexer_loss", out.indexer_loss);
     return StageOutput{out.output, out.loss};
   };
   const Shape shape{batch.inputs.dim(0), batch.inputs.dim(1), model.emb};

@@ -96,7 +96,7 @@ std::map<std::string, double> metrics_of(const StepResult& r) {
                                            {"learning/moe_lb_loss", r.balance_loss},
                                            {"learning/z_loss", r.z_loss},
                                            {"learning/mtp_loss", r.prediction_loss},
-                                           {"learning/indexer_loss", 0.0},
+                                           {"learning/indexer_loss", r.indexer_loss},
                                            {"learning/perplexity", std::exp(r.lm_loss)},
                                            {"learning/grad_norm", r.grad_norm},
                                            {"learning/raw_grad_norm", r.raw_grad_norm},

@@ -36,6 +36,7 @@ LATENT = dict(vocab_size=256, hidden_size=64, intermediate_size=128, moe_interme
               num_attention_heads=4, num_key_value_heads=4, n_shared_experts=1, n_routed_experts=16, kv_lora_rank=32,
               q_lora_rank=40, qk_rope_head_dim=16, v_head_dim=20, qk_nope_head_dim=24, num_experts_per_tok=4,
               first_k_dense_replace=1, max_position_embeddings=512, rms_norm_eps=1e-6)
+INDEXED = dict(index_n_heads=4, index_head_dim=24, index_topk=8)
 LLAMA3 = dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=64)
 YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, beta_fast=32.0, beta_slow=1.0,
@@ -75,6 +76,10 @@ CASES = {
     "qwen3_moe, some layers dense": ("Qwen3MoeConfig", {**GROUPED, **MOE, "num_hidden_layers": 4, "head_dim": 24,
                                                         "decoder_sparse_step": 2, "mlp_only_layers": [3]}),
     "deepseek_v3 with biases": ("DeepseekV3Config", {**LATENT, "n_group": 1, "topk_group": 1, "attention_bias": True}),
+    "deepseek_v32, groups, yarn": ("DeepseekV32Config", {**LATENT, **INDEXED, "n_group": 4, "topk_group": 2,
+                                                         "rope_parameters": {**YARN, **MSCALE}}),
+    "glm_moe_dsa": ("GlmMoeDsaConfig", {**LATENT, **INDEXED, "rms_norm_eps": 1e-5, "n_group": 1, "topk_group": 1,
+                                        "rope_parameters": dict(rope_type="default", rope_theta=1e6)}),
     "glm4_moe": ("Glm4MoeConfig", {**GROUPED, **GLM, "attention_bias": True, "use_qk_norm": True}),
     "glm4_moe, no norms, no biases": ("Glm4MoeConfig", {**GROUPED, **GLM, "n_group": 4, "topk_group": 2}),
     "glm4_moe_lite": ("Glm4MoeLiteConfig", {**LATENT, "rms_norm_eps": 1e-5, "attention_bias": True,

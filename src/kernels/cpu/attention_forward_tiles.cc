@@ -335,6 +335,7 @@ class ForwardTask {
 const char* attention_refuses(const AttentionProblem& problem) {
   if (problem.args.dtype != DType::bf16) return "takes bfloat16 only";
   if (!(problem.args.scale > 0)) return "takes a positive scale only";
+  if (problem.args.chosen != nullptr) return "takes no chosen keys";
   return nullptr;
 }
 

@@ -150,6 +150,19 @@ void store_columns(float* x, std::int64_t rows, const float* factor, const HeadT
   });
 }
 
+// Sets the scores [key][query] of keys that a panel of queries did not choose to -infinity.
+void apply_choice(const AttentionSpec& a, std::int64_t batch, std::int64_t query, std::int64_t key,
+                  std::int64_t keys, Panel<float> scores) {
+  for (std::int64_t i = 0; i < std::min(kPanel, a.q_length - query); ++i) {
+    const std::int32_t* const words = a.chosen_by(batch, query + i);
+    for (std::int64_t j = 0; j < keys; ++j) {
+      const std::int64_t t = key + j;
+      if ((static_cast<std::uint32_t>(words[t / 32]) >> (t % 32) & 1u) == 0)
+        scores.x[j * scores.stride + i] = -kInfinity;
+    }
+  }
+}
+
 // Sets the scores [key][query] of a panel of queries that do not exist to -infinity.
 void apply_mask(const AttentionSpec& a, std::int64_t batch, std::int64_t query, std::int64_t key,
                 std::int64_t keys, Panel<float> scores) {
@@ -176,6 +189,7 @@ void apply_mask(const AttentionSpec& a, std::int64_t batch, std::int64_t query, 
                    score);
     }
   }
+  if (a.chosen != nullptr) apply_choice(a, batch, query, key, keys, scores);
 }
 
 // Consecutive fp32 arrays in one block of memory, each from a cache line on.

@@ -19,6 +19,7 @@ GPU_FUNCTION bool is_allowed(const AttentionSpec& a, std::int64_t batch, std::in
                              std::int64_t key) {
   const std::int64_t i = batch * a.q_length + query, j = batch * a.kv_length + key;
   if (a.q_segment != nullptr && a.q_segment[i] != a.kv_segment[j]) return false;
+  if (!a.chooses(batch, query, key)) return false;
   if (!a.causal) return true;
   const std::int32_t of_query = place_of(a.q_index, i, query), of_key = place_of(a.kv_index, j, key);
   return of_key <= of_query && of_key >= a.seen.first_visible(of_query);

@@ -126,9 +126,9 @@ __launch_bounds__(kThreads)
 bool flash_attention_takes(const AttentionProblem& p) {
   const auto aligned = [](const void* x) { return reinterpret_cast<std::uintptr_t>(x) % 16 == 0; };
   const AttentionSpec& a = p.args;
-  return a.dtype == DType::bf16 && a.qk_dim % kChunk == 0 && a.v_dim % kChunk == 0 && a.qk_dim <= 192 &&
-         a.v_dim <= 128 && a.qk_dim > 0 && a.v_dim > 0 && a.batch * a.heads <= 65535 && aligned(p.q) &&
-         aligned(p.k) && aligned(p.v) && aligned(p.out) && aligned(p.dout) && aligned(p.dq) &&
+  return a.chosen == nullptr && a.dtype == DType::bf16 && a.qk_dim % kChunk == 0 && a.v_dim % kChunk == 0 &&
+         a.qk_dim <= 192 && a.v_dim <= 128 && a.qk_dim > 0 && a.v_dim > 0 && a.batch * a.heads <= 65535 &&
+         aligned(p.q) && aligned(p.k) && aligned(p.v) && aligned(p.out) && aligned(p.dout) && aligned(p.dq) &&
          aligned(p.dk) && aligned(p.dv);
 }
 

@@ -19,6 +19,9 @@
 #include "kernels/gemm.h"
 #include "kernels/grouped_matmul.h"
 #include "kernels/head_scores.h"
+#include "kernels/index_keys.h"
+#include "kernels/index_loss.h"
+#include "kernels/index_problem.h"
 #include "kernels/int8_vectors.h"
 #include "kernels/last_tokens.h"
 #include "kernels/newton_schulz.h"
@@ -96,6 +99,17 @@ void from_int8(const Int8VectorsArgs& args);
 // head_scores.cu
 void largest_scores(const TensorView& top, const TensorView& largest);
 void scale_columns(const ScaleColumnsArgs& args);
+
+// index_keys.cu
+void index_scores(const IndexScoresArgs& args, const IndexSizes& sizes, const SeenKeys& seen);
+void index_scores_backward(const IndexScoresBackwardArgs& args, const IndexSizes& sizes);
+void choose_keys(const ChooseKeysArgs& args);
+void subtract_mean(const TensorView& x, const TensorView& y);
+
+// index_loss.cu
+void head_shares(const HeadSharesArgs& args, const IndexSizes& sizes, const SeenKeys& seen);
+void index_loss(const IndexLossArgs& args);
+void index_loss_backward(const IndexLossBackwardArgs& args);
 
 // tokens.cu
 void dense_weights(const DenseWeightsArgs& args);

@@ -28,12 +28,14 @@ inline AttentionArgs attention_args(const AttentionSpec& s, const void* q, const
           .causal = s.causal,
           .window = s.seen.window,
           .chunk = s.seen.chunk,
+          .chosen = TensorView::of_host(s.chosen, {s.batch, s.q_length, words_of_keys(s.kv_length)}),
           .out = TensorView::of_host(s.dtype, out, {s.batch, s.q_length, s.heads, s.v_dim}),
           .lse = TensorView::of_host(lse, {s.batch, s.heads, s.q_length})};
 }
 
 inline bool attention_allowed(const AttentionSpec& a, std::int64_t b, std::int64_t i, std::int64_t j) {
   if (a.q_segment && a.q_segment[b * a.q_length + i] != a.kv_segment[b * a.kv_length + j]) return false;
+  if (!a.chooses(b, i, j)) return false;
   const std::int64_t query = a.q_index ? a.q_index[b * a.q_length + i] : i;
   const std::int64_t key = a.kv_index ? a.kv_index[b * a.kv_length + j] : j;
   if (!a.causal) return true;

@@ -203,12 +203,12 @@ void read_window_of_all(const HubConfig& hub, ConfigKeys& ours) {
   if (window < hub.positive("max_position_embeddings")) ours["sliding_window_size"] = window;
 }
 
-void refuse_windows(const HubConfig& hub) {
+void refuse_windows(const HubConfig& hub, const char* kind_of_layers) {
   if (hub.flag("use_sliding_window", false))
     hub.wrong("use_sliding_window", "false; this family has no windows");
   if (!hub.has("layer_types")) return;
   for (const json& kind : hub.at("layer_types")) {
-    if (kind != "full_attention") hub.wrong("layer_types", "full_attention in every layer");
+    if (kind != kind_of_layers) hub.wrong("layer_types", fmt::format("{} in every layer", kind_of_layers));
   }
 }
 

@@ -32,8 +32,8 @@ nlohmann::json layers_that_are(const HubConfig& hub, const char* key, const char
 void read_windowed_layers(const HubConfig& hub, ConfigKeys& keys);
 // Mistral's and Mixtral's `sliding_window`, which is that of every layer.
 void read_window_of_all(const HubConfig& hub, ConfigKeys& keys);
-// Of a family that has none.
-void refuse_windows(const HubConfig& hub);
+// Of a family that has none, and one word for all its layers in layer_types.
+void refuse_windows(const HubConfig& hub, const char* kind_of_layers = "full_attention");
 
 // Keys -> config.json.
 HubJson write_common(const Config& config, const ModelConfig& model);

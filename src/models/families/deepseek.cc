@@ -124,7 +124,7 @@ void write_deepseek_v3(const Config& config, const ModelConfig& model, HubJson& 
 // Its norms have one epsilon, and no dense layer comes after one with experts.
 bool is_deepseek(const ModelConfig& model) {
   const std::vector<std::int64_t> sparse = model.moe_layers();
-  return model.latent_norm_epsilon == model.norm_epsilon && !sparse.empty() &&
+  return !model.has_indexer() && model.latent_norm_epsilon == model.norm_epsilon && !sparse.empty() &&
          sparse.front() + std::ssize(sparse) == model.depth();
 }
 bool writes_deepseek_v2(const ModelConfig& model) {
@@ -134,17 +134,17 @@ bool writes_deepseek_v3(const ModelConfig& model) {
   return is_deepseek(model) && model.moe.score != RouterScore::softmax;
 }
 
-void restate_deepseek_v3(const ModelConfig& model, Restated& restated) {
-  if (model.moe.score != RouterScore::sigmoid || model.moe.bias) return;
-  restated.keys["routed_bias"] = true;
-  restated.notices.push_back("routed_bias=false: written with a router's bias of zeros");
-}
-
 bool never_writes(const ModelConfig&) {
   return false;
 }
 
 }  // namespace
+
+void restate_router_bias(const ModelConfig& model, Restated& restated) {
+  if (model.moe.score != RouterScore::sigmoid || model.moe.bias) return;
+  restated.keys["routed_bias"] = true;
+  restated.notices.push_back("routed_bias=false: written with a router's bias of zeros");
+}
 
 void read_experts_of_deepseek3(const HubConfig& hub, const ExpertDefaults& defaults, ConfigKeys& keys) {
   read_experts(hub, false, defaults, keys);
@@ -168,7 +168,7 @@ const ModelFamily kDeepseekV3{.type = "deepseek_v3",
                               .read = read_deepseek_v3,
                               .write = write_deepseek_v3,
                               .writes = writes_deepseek_v3,
-                              .restate = restate_deepseek_v3};
+                              .restate = restate_router_bias};
 // A DeepSeek-V3 under another name: it is written as one.
 const ModelFamily kKimiK2{.type = "kimi_k2",
                           .architecture = "DeepseekV3ForCausalLM",

@@ -23,5 +23,7 @@ struct ExpertDefaults {
 // have them is for the family to say.
 void read_experts_of_deepseek3(const HubConfig& hub, const ExpertDefaults& defaults, ConfigKeys& keys);
 void write_experts_of_deepseek3(const Config& config, const ModelConfig& model, HubJson& hub);
+// Such files hold a bias of the router in any case (ModelFamily::restate).
+void restate_router_bias(const ModelConfig& model, Restated& restated);
 
 }  // namespace switchyard

@@ -61,7 +61,7 @@ void write_glm4_moe_lite(const Config& config, const ModelConfig& model, HubJson
 }
 
 bool writes_glm4_moe_lite(const ModelConfig& model) {
-  return model.moe.score == RouterScore::sigmoid &&
+  return model.moe.score == RouterScore::sigmoid && !model.has_indexer() &&
          model.latent_norm_epsilon == static_cast<float>(kLatentEpsilon);
 }
 

@@ -7,7 +7,8 @@
 //   attention.q_norm, attention.k_norm [D]
 //   attention.wq_a [M,r]  attention.q_a_norm [r]  attention.wq_b [r,N,D]              (MLA with q_lora)
 //   attention.wkv_a [M,kv_lora+rope]  attention.kv_a_norm [kv_lora]  attention.wkv_b [kv_lora,N,nope+v]
-//   attention.gate [M,N,D]                                                     (of attention's output)
+//   attention.indexer.wq_b [r,I,W]  .wk [M,W]  .k_norm, .k_norm_bias [W]  .weights [M,I]  (I heads of width
+//   W) attention.gate [M,N,D]                                                     (of attention's output)
 //   delta.query, delta.key [M,Nk,D]  delta.value, delta.gate [M,Nv,Dv]  delta.out [Nv,Dv,M]
 //   delta.strength, delta.decay [M,Nv]  delta.decay_rate, delta.decay_bias [Nv]  delta.norm [Dv]
 //   delta.query_conv, delta.key_conv [Nk,D,taps]  delta.value_conv [Nv,Dv,taps]     (gated delta net)

@@ -124,7 +124,8 @@ ConfigKeys config_from_hub(const nlohmann::json& hub_config, std::int64_t predic
   read_common(hub, keys);
   keys["decoder_block"] = family.block->name;
   family.read(hub, keys);
-  if (!keys.contains("sliding_window_size")) refuse_windows(hub);
+  if (!keys.contains("sliding_window_size"))
+    keys.contains("use_indexer") ? refuse_windows(hub, "indexed_attention") : refuse_windows(hub);
   if (keys.contains("num_experts_per_tok") && keys["num_experts_per_tok"] > keys["num_experts"])
     hub.wrong("num_experts_per_tok", "at most the number of experts");
   if (predictions > 0) {

@@ -1,0 +1,110 @@
+// DeepSeek-V3.2 (deepseek_v32) and GLM-5 (glm_moe_dsa): DeepSeek-V3 with an indexer in every layer. GLM-5's
+// indexer rotates neighbours.
+#include "models/families/deepseek.h"
+
+namespace switchyard {
+namespace {
+
+using nlohmann::json;
+
+// transformers' classes build the norms of latents with their own epsilon, whatever rms_norm_eps is.
+constexpr double kIndexedLatentEpsilon = 1e-6;
+
+void read_indexed_attention(const HubConfig& hub, bool interleaved, ConfigKeys& keys) {
+  read_rope(hub, {.latent = true, .usual_theta = 10000}, keys);
+  read_latent_attention(hub, keys);
+  keys["q_lora_rank"] = hub.positive("q_lora_rank");
+  keys["latent_norm_epsilon"] = kIndexedLatentEpsilon;
+  keys["use_indexer"] = true;
+  keys["indexer_n_heads"] = hub.positive("index_n_heads");
+  keys["indexer_head_dim"] = hub.positive("index_head_dim");
+  keys["indexer_topk"] = hub.positive("index_topk");
+  keys["indexer_rope_interleave"] = interleaved;
+  if (!hub.flag("rope_interleave", true)) hub.wrong("rope_interleave", "true");
+  if (hub.integer("moe_layer_freq", 1) != 1) hub.wrong("moe_layer_freq", "1");
+}
+
+void read_expert_layers(const HubConfig& hub, ConfigKeys& keys) {
+  if (!hub.has("mlp_layer_types")) {
+    keys["first_num_dense_layers"] = hub.integer("first_k_dense_replace", 3);
+    return;
+  }
+  const json layers = layers_that_are(hub, "mlp_layer_types", "sparse", "dense");
+  if (layers.empty()) hub.wrong("mlp_layer_types", "sparse for at least one layer");
+  keys["moe_layers"] = layers;
+}
+
+void read_deepseek_v32(const HubConfig& hub, ConfigKeys& keys) {
+  read_indexed_attention(hub, false, keys);
+  read_expert_layers(hub, keys);
+  read_experts_of_deepseek3(hub, {}, keys);
+}
+
+void read_glm_moe_dsa(const HubConfig& hub, ConfigKeys& keys) {
+  read_indexed_attention(hub, true, keys);
+  read_expert_layers(hub, keys);
+  read_experts_of_deepseek3(hub, {.groups = 1}, keys);
+  // A layer without an indexer of its own would take the keys of the layer before.
+  constexpr const char* kEach = "an indexer in every layer; shared choices are not supported";
+  if (!hub.flag("indexer_rope_interleave", true)) hub.wrong("indexer_rope_interleave", "true");
+  if (hub.integer("index_topk_freq", 1) > 1) hub.wrong("index_topk_freq", kEach);
+  if (hub.has("index_topk_pattern")) hub.wrong("index_topk_pattern", kEach);
+  if (!hub.has("indexer_types")) return;
+  for (const json& kind : hub.at("indexer_types")) {
+    if (kind != "full") hub.wrong("indexer_types", kEach);
+  }
+}
+
+void write_indexed(const Config& config, const ModelConfig& model, HubJson& hub) {
+  write_latent_attention(model, hub);
+  hub["index_n_heads"] = model.indexer_heads;
+  hub["index_head_dim"] = model.indexer_dim;
+  hub["index_topk"] = model.indexer_topk;
+  HubJson kinds = HubJson::array();
+  for (std::int64_t i = 0; i < model.layers; ++i)
+    kinds.push_back(model.layer(i).experts ? "sparse" : "dense");
+  hub["mlp_layer_types"] = kinds;
+  hub["first_k_dense_replace"] = model.moe_layers().empty() ? model.layers : model.moe_layers().front();
+  hub["moe_layer_freq"] = 1;
+  write_predictions(model, hub);
+  write_experts_of_deepseek3(config, model, hub);
+}
+
+void write_glm_moe_dsa(const Config& config, const ModelConfig& model, HubJson& hub) {
+  write_indexed(config, model, hub);
+  hub["indexer_rope_interleave"] = true;
+}
+
+bool is_indexed(const ModelConfig& model) {
+  return model.has_indexer() && model.moe.score == RouterScore::sigmoid && model.rope.interleaved &&
+         model.latent_norm_epsilon == static_cast<float>(kIndexedLatentEpsilon);
+}
+bool writes_deepseek_v32(const ModelConfig& model) {
+  return is_indexed(model) && !model.indexer_interleaved;
+}
+bool writes_glm_moe_dsa(const ModelConfig& model) {
+  return is_indexed(model) && model.indexer_interleaved;
+}
+
+}  // namespace
+
+const ModelFamily kDeepseekV32{.type = "deepseek_v32",
+                               .architecture = "DeepseekV32ForCausalLM",
+                               .block = &kDeepseekBlock,
+                               .tensors = {},
+                               .predictions = true,
+                               .read = read_deepseek_v32,
+                               .write = write_indexed,
+                               .writes = writes_deepseek_v32,
+                               .restate = restate_router_bias};
+const ModelFamily kGlmMoeDsa{.type = "glm_moe_dsa",
+                             .architecture = "GlmMoeDsaForCausalLM",
+                             .block = &kDeepseekBlock,
+                             .tensors = {},
+                             .predictions = true,
+                             .read = read_glm_moe_dsa,
+                             .write = write_glm_moe_dsa,
+                             .writes = writes_glm_moe_dsa,
+                             .restate = restate_router_bias};
+
+}  // namespace switchyard
