@@ -351,8 +351,8 @@ void read_moe(const Config& c, const Scales& scale, ModelConfig& m) {
 double eval_buffer_factor(const Config& c, const MoeExecution& run) {
   const double own = c.get_float("eval_ragged_buffer_factor");
   const bool own_rules = !c.get_string("custom_mesh_and_rule_for_eval").empty();
-  if (own > 0 || (c.get_string("compat") == "maxtext" && own_rules)) return own;
-  return run.further_passes || c.get_string("compat") == "maxtext" ? run.ragged_buffer_factor : -1;
+  if (own > 0 || (c.follows_maxtext() && own_rules)) return own;
+  return run.further_passes || c.follows_maxtext() ? run.ragged_buffer_factor : -1;
 }
 
 // A dense model keeps the defaults.

@@ -1,10 +1,10 @@
 #include "moe/block.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "moe/balance.h"
-#include "moe/combine_gradient.h"
 #include "moe/dispatch/dispatch.h"
 #include "moe/router.h"
 #include "moe/routing_tape.h"
@@ -16,15 +16,7 @@ namespace {
 
 Experts dispatch(Context& context, const DispatchCall& call) {
   const bool alone = expert_axes(context, call.config.experts).empty();
-  if (!call.execution.ring || alone) return (alone ? dispatch_ring : dispatch_all_to_all)(context, call);
-  const std::optional<float> bound = call.execution.combine_gradient_bound;
-  Experts experts = dispatch_ring(context, call);
-  if (!bound) return experts;
-  return [&context, experts, bound] {
-    DispatchResult result = experts();
-    result.y = round_gradient(context, result.y, *bound);
-    return result;
-  };
+  return (call.execution.ring || alone ? dispatch_ring : dispatch_all_to_all)(context, call);
 }
 
 DispatchResult run_dense(Context& context, const DispatchCall& call) {
@@ -59,7 +51,7 @@ DispatchResult in_chunks(Context& context, const DispatchCall& call) {
     return dispatch(context, {call.config,
                               call.execution,
                               x[i],
-                              {always_keep(ids[i]), always_keep(weights[i])},
+                              {always_keep(ids[i]), always_keep(weights[i]), call.routing.all_used},
                               call.weights,
                               want});
   };
@@ -81,6 +73,18 @@ DispatchResult in_chunks(Context& context, const DispatchCall& call) {
   }
   all.y = concat_sequence(context, parts);
   return all;
+}
+
+// Parts of a sequence of `length` tokens that MaxText runs a layer in where its buffer would overflow: so many that
+// a part needs no larger buffer dropless.
+std::int64_t parts_of_overflow(const Context& context, const MoeConfig& config, const MoeExecution& execution,
+                               std::int64_t length) {
+  const double ranks = context.mesh->product(expert_axes(context, config.experts));
+  auto parts = static_cast<std::int64_t>(
+      std::ceil(static_cast<double>(execution.token_chunks) * ranks / execution.ragged_buffer_factor));
+  parts = std::min(parts, length);
+  while (length % parts != 0) ++parts;
+  return parts;
 }
 
 }  // namespace
@@ -116,16 +120,18 @@ MoeOutput moe_block(Context& context, const MoeConfig& config, const MoeExecutio
   out.routing = route(context, config, out.logits, bias, step, layer, first_row, replayed);
   if (execution.tape) execution.tape->record(context, step, layer, first_row, out.logits, bias, out.routing);
   const Array local_segments = reshard(context, segments, Sharding{{tokens.dims[0], tokens.dims[1]}, {}});
-  if (execution.balance_weight > 0) {
-    out.balance_loss =
-        balance_loss(context, config, execution, out.logits, bias, out.routing, local_segments);
-  }
   DispatchResult result;
   {
     const PhaseMark mark(context.comm->position(), "dispatch");
     result = in_chunks(context, {config, execution, x, out.routing, weights, x_in.sharding()});
   }
   out.y = result.y;
+  if (execution.balance_weight > 0) {
+    MoeExecution as_run = execution;
+    if (execution.balance.by_parts && result.passes > 1)
+      as_run.token_chunks = parts_of_overflow(context, config, execution, x.info().local[1]);
+    out.balance_loss = balance_loss(context, config, as_run, out.logits, bias, out.routing, local_segments);
+  }
 
   out.load.layer = layer;
   out.load.passes = result.passes;

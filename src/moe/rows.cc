@@ -275,10 +275,10 @@ std::vector<std::int64_t> read_rows_per_expert(Context& context, const Array& id
 }
 
 RowPlan plan_rows(Context& context, const Array& ids, std::int64_t first, std::int64_t count,
-                  std::int64_t experts, std::int64_t capacity, DropPolicy policy) {
+                  std::int64_t experts, std::int64_t capacity, DropPolicy policy, bool all_used) {
   const Array counts = always_keep(apply_one(context, std::make_shared<CountIdsOp>(first, count), {ids}));
   const std::int64_t all = ids.tensor().size(), slots = ids.shape().back();
-  if (count == experts &&
+  if (count == experts && all_used &&
       (capacity < 0 || capacity >= all))  // how many rows there are is known without looking
     return plan_kept_rows(context, ids, first, counts, all);
   const Tensor host = read_back(context, counts.tensor(), "rows per expert", [&] {

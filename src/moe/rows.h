@@ -21,7 +21,7 @@ std::int64_t buffer_rows(double factor, std::int64_t tokens, std::int64_t slots,
 
 // Plan of the rows of experts [first, first + count), of `experts`, among `ids` [..., K]; rows are dropped
 // beyond `capacity` (-1: none). How many rows there are is read back from the device ("rows per expert"),
-// unless they are all rows of `ids`.
+// unless they are all rows of `ids`, none of which is -1 then (`all_used`).
 struct RowPlan {
   Array rows;                   // i32 [R]: row number (token·K + slot) at each sorted position
   Array tokens;                 // i32 [R]: rows / K
@@ -31,7 +31,7 @@ struct RowPlan {
   std::int64_t routed = 0;      // rows of these experts, those that found no room too
 };
 RowPlan plan_rows(Context& context, const Array& ids, std::int64_t first, std::int64_t count,
-                  std::int64_t experts, std::int64_t capacity, DropPolicy policy);
+                  std::int64_t experts, std::int64_t capacity, DropPolicy policy, bool all_used = true);
 // The same where it is known what is kept: kept [count] i32, `rows` in all. Of each expert the first
 // `skipped` [count] i32 rows, where given, are passed over.
 RowPlan plan_kept_rows(Context& context, const Array& ids, std::int64_t first, const Array& kept,

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "moe/combine_gradient.h"
 #include "moe/dispatch/passes.h"
 #include "moe/expert_mlp.h"
 #include "ops/basic.h"
@@ -89,9 +90,10 @@ DispatchResult run_rows(Context& context, const DispatchCall& call, const Ring& 
                  late ? Array() : gather_row_weights(context, ring.weights, plan), local);
   ArrayInfo like = call.x.info();
   like.local = local_shape(*context.mesh, like.shape, ring.gathered);
-  const Array partial =
-      combine_rows(context, rows, plan, like, partial_output(ring.gathered, local, ring.experts),
-                   late ? ring.weights : Array());
+  Array partial = combine_rows(context, rows, plan, like, partial_output(ring.gathered, local, ring.experts),
+                               late ? ring.weights : Array());
+  if (execution.combine_gradient_bound && !ring.experts.empty())
+    partial = round_gradient(context, partial, *execution.combine_gradient_bound);
 
   DispatchResult result{partial, std::vector<double>(static_cast<std::size_t>(config.experts), 0.0),
                         ring.experts};
@@ -142,7 +144,8 @@ DispatchResult run_ring(Context& context, const DispatchCall& call, Ring ring) {
         execution.further_passes ? -1
                                  : buffer_rows(execution.ragged_buffer_factor, tokens, config.slots, ranks);
     const RowPlan plan =
-        plan_rows(context, ring.ids, ring.first, ring.here, config.experts, capacity, execution.drop_policy);
+        plan_rows(context, ring.ids, ring.first, ring.here, config.experts, capacity, execution.drop_policy,
+                  call.routing.all_used);
     result = run_rows(context, call, ring, plan);
     result.shard_load = static_cast<double>(plan.routed);
   }
