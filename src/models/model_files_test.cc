@@ -82,7 +82,8 @@ TEST_F(ReferenceModelFiles, AsTheyStandAreTheModelsOfOurs) {
   // Scout as published has other numbers than the reference's constants of Llama 3.1.
   const std::map<std::string, std::string> differs = {{"llama4-17b-16e", "rope_factor"}};
   const std::vector<std::string> names = config_names("models");
-  for (const auto& [name, keys] : reference_models().items()) {
+  const nlohmann::json models = reference_models();
+  for (const auto& [name, keys] : models.items()) {
     if (!std::binary_search(names.begin(), names.end(), name) || name == "deepseek-custom") continue;
     SCOPED_TRACE(name);
     const std::string path = written(name, keys);
@@ -96,8 +97,9 @@ TEST_F(ReferenceModelFiles, AsTheyStandAreTheModelsOfOurs) {
 
 TEST_F(ReferenceModelFiles, AreTheTextDecoderOfModelsThatSeeAndHear) {
   const auto notices = [](const std::string& argument) {
+    const Config config = Config::from_args(std::vector{argument});
     std::string all;
-    for (const std::string& line : Config::from_args(std::vector{argument}).notices()) all += line + "\n";
+    for (const std::string& line : config.notices()) all += line + "\n";
     return all;
   };
   for (const std::string name :
