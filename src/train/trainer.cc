@@ -159,16 +159,12 @@ void Trainer::trace_routing(std::shared_ptr<StepRouting> routing) {
 }
 
 Trainer::UnderRules::UnderRules(Trainer& trainer, const AxisRules& rules)
-    : trainer_(trainer),
-      rules_(trainer.context_.rules),
-      buffer_factor_(trainer.model_.moe_execution.ragged_buffer_factor) {
+    : trainer_(trainer), rules_(trainer.context_.rules) {
   trainer_.moved_ = trainer_.parameters_.under(trainer_.context_, rules);
   trainer_.context_.rules = &rules;
-  trainer_.model_.moe_execution.ragged_buffer_factor = -1;
 }
 
 Trainer::UnderRules::~UnderRules() {
-  trainer_.model_.moe_execution.ragged_buffer_factor = buffer_factor_;
   trainer_.context_.rules = rules_;
   trainer_.moved_.reset();
 }

@@ -85,8 +85,7 @@ class Trainer {
   Tensor logits(const BatchRows& batch);
 
   // While alive, evaluate() and logits() run under `rules`, on weights that were moved to where these want
-  // them, and without a cap on rows (as in the reference); step() must not be called. Weights of training
-  // stay where they are. Made and ended by all ranks at once; `rules` must outlive it.
+  // them; step() must not be called. Weights of training stay where they are. Made and ended by all ranks at once; `rules` must outlive it.
   class UnderRules {
    public:
     UnderRules(Trainer& trainer, const AxisRules& rules);
@@ -97,7 +96,6 @@ class Trainer {
    private:
     Trainer& trainer_;
     const AxisRules* const rules_;  // of the training
-    const double buffer_factor_;
   };
 
   // From now on steps record experts, or replay recorded ones; their error is step()'s. Evaluations do not.
