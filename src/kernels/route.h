@@ -60,7 +60,9 @@ void route(ThreadPool& pool, const RouteArgs& args);
 // order of the tokens.
 struct RouteBackwardArgs {
   RoutingRule rule;
-  TensorView logits, bias, choices, ids, weights;  // as in RouteArgs
+  TensorView logits, bias;  // as in RouteArgs
+  TensorView choices = {};
+  TensorView ids, weights;
   TensorView dweights;                    // [B,S,K] f32
   TensorView dlogits;                     // [B,S,E] f32, overwritten
   TensorView dbias;                       // [E] f32, overwritten; undefined: not wanted

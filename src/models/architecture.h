@@ -99,6 +99,8 @@ struct Architecture {
   KeyWindow seen_in(const LayerSpec& spec) const {
     return {.window = spec.windowed ? window : 0, .chunk = spec.unrotated ? 0 : chunk};
   }
+  // Tokens of a chunk, counted from the beginning of a document; MaxText counts from that of the row.
+  std::int64_t chunk_of_documents() const { return compat ? 0 : chunk; }
   // Layers and prediction layers, which are numbered on.
   std::int64_t depth() const { return static_cast<std::int64_t>(layer_specs.size()); }
   // The numbers of the layers with experts, ascending; prediction layers are among them.

@@ -32,6 +32,31 @@ Array place(Context& context, const Tensor& own, std::int64_t rows) {
   return make_leaf(block, shape, sharding, false);
 }
 
+// Whether a document begins elsewhere than at the beginning of its row, so that chunks of the two differ.
+bool is_packed(const Batch& batch) {
+  const auto positions = batch.inputs_position.span<std::int32_t>(),
+             segments = batch.inputs_segmentation.span<std::int32_t>();
+  const auto length = static_cast<std::size_t>(batch.inputs.dim(1));
+  for (std::size_t i = 0; i < positions.size(); ++i) {
+    if (segments[i] != 0 && positions[i] != static_cast<std::int32_t>(i % length)) return true;
+  }
+  return false;
+}
+
+// Segments with another number for each chunk of a document; 0 stays 0.
+Tensor chunk_segments_of(const Batch& batch, std::int64_t chunk) {
+  const Tensor result = Tensor::zeros(DType::i32, batch.inputs.shape());
+  const auto positions = batch.inputs_position.span<std::int32_t>(),
+             segments = batch.inputs_segmentation.span<std::int32_t>(), numbers = result.span<std::int32_t>();
+  const auto length = static_cast<std::size_t>(batch.inputs.dim(1));
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    if (segments[i] == 0) continue;
+    const bool follows = i % length != 0 && segments[i] == segments[i - 1] && positions[i] % chunk != 0;
+    numbers[i] = follows ? numbers[i - 1] : static_cast<std::int32_t>(i % length) + 1;
+  }
+  return result;
+}
+
 // The embedding in the dtype of activations; undefined on a stage without it.
 Array table_of(Context& c, const ModelConfig& m, const Parameters& parameters) {
   return parameters.contains("embedding") ? cast(c, parameters["embedding"], m.dtype) : Array();
@@ -65,6 +90,7 @@ class LayerRuns {
     const RopeTables& rope;           // of layers that rotate
     const RopeTables& query_factors;  // of the others
     const Array& segments;
+    const Array& chunk_segments;  // DeviceBatch
     const TokenPlaces& places;
   };
   LayerRuns(Context& context, const ModelConfig& model, const Parameters& parameters,
@@ -86,6 +112,7 @@ class LayerRuns {
     before_ = context_.memory.in_use();
     context_.comm->position().layer = i;
     RematRegion region(context_, policy_);
+    const bool chunked = tokens_.chunk_segments.defined() && model_.seen_in(model_.layer(i)).chunk > 0;
     LayerCall call{
         context_,
         model_,
@@ -93,9 +120,10 @@ class LayerRuns {
         fmt::format("layers.{}.", i),
         model_.layer(i),
         model_.layer(i).unrotated ? tokens_.query_factors : tokens_.rope,
-        tokens_.segments,
+        chunked ? tokens_.chunk_segments : tokens_.segments,
         options_.caches == nullptr ? nullptr : &options_.caches->layers[static_cast<std::size_t>(i)],
         &tokens_.places};
+    call.chunks_in_segments = chunked;
     HeadScores scores;
     scores.layer = i;
     if (options_.head_scores) call.scores = &scores;
@@ -179,13 +207,16 @@ OwnRows own_rows(const Context& context, const Shape& shape) {
   return {begin, begin + local_shape(*context.mesh, shape, sharding)[0], sharding.dims[0]};
 }
 
-DeviceBatch place_own_rows(Context& context, const Batch& own, std::int64_t rows, std::int64_t predictions) {
+DeviceBatch place_own_rows(Context& context, const Batch& own, std::int64_t rows, std::int64_t predictions,
+                           std::int64_t chunk) {
   const auto placed = [&](const Tensor& x) { return place(context, x, rows); };
   DeviceBatch result{placed(own.inputs),  placed(own.inputs_position),      placed(own.inputs_segmentation),
                      placed(own.targets), placed(own.targets_segmentation), {}};
   for (const Batch& further : further_batches(own, predictions))
     result.further.push_back(
         {placed(further.inputs), placed(further.targets), placed(further.targets_segmentation)});
+  if (chunk > 0 && !context.abstract() && is_packed(own))
+    result.chunk_segments = placed(chunk_segments_of(own, chunk));
   return result;
 }
 
@@ -214,7 +245,10 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
   ForwardResult result;
   const Shape shape{batch.inputs.shape()[0], batch.inputs.shape()[1], m.emb};
   const Sharding layout = block_sharding(*c.rules, shape);
-  const Array segments = constrain(c, batch.segments, {"segment_ids_batch", "activation_norm_length"});
+  const auto segments_of = [&](const Array& x) {
+    return x.defined() ? constrain(c, x, {"segment_ids_batch", "activation_norm_length"}) : x;
+  };
+  const Array segments = segments_of(batch.segments), chunk_segments = segments_of(batch.chunk_segments);
   const Array positions = reshard(c, batch.positions, attention_tokens(c, m, shape[0], shape[1]));
   TokenPlaces places{positions, {}, {}, true};
   if (options.caches != nullptr) {
@@ -233,7 +267,7 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
 
   const Stage::Block block = c.stage.block(options.block);
   const Array table = block.is_first() || block.is_last() ? table_of(c, m, parameters) : Array();
-  LayerRuns runs(c, m, parameters, options, {rope, query_factors, segments, places}, result);
+  LayerRuns runs(c, m, parameters, options, {rope, query_factors, segments, chunk_segments, places}, result);
   if (options.draft_of.defined()) {
     const Array drafted = runs.run(m.layers, [&](const LayerCall& call) {
       return prediction_input(call, table, batch.inputs, options.draft_of);

@@ -17,6 +17,9 @@ namespace switchyard {
 struct DeviceBatch {
   Array inputs, positions, segments, targets, target_segments;
   std::vector<FurtherTokens> further;  // of each prediction layer
+  // Segments that end with the chunks of their documents, for layers that attend within chunks; undefined where
+  // places of the rows say the same.
+  Array chunk_segments = {};
 };
 // `predictions`: for how many prediction layers.
 DeviceBatch place_batch(Context& context, const Batch& whole, std::int64_t predictions = 0);
@@ -28,9 +31,10 @@ struct OwnRows {
   Axes axes;
 };
 OwnRows own_rows(const Context& context, const Shape& shape);
-// A batch of `rows` rows, of which this rank gives its own.
+// A batch of `rows` rows, of which this rank gives its own. `chunk`: tokens of a chunk, counted from the beginning of
+// each document; 0: no layer attends within chunks, or they are counted from the beginning of the row.
 DeviceBatch place_own_rows(Context& context, const Batch& own, std::int64_t rows,
-                           std::int64_t predictions = 0);
+                           std::int64_t predictions = 0, std::int64_t chunk = 0);
 
 struct ForwardOptions {
   std::int64_t step = 0;       // for random routing

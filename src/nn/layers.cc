@@ -28,7 +28,8 @@ Sharding heads_sharding(const Context& c, const ModelConfig& m, const Shape& sha
 
 AttentionOptions attention_options(const LayerCall& call) {
   const ModelConfig& m = call.model;
-  const KeyWindow seen = m.seen_in(call.layer);
+  KeyWindow seen = m.seen_in(call.layer);
+  if (call.chunks_in_segments) seen = {.window = seen.chunk, .chunk = 0};  // no key of a chunk is further back
   return {.scale = static_cast<float>(m.attention_scale),
           .balanced = m.balanced_context,
           .window = seen.window,

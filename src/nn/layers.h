@@ -23,7 +23,8 @@ struct LayerCall {
   // Of generation, else null: what attention remembers of the tokens before, and where these stand.
   AttentionCache* cache = nullptr;
   const TokenPlaces* places = nullptr;
-  HeadScores* scores = nullptr;  // where the layer's largest scores go; null: they are not asked for
+  bool chunks_in_segments = false;  // the layer's chunks end segments, so that places need not tell them
+  HeadScores* scores = nullptr;     // where the layer's largest scores go; null: they are not asked for
   // Of a layer with an indexer: where its loss goes, and the keys that it chose where it did not choose all;
   // null: not asked for.
   Array* indexer_loss = nullptr;

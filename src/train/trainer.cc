@@ -277,7 +277,8 @@ void Trainer::accumulate(std::int64_t step, const BatchRows& batch, StepResult& 
     auto phase = timer_.scope("forward");
     const PhaseMark mark(context_.comm->position(), "forward");
     const DeviceBatch placed =
-        place_own_rows(context_, own.micro[static_cast<std::size_t>(i)], rows, model_.predictions);
+        place_own_rows(context_, own.micro[static_cast<std::size_t>(i)], rows, model_.predictions,
+                       model_.chunk_of_documents());
     ForwardOptions options;
     options.step = step * config_.accumulation + i / config_.stage_microbatches;
     options.first_row = i % config_.stage_microbatches * rows;
@@ -493,7 +494,8 @@ void Trainer::forward_only(const ModelConfig& model, const OwnBatch& batch, Forw
     options.block = pass.block;
     options.input = input;
     const ForwardResult out = forward(context_, model, moved_ ? *moved_ : parameters_,
-                                      place_own_rows(context_, own, batch.rows, 0), options);
+                                      place_own_rows(context_, own, batch.rows, 0, model_.chunk_of_documents()),
+                                      options);
     use(out);
     return StageOutput{out.output, out.loss};
   });

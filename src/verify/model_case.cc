@@ -86,7 +86,7 @@ void gather_pass(Context& context, const ModelConfig& model, const Parameters& p
     const Stage::Block block = context.stage.block(pass.block);
     std::int64_t at = block.is_first() ? 0 : layers_of(block, model.layers).begin + 1;
     for (const Array& hidden : out.hidden) gather.put(context, fmt::format("hidden.{}", at++), hidden);
-    const std::int64_t first = layers_of(context.stage, model.layers).begin;
+    const std::int64_t first = layers_of(block, model.layers).begin;
     for (std::size_t i = 0; i < out.chosen_keys.size(); ++i) {
       if (out.chosen_keys[i].defined())
         gather.put(context, fmt::format("indexer.{}.keys", first + static_cast<std::int64_t>(i)),
