@@ -114,7 +114,7 @@ TEST_F(ReferenceModelFiles, AreTheTextDecoderOfModelsThatSeeAndHear) {
   EXPECT_EQ(notices("model_name=qwen3-30b-a3b").find("text decoder"), std::string::npos);
   // Of a command line, and of a file that describes no model, they ask for what is not built.
   for (const std::string key : {"use_multimodal", "use_audio", "use_mrope"}) {
-    EXPECT_NE(refusal(key + "=true").find(key + "=True is planned"), std::string::npos)
+    EXPECT_NE(refusal(key + "=true").find(key + "=true is planned"), std::string::npos)
         << refusal(key + "=true");
     EXPECT_NE(refusal(written("run", {{key, true}})).find(key), std::string::npos);
   }
