@@ -34,7 +34,6 @@ struct ModelNotBuilt {
 constexpr std::string_view kWeaver =
     "a mixture of transformers, whose second half makes images, beside the one for text";
 constexpr ModelNotBuilt kModels[] = {
-    {"deepseek3.2-671b", "", "use_indexer=true, an indexer that chooses the keys of each query"},
     {"deepseek4-284b", "deepseek4"},
     {"deepseek4-tiny", "deepseek4"},
     {"gemma-2b", "gemma"},
