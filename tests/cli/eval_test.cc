@@ -112,8 +112,14 @@ TEST_F(Evaluating, TheSameFiguresOnAnyMesh) {
        {Arguments{"ranks=4", "ici_expert_parallelism=4"}, Arguments{"ranks=2", "ici_tensor_parallelism=2"},
         Arguments{"ranks=4", "ici_expert_parallelism=2", "use_ring_of_experts=true",
                   "ici_fsdp_parallelism=2"},
-        Arguments{"ranks=2", "ici_pipeline_parallelism=2"}, Arguments{"per_device_batch_size=3"}})
+        Arguments{"ranks=2", "ici_pipeline_parallelism=2"}, Arguments{"per_device_batch_size=3"},
+        Arguments{"ranks=4", "ici_expert_parallelism=4", "ragged_buffer_factor=0.3"},
+        Arguments{"ranks=4", "ici_expert_parallelism=4", "eval_ragged_buffer_factor=0.3",
+                  "moe_dropless_fallback=layer"}})
     expect_near(eval(how + layout), one);
+  const json capped =
+      eval(how + Arguments{"ranks=4", "ici_expert_parallelism=4", "eval_ragged_buffer_factor=0.3"});
+  EXPECT_GT(std::abs(capped["nats_per_token"].get<double>() - one["nats_per_token"].get<double>()), 1e-4);
 }
 
 // Blocks of a GGUF file are multiplied as they are, and say what float32 weights say.

@@ -23,6 +23,8 @@ const std::vector<std::string> kStrategies{
     "",  // ragged all-to-all
     "use_ring_of_experts=true",
     "ragged_buffer_factor=64",
+    "ragged_buffer_factor=0.6 moe_dropless_fallback=layer",
+    "ragged_buffer_factor=1 moe_dropless_fallback=layer use_ring_of_experts=true",
     "num_moe_token_chunks=2",
     "num_moe_token_chunks=2 use_ring_of_experts=true",
     "num_moe_emb_chunks=2",
