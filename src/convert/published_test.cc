@@ -107,6 +107,11 @@ json deepseek3() {
   return config;
 }
 
+json deepseek32() {
+  return changed(deepseek3(), json::parse(R"({"architectures":["DeepseekV32ForCausalLM"],"index_head_dim":128,
+      "index_n_heads":64,"index_topk":2048,"model_type":"deepseek_v32"})"));
+}
+
 json kimi_k2() {
   json config =
       changed(deepseek3(), json::parse(R"({"bos_token_id":163584,"eos_token_id":163585,"model_type":"kimi_k2",
@@ -320,6 +325,7 @@ std::map<std::string, Published> published() {
           {"DeepSeek-V2-Lite", {deepseek2_lite(), 5291, 15'706'484'224, "deepseek2-16b"}},
           {"DeepSeek-V2", {deepseek2(), 29102, 235'741'434'880, "deepseek2-236b", "n_routing_groups"}},
           {"DeepSeek-V3", {deepseek3(), 45395, 671'026'419'200, "deepseek3-671b", "n_routing_groups"}},
+          {"DeepSeek-V3.2", {deepseek32(), 45700, 671'877'944'064, "deepseek3.2-671b", "n_routing_groups"}},
           {"Kimi-K2", {kimi_k2(), 69975, 1'026'408'232'448, "kimi-k2-1t"}},
           {"GLM-4.5", {glm45(92, 5120, json::object()), 44189, 352'797'829'024, "glm-4.5-355b"}},
           {"GLM-4.5-Air",
@@ -423,7 +429,12 @@ TEST(Published, WhatIsNotComputedHereIsNamed) {
       {changed(qwen, {{"layer_types", {"full_attention", "sliding_attention"}}}), "layer_types"},
       {changed(deepseek2(), {{"moe_layer_freq", 2}}), "moe_layer_freq"},
       {changed(deepseek2(), {{"topk_method", "noaux_tc"}}), "topk_method"},
-      {changed(deepseek3(), {{"model_type", "deepseek_v32"}}), "model_type"},
+      {changed(deepseek3(), {{"model_type", "deepseek_v4"}}), "model_type"},
+      {changed(deepseek3(), {{"model_type", "deepseek_v32"}}), "index_n_heads"},
+      {changed(deepseek32(), {{"model_type", "glm_moe_dsa"}, {"indexer_types", {"full", "shared"}}}),
+       "indexer_types"},
+      {changed(deepseek32(), {{"model_type", "glm_moe_dsa"}, {"index_topk_freq", 4}}), "index_topk_freq"},
+      {changed(deepseek32(), {{"layer_types", {"full_attention"}}}), "layer_types"},
       {changed(deepseek3(), {{"n_group", nullptr}}), "n_group"},
       {with_rope({{"type", "linear"}, {"factor", 4.0}}), "rope_type"},
       {with_rope({{"rope_type", "dynamic"}, {"factor", 4.0}}), "rope_type"}};

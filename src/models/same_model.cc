@@ -30,12 +30,14 @@ std::map<std::string, json> model_keys_of_stored(const json& resolved, const std
   }
   take(*find_key("compat"));
   if (resolved.value("use_random_routing", json()) == true) take(*find_key("init_weights_seed"));
-  // How rows travel is no part of the model.
+  // How rows travel and how an indexer learns is no part of the model.
   for (const char* key :
-       {"expert_shard_attention_option", "shard_exp_on_fsdp", "use_ring_of_experts", "num_moe_token_chunks",
-        "num_moe_emb_chunks", "moe_dispatch_no_expert_sharding", "sparse_matmul", "ragged_buffer_factor",
-        "ragged_drop_policy", "capacity_factor", "routed_bias_update_rate", "moe_dropless_fallback",
-        "eval_ragged_buffer_factor", "log_required_ragged_buffer_factor", "moe_log_max_load_ratio"}) {
+       {"indexer_loss_scaling_factor", "indexer_sparse_training", "expert_shard_attention_option",
+        "shard_exp_on_fsdp", "use_ring_of_experts", "num_moe_token_chunks", "num_moe_emb_chunks",
+        "moe_dispatch_no_expert_sharding", "sparse_matmul", "ragged_buffer_factor", "ragged_drop_policy",
+        "capacity_factor", "routed_bias_update_rate", "moe_dropless_fallback", "eval_ragged_buffer_factor",
+        "log_required_ragged_buffer_factor", "moe_log_max_load_ratio", "moe_use_megatron_seq_aux_loss",
+        "moe_quantize_combine_bwd_method", "log_moe_bias_norms"}) {
     keys.erase(key);
   }
   if (resolved.value("routed_score_func", json()) == "sigmoid" && resolved.contains("norm_topk_prob"))

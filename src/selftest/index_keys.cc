@@ -417,11 +417,11 @@ std::vector<Case> subtract_mean_cases(std::uint32_t seed) {
 }  // namespace
 
 std::vector<Kernel> index_kernels() {
-  return {{"index_scores", "gemm", index_scores_cases},
-          {"index_scores_backward", "gemm", index_scores_backward_cases},
+  return {{"index_scores", nullptr, index_scores_cases},
+          {"index_scores_backward", nullptr, index_scores_backward_cases},
           {"choose_keys", nullptr, choose_keys_cases},
-          {"head_shares", "gemm", head_shares_cases<false>},
-          {"head_shares_of_chosen", "gemm", head_shares_cases<true>},
+          {"head_shares", nullptr, head_shares_cases<false>},
+          {"head_shares_of_chosen", nullptr, head_shares_cases<true>},
           {"index_loss", nullptr, index_loss_cases<false>},
           {"index_loss_of_chosen", nullptr, index_loss_cases<true>},
           {"index_loss_backward", nullptr, index_loss_backward_cases<false>},

@@ -110,6 +110,33 @@ TEST(HubConfig, Deepseek3) {
   EXPECT_EQ(config_from_hub(kimi)["n_routing_groups"], -1);
 }
 
+TEST(HubConfig, Deepseek32AndGlm5HaveIndexers) {
+  json config = deepseek3();
+  config.update(json{{"model_type", "deepseek_v32"},
+                     {"index_n_heads", 16},
+                     {"index_head_dim", 24},
+                     {"index_topk", 8},
+                     {"layer_types", {"indexed_attention", "indexed_attention", "indexed_attention"}},
+                     {"mlp_layer_types", {"dense", "sparse", "sparse"}}});
+  auto ours = config_from_hub(config);
+  const std::map<std::string, json> expected = {{"use_indexer", true},
+                                                {"indexer_n_heads", 16},
+                                                {"indexer_head_dim", 24},
+                                                {"indexer_topk", 8},
+                                                {"indexer_rope_interleave", false},
+                                                {"latent_norm_epsilon", 1e-6},
+                                                {"moe_layers", json::array({1, 2})},
+                                                {"n_routing_groups", 4}};
+  for (const auto& [key, value] : expected) EXPECT_EQ(ours[key], value) << key;
+  config["model_type"] = "glm_moe_dsa";
+  EXPECT_EQ(config_from_hub(config)["indexer_rope_interleave"], true);
+  config["indexer_types"] = {"full", "full", "shared"};
+  expect_refused(config, "indexer_types");
+  config.erase("indexer_types");
+  config["q_lora_rank"] = nullptr;
+  expect_refused(config, "q_lora_rank");
+}
+
 TEST(HubConfig, Deepseek2Groups) {
   json config = deepseek3();
   config.update(json{{"model_type", "deepseek_v2"},
