@@ -110,7 +110,7 @@ TEST_F(Convert, FusedTensorsAreTheSameBitsAgain) {
 // Llama 4 as it is published: the decoder's settings in text_config, `language_model.` before its names, and
 // beside them a part that sees images. It is the model that its decoder alone is.
 TEST_F(Convert, DecodersOfModelsThatSeeImages) {
-  const std::string alone = golden("llama4-tiny");
+  const std::string alone = golden("llama4-unrotated-tiny");
   const Finished there = run({"convert", alone, "ours", "--verify"});
   EXPECT_EQ(there.status, 0) << there.err;
   EXPECT_NE(there.out.find("the same bits"), std::string::npos) << there.out;
@@ -119,8 +119,8 @@ TEST_F(Convert, DecodersOfModelsThatSeeImages) {
 
   std::map<std::string, Tensor> tensors{{"vision_model.a.weight", Tensor::zeros(DType::f32, {3, 4})},
                                         {"multi_modal_projector.b.weight", Tensor::zeros(DType::f32, {5})}};
-  for (const auto& [name, tensor] : tensors_of("llama4-tiny")) tensors["language_model." + name] = tensor;
-  save("llama4-tiny", tensors);
+  for (const auto& [name, tensor] : tensors_of("llama4-unrotated-tiny")) tensors["language_model." + name] = tensor;
+  save("llama4-unrotated-tiny", tensors);
   std::ofstream(path("model/config.json"))
       << nlohmann::json{{"model_type", "llama4"}, {"text_config", read_json_file(alone + "/config.json")}};
   const Finished nested = run({"convert", "model", "again", "--verify"});
