@@ -50,7 +50,7 @@ void expect_pass(const fs::path& stored, const Keys& keys) {
 }
 
 TEST(EmulatedGpu, HubCasesPass) {
-  for (const char* name : {"qwen3moe-tiny", "deepseek3-tiny", "gptoss-tiny", "llama4-unrotated-tiny", "qwen3next-tiny",
+  for (const char* name : {"qwen3moe-tiny", "deepseek3-tiny", "deepseek32-tiny", "gptoss-tiny", "qwen3next-tiny",
                            "qwen2moe-tiny", "olmoe-clip-tiny", "llama4-unrotated-tiny"})
     expect_pass(kGolden / "hf" / name, {});
   expect_pass(kGolden / "hf/qwen3moe-tiny",
