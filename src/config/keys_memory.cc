@@ -33,7 +33,6 @@ std::vector<KeyDeclaration> memory_keys() {
       tensor_key("moe_mlpwi_1", "up projection of the experts"),
       tensor_key("moe_mlpwo", "down projection of the experts"),
       tensor_key("moe_x_sorted", "rows as they come to the experts, after all gathers and sends"),
-      inert(tensor_key("moe_routing_maps", "where rows go, which is always kept here:")),
       tensor_key("query_proj", "query projection"),
       tensor_key("key_proj", "key projection"),
       tensor_key("value_proj", "value projection"),

@@ -12,7 +12,6 @@ std::vector<KeyDeclaration> other_model_keys() {
   add("of models that see images and videos, which are not built",
       {{"train_image_column", "image"},
        {"eval_image_column", "image"},
-       {"vision_encoder_block", ""},
        {"freeze_vision_encoder_params", true},
        {"dtype_mm", "float32"},
        {"remat_policy_for_vit", "minimal"},

@@ -114,6 +114,45 @@ struct Outcome {
   std::vector<std::vector<Tensor>> biases;  // per step, per MoE layer [E]
 };
 
+// One of a run's evaluations of its own batch: keys that say how, and the loss by whether the weights are the first
+// or the last ones.
+struct Evaluation {
+  std::string name;
+  Config config;
+  ModelConfig model;
+  std::map<std::string, double> stored, losses;  // of "initial" and "final"
+};
+
+std::vector<Evaluation> evaluations_of(const nlohmann::json& run, const std::map<std::string, nlohmann::json>& keys,
+                                       const CaseRequest& request, const Tensor& inputs, CaseReport& report) {
+  std::vector<Evaluation> evaluations;
+  const nlohmann::json stored = run.value("evaluations", nlohmann::json::object());
+  for (const auto& [name, result] : stored.value("initial", nlohmann::json::object()).items()) {
+    std::map<std::string, nlohmann::json> with = keys;
+    for (const auto& [key, value] : result.at("keys").items()) with[key] = value;
+    Config config = case_config(std::move(with), request, inputs.dim(0), inputs.dim(1), report);
+    ModelConfig model = model_config(config);
+    Evaluation evaluation{name, std::move(config), std::move(model), {}, {}};
+    for (const auto& [when, all] : stored.items())
+      evaluation.stored[when] = all.at(name).at("evaluation/loss").get<double>();
+    evaluations.push_back(std::move(evaluation));
+  }
+  return evaluations;
+}
+
+// On the weights of `trainer`, which stays as it is.
+double loss_of(const Evaluation& evaluation, Context& context, Trainer& trainer, const Batch& batch) {
+  Trainer own(context, evaluation.model, trainer.config(), Parameters(trainer.parameters()));
+  std::optional<AxisRules> rules;
+  std::optional<Trainer::UnderRules> layout;
+  if (!evaluation.config.is_none("custom_mesh_and_rule_for_eval")) {
+    rules.emplace(evaluation.config.axis_rules_for_eval(), *context.mesh);
+    layout.emplace(own, *rules);
+  }
+  const Trainer::EvalResult result = own.evaluate(batch);
+  return result.loss_sum / result.targets;
+}
+
 class RunCase {
  public:
   RunCase(const CaseRequest& request, const HubModel& hub, const nlohmann::json& results, CaseReport& report)
@@ -150,6 +189,14 @@ class RunCase {
                         want.get<double>());
       }
       if (!biases.is_null()) compare_biases(i, biases.at(i), outcome.biases[i]);
+    }
+  }
+
+  void compare_evaluations(std::span<const Evaluation> evaluations) {
+    for (const Evaluation& evaluation : evaluations) {
+      for (const auto& [when, loss] : evaluation.stored)
+        report_.compare({fmt::format("{} evaluation {}", when, evaluation.name), "", "metrics", {}, tolerance_},
+                        evaluation.losses.at(when), loss);
     }
   }
 
@@ -244,6 +291,7 @@ CaseReport verify_training_run(const CaseRequest& request) {
   std::map<std::string, nlohmann::json> keys = run["config"];
   keys["compat"] = run.contains("maxtext_version") ? "maxtext" : std::string(kCompat202608);
   keys["ranks"] = run["devices"];
+  std::vector<Evaluation> evaluations = evaluations_of(run, keys, request, inputs, report);
   const Config config = case_config(std::move(keys), request, inputs.dim(0), inputs.dim(1), report);
   ModelConfig model = model_config(config);
   const TrainConfig train = train_config(config, model, mesh_from_config(config).axis_size("stage"));
@@ -264,6 +312,13 @@ CaseReport verify_training_run(const CaseRequest& request) {
     Parameters parameters = hub.create(context);
     gather_pass(context, hub.model(), parameters, batch, gather);
     Trainer trainer(context, hub.model(), train, std::move(parameters));
+    const auto evaluate = [&](const char* when) {
+      for (Evaluation& evaluation : evaluations) {
+        const double loss = loss_of(evaluation, context, trainer, batch);
+        if (context.comm->rank() == 0) evaluation.losses[when] = loss;
+      }
+    };
+    evaluate("initial");
     for (std::size_t i = 0; i < steps; ++i) {
       const StepResult result = trainer.step(static_cast<std::int64_t>(i), batch);
       auto biases = router_biases(trainer);
@@ -271,11 +326,13 @@ CaseReport verify_training_run(const CaseRequest& request) {
       outcome.steps.push_back(result);
       outcome.biases.push_back(std::move(biases));
     }
+    evaluate("final");
     gather_weights(trainer, gather);
   });
   RunCase results_case(request, hub, results, report);
   results_case.compare_first_pass(files, gather);
   results_case.compare_steps(outcome);
+  results_case.compare_evaluations(evaluations);
   results_case.compare_final(gather);
   report_disagreements(gather, report);
   return report;
