@@ -39,6 +39,8 @@ std::vector<Architecture> models() {
   Architecture latent = routed;
   latent.mla = true;
   latent.rope.type = "yarn";
+  Architecture indexed = latent;
+  indexed.indexer_heads = indexed.indexer_dim = indexed.indexer_topk = 4;
   Architecture drawn = routed;
   drawn.moe.random_routing = true;
   Architecture clamped = routed;
@@ -61,7 +63,7 @@ std::vector<Architecture> models() {
   Architecture predicting = routed;
   predicting.predictions = 1;
   predicting.layer_specs.push_back(routed.layer_specs.back());
-  return {dense, routed, latent, drawn, clamped, chunked, delta, predicting};
+  return {dense, routed, latent, indexed, drawn, clamped, chunked, delta, predicting};
 }
 
 void change(bool& value) {

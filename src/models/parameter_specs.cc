@@ -61,10 +61,10 @@ void indexer_specs(const ModelConfig& m, const std::string& p, SpecList& list) {
   const std::size_t first = list.specs().size();
   list.projection(p + "wq_b", {m.q_lora, m.indexer_heads, m.indexer_dim}, {"q_lora", "q_heads", "kv"},
                   m.q_lora);
-  list.projection(p + "wk", {m.emb, m.indexer_dim}, {"embed", "kv"}, m.emb);
+  list.projection(p + "wk", {m.emb, m.indexer_dim}, {"embed_attn", "kv"}, m.emb);
   list.add(p + "k_norm", {m.indexer_dim}, {""}, Initializer::ones, 0);
   list.bias(p + "k_norm_bias", {m.indexer_dim}, {""});
-  list.projection(p + "weights", {m.emb, m.indexer_heads}, {"embed", "q_heads"}, m.emb);
+  list.projection(p + "weights", {m.emb, m.indexer_heads}, {"embed_attn", "q_heads"}, m.emb);
   list.specs().back().dtype = DType::f32;  // as the reference has it
   // Without a loss it is left as it is; the reference's optimizer decays it.
   for (std::size_t i = first; i < list.specs().size(); ++i) {

@@ -18,7 +18,7 @@ Tensor segments_of_documents() {
                                                             1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3});
 }
 
-const std::vector<Mesh>& meshes() {
+const std::vector<Mesh>& indexer_meshes() {
   static const std::vector<Mesh> all{Mesh({{"data", 2}}), Mesh({{"context", 3}}), Mesh({{"tensor", 4}}),
                                      Mesh({{"data", 2}, {"context", 2}, {"tensor", 2}})};
   return all;
@@ -26,7 +26,7 @@ const std::vector<Mesh>& meshes() {
 // Of `dims` dims on those meshes: batch, sequence, and heads in the third dim where `heads` says so.
 std::vector<Sharding> layouts(std::size_t dims, bool heads) {
   std::vector<Sharding> all;
-  for (const Mesh& mesh : meshes()) {
+  for (const Mesh& mesh : indexer_meshes()) {
     Sharding s = replicated(dims);
     if (mesh.axis_size("data") > 1) s.dims[0] = {"data"};
     if (mesh.axis_size("context") > 1) s.dims[1] = {"context"};
@@ -57,7 +57,7 @@ TEST(Gradients, IndexerLossOverAllKeys) {
                                            {0.3f, 2.0});
                        },
                    .inputs = loss_inputs(),
-                   .meshes = meshes(),
+                   .meshes = indexer_meshes(),
                    .step = 1e-3});
 }
 
@@ -69,7 +69,7 @@ TEST(Gradients, IndexerLossOverChosenKeys) {
              return index_loss(c, scores, in[3], in[4], in[5], chosen_of_scores(c, scores, 4), {0.3f, 2.0});
            },
        .inputs = loss_inputs(),
-       .meshes = meshes(),
+       .meshes = indexer_meshes(),
        .step = 1e-3});
 }
 
@@ -105,11 +105,11 @@ TEST(Indexer, ChoosesTheKeysOfTheLargestScores) {
       bits |= 1u << t;
     want.push_back(static_cast<std::int32_t>(bits));
   }
-  for (std::size_t m = 0; m < meshes().size(); ++m) {
+  for (std::size_t m = 0; m < indexer_meshes().size(); ++m) {
     for (const bool at_once : {false, true}) {
-      Gathered gathered(meshes()[m]);
+      Gathered gathered(indexer_meshes()[m]);
       on_mesh(
-          meshes()[m],
+          indexer_meshes()[m],
           [&](Context& c) {
             std::vector<Array> in;
             for (const TestInput& input : inputs)
@@ -126,7 +126,7 @@ TEST(Indexer, ChoosesTheKeysOfTheLargestScores) {
       const Tensor got = gathered.get("chosen");
       for (std::size_t i = 0; i < want.size(); ++i)
         EXPECT_EQ(static_cast<std::int32_t>(got.data<float>()[i]), want[i])
-            << meshes()[m].to_string() << " query " << i;
+            << indexer_meshes()[m].to_string() << " query " << i;
     }
   }
 }
@@ -155,14 +155,14 @@ TEST(Gradients, AttentionToChosenKeys) {
                     {random_tensor({kBatch, kLength, kHeads, 3}, 3), layouts(4, true)},
                     {segments_of_documents(), layouts(2, false)},
                     {some_bits(), layouts(3, false)}},
-         .meshes = meshes()});
+         .meshes = indexer_meshes()});
   }
 }
 
 TEST(Gradients, SubtractMean) {
   check_gradients({.function = [](Context& c, std::span<const Array> in) { return subtract_mean(c, in[0]); },
                    .inputs = {{random_tensor({kBatch, kLength, 7}, 1), layouts(3, false)}},
-                   .meshes = meshes()});
+                   .meshes = indexer_meshes()});
 }
 
 }  // namespace

@@ -98,6 +98,10 @@ UpdateConfig update_config(const Config& c, const ModelConfig& model) {
 
 TrainConfig train_config(const Config& c, const ModelConfig& model, int stages) {
   pipeline_repeats(c, stages);
+  if (stages > 1 && model.trains_indexer_alone())
+    fail_usage(
+        "[pipeline] indexer_sparse_training=false: a stage has no gradient to give to the one before where "
+        "indexers learn alone; set ici_pipeline_parallelism=1 or indexer_sparse_training=true");
   TrainConfig t;
   t.update = update_config(c, model);
   t.schedule.type = c.get_string("lr_schedule_type");

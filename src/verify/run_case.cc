@@ -126,8 +126,9 @@ struct Evaluation {
 std::vector<Evaluation> evaluations_of(const nlohmann::json& run, const std::map<std::string, nlohmann::json>& keys,
                                        const CaseRequest& request, const Tensor& inputs, CaseReport& report) {
   std::vector<Evaluation> evaluations;
-  const nlohmann::json stored = run.value("evaluations", nlohmann::json::object());
-  for (const auto& [name, result] : stored.value("initial", nlohmann::json::object()).items()) {
+  const nlohmann::json none = nlohmann::json::object();
+  const nlohmann::json stored = run.value("evaluations", none), initial = stored.value("initial", none);
+  for (const auto& [name, result] : initial.items()) {
     std::map<std::string, nlohmann::json> with = keys;
     for (const auto& [key, value] : result.at("keys").items()) with[key] = value;
     Config config = case_config(std::move(with), request, inputs.dim(0), inputs.dim(1), report);

@@ -52,6 +52,17 @@ std::map<std::string, FamilyCase> family_cases() {
       {"moe_layer_freq", 2}, {"scoring_func", "softmax"}, {"topk_method", "greedy"}};
   Json later = latent;
   later.update({{"norm_topk_prob", true}, {"routed_scaling_factor", 1.5}});
+  Json indexed = latent;
+  indexed.update({{"q_lora_rank", 40}, {"index_n_heads", 4}, {"index_head_dim", 24}, {"index_topk", 8}});
+  std::vector<Unknown> of_indexed = third;
+  of_indexed.push_back({"rope_interleave", false});
+  of_indexed.push_back({"layer_types", {"full_attention", "full_attention"}});
+  of_indexed.push_back({"mlp_layer_types", {"dense", "dense"}});
+  std::vector<Unknown> of_shared = of_indexed;
+  of_shared.push_back({"indexer_types", {"full", "shared"}});
+  of_shared.push_back({"index_topk_freq", 4});
+  of_shared.push_back({"index_topk_pattern", "FS"});
+  of_shared.push_back({"indexer_rope_interleave", false});
   return {
       {"llama", {Json::object(), {part, types, use}}},
       {"mistral", {Json::object(), {bias, part, types, use}}},
@@ -89,6 +100,8 @@ std::map<std::string, FamilyCase> family_cases() {
          {"norm_topk_prob", true}}}},
       {"deepseek_v3", {latent, third}},
       {"kimi_k2", {latent, third}},
+      {"deepseek_v32", {indexed, of_indexed}},
+      {"glm_moe_dsa", {indexed, of_shared}},
       {"glm4_moe", {later, {too_much, types, use, {"scoring_func", "softmax"}}}},
       {"glm4_moe_lite",
        {later,
