@@ -56,7 +56,7 @@ struct Training {
 };
 
 // Some steps on one batch.
-Training trained(const Arguments& more, int count) {
+Training trained_with_indexer(const Arguments& more, int count) {
   const Config config = Config::from_args(indexed_model(more));
   const Mesh mesh = mesh_from_config(config);
   const ModelConfig model = model_config(config);
@@ -82,7 +82,7 @@ Training trained(const Arguments& more, int count) {
   return training;
 }
 
-double difference(const Tensor& a, const Tensor& b) {
+double largest_difference(const Tensor& a, const Tensor& b) {
   double most = 0;
   for (std::int64_t i = 0; i < a.size(); ++i)
     most = std::max(
@@ -96,7 +96,7 @@ bool is_of_indexer(const std::string& name) {
 
 TEST(IndexerTraining, AloneItMovesNothingElse) {
   for (const char* layout : {"ranks=1", "ranks=2"}) {
-    const Training training = trained({"indexer_loss_scaling_factor=0.5", layout}, 2);
+    const Training training = trained_with_indexer({"indexer_loss_scaling_factor=0.5", layout}, 2);
     for (const StepResult& step : training.steps) {
       EXPECT_EQ(step.lm_loss, 0);
       EXPECT_GT(step.indexer_loss, 0);
@@ -104,26 +104,26 @@ TEST(IndexerTraining, AloneItMovesNothingElse) {
     }
     for (const auto& [name, weight] : training.before) {
       if (is_of_indexer(name))
-        EXPECT_GT(difference(weight, training.after.at(name)), 1e-4) << name;
+        EXPECT_GT(largest_difference(weight, training.after.at(name)), 1e-4) << name;
       else
-        EXPECT_EQ(difference(weight, training.after.at(name)), 0) << name;
+        EXPECT_EQ(largest_difference(weight, training.after.at(name)), 0) << name;
     }
   }
 }
 
 TEST(IndexerTraining, BesideTheModelItMovesOnlyItself) {
-  const Training with = trained({"indexer_loss_scaling_factor=0.5", "indexer_sparse_training=true"}, 1),
-                 without = trained({}, 1);
+  const Training with = trained_with_indexer({"indexer_loss_scaling_factor=0.5", "indexer_sparse_training=true"}, 1),
+                 without = trained_with_indexer({}, 1);
   EXPECT_EQ(with.steps[0].lm_loss, without.steps[0].lm_loss);
   EXPECT_GT(with.steps[0].indexer_loss, 0);
   EXPECT_EQ(without.steps[0].indexer_loss, 0);
   EXPECT_NEAR(with.steps[0].loss, with.steps[0].lm_loss + with.steps[0].indexer_loss, 1e-6);
   for (const auto& [name, weight] : with.after) {
     if (is_of_indexer(name)) {
-      EXPECT_GT(difference(weight, without.after.at(name)), 1e-4) << name;
-      EXPECT_EQ(difference(with.before.at(name), without.after.at(name)), 0) << name;  // without a loss
+      EXPECT_GT(largest_difference(weight, without.after.at(name)), 1e-4) << name;
+      EXPECT_EQ(largest_difference(with.before.at(name), without.after.at(name)), 0) << name;  // without a loss
     } else {
-      EXPECT_EQ(difference(weight, without.after.at(name)), 0) << name;
+      EXPECT_EQ(largest_difference(weight, without.after.at(name)), 0) << name;
     }
   }
 }
@@ -139,7 +139,7 @@ TEST(IndexerTraining, LossFallsAsTheGradientSays) {
       more.push_back(rest.substr(0, rest.find(' ')));
       rest = rest.size() > more.back().size() ? rest.substr(more.back().size() + 1) : "";
     }
-    const Training training = trained(more, 2);
+    const Training training = trained_with_indexer(more, 2);
     const StepResult &first = training.steps[0], &second = training.steps[1];
     const double expected = first.learning_rate * first.raw_grad_norm * first.raw_grad_norm;
     EXPECT_GT(expected, 1e-5) << layout;
