@@ -120,7 +120,7 @@ TEST(Config, RefusesWhatIsPlanned) {
   for (const char* argument :
        {"moba=true", "ici_sequence_parallelism=2", "dcn_diloco_parallelism=-1", "mtp_eval_target_module=1",
         "checkpoint_is_quantized=True", "dataset_type=tfds", "use_2d_fsdp_sharding=true", "quantization=int8",
-        "dropout_rate=0.1", "use_dpo=1", "decoder_block=gemma", "rope_use_scale=false"}) {
+        "dropout_rate=0.1", "use_dpo=1", "decoder_block=gemma"}) {
     const std::string problem = problem_of({argument});
     const std::string name = std::string(argument).substr(0, std::string(argument).find('='));
     EXPECT_MENTIONS(problem, name, "planned, not built yet");
