@@ -171,7 +171,7 @@ std::vector<OtherModel> other_models() {
           one(kDeepseekModel, "beta_slow", 2),
           one(kDeepseekModel, "mtp_num_layers", 1),
           one(kPredictingModel, "mtp_num_layers", 2),
-          one(kPredictingModel, "mtp_own_norm", true),
+          one(kPredictingModel, "mtp_own_norm", false),
           one(kDeepseekModel, "mscale", 0.5),
           one(kDeepseekModel, "max_position_embeddings", 64),
           flipped(kDeepseekModel, "rope_interleave"),

@@ -403,13 +403,13 @@ TEST_F(ConvertPredictions, ACopyThatIsNoneIsRefused) {
   refuse({"model"}, {own_ + "shared_head.head.weight", "lm_head.weight"});
 }
 
-// A run's prediction layers read the model's final norm, which each of them is written with.
+// Prediction layers that read the model's final norm, which each of them is written with.
 TEST_F(ConvertPredictions, OfARun) {
   const Finished trained =
       run(Arguments{"train"} + tiny_model() +
           Arguments{"decoder_block=deepseek", "attention_type=mla", "kv_lora_rank=8", "qk_nope_head_dim=8",
                     "qk_rope_head_dim=4", "v_head_dim=8", "norm_topk_prob=true", "routed_score_func=sigmoid",
-                    "routed_bias=true", "mtp_num_layers=2", "use_qk_clip=true", "qk_clip_threshold=0.01",
+                    "routed_bias=true", "mtp_num_layers=2", "mtp_own_norm=false", "use_qk_clip=true", "qk_clip_threshold=0.01",
                     "steps=2", "enable_checkpointing=true", "max_position_embeddings=4096"});
   ASSERT_EQ(trained.status, 0) << trained.err;
   const Finished done = run({"convert", "out/run", "exported", "--verify"});
