@@ -410,6 +410,30 @@ void ConfigBuilder::complete_rules() {
   if (config_.get_bool("shard_exp_on_fsdp")) entry.source = "shard_exp_on_fsdp=true";
 }
 
+// No shell expands a ~ in a file.
+void ConfigBuilder::expand_home() {
+  for (const char* name : {"base_output_directory", "data_path", "load_parameters_path", "load_full_state_path",
+                           "metrics_file", "tokenizer_path", "routing_record", "routing_replay",
+                           "custom_mesh_and_rule", "custom_mesh_and_rule_for_eval"}) {
+    const Config::Entry& entry = config_.entry(name);
+    const std::string path = config_.get_string(name);
+    std::string expanded;
+    for (std::size_t at = 0; at < path.size(); ++at) {
+      const bool begins = at == 0 || (path[at - 1] == ':' && std::string_view(name) == "data_path"),
+                 home = begins && path[at] == '~' && (at + 1 == path.size() || path[at + 1] == '/');
+      if (!home) {
+        expanded += path[at];
+        continue;
+      }
+      const char* const folder = std::getenv("HOME");
+      if (folder == nullptr)
+        fail_usage("[config] {}={}: ~ means the folder that HOME names, which is not set", name, path);
+      expanded += folder;
+    }
+    if (expanded != path) config_.set(name, expanded, entry.source);
+  }
+}
+
 void ConfigBuilder::derive_names() {
   if (config_.is_none("run_name")) {
     config_.set("run_name", config_.get_string("model_name") + "_" + time_stamp(), "<model>_<time>");
@@ -527,6 +551,7 @@ Config ConfigBuilder::build() {
   apply_model_file();
   apply_user_keys();
   merge_rules();
+  expand_home();
   derive_mesh_file();
   apply_mesh_file();
   apply_mesh_file_for_eval();

@@ -50,6 +50,7 @@ class ConfigBuilder {
   void apply_mesh_file_for_eval();
   void complete_rules();
   nlohmann::json completed(const nlohmann::json& rules) const;
+  void expand_home();
   void derive_names();
   void derive_block();
   void derive_llama3_scaling();

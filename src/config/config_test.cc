@@ -116,6 +116,16 @@ TEST(Config, RefusesWrongValuesInOneLine) {
   EXPECT_MENTIONS(problem_of({"steps=1", "stray"}), "key=value", "stray");
 }
 
+TEST(Config, ATildeIsTheHomeFolder) {
+  const std::string home = std::getenv("HOME") == nullptr ? "" : std::getenv("HOME");
+  ::setenv("HOME", "/home/me", 1);
+  const Config config = config_of({"data_path=~/texts:b~/c:~/d", "base_output_directory=~", "metrics_file=a/~/b"});
+  EXPECT_EQ(config.get_string("data_path"), "/home/me/texts:b~/c:/home/me/d");
+  EXPECT_EQ(config.get_string("base_output_directory"), "/home/me");
+  EXPECT_EQ(config.get_string("metrics_file"), "a/~/b");
+  ::setenv("HOME", home.c_str(), 1);
+}
+
 TEST(Config, RefusesWhatIsPlanned) {
   for (const char* argument :
        {"moba=true", "ici_sequence_parallelism=2", "dcn_diloco_parallelism=-1", "mtp_eval_target_module=1",

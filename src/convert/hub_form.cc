@@ -46,9 +46,9 @@ class Rewriter {
   void leave_compat() {
     if (model_.moe.weights_include_bias)
       fail_usage(
-          "[convert] compat=maxtext, model_name={}: no Hugging Face form; the experts' weights hold the "
+          "[convert] compat={}, model_name={}: no Hugging Face form; the experts' weights hold the "
           "router's bias",
-          model_.name);
+          form_.config.get_string("compat"), model_.name);
     set("compat", "none");
     form_.same_bits = model_.moe.experts == 0;
     if (!model_.mla && model_.attention_scale == 1.0) {

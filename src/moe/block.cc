@@ -118,6 +118,7 @@ MoeOutput moe_block(Context& context, const MoeConfig& config, const MoeExecutio
   const Tensor replayed =
       execution.tape ? execution.tape->replay(context, step, layer, first_row, out.logits.info()) : Tensor();
   out.routing = route(context, config, out.logits, bias, step, layer, first_row, replayed);
+  out.routing.all_used = !execution.tape || execution.tape->uses_all_slots();
   if (execution.tape) execution.tape->record(context, step, layer, first_row, out.logits, bias, out.routing);
   const Array local_segments = reshard(context, segments, Sharding{{tokens.dims[0], tokens.dims[1]}, {}});
   DispatchResult result;

@@ -97,7 +97,7 @@ struct MoeWeights {
 struct Routing {
   Array ids;      // i32 [B,S,K]; -1: the slot goes to no expert
   Array weights;  // f32 [B,S,K]
-  bool all_used = true;  // no id of this rank is -1
+  bool all_used = true;  // no id is -1
 };
 
 // Counts of one layer's forward. Summed over all ranks of the run they are the global counts: a rank that

@@ -112,10 +112,8 @@ Routing route(Context& context, const MoeConfig& config, const Array& logits, co
   std::vector<Array> inputs{logits};
   if (bias.defined()) inputs.push_back(bias);
   const Tensor choices = replayed.defined() ? to_device(context.memory, replayed) : Tensor();
-  const bool looked_at = replayed.defined() && !replayed.abstract() && !replayed.view().on_gpu();
-  const bool all_used = !looked_at || std::ranges::count(replayed.span<std::int32_t>(), kUnusedSlot) == 0;
   auto out = apply(context, std::make_shared<RouteOp>(config, step, layer, first_row, choices), inputs);
-  return {always_keep(out[0]), always_keep(out[1]), all_used};
+  return {always_keep(out[0]), always_keep(out[1])};
 }
 
 }  // namespace switchyard

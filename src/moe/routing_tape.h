@@ -14,11 +14,12 @@ class RoutingTape {
  public:
   virtual ~RoutingTape() = default;
   // This rank's block of the choices to make, i32 [B,S,K] laid out as the tokens of `logits`, of the host or
-  // the device; undefined when the router is to choose, as it is for tokens whose first one is -1. kUnusedSlot
-  // (kernels/route.h), of the host only, is a slot that goes to no expert.
+  // the device; undefined when the router is to choose, as it is for tokens whose first one is -1.
   // `step` counts batches, and their first row is `first_row` of the step's.
   virtual Tensor replay(const Context& context, std::int64_t step, std::int64_t layer, std::int64_t first_row,
                         const ArrayInfo& logits) = 0;
+  // False where some slots of its choices are kUnusedSlot (kernels/route.h) and go to no expert.
+  virtual bool uses_all_slots() const { return true; }
   // What the router saw, and the choices made: `logits` f32 [B,S,E], `bias` f32 [E] or undefined.
   virtual void record(Context& context, std::int64_t step, std::int64_t layer, std::int64_t first_row,
                       const Array& logits, const Array& bias, const Routing& routing) = 0;

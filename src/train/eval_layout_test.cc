@@ -111,12 +111,12 @@ TEST(EvaluationLayout, OfAPipelineAndWithEarlyGathers) {
                    "ep-as-cp");
 }
 
-// As in the reference: rows are dropped in training only, where evaluations have rules of their own.
+// Under compat=maxtext: rows are dropped in training only, where evaluations have rules of their own.
 TEST(EvaluationLayout, DropsNoRows) {
   const Keys layout{"ranks=4", "ici_expert_parallelism=4", "ici_fsdp_parallelism=1"};
   Keys keys = tiny(kMixtral);
   keys.insert(keys.end(), layout.begin(), layout.end());
-  keys.insert(keys.end(), {"custom_mesh_and_rule_for_eval=ep-as-cp", "learning_rate=0"});
+  keys.insert(keys.end(), {"custom_mesh_and_rule_for_eval=ep-as-cp", "learning_rate=0", "compat=maxtext"});
   const Losses dropless = losses_of(keys);
   keys.push_back("ragged_buffer_factor=0.3");
   const Losses capped = losses_of(keys);

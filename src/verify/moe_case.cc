@@ -92,6 +92,7 @@ class StoredChoices : public RoutingTape {
   Tensor replay(const Context& context, std::int64_t, std::int64_t, std::int64_t, const ArrayInfo& logits) override {
     return block_of(context, choices_, Sharding{{logits.sharding.dims[0], logits.sharding.dims[1], {}}, {}});
   }
+  bool uses_all_slots() const override { return false; }
   void record(Context&, std::int64_t, std::int64_t, std::int64_t, const Array&, const Array&,
               const Routing&) override {}
 

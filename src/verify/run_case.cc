@@ -134,8 +134,11 @@ std::vector<Evaluation> evaluations_of(const nlohmann::json& run, const std::map
     Config config = case_config(std::move(with), request, inputs.dim(0), inputs.dim(1), report);
     ModelConfig model = model_config(config);
     Evaluation evaluation{name, std::move(config), std::move(model), {}, {}};
-    for (const auto& [when, all] : stored.items())
-      evaluation.stored[when] = all.at(name).at("evaluation/loss").get<double>();
+    for (const auto& [when, all] : stored.items()) {  // evaluation/loss has the balance loss in it
+      const nlohmann::json& metrics = all.at(name);
+      evaluation.stored[when] = metrics.at("evaluation/total_loss").get<double>() /
+                                metrics.at("evaluation/total_weights").get<double>();
+    }
     evaluations.push_back(std::move(evaluation));
   }
   return evaluations;
