@@ -79,6 +79,10 @@ const ModelKeys kDeepseekModel = kMixtralModel + ModelKeys{{"decoder_block", "de
 const ModelKeys kEnvyModel =
     kMixtralModel + ModelKeys{{"decoder_block", "envy"}, {"interleave_moe_layer_step", 3}};
 
+const ModelKeys kIndexedModel = kDeepseekModel + ModelKeys{{"use_indexer", true},
+                                                          {"indexer_n_heads", 2},
+                                                          {"indexer_head_dim", 8},
+                                                          {"indexer_topk", 3}};
 const ModelKeys kPredictingModel = kDeepseekModel + ModelKeys{{"mtp_num_layers", 1}};
 
 struct OtherModel {
@@ -170,6 +174,10 @@ std::vector<OtherModel> other_models() {
           one(kDeepseekModel, "beta_fast", 16),
           one(kDeepseekModel, "beta_slow", 2),
           one(kDeepseekModel, "mtp_num_layers", 1),
+          {kDeepseekModel, "use_indexer", kIndexedModel},
+          one(kIndexedModel, "indexer_head_dim", 16),
+          one(kIndexedModel, "indexer_topk", 4),
+          flipped(kIndexedModel, "indexer_rope_interleave"),
           one(kPredictingModel, "mtp_num_layers", 2),
           one(kPredictingModel, "mtp_own_norm", false),
           one(kDeepseekModel, "mscale", 0.5),

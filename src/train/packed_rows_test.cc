@@ -50,6 +50,12 @@ Batch batch_of(const std::vector<Documents>& rows) {
   return batch;
 }
 
+Words joined(std::initializer_list<Words> lists) {
+  Words all;
+  for (const Words& words : lists) all.insert(all.end(), words.begin(), words.end());
+  return all;
+}
+
 StepResult step_on(const Batch& batch, const Words& keys) {
   Words arguments{"base_emb_dim=32",
                   "base_num_decoder_layers=2",
@@ -83,14 +89,9 @@ StepResult step_on(const Batch& batch, const Words& keys) {
   return result;
 }
 
-const Words kMixtral{"decoder_block=mixtral"};
-const Words kLlama4{"decoder_block=llama4", "chunk_attn_window_size=4", "nope_layer_interval=2",
-                    "shared_experts=1", "interleave_moe_layer_step=1"};
-
-Words operator+(Words a, const Words& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
+const Words kPackedMixtral{"decoder_block=mixtral"};
+const Words kPackedLlama4{"decoder_block=llama4", "chunk_attn_window_size=4", "nope_layer_interval=2",
+                          "shared_experts=1", "interleave_moe_layer_step=1"};
 
 void expect_same_step(const StepResult& a, const StepResult& b) {
   EXPECT_EQ(a.total_weights, b.total_weights);
@@ -104,7 +105,7 @@ TEST(PackedRows, PaddingChangesNothing) {
   for (const Words& keys :
        {Words{"per_device_batch_size=2"}, Words{"moe_use_megatron_seq_aux_loss=true",
                                                 "routed_score_func=sigmoid", "per_device_batch_size=2"}}) {
-    const StepResult without = step_on(full, kMixtral + keys);
+    const StepResult without = step_on(full, joined({kPackedMixtral, keys}));
     EXPECT_GT(without.balance_loss, 0);
     for (const Words& layout :
          {Words{"ranks=1", "per_device_batch_size=4"},
@@ -112,14 +113,16 @@ TEST(PackedRows, PaddingChangesNothing) {
           Words{"ranks=4", "per_device_batch_size=1", "ici_fsdp_parallelism=2", "ici_expert_parallelism=2"},
           Words{"ranks=2", "per_device_batch_size=2", "ici_pipeline_parallelism=2"}}) {
       SCOPED_TRACE(layout.back());
-      const StepResult with = step_on(padded, kMixtral + keys + layout);
+      const StepResult with = step_on(padded, joined({kPackedMixtral, keys, layout}));
       expect_same_step(with, without);
       EXPECT_NEAR(with.balance_loss, without.balance_loss, 2e-6 * without.balance_loss);
     }
   }
   // MaxText counts rows of padding.
-  const StepResult counted = step_on(padded, kMixtral + Words{"compat=maxtext", "per_device_batch_size=4"}),
-                   others = step_on(full, kMixtral + Words{"compat=maxtext", "per_device_batch_size=2"});
+  const StepResult counted = step_on(
+                       padded, joined({kPackedMixtral, Words{"compat=maxtext", "per_device_batch_size=4"}})),
+                   others = step_on(
+                       full, joined({kPackedMixtral, Words{"compat=maxtext", "per_device_batch_size=2"}}));
   EXPECT_GT(std::abs(counted.balance_loss - others.balance_loss), 1e-3 * others.balance_loss);
 }
 
@@ -127,19 +130,20 @@ TEST(PackedRows, ChunksBeginWithTheirDocument) {
   const Documents all = documents();
   const Batch apart = batch_of({{all[0]}, {all[1]}, {all[2]}, {}}), packed = batch_of({all, {}});
   const Words no_balance{"load_balance_loss_weight=0"};
-  const StepResult alone = step_on(apart, kLlama4 + no_balance + Words{"per_device_batch_size=4"});
+  const StepResult alone =
+      step_on(apart, joined({kPackedLlama4, no_balance, Words{"per_device_batch_size=4"}}));
   for (const Words& layout : {Words{"ranks=1", "per_device_batch_size=2"},
                               Words{"ranks=2", "per_device_batch_size=1", "ici_context_parallelism=2"},
                               Words{"ranks=2", "per_device_batch_size=1", "ici_tensor_parallelism=2"},
                               Words{"ranks=1", "per_device_batch_size=2", "remat_policy=full"}}) {
     SCOPED_TRACE(layout.back());
-    expect_same_step(step_on(packed, kLlama4 + no_balance + layout), alone);
+    expect_same_step(step_on(packed, joined({kPackedLlama4, no_balance, layout})), alone);
   }
   // MaxText counts chunks from the beginning of the row.
-  const StepResult by_row = step_on(
-                       packed, kLlama4 + no_balance + Words{"compat=maxtext", "per_device_batch_size=2"}),
-                   own = step_on(apart,
-                                 kLlama4 + no_balance + Words{"compat=maxtext", "per_device_batch_size=4"});
+  const StepResult by_row = step_on(packed, joined({kPackedLlama4, no_balance,
+                                                    Words{"compat=maxtext", "per_device_batch_size=2"}})),
+                   own = step_on(apart, joined({kPackedLlama4, no_balance,
+                                                Words{"compat=maxtext", "per_device_batch_size=4"}}));
   EXPECT_GT(std::abs(by_row.lm_loss - own.lm_loss), 1e-5 * own.lm_loss);
 }
 
