@@ -74,8 +74,8 @@ struct Generation {
 
 Prompt read_prompt(const Config& config, const Tokenizer& tokenizer) {
   Prompt prompt{config.get_string("prompt"), {}};
-  if (config.get_bool("add_bos") && tokenizer.bos()) prompt.tokens.push_back(*tokenizer.bos());
-  for (const std::int32_t id : tokenizer.encode(prompt.text)) prompt.tokens.push_back(id);
+  prompt.tokens =
+      encode_prompt(tokenizer, prompt.text, config.get_bool("add_bos"), config.get_bool("add_eos"));
   if (prompt.tokens.empty()) fail_usage("[generate] prompt: expected some text, got none");
   return prompt;
 }
@@ -110,11 +110,13 @@ Generation make_generation(ModelToRun run) {
       fail_usage("[generate] tokenizer_path={}: token {} of the prompt is outside vocab_size={}",
                  config.get_string("tokenizer_path"), id, model.vocab);
   }
+  const auto vocab =
+      static_cast<std::int32_t>(std::min<std::int64_t>(run.tokenizer->vocab_size(), model.vocab));
   const GenerateOptions options{
-      .sampling = sampling_config(config, run.tokenizer->vocab_size()),
+      .sampling = sampling_config(config, vocab),
       .most_tokens = tokens_after(config, prompt),
       .log_probs = config.get_bool("return_log_prob"),
-      .vocab = run.tokenizer->vocab_size(),
+      .vocab = vocab,
       .ends = end_tokens(config, *run.tokenizer),
       .prompt_piece = config.get_bool("use_chunked_prefill") ? config.get_int("prefill_chunk_size") : 0,
       .seed = model.init_seed};

@@ -92,9 +92,12 @@ Serving make_serving(ModelToRun run, std::span<const std::string> settings) {
   served.vocab = run.model.vocab;
   served.capacity = config.get_int("max_target_length");
   served.add_bos = config.get_bool("add_bos");
-  served.sampling = sampling_config(config, run.tokenizer->vocab_size());
+  served.add_eos = config.get_bool("add_eos");
+  const auto vocab =
+      static_cast<std::int32_t>(std::min<std::int64_t>(run.tokenizer->vocab_size(), run.model.vocab));
+  served.sampling = sampling_config(config, vocab);
   limits.waiting = std::min(16 * limits.rows, kMostWaiting);
-  limits.vocab = run.tokenizer->vocab_size();
+  limits.vocab = vocab;
   limits.drafts = run.model.predictions > 0;
   limits.ends = end_tokens(config, *run.tokenizer);
   const bool whole = config.is_set_by_user("use_chunked_prefill") && !config.get_bool("use_chunked_prefill");

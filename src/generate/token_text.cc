@@ -53,4 +53,10 @@ std::string TokenText::finish() const {
   return text.substr(std::min(given_, text.size()));
 }
 
+std::string text_within(const Tokenizer& tokenizer, std::int32_t token) {
+  const std::int32_t twice[] = {token, token};
+  const std::string one = tokenizer.decode(std::span(twice, 1)), two = tokenizer.decode(twice);
+  return two.starts_with(one) ? two.substr(one.size()) : one;
+}
+
 }  // namespace switchyard

@@ -27,4 +27,8 @@ class TokenText {
   std::size_t given_ = 0;             // bytes of the window's text
 };
 
+// The text of a token within a text: with the space that a tokenizer leaves out where a text begins. What
+// follows one another so is the text, but for characters of several tokens, which give U+FFFD.
+std::string text_within(const Tokenizer& tokenizer, std::int32_t token);
+
 }  // namespace switchyard

@@ -42,11 +42,12 @@ Vocabulary vocabulary_of(const GgufMetadata& metadata) {
   return vocabulary;
 }
 
-// How texts are split before merges, by the names that llama.cpp gives the rules. The expressions are those
-// of the models' published tokenizer.json.
+// How texts are split before merges. The expressions are those of the models' published tokenizer.json.
 struct Splits {
-  std::string_view name;
+  std::vector<std::string_view> names;        // that llama.cpp gives the rule
   std::vector<std::string_view> expressions;  // each isolates its matches in what those before left
+  bool whole_pieces = false;                  // a piece of the vocabulary is a token, whatever the merges say
+  bool begins = false;                        // add_bos_token, where the file does not say
 };
 
 constexpr std::string_view kGpt2 =
@@ -57,40 +58,110 @@ constexpr std::string_view kQwen2 =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kQwen35 =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kBailing =
+    R"((?i:'s|'d|'m|'t|'ll|'ve|'re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)";
+constexpr std::string_view kSeedCoder =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kExaoneMoe =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+)";
 constexpr std::string_view kGpt4o =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kTekken =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+// As GPT-4o's, but Han characters stand in words of their own.
+constexpr std::string_view kKimi =
+    R"(\p{Han}+|[^\r\n\p{L}\p{N}]?(?:(?!\p{Han})[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}])*(?:(?!\p{Han})[\p{Ll}\p{Lm}\p{Lo}\p{M}])+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?(?:(?!\p{Han})[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}])+(?:(?!\p{Han})[\p{Ll}\p{Lm}\p{Lo}\p{M}])*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kDeepseekWords =
     R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+// The letters that have two cases, as of Unicode 11.
+constexpr std::string_view kDeepseekLlmWords =
+    R"(\s?[A-Za-z\x{b5}\x{c0}-\x{d6}\x{d8}-\x{f6}\x{f8}-\x{1ba}\x{1bc}-\x{1bf}\x{1c4}-\x{293})"
+    R"(\x{295}-\x{2af}\x{370}-\x{373}\x{376}\x{377}\x{37b}-\x{37d}\x{37f}\x{386}\x{388}-\x{38a}\x{38c})"
+    R"(\x{38e}-\x{3a1}\x{3a3}-\x{3f5}\x{3f7}-\x{481}\x{48a}-\x{52f}\x{531}-\x{556}\x{10a0}-\x{10c5})"
+    R"(\x{13a0}-\x{13f5}\x{13f8}-\x{13fd}\x{1c90}-\x{1cba}\x{1cbd}-\x{1cbf}\x{1d00}-\x{1d2b})"
+    R"(\x{1d6b}-\x{1d77}\x{1d79}-\x{1d9a}\x{1e00}-\x{1f15}\x{1f18}-\x{1f1d}\x{1f20}-\x{1f45})"
+    R"(\x{1f48}-\x{1f4d}\x{1f50}-\x{1f57}\x{1f59}\x{1f5b}\x{1f5d}\x{1f5f}-\x{1f7d}\x{1f80}-\x{1fb4})"
+    R"(\x{1fb6}-\x{1fbc}\x{1fbe}\x{1fc2}-\x{1fc4}\x{1fc6}-\x{1fcc}\x{1fd0}-\x{1fd3}\x{1fd6}-\x{1fdb})"
+    R"(\x{1fe0}-\x{1fec}\x{1ff2}-\x{1ff4}\x{1ff6}-\x{1ffc}\x{2102}\x{2107}\x{210a}-\x{2113}\x{2115})"
+    R"(\x{2119}-\x{211d}\x{2124}\x{2126}\x{2128}\x{212a}-\x{212d}\x{212f}-\x{2134}\x{2139})"
+    R"(\x{213c}-\x{213f}\x{2145}-\x{2149}\x{214e}\x{2183}\x{2184}\x{2c00}-\x{2c7b}\x{2c7e}-\x{2ce4})"
+    R"(\x{2ceb}-\x{2cee}\x{2cf2}\x{2cf3}\x{a640}-\x{a66d}\x{a680}-\x{a69b}\x{a722}-\x{a76f})"
+    R"(\x{a771}-\x{a787}\x{a78b}-\x{a78e}\x{ab70}-\x{abbf}\x{fb00}-\x{fb06}\x{fb13}-\x{fb17})"
+    R"(\x{ff21}-\x{ff3a}\x{ff41}-\x{ff5a}\x{10400}-\x{1044f}\x{104b0}-\x{104d3}\x{104d8}-\x{104fb})"
+    R"(\x{10c80}-\x{10cb2}\x{10cc0}-\x{10cf2}\x{118a0}-\x{118df}\x{1e900}-\x{1e943}]+)";
+constexpr std::string_view kDeepseekLlmMarks =
+    R"(\s?[!-/:-~\x{ff01}-\x{ff0f}\x{ff1a}-\x{ff5e}\x{2018}-\x{201f}\x{3000}-\x{3002}]+)";
+constexpr std::string_view kDeepseekLlmScripts = R"([\x{4e00}-\x{9fa5}\x{800}-\x{4e00}\x{ac00}-\x{d7ff}]+)";
 
 const std::vector<Splits>& known_splits() {
   static const std::vector<Splits> splits{
-      {"gpt-2", {kGpt2}},
-      {"llama-bpe", {kLlama3}},
-      {"qwen2", {kQwen2}},
-      {"qwen35", {kQwen35}},
-      {"gpt-4o", {kGpt4o}},
-      {"deepseek-v3", {R"(\p{N}{1,3})", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", kDeepseekWords}},
+      {{"gpt-2", "phi-2", "jina-es", "jina-de", "jina-v2-es", "jina-v2-de", "gigachat", "a.x-4.0", "mellum",
+        "modern-bert", "exaone4", "mpt", "olmo", "jais", "trillion", "granite-docling"},
+       {kGpt2}},
+      {{"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2",
+        "jina-v5-nano"},
+       {kLlama3},
+       true,
+       true},
+      {{"glm4", "minicpm5"}, {kLlama3}, true},
+      {{"chatglm-bpe", "dbrx", "smaug-bpe"}, {kLlama3}},
+      {{"qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "megrez", "stablelm2", "hunyuan", "grok-2",
+        "solar-open"},
+       {kQwen2}},
+      {{"qwen35"}, {kQwen35}},
+      {{"bailingmoe", "bailingmoe2", "llada-moe"}, {kBailing}},
+      {{"seed-coder"}, {kSeedCoder}},
+      {{"exaone-moe"}, {kExaoneMoe}},
+      {{"gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"}, {kGpt4o}},
+      {{"tekken"}, {kTekken}, true, true},
+      {{"kimi-k2"}, {kKimi}},
+      {{"deepseek-v3", "hunyuan-dense", "joyai-llm"},
+       {R"(\p{N}{1,3})", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", kDeepseekWords}},
+      {{"deepseek-llm"},
+       {R"([\r\n])", kDeepseekLlmWords, kDeepseekLlmMarks, R"(\s+$)", kDeepseekLlmScripts, R"(\p{N}+)"}},
+      {{"deepseek-coder"}, {R"([\r\n])", R"(\s?\p{L}+)", R"(\s?\p{P}+)", kDeepseekLlmScripts, R"(\p{N})"}},
+      {{"starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b", "mellum2"},
+       {R"(\p{N})", kGpt2}},
+      {{"falcon"}, {R"([\p{P}$+<=>^~|`]+)", kGpt2, "[0-9][0-9][0-9]"}},
+      {{"default"}, {R"([\p{P}$+<=>^~|]+)", kGpt2, R"(\p{N}+)", "[0-9][0-9][0-9]"}},
   };
   return splits;
 }
 
-json pre_tokenizer_of(const GgufMetadata& metadata) {
-  const std::string name = metadata.text("ggml.pre");
+// Files from before llama.cpp had names for the rules have none.
+const Splits& splits_of(const GgufMetadata& metadata) {
+  const std::string name = metadata.has("ggml.pre") ? metadata.text("ggml.pre") : "default";
   std::string names;
   for (const Splits& splits : known_splits()) {
-    names += (names.empty() ? "" : ", ") + std::string(splits.name);
-    if (splits.name != name) continue;
-    json steps = json::array();
-    for (const std::string_view expression : splits.expressions)
-      steps.push_back({{"type", "Split"},
-                       {"pattern", {{"Regex", std::string(expression)}}},
-                       {"behavior", "Isolated"},
-                       {"invert", false}});
-    steps.push_back(
-        {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}});
-    return {{"type", "Sequence"}, {"pretokenizers", steps}};
+    for (const std::string_view known : splits.names) {
+      if (known == name) return splits;
+      names += (names.empty() ? "" : ", ") + std::string(known);
+    }
   }
   metadata.wrong("ggml.pre", "one of " + names);
+}
+
+json pre_tokenizer_of(const Splits& splits) {
+  json steps = json::array();
+  for (const std::string_view expression : splits.expressions)
+    steps.push_back({{"type", "Split"},
+                     {"pattern", {{"Regex", std::string(expression)}}},
+                     {"behavior", "Isolated"},
+                     {"invert", false}});
+  steps.push_back(
+      {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}});
+  return {{"type", "Sequence"}, {"pretokenizers", steps}};
+}
+
+// As tokenizer.json and tokenizer_config.json have it.
+json added_token(const std::string& content, TokenType type) {
+  return {{"content", content}, {"single_word", false}, {"lstrip", false},
+          {"rstrip", false},    {"normalized", false},  {"special", type != TokenType::user_defined}};
+}
+
+// Found in a text before anything else is done with it.
+bool is_added(TokenType type) {
+  return type == TokenType::control || type == TokenType::unknown || type == TokenType::user_defined;
 }
 
 std::string byte_level_bpe(const GgufMetadata& metadata, const Vocabulary& vocabulary) {
@@ -98,21 +169,16 @@ std::string byte_level_bpe(const GgufMetadata& metadata, const Vocabulary& vocab
   for (std::size_t i = 0; i < vocabulary.tokens.size(); ++i) {
     if (!ids.emplace(vocabulary.tokens[i], i).second)
       metadata.wrong("ggml.tokens", fmt::format("each once, got {} twice", in_quotes(vocabulary.tokens[i])));
-    const bool special = vocabulary.types[i] == TokenType::control;
-    if (!special && vocabulary.types[i] != TokenType::user_defined) continue;
-    added.push_back({{"id", i},
-                     {"content", vocabulary.tokens[i]},
-                     {"single_word", false},
-                     {"lstrip", false},
-                     {"rstrip", false},
-                     {"normalized", false},
-                     {"special", special}});
+    if (!is_added(vocabulary.types[i])) continue;
+    added.push_back(added_token(vocabulary.tokens[i], vocabulary.types[i]));
+    added.back()["id"] = i;
   }
+  const Splits& splits = splits_of(metadata);
   return json{
       {"version", "1.0"},
       {"added_tokens", added},
       {"normalizer", nullptr},
-      {"pre_tokenizer", pre_tokenizer_of(metadata)},
+      {"pre_tokenizer", pre_tokenizer_of(splits)},
       {"post_processor", nullptr},
       {"decoder",
        {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}}},
@@ -120,7 +186,7 @@ std::string byte_level_bpe(const GgufMetadata& metadata, const Vocabulary& vocab
        {{"type", "BPE"},
         {"vocab", ids},
         {"merges", metadata.list("ggml.merges")},
-        {"ignore_merges", metadata.text("ggml.pre") == "llama-bpe"}}}}
+        {"ignore_merges", splits.whole_pieces}}}}
       .dump();
 }
 
@@ -175,9 +241,9 @@ std::string sentencepiece(const GgufMetadata& metadata, const Vocabulary& vocabu
                       .bytes());
   }
   if (!unknown) metadata.wrong("ggml.token_type", "a token of type 2, for what is unknown");
-  const auto id = [&](const char* key) {  // -1: none
+  const auto id = [&](const char* key, std::size_t usual) {  // -1: none
     return static_cast<std::uint64_t>(
-        static_cast<std::int64_t>(metadata.id(key, size).value_or(~std::size_t{0})));
+        metadata.id(key, size).value_or(usual < size ? usual : ~std::size_t{0}));
   };
   constexpr std::uint64_t kBpe = 2;
   model.text(2, Message()
@@ -185,8 +251,8 @@ std::string sentencepiece(const GgufMetadata& metadata, const Vocabulary& vocabu
                     .number(4, size)
                     .number(35, bytes)
                     .number(40, *unknown)
-                    .number(41, id("ggml.bos_token_id"))
-                    .number(42, id("ggml.eos_token_id"))
+                    .number(41, id("ggml.bos_token_id", 1))
+                    .number(42, id("ggml.eos_token_id", 2))
                     .number(43, ~std::uint64_t{0})
                     .bytes());
   model.text(3, Message()
@@ -213,8 +279,14 @@ TokenizerFiles tokenizer_files_of(const GgufFile& file) {
     metadata.wrong("ggml.model", "gpt2 (byte-level BPE) or llama (SentencePiece)");
 
   const bool pieces = kind == "llama";
-  json config{{"add_bos_token", metadata.flag("ggml.add_bos_token", pieces)},
+  const bool begins = pieces || splits_of(metadata).begins;
+  json config{{"add_bos_token", metadata.flag("ggml.add_bos_token", begins)},
               {"add_eos_token", metadata.flag("ggml.add_eos_token", false)}};
+  for (std::size_t i = 0; pieces && i < vocabulary.tokens.size(); ++i) {
+    if (is_added(vocabulary.types[i]) && !vocabulary.tokens[i].empty())
+      config["added_tokens_decoder"][std::to_string(i)] =
+          added_token(vocabulary.tokens[i], vocabulary.types[i]);
+  }
   for (const auto& [key, name] :
        {std::pair{"ggml.bos_token_id", "bos_token"}, {"ggml.eos_token_id", "eos_token"}}) {
     if (const auto id = metadata.id(key, vocabulary.tokens.size())) config[name] = vocabulary.tokens[*id];

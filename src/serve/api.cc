@@ -88,10 +88,7 @@ struct Prompt {
 };
 
 Prompt prompt_of_text(const std::string& text, const ServedModel& model) {
-  Prompt prompt{{}, text};
-  if (model.add_bos && model.tokenizer->bos()) prompt.tokens.push_back(*model.tokenizer->bos());
-  for (const std::int32_t id : model.tokenizer->encode(text)) prompt.tokens.push_back(id);
-  return prompt;
+  return {encode_prompt(*model.tokenizer, text, model.add_bos, model.add_eos), text};
 }
 
 bool are_numbers(const json& list) {
@@ -152,7 +149,8 @@ std::vector<LogitBias> biases_of(const json& object, const ServedModel& model) {
   if (!object.is_object())
     throw BadRequest(kField, fmt::format("logit_bias: expected an object of tokens and numbers, got {}",
                                          Fields::shown(object)));
-  const std::int32_t vocab = model.tokenizer->vocab_size();
+  const auto vocab =
+      static_cast<std::int32_t>(std::min<std::int64_t>(model.tokenizer->vocab_size(), model.vocab));
   std::vector<LogitBias> biases;
   for (const auto& [name, bias] : object.items()) {
     std::int32_t token = -1;

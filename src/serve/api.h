@@ -19,6 +19,7 @@ struct ServedModel {
   std::int64_t vocab = 0;     // of the model
   std::int64_t capacity = 0;  // tokens of a prompt and what comes after it
   bool add_bos = false;       // before prompts that are texts
+  bool add_eos = false;       // behind them, where the tokenizer ends prompts
   SamplingConfig sampling = {};
 };
 

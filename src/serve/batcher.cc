@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <numeric>
+#include <set>
 
 #include "core/error.h"
 #include "tokenizer/unicode.h"
@@ -41,12 +42,18 @@ namespace {
 
 constexpr std::size_t kLeastShared = 16;  // tokens
 
-// The text of a token alone; "token_id:N" where it has none, or only part of a character, as many have.
-std::string text_of_token(const Tokenizer& tokenizer, std::int32_t token) {
-  const std::string text = tokenizer.decode(std::span(&token, 1));
-  const bool whole = !text.empty() && repaired_utf8(text).find("\xef\xbf\xbd") == std::string::npos;
-  return whole ? text : fmt::format("token_id:{}", token);
+std::string name_of_id(std::int32_t token) {
+  return fmt::format("token_id:{}", token);
 }
+
+// The text of a token within a text; its id where it has none, or only part of a character, as many have.
+std::string text_of_token(const Tokenizer& tokenizer, std::int32_t token) {
+  const std::string text = text_within(tokenizer, token);
+  const bool whole = !text.empty() && repaired_utf8(text).find("\xef\xbf\xbd") == std::string::npos;
+  return whole ? text : name_of_id(token);
+}
+
+// The most probable token of a text has it for its name, others of the same text their id.
 
 std::vector<std::pair<std::string, double>> most_probable(std::span<const float> logits, double log_sum,
                                                           int count, const Tokenizer& tokenizer) {
@@ -58,9 +65,12 @@ std::vector<std::pair<std::string, double>> most_probable(std::span<const float>
     return x != y ? x > y : a < b;
   });
   std::vector<std::pair<std::string, double>> most;
-  for (auto id = ids.begin(); id != middle; ++id)
-    most.emplace_back(text_of_token(tokenizer, *id),
+  std::set<std::string> seen;
+  for (auto id = ids.begin(); id != middle; ++id) {
+    const std::string text = text_of_token(tokenizer, *id);
+    most.emplace_back(seen.insert(text).second ? text : name_of_id(*id),
                       static_cast<double>(logits[static_cast<std::size_t>(*id)]) - log_sum);
+  }
   return most;
 }
 

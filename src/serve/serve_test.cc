@@ -8,6 +8,7 @@
 #include <map>
 #include <thread>
 
+#include "core/testing.h"
 #include "generate/generate.h"
 #include "serve/engine.h"
 #include "serve/http_server.h"
@@ -626,6 +627,39 @@ TEST(Serve, StopsWhenTheRunningTextsAreDone) {
   }
   EXPECT_EQ(how, (std::map<std::size_t, Finish>{
                      {0, Finish::length}, {1, Finish::abandoned}, {2, Finish::abandoned}}));
+}
+
+// A piece, the same with a space before it, and the byte of the letter: the most probable has the text for
+// its name, and the space counts.
+TEST(Batcher, TellsTokensOfOneTextApart) {
+  const auto tokenizer =
+      make_tokenizer("gguf", std::string(kSourceFolder) + "/tests/golden/gguf_tokenizers/pieces.gguf");
+  constexpr std::int32_t kByte = 3 + 'a', kPiece = 260, kPieceOfWord = 266;
+  const std::int64_t vocab = tokenizer->vocab_size();
+  Batcher batcher(*tokenizer, {.rows = 1, .waiting = 1, .vocab = vocab});
+  const auto pieces = std::make_shared<Pieces>();
+  TextRequest text;
+  text.prompt = {1};
+  text.most_tokens = 1;
+  text.sampling.strategy = SamplingStrategy::greedy;
+  text.log_probs = 3;
+  ASSERT_TRUE(batcher.submit({{text, pieces}}));
+  const Step step = batcher.next(1);
+  Tensor logits = Tensor::zeros(DType::f32, {1, vocab});
+  logits.span<float>()[kPiece] = 9;
+  logits.span<float>()[kPieceOfWord] = 8;
+  logits.span<float>()[kByte] = 7;
+  ThreadPool pool(1);
+  batcher.take(pool, step, logits, 0);
+  const std::vector<Piece> made = pieces->take(1);
+  ASSERT_FALSE(made.empty());
+  ASSERT_EQ(made[0].log_probs.size(), 1u);
+  const TokenLogProb& token = made[0].log_probs[0];
+  EXPECT_EQ(token.text, "a");
+  ASSERT_EQ(token.most_probable.size(), 3u);
+  EXPECT_EQ(token.most_probable[0], std::pair(std::string("a"), token.log_prob));
+  EXPECT_EQ(token.most_probable[1].first, " a");
+  EXPECT_EQ(token.most_probable[2].first, fmt::format("token_id:{}", kByte));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "checkpoint/json_file.h"
 #include "core/error.h"
 #include "tokenizer/added_tokens.h"
+#include "tokenizer/config_tokens.h"
 #include "tokenizer/decoders.h"
 #include "tokenizer/normalizers.h"
 #include "tokenizer/piece_model.h"
@@ -43,8 +44,10 @@ class HuggingFaceTokenizer : public Tokenizer {
     ids_ = std::move(loaded.vocabulary);
     for (const auto& [text, id] : ids_) add_token(id, text);
     if (top.has("added_tokens")) read_added(top);
+    const JsonReader settings(config, name_ + " (tokenizer_config.json)");
+    add_missing(settings);
     decode_ = top.has("decoder") ? make_decoder(top.object("decoder")) : spaced;
-    read_ends(top, config);
+    read_ends(top, settings);
   }
 
   std::vector<std::int32_t> encode(std::string_view text) const override {
@@ -76,6 +79,7 @@ class HuggingFaceTokenizer : public Tokenizer {
   std::int32_t vocab_size() const override { return vocab_size_; }
   std::optional<std::int32_t> bos() const override { return bos_; }
   std::optional<std::int32_t> eos() const override { return eos_; }
+  bool ends_prompts() const override { return ends_prompts_; }
 
  private:
   void add_token(std::int32_t id, const std::string& text) {
@@ -104,13 +108,32 @@ class HuggingFaceTokenizer : public Tokenizer {
                        entry.flag("lstrip", false), entry.flag("rstrip", false),
                        entry.flag("single_word", false)};
       if (token.content.empty()) entry.fail("empty content");
-      const bool special = entry.flag("special", false), normalized = entry.flag("normalized", !special);
-      ids_[token.content] = token.id;
-      if (special) special_.insert(token.id);
-      if (normalized) token.content = normalize_(token.content);
-      if (token.content.empty()) entry.fail("content is empty once normalised");
-      add_token(token.id, token.content);
-      (normalized ? normal_added_ : raw_added_).add(std::move(token));
+      const bool special = entry.flag("special", false);
+      add_whole(std::move(token), special, entry.flag("normalized", !special), entry);
+    }
+  }
+
+  void add_whole(AddedToken token, bool special, bool normalized, const JsonReader& from) {
+    ids_[token.content] = token.id;
+    added_.insert(token.content);
+    if (special) special_.insert(token.id);
+    if (normalized) token.content = normalize_(token.content);
+    if (token.content.empty()) from.fail("content is empty once normalised");
+    add_token(token.id, token.content);
+    (normalized ? normal_added_ : raw_added_).add(std::move(token));
+  }
+
+  // Tokens that tokenizer_config.json names and added_tokens lacks: with their id in the vocabulary, the one
+  // that it states, or the next one.
+  void add_missing(const JsonReader& settings) {
+    for (const ConfigToken& token : tokens_of_config(settings)) {
+      if (added_.contains(token.content)) continue;
+      const std::int32_t id = id_of_text(token.content).value_or(token.id.value_or(vocab_size_));
+      if (token.id.value_or(id) != id || (!ids_.contains(token.content) && tokens_.contains(id)))
+        settings.fail(fmt::format("{} has id {}, which {} does not give it", in_quotes(token.content),
+                                  token.id.value_or(id), name_));
+      add_whole({id, token.content, token.left_strip, token.right_strip, token.single_word}, token.special,
+                token.normalized, settings);
     }
   }
 
@@ -119,17 +142,17 @@ class HuggingFaceTokenizer : public Tokenizer {
     return found == ids_.end() ? std::nullopt : std::optional(found->second);
   }
 
-  // bos stands where the template puts it; eos is named by tokenizer_config.json, the template, or custom
-  // (the usual names).
-  void read_ends(const JsonReader& top, const json& config) {
+  // bos stands where the template puts it, unless add_bos_token is false; eos is named by
+  // tokenizer_config.json, the template, or custom (the usual names).
+  void read_ends(const JsonReader& top, const JsonReader& settings) {
     if (top.has("post_processor")) read_template(top.object("post_processor"));
-    const JsonReader settings(config, name_ + " (tokenizer_config.json)");
     const auto named = [&](const char* key) -> std::optional<std::int32_t> {
-      if (!settings.has(key)) return {};
-      return id_of_text(settings.at(key).is_object() ? settings.object(key).text("content")
-                                                     : settings.text(key));
+      const auto content = named_token(settings, key);
+      return content ? id_of_text(*content) : std::nullopt;
     };
     if (!bos_ && settings.flag("add_bos_token", false)) bos_ = named("bos_token");
+    if (!settings.flag("add_bos_token", true)) bos_.reset();
+    ends_prompts_ = settings.flag("add_eos_token", false);
     if (const auto id = named("eos_token")) eos_ = id;
     for (const char* usual :
          {"</s>", "<|endoftext|>", "<|end_of_text|>", "<\uff5cend\u2581of\u2581sentence\uff5c>"}) {
@@ -179,7 +202,9 @@ class HuggingFaceTokenizer : public Tokenizer {
   Vocabulary ids_;  // as written in the file, added tokens included
   std::unordered_map<std::int32_t, std::string> tokens_;
   std::unordered_set<std::int32_t> special_;
+  std::unordered_set<std::string> added_;  // contents of added tokens
   std::optional<std::int32_t> bos_, eos_;
+  bool ends_prompts_ = false;
   std::int32_t vocab_size_ = 0;
 };
 

@@ -1,14 +1,20 @@
 // SentencePiece models, by its own library. Only the choice among a unigram model's ways is made here: the
 // library of Debian 12 (0.1.97) compares sums before they are rounded, later ones after it, so that equal
-// ways fall differently.
+// ways fall differently. Control tokens are found in a text before the library sees it: to the library they
+// are no text.
 #include <sentencepiece_processor.h>
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <unordered_set>
 
+#include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "tokenizer/added_tokens.h"
+#include "tokenizer/config_tokens.h"
 #include "tokenizer/tokenizer.h"
+#include "tokenizer/unicode.h"
 #include "tokenizer/unigram_path.h"
 
 namespace switchyard {
@@ -79,35 +85,105 @@ struct ModelFacts {
 
 class SentencePieceTokenizer : public Tokenizer {
  public:
-  SentencePieceTokenizer(std::string_view bytes, const std::string& name) {
+  SentencePieceTokenizer(std::string_view bytes, std::string_view config, const std::string& name) {
     const auto status = model_.LoadFromSerializedProto(bytes);
     if (!status.ok()) fail_usage("[tokenizer] {}: not a SentencePiece model: {}", name, status.ToString());
     const ModelFacts facts(bytes);
     unigram_ = facts.unigram;
     if (unigram_) lay_out(facts);
+    const std::string settings_name = name + " (tokenizer_config.json)";
+    const nlohmann::json settings =
+        config.empty() ? nlohmann::json::object() : parse_json(config, settings_name);
+    const JsonReader reader(settings, settings_name);
+    add_tokens(reader);
+    read_ends(reader);
   }
 
   std::vector<std::int32_t> encode(std::string_view text) const override {
-    if (unigram_) return encode_unigram(std::string(text));
-    std::vector<int> ids;
-    const auto status = model_.Encode(std::string(text), &ids);
-    if (!status.ok()) fail_runtime("[tokenizer] SentencePiece: {}", status.ToString());
-    return {ids.begin(), ids.end()};
+    std::vector<std::int32_t> ids;
+    const std::string valid = valid_utf8(text);
+    for (const AddedPart& part : added_.cut(valid)) {
+      if (part.id >= 0)
+        ids.push_back(part.id);
+      else
+        encode_part(valid.substr(part.begin, part.end - part.begin), ids);
+    }
+    return ids;
   }
   std::string decode(std::span<const std::int32_t> ids) const override {
-    std::vector<int> known;
-    for (std::int32_t id : ids) known.push_back(id >= 0 && id < vocab_size() ? id : model_.unk_id());
+    std::vector<std::string> pieces;  // the library takes those that it does not know as they are
+    for (const std::int32_t id : ids) {
+      if (const auto found = contents_.find(id); found != contents_.end())
+        pieces.push_back(found->second);
+      else
+        pieces.push_back(model_.IdToPiece(id >= 0 && id < model_.GetPieceSize() ? id : model_.unk_id()));
+    }
+    std::erase(pieces, "");
     std::string text;
-    const auto status = model_.Decode(known, &text);
+    const auto status = model_.Decode(pieces, &text);
     if (!status.ok()) fail_runtime("[tokenizer] SentencePiece: {}", status.ToString());
     return text;
   }
-  std::int32_t vocab_size() const override { return model_.GetPieceSize(); }
-  std::optional<std::int32_t> bos() const override { return existing(model_.bos_id()); }
-  std::optional<std::int32_t> eos() const override { return existing(model_.eos_id()); }
+  std::int32_t vocab_size() const override { return vocab_size_; }
+  std::optional<std::int32_t> bos() const override { return bos_; }
+  std::optional<std::int32_t> eos() const override { return eos_; }
+  bool ends_prompts() const override { return ends_prompts_; }
 
  private:
   static std::optional<std::int32_t> existing(int id) { return id < 0 ? std::nullopt : std::optional(id); }
+
+  std::optional<std::int32_t> id_of(const std::string& content) const {
+    if (const auto found = more_.find(content); found != more_.end()) return found->second;
+    const int id = model_.PieceToId(content);
+    return id >= 0 && id < model_.GetPieceSize() && model_.IdToPiece(id) == content ? std::optional(id)
+                                                                                    : std::nullopt;
+  }
+
+  // The model's control tokens and its unknown one, and what tokenizer_config.json names; of that, what the
+  // model lacks gets the id that is stated, or the next one.
+  void add_tokens(const JsonReader& settings) {
+    vocab_size_ = model_.GetPieceSize();
+    std::unordered_set<std::string> named;
+    for (const ConfigToken& token : tokens_of_config(settings)) {
+      const auto in_model = id_of(token.content);
+      const std::int32_t id = in_model.value_or(token.id.value_or(vocab_size_));
+      if (token.id.value_or(id) != id ||
+          (!in_model && (id < model_.GetPieceSize() || contents_.contains(id))))
+        settings.fail(fmt::format("{} has id {}, which the model does not give it", in_quotes(token.content),
+                                  token.id.value_or(id)));
+      named.insert(token.content);
+      if (!in_model) more_[token.content] = id;
+      if (!in_model || !is_markup(id)) contents_[id] = token.special ? "" : token.content;
+      vocab_size_ = std::max(vocab_size_, id + 1);
+      added_.add({id, token.content, token.left_strip, token.right_strip, token.single_word});
+    }
+    for (int id = 0; id < model_.GetPieceSize(); ++id) {
+      const std::string& piece = model_.IdToPiece(id);
+      if (is_markup(id) && !piece.empty() && !named.contains(piece))
+        added_.add({id, piece, false, false, false});
+    }
+  }
+
+  bool is_markup(int id) const { return model_.IsControl(id) || model_.IsUnknown(id); }
+
+  void read_ends(const JsonReader& settings) {
+    const auto named = [&](const char* key, int models) {
+      const auto content = named_token(settings, key);
+      const auto id = content ? id_of(*content) : std::nullopt;
+      return id ? id : existing(models);
+    };
+    if (settings.flag("add_bos_token", true)) bos_ = named("bos_token", model_.bos_id());
+    eos_ = named("eos_token", model_.eos_id());
+    ends_prompts_ = settings.flag("add_eos_token", false);
+  }
+
+  void encode_part(const std::string& text, std::vector<std::int32_t>& ids) const {
+    if (unigram_) return encode_unigram(text, ids);
+    std::vector<int> found;
+    const auto status = model_.Encode(text, &found);
+    if (!status.ok()) fail_runtime("[tokenizer] SentencePiece: {}", status.ToString());
+    ids.insert(ids.end(), found.begin(), found.end());
+  }
 
   bool is_text(int id) const { return !model_.IsUnknown(id) && !model_.IsControl(id) && !model_.IsByte(id); }
 
@@ -115,13 +191,13 @@ class SentencePieceTokenizer : public Tokenizer {
   // better than any way around it; unused ones are passed over.
   void lay_out(const ModelFacts& facts) {
     float lowest = std::numeric_limits<float>::max(), highest = std::numeric_limits<float>::lowest();
-    for (int id = 0; id < vocab_size(); ++id) {
+    for (int id = 0; id < model_.GetPieceSize(); ++id) {
       if (model_.IsByte(id)) bytes_.push_back(id);
       if (!is_text(id) || model_.IsUnused(id) || facts.user_defined.contains(id)) continue;
       lowest = std::min(lowest, model_.GetScore(id));
       highest = std::max(highest, model_.GetScore(id));
     }
-    for (int id = 0; id < vocab_size(); ++id) {
+    for (int id = 0; id < model_.GetPieceSize(); ++id) {
       if (!is_text(id) || model_.IsUnused(id)) continue;
       const std::string& piece = model_.IdToPiece(id);
       const bool users = facts.user_defined.contains(id);
@@ -149,9 +225,8 @@ class SentencePieceTokenizer : public Tokenizer {
     return normal;
   }
 
-  std::vector<std::int32_t> encode_unigram(const std::string& text) const {
+  void encode_unigram(const std::string& text, std::vector<std::int32_t>& ids) const {
     const std::string normal = normalized(text);
-    std::vector<std::int32_t> ids;
     bool after_unknown = false;
     for (const auto& part : path_.best(normal)) {
       const bool unknown = part.id < 0;
@@ -165,19 +240,25 @@ class SentencePieceTokenizer : public Tokenizer {
       }
       after_unknown = unknown;
     }
-    return ids;
   }
 
   sentencepiece::SentencePieceProcessor model_;
   bool unigram_ = true;
   UnigramPath<float> path_;
   std::vector<std::int32_t> bytes_;  // ids of <0x00> to <0xFF>, in order; empty without them
+  AddedTokenFinder added_;
+  std::map<std::string, std::int32_t> more_;      // tokens that the model lacks
+  std::map<std::int32_t, std::string> contents_;  // texts of tokens that are not the library's to decode
+  std::optional<std::int32_t> bos_, eos_;
+  bool ends_prompts_ = false;
+  std::int32_t vocab_size_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> parse_sentencepiece(std::string_view model, const std::string& name) {
-  return std::make_unique<SentencePieceTokenizer>(model, name);
+std::unique_ptr<Tokenizer> parse_sentencepiece(std::string_view model, std::string_view config,
+                                               const std::string& name) {
+  return std::make_unique<SentencePieceTokenizer>(model, config, name);
 }
 
 }  // namespace switchyard

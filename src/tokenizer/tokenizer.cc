@@ -71,7 +71,8 @@ std::vector<std::string> tokenizer_files(const std::string& type, const std::str
   std::vector<std::string> files = {existing_file(type, path)};
   const std::string settings = (fs::path(files[0]).parent_path() / "tokenizer_config.json").string();
   std::error_code status;
-  if (type == "huggingface" && fs::exists(settings, status)) files.push_back(settings);
+  if ((type == "huggingface" || type == "sentencepiece") && fs::exists(settings, status))
+    files.push_back(settings);
   return files;
 }
 
@@ -85,15 +86,23 @@ std::string tokenizer_path_in(const std::string& type, const std::string& folder
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& type, const std::string& path) {
   if (type == "byte") return std::make_unique<ByteTokenizer>();
   const std::vector<std::string> files = tokenizer_files(type, path);
-  if (type == "sentencepiece") return parse_sentencepiece(read_whole_file(files[0]), path);
+  const std::string config = files.size() > 1 ? read_whole_file(files[1]) : "";
+  if (type == "sentencepiece") return parse_sentencepiece(read_whole_file(files[0]), config, path);
   if (type == "tiktoken") return parse_tiktoken(read_whole_file(files[0]), path);
   if (type == "gguf") {
     const TokenizerFiles stored = tokenizer_files_of(GgufFile::open(path));
-    return stored.json.empty() ? parse_sentencepiece(stored.model, path)
+    return stored.json.empty() ? parse_sentencepiece(stored.model, stored.config, path)
                                : parse_huggingface(stored.json, stored.config, path);
   }
-  return parse_huggingface(read_whole_file(files[0]), files.size() > 1 ? read_whole_file(files[1]) : "",
-                           files[0]);
+  return parse_huggingface(read_whole_file(files[0]), config, files[0]);
+}
+
+std::vector<std::int32_t> encode_prompt(const Tokenizer& tokenizer, std::string_view text, bool add_bos,
+                                        bool add_eos) {
+  std::vector<std::int32_t> ids = tokenizer.encode(text);
+  if (add_bos && tokenizer.bos()) ids.insert(ids.begin(), *tokenizer.bos());
+  if (add_eos && tokenizer.ends_prompts() && tokenizer.eos()) ids.push_back(*tokenizer.eos());
+  return ids;
 }
 
 }  // namespace switchyard

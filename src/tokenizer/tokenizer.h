@@ -25,6 +25,8 @@ class Tokenizer {
   // The ids that stand before and after a document, where the tokenizer has them.
   virtual std::optional<std::int32_t> bos() const = 0;
   virtual std::optional<std::int32_t> eos() const = 0;
+  // add_eos_token of its configuration: prompts, too, get eos() behind them.
+  virtual bool ends_prompts() const { return false; }
 };
 
 // `type`: "byte" (ids are bytes, 256 ends a document; no path), "sentencepiece" (a model file), "huggingface"
@@ -38,16 +40,21 @@ std::unique_ptr<Tokenizer> make_tokenizer(const std::string& type, const std::st
 std::string tokenizer_type_of(const std::string& path);
 
 // The files that a tokenizer is read from, the main one first: a tokenizer_config.json may stand beside a
-// tokenizer.json. None for byte. Error(usage) as make_tokenizer.
+// tokenizer.json or a SentencePiece model. None for byte. Error(usage) as make_tokenizer.
 std::vector<std::string> tokenizer_files(const std::string& type, const std::string& path);
 // Where the main one stands in a folder that carries a tokenizer along; "" for byte.
 std::string tokenizer_path_in(const std::string& type, const std::string& folder);
 
 // A tokenizer from file contents; `name` stands for the path in messages. `config` is the text of the
-// tokenizer_config.json that may stand beside tokenizer.json, or empty.
+// tokenizer_config.json that may stand beside it, or empty.
 std::unique_ptr<Tokenizer> parse_huggingface(std::string_view json, std::string_view config,
                                              const std::string& name);
-std::unique_ptr<Tokenizer> parse_sentencepiece(std::string_view model, const std::string& name);
+std::unique_ptr<Tokenizer> parse_sentencepiece(std::string_view model, std::string_view config,
+                                               const std::string& name);
 std::unique_ptr<Tokenizer> parse_tiktoken(std::string_view text, const std::string& name);
+
+// The ids of a prompt: with bos() before it, and eos() behind it where the tokenizer ends prompts.
+std::vector<std::int32_t> encode_prompt(const Tokenizer& tokenizer, std::string_view text, bool add_bos,
+                                        bool add_eos);
 
 }  // namespace switchyard

@@ -129,6 +129,71 @@ TEST(HuggingFace, EndOfTextFromItsConfig) {
   EXPECT_EQ(plain->decode(std::vector<std::int32_t>{2, 9, 77}), "ab \xef\xbf\xbd");
 }
 
+// transformers adds what the vocabulary lacks: tokens with a stated id, then eos_token and its like, then
+// the additional ones.
+TEST(HuggingFace, TokensOfItsConfig) {
+  const auto parse = [](const std::string& config) {
+    return parse_huggingface(minimal().dump(), config, "test");
+  };
+  using Ids = std::vector<std::int32_t>;
+  const auto named = parse(R"({"eos_token":"<e>","additional_special_tokens":["<s>","<e>"]})");
+  EXPECT_EQ(named->encode("<s>ab<e>"), (Ids{4, 2, 3}));
+  EXPECT_EQ(named->eos(), 3);
+  EXPECT_EQ(named->vocab_size(), 5);
+  EXPECT_EQ(named->decode(Ids{4, 2, 3}), "ab");
+  const auto stated = parse(
+      R"({"added_tokens_decoder":{"7":{"content":"<x>"},"3":{"content":"<y>","special":true,"lstrip":true}},
+          "pad_token":{"content":"<p>"}, "eos_token":"<y>", "mask_token":null})");
+  EXPECT_EQ(stated->encode("ab <y><x><p>"), (Ids{2, 3, 7, 8}));
+  EXPECT_EQ(stated->decode(Ids{2, 3, 7}), "ab <x>");
+  EXPECT_EQ(stated->eos(), 3);
+  // A token of the vocabulary that the file does not list as added.
+  const auto whole = parse(R"({"eos_token":"b"})");
+  EXPECT_EQ(whole->encode("ab"), (Ids{0, 1}));
+  EXPECT_EQ(whole->decode(Ids{0, 1}), "a");
+  expect_error([&] { parse(R"({"added_tokens_decoder":{"1":{"content":"<x>"}}})"); }, "\"<x>\" has id 1");
+  expect_error([&] { parse(R"({"added_tokens_decoder":{"9":{"content":"ab"}}})"); }, "\"ab\" has id 9");
+  expect_error([&] { parse(R"({"added_tokens_decoder":{"x":{"content":"ab"}}})"); }, "which is no id");
+  expect_error([&] { parse(R"({"eos_token":7})"); }, "is not a token");
+}
+
+TEST(HuggingFace, FlagsOfItsConfigForTheEnds) {
+  json file = minimal();
+  file["post_processor"] = {{"type", "BertProcessing"}, {"cls", {"a", 0}}, {"sep", {"b", 1}}};
+  EXPECT_EQ(parse_huggingface(file.dump(), "", "test")->bos(), 0);
+  const auto plain = parse_huggingface(file.dump(), R"({"add_bos_token":false})", "test");
+  EXPECT_FALSE(plain->bos());
+  EXPECT_FALSE(plain->ends_prompts());
+  EXPECT_EQ(encode_prompt(*plain, "ab", true, true), (std::vector<std::int32_t>{2}));
+  const auto both = parse_huggingface(file.dump(), R"({"add_eos_token":true})", "test");
+  EXPECT_EQ(encode_prompt(*both, "ab", true, true), (std::vector<std::int32_t>{0, 2, 1}));
+  EXPECT_EQ(encode_prompt(*both, "ab", false, false), (std::vector<std::int32_t>{2}));
+}
+
+TEST(SentencePiece, TokensAndFlagsOfItsConfig) {
+  using Ids = std::vector<std::int32_t>;
+  const std::string model = read_whole_file(kGolden + "sp_bpe.model");
+  const auto plain = parse_sentencepiece(model, "", "test");
+  const auto parse = [&](const std::string& config) { return parse_sentencepiece(model, config, "test"); };
+  const std::int32_t next = plain->vocab_size();
+  EXPECT_EQ(plain->encode("</s>"), (Ids{*plain->eos()}));
+  EXPECT_FALSE(parse(R"({"add_bos_token":false})")->bos());
+  EXPECT_TRUE(parse(R"({"add_eos_token":true})")->ends_prompts());
+  const auto more = parse(R"({"eos_token":"<e>","added_tokens_decoder":{")" + std::to_string(next) +
+                          R"(":{"content":"<x>"}}})");
+  EXPECT_EQ(more->vocab_size(), next + 2);
+  EXPECT_EQ(more->eos(), next + 1);
+  EXPECT_EQ(more->bos(), plain->bos());
+  Ids ids = plain->encode("the");
+  ids.push_back(next);
+  for (const std::int32_t id : plain->encode("the")) ids.push_back(id);
+  ids.push_back(next + 1);
+  EXPECT_EQ(more->encode("the<x>the<e>"), ids);
+  EXPECT_EQ(more->decode(ids), "the<x> the");
+  EXPECT_EQ(more->decode(Ids{next, next + 1, next + 2}), "<x>" + plain->decode(Ids{next}));
+  expect_error([&] { parse(R"({"added_tokens_decoder":{"5":{"content":"<x>"}}})"); }, "\"<x>\" has id 5");
+}
+
 TEST(Tiktoken, RefusesBrokenLines) {
   expect_error([] { parse_tiktoken("", "test"); }, "no token for byte 0");
   expect_error([] { parse_tiktoken("AA== 0\nAA== 1\n", "test"); }, "test:2: token or rank 1 is given twice");

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import random
+import re
 import unicodedata
 
 import sentencepiece
@@ -201,6 +202,15 @@ def hugging_face(lines):
     yield "word_level", lambda: word_level(lines)
 
 
+def encode_pieces(sp, text):
+    """Ids with control tokens and the unknown one found in the text, as transformers and llama.cpp find them."""
+    marks = [sp.id_to_piece(i) for i in range(sp.vocab_size()) if sp.is_control(i) or sp.is_unknown(i)]
+    ids = []
+    for part in re.split("(" + "|".join(map(re.escape, marks)) + ")", text):
+        ids += [sp.piece_to_id(part)] if part in marks else sp.encode(part)
+    return ids
+
+
 def train_sentencepiece(lines, kind, rule, byte_fallback, **more):
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(lines), model_writer=model, vocab_size=1000, model_type=kind, byte_fallback=byte_fallback,
@@ -260,7 +270,7 @@ def make_all(folder, corpus, wanted):
             with open(path, "wb") as f:
                 f.write(train_sentencepiece(lines, kind, rule, fallback, **more))
             sp = sentencepiece.SentencePieceProcessor(model_file=path)
-            yield Case(name, path, sp.encode, sp.decode)
+            yield Case(name, path, lambda x, sp=sp: encode_pieces(sp, x), sp.decode)
     if any(take(n) for n in RANK_FILES):
         for name, ranks, pattern in rank_files(lines):
             if take(name):

@@ -18,7 +18,7 @@ import tiktoken
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "peers"))
-from tokenizer_cases import precompiled  # noqa: E402
+from tokenizer_cases import encode_pieces, precompiled  # noqa: E402
 
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
           r"|\s*[\r\n]+|\s+(?!\S)|\s+")
@@ -153,7 +153,7 @@ def main(out, files, count):
     with open(os.path.join(out, name + ".model"), "wb") as f:
       f.write(model.getvalue())
     sp = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
-    rows = [[x, sp.encode(x), sp.decode(sp.encode(x))] for x in texts(count)]
+    rows = [[x, encode_pieces(sp, x), sp.decode(encode_pieces(sp, x))] for x in texts(count)]
     cases[name] = {"type": "sentencepiece", "file": name + ".model", "bos": sp.bos_id(), "eos": sp.eos_id(), "vocab_size": sp.vocab_size(), "texts": rows}
 
   source = byte_level([(LLAMA3, "isolated", False)], files)
