@@ -290,6 +290,7 @@ TEST(HubConfig, LinearRotationDividesPositions) {
 TEST(HubConfig, WindowsOfQwen3) {
   json config = llama();
   config.update({{"model_type", "qwen3_moe"},
+                 {"rope_theta", 10000},
                  {"num_experts", 8},
                  {"num_experts_per_tok", 2},
                  {"moe_intermediate_size", 32},

@@ -51,6 +51,14 @@ std::map<std::string, FamilyCase> family_cases() {
       {"topk_group", 1},       {"num_experts_per_tok", 2},   {"moe_intermediate_size", 16}};
   const std::vector<Unknown> third = {
       {"moe_layer_freq", 2}, {"scoring_func", "softmax"}, {"topk_method", "greedy"}};
+  Json indexed = latent;
+  indexed.update({{"q_lora_rank", 40}, {"index_n_heads", 2}, {"index_head_dim", 32}, {"index_topk", 8}});
+  std::vector<Unknown> third_indexed = third;
+  third_indexed.push_back({"rope_interleave", false});
+  std::vector<Unknown> shared_choices = third_indexed;
+  for (const Unknown& choice : {Unknown{"indexer_rope_interleave", false}, Unknown{"index_topk_freq", 4},
+                                Unknown{"indexer_types", {"full", "shared"}}})
+    shared_choices.push_back(choice);
   Json later = latent;
   later.update({{"norm_topk_prob", true}, {"routed_scaling_factor", 1.5}});
   return {
@@ -90,6 +98,8 @@ std::map<std::string, FamilyCase> family_cases() {
          {"norm_topk_prob", true}}}},
       {"deepseek_v3", {latent, third}},
       {"kimi_k2", {latent, third}},
+      {"deepseek_v32", {indexed, third_indexed}},
+      {"glm_moe_dsa", {indexed, shared_choices}},
       {"glm4_moe", {later, {too_much, types, use, {"scoring_func", "softmax"}}}},
       {"glm4_moe_lite",
        {later,
