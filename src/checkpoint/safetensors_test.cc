@@ -234,6 +234,14 @@ TEST_F(Shards, ReadThroughTheIndex) {
   EXPECT_EQ(WeightFolder::open(folder_ / "one.safetensors").names(), std::vector<std::string>{"a"});
 }
 
+TEST_F(Shards, ATensorIsFoundInAnotherFile) {
+  index(R"({"weight_map":{"a":"two.safetensors","b":"one.safetensors"}})");
+  EXPECT_EQ(WeightFolder::open(folder_.path()).read("b").size(), 3);
+  write_safetensors(folder_ / "two.safetensors",
+                    {{"a", Tensor::zeros(DType::f32, {2})}, {"b", Tensor::zeros(DType::f32, {3})}}, {});
+  expect_error([&] { WeightFolder::open(folder_.path()); }, "holds tensor \"a\", which");
+}
+
 TEST_F(Shards, RefusesAnIndexThatDoesNotFit) {
   const auto open = [&] { WeightFolder::open(folder_.path()); };
   expect_error(open, "expected model.safetensors or model.safetensors.index.json");

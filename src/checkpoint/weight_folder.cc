@@ -82,21 +82,33 @@ WeightFolder WeightFolder::open(const std::string& folder) {
   if (!fs::exists(index, ignored)) {
     fail_usage("[checkpoint] {}: expected model.safetensors or model.safetensors.index.json in it", folder);
   }
-  for (const auto& [file, names] : read_index(index.string())) {
+  // A tensor is taken from the file that holds it, whichever of them the index names.
+  const auto placed = read_index(index.string());
+  for (const auto& [file, names] : placed) {
     const SafetensorsFile& shard =
         weights.shards_.emplace_back(SafetensorsFile::open((root / file).string()));
-    for (const auto& name : names) {
-      if (!shard.contains(name)) {
-        fail_usage("[checkpoint] {}: no tensor {}, which the index places there", shard.path(),
-                   in_quotes(name));
-      }
-      weights.shard_of_[name] = weights.shards_.size() - 1;
-    }
     for (const auto& [name, entry] : shard.entries()) {
-      if (!names.contains(name)) {
-        fail_usage("[checkpoint] {}: holds tensor {}, which the index does not place there", shard.path(),
+      const auto [at, fresh] = weights.shard_of_.emplace(name, weights.shards_.size() - 1);
+      if (!fresh) {
+        fail_usage("[checkpoint] {}: holds tensor {}, which {} holds too", shard.path(), in_quotes(name),
+                   weights.shards_[at->second].path());
+      }
+    }
+  }
+  std::set<std::string_view> listed;
+  for (const auto& [file, names] : placed) {
+    listed.insert(names.begin(), names.end());
+    for (const auto& name : names) {
+      if (!weights.shard_of_.contains(name)) {
+        fail_usage("[checkpoint] {}: no tensor {}, which the index places there", (root / file).string(),
                    in_quotes(name));
       }
+    }
+  }
+  for (const auto& [name, shard] : weights.shard_of_) {
+    if (!listed.contains(name)) {
+      fail_usage("[checkpoint] {}: holds tensor {}, which the index does not place there",
+                 weights.shards_[shard].path(), in_quotes(name));
     }
   }
   weights.set_scales_apart();

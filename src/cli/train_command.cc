@@ -1,18 +1,23 @@
 #include "cli/train_command.h"
 
 #include <cstdio>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
 
 #include "cli/process_command.h"
 #include "cli/progress.h"
 #include "cli/report_error.h"
 #include "config/config.h"
 #include "core/error.h"
+#include "generate/stored_model.h"
+#include "models/families/hub_source.h"
 #include "train/run.h"
 
 namespace switchyard {
 namespace {
 
-constexpr const char* kTrainHelp = R"(switchyard train [CONFIG.yml] key=value ...
+constexpr const char* kTrainHelp = R"(switchyard train [CONFIG.yml | FOLDER] key=value ...
 
 Trains a model. Keys are the reference's: a command line of it works here from CONFIG.yml on.
 `switchyard config --list` prints all keys.
@@ -23,6 +28,8 @@ Trains a model. Keys are the reference's: a command line of it works here from C
       base_num_decoder_layers=1 first_num_dense_layers=0 max_target_length=256 per_device_batch_size=1 \
       ranks=4 ici_expert_parallelism=-1 dataset_type=synthetic steps=5
       four ranks in this process, experts split over them
+  switchyard train FOLDER data_path=TEXTS steps=100
+      goes on with the model of a Hugging Face folder: its config.json gives the model's keys, its weights the start
 
 routing_record=FILE writes the experts of every token, routing_replay=FILE takes those that `generate`, `serve` or a training
 wrote for the same texts.
@@ -43,9 +50,27 @@ class TerminalObserver : public RunObserver {
   Progress progress_;
 };
 
+// Of `FOLDER key=value ...`, a Hugging Face folder or a GGUF file, or `[CONFIG.yml] key=value ...`.
+Config config_to_train(std::span<const std::string> args, const Processes& processes) {
+  const std::string first = args.empty() ? "" : args[0];
+  if (!is_hub_source(first)) {
+    std::error_code error;
+    if (std::filesystem::is_directory(first, error))
+      fail_usage(
+          "[train] {}: expected CONFIG.yml or a Hugging Face folder (with config.json); a run starts from a "
+          "checkpoint's weights with load_parameters_path={}",
+          first, first);
+    return config_for(processes, args, Config::from_args);
+  }
+  std::map<std::string, nlohmann::json> keys = keys_of_stored_model(first);
+  std::erase_if(keys, [](const auto& key) { return key.first.starts_with("decode_"); });
+  return config_for(processes, args.subspan(1),
+                    [&](std::span<const std::string> settings) { return Config::from_map(keys, settings); });
+}
+
 int train(std::span<const std::string> args, Processes& processes) {
   const bool first_process = processes.index() == 0;
-  const Config config = config_for(processes, args, Config::from_args);
+  const Config config = config_to_train(args, processes);
   if (first_process) {
     for (const auto& notice : config.notices()) std::printf("%s\n", notice.c_str());
     if (config.get_bool("log_config")) std::printf("%s", config.describe().c_str());

@@ -8,14 +8,16 @@ namespace {
 
 std::vector<KeyDeclaration> position_keys() {
   return {
-      choice_key("rope_type", "default", one_of({"default", "llama3.1", "yarn"}, {"linear"}),
-                 "rotary embedding: plain, with Llama 3.1's scaling by wavelength, or YaRN"),
+      choice_key(
+          "rope_type", "default", one_of({"default", "llama3.1", "yarn", "linear"}),
+          "rotary embedding: plain, with Llama 3.1's scaling by wavelength, YaRN, or positions divided "
+          "by rope_factor"),
       integer_key("rope_max_timescale", 10000, at_least(1), "base of the rotary frequencies (theta)"),
       planned(integer_key("rope_min_timescale", 1, at_least(1), "shortest rotary timescale")),
       boolean_key("rope_use_scale", true,
                   "whether rope_type=llama3.1 scales; false: it means rope_type=default"),
       float_key("rope_factor", 40.0, more_than(0),
-                "how far the context is stretched (yarn, llama3.1; 8 for llama3.1 unless given)"),
+                "how far the context is stretched (yarn, llama3.1, linear; 8 for llama3.1 unless given)"),
       float_key("rope_low_freq_factor", 1.0, more_than(0),
                 "llama3.1: longer wavelengths than original/this are scaled"),
       float_key("rope_high_freq_factor", 4.0, more_than(0),

@@ -13,6 +13,7 @@
 #include "convert/table.h"
 #include "core/error.h"
 #include "models/families/family.h"
+#include "models/families/hub_source.h"
 #include "models/same_model.h"
 
 namespace switchyard {
@@ -91,14 +92,18 @@ HubModelNames names_of(const TensorSource& hub) {
     fail_usage("[inspect] {}: expected config.json beside the weights, to compare them with a checkpoint",
                hub.path());
   const ModelFamily& family = family_of(hub.config());
-  if (!family.fused.empty())
+  std::vector<std::string> names;
+  for (const auto& [name, item] : hub.items()) names.push_back(name);
+  if (holds_fused(family, names))
     fail_usage(
         "[inspect] {}: its tensors hold several matrices each; it is compared as the checkpoint that "
         "`switchyard convert` makes of it",
         hub.path());
+  // The config of a folder's weights: a head may be its own.
+  const nlohmann::json config = is_hub_source(hub.path()) ? open_hub_source(hub.path()).config : hub.config();
   const ModelConfig model = model_config(config_of_hub(
-      hub.config(),
-      predictions_in(hub.config(), [&](const std::string& tensor) { return hub.items().contains(tensor); })));
+      config,
+      predictions_in(config, [&](const std::string& tensor) { return hub.items().contains(tensor); })));
   return {stored_pairs(parameter_specs(model), family), model.tied, model.layers};
 }
 

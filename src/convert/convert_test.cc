@@ -148,6 +148,11 @@ json with(json config, const json& more) {
   return config;
 }
 
+json without(json config, const char* key) {
+  config.erase(key);
+  return config;
+}
+
 json deepseek(const std::string& type) {
   return with(grouped(type), {{"q_lora_rank", 40},
                               {"kv_lora_rank", 32},
@@ -178,24 +183,44 @@ std::map<std::string, json> families() {
                        {"high_freq_factor", 4.0},
                        {"original_max_position_embeddings", 64}};
   const json moe = {{"num_experts", 8}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 32}};
-  return {{"llama", grouped("llama")},
-          {"llama tied", with(grouped("llama"), {{"tie_word_embeddings", true}})},
-          {"llama 3.1", with(grouped("llama"), {{"rope_scaling", llama3}})},
-          {"mistral", grouped("mistral")},
-          {"qwen3", grouped("qwen3")},
-          {"qwen3 yarn",
-           with(grouped("qwen3"),
-                {{"rope_scaling",
-                  {{"rope_type", "yarn"}, {"factor", 4}, {"original_max_position_embeddings", 128}}}})},
-          {"mixtral", with(grouped("mixtral"), {{"num_local_experts", 8}, {"num_experts_per_tok", 2}})},
-          {"qwen3_moe", with(grouped("qwen3_moe"), moe)},
-          {"qwen3_moe normalised", with(with(grouped("qwen3_moe"), moe), {{"norm_topk_prob", true}})},
-          {"deepseek_v2", with(deepseek("deepseek_v2"), {{"topk_method", "group_limited_greedy"}})},
-          {"deepseek_v2 greedy",
-           with(deepseek("deepseek_v2"), {{"q_lora_rank", nullptr}, {"n_shared_experts", 2}})},
-          {"deepseek_v3", with(deepseek("deepseek_v3"), {{"rope_scaling", yarn}})},
-          {"deepseek_v3 halves", with(deepseek("deepseek_v3"), {{"rope_interleave", false}})},
-          {"kimi_k2", with(deepseek("kimi_k2"), {{"n_group", 1}, {"topk_group", 1}})}};
+  return {
+      {"llama", grouped("llama")},
+      {"llama tied", with(grouped("llama"), {{"tie_word_embeddings", true}})},
+      {"llama 3.1", with(grouped("llama"), {{"rope_scaling", llama3}})},
+      {"mistral", grouped("mistral")},
+      {"qwen3", grouped("qwen3")},
+      {"qwen3 yarn",
+       with(grouped("qwen3"),
+            {{"rope_scaling",
+              {{"rope_type", "yarn"}, {"factor", 4}, {"original_max_position_embeddings", 128}}}})},
+      {"qwen3 yarn without a temperature",
+       with(grouped("qwen3"), {{"rope_scaling",
+                                {{"rope_type", "yarn"},
+                                 {"factor", 4},
+                                 {"attention_factor", 1.0},
+                                 {"original_max_position_embeddings", 128}}}})},
+      {"llama linear", with(grouped("llama"), {{"rope_scaling", {{"type", "linear"}, {"factor", 2}}}})},
+      {"qwen3 windows",
+       with(grouped("qwen3"),
+            {{"use_sliding_window", true}, {"sliding_window", 5}, {"max_window_layers", 1}})},
+      {"qwen3_moe windows",
+       with(with(grouped("qwen3_moe"), moe), {{"use_sliding_window", true}, {"sliding_window", 5}})},
+      {"deepseek_v3 no mscale", with(deepseek("deepseek_v3"), {{"rope_scaling", without(yarn, "mscale")}})},
+      {"deepseek_v3 neither mscale",
+       with(deepseek("deepseek_v3"), {{"rope_scaling", without(without(yarn, "mscale"), "mscale_all_dim")}})},
+      {"deepseek_v3 attention_factor",
+       with(deepseek("deepseek_v3"),
+            {{"rope_scaling",
+              with(without(without(yarn, "mscale"), "mscale_all_dim"), {{"attention_factor", 1.0}})}})},
+      {"mixtral", with(grouped("mixtral"), {{"num_local_experts", 8}, {"num_experts_per_tok", 2}})},
+      {"qwen3_moe", with(grouped("qwen3_moe"), moe)},
+      {"qwen3_moe normalised", with(with(grouped("qwen3_moe"), moe), {{"norm_topk_prob", true}})},
+      {"deepseek_v2", with(deepseek("deepseek_v2"), {{"topk_method", "group_limited_greedy"}})},
+      {"deepseek_v2 greedy",
+       with(deepseek("deepseek_v2"), {{"q_lora_rank", nullptr}, {"n_shared_experts", 2}})},
+      {"deepseek_v3", with(deepseek("deepseek_v3"), {{"rope_scaling", yarn}})},
+      {"deepseek_v3 halves", with(deepseek("deepseek_v3"), {{"rope_interleave", false}})},
+      {"kimi_k2", with(deepseek("kimi_k2"), {{"n_group", 1}, {"topk_group", 1}})}};
 }
 
 TEST(HubExport, EveryFamilyComesBack) {
@@ -204,6 +229,7 @@ TEST(HubExport, EveryFamilyComesBack) {
     const json exported = config_to_hub(config_of_hub(original), "float32");
     EXPECT_EQ(config_from_hub(exported), config_from_hub(original)) << exported.dump(1);
     EXPECT_EQ(exported["torch_dtype"], "float32");
+    EXPECT_EQ(unknown_fields_notice(exported), "");
     EXPECT_TRUE(exported["architectures"][0].get<std::string>().ends_with("ForCausalLM"));
   }
 }

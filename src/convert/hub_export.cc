@@ -15,7 +15,7 @@ void check_latent_scale(const Config& config, const ModelConfig& model) {
   const std::int64_t most = config.get_int("max_position_embeddings");
   const bool ours = most > model.rope.original_positions && model.rope.factor > 1;
   const bool theirs = model.rope.type == "yarn" && model.rope.factor > 1;
-  if (!model.mla || ours == theirs) return;
+  if (!model.mla || config.get_float("mscale") == 0 || ours == theirs) return;
   fail_usage(
       "[convert] max_position_embeddings={}, original_max_position_embeddings={}: no Hugging Face form with "
       "rope_type={}; MLA's scores are {}scaled here",

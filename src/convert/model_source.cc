@@ -1,6 +1,5 @@
 #include "convert/model_source.h"
 
-#include <cstring>
 #include <filesystem>
 #include <map>
 
@@ -35,6 +34,7 @@ class HubModel : public ModelSource {
     for (const auto& spec : specs) shapes[spec.name] = spec.shape;
     const std::vector<std::string> left_out = check_hub_tensors(weights_, family, shapes, model.layers);
     check_copies(model);
+    for (const std::string& notice : source_.notices) line(notice);
     for (const std::string& notice : left_out) line("left out: " + notice);
     for (StoredPair& pair : stored_pairs(specs, family)) {
       std::string name = pair.ours;
@@ -96,15 +96,7 @@ class HubModel : public ModelSource {
 
   void check_copy(const std::string& copy, const std::string& original) const {
     if (!weights_.contains(copy)) return;
-    const Shape shape = weights_.shape(original);
-    bool same = weights_.shape(copy) == shape;
-    const std::int64_t rows = std::max<std::int64_t>(1, (1 << 20) / std::max<std::int64_t>(1, shape.back()));
-    for (std::int64_t begin = 0; same && begin < shape[0]; begin += rows) {
-      const std::int64_t end = std::min(shape[0], begin + rows);
-      const Tensor a = weights_.take_values(copy, begin, end), b = weights_.take_values(original, begin, end);
-      same = std::memcmp(a.raw(), b.raw(), a.bytes()) == 0;
-    }
-    if (!same)
+    if (!same_tensors(weights_, copy, original))
       fail_usage("[convert] {}: {} differs from {}, which prediction layers share with the model here", path_,
                  copy, original);
   }

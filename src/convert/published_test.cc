@@ -365,6 +365,10 @@ TEST(Published, TensorsAreThoseOfTheFiles) {
   }
 }
 
+TEST(Published, HasNoFieldThatIsNotKnown) {
+  for (const auto& [name, model] : published()) EXPECT_EQ(unknown_fields_notice(model.config), "") << name;
+}
+
 // With the prediction layer, and the embedding and the head that are stored with it again, the published
 // files hold 685 and 358 thousand million elements.
 TEST(Published, PredictionLayersAreThoseOfTheFiles) {
@@ -436,7 +440,7 @@ TEST(Published, WhatIsNotComputedHereIsNamed) {
       {changed(deepseek32(), {{"model_type", "glm_moe_dsa"}, {"index_topk_freq", 4}}), "index_topk_freq"},
       {changed(deepseek32(), {{"layer_types", {"full_attention"}}}), "layer_types"},
       {changed(deepseek3(), {{"n_group", nullptr}}), "n_group"},
-      {with_rope({{"type", "linear"}, {"factor", 4.0}}), "rope_type"},
+      {with_rope({{"type", "longrope"}, {"factor", 4.0}}), "rope_type"},
       {with_rope({{"rope_type", "dynamic"}, {"factor", 4.0}}), "rope_type"}};
   for (const auto& [config, words] : refused) {
     try {

@@ -6,7 +6,8 @@
 #include "checkpoint/json_file.h"
 #include "generate/generation_defaults.h"
 #include "gguf/gguf_weights.h"
-#include "models/families/hub_tensors.h"
+#include "models/families/family.h"
+#include "models/families/hub_source.h"
 #include "models/same_model.h"
 #include "tokenizer/tokenizer.h"
 
@@ -37,9 +38,10 @@ void add_tokenizer(Keys& keys, const fs::path& folder) {
 }
 
 Keys keys_of_hub(const std::string& path) {
-  const nlohmann::json config = read_json_file(path + "/config.json");
+  const HubSource source = open_hub_source(path);
+  const nlohmann::json& config = source.config;
   Keys keys = config_from_hub(config, predictions_in(config, [&](const std::string& tensor) {
-                                return WeightFolder::open(path).contains(tensor);
+                                return source.weights->contains(tensor);
                               }));
   const char* const name = config.contains("dtype") ? "dtype" : "torch_dtype";
   const bool whole = config.value(name, nlohmann::json("bfloat16")) == "float32";

@@ -25,6 +25,9 @@ constexpr auto kWeighted = [](const Architecture& a) {
 };
 constexpr auto kInGroups = [](const Architecture& a) { return a.moe.experts > 0 && a.moe.groups > 1; };
 constexpr auto kStretched = [](const Architecture& a) { return a.rope.type != "default"; };
+constexpr auto kStretchedByWave = [](const Architecture& a) {
+  return a.rope.type == "llama3.1" || a.rope.type == "yarn";
+};
 constexpr auto kLlama3 = [](const Architecture& a) { return a.rope.type == "llama3.1"; };
 constexpr auto kYarn = [](const Architecture& a) { return a.rope.type == "yarn"; };
 constexpr auto kWindowed = [](const Architecture& a) {
@@ -143,7 +146,7 @@ constexpr ArchitectureField kFields[] = {
     {"rope_factor", "rope_factor", "by how much positions are stretched", kFunction, FIELD(rope.factor),
      kStretched},
     {"rope_original_positions", "original_max_position_embeddings", "positions before stretching", kFunction,
-     FIELD(rope.original_positions), kStretched},
+     FIELD(rope.original_positions), kStretchedByWave},
     {"rope_low_frequency_factor", "rope_low_freq_factor", "longer waves are stretched", kFunction,
      FIELD(rope.low_frequency_factor), kLlama3},
     {"rope_high_frequency_factor", "rope_high_freq_factor", "shorter waves are not", kFunction,

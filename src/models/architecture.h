@@ -15,7 +15,7 @@
 namespace switchyard {
 
 struct RopeConfig {
-  std::string type = "default";  // default, llama3.1, yarn
+  std::string type = "default";  // default, llama3.1, yarn, linear
   double share = 1;              // of a head's width that is rotated: its first dims (partial_rotary_factor)
   double theta = 10000;          // rope_max_timescale
   double factor = 1;

@@ -26,6 +26,8 @@ std::vector<double> rope_frequencies(const RopeConfig& rope, std::int64_t dim) {
       const double smooth = (original / wavelength - rope.low_frequency_factor) / band;
       f = (1 - smooth) * f / rope.factor + smooth * f;
     }
+  } else if (rope.type == "linear") {
+    for (double& f : frequencies) f /= rope.factor;
   } else if (rope.type == "yarn") {
     auto dim_of = [&](double rotations) {
       return d * std::log(original / (rotations * two_pi)) / (2 * std::log(rope.theta));

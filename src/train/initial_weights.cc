@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -14,6 +15,7 @@
 #include "models/families/hub_source.h"
 #include "models/families/hub_tensors.h"
 #include "models/packed_parameters.h"
+#include "models/same_model.h"
 #include "train/resume.h"
 #include "train/session.h"
 
@@ -33,11 +35,26 @@ std::optional<DType> stored_blocks(const HubWeights& weights, const ModelFamily&
   return packed_in_hub(weights, family, spec.name, spec.shape);
 }
 
-Parameters::FillBlock from_hub(const std::string& folder, const ModelConfig& model,
+// The same weights may be of another function, or of another model: the run's is to be the one that they are
+// of. Prediction layers that the run does not have are left out.
+void check_describes(const Config& config, const ModelConfig& model, const HubSource& source,
+                     const std::string& folder) {
+  const std::int64_t there = predictions_in(
+      source.config, [&](const std::string& tensor) { return source.weights->contains(tensor); });
+  check_same_model(
+      config, model,
+      config_of_hub(source.config, std::min(model.predictions, there), config.get_string("compat")),
+      fmt::format("[weights] {}: its config says", folder),
+      fmt::format("make them equal (`switchyard train {}` takes all from the folder)", folder));
+}
+
+Parameters::FillBlock from_hub(const Config& config, const std::string& folder, const ModelConfig& model,
                                const std::vector<ParameterSpec>& specs, std::vector<std::string>* notes) {
   const HubSource source = open_hub_source(folder);
   const std::shared_ptr<const HubWeights> weights = source.weights;
   const ModelFamily& family = family_of(source.config);
+  check_describes(config, model, source, folder);
+  for (const std::string& notice : source.notices) notes->push_back("[weights] " + notice);
   std::map<std::string, Shape> shapes;
   for (const auto& spec : specs)
     shapes[spec.name] = dense_request(spec, {spec.shape, spec.shape}).first.shape;
@@ -125,7 +142,7 @@ Parameters::FillBlock initial_weights(const Config& config, const ModelConfig& m
   const std::string folder = config.get_string("load_parameters_path");
   if (folder.empty()) return nullptr;
   return is_checkpoint_path(folder) ? from_checkpoint(config, folder, specs, notes, use)
-                                    : from_hub(folder, model, specs, notes);
+                                    : from_hub(config, folder, model, specs, notes);
 }
 
 std::vector<ParameterSpec> specs_to_run(Config& config, const ModelConfig& model,

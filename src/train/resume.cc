@@ -65,19 +65,29 @@ void note_other_data(const Config& config, const CheckpointFolder& checkpoint,
                    });
 }
 
-// What counts is what a model computes: a converted checkpoint says the same of it in other keys, or in more.
-void check_same_model(const Config& config, const CheckpointFolder& checkpoint, const char* advice) {
+// A converted checkpoint says the same of a model in other keys, or in more.
+void check_model_of_checkpoint(const Config& config, const CheckpointFolder& checkpoint, const char* advice) {
   // A key at its default may have been given or not, which only the run knows: the same keys are one model.
   if (model_keys_of_stored(checkpoint.manifest().config, checkpoint.path()) ==
       model_keys_of_stored(config.resolved(), "this run"))
     return;
-  const Config stored = config_of_stored(checkpoint.manifest().config, checkpoint.path());
-  const ModelConfig theirs = model_config(stored), own = model_config(config);
+  check_same_model(config, model_config(config),
+                   config_of_stored(checkpoint.manifest().config, checkpoint.path()),
+                   fmt::format("[checkpoint] {}: made with", checkpoint.path()), advice);
+}
+
+const char* kAdvice = "make them equal, or set another run_name to start anew";
+const char* kWeightsAdvice = "make them equal";
+
+}  // namespace
+
+void check_same_model(const Config& config, const ModelConfig& own, const Config& stored,
+                      const std::string& made_with, const std::string& advice) {
+  const ModelConfig theirs = model_config(stored);
   const ArchitectureField* const field = differing_field(theirs, own);
   if (field == nullptr) return;
   const auto fail = [&](const char* name, const nlohmann::json& before, const nlohmann::json& now) {
-    fail_usage("[checkpoint] {}: made with {}={}, this run has {}={}; {}", checkpoint.path(), name,
-               before.dump(), name, now.dump(), advice);
+    fail_usage("{} {}={}, this run has {}={}; {}", made_with, name, before.dump(), name, now.dump(), advice);
   };
   const nlohmann::json before = stored.resolved(), now = config.resolved();
   const auto fail_if_other = [&](const char* key) {
@@ -89,15 +99,10 @@ void check_same_model(const Config& config, const CheckpointFolder& checkpoint, 
   fail(field->name, value_of(*field, theirs), value_of(*field, own));
 }
 
-const char* kAdvice = "make them equal, or set another run_name to start anew";
-const char* kWeightsAdvice = "make them equal";
-
-}  // namespace
-
 void check_fits(const Config& config, const CheckpointFolder& checkpoint,
                 const std::vector<StoredTensor>& needed, Fit fit) {
   const char* advice = fit == Fit::state ? kAdvice : kWeightsAdvice;
-  check_same_model(config, checkpoint, advice);
+  check_model_of_checkpoint(config, checkpoint, advice);
   if (fit == Fit::state) check_keys(config, checkpoint, kStateKeys, advice);
   for (const StoredTensor& tensor : needed) {
     if (!checkpoint.contains(tensor.name)) {

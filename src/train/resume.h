@@ -7,9 +7,15 @@
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/layout.h"
 #include "config/config.h"
+#include "models/model_config.h"
 #include "train/checkpointer.h"
 
 namespace switchyard {
+
+// What counts is what a model computes: Error(usage) that names the key in which `stored` computes another
+// one than `own`, the model of a run's config. `made_with` begins the line, `advice` ends it.
+void check_same_model(const Config& config, const ModelConfig& own, const Config& stored,
+                      const std::string& made_with, const std::string& advice);
 
 // What a checkpoint is wanted for.
 enum class Fit {

@@ -13,6 +13,13 @@ namespace {
 
 constexpr std::int64_t kWidth = 16, kVocab = 32, kMlp = 16, kExperts = 4, kLayers = 2;
 
+// The model of tiny_model().
+constexpr const char* kConfig =
+    R"({"model_type":"mixtral","hidden_act":"silu","hidden_size":16,"intermediate_size":16,"num_hidden_layers":2,
+    "num_attention_heads":2,"num_key_value_heads":2,"head_dim":8,"vocab_size":32,"rms_norm_eps":1e-5,
+    "max_position_embeddings":64,"rope_theta":10000,"num_local_experts":4,"num_experts_per_tok":2,
+    "sliding_window":null,"torch_dtype":"float32","made_up":1})";
+
 using Weights = std::map<std::string, Tensor>;
 
 class FromWeights : public ProgramTest {
@@ -49,7 +56,7 @@ class FromWeights : public ProgramTest {
   }
 
   void save(const Weights& w) {
-    write("model/config.json", R"({"model_type": "mixtral"})");
+    write("model/config.json", kConfig);
     write_safetensors(path("model/model.safetensors"), w, {});
   }
 
@@ -130,10 +137,36 @@ TEST_F(FromWeights, TensorsThatDoNotFit) {
   w[expert] = w[expert].cast(DType::bf16);
   save(w);
   expect_no_training({"load_parameters_path=model"}, {"wrong type", expert, "BF16", "F32"});
+}
+
+// Keys that make another function of the same tensors, and those of another model altogether.
+TEST_F(FromWeights, ARunOfAnotherModelIsRefusedByItsKey) {
   save(weights());
-  expect_no_training({"load_parameters_path=model", "num_experts=8"}, {"missing", "experts.4."});
-  expect_no_training({"load_parameters_path=model", "base_emb_dim=32"},
-                     {"shape", "model.embed_tokens.weight", "[32,16]", "[32,32]"});
+  for (const char* key : {"num_experts=8", "base_emb_dim=32", "rope_max_timescale=500000",
+                          "num_experts_per_tok=3", "normalization_layer_epsilon=0.5",
+                          "logits_via_embedding=true", "base_num_decoder_layers=1", "sliding_window_size=4"})
+    expect_no_training({"load_parameters_path=model", key}, {"model: its config says", key});
+  expect_no_training({"load_parameters_path=model", "decoder_block=llama2", "num_experts=1"},
+                     {"model: its config says"});
+}
+
+TEST_F(FromWeights, AFolderIsAConfig) {
+  const Weights w = weights();
+  save(w);
+  const Arguments more{"dataset_type=synthetic",   "steps=1",
+                       "per_device_batch_size=2",  "max_target_length=8",
+                       "learning_rate=0.01",       "enable_checkpointing=false",
+                       "base_output_directory=out"};
+  const Finished done =
+      run(Arguments{"train", "model"} + more + Arguments{"run_name=a", "metrics_file=m.jsonl"});
+  ASSERT_EQ(done.status, 0) << done.err;
+  EXPECT_NE(done.out.find("not known here, and without effect: \"made_up\""), std::string::npos) << done.out;
+  const double expected = loss_by_hand(w);
+  EXPECT_NEAR(nlohmann::json::parse(read("m.jsonl"))["learning/loss"].get<double>(), expected,
+              1e-5 * expected);
+  std::filesystem::create_directory(path("empty"));
+  expect_refused({"train", "empty", "steps=1"},
+                 {"[train] empty: expected CONFIG.yml or a Hugging Face folder"});
 }
 
 std::string header(const std::string& text) {

@@ -1,10 +1,16 @@
 #include "models/families/common.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
+#include <set>
+#include <utility>
 
 #include "checkpoint/block_scaled.h"
+#include "checkpoint/json_file.h"
 #include "core/error.h"
 
 namespace switchyard {
@@ -32,68 +38,269 @@ bool is_mxfp4(const json& quantization) {
   return quantization.is_object() && quantization.value("quant_method", json()) == "mxfp4";
 }
 
-// Features that change the result and that we do not compute.
-void refuse_unsupported(const HubConfig& hub) {
-  if (hub.text("hidden_act", "silu") != "silu") hub.wrong("hidden_act", "silu");
-  if (hub.flag("mlp_bias", false)) hub.wrong("mlp_bias", "false; true is not supported");
-  for (const char* key : {"attention_dropout", "router_jitter_noise"}) {
-    if (hub.number(key, 0) != 0) hub.wrong(key, "0; other values are not supported");
-  }
-  if (hub.has("quantization_config") && !is_block_scaled(hub.at("quantization_config")) &&
-      !is_four_bit_gptq(hub.at("quantization_config")) && !is_mxfp4(hub.at("quantization_config")))
-    hub.wrong("quantization_config",
-              "none, quant_method=fp8 with weight_block_size=[128,128], gptq with bits=4, or mxfp4");
+void check_quantization(const HubConfig& hub) {
+  constexpr const char* kKey = "quantization_config";
+  if (!hub.has(kKey)) return;
+  const json& quantization = hub.at(kKey);
+  if (is_block_scaled(quantization) || is_four_bit_gptq(quantization) || is_mxfp4(quantization)) return;
+  hub.wrong(kKey, "none, quant_method=fp8 with weight_block_size=[128,128], gptq with bits=4, or mxfp4");
 }
 
-// The rotary settings in one object, whichever style the file has: transformers 5 has `rope_parameters`,
-// published files `rope_theta` and `rope_scaling`, the latter with the key `type` before `rope_type` was
-// agreed.
+// The rotary settings in one object, wherever the file has them, as transformers 5 looks for them: in
+// `rope_scaling` where it is not empty, else in `rope_parameters`; theta and share beside it too. `rope_type`
+// was called `type` at first.
 json rope_of(const HubConfig& hub, double usual_theta) {
   json rope = json::object();
-  const char* source = hub.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
-  if (hub.has(source)) {
+  for (const char* source : {"rope_parameters", "rope_scaling"}) {
+    if (!hub.has(source)) continue;
     if (!hub.at(source).is_object()) hub.wrong(source, "an object");
-    rope = hub.at(source);
+    if (hub.at(source).empty()) continue;
+    const json before = std::exchange(rope, hub.at(source));
+    const HubConfig now(rope);
+    for (const char* key : {"rope_theta", "partial_rotary_factor"}) {
+      if (!now.has(key) && !hub.has(key) && before.contains(key)) rope[key] = before[key];
+    }
   }
-  if (hub.has("rope_theta") && !rope.contains("rope_theta")) rope["rope_theta"] = hub.at("rope_theta");
-  if (!rope.contains("rope_theta") && usual_theta > 0) rope["rope_theta"] = usual_theta;
-  if (!rope.contains("rope_type")) rope["rope_type"] = rope.contains("type") ? rope["type"] : json("default");
+  const HubConfig stated(rope);
+  for (const char* key : {"rope_theta", "partial_rotary_factor"}) {
+    if (!stated.has(key) && hub.has(key)) rope[key] = hub.at(key);
+  }
+  if (!stated.has("rope_theta") && usual_theta > 0) rope["rope_theta"] = usual_theta;
+  if (!stated.has("rope_type")) rope["rope_type"] = stated.has("type") ? rope["type"] : json("default");
+  if (hub.has("original_max_position_embeddings"))
+    rope["original_max_position_embeddings"] = hub.at("original_max_position_embeddings");
   return rope;
 }
 
+// YaRN's temperature.
+double temperature(double factor, double mscale) {
+  return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1;
+}
+
+// What cos and sin are multiplied by: here 1, or the temperature.
+bool reads_temperature(const HubConfig& rope, double factor, double mscale, double all) {
+  const double usual = temperature(factor, 1);
+  const bool stated = rope.has("attention_factor");
+  const double value = stated                    ? rope.number("attention_factor")
+                       : mscale != 0 && all != 0 ? temperature(factor, mscale) / temperature(factor, all)
+                                                 : usual;
+  constexpr double kRounding = 1e-7;  // of a number as text
+  if (std::abs(value - 1) <= kRounding) return false;
+  if (std::abs(value - usual) <= kRounding) return true;
+  rope.wrong(stated ? "attention_factor" : "mscale",
+             fmt::format("{} of 1 or {}, which factor={} gives; got {}",
+                         stated ? "one" : "an attention_factor", usual, factor, value));
+}
+
 void read_yarn(const HubConfig& rope, bool mla, std::int64_t max_position, ConfigKeys& ours) {
+  const std::int64_t original = rope.has("original_max_position_embeddings")
+                                    ? rope.positive("original_max_position_embeddings")
+                                    : max_position;
+  const double factor =
+      rope.number("factor", static_cast<double>(max_position) / static_cast<double>(original));
+  if (factor < 1)
+    fail_usage(
+        "[hub config] max_position_embeddings={}: expected at least original_max_position_embeddings={}, as "
+        "factor is null",
+        max_position, original);
+  // There 0 is as good as none.
+  const auto beta = [&](const char* key, double usual) {
+    const double value = rope.number(key, usual);
+    return shortest(value == 0 ? usual : value);
+  };
   ours["rope_type"] = "yarn";
-  ours["rope_factor"] = shortest(rope.number("factor"));
-  ours["beta_fast"] = shortest(rope.number("beta_fast", 32));
-  ours["beta_slow"] = shortest(rope.number("beta_slow", 1));
-  ours["original_max_position_embeddings"] = rope.integer("original_max_position_embeddings", max_position);
+  ours["rope_factor"] = shortest(factor);
+  ours["beta_fast"] = beta("beta_fast", 32);
+  ours["beta_slow"] = beta("beta_slow", 1);
+  ours["original_max_position_embeddings"] = original;
   ours["rope_truncate"] = rope.flag("truncate", true);
-  if (rope.has("attention_factor")) rope.wrong("attention_factor", "none; it is derived from factor");
   const double mscale = rope.number("mscale", 0), all = rope.number("mscale_all_dim", 0);
-  if (!mla) {
-    // Here the attention temperature 0.1 ln(factor) + 1 multiplies the rotated vectors.
-    if (mscale != all)
-      rope.wrong(rope.has("mscale") ? "mscale" : "mscale_all_dim", "the same value for both mscales");
-    ours["rope_attention_scaling"] = all == 0;
-    return;
-  }
-  // MLA puts it into the softmax scale; different values would leave a factor on the rotated part.
-  if (mscale != all || all == 0) {
-    fail_usage("[hub config] rope mscale={}, mscale_all_dim={}: expected both present and equal", mscale,
-               all);
-  }
-  // transformers scales the scores at any length, we and the published code beyond the original only.
-  const std::int64_t original = ours["original_max_position_embeddings"].get<std::int64_t>();
-  if (max_position <= original && rope.number("factor") > 1) {
+  ours["rope_attention_scaling"] = reads_temperature(rope, factor, mscale, all);
+  if (!mla) return;
+  // MLA's scores are scaled too, by mscale_all_dim alone: none without it.
+  ours["mscale"] = all;
+  // transformers scales them at any length, we and the published code beyond the original only.
+  if (max_position <= original && factor > 1 && all != 0) {
     fail_usage(
         "[hub config] max_position_embeddings={}: expected more than original_max_position_embeddings={}",
         max_position, original);
   }
-  ours["mscale"] = mscale;
-  ours["rope_attention_scaling"] = false;
 }
 
+// Words of one rotation for each kind of layer would be passed over.
+void check_one_rotation(const HubConfig& rope, const json& values) {
+  for (const auto& [key, value] : values.items()) {
+    if (value.is_object()) rope.wrong(key.c_str(), "one rotation for all layers");
+  }
+}
+
+constexpr std::string_view kRopeFields[] = {"rope_type",       "type",
+                                            "rope_theta",      "partial_rotary_factor",
+                                            "factor",          "original_max_position_embeddings",
+                                            "low_freq_factor", "high_freq_factor",
+                                            "beta_fast",       "beta_slow",
+                                            "mscale",          "mscale_all_dim",
+                                            "truncate",        "attention_factor",
+                                            "mrope_section",   "mrope_interleaved",
+                                            "finetuned"};
+
+constexpr std::string_view kCommonRead[] = {"model_type",
+                                            "vocab_size",
+                                            "hidden_size",
+                                            "intermediate_size",
+                                            "num_hidden_layers",
+                                            "num_attention_heads",
+                                            "num_key_value_heads",
+                                            "rms_norm_eps",
+                                            "max_position_embeddings",
+                                            "original_max_position_embeddings",
+                                            "rope_theta",
+                                            "rope_scaling",
+                                            "rope_parameters",
+                                            "partial_rotary_factor",
+                                            "layer_types",
+                                            "tie_word_embeddings",
+                                            "quantization_config"};
+constexpr FixedField kCommonRefused[] = {{"hidden_act", R"("silu")"},
+                                         {"mlp_bias", "false"},
+                                         {"attention_dropout", "0"},
+                                         {"router_jitter_noise", "0"}};
+// Of text that is made, of classes' ways, and of how a model was trained.
+constexpr std::string_view kCommonUnused[] = {"architectures",
+                                              "torch_dtype",
+                                              "dtype",
+                                              "transformers_version",
+                                              "auto_map",
+                                              "_name_or_path",
+                                              "name_or_path",
+                                              "_commit_hash",
+                                              "_attn_implementation",
+                                              "_attn_implementation_autoset",
+                                              "_experts_implementation",
+                                              "attn_implementation",
+                                              "experts_implementation",
+                                              "unsloth_fixed",
+                                              "unsloth_version",
+                                              "initializer_range",
+                                              "use_cache",
+                                              "cache_implementation",
+                                              "gradient_checkpointing",
+                                              "pretraining_tp",
+                                              "output_router_logits",
+                                              "router_aux_loss_coef",
+                                              "bos_token_id",
+                                              "eos_token_id",
+                                              "pad_token_id",
+                                              "sep_token_id",
+                                              "decoder_start_token_id",
+                                              "tokenizer_class",
+                                              "prefix",
+                                              "problem_type",
+                                              "id2label",
+                                              "label2id",
+                                              "num_labels",
+                                              "finetuning_task",
+                                              "task_specific_params",
+                                              "return_dict",
+                                              "output_attentions",
+                                              "output_hidden_states",
+                                              "output_scores",
+                                              "return_dict_in_generate",
+                                              "torchscript",
+                                              "use_bfloat16",
+                                              "tf_legacy_loss",
+                                              "tie_encoder_decoder",
+                                              "is_encoder_decoder",
+                                              "is_decoder",
+                                              "add_cross_attention",
+                                              "cross_attention_hidden_size",
+                                              "chunk_size_feed_forward",
+                                              "pruned_heads",
+                                              "max_length",
+                                              "min_length",
+                                              "do_sample",
+                                              "early_stopping",
+                                              "num_beams",
+                                              "num_beam_groups",
+                                              "num_return_sequences",
+                                              "diversity_penalty",
+                                              "temperature",
+                                              "top_k",
+                                              "top_p",
+                                              "typical_p",
+                                              "repetition_penalty",
+                                              "length_penalty",
+                                              "no_repeat_ngram_size",
+                                              "encoder_no_repeat_ngram_size",
+                                              "bad_words_ids",
+                                              "forced_bos_token_id",
+                                              "forced_eos_token_id",
+                                              "remove_invalid_values",
+                                              "exponential_decay_length_penalty",
+                                              "suppress_tokens",
+                                              "begin_suppress_tokens"};
+
+// Calls each(fields) for those of the family, and of all that it has in common with others.
+void for_fields(const HubFields& fields, const std::function<void(const HubFields&)>& each) {
+  each(fields);
+  for (const HubFields* const more : fields.more) {
+    if (more != nullptr) for_fields(*more, each);
+  }
+}
+
+constexpr std::string_view kGroupedRead[] = {"head_dim", "attention_bias"};
+
 }  // namespace
+
+const HubFields kGroupedFields{.read = kGroupedRead};
+
+const HubFields& common_fields() {
+  static constexpr HubFields kFields{.read = kCommonRead, .refused = kCommonRefused, .unused = kCommonUnused};
+  return kFields;
+}
+
+void check_fields(const HubConfig& hub, const ModelFamily& family) {
+  const auto check = [&](const HubFields& fields) {
+    for (const FixedField& field : fields.refused) {
+      const std::string key(field.key);
+      const json expected = json::parse(field.value);
+      if (!hub.has(key.c_str()) || hub.at(key.c_str()) == expected) continue;
+      hub.wrong(key.c_str(), fmt::format("{}; another value is not supported for {}",
+                                         expected.is_string() ? expected.get<std::string>() : expected.dump(),
+                                         family.type));
+    }
+  };
+  check(common_fields());
+  for_fields(family.fields, check);
+}
+
+std::string unknown_fields_notice(const json& hub_config) {
+  const ModelFamily* const family = find_family(hub_config);
+  if (family == nullptr) return "";
+  std::set<std::string_view> known;
+  const auto add = [&](const HubFields& fields) {
+    known.insert(fields.read.begin(), fields.read.end());
+    known.insert(fields.unused.begin(), fields.unused.end());
+    for (const FixedField& field : fields.refused) known.insert(field.key);
+  };
+  add(common_fields());
+  for_fields(family->fields, add);
+  const json decoder = decoder_part(hub_config);
+  std::vector<std::string> unknown;
+  for (const auto& [key, value] : decoder.items()) {
+    if (!value.is_null() && !known.contains(key)) unknown.push_back(in_quotes(key));
+  }
+  for (const char* rope : {"rope_parameters", "rope_scaling"}) {
+    if (!decoder.contains(rope) || !decoder[rope].is_object()) continue;
+    for (const auto& [key, value] : decoder[rope].items()) {
+      if (!value.is_null() && std::ranges::find(kRopeFields, key) == std::end(kRopeFields))
+        unknown.push_back(in_quotes(fmt::format("{}.{}", rope, key)));
+    }
+  }
+  if (unknown.empty()) return "";
+  return fmt::format("warning: config.json: not known here, and without effect: {}",
+                     fmt::join(unknown, ", "));
+}
 
 nlohmann::json shortest(double value) {
   if (std::floor(value) == value && std::abs(value) < 1e15) return static_cast<std::int64_t>(value);
@@ -101,7 +308,7 @@ nlohmann::json shortest(double value) {
 }
 
 void read_common(const HubConfig& hub, ConfigKeys& ours) {
-  refuse_unsupported(hub);
+  check_quantization(hub);
   ours["vocab_size"] = hub.positive("vocab_size");
   ours["base_emb_dim"] = hub.positive("hidden_size");
   ours["base_num_query_heads"] = hub.positive("num_attention_heads");
@@ -119,18 +326,17 @@ void read_common(const HubConfig& hub, ConfigKeys& ours) {
 void read_rope(const HubConfig& hub, const RopeDefaults& defaults, ConfigKeys& ours) {
   const json values = rope_of(hub, defaults.usual_theta);
   const HubConfig rope(values, "rope ");
+  check_one_rotation(rope, values);
   const std::int64_t max_position = hub.positive("max_position_embeddings");
   const double theta = rope.number("rope_theta");
   if (!(theta >= 1) || theta > 1e12) rope.wrong("rope_theta", "1 to 1e12");
   ours["rope_max_timescale"] = shortest(theta);
   ours["max_position_embeddings"] = max_position;
   ours["rope_interleave"] = defaults.latent && hub.flag("rope_interleave", true);
-  // transformers 5 has it among these settings, published files beside them.
-  const HubConfig& states_share = rope.has("partial_rotary_factor") ? rope : hub;
   const bool whole = defaults.usual_share == 0;
-  const double share = states_share.number("partial_rotary_factor", whole ? 1 : defaults.usual_share);
+  const double share = rope.number("partial_rotary_factor", whole ? 1 : defaults.usual_share);
   if (whole ? share != 1 : !(share > 0 && share <= 1))
-    states_share.wrong("partial_rotary_factor", whole ? "1" : "more than 0, at most 1");
+    rope.wrong("partial_rotary_factor", whole ? "1" : "more than 0, at most 1");
   ours["partial_rotary_factor"] = share;
   if (rope.has("factor") && !(rope.number("factor") >= 1)) rope.wrong("factor", "at least 1");
   const std::string kind = rope.text("rope_type", "default");
@@ -143,12 +349,21 @@ void read_rope(const HubConfig& hub, const RopeDefaults& defaults, ConfigKeys& o
     ours["rope_factor"] = shortest(rope.number("factor"));
     ours["rope_low_freq_factor"] = rope.number("low_freq_factor");
     ours["rope_high_freq_factor"] = rope.number("high_freq_factor");
-    ours["original_max_position_embeddings"] = rope.positive("original_max_position_embeddings");
+    ours["original_max_position_embeddings"] = rope.has("original_max_position_embeddings")
+                                                   ? rope.positive("original_max_position_embeddings")
+                                                   : max_position;
     ours["rope_attention_scaling"] = false;
+  } else if (kind == "linear") {
+    ours["rope_type"] = "linear";
+    ours["rope_factor"] = shortest(rope.number("factor"));
+    ours["rope_attention_scaling"] = false;
+    ours["original_max_position_embeddings"] = max_position;  // MLA's scores are as they are
+    if (defaults.latent && rope.number("mscale_all_dim", 0) != 0)
+      rope.wrong("mscale_all_dim", "none with rope_type=linear");
   } else if (kind == "yarn") {
     read_yarn(rope, defaults.latent, max_position, ours);
   } else {
-    rope.wrong("rope_type", "default, llama3 or yarn");
+    rope.wrong("rope_type", "default, linear, llama3 or yarn");
   }
 }
 
@@ -204,8 +419,6 @@ void read_window_of_all(const HubConfig& hub, ConfigKeys& ours) {
 }
 
 void refuse_windows(const HubConfig& hub, const char* kind_of_layers) {
-  if (hub.flag("use_sliding_window", false))
-    hub.wrong("use_sliding_window", "false; this family has no windows");
   if (!hub.has("layer_types")) return;
   for (const json& kind : hub.at("layer_types")) {
     if (kind != kind_of_layers) hub.wrong("layer_types", fmt::format("{} in every layer", kind_of_layers));
@@ -223,6 +436,7 @@ HubJson rope_scaling(const Config& config, const ModelConfig& model) {
             {"high_freq_factor", rope.high_frequency_factor},
             {"original_max_position_embeddings", rope.original_positions}};
   }
+  if (rope.type == "linear") return {{"rope_type", "linear"}, {"factor", rope.factor}};
   if (rope.type != "yarn") return nullptr;
   HubJson yarn = {{"rope_type", "yarn"},
                   {"factor", rope.factor},
@@ -230,10 +444,14 @@ HubJson rope_scaling(const Config& config, const ModelConfig& model) {
                   {"beta_slow", shortest(rope.beta_slow)},
                   {"original_max_position_embeddings", rope.original_positions}};
   if (!rope.truncate) yarn["truncate"] = false;
-  // Both present and equal leave the rotated vectors alone; of MLA they also scale the scores.
+  // Both present and equal leave the rotated vectors alone; the second scales MLA's scores.
   const double mscale = model.mla ? config.get_float("mscale") : 1.0;
-  if (mscale == 0) fail_usage("[convert] mscale=0: no Hugging Face form; its files state one above 0");
-  if (!rope.attention_scaling) yarn["mscale"] = yarn["mscale_all_dim"] = mscale;
+  if (!rope.attention_scaling && mscale == 0)
+    yarn["attention_factor"] = 1.0;
+  else if (!rope.attention_scaling)
+    yarn["mscale"] = yarn["mscale_all_dim"] = mscale;
+  else if (model.mla && mscale != 0)
+    yarn["mscale_all_dim"] = mscale;
   return yarn;
 }
 

@@ -8,6 +8,13 @@ namespace switchyard {
 // A whole number as one: our keys for scales and factors are integers.
 nlohmann::json shortest(double value);
 
+// Fields that every family has.
+const HubFields& common_fields();
+// Of a family with grouped queries.
+extern const HubFields kGroupedFields;
+// Error(usage) for a field with a value that `family` does not compute.
+void check_fields(const HubConfig& hub, const ModelFamily& family);
+
 // config.json -> keys.
 void read_common(const HubConfig& hub, ConfigKeys& keys);  // sizes, and what no family of ours has is refused
 // Rotary embeddings: theta, and how they are stretched. `usual_theta`: where a file states none, or 0.

@@ -34,19 +34,37 @@ void write_predictions(const ModelConfig& model, HubJson& hub) {
 
 namespace {
 
+constexpr std::string_view kLatentRead[] = {"attention_bias",   "q_lora_rank",      "kv_lora_rank",
+                                            "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"};
+// A head has two widths, stated apart.
+constexpr std::string_view kLatentUnused[] = {"head_dim", "qk_head_dim"};
+constexpr std::string_view kExpertsRead[] = {
+    "n_routed_experts", "num_experts_per_tok",   "n_shared_experts", "moe_intermediate_size",
+    "norm_topk_prob",   "routed_scaling_factor", "n_group",          "topk_group",
+    "topk_method",      "first_k_dense_replace"};
+constexpr FixedField kExpertsRefused[] = {{"use_sliding_window", "false"}, {"moe_layer_freq", "1"}};
+// Losses and layouts of the training that made a model.
+constexpr std::string_view kExpertsUnused[] = {"aux_loss_alpha", "seq_aux", "ep_size"};
+constexpr HubFields kExpertFields{.read = kExpertsRead, .refused = kExpertsRefused, .unused = kExpertsUnused};
+constexpr FixedField kExpertsOfDeepseek2Refused[] = {{"scoring_func", R"("softmax")"},
+                                                     {"norm_topk_prob", "false"}};
+constexpr std::string_view kExpertsOfDeepseek3Read[] = {"num_nextn_predict_layers"};
+constexpr FixedField kExpertsOfDeepseek3Refused[] = {{"scoring_func", R"("sigmoid")"},
+                                                     {"topk_method", R"("noaux_tc")"}};
+// Another name of the number of prediction layers, which the tensors tell.
+constexpr std::string_view kExpertsOfDeepseek3Unused[] = {"num_mtp_layers"};
+// Whether pairs are neighbours.
+constexpr std::string_view kDeepseek3Read[] = {"rope_interleave"};
+
 void read_router_of_deepseek(const HubConfig& hub, bool second, const ExpertDefaults& defaults,
                              ConfigKeys& keys) {
   const char* usual = second ? "softmax" : "sigmoid";
-  if (hub.text("scoring_func", usual) != usual) hub.wrong("scoring_func", usual);
   const std::string method = hub.text("topk_method", second ? "greedy" : "noaux_tc");
   const bool limited = method == "group_limited_greedy";
-  if (second ? method != "greedy" && !limited : method != "noaux_tc") {
-    hub.wrong("topk_method", second ? "greedy or group_limited_greedy" : "noaux_tc");
-  }
+  if (second && method != "greedy" && !limited) hub.wrong("topk_method", "greedy or group_limited_greedy");
   keys["routed_score_func"] = usual;
   keys["routed_bias"] = !second;
   keys["norm_topk_prob"] = hub.flag("norm_topk_prob", !second);
-  if (second && hub.flag("norm_topk_prob", false)) hub.wrong("norm_topk_prob", "false for deepseek_v2");
   keys["routed_scaling_factor"] = hub.number("routed_scaling_factor", defaults.scaling);
   // The third generation has groups unless it says that it has none.
   const bool stated = defaults.groups == 0;
@@ -76,7 +94,6 @@ void read_experts(const HubConfig& hub, bool second, const ExpertDefaults& defau
 void read_attention_and_layers(const HubConfig& hub, ConfigKeys& keys) {
   read_rope(hub, {.latent = true, .usual_theta = 10000}, keys);
   read_latent_attention(hub, keys);
-  if (hub.integer("moe_layer_freq", 1) != 1) hub.wrong("moe_layer_freq", "1");
   keys["first_num_dense_layers"] = hub.integer("first_k_dense_replace");
 }
 
@@ -140,6 +157,12 @@ bool never_writes(const ModelConfig&) {
 
 }  // namespace
 
+const HubFields kLatentFields{.read = kLatentRead, .unused = kLatentUnused};
+const HubFields kExpertsOfDeepseek3Fields{.read = kExpertsOfDeepseek3Read,
+                                          .refused = kExpertsOfDeepseek3Refused,
+                                          .unused = kExpertsOfDeepseek3Unused,
+                                          .more = {&kExpertFields}};
+
 void restate_router_bias(const ModelConfig& model, Restated& restated) {
   if (model.moe.score != RouterScore::sigmoid || model.moe.bias) return;
   restated.keys["routed_bias"] = true;
@@ -153,30 +176,39 @@ void write_experts_of_deepseek3(const Config& config, const ModelConfig& model, 
   write_experts_of_deepseek(config, model, false, hub);
 }
 
-const ModelFamily kDeepseekV2{.type = "deepseek_v2",
-                              .architecture = "DeepseekV2ForCausalLM",
-                              .block = &kDeepseekBlock,
-                              .tensors = {},
-                              .read = read_deepseek_v2,
-                              .write = write_deepseek_v2,
-                              .writes = writes_deepseek_v2};
-const ModelFamily kDeepseekV3{.type = "deepseek_v3",
-                              .architecture = "DeepseekV3ForCausalLM",
-                              .block = &kDeepseekBlock,
-                              .tensors = {},
-                              .predictions = true,
-                              .read = read_deepseek_v3,
-                              .write = write_deepseek_v3,
-                              .writes = writes_deepseek_v3,
-                              .restate = restate_router_bias};
+const ModelFamily kDeepseekV2{
+    .type = "deepseek_v2",
+    .architecture = "DeepseekV2ForCausalLM",
+    .block = &kDeepseekBlock,
+    .tensors = {},
+    .fused = kExpertsInMemory,
+    .fields = {.refused = kExpertsOfDeepseek2Refused, .more = {&kLatentFields, &kExpertFields}},
+    .read = read_deepseek_v2,
+    .write = write_deepseek_v2,
+    .writes = writes_deepseek_v2};
+const ModelFamily kDeepseekV3{
+    .type = "deepseek_v3",
+    .architecture = "DeepseekV3ForCausalLM",
+    .block = &kDeepseekBlock,
+    .tensors = {},
+    .fused = kExpertsInMemory,
+    .predictions = true,
+    .fields = {.read = kDeepseek3Read, .more = {&kLatentFields, &kExpertsOfDeepseek3Fields}},
+    .read = read_deepseek_v3,
+    .write = write_deepseek_v3,
+    .writes = writes_deepseek_v3,
+    .restate = restate_router_bias};
 // A DeepSeek-V3 under another name: it is written as one.
-const ModelFamily kKimiK2{.type = "kimi_k2",
-                          .architecture = "DeepseekV3ForCausalLM",
-                          .block = &kDeepseekBlock,
-                          .tensors = {},
-                          .predictions = true,
-                          .read = read_deepseek_v3,
-                          .write = write_deepseek_v3,
-                          .writes = never_writes};
+const ModelFamily kKimiK2{
+    .type = "kimi_k2",
+    .architecture = "DeepseekV3ForCausalLM",
+    .block = &kDeepseekBlock,
+    .tensors = {},
+    .fused = kExpertsInMemory,
+    .predictions = true,
+    .fields = {.read = kDeepseek3Read, .more = {&kLatentFields, &kExpertsOfDeepseek3Fields}},
+    .read = read_deepseek_v3,
+    .write = write_deepseek_v3,
+    .writes = never_writes};
 
 }  // namespace switchyard

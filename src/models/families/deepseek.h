@@ -7,6 +7,9 @@ namespace switchyard {
 
 extern const DecoderBlock kDeepseekBlock;
 
+// The fields of the next two.
+extern const HubFields kLatentFields, kExpertsOfDeepseek3Fields;
+
 // Multi-head latent attention.
 void read_latent_attention(const HubConfig& hub, ConfigKeys& keys);
 void write_latent_attention(const ModelConfig& model, HubJson& hub);

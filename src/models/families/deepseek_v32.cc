@@ -10,6 +10,15 @@ using nlohmann::json;
 // transformers' classes build the norms of latents with their own epsilon, whatever rms_norm_eps is.
 constexpr double kIndexedLatentEpsilon = 1e-6;
 
+constexpr std::string_view kIndexedRead[] = {"index_n_heads", "index_head_dim", "index_topk",
+                                             "mlp_layer_types"};
+constexpr FixedField kIndexedRefused[] = {{"rope_interleave", "true"}};
+// The attention of both.
+constexpr HubFields kIndexedFields{
+    .read = kIndexedRead, .refused = kIndexedRefused, .more = {&kLatentFields}};
+constexpr std::string_view kGlmDsaRead[] = {"indexer_types", "index_topk_freq", "index_topk_pattern"};
+constexpr FixedField kGlmDsaRefused[] = {{"indexer_rope_interleave", "true"}};
+
 void read_indexed_attention(const HubConfig& hub, bool interleaved, ConfigKeys& keys) {
   read_rope(hub, {.latent = true, .usual_theta = 10000}, keys);
   read_latent_attention(hub, keys);
@@ -20,8 +29,6 @@ void read_indexed_attention(const HubConfig& hub, bool interleaved, ConfigKeys& 
   keys["indexer_head_dim"] = hub.positive("index_head_dim");
   keys["indexer_topk"] = hub.positive("index_topk");
   keys["indexer_rope_interleave"] = interleaved;
-  if (!hub.flag("rope_interleave", true)) hub.wrong("rope_interleave", "true");
-  if (hub.integer("moe_layer_freq", 1) != 1) hub.wrong("moe_layer_freq", "1");
 }
 
 void read_expert_layers(const HubConfig& hub, ConfigKeys& keys) {
@@ -46,7 +53,6 @@ void read_glm_moe_dsa(const HubConfig& hub, ConfigKeys& keys) {
   read_experts_of_deepseek3(hub, {.groups = 1}, keys);
   // A layer without an indexer of its own would take the keys of the layer before.
   constexpr const char* kEach = "an indexer in every layer; shared choices are not supported";
-  if (!hub.flag("indexer_rope_interleave", true)) hub.wrong("indexer_rope_interleave", "true");
   if (hub.integer("index_topk_freq", 1) > 1) hub.wrong("index_topk_freq", kEach);
   if (hub.has("index_topk_pattern")) hub.wrong("index_topk_pattern", kEach);
   if (!hub.has("indexer_types")) return;
@@ -92,7 +98,9 @@ const ModelFamily kDeepseekV32{.type = "deepseek_v32",
                                .architecture = "DeepseekV32ForCausalLM",
                                .block = &kDeepseekBlock,
                                .tensors = {},
+                               .fused = kExpertsInMemory,
                                .predictions = true,
+                               .fields = {.more = {&kIndexedFields, &kExpertsOfDeepseek3Fields}},
                                .read = read_deepseek_v32,
                                .write = write_indexed,
                                .writes = writes_deepseek_v32,
@@ -101,7 +109,11 @@ const ModelFamily kGlmMoeDsa{.type = "glm_moe_dsa",
                              .architecture = "GlmMoeDsaForCausalLM",
                              .block = &kDeepseekBlock,
                              .tensors = {},
+                             .fused = kExpertsInMemory,
                              .predictions = true,
+                             .fields = {.read = kGlmDsaRead,
+                                        .refused = kGlmDsaRefused,
+                                        .more = {&kIndexedFields, &kExpertsOfDeepseek3Fields}},
                              .read = read_glm_moe_dsa,
                              .write = write_glm_moe_dsa,
                              .writes = writes_glm_moe_dsa,

@@ -5,6 +5,7 @@
 // family it is of.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -37,6 +38,20 @@ struct TensorRule {
   TensorForm form = TensorForm::matrix;
 };
 
+// A field of config.json that may have one value only: `value` is JSON.
+struct FixedField {
+  std::string_view key, value;
+};
+
+// The fields of a config.json, so that none is passed over: those that are read, those that are refused at
+// another value, as what they change is not computed here, and those that change nothing here.
+struct HubFields {
+  std::span<const std::string_view> read = {};
+  std::span<const FixedField> refused = {};
+  std::span<const std::string_view> unused = {};
+  std::array<const HubFields*, 2> more = {};  // which families have in common
+};
+
 // What a model states otherwise so that a family can write it.
 struct Restated {
   ConfigKeys keys;                   // to set; with another decoder_block another family writes it
@@ -66,6 +81,7 @@ struct ModelFamily {
   // Its files may hold prediction layers after the layers, as num_nextn_predict_layers says; their embedding,
   // head and final norm are stored with each.
   bool predictions = false;
+  HubFields fields = {};  // beside those of every family (common_fields() of common.h)
   // Adds to keys what read_common (common.h) does not. Error(usage) that names the key of anything that we
   // would compute differently.
   void (*read)(const HubConfig& hub, ConfigKeys& keys);
@@ -95,6 +111,9 @@ const ModelFamily& family_to_write(const Config& config, const ModelConfig& mode
 // published (`rope_theta`, `rope_scaling`).
 // Of prediction layers only those that are asked for are among the model's: predictions_in().
 ConfigKeys config_from_hub(const nlohmann::json& hub_config, std::int64_t predictions = 0);
+
+// One line that names the fields of a config.json that its family does not know; empty where there are none.
+std::string unknown_fields_notice(const nlohmann::json& hub_config);
 
 // How many prediction layers a model has: as many as its config.json states, or none where `contains` does
 // not know the first one's tensors, as transformers states one in every file of DeepSeek-V3 that it writes.

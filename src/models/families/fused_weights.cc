@@ -18,6 +18,15 @@ const FusedRule* rule_of(std::span<const FusedRule> rules, std::string_view name
   return rule == rules.end() ? nullptr : &*rule;
 }
 
+bool of_experts(const FusedRule& rule) {
+  return rule.parts[0].find("{}") != std::string_view::npos;
+}
+
+// Whether the rule is but another name of a tensor.
+bool is_renamed(const FusedRule& rule) {
+  return rule.parts.size() == 1 && rule.rows == nullptr && !of_experts(rule);
+}
+
 std::string with_expert(std::string_view name, std::int64_t expert) {
   std::string text(name);
   if (const std::size_t at = text.find("{}"); at != std::string::npos)
@@ -111,10 +120,17 @@ UnfusedWeights::UnfusedWeights(std::shared_ptr<const HubWeights> fused, const Mo
       fail_usage("[checkpoint] {}: two tensors for {}", fused_->path(), in_quotes(name));
     if (rule == nullptr)
       plain_[name] = file;
+    else if (is_renamed(*rule))
+      plain_[name.substr(0, name.size() - rule->fused.size()) + std::string(rule->parts[0])] = file;
     else if (rule->rows != nullptr)
       add_rows(name, file, *rule, rule->rows(HubConfig(decoder)));
     else
       add_experts(name, file, *rule);
+  }
+  for (const auto& [name, part] : parts_) {
+    if (plain_.contains(name))
+      fail_usage("[checkpoint] {}: tensor {} is there beside {}", fused_->path(), in_quotes(name),
+                 in_quotes(part.place.fused));
   }
 }
 
@@ -134,26 +150,25 @@ void UnfusedWeights::add_rows(const std::string& name, const std::string& file, 
 }
 
 void UnfusedWeights::add_experts(const std::string& name, const std::string& file, const FusedRule& rule) {
-  const bool of_experts = rule.parts[0].find("{}") != std::string_view::npos;
+  const bool experts = of_experts(rule);
   const Shape whole = fused_->shape(file);
   const auto count = std::ssize(rule.parts);
   const bool transposed = rule.transposed && !fused_->packed_stack_dtype(file);
-  const std::size_t outputs_dim = of_experts && !transposed ? 1 : whole.size() - 1;
-  if (whole.size() != (of_experts ? 3u : 2u) || whole[outputs_dim] % count != 0)
+  const std::size_t outputs_dim = experts && !transposed ? 1 : whole.size() - 1;
+  if (whole.size() != (experts ? 3u : 2u) || whole[outputs_dim] % count != 0)
     fail_usage("[checkpoint] {}: tensor {} has shape {}, expected {} with outputs a multiple of {}",
                fused_->path(), in_quotes(file), to_string(whole),
-               !of_experts  ? "[experts, outputs]"
+               !experts     ? "[experts, outputs]"
                : transposed ? "[experts, inputs, outputs]"
                             : "[experts, outputs, inputs]",
                count);
   const std::int64_t outputs = whole[outputs_dim] / count;
-  const Shape shape = of_experts ? Shape{outputs, whole[transposed ? 1 : 2]} : Shape{whole[0], outputs};
+  const Shape shape = experts ? Shape{outputs, whole[transposed ? 1 : 2]} : Shape{whole[0], outputs};
   const std::string front = name.substr(0, name.size() - rule.fused.size());
   for (std::int64_t part = 0; part < count; ++part) {
     const std::string_view below = rule.parts[static_cast<std::size_t>(part)];
-    for (std::int64_t e = 0; e < (of_experts ? whole[0] : 1); ++e)
-      parts_[front + with_expert(below, e)] = {{file, &rule, of_experts ? e : -1, part, transposed, {}},
-                                               shape};
+    for (std::int64_t e = 0; e < (experts ? whole[0] : 1); ++e)
+      parts_[front + with_expert(below, e)] = {{file, &rule, experts ? e : -1, part, transposed, {}}, shape};
   }
 }
 
@@ -259,6 +274,7 @@ Tensor UnfusedWeights::take_blocks(const std::string& name) const {
 std::optional<FusedPlace> fused_place(const ModelFamily& family, const nlohmann::json& hub_config,
                                       const std::string& name) {
   for (const FusedRule& rule : family.fused) {
+    if (!rule.written) continue;
     for (std::size_t number = 0; number < rule.parts.size(); ++number) {
       const std::string_view part = rule.parts[number];
       const std::size_t at = part.find("{}");
@@ -295,7 +311,7 @@ Shape fused_shape(const FusedPlace& place, std::int64_t experts, const Shape& pa
     return whole;
   }
   const auto parts = std::ssize(rule.parts);
-  if (rule.parts[0].find("{}") == std::string_view::npos) return {part[0], part[1] * parts};
+  if (!of_experts(rule)) return {part[0], part[1] * parts};
   return rule.transposed ? Shape{experts, part[1], part[0] * parts}
                          : Shape{experts, part[0] * parts, part[1]};
 }
@@ -316,9 +332,16 @@ void put_part(const FusedPlace& place, const Tensor& part, const Tensor& fused) 
   });
 }
 
+bool holds_fused(const ModelFamily& family, const std::vector<std::string>& names) {
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    return rule_of(family.fused, name) != nullptr ||
+           (!family.root.there.empty() && name.find(family.root.there) != std::string::npos);
+  });
+}
+
 std::shared_ptr<const HubWeights> unfused(const ModelFamily& family, const nlohmann::json& hub_config,
                                           std::shared_ptr<const HubWeights> weights) {
-  if (family.fused.empty()) return weights;
+  if (!holds_fused(family, weights->names())) return weights;
   return std::make_shared<UnfusedWeights>(std::move(weights), family, hub_config);
 }
 

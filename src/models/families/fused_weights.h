@@ -34,12 +34,22 @@ struct FusedRows {
 struct FusedRule {
   std::string_view fused;
   // What it holds, one after the other along its outputs; {} is the expert. Without {} the tensor is [E,
-  // outputs], and so is each part.
+  // outputs], and so is each part. One part without {} is the tensor under another name.
   std::span<const std::string_view> parts;
   bool in_turns = false;    // outputs of the parts take turns: column 0 of the first, of the second, …
   bool transposed = false;  // an expert is [in, outputs], not [outputs, in], unless it is in blocks
   // Of a tensor [rows, ..] that is cut into rows, as a config.json says.
   FusedRows (*rows)(const HubConfig& hub) = nullptr;
+  bool written = true;  // else it is read alone: files mostly have the parts
+};
+
+// All experts of a layer as transformers 5 has them in memory, and saves them where it is told to.
+inline constexpr std::string_view kGateAndUpOfExperts[] = {"mlp.experts.{}.gate_proj.weight",
+                                                           "mlp.experts.{}.up_proj.weight"},
+                                  kDownOfExperts[] = {"mlp.experts.{}.down_proj.weight"};
+inline constexpr FusedRule kExpertsInMemory[] = {
+    {.fused = "mlp.experts.gate_up_proj", .parts = kGateAndUpOfExperts, .written = false},
+    {.fused = "mlp.experts.down_proj", .parts = kDownOfExperts, .written = false},
 };
 
 // Where in the family's files is what is called `name` here, if in a tensor with others.
@@ -100,7 +110,10 @@ Shape fused_shape(const FusedPlace& place, std::int64_t experts, const Shape& pa
 // Puts a part where it belongs.
 void put_part(const FusedPlace& place, const Tensor& part, const Tensor& fused);
 
-// `weights` with what the family's files fuse taken apart; `weights` itself where they fuse nothing.
+// Whether tensors of these names hold several matrices each, or are called otherwise here.
+bool holds_fused(const ModelFamily& family, const std::vector<std::string>& names);
+
+// `weights` with what is fused in them taken apart; `weights` itself where nothing is.
 std::shared_ptr<const HubWeights> unfused(const ModelFamily& family, const nlohmann::json& hub_config,
                                           std::shared_ptr<const HubWeights> weights);
 

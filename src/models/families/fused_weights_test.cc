@@ -12,6 +12,7 @@
 #include "checkpoint/safetensors.h"
 #include "core/error.h"
 #include "models/families/family.h"
+#include "models/families/hub_tensors.h"
 
 namespace switchyard {
 namespace {
@@ -74,6 +75,52 @@ TEST_F(FusedFolder, EveryElementIsInItsMatrix) {
     for (std::int64_t i = 0; i < kOutputs; ++i)
       EXPECT_EQ(last.data<float>()[o * kOutputs + i], down.data<float>()[(2 * kOutputs + i) * kInputs + o]);
   }
+}
+
+// transformers 5 keeps all experts of most families in one tensor, [experts, outputs, inputs].
+TEST_F(FusedFolder, ExpertsAsTransformersHasThemInMemory) {
+  const Tensor both = numbered({kExperts, 2 * kOutputs, kInputs}),
+               down = numbered({kExperts, kInputs, kOutputs});
+  const auto read_as = [&](const ModelFamily& family, std::map<std::string, Tensor> tensors) {
+    write_safetensors(folder_ + "/model.safetensors", tensors, {});
+    return unfused(family, nlohmann::json(), std::make_shared<WeightFolder>(WeightFolder::open(folder_)));
+  };
+  int families = 0;
+  for (const ModelFamily* family : model_families()) {
+    if (!family->block->experts || family == &kGptOss || family == &kLlama4 || family == &kQwen3VlMoe)
+      continue;
+    SCOPED_TRACE(std::string(family->type));
+    ++families;
+    const auto folder = read_as(*family, {{kLayer + "gate_up_proj", both}, {kLayer + "down_proj", down}});
+    const auto check = [&](const char* ours, const Tensor& fused, std::int64_t first) {
+      const Shape shape = {kExperts, kInputs, kOutputs};
+      const bool out = std::string_view(ours) == "moe.wo";
+      const HubTensors names = hub_tensors(*family, std::string("layers.1.") + ours,
+                                           out ? Shape{kExperts, kOutputs, kInputs} : shape);
+      const std::int64_t rows = out ? kInputs : kOutputs, columns = out ? kOutputs : kInputs;
+      for (std::int64_t e = 0; e < kExperts; ++e) {
+        const Tensor part = folder->read(names.names[static_cast<std::size_t>(e)]);
+        ASSERT_EQ(part.shape(), (Shape{rows, columns}));
+        const float* const from = fused.data<float>() + e * fused.dim(1) * fused.dim(2) + first * columns;
+        EXPECT_TRUE(std::equal(from, from + rows * columns, part.data<float>())) << ours << " " << e;
+      }
+    };
+    check("moe.wi_0", both, 0);
+    check("moe.wi_1", both, kOutputs);
+    check("moe.wo", down, 0);
+    // Not written so, but by the one family whose files have them like this.
+    const std::string expert = hub_tensors(*family, "layers.1.moe.wo", {1, kOutputs, kInputs}).names[0];
+    EXPECT_EQ(fused_place(*family, nlohmann::json::object(), expert).has_value(), family == &kQwen35Moe);
+  }
+  EXPECT_EQ(families, 14);
+  // Mixtral and MiniMax call their layer otherwise too.
+  const Tensor gate = numbered({kExperts, kInputs}), bias = numbered({kExperts});
+  const std::string mlp = "model.layers.1.mlp.", sparse = "model.layers.1.block_sparse_moe.";
+  EXPECT_EQ(read_as(kMixtral, {{mlp + "gate.weight", gate}})->shape(sparse + "gate.weight"), gate.shape());
+  const auto minimax = read_as(kMinimaxM2, {{mlp + "e_score_correction_bias", bias}});
+  EXPECT_EQ(minimax->shape(sparse + "e_score_correction_bias"), bias.shape());
+  EXPECT_THROW(read_as(kQwen3Moe, {{kLayer + "gate_up_proj", both}, {kLayer + "0.up_proj.weight", gate}}),
+               Error);
 }
 
 TEST_F(FusedFolder, PartsMakeTheTensorAgain) {

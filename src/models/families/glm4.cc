@@ -10,6 +10,9 @@ using nlohmann::json;
 
 constexpr DecoderBlock kGlm4Block{.name = "glm4_moe", .experts = true};
 
+constexpr std::string_view kGlm4Read[] = {"head_dim", "attention_bias", "use_qk_norm"};
+constexpr std::string_view kGlm4LiteRead[] = {"rope_interleave", "mlp_layer_types"};
+
 void read_glm4_moe(const HubConfig& hub, ConfigKeys& keys) {
   read_rope(hub, {.usual_share = 0.5}, keys);
   constexpr std::int64_t kUsualHeadDim = 128;
@@ -71,17 +74,22 @@ const ModelFamily kGlm4Moe{.type = "glm4_moe",
                            .architecture = "Glm4MoeForCausalLM",
                            .block = &kGlm4Block,
                            .tensors = {},
+                           .fused = kExpertsInMemory,
                            .predictions = true,
+                           .fields = {.read = kGlm4Read, .more = {&kExpertsOfDeepseek3Fields}},
                            .read = read_glm4_moe,
                            .write = write_glm4_moe,
                            .writes = writes_glm4_moe};
-const ModelFamily kGlm4MoeLite{.type = "glm4_moe_lite",
-                               .architecture = "Glm4MoeLiteForCausalLM",
-                               .block = &kDeepseekBlock,
-                               .tensors = {},
-                               .predictions = true,
-                               .read = read_glm4_moe_lite,
-                               .write = write_glm4_moe_lite,
-                               .writes = writes_glm4_moe_lite};
+const ModelFamily kGlm4MoeLite{
+    .type = "glm4_moe_lite",
+    .architecture = "Glm4MoeLiteForCausalLM",
+    .block = &kDeepseekBlock,
+    .tensors = {},
+    .fused = kExpertsInMemory,
+    .predictions = true,
+    .fields = {.read = kGlm4LiteRead, .more = {&kLatentFields, &kExpertsOfDeepseek3Fields}},
+    .read = read_glm4_moe_lite,
+    .write = write_glm4_moe_lite,
+    .writes = writes_glm4_moe_lite};
 
 }  // namespace switchyard

@@ -27,6 +27,10 @@ constexpr FusedRule kGptOssFused[] = {
     {"mlp.experts.gate_up_proj_bias", kGateAndUpBiases, /*in_turns=*/true},
 };
 
+constexpr std::string_view kGptOssRead[] = {"sliding_window", "num_local_experts", "num_experts_per_tok",
+                                            "swiglu_limit", "swiglu_alpha"};
+constexpr std::string_view kGptOssUnused[] = {"experts_per_token", "initial_context_length"};
+
 void read_gpt_oss(const HubConfig& hub, ConfigKeys& keys) {
   read_rope(hub, {}, keys);
   constexpr std::int64_t kUsualHeadDim = 64;
@@ -68,6 +72,7 @@ const ModelFamily kGptOss{.type = "gpt_oss",
                           .block = &kGptOssBlock,
                           .tensors = kGptOssTensors,
                           .fused = kGptOssFused,
+                          .fields = {.read = kGptOssRead, .unused = kGptOssUnused, .more = {&kGroupedFields}},
                           .read = read_gpt_oss,
                           .write = write_gpt_oss,
                           .writes = writes_gpt_oss};

@@ -15,6 +15,7 @@ class HubConfig {
   explicit HubConfig(const nlohmann::json& values, std::string part = {});
 
   bool has(const char* key) const { return values_.contains(key) && !values_[key].is_null(); }
+  bool is_null(const char* key) const { return values_.contains(key) && values_[key].is_null(); }
   const nlohmann::json& at(const char* key) const { return values_[key]; }
 
   std::int64_t integer(const char* key) const;  // from 0 to 2^40

@@ -1,5 +1,7 @@
 #include "models/families/hub_source.h"
 
+#include <algorithm>
+#include <cstring>
 #include <filesystem>
 
 #include "checkpoint/json_file.h"
@@ -8,6 +10,37 @@
 #include "models/families/family.h"
 
 namespace switchyard {
+
+namespace {
+
+// As transformers: both are there and differ, so they are not tied.
+void take_head_of_its_own(HubSource& source) {
+  const std::string head = "lm_head.weight", embedding = "model.embed_tokens.weight";
+  constexpr const char* kTied = "tie_word_embeddings";
+  if (source.config.value(kTied, nlohmann::json()) != true || !source.weights->contains(head) ||
+      !source.weights->contains(embedding) || same_tensors(*source.weights, head, embedding))
+    return;
+  source.config[kTied] = false;
+  source.notices.push_back(
+      "warning: config.json has tie_word_embeddings=true, but lm_head.weight differs from the embedding: it "
+      "is "
+      "taken as a head of its own");
+}
+
+}  // namespace
+
+bool same_tensors(const HubWeights& weights, const std::string& a, const std::string& b) {
+  const Shape shape = weights.shape(a);
+  if (weights.shape(b) != shape) return false;
+  const std::int64_t rows = std::max<std::int64_t>(1, (1 << 20) / std::max<std::int64_t>(1, shape.back()));
+  for (std::int64_t begin = 0; begin < shape[0]; begin += rows) {
+    const std::int64_t end = std::min(shape[0], begin + rows);
+    const Tensor first = weights.take_values(a, begin, end), second = weights.take_values(b, begin, end);
+    if (first.bytes() != second.bytes() || std::memcmp(first.raw(), second.raw(), first.bytes()) != 0)
+      return false;
+  }
+  return true;
+}
 
 bool is_hub_source(const std::string& path) {
   std::error_code error;
@@ -31,6 +64,9 @@ HubSource open_hub_source(const std::string& path) {
   source.weights = std::move(folder);
   if (const ModelFamily* family = find_family(source.config))
     source.weights = unfused(*family, source.config, std::move(source.weights));
+  take_head_of_its_own(source);
+  if (std::string notice = unknown_fields_notice(source.config); !notice.empty())
+    source.notices.push_back(std::move(notice));
   return source;
 }
 

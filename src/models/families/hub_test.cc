@@ -206,6 +206,116 @@ TEST(HubConfig, RefusesWhatWouldChangeTheResult) {
   expect_refused(unequal, "mscale");
 }
 
+json with_rope(json config, const json& scaling) {
+  config["rope_scaling"] = scaling;
+  return config;
+}
+
+// As transformers 5 looks for them: rope_scaling where it is not empty, theta and share beside both too.
+TEST(HubConfig, RotationIsReadWhereverItStands) {
+  const json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 128}};
+  const json plain = {{"rope_type", "default"}, {"rope_theta", 70000}};
+  json both = with_rope(llama(), yarn);
+  both.erase("rope_theta");
+  both["rope_parameters"] = plain;
+  ConfigKeys ours = config_from_hub(both);
+  EXPECT_EQ(ours["rope_type"], "yarn");
+  EXPECT_EQ(ours["rope_factor"], 4);
+  EXPECT_EQ(ours["rope_max_timescale"], 70000);
+  EXPECT_EQ(ours["rope_attention_scaling"], true);
+  both["rope_theta"] = 80000;  // which transformers takes where rope_scaling has none
+  EXPECT_EQ(config_from_hub(both)["rope_max_timescale"], 80000);
+  both["rope_scaling"] = json::object();
+  EXPECT_EQ(config_from_hub(both)["rope_type"], "default");
+  EXPECT_EQ(config_from_hub(both)["rope_max_timescale"], 70000);
+  both["rope_scaling"] = yarn;
+  both["rope_parameters"] = json::object();
+  EXPECT_EQ(config_from_hub(both)["rope_type"], "yarn");
+  both["original_max_position_embeddings"] = 64;  // beside them it wins
+  EXPECT_EQ(config_from_hub(both)["original_max_position_embeddings"], 64);
+  json nested = llama();
+  nested["rope_parameters"] = {{"full_attention", plain}, {"rope_theta", 1e4}};
+  expect_refused(nested, "rope full_attention");
+}
+
+TEST(HubConfig, YarnHasTheTemperatureOfTransformers) {
+  const json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 128}};
+  const auto scaling = [&](const json& more) {
+    json rope = yarn;
+    rope.update(more);
+    return config_from_hub(with_rope(llama(), rope));
+  };
+  EXPECT_EQ(scaling({{"mscale", 0.7}})["rope_attention_scaling"], true);  // one alone has no say
+  EXPECT_EQ(scaling({{"mscale_all_dim", 0.7}})["rope_attention_scaling"], true);
+  EXPECT_EQ(scaling({{"mscale", 0.7}, {"mscale_all_dim", 0.7}})["rope_attention_scaling"], false);
+  EXPECT_EQ(scaling({{"attention_factor", 1.0}})["rope_attention_scaling"], false);
+  EXPECT_EQ(scaling({{"attention_factor", 1.1386294361119891}})["rope_attention_scaling"], true);
+  EXPECT_EQ(scaling({{"attention_factor", nullptr}})["rope_attention_scaling"], true);
+  EXPECT_EQ(scaling({{"beta_fast", 16}, {"beta_slow", 0}})["beta_slow"], 1);
+  EXPECT_EQ(scaling({{"truncate", false}})["rope_truncate"], false);
+  EXPECT_EQ(scaling({{"factor", nullptr}})["rope_factor"], 4);  // of 512 to 128 positions
+  for (const json& other :
+       {json{{"attention_factor", 1.2}}, json{{"mscale", 1.0}, {"mscale_all_dim", 0.5}}}) {
+    json rope = yarn;
+    rope.update(other);
+    expect_refused(with_rope(llama(), rope), other.begin().key());
+  }
+}
+
+// Its scores are scaled by mscale_all_dim alone, the rotated part by what both leave.
+TEST(HubConfig, LatentAttentionWithoutMscale) {
+  json config = deepseek3();
+  config["rope_scaling"].erase("mscale");
+  ConfigKeys one = config_from_hub(config);
+  EXPECT_EQ(one["mscale"], 1);
+  EXPECT_EQ(one["rope_attention_scaling"], true);
+  config["rope_scaling"].erase("mscale_all_dim");
+  ConfigKeys none = config_from_hub(config);
+  EXPECT_EQ(none["mscale"], 0);
+  EXPECT_EQ(none["rope_attention_scaling"], true);
+}
+
+TEST(HubConfig, LinearRotationDividesPositions) {
+  ConfigKeys ours = config_from_hub(with_rope(llama(), {{"type", "linear"}, {"factor", 4.0}}));
+  EXPECT_EQ(ours["rope_type"], "linear");
+  EXPECT_EQ(ours["rope_factor"], 4);
+  const RopeConfig plain, linear{.type = "linear", .factor = 4};
+  const std::vector<double> a = rope_frequencies(plain, 8), b = rope_frequencies(linear, 8);
+  for (std::size_t i = 0; i < a.size(); ++i) EXPECT_EQ(b[i], a[i] / 4);
+  for (const char* kind : {"dynamic", "longrope", "proportional"})
+    expect_refused(with_rope(llama(), {{"rope_type", kind}, {"factor", 4.0}}), kind);
+}
+
+// transformers 5 has windows in all layers of a qwen3_moe, from max_window_layers on in a qwen3.
+TEST(HubConfig, WindowsOfQwen3) {
+  json config = llama();
+  config.update({{"model_type", "qwen3_moe"},
+                 {"rope_theta", 10000},
+                 {"num_experts", 8},
+                 {"num_experts_per_tok", 2},
+                 {"moe_intermediate_size", 32},
+                 {"use_sliding_window", true},
+                 {"sliding_window", 5}});
+  for (const json& before : {json(), json(0), json(1)}) {
+    config["max_window_layers"] = before;
+    ConfigKeys ours = config_from_hub(config);
+    EXPECT_EQ(ours["sliding_window_size"], 5);
+    EXPECT_FALSE(ours.contains("windowed_layers"));
+  }
+  config["layer_types"] = {"full_attention", "sliding_attention"};
+  expect_refused(config, "layer_types");
+  config["layer_types"] = nullptr;
+  config["sliding_window"] = nullptr;
+  EXPECT_EQ(config_from_hub(config)["sliding_window_size"], 0);
+  config.erase("sliding_window");
+  EXPECT_EQ(config_from_hub(config)["sliding_window_size"], 4096);
+  config["model_type"] = "qwen3";
+  config["max_window_layers"] = 1;
+  EXPECT_EQ(config_from_hub(config)["windowed_layers"], json::array({1}));
+  config.erase("max_window_layers");
+  EXPECT_EQ(config_from_hub(config)["sliding_window_size"], 0);
+}
+
 Tensor counting(const Shape& shape) {
   Tensor t(DType::f32, shape);
   std::iota(t.data<float>(), t.data<float>() + t.size(), 0.0f);

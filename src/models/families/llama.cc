@@ -7,6 +7,10 @@ namespace {
 constexpr DecoderBlock kLlama2Block{.name = "llama2"};
 constexpr DecoderBlock kMistralBlock{.name = "mistral"};
 
+constexpr FixedField kLlamaRefused[] = {{"use_sliding_window", "false"}};
+constexpr std::string_view kMistralRead[] = {"sliding_window"};
+constexpr FixedField kMistralRefused[] = {{"attention_bias", "false"}, {"use_sliding_window", "false"}};
+
 void read_llama(const HubConfig& hub, ConfigKeys& keys) {
   read_rope(hub, {.usual_theta = 10000}, keys);  // absent from the first published files
   read_grouped_attention(hub, {.biases = true}, keys);
@@ -43,17 +47,20 @@ const ModelFamily kLlama{.type = "llama",
                          .architecture = "LlamaForCausalLM",
                          .block = &kLlama2Block,
                          .tensors = {},
+                         .fields = {.refused = kLlamaRefused, .more = {&kGroupedFields}},
                          .read = read_llama,
                          .write = write_llama,
                          .writes = writes_llama,
                          .restate = restate_llama};
-const ModelFamily kMistral{.type = "mistral",
-                           .architecture = "MistralForCausalLM",
-                           .block = &kMistralBlock,
-                           .tensors = {},
-                           .read = read_mistral,
-                           .write = write_mistral,
-                           .writes = writes_llama,
-                           .restate = restate_llama};
+const ModelFamily kMistral{
+    .type = "mistral",
+    .architecture = "MistralForCausalLM",
+    .block = &kMistralBlock,
+    .tensors = {},
+    .fields = {.read = kMistralRead, .refused = kMistralRefused, .more = {&kGroupedFields}},
+    .read = read_mistral,
+    .write = write_mistral,
+    .writes = writes_llama,
+    .restate = restate_llama};
 
 }  // namespace switchyard

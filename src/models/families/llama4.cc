@@ -115,6 +115,21 @@ bool grows_queries(const HubConfig& hub) {
   return hub.has(kKey) && hub.at(kKey).is_number_integer() ? hub.integer(kKey) > 0 : hub.flag(kKey, true);
 }
 
+constexpr std::string_view kLlama4Read[] = {"use_qk_norm",
+                                            "no_rope_layers",
+                                            "no_rope_layer_interval",
+                                            "attention_chunk_size",
+                                            "attn_temperature_tuning",
+                                            "attn_scale",
+                                            "floor_scale",
+                                            "num_local_experts",
+                                            "num_experts_per_tok",
+                                            "intermediate_size_mlp",
+                                            "interleave_moe_layer_step",
+                                            "moe_layers"};
+constexpr FixedField kLlama4Refused[] = {{"use_sliding_window", "false"}};
+constexpr std::string_view kLlama4Unused[] = {"for_llm_compressor"};
+
 void read_llama4(const HubConfig& hub, ConfigKeys& keys) {
   read_rope(hub, {.usual_theta = 500000}, keys);
   constexpr std::int64_t kUsualHeadDim = 128;
@@ -172,6 +187,10 @@ const ModelFamily kLlama4{.type = "llama4_text",
                           .tensors = kLlama4Tensors,
                           .fused = kLlama4Fused,
                           .root = {"language_model.", ""},
+                          .fields = {.read = kLlama4Read,
+                                     .refused = kLlama4Refused,
+                                     .unused = kLlama4Unused,
+                                     .more = {&kGroupedFields}},
                           .read = read_llama4,
                           .write = write_llama4,
                           .writes = writes_llama4};

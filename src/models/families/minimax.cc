@@ -15,13 +15,36 @@ constexpr TensorRule kMinimaxTensors[] = {
     {"moe.wo", "block_sparse_moe.experts.{}.w2.weight"},
 };
 
+constexpr std::string_view kMinimaxGateAndUp[] = {"block_sparse_moe.experts.{}.w1.weight",
+                                                  "block_sparse_moe.experts.{}.w3.weight"},
+                           kMinimaxDown[] = {"block_sparse_moe.experts.{}.w2.weight"},
+                           kMinimaxGate[] = {"block_sparse_moe.gate.weight"},
+                           kMinimaxBias[] = {"block_sparse_moe.e_score_correction_bias"};
+// As transformers 5 has them in memory.
+constexpr FusedRule kMinimaxInMemory[] = {
+    {.fused = "mlp.experts.gate_up_proj", .parts = kMinimaxGateAndUp, .written = false},
+    {.fused = "mlp.experts.down_proj", .parts = kMinimaxDown, .written = false},
+    {.fused = "mlp.gate.weight", .parts = kMinimaxGate, .written = false},
+    {.fused = "mlp.e_score_correction_bias", .parts = kMinimaxBias, .written = false},
+};
+
+constexpr std::string_view kMinimaxRead[] = {"num_local_experts", "num_experts_per_tok", "rotary_dim",
+                                             "attn_type_list"};
 // What published files state of parts that this engine has in one way only.
-void refuse_other_minimax(const HubConfig& hub) {
-  if (hub.text("scoring_func", "sigmoid") != "sigmoid") hub.wrong("scoring_func", "sigmoid");
-  if (!hub.flag("use_qk_norm", true)) hub.wrong("use_qk_norm", "true");
-  if (hub.text("qk_norm_type", "per_layer") != "per_layer") hub.wrong("qk_norm_type", "per_layer");
-  if (!hub.flag("use_routing_bias", true)) hub.wrong("use_routing_bias", "true");
-  if (hub.integer("shared_intermediate_size", 0) != 0) hub.wrong("shared_intermediate_size", "0");
+constexpr FixedField kMinimaxRefused[] = {{"attention_bias", "false"},
+                                          {"use_sliding_window", "false"},
+                                          {"scoring_func", R"("sigmoid")"},
+                                          {"use_qk_norm", "true"},
+                                          {"qk_norm_type", R"("per_layer")"},
+                                          {"use_routing_bias", "true"},
+                                          {"shared_intermediate_size", "0"},
+                                          {"layernorm_full_attention_beta", "1"},
+                                          {"layernorm_linear_attention_beta", "1"},
+                                          {"layernorm_mlp_beta", "1"}};
+constexpr std::string_view kMinimaxUnused[] = {"mlp_intermediate_size", "mtp_transformer_layers",
+                                               "num_mtp_modules", "use_mtp", "shared_moe_mode"};
+
+void check_attention_of_layers(const HubConfig& hub) {
   if (!hub.has("attn_type_list")) return;
   for (const nlohmann::json& kind : hub.at("attn_type_list")) {
     if (kind != 1) hub.wrong("attn_type_list", "1 (full attention) in every layer");
@@ -29,7 +52,7 @@ void refuse_other_minimax(const HubConfig& hub) {
 }
 
 void read_minimax_m2(const HubConfig& hub, ConfigKeys& keys) {
-  refuse_other_minimax(hub);
+  check_attention_of_layers(hub);
   read_rope(hub, {.usual_share = 1}, keys);
   constexpr std::int64_t kUsualHeadDim = 128;
   read_grouped_attention(hub, {.head_dim = kUsualHeadDim, .qk_norm = true}, keys);
@@ -71,6 +94,11 @@ const ModelFamily kMinimaxM2{.type = "minimax_m2",
                              .architecture = "MiniMaxM2ForCausalLM",
                              .block = &kMinimaxBlock,
                              .tensors = kMinimaxTensors,
+                             .fused = kMinimaxInMemory,
+                             .fields = {.read = kMinimaxRead,
+                                        .refused = kMinimaxRefused,
+                                        .unused = kMinimaxUnused,
+                                        .more = {&kGroupedFields}},
                              .read = read_minimax_m2,
                              .write = write_minimax_m2,
                              .writes = writes_minimax_m2};

@@ -13,6 +13,20 @@ constexpr TensorRule kMixtralTensors[] = {
     {"moe.wo", "block_sparse_moe.experts.{}.w2.weight"},
 };
 
+constexpr std::string_view kMixtralGateAndUp[] = {"block_sparse_moe.experts.{}.w1.weight",
+                                                  "block_sparse_moe.experts.{}.w3.weight"},
+                           kMixtralDown[] = {"block_sparse_moe.experts.{}.w2.weight"},
+                           kMixtralGate[] = {"block_sparse_moe.gate.weight"};
+// As transformers 5 has them in memory.
+constexpr FusedRule kMixtralInMemory[] = {
+    {.fused = "mlp.experts.gate_up_proj", .parts = kMixtralGateAndUp, .written = false},
+    {.fused = "mlp.experts.down_proj", .parts = kMixtralDown, .written = false},
+    {.fused = "mlp.gate.weight", .parts = kMixtralGate, .written = false},
+};
+
+constexpr std::string_view kMixtralRead[] = {"sliding_window", "num_local_experts", "num_experts_per_tok"};
+constexpr FixedField kMixtralRefused[] = {{"attention_bias", "false"}, {"use_sliding_window", "false"}};
+
 void read_mixtral(const HubConfig& hub, ConfigKeys& keys) {
   read_window_of_all(hub, keys);
   read_rope(hub, {}, keys);
@@ -45,13 +59,16 @@ void restate_mixtral(const ModelConfig& model, Restated& restated) {
 
 }  // namespace
 
-const ModelFamily kMixtral{.type = "mixtral",
-                           .architecture = "MixtralForCausalLM",
-                           .block = &kMixtralBlock,
-                           .tensors = kMixtralTensors,
-                           .read = read_mixtral,
-                           .write = write_mixtral,
-                           .writes = writes_mixtral,
-                           .restate = restate_mixtral};
+const ModelFamily kMixtral{
+    .type = "mixtral",
+    .architecture = "MixtralForCausalLM",
+    .block = &kMixtralBlock,
+    .tensors = kMixtralTensors,
+    .fused = kMixtralInMemory,
+    .fields = {.read = kMixtralRead, .refused = kMixtralRefused, .more = {&kGroupedFields}},
+    .read = read_mixtral,
+    .write = write_mixtral,
+    .writes = writes_mixtral,
+    .restate = restate_mixtral};
 
 }  // namespace switchyard

@@ -7,6 +7,10 @@ namespace {
 
 constexpr DecoderBlock kOlmoeBlock{.name = "olmoe", .experts = true};
 
+constexpr std::string_view kOlmoeRead[] = {"clip_qkv", "num_experts", "num_experts_per_tok",
+                                           "norm_topk_prob"};
+constexpr FixedField kOlmoeRefused[] = {{"use_sliding_window", "false"}};
+
 void read_olmoe(const HubConfig& hub, ConfigKeys& keys) {
   if (hub.has("clip_qkv") && !(hub.number("clip_qkv") > 0)) hub.wrong("clip_qkv", "null, or more than 0");
   keys["clip_qkv"] = hub.number("clip_qkv", 0);
@@ -39,6 +43,8 @@ const ModelFamily kOlmoe{.type = "olmoe",
                          .architecture = "OlmoeForCausalLM",
                          .block = &kOlmoeBlock,
                          .tensors = {},
+                         .fused = kExpertsInMemory,
+                         .fields = {.read = kOlmoeRead, .refused = kOlmoeRefused, .more = {&kGroupedFields}},
                          .read = read_olmoe,
                          .write = write_olmoe,
                          .writes = writes_olmoe};

@@ -23,6 +23,13 @@ constexpr TensorRule kQwen2MoeTensors[] = {
     {"moe.shared.gate", "mlp.shared_expert_gate.weight"},
 };
 
+constexpr std::string_view kQwen2Unused[] = {"attention_bias"};
+constexpr FixedField kQwen2Refused[] = {{"use_mrope", "false"}};
+constexpr std::string_view kQwen2Read[] = {"head_dim"};
+constexpr HubFields kAttentionOfQwen2Fields{
+    .read = kQwen2Read, .refused = kQwen2Refused, .unused = kQwen2Unused, .more = {&kWindowsOfQwen3Fields}};
+constexpr std::string_view kQwen2MoeRead[] = {"qkv_bias", "shared_expert_intermediate_size"};
+
 // Their files state no attention_bias: what the class has counts.
 void read_attention_of_qwen2(const HubConfig& hub, bool biases, ConfigKeys& keys) {
   read_rope(hub, {.usual_theta = 10000}, keys);
@@ -53,12 +60,13 @@ bool writes_qwen2(const ModelConfig& model) {
 // Where layer_types does not say it, every other layer before max_window_layers has the window, the first
 // among them.
 void read_windows_of_qwen2_moe(const HubConfig& hub, ConfigKeys& keys) {
-  if (!hub.flag("use_sliding_window", false) || hub.has("layer_types"))
-    return read_windows_of_qwen3(hub, keys);
+  if (window_of_qwen3(hub) == 0 || hub.has("layer_types")) return read_windows_of_qwen3(hub, keys);
   json windowed = json::array();
-  const std::int64_t end = std::min(hub.positive("num_hidden_layers"), hub.integer("max_window_layers"));
+  constexpr std::int64_t kUsualEnd = 28;
+  const std::int64_t end =
+      std::min(hub.positive("num_hidden_layers"), hub.integer("max_window_layers", kUsualEnd));
   for (std::int64_t i = 0; i < end; i += 2) windowed.push_back(i);
-  keys["sliding_window_size"] = windowed.empty() ? 0 : hub.positive("sliding_window");
+  keys["sliding_window_size"] = windowed.empty() ? 0 : window_of_qwen3(hub);
   keys["windowed_layers"] = windowed;
 }
 
@@ -87,16 +95,20 @@ const ModelFamily kQwen2{.type = "qwen2",
                          .architecture = "Qwen2ForCausalLM",
                          .block = &kQwen2Block,
                          .tensors = {},
+                         .fields = {.more = {&kAttentionOfQwen2Fields}},
                          .read = read_qwen2,
                          .write = write_qwen2,
                          .writes = writes_qwen2};
-const ModelFamily kQwen2Moe{.type = "qwen2_moe",
-                            .architecture = "Qwen2MoeForCausalLM",
-                            .block = &kQwen2MoeBlock,
-                            .tensors = kQwen2MoeTensors,
-                            .read = read_qwen2_moe,
-                            .write = write_qwen2_moe,
-                            .writes = writes_qwen2_moe,
-                            .restate = restate_experts_of_qwen3};
+const ModelFamily kQwen2Moe{
+    .type = "qwen2_moe",
+    .architecture = "Qwen2MoeForCausalLM",
+    .block = &kQwen2MoeBlock,
+    .tensors = kQwen2MoeTensors,
+    .fused = kExpertsInMemory,
+    .fields = {.read = kQwen2MoeRead, .more = {&kAttentionOfQwen2Fields, &kExpertsOfQwen3Fields}},
+    .read = read_qwen2_moe,
+    .write = write_qwen2_moe,
+    .writes = writes_qwen2_moe,
+    .restate = restate_experts_of_qwen3};
 
 }  // namespace switchyard

@@ -10,10 +10,29 @@ constexpr DecoderBlock kQwen3MoeBlock{
 
 using nlohmann::json;
 
-void read_qwen3(const HubConfig& hub, ConfigKeys& keys) {
+// Layers before the first with a window, where a file does not say.
+constexpr std::int64_t kUsualFullLayers = 28;
+
+constexpr std::string_view kWindowsRead[] = {"use_sliding_window", "sliding_window", "max_window_layers"};
+constexpr std::string_view kQwen3ExpertsRead[] = {
+    "num_experts",    "num_local_experts",   "num_experts_per_tok", "moe_intermediate_size",
+    "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers"};
+constexpr std::string_view kQwen3MoeRead[] = {"use_sliding_window", "sliding_window"};
+// What the first classes had and transformers 5 has not.
+constexpr std::string_view kQwen3MoeUnused[] = {"max_window_layers"};
+constexpr FixedField kQwen3VlRefused[] = {{"use_sliding_window", "false"}, {"norm_topk_prob", "true"}};
+constexpr std::string_view kQwen3VlUnused[] = {"sliding_window", "max_window_layers"};
+constexpr HubFields kQwen3MoeFields{
+    .read = kQwen3MoeRead, .unused = kQwen3MoeUnused, .more = {&kGroupedFields}};
+
+void read_attention_of_qwen3(const HubConfig& hub, ConfigKeys& keys) {
   constexpr std::int64_t kUsualHeadDim = 128;  // whatever the width
   read_rope(hub, {}, keys);
   read_grouped_attention(hub, {.head_dim = kUsualHeadDim, .qk_norm = true, .biases = true}, keys);
+}
+
+void read_qwen3(const HubConfig& hub, ConfigKeys& keys) {
+  read_attention_of_qwen3(hub, keys);
   read_windows_of_qwen3(hub, keys);
 }
 
@@ -40,13 +59,18 @@ json sparse_layers(const HubConfig& hub) {
   return sparse;
 }
 
+// In transformers 5 a window is that of all layers, whatever max_window_layers says.
 void read_qwen3_moe(const HubConfig& hub, ConfigKeys& keys) {
-  read_qwen3(hub, keys);
+  read_attention_of_qwen3(hub, keys);
+  keys["sliding_window_size"] = window_of_qwen3(hub);
+  refuse_windows(hub, window_of_qwen3(hub) > 0 ? "sliding_attention" : "full_attention");
   read_experts_of_qwen3(hub, false, keys);
 }
 
-void write_qwen3_moe(const Config& config, const ModelConfig& model, HubJson& hub) {
-  write_qwen3(config, model, hub);
+void write_qwen3_moe(const Config&, const ModelConfig& model, HubJson& hub) {
+  write_grouped_attention(model, hub);
+  hub["use_sliding_window"] = model.window > 0;
+  if (model.window > 0) hub["sliding_window"] = model.window;
   write_experts_of_qwen3(model, hub);
 }
 
@@ -54,7 +78,6 @@ void write_qwen3_moe(const Config& config, const ModelConfig& model, HubJson& hu
 // are alike, so that the rotation in sections (mrope) is the plain one.
 void read_qwen3_vl_moe(const HubConfig& hub, ConfigKeys& keys) {
   read_qwen3_moe(hub, keys);
-  if (!hub.flag("norm_topk_prob", true)) hub.wrong("norm_topk_prob", "true");
   keys["norm_topk_prob"] = true;
 }
 
@@ -80,15 +103,25 @@ void restate_qwen3(const ModelConfig& model, Restated& restated) {
 
 }  // namespace
 
+const HubFields kWindowsOfQwen3Fields{.read = kWindowsRead};
+const HubFields kExpertsOfQwen3Fields{.read = kQwen3ExpertsRead};
+
+std::int64_t window_of_qwen3(const HubConfig& hub) {
+  constexpr std::int64_t kUsualWindow = 4096;
+  if (!hub.flag("use_sliding_window", false) || hub.is_null("sliding_window")) return 0;
+  return hub.has("sliding_window") ? hub.positive("sliding_window") : kUsualWindow;
+}
+
 void read_windows_of_qwen3(const HubConfig& hub, ConfigKeys& keys) {
-  if (!hub.flag("use_sliding_window", false)) {
+  if (window_of_qwen3(hub) == 0) {
     refuse_windows(hub);
     return;
   }
-  keys["sliding_window_size"] = hub.positive("sliding_window");
+  keys["sliding_window_size"] = window_of_qwen3(hub);
   read_windowed_layers(hub, keys);
   if (hub.has("layer_types")) return;
-  const std::int64_t layers = hub.positive("num_hidden_layers"), first = hub.integer("max_window_layers");
+  const std::int64_t layers = hub.positive("num_hidden_layers"),
+                     first = hub.integer("max_window_layers", kUsualFullLayers);
   json windowed = json::array();
   for (std::int64_t i = first; i < layers; ++i) windowed.push_back(i);
   if (windowed.empty())
@@ -145,6 +178,7 @@ const ModelFamily kQwen3{.type = "qwen3",
                          .architecture = "Qwen3ForCausalLM",
                          .block = &kQwen3Block,
                          .tensors = {},
+                         .fields = {.more = {&kGroupedFields, &kWindowsOfQwen3Fields}},
                          .read = read_qwen3,
                          .write = write_qwen3,
                          .writes = writes_qwen3,
@@ -153,6 +187,8 @@ const ModelFamily kQwen3Moe{.type = "qwen3_moe",
                             .architecture = "Qwen3MoeForCausalLM",
                             .block = &kQwen3MoeBlock,
                             .tensors = {},
+                            .fused = kExpertsInMemory,
+                            .fields = {.more = {&kQwen3MoeFields, &kExpertsOfQwen3Fields}},
                             .read = read_qwen3_moe,
                             .write = write_qwen3_moe,
                             .writes = writes_qwen3,
@@ -165,6 +201,9 @@ const ModelFamily kQwen3VlMoe{.type = "qwen3_vl_moe_text",
                               .tensors = {},
                               .fused = kQwen3VlFused,
                               .root = {"model.language_model.", "model."},
+                              .fields = {.refused = kQwen3VlRefused,
+                                         .unused = kQwen3VlUnused,
+                                         .more = {&kGroupedFields, &kExpertsOfQwen3Fields}},
                               .read = read_qwen3_vl_moe,
                               .write = write_qwen3_moe,
                               .writes = writes_no_model};

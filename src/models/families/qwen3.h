@@ -5,6 +5,11 @@
 
 namespace switchyard {
 
+// The fields of the next two: of windows, and of experts.
+extern const HubFields kWindowsOfQwen3Fields, kExpertsOfQwen3Fields;
+
+// 0: none.
+std::int64_t window_of_qwen3(const HubConfig& hub);
 // Windows of all layers, of layer_types, or of those from max_window_layers on.
 void read_windows_of_qwen3(const HubConfig& hub, ConfigKeys& keys);
 void write_windows_of_qwen3(const ModelConfig& model, HubJson& hub);

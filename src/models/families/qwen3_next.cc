@@ -92,16 +92,15 @@ constexpr std::string_view kQueryAndGate[] = {"self_attn.query_proj.weight", "se
                                                "linear_attn.v_proj.weight"},
                            kNumbers[] = {"linear_attn.in_proj_b.weight", "linear_attn.in_proj_a.weight"},
                            kTaps[] = {"linear_attn.q_conv1d.weight", "linear_attn.k_conv1d.weight",
-                                      "linear_attn.v_conv1d.weight"},
-                           kGateAndUpOfExperts[] = {"mlp.experts.{}.gate_proj.weight",
-                                                    "mlp.experts.{}.up_proj.weight"},
-                           kDownOfExperts[] = {"mlp.experts.{}.down_proj.weight"};
+                                      "linear_attn.v_conv1d.weight"};
 
 constexpr FusedRule kQwen3NextFused[] = {
     {.fused = "self_attn.q_proj.weight", .parts = kQueryAndGate, .rows = query_and_gate},
     {.fused = "linear_attn.in_proj_qkvz.weight", .parts = kProducts, .rows = by_key_head},
     {.fused = "linear_attn.in_proj_ba.weight", .parts = kNumbers, .rows = numbers_by_key_head},
     {.fused = "linear_attn.conv1d.weight", .parts = kTaps, .rows = all_query_key_value},
+    {.fused = "mlp.experts.gate_up_proj", .parts = kGateAndUpOfExperts, .written = false},
+    {.fused = "mlp.experts.down_proj", .parts = kDownOfExperts, .written = false},
 };
 constexpr FusedRule kQwen35MoeFused[] = {
     {.fused = "self_attn.q_proj.weight", .parts = kQueryAndGate, .rows = query_and_gate},
@@ -111,12 +110,22 @@ constexpr FusedRule kQwen35MoeFused[] = {
     {.fused = "mlp.experts.down_proj", .parts = kDownOfExperts},
 };
 
+constexpr std::string_view kDeltaRead[] = {
+    "linear_num_key_heads",           "linear_num_value_heads", "linear_key_head_dim",
+    "linear_value_head_dim",          "linear_conv_kernel_dim", "full_attention_interval",
+    "shared_expert_intermediate_size"};
+constexpr FixedField kDeltaRefused[] = {{"attention_bias", "false"}, {"use_sliding_window", "false"}};
+constexpr HubFields kDeltaFields{
+    .read = kDeltaRead, .refused = kDeltaRefused, .more = {&kGroupedFields, &kExpertsOfQwen3Fields}};
+// Its weights are always divided by their sum.
+constexpr FixedField kQwen35Refused[] = {{"norm_topk_prob", "true"}, {"attn_output_gate", "true"}};
+constexpr std::string_view kQwen35Unused[] = {"mamba_ssm_dtype", "mtp_num_hidden_layers",
+                                              "mtp_use_dedicated_embeddings"};
+
 void read_delta_net(const HubConfig& hub, ConfigKeys& keys) {
   constexpr double kUsualShare = 0.25;
   read_rope(hub, {.usual_theta = 10000, .usual_share = kUsualShare}, keys);
   read_grouped_attention(hub, {.head_dim = kUsualHeadDim, .qk_norm = true}, keys);
-  if (hub.flag("use_sliding_window", false))
-    hub.wrong("use_sliding_window", "false; this family has no windows");
   keys["sliding_window_size"] = 0;
   const DeltaSizes sizes = delta_sizes(hub);
   keys["gdn_num_key_heads"] = sizes.key_heads;
@@ -175,7 +184,6 @@ bool writes_qwen3_next(const ModelConfig& model) {
 
 void read_qwen3_5_moe(const HubConfig& hub, ConfigKeys& keys) {
   read_delta_net(hub, keys);
-  if (!hub.flag("norm_topk_prob", true)) hub.wrong("norm_topk_prob", "true; this family always normalises");
   read_experts_of_qwen3(hub, true, keys);
   if (keys.contains("moe_layers"))
     hub.wrong(hub.integer("decoder_sparse_step", 1) != 1 ? "decoder_sparse_step" : "mlp_only_layers",
@@ -205,21 +213,24 @@ const ModelFamily kQwen3Next{.type = "qwen3_next",
                              .block = &kQwen3NextBlock,
                              .tensors = kQwen3NextTensors,
                              .fused = kQwen3NextFused,
+                             .fields = {.more = {&kDeltaFields}},
                              .read = read_qwen3_next,
                              .write = write_qwen3_next,
                              .writes = writes_qwen3_next,
                              .restate = restate_experts_of_qwen3};
-const ModelFamily kQwen35Moe{.type = "qwen3_5_moe_text",
-                             .outer_type = "qwen3_5_moe",
-                             .architecture = "Qwen3_5MoeForCausalLM",
-                             .block = &kQwen35MoeBlock,
-                             .tensors = kQwen3NextTensors,
-                             .fused = kQwen35MoeFused,
-                             .root = {"model.language_model.", "model.", /*written=*/true},
-                             .only_experts = true,
-                             .read = read_qwen3_5_moe,
-                             .write = write_qwen3_5_moe,
-                             .writes = writes_qwen3_5_moe,
-                             .restate = restate_experts_of_qwen3};
+const ModelFamily kQwen35Moe{
+    .type = "qwen3_5_moe_text",
+    .outer_type = "qwen3_5_moe",
+    .architecture = "Qwen3_5MoeForCausalLM",
+    .block = &kQwen35MoeBlock,
+    .tensors = kQwen3NextTensors,
+    .fused = kQwen35MoeFused,
+    .root = {"model.language_model.", "model.", /*written=*/true},
+    .only_experts = true,
+    .fields = {.refused = kQwen35Refused, .unused = kQwen35Unused, .more = {&kDeltaFields}},
+    .read = read_qwen3_5_moe,
+    .write = write_qwen3_5_moe,
+    .writes = writes_qwen3_5_moe,
+    .restate = restate_experts_of_qwen3};
 
 }  // namespace switchyard

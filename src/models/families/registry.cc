@@ -121,6 +121,7 @@ ConfigKeys config_from_hub(const nlohmann::json& hub_config, std::int64_t predic
   const nlohmann::json decoder = decoder_part(hub_config);
   const HubConfig hub(decoder);
   ConfigKeys keys;
+  check_fields(hub, family);
   read_common(hub, keys);
   keys["decoder_block"] = family.block->name;
   family.read(hub, keys);

@@ -1,13 +1,14 @@
 // What holds of every family: this walks the registry, so a new family without its config.json here fails.
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "core/error.h"
-#include "models/families/family.h"
+#include "models/families/common.h"
 #include "models/families/hub_tensors.h"
 #include "models/parameters.h"
 #include "models/same_model.h"
@@ -244,6 +245,58 @@ TEST(ModelFamilies, RefuseWhatTheyCannotHonourInOneLine) {
         EXPECT_EQ(message.find('\n'), std::string::npos) << message;
       }
     }
+  }
+}
+
+// A value that is not the one a field may have.
+Json another(const Json& value) {
+  if (value.is_boolean()) return !value.get<bool>();
+  if (value.is_number()) return value.get<double>() + 1;
+  return "another";
+}
+
+void for_all_fields(const HubFields& fields, const std::function<void(const HubFields&)>& each) {
+  each(fields);
+  for (const HubFields* const more : fields.more) {
+    if (more != nullptr) for_all_fields(*more, each);
+  }
+}
+
+TEST(ModelFamilies, AFieldIsReadRefusedOrNamed) {
+  for (const ModelFamily* family : model_families()) {
+    SCOPED_TRACE(std::string(family->type));
+    Json config = config_of_family(*family);
+    EXPECT_EQ(unknown_fields_notice(config), "");
+    const auto check = [&](const HubFields& fields) {
+      for (const FixedField& field : fields.refused) {
+        Json other = config;
+        other[std::string(field.key)] = Json::parse(field.value);
+        EXPECT_NO_THROW(config_from_hub(other)) << field.key;
+        other[std::string(field.key)] = another(Json::parse(field.value));
+        try {
+          config_from_hub(other);
+          ADD_FAILURE() << field.key << " is taken";
+        } catch (const Error& e) {
+          const std::string message = e.what();
+          EXPECT_EQ(e.kind(), Error::Kind::usage) << message;
+          EXPECT_NE(message.find(std::string(field.key) + "="), std::string::npos) << message;
+          EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+        }
+        EXPECT_EQ(unknown_fields_notice(other), "");
+      }
+    };
+    check(common_fields());
+    for_all_fields(family->fields, check);
+    config["a_field_of_nobody"] = 7;
+    config["another_one"] = "x\n";
+    config["and_none"] = nullptr;
+    config["rope_scaling"] = {{"rope_type", "default"}, {"twist", 2}};
+    const std::string line = unknown_fields_notice(config);
+    for (const char* name : {"\"a_field_of_nobody\"", "\"another_one\"", "\"rope_scaling.twist\""})
+      EXPECT_NE(line.find(name), std::string::npos) << line;
+    EXPECT_EQ(line.find("and_none"), std::string::npos) << line;
+    EXPECT_EQ(line.find('\n'), std::string::npos) << line;
+    EXPECT_NO_THROW(config_from_hub(config));
   }
 }
 
