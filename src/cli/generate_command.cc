@@ -110,9 +110,11 @@ Generation make_generation(ModelToRun run) {
       fail_usage("[generate] tokenizer_path={}: token {} of the prompt is outside vocab_size={}",
                  config.get_string("tokenizer_path"), id, model.vocab);
   }
+  const std::int64_t most = tokens_after(config, prompt);
+  note_context(run, "generate", std::ssize(prompt.tokens) + most);
   const GenerateOptions options{
       .sampling = sampling_config(config, run.tokenizer->vocab_size()),
-      .most_tokens = tokens_after(config, prompt),
+      .most_tokens = most,
       .log_probs = config.get_bool("return_log_prob"),
       .vocab = run.tokenizer->vocab_size(),
       .ends = end_tokens(config, *run.tokenizer),
