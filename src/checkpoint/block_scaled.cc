@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "core/e4m3.h"
 #include "core/error.h"
+#include "core/half.h"
 #include "kernels/packed_block.h"
 
 namespace switchyard {
@@ -25,6 +28,22 @@ std::int64_t blocks_of(std::int64_t elements) {
   return (elements + kScaleBlock - 1) / kScaleBlock;
 }
 
+bool is_scale_type(const std::string& dtype) {
+  return dtype == "F32" || dtype == "BF16" || dtype == "F16";
+}
+
+// Scale `i` as float32; entries need not be aligned.
+float scale_at(const SafetensorsFile::Entry& scale, std::int64_t i) {
+  const auto load = [&]<typename T>(T bits) {
+    std::memcpy(&bits, scale.bytes.data() + i * static_cast<std::int64_t>(sizeof bits), sizeof bits);
+    return bits;
+  };
+  if (scale.dtype == "F32") return load(0.0f);
+  const std::uint16_t bits = load(std::uint16_t{0});
+  return scale.dtype == "F16" ? half_to_float(bits)
+                              : std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+}
+
 // T: of the result, whose rows begin at `out`.
 template <typename T>
 void scale_rows(const SafetensorsFile::Entry& weight, const SafetensorsFile::Entry& scale, std::int64_t begin,
@@ -35,8 +54,8 @@ void scale_rows(const SafetensorsFile::Entry& weight, const SafetensorsFile::Ent
   for (std::int64_t r = begin; r < end && across > 0; ++r) {
     const std::byte* from = weight.bytes.data() + r * columns;
     T* to = out + (r - begin) * columns;
-    if (r == begin || r % kScaleBlock == 0)  // entries need not be aligned
-      std::memcpy(scales.data(), scale.bytes.data() + r / kScaleBlock * across * 4, scales.size() * 4);
+    for (std::int64_t i = 0; i < across && (r == begin || r % kScaleBlock == 0); ++i)
+      scales[static_cast<std::size_t>(i)] = scale_at(scale, r / kScaleBlock * across + i);
     for (std::int64_t c0 = 0; c0 < columns; c0 += kScaleBlock) {
       const float factor = scales[static_cast<std::size_t>(c0 / kScaleBlock)];
       const std::int64_t c1 = std::min(columns, c0 + kScaleBlock);
@@ -53,7 +72,7 @@ std::string block_scale_name(const std::string& weight) {
 }
 
 bool is_block_scaled(const SafetensorsFile::Entry& weight, const SafetensorsFile::Entry& scale) {
-  return weight.dtype == "F8_E4M3" && scale.dtype == "F32" && weight.shape.size() == 2 &&
+  return weight.dtype == "F8_E4M3" && is_scale_type(scale.dtype) && weight.shape.size() == 2 &&
          scale.shape == Shape{blocks_of(weight.shape[0]), blocks_of(weight.shape[1])};
 }
 
@@ -83,7 +102,7 @@ Tensor block_scaled_blocks(const SafetensorsFile::Entry& weight, const Safetenso
   for (std::int64_t i = 0; i < across; ++i) {
     for (std::int64_t row = 0; row < weight.shape[0]; row += kBlockOutputs, block += size_of(kPacked)) {
       PackedGroup group;
-      std::memcpy(&group.scale, scale.bytes.data() + (row / kScaleBlock * across + i) * 4, 4);
+      group.scale = std::bit_cast<std::uint32_t>(scale_at(scale, row / kScaleBlock * across + i));
       for (std::int64_t output = 0; output < kBlockOutputs; ++output) {
         const std::byte* from = weight.bytes.data() + (row + output) * columns + i * kScaleBlock;
         for (std::int64_t g = 0; g < groups_of(kPacked); ++g, from += kGroupInputs) {
@@ -99,6 +118,15 @@ Tensor block_scaled_blocks(const SafetensorsFile::Entry& weight, const Safetenso
 bool holds_packed_fp8(const Shape& weight) {
   return weight.size() == 2 && weight[0] % kBlockOutputs == 0 &&
          weight[1] % block_inputs(DType::packed_fp8) == 0;
+}
+
+std::optional<std::int64_t> infinite_scale(const SafetensorsFile::Entry& scale, std::int64_t begin,
+                                           std::int64_t end) {
+  const std::int64_t across = scale.shape[1], last = blocks_of(end) * across;
+  for (std::int64_t i = begin / kScaleBlock * across; i < last; ++i) {
+    if (!std::isfinite(scale_at(scale, i))) return i;
+  }
+  return std::nullopt;
 }
 
 bool has_nan(const SafetensorsFile::Entry& weight) {

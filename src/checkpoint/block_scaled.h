@@ -1,8 +1,9 @@
 // 8-bit weights with a scale for each block of 128 x 128 elements, as DeepSeek-V3 and Kimi-K2 are published:
-// the tensor NAME is F8_E4M3 [rows,columns], NAME_scale_inv is F32 [ceil(rows/128),ceil(columns/128)], and a
-// weight is their product.
+// the tensor NAME is F8_E4M3 [rows,columns], NAME_scale_inv is [ceil(rows/128),ceil(columns/128)] of F32, or
+// as Qwen3 is published BF16 or F16, and a weight is their product.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "checkpoint/safetensors.h"
@@ -27,6 +28,10 @@ bool holds_packed_fp8(const Shape& weight);
 // Its blocks [in / 128, out / 16] (CHECKed to be whole), whose values are the products in float32;
 // has_nan(weight) must be false.
 Tensor block_scaled_blocks(const SafetensorsFile::Entry& weight, const SafetensorsFile::Entry& scale);
+// The first scale of rows [begin, end) of the weight that is no finite number, counted in the tensor of
+// scales.
+std::optional<std::int64_t> infinite_scale(const SafetensorsFile::Entry& scale, std::int64_t begin,
+                                           std::int64_t end);
 bool has_nan(const SafetensorsFile::Entry& weight);
 
 }  // namespace switchyard

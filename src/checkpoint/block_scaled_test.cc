@@ -5,10 +5,12 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -143,6 +145,67 @@ TEST_F(ScaledFolder, WholeBlocksKeepTheirBits) {
   EXPECT_THROW(broken.take_blocks("w"), Error);
 }
 
+// Scales of every type that files have, of values that all of them hold.
+TEST_F(ScaledFolder, ScalesMayBeHalves) {
+  const std::int64_t rows = 144, columns = 256;
+  std::string bytes;
+  for (std::int64_t i = 0; i < rows * columns; ++i) bytes += static_cast<char>(i * 31 % 127);
+  const std::vector<float> scales{1.25f, 0.5f, 0x1p-9f, -2};
+  std::string halves, brains;
+  for (const float scale : scales) {
+    const std::uint16_t half = float_to_half(scale),
+                        brain = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(scale) >> 16);
+    halves.append(reinterpret_cast<const char*>(&half), 2);
+    brains.append(reinterpret_cast<const char*>(&brain), 2);
+  }
+  const Stored weight{"w", "F8_E4M3", {rows, columns}, bytes};
+  std::vector<Tensor> values, blocks;
+  for (const Stored& scale :
+       {Stored{"w_scale_inv", "F32", {2, 2}, scales_of(scales)}, Stored{"w_scale_inv", "F16", {2, 2}, halves},
+        Stored{"w_scale_inv", "BF16", {2, 2}, brains}}) {
+    const WeightFolder weights = folder({{"odd", "U8", {1}, "x"}, weight, scale});
+    values.push_back(weights.take_values("w", 5, rows));
+    blocks.push_back(weights.take_blocks("w"));
+  }
+  for (std::size_t i = 1; i < 3; ++i) {
+    EXPECT_EQ(std::memcmp(values[i].raw(), values[0].raw(), values[0].bytes()), 0) << i;
+    EXPECT_EQ(std::memcmp(blocks[i].raw(), blocks[0].raw(), blocks[0].bytes()), 0) << i;
+  }
+}
+
+std::string words_of(const std::function<void()>& action) {
+  try {
+    action();
+    return "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Error::Kind::usage);
+    return error.what();
+  }
+}
+
+TEST_F(ScaledFolder, InfiniteScalesAreNamed) {
+  const std::vector<float> scales{1, 1, 1, INFINITY};
+  const WeightFolder weights = folder({{"w", "F8_E4M3", {144, 256}, std::string(144 * 256, '\1')},
+                                       {"w_scale_inv", "F32", {2, 2}, scales_of(scales)}});
+  const std::string words = "\"w_scale_inv\": the scale of block [1,1] is no finite number";
+  EXPECT_NE(words_of([&] { weights.read("w"); }).find(words), std::string::npos);
+  EXPECT_NE(words_of([&] { weights.take_values("w", 128, 144); }).find(words), std::string::npos);
+  EXPECT_NE(words_of([&] { weights.take_blocks("w"); }).find(words), std::string::npos);
+  EXPECT_EQ(words_of([&] { weights.take_values("w", 0, 128); }), "accepted");
+}
+
+TEST_F(ScaledFolder, Mxfp4ExponentsOf255AreNamed) {
+  std::string scales(2 * 16 * 1, '\x7f');
+  scales[20] = '\xff';
+  const WeightFolder weights = folder({{"e_blocks", "U8", {2, 16, 1, 16}, std::string(2 * 16 * 16, '\x12')},
+                                       {"e_scales", "U8", {2, 16, 1}, scales}});
+  const std::string words = "\"e\": the scale of block 20 has the exponent 255";
+  EXPECT_NE(words_of([&] { weights.read("e"); }).find(words), std::string::npos);
+  EXPECT_NE(words_of([&] { weights.take_rows("e", 1, 2); }).find(words), std::string::npos);
+  EXPECT_NE(words_of([&] { weights.take_stack_blocks("e", {1, 0, 1, 16}); }).find(words), std::string::npos);
+  EXPECT_EQ(words_of([&] { weights.take_rows("e", 0, 1); }), "accepted");
+}
+
 // 4-bit weights of GPTQ: [out, in] of groups of 64 inputs.
 class GptqFolder : public ScaledFolder {
  protected:
@@ -223,6 +286,18 @@ TEST_F(GptqFolder, WhatIsNotReadIsNamed) {
   EXPECT_EQ(problem(tensors(0x88888888u)), "");
 }
 
+TEST_F(GptqFolder, InfiniteScalesAreNamed) {
+  auto stored = tensors();
+  const std::uint16_t infinite = 0x7c00;
+  std::memcpy(stored[1].bytes.data() + 2 * (kOut + 7), &infinite, sizeof infinite);
+  const WeightFolder weights = folder(stored);
+  const std::string words = "\"m.weight\": the scale of group 1 of output 7 is no finite number";
+  EXPECT_NE(words_of([&] { weights.read("m.weight"); }).find(words), std::string::npos);
+  EXPECT_NE(words_of([&] { weights.take_values("m.weight", 7, 8); }).find(words), std::string::npos);
+  EXPECT_NE(words_of([&] { weights.take_blocks("m.weight"); }).find(words), std::string::npos);
+  EXPECT_EQ(words_of([&] { weights.take_values("m.weight", 8, 9); }), "accepted");
+}
+
 // desc_act: which group an input is of, g_idx says. The numbers are those of the formula; blocks of 32 inputs
 // have one scale an output, so there are none but where 32 neighbours are of one group.
 TEST_F(GptqFolder, InputsMayBeOfAnyGroup) {
@@ -275,7 +350,7 @@ TEST_F(ScaledFolder, ScalesOfAnotherShapeAreRefused) {
   EXPECT_EQ(problem({weight, {"w_scale_inv", "F32", {1, 2}, scales_of({1, 1})}}), "");
   for (const Stored& scale :
        {Stored{"w_scale_inv", "F32", {1, 1}, scales_of({1})},
-        Stored{"w_scale_inv", "F32", {2}, scales_of({1, 1})}, Stored{"w_scale_inv", "BF16", {1, 2}, "abcd"}})
+        Stored{"w_scale_inv", "F32", {2}, scales_of({1, 1})}, Stored{"w_scale_inv", "I16", {1, 2}, "abcd"}})
     EXPECT_NE(problem({weight, scale}).find("\"w_scale_inv\""), std::string::npos)
         << problem({weight, scale});
   // Without scales it is 8-bit still, and a name that only ends alike is a tensor.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <cstring>
 
 #include "core/error.h"
@@ -70,6 +71,16 @@ std::string gptq_problem(GptqWeight& w) {
     w.in_order = w.in_order && group == entry_at<std::int32_t>(w.groups, i - i % kGroupInputs);
   }
   return {};
+}
+
+std::optional<std::int64_t> gptq_infinite_scale(const GptqWeight& w, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t group = 0; group < w.scales.shape[0]; ++group) {
+    for (std::int64_t output = begin; output < end; ++output) {
+      const std::int64_t i = group * w.outputs() + output;
+      if (!std::isfinite(half_to_float(entry_at<std::uint16_t>(w.scales, i)))) return i;
+    }
+  }
+  return std::nullopt;
 }
 
 Tensor gptq_rows(const GptqWeight& w, std::int64_t begin, std::int64_t end) {

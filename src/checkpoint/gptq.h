@@ -8,6 +8,7 @@
 // int4 holds those whose groups are 32 neighbours or more each.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "checkpoint/safetensors.h"
@@ -27,6 +28,10 @@ struct GptqWeight {
 
 // What is not as above, in words; empty where the weight can be read. Sets in_order.
 std::string gptq_problem(GptqWeight& weight);
+
+// The first scale of outputs [begin, end) that is no finite number, counted in the tensor of scales.
+std::optional<std::int64_t> gptq_infinite_scale(const GptqWeight& weight, std::int64_t begin,
+                                                std::int64_t end);
 
 // Of a weight without a problem: rows [begin, end) of [out, in] in float32, each the rounded product.
 Tensor gptq_rows(const GptqWeight& weight, std::int64_t begin, std::int64_t end);

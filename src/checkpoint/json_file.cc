@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/mapped_file.h"
 #include "core/error.h"
 
 namespace switchyard {
@@ -129,6 +130,9 @@ std::string read_whole_file(const std::string& path) {
   if (!file) fail_usage("[file] {}: cannot be opened: {}", path, std::strerror(errno));
   std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   if (file.bad()) fail_usage("[file] {}: cannot be read", path);
+  if (is_lfs_pointer(bytes))
+    fail_usage("[file] {}: a Git LFS pointer of {} bytes, not the file itself: `git lfs pull` fetches it",
+               path, bytes.size());
   return bytes;
 }
 

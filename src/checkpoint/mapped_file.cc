@@ -13,6 +13,10 @@
 
 namespace switchyard {
 
+bool is_lfs_pointer(std::string_view bytes) {
+  return bytes.starts_with("version https://git-lfs.github.com/spec/");
+}
+
 MappedFile map_file(const std::string& path, std::string_view tag) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) fail_usage("[{}] {}: cannot be opened: {}", tag, path, std::strerror(errno));
@@ -25,6 +29,11 @@ MappedFile map_file(const std::string& path, std::string_view tag) {
   if (!regular) fail_usage("[{}] {}: not a regular file", tag, path);
   if (size == 0) fail_usage("[{}] {}: the file is empty", tag, path);
   if (data == MAP_FAILED) fail_usage("[{}] {}: cannot be mapped: {}", tag, path, std::strerror(reason));
+  if (is_lfs_pointer({static_cast<const char*>(data), size})) {
+    ::munmap(data, size);
+    fail_usage("[{}] {}: a Git LFS pointer of {} bytes, not the file itself: `git lfs pull` fetches it", tag,
+               path, size);
+  }
   const auto unmap = [size](const void* p) { ::munmap(const_cast<void*>(p), size); };
   return {{data, unmap}, {static_cast<const std::byte*>(data), size}};
 }

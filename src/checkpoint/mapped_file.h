@@ -14,7 +14,12 @@ struct MappedFile {
   std::span<const std::byte> bytes;
 };
 
-// Maps a regular file read-only. Error(usage) "[tag] path: reason" for one that is empty or cannot be read.
+// Whether the bytes of a file begin as a Git LFS pointer: a few lines that a clone without Git LFS has in
+// place of a large file.
+bool is_lfs_pointer(std::string_view bytes);
+
+// Maps a regular file read-only. Error(usage) "[tag] path: reason" for one that is empty, a Git LFS
+// pointer, or cannot be read.
 MappedFile map_file(const std::string& path, std::string_view tag);
 
 // Lets go of the memory that holds the pages of `bytes`, a part of a mapped file; they are read from disk

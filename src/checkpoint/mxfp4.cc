@@ -39,6 +39,15 @@ std::string mxfp4_problem(const Mxfp4Stack& stack) {
   return {};
 }
 
+std::optional<std::int64_t> mxfp4_infinite_scale(const Mxfp4Stack& stack, std::int64_t begin,
+                                                 std::int64_t end) {
+  constexpr std::byte kNoNumber{255};
+  for (std::int64_t group = begin; group < end; ++group) {
+    if (stack.scales.bytes[static_cast<std::size_t>(group)] == kNoNumber) return group;
+  }
+  return std::nullopt;
+}
+
 Tensor mxfp4_matrices(const Mxfp4Stack& stack, std::int64_t begin, std::int64_t end, DType dtype) {
   const Shape whole = stack.shape();
   CHECK(0 <= begin && begin <= end && end <= whole[0] && is_float(dtype), "matrices [{}, {}) of {}", begin,

@@ -4,6 +4,7 @@
 //   NAME_scales U8 [E, out, in / 32]: e, where a weight is 2^(e - 127) · e2m1
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "checkpoint/safetensors.h"
@@ -19,6 +20,10 @@ struct Mxfp4Stack {
 
 // What is not as above, in words; empty where the stack can be read.
 std::string mxfp4_problem(const Mxfp4Stack& stack);
+
+// The first of groups [begin, end), counted through the stack, whose exponent stands for no number (255).
+std::optional<std::int64_t> mxfp4_infinite_scale(const Mxfp4Stack& stack, std::int64_t begin,
+                                                 std::int64_t end);
 
 // Matrices [begin, end) of a stack without a problem, in `dtype`, f32 or bf16: bfloat16 holds each value
 // exactly, but for exponents below its own.

@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "checkpoint/json_file.h"
+
 namespace switchyard {
 namespace {
 
@@ -115,6 +117,15 @@ TEST(Safetensors, ConvertsOtherTypes) {
   EXPECT_EQ(file.read("s").data<std::int32_t>()[0], 0x0101);
   expect_error([&] { file.read("w"); }, "holds 3000000000, which does not fit");
   expect_error([&] { file.read("q"); }, "is I8");
+}
+
+TEST(Safetensors, NamesPointersOfGitLfs) {
+  const auto path =
+      (std::filesystem::temp_directory_path() / fmt::format("pointer_{}.safetensors", ::getpid())).string();
+  std::ofstream(path) << "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n";
+  expect_error([&] { SafetensorsFile::open(path); }, "a Git LFS pointer of 66 bytes");
+  expect_error([&] { read_whole_file(path); }, "a Git LFS pointer of 66 bytes");
+  std::filesystem::remove(path);
 }
 
 TEST(Safetensors, RefusesBrokenLengths) {

@@ -117,6 +117,36 @@ WeightFolder WeightFolder::open(const std::string& folder) {
   return weights;
 }
 
+namespace {
+
+// A file with a scale that is no finite number is broken, and a model of it would be no numbers either. Rows
+// [begin, end) of the weight.
+void check_scales(const std::string& path, const std::string& weight, const SafetensorsFile::Entry& scale,
+                  std::int64_t begin, std::int64_t end) {
+  const std::optional<std::int64_t> at = infinite_scale(scale, begin, end);
+  if (at)
+    fail_usage("[checkpoint] {}: tensor {}: the scale of block [{},{}] is no finite number", path,
+               in_quotes(block_scale_name(weight)), *at / scale.shape[1], *at % scale.shape[1]);
+}
+void check_scales(const std::string& path, const std::string& name, const GptqWeight& weight,
+                  std::int64_t begin, std::int64_t end) {
+  const std::optional<std::int64_t> at = gptq_infinite_scale(weight, begin, end);
+  if (at)
+    fail_usage("[checkpoint] {}: GPTQ weight {}: the scale of group {} of output {} is no finite number",
+               path, in_quotes(name), *at / weight.outputs(), *at % weight.outputs());
+}
+// Of a stack of MXFP4: groups [begin, end) of all that it has.
+void check_scales(const std::string& path, const std::string& name, const Mxfp4Stack& stack,
+                  std::int64_t begin, std::int64_t end) {
+  const std::optional<std::int64_t> at = mxfp4_infinite_scale(stack, begin, end);
+  if (at)
+    fail_usage(
+        "[checkpoint] {}: MXFP4 weight {}: the scale of block {} has the exponent 255, which is no number",
+        path, in_quotes(name), *at);
+}
+
+}  // namespace
+
 void WeightFolder::set_scales_apart() {
   for (const auto& [name, shard] : shard_of_) {
     const SafetensorsFile::Entry& weight = shards_[shard].entries().at(name);
@@ -125,9 +155,11 @@ void WeightFolder::set_scales_apart() {
     if (weight.dtype != "F8_E4M3" || scale == shard_of_.end()) continue;
     const SafetensorsFile::Entry& scales = shards_[scale->second].entries().at(scale_name);
     if (!is_block_scaled(weight, scales)) {
-      fail_usage("[checkpoint] {}: tensor {} is {} {}, expected F32 with a scale for each {} x {} of {}",
-                 path_, in_quotes(scale_name), scales.dtype, to_string(scales.shape), kScaleBlock,
-                 kScaleBlock, to_string(weight.shape));
+      fail_usage(
+          "[checkpoint] {}: tensor {} is {} {}, expected F32, BF16 or F16 with a scale for each {} x {} of "
+          "{}",
+          path_, in_quotes(scale_name), scales.dtype, to_string(scales.shape), kScaleBlock, kScaleBlock,
+          to_string(weight.shape));
     }
     scale_shard_of_[name] = scale->second;
   }
@@ -199,6 +231,9 @@ std::optional<DType> WeightFolder::packed_stack_dtype(const std::string& name) c
 Tensor WeightFolder::take_stack_blocks(const std::string& name, const StackRows& rows) const {
   const auto found = mxfp4_.find(name);
   CHECK(found != mxfp4_.end(), "{} has no blocks", name);
+  const Shape& stored = found->second->scales.shape;  // [experts, outputs, groups]
+  const std::int64_t of_matrix = stored[1] * stored[2];
+  check_scales(path_, name, *found->second, rows.matrix * of_matrix, (rows.matrix + 1) * of_matrix);
   const Tensor blocks = mxfp4_blocks(*found->second, rows);
   shard(name).release_rows(name + "_blocks", rows.matrix, rows.matrix + 1);
   return blocks;
@@ -234,12 +269,8 @@ std::string WeightFolder::dtype(const std::string& name) const {
   return scale_shard_of_.contains(name) ? "BF16" : entry(name).dtype;
 }
 Tensor WeightFolder::read(const std::string& name) const {
-  if (const auto found = gptq_.find(name); found != gptq_.end())
-    return gptq_rows(*found->second, 0, found->second->outputs());
-  if (const auto found = mxfp4_.find(name); found != mxfp4_.end())
-    return mxfp4_matrices(*found->second, 0, found->second->shape()[0], DType::bf16);
-  if (!scale_shard_of_.contains(name)) return shard(name).read(name);
-  return block_scaled_rows(entry(name), scales_of(name), 0, entry(name).shape[0], DType::bf16);
+  const bool made = gptq_.contains(name) || mxfp4_.contains(name) || scale_shard_of_.contains(name);
+  return made ? rows_of(name, 0, shape(name)[0], DType::bf16) : shard(name).read(name);
 }
 Tensor WeightFolder::take_rows(const std::string& name, std::int64_t begin, std::int64_t end) const {
   return rows_of(name, begin, end, DType::bf16);
@@ -252,13 +283,19 @@ Tensor WeightFolder::take_values(const std::string& name, std::int64_t begin, st
 Tensor WeightFolder::rows_of(const std::string& name, std::int64_t begin, std::int64_t end,
                              DType scaled) const {
   // A row of GPTQ's is a column in the file: its pages have other rows too.
-  if (const auto found = gptq_.find(name); found != gptq_.end()) return gptq_rows(*found->second, begin, end);
+  if (const auto found = gptq_.find(name); found != gptq_.end()) {
+    check_scales(path_, name, *found->second, begin, end);
+    return gptq_rows(*found->second, begin, end);
+  }
   const SafetensorsFile& file = shard(name);
   if (const auto found = mxfp4_.find(name); found != mxfp4_.end()) {
+    const Shape& stored = found->second->scales.shape;
+    check_scales(path_, name, *found->second, begin * stored[1] * stored[2], end * stored[1] * stored[2]);
     const Tensor matrices = mxfp4_matrices(*found->second, begin, end, scaled);
     file.release_rows(name + "_blocks", begin, end);
     return matrices;
   }
+  if (scale_shard_of_.contains(name)) check_scales(path_, name, scales_of(name), begin, end);
   const Tensor rows = scale_shard_of_.contains(name)
                           ? block_scaled_rows(entry(name), scales_of(name), begin, end, scaled)
                           : file.read_rows(name, begin, end);
@@ -277,6 +314,7 @@ Tensor WeightFolder::take_blocks(const std::string& name) const {
   CHECK(packed_dtype(name), "{} has no blocks", name);
   const SafetensorsFile& file = shard(name);
   if (const auto found = gptq_.find(name); found != gptq_.end()) {
+    check_scales(path_, name, *found->second, 0, found->second->outputs());
     const Tensor blocks = gptq_blocks(*found->second);
     file.release(name.substr(0, name.size() - std::string_view(".weight").size()) + ".qweight");
     return blocks;
@@ -285,6 +323,7 @@ Tensor WeightFolder::take_blocks(const std::string& name) const {
     fail_usage(
         "[checkpoint] {}: tensor {} has a NaN, which fp8 weights cannot hold: expected weight_format=dense",
         path_, in_quotes(name));
+  check_scales(path_, name, scales_of(name), 0, entry(name).shape[0]);
   const Tensor blocks = block_scaled_blocks(entry(name), scales_of(name));
   file.release(name);
   return blocks;

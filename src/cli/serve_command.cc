@@ -37,7 +37,8 @@ long prompts are read in pieces between others' tokens.
   --port N                   8000 without; 0: any free one
   --json FILE                host, port and model, written when it listens
   per_device_batch_size=4    so many texts a rank at once (8 in all without)
-  max_target_length=2048     most tokens of a prompt and its text together; each text has memory for as many
+  max_target_length=2048     most tokens of a prompt and its text together; each text has memory for as many.
+                             Without: 2048, or the context that the model was trained for where that is less
   weight_format=int4         weights in 4 or 8 bits, made on load: int4, int4a, mxfp4, int8
   quantize_kvcache=true      keys and values in 8 bits: half the memory of a text, and less to read for each token
   prefill_chunk_size=256     most tokens of prompts that are read at once; use_chunked_prefill=false: whole prompts
@@ -80,6 +81,11 @@ std::string name_of_model(const Config& config, std::span<const std::string> set
 }
 
 Serving make_serving(ModelToRun run, std::span<const std::string> settings) {
+  // Without a word from anyone, texts are no longer than the model was trained for.
+  const std::int64_t usual = run.config.get_int("max_target_length");
+  if (!run.config.is_set_by_user("max_target_length") && trained_context(run) < usual)
+    run.config.set("max_target_length", trained_context(run), "serve: max_position_embeddings");
+  note_context(run, "serve", run.config.get_int("max_target_length"));
   const Config& config = run.config;
   serve::BatcherLimits limits;
   limits.rows =

@@ -87,6 +87,23 @@ Parameters ModelToRun::load(Context& context) const {
   });
 }
 
+std::int64_t trained_context(const ModelToRun& run) {
+  const std::int64_t stated = run.config.get_int("max_position_embeddings");
+  const auto& rope = run.model.rope;
+  if (rope.type != "yarn") return stated;
+  return std::max(stated,
+                  static_cast<std::int64_t>(static_cast<double>(rope.original_positions) * rope.factor));
+}
+
+void note_context(ModelToRun& run, const std::string& command, std::int64_t tokens) {
+  const std::int64_t trained = trained_context(run);
+  if (tokens <= trained) return;
+  run.notes.push_back(
+      fmt::format("[{}] max_target_length={}: texts may become longer than the {} tokens of context that the "
+                  "model was trained for (max_position_embeddings)",
+                  command, run.config.get_int("max_target_length"), trained));
+}
+
 ModelToRun model_to_run(const std::string& command, const Processes& processes,
                         std::span<const std::string> settings) {
   Config config = config_of(command, processes, settings);

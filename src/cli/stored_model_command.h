@@ -36,4 +36,9 @@ struct ModelToRun {
 ModelToRun model_to_run(const std::string& command, const Processes& processes,
                         std::span<const std::string> settings);
 
+// Tokens of context that the model was trained for: max_position_embeddings, or what YaRN stretches to.
+std::int64_t trained_context(const ModelToRun& run);
+// Adds a note where texts of `tokens`, which max_target_length allows, are longer.
+void note_context(ModelToRun& run, const std::string& command, std::int64_t tokens);
+
 }  // namespace switchyard

@@ -32,6 +32,8 @@ std::vector<KeyDeclaration> position_keys() {
       boolean_key("rope_interleave", true, "yarn and MLA: rotate neighbouring elements, not halves"),
       boolean_key("rope_truncate", true, "yarn: round the borders of the ramp to whole dimensions"),
       boolean_key("rope_attention_scaling", false, "yarn: scale the rotated q and k instead of the scores"),
+      structure_key("rope_frequency_divisors", nlohmann::json::array(),
+                    "what the rotary frequency of each pair is divided by, one number a pair; empty: 1"),
       planned(boolean_key("rope_pairwise", false, "another layout of rotary pairs")),
       planned(float_key("rope_linear_scaling_factor", 1.0, more_than(0), "divisor of positions")),
       planned(integer_key("local_rope_max_timescale", -1, at_least_or(1, -1), "theta of local layers")),

@@ -128,6 +128,24 @@ TEST_P(GgufModel, WithAnUnknownTokenizerLeavesNothing) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1) << "the source alone";
 }
 
+// rope_freqs.weight: llama.cpp gives the token after "qwertyuiopasdfgh" the log-probability -1.4545, and
+// without the tensor -1.4449.
+TEST(GgufModels, DivideFrequenciesAsLlamaCppDoes) {
+  const std::string path = (fs::path(kSourceFolder) / "tests/golden/gguf_small/rope_freqs.gguf").string();
+  const std::string text = "qwertyuiopasdfgh";
+  const Tensor tokens(DType::i32, {1, std::ssize(text)});
+  for (std::size_t i = 0; i < text.size(); ++i) tokens.data<std::int32_t>()[i] = text[i] - 'a';
+  const Tensor logits = stored_logits_of(path, tokens);
+  const std::int64_t vocab = logits.size() / std::ssize(text);
+  const std::span<const float> last =
+      logits.span<float>().subspan(static_cast<std::size_t>(logits.size() - vocab));
+  double sum = 0;
+  for (const float logit : last) sum += std::exp(static_cast<double>(logit));
+  constexpr std::size_t kEnd = 28;
+  EXPECT_EQ(*std::ranges::max_element(last), last[kEnd]);
+  EXPECT_NEAR(static_cast<double>(last[kEnd]) - std::log(sum), -1.4545, 1e-4);
+}
+
 TEST(GgufModels, AreStored) {
   EXPECT_EQ(stored_models().size(), 11u);
 }

@@ -58,12 +58,16 @@ class HubModel : public ModelSource {
 
   std::vector<ExtraFile> extras() const override {
     if (std::filesystem::is_directory(path_)) return files_of_hub(path_);
-    const TokenizerFiles tokenizer = tokenizer_files_of(GgufFile::open(path_));
+    const GgufFile file = GgufFile::open(path_);
+    const TokenizerFiles tokenizer = tokenizer_files_of(file);
+    nlohmann::json generation;
+    generation["eos_token_id"] = end_tokens_of(file);
     const bool pieces = tokenizer.json.empty();
     return {{"tokenizer/config.json", source_.config.dump(2) + "\n"},
             {pieces ? "tokenizer/tokenizer.model" : "tokenizer/tokenizer.json",
              pieces ? tokenizer.model : tokenizer.json},
-            {"tokenizer/tokenizer_config.json", tokenizer.config}};
+            {"tokenizer/tokenizer_config.json", tokenizer.config},
+            {"tokenizer/generation_config.json", generation.dump(2) + "\n"}};
   }
 
   DType dtype(const std::string& tensor) const override {

@@ -79,10 +79,11 @@ void TensorSource::open_gguf() {
   kind_ = SourceKind::gguf;
   gguf_ = std::make_shared<GgufFile>(GgufFile::open(path_));
   std::error_code ignored;
-  files_.push_back(
-      {fs::path(path_).filename().string(), static_cast<std::int64_t>(fs::file_size(path_, ignored))});
+  for (const std::string& part : gguf_->paths())
+    files_.push_back(
+        {fs::path(part).filename().string(), static_cast<std::int64_t>(fs::file_size(part, ignored))});
   for (const auto& [tensor, entry] : gguf_->entries())
-    items_.emplace(tensor, Item{std::string(entry.type->name), entry.shape, 0});
+    items_.emplace(tensor, Item{std::string(entry.type->name), entry.shape, entry.part});
   try {
     config_ = hub_config_of(*gguf_);
   } catch (const Error&) {  // of a family that is not known here: its tensors can be looked at all the same

@@ -147,8 +147,10 @@ class ToSwitchyard {
     const Tensor dense = source_->read(mover_, stored.name, target.shape, DType::f32);
     const Tensor packed(stored.dtype, stored.shape);
     if (!mover_.pack(dense, target.inputs, packed))
-      fail_usage("[convert] {} has a value that is no finite number, which {} cannot hold", stored.name,
-                 name_of(stored.dtype));
+      fail_usage(
+          "[convert] {} has a value that is no finite number, or too large for a scale in float16, which {} "
+          "cannot hold",
+          stored.name, name_of(stored.dtype));
     return packed;
   }
 

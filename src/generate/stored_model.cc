@@ -5,6 +5,7 @@
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/json_file.h"
 #include "generate/generation_defaults.h"
+#include "gguf/gguf_tokenizer.h"
 #include "gguf/gguf_weights.h"
 #include "models/families/family.h"
 #include "models/families/hub_source.h"
@@ -52,10 +53,12 @@ Keys keys_of_hub(const std::string& path) {
 }
 
 Keys keys_of_gguf(const std::string& path) {
-  Keys keys = config_from_hub(hub_config_of(GgufFile::open(path)));
+  const GgufFile file = GgufFile::open(path);
+  Keys keys = config_from_hub(hub_config_of(file));
   keys["dtype"] = "bfloat16";
   keys["tokenizer_type"] = "gguf";
   keys["tokenizer_path"] = path;
+  if (file.metadata().contains("tokenizer.ggml.tokens")) keys["decode_end_tokens"] = end_tokens_of(file);
   return keys;
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <map>
 
 #include "core/error.h"
 #include "core/half.h"
@@ -277,32 +278,49 @@ PackedGroup group_of_q6_k(const Byte* b, int i) {
 }
 
 using Group = PackedGroup (*)(const Byte* block, int i);  // i: which 32 values of the block
+constexpr int kNone = -1;
 struct Entry {
   GgufType type;
   Dequantize dequantize;
+  std::array<int, 2> scales;  // where a block has float16 scales, in bytes from its beginning
   DType packed = DType::f32;  // f32: none
   Group group = nullptr;
 };
 constexpr Entry kTypes[] = {
-    {{0, "F32", 1, 4}, f32},
-    {{1, "F16", 1, 2}, f16},
-    {{2, "Q4_0", 32, 18}, q4_0, DType::packed_int4, group_of_q4_0},
-    {{3, "Q4_1", 32, 20}, q4_1, DType::packed_int4a, group_of_q4_1},
-    {{6, "Q5_0", 32, 22}, q5_0, DType::packed_int8, group_of_q5_0},
-    {{7, "Q5_1", 32, 24}, q5_1, DType::packed_int5a, group_of_q5_1},
-    {{8, "Q8_0", 32, 34}, q8_0, DType::packed_int8, group_of_q8_0},
-    {{10, "Q2_K", 256, 84}, q2_k},
-    {{11, "Q3_K", 256, 110}, q3_k},
-    {{12, "Q4_K", 256, 144}, q4_k, DType::packed_q4_k, group_of_q4_k},
-    {{13, "Q5_K", 256, 176}, q5_k, DType::packed_q5_k, group_of_q5_k},
-    {{14, "Q6_K", 256, 210}, q6_k, DType::packed_q6_k, group_of_q6_k},
-    {{20, "IQ4_NL", 32, 18}, iq4_nl, DType::packed_int8, group_of_iq4_nl},
-    {{23, "IQ4_XS", 256, 136}, iq4_xs},
-    {{30, "BF16", 1, 2}, bf16},
-    {{39, "MXFP4", 32, 17}, mxfp4, DType::packed_mxfp4, group_of_mxfp4},
+    {{0, "F32", 1, 4}, f32, {kNone, kNone}},
+    {{1, "F16", 1, 2}, f16, {kNone, kNone}},
+    {{2, "Q4_0", 32, 18}, q4_0, {0, kNone}, DType::packed_int4, group_of_q4_0},
+    {{3, "Q4_1", 32, 20}, q4_1, {0, 2}, DType::packed_int4a, group_of_q4_1},
+    {{6, "Q5_0", 32, 22}, q5_0, {0, kNone}, DType::packed_int8, group_of_q5_0},
+    {{7, "Q5_1", 32, 24}, q5_1, {0, 2}, DType::packed_int5a, group_of_q5_1},
+    {{8, "Q8_0", 32, 34}, q8_0, {0, kNone}, DType::packed_int8, group_of_q8_0},
+    {{10, "Q2_K", 256, 84}, q2_k, {80, 82}},
+    {{11, "Q3_K", 256, 110}, q3_k, {108, kNone}},
+    {{12, "Q4_K", 256, 144}, q4_k, {0, 2}, DType::packed_q4_k, group_of_q4_k},
+    {{13, "Q5_K", 256, 176}, q5_k, {0, 2}, DType::packed_q5_k, group_of_q5_k},
+    {{14, "Q6_K", 256, 210}, q6_k, {208, kNone}, DType::packed_q6_k, group_of_q6_k},
+    {{20, "IQ4_NL", 32, 18}, iq4_nl, {0, kNone}, DType::packed_int8, group_of_iq4_nl},
+    {{23, "IQ4_XS", 256, 136}, iq4_xs, {0, kNone}},
+    {{30, "BF16", 1, 2}, bf16, {kNone, kNone}},
+    {{39, "MXFP4", 32, 17}, mxfp4, {kNone, kNone}, DType::packed_mxfp4, group_of_mxfp4},
 };
 
 }  // namespace
+
+std::string_view unread_gguf_type(std::uint32_t number) {
+  static const std::map<std::uint32_t, std::string_view> names{
+      {9, "Q8_1"},   {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"},
+      {21, "IQ3_S"}, {22, "IQ2_S"}, {24, "I8"},      {25, "I16"},    {26, "I32"},     {27, "I64"},
+      {28, "F64"},   {29, "IQ1_M"}, {34, "TQ1_0"},   {35, "TQ2_0"},  {40, "NVFP4"}};
+  const auto found = names.find(number);
+  return found == names.end() ? std::string_view() : found->second;
+}
+
+std::string gguf_type_names() {
+  std::string names;
+  for (const Entry& entry : kTypes) names += (names.empty() ? "" : ", ") + std::string(entry.type.name);
+  return names;
+}
 
 const GgufType* gguf_type(std::uint32_t number) {
   for (const Entry& entry : kTypes) {
@@ -328,6 +346,21 @@ const Entry& entry_of(const GgufType& type) {
 }
 
 }  // namespace
+
+std::optional<std::int64_t> block_of_infinite_scale(const GgufType& type, std::span<const std::byte> blocks) {
+  const std::array<int, 2> scales = entry_of(type).scales;
+  if (scales[0] == kNone) return std::nullopt;
+  const auto count = std::ssize(blocks) / type.bytes;
+  CHECK(std::ssize(blocks) == count * type.bytes, "{} bytes of {}", blocks.size(), type.name);
+  constexpr unsigned kExponent = 0x7c00;  // all of its bits: infinite, or no number
+  const auto* block = reinterpret_cast<const Byte*>(blocks.data());
+  for (std::int64_t i = 0; i < count; ++i, block += type.bytes) {
+    for (const int at : scales) {
+      if (at != kNone && (load<std::uint16_t>(block + at) & kExponent) == kExponent) return i;
+    }
+  }
+  return std::nullopt;
+}
 
 void dequantize(const GgufType& type, std::span<const std::byte> blocks, std::span<float> out) {
   const Dequantize values_of_block = entry_of(type).dequantize;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "kernels/packed_block.h"
@@ -25,6 +26,14 @@ struct GgufType {
 const GgufType* gguf_type(std::uint32_t number);
 // The same by name.
 const GgufType* gguf_type(std::string_view name);
+
+// The name of a type that files may have and that is not read here, "IQ2_XXS"; "" for other numbers.
+std::string_view unread_gguf_type(std::uint32_t number);
+// The names of those that are read, with commas between.
+std::string gguf_type_names();
+
+// The first of whole blocks (CHECKed) that has a float16 scale (d, m, dmin) which is no finite number.
+std::optional<std::int64_t> block_of_infinite_scale(const GgufType& type, std::span<const std::byte> blocks);
 
 // The values of whole blocks as float32, exactly as the format defines them: products and sums are rounded to
 // float32 one after the other, scales first. `blocks` is a multiple of type.bytes; out.size() is the number

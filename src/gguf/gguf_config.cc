@@ -1,5 +1,7 @@
 // A GGUF file's metadata as the config.json that transformers would have for its model.
+#include <cmath>
 #include <string>
+#include <vector>
 
 #include "checkpoint/json_file.h"
 #include "core/error.h"
@@ -11,11 +13,29 @@ namespace {
 
 using nlohmann::json;
 
+// By what linear scaling divides all frequencies; files from before 2023-10 name it otherwise.
+double linear_factor(const GgufMetadata& metadata) {
+  for (const char* key : {"rope.scaling.factor", "rope.scale_linear"}) {
+    if (!metadata.has(key)) continue;
+    const double factor = metadata.number(key);
+    if (factor == 0) continue;  // as if it were not there
+    if (!(factor > 0)) metadata.wrong(key, "more than 0");
+    return factor;
+  }
+  return 1;
+}
+
 json rope_of(const GgufMetadata& metadata) {
   json rope{{"rope_theta", metadata.number("rope.freq_base", 10000)}, {"rope_type", "default"}};
-  const std::string scaling = metadata.has("rope.scaling.type") ? metadata.text("rope.scaling.type") : "none";
-  if (scaling == "none") return rope;
-  if (scaling != "yarn") metadata.wrong("rope.scaling.type", "none or yarn");
+  // These multiply what is rotated, or set how YaRN goes from one scale to the other.
+  for (const char* key :
+       {"rope.scaling.attn_factor", "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_ext_factor"})
+    if (metadata.number(key, 1) != 1) metadata.wrong(key, "1; other values are not supported");
+  // A factor without a type is linear.
+  const std::string scaling =
+      metadata.has("rope.scaling.type") ? metadata.text("rope.scaling.type") : "linear";
+  if (scaling == "none" || scaling == "linear") return rope;
+  if (scaling != "yarn") metadata.wrong("rope.scaling.type", "none, linear or yarn");
   rope["rope_type"] = "yarn";
   rope["factor"] = metadata.number("rope.scaling.factor");
   rope["original_max_position_embeddings"] = metadata.integer("rope.scaling.original_context_length");
@@ -29,6 +49,36 @@ json rope_of(const GgufMetadata& metadata) {
   if (metadata.has("rope.scaling.yarn_beta_slow"))
     rope["beta_slow"] = metadata.number("rope.scaling.yarn_beta_slow");
   return rope;
+}
+
+// The factors of a model with pairs of its own: linear scaling, and those of rope_freqs.weight, one a pair
+// of the dims that are rotated.
+void add_divisors(const GgufFile& file, const GgufMetadata& metadata, std::int64_t rotated, json& rope) {
+  constexpr const char* kFactors = "rope_freqs.weight";
+  const bool linear = !metadata.has("rope.scaling.type") || metadata.text("rope.scaling.type") == "linear";
+  const double all = linear ? linear_factor(metadata) : 1;
+  if (!file.entries().contains(kFactors) && all == 1) return;
+  std::vector<double> divisors(static_cast<std::size_t>(rotated / 2), all);
+  if (file.entries().contains(kFactors)) {
+    if (GgufMetadata(file, "general").text("architecture") != "llama")
+      fail_usage("[gguf] {}: has {}, which only models of the architecture llama can have", file.path(),
+                 kFactors);
+    if (rope.at("rope_type") != "default")
+      fail_usage("[gguf] {}: has {} beside rope.scaling.type={}, expected one of them", file.path(), kFactors,
+                 metadata.text("rope.scaling.type"));
+    const Tensor factors = file.read(kFactors);
+    if (factors.shape() != Shape{rotated / 2})
+      fail_usage("[gguf] {}: tensor {} is {}, expected a number for each of {} pairs", file.path(),
+                 in_quotes(kFactors), to_string(factors.shape()), rotated / 2);
+    for (std::size_t i = 0; i < divisors.size(); ++i) {
+      const float factor = factors.data<float>()[i];
+      if (!(factor > 0) || !std::isfinite(factor))
+        fail_usage("[gguf] {}: tensor {} has {}, expected numbers above 0", file.path(), in_quotes(kFactors),
+                   factor);
+      divisors[i] *= static_cast<double>(factor);
+    }
+  }
+  rope["frequency_divisors"] = divisors;
 }
 
 void add_deepseek(const GgufMetadata& metadata, json& config) {
@@ -141,11 +191,16 @@ json hub_config_of(const GgufFile& file) {
               {"rope_parameters", rope_of(metadata)}};
   if (metadata.has("attention.key_length")) config["head_dim"] = metadata.integer("attention.key_length");
   if (experts > 0) config["num_experts_per_tok"] = metadata.integer("expert_used_count");
-  // Factors of Llama 3.1's stretched positions: numbers that a config.json has no place for.
-  if (file.entries().contains("rope_freqs.weight"))
-    fail_usage(
-        "[gguf] {}: has rope_freqs.weight (positions stretched as in Llama 3.1), which is not supported",
-        file.path());
+  // Of a head of the ordinary kind all dims are rotated; the others have their own widths.
+  const bool own_width =
+      architecture == "deepseek2" || architecture == "qwen3next" || architecture == "qwen35moe";
+  const std::int64_t head = config.contains("head_dim") ? config["head_dim"].get<std::int64_t>()
+                            : heads > 0                 ? width / heads
+                                                        : 0,
+                     rotated = metadata.integer("rope.dimension_count", head);
+  if (!own_width && rotated != head)
+    metadata.wrong("rope.dimension_count", fmt::format("{}, the width of a head", head));
+  add_divisors(file, metadata, rotated, config["rope_parameters"]);
   if (architecture == "llama") {
     config["model_type"] = experts > 0 ? "mixtral" : "llama";
     if (experts > 0) config["num_local_experts"] = experts;

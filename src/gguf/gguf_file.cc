@@ -2,12 +2,14 @@
 
 #include <array>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <utility>
 
 #include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "gguf/metadata.h"
 
 namespace switchyard {
 namespace {
@@ -146,25 +148,96 @@ class GgufFile::Reader {
 
 bool GgufFile::is_gguf(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  std::array<char, 4> magic{};
-  return file.read(magic.data(), magic.size()) && std::string_view(magic.data(), magic.size()) == kMagic;
+  std::array<char, 64> bytes{};
+  file.read(bytes.data(), bytes.size());
+  const std::string_view begin(bytes.data(), static_cast<std::size_t>(file.gcount()));
+  return begin.starts_with(kMagic) || (path.ends_with(".gguf") && is_lfs_pointer(begin));
 }
 
-GgufFile GgufFile::open(const std::string& path) {
+namespace {
+
+// A model in parts, as their metadata tell it: split.no counts from 0.
+struct Split {
+  std::int64_t number = 0, count = 1;
+};
+Split split_of(const GgufFile& file) {
+  const GgufMetadata metadata(file, "split");
+  return {metadata.integer("no", 0), metadata.integer("count", 1)};
+}
+
+// "-00001-of-00003.gguf".
+std::string end_of_part(std::int64_t number, std::int64_t count) {
+  return fmt::format("-{:05}-of-{:05}.gguf", number + 1, count);
+}
+
+// The path of part `number` of those that `path` is one of.
+std::string part_path(const std::string& path, const Split& split, std::int64_t number) {
+  const std::string end = end_of_part(split.number, split.count);
+  if (!path.ends_with(end))
+    fail_usage("[gguf] {}: part {} of {} of a model: expected a name that ends with {}", path,
+               split.number + 1, split.count, end);
+  return path.substr(0, path.size() - end.size()) + end_of_part(number, split.count);
+}
+
+}  // namespace
+
+GgufFile GgufFile::open_part(const std::string& path) {
   GgufFile file;
   file.path_ = path;
+  file.paths_ = {path};
   const MappedFile mapped = map_file(path, "gguf");
-  file.storage_ = mapped.memory;
+  file.storage_ = {mapped.memory};
   file.mapped_ = true;
   file.parse_all(mapped.bytes);
   return file;
 }
 
+GgufFile GgufFile::open(const std::string& path) {
+  GgufFile file = open_part(path);
+  const Split split = split_of(file);
+  if (split.count > 1) {
+    const std::string first = part_path(path, split, 0);
+    if (split.number != 0)
+      fail_usage("[gguf] {}: part {} of {} of a model: expected the first, {}", path, split.number + 1,
+                 split.count, first);
+    file.add_parts(split.count);
+  }
+  return file;
+}
+
+// Adds the tensors of all parts but the first, which this is.
+void GgufFile::add_parts(std::int64_t count) {
+  for (std::int64_t i = 1; i < count; ++i) {
+    const std::string path = part_path(path_, {0, count}, i);
+    std::error_code none;
+    if (!std::filesystem::exists(path, none))
+      fail_usage("[gguf] {}: part 1 of {} of a model: part {} is missing, expected at {}", path_, count,
+                 i + 1, path);
+    GgufFile part = open_part(path);
+    const Split split = split_of(part);
+    if (split.number != i || split.count != count)
+      fail_usage("[gguf] {}: part {} of {} by split.no and split.count, expected part {} of {} by its name",
+                 path, split.number + 1, split.count, i + 1, count);
+    for (auto& [name, entry] : part.entries_) {
+      entry.part = static_cast<std::size_t>(i);
+      if (!entries_.emplace(name, entry).second)
+        fail_usage("[gguf] {}: tensor {} is in another part, too", path, in_quotes(name));
+    }
+    paths_.push_back(path);
+    storage_.insert(storage_.end(), part.storage_.begin(), part.storage_.end());
+  }
+  const GgufMetadata metadata(*this, "split");
+  const std::int64_t tensors = metadata.integer("tensors.count", std::ssize(entries_));
+  if (tensors != std::ssize(entries_))
+    metadata.wrong("tensors.count", fmt::format("{}, as many as all parts have", entries_.size()));
+}
+
 GgufFile GgufFile::parse(std::span<const std::byte> bytes, const std::string& name) {
   GgufFile file;
   file.path_ = name;
+  file.paths_ = {name};
   const auto copy = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
-  file.storage_ = std::shared_ptr<const void>(copy, copy->data());
+  file.storage_ = {std::shared_ptr<const void>(copy, copy->data())};
   file.parse_all(*copy);
   return file;
 }
@@ -220,6 +293,10 @@ void GgufFile::parse_all(std::span<const std::byte> file) {
   Reader reader(file, path_);
   reader.number<std::uint32_t>("magic");
   const auto version = reader.number<std::uint32_t>("version");
+  // The bytes of 2 or 3 the other way round.
+  if ((version & 0xffffu) == 0 && version != 0)
+    fail_usage("[gguf] {}: big-endian (its version is {} read so), expected little-endian numbers", path_,
+               __builtin_bswap32(version));
   if (version != 2 && version != 3) fail_usage("[gguf] {}: version {}, expected 2 or 3", path_, version);
   const std::uint64_t tensors = reader.count("tensors", 8 + 4 + 8 + 4 + 8),
                       entries = reader.count("metadata entries", 8 + 4 + 1);
@@ -246,9 +323,11 @@ void GgufFile::parse_all(std::span<const std::byte> file) {
     for (std::uint32_t d = 0; d < dims; ++d) sizes.push_back(reader.number<std::uint64_t>(tensor.name));
     const auto number = reader.number<std::uint32_t>(tensor.name);
     tensor.entry.type = gguf_type(number);
-    if (tensor.entry.type == nullptr)
-      fail_usage("[gguf] {}: tensor {} has type {}, which is not one of those read here", path_,
-                 in_quotes(tensor.name), number);
+    if (tensor.entry.type == nullptr) {
+      const std::string_view known = unread_gguf_type(number);
+      fail_usage("[gguf] {}: tensor {} has type {}{}, expected one of {}", path_, in_quotes(tensor.name),
+                 number, known.empty() ? "" : fmt::format(" ({})", known), gguf_type_names());
+    }
     tensor.bytes = bytes_of_sizes(sizes, *tensor.entry.type, tensor.name, path_);
     for (std::size_t d = sizes.size(); d-- > 0;)
       tensor.entry.shape.push_back(static_cast<std::int64_t>(sizes[d]));
@@ -298,6 +377,15 @@ Tensor GgufFile::read_rows(const std::string& name, std::int64_t begin, std::int
   Tensor out(DType::f32, {end - begin, entry.shape.back()});
   dequantize(*entry.type, bytes_of(entry, begin, end), out.span<float>());
   return out;
+}
+
+void GgufFile::check_scales(const std::string& name, std::int64_t begin, std::int64_t end) const {
+  const Entry& entry = at(name);
+  const auto block = block_of_infinite_scale(*entry.type, bytes_of(entry, begin, end));
+  if (!block) return;
+  const std::int64_t before = begin * (entry.shape.back() / entry.type->values);
+  fail_usage("[gguf] {}: tensor {}: block {} of {} has a scale that is no finite number", path_,
+             in_quotes(name), before + *block, entry.type->name);
 }
 
 void GgufFile::release_rows(const std::string& name, std::int64_t begin, std::int64_t end) const {

@@ -16,6 +16,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "checkpoint/mapped_file.h"
 #include "core/tensor.h"
@@ -29,16 +30,21 @@ class GgufFile {
     const GgufType* type = nullptr;
     Shape shape;                       // row-major: the fastest dim last, unlike in the file
     std::span<const std::byte> bytes;  // points into the file; lives as long as the GgufFile
+    std::size_t part = 0;              // of a model in parts, which of paths() has it
   };
 
-  // Whether the file begins as one of these does; false where it cannot be read.
+  // Whether the file begins as one of these does, or is a Git LFS pointer to one, which open() refuses by
+  // that name; false where it cannot be read.
   static bool is_gguf(const std::string& path);
-  // Maps the file read-only. Error(usage) naming path and the broken rule.
+  // Maps the file read-only, and with the first of several parts of a model (NAME-00001-of-0000N.gguf) all of
+  // them. Error(usage) naming path and the broken rule, for another part too.
   static GgufFile open(const std::string& path);
   // The same from memory, which is copied; `name` stands for the path in messages.
   static GgufFile parse(std::span<const std::byte> bytes, const std::string& name);
 
   const std::string& path() const { return path_; }
+  // The files that it is in: of a model in parts, each of them.
+  const std::vector<std::string>& paths() const { return paths_; }
   const std::map<std::string, nlohmann::json>& metadata() const { return metadata_; }
   const std::map<std::string, Entry>& entries() const { return entries_; }
   const Entry& at(const std::string& name) const;  // Error(usage) for a missing one
@@ -51,6 +57,9 @@ class GgufFile {
   std::span<const std::byte> row_bytes(const std::string& name, std::int64_t begin, std::int64_t end) const {
     return bytes_of(at(name), begin, end);
   }
+  // Error(usage), naming the tensor and the block, where one of those rows' blocks has a scale that is no
+  // finite number: a broken file, whose model would be no numbers either.
+  void check_scales(const std::string& name, std::int64_t begin, std::int64_t end) const;
   // Lets go of the memory that holds the pages of those rows.
   void release_rows(const std::string& name, std::int64_t begin, std::int64_t end) const;
 
@@ -58,11 +67,14 @@ class GgufFile {
   class Reader;
 
   GgufFile() = default;
+  static GgufFile open_part(const std::string& path);
   void parse_all(std::span<const std::byte> file);
+  void add_parts(std::int64_t count);
   static std::span<const std::byte> bytes_of(const Entry& entry, std::int64_t begin, std::int64_t end);
 
   std::string path_;
-  std::shared_ptr<const void> storage_;  // the mapping, or the copied bytes
+  std::vector<std::string> paths_;
+  std::vector<std::shared_ptr<const void>> storage_;  // the mappings, or the copied bytes
   bool mapped_ = false;
   std::map<std::string, nlohmann::json> metadata_;
   std::map<std::string, Entry> entries_;

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <optional>
@@ -20,6 +21,8 @@
 #include "core/testing.h"
 #include "gguf/blocks.h"
 #include "gguf/gguf_file.h"
+#include "gguf/gguf_weights.h"
+#include "gguf/metadata.h"
 #include "kernels/packed_weights.h"
 #include "models/families/hub_source.h"
 
@@ -114,6 +117,36 @@ TEST(GgufBlocks, HaveTheSameValuesInPackedBlocks) {
   }
   EXPECT_EQ(types, 10);
   EXPECT_GT(values, 15 * (7 * 32 + 3 * 256));
+}
+
+// Each float16 scale of each type in turn; a block of zeros and one with all other bits set are fine.
+TEST(GgufBlocks, OfInfiniteScalesAreFound) {
+  const std::map<std::string, std::vector<std::size_t>> scales{
+      {"Q4_0", {0}},    {"Q4_1", {0, 2}},   {"Q5_0", {0}},   {"Q5_1", {0, 2}},
+      {"Q8_0", {0}},    {"Q2_K", {80, 82}}, {"Q3_K", {108}}, {"Q4_K", {0, 2}},
+      {"Q5_K", {0, 2}}, {"Q6_K", {208}},    {"IQ4_NL", {0}}, {"IQ4_XS", {0}},
+      {"MXFP4", {}},    {"F32", {}},        {"BF16", {}},    {"F16", {}}};
+  for (const auto& [name, places] : scales) {
+    SCOPED_TRACE(name);
+    const GgufType& type = *gguf_type(name);
+    const auto size = static_cast<std::size_t>(type.bytes);
+    std::vector<std::byte> blocks(3 * size, std::byte{0xff});
+    const auto put = [&](std::size_t block, std::size_t at, std::uint16_t half) {
+      std::memcpy(blocks.data() + block * size + at, &half, sizeof half);
+    };
+    for (std::size_t block = 0; block < 3; ++block) {
+      for (const std::size_t at : places) put(block, at, 0xfbff);  // the least of all
+    }
+    EXPECT_EQ(block_of_infinite_scale(type, blocks), std::nullopt);
+    for (const std::size_t at : places) {
+      for (const std::uint16_t bad : std::vector<std::uint16_t>{0x7c00, 0xfc00, 0x7e01}) {
+        put(1, at, bad);
+        EXPECT_EQ(block_of_infinite_scale(type, blocks), 1) << at;
+        put(1, at, 0xfbff);
+      }
+    }
+  }
+  EXPECT_EQ(scales.size(), 16u);
 }
 
 // Every exponent of MXFP4 with every number, subnormal and infinite values too.
@@ -274,6 +307,173 @@ TEST(GgufFile, ReadsEveryKindOfMetadata) {
   EXPECT_EQ(read.entries().at("t").shape, (Shape{2, 32}));
 }
 
+TEST(GgufFile, RowsOfInfiniteScalesAreNamed) {
+  Written file;
+  file.header(1, 0).tensor("t", {64, 2}, 8, 0).data(4 * 34);
+  std::vector<std::byte> bytes = file.bytes();
+  const std::uint16_t infinite = 0x7c00;
+  std::memcpy(bytes.data() + bytes.size() - 34, &infinite, sizeof infinite);  // the last of four blocks
+  const GgufFile read = GgufFile::parse(bytes, "m.gguf");
+  read.check_scales("t", 0, 1);
+  try {
+    read.check_scales("t", 1, 2);
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "[gguf] m.gguf: tensor \"t\": block 3 of Q8_0 has a scale that is no finite number");
+  }
+}
+
+// A value for each layer, all alike, is that value.
+TEST(GgufFile, ListsOfEqualNumbersAreOneNumber) {
+  Written file;
+  file.header(0, 4);
+  const auto list = [&](const char* key, std::uint32_t type, const auto& values) {
+    file.text(key).number<std::uint32_t>(9).number(type).number<std::uint64_t>(values.size());
+    for (const auto value : values) file.number(value);
+  };
+  list("m.heads", 4, std::vector<std::uint32_t>{2, 2});
+  list("m.widths", 5, std::vector<std::int32_t>{8, 0});
+  list("m.epsilon", 6, std::vector<float>{0.5f});
+  list("m.none", 4, std::vector<std::uint32_t>{});
+  file.data(32);
+  const GgufFile read = GgufFile::parse(file.bytes(), "m.gguf");
+  const GgufMetadata metadata(read, "m");
+  EXPECT_EQ(metadata.integer("heads"), 2);
+  EXPECT_EQ(metadata.number("epsilon"), 0.5);
+  for (const char* key : {"widths", "none"}) {
+    try {
+      metadata.integer(key);
+      ADD_FAILURE() << key;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(std::string("m.") + key + "=["), std::string::npos)
+          << error.what();
+    }
+  }
+}
+
+// Files of parts: which of them are read together, and what is said of the others.
+TEST(GgufFile, PartsAreReadTogether) {
+  const fs::path folder = fs::temp_directory_path() / fmt::format("gguf_parts_{}", ::getpid());
+  fs::create_directories(folder);
+  const auto write = [&](const std::string& name, std::uint16_t number, std::uint16_t count,
+                         std::uint32_t tensors, const std::string& tensor) {
+    Written file;
+    file.header(1, 3).text("split.no").number<std::uint32_t>(2).number(number);
+    file.text("split.count").number<std::uint32_t>(2).number(count);
+    file.text("split.tensors.count").number<std::uint32_t>(5).number(static_cast<std::int32_t>(tensors));
+    file.tensor(tensor, {4, 2}, 0, 0).data(32);
+    std::ofstream(folder / name, std::ios::binary)
+        .write(reinterpret_cast<const char*>(file.bytes().data()), std::ssize(file.bytes()));
+  };
+  const std::string first = folder / "m-00001-of-00003.gguf", second = folder / "m-00002-of-00003.gguf",
+                    third = folder / "m-00003-of-00003.gguf";
+  const auto refused = [&](const std::string& path, const std::string& words) {
+    try {
+      GgufFile::open(path);
+      ADD_FAILURE() << words;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Error::Kind::usage);
+      EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
+    }
+  };
+  write("m-00001-of-00003.gguf", 0, 3, 3, "a");
+  write("m-00002-of-00003.gguf", 1, 3, 3, "b");
+  refused(first, "part 3 is missing, expected at " + third);
+  write("m-00003-of-00003.gguf", 2, 3, 3, "c");
+  const GgufFile all = GgufFile::open(first);
+  EXPECT_EQ(all.paths(), (std::vector{first, second, third}));
+  EXPECT_EQ(all.entries().size(), 3u);
+  EXPECT_EQ(all.entries().at("c").part, 2u);
+  EXPECT_EQ(all.read("c").size(), 8);
+  all.release_rows("b", 0, 2);
+  EXPECT_EQ(all.read("b").size(), 8);
+  refused(second, "part 2 of 3 of a model: expected the first, " + first);
+  write("other.gguf", 0, 3, 3, "a");
+  refused(folder / "other.gguf", "-00001-of-00003.gguf");
+  write("m-00003-of-00003.gguf", 1, 3, 3, "c");
+  refused(first, "part 2 of 3 by split.no");
+  write("m-00003-of-00003.gguf", 2, 3, 3, "b");
+  refused(first, "\"b\" is in another part");
+  write("m-00003-of-00003.gguf", 2, 3, 3, "c");
+  write("m-00001-of-00003.gguf", 0, 3, 4, "a");
+  refused(first, "split.tensors.count=4: expected 3");
+  fs::remove_all(folder);
+}
+
+TEST(GgufFile, PointersOfGitLfsAreNamed) {
+  const fs::path path = fs::temp_directory_path() / fmt::format("pointer_{}.gguf", ::getpid());
+  std::ofstream(path) << "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n";
+  EXPECT_TRUE(GgufFile::is_gguf(path));
+  try {
+    GgufFile::open(path);
+    ADD_FAILURE() << "opened";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("a Git LFS pointer of 66 bytes"), std::string::npos)
+        << error.what();
+  }
+  fs::remove(path);
+}
+
+// What the keys of rotations say, as a config.json would.
+TEST(GgufFile, RotationsAreReadOrRefused) {
+  const std::string stored_file =
+      (fs::path(kSourceFolder) / "tests/golden/gguf_small/rope_freqs.gguf").string();
+  const auto rope = [](const GgufFile& file) { return hub_config_of(file).at("rope_parameters"); };
+  EXPECT_EQ(rope(GgufFile::open(stored_file)).at("frequency_divisors"),
+            (nlohmann::json{1.0, 1.0, 1.0, 1.0, 2.0, 4.0, 8.0, 8.0}));
+  struct Extra {
+    std::string key;
+    std::uint32_t type;
+    double value;
+    std::string text;
+  };
+  const auto with = [&](const std::vector<Extra>& extras, const std::string& architecture = "qwen2") {
+    Written file;
+    file.header(1, 7 + extras.size());
+    const auto integer = [&](const std::string& key, std::uint32_t value) {
+      file.text(architecture + "." + key).number<std::uint32_t>(4).number(value);
+    };
+    file.text("general.architecture").number<std::uint32_t>(8).text(architecture);
+    integer("attention.head_count", 2), integer("embedding_length", 16), integer("block_count", 1);
+    integer("context_length", 64), integer("feed_forward_length", 16);
+    file.text(architecture + ".attention.layer_norm_rms_epsilon").number<std::uint32_t>(6).number(1e-5f);
+    for (const Extra& extra : extras) {
+      file.text(architecture + "." + extra.key).number(extra.type);
+      if (extra.type == 8)
+        file.text(extra.text);
+      else if (extra.type == 4)
+        file.number(static_cast<std::uint32_t>(extra.value));
+      else
+        file.number(static_cast<float>(extra.value));
+    }
+    file.tensor("token_embd.weight", {16, 3}, 0, 0).data(4 * 48);
+    return GgufFile::parse(file.bytes(), "m.gguf");
+  };
+  const nlohmann::json thirds{3.0, 3.0, 3.0, 3.0};
+  const Extra factor{"rope.scaling.factor", 6, 3, ""}, old_factor{"rope.scale_linear", 6, 3, ""},
+      linear{"rope.scaling.type", 8, 0, "linear"}, none{"rope.scaling.type", 8, 0, "none"};
+  EXPECT_FALSE(rope(with({})).contains("frequency_divisors"));
+  EXPECT_EQ(rope(with({factor})).at("frequency_divisors"), thirds);
+  EXPECT_EQ(rope(with({old_factor})).at("frequency_divisors"), thirds);
+  EXPECT_EQ(rope(with({linear, factor})).at("frequency_divisors"), thirds);
+  EXPECT_FALSE(rope(with({none, factor})).contains("frequency_divisors"));
+  EXPECT_FALSE(rope(with({{"rope.dimension_count", 4, 8, ""}})).contains("frequency_divisors"));
+  const auto refused = [&](const std::vector<Extra>& extras, const std::string& words) {
+    try {
+      hub_config_of(with(extras));
+      ADD_FAILURE() << words;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
+    }
+  };
+  refused({{"rope.dimension_count", 4, 4, ""}}, "qwen2.rope.dimension_count=4: expected 8");
+  refused({{"rope.scaling.type", 8, 0, "longrope"}},
+          "rope.scaling.type=\"longrope\": expected none, linear or yarn");
+  refused({{"rope.scaling.attn_factor", 6, 2, ""}}, "rope.scaling.attn_factor");
+  refused({{"rope.scaling.factor", 6, -1, ""}}, "rope.scaling.factor=-1.0: expected more than 0");
+}
+
 TEST(GgufFile, EveryTruncationIsRefused) {
   Written file;
   file.header(2, 1).text("list").number<std::uint32_t>(9).number<std::uint32_t>(8).number<std::uint64_t>(1);
@@ -335,7 +535,10 @@ TEST(GgufFile, BrokenFilesAreRefusedInALine) {
   expect([](Written& f) { f.header(1, 0).tensor("t", {32, 0}, 0, 0).data(64); }, "a dim of 0");
   expect([](Written& f) { f.header(1, 0).tensor("t", {kHuge, 8}, 0, 0).data(64); }, "overflow");
   expect([](Written& f) { f.header(1, 0).tensor("t", {33, 32}, 2, 0).data(64); }, "multiple of 32 for Q4_0");
-  expect([](Written& f) { f.header(1, 0).tensor("t", {4}, 4, 0).data(64); }, "has type 4");
+  expect([](Written& f) { f.header(1, 0).tensor("t", {4}, 4, 0).data(64); },
+         "has type 4, expected one of F32, F16");
+  expect([](Written& f) { f.header(1, 0).tensor("t", {256}, 16, 0).data(64); }, "has type 16 (IQ2_XXS)");
+  expect([](Written& f) { f.header(0, 0, 0x03000000); }, "big-endian (its version is 3");
   expect([](Written& f) { f.header(1, 0).tensor("t", {4}, 0, 32).data(64); }, "begins at 32, expected 0");
   expect([](Written& f) { f.header(2, 0).tensor("t", {4}, 0, 0).tensor("u", {4}, 0, 16).data(64); },
          "begins at 16, expected 32");

@@ -1,8 +1,10 @@
 #include "gguf/gguf_tokenizer.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <vector>
 
@@ -264,7 +266,44 @@ std::string sentencepiece(const GgufMetadata& metadata, const Vocabulary& vocabu
   return model.bytes();
 }
 
+// Tokens that end a text under whatever key the file has them, as llama.cpp knows them by name.
+constexpr std::string_view kEndNames[] = {
+    "<|im_end|>", "<|eot_id|>", "<|eom_id|>",    "<|end|>", "<|return|>",        "<|call|>",
+    "<|calls|>",  "<|flush|>",  "<|endoftext|>", "</s>",    "<|end_of_text|>",   "<end_of_turn>",
+    "<EOT>",      "_<EOT>",     "[EOT]",         "[EOS]",   "<end_of_utterance>"};
+
 }  // namespace
+
+std::vector<std::int64_t> end_tokens_of(const GgufFile& file) {
+  const GgufMetadata metadata(file, "tokenizer");
+  const std::vector<std::string> tokens = vocabulary_of(metadata).tokens;
+  std::set<std::int64_t> ends;
+  std::set<std::string_view> names;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if (std::ranges::find(kEndNames, tokens[i]) == std::end(kEndNames)) continue;
+    ends.insert(static_cast<std::int64_t>(i));
+    names.insert(tokens[i]);
+  }
+  // Where messages have ends of their own, <|end|> is between two parts of one text.
+  if ((names.contains("<|return|>") && names.contains("<|call|>")) ||
+      (names.contains("<|calls|>") && names.contains("<|flush|>"))) {
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      if (tokens[i] == "<|end|>") ends.erase(static_cast<std::int64_t>(i));
+    }
+  }
+  for (const char* key : {"ggml.eos_token_id", "ggml.eot_token_id", "ggml.eom_token_id"}) {
+    if (const auto id = metadata.id(key, tokens.size())) ends.insert(static_cast<std::int64_t>(*id));
+  }
+  for (const char* key : {"ggml.eos_token_ids", "ggml.eog_token_ids"}) {
+    if (!metadata.has(key)) continue;
+    for (const json& id : metadata.list(key)) {
+      if (!id.is_number_integer() || id < 0 || id >= tokens.size())
+        metadata.wrong(key, fmt::format("some of {} ids", tokens.size()));
+      ends.insert(id.get<std::int64_t>());
+    }
+  }
+  return {ends.begin(), ends.end()};
+}
 
 TokenizerFiles tokenizer_files_of(const GgufFile& file) {
   const GgufMetadata metadata(file, "tokenizer");

@@ -112,6 +112,7 @@ void GgufWeights::add(const std::string& tensor, const json& config) {
     parts_[std::string(top->hub)] = {.tensor = tensor, .second = {}, .shape = entry.shape, .stored = stored};
     return;
   }
+  if (tensor == "rope_freqs.weight") return;  // hub_config_of() has read it
   const std::size_t dot = tensor.starts_with("blk.") ? tensor.find('.', 4) : std::string::npos;
   if (dot == std::string::npos)
     fail_usage("[gguf] {}: tensor {} is not one of a model that is known here", path(), in_quotes(tensor));
@@ -276,6 +277,7 @@ Tensor GgufWeights::take_blocks(const std::string& name) const {
     const std::byte* rows[kBlockOutputs];
     for (std::int64_t i = 0; i < kBlockOutputs; ++i) {
       const std::int64_t there = row_there(part, column * kBlockOutputs + i);
+      file_.check_scales(part.tensor, there, there + 1);
       rows[i] = file_.row_bytes(part.tensor, there, there + 1).data();
     }
     for (std::int64_t g = 0; g < groups; ++g) {
@@ -306,6 +308,7 @@ Tensor GgufWeights::take_blocks(const std::string& name) const {
 
 Tensor GgufWeights::rows_of(const Part& part, std::int64_t begin, std::int64_t end, bool release) const {
   const auto take = [&](const std::string& tensor, std::int64_t from, std::int64_t to) {
+    file_.check_scales(tensor, from, to);
     Tensor rows = file_.read_rows(tensor, from, to);
     if (release) file_.release_rows(tensor, from, to);
     return rows;

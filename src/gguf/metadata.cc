@@ -14,8 +14,18 @@ const json& GgufMetadata::at(std::string_view key) const {
   return found->second;
 }
 
-std::int64_t GgufMetadata::integer(std::string_view key) const {
+// Some writers give a list with a number for each layer: one of equal values is that value.
+const json& GgufMetadata::one(std::string_view key) const {
   const json& value = at(key);
+  if (!value.is_array()) return value;
+  for (const json& other : value) {
+    if (other != value[0]) wrong(key, "the same for every layer");
+  }
+  return value.empty() ? value : value[0];
+}
+
+std::int64_t GgufMetadata::integer(std::string_view key) const {
+  const json& value = one(key);
   constexpr std::int64_t kMost = std::int64_t{1} << 40;
   const bool fits = value.is_number_integer() &&
                     !(value.is_number_unsigned() && value.get<std::uint64_t>() > std::uint64_t{kMost}) &&
@@ -25,14 +35,16 @@ std::int64_t GgufMetadata::integer(std::string_view key) const {
 }
 
 double GgufMetadata::number(std::string_view key) const {
-  if (!at(key).is_number()) wrong(key, "a number");
-  return std::stod(fmt::format("{}", at(key).get<float>()));
+  const json& value = one(key);
+  if (!value.is_number()) wrong(key, "a number");
+  return std::stod(fmt::format("{}", value.get<float>()));
 }
 
 bool GgufMetadata::flag(std::string_view key, bool absent) const {
   if (!has(key)) return absent;
-  if (!at(key).is_boolean()) wrong(key, "true or false");
-  return at(key).get<bool>();
+  const json& value = one(key);
+  if (!value.is_boolean()) wrong(key, "true or false");
+  return value.get<bool>();
 }
 
 std::string GgufMetadata::text(std::string_view key) const {

@@ -1,5 +1,6 @@
 // Typed access to the metadata of a GGUF file below one prefix ("qwen3moe", "tokenizer"). An absent key and a
-// value of the wrong kind are Error(usage) that name the key.
+// value of the wrong kind are Error(usage) that name the key. Where one value is asked for, a list of equal
+// ones is that value.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +36,7 @@ class GgufMetadata {
  private:
   std::string full(std::string_view key) const { return prefix_ + "." + std::string(key); }
   const nlohmann::json& at(std::string_view key) const;
+  const nlohmann::json& one(std::string_view key) const;
 
   const GgufFile& file_;
   std::string prefix_;

@@ -88,7 +88,7 @@ PackedGroup nearest_int4a(const Values& values) {
   const float offset = half_to_float(group.offset);
   group.scale = float_to_half((*most - offset) / 15);
   const float scale = half_to_float(static_cast<std::uint16_t>(group.scale));
-  if (scale == 0) return group;
+  if (scale == 0 || !std::isfinite(scale)) return group;  // too large: pack_weights() says so
   for (std::size_t i = 0; i < values.size(); ++i)
     group.numbers[i] = rounded((values[i] - offset) / scale, 0, 15);
   return group;

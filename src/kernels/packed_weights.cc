@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <bit>
+#include <cstring>
 #include <type_traits>
 
 #include "core/error.h"
@@ -53,6 +54,27 @@ bool all_finite(const T* x, std::int64_t count) {
   return finite;
 }
 
+// Whether the float16 scales and offsets of these rows' blocks are finite: those of a group with too large a
+// value are not.
+bool finite_scales(const BlockRows& rows, std::int64_t begin, std::int64_t end) {
+  if (rows.packed == DType::packed_mxfp4) return true;  // exponents
+  constexpr unsigned kExponent = 0x7c00;
+  const std::int64_t halves = header_bytes(rows.packed) / 2;
+  bool finite = true;
+  for (std::int64_t row = begin; row < end; ++row) {
+    const std::byte* block =
+        rows.blocks + row * rows.stride * static_cast<std::int64_t>(size_of(rows.packed));
+    for (std::int64_t i = 0; i < rows.columns; ++i, block += size_of(rows.packed)) {
+      for (std::int64_t h = 0; h < halves; ++h) {
+        std::uint16_t half = 0;
+        std::memcpy(&half, block + 2 * h, sizeof half);
+        finite &= (half & kExponent) != kExponent;
+      }
+    }
+  }
+  return finite;
+}
+
 Work work_of(const char* op, const TensorView& packed, const TensorView& dense) {
   return {op, dense.dtype(), 0, static_cast<double>(packed.bytes() + dense.bytes())};
 }
@@ -80,10 +102,8 @@ bool pack_weights(ThreadPool& pool, const PackArgs& args) {
         rows.dtype == DType::f32
             ? all_finite(static_cast<const float*>(rows.dense) + begin * row, (end - begin) * row)
             : all_finite(static_cast<const bfloat16*>(rows.dense) + begin * row, (end - begin) * row);
-    if (all)
-      pack(rows, begin, end);
-    else
-      finite = false;
+    if (all) pack(rows, begin, end);
+    if (!all || !finite_scales(rows, begin, end)) finite = false;
   });
   return finite;
 }

@@ -433,6 +433,24 @@ TEST(PackedWeights, SayWhereAValueIsNotFinite) {
   }
 }
 
+// A group's scale is float16, or a power of two.
+TEST(PackedWeights, SayWhereAScaleWouldBeInfinite) {
+  ThreadPool pool(1);
+  for (const DType packed : kPackedTypes) {
+    for (const Isa isa : every_isa()) {
+      const ScopedIsa cap(isa);
+      const Tensor out(packed, {2, 1});
+      for (const float large : {6e4f, 9e6f, -9e6f, 3e38f}) {
+        Array dense = Array::normal(DType::f32, 64 * 16, 5);
+        dense.set(64 * 16 - 1, large);
+        const bool holds = packed == DType::packed_mxfp4 || large == 6e4f;
+        EXPECT_EQ(pack_weights(pool, {dense.view({64, 16}), out.view()}), holds)
+            << name_of(packed) << " " << name_of(isa) << " " << large;
+      }
+    }
+  }
+}
+
 TEST(PackedWeightsDeathTest, ShapesMustFit) {
   ThreadPool pool(1);
   const Tensor dense = Tensor::zeros(DType::f32, {32, 24}), packed(DType::packed_int8, {1, 1});

@@ -157,6 +157,8 @@ constexpr ArchitectureField kFields[] = {
      kYarn},
     {"rope_attention_scaling", "rope_attention_scaling", "cos and sin are times 0.1 ln(factor) + 1",
      kFunction, FIELD(rope.attention_scaling), kYarn},
+    {"rope_divisors", "rope_frequency_divisors", "what each pair's frequency is divided by", kFunction,
+     FIELD(rope.divisors), [](const Architecture& a) { return !a.rope.divisors.empty(); }},
     {"rope_interleaved", "rope_interleave", "neighbours are rotated, not halves", kFunction,
      FIELD(rope.interleaved), kAlways},
     {"rope_beyond_original", "max_position_embeddings", "more positions than before stretching", kFunction,

@@ -26,6 +26,7 @@ struct RopeConfig {
   bool truncate = true;
   bool interleaved = false;
   bool attention_scaling = false;  // cos and sin times 0.1 ln(factor) + 1
+  std::vector<double> divisors;    // of each pair's frequency; empty: none
 };
 
 // What layers of one model differ in.
@@ -127,7 +128,7 @@ struct LayerFlag {
 };
 
 using FieldPointer = std::variant<bool*, std::int64_t*, std::uint32_t*, float*, double*, std::string*,
-                                  RouterScore*, LayerFlag>;
+                                  RouterScore*, LayerFlag, std::vector<double>*>;
 
 struct ArchitectureField {
   const char* name;  // in inspect and the hash

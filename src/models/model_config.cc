@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "config/declaration.h"
+#include "config/value.h"
 #include "core/error.h"
 #include "models/model_router.h"
 #include "moe/combine_gradient.h"
@@ -54,6 +55,25 @@ void read_rope(const Config& c, ModelConfig& m) {
   }
 }
 
+// A number for each pair of dims that is rotated.
+std::vector<double> rope_divisors(const Config& c, const ModelConfig& m) {
+  const nlohmann::json list = c.resolved().at("rope_frequency_divisors");
+  std::vector<double> divisors;
+  for (const nlohmann::json& value : list) {
+    if (!value.is_number() || !(value.get<double>() > 0) || !std::isfinite(value.get<double>()))
+      fail_usage("[model] rope_frequency_divisors: expected numbers above 0, got {}", value_text(value));
+    divisors.push_back(value.get<double>());
+  }
+  if (divisors.empty()) return divisors;
+  if (std::ssize(divisors) != m.rope_dim / 2)
+    fail_usage(
+        "[model] rope_frequency_divisors: expected {} numbers, one for each pair of rotated dims, got {}",
+        m.rope_dim / 2, divisors.size());
+  if (m.rope.type != "default")
+    fail_usage("[model] rope_frequency_divisors: expected rope_type=default, got {}", m.rope.type);
+  return divisors;
+}
+
 // Rounded down, as transformers does; a share that was a quotient of whole numbers gives them back.
 std::int64_t rotated_width(std::int64_t head_dim, double share) {
   return static_cast<std::int64_t>(static_cast<double>(head_dim) * share + 1e-6);
@@ -97,6 +117,7 @@ void read_attention(const Config& c, ModelConfig& m) {
     fail_usage("[model] rotary dims {}: expected an even number from 2 on ({})", m.rope_dim,
                m.mla ? "qk_rope_head_dim" : "head_dim, partial_rotary_factor");
   read_rope(c, m);
+  m.rope.divisors = rope_divisors(c, m);
   m.balanced_context = c.get_bool("context_parallel_load_balance");
   if (!m.mla) {
     m.attention_scale =

@@ -156,6 +156,15 @@ TEST(ModelConfig, RotationWithoutAMiddleBand) {
   for (const double f : rope_frequencies(rope, 4)) EXPECT_TRUE(f == 1.0 || f == 1.0 / 16) << f;
 }
 
+// Each pair's frequency by its divisor.
+TEST(ModelConfig, RotationsDividedPairByPair) {
+  RopeConfig rope;
+  const std::vector<double> whole = rope_frequencies(rope, 8);
+  rope.divisors = {1, 2, 4, 8};
+  const std::vector<double> got = rope_frequencies(rope, 8);
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(got[i], whole[i] / rope.divisors[i]) << i;
+}
+
 // They are numbered on, and are as the last layer is.
 TEST(ModelConfig, PredictionLayersAreLikeTheLast) {
   const ModelConfig m = model_of({{"mtp_num_layers", 2}, {"moe_layers", {0, 2}}});

@@ -45,6 +45,7 @@ std::vector<double> rope_frequencies(const RopeConfig& rope, std::int64_t dim) {
       frequencies[i] = frequencies[i] / rope.factor * ramp + frequencies[i] * (1 - ramp);
     }
   }
+  for (std::size_t i = 0; i < rope.divisors.size(); ++i) frequencies[i] /= rope.divisors[i];
   return frequencies;
 }
 

@@ -178,8 +178,10 @@ void pack(Context& context, const ParameterSpec& spec, const Tensor& dense, cons
       .dense = dense.view().reshaped({inputs, outputs}),
       .packed = packed.view().reshaped({inputs / block_inputs(spec.dtype), outputs / kBlockOutputs})};
   if (!pack_weights(*context.pool, args))
-    fail_usage("[weights] {} has a value that is no finite number, which {} cannot hold", spec.name,
-               name_of(spec.dtype));
+    fail_usage(
+        "[weights] {} has a value that is no finite number, or too large for a scale in float16, which {} "
+        "cannot hold",
+        spec.name, name_of(spec.dtype));
 }
 
 // A rank's block of a packed parameter. The first piece says whether `fill` has blocks: then it is asked for

@@ -139,5 +139,32 @@ TEST(GgufTokenizer, TextsOfTokensKeepTheirSpaces) {
   EXPECT_EQ(text_within(*make_tokenizer("byte", ""), 'a'), "a");
 }
 
+// Its keys and its well-known names; of messages in parts, as gpt-oss has them, <|end|> ends no text.
+TEST(GgufTokenizer, KnowsWhatEndsATextByKeyAndByName) {
+  const fs::path golden = fs::path(kSourceFolder) / "tests/golden";
+  const auto ends = [&](const char* file) { return end_tokens_of(GgufFile::open((golden / file).string())); };
+  using Ids = std::vector<std::int64_t>;
+  EXPECT_EQ(ends("gguf_small/ends.gguf"), (Ids{28, 29, 30}));  // eos <|end|>, eot <|turn|>, <|im_end|>
+  std::string bytes = read_whole_file((golden / "gguf_small/ends.gguf").string());
+  const auto named = [&](const std::string& from, const std::string& to) {
+    ASSERT_EQ(from.size(), to.size());
+    for (std::size_t at = bytes.find(from); at != std::string::npos; at = bytes.find(from, at + 1))
+      bytes.replace(at, from.size(), to);
+  };
+  const auto parsed = [&] {
+    return end_tokens_of(GgufFile::parse(std::as_bytes(std::span(bytes)), "m.gguf"));
+  };
+  named("<|im_end|>", "<|nothing>");
+  named("tokenizer.ggml.eot_token_id", "tokenizer.ggml.xxx_token_id");
+  EXPECT_EQ(parsed(), Ids{28});
+  named("tokenizer.ggml.xxx_token_id", "tokenizer.ggml.eom_token_id");
+  EXPECT_EQ(parsed(), (Ids{28, 29}));
+  named("<|nothing>", "<|return|>");
+  named("<|turn|>", "<|call|>");
+  EXPECT_EQ(parsed(), (Ids{28, 29, 30})) << "it is the eos_token_id still";
+  named("tokenizer.ggml.eos_token_id", "tokenizer.ggml.xxx_token_id");
+  EXPECT_EQ(parsed(), (Ids{29, 30}));
+}
+
 }  // namespace
 }  // namespace switchyard

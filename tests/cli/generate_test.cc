@@ -124,6 +124,23 @@ TEST_F(Generating, AsTheFolderSays) {
                  {"generation_config.json", "temperature", "a number"});
 }
 
+// A GGUF file's ends, also of its checkpoint, and a word on texts that are longer than those it was trained
+// on.
+TEST_F(Generating, EndsAsAGgufFileSays) {
+  const std::string model = std::string(kSourceFolder) + "/tests/golden/gguf_small/ends.gguf";
+  EXPECT_EQ(run({"convert", model, "ours"}).status, 0);
+  for (const std::string& folder : {model, std::string("ours")}) {
+    const Finished turn = run({"generate", folder, "prompt=a", "max_target_length=9"});
+    EXPECT_EQ(turn.out, "abc\n") << turn.err;
+    EXPECT_EQ(turn.err.find("trained for"), std::string::npos) << turn.err;
+    EXPECT_EQ(run({"generate", folder, "prompt=m", "max_target_length=9"}).out, "mn\n");
+  }
+  const Finished beyond =
+      run({"generate", model, "prompt=a", "max_target_length=300", "max_prefill_predict_length=8"});
+  EXPECT_NE(beyond.err.find("max_target_length=300"), std::string::npos) << beyond.err;
+  EXPECT_NE(beyond.err.find("256 tokens of context"), std::string::npos) << beyond.err;
+}
+
 // A model that learned what comes after next guesses it, and writes the same in fewer calls.
 TEST_F(Generating, WithDrafts) {
   write("text.txt", std::string(400, 'a') + " and some other letters, too. ");

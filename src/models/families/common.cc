@@ -340,6 +340,8 @@ void read_rope(const HubConfig& hub, const RopeDefaults& defaults, ConfigKeys& o
   ours["partial_rotary_factor"] = share;
   if (rope.has("factor") && !(rope.number("factor") >= 1)) rope.wrong("factor", "at least 1");
   const std::string kind = rope.text("rope_type", "default");
+  // Of GGUF files, which may state a divisor for each frequency; transformers has no key for them.
+  if (rope.has("frequency_divisors")) ours["rope_frequency_divisors"] = rope.at("frequency_divisors");
   if (kind == "default") {
     ours["rope_type"] = "default";
     ours["rope_attention_scaling"] = false;

@@ -53,8 +53,8 @@ HubSource open_hub_source(const std::string& path) {
   if (GgufFile::is_gguf(path)) {
     GgufFile file = GgufFile::open(path);
     source.config = hub_config_of(file);
+    source.files = file.paths();
     source.weights = std::make_shared<GgufWeights>(std::move(file), source.config);
-    source.files = {path};
     return source;
   }
   auto folder = std::make_shared<WeightFolder>(WeightFolder::open(path));
