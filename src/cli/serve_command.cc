@@ -94,6 +94,7 @@ Serving make_serving(ModelToRun run, std::span<const std::string> settings) {
   served.add_bos = config.get_bool("add_bos");
   served.sampling = sampling_config(config, run.tokenizer->vocab_size());
   limits.waiting = std::min(16 * limits.rows, kMostWaiting);
+  served.most_texts = limits.rows + limits.waiting;
   limits.vocab = run.tokenizer->vocab_size();
   limits.drafts = run.model.predictions > 0;
   limits.ends = end_tokens(config, *run.tokenizer);
@@ -107,6 +108,8 @@ Serving make_serving(ModelToRun run, std::span<const std::string> settings) {
     limits.shares_prefixes = false;
   }
   limits.prompt_piece = whole ? served.capacity : config.get_int("prefill_chunk_size");
+  constexpr std::int64_t kScoredBytes = std::int64_t{64} << 20;  // of logits at once
+  limits.scored_piece = std::clamp<std::int64_t>(kScoredBytes / (4 * served.vocab), 1, limits.prompt_piece);
   const bool forgets = !config.get_bool("enable_prefix_caching");
   return {std::move(run), limits, served, forgets};
 }

@@ -20,6 +20,7 @@ struct ServedModel {
   std::int64_t capacity = 0;  // tokens of a prompt and what comes after it
   bool add_bos = false;       // before prompts that are texts
   SamplingConfig sampling = {};
+  std::int64_t most_texts = 128;  // of a request
 };
 
 struct CompletionRequest {
@@ -60,6 +61,8 @@ class CompletionAnswer {
     std::string text;
     nlohmann::json log_probs;
     std::string finish;
+    std::int64_t echoed;       // characters that come before the new text
+    std::string problem = {};  // of a text that failed
   };
   nlohmann::json of_stream(std::size_t choice, const std::string& text) const;
   nlohmann::json counts() const;
@@ -72,6 +75,7 @@ class CompletionAnswer {
   bool abandoned_ = false;
 };
 
-nlohmann::json error_json(const std::string& message, const std::string& type, const std::string& field);
+nlohmann::json error_json(const std::string& message, const std::string& type, const std::string& field,
+                          const std::string& code = "");
 
 }  // namespace switchyard::serve
