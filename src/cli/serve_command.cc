@@ -148,13 +148,13 @@ int serve_texts(const Options& options, Processes& processes) {
   if (first) {
     for (const std::string& note : serving.run.notes) fmt::print(stderr, "{}\n", note);
   }
-  catch_stop_signals();
   try {
     run_session(config, serving.run.mesh, processes, [&](Context& context) {
       const Parameters parameters = serving.run.load(context);
       Generator generator(context, serving.run.model, parameters, serving.limits.rows,
                           serving.served.capacity, serving.forgets);
       if (!record.empty()) generator.record_routing();
+      catch_stop_signals();  // until here one ends the process at once
       if (context.comm->rank() != 0) {
         serve::run_engine(context, serving.run.model, generator, nullptr);
         return;
