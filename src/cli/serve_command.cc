@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "cli/memory_limit.h"
 #include "cli/options.h"
 #include "cli/process_command.h"
 #include "cli/stored_model_command.h"
@@ -129,6 +130,8 @@ int serve_texts(const Options& options, Processes& processes) {
   const auto host = options.values.find("--host");
   const serve::HttpServer::Address address{host == options.values.end() ? "127.0.0.1" : host->second, port};
   const Serving serving = make_serving(model_to_run("serve", processes, options.settings), options.settings);
+  require_memory_to_run("serve", serving.run, serving.limits.rows, serving.served.capacity, serving.forgets,
+                        processes);
   serve::Batcher batcher(*serving.run.tokenizer, serving.limits);
   serve::ExpertRows experts;
   std::optional<serve::HttpServer> server;
