@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "cli/memory_limit.h"
 #include "cli/options.h"
 #include "cli/process_command.h"
 #include "cli/stored_model_command.h"
@@ -51,7 +52,8 @@ last token that max_target_length leaves room for.
 
   --json FILE   tokens, texts, times and memory; with return_log_prob=true also the log probability of every token
 
-Exit status: 0 done, 2 wrong command line, config or file, 3 the text is not autoregressive_decode_assert.
+Exit status: 0 done, 1 failed, such as at logits that are NaN or infinite (the line names the token and the first layer
+whose output is not finite), 2 wrong command line, config or file, 3 the text is not autoregressive_decode_assert.
 
 Examples:
   switchyard generate tests/golden/hf/deepseek3-tiny tokenizer_type=byte prompt="ab" max_target_length=80
@@ -221,6 +223,10 @@ int generate_text(const Options& options, Processes& processes) {
   const bool first = processes.index() == 0;
   const Generation generation = make_generation(model_to_run("generate", processes, options.settings));
   const Config& config = generation.run.config;
+  const auto room =
+      static_cast<std::int64_t>(generation.prompt.tokens.size()) + generation.options.most_tokens;
+  require_memory_to_run("generate", generation.run, static_cast<std::int64_t>(generation.rows), room, true,
+                        processes);
   const std::string record = routing_files(config, generation.run.model).record;
   AppendFile routing;
   if (first && !record.empty()) routing = AppendFile("routing", record);
@@ -233,8 +239,6 @@ int generate_text(const Options& options, Processes& processes) {
     const auto begin = std::chrono::steady_clock::now();
     const Parameters parameters = generation.run.load(context);
     const std::chrono::duration<double> load = std::chrono::steady_clock::now() - begin;
-    const auto room =
-        static_cast<std::int64_t>(generation.prompt.tokens.size()) + generation.options.most_tokens;
     Generator generator(context, generation.run.model, parameters, static_cast<std::int64_t>(generation.rows),
                         room);
     if (!record.empty()) generator.record_routing();

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <vector>
 
+#include "cli/memory_text.h"
 #include "cli/options.h"
 #include "config/config.h"
 #include "metrics/atomic_file.h"
@@ -52,12 +53,6 @@ std::string take_topology(std::vector<std::string>& settings) {
     return true;
   });
   return name;
-}
-
-std::string gib(std::int64_t bytes) {
-  const auto b = static_cast<double>(bytes);
-  if (b >= 1 << 30) return fmt::format("{:.2f} GiB", b / (1 << 30));
-  return b >= 1 << 20 ? fmt::format("{:.1f} MiB", b / (1 << 20)) : fmt::format("{:.1f} KiB", b / 1024);
 }
 
 std::string place_text(const Place& place) {

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "cli/memory_limit.h"
 #include "cli/options.h"
 #include "cli/process_command.h"
 #include "cli/stored_model_command.h"
@@ -103,6 +104,7 @@ Serving make_serving(ModelToRun run, std::span<const std::string> settings) {
       static_cast<std::int32_t>(std::min<std::int64_t>(run.tokenizer->vocab_size(), run.model.vocab));
   served.sampling = sampling_config(config, vocab);
   limits.waiting = std::min(16 * limits.rows, kMostWaiting);
+  served.most_texts = limits.rows + limits.waiting;
   limits.vocab = vocab;
   limits.drafts = run.model.predictions > 0;
   limits.ends = end_tokens(config, *run.tokenizer);
@@ -116,6 +118,8 @@ Serving make_serving(ModelToRun run, std::span<const std::string> settings) {
     limits.shares_prefixes = false;
   }
   limits.prompt_piece = whole ? served.capacity : config.get_int("prefill_chunk_size");
+  constexpr std::int64_t kScoredBytes = std::int64_t{64} << 20;  // of logits at once
+  limits.scored_piece = std::clamp<std::int64_t>(kScoredBytes / (4 * served.vocab), 1, limits.prompt_piece);
   const bool forgets = !config.get_bool("enable_prefix_caching");
   return {std::move(run), limits, served, forgets};
 }
@@ -135,6 +139,8 @@ int serve_texts(const Options& options, Processes& processes) {
   const auto host = options.values.find("--host");
   const serve::HttpServer::Address address{host == options.values.end() ? "127.0.0.1" : host->second, port};
   const Serving serving = make_serving(model_to_run("serve", processes, options.settings), options.settings);
+  require_memory_to_run("serve", serving.run, serving.limits.rows, serving.served.capacity, serving.forgets,
+                        processes);
   serve::Batcher batcher(*serving.run.tokenizer, serving.limits);
   serve::ExpertRows experts;
   std::optional<serve::HttpServer> server;
@@ -154,13 +160,13 @@ int serve_texts(const Options& options, Processes& processes) {
   if (first) {
     for (const std::string& note : serving.run.notes) fmt::print(stderr, "{}\n", note);
   }
-  catch_stop_signals();
   try {
     run_session(config, serving.run.mesh, processes, [&](Context& context) {
       const Parameters parameters = serving.run.load(context);
       Generator generator(context, serving.run.model, parameters, serving.limits.rows,
                           serving.served.capacity, serving.forgets);
       if (!record.empty()) generator.record_routing();
+      catch_stop_signals();  // until here one ends the process at once
       if (context.comm->rank() != 0) {
         serve::run_engine(context, serving.run.model, generator, nullptr);
         return;

@@ -5,6 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "cli/memory_limit.h"
 #include "cli/process_command.h"
 #include "cli/progress.h"
 #include "cli/report_error.h"
@@ -75,6 +76,7 @@ int train(std::span<const std::string> args, Processes& processes) {
     for (const auto& notice : config.notices()) std::printf("%s\n", notice.c_str());
     if (config.get_bool("log_config")) std::printf("%s", config.describe().c_str());
   }
+  require_memory_to_train(config, processes);
   TerminalObserver observer(first_process ? std::max<std::int64_t>(0, config.get_int("steps")) : 0);
   const RunReport report = run_training(config, processes, observer);
   observer.finish();

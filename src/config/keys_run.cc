@@ -24,9 +24,12 @@ std::vector<KeyDeclaration> run_keys() {
                  "copies and collectives can touch, which proves that a device of its own would do"),
       integer_key("ranks", 1, at_least(1),
                   "number of ranks: threads; under mpirun as many as processes, or a multiple"),
-      choice_key("compat", "none", one_of({"none", "maxtext", std::string(kCompat202608)}),
-                 "maxtext: follow the numerical quirks of MaxText 0.2.5, to reproduce its runs; maxtext-2026-08: "
-                 "those it had in August 2026 (docs/numerics.md)"),
+      boolean_key("ignore_memory_limit", false,
+                  "begin even where the plan says that the machine's memory does not suffice"),
+      choice_key(
+          "compat", "none", one_of({"none", "maxtext", std::string(kCompat202608)}),
+          "maxtext: follow the numerical quirks of MaxText 0.2.5, to reproduce its runs; maxtext-2026-08: "
+          "those it had in August 2026 (docs/numerics.md)"),
       float_key("collective_timeout_seconds", 300.0, more_than(0),
                 "how long a rank waits for the others in a collective"),
       text_key("metrics_file", "",

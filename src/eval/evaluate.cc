@@ -1,7 +1,10 @@
 #include "eval/evaluate.h"
 
 #include <algorithm>
+#include <cmath>
 
+#include "core/error.h"
+#include "generate/generate.h"
 #include "kernels/strided_copy.h"
 #include "models/pipeline.h"
 #include "nn/layers.h"
@@ -183,6 +186,20 @@ class Call {
   std::int64_t parts_ = 1;  // of the sequence
 };
 
+// The error of a model that gives no numbers for the token after place `i` of a window. Collective.
+[[noreturn]] void fail_without_scores(Context& context, const ScoredModel& scored, const char* name,
+                                      const EvalText& text, std::span<const Window> windows, std::size_t row,
+                                      std::int64_t i) {
+  const Window& window = windows[row];
+  const auto before =
+      std::span(text.tokens).subspan(static_cast<std::size_t>(window.begin), static_cast<std::size_t>(i + 1));
+  Generator generator(context, for_scoring(scored.config), scored.parameters, text.rows, window.length);
+  const std::int64_t layer = generator.first_broken_layer({row, {before.begin(), before.end()}});
+  fail_runtime(
+      "[eval] token {} of the text, after {} tokens of its window: the {}'s logits give no finite score; {}",
+      window.begin + i + 1, i + 1, name, broken_layer_text(layer, scored.config.layers));
+}
+
 }  // namespace
 
 TextScores evaluate_text(Context& context, std::span<const ScoredModel> models, const EvalText& text,
@@ -205,6 +222,10 @@ TextScores evaluate_text(Context& context, std::span<const ScoredModel> models, 
       for (std::int64_t i = windows[row].first_scored; i < windows[row].length; ++i) {
         const float* const numbers =
             all.data<float>() + (static_cast<std::int64_t>(row) * length + i) * kNumbers;
+        if (!std::isfinite(numbers[0]))
+          fail_without_scores(context, models[0], "model", text, windows, row, i);
+        if (models.size() > 1 && !std::isfinite(numbers[1]))
+          fail_without_scores(context, models[1], "--against model", text, windows, row, i);
         scores.nats.push_back(numbers[0]);
         nats += numbers[0];
         if (models.size() > 1) scores.kl.push_back(numbers[1]);

@@ -108,6 +108,12 @@ class Drafting {
   bool add(std::size_t row, Tensor& logits, std::size_t at) {
     GeneratedRow& made = result_.rows[row];
     const std::span<float> of_token = logits_at(logits, at);
+    if (const auto bad = first_not_finite(of_token)) {
+      std::vector<std::int32_t> before = prompts_[row];
+      before.insert(before.end(), made.tokens.begin(), made.tokens.end());
+      fail_without_numbers(generator_, row, std::move(before), static_cast<std::int32_t>(*bad),
+                           of_token[*bad]);
+    }
     const std::int32_t token = pick_token(of_token, options_.sampling, histories_[row],
                                           draw_of(options_.seed, row, made.tokens.size()));
     made.tokens.push_back(token);

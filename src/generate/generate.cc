@@ -51,6 +51,7 @@ Tensor read_prompts(Generator& generator, const std::vector<RowTokens>& prompts,
 struct Picked {
   std::int32_t token = 0;
   double log_prob = 0;
+  std::optional<std::size_t> bad = {};  // a logit that is no number; then there is no token
 };
 std::vector<Picked> pick_tokens(ThreadPool& pool, Tensor& logits, const std::vector<RowTokens>& fed,
                                 const std::vector<GeneratedRow>& rows,
@@ -60,6 +61,7 @@ std::vector<Picked> pick_tokens(ThreadPool& pool, Tensor& logits, const std::vec
     for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
       const std::size_t row = fed[i].row;
       const auto of_row = logits_of_row(logits, i, options.vocab);
+      if ((picked[i].bad = first_not_finite(of_row))) continue;
       picked[i].token = pick_token(of_row, options.sampling, histories[row],
                                    draw_of(options.seed, row, rows[row].tokens.size()));
       if (options.log_probs) picked[i].log_prob = log_probability(of_row, picked[i].token);
@@ -82,6 +84,21 @@ std::vector<std::int32_t> end_tokens(const Config& config, const Tokenizer& toke
   return {ends.begin(), ends.end()};
 }
 
+std::string broken_layer_text(std::int64_t layer, std::int64_t layers) {
+  if (layer < 0) return "the embedding's output is not finite";
+  if (layer == layers) return "the outputs of all layers are finite";
+  return fmt::format("the first output that is not finite is that of layer {}", layer);
+}
+
+void fail_without_numbers(Generator& generator, std::size_t row, std::vector<std::int32_t> before,
+                          std::int32_t bad, float logit) {
+  const std::size_t size = before.size();
+  const std::int64_t layer = generator.first_broken_layer({row, std::move(before)});
+  fail_runtime(
+      "[generate] row {}: the model's logits after {} tokens are no numbers (that of token {} is {}); {}",
+      row, size, bad, logit, broken_layer_text(layer, generator.layers()));
+}
+
 Generated generate(Generator& generator, const std::vector<std::vector<std::int32_t>>& prompts,
                    const GenerateOptions& options,
                    const std::function<void(std::size_t, std::int32_t)>& on_token) {
@@ -101,6 +118,12 @@ Generated generate(Generator& generator, const std::vector<std::vector<std::int3
     std::vector<RowTokens> going_on;
     for (std::size_t i = 0; i < next.size(); ++i) {
       GeneratedRow& row = result.rows[next[i].row];
+      if (const auto bad = picked[i].bad) {
+        std::vector<std::int32_t> before = prompts[next[i].row];
+        before.insert(before.end(), row.tokens.begin(), row.tokens.end());
+        fail_without_numbers(generator, next[i].row, std::move(before), static_cast<std::int32_t>(*bad),
+                             logits_of_row(logits, i, options.vocab)[*bad]);
+      }
       const std::int32_t token = picked[i].token;
       row.tokens.push_back(token);
       if (options.log_probs) row.log_probs.push_back(picked[i].log_prob);

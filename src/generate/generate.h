@@ -42,10 +42,18 @@ struct Generated {
 std::vector<std::int32_t> end_tokens(const Config& config, const Tokenizer& tokenizer);
 
 // Goes on from each row's prompt (one token or more), on a new generator of so many rows. Collective;
-// `on_token` sees every token as it comes. Rows that are done cost nothing more.
+// `on_token` sees every token as it comes. Rows that are done cost nothing more. Error(runtime) that names
+// the row, the token and the layer where logits are no numbers.
 Generated generate(Generator& generator, const std::vector<std::vector<std::int32_t>>& prompts,
                    const GenerateOptions& options,
                    const std::function<void(std::size_t row, std::int32_t token)>& on_token);
+
+// The error of a row whose logits after `before`, the prompt with new tokens, are no numbers: `bad` is the
+// first that is none. Collective.
+[[noreturn]] void fail_without_numbers(Generator& generator, std::size_t row,
+                                       std::vector<std::int32_t> before, std::int32_t bad, float logit);
+// "the first output that is not finite is layer 3's", of a layer as of Generator::first_broken_layer.
+std::string broken_layer_text(std::int64_t layer, std::int64_t layers);
 
 // The same texts for a generator of a model with prediction layers, the first of which guesses tokens
 // (drafting.cc). Near ties between tokens apart: logits of two tokens in one call are rounded otherwise.

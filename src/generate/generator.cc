@@ -1,6 +1,7 @@
 #include "generate/generator.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <iterator>
 #include <numeric>
@@ -22,6 +23,14 @@ ModelConfig without_training(ModelConfig model) {
 
 Sharding row_split(const Context& context, const ModelConfig& model, std::int64_t rows) {
   return Sharding{{attention_tokens(context, model, rows, 1).dims[0]}, {}};
+}
+
+bool is_finite(const Tensor& x, std::size_t i) {
+  if (x.dtype() == DType::f32) return std::isfinite(x.span<float>()[i]);
+  constexpr std::uint16_t kInfinity = 0x7f80;  // of bfloat16
+  std::uint16_t bits = 0;
+  std::memcpy(&bits, x.raw() + i * sizeof bits, sizeof bits);
+  return (bits & kInfinity) != kInfinity;
 }
 
 std::size_t routing_of_token(const RoutedLayers& routed) {
@@ -155,6 +164,7 @@ Tensor Generator::run(std::span<const RowTokens> fed, ForwardOptions options) {
         options.input = input;
         options.caches = &caches_;
         ForwardResult out = forward(context_, model_, parameters_, place_batch(context_, batch), options);
+        if (options.keep_hidden) count_broken(out, context_.stage.block(pass.block));
         if (out.logits.defined()) logits = replicate(context_, out.logits).tensor();
         if (!drafts && routing_) {
           for (std::size_t i = 0; i < out.routing.size(); ++i)
@@ -220,6 +230,36 @@ void Generator::cut(std::size_t row, std::int64_t tokens) {
   if (!routed_.empty())
     routed_[row].resize(static_cast<std::size_t>(tokens) * routing_of_token(routing_->routed()));
   remember_rows(std::span(caches_.layers).first(static_cast<std::size_t>(model_.layers)), row, row, tokens);
+}
+
+// Of this rank's parts: the embedding's first, then each layer's.
+void Generator::count_broken(const ForwardResult& out, const Stage::Block& block) {
+  auto at = static_cast<std::size_t>(layers_of(block, model_.layers).begin) + (block.is_first() ? 0 : 1);
+  for (const Array& hidden : out.hidden) {
+    const Tensor& own = hidden.tensor();
+    const Tensor x =
+        read_back(context_, own, "outputs", [&] { return Memory().zeros(own.dtype(), own.shape()); });
+    for (std::size_t i = 0; i < static_cast<std::size_t>(num_elements(x.shape())); ++i)
+      broken_[at] += is_finite(x, i) ? 0 : 1;
+    ++at;
+  }
+}
+
+std::int64_t Generator::first_broken_layer(const RowTokens& text) {
+  constexpr std::size_t kPiece = 128;  // of tokens whose outputs exist together
+  ForwardOptions options;
+  options.keep_hidden = true;
+  forget(text.row);
+  for (std::size_t begin = 0; begin < text.tokens.size(); begin += kPiece) {
+    const auto piece = std::span(text.tokens).subspan(begin, std::min(kPiece, text.tokens.size() - begin));
+    const RowTokens fed{text.row, {piece.begin(), piece.end()}};
+    broken_.assign(static_cast<std::size_t>(model_.layers) + 1, 0.0);
+    run(std::span(&fed, 1), options);
+    sum_over_run(context_, broken_);
+    const auto first = std::find_if(broken_.begin(), broken_.end(), [](double count) { return count > 0; });
+    if (first != broken_.end()) return first - broken_.begin() - 1;
+  }
+  return model_.layers;
 }
 
 void Generator::record_routing() {

@@ -48,6 +48,10 @@ class Generator {
   // sees: the token after those must not see it.
   bool can_begin(std::size_t from, std::int64_t tokens) const;
   void forget(std::size_t row) { begin(row, row, 0); }
+  // Of a text whose logits are no numbers: the first layer whose output is not finite, -1 for the embedding,
+  // the number of layers for what comes after the last one. Reads the tokens again, in place of what the row
+  // has. Collective.
+  std::int64_t first_broken_layer(const RowTokens& text);
 
   // Before the first call, on all ranks: the experts of every token that a row remembers are kept, those of
   // drafts that were cut() left out, those of a row that another began from taken along.
@@ -57,6 +61,7 @@ class Generator {
 
   ThreadPool& pool() const { return *context_.pool; }
   std::int64_t rows() const { return std::ssize(rows_.lengths); }
+  std::int64_t layers() const { return model_.layers; }
   std::int64_t capacity() const { return capacity_; }
   std::int64_t length(std::size_t row) const { return rows_.lengths[row]; }
   // Into how many parts the mesh splits the rows, in order.
@@ -97,6 +102,7 @@ class Generator {
   void remember_rows(std::span<AttentionCache> caches, std::size_t row, std::size_t from,
                      std::int64_t tokens);
   void choose_rows(std::span<const RowTokens> fed, const Places& places);
+  void count_broken(const ForwardResult& out, const Stage::Block& block);
   // After a call with a batch of [rows, length] tokens. Collective.
   void keep_routing(std::span<const RowTokens> fed, const Places& places, std::int64_t length);
 
@@ -111,6 +117,7 @@ class Generator {
   std::int64_t first_here_ = 0;  // of this rank's rows
   AttentionCaches caches_;
   std::vector<LayerLoad> loads_;
+  std::vector<double> broken_;                      // where looked for: values of each output, not finite
   std::optional<RoutingBlocks> routing_;            // of the running call, where experts are recorded
   std::vector<std::vector<std::uint16_t>> routed_;  // of the rows, on rank 0: [S,L,K] of their tokens
 };

@@ -1,6 +1,7 @@
 #include "generate/sampling.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <utility>
 
@@ -176,6 +177,15 @@ std::int32_t pick_token(std::span<float> logits, const SamplingConfig& config, c
                         float uniform) {
   const ChangedLogits changed(logits, config, history);
   return pick_token(logits, config, uniform);
+}
+
+std::optional<std::size_t> first_not_finite(std::span<const float> logits) {
+  constexpr std::uint32_t kSign = 0x80000000u, kInfinity = 0x7f800000u;
+  std::uint32_t most = 0;  // of bits without the sign, which grow with the magnitude: without branches
+  for (const float logit : logits) most = std::max(most, std::bit_cast<std::uint32_t>(logit) & ~kSign);
+  if (most < kInfinity) return std::nullopt;
+  const auto bad = std::find_if(logits.begin(), logits.end(), [](float x) { return !std::isfinite(x); });
+  return static_cast<std::size_t>(bad - logits.begin());
 }
 
 std::int64_t rows_a_thread(std::int64_t vocab) {

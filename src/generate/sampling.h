@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -71,6 +72,10 @@ std::int32_t pick_token(std::span<const float> logits, const SamplingConfig& con
 // empty. The logits are changed meanwhile, and are what they were in the end.
 std::int32_t pick_token(std::span<float> logits, const SamplingConfig& config, const TokenHistory& history,
                         float uniform);
+
+// Where the first logit is that is no number or infinite: a model that gives such ones has broken down, and
+// nothing can be said of its next token.
+std::optional<std::size_t> first_not_finite(std::span<const float> logits);
 
 // How many rows of logits are worth a thread of their own.
 std::int64_t rows_a_thread(std::int64_t vocab);

@@ -13,7 +13,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::int64_t kMostTexts = 128, kMostStops = 16, kMostLogProbs = 20, kDefaultTokens = 16;
+constexpr std::int64_t kMostTexts = 128, kMostStops = 16, kMostEnds = 128, kMostLogProbs = 20,
+                       kDefaultTokens = 16;
 
 // The fields of a request, each asked for once; those that nobody asked for are refused.
 class Fields {
@@ -202,6 +203,26 @@ SamplingConfig sampling_of(Fields& fields, const ServedModel& model) {
   return sampling;
 }
 
+// Of a request that ends its texts at tokens of its own.
+std::vector<std::int32_t> ends_of(const json& ids, const ServedModel& model) {
+  constexpr const char* kField = "stop_token_ids";
+  if (!ids.is_array() || std::ssize(ids) > kMostEnds)
+    throw BadRequest(kField, fmt::format("stop_token_ids: expected a list of at most {} tokens, got {}",
+                                         kMostEnds, Fields::shown(ids)));
+  std::vector<std::int32_t> ends;
+  for (const json& id : ids) {
+    if (!id.is_number_integer() || id < 0 || id >= model.vocab)
+      throw BadRequest(kField, fmt::format("stop_token_ids: expected tokens of 0 to {}, got {}",
+                                           model.vocab - 1, Fields::shown(id)));
+    ends.push_back(id.get<std::int32_t>());
+  }
+  return ends;
+}
+
+json problem_json(const std::string& problem) {
+  return {{"message", problem}, {"type", "server_error"}};
+}
+
 json parse_object(const std::string& body) {
   json object;
   try {
@@ -234,11 +255,11 @@ CompletionRequest parse_completion(const std::string& body, const ServedModel& m
   if (std::any_of(text.stop.begin(), text.stop.end(), [](const std::string& word) { return word.empty(); }))
     throw BadRequest("stop", "stop: expected texts that are not empty");
   text.ignore_end = fields.boolean("ignore_eos");
+  if (const json* const ids = fields.find("stop_token_ids")) text.ends = ends_of(*ids, model);
   if (fields.find("logprobs") != nullptr)
     text.log_probs = static_cast<int>(fields.integer("logprobs", 0, 0, kMostLogProbs));
   const bool echo = fields.boolean("echo");
-  if (echo && text.log_probs)
-    throw BadRequest("echo", "echo: expected false with logprobs, which are of new tokens only");
+  text.scores_prompt = echo && text.log_probs;
   request.stream = fields.boolean("stream");
   if (const json* const options = fields.find("stream_options")) {
     if (!request.stream || !options->is_object())
@@ -250,18 +271,22 @@ CompletionRequest parse_completion(const std::string& body, const ServedModel& m
   const std::int64_t copies = fields.integer("n", 1, 1, kMostTexts);
   const bool own_length = fields.find("max_tokens") == nullptr;
   const std::int64_t most =
-      fields.integer("max_tokens", kDefaultTokens, 1, std::numeric_limits<std::int32_t>::max());
+      fields.integer("max_tokens", kDefaultTokens, 0, std::numeric_limits<std::int32_t>::max());
   fields.integer("best_of", copies, copies, copies);
   fields.only("suffix", "");
   fields.find("user");  // of whoever asks, for their own records
   fields.refuse_others();
-  if (copies * std::ssize(prompts) > kMostTexts)
-    throw BadRequest("n", fmt::format("n: expected at most {} texts in all, got {}", kMostTexts,
-                                      copies * std::ssize(prompts)));
+  if (const std::int64_t most_texts = std::min(kMostTexts, model.most_texts);
+      copies * std::ssize(prompts) > most_texts) {
+    const char* const field = copies > 1 ? "n" : "prompt";
+    throw BadRequest(field, fmt::format("{}: expected at most {} texts in all, got {}", field, most_texts,
+                                        copies * std::ssize(prompts)));
+  }
   for (const Prompt& prompt : prompts) {
     const std::int64_t length = std::ssize(prompt.tokens), room = model.capacity - length;
-    if (room < 1 || (!own_length && most > room))
-      throw BadRequest(room < 1 ? "prompt" : "max_tokens",
+    const std::int64_t least = std::min<std::int64_t>(1, most);
+    if (room < least || (!own_length && most > room))
+      throw BadRequest(room < least ? "prompt" : "max_tokens",
                        fmt::format("a prompt of {} tokens and max_tokens={}: expected at most {} together",
                                    length, most, model.capacity));
     request.prompt_tokens += length;
@@ -283,10 +308,12 @@ CompletionAnswer::CompletionAnswer(const CompletionRequest& request, const Serve
       unfinished_(request.texts.size()),
       prompt_tokens_(request.prompt_tokens) {
   for (const std::string& echoed : request.echoed) {
-    choices_.push_back({echoed, nullptr, ""});
+    choices_.push_back({echoed, nullptr, "", characters_in(echoed)});
     if (with_log_probs_)
-      choices_.back().log_probs = {
-          {"tokens", json::array()}, {"token_logprobs", json::array()}, {"top_logprobs", json::array()}};
+      choices_.back().log_probs = {{"tokens", json::array()},
+                                   {"token_logprobs", json::array()},
+                                   {"top_logprobs", json::array()},
+                                   {"text_offset", json::array()}};
   }
 }
 
@@ -312,19 +339,25 @@ json CompletionAnswer::add(const Piece& piece) {
   json part = of_stream(piece.choice, piece.text);
   json& shown = part["choices"][0];
   for (const TokenLogProb& token : piece.log_probs) {
-    json most = json::object();
+    json most;
+    if (token.log_prob) most = json::object();
     for (const auto& [text, log_prob] : token.most_probable) most[text] = log_prob;
     for (json* const list : {&choice.log_probs, &shown["logprobs"]}) {
       (*list)["tokens"].push_back(token.text);
-      (*list)["token_logprobs"].push_back(token.log_prob);
+      (*list)["token_logprobs"].push_back(token.log_prob ? json(*token.log_prob) : json());
       (*list)["top_logprobs"].push_back(most);
+      (*list)["text_offset"].push_back(token.offset + (piece.of_prompt ? 0 : choice.echoed));
     }
   }
   if (piece.finish) {
     --unfinished_;
     abandoned_ = abandoned_ || *piece.finish == Finish::abandoned;
-    choice.finish = *piece.finish == Finish::stop ? "stop" : "length";
+    choice.finish = *piece.finish == Finish::stop     ? "stop"
+                    : *piece.finish == Finish::failed ? "error"
+                                                      : "length";
+    choice.problem = piece.problem;
     shown["finish_reason"] = choice.finish;
+    if (!choice.problem.empty()) shown["error"] = problem_json(choice.problem);
   }
   return piece.text.empty() && piece.log_probs.empty() && !piece.finish ? json() : part;
 }
@@ -344,6 +377,7 @@ json CompletionAnswer::whole() const {
                               {"text", choice.text},
                               {"logprobs", choice.log_probs},
                               {"finish_reason", choice.finish}});
+    if (!choice.problem.empty()) all["choices"].back()["error"] = problem_json(choice.problem);
   }
   all["usage"] = counts();
   return all;
@@ -356,12 +390,13 @@ json CompletionAnswer::usage() const {
   return part;
 }
 
-json error_json(const std::string& message, const std::string& type, const std::string& field) {
+json error_json(const std::string& message, const std::string& type, const std::string& field,
+                const std::string& code) {
   return {{"error",
            {{"message", message},
             {"type", type},
             {"param", field.empty() ? json() : json(field)},
-            {"code", nullptr}}}};
+            {"code", code.empty() ? json() : json(code)}}}};
 }
 
 }  // namespace switchyard::serve

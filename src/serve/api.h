@@ -21,6 +21,7 @@ struct ServedModel {
   bool add_bos = false;       // before prompts that are texts
   bool add_eos = false;       // behind them, where the tokenizer ends prompts
   SamplingConfig sampling = {};
+  std::int64_t most_texts = 128;  // of a request
 };
 
 struct CompletionRequest {
@@ -61,6 +62,8 @@ class CompletionAnswer {
     std::string text;
     nlohmann::json log_probs;
     std::string finish;
+    std::int64_t echoed;       // characters that come before the new text
+    std::string problem = {};  // of a text that failed
   };
   nlohmann::json of_stream(std::size_t choice, const std::string& text) const;
   nlohmann::json counts() const;
@@ -73,6 +76,7 @@ class CompletionAnswer {
   bool abandoned_ = false;
 };
 
-nlohmann::json error_json(const std::string& message, const std::string& type, const std::string& field);
+nlohmann::json error_json(const std::string& message, const std::string& type, const std::string& field,
+                          const std::string& code = "");
 
 }  // namespace switchyard::serve

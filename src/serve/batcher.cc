@@ -28,7 +28,14 @@ struct Batcher::Running {
   std::int32_t last_token = 0;  // of them
   std::int32_t draft = 0;       // a guess of the token after it
   TokenHistory history;         // where the request's penalties need one
+  std::string problem = {};     // why the text cannot go on
 
+  // Where log probabilities are wanted: characters of the new text, and of a prompt that is scored.
+  std::int64_t new_characters = 0, prompt_characters = 0;
+  std::optional<TokenText> prompt_text = {};
+
+  // With a token that only this request ends at, whose text is no part of the answer.
+  bool ends_itself() const { return tokens > 0 && std::ranges::count(text.request.ends, last_token) > 0; }
   bool reads_prompt() const { return read < text.request.prompt.size(); }
   std::size_t left() const { return text.request.prompt.size() - read; }
 };
@@ -36,11 +43,25 @@ struct Batcher::Running {
 struct Batcher::Picked {
   std::int32_t token = 0;
   std::vector<TokenLogProb> log_probs = {};  // where wanted
+  std::string problem = {};                  // then there is no token
+};
+
+// Logits of a row of a step: the row's place among those fed, and which row of all logits they are.
+struct Batcher::Place {
+  std::size_t fed, at;
 };
 
 namespace {
 
 constexpr std::size_t kLeastShared = 16;  // tokens
+
+// Why nothing can be said of a text's next token, in one line; empty where something can.
+std::string problem_of(std::span<const float> logits, std::size_t tokens_before) {
+  const std::optional<std::size_t> bad = first_not_finite(logits);
+  if (!bad) return "";
+  return fmt::format("the model's logits after {} tokens are no numbers: that of token {} is {}",
+                     tokens_before, *bad, logits[*bad]);
+}
 
 std::string name_of_id(std::int32_t token) {
   return fmt::format("token_id:{}", token);
@@ -74,6 +95,15 @@ std::vector<std::pair<std::string, double>> most_probable(std::span<const float>
   return most;
 }
 
+// With `count` most probable ones.
+TokenLogProb log_prob_of(std::span<const float> logits, std::int32_t token, int count,
+                         const Tokenizer& tokenizer) {
+  const double log_sum = log_sum_exp(logits);
+  return {text_of_token(tokenizer, token),
+          static_cast<double>(logits[static_cast<std::size_t>(token)]) - log_sum,
+          most_probable(logits, log_sum, count, tokenizer), 0};
+}
+
 }  // namespace
 
 Batcher::Batcher(const Tokenizer& tokenizer, const BatcherLimits& limits)
@@ -94,7 +124,14 @@ bool Batcher::submit(std::vector<WantedText> texts) {
       counts_.refused += std::ssize(texts);
       return false;
     }
-    for (WantedText& text : texts) waiting_.push_back(std::move(text));
+    for (WantedText& text : texts) {
+      if (text.request.most_tokens > 0 || text.request.scores_prompt) {
+        waiting_.push_back(std::move(text));
+        continue;
+      }
+      ++counts_.length;  // the model has nothing to do
+      text.pieces->add({.choice = text.request.choice, .text = "", .finish = Finish::length});
+    }
   }
   came_.notify_one();
   return true;
@@ -109,7 +146,8 @@ void Batcher::close() {
     counts_.abandoned += std::ssize(left);
   }
   came_.notify_one();
-  for (const WantedText& text : left) text.pieces->add({text.request.choice, "", 0, {}, Finish::abandoned});
+  for (const WantedText& text : left)
+    text.pieces->add({.choice = text.request.choice, .text = "", .finish = Finish::abandoned});
 }
 
 void Batcher::give_up() {
@@ -148,7 +186,7 @@ void Batcher::admit(Step& step) {
       ++counts_.abandoned;
     }
     if (waiting_.empty() || counts_.running == limits_.rows) return;
-    const Begun begun = place_for(waiting_.front().request.prompt, origins);
+    const Begun begun = place_for(waiting_.front().request, origins);
     origins[begun.row] = origins[begun.from];
     auto running = std::make_unique<Running>(std::move(waiting_.front()), tokenizer_);
     waiting_.pop_front();
@@ -174,16 +212,17 @@ std::size_t Batcher::free_row(std::size_t begin, std::size_t count) const {
 }
 
 // A free row, and how many tokens of a row the prompt begins with: where these are most, and where that row
-// is taken, another one of its part. At least the prompt's last token is fed, for its logits. A short
-// beginning is not worth it: what follows one is attended to by another way, which costs more where nearly
-// all is new. A model that has forgotten what the tokens after a beginning see cannot begin with it, nor then
-// with less of that row.
-Begun Batcher::place_for(const std::vector<std::int32_t>& prompt,
-                         const std::vector<std::size_t>& origins) const {
+// is taken, another one of its part. At least the prompt's last token is fed, for its logits, and all of a
+// prompt that is scored. A short beginning is not worth it: what follows one is attended to by another way,
+// which costs more where nearly all is new. A model that has forgotten what the tokens after a beginning see
+// cannot begin with it, nor then with less of that row.
+Begun Batcher::place_for(const TextRequest& request, const std::vector<std::size_t>& origins) const {
+  const std::vector<std::int32_t>& prompt = request.prompt;
+  const bool shares = limits_.shares_prefixes && !request.scores_prompt;
   const std::size_t any = free_row(0, rows_.size());
   Begun best{any, any, 0};
   const std::size_t least = std::max(kLeastShared, prompt.size() / 8);
-  for (std::size_t from = 0; from < rows_.size() && limits_.shares_prefixes; ++from) {
+  for (std::size_t from = 0; from < rows_.size() && shares; ++from) {
     const auto most = static_cast<std::ptrdiff_t>(std::min(prompt.size() - 1, fed_[from].size()));
     const auto same = std::mismatch(prompt.begin(), prompt.begin() + most, fed_[from].begin());
     const std::int64_t tokens = same.first - prompt.begin();
@@ -198,7 +237,8 @@ Begun Batcher::place_for(const std::vector<std::int32_t>& prompt,
 }
 
 // What is left of prompts, in the order in which they came: of the first one no more than a piece, and others
-// that make no more than a piece with it, as a rectangle of tokens with a quarter of padding at the most.
+// that make no more than a piece with it, as a rectangle of tokens with a quarter of padding at the most. A
+// step reads prompts that are scored, in smaller pieces, or others.
 Step Batcher::prompt_step() const {
   std::vector<std::size_t> order;
   for (std::size_t row = 0; row < rows_.size(); ++row) {
@@ -206,10 +246,13 @@ Step Batcher::prompt_step() const {
   }
   std::sort(order.begin(), order.end(),
             [&](std::size_t a, std::size_t b) { return rows_[a]->turn < rows_[b]->turn; });
+  const auto is_scored = [&](std::size_t row) { return rows_[row]->text.request.scores_prompt; };
   Step step;
+  step.scored = !order.empty() && is_scored(order[0]);
   std::size_t tokens = 0, longest = 0;
-  const auto most = static_cast<std::size_t>(limits_.prompt_piece);
+  const auto most = static_cast<std::size_t>(step.scored ? limits_.scored_piece : limits_.prompt_piece);
   for (const std::size_t row : order) {
+    if (is_scored(row) != step.scored) continue;
     const Running& running = *rows_[row];
     const std::size_t size = std::min(running.left(), most);
     const std::size_t area = std::max(longest, size) * (step.fed.size() + 1);
@@ -251,39 +294,45 @@ Step Batcher::next(double seconds) {
   if (first.fed.empty()) first = prompts_next_ ? token_step() : prompt_step();
   step.fed = std::move(first.fed);
   step.drafted = first.drafted && !step.fed.empty();
+  step.scored = first.scored && !step.fed.empty();
   return step;
 }
 
 Follow Batcher::take(ThreadPool& pool, const Step& step, Tensor logits, double seconds) {
   const bool prompts = rows_[step.fed[0].row]->reads_prompt();
   const bool drafted = step.drafted;
-  CHECK(logits.dim(0) == std::ssize(step.fed) && logits.rank() == (drafted ? 3u : 2u),
+  CHECK(logits.dim(0) == std::ssize(step.fed) && logits.rank() == (step.wants_each() ? 3u : 2u),
         "logits {} for {} rows", to_string(logits.shape()), step.fed.size());
-  const std::size_t of_row = drafted ? step.fed[0].tokens.size() : 1;
+  const std::size_t of_row = step.wants_each() ? static_cast<std::size_t>(logits.dim(1)) : 1;
   logits = logits.reshaped({logits.dim(0) * static_cast<std::int64_t>(of_row), logits.shape().back()});
   prompts_next_ = !prompts;
   std::int64_t fed = 0, accepted = 0;
-  std::vector<std::size_t> picking,
-      again;  // places of rows whose logits are wanted, and whose second ones are
-  for (std::size_t i = 0; i < step.fed.size(); ++i) {
-    Running& running = *rows_[step.fed[i].row];
-    if (prompts) running.read += step.fed[i].tokens.size();
-    fed += std::ssize(step.fed[i].tokens);
-    if (!running.reads_prompt()) picking.push_back(i);
+  std::vector<Place> picking, again;  // of rows whose next token is wanted, and whose second one is
+  for (const RowTokens& row : step.fed) {
+    if (prompts) rows_[row.row]->read += row.tokens.size();
+    fed += std::ssize(row.tokens);
   }
-  pick_all(pool, step, picking, logits, of_row);
+  if (step.scored) score_prompts(pool, step, logits, of_row);
+  for (std::size_t i = 0; i < step.fed.size(); ++i) {
+    const Running& running = *rows_[step.fed[i].row];
+    const bool wants = running.text.request.most_tokens > 0 && running.problem.empty();
+    if (running.reads_prompt() || !wants) continue;
+    const std::size_t last = step.scored ? step.fed[i].tokens.size() - 1 : 0;
+    picking.push_back({i, i * of_row + last});
+  }
+  pick_all(pool, step, picking, logits);
   Follow follow;
   for (const RowTokens& row : step.fed) follow.next.push_back(following(row));
-  for (const std::size_t i : drafted ? picking : std::vector<std::size_t>()) {
-    const Running& running = *rows_[step.fed[i].row];
-    const bool right = running.last_token == running.draft;
+  for (const Place& place : drafted ? picking : std::vector<Place>()) {
+    const Running& running = *rows_[step.fed[place.fed].row];
+    const bool right = running.problem.empty() && running.last_token == running.draft;
     accepted += right;
-    if (right && !end_of(running)) again.push_back(i);
+    // The guess was the token that the model picked: what it saw after it counts.
+    if (right && !end_of(running)) again.push_back({place.fed, place.at + 1});
   }
-  // The guess was the token that the model picked: what it saw after it counts.
-  Tensor second = logits.slice_rows(1, logits.dim(0));
-  pick_all(pool, step, again, second, of_row);
-  for (const std::size_t i : again) follow.next[i].tokens.push_back(rows_[step.fed[i].row]->last_token);
+  pick_all(pool, step, again, logits);
+  for (const Place& place : again)
+    follow.next[place.fed].tokens.push_back(rows_[step.fed[place.fed].row]->last_token);
   for (std::size_t i = 0; i < step.fed.size(); ++i) {
     const auto& [row, tokens] = step.fed[i];
     auto& remembered = fed_[row];
@@ -296,13 +345,12 @@ Follow Batcher::take(ThreadPool& pool, const Step& step, Tensor logits, double s
     (prompts ? counts_.prompt_calls : counts_.token_calls) += 1;
     (prompts ? counts_.prompt_seconds : counts_.token_seconds) += seconds;
     if (prompts) counts_.prompt_tokens += fed;
-    counts_.new_tokens += std::ssize(picking) + std::ssize(again);
     if (drafted) counts_.drafts += std::ssize(picking);
     counts_.accepted_drafts += accepted;
   }
   for (const RowTokens& row : step.fed) {
     const Running& running = *rows_[row.row];
-    if (running.reads_prompt()) continue;
+    if (running.reads_prompt() && running.problem.empty()) continue;
     if (const std::optional<Finish> how = end_of(running)) finish(row.row, *how);
   }
   return follow;
@@ -319,27 +367,80 @@ void Batcher::take_drafts(const Follow& follow, Tensor logits) {
   }
 }
 
-// The next tokens of the texts at some places of a step, from logits of which each place has `of_place` rows,
-// the first of them its.
-void Batcher::pick_all(ThreadPool& pool, const Step& step, const std::vector<std::size_t>& places,
-                       Tensor& logits, std::size_t of_place) {
+// The next tokens of the texts at some places of a step, from logits [n,V].
+void Batcher::pick_all(ThreadPool& pool, const Step& step, const std::vector<Place>& places, Tensor& logits) {
   const auto vocab = static_cast<std::size_t>(std::min(limits_.vocab, logits.dim(1)));
   std::vector<Picked> picked(places.size());
   const auto pick_some = [&](std::int64_t begin, std::int64_t end) {
     for (auto n = static_cast<std::size_t>(begin); n < static_cast<std::size_t>(end); ++n) {
-      const std::size_t offset = places[n] * of_place * static_cast<std::size_t>(logits.dim(1));
-      picked[n] = pick(*rows_[step.fed[places[n]].row], logits.span<float>().subspan(offset, vocab));
+      const std::size_t offset = places[n].at * static_cast<std::size_t>(logits.dim(1));
+      picked[n] = pick(*rows_[step.fed[places[n].fed].row], logits.span<float>().subspan(offset, vocab));
     }
   };
   pool.for_range(std::ssize(places), rows_a_thread(limits_.vocab), pick_some);
-  for (std::size_t n = 0; n < places.size(); ++n) add(*rows_[step.fed[places[n]].row], std::move(picked[n]));
+  std::int64_t made = 0;
+  for (std::size_t n = 0; n < places.size(); ++n) {
+    made += picked[n].problem.empty();
+    add(*rows_[step.fed[places[n].fed].row], std::move(picked[n]));
+  }
+  const std::lock_guard lock(mutex_);
+  counts_.new_tokens += made;
+}
+
+// Of the parts of prompts in a step, which were read: what the model, with its whole vocabulary, gave each
+// token that stands after one of them. Logits [n,V], `of_row` for each row fed.
+void Batcher::score_prompts(ThreadPool& pool, const Step& step, const Tensor& logits, std::size_t of_row) {
+  const auto vocab = static_cast<std::size_t>(logits.dim(1));
+  std::vector<std::vector<Picked>> scored(step.fed.size());
+  std::vector<Place> places;  // `at` is the token's place in the part
+  for (std::size_t i = 0; i < step.fed.size(); ++i) {
+    const Running& running = *rows_[step.fed[i].row];
+    const std::size_t size = step.fed[i].tokens.size();
+    scored[i].resize(running.reads_prompt() ? size : size - 1);  // nothing is after the prompt's last token
+    for (std::size_t t = 0; t < scored[i].size(); ++t) places.push_back({i, t});
+  }
+  pool.for_range(std::ssize(places), rows_a_thread(logits.dim(1)), [&](std::int64_t begin, std::int64_t end) {
+    for (auto n = static_cast<std::size_t>(begin); n < static_cast<std::size_t>(end); ++n) {
+      const auto [i, t] = places[n];
+      const Running& running = *rows_[step.fed[i].row];
+      const TextRequest& request = running.text.request;
+      const std::size_t before = running.read - step.fed[i].tokens.size() + t + 1;
+      const auto of_token = logits.span<float>().subspan((i * of_row + t) * vocab, vocab);
+      Picked& score = scored[i][t];
+      score.token = request.prompt[before];
+      score.problem = problem_of(of_token, before);
+      if (score.problem.empty())
+        score.log_probs.push_back(log_prob_of(of_token, score.token, *request.log_probs, tokenizer_));
+    }
+  });
+  for (std::size_t i = 0; i < step.fed.size(); ++i) {
+    Running& running = *rows_[step.fed[i].row];
+    Piece piece{.choice = running.text.request.choice, .text = "", .of_prompt = true};
+    const auto add_token = [&](std::int32_t token, TokenLogProb log_prob) {
+      log_prob.offset = running.prompt_characters;
+      running.prompt_characters += characters_in(running.prompt_text->add(token));
+      piece.log_probs.push_back(std::move(log_prob));
+    };
+    if (!running.prompt_text) {
+      running.prompt_text.emplace(tokenizer_, std::span<const std::int32_t>());
+      const std::int32_t first = running.text.request.prompt[0];
+      add_token(first, {text_of_token(tokenizer_, first), {}, {}, 0});
+    }
+    for (Picked& score : scored[i]) {
+      running.problem = score.problem;
+      if (!running.problem.empty()) break;
+      add_token(score.token, std::move(score.log_probs[0]));
+    }
+    running.text.pieces->add(std::move(piece));
+  }
 }
 
 // How a text that has a token is over, if it is.
 std::optional<Finish> Batcher::end_of(const Running& running) const {
-  const bool is_end =
-      std::find(limits_.ends.begin(), limits_.ends.end(), running.last_token) != limits_.ends.end();
-  if ((is_end && !running.text.request.ignore_end) || running.stop.found()) return Finish::stop;
+  if (!running.problem.empty()) return Finish::failed;
+  const bool is_end = running.tokens > 0 && std::ranges::count(limits_.ends, running.last_token) > 0;
+  if ((is_end && !running.text.request.ignore_end) || running.ends_itself() || running.stop.found())
+    return Finish::stop;
   if (running.tokens == running.text.request.most_tokens) return Finish::length;
   return std::nullopt;
 }
@@ -358,26 +459,31 @@ RowTokens Batcher::following(const RowTokens& fed) const {
 Batcher::Picked Batcher::pick(const Running& running, std::span<float> logits) const {
   const TextRequest& request = running.text.request;
   Picked picked;
+  picked.problem = problem_of(logits, request.prompt.size() + static_cast<std::size_t>(running.tokens));
+  if (!picked.problem.empty()) return picked;
   picked.token = pick_token(logits, request.sampling, running.history,
                             draw_of(request.seed, request.choice, static_cast<std::size_t>(running.tokens)));
-  if (request.log_probs) {
-    const double log_sum = log_sum_exp(logits);
-    picked.log_probs.push_back({text_of_token(tokenizer_, picked.token),
-                                static_cast<double>(logits[static_cast<std::size_t>(picked.token)]) - log_sum,
-                                most_probable(logits, log_sum, *request.log_probs, tokenizer_)});
-  }
+  if (request.log_probs)
+    picked.log_probs.push_back(log_prob_of(logits, picked.token, *request.log_probs, tokenizer_));
   return picked;
 }
 
 // The text that a token makes.
 void Batcher::add(Running& running, Picked picked) {
+  if (!picked.problem.empty()) {
+    running.problem = std::move(picked.problem);
+    return;
+  }
   running.last_token = picked.token;
   ++running.tokens;
   if (running.text.request.sampling.uses_history()) running.history.add_made(picked.token);
-  const std::size_t choice = running.text.request.choice;
-  Piece piece{
-      choice, running.stop.add(running.characters.add(picked.token)), 1, std::move(picked.log_probs), {}};
-  running.text.pieces->add(std::move(piece));
+  for (TokenLogProb& token : picked.log_probs) token.offset = running.new_characters;
+  const std::string added = running.ends_itself() ? "" : running.characters.add(picked.token);
+  if (running.text.request.log_probs) running.new_characters += characters_in(added);
+  running.text.pieces->add({.choice = running.text.request.choice,
+                            .text = running.stop.add(added),
+                            .tokens = 1,
+                            .log_probs = std::move(picked.log_probs)});
 }
 
 void Batcher::finish(std::size_t row, Finish how) {
@@ -391,11 +497,17 @@ void Batcher::finish(std::size_t row, Finish how) {
     --counts_.running;
     (told == Finish::stop     ? counts_.stopped
      : told == Finish::length ? counts_.length
+     : told == Finish::failed ? counts_.failed
                               : counts_.abandoned) += 1;
   }
+  if (told == Finish::failed) fed_[row].clear();  // nobody begins with what made no numbers
   // Before anybody can see that the text is whole.
-  if (on_finished_ && told != Finish::abandoned) on_finished_(row, running.text.request.choice, fed_[row]);
-  running.text.pieces->add({running.text.request.choice, std::move(rest), 0, {}, told});
+  if (on_finished_ && (told == Finish::stop || told == Finish::length))
+    on_finished_(row, running.text.request.choice, fed_[row]);
+  running.text.pieces->add({.choice = running.text.request.choice,
+                            .text = std::move(rest),
+                            .finish = told,
+                            .problem = running.problem});
   rows_[row].reset();
 }
 

@@ -33,6 +33,9 @@ struct Step {
   std::vector<Begun> begun;
   std::vector<RowTokens> fed;  // none: nothing to do
   bool drafted = false;        // their second tokens are guesses
+  bool scored = false;         // parts of prompts whose every token's logits are wanted
+
+  bool wants_each() const { return drafted || scored; }  // logits of every token
 };
 
 // What the ranks do after a step of a model that drafts tokens: rows keep fewer tokens than they were fed,
@@ -46,6 +49,7 @@ struct BatcherLimits {
   std::int64_t rows = 1;                // texts at once
   std::int64_t waiting = 0;             // texts that may wait for a row
   std::int64_t prompt_piece = 512;      // most tokens of prompts in one call
+  std::int64_t scored_piece = 64;       // the same of prompts whose every token's logits are wanted
   bool shares_prefixes = true;          // a prompt that begins as another text did is not read again so far
   bool drafts = false;                  // texts are fed a guess of the token after their last, too
   std::int64_t vocab = 0;               // ids from here on are never picked
@@ -55,7 +59,7 @@ struct BatcherLimits {
 // Since the start.
 struct BatcherCounts {
   std::int64_t running = 0, waiting = 0;  // now
-  std::int64_t stopped = 0, length = 0, abandoned = 0, refused = 0;
+  std::int64_t stopped = 0, length = 0, abandoned = 0, refused = 0, failed = 0;
   std::int64_t prompt_tokens = 0, shared_tokens = 0, new_tokens = 0;  // read, not read again, made
   std::int64_t prompt_calls = 0, token_calls = 0;                     // of the model
   std::int64_t drafts = 0, accepted_drafts = 0;                       // guesses of tokens, and those picked
@@ -93,7 +97,7 @@ class Batcher {
   // Then: what to feed next, waiting up to `seconds` for something; then what came of
   // it.
   Step next(double seconds);
-  // Logits f32 of the step that next() gave, [rows fed,V] or with drafts of a step of tokens [rows fed,2,V],
+  // Logits f32 of the step that next() gave, [rows fed,V] or of one that wants each token's [rows fed,S,V],
   // and how long they took. The threads of the pool pick tokens.
   Follow take(ThreadPool& pool, const Step& step, Tensor logits, double seconds);
   // Then, with drafts: logits f32 [rows,V] of the guesses for the rows of Follow::next.
@@ -105,13 +109,14 @@ class Batcher {
   struct Running;
   void admit(Step& step);
   std::size_t free_row(std::size_t begin, std::size_t count) const;
-  Begun place_for(const std::vector<std::int32_t>& prompt, const std::vector<std::size_t>& origins) const;
+  Begun place_for(const TextRequest& request, const std::vector<std::size_t>& origins) const;
   Step prompt_step() const;
   Step token_step() const;
   struct Picked;
+  struct Place;
   Picked pick(const Running& running, std::span<float> logits) const;
-  void pick_all(ThreadPool& pool, const Step& step, const std::vector<std::size_t>& places, Tensor& logits,
-                std::size_t of_place);
+  void pick_all(ThreadPool& pool, const Step& step, const std::vector<Place>& places, Tensor& logits);
+  void score_prompts(ThreadPool& pool, const Step& step, const Tensor& logits, std::size_t of_row);
   std::optional<Finish> end_of(const Running& running) const;
   RowTokens following(const RowTokens& fed) const;
   void add(Running& running, Picked picked);

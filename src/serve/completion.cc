@@ -1,8 +1,14 @@
 #include "serve/completion.h"
 
+#include <algorithm>
 #include <chrono>
 
 namespace switchyard::serve {
+
+std::int64_t characters_in(const std::string& utf8) {
+  return std::count_if(utf8.begin(), utf8.end(),
+                       [](char byte) { return (static_cast<unsigned char>(byte) & 0xc0) != 0x80; });
+}
 
 void Pieces::add(Piece piece) {
   {

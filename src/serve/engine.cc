@@ -23,7 +23,7 @@ struct Order {
 };
 
 std::vector<std::int32_t> to_words(const Order& order) {
-  std::vector<std::int32_t> words{order.sum_experts, order.stop, order.step.drafted,
+  std::vector<std::int32_t> words{order.sum_experts, order.stop, order.step.wants_each(),
                                   static_cast<std::int32_t>(order.step.begun.size()),
                                   static_cast<std::int32_t>(order.step.fed.size())};
   for (const Begun& begun : order.step.begun) {
@@ -161,7 +161,7 @@ void run_engine(Context& context, const ModelConfig& model, Generator& generator
     if (order.step.fed.empty()) continue;
     const double begin = seconds_now();
     const Tensor logits =
-        order.step.drafted ? generator.feed_each(order.step.fed) : generator.feed(order.step.fed);
+        order.step.wants_each() ? generator.feed_each(order.step.fed) : generator.feed(order.step.fed);
     experts.add(generator.loads());
     anything_new = true;
     Follow follow;

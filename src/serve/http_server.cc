@@ -18,7 +18,8 @@ using nlohmann::json;
 constexpr std::size_t kLongestBody = std::size_t{4} << 20;
 constexpr double kLookUpSeconds = 0.2;  // after which it is seen that a client has gone
 constexpr const char* kJson = "application/json";
-constexpr const char* kEndpoints = "GET /health, GET /v1/models, GET /metrics, POST /v1/completions";
+constexpr const char* kEndpoints =
+    "GET /health, GET /v1/models, GET /v1/models/NAME, GET /metrics, POST /v1/completions";
 
 std::string to_text(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
@@ -73,9 +74,9 @@ void answer_while_it_grows(httplib::Response& response, const std::shared_ptr<An
 }
 
 void answer_error(httplib::Response& response, int status, const std::string& message,
-                  const std::string& type, const std::string& field = "") {
+                  const std::string& type, const std::string& field = "", const std::string& code = "") {
   response.status = status;
-  response.set_content(to_text(error_json(message, type, field)) + "\n", kJson);
+  response.set_content(to_text(error_json(message, type, field, code)) + "\n", kJson);
 }
 
 }  // namespace
@@ -98,6 +99,8 @@ class HttpServer::Impl {
     });
     server_.Get("/health", [this](const auto&, auto& response) { health(response); });
     server_.Get("/v1/models", [this](const auto&, auto& response) { models(response); });
+    server_.Get("/v1/models/(.+)",
+                [this](const auto& request, auto& response) { model_of(request.matches[1], response); });
     server_.Get("/metrics", [this](const auto&, auto& response) {
       response.set_content(metrics_text(batcher_.counts(), experts_.layers()), "text/plain; version=0.0.4");
     });
@@ -160,13 +163,23 @@ class HttpServer::Impl {
     }
   }
 
+  json model() const {
+    return {{"id", model_.name},
+            {"object", "model"},
+            {"created", started_},
+            {"owned_by", "switchyard"},
+            {"max_model_len", model_.capacity}};
+  }
   void models(httplib::Response& response) const {
-    const json model{{"id", model_.name},
-                     {"object", "model"},
-                     {"created", started_},
-                     {"owned_by", "switchyard"},
-                     {"max_model_len", model_.capacity}};
-    response.set_content(to_text({{"object", "list"}, {"data", json::array({model})}}) + "\n", kJson);
+    response.set_content(to_text({{"object", "list"}, {"data", json::array({model()})}}) + "\n", kJson);
+  }
+  void model_of(const std::string& id, httplib::Response& response) const {
+    if (id == model_.name) {
+      response.set_content(to_text(model()) + "\n", kJson);
+    } else {
+      answer_error(response, 404, fmt::format("model: expected {}, got {}", model_.name, id),
+                   "invalid_request_error", "model", "model_not_found");
+    }
   }
 
   void complete(const std::string& body, httplib::Response& response) {

@@ -28,6 +28,7 @@ std::string metrics_text(const BatcherCounts& counts, const std::vector<ExpertRo
       {{"{end=\"stop\"}", of(counts.stopped)},
        {"{end=\"length\"}", of(counts.length)},
        {"{end=\"abandoned\"}", of(counts.abandoned)},
+       {"{end=\"failed\"}", of(counts.failed)},
        {"{end=\"refused\"}", of(counts.refused)}});
   add(text, "prompt_tokens_total", "counter", "Tokens of prompts that were read.",
       {{"", of(counts.prompt_tokens)}});

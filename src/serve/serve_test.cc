@@ -72,22 +72,27 @@ std::vector<std::string> words_of(const std::string& text) {
 class Service {
  public:
   explicit Service(const std::string& layout = "", const BatcherLimits& given = {.rows = 3, .waiting = 8},
-                   std::int64_t capacity = kCapacity, const std::map<std::string, json>& keys = small_model())
+                   std::int64_t capacity = kCapacity, const std::map<std::string, json>& keys = small_model(),
+                   std::int64_t broken = -1)  // a token whose embedding is no number
       : config_(Config::from_map(keys, words_of(layout))), model_(model_config(config_)) {
     BatcherLimits limits = given;
     if (limits.vocab == 0) limits.vocab = tokenizer_->vocab_size();
     limits.drafts = model_.predictions > 0;
     limits.ends.push_back(*tokenizer_->eos());
-    served_ = {"small", tokenizer_.get(), kVocabulary, capacity, false, {}};
+    served_ = {"small", tokenizer_.get(), kVocabulary, capacity, false, {}, limits.rows + limits.waiting};
     batcher_ = std::make_unique<Batcher>(*tokenizer_, limits);
     server_ =
         std::make_unique<HttpServer>(HttpServer::Address{"127.0.0.1", 0}, served_, *batcher_, experts_, 16);
     server_->start();
-    session_ = std::thread([this, limits, capacity] {
+    session_ = std::thread([this, limits, capacity, broken] {
       run_session(config_, mesh_from_config(config_), [&](Context& context) {
         const Parameters parameters =
             Parameters::create(context, stage_specs(parameter_specs(model_), context.stage, model_),
                                model_.init_seed, {}, nullptr);
+        if (broken >= 0) {
+          Tensor table = parameters["embedding"].tensor();
+          table.span<float>()[static_cast<std::size_t>(broken * table.dim(1))] = std::nanf("");
+        }
         Generator generator(context, model_, parameters, limits.rows, capacity,
                             !config_.get_bool("enable_prefix_caching"));
         EngineHead head{*batcher_, experts_};
@@ -368,7 +373,12 @@ TEST(Serve, Answers) {
   const json stopped = service.ask({{"prompt", "y"}, {"max_tokens", 20}, {"stop", word}})["choices"][0];
   EXPECT_EQ(stopped["text"], whole.substr(0, whole.find(word)));
   EXPECT_EQ(stopped["finish_reason"], "stop");
-  EXPECT_EQ(json::parse(service.get("/v1/models"))["data"][0]["id"], "small");
+  const json models = json::parse(service.get("/v1/models"));
+  EXPECT_EQ(models["data"][0]["id"], "small");
+  EXPECT_EQ(json::parse(service.get("/v1/models/small")), models["data"][0]);
+  EXPECT_EQ(json::parse(service.get("/v1/models/large", 404))["error"]["code"], "model_not_found");
+  EXPECT_EQ(service.client().Head("/v1/models/small")->status, 200);
+  EXPECT_EQ(service.client().Head("/v1/models/large")->status, 404);
   EXPECT_EQ(json::parse(service.get("/health"))["status"], "ok");
 }
 
@@ -418,7 +428,7 @@ TEST(Serve, RefusesInOneLine) {
   EXPECT_EQ(service.ask({{"prompt", json::array({257, 258})}, {"max_tokens", 1}})["usage"]["prompt_tokens"],
             2);
   refused({{"prompt", json::array({-1})}}, "prompt", "outside");
-  refused({{"prompt", "a"}, {"max_tokens", 0}}, "max_tokens", "1 to");
+  refused({{"prompt", "a"}, {"max_tokens", -1}}, "max_tokens", "0 to");
   refused({{"prompt", "a"}, {"max_tokens", 1.5}}, "max_tokens", "whole number");
   refused({{"prompt", "a"}, {"max_tokens", 18446744073709551615u}}, "max_tokens", "expected");
   refused({{"prompt", "a"}, {"max_tokens", kCapacity}}, "max_tokens", "at most 40 together");
@@ -428,7 +438,10 @@ TEST(Serve, RefusesInOneLine) {
   refused({{"prompt", "a"}, {"stop", json::array({"a", ""})}}, "stop", "not empty");
   refused({{"prompt", "a"}, {"stop", 3}}, "stop", "list of texts");
   refused({{"prompt", "a"}, {"n", 129}}, "n", "1 to 128");
-  refused({{"prompt", json::array({"a", "b"})}, {"n", 100}}, "n", "at most 128");
+  refused({{"prompt", json::array({"a", "b"})}, {"n", 100}}, "n", "at most 11 texts in all, got 200");
+  refused({{"prompt", json(std::vector<std::string>(12, "a"))}}, "prompt", "at most 11 texts in all, got 12");
+  refused({{"prompt", "a"}, {"stop_token_ids", 5}}, "stop_token_ids", "a list");
+  refused({{"prompt", "a"}, {"stop_token_ids", {5, 259}}}, "stop_token_ids", "0 to 258, got 259");
   refused({{"prompt", "a"}, {"n", 2}, {"best_of", 3}}, "best_of", "got 3");
   refused({{"prompt", "a"}, {"min_p", 1.5}}, "min_p", "0 to 1, got 1.5");
   refused({{"prompt", "a"}, {"top_k", 0.5}}, "top_k", "whole number");
@@ -441,7 +454,6 @@ TEST(Serve, RefusesInOneLine) {
     refused({{"prompt", "a"}, {"logit_bias", {{token, 1}}}}, "logit_bias", "tokens of 0 to 256");
   refused({{"prompt", "a"}, {"suffix", "b"}}, "suffix", "nothing else");
   refused({{"prompt", "a"}, {"model", "large"}}, "model", "expected small");
-  refused({{"prompt", "a"}, {"echo", true}, {"logprobs", 1}}, "echo", "logprobs");
   refused({{"prompt", "a"}, {"stream_options", json::object()}}, "stream_options", "stream=true");
   refused({{"prompt", "a"}, {"stream", true}, {"stream_options", {{"x", 1}}}}, "x", "unknown");
   refused({{"prompt", "a"}, {"max_new_tokens", 5}}, "max_new_tokens", "unknown field");
@@ -572,13 +584,155 @@ TEST(Serve, EndsAreSeveral) {
 
 TEST(Serve, RefusesMoreThanMayWait) {
   Service service("", {.rows = 1, .waiting = 2});
-  const json error = service.ask({{"prompt", "a"}, {"n", 4}}, 503)["error"];
-  EXPECT_EQ(error["type"], "overloaded_error");
+  // What can never be taken is refused for good.
+  const json never = service.ask({{"prompt", "a"}, {"n", 4}}, 400)["error"];
+  EXPECT_EQ(never["param"], "n");
+  EXPECT_EQ(never["message"], "n: expected at most 3 texts in all, got 4");
   EXPECT_EQ(service.ask({{"prompt", "a"}, {"n", 3}, {"ignore_eos", true}})["usage"]["completion_tokens"], 48);
-  EXPECT_EQ(service.batcher().counts().refused, 4);
   service.stop();
-  service.ask({{"prompt", "a"}}, 503);
+  EXPECT_EQ(service.ask({{"prompt", "a"}}, 503)["error"]["type"], "overloaded_error");
+  EXPECT_EQ(service.batcher().counts().refused, 1);
   EXPECT_EQ(json::parse(service.get("/health", 503))["status"], "stopping");
+}
+
+TEST(Serve, RequestsHaveEndsOfTheirOwn) {
+  Service service;
+  json request{
+      {"prompt", "a"}, {"max_tokens", 5}, {"logit_bias", {{"66", 100}}}, {"stop_token_ids", {65, 66}}};
+  for (const bool ignores : {false, true}) {
+    request["ignore_eos"] = ignores;  // is of the tokens that end every text
+    const json answer = service.ask(request);
+    EXPECT_EQ(answer["choices"][0]["finish_reason"], "stop");
+    EXPECT_EQ(answer["choices"][0]["text"], "");
+    EXPECT_EQ(answer["usage"]["completion_tokens"], 1);
+  }
+  request["stop_token_ids"] = json::array({67});
+  EXPECT_EQ(service.ask(request)["choices"][0]["text"], "BBBBB");
+}
+
+// What the model, asked token by token, gives each token of a text.
+std::vector<double> scores_alone(const std::string& text) {
+  const Config config = Config::from_map(small_model(), {});
+  const ModelConfig model = model_config(config);
+  std::vector<double> scores;
+  run_session(config, mesh_from_config(config), [&](Context& context) {
+    const Parameters parameters =
+        Parameters::create(context, parameter_specs(model), model.init_seed, {}, nullptr);
+    Generator generator(context, model, parameters, 1, kCapacity);
+    for (std::size_t i = 0; i + 1 < text.size(); ++i) {
+      const RowTokens fed{0, {text[i]}};
+      const Tensor logits = generator.feed(std::span(&fed, 1));
+      scores.push_back(log_probability(logits.span<float>(), text[i + 1]));
+    }
+  });
+  return scores;
+}
+
+void expect_scores(const json& log_probs, const std::string& text) {
+  const std::vector<double> expected = scores_alone(text);
+  ASSERT_GE(log_probs["token_logprobs"].size(), text.size());
+  EXPECT_TRUE(log_probs["token_logprobs"][0].is_null());
+  EXPECT_TRUE(log_probs["top_logprobs"][0].is_null());
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    EXPECT_EQ(log_probs["tokens"][i], std::string(1, text[i]));
+    EXPECT_EQ(log_probs["text_offset"][i], i);
+    if (i > 0) {
+      EXPECT_NEAR(log_probs["token_logprobs"][i].get<double>(), expected[i - 1], 1e-5) << text << " " << i;
+    }
+  }
+}
+
+TEST(Serve, ScoresPrompts) {
+  const std::string text = "to be or not to be", other = "no";
+  for (const std::string layout : {"", "mtp_num_layers=1", "ranks=2 ici_fsdp_parallelism=2",
+                                   "ranks=2 ici_tensor_parallelism=2 ici_fsdp_parallelism=1"}) {
+    for (const std::int64_t piece : {1, 5, 64}) {
+      SCOPED_TRACE(layout + fmt::format(", pieces of {}", piece));
+      Service service(layout, {.rows = 4, .waiting = 8, .prompt_piece = 64, .scored_piece = piece});
+      json request{{"prompt", {text, other}}, {"max_tokens", 1}, {"echo", true},
+                   {"logprobs", 1},           {"n", 2},          {"ignore_eos", true}};
+      for (int again = 0; again < 2; ++again) {  // what a row remembers is read again
+        const json choices = service.ask(request)["choices"];
+        ASSERT_EQ(choices.size(), 4u);
+        for (std::size_t i = 0; i < 4; ++i) {
+          const std::string& prompt = i < 2 ? text : other;
+          expect_scores(choices[i]["logprobs"], prompt);
+          EXPECT_EQ(choices[i]["logprobs"]["tokens"].size(), prompt.size() + 1);
+          EXPECT_EQ(choices[i]["logprobs"]["text_offset"].back(), prompt.size());
+          EXPECT_TRUE(choices[i]["text"].get<std::string>().starts_with(prompt));
+        }
+      }
+      request.update({{"max_tokens", 0}, {"n", 1}});
+      const json scored = service.ask(request);
+      expect_scores(scored["choices"][0]["logprobs"], text);
+      EXPECT_EQ(scored["choices"][0]["logprobs"]["tokens"].size(), text.size());
+      EXPECT_EQ(scored["choices"][0]["text"], text);
+      EXPECT_EQ(scored["choices"][0]["finish_reason"], "length");
+      EXPECT_EQ(scored["usage"]["completion_tokens"], 0);
+    }
+  }
+}
+
+TEST(Serve, StreamsScores) {
+  Service service("", {.rows = 2, .waiting = 8, .scored_piece = 4});
+  const std::string text = "to be or not";
+  json request{{"prompt", text}, {"max_tokens", 2}, {"echo", true}, {"logprobs", 2}, {"ignore_eos", true}};
+  const json whole = service.ask(request)["choices"][0];
+  request["stream"] = true;
+  auto answer = service.client().Post("/v1/completions", request.dump(), "application/json");
+  ASSERT_TRUE(answer);
+  json log_probs;
+  std::string streamed;
+  std::istringstream lines(answer->body);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("data: {")) continue;
+    const json choice = json::parse(line.substr(6))["choices"][0];
+    streamed += choice["text"];
+    if (choice["logprobs"].is_null()) continue;
+    for (const auto& [name, list] : choice["logprobs"].items())
+      for (const json& value : list) log_probs[name].push_back(value);
+  }
+  EXPECT_EQ(streamed, whole["text"]);
+  EXPECT_EQ(log_probs, whole["logprobs"]);
+}
+
+TEST(Serve, NothingToMakeIsAnsweredAtOnce) {
+  Service service;
+  const json echoed = service.ask({{"prompt", "abc"}, {"max_tokens", 0}, {"echo", true}});
+  EXPECT_EQ(echoed["choices"][0]["text"], "abc");
+  EXPECT_EQ(echoed["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(echoed["usage"]["total_tokens"], 3);
+  EXPECT_EQ(service.ask({{"prompt", "abc"}, {"max_tokens", 0}})["choices"][0]["text"], "");
+  service.ask({{"prompt", std::string(kCapacity, 'a')}, {"max_tokens", 0}, {"echo", true}, {"logprobs", 0}});
+  EXPECT_EQ(service.batcher().counts().length, 3);
+}
+
+// A text that the model breaks on ends with an error; its row and all others go on as if it had not been.
+TEST(Serve, TextsWithoutNumbersEnd) {
+  Service service("", {.rows = 2, .waiting = 8}, kCapacity, small_model(), 'Z');
+  const json good{{"prompt", "to be or not to be"}, {"max_tokens", 6}, {"ignore_eos", true}};
+  const json expected = service.ask(good)["choices"];
+  const std::string broken = "to be or not to be Z";
+  for (int i = 0; i < 3; ++i) {
+    json both = good;
+    both["prompt"] = {broken, "to be or not to be"};
+    const json choices = service.ask(both)["choices"];
+    EXPECT_EQ(choices[0]["finish_reason"], "error");
+    EXPECT_EQ(choices[0]["error"]["message"].get<std::string>().substr(0, 63),
+              "the model's logits after 20 tokens are no numbers: that of toke");
+    EXPECT_EQ(choices[1]["text"], expected[0]["text"]);
+    EXPECT_EQ(service.ask(good)["choices"], expected);
+  }
+  const json scored = service.ask({{"prompt", "aZb"}, {"max_tokens", 1}, {"echo", true}, {"logprobs", 1}});
+  EXPECT_EQ(scored["choices"][0]["finish_reason"], "error");
+  EXPECT_EQ(scored["choices"][0]["logprobs"]["tokens"], json({"a", "Z"}));
+  EXPECT_EQ(service.batcher().counts().failed, 4);
+  EXPECT_NE(service.get("/metrics").find("switchyard_texts_total{end=\"failed\"} 4"), std::string::npos);
+  const json streamed{{"prompt", "Z"}, {"stream", true}};
+  auto answer = service.client().Post("/v1/completions", streamed.dump(), "application/json");
+  ASSERT_TRUE(answer);
+  EXPECT_NE(answer->body.find("\"finish_reason\":\"error\""), std::string::npos) << answer->body;
+  EXPECT_TRUE(answer->body.ends_with("data: [DONE]\n\n"));
 }
 
 // Texts that are still being made when whoever asked for them does the next thing.

@@ -214,6 +214,8 @@ class RankRun {
     if (speaks_ && config_.get_int("weight_digest_interval") > 0 &&
         !has_replicas(context_, trainer_.parameters()))
       observer_.line("weight_digest_interval: no weight has copies in several processes to compare");
+    // Until here a signal ends the process at once: nothing is lost, and what is on disk is whole.
+    if (setup_.plan.enabled) catch_stop_signals();
     if (setup_.plan.enabled && setup_.plan.on_start && saves_.last_saved() < 0) save();
   }
 
@@ -406,7 +408,6 @@ RunReport run_training(const Config& config, Processes& processes, RunObserver& 
                               setup.mesh.to_string(), setup.sizes.step, setup.sizes.sequence,
                               setup.data.train->description()));
   }
-  if (setup.plan.enabled) catch_stop_signals();
   setup.peak = measured_peak(setup.model.dtype);
   RunReport report;
   report.folder = setup.folder;
