@@ -75,7 +75,6 @@ std::string text_of_token(const Tokenizer& tokenizer, std::int32_t token) {
 }
 
 // The most probable token of a text has it for its name, others of the same text their id.
-
 std::vector<std::pair<std::string, double>> most_probable(std::span<const float> logits, double log_sum,
                                                           int count, const Tokenizer& tokenizer) {
   std::vector<std::int32_t> ids(logits.size());
