@@ -75,6 +75,9 @@ void change(std::string& value) {
 void change(RouterScore& value) {
   value = value == RouterScore::softmax ? RouterScore::sigmoid : RouterScore::softmax;
 }
+void change(std::vector<double>& value) {
+  value.push_back(2);
+}
 template <typename T>
 void change(T& value) {
   value = value * 2 + 2;

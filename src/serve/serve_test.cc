@@ -79,7 +79,11 @@ class Service {
     if (limits.vocab == 0) limits.vocab = tokenizer_->vocab_size();
     limits.drafts = model_.predictions > 0;
     limits.ends.push_back(*tokenizer_->eos());
-    served_ = {"small", tokenizer_.get(), kVocabulary, capacity, false, {}, limits.rows + limits.waiting};
+    served_ = {.name = "small",
+               .tokenizer = tokenizer_.get(),
+               .vocab = kVocabulary,
+               .capacity = capacity,
+               .most_texts = limits.rows + limits.waiting};
     batcher_ = std::make_unique<Batcher>(*tokenizer_, limits);
     server_ =
         std::make_unique<HttpServer>(HttpServer::Address{"127.0.0.1", 0}, served_, *batcher_, experts_, 16);
@@ -811,7 +815,7 @@ TEST(Batcher, TellsTokensOfOneTextApart) {
   const TokenLogProb& token = made[0].log_probs[0];
   EXPECT_EQ(token.text, "a");
   ASSERT_EQ(token.most_probable.size(), 3u);
-  EXPECT_EQ(token.most_probable[0], std::pair(std::string("a"), token.log_prob));
+  EXPECT_EQ(token.most_probable[0], std::pair(std::string("a"), *token.log_prob));
   EXPECT_EQ(token.most_probable[1].first, " a");
   EXPECT_EQ(token.most_probable[2].first, fmt::format("token_id:{}", kByte));
 }

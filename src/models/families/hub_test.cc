@@ -279,7 +279,10 @@ TEST(HubConfig, LinearRotationDividesPositions) {
   ConfigKeys ours = config_from_hub(with_rope(llama(), {{"type", "linear"}, {"factor", 4.0}}));
   EXPECT_EQ(ours["rope_type"], "linear");
   EXPECT_EQ(ours["rope_factor"], 4);
-  const RopeConfig plain, linear{.type = "linear", .factor = 4};
+  RopeConfig linear;
+  linear.type = "linear";
+  linear.factor = 4;
+  const RopeConfig plain;
   const std::vector<double> a = rope_frequencies(plain, 8), b = rope_frequencies(linear, 8);
   for (std::size_t i = 0; i < a.size(); ++i) EXPECT_EQ(b[i], a[i] / 4);
   for (const char* kind : {"dynamic", "longrope", "proportional"})
