@@ -53,6 +53,7 @@ void require_memory_to_train(const Config& config, const Processes& processes) {
   if (!is_limited(config)) return;
   std::optional<PlannedMemory> largest;
   const Mesh mesh = mesh_from_config(config);
+  require_ranks_fit(mesh, processes);
   try {
     const Topology topology = Topology::read("cpu", static_cast<int>(mesh.size()));
     const std::vector<StepPlan> stages = plan_stages(config, mesh, topology);

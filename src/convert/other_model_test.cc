@@ -140,6 +140,7 @@ std::vector<OtherModel> other_models() {
           one(kDenseModel, "normalization_layer_epsilon", 1e-3),
           one(kDenseModel, "final_logits_soft_cap", 30.0),
           one(kDenseModel, "rope_type", "llama3.1"),
+          one(kDenseModel, "rope_frequency_divisors", nlohmann::json::array({1.0, 2.0})),
           one(kDenseModel, "rope_max_timescale", 500000),
           flipped(kTiedModel, "normalize_embedding_logits"),
           one(kLlama3Model, "rope_factor", 8.0),

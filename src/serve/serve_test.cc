@@ -713,10 +713,11 @@ TEST(Serve, NothingToMakeIsAnsweredAtOnce) {
 
 // A text that the model breaks on ends with an error; its row and all others go on as if it had not been.
 TEST(Serve, TextsWithoutNumbersEnd) {
-  Service service("", {.rows = 2, .waiting = 8}, kCapacity, small_model(), 'Z');
+  Service service("", {.rows = 2, .waiting = 8}, kCapacity, small_model(), 'X');
   const json good{{"prompt", "to be or not to be"}, {"max_tokens", 6}, {"ignore_eos", true}};
   const json expected = service.ask(good)["choices"];
-  const std::string broken = "to be or not to be Z";
+  ASSERT_EQ(expected[0]["finish_reason"], "length") << expected;
+  const std::string broken = "to be or not to be X";
   for (int i = 0; i < 3; ++i) {
     json both = good;
     both["prompt"] = {broken, "to be or not to be"};
@@ -727,12 +728,12 @@ TEST(Serve, TextsWithoutNumbersEnd) {
     EXPECT_EQ(choices[1]["text"], expected[0]["text"]);
     EXPECT_EQ(service.ask(good)["choices"], expected);
   }
-  const json scored = service.ask({{"prompt", "aZb"}, {"max_tokens", 1}, {"echo", true}, {"logprobs", 1}});
+  const json scored = service.ask({{"prompt", "aXb"}, {"max_tokens", 1}, {"echo", true}, {"logprobs", 1}});
   EXPECT_EQ(scored["choices"][0]["finish_reason"], "error");
-  EXPECT_EQ(scored["choices"][0]["logprobs"]["tokens"], json({"a", "Z"}));
+  EXPECT_EQ(scored["choices"][0]["logprobs"]["tokens"], json({"a", "X"}));
   EXPECT_EQ(service.batcher().counts().failed, 4);
   EXPECT_NE(service.get("/metrics").find("switchyard_texts_total{end=\"failed\"} 4"), std::string::npos);
-  const json streamed{{"prompt", "Z"}, {"stream", true}};
+  const json streamed{{"prompt", "X"}, {"stream", true}};
   auto answer = service.client().Post("/v1/completions", streamed.dump(), "application/json");
   ASSERT_TRUE(answer);
   EXPECT_NE(answer->body.find("\"finish_reason\":\"error\""), std::string::npos) << answer->body;

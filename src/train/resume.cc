@@ -94,7 +94,11 @@ void check_same_model(const Config& config, const ModelConfig& own, const Config
     if (before[key] != now[key]) fail(key, before[key], now[key]);
   };
   fail_if_other(field->key);
-  // Another key decides the field too, such as base_mlp_dim where base_moe_mlp_dim is not set.
+  // Another key decides the field too, such as base_mlp_dim where base_moe_mlp_dim is not set: first those
+  // whose own field differs, for a key may be another that says the same.
+  for (const ArchitectureField& other : architecture_fields()) {
+    if (value_of(other, theirs) != value_of(other, own)) fail_if_other(other.key);
+  }
   for (const ArchitectureField& other : architecture_fields()) fail_if_other(other.key);
   fail(field->name, value_of(*field, theirs), value_of(*field, own));
 }

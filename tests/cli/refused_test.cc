@@ -126,7 +126,7 @@ TEST_F(Refused, Batches) {
 
 TEST_F(Refused, ConfigFiles) {
   expect_refused({"train", "absent.yml"}, {"absent.yml"});
-  expect_refused({"train", "."}, {"no file ."});
+  expect_refused({"train", "."}, {"[train] .: expected CONFIG.yml or a Hugging Face folder"});
   write("broken.yml", "steps: [1\n");
   expect_refused({"train", "broken.yml"}, {"broken.yml", "YAML", "line"});
   write("list.yml", "- steps\n");

@@ -33,7 +33,7 @@ TEST_F(StoppedStart, EndsAtOnce) {
     expect_end_by_signal(Arguments{"train"} + slow_to_make() + Arguments{"enable_checkpointing=true"},
                          signal);
     expect_end_by_signal(Arguments{"serve"} + slow_to_make() + Arguments{"--port", "0"}, signal);
-    expect_end_by_signal(Arguments{"generate"} + slow_to_make(), signal);
+    expect_end_by_signal(Arguments{"generate"} + slow_to_make() + Arguments{"prompt=a"}, signal);
   }
   // Nothing that a run would go on from, or stumble over.
   const Finished again = run(Arguments{"train"} + tiny_model() +

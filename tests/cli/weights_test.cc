@@ -146,8 +146,9 @@ TEST_F(FromWeights, ARunOfAnotherModelIsRefusedByItsKey) {
                           "num_experts_per_tok=3", "normalization_layer_epsilon=0.5",
                           "logits_via_embedding=true", "base_num_decoder_layers=1", "sliding_window_size=4"})
     expect_no_training({"load_parameters_path=model", key}, {"model: its config says", key});
-  expect_no_training({"load_parameters_path=model", "decoder_block=llama2", "num_experts=1"},
-                     {"model: its config says"});
+  expect_no_training(
+      {"load_parameters_path=model", "decoder_block=llama2", "num_experts=1", "num_experts_per_tok=1"},
+      {"model: its config says"});
 }
 
 TEST_F(FromWeights, AFolderIsAConfig) {
@@ -165,6 +166,7 @@ TEST_F(FromWeights, AFolderIsAConfig) {
   EXPECT_NEAR(nlohmann::json::parse(read("m.jsonl"))["learning/loss"].get<double>(), expected,
               1e-5 * expected);
   std::filesystem::create_directory(path("empty"));
+  std::filesystem::remove_all(path("out"));
   expect_refused({"train", "empty", "steps=1"},
                  {"[train] empty: expected CONFIG.yml or a Hugging Face folder"});
 }

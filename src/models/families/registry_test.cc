@@ -53,6 +53,9 @@ std::map<std::string, FamilyCase> family_cases() {
       {"moe_layer_freq", 2}, {"scoring_func", "softmax"}, {"topk_method", "greedy"}};
   Json later = latent;
   later.update({{"norm_topk_prob", true}, {"routed_scaling_factor", 1.5}});
+  Json later_full = later;  // with full attention
+  for (const char* field : {"kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"})
+    later_full.erase(field);
   Json indexed = latent;
   indexed.update({{"q_lora_rank", 40}, {"index_n_heads", 4}, {"index_head_dim", 24}, {"index_topk", 8}});
   std::vector<Unknown> of_indexed = third;
@@ -103,7 +106,7 @@ std::map<std::string, FamilyCase> family_cases() {
       {"kimi_k2", {latent, third}},
       {"deepseek_v32", {indexed, of_indexed}},
       {"glm_moe_dsa", {indexed, of_shared}},
-      {"glm4_moe", {later, {too_much, types, use, {"scoring_func", "softmax"}}}},
+      {"glm4_moe", {later_full, {too_much, types, use, {"scoring_func", "softmax"}}}},
       {"glm4_moe_lite",
        {later,
         {part,
