@@ -123,8 +123,8 @@ TEST(Safetensors, NamesPointersOfGitLfs) {
   const auto path =
       (std::filesystem::temp_directory_path() / fmt::format("pointer_{}.safetensors", ::getpid())).string();
   std::ofstream(path) << "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n";
-  expect_error([&] { SafetensorsFile::open(path); }, "a Git LFS pointer of 66 bytes");
-  expect_error([&] { read_whole_file(path); }, "a Git LFS pointer of 66 bytes");
+  expect_error([&] { SafetensorsFile::open(path); }, "a Git LFS pointer of 63 bytes");
+  expect_error([&] { read_whole_file(path); }, "a Git LFS pointer of 63 bytes");
   std::filesystem::remove(path);
 }
 

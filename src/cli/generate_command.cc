@@ -114,10 +114,11 @@ Generation make_generation(ModelToRun run) {
   }
   const auto vocab =
       static_cast<std::int32_t>(std::min<std::int64_t>(run.tokenizer->vocab_size(), model.vocab));
+  const SamplingConfig sampling = sampling_config(config, vocab);
   const std::int64_t most = tokens_after(config, prompt);
   note_context(run, "generate", std::ssize(prompt.tokens) + most);
   const GenerateOptions options{
-      .sampling = sampling_config(config, vocab),
+      .sampling = sampling,
       .most_tokens = most,
       .log_probs = config.get_bool("return_log_prob"),
       .vocab = vocab,
