@@ -119,9 +119,10 @@ TEST(Config, RefusesWrongValuesInOneLine) {
 TEST(Config, ATildeIsTheHomeFolder) {
   const std::string home = std::getenv("HOME") == nullptr ? "" : std::getenv("HOME");
   ::setenv("HOME", "/home/me", 1);
-  const Config config = config_of({"data_path=~/texts:b~/c:~/d", "base_output_directory=~", "metrics_file=a/~/b"});
+  const Config config = config_of({"dataset_type=text", "data_path=~/texts:b~/c:~/d",
+                                   "base_output_directory=~/runs", "metrics_file=a/~/b"});
   EXPECT_EQ(config.get_string("data_path"), "/home/me/texts:b~/c:/home/me/d");
-  EXPECT_EQ(config.get_string("base_output_directory"), "/home/me");
+  EXPECT_EQ(config.get_string("base_output_directory"), "/home/me/runs");
   EXPECT_EQ(config.get_string("metrics_file"), "a/~/b");
   ::setenv("HOME", home.c_str(), 1);
 }
