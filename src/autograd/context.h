@@ -49,7 +49,7 @@ struct Stage {
   std::vector<int> ranks;                    // world rank of every rank of this stage; empty: the same number
   std::vector<int> first_ranks, last_ranks;  // of the first and of the last stage
   ProcessGroup across;  // the ranks at this rank's place in every stage, under the name "stage"
-  // Of the embedding, and of the head.
+  // The first stage has the embedding, the last one the head.
   bool is_first() const { return index == 0; }
   bool is_last() const { return index + 1 == count; }
 

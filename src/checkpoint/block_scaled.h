@@ -28,8 +28,7 @@ bool holds_packed_fp8(const Shape& weight);
 // Its blocks [in / 128, out / 16] (CHECKed to be whole), whose values are the products in float32;
 // has_nan(weight) must be false.
 Tensor block_scaled_blocks(const SafetensorsFile::Entry& weight, const SafetensorsFile::Entry& scale);
-// The first scale of rows [begin, end) of the weight that is no finite number, counted in the tensor of
-// scales.
+// The index, in the tensor of scales, of the first infinite or NaN scale of the weight's rows [begin, end).
 std::optional<std::int64_t> infinite_scale(const SafetensorsFile::Entry& scale, std::int64_t begin,
                                            std::int64_t end);
 bool has_nan(const SafetensorsFile::Entry& weight);

@@ -2,8 +2,8 @@
 //   NAME.qweight I32 [in / 8, out]: word r has the inputs 8 r .. 8 r + 7, lowest four bits first
 //   NAME.scales F16 [in / g, out], one for each group of g inputs
 //   NAME.qzeros I32 [in / g, out / 8], of the same four bits along the outputs
-//   NAME.g_idx I32 [in], the group of each input; may be absent where it is input / g. With desc_act it is
-//   any.
+//   NAME.g_idx I32 [in], the group of each input; may be absent where it is input / g. With desc_act a group
+//   may have any inputs.
 // A weight is scale · (q - zero). Read are zeros of 8 and groups of a multiple of 32 inputs. The packed type
 // int4 holds those whose groups are 32 neighbours or more each.
 #pragma once

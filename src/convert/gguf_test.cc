@@ -128,9 +128,8 @@ TEST_P(GgufModel, WithAnUnknownTokenizerLeavesNothing) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1) << "the source alone";
 }
 
-// rope_freqs.weight: the log-probability of the token after "qwertyuiopasdfgh" in float64 (numpy, with the
-// file's weights), and without the tensor -1.44527. llama.cpp, which multiplies in float16, says -1.4545 and
-// -1.4449.
+// The test compares the log-probability of the token after "qwertyuiopasdfgh" with numpy's in float64, which
+// is -1.44527 without rope_freqs.weight. llama.cpp multiplies in float16 and gets -1.4545 with the tensor.
 TEST(GgufModels, DivideFrequenciesOfRotation) {
   const std::string path = (fs::path(kSourceFolder) / "tests/golden/gguf_small/rope_freqs.gguf").string();
   const std::string text = "qwertyuiopasdfgh";

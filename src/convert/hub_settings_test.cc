@@ -13,8 +13,8 @@
 namespace switchyard {
 namespace {
 
-// YaRN in rope_scaling beside plain rope_parameters; a qwen3_moe with windows; a head of its own beside
-// tie_word_embeddings=true.
+// The three folders have YaRN in rope_scaling beside plain rope_parameters, windows in a qwen3_moe, and an
+// untied head although tie_word_embeddings says true.
 TEST(HubSettings, LogitsAreThoseOfTransformers) {
   for (const char* name : {"rope-scaling", "windows", "own-head"}) {
     SCOPED_TRACE(name);

@@ -48,9 +48,9 @@ class Generator {
   // sees: the token after those must not see it.
   bool can_begin(std::size_t from, std::int64_t tokens) const;
   void forget(std::size_t row) { begin(row, row, 0); }
-  // Of a text whose logits are no numbers: the first layer whose output is not finite, -1 for the embedding,
-  // the number of layers for what comes after the last one. Reads the tokens again, in place of what the row
-  // has. Collective.
+  // Collective. Returns the first layer whose output is not finite, for a text whose logits are no numbers:
+  // -1 is the embedding, the number of layers is what comes after the last one. The call reads the tokens
+  // again and overwrites the row's cache.
   std::int64_t first_broken_layer(const RowTokens& text);
 
   // Before the first call, on all ranks: the experts of every token that a row remembers are kept, those of
