@@ -13,6 +13,7 @@
 
 #include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "core/stopping_point.h"
 
 namespace switchyard {
 namespace {
@@ -124,6 +125,7 @@ void ResumableFolder::write(const PlannedFile& file, const std::function<Tensor(
   out.close();
   rename_path(files_, path + kWriting, path);
   sync_folder(files_, place_.temporary());
+  stopping_point("file converted");
 }
 
 void ResumableFolder::write_small(const std::string& name, const std::string& content) {

@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/rng.h"
+#include "core/stopping_point.h"
 #include "kernels/packed_weights.h"
 #include "models/packed_parameters.h"
 #include "ops/reshard.h"
@@ -242,8 +243,10 @@ Parameters Parameters::create_from_blocks(Context& context, std::vector<Paramete
     auto shared = context.comm->shared(key, [&]() -> std::shared_ptr<void> {
       const Memory memory = context.memory.uncharged();  // each rank is charged below
       if (memory.device().is_abstract()) return std::make_shared<Tensor>(memory.empty(spec.dtype, local));
-      return std::make_shared<Tensor>(
+      auto made = std::make_shared<Tensor>(
           to_device(memory, block_of(context, spec, seed, {offset, local}, fill)));
+      stopping_point("weight made");
+      return made;
     });
     const Tensor block = *std::static_pointer_cast<Tensor>(shared);
     context.memory.charge(static_cast<std::int64_t>(block.bytes()));

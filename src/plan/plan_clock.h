@@ -28,6 +28,7 @@ class PlanClock : public WorkCounter, public TransferClock {
     const double compute = topology_.compute_seconds(work), memory = topology_.memory_seconds(work);
     (compute > memory ? plan_.compute_seconds : plan_.memory_seconds) += std::max(compute, memory);
     plan_.flops += work.flops;
+    ++plan_.kernels;
     add_seconds(std::max(compute, memory));
     if (layer() >= 0) plan_.layer_flops[static_cast<std::size_t>(layer())] += work.flops;
   }

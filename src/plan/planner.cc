@@ -159,6 +159,7 @@ nlohmann::json plan_json(const std::vector<StepPlan>& stages, const std::vector<
   result["peak_at"] = {
       {"phase", std::string(plan.peak.phase)}, {"op", std::string(plan.peak.op)}, {"layer", plan.peak.layer}};
   result["flops_per_rank"] = plan.flops;
+  result["kernels_per_rank"] = plan.kernels;
   result["estimated_step_seconds"] = plan.seconds();
   result["seconds"] = {{"compute", plan.compute_seconds},
                        {"memory", plan.memory_seconds},

@@ -18,7 +18,8 @@ struct StepPlan {
   StepCost cost;
   std::int64_t passes = 0;  // through the experts; 0 without moe_dropless_fallback's cap
   RankMemory memory;
-  double flops = 0;  // of this rank
+  double flops = 0;          // of this rank
+  std::int64_t kernels = 0;  // that this rank runs
   double compute_seconds = 0, memory_seconds = 0, network_seconds = 0;
   double bubble_seconds = 0;                       // waiting of a pipeline's stage
   std::vector<LayerRange> layers;                  // of each block of its stage

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -232,10 +233,14 @@ void Updater::publish() const {
   Communicator& comm = *context_.comm;
   const int here = comm.process_of(comm.rank());
   const auto is_here = [&](int rank) { return comm.process_of(rank) == here; };
+  // Most weights share a few groups, and a group may have thousands of ranks: each is counted once.
+  std::map<const ProcessGroup*, std::int64_t> local_ranks;
   for (const Range& range : ranges_) {
     if (range.parameter->spec.frozen) continue;
     const std::vector<int>& ranks = range.group->ranks;
-    const auto local = std::count_if(ranks.begin(), ranks.end(), is_here);
+    const auto [counted, is_new] = local_ranks.try_emplace(range.group);
+    if (is_new) counted->second = std::count_if(ranks.begin(), ranks.end(), is_here);
+    const std::int64_t local = counted->second;
     if (local == std::ssize(ranks)) continue;
     const TensorView weight = elements_of(*range.parameter);
     const std::int64_t share = range.padded, members = std::ssize(ranks), size = weight.size();

@@ -113,6 +113,17 @@ class ProgramTest : public ::testing::Test {
     return child;
   }
 
+  // Starts the program and waits until it stops itself at a stopping_point() of that name. 0 when it ended first.
+  pid_t start_and_stop_at(const std::string& point, const Arguments& arguments) const {
+    ::setenv("SWITCHYARD_STOP_AT", point.c_str(), 1);
+    const pid_t child = start(arguments);
+    ::unsetenv("SWITCHYARD_STOP_AT");
+    int state = 0;
+    EXPECT_EQ(::waitpid(child, &state, WUNTRACED), child);
+    EXPECT_TRUE(WIFSTOPPED(state)) << "ended before " << point;
+    return WIFSTOPPED(state) ? child : 0;
+  }
+
   // Trains into out/run, expects success, and returns the lines of metrics.jsonl.
   std::vector<nlohmann::json> train(const Arguments& arguments) const {
     const Finished finished = run(Arguments{"train"} + tiny_model() + arguments);

@@ -115,17 +115,11 @@ TEST_F(WeightFormat, StacksCutByFilesAreRead) {
 // The job says the format: what an unfinished conversion to another one has written is not kept.
 TEST_F(WeightFormat, AConversionGoesOnWithTheSameFormatOnly) {
   const Arguments how{golden(), "packed", "--file-bytes", "60000", "--weights"};
-  bool killed = false;
-  for (int wait = 1; wait < 200 && !killed; ++wait) {
-    fs::remove_all(path("packed"));
-    const pid_t child = start(Arguments{"convert"} + how + Arguments{"int4"});
-    std::this_thread::sleep_for(std::chrono::milliseconds(wait));
-    ::kill(child, SIGKILL);
-    int state = 0;
-    ::waitpid(child, &state, 0);
-    killed = WIFSIGNALED(state) && fs::exists(path(".saving-packed/weights-00001.safetensors"));
-  }
-  ASSERT_TRUE(killed);
+  const pid_t child = start_and_stop_at("file converted", Arguments{"convert"} + how + Arguments{"int4"});
+  ASSERT_NE(child, 0);
+  ::kill(child, SIGKILL);
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  ASSERT_TRUE(fs::exists(path(".saving-packed/weights-00001.safetensors")));
   const std::string told = convert(how + Arguments{"int8"});
   EXPECT_EQ(told.find("earlier attempt"), std::string::npos) << told;
   EXPECT_EQ(generate({"packed"}), generate({golden(), "weight_format=int8"}));
