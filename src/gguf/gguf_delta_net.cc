@@ -1,10 +1,64 @@
-// Tensors of gated delta nets and of attention with an output gate, as llama.cpp names and orders them:
-// qwen3next and qwen35moe (docs/gguf.md).
+// Gated delta nets and attention with an output gate as llama.cpp states, names and orders them: qwen3next
+// and qwen35moe (docs/gguf.md).
 #include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "gguf/architectures.h"
 #include "gguf/gguf_weights.h"
 
 namespace switchyard {
+
+namespace {
+
+using nlohmann::json;
+
+// The kinds of layers, one a layer: a list of flags, or every so many-th layer has full attention.
+json layer_types_of(const GgufMetadata& metadata, std::int64_t layers) {
+  constexpr const char* kRecurrent = "attention.recurrent_layers";
+  json kinds = json::array();
+  const auto add = [&](bool recurrent) {
+    kinds.push_back(recurrent ? "linear_attention" : "full_attention");
+  };
+  if (!metadata.has(kRecurrent)) {
+    constexpr std::int64_t kUsualInterval = 4;
+    const std::int64_t interval = metadata.integer("full_attention_interval", kUsualInterval);
+    if (interval == 0) metadata.wrong("full_attention_interval", "at least 1");
+    for (std::int64_t i = 0; i < layers; ++i) add((i + 1) % interval != 0);
+    return kinds;
+  }
+  const json& flags = metadata.list(kRecurrent);
+  if (std::ssize(flags) < layers)
+    metadata.wrong(kRecurrent, fmt::format("a flag for each of {} layers", layers));
+  for (std::int64_t i = 0; i < layers; ++i) {
+    const json& flag = flags[static_cast<std::size_t>(i)];
+    if (!flag.is_boolean() && flag != 0 && flag != 1) metadata.wrong(kRecurrent, "flags");
+    add(flag.is_boolean() ? flag.get<bool>() : flag == 1);
+  }
+  return kinds;
+}
+
+}  // namespace
+
+// Qwen3-Next and Qwen3.5 with experts.
+void add_delta_net_config(const GgufFile& file, const GgufMetadata& metadata, json& config) {
+  config["model_type"] =
+      GgufMetadata(file, "general").text("architecture") == "qwen3next" ? "qwen3_next" : "qwen3_5_moe_text";
+  config["layer_types"] = layer_types_of(metadata, config["num_hidden_layers"].get<std::int64_t>());
+  add_rotated_share(metadata, config);
+  const std::int64_t value_heads = metadata.integer("ssm.time_step_rank"),
+                     inner = metadata.integer("ssm.inner_size");
+  if (value_heads == 0 || inner % value_heads != 0)
+    metadata.wrong("ssm.inner_size", fmt::format("a multiple of the {} value heads", value_heads));
+  config["linear_num_key_heads"] = metadata.integer("ssm.group_count");
+  config["linear_num_value_heads"] = value_heads;
+  config["linear_key_head_dim"] = metadata.integer("ssm.state_size");
+  config["linear_value_head_dim"] = inner / value_heads;
+  config["linear_conv_kernel_dim"] = metadata.integer("ssm.conv_kernel");
+  config["num_experts"] = metadata.integer("expert_count");
+  config["moe_intermediate_size"] = metadata.integer("expert_feed_forward_length");
+  config["shared_expert_intermediate_size"] = metadata.integer("expert_shared_feed_forward_length");
+  config["norm_topk_prob"] = true;  // of all models of these architectures
+  if (config["intermediate_size"] == 0) config["intermediate_size"] = config["moe_intermediate_size"];
+}
 
 // Where the other families have nothing, or another tensor under the same name.
 bool GgufWeights::add_delta_net(const std::string& tensor, const std::string& below,
@@ -103,9 +157,6 @@ bool GgufWeights::add_delta_net(const std::string& tensor, const std::string& be
     expect({width, values});
     add("linear_attn.out_proj.weight",
         {.tensor = {}, .second = {}, .shape = {width, values}, .columns = turns(value_dim)});
-  } else if (below == "ffn_gate_inp_shexp.weight") {  // [width], or [1, width] in some files
-    if (file_.at(tensor).shape != Shape{1, width}) expect({width});
-    add("mlp.shared_expert_gate.weight", {.tensor = {}, .second = {}, .shape = {1, width}});
   } else {
     return false;
   }

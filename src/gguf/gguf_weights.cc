@@ -13,18 +13,14 @@ namespace {
 
 using nlohmann::json;
 
-struct Renamed {
-  std::string_view gguf, hub;
-};
-
-constexpr Renamed kTopNames[] = {
+constexpr GgufName kTopNames[] = {
     {"token_embd.weight", "model.embed_tokens.weight"},
     {"output_norm.weight", "model.norm.weight"},
     {"output.weight", "lm_head.weight"},
 };
 
 // Below "blk.<i>." and below "model.layers.<i>.".
-constexpr Renamed kLayerNames[] = {
+constexpr GgufName kLayerNames[] = {
     {"attn_norm.weight", "input_layernorm.weight"},
     {"ffn_norm.weight", "post_attention_layernorm.weight"},
     {"attn_q.weight", "self_attn.q_proj.weight"},
@@ -51,26 +47,7 @@ constexpr Renamed kLayerNames[] = {
     {"ffn_gate_shexp.weight", "mlp.shared_experts.gate_proj.weight"},
     {"ffn_up_shexp.weight", "mlp.shared_experts.up_proj.weight"},
     {"ffn_down_shexp.weight", "mlp.shared_experts.down_proj.weight"},
-};
-
-// Of gpt-oss. Experts' biases are [experts, outputs] on both sides (models/families/gpt_oss.cc).
-constexpr Renamed kGptOssNames[] = {
-    {"attn_sinks.weight", "self_attn.sinks"},
-    {"post_attention_norm.weight", "post_attention_layernorm.weight"},
-    {"ffn_gate_inp.weight", "mlp.router.weight"},
-    {"ffn_gate_inp.bias", "mlp.router.bias"},
-    {"ffn_gate_exps.bias", "mlp.experts.gate_proj_bias"},
-    {"ffn_up_exps.bias", "mlp.experts.up_proj_bias"},
-    {"ffn_down_exps.bias", "mlp.experts.down_proj_bias"},
-};
-
-// Of qwen3next and qwen35moe, beside what add_delta_net() knows.
-constexpr Renamed kDeltaNetNames[] = {
-    {"post_attention_norm.weight", "post_attention_layernorm.weight"},
-    {"ffn_gate_shexp.weight", "mlp.shared_expert.gate_proj.weight"},
-    {"ffn_up_shexp.weight", "mlp.shared_expert.up_proj.weight"},
-    {"ffn_down_shexp.weight", "mlp.shared_expert.down_proj.weight"},
-    {"nextn.eh_proj.weight", "eh_proj.weight"},
+    {"nextn.eh_proj.weight", "eh_proj.weight"},  // of prediction layers
     {"nextn.enorm.weight", "enorm.weight"},
     {"nextn.hnorm.weight", "hnorm.weight"},
     {"nextn.shared_head_norm.weight", "shared_head.norm.weight"},
@@ -78,38 +55,26 @@ constexpr Renamed kDeltaNetNames[] = {
     {"nextn.shared_head_head.weight", "shared_head.head.weight"},
 };
 
-// One tensor for all experts there, one an expert here: the end of its name.
-constexpr Renamed kExpertNames[] = {
-    {"ffn_gate_exps.weight", "gate_proj.weight"},
-    {"ffn_up_exps.weight", "up_proj.weight"},
-    {"ffn_down_exps.weight", "down_proj.weight"},
-};
-constexpr Renamed kMixtralExpertNames[] = {
-    {"ffn_gate_exps.weight", "w1.weight"},
-    {"ffn_up_exps.weight", "w3.weight"},
-    {"ffn_down_exps.weight", "w2.weight"},
-};
-
-const Renamed* find(std::span<const Renamed> names, std::string_view gguf) {
-  const auto found = std::ranges::find(names, gguf, &Renamed::gguf);
+const GgufName* find(std::span<const GgufName> names, std::string_view gguf) {
+  const auto found = std::ranges::find(names, gguf, &GgufName::gguf);
   return found == names.end() ? nullptr : &*found;
 }
 
 }  // namespace
 
 GgufWeights::GgufWeights(GgufFile file, const json& config) : file_(std::move(file)) {
-  for (const auto& [tensor, entry] : file_.entries()) add(tensor, config);
+  const GgufArchitecture& architecture = architecture_of(file_);
+  for (const auto& [tensor, entry] : file_.entries()) add(tensor, architecture, config);
 }
 
-void GgufWeights::add(const std::string& tensor, const json& config) {
+void GgufWeights::add(const std::string& tensor, const GgufArchitecture& architecture, const json& config) {
   const GgufFile::Entry& entry = file_.at(tensor);
-  const std::string type = config.at("model_type").get<std::string>();
-  const bool delta_net = type == "qwen3_next" || type == "qwen3_5_moe_text";
-  // Norms of these multiply by 1 + weight, which is what the file has, but for the delta nets' own.
-  const Part::Stored stored =
-      delta_net && tensor.ends_with("norm.weight") ? Part::Stored::plus_one : Part::Stored::as_is;
-  if (const Renamed* top = find(kTopNames, tensor)) {
-    parts_[std::string(top->hub)] = {.tensor = tensor, .second = {}, .shape = entry.shape, .stored = stored};
+  const Part::Stored stored = architecture.norms_plus_one && tensor.ends_with("norm.weight")
+                                  ? Part::Stored::plus_one
+                                  : Part::Stored::as_is;
+  Part part{.tensor = tensor, .second = {}, .shape = entry.shape, .stored = stored};
+  if (const GgufName* top = find(kTopNames, tensor)) {
+    parts_[std::string(top->hub)] = part;
     return;
   }
   if (tensor == "rope_freqs.weight") return;  // hub_config_of() has read it
@@ -118,24 +83,22 @@ void GgufWeights::add(const std::string& tensor, const json& config) {
     fail_usage("[gguf] {}: tensor {} is not one of a model that is known here", path(), in_quotes(tensor));
   const std::string layer = tensor.substr(0, dot + 1), below = tensor.substr(dot + 1),
                     prefix = "model.layers." + layer.substr(4);
-  const bool mixtral = type == "mixtral", permuted = mixtral || type == "llama";
-  if (const Renamed* expert = find(mixtral ? std::span(kMixtralExpertNames) : std::span(kExpertNames), below))
-    return add_experts(tensor, prefix + (mixtral ? "block_sparse_moe.experts." : "mlp.experts."),
-                       std::string(expert->hub));
-  if (below == "ffn_gate_up_exps.weight" && delta_net)
-    return add_experts(tensor, prefix + "mlp.experts.", "gate_proj.weight", "up_proj.weight");
+  const GgufExperts& experts = architecture.experts;
+  const std::string of_experts = prefix + std::string(experts.begin);
+  if (below == "ffn_gate_exps.weight") return add_experts(tensor, of_experts, experts.gate);
+  if (below == "ffn_up_exps.weight") return add_experts(tensor, of_experts, experts.up);
+  if (below == "ffn_down_exps.weight") return add_experts(tensor, of_experts, experts.down);
+  if (below == "ffn_gate_up_exps.weight") return add_experts(tensor, of_experts, experts.gate, experts.up);
   if (below == "attn_k_b.weight")
     return add_latent_up_projection(layer, prefix + "self_attn.kv_b_proj.weight", config);
   if (below == "attn_v_b.weight" && file_.entries().contains(layer + "attn_k_b.weight")) return;  // with it
-  if (delta_net && add_delta_net(tensor, below, prefix, config)) return;
-  const Renamed* name = type == "gpt_oss" ? find(kGptOssNames, below)
-                        : delta_net       ? find(kDeltaNetNames, below)
-                                          : nullptr;
+  if (config.contains("linear_num_key_heads") && add_delta_net(tensor, below, prefix, config)) return;
+  const GgufName* name = find(architecture.tensors, below);
   if (name == nullptr) name = find(kLayerNames, below);
   if (name == nullptr)
-    fail_usage("[gguf] {}: tensor {} is not one of a {} model", path(), in_quotes(tensor), type);
-  Part part{.tensor = tensor, .second = {}, .shape = entry.shape, .stored = stored};
-  if (permuted && (below == "attn_q.weight" || below == "attn_k.weight")) {
+    fail_usage("[gguf] {}: tensor {} is not one of a {} model", path(), in_quotes(tensor), architecture.name);
+  if (below == "ffn_gate_inp_shexp.weight" && entry.shape.size() == 1) part.shape = {1, entry.shape[0]};
+  if (architecture.alternating_halves && (below == "attn_q.weight" || below == "attn_k.weight")) {
     part.form = Part::Form::permuted;
     const std::int64_t heads =
         config.at(below == "attn_q.weight" ? "num_attention_heads" : "num_key_value_heads")
@@ -145,13 +108,12 @@ void GgufWeights::add(const std::string& tensor, const json& config) {
                  in_quotes(tensor), entry.shape[0], heads);
     part.head = entry.shape[0] / heads;
   }
-  const bool router = mixtral && below == "ffn_gate_inp.weight";
-  parts_[prefix + (router ? "block_sparse_moe.gate.weight" : std::string(name->hub))] = part;
+  parts_[prefix + std::string(name->hub)] = part;
 }
 
 // [experts, out, in] -> one [out, in] an expert, or two with half of the outputs each.
-void GgufWeights::add_experts(const std::string& tensor, const std::string& name, const std::string& suffix,
-                              const std::string& second) {
+void GgufWeights::add_experts(const std::string& tensor, const std::string& name, std::string_view suffix,
+                              std::string_view second) {
   const Shape& shape = file_.at(tensor).shape;
   if (shape.size() != 3)
     fail_usage("[gguf] {}: tensor {} is {}, expected [experts, out, in]", path(), in_quotes(tensor),
@@ -160,7 +122,7 @@ void GgufWeights::add_experts(const std::string& tensor, const std::string& name
   if (!second.empty() && shape[1] % 2 != 0)
     fail_usage("[gguf] {}: tensor {} has {} outputs, expected as many gates as ups", path(),
                in_quotes(tensor), shape[1]);
-  const auto add_one = [&](std::int64_t e, const std::string& end, std::int64_t first) {
+  const auto add_one = [&](std::int64_t e, std::string_view end, std::int64_t first) {
     parts_[fmt::format("{}{}.{}", name, e, end)] = {
         .tensor = tensor, .second = {}, .first = e * shape[1] + first, .shape = {outputs, shape[2]}};
   };

@@ -1,7 +1,7 @@
-// A GGUF file as a Hugging Face model: its metadata as a config.json, its tensors under transformers' names.
+// A GGUF file as a Hugging Face model: its metadata as a config.json, its tensors under transformers' names
+// (architectures.h: which there are).
 //
-// Families: llama (Llama, Mistral, Mixtral), qwen2, qwen3, qwen3moe, qwen3next, qwen35moe, deepseek2
-// (DeepSeek-V2, V3), gpt-oss. Where GGUF stores a weight in another form, it is turned back: rows of attn_q
+// Where GGUF stores a weight in another form, it is turned back: rows of attn_q
 // and attn_k of the architecture llama are in another order, experts are one tensor, kv_b_proj of deepseek2
 // is two, one of them transposed, norms of qwen3next are 1 + weight (docs/gguf.md). Matrices that
 // transformers has in one tensor with others have the names that families/fused_weights.h gives them. Values
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "checkpoint/hub_weights.h"
+#include "gguf/architectures.h"
 #include "gguf/gguf_file.h"
 
 namespace switchyard {
@@ -68,9 +69,9 @@ class GgufWeights : public HubWeights {
     std::int64_t width() const { return shape.size() == 1 ? shape[0] : num_elements(shape) / shape[0]; }
   };
 
-  void add(const std::string& tensor, const nlohmann::json& config);
-  void add_experts(const std::string& tensor, const std::string& name, const std::string& suffix,
-                   const std::string& second = {});
+  void add(const std::string& tensor, const GgufArchitecture& architecture, const nlohmann::json& config);
+  void add_experts(const std::string& tensor, const std::string& name, std::string_view suffix,
+                   std::string_view second = {});
   void add_latent_up_projection(const std::string& layer, const std::string& name,
                                 const nlohmann::json& config);
   // Of a layer of qwen3next or qwen35moe: whether the tensor `below` the layer is one that other families

@@ -22,6 +22,13 @@ bool of_experts(const FusedRule& rule) {
   return rule.parts[0].find("{}") != std::string_view::npos;
 }
 
+// Whether a tensor of this shape, of a rule that goes either way, is [E, outputs, inputs].
+bool has_outputs_first(const FusedRule& rule, const Shape& whole, const HubConfig& hub) {
+  return rule.outputs != nullptr && whole.size() == 3 &&
+         whole[1] == std::ssize(rule.parts) * hub.positive(rule.outputs) &&
+         whole[2] == hub.positive(rule.inputs);
+}
+
 // Whether the rule is but another name of a tensor.
 bool is_renamed(const FusedRule& rule) {
   return rule.parts.size() == 1 && rule.rows == nullptr && !of_experts(rule);
@@ -125,7 +132,7 @@ UnfusedWeights::UnfusedWeights(std::shared_ptr<const HubWeights> fused, const Mo
     else if (rule->rows != nullptr)
       add_rows(name, file, *rule, rule->rows(HubConfig(decoder)));
     else
-      add_experts(name, file, *rule);
+      add_experts(name, file, *rule, HubConfig(decoder));
   }
   for (const auto& [name, part] : parts_) {
     if (plain_.contains(name))
@@ -149,11 +156,13 @@ void UnfusedWeights::add_rows(const std::string& name, const std::string& file, 
   }
 }
 
-void UnfusedWeights::add_experts(const std::string& name, const std::string& file, const FusedRule& rule) {
+void UnfusedWeights::add_experts(const std::string& name, const std::string& file, const FusedRule& rule,
+                                 const HubConfig& hub) {
   const bool experts = of_experts(rule);
   const Shape whole = fused_->shape(file);
   const auto count = std::ssize(rule.parts);
-  const bool transposed = rule.transposed && !fused_->packed_stack_dtype(file);
+  const bool transposed =
+      rule.transposed && !fused_->packed_stack_dtype(file) && !has_outputs_first(rule, whole, hub);
   const std::size_t outputs_dim = experts && !transposed ? 1 : whole.size() - 1;
   if (whole.size() != (experts ? 3u : 2u) || whole[outputs_dim] % count != 0)
     fail_usage("[checkpoint] {}: tensor {} has shape {}, expected {} with outputs a multiple of {}",

@@ -41,6 +41,9 @@ struct FusedRule {
   // Of a tensor [rows, ..] that is cut into rows, as a config.json says.
   FusedRows (*rows)(const HubConfig& hub) = nullptr;
   bool written = true;  // else it is read alone: files mostly have the parts
+  // Fields of config.json with the outputs of a part and its inputs, where transformers 5 saves a transposed tensor
+  // either way: one whose shape is [E, outputs of all parts, inputs] is not transposed, as in transformers.
+  const char *outputs = nullptr, *inputs = nullptr;
 };
 
 // All experts of a layer as transformers 5 has them in memory, and saves them where it is told to.
@@ -92,7 +95,8 @@ class UnfusedWeights : public HubWeights {
   };
   void add_rows(const std::string& name, const std::string& file, const FusedRule& rule,
                 const FusedRows& rows);
-  void add_experts(const std::string& name, const std::string& file, const FusedRule& rule);
+  void add_experts(const std::string& name, const std::string& file, const FusedRule& rule,
+                   const HubConfig& hub);
   template <typename Take>
   Tensor rows_of(const Part& part, std::int64_t begin, std::int64_t end, const Take& take) const;
   const Part* part_of(const std::string& name) const;

@@ -32,7 +32,8 @@ class FusedFolder : public testing::Test {
 
   std::shared_ptr<const HubWeights> weights(const std::map<std::string, Tensor>& tensors) {
     write_safetensors(folder_ + "/model.safetensors", tensors, {});
-    return unfused(kGptOss, nlohmann::json(), std::make_shared<WeightFolder>(WeightFolder::open(folder_)));
+    return unfused(kGptOss, nlohmann::json::object(),
+                   std::make_shared<WeightFolder>(WeightFolder::open(folder_)));
   }
 
   std::string folder_;
@@ -83,12 +84,12 @@ TEST_F(FusedFolder, ExpertsAsTransformersHasThemInMemory) {
                down = numbered({kExperts, kInputs, kOutputs});
   const auto read_as = [&](const ModelFamily& family, std::map<std::string, Tensor> tensors) {
     write_safetensors(folder_ + "/model.safetensors", tensors, {});
-    return unfused(family, nlohmann::json(), std::make_shared<WeightFolder>(WeightFolder::open(folder_)));
+    return unfused(family, {{"hidden_size", kInputs}, {"moe_intermediate_size", kOutputs}},
+                   std::make_shared<WeightFolder>(WeightFolder::open(folder_)));
   };
   int families = 0;
   for (const ModelFamily* family : model_families()) {
-    if (!family->block->experts || family == &kGptOss || family == &kLlama4 || family == &kQwen3VlMoe)
-      continue;
+    if (!family->block->experts || family == &kGptOss || family == &kLlama4) continue;
     SCOPED_TRACE(std::string(family->type));
     ++families;
     const auto folder = read_as(*family, {{kLayer + "gate_up_proj", both}, {kLayer + "down_proj", down}});
@@ -108,11 +109,18 @@ TEST_F(FusedFolder, ExpertsAsTransformersHasThemInMemory) {
     check("moe.wi_0", both, 0);
     check("moe.wi_1", both, kOutputs);
     check("moe.wo", down, 0);
-    // Not written so, but by the one family whose files have them like this.
+    // Not written so, but by families whose files have them like this, or transposed.
     const std::string expert = hub_tensors(*family, "layers.1.moe.wo", {1, kOutputs, kInputs}).names[0];
-    EXPECT_EQ(fused_place(*family, nlohmann::json::object(), expert).has_value(), family == &kQwen35Moe);
+    EXPECT_EQ(fused_place(*family, nlohmann::json::object(), expert).has_value(),
+              family == &kQwen35Moe || family == &kQwen3VlMoe);
   }
-  EXPECT_EQ(families, 14);
+  EXPECT_EQ(families, 15);
+  // Published files of Qwen3-VL have them transposed.
+  const auto published =
+      read_as(kQwen3VlMoe, {{kLayer + "gate_up_proj", numbered({kExperts, kInputs, 2 * kOutputs})},
+                            {kLayer + "down_proj", numbered({kExperts, kOutputs, kInputs})}});
+  EXPECT_EQ(published->shape(kLayer + "0.up_proj.weight"), (Shape{kOutputs, kInputs}));
+  EXPECT_EQ(published->read(kLayer + "1.down_proj.weight").data<float>()[1], kOutputs * kInputs + kInputs);
   // Mixtral and MiniMax call their layer otherwise too.
   const Tensor gate = numbered({kExperts, kInputs}), bias = numbered({kExperts});
   const std::string mlp = "model.layers.1.mlp.", sparse = "model.layers.1.block_sparse_moe.";

@@ -89,8 +89,16 @@ constexpr std::string_view kQwen3VlGateAndUp[] = {"mlp.experts.{}.gate_proj.weig
                                                   "mlp.experts.{}.up_proj.weight"},
                            kQwen3VlDown[] = {"mlp.experts.{}.down_proj.weight"};
 constexpr FusedRule kQwen3VlFused[] = {
-    {.fused = "mlp.experts.gate_up_proj", .parts = kQwen3VlGateAndUp, .transposed = true},
-    {.fused = "mlp.experts.down_proj", .parts = kQwen3VlDown, .transposed = true},
+    {.fused = "mlp.experts.gate_up_proj",
+     .parts = kQwen3VlGateAndUp,
+     .transposed = true,
+     .outputs = "moe_intermediate_size",
+     .inputs = "hidden_size"},
+    {.fused = "mlp.experts.down_proj",
+     .parts = kQwen3VlDown,
+     .transposed = true,
+     .outputs = "hidden_size",
+     .inputs = "moe_intermediate_size"},
 };
 
 bool writes_qwen3(const ModelConfig&) {

@@ -1,0 +1,272 @@
+#include "gguf/architectures.h"
+
+#include <algorithm>
+#include <string>
+
+#include "checkpoint/json_file.h"
+#include "core/error.h"
+
+namespace switchyard {
+namespace {
+
+using nlohmann::json;
+
+enum Gating { kSoftmax = 1, kSigmoid = 2 };  // expert_gating_func
+
+constexpr GgufExperts kExpertsOfMixtral{"block_sparse_moe.experts.", "w1.weight", "w3.weight", "w2.weight"};
+
+constexpr GgufName kMixtralNames[] = {{"ffn_gate_inp.weight", "block_sparse_moe.gate.weight"}};
+
+// Beside the experts' biases [experts, outputs], as in models/families/gpt_oss.cc.
+constexpr GgufName kGptOssNames[] = {
+    {"attn_sinks.weight", "self_attn.sinks"},
+    {"post_attention_norm.weight", "post_attention_layernorm.weight"},
+    {"ffn_gate_inp.weight", "mlp.router.weight"},
+    {"ffn_gate_inp.bias", "mlp.router.bias"},
+    {"ffn_gate_exps.bias", "mlp.experts.gate_proj_bias"},
+    {"ffn_up_exps.bias", "mlp.experts.up_proj_bias"},
+    {"ffn_down_exps.bias", "mlp.experts.down_proj_bias"},
+};
+
+constexpr GgufName kGatedSharedNames[] = {
+    {"ffn_gate_shexp.weight", "mlp.shared_expert.gate_proj.weight"},
+    {"ffn_up_shexp.weight", "mlp.shared_expert.up_proj.weight"},
+    {"ffn_down_shexp.weight", "mlp.shared_expert.down_proj.weight"},
+    {"ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight"},
+};
+
+// Beside what GgufWeights::add_delta_net() knows.
+constexpr GgufName kDeltaNetNames[] = {
+    {"post_attention_norm.weight", "post_attention_layernorm.weight"},
+    kGatedSharedNames[0],
+    kGatedSharedNames[1],
+    kGatedSharedNames[2],
+    kGatedSharedNames[3],
+};
+
+constexpr GgufName kGlm4Names[] = {{"post_attention_norm.weight", "post_attention_layernorm.weight"}};
+
+constexpr GgufName kMinimaxNames[] = {
+    kMixtralNames[0],
+    {"exp_probs_b.bias", "block_sparse_moe.e_score_correction_bias"},
+};
+
+constexpr GgufExperts kExpertsOfLlama4{.begin = "feed_forward.experts."};
+constexpr GgufName kLlama4Names[] = {
+    {"ffn_gate.weight", "feed_forward.gate_proj.weight"},
+    {"ffn_up.weight", "feed_forward.up_proj.weight"},
+    {"ffn_down.weight", "feed_forward.down_proj.weight"},
+    {"ffn_gate_inp.weight", "feed_forward.router.weight"},
+    {"ffn_gate_shexp.weight", "feed_forward.shared_expert.gate_proj.weight"},
+    {"ffn_up_shexp.weight", "feed_forward.shared_expert.up_proj.weight"},
+    {"ffn_down_shexp.weight", "feed_forward.shared_expert.down_proj.weight"},
+};
+
+bool has_tensor(const GgufFile& file, const char* name) {
+  return file.entries().contains(name);
+}
+
+void add_llama(const GgufFile&, const GgufMetadata& metadata, json& config) {
+  const std::int64_t experts = metadata.integer("expert_count", 0);
+  config["model_type"] = experts > 0 ? "mixtral" : "llama";
+  if (experts > 0) config["num_local_experts"] = experts;
+}
+
+void add_qwen2(const GgufFile&, const GgufMetadata&, json& config) {
+  config["model_type"] = "qwen2";
+}
+
+void add_qwen3(const GgufFile&, const GgufMetadata&, json& config) {
+  config["model_type"] = "qwen3";
+}
+
+// The experts' width has a key of its own; files from before 2024 have it in their tensors alone.
+void add_experts_of_qwen(const GgufFile& file, const GgufMetadata& metadata, json& config) {
+  constexpr const char* kWidth = "expert_feed_forward_length";
+  config["num_experts"] = metadata.integer("expert_count");
+  config["moe_intermediate_size"] =
+      metadata.has(kWidth) ? metadata.integer(kWidth) : file.at("blk.0.ffn_down_exps.weight").shape.back();
+  if (config["intermediate_size"] == 0) config["intermediate_size"] = config["moe_intermediate_size"];
+}
+
+void add_qwen2_moe(const GgufFile& file, const GgufMetadata& metadata, json& config) {
+  config["model_type"] = "qwen2_moe";
+  config["norm_topk_prob"] = false;  // of all models of this architecture
+  config["qkv_bias"] = has_tensor(file, "blk.0.attn_q.bias");
+  config["shared_expert_intermediate_size"] = file.at("blk.0.ffn_down_shexp.weight").shape.back();
+  add_experts_of_qwen(file, metadata, config);
+}
+
+// Qwen3-VL's decoder is Qwen3's for a text: its sections of a rotation have the same position.
+void add_qwen3_moe(const GgufFile& file, const GgufMetadata& metadata, json& config) {
+  config["model_type"] = "qwen3_moe";
+  config["norm_topk_prob"] = true;  // of all models of these architectures
+  add_experts_of_qwen(file, metadata, config);
+}
+
+// Router, first dense layers and shared experts as in DeepSeek-V3.
+void add_experts_of_deepseek(const GgufMetadata& metadata, json& config) {
+  config["first_k_dense_replace"] = metadata.integer("leading_dense_block_count", 0);
+  config["n_routed_experts"] = metadata.integer("expert_count");
+  config["n_shared_experts"] = metadata.integer("expert_shared_count", 0);
+  config["moe_intermediate_size"] = metadata.integer("expert_feed_forward_length");
+  config["routed_scaling_factor"] = metadata.number("expert_weights_scale", 1);
+  config["norm_topk_prob"] = metadata.flag("expert_weights_norm", false);
+  config["n_group"] = metadata.integer("expert_group_count", 1);
+  config["topk_group"] = metadata.integer("expert_group_used_count", 1);
+}
+
+void add_deepseek(const GgufFile&, const GgufMetadata& metadata, json& config) {
+  const std::int64_t gating = metadata.integer("expert_gating_func", kSoftmax);
+  if (gating != kSoftmax && gating != kSigmoid)
+    metadata.wrong("expert_gating_func", "1 (softmax) or 2 (sigmoid)");
+  const bool third = gating == kSigmoid;
+  config["model_type"] = third ? "deepseek_v3" : "deepseek_v2";
+  config["num_key_value_heads"] = config["num_attention_heads"];
+  const std::int64_t rope = metadata.integer("rope.dimension_count");
+  // Files from before 2025 have the widths of one head in the keys without "_mla".
+  config["qk_rope_head_dim"] = rope;
+  config["qk_nope_head_dim"] =
+      metadata.integer(metadata.has("attention.key_length_mla") ? "attention.key_length_mla"
+                                                                : "attention.key_length") -
+      rope;
+  config["v_head_dim"] = metadata.integer(
+      metadata.has("attention.value_length_mla") ? "attention.value_length_mla" : "attention.value_length");
+  config["kv_lora_rank"] = metadata.integer("attention.kv_lora_rank");
+  if (const std::int64_t rank = metadata.integer("attention.q_lora_rank", 0); rank > 0)
+    config["q_lora_rank"] = rank;
+  add_experts_of_deepseek(metadata, config);
+  config["scoring_func"] = third ? "sigmoid" : "softmax";
+  config["topk_method"] = third ? "noaux_tc" : config["n_group"] > 1 ? "group_limited_greedy" : "greedy";
+  config.erase("head_dim");
+}
+
+void add_gpt_oss(const GgufFile&, const GgufMetadata& metadata, json& config) {
+  config["model_type"] = "gpt_oss";
+  config["attention_bias"] = true;
+  config["num_local_experts"] = metadata.integer("expert_count");
+  config["intermediate_size"] = metadata.integer("expert_feed_forward_length");
+  config["sliding_window"] = metadata.integer("attention.sliding_window");
+  config["rope_parameters"]["truncate"] = false;  // of all models of this architecture
+}
+
+void require_sigmoid(const GgufMetadata& metadata) {
+  constexpr const char* kKey = "expert_gating_func";
+  if (metadata.integer(kKey, kSigmoid) != kSigmoid) metadata.wrong(kKey, "2 (sigmoid)");
+}
+
+void add_glm4_moe(const GgufFile& file, const GgufMetadata& metadata, json& config) {
+  require_sigmoid(metadata);
+  config["model_type"] = "glm4_moe";
+  config["attention_bias"] = has_tensor(file, "blk.0.attn_q.bias");
+  config["use_qk_norm"] = has_tensor(file, "blk.0.attn_q_norm.weight");
+  add_rotated_share(metadata, config);
+  add_experts_of_deepseek(metadata, config);
+}
+
+void add_minimax(const GgufFile&, const GgufMetadata& metadata, json& config) {
+  require_sigmoid(metadata);
+  config["model_type"] = "minimax_m2";
+  config["num_local_experts"] = metadata.integer("expert_count");
+  config["intermediate_size"] = metadata.integer("expert_feed_forward_length");
+  add_rotated_share(metadata, config);
+}
+
+void add_olmoe(const GgufFile&, const GgufMetadata& metadata, json& config) {
+  config["model_type"] = "olmoe";
+  config["num_experts"] = metadata.integer("expert_count");
+  config["norm_topk_prob"] = false;  // of all models of this architecture
+  if (metadata.has("attention.clamp_kqv")) config["clip_qkv"] = metadata.number("attention.clamp_kqv");
+}
+
+// What no key says is alike in the published models, and llama.cpp has these numbers in its code: chunks, the
+// layers without rotation, the growth of queries, and no norm of queries and keys in the model of 128
+// experts.
+void add_llama4(const GgufFile&, const GgufMetadata& metadata, json& config) {
+  constexpr std::int64_t kChunk = 8192, kExpertsWithoutNorm = 128, kInterval = 4;
+  const std::int64_t experts = metadata.integer("expert_count"),
+                     layers = config["num_hidden_layers"].get<std::int64_t>(),
+                     window = metadata.integer("attention.sliding_window", kChunk);
+  if (window != 0 && window != kChunk)
+    metadata.wrong("attention.sliding_window", fmt::format("0 (none) or {}", kChunk));
+  const bool chunks = window != 0;
+  config["model_type"] = "llama4_text";
+  config["num_local_experts"] = experts;
+  config["intermediate_size_mlp"] = config["intermediate_size"];
+  config["intermediate_size"] = metadata.integer("expert_feed_forward_length");
+  config["interleave_moe_layer_step"] = metadata.integer("interleave_moe_layer_step");
+  config["use_qk_norm"] = experts != kExpertsWithoutNorm;
+  config["attn_temperature_tuning"] = chunks;
+  if (chunks) config["attention_chunk_size"] = kChunk;
+  json rotates = json::array();
+  for (std::int64_t i = 0; i < layers; ++i) rotates.push_back(chunks && (i + 1) % kInterval == 0 ? 0 : 1);
+  config["no_rope_layers"] = rotates;
+}
+
+constexpr GgufArchitecture kArchitectures[] = {
+    {.name = "llama",  // Llama, Mistral, Mixtral
+     .tensors = kMixtralNames,
+     .experts = kExpertsOfMixtral,
+     .alternating_halves = true,
+     .rope_factors = true,
+     .add = add_llama},
+    {.name = "llama4",
+     .tensors = kLlama4Names,
+     .experts = kExpertsOfLlama4,
+     .rope_factors = true,
+     .add = add_llama4},
+    {.name = "qwen2", .add = add_qwen2},
+    {.name = "qwen2moe", .tensors = kGatedSharedNames, .add = add_qwen2_moe},
+    {.name = "qwen3", .add = add_qwen3},
+    {.name = "qwen3moe", .add = add_qwen3_moe},
+    {.name = "qwen3vlmoe", .add = add_qwen3_moe},
+    {.name = "qwen3next",
+     .tensors = kDeltaNetNames,
+     .norms_plus_one = true,
+     .rotates_part = true,
+     .add = add_delta_net_config},
+    {.name = "qwen35moe",
+     .tensors = kDeltaNetNames,
+     .norms_plus_one = true,
+     .rotates_part = true,
+     .add = add_delta_net_config},
+    {.name = "deepseek2", .rotates_part = true, .add = add_deepseek},
+    {.name = "glm4moe", .tensors = kGlm4Names, .rotates_part = true, .add = add_glm4_moe},
+    {.name = "minimax-m2",
+     .tensors = kMinimaxNames,
+     .experts = kExpertsOfMixtral,
+     .rotates_part = true,
+     .add = add_minimax},
+    {.name = "olmoe", .add = add_olmoe},
+    {.name = "gpt-oss", .tensors = kGptOssNames, .add = add_gpt_oss},
+};
+
+}  // namespace
+
+const GgufArchitecture& architecture_of(const GgufFile& file) {
+  const GgufMetadata general(file, "general");
+  const std::string name = general.text("architecture");
+  const auto found = std::ranges::find(kArchitectures, std::string_view(name), &GgufArchitecture::name);
+  if (found != std::end(kArchitectures)) return *found;
+  std::string names;
+  for (const GgufArchitecture& architecture : kArchitectures)
+    names += (names.empty() ? "" : ", ") + std::string(architecture.name);
+  general.wrong("architecture", names);
+}
+
+void add_rotated_share(const GgufMetadata& metadata, json& config) {
+  const auto integer = [&](const char* key) { return config.at(key).get<std::int64_t>(); };
+  const std::int64_t heads = integer("num_attention_heads"),
+                     width = config.contains("head_dim") ? integer("head_dim")
+                             : heads > 0                 ? integer("hidden_size") / heads
+                                                         : 0,
+                     rotated = metadata.integer("rope.dimension_count", width);
+  if (metadata.integer("attention.value_length", width) != width)
+    metadata.wrong("attention.value_length", fmt::format("attention.key_length, {}", width));
+  if (width == 0 || rotated == 0 || rotated > width)
+    metadata.wrong("rope.dimension_count", fmt::format("1 to the {} values of a head", width));
+  config["rope_parameters"]["partial_rotary_factor"] =
+      static_cast<double>(rotated) / static_cast<double>(width);
+}
+
+}  // namespace switchyard
