@@ -348,6 +348,17 @@ TEST(TokenText, GivesWholeCharacters) {
   EXPECT_EQ(all + characters.finish(), text);
 }
 
+TEST(TokenText, FinishesTheCharacterThatThePromptBegins) {
+  const auto tokenizer = make_tokenizer("byte", "");
+  const std::vector<std::int32_t> smile = tokenizer->encode("\xf0\x9f\x98\x80!");
+  TokenText characters(*tokenizer, std::span(smile).first(3));
+  EXPECT_EQ(characters.add(smile[3]), "\xf0\x9f\x98\x80");
+  EXPECT_EQ(characters.add(smile[4]), "!");
+  EXPECT_EQ(characters.finish(), "");
+  TokenText ended(*tokenizer, std::span(smile).first(2));
+  EXPECT_EQ(ended.add(smile[4]), "\xf0\x9f!");  // never a character
+}
+
 // How often each token is drawn, over evenly spread numbers.
 std::map<std::int32_t, double> shares(std::span<const float> logits, const SamplingConfig& config) {
   constexpr int kDraws = 10000;

@@ -7,7 +7,8 @@ namespace {
 
 constexpr std::size_t kContext = 8;  // tokens before the first one that may change how it reads
 
-// What of a text is whole: without the beginning of a character whose other bytes are to come.
+}  // namespace
+
 std::size_t whole_characters(const std::string& text) {
   const std::string broken = "\xef\xbf\xbd";
   std::size_t end = text.size();
@@ -23,14 +24,12 @@ std::size_t whole_characters(const std::string& text) {
   return end;
 }
 
-}  // namespace
-
 TokenText::TokenText(const Tokenizer& tokenizer, std::span<const std::int32_t> before)
     : tokenizer_(tokenizer) {
   const auto context = before.last(std::min(kContext, before.size()));
   window_.assign(context.begin(), context.end());
   seen_ = window_.size();
-  given_ = tokenizer_.decode(window_).size();
+  given_ = whole_characters(tokenizer_.decode(window_));
 }
 
 std::string TokenText::add(std::int32_t token) {

@@ -10,9 +10,13 @@
 
 namespace switchyard {
 
+// The bytes of a decoded text without an unfinished character at its end, whose other bytes are to come.
+std::size_t whole_characters(const std::string& text);
+
 class TokenText {
  public:
-  // Of what comes after the tokens `before`. The tokenizer must outlive it.
+  // Of what comes after the tokens `before`, from a character on that they begin. The tokenizer must outlive
+  // it.
   TokenText(const Tokenizer& tokenizer, std::span<const std::int32_t> before);
 
   // The text that is whole now and was not before: a token may end within a character, or need the next one.

@@ -429,13 +429,14 @@ TEST(Plan, TheLargestModelOnFourThousandRanks) {
   EXPECT_GT(plan["per_rank"]["weights_bytes"].get<double>(), 671e9 * 4 / 4096);
 }
 
-// A plan's time is in the kernels that it counts. They are those of one rank, however many there are.
+// A plan's time is in the kernels that it counts. They are those of one rank, however many there are; padding
+// of uneven shares is a few of them.
 TEST(Plan, WorksAsMuchForFourThousandRanksAsForSixtyFour) {
-  const std::int64_t kernels = plan_of(large({}))["kernels_per_rank"];
-  EXPECT_EQ(plan_of(large({"ranks=64", "ici_expert_parallelism=8", "ici_fsdp_parallelism=8"}))
-                ["kernels_per_rank"],
-            kernels);
-  EXPECT_LT(kernels, 61 * 2000);
+  const double many = plan_of(large({}))["kernels_per_rank"],
+               few = plan_of(large(
+                   {"ranks=64", "ici_expert_parallelism=8", "ici_fsdp_parallelism=8"}))["kernels_per_rank"];
+  EXPECT_NEAR(many, few, few / 100);
+  EXPECT_LT(many, 61 * 2000);
 }
 
 TEST(Search, FindsLegalMeshesThatFit) {

@@ -8,6 +8,8 @@
 #include <limits>
 #include <set>
 
+#include "generate/token_text.h"
+
 namespace switchyard::serve {
 namespace {
 
@@ -274,7 +276,8 @@ CompletionRequest parse_completion(const std::string& body, const ServedModel& m
       fields.integer("max_tokens", kDefaultTokens, 0, std::numeric_limits<std::int32_t>::max());
   fields.integer("best_of", copies, copies, copies);
   fields.only("suffix", "");
-  fields.find("user");  // of whoever asks, for their own records
+  fields.only("num_beams", 1);  // lm-evaluation-harness sends what a task says for transformers
+  fields.find("user");          // of whoever asks, for their own records
   fields.refuse_others();
   if (const std::int64_t most_texts = std::min(kMostTexts, model.most_texts);
       copies * std::ssize(prompts) > most_texts) {
@@ -295,7 +298,9 @@ CompletionRequest parse_completion(const std::string& body, const ServedModel& m
     for (std::int64_t copy = 0; copy < copies; ++copy) {
       text.choice = request.texts.size();
       request.texts.push_back(text);
-      request.echoed.push_back(echo ? prompt.text : "");
+      // A character that the prompt begins is the first of the new text.
+      const std::size_t own = most > 0 ? whole_characters(prompt.text) : prompt.text.size();
+      request.echoed.push_back(echo ? prompt.text.substr(0, own) : "");
     }
   }
   return request;

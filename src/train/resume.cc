@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <initializer_list>
 
 #include "checkpoint/json_file.h"
 #include "core/error.h"
@@ -30,6 +32,33 @@ constexpr std::array kDataKeys{"dataset_type",
                                "max_segments_per_seq",
                                "enable_data_shuffling",
                                "data_shuffle_seed"};
+
+// What says how weights change, besides the schedule's length and the batch.
+constexpr std::array kTrainingKeys{"learning_rate",
+                                   "lr_schedule_type",
+                                   "learning_rate_final_fraction",
+                                   "warmup_steps_fraction",
+                                   "wsd_decay_steps_fraction",
+                                   "wsd_decay_style",
+                                   "adam_b1",
+                                   "adam_b2",
+                                   "adam_eps",
+                                   "adam_eps_root",
+                                   "adam_weight_decay",
+                                   "weight_decay_exclude",
+                                   "adamw_mask",
+                                   "muon_include_routers",
+                                   "muon_beta",
+                                   "muon_weight_decay",
+                                   "muon_consistent_rms",
+                                   "gradient_clipping_threshold",
+                                   "skip_step_on_spikes",
+                                   "z_loss_multiplier",
+                                   "load_balance_loss_weight",
+                                   "moe_use_megatron_seq_aux_loss",
+                                   "routed_bias_update_rate",
+                                   "mtp_loss_scaling_factor",
+                                   "indexer_loss_scaling_factor"};
 
 // Calls each(key, value of the checkpoint, value of this run) where they differ.
 template <std::size_t N, typename Each>
@@ -63,6 +92,39 @@ void note_other_data(const Config& config, const CheckpointFolder& checkpoint,
                                      "here on some rows come again, others never",
                                      checkpoint.path(), key, stored, key, own));
                    });
+}
+
+// The steps of the schedule of the learning rate, of a resolved config.
+std::int64_t schedule_steps(const nlohmann::json& config) {
+  const auto stated = config.at("learning_rate_schedule_steps").get<std::int64_t>();
+  return stated >= 0 ? stated : config.at("steps").get<std::int64_t>();
+}
+
+// The sequences of a step, of a resolved config.
+std::int64_t batch_rows(const nlohmann::json& config) {
+  return std::llround(config.at("per_device_batch_size").get<double>() * config.at("ranks").get<double>()) *
+         config.at("gradient_accumulation_steps").get<std::int64_t>();
+}
+
+// A run may go on with another learning rate, and a user should know that it does.
+void note_other_training(const Config& config, const CheckpointFolder& checkpoint,
+                         std::vector<std::string>* notes) {
+  const auto note = [&](const std::string& what, const std::string& before, const std::string& now) {
+    notes->push_back(fmt::format("warning: {}: made with {}={}, this run has {}={}, from here on",
+                                 checkpoint.path(), what, before, what, now));
+  };
+  for_other_values(config, checkpoint, kTrainingKeys, note);
+  const nlohmann::json &stored = checkpoint.manifest().config, own = config.resolved();
+  const auto compare = [&](const char* what, std::int64_t (*value)(const nlohmann::json& config),
+                           std::initializer_list<const char*> keys) {
+    for (const char* key : keys) {
+      if (!stored.contains(key) || !own.contains(key)) return;  // of a converted checkpoint
+    }
+    if (value(stored) != value(own)) note(what, std::to_string(value(stored)), std::to_string(value(own)));
+  };
+  compare("steps of the schedule", schedule_steps, {"learning_rate_schedule_steps", "steps"});
+  compare("sequences of a step", batch_rows,
+          {"per_device_batch_size", "ranks", "gradient_accumulation_steps"});
 }
 
 // A converted checkpoint says the same of a model in other keys, or in more.
@@ -144,6 +206,7 @@ ResumePoint find_resume_point(const Config& config, const std::string& checkpoin
   for (const std::string& line : skipped) notes->push_back("warning: " + line + "; using the one before");
   check_fits(config, *newest, needed, Fit::state);
   if (point.own) note_other_data(config, *newest, notes);
+  note_other_training(config, *newest, notes);
   point.step = newest->manifest().step;
   point.rows = newest->manifest().data.value("rows", std::int64_t{0});
   return point;
