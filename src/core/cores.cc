@@ -13,6 +13,8 @@
 #include <thread>
 #include <vector>
 
+#include "core/control_group.h"
+
 namespace switchyard {
 namespace {
 
@@ -48,18 +50,6 @@ std::string word_of(const fs::path& file, int index) {
   return word;
 }
 
-// The least that `folder` and the groups above it up to `mount` grant.
-double least_of_groups(const fs::path& mount, fs::path folder) {
-  double least = kNoLimit;
-  while (true) {
-    least = std::min(least, cores_of(word_of(folder / "cpu.max", 0), word_of(folder / "cpu.max", 1)));
-    least = std::min(
-        least, cores_of(word_of(folder / "cpu.cfs_quota_us", 0), word_of(folder / "cpu.cfs_period_us", 0)));
-    if (folder == mount || !folder.has_relative_path()) return least;
-    folder = folder.parent_path();
-  }
-}
-
 }  // namespace
 
 int usable_cores() {
@@ -69,21 +59,12 @@ int usable_cores() {
 }
 
 double granted_cores(const fs::path& root) {
-  const fs::path all = root / "sys/fs/cgroup";
   double least = kNoLimit;
-  std::ifstream groups(root / "proc/self/cgroup");
-  // "0::/group" (version 2) or "4:cpu,cpuacct:/group"; the group may lie outside of what is mounted here.
-  for (std::string line; std::getline(groups, line);) {
-    const auto first = line.find(':'), second = line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    const std::string group = line.substr(std::min(second + 2, line.size()));
-    if (!controllers.empty() && ("," + controllers + ",").find(",cpu,") == std::string::npos) continue;
-    const fs::path mount = controllers.empty() ? all : all / controllers;
-    const fs::path folder = group.empty() ? mount : mount / group;
-    std::error_code ignored;
-    least = std::min(least, least_of_groups(mount, fs::is_directory(folder, ignored) ? folder : mount));
-  }
+  for_control_groups(root, "cpu", [&](const fs::path& group) {
+    least = std::min(least, cores_of(word_of(group / "cpu.max", 0), word_of(group / "cpu.max", 1)));
+    least = std::min(
+        least, cores_of(word_of(group / "cpu.cfs_quota_us", 0), word_of(group / "cpu.cfs_period_us", 0)));
+  });
   return least;
 }
 

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <fstream>
 
+#include "core/control_group.h"
 #include "kernels/dispatch.h"
 
 namespace switchyard {
@@ -50,7 +51,8 @@ std::int64_t available_memory_bytes() {
   const std::string text = value_of("/proc/meminfo", "MemAvailable");
   std::int64_t kilobytes = 0;
   std::from_chars(text.data(), text.data() + text.size(), kilobytes);
-  return kilobytes * 1024;
+  const std::int64_t available = kilobytes * 1024;
+  return std::min(available, memory_left_by_control_groups().value_or(available));
 }
 
 }  // namespace switchyard

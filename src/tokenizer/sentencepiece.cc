@@ -86,8 +86,7 @@ struct ModelFacts {
 class SentencePieceTokenizer : public Tokenizer {
  public:
   SentencePieceTokenizer(std::string_view bytes, std::string_view config, const std::string& name) {
-    const auto status = model_.LoadFromSerializedProto(bytes);
-    if (!status.ok()) fail_usage("[tokenizer] {}: not a SentencePiece model: {}", name, status.ToString());
+    load(model_, bytes, name);
     const ModelFacts facts(bytes);
     unigram_ = facts.unigram;
     if (unigram_) lay_out(facts);
@@ -97,6 +96,12 @@ class SentencePieceTokenizer : public Tokenizer {
     const JsonReader reader(settings, settings_name);
     add_tokens(reader);
     read_ends(reader);
+    if (begins_with_space_once(reader)) {
+      // ModelProto.normalizer_spec {add_dummy_prefix: false, remove_extra_whitespaces: false}, which a parser
+      // merges with what is before it.
+      constexpr std::string_view kNoPrefix("\x1a\x04\x18\x00\x20\x00", 6);
+      load(bare_.emplace(), std::string(bytes) + std::string(kNoPrefix), name);
+    }
   }
 
   std::vector<std::int32_t> encode(std::string_view text) const override {
@@ -106,7 +111,7 @@ class SentencePieceTokenizer : public Tokenizer {
       if (part.id >= 0)
         ids.push_back(part.id);
       else
-        encode_part(valid.substr(part.begin, part.end - part.begin), ids);
+        encode_part(valid.substr(part.begin, part.end - part.begin), part.begin == 0, ids);
     }
     return ids;
   }
@@ -130,6 +135,23 @@ class SentencePieceTokenizer : public Tokenizer {
   bool ends_prompts() const override { return ends_prompts_; }
 
  private:
+  static void load(sentencepiece::SentencePieceProcessor& model, std::string_view bytes,
+                   const std::string& name) {
+    const auto status = model.LoadFromSerializedProto(bytes);
+    if (!status.ok()) fail_usage("[tokenizer] {}: not a SentencePiece model: {}", name, status.ToString());
+  }
+
+  // Whether the space that a model puts before a text stands at its begin alone, and not behind each token
+  // that is cut out of it: transformers' LlamaTokenizer where `legacy` is not true. llama.cpp puts it behind
+  // each.
+  static bool begins_with_space_once(const JsonReader& settings) {
+    if (settings.has("legacy")) return !settings.flag("legacy", true);
+    constexpr std::string_view kClasses[] = {"LlamaTokenizer", "LlamaTokenizerFast", "CodeLlamaTokenizer",
+                                             "CodeLlamaTokenizerFast"};
+    const std::string name = settings.has("tokenizer_class") ? settings.text("tokenizer_class") : "";
+    return std::ranges::find(kClasses, name) != std::end(kClasses);
+  }
+
   static std::optional<std::int32_t> existing(int id) { return id < 0 ? std::nullopt : std::optional(id); }
 
   std::optional<std::int32_t> id_of(const std::string& content) const {
@@ -177,10 +199,12 @@ class SentencePieceTokenizer : public Tokenizer {
     ends_prompts_ = settings.flag("add_eos_token", false);
   }
 
-  void encode_part(const std::string& text, std::vector<std::int32_t>& ids) const {
-    if (unigram_) return encode_unigram(text, ids);
+  // `first`: the part begins the text.
+  void encode_part(const std::string& text, bool first, std::vector<std::int32_t>& ids) const {
+    const sentencepiece::SentencePieceProcessor& model = bare_ && !first ? *bare_ : model_;
+    if (unigram_) return encode_unigram(normalized(model, text), ids);
     std::vector<int> found;
-    const auto status = model_.Encode(text, &found);
+    const auto status = model.Encode(text, &found);
     if (!status.ok()) fail_runtime("[tokenizer] SentencePiece: {}", status.ToString());
     ids.insert(ids.end(), found.begin(), found.end());
   }
@@ -210,9 +234,9 @@ class SentencePieceTokenizer : public Tokenizer {
   }
 
   // The text as the library normalises it: its pieces joined.
-  std::string normalized(const std::string& text) const {
+  std::string normalized(const sentencepiece::SentencePieceProcessor& model, const std::string& text) const {
     std::string normal;
-    const auto encoded = model_.EncodeAsImmutableProto(text);
+    const auto encoded = model.EncodeAsImmutableProto(text);
     for (std::size_t i = 0; i < encoded.pieces_size(); ++i) {
       const auto piece = encoded.pieces(static_cast<int>(i));
       if (model_.IsByte(static_cast<int>(piece.id()))) {
@@ -225,8 +249,7 @@ class SentencePieceTokenizer : public Tokenizer {
     return normal;
   }
 
-  void encode_unigram(const std::string& text, std::vector<std::int32_t>& ids) const {
-    const std::string normal = normalized(text);
+  void encode_unigram(const std::string& normal, std::vector<std::int32_t>& ids) const {
     bool after_unknown = false;
     for (const auto& part : path_.best(normal)) {
       const bool unknown = part.id < 0;
@@ -243,6 +266,7 @@ class SentencePieceTokenizer : public Tokenizer {
   }
 
   sentencepiece::SentencePieceProcessor model_;
+  std::optional<sentencepiece::SentencePieceProcessor> bare_;  // the same without a space before a text
   bool unigram_ = true;
   UnigramPath<float> path_;
   std::vector<std::int32_t> bytes_;  // ids of <0x00> to <0xFF>, in order; empty without them

@@ -1,6 +1,8 @@
 #include "tokenizer/tokenizer.h"
 
 #include <filesystem>
+#include <set>
+#include <span>
 #include <utility>
 
 #include "checkpoint/json_file.h"
@@ -11,6 +13,7 @@ namespace switchyard {
 namespace {
 
 namespace fs = std::filesystem;
+using nlohmann::json;
 
 class ByteTokenizer : public Tokenizer {
  public:
@@ -54,6 +57,47 @@ std::string existing_file(const std::string& type, const std::string& path) {
   return path;
 }
 
+constexpr const char *kSettings = "tokenizer_config.json", *kNamedTokens = "special_tokens_map.json",
+                     *kAddedTokens = "added_tokens.json", *kById = "added_tokens_decoder";
+
+json object_in(const std::string& path) {
+  json object = parse_json(read_whole_file(path), path);
+  if (!object.is_object()) fail_usage("[tokenizer] {}: expected an object", path);
+  return object;
+}
+
+std::string content_of(const json& token) {
+  return token.is_object() ? token.value("content", "") : token.is_string() ? token.get<std::string>() : "";
+}
+
+// added_tokens.json has ids by content. A token is special if it has a part to play.
+void add_tokens_by_content(const json& ids, json& settings) {
+  std::set<std::string> special;
+  for (const auto& [key, value] : settings.items()) {
+    if (key.ends_with("_token")) special.insert(content_of(value));
+    if (key != "additional_special_tokens" && key != "extra_special_tokens") continue;
+    for (const auto& [name, token] : value.items()) special.insert(content_of(token));
+  }
+  for (const auto& [content, id] : ids.items())
+    settings[kById][id.dump()] = {{"content", content}, {"special", special.contains(content)}};
+}
+
+// The text of one tokenizer_config.json for the files beside the main one. As in transformers, older folders,
+// whose tokenizer_config.json has no added_tokens_decoder, have the tokens with a part to play and the added
+// ones in files of their own.
+std::string settings_of(const std::vector<std::string>& files) {
+  if (files.size() == 1) return "";
+  json settings = json::object();
+  for (const std::string& file : std::span(files).subspan(1)) {
+    const json more = object_in(file);
+    if (file.ends_with(kAddedTokens))
+      add_tokens_by_content(more, settings);
+    else
+      settings.update(more);
+  }
+  return settings.dump();
+}
+
 }  // namespace
 
 std::string tokenizer_type_of(const std::string& path) {
@@ -69,10 +113,15 @@ std::vector<std::string> tokenizer_files(const std::string& type, const std::str
     fail_usage("[tokenizer] tokenizer_type={}: expected byte, sentencepiece, huggingface, tiktoken or gguf",
                type);
   std::vector<std::string> files = {existing_file(type, path)};
-  const std::string settings = (fs::path(files[0]).parent_path() / "tokenizer_config.json").string();
-  std::error_code status;
-  if ((type == "huggingface" || type == "sentencepiece") && fs::exists(settings, status))
-    files.push_back(settings);
+  if (type != "huggingface" && type != "sentencepiece") return files;
+  const auto add = [&, folder = fs::path(files[0]).parent_path()](const char* name) {
+    std::error_code status;
+    if (fs::exists(folder / name, status)) files.push_back((folder / name).string());
+  };
+  add(kSettings);
+  if (files.size() > 1 && object_in(files[1]).contains(kById)) return files;
+  add(kNamedTokens);
+  add(kAddedTokens);
   return files;
 }
 
@@ -86,7 +135,7 @@ std::string tokenizer_path_in(const std::string& type, const std::string& folder
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& type, const std::string& path) {
   if (type == "byte") return std::make_unique<ByteTokenizer>();
   const std::vector<std::string> files = tokenizer_files(type, path);
-  const std::string config = files.size() > 1 ? read_whole_file(files[1]) : "";
+  const std::string config = settings_of(files);
   if (type == "sentencepiece") return parse_sentencepiece(read_whole_file(files[0]), config, path);
   if (type == "tiktoken") return parse_tiktoken(read_whole_file(files[0]), path);
   if (type == "gguf") {

@@ -39,8 +39,9 @@ std::unique_ptr<Tokenizer> make_tokenizer(const std::string& type, const std::st
 // The type of a tokenizer file by its name: *.model, *.tiktoken, the word "byte", else huggingface.
 std::string tokenizer_type_of(const std::string& path);
 
-// The files that a tokenizer is read from, the main one first: a tokenizer_config.json may stand beside a
-// tokenizer.json or a SentencePiece model. None for byte. Error(usage) as make_tokenizer.
+// The files that a tokenizer is read from, the main one first: beside a tokenizer.json or a SentencePiece
+// model may stand a tokenizer_config.json and, where that has no added_tokens_decoder, a
+// special_tokens_map.json and an added_tokens.json. None for byte. Error(usage) as make_tokenizer.
 std::vector<std::string> tokenizer_files(const std::string& type, const std::string& path);
 // Where the main one stands in a folder that carries a tokenizer along; "" for byte.
 std::string tokenizer_path_in(const std::string& type, const std::string& folder);

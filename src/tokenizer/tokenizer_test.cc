@@ -194,6 +194,51 @@ TEST(SentencePiece, TokensAndFlagsOfItsConfig) {
   expect_error([&] { parse(R"({"added_tokens_decoder":{"5":{"content":"<x>"}}})"); }, "\"<x>\" has id 5");
 }
 
+// Ids of transformers 5.24 (LlamaTokenizer) by `legacy`.
+TEST(SentencePiece, SpaceBehindACutOutToken) {
+  using Ids = std::vector<std::int32_t>;
+  const std::string model = read_whole_file(kGolden + "sp_bpe.model"), text = "the</s>the cat</s> the";
+  const auto ids = [&](const std::string& config) {
+    return parse_sentencepiece(model, config, "test")->encode(text);
+  };
+  const Ids behind_each{266, 2, 266, 267, 271, 2, 266}, once{266, 2, 408, 415, 406, 267, 271, 2, 266};
+  EXPECT_EQ(ids(R"({"tokenizer_class":"LlamaTokenizer"})"), once);
+  EXPECT_EQ(ids(R"({"tokenizer_class":"LlamaTokenizer","legacy":false})"), once);
+  EXPECT_EQ(ids(R"({"tokenizer_class":"LlamaTokenizer","legacy":true})"), behind_each);
+  EXPECT_EQ(parse_sentencepiece(model, R"({"legacy":false})", "test")->encode("</s>the"),
+            (Ids{2, 408, 415, 406}));
+}
+
+// Tokens in files of their own, as folders had them before tokenizer_config.json had them all.
+TEST(OlderFolders, TokensInFilesOfTheirOwn) {
+  const std::string folder = testing::TempDir() + "older_folder_" + std::to_string(::getpid());
+  std::filesystem::create_directories(folder);
+  const auto write = [&](const std::string& name, const std::string& text) {
+    std::ofstream(folder + "/" + name, std::ios::binary) << text;
+  };
+  write("tokenizer.model", read_whole_file(kGolden + "sp_bpe.model"));
+  const std::int32_t next = make_tokenizer("sentencepiece", folder + "/tokenizer.model")->vocab_size();
+  write("added_tokens.json",
+        R"({"<end>":)" + std::to_string(next + 1) + R"(,"<x>":)" + std::to_string(next) + "}");
+  write("special_tokens_map.json",
+        R"({"eos_token":{"content":"<end>"},"additional_special_tokens":["<x>"]})");
+  const auto made = [&] { return make_tokenizer("sentencepiece", folder + "/tokenizer.model"); };
+  EXPECT_EQ(made()->eos(), next + 1);
+  EXPECT_EQ(made()->encode("<x><end>"), (std::vector<std::int32_t>{next, next + 1}));
+  EXPECT_EQ(made()->decode(made()->encode("<x><end>")), "");  // special, both
+  EXPECT_EQ(tokenizer_files("sentencepiece", folder + "/tokenizer.model").size(), 3u);
+  write("tokenizer_config.json", R"({"eos_token":"</s>"})");  // of an older folder: the map counts
+  EXPECT_EQ(made()->eos(), next + 1);
+  write("tokenizer_config.json", R"({"eos_token":"</s>","added_tokens_decoder":{")" + std::to_string(next) +
+                                     R"(":{"content":"<y>"}}})");
+  EXPECT_EQ(made()->eos(), 2);
+  EXPECT_EQ(made()->encode("<y>"), (std::vector<std::int32_t>{next}));
+  EXPECT_EQ(tokenizer_files("sentencepiece", folder + "/tokenizer.model").size(), 2u);
+  write("tokenizer_config.json", "[]");
+  expect_error(made, "tokenizer_config.json: expected an object");
+  std::filesystem::remove_all(folder);
+}
+
 TEST(Tiktoken, RefusesBrokenLines) {
   expect_error([] { parse_tiktoken("", "test"); }, "no token for byte 0");
   expect_error([] { parse_tiktoken("AA== 0\nAA== 1\n", "test"); }, "test:2: token or rank 1 is given twice");

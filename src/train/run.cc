@@ -107,7 +107,10 @@ std::vector<ExtraFile> carried_tokenizer(const Config& config) {
        {"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "tokenizer.tiktoken",
         "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "vocab.txt"})
     candidates.push_back(path / name);
-  if (fs::is_regular_file(path)) candidates.push_back(path.parent_path() / "tokenizer_config.json");
+  if (fs::is_regular_file(path)) {
+    for (const char* name : {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"})
+      candidates.push_back(path.parent_path() / name);
+  }
   std::error_code error;
   for (const fs::path& file : candidates) {
     if (fs::is_regular_file(file, error))

@@ -6,6 +6,7 @@
 #include "convert/logits.h"
 #include "core/testing.h"
 #include "eval/score.h"
+#include "gguf/gguf_file.h"
 #include "tokenizer/tokenizer.h"
 
 namespace switchyard::cli_test {
@@ -178,6 +179,31 @@ TEST_F(Evaluating, ARun) {
   EXPECT_EQ(run["stride"], 12);
   EXPECT_EQ(run["tokens"], read("text.txt").size() - 1);
   EXPECT_GT(run["nats_per_token"].get<double>(), 0);
+}
+
+// A weight of the second layer that is no number: one line that names the layer, of whatever reads the model.
+TEST_F(Evaluating, NumbersThatAreNoneAreToldByLayer) {
+  const std::string model = golden("gguf/qwen3moe/Q4_0.gguf");
+  const GgufFile file = GgufFile::open(model);
+  const auto norm = file.at("blk.1.ffn_norm.weight").bytes;
+  std::ifstream stream(model, std::ios::binary);
+  std::string bytes{std::istreambuf_iterator<char>(stream), {}};
+  const std::size_t at = bytes.find(std::string(reinterpret_cast<const char*>(norm.data()), norm.size()));
+  ASSERT_NE(at, std::string::npos);
+  bytes.replace(at, 4, "\xff\xff\xff\x7f");
+  write("broken.gguf", bytes);
+  write("text.txt", kText);
+  for (const Arguments& command :
+       {Arguments{"eval", "broken.gguf", "data_path=text.txt"},
+        Arguments{"generate", "broken.gguf", "prompt=one", "max_target_length=8"}}) {
+    SCOPED_TRACE(command[0]);
+    const Finished finished = run(command);
+    EXPECT_EQ(finished.status, 1) << finished.err;
+    EXPECT_NE(finished.err.find("the first output that is not finite is that of layer 1"), std::string::npos)
+        << finished.err;
+    const std::size_t error = finished.err.find("switchyard: [");
+    EXPECT_EQ(finished.err.find('\n', error), finished.err.size() - 1) << finished.err;
+  }
 }
 
 TEST_F(Evaluating, RefusesWhatIsWrong) {
