@@ -15,11 +15,11 @@
 
 #include "config/config.h"
 #include "core/rng.h"
-#include "dist/comm/local.h"
+#include "engine/session.h"
 #include "moe/dispatch/dispatch.h"
 #include "moe/expert_mlp.h"
 #include "ops/reshard.h"
-#include "train/session.h"
+#include "parallel/comm/local.h"
 
 namespace switchyard {
 namespace {

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "core/tensor.h"
-#include "dist/sharding.h"
+#include "parallel/sharding.h"
 
 namespace switchyard {
 

@@ -14,9 +14,9 @@
 #include "core/fence.h"
 #include "core/tensor.h"
 #include "core/thread_pool.h"
-#include "dist/axis_rules.h"
-#include "dist/comm/communicator.h"
-#include "dist/mesh.h"
+#include "parallel/axis_rules.h"
+#include "parallel/comm/communicator.h"
+#include "parallel/mesh.h"
 
 namespace switchyard {
 

@@ -21,7 +21,7 @@
 #include "autograd/op.h"
 #include "core/rng.h"
 #include "core/testing.h"
-#include "dist/comm/local.h"
+#include "parallel/comm/local.h"
 
 namespace switchyard::autograd_test {
 

@@ -6,7 +6,7 @@
 #include "core/cores.h"
 #include "core/error.h"
 #include "core/tensor.h"
-#include "dist/comm/local.h"
+#include "parallel/comm/local.h"
 
 namespace switchyard::bench {
 namespace {

@@ -6,9 +6,9 @@
 #include "core/cores.h"
 #include "core/resident_memory.h"
 #include "core/rng.h"
+#include "engine/session.h"
 #include "generate/generator.h"
 #include "models/packed_parameters.h"
-#include "train/session.h"
 #include "train/step_cost.h"
 
 namespace switchyard::bench {

@@ -1,8 +1,8 @@
 #include "bench/one_rank.h"
 
 #include "config/config.h"
-#include "dist/comm/local.h"
-#include "train/session.h"
+#include "engine/session.h"
+#include "parallel/comm/local.h"
 
 namespace switchyard::bench {
 

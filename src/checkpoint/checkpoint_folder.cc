@@ -12,10 +12,10 @@
 #include <system_error>
 
 #include "checkpoint/checkpoint_file.h"
-#include "checkpoint/json_file.h"
 #include "checkpoint/layout.h"
 #include "checkpoint/safetensors.h"
 #include "core/error.h"
+#include "core/json_file.h"
 
 namespace switchyard {
 

@@ -6,9 +6,9 @@
 #include <thread>
 
 #include "checkpoint/checkpoint_file.h"
-#include "checkpoint/json_file.h"
 #include "checkpoint/layout.h"
 #include "core/cores.h"
+#include "core/json_file.h"
 
 namespace switchyard {
 namespace {

@@ -4,10 +4,10 @@
 #include <charconv>
 #include <set>
 
-#include "checkpoint/json_file.h"
 #include "checkpoint/layout.h"
 #include "checkpoint/safetensors.h"
 #include "core/error.h"
+#include "core/json_file.h"
 
 namespace switchyard {
 namespace {

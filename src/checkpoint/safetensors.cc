@@ -8,11 +8,11 @@
 #include <tuple>
 #include <utility>
 
-#include "checkpoint/json_file.h"
 #include "checkpoint/mapped_file.h"
 #include "checkpoint/safetensors_header.h"
 #include "core/error.h"
 #include "core/half.h"
+#include "core/json_file.h"
 
 namespace switchyard {
 namespace {

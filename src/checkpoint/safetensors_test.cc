@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "checkpoint/json_file.h"
+#include "core/json_file.h"
 
 namespace switchyard {
 namespace {

@@ -7,9 +7,9 @@
 #include <set>
 #include <thread>
 
-#include "checkpoint/json_file.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/save_testing.h"
+#include "core/json_file.h"
 
 namespace switchyard::save_testing {
 namespace {

@@ -6,10 +6,10 @@
 
 #include "checkpoint/block_scaled.h"
 #include "checkpoint/gptq.h"
-#include "checkpoint/json_file.h"
 #include "checkpoint/mxfp4.h"
 #include "checkpoint/safetensors.h"
 #include "core/error.h"
+#include "core/json_file.h"
 
 namespace switchyard {
 namespace {

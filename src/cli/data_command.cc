@@ -17,8 +17,8 @@
 #include "core/error.h"
 #include "data/build.h"
 #include "data/text_files.h"
-#include "dist/comm/stop_signal.h"
 #include "metrics/atomic_file.h"
+#include "parallel/comm/stop_signal.h"
 #include "train/run_data.h"
 
 namespace switchyard {

@@ -10,19 +10,19 @@
 #include <set>
 #include <vector>
 
-#include "checkpoint/json_file.h"
 #include "cli/options.h"
 #include "cli/process_command.h"
 #include "cli/progress.h"
-#include "cli/stored_model_command.h"
 #include "config/declaration.h"
 #include "convert/inspect.h"
 #include "core/error.h"
+#include "core/json_file.h"
+#include "engine/model_to_run.h"
+#include "engine/session.h"
+#include "engine/stored_model.h"
 #include "eval/evaluate.h"
-#include "generate/stored_model.h"
 #include "metrics/atomic_file.h"
 #include "tokenizer/unicode.h"
-#include "train/session.h"
 #include "train/step_cost.h"
 
 namespace switchyard {
@@ -273,7 +273,7 @@ Evaluation make_evaluation(const EvalOptions& options, const Processes& processe
 }
 
 TextScores score_text(const Evaluation& eval, Context& context) {
-  const Parameters parameters = eval.run.load(context);
+  const Parameters parameters = eval.run.load(context, load_bar());
   std::optional<Parameters> of_other;
   std::vector<ScoredModel> models{{eval.run.model, parameters}};
   if (eval.other) models.push_back({eval.other->model, of_other.emplace(eval.other->load(context))});

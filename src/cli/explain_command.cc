@@ -11,10 +11,10 @@
 
 #include "cli/options.h"
 #include "config/config.h"
+#include "engine/session.h"
 #include "metrics/atomic_file.h"
 #include "models/parameters.h"
 #include "plan/explain.h"
-#include "train/session.h"
 
 namespace switchyard {
 namespace {

@@ -9,15 +9,16 @@
 #include "cli/memory_limit.h"
 #include "cli/options.h"
 #include "cli/process_command.h"
-#include "cli/stored_model_command.h"
+#include "cli/progress.h"
 #include "core/error.h"
 #include "core/resident_memory.h"
+#include "engine/model_to_run.h"
+#include "engine/session.h"
 #include "generate/generate.h"
 #include "generate/token_text.h"
 #include "metrics/append_file.h"
 #include "metrics/atomic_file.h"
 #include "routing/routing_keys.h"
-#include "train/session.h"
 #include "train/step_cost.h"
 
 namespace switchyard {
@@ -238,7 +239,7 @@ int generate_text(const Options& options, Processes& processes) {
   int status = 0;
   run_session(config, generation.run.mesh, processes, [&](Context& context) {
     const auto begin = std::chrono::steady_clock::now();
-    const Parameters parameters = generation.run.load(context);
+    const Parameters parameters = generation.run.load(context, load_bar());
     const std::chrono::duration<double> load = std::chrono::steady_clock::now() - begin;
     Generator generator(context, generation.run.model, parameters, static_cast<std::int64_t>(generation.rows),
                         room);

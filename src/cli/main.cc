@@ -28,8 +28,8 @@
 #include "cli/verify_command.h"
 #include "config/declaration.h"
 #include "core/error.h"
-#include "dist/comm/processes.h"
 #include "kernels/machine.h"
+#include "parallel/comm/processes.h"
 
 namespace {
 
@@ -110,8 +110,8 @@ int run(int argc, char** argv) {
   return entry.run(arguments);
 }
 
-// Files that the program opens shall not become the descriptors of streams that whoever started it had closed:
-// what is printed would be written into them.
+// Files that the program opens shall not become the descriptors of streams that whoever started it had
+// closed: what is printed would be written into them.
 void open_closed_streams() {
   for (const int descriptor : {0, 1, 2}) {
     if (::fcntl(descriptor, F_GETFD) >= 0) continue;

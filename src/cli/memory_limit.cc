@@ -5,12 +5,12 @@
 
 #include "cli/memory_text.h"
 #include "core/error.h"
+#include "engine/session.h"
 #include "generate/generator.h"
 #include "kernels/machine.h"
 #include "models/pipeline.h"
 #include "plan/planner.h"
 #include "train/abstract_rank.h"
-#include "train/session.h"
 
 namespace switchyard {
 namespace {

@@ -1,9 +1,9 @@
 // A run is refused before it begins where the machine lacks the memory that `plan` says it needs.
 #pragma once
 
-#include "cli/stored_model_command.h"
 #include "config/config.h"
-#include "dist/comm/processes.h"
+#include "engine/model_to_run.h"
+#include "parallel/comm/processes.h"
 
 namespace switchyard {
 
@@ -17,9 +17,9 @@ struct PlannedMemory {
 // they all hold, and of weights that are gathered for a while; each rank has its own copy of the rest.
 std::int64_t least_memory_of_process(const PlannedMemory& planned, std::int64_t ranks);
 
-// Error(usage) where a training's ranks in this process need more memory than is available, on the machine and
-// within the limits of control groups. Does nothing on GPUs, with ignore_memory_limit=true, and for a configuration
-// that cannot be planned.
+// Error(usage) where a training's ranks in this process need more memory than is available, on the machine
+// and within the limits of control groups. Does nothing on GPUs, with ignore_memory_limit=true, and for a
+// configuration that cannot be planned.
 void require_memory_to_train(const Config& config, const Processes& processes);
 
 // Error(usage) in the same cases, for a model that makes `rows` texts of `capacity` tokens at once.

@@ -1,9 +1,5 @@
 #include "cli/process_command.h"
 
-#include <fmt/format.h>
-
-#include <vector>
-
 #include "cli/report_error.h"
 #include "core/error.h"
 
@@ -39,15 +35,6 @@ int run_in_processes(const std::function<int(Processes&)>& body) {
     // others.
     return fail(error, *processes);
   }
-}
-
-Config config_for(const Processes& processes, std::span<const std::string> settings,
-                  const std::function<Config(std::span<const std::string>)>& make) {
-  Config config = make(settings);
-  if (processes.count() == 1 || config.is_set_by_user("ranks")) return config;
-  std::vector<std::string> with_ranks(settings.begin(), settings.end());
-  with_ranks.push_back(fmt::format("ranks={}", processes.count()));
-  return make(with_ranks);
 }
 
 }  // namespace switchyard

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <memory>
 
 namespace switchyard {
 namespace {
@@ -112,6 +113,14 @@ void Progress::draw() {
   fmt::print(terminal_, "\r{}\x1b[K", bar);
   std::fflush(terminal_);
   drawn_ = true;
+}
+
+std::function<void(std::int64_t read, std::int64_t all)> load_bar() {
+  return [bar = std::shared_ptr<Progress>()](std::int64_t read, std::int64_t all) mutable {
+    constexpr std::int64_t kUnit = 1'000'000;
+    if (bar == nullptr) bar = std::make_shared<Progress>(all / kUnit);
+    bar->update(read / kUnit, "million weights");
+  };
 }
 
 }  // namespace switchyard

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -46,6 +47,9 @@ class Progress {
   std::chrono::steady_clock::time_point first_time_;
   std::chrono::steady_clock::time_point last_draw_;
 };
+
+// A bar for ModelToRun::load().
+std::function<void(std::int64_t read, std::int64_t all)> load_bar();
 
 // The bar's text, at most `width` columns of ASCII and `text`. `seconds_left` < 0: not yet known.
 std::string progress_bar(std::int64_t step, std::int64_t total, double seconds_left, std::string_view text,

@@ -1,11 +1,12 @@
 #include "cli/report_error.h"
 
 #include <cstdio>
+#include <cstdlib>
 #include <new>
 #include <string>
 
 #include "core/error.h"
-#include "dist/comm/processes.h"
+#include "parallel/comm/processes.h"
 
 namespace switchyard {
 namespace {
@@ -30,6 +31,7 @@ int report_error() {
     return status_of(error);
   } catch (const Error& error) {
     print_error(error.what());
+    if (error.kind() == Error::Kind::internal) std::abort();  // for the core file
     return status_of(error);
   } catch (const std::bad_alloc&) {
     print_error("[memory] out of memory; make the model or the batch smaller");

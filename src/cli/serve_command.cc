@@ -11,16 +11,17 @@
 #include "cli/memory_limit.h"
 #include "cli/options.h"
 #include "cli/process_command.h"
-#include "cli/stored_model_command.h"
+#include "cli/progress.h"
 #include "core/error.h"
-#include "dist/comm/stop_signal.h"
+#include "engine/model_to_run.h"
+#include "engine/session.h"
 #include "generate/generate.h"
 #include "metrics/append_file.h"
 #include "metrics/atomic_file.h"
+#include "parallel/comm/stop_signal.h"
 #include "routing/routing_keys.h"
 #include "serve/engine.h"
 #include "serve/http_server.h"
-#include "train/session.h"
 #include "train/step_cost.h"
 
 namespace switchyard {
@@ -162,7 +163,7 @@ int serve_texts(const Options& options, Processes& processes) {
   }
   try {
     run_session(config, serving.run.mesh, processes, [&](Context& context) {
-      const Parameters parameters = serving.run.load(context);
+      const Parameters parameters = serving.run.load(context, load_bar());
       Generator generator(context, serving.run.model, parameters, serving.limits.rows,
                           serving.served.capacity, serving.forgets);
       if (!record.empty()) generator.record_routing();

@@ -9,10 +9,10 @@
 #include <optional>
 #include <vector>
 
-#include "checkpoint/json_file.h"
 #include "cli/options.h"
 #include "core/cores.h"
 #include "core/error.h"
+#include "core/json_file.h"
 #include "core/thread_pool.h"
 #include "tokenizer/tokenizer.h"
 

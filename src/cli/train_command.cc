@@ -11,7 +11,7 @@
 #include "cli/report_error.h"
 #include "config/config.h"
 #include "core/error.h"
-#include "generate/stored_model.h"
+#include "engine/stored_model.h"
 #include "models/families/hub_source.h"
 #include "train/run.h"
 

@@ -10,6 +10,7 @@
 #include "config/declaration.h"
 #include "config/test_support.h"
 #include "config/value.h"
+#include "core/testing.h"
 
 namespace switchyard {
 namespace {
@@ -406,11 +407,11 @@ TEST(Config, SetIsTypedAndChecked) {
 
 TEST(ConfigDeathTest, WrongKeyOrTypeIsABug) {
   const Config config = config_of({});
-  EXPECT_DEATH(config.get_int("no_such_key"), "no_such_key");
-  EXPECT_DEATH(config.get_int("learning_rate"), "no integer");
-  EXPECT_DEATH(config.get_bool("steps"), "no boolean");
-  EXPECT_DEATH(config.get_string("steps"), "no text");
-  EXPECT_DEATH(config.get_strings("run_name"), "no list");
+  expect_broken_check([&] { config.get_int("no_such_key"); }, "no_such_key");
+  expect_broken_check([&] { config.get_int("learning_rate"); }, "no integer");
+  expect_broken_check([&] { config.get_bool("steps"); }, "no boolean");
+  expect_broken_check([&] { config.get_string("steps"); }, "no text");
+  expect_broken_check([&] { config.get_strings("run_name"); }, "no list");
 }
 
 TEST(Nearest, FindsTyposOnly) {

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <utility>
 
-#include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "core/json_file.h"
 
 namespace switchyard {
 namespace {

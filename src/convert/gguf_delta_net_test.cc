@@ -8,11 +8,11 @@
 #include <fstream>
 #include <functional>
 
-#include "checkpoint/json_file.h"
 #include "checkpoint/safetensors.h"
 #include "convert/gguf_testing.h"
 #include "convert/logits.h"
 #include "core/error.h"
+#include "core/json_file.h"
 #include "core/testing.h"
 #include "gguf/gguf_weights.h"
 #include "kernels/packed_weights.h"

@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/json_file.h"
 #include "checkpoint/safetensors.h"
 #include "convert/gguf_testing.h"
 #include "convert/logits.h"
 #include "core/error.h"
+#include "core/json_file.h"
 #include "core/testing.h"
 #include "gguf/gguf_weights.h"
 

@@ -5,10 +5,10 @@
 #include <filesystem>
 #include <fstream>
 
-#include "checkpoint/json_file.h"
 #include "checkpoint/safetensors.h"
 #include "convert/gguf_testing.h"
 #include "convert/logits.h"
+#include "core/json_file.h"
 #include "core/testing.h"
 #include "models/families/hub_source.h"
 

@@ -7,11 +7,11 @@
 #include <filesystem>
 #include <fstream>
 
-#include "checkpoint/json_file.h"
 #include "checkpoint/safetensors.h"
 #include "convert/convert.h"
 #include "convert/logits.h"
 #include "core/error.h"
+#include "core/json_file.h"
 #include "core/testing.h"
 #include "models/families/hub_source.h"
 

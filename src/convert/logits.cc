@@ -9,12 +9,12 @@
 #include "convert/hub_form.h"
 #include "core/error.h"
 #include "core/rng.h"
+#include "engine/session.h"
+#include "models/blocks/layers.h"
 #include "models/decoder.h"
 #include "models/families/hub_source.h"
 #include "models/families/hub_tensors.h"
 #include "models/same_model.h"
-#include "nn/layers.h"
-#include "train/session.h"
 #include "verify/gather.h"
 
 namespace switchyard {

@@ -4,11 +4,11 @@
 #include <map>
 
 #include "checkpoint/checkpoint_folder.h"
-#include "checkpoint/json_file.h"
 #include "checkpoint/layout.h"
 #include "convert/carried_files.h"
 #include "convert/stored_names.h"
 #include "core/error.h"
+#include "core/json_file.h"
 #include "gguf/gguf_tokenizer.h"
 #include "models/families/family.h"
 #include "models/families/hub_source.h"

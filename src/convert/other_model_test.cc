@@ -10,8 +10,8 @@
 #include "config/declaration.h"
 #include "convert/inspect.h"
 #include "core/error.h"
+#include "engine/checkpoint_fit.h"
 #include "models/same_model.h"
-#include "train/resume.h"
 
 namespace switchyard {
 namespace {
@@ -79,10 +79,9 @@ const ModelKeys kDeepseekModel = kMixtralModel + ModelKeys{{"decoder_block", "de
 const ModelKeys kEnvyModel =
     kMixtralModel + ModelKeys{{"decoder_block", "envy"}, {"interleave_moe_layer_step", 3}};
 
-const ModelKeys kIndexedModel = kDeepseekModel + ModelKeys{{"use_indexer", true},
-                                                          {"indexer_n_heads", 2},
-                                                          {"indexer_head_dim", 8},
-                                                          {"indexer_topk", 3}};
+const ModelKeys kIndexedModel =
+    kDeepseekModel +
+    ModelKeys{{"use_indexer", true}, {"indexer_n_heads", 2}, {"indexer_head_dim", 8}, {"indexer_topk", 3}};
 const ModelKeys kPredictingModel = kDeepseekModel + ModelKeys{{"mtp_num_layers", 1}};
 
 struct OtherModel {

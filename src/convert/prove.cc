@@ -3,8 +3,8 @@
 #include <xxhash.h>
 
 #include "checkpoint/checkpoint_folder.h"
-#include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "core/json_file.h"
 
 namespace switchyard {
 namespace {

@@ -11,8 +11,8 @@
 #include <system_error>
 #include <utility>
 
-#include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "core/json_file.h"
 #include "core/stopping_point.h"
 
 namespace switchyard {

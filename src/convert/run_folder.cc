@@ -3,11 +3,11 @@
 #include <filesystem>
 
 #include "checkpoint/checkpoint_folder.h"
-#include "checkpoint/json_file.h"
 #include "convert/inspect.h"
 #include "convert/table.h"
 #include "convert/tensor_source.h"
 #include "core/error.h"
+#include "core/json_file.h"
 
 namespace switchyard {
 namespace {

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "checkpoint/checkpoint_folder.h"
-#include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "core/json_file.h"
 #include "gguf/gguf_weights.h"
 
 namespace switchyard {

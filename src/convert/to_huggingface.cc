@@ -7,7 +7,6 @@
 #include <set>
 
 #include "checkpoint/checkpoint_folder.h"
-#include "checkpoint/json_file.h"
 #include "checkpoint/layout.h"
 #include "convert/carried_files.h"
 #include "convert/directions.h"
@@ -18,6 +17,7 @@
 #include "convert/tensor_mover.h"
 #include "core/cores.h"
 #include "core/error.h"
+#include "core/json_file.h"
 #include "models/same_model.h"
 
 namespace switchyard {

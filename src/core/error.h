@@ -1,27 +1,17 @@
-// Errors a user can cause, and broken invariants only a bug can cause.
+// How errors are thrown: fail_usage, fail_runtime, and CHECK for what only a mistake of ours can break.
 //
-// Error carries the exit status of the command line: a wrong command line, config or file found before any
-// work is `usage` (exit 2), a failure at run time is `runtime` (exit 1). Its message is one line that states
-// the broken rule, the values, and what to change. CHECK aborts with the values; it is on in every build.
+// `usage` is a wrong command line, config or file found before any work (exit status 2), `runtime` a failure
+// at run time (1), `internal` a broken CHECK, which is on in every build: the command line aborts then.
 #pragma once
 
 #include <fmt/format.h>
 
-#include <stdexcept>
 #include <string>
 #include <utility>
 
+#include "switchyard/error.h"
+
 namespace switchyard {
-
-class Error : public std::runtime_error {
- public:
-  enum class Kind { usage, runtime };
-  Error(Kind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
-  Kind kind() const { return kind_; }
-
- private:
-  Kind kind_;
-};
 
 template <typename... Args>
 [[noreturn]] void fail_usage(fmt::format_string<Args...> format, Args&&... args) {
@@ -37,7 +27,8 @@ template <typename... Args>
 
 }  // namespace switchyard
 
-// CHECK(condition) or CHECK(condition, "format {}", values...): aborts with file, line, condition and values.
+// CHECK(condition) or CHECK(condition, "format {}", values...): throws Error(internal) with file, line,
+// condition and values.
 #define CHECK(condition, ...)                                                                \
   (static_cast<bool>(condition) ? static_cast<void>(0)                                       \
                                 : ::switchyard::check_failed(__FILE__, __LINE__, #condition, \

@@ -5,8 +5,9 @@
 
 namespace switchyard {
 
-// Stops the process (SIGSTOP) where the environment variable SWITCHYARD_STOP_AT is `name`, the first time that it
-// comes by; whoever waits for the process sees the stop, sends what the test is about, and continues it.
+// Stops the process (SIGSTOP) where the environment variable SWITCHYARD_STOP_AT is `name`, the first time
+// that it comes by; whoever waits for the process sees the stop, sends what the test is about, and continues
+// it.
 void stopping_point(std::string_view name);
 
 }  // namespace switchyard

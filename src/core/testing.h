@@ -1,7 +1,25 @@
 // What every test program has.
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "core/error.h"
+
 namespace switchyard {
+
+// Expects that a CHECK breaks whose message has `words`.
+template <typename Function>
+void expect_broken_check(const Function& function, const std::string& words) {
+  try {
+    function();
+    ADD_FAILURE() << "no CHECK broke: " << words;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Error::Kind::internal) << error.what();
+    EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
+  }
+}
 
 // The root of the source tree, with tests/golden and configs.
 extern const char* const kSourceFolder;

@@ -41,7 +41,8 @@ struct Workers::Loop {
     const std::int64_t begin = next.fetch_add(grain);
     if (begin >= count) return false;
     if (begin + grain >= count) --open;
-    body(begin, std::min(begin + grain, count));
+    // Others may be in this loop: what a body throws ends the process.
+    [&]() noexcept { body(begin, std::min(begin + grain, count)); }();
     return true;
   }
 };

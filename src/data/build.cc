@@ -13,8 +13,8 @@
 #include <thread>
 #include <utility>
 
-#include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "core/json_file.h"
 #include "data/build_state.h"
 #include "data/encode.h"
 #include "data/text_files.h"

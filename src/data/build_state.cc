@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "core/json_file.h"
 #include "data/token_folder.h"
 #include "metrics/atomic_file.h"
 

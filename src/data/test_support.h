@@ -10,8 +10,8 @@
 #include <random>
 #include <string>
 
-#include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "core/json_file.h"
 #include "data/build.h"
 
 namespace switchyard {

@@ -8,8 +8,8 @@
 #include <filesystem>
 #include <utility>
 
-#include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "core/json_file.h"
 #include "data/text_files.h"
 
 namespace switchyard {

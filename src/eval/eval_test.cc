@@ -7,8 +7,8 @@
 #include <numbers>
 
 #include "core/rng.h"
+#include "engine/session.h"
 #include "eval/evaluate.h"
-#include "train/session.h"
 
 namespace switchyard {
 namespace {

@@ -6,8 +6,8 @@
 #include "core/error.h"
 #include "generate/generate.h"
 #include "kernels/strided_copy.h"
+#include "models/blocks/layers.h"
 #include "models/pipeline.h"
-#include "nn/layers.h"
 #include "ops/reshard.h"
 
 namespace switchyard {

@@ -2,8 +2,8 @@
 
 #include <limits>
 
-#include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "core/json_file.h"
 #include "generate/sampling.h"
 
 namespace switchyard {

@@ -6,9 +6,9 @@
 #include <iterator>
 #include <numeric>
 
+#include "models/blocks/layers.h"
 #include "models/pipeline.h"
 #include "moe/balance.h"
-#include "nn/layers.h"
 #include "ops/reshard.h"
 
 namespace switchyard {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "core/rng.h"
+#include "engine/session.h"
 #include "generate/generator.h"
-#include "train/session.h"
 
 namespace switchyard::generator_test {
 

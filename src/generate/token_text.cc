@@ -1,25 +1,41 @@
 #include "generate/token_text.h"
 
 #include <algorithm>
+#include <string_view>
 
 namespace switchyard {
 namespace {
 
 constexpr std::size_t kContext = 8;  // tokens before the first one that may change how it reads
+constexpr std::string_view kBroken = "\xef\xbf\xbd";
+
+// Bytes of a character by its first one; 1 of what begins none.
+std::size_t bytes_of_character(char first) {
+  const auto byte = static_cast<unsigned char>(first);
+  return byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : byte >= 0xc0 ? 2 : 1;
+}
+
+bool has_character_at(const std::string& text, std::size_t at) {
+  const std::size_t bytes = bytes_of_character(text[at]);
+  if (at + bytes > text.size() || text.compare(at, kBroken.size(), kBroken) == 0) return false;
+  if (bytes == 1) return static_cast<unsigned char>(text[at]) < 0x80;
+  for (std::size_t i = 1; i < bytes; ++i) {
+    if ((static_cast<unsigned char>(text[at + i]) & 0xc0) != 0x80) return false;
+  }
+  return true;
+}
 
 }  // namespace
 
 std::size_t whole_characters(const std::string& text) {
-  const std::string broken = "\xef\xbf\xbd";
   std::size_t end = text.size();
-  while (end >= broken.size() && text.compare(end - broken.size(), broken.size(), broken) == 0)
-    end -= broken.size();
+  while (end >= kBroken.size() && text.compare(end - kBroken.size(), kBroken.size(), kBroken) == 0)
+    end -= kBroken.size();
   for (std::size_t back = 1; back <= std::min<std::size_t>(3, end); ++back) {
     const auto byte = static_cast<unsigned char>(text[end - back]);
     if (byte < 0x80) break;
     if (byte < 0xc0) continue;
-    const std::size_t wanted = byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : 2;
-    return wanted > back ? end - back : end;
+    return bytes_of_character(text[end - back]) > back ? end - back : end;
   }
   return end;
 }
@@ -29,7 +45,9 @@ TokenText::TokenText(const Tokenizer& tokenizer, std::span<const std::int32_t> b
   const auto context = before.last(std::min(kContext, before.size()));
   window_.assign(context.begin(), context.end());
   seen_ = window_.size();
-  given_ = whole_characters(tokenizer_.decode(window_));
+  const std::string text = tokenizer_.decode(window_);
+  given_ = whole_characters(text);
+  begun_ = text.size() - given_;
 }
 
 std::string TokenText::add(std::int32_t token) {
@@ -37,6 +55,9 @@ std::string TokenText::add(std::int32_t token) {
   const std::string text = tokenizer_.decode(window_);
   const std::size_t whole = whole_characters(text);
   if (whole <= given_) return "";
+  // Bytes of the tokens before that never become a character are not of the new text.
+  if (!has_character_at(text, given_)) given_ = std::min(given_ + begun_, whole);
+  begun_ = 0;
   std::string added = text.substr(given_, whole - given_);
   given_ = whole;
   if (whole == text.size()) {  // the tokens of this text are what the next ones stand after
@@ -49,7 +70,7 @@ std::string TokenText::add(std::int32_t token) {
 
 std::string TokenText::finish() const {
   const std::string text = tokenizer_.decode(window_);
-  return text.substr(std::min(given_, text.size()));
+  return text.substr(std::min(given_ + begun_, text.size()));
 }
 
 std::string text_within(const Tokenizer& tokenizer, std::int32_t token) {

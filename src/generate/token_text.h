@@ -29,6 +29,7 @@ class TokenText {
   std::vector<std::int32_t> window_;  // tokens whose text was given last, and those after them
   std::size_t seen_ = 0;              // how many of them have no text to give any more
   std::size_t given_ = 0;             // bytes of the window's text
+  std::size_t begun_ = 0;             // bytes behind them of a character that the tokens before begin
 };
 
 // The text of a token within a text: with the space that a tokenizer leaves out where a text begins. What

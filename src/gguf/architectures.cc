@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <string>
 
-#include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "core/json_file.h"
 
 namespace switchyard {
 namespace {

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "core/json_file.h"
 #include "gguf/architectures.h"
 #include "gguf/gguf_weights.h"
 

@@ -1,7 +1,7 @@
 // Gated delta nets and attention with an output gate as llama.cpp states, names and orders them: qwen3next
 // and qwen35moe (docs/gguf.md).
-#include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "core/json_file.h"
 #include "gguf/architectures.h"
 #include "gguf/gguf_weights.h"
 

@@ -7,8 +7,8 @@
 #include <limits>
 #include <utility>
 
-#include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "core/json_file.h"
 #include "gguf/metadata.h"
 
 namespace switchyard {

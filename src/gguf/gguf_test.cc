@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/json_file.h"
 #include "checkpoint/safetensors.h"
 #include "core/error.h"
+#include "core/json_file.h"
 #include "core/sha256.h"
 #include "core/testing.h"
 #include "gguf/blocks.h"

@@ -1,7 +1,7 @@
 #include "gguf/metadata.h"
 
-#include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "core/json_file.h"
 
 namespace switchyard {
 

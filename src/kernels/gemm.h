@@ -35,7 +35,8 @@ void gemm(ThreadPool& pool, const GemmArgs& args);
 
 // While alive, products of the CPU that this thread asks for and that read few rows wait for run(), which
 // carries them out at once: threads meet once for all of them, and rows that several share are converted
-// once. Nobody may read their results before. Scopes do not nest.
+// once. Until then nobody may
+// read their results, and what they read must stay where it is. Scopes do not nest.
 class GemmsTogether {
  public:
   explicit GemmsTogether(ThreadPool& pool);

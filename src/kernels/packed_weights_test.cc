@@ -9,6 +9,7 @@
 
 #include "core/half.h"
 #include "core/tensor.h"
+#include "core/testing.h"
 #include "kernels/elementwise_test_data.h"
 #include "kernels/gemm.h"
 #include "kernels/grouped_matmul.h"
@@ -454,7 +455,7 @@ TEST(PackedWeights, SayWhereAScaleWouldBeInfinite) {
 TEST(PackedWeightsDeathTest, ShapesMustFit) {
   ThreadPool pool(1);
   const Tensor dense = Tensor::zeros(DType::f32, {32, 24}), packed(DType::packed_int8, {1, 1});
-  EXPECT_DEATH(pack_weights(pool, {dense.view(), packed.view()}), "blocks \\[1,1\\]");
+  expect_broken_check([&] { pack_weights(pool, {dense.view(), packed.view()}); }, "blocks [1,1]");
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 #include "models/decoder_layer.h"
 
 #include "autograd/remat.h"
-#include "nn/delta_net.h"
+#include "models/blocks/delta_net.h"
 #include "ops/basic.h"
 #include "ops/einsum.h"
 #include "ops/norm.h"

@@ -3,8 +3,8 @@
 
 #include <optional>
 
+#include "models/blocks/layers.h"
 #include "moe/block.h"
-#include "nn/layers.h"
 
 namespace switchyard {
 

@@ -7,9 +7,9 @@
 #include <map>
 #include <set>
 
-#include "checkpoint/json_file.h"
 #include "config/config_file.h"
 #include "core/error.h"
+#include "core/json_file.h"
 #include "core/testing.h"
 #include "models/model_config.h"
 #include "models/parameters.h"

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "core/box.h"
-#include "dist/axis_rules.h"
 #include "models/parameters.h"
+#include "parallel/axis_rules.h"
 
 namespace switchyard {
 

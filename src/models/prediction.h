@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "data/dataset.h"
-#include "nn/layers.h"
+#include "models/blocks/layers.h"
 
 namespace switchyard {
 

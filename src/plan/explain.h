@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "config/config.h"
-#include "dist/axis_rules.h"
+#include "parallel/axis_rules.h"
 
 namespace switchyard {
 

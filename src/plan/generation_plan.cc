@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
+#include "engine/initial_weights.h"
+#include "engine/session.h"
 #include "generate/generator.h"
 #include "plan/plan_clock.h"
 #include "train/abstract_rank.h"
-#include "train/initial_weights.h"
-#include "train/session.h"
 
 namespace switchyard {
 namespace {

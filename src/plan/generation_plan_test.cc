@@ -4,9 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/session.h"
 #include "generate/generator.h"
 #include "models/packed_parameters.h"
-#include "train/session.h"
 
 namespace switchyard {
 namespace {

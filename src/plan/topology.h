@@ -11,7 +11,7 @@
 #include "core/dtype.h"
 #include "core/thread_pool.h"
 #include "core/work.h"
-#include "dist/comm/abstract.h"
+#include "parallel/comm/abstract.h"
 
 namespace switchyard {
 

@@ -5,15 +5,15 @@
 #include <fstream>
 #include <functional>
 
-#include "checkpoint/json_file.h"
 #include "checkpoint/safetensors.h"
 #include "core/error.h"
+#include "core/json_file.h"
 #include "core/testing.h"
 #include "data/packing.h"
+#include "engine/session.h"
 #include "generate/generate.h"
 #include "routing/routing_keys.h"
 #include "routing/step_routing.h"
-#include "train/session.h"
 #include "train/trainer.h"
 #include "verify/case.h"
 #include "verify/model_case.h"

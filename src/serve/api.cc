@@ -298,7 +298,7 @@ CompletionRequest parse_completion(const std::string& body, const ServedModel& m
     for (std::int64_t copy = 0; copy < copies; ++copy) {
       text.choice = request.texts.size();
       request.texts.push_back(text);
-      // A character that the prompt begins is the first of the new text.
+      // A character that the prompt begins and the model ends is the first of the new text.
       const std::size_t own = most > 0 ? whole_characters(prompt.text) : prompt.text.size();
       request.echoed.push_back(echo ? prompt.text.substr(0, own) : "");
     }

@@ -9,10 +9,10 @@
 #include <thread>
 
 #include "core/testing.h"
+#include "engine/session.h"
 #include "generate/generate.h"
 #include "serve/engine.h"
 #include "serve/http_server.h"
-#include "train/session.h"
 
 namespace switchyard::serve {
 namespace {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "checkpoint/json_file.h"
+#include "core/json_file.h"
 #include "tokenizer/bpe.h"
 #include "tokenizer/piece_cache.h"
 #include "tokenizer/piece_model.h"

@@ -5,7 +5,7 @@
 #include <map>
 #include <unordered_set>
 
-#include "checkpoint/json_file.h"
+#include "core/json_file.h"
 #include "tokenizer/piece_model.h"
 
 namespace switchyard {

@@ -8,7 +8,7 @@
 #include <optional>
 #include <utility>
 
-#include "checkpoint/json_file.h"
+#include "core/json_file.h"
 #include "tokenizer/normalizers.h"
 #include "tokenizer/regex.h"
 #include "tokenizer/unicode.h"

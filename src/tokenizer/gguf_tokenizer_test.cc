@@ -7,8 +7,8 @@
 #include <fstream>
 #include <functional>
 
-#include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "core/json_file.h"
 #include "core/testing.h"
 #include "generate/token_text.h"
 #include "tokenizer/tokenizer.h"

@@ -9,8 +9,8 @@
 #include <unordered_set>
 #include <utility>
 
-#include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "core/json_file.h"
 #include "tokenizer/added_tokens.h"
 #include "tokenizer/config_tokens.h"
 #include "tokenizer/decoders.h"

@@ -6,8 +6,8 @@
 #include <array>
 #include <vector>
 
-#include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "core/json_file.h"
 #include "tokenizer/base64.h"
 #include "tokenizer/regex.h"
 #include "tokenizer/unicode.h"

@@ -1,9 +1,10 @@
 // What pieces of text became the last time: most pieces of a text are words that came before.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <string_view>
 #include <vector>
 
@@ -37,8 +38,8 @@ class PieceCache {
     entry.owner = owner;
     entry.length = static_cast<std::uint8_t>(piece.size());
     entry.count = static_cast<std::uint8_t>(count);
-    std::memcpy(entry.piece.data(), piece.data(), piece.size());
-    std::memcpy(entry.ids.data(), ids.data() + before, count * sizeof(std::int32_t));
+    std::copy(piece.begin(), piece.end(), entry.piece.begin());
+    std::copy(ids.begin() + static_cast<std::ptrdiff_t>(before), ids.end(), entry.ids.begin());
   }
 
  private:

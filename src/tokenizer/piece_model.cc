@@ -4,7 +4,7 @@
 
 #include <unordered_set>
 
-#include "checkpoint/json_file.h"
+#include "core/json_file.h"
 
 namespace switchyard {
 namespace {

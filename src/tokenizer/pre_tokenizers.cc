@@ -5,7 +5,7 @@
 #include <string_view>
 #include <utility>
 
-#include "checkpoint/json_file.h"
+#include "core/json_file.h"
 #include "tokenizer/normalizers.h"
 #include "tokenizer/regex.h"
 #include "tokenizer/unicode.h"

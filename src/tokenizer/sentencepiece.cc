@@ -9,8 +9,8 @@
 #include <map>
 #include <unordered_set>
 
-#include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "core/json_file.h"
 #include "tokenizer/added_tokens.h"
 #include "tokenizer/config_tokens.h"
 #include "tokenizer/tokenizer.h"

@@ -7,8 +7,8 @@
 #include <charconv>
 #include <unordered_map>
 
-#include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "core/json_file.h"
 #include "tokenizer/base64.h"
 #include "tokenizer/bpe.h"
 #include "tokenizer/piece_cache.h"

@@ -5,8 +5,8 @@
 #include <span>
 #include <utility>
 
-#include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "core/json_file.h"
 #include "gguf/gguf_tokenizer.h"
 
 namespace switchyard {

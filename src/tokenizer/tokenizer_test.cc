@@ -9,8 +9,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "core/json_file.h"
 #include "core/testing.h"
 #include "tokenizer/bpe.h"
 #include "tokenizer/regex.h"

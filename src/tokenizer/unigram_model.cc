@@ -7,8 +7,8 @@
 #include <optional>
 #include <utility>
 
-#include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "core/json_file.h"
 #include "tokenizer/piece_model.h"
 #include "tokenizer/unigram_path.h"
 

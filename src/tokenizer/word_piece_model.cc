@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "checkpoint/json_file.h"
+#include "core/json_file.h"
 #include "tokenizer/piece_model.h"
 #include "tokenizer/unicode.h"
 

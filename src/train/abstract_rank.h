@@ -9,10 +9,10 @@
 #include "config/config.h"
 #include "core/current_memory.h"
 #include "core/offload.h"
-#include "dist/comm/abstract.h"
-#include "dist/comm/communicator.h"
+#include "engine/session.h"
 #include "kernels/gpu/planned.h"
-#include "train/session.h"
+#include "parallel/comm/abstract.h"
+#include "parallel/comm/communicator.h"
 
 namespace switchyard {
 

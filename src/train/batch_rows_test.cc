@@ -6,7 +6,7 @@
 
 #include "config/config.h"
 #include "data/packing.h"
-#include "train/session.h"
+#include "engine/session.h"
 #include "train/trainer.h"
 
 namespace switchyard {

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "dist/comm/stop_signal.h"
 #include "kernels/machine.h"
 #include "kernels/strided_copy.h"
+#include "parallel/comm/stop_signal.h"
 
 namespace switchyard {
 namespace {

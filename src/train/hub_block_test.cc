@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "checkpoint/json_file.h"
+#include "core/json_file.h"
 #include "core/testing.h"
 #include "models/families/hub_source.h"
 #include "models/families/hub_tensors.h"

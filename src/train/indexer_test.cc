@@ -6,7 +6,7 @@
 #include "config/config.h"
 #include "core/error.h"
 #include "data/dataset.h"
-#include "train/session.h"
+#include "engine/session.h"
 #include "train/trainer.h"
 
 namespace switchyard {
@@ -112,7 +112,8 @@ TEST(IndexerTraining, AloneItMovesNothingElse) {
 }
 
 TEST(IndexerTraining, BesideTheModelItMovesOnlyItself) {
-  const Training with = trained_with_indexer({"indexer_loss_scaling_factor=0.5", "indexer_sparse_training=true"}, 1),
+  const Training with = trained_with_indexer(
+                     {"indexer_loss_scaling_factor=0.5", "indexer_sparse_training=true"}, 1),
                  without = trained_with_indexer({}, 1);
   EXPECT_EQ(with.steps[0].lm_loss, without.steps[0].lm_loss);
   EXPECT_GT(with.steps[0].indexer_loss, 0);
@@ -121,7 +122,8 @@ TEST(IndexerTraining, BesideTheModelItMovesOnlyItself) {
   for (const auto& [name, weight] : with.after) {
     if (is_of_indexer(name)) {
       EXPECT_GT(largest_difference(weight, without.after.at(name)), 1e-4) << name;
-      EXPECT_EQ(largest_difference(with.before.at(name), without.after.at(name)), 0) << name;  // without a loss
+      EXPECT_EQ(largest_difference(with.before.at(name), without.after.at(name)), 0)
+          << name;  // without a loss
     } else {
       EXPECT_EQ(largest_difference(weight, without.after.at(name)), 0) << name;
     }

@@ -6,7 +6,7 @@
 #include "config/config.h"
 #include "core/error.h"
 #include "data/dataset.h"
-#include "train/session.h"
+#include "engine/session.h"
 #include "train/step_cost.h"
 #include "train/trainer.h"
 

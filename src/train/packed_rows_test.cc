@@ -4,7 +4,7 @@
 #include <random>
 
 #include "config/config.h"
-#include "train/session.h"
+#include "engine/session.h"
 #include "train/trainer.h"
 
 namespace switchyard {

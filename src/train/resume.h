@@ -1,4 +1,4 @@
-// Resume: which checkpoint a run goes on from, and whether it is one of this model.
+// Resume: which checkpoint a run goes on from.
 #pragma once
 
 #include <string>
@@ -7,25 +7,9 @@
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/layout.h"
 #include "config/config.h"
-#include "models/model_config.h"
 #include "train/checkpointer.h"
 
 namespace switchyard {
-
-// What counts is what a model computes: Error(usage) that names the key in which `stored` computes another
-// one than `own`, the model of a run's config. `made_with` begins the line, `advice` ends it.
-void check_same_model(const Config& config, const ModelConfig& own, const Config& stored,
-                      const std::string& made_with, const std::string& advice);
-
-// What a checkpoint is wanted for.
-enum class Fit {
-  weights,  // a start: types may differ, optimizer state is not needed
-  state,    // going on: everything must be the same
-};
-// Error(usage) naming the key where a checkpoint's model or optimizer is not the config's, or else the tensor
-// of `needed` that is missing or different.
-void check_fits(const Config& config, const CheckpointFolder& checkpoint,
-                const std::vector<StoredTensor>& needed, Fit fit);
 
 struct ResumePoint {
   std::vector<FoundCheckpoint> candidates;  // newest first; empty: the run starts anew

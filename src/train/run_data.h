@@ -6,8 +6,8 @@
 
 #include "config/config.h"
 #include "data/dataset.h"
+#include "engine/session.h"
 #include "tokenizer/tokenizer.h"
-#include "train/session.h"
 
 namespace switchyard {
 

@@ -1,7 +1,7 @@
 #include "train/step_cost.h"
 
+#include "models/blocks/layers.h"
 #include "moe/block.h"
-#include "nn/layers.h"
 
 namespace switchyard {
 

@@ -9,12 +9,12 @@
 
 #include "checkpoint/safetensors.h"
 #include "core/testing.h"
+#include "engine/initial_weights.h"
+#include "engine/session.h"
 #include "models/decoder.h"
 #include "models/families/hub_source.h"
 #include "models/families/hub_tensors.h"
 #include "models/same_model.h"
-#include "train/initial_weights.h"
-#include "train/session.h"
 
 namespace switchyard {
 namespace {

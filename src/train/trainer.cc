@@ -8,16 +8,16 @@
 #include "autograd/ahead.h"
 #include "autograd/op.h"
 #include "kernels/strided_copy.h"
+#include "models/blocks/layers.h"
 #include "moe/balance.h"
 #include "moe/dispatch/dispatch.h"
-#include "nn/layers.h"
 #include "ops/reshard.h"
 
 namespace switchyard {
 namespace {
 
-// What a test asks for with SWITCHYARD_FAULT (dist/comm/fault.h): `change` of the first element of x, as the
-// host sees it.
+// What a test asks for with SWITCHYARD_FAULT (parallel/comm/fault.h): `change` of the first element of x, as
+// the host sees it.
 void change_first(const Tensor& x, const std::function<void(const Tensor& element)>& change) {
   const Tensor first = x.reshaped({x.size()}).slice_rows(0, 1), host = to_host(first).clone();
   change(host);
@@ -280,9 +280,8 @@ void Trainer::accumulate(std::int64_t step, const BatchRows& batch, StepResult& 
     const std::int64_t i = pass.microbatch;
     auto phase = timer_.scope("forward");
     const PhaseMark mark(context_.comm->position(), "forward");
-    const DeviceBatch placed =
-        place_own_rows(context_, own.micro[static_cast<std::size_t>(i)], rows, model_.predictions,
-                       model_.chunk_of_documents());
+    const DeviceBatch placed = place_own_rows(context_, own.micro[static_cast<std::size_t>(i)], rows,
+                                              model_.predictions, model_.chunk_of_documents());
     ForwardOptions options;
     options.step = step * config_.accumulation + i / config_.stage_microbatches;
     options.first_row = i % config_.stage_microbatches * rows;
@@ -333,10 +332,9 @@ void Trainer::accumulate(std::int64_t step, const BatchRows& batch, StepResult& 
   if (piped) {
     context_.comm->all_reduce(context_.stage.across, host_view(std::span(sums)));
     if (!moe_layers.empty())
-      sums[kBalanceLoss] = std::accumulate(sums.begin() + kLosses, sums.end(), 0.0) * balance_share /
-                           layers_averaged(model_);
-    sums[kLoss] =
-        sums[kLmLoss] + sums[kPredictionLoss] + sums[kBalanceLoss] + sums[kIndexerLoss];
+      sums[kBalanceLoss] =
+          std::accumulate(sums.begin() + kLosses, sums.end(), 0.0) * balance_share / layers_averaged(model_);
+    sums[kLoss] = sums[kLmLoss] + sums[kPredictionLoss] + sums[kBalanceLoss] + sums[kIndexerLoss];
   }
   result.loss = context_.suffers(Fault::Kind::nan, "forward") ? NAN : sums[kLoss];
   result.lm_loss = sums[kLmLoss], result.z_loss = sums[kZLoss];
@@ -497,9 +495,9 @@ void Trainer::forward_only(const ModelConfig& model, const OwnBatch& batch, Forw
   pipeline(batch.rows, own.inputs.dim(1)).evaluate([&](const PipelinePass& pass, const Array& input) {
     options.block = pass.block;
     options.input = input;
-    const ForwardResult out = forward(context_, model, moved_ ? *moved_ : parameters_,
-                                      place_own_rows(context_, own, batch.rows, 0, model_.chunk_of_documents()),
-                                      options);
+    const ForwardResult out =
+        forward(context_, model, moved_ ? *moved_ : parameters_,
+                place_own_rows(context_, own, batch.rows, 0, model_.chunk_of_documents()), options);
     use(out);
     return StageOutput{out.output, out.loss};
   });

@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 
+#include "engine/session.h"
 #include "metrics/phase_timer.h"
 #include "models/decoder.h"
 #include "models/pipeline.h"
@@ -12,7 +13,6 @@
 #include "routing/step_routing.h"
 #include "train/bad_steps.h"
 #include "train/qk_clip.h"
-#include "train/session.h"
 #include "train/update.h"
 
 namespace switchyard {
@@ -85,7 +85,8 @@ class Trainer {
   Tensor logits(const BatchRows& batch);
 
   // While alive, evaluate() and logits() run under `rules`, on weights that were moved to where these want
-  // them; step() must not be called. Weights of training stay where they are. Made and ended by all ranks at once; `rules` must outlive it.
+  // them; step() must not be called. Weights of training stay where they are. Made and ended by all ranks at
+  // once; `rules` must outlive it.
   class UnderRules {
    public:
     UnderRules(Trainer& trainer, const AxisRules& rules);

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "engine/session.h"
 #include "models/parameters.h"
-#include "train/session.h"
 
 namespace switchyard {
 namespace {

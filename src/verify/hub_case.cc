@@ -4,8 +4,8 @@
 #include <numeric>
 #include <set>
 
-#include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "core/json_file.h"
 #include "generate/generate.h"
 #include "routing/routing_keys.h"
 #include "routing/step_routing.h"

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <sstream>
 
-#include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "core/json_file.h"
 #include "core/rng.h"
 #include "moe/router.h"
 #include "moe/routing_tape.h"

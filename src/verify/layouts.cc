@@ -8,9 +8,9 @@
 #include <map>
 #include <sstream>
 
-#include "checkpoint/json_file.h"
 #include "core/error.h"
-#include "dist/comm/processes.h"
+#include "core/json_file.h"
+#include "parallel/comm/processes.h"
 #include "verify/case.h"
 #include "verify/model_case.h"
 

@@ -6,8 +6,8 @@
 
 #include "autograd/op.h"
 #include "core/error.h"
+#include "models/blocks/layers.h"
 #include "models/pipeline.h"
-#include "nn/layers.h"
 #include "ops/basic.h"
 
 namespace switchyard {

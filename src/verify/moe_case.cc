@@ -4,17 +4,17 @@
 #include <set>
 
 #include "autograd/op.h"
-#include "checkpoint/json_file.h"
 #include "checkpoint/safetensors.h"
 #include "core/error.h"
+#include "core/json_file.h"
+#include "engine/session.h"
+#include "models/blocks/layers.h"
 #include "models/parameters.h"
 #include "moe/balance.h"
 #include "moe/block.h"
 #include "moe/router.h"
 #include "moe/routing_tape.h"
-#include "nn/layers.h"
 #include "ops/basic.h"
-#include "train/session.h"
 #include "verify/case.h"
 #include "verify/gather.h"
 #include "verify/model_case.h"
@@ -22,7 +22,7 @@
 namespace switchyard {
 namespace {
 
-constexpr double kRoundedTolerance = 4e-3;    // partial outputs rounded to bfloat16 by MaxText of August 2026
+constexpr double kRoundedTolerance = 4e-3;  // partial outputs rounded to bfloat16 by MaxText of August 2026
 constexpr double kBfloat16Tolerance = 1.4e-2;  // what MaxText's own bfloat16 is off from float64
 
 // The file's names of the layer's weights, by ours below `moe.`.
@@ -89,7 +89,8 @@ class StoredChoices : public RoutingTape {
   explicit StoredChoices(const SafetensorsFile& file) : choices_(file.read("forced_routed_experts")) {
     for (std::int32_t& id : choices_.span<std::int32_t>()) id = id < 0 ? kUnusedSlot : id;
   }
-  Tensor replay(const Context& context, std::int64_t, std::int64_t, std::int64_t, const ArrayInfo& logits) override {
+  Tensor replay(const Context& context, std::int64_t, std::int64_t, std::int64_t,
+                const ArrayInfo& logits) override {
     return block_of(context, choices_, Sharding{{logits.sharding.dims[0], logits.sharding.dims[1], {}}, {}});
   }
   bool uses_all_slots() const override { return false; }
@@ -113,7 +114,8 @@ void run_layer(Context& context, const Layer& layer, Gather& gather, std::vector
   const Array segments = make_leaf(to_device(context.memory, ones), {shape[0], shape[1]}, tokens, false);
 
   MoeExecution execution = model.moe_execution;
-  if (layer.file.contains("forced_routed_experts")) execution.tape = std::make_shared<StoredChoices>(layer.file);
+  if (layer.file.contains("forced_routed_experts"))
+    execution.tape = std::make_shared<StoredChoices>(layer.file);
   MoeOutput out = moe_block(context, model.moe, execution, weights_of(context, model, parameters),
                             cast(context, x, model.dtype), segments, 0, first_moe_layer(model));
   read_loads(context, std::span(&out.load, 1));
@@ -170,10 +172,9 @@ SafetensorsFile statistics_of(const SafetensorsFile& file) {
 }
 
 void check_names(const Layer& layer) {
-  std::set<std::string> known{"x",           "cotangent",    "y",
-                              "gate_scores", "topk_indices", "topk_weights",
-                              "lb_loss",     "bias_update",  "grad.x",
-                              "forced_routed_experts"};
+  std::set<std::string> known{
+      "x",       "cotangent",   "y",      "gate_scores",          "topk_indices", "topk_weights",
+      "lb_loss", "bias_update", "grad.x", "forced_routed_experts"};
   for (const auto& spec : layer.specs) {
     known.insert(file_names().at(below(spec.name)));
     known.insert("grad." + file_names().at(below(spec.name)));

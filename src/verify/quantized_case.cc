@@ -6,18 +6,18 @@
 #include <filesystem>
 #include <limits>
 
-#include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "core/json_file.h"
+#include "engine/initial_weights.h"
+#include "engine/session.h"
+#include "engine/stored_model.h"
 #include "eval/score.h"
 #include "generate/generator.h"
-#include "generate/stored_model.h"
 #include "gguf/gguf_file.h"
+#include "models/blocks/layers.h"
 #include "models/families/hub_source.h"
 #include "models/families/hub_tensors.h"
 #include "models/pipeline.h"
-#include "nn/layers.h"
-#include "train/initial_weights.h"
-#include "train/session.h"
 #include "train/step_cost.h"
 #include "verify/case.h"
 #include "verify/gather.h"

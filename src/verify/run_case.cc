@@ -3,8 +3,8 @@
 #include <filesystem>
 #include <optional>
 
-#include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "core/json_file.h"
 #include "models/families/common.h"
 #include "train/trainer.h"
 #include "verify/case.h"
@@ -48,7 +48,8 @@ RunFiles files_of(const std::filesystem::path& path, const nlohmann::json& run) 
     if (!name.ends_with(suffix)) continue;
     files.sibling = path.parent_path() / (name.substr(0, name.size() - suffix.size()) + "_1dev");
     if (suffix == "_fsdp8") {
-      for (const auto& metric : run["metrics"].at(0).items()) files.metrics_of_sibling.push_back(metric.key());
+      for (const auto& metric : run["metrics"].at(0).items())
+        files.metrics_of_sibling.push_back(metric.key());
     }
     break;
   }
@@ -114,8 +115,8 @@ struct Outcome {
   std::vector<std::vector<Tensor>> biases;  // per step, per MoE layer [E]
 };
 
-// One of a run's evaluations of its own batch: keys that say how, and the loss by whether the weights are the first
-// or the last ones.
+// One of a run's evaluations of its own batch: keys that say how, and the loss by whether the weights are the
+// first or the last ones.
 struct Evaluation {
   std::string name;
   Config config;
@@ -123,7 +124,8 @@ struct Evaluation {
   std::map<std::string, double> stored, losses;  // of "initial" and "final"
 };
 
-std::vector<Evaluation> evaluations_of(const nlohmann::json& run, const std::map<std::string, nlohmann::json>& keys,
+std::vector<Evaluation> evaluations_of(const nlohmann::json& run,
+                                       const std::map<std::string, nlohmann::json>& keys,
                                        const CaseRequest& request, const Tensor& inputs, CaseReport& report) {
   std::vector<Evaluation> evaluations;
   const nlohmann::json none = nlohmann::json::object();
@@ -199,8 +201,9 @@ class RunCase {
   void compare_evaluations(std::span<const Evaluation> evaluations) {
     for (const Evaluation& evaluation : evaluations) {
       for (const auto& [when, loss] : evaluation.stored)
-        report_.compare({fmt::format("{} evaluation {}", when, evaluation.name), "", "metrics", {}, tolerance_},
-                        evaluation.losses.at(when), loss);
+        report_.compare(
+            {fmt::format("{} evaluation {}", when, evaluation.name), "", "metrics", {}, tolerance_},
+            evaluation.losses.at(when), loss);
     }
   }
 

@@ -8,8 +8,8 @@
 #include <limits>
 #include <string_view>
 
-#include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "core/json_file.h"
 #include "core/sha256.h"
 
 namespace switchyard {

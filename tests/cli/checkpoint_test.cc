@@ -6,7 +6,7 @@
 
 #include "checkpoint/checkpoint_folder.h"
 #include "child.h"
-#include "dist/comm/stop_signal.h"
+#include "parallel/comm/stop_signal.h"
 
 namespace switchyard::cli_test {
 namespace {

@@ -8,9 +8,9 @@
 #include <map>
 #include <random>
 
-#include "checkpoint/json_file.h"
 #include "checkpoint/safetensors.h"
 #include "child.h"
+#include "core/json_file.h"
 #include "core/testing.h"
 
 namespace switchyard::cli_test {
@@ -119,7 +119,8 @@ TEST_F(Convert, DecodersOfModelsThatSeeImages) {
 
   std::map<std::string, Tensor> tensors{{"vision_model.a.weight", Tensor::zeros(DType::f32, {3, 4})},
                                         {"multi_modal_projector.b.weight", Tensor::zeros(DType::f32, {5})}};
-  for (const auto& [name, tensor] : tensors_of("llama4-unrotated-tiny")) tensors["language_model." + name] = tensor;
+  for (const auto& [name, tensor] : tensors_of("llama4-unrotated-tiny"))
+    tensors["language_model." + name] = tensor;
   save("llama4-unrotated-tiny", tensors);
   std::ofstream(path("model/config.json"))
       << nlohmann::json{{"model_type", "llama4"}, {"text_config", read_json_file(alone + "/config.json")}};
@@ -409,8 +410,9 @@ TEST_F(ConvertPredictions, OfARun) {
       run(Arguments{"train"} + tiny_model() +
           Arguments{"decoder_block=deepseek", "attention_type=mla", "kv_lora_rank=8", "qk_nope_head_dim=8",
                     "qk_rope_head_dim=4", "v_head_dim=8", "norm_topk_prob=true", "routed_score_func=sigmoid",
-                    "routed_bias=true", "mtp_num_layers=2", "mtp_own_norm=false", "use_qk_clip=true", "qk_clip_threshold=0.01",
-                    "steps=2", "enable_checkpointing=true", "max_position_embeddings=4096"});
+                    "routed_bias=true", "mtp_num_layers=2", "mtp_own_norm=false", "use_qk_clip=true",
+                    "qk_clip_threshold=0.01", "steps=2", "enable_checkpointing=true",
+                    "max_position_embeddings=4096"});
   ASSERT_EQ(trained.status, 0) << trained.err;
   const Finished done = run({"convert", "out/run", "exported", "--verify"});
   EXPECT_EQ(done.status, 0) << done.out << done.err;

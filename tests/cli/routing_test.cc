@@ -5,9 +5,9 @@
 #include <sstream>
 
 #include "child.h"
+#include "engine/session.h"
 #include "models/model_config.h"
 #include "routing/routing_blocks.h"
-#include "train/session.h"
 
 namespace switchyard::cli_test {
 namespace {

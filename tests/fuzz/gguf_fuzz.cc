@@ -4,8 +4,8 @@
 #include <span>
 #include <string>
 
-#include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "core/json_file.h"
 #include "gguf/gguf_file.h"
 #include "gguf/gguf_tokenizer.h"
 #include "gguf/gguf_weights.h"

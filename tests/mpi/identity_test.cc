@@ -15,12 +15,12 @@ Arguments with(Arguments arguments, const std::string& more) {
   return arguments;
 }
 
-// The suite of dist/comm/collectives_test.cc; /1, /2 and /4 are its cases of 2, 4 and 8 ranks, of which 3
+// The suite of parallel/comm/collectives_test.cc; /1, /2 and /4 are its cases of 2, 4 and 8 ranks, of which 3
 // processes make 3.
 TEST_F(Mpi, CollectivesKeepTheirPromises) {
   NEEDS_MPIRUN();
-  const std::string suite = fs::path(program()).parent_path() / "dist_test";
-  ASSERT_TRUE(fs::exists(suite)) << "build the target dist_test";
+  const std::string suite = fs::path(program()).parent_path() / "parallel_test";
+  ASSERT_TRUE(fs::exists(suite)) << "build the target parallel_test";
   const std::map<int, std::string> cases{{2, "Ranks/Collectives.*/1:Ranks/Collectives.*/2"},
                                          {3, "Ranks/Collectives.*/1"},
                                          {4, "Ranks/Collectives.*/2:Ranks/Collectives.*/4"}};

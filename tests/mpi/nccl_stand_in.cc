@@ -1,7 +1,7 @@
 // A library with NCCL's C functions that moves bytes between processes of one machine through sockets, for
-// tests of src/dist/comm/nccl/ without GPUs: memory is the host's, and nothing is on a stream. It keeps what
-// NCCL promises of communicators that do not block, and refuses what NCCL would: a call while another is on
-// its way, sizes that differ between sender and receiver, a configuration that it does not know.
+// tests of src/parallel/comm/nccl/ without GPUs: memory is the host's, and nothing is on a stream. It keeps
+// what NCCL promises of communicators that do not block, and refuses what NCCL would: a call while another is
+// on its way, sizes that differ between sender and receiver, a configuration that it does not know.
 //
 // A communicator has a connection to each other rank and a thread that carries out one group of calls after
 // the other. What is received of a group may come in any order of ranks.
@@ -30,7 +30,7 @@
 #include <utility>
 #include <vector>
 
-#include "dist/comm/nccl/nccl_api.h"
+#include "parallel/comm/nccl/nccl_api.h"
 
 namespace switchyard::nccl {
 

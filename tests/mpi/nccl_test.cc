@@ -65,10 +65,10 @@ class Nccl : public MpiTest {
   }                                                            \
   static_assert(true)
 
-// The suite of dist/comm/device_collectives_test.cc; /0, /1 and /2 are its cases of 2, 3 and 4 ranks.
+// The suite of parallel/comm/device_collectives_test.cc; /0, /1 and /2 are its cases of 2, 3 and 4 ranks.
 TEST_F(Nccl, CollectivesKeepTheirPromises) {
   NEEDS_EMULATED_GPUS();
-  const std::string suite = fs::path(program()).parent_path() / "dist_test";
+  const std::string suite = fs::path(program()).parent_path() / "parallel_test";
   for (const int processes : {2, 3, 4}) {
     const std::string filter = "--gtest_filter=Ranks/DeviceCollectives.*/" + std::to_string(processes - 2);
     const Finished run = execute("mpirun", launch(processes) + Arguments{suite, filter, "--gtest_color=no"});

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "checkpoint/block_scaled.h"
-#include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "core/json_file.h"
 
 namespace switchyard {
 namespace {

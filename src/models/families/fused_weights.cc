@@ -5,8 +5,8 @@
 #include <numeric>
 #include <set>
 
-#include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "core/json_file.h"
 #include "models/families/family.h"
 
 namespace switchyard {

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <filesystem>
 
-#include "checkpoint/json_file.h"
 #include "checkpoint/safetensors.h"
+#include "core/json_file.h"
 #include "gguf/gguf_weights.h"
 #include "models/families/family.h"
 

@@ -8,9 +8,9 @@
 #include <string_view>
 
 #include "checkpoint/block_scaled.h"
-#include "checkpoint/json_file.h"
 #include "checkpoint/transpose.h"
 #include "core/error.h"
+#include "core/json_file.h"
 
 namespace switchyard {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "checkpoint/json_file.h"
 #include "core/error.h"
+#include "core/json_file.h"
 #include "models/families/common.h"
 
 namespace switchyard {

@@ -1,0 +1,24 @@
+// The errors of Switchyard: what a user can cause, and what only a mistake of the library can.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace switchyard {
+
+// `what()` is one line that states the broken rule, the values, and what to change.
+class Error : public std::runtime_error {
+ public:
+  enum class Kind {
+    usage,     // a wrong setting, file or argument, found before any work
+    runtime,   // a failure while working, such as a full disk or numbers that are none
+    internal,  // a mistake of the library: file, line and condition
+  };
+  Error(Kind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
+  Kind kind() const { return kind_; }
+
+ private:
+  Kind kind_;
+};
+
+}  // namespace switchyard

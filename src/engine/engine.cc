@@ -1,0 +1,426 @@
+#include "switchyard/engine.h"
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "config/declaration.h"
+#include "core/error.h"
+#include "core/json_file.h"
+#include "engine/initial_weights.h"
+#include "engine/model_to_run.h"
+#include "engine/rank_loop.h"
+#include "generate/generate.h"
+#include "parallel/sharding.h"
+#include "train/step_cost.h"
+#include "train/trainer.h"
+
+namespace switchyard {
+
+struct Settings::Checked {
+  Config config;
+};
+
+namespace {
+
+std::unique_ptr<Tokenizer> tokenizer_or_none(const Config& config) {
+  const std::string type = config.get_string("tokenizer_type"), path = config.get_string("tokenizer_path");
+  return type != "byte" && path.empty() ? nullptr : make_tokenizer(type, path);
+}
+
+bool has_packed(const std::vector<ParameterSpec>& specs) {
+  return std::any_of(specs.begin(), specs.end(), [](const ParameterSpec& s) { return is_packed(s.dtype); });
+}
+
+void require_whole(const char* what, const TokenBatch& batch, std::int64_t vocabulary) {
+  if (batch.rows < 1 || batch.length < 1 || std::ssize(batch.tokens) != batch.rows * batch.length)
+    fail_usage("[engine] {}: {} tokens, expected rows * length = {} * {}, both at least 1", what,
+               batch.tokens.size(), batch.rows, batch.length);
+  for (const std::int32_t token : batch.tokens) {
+    if (token < 0 || token >= vocabulary)
+      fail_usage("[engine] {}: token {} is outside the vocabulary of {}", what, token, vocabulary);
+  }
+}
+
+Tensor ids(const TokenBatch& batch, const auto& value_at) {
+  const Tensor tensor(DType::i32, {batch.rows, batch.length});
+  for (std::int64_t i = 0; i < tensor.size(); ++i)
+    tensor.data<std::int32_t>()[i] = value_at(i / batch.length, i % batch.length);
+  return tensor;
+}
+
+Batch batch_to_train(const TrainBatch& batch) {
+  const TokenBatch& inputs = batch.inputs;
+  const auto at = [&](const std::vector<std::int32_t>& values, std::int64_t row, std::int64_t column) {
+    return values[static_cast<std::size_t>(row * inputs.length + column)];
+  };
+  const auto target = [&](std::int64_t row, std::int64_t column) -> std::int32_t {
+    if (!batch.targets.empty()) return at(batch.targets, row, column);
+    return column + 1 < inputs.length ? at(inputs.tokens, row, column + 1) : -1;
+  };
+  return {
+      ids(inputs, [&](std::int64_t row, std::int64_t column) { return at(inputs.tokens, row, column); }),
+      ids(inputs, [&](std::int64_t row, std::int64_t column) { return std::max(0, target(row, column)); }),
+      ids(inputs, [](std::int64_t, std::int64_t column) { return static_cast<std::int32_t>(column); }),
+      ids(inputs, [](std::int64_t, std::int64_t) { return 1; }),
+      ids(inputs, [&](std::int64_t row, std::int64_t column) { return target(row, column) < 0 ? 0 : 1; })};
+}
+
+SamplingConfig sampling_of(const Sampling& sampling) {
+  const auto require = [](bool holds, const char* name, double value, const char* expected) {
+    if (!holds) fail_usage("[engine] {}={}: expected {}", name, value, expected);
+  };
+  require(sampling.most_tokens >= 0, "most_tokens", static_cast<double>(sampling.most_tokens), "0 or more");
+  require(sampling.temperature >= 0, "temperature", sampling.temperature, "0 or more");
+  require(sampling.top_k >= 0, "top_k", static_cast<double>(sampling.top_k), "0 or more");
+  require(sampling.top_p > 0 && sampling.top_p <= 1, "top_p", sampling.top_p, "more than 0, at most 1");
+  require(sampling.min_p >= 0 && sampling.min_p <= 1, "min_p", sampling.min_p, "0 to 1");
+  SamplingConfig config;
+  config.temperature = sampling.temperature;
+  config.top_k = sampling.top_k;
+  config.nucleus_p = sampling.top_p;
+  config.min_p = sampling.min_p;
+  const bool nucleus = sampling.top_p<1, few = sampling.top_k> 0;
+  config.strategy = sampling.temperature == 0 ? SamplingStrategy::greedy
+                    : nucleus && few          ? SamplingStrategy::composite
+                    : nucleus                 ? SamplingStrategy::nucleus
+                    : few                     ? SamplingStrategy::topk
+                                              : SamplingStrategy::weighted;
+  return config;
+}
+
+std::vector<std::int64_t> numbers(const Shape& shape) {
+  return {shape.begin(), shape.end()};
+}
+
+}  // namespace
+
+Settings Settings::parse(const std::vector<std::string>& arguments) {
+  Settings settings;
+  settings.checked_ =
+      std::make_shared<const Checked>(Checked{config_to_run("settings", *one_process(), arguments)});
+  return settings;
+}
+
+std::string Settings::value(std::string_view key) const {
+  const nlohmann::json all = checked_->config.resolved();
+  const auto found = all.find(std::string(key));
+  if (found == all.end()) {
+    const std::string nearest = nearest_key(key);
+    fail_usage("[engine] unknown key {}{}{}", key, nearest.empty() ? "" : "; the nearest known key is ",
+               nearest);
+  }
+  return found->is_string() ? found->get<std::string>() : found->dump();
+}
+
+struct Engine::Impl {
+  // A rank's own, from the first job on.
+  struct RankState {
+    explicit RankState(Parameters made) : parameters(std::move(made)) {}
+    Parameters parameters;
+    std::optional<Trainer> trainer;      // from the first step on
+    std::optional<Generator> generator;  // from the first text on
+  };
+
+  Config config;
+  const Mesh mesh;
+  const ModelConfig model, without;  // with prediction layers, and without them
+  std::vector<ParameterSpec> specs;
+  std::vector<std::string> notes;
+  const std::unique_ptr<Tokenizer> tokenizer;
+  Parameters::FillBlock fill;
+  bool packed = false;
+  std::int64_t text_rows = 1;
+
+  std::mutex mutex;             // guards what follows
+  std::int64_t steps = 0;       // that were trained
+  std::vector<bool> row_taken;  // of the generator
+
+  std::vector<std::optional<RankState>> ranks;
+  RankLoop loop;  // ends first
+
+  explicit Impl(const Config& of)
+      : config(of),
+        mesh(mesh_from_config(config)),
+        model(model_config(config)),
+        without(without_predictions(model)),
+        notes(config.notices()),
+        tokenizer(tokenizer_or_none(config)),
+        ranks(static_cast<std::size_t>(mesh.size())),
+        loop((prepare(), config), mesh, [this](Context& context) { state(context).reset(); }) {}
+
+  void prepare() {
+    require_ranks_fit(mesh, *one_process());
+    device_of_run(config, mesh, *one_process(), &notes);
+    specs = specs_as_stored(config, mesh, model, specs_to_run(config, model, &notes), &notes);
+    packed = has_packed(specs);
+    fill = initial_weights(config, model, specs, &notes, packed ? WeightUse::run : WeightUse::train);
+    if (!fill) notes.push_back("random weights: load_parameters_path is not set");
+    text_rows = rows_to_generate(config, mesh);
+    row_taken.assign(static_cast<std::size_t>(text_rows), false);
+  }
+
+  std::optional<RankState>& state(Context& context) {
+    return ranks[static_cast<std::size_t>(context.comm->rank())];
+  }
+
+  // Makes the weights.
+  void load() {
+    loop.run([this](Context& context) {
+      state(context).emplace(Parameters::create_from_blocks(context, stage_specs(specs, context.stage, model),
+                                                            model.init_seed, fill, nullptr));
+    });
+  }
+
+  // Ids from here on have no text.
+  std::size_t ids_to_pick() const {
+    return static_cast<std::size_t>(
+        tokenizer == nullptr ? model.vocab : std::min<std::int64_t>(tokenizer->vocab_size(), model.vocab));
+  }
+
+  void require_layout(std::int64_t rows) const {
+    check_layout(config, mesh, without, {rows, rows, 1, without.moe_execution.token_chunks});
+  }
+
+  const ParameterSpec& spec(std::string_view name) const {
+    std::vector<std::string> names;
+    for (const ParameterSpec& s : specs) {
+      if (s.name == name) return s;
+      names.push_back(s.name);
+    }
+    fail_usage("[engine] parameter {}: the model has none of that name{}", name, nearest_hint(name, names));
+  }
+
+  Generator& generator(Context& context) {
+    RankState& own = *state(context);
+    if (!own.generator)
+      own.generator.emplace(context, without, own.parameters, text_rows, config.get_int("max_target_length"));
+    return *own.generator;
+  }
+};
+
+struct TokenStream::State {
+  std::shared_ptr<Engine::Impl> engine;
+  std::size_t row;
+  SamplingConfig sampling;
+  std::uint32_t seed;
+  std::vector<std::int32_t> text;  // prompt and what came
+  std::size_t prompt, fed = 0;
+  std::size_t most;  // tokens of the text
+  std::vector<std::int32_t> ends;
+  bool ended = false;
+
+  ~State() {
+    const std::scoped_lock lock(engine->mutex);
+    engine->row_taken[row] = false;
+  }
+};
+
+TokenStream::TokenStream(std::unique_ptr<State> state) : state_(std::move(state)) {}
+TokenStream::TokenStream(TokenStream&&) noexcept = default;
+TokenStream::~TokenStream() = default;
+
+std::optional<std::int32_t> TokenStream::next() {
+  if (state_ == nullptr || state_->ended || state_->text.size() >= state_->most) {
+    state_.reset();  // its row is free
+    return {};
+  }
+  State& own = *state_;
+  const RowTokens fed{own.row, {own.text.begin() + static_cast<std::ptrdiff_t>(own.fed), own.text.end()}};
+  std::vector<float> logits;
+  std::int64_t broken_layer = 0;
+  bool broken = false;
+  own.engine->loop.run([&](Context& context) {
+    Generator& generator = own.engine->generator(context);
+    if (own.fed == 0) generator.forget(own.row);
+    const Tensor all = generator.feed(std::span(&fed, 1));
+    const bool none = first_not_finite(all.span<float>()).has_value();  // the same on every rank
+    const std::int64_t layer = none ? generator.first_broken_layer({own.row, own.text}) : 0;
+    if (context.comm->rank() != 0) return;
+    logits.assign(all.span<float>().begin(), all.span<float>().end());
+    broken = none;
+    broken_layer = layer;
+  });
+  if (broken)
+    fail_runtime("[engine] the model's logits after {} tokens are no numbers; {}", own.text.size(),
+                 broken_layer_text(broken_layer, own.engine->without.layers));
+  own.fed = own.text.size();
+  const std::int32_t token = pick_token(std::span<const float>(logits).first(own.engine->ids_to_pick()),
+                                        own.sampling, draw_of(own.seed, 0, own.fed - own.prompt));
+  own.text.push_back(token);
+  own.ended = std::ranges::find(own.ends, token) != own.ends.end();
+  return token;
+}
+
+Engine::Engine(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Engine::Engine(Engine&&) noexcept = default;
+Engine::~Engine() = default;
+
+Engine Engine::open(const Settings& settings) {
+  require_one_process("engine");
+  auto impl = std::make_shared<Impl>(settings.checked().config);
+  impl->load();
+  return Engine(std::move(impl));
+}
+
+const std::vector<std::string>& Engine::notes() const {
+  return impl_->notes;
+}
+std::int64_t Engine::vocabulary() const {
+  return impl_->model.vocab;
+}
+int Engine::ranks() const {
+  return impl_->mesh.size();
+}
+
+Logits Engine::forward(const TokenBatch& batch, Positions positions) {
+  Impl& own = *impl_;
+  require_whole("forward", batch, vocabulary());
+  own.require_layout(batch.rows);
+  std::vector<RowTokens> fed;
+  for (std::int64_t row = 0; row < batch.rows; ++row) {
+    const auto begin = batch.tokens.begin() + row * batch.length;
+    fed.push_back({static_cast<std::size_t>(row), {begin, begin + batch.length}});
+  }
+  Logits logits{batch.rows, positions == Positions::all ? batch.length : 1, vocabulary(), {}};
+  own.loop.run([&](Context& context) {
+    Generator generator(context, own.without, own.state(context)->parameters, batch.rows, batch.length);
+    const Tensor all = positions == Positions::all ? generator.feed_each(fed) : generator.feed(fed);
+    if (context.comm->rank() == 0) logits.values.assign(all.span<float>().begin(), all.span<float>().end());
+  });
+  return logits;
+}
+
+TrainStep Engine::train_step(const TrainBatch& batch) {
+  Impl& own = *impl_;
+  if (own.packed)
+    fail_usage("[engine] train_step: the weights are packed ({}); open the engine with weight_format=dense",
+               own.config.get_string("weight_format"));
+  require_whole("train_step", batch.inputs, vocabulary());
+  if (!batch.targets.empty()) {
+    if (batch.targets.size() != batch.inputs.tokens.size())
+      fail_usage("[engine] train_step: {} targets, expected one for each of {} tokens", batch.targets.size(),
+                 batch.inputs.tokens.size());
+    const auto last = std::ranges::max(batch.targets);
+    if (last >= vocabulary())
+      fail_usage("[engine] train_step: target {} is outside the vocabulary of {}", last, vocabulary());
+  }
+  BatchSizes sizes = batch_sizes(own.config, own.mesh);
+  if (batch.inputs.rows != sizes.step)
+    fail_usage(
+        "[engine] train_step: {} sequences, expected {} (per_device_batch_size={} on {} ranks, "
+        "gradient_accumulation_steps={})",
+        batch.inputs.rows, sizes.step, own.config.get_float("per_device_batch_size"), ranks(),
+        own.config.get_int("gradient_accumulation_steps"));
+  sizes.sequence = batch.inputs.length;
+  check_layout(own.config, own.mesh, own.model, sizes);
+  const TrainConfig training = train_config(own.config, own.model, own.mesh.axis_size("stage"));
+  const Batch rows = batch_to_train(batch);
+  TrainStep told;
+  own.loop.run([&](Context& context) {
+    Impl::RankState& state = *own.state(context);
+    if (!state.trainer) state.trainer.emplace(context, own.model, training, state.parameters);
+    const StepResult result = state.trainer->step(own.steps, rows);
+    if (context.comm->rank() != 0) return;
+    told = {.step = own.steps,
+            .loss = result.loss,
+            .cross_entropy = result.lm_loss,
+            .balance_loss = result.balance_loss,
+            .gradient_norm = result.raw_grad_norm,
+            .learning_rate = result.learning_rate,
+            .targets = result.total_weights,
+            .skipped = result.bad};
+  });
+  ++own.steps;
+  return told;
+}
+
+TokenStream Engine::generate(const std::vector<std::int32_t>& prompt, const Sampling& sampling) {
+  Impl& own = *impl_;
+  require_whole("generate", {1, std::ssize(prompt), prompt}, vocabulary());
+  own.require_layout(own.text_rows);
+  const std::int64_t capacity = own.config.get_int("max_target_length");
+  if (std::ssize(prompt) > capacity)
+    fail_usage("[engine] generate: a prompt of {} tokens, expected at most max_target_length={}",
+               prompt.size(), capacity);
+  const SamplingConfig checked = sampling_of(sampling);
+  std::vector<std::int32_t> ends = sampling.ends;
+  if (sampling.ends_by_model && own.tokenizer != nullptr) {
+    const std::vector<std::int32_t> more = end_tokens(own.config, *own.tokenizer);
+    ends.insert(ends.end(), more.begin(), more.end());
+  }
+  const std::scoped_lock lock(own.mutex);
+  const auto row = std::ranges::find(own.row_taken, false);
+  if (row == own.row_taken.end())
+    fail_usage(
+        "[engine] generate: {} texts are being made, which is all there is room for; set "
+        "per_device_batch_size",
+        own.text_rows);
+  *row = true;
+  return TokenStream(std::unique_ptr<TokenStream::State>(new TokenStream::State{
+      .engine = impl_,
+      .row = static_cast<std::size_t>(row - own.row_taken.begin()),
+      .sampling = checked,
+      .seed = sampling.seed,
+      .text = prompt,
+      .prompt = prompt.size(),
+      .most = static_cast<std::size_t>(std::min(capacity, std::ssize(prompt) + sampling.most_tokens)),
+      .ends = std::move(ends)}));
+}
+
+std::vector<std::int32_t> Engine::encode(std::string_view text) const {
+  if (impl_->tokenizer == nullptr)
+    fail_usage("[engine] encode: tokenizer_path: expected the model's tokenizer, got none");
+  return encode_prompt(*impl_->tokenizer, text, impl_->config.get_bool("add_bos"),
+                       impl_->config.get_bool("add_eos"));
+}
+
+std::string Engine::decode(const std::vector<std::int32_t>& tokens) const {
+  if (impl_->tokenizer == nullptr)
+    fail_usage("[engine] decode: tokenizer_path: expected the model's tokenizer, got none");
+  return impl_->tokenizer->decode(tokens);
+}
+
+ParameterInfo Engine::parameter(std::string_view name) {
+  const ParameterSpec& spec = impl_->spec(name);
+  const Mesh mesh = stage_mesh(impl_->mesh);
+  const AxisRules rules(impl_->config.axis_rules(), mesh);
+  const Sharding sharding = rules.resolve(spec.dims, spec.shape).sharding;
+  ParameterInfo info{.name = spec.name,
+                     .shape = numbers(spec.shape),
+                     .dtype = std::string(name_of(spec.dtype)),
+                     .axes = {},
+                     .block = numbers(local_shape(mesh, spec.shape, sharding)),
+                     .trained = spec.trained};
+  for (const Axes& axes : sharding.dims) info.axes.push_back(joined(axes));
+  return info;
+}
+
+std::vector<ParameterInfo> Engine::parameters() {
+  std::vector<ParameterInfo> all;
+  for (const ParameterSpec& spec : impl_->specs) all.push_back(parameter(spec.name));
+  return all;
+}
+
+std::vector<float> Engine::read_parameter(std::string_view name) {
+  Impl& own = *impl_;
+  const ParameterSpec& spec = own.spec(name);
+  if (is_packed(spec.dtype))
+    fail_usage("[engine] parameter {}: is packed ({}), which has no float32 values here", name,
+               name_of(spec.dtype));
+  const Tensor whole(DType::f32, spec.shape);
+  own.loop.run([&](Context& context) {
+    for (const Parameter& p : own.state(context)->parameters.all()) {
+      // One of the ranks that hold the same block.
+      if (p.spec.name != spec.name || holders_of(context, p).index != 0) continue;
+      place_block(to_host(p.array.tensor()).cast(DType::f32),
+                  local_offset(*context.mesh, context.rank, spec.shape, p.array.sharding()), whole);
+    }
+  });
+  return {whole.span<float>().begin(), whole.span<float>().end()};
+}
+
+}  // namespace switchyard

@@ -1,0 +1,217 @@
+// The engine as a program calls it.
+#include "switchyard/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <thread>
+
+#include "core/testing.h"
+
+namespace switchyard {
+namespace {
+
+using Arguments = std::vector<std::string>;
+
+Arguments tiny(const Arguments& more = {}) {
+  Arguments keys{"decoder_block=mixtral",
+                 "base_emb_dim=32",
+                 "base_num_query_heads=4",
+                 "base_num_kv_heads=2",
+                 "head_dim=8",
+                 "base_mlp_dim=24",
+                 "base_moe_mlp_dim=24",
+                 "base_num_decoder_layers=2",
+                 "num_experts=4",
+                 "num_experts_per_tok=2",
+                 "vocab_size=64",
+                 "max_target_length=16",
+                 "dtype=float32",
+                 "learning_rate=0.01",
+                 "steps=10",
+                 "per_device_batch_size=4",
+                 "init_weights_seed=3"};
+  keys.insert(keys.end(), more.begin(), more.end());
+  return keys;
+}
+
+Engine open(const Arguments& more = {}) {
+  return Engine::open(Settings::parse(tiny(more)));
+}
+
+TokenBatch batch_of(std::int64_t rows, std::int64_t length) {
+  TokenBatch batch{rows, length, {}};
+  for (std::int64_t i = 0; i < rows * length; ++i)
+    batch.tokens.push_back(static_cast<std::int32_t>((i * 7 + i / 3) % 64));
+  return batch;
+}
+
+void expect_near(const std::vector<float>& a, const std::vector<float>& b, float most) {
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], most) << i;
+}
+
+template <typename Call>
+void expect_error(const Call& call, const std::string& words) {
+  try {
+    call();
+    ADD_FAILURE() << "no error: " << words;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Error::Kind::usage);
+    EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
+  }
+}
+
+const Arguments kMesh{"ranks=4", "ici_expert_parallelism=2", "ici_fsdp_parallelism=2",
+                      "per_device_batch_size=1"};
+
+TEST(Engine, OneAnswerOnAnyMesh) {
+  Engine one = open(), four = open(kMesh);  // two engines in one process
+  EXPECT_EQ(four.ranks(), 4);
+  const TokenBatch batch = batch_of(4, 6);
+  const Logits whole = one.forward(batch);
+  EXPECT_EQ(whole.values.size(), 4u * 6 * 64);
+  expect_near(four.forward(batch).values, whole.values, 1e-5f);
+  const Logits last = one.forward(batch, Positions::last);
+  for (std::int64_t row = 0; row < 4; ++row) {
+    for (std::int64_t v = 0; v < 64; ++v)
+      ASSERT_NEAR(last.values[static_cast<std::size_t>(row * 64 + v)],
+                  whole.values[static_cast<std::size_t>((row * 6 + 5) * 64 + v)], 1e-5f);
+  }
+  for (const ParameterInfo& p : four.parameters())
+    EXPECT_EQ(four.read_parameter(p.name), one.read_parameter(p.name)) << p.name;
+  const ParameterInfo experts = four.parameter("layers.1.moe.wi_0");
+  EXPECT_EQ(experts.shape, (std::vector<std::int64_t>{4, 32, 24}));
+  EXPECT_EQ(experts.axes[0], "expert");
+  EXPECT_EQ(experts.block[0], 2);
+}
+
+TEST(Engine, Trains) {
+  Engine one = open(), four = open(kMesh);
+  const TrainBatch batch{batch_of(4, 16)};
+  double before = 0;
+  for (int step = 0; step < 5; ++step) {
+    const TrainStep a = one.train_step(batch), b = four.train_step(batch);
+    EXPECT_EQ(a.step, step);
+    EXPECT_NEAR(a.loss, b.loss, 1e-5);
+    EXPECT_NEAR(a.gradient_norm, b.gradient_norm, 1e-4);
+    EXPECT_EQ(a.targets, 4 * 15);
+    if (step > 1) {
+      EXPECT_LT(a.loss, before);
+    }
+    before = a.loss;
+  }
+  expect_near(one.forward(batch.inputs).values, four.forward(batch.inputs).values, 1e-3f);
+  TrainBatch masked = batch;  // one target only
+  masked.targets.assign(masked.inputs.tokens.size(), -1);
+  masked.targets[3] = 5;
+  EXPECT_EQ(one.train_step(masked).targets, 1);
+}
+
+TEST(Engine, GeneratesTheMostProbableTokens) {
+  Engine engine = open();
+  std::vector<std::int32_t> text{3, 1, 4};
+  for (const std::int32_t token : engine.generate(text, {.most_tokens = 6})) text.push_back(token);
+  ASSERT_EQ(text.size(), 9u);
+  for (std::size_t at = 3; at < text.size(); ++at) {
+    const Logits logits = engine.forward(
+        {1, static_cast<std::int64_t>(at), {text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at)}},
+        Positions::last);
+    EXPECT_EQ(std::ranges::max_element(logits.values) - logits.values.begin(), text[at]);
+  }
+  std::vector<std::int32_t> on_mesh{3, 1, 4};
+  Engine four = open(kMesh);
+  for (const std::int32_t token : four.generate(on_mesh, {.most_tokens = 6})) on_mesh.push_back(token);
+  EXPECT_EQ(on_mesh, text);
+  // The context ends a text; an end token does, too, and is its last.
+  int tokens = 0;
+  for ([[maybe_unused]] const std::int32_t token : engine.generate({1}, {.most_tokens = 1000})) ++tokens;
+  EXPECT_EQ(tokens, 15);
+  TokenStream ended = engine.generate({3, 1, 4}, {.ends = {text[4]}});
+  EXPECT_EQ(ended.next(), text[3]);
+  if (text[3] != text[4]) {
+    EXPECT_EQ(ended.next(), text[4]);
+  }
+  EXPECT_EQ(ended.next(), std::nullopt);
+}
+
+// Weights in float32 are rounded to the type of the computation: the same numbers as weights in that type.
+TEST(Engine, WeightsOfAnotherTypeAreTheSameNumbers) {
+  Engine converted = open({"dtype=bfloat16", "weight_dtype=float32"}),
+         stored = open({"dtype=bfloat16", "weight_dtype=bfloat16"});
+  for (const std::int64_t length : {1, 2, 5, 16})
+    EXPECT_EQ(converted.forward(batch_of(1, length)).values, stored.forward(batch_of(1, length)).values)
+        << length;
+}
+
+TEST(Engine, TextsSideBySide) {
+  Engine engine = open({"per_device_batch_size=2"});
+  const auto alone = [&](std::vector<std::int32_t> prompt) {
+    std::vector<std::int32_t> text;
+    for (const std::int32_t token : engine.generate(prompt, {.most_tokens = 4})) text.push_back(token);
+    return text;
+  };
+  const auto first = alone({1, 2}), second = alone({9, 8, 7});
+  TokenStream a = engine.generate({1, 2}, {.most_tokens = 4}),
+              b = engine.generate({9, 8, 7}, {.most_tokens = 4});
+  expect_error([&] { engine.generate({5}); }, "2 texts are being made");
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(a.next(), first[i]);
+    EXPECT_EQ(b.next(), second[i]);
+  }
+  EXPECT_EQ(a.next(), std::nullopt);  // its row is free
+  EXPECT_TRUE(engine.generate({5}).next().has_value());
+  const Sampling drawn{.most_tokens = 4, .temperature = 1, .top_k = 20, .seed = 11};
+  std::vector<std::int32_t> once, again;
+  for (const std::int32_t token : engine.generate({5}, drawn)) once.push_back(token);
+  for (const std::int32_t token : engine.generate({5}, drawn)) again.push_back(token);
+  EXPECT_EQ(once, again);
+}
+
+TEST(Engine, CallsOfSeveralThreadsAreOrdered) {
+  Engine engine = open(kMesh);
+  const Logits want = engine.forward(batch_of(4, 5));
+  std::vector<std::thread> threads;
+  std::vector<Logits> found(4);
+  for (Logits& logits : found)
+    threads.emplace_back([&engine, &logits] { logits = engine.forward(batch_of(4, 5)); });
+  for (std::thread& thread : threads) thread.join();
+  for (const Logits& logits : found) EXPECT_EQ(logits.values, want.values);
+}
+
+TEST(Engine, WhatACallerDoesWrongIsAnError) {
+  expect_error([] { Settings::parse({"num_exprts=4"}); }, "the nearest known key is num_experts");
+  expect_error([] { open({"ranks=4", "ici_expert_parallelism=3"}); }, "ici_expert_parallelism");
+  expect_error([] { open({"num_experts=6", "ranks=4", "ici_expert_parallelism=4"}); }, "num_experts");
+  expect_error([] { open({"load_parameters_path=nowhere"}); }, "nowhere");
+  Engine engine = open();
+  const Logits before = engine.forward(batch_of(4, 5));
+  expect_error([&] { engine.forward({1, 2, {1}}); }, "rows * length = 1 * 2");
+  expect_error([&] { engine.forward({1, 1, {64}}); }, "token 64 is outside the vocabulary of 64");
+  expect_error([&] { engine.forward({0, 0, {}}); }, "at least 1");
+  expect_error([&] { engine.generate({}); }, "generate");
+  expect_error([&] { engine.generate({1}, {.top_p = 2}); }, "top_p=2");
+  expect_error([&] { engine.generate(std::vector<std::int32_t>(17, 1)); }, "max_target_length=16");
+  expect_error([&] { engine.train_step({batch_of(3, 4)}); }, "3 sequences, expected 4");
+  expect_error([&] { engine.train_step({batch_of(4, 4), {1}}); }, "1 targets");
+  expect_error([&] { engine.parameter("layers.0.moe.wi0"); }, "layers.0.moe.wi_0");
+  expect_error([&] { engine.encode("a"); }, "tokenizer_path");
+  EXPECT_EQ(engine.forward(batch_of(4, 5)).values, before.values);  // it goes on
+}
+
+TEST(Engine, AFolderSaysWhatTheModelIs) {
+  const std::string folder = std::string(kSourceFolder) + "/tests/golden/hf/qwen3moe-tiny";
+  Engine engine = Engine::open(Settings::parse({folder, "tokenizer_type=byte", "dtype=float32"}));
+  EXPECT_EQ(engine.vocabulary(), 256);
+  EXPECT_EQ(engine.encode("ab"), (std::vector<std::int32_t>{97, 98}));
+  EXPECT_EQ(engine.decode({97, 98}), "ab");
+  EXPECT_EQ(engine.forward({1, 2, {97, 98}}).values.size(), 512u);
+  const std::string packed = std::string(kSourceFolder) + "/tests/golden/gguf/qwen3moe/Q4_0.gguf";
+  Engine of_blocks = Engine::open(Settings::parse({packed}));
+  EXPECT_TRUE(of_blocks.generate({1, 2}).next().has_value());
+  expect_error([&] { of_blocks.train_step({batch_of(1, 4)}); }, "weight_format=dense");
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,54 @@
+// ModelToRun: a model with its weights and its tokenizer, from settings as on a command line.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "autograd/context.h"
+#include "config/config.h"
+#include "models/model_config.h"
+#include "models/parameters.h"
+#include "parallel/comm/processes.h"
+#include "parallel/mesh.h"
+#include "tokenizer/tokenizer.h"
+
+namespace switchyard {
+
+// Told how many of the weights are read so far, and how many there are.
+using LoadProgress = std::function<void(std::int64_t read, std::int64_t all)>;
+
+// All that ranks have in common.
+struct ModelToRun {
+  Config config;
+  Mesh mesh;
+  ModelConfig model;
+  std::vector<ParameterSpec> specs;
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::vector<std::string> notes;  // for people
+  Parameters::FillBlock fill;
+
+  // This rank's weights. Collective. `progress` is called on rank 0 while weights are packed, which takes
+  // time.
+  Parameters load(Context& context, const LoadProgress& progress = {}) const;
+};
+
+// The config of `FOLDER key=value ...` or of `[CONFIG.yml] key=value ...`. Error(usage), which names
+// `command`.
+Config config_to_run(const std::string& command, const Processes& processes,
+                     std::span<const std::string> settings);
+
+// Of `FOLDER key=value ...`, a folder with weights, or `[CONFIG.yml] key=value ...`. Error(usage), which
+// names `command`.
+ModelToRun model_to_run(const std::string& command, const Processes& processes,
+                        std::span<const std::string> settings);
+
+// Tokens of context that the model was trained for: max_position_embeddings, or what YaRN stretches to.
+std::int64_t trained_context(const ModelToRun& run);
+// Adds a note where texts of `tokens`, which max_target_length allows, are longer.
+void note_context(ModelToRun& run, const std::string& command, std::int64_t tokens);
+
+}  // namespace switchyard

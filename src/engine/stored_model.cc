@@ -1,0 +1,93 @@
+#include "engine/stored_model.h"
+
+#include <filesystem>
+
+#include "checkpoint/checkpoint_folder.h"
+#include "core/json_file.h"
+#include "generate/generation_defaults.h"
+#include "gguf/gguf_tokenizer.h"
+#include "gguf/gguf_weights.h"
+#include "models/families/family.h"
+#include "models/families/hub_source.h"
+#include "models/same_model.h"
+#include "tokenizer/tokenizer.h"
+
+namespace switchyard {
+namespace {
+
+namespace fs = std::filesystem;
+using Keys = std::map<std::string, nlohmann::json>;
+
+// The main file of a tokenizer in the folder, or "".
+std::string tokenizer_in(const fs::path& folder) {
+  std::error_code error;
+  for (const char* name : {"tokenizer.json", "tokenizer.model", "tokenizer.tiktoken"}) {
+    if (fs::exists(folder / name, error)) return folder / name;
+  }
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string end = entry.path().extension();
+    if (end == ".model" || end == ".tiktoken") return entry.path();
+  }
+  return "";
+}
+
+void add_tokenizer(Keys& keys, const fs::path& folder) {
+  const std::string path = tokenizer_in(folder);
+  if (path.empty()) return;
+  keys["tokenizer_type"] = tokenizer_type_of(path);
+  keys["tokenizer_path"] = path;
+}
+
+Keys keys_of_hub(const std::string& path) {
+  const HubSource source = open_hub_source(path);
+  const nlohmann::json& config = source.config;
+  Keys keys = config_from_hub(config, predictions_in(config, [&](const std::string& tensor) {
+                                return source.weights->contains(tensor);
+                              }));
+  const char* const name = config.contains("dtype") ? "dtype" : "torch_dtype";
+  const bool whole = config.value(name, nlohmann::json("bfloat16")) == "float32";
+  keys["dtype"] = whole ? "float32" : "bfloat16";
+  add_tokenizer(keys, path);
+  keys.merge(generation_defaults(path));
+  return keys;
+}
+
+Keys keys_of_gguf(const std::string& path) {
+  const GgufFile file = GgufFile::open(path);
+  Keys keys = config_from_hub(hub_config_of(file));
+  keys["dtype"] = "bfloat16";
+  keys["tokenizer_type"] = "gguf";
+  keys["tokenizer_path"] = path;
+  if (file.metadata().contains("tokenizer.ggml.tokens")) keys["decode_end_tokens"] = end_tokens_of(file);
+  return keys;
+}
+
+Keys keys_of_checkpoint(const std::string& path) {
+  const CheckpointFolder folder = open_checkpoint(path, nullptr);
+  const nlohmann::json& resolved = folder.manifest().config;
+  Keys keys = model_keys_of_stored(resolved, folder.path());
+  for (const char* key : {"dtype", "max_target_length", "tokenizer_type", "add_bos"}) {
+    if (resolved.contains(key)) keys[key] = resolved[key];
+  }
+  add_tokenizer(keys, folder.path() + "/tokenizer");
+  keys.merge(generation_defaults(folder.path() + "/tokenizer"));
+  return keys;
+}
+
+}  // namespace
+
+bool is_stored_model(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) return GgufFile::is_gguf(path);
+  return is_checkpoint_path(path) || fs::exists(path + "/config.json", error);
+}
+
+Keys keys_of_stored_model(const std::string& path) {
+  Keys keys = is_checkpoint_path(path) ? keys_of_checkpoint(path)
+              : fs::is_directory(path) ? keys_of_hub(path)
+                                       : keys_of_gguf(path);
+  keys["load_parameters_path"] = path;
+  return keys;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,72 @@
+#include "models/blocks/delta_net.h"
+
+#include <cmath>
+
+#include "ops/basic.h"
+#include "ops/delta_net.h"
+#include "ops/einsum.h"
+#include "ops/norm.h"
+#include "ops/reshard.h"
+
+namespace switchyard {
+namespace {
+
+// Of [B,S,N,D], N heads of keys or of values. The sequence is whole, rows are split as attention's are: those
+// of the cache are the same in all layers.
+Sharding delta_heads(const LayerCall& call, const Shape& x, std::int64_t heads) {
+  const Context& c = call.context;
+  Sharding s = c.rules->sharding({"", "", "activation_heads", ""}, {x[0], x[1], heads, 1});
+  s.dims[0] = attention_tokens(c, call.model, x[0], x[1]).dims[0];
+  s.dims[2] = axes_before(s.dims[2], Sharding{{s.dims[0]}, {}});
+  return s;
+}
+
+}  // namespace
+
+Array gated_delta_net(const LayerCall& call, const Array& x) {
+  Context& c = call.context;
+  const ModelConfig& m = call.model;
+  const Sharding values = delta_heads(call, x.shape(), m.delta_value_heads),
+                 numbers{{values.dims[0], {}, values.dims[2]}, {}};
+  Sharding keys = delta_heads(call, x.shape(), m.delta_key_heads);
+  if (keys.dims[2] != values.dims[2]) keys.dims[2].clear();
+  const Array h = reshard(c, x, Sharding{{values.dims[0], {}, {}}, {}});
+  const auto parameter = [&](const char* name) -> const Array& {
+    return call.parameters[call.prefix + name];
+  };
+  const auto wide = [&](const char* name) { return cast(c, parameter(name), DType::f32); };
+  const auto heads = [&](const char* name, const Sharding& layout) {
+    return einsum(c, "BSM,MND->BSND", h, weight(call, name), &layout);
+  };
+  const auto of_heads = [&](const char* name) {
+    return einsum(c, "BSM,MN->BSN", h, weight(call, name), &numbers);
+  };
+  const auto filtered = [&](const Array& y, const char* taps, Tensor DeltaMemory::*tail) {
+    if (call.cache == nullptr) return causal_conv(c, y, wide(taps), call.segments);
+    return causal_conv(c, *call.cache, call.cache->delta.*tail, y, wide(taps), *call.places);
+  };
+  const Array q = filtered(checkpoint_name(heads("delta.query", keys), "query_proj"), "delta.query_conv",
+                           &DeltaMemory::query_tail),
+              k = filtered(checkpoint_name(heads("delta.key", keys), "key_proj"), "delta.key_conv",
+                           &DeltaMemory::key_tail),
+              v = filtered(checkpoint_name(heads("delta.value", values), "value_proj"), "delta.value_conv",
+                           &DeltaMemory::value_tail),
+              gate = checkpoint_name(heads("delta.gate", values), "qkv_proj");
+  const DeltaGates gates = delta_gates(c, of_heads("delta.decay"), of_heads("delta.strength"),
+                                       wide("delta.decay_rate"), wide("delta.decay_bias"));
+  const DeltaOptions options{
+      .chunk = m.delta_chunk,
+      .unit_vectors = m.delta_unit_vectors,
+      .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(m.delta_key_dim)))};
+  Array out;
+  if (call.cache == nullptr) {
+    out = checkpoint_name(gated_delta(c, q, k, v, gates, call.segments, options), "context");
+  } else {
+    out = gated_delta(c, *call.cache, q, k, v, gates, *call.places, options);
+    count_tokens(*call.cache, *call.places);
+  }
+  const Array normed = rms_norm(c, out, parameter("delta.norm"), m.norm_epsilon);
+  return checkpoint_name(project_heads(call, swiglu(c, gate, normed), "delta.out"), "out_proj");
+}
+
+}  // namespace switchyard

@@ -1,0 +1,69 @@
+#include "models/blocks/indexer.h"
+
+#include <cmath>
+#include <optional>
+
+#include "ops/basic.h"
+#include "ops/einsum.h"
+#include "ops/norm.h"
+
+namespace switchyard {
+namespace {
+
+// Of the norm of its keys, which every published model has so.
+constexpr float kKeyEpsilon = 1e-6f;
+
+Array parameter(const LayerCall& call, const char* name) {
+  return call.parameters[call.prefix + "attention.indexer." + name];
+}
+
+// x less its mean, over its deviation: a layer norm in float32 whatever the activations' type, as the order
+// of nearly equal scores hangs on it.
+Array layer_norm(Context& c, const Array& x, const Array& factor, const Array& bias) {
+  const Array centred = subtract_mean(c, cast(c, x, DType::f32));
+  return add_bias(c, rms_norm(c, centred, factor, kKeyEpsilon), bias);
+}
+
+}  // namespace
+
+bool indexer_learns(const LayerCall& call) {
+  return call.indexer_loss != nullptr && call.model.indexer_loss > 0;
+}
+
+IndexVectors index_vectors(const LayerCall& call, const Array& x, const Array& query_latents) {
+  Context& c = call.context;
+  const ModelConfig& m = call.model;
+  std::optional<NoGrad> no_grad;
+  const bool learns = indexer_learns(call);
+  if (!learns) no_grad.emplace(c);
+  const Array from = learns ? detach(c, x) : x, latents = learns ? detach(c, query_latents) : query_latents;
+  const Sharding tokens{{from.sharding().dims[0], from.sharding().dims[1], {}}, {}};
+  const Sharding heads{{tokens.dims[0], tokens.dims[1], {}, {}}, {}};
+  IndexVectors index;
+  index.factor = static_cast<float>(1 / std::sqrt(static_cast<double>(m.indexer_heads * m.indexer_dim)));
+  const Array q = einsum(c, "BSR,RND->BSND", latents, weight(call, "attention.indexer.wq_b"), &heads);
+  index.q = rope(c, q, call.rope, 0, m.indexer_interleaved);
+  const Array k = einsum(c, "BSM,MD->BSD", from, weight(call, "attention.indexer.wk"), &tokens);
+  const Array normed = layer_norm(c, k, parameter(call, "k_norm"), parameter(call, "k_norm_bias"));
+  index.k = cast(c, rope(c, normed, call.rope, 0, m.indexer_interleaved), m.dtype);
+  index.weights = einsum(c, "BSM,MN->BSN", cast(c, from, DType::f32),
+                         cast(c, parameter(call, "weights"), DType::f32), &tokens);
+  return index;
+}
+
+IndexChoice choose_keys_of(const LayerCall& call, const IndexVectors& index) {
+  Context& c = call.context;
+  const std::int64_t count = call.model.indexer_topk;
+  if (index.k.shape()[1] <= count) return {};
+  IndexChoice choice;
+  if (indexer_learns(call)) {
+    choice.scores = index_scores(c, index, call.segments);
+    choice.chosen = chosen_of_scores(c, choice.scores, count);
+  } else {
+    choice.chosen = chosen_keys(c, index, call.segments, count);
+  }
+  if (call.chosen_keys != nullptr) *call.chosen_keys = choice.chosen;
+  return choice;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,260 @@
+#include "models/blocks/layers.h"
+
+#include <optional>
+#include <tuple>
+
+#include "kernels/gemm.h"
+#include "models/blocks/indexer.h"
+#include "ops/basic.h"
+#include "ops/clamp.h"
+#include "ops/einsum.h"
+#include "ops/kv_heads.h"
+#include "ops/norm.h"
+#include "ops/reshard.h"
+#include "ops/sigmoid_gate.h"
+
+namespace switchyard {
+namespace {
+
+Sharding heads_sharding(const Context& c, const ModelConfig& m, const Shape& shape, bool kv) {
+  const std::string_view heads = kv ? "activation_kv_heads" : "activation_heads";
+  Sharding s = c.rules->sharding({"activation_batch_attn", "activation_length_attn", heads, ""}, shape);
+  // Split query heads must fall on whole groups of a key head, or on parts of one.
+  const std::int64_t here = m.heads / c.mesh->product(s.dims[2]), group = m.heads / m.kv_heads;
+  if (!kv && here % group != 0 && group % here != 0) s.dims[2].clear();
+  if (kv && m.mla) s.dims[2] = c.rules->sharding({"", "", "activation_heads", ""}, shape).dims[2];
+  return s;
+}
+
+AttentionOptions attention_options(const LayerCall& call) {
+  const ModelConfig& m = call.model;
+  KeyWindow seen = m.seen_in(call.layer);
+  if (call.chunks_in_segments)
+    seen = {.window = seen.chunk, .chunk = 0};  // no key of a chunk is further back
+  return {.scale = static_cast<float>(m.attention_scale),
+          .balanced = m.balanced_context,
+          .window = seen.window,
+          .chunk = seen.chunk};
+}
+
+// x with M whole, its tokens laid out as those of the queries.
+Array attention_input(const LayerCall& call, const Array& x) {
+  Sharding tokens = attention_tokens(call.context, call.model, x.shape()[0], x.shape()[1]);
+  tokens.dims.emplace_back();
+  return reshard(call.context, x, tokens);
+}
+
+Array project_out(const LayerCall& call, const Array& attended) {
+  const Array y = project_heads(call, attended, "attention.out");
+  if (!call.model.attention_out_bias) return checkpoint_name(y, "out_proj");
+  return checkpoint_name(add_bias(call.context, y, call.parameters[call.prefix + "attention.out_bias"]),
+                         "out_proj");
+}
+
+// Keys and values split over heads only when the queries are.
+Sharding like_query(const Context& c, const ModelConfig& m, const Shape& shape, const Sharding& query) {
+  Sharding s = heads_sharding(c, m, shape, true);
+  if (s.dims[2] != query.dims[2]) s.dims[2].clear();
+  return s;
+}
+
+// Attention over remembered latent vectors: q·(W_k c) = (W_kᵀ q)·c, and the sum of weighted W_v c is W_v of
+// the sum of weighted c.
+Array attend_latent(const LayerCall& call, const Array& q, const Sharding& q_layout,
+                    const IndexVectors* index) {
+  Context& c = call.context;
+  const ModelConfig& m = call.model;
+  if (!call.cache->key_up.defined()) {
+    std::tie(call.cache->key_up, call.cache->value_up) =
+        split_up_projection(c, weight(call, "attention.wkv_b"), m.nope);
+  }
+  const auto [plain, turned] = split_last(c, q, m.nope);
+  const Array latent_q =
+      join_last(c, einsum(c, "BSND,NRD->BSNR", plain, call.cache->key_up, &q_layout), turned);
+  const CacheChoice choice{index, m.indexer_topk};
+  const Array sums = attend(c, *call.cache, latent_q, *call.places, attention_options(call), nullptr,
+                            index == nullptr ? nullptr : &choice);
+  return einsum(c, "BSNR,NRD->BSND", sums, call.cache->value_up, &q_layout);
+}
+
+}  // namespace
+
+Array weight(const LayerCall& call, const std::string& name) {
+  return cast(call.context, call.parameters[call.prefix + name], call.model.dtype);
+}
+
+Sharding block_sharding(const AxisRules& rules, const Shape& shape) {
+  return rules.sharding({"activation_batch", "activation_norm_length", "activation_embed"}, shape);
+}
+
+Array whole_embedding(Context& context, const Array& x) {
+  return reshard(context, x, Sharding{{x.sharding().dims[0], x.sharding().dims[1], {}}, {}});
+}
+
+Sharding attention_tokens(const Context& context, const ModelConfig& model, std::int64_t batch,
+                          std::int64_t length) {
+  const Sharding q = heads_sharding(context, model, {batch, length, model.heads, model.head_dim}, false);
+  return {{q.dims[0], q.dims[1]}, {}};
+}
+
+Array project_heads(const LayerCall& call, const Array& y, const std::string& name) {
+  const Sharding layout =
+      block_sharding(*call.context.rules, {y.shape()[0], y.shape()[1], call.model.moe_emb});
+  // The sequence goes back to its layout between layers now, unless the heads have its axes.
+  Sharding tokens = y.sharding();
+  if (axes_before(layout.dims[1], Sharding{{tokens.dims[0], tokens.dims[2]}, {}}) == layout.dims[1])
+    tokens.dims[1] = layout.dims[1];
+  return einsum(call.context, "BSND,NDM->BSM", reshard(call.context, y, tokens), weight(call, name), &layout);
+}
+
+Array grouped_query_attention(const LayerCall& call, const Array& x) {
+  Context& c = call.context;
+  const ModelConfig& m = call.model;
+  const Array h = attention_input(call, x);
+  const std::int64_t batch = x.shape()[0], length = x.shape()[1];
+  const Sharding q_layout = heads_sharding(c, m, {batch, length, m.heads, m.head_dim}, false);
+  Sharding kv_layout = like_query(c, m, {batch, length, m.kv_heads, m.head_dim}, q_layout);
+  // Where the queries are split further than there are key heads, each part projects to the one that it
+  // reads.
+  const std::int64_t parts = c.mesh->product(q_layout.dims[2]);
+  const bool one_each = kv_layout.dims[2].empty() && parts > m.kv_heads && parts % m.kv_heads == 0;
+  if (one_each) kv_layout.dims[2] = q_layout.dims[2];
+  const auto of_kv_heads = [&](const Array& w) {
+    return one_each ? spread_heads(c, w, q_layout.dims[2]) : w;
+  };
+  // Decoding on one rank nobody reads the projections before all three are there. Weights of another type are
+  // converted for them, and are read when the products run.
+  std::vector<Array> read_later;
+  std::optional<GemmsTogether> together;
+  const auto project = [&](const std::string& name, const Sharding& layout, bool kv) {
+    const Array whole = weight(call, "attention." + name), w = kv ? of_kv_heads(whole) : whole;
+    if (together) read_later.push_back(w);
+    return einsum(c, "BSM,MND->BSND", h, w, &layout);
+  };
+  const auto biased = [&](const std::string& name, const Array& y, bool kv) {
+    if (!m.attention_bias) return y;
+    const Array& bias = call.parameters[call.prefix + "attention." + name + "_bias"];
+    return add_bias(c, y, kv ? of_kv_heads(bias) : bias);
+  };
+  const auto through_gate = [&](const Array& attended) {
+    if (!m.attention_gate) return attended;
+    return sigmoid_gate(
+        c, attended,
+        reshard(c, biased("gate", project("gate", q_layout, false), false), attended.sharding()));
+  };
+  if (call.cache != nullptr && c.mesh->size() == 1 && c.observer == nullptr) together.emplace(*c.pool);
+  Array q = project("query", q_layout, false), k = project("key", kv_layout, true),
+        v = project("value", kv_layout, true);
+  if (together) together->run();
+  together.reset();
+  read_later.clear();
+  q = checkpoint_name(biased("query", q, false), "query_proj");
+  k = checkpoint_name(biased("key", k, true), "key_proj");
+  v = checkpoint_name(biased("value", v, true), "value_proj");
+  if (m.qk_norm) {
+    const Array &q_norm = call.parameters[call.prefix + "attention.q_norm"],
+                &k_norm = call.parameters[call.prefix + "attention.k_norm"];
+    // Where parts repeat key heads, every head is there equally often, so the mean is that of the heads.
+    q = m.qk_norm_of_heads ? rms_norm_of_heads(c, q, q_norm, m.norm_epsilon)
+                           : rms_norm(c, q, q_norm, m.norm_epsilon, m.norm_offset());
+    k = m.qk_norm_of_heads ? rms_norm_of_heads(c, k, of_kv_heads(k_norm), m.norm_epsilon)
+                           : rms_norm(c, k, k_norm, m.norm_epsilon, m.norm_offset());
+  }
+  if (m.qkv_clip > 0) {
+    q = clamp(c, q, m.qkv_clip);
+    k = clamp(c, k, m.qkv_clip);
+    v = clamp(c, v, m.qkv_clip);
+  }
+  if (!call.layer.unrotated) {
+    q = rope(c, q, call.rope, 0, m.rope.interleaved);
+    k = rope(c, k, call.rope, 0, m.rope.interleaved);
+    if (m.qk_unit_norm) {
+      q = rms_norm_without_scale(c, q, m.norm_epsilon);
+      k = rms_norm_without_scale(c, k, m.norm_epsilon);
+    }
+  } else if (m.scales_queries()) {
+    q = rope(c, q, call.rope, 0, m.rope.interleaved);
+  }
+  const Array head_sinks =
+      m.sinks ? cast(c, call.parameters[call.prefix + "attention.sinks"], DType::f32) : Array();
+  const Array* const sinks = m.sinks ? &head_sinks : nullptr;
+  if (call.cache != nullptr) {
+    remember(c, *call.cache, q, std::span(&k, 1), std::span(&v, 1), *call.places);
+    return project_out(call,
+                       through_gate(attend(c, *call.cache, q, *call.places, attention_options(call), sinks)));
+  }
+  const Array attended = checkpoint_name(
+      attention(c, q, k, v, call.segments, attention_options(call), sinks, call.scores), "context");
+  return project_out(call, through_gate(attended));
+}
+
+Array latent_attention(const LayerCall& call, const Array& x) {
+  Context& c = call.context;
+  const ModelConfig& m = call.model;
+  const Array h = attention_input(call, x);
+  const std::int64_t batch = x.shape()[0], length = x.shape()[1];
+  const Sharding tokens = h.sharding();
+  auto heads = [&](std::int64_t dim) { return heads_sharding(c, m, {batch, length, m.heads, dim}, false); };
+  auto norm = [&](const Array& y, const std::string& name) {
+    return rms_norm(c, y, call.parameters[call.prefix + "attention." + name], m.latent_norm_epsilon);
+  };
+  const auto to_latent = [&](const std::string& name) {
+    const Array y = einsum(c, "BSM,MR->BSR", h, weight(call, "attention." + name), &tokens);
+    if (!m.attention_bias) return y;
+    return add_bias(c, y, call.parameters[call.prefix + "attention." + name + "_bias"]);
+  };
+  Array q_in = h;
+  if (m.q_lora > 0) q_in = norm(checkpoint_name(to_latent("wq_a"), "query_wa_proj"), "q_a_norm");
+  const Sharding q_layout = heads(m.nope + m.rope_dim);
+  Array q = einsum(c, "BSM,MND->BSND", q_in,
+                   weight(call, m.q_lora > 0 ? "attention.wq_b" : "attention.query"), &q_layout);
+  q = checkpoint_name(rope(c, checkpoint_name(q, "mla_q"), call.rope, m.nope, m.rope.interleaved),
+                      "query_proj");
+  std::optional<IndexVectors> index;
+  if (m.has_indexer()) index = index_vectors(call, h, q_in);
+
+  const Array compressed = checkpoint_name(to_latent("wkv_a"), "kv_wa_proj");
+  const auto [latent, rotary] = split_last(c, compressed, m.kv_lora);
+  Array normed = norm(latent, "kv_a_norm"), key = rope(c, rotary, call.rope, 0, m.rope.interleaved);
+  if (call.cache != nullptr) {
+    const Array keys[] = {normed, key};
+    remember(c, *call.cache, q, keys, std::span(&normed, 1), *call.places, index ? &index->k : nullptr);
+    if (!call.places->from_beginning)
+      return project_out(call, attend_latent(call, q, q_layout, index ? &*index : nullptr));
+    // What tokens see of others does not depend on the call in which these came.
+    normed = as_remembered(c, *call.cache, normed);
+    key = as_remembered(c, *call.cache, key);
+  }
+  const Sharding kv_layout = heads(m.nope + m.v_dim);
+  const Array kv = checkpoint_name(
+      einsum(c, "BSM,MND->BSND", normed, weight(call, "attention.wkv_b"), &kv_layout), "mla_kv");
+  const auto [k, v] = mla_key_value(c, kv, key, m.nope);
+  checkpoint_name(k, "key_proj");
+  checkpoint_name(v, "value_proj");
+  const IndexChoice choice = index ? choose_keys_of(call, *index) : IndexChoice();
+  if (choice.scores.defined()) {
+    *call.indexer_loss =
+        index_loss(c, choice.scores, q, k, call.segments, m.indexer_sparse ? choice.chosen : Array(),
+                   {static_cast<float>(m.attention_scale), m.indexer_loss});
+  }
+  const Array attended =
+      checkpoint_name(attention(c, q, k, v, call.segments, attention_options(call), nullptr, call.scores,
+                                choice.chosen.defined() ? &choice.chosen : nullptr),
+                      "context");
+  return project_out(call, attended);
+}
+
+Array gated_mlp(const LayerCall& call, const std::string& prefix, const Array& x) {
+  Context& c = call.context;
+  const Array h = constrain(c, x, {"activation_batch", "activation_length", ""});
+  const std::initializer_list<std::string_view> hidden{"activation_batch", "activation_length",
+                                                       "activation_mlp"};
+  const Array gate =
+      checkpoint_name(einsum(c, "BSM,MH->BSH", h, weight(call, prefix + "wi_0"), hidden), "mlpwi_0");
+  const Array up =
+      checkpoint_name(einsum(c, "BSM,MH->BSH", h, weight(call, prefix + "wi_1"), hidden), "mlpwi_1");
+  return checkpoint_name(
+      einsum(c, "BSH,HM->BSM", swiglu(c, gate, up), weight(call, prefix + "wo"), &x.sharding()), "mlpwo");
+}
+
+}  // namespace switchyard

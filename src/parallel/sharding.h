@@ -1,0 +1,34 @@
+// Sharding: how one tensor is laid over the ranks of a mesh.
+//
+// Per dim the ordered mesh axes it is split over, major to minor, in equal blocks; and `partial`, the axes
+// over which the true value is the sum of the local values. An axis appears at most once. Over every other
+// axis the tensor is whole: each rank holds the same values.
+#pragma once
+
+#include <string>
+
+#include "core/tensor.h"
+#include "parallel/axis.h"
+#include "parallel/mesh.h"
+
+namespace switchyard {
+
+struct Sharding {
+  InlineVector<Axes, kMostDims> dims;
+  Axes partial;
+  bool operator==(const Sharding&) const = default;
+};
+
+Sharding replicated(std::size_t rank);            // `rank` dims, all whole
+std::string to_string(const Sharding& sharding);  // "[data+fsdp, -, tensor] partial(expert)"
+
+// Shape of every rank's block. Each dim must be divisible by the product of its axes (CHECK).
+Shape local_shape(const Mesh& mesh, const Shape& global, const Sharding& sharding);
+// Begin of this rank's block along each dim.
+Shape local_offset(const Mesh& mesh, int rank, const Shape& global, const Sharding& sharding);
+
+// The sharding of the cotangent: the same dims, whole and partial exchanged. `partial` becomes the mesh axes
+// larger than 1 that are neither in dims nor in partial, in mesh order.
+Sharding dual(const Mesh& mesh, const Sharding& sharding);
+
+}  // namespace switchyard
