@@ -1,6 +1,7 @@
 # What people type. The build itself is CMakeLists.txt; this file only names its variants.
 #
 #   make            build build/release/switchyard        make test-asan  tests under ASan and UBSan
+#   make test-quick the quick tests                       make install    to PREFIX (/usr/local)
 #   make cuda       build/cuda/switchyard with a GPU's kernels (needs the CUDA toolkit, no GPU)
 #   make train      install, build, train a small model   make test-tsan  tests under TSan
 #   make test       install, build, run all tests         make soak       long tests, then the fuzzers
@@ -27,7 +28,7 @@ define configure
 	@{ test -z '$(WARNINGS)' && test -f $(1)/build.ninja; } || cmake -S . -B $(1) -G Ninja $(2) $(WARNINGS)
 endef
 
-.PHONY: build cuda dependencies train test test-asan test-tsan soak fuzz format tidy clean
+.PHONY: build cuda dependencies train test test-quick test-asan test-tsan soak fuzz install format tidy clean
 
 build:
 	$(call configure,$(RELEASE),-DCMAKE_BUILD_TYPE=Release)
@@ -41,12 +42,18 @@ dependencies:
 	@scripts/install_dependencies.sh
 
 train: dependencies
-	@$(MAKE) --no-print-directory build
+	$(call configure,$(RELEASE),-DCMAKE_BUILD_TYPE=Release)
+	@cmake --build $(RELEASE) --target switchyard
 	$(RELEASE)/switchyard train $(CONFIG)
 
 test: dependencies
 	@$(MAKE) --no-print-directory build
 	$(CTEST) --test-dir $(RELEASE)
+
+# Under a minute, once built: the groups that CMakeLists.txt does not call slow.
+test-quick: dependencies
+	@$(MAKE) --no-print-directory build
+	$(CTEST) --test-dir $(RELEASE) -LE slow
 
 # Without detect_stack_use_after_return: its frames are not aligned for the 64-byte vectors of g++ 12 (GCC bug 110027).
 test-asan: dependencies
@@ -73,6 +80,10 @@ fuzz:
 	  -DSWITCHYARD_SANITIZE=address$(comma)undefined -DCMAKE_CXX_FLAGS=-fsanitize=fuzzer-no-link)
 	@cmake --build build/fuzz --target $(FUZZERS)
 	@scripts/run_fuzzers.sh build/fuzz $(FUZZ_SECONDS)
+
+PREFIX ?= /usr/local
+install: build
+	@cmake --install $(RELEASE) --prefix $(PREFIX)
 
 format:
 	@scripts/install_dependencies.sh --dev

@@ -52,14 +52,14 @@ struct Logits {
 
 enum class Positions { all, last };  // of which the logits are wanted
 
-// What a batch is trained on. Without `targets` each token's target is the next one of its sequence, and the
-// last one has none. A negative target is none.
+// A batch to train on. Without `targets`, the target of a token is the next token of its sequence, and the
+// last token has none. A negative target is none.
 struct TrainBatch {
   TokenBatch inputs;
   std::vector<std::int32_t> targets = {};  // as inputs.tokens
 };
 
-// Of one optimizer step; means over its targets where they are means.
+// The result of one optimizer step. Losses are means over the targets of the step.
 struct TrainStep {
   std::int64_t step = 0;  // from 0
   double loss = 0;        // all that is minimised
@@ -92,8 +92,8 @@ struct ParameterInfo {
 
 class Engine;
 
-// The tokens of one text as they are made. A text holds one of the engine's rows until it ends or is
-// destroyed.
+// The tokens of one text as they are made. The text holds a row of the engine until it ends or the stream
+// is destroyed.
 class TokenStream {
  public:
   TokenStream(TokenStream&&) noexcept;
@@ -142,7 +142,7 @@ class Engine {
   Engine& operator=(Engine&&) = delete;
   ~Engine();  // ends the ranks
 
-  // What a user should know of the start: "random weights: load_parameters_path is not set".
+  // Remarks on the start, for a user: "random weights: load_parameters_path is not set".
   const std::vector<std::string>& notes() const;
   std::int64_t vocabulary() const;
   int ranks() const;
@@ -154,9 +154,9 @@ class Engine {
   // make.
   TrainStep train_step(const TrainBatch& batch);
 
-  // Goes on from a prompt of one token or more. As many texts at once as per_device_batch_size and the mesh
-  // make (one without that key); each may have max_target_length tokens with its prompt. The weights are
-  // those of the moment.
+  // Goes on from a prompt of one token or more, with the weights of the moment. The prompt and the new tokens
+  // together are at most max_target_length. So many texts can be made side by side: one, or where
+  // per_device_batch_size is given, that times the mesh's ranks.
   TokenStream generate(const std::vector<std::int32_t>& prompt, const Sampling& sampling = {});
 
   // With the model's tokenizer. Error(usage) where the settings name none.

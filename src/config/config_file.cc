@@ -1,10 +1,12 @@
 #include "config/config_file.h"
 
+#include <dlfcn.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <optional>
 #include <set>
 #include <sstream>
 
@@ -43,6 +45,28 @@ std::string base_of(const UntypedKeys& keys, const std::string& name) {
     if (!value.is_string()) fail_usage("[config] {}: base_config: expected the path of a file", name);
     const auto& base = value.get_ref<const std::string&>();
     return base == "None" || base == "null" || base == "~" ? "" : base;
+  }
+  return {};
+}
+
+// PREFIX/share/switchyard/configs, where the running program or library stands in PREFIX/bin, PREFIX/lib or
+// PREFIX/lib/MACHINE.
+std::optional<std::filesystem::path> installed_configs() {
+  Dl_info own{};
+  if (::dladdr(reinterpret_cast<const void*>(&config_folder), &own) == 0 || own.dli_fname == nullptr)
+    return {};
+  std::error_code problem;
+  // For a program dladdr() gives the name that it was called by, not its path.
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", problem);
+  const std::string file = own.dli_fname;
+  const bool library = file.find(".so") != std::string::npos;
+  std::filesystem::path folder =
+      std::filesystem::canonical(library ? file : program.string(), problem).parent_path();
+  if (problem) return {};
+  for (int up = 0; up < 2 && folder.has_relative_path(); ++up) {
+    folder = folder.parent_path();
+    const std::filesystem::path configs = folder / "share/switchyard/configs";
+    if (std::filesystem::is_directory(configs, problem)) return configs;
   }
   return {};
 }
@@ -126,7 +150,8 @@ std::filesystem::path config_of_ours(const std::filesystem::path& path) {
 std::filesystem::path config_folder() {
   if (const char* folder = std::getenv("SWITCHYARD_CONFIG_DIR"); folder != nullptr && *folder != '\0')
     return folder;
-  return SWITCHYARD_CONFIG_DIR;
+  static const std::filesystem::path found = installed_configs().value_or(SWITCHYARD_CONFIG_DIR);
+  return found;
 }
 
 std::vector<std::string> config_names(const std::string& kind) {

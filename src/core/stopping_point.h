@@ -5,9 +5,9 @@
 
 namespace switchyard {
 
-// Stops the process (SIGSTOP) where the environment variable SWITCHYARD_STOP_AT is `name`, the first time
-// that it comes by; whoever waits for the process sees the stop, sends what the test is about, and continues
-// it.
+// Stops the process (SIGSTOP) the first time that it comes by, where the environment variable
+// SWITCHYARD_STOP_AT is `name`. Whoever waits for the process sees the stop, sends what the test is about,
+// and lets the process go on.
 void stopping_point(std::string_view name);
 
 }  // namespace switchyard

@@ -11,7 +11,7 @@
 namespace switchyard {
 namespace {
 
-// What going on exactly depends on, besides the model.
+// The keys, besides the model, that an exact resume depends on.
 constexpr std::array kStateKeys{"weight_dtype", "opt_type", "mu_dtype", "trainable_parameters_mask"};
 
 // A converted checkpoint says the same of a model in other keys, or in more.

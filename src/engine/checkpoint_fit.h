@@ -1,4 +1,4 @@
-// Whether stored weights are those of the model that a config describes.
+// The check that stored weights are those of the model that a config describes.
 #pragma once
 
 #include <functional>
@@ -13,12 +13,12 @@
 
 namespace switchyard {
 
-// What counts is what a model computes: Error(usage) that names the key in which `stored` computes another
-// one than `own`, the model of a run's config. `made_with` begins the line, `advice` ends it.
+// Models are equal where they compute the same: Error(usage) that names the key in which `stored` computes
+// another one than `own`, the model of a run's config. `made_with` begins the line, `advice` ends it.
 void check_same_model(const Config& config, const ModelConfig& own, const Config& stored,
                       const std::string& made_with, const std::string& advice);
 
-// What a checkpoint is wanted for.
+// The use that a checkpoint is wanted for.
 enum class Fit {
   weights,  // a start: types may differ, optimizer state is not needed
   state,    // going on: everything must be the same

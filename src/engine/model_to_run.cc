@@ -119,8 +119,10 @@ ModelToRun model_to_run(const std::string& command, const Processes& processes,
                command);
   const std::string type = config.get_string("tokenizer_type"), path = config.get_string("tokenizer_path");
   if (type != "byte" && path.empty())
-    fail_usage("[{}] tokenizer_path: expected the model's tokenizer, got none (or tokenizer_type=byte)",
-               command);
+    fail_usage(
+        "[{}] tokenizer_path: the model has no tokenizer of its own: give tokenizer_path=FILE or "
+        "tokenizer_type=byte",
+        command);
   std::vector<ParameterSpec> specs = specs_to_run(config, model, &notes);
   specs = specs_as_stored(config, mesh, model, std::move(specs), &notes);
   ModelToRun run{std::move(config), mesh, model, std::move(specs), make_tokenizer(type, path),

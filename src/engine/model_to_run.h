@@ -31,13 +31,12 @@ struct ModelToRun {
   std::vector<std::string> notes;  // for people
   Parameters::FillBlock fill;
 
-  // This rank's weights. Collective. `progress` is called on rank 0 while weights are packed, which takes
-  // time.
+  // Makes this rank's weights. Collective. While weights are packed, which takes time, rank 0 calls
+  // `progress`.
   Parameters load(Context& context, const LoadProgress& progress = {}) const;
 };
 
-// The config of `FOLDER key=value ...` or of `[CONFIG.yml] key=value ...`. Error(usage), which names
-// `command`.
+// Reads `FOLDER key=value ...` or `[CONFIG.yml] key=value ...`. Error(usage), which names `command`.
 Config config_to_run(const std::string& command, const Processes& processes,
                      std::span<const std::string> settings);
 

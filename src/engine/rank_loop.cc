@@ -43,7 +43,7 @@ void RankLoop::run(const Job& job) {
   std::rethrow_exception(failure);
 }
 
-// What a rank does from its begin to its end.
+// A rank takes job after job here, from its begin to its end.
 void RankLoop::serve(Context& context) {
   struct AtEnd {
     const Job& last;

@@ -15,8 +15,8 @@ std::size_t whole_characters(const std::string& text);
 
 class TokenText {
  public:
-  // Of what comes after the tokens `before`, from a character on that they begin. The tokenizer must outlive
-  // it.
+  // The text after the tokens `before`; where those begin a character, that character is the first. The
+  // tokenizer must outlive this object.
   TokenText(const Tokenizer& tokenizer, std::span<const std::int32_t> before);
 
   // The text that is whole now and was not before: a token may end within a character, or need the next one.

@@ -17,7 +17,7 @@ constexpr GgufExperts kExpertsOfMixtral{"block_sparse_moe.experts.", "w1.weight"
 
 constexpr GgufName kMixtralNames[] = {{"ffn_gate_inp.weight", "block_sparse_moe.gate.weight"}};
 
-// Beside the experts' biases [experts, outputs], as in models/families/gpt_oss.cc.
+// The experts' biases are [experts, outputs], as in models/families/gpt_oss.cc.
 constexpr GgufName kGptOssNames[] = {
     {"attn_sinks.weight", "self_attn.sinks"},
     {"post_attention_norm.weight", "post_attention_layernorm.weight"},
@@ -35,7 +35,7 @@ constexpr GgufName kGatedSharedNames[] = {
     {"ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight"},
 };
 
-// Beside what GgufWeights::add_delta_net() knows.
+// GgufWeights::add_delta_net() knows the others.
 constexpr GgufName kDeltaNetNames[] = {
     {"post_attention_norm.weight", "post_attention_layernorm.weight"},
     kGatedSharedNames[0],
@@ -179,9 +179,8 @@ void add_olmoe(const GgufFile&, const GgufMetadata& metadata, json& config) {
   if (metadata.has("attention.clamp_kqv")) config["clip_qkv"] = metadata.number("attention.clamp_kqv");
 }
 
-// What no key says is alike in the published models, and llama.cpp has these numbers in its code: chunks, the
-// layers without rotation, the growth of queries, and no norm of queries and keys in the model of 128
-// experts.
+// A file does not state chunks, layers without rotation, the growth of queries, and whether queries and keys
+// have a norm. The published models have these numbers in common, and llama.cpp has them in its code.
 void add_llama4(const GgufFile&, const GgufMetadata& metadata, json& config) {
   constexpr std::int64_t kChunk = 8192, kExpertsWithoutNorm = 128, kInterval = 4;
   const std::int64_t experts = metadata.integer("expert_count"),

@@ -1,5 +1,4 @@
-// GgufArchitecture: what of a GGUF file depends on its general.architecture, one entry of a table each
-// (architectures.cc).
+// GgufArchitecture: what general.architecture decides in a GGUF file, an entry of a table each.
 #pragma once
 
 #include <nlohmann/json.hpp>

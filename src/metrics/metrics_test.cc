@@ -18,7 +18,7 @@
 #include "metrics/crc32c.h"
 #include "metrics/phase_timer.h"
 #include "metrics/tensorboard.h"
-#include "tensorboard.pb.h"
+#include "tensorboard_test.pb.h"
 
 namespace switchyard {
 namespace {

@@ -4,9 +4,9 @@
 #include <unistd.h>
 
 #include <array>
+#include <bit>
 
 #include "metrics/crc32c.h"
-#include "tensorboard.pb.h"
 
 namespace switchyard {
 namespace {
@@ -16,6 +16,47 @@ std::string little_endian(std::uint64_t value, int bytes) {
   for (int byte = 0; byte < bytes; ++byte) result += static_cast<char>((value >> (8 * byte)) & 0xFFu);
   return result;
 }
+
+// A protobuf message as bytes: each field is its number and its form, then its value. The numbers are those
+// of TensorBoard's Event, Summary and SessionLog (tensorboard_test.proto). As in proto3 a 0 of an ordinary
+// field is left out.
+class Message {
+ public:
+  Message& add_double(unsigned field, double value) {
+    return value == 0 ? *this : add(field, kFixed64, little_endian(std::bit_cast<std::uint64_t>(value), 8));
+  }
+  Message& add_float(unsigned field, float value) {
+    return add(field, kFixed32, little_endian(std::bit_cast<std::uint32_t>(value), 4));
+  }
+  Message& add_integer(unsigned field, std::int64_t value) {
+    return value == 0 ? *this : add(field, kVarint, varint(static_cast<std::uint64_t>(value)));
+  }
+  Message& add_bytes(unsigned field, std::string_view value) {
+    return add(field, kLength, varint(value.size()) + std::string(value));
+  }
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  enum Form : unsigned { kVarint = 0, kFixed64 = 1, kLength = 2, kFixed32 = 5 };
+
+  static std::string varint(std::uint64_t value) {
+    std::string bytes;
+    for (; value >= 0x80; value >>= 7) bytes += static_cast<char>((value & 0x7fu) | 0x80u);
+    return bytes + static_cast<char>(value);
+  }
+  Message& add(unsigned field, Form form, const std::string& value) {
+    bytes_ += varint(field << 3 | form) + value;
+    return *this;
+  }
+
+  std::string bytes_;
+};
+
+// Field numbers.
+enum Event : unsigned { kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5, kSessionLog = 7 };
+enum Value : unsigned { kTag = 1, kSimpleValue = 2 };
+constexpr unsigned kValueOfSummary = 1, kStatus = 1;
+constexpr std::int64_t kStart = 1;  // a status
 
 }  // namespace
 
@@ -28,30 +69,28 @@ std::string tensorboard_record(std::string_view payload) {
 }
 
 std::string tensorboard_file_header(double wall_time) {
-  tensorboard::Event event;
-  event.set_wall_time(wall_time);
-  event.set_file_version("brain.Event:2");
-  return tensorboard_record(event.SerializeAsString());
+  return tensorboard_record(
+      Message().add_double(kWallTime, wall_time).add_bytes(kFileVersion, "brain.Event:2").bytes());
 }
 
 std::string tensorboard_step(double wall_time, std::int64_t step, const StepMetrics& metrics) {
-  tensorboard::Event event;
-  event.set_wall_time(wall_time);
-  event.set_step(step);
-  for (const auto& [name, value] : metrics.values()) {
-    tensorboard::Summary::Value* scalar = event.mutable_summary()->add_value();
-    scalar->set_tag(name);
-    scalar->set_simple_value(static_cast<float>(value));
-  }
-  return tensorboard_record(event.SerializeAsString());
+  Message summary;
+  for (const auto& [name, value] : metrics.values())
+    summary.add_bytes(
+        kValueOfSummary,
+        Message().add_bytes(kTag, name).add_float(kSimpleValue, static_cast<float>(value)).bytes());
+  Message event;
+  event.add_double(kWallTime, wall_time).add_integer(kStep, step);
+  if (!summary.bytes().empty()) event.add_bytes(kSummary, summary.bytes());
+  return tensorboard_record(event.bytes());
 }
 
 std::string tensorboard_start(double wall_time, std::int64_t step) {
-  tensorboard::Event event;
-  event.set_wall_time(wall_time);
-  event.set_step(step);
-  event.mutable_session_log()->set_status(tensorboard::SessionLog::START);
-  return tensorboard_record(event.SerializeAsString());
+  return tensorboard_record(Message()
+                                .add_double(kWallTime, wall_time)
+                                .add_integer(kStep, step)
+                                .add_bytes(kSessionLog, Message().add_integer(kStatus, kStart).bytes())
+                                .bytes());
 }
 
 std::string tensorboard_file_name(double wall_time) {

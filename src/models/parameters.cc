@@ -62,44 +62,61 @@ std::int64_t parameter_count(const std::vector<ParameterSpec>& specs) {
   return n;
 }
 
-Tensor draw_block(const ParameterSpec& spec, std::uint32_t seed, const Shape& offset, const Shape& local) {
+namespace {
+
+// Elements first, first + 1, … of the random draw for a parameter.
+void draw_values(const ParameterSpec& spec, RngKey key, std::uint64_t first, std::span<float> values) {
+  double factor = spec.deviation;
+  switch (spec.initializer) {
+    case Initializer::ones:
+      std::fill(values.begin(), values.end(), 1.0f);
+      factor = 1;
+      break;
+    case Initializer::zeros:
+      std::fill(values.begin(), values.end(), 0.0f);
+      break;
+    case Initializer::normal:
+      rng_fill_normal(key, first, values);
+      break;
+    case Initializer::truncated_normal:
+      rng_fill_truncated_normal(key, first, values, -2, 2);
+      factor /= kTruncatedDeviation;
+      break;
+    case Initializer::log_uniform:
+      for (std::size_t j = 0; j < values.size(); ++j)
+        values[j] = std::log(rng_uniform(key, first + j, kLeastUniform, static_cast<float>(spec.deviation)));
+      factor = 1;
+      break;
+  }
+  for (float& v : values) v *= static_cast<float>(factor);
+}
+
+}  // namespace
+
+// An element depends on nothing but its index, so cores share the pieces.
+Tensor draw_block(ThreadPool& pool, const ParameterSpec& spec, std::uint32_t seed, const Shape& offset,
+                  const Shape& local) {
   Tensor block(Memory(), spec.dtype, local);
   const RngKey key = rng_fold_in(rng_key(seed), spec.name);
-  constexpr std::int64_t kPiece = 1 << 16;
-  std::vector<float> piece(kPiece);
+  struct Piece {
+    std::int64_t from, to, count;
+  };
+  constexpr std::int64_t kMost = 1 << 16;
+  std::vector<Piece> pieces;
   for_runs(spec.shape, {offset, local}, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
-    for (std::int64_t i = 0; i < count; i += kPiece) {
-      const std::int64_t n = std::min(kPiece, count - i);
-      const std::span<float> values(piece.data(), static_cast<std::size_t>(n));
-      const auto first = static_cast<std::uint64_t>(from + i);
-      double factor = spec.deviation;
-      switch (spec.initializer) {
-        case Initializer::ones:
-          std::fill(values.begin(), values.end(), 1.0f);
-          factor = 1;
-          break;
-        case Initializer::zeros:
-          std::fill(values.begin(), values.end(), 0.0f);
-          break;
-        case Initializer::normal:
-          rng_fill_normal(key, first, values);
-          break;
-        case Initializer::truncated_normal:
-          rng_fill_truncated_normal(key, first, values, -2, 2);
-          factor /= kTruncatedDeviation;
-          break;
-        case Initializer::log_uniform:
-          for (std::size_t j = 0; j < values.size(); ++j)
-            values[j] =
-                std::log(rng_uniform(key, first + j, kLeastUniform, static_cast<float>(spec.deviation)));
-          factor = 1;
-          break;
-      }
-      for (float& v : values) v *= static_cast<float>(factor);
+    for (std::int64_t i = 0; i < count; i += kMost)
+      pieces.push_back({from + i, to + i, std::min(kMost, count - i)});
+  });
+  pool.for_range(std::ssize(pieces), 1, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<float> values(kMost);
+    for (std::int64_t p = begin; p < end; ++p) {
+      const Piece& piece = pieces[static_cast<std::size_t>(p)];
+      const std::span<float> of_piece(values.data(), static_cast<std::size_t>(piece.count));
+      draw_values(spec, key, static_cast<std::uint64_t>(piece.from), of_piece);
       if (spec.dtype == DType::f32)
-        std::copy(values.begin(), values.end(), block.data<float>() + to + i);
+        std::copy(of_piece.begin(), of_piece.end(), block.data<float>() + piece.to);
       else
-        std::transform(values.begin(), values.end(), block.data<bfloat16>() + to + i,
+        std::transform(of_piece.begin(), of_piece.end(), block.data<bfloat16>() + piece.to,
                        [](float v) { return bfloat16(v); });
     }
   });
@@ -195,7 +212,7 @@ Tensor packed_block_of(Context& context, const ParameterSpec& spec, std::uint32_
     if (given.defined() && given.dtype() == spec.dtype) return piece == box ? given : fill(spec, box);
     if (!given.defined()) {
       const Box values = dense_box(spec, piece);
-      given = draw_block(dense_spec(spec, DType::f32), seed, values.start, values.shape);
+      given = draw_block(*context.pool, dense_spec(spec, DType::f32), seed, values.start, values.shape);
     }
     const Tensor blocks(Memory(), spec.dtype, piece.shape);
     pack(context, spec, given, blocks);
@@ -213,7 +230,7 @@ Tensor block_of(Context& context, const ParameterSpec& spec, std::uint32_t seed,
                 const Parameters::FillBlock& fill) {
   if (is_packed(spec.dtype)) return packed_block_of(context, spec, seed, box, fill);
   Tensor given = fill ? fill(spec, box) : Tensor();
-  return given.defined() ? given : draw_block(spec, seed, box.start, box.shape);
+  return given.defined() ? given : draw_block(*context.pool, spec, seed, box.start, box.shape);
 }
 
 void check_split(const AxisRules& rules, const ParameterSpec& spec) {
@@ -243,8 +260,8 @@ Parameters Parameters::create_from_blocks(Context& context, std::vector<Paramete
     auto shared = context.comm->shared(key, [&]() -> std::shared_ptr<void> {
       const Memory memory = context.memory.uncharged();  // each rank is charged below
       if (memory.device().is_abstract()) return std::make_shared<Tensor>(memory.empty(spec.dtype, local));
-      auto made = std::make_shared<Tensor>(
-          to_device(memory, block_of(context, spec, seed, {offset, local}, fill)));
+      auto made =
+          std::make_shared<Tensor>(to_device(memory, block_of(context, spec, seed, {offset, local}, fill)));
       stopping_point("weight made");
       return made;
     });

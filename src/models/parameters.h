@@ -97,7 +97,8 @@ class Parameters {
 };
 
 // Elements of the block at `offset` of the random draw for a whole parameter.
-Tensor draw_block(const ParameterSpec& spec, std::uint32_t seed, const Shape& offset, const Shape& local);
+Tensor draw_block(ThreadPool& pool, const ParameterSpec& spec, std::uint32_t seed, const Shape& offset,
+                  const Shape& local);
 // The block of a whole tensor, and its way back.
 Tensor slice_block(const Tensor& whole, const Shape& offset, const Shape& local);
 void place_block(const Tensor& block, const Shape& offset, const Tensor& whole);

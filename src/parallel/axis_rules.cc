@@ -95,9 +95,9 @@ AxisRules::Resolution AxisRules::resolve(DimNames dims, const Shape& shape) cons
     const Axes kept = dividing_prefix(mesh_, wanted, shape[i]);
     if (kept != wanted) {
       if (is_expert_dim(dims[i])) fail_experts(mesh_, wanted, shape[i]);
-      result.warnings.push_back(fmt::format("dim '{}' of size {} is not divisible by {}; split over {}",
-                                            dims[i], shape[i], sizes_of(mesh_, wanted),
-                                            kept.empty() ? "nothing" : sizes_of(mesh_, kept)));
+      result.warnings.push_back(fmt::format(
+          "dim '{}' of size {} is not divisible by {}; {}", dims[i], shape[i], sizes_of(mesh_, wanted),
+          kept.empty() ? "replicated" : "split over " + sizes_of(mesh_, kept)));
     }
     result.matched_rules[i] = assigned[i]->text;
     result.sharding.dims[i] = kept;

@@ -83,7 +83,7 @@ TEST_F(DefaultRules, ADimThatDoesNotDivideKeepsWhatDoes) {
             "dim 'activation_batch' of size 6 is not divisible by data=2, fsdp=4; split over data=2");
   const auto whole = on(kFsdpTensor).resolve(Names{"embed", "mlp"}, Shape{30, 128});
   EXPECT_EQ(to_string(whole.sharding), "[-, tensor]");
-  EXPECT_EQ(whole.warnings.at(0), "dim 'embed' of size 30 is not divisible by fsdp=4; split over nothing");
+  EXPECT_EQ(whole.warnings.at(0), "dim 'embed' of size 30 is not divisible by fsdp=4; replicated");
 }
 
 TEST_F(DefaultRules, ExpertsMustDivide) {

@@ -141,9 +141,8 @@ class SentencePieceTokenizer : public Tokenizer {
     if (!status.ok()) fail_usage("[tokenizer] {}: not a SentencePiece model: {}", name, status.ToString());
   }
 
-  // Whether the space that a model puts before a text stands at its begin alone, and not behind each token
-  // that is cut out of it: transformers' LlamaTokenizer where `legacy` is not true. llama.cpp puts it behind
-  // each.
+  // A model puts a space before a text. transformers' LlamaTokenizer, where `legacy` is not true, puts none
+  // behind a token that is cut out of the text; llama.cpp puts one behind each.
   static bool begins_with_space_once(const JsonReader& settings) {
     if (settings.has("legacy")) return !settings.flag("legacy", true);
     constexpr std::string_view kClasses[] = {"LlamaTokenizer", "LlamaTokenizerFast", "CodeLlamaTokenizer",

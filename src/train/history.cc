@@ -64,6 +64,11 @@ void History::add_lines(const std::vector<std::string>& lines) {
   }
 }
 
+void History::add_ends(nlohmann::json& summary) const {
+  if (!train_.y.empty()) summary["final_loss"] = train_.y.back();
+  if (has_eval()) summary["heldout_loss"] = last_eval();
+}
+
 void History::write_plots(const std::string& folder,
                           const std::vector<std::pair<std::string, double>>& phases) const {
   std::vector<Series> series{train_};

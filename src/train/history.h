@@ -21,6 +21,8 @@ class History {
   void add_lines(const std::vector<std::string>& lines);
   bool has_eval() const { return !eval_.y.empty(); }
   double last_eval() const { return eval_.y.back(); }
+  // `final_loss` and `heldout_loss`: the last ones that there are.
+  void add_ends(nlohmann::json& summary) const;
   // plots/loss.svg, plots/expert_load.svg (MoE models), plots/time_by_phase.svg under `folder`.
   void write_plots(const std::string& folder,
                    const std::vector<std::pair<std::string, double>>& phases) const;

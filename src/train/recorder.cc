@@ -4,20 +4,9 @@
 #include <cmath>
 
 #include "core/tensor.h"
-#include "kernels/dispatch.h"
 
 namespace switchyard {
 namespace {
-
-// "kernels: attention amx, gemm avx512 (amx: the operands are not bfloat16)".
-std::string kernels_line() {
-  std::string line = "kernels:";
-  for (const KernelChoice& c : kernels_used()) {
-    line += fmt::format("{}{} {}", line.back() == ':' ? " " : ", ", c.op, c.implementation);
-    if (!c.refused.empty()) line += fmt::format(" ({})", c.refused);
-  }
-  return line;
-}
 
 std::string megabytes(std::size_t bytes) {
   return bytes < std::size_t{10} << 30 ? fmt::format("{} MiB", bytes >> 20)
@@ -41,11 +30,11 @@ void Recorder::record(std::int64_t step, const StepResult& r, double seconds, Tr
     dropped += layer.rows_dropped();
   }
   std::string text = fmt::format(
-      "step {:>5}  loss {:.4f}  perplexity {:.3f}  {:.0f} tok/s  {:.3f} TFLOP/s ({:.0f}%)  grad norm "
-      "{:.3f}",
+      "step {:>5}  loss {:.4f}  perplexity {:.3f}  {:.0f} tok/s  {:.3f} TFLOP/s ({:.0f}% of peak)  grad "
+      "norm {:.3f}",
       step, r.loss, std::exp(r.lm_loss), tokens / seconds, flops / seconds * 1e-12,
       100 * flops / seconds / peak_, std::abs(r.raw_grad_norm));  // no -nan
-  if (!r.layers.empty()) text += fmt::format("  load {:.2f}x  dropped {:.0f}", worst, dropped);
+  if (!r.layers.empty()) text += fmt::format("  worst expert load {:.2f}x  dropped {:.0f}", worst, dropped);
   if (passes > 1) text += fmt::format("  {} passes", passes);
   if (r.routing) text += fmt::format("  routing agreement {:.4f}", r.routing->share());
   observer_.line(text + fmt::format("  {:.2f} s  {}", seconds, megabytes(memory_peak())));
@@ -77,7 +66,6 @@ void add_summary_lines(RunReport& report, const nlohmann::json& summary, const H
                                        c["where"].get<std::string>(), c["count"].get<std::int64_t>(),
                                        static_cast<double>(c["bytes"].get<std::int64_t>()) * 1e-6));
   }
-  report.lines.push_back(kernels_line());
   if (summary.contains("ops")) {
     std::string ops = "time by op a traced step:";
     for (std::size_t i = 0; i < std::min<std::size_t>(8, summary["ops"].size()); ++i) {

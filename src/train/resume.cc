@@ -29,7 +29,7 @@ constexpr std::array kDataKeys{"dataset_type",
                                "enable_data_shuffling",
                                "data_shuffle_seed"};
 
-// What says how weights change, besides the schedule's length and the batch.
+// The keys that say how weights change, besides the length of the schedule and the batch.
 constexpr std::array kTrainingKeys{"learning_rate",
                                    "lr_schedule_type",
                                    "learning_rate_final_fraction",

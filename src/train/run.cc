@@ -300,6 +300,8 @@ class RankRun {
     }
     if (!speaks_) return;
     nlohmann::json whole = summary();
+    whole["steps"] = done_;
+    recorder_->history().add_ends(whole);
     if (trace_.any()) {
       whole["trace"] = setup_.folder + "/trace.json";
       whole["ops"] = trace_.op_times();
@@ -381,8 +383,9 @@ RunReport run_training(const Config& config, Processes& processes, RunObserver& 
   if (setup.resume.own && setup.resume.step >= setup.steps) {
     processes.agree(nullptr, config.get_float("collective_timeout_seconds"));
     return {.folder = setup.folder,
-            .lines = {fmt::format("{} has all {} steps; to go on, set steps above {}", setup.folder,
-                                  setup.steps, setup.resume.step)}};
+            .lines = {fmt::format(
+                "{} has trained {} steps, steps={} asks for no more; to go on, set steps above {}",
+                setup.folder, setup.resume.step, setup.steps, setup.resume.step)}};
   }
   if (setup.resume.own && setup.resume.rows >= setup.data.end) {
     processes.agree(nullptr, config.get_float("collective_timeout_seconds"));

@@ -11,10 +11,12 @@ TEST_F(PlanCommand, ForetellsWhatASummarySays) {
   const Arguments keys = tiny_model() + Arguments{"ranks=2", "num_experts_per_tok=4"};
   const Finished planned = run(Arguments{"plan", "--json", "plan.json"} + keys);
   ASSERT_EQ(planned.status, 0) << planned.err;
-  train({"ranks=2", "num_experts_per_tok=4"});
+  const std::vector<json> steps = train({"ranks=2", "num_experts_per_tok=4"});
   const json plan = json::parse(read("plan.json")), summary = json::parse(read("out/run/summary.json"));
   EXPECT_EQ(plan["collectives"], summary["collectives"]);
   for (const char* key : {"ranks", "mesh", "parameters"}) EXPECT_EQ(plan[key], summary[key]) << key;
+  EXPECT_EQ(summary["steps"], 3);
+  EXPECT_FLOAT_EQ(summary["final_loss"].get<float>(), steps.back()["learning/loss"].get<float>());
   EXPECT_FALSE(std::filesystem::exists(path("switchyard_output")));
   for (const char* key : {"flops_per_rank", "estimated_step_seconds", "bound", "skew", "topology", "fits"})
     EXPECT_TRUE(plan.contains(key)) << key;

@@ -126,13 +126,14 @@ GPU_KERNEL wait_in_two_places(int* out) {
 
 TEST(EmulatorDeathTest, ThreadsThatWaitForWhatCannotCome) {
   int out = 0;
-  EXPECT_DEATH(launch({.blocks = 1, .threads = 2 * kWarp}, wait_in_two_places, &out),
+  EXPECT_DEATH([&]() noexcept { launch({.blocks = 1, .threads = 2 * kWarp}, wait_in_two_places, &out); }(),
                "wait for what cannot come");
 }
 
 TEST(EmulatorDeathTest, BlocksAreWholeWarps) {
   int out = 0;
-  EXPECT_DEATH(launch({.blocks = 1, .threads = 20}, wait_in_two_places, &out), "blocks of 20 threads");
+  EXPECT_DEATH([&]() noexcept { launch({.blocks = 1, .threads = 20}, wait_in_two_places, &out); }(),
+               "blocks of 20 threads");
 }
 
 // Layouts as CuTe has them (mma_traits_sm80: SM80_16x8x16_F32BF16BF16F32_TN): where in a column-major matrix
