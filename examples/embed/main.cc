@@ -13,7 +13,7 @@ int main() {
       "base_num_kv_heads=2",     "base_mlp_dim=96",           "num_experts=8",
       "num_experts_per_tok=2",   "base_num_decoder_layers=2", "vocab_size=257",
       "tokenizer_type=byte",     "max_target_length=64",      "learning_rate=0.01",
-      "per_device_batch_size=4", "warmup_steps_fraction=0"};
+      "per_device_batch_size=4", "warmup_steps_fraction=0",   "dtype=float32"};
   // A second engine of the same model, its experts on two ranks of this process: the same numbers.
   std::vector<std::string> on_a_mesh = model;
   for (const char* setting : {"ranks=2", "ici_expert_parallelism=2", "per_device_batch_size=2"})
