@@ -181,6 +181,12 @@ TEST(GgufConfig, WidthsOfQwen2MoeAreInItsTensors) {
   EXPECT_EQ(config["norm_topk_prob"], false);
 }
 
+TEST(GgufConfig, DeltaNetsStateTheWidthOfAHead) {
+  GgufConfig file("qwen3next");
+  file.integer("block_count", 2).integer("expert_feed_forward_length", 12);
+  EXPECT_NE(file.refusal().find("qwen3next.attention.key_length"), std::string::npos) << file.refusal();
+}
+
 TEST(GgufConfig, OtherArchitecturesAreRefusedByName) {
   const std::string told = GgufConfig("clip").integer("block_count", 2).refusal();
   EXPECT_NE(told.find("general.architecture=\"clip\": expected llama, llama4, qwen2"), std::string::npos)

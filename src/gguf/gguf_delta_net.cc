@@ -43,6 +43,7 @@ void add_delta_net_config(const GgufFile& file, const GgufMetadata& metadata, js
   config["model_type"] =
       GgufMetadata(file, "general").text("architecture") == "qwen3next" ? "qwen3_next" : "qwen3_5_moe_text";
   config["layer_types"] = layer_types_of(metadata, config["num_hidden_layers"].get<std::int64_t>());
+  config["head_dim"] = metadata.integer("attention.key_length");  // no head is as wide as all divided
   add_rotated_share(metadata, config);
   const std::int64_t value_heads = metadata.integer("ssm.time_step_rank"),
                      inner = metadata.integer("ssm.inner_size");
