@@ -305,7 +305,9 @@ std::vector<std::int64_t> end_tokens_of(const GgufFile& file) {
   return {ends.begin(), ends.end()};
 }
 
-TokenizerFiles tokenizer_files_of(const GgufFile& file) {
+namespace {
+
+TokenizerFiles files_of(const GgufFile& file) {
   const GgufMetadata metadata(file, "tokenizer");
   const Vocabulary vocabulary = vocabulary_of(metadata);
   const std::string kind = metadata.text("ggml.model");
@@ -333,6 +335,16 @@ TokenizerFiles tokenizer_files_of(const GgufFile& file) {
   if (metadata.has("chat_template")) config["chat_template"] = metadata.text("chat_template");
   files.config = config.dump(2) + "\n";
   return files;
+}
+
+}  // namespace
+
+TokenizerFiles tokenizer_files_of(const GgufFile& file) {
+  try {
+    return files_of(file);
+  } catch (const json::exception&) {  // JSON refuses nothing else as it is written
+    fail_usage("[gguf] {}: a token, a merge or the chat template is no UTF-8", file.path());
+  }
 }
 
 }  // namespace switchyard
