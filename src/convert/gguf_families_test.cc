@@ -187,6 +187,12 @@ TEST(GgufConfig, DeltaNetsStateTheWidthOfAHead) {
   EXPECT_NE(file.refusal().find("qwen3next.attention.key_length"), std::string::npos) << file.refusal();
 }
 
+TEST(GgufConfig, ManyBlocksAreRefusedBeforeTheyAreListed) {
+  GgufConfig file("llama4");
+  file.integer("block_count", 4'000'000'000u).integer("interleave_moe_layer_step", 1);
+  EXPECT_NE(file.refusal().find("block_count=4000000000: expected at most 65536"), std::string::npos);
+}
+
 TEST(GgufConfig, OtherArchitecturesAreRefusedByName) {
   const std::string told = GgufConfig("clip").integer("block_count", 2).refusal();
   EXPECT_NE(told.find("general.architecture=\"clip\": expected llama, llama4, qwen2"), std::string::npos)

@@ -91,6 +91,8 @@ json hub_config_of(const GgufFile& file) {
                      width = metadata.integer("embedding_length"),
                      predictions = metadata.integer("nextn_predict_layers", 0),
                      blocks = metadata.integer("block_count");
+  constexpr std::int64_t kMostBlocks = 1 << 16;  // some settings become a list of so many
+  if (blocks > kMostBlocks) metadata.wrong("block_count", fmt::format("at most {}", kMostBlocks));
   // Prediction layers are the last blocks; they are left out.
   if (predictions > 0 && predictions >= blocks)
     metadata.wrong("nextn_predict_layers", fmt::format("fewer than the {} blocks", blocks));
