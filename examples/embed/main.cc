@@ -1,4 +1,4 @@
-// Switchyard as a library: trains three steps, goes on from a text, and meets an error.
+// An example of the library: two engines train three steps, one makes tokens, and an error is caught.
 #include <switchyard/engine.h>
 
 #include <cstdio>

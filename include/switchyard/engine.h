@@ -70,7 +70,7 @@ struct TrainStep {
   std::string skipped;  // why the weights were left as they were; empty: they were not
 };
 
-// How tokens are drawn. With all defaults the most probable one is taken.
+// How tokens are drawn, in place of the decode_* keys. With all defaults the most probable one is taken.
 struct Sampling {
   std::int64_t most_tokens = 128;
   double temperature = 0;               // 0: the most probable token
@@ -92,8 +92,8 @@ struct ParameterInfo {
 
 class Engine;
 
-// The tokens of one text as they are made. The text holds a row of the engine until it ends or the stream
-// is destroyed.
+// The tokens of one text as they are made. The text holds a row of the engine until its end, or until the
+// stream is destroyed.
 class TokenStream {
  public:
   TokenStream(TokenStream&&) noexcept;
@@ -150,12 +150,11 @@ class Engine {
   // Logits of the token after each position, or after the last.
   Logits forward(const TokenBatch& batch, Positions positions = Positions::all);
 
-  // One optimizer step on as many sequences as per_device_batch_size, ranks and gradient_accumulation_steps
-  // make.
+  // One optimizer step. The batch has per_device_batch_size * ranks * gradient_accumulation_steps sequences.
   TrainStep train_step(const TrainBatch& batch);
 
   // Goes on from a prompt of one token or more, with the weights of the moment. The prompt and the new tokens
-  // together are at most max_target_length. So many texts can be made side by side: one, or where
+  // together are at most max_target_length. Texts that can be made side by side: one, or where
   // per_device_batch_size is given, that times the mesh's ranks.
   TokenStream generate(const std::vector<std::int32_t>& prompt, const Sampling& sampling = {});
 

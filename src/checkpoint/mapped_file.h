@@ -14,7 +14,7 @@ struct MappedFile {
   std::span<const std::byte> bytes;
 };
 
-// Whether the bytes of a file begin as a Git LFS pointer: a few lines that a clone without Git LFS has in
+// True where the bytes of a file begin as a Git LFS pointer: a few lines that a clone without Git LFS has in
 // place of a large file.
 bool is_lfs_pointer(std::string_view bytes);
 

@@ -21,8 +21,8 @@ struct Mxfp4Stack {
 // What is not as above, in words; empty where the stack can be read.
 std::string mxfp4_problem(const Mxfp4Stack& stack);
 
-// The index of the first group with the exponent 255, which stands for no number, among the groups
-// [begin, end) of the stack.
+// Among groups [begin, end) of the stack: the index of the first group with the exponent 255, which stands
+// for no number.
 std::optional<std::int64_t> mxfp4_infinite_scale(const Mxfp4Stack& stack, std::int64_t begin,
                                                  std::int64_t end);
 

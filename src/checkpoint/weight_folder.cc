@@ -135,7 +135,8 @@ void check_scales(const std::string& path, const std::string& name, const GptqWe
     fail_usage("[checkpoint] {}: GPTQ weight {}: the scale of group {} of output {} is no finite number",
                path, in_quotes(name), *at / weight.outputs(), *at % weight.outputs());
 }
-// Of a stack of MXFP4: groups [begin, end) of all that it has.
+
+// The same for groups [begin, end) of a stack of MXFP4.
 void check_scales(const std::string& path, const std::string& name, const Mxfp4Stack& stack,
                   std::int64_t begin, std::int64_t end) {
   const std::optional<std::int64_t> at = mxfp4_infinite_scale(stack, begin, end);

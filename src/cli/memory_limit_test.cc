@@ -1,4 +1,4 @@
-// What a process needs at least, and that a run which cannot fit is refused before it works.
+// The least memory that a process needs, and the refusal of a run that cannot fit before it works.
 #include "cli/memory_limit.h"
 
 #include <gtest/gtest.h>

@@ -51,7 +51,7 @@ class TerminalObserver : public RunObserver {
   Progress progress_;
 };
 
-// Of `FOLDER key=value ...`, a Hugging Face folder or a GGUF file, or `[CONFIG.yml] key=value ...`.
+// Reads `FOLDER key=value ...`, a Hugging Face folder or a GGUF file, or `[CONFIG.yml] key=value ...`.
 Config config_to_train(std::span<const std::string> args, const Processes& processes) {
   const std::string first = args.empty() ? "" : args[0];
   if (!is_hub_source(first)) {

@@ -49,8 +49,8 @@ std::string base_of(const UntypedKeys& keys, const std::string& name) {
   return {};
 }
 
-// PREFIX/share/switchyard/configs, where the running program or library stands in PREFIX/bin, PREFIX/lib or
-// PREFIX/lib/MACHINE.
+// The program is in PREFIX/bin, the library in PREFIX/lib or PREFIX/lib/MACHINE; either finds its configs in
+// PREFIX/share/switchyard/configs. Nothing where that folder does not exist, as in a build folder.
 std::optional<std::filesystem::path> installed_configs() {
   Dl_info own{};
   if (::dladdr(reinterpret_cast<const void*>(&config_folder), &own) == 0 || own.dli_fname == nullptr)

@@ -73,7 +73,7 @@ void check_fits(const Config& config, const CheckpointFolder& checkpoint,
                        fail_usage("[checkpoint] {}: made with {}={}, this run has {}={}; {}",
                                   checkpoint.path(), key, stored, key, own, advice);
                      });
-  };
+  }
   for (const StoredTensor& tensor : needed) {
     if (!checkpoint.contains(tensor.name)) {
       fail_usage("[checkpoint] {}: has no tensor {}{}", checkpoint.path(), in_quotes(tensor.name),

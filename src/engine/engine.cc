@@ -15,6 +15,7 @@
 #include "engine/rank_loop.h"
 #include "generate/generate.h"
 #include "parallel/sharding.h"
+#include "routing/routing_keys.h"
 #include "train/step_cost.h"
 #include "train/trainer.h"
 
@@ -122,6 +123,7 @@ struct Engine::Impl {
     explicit RankState(Parameters made) : parameters(std::move(made)) {}
     Parameters parameters;
     std::optional<Trainer> trainer;      // from the first step on
+    std::int64_t steps = 0;              // that were trained
     std::optional<Generator> generator;  // from the first text on
   };
 
@@ -135,12 +137,11 @@ struct Engine::Impl {
   bool packed = false;
   std::int64_t text_rows = 1;
 
-  std::mutex mutex;             // guards what follows
-  std::int64_t steps = 0;       // that were trained
-  std::vector<bool> row_taken;  // of the generator
+  std::mutex rows_mutex;
+  std::vector<bool> row_taken;  // of the generator; guarded by rows_mutex
 
   std::vector<std::optional<RankState>> ranks;
-  RankLoop loop;  // ends first
+  std::optional<RankLoop> loop;  // ends first
 
   explicit Impl(const Config& of)
       : config(of),
@@ -149,10 +150,16 @@ struct Engine::Impl {
         without(without_predictions(model)),
         notes(config.notices()),
         tokenizer(tokenizer_or_none(config)),
-        ranks(static_cast<std::size_t>(mesh.size())),
-        loop((prepare(), config), mesh, [this](Context& context) { state(context).reset(); }) {}
+        ranks(static_cast<std::size_t>(mesh.size())) {
+    prepare();
+    loop.emplace(config, mesh, [this](Context& context) { state(context).reset(); });
+  }
 
   void prepare() {
+    for (const char* key : {"routing_record", "routing_replay"})
+      refuse_routing_key(config, key, "the program's commands");
+    if (config.get_bool("mtp_draft"))
+      fail_usage("[engine] mtp_draft=true: only `generate` and `serve` draft tokens; set mtp_draft=false");
     require_ranks_fit(mesh, *one_process());
     device_of_run(config, mesh, *one_process(), &notes);
     specs = specs_as_stored(config, mesh, model, specs_to_run(config, model, &notes), &notes);
@@ -169,7 +176,7 @@ struct Engine::Impl {
 
   // Makes the weights.
   void load() {
-    loop.run([this](Context& context) {
+    loop->run([this](Context& context) {
       state(context).emplace(Parameters::create_from_blocks(context, stage_specs(specs, context.stage, model),
                                                             model.init_seed, fill, nullptr));
     });
@@ -214,7 +221,7 @@ struct TokenStream::State {
   bool ended = false;
 
   ~State() {
-    const std::scoped_lock lock(engine->mutex);
+    const std::scoped_lock lock(engine->rows_mutex);
     engine->row_taken[row] = false;
   }
 };
@@ -233,7 +240,7 @@ std::optional<std::int32_t> TokenStream::next() {
   std::vector<float> logits;
   std::int64_t broken_layer = 0;
   bool broken = false;
-  own.engine->loop.run([&](Context& context) {
+  own.engine->loop->run([&](Context& context) {
     Generator& generator = own.engine->generator(context);
     if (own.fed == 0) generator.forget(own.row);
     const Tensor all = generator.feed(std::span(&fed, 1));
@@ -286,7 +293,7 @@ Logits Engine::forward(const TokenBatch& batch, Positions positions) {
     fed.push_back({static_cast<std::size_t>(row), {begin, begin + batch.length}});
   }
   Logits logits{batch.rows, positions == Positions::all ? batch.length : 1, vocabulary(), {}};
-  own.loop.run([&](Context& context) {
+  own.loop->run([&](Context& context) {
     Generator generator(context, own.without, own.state(context)->parameters, batch.rows, batch.length);
     const Tensor all = positions == Positions::all ? generator.feed_each(fed) : generator.feed(fed);
     if (context.comm->rank() == 0) logits.values.assign(all.span<float>().begin(), all.span<float>().end());
@@ -320,12 +327,14 @@ TrainStep Engine::train_step(const TrainBatch& batch) {
   const TrainConfig training = train_config(own.config, own.model, own.mesh.axis_size("stage"));
   const Batch rows = batch_to_train(batch);
   TrainStep told;
-  own.loop.run([&](Context& context) {
+  own.loop->run([&](Context& context) {
     Impl::RankState& state = *own.state(context);
     if (!state.trainer) state.trainer.emplace(context, own.model, training, state.parameters);
-    const StepResult result = state.trainer->step(own.steps, rows);
+    const std::int64_t step = state.steps;
+    const StepResult result = state.trainer->step(step, rows);
+    ++state.steps;
     if (context.comm->rank() != 0) return;
-    told = {.step = own.steps,
+    told = {.step = step,
             .loss = result.loss,
             .cross_entropy = result.lm_loss,
             .balance_loss = result.balance_loss,
@@ -334,7 +343,6 @@ TrainStep Engine::train_step(const TrainBatch& batch) {
             .targets = result.total_weights,
             .skipped = result.bad};
   });
-  ++own.steps;
   return told;
 }
 
@@ -352,7 +360,7 @@ TokenStream Engine::generate(const std::vector<std::int32_t>& prompt, const Samp
     const std::vector<std::int32_t> more = end_tokens(own.config, *own.tokenizer);
     ends.insert(ends.end(), more.begin(), more.end());
   }
-  const std::scoped_lock lock(own.mutex);
+  const std::scoped_lock lock(own.rows_mutex);
   const auto row = std::ranges::find(own.row_taken, false);
   if (row == own.row_taken.end())
     fail_usage(
@@ -412,7 +420,7 @@ std::vector<float> Engine::read_parameter(std::string_view name) {
     fail_usage("[engine] parameter {}: is packed ({}), which has no float32 values here", name,
                name_of(spec.dtype));
   const Tensor whole(DType::f32, spec.shape);
-  own.loop.run([&](Context& context) {
+  own.loop->run([&](Context& context) {
     for (const Parameter& p : own.state(context)->parameters.all()) {
       // One of the ranks that hold the same block.
       if (p.spec.name != spec.name || holders_of(context, p).index != 0) continue;

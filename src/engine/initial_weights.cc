@@ -35,8 +35,8 @@ std::optional<DType> stored_blocks(const HubWeights& weights, const ModelFamily&
   return packed_in_hub(weights, family, spec.name, spec.shape);
 }
 
-// The same weights may be of another function, or of another model: the run's is to be the one that they are
-// of. Prediction layers that the run does not have are left out.
+// Tensors of the same shapes may belong to another model: refuses a folder whose config.json is not that of
+// the run. Prediction layers that the run does not have are left out.
 void check_describes(const Config& config, const ModelConfig& model, const HubSource& source,
                      const std::string& folder) {
   const std::int64_t there = predictions_in(

@@ -31,8 +31,7 @@ struct ModelToRun {
   std::vector<std::string> notes;  // for people
   Parameters::FillBlock fill;
 
-  // Makes this rank's weights. Collective. While weights are packed, which takes time, rank 0 calls
-  // `progress`.
+  // Makes this rank's weights. Collective. Rank 0 calls `progress` while weights are packed.
   Parameters load(Context& context, const LoadProgress& progress = {}) const;
 };
 
@@ -40,8 +39,7 @@ struct ModelToRun {
 Config config_to_run(const std::string& command, const Processes& processes,
                      std::span<const std::string> settings);
 
-// Of `FOLDER key=value ...`, a folder with weights, or `[CONFIG.yml] key=value ...`. Error(usage), which
-// names `command`.
+// Reads the same settings, and finds the weights that they name. Error(usage), which names `command`.
 ModelToRun model_to_run(const std::string& command, const Processes& processes,
                         std::span<const std::string> settings);
 

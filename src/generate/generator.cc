@@ -232,7 +232,7 @@ void Generator::cut(std::size_t row, std::int64_t tokens) {
   remember_rows(std::span(caches_.layers).first(static_cast<std::size_t>(model_.layers)), row, row, tokens);
 }
 
-// Of this rank's parts: the embedding's first, then each layer's.
+// Counts this rank's parts: first the embedding's, then each layer's.
 void Generator::count_broken(const ForwardResult& out, const Stage::Block& block) {
   auto at = static_cast<std::size_t>(layers_of(block, model_.layers).begin) + (block.is_first() ? 0 : 1);
   for (const Array& hidden : out.hidden) {

@@ -73,7 +73,7 @@ std::int32_t pick_token(std::span<const float> logits, const SamplingConfig& con
 std::int32_t pick_token(std::span<float> logits, const SamplingConfig& config, const TokenHistory& history,
                         float uniform);
 
-// Where the first logit is that is no number or infinite: a model that gives such ones has broken down, and
+// The place of the first logit that is infinite or no number. A model with such a logit has broken down:
 // nothing can be said of its next token.
 std::optional<std::size_t> first_not_finite(std::span<const float> logits);
 

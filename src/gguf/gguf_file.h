@@ -33,8 +33,8 @@ class GgufFile {
     std::size_t part = 0;              // of a model in parts, which of paths() has it
   };
 
-  // Whether the file begins as one of these does, or is a Git LFS pointer to one, which open() refuses by
-  // that name; false where it cannot be read.
+  // True where the file begins as a GGUF file, or is a Git LFS pointer to one, which open() refuses by that
+  // name; false where it cannot be read.
   static bool is_gguf(const std::string& path);
   // Maps the file read-only, and with the first of several parts of a model (NAME-00001-of-0000N.gguf) all of
   // them. Error(usage) naming path and the broken rule, for another part too.

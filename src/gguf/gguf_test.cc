@@ -415,7 +415,7 @@ TEST(GgufFile, PointersOfGitLfsAreNamed) {
   fs::remove(path);
 }
 
-// What the keys of rotations say, as a config.json would.
+// The keys of rotations become the fields of a config.json, or are refused.
 TEST(GgufFile, RotationsAreReadOrRefused) {
   const std::string stored_file =
       (fs::path(kSourceFolder) / "tests/golden/gguf_small/rope_freqs.gguf").string();

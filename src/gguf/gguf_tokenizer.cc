@@ -70,7 +70,7 @@ constexpr std::string_view kGpt4o =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kTekken =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-// As GPT-4o's, but Han characters stand in words of their own.
+// The rule of GPT-4o, but Han characters stand in words of their own.
 constexpr std::string_view kKimi =
     R"(\p{Han}+|[^\r\n\p{L}\p{N}]?(?:(?!\p{Han})[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}])*(?:(?!\p{Han})[\p{Ll}\p{Lm}\p{Lo}\p{M}])+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?(?:(?!\p{Han})[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}])+(?:(?!\p{Han})[\p{Ll}\p{Lm}\p{Lo}\p{M}])*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kDeepseekWords =
@@ -155,7 +155,7 @@ json pre_tokenizer_of(const Splits& splits) {
   return {{"type", "Sequence"}, {"pretokenizers", steps}};
 }
 
-// As tokenizer.json and tokenizer_config.json have it.
+// An added token in the form of tokenizer.json and tokenizer_config.json.
 json added_token(const std::string& content, TokenType type) {
   return {{"content", content}, {"single_word", false}, {"lstrip", false},
           {"rstrip", false},    {"normalized", false},  {"special", type != TokenType::user_defined}};
@@ -284,7 +284,7 @@ std::vector<std::int64_t> end_tokens_of(const GgufFile& file) {
     ends.insert(static_cast<std::int64_t>(i));
     names.insert(tokens[i]);
   }
-  // Where messages have ends of their own, <|end|> is between two parts of one text.
+  // <|end|> stands between two parts of one text where messages have ends of their own.
   if ((names.contains("<|return|>") && names.contains("<|call|>")) ||
       (names.contains("<|calls|>") && names.contains("<|flush|>"))) {
     for (std::size_t i = 0; i < tokens.size(); ++i) {

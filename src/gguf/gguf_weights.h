@@ -1,11 +1,11 @@
 // A GGUF file as a Hugging Face model: its metadata as a config.json, its tensors under transformers' names
 // (architectures.h: which there are).
 //
-// Where GGUF stores a weight in another form, it is turned back: rows of attn_q
-// and attn_k of the architecture llama are in another order, experts are one tensor, kv_b_proj of deepseek2
-// is two, one of them transposed, norms of qwen3next are 1 + weight (docs/gguf.md). Matrices that
-// transformers has in one tensor with others have the names that families/fused_weights.h gives them. Values
-// are the blocks' float32 values, bit for bit, but for those that are turned back by arithmetic.
+// Weights that GGUF stores in another form are turned back: rows of attn_q and attn_k of the architecture
+// llama are in another order, experts are one tensor, kv_b_proj of deepseek2 is two, one of them transposed,
+// norms of qwen3next are 1 + weight (docs/gguf.md). Matrices that transformers has in one tensor with others
+// have the names that families/fused_weights.h gives them. Values are the blocks' float32 values, bit for
+// bit, but for those that are turned back by arithmetic.
 #pragma once
 
 #include <map>

@@ -54,8 +54,8 @@ bool all_finite(const T* x, std::int64_t count) {
   return finite;
 }
 
-// Whether the float16 scales and offsets of these rows' blocks are finite: those of a group with too large a
-// value are not.
+// True where the float16 scales and offsets of these rows' blocks are finite. A value that is too large for
+// float16 makes the scale of its group infinite.
 bool finite_scales(const BlockRows& rows, std::int64_t begin, std::int64_t end) {
   if (rows.packed == DType::packed_mxfp4) return true;  // exponents
   constexpr unsigned kExponent = 0x7c00;

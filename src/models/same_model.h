@@ -20,7 +20,7 @@ std::map<std::string, nlohmann::json> model_keys_of_stored(const nlohmann::json&
 // in it. Error(usage) as above.
 Config config_of_stored(const nlohmann::json& resolved, const std::string& path);
 
-// The same of a config.json, with so many prediction layers (predictions_in() of models/families/family.h),
+// The config of a config.json, with so many prediction layers (predictions_in() of models/families/family.h),
 // as a run with `compat` computes it. Error(usage) for a model that is not ours to run.
 Config config_of_hub(const nlohmann::json& hub_config, std::int64_t predictions = 0,
                      const std::string& compat = "none");

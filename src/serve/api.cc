@@ -205,7 +205,7 @@ SamplingConfig sampling_of(Fields& fields, const ServedModel& model) {
   return sampling;
 }
 
-// Of a request that ends its texts at tokens of its own.
+// The tokens at which a request ends its texts.
 std::vector<std::int32_t> ends_of(const json& ids, const ServedModel& model) {
   constexpr const char* kField = "stop_token_ids";
   if (!ids.is_array() || std::ssize(ids) > kMostEnds)

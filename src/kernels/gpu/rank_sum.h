@@ -8,8 +8,7 @@
 namespace switchyard::gpu {
 
 // out[i·run + j] = Σ over the inputs, in order, of input[begin + i·stride + j] for i·run + j < count. Types
-// and rounding are those of sum_in_order (parallel/comm/reduce.h). All arrays are the GPU's. At most 64
-// inputs.
+// and rounding are those of sum_in_order (parallel/comm/reduce.h). The GPU has all arrays; at most 64 inputs.
 struct RankSum {
   std::string_view type;
   std::span<const void* const> inputs;

@@ -1,5 +1,6 @@
 #include "models/blocks/layers.h"
 
+#include <array>
 #include <optional>
 #include <tuple>
 
@@ -122,13 +123,14 @@ Array grouped_query_attention(const LayerCall& call, const Array& x) {
   const auto of_kv_heads = [&](const Array& w) {
     return one_each ? spread_heads(c, w, q_layout.dims[2]) : w;
   };
-  // Decoding on one rank nobody reads the projections before all three are there. Weights of another type are
-  // converted for them, and are read when the products run.
-  std::vector<Array> read_later;
+  // Decoding on one rank nobody reads the projections before all three are there. Their products read weights
+  // that may have been converted for them, so these are held until the products ran.
+  std::array<Array, 3> held;
+  std::size_t weights_held = 0;
   std::optional<GemmsTogether> together;
   const auto project = [&](const std::string& name, const Sharding& layout, bool kv) {
     const Array whole = weight(call, "attention." + name), w = kv ? of_kv_heads(whole) : whole;
-    if (together) read_later.push_back(w);
+    if (together) held[weights_held++] = w;
     return einsum(c, "BSM,MND->BSND", h, w, &layout);
   };
   const auto biased = [&](const std::string& name, const Array& y, bool kv) {
@@ -147,7 +149,7 @@ Array grouped_query_attention(const LayerCall& call, const Array& x) {
         v = project("value", kv_layout, true);
   if (together) together->run();
   together.reset();
-  read_later.clear();
+  held = {};
   q = checkpoint_name(biased("query", q, false), "query_proj");
   k = checkpoint_name(biased("key", k, true), "key_proj");
   v = checkpoint_name(biased("value", v, true), "value_proj");

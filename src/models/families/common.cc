@@ -77,7 +77,7 @@ double temperature(double factor, double mscale) {
   return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1;
 }
 
-// What cos and sin are multiplied by: here 1, or the temperature.
+// YaRN multiplies cos and sin by a factor: here 1, or the temperature.
 bool reads_temperature(const HubConfig& rope, double factor, double mscale, double all) {
   const double usual = temperature(factor, 1);
   const bool stated = rope.has("attention_factor");
@@ -165,7 +165,7 @@ constexpr FixedField kCommonRefused[] = {{"hidden_act", R"("silu")"},
                                          {"mlp_bias", "false"},
                                          {"attention_dropout", "0"},
                                          {"router_jitter_noise", "0"}};
-// Of text that is made, of classes' ways, and of how a model was trained.
+// These fields say how text is made, how a class works, or how a model was trained.
 constexpr std::string_view kCommonUnused[] = {"architectures",
                                               "torch_dtype",
                                               "dtype",
@@ -340,7 +340,7 @@ void read_rope(const HubConfig& hub, const RopeDefaults& defaults, ConfigKeys& o
   ours["partial_rotary_factor"] = share;
   if (rope.has("factor") && !(rope.number("factor") >= 1)) rope.wrong("factor", "at least 1");
   const std::string kind = rope.text("rope_type", "default");
-  // Of GGUF files, which may state a divisor for each frequency; transformers has no key for them.
+  // GGUF files may state a divisor for each frequency; transformers has no key for that.
   if (rope.has("frequency_divisors")) ours["rope_frequency_divisors"] = rope.at("frequency_divisors");
   if (kind == "default") {
     ours["rope_type"] = "default";

@@ -10,7 +10,7 @@ nlohmann::json shortest(double value);
 
 // Fields that every family has.
 const HubFields& common_fields();
-// Of a family with grouped queries.
+// Fields of a family with grouped queries.
 extern const HubFields kGroupedFields;
 // Error(usage) for a field with a value that `family` does not compute.
 void check_fields(const HubConfig& hub, const ModelFamily& family);

@@ -53,7 +53,7 @@ constexpr FixedField kExpertsOfDeepseek3Refused[] = {{"scoring_func", R"("sigmoi
                                                      {"topk_method", R"("noaux_tc")"}};
 // Another name of the number of prediction layers, which the tensors tell.
 constexpr std::string_view kExpertsOfDeepseek3Unused[] = {"num_mtp_layers"};
-// Whether pairs are neighbours.
+// rope_interleave says whether the two values of a rotated pair are neighbours.
 constexpr std::string_view kDeepseek3Read[] = {"rope_interleave"};
 
 void read_router_of_deepseek(const HubConfig& hub, bool second, const ExpertDefaults& defaults,
@@ -186,7 +186,7 @@ const ModelFamily kDeepseekV2{
     .read = read_deepseek_v2,
     .write = write_deepseek_v2,
     .writes = writes_deepseek_v2};
-const ModelFamily kDeepseekV3{
+constexpr ModelFamily kDeepseekV3{
     .type = "deepseek_v3",
     .architecture = "DeepseekV3ForCausalLM",
     .block = &kDeepseekBlock,
@@ -199,16 +199,12 @@ const ModelFamily kDeepseekV3{
     .writes = writes_deepseek_v3,
     .restate = restate_router_bias};
 // A DeepSeek-V3 under another name: it is written as one.
-const ModelFamily kKimiK2{
-    .type = "kimi_k2",
-    .architecture = "DeepseekV3ForCausalLM",
-    .block = &kDeepseekBlock,
-    .tensors = {},
-    .fused = kExpertsInMemory,
-    .predictions = true,
-    .fields = {.read = kDeepseek3Read, .more = {&kLatentFields, &kExpertsOfDeepseek3Fields}},
-    .read = read_deepseek_v3,
-    .write = write_deepseek_v3,
-    .writes = never_writes};
+constexpr ModelFamily kKimiK2 = [] {
+  ModelFamily family = kDeepseekV3;
+  family.type = "kimi_k2";
+  family.writes = never_writes;
+  family.restate = nullptr;
+  return family;
+}();
 
 }  // namespace switchyard

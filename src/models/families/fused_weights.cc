@@ -29,7 +29,7 @@ bool has_outputs_first(const FusedRule& rule, const Shape& whole, const HubConfi
          whole[2] == hub.positive(rule.inputs);
 }
 
-// Whether the rule is but another name of a tensor.
+// True for a rule that only gives a tensor another name.
 bool is_renamed(const FusedRule& rule) {
   return rule.parts.size() == 1 && rule.rows == nullptr && !of_experts(rule);
 }

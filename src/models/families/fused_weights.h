@@ -41,8 +41,9 @@ struct FusedRule {
   // Of a tensor [rows, ..] that is cut into rows, as a config.json says.
   FusedRows (*rows)(const HubConfig& hub) = nullptr;
   bool written = true;  // else it is read alone: files mostly have the parts
-  // Fields of config.json with the outputs of a part and its inputs, where transformers 5 saves a transposed tensor
-  // either way: one whose shape is [E, outputs of all parts, inputs] is not transposed, as in transformers.
+  // Fields of config.json with the outputs of a part and its inputs, where transformers 5 saves a transposed
+  // tensor either way: one whose shape is [E, outputs of all parts, inputs] is not transposed, as in
+  // transformers.
   const char *outputs = nullptr, *inputs = nullptr;
 };
 
@@ -114,7 +115,7 @@ Shape fused_shape(const FusedPlace& place, std::int64_t experts, const Shape& pa
 // Puts a part where it belongs.
 void put_part(const FusedPlace& place, const Tensor& part, const Tensor& fused);
 
-// Whether tensors of these names hold several matrices each, or are called otherwise here.
+// True where some of these names are tensors of several matrices, or of another name here.
 bool holds_fused(const ModelFamily& family, const std::vector<std::string>& names);
 
 // `weights` with what is fused in them taken apart; `weights` itself where nothing is.

@@ -20,7 +20,7 @@ struct HubSource {
 // Whether the path is one: a folder with config.json, or a file that begins as GGUF.
 bool is_hub_source(const std::string& path);
 
-// Whether two tensors hold the same bits as float32 values.
+// True where two tensors hold the same bits as float32 values.
 bool same_tensors(const HubWeights& weights, const std::string& a, const std::string& b);
 
 // A head that differs from the embedding is the model's own, whatever config.json says of ties: the source's

@@ -211,7 +211,7 @@ json with_rope(json config, const json& scaling) {
   return config;
 }
 
-// As transformers 5 looks for them: rope_scaling where it is not empty, theta and share beside both too.
+// transformers 5 takes rope_scaling where it is not empty, and theta and share beside it, too.
 TEST(HubConfig, RotationIsReadWhereverItStands) {
   const json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 128}};
   const json plain = {{"rope_type", "default"}, {"rope_theta", 70000}};

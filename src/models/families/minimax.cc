@@ -20,7 +20,7 @@ constexpr std::string_view kMinimaxGateAndUp[] = {"block_sparse_moe.experts.{}.w
                            kMinimaxDown[] = {"block_sparse_moe.experts.{}.w2.weight"},
                            kMinimaxGate[] = {"block_sparse_moe.gate.weight"},
                            kMinimaxBias[] = {"block_sparse_moe.e_score_correction_bias"};
-// As transformers 5 has them in memory.
+// The tensors that transformers 5 has in memory.
 constexpr FusedRule kMinimaxInMemory[] = {
     {.fused = "mlp.experts.gate_up_proj", .parts = kMinimaxGateAndUp, .written = false},
     {.fused = "mlp.experts.down_proj", .parts = kMinimaxDown, .written = false},

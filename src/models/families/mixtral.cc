@@ -17,7 +17,7 @@ constexpr std::string_view kMixtralGateAndUp[] = {"block_sparse_moe.experts.{}.w
                                                   "block_sparse_moe.experts.{}.w3.weight"},
                            kMixtralDown[] = {"block_sparse_moe.experts.{}.w2.weight"},
                            kMixtralGate[] = {"block_sparse_moe.gate.weight"};
-// As transformers 5 has them in memory.
+// The tensors that transformers 5 has in memory.
 constexpr FusedRule kMixtralInMemory[] = {
     {.fused = "mlp.experts.gate_up_proj", .parts = kMixtralGateAndUp, .written = false},
     {.fused = "mlp.experts.down_proj", .parts = kMixtralDown, .written = false},

@@ -18,7 +18,7 @@ constexpr std::string_view kQwen3ExpertsRead[] = {
     "num_experts",    "num_local_experts",   "num_experts_per_tok", "moe_intermediate_size",
     "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers"};
 constexpr std::string_view kQwen3MoeRead[] = {"use_sliding_window", "sliding_window"};
-// What the first classes had and transformers 5 has not.
+// The first classes had this field; transformers 5 has not.
 constexpr std::string_view kQwen3MoeUnused[] = {"max_window_layers"};
 constexpr FixedField kQwen3VlRefused[] = {{"use_sliding_window", "false"}, {"norm_topk_prob", "true"}};
 constexpr std::string_view kQwen3VlUnused[] = {"sliding_window", "max_window_layers"};

@@ -19,8 +19,8 @@ class Watch {
   // What happens in the watch's thread.
   struct Events {
     std::function<void(int process)> died;
-    // SIGTERM came, and nobody was seen to die shortly before or after. False lets the signal end the
-    // process.
+    // SIGTERM came, and nobody was seen to die shortly before or after. Returns false where the signal should
+    // end the process.
     std::function<bool()> terminated;
     std::function<void()> overdue;  // finish() was called and its time is over
   };
