@@ -6,7 +6,7 @@
 #include "autograd/node.h"
 #include "autograd/offload.h"
 #include "autograd/remat.h"
-#include "kernels/elementwise.h"
+#include "kernels/pointwise/elementwise.h"
 
 namespace switchyard {
 namespace {

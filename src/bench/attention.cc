@@ -1,12 +1,12 @@
 // Causal attention of one sequence or more, forward and with backward.
-#include "kernels/attention.h"
+#include "kernels/attention/attention.h"
 
 #include <cmath>
 
 #include "bench/cases.h"
 #include "bench/random_tensor.h"
 #include "core/error.h"
-#include "kernels/visible_keys.h"
+#include "kernels/attention/visible_keys.h"
 
 namespace switchyard::bench {
 namespace {

@@ -13,7 +13,7 @@
 #include "bench/run.h"
 #include "core/cores.h"
 #include "core/error.h"
-#include "kernels/dispatch.h"
+#include "kernels/registry/isa.h"
 #include "models/model_config.h"
 
 namespace switchyard::bench {

@@ -4,7 +4,7 @@
 #include "bench/cases.h"
 #include "bench/random_tensor.h"
 #include "core/error.h"
-#include "kernels/gated_delta.h"
+#include "kernels/delta_net/gated_delta.h"
 
 namespace switchyard::bench {
 namespace {

@@ -5,7 +5,7 @@
 #include "bench/cases.h"
 #include "bench/moe_shapes.h"
 #include "bench/random_tensor.h"
-#include "kernels/grouped_matmul.h"
+#include "kernels/product/grouped_matmul.h"
 
 namespace switchyard::bench {
 namespace {

@@ -2,7 +2,7 @@
 #include "bench/peak.h"
 #include "bench/random_tensor.h"
 #include "core/gpu.h"
-#include "kernels/gemm.h"
+#include "kernels/product/gemm.h"
 
 namespace switchyard::bench {
 namespace {

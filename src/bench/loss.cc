@@ -2,7 +2,7 @@
 #include "bench/cases.h"
 #include "bench/random_tensor.h"
 #include "core/error.h"
-#include "kernels/cross_entropy.h"
+#include "kernels/loss/cross_entropy.h"
 
 namespace switchyard::bench {
 namespace {

@@ -11,7 +11,7 @@
 #include "bench/one_rank.h"
 #include "bench/random_tensor.h"
 #include "core/error.h"
-#include "kernels/packed_weights.h"
+#include "kernels/packed/packed_weights.h"
 #include "moe/block.h"
 
 namespace switchyard::bench {

@@ -11,9 +11,9 @@
 #include <thread>
 
 #include "core/error.h"
-#include "kernels/dispatch.h"
-#include "kernels/machine.h"
-#include "kernels/machine_loops.h"
+#include "kernels/machine/machine.h"
+#include "kernels/machine/machine_loops.h"
+#include "kernels/registry/isa.h"
 
 namespace switchyard::bench {
 namespace {

@@ -5,7 +5,7 @@
 #include "bench/peak.h"
 #include "core/cores.h"
 #include "core/error.h"
-#include "kernels/machine.h"
+#include "kernels/machine/machine.h"
 
 namespace switchyard::bench {
 namespace {

@@ -9,7 +9,7 @@
 #include "core/e4m3.h"
 #include "core/error.h"
 #include "core/half.h"
-#include "kernels/packed_block.h"
+#include "kernels/packed/packed_block.h"
 
 namespace switchyard {
 namespace {

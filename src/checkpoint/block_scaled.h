@@ -23,7 +23,7 @@ bool is_block_scaled(const SafetensorsFile::Entry& weight, const SafetensorsFile
 Tensor block_scaled_rows(const SafetensorsFile::Entry& weight, const SafetensorsFile::Entry& scale,
                          std::int64_t begin, std::int64_t end, DType dtype);
 
-// Whether such a weight [out, in] is whole blocks of packed_fp8 (kernels/packed_block.h).
+// Whether such a weight [out, in] is whole blocks of packed_fp8 (kernels/packed/packed_block.h).
 bool holds_packed_fp8(const Shape& weight);
 // Its blocks [in / 128, out / 16] (CHECKed to be whole), whose values are the products in float32;
 // has_nan(weight) must be false.

@@ -17,7 +17,7 @@
 #include "checkpoint/transpose.h"
 #include "core/error.h"
 #include "core/half.h"
-#include "kernels/packed_weights.h"
+#include "kernels/packed/packed_weights.h"
 
 namespace switchyard {
 namespace {

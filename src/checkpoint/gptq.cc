@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 #include "core/half.h"
-#include "kernels/packed_block.h"
+#include "kernels/packed/packed_block.h"
 
 namespace switchyard {
 namespace {

@@ -35,8 +35,8 @@ std::optional<std::int64_t> gptq_infinite_scale(const GptqWeight& weight, std::i
 
 // Of a weight without a problem: rows [begin, end) of [out, in] in float32, each the rounded product.
 Tensor gptq_rows(const GptqWeight& weight, std::int64_t begin, std::int64_t end);
-// Whether it is whole blocks of packed_int4 (kernels/packed_block.h), and those blocks [in / 32, out / 16],
-// which have the same values.
+// Whether it is whole blocks of packed_int4 (kernels/packed/packed_block.h), and those blocks [in / 32, out /
+// 16], which have the same values.
 bool is_whole_blocks(const GptqWeight& weight);
 Tensor gptq_blocks(const GptqWeight& weight);
 

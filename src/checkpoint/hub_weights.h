@@ -34,8 +34,8 @@ class HubWeights {
     return take_rows(name, begin, end);
   }
 
-  // The packed type (kernels/packed_block.h) that can hold a matrix [out, in] bit for bit as it is stored, in
-  // whole blocks; none where there is none. Error(usage) for a missing tensor.
+  // The packed type (kernels/packed/packed_block.h) that can hold a matrix [out, in] bit for bit as it is
+  // stored, in whole blocks; none where there is none. Error(usage) for a missing tensor.
   virtual std::optional<DType> packed_dtype(const std::string&) const { return std::nullopt; }
   // The matrix in blocks [in / 32, out / 16] of that type (CHECKed to be there), whose pages in the file are
   // then let go of. Error(usage) for a block that the type cannot hold after all.
@@ -44,8 +44,8 @@ class HubWeights {
     return {};
   }
 
-  // The same of a stack of matrices [E, out, in], and of some rows of one of them, in blocks of which rows.count is a
-  // multiple.
+  // The same of a stack of matrices [E, out, in], and of some rows of one of them, in blocks of which
+  // rows.count is a multiple.
   virtual std::optional<DType> packed_stack_dtype(const std::string&) const { return std::nullopt; }
   virtual Tensor take_stack_blocks(const std::string& name, const StackRows&) const {
     CHECK(false, "{} has no blocks", name);

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "kernels/packed_block.h"
+#include "kernels/packed/packed_block.h"
 
 namespace switchyard {
 namespace {

@@ -30,8 +30,8 @@ std::optional<std::int64_t> mxfp4_infinite_scale(const Mxfp4Stack& stack, std::i
 // exactly, but for exponents below its own.
 Tensor mxfp4_matrices(const Mxfp4Stack& stack, std::int64_t begin, std::int64_t end, DType dtype);
 
-// Blocks of packed_mxfp4 [in / 32, count / 16] (kernels/packed_block.h) of some rows of a matrix; their count
-// is a multiple of 16 (CHECK).
+// Blocks of packed_mxfp4 [in / 32, count / 16] (kernels/packed/packed_block.h) of some rows of a matrix;
+// their count is a multiple of 16 (CHECK).
 Tensor mxfp4_blocks(const Mxfp4Stack& stack, const StackRows& rows);
 
 }  // namespace switchyard

@@ -28,7 +28,7 @@
 #include "cli/verify_command.h"
 #include "config/declaration.h"
 #include "core/error.h"
-#include "kernels/machine.h"
+#include "kernels/machine/machine.h"
 #include "parallel/comm/processes.h"
 
 namespace {

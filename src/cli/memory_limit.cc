@@ -7,7 +7,7 @@
 #include "core/error.h"
 #include "engine/session.h"
 #include "generate/generator.h"
-#include "kernels/machine.h"
+#include "kernels/machine/machine.h"
 #include "models/pipeline.h"
 #include "plan/planner.h"
 #include "train/abstract_rank.h"

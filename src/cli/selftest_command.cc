@@ -9,7 +9,7 @@
 #include "cli/options.h"
 #include "core/cores.h"
 #include "core/error.h"
-#include "kernels/machine.h"
+#include "kernels/machine/machine.h"
 #include "metrics/atomic_file.h"
 #include "selftest/report.h"
 #include "selftest/run.h"
@@ -20,14 +20,17 @@ namespace {
 constexpr const char* kSelftestHelp = R"(switchyard selftest [FILTER ...] [key=value ...] [--json FILE]
 
 Runs every kernel on every instruction set that this machine has, with one thread and with several, and compares what
-it computes with its scalar twin: sizes that are no multiple of anything, one row, nothing at all, empty groups and
+it computes with the reference implementation: sizes that are no multiple of anything, one row, nothing at all, empty groups and
 one that takes all rows, depths that need several passes. Inputs stand between NaN, outputs start as NaN between guards,
 or both end where to read on is a fault: an element that is not written, and whatever is read or written outside, is
 seen. A kernel that faults ends the run with a line that names it. Takes some ten seconds on two cores.
 
-Products, rows that move, flat operations and optimizers must give the twin's values exactly; attention, norms, the
-activation and the loss are held to bounds on rounding. The table says how far the worst element was from the twin's
-(max rel: over the largest magnitude of that output).
+Products, rows that move, flat operations and optimizers must give the reference's values exactly; attention, norms, the
+activation and the loss are held to bounds on rounding. The table says how far the worst element was from the
+reference's (max rel: over the largest magnitude of that output).
+
+The column "implementation" names the row of the op's table that ran (SWITCHYARD_VERBOSE=dispatch says why the rows before
+it did not). A row that this machine can run and no case reached fails, unless a filter left cases of its table out.
 
   FILTER       only kernels with this word in their name (several: any of them)
   threads=N    threads of the second run of each case (default: one for each core, at least 2)
@@ -81,21 +84,21 @@ SelftestOptions selftest_options(const std::vector<std::string>& settings) {
   return request;
 }
 
-bool matches(const selftest::Kernel& kernel, const std::string& filter) {
+bool matches(const selftest::KernelCases& kernel, const std::string& filter) {
   return std::string_view(kernel.name).find(filter) != std::string_view::npos;
 }
 
-std::vector<selftest::Kernel> chosen_of(std::span<const selftest::Kernel> kernels,
-                                        const std::vector<std::string>& filters) {
+std::vector<selftest::KernelCases> chosen_of(std::span<const selftest::KernelCases> kernels,
+                                             const std::vector<std::string>& filters) {
   std::string names;
-  for (const selftest::Kernel& kernel : kernels)
+  for (const selftest::KernelCases& kernel : kernels)
     names += (names.empty() ? "" : ", ") + std::string(kernel.name);
   for (const std::string& filter : filters) {
     if (std::none_of(kernels.begin(), kernels.end(),
                      [&](const auto& kernel) { return matches(kernel, filter); }))
       fail_usage("[selftest] no kernel has {} in its name; they are {}", filter, names);
   }
-  std::vector<selftest::Kernel> chosen;
+  std::vector<selftest::KernelCases> chosen;
   std::copy_if(kernels.begin(), kernels.end(), std::back_inserter(chosen), [&](const auto& kernel) {
     return filters.empty() || std::any_of(filters.begin(), filters.end(),
                                           [&](const auto& filter) { return matches(kernel, filter); });
@@ -105,7 +108,7 @@ std::vector<selftest::Kernel> chosen_of(std::span<const selftest::Kernel> kernel
 
 }  // namespace
 
-int run_selftest(std::span<const selftest::Kernel> kernels, std::span<const std::string> args) {
+int run_selftest(std::span<const selftest::KernelCases> kernels, std::span<const std::string> args) {
   const Options options = parse_options("selftest", {}, args);
   if (options.help) {
     std::fputs(kSelftestHelp, stdout);
@@ -120,15 +123,20 @@ int run_selftest(std::span<const selftest::Kernel> kernels, std::span<const std:
     fmt::print("{}, 1 and {} threads\n{}\n", machine_name(), request.threads, selftest::table_header());
   std::fflush(stdout);  // a fault flushes nothing
   std::vector<selftest::Result> results;
-  for (const selftest::Kernel& kernel : chosen) {
-    const auto seed = static_cast<std::uint32_t>(request.seed);
-    for (selftest::Result& result : on_gpu ? selftest::run_kernel_on(*request.device, kernel, seed)
-                                           : selftest::run_kernel(kernel, request.threads, seed)) {
+  const auto report = [&](std::vector<selftest::Result> some) {
+    for (selftest::Result& result : some) {
       fmt::print("{}\n", selftest::table_row(result));
       results.push_back(std::move(result));
     }
     std::fflush(stdout);
+  };
+  selftest::Reach reach;
+  for (const selftest::KernelCases& kernel : chosen) {
+    const auto seed = static_cast<std::uint32_t>(request.seed);
+    report(on_gpu ? selftest::run_kernel_on(*request.device, kernel, seed, reach)
+                  : selftest::run_kernel(kernel, request.threads, seed, reach));
   }
+  report(reach.failures(kernels, chosen));
   fmt::print("{}\n", selftest::verdict(results));
   if (!options.json_file.empty())
     write_file_atomic(options.json_file, selftest::results_json(results).dump(1) + "\n");

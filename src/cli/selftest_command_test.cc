@@ -25,8 +25,8 @@ std::vector<selftest::Case> doubling_cases(std::uint32_t seed) {
            [](const selftest::Arrays& in, selftest::Arrays& out) { out[0].set(0, 2 * in[0].at(0)); }}};
 }
 
-constexpr selftest::Kernel kPlanted[] = {{"right", nullptr, doubling_cases<false>},
-                                         {"wrong", nullptr, doubling_cases<true>}};
+constexpr selftest::KernelCases kPlanted[] = {{"right", nullptr, doubling_cases<false>},
+                                              {"wrong", nullptr, doubling_cases<true>}};
 
 // Exit status, and what was printed.
 std::pair<int, std::string> selftest_of_planted(const std::vector<std::string>& args) {

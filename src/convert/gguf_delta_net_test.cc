@@ -15,7 +15,7 @@
 #include "core/json_file.h"
 #include "core/testing.h"
 #include "gguf/gguf_weights.h"
-#include "kernels/packed_weights.h"
+#include "kernels/packed/packed_weights.h"
 #include "models/families/hub_source.h"
 
 namespace switchyard {

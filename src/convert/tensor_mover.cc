@@ -11,7 +11,7 @@
 #include "checkpoint/transpose.h"
 #include "convert/hub_form.h"
 #include "core/error.h"
-#include "kernels/packed_weights.h"
+#include "kernels/packed/packed_weights.h"
 
 namespace switchyard {
 namespace {

@@ -8,7 +8,7 @@
 //           reach.
 // abstract  sizes without memory: `plan` runs the real program on it, and nothing is computed.
 // abstract_gpu  the same for a GPU: its kernels take the memory that they work in, and start nothing.
-// cuda      memory of a GPU (core/gpu.h), which only its own kernels (kernels/gpu/) reach.
+// cuda      memory of a GPU (core/gpu.h), which only its own kernels (kernels/*/cuda/) reach.
 // cuda_emulated  the same kernels, run by the CPU thread by thread, on memory under addresses as `fenced` has
 //           them: what a machine without a GPU can prove.
 //

@@ -11,9 +11,8 @@ DType parse_float_dtype(std::string_view text, std::string_view key) {
 }
 
 std::optional<DType> packed_dtype(std::string_view name) {
-  for (const DType dtype :
-       {DType::packed_int8, DType::packed_int4, DType::packed_int4a, DType::packed_mxfp4}) {
-    if (name_of(dtype) == name) return dtype;
+  for (const PackedFormat& format : kPackedFormats) {
+    if (format.packable && format.name == name) return format.dtype;
   }
   return std::nullopt;
 }

@@ -1,10 +1,10 @@
 // Element types; float64 is for sums alone. bfloat16 is the upper half of a float32, rounded to nearest even.
 //
 // A packed type's element is a block of a weight matrix, block_inputs(dtype) inputs by kBlockOutputs outputs,
-// with the scales of its groups of kGroupInputs inputs (kernels/packed_block.h). So a weight [.., in, out] is
-// an array
-// [.., in/32, out/16] of blocks (in/128 of fp8 and the types of K-quants), and what moves elements (shards,
-// gathers, files) moves whole blocks.
+// with the scales of its groups of kGroupInputs inputs (core/packed_format.h has the table of them, and
+// kernels/packed/packed_block.h the bytes). So a weight [.., in, out] is an array [.., in/32, out/16] of
+// blocks (in/128 of fp8 and the types of K-quants), and what moves elements (shards, gathers, files) moves
+// whole blocks.
 #pragma once
 
 #include <bit>
@@ -13,40 +13,9 @@
 #include <optional>
 #include <string_view>
 
+#include "core/packed_format.h"
+
 namespace switchyard {
-
-enum class DType : std::uint8_t {
-  f32,
-  bf16,
-  i32,
-  u8,
-  f64,
-  i8,
-  packed_int8,
-  packed_int4,
-  packed_int4a,
-  packed_mxfp4,
-  packed_int5a,
-  packed_q4_k,
-  packed_q5_k,
-  packed_q6_k,
-  packed_fp8,
-};
-
-constexpr std::int64_t kGroupInputs = 32, kBlockOutputs = 16;
-
-constexpr bool is_packed(DType dtype) {
-  return dtype >= DType::packed_int8;
-}
-
-// Inputs of a packed type's block.
-constexpr std::int64_t block_inputs(DType packed) {
-  return packed >= DType::packed_q4_k ? 4 * kGroupInputs : kGroupInputs;
-}
-
-constexpr std::int64_t block_values(DType packed) {
-  return block_inputs(packed) * kBlockOutputs;
-}
 
 struct bfloat16 {
   std::uint16_t bits = 0;
@@ -66,6 +35,7 @@ struct bfloat16 {
 static_assert(sizeof(bfloat16) == 2);
 
 constexpr std::size_t size_of(DType dtype) {
+  if (is_packed(dtype)) return static_cast<std::size_t>(packed_format(dtype).block_bytes());
   switch (dtype) {
     case DType::bf16:
       return 2;
@@ -74,30 +44,13 @@ constexpr std::size_t size_of(DType dtype) {
       return 1;
     case DType::f64:
       return 8;
-    case DType::packed_int8:
-      return 544;
-    case DType::packed_int4:
-      return 288;
-    case DType::packed_int4a:
-      return 320;
-    case DType::packed_mxfp4:
-      return 272;
-    case DType::packed_int5a:
-      return 384;
-    case DType::packed_q4_k:
-      return 1216;
-    case DType::packed_q5_k:
-      return 1472;
-    case DType::packed_q6_k:
-      return 1696;
-    case DType::packed_fp8:
-      return 2112;
     default:
       return 4;
   }
 }
 
 constexpr std::string_view name_of(DType dtype) {
+  if (is_packed(dtype)) return packed_format(dtype).name;
   switch (dtype) {
     case DType::f32:
       return "float32";
@@ -107,24 +60,6 @@ constexpr std::string_view name_of(DType dtype) {
       return "int32";
     case DType::f64:
       return "float64";
-    case DType::packed_int8:
-      return "int8";
-    case DType::packed_int4:
-      return "int4";
-    case DType::packed_int4a:
-      return "int4a";
-    case DType::packed_mxfp4:
-      return "mxfp4";
-    case DType::packed_int5a:
-      return "int5a";
-    case DType::packed_q4_k:
-      return "q4_k";
-    case DType::packed_q5_k:
-      return "q5_k";
-    case DType::packed_q6_k:
-      return "q6_k";
-    case DType::packed_fp8:
-      return "fp8";
     case DType::i8:
       return "int8";
     default:
@@ -135,8 +70,7 @@ constexpr std::string_view name_of(DType dtype) {
 // "float32" or "bfloat16" (also "f32", "bf16"); throws Error(usage) for anything else, naming `key`.
 DType parse_float_dtype(std::string_view text, std::string_view key);
 
-// "int8", "int4", "int4a" or "mxfp4" as the packed type, which weights can be packed into; none for another
-// word: the other types are made from files that have their blocks.
+// The packed type of a name, of those that weights can be packed into; none for another word.
 std::optional<DType> packed_dtype(std::string_view name);
 
 // Bits that a value takes with its share of the scales: 4.5 of int4.

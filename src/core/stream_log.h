@@ -1,7 +1,7 @@
 // StreamLog: when the kernels that one rank gave to the GPU's streams ran, for a picture of a step.
 //
 // The host gives kernels long before they run, so the times of ops on the host say little of the GPU's. A
-// kernel is noted where it is started (kernels/gpu/code.h: launch), under the op that started it.
+// kernel is noted where it is started (kernels/cuda/portable.h: launch), under the op that started it.
 #pragma once
 
 #include <atomic>

@@ -18,7 +18,7 @@ namespace switchyard {
 enum class WorkspaceOf : std::uint8_t {
   none,
   cpu,  // of this machine's processor
-  gpu,  // of a GPU, whose kernels (kernels/gpu/) are called and start nothing
+  gpu,  // of a GPU, whose kernels (kernels/*/cuda/) are called and start nothing
 };
 
 class ThreadPool {

@@ -9,10 +9,10 @@
 namespace switchyard {
 
 struct Work {
-  std::string_view kernel;   // a literal: "gemm"
-  DType dtype = DType::f32;  // of the operands
-  double flops = 0;          // 2 per multiply-add
-  double bytes = 0;          // each operand read once, each result written once
+  std::string_view kernel = {};  // a literal: "gemm"
+  DType dtype = DType::f32;      // of the operands
+  double flops = 0;              // 2 per multiply-add
+  double bytes = 0;              // each operand read once, each result written once
 };
 
 class WorkCounter {

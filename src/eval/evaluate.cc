@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 #include "generate/generate.h"
-#include "kernels/strided_copy.h"
+#include "kernels/pointwise/strided_copy.h"
 #include "models/blocks/layers.h"
 #include "models/pipeline.h"
 #include "ops/reshard.h"

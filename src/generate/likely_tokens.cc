@@ -5,7 +5,7 @@
 #include <functional>
 #include <iterator>
 
-#include "kernels/vocabulary.h"
+#include "kernels/loss/vocabulary.h"
 
 namespace switchyard {
 namespace {

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "core/rng.h"
-#include "kernels/dispatch.h"
-#include "kernels/vocabulary.h"
+#include "kernels/loss/vocabulary.h"
+#include "kernels/registry/isa.h"
 
 namespace switchyard {
 namespace {

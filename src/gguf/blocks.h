@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "kernels/packed_block.h"
+#include "kernels/packed/packed_block.h"
 
 namespace switchyard {
 

@@ -23,7 +23,7 @@
 #include "gguf/gguf_file.h"
 #include "gguf/gguf_weights.h"
 #include "gguf/metadata.h"
-#include "kernels/packed_weights.h"
+#include "kernels/packed/packed_weights.h"
 #include "models/families/hub_source.h"
 
 namespace switchyard {

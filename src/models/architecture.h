@@ -9,7 +9,7 @@
 #include <variant>
 #include <vector>
 
-#include "kernels/visible_keys.h"
+#include "kernels/attention/visible_keys.h"
 #include "moe/moe.h"
 
 namespace switchyard {

@@ -1,4 +1,4 @@
-// Parameters in blocks of a few bits (kernels/packed_block.h): which there are, and their shapes.
+// Parameters in blocks of a few bits (kernels/packed/packed_block.h): which there are, and their shapes.
 //
 // A packed parameter has the dims of the dense one, in the same order and under the same axis rules: its last
 // input dim counts blocks of block_inputs() and its last dim blocks of 16. So shards and gathers move whole

@@ -10,7 +10,7 @@
 #include "core/error.h"
 #include "core/rng.h"
 #include "core/stopping_point.h"
-#include "kernels/packed_weights.h"
+#include "kernels/packed/packed_weights.h"
 #include "models/packed_parameters.h"
 #include "ops/reshard.h"
 

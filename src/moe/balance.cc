@@ -2,8 +2,8 @@
 
 #include <numeric>
 
-#include "kernels/balance.h"
-#include "kernels/strided_copy.h"
+#include "kernels/moe/balance.h"
+#include "kernels/pointwise/strided_copy.h"
 #include "moe/router.h"
 #include "ops/reshard.h"
 
@@ -15,7 +15,8 @@ class BalanceLossOp : public Op {
   BalanceLossOp(const MoeConfig& config, const MoeExecution& execution)
       : experts_(config.experts),
         score_(config.score),
-        weight_(execution.balance_weight / (execution.balance.divide_by_slots ? static_cast<double>(config.slots) : 1.0)),
+        weight_(execution.balance_weight /
+                (execution.balance.divide_by_slots ? static_cast<double>(config.slots) : 1.0)),
         parts_(execution.balance.by_parts && execution.sparse ? execution.token_chunks : 1),
         rule_(execution.balance) {}
   std::string_view name() const override { return "balance_loss"; }
@@ -125,8 +126,8 @@ Array balance_loss(Context& context, const MoeConfig& config, const MoeExecution
 Tensor count_rows(Context& context, const MoeConfig& config, const MoeExecution& execution, const Tensor& ids,
                   const Tensor& segments) {
   const Tensor counts = context.empty(DType::i32, {config.experts});
-  count_choices(*context.pool,
-                {ids.view(), execution.balance.count_padding ? TensorView() : segments.view(), counts.view()});
+  count_choices(*context.pool, {ids.view(), execution.balance.count_padding ? TensorView() : segments.view(),
+                                counts.view()});
   return counts;
 }
 

@@ -3,7 +3,7 @@
 #include <charconv>
 
 #include "autograd/op.h"
-#include "kernels/round_to_e5m2.h"
+#include "kernels/pointwise/round_to_e5m2.h"
 #include "moe/rows.h"
 
 namespace switchyard {
@@ -18,7 +18,8 @@ class RoundGradientOp : public Op {
           to_string(in[0].sharding));
     return {in[0]};
   }
-  std::vector<Tensor> forward(Context&, std::span<const Tensor> in, std::span<const ArrayInfo>) const override {
+  std::vector<Tensor> forward(Context&, std::span<const Tensor> in,
+                              std::span<const ArrayInfo>) const override {
     return {in[0]};
   }
   std::vector<Tensor> backward(Context& c, const BackwardCall& call) const override {
@@ -47,7 +48,8 @@ std::optional<float> combine_gradient_bound(const std::string& method) {
   const auto [end, problem] = std::from_chars(begin, method.data() + method.size(), bound);
   if (!method.starts_with(fixed) || problem != std::errc() || end != method.data() + method.size() ||
       !(bound > 0 && bound <= kLargestE5m2 * 1e30f))
-    fail_usage("[model] moe_quantize_combine_bwd_method={}: expected rowwise, or fixed,B with B above 0", method);
+    fail_usage("[model] moe_quantize_combine_bwd_method={}: expected rowwise, or fixed,B with B above 0",
+               method);
   return bound;
 }
 

@@ -4,14 +4,14 @@
 #include <optional>
 #include <string>
 
-#include "autograd/context.h"
 #include "autograd/array.h"
+#include "autograd/context.h"
 
 namespace switchyard {
 
-// y [B,S,M], whose gradient is rounded to float8_e5m2 on its way to the experts: with `bound` = 0 each token with a
-// scale of its own, else all with that of `bound` (kernels/round_to_e5m2.h). The numbers are those of a narrow
-// all-gather; the all-gather itself moves y's type.
+// y [B,S,M], whose gradient is rounded to float8_e5m2 on its way to the experts: with `bound` = 0 each token
+// with a scale of its own, else all with that of `bound` (kernels/pointwise/round_to_e5m2.h). The numbers are
+// those of a narrow all-gather; the all-gather itself moves y's type.
 Array round_gradient(Context& context, const Array& y, float bound);
 
 // The bound that "rowwise" and "fixed,B" say; none for "". Error(usage) for anything else.

@@ -1,7 +1,7 @@
 #include "moe/expert_biases.h"
 
-#include "kernels/elementwise.h"
-#include "kernels/expert_gate.h"
+#include "kernels/moe/expert_gate.h"
+#include "kernels/pointwise/elementwise.h"
 #include "ops/basic.h"
 
 namespace switchyard {

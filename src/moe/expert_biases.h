@@ -15,7 +15,7 @@ struct GroupedRows {
 };
 
 // The activation of gate and up [R,H] or [G,...,H] with the biases [G,H] of their experts, where there are
-// some, in the form that the config says (kernels/expert_gate.h). Biases are in the layout of the rows'
+// some, in the form that the config says (kernels/moe/expert_gate.h). Biases are in the layout of the rows'
 // experts and columns.
 Array expert_gate(Context& context, const MoeConfig& config, const Array& gate, const Array& up,
                   const Array& gate_bias, const Array& up_bias, const GroupedRows& rows);

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/elementwise.h"
-#include "kernels/grouped_matmul.h"
+#include "kernels/pointwise/elementwise.h"
+#include "kernels/product/grouped_matmul.h"
 #include "moe/expert_biases.h"
 #include "ops/basic.h"
 

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <numeric>
 
-#include "kernels/plan_rows.h"
-#include "kernels/ragged_rows.h"
+#include "kernels/moe/plan_rows.h"
+#include "kernels/moe/ragged_rows.h"
 #include "moe/assumed_load.h"
 #include "ops/basic.h"
 

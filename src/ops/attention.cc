@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
-#include "kernels/attention.h"
-#include "kernels/attention_sinks.h"
-#include "kernels/head_scores.h"
-#include "kernels/rope.h"
-#include "kernels/rope_tables.h"
-#include "kernels/strided_copy.h"
-#include "kernels/sum_over_dim.h"
+#include "kernels/attention/attention.h"
+#include "kernels/attention/attention_sinks.h"
+#include "kernels/attention/head_scores.h"
+#include "kernels/attention/rope.h"
+#include "kernels/attention/rope_tables.h"
+#include "kernels/pointwise/strided_copy.h"
+#include "kernels/pointwise/sum_over_dim.h"
 #include "ops/kv_heads.h"
 #include "ops/reshard.h"
 #include "ops/sequence_balance.h"

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "autograd/op.h"
-#include "kernels/rope_tables.h"
+#include "kernels/attention/rope_tables.h"
 
 namespace switchyard {
 

@@ -4,14 +4,14 @@
 #include <numeric>
 #include <optional>
 
-#include "kernels/attention.h"
-#include "kernels/attention_sinks.h"
-#include "kernels/decode_attention.h"
-#include "kernels/index_keys.h"
-#include "kernels/int8_vectors.h"
-#include "kernels/ragged_rows.h"
-#include "kernels/strided_copy.h"
-#include "kernels/visible_keys.h"
+#include "kernels/attention/attention.h"
+#include "kernels/attention/attention_sinks.h"
+#include "kernels/attention/decode_attention.h"
+#include "kernels/attention/index_keys.h"
+#include "kernels/attention/int8_vectors.h"
+#include "kernels/attention/visible_keys.h"
+#include "kernels/moe/ragged_rows.h"
+#include "kernels/pointwise/strided_copy.h"
 #include "ops/kv_heads.h"
 #include "ops/reshard.h"
 

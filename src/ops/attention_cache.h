@@ -14,7 +14,7 @@ namespace switchyard {
 // A vector of every token and head.
 struct TokenVectors {
   Tensor values;  // [rows,T,Nkv,D]; undefined before the first token
-  // Of values in int8 (kernels/int8_vectors.h), else undefined: f32 [rows,T,Nkv,P]. A vector is P
+  // Of values in int8 (kernels/attention/int8_vectors.h), else undefined: f32 [rows,T,Nkv,P]. A vector is P
   // arrays side by side, each with a scale of its own, so that scales are the same on any mesh.
   Tensor scales;
   std::int64_t first_part = 0;  // width of the first of those arrays

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "kernels/elementwise.h"
-#include "kernels/last_tokens.h"
-#include "kernels/strided_copy.h"
-#include "kernels/sum_over_dim.h"
+#include "kernels/loss/last_tokens.h"
+#include "kernels/pointwise/elementwise.h"
+#include "kernels/pointwise/strided_copy.h"
+#include "kernels/pointwise/sum_over_dim.h"
 #include "ops/reshard.h"
 #include "ops/shared_result.h"
 

@@ -1,6 +1,6 @@
 #include "ops/clamp.h"
 
-#include "kernels/clamp.h"
+#include "kernels/pointwise/clamp.h"
 
 namespace switchyard {
 namespace {

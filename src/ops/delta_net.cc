@@ -1,9 +1,9 @@
 #include "ops/delta_net.h"
 
-#include "kernels/causal_conv.h"
-#include "kernels/delta_gates.h"
-#include "kernels/gated_delta.h"
-#include "kernels/strided_copy.h"
+#include "kernels/delta_net/causal_conv.h"
+#include "kernels/delta_net/delta_gates.h"
+#include "kernels/delta_net/gated_delta.h"
+#include "kernels/pointwise/strided_copy.h"
 #include "ops/kv_heads.h"
 #include "ops/reshard.h"
 

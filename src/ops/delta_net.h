@@ -7,12 +7,12 @@
 
 namespace switchyard {
 
-// silu of a causal convolution of each channel, within segments (kernels/causal_conv.h): x [B,S,N,D], w
-// [N,D,K], segments i32 [B,S] -> [B,S,N,D]. w is brought to the layout of x's heads.
+// silu of a causal convolution of each channel, within segments (kernels/delta_net/causal_conv.h): x
+// [B,S,N,D], w [N,D,K], segments i32 [B,S] -> [B,S,N,D]. w is brought to the layout of x's heads.
 Array causal_conv(Context& context, const Array& x, const Array& w, const Array& segments);
 
 // Logarithms of decays and strengths, f32 [B,S,N], of a, b [B,S,N]; rate, bias [N] f32
-// (kernels/delta_gates.h) are brought to the layout of a's heads.
+// (kernels/delta_net/delta_gates.h) are brought to the layout of a's heads.
 struct DeltaGates {
   Array g, beta;
 };
@@ -25,8 +25,8 @@ struct DeltaOptions {
   float scale = 1;  // of the queries
 };
 
-// The gated delta rule within segments (kernels/gated_delta.h): q, k [B,S,Nk,D], v [B,S,N,Dv] -> [B,S,N,Dv].
-// Heads of q and k are split as those of v, or whole.
+// The gated delta rule within segments (kernels/delta_net/gated_delta.h): q, k [B,S,Nk,D], v [B,S,N,Dv] ->
+// [B,S,N,Dv]. Heads of q and k are split as those of v, or whole.
 Array gated_delta(Context& context, const Array& q, const Array& k, const Array& v, const DeltaGates& gates,
                   const Array& segments, const DeltaOptions& options);
 

@@ -2,7 +2,7 @@
 // every length of chunks, and in generation what they give for all tokens at once.
 #include "ops/delta_net.h"
 
-#include "kernels/strided_copy.h"
+#include "kernels/pointwise/strided_copy.h"
 #include "ops/basic.h"
 #include "ops/fenced_testing.h"
 #include "ops/gradient_testing.h"

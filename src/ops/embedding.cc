@@ -1,6 +1,6 @@
 #include "ops/embedding.h"
 
-#include "kernels/embedding.h"
+#include "kernels/loss/embedding.h"
 #include "ops/reshard.h"
 
 namespace switchyard {

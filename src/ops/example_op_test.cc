@@ -2,7 +2,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "kernels/soft_cap.h"
+#include "kernels/pointwise/soft_cap.h"
 #include "ops/gradient_testing.h"
 
 namespace switchyard {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "kernels/index_keys.h"
-#include "kernels/index_loss.h"
+#include "kernels/attention/index_keys.h"
+#include "kernels/attention/index_loss.h"
 #include "ops/attention.h"
 #include "ops/kv_heads.h"
 #include "ops/reshard.h"

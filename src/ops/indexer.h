@@ -14,8 +14,8 @@ struct IndexVectors {
 };
 
 // The `count` keys of the largest scores of every query, or all that it sees where there are fewer; of equal
-// scores the lower key. i32 [B,S,words]: a bit a key (kernels/index_keys.h). Scores are made for some queries
-// at a time. No gradient.
+// scores the lower key. i32 [B,S,words]: a bit a key (kernels/attention/index_keys.h). Scores are made for
+// some queries at a time. No gradient.
 Array chosen_keys(Context& context, const IndexVectors& index, const Array& segments, std::int64_t count);
 
 // The same of scores that are there.

@@ -1,7 +1,7 @@
 // Sparse attention: the indexer's ops against finite differences and their scalar twins, on every mesh.
 #include "ops/indexer.h"
 
-#include "kernels/ref/index_reference.h"
+#include "kernels/attention/reference/index_reference.h"
 #include "ops/attention.h"
 #include "ops/gradient_testing.h"
 

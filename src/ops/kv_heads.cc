@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "kernels/strided_copy.h"
-#include "kernels/sum_over_dim.h"
+#include "kernels/pointwise/strided_copy.h"
+#include "kernels/pointwise/sum_over_dim.h"
 #include "ops/reshard.h"
 
 namespace switchyard {

@@ -5,9 +5,9 @@
 #include <map>
 #include <utility>
 
-#include "kernels/elementwise.h"
-#include "kernels/gemm.h"
-#include "kernels/strided_copy.h"
+#include "kernels/pointwise/elementwise.h"
+#include "kernels/pointwise/strided_copy.h"
+#include "kernels/product/gemm.h"
 
 namespace switchyard {
 namespace {

@@ -1,9 +1,9 @@
 #include "ops/loss.h"
 
-#include "kernels/cross_entropy.h"
-#include "kernels/soft_cap.h"
-#include "kernels/strided_copy.h"
-#include "kernels/token_loss.h"
+#include "kernels/loss/cross_entropy.h"
+#include "kernels/loss/token_loss.h"
+#include "kernels/pointwise/soft_cap.h"
+#include "kernels/pointwise/strided_copy.h"
 #include "ops/reshard.h"
 
 namespace switchyard {
@@ -12,7 +12,7 @@ namespace {
 class LinearCrossEntropyOp : public Op {
  public:
   // `with_gradients`: forward makes the gradients, too, as if the loss's own were 1, which it nearly always
-  // is. Then logits are made once (kernels/cross_entropy.h).
+  // is. Then logits are made once (kernels/loss/cross_entropy.h).
   LinearCrossEntropyOp(CrossEntropyOptions options, bool vocab_major, bool with_gradients)
       : options_(options), vocab_major_(vocab_major), with_gradients_(with_gradients) {}
   std::string_view name() const override { return "linear_cross_entropy"; }

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "kernels/rms_norm.h"
+#include "kernels/pointwise/rms_norm.h"
 #include "ops/reshard.h"
 
 namespace switchyard {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "autograd/ahead.h"
-#include "kernels/strided_copy.h"
+#include "kernels/pointwise/strided_copy.h"
 #include "ops/shared_result.h"
 
 namespace switchyard {

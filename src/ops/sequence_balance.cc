@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/strided_copy.h"
+#include "kernels/pointwise/strided_copy.h"
 
 namespace switchyard {
 namespace {

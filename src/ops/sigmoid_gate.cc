@@ -1,6 +1,6 @@
 #include "ops/sigmoid_gate.h"
 
-#include "kernels/sigmoid_gate.h"
+#include "kernels/pointwise/sigmoid_gate.h"
 #include "ops/reshard.h"
 
 namespace switchyard {

@@ -1,5 +1,5 @@
 // The up-projection of latent attention, in the form in which generation uses it.
-#include "kernels/strided_copy.h"
+#include "kernels/pointwise/strided_copy.h"
 #include "ops/attention_cache.h"
 #include "ops/reshard.h"
 

@@ -3,10 +3,10 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "kernels/elementwise.h"
-#include "kernels/gemm.h"
-#include "kernels/newton_schulz.h"
-#include "kernels/weight_update.h"
+#include "kernels/optimizer/newton_schulz.h"
+#include "kernels/optimizer/weight_update.h"
+#include "kernels/pointwise/elementwise.h"
+#include "kernels/product/gemm.h"
 
 namespace switchyard {
 namespace {

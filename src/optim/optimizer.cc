@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "kernels/weight_update.h"
+#include "kernels/optimizer/weight_update.h"
 
 namespace switchyard {
 namespace {

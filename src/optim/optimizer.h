@@ -64,7 +64,7 @@ class Optimizer {
   virtual std::vector<Tensor> init(const Memory& memory, DType weight_dtype, std::int64_t count) const = 0;
 
   // Updates ranges of weights in place. The sums of squares are those that sums_of_squares would find
-  // (kernels/elementwise.h): updates know them without another pass.
+  // (kernels/pointwise/elementwise.h): updates know them without another pass.
   virtual void update(ThreadPool& pool, const OptimizerStep& step,
                       std::span<const OptimizerRange> ranges) const = 0;
 };

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "selftest/kernel.h"
+#include "kernels/testing/cases.h"
 
 namespace switchyard::selftest {
 

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "kernels/cpu/amx_emulation.h"
-#include "kernels/dispatch.h"
+#include "kernels/registry/isa.h"
 
 namespace switchyard::selftest {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "kernels/machine.h"
+#include "kernels/machine/machine.h"
 
 namespace switchyard::selftest {
 namespace {
@@ -32,9 +32,9 @@ std::string table_row(const Result& r) {
 std::string verdict(const std::vector<Result>& results) {
   const auto failing =
       std::count_if(results.begin(), results.end(), [](const Result& r) { return !r.pass(); });
-  if (failing > 0) return fmt::format("{} of {} differ from the scalar twin", failing, results.size());
-  if (results.empty()) return "nothing to compare: the scalar twins are all that runs here";
-  return fmt::format("all {} agree with the scalar twin", results.size());
+  if (failing > 0) return fmt::format("{} of {} differ from the reference", failing, results.size());
+  if (results.empty()) return "nothing to compare: the references are all that runs here";
+  return fmt::format("all {} agree with the reference", results.size());
 }
 
 nlohmann::ordered_json results_json(const std::vector<Result>& results) {

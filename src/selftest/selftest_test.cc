@@ -1,6 +1,7 @@
 // That the selftest finds what is wrong: kernels with planted faults.
 #include <gtest/gtest.h>
 
+#include "kernels/registry/kernel.h"
 #include "selftest/compare.h"
 #include "selftest/report.h"
 
@@ -50,7 +51,8 @@ std::vector<Case> planted_cases(std::uint32_t seed) {
 
 template <Fault fault>
 std::string failure_of() {
-  const auto results = run_kernel({"planted", nullptr, planted_cases<fault>}, 2, 1);
+  Reach reach;
+  const auto results = run_kernel({"planted", nullptr, planted_cases<fault>}, 2, 1, reach);
   EXPECT_EQ(results.size(), 1u);
   EXPECT_EQ(results[0].cases, 1);
   return results[0].failure;
@@ -74,44 +76,61 @@ TEST(Selftest, ReadsOutsideFault) {
               "planted up to .*, float32 of planted: touched memory outside its arrays");
 }
 
-// A list with one implementation beside `ref`, which is wrong, or refuses all.
-using PlantedRun = float(float);
-const char* refuse_all(const float&) {
+// A table with one implementation beside `ref`, which is wrong, or refuses all.
+struct PlantedArgs {
+  TensorView in, out;
+};
+template <int added>
+void add(ThreadPool&, const PlantedArgs& args) {
+  *args.out.kernel_data<float>() = *args.in.kernel_data<float>() + added;
+}
+Work no_work(const PlantedArgs&) {
+  return {};
+}
+const char* refuse_all(const PlantedArgs&) {
   return "it is planted";
 }
-constexpr Implementation<PlantedRun, float> kWrong[] = {{"fast", Isa::avx2, [](float x) { return x + 2; }},
-                                                        {"ref", Isa::ref, [](float x) { return x + 1; }}};
-constexpr Implementation<PlantedRun, float> kRefusing[] = {
-    {"fast", Isa::avx2, [](float x) { return x + 1; }, refuse_all},
-    {"slow", Isa::avx2, [](float x) { return x + 1; }},
-    {"ref", Isa::ref, [](float x) { return x + 1; }}};
+constexpr Implementation<PlantedArgs> kWrongRows[] = {{"fast", Isa::avx2, add<2>}, {"ref", Isa::ref, add<1>}};
+constexpr Implementation<PlantedArgs> kRefusingRows[] = {
+    {"fast", Isa::avx2, add<1>, refuse_all}, {"slow", Isa::avx2, add<1>}, {"ref", Isa::ref, add<1>}};
+constexpr Kernel<PlantedArgs> kWrong{"planted", no_work, &PlantedArgs::out, kWrongRows};
+constexpr Kernel<PlantedArgs> kRefusing{"planted", no_work, &PlantedArgs::out, kRefusingRows};
 
-template <const auto& list>
-std::vector<Case> listed_cases(std::uint32_t seed) {
+template <const auto& kernel>
+std::vector<Case> table_cases(std::uint32_t seed) {
   return {{DType::f32,
            "planted",
            {PoisonedArray::integers(DType::f32, 1, seed)},
            {{"out", PoisonedArray(DType::f32, 1)}},
-           [](ThreadPool&, const Arrays& in, Arrays& out) {
-             out[0].set(0, choose("planted", list, 0.0f)(in[0].at(0)));
+           [](ThreadPool& pool, const Arrays& in, Arrays& out) {
+             switchyard::run(pool, kernel, PlantedArgs{in[0].view(), out[0].view()});
            }}};
 }
 
-TEST(Selftest, ComparesWithRefAndReachesWhatIsListed) {
+TEST(Selftest, ComparesWithTheReferenceAndReachesEveryRow) {
   if (active_isa() < Isa::avx2) GTEST_SKIP() << "nothing beside ref";
-  const auto wrong = run_kernel({"planted", "planted", listed_cases<kWrong>}, 2, 1);
+  Reach reach;
+  const KernelCases wrong_cases{"planted", "planted", table_cases<kWrong>};
+  const auto wrong = run_kernel(wrong_cases, 2, 1, reach);
   ASSERT_EQ(wrong.size(), 1u);
   EXPECT_EQ(wrong[0].implementation, "fast");
   EXPECT_EQ(wrong[0].isa, Isa::avx2);
   EXPECT_EQ(wrong[0].max_abs, 1);
   EXPECT_FALSE(wrong[0].pass());
+  EXPECT_TRUE(reach.failures({&wrong_cases, 1}, {&wrong_cases, 1}).empty());
 
-  const auto refusing = run_kernel({"planted", "planted", listed_cases<kRefusing>}, 2, 1);
-  ASSERT_EQ(refusing.size(), 2u);
-  EXPECT_EQ(refusing[0].implementation, "fast");
-  EXPECT_EQ(refusing[0].failure, "no case reached it");
-  EXPECT_EQ(refusing[1].implementation, "slow");
-  EXPECT_TRUE(refusing[1].pass());
+  Reach refused;
+  const KernelCases refusing_cases{"planted", "planted", table_cases<kRefusing>};
+  const auto refusing = run_kernel(refusing_cases, 2, 1, refused);
+  ASSERT_EQ(refusing.size(), 1u);
+  EXPECT_EQ(refusing[0].implementation, "slow");
+  EXPECT_TRUE(refusing[0].pass());
+  const auto unreached = refused.failures({&refusing_cases, 1}, {&refusing_cases, 1});
+  ASSERT_EQ(unreached.size(), 1u);
+  EXPECT_EQ(unreached[0].implementation, "fast");
+  EXPECT_EQ(unreached[0].failure, "no case reached it");
+  const KernelCases two[] = {refusing_cases, {"others", "planted", table_cases<kRefusing>}};
+  EXPECT_TRUE(refused.failures(two, {&refusing_cases, 1}).empty()) << "cases of the table were left out";
 }
 
 TEST(Selftest, BoundsAreOfTheElementAndOfTheLargest) {
@@ -134,7 +153,7 @@ TEST(Selftest, ReportsWhatFails) {
   Result bad = good;
   bad.failure = "planted, 1 thread: wrote outside out";
   EXPECT_NE(table_row(bad).find("FAIL\n    planted, 1 thread: wrote outside out"), std::string::npos);
-  EXPECT_EQ(verdict({good, bad}), "1 of 2 differ from the scalar twin");
+  EXPECT_EQ(verdict({good, bad}), "1 of 2 differ from the reference");
   const auto results = results_json({good, bad})["results"];
   EXPECT_FALSE(results[0].contains("failure"));
   EXPECT_EQ(results[1]["failure"].get<std::string>(), bad.failure);
@@ -144,7 +163,7 @@ TEST(Selftest, ReportsWhatFails) {
 // One place for a new kernel: its name is told apart from all others by filters.
 TEST(Selftest, KernelsHaveNamesOfTheirOwn) {
   std::set<std::string> names;
-  for (const Kernel& kernel : kernels()) EXPECT_TRUE(names.insert(kernel.name).second) << kernel.name;
+  for (const KernelCases& kernel : kernels()) EXPECT_TRUE(names.insert(kernel.name).second) << kernel.name;
   EXPECT_TRUE(names.contains("gmm_pair"));
 }
 

@@ -10,7 +10,7 @@
 #include "core/current_memory.h"
 #include "core/offload.h"
 #include "engine/session.h"
-#include "kernels/gpu/planned.h"
+#include "kernels/cuda/planned.h"
 #include "parallel/comm/abstract.h"
 #include "parallel/comm/communicator.h"
 

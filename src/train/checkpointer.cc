@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/machine.h"
-#include "kernels/strided_copy.h"
+#include "kernels/machine/machine.h"
+#include "kernels/pointwise/strided_copy.h"
 #include "parallel/comm/stop_signal.h"
 
 namespace switchyard {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <string_view>
 
-#include "kernels/dispatch.h"
+#include "kernels/registry/record.h"
 #include "metrics/atomic_file.h"
 #include "metrics/svg_plot.h"
 

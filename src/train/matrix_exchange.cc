@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "kernels/strided_copy.h"
+#include "kernels/pointwise/strided_copy.h"
 
 namespace switchyard {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/strided_copy.h"
+#include "kernels/pointwise/strided_copy.h"
 #include "models/pipeline.h"
 
 namespace switchyard {

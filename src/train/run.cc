@@ -14,7 +14,7 @@
 #include "data/text_files.h"
 #include "engine/initial_weights.h"
 #include "generate/generate.h"
-#include "kernels/machine_loops.h"
+#include "kernels/machine/machine_loops.h"
 #include "metrics/atomic_file.h"
 #include "parallel/comm/stop_signal.h"
 #include "routing/routing_keys.h"

@@ -7,7 +7,7 @@
 
 #include "autograd/ahead.h"
 #include "autograd/op.h"
-#include "kernels/strided_copy.h"
+#include "kernels/pointwise/strided_copy.h"
 #include "models/blocks/layers.h"
 #include "moe/balance.h"
 #include "moe/dispatch/dispatch.h"

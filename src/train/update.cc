@@ -9,9 +9,9 @@
 #include <numeric>
 #include <utility>
 
-#include "kernels/elementwise.h"
-#include "kernels/head_scores.h"
-#include "kernels/strided_copy.h"
+#include "kernels/attention/head_scores.h"
+#include "kernels/pointwise/elementwise.h"
+#include "kernels/pointwise/strided_copy.h"
 #include "models/pipeline.h"
 
 namespace switchyard {

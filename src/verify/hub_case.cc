@@ -91,7 +91,7 @@ void sort_slots(Tensor& ids, Tensor& weights) {
   }
 }
 
-// 1 for each key whose bit is set (kernels/index_keys.h), else 0: i32 [B,S,T].
+// 1 for each key whose bit is set (kernels/attention/index_keys.h), else 0: i32 [B,S,T].
 Tensor chosen_of_bits(const Tensor& bits, const Shape& shape) {
   Tensor chosen(DType::i32, shape);
   const std::int64_t keys = shape.back(), words = bits.shape().back();

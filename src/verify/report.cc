@@ -6,7 +6,7 @@
 #include <set>
 
 #include "core/error.h"
-#include "kernels/machine.h"
+#include "kernels/machine/machine.h"
 
 namespace switchyard {
 namespace {

@@ -1,12 +1,12 @@
-// Any bytes as the safetensors file of a Hugging Face folder, whose weights may be GPTQ's or 8 bits with scales:
-// every weight read in each way there is, or refused with an Error.
+// Any bytes as the safetensors file of a Hugging Face folder, whose weights may be GPTQ's or 8 bits with
+// scales: every weight read in each way there is, or refused with an Error.
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
 #include "checkpoint/safetensors.h"
 #include "core/error.h"
-#include "kernels/packed_block.h"
+#include "kernels/packed/packed_block.h"
 
 namespace {
 

@@ -10,8 +10,8 @@
 #include "cli/generate_command.h"
 #include "cli/verify_testing.h"
 #include "core/testing.h"
-#include "kernels/gpu/emulator.h"
-#include "selftest/kernel.h"
+#include "kernels/cuda/emulator.h"
+#include "kernels/testing/cases.h"
 #include "selftest/run.h"
 
 namespace switchyard {
@@ -50,8 +50,8 @@ void expect_pass(const fs::path& stored, const Keys& keys) {
 }
 
 TEST(EmulatedGpu, HubCasesPass) {
-  for (const char* name : {"qwen3moe-tiny", "deepseek3-tiny", "deepseek32-tiny", "gptoss-tiny", "qwen3next-tiny",
-                           "qwen2moe-tiny", "olmoe-clip-tiny", "llama4-unrotated-tiny"})
+  for (const char* name : {"qwen3moe-tiny", "deepseek3-tiny", "deepseek32-tiny", "gptoss-tiny",
+                           "qwen3next-tiny", "qwen2moe-tiny", "olmoe-clip-tiny", "llama4-unrotated-tiny"})
     expect_pass(kGolden / "hf" / name, {});
   expect_pass(kGolden / "hf/qwen3moe-tiny",
               {"ranks=4", "ici_expert_parallelism=2", "ici_fsdp_parallelism=2"});

@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "kernels/cpu/tile_target.h"
-#include "kernels/dispatch.h"
+#include "kernels/registry/isa.h"
 
 #if defined(__x86_64__) && !defined(SWITCHYARD_AMX_COSTS)
 namespace switchyard::cpu::SWITCHYARD_TILES {

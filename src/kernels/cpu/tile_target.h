@@ -1,11 +1,11 @@
-// Tile kernels are written once and compiled twice: for AMX, and, by the files of kernels/cpu/soft_tiles, for
-// AVX512-BF16. They share everything but the product of a block of tiles (tile_block.h), and round alike.
+// Tile kernels are written once and compiled twice: for AMX, and, by the files of the folders avx512_bf16,
+// for AVX512-BF16. They share everything but the product of a block of tiles (tile_block.h), and round alike.
 //
 // A tile is 16 rows of 64 bytes: 16 x 32 bf16 of a left operand, 16 pairs of depth x 16 columns of a right
 // one, or 16 x 16 float sums. Registers 0 to 3 are for sums, 4 to 7 for operands.
 //
 // Code between SWITCHYARD_TILES_BEGIN and SWITCHYARD_TILES_END, in namespace
-// switchyard::cpu::SWITCHYARD_TILES, may use AVX-512 (with BF16) and tiles; dispatch.h sees to it that it
+// switchyard::cpu::SWITCHYARD_TILES, may use AVX-512 (with BF16) and tiles; the registry sees to it that it
 // runs only where the machine has them. Headers are included before it.
 //
 // On a machine without AMX what AMX runs can be tested by SWITCHYARD_ISA=amx_emulated (amx_emulation.h), and

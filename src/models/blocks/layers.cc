@@ -4,7 +4,7 @@
 #include <optional>
 #include <tuple>
 
-#include "kernels/gemm.h"
+#include "kernels/product/gemm.h"
 #include "models/blocks/indexer.h"
 #include "ops/basic.h"
 #include "ops/clamp.h"
@@ -127,10 +127,10 @@ Array grouped_query_attention(const LayerCall& call, const Array& x) {
   // that may have been converted for them, so these are held until the products ran.
   std::array<Array, 3> held;
   std::size_t weights_held = 0;
-  std::optional<GemmsTogether> together;
+  std::optional<DeferredGemms> deferred;
   const auto project = [&](const std::string& name, const Sharding& layout, bool kv) {
     const Array whole = weight(call, "attention." + name), w = kv ? of_kv_heads(whole) : whole;
-    if (together) held[weights_held++] = w;
+    if (deferred) held[weights_held++] = w;
     return einsum(c, "BSM,MND->BSND", h, w, &layout);
   };
   const auto biased = [&](const std::string& name, const Array& y, bool kv) {
@@ -144,11 +144,11 @@ Array grouped_query_attention(const LayerCall& call, const Array& x) {
         c, attended,
         reshard(c, biased("gate", project("gate", q_layout, false), false), attended.sharding()));
   };
-  if (call.cache != nullptr && c.mesh->size() == 1 && c.observer == nullptr) together.emplace(*c.pool);
+  if (call.cache != nullptr && c.mesh->size() == 1 && c.observer == nullptr) deferred.emplace(*c.pool);
   Array q = project("query", q_layout, false), k = project("key", kv_layout, true),
         v = project("value", kv_layout, true);
-  if (together) together->run();
-  together.reset();
+  if (deferred) deferred->run();
+  deferred.reset();
   held = {};
   q = checkpoint_name(biased("query", q, false), "query_proj");
   k = checkpoint_name(biased("key", k, true), "key_proj");

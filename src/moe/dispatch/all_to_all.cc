@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "autograd/ahead.h"
-#include "kernels/plan_rows.h"
-#include "kernels/strided_copy.h"
+#include "kernels/moe/plan_rows.h"
+#include "kernels/pointwise/strided_copy.h"
 #include "moe/assumed_load.h"
 #include "moe/dispatch/passes.h"
 #include "moe/expert_mlp.h"

@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/dense_weights.h"
-#include "kernels/plan_rows.h"
-#include "kernels/ragged_rows.h"
+#include "kernels/moe/dense_weights.h"
+#include "kernels/moe/plan_rows.h"
+#include "kernels/moe/ragged_rows.h"
 #include "moe/dispatch/dispatch.h"
 #include "moe/expert_biases.h"
 #include "moe/expert_mlp.h"

@@ -1,0 +1,241 @@
+#include "kernels/attention/attention.h"
+
+#include "core/error.h"
+#include "core/tensor.h"
+#include "kernels/attention/attention_problem.h"
+#include "kernels/attention/reference/attention_reference.h"
+#include "kernels/cuda/kernels.h"
+#include "kernels/registry/dispatch.h"
+
+namespace switchyard {
+
+std::vector<TileRange> tile_ranges(std::int64_t batch, std::int64_t length, const std::int32_t* index,
+                                   const std::int32_t* segment, std::int64_t tile, const KeyWindow& seen) {
+  std::vector<TileRange> result;
+  for (std::int64_t b = 0; b < batch; ++b) {
+    for (std::int64_t begin = 0; begin < length; begin += tile) {
+      constexpr auto kLow = std::numeric_limits<std::int32_t>::min(),
+                     kHigh = std::numeric_limits<std::int32_t>::max();
+      TileRange range{kHigh, kLow, kHigh, kLow};
+      for (std::int64_t i = begin; i < std::min(length, begin + tile); ++i) {
+        const std::int32_t at = index ? index[b * length + i] : static_cast<std::int32_t>(i);
+        const std::int32_t of = segment ? segment[b * length + i] : 0;
+        range = {std::min(range.min_index, at), std::max(range.max_index, at),
+                 std::min(range.min_segment, of), std::max(range.max_segment, of)};
+      }
+      range.min_visible = seen.first_visible(range.min_index);
+      range.max_visible = seen.first_visible(range.max_index);
+      result.push_back(range);
+    }
+  }
+  return result;
+}
+
+namespace {
+
+// Which tiles of keys each tile of queries chooses some of.
+std::vector<std::uint8_t> chosen_tiles(const AttentionSpec& a) {
+  const auto tiles = [](std::int64_t length) { return (length + kAttentionTile - 1) / kAttentionTile; };
+  const std::int64_t of_keys = tiles(a.kv_length);
+  std::vector<std::uint8_t> any(static_cast<std::size_t>(a.batch * tiles(a.q_length) * of_keys));
+  for (std::int64_t b = 0; b < a.batch; ++b) {
+    for (std::int64_t i = 0; i < a.q_length; ++i) {
+      const std::int32_t* const words = a.chosen_by(b, i);
+      std::uint8_t* const row = any.data() + (b * tiles(a.q_length) + i / kAttentionTile) * of_keys;
+      for (std::int64_t w = 0; w < words_of_keys(a.kv_length); ++w)
+        row[w * 32 / kAttentionTile] |= static_cast<std::uint8_t>(words[w] != 0);
+    }
+  }
+  return any;
+}
+
+AttentionProblem with_tiles(AttentionProblem p) {
+  const AttentionSpec& a = p.args;
+  p.q_tiles = tile_ranges(a.batch, a.q_length, a.q_index, a.q_segment, kAttentionTile, a.seen);
+  p.kv_tiles = tile_ranges(a.batch, a.kv_length, a.kv_index, a.kv_segment, kAttentionTile, {});
+  if (a.chosen != nullptr) p.chosen_tiles = chosen_tiles(a);
+  return p;
+}
+
+template <AttentionTilesRun* run>
+void tiled_forward(ThreadPool& pool, const AttentionProblem& problem) {
+  // Tiles of a head share the copies of keys and values; the threads have four rounds of work at least.
+  constexpr std::int64_t kMostTiles = 4, kRounds = 4;
+  const AttentionProblem p = with_tiles(problem);
+  const std::int64_t tiles = p.q_tile_count(), heads = p.args.heads;
+  const std::int64_t group =
+      std::clamp<std::int64_t>(p.args.batch * heads * tiles / (kRounds * pool.threads()), 1, kMostTiles);
+  const std::int64_t groups = (tiles + group - 1) / group;
+  pool.for_range(p.args.batch * heads * groups, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t tile = i % groups * group;
+      run(p, i / groups / heads, i / groups % heads, tile, std::min(tile + group, tiles));
+    }
+  });
+}
+
+template <AttentionHeadRun* run>
+void tiled_backward(ThreadPool& pool, const AttentionProblem& problem) {
+  const AttentionProblem p = with_tiles(problem);
+  pool.for_range(p.args.batch * p.args.kv_heads, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) run(p, i / p.args.kv_heads, i % p.args.kv_heads);
+  });
+}
+
+template <typename T>
+void reference_forward_typed(const AttentionProblem& p) {
+  reference::attention(p.args, static_cast<const T*>(p.q), static_cast<const T*>(p.k),
+                       static_cast<const T*>(p.v), static_cast<T*>(p.out), p.lse, p.top);
+}
+
+template <typename T>
+void reference_backward_typed(const AttentionProblem& p) {
+  reference::attention_backward(p.args, static_cast<const T*>(p.q), static_cast<const T*>(p.k),
+                                static_cast<const T*>(p.v), static_cast<const T*>(p.out), p.lse,
+                                static_cast<const T*>(p.dout), static_cast<T*>(p.dq), static_cast<T*>(p.dk),
+                                static_cast<T*>(p.dv));
+}
+
+void reference_forward(ThreadPool&, const AttentionProblem& p) {
+  p.args.dtype == DType::f32 ? reference_forward_typed<float>(p) : reference_forward_typed<bfloat16>(p);
+}
+
+void reference_backward(ThreadPool&, const AttentionProblem& p) {
+  p.args.dtype == DType::f32 ? reference_backward_typed<float>(p) : reference_backward_typed<bfloat16>(p);
+}
+
+constexpr ListedRun<AttentionRun, AttentionProblem> kForward[] = {
+#if defined(__x86_64__)
+    {"amx", Isa::amx, cpu::amx_tiles::attention, cpu::amx_tiles::attention_refuses},
+    {"avx512_bf16", Isa::avx512_bf16, cpu::soft_tiles::attention, cpu::soft_tiles::attention_refuses},
+    {"avx512", Isa::avx512, tiled_forward<cpu::attention_tiles_avx512>},
+    {"avx2", Isa::avx2, tiled_forward<cpu::attention_tiles_avx2>},
+#endif
+    {"ref", Isa::ref, reference_forward},
+};
+
+constexpr ListedRun<AttentionRun, AttentionProblem> kBackward[] = {
+#if defined(__x86_64__)
+    {"amx", Isa::amx, cpu::amx_tiles::attention_backward, cpu::amx_tiles::attention_refuses},
+    {"avx512_bf16", Isa::avx512_bf16, cpu::soft_tiles::attention_backward,
+     cpu::soft_tiles::attention_refuses},
+    {"avx512", Isa::avx512, tiled_backward<cpu::attention_backward_head_avx512>},
+    {"avx2", Isa::avx2, tiled_backward<cpu::attention_backward_head_avx2>},
+#endif
+    {"ref", Isa::ref, reference_backward},
+};
+
+// The share of all pairs of query and key that is worked on, of places that go on as those of one sequence: a
+// causal query sees half of the keys on average, and with a window no more than that.
+double visible_share(const AttentionSpec& a) {
+  if (!a.causal) return 1;
+  const auto length = static_cast<double>(a.kv_length);
+  return a.seen.limits() && a.kv_length > 0 ? a.seen.pairs(a.kv_length) / (length * length) : 0.5;
+}
+
+// Backward makes the scores again and has four products more.
+Work work_of(const char* kernel, const AttentionSpec& a, double products) {
+  const auto d = [](std::int64_t x) { return static_cast<double>(x); };
+  const double pairs = d(a.batch * a.heads) * d(a.q_length) * d(a.kv_length) * visible_share(a);
+  const double q = d(a.batch * a.q_length * a.heads) * d(a.qk_dim + a.v_dim);
+  const double kv = d(a.batch * a.kv_length * a.kv_heads) * d(a.qk_dim + a.v_dim);
+  return {kernel, a.dtype, pairs * d(a.qk_dim + a.v_dim) * products,
+          products / 2 * (q + kv) * d(static_cast<std::int64_t>(size_of(a.dtype)))};
+}
+
+// `x` has the dtype and the shape, and no gaps.
+void check_view(const char* op, const char* name, const TensorView& x, DType dtype, const Shape& shape) {
+  CHECK(x.dtype() == dtype && x.shape() == shape && x.is_contiguous(), "[{}] {} {} of {}, expected {} of {}",
+        op, name, to_string(x.shape()), name_of(x.dtype()), to_string(shape), name_of(dtype));
+}
+
+AttentionProblem problem_of(const char* op, const AttentionArgs& a) {
+  CHECK(a.q.rank() == 4 && a.k.rank() == 4 && a.v.rank() == 4 && is_float(a.q.dtype()),
+        "[{}] q {} of {}, k {}, v {}", op, to_string(a.q.shape()), name_of(a.q.dtype()),
+        to_string(a.k.shape()), to_string(a.v.shape()));
+  AttentionProblem p;
+  p.args = {.batch = a.q.dim(0),
+            .q_length = a.q.dim(1),
+            .kv_length = a.k.dim(1),
+            .heads = a.q.dim(2),
+            .kv_heads = a.k.dim(2),
+            .qk_dim = a.q.dim(3),
+            .v_dim = a.v.dim(3),
+            .scale = a.scale,
+            .causal = a.causal,
+            .dtype = a.q.dtype(),
+            .q_index = a.q_index.device_data<std::int32_t>(),
+            .kv_index = a.kv_index.device_data<std::int32_t>(),
+            .q_segment = a.q_segment.device_data<std::int32_t>(),
+            .kv_segment = a.kv_segment.device_data<std::int32_t>(),
+            .seen = {a.window, a.chunk},
+            .chosen = a.chosen.device_data<std::int32_t>()};
+  const AttentionSpec& s = p.args;
+  CHECK(a.window >= 0 && a.chunk >= 0 && (a.causal || !s.seen.limits()),
+        "[{}] a window of {} and chunks of {}{}", op, a.window, a.chunk, a.causal ? "" : ", not causal");
+  CHECK(s.kv_heads > 0 && s.heads % s.kv_heads == 0, "[{}] {} heads, {} kv heads", op, s.heads, s.kv_heads);
+  check_view(op, "q", a.q, s.dtype, a.q.shape());
+  check_view(op, "k", a.k, s.dtype, {s.batch, s.kv_length, s.kv_heads, s.qk_dim});
+  check_view(op, "v", a.v, s.dtype, {s.batch, s.kv_length, s.kv_heads, s.v_dim});
+  check_view(op, "out", a.out, s.dtype, {s.batch, s.q_length, s.heads, s.v_dim});
+  check_view(op, "lse", a.lse, DType::f32, {s.batch, s.heads, s.q_length});
+  if (a.top.defined()) check_view(op, "top", a.top, DType::f32, a.lse.shape());
+  const auto check_mask = [&](const char* name, const TensorView& x, std::int64_t length) {
+    if (x.defined()) check_view(op, name, x, DType::i32, {s.batch, length});
+  };
+  check_mask("q_index", a.q_index, s.q_length);
+  check_mask("kv_index", a.kv_index, s.kv_length);
+  check_mask("q_segment", a.q_segment, s.q_length);
+  check_mask("kv_segment", a.kv_segment, s.kv_length);
+  CHECK(a.q_segment.defined() == a.kv_segment.defined(), "[{}] segments of queries or of keys only", op);
+  if (a.chosen.defined())
+    check_view(op, "chosen", a.chosen, DType::i32, {s.batch, s.q_length, words_of_keys(s.kv_length)});
+  p.q = a.q.device_address();
+  p.k = a.k.device_address();
+  p.v = a.v.device_address();
+  p.out = a.out.device_address();
+  p.lse = a.lse.device_data<float>();
+  p.top = a.top.device_data<float>();
+  return p;
+}
+
+// Bytes of the buffers that the chosen forward implementation shares among its threads.
+std::size_t workspace([[maybe_unused]] const AttentionProblem& p) {
+#if defined(__x86_64__)
+  auto* const chosen = choose("attention", kForward, p);
+  if (chosen == cpu::amx_tiles::attention) return cpu::amx_tiles::attention_workspace(p.args);
+  if (chosen == cpu::soft_tiles::attention) return cpu::soft_tiles::attention_workspace(p.args);
+#endif
+  return 0;
+}
+
+}  // namespace
+
+void attention(ThreadPool& pool, const AttentionArgs& args) {
+  const AttentionProblem p = problem_of("attention", args);
+  if (pool.skips(work_of("attention", p.args, 2))) {
+    const Buffer taken(pool.counts_workspace() ? workspace(p) : 0);
+    return;
+  }
+  if (args.q.on_gpu()) return gpu::attention(p, args.q);
+  choose("attention", kForward, p)(pool, p);
+}
+
+void attention_backward(ThreadPool& pool, const AttentionBackwardArgs& args) {
+  constexpr const char* kOp = "attention_backward";
+  AttentionProblem p = problem_of(kOp, args.forward);
+  const DType dtype = p.args.dtype;
+  check_view(kOp, "dout", args.dout, dtype, args.forward.out.shape());
+  check_view(kOp, "dq", args.dq, dtype, args.forward.q.shape());
+  check_view(kOp, "dk", args.dk, dtype, args.forward.k.shape());
+  check_view(kOp, "dv", args.dv, dtype, args.forward.v.shape());
+  if (pool.skips(work_of(kOp, p.args, 5))) return;
+  p.dout = args.dout.device_address();
+  p.dq = args.dq.device_address();
+  p.dk = args.dk.device_address();
+  p.dv = args.dv.device_address();
+  if (args.dq.on_gpu()) return gpu::attention_backward(p, args.dq);
+  choose(kOp, kBackward, p)(pool, p);
+}
+
+}  // namespace switchyard

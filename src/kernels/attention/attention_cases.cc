@@ -1,0 +1,390 @@
+// Attention on normal numbers. The scalar twin computes in double; what the others may differ by is in
+// docs/numerics.md: fp32 sums, exponentials within 3e-6, and in tiles weights rounded to bf16.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <memory>
+#include <tuple>
+
+#include "kernels/attention/attention.h"
+#include "kernels/attention/decode_attention.h"
+#include "kernels/attention/int8_vectors.h"
+#include "kernels/attention/reference/attention_rounding.h"
+#include "kernels/testing/cases.h"
+
+namespace switchyard::selftest {
+namespace {
+
+struct AttentionShape {
+  std::int64_t batch, q_length, kv_length, heads, kv_heads, qk_dim, v_dim;
+  bool causal = true;
+  int segments = 0;    // 0: null arrays
+  bool index = false;  // positions given, keys ahead of the queries by kv_length - q_length
+  KeyWindow seen = {};
+  int chosen = 0;  // one key of so many is chosen, and the first; 0: all
+};
+
+constexpr AttentionShape kAttentionShapes[] = {
+    {0, 5, 5, 2, 1, 8, 8},
+    {1, 0, 5, 2, 1, 8, 8},
+    {1, 5, 0, 2, 1, 8, 8},
+    {1, 1, 1, 1, 1, 1, 1},
+    {2, 7, 7, 2, 2, 24, 16},
+    {1, 65, 65, 4, 2, 40, 20},                 // two query heads a key head
+    {2, 130, 130, 2, 1, 24, 24, true, 3},      // segments
+    {1, 100, 100, 2, 2, 16, 33, false, 4},     // and no order
+    {1, 129, 129, 1, 1, 192, 128},             // widths of MLA
+    {1, 64, 128, 6, 2, 17, 5, true, 0, true},  // later queries
+    {1, 1, 150, 4, 2, 24, 16, true, 2, true},  // one query
+    {1, 70, 40, 2, 1, 8, 8, true, 0, true},    // the first queries stand before every key
+    {1, 66, 66, 2, 2, 8, 8, false},
+    {1, 300, 300, 4, 1, 32, 64},  // several blocks of queries and keys
+    {1, 270, 520, 1, 1, 64, 32, true, 2, true},
+    {1, 65, 65, 4, 2, 40, 20, true, 0, false, {7, 0}},
+    {1, 129, 129, 1, 1, 17, 33, true, 0, false, {0, 9}},
+    {2, 130, 130, 2, 1, 16, 33, true, 3, false, {50, 64}},
+    {1, 70, 40, 2, 1, 8, 8, true, 0, true, {5, 16}},  // places below zero
+    {1, 600, 600, 2, 1, 32, 32, true, 0, false, {300, 0}},
+    {2, 130, 130, 2, 2, 24, 16, true, 3, false, {}, 5},
+    {1, 300, 300, 2, 2, 40, 20, true, 0, false, {}, 60},  // some tiles hold no chosen key
+    {1, 20, 150, 2, 1, 17, 33, true, 0, true, {}, 7},
+};
+
+// Arguments and inputs of both passes; the backward pass is given the twin's out and lse.
+struct AttentionData {
+  AttentionData(const AttentionShape& s, DType type, std::uint32_t seed);
+  AttentionSpec args;
+  PoisonedArray q, k, v, dout, out, lse;
+  reference::AttentionMagnitudes rounding;
+  std::vector<std::int32_t> q_index, kv_index, q_segment, kv_segment, chosen;
+
+ private:
+  template <typename T>
+  void compute();
+};
+
+PoisonedArray array_of(const AttentionShape& s, DType dtype, std::uint32_t seed, bool queries,
+                       std::int64_t width) {
+  const std::int64_t vectors = s.batch * (queries ? s.q_length * s.heads : s.kv_length * s.kv_heads);
+  return PoisonedArray::normal(dtype, vectors * width, seed);
+}
+
+AttentionData::AttentionData(const AttentionShape& s, DType type, std::uint32_t seed)
+    : q(array_of(s, type, seed, true, s.qk_dim)),
+      k(array_of(s, type, seed + 1, false, s.qk_dim)),
+      v(array_of(s, type, seed + 2, false, s.v_dim)),
+      dout(array_of(s, type, seed + 3, true, s.v_dim)),
+      out(type, dout.size()),
+      lse(DType::f32, s.batch * s.heads * s.q_length) {
+  args = {s.batch, s.q_length, s.kv_length, s.heads, s.kv_heads, s.qk_dim, s.v_dim, 0.3f, s.causal, type};
+  args.seen = s.seen;
+  const auto fill = [&](std::int64_t length, std::int64_t first, std::vector<std::int32_t>& index,
+                        std::vector<std::int32_t>& segment) {
+    for (std::int64_t i = 0; i < s.batch * length; ++i) {
+      index.push_back(static_cast<std::int32_t>(first + i % length));
+      segment.push_back(static_cast<std::int32_t>((i % length + i / length) * s.segments / length));
+    }
+  };
+  fill(s.q_length, s.kv_length - s.q_length, q_index, q_segment);
+  fill(s.kv_length, 0, kv_index, kv_segment);
+  if (s.index) args.q_index = q_index.data(), args.kv_index = kv_index.data();
+  if (s.segments > 0) args.q_segment = q_segment.data(), args.kv_segment = kv_segment.data();
+  chosen.resize(static_cast<std::size_t>(s.batch * s.q_length * words_of_keys(s.kv_length)));
+  for (std::int64_t i = 0; s.chosen > 0 && i < s.batch * s.q_length; ++i) {
+    for (std::int64_t j = 0; j < s.kv_length; ++j) {
+      if (j > 0 && (i * 31 + j * j) % s.chosen != 0) continue;
+      std::int32_t& word = chosen[static_cast<std::size_t>(i * words_of_keys(s.kv_length) + j / 32)];
+      word = static_cast<std::int32_t>(static_cast<std::uint32_t>(word) | 1u << (j % 32));
+    }
+  }
+  if (s.chosen > 0) args.chosen = chosen.data();
+  type == DType::f32 ? compute<float>() : compute<bfloat16>();
+}
+
+template <typename T>
+void AttentionData::compute() {
+  const auto *q_at = static_cast<const T*>(q.data()), *k_at = static_cast<const T*>(k.data()),
+             *v_at = static_cast<const T*>(v.data()), *dout_at = static_cast<const T*>(dout.data());
+  auto* out_at = static_cast<T*>(out.data());
+  reference::attention(args, q_at, k_at, v_at, out_at, lse.floats());
+  if (args.dtype == DType::f32) return;  // no path rounds inside
+  rounding = reference::attention_magnitudes(args, q_at, k_at, v_at, out_at, lse.floats(), dout_at);
+  for (std::vector<double>* x : {&rounding.out, &rounding.dq, &rounding.dk, &rounding.dv}) {
+    for (double& value : *x) value *= 0x1p-8 * 1.01;  // of weights that are themselves off by 3e-6
+  }
+}
+
+// Of a result that is rounded on both sides.
+Bound attention_bound(DType dtype, double absolute) {
+  return {dtype == DType::bf16 ? 0x1p-7 : 3e-6, absolute};
+}
+
+// Places and segments, as inputs of a case.
+Arrays mask_arrays(const AttentionData& d) {
+  return {i32_array(d.q_index), i32_array(d.kv_index), i32_array(d.q_segment), i32_array(d.kv_segment),
+          i32_array(d.chosen)};
+}
+
+// `masks`: the place in `in` of mask_arrays().
+AttentionArgs args_of(const AttentionData& d, const Arrays& in, std::size_t masks, const PoisonedArray& out,
+                      const PoisonedArray& lse) {
+  AttentionArgs args = reference::attention_args(d.args, nullptr, nullptr, nullptr, nullptr, nullptr);
+  const AttentionSpec& s = d.args;
+  args.q = in[0].view({s.batch, s.q_length, s.heads, s.qk_dim});
+  args.k = in[1].view({s.batch, s.kv_length, s.kv_heads, s.qk_dim});
+  args.v = in[2].view({s.batch, s.kv_length, s.kv_heads, s.v_dim});
+  args.out = out.view({s.batch, s.q_length, s.heads, s.v_dim});
+  args.lse = lse.view({s.batch, s.heads, s.q_length});
+  const Shape queries{s.batch, s.q_length}, keys{s.batch, s.kv_length};
+  if (s.q_index != nullptr) args.q_index = in[masks].view(queries), args.kv_index = in[masks + 1].view(keys);
+  if (s.q_segment != nullptr)
+    args.q_segment = in[masks + 2].view(queries), args.kv_segment = in[masks + 3].view(keys);
+  if (s.chosen != nullptr)
+    args.chosen = in[masks + 4].view({s.batch, s.q_length, words_of_keys(s.kv_length)});
+  return args;
+}
+
+Arrays joined_arrays(Arrays some, const Arrays& more) {
+  some.insert(some.end(), more.begin(), more.end());
+  return some;
+}
+
+using SharedAttention = std::shared_ptr<const AttentionData>;
+
+// The same with every query's largest score asked for.
+Case attention_top_case(const SharedAttention& d) {
+  return {d->args.dtype,
+          "",
+          joined_arrays({d->q, d->k, d->v}, mask_arrays(*d)),
+          {{"out", PoisonedArray(d->args.dtype, d->out.size()), attention_bound(d->args.dtype, 1e-5), 0,
+            d->rounding.out},
+           {"lse", PoisonedArray(DType::f32, d->lse.size()), {3e-6, 3e-6}},
+           {"top", PoisonedArray(DType::f32, d->lse.size()), {3e-6, 3e-6}}},
+          [d](ThreadPool& pool, const Arrays& in, Arrays& out) {
+            AttentionArgs args = args_of(*d, in, 3, out[0], out[1]);
+            args.top = out[2].view(args.lse.shape());
+            attention(pool, args);
+          }};
+}
+
+Case attention_forward_case(const SharedAttention& d) {
+  return {d->args.dtype,
+          "",
+          joined_arrays({d->q, d->k, d->v}, mask_arrays(*d)),
+          {{"out", PoisonedArray(d->args.dtype, d->out.size()), attention_bound(d->args.dtype, 1e-5), 0,
+            d->rounding.out},
+           {"lse", PoisonedArray(DType::f32, d->lse.size()), {3e-6, 3e-6}}},
+          [d](ThreadPool& pool, const Arrays& in, Arrays& out) {
+            attention(pool, args_of(*d, in, 3, out[0], out[1]));
+          }};
+}
+
+Case attention_backward_case(const SharedAttention& d) {
+  const DType dtype = d->args.dtype;
+  const Bound bound = attention_bound(dtype, 5e-5);
+  return {dtype,
+          "",
+          joined_arrays({d->q, d->k, d->v, d->out, d->lse, d->dout}, mask_arrays(*d)),
+          {{"dq", PoisonedArray(dtype, d->q.size()), bound, 0, d->rounding.dq},
+           {"dk", PoisonedArray(dtype, d->k.size()), bound, 0, d->rounding.dk},
+           {"dv", PoisonedArray(dtype, d->v.size()), bound, 0, d->rounding.dv}},
+          [d](ThreadPool& pool, const Arrays& in, Arrays& out) {
+            const AttentionArgs forward = args_of(*d, in, 6, in[3], in[4]);
+            attention_backward(pool,
+                               {forward, in[5].view(forward.out.shape()), out[0].view(forward.q.shape()),
+                                out[1].view(forward.k.shape()), out[2].view(forward.v.shape())});
+          }};
+}
+
+template <Case make(const SharedAttention&)>
+std::vector<Case> attention_cases(std::uint32_t seed) {
+  std::vector<Case> cases;
+  for (const DType dtype : kFloatTypes) {
+    for (const AttentionShape& s : kAttentionShapes) {
+      seed += 4;
+      cases.push_back(make(std::make_shared<AttentionData>(s, dtype, seed)));
+      cases.back().what = fmt::format(
+          "batch {}, {} queries of {} heads, {} keys of {} heads, widths {} and {}{}{}{}{}{}, seed {}",
+          s.batch, s.q_length, s.heads, s.kv_length, s.kv_heads, s.qk_dim, s.v_dim,
+          s.causal ? ", causal" : "", s.segments > 0 ? fmt::format(", {} segments", s.segments) : "",
+          s.index ? ", positions given" : "",
+          s.seen.limits() ? fmt::format(", window {}, chunk {}", s.seen.window, s.seen.chunk) : "",
+          s.chosen > 0 ? fmt::format(", one key of {} chosen", s.chosen) : "", seed);
+    }
+  }
+  return cases;
+}
+
+struct DecodeShape {
+  std::vector<std::int32_t> lengths;
+  std::int64_t capacity, kv_heads, group, qk_dim, v_dim;
+  KeyWindow seen = {};
+};
+
+const std::vector<DecodeShape>& decode_shapes() {
+  static const std::vector<DecodeShape> shapes = {
+      {{}, 3, 1, 1, 8, 8},
+      {{1}, 1, 1, 1, 1, 1},
+      {{128, 0, 129}, 129, 2, 2, 24, 20},
+      {{300, 7}, 300, 4, 2, 64, 64},
+      {{150}, 150, 1, 16, 72, 64},  // one key head for all
+      {{260}, 260, 3, 5, 17, 33},
+      {{260, 0, 3}, 260, 2, 2, 17, 33, {130, 0}},
+      {{300}, 300, 1, 3, 16, 16, {0, 128}},
+  };
+  return shapes;
+}
+
+// Rows of keys: the last row of queries has the first.
+std::vector<std::int32_t> rows_of_keys(std::int64_t rows) {
+  std::vector<std::int32_t> of_keys;
+  for (std::int64_t b = rows; b-- > 0;) of_keys.push_back(static_cast<std::int32_t>(b));
+  return of_keys;
+}
+
+std::vector<Case> decode_cases(std::uint32_t seed) {
+  std::vector<Case> cases;
+  for (const DType dtype : kFloatTypes) {
+    for (const DecodeShape& s : decode_shapes()) {
+      Draw draw(seed);
+      const auto rows = static_cast<std::int64_t>(s.lengths.size()), keys = rows * s.capacity * s.kv_heads,
+                 queries = rows * s.kv_heads * s.group;
+      Case c{dtype, fmt::format("{} rows, {} key heads of {} queries, widths {} and {}, seed {}", rows,
+                                s.kv_heads, s.group, s.qk_dim, s.v_dim, seed)};
+      for (const std::int64_t count : {queries * s.qk_dim, keys * s.qk_dim, keys * s.v_dim})
+        c.inputs.push_back(draw.normal(dtype, count));
+      const std::int64_t heads = s.kv_heads * s.group;
+      c.inputs.push_back(draw.normal(DType::f32, heads));
+      c.outputs.push_back({"out", PoisonedArray(dtype, queries * s.v_dim), attention_bound(dtype, 1e-5)});
+      c.run = [s, rows, heads](ThreadPool& pool, const Arrays& in, Arrays& out) {
+        const std::vector<std::int32_t> of_keys = rows_of_keys(rows);
+        const Tensor lengths = beside(in[0], TensorView::of_host(s.lengths.data(), {rows})),
+                     key_rows = beside(in[0], TensorView::of_host(of_keys.data(), {rows}));
+        decode_attention(pool, {.q = in[0].view({rows, s.kv_heads, s.group, s.qk_dim}),
+                                .k = in[1].view({rows, s.capacity, s.kv_heads, s.qk_dim}),
+                                .v = in[2].view({rows, s.capacity, s.kv_heads, s.v_dim}),
+                                .lengths = lengths.view(),
+                                .rows = key_rows.view(),
+                                .scale = 0.3f,
+                                .out = out[0].view({rows, s.kv_heads, s.group, s.v_dim}),
+                                .window = s.seen.window,
+                                .chunk = s.seen.chunk,
+                                .sinks = s.seen.limits() ? in[3].view({heads}) : TensorView()});
+      };
+      cases.push_back(std::move(c));
+      seed = draw.seed();
+    }
+  }
+  return cases;
+}
+
+PoisonedArray random_int8(std::int64_t count, std::uint32_t seed) {
+  const PoisonedArray numbers = PoisonedArray::integers(DType::f32, count, seed, 127);
+  PoisonedArray made(DType::i8, count);
+  for (std::int64_t i = 0; i < count; ++i)
+    static_cast<std::int8_t*>(made.data())[i] = static_cast<std::int8_t>(numbers.at(i));
+  return made;
+}
+
+// Scales of numbers around 1.
+PoisonedArray random_scales(std::int64_t count, std::uint32_t seed) {
+  PoisonedArray made = PoisonedArray::normal(DType::f32, count, seed, 0x1p-8f);
+  for (std::int64_t i = 0; i < count; ++i) made.set(i, std::abs(made.at(i)));
+  return made;
+}
+
+// Keys and values in int8; wide keys in two parts.
+std::vector<Case> decode_int8_cases(std::uint32_t seed) {
+  std::vector<Case> cases;
+  for (const DType dtype : kFloatTypes) {
+    for (const DecodeShape& s : decode_shapes()) {
+      const std::int64_t first_part = s.qk_dim > 17 ? s.qk_dim - 9 : s.qk_dim, scales = s.qk_dim > 17 ? 2 : 1;
+      const auto rows = static_cast<std::int64_t>(s.lengths.size()), keys = rows * s.capacity * s.kv_heads,
+                 queries = rows * s.kv_heads * s.group;
+      Case c{dtype,
+             fmt::format("int8: {} rows, {} key heads of {} queries, widths {} in {} parts and {}, seed {}",
+                         rows, s.kv_heads, s.group, s.qk_dim, scales, s.v_dim, seed),
+             {PoisonedArray::normal(dtype, queries * s.qk_dim, seed), random_int8(keys * s.qk_dim, seed + 1),
+              random_int8(keys * s.v_dim, seed + 2), random_scales(keys * scales, seed + 3),
+              random_scales(keys, seed + 4)},
+             {{"out", PoisonedArray(dtype, queries * s.v_dim), attention_bound(dtype, 1e-5)}}};
+      c.run = [s, rows, scales, first_part](ThreadPool& pool, const Arrays& in, Arrays& out) {
+        const std::vector<std::int32_t> of_keys = rows_of_keys(rows);
+        const Tensor lengths = beside(in[0], TensorView::of_host(s.lengths.data(), {rows})),
+                     key_rows = beside(in[0], TensorView::of_host(of_keys.data(), {rows}));
+        decode_attention(pool, {.q = in[0].view({rows, s.kv_heads, s.group, s.qk_dim}),
+                                .k = in[1].view({rows, s.capacity, s.kv_heads, s.qk_dim}),
+                                .v = in[2].view({rows, s.capacity, s.kv_heads, s.v_dim}),
+                                .lengths = lengths.view(),
+                                .rows = key_rows.view(),
+                                .scale = 0.3f,
+                                .out = out[0].view({rows, s.kv_heads, s.group, s.v_dim}),
+                                .window = s.seen.window,
+                                .chunk = s.seen.chunk,
+                                .k_scales = in[3].view({rows, s.capacity, s.kv_heads, scales}),
+                                .v_scales = in[4].view({rows, s.capacity, s.kv_heads, 1}),
+                                .first_key_part = first_part});
+      };
+      cases.push_back(std::move(c));
+      seed += 5;
+    }
+  }
+  return cases;
+}
+
+std::vector<Case> all_decode_cases(std::uint32_t seed) {
+  std::vector<Case> cases = decode_cases(seed);
+  for (Case& c : decode_int8_cases(seed)) cases.push_back(std::move(c));
+  return cases;
+}
+
+// The same bits everywhere.
+std::vector<Case> to_int8_cases(std::uint32_t seed) {
+  std::vector<Case> cases;
+  for (const DType dtype : kFloatTypes) {
+    for (const auto& [tokens, heads, dim] : {std::tuple{0, 1, 8}, {1, 1, 1}, {9, 2, 33}, {200, 3, 128}}) {
+      const Shape shape{tokens, heads, dim};
+      cases.push_back(
+          {dtype,
+           fmt::format("{} tokens of {} heads of {}, seed {}", tokens, heads, dim, ++seed),
+           {PoisonedArray::normal(dtype, tokens * heads * dim, seed)},
+           {{"values", PoisonedArray(DType::i8, tokens * heads * dim)},
+            {"scales", PoisonedArray(DType::f32, tokens * heads)}},
+           [shape](ThreadPool& pool, const Arrays& in, Arrays& out) {
+             to_int8(pool, {in[0].view(shape), out[0].view(shape), out[1].view({shape[0], shape[1]})});
+           }});
+    }
+  }
+  return cases;
+}
+
+std::vector<Case> from_int8_cases(std::uint32_t seed) {
+  std::vector<Case> cases;
+  for (const DType dtype : kFloatTypes) {
+    for (const auto& [tokens, heads, dim] : {std::tuple{0, 1, 8}, {1, 1, 1}, {9, 2, 33}, {200, 3, 128}}) {
+      const Shape shape{tokens, heads, dim};
+      cases.push_back(
+          {dtype,
+           fmt::format("{} tokens of {} heads of {}, seed {}", tokens, heads, dim, ++seed),
+           {random_int8(tokens * heads * dim, seed), random_scales(tokens * heads, seed)},
+           {{"x", PoisonedArray(dtype, tokens * heads * dim)}},
+           [shape](ThreadPool& pool, const Arrays& in, Arrays& out) {
+             from_int8(pool, {out[0].view(shape), in[0].view(shape), in[1].view({shape[0], shape[1]})});
+           }});
+    }
+  }
+  return cases;
+}
+
+}  // namespace
+
+std::vector<KernelCases> attention_kernels() {
+  return {{"attention", "attention", attention_cases<attention_forward_case>},
+          {"attention_top", "attention", attention_cases<attention_top_case>},
+          {"attention_backward", "attention_backward", attention_cases<attention_backward_case>},
+          {"decode_attention", "decode_attention", all_decode_cases},
+          {"to_int8", "to_int8", to_int8_cases},
+          {"from_int8", "from_int8", from_int8_cases}};
+}
+
+}  // namespace switchyard::selftest

@@ -1,2 +1,0 @@
-#define SWITCHYARD_SOFT_TILES  // see kernels/cpu/tile_target.h
-#include "kernels/cpu/attention_backward_tiles.cc"

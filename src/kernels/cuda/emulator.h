@@ -1,0 +1,57 @@
+// A GPU's blocks of threads on the CPU, for kernels written with kernels/cuda/portable.h.
+//
+// A block's threads are fibers that run one after the other until they wait: at a barrier, or for the other
+// threads of their warp. They run in the order that set_order() says, so that what depends on the order of
+// threads shows. Shared memory is made anew for each block, filled with NaN, and each array stands between
+// what the address sanitizer guards. Threads that wait for what cannot come end the process with a line.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+namespace switchyard::gpu::emulator {
+
+struct Grid {
+  std::int64_t blocks = 1;
+  int blocks_y = 1, blocks_z = 1;
+  int threads = 1;
+  std::size_t shared_bytes = 0;
+};
+
+// Runs `thread` for every thread of every block, on the calling thread. It must not throw.
+void run(const Grid& grid, const std::function<void()>& thread);
+
+enum class Order { forward, reverse, random };
+// In which threads and blocks run, in all runs of this process that begin from now on. At the start: forward,
+// or what SWITCHYARD_EMULATED_ORDER says.
+void set_order(Order order);
+
+// ---- For code.h, inside `thread`
+
+// Where the calling thread stands.
+struct Here {
+  int thread, threads;
+  std::int64_t block, blocks;
+  int block_y, block_z;
+  void* dynamic_shared;
+};
+const Here& here();
+
+void* shared_array(const void* declaration, std::size_t bytes);
+void barrier();
+
+// Waits for all 32 threads of the warp, which give `bytes` bytes each; returns those of `lane`. They hold
+// until the thread's next exchange.
+inline constexpr std::size_t kExchangeBytes = 64;
+const void* exchange(const void* mine, std::size_t bytes, int lane = 0);
+// What `lane` gave to the last exchange.
+const void* exchanged(int lane);
+
+// Copies of the calling thread that go on while it does: nothing has moved before it waits for them.
+void copy_later(void* to, const void* from, std::size_t bytes);
+void end_group();
+// Until no more than the last `left` groups are on their way.
+void wait_for_groups(int left);
+
+}  // namespace switchyard::gpu::emulator

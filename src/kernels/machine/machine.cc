@@ -1,0 +1,58 @@
+#include "kernels/machine/machine.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+
+#include "core/control_group.h"
+#include "kernels/registry/isa.h"
+
+namespace switchyard {
+namespace {
+
+// What stands after the colon of the first line of `path` that starts with `key`; "" without one.
+std::string value_of(const char* path, std::string_view key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with(key)) continue;
+    const auto begin = line.find_first_not_of(" \t", line.find(':') + 1);
+    return begin == std::string::npos ? "" : line.substr(begin);
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string machine_name() {
+  const std::string processor = value_of("/proc/cpuinfo", "model name");
+  return fmt::format("{} ({}{})", processor.empty() ? "unknown processor" : processor, name_of(active_isa()),
+                     active_isa() == Isa::amx && amx_is_emulated() ? ", emulated" : "");
+}
+
+bool has_true_numbers() {
+#if defined(SWITCHYARD_AMX_COSTS)
+  return false;
+#else
+  return true;
+#endif
+}
+
+std::int64_t last_level_cache_bytes() {
+  long bytes = 0;
+  for (const int level : {_SC_LEVEL2_CACHE_SIZE, _SC_LEVEL3_CACHE_SIZE, _SC_LEVEL4_CACHE_SIZE})
+    bytes = std::max(bytes, ::sysconf(level));
+  return bytes;
+}
+
+std::int64_t available_memory_bytes() {
+  const std::string text = value_of("/proc/meminfo", "MemAvailable");
+  std::int64_t kilobytes = 0;
+  std::from_chars(text.data(), text.data() + text.size(), kilobytes);
+  const std::int64_t available = kilobytes * 1024;
+  return std::min(available, memory_left_by_control_groups().value_or(available));
+}
+
+}  // namespace switchyard

@@ -1,0 +1,166 @@
+#include "kernels/moe/plan_rows.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "core/testing.h"
+#include "kernels/moe/dense_weights.h"
+
+namespace switchyard {
+namespace {
+
+using Indices = std::vector<std::int32_t>;
+
+Indices random_choices(std::int64_t count, std::int32_t experts, std::uint32_t seed) {
+  std::mt19937 generator(seed);
+  Indices ids(static_cast<std::size_t>(count));
+  for (auto& id : ids) id = static_cast<std::int32_t>(generator() % static_cast<std::uint32_t>(experts));
+  return ids;
+}
+
+TensorView view_of(const Indices& values) {
+  return TensorView::of_host(values.data(), {static_cast<std::int64_t>(values.size())});
+}
+
+// Each expert's first `most` rows, found by looking through all rows for every expert.
+TEST(PlanRows, KeepsTheFirstRowsOfEachExpertInOrder) {
+  ThreadPool pool(2);
+  constexpr std::int32_t kExperts = 7, kSlots = 3;
+  for (const std::int64_t count : {3, 30, 3000}) {
+    for (const auto& [first, here] : {std::pair<std::int32_t, std::int32_t>{0, kExperts}, {2, 3}, {6, 1}}) {
+      for (const std::int32_t most : {0, 2, 3000}) {
+        const Indices ids = random_choices(count, kExperts, 7);
+        Indices expected_rows, expected_position(ids.size(), -1), kept, expected_counts;
+        for (std::int32_t e = first; e < first + here; ++e) {
+          const std::size_t before = expected_rows.size();
+          for (std::size_t r = 0; r < ids.size(); ++r) {
+            if (ids[r] != e || static_cast<std::int32_t>(expected_rows.size() - before) == most) continue;
+            expected_position[r] = static_cast<std::int32_t>(expected_rows.size());
+            expected_rows.push_back(static_cast<std::int32_t>(r));
+          }
+          kept.push_back(static_cast<std::int32_t>(expected_rows.size() - before));
+          expected_counts.push_back(static_cast<std::int32_t>(std::count(ids.begin(), ids.end(), e)));
+        }
+        Indices counts(static_cast<std::size_t>(here), -7);
+        count_ids(pool, view_of(ids), first, view_of(counts));
+        EXPECT_EQ(counts, expected_counts);
+
+        Indices rows(expected_rows.size() + 1, -7), tokens(rows), position(ids.size(), -7);
+        const auto n = static_cast<std::int64_t>(expected_rows.size());
+        plan_rows(pool, {.ids = view_of(ids).reshaped({count / kSlots, kSlots}),
+                         .first = first,
+                         .kept = view_of(kept),
+                         .rows = view_of(rows).rows(0, n),
+                         .tokens = view_of(tokens).rows(0, n),
+                         .position = view_of(position)});
+        EXPECT_EQ(position, expected_position);
+        for (std::size_t i = 0; i < expected_rows.size(); ++i) {
+          EXPECT_EQ(rows[i], expected_rows[i]);
+          EXPECT_EQ(tokens[i], expected_rows[i] / kSlots);
+        }
+        EXPECT_EQ(rows.back(), -7) << "wrote past the end";
+        EXPECT_EQ(tokens.back(), -7) << "wrote past the end";
+      }
+    }
+  }
+}
+
+// Rows of three passes, each past those of the passes before, are the rows of one that keeps all.
+TEST(PlanRows, PassesOverRowsThatWereTaken) {
+  ThreadPool pool(1);
+  constexpr std::int32_t kSlots = 2, kFirst = 1, kHere = 3;
+  const Indices ids = random_choices(200, 5, 11);
+  std::vector<Indices> of_expert(kHere);
+  Indices skipped(kHere, 0);
+  for (const std::int32_t most : {4, 0, 1000}) {
+    Indices kept;
+    for (std::int32_t e = 0; e < kHere; ++e) {
+      const auto all = static_cast<std::int32_t>(std::count(ids.begin(), ids.end(), kFirst + e));
+      kept.push_back(std::min(most * (e + 1), all - skipped[static_cast<std::size_t>(e)]));
+    }
+    const std::int64_t n = std::accumulate(kept.begin(), kept.end(), std::int64_t{0});
+    Indices rows(static_cast<std::size_t>(n) + 1, -7), tokens(rows), position(ids.size(), -7);
+    plan_rows(pool, {.ids = view_of(ids).reshaped({100, kSlots}),
+                     .first = kFirst,
+                     .kept = view_of(kept),
+                     .rows = view_of(rows).rows(0, n),
+                     .tokens = view_of(tokens).rows(0, n),
+                     .position = view_of(position),
+                     .skipped = view_of(skipped)});
+    std::size_t at = 0;
+    for (std::size_t e = 0; e < kHere; ++e) {
+      for (std::int32_t i = 0; i < kept[e]; ++i, ++at) {
+        EXPECT_EQ(tokens[at], rows[at] / kSlots);
+        EXPECT_EQ(position[static_cast<std::size_t>(rows[at])], static_cast<std::int32_t>(at));
+        of_expert[e].push_back(rows[at]);
+      }
+      skipped[e] += kept[e];
+    }
+    EXPECT_EQ(std::count(position.begin(), position.end(), -1), 200 - n);
+  }
+  for (std::int32_t e = 0; e < kHere; ++e) {
+    Indices all;
+    for (std::int32_t r = 0; r < 200; ++r) {
+      if (ids[static_cast<std::size_t>(r)] == kFirst + e) all.push_back(r);
+    }
+    EXPECT_EQ(of_expert[static_cast<std::size_t>(e)], all);
+  }
+}
+
+TEST(PlanRows, RefusesToKeepMoreThanThereIs) {
+  ThreadPool pool(1);
+  const Indices ids{0, 1, 1, 0}, kept{3, 1};
+  Indices rows(4), tokens(4), position(4);
+  const PlanRowsArgs args{.ids = view_of(ids),
+                          .first = 0,
+                          .kept = view_of(kept),
+                          .rows = view_of(rows),
+                          .tokens = view_of(tokens),
+                          .position = view_of(position)};
+  expect_broken_check([&] { plan_rows(pool, args); }, "fewer rows than it keeps");
+}
+
+// Two sequences of three tokens of two slots, three experts with two places each.
+TEST(PlanPlaces, ByHand) {
+  ThreadPool pool(2);
+  const Indices ids{0, 1, 0, 2, 0, 1, /**/ 2, 2, 2, 2, 1, 0};
+  Indices rows(12), tokens(12), position(12), dropped(3);
+  const Shape of_places{3, 2, 2}, of_ids{2, 3, 2};
+  plan_places(pool, {.ids = view_of(ids).reshaped(of_ids),
+                     .rows = view_of(rows).reshaped(of_places),
+                     .tokens = view_of(tokens).reshaped(of_places),
+                     .position = view_of(position).reshaped(of_ids),
+                     .dropped = view_of(dropped)});
+  EXPECT_EQ(rows, (Indices{0, 2, 11, -1, 1, 5, 10, -1, 3, -1, 6, 7}));
+  EXPECT_EQ(tokens, (Indices{0, 1, 5, -1, 0, 2, 5, -1, 1, -1, 3, 3}));
+  EXPECT_EQ(position, (Indices{0, 4, 1, 8, -1, 5, 10, 11, -1, -1, 6, 2}));
+  EXPECT_EQ(dropped, (Indices{1, 0, 2}));
+}
+
+// Against a table of one weight an expert and token, for any number of threads.
+TEST(DenseWeights, AddsRepeatedChoicesAndHasItsGradient) {
+  constexpr std::int64_t kTokens = 2500, kSlots = 3, kExperts = 4;
+  const Indices ids = random_choices(kTokens * kSlots, kExperts, 3);
+  std::vector<float> weights, expected(kExperts * kTokens, 0.0f);
+  for (std::size_t r = 0; r < ids.size(); ++r) weights.push_back(static_cast<float>(r % 13) - 6);
+  for (std::size_t r = 0; r < ids.size(); ++r)
+    expected[static_cast<std::size_t>(ids[r]) * kTokens + r / kSlots] += weights[r];
+  const TensorView chosen = view_of(ids).reshaped({kTokens, kSlots});
+  for (const int threads : {1, 3}) {
+    ThreadPool pool(threads);
+    std::vector<float> out(expected.size(), 99.0f), back(ids.size(), 99.0f);
+    const TensorView dense = TensorView::of_host(out.data(), {kExperts, kTokens});
+    dense_weights(pool, {chosen, TensorView::of_host(weights.data(), {kTokens, kSlots}), dense});
+    EXPECT_EQ(out, expected);
+    dense_weights_backward(pool, {chosen, dense, TensorView::of_host(back.data(), {kTokens, kSlots})});
+    for (std::size_t r = 0; r < ids.size(); ++r)
+      ASSERT_EQ(back[r], expected[static_cast<std::size_t>(ids[r]) * kTokens + r / kSlots]) << r;
+  }
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,30 @@
+// Scores of one token's experts, for the kernels that choose experts and balance their load (on memory of the
+// host). fp32 throughout, in the order of the experts.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace switchyard {
+
+enum class RouterScore : std::uint8_t { none, softmax, sigmoid, sqrt_softplus };
+
+// Whether an expert's score depends on its own logit alone and is not below 0: such scores have no sum of
+// their own, so weights are divided by it.
+constexpr bool scores_each_alone(RouterScore score) {
+  return score == RouterScore::sigmoid || score == RouterScore::sqrt_softplus;
+}
+
+// scores[e] of logits[e]: the logits, or softmax, sigmoid or √ln(1 + e^logit) of them. The two may be the
+// same memory.
+void router_scores(RouterScore score, std::span<const float> logits, std::span<float> scores);
+
+// dlogits of router_scores, added to `dlogits`.
+void router_scores_backward(RouterScore score, std::span<const float> scores, std::span<const float> dscores,
+                            std::span<float> dlogits);
+
+// Σ shares[e]·(d[e] - d[0]): the mean of d under shares of sum 1, less d[0]. d[e] - d[0] less this is d[e]'s
+// distance from the mean, exactly 0 where all d are equal and without the rounding of their common part.
+float mean_from_first(std::span<const float> shares, std::span<const float> d);
+
+}  // namespace switchyard

@@ -1,0 +1,17 @@
+// The products of gemm.h and grouped_matmul.h on a GPU, with arguments that those have checked.
+#pragma once
+
+#include "kernels/product/gemm.h"
+#include "kernels/product/grouped_matmul.h"
+
+namespace switchyard::gpu {
+
+void gemm(const GemmArgs& args);
+void gmm(const GmmArgs& args);
+void gmm_dlhs(const GmmDlhsArgs& args);
+void gmm_drhs(const GmmDrhsArgs& args);
+void gmm_pair(const GmmPairArgs& args);
+void gmm_dlhs_pair(const GmmDlhsPairArgs& args);
+void gmm_drhs_pair(const GmmDrhsPairArgs& args);
+
+}  // namespace switchyard::gpu

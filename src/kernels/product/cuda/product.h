@@ -1,0 +1,80 @@
+// Matrix products on a GPU: plain, batched, and grouped, where the sizes of the groups are on the device.
+#pragma once
+
+#include <cstdint>
+
+#include "core/dtype.h"
+#include "core/tensor_view.h"
+
+namespace switchyard::gpu {
+
+// c = op(a) · op(b) + bias (+ c). A second term adds another product of the same form, before the one
+// rounding.
+struct ProductTerm {
+  const void* a = nullptr;
+  const std::int32_t* a_rows = nullptr;  // a's stored row i is row a_rows[i]; null: row i
+  const void* b = nullptr;
+  std::int64_t k = 0;
+};
+
+enum class Groups : std::uint8_t {
+  none,   // `batch` products; strides say how far apart their operands are
+  rows,   // the rows of a and c in groups; each has a b (and a bias) of its own
+  depth,  // the depth in groups, rows of a as stored (transposed) and of b; each has a c of its own
+};
+
+struct Product {
+  DType dtype = DType::f32;  // of a, b and bias
+  DType c_dtype = DType::f32;
+  std::int64_t m = 0, n = 0;  // m: of all groups of rows
+  ProductTerm terms[2] = {};
+  int term_count = 1;
+  bool transpose_a = false, transpose_b = false;
+  std::int64_t lda = 0, ldb = 0, ldc = 0;  // elements from a stored row to the next
+  void* c = nullptr;
+  const void* bias = nullptr;  // [n]
+  bool accumulate = false;
+  Groups groups = Groups::none;
+  std::int64_t batch = 1;                                                  // products, or groups
+  std::int64_t a_stride = 0, b_stride = 0, c_stride = 0, bias_stride = 0;  // elements from one to the next
+  const std::int32_t* group_sizes = nullptr;                               // [batch], on the device
+  std::int64_t depth_rows = 0;  // of groups of depth: rows of all groups
+};
+
+// What a row of the table is asked for.
+struct ProductArgs {
+  Product product;
+  // Where b is packed: [k/32, n/16] blocks of it, or [batch, ...]; k and n of the product are those of what
+  // they hold. Else undefined.
+  TensorView packed = {};
+
+  bool is_empty() const { return product.m == 0 || product.n == 0 || product.batch == 0; }
+};
+
+// Computes the product by the first row of the table (product_table.cc) that accepts it. `op` names the
+// caller.
+void run_product(const char* op, const ProductArgs& args);
+
+// The rows, and their reasons not to take a product (null: taken). Results differ in the order of sums alone.
+// 1. few_rows: memory bounds it, so weights are read once, as they are stored.
+// 2. unpacked: packed weights as elements of the type of what they are multiplied with, then the table again.
+// 3. tma: operands come by copies of tensor maps, to two blocks of threads at once; wgmma (Hopper).
+// 4. wgmma: operands come by cp.async; wgmma (Hopper).
+// 5. mma: bfloat16 on tensor cores by mma.sync.
+// 6. plain: float32 units.
+void few_rows_product(const ProductArgs& args);
+const char* few_rows_refuses(const ProductArgs& args);
+void unpacked_product(const ProductArgs& args);
+const char* unpacked_refuses(const ProductArgs& args);
+void tma_product(const ProductArgs& args);
+const char* tma_refuses(const ProductArgs& args);
+void wgmma_product(const ProductArgs& args);
+const char* wgmma_refuses(const ProductArgs& args);
+void mma_product(const ProductArgs& args);
+const char* mma_refuses(const ProductArgs& args);
+void plain_product(const ProductArgs& args);
+
+// True where rows are so many that looking them up beforehand pays: for tma.
+bool pays_to_gather(const Product& product);
+
+}  // namespace switchyard::gpu

@@ -1,0 +1,169 @@
+// What the kernels of matrix products share: where a block of threads works, and how operands come into
+// shared memory (product.h says what is computed).
+#pragma once
+
+#include "kernels/cuda/portable.h"
+#include "kernels/cuda/tiles.h"
+#include "kernels/product/cuda/product.h"
+
+namespace switchyard::gpu {
+
+// What a block of threads works on: which rows of C, the operands of its group.
+struct Part {
+  std::int64_t group = 0;              // or number in the batch
+  std::int64_t row = 0, rows_end = 0;  // of C: the first, and the end of what may be written
+  std::int64_t column = 0;
+  std::int64_t b_offset = 0, c_offset = 0, bias_offset = 0, a_offset = 0;  // elements
+  std::int64_t depth_begin = 0, depth_end = 0;  // stored rows of a and b, of groups of depth
+};
+
+// Blocks of columns that are neighbours in the order of blocks, so that a wave of blocks reads few rows of
+// both.
+constexpr std::int64_t kBand = 16;
+
+// Finds the group of block `index` of product `of_batch`, and where in it the block is, for all threads of a
+// warp. False: there is nothing to do.
+GPU_FUNCTION bool find_part(const Product& p, std::int64_t index, std::int64_t of_batch, int block_rows,
+                            int block_columns, std::int64_t row_blocks, Part& part) {
+  const std::int64_t column_blocks = (p.n + block_columns - 1) / block_columns;
+  const std::int64_t band = index / (kBand * row_blocks);
+  const std::int64_t left = column_blocks - band * kBand, width = left < kBand ? left : kBand;
+  const std::int64_t within = index - band * kBand * row_blocks;
+  const std::int64_t row_block = within / width;
+  part = {};
+  part.column = (band * kBand + within % width) * block_columns;
+  if (p.groups == Groups::none) {
+    part.group = of_batch;
+    part.row = row_block * block_rows;
+    part.rows_end = p.m;
+    part.a_offset = of_batch * p.a_stride;
+    part.b_offset = of_batch * p.b_stride;
+    part.c_offset = of_batch * p.c_stride;
+    return true;
+  }
+  // The warp looks through the groups, 32 at a time.
+  const bool of_rows = p.groups == Groups::rows;
+  const int lane = thread_index() % kWarp;
+  const std::int64_t wanted = of_rows ? row_block : of_batch;
+  std::int64_t rows_before = 0, blocks_before = 0;
+  for (std::int64_t first = 0; first < p.batch; first += kWarp) {
+    const std::int64_t group = first + lane;
+    const std::int64_t size = group < p.batch ? p.group_sizes[group] : 0;
+    const std::int64_t blocks = of_rows ? (size + block_rows - 1) / block_rows : (group < p.batch ? 1 : 0);
+    std::int64_t rows_to = size, blocks_to = blocks;  // sums up to this lane
+    for (int by = 1; by < kWarp; by *= 2) {
+      const std::int64_t more_rows = shuffle_up(rows_to, by), more_blocks = shuffle_up(blocks_to, by);
+      if (lane >= by) {
+        rows_to += more_rows;
+        blocks_to += more_blocks;
+      }
+    }
+    const std::int64_t begin = blocks_before + blocks_to - blocks;
+    const std::uint32_t found = ballot(wanted >= begin && wanted < begin + blocks);
+    if (found != 0) {
+      const int finder = first_bit(found);
+      part.group = first + finder;
+      const std::int64_t first_row = rows_before + shuffle(rows_to - size, finder);
+      const std::int64_t end = first_row + shuffle(size, finder), block = wanted - shuffle(begin, finder);
+      if (of_rows) {
+        part.row = first_row + block * block_rows;
+        part.rows_end = end;
+        part.b_offset = part.group * p.b_stride;
+        part.bias_offset = part.group * p.bias_stride;
+      } else {
+        part.row = row_block * block_rows;
+        part.rows_end = p.m;
+        part.depth_begin = first_row;
+        part.depth_end = end;
+        part.c_offset = part.group * p.c_stride;
+      }
+      return true;
+    }
+    rows_before += shuffle(rows_to, kWarp - 1);
+    blocks_before += shuffle(blocks_to, kWarp - 1);
+  }
+  return false;
+}
+
+// ---- Tiles of bfloat16
+
+constexpr int kChunk = 8;       // elements that are copied at once: 16 bytes
+constexpr int kTileWidth = 64;  // elements of a row of shared memory: 128 bytes, all its banks
+
+// Where chunk `chunk` of stored row `row` stands, in elements: in blocks of 64 columns, each of `height`
+// rows. Chunks of a row change places by the row's number, so that eight rows of one chunk are in different
+// banks; it is the layout that wgmma calls 128-byte swizzle.
+template <int height>
+GPU_FUNCTION int place_of(int row, int chunk) {
+  return (chunk / 8 * height + row) * kTileWidth + (chunk % 8 ^ row % 8) * kChunk;
+}
+
+// Where an operand's tile comes from: stored rows, of which some columns.
+struct TileSource {
+  const bfloat16* data;
+  const std::int32_t* rows;         // looks stored rows up; may be null
+  std::int64_t leading;             // elements from a stored row to the next
+  std::int64_t row, row_end;        // the first stored row of the tile, and the end of all
+  std::int64_t column, column_end;  // likewise
+};
+
+// Starts to copy a tile of `height` stored rows of `width` elements; what is outside becomes 0. All `threads`
+// of the block call. Without `aligned` chunks it copies element by element, and is done when it returns.
+template <int height, int width, int threads, bool aligned>
+GPU_FUNCTION void load_tile(bfloat16* tile, const TileSource& from) {
+  constexpr int kChunks = width / kChunk, kRows = threads / kChunks;  // rows that are copied at once
+  static_assert(threads % kChunks == 0 && height % kRows == 0);
+  const int first = thread_index() / kChunks, chunk = thread_index() % kChunks;
+  const std::int64_t column = from.column + chunk * kChunk, left = from.column_end - column;
+  const int count = left < 0 ? 0 : left > kChunk ? kChunk : static_cast<int>(left);
+  const bfloat16* source = from.data + (from.row + first) * from.leading + column;
+  GPU_UNROLL
+  for (int i = 0; i < height / kRows; ++i) {
+    const int row = first + i * kRows;
+    const bool inside = from.row + row < from.row_end;
+    if (from.rows != nullptr && inside && count > 0)
+      source = from.data + from.rows[from.row + row] * from.leading + column;
+    bfloat16* const to = tile + place_of<height>(row, chunk);
+    if constexpr (aligned) {
+      const int bytes = inside ? count * static_cast<int>(sizeof(bfloat16)) : 0;
+      copy_async(to, bytes > 0 ? source : from.data, bytes);
+    } else {
+      for (int j = 0; j < kChunk; ++j) {
+        bfloat16 value;
+        value.bits = 0;
+        if (inside && j < count) value = source[j];
+        to[j] = value;
+      }
+    }
+    if (from.rows == nullptr) source += kRows * from.leading;
+  }
+}
+
+// ---- On the host
+
+// Blocks of rows: at most, where groups of rows end within blocks.
+inline std::int64_t row_blocks_of(const Product& p, int block) {
+  return divide_up(p.m, block) + (p.groups == Groups::rows ? p.batch : 0);
+}
+
+inline Launch product_launch(const Product& p, int block_rows, int block_columns, int threads,
+                             std::size_t shared_bytes) {
+  return {.blocks = row_blocks_of(p, block_rows) * divide_up(p.n, block_columns),
+          .threads = threads,
+          .shared_bytes = shared_bytes,
+          .blocks_z = p.groups == Groups::rows ? 1 : static_cast<int>(p.batch)};
+}
+
+// True where operands lie as copies of 16 bytes need them.
+inline bool chunks_are_aligned(const Product& p) {
+  const auto fits = [](const void* address, std::int64_t leading, std::int64_t stride) {
+    return reinterpret_cast<std::uintptr_t>(address) % 16 == 0 && leading % kChunk == 0 &&
+           stride % kChunk == 0;
+  };
+  for (int t = 0; t < p.term_count; ++t) {
+    if (!fits(p.terms[t].a, p.lda, p.a_stride) || !fits(p.terms[t].b, p.ldb, p.b_stride)) return false;
+  }
+  return true;
+}
+
+}  // namespace switchyard::gpu

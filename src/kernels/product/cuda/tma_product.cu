@@ -1,0 +1,344 @@
+// Matrix products on Hopper with operands brought by the copy engine (PTX ISA: cp.async.bulk.tensor). Two
+// blocks of threads (a cluster) make 256 x 256 of C, 128 rows each: both need the same columns of the right
+// operand, of which each brings half to both. So what comes from the L2 cache is two thirds of what
+// wgmma_product reads, which is bound by it. One thread of a block starts copies, two warpgroups multiply;
+// barriers in shared memory say what is full and what is empty. Twins: wgmma_product and tensor_product,
+// which have the same tiles.
+#if defined(__CUDACC__)
+#include <cuda.h>
+
+#include <algorithm>
+
+#include "kernels/cuda/wgmma_store.h"
+#else
+#include "kernels/product/cuda/product_parts.h"
+#endif
+
+namespace switchyard::gpu {
+
+#if defined(__CUDACC__)
+#pragma nv_diag_suppress 177  // code for other GPUs leaves all of it out
+namespace {
+
+constexpr int kTmaRows = 128, kTmaColumns = 256, kTmaDepth = 64, kTmaStages = 4, kCluster = 2;
+constexpr int kTmaThreads = 384, kConsumerWarps = 8;
+constexpr int kTmaATile = kTmaRows * kTmaDepth, kTmaBTile = kTmaColumns * kTmaDepth;
+constexpr std::uint32_t kStageBytes = (kTmaATile + kTmaBTile) * sizeof(bfloat16);
+constexpr std::size_t kTmaSharedBytes = std::size_t{kTmaStages} * kStageBytes + 1024;
+
+struct Maps {
+  CUtensorMap a[2], b[2];
+};
+
+GPU_FUNCTION int cluster_rank() {
+  int rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+GPU_FUNCTION void cluster_barrier() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+GPU_FUNCTION void init_barrier(std::uint64_t* at, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(at)), "r"(arrivals) : "memory");
+}
+// One arrival, after which `bytes` must come until the phase ends.
+GPU_FUNCTION void expect_bytes(std::uint64_t* at, std::uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(at)), "r"(bytes)
+               : "memory");
+}
+GPU_FUNCTION void wait_for_phase(std::uint64_t* at, std::uint32_t parity) {
+  std::uint32_t ended = 0;
+  while (ended == 0) {
+    asm volatile(
+        "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+        : "=r"(ended)
+        : "r"(shared_address(at)), "r"(parity)
+        : "memory");
+  }
+}
+// One arrival at the barrier at this address of block `rank` of the cluster. What tensor cores have read
+// needs no fence; one of the whole cluster, which `.release.cluster` is, takes longer than a step.
+GPU_FUNCTION void arrive_at(std::uint64_t* at, int rank) {
+  asm volatile(
+      "{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
+      "mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::"r"(shared_address(at)),
+      "r"(rank)
+      : "memory");
+}
+// Starts to copy a box; `barrier` is told of its bytes. For both blocks of the cluster, or for this one.
+GPU_FUNCTION void copy_box(void* to, const CUtensorMap& map, std::int64_t x, std::int64_t y, std::int64_t z,
+                           std::uint64_t* barrier, bool to_both) {
+  const auto i = static_cast<int>(x), j = static_cast<int>(y), k = static_cast<int>(z);
+  const std::uint16_t both = (1 << kCluster) - 1;
+  if (to_both)
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+        "[%0], "
+        "[%1, {%2, %3, %4}], [%5], %6;" ::"r"(shared_address(to)),
+        "l"(&map), "r"(i), "r"(j), "r"(k), "r"(shared_address(barrier)), "h"(both)
+        : "memory");
+  else
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, "
+        "%4}], "
+        "[%5];" ::"r"(shared_address(to)),
+        "l"(&map), "r"(i), "r"(j), "r"(k), "r"(shared_address(barrier))
+        : "memory");
+}
+
+// The steps of the depth of this block's group: which term, and where in it.
+struct Steps {
+  std::int64_t begin, first_end, first, all;
+  GPU_FUNCTION static Steps of(const Product& p, const Part& part) {
+    const bool grouped = p.groups == Groups::depth;
+    Steps s{grouped ? part.depth_begin : 0, grouped ? part.depth_end : p.terms[0].k, 0, 0};
+    s.first = (s.first_end - s.begin + kTmaDepth - 1) / kTmaDepth;
+    s.all = s.first + (p.term_count > 1 ? (p.terms[1].k + kTmaDepth - 1) / kTmaDepth : 0);
+    return s;
+  }
+};
+
+// Rows [rows, 64) of the depth become 0, in `blocks` blocks of 64 columns: they are those of the next group.
+GPU_FUNCTION void clear_depth(bfloat16* tile, int blocks, int rows, int thread) {
+  constexpr int kThreads = kConsumerWarps * kWarp, kChunksOfRow = kTileWidth / kChunk;
+  for (int i = thread; i < blocks * (kTmaDepth - rows) * kChunksOfRow; i += kThreads) {
+    const int chunk = i % kChunksOfRow, row = rows + i / kChunksOfRow % (kTmaDepth - rows),
+              block = i / kChunksOfRow / (kTmaDepth - rows);
+    *reinterpret_cast<uint4*>(tile + (block * kTmaDepth + row) * kTileWidth + chunk * kChunk) =
+        uint4{0, 0, 0, 0};
+  }
+}
+
+// The blocks of a product that are one cluster's, one after the other: every so many of all.
+struct Walk {
+  std::int64_t row_blocks, of_product, all;  // blocks of a product of the batch, and of all
+  GPU_FUNCTION static bool part_of(const Walk& walk, const Product& p, std::int64_t block, int rank,
+                                   Part& part) {
+    if (!find_part(p, block % walk.of_product, block / walk.of_product, kTmaRows * kCluster, kTmaColumns,
+                   walk.row_blocks, part))
+      return false;
+    part.row += rank * kTmaRows;
+    return true;
+  }
+};
+
+// Older GPUs have no clusters, and never run it.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define GPU_CLUSTER __cluster_dims__(kCluster, 1, 1)
+#else
+#define GPU_CLUSTER
+#endif
+
+template <typename C, bool transpose_a, bool transpose_b>
+__global__ void GPU_CLUSTER __launch_bounds__(kTmaThreads, 1)
+    tma_blocks(GPU_CONSTANT(Product) p, GPU_CONSTANT(Maps) maps, GPU_CONSTANT(Walk) walk) {
+#if defined(GPU_HAS_WGMMA)
+  __shared__ alignas(8) std::uint64_t full[kTmaStages], empty[kTmaStages];
+  auto* const tiles = reinterpret_cast<bfloat16*>(
+      (reinterpret_cast<std::uintptr_t>(dynamic_shared<unsigned char>()) + 1023) / 1024 * 1024);
+  const int rank = cluster_rank();
+  if (thread_index() == 0) {
+    for (int stage = 0; stage < kTmaStages; ++stage) {
+      init_barrier(&full[stage], 1);
+      init_barrier(&empty[stage], kCluster * kConsumerWarps);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  cluster_barrier();
+  const std::int64_t clusters = block_count() / kCluster;
+  // Both roles, and both blocks of the cluster, walk through the same parts and count the same steps of all
+  // of them.
+  int stage = 0;
+  std::uint32_t phase = 0;
+  const auto next_stage = [&] {
+    if (++stage < kTmaStages) return;
+    stage = 0;
+    phase ^= 1;
+  };
+  if (thread_index() < 128) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
+    if (thread_index() < kWarp) {
+      for (std::int64_t block = block_index() / kCluster; block < walk.all; block += clusters) {
+        Part part;
+        if (!Walk::part_of(walk, p, block, rank, part)) continue;
+        const Steps steps = Steps::of(p, part);
+        for (std::int64_t step = 0; step < steps.all; ++step, next_stage()) {
+          if (thread_index() != 0) continue;
+          wait_for_phase(&empty[stage], phase ^ 1);
+          expect_bytes(&full[stage], kStageBytes);
+          const int term = step < steps.first ? 0 : 1;
+          const std::int64_t depth =
+              term == 0 ? steps.begin + step * kTmaDepth : (step - steps.first) * kTmaDepth;
+          bfloat16* const a = tiles + stage * (kTmaATile + kTmaBTile);
+          bfloat16* const b = a + kTmaATile;
+          const std::int64_t a_batch = p.groups == Groups::none && p.a_stride != 0 ? part.group : 0,
+                             b_batch = p.b_stride != 0 ? part.group : 0;
+          if constexpr (transpose_a) {
+            for (int i = 0; i < kTmaRows / kTileWidth; ++i)
+              copy_box(a + i * kTmaDepth * kTileWidth, maps.a[term], part.row + i * kTileWidth, depth,
+                       a_batch, &full[stage], false);
+          } else {
+            copy_box(a, maps.a[term], depth, part.row, a_batch, &full[stage], false);
+          }
+          constexpr int kOwnColumns = kTmaColumns / kCluster;
+          if constexpr (transpose_b) {
+            copy_box(b + rank * kOwnColumns * kTmaDepth, maps.b[term], depth,
+                     part.column + rank * kOwnColumns, b_batch, &full[stage], true);
+          } else {
+            for (int i = rank * kOwnColumns / kTileWidth; i < (rank + 1) * kOwnColumns / kTileWidth; ++i)
+              copy_box(b + i * kTmaDepth * kTileWidth, maps.b[term], part.column + i * kTileWidth, depth,
+                       b_batch, &full[stage], true);
+          }
+        }
+      }
+    }
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
+    // The same for all threads of a warp, as the compiler is to see.
+    const int thread = thread_index() - 128, group = shuffle(thread / 128, 0);
+    constexpr std::uint32_t kBlockBytes = kTmaDepth * kTileWidth * sizeof(bfloat16);
+    // A stage has been read by this warp.
+    const auto release = [&](int of) {
+      if (thread % kWarp < kCluster) arrive_at(&empty[of], thread % kWarp);
+    };
+    for (std::int64_t block = block_index() / kCluster; block < walk.all; block += clusters) {
+      Part part;
+      if (!Walk::part_of(walk, p, block, rank, part)) continue;
+      const Steps steps = Steps::of(p, part);
+      float sums[kTmaColumns / 2];
+      GPU_UNROLL
+      for (float& sum : sums) sum = 0;
+      int before = 0;
+      for (std::int64_t step = 0; step < steps.all; ++step) {
+        wait_for_phase(&full[stage], phase);
+        bfloat16* const a = tiles + stage * (kTmaATile + kTmaBTile);
+        bfloat16* const b = a + kTmaATile;
+        if constexpr (transpose_a && !transpose_b) {
+          const std::int64_t depth_left = steps.first_end - steps.begin - step * kTmaDepth;
+          if (p.groups == Groups::depth && depth_left < kTmaDepth) {
+            clear_depth(a, kTmaRows / kTileWidth, static_cast<int>(depth_left), thread);
+            clear_depth(b, kTmaColumns / kTileWidth, static_cast<int>(depth_left), thread);
+            show_to_tensor_cores();
+            asm volatile("bar.sync 1, 256;" ::: "memory");
+          }
+        }
+        begin_multiplying();
+        GPU_UNROLL
+        for (int depth = 0; depth < kTmaDepth; depth += 16) {
+          const bfloat16* const x = transpose_a ? a + group * kTmaDepth * kTileWidth + depth * kTileWidth
+                                                : a + group * 64 * kTileWidth + depth;
+          const bfloat16* const y = b + (transpose_b ? depth : depth * kTileWidth);
+          multiply<kTmaColumns, transpose_a ? 1 : 0, transpose_b ? 0 : 1>(sums, matrix_at(x, kBlockBytes),
+                                                                          matrix_at(y, kBlockBytes));
+        }
+        end_multiplying();
+        wait_for_products<1>();
+        if (step > 0) release(before);
+        before = stage;
+        next_stage();
+      }
+      wait_for_products<0>();
+      if (steps.all > 0) release(before);
+      store_sums<C, kTmaColumns>(p, part, part.row + thread / kWarp * 16, sums);
+    }
+  }
+  // Neither block may go while the other still signals its barriers.
+  cluster_barrier();
+#endif
+}
+
+using Encode = decltype(&cuTensorMapEncodeTiled);
+
+// The driver's function, which the program does not link.
+Encode encode_function() {
+  static const Encode function = [] {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result{};
+    const cudaError_t status =
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
+    if (status != cudaSuccess || result != cudaDriverEntryPointSuccess)
+      fail_runtime("[cuda] the driver has no cuTensorMapEncodeTiled: expected one of CUDA 12 or later");
+    return reinterpret_cast<Encode>(found);
+  }();
+  return function;
+}
+
+// [batch, rows, columns] in memory, copied in boxes of `box_rows` rows of 64 columns.
+CUtensorMap map_of(const void* data, std::int64_t columns, std::int64_t rows, std::int64_t leading,
+                   std::int64_t batch, std::int64_t stride, int box_rows) {
+  const auto u = [](std::int64_t x) { return static_cast<cuuint64_t>(x); };
+  const bool batched = stride != 0 && batch > 1;
+  const cuuint64_t sizes[3] = {u(columns), u(rows), u(batched ? batch : 1)};
+  const cuuint64_t strides[2] = {u(leading) * sizeof(bfloat16),
+                                 u(batched ? stride : leading * rows) * sizeof(bfloat16)};
+  const cuuint32_t box[3] = {kTileWidth, static_cast<cuuint32_t>(box_rows), 1}, steps[3] = {1, 1, 1};
+  CUtensorMap map;
+  const CUresult result =
+      encode_function()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(data), sizes, strides,
+                        box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS)
+    fail_runtime("[cuda] no tensor map of {} x {} elements, rows {} apart, {} of them {} apart: error {}",
+                 rows, columns, leading, batch, stride, static_cast<int>(result));
+  return map;
+}
+
+template <typename C, bool transpose_a, bool transpose_b>
+void run_layout_tma(const Product& p) {
+  Maps maps{};
+  for (int t = 0; t < p.term_count; ++t) {
+    const ProductTerm& term = p.terms[t];
+    // The rows of all groups of depth are one matrix.
+    const std::int64_t depth = p.groups == Groups::depth ? p.depth_rows : term.k,
+                       a_batch = p.groups == Groups::none ? p.batch : 1;
+    maps.a[t] = transpose_a ? map_of(term.a, p.m, depth, p.lda, a_batch, p.a_stride, kTmaDepth)
+                            : map_of(term.a, depth, p.m, p.lda, a_batch, p.a_stride, kTmaRows);
+    maps.b[t] = transpose_b ? map_of(term.b, depth, p.n, p.ldb, p.batch, p.b_stride, kTmaColumns / kCluster)
+                            : map_of(term.b, p.n, depth, p.ldb, p.batch, p.b_stride, kTmaDepth);
+  }
+  const std::int64_t row_blocks = row_blocks_of(p, kTmaRows * kCluster),
+                     of_product = row_blocks * divide_up(p.n, kTmaColumns),
+                     all = of_product * (p.groups == Groups::rows ? 1 : p.batch);
+  // As many clusters as there is room for: each makes one part after the other, and brings operands of the
+  // next while it stores the last.
+  static const int multiprocessors = properties().multiprocessors;
+  const std::int64_t clusters = std::min<std::int64_t>(all, multiprocessors / kCluster);
+  launch({.blocks = clusters * kCluster, .threads = kTmaThreads, .shared_bytes = kTmaSharedBytes},
+         tma_blocks<C, transpose_a, transpose_b>, p, maps, Walk{row_blocks, of_product, all});
+}
+
+}  // namespace
+
+void tma_product(const ProductArgs& args) {
+  const Product& p = args.product;
+  if (args.is_empty() || PlannedGpu::of_thread() != nullptr) return;
+  with_float_type(p.c_dtype, [&]<typename C>(C) {
+    if (p.transpose_a)
+      p.transpose_b ? run_layout_tma<C, true, true>(p) : run_layout_tma<C, true, false>(p);
+    else
+      p.transpose_b ? run_layout_tma<C, false, true>(p) : run_layout_tma<C, false, false>(p);
+  });
+}
+
+#else
+
+void tma_product(const ProductArgs&) {
+  CHECK(PlannedGpu::of_thread() != nullptr, "the emulated GPU has no copies of tensor maps");
+}
+
+#endif
+
+const char* tma_refuses(const ProductArgs& args) {
+  const Product& p = args.product;
+  if (p.dtype != DType::bf16) return "the operands are not bfloat16";
+  if (!chunks_are_aligned(p)) return "operands are not aligned to 16 bytes";
+  if (!pays_to_gather(p)) return "it is too small";
+  if (p.groups == Groups::depth && p.depth_rows == 0) return "it has no depth";
+  for (int t = 0; t < p.term_count; ++t) {
+    if (p.terms[t].a_rows != nullptr) return "rows are looked up";
+    if (p.terms[t].k == 0 && p.groups != Groups::depth) return "it has no depth";
+  }
+  return nullptr;
+}
+
+}  // namespace switchyard::gpu
