@@ -6,8 +6,14 @@
 //
 // The settings are those of the command line. Every function throws Error (switchyard/error.h); nothing that
 // a caller passes ends the process.
+//
+// Under mpirun the ranks are spread over the processes, as many in each. Every process then calls the same
+// functions of Engine and TokenStream with the same arguments in the same order, and gets the same results.
+// One engine may be open at a time. A failure while ranks work, and calls that differ, end all processes with
+// one line, as those that wait for each other in MPI cannot be brought back.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <memory>
@@ -90,6 +96,20 @@ struct ParameterInfo {
   bool trained = true;
 };
 
+// One rank's block of a parameter.
+struct Shard {
+  int rank = 0;
+  std::vector<std::int64_t> offset, shape;  // in the whole parameter
+  const void* data = nullptr;  // the weights themselves, in their dtype, the last dim fastest; null on a GPU
+  std::size_t bytes = 0;
+};
+
+// A parameter and the shards of this process's ranks. `data` is valid until the next train_step() or the end
+// of the engine. Ranks that hold the same block may share it.
+struct ParameterView : ParameterInfo {
+  std::vector<Shard> shards;
+};
+
 class Engine;
 
 // The tokens of one text as they are made. The text holds a row of the engine until its end, or until the
@@ -163,7 +183,7 @@ class Engine {
   std::string decode(const std::vector<std::int32_t>& tokens) const;
 
   std::vector<ParameterInfo> parameters();
-  ParameterInfo parameter(std::string_view name);
+  ParameterView parameter(std::string_view name);
   // The whole parameter in float32, the last dim fastest. Error(usage) for one that is packed.
   std::vector<float> read_parameter(std::string_view name);
 

@@ -6,9 +6,8 @@
 #include "core/cores.h"
 #include "core/resident_memory.h"
 #include "core/rng.h"
-#include "engine/session.h"
+#include "engine/model.h"
 #include "generate/generator.h"
-#include "models/packed_parameters.h"
 #include "train/step_cost.h"
 
 namespace switchyard::bench {
@@ -81,16 +80,13 @@ double bytes_read(const ModelConfig& model, const std::vector<ParameterSpec>& sp
 
 std::vector<Measurement> measure_generate(const Bench& bench, const Config& config, const Lengths& lengths,
                                           const std::vector<std::string>& whats) {
-  const Mesh mesh = mesh_from_config(config);
-  const ModelConfig model = model_config(config);
-  const std::optional<DType> packed = packed_dtype(config.get_string("weight_format"));
-  const auto specs = packed ? packed_specs(parameter_specs(model), *packed, nullptr) : parameter_specs(model);
+  const ModelOnRanks ranks(ModelOnMesh(config, ModelUse::run));
+  const ModelConfig& model = ranks.model;
   Rounds rounds;
   std::atomic<bool> more{true};
   reset_peak_resident();
-  run_session(config, mesh, [&](Context& context) {
-    const Parameters parameters =
-        Parameters::create(context, stage_specs(specs, context.stage, model), model.init_seed, {}, nullptr);
+  ranks.run([&](Context& context) {
+    const Parameters parameters = ranks.load(context);
     run_texts(context, model, parameters, lengths, bench.budget, more, rounds);
   });
   std::vector<Measurement> measured;
@@ -106,7 +102,7 @@ std::vector<Measurement> measure_generate(const Bench& bench, const Config& conf
                {"batch", lengths.rows},
                {"prompt", lengths.prompt},
                {"tokens", lengths.tokens},
-               {"ranks", mesh.size()},
+               {"ranks", ranks.mesh.size()},
                {"weight_format", config.get_string("weight_format")}};
     m.dtype = model.dtype;
     m.threads = usable_cores();
@@ -115,7 +111,7 @@ std::vector<Measurement> measure_generate(const Bench& bench, const Config& conf
     const double logits = 2.0 * static_cast<double>(model.emb * model.vocab);
     m.flops = (train_flops_per_token(model, seen) / 3 - logits) * static_cast<double>(tokens) +
               logits * static_cast<double>(lengths.rows);
-    m.bytes = bytes_read(model, specs);
+    m.bytes = bytes_read(model, ranks.specs);
     m.more = {{"tokens_per_s", static_cast<double>(tokens) / m.time.seconds},
               {"peak_resident_bytes", peak_resident_bytes()}};
     measured.push_back(std::move(m));

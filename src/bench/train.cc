@@ -7,6 +7,7 @@
 #include "core/cores.h"
 #include "core/resident_memory.h"
 #include "data/dataset.h"
+#include "engine/model.h"
 #include "train/step_cost.h"
 #include "train/trainer.h"
 
@@ -47,19 +48,16 @@ void run_steps(Context& context, Trainer& trainer, Dataset& data, double budget,
 }
 
 Measurement measure_train(const Bench& bench, const Config& config) {
-  const Mesh mesh = mesh_from_config(config);
-  const ModelConfig model = model_config(config);
-  const TrainConfig training = train_config(config, model, mesh.axis_size("stage"));
-  const BatchSizes sizes = batch_sizes(config, mesh);
-  const auto specs = parameter_specs(model);
+  const ModelOnRanks ranks(ModelOnMesh(config, ModelUse::train));
+  const ModelConfig& model = ranks.model;
+  const TrainConfig training = train_config(config, model, ranks.mesh.axis_size("stage"));
+  const BatchSizes sizes = batch_sizes(config, ranks.mesh);
   Steps steps;
   std::atomic<bool> more{true};
   reset_peak_resident();
   reset_memory_peak();
-  run_session(config, mesh, [&](Context& context) {
-    Trainer trainer(
-        context, model, training,
-        Parameters::create(context, stage_specs(specs, context.stage, model), model.init_seed, {}, nullptr));
+  ranks.run([&](Context& context) {
+    Trainer trainer(context, model, training, ranks.load(context));
     const auto data = make_synthetic(sizes.step, sizes.sequence, model.vocab);
     run_steps(context, trainer, *data, bench.budget, config.get_int("steps"), more, steps);
   });
@@ -67,18 +65,18 @@ Measurement measure_train(const Bench& bench, const Config& config) {
   Measurement m;
   m.name = "train";
   m.shape = {{"model", model_label(config)},
-             {"parameters", parameter_count(specs)},
+             {"parameters", parameter_count(ranks.specs)},
              {"batch", sizes.step},
              {"seq", sizes.sequence},
-             {"ranks", mesh.size()}};
+             {"ranks", ranks.mesh.size()}};
   m.dtype = model.dtype;
   m.threads = usable_cores();
   m.direction = "fwd+bwd";
   m.time = timing_of(steps.seconds);
   m.flops = train_flops_per_token(model, sizes.sequence) * tokens;
   // Weights and two moments, read and written once.
-  m.bytes =
-      6.0 * static_cast<double>(parameter_count(specs)) * static_cast<double>(size_of(model.weight_dtype));
+  m.bytes = 6.0 * static_cast<double>(parameter_count(ranks.specs)) *
+            static_cast<double>(size_of(model.weight_dtype));
   m.more = {{"tokens_per_s", tokens / m.time.seconds},
             {"loss", steps.loss},
             {"peak_tensor_bytes", memory_peak()},

@@ -116,7 +116,7 @@ std::set<std::string> layout_keys() {
   return names;
 }
 
-ModelToRun model_of(const std::vector<std::string>& given, const Processes& processes) {
+ModelOnRanks model_of(const std::vector<std::string>& given, Processes& processes) {
   if (given.empty())
     fail_usage("[eval] expected a model, FOLDER or FILE.gguf; `switchyard eval --help` says more");
   if (!is_stored_model(given[0])) {
@@ -128,7 +128,7 @@ ModelToRun model_of(const std::vector<std::string>& given, const Processes& proc
   std::vector<std::string> settings = given;
   const auto names_type = [](const std::string& s) { return key_of(s) == "dataset_type"; };
   if (std::none_of(given.begin() + 1, given.end(), names_type)) settings.push_back("dataset_type=text");
-  ModelToRun run = model_to_run("eval", processes, settings);
+  ModelOnRanks run = model_to_run("eval", processes, settings);
   if (run.config.get_string("dataset_type") != "text")
     fail_usage("[eval] dataset_type={}: expected text", run.config.get_string("dataset_type"));
   run.model = for_evaluation(std::move(run.model));
@@ -136,7 +136,7 @@ ModelToRun model_of(const std::vector<std::string>& given, const Processes& proc
 }
 
 // The other weights, on the layout of `run`.
-ModelToRun other_model(const EvalOptions& options, const ModelToRun& run, const Processes& processes) {
+ModelOnRanks other_model(const EvalOptions& options, const ModelOnRanks& run, Processes& processes) {
   const std::string& path = options.common.values.at("--against");
   if (!is_stored_model(path)) {
     fail_usage(
@@ -167,15 +167,15 @@ ModelToRun other_model(const EvalOptions& options, const ModelToRun& run, const 
     for (const char* key : {"tokenizer_type", "tokenizer_path"})
       settings.push_back(fmt::format("{}={}", key, run.config.get_string(key)));
   }
-  ModelToRun other = model_to_run("eval", processes, settings);
+  ModelOnRanks other = model_to_run("eval", processes, settings);
   other.model = for_evaluation(std::move(other.model));
   return other;
 }
 
 // What all ranks have in common.
 struct Evaluation {
-  ModelToRun run;
-  std::optional<ModelToRun> other = std::nullopt;
+  ModelOnRanks run;
+  std::optional<ModelOnRanks> other = std::nullopt;
   std::vector<std::int32_t> tokens = {};
   std::int64_t bytes = 0;  // of the text that is scored
   std::int64_t window = 0, stride = 0;
@@ -252,7 +252,7 @@ void cut_windows(const Options& options, Evaluation& eval) {
   eval.text.rows = (wanted + ranks - 1) / ranks * ranks;  // a mesh may split rows over all of them
 }
 
-Evaluation make_evaluation(const EvalOptions& options, const Processes& processes) {
+Evaluation make_evaluation(const EvalOptions& options, Processes& processes) {
   Evaluation eval{.run = model_of(options.common.settings, processes)};
   if (options.common.values.contains("--against")) {
     eval.other = other_model(options, eval.run, processes);
@@ -266,7 +266,7 @@ Evaluation make_evaluation(const EvalOptions& options, const Processes& processe
   make_tokens(eval);
   cut_windows(options.common, eval);
   const std::int64_t rows = eval.text.rows;
-  for (const ModelToRun* model : {&eval.run, eval.other ? &*eval.other : &eval.run})
+  for (const ModelOnRanks* model : {&eval.run, eval.other ? &*eval.other : &eval.run})
     check_layout(model->config, model->mesh, model->model,
                  {rows, rows, 1, model->model.moe_execution.token_chunks});
   return eval;
@@ -338,7 +338,7 @@ int evaluate(const EvalOptions& options, Processes& processes) {
   }
   const auto begin = std::chrono::steady_clock::now();
   TextScores scores;
-  run_session(config, eval.run.mesh, processes, [&](Context& context) {
+  eval.run.run([&](Context& context) {
     TextScores own = score_text(eval, context);
     if (context.comm->rank() == 0) scores = std::move(own);
   });

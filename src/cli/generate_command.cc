@@ -6,7 +6,6 @@
 #include <optional>
 #include <vector>
 
-#include "cli/memory_limit.h"
 #include "cli/options.h"
 #include "cli/process_command.h"
 #include "cli/progress.h"
@@ -18,6 +17,7 @@
 #include "generate/token_text.h"
 #include "metrics/append_file.h"
 #include "metrics/atomic_file.h"
+#include "plan/memory_limit.h"
 #include "routing/routing_keys.h"
 #include "train/step_cost.h"
 
@@ -69,7 +69,7 @@ struct Prompt {
 
 // What all ranks have in common.
 struct Generation {
-  ModelToRun run;
+  ModelOnRanks run;
   Prompt prompt;
   std::size_t rows = 1;
   GenerateOptions options;
@@ -102,7 +102,7 @@ std::int64_t tokens_after(const Config& config, const Prompt& prompt) {
   return all - longest;
 }
 
-Generation make_generation(ModelToRun run) {
+Generation make_generation(ModelOnRanks run) {
   const Config& config = run.config;
   const ModelConfig& model = run.model;
   const std::int64_t rows = rows_to_generate(config, run.mesh);
@@ -237,7 +237,7 @@ int generate_text(const Options& options, Processes& processes) {
     for (const std::string& note : generation.run.notes) fmt::print(stderr, "{}\n", note);
   }
   int status = 0;
-  run_session(config, generation.run.mesh, processes, [&](Context& context) {
+  generation.run.run([&](Context& context) {
     const auto begin = std::chrono::steady_clock::now();
     const Parameters parameters = generation.run.load(context, load_bar());
     const std::chrono::duration<double> load = std::chrono::steady_clock::now() - begin;

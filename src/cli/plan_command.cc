@@ -7,11 +7,11 @@
 #include <cstdio>
 #include <vector>
 
-#include "cli/memory_text.h"
 #include "cli/options.h"
 #include "config/config.h"
 #include "metrics/atomic_file.h"
 #include "plan/generation_plan.h"
+#include "plan/memory_text.h"
 #include "plan/planner.h"
 #include "plan/search.h"
 

@@ -48,7 +48,7 @@ class Progress {
   std::chrono::steady_clock::time_point last_draw_;
 };
 
-// A bar for ModelToRun::load().
+// A bar for ModelOnRanks::load().
 std::function<void(std::int64_t read, std::int64_t all)> load_bar();
 
 // The bar's text, at most `width` columns of ASCII and `text`. `seconds_left` < 0: not yet known.

@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "cli/memory_limit.h"
 #include "cli/options.h"
 #include "cli/process_command.h"
 #include "cli/progress.h"
@@ -19,6 +18,7 @@
 #include "metrics/append_file.h"
 #include "metrics/atomic_file.h"
 #include "parallel/comm/stop_signal.h"
+#include "plan/memory_limit.h"
 #include "routing/routing_keys.h"
 #include "serve/engine.h"
 #include "serve/http_server.h"
@@ -67,7 +67,7 @@ Examples:
 constexpr std::int64_t kTextsAtOnce = 8, kMostWaiting = 512, kMostConnections = 1024;
 
 struct Serving {
-  ModelToRun run;
+  ModelOnRanks run;
   serve::BatcherLimits limits;
   serve::ServedModel served;
   bool forgets;  // Generator
@@ -82,7 +82,7 @@ std::string name_of_model(const Config& config, std::span<const std::string> set
   return folder.empty() || folder == "." || folder == ".." ? config.get_string("model_name") : folder;
 }
 
-Serving make_serving(ModelToRun run, std::span<const std::string> settings) {
+Serving make_serving(ModelOnRanks run, std::span<const std::string> settings) {
   // Without a word from anyone, texts are no longer than the model was trained for.
   const std::int64_t usual = run.config.get_int("max_target_length");
   if (!run.config.is_set_by_user("max_target_length") && trained_context(run) < usual)
@@ -162,7 +162,7 @@ int serve_texts(const Options& options, Processes& processes) {
     for (const std::string& note : serving.run.notes) fmt::print(stderr, "{}\n", note);
   }
   try {
-    run_session(config, serving.run.mesh, processes, [&](Context& context) {
+    serving.run.run([&](Context& context) {
       const Parameters parameters = serving.run.load(context, load_bar());
       Generator generator(context, serving.run.model, parameters, serving.limits.rows,
                           serving.served.capacity, serving.forgets);

@@ -1,18 +1,12 @@
 #include "cli/train_command.h"
 
 #include <cstdio>
-#include <filesystem>
-#include <map>
-#include <nlohmann/json.hpp>
 
-#include "cli/memory_limit.h"
 #include "cli/process_command.h"
 #include "cli/progress.h"
 #include "cli/report_error.h"
-#include "config/config.h"
-#include "core/error.h"
-#include "engine/stored_model.h"
-#include "models/families/hub_source.h"
+#include "engine/command_config.h"
+#include "plan/memory_limit.h"
 #include "train/run.h"
 
 namespace switchyard {
@@ -51,27 +45,9 @@ class TerminalObserver : public RunObserver {
   Progress progress_;
 };
 
-// Reads `FOLDER key=value ...`, a Hugging Face folder or a GGUF file, or `[CONFIG.yml] key=value ...`.
-Config config_to_train(std::span<const std::string> args, const Processes& processes) {
-  const std::string first = args.empty() ? "" : args[0];
-  if (!is_hub_source(first)) {
-    std::error_code error;
-    if (std::filesystem::is_directory(first, error))
-      fail_usage(
-          "[train] {}: expected CONFIG.yml or a Hugging Face folder (with config.json); a run starts from a "
-          "checkpoint's weights with load_parameters_path={}",
-          first, first);
-    return config_for(processes, args, Config::from_args);
-  }
-  std::map<std::string, nlohmann::json> keys = keys_of_stored_model(first);
-  std::erase_if(keys, [](const auto& key) { return key.first.starts_with("decode_"); });
-  return config_for(processes, args.subspan(1),
-                    [&](std::span<const std::string> settings) { return Config::from_map(keys, settings); });
-}
-
 int train(std::span<const std::string> args, Processes& processes) {
   const bool first_process = processes.index() == 0;
-  const Config config = config_to_train(args, processes);
+  const Config config = config_to_train(processes.count(), args);
   if (first_process) {
     for (const auto& notice : config.notices()) std::printf("%s\n", notice.c_str());
     if (config.get_bool("log_config")) std::printf("%s", config.describe().c_str());

@@ -9,7 +9,7 @@
 #include "convert/hub_form.h"
 #include "core/error.h"
 #include "core/rng.h"
-#include "engine/session.h"
+#include "engine/model.h"
 #include "models/blocks/layers.h"
 #include "models/decoder.h"
 #include "models/families/hub_source.h"
@@ -89,25 +89,21 @@ Batch random_batch(std::int64_t vocab) {
 
 // One layer, with the embedding before the first and the head after the last, as a stage of a pipeline of its
 // own session: its weights are gone with it. Returns what the next one takes, or the logits.
-Tensor run_layer(const Config& config, const ModelConfig& model, const Parameters::Fill& fill,
-                 const Batch& batch, std::int64_t layer, const Tensor& input) {
-  const Mesh mesh = mesh_from_config(config);
-  Gather results(mesh);
-  run_session(config, mesh, [&](Context& context) {
+Tensor run_layer(const ModelOnRanks& ranks, const Batch& batch, std::int64_t layer, const Tensor& input) {
+  Gather results(ranks.mesh);
+  ranks.run([&](Context& context) {
     context.grad_enabled = false;
-    Stage stage;
-    stage.index = static_cast<int>(layer);
-    stage.count = static_cast<int>(model.layers);
-    const Parameters parameters = Parameters::create(
-        context, stage_specs(parameter_specs(model), stage, model), model.init_seed, fill, nullptr);
-    context.stage = stage;
+    context.stage.index = static_cast<int>(layer);
+    context.stage.count = static_cast<int>(ranks.model.layers);
+    const Parameters parameters = ranks.load(context);
     ForwardOptions options;
     options.keep_logits = true;
     if (input.defined())
       options.input = make_leaf(input, input.shape(), block_sharding(*context.rules, input.shape()), false);
-    const ForwardResult out = forward(context, model, parameters, place_batch(context, batch), options);
+    const ForwardResult out = forward(context, ranks.model, parameters, place_batch(context, batch), options);
+    const bool last = context.stage.is_last();
     context.stage = {};
-    results.put(context, "result", stage.is_last() ? out.logits : out.output);
+    results.put(context, "result", last ? out.logits : out.output);
   });
   return results.whole("result");
 }
@@ -119,12 +115,11 @@ StoredModel open_stored(const std::string& path, const Shape& tokens, bool exact
   return stored;
 }
 
-// Of the model's layers; prediction layers give none.
-Tensor logits_of(const StoredModel& stored, const Parameters::Fill& fill, const Batch& batch) {
-  const ModelConfig model = without_predictions(model_config(stored.config));
+// Logits of the model's layers; prediction layers give none.
+Tensor logits_of(const StoredModel& stored, Parameters::Fill fill, const Batch& batch) {
+  const ModelOnRanks ranks(ModelOnMesh(stored.config, ModelUse::run), nullptr, blocks_of(std::move(fill)));
   Tensor x;
-  for (std::int64_t layer = 0; layer < model.layers; ++layer)
-    x = run_layer(stored.config, model, fill, batch, layer, x);
+  for (std::int64_t layer = 0; layer < ranks.model.layers; ++layer) x = run_layer(ranks, batch, layer, x);
   return x;
 }
 

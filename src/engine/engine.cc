@@ -10,9 +10,10 @@
 #include "config/declaration.h"
 #include "core/error.h"
 #include "core/json_file.h"
-#include "engine/initial_weights.h"
-#include "engine/model_to_run.h"
+#include "engine/command_config.h"
+#include "engine/model.h"
 #include "engine/rank_loop.h"
+#include "engine/session.h"
 #include "generate/generate.h"
 #include "parallel/sharding.h"
 #include "routing/routing_keys.h"
@@ -27,13 +28,30 @@ struct Settings::Checked {
 
 namespace {
 
-std::unique_ptr<Tokenizer> tokenizer_or_none(const Config& config) {
-  const std::string type = config.get_string("tokenizer_type"), path = config.get_string("tokenizer_path");
-  return type != "byte" && path.empty() ? nullptr : make_tokenizer(type, path);
+// The processes that the engine's ranks are spread over. MPI lets a program join them once, so an engine has
+// them for itself until it is destroyed.
+std::shared_ptr<Processes> join_for_engine() {
+  if (launch_from_environment().processes == 1) return one_process();
+  static std::mutex mutex;
+  const std::scoped_lock lock(mutex);
+  static const std::unique_ptr<Processes> joined = join_processes();
+  static std::weak_ptr<Processes> taken;
+  if (!taken.expired())
+    fail_usage("[engine] open: expected one engine at a time in a program under mpirun, got another");
+  std::shared_ptr<Processes> mine(joined.get(), [](Processes*) {});
+  taken = mine;
+  return mine;
 }
 
-bool has_packed(const std::vector<ParameterSpec>& specs) {
-  return std::any_of(specs.begin(), specs.end(), [](const ParameterSpec& s) { return is_packed(s.dtype); });
+ModelOnMesh model_of_engine(const Config& config) {
+  for (const char* key : {"routing_record", "routing_replay"})
+    refuse_routing_key(config, key, "the program's commands");
+  if (config.get_bool("mtp_draft"))
+    fail_usage("[engine] mtp_draft=true: only `generate` and `serve` draft tokens; set mtp_draft=false");
+  ModelOnMesh model(config, ModelUse::train_or_run);
+  const std::vector<std::string> notices = config.notices();
+  model.notes.insert(model.notes.begin(), notices.begin(), notices.end());
+  return model;
 }
 
 void require_whole(const char* what, const TokenBatch& batch, std::int64_t vocabulary) {
@@ -101,8 +119,8 @@ std::vector<std::int64_t> numbers(const Shape& shape) {
 
 Settings Settings::parse(const std::vector<std::string>& arguments) {
   Settings settings;
-  settings.checked_ =
-      std::make_shared<const Checked>(Checked{config_to_run("settings", *one_process(), arguments)});
+  settings.checked_ = std::make_shared<const Checked>(
+      Checked{config_to_run("settings", launch_from_environment().processes, arguments)});
   return settings;
 }
 
@@ -127,15 +145,12 @@ struct Engine::Impl {
     std::optional<Generator> generator;  // from the first text on
   };
 
-  Config config;
-  const Mesh mesh;
-  const ModelConfig model, without;  // with prediction layers, and without them
-  std::vector<ParameterSpec> specs;
-  std::vector<std::string> notes;
-  const std::unique_ptr<Tokenizer> tokenizer;
-  Parameters::FillBlock fill;
-  bool packed = false;
-  std::int64_t text_rows = 1;
+  const std::shared_ptr<Processes> processes;
+  ModelOnRanks on_ranks;
+  const Config& config = on_ranks.config;
+  const Mesh& mesh = on_ranks.mesh;
+  const ModelConfig &model = on_ranks.model, without;  // with prediction layers, and without them
+  const std::int64_t text_rows;
 
   std::mutex rows_mutex;
   std::vector<bool> row_taken;  // of the generator; guarded by rows_mutex
@@ -143,49 +158,38 @@ struct Engine::Impl {
   std::vector<std::optional<RankState>> ranks;
   std::optional<RankLoop> loop;  // ends first
 
-  explicit Impl(const Config& of)
-      : config(of),
-        mesh(mesh_from_config(config)),
-        model(model_config(config)),
+  Impl(const Config& of, std::shared_ptr<Processes> with)
+      : processes(std::move(with)),
+        on_ranks(model_of_engine(of), processes.get()),
         without(without_predictions(model)),
-        notes(config.notices()),
-        tokenizer(tokenizer_or_none(config)),
+        text_rows(rows_to_generate(config, mesh)),
+        row_taken(static_cast<std::size_t>(text_rows)),
         ranks(static_cast<std::size_t>(mesh.size())) {
-    prepare();
-    loop.emplace(config, mesh, [this](Context& context) { state(context).reset(); });
+    if (!on_ranks.fill) on_ranks.notes.push_back("random weights: load_parameters_path is not set");
+    on_ranks.tokenizer = make_tokenizer_of(config);
   }
 
-  void prepare() {
-    for (const char* key : {"routing_record", "routing_replay"})
-      refuse_routing_key(config, key, "the program's commands");
-    if (config.get_bool("mtp_draft"))
-      fail_usage("[engine] mtp_draft=true: only `generate` and `serve` draft tokens; set mtp_draft=false");
-    require_ranks_fit(mesh, *one_process());
-    device_of_run(config, mesh, *one_process(), &notes);
-    specs = specs_as_stored(config, mesh, model, specs_to_run(config, model, &notes), &notes);
-    packed = has_packed(specs);
-    fill = initial_weights(config, model, specs, &notes, packed ? WeightUse::run : WeightUse::train);
-    if (!fill) notes.push_back("random weights: load_parameters_path is not set");
-    text_rows = rows_to_generate(config, mesh);
-    row_taken.assign(static_cast<std::size_t>(text_rows), false);
+  // Starts the ranks and makes the weights.
+  void start() {
+    loop.emplace(on_ranks, [this](Context& context) { state(context).reset(); });
+    loop->run([this](Context& context) { state(context).emplace(on_ranks.load(context)); });
+  }
+
+  // One rank of each process speaks for it.
+  bool speaks(const Context& context) const {
+    return context.comm->rank() % (mesh.size() / processes->count()) == 0;
   }
 
   std::optional<RankState>& state(Context& context) {
     return ranks[static_cast<std::size_t>(context.comm->rank())];
   }
 
-  // Makes the weights.
-  void load() {
-    loop->run([this](Context& context) {
-      state(context).emplace(Parameters::create_from_blocks(context, stage_specs(specs, context.stage, model),
-                                                            model.init_seed, fill, nullptr));
-    });
-  }
-
   // Ids from here on have no text.
   std::size_t ids_to_pick() const {
     return static_cast<std::size_t>(
-        tokenizer == nullptr ? model.vocab : std::min<std::int64_t>(tokenizer->vocab_size(), model.vocab));
+        on_ranks.tokenizer == nullptr
+            ? model.vocab
+            : std::min<std::int64_t>(on_ranks.tokenizer->vocab_size(), model.vocab));
   }
 
   void require_layout(std::int64_t rows) const {
@@ -194,11 +198,37 @@ struct Engine::Impl {
 
   const ParameterSpec& spec(std::string_view name) const {
     std::vector<std::string> names;
-    for (const ParameterSpec& s : specs) {
+    for (const ParameterSpec& s : on_ranks.specs) {
       if (s.name == name) return s;
       names.push_back(s.name);
     }
     fail_usage("[engine] parameter {}: the model has none of that name{}", name, nearest_hint(name, names));
+  }
+
+  // Adds the blocks that ranks of other processes placed in their tensors, zeros elsewhere: sums of bits,
+  // which are exact.
+  void add_of_other_processes(Context& context, const Tensor& whole) const {
+    if (processes->count() == 1) return;
+    context.comm->barrier(everyone(*context.comm, "parameter"));
+    if (!speaks(context)) return;
+    ProcessGroup speakers{{}, processes->index(), "processes"};
+    for (int p = 0; p < processes->count(); ++p)
+      speakers.ranks.push_back(p * (mesh.size() / processes->count()));
+    context.comm->all_reduce(speakers, TensorView::of_host(DType::i32, whole.raw(), {whole.size()}));
+  }
+
+  ParameterInfo info(const ParameterSpec& of) const {
+    const Mesh own = stage_mesh(mesh);
+    const AxisRules rules(config.axis_rules(), own);
+    const Sharding sharding = rules.resolve(of.dims, of.shape).sharding;
+    ParameterInfo info{.name = of.name,
+                       .shape = numbers(of.shape),
+                       .dtype = std::string(name_of(of.dtype)),
+                       .axes = {},
+                       .block = numbers(local_shape(own, of.shape, sharding)),
+                       .trained = of.trained};
+    for (const Axes& axes : sharding.dims) info.axes.push_back(joined(axes));
+    return info;
   }
 
   Generator& generator(Context& context) {
@@ -246,7 +276,7 @@ std::optional<std::int32_t> TokenStream::next() {
     const Tensor all = generator.feed(std::span(&fed, 1));
     const bool none = first_not_finite(all.span<float>()).has_value();  // the same on every rank
     const std::int64_t layer = none ? generator.first_broken_layer({own.row, own.text}) : 0;
-    if (context.comm->rank() != 0) return;
+    if (!own.engine->speaks(context)) return;
     logits.assign(all.span<float>().begin(), all.span<float>().end());
     broken = none;
     broken_layer = layer;
@@ -267,14 +297,25 @@ Engine::Engine(Engine&&) noexcept = default;
 Engine::~Engine() = default;
 
 Engine Engine::open(const Settings& settings) {
-  require_one_process("engine");
-  auto impl = std::make_shared<Impl>(settings.checked().config);
-  impl->load();
+  const Config& config = settings.checked().config;
+  const std::shared_ptr<Processes> processes = join_for_engine();
+  const double timeout = config.get_float("collective_timeout_seconds");
+  std::shared_ptr<Impl> impl;
+  try {
+    impl = std::make_shared<Impl>(config, processes);
+  } catch (const Error& error) {
+    processes->agree(&error, timeout);  // throws
+  } catch (const std::exception& error) {
+    const Error told(Error::Kind::runtime, error.what());
+    processes->agree(&told, timeout);
+  }
+  processes->agree(nullptr, timeout);
+  impl->start();
   return Engine(std::move(impl));
 }
 
 const std::vector<std::string>& Engine::notes() const {
-  return impl_->notes;
+  return impl_->on_ranks.notes;
 }
 std::int64_t Engine::vocabulary() const {
   return impl_->model.vocab;
@@ -296,14 +337,14 @@ Logits Engine::forward(const TokenBatch& batch, Positions positions) {
   own.loop->run([&](Context& context) {
     Generator generator(context, own.without, own.state(context)->parameters, batch.rows, batch.length);
     const Tensor all = positions == Positions::all ? generator.feed_each(fed) : generator.feed(fed);
-    if (context.comm->rank() == 0) logits.values.assign(all.span<float>().begin(), all.span<float>().end());
+    if (own.speaks(context)) logits.values.assign(all.span<float>().begin(), all.span<float>().end());
   });
   return logits;
 }
 
 TrainStep Engine::train_step(const TrainBatch& batch) {
   Impl& own = *impl_;
-  if (own.packed)
+  if (own.on_ranks.is_packed())
     fail_usage("[engine] train_step: the weights are packed ({}); open the engine with weight_format=dense",
                own.config.get_string("weight_format"));
   require_whole("train_step", batch.inputs, vocabulary());
@@ -333,7 +374,7 @@ TrainStep Engine::train_step(const TrainBatch& batch) {
     const std::int64_t step = state.steps;
     const StepResult result = state.trainer->step(step, rows);
     ++state.steps;
-    if (context.comm->rank() != 0) return;
+    if (!own.speaks(context)) return;
     told = {.step = step,
             .loss = result.loss,
             .cross_entropy = result.lm_loss,
@@ -356,8 +397,8 @@ TokenStream Engine::generate(const std::vector<std::int32_t>& prompt, const Samp
                prompt.size(), capacity);
   const SamplingConfig checked = sampling_of(sampling);
   std::vector<std::int32_t> ends = sampling.ends;
-  if (sampling.ends_by_model && own.tokenizer != nullptr) {
-    const std::vector<std::int32_t> more = end_tokens(own.config, *own.tokenizer);
+  if (sampling.ends_by_model && own.on_ranks.tokenizer != nullptr) {
+    const std::vector<std::int32_t> more = end_tokens(own.config, *own.on_ranks.tokenizer);
     ends.insert(ends.end(), more.begin(), more.end());
   }
   const std::scoped_lock lock(own.rows_mutex);
@@ -380,36 +421,44 @@ TokenStream Engine::generate(const std::vector<std::int32_t>& prompt, const Samp
 }
 
 std::vector<std::int32_t> Engine::encode(std::string_view text) const {
-  if (impl_->tokenizer == nullptr)
+  if (impl_->on_ranks.tokenizer == nullptr)
     fail_usage("[engine] encode: tokenizer_path: expected the model's tokenizer, got none");
-  return encode_prompt(*impl_->tokenizer, text, impl_->config.get_bool("add_bos"),
+  return encode_prompt(*impl_->on_ranks.tokenizer, text, impl_->config.get_bool("add_bos"),
                        impl_->config.get_bool("add_eos"));
 }
 
 std::string Engine::decode(const std::vector<std::int32_t>& tokens) const {
-  if (impl_->tokenizer == nullptr)
+  if (impl_->on_ranks.tokenizer == nullptr)
     fail_usage("[engine] decode: tokenizer_path: expected the model's tokenizer, got none");
-  return impl_->tokenizer->decode(tokens);
+  return impl_->on_ranks.tokenizer->decode(tokens);
 }
 
-ParameterInfo Engine::parameter(std::string_view name) {
-  const ParameterSpec& spec = impl_->spec(name);
-  const Mesh mesh = stage_mesh(impl_->mesh);
-  const AxisRules rules(impl_->config.axis_rules(), mesh);
-  const Sharding sharding = rules.resolve(spec.dims, spec.shape).sharding;
-  ParameterInfo info{.name = spec.name,
-                     .shape = numbers(spec.shape),
-                     .dtype = std::string(name_of(spec.dtype)),
-                     .axes = {},
-                     .block = numbers(local_shape(mesh, spec.shape, sharding)),
-                     .trained = spec.trained};
-  for (const Axes& axes : sharding.dims) info.axes.push_back(joined(axes));
-  return info;
+ParameterView Engine::parameter(std::string_view name) {
+  Impl& own = *impl_;
+  const ParameterSpec& spec = own.spec(name);
+  std::vector<std::optional<Shard>> found(own.ranks.size());
+  own.loop->run([&](Context& context) {
+    const Parameters& parameters = own.state(context)->parameters;
+    if (!parameters.contains(spec.name)) return;  // it is another stage's
+    const Array& array = parameters[spec.name];
+    const Tensor& block = array.tensor();
+    found[static_cast<std::size_t>(context.comm->rank())] =
+        Shard{.rank = context.comm->rank(),
+              .offset = numbers(local_offset(*context.mesh, context.rank, spec.shape, array.sharding())),
+              .shape = numbers(block.shape()),
+              .data = block.view().device().is_host() ? block.raw() : nullptr,
+              .bytes = block.bytes()};
+  });
+  ParameterView view{own.info(spec), {}};
+  for (const std::optional<Shard>& shard : found) {
+    if (shard) view.shards.push_back(*shard);
+  }
+  return view;
 }
 
 std::vector<ParameterInfo> Engine::parameters() {
   std::vector<ParameterInfo> all;
-  for (const ParameterSpec& spec : impl_->specs) all.push_back(parameter(spec.name));
+  for (const ParameterSpec& spec : impl_->on_ranks.specs) all.push_back(impl_->info(spec));
   return all;
 }
 
@@ -419,7 +468,7 @@ std::vector<float> Engine::read_parameter(std::string_view name) {
   if (is_packed(spec.dtype))
     fail_usage("[engine] parameter {}: is packed ({}), which has no float32 values here", name,
                name_of(spec.dtype));
-  const Tensor whole(DType::f32, spec.shape);
+  const Tensor whole = Tensor::zeros(DType::f32, spec.shape);
   own.loop->run([&](Context& context) {
     for (const Parameter& p : own.state(context)->parameters.all()) {
       // One of the ranks that hold the same block.
@@ -427,6 +476,7 @@ std::vector<float> Engine::read_parameter(std::string_view name) {
       place_block(to_host(p.array.tensor()).cast(DType::f32),
                   local_offset(*context.mesh, context.rank, spec.shape, p.array.sharding()), whole);
     }
+    own.add_of_other_processes(context, whole);
   });
   return {whole.span<float>().begin(), whole.span<float>().end()};
 }

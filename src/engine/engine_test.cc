@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <thread>
 
 #include "core/testing.h"
@@ -81,10 +82,34 @@ TEST(Engine, OneAnswerOnAnyMesh) {
   }
   for (const ParameterInfo& p : four.parameters())
     EXPECT_EQ(four.read_parameter(p.name), one.read_parameter(p.name)) << p.name;
-  const ParameterInfo experts = four.parameter("layers.1.moe.wi_0");
+}
+
+TEST(Engine, ShowsTheShardsOfAParameter) {
+  Engine four = open(kMesh);
+  const ParameterView experts = four.parameter("layers.1.moe.wi_0");
   EXPECT_EQ(experts.shape, (std::vector<std::int64_t>{4, 32, 24}));
   EXPECT_EQ(experts.axes[0], "expert");
   EXPECT_EQ(experts.block[0], 2);
+  ASSERT_EQ(experts.shards.size(), 4u);
+  const std::vector<float> whole = four.read_parameter(experts.name);
+  std::vector<int> covered(whole.size());
+  for (const Shard& shard : experts.shards) {
+    ASSERT_EQ(shard.shape, experts.block);
+    const auto* values = static_cast<const float*>(shard.data);
+    std::size_t at = 0;
+    for (std::int64_t e = 0; e < shard.shape[0]; ++e) {
+      for (std::int64_t i = 0; i < shard.shape[1]; ++i) {
+        for (std::int64_t o = 0; o < shard.shape[2]; ++o, ++at) {
+          const auto to = static_cast<std::size_t>(
+              ((shard.offset[0] + e) * 32 + shard.offset[1] + i) * 24 + shard.offset[2] + o);
+          ASSERT_EQ(values[at], whole[to]);
+          ++covered[to];
+        }
+      }
+    }
+    EXPECT_EQ(shard.bytes, at * sizeof(float));
+  }
+  EXPECT_EQ(covered, std::vector<int>(whole.size(), 1));
 }
 
 TEST(Engine, Trains) {
@@ -178,6 +203,33 @@ TEST(Engine, CallsOfSeveralThreadsAreOrdered) {
     threads.emplace_back([&engine, &logits] { logits = engine.forward(batch_of(4, 5)); });
   for (std::thread& thread : threads) thread.join();
   for (const Logits& logits : found) EXPECT_EQ(logits.values, want.values);
+}
+
+// tests/mpi runs this under mpirun, too: every process has the same results as one process with both ranks.
+TEST(Engine, TwoRanksWhereverTheyAre) {
+  const Arguments mesh{"ranks=2", "ici_expert_parallelism=2", "per_device_batch_size=2"};
+  const TrainBatch batch{batch_of(4, 8)};
+  std::vector<float> logits, weights;
+  std::vector<std::int32_t> text;
+  double loss = 0;
+  for (int again = 0; again < 2; ++again) {  // an engine after another
+    Engine engine = open(mesh);
+    expect_error([&] { engine.forward({1, 1, {64}}); }, "token 64 is outside");
+    loss = engine.train_step(batch).loss;
+    logits = engine.forward(batch.inputs).values;
+    weights = engine.read_parameter("layers.1.moe.wi_0");
+    text.clear();
+    for (const std::int32_t token : engine.generate({3, 1, 4}, {.most_tokens = 6})) text.push_back(token);
+    EXPECT_EQ(text.size(), 6u);
+    EXPECT_TRUE(std::ranges::all_of(weights, [](float v) { return v != 0; }));
+    EXPECT_FALSE(engine.parameter("layers.1.moe.wi_0").shards.empty());
+  }
+  double sum = 0;
+  for (const float v : logits) sum += std::abs(v);
+  for (const float v : weights) sum += std::abs(v);
+  std::printf("engine: loss %.17g, sum %.17g, text", loss, sum);
+  for (const std::int32_t token : text) std::printf(" %d", token);
+  std::printf("\n");
 }
 
 TEST(Engine, WhatACallerDoesWrongIsAnError) {

@@ -4,11 +4,14 @@
 
 namespace switchyard {
 
-RankLoop::RankLoop(const Config& config, const Mesh& mesh, Job last)
-    : ranks_(mesh.size()), last_(std::move(last)), session_([this, config, mesh] {
+RankLoop::RankLoop(const ModelOnRanks& model, Job last)
+    : alone_(model.mesh.size() == 1),
+      ranks_(model.mesh.size() / model.processes->count()),
+      last_(std::move(last)),
+      session_([this, &model] {
         std::exception_ptr failure;
         try {
-          run_session(config, mesh, [this](Context& context) { serve(context); });
+          model.run([this](Context& context) { serve(context); });
         } catch (...) {
           failure = std::current_exception();
         }
@@ -67,7 +70,7 @@ void RankLoop::carry_out(Context& context, const Job& job) {
     job(context);
   } catch (...) {
     const std::scoped_lock lock(mutex_);
-    if (ranks_ > 1) {
+    if (!alone_) {
       over_ = true;  // for the ranks that have done their part
       came_.notify_all();
       throw;

@@ -30,15 +30,6 @@ std::vector<std::string> axes_with_sizes(const Config& config) {
 
 }  // namespace
 
-Config config_for(const Processes& processes, std::span<const std::string> settings,
-                  const std::function<Config(std::span<const std::string>)>& make) {
-  Config config = make(settings);
-  if (processes.count() == 1 || config.is_set_by_user("ranks")) return config;
-  std::vector<std::string> with_ranks(settings.begin(), settings.end());
-  with_ranks.push_back(fmt::format("ranks={}", processes.count()));
-  return make(with_ranks);
-}
-
 Mesh mesh_from_config(const Config& config) {
   std::vector<ParallelismSizes> sizes;
   for (const auto& axis : axes_with_sizes(config)) {

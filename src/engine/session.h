@@ -1,8 +1,7 @@
-// Session: ranks, mesh and rules of a run, from the config.
+// Session: the mesh, the batch sizes and the ranks of a run, from the config.
 #pragma once
 
 #include <functional>
-#include <span>
 #include <string>
 
 #include "autograd/context.h"
@@ -10,10 +9,6 @@
 #include "parallel/comm/processes.h"
 
 namespace switchyard {
-
-// The config that `make` gives of `settings`, with at least one rank a process.
-Config config_for(const Processes& processes, std::span<const std::string> settings,
-                  const std::function<Config(std::span<const std::string>)>& make);
 
 // The mesh of the config's parallelism keys. Error(usage) when it does not multiply out.
 Mesh mesh_from_config(const Config& config);
@@ -60,8 +55,9 @@ Device& device_of_run(const Config& config, const Mesh& mesh, const Processes& p
 // several processes.
 bool overlaps_communication(const Config& config, const Communicator& comm);
 
-// Runs `body` on every rank, each with its own context and memory account. Errors as of Processes::run_ranks,
-// and Error(usage) for an unreadable SWITCHYARD_FAULT (parallel/comm/fault.h).
+// Runs `body` on every rank, each with its own context and memory account. For ranks without a model: a
+// model's ranks are those of ModelOnRanks (engine/model.h). Errors as of Processes::run_ranks, and
+// Error(usage) for an unreadable SWITCHYARD_FAULT (parallel/comm/fault.h).
 void run_session(const Config& config, const Mesh& mesh, Processes& processes,
                  const std::function<void(Context&)>& body);
 // The same with all ranks in this process.

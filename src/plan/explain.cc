@@ -5,6 +5,7 @@
 #include <set>
 
 #include "autograd/op.h"
+#include "engine/model.h"
 #include "plan/planner.h"
 #include "train/abstract_rank.h"
 #include "train/dry_step.h"
@@ -140,8 +141,7 @@ Explanation explain_step(const Config& config, const Mesh& mesh) {
   AbstractRank rank(config, mesh, 0, counter, WorkspaceOf::none, mesh.size(), counter, 1);
   Context& context = rank.context();
   Trainer trainer(context, model, train_config(config, model, mesh.axis_size("stage")),
-                  Parameters::create(context, stage_specs(parameter_specs(model), context.stage, model),
-                                     model.init_seed, nullptr, nullptr));
+                  ModelOnMesh(config, mesh, ModelUse::train).create(context));
   Explanation result;
   Watcher watcher(context, result);
   for (const auto& p : trainer.parameters().all())

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/initial_weights.h"
+#include "engine/model.h"
 #include "engine/session.h"
 #include "generate/generator.h"
 #include "plan/plan_clock.h"
@@ -19,30 +19,24 @@ std::vector<RowTokens> texts(std::int64_t rows, std::int64_t tokens) {
   return fed;
 }
 
-Parameters parameters_of(Context& context, Config& config, const ModelConfig& model) {
-  std::vector<std::string> notes;
-  const auto specs = stage_specs(specs_to_run(config, model, &notes), context.stage, model);
-  return Parameters::create(context, specs, model.init_seed, nullptr, nullptr);
-}
-
 // The most that a prompt and a token after it take on a GPU, with what its kernels work in.
-std::int64_t gpu_peak(Config& config, const ModelConfig& model, const Mesh& mesh, const Topology& topology,
-                      int stage, const GenerationPlan& plan) {
+std::int64_t gpu_peak(const ModelOnMesh& of, const Topology& topology, int stage,
+                      const GenerationPlan& plan) {
   NoCosts costs;
-  AbstractRank rank(config, mesh, stage, costs, WorkspaceOf::gpu, topology.ranks_per_process(), costs, 1,
-                    topology.gpu_major);
-  const Parameters parameters = parameters_of(rank.context(), config, model);
-  Generator generator(rank.context(), model, parameters, plan.rows, plan.capacity);
+  AbstractRank rank(of.config, of.mesh, stage, costs, WorkspaceOf::gpu, topology.ranks_per_process(), costs,
+                    1, topology.gpu_major);
+  const Parameters parameters = of.create(rank.context());
+  Generator generator(rank.context(), of.model, parameters, plan.rows, plan.capacity);
   rank.account().reset_peak();
   generator.feed(texts(plan.rows, plan.prompt));
   generator.feed(texts(plan.rows, 1));
   return rank.account().peak();
 }
 
-GenerationPlan plan_stage(Config config, const Mesh& mesh, const Topology& topology, int stage) {
-  if (config.get_bool("mtp_draft"))
-    fail_usage("[plan] mtp_draft=true: drafts are not planned; set mtp_draft=false");
-  const ModelConfig model = without_predictions(model_config(config));
+GenerationPlan plan_stage(const ModelOnMesh& of, const Topology& topology, int stage) {
+  const Config& config = of.config;
+  const ModelConfig& model = of.model;
+  const Mesh& mesh = of.mesh;
   GenerationPlan plan;
   plan.rows = rows_to_generate(config, mesh);
   plan.prompt = config.get_int("max_prefill_predict_length");
@@ -53,11 +47,11 @@ GenerationPlan plan_stage(Config config, const Mesh& mesh, const Topology& topol
   StepPlan costs;
   PlanClock clock(topology, model.depth(), costs);
   if (topology.gpu_major > 0) require_weights_on_gpu(config);
-  if (topology.gpu_major > 0) plan.peak = gpu_peak(config, model, mesh, topology, stage, plan);
+  if (topology.gpu_major > 0) plan.peak = gpu_peak(of, topology, stage, plan);
   AbstractRank rank(config, mesh, stage, clock, topology.workspace(), topology.ranks_per_process(), clock, 1);
   Context& context = rank.context();
   clock.watch(context.comm->position());
-  const Parameters parameters = parameters_of(context, config, model);
+  const Parameters parameters = of.create(context);
   for (const auto& p : parameters.all()) {
     const auto bytes = static_cast<std::int64_t>(p.array.tensor().bytes());
     plan.weights += bytes;
@@ -92,9 +86,12 @@ nlohmann::json per_rank_json(const GenerationPlan& plan) {
 
 std::vector<GenerationPlan> plan_generation(const Config& config, const Mesh& mesh,
                                             const Topology& topology) {
+  if (config.get_bool("mtp_draft"))
+    fail_usage("[plan] mtp_draft=true: drafts are not planned; set mtp_draft=false");
+  const ModelOnMesh model(config, mesh, ModelUse::run);
   std::vector<GenerationPlan> stages;
   for (int stage = 0; stage < mesh.axis_size("stage"); ++stage)
-    stages.push_back(plan_stage(config, mesh, topology, stage));
+    stages.push_back(plan_stage(model, topology, stage));
   return stages;
 }
 

@@ -17,10 +17,9 @@ std::string StepPlan::bound() const {
 
 namespace {
 
-Trainer trainer_of(const Config& config, const ModelConfig& model, const Mesh& mesh, Context& context) {
-  return Trainer(context, model, train_config(config, model, mesh.axis_size("stage")),
-                 Parameters::create(context, stage_specs(parameter_specs(model), context.stage, model),
-                                    model.init_seed, nullptr, nullptr));
+Trainer trainer_of(const ModelOnMesh& of, Context& context) {
+  return Trainer(context, of.model, train_config(of.config, of.model, of.mesh.axis_size("stage")),
+                 of.create(context));
 }
 
 struct MemoryPeak {
@@ -30,13 +29,12 @@ struct MemoryPeak {
 };
 
 // Of a step on a GPU: of its arrays and of what its kernels work in.
-MemoryPeak gpu_peak(const Config& config, const ModelConfig& model, const Mesh& mesh,
-                    const Topology& topology, double imbalance, int stage) {
+MemoryPeak gpu_peak(const ModelOnMesh& of, const Topology& topology, double imbalance, int stage) {
   NoCosts costs;
-  AbstractRank rank(config, mesh, stage, costs, WorkspaceOf::gpu, topology.ranks_per_process(), costs,
+  AbstractRank rank(of.config, of.mesh, stage, costs, WorkspaceOf::gpu, topology.ranks_per_process(), costs,
                     imbalance, topology.gpu_major);
-  Trainer trainer = trainer_of(config, model, mesh, rank.context());
-  const BatchSizes sizes = batch_sizes(config, mesh);
+  Trainer trainer = trainer_of(of, rank.context());
+  const BatchSizes sizes = batch_sizes(of.config, of.mesh);
   if (rank.context().ahead != nullptr) trainer.step(0, abstract_batch(sizes));
   rank.account().reset_peak();
   MemoryAccount& host = rank.context().offload->account();
@@ -47,14 +45,16 @@ MemoryPeak gpu_peak(const Config& config, const ModelConfig& model, const Mesh& 
 
 }  // namespace
 
-StepPlan plan_model(const Config& config, const ModelConfig& model, const Mesh& mesh,
-                    const Topology& topology, double imbalance, int stage) {
+StepPlan plan_model(const ModelOnMesh& of, const Topology& topology, double imbalance, int stage) {
+  const Config& config = of.config;
+  const ModelConfig& model = of.model;
+  const Mesh& mesh = of.mesh;
   const BatchSizes sizes = batch_sizes(config, mesh);
   check_layout(config, mesh, model, sizes);
   std::optional<MemoryPeak> on_gpu;
   if (topology.gpu_major > 0) {
     require_weights_on_gpu(config);
-    on_gpu = gpu_peak(config, model, mesh, topology, imbalance, stage);
+    on_gpu = gpu_peak(of, topology, imbalance, stage);
   }
   StepPlan plan;
   PlanClock clock(topology, model.depth(), plan);
@@ -63,7 +63,7 @@ StepPlan plan_model(const Config& config, const ModelConfig& model, const Mesh& 
                     imbalance, topology.gpu_major);
   Context& context = rank.context();
   clock.watch(context.comm->position());
-  Trainer trainer = trainer_of(config, model, mesh, context);
+  Trainer trainer = trainer_of(of, context);
   if (context.ahead != nullptr) {  // the first step only learns what to start ahead in all others
     trainer.step(0, abstract_batch(sizes));
     context.comm->reset_counts();
@@ -90,7 +90,7 @@ StepPlan plan_model(const Config& config, const ModelConfig& model, const Mesh& 
 
 StepPlan plan_step(const Config& config, const Mesh& mesh, const Topology& topology, double imbalance,
                    int stage) {
-  return plan_model(config, model_config(config), mesh, topology, imbalance, stage);
+  return plan_model(ModelOnMesh(config, mesh, ModelUse::train), topology, imbalance, stage);
 }
 
 std::vector<StepPlan> plan_stages(const Config& config, const Mesh& mesh, const Topology& topology) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "config/config.h"
+#include "engine/model.h"
 #include "plan/topology.h"
 #include "train/step_cost.h"
 
@@ -36,9 +37,8 @@ struct StepPlan {
 StepPlan plan_step(const Config& config, const Mesh& mesh, const Topology& topology, double imbalance = 1,
                    int stage = 0);
 
-// The same for a model that is not quite the config's (fewer layers).
-StepPlan plan_model(const Config& config, const ModelConfig& model, const Mesh& mesh,
-                    const Topology& topology, double imbalance, int stage = 0);
+// The same for a model that may not quite be the config's (fewer layers).
+StepPlan plan_model(const ModelOnMesh& model, const Topology& topology, double imbalance, int stage = 0);
 
 struct SkewPoint {
   double imbalance = 1;

@@ -38,16 +38,18 @@ struct Candidate {
 // Layers of a kind cost alike: a step with one of each is planned, and what one more of a kind adds. Stages
 // of a pipeline need all of theirs.
 double estimated_seconds(const Config& config, const Mesh& mesh, const Topology& topology) {
-  const ModelConfig model = model_config(config);
+  const ModelOnMesh whole(config, mesh, ModelUse::train);
+  const ModelConfig& model = whole.model;
   const auto first_prediction = model.layer_specs.begin() + model.layers;
   const std::vector<LayerSpec> main(model.layer_specs.begin(), first_prediction),
       predictions(first_prediction, model.layer_specs.end());
   const auto seconds_with = [&](const std::vector<LayerSpec>& layers) {
-    ModelConfig part = model;
-    part.layer_specs = layers;
-    part.layers = std::ssize(layers);
-    part.layer_specs.insert(part.layer_specs.end(), predictions.begin(), predictions.end());
-    return plan_model(config, part, mesh, topology, 1).seconds();
+    ModelOnMesh part = whole;
+    part.model.layer_specs = layers;
+    part.model.layers = std::ssize(layers);
+    part.model.layer_specs.insert(part.model.layer_specs.end(), predictions.begin(), predictions.end());
+    part.specs = parameter_specs(part.model);
+    return plan_model(part, topology, 1).seconds();
   };
   std::vector<LayerSpec> kinds;
   for (const LayerSpec& layer : main) {
@@ -112,8 +114,7 @@ std::vector<Candidate> legal_candidates(const Config& config, const Topology& to
 }  // namespace
 
 SearchResult search_meshes(const Config& config, const Topology& topology, std::size_t limit) {
-  plan_model(config, model_config(config), mesh_from_config(config), topology,
-             1);  // says what is wrong, if so
+  plan_model(ModelOnMesh(config, ModelUse::train), topology, 1);  // says what is wrong, if so
   std::vector<Candidate> candidates = legal_candidates(config, topology);
   std::stable_sort(candidates.begin(), candidates.end(),
                    [](const Candidate& a, const Candidate& b) { return a.seconds < b.seconds; });

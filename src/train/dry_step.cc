@@ -9,15 +9,12 @@ Batch abstract_batch(const BatchSizes& sizes) {
   return {tokens(), tokens(), tokens(), tokens(), tokens()};
 }
 
-void dry_step(const Config& config, const ModelConfig& model, const TrainConfig& training, const Mesh& mesh,
-              const BatchSizes& sizes) {
-  for (int stage = 0; stage < mesh.axis_size("stage"); ++stage) {
+void dry_step(const ModelOnMesh& model, const TrainConfig& training, const BatchSizes& sizes) {
+  for (int stage = 0; stage < model.mesh.axis_size("stage"); ++stage) {
     NoCosts costs;
-    AbstractRank rank(config, mesh, stage, costs, WorkspaceOf::none, mesh.size(), costs, 1);
+    AbstractRank rank(model.config, model.mesh, stage, costs, WorkspaceOf::none, model.mesh.size(), costs, 1);
     Context& context = rank.context();
-    Trainer trainer(context, model, training,
-                    Parameters::create(context, stage_specs(parameter_specs(model), context.stage, model),
-                                       model.init_seed, nullptr, nullptr));
+    Trainer trainer(context, model.model, training, model.create(context));
     trainer.step(0, abstract_batch(sizes));
   }
 }

@@ -12,7 +12,7 @@
 #include "core/json_file.h"
 #include "core/offload.h"
 #include "data/text_files.h"
-#include "engine/initial_weights.h"
+#include "engine/model.h"
 #include "generate/generate.h"
 #include "kernels/machine/machine_loops.h"
 #include "metrics/atomic_file.h"
@@ -121,12 +121,9 @@ std::vector<ExtraFile> carried_tokenizer(const Config& config) {
 
 // What all ranks of a run have in common, found before the first of them works.
 struct Setup {
-  const Config& config;
-  const Mesh mesh;
-  const ModelConfig model;
+  ModelOnRanks ranks;
   const TrainConfig training;
   const BatchSizes sizes;
-  const std::vector<ParameterSpec> specs;
   const CheckpointPlan plan;
   const CheckpointLayout layout;
   const std::string folder;
@@ -136,12 +133,12 @@ struct Setup {
   RunData data = {};
   RoutingFiles routing = {};
   std::shared_ptr<AppendFile> routing_record = {};  // of process 0, where experts are recorded
-  Parameters::FillBlock fill = {};
   ResumePoint resume = {};
   std::vector<ExtraFile> extras = {};
   SamplingConfig sampling = {SamplingStrategy::weighted, 0.7};  // of the paragraph at the end
   double peak = 0;
 
+  const ModelConfig& model() const { return ranks.model; }
   std::string checkpoints() const { return folder + "/checkpoints"; }
 };
 
@@ -150,16 +147,17 @@ class RankRun {
  public:
   RankRun(const Setup& setup, Context& context, RunObserver& observer, MetricsWriter* writer)
       : setup_(setup),
-        config_(setup.config),
+        config_(setup.ranks.config),
         context_(context),
         observer_(observer),
         writer_(writer),
         speaks_(context.comm->rank() == 0),
-        trainer_(context, setup.model, setup.training, parameters()),
+        trainer_(context, setup.model(), setup.training, parameters()),
         trace_(context, setup.traced, setup.folder + "/trace.json"),
         saves_(trainer_, setup.plan, setup.layout, setup.checkpoints()) {
     if (const RoutingFiles& files = setup.routing; files.replay || !files.record.empty())
-      trainer_.trace_routing(std::make_shared<StepRouting>(setup.model, files.replay, !files.record.empty()));
+      trainer_.trace_routing(
+          std::make_shared<StepRouting>(setup.model(), files.replay, !files.record.empty()));
     if (!config_.is_none("custom_mesh_and_rule_for_eval"))
       eval_rules_.emplace(config_.axis_rules_for_eval(), *context.mesh);
     if (speaks_) recorder_ = std::make_unique<Recorder>(observer_, *writer_, setup.peak);
@@ -184,9 +182,7 @@ class RankRun {
  private:
   Parameters parameters() {
     std::vector<std::string> warnings;
-    Parameters parameters =
-        Parameters::create_from_blocks(context_, stage_specs(setup_.specs, context_.stage, setup_.model),
-                                       setup_.model.init_seed, setup_.fill, speaks_ ? &warnings : nullptr);
+    Parameters parameters = setup_.ranks.load(context_, nullptr, speaks_ ? &warnings : nullptr);
     for (const auto& w : warnings) observer_.line("warning: " + w);
     return parameters;
   }
@@ -263,7 +259,7 @@ class RankRun {
     if (saves_.last_saved() == done_) return;
     Checkpointer::Notes notes;
     if (speaks_) {
-      notes.manifest = manifest_of(config_, setup_.mesh, context_.comm->size());
+      notes.manifest = manifest_of(config_, setup_.ranks.mesh, context_.comm->size());
       notes.manifest.data = {{"rows", rows_},
                              {"seed", config_.get_int("data_shuffle_seed")},
                              {"description", setup_.data.train->description()},
@@ -293,10 +289,10 @@ class RankRun {
       auto phase = trainer_.timer().scope("sampling");
       const std::int64_t length = setup_.sizes.sequence;
       const bool own_prompt = config_.is_set_by_user("prompt");
-      sample = sample_text(context_, setup_.model, trainer_.parameters(), *setup_.data.tokenizer,
+      sample = sample_text(context_, setup_.model(), trainer_.parameters(), *setup_.data.tokenizer,
                            own_prompt ? config_.get_string("prompt") : "The ",
                            std::min<std::int64_t>(400, 2 * length), length, setup_.sampling,
-                           setup_.model.init_seed);
+                           setup_.model().init_seed);
     }
     if (!speaks_) return;
     nlohmann::json whole = summary();
@@ -337,39 +333,37 @@ class RankRun {
   std::int64_t rows_ = 0;  // of the data
 };
 
-Setup make_setup(const Config& config, const Processes& processes, std::vector<std::string>* notes) {
-  const Mesh mesh = mesh_from_config(config);
-  require_ranks_fit(mesh, processes);
-  device_of_run(config, mesh, processes, notes);  // one that is missing is found before a folder exists
-  fault_from_environment();                       // unreadable is found before a folder exists
-  const ModelConfig model = model_config(config);
-  const TrainConfig training = train_config(config, model, mesh.axis_size("stage"));
-  if (const std::string& format = config.get_string("weight_format"); format != "stored" && format != "dense")
-    fail_usage("[train] weight_format={}: expected stored or dense, as training changes weights", format);
-  const std::vector<ParameterSpec> specs = parameter_specs(model);
-  Setup setup{.config = config,
-              .mesh = mesh,
-              .model = model,
+// Weights to be overwritten by those of a checkpoint.
+Tensor room_for(const ParameterSpec& spec, const Box& block) {
+  return Tensor(spec.dtype, block.shape);
+}
+
+Setup make_setup(const Config& config, Processes& processes, std::vector<std::string>* notes) {
+  fault_from_environment();  // unreadable is found before a folder exists
+  ModelOnMesh model(config, ModelUse::train);
+  const TrainConfig training = train_config(config, model.model, model.mesh.axis_size("stage"));
+  const BatchSizes sizes = batch_sizes(config, model.mesh);
+  check_layout(config, model.mesh, model.model, sizes);
+  if (config.get_string("shard_mode") == "explicit") dry_step(model, training, sizes);
+  const std::string folder = config.get_string("base_output_directory") + "/" + config.get_string("run_name");
+  CheckpointLayout layout(stored_tensors(model.specs, training.update));
+  ResumePoint resume = find_resume_point(config, folder + "/checkpoints", layout.tensors(), notes);
+  std::optional<Parameters::FillBlock> weights;
+  if (!resume.candidates.empty()) weights = room_for;
+  Setup setup{.ranks = ModelOnRanks(std::move(model), &processes, std::move(weights)),
               .training = training,
-              .sizes = batch_sizes(config, mesh),
-              .specs = specs,
+              .sizes = sizes,
               .plan = checkpoint_plan(config),
-              .layout = CheckpointLayout(stored_tensors(specs, training.update)),
-              .folder = config.get_string("base_output_directory") + "/" + config.get_string("run_name")};
-  check_layout(config, mesh, model, setup.sizes);
+              .layout = std::move(layout),
+              .folder = folder,
+              .resume = std::move(resume)};
+  notes->insert(notes->end(), setup.ranks.notes.begin(), setup.ranks.notes.end());
   if (config.is_set_by_user("decode_sampling_strategy"))
     setup.sampling = sampling_config(config, config.get_int("vocab_size"));
   setup.steps = config.get_int("steps") >= 0 ? config.get_int("steps") : training.schedule.schedule_steps;
-  if (config.get_string("shard_mode") == "explicit") dry_step(config, model, training, mesh, setup.sizes);
   setup.traced = traced_steps(config, setup.steps);
-  setup.resume = find_resume_point(config, setup.checkpoints(), setup.layout.tensors(), notes);
-  if (setup.resume.candidates.empty()) {
-    setup.fill = initial_weights(config, model, specs, notes, WeightUse::train);
-  } else {  // room for what is restored
-    setup.fill = [](const ParameterSpec& spec, const Box& block) { return Tensor(spec.dtype, block.shape); };
-  }
-  setup.routing = routing_files(config, model);
-  setup.data = make_run_data(config, model.vocab, setup.sizes);
+  setup.routing = routing_files(config, setup.model());
+  setup.data = make_run_data(config, setup.model().vocab, setup.sizes);
   setup.eval_interval = setup.data.eval ? config.get_int("eval_interval") : 0;
   return setup;
 }
@@ -409,16 +403,16 @@ RunReport run_training(const Config& config, Processes& processes, RunObserver& 
   processes.agree(nullptr, config.get_float("collective_timeout_seconds"));
   if (first_process) {
     for (const auto& note : notes) observer.line(note);
-    observer.line(fmt::format("{} · {:.1f} M parameters · {} · batch {} x {} tokens · {}", setup.model.name,
-                              static_cast<double>(parameter_count(setup.specs)) * 1e-6,
-                              setup.mesh.to_string(), setup.sizes.step, setup.sizes.sequence,
+    observer.line(fmt::format("{} · {:.1f} M parameters · {} · batch {} x {} tokens · {}", setup.model().name,
+                              static_cast<double>(parameter_count(setup.ranks.specs)) * 1e-6,
+                              setup.ranks.mesh.to_string(), setup.sizes.step, setup.sizes.sequence,
                               setup.data.train->description()));
   }
-  setup.peak = measured_peak(setup.model.dtype);
+  setup.peak = measured_peak(setup.model().dtype);
   RunReport report;
   report.folder = setup.folder;
   std::atomic<int> stopped_by{0};
-  run_session(config, setup.mesh, processes, [&](Context& context) {
+  setup.ranks.run([&](Context& context) {
     if (const int signal = RankRun(setup, context, observer, writer ? &*writer : nullptr).run(report))
       stopped_by = signal;
   });

@@ -256,7 +256,9 @@ CaseReport verify_hub_folder(const CaseRequest& request) {
     fail_usage("[verify] {}: expected input_ids [B,S], got {}", stored.path(), to_string(inputs.shape()));
   const Config config =
       case_config(config_from_hub(hub_config), request, inputs.dim(0), inputs.dim(1), report);
-  const HubModel hub(model_config(config), family, hub_config, request.path);
+  ModelOnMesh on_mesh(config, ModelUse::train);
+  const HubModel hub(on_mesh.model, family, hub_config, request.path);
+  const ModelOnRanks ranks(std::move(on_mesh), nullptr, hub.fill());
   const Batch batch = case_batch(stored.path(), inputs, targets, hub.model().vocab);
   const std::string trajectory_path = folder / "trajectory.json";
   Trajectory trajectory;
@@ -270,14 +272,13 @@ CaseReport verify_hub_folder(const CaseRequest& request) {
   refuse_routing_key(config, "routing_record", "`train`, `generate` and `serve`");
   const RoutingFiles routing = routing_files(config, hub.model());
   std::optional<RoutingAgreement> agreement;
-  const Mesh mesh = mesh_from_config(config);
-  batch_sizes(config, mesh);  // refuses microbatches that do not divide it
-  report.mesh = mesh.to_string();
-  Gather pass(mesh);
+  batch_sizes(config, ranks.mesh);  // refuses microbatches that do not divide it
+  report.mesh = ranks.mesh.to_string();
+  Gather pass(ranks.mesh);
   std::vector<StepResult> steps;
   std::vector<std::int32_t> tokens;
-  run_session(config, mesh, [&](Context& context) {
-    Parameters parameters = hub.create(context);
+  ranks.run([&](Context& context) {
+    Parameters parameters = ranks.load(context);
     const auto agreed = replayed_pass(context, hub, parameters, batch, pass, routing.replay);
     if (context.comm->rank() == 0) agreement = agreed;
     if (continuation) {

@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/json_file.h"
 #include "core/rng.h"
+#include "engine/model.h"
 #include "moe/router.h"
 #include "moe/routing_tape.h"
 #include "verify/model_case.h"
@@ -145,19 +146,18 @@ LayoutRun run_layout(const Config& config, const Mesh& mesh, std::int64_t rows, 
                      const LayoutRun* recorded, const std::optional<GradientFault>& fault) {
   LayoutRun run;
   run.mesh = mesh.to_string();
-  const ModelConfig model = model_config(config);
+  const ModelOnRanks ranks(ModelOnMesh(config, mesh, ModelUse::train));
+  const ModelConfig& model = ranks.model;
   const TrainConfig train = train_config(config, model, mesh.axis_size("stage"));
   const auto batch = [&](std::int64_t step) {
     return layout_batch(rows, config.get_int("max_target_length"), model.vocab, step);
   };
   Gather gather(mesh);
-  run_session(config, mesh, [&](Context& context) {
+  ranks.run([&](Context& context) {
     const auto spoiled = [&](const Parameters& parameters) { spoil(fault, context, parameters); };
     ModelConfig taped = model;
     taped.moe_execution.tape = std::make_shared<LayoutTape>(model.moe, gather, recorded, true);
-    Parameters parameters =
-        Parameters::create(context, stage_specs(parameter_specs(model), context.stage, model),
-                           model.init_seed, nullptr, nullptr);
+    Parameters parameters = ranks.load(context);
     gather_pass(context, taped, parameters, batch(0), gather, spoiled);
     taped.moe_execution.tape = std::make_shared<LayoutTape>(model.moe, gather, recorded, false);
     Trainer trainer(context, taped, train, std::move(parameters));

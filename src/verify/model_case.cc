@@ -38,12 +38,10 @@ float HubModel::factor(const ParameterSpec& spec) const {
   return static_cast<float>(1 / held_factor(model_, spec.name));
 }
 
-Parameters HubModel::create(Context& context) const {
-  auto fill = [&](const ParameterSpec& spec) {
+Parameters::FillBlock HubModel::fill() const {
+  return blocks_of([this](const ParameterSpec& spec) {
     return scaled(load_from_hub(*folder_, family_, spec.name, spec.shape), 1 / factor(spec));
-  };
-  return Parameters::create(context, stage_specs(specs_, context.stage, model_), model_.init_seed, fill,
-                            nullptr);
+  });
 }
 
 std::vector<std::string> HubModel::hub_names(const ParameterSpec& spec) const {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/model.h"
 #include "models/decoder.h"
 #include "models/families/hub_tensors.h"
 #include "models/parameters.h"
@@ -26,8 +27,8 @@ class HubModel {
   const ModelFamily& family() const { return family_; }
   const nlohmann::json& hub_config() const { return hub_config_; }
   const std::vector<ParameterSpec>& specs() const { return specs_; }
-  // Collective.
-  Parameters create(Context& context) const;
+  // Our form of the weights. This object must live as long.
+  Parameters::FillBlock fill() const;
 
   // A whole parameter, or its gradient, as hub tensors, in the order of hub_names().
   std::vector<std::string> hub_names(const ParameterSpec& spec) const;

@@ -8,8 +8,7 @@
 
 #include "core/error.h"
 #include "core/json_file.h"
-#include "engine/initial_weights.h"
-#include "engine/session.h"
+#include "engine/model.h"
 #include "engine/stored_model.h"
 #include "eval/score.h"
 #include "generate/generator.h"
@@ -110,32 +109,16 @@ std::vector<std::int32_t> tokens_of(const SafetensorsFile& expected) {
 }
 
 // The model as a run of these keys has it.
-struct ModelOfCase {
-  Config config;
-  Mesh mesh;
-  ModelConfig model;
-  std::vector<ParameterSpec> specs;
-  Parameters::FillBlock fill;
-
-  Parameters load(Context& context) const {
-    return Parameters::create_from_blocks(context, stage_specs(specs, context.stage, model), model.init_seed,
-                                          fill, nullptr);
-  }
-};
-
-ModelOfCase model_of(Config config, std::vector<std::string>& notes) {
-  const Mesh mesh = mesh_from_config(config);
-  const ModelConfig model = model_config(config);
-  auto specs = specs_to_run(config, model, &notes);
-  specs = specs_as_stored(config, mesh, model, std::move(specs), &notes);
-  auto fill = initial_weights(config, model, specs, &notes, WeightUse::run);
-  return {std::move(config), mesh, model, std::move(specs), std::move(fill)};
+ModelOnRanks model_of(Config config, std::vector<std::string>& notes) {
+  ModelOnRanks ranks(ModelOnMesh(std::move(config), ModelUse::run));
+  notes.insert(notes.end(), ranks.notes.begin(), ranks.notes.end());
+  return ranks;
 }
 
 // Logits f32 [1,S,V] of all tokens at once.
-Tensor logits_at_once(const ModelOfCase& of, const Batch& batch) {
+Tensor logits_at_once(const ModelOnRanks& of, const Batch& batch) {
   Gather results(of.mesh);
-  run_session(of.config, of.mesh, [&](Context& context) {
+  of.run([&](Context& context) {
     const NoGrad no_grad(context);
     const Parameters parameters = of.load(context);
     const Shape shape{batch.inputs.dim(0), batch.inputs.dim(1), of.model.emb};
@@ -156,10 +139,10 @@ Tensor logits_at_once(const ModelOfCase& of, const Batch& batch) {
 }
 
 // Logits f32 [S,V], made as `generate` makes them: one token, then each of the others.
-Tensor logits_token_by_token(const ModelOfCase& of, const std::vector<std::int32_t>& tokens) {
+Tensor logits_token_by_token(const ModelOnRanks& of, const std::vector<std::int32_t>& tokens) {
   const auto count = static_cast<std::int64_t>(tokens.size());
   const Tensor all = Tensor::zeros(DType::f32, {count, of.model.vocab});
-  run_session(of.config, of.mesh, [&](Context& context) {
+  of.run([&](Context& context) {
     const Parameters parameters = of.load(context);
     Generator generator(context, of.model, parameters, 1, count);
     for (std::int64_t i = 0; i < count; ++i) {
@@ -198,7 +181,7 @@ class QuantizedCase {
     keys["weight_format"] = "dense";
     CaseRequest request = request_;
     if (request.native) std::erase_if(request.overrides, is_arithmetic);
-    const ModelOfCase of = model_of(config_of(keys, request, report), report.notices);
+    const ModelOnRanks of = model_of(config_of(keys, request, report), report.notices);
     check_layout(of.config, of.mesh, of.model, {1, 1, 1, static_cast<std::int64_t>(tokens_.size())});
     report.mesh = of.mesh.to_string();
     const Tensor got = logits_at_once(of, batch(of.model));
@@ -214,7 +197,7 @@ class QuantizedCase {
         request_.overrides, [](const std::string& setting) { return setting.starts_with("weight_dtype="); });
     if (!chosen) config.set("weight_dtype", config.get_string("dtype"), "verify: as generate has it");
     std::vector<std::string> notes;
-    const ModelOfCase of = model_of(std::move(config), notes);
+    const ModelOnRanks of = model_of(std::move(config), notes);
     check_layout(of.config, of.mesh, of.model, {1, 1, 1, of.model.moe_execution.token_chunks});
     batch(of.model);  // refuses tokens outside the vocabulary
     const Tensor got = logits_token_by_token(of, tokens_), want = nearest(got);

@@ -300,23 +300,23 @@ CaseReport verify_training_run(const CaseRequest& request) {
   keys["ranks"] = run["devices"];
   std::vector<Evaluation> evaluations = evaluations_of(run, keys, request, inputs, report);
   const Config config = case_config(std::move(keys), request, inputs.dim(0), inputs.dim(1), report);
-  ModelConfig model = model_config(config);
-  const TrainConfig train = train_config(config, model, mesh_from_config(config).axis_size("stage"));
-  const ModelFamily& family = family_to_write(config, model);
-  HubJson hub_config = write_common(config, model);
+  ModelOnMesh on_mesh(config, ModelUse::train);
+  const TrainConfig train = train_config(config, on_mesh.model, on_mesh.mesh.axis_size("stage"));
+  const ModelFamily& family = family_to_write(config, on_mesh.model);
+  HubJson hub_config = write_common(config, on_mesh.model);
   hub_config["model_type"] = family.type;
-  family.write(config, model, hub_config);
-  const HubModel hub(std::move(model), family, nlohmann::json(hub_config), files.find(".init.safetensors"));
+  family.write(config, on_mesh.model, hub_config);
+  const HubModel hub(on_mesh.model, family, nlohmann::json(hub_config), files.find(".init.safetensors"));
+  const ModelOnRanks ranks(std::move(on_mesh), nullptr, hub.fill());
   const Batch batch = case_batch(request.path, inputs, targets, hub.model().vocab);
   const std::size_t steps = results["metrics"].size();
 
-  const Mesh mesh = mesh_from_config(config);
-  batch_sizes(config, mesh);  // refuses microbatches that do not divide it
-  report.mesh = mesh.to_string();
-  Gather gather(mesh);
+  batch_sizes(config, ranks.mesh);  // refuses microbatches that do not divide it
+  report.mesh = ranks.mesh.to_string();
+  Gather gather(ranks.mesh);
   Outcome outcome;
-  run_session(config, mesh, [&](Context& context) {
-    Parameters parameters = hub.create(context);
+  ranks.run([&](Context& context) {
+    Parameters parameters = ranks.load(context);
     gather_pass(context, hub.model(), parameters, batch, gather);
     Trainer trainer(context, hub.model(), train, std::move(parameters));
     const auto evaluate = [&](const char* when) {

@@ -33,6 +33,29 @@ TEST_F(Mpi, CollectivesKeepTheirPromises) {
   }
 }
 
+// A program that calls the library: both processes print what one process with both ranks prints.
+TEST_F(Mpi, AnEngineIsTheSameInTwoProcesses) {
+  NEEDS_MPIRUN();
+  const std::string suite = fs::path(program()).parent_path() / "engine_test";
+  ASSERT_TRUE(fs::exists(suite)) << "build the target engine_test";
+  const Arguments test{suite, "--gtest_filter=Engine.TwoRanksWhereverTheyAre"};
+  const auto lines = [](const std::string& out) {
+    std::vector<std::string> found;
+    std::istringstream all(out);
+    for (std::string line; std::getline(all, line);) {
+      if (const std::size_t at = line.find("engine: loss"); at != std::string::npos)
+        found.push_back(line.substr(at));
+    }
+    return found;
+  };
+  const Finished one = execute(test[0], {test[1]});
+  ASSERT_EQ(one.status, 0) << one.out << one.err;
+  ASSERT_EQ(lines(one.out).size(), 1u) << one.out;
+  const Finished two = execute("mpirun", launch(2) + test);
+  ASSERT_EQ(two.status, 0) << two.out << two.err;
+  EXPECT_EQ(lines(two.out), std::vector<std::string>(2, lines(one.out)[0]));
+}
+
 TEST_F(Mpi, TrainsLikeThreads) {
   NEEDS_MPIRUN();
   const std::vector<std::string> layouts{

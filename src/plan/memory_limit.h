@@ -1,9 +1,7 @@
 // A run is refused before it begins where the machine lacks the memory that `plan` says it needs.
 #pragma once
 
-#include "config/config.h"
-#include "engine/model_to_run.h"
-#include "parallel/comm/processes.h"
+#include "engine/model.h"
 
 namespace switchyard {
 
@@ -23,7 +21,7 @@ std::int64_t least_memory_of_process(const PlannedMemory& planned, std::int64_t 
 void require_memory_to_train(const Config& config, const Processes& processes);
 
 // Error(usage) in the same cases, for a model that makes `rows` texts of `capacity` tokens at once.
-void require_memory_to_run(const std::string& command, const ModelToRun& run, std::int64_t rows,
+void require_memory_to_run(const std::string& command, const ModelOnMesh& run, std::int64_t rows,
                            std::int64_t capacity, bool forgets, const Processes& processes);
 
 }  // namespace switchyard

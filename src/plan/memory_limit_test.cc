@@ -1,5 +1,5 @@
 // The least memory that a process needs, and the refusal of a run that cannot fit before it works.
-#include "cli/memory_limit.h"
+#include "plan/memory_limit.h"
 
 #include <gtest/gtest.h>
 
@@ -16,8 +16,7 @@ TEST(MemoryLimit, RanksOfAProcessShareWeights) {
 }
 
 void require_training(const std::vector<std::string>& settings) {
-  const std::unique_ptr<Processes> processes = join_processes();
-  require_memory_to_train(Config::from_args(settings), *processes);
+  require_memory_to_train(Config::from_args(settings), *one_process());
 }
 
 TEST(MemoryLimit, TrainingThatCannotFitIsRefused) {

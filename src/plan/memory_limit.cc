@@ -1,14 +1,14 @@
-#include "cli/memory_limit.h"
+#include "plan/memory_limit.h"
 
 #include <algorithm>
 #include <optional>
 
-#include "cli/memory_text.h"
 #include "core/error.h"
 #include "engine/session.h"
 #include "generate/generator.h"
 #include "kernels/machine/machine.h"
 #include "models/pipeline.h"
+#include "plan/memory_text.h"
 #include "plan/planner.h"
 #include "train/abstract_rank.h"
 
@@ -66,7 +66,7 @@ void require_memory_to_train(const Config& config, const Processes& processes) {
   require_memory("train", *largest, mesh, processes);
 }
 
-void require_memory_to_run(const std::string& command, const ModelToRun& run, std::int64_t rows,
+void require_memory_to_run(const std::string& command, const ModelOnMesh& run, std::int64_t rows,
                            std::int64_t capacity, bool forgets, const Processes& processes) {
   if (!is_limited(run.config)) return;
   PlannedMemory largest;
@@ -76,8 +76,7 @@ void require_memory_to_run(const std::string& command, const ModelToRun& run, st
       AbstractRank rank(run.config, run.mesh, stage, costs, WorkspaceOf::cpu,
                         static_cast<int>(run.mesh.size() / processes.count()), costs, 1);
       Context& context = rank.context();
-      const Parameters parameters = Parameters::create(
-          context, stage_specs(run.specs, context.stage, run.model), run.model.init_seed, nullptr, nullptr);
+      const Parameters parameters = run.create(context);
       PlannedMemory planned{rank.account().in_use(), 0, bytes_of(run.specs)};
       Generator generator(context, run.model, parameters, rows, capacity, forgets);
       std::vector<RowTokens> texts;

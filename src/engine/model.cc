@@ -1,0 +1,125 @@
+#include "engine/model.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "core/error.h"
+#include "engine/initial_weights.h"
+#include "engine/session.h"
+
+namespace switchyard {
+namespace {
+
+std::int64_t values_in(const ParameterSpec& spec, const Shape& shape) {
+  return num_elements(shape) * (is_packed(spec.dtype) ? block_values(spec.dtype) : 1);
+}
+
+// Counts how many of the weights the first rank has read: it reads them in the order of their list.
+class LoadCount {
+ public:
+  LoadCount(const std::vector<ParameterSpec>& specs, const LoadProgress& progress) : progress_(progress) {
+    for (const ParameterSpec& spec : specs) {
+      before_[spec.name] = all_;
+      all_ += values_in(spec, spec.shape);
+    }
+  }
+
+  void read(const ParameterSpec& spec, const Box& block) {
+    if (spec.name != name_) {
+      name_ = spec.name;
+      read_ = 0;
+    }
+    read_ = std::min(read_ + values_in(spec, block.shape), values_in(spec, spec.shape));
+    progress_(before_.at(name_) + read_, all_);
+  }
+
+ private:
+  const LoadProgress& progress_;
+  std::map<std::string, std::int64_t> before_;  // of each parameter
+  std::int64_t all_ = 0;
+  std::string name_;       // of the one that is being read
+  std::int64_t read_ = 0;  // of it
+};
+
+ModelConfig model_for(const Config& config, ModelUse use) {
+  const ModelConfig whole = model_config(config);
+  return use != ModelUse::run || config.get_bool("mtp_draft") ? whole : without_predictions(whole);
+}
+
+std::vector<ParameterSpec> specs_for(ModelOnMesh& of) {
+  if (of.use != ModelUse::train)
+    return specs_as_stored(of.config, of.mesh, of.model, specs_to_run(of.config, of.model, &of.notes),
+                           &of.notes);
+  if (const std::string& format = of.config.get_string("weight_format");
+      format != "stored" && format != "dense")
+    fail_usage("[train] weight_format={}: expected stored or dense, as training changes weights", format);
+  return parameter_specs(of.model);
+}
+
+}  // namespace
+
+ModelOnMesh::ModelOnMesh(Config of, ModelUse what_for) : ModelOnMesh(of, mesh_from_config(of), what_for) {}
+
+ModelOnMesh::ModelOnMesh(Config of, Mesh on, ModelUse what_for)
+    : config(std::move(of)),
+      mesh(std::move(on)),
+      use(what_for),
+      model(model_for(config, use)),
+      specs(specs_for(*this)) {}
+
+bool ModelOnMesh::is_packed() const {
+  return std::ranges::any_of(specs,
+                             [](const ParameterSpec& spec) { return switchyard::is_packed(spec.dtype); });
+}
+
+Parameters ModelOnMesh::create(Context& context, const Parameters::FillBlock& fill,
+                               std::vector<std::string>* warnings) const {
+  return Parameters::create_from_blocks(context, stage_specs(specs, context.stage, model), model.init_seed,
+                                        fill, warnings);
+}
+
+ModelOnRanks::ModelOnRanks(ModelOnMesh of, Processes* with, std::optional<Parameters::FillBlock> weights)
+    : ModelOnMesh(std::move(of)),
+      own_process(with == nullptr ? one_process() : nullptr),
+      processes(with == nullptr ? own_process.get() : with) {
+  require_ranks_fit(mesh, *processes);
+  device_of_run(config, mesh, *processes, &notes);
+  if (weights) {
+    fill = *std::move(weights);
+    return;
+  }
+  const bool changes = use == ModelUse::train || (use == ModelUse::train_or_run && !is_packed());
+  fill = initial_weights(config, model, specs, &notes, changes ? WeightUse::train : WeightUse::run);
+}
+
+void ModelOnRanks::run(const std::function<void(Context&)>& body) const {
+  run_session(config, mesh, *processes, body);
+}
+
+Parameters ModelOnRanks::load(Context& context, const LoadProgress& progress,
+                              std::vector<std::string>* warnings) const {
+  if (!fill || !is_packed() || !progress || context.comm->rank() != 0) return create(context, fill, warnings);
+  LoadCount count(stage_specs(specs, context.stage, model), progress);
+  return create(
+      context,
+      [&](const ParameterSpec& spec, const Box& block) {
+        Tensor values = fill(spec, block);
+        count.read(spec, block);
+        return values;
+      },
+      warnings);
+}
+
+std::unique_ptr<Tokenizer> make_tokenizer_of(const Config& config) {
+  const std::string type = config.get_string("tokenizer_type"), path = config.get_string("tokenizer_path");
+  return type != "byte" && path.empty() ? nullptr : make_tokenizer(type, path);
+}
+
+Parameters::FillBlock blocks_of(Parameters::Fill fill) {
+  return [fill = std::move(fill)](const ParameterSpec& spec, const Box& block) {
+    return slice_block(fill(spec), block.start, block.shape).cast(spec.dtype);
+  };
+}
+
+}  // namespace switchyard
