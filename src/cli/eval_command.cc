@@ -5,9 +5,9 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <vector>
 
 #include "cli/options.h"
@@ -101,19 +101,19 @@ EvalOptions parse_eval(std::span<const std::string> args) {
   return options;
 }
 
-// Keys of the mesh, which the ranks of a session share whatever models they hold.
-std::set<std::string> mesh_keys() {
-  std::set<std::string> names{"ranks", "device", "expert_shard_attention_option"};
-  for (const KeyDeclaration& key : parallelism_keys()) names.insert(key.name);
-  return names;
+bool has_role(const std::string& setting, KeyRole role) {
+  const KeyDeclaration* const key = find_key(key_of(setting));
+  return key != nullptr && key->role == role;
 }
 
-// With those that say how the experts are reached: the same weights give the same bits on both sides.
-std::set<std::string> layout_keys() {
-  std::set<std::string> names = mesh_keys();
-  names.insert({"sparse_matmul", "use_ring_of_experts", "num_moe_emb_chunks",
-                "moe_dispatch_no_expert_sharding", "shard_exp_on_fsdp"});
-  return names;
+// The ranks of a session share a mesh and a device, whatever models they hold.
+bool is_of_mesh(const std::string& setting) {
+  return has_role(setting, KeyRole::layout) || key_of(setting) == "device";
+}
+
+// Both models take the experts in one way: the same weights give the same bits on both sides.
+bool is_of_both_models(const std::string& setting) {
+  return is_of_mesh(setting) || has_role(setting, KeyRole::strategy);
 }
 
 ModelOnRanks model_of(const std::vector<std::string>& given, Processes& processes) {
@@ -145,13 +145,11 @@ ModelOnRanks other_model(const EvalOptions& options, const ModelOnRanks& run, Pr
         path);
   }
   std::vector<std::string> settings{path};
-  const std::set<std::string> shared = layout_keys(), of_mesh = mesh_keys();
-  for (std::size_t i = 1; i < options.common.settings.size(); ++i) {
-    if (shared.contains(key_of(options.common.settings[i]))) settings.push_back(options.common.settings[i]);
-  }
+  std::copy_if(options.common.settings.begin() + 1, options.common.settings.end(),
+               std::back_inserter(settings), is_of_both_models);
   bool has_tokenizer = false;
   for (const std::string& setting : options.against_keys) {
-    if (of_mesh.contains(key_of(setting))) {
+    if (is_of_mesh(setting)) {
       fail_usage("[eval] --against-key {}: both models run on one mesh; give it without --against-key",
                  setting);
     }

@@ -137,14 +137,25 @@ nlohmann::json Config::resolved() const {
   return all;
 }
 
-std::string Config::describe() const {
+bool Config::is_changed(std::string_view key) const {
+  const Entry& found = entry(key);
+  return found.source != "default" && found.source != "base.yml" &&
+         found.value != found.declaration->default_value;
+}
+
+std::string Config::describe(bool only_changed) const {
   std::size_t name_width = 0;
-  for (const KeyDeclaration& key : all_keys()) name_width = std::max(name_width, key.name.size());
-  std::string text;
+  std::vector<const KeyDeclaration*> shown;
   for (const KeyDeclaration& key : all_keys()) {
-    const Entry& found = entry(key.name);
-    const std::string mark = key.status == KeyStatus::active ? "" : ", " + status_name(key.status);
-    text += fmt::format("{:<{}}  {}  ({}{})\n", key.name, name_width, value_text(found.value), found.source,
+    if (only_changed && !is_changed(key.name)) continue;
+    shown.push_back(&key);
+    name_width = std::max(name_width, key.name.size());
+  }
+  std::string text;
+  for (const KeyDeclaration* const key : shown) {
+    const Entry& found = entry(key->name);
+    const std::string mark = key->status == KeyStatus::active ? "" : ", " + status_name(key->status);
+    text += fmt::format("{:<{}}  {}  ({}{})\n", key->name, name_width, value_text(found.value), found.source,
                         mark);
   }
   return text;

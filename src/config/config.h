@@ -1,13 +1,13 @@
 // The settings of one run: every declared key with its value and where the value came from.
 //
-// 1. A key is declared once (keys_*.cc: type, default, help, check, status). That declaration parses, checks,
-// prints
-//    and documents it; a key without one is an error that names the nearest known key.
-// 2. Precedence: command line > model_name's file > CONFIG.yml > configs/base.yml > declared default. The
-// axes, rules
-//    and data sharding of a mesh file (custom_mesh_and_rule) come last: they are the layout.
+// clang-format off
+// 1. A key is declared once (keys_*.cc: type, default, help, check, status, role). That declaration parses,
+//    checks, prints and documents it; a key without one is an error that names the nearest known key.
+// 2. Precedence: command line > model_name's file > CONFIG.yml > configs/base.yml > declared default. The axes,
+//    rules and data sharding of a mesh file (custom_mesh_and_rule) come last: they are the layout.
 // 3. `inert` keys are accepted and listed once in notices(); a `planned` key that is not at its default is an
-// error.
+//    error.
+// clang-format on
 //
 // A Config is a value: copy it, change the copy with set(). Reading from several threads at once is safe.
 #pragma once
@@ -74,8 +74,10 @@ class Config {
 
   // Every key with its value, as an object.
   nlohmann::json resolved() const;
-  // Every key, its value and its source, one a line (log_config=true).
-  std::string describe() const;
+  // Whether a run without any settings has another value.
+  bool is_changed(std::string_view key) const;
+  // Every key, or those that are changed, with its value and its source, one a line (log_config=true).
+  std::string describe(bool only_changed = false) const;
 
  private:
   friend class ConfigBuilder;

@@ -39,6 +39,42 @@ TEST(Declarations, SayEverything) {
   }
 }
 
+TEST(Declarations, HaveARole) {
+  std::set<KeyRole> roles;
+  for (const KeyDeclaration& key : all_keys()) {
+    ASSERT_TRUE(key.role && key.on_resume) << key.name;
+    roles.insert(*key.role);
+    EXPECT_FALSE(key.role == KeyRole::elsewhere && key.status == KeyStatus::active) << key.name;
+    EXPECT_FALSE(key.status != KeyStatus::active && key.on_resume == OnResume::refused) << key.name;
+  }
+  EXPECT_EQ(roles.size(), std::size(kKeyRoles));
+  // Decided where lists of keys once differed.
+  for (const char* key : {"num_moe_token_chunks", "ragged_drop_policy", "eval_ragged_buffer_factor",
+                          "moe_quantize_combine_bwd_method", "shard_exp_on_fsdp"})
+    EXPECT_EQ(find_key(key)->role, KeyRole::strategy) << key;
+  for (const char* key : {"load_balance_loss_weight", "mtp_loss_scaling_factor", "use_qk_clip",
+                          "indexer_sparse_training", "routing_replay", "grad_dtype", "skip_step_interval"}) {
+    EXPECT_EQ(find_key(key)->role, KeyRole::training) << key;
+    EXPECT_EQ(find_key(key)->on_resume, OnResume::noted) << key;
+  }
+  EXPECT_EQ(find_key("shard_mode")->role, KeyRole::layout);
+  EXPECT_EQ(find_key("routing_record")->role, KeyRole::output);
+  EXPECT_EQ(find_key("eval_fraction")->on_resume, OnResume::noted);
+  EXPECT_EQ(find_key("num_epoch")->on_resume, OnResume::free);
+}
+
+// A key of configs/inert_keys.json has the type of its default.
+TEST(Declarations, OfElsewhereComeFromTheFile) {
+  EXPECT_EQ(find_key("sa_block_q")->type, KeyType::integer);
+  EXPECT_EQ(find_key("grpo_beta")->type, KeyType::floating);
+  EXPECT_EQ(find_key("eval_data_columns")->type, KeyType::text_list);
+  EXPECT_EQ(find_key("mrope_section")->type, KeyType::structure);
+  EXPECT_TRUE(find_key("epsilon_high")->optional);
+  EXPECT_EQ(find_key("use_grpo")->status, KeyStatus::planned);
+  EXPECT_EQ(find_key("emb_dim")->status, KeyStatus::derived);
+  EXPECT_EQ(find_key("emb_dim")->help, "computed from other keys: set base_emb_dim");
+}
+
 TEST(Config, DefaultsWork) {
   const Config config = config_of({});
   EXPECT_EQ(config.get_string("model_name"), "default");
@@ -262,6 +298,13 @@ TEST(Config, SaysWhatOtherKeysLeaveWithoutEffect) {
   const auto dense = notices({"sparse_matmul=false", "use_ring_of_experts=true", "num_moe_token_chunks=2"});
   ASSERT_EQ(dense.size(), 2u);
   EXPECT_MENTIONS(dense[0], "use_ring_of_experts has no effect", "sparse_matmul=false");
+  EXPECT_MENTIONS(notices({"sparse_matmul=false", "ragged_drop_policy=prefix"}).at(0),
+                  "ragged_drop_policy has no effect", "sparse_matmul=false");
+  EXPECT_MENTIONS(notices({"sparse_matmul=false", "moe_quantize_combine_bwd_method=rowwise"}).at(0),
+                  "moe_quantize_combine_bwd_method has no effect", "sparse_matmul=false");
+  EXPECT_MENTIONS(config_of({"sparse_matmul=false"}).notices().at(0), "sparse_matmul has no effect",
+                  "no experts");
+  EXPECT_TRUE(config_of({"sparse_matmul=true"}).notices().empty());
   EXPECT_MENTIONS(config_of({"use_ring_of_experts=true"}).notices().at(0), "no experts");
   EXPECT_MENTIONS(config_of({"pipeline_schedule=gpipe"}).notices().at(0), "pipeline_schedule has no effect",
                   "no pipeline");

@@ -210,17 +210,31 @@ void check_row_keys(const Config& config, std::vector<std::string>& lines) {
   }
 }
 
+// Keys that are for experts, or for the other of the two ways through them.
+void check_expert_keys(const Config& config, std::vector<std::string>& lines) {
+  const bool experts = config.get_int("num_experts") > 1, sparse = config.get_bool("sparse_matmul");
+  for (const KeyDeclaration& key : all_keys()) {
+    const bool of_experts = key.role == KeyRole::strategy || key.path != ExpertPath::both;
+    if (!of_experts || key.status != KeyStatus::active || !config.is_set_by_user(key.name) ||
+        !config.is_changed(key.name))
+      continue;
+    if (!experts)
+      lines.push_back(fmt::format("{} has no effect: the model has no experts", key.name));
+    else if (key.path != ExpertPath::both && sparse != (key.path == ExpertPath::sparse))
+      lines.push_back(fmt::format("{} has no effect with sparse_matmul={}", key.name, sparse));
+  }
+  if (!experts || !sparse) return;
+  if (config.is_set_by_user("moe_quantize_combine_bwd_method") && !config.get_bool("use_ring_of_experts"))
+    lines.push_back("moe_quantize_combine_bwd_method has no effect with use_ring_of_experts=false");
+  if (!config.is_none("moe_dropless_fallback") && config.get_float("ragged_buffer_factor") <= 0 &&
+      config.get_float("eval_ragged_buffer_factor") <= 0)
+    lines.push_back("moe_dropless_fallback has no effect: ragged_buffer_factor=-1 is no cap");
+}
+
 std::vector<std::string> ineffective_keys(const Config& config) {
   std::vector<std::string> lines;
   check_row_keys(config, lines);
-  const bool experts = config.get_int("num_experts") > 1, sparse = config.get_bool("sparse_matmul");
-  auto check = [&](const char* key, bool active, bool needs_sparse) {
-    if (!active || !config.is_set_by_user(key)) return;
-    if (!experts)
-      lines.push_back(fmt::format("{} has no effect: the model has no experts", key));
-    else if (sparse != needs_sparse)
-      lines.push_back(fmt::format("{} has no effect with sparse_matmul={}", key, sparse));
-  };
+  check_expert_keys(config, lines);
   for (const char* key : {"muon_beta", "muon_weight_decay", "muon_consistent_rms", "muon_include_routers"}) {
     if (config.is_set_by_user(key) && config.get_string("opt_type") != "muon")
       lines.push_back(fmt::format("{} has no effect with opt_type={}", key, config.get_string("opt_type")));
@@ -235,23 +249,6 @@ std::vector<std::string> ineffective_keys(const Config& config) {
   }
   if (config.get_bool("moe_use_megatron_seq_aux_loss") && config.get_string("routed_score_func") != "sigmoid")
     lines.push_back("moe_use_megatron_seq_aux_loss has no effect: it is for routed_score_func=sigmoid");
-  if (!experts && config.is_set_by_user("shard_exp_on_fsdp") && config.get_bool("shard_exp_on_fsdp"))
-    lines.push_back("shard_exp_on_fsdp has no effect: the model has no experts");
-  if (config.is_set_by_user("moe_quantize_combine_bwd_method") && experts && !config.get_bool("use_ring_of_experts"))
-    lines.push_back("moe_quantize_combine_bwd_method has no effect with use_ring_of_experts=false");
-  check("use_ring_of_experts", config.get_bool("use_ring_of_experts"), true);
-  check("ragged_buffer_factor", config.get_float("ragged_buffer_factor") > 0, true);
-  check("moe_dropless_fallback", !config.is_none("moe_dropless_fallback"), true);
-  check("eval_ragged_buffer_factor", config.get_float("eval_ragged_buffer_factor") > 0, true);
-  for (const char* key : {"log_required_ragged_buffer_factor", "moe_log_max_load_ratio"})
-    check(key, config.get_bool(key), true);
-  if (experts && sparse && !config.is_none("moe_dropless_fallback") &&
-      config.get_float("ragged_buffer_factor") <= 0 && config.get_float("eval_ragged_buffer_factor") <= 0)
-    lines.push_back("moe_dropless_fallback has no effect: ragged_buffer_factor=-1 is no cap");
-  check("num_moe_token_chunks", config.get_int("num_moe_token_chunks") > 1, true);
-  check("num_moe_emb_chunks", config.get_int("num_moe_emb_chunks") > 1, true);
-  check("capacity_factor", config.get_float("capacity_factor") > 0, false);
-  check("moe_dispatch_no_expert_sharding", config.get_bool("moe_dispatch_no_expert_sharding"), false);
   if (config.get_int("ici_pipeline_parallelism") == 1 && config.get_int("dcn_pipeline_parallelism") == 1) {
     for (const char* key : {"num_pipeline_microbatches", "pipeline_schedule", "num_pipeline_repeats",
                             "num_layers_per_pipeline_stage", "pipeline_parallel_layers"}) {

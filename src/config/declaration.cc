@@ -18,16 +18,9 @@ KeyDeclaration make(std::string name, KeyType type, nlohmann::json value, std::s
                      .help = std::move(help),
                      .status = KeyStatus::active,
                      .check = std::move(check),
-                     .optional = false};
+                     .role = {},
+                     .on_resume = {}};
   return key;
-}
-
-KeyType type_of_default(const nlohmann::json& value) {
-  if (value.is_boolean()) return KeyType::boolean;
-  if (value.is_number_integer()) return KeyType::integer;
-  if (value.is_number_float()) return KeyType::floating;
-  if (value.is_string() || value.is_null()) return KeyType::text;
-  return KeyType::structure;
 }
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {
@@ -51,14 +44,29 @@ struct KeyTable {
   std::map<std::string, std::size_t, std::less<>> by_name;
 
   KeyTable() {
-    for (auto* table : {&run_keys, &model_keys, &attention_keys, &moe_keys, &parallelism_keys, &memory_keys,
-                        &train_keys, &data_keys, &accelerator_keys, &service_keys, &other_model_keys,
-                        &other_trainer_keys, &derived_keys}) {
-      for (KeyDeclaration& key : table()) add(std::move(key));
-    }
+    using Role = KeyRole;
+    add(Role::run, run_keys());
+    add(Role::output, output_keys());
+    add(Role::generation, generation_keys());
+    add(Role::model, model_keys());
+    add(Role::model, attention_keys());
+    add(Role::model, moe_keys());
+    add(Role::strategy, strategy_keys());
+    add(Role::layout, parallelism_keys());
+    add(Role::memory, memory_keys());
+    add(Role::training, train_keys());
+    add(Role::data, data_keys());
+    add(Role::elsewhere, keys_from_elsewhere());
   }
 
-  void add(KeyDeclaration key) {
+  void add(KeyRole role, std::vector<KeyDeclaration> table) {
+    for (KeyDeclaration& key : table) add(role, std::move(key));
+  }
+
+  void add(KeyRole role, KeyDeclaration key) {
+    if (!key.role) key.role = role;
+    const bool shapes_training = key.role == KeyRole::training || key.role == KeyRole::data;
+    if (!key.on_resume) key.on_resume = shapes_training ? OnResume::noted : OnResume::free;
     const bool added = by_name.emplace(key.name, keys.size()).second;
     CHECK(added, "key {} is declared twice", key.name);
     names.push_back(key.name);
@@ -98,13 +106,6 @@ KeyDeclaration structure_key(std::string name, nlohmann::json value, std::string
   return make(std::move(name), KeyType::structure, std::move(value), std::move(help));
 }
 
-KeyDeclaration derived_key(std::string name, const std::string& instead) {
-  KeyDeclaration key = text_key(std::move(name), "", "computed from other keys: set " + instead);
-  key = optional(std::move(key));
-  key.status = KeyStatus::derived;
-  return key;
-}
-
 KeyDeclaration planned(KeyDeclaration key) {
   key.status = KeyStatus::planned;
   return key;
@@ -115,6 +116,27 @@ KeyDeclaration inert(KeyDeclaration key) {
 }
 KeyDeclaration verbatim(KeyDeclaration key) {
   key.verbatim = true;
+  return key;
+}
+
+KeyDeclaration with_role(KeyRole role, KeyDeclaration key) {
+  key.role = role;
+  return key;
+}
+KeyDeclaration sparse_only(KeyDeclaration key) {
+  key.path = ExpertPath::sparse;
+  return key;
+}
+KeyDeclaration dense_only(KeyDeclaration key) {
+  key.path = ExpertPath::dense;
+  return key;
+}
+KeyDeclaration may_change(KeyDeclaration key) {
+  key.on_resume = OnResume::free;
+  return key;
+}
+KeyDeclaration must_stay(KeyDeclaration key) {
+  key.on_resume = OnResume::refused;
   return key;
 }
 
@@ -157,21 +179,6 @@ KeyCheck one_of(std::vector<std::string> choices, std::vector<std::string> plann
   check.choices = std::move(choices);
   check.planned = std::move(planned);
   return check;
-}
-
-std::vector<KeyDeclaration> inert_group(const std::string& help, std::span<const InertDefault> keys) {
-  std::vector<KeyDeclaration> group;
-  for (const InertDefault& key : keys) {
-    group.push_back(inert(make(key.name, type_of_default(key.value), key.value, help)));
-    group.back().optional = key.value.is_null();
-  }
-  return group;
-}
-
-std::vector<KeyDeclaration> planned_group(const std::string& help, std::span<const InertDefault> keys) {
-  std::vector<KeyDeclaration> group = inert_group(help, keys);
-  for (KeyDeclaration& key : group) key.status = KeyStatus::planned;
-  return group;
 }
 
 const std::vector<KeyDeclaration>& all_keys() {
@@ -248,6 +255,33 @@ std::string status_name(KeyStatus status) {
       return "derived";
   }
   CHECK(false, "status {}", static_cast<int>(status));
+  return {};
+}
+
+std::string role_heading(KeyRole role) {
+  switch (role) {
+    case KeyRole::model:
+      return "model: what a model computes, and which weights it has";
+    case KeyRole::strategy:
+      return "strategy: how experts are run; any choice is the same model";
+    case KeyRole::layout:
+      return "layout: ranks, mesh and sharding";
+    case KeyRole::memory:
+      return "memory: what is kept for backward, recomputed or moved away";
+    case KeyRole::training:
+      return "training: how weights change";
+    case KeyRole::data:
+      return "data: text, tokens and tokenizers";
+    case KeyRole::generation:
+      return "generation: how prompts are read and tokens picked";
+    case KeyRole::run:
+      return "run: the machine, where a run starts, and what stops it";
+    case KeyRole::output:
+      return "output: what is measured, logged and written";
+    case KeyRole::elsewhere:
+      return "elsewhere: other programs, machines and models of the reference";
+  }
+  CHECK(false, "role {}", static_cast<int>(role));
   return {};
 }
 

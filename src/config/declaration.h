@@ -28,6 +28,29 @@ enum class KeyStatus {
   derived,  // the reference computes it from other keys; any value but None is an error
 };
 
+// What a key is about. Every list of keys in the program is read from it.
+enum class KeyRole {
+  model,       // which function of its weights a model computes, and which weights it has
+  strategy,    // how experts are run: any choice is the same model
+  layout,      // ranks, mesh and sharding
+  memory,      // what backward keeps, recomputes or moves away
+  training,    // how weights change
+  data,        // rows of tokens, and where they come from
+  generation,  // how prompts are read and tokens picked
+  run,         // the machine, and what stops a run
+  output,      // what is measured, logged and written
+  elsewhere,   // other programs and models of the reference (configs/inert_keys.json)
+};
+constexpr KeyRole kKeyRoles[] = {KeyRole::model,    KeyRole::strategy, KeyRole::layout,     KeyRole::memory,
+                                 KeyRole::training, KeyRole::data,     KeyRole::generation, KeyRole::run,
+                                 KeyRole::output,   KeyRole::elsewhere};
+
+// Which of the two ways through the experts a key is for (sparse_matmul).
+enum class ExpertPath { both, sparse, dense };
+
+// What another value than the checkpoint's means to a run that goes on from it.
+enum class OnResume { free, noted, refused };
+
 // What a value must satisfy beyond its type. For lists it holds for every element.
 struct KeyCheck {
   std::optional<double> minimum;
@@ -45,8 +68,11 @@ struct KeyDeclaration {
   std::string help;
   KeyStatus status = KeyStatus::active;
   KeyCheck check;
-  bool optional = false;  // None is a value
-  bool verbatim = false;  // a text in which spaces, quotes and brackets are what they are
+  std::optional<KeyRole> role;  // the table's where a key has none of its own; all_keys() have one
+  ExpertPath path = ExpertPath::both;
+  std::optional<OnResume> on_resume;  // in all_keys(): noted where the role is training or data, else free
+  bool optional = false;              // None is a value
+  bool verbatim = false;              // a text in which spaces, quotes and brackets are what they are
 };
 
 // Builders, so that a table reads as one line a key.
@@ -59,13 +85,15 @@ KeyDeclaration text_list_key(std::string name, std::vector<std::string> value, s
 KeyDeclaration integer_list_key(std::string name, std::vector<std::int64_t> value, std::string help);
 KeyDeclaration structure_key(std::string name, nlohmann::json value, std::string help);
 
-// Of status derived; `instead` says which keys to set.
-KeyDeclaration derived_key(std::string name, const std::string& instead);
-
 KeyDeclaration planned(KeyDeclaration key);
 KeyDeclaration inert(KeyDeclaration key);
 KeyDeclaration verbatim(KeyDeclaration key);
-KeyDeclaration optional(KeyDeclaration key);  // None is allowed, and is the default
+KeyDeclaration with_role(KeyRole role, KeyDeclaration key);
+KeyDeclaration sparse_only(KeyDeclaration key);
+KeyDeclaration dense_only(KeyDeclaration key);
+KeyDeclaration may_change(KeyDeclaration key);  // OnResume::free
+KeyDeclaration must_stay(KeyDeclaration key);   // OnResume::refused
+KeyDeclaration optional(KeyDeclaration key);    // None is allowed, and is the default
 
 KeyCheck any_number();
 KeyCheck at_least(double minimum);
@@ -75,30 +103,20 @@ KeyCheck at_least_or(double minimum, double also);
 KeyCheck more_than_or(double minimum, double also);
 KeyCheck one_of(std::vector<std::string> choices, std::vector<std::string> planned = {});
 
-// Inert keys that share one reason, which is their help; name and default of each.
-struct InertDefault {
-  std::string name;
-  nlohmann::json value;  // its type is the key's; null is optional text
-};
-std::vector<KeyDeclaration> inert_group(const std::string& help, std::span<const InertDefault> keys);
-// The same with status planned: any value but the default is an error.
-std::vector<KeyDeclaration> planned_group(const std::string& help, std::span<const InertDefault> keys);
-
 // The tables by topic.
 std::vector<KeyDeclaration> run_keys();
+std::vector<KeyDeclaration> output_keys();
+std::vector<KeyDeclaration> generation_keys();
 std::vector<KeyDeclaration> model_keys();
 std::vector<KeyDeclaration> attention_keys();
 std::vector<KeyDeclaration> moe_keys();
+std::vector<KeyDeclaration> strategy_keys();
 std::vector<KeyDeclaration> parallelism_keys();
 std::vector<KeyDeclaration> memory_keys();
 std::vector<KeyDeclaration> train_keys();
 std::vector<KeyDeclaration> data_keys();
-std::vector<KeyDeclaration> accelerator_keys();  // inert: XLA, TPU and GPU kernels
-std::vector<KeyDeclaration> service_keys();      // inert: cloud services, profilers, dumps
-std::vector<KeyDeclaration> other_model_keys();  // inert: kinds of models not built here
-std::vector<KeyDeclaration>
-other_trainer_keys();                        // inert or planned: trainers of the reference not built here
-std::vector<KeyDeclaration> derived_keys();  // what the reference computes from other keys
+// Those of configs/inert_keys.json, which the build puts into the program.
+std::vector<KeyDeclaration> keys_from_elsewhere();
 
 // All declarations, in the order of the tables. No key occurs twice.
 const std::vector<KeyDeclaration>& all_keys();
@@ -114,6 +132,8 @@ std::string nearest_hint(std::string_view name, std::span<const std::string> can
 // "integer", "boolean", …, as shown to users.
 std::string type_name(const KeyDeclaration& key);
 std::string status_name(KeyStatus status);
+// A heading: "strategy: how experts are run …".
+std::string role_heading(KeyRole role);
 // What a legal value is, in words: "an integer of at least 1", "one of adamw, sgd".
 std::string expected_value(const KeyDeclaration& key);
 

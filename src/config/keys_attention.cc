@@ -31,10 +31,9 @@ std::vector<KeyDeclaration> attention_keys() {
       boolean_key(
           "attention_output_bias", true,
           "with attention_bias: whether the output has one too; qwen2, qwen2_moe: false unless given"),
-      float_key(
-          "clip_qkv", 0.0, at_least(0),
-          "bound of queries, keys and values: clamped to it and its negative after the norms of q and k, "
-          "before rotation; 0: none"),
+      float_key("clip_qkv", 0.0, at_least(0),
+                "bound of queries, keys and values: clamped to it and its negative after the norms of q and "
+                "k, before rotation; 0: none"),
       choice_key("qk_norm_over", "head", one_of({"head", "width"}),
                  "with use_qk_norm: each head's norm is its own, or one is over all heads together"),
       float_key("latent_norm_epsilon", 0, at_least(0),
@@ -64,16 +63,17 @@ std::vector<KeyDeclaration> attention_keys() {
       planned(integer_key("global_head_dim", 0, at_least(0), "head width of global layers")),
       planned(integer_key("global_num_kv_heads", 0, at_least(0), "key heads of global layers")),
       boolean_key("temperature_tuning", false,
-                  "llama4: queries of layers without rotation grow with the position p, times "
-                  "1 + temperature_tuning_scale * ln(1 + floor((p + 1) / temperature_tuning_floor_scale))"),
+                  "llama4: queries of layers without rotation grow with the position p, times 1 + "
+                  "temperature_tuning_scale * ln(1 + floor((p + 1) / temperature_tuning_floor_scale))"),
       float_key("temperature_tuning_scale", 0.1, more_than(0), "with temperature_tuning: how fast they grow"),
       integer_key("temperature_tuning_floor_scale", 8192, at_least(1),
                   "with temperature_tuning: positions of a step of that growth"),
-      boolean_key(
-          "use_qk_clip", false,
-          "MLA: after each update, weights of queries and keys shrink where a head's largest score of the "
-          "step was above qk_clip_threshold"),
-      float_key("qk_clip_threshold", 100.0, more_than(0), "with use_qk_clip: the largest score that is left"),
+      with_role(KeyRole::training,
+                boolean_key("use_qk_clip", false,
+                            "MLA: after each update, weights of queries and keys shrink where a head's "
+                            "largest score of the step was above qk_clip_threshold")),
+      with_role(KeyRole::training, float_key("qk_clip_threshold", 100.0, more_than(0),
+                                             "with use_qk_clip: the largest score that is left")),
       planned(boolean_key("moba", false, "mixture of block attention")),
       inert(integer_key("moba_chunk_size", 1024, at_least(1), "only with moba")),
       inert(integer_key("moba_topk", 8, at_least(1), "only with moba")),
@@ -87,11 +87,14 @@ std::vector<KeyDeclaration> attention_keys() {
       boolean_key("indexer_use_approx_top_k", false, "only false: keys are chosen exactly"),
       inert(float_key("indexer_approx_top_k_recall", 0.95, between(0, 1), "only with approximate choices")),
       boolean_key("indexer_mask_exact_topk", true, "only true: of equal scores the lower keys are chosen"),
-      boolean_key("indexer_sparse_training", false,
-                  "with indexer_loss_scaling_factor: the indexer's loss is over the chosen keys, beside the "
-                  "model's; false: over all keys, and the model's is left out (dense warm-up)"),
-      float_key("indexer_loss_scaling_factor", 0.0, at_least(0),
-                "factor of the loss that trains the indexer; 0: it is not trained"),
+      with_role(
+          KeyRole::training,
+          boolean_key("indexer_sparse_training", false,
+                      "with indexer_loss_scaling_factor: the indexer's loss is over the chosen keys, beside "
+                      "the model's; false: over all keys, and the model's is left out (dense warm-up)")),
+      with_role(KeyRole::training,
+                float_key("indexer_loss_scaling_factor", 0.0, at_least(0),
+                          "factor of the loss that trains the indexer; 0: it is not trained")),
       planned(integer_key("o_lora_rank", 0, at_least(0), "latent output projection")),
       planned(integer_key("o_groups", 0, at_least(0), "groups of the output projection")),
       planned(integer_list_key("compress_ratios", {}, "compressed attention, by layer")),

@@ -6,11 +6,10 @@ namespace {
 
 KeyDeclaration tensor_key(const std::string& name, const std::string& what,
                           const std::string& value = "remat") {
-  return choice_key(
-      name, value, one_of({"remat", "device", "offload"}),
-      what +
-          " under remat_policy=custom: recomputed, kept, or (offload) kept in pinned memory of the "
-          "host where the device is a GPU, and as device elsewhere");
+  return choice_key(name, value, one_of({"remat", "device", "offload"}),
+                    what +
+                        " under remat_policy=custom: recomputed, kept, or (offload) kept in pinned memory of "
+                        "the host where the device is a GPU, and as device elsewhere");
 }
 
 }  // namespace
@@ -48,10 +47,9 @@ std::vector<KeyDeclaration> memory_keys() {
                        "backward never chooses experts again here: routing is always kept")),
       planned(tensor_key("engram", "n-gram memory")),
       planned(tensor_key("indexer_cutoff_threshold", "cutoff of the indexer")),
-      boolean_key(
-          "optimizer_memory_host_offload", false,
-          "on a GPU: optimizer state lies in pinned memory of the host and visits the GPU for updates; "
-          "nothing on the CPU"),
+      boolean_key("optimizer_memory_host_offload", false,
+                  "on a GPU: optimizer state lies in pinned memory of the host and visits the GPU for "
+                  "updates; nothing on the CPU"),
       boolean_key(
           "parameter_memory_host_offload", false,
           "weights in memory of the host: a GPU refuses it; nothing on the CPU, whose memory that is"),

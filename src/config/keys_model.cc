@@ -8,10 +8,9 @@ namespace {
 
 std::vector<KeyDeclaration> position_keys() {
   return {
-      choice_key(
-          "rope_type", "default", one_of({"default", "llama3.1", "yarn", "linear"}),
-          "rotary embedding: plain, with Llama 3.1's scaling by wavelength, YaRN, or positions divided "
-          "by rope_factor"),
+      choice_key("rope_type", "default", one_of({"default", "llama3.1", "yarn", "linear"}),
+                 "rotary embedding: plain, with Llama 3.1's scaling by wavelength, YaRN, or positions "
+                 "divided by rope_factor"),
       integer_key("rope_max_timescale", 10000, at_least(1), "base of the rotary frequencies (theta)"),
       planned(integer_key("rope_min_timescale", 1, at_least(1), "shortest rotary timescale")),
       boolean_key("rope_use_scale", true,
@@ -64,10 +63,9 @@ KeyDeclaration soft_cap_key() {
 
 std::vector<KeyDeclaration> other_architecture_keys() {
   return {
-      integer_key(
-          "global_parameter_scale", 1, at_least(1),
-          "a power of two by which the model grows: of three doublings one is of heads and widths of MLPs "
-          "and experts, the next of base_emb_dim, the third of layers"),
+      integer_key("global_parameter_scale", 1, at_least(1),
+                  "a power of two by which the model grows: of three doublings one is of heads and widths of "
+                  "MLPs and experts, the next of base_emb_dim, the third of layers"),
       planned(boolean_key("use_post_attn_norm", false, "a norm after attention")),
       boolean_key("use_post_ffw_norm", false, "envy: a norm of what the MLP or the experts give"),
       integer_key("inhomogeneous_layer_cycle_interval", 1, at_least(1), "layers of a repeating pattern"),
@@ -81,7 +79,8 @@ std::vector<KeyDeclaration> other_architecture_keys() {
       integer_key(
           "mtp_num_layers", 0, at_least(0),
           "layers of multi-token prediction: each is like the last layer and predicts one token further"),
-      float_key("mtp_loss_scaling_factor", 0.1, at_least(0), "factor of their loss"),
+      with_role(KeyRole::training,
+                float_key("mtp_loss_scaling_factor", 0.1, at_least(0), "factor of their loss")),
       boolean_key("mtp_own_norm", true,
                   "each of them has a final norm of its own, as published weights do; false: the model's"),
       inert(boolean_key("mtp_reuse_input_embedding", false, "another way to the same embedding")),
@@ -134,8 +133,8 @@ std::vector<KeyDeclaration> model_keys() {
       boolean_key("enable_dropout", true, "whether dropout_rate applies"),
       integer_key("init_weights_seed", 0, between(0, UINT32_MAX), "seed of the initial weights"),
       choice_key("dtype", "bfloat16", one_of({"float32", "bfloat16"}), "type of activations"),
-      choice_key("weight_dtype", "float32", one_of({"float32", "bfloat16"}),
-                 "type in which weights are kept"),
+      must_stay(choice_key("weight_dtype", "float32", one_of({"float32", "bfloat16"}),
+                           "type in which weights are kept")),
       planned(boolean_key("activations_in_float32", false, "activation functions in float32")),
       planned(choice_key("quantization", "", one_of({"", "int8", "int4", "fp8", "nanoo_fp8", "fp8_full"}),
                          "quantized matrix products")),

@@ -56,11 +56,10 @@ std::vector<KeyDeclaration> parallelism_keys() {
                         "optimizer state is always split over data here, and every axis its weight leaves")),
       inert(boolean_key("dense_fsdp_use_two_stage_all_gather", false,
                         "how the reference gathers dense weights")),
-      choice_key(
-          "overlap_communication", "auto", one_of({"auto", "on", "off"}),
-          "gather the next layer's weights, and the next chunk's tokens, while this one computes; the same "
-          "numbers with one layer's gathered weights more in memory; auto: where ranks are in several "
-          "processes without GPUs"),
+      choice_key("overlap_communication", "auto", one_of({"auto", "on", "off"}),
+                 "gather the next layer's weights, and the next chunk's tokens, while this one computes; the "
+                 "same numbers with one layer's gathered weights more in memory; auto: where ranks are in "
+                 "several processes without GPUs"),
       choice_key("shard_mode", "auto", one_of({"auto", "explicit"}),
                  "explicit: an activation that a product would move although no rule says so is an error"),
       inert(float_key("sharding_tolerance", 0.02, at_least(0),

@@ -6,48 +6,64 @@ namespace switchyard {
 
 std::vector<KeyDeclaration> run_keys() {
   return {
-      text_key("run_name", "", "name of the run and of its output folder; empty: <model>_<time>"),
-      text_key(
-          "base_output_directory", "",
-          "folder of all runs; empty: ./switchyard_output; a gs:// folder means a local one of that name"),
       text_key("model_name", "default", "a file of configs/models, whose keys are taken; default: none"),
       boolean_key("override_model_config", false,
                   "let the command line change keys that model_name's file sets"),
       text_key("base_config", "",
                "a config file that the file with this key inherits from: a path from its folder, or one of "
                "configs/; the inheriting file's keys win"),
-      boolean_key("log_config", false,
-                  "print every key, its value and its source at start (the reference's default is true)"),
       choice_key("device", "cpu", one_of({"auto", "cpu", "cuda", "cuda_emulated", "fenced"}),
                  "where tensors live and kernels run; auto: a GPU where there is one; cuda_emulated: a GPU's "
                  "kernels, thread by thread on the CPU; fenced: the CPU, on memory that nothing but kernels, "
                  "copies and collectives can touch, which proves that a device of its own would do"),
-      integer_key("ranks", 1, at_least(1),
-                  "number of ranks: threads; under mpirun as many as processes, or a multiple"),
+      with_role(KeyRole::layout,
+                integer_key("ranks", 1, at_least(1),
+                            "number of ranks: threads; under mpirun as many as processes, or a multiple")),
       boolean_key("ignore_memory_limit", false,
                   "begin even where the plan says that the machine's memory does not suffice"),
-      choice_key(
-          "compat", "none", one_of({"none", "maxtext", std::string(kCompat202608)}),
-          "maxtext: follow the numerical quirks of MaxText 0.2.5, to reproduce its runs; maxtext-2026-08: "
-          "those it had in August 2026 (docs/numerics.md)"),
+      with_role(KeyRole::model,
+                choice_key("compat", "none", one_of({"none", "maxtext", std::string(kCompat202608)}),
+                           "maxtext: follow the numerical quirks of MaxText 0.2.5, to reproduce its runs; "
+                           "maxtext-2026-08: those it had in August 2026 (docs/numerics.md)")),
       float_key("collective_timeout_seconds", 300.0, more_than(0),
                 "how long a rank waits for the others in a collective"),
-      text_key("metrics_file", "",
-               "file that gets one JSON object a step; empty: metrics.jsonl in the run's folder"),
-      choice_key(
-          "profiler", "", one_of({"", "xplane", "nsys"}),
-          "not empty: write a trace of some steps to trace.json in the run's folder, for chrome://tracing "
-          "or ui.perfetto.dev"),
-      integer_key("skip_first_n_steps_for_profiler", 1, at_least(0), "steps before the first traced one"),
-      integer_key("profiler_steps", 5, at_least(1), "how many steps are traced"),
-      boolean_key("enable_tensorboard", true, "write TensorBoard event files to the run's folder"),
-      text_key(
-          "load_parameters_path", "",
-          "folder with the weights to start from: Hugging Face safetensors, one of our checkpoints, or a "
-          "run (its newest); not read when the run goes on from a checkpoint of its own"),
+      text_key("load_parameters_path", "",
+               "folder with the weights to start from: Hugging Face safetensors, one of our checkpoints, or "
+               "a run (its newest); not read when the run goes on from a checkpoint of its own"),
       text_key("load_full_state_path", "",
                "checkpoint, or run, to go on from with optimizer state and step; not read when the run has a "
                "checkpoint of its own"),
+      planned(text_key("lora_input_adapters_path", "", "LoRA adapter to start from")),
+      planned(text_key("hf_lora_adapter_path", "", "Hugging Face LoRA adapter to start from")),
+      planned(text_key("model_call_mode", "", "train when empty, or inference")),
+      planned(boolean_key("use_multimodal", false, "vision and other encoders")),
+      planned(boolean_key("use_audio", false, "audio encoder")),
+      planned(text_key("compiled_trainstep_file", "", "a step compiled ahead of time")),
+      planned(text_key("compile_topology", "", "topology to compile for; `plan` will answer this")),
+      planned(boolean_key("use_m3_model", false, "another backend of the reference")),
+      planned(boolean_key("convert_checkpoint_if_possible", false,
+                          "start from converted Hugging Face weights; load_parameters_path reads them")),
+      planned(optional(text_key("sharding_strategy", "", "another layout of the reference's inference"))),
+      planned(integer_key("compile_topology_num_slices", -1, at_least_or(1, -1), "slices of that topology")),
+  };
+}
+
+std::vector<KeyDeclaration> output_keys() {
+  return {
+      text_key("run_name", "", "name of the run and of its output folder; empty: <model>_<time>"),
+      text_key(
+          "base_output_directory", "",
+          "folder of all runs; empty: ./switchyard_output; a gs:// folder means a local one of that name"),
+      boolean_key("log_config", false,
+                  "print every key, its value and its source at start (the reference's default is true)"),
+      text_key("metrics_file", "",
+               "file that gets one JSON object a step; empty: metrics.jsonl in the run's folder"),
+      choice_key("profiler", "", one_of({"", "xplane", "nsys"}),
+                 "not empty: write a trace of some steps to trace.json in the run's folder, for "
+                 "chrome://tracing or ui.perfetto.dev"),
+      integer_key("skip_first_n_steps_for_profiler", 1, at_least(0), "steps before the first traced one"),
+      integer_key("profiler_steps", 5, at_least(1), "how many steps are traced"),
+      boolean_key("enable_tensorboard", true, "write TensorBoard event files to the run's folder"),
       boolean_key("enable_checkpointing", true,
                   "write checkpoints to the run's folder, and go on from the newest one there"),
       integer_key("checkpoint_period", 10000, at_least(1), "steps between checkpoints"),
@@ -57,30 +73,27 @@ std::vector<KeyDeclaration> run_keys() {
       boolean_key("save_checkpoint_on_completion", true, "also save the state after the last step"),
       optional(integer_key("max_num_checkpoints_to_keep", 0, at_least(1),
                            "the oldest checkpoints beyond that number are removed; None: all are kept")),
-      planned(text_key("lora_input_adapters_path", "", "LoRA adapter to start from")),
-      planned(text_key("hf_lora_adapter_path", "", "Hugging Face LoRA adapter to start from")),
-      planned(text_key("model_call_mode", "", "train when empty, or inference")),
-      verbatim(
-          text_key("prompt", "I love to",
-                   "text that `generate` goes on from, and the sample at the end of a training, there 'The ' "
-                   "when not set")),
-      integer_key(
-          "max_prefill_predict_length", 64, at_least(1),
-          "longest prompt of `generate`, in tokens: it adds max_target_length minus as many tokens; when not "
-          "set as long as the prompt needs"),
-      choice_key(
-          "weight_format", "stored", one_of({"stored", "dense", "int8", "int4", "int4a", "mxfp4"}),
-          "the bits that `generate`, `serve` and `eval` hold experts, linear layers and the head in: as "
-          "stored, few bits of a GGUF file too; dense, in weight_dtype; or made on load in groups of 32 "
-          "inputs with a scale (docs/quantization.md)"),
-      choice_key(
-          "decode_sampling_strategy", "greedy",
-          one_of({"greedy", "weighted", "nucleus", "topk", "composite"}),
-          "how `generate` picks a token: the most probable; by probability; of the most probable that make "
-          "decode_sampling_nucleus_p; of the decode_sampling_top_k most probable; of these the most probable "
-          "that make decode_sampling_nucleus_p; the sample at the end of a training does so, too, where it "
-          "is "
-          "set"),
+  };
+}
+
+std::vector<KeyDeclaration> generation_keys() {
+  return {
+      verbatim(text_key("prompt", "I love to",
+                        "text that `generate` goes on from, and the sample at the end of a training, there "
+                        "'The ' when not set")),
+      integer_key("max_prefill_predict_length", 64, at_least(1),
+                  "longest prompt of `generate`, in tokens: it adds max_target_length minus as many tokens; "
+                  "when not set as long as the prompt needs"),
+      choice_key("weight_format", "stored", one_of({"stored", "dense", "int8", "int4", "int4a", "mxfp4"}),
+                 "the bits that `generate`, `serve` and `eval` hold experts, linear layers and the head in: "
+                 "as stored, few bits of a GGUF file too; dense, in weight_dtype; or made on load in groups "
+                 "of 32 inputs with a scale (docs/quantization.md)"),
+      choice_key("decode_sampling_strategy", "greedy",
+                 one_of({"greedy", "weighted", "nucleus", "topk", "composite"}),
+                 "how `generate` picks a token: the most probable; by probability; of the most probable that "
+                 "make decode_sampling_nucleus_p; of the decode_sampling_top_k most probable; of these the "
+                 "most probable that make decode_sampling_nucleus_p; the sample at the end of a training "
+                 "does so, too, where it is set"),
       float_key("decode_sampling_nucleus_p", -1, any_number(),
                 "probability that the tokens of nucleus and composite sampling make, above 0 and at most 1"),
       integer_key("decode_sampling_top_k", 0, at_least(0),
@@ -103,10 +116,9 @@ std::vector<KeyDeclaration> run_keys() {
                        "the tokenizer knows"),
       verbatim(text_key("autoregressive_decode_assert", "",
                         "text that `generate` must give, or it ends with status 3; empty: any")),
-      boolean_key(
-          "mtp_draft", false,
-          "`generate` and `serve` have a model's first prediction layer (mtp_num_layers) guess the token "
-          "after each, and the model read both at once; texts stay the same"),
+      boolean_key("mtp_draft", false,
+                  "`generate` and `serve` have a model's first prediction layer (mtp_num_layers) guess the "
+                  "token after each, and the model read both at once; texts stay the same"),
       boolean_key("return_log_prob", false, "`generate` gives tokens' log probabilities in its --json"),
       boolean_key("use_chunked_prefill", false,
                   "`generate` reads a prompt prefill_chunk_size tokens at a time; `serve` does unless this "
@@ -118,15 +130,6 @@ std::vector<KeyDeclaration> run_keys() {
                   "to false, and off for models with gated delta nets. Of layers with windows or chunks a "
                   "row remembers all only if set to true, else what the tokens after its text see"),
       inert(text_key("system_prompt", "", "only with use_chat_template")),
-      planned(boolean_key("use_multimodal", false, "vision and other encoders")),
-      planned(boolean_key("use_audio", false, "audio encoder")),
-      planned(text_key("compiled_trainstep_file", "", "a step compiled ahead of time")),
-      planned(text_key("compile_topology", "", "topology to compile for; `plan` will answer this")),
-      planned(boolean_key("use_m3_model", false, "another backend of the reference")),
-      planned(boolean_key("convert_checkpoint_if_possible", false,
-                          "start from converted Hugging Face weights; load_parameters_path reads them")),
-      planned(optional(text_key("sharding_strategy", "", "another layout of the reference's inference"))),
-      planned(integer_key("compile_topology_num_slices", -1, at_least_or(1, -1), "slices of that topology")),
   };
 }
 

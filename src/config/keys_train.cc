@@ -6,8 +6,8 @@ namespace {
 
 std::vector<KeyDeclaration> optimizer_keys() {
   return {
-      choice_key("opt_type", "adamw", one_of({"adamw", "adam_pax", "sgd", "muon"}),
-                 "optimizer; muon: of matrices, adamw of embedding, head, norms and biases"),
+      must_stay(choice_key("opt_type", "adamw", one_of({"adamw", "adam_pax", "sgd", "muon"}),
+                           "optimizer; muon: of matrices, adamw of embedding, head, norms and biases")),
       float_key("adam_b1", 0.9, between(0, 1), "decay of the first moment"),
       float_key("adam_b2", 0.95, between(0, 1), "decay of the second moment"),
       float_key("adam_eps", 1e-8, at_least(0), "added to the root of the second moment"),
@@ -17,14 +17,16 @@ std::vector<KeyDeclaration> optimizer_keys() {
                     "patterns of parameter names that do not decay, such as *norm*"),
       text_list_key("adamw_mask", {},
                     "regular expressions; parameters in whose names one is found do not decay"),
-      choice_key("mu_dtype", "", one_of({"", "float32", "bfloat16"}),
-                 "type of the moments; empty: weight_dtype"),
+      must_stay(choice_key("mu_dtype", "", one_of({"", "float32", "bfloat16"}),
+                           "type of the moments; empty: weight_dtype")),
       choice_key("grad_dtype", "float32", one_of({"float32", "bfloat16"}),
                  "type of gradients that are summed over ranks"),
       float_key("gradient_clipping_threshold", 1.0, at_least(0),
                 "largest global norm of the gradient; 0: no limit"),
-      integer_key("gradient_accumulation_steps", 1, at_least(1), "batches whose gradients make one step"),
-      boolean_key("muon_include_routers", true, "muon: of the routers' weights too; false: adamw updates them"),
+      may_change(integer_key("gradient_accumulation_steps", 1, at_least(1),
+                             "batches whose gradients make one step")),
+      boolean_key("muon_include_routers", true,
+                  "muon: of the routers' weights too; false: adamw updates them"),
       inert(choice_key("muon_type", "optax_muon", one_of({"optax_muon", "optax", "maxtext_muon", "maxtext"}),
                        "two implementations of the same update; there is one here")),
       inert(boolean_key("muon_use_all_to_all", false, "our matrices always travel by all-to-all")),
@@ -33,21 +35,21 @@ std::vector<KeyDeclaration> optimizer_keys() {
                 "muon: weight decay of matrices, times the learning rate"),
       optional(float_key("muon_consistent_rms", 0.2, more_than(0),
                          "muon: root mean square of an update; None: sqrt(max(1, out/in)) scales it")),
-      text_list_key(
+      must_stay(text_list_key(
           "trainable_parameters_mask", {},
-          "regular expressions; only parameters in whose names one is found are trained, all without"),
+          "regular expressions; only parameters in whose names one is found are trained, all without")),
       boolean_key("skip_step_on_spikes", false,
                   "leave out the update of a step whose loss or gradient norm is a spike"),
       integer_key("skip_step_interval", 128, at_least(2),
                   "skip_step_on_spikes: the last so many steps have the mean that a spike stands out from"),
       float_key("skip_step_scaling_factor", 6.0, at_least(0),
                 "skip_step_on_spikes: standard deviations above it that make a spike"),
-      integer_key("max_consecutive_bad_steps", 10, at_least(0),
-                  "stop after so many steps in a row whose loss or gradient is not finite, or a spike, and "
-                  "which were skipped; 0: never"),
-      integer_key("weight_digest_interval", 0, at_least(0),
-                  "steps between comparisons of the copies of weights in different processes by a digest; "
-                  "0: none"),
+      may_change(integer_key("max_consecutive_bad_steps", 10, at_least(0),
+                             "stop after so many steps in a row whose loss or gradient is not finite, or a "
+                             "spike, and which were skipped; 0: never")),
+      may_change(integer_key(
+          "weight_digest_interval", 0, at_least(0),
+          "steps between comparisons of the copies of weights in different processes by a digest; 0: none")),
   };
 }
 
@@ -58,8 +60,8 @@ std::vector<KeyDeclaration> schedule_keys() {
                  "warm-up, then cosine, or plateau and decay"),
       float_key("learning_rate_final_fraction", 0.1, at_least(0), "last learning rate over the highest"),
       float_key("warmup_steps_fraction", 0.1, between(0, 1), "share of the schedule that warms up"),
-      integer_key("learning_rate_schedule_steps", -1, at_least_or(0, -1),
-                  "length of the schedule; -1: steps"),
+      may_change(integer_key("learning_rate_schedule_steps", -1, at_least_or(0, -1),
+                             "length of the schedule; -1: steps")),
       float_key("wsd_decay_steps_fraction", 0.1, between(0, 1), "wsd: share of the schedule that decays"),
       choice_key("wsd_decay_style", "linear", one_of({"linear", "cosine"}), "wsd: form of the decay"),
   };
@@ -69,10 +71,11 @@ std::vector<KeyDeclaration> schedule_keys() {
 
 std::vector<KeyDeclaration> train_keys() {
   std::vector<KeyDeclaration> keys = {
-      integer_key("steps", 150001, at_least_or(0, -1), "training steps; -1: learning_rate_schedule_steps"),
-      float_key("per_device_batch_size", 12.0, more_than(0),
-                "sequences per rank and step; a fraction where times ranks is whole"),
-      integer_key("max_target_length", 2048, at_least(1), "tokens of a sequence"),
+      may_change(integer_key("steps", 150001, at_least_or(0, -1),
+                             "training steps; -1: learning_rate_schedule_steps")),
+      may_change(float_key("per_device_batch_size", 12.0, more_than(0),
+                           "sequences per rank and step; a fraction where times ranks is whole")),
+      with_role(KeyRole::data, integer_key("max_target_length", 2048, at_least(1), "tokens of a sequence")),
       float_key("z_loss_multiplier", 0.0, at_least(0), "weight of the square of log Z"),
       inert(integer_key("num_vocab_tiling", 1, at_least(1),
                         "the loss always runs over tiles of the vocabulary")),
@@ -80,17 +83,24 @@ std::vector<KeyDeclaration> train_keys() {
       inert(boolean_key("cast_logits_to_fp32", true, "our loss is always in float32")),
       inert(boolean_key("logits_dot_in_fp32", false, "our logits are always summed in float32")),
       inert(boolean_key("use_iota_embed", false, "another form of the same embedding")),
-      integer_key("eval_interval", -1, at_least_or(1, -1), "steps between evaluations; -1: none"),
-      integer_key("eval_steps", -1, at_least_or(1, -1), "batches of an evaluation; -1: all"),
-      planned(integer_key("eval_start_step", 0, at_least(0), "first step that is evaluated")),
-      planned(float_key("eval_per_device_batch_size", 0.0, at_least(0),
-                        "sequences per rank in evaluation; 0: as in training")),
-      planned(float_key("target_eval_loss", 0.0, at_least(0), "stop when evaluation is below; 0: never")),
-      boolean_key("abort_on_nan_loss", true, "stop when the loss is not a number; else skip the step"),
-      boolean_key("abort_on_inf_loss", true, "stop when the loss is infinite; else skip the step"),
-      inert(integer_key("log_period", 100, at_least(1), "metrics are written every step here")),
-      inert(integer_key("record_internal_nn_metrics", 0, at_least(0),
-                        "router statistics are always measured here")),
+      with_role(KeyRole::output,
+                integer_key("eval_interval", -1, at_least_or(1, -1), "steps between evaluations; -1: none")),
+      with_role(KeyRole::output,
+                integer_key("eval_steps", -1, at_least_or(1, -1), "batches of an evaluation; -1: all")),
+      with_role(KeyRole::output,
+                planned(integer_key("eval_start_step", 0, at_least(0), "first step that is evaluated"))),
+      with_role(KeyRole::output, planned(float_key("eval_per_device_batch_size", 0.0, at_least(0),
+                                                   "sequences per rank in evaluation; 0: as in training"))),
+      with_role(KeyRole::output, planned(float_key("target_eval_loss", 0.0, at_least(0),
+                                                   "stop when evaluation is below; 0: never"))),
+      may_change(
+          boolean_key("abort_on_nan_loss", true, "stop when the loss is not a number; else skip the step")),
+      may_change(
+          boolean_key("abort_on_inf_loss", true, "stop when the loss is infinite; else skip the step")),
+      with_role(KeyRole::output,
+                inert(integer_key("log_period", 100, at_least(1), "metrics are written every step here"))),
+      with_role(KeyRole::output, inert(integer_key("record_internal_nn_metrics", 0, at_least(0),
+                                                   "router statistics are always measured here"))),
       planned(integer_key("reuse_example_batch", 0, at_least(0), "train on one batch again and again")),
       planned(boolean_key("enable_rampup_batch_size", false, "a batch that grows during training")),
       inert(

@@ -2,17 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <array>
-
+#include "config/declaration.h"
 #include "core/error.h"
 #include "core/json_file.h"
 #include "models/same_model.h"
 
 namespace switchyard {
 namespace {
-
-// The keys, besides the model, that an exact resume depends on.
-constexpr std::array kStateKeys{"weight_dtype", "opt_type", "mu_dtype", "trainable_parameters_mask"};
 
 // A converted checkpoint says the same of a model in other keys, or in more.
 void check_model_of_checkpoint(const Config& config, const CheckpointFolder& checkpoint, const char* advice) {
@@ -30,14 +26,17 @@ const char* kWeightsAdvice = "make them equal";
 
 }  // namespace
 
-void for_other_values(
-    const Config& config, const CheckpointFolder& checkpoint, std::span<const char* const> keys,
-    const std::function<void(const char* key, const std::string& stored, const std::string& own)>& each) {
+void for_other_values(const Config& config, const CheckpointFolder& checkpoint,
+                      const std::function<bool(const KeyDeclaration& key)>& chosen,
+                      const std::function<void(const std::string& key, const std::string& stored,
+                                               const std::string& own)>& each) {
   const nlohmann::json own = config.resolved();
-  for (const char* key : keys) {
-    const auto stored = checkpoint.manifest().config.find(key);
-    if (stored == checkpoint.manifest().config.end() || !own.contains(key) || *stored == own[key]) continue;
-    each(key, stored->dump(), own[key].dump());
+  for (const KeyDeclaration& key : all_keys()) {
+    const auto stored = checkpoint.manifest().config.find(key.name);
+    if (key.status != KeyStatus::active || !chosen(key) || stored == checkpoint.manifest().config.end() ||
+        *stored == own[key.name])
+      continue;
+    each(key.name, stored->dump(), own[key.name].dump());
   }
 }
 
@@ -68,8 +67,9 @@ void check_fits(const Config& config, const CheckpointFolder& checkpoint,
   const char* advice = fit == Fit::state ? kAdvice : kWeightsAdvice;
   check_model_of_checkpoint(config, checkpoint, advice);
   if (fit == Fit::state) {
-    for_other_values(config, checkpoint, kStateKeys,
-                     [&](const char* key, const std::string& stored, const std::string& own) {
+    const auto is_fixed = [](const KeyDeclaration& key) { return key.on_resume == OnResume::refused; };
+    for_other_values(config, checkpoint, is_fixed,
+                     [&](const std::string& key, const std::string& stored, const std::string& own) {
                        fail_usage("[checkpoint] {}: made with {}={}, this run has {}={}; {}",
                                   checkpoint.path(), key, stored, key, own, advice);
                      });

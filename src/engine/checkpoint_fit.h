@@ -28,10 +28,11 @@ enum class Fit {
 void check_fits(const Config& config, const CheckpointFolder& checkpoint,
                 const std::vector<StoredTensor>& needed, Fit fit);
 
-// Calls each(key, value of the checkpoint, value of this run) for the keys whose values differ; a key that
-// either does not have is passed over.
-void for_other_values(
-    const Config& config, const CheckpointFolder& checkpoint, std::span<const char* const> keys,
-    const std::function<void(const char* key, const std::string& stored, const std::string& own)>& each);
+// Calls each(key, value of the checkpoint, value of this run) for the active keys that `chosen` holds for and
+// whose values differ; a key that the checkpoint does not have is passed over.
+void for_other_values(const Config& config, const CheckpointFolder& checkpoint,
+                      const std::function<bool(const KeyDeclaration& key)>& chosen,
+                      const std::function<void(const std::string& key, const std::string& stored,
+                                               const std::string& own)>& each);
 
 }  // namespace switchyard

@@ -133,7 +133,9 @@ TEST(Architecture, NoTwoLinesAreOfOneField) {
     SCOPED_TRACE(field.name);
     EXPECT_TRUE(fields.insert(std::visit([](const auto& at) { return address_of(at); }, field.of(a))).second);
     EXPECT_TRUE(names.insert(field.name).second);
-    EXPECT_NE(find_key(field.key), nullptr) << "no config key is called " << field.key;
+    const KeyDeclaration* const key = find_key(field.key);
+    ASSERT_NE(key, nullptr) << "no config key is called " << field.key;
+    EXPECT_EQ(key->role, KeyRole::model) << field.key;
     EXPECT_GE(field.aspect, last) << "those of shape come first";
     last = field.aspect;
   }
@@ -180,6 +182,36 @@ TEST(Architecture, ExecutionChangesNothing) {
     EXPECT_EQ(architecture_hash(plain), architecture_hash(other)) << key;
     EXPECT_EQ(differing_key(plain, other), "") << key;
   }
+}
+
+// A key that is not of the model's role leaves it as it is, whatever its value.
+TEST(Architecture, KeysOfOtherRolesChangeNothing) {
+  const std::map<std::string, nlohmann::json> keys{
+      {"decoder_block", "mixtral"}, {"num_experts", 4}, {"num_experts_per_tok", 2}, {"base_emb_dim", 8}};
+  const ModelConfig plain = model_config(Config::from_map(keys, {}));
+  int checked = 0;
+  for (const KeyDeclaration& key : all_keys()) {
+    const bool is_of_run = key.role == KeyRole::strategy || key.role == KeyRole::training ||
+                           key.role == KeyRole::memory || key.role == KeyRole::output;
+    if (!is_of_run || key.status != KeyStatus::active) continue;
+    std::vector<nlohmann::json> values(key.check.choices.begin(), key.check.choices.end());
+    if (key.type == KeyType::boolean) values = {!key.default_value.get<bool>()};
+    for (const nlohmann::json& value : values) {
+      if (value == key.default_value) continue;
+      auto more = keys;
+      more[key.name] = value;
+      const ModelConfig other = model_config(Config::from_map(more, {}));
+      EXPECT_EQ(architecture_hash(plain), architecture_hash(other)) << key.name << "=" << value;
+      ++checked;
+    }
+  }
+  EXPECT_GT(checked, 60);
+}
+
+TEST(DecoderBlock, NamesThoseWithAFeature) {
+  EXPECT_EQ(blocks_with(&DecoderBlock::unrotated_layers), "llama4");
+  EXPECT_EQ(blocks_with(&DecoderBlock::interleaved_experts), "llama4 or envy");
+  EXPECT_EQ(blocks_with(&DecoderBlock::delta_nets), "qwen3_next or qwen3_5_moe");
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ void read_rope(const Config& c, ModelConfig& m) {
   m.rope.beta_slow = c.get_float("beta_slow");
   m.rope.original_positions = c.get_int("original_max_position_embeddings");
   m.rope.truncate = c.get_bool("rope_truncate");
-  m.rope.interleaved = m.block->as_llama4 || (m.mla && c.get_bool("rope_interleave"));
+  m.rope.interleaved = m.block->interleaved_rotation || (m.mla && c.get_bool("rope_interleave"));
   m.rope.attention_scaling = c.get_bool("rope_attention_scaling");
   if (m.rope.type == "llama3.1") {
     // The published constants, which the reference has built in; a Hugging Face config states its own.
@@ -81,12 +81,17 @@ std::int64_t rotated_width(std::int64_t head_dim, double share) {
 
 void read_attention(const Config& c, ModelConfig& m) {
   m.mla = c.get_string("attention_type") == "mla";
-  m.qk_norm = c.get_bool("use_qk_norm") && !m.block->as_llama4;
-  m.qk_unit_norm = c.get_bool("use_qk_norm") && m.block->as_llama4;
+  m.qk_norm = c.get_bool("use_qk_norm") && !m.block->unit_qk_norm;
+  m.qk_unit_norm = c.get_bool("use_qk_norm") && m.block->unit_qk_norm;
   if (m.qk_unit_norm && c.get_string("qk_norm_over") == "width")
     fail_usage("[model] qk_norm_over=width: decoder_block={} norms each head", m.block->name);
   m.qk_norm_of_heads = m.qk_norm && c.get_string("qk_norm_over") == "width";
+  m.attention_gate = m.block->gated_attention;
   m.attention_bias = c.get_bool("attention_bias");
+  if (m.attention_gate && m.attention_bias)
+    fail_usage("[model] attention_bias=true: decoder_block={} has no biases in attention", m.block->name);
+  if (m.attention_gate && m.qk_norm_of_heads)
+    fail_usage("[model] qk_norm_over=width: decoder_block={} norms each head by itself", m.block->name);
   m.sinks = c.get_bool("attention_sink");
   if (m.sinks && m.mla) fail_usage("[model] attention_sink=true: attention_type=mla has no sinks");
   m.attention_out_bias = m.attention_bias && c.get_bool("attention_output_bias");
@@ -100,7 +105,8 @@ void read_attention(const Config& c, ModelConfig& m) {
     m.rope_dim = c.get_int("qk_rope_head_dim");
     m.v_dim = c.get_int("v_head_dim");
     if (!m.block->latent_attention)
-      fail_usage("[model] attention_type=mla: expected decoder_block=deepseek, got {}", m.block->name);
+      fail_usage("[model] attention_type=mla: expected decoder_block={}, got {}",
+                 blocks_with(&DecoderBlock::latent_attention), m.block->name);
     if (m.qk_norm)
       fail_usage("[model] use_qk_norm=true: MLA has no norm on queries and keys; set use_qk_norm=false");
     if (c.get_float("partial_rotary_factor") != 1)
@@ -178,23 +184,28 @@ void read_indexer(const Config& c, ModelConfig& m) {
         "quantize_kvcache=false");
 }
 
-// Layers without rotation, chunks and growing queries, which one kind of layer has.
+void check_interleaving(const Config& c, const ModelConfig& m) {
+  const std::int64_t step = c.get_int("interleave_moe_layer_step");
+  if (step > 1 && !m.block->interleaved_experts)
+    fail_usage("[model] interleave_moe_layer_step={}: expected decoder_block={}, got {}", step,
+               blocks_with(&DecoderBlock::interleaved_experts), m.block->name);
+}
+
+// Layers without rotation, chunks and growing queries.
 void place_rotations(const Config& c, ModelConfig& m) {
   const std::int64_t interval = c.get_int("nope_layer_interval");
   const std::vector<std::size_t> listed = listed_layers(c, "unrotated_layers", m.layers);
   m.chunk = c.get_int("chunk_attn_window_size");
   const bool grows = c.get_bool("temperature_tuning");
-  if (!m.block->as_llama4) {
+  if (!m.block->unrotated_layers) {
     const auto refuse = [&](const char* key, const auto& value) {
-      fail_usage("[model] {}={}: expected decoder_block=llama4, got {}", key, value, m.block->name);
+      fail_usage("[model] {}={}: expected decoder_block={}, got {}", key, value,
+                 blocks_with(&DecoderBlock::unrotated_layers), m.block->name);
     };
     if (interval > 0) refuse("nope_layer_interval", interval);
     if (!listed.empty()) refuse("unrotated_layers", fmt::format("[{}]", fmt::join(listed, ",")));
     if (m.chunk > 0) refuse("chunk_attn_window_size", m.chunk);
     if (grows) refuse("temperature_tuning", "true");
-    if (const std::int64_t step = c.get_int("interleave_moe_layer_step"); step > 1 && !m.block->as_envy)
-      fail_usage("[model] interleave_moe_layer_step={}: expected decoder_block=llama4 or envy, got {}", step,
-                 m.block->name);
     return;
   }
   if (c.get_int("sliding_window_size") > 0)
@@ -211,57 +222,50 @@ void place_rotations(const Config& c, ModelConfig& m) {
   m.query_growth_positions = c.get_int("temperature_tuning_floor_scale");
 }
 
-// The reference has latent experts in one kind of layer only, with one width for what attention gives and the
-// experts take.
+// The reference has latent experts with one width for what attention gives and the experts take.
 void read_latent_width(const Config& c, ModelConfig& m) {
   const std::int64_t attention = c.get_int("attention_output_dim"),
                      experts = c.get_int("moe_expert_input_dim");
   m.moe_emb = m.emb;
   if (!m.latent_experts) {
     if (attention > 0)
-      fail_usage("[model] attention_output_dim={}: expected decoder_block=qwen3_custom_moe, got {}",
-                 attention, c.get_string("decoder_block"));
+      fail_usage("[model] attention_output_dim={}: expected decoder_block={}, got {}", attention,
+                 blocks_with(&DecoderBlock::latent_experts), m.block->name);
     if (experts > 0)
-      fail_usage("[model] moe_expert_input_dim={}: expected decoder_block=qwen3_custom_moe, got {}", experts,
-                 c.get_string("decoder_block"));
+      fail_usage("[model] moe_expert_input_dim={}: expected decoder_block={}, got {}", experts,
+                 blocks_with(&DecoderBlock::latent_experts), m.block->name);
     return;
   }
   if (attention <= 0 || attention != experts) {
     fail_usage(
-        "[model] attention_output_dim={} and moe_expert_input_dim={}: decoder_block=qwen3_custom_moe needs "
-        "both, and equal",
-        attention, experts);
+        "[model] attention_output_dim={} and moe_expert_input_dim={}: decoder_block={} needs both, and equal",
+        attention, experts, m.block->name);
   }
   if (std::ssize(m.moe_layers()) < m.layers)
     fail_usage("[model] first_num_dense_layers={}, moe_layers=[{}]: decoder_block={} has no dense layers",
                c.get_int("first_num_dense_layers"), fmt::join(c.get_ints("moe_layers"), ","), m.block->name);
-  if (c.get_int("shared_experts") > 0)
-    fail_usage("[model] shared_experts={}: decoder_block=qwen3_custom_moe has no shared experts",
-               c.get_int("shared_experts"));
   m.moe_emb = experts;
 }
 
 // What the experts and the dense layers have in their gates is fixed by the block.
 void check_activations(const Config& c, const ModelConfig& m) {
   const std::vector<std::string> given = c.get_strings("mlp_activations"),
-                                 wanted{m.block->as_gpt_oss ? "sigmoid" : "silu", "linear"};
+                                 wanted{m.block->clamped_gates ? "sigmoid" : "silu", "linear"};
   const std::int64_t cycle = c.get_int("inhomogeneous_layer_cycle_interval");
-  const std::int64_t repeats = m.block->as_gpt_oss ? 2
-                               : m.block->as_llama4
-                                   ? std::lcm(std::max<std::int64_t>(1, c.get_int("nope_layer_interval")),
-                                              c.get_int("interleave_moe_layer_step"))
-                               : m.block->as_envy ? c.get_int("interleave_moe_layer_step")
-                                                  : 1;
-  if (cycle != 1 && cycle != repeats && !m.block->as_qwen3_next)
+  const std::int64_t windows = m.block->alternating_windows ? 2 : 1,
+                     rotations = std::max<std::int64_t>(1, c.get_int("nope_layer_interval")),
+                     repeats = std::lcm(std::lcm(windows, rotations), c.get_int("interleave_moe_layer_step"));
+  if (cycle != 1 && cycle != repeats && !m.block->delta_nets)
     fail_usage("[model] inhomogeneous_layer_cycle_interval={}: decoder_block={} repeats every {}", cycle,
                m.block->name, repeats == 1 ? "layer" : fmt::format("{} layers", repeats));
   if (given != wanted)
     fail_usage("[model] mlp_activations=[{}]: decoder_block={} has [{}]", fmt::join(given, ","),
                m.block->name, fmt::join(wanted, ","));
-  if (m.block->as_gpt_oss) return;
+  if (m.block->clamped_gates) return;
   if (c.get_float("mlp_activations_limit") > 0)
-    fail_usage("[model] mlp_activations_limit={}: expected decoder_block=gpt_oss, got {}",
-               c.get_float("mlp_activations_limit"), m.block->name);
+    fail_usage("[model] mlp_activations_limit={}: expected decoder_block={}, got {}",
+               c.get_float("mlp_activations_limit"), blocks_with(&DecoderBlock::clamped_gates),
+               m.block->name);
   if (c.get_bool("mlp_bias") && m.moe.experts == 0)
     fail_usage("[model] mlp_bias=true: decoder_block={} has no experts, whose biases these are",
                m.block->name);
@@ -273,31 +277,27 @@ void place_windows(const Config& c, ModelConfig& m) {
   m.window = c.get_int("sliding_window_size");
   const std::vector<std::size_t> listed = listed_layers(c, "windowed_layers", m.layers);
   if (m.window == 0) {
-    if (m.block->as_gpt_oss || !listed.empty())
+    if (m.block->alternating_windows || !listed.empty())
       fail_usage("[model] sliding_window_size=0: {} needs one above 0",
-                 listed.empty() ? "decoder_block=gpt_oss" : "windowed_layers");
+                 listed.empty() ? fmt::format("decoder_block={}", m.block->name) : "windowed_layers");
     return;
   }
   if (m.mla) fail_usage("[model] sliding_window_size={}: attention_type=mla has no windows", m.window);
   for (const std::size_t i : listed) m.layer_specs[i].windowed = true;
   for (std::size_t i = 0; listed.empty() && i < m.layer_specs.size(); ++i)
-    m.layer_specs[i].windowed = !m.block->as_gpt_oss || i % 2 == 0;
+    m.layer_specs[i].windowed = !m.block->alternating_windows || i % 2 == 0;
 }
 
 // Which layers have a gated delta net, and of what sizes.
 void read_delta(const Config& c, const Scales& scale, ModelConfig& m) {
   const std::vector<std::size_t> listed = listed_layers(c, "delta_layers", m.layers);
-  if (!m.block->as_qwen3_next) {
+  if (!m.block->delta_nets) {
     if (!listed.empty())
-      fail_usage("[model] delta_layers=[{}]: expected decoder_block=qwen3_next or qwen3_5_moe, got {}",
-                 fmt::join(c.get_ints("delta_layers"), ","), m.block->name);
+      fail_usage("[model] delta_layers=[{}]: expected decoder_block={}, got {}",
+                 fmt::join(c.get_ints("delta_layers"), ","), blocks_with(&DecoderBlock::delta_nets),
+                 m.block->name);
     return;
   }
-  m.attention_gate = m.norm_plus_one = true;
-  if (m.attention_bias)
-    fail_usage("[model] attention_bias=true: decoder_block={} has no biases in attention", m.block->name);
-  if (m.qk_norm_of_heads)
-    fail_usage("[model] qk_norm_over=width: decoder_block={} norms each head by itself", m.block->name);
   const std::int64_t cycle = c.get_int("inhomogeneous_layer_cycle_interval");
   if (!listed.empty() && cycle != 1)
     fail_usage("[model] delta_layers=[{}] and inhomogeneous_layer_cycle_interval={}: expected one of them",
@@ -354,6 +354,9 @@ void read_moe(const Config& c, const Scales& scale, ModelConfig& m) {
   moe.experts = experts;
   moe.slots = c.get_int("num_experts_per_tok");
   m.shared_experts = c.get_int("shared_experts");
+  if (m.shared_experts > 0 && !m.block->shared_experts)
+    fail_usage("[model] shared_experts={}: decoder_block={} has no shared experts", m.shared_experts,
+               m.block->name);
   m.shared_gate = m.shared_experts > 0 && m.block->gated_shared_experts;
   const std::int64_t shared = c.get_int("shared_expert_mlp_dim");
   if (shared > 0 && m.shared_experts == 0)
@@ -490,6 +493,7 @@ ModelConfig model_config(const Config& c) {
   read_attention(c, m);
   read_indexer(c, m);
   place_windows(c, m);
+  check_interleaving(c, m);
   place_rotations(c, m);
   read_delta(c, scale, m);
   read_moe(c, scale, m);
@@ -497,10 +501,10 @@ ModelConfig model_config(const Config& c) {
   read_latent_width(c, m);
   read_moe_execution(c, m);
   m.post_mlp_norm = c.get_bool("use_post_ffw_norm");
-  if (m.post_mlp_norm && !m.block->as_envy)
-    fail_usage("[model] use_post_ffw_norm=true: expected decoder_block=envy, got {}", m.block->name);
-  if (m.block->as_envy && m.shared_experts > 0)
-    fail_usage("[model] shared_experts={}: decoder_block=envy has no shared experts", m.shared_experts);
+  if (m.post_mlp_norm && !m.block->post_mlp_norm)
+    fail_usage("[model] use_post_ffw_norm=true: expected decoder_block={}, got {}",
+               blocks_with(&DecoderBlock::post_mlp_norm), m.block->name);
+  m.norm_plus_one = m.block->norms_plus_one;
   m.norm_epsilon = static_cast<float>(c.get_float("normalization_layer_epsilon"));
   const double latent_epsilon = c.get_float("latent_norm_epsilon");
   m.latent_norm_epsilon = latent_epsilon > 0 ? static_cast<float>(latent_epsilon) : m.norm_epsilon;

@@ -8,8 +8,8 @@
 namespace switchyard {
 namespace {
 
-// Llama 4's router has no choice of its own.
-void read_router_of_llama4(const Config& c, ModelConfig& m) {
+// A router that weighs what experts take has no choice of its own.
+void read_router_with_weights_on_inputs(const Config& c, ModelConfig& m) {
   const std::string score = c.get_string("routed_score_func");
   const auto refuse = [&](const char* key, const auto& value, const char* has) {
     fail_usage("[model] {}={}: decoder_block={} {}", key, value, m.block->name, has);
@@ -27,8 +27,8 @@ void read_router_of_llama4(const Config& c, ModelConfig& m) {
   m.moe.choose_by_logit = m.moe.weights_on_inputs = true;
 }
 
-// MaxText knows by the model's name whose router weighs by scores without the bias and may choose from groups. It
-// routes other models by the best of biased scores, whatever their keys say.
+// MaxText knows by the model's name whose router weighs by scores without the bias and may choose from
+// groups. It routes other models by the best of biased scores, whatever their keys say.
 bool routes_as_deepseek3(const ModelConfig& m) {
   return m.name.starts_with("deepseek3") || m.name.starts_with("deepseek4") ||
          (m.name.starts_with("kimi-k2") && !m.compat_2026_08);
@@ -38,8 +38,8 @@ bool routes_as_deepseek3(const ModelConfig& m) {
 
 void read_router(const Config& c, ModelConfig& m) {
   MoeConfig& moe = m.moe;
-  if (m.block->as_llama4) {
-    read_router_of_llama4(c, m);
+  if (m.block->weights_on_inputs) {
+    read_router_with_weights_on_inputs(c, m);
     return;
   }
   const std::string score = c.get_string("routed_score_func");
@@ -48,8 +48,8 @@ void read_router(const Config& c, ModelConfig& m) {
               : score == "softmax"      ? RouterScore::softmax
                                         : RouterScore::none;
   moe.softmax_over_selected = moe.score == RouterScore::none;
-  moe.bias = c.get_bool("routed_bias") && !m.block->as_gpt_oss;
-  moe.logit_bias = c.get_bool("routed_bias") && m.block->as_gpt_oss;
+  moe.bias = c.get_bool("routed_bias") && !m.block->logit_bias;
+  moe.logit_bias = c.get_bool("routed_bias") && m.block->logit_bias;
   if (moe.bias && moe.score == RouterScore::none)
     fail_usage(
         "[model] routed_bias=true: expected routed_score_func=sigmoid, sqrtsoftplus or softmax, got none");
@@ -95,7 +95,7 @@ void read_balance(const Config& c, ModelConfig& m) {
 
 void read_experts(const Config& c, ModelConfig& m) {
   m.moe.expert_bias = c.get_bool("mlp_bias");
-  if (!m.block->as_gpt_oss) return;
+  if (!m.block->clamped_gates) return;
   const double limit = c.get_float("mlp_activations_limit");
   if (limit <= 0)
     fail_usage("[model] mlp_activations_limit={}: decoder_block={} needs one above 0", limit, m.block->name);

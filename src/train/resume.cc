@@ -3,69 +3,31 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <initializer_list>
 
+#include "config/declaration.h"
 #include "core/error.h"
 #include "engine/checkpoint_fit.h"
 
 namespace switchyard {
 namespace {
 
-// What a position in the data stands for.
-constexpr std::array kDataKeys{"dataset_type",
-                               "data_path",
-                               "data_mixture_weights",
-                               "train_data_columns",
-                               "tokenizer_type",
-                               "tokenizer_path",
-                               "add_bos",
-                               "add_eos",
-                               "max_target_length",
-                               "packing",
-                               "use_truncation",
-                               "max_segments_per_seq",
-                               "enable_data_shuffling",
-                               "data_shuffle_seed"};
-
-// The keys that say how weights change, besides the length of the schedule and the batch.
-constexpr std::array kTrainingKeys{"learning_rate",
-                                   "lr_schedule_type",
-                                   "learning_rate_final_fraction",
-                                   "warmup_steps_fraction",
-                                   "wsd_decay_steps_fraction",
-                                   "wsd_decay_style",
-                                   "adam_b1",
-                                   "adam_b2",
-                                   "adam_eps",
-                                   "adam_eps_root",
-                                   "adam_weight_decay",
-                                   "weight_decay_exclude",
-                                   "adamw_mask",
-                                   "muon_include_routers",
-                                   "muon_beta",
-                                   "muon_weight_decay",
-                                   "muon_consistent_rms",
-                                   "gradient_clipping_threshold",
-                                   "skip_step_on_spikes",
-                                   "z_loss_multiplier",
-                                   "load_balance_loss_weight",
-                                   "moe_use_megatron_seq_aux_loss",
-                                   "routed_bias_update_rate",
-                                   "mtp_loss_scaling_factor",
-                                   "indexer_loss_scaling_factor"};
+bool is_noted(const KeyDeclaration& key, KeyRole role) {
+  return key.role == role && key.on_resume == OnResume::noted;
+}
 
 // Going on with other data is a choice, but not one to make unaware.
 void note_other_data(const Config& config, const CheckpointFolder& checkpoint,
                      std::vector<std::string>* notes) {
-  for_other_values(config, checkpoint, kDataKeys,
-                   [&](const char* key, const std::string& stored, const std::string& own) {
-                     notes->push_back(
-                         fmt::format("warning: {}: made with {}={}, this run has {}={}; from "
-                                     "here on some rows come again, others never",
-                                     checkpoint.path(), key, stored, key, own));
-                   });
+  for_other_values(
+      config, checkpoint, [](const KeyDeclaration& key) { return is_noted(key, KeyRole::data); },
+      [&](const std::string& key, const std::string& stored, const std::string& own) {
+        notes->push_back(
+            fmt::format("warning: {}: made with {}={}, this run has {}={}; from "
+                        "here on some rows come again, others never",
+                        checkpoint.path(), key, stored, key, own));
+      });
 }
 
 // The steps of the schedule of the learning rate, of a resolved config.
@@ -87,7 +49,8 @@ void note_other_training(const Config& config, const CheckpointFolder& checkpoin
     notes->push_back(fmt::format("warning: {}: made with {}={}, this run has {}={}, from here on",
                                  checkpoint.path(), what, before, what, now));
   };
-  for_other_values(config, checkpoint, kTrainingKeys, note);
+  for_other_values(
+      config, checkpoint, [](const KeyDeclaration& key) { return is_noted(key, KeyRole::training); }, note);
   const nlohmann::json &stored = checkpoint.manifest().config, own = config.resolved();
   const auto compare = [&](const char* what, std::int64_t (*value)(const nlohmann::json& config),
                            std::initializer_list<const char*> keys) {

@@ -8,6 +8,7 @@
 #include <map>
 #include <sstream>
 
+#include "config/declaration.h"
 #include "core/error.h"
 #include "core/json_file.h"
 #include "parallel/comm/processes.h"
@@ -23,31 +24,18 @@ constexpr double kLaterFactor = 10;   // of all that comes after an update
 // What a layout must not say: it would be another model, or another training.
 const std::vector<std::string> kCommonKeys{"steps", "per_device_batch_size", "max_target_length"};
 
-// How experts are run: the dense evaluation has its own way.
-const std::vector<std::string> kStrategyKeys{"sparse_matmul",
-                                             "capacity_factor",
-                                             "use_ring_of_experts",
-                                             "ragged_buffer_factor",
-                                             "num_moe_token_chunks",
-                                             "moe_dispatch_no_expert_sharding",
-                                             "num_moe_emb_chunks",
-                                             "ragged_drop_policy",
-                                             "moe_dropless_fallback",
-                                             "moe_fsdp_use_two_stage_all_gather",
-                                             "dense_fsdp_use_two_stage_all_gather",
-                                             "pipeline_fsdp_ag_once",
-                                             "pipeline_fsdp_ag_per_repeat",
-                                             "shard_exp_on_fsdp",
-                                             "shard_mode",
-                                             "expert_shard_attention_option",
-                                             "shard_optimizer_over_data"};
-
 bool contains(const std::vector<std::string>& list, const std::string& item) {
   return std::find(list.begin(), list.end(), item) != list.end();
 }
 
 std::string key_of(const std::string& argument) {
   return argument.substr(0, argument.find('='));
+}
+
+// The dense evaluation on one rank has its own layout and its own way through the experts.
+bool is_of_layouts(const std::string& key) {
+  const KeyDeclaration* const declared = find_key(key);
+  return declared != nullptr && (declared->role == KeyRole::layout || declared->role == KeyRole::strategy);
 }
 
 std::vector<std::string> words_of(const std::string& text) {
@@ -115,8 +103,7 @@ Layout make_layout(const LayoutRequest& request, const std::string& text) {
 Layout dense_layout(const LayoutRequest& request) {
   std::vector<std::string> arguments;
   for (const std::string& argument : request.arguments) {
-    const std::string key = key_of(argument);
-    if (!is_mesh_key(key) && !contains(kStrategyKeys, key)) arguments.push_back(argument);
+    if (!is_of_layouts(key_of(argument))) arguments.push_back(argument);
   }
   Config config = config_for_comparing(arguments);
   config.set("sparse_matmul", false, "the dense evaluation");

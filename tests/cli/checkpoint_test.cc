@@ -247,13 +247,14 @@ TEST_F(Checkpoints, OtherTrainingIsSaid) {
   const std::string same = train_as("run", {"steps=2", "ranks=2", "per_device_batch_size=1"}).out;
   EXPECT_EQ(same.find("warning"), std::string::npos) << same;
   const std::string other = train_as("run", {"steps=3", "per_device_batch_size=4", "learning_rate=0.02",
-                                             "load_balance_loss_weight=0.5"})
+                                             "load_balance_loss_weight=0.5", "grad_dtype=bfloat16"})
                                 .out;
   for (const char* line :
        {"made with steps of the schedule=2, this run has steps of the schedule=3, from here on",
         "made with sequences of a step=2, this run has sequences of a step=4, from here on",
         "made with learning_rate=0.01, this run has learning_rate=0.02, from here on",
-        "made with load_balance_loss_weight=0.0, this run has load_balance_loss_weight=0.5"})
+        "made with load_balance_loss_weight=0.0, this run has load_balance_loss_weight=0.5",
+        "made with grad_dtype=\"float32\", this run has grad_dtype=\"bfloat16\""})
     EXPECT_NE(other.find(line), std::string::npos) << line << "\n" << other;
   EXPECT_EQ(other.find("adam_b1"), std::string::npos) << other;
 }

@@ -160,6 +160,20 @@ TEST_F(Training, RunsAgainToTheSameBits) {
   }
 }
 
+// On the text that is there: a test may not depend on what is installed.
+TEST_F(Training, TheTemplateTrains) {
+  std::ofstream(path("mine.yml")) << run({"config", "--template"}).out;
+  std::ofstream(path("text.txt")) << std::string(20000, 'a');
+  const Finished trained = run({"train", "mine.yml", "data_path=text.txt", "steps=2", "eval_interval=-1",
+                                "base_output_directory=out", "metrics_file=m.jsonl"});
+  ASSERT_EQ(trained.status, 0) << trained.err;
+  std::ifstream metrics(path("m.jsonl"));
+  std::vector<double> losses;
+  for (std::string line; std::getline(metrics, line);) losses.push_back(json::parse(line)["learning/loss"]);
+  ASSERT_EQ(losses.size(), 2u);
+  EXPECT_LT(losses[1], losses[0]);
+}
+
 TEST_F(Training, NoStepsAreARunToo) {
   EXPECT_TRUE(train({"steps=0"}).empty());
   EXPECT_TRUE(fs::exists(path("out/run/summary.json")));
@@ -458,13 +472,18 @@ TEST_F(Training, EvaluatesOnAnotherLayout) {
   for (int i = 0; text.size() < 20000; ++i)
     text += "Sentence " + std::to_string(i) + " of a text that is easy to learn.\n\n";
   write("a.txt", text);
-  const Arguments arguments =
-      tiny_model() + Arguments{"dataset_type=text", "data_path=a.txt",
-                               "tokenizer_type=byte", "vocab_size=260",
-                               "max_target_length=32", "per_device_batch_size=2",
-                               "steps=4", "eval_interval=2",
-                               "ranks=4", "ici_expert_parallelism=2",
-                               "ici_fsdp_parallelism=2", "eval_steps=2"};
+  const Arguments arguments = tiny_model() + Arguments{"dataset_type=text",
+                                                       "data_path=a.txt",
+                                                       "tokenizer_type=byte",
+                                                       "vocab_size=260",
+                                                       "max_target_length=32",
+                                                       "per_device_batch_size=2",
+                                                       "steps=4",
+                                                       "eval_interval=2",
+                                                       "ranks=4",
+                                                       "ici_expert_parallelism=2",
+                                                       "ici_fsdp_parallelism=2",
+                                                       "eval_steps=2"};
   const auto train_with = [&](const Arguments& more) {
     const Finished finished = run(Arguments{"train"} + arguments + more);
     EXPECT_EQ(finished.status, 0) << finished.err;

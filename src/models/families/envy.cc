@@ -5,6 +5,11 @@
 
 namespace switchyard {
 
-const DecoderBlock kEnvyBlock{.name = "envy", .experts = true, .scaled_scores = true, .as_envy = true};
+const DecoderBlock kEnvyBlock{.name = "envy",
+                              .experts = true,
+                              .interleaved_experts = true,
+                              .scaled_scores = true,
+                              .post_mlp_norm = true,
+                              .shared_experts = false};
 
 }  // namespace switchyard

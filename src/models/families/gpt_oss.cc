@@ -5,8 +5,12 @@
 namespace switchyard {
 namespace {
 
-constexpr DecoderBlock kGptOssBlock{
-    .name = "gpt_oss", .experts = true, .scaled_scores = true, .as_gpt_oss = true};
+constexpr DecoderBlock kGptOssBlock{.name = "gpt_oss",
+                                    .experts = true,
+                                    .alternating_windows = true,
+                                    .scaled_scores = true,
+                                    .clamped_gates = true,
+                                    .logit_bias = true};
 
 constexpr TensorRule kGptOssTensors[] = {
     {"attention.sinks", "self_attn.sinks", TensorForm::vector},

@@ -12,8 +12,14 @@ namespace {
 
 using nlohmann::json;
 
-constexpr DecoderBlock kLlama4Block{
-    .name = "llama4", .experts = true, .scaled_scores = true, .as_llama4 = true};
+constexpr DecoderBlock kLlama4Block{.name = "llama4",
+                                    .experts = true,
+                                    .interleaved_experts = true,
+                                    .unrotated_layers = true,
+                                    .interleaved_rotation = true,
+                                    .unit_qk_norm = true,
+                                    .scaled_scores = true,
+                                    .weights_on_inputs = true};
 
 constexpr TensorRule kLlama4Tensors[] = {
     {"mlp.wi_0", "feed_forward.gate_proj.weight"},

@@ -178,9 +178,10 @@ void restate_experts_of_qwen3(const ModelConfig& model, Restated& restated) {
 // The reference's own: no Hugging Face model is like it.
 const DecoderBlock kQwen3CustomMoeBlock{.name = "qwen3_custom_moe",
                                         .experts = true,
-                                        .latent_experts = true,
                                         .scaled_scores = true,
-                                        .softmax_over_all = true};
+                                        .latent_experts = true,
+                                        .softmax_over_all = true,
+                                        .shared_experts = false};
 
 const ModelFamily kQwen3{.type = "qwen3",
                          .architecture = "Qwen3ForCausalLM",

@@ -10,15 +10,19 @@ using nlohmann::json;
 
 constexpr DecoderBlock kQwen3NextBlock{.name = "qwen3_next",
                                        .experts = true,
+                                       .delta_nets = true,
+                                       .gated_attention = true,
                                        .scaled_scores = true,
+                                       .norms_plus_one = true,
                                        .softmax_over_all = true,
-                                       .as_qwen3_next = true,
                                        .gated_shared_experts = true};
 constexpr DecoderBlock kQwen35MoeBlock{.name = "qwen3_5_moe",
                                        .experts = true,
+                                       .delta_nets = true,
+                                       .gated_attention = true,
                                        .scaled_scores = true,
+                                       .norms_plus_one = true,
                                        .softmax_over_all = true,
-                                       .as_qwen3_next = true,
                                        .gated_shared_experts = true};
 
 constexpr TensorRule kQwen3NextTensors[] = {

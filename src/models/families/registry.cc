@@ -24,7 +24,16 @@ std::string listed(const std::vector<std::string_view>& all) {
   }
   const std::string_view last = names.back();
   names.pop_back();
+  if (names.empty()) return std::string(last);
   return fmt::format("{} or {}", fmt::join(names, ", "), last);
+}
+
+// Families may share one.
+std::vector<const DecoderBlock*> all_blocks() {
+  std::vector<const DecoderBlock*> blocks;
+  for (const ModelFamily* family : kFamilies) blocks.push_back(family->block);
+  blocks.insert(blocks.end(), {&kQwen3CustomMoeBlock, &kEnvyBlock});
+  return blocks;
 }
 
 bool is_type_of(const ModelFamily& family, const nlohmann::json& type) {
@@ -35,15 +44,19 @@ bool is_type_of(const ModelFamily& family, const nlohmann::json& type) {
 
 const DecoderBlock& decoder_block(const std::string& name) {
   std::vector<std::string_view> names;
-  for (const ModelFamily* family : kFamilies) {
-    if (family->block->name == name) return *family->block;
-    names.push_back(family->block->name);
-  }
-  for (const DecoderBlock* block : {&kQwen3CustomMoeBlock, &kEnvyBlock}) {
+  for (const DecoderBlock* block : all_blocks()) {
     if (block->name == name) return *block;
     names.push_back(block->name);
   }
   fail_usage("[model] decoder_block={}: expected {}", name, listed(names));
+}
+
+std::string blocks_with(bool DecoderBlock::*feature) {
+  std::vector<std::string_view> names;
+  for (const DecoderBlock* block : all_blocks()) {
+    if (block->*feature) names.push_back(block->name);
+  }
+  return listed(names);
 }
 
 std::span<const ModelFamily* const> model_families() {
