@@ -236,19 +236,20 @@ std::optional<std::int32_t> TokenStream::next() {
     return {};
   }
   State& own = *state_;
-  const RowTokens fed{own.row, {own.text.begin() + static_cast<std::ptrdiff_t>(own.fed), own.text.end()}};
+  const SlotTokens fed{own.row, {own.text.begin() + static_cast<std::ptrdiff_t>(own.fed), own.text.end()}};
   std::vector<float> logits;
   std::int64_t broken_layer = 0;
   bool broken = false;
   own.engine->loop->run([&](Context& context) {
     Generator& generator = own.engine->generator(context);
-    if (own.fed == 0) generator.forget(own.row);
-    const Tensor all = generator.feed(std::span(&fed, 1));
-    const bool none = first_not_finite(all.span<float>()).has_value();  // the same on every rank
-    const std::int64_t layer = none ? generator.first_broken_layer({own.row, own.text}) : 0;
+    if (own.fed == 0) generator.clear(own.row);
+    const Tensor all = generator.feed(std::span(&fed, 1));  // on rank 0
+    std::int32_t none = all.defined() && first_not_finite(all.span<float>()) ? 1 : 0;
+    generator.broadcast(std::span(&none, 1));
+    const std::int64_t layer = none != 0 ? generator.first_broken_layer({own.row, own.text}) : 0;
     if (context.comm->rank() != 0) return;
     logits.assign(all.span<float>().begin(), all.span<float>().end());
-    broken = none;
+    broken = none != 0;
     broken_layer = layer;
   });
   if (broken)
@@ -287,7 +288,7 @@ Logits Engine::forward(const TokenBatch& batch, Positions positions) {
   Impl& own = *impl_;
   require_whole("forward", batch, vocabulary());
   own.require_layout(batch.rows);
-  std::vector<RowTokens> fed;
+  std::vector<SlotTokens> fed;
   for (std::int64_t row = 0; row < batch.rows; ++row) {
     const auto begin = batch.tokens.begin() + row * batch.length;
     fed.push_back({static_cast<std::size_t>(row), {begin, begin + batch.length}});
