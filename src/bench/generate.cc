@@ -18,11 +18,11 @@ struct Lengths {
 };
 
 // Random tokens for every row.
-std::vector<RowTokens> random_rows(std::int64_t rows, std::int64_t length, std::int64_t vocab) {
-  std::vector<RowTokens> all(static_cast<std::size_t>(rows));
+std::vector<SlotTokens> random_rows(std::int64_t rows, std::int64_t length, std::int64_t vocab) {
+  std::vector<SlotTokens> all(static_cast<std::size_t>(rows));
   std::uint64_t at = 0;
   for (std::size_t r = 0; r < all.size(); ++r) {
-    all[r].row = r;
+    all[r].slot = r;
     for (std::int64_t i = 0; i < length; ++i)
       all[r].tokens.push_back(rng_randint(rng_key(5), at++, 0, static_cast<std::int32_t>(vocab)));
   }

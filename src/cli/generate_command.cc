@@ -124,7 +124,7 @@ Generation make_generation(ModelOnRanks run) {
       .log_probs = config.get_bool("return_log_prob"),
       .vocab = vocab,
       .ends = end_tokens(config, *run.tokenizer),
-      .prompt_piece = config.get_bool("use_chunked_prefill") ? config.get_int("prefill_chunk_size") : 0,
+      .prompt_chunk = config.get_bool("use_chunked_prefill") ? config.get_int("prefill_chunk_size") : 0,
       .seed = model.init_seed};
   return {std::move(run), prompt, static_cast<std::size_t>(rows), options};
 }
@@ -172,8 +172,8 @@ class TextWriter {
 void write_generated(const std::string& file, const Generation& generation, const Generated& made,
                      double load_seconds, const TextWriter& writer) {
   nlohmann::json rows = nlohmann::json::array();
-  for (std::size_t r = 0; r < made.rows.size(); ++r) {
-    const GeneratedRow& row = made.rows[r];
+  for (std::size_t r = 0; r < made.texts.size(); ++r) {
+    const GeneratedText& row = made.texts[r];
     rows.push_back({{"text", writer.text_of(r)}, {"tokens", row.tokens}, {"ended", row.ended}});
     if (generation.options.log_probs) rows.back()["log_probs"] = row.log_probs;
   }
@@ -196,9 +196,9 @@ void write_generated(const std::string& file, const Generation& generation, cons
 void record_routing(AppendFile& file, const Generation& generation, const Generator& generator,
                     const Generated& made) {
   file.clear();
-  for (std::size_t row = 0; row < made.rows.size(); ++row) {
+  for (std::size_t row = 0; row < made.texts.size(); ++row) {
     std::vector<std::int32_t> tokens = generation.prompt.tokens;
-    tokens.insert(tokens.end(), made.rows[row].tokens.begin(), made.rows[row].tokens.end());
+    tokens.insert(tokens.end(), made.texts[row].tokens.begin(), made.texts[row].tokens.end());
     tokens.resize(static_cast<std::size_t>(generator.length(row)));
     file.append(routing_record(routed_layers(generation.run.model),
                                {RoutingSource::Kind::generate, static_cast<std::int64_t>(row)}, tokens,
@@ -209,8 +209,8 @@ void record_routing(AppendFile& file, const Generation& generation, const Genera
 
 void tell_times(const Generation& generation, const Generated& made) {
   std::size_t tokens = 0;
-  for (const GeneratedRow& row : made.rows) tokens += row.tokens.size();
-  const double after = static_cast<double>(tokens - made.rows.size());
+  for (const GeneratedText& row : made.texts) tokens += row.tokens.size();
+  const double after = static_cast<double>(tokens - made.texts.size());
   fmt::print(stderr, "prompt: {} tokens in {:.3f} s", generation.prompt.tokens.size() * generation.rows,
              made.prefill_seconds);
   if (made.steps > 0 && made.decode_seconds > 0) {

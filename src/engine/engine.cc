@@ -266,27 +266,33 @@ std::optional<std::int32_t> TokenStream::next() {
     return {};
   }
   State& own = *state_;
-  const RowTokens fed{own.row, {own.text.begin() + static_cast<std::ptrdiff_t>(own.fed), own.text.end()}};
-  std::vector<float> logits;
+  const SlotTokens fed{own.row, {own.text.begin() + static_cast<std::ptrdiff_t>(own.fed), own.text.end()}};
+  std::int32_t token = 0;
   std::int64_t broken_layer = 0;
   bool broken = false;
   own.engine->loop->run([&](Context& context) {
     Generator& generator = own.engine->generator(context);
-    if (own.fed == 0) generator.forget(own.row);
-    const Tensor all = generator.feed(std::span(&fed, 1));
-    const bool none = first_not_finite(all.span<float>()).has_value();  // the same on every rank
-    const std::int64_t layer = none ? generator.first_broken_layer({own.row, own.text}) : 0;
+    if (own.fed == 0) generator.clear(own.row);
+    const Tensor all = generator.feed(std::span(&fed, 1));  // on rank 0, which picks the token for all
+    std::int32_t picked[] = {0, 0};                          // whether logits are no numbers; the token
+    if (all.defined()) {
+      const std::span<const float> logits = all.span<float>();
+      picked[0] = first_not_finite(logits) ? 1 : 0;
+      if (picked[0] == 0)
+        picked[1] = pick_token(logits.first(own.engine->ids_to_pick()), own.sampling,
+                               draw_of(own.seed, 0, own.text.size() - own.prompt));
+    }
+    generator.broadcast(std::span(picked));
+    const std::int64_t layer = picked[0] != 0 ? generator.first_broken_layer({own.row, own.text}) : 0;
     if (!own.engine->speaks(context)) return;
-    logits.assign(all.span<float>().begin(), all.span<float>().end());
-    broken = none;
+    token = picked[1];
+    broken = picked[0] != 0;
     broken_layer = layer;
   });
   if (broken)
     fail_runtime("[engine] the model's logits after {} tokens are no numbers; {}", own.text.size(),
                  broken_layer_text(broken_layer, own.engine->without.layers));
   own.fed = own.text.size();
-  const std::int32_t token = pick_token(std::span<const float>(logits).first(own.engine->ids_to_pick()),
-                                        own.sampling, draw_of(own.seed, 0, own.fed - own.prompt));
   own.text.push_back(token);
   own.ended = std::ranges::find(own.ends, token) != own.ends.end();
   return token;
@@ -328,7 +334,7 @@ Logits Engine::forward(const TokenBatch& batch, Positions positions) {
   Impl& own = *impl_;
   require_whole("forward", batch, vocabulary());
   own.require_layout(batch.rows);
-  std::vector<RowTokens> fed;
+  std::vector<SlotTokens> fed;
   for (std::int64_t row = 0; row < batch.rows; ++row) {
     const auto begin = batch.tokens.begin() + row * batch.length;
     fed.push_back({static_cast<std::size_t>(row), {begin, begin + batch.length}});
@@ -337,7 +343,13 @@ Logits Engine::forward(const TokenBatch& batch, Positions positions) {
   own.loop->run([&](Context& context) {
     Generator generator(context, own.without, own.state(context)->parameters, batch.rows, batch.length);
     const Tensor all = positions == Positions::all ? generator.feed_each(fed) : generator.feed(fed);
-    if (own.speaks(context)) logits.values.assign(all.span<float>().begin(), all.span<float>().end());
+    std::vector<float> values;
+    if (all.defined()) values.assign(all.span<float>().begin(), all.span<float>().end());
+    if (own.processes->count() > 1) {  // each has a caller that waits for them
+      values.resize(static_cast<std::size_t>(logits.rows * logits.positions * logits.vocabulary));
+      generator.broadcast(std::span(values));
+    }
+    if (own.speaks(context)) logits.values = std::move(values);
   });
   return logits;
 }

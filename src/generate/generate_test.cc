@@ -20,7 +20,7 @@ namespace {
 
 using namespace generator_test;
 
-constexpr std::size_t kAnew = 99;  // in place of a number of tokens: the row is forgotten
+constexpr std::size_t kAnew = 99;  // in place of a number of tokens: the slot is cleared
 
 // The rows in pieces of the given numbers of tokens; every piece's logits are compared.
 void expect_same_in_pieces(const Keys& keys, const std::string& layout, const Rows& rows,
@@ -35,12 +35,12 @@ void expect_same_in_pieces(const Keys& keys, const std::string& layout, const Ro
     Generator generator(context, model, parameters, static_cast<std::int64_t>(rows.size()), 12);
     std::vector<std::size_t> fed(rows.size(), 0);
     for (const auto& counts : pieces) {
-      std::vector<RowTokens> piece;
+      std::vector<SlotTokens> piece;
       Rows so_far;
       for (std::size_t i = 0; i < rows.size(); ++i) {
         const std::size_t r = counts.size() - 1 - i;  // in another order than the rows'
         if (counts[r] == kAnew) {
-          generator.forget(r);
+          generator.clear(r);
           fed[r] = 0;
         }
         if (counts[r] == 0 || counts[r] == kAnew) continue;
@@ -51,11 +51,13 @@ void expect_same_in_pieces(const Keys& keys, const std::string& layout, const Ro
       }
       if (piece.empty()) continue;
       const Tensor got = generator.feed(piece);
-      const auto want = logits_at_once(keys, so_far);
+      EXPECT_EQ(got.defined(), context.comm->rank() == 0);
+      const auto want = got.defined() ? logits_at_once(keys, so_far) : std::vector<std::vector<float>>();
       for (std::size_t i = 0; i < piece.size(); ++i) {
-        EXPECT_EQ(generator.length(piece[i].row), static_cast<std::int64_t>(fed[piece[i].row]));
-        for (std::size_t v = 0; v < want[i].size(); ++v)
-          ASSERT_NEAR(got.span<float>()[i * want[i].size() + v], want[i][v], 2e-5) << "row " << piece[i].row;
+        EXPECT_EQ(generator.length(piece[i].slot), static_cast<std::int64_t>(fed[piece[i].slot]));
+        for (std::size_t v = 0; got.defined() && v < want[i].size(); ++v)
+          ASSERT_NEAR(got.span<float>()[i * want[i].size() + v], want[i][v], 2e-5)
+              << "slot " << piece[i].slot;
       }
     }
   });
@@ -165,17 +167,17 @@ TEST(Generator, RowsBeginWithOthers) {
       const auto part = [&](std::ptrdiff_t begin, std::ptrdiff_t end) {
         return std::vector<std::int32_t>(rows[0].begin() + begin, rows[0].begin() + end);
       };
-      const auto expect_last = [&](const RowTokens& fed) {
+      const auto expect_last = [&](const SlotTokens& fed) {
         const Tensor got = generator.feed(std::span(&fed, 1));
         for (std::size_t v = 0; v < want[0].size(); ++v) ASSERT_NEAR(got.span<float>()[v], want[0][v], 2e-5);
       };
       expect_last({1, part(0, 7)});
-      generator.begin(2, 1, 5);
+      generator.copy_prefix(2, 1, 5);
       EXPECT_EQ(generator.length(2), 5);
       expect_last({2, part(5, 7)});
-      generator.begin(1, 1, 6);  // its own
+      generator.copy_prefix(1, 1, 6);  // its own
       expect_last({1, part(6, 7)});
-      generator.begin(0, 2, 0);
+      generator.copy_prefix(0, 2, 0);
       expect_last({0, part(0, 7)});
     });
   }
@@ -192,17 +194,17 @@ TEST(Generator, RowsBeginWithAllOfAnother) {
         Parameters::create(context, parameter_specs(model), model.init_seed, {}, nullptr);
     Generator generator(context, model, parameters, 3, 12);
     const auto feed = [&](std::size_t row, std::ptrdiff_t begin, std::ptrdiff_t end) {
-      const RowTokens fed{row, {rows[0].begin() + begin, rows[0].begin() + end}};
+      const SlotTokens fed{row, {rows[0].begin() + begin, rows[0].begin() + end}};
       return generator.feed(std::span(&fed, 1));
     };
     const auto expect_last = [&](const Tensor& got) {
       for (std::size_t v = 0; v < want[0].size(); ++v) ASSERT_NEAR(got.span<float>()[v], want[0][v], 2e-5);
     };
     feed(1, 0, 5);
-    generator.begin(2, 1, 5);
+    generator.copy_prefix(2, 1, 5);
     expect_last(feed(2, 5, 7));
     expect_last(feed(1, 5, 7));
-    generator.begin(1, 1, 0);
+    generator.copy_prefix(1, 1, 0);
     expect_last(feed(1, 0, 7));
   });
 }
@@ -232,7 +234,7 @@ TEST(Drafts, ChangeNoText) {
         for (const bool drawn : {false, true}) {
           for (const std::int64_t piece : {0, 3}) {
             GenerateOptions options{
-                .most_tokens = 25, .log_probs = true, .vocab = kFewTokens, .prompt_piece = piece};
+                .most_tokens = 25, .log_probs = true, .vocab = kFewTokens, .prompt_chunk = piece};
             if (drawn) options.sampling.strategy = SamplingStrategy::weighted;
             Generator one(context, plain, parameters, 4, 32), two(context, model, parameters, 4, 32);
             one.record_routing();
@@ -240,13 +242,13 @@ TEST(Drafts, ChangeNoText) {
             const Generated want = generate(one, prompts, options, nothing),
                             got = generate_with_drafts(two, prompts, options, nothing);
             for (std::size_t r = 0; r < prompts.size(); ++r) {
-              EXPECT_EQ(got.rows[r].tokens, want.rows[r].tokens) << r;
+              EXPECT_EQ(got.texts[r].tokens, want.texts[r].tokens) << r;
               if (context.comm->rank() == 0) {  // drafts that were wrong have left no experts
                 ASSERT_EQ(two.length(r), one.length(r));
                 EXPECT_EQ(two.routing(r, two.length(r)), one.routing(r, one.length(r)));
               }
-              for (std::size_t i = 0; i < want.rows[r].tokens.size(); ++i)
-                EXPECT_NEAR(got.rows[r].log_probs[i], want.rows[r].log_probs[i], 1e-4);
+              for (std::size_t i = 0; i < want.texts[r].tokens.size(); ++i)
+                EXPECT_NEAR(got.texts[r].log_probs[i], want.texts[r].log_probs[i], 1e-4);
             }
             EXPECT_GT(got.accepted, 0);
             EXPECT_LT(got.accepted, got.drafted);
@@ -271,14 +273,14 @@ TEST(Drafts, EndWhereTheTextEnds) {
       return generate_with_drafts(generator, random_rows({2, 3}), options, [](std::size_t, std::int32_t) {});
     };
     const Generated whole = made({.most_tokens = 9, .vocab = kVocabulary});
-    const std::int32_t end = whole.rows[0].tokens[4];
+    const std::int32_t end = whole.texts[0].tokens[4];
     const Generated ended = made({.most_tokens = 9, .vocab = kVocabulary, .ends = {end}});
-    const auto& tokens = whole.rows[0].tokens;
+    const auto& tokens = whole.texts[0].tokens;
     const auto at = std::find(tokens.begin(), tokens.end(), end);
-    EXPECT_EQ(ended.rows[0].tokens, std::vector<std::int32_t>(tokens.begin(), at + 1));
-    EXPECT_TRUE(ended.rows[0].ended);
-    EXPECT_EQ(made({.most_tokens = 0, .vocab = kVocabulary}).rows[0].tokens.size(), 0u);
-    EXPECT_EQ(made({.most_tokens = 1, .vocab = kVocabulary}).rows[0].tokens.size(), 1u);
+    EXPECT_EQ(ended.texts[0].tokens, std::vector<std::int32_t>(tokens.begin(), at + 1));
+    EXPECT_TRUE(ended.texts[0].ended);
+    EXPECT_EQ(made({.most_tokens = 0, .vocab = kVocabulary}).texts[0].tokens.size(), 0u);
+    EXPECT_EQ(made({.most_tokens = 1, .vocab = kVocabulary}).texts[0].tokens.size(), 1u);
   });
 }
 
@@ -295,39 +297,39 @@ TEST(Generator, EndsRowsByThemselves) {
           generate(generator, random_rows({2, 3}), options, [&](std::size_t row, std::int32_t t) {
             if (row == 0) seen.push_back(t);
           });
-      EXPECT_EQ(seen, g.rows[0].tokens);
-      for (const GeneratedRow& row : g.rows) EXPECT_EQ(row.tokens.size(), row.log_probs.size());
+      EXPECT_EQ(seen, g.texts[0].tokens);
+      for (const GeneratedText& row : g.texts) EXPECT_EQ(row.tokens.size(), row.log_probs.size());
       return g;
     };
     const GenerateOptions free{.most_tokens = 6, .log_probs = true, .vocab = kVocabulary};
     const Generated whole = made(free);
-    ASSERT_EQ(whole.rows[0].tokens.size(), 6u);
+    ASSERT_EQ(whole.texts[0].tokens.size(), 6u);
     GenerateOptions ending = free;
-    const std::int32_t end = whole.rows[0].tokens[2];
+    const std::int32_t end = whole.texts[0].tokens[2];
     // An id that never comes, the end, and one that comes after it where that is another one.
-    ending.ends = {kVocabulary + 5, end, whole.rows[0].tokens[4]};
+    ending.ends = {kVocabulary + 5, end, whole.texts[0].tokens[4]};
     const auto is_end = [&](std::int32_t token) {
       return std::find(ending.ends.begin(), ending.ends.end(), token) != ending.ends.end();
     };
     const Generated ended = made(ending);
-    const auto at = std::find_if(whole.rows[0].tokens.begin(), whole.rows[0].tokens.end(),
+    const auto at = std::find_if(whole.texts[0].tokens.begin(), whole.texts[0].tokens.end(),
                                  [&](std::int32_t t) { return is_end(t); });
-    EXPECT_EQ(ended.rows[0].tokens, std::vector<std::int32_t>(whole.rows[0].tokens.begin(), at + 1));
-    EXPECT_TRUE(ended.rows[0].ended);
+    EXPECT_EQ(ended.texts[0].tokens, std::vector<std::int32_t>(whole.texts[0].tokens.begin(), at + 1));
+    EXPECT_TRUE(ended.texts[0].ended);
     // The other row goes on as if it were alone, up to an end of its own.
-    const auto& tokens = ended.rows[1].tokens;
-    EXPECT_TRUE(std::equal(tokens.begin(), tokens.end(), whole.rows[1].tokens.begin()));
+    const auto& tokens = ended.texts[1].tokens;
+    EXPECT_TRUE(std::equal(tokens.begin(), tokens.end(), whole.texts[1].tokens.begin()));
     EXPECT_TRUE(tokens.size() == 6 || is_end(tokens.back()));
     for (const std::int64_t piece : {1, 2, 3}) {
       GenerateOptions in_pieces = free;
-      in_pieces.prompt_piece = piece;
-      EXPECT_EQ(made(in_pieces).rows[1].tokens, whole.rows[1].tokens);
+      in_pieces.prompt_chunk = piece;
+      EXPECT_EQ(made(in_pieces).texts[1].tokens, whole.texts[1].tokens);
     }
     GenerateOptions narrow = free;
     narrow.vocab = 3;
     const Generated few = made(narrow);
-    for (const std::int32_t token : few.rows[0].tokens) EXPECT_LT(token, 3);
-    EXPECT_EQ(made({.most_tokens = 0, .vocab = kVocabulary}).rows[0].tokens.size(), 0u);
+    for (const std::int32_t token : few.texts[0].tokens) EXPECT_LT(token, 3);
+    EXPECT_EQ(made({.most_tokens = 0, .vocab = kVocabulary}).texts[0].tokens.size(), 0u);
   });
 }
 

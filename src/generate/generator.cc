@@ -9,19 +9,19 @@
 #include "models/blocks/layers.h"
 #include "models/pipeline.h"
 #include "moe/balance.h"
-#include "ops/reshard.h"
+#include "ops/gather_to_first.h"
 
 namespace switchyard {
 namespace {
 
-// What only training needs is left out, and tokens are few: they go to the experts at once.
+// Without losses of training, and without chunks of tokens for the experts: a call has few tokens.
 ModelConfig without_training(ModelConfig model) {
   model.moe_execution.balance_weight = model.indexer_loss = 0;
   model.moe_execution.token_chunks = 1;
   return model;
 }
 
-Sharding row_split(const Context& context, const ModelConfig& model, std::int64_t rows) {
+Sharding split_of_rows(const Context& context, const ModelConfig& model, std::int64_t rows) {
   return Sharding{{attention_tokens(context, model, rows, 1).dims[0]}, {}};
 }
 
@@ -40,54 +40,55 @@ std::size_t routing_of_token(const RoutedLayers& routed) {
 }  // namespace
 
 Generator::Generator(Context& context, const ModelConfig& model, const Parameters& parameters,
-                     std::int64_t rows, std::int64_t capacity, bool forgets)
+                     std::int64_t slots, std::int64_t capacity, bool evicts)
     : context_(context), model_(without_training(model)), parameters_(parameters), capacity_(capacity) {
-  const Sharding split = row_split(context_, model_, rows);
-  parts_ = context_.mesh->product(split.dims[0]);
-  first_here_ = local_offset(*context_.mesh, context_.rank, {rows}, split)[0];
-  const std::vector<std::int64_t> none(static_cast<std::size_t>(rows));
-  rows_ = drafted_ = {{.capacity = capacity}, none, none};
+  const Sharding split = split_of_rows(context_, model_, slots);
+  groups_ = context_.mesh->product(split.dims[0]);
+  first_here_ = local_offset(*context_.mesh, context_.rank, {slots}, split)[0];
+  const std::vector<std::int64_t> none(static_cast<std::size_t>(slots));
+  model_slots_ = draft_slots_ = {{.capacity = capacity}, none, none};
   for (std::int64_t i = 0; i < model.layers + std::min<std::int64_t>(1, model.predictions); ++i) {
     AttentionCache cache;
-    cache.room = {.capacity = capacity, .seen = forgets ? model.seen_in(model.layer(i)) : KeyWindow()};
+    cache.window = {.capacity = capacity, .seen = evicts ? model.seen_in(model.layer(i)) : KeyWindow()};
     cache.int8 = model_.int8_cache;
-    cache.lengths.resize(static_cast<std::size_t>(rows / parts_));
-    if (cache.room.seen.limits()) (i < model.layers ? rows_ : drafted_).room = cache.room;
+    cache.lengths.resize(static_cast<std::size_t>(slots / groups_));
+    if (cache.window.seen.limits()) (i < model.layers ? model_slots_ : draft_slots_).window = cache.window;
     caches_.layers.push_back(std::move(cache));
   }
 }
 
-// Each part of the batch has this many rows of its part of all rows; where a smaller batch would be split
-// otherwise than all rows are, it has all.
-Generator::Places Generator::places_of(std::span<const RowTokens> fed) const {
-  const std::int64_t rows_of_part = rows() / parts_;
-  std::vector<std::int64_t> used(static_cast<std::size_t>(parts_));
-  for (const RowTokens& row : fed) ++used[row.row / static_cast<std::size_t>(rows_of_part)];
+// Every group of slots gets as many batch rows as the group with most fed slots needs. Where a batch of that
+// size would be split otherwise than all slots are, every slot gets a row.
+Generator::BatchRows Generator::batch_rows(std::span<const SlotTokens> fed) const {
+  const std::int64_t group_slots = slots() / groups_;
+  std::vector<std::int64_t> used(static_cast<std::size_t>(groups_));
+  for (const SlotTokens& f : fed) ++used[f.slot / static_cast<std::size_t>(group_slots)];
   std::int64_t most = *std::max_element(used.begin(), used.end());
-  if (row_split(context_, model_, parts_ * most) != row_split(context_, model_, rows())) most = rows_of_part;
-  Places places{parts_ * most, {}, std::vector<std::int64_t>(static_cast<std::size_t>(parts_ * most), -1)};
+  if (split_of_rows(context_, model_, groups_ * most) != split_of_rows(context_, model_, slots()))
+    most = group_slots;
+  BatchRows rows{groups_ * most, {}, std::vector<std::int64_t>(static_cast<std::size_t>(groups_ * most), -1)};
   std::fill(used.begin(), used.end(), 0);
-  for (const RowTokens& row : fed) {
-    const std::size_t part = row.row / static_cast<std::size_t>(rows_of_part);
-    places.fed.push_back(static_cast<std::int64_t>(part) * most + used[part]++);
-    places.owner[static_cast<std::size_t>(places.fed.back())] = static_cast<std::int64_t>(row.row);
+  for (const SlotTokens& f : fed) {
+    const std::size_t group = f.slot / static_cast<std::size_t>(group_slots);
+    rows.of_fed.push_back(static_cast<std::int64_t>(group) * most + used[group]++);
+    rows.slot_of[static_cast<std::size_t>(rows.of_fed.back())] = static_cast<std::int64_t>(f.slot);
   }
-  return places;
+  return rows;
 }
 
-// `least`: of tokens that the batch has room for in a row.
-Batch Generator::batch_of(std::span<const RowTokens> fed, const Places& places, std::size_t least) const {
+// `least`: the batch has at least so many tokens a row.
+Batch Generator::batch_of(std::span<const SlotTokens> fed, const BatchRows& rows, std::size_t least) const {
   std::size_t longest = least;
-  for (const RowTokens& row : fed) longest = std::max(longest, row.tokens.size());
-  const Shape shape{places.batch, static_cast<std::int64_t>(longest)};
+  for (const SlotTokens& f : fed) longest = std::max(longest, f.tokens.size());
+  const Shape shape{rows.count, static_cast<std::int64_t>(longest)};
   Batch batch;
   for (Tensor* const x : {&batch.inputs, &batch.inputs_position, &batch.inputs_segmentation})
     *x = Memory().zeros(DType::i32, shape);
-  for (std::size_t r = 0; r < fed.size(); ++r) {
-    const auto before = static_cast<std::int32_t>(rows_.lengths[fed[r].row]);
-    for (std::size_t i = 0; i < fed[r].tokens.size(); ++i) {
-      const std::size_t at = static_cast<std::size_t>(places.fed[r]) * longest + i;
-      batch.inputs.span<std::int32_t>()[at] = fed[r].tokens[i];
+  for (std::size_t n = 0; n < fed.size(); ++n) {
+    const auto before = static_cast<std::int32_t>(model_slots_.lengths[fed[n].slot]);
+    for (std::size_t i = 0; i < fed[n].tokens.size(); ++i) {
+      const std::size_t at = static_cast<std::size_t>(rows.of_fed[n]) * longest + i;
+      batch.inputs.span<std::int32_t>()[at] = fed[n].tokens[i];
       batch.inputs_position.span<std::int32_t>()[at] = before + static_cast<std::int32_t>(i);
       batch.inputs_segmentation.span<std::int32_t>()[at] = 1;
     }
@@ -97,65 +98,83 @@ Batch Generator::batch_of(std::span<const RowTokens> fed, const Places& places, 
   return batch;
 }
 
-// The rows of the call that are this rank's, as rows of its caches, and their tokens.
-void Generator::choose_rows(std::span<const RowTokens> fed, const Places& places) {
-  const std::int64_t here = places.batch / parts_;
-  const std::int64_t begin = first_here_ / (rows() / parts_) * here;
-  caches_.rows.clear();
+// Tells the caches which of this rank's slots the call's batch rows belong to, and how many tokens they get.
+void Generator::choose_slots(std::span<const SlotTokens> fed, const BatchRows& rows) {
+  const std::int64_t here = rows.count / groups_;
+  const std::int64_t begin = first_here_ / (slots() / groups_) * here;
+  caches_.slots.clear();
   caches_.tokens.assign(static_cast<std::size_t>(here), 0);
   for (std::int64_t b = begin; b < begin + here; ++b) {
-    const std::int64_t owner = places.owner[static_cast<std::size_t>(b)];
-    caches_.rows.push_back(owner < 0 ? -1 : owner - first_here_);
+    const std::int64_t slot = rows.slot_of[static_cast<std::size_t>(b)];
+    caches_.slots.push_back(slot < 0 ? -1 : slot - first_here_);
   }
-  for (std::size_t r = 0; r < fed.size(); ++r) {
-    const std::int64_t b = places.fed[r] - begin;
+  for (std::size_t n = 0; n < fed.size(); ++n) {
+    const std::int64_t b = rows.of_fed[n] - begin;
     if (b >= 0 && b < here)
-      caches_.tokens[static_cast<std::size_t>(b)] = static_cast<std::int64_t>(fed[r].tokens.size());
+      caches_.tokens[static_cast<std::size_t>(b)] = static_cast<std::int64_t>(fed[n].tokens.size());
   }
 }
 
-Tensor Generator::feed(std::span<const RowTokens> fed) {
+Tensor Generator::feed(std::span<const SlotTokens> fed) {
   return run(fed, {});
 }
 
-Tensor Generator::feed_each(std::span<const RowTokens> fed) {
+Tensor Generator::feed_each(std::span<const SlotTokens> fed) {
   ForwardOptions options;
   options.every_token = true;
   return run(fed, options);
 }
 
-Tensor Generator::draft(std::span<const RowTokens> next) {
+Tensor Generator::draft(std::span<const SlotTokens> next) {
   CHECK(trunk_.defined(), "no call before, or a model of {} prediction layers", model_.predictions);
   ForwardOptions options;
   options.draft_of = trunk_;
-  // The prediction layer stands where it was left, not where the model is.
-  std::swap(rows_, drafted_);
+  // The prediction layer continues after its own last token, not after the model's.
+  std::swap(model_slots_, draft_slots_);
   Tensor logits = run(next, options);
-  std::swap(rows_, drafted_);
+  std::swap(model_slots_, draft_slots_);
   return logits;
 }
 
-Tensor Generator::run(std::span<const RowTokens> fed, ForwardOptions options) {
-  CHECK(!fed.empty(), "no row to go on with");
+Tensor Generator::run(std::span<const SlotTokens> fed, ForwardOptions options) {
+  CHECK(!fed.empty(), "no slot to feed");
   caches_.from_beginning = true;
-  for (const RowTokens& row : fed) {
-    CHECK(row.row < rows_.lengths.size(), "row {} of {}", row.row, rows_.lengths.size());
-    const std::int64_t length = rows_.lengths[row.row] + static_cast<std::int64_t>(row.tokens.size());
-    CHECK(!row.tokens.empty() && length <= capacity_, "row {}: {} tokens, room for {}", row.row, length,
+  for (const SlotTokens& f : fed) {
+    CHECK(f.slot < model_slots_.lengths.size(), "slot {} of {}", f.slot, model_slots_.lengths.size());
+    const std::int64_t length = model_slots_.lengths[f.slot] + std::ssize(f.tokens);
+    CHECK(!f.tokens.empty() && length <= capacity_, "slot {}: {} tokens, capacity {}", f.slot, length,
           capacity_);
-    caches_.from_beginning = caches_.from_beginning && rows_.lengths[row.row] == 0;
+    caches_.from_beginning = caches_.from_beginning && model_slots_.lengths[f.slot] == 0;
   }
   const NoGrad no_grad(context_);
   const bool drafts = options.draft_of.defined();
-  const Places places = places_of(fed);
-  choose_rows(fed, places);
-  const Batch batch =
-      batch_of(fed, places, drafts ? static_cast<std::size_t>(options.draft_of.shape()[1]) : 0);
+  const BatchRows rows = batch_rows(fed);
+  choose_slots(fed, rows);
+  const Batch batch = batch_of(fed, rows, drafts ? static_cast<std::size_t>(options.draft_of.shape()[1]) : 0);
+  const Tensor logits = logits_of(batch, options);
+  if (!drafts) read_loads(context_, loads_);
+  if (!drafts && routing_) keep_routing(fed, rows, batch.inputs.dim(1));
+  for (const SlotTokens& f : fed) model_slots_.append(f.slot, std::ssize(f.tokens));
+  if (!logits.defined()) return {};
+  std::vector<std::int64_t> in_order(static_cast<std::size_t>(rows.count));
+  std::iota(in_order.begin(), in_order.end(), 0);
+  Shape result{std::ssize(fed), model_.vocab};
+  if (options.every_token) result.insert(result.begin() + 1, logits.dim(1));
+  if (rows.of_fed == in_order) return logits.reshaped(result);
+  Tensor of_fed(Memory(), DType::f32, result);
+  const std::size_t row_bytes = static_cast<std::size_t>(logits.dim(1) * model_.vocab) * sizeof(float);
+  for (std::size_t n = 0; n < fed.size(); ++n)
+    std::memcpy(of_fed.raw() + n * row_bytes,
+                logits.raw() + static_cast<std::size_t>(rows.of_fed[n]) * row_bytes, row_bytes);
+  return of_fed;
+}
+
+Tensor Generator::logits_of(const Batch& batch, ForwardOptions& options) {
   const Shape shape{batch.inputs.dim(0), batch.inputs.dim(1), model_.emb};
+  const bool drafts = options.draft_of.defined();
   CHECK(!drafts || options.draft_of.shape() == shape, "drafts for {} after {}", to_string(shape),
         to_string(options.draft_of.shape()));
-  const std::int64_t of_row = options.every_token ? shape[1] : 1;
-  Tensor logits = context_.empty(DType::f32, {shape[0], of_row, model_.vocab});
+  Tensor logits;
   if (!drafts) loads_.clear();
   Pipeline(context_, PipelineSchedule::one_forward_one_backward, model_.dtype, shape,
            block_sharding(*context_.rules, shape))
@@ -165,7 +184,7 @@ Tensor Generator::run(std::span<const RowTokens> fed, ForwardOptions options) {
         options.caches = &caches_;
         ForwardResult out = forward(context_, model_, parameters_, place_batch(context_, batch), options);
         if (options.keep_hidden) count_broken(out, context_.stage.block(pass.block));
-        if (out.logits.defined()) logits = replicate(context_, out.logits).tensor();
+        if (out.logits.defined()) logits = gather_to_first(context_, out.logits, "logits");
         if (!drafts && routing_) {
           for (std::size_t i = 0; i < out.routing.size(); ++i)
             routing_->add(context_, out.loads[i].layer, 0, out.routing[i].ids);
@@ -176,63 +195,62 @@ Tensor Generator::run(std::span<const RowTokens> fed, ForwardOptions options) {
         }
         return StageOutput{out.output, out.loss};
       });
-  if (!drafts) read_loads(context_, loads_);
-  if (context_.stage.count > 1) {
-    context_.comm->broadcast(context_.stage.across, context_.stage.count - 1, logits.view());
+  if (context_.stage.count == 1 || context_.rank != 0) return logits;
+  // The last stage's first rank sends them to the first stage's, which is rank 0 of the run.
+  const auto stages = static_cast<std::size_t>(context_.stage.count);
+  std::vector<std::int64_t> none(stages), sent(stages), received(stages);
+  if (context_.stage.is_last()) sent.front() = 1;
+  if (context_.stage.is_first()) {
+    received.back() = 1;
+    logits = Memory().zeros(DType::f32, {shape[0], options.every_token ? shape[1] : 1, model_.vocab});
   }
-  logits =
-      read_back(context_, logits, "logits", [&] { return Tensor(Memory(), DType::f32, logits.shape()); });
-  if (!drafts && routing_) keep_routing(fed, places, shape[1]);
-  for (const RowTokens& row : fed) rows_.add(row.row, std::ssize(row.tokens));
-  std::vector<std::int64_t> in_order(static_cast<std::size_t>(shape[0]));
-  std::iota(in_order.begin(), in_order.end(), 0);
-  Shape result{static_cast<std::int64_t>(fed.size()), model_.vocab};
-  if (options.every_token) result.insert(result.begin() + 1, of_row);
-  if (places.fed == in_order) return logits.reshaped(result);
-  Tensor of_fed(Memory(), DType::f32, result);
-  const std::size_t bytes = static_cast<std::size_t>(of_row * model_.vocab) * sizeof(float);
-  for (std::size_t r = 0; r < fed.size(); ++r)
-    std::memcpy(of_fed.raw() + r * bytes, logits.raw() + static_cast<std::size_t>(places.fed[r]) * bytes,
-                bytes);
-  return of_fed;
+  const std::int64_t size = shape[0] * (options.every_token ? shape[1] : 1) * model_.vocab;
+  const Tensor nothing(Memory(), DType::f32, {0, size});
+  const TensorView whole = logits.defined() ? logits.view().reshaped({1, size}) : nothing.view();
+  context_.comm->ragged_all_to_all(context_.stage.across, context_.stage.is_last() ? whole : nothing.view(),
+                                   {none, sent}, context_.stage.is_first() ? whole : nothing.view(),
+                                   {none, received});
+  return context_.stage.is_first() ? logits : Tensor();
 }
 
-bool Generator::can_begin(std::size_t from, std::int64_t tokens) const {
-  if (model_.has_delta() && tokens != 0 && tokens != rows_.lengths[from]) return false;
-  return rows_.can_cut(from, tokens) && drafted_.can_cut(from, std::min(tokens, drafted_.lengths[from]));
+bool Generator::can_copy_prefix(std::size_t source_slot, std::int64_t tokens) const {
+  if (model_.has_delta() && tokens != 0 && tokens != model_slots_.lengths[source_slot]) return false;
+  return model_slots_.can_cut(source_slot, tokens) &&
+         draft_slots_.can_cut(source_slot, std::min(tokens, draft_slots_.lengths[source_slot]));
 }
 
-void Generator::begin(std::size_t row, std::size_t from, std::int64_t tokens) {
-  CHECK(row < rows_.lengths.size() && from < rows_.lengths.size() && can_begin(from, tokens),
-        "row {} with {} tokens of row {}", row, tokens, from);
-  const std::int64_t rows_of_part = rows() / parts_;
-  const auto to_row = static_cast<std::int64_t>(row), from_row = static_cast<std::int64_t>(from);
-  CHECK(tokens == 0 || to_row / rows_of_part == from_row / rows_of_part, "rows {} and {} of {} parts", row,
-        from, parts_);
+void Generator::copy_prefix(std::size_t slot, std::size_t source_slot, std::int64_t tokens) {
+  CHECK(slot < model_slots_.lengths.size() && source_slot < model_slots_.lengths.size() &&
+            can_copy_prefix(source_slot, tokens),
+        "slot {} with {} tokens of slot {}", slot, tokens, source_slot);
+  const auto group_slots = static_cast<std::size_t>(slots() / groups_);
+  CHECK(tokens == 0 || slot / group_slots == source_slot / group_slots, "slots {} and {} of {} groups", slot,
+        source_slot, groups_);
   const std::span<AttentionCache> caches(caches_.layers);
   const auto layers = static_cast<std::size_t>(model_.layers);
-  rows_.cut(row, from, tokens);
+  model_slots_.cut(slot, source_slot, tokens);
   if (!routed_.empty()) {
-    if (row != from) routed_[row] = routed_[from];
-    routed_[row].resize(static_cast<std::size_t>(tokens) * routing_of_token(routing_->routed()));
+    if (slot != source_slot) routed_[slot] = routed_[source_slot];
+    routed_[slot].resize(static_cast<std::size_t>(tokens) * routing_of_token(routing_->routed()));
   }
-  remember_rows(caches.first(layers), row, from, tokens);
-  const std::int64_t drafted = std::min(tokens, drafted_.lengths[from]);
-  drafted_.cut(row, from, drafted);
-  remember_rows(caches.subspan(layers), row, from, drafted);
+  copy_caches(caches.first(layers), slot, source_slot, tokens);
+  const std::int64_t drafted = std::min(tokens, draft_slots_.lengths[source_slot]);
+  draft_slots_.cut(slot, source_slot, drafted);
+  copy_caches(caches.subspan(layers), slot, source_slot, drafted);
 }
 
-void Generator::cut(std::size_t row, std::int64_t tokens) {
-  CHECK(row < rows_.lengths.size() && rows_.can_cut(row, tokens) && tokens >= drafted_.lengths[row],
-        "row {} of {} tokens, {} of them with drafts, cut to {}", row, rows_.lengths[row],
-        drafted_.lengths[row], tokens);
-  rows_.cut(row, row, tokens);
+void Generator::truncate(std::size_t slot, std::int64_t tokens) {
+  CHECK(slot < model_slots_.lengths.size() && model_slots_.can_cut(slot, tokens) &&
+            tokens >= draft_slots_.lengths[slot],
+        "slot {} of {} tokens, {} of them with drafts, truncated to {}", slot, model_slots_.lengths[slot],
+        draft_slots_.lengths[slot], tokens);
+  model_slots_.cut(slot, slot, tokens);
   if (!routed_.empty())
-    routed_[row].resize(static_cast<std::size_t>(tokens) * routing_of_token(routing_->routed()));
-  remember_rows(std::span(caches_.layers).first(static_cast<std::size_t>(model_.layers)), row, row, tokens);
+    routed_[slot].resize(static_cast<std::size_t>(tokens) * routing_of_token(routing_->routed()));
+  copy_caches(std::span(caches_.layers).first(static_cast<std::size_t>(model_.layers)), slot, slot, tokens);
 }
 
-// Counts this rank's parts: first the embedding's, then each layer's.
+// Counts values of this rank's shards: first the embedding's, then each layer's.
 void Generator::count_broken(const ForwardResult& out, const Stage::Block& block) {
   auto at = static_cast<std::size_t>(layers_of(block, model_.layers).begin) + (block.is_first() ? 0 : 1);
   for (const Array& hidden : out.hidden) {
@@ -245,14 +263,15 @@ void Generator::count_broken(const ForwardResult& out, const Stage::Block& block
   }
 }
 
-std::int64_t Generator::first_broken_layer(const RowTokens& text) {
-  constexpr std::size_t kPiece = 128;  // of tokens whose outputs exist together
+std::int64_t Generator::first_broken_layer(const SlotTokens& sequence) {
+  constexpr std::size_t kChunk = 128;  // most tokens whose outputs exist at once
   ForwardOptions options;
   options.keep_hidden = true;
-  forget(text.row);
-  for (std::size_t begin = 0; begin < text.tokens.size(); begin += kPiece) {
-    const auto piece = std::span(text.tokens).subspan(begin, std::min(kPiece, text.tokens.size() - begin));
-    const RowTokens fed{text.row, {piece.begin(), piece.end()}};
+  clear(sequence.slot);
+  for (std::size_t begin = 0; begin < sequence.tokens.size(); begin += kChunk) {
+    const auto chunk =
+        std::span(sequence.tokens).subspan(begin, std::min(kChunk, sequence.tokens.size() - begin));
+    const SlotTokens fed{sequence.slot, {chunk.begin(), chunk.end()}};
     broken_.assign(static_cast<std::size_t>(model_.layers) + 1, 0.0);
     run(std::span(&fed, 1), options);
     sum_over_run(context_, broken_);
@@ -264,44 +283,45 @@ std::int64_t Generator::first_broken_layer(const RowTokens& text) {
 
 void Generator::record_routing() {
   routing_.emplace(routed_layers(model_));
-  if (context_.comm->rank() == 0) routed_.resize(rows_.lengths.size());
+  if (context_.comm->rank() == 0) routed_.resize(model_slots_.lengths.size());
 }
 
-void Generator::keep_routing(std::span<const RowTokens> fed, const Places& places, std::int64_t length) {
-  const std::vector<std::uint16_t> all = routing_->gather(context_, places.batch, length);
-  if (routed_.empty()) return;  // not rank 0
-  const std::int64_t slots = routing_->routed().slots;
+void Generator::keep_routing(std::span<const SlotTokens> fed, const BatchRows& rows, std::int64_t length) {
+  const std::vector<std::uint16_t> all = routing_->gather(context_, rows.count, length);
+  if (routed_.empty()) return;                           // not rank 0
+  const std::int64_t chosen = routing_->routed().slots;  // experts of a token
   for (std::size_t r = 0; r < fed.size(); ++r) {
-    std::vector<std::uint16_t>& of_row = routed_[fed[r].row];
+    std::vector<std::uint16_t>& of_slot = routed_[fed[r].slot];
     for (std::int64_t s = 0; s < std::ssize(fed[r].tokens); ++s) {
       for (std::int64_t layer = 0; layer < std::ssize(routing_->routed().layers); ++layer) {
-        const auto from = all.begin() + ((layer * places.batch + places.fed[r]) * length + s) * slots;
-        of_row.insert(of_row.end(), from, from + slots);
+        const auto from = all.begin() + ((layer * rows.count + rows.of_fed[r]) * length + s) * chosen;
+        of_slot.insert(of_slot.end(), from, from + chosen);
       }
     }
   }
 }
 
-std::vector<std::uint16_t> Generator::routing(std::size_t row, std::int64_t tokens) const {
-  CHECK(routing_ && row < routed_.size() && tokens <= rows_.lengths[row], "{} tokens of row {}", tokens, row);
-  const std::int64_t slots = routing_->routed().slots;
+std::vector<std::uint16_t> Generator::routing(std::size_t slot, std::int64_t tokens) const {
+  CHECK(routing_ && slot < routed_.size() && tokens <= model_slots_.lengths[slot], "{} tokens of slot {}",
+        tokens, slot);
+  const std::int64_t chosen = routing_->routed().slots;  // experts of a token
   std::vector<std::uint16_t> result;
   for (std::int64_t layer = 0; layer < std::ssize(routing_->routed().layers); ++layer) {
     for (std::int64_t s = 0; s < tokens; ++s) {
-      const auto from = routed_[row].begin() + (s * std::ssize(routing_->routed().layers) + layer) * slots;
-      result.insert(result.end(), from, from + slots);
+      const auto from = routed_[slot].begin() + (s * std::ssize(routing_->routed().layers) + layer) * chosen;
+      result.insert(result.end(), from, from + chosen);
     }
   }
   return result;
 }
 
-// Of this rank's rows only.
-void Generator::remember_rows(std::span<AttentionCache> caches, std::size_t row, std::size_t from,
-                              std::int64_t tokens) {
-  const std::int64_t here = static_cast<std::int64_t>(row) - first_here_,
-                     there = static_cast<std::int64_t>(from) - first_here_;
-  if (here < 0 || here >= rows() / parts_) return;
-  for (AttentionCache& cache : caches) remember_of(context_, cache, here, there, tokens);
+// Does nothing on ranks that do not hold the slot.
+void Generator::copy_caches(std::span<AttentionCache> caches, std::size_t slot, std::size_t source_slot,
+                            std::int64_t tokens) {
+  const std::int64_t here = static_cast<std::int64_t>(slot) - first_here_,
+                     source = static_cast<std::int64_t>(source_slot) - first_here_;
+  if (here < 0 || here >= slots() / groups_) return;
+  for (AttentionCache& cache : caches) cache_copy_prefix(context_, cache, here, source, tokens);
 }
 
 }  // namespace switchyard

@@ -1,5 +1,7 @@
-// Generator: a model that goes on from tokens, one call after another, on one rank of a session. What it
-// returns is the same on every rank.
+// Generator: a model that continues sequences, one call after another, on one rank of a session.
+//
+// All functions that feed tokens are collective. Their logits exist on rank 0 of the run alone, in the host's
+// memory: rank 0 picks tokens and tells them to the others (broadcast()).
 #pragma once
 
 #include <cstdint>
@@ -12,114 +14,122 @@
 
 namespace switchyard {
 
-// Tokens that a row goes on with, at least one.
-struct RowTokens {
-  std::size_t row;
+// Tokens that are appended to a slot's sequence, at least one.
+struct SlotTokens {
+  std::size_t slot;
   std::vector<std::int32_t> tokens;
 };
 
 class Generator {
  public:
-  // With memory of `rows` texts, each of `capacity` tokens at most. Where the mesh splits a batch, it splits
-  // these rows, in order. The context and the parameters must outlive it. Layers with windows or chunks
-  // forget what no token to come sees, and need no memory for it, unless rows are to begin with any part of
-  // others.
-  Generator(Context& context, const ModelConfig& model, const Parameters& parameters, std::int64_t rows,
-            std::int64_t capacity, bool forgets = true);
+  // Has `slots` slots in the KV cache, each for a sequence of at most `capacity` tokens. Where the mesh
+  // splits a batch, it splits the slots into groups, in order. The context and the parameters must outlive
+  // the generator. With `evicts`, layers with windows or chunks drop tokens that no later token sees and
+  // reserve no memory for them; without, a slot can start with any prefix of another.
+  Generator(Context& context, const ModelConfig& model, const Parameters& parameters, std::int64_t slots,
+            std::int64_t capacity, bool evicts = true);
 
-  // Feeds some rows, each at most once, their tokens, after those they were fed before. Logits of each one's
-  // next token, f32 [rows fed,V], in the order of `fed`. The other rows cost nothing, but for padding where
-  // parts of a split batch have unlike numbers of them. CHECKs that no row gets more than the capacity.
-  Tensor feed(std::span<const RowTokens> fed);
-  // The same with logits of what follows each token: f32 [rows fed,S,V], S being the most tokens of a row.
-  Tensor feed_each(std::span<const RowTokens> fed);
-  // Of a model with prediction layers, after a call of the two above: logits of a guess of the token after
-  // next, by the first of those layers, f32 [rows fed,V]. `next` are the rows of that call, in its order,
-  // each with the tokens that follow on its first tokens, one or more; what it was fed beyond is to be cut().
-  Tensor draft(std::span<const RowTokens> next);
-  // The row keeps its first `tokens` tokens: all that it has or all but the last (TokenRoom::kTakenBack), and
-  // not fewer than it was given drafts of.
-  void cut(std::size_t row, std::int64_t tokens);
-  // The row begins anew with the first `tokens` tokens of a row, which may be itself and which still
-  // remembers enough of them: can_begin(). Rows of unlike parts of a split batch share nothing (CHECK).
-  void begin(std::size_t row, std::size_t from, std::int64_t tokens);
-  // Whether a row can begin with the first `tokens` tokens of the row `from`. With none, always. Else a gated
-  // delta net remembers whole texts only, and layers with windows or chunks forget what no token to come
-  // sees: the token after those must not see it.
-  bool can_begin(std::size_t from, std::int64_t tokens) const;
-  void forget(std::size_t row) { begin(row, row, 0); }
-  // Collective. Returns the first layer whose output is not finite, for a text whose logits are no numbers:
-  // -1 is the embedding, the number of layers is what comes after the last one. The call reads the tokens
-  // again and overwrites the row's cache.
-  std::int64_t first_broken_layer(const RowTokens& text);
+  // Appends tokens to some slots, each named at most once. Returns the logits of each one's next token, f32
+  // [n,V] in the order of `fed`, on rank 0; an undefined tensor elsewhere. Other slots cost nothing but
+  // padding where the groups of a split batch have unlike numbers of them. CHECKs the capacity.
+  Tensor feed(std::span<const SlotTokens> fed);
+  // Like feed(), but returns the logits after every token, f32 [n,S,V]; S is the most tokens of a slot.
+  Tensor feed_each(std::span<const SlotTokens> fed);
+  // Returns the logits of a draft of the token after next, f32 [n,V] on rank 0, by the first prediction
+  // layer. Call it after feed() or feed_each() with the same slots in the same order, each with the tokens
+  // that follow its first fed tokens, one or more. Tokens fed beyond those must be dropped by truncate().
+  Tensor draft(std::span<const SlotTokens> next);
+  // Keeps the slot's first `tokens` tokens: all, or all but the last (CacheWindow::kTakenBack), and no fewer
+  // than the prediction layer has read.
+  void truncate(std::size_t slot, std::int64_t tokens);
+  // Starts `slot` with the first `tokens` cached tokens of `source_slot`, which may be the same slot. CHECKs
+  // can_copy_prefix() and that both slots are of one group.
+  void copy_prefix(std::size_t slot, std::size_t source_slot, std::int64_t tokens);
+  // Whether a slot can start with the first `tokens` tokens of `source_slot`: always with none. A gated delta
+  // net copies whole sequences only; layers with windows or chunks must still have all that the next token
+  // sees.
+  bool can_copy_prefix(std::size_t source_slot, std::int64_t tokens) const;
+  void clear(std::size_t slot) { copy_prefix(slot, slot, 0); }
+  // Copies rank 0's values to all ranks. Collective.
+  template <typename T>
+  void broadcast(std::span<T> values) {
+    context_.comm->broadcast(everyone(*context_.comm, "world"), 0, host_view(values));
+  }
+  // Collective. Returns the first layer whose output is not finite, for a sequence whose logits are not
+  // finite: -1 is the embedding, the number of layers is what comes after the last one. The call reads the
+  // tokens again and overwrites the slot.
+  std::int64_t first_broken_layer(const SlotTokens& sequence);
 
-  // Before the first call, on all ranks: the experts of every token that a row remembers are kept, those of
-  // drafts that were cut() left out, those of a row that another began from taken along.
+  // Keeps the experts of every cached token from now on. Call it before the first token, on all ranks.
+  // truncate() drops tokens' experts too, copy_prefix() copies them.
   void record_routing();
-  // Those of the first `tokens` tokens of a row, [L,S,K] of the layers of routed_layers(). On rank 0.
-  std::vector<std::uint16_t> routing(std::size_t row, std::int64_t tokens) const;
+  // Returns the experts of a slot's first `tokens` tokens, [L,S,K] of the layers of routed_layers(). On rank
+  // 0.
+  std::vector<std::uint16_t> routing(std::size_t slot, std::int64_t tokens) const;
 
   ThreadPool& pool() const { return *context_.pool; }
-  std::int64_t rows() const { return std::ssize(rows_.lengths); }
+  bool is_first_rank() const { return context_.comm->rank() == 0; }
+  std::int64_t slots() const { return std::ssize(model_slots_.lengths); }
   std::int64_t layers() const { return model_.layers; }
   std::int64_t capacity() const { return capacity_; }
-  std::int64_t length(std::size_t row) const { return rows_.lengths[row]; }
-  // Into how many parts the mesh splits the rows, in order.
-  std::int64_t parts() const { return parts_; }
-  // Of the last call: this rank's part of the rows each expert got, a MoE layer of its stage after the other.
+  std::int64_t length(std::size_t slot) const { return model_slots_.lengths[slot]; }
+  // The number of groups into which the mesh splits the slots.
+  std::int64_t slot_groups() const { return groups_; }
+  // This rank's share of the last call's assignments to each expert, for each MoE layer of its stage.
   const std::vector<LayerLoad>& loads() const { return loads_; }
 
  private:
-  // Where in the batch of a call each of its rows stands.
-  struct Places {
-    std::int64_t batch;
-    std::vector<std::int64_t> fed;    // of each row fed
-    std::vector<std::int64_t> owner;  // of each row of the batch: the row of the generator, or -1
+  // The rows of a call's batch.
+  struct BatchRows {
+    std::int64_t count;
+    std::vector<std::int64_t> of_fed;   // the batch row of each slot that is fed
+    std::vector<std::int64_t> slot_of;  // the slot of each batch row; -1: padding
   };
-  Places places_of(std::span<const RowTokens> fed) const;
-  Batch batch_of(std::span<const RowTokens> fed, const Places& places, std::size_t least) const;
-  // Calls the model, or with draft_of its prediction layer, for rows with tokens before as `rows_` says.
-  // Logits as above.
-  Tensor run(std::span<const RowTokens> fed, ForwardOptions options);
-  // Tokens of rows, as the model or its prediction layer knows them.
-  struct Rows {
-    TokenRoom room;                     // of a row in layers with windows or chunks, if there are some
-    std::vector<std::int64_t> lengths;  // of the rows
-    std::vector<std::int64_t> firsts;   // of the rows: the first token that such layers remember
+  BatchRows batch_rows(std::span<const SlotTokens> fed) const;
+  Batch batch_of(std::span<const SlotTokens> fed, const BatchRows& rows, std::size_t least) const;
+  // Runs the model, or with draft_of its prediction layer, after the tokens that `model_slots_` counts.
+  Tensor run(std::span<const SlotTokens> fed, ForwardOptions options);
+  // Runs all stages and returns the batch's logits [B,S,V] on rank 0.
+  Tensor logits_of(const Batch& batch, ForwardOptions& options);
+  // How many tokens of each slot the model, or its prediction layer, has read.
+  struct Slots {
+    CacheWindow window;                 // of layers with windows or chunks, where there are some
+    std::vector<std::int64_t> lengths;  // [slots]
+    std::vector<std::int64_t> firsts;   // [slots] the first token that such layers keep
 
-    bool can_cut(std::size_t row, std::int64_t tokens) const {
-      return tokens <= lengths[row] && room.can_cut(firsts[row], tokens);
+    bool can_cut(std::size_t slot, std::int64_t tokens) const {
+      return tokens <= lengths[slot] && window.can_cut(firsts[slot], tokens);
     }
-    void cut(std::size_t row, std::size_t from, std::int64_t tokens) {
-      firsts[row] = tokens == 0 ? 0 : firsts[from];
-      lengths[row] = tokens;
+    void cut(std::size_t slot, std::size_t source_slot, std::int64_t tokens) {
+      firsts[slot] = tokens == 0 ? 0 : firsts[source_slot];
+      lengths[slot] = tokens;
     }
-    void add(std::size_t row, std::int64_t tokens) {
-      firsts[row] = room.begins(firsts[row], lengths[row], tokens).after;
-      lengths[row] += tokens;
+    void append(std::size_t slot, std::int64_t tokens) {
+      firsts[slot] = window.begins(firsts[slot], lengths[slot], tokens).after;
+      lengths[slot] += tokens;
     }
   };
-  void remember_rows(std::span<AttentionCache> caches, std::size_t row, std::size_t from,
-                     std::int64_t tokens);
-  void choose_rows(std::span<const RowTokens> fed, const Places& places);
+  void copy_caches(std::span<AttentionCache> caches, std::size_t slot, std::size_t source_slot,
+                   std::int64_t tokens);
+  void choose_slots(std::span<const SlotTokens> fed, const BatchRows& rows);
   void count_broken(const ForwardResult& out, const Stage::Block& block);
-  // After a call with a batch of [rows, length] tokens. Collective.
-  void keep_routing(std::span<const RowTokens> fed, const Places& places, std::int64_t length);
+  // Collects the experts of a call with a batch of `length` tokens a row. Collective.
+  void keep_routing(std::span<const SlotTokens> fed, const BatchRows& rows, std::int64_t length);
 
   Context& context_;
   ModelConfig model_;
   const Parameters& parameters_;
   std::int64_t capacity_;
-  Rows rows_;                    // of the model, on all ranks
-  Rows drafted_;                 // of the prediction layer
-  Array trunk_;                  // of the last call, where there is such a layer
-  std::int64_t parts_ = 1;       // into which the mesh splits the rows
-  std::int64_t first_here_ = 0;  // of this rank's rows
+  Slots model_slots_;            // on all ranks alike
+  Slots draft_slots_;            // of the prediction layer
+  Array trunk_;                  // last layer's output of the last call, where there is a prediction layer
+  std::int64_t groups_ = 1;      // into which the mesh splits the slots
+  std::int64_t first_here_ = 0;  // this rank's first slot
   AttentionCaches caches_;
   std::vector<LayerLoad> loads_;
-  std::vector<double> broken_;                      // where looked for: values of each output, not finite
+  std::vector<double> broken_;                      // values of each output that are not finite
   std::optional<RoutingBlocks> routing_;            // of the running call, where experts are recorded
-  std::vector<std::vector<std::uint16_t>> routed_;  // of the rows, on rank 0: [S,L,K] of their tokens
+  std::vector<std::vector<std::uint16_t>> routed_;  // on rank 0, for each slot: [S,L,K] of its tokens
 };
 
 }  // namespace switchyard

@@ -38,7 +38,7 @@ inline Keys grouped_queries() {
 
 // Bytes of a rank's account for all that the caches of two rows remember after some calls.
 inline std::int64_t bytes_remembered(const Keys& keys, std::int64_t capacity,
-                                     const std::vector<std::vector<RowTokens>>& calls) {
+                                     const std::vector<std::vector<SlotTokens>>& calls) {
   const Config config = Config::from_map(keys, {});
   const ModelConfig model = model_config(config);
   std::int64_t bytes = 0;
@@ -47,7 +47,7 @@ inline std::int64_t bytes_remembered(const Keys& keys, std::int64_t capacity,
         Parameters::create(context, parameter_specs(model), model.init_seed, {}, nullptr);
     Generator generator(context, model, parameters, 2, capacity);
     const std::int64_t before = context.memory.in_use();
-    for (const std::vector<RowTokens>& call : calls) generator.feed(call);
+    for (const std::vector<SlotTokens>& call : calls) generator.feed(call);
     bytes = context.memory.in_use() - before;
   });
   return bytes;
@@ -213,7 +213,7 @@ inline std::vector<std::vector<float>> logits_in_pieces(const Keys& keys, const 
     Generator generator(context, model, parameters, static_cast<std::int64_t>(rows.size()), 12);
     std::vector<std::size_t> fed(rows.size(), 0);
     for (const auto& counts : pieces) {
-      std::vector<RowTokens> piece;
+      std::vector<SlotTokens> piece;
       for (std::size_t r = 0; r < rows.size(); ++r) {
         if (counts[r] == 0) continue;
         const auto from = rows[r].begin() + static_cast<std::ptrdiff_t>(fed[r]);
@@ -224,7 +224,7 @@ inline std::vector<std::vector<float>> logits_in_pieces(const Keys& keys, const 
       if (context.comm->rank() != 0) continue;
       for (std::size_t i = 0; i < piece.size(); ++i) {
         const auto row = got.span<float>().subspan(i * kVocabulary, kVocabulary);
-        last[piece[i].row].assign(row.begin(), row.end());
+        last[piece[i].slot].assign(row.begin(), row.end());
       }
     }
     for (std::size_t r = 0; r < rows.size(); ++r) EXPECT_EQ(fed[r], rows[r].size());

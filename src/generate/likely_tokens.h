@@ -1,6 +1,6 @@
-// The most probable tokens of a vocabulary, without sorting it. Weights stand for probabilities: whole
-// numbers, so that sums of them do not depend on their order. Memory is kept from one call to the next: on a
-// thread one WeighedLogits and one Ranked at a time.
+// Finds the most probable tokens of a vocabulary without sorting it. Weights stand for probabilities: they are
+// whole numbers, so that sums do not depend on their order. Scratch memory is kept from call to call, so a thread
+// may have one WeighedLogits and one Ranked at a time.
 #pragma once
 
 #include <algorithm>
@@ -22,18 +22,18 @@ constexpr int kDigitBits = 11, kFirstShift = 32 - kDigitBits;
 constexpr std::uint32_t kDigits = 1u << kDigitBits;
 using Sums = std::array<std::uint64_t, kDigits>;  // of weights, by a digit of ranks
 
-// Tokens in the order of logits: the most probable one is first, of equal ones the smaller id. Nothing is
-// sorted: weights are added up by a digit of their tokens' ranks, and a search goes on, with the next digit,
-// among the tokens of the one sum in which the wanted token is.
+// Finds tokens by their place in the order of logits: the most probable one is first, of equal ones the smaller
+// id. Nothing is sorted: weights are summed by a digit of their tokens' ranks, and a search continues with the
+// next digit among the tokens of the sum that has the wanted token.
 class Ranked {
  public:
   struct Found {
     RankedToken token;
-    std::uint64_t before;  // weights of those before it
+    std::uint64_t before;  // sum of the weights before it
   };
-  // In the order of ids. They must outlive it.
+  // Takes tokens in the order of ids. They must outlive the object.
   explicit Ranked(std::span<const RankedToken> tokens);
-  // The token with which the sum of weights is above `passed`, which is below the sum of all.
+  // Returns the first token at which the running sum of weights exceeds `passed` (less than the sum of all).
   Found above(std::uint64_t passed);
 
  private:
@@ -45,16 +45,15 @@ class Ranked {
   std::uint32_t digit_ = kDigits;
 };
 
-// Leaves the tokens up to the last one.
+// Keeps the tokens up to `last`.
 void keep_up_to(const RankedToken& last, std::vector<RankedToken>& tokens);
 
 std::uint64_t sum_of(std::span<const RankedToken> tokens);
 
-// What must be passed for a draw in [0, 1).
+// Returns the sum of weights that a draw in [0, 1) must exceed.
 std::uint64_t passed_of(float uniform, std::uint64_t sum);
 
-// The logits of a vocabulary and the weights they stand for: exp((logit - top) * factor), in units of
-// 2^-scale.
+// The logits of a vocabulary and their weights: exp((logit - top) * factor), in units of 2^-scale.
 class WeighedLogits {
  public:
   explicit WeighedLogits(std::span<const float> logits);
@@ -63,20 +62,21 @@ class WeighedLogits {
   std::int32_t first_top() const;
   std::uint64_t sum(double factor) const;
   double log_sum() const { return std::log(std::ldexp(static_cast<double>(sum(1)), -scale_)); }
-  // The token with which, in the order of ids, the sum of weights is above the share `uniform` of all.
+  // Returns the first token, in the order of ids, at which the running sum of weights exceeds the share
+  // `uniform` of their sum.
   std::int32_t pick_in_order(double factor, float uniform) const;
 
-  // These give `tokens` some of the most probable ones, in the order of ids, with their weights. All that
-  // have `least` or more:
+  // The next three fill `tokens` with some of the most probable ones and their weights, in the order of ids.
+  // All with a logit of at least `least`:
   void from(float least, double factor, std::vector<RankedToken>& tokens) const;
   // `count` of them, or all:
   void first(std::int64_t count, double factor, std::vector<RankedToken>& tokens) const;
-  // The one that Ranked finds above `passed`, of all tokens, those before it, and some after it. `sum` is
-  // that of all.
+  // The token at which the sum exceeds `passed`, all before it, and some after it. `sum` is the sum of all
+  // weights.
   void up_to(std::uint64_t passed, std::uint64_t sum, double factor, std::vector<RankedToken>& tokens) const;
   void weigh(std::span<RankedToken> tokens, double factor) const;
 
-  // The logit that is less than the top by so much, after multiplication with the factor, or a little lower.
+  // Returns a logit that is `difference` below the top once multiplied by the factor, or a little lower.
   float below_top(double difference, double factor) const {
     constexpr double kLeastFinite = std::numeric_limits<float>::lowest();
     const double logit = std::max(static_cast<double>(top_) - difference / factor, kLeastFinite);

@@ -1,4 +1,4 @@
-// How a next token is drawn from its logits.
+// Sampling: draws a next token from its logits.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,15 @@
 
 namespace switchyard {
 
-// As the reference's decode_sampling_strategy:
+// The values of decode_sampling_strategy:
 //   greedy     the largest logit
 //   weighted   softmax(logits / temperature)
 //   nucleus    that, of the fewest most probable tokens whose probabilities (before the temperature) reach
 //              nucleus_p (Holtzman et al. 2020)
 //   topk       that, of the top_k most probable tokens
 //   composite  of the top_k most probable tokens those that reach nucleus_p with the temperature applied
-// Temperature 0 is greedy. Of equal logits the token with the smaller id comes first. What is not a number is
-// never picked, nor is what is less probable than 2^-51 of the most probable token (2^-45 with 150,000).
+// Temperature 0 is greedy. Of equal logits the token with the smaller id comes first. A NaN is never picked, nor
+// is a token less probable than 2^-51 of the most probable one (2^-45 of a vocabulary of 150,000).
 enum class SamplingStrategy { greedy, weighted, nucleus, topk, composite };
 
 struct LogitBias {
@@ -27,7 +27,7 @@ struct LogitBias {
   double bias;
 };
 
-// What happens to logits, in this order:
+// The changes to logits, in this order:
 //   repetition_penalty   logits of tokens in the prompt or made since are divided by it, negative ones
 //                        multiplied (Keskar et al. 2019)
 //   frequency_penalty    is subtracted as often as a token was made
@@ -52,38 +52,37 @@ struct SamplingConfig {
   }
 };
 
-// Bounds of what may be asked for, of penalties and biases on both sides of 0.
+// Bounds of penalties and biases in requests and keys; the last two on both sides of 0.
 constexpr double kLeastRepetitionPenalty = 0.01, kMostRepetitionPenalty = 100, kMostPenalty = 2;
 constexpr double kMostLogitBias = 100;
 
-// From decode_*. Error(usage) for a strategy without its number, and for a bias of a token that is not in the
-// vocabulary.
+// Reads the decode_* keys. Error(usage) for a strategy without its number, and for a bias of a token that is not
+// in the vocabulary.
 SamplingConfig sampling_config(const Config& config, std::int64_t vocab);
 
-// The number in [0, 1) that decides on a token: it depends on nothing but the seed, which of the texts of
-// that seed this is, and how many tokens it has already.
+// Returns the number in [0, 1) that decides on a token. It depends on the seed, the index of the text among those
+// of the seed, and the number of tokens that the text has already, and on nothing else.
 float draw_of(std::uint32_t seed, std::size_t text, std::size_t tokens);
 
-// `uniform` in [0, 1) decides. The logits must not be empty; those of -infinity are never picked, unless all
-// are. Penalties and biases are left out. The token is the same on every instruction set.
+// Picks a token by `uniform` in [0, 1), without penalties and biases. The logits must not be empty; those of
+// -infinity are not picked, unless all are. The token is the same on every instruction set.
 std::int32_t pick_token(std::span<const float> logits, const SamplingConfig& config, float uniform);
 
-// The same with penalties and biases; `history` is that of a text whose config uses one, else it may be
-// empty. The logits are changed meanwhile, and are what they were in the end.
+// Picks a token with penalties and biases. `history` may be empty where the config uses none. The logits are
+// changed meanwhile and restored.
 std::int32_t pick_token(std::span<float> logits, const SamplingConfig& config, const TokenHistory& history,
                         float uniform);
 
-// The place of the first logit that is infinite or no number. A model with such a logit has broken down:
-// nothing can be said of its next token.
+// Returns the index of the first logit that is infinite or NaN: the model gives no next token then.
 std::optional<std::size_t> first_not_finite(std::span<const float> logits);
 
-// How many rows of logits are worth a thread of their own.
+// Returns how many rows of logits make enough work for a thread.
 std::int64_t rows_a_thread(std::int64_t vocab);
 
-// Log of the sum of exponentials of the logits as they are: a token's log probability is its logit less this.
+// Returns the log of the sum of the logits' exponentials: a token's log probability is its logit minus this.
 double log_sum_exp(std::span<const float> logits);
 
-// log softmax of the logits as they are, of one token.
+// Returns the log softmax of one token, without temperature or penalties.
 double log_probability(std::span<const float> logits, std::int32_t token);
 
 }  // namespace switchyard

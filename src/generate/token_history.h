@@ -1,4 +1,4 @@
-// Which tokens a text has, for penalties.
+// TokenHistory: the tokens of a text and how often each was generated, for penalties.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@ class TokenHistory {
  public:
   struct Seen {
     std::int32_t token;
-    std::int64_t made;  // how often, after the prompt
+    std::int64_t made;  // occurrences after the prompt
   };
 
   void add_prompt(std::span<const std::int32_t> tokens) {
     for (const std::int32_t token : tokens) place_of(token);
   }
   void add_made(std::int32_t token) { ++place_of(token).made; }
-  // Each token of the text once.
+  // Returns each token of the text once.
   std::span<const Seen> seen() const { return seen_; }
 
  private:

@@ -1,4 +1,4 @@
-// The text of tokens that come one by one.
+// TokenText: the text of tokens that come one by one.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,18 @@
 
 namespace switchyard {
 
-// The bytes of a decoded text without an unfinished character at its end, whose other bytes are to come.
+// Returns the size of a decoded text without an incomplete character at its end.
 std::size_t whole_characters(const std::string& text);
 
 class TokenText {
  public:
-  // The text after the tokens `before`; where those begin a character, that character is the first. The
-  // tokenizer must outlive this object.
+  // Begins after the tokens `before`; where those end within a character, the text begins with that character.
+  // The tokenizer must outlive the object.
   TokenText(const Tokenizer& tokenizer, std::span<const std::int32_t> before);
 
-  // The text that is whole now and was not before: a token may end within a character, or need the next one.
+  // Returns the text that the token completes: a token may end within a character, or need the next one.
   std::string add(std::int32_t token);
-  // What is left when no token follows.
+  // Returns the rest when no token follows.
   std::string finish() const;
 
  private:
@@ -32,8 +32,8 @@ class TokenText {
   std::size_t begun_ = 0;             // bytes behind them of a character that the tokens before begin
 };
 
-// The text of a token within a text: with the space that a tokenizer leaves out where a text begins. What
-// follows one another so is the text, but for characters of several tokens, which give U+FFFD.
+// Returns the text of a token within a text, with the space that a tokenizer omits at a text's beginning. Texts of
+// successive tokens join to the whole text, but a character of several tokens gives U+FFFD.
 std::string text_within(const Tokenizer& tokenizer, std::int32_t token);
 
 }  // namespace switchyard

@@ -60,8 +60,8 @@ std::vector<std::vector<float>> wanted_logits(const Keys& keys, const Rows& rows
   std::vector<std::vector<float>> all;
   with_generator(keys, "", 1, [&](Generator& generator) {
     for (const auto& row : rows) {
-      const RowTokens fed{0, row};
-      generator.forget(0);
+      const SlotTokens fed{0, row};
+      generator.clear(0);
       const Tensor logits = generator.feed_each(std::span(&fed, 1));
       all.emplace_back(logits.span<float>().begin(), logits.span<float>().end());
     }
@@ -79,25 +79,26 @@ class TextsInPieces {
   }
   // So many tokens of each row; 0: none.
   void feed(const std::vector<std::size_t>& counts) {
-    std::vector<RowTokens> fed;
+    std::vector<SlotTokens> fed;
     for (std::size_t row = 0; row < counts.size(); ++row) {
       if (counts[row] == 0) continue;
       const auto from = texts_[text_of_[row]].begin() + generator_.length(row);
       fed.push_back({row, {from, from + static_cast<std::ptrdiff_t>(counts[row])}});
     }
     const Tensor got = generator_.feed(fed);
+    ASSERT_EQ(got.defined(), generator_.is_first_rank());
     for (std::size_t i = 0; i < fed.size(); ++i) {
-      const auto end = static_cast<std::size_t>(generator_.length(fed[i].row));
-      const auto& want = want_[text_of_[fed[i].row]];
-      for (std::size_t v = 0; v < kVocabulary; ++v) {
+      const auto end = static_cast<std::size_t>(generator_.length(fed[i].slot));
+      const auto& want = want_[text_of_[fed[i].slot]];
+      for (std::size_t v = 0; got.defined() && v < kVocabulary; ++v) {
         ASSERT_NEAR(got.span<float>()[i * kVocabulary + v], want[(end - 1) * kVocabulary + v], within_)
-            << "row " << fed[i].row << " after " << end << " tokens";
+            << "slot " << fed[i].slot << " after " << end << " tokens";
       }
     }
   }
   void begin(std::size_t row, std::size_t from, std::int64_t tokens) {
-    ASSERT_TRUE(generator_.can_begin(from, tokens));
-    generator_.begin(row, from, tokens);
+    ASSERT_TRUE(generator_.can_copy_prefix(from, tokens));
+    generator_.copy_prefix(row, from, tokens);
     text_of_[row] = text_of_[from];
   }
 
@@ -160,10 +161,10 @@ TEST(WindowedCache, RowsBeginWithWhatIsRemembered) {
         rows.begin(1, 0, 2);
         rows.feed({0, 2});
         rows.feed({23, 9});
-        EXPECT_FALSE(generator.can_begin(0, 14));
-        EXPECT_FALSE(generator.can_begin(0, 28));
-        EXPECT_FALSE(generator.can_begin(1, 2));
-        EXPECT_TRUE(generator.can_begin(0, 0));
+        EXPECT_FALSE(generator.can_copy_prefix(0, 14));
+        EXPECT_FALSE(generator.can_copy_prefix(0, 28));
+        EXPECT_FALSE(generator.can_copy_prefix(1, 2));
+        EXPECT_TRUE(generator.can_copy_prefix(0, 0));
         rows.begin(1, 0, 27);
         rows.feed({1, 3});
         rows.feed({1, 1});
@@ -173,8 +174,8 @@ TEST(WindowedCache, RowsBeginWithWhatIsRemembered) {
         rows.begin(0, 0, 29);
         for (int i = 0; i < 5; ++i) {  // two tokens, of which the second is taken back
           rows.feed({2, 1});
-          generator.cut(0, generator.length(0) - 1);
-          generator.cut(1, generator.length(1) - 1);
+          generator.truncate(0, generator.length(0) - 1);
+          generator.truncate(1, generator.length(1) - 1);
         }
         rows.begin(0, 0, 0);
         rows.feed({19, 0});

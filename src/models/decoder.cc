@@ -252,7 +252,7 @@ ForwardResult forward(Context& c, const ModelConfig& m, const Parameters& parame
   const Array positions = reshard(c, batch.positions, attention_tokens(c, m, shape[0], shape[1]));
   TokenPlaces places{positions, {}, {}, true};
   if (options.caches != nullptr) {
-    places.rows = options.caches->rows;
+    places.slots = options.caches->slots;
     places.tokens = options.caches->tokens;
     places.from_beginning = options.caches->from_beginning;
   }

@@ -24,7 +24,7 @@ Array with_whole_sequence(Context& context, const Array& x) {
   return reshard(context, x, to);
 }
 
-Array in_rows_of(Context& context, const Array& places, const Sharding& x) {
+Array in_slots_of(Context& context, const Array& places, const Sharding& x) {
   return reshard(context, places, Sharding{{x.dims[0], x.dims[1]}, {}});
 }
 
@@ -35,24 +35,25 @@ Tensor heads_for(Context& context, const Array& q, const Array& part) {
   return x.tensor().reshaped({x.tensor().dim(0), x.tensor().dim(1), 1, x.tensor().dim(2)});
 }
 
-// Of one row: [1,tokens,heads,D] without its first dim, and scales [1,tokens,heads,1] without the last too.
-TensorView vectors_of_row(const TensorView& x) {
+// One slot [1,tokens,heads,D] without its first dim, and scales [1,tokens,heads,1] without the last too.
+TensorView vectors_of_slot(const TensorView& x) {
   return x.block(0, {x.dim(1), x.dim(2), x.dim(3)}, {x.stride(1), x.stride(2), x.stride(3)});
 }
-TensorView scales_of_row(const TensorView& x) {
+TensorView scales_of_slot(const TensorView& x) {
   return x.block(0, {x.dim(1), x.dim(2)}, {x.stride(1), x.stride(2)});
 }
 
-// `tokens` tokens of a row from place `at` on are copied to those of another row, or of another place.
-struct TokensOfRow {
+// The tokens of a slot from index `at` on.
+struct SlotRange {
   const TokenVectors& vectors;
-  std::int64_t row, at;
+  std::int64_t slot, at;
 };
-void copy_tokens(Context& context, const TokensOfRow& from, const TokensOfRow& to, std::int64_t tokens) {
+// Copies `tokens` tokens to another slot, or to another index of the same slot.
+void copy_tokens(Context& context, const SlotRange& from, const SlotRange& to, std::int64_t tokens) {
   if (tokens == 0) return;
   const auto copy_part = [&](Tensor TokenVectors::*part) {
-    const auto view_of = [&](const TokensOfRow& x) {
-      return (x.vectors.*part).view().rows(x.row, x.row + 1).slice(1, x.at, tokens);
+    const auto view_of = [&](const SlotRange& x) {
+      return (x.vectors.*part).view().rows(x.slot, x.slot + 1).slice(1, x.at, tokens);
     };
     if ((from.vectors.*part).defined()) strided_copy(*context.pool, view_of(from), view_of(to));
   };
@@ -60,15 +61,15 @@ void copy_tokens(Context& context, const TokensOfRow& from, const TokensOfRow& t
   copy_part(&TokenVectors::scales);
 }
 
-// The tokens of a row from `by` on, `tokens` of them, become its first, piece after piece, as a copy must not
-// overlap what it copies.
-void move_down(Context& context, const TokenVectors& vectors, std::int64_t row, std::int64_t by,
+// Moves `tokens` tokens of a slot from index `by` to its beginning, in pieces, since a copy must not overlap
+// its source.
+void move_down(Context& context, const TokenVectors& vectors, std::int64_t slot, std::int64_t by,
                std::int64_t tokens) {
   for (std::int64_t at = 0; by > 0 && at < tokens; at += by)
-    copy_tokens(context, {vectors, row, by + at}, {vectors, row, at}, std::min(by, tokens - at));
+    copy_tokens(context, {vectors, slot, by + at}, {vectors, slot, at}, std::min(by, tokens - at));
 }
 
-// The cached keys or values, and what is new of them.
+// The cached keys or values, and the new ones of a call.
 struct Store {
   Context& context;
   TokenVectors& cached;
@@ -80,18 +81,18 @@ struct Store {
       : context(context_), cached(cached_), int8(cache.int8) {
     for (const Array& x : arrays) parts.push_back(heads_for(context, q, x));
   }
-  TokenVectors room_for(std::int64_t rows, std::int64_t tokens) const {
-    const Shape shape = shape_of(rows, tokens);
-    TokenVectors room;
-    room.values = context.empty(int8 ? DType::i8 : parts[0].dtype(), shape);
+  TokenVectors allocated(std::int64_t slots, std::int64_t tokens) const {
+    const Shape shape = shape_of(slots, tokens);
+    TokenVectors vectors;
+    vectors.values = context.empty(int8 ? DType::i8 : parts[0].dtype(), shape);
     const auto scales = static_cast<std::int64_t>(parts.size());
-    if (int8) room.scales = context.empty(DType::f32, {rows, tokens, shape[2], scales});
-    room.first_part = parts[0].dim(3);
-    return room;
+    if (int8) vectors.scales = context.empty(DType::f32, {slots, tokens, shape[2], scales});
+    vectors.first_part = parts[0].dim(3);
+    return vectors;
   }
-  void make_room(std::int64_t rows, std::int64_t tokens) {
-    if (!cached.values.defined()) cached = room_for(rows, tokens);
-    const Shape shape = shape_of(rows, tokens);
+  void allocate(std::int64_t slots, std::int64_t tokens) {
+    if (!cached.values.defined()) cached = allocated(slots, tokens);
+    const Shape shape = shape_of(slots, tokens);
     if (cached.values.shape() != shape) {
       fail_usage(
           "[mesh] logical_axis_rules: a rank's heads are not the same for a prompt and for a token after it "
@@ -100,20 +101,21 @@ struct Store {
           to_string(cached.values.shape()), to_string(shape));
     }
   }
-  // The first `tokens` tokens of the call's row `from` become those of a row from a place on.
-  void append(std::int64_t from, std::int64_t tokens, const TokensOfRow& row) const {
-    const auto of_row = [&](const Tensor& x) {
-      return x.view().rows(row.row, row.row + 1).slice(1, row.at, tokens);
+  // Writes the first `tokens` tokens of the call's batch row `from` to a slot.
+  void append(std::int64_t from, std::int64_t tokens, const SlotRange& to_slot) const {
+    const auto in_slot = [&](const Tensor& x) {
+      return x.view().rows(to_slot.slot, to_slot.slot + 1).slice(1, to_slot.at, tokens);
     };
-    const TensorView to = of_row(row.vectors.values);
+    const TensorView to = in_slot(to_slot.vectors.values);
     std::int64_t column = 0, number = 0;
     for (const Tensor& part : parts) {
       const TensorView x = part.view().rows(from, from + 1).slice(1, 0, tokens),
                        values = to.slice(3, column, part.dim(3));
       if (int8) {
-        to_int8(*context.pool, {.x = vectors_of_row(x),
-                                .values = vectors_of_row(values),
-                                .scales = scales_of_row(of_row(row.vectors.scales).slice(3, number, 1))});
+        to_int8(*context.pool,
+                {.x = vectors_of_slot(x),
+                 .values = vectors_of_slot(values),
+                 .scales = scales_of_slot(in_slot(to_slot.vectors.scales).slice(3, number, 1))});
       } else {
         strided_copy(*context.pool, x, values);
       }
@@ -121,29 +123,29 @@ struct Store {
       ++number;
     }
   }
-  // The call's tokens come to stay in a row that was remembered from `first` on.
-  void add_in_place(std::int64_t from, std::int64_t tokens, std::int64_t row, std::int64_t first,
-                    std::int64_t length, const TokenRoom::Begins& begins) const {
-    move_down(context, cached, row, begins.during - first, length - begins.during);
-    append(from, tokens, {cached, row, length - begins.during});
+  // Appends to a slot that was cached from `first` on, where all tokens stay.
+  void append_in_place(std::int64_t from, std::int64_t tokens, std::int64_t slot, std::int64_t first,
+                       std::int64_t length, const CacheWindow::Begins& begins) const {
+    move_down(context, cached, slot, begins.during - first, length - begins.during);
+    append(from, tokens, {cached, slot, length - begins.during});
   }
-  // What the row still needs and the call's tokens, side by side; the row keeps the last of them.
-  TokenVectors pass(std::int64_t from, std::int64_t tokens, std::int64_t row, std::int64_t first,
-                    std::int64_t length, const TokenRoom::Begins& begins) const {
+  // Returns the cached tokens that the call sees with the call's tokens behind them. The slot keeps the last.
+  TokenVectors append_overflow(std::int64_t from, std::int64_t tokens, std::int64_t slot, std::int64_t first,
+                               std::int64_t length, const CacheWindow::Begins& begins) const {
     const std::int64_t before = length - begins.during;
-    TokenVectors all = room_for(1, before + tokens);
-    copy_tokens(context, {cached, row, begins.during - first}, {all, 0, 0}, before);
+    TokenVectors all = allocated(1, before + tokens);
+    copy_tokens(context, {cached, slot, begins.during - first}, {all, 0, 0}, before);
     append(from, tokens, {all, 0, before});
-    copy_tokens(context, {all, 0, begins.after - begins.during}, {cached, row, 0},
+    copy_tokens(context, {all, 0, begins.after - begins.during}, {cached, slot, 0},
                 length + tokens - begins.after);
     return all;
   }
 
  private:
-  Shape shape_of(std::int64_t rows, std::int64_t tokens) const {
+  Shape shape_of(std::int64_t slots, std::int64_t tokens) const {
     std::int64_t width = 0;
     for (const Tensor& part : parts) width += part.dim(3);
-    return {rows, tokens, parts[0].dim(2), width};
+    return {slots, tokens, parts[0].dim(2), width};
   }
 };
 
@@ -168,28 +170,27 @@ class ThroughInt8Op : public Op {
   bool differentiable() const override { return false; }
 };
 
-// What is remembered from `begin` to before `end` in a row's memory, [1,tokens,heads,D] of `dtype`: a part of
-// it, or a copy.
-struct RowVectors {
+// The tokens [begin, end) of a slot's memory, [1,tokens,heads,D] of `dtype`: a view, or a dequantised copy.
+struct SlotVectors {
   Tensor copied;
   TensorView view;
 
-  RowVectors(Context& c, const TokenVectors& cached, std::int64_t row, std::int64_t begin, std::int64_t end,
-             DType dtype) {
-    const auto of_row = [&](const Tensor& x) {
-      return x.view().rows(row, row + 1).slice(1, begin, end - begin);
+  SlotVectors(Context& c, const TokenVectors& cached, std::int64_t slot, std::int64_t begin, std::int64_t end,
+              DType dtype) {
+    const auto in_slot = [&](const Tensor& x) {
+      return x.view().rows(slot, slot + 1).slice(1, begin, end - begin);
     };
-    view = of_row(cached.values);
+    view = in_slot(cached.values);
     if (!cached.scales.defined()) return;
-    const TensorView values = view, scales = of_row(cached.scales);
+    const TensorView values = view, scales = in_slot(cached.scales);
     copied = c.empty(dtype, values.shape());
     view = copied.view();
     std::int64_t column = 0;
     for (std::int64_t part = 0; part < scales.dim(3); ++part) {
       const std::int64_t width = part == 0 ? cached.first_part : values.dim(3) - cached.first_part;
-      from_int8(*c.pool, {.x = vectors_of_row(view.slice(3, column, width)),
-                          .values = vectors_of_row(values.slice(3, column, width)),
-                          .scales = scales_of_row(scales.slice(3, part, 1))});
+      from_int8(*c.pool, {.x = vectors_of_slot(view.slice(3, column, width)),
+                          .values = vectors_of_slot(values.slice(3, column, width)),
+                          .scales = scales_of_slot(scales.slice(3, part, 1))});
       column += width;
     }
   }
@@ -200,7 +201,7 @@ class CacheAttentionOp : public Op {
  public:
   CacheAttentionOp(const AttentionCache& cache, const TokenPlaces& places, const AttentionOptions& options,
                    const CacheChoice* choice)
-      : cache_(cache), rows_(places.rows), tokens_(places.tokens), options_(options) {
+      : cache_(cache), slots_(places.slots), tokens_(places.tokens), options_(options) {
     if (choice != nullptr) chosen_count_ = choice->count, index_factor_ = choice->index->factor;
   }
   std::string_view name() const override { return "attention"; }
@@ -214,12 +215,12 @@ class CacheAttentionOp : public Op {
     const Tensor& q = in[0];
     const Shape shape{q.dim(0), q.dim(1), q.dim(2), cache_.v.values.dim(3)};
     // Zeros for padding, which nobody reads.
-    const bool padded = std::find(rows_.begin(), rows_.end(), -1) != rows_.end();
+    const bool padded = std::find(slots_.begin(), slots_.end(), -1) != slots_.end();
     const Tensor out = padded ? c.zeros(q.dtype(), shape) : c.empty(q.dtype(), shape);
     const TensorView sinks = in.size() == 3 ? in[2].view() : TensorView();
-    // Where no row has more keys than a query chooses, there is nothing to choose.
-    const bool chooses = in.size() == 4 && std::ranges::any_of(rows_, [&](std::int64_t row) {
-                           return length_of(row) > chosen_count_;
+    // With no more keys than a query chooses in every slot there is nothing to choose.
+    const bool chooses = in.size() == 4 && std::ranges::any_of(slots_, [&](std::int64_t slot) {
+                           return length_of(slot) > chosen_count_;
                          });
     const IndexQueries index{in, chooses};
     if (infos[0].shape[1] > 1)
@@ -244,13 +245,13 @@ class CacheAttentionOp : public Op {
     bool chooses;
     Tensor q, weights;
   };
-  // Scores of row b's queries, at `places` [1,S] i32, for the first `keys` keys that its row remembers:
+  // Scores of row b's queries, at `places` [1,S] i32, for the first `keys` cached keys of its slot:
   // f32 [1,S,keys].
   Tensor scores_of(Context& c, const IndexQueries& index, std::int64_t b, const TensorView& places,
                    std::int64_t keys) const {
     const Tensor scores = c.empty(DType::f32, {1, index.q.dim(1), keys});
-    const std::int64_t row = rows_[static_cast<std::size_t>(b)];
-    const TensorView cached = cache_.index_keys.values.view().rows(row, row + 1).slice(1, 0, keys);
+    const std::int64_t slot = slots_[static_cast<std::size_t>(b)];
+    const TensorView cached = cache_.index_keys.values.view().rows(slot, slot + 1).slice(1, 0, keys);
     index_scores(*c.pool, {.q = index.q.view().rows(b, b + 1),
                            .k = cached.reshaped({1, keys, cached.dim(3)}),
                            .weights = index.weights.view().rows(b, b + 1),
@@ -259,22 +260,22 @@ class CacheAttentionOp : public Op {
                            .scores = scores.view()});
     return scores;
   }
-  // One token a row: the keys and values that it chooses are put together, and attended to.
+  // One token a slot: gathers the keys and values that it chooses and attends to those.
   void attend_chosen(Context& c, const Tensor& q, const IndexQueries& index, const Tensor& out) const {
-    const std::int64_t batch = q.dim(0), count = chosen_count_, room = cache_.k.values.dim(1);
+    const std::int64_t batch = q.dim(0), count = chosen_count_, space = cache_.k.values.dim(1);
     const Tensor ids = c.zeros(DType::i32, {batch, count});
-    std::vector<std::int32_t> numbers;  // how many keys each row chose, then rows
+    std::vector<std::int32_t> numbers;  // keys chosen for each row, then rows
     for (std::int64_t b = 0; b < batch; ++b) {
-      const std::int64_t row = rows_[static_cast<std::size_t>(b)], keys = length_of(row);
+      const std::int64_t slot = slots_[static_cast<std::size_t>(b)], keys = length_of(slot);
       numbers.push_back(static_cast<std::int32_t>(std::min(keys, count)));
-      if (row < 0) continue;  // padding
+      if (slot < 0) continue;  // padding
       const auto last = static_cast<std::int32_t>(keys - 1);
       const Tensor place = c.empty(DType::i32, {1, 1});
       copy(TensorView::of_host(&last, place.shape()), place.view());
       choose_keys(*c.pool, {.scores = scores_of(c, index, b, place.view(), keys).view(),
                             .count = count,
                             .ids = ids.view().rows(b, b + 1),
-                            .first_id = static_cast<std::int32_t>(row * room)});
+                            .first_id = static_cast<std::int32_t>(slot * space)});
     }
     for (std::int64_t b = 0; b < batch; ++b) numbers.push_back(static_cast<std::int32_t>(b));
     const Tensor there = c.empty(DType::i32, {2 * batch});
@@ -282,7 +283,7 @@ class CacheAttentionOp : public Op {
     const auto gathered = [&](const TokenVectors& x) {
       const std::int64_t width = x.values.dim(3);
       const Tensor chosen = c.empty(x.values.dtype(), {batch, count, 1, width});
-      ragged_gather(*c.pool, {.x = x.values.view().reshaped({x.values.dim(0) * room, width}),
+      ragged_gather(*c.pool, {.x = x.values.view().reshaped({x.values.dim(0) * space, width}),
                               .index = ids.view().reshaped({batch * count}),
                               .w = {},
                               .out = chosen.view().reshaped({batch * count, width})});
@@ -297,13 +298,13 @@ class CacheAttentionOp : public Op {
                                .scale = options_.scale,
                                .out = out.view().reshaped({batch, 1, q.dim(2), out.dim(3)})});
   }
-  // One token a row, in all and not only on this rank: it is the last of its row.
+  // One token a slot, on all ranks: it is its sequence's last.
   void attend_one(Context& c, const Tensor& q, const TensorView& sinks, const Tensor& out) const {
     const std::int64_t batch = q.dim(0), kv_heads = cache_.k.values.dim(2), group = q.dim(2) / kv_heads;
-    std::vector<std::int32_t> numbers;  // lengths, then rows
-    for (const std::int64_t row : rows_)
-      numbers.push_back(static_cast<std::int32_t>(length_of(row) - first_of(row)));
-    for (const std::int64_t row : rows_) numbers.push_back(static_cast<std::int32_t>(row));
+    std::vector<std::int32_t> numbers;  // lengths, then slots
+    for (const std::int64_t slot : slots_)
+      numbers.push_back(static_cast<std::int32_t>(length_of(slot) - first_of(slot)));
+    for (const std::int64_t slot : slots_) numbers.push_back(static_cast<std::int32_t>(slot));
     const Tensor there = c.empty(DType::i32, {2 * batch});
     copy(TensorView::of_host(numbers.data(), there.shape()), there.view());
     decode_attention(*c.pool, {.q = q.view().reshaped({batch, kv_heads, group, q.dim(3)}),
@@ -320,23 +321,24 @@ class CacheAttentionOp : public Op {
                                .v_scales = scales_of(cache_.v),
                                .first_key_part = cache_.k.first_part});
   }
-  // Several, a row after the other, as their keys' numbers differ.
+  // Several tokens a slot: one slot after the other, since their numbers of keys differ.
   void attend_some(Context& c, const Tensor& q, const Tensor& positions, const TensorView& sinks,
                    const IndexQueries& index, const Tensor& out) const {
     const Tensor lse = c.empty(DType::f32, {1, q.dim(2), q.dim(1)});
     const auto row_of = [](const Tensor& x, std::int64_t i) { return x.view().rows(i, i + 1); };
     for (std::int64_t b = 0; b < q.dim(0); ++b) {
-      const std::int64_t row = rows_[static_cast<std::size_t>(b)], keys = length_of(row);
-      if (row < 0) continue;  // padding
-      const auto passing = std::ranges::find(cache_.passing, b, &PassingTokens::batch_row);
-      const bool passes = passing != cache_.passing.end();
+      const std::int64_t slot = slots_[static_cast<std::size_t>(b)], keys = length_of(slot);
+      if (slot < 0) continue;  // padding
+      const auto overflow = std::ranges::find(cache_.overflow, b, &OverflowTokens::batch_row);
+      const bool overflows = overflow != cache_.overflow.end();
       const std::int64_t first = first_key(keys - tokens_[static_cast<std::size_t>(b)]),
-                         remembered = passes ? passing->first : first_of(row), there = passes ? 0 : row;
+                         cached_first = overflows ? overflow->first : first_of(slot),
+                         there = overflows ? 0 : slot;
       const auto vectors_of = [&](const TokenVectors& x) {
-        return RowVectors(c, x, there, first - remembered, keys - remembered, q.dtype());
+        return SlotVectors(c, x, there, first - cached_first, keys - cached_first, q.dtype());
       };
-      const RowVectors k = vectors_of(passes ? passing->k : cache_.k),
-                       v = vectors_of(passes ? passing->v : cache_.v);
+      const SlotVectors k = vectors_of(overflows ? overflow->k : cache_.k),
+                        v = vectors_of(overflows ? overflow->v : cache_.v);
       const Tensor kv_index = key_places(c, first, keys);
       Tensor chosen;
       if (index.chooses) {
@@ -376,15 +378,15 @@ class CacheAttentionOp : public Op {
   static TensorView scales_of(const TokenVectors& x) {
     return x.scales.defined() ? x.scales.view() : TensorView();
   }
-  std::int64_t length_of(std::int64_t row) const {
-    return row < 0 ? 0 : cache_.lengths[static_cast<std::size_t>(row)];
+  std::int64_t length_of(std::int64_t slot) const {
+    return slot < 0 ? 0 : cache_.lengths[static_cast<std::size_t>(slot)];
   }
-  std::int64_t first_of(std::int64_t row) const {
-    return row < 0 ? 0 : cache_.firsts[static_cast<std::size_t>(row)];
+  std::int64_t first_of(std::int64_t slot) const {
+    return slot < 0 ? 0 : cache_.firsts[static_cast<std::size_t>(slot)];
   }
 
   const AttentionCache& cache_;
-  std::span<const std::int64_t> rows_, tokens_;
+  std::span<const std::int64_t> slots_, tokens_;
   AttentionOptions options_;
   std::int64_t chosen_count_ = 0;
   float index_factor_ = 1;
@@ -392,87 +394,89 @@ class CacheAttentionOp : public Op {
 
 }  // namespace
 
-void remember(Context& context, AttentionCache& cache, const Array& q, std::span<const Array> k,
-              std::span<const Array> v, const TokenPlaces& places, const Array* index_key) {
+void cache_append(Context& context, AttentionCache& cache, const Array& q, std::span<const Array> k,
+                  std::span<const Array> v, const TokenPlaces& places, const Array* index_key) {
   Store keys(context, cache, cache.k, q, k), values(context, cache, cache.v, q, v);
   std::optional<Store> index_keys;
   if (index_key != nullptr) {
-    CHECK(!cache.room.seen.limits() && !cache.int8, "[attention cache] an indexer of a window or of int8");
+    CHECK(!cache.window.seen.limits() && !cache.int8, "[attention cache] an indexer of a window or of int8");
     index_keys.emplace(context, cache, cache.index_keys, q, std::span(index_key, 1));
   }
-  const auto rows_here = static_cast<std::int64_t>(cache.lengths.size());
-  keys.make_room(rows_here, cache.room.tokens());
-  values.make_room(rows_here, cache.room.tokens());
-  if (index_keys) index_keys->make_room(rows_here, cache.room.tokens());
+  const auto slots_here = static_cast<std::int64_t>(cache.lengths.size());
+  keys.allocate(slots_here, cache.window.tokens());
+  values.allocate(slots_here, cache.window.tokens());
+  if (index_keys) index_keys->allocate(slots_here, cache.window.tokens());
   cache.firsts.resize(cache.lengths.size());
-  cache.passing.clear();
+  cache.overflow.clear();
   const std::int64_t batch = keys.parts[0].dim(0);
-  CHECK(static_cast<std::int64_t>(places.rows.size()) == batch && places.tokens.size() == places.rows.size(),
-        "{} rows and {} numbers of tokens for a batch of {}", places.rows.size(), places.tokens.size(),
-        batch);
+  CHECK(
+      static_cast<std::int64_t>(places.slots.size()) == batch && places.tokens.size() == places.slots.size(),
+      "{} slots and {} token counts for a batch of {}", places.slots.size(), places.tokens.size(), batch);
   for (std::int64_t b = 0; b < batch; ++b) {
-    const std::int64_t row = places.rows[static_cast<std::size_t>(b)],
+    const std::int64_t slot = places.slots[static_cast<std::size_t>(b)],
                        tokens = places.tokens[static_cast<std::size_t>(b)];
-    if (row < 0) continue;
-    std::int64_t &length = cache.lengths[static_cast<std::size_t>(row)],
-                 &first = cache.firsts[static_cast<std::size_t>(row)];
-    CHECK(length + tokens <= cache.room.capacity, "[attention cache] {} tokens after {} of {}", tokens,
-          length, cache.room.capacity);
-    const TokenRoom::Begins begins = cache.room.begins(first, length, tokens);
+    if (slot < 0) continue;
+    std::int64_t &length = cache.lengths[static_cast<std::size_t>(slot)],
+                 &first = cache.firsts[static_cast<std::size_t>(slot)];
+    CHECK(length + tokens <= cache.window.capacity, "[attention cache] {} tokens after {} of {}", tokens,
+          length, cache.window.capacity);
+    const CacheWindow::Begins begins = cache.window.begins(first, length, tokens);
     if (begins.in_place()) {
-      keys.add_in_place(b, tokens, row, first, length, begins);
-      values.add_in_place(b, tokens, row, first, length, begins);
-      if (index_keys) index_keys->add_in_place(b, tokens, row, first, length, begins);
+      keys.append_in_place(b, tokens, slot, first, length, begins);
+      values.append_in_place(b, tokens, slot, first, length, begins);
+      if (index_keys) index_keys->append_in_place(b, tokens, slot, first, length, begins);
     } else {
-      cache.passing.push_back({b, begins.during, keys.pass(b, tokens, row, first, length, begins),
-                               values.pass(b, tokens, row, first, length, begins)});
+      cache.overflow.push_back({b, begins.during,
+                                keys.append_overflow(b, tokens, slot, first, length, begins),
+                                values.append_overflow(b, tokens, slot, first, length, begins)});
     }
     length += tokens;
     first = begins.after;
   }
 }
 
-Array as_remembered(Context& context, const AttentionCache& cache, const Array& x) {
+Array cache_round_trip(Context& context, const AttentionCache& cache, const Array& x) {
   return cache.int8 ? apply_one(context, std::make_shared<ThroughInt8Op>(), {x}) : x;
 }
 
-void remember_of(Context& context, AttentionCache& cache, std::int64_t row, std::int64_t from,
-                 std::int64_t tokens) {
-  CHECK(
-      !cache.delta.state.defined() || tokens == 0 || tokens == cache.lengths[static_cast<std::size_t>(from)],
-      "[attention cache] {} tokens of {}, of which a gated delta net remembers all or nothing", tokens,
-      cache.lengths[static_cast<std::size_t>(from)]);
+void cache_copy_prefix(Context& context, AttentionCache& cache, std::int64_t slot, std::int64_t source_slot,
+                       std::int64_t tokens) {
+  CHECK(!cache.delta.state.defined() || tokens == 0 ||
+            tokens == cache.lengths[static_cast<std::size_t>(source_slot)],
+        "[attention cache] {} tokens of {}: a gated delta net copies all or nothing", tokens,
+        cache.lengths[static_cast<std::size_t>(source_slot)]);
   cache.firsts.resize(cache.lengths.size());
-  const std::int64_t first = tokens == 0 ? 0 : cache.firsts[static_cast<std::size_t>(from)];
-  CHECK(cache.room.can_cut(first, tokens), "[attention cache] {} tokens of {}, remembered from {} on", tokens,
-        cache.lengths[static_cast<std::size_t>(from)], first);
-  cache.lengths[static_cast<std::size_t>(row)] = tokens;
-  cache.firsts[static_cast<std::size_t>(row)] = first;
-  if (row == from || tokens == 0) return;
-  const DeltaMemory& delta = cache.delta;
+  const std::int64_t first = tokens == 0 ? 0 : cache.firsts[static_cast<std::size_t>(source_slot)];
+  CHECK(cache.window.can_cut(first, tokens), "[attention cache] {} tokens of {}, cached source_slot {} on",
+        tokens, cache.lengths[static_cast<std::size_t>(source_slot)], first);
+  cache.lengths[static_cast<std::size_t>(slot)] = tokens;
+  cache.firsts[static_cast<std::size_t>(slot)] = first;
+  if (slot == source_slot || tokens == 0) return;
+  const DeltaState& delta = cache.delta;
   for (const Tensor* x : {&delta.query_tail, &delta.key_tail, &delta.value_tail, &delta.state}) {
     if (x->defined())
-      strided_copy(*context.pool, x->view().rows(from, from + 1), x->view().rows(row, row + 1));
+      strided_copy(*context.pool, x->view().rows(source_slot, source_slot + 1),
+                   x->view().rows(slot, slot + 1));
   }
   for (const TokenVectors* x : {&cache.k, &cache.v, &cache.index_keys})
-    copy_tokens(context, {*x, from, 0}, {*x, row, 0}, tokens - first);
+    copy_tokens(context, {*x, source_slot, 0}, {*x, slot, 0}, tokens - first);
 }
 
 Array attend(Context& context, AttentionCache& cache, const Array& q, const TokenPlaces& places,
              const AttentionOptions& options, const Array* sinks, const CacheChoice* choice) {
-  std::vector<Array> inputs{q, in_rows_of(context, places.positions, q.sharding())};
+  std::vector<Array> inputs{q, in_slots_of(context, places.positions, q.sharding())};
   if (sinks != nullptr) inputs.push_back(sinks_of_heads(context, *sinks, q));
   if (choice != nullptr) {
     inputs.push_back(choice->index->q);
     inputs.push_back(choice->index->weights);
   }
-  CHECK(!cache.room.seen.limits() ||
-            (options.window == cache.room.seen.window && options.chunk == cache.room.seen.chunk),
+  CHECK(!cache.window.seen.limits() ||
+            (options.window == cache.window.seen.window && options.chunk == cache.window.seen.chunk),
         "[attention cache] window {} and chunk {}, of a cache for {} and {}", options.window, options.chunk,
-        cache.room.seen.window, cache.room.seen.chunk);
+        cache.window.seen.window, cache.window.seen.chunk);
   Array attended =
       apply(context, std::make_shared<CacheAttentionOp>(cache, places, options, choice), inputs).front();
-  cache.passing.clear();
+  cache.overflow.clear();
   return attended;
 }
 

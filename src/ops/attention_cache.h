@@ -1,4 +1,7 @@
-// Attention over the tokens so far: what generation does in place of attention within a batch.
+// Attention over cached keys and values: generation calls it in place of attention within a batch.
+//
+// A cache has slots. A slot holds the tokens of one sequence. Its cached tokens begin at `firsts[slot]`, a
+// position in the sequence (0 unless CacheWindow evicted tokens), and end at `lengths[slot]`.
 #pragma once
 
 #include <span>
@@ -6,97 +9,96 @@
 #include <vector>
 
 #include "ops/attention.h"
+#include "ops/cache_window.h"
 #include "ops/indexer.h"
-#include "ops/token_room.h"
 
 namespace switchyard {
 
-// A vector of every token and head.
+// One vector for each token and head.
 struct TokenVectors {
-  Tensor values;  // [rows,T,Nkv,D]; undefined before the first token
-  // Of values in int8 (kernels/attention/int8_vectors.h), else undefined: f32 [rows,T,Nkv,P]. A vector is P
-  // arrays side by side, each with a scale of its own, so that scales are the same on any mesh.
+  Tensor values;  // [slots,T,Nkv,D]; undefined before the first token
+  // f32 [slots,T,Nkv,P] where values are int8 (kernels/attention/int8_vectors.h), else undefined. A vector is P arrays
+  // side by side, each with its own scale, so that scales are the same on any mesh.
   Tensor scales;
   std::int64_t first_part = 0;  // width of the first of those arrays
 };
 
-// What a gated delta net remembers of a row instead of its tokens: the last inputs of its convolutions,
-// [rows,K-1,N,D] of this rank's heads, and the state, f32 [rows,N,Dk,Dv]. Undefined before the first token.
-struct DeltaMemory {
+// The cache of a gated delta net, which keeps no tokens: the last inputs of its convolutions, [slots,K-1,N,D]
+// of this rank's heads, and the state, f32 [slots,N,Dk,Dv]. Undefined before the first token.
+struct DeltaState {
   Tensor query_tail, key_tail, value_tail, state;
 };
 
-// The keys and values that one row's call attends to where they are more than the row has room for.
-struct PassingTokens {
-  std::int64_t batch_row = 0;  // of the call
-  std::int64_t first = 0;      // the place of the first of them
-  TokenVectors k, v;           // of one row
+// The keys and values that one sequence of a call attends to where its slot has no space for all of them.
+struct OverflowTokens {
+  std::int64_t batch_row = 0;  // the sequence's row in the call's batch
+  std::int64_t first = 0;      // position of the first token
+  TokenVectors k, v;           // of one slot
 };
 
-// Keys and values of one layer's tokens so far, of this rank's rows and heads, in the order of their
-// positions: of every row those from its first on, up to its length.
+// The cache of one layer: keys and values of this rank's slots and heads, in the order of positions.
 struct AttentionCache {
-  TokenRoom room;     // of a row
-  bool int8 = false;  // in 8 bits, whatever type they come in; set before the first token
+  CacheWindow window;  // which tokens a slot keeps
+  bool int8 = false;   // stores values in 8 bits, whatever their dtype; set before the first token
   TokenVectors k, v;
-  TokenVectors index_keys;             // of a layer with an indexer: of one head
-  std::vector<std::int64_t> lengths;   // of the rows
-  std::vector<std::int64_t> firsts;    // of the rows: the place of the first token that is remembered
-  std::vector<PassingTokens> passing;  // between remember() and attend() of a call
-  DeltaMemory delta;
-  Array key_up, value_up;  // of latent attention, in the form in which it uses them: split_up_projection()
+  TokenVectors index_keys;               // of a layer with an indexer: of one head
+  std::vector<std::int64_t> lengths;     // [slots] tokens appended, evicted ones included
+  std::vector<std::int64_t> firsts;      // [slots] position of the first cached token
+  std::vector<OverflowTokens> overflow;  // between cache_append() and attend() of a call
+  DeltaState delta;
+  Array key_up, value_up;  // latent attention's projections in the form it uses: split_up_projection()
 };
 
-// What all layers remember, and the rows that a call goes on with.
+// The caches of all layers, and the slots of the running call.
 struct AttentionCaches {
   std::vector<AttentionCache> layers;
-  std::vector<std::int64_t> rows;    // this rank's: the caches' row of each of the call's, -1 for padding
-  std::vector<std::int64_t> tokens;  // of each of `rows`: how many the call brings; the rest of it is padding
-  bool from_beginning = true;        // no row of the call, on any rank, has tokens before it
+  std::vector<std::int64_t> slots;   // this rank's slot of each row of the call's batch; -1: a padding row
+  std::vector<std::int64_t> tokens;  // tokens of each of `slots` in the call; the rest of the row is padding
+  bool from_beginning = true;        // all slots of the call, on all ranks, are empty before it
 };
 
-// Where the tokens of a call stand: i32 [B,S], and AttentionCaches::rows and tokens of B. Positions of a row
-// go on where the cache ends; padding comes after a row's last token and is not remembered.
+// The slots and positions of a call's tokens: i32 [B,S], and AttentionCaches::slots and tokens of B.
+// Positions continue where the slot ends. Padding follows a row's last token and is not cached.
 struct TokenPlaces {
   Array positions;
-  std::span<const std::int64_t> rows, tokens;
+  std::span<const std::int64_t> slots, tokens;
   bool from_beginning = true;
 };
 
-// MLA's wkv_b [R,N,nope+v] -> its parts for keys [N,R,nope] and for values [N,R,v]: heads first, so that a
-// product a head reads one piece of memory. No gradient.
+// Splits MLA's wkv_b [R,N,nope+v] into its parts for keys [N,R,nope] and for values [N,R,v]. Heads come
+// first, so that the product of a head reads contiguous memory. No gradient.
 std::pair<Array, Array> split_up_projection(Context& context, const Array& wkv_b, std::int64_t nope);
 
-// Puts the tokens' keys and values into the cache, with the heads that this rank's heads of q [B,S,N,D] read.
-// Each of k and v is one array [B,S,Nkv,D], or some [B,S,D] that make one head together, side by side. Rows
-// may be split as q's are, the sequence in any way. Where a row has no room for all, tokens that no token
-// sees any more give way, and a row moves down. `index_key` [B,S,D] is an indexer's, or null. CHECKs that
-// rows do not get longer than their capacity; Error(usage) where the rules give this rank other heads than in
-// the calls before.
-void remember(Context& context, AttentionCache& cache, const Array& q, std::span<const Array> k,
-              std::span<const Array> v, const TokenPlaces& places, const Array* index_key = nullptr);
+// Appends the tokens' keys and values to the cache, with the heads that this rank's heads of q [B,S,N,D]
+// read. k and v are each one array [B,S,Nkv,D], or several [B,S,D] that form one head together, side by side.
+// Rows may be split as q's are, the sequence in any way. Where a slot has no space for all tokens, it evicts
+// tokens that no later token sees. `index_key` [B,S,D] is an indexer's key, or null. CHECKs that no slot
+// exceeds its capacity; Error(usage) where the axis rules give this rank other heads than in the calls
+// before.
+void cache_append(Context& context, AttentionCache& cache, const Array& q, std::span<const Array> k,
+                  std::span<const Array> v, const TokenPlaces& places, const Array* index_key = nullptr);
 
-// x [B,S,D] with whole D as the cache gives it back: itself, or through 8 bits and back. No gradient.
-Array as_remembered(Context& context, const AttentionCache& cache, const Array& x);
+// Returns x [B,S,D], whole in D, as the cache returns it: x itself, or x rounded to 8 bits. No gradient.
+Array cache_round_trip(Context& context, const AttentionCache& cache, const Array& x);
 
-// The row `row` remembers the first `tokens` tokens of the row `from`, which may be itself, and nothing else.
-// A gated delta net remembers no part of a row: `tokens` is 0 then, or all that `from` has (CHECK). Where
-// `from` has forgotten tokens, it still remembers what the token after those sees (CHECK).
-void remember_of(Context& context, AttentionCache& cache, std::int64_t row, std::int64_t from,
-                 std::int64_t tokens);
+// Replaces the content of `slot` by the first `tokens` tokens of `source_slot`, which may be the same slot.
+// CHECKs that the source still has what the token after those sees (CacheWindow::can_cut), and that `tokens`
+// is 0 or all tokens of the source where the layer is a gated delta net.
+void cache_copy_prefix(Context& context, AttentionCache& cache, std::int64_t slot, std::int64_t source_slot,
+                       std::int64_t tokens);
 
-// Of a layer with an indexer: how queries choose `count` of the cached keys. The keys of `index` are not read
-// but those that are cached.
+// How queries of a layer with an indexer choose `count` of the cached keys. Reads the cached index keys, not
+// the keys of `index`.
 struct CacheChoice {
   const IndexVectors* index;
   std::int64_t count;
 };
 
 // Softmax attention of q [B,S,N,D] over the cached keys up to its own positions -> [B,S,N,Dv], with the
-// options and sinks of attention() (`balanced` is not read), whose window and chunk are those of the cache's
-// room. The tokens of q come from the remember() before, and are attended to once. With a `choice` a query
-// attends to the keys that it chooses; of one token a row these are gathered, and no other is read. No
-// gradient.
+// options and sinks of attention() (`balanced` is not read). The options' window and chunk must be those of
+// cache.window (CHECK). q's tokens are those of the last cache_append(); call attend() once for each. With a
+// `choice` a query attends to the keys that it chooses; one token a slot gathers these and reads no others.
+// No gradient.
 Array attend(Context& context, AttentionCache& cache, const Array& q, const TokenPlaces& places,
              const AttentionOptions& options, const Array* sinks = nullptr,
              const CacheChoice* choice = nullptr);

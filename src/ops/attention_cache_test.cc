@@ -48,7 +48,7 @@ class Pieces {
  public:
   Pieces(Context& context, const CacheInputs& inputs, const Sharding& heads, bool int8, const KeyWindow& seen)
       : context_(context), inputs_(inputs), heads_(heads) {
-    cache_.room = {kCacheTokens, seen};
+    cache_.window = {kCacheTokens, seen};
     cache_.int8 = int8;
     cache_.lengths.assign(kCacheRows, 0);
   }
@@ -62,7 +62,7 @@ class Pieces {
     const Array q = part(inputs_.q, heads_), k = part(inputs_.k, heads_), v = part(inputs_.v, heads_),
                 of_heads = leaf(context_, inputs_.sinks, replicated(1), false);
     const TokenPlaces places{part(inputs_.positions, replicated(2)), rows, tokens, begin == 0};
-    remember(context_, cache_, q, std::span(&k, 1), std::span(&v, 1), places);
+    cache_append(context_, cache_, q, std::span(&k, 1), std::span(&v, 1), places);
     return attend(context_, cache_, q, places, options, sinks ? &of_heads : nullptr).tensor();
   }
 

@@ -148,34 +148,34 @@ class GatedDeltaOp : public Op {  // inputs: q, k, v, g, beta, segments
   DeltaOptions options_;
 };
 
-// Rows of a call one after the other, as each goes on from its own row of the cache.
-class RowsOfCall {
+// The slots of a call one after the other, since each continues from its own state.
+class SlotsOfCall {
  public:
-  explicit RowsOfCall(const TokenPlaces& places) : rows_(places.rows), tokens_(places.tokens) {}
-  // visit(b, row, tokens) for rows that are no padding.
+  explicit SlotsOfCall(const TokenPlaces& places) : slots_(places.slots), tokens_(places.tokens) {}
+  // Calls visit(b, slot, tokens) for every batch row b that is no padding.
   template <typename Visit>
   void for_each(std::int64_t batch, const Visit& visit) const {
-    CHECK(std::ssize(rows_) == batch && rows_.size() == tokens_.size(), "{} rows for a batch of {}",
-          rows_.size(), batch);
+    CHECK(std::ssize(slots_) == batch && slots_.size() == tokens_.size(), "{} slots for a batch of {}",
+          slots_.size(), batch);
     for (std::int64_t b = 0; b < batch; ++b) {
-      const std::int64_t row = rows_[static_cast<std::size_t>(b)];
-      if (row >= 0) visit(b, row, tokens_[static_cast<std::size_t>(b)]);
+      const std::int64_t slot = slots_[static_cast<std::size_t>(b)];
+      if (slot >= 0) visit(b, slot, tokens_[static_cast<std::size_t>(b)]);
     }
   }
 
  private:
-  std::span<const std::int64_t> rows_, tokens_;
+  std::span<const std::int64_t> slots_, tokens_;
 };
 
-// The first tokens of a row.
+// The first `tokens` tokens of a batch row.
 TensorView tokens_of(const Tensor& x, std::int64_t row, std::int64_t tokens) {
   return x.view().rows(row, row + 1).slice(1, 0, tokens);
 }
 
-// A row of what is remembered, zeros if it begins.
-TensorView row_to_go_on(Context& c, const Tensor& remembered, std::int64_t row, std::int64_t before) {
-  const TensorView view = remembered.view().rows(row, row + 1);
-  if (before == 0) strided_copy(*c.pool, c.zeros(remembered.dtype(), view.shape()).view(), view);
+// The state of a slot with `before` tokens; zeroed where the slot is empty.
+TensorView state_of_slot(Context& c, const Tensor& states, std::int64_t slot, std::int64_t before) {
+  const TensorView view = states.view().rows(slot, slot + 1);
+  if (before == 0) strided_copy(*c.pool, c.zeros(states.dtype(), view.shape()).view(), view);
   return view;
 }
 
@@ -186,7 +186,7 @@ Tensor zeros_like(Context& c, const Tensor& x) {
 class CacheConvOp : public Op {  // inputs: x, w
  public:
   CacheConvOp(const AttentionCache& cache, Tensor tail, const TokenPlaces& places)
-      : lengths_(cache.lengths), tail_(std::move(tail)), rows_(places) {}
+      : lengths_(cache.lengths), tail_(std::move(tail)), slots_(places) {}
   std::string_view name() const override { return "causal_conv"; }
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
     return {in[0]};
@@ -194,8 +194,8 @@ class CacheConvOp : public Op {  // inputs: x, w
   std::vector<Tensor> forward(Context& c, std::span<const Tensor> in,
                               std::span<const ArrayInfo>) const override {
     const Tensor y = zeros_like(c, in[0]);
-    rows_.for_each(in[0].dim(0), [&](std::int64_t b, std::int64_t row, std::int64_t tokens) {
-      const TensorView tail = row_to_go_on(c, tail_, row, lengths_[static_cast<std::size_t>(row)]);
+    slots_.for_each(in[0].dim(0), [&](std::int64_t b, std::int64_t slot, std::int64_t tokens) {
+      const TensorView tail = state_of_slot(c, tail_, slot, lengths_[static_cast<std::size_t>(slot)]);
       switchyard::causal_conv(*c.pool, {.x = channels_of(tokens_of(in[0], b, tokens)),
                                         .w = taps_of(in[1].view()),
                                         .segments = {},
@@ -212,13 +212,13 @@ class CacheConvOp : public Op {  // inputs: x, w
  private:
   std::span<const std::int64_t> lengths_;
   Tensor tail_;
-  RowsOfCall rows_;
+  SlotsOfCall slots_;
 };
 
 class CacheDeltaOp : public Op {  // inputs: q, k, v, g, beta
  public:
   CacheDeltaOp(const AttentionCache& cache, const TokenPlaces& places, const DeltaOptions& options)
-      : lengths_(cache.lengths), state_(cache.delta.state), rows_(places), options_(options) {}
+      : lengths_(cache.lengths), state_(cache.delta.state), slots_(places), options_(options) {}
   std::string_view name() const override { return "gated_delta"; }
   std::vector<ArrayInfo> infer(const Context&, std::span<const ArrayInfo> in) const override {
     return {in[2]};
@@ -227,19 +227,19 @@ class CacheDeltaOp : public Op {  // inputs: q, k, v, g, beta
                               std::span<const ArrayInfo> infos) const override {
     const auto heads = kv_heads_of(c, infos[2], infos[0]);
     const Tensor q = take_heads(c, in[0], heads), k = take_heads(c, in[1], heads), out = zeros_like(c, in[2]);
-    rows_.for_each(q.dim(0), [&](std::int64_t b, std::int64_t row, std::int64_t tokens) {
-      switchyard::gated_delta(*c.pool,
-                              {.q = tokens_of(q, b, tokens),
-                               .k = tokens_of(k, b, tokens),
-                               .v = tokens_of(in[2], b, tokens),
-                               .g = tokens_of(in[3], b, tokens),
-                               .beta = tokens_of(in[4], b, tokens),
-                               .segments = {},
-                               .chunk = options_.chunk,
-                               .unit_vectors = options_.unit_vectors,
-                               .scale = options_.scale,
-                               .state = row_to_go_on(c, state_, row, lengths_[static_cast<std::size_t>(row)]),
-                               .out = tokens_of(out, b, tokens)});
+    slots_.for_each(q.dim(0), [&](std::int64_t b, std::int64_t slot, std::int64_t tokens) {
+      switchyard::gated_delta(
+          *c.pool, {.q = tokens_of(q, b, tokens),
+                    .k = tokens_of(k, b, tokens),
+                    .v = tokens_of(in[2], b, tokens),
+                    .g = tokens_of(in[3], b, tokens),
+                    .beta = tokens_of(in[4], b, tokens),
+                    .segments = {},
+                    .chunk = options_.chunk,
+                    .unit_vectors = options_.unit_vectors,
+                    .scale = options_.scale,
+                    .state = state_of_slot(c, state_, slot, lengths_[static_cast<std::size_t>(slot)]),
+                    .out = tokens_of(out, b, tokens)});
     });
     return {out};
   }
@@ -251,7 +251,7 @@ class CacheDeltaOp : public Op {  // inputs: q, k, v, g, beta
  private:
   std::span<const std::int64_t> lengths_;
   Tensor state_;
-  RowsOfCall rows_;
+  SlotsOfCall slots_;
   DeltaOptions options_;
 };
 
@@ -301,11 +301,11 @@ Array gated_delta(Context& context, AttentionCache& cache, const Array& q, const
 }
 
 void count_tokens(AttentionCache& cache, const TokenPlaces& places) {
-  RowsOfCall(places).for_each(
-      std::ssize(places.rows), [&](std::int64_t, std::int64_t row, std::int64_t tokens) {
-        std::int64_t& length = cache.lengths[static_cast<std::size_t>(row)];
-        CHECK(length + tokens <= cache.room.capacity, "[attention cache] {} tokens after {} of {}", tokens,
-              length, cache.room.capacity);
+  SlotsOfCall(places).for_each(
+      std::ssize(places.slots), [&](std::int64_t, std::int64_t slot, std::int64_t tokens) {
+        std::int64_t& length = cache.lengths[static_cast<std::size_t>(slot)];
+        CHECK(length + tokens <= cache.window.capacity, "[attention cache] {} tokens after {} of {}", tokens,
+              length, cache.window.capacity);
         length += tokens;
       });
 }

@@ -30,13 +30,13 @@ struct DeltaOptions {
 Array gated_delta(Context& context, const Array& q, const Array& k, const Array& v, const DeltaGates& gates,
                   const Array& segments, const DeltaOptions& options);
 
-// The same two in generation, which go on from what the cache's rows remember and leave there what the next
-// call goes on from; rows of no tokens so far begin anew. Padding gets zeros. No gradients.
+// The same two in generation: each continues from the state in the cache's slots and leaves there the state
+// for the next call. An empty slot starts from zeros. Padding gets zeros. No gradients.
 Array causal_conv(Context& context, const AttentionCache& cache, Tensor& tail, const Array& x, const Array& w,
                   const TokenPlaces& places);
 Array gated_delta(Context& context, AttentionCache& cache, const Array& q, const Array& k, const Array& v,
                   const DeltaGates& gates, const TokenPlaces& places, const DeltaOptions& options);
-// Counts the tokens of a call, after all that went on from the cache. CHECKs that they fit.
+// Adds a call's tokens to the slots' lengths. Call it after the functions above. CHECKs the capacity.
 void count_tokens(AttentionCache& cache, const TokenPlaces& places);
 
 }  // namespace switchyard

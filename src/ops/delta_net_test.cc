@@ -177,7 +177,7 @@ TEST(DeltaNet, GoesOnFromTheCache) {
         const Tensor filtered = causal_conv(c, in[2], in[5], in[6]).tensor(),
                      all = at_once(causal_conv(c, in[2], in[5], in[6]));
         AttentionCache cache;
-        cache.room.capacity = length;
+        cache.window.capacity = length;
         cache.lengths = {0, 0, 0};
         // Feeds tokens [begin, begin + count) of both rows to two rows of the cache; -1: padding.
         const auto feed = [&](std::vector<std::int64_t> rows, std::int64_t begin, std::int64_t count) {
@@ -197,10 +197,10 @@ TEST(DeltaNet, GoesOnFromTheCache) {
         feed({0, 2}, 0, 4);
         feed({-1, 2}, 4, 1);
         feed({0, -1}, 4, 1);
-        remember_of(c, cache, 1, 2, 5);
+        cache_copy_prefix(c, cache, 1, 2, 5);
         feed({0, 1}, 5, 2);
         EXPECT_EQ(cache.lengths, (std::vector<std::int64_t>{7, 7, 5}));
-        remember_of(c, cache, 0, 0, 0);
+        cache_copy_prefix(c, cache, 0, 0, 0);
         feed({0, -1}, 0, 2);
       },
       1);

@@ -70,17 +70,17 @@ TEST(Fenced, AttentionOverTheCache) {
     const auto function = [&](Context& c, std::span<const Array> in) {
       const NoGrad no_grad(c);
       AttentionCache cache;
-      cache.room = {6, forgets ? KeyWindow{2, 0} : KeyWindow{}};
+      cache.window = {6, forgets ? KeyWindow{2, 0} : KeyWindow{}};
       cache.int8 = int8;
       cache.lengths = {0, 0};
       const std::vector<std::int64_t> rows{1, 0}, tokens{4, 3}, one{1, 1}, some{0, -1}, padded{2, 0};
-      remember(c, cache, in[0], std::span(&in[1], 1), std::span(&in[2], 1), {in[3], rows, tokens});
+      cache_append(c, cache, in[0], std::span(&in[1], 1), std::span(&in[2], 1), {in[3], rows, tokens});
       if (from_other) {
-        remember_of(c, cache, 0, 1, 2);
-        remember(c, cache, in[0], std::span(&in[1], 1), std::span(&in[2], 1), {in[3], some, padded});
+        cache_copy_prefix(c, cache, 0, 1, 2);
+        cache_append(c, cache, in[0], std::span(&in[1], 1), std::span(&in[2], 1), {in[3], some, padded});
         return attend(c, cache, in[0], {in[3], some, padded}, {0.4f, false, 2, 0}, &in[8]);
       }
-      remember(c, cache, in[4], std::span(&in[5], 1), std::span(&in[6], 1), {in[7], rows, one});
+      cache_append(c, cache, in[4], std::span(&in[5], 1), std::span(&in[6], 1), {in[7], rows, one});
       return attend(c, cache, in[4], {in[7], rows, one}, {0.4f, false, 2, 0}, &in[8]);
     };
     expect_same_bits(Mesh(), function, inputs, 0);

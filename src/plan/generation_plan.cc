@@ -11,8 +11,8 @@
 namespace switchyard {
 namespace {
 
-std::vector<RowTokens> texts(std::int64_t rows, std::int64_t tokens) {
-  std::vector<RowTokens> fed;
+std::vector<SlotTokens> texts(std::int64_t rows, std::int64_t tokens) {
+  std::vector<SlotTokens> fed;
   for (std::int64_t row = 0; row < rows; ++row)
     fed.push_back(
         {static_cast<std::size_t>(row), std::vector<std::int32_t>(static_cast<std::size_t>(tokens))});

@@ -51,8 +51,8 @@ Counted counted_of(const Config& config, const Mesh& mesh) {
                         !config.get_bool("enable_prefix_caching"));
     const std::int64_t before = context.memory.in_use();
     const auto feed = [&](std::size_t tokens) {
-      std::vector<RowTokens> texts;
-      for (std::size_t row = 0; row < static_cast<std::size_t>(generator.rows()); ++row)
+      std::vector<SlotTokens> texts;
+      for (std::size_t row = 0; row < static_cast<std::size_t>(generator.slots()); ++row)
         texts.push_back({row, std::vector<std::int32_t>(tokens, 3)});
       context.comm->reset_counts();
       generator.feed(texts);

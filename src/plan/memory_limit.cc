@@ -67,7 +67,7 @@ void require_memory_to_train(const Config& config, const Processes& processes) {
 }
 
 void require_memory_to_run(const std::string& command, const ModelOnMesh& run, std::int64_t rows,
-                           std::int64_t capacity, bool forgets, const Processes& processes) {
+                           std::int64_t capacity, bool evicts, const Processes& processes) {
   if (!is_limited(run.config)) return;
   PlannedMemory largest;
   try {
@@ -78,8 +78,8 @@ void require_memory_to_run(const std::string& command, const ModelOnMesh& run, s
       Context& context = rank.context();
       const Parameters parameters = run.create(context);
       PlannedMemory planned{rank.account().in_use(), 0, bytes_of(run.specs)};
-      Generator generator(context, run.model, parameters, rows, capacity, forgets);
-      std::vector<RowTokens> texts;
+      Generator generator(context, run.model, parameters, rows, capacity, evicts);
+      std::vector<SlotTokens> texts;
       for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row)
         texts.push_back(
             {row, std::vector<std::int32_t>(static_cast<std::size_t>(std::min(kPromptTokens, capacity)))});

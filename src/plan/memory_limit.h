@@ -22,6 +22,6 @@ void require_memory_to_train(const Config& config, const Processes& processes);
 
 // Error(usage) in the same cases, for a model that makes `rows` texts of `capacity` tokens at once.
 void require_memory_to_run(const std::string& command, const ModelOnMesh& run, std::int64_t rows,
-                           std::int64_t capacity, bool forgets, const Processes& processes);
+                           std::int64_t capacity, bool evicts, const Processes& processes);
 
 }  // namespace switchyard

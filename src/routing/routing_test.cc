@@ -191,16 +191,16 @@ Written write_texts(const Keys& layout) {
         context, stage_specs(parameter_specs(model), context.stage, model), model.init_seed, {}, nullptr);
     Generator generator(context, model, parameters, 4, 15);
     generator.record_routing();
-    const GenerateOptions options{.most_tokens = 10, .vocab = 64, .prompt_piece = 2};
+    const GenerateOptions options{.most_tokens = 10, .vocab = 64, .prompt_chunk = 2};
     const Generated made = generate(generator, prompts, options, [](std::size_t, std::int32_t) {});
-    generator.begin(3, 2, 8);
-    const RowTokens further{3, {11, 12, 13}};  // of which two are taken back
+    generator.copy_prefix(3, 2, 8);
+    const SlotTokens further{3, {11, 12, 13}};  // of which two are taken back
     generator.feed(std::span(&further, 1));
-    generator.cut(3, 9);
+    generator.truncate(3, 9);
     if (context.comm->rank() != 0) return;
     auto& texts = written.texts = prompts;
     for (std::size_t row = 0; row < prompts.size(); ++row)
-      texts[row].insert(texts[row].end(), made.rows[row].tokens.begin(), made.rows[row].tokens.end());
+      texts[row].insert(texts[row].end(), made.texts[row].tokens.begin(), made.texts[row].tokens.end());
     texts.push_back({texts[2].begin(), texts[2].begin() + 8});
     texts.back().push_back(11);
     for (std::size_t row = 0; row < texts.size(); ++row) {
@@ -261,10 +261,10 @@ TEST_F(Routings, VerifyReplaysWhatWasGenerated) {
     generator.record_routing();
     for (std::int64_t row = 0; row < ids.dim(0); ++row) {
       const auto tokens = ids.slice_rows(row, row + 1).span<std::int32_t>();
-      const RowTokens fed{static_cast<std::size_t>(row), {tokens.begin(), tokens.end()}};
+      const SlotTokens fed{static_cast<std::size_t>(row), {tokens.begin(), tokens.end()}};
       generator.feed(std::span(&fed, 1));
       records += routing_record(routed_layers(model), {RoutingSource::Kind::generate, row}, tokens,
-                                generator.routing(fed.row, ids.dim(1)));
+                                generator.routing(fed.slot, ids.dim(1)));
     }
   });
   const std::string file = write("golden", records);

@@ -6,9 +6,12 @@
 #include <atomic>
 #include <chrono>
 #include <random>
+#include <span>
+#include <string_view>
 #include <thread>
 
 #include "core/error.h"
+#include "serve/protocol/completions.h"
 
 namespace switchyard::serve {
 namespace {
@@ -16,61 +19,39 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t kLongestBody = std::size_t{4} << 20;
-constexpr double kLookUpSeconds = 0.2;  // after which it is seen that a client has gone
+constexpr double kLookUpSeconds = 0.2;  // between two looks whether the client is still there
 constexpr const char* kJson = "application/json";
-constexpr const char* kEndpoints =
-    "GET /health, GET /v1/models, GET /v1/models/NAME, GET /metrics, POST /v1/completions";
-
-std::string to_text(const json& value) {
-  return value.dump(-1, ' ', false, json::error_handler_t::replace);
-}
 
 // What an answer needs for as long as it is being written.
 struct Answering {
-  CompletionRequest request;
   CompletionAnswer answer;
   std::shared_ptr<Pieces> pieces = std::make_shared<Pieces>();
 };
 
 bool write(httplib::DataSink& sink, const std::string& text) {
-  return sink.write(text.data(), text.size());
+  return text.empty() || sink.write(text.data(), text.size());
 }
 
-bool write_event(httplib::DataSink& sink, const json& value) {
-  return write(sink, fmt::format("data: {}\n\n", to_text(value)));
-}
-
-// Writes the answer as it grows, or at its end. False, and the connection ends before the answer does, when
-// the client is gone or the server gave the text up.
+// Writes the answer as it grows. Returns false, and the connection ends before the answer does, when the
+// client is gone or the server gave the texts up.
 bool write_answer(Answering& a, httplib::DataSink& sink) {
-  const bool stream = a.request.stream;
-  if (stream) {
-    for (const json& part : a.answer.beginnings()) {
-      if (!write_event(sink, part)) return false;
-    }
-  }
+  if (!write(sink, a.answer.begin())) return false;
   while (!a.answer.is_finished()) {
     for (const Piece& piece : a.pieces->take(kLookUpSeconds)) {
-      const json part = a.answer.add(piece);
-      if (stream && !part.is_null() && !a.answer.is_abandoned() && !write_event(sink, part)) return false;
+      if (!write(sink, a.answer.add(piece))) return false;
     }
     if (a.answer.is_abandoned() || !sink.is_writable()) return false;
   }
-  if (!stream) {
-    if (!write(sink, to_text(a.answer.whole()) + "\n")) return false;
-  } else {
-    if (a.request.usage_at_end && !write_event(sink, a.answer.usage())) return false;
-    if (!write(sink, "data: [DONE]\n\n")) return false;
-  }
+  if (!write(sink, a.answer.end())) return false;
   sink.done();
   return true;
 }
 
-void answer_while_it_grows(httplib::Response& response, const std::shared_ptr<Answering>& answering) {
+void write_while_it_grows(httplib::Response& response, const std::shared_ptr<Answering>& answering) {
   response.set_chunked_content_provider(
-      answering->request.stream ? "text/event-stream" : kJson,
+      answering->answer.content_type(),
       [answering](std::size_t, httplib::DataSink& sink) { return write_answer(*answering, sink); },
-      [answering](bool) { answering->pieces->abandon(); });  // what is finished does not notice
+      [answering](bool) { answering->pieces->abandon(); });  // texts that are over do not notice
 }
 
 void answer_error(httplib::Response& response, int status, const std::string& message,
@@ -83,9 +64,9 @@ void answer_error(httplib::Response& response, int status, const std::string& me
 
 class HttpServer::Impl {
  public:
-  Impl(const Address& address, const ServedModel& model, Batcher& batcher, const ExpertRows& experts,
+  Impl(const Address& address, const ServedModel& model, RequestQueue& queue, const Statistics& statistics,
        int connections)
-      : model_(model), batcher_(batcher), experts_(experts), started_(seconds_of_day()) {
+      : model_(model), queue_(queue), statistics_(statistics), started_(seconds_of_day()) {
     server_.new_task_queue = [connections] {
       return new httplib::ThreadPool(static_cast<std::size_t>(connections));
     };
@@ -93,36 +74,16 @@ class HttpServer::Impl {
     server_.set_keep_alive_timeout(2);
     server_.set_keep_alive_max_count(1000);
     server_.set_tcp_nodelay(true);
-    server_.set_socket_options([](auto socket) {  // not for others to listen on, too
+    server_.set_socket_options([](auto socket) {  // no other process listens on the port too
       const int yes = 1;
       ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
     });
-    server_.Get("/health", [this](const auto&, auto& response) { health(response); });
-    server_.Get("/v1/models", [this](const auto&, auto& response) { models(response); });
-    server_.Get("/v1/models/(.+)",
-                [this](const auto& request, auto& response) { model_of(request.matches[1], response); });
-    server_.Get("/metrics", [this](const auto&, auto& response) {
-      response.set_content(metrics_text(batcher_.counts(), experts_.layers()), "text/plain; version=0.0.4");
-    });
-    // Read here, since the library takes no more than 8 KiB of what curl calls a form.
-    server_.Post("/v1/completions", [this](const httplib::Request& request, httplib::Response& response,
-                                           const httplib::ContentReader& content) {
-      if (request.is_multipart_form_data()) {
-        answer_error(response, 400, "the body is not JSON but parts of a form", "invalid_request_error");
-        return;
-      }
-      std::string body;
-      const bool whole = content([&](const char* data, std::size_t size) {
-        body.append(data, size);
-        return true;
-      });
-      if (whole) complete(body, response);
-    });
+    for (const Route& route : routes()) add(route);
     server_.set_error_handler([](const httplib::Request& request, httplib::Response& response) {
       if (!response.body.empty()) return;
       answer_error(response, response.status,
                    response.status == 404
-                       ? fmt::format("{} {}: expected one of {}", request.method, request.path, kEndpoints)
+                       ? fmt::format("{} {}: expected one of {}", request.method, request.path, endpoints())
                        : fmt::format("{} {}: status {}", request.method, request.path, response.status),
                    "invalid_request_error");
     });
@@ -154,13 +115,66 @@ class HttpServer::Impl {
         .count();
   }
 
-  void health(httplib::Response& response) const {
-    if (batcher_.is_closed()) {
-      response.status = 503;
-      response.set_content("{\"status\":\"stopping\"}\n", kJson);
-    } else {
-      response.set_content("{\"status\":\"ok\"}\n", kJson);
+  // What a handler gets of a request.
+  struct Call {
+    std::string name;  // what stands at NAME in the path
+    std::string body;  // of a POST
+  };
+  struct Route {
+    const char* method;
+    const char* path;  // NAME at its end stands for any text
+    void (Impl::*handler)(const Call& call, httplib::Response& response);
+  };
+  static std::span<const Route> routes() {
+    static constexpr Route kRoutes[] = {{"GET", "/health", &Impl::health},
+                                        {"GET", "/v1/models", &Impl::list_models},
+                                        {"GET", "/v1/models/NAME", &Impl::show_model},
+                                        {"GET", "/metrics", &Impl::metrics},
+                                        {"POST", "/v1/completions", &Impl::complete}};
+    return kRoutes;
+  }
+  static std::string endpoints() {
+    std::string all;
+    for (const Route& route : routes())
+      all += fmt::format("{}{} {}", all.empty() ? "" : ", ", route.method, route.path);
+    return all;
+  }
+
+  void add(const Route& route) {
+    std::string pattern = route.path;
+    if (const std::size_t name = pattern.find("NAME"); name != std::string::npos)
+      pattern.replace(name, std::string::npos, "(.+)");
+    if (route.method == std::string_view("GET")) {
+      server_.Get(pattern, [this, route](const httplib::Request& request, httplib::Response& response) {
+        (this->*route.handler)({request.matches.size() > 1 ? request.matches[1].str() : "", ""}, response);
+      });
+      return;
     }
+    // Reads the body here, since the library takes no more than 8 KiB of what curl calls a form.
+    server_.Post(pattern, [this, route](const httplib::Request& request, httplib::Response& response,
+                                        const httplib::ContentReader& content) {
+      if (request.is_multipart_form_data()) {
+        answer_error(response, 400, "the body is not JSON but parts of a form", "invalid_request_error");
+        return;
+      }
+      Call call;
+      const bool whole = content([&](const char* data, std::size_t size) {
+        call.body.append(data, size);
+        return true;
+      });
+      if (whole) (this->*route.handler)(call, response);
+    });
+  }
+
+  void health(const Call&, httplib::Response& response) {
+    const bool stopping = queue_.is_closed();
+    if (stopping) response.status = 503;
+    response.set_content(stopping ? "{\"status\":\"stopping\"}\n" : "{\"status\":\"ok\"}\n", kJson);
+  }
+
+  void metrics(const Call&, httplib::Response& response) {
+    response.set_content(metrics_text(statistics_, queue_.running(), queue_.waiting()),
+                         "text/plain; version=0.0.4");
   }
 
   json model() const {
@@ -170,43 +184,43 @@ class HttpServer::Impl {
             {"owned_by", "switchyard"},
             {"max_model_len", model_.capacity}};
   }
-  void models(httplib::Response& response) const {
+  void list_models(const Call&, httplib::Response& response) {
     response.set_content(to_text({{"object", "list"}, {"data", json::array({model()})}}) + "\n", kJson);
   }
-  void model_of(const std::string& id, httplib::Response& response) const {
-    if (id == model_.name) {
+  void show_model(const Call& call, httplib::Response& response) {
+    if (call.name == model_.name) {
       response.set_content(to_text(model()) + "\n", kJson);
     } else {
-      answer_error(response, 404, fmt::format("model: expected {}, got {}", model_.name, id),
+      answer_error(response, 404, fmt::format("model: expected {}, got {}", model_.name, call.name),
                    "invalid_request_error", "model", "model_not_found");
     }
   }
 
-  void complete(const std::string& body, httplib::Response& response) {
-    std::shared_ptr<Answering> answering;
+  void complete(const Call& call, httplib::Response& response) {
+    CompletionRequest request;
     try {
-      CompletionRequest request = parse_completion(body, model_, std::random_device()());
-      const std::string id = fmt::format("cmpl-{:x}-{}", started_, ++answers_);
-      CompletionAnswer answer(request, model_, id, seconds_of_day());
-      answering = std::make_shared<Answering>(Answering{std::move(request), std::move(answer)});
+      request = parse_completion(call.body, model_, std::random_device()());
     } catch (const BadRequest& error) {
       answer_error(response, 400, error.what(), "invalid_request_error", error.field);
       return;
     }
+    const std::string id = fmt::format("cmpl-{:x}-{}", started_, ++answers_);
+    const auto answering =
+        std::make_shared<Answering>(Answering{CompletionAnswer(request, model_, id, seconds_of_day())});
     std::vector<WantedText> texts;
-    for (const TextRequest& text : answering->request.texts) texts.push_back({text, answering->pieces});
-    if (!batcher_.submit(std::move(texts))) {
+    for (TextRequest& text : request.texts) texts.push_back({std::move(text), answering->pieces});
+    if (!queue_.submit(std::move(texts))) {
       response.set_header("Retry-After", "1");
       answer_error(response, 503, "no room for more texts to wait, or stopping: try again",
                    "overloaded_error");
       return;
     }
-    answer_while_it_grows(response, answering);
+    write_while_it_grows(response, answering);
   }
 
   const ServedModel& model_;
-  Batcher& batcher_;
-  const ExpertRows& experts_;
+  RequestQueue& queue_;
+  const Statistics& statistics_;
   const std::int64_t started_;
   std::atomic<std::int64_t> answers_{0};
   int port_ = 0;
@@ -215,9 +229,9 @@ class HttpServer::Impl {
   std::thread listener_;
 };
 
-HttpServer::HttpServer(const Address& address, const ServedModel& model, Batcher& batcher,
-                       const ExpertRows& experts, int connections)
-    : impl_(std::make_unique<Impl>(address, model, batcher, experts, connections)) {}
+HttpServer::HttpServer(const Address& address, const ServedModel& model, RequestQueue& queue,
+                       const Statistics& statistics, int connections)
+    : impl_(std::make_unique<Impl>(address, model, queue, statistics, connections)) {}
 
 HttpServer::~HttpServer() = default;
 

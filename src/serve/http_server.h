@@ -1,12 +1,13 @@
-// The HTTP side of `serve`: GET /health, /v1/models, /metrics and POST /v1/completions.
+// The HTTP side of `serve`: listens, reads requests, and writes answers. http_server.cc has the table of
+// routes.
 #pragma once
 
 #include <memory>
 #include <string>
 
-#include "serve/api.h"
-#include "serve/batcher.h"
-#include "serve/engine.h"
+#include "serve/request_queue.h"
+#include "serve/served_model.h"
+#include "serve/statistics.h"
 
 namespace switchyard::serve {
 
@@ -14,14 +15,14 @@ class HttpServer {
  public:
   struct Address {
     std::string host;
-    int port = 0;  // 0: any that is free
+    int port = 0;  // 0: any free one
   };
-  // Takes the address; Error(usage) where it cannot. All arguments must outlive it.
-  HttpServer(const Address& address, const ServedModel& model, Batcher& batcher, const ExpertRows& experts,
-             int connections);
-  // Waits for answers that are on their way: the batcher must be done, or go on.
+  // Binds the address; Error(usage) where it cannot. All arguments must outlive the server.
+  HttpServer(const Address& address, const ServedModel& model, RequestQueue& queue,
+             const Statistics& statistics, int connections);
+  // Waits for answers that are on their way: the queue must be done, or its texts must go on.
   ~HttpServer();
-  // Answers from now on; what came before has waited.
+  // Answers from now on. Connections that came before have waited.
   void start();
   int port() const;
 
@@ -29,8 +30,5 @@ class HttpServer {
   class Impl;
   std::unique_ptr<Impl> impl_;
 };
-
-// As Prometheus reads them.
-std::string metrics_text(const BatcherCounts& counts, const std::vector<ExpertRows::Layer>& experts);
 
 }  // namespace switchyard::serve

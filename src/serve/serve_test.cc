@@ -1,5 +1,5 @@
-// Texts that are made together are those that are made alone, on any layout; and what clients ask for in one
-// way or another is what they get, or they are told why not.
+// Texts that are generated together are the same as alone, on any layout. Clients get what they ask for, or
+// are told why not.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <httplib.h>
@@ -11,8 +11,9 @@
 #include "core/testing.h"
 #include "engine/session.h"
 #include "generate/generate.h"
-#include "serve/engine.h"
 #include "serve/http_server.h"
+#include "serve/protocol/completions.h"
+#include "serve/serve_loop.h"
 
 namespace switchyard::serve {
 namespace {
@@ -68,14 +69,14 @@ std::vector<std::string> words_of(const std::string& text) {
   return {std::istream_iterator<std::string>(stream), {}};
 }
 
-// A model that answers until the end of the test.
+// A server that answers until the end of the test.
 class Service {
  public:
-  explicit Service(const std::string& layout = "", const BatcherLimits& given = {.rows = 3, .waiting = 8},
+  explicit Service(const std::string& layout = "", const Limits& given = {.slots = 3, .waiting = 8},
                    std::int64_t capacity = kCapacity, const std::map<std::string, json>& keys = small_model(),
                    std::int64_t broken = -1)  // a token whose embedding is no number
       : config_(Config::from_map(keys, words_of(layout))), model_(model_config(config_)) {
-    BatcherLimits limits = given;
+    Limits limits = given;
     if (limits.vocab == 0) limits.vocab = tokenizer_->vocab_size();
     limits.drafts = model_.predictions > 0;
     limits.ends.push_back(*tokenizer_->eos());
@@ -83,10 +84,11 @@ class Service {
                .tokenizer = tokenizer_.get(),
                .vocab = kVocabulary,
                .capacity = capacity,
-               .most_texts = limits.rows + limits.waiting};
-    batcher_ = std::make_unique<Batcher>(*tokenizer_, limits);
+               .most_texts = limits.slots + limits.waiting};
+    queue_ = std::make_unique<RequestQueue>(limits, statistics_);
+    batcher_ = std::make_unique<Batcher>(*tokenizer_, limits, *queue_, statistics_);
     server_ =
-        std::make_unique<HttpServer>(HttpServer::Address{"127.0.0.1", 0}, served_, *batcher_, experts_, 16);
+        std::make_unique<HttpServer>(HttpServer::Address{"127.0.0.1", 0}, served_, *queue_, statistics_, 16);
     server_->start();
     session_ = std::thread([this, limits, capacity, broken] {
       run_session(config_, mesh_from_config(config_), [&](Context& context) {
@@ -97,20 +99,21 @@ class Service {
           Tensor table = parameters["embedding"].tensor();
           table.span<float>()[static_cast<std::size_t>(broken * table.dim(1))] = std::nanf("");
         }
-        Generator generator(context, model_, parameters, limits.rows, capacity,
+        Generator generator(context, model_, parameters, limits.slots, capacity,
                             !config_.get_bool("enable_prefix_caching"));
-        EngineHead head{*batcher_, experts_};
-        run_engine(context, model_, generator, context.comm->rank() == 0 ? &head : nullptr);
+        ServeHead head{*batcher_, *queue_, statistics_};
+        run_serve_loop(context, model_, generator, context.comm->rank() == 0 ? &head : nullptr);
       });
     });
   }
   ~Service() { stop(); }
   void stop() {
-    batcher_->close();
+    queue_->close();
     if (session_.joinable()) session_.join();
   }
 
-  Batcher& batcher() { return *batcher_; }
+  RequestQueue& queue() { return *queue_; }
+  Counts counts() const { return statistics_.counts(); }
   const ServedModel& served() const { return served_; }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   httplib::Client client() const {
@@ -136,7 +139,8 @@ class Service {
   const ModelConfig model_;
   const std::unique_ptr<Tokenizer> tokenizer_ = make_tokenizer("byte", "");
   ServedModel served_;
-  ExpertRows experts_;
+  Statistics statistics_;
+  std::unique_ptr<RequestQueue> queue_;
   std::unique_ptr<Batcher> batcher_;
   std::unique_ptr<HttpServer> server_;
   std::thread session_;
@@ -153,7 +157,7 @@ std::vector<std::int32_t> made_alone(const std::string& prompt, const GenerateOp
         Parameters::create(context, parameter_specs(model), model.init_seed, {}, nullptr);
     Generator generator(context, model, parameters, 1, kCapacity);
     tokens = generate(generator, {tokenizer->encode(prompt)}, options, [](std::size_t, std::int32_t) {})
-                 .rows[0]
+                 .texts[0]
                  .tokens;
   });
   return tokens;
@@ -193,7 +197,7 @@ TEST(Serve, TextsTogetherAreThoseAlone) {
                              "ranks=2 ici_pipeline_parallelism=2", "ranks=2 ici_tensor_parallelism=2",
                              "mtp_num_layers=1", "mtp_num_layers=1 ranks=3 ici_fsdp_parallelism=3"}) {
     SCOPED_TRACE(layout);
-    Service service(layout, {.rows = 3, .waiting = 8, .prompt_piece = 6});
+    Service service(layout, {.slots = 3, .waiting = 8, .prompt_chunk = 6});
     std::vector<std::thread> clients;
     for (std::size_t i = 0; i < prompts.size(); ++i) {
       clients.emplace_back([&, i] {
@@ -209,11 +213,12 @@ TEST(Serve, TextsTogetherAreThoseAlone) {
     }
     for (std::thread& client : clients) client.join();
     service.stop();
-    const BatcherCounts counts = service.batcher().counts();
+    const Counts counts = service.counts();
     EXPECT_EQ(counts.length, 5);
     EXPECT_EQ(counts.new_tokens, 45);
     EXPECT_EQ(counts.prompt_tokens, 1 + 14 + 21 + 7 + 4);
-    EXPECT_EQ(counts.running + counts.waiting + counts.abandoned + counts.refused, 0);
+    EXPECT_EQ(counts.abandoned + counts.refused, 0);
+    EXPECT_EQ(service.queue().running() + service.queue().waiting(), 0);
   }
 }
 
@@ -224,7 +229,7 @@ TEST(Serve, DraftsChangeNoText) {
   for (const char* layout : {"mtp_num_layers=1", "mtp_num_layers=1 ranks=4 ici_expert_parallelism=4",
                              "mtp_num_layers=1 ranks=3 ici_fsdp_parallelism=3"}) {
     SCOPED_TRACE(layout);
-    Service service(layout, {.rows = 3, .waiting = 8, .prompt_piece = 6, .vocab = kFewTokens});
+    Service service(layout, {.slots = 3, .waiting = 8, .prompt_chunk = 6, .vocab = kFewTokens});
     std::vector<std::thread> clients;
     for (std::size_t i = 0; i < prompts.size(); ++i) {
       clients.emplace_back([&, i] {
@@ -241,7 +246,7 @@ TEST(Serve, DraftsChangeNoText) {
     }
     for (std::thread& client : clients) client.join();
     service.stop();
-    const BatcherCounts counts = service.batcher().counts();
+    const Counts counts = service.counts();
     EXPECT_EQ(counts.new_tokens, 14 * std::ssize(prompts));
     EXPECT_GT(counts.accepted_drafts, 0);
     EXPECT_LT(counts.accepted_drafts, counts.drafts);
@@ -250,7 +255,7 @@ TEST(Serve, DraftsChangeNoText) {
   }
 }
 
-// What a row remembers, of a text that runs or has ended, is not read again, and the text is the same.
+// A slot's cached tokens, of a text that runs or has ended, are not read again, and the text is the same.
 TEST(Serve, SharedBeginnings) {
   const std::string long_beginning = "a beginning of 28 characters";
   for (const char* layout : {"", "ranks=2 ici_pipeline_parallelism=2", "ranks=2 ici_fsdp_parallelism=2",
@@ -259,7 +264,7 @@ TEST(Serve, SharedBeginnings) {
     SCOPED_TRACE(layout);
     std::vector<json> texts[2];
     for (const bool shares : {false, true}) {
-      Service service(layout, {.rows = 4, .waiting = 8, .prompt_piece = 64, .shares_prefixes = shares});
+      Service service(layout, {.slots = 4, .waiting = 8, .prompt_chunk = 64, .shares_prefixes = shares});
       const auto ask = [&](const json& prompt, int n) {
         const json answer =
             service.ask({{"prompt", prompt}, {"max_tokens", 4}, {"n", n}, {"ignore_eos", true}});
@@ -271,7 +276,7 @@ TEST(Serve, SharedBeginnings) {
       ask(long_beginning, 3);
       ask("a beginning of no", 1);
       service.stop();
-      const BatcherCounts counts = service.batcher().counts();
+      const Counts counts = service.counts();
       if (!shares) {
         EXPECT_EQ(counts.shared_tokens, 0);
         EXPECT_EQ(counts.prompt_tokens, 29 + 34 + 25 + 3 * 28 + 17);
@@ -290,8 +295,8 @@ TEST(Serve, SharedBeginnings) {
   }
 }
 
-// Where layers have windows, a row gives all that it has, or all but the last token; what it was told between
-// is read again, and the texts are the same.
+// Where layers have windows, all cached tokens of a slot are copied, or all but the last. The tokens in
+// between are read again, and the texts are the same.
 TEST(Serve, SharedBeginningsOfModelsWithWindows) {
   const std::string beginning = "a beginning of 28 characters";
   for (const char* layout : {"", "ranks=2 ici_pipeline_parallelism=2", "ranks=2 ici_tensor_parallelism=2",
@@ -301,7 +306,7 @@ TEST(Serve, SharedBeginningsOfModelsWithWindows) {
     const bool remembers_all = std::string(layout).starts_with("enable_prefix_caching");
     std::vector<json> texts[2];
     for (const bool shares : {false, true}) {
-      Service service(layout, {.rows = 4, .waiting = 8, .prompt_piece = 11, .shares_prefixes = shares},
+      Service service(layout, {.slots = 4, .waiting = 8, .prompt_chunk = 11, .shares_prefixes = shares},
                       kCapacity, windowed_model());
       const auto ask = [&](const std::string& prompt, int n, int tokens) {
         const json answer =
@@ -315,7 +320,7 @@ TEST(Serve, SharedBeginningsOfModelsWithWindows) {
       ask(beginning.substr(0, 20), 1, 1);  // it has forgotten these
       ask("a beginning of 28 others", 1, 5);
       service.stop();
-      const BatcherCounts counts = service.batcher().counts();
+      const Counts counts = service.counts();
       EXPECT_EQ(counts.shared_tokens + counts.prompt_tokens, 28 + 29 + 29 + 3 * 30 + 20 + 24);
       if (!shares) {
         EXPECT_EQ(counts.shared_tokens, 0);
@@ -481,7 +486,10 @@ TEST(Serve, RefusesInOneLine) {
   EXPECT_TRUE(answer && answer->status == 200);
   answer = service.client().Post("/v1/completions", "--x--\r\n", "multipart/form-data; boundary=x");
   EXPECT_TRUE(answer && answer->status == 400);
-  EXPECT_NE(service.get("/v1/chat/completions", 404).find("POST /v1/completions"), std::string::npos);
+  EXPECT_NE(service.get("/v1/completion", 404)
+                .find("GET /v1/completion: expected one of GET /health, GET /v1/models, GET /v1/models/NAME, "
+                      "GET /metrics, POST /v1/completions"),
+            std::string::npos);
   // What is allowed besides.
   service.ask({{"prompt", "a"},
                {"model", "small"},
@@ -518,7 +526,7 @@ TEST(Serve, PenaltiesAndBiases) {
             })},
       {{{"min_p", 0.5}}, with(drawn, [](auto& c) { c.min_p = 0.5; })},
       {{{"top_k", 3}}, {composite, 1, 1, 3}}};
-  Service service("", {.rows = 4, .waiting = 8});
+  Service service("", {.slots = 4, .waiting = 8});
   for (const Asked& a : asked) {
     const GenerateOptions options{.sampling = a.sampling, .most_tokens = 12, .vocab = kTokens, .seed = 5};
     const std::string want = service.tokenizer().decode(made_alone("a beginning", options));
@@ -571,7 +579,7 @@ TEST(Serve, RequestsAddToTheCommandLine) {
 
 // Any of the ends ends a text.
 TEST(Serve, EndsAreSeveral) {
-  const BatcherLimits limits{.rows = 2, .waiting = 8, .ends = {65, 66}};
+  const Limits limits{.slots = 2, .waiting = 8, .ends = {65, 66}};
   Service service("", limits);
   for (const char* token : {"65", "66", "256"}) {
     json request{{"prompt", "a"}, {"max_tokens", 5}, {"logit_bias", {{token, 100}}}};
@@ -587,7 +595,7 @@ TEST(Serve, EndsAreSeveral) {
 }
 
 TEST(Serve, RefusesMoreThanMayWait) {
-  Service service("", {.rows = 1, .waiting = 2});
+  Service service("", {.slots = 1, .waiting = 2});
   // What can never be taken is refused for good.
   const json never = service.ask({{"prompt", "a"}, {"n", 4}}, 400)["error"];
   EXPECT_EQ(never["param"], "n");
@@ -595,7 +603,7 @@ TEST(Serve, RefusesMoreThanMayWait) {
   EXPECT_EQ(service.ask({{"prompt", "a"}, {"n", 3}, {"ignore_eos", true}})["usage"]["completion_tokens"], 48);
   service.stop();
   EXPECT_EQ(service.ask({{"prompt", "a"}}, 503)["error"]["type"], "overloaded_error");
-  EXPECT_EQ(service.batcher().counts().refused, 1);
+  EXPECT_EQ(service.counts().refused, 1);
   EXPECT_EQ(json::parse(service.get("/health", 503))["status"], "stopping");
 }
 
@@ -624,7 +632,7 @@ std::vector<double> scores_alone(const std::string& text) {
         Parameters::create(context, parameter_specs(model), model.init_seed, {}, nullptr);
     Generator generator(context, model, parameters, 1, kCapacity);
     for (std::size_t i = 0; i + 1 < text.size(); ++i) {
-      const RowTokens fed{0, {text[i]}};
+      const SlotTokens fed{0, {text[i]}};
       const Tensor logits = generator.feed(std::span(&fed, 1));
       scores.push_back(log_probability(logits.span<float>(), text[i + 1]));
     }
@@ -652,7 +660,7 @@ TEST(Serve, ScoresPrompts) {
                                    "ranks=2 ici_tensor_parallelism=2 ici_fsdp_parallelism=1"}) {
     for (const std::int64_t piece : {1, 5, 64}) {
       SCOPED_TRACE(layout + fmt::format(", pieces of {}", piece));
-      Service service(layout, {.rows = 4, .waiting = 8, .prompt_piece = 64, .scored_piece = piece});
+      Service service(layout, {.slots = 4, .waiting = 8, .prompt_chunk = 64, .scored_chunk = piece});
       json request{{"prompt", {text, other}}, {"max_tokens", 1}, {"echo", true},
                    {"logprobs", 1},           {"n", 2},          {"ignore_eos", true}};
       for (int again = 0; again < 2; ++again) {  // what a row remembers is read again
@@ -678,7 +686,7 @@ TEST(Serve, ScoresPrompts) {
 }
 
 TEST(Serve, StreamsScores) {
-  Service service("", {.rows = 2, .waiting = 8, .scored_piece = 4});
+  Service service("", {.slots = 2, .waiting = 8, .scored_chunk = 4});
   const std::string text = "to be or not";
   json request{{"prompt", text}, {"max_tokens", 2}, {"echo", true}, {"logprobs", 2}, {"ignore_eos", true}};
   const json whole = service.ask(request)["choices"][0];
@@ -708,12 +716,12 @@ TEST(Serve, NothingToMakeIsAnsweredAtOnce) {
   EXPECT_EQ(echoed["usage"]["total_tokens"], 3);
   EXPECT_EQ(service.ask({{"prompt", "abc"}, {"max_tokens", 0}})["choices"][0]["text"], "");
   service.ask({{"prompt", std::string(kCapacity, 'a')}, {"max_tokens", 0}, {"echo", true}, {"logprobs", 0}});
-  EXPECT_EQ(service.batcher().counts().length, 3);
+  EXPECT_EQ(service.counts().length, 3);
 }
 
 // A text that the model breaks on ends with an error; its row and all others go on as if it had not been.
 TEST(Serve, TextsWithoutNumbersEnd) {
-  Service service("", {.rows = 2, .waiting = 8}, kCapacity, small_model(), 'X');
+  Service service("", {.slots = 2, .waiting = 8}, kCapacity, small_model(), 'X');
   const json good{{"prompt", "to be or not to be"}, {"max_tokens", 6}, {"ignore_eos", true}};
   const json expected = service.ask(good)["choices"];
   ASSERT_EQ(expected[0]["finish_reason"], "length") << expected;
@@ -734,7 +742,7 @@ TEST(Serve, TextsWithoutNumbersEnd) {
   const json& tokens = scored["choices"][0]["logprobs"]["tokens"];
   EXPECT_EQ(tokens[0], "a");
   EXPECT_LE(tokens.size(), 2u);
-  EXPECT_EQ(service.batcher().counts().failed, 4);
+  EXPECT_EQ(service.counts().failed, 4);
   EXPECT_NE(service.get("/metrics").find("switchyard_texts_total{end=\"failed\"} 4"), std::string::npos);
   const json streamed{{"prompt", "X"}, {"stream", true}};
   auto answer = service.client().Post("/v1/completions", streamed.dump(), "application/json");
@@ -749,7 +757,7 @@ const std::string kLongModel = fmt::format("max_target_length={}", kLong);
 
 // A text whose client has gone gives its row to others.
 TEST(Serve, ForgetsWhatNobodyWaitsFor) {
-  Service service(kLongModel, {.rows = 1, .waiting = 4}, kLong);
+  Service service(kLongModel, {.slots = 1, .waiting = 4}, kLong);
   const json request{
       {"prompt", "a"}, {"max_tokens", kLong - 2}, {"ignore_eos", true}, {"stream", true}, {"n", 5}};
   httplib::Request post;
@@ -758,18 +766,18 @@ TEST(Serve, ForgetsWhatNobodyWaitsFor) {
   post.body = request.dump();
   post.content_receiver = [](const char*, std::size_t, std::uint64_t, std::uint64_t) { return false; };
   EXPECT_FALSE(service.client().send(post));
-  for (int i = 0; i < 400 && service.batcher().counts().abandoned < 4; ++i)
+  for (int i = 0; i < 400 && service.counts().abandoned < 4; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(25));
   EXPECT_EQ(service.ask({{"prompt", "b"}, {"max_tokens", 2}, {"ignore_eos", true}})["usage"]["total_tokens"],
             3);
-  const BatcherCounts counts = service.batcher().counts();
+  const Counts counts = service.counts();
   EXPECT_EQ(counts.length + counts.abandoned, 6);
   EXPECT_GE(counts.abandoned, 4);
 }
 
 // Those that have a row are finished, those that wait are not begun: their connections end without an answer.
 TEST(Serve, StopsWhenTheRunningTextsAreDone) {
-  Service service(kLongModel, {.rows = 1, .waiting = 4}, kLong);
+  Service service(kLongModel, {.slots = 1, .waiting = 4}, kLong);
   const auto pieces = std::make_shared<Pieces>();
   std::vector<WantedText> texts;
   for (std::size_t i = 0; i < 3; ++i) {
@@ -780,7 +788,7 @@ TEST(Serve, StopsWhenTheRunningTextsAreDone) {
     text.ignore_end = true;
     texts.push_back({text, pieces});
   }
-  ASSERT_TRUE(service.batcher().submit(std::move(texts)));
+  ASSERT_TRUE(service.queue().submit(std::move(texts)));
   ASSERT_FALSE(pieces->take(60).empty());
   service.stop();
   std::map<std::size_t, Finish> how;
@@ -789,39 +797,6 @@ TEST(Serve, StopsWhenTheRunningTextsAreDone) {
   }
   EXPECT_EQ(how, (std::map<std::size_t, Finish>{
                      {0, Finish::length}, {1, Finish::abandoned}, {2, Finish::abandoned}}));
-}
-
-// A piece, the same with a space before it, and the byte of the letter: the most probable has the text for
-// its name, and the space counts.
-TEST(Batcher, TellsTokensOfOneTextApart) {
-  const auto tokenizer =
-      make_tokenizer("gguf", std::string(kSourceFolder) + "/tests/golden/gguf_tokenizers/pieces.gguf");
-  constexpr std::int32_t kByte = 3 + 'a', kPiece = 260, kPieceOfWord = 266;
-  const std::int64_t vocab = tokenizer->vocab_size();
-  Batcher batcher(*tokenizer, {.rows = 1, .waiting = 1, .vocab = vocab});
-  const auto pieces = std::make_shared<Pieces>();
-  TextRequest text;
-  text.prompt = {1};
-  text.most_tokens = 1;
-  text.sampling.strategy = SamplingStrategy::greedy;
-  text.log_probs = 3;
-  ASSERT_TRUE(batcher.submit({{text, pieces}}));
-  const Step step = batcher.next(1);
-  Tensor logits = Tensor::zeros(DType::f32, {1, vocab});
-  logits.span<float>()[kPiece] = 9;
-  logits.span<float>()[kPieceOfWord] = 8;
-  logits.span<float>()[kByte] = 7;
-  ThreadPool pool(1);
-  batcher.take(pool, step, logits, 0);
-  const std::vector<Piece> made = pieces->take(1);
-  ASSERT_FALSE(made.empty());
-  ASSERT_EQ(made[0].log_probs.size(), 1u);
-  const TokenLogProb& token = made[0].log_probs[0];
-  EXPECT_EQ(token.text, "a");
-  ASSERT_EQ(token.most_probable.size(), 3u);
-  EXPECT_EQ(token.most_probable[0], std::pair(std::string("a"), *token.log_prob));
-  EXPECT_EQ(token.most_probable[1].first, " a");
-  EXPECT_EQ(token.most_probable[2].first, fmt::format("token_id:{}", kByte));
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 namespace switchyard::serve {
 namespace {
 
-// Bytes at the end of `text` that a word begins with, of the longest such beginning.
+// The length of the longest end of `text` that `word` begins with.
 std::size_t begun(const std::string& text, const std::string& word) {
   std::size_t size = std::min(text.size(), word.size() - 1);
   while (size > 0 && text.compare(text.size() - size, size, word, 0, size) != 0) --size;
@@ -19,20 +19,20 @@ StopText::StopText(std::vector<std::string> words) : words_(std::move(words)) {}
 
 std::string StopText::add(const std::string& added) {
   if (found_) return "";
-  kept_ += added;
+  held_back_ += added;
   std::size_t first = std::string::npos, keep = 0;
   for (const std::string& word : words_) {
-    first = std::min(first, kept_.find(word));
-    keep = std::max(keep, begun(kept_, word));
+    first = std::min(first, held_back_.find(word));
+    keep = std::max(keep, begun(held_back_, word));
   }
   found_ = first != std::string::npos;
-  std::string given = kept_.substr(0, found_ ? first : kept_.size() - keep);
-  kept_.erase(0, found_ ? std::string::npos : given.size());
+  std::string given = held_back_.substr(0, found_ ? first : held_back_.size() - keep);
+  held_back_.erase(0, found_ ? std::string::npos : given.size());
   return given;
 }
 
 std::string StopText::finish() {
-  return std::exchange(kept_, "");
+  return std::exchange(held_back_, "");
 }
 
 }  // namespace switchyard::serve

@@ -1,4 +1,4 @@
-// Where a text ends that must not contain certain words.
+// StopText: ends a text before the first of some words.
 #pragma once
 
 #include <string>
@@ -10,16 +10,16 @@ class StopText {
  public:
   explicit StopText(std::vector<std::string> words);  // none empty
 
-  // What of the text so far and `added` can be given away: what may be the beginning of a word is kept, and
-  // from a word on nothing is given.
+  // Appends `added` to the text and returns what may be given away: what may be the beginning of a word is
+  // held back, and nothing is given from a word on.
   std::string add(const std::string& added);
-  // What was kept, when no more is added.
+  // Returns what was held back, when no more is added.
   std::string finish();
   bool found() const { return found_; }
 
  private:
   std::vector<std::string> words_;
-  std::string kept_;
+  std::string held_back_;
   bool found_ = false;
 };
 

@@ -202,7 +202,7 @@ std::vector<std::int32_t> continued(Context& context, const ModelConfig& model, 
   const auto count = static_cast<std::int64_t>(wanted.tokens.size());
   Generator generator(context, model, parameters, 1, static_cast<std::int64_t>(wanted.prompt.size()) + count);
   const GenerateOptions options{.most_tokens = count, .vocab = model.vocab};
-  return generate(generator, {wanted.prompt}, options, [](std::size_t, std::int32_t) {}).rows[0].tokens;
+  return generate(generator, {wanted.prompt}, options, [](std::size_t, std::int32_t) {}).texts[0].tokens;
 }
 
 void compare_tokens(const std::vector<std::int32_t>& got, const std::vector<std::int32_t>& want,

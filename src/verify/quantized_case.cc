@@ -146,7 +146,7 @@ Tensor logits_token_by_token(const ModelOnRanks& of, const std::vector<std::int3
     const Parameters parameters = of.load(context);
     Generator generator(context, of.model, parameters, 1, count);
     for (std::int64_t i = 0; i < count; ++i) {
-      const RowTokens fed{0, {tokens[static_cast<std::size_t>(i)]}};
+      const SlotTokens fed{0, {tokens[static_cast<std::size_t>(i)]}};
       const Tensor logits = generator.feed(std::span(&fed, 1));
       if (context.comm->rank() == 0)
         std::memcpy(all.slice_rows(i, i + 1).raw(), logits.raw(), logits.bytes());

@@ -41,16 +41,16 @@ Array gated_delta_net(const LayerCall& call, const Array& x) {
   const auto of_heads = [&](const char* name) {
     return einsum(c, "BSM,MN->BSN", h, weight(call, name), &numbers);
   };
-  const auto filtered = [&](const Array& y, const char* taps, Tensor DeltaMemory::*tail) {
+  const auto filtered = [&](const Array& y, const char* taps, Tensor DeltaState::*tail) {
     if (call.cache == nullptr) return causal_conv(c, y, wide(taps), call.segments);
     return causal_conv(c, *call.cache, call.cache->delta.*tail, y, wide(taps), *call.places);
   };
   const Array q = filtered(checkpoint_name(heads("delta.query", keys), "query_proj"), "delta.query_conv",
-                           &DeltaMemory::query_tail),
+                           &DeltaState::query_tail),
               k = filtered(checkpoint_name(heads("delta.key", keys), "key_proj"), "delta.key_conv",
-                           &DeltaMemory::key_tail),
+                           &DeltaState::key_tail),
               v = filtered(checkpoint_name(heads("delta.value", values), "value_proj"), "delta.value_conv",
-                           &DeltaMemory::value_tail),
+                           &DeltaState::value_tail),
               gate = checkpoint_name(heads("delta.gate", values), "qkv_proj");
   const DeltaGates gates = delta_gates(c, of_heads("delta.decay"), of_heads("delta.strength"),
                                        wide("delta.decay_rate"), wide("delta.decay_bias"));

@@ -181,7 +181,7 @@ Array grouped_query_attention(const LayerCall& call, const Array& x) {
       m.sinks ? cast(c, call.parameters[call.prefix + "attention.sinks"], DType::f32) : Array();
   const Array* const sinks = m.sinks ? &head_sinks : nullptr;
   if (call.cache != nullptr) {
-    remember(c, *call.cache, q, std::span(&k, 1), std::span(&v, 1), *call.places);
+    cache_append(c, *call.cache, q, std::span(&k, 1), std::span(&v, 1), *call.places);
     return project_out(call,
                        through_gate(attend(c, *call.cache, q, *call.places, attention_options(call), sinks)));
   }
@@ -220,12 +220,12 @@ Array latent_attention(const LayerCall& call, const Array& x) {
   Array normed = norm(latent, "kv_a_norm"), key = rope(c, rotary, call.rope, 0, m.rope.interleaved);
   if (call.cache != nullptr) {
     const Array keys[] = {normed, key};
-    remember(c, *call.cache, q, keys, std::span(&normed, 1), *call.places, index ? &index->k : nullptr);
+    cache_append(c, *call.cache, q, keys, std::span(&normed, 1), *call.places, index ? &index->k : nullptr);
     if (!call.places->from_beginning)
       return project_out(call, attend_latent(call, q, q_layout, index ? &*index : nullptr));
     // What tokens see of others does not depend on the call in which these came.
-    normed = as_remembered(c, *call.cache, normed);
-    key = as_remembered(c, *call.cache, key);
+    normed = cache_round_trip(c, *call.cache, normed);
+    key = cache_round_trip(c, *call.cache, key);
   }
   const Sharding kv_layout = heads(m.nope + m.v_dim);
   const Array kv = checkpoint_name(

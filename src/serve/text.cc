@@ -1,4 +1,4 @@
-#include "serve/completion.h"
+#include "serve/text.h"
 
 #include <algorithm>
 #include <chrono>

@@ -1,14 +1,12 @@
-#include "serve/api.h"
+#include "serve/protocol/completions.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <limits>
-#include <set>
 
 #include "generate/token_text.h"
+#include "serve/protocol/sampling_fields.h"
 
 namespace switchyard::serve {
 namespace {
@@ -17,73 +15,6 @@ using nlohmann::json;
 
 constexpr std::int64_t kMostTexts = 128, kMostStops = 16, kMostEnds = 128, kMostLogProbs = 20,
                        kDefaultTokens = 16;
-
-// The fields of a request, each asked for once; those that nobody asked for are refused.
-class Fields {
- public:
-  explicit Fields(const json& object) : object_(object) {}
-
-  const json* find(const std::string& name) {
-    known_.insert(name);
-    const auto field = object_.find(name);
-    return field == object_.end() || field->is_null() ? nullptr : &*field;
-  }
-  std::int64_t integer(const std::string& name, std::int64_t without, std::int64_t least, std::int64_t most) {
-    const json* const field = find(name);
-    if (field == nullptr) return without;
-    if (!field->is_number_integer() || *field < least || *field > most)
-      throw BadRequest(name, fmt::format("{}: expected a whole number of {} to {}, got {}", name, least, most,
-                                         shown(*field)));
-    return field->get<std::int64_t>();
-  }
-  double number(const std::string& name, double without, double least, double most) {
-    const json* const field = find(name);
-    if (field == nullptr) return without;
-    if (!field->is_number() || !(field->get<double>() >= least && field->get<double>() <= most))
-      throw BadRequest(
-          name, fmt::format("{}: expected a number of {} to {}, got {}", name, least, most, shown(*field)));
-    return field->get<double>();
-  }
-  bool boolean(const std::string& name) {
-    const json* const field = find(name);
-    if (field == nullptr) return false;
-    if (!field->is_boolean())
-      throw BadRequest(name, fmt::format("{}: expected true or false, got {}", name, shown(*field)));
-    return field->get<bool>();
-  }
-  std::vector<std::string> strings(const std::string& name) {
-    const json* const field = find(name);
-    if (field == nullptr) return {};
-    if (field->is_string()) return {field->get<std::string>()};
-    if (!field->is_array() ||
-        !std::all_of(field->begin(), field->end(), [](const json& x) { return x.is_string(); }))
-      throw BadRequest(name,
-                       fmt::format("{}: expected a text or a list of texts, got {}", name, shown(*field)));
-    return field->get<std::vector<std::string>>();
-  }
-  // A field with no other value than the one it has when it is not there.
-  void only(const std::string& name, const json& value) {
-    const json* const field = find(name);
-    if (field != nullptr && *field != value)
-      throw BadRequest(name, fmt::format("{}: expected {}, as nothing else is built, got {}", name,
-                                         value.dump(), shown(*field)));
-  }
-  void refuse_others() const {
-    for (const auto& [name, value] : object_.items()) {
-      if (!known_.contains(name)) throw BadRequest(name, fmt::format("{}: unknown field", name));
-    }
-  }
-  // Lists and objects may be nested deeper than the stack: they are not shown.
-  static std::string shown(const json& value) {
-    if (value.is_structured()) return value.is_array() ? "a list" : "an object";
-    const std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
-    return text.size() > 60 ? text.substr(0, 57) + "..." : text;
-  }
-
- private:
-  const json& object_;
-  std::set<std::string> known_;
-};
 
 struct Prompt {
   std::vector<std::int32_t> tokens;
@@ -101,7 +32,7 @@ bool are_numbers(const json& list) {
 Prompt prompt_of_ids(const json& ids, const ServedModel& model) {
   Prompt prompt;
   for (const json& id : ids) {
-    // The model's: its embedding may have rows that the tokenizer has no text for.
+    // The model's embedding may have more rows than the tokenizer has ids.
     if (id < 0 || id >= model.vocab)
       throw BadRequest("prompt", fmt::format("prompt: token {} is outside the model's vocabulary of {}",
                                              id.dump(), model.vocab));
@@ -111,7 +42,7 @@ Prompt prompt_of_ids(const json& ids, const ServedModel& model) {
   return prompt;
 }
 
-// A text, some texts, the ids of one, or of some.
+// The prompts of a request: a text, several texts, the ids of one, or the ids of several.
 std::vector<Prompt> prompts_of(Fields& fields, const ServedModel& model) {
   const json* const field = fields.find("prompt");
   if (field == nullptr) throw BadRequest("prompt", "prompt: expected a text, got none");
@@ -146,66 +77,7 @@ std::vector<Prompt> prompts_of(Fields& fields, const ServedModel& model) {
   return prompts;
 }
 
-// {"50256": -100}: whole numbers as texts, as JSON has it, and what is added to their logits.
-std::vector<LogitBias> biases_of(const json& object, const ServedModel& model) {
-  constexpr const char* kField = "logit_bias";
-  if (!object.is_object())
-    throw BadRequest(kField, fmt::format("logit_bias: expected an object of tokens and numbers, got {}",
-                                         Fields::shown(object)));
-  const auto vocab =
-      static_cast<std::int32_t>(std::min<std::int64_t>(model.tokenizer->vocab_size(), model.vocab));
-  std::vector<LogitBias> biases;
-  for (const auto& [name, bias] : object.items()) {
-    std::int32_t token = -1;
-    const auto read = std::from_chars(name.data(), name.data() + name.size(), token);
-    const bool is_plain = read.ec == std::errc() && std::to_string(token) == name;  // and so there once
-    if (!is_plain || token < 0 || token >= vocab)
-      throw BadRequest(kField, fmt::format("logit_bias: expected tokens of 0 to {}, got {}", vocab - 1,
-                                           Fields::shown(name)));
-    if (!bias.is_number() || !(std::abs(bias.get<double>()) <= kMostLogitBias))
-      throw BadRequest(kField, fmt::format("logit_bias: expected a number of -{} to {} for token {}, got {}",
-                                           kMostLogitBias, kMostLogitBias, token, Fields::shown(bias)));
-    biases.push_back({token, bias.get<double>()});
-  }
-  return biases;
-}
-
-// The strategy, the temperature and their numbers: what the command line says, but for what the request says.
-SamplingConfig strategy_of(Fields& fields, const ServedModel& model) {
-  const SamplingConfig& own = model.sampling;
-  bool given = false;
-  for (const char* name : {"temperature", "top_p", "top_k", "min_p"})
-    given = given || fields.find(name) != nullptr;
-  using enum SamplingStrategy;
-  const bool has_nucleus = own.strategy == nucleus || own.strategy == composite;
-  const bool has_top_k = own.strategy == topk || own.strategy == composite;
-  SamplingConfig sampling = own;
-  sampling.strategy = composite;
-  sampling.temperature = fields.number("temperature", own.strategy == greedy ? 1 : own.temperature, 0, 100);
-  sampling.nucleus_p = fields.number("top_p", has_nucleus ? own.nucleus_p : 1, 0, 1);
-  sampling.min_p = fields.number("min_p", own.min_p, 0, 1);
-  sampling.top_k =
-      fields.integer("top_k", has_top_k ? own.top_k : -1, -1, std::numeric_limits<std::int32_t>::max());
-  if (!given) return own;
-  if (sampling.nucleus_p == 0) sampling.temperature = 0;  // nothing but the most probable token
-  if (sampling.top_k < 1 && sampling.nucleus_p == 1) sampling.strategy = weighted;
-  if (sampling.top_k < 1) sampling.top_k = std::numeric_limits<std::int32_t>::max();
-  return sampling;
-}
-
-SamplingConfig sampling_of(Fields& fields, const ServedModel& model) {
-  SamplingConfig sampling = strategy_of(fields, model);
-  sampling.repetition_penalty = fields.number("repetition_penalty", sampling.repetition_penalty,
-                                              kLeastRepetitionPenalty, kMostRepetitionPenalty);
-  sampling.presence_penalty =
-      fields.number("presence_penalty", sampling.presence_penalty, -kMostPenalty, kMostPenalty);
-  sampling.frequency_penalty =
-      fields.number("frequency_penalty", sampling.frequency_penalty, -kMostPenalty, kMostPenalty);
-  if (const json* const biases = fields.find("logit_bias")) sampling.logit_bias = biases_of(*biases, model);
-  return sampling;
-}
-
-// The tokens at which a request ends its texts.
+// The ids that end the texts of a request.
 std::vector<std::int32_t> ends_of(const json& ids, const ServedModel& model) {
   constexpr const char* kField = "stop_token_ids";
   if (!ids.is_array() || std::ssize(ids) > kMostEnds)
@@ -223,17 +95,6 @@ std::vector<std::int32_t> ends_of(const json& ids, const ServedModel& model) {
 
 json problem_json(const std::string& problem) {
   return {{"message", problem}, {"type", "server_error"}};
-}
-
-json parse_object(const std::string& body) {
-  json object;
-  try {
-    object = json::parse(body);
-  } catch (const json::exception& error) {
-    throw BadRequest("", fmt::format("the body is not JSON: {}", error.what()));
-  }
-  if (!object.is_object()) throw BadRequest("", "the body is not a JSON object");
-  return object;
 }
 
 }  // namespace
@@ -266,9 +127,9 @@ CompletionRequest parse_completion(const std::string& body, const ServedModel& m
   if (const json* const options = fields.find("stream_options")) {
     if (!request.stream || !options->is_object())
       throw BadRequest("stream_options", "stream_options: expected an object, with stream=true");
-    Fields of_stream(*options);
-    request.usage_at_end = of_stream.boolean("include_usage");
-    of_stream.refuse_others();
+    Fields stream_fields(*options);
+    request.usage_at_end = stream_fields.boolean("include_usage");
+    stream_fields.refuse_others();
   }
   const std::int64_t copies = fields.integer("n", 1, 1, kMostTexts);
   const bool own_length = fields.find("max_tokens") == nullptr;
@@ -277,7 +138,7 @@ CompletionRequest parse_completion(const std::string& body, const ServedModel& m
   fields.integer("best_of", copies, copies, copies);
   fields.only("suffix", "");
   fields.only("num_beams", 1);  // lm-evaluation-harness sends what a task says for transformers
-  fields.find("user");          // of whoever asks, for their own records
+  fields.find("user");          // is for the client's own records
   fields.refuse_others();
   if (const std::int64_t most_texts = std::min(kMostTexts, model.most_texts);
       copies * std::ssize(prompts) > most_texts) {
@@ -298,7 +159,7 @@ CompletionRequest parse_completion(const std::string& body, const ServedModel& m
     for (std::int64_t copy = 0; copy < copies; ++copy) {
       text.choice = request.texts.size();
       request.texts.push_back(text);
-      // A character that the prompt begins and the model ends is the first of the new text.
+      // A character that the prompt begins and the model completes is the first of the new text.
       const std::size_t own = most > 0 ? whole_characters(prompt.text) : prompt.text.size();
       request.echoed.push_back(echo ? prompt.text.substr(0, own) : "");
     }
@@ -309,6 +170,8 @@ CompletionRequest parse_completion(const std::string& body, const ServedModel& m
 CompletionAnswer::CompletionAnswer(const CompletionRequest& request, const ServedModel& model,
                                    const std::string& id, std::int64_t created)
     : frame_{{"id", id}, {"object", "text_completion"}, {"created", created}, {"model", model.name}},
+      stream_(request.stream),
+      usage_at_end_(request.usage_at_end),
       with_log_probs_(request.texts[0].log_probs.has_value()),
       unfinished_(request.texts.size()),
       prompt_tokens_(request.prompt_tokens) {
@@ -322,27 +185,27 @@ CompletionAnswer::CompletionAnswer(const CompletionRequest& request, const Serve
   }
 }
 
-json CompletionAnswer::of_stream(std::size_t choice, const std::string& text) const {
-  json part = frame_;
-  part["choices"].push_back(
+json CompletionAnswer::event(std::size_t choice, const std::string& text) const {
+  json event = frame_;
+  event["choices"].push_back(
       {{"index", choice}, {"text", text}, {"logprobs", nullptr}, {"finish_reason", nullptr}});
-  return part;
+  return event;
 }
 
-std::vector<json> CompletionAnswer::beginnings() const {
-  std::vector<json> parts;
-  for (std::size_t i = 0; i < choices_.size(); ++i) {
-    if (!choices_[i].text.empty()) parts.push_back(of_stream(i, choices_[i].text));
+std::string CompletionAnswer::begin() const {
+  std::string events;
+  for (std::size_t i = 0; stream_ && i < choices_.size(); ++i) {
+    if (!choices_[i].text.empty()) events += event_text(event(i, choices_[i].text));
   }
-  return parts;
+  return events;
 }
 
-json CompletionAnswer::add(const Piece& piece) {
+std::string CompletionAnswer::add(const Piece& piece) {
   Choice& choice = choices_[piece.choice];
   choice.text += piece.text;
   new_tokens_ += piece.tokens;
-  json part = of_stream(piece.choice, piece.text);
-  json& shown = part["choices"][0];
+  json new_event = event(piece.choice, piece.text);
+  json& shown = new_event["choices"][0];
   for (const TokenLogProb& token : piece.log_probs) {
     json most;
     if (token.log_prob) most = json::object();
@@ -364,44 +227,30 @@ json CompletionAnswer::add(const Piece& piece) {
     shown["finish_reason"] = choice.finish;
     if (!choice.problem.empty()) shown["error"] = problem_json(choice.problem);
   }
-  return piece.text.empty() && piece.log_probs.empty() && !piece.finish ? json() : part;
+  const bool nothing_new = piece.text.empty() && piece.log_probs.empty() && !piece.finish;
+  return !stream_ || nothing_new || abandoned_ ? "" : event_text(new_event);
 }
 
-json CompletionAnswer::counts() const {
+json CompletionAnswer::usage() const {
   return {{"prompt_tokens", prompt_tokens_},
           {"completion_tokens", new_tokens_},
           {"total_tokens", prompt_tokens_ + new_tokens_}};
 }
 
-json CompletionAnswer::whole() const {
-  json all = frame_;
-  all["choices"] = json::array();
+std::string CompletionAnswer::end() const {
+  json last = frame_;
+  last["choices"] = json::array();
+  last["usage"] = usage();
+  if (stream_) return (usage_at_end_ ? event_text(last) : "") + "data: [DONE]\n\n";
   for (std::size_t i = 0; i < choices_.size(); ++i) {
     const Choice& choice = choices_[i];
-    all["choices"].push_back({{"index", i},
-                              {"text", choice.text},
-                              {"logprobs", choice.log_probs},
-                              {"finish_reason", choice.finish}});
-    if (!choice.problem.empty()) all["choices"].back()["error"] = problem_json(choice.problem);
+    last["choices"].push_back({{"index", i},
+                               {"text", choice.text},
+                               {"logprobs", choice.log_probs},
+                               {"finish_reason", choice.finish}});
+    if (!choice.problem.empty()) last["choices"].back()["error"] = problem_json(choice.problem);
   }
-  all["usage"] = counts();
-  return all;
-}
-
-json CompletionAnswer::usage() const {
-  json part = frame_;
-  part["choices"] = json::array();
-  part["usage"] = counts();
-  return part;
-}
-
-json error_json(const std::string& message, const std::string& type, const std::string& field,
-                const std::string& code) {
-  return {{"error",
-           {{"message", message},
-            {"type", type},
-            {"param", field.empty() ? json() : json(field)},
-            {"code", code.empty() ? json() : json(code)}}}};
+  return to_text(last) + "\n";
 }
 
 }  // namespace switchyard::serve

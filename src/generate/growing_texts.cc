@@ -1,0 +1,98 @@
+#include "generate/growing_texts.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "generate/sampling.h"
+
+namespace switchyard {
+
+std::span<float> logits_of_row(const Tensor& logits, std::size_t row, std::int64_t vocab) {
+  const std::int64_t width = logits.shape().back();
+  return logits.span<float>().subspan(row * static_cast<std::size_t>(width),
+                                      static_cast<std::size_t>(std::min(vocab, width)));
+}
+
+void for_each_chunk(const std::vector<std::vector<std::int32_t>>& prompts, std::int64_t chunk,
+                    const std::function<void(const std::vector<SlotTokens>&, std::vector<SlotTokens>&,
+                                             const std::vector<bool>&)>& visit) {
+  const std::size_t most =
+      chunk > 0 ? static_cast<std::size_t>(chunk) : std::numeric_limits<std::size_t>::max();
+  bool more = true;
+  for (std::size_t begin = 0; more; begin += most) {
+    std::vector<SlotTokens> fed, next;
+    std::vector<bool> ends;
+    more = false;
+    for (std::size_t slot = 0; slot < prompts.size(); ++slot) {
+      const auto& prompt = prompts[slot];
+      if (begin >= prompt.size()) continue;
+      const std::size_t size = std::min(most, prompt.size() - begin);
+      ends.push_back(begin + size == prompt.size());
+      more = more || !ends.back();
+      const auto from = prompt.begin() + static_cast<std::ptrdiff_t>(begin),
+                 to = from + static_cast<std::ptrdiff_t>(size);
+      fed.push_back({slot, {from, to}});
+      next.push_back({slot, {from + 1, ends.back() ? to : to + 1}});
+    }
+    visit(fed, next, ends);
+  }
+}
+
+GrowingTexts::GrowingTexts(Generator& generator, const std::vector<std::vector<std::int32_t>>& prompts,
+                           const GenerateOptions& options, const OnToken& on_token)
+    : generator_(generator),
+      prompts_(prompts),
+      options_(options),
+      on_token_(on_token),
+      texts_(prompts.size()),
+      histories_(prompts.size()) {
+  for (std::size_t i = 0; i < prompts.size() && options.sampling.uses_history(); ++i)
+    histories_[i].add_prompt(prompts[i]);
+}
+
+GrowingTexts::Picked GrowingTexts::pick(const Tensor& logits, const Wanted& wanted) const {
+  Picked picked;
+  const std::span<float> row = logits_of_row(logits, wanted.row, options_.vocab);
+  if (const auto bad = first_not_finite(row)) {
+    picked.bad = static_cast<std::int32_t>(*bad);
+    picked.bad_logit = row[*bad];
+    return picked;
+  }
+  picked.token = pick_token(row, options_.sampling, histories_[wanted.text],
+                            draw_of(options_.seed, wanted.text, texts_[wanted.text].tokens.size()));
+  if (options_.log_probs) picked.log_prob = log_probability(row, picked.token);
+  return picked;
+}
+
+void GrowingTexts::append_next(const Tensor& logits, const std::vector<Wanted>& wanted) {
+  std::vector<Picked> picked(wanted.size());
+  if (logits.defined()) {
+    generator_.pool().for_range(
+        std::ssize(wanted), rows_a_thread(options_.vocab), [&](std::int64_t begin, std::int64_t end) {
+          for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i)
+            picked[i] = pick(logits, wanted[i]);
+        });
+  }
+  generator_.broadcast(std::span(picked));
+  for (std::size_t i = 0; i < wanted.size(); ++i) append(wanted[i].text, picked[i]);
+}
+
+void GrowingTexts::append(std::size_t text, const Picked& picked) {
+  GeneratedText& made = texts_[text];
+  if (picked.bad >= 0) {
+    std::vector<std::int32_t> before = prompts_[text];
+    before.insert(before.end(), made.tokens.begin(), made.tokens.end());
+    const std::size_t size = before.size();
+    const std::int64_t layer = generator_.first_broken_layer({text, std::move(before)});
+    fail_runtime(
+        "[generate] text {}: the model's logits after {} tokens are no numbers (that of token {} is {}); {}",
+        text, size, picked.bad, picked.bad_logit, broken_layer_text(layer, generator_.layers()));
+  }
+  made.tokens.push_back(picked.token);
+  if (options_.log_probs) made.log_probs.push_back(picked.log_prob);
+  if (options_.sampling.uses_history()) histories_[text].add_made(picked.token);
+  made.ended = std::ranges::find(options_.ends, picked.token) != options_.ends.end();
+  on_token_(text, picked.token);
+}
+
+}  // namespace switchyard

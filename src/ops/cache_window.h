@@ -1,0 +1,59 @@
+// CacheWindow: which tokens of a sequence a slot of an attention cache keeps. A layer with a window or with
+// chunks keeps the tokens that later tokens may see; any other layer keeps all.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/visible_keys.h"
+
+namespace switchyard {
+
+// A slot keeps the tokens from position `first` to its length. All ranks know the numbers that decide, so the
+// functions return the same on each of them.
+struct CacheWindow {
+  // A call may drop so many of a sequence's last tokens (a draft that was not accepted). For that, a slot
+  // takes up to two tokens in place.
+  static constexpr std::int64_t kTakenBack = 1;
+
+  std::int64_t capacity = 0;  // most tokens of a sequence, evicted ones included
+  KeyWindow seen = {};        // the earlier tokens that a token sees
+
+  // Returns the number of tokens that a slot has memory for. Beyond a window it has a quarter more, so that
+  // the window is moved down once in so many tokens. Chunks are evicted whole, which moves nothing.
+  std::int64_t tokens() const {
+    if (!seen.limits()) return capacity;
+    const std::int64_t widest = seen.chunk > 0 ? seen.chunk : seen.window,
+                       spare = std::max(1 + kTakenBack, seen.chunk > 0 ? 0 : seen.window / 4);
+    return std::min(capacity, widest - 1 + kTakenBack + spare);
+  }
+
+  // The first cached position while a call attends, and after it.
+  struct Begins {
+    std::int64_t during, after;
+    bool in_place() const { return during == after; }  // else some of the call's tokens are evicted at once
+  };
+  // For a slot of `length` tokens, cached from `first` on, to which a call appends `added` tokens.
+  Begins begins(std::int64_t first, std::int64_t length, std::int64_t added) const {
+    if (length + added - first <= tokens()) return {first, first};
+    const std::int64_t during = std::max(first, first_needed(length));
+    return {during, length + added - during <= tokens() ? during : first_needed(length + added)};
+  }
+
+  // Whether a slot that is cached from `first` on can continue after its first `length` tokens.
+  bool can_cut(std::int64_t first, std::int64_t length) const {
+    return length == 0 || first_seen(length) >= first;
+  }
+
+ private:
+  std::int64_t first_seen(std::int64_t position) const {
+    return std::max<std::int64_t>(0, seen.first_visible(static_cast<std::int32_t>(position)));
+  }
+  // Rounded down to a chunk's beginning, so that positions counted from there fall into the same chunks.
+  std::int64_t first_needed(std::int64_t length) const {
+    const std::int64_t first = first_seen(std::max<std::int64_t>(0, length - kTakenBack));
+    return seen.chunk > 0 ? first - first % seen.chunk : first;
+  }
+};
+
+}  // namespace switchyard

@@ -1,0 +1,62 @@
+// POST /v1/completions, as of OpenAI's API: from a request's body to texts, and from their pieces to the
+// answer's bytes. docs/formats.md lists the fields.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "serve/protocol/fields.h"
+#include "serve/served_model.h"
+#include "serve/text.h"
+
+namespace switchyard::serve {
+
+struct CompletionRequest {
+  std::vector<TextRequest> texts;   // by choice
+  std::vector<std::string> echoed;  // for each text what the answer begins with: its prompt, or nothing
+  std::int64_t prompt_tokens = 0;
+  bool stream = false;
+  bool usage_at_end = false;  // of a stream
+};
+
+// Parses a body. BadRequest. Draws follow `own_seed` where the request has no seed.
+CompletionRequest parse_completion(const std::string& body, const ServedModel& model, std::uint32_t own_seed);
+
+// Turns the pieces of a request's texts into the bytes of its answer: one JSON object, or a stream of events.
+// The answer is begin(), what each add() returns, and end().
+class CompletionAnswer {
+ public:
+  CompletionAnswer(const CompletionRequest& request, const ServedModel& model, const std::string& id,
+                   std::int64_t created);
+
+  const char* content_type() const { return stream_ ? "text/event-stream" : "application/json"; }
+  std::string begin() const;
+  // Returns what may be sent now: an event, or nothing.
+  std::string add(const Piece& piece);
+  std::string end() const;
+  bool is_finished() const { return unfinished_ == 0; }
+  // Whether the server gave a text up. Then the answer has no end.
+  bool is_abandoned() const { return abandoned_; }
+
+ private:
+  struct Choice {
+    std::string text;
+    nlohmann::json log_probs;
+    std::string finish;
+    std::int64_t echoed;       // characters before the new text
+    std::string problem = {};  // of a text that failed
+  };
+  nlohmann::json event(std::size_t choice, const std::string& text) const;
+  nlohmann::json usage() const;
+
+  nlohmann::json frame_;  // fields that all events have in common
+  bool stream_, usage_at_end_, with_log_probs_;
+  std::vector<Choice> choices_;
+  std::size_t unfinished_;
+  std::int64_t prompt_tokens_, new_tokens_ = 0;
+  bool abandoned_ = false;
+};
+
+}  // namespace switchyard::serve

@@ -1,0 +1,259 @@
+#include "serve/sampler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "core/error.h"
+#include "tokenizer/unicode.h"
+
+namespace switchyard::serve {
+namespace {
+
+// Says in one line why there is no next token; empty where there is one.
+std::string problem_of(std::span<const float> logits, std::size_t tokens_before) {
+  const std::optional<std::size_t> bad = first_not_finite(logits);
+  if (!bad) return "";
+  return fmt::format("the model's logits after {} tokens are no numbers: that of token {} is {}",
+                     tokens_before, *bad, logits[*bad]);
+}
+
+std::string name_of_id(std::int32_t token) {
+  return fmt::format("token_id:{}", token);
+}
+
+// The text of a token within a text; its id where it has no text, or only a part of a character.
+std::string text_of_token(const Tokenizer& tokenizer, std::int32_t token) {
+  const std::string text = text_within(tokenizer, token);
+  const bool whole = !text.empty() && repaired_utf8(text).find("\xef\xbf\xbd") == std::string::npos;
+  return whole ? text : name_of_id(token);
+}
+
+// The most probable of all tokens with one text is named by it, the others by their ids.
+std::vector<std::pair<std::string, double>> most_probable(std::span<const float> logits, double log_sum,
+                                                          int count, const Tokenizer& tokenizer) {
+  std::vector<std::int32_t> ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  const auto middle = ids.begin() + std::min<std::ptrdiff_t>(count, std::ssize(ids));
+  std::partial_sort(ids.begin(), middle, ids.end(), [&](std::int32_t a, std::int32_t b) {
+    const float x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
+    return x != y ? x > y : a < b;
+  });
+  std::vector<std::pair<std::string, double>> most;
+  std::set<std::string> seen;
+  for (auto id = ids.begin(); id != middle; ++id) {
+    const std::string text = text_of_token(tokenizer, *id);
+    most.emplace_back(seen.insert(text).second ? text : name_of_id(*id),
+                      static_cast<double>(logits[static_cast<std::size_t>(*id)]) - log_sum);
+  }
+  return most;
+}
+
+// The log probability of a token, with those of the `count` most probable ones.
+TokenLogProb log_prob_of(std::span<const float> logits, std::int32_t token, int count,
+                         const Tokenizer& tokenizer) {
+  const double log_sum = log_sum_exp(logits);
+  return {text_of_token(tokenizer, token),
+          static_cast<double>(logits[static_cast<std::size_t>(token)]) - log_sum,
+          most_probable(logits, log_sum, count, tokenizer), 0};
+}
+
+// The tokens that follow a chunk of a prompt, or the first token of a step with drafts.
+SlotTokens next_tokens(const Step& step, const SlotTokens& fed, const Progress& progress) {
+  if (step.drafted) return {fed.slot, {progress.last_token}};
+  SlotTokens next{fed.slot, {fed.tokens.begin() + 1, fed.tokens.end()}};
+  next.tokens.push_back(progress.reads_prompt() ? progress.prompt[progress.read] : progress.last_token);
+  return next;
+}
+
+}  // namespace
+
+RunningText::RunningText(WantedText wanted, const Tokenizer& tokenizer, std::int64_t turn,
+                         std::int64_t cached)
+    : text(std::move(wanted)),
+      progress{.prompt = text.request.prompt,
+               .scores_prompt = text.request.scores_prompt,
+               .turn = turn,
+               .read = static_cast<std::size_t>(cached)},
+      characters(tokenizer, text.request.prompt),
+      stop(text.request.stop) {
+  if (text.request.sampling.uses_history()) history.add_prompt(text.request.prompt);
+}
+
+bool RunningText::ends_itself() const {
+  return tokens > 0 && std::ranges::count(text.request.ends, progress.last_token) > 0;
+}
+
+Accepted Sampler::accept_logits(ThreadPool& pool, const Step& step, const RunningTexts& texts,
+                                Tensor logits) const {
+  CHECK(logits.dim(0) == std::ssize(step.fed) && logits.rank() == (step.wants_each() ? 3u : 2u),
+        "logits {} for {} slots", to_string(logits.shape()), step.fed.size());
+  const std::size_t rows_of_slot = step.wants_each() ? static_cast<std::size_t>(logits.dim(1)) : 1;
+  logits = logits.reshaped({logits.dim(0) * static_cast<std::int64_t>(rows_of_slot), logits.shape().back()});
+  for (const SlotTokens& fed : step.fed) {
+    Progress& progress = texts[fed.slot]->progress;
+    if (progress.reads_prompt()) progress.read += fed.tokens.size();
+  }
+  if (step.scored) score_prompts(pool, step, texts, logits, rows_of_slot);
+  std::vector<Wanted> wanted;
+  for (std::size_t i = 0; i < step.fed.size(); ++i) {
+    const RunningText& text = *texts[step.fed[i].slot];
+    if (text.progress.reads_prompt() || text.request().most_tokens == 0 || !text.problem.empty()) continue;
+    const std::size_t last = step.scored ? step.fed[i].tokens.size() - 1 : 0;
+    wanted.push_back({i, i * rows_of_slot + last});
+  }
+  Accepted accepted;
+  accepted.new_tokens = append_next(pool, step, texts, wanted, logits);
+  for (const SlotTokens& fed : step.fed) {
+    accepted.kept.push_back(step.drafted ? 1 : fed.tokens.size());
+    if (drafts_) accepted.next.push_back(next_tokens(step, fed, texts[fed.slot]->progress));
+  }
+  if (step.drafted) {
+    std::vector<Wanted> again;  // the rows after the drafts that are the tokens which were picked
+    accepted.drafts = std::ssize(wanted);
+    for (const Wanted& of : wanted) {
+      const RunningText& text = *texts[step.fed[of.fed].slot];
+      const bool right = text.problem.empty() && text.progress.last_token == text.progress.draft;
+      accepted.accepted_drafts += right;
+      if (right && !finish_of(text)) again.push_back({of.fed, of.row + 1});
+    }
+    accepted.new_tokens += append_next(pool, step, texts, again, logits);
+    for (const Wanted& of : again) {
+      accepted.kept[of.fed] = 2;
+      accepted.next[of.fed].tokens.push_back(texts[step.fed[of.fed].slot]->progress.last_token);
+    }
+  }
+  return accepted;
+}
+
+void Sampler::accept_drafts(std::span<const SlotTokens> next, const RunningTexts& texts,
+                            const Tensor& logits) const {
+  const auto vocab = static_cast<std::size_t>(std::min(vocab_, logits.dim(1)));
+  for (std::size_t i = 0; i < next.size(); ++i) {
+    RunningText* const text = texts[next[i].slot].get();
+    if (text == nullptr) continue;
+    const auto row = logits.span<float>().subspan(i * static_cast<std::size_t>(logits.dim(1)), vocab);
+    text->progress.draft = static_cast<std::int32_t>(std::ranges::max_element(row) - row.begin());
+  }
+}
+
+std::int64_t Sampler::append_next(ThreadPool& pool, const Step& step, const RunningTexts& texts,
+                                  const std::vector<Wanted>& wanted, const Tensor& logits) const {
+  const auto vocab = static_cast<std::size_t>(std::min(vocab_, logits.dim(1)));
+  std::vector<Picked> picked(wanted.size());
+  pool.for_range(std::ssize(wanted), rows_a_thread(vocab_), [&](std::int64_t begin, std::int64_t end) {
+    for (auto n = static_cast<std::size_t>(begin); n < static_cast<std::size_t>(end); ++n) {
+      const std::size_t offset = wanted[n].row * static_cast<std::size_t>(logits.dim(1));
+      picked[n] = pick(*texts[step.fed[wanted[n].fed].slot], logits.span<float>().subspan(offset, vocab));
+    }
+  });
+  std::int64_t made = 0;
+  for (std::size_t n = 0; n < wanted.size(); ++n) {
+    made += picked[n].problem.empty();
+    append(*texts[step.fed[wanted[n].fed].slot], std::move(picked[n]));
+  }
+  return made;
+}
+
+// Scores the prompt tokens that follow those of the chunks in a step: their log probabilities over the whole
+// vocabulary of the model. `logits` [n,V] has `rows_of_slot` rows for each fed slot.
+void Sampler::score_prompts(ThreadPool& pool, const Step& step, const RunningTexts& texts,
+                            const Tensor& logits, std::size_t rows_of_slot) const {
+  const auto vocab = static_cast<std::size_t>(logits.dim(1));
+  struct Scored {
+    std::size_t fed, token;  // indices of the slot and of the chunk's token that the scored one follows
+  };
+  std::vector<std::vector<Picked>> scores(step.fed.size());
+  std::vector<Scored> scored;
+  for (std::size_t i = 0; i < step.fed.size(); ++i) {
+    const std::size_t size = step.fed[i].tokens.size();
+    const bool more = texts[step.fed[i].slot]->progress.reads_prompt();
+    scores[i].resize(more ? size : size - 1);  // no prompt token follows the last one
+    for (std::size_t t = 0; t < scores[i].size(); ++t) scored.push_back({i, t});
+  }
+  pool.for_range(std::ssize(scored), rows_a_thread(logits.dim(1)), [&](std::int64_t begin, std::int64_t end) {
+    for (auto n = static_cast<std::size_t>(begin); n < static_cast<std::size_t>(end); ++n) {
+      const auto [i, t] = scored[n];
+      const RunningText& text = *texts[step.fed[i].slot];
+      const std::size_t before = text.progress.read - step.fed[i].tokens.size() + t + 1;
+      const auto row = logits.span<float>().subspan((i * rows_of_slot + t) * vocab, vocab);
+      Picked& score = scores[i][t];
+      score.token = text.request().prompt[before];
+      score.problem = problem_of(row, before);
+      if (score.problem.empty())
+        score.log_probs.push_back(log_prob_of(row, score.token, *text.request().log_probs, tokenizer_));
+    }
+  });
+  for (std::size_t i = 0; i < step.fed.size(); ++i) {
+    RunningText& text = *texts[step.fed[i].slot];
+    Piece piece{.choice = text.request().choice, .text = "", .of_prompt = true};
+    const auto add_token = [&](std::int32_t token, TokenLogProb log_prob) {
+      log_prob.offset = text.prompt_characters;
+      text.prompt_characters += characters_in(text.prompt_text->add(token));
+      piece.log_probs.push_back(std::move(log_prob));
+    };
+    if (!text.prompt_text) {
+      text.prompt_text.emplace(tokenizer_, std::span<const std::int32_t>());
+      const std::int32_t first = text.request().prompt[0];
+      add_token(first, {text_of_token(tokenizer_, first), {}, {}, 0});
+    }
+    for (Picked& score : scores[i]) {
+      text.problem = score.problem;
+      if (!text.problem.empty()) break;
+      add_token(score.token, std::move(score.log_probs[0]));
+    }
+    text.text.pieces->add(std::move(piece));
+  }
+}
+
+std::optional<Finish> Sampler::finish_of(const RunningText& text) const {
+  if (!text.problem.empty()) return Finish::failed;
+  const bool is_end = text.tokens > 0 && std::ranges::count(ends_, text.progress.last_token) > 0;
+  if ((is_end && !text.request().ignore_end) || text.ends_itself() || text.stop.found()) return Finish::stop;
+  if (text.tokens == text.request().most_tokens) return Finish::length;
+  return std::nullopt;
+}
+
+// Several threads call it at once, for texts of their own.
+Sampler::Picked Sampler::pick(const RunningText& text, std::span<float> logits) const {
+  const TextRequest& request = text.request();
+  Picked picked;
+  picked.problem = problem_of(logits, request.prompt.size() + static_cast<std::size_t>(text.tokens));
+  if (!picked.problem.empty()) return picked;
+  picked.token = pick_token(logits, request.sampling, text.history,
+                            draw_of(request.seed, request.choice, static_cast<std::size_t>(text.tokens)));
+  if (request.log_probs)
+    picked.log_probs.push_back(log_prob_of(logits, picked.token, *request.log_probs, tokenizer_));
+  return picked;
+}
+
+void Sampler::append(RunningText& text, Picked picked) const {
+  if (!picked.problem.empty()) {
+    text.problem = std::move(picked.problem);
+    return;
+  }
+  text.progress.last_token = picked.token;
+  ++text.tokens;
+  if (text.request().sampling.uses_history()) text.history.add_made(picked.token);
+  for (TokenLogProb& token : picked.log_probs) token.offset = text.new_characters;
+  const std::string added = text.ends_itself() ? "" : text.characters.add(picked.token);
+  if (text.request().log_probs) text.new_characters += characters_in(added);
+  text.text.pieces->add({.choice = text.request().choice,
+                         .text = text.stop.add(added),
+                         .tokens = 1,
+                         .log_probs = std::move(picked.log_probs)});
+}
+
+Piece Sampler::last_piece(RunningText& text, Finish how) {
+  std::string rest;
+  if (!text.stop.found()) rest = text.stop.add(text.characters.finish());
+  rest += text.stop.finish();
+  return {.choice = text.request().choice,
+          .text = std::move(rest),
+          .finish = text.stop.found() && how == Finish::length ? Finish::stop : how,
+          .problem = text.problem};
+}
+
+}  // namespace switchyard::serve

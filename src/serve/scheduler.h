@@ -1,0 +1,57 @@
+// Scheduler: decides which texts the model goes on with in its next call, and with which tokens. Texts join
+// and leave between two calls (continuous batching, Yu et al. 2022, Orca); long prompts are read in chunks
+// between the other texts' tokens (Agrawal et al. 2023, Sarathi). It has no threads and no clock.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "generate/generator.h"
+#include "serve/limits.h"
+
+namespace switchyard::serve {
+
+// How far the model is with a text that holds a slot.
+struct Progress {
+  std::span<const std::int32_t> prompt;
+  bool scores_prompt = false;   // the logits of all prompt tokens are wanted
+  std::int64_t turn = 0;        // the place in the order in which texts came
+  std::size_t read = 0;         // prompt tokens that are cached
+  std::int32_t last_token = 0;  // new token that is not fed yet
+  std::int32_t draft = 0;       // draft of the token after it
+
+  bool reads_prompt() const { return read < prompt.size(); }
+  std::size_t left() const { return prompt.size() - read; }
+};
+
+// One call of the model.
+struct Step {
+  std::vector<SlotTokens> fed;  // none: nothing to do
+  bool drafted = false;         // the second token of each slot is a draft
+  bool scored = false;          // chunks of prompts whose tokens' logits are all wanted
+
+  bool wants_each() const { return drafted || scored; }  // logits after every token
+};
+
+class Scheduler {
+ public:
+  explicit Scheduler(const Limits& limits)
+      : prompt_chunk_(static_cast<std::size_t>(limits.prompt_chunk)),
+        scored_chunk_(static_cast<std::size_t>(limits.scored_chunk)),
+        drafts_(limits.drafts) {}
+
+  // Returns the next call; `slots` has the text of each slot, null where the slot is free. Chunks of prompts
+  // and next tokens take turns.
+  Step next(std::span<const Progress* const> slots);
+
+ private:
+  Step prompt_step(std::span<const Progress* const> slots) const;
+  Step token_step(std::span<const Progress* const> slots) const;
+
+  std::size_t prompt_chunk_, scored_chunk_;
+  bool drafts_;
+  bool prompts_next_ = true;
+};
+
+}  // namespace switchyard::serve

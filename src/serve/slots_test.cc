@@ -1,0 +1,105 @@
+#include "serve/slots.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+namespace switchyard::serve {
+namespace {
+
+using Tokens = std::vector<std::int32_t>;
+
+Tokens count_up(std::int32_t first, std::size_t count) {
+  Tokens tokens(count);
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+void expect_copy(const PrefixCopy& got, std::size_t slot, std::size_t source_slot, std::int64_t tokens) {
+  EXPECT_EQ(got.slot, slot);
+  EXPECT_EQ(got.source_slot, source_slot);
+  EXPECT_EQ(got.tokens, tokens);
+}
+
+// Assigns a slot to a prompt that is then read, and returns the copy.
+PrefixCopy read(Slots& slots, const Tokens& prompt, bool reads_all = false) {
+  slots.copies_done();
+  const PrefixCopy copy = slots.assign(prompt, reads_all);
+  slots.append(copy.slot, std::span(prompt).subspan(static_cast<std::size_t>(copy.tokens)));
+  return copy;
+}
+
+TEST(Slots, APromptStartsWithTheLongestCachedPrefix) {
+  Slots slots(3, true);
+  const Tokens prompt = count_up(0, 40);
+  expect_copy(read(slots, prompt), 0, 0, 0);
+  expect_copy(read(slots, count_up(0, 30)), 1, 0, 29);  // its last token is read
+  slots.release(0);
+  expect_copy(read(slots, count_up(0, 50)), 0, 0, 40);  // in place
+  expect_copy(read(slots, count_up(0, 41)), 2, 0, 40);
+  EXPECT_EQ(slots.tokens(2).size(), 41u);
+}
+
+TEST(Slots, ShortPrefixesAndScoredPromptsAreRead) {
+  Slots slots(8, true);
+  read(slots, count_up(0, 200));
+  Tokens prompt = count_up(0, 15);
+  prompt.resize(40, -1);
+  EXPECT_EQ(read(slots, prompt).tokens, 0);  // fewer than 16
+  prompt = count_up(0, 20);
+  prompt.resize(180, -1);
+  EXPECT_EQ(read(slots, prompt).tokens, 0);  // less than an eighth
+  EXPECT_EQ(read(slots, count_up(0, 100), true).tokens, 0);
+  EXPECT_EQ(read(slots, count_up(0, 100)).tokens, 99);
+  slots.forget(0);
+  EXPECT_EQ(read(slots, count_up(0, 200)).tokens, 100);  // of another slot
+  Slots alone(2, false);
+  read(alone, count_up(0, 40));
+  EXPECT_EQ(read(alone, count_up(0, 40)).tokens, 0);
+}
+
+TEST(Slots, TheSlotThatWasAssignedFirstGoesFirst) {
+  Slots slots(3, true);
+  for (std::int32_t i = 0; i < 3; ++i) read(slots, count_up(100 * i, 20));
+  for (const std::size_t slot : {2, 0, 1}) slots.release(slot);
+  EXPECT_EQ(read(slots, count_up(1000, 20)).slot, 0u);
+  EXPECT_EQ(read(slots, count_up(2000, 20)).slot, 1u);
+  EXPECT_EQ(read(slots, count_up(3000, 20)).slot, 2u);
+  EXPECT_ANY_THROW(slots.assign(count_up(0, 2), false));
+}
+
+// The cache has the tokens of a round's copies only afterwards: until then it is asked about their origin.
+TEST(Slots, ACopyOfACopyIsAskedForAtItsOrigin) {
+  Slots slots(4, true);
+  std::vector<std::size_t> asked;
+  slots.describe_cache(1, [&](std::size_t source, std::int64_t) {
+    asked.push_back(source);
+    return true;
+  });
+  read(slots, count_up(0, 40));
+  slots.copies_done();
+  expect_copy(slots.assign(count_up(0, 60), false), 1, 0, 40);
+  slots.append(1, count_up(40, 20));
+  asked.clear();
+  expect_copy(slots.assign(count_up(0, 61), false), 2, 1, 60);
+  EXPECT_EQ(asked, (std::vector<std::size_t>{0, 0}));
+  slots.copies_done();
+  asked.clear();
+  slots.assign(count_up(0, 61), false);
+  EXPECT_EQ(asked, (std::vector<std::size_t>{0, 1}));
+}
+
+TEST(Slots, GroupsAndTheCacheLimitCopies) {
+  Slots slots(4, true);
+  bool can_copy = true;
+  slots.describe_cache(2, [&](std::size_t, std::int64_t) { return can_copy; });
+  read(slots, count_up(0, 40));
+  expect_copy(read(slots, count_up(0, 40)), 1, 0, 39);
+  expect_copy(read(slots, count_up(0, 40)), 2, 2, 0);  // the other group
+  slots.release(1);
+  can_copy = false;
+  EXPECT_EQ(read(slots, count_up(0, 40)).tokens, 0);
+}
+
+}  // namespace
+}  // namespace switchyard::serve

@@ -1,0 +1,77 @@
+// A text that a client waits for: the request, and the way its pieces take from the model's thread to the
+// connection's thread.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "generate/sampling.h"
+
+namespace switchyard::serve {
+
+struct TextRequest {
+  std::vector<std::int32_t> prompt;  // one token or more
+  std::int64_t most_tokens = 0;      // new ones; 0: only the prompt is of interest
+  SamplingConfig sampling = {};
+  std::uint32_t seed = 0;               // a draw depends on the seed, the choice and the number of new tokens
+  std::size_t choice = 0;               // the text's index among those of one request
+  std::vector<std::string> stop = {};   // the text ends before the first of these
+  std::optional<int> log_probs = {};    // return log probabilities, and those of so many most probable tokens
+  bool ignore_end = false;              // goes on after the ids that end every text
+  bool scores_prompt = false;           // return log probabilities of the prompt's tokens too
+  std::vector<std::int32_t> ends = {};  // ids that end this text, beside those that end every text
+};
+
+// `failed`: the model's logits are not finite.
+enum class Finish { stop, length, abandoned, failed };
+
+struct TokenLogProb {
+  std::string text;
+  std::optional<double> log_prob;  // none for a prompt's first token
+  std::vector<std::pair<std::string, double>> most_probable;
+  std::int64_t offset;  // whole characters before the token, in the prompt or in the new text
+};
+
+// Returns the number of code points.
+std::int64_t characters_in(const std::string& utf8);
+
+// The next piece of one text.
+struct Piece {
+  std::size_t choice = 0;
+  std::string text;
+  std::int64_t tokens = 0;
+  std::vector<TokenLogProb> log_probs = {};  // where the request wants them
+  std::optional<Finish> finish = {};
+  bool of_prompt = false;    // the log probabilities are of the prompt's tokens
+  std::string problem = {};  // of a text that failed, in one line
+};
+
+// The pieces of all texts of one request. Any thread may call any function.
+class Pieces {
+ public:
+  void add(Piece piece);
+  // Returns the pieces that have come. Waits up to `seconds` for the first.
+  std::vector<Piece> take(double seconds);
+  // Says that nobody wants more pieces.
+  void abandon();
+  bool abandoned() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable came_;
+  std::vector<Piece> pieces_;
+  bool abandoned_ = false;
+};
+
+struct WantedText {
+  TextRequest request;
+  std::shared_ptr<Pieces> pieces;
+};
+
+}  // namespace switchyard::serve
