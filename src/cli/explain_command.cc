@@ -130,8 +130,9 @@ int explain_command(std::span<const std::string> args) {
       fail_usage("[explain] --filter {}: expected a part of a tensor's name, such as moe or attention.query",
                  filter->second);
   }
+  const std::string strategy = strategy_text(config, model_config(config), mesh);
   fmt::print("{} on {}: {} · {}\n", config.get_string("model_name"), ranks_text(mesh.size()),
-             mesh.to_string(), strategy_text(config, model_config(config), mesh));
+             mesh.to_string(), strategy);
   for (const std::string& warning : explanation.warnings) fmt::print("warning: {}\n", warning);
   for (const auto& [title, rows] : {std::pair("parameters", &explanation.parameters),
                                     std::pair("activations", &explanation.activations)}) {
@@ -143,6 +144,7 @@ int explain_command(std::span<const std::string> args) {
     const nlohmann::json json{{"version", SWITCHYARD_VERSION},
                               {"ranks", mesh.size()},
                               {"mesh", mesh.to_string()},
+                              {"strategy", strategy},
                               {"parameters", rows_json(explanation.parameters)},
                               {"activations", rows_json(explanation.activations)}};
     write_file_atomic(options.json_file, json.dump(1) + "\n");

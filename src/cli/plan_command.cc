@@ -90,6 +90,12 @@ std::string count_text(double count) {
   return count < 1e9 ? fmt::format("{:.4g} M", count * 1e-6) : fmt::format("{:.4g} B", count * 1e-9);
 }
 
+// "8 ranks: expert=8", "1 rank".
+std::string layout_text(const Mesh& mesh) {
+  const std::string ranks = ranks_text(mesh.size());
+  return mesh.size() == 1 ? ranks : ranks + ": " + mesh.to_string();
+}
+
 // What takes the longest: ranks of one machine have no network, they copy each other's memory.
 std::string bound_text(const StepPlan& plan, const Topology& topology) {
   const std::string bound = plan.bound();
@@ -201,8 +207,8 @@ void print_time(const StepPlan& plan, const Topology& topology) {
 void print_generation(const Config& config, const std::vector<GenerationPlan>& stages, const Mesh& mesh,
                       const Topology& topology) {
   const GenerationPlan &first = stages.front(), &plan = largest_stage(stages);
-  fmt::print("{} · weight_format {} · {}: {} · {}\n", config.get_string("model_name"),
-             config.get_string("weight_format"), ranks_text(mesh.size()), mesh.to_string(),
+  fmt::print("{} · weight_format {} · {} · {}\n", config.get_string("model_name"),
+             config.get_string("weight_format"), layout_text(mesh),
              strategy_text(config, model_config(config), mesh));
   print_warnings(config, mesh);
   const std::string of_stage = stages.size() == 1 ? "" : fmt::format(" of stage {}", &plan - &first);
@@ -300,8 +306,8 @@ nlohmann::json plan_meshes(const std::vector<std::string>& meshes, const std::ve
     const bool fits = json["fits"].get<bool>();
     const double up_to = json["fits_up_to_imbalance"].get<double>();
     const bool limited = fits && up_to < json["skew"].back()["imbalance"].get<double>();
-    table.add({ranks_text(mesh.size()) + ": " + mesh.to_string(), strategy, gib(largest.cost.peak_bytes),
-               gib(bytes_sent(plan)), fmt::format("{:.4g}", plan.seconds()), bound_text(plan, topology),
+    table.add({layout_text(mesh), strategy, gib(largest.cost.peak_bytes), gib(bytes_sent(plan)),
+               fmt::format("{:.4g}", plan.seconds()), bound_text(plan, topology),
                !fits     ? "no"
                : limited ? fmt::format("up to {:.1f}x imbalance", up_to)
                          : "yes"});
@@ -360,8 +366,8 @@ int plan_command(std::span<const std::string> args) {
     const std::vector<SkewPoint> curve = skew_curve(config, mesh, topology, plan);
     json = plan_json(stages, curve, topology);
     json["strategy"] = strategy_text(config, model_config(config), mesh);
-    fmt::print("{} · {} parameters · {}: {} · {}\n", config.get_string("model_name"),
-               count_text(json["parameters"].get<double>()), ranks_text(mesh.size()), mesh.to_string(),
+    fmt::print("{} · {} parameters · {} · {}\n", config.get_string("model_name"),
+               count_text(json["parameters"].get<double>()), layout_text(mesh),
                json["strategy"].get<std::string>());
     print_warnings(config, mesh);
     print_memory(plan, topology);

@@ -47,12 +47,12 @@ Facts facts_of_gguf(const GgufFile& file) {
     const auto found = metadata.find(key);
     return found == metadata.end() ? std::string() : value_text(found->second);
   };
-  Facts facts{{"format", fmt::format("GGUF, version {}", file.version())}};
+  Facts facts;
   const auto add = [&](const std::string& name, const std::string& value) {
     if (!value.empty()) facts.emplace_back(name, value);
   };
   const std::string architecture = text("general.architecture");
-  add("architecture", architecture);
+  add("format", fmt::format("GGUF version {}, architecture {}", file.version(), architecture));
   if (const auto type = metadata.find("general.file_type");
       type != metadata.end() && type->second.is_number_integer())
     add("file type", file_type_name(type->second.get<std::int64_t>()));
@@ -110,9 +110,8 @@ Facts facts_of_folder(const TensorSource& source) {
   add("context", {"max_position_embeddings"});
   const nlohmann::json quantized = config.value("quantization_config", nlohmann::json());
   if (quantized.is_object())
-    facts.emplace_back("quantised", quantized.contains("quant_method")
-                                           ? value_text(quantized["quant_method"])
-                                           : value_text(quantized));
+    facts.emplace_back("quantised", quantized.contains("quant_method") ? value_text(quantized["quant_method"])
+                                                                       : value_text(quantized));
   facts.emplace_back("tokenizer", tokenizer_text(source.path()));
   return facts;
 }
@@ -146,6 +145,7 @@ std::vector<std::string> formats_in_memory(const TensorSource& source) {
   for (const FoldedName& folded : fold_names(names, formats))
     weights[formats[folded.members[0]]].push_back(folded.name);
   std::vector<std::string> lines;
+  if (weights.size() == 1) return {fmt::format("all {} weights as {}", names.size(), formats[0])};
   for (const auto& [format, folded] : weights)
     lines.push_back(fmt::format("{} of {} weights as {}: {}", counts[format], names.size(), format,
                                 fmt::join(folded, ", ")));

@@ -53,7 +53,7 @@ std::string strategy_text(const Config& config, const ModelConfig& model, const 
       break;
     }
   }
-  if (parts.empty()) return mesh.size() == 1 ? "one rank" : "copies";
+  if (parts.empty()) return mesh.size() == 1 ? "everything on one rank" : "copies";
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 

@@ -10,7 +10,8 @@
 namespace switchyard {
 
 // How tokens reach their experts, and what else the mesh splits: "ring of experts, FSDP",
-// "ragged all-to-all, EP as TP", "dense, every expert on every token", "tensor parallelism", "one rank".
+// "ragged all-to-all, EP as TP", "dense, every expert on every token", "tensor parallelism", "everything on
+// one rank".
 std::string strategy_text(const Config& config, const ModelConfig& model, const Mesh& mesh);
 
 }  // namespace switchyard

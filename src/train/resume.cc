@@ -88,6 +88,13 @@ void note_other_training(const Config& config, const CheckpointFolder& checkpoin
                                  checkpoint.path(), what, before, what, now));
   };
   for_other_values(config, checkpoint, kTrainingKeys, note);
+  // The model was compared before: by another block's name it is the same one.
+  for_other_values(config, checkpoint, std::array{"decoder_block"},
+                   [&](const char* key, const std::string& before, const std::string& now) {
+                     notes->push_back(fmt::format(
+                         "{}: made with {}={}, this run has {}={}: both describe this model, nothing changes",
+                         checkpoint.path(), key, before, key, now));
+                   });
   const nlohmann::json &stored = checkpoint.manifest().config, own = config.resolved();
   const auto compare = [&](const char* what, std::int64_t (*value)(const nlohmann::json& config),
                            std::initializer_list<const char*> keys) {

@@ -423,6 +423,17 @@ TEST_F(Training, OtherModels) {
   }
 }
 
+TEST_F(Training, ALossThatDidNotFallIsSaid) {
+  const Arguments eight = Arguments{"train"} + tiny_model() + Arguments{"steps=8"};
+  const Finished stalled = run(eight + Arguments{"learning_rate=1e-9", "run_name=stalled"});
+  ASSERT_EQ(stalled.status, 0) << stalled.err;
+  EXPECT_NE(stalled.out.find("the loss did not fall"), std::string::npos) << stalled.out;
+  EXPECT_NE(stalled.out.find("learning_rate than 1e-09"), std::string::npos) << stalled.out;
+  const Finished fell = run(eight + Arguments{"learning_rate=0.05", "run_name=fell"});
+  ASSERT_EQ(fell.status, 0) << fell.err;
+  EXPECT_EQ(fell.out.find("the loss did not fall"), std::string::npos) << fell.out;
+}
+
 TEST_F(Training, TextWithAHeldOutPart) {
   std::string text;
   for (int i = 0; text.size() < 60000; ++i)
@@ -458,13 +469,18 @@ TEST_F(Training, EvaluatesOnAnotherLayout) {
   for (int i = 0; text.size() < 20000; ++i)
     text += "Sentence " + std::to_string(i) + " of a text that is easy to learn.\n\n";
   write("a.txt", text);
-  const Arguments arguments =
-      tiny_model() + Arguments{"dataset_type=text", "data_path=a.txt",
-                               "tokenizer_type=byte", "vocab_size=260",
-                               "max_target_length=32", "per_device_batch_size=2",
-                               "steps=4", "eval_interval=2",
-                               "ranks=4", "ici_expert_parallelism=2",
-                               "ici_fsdp_parallelism=2", "eval_steps=2"};
+  const Arguments arguments = tiny_model() + Arguments{"dataset_type=text",
+                                                       "data_path=a.txt",
+                                                       "tokenizer_type=byte",
+                                                       "vocab_size=260",
+                                                       "max_target_length=32",
+                                                       "per_device_batch_size=2",
+                                                       "steps=4",
+                                                       "eval_interval=2",
+                                                       "ranks=4",
+                                                       "ici_expert_parallelism=2",
+                                                       "ici_fsdp_parallelism=2",
+                                                       "eval_steps=2"};
   const auto train_with = [&](const Arguments& more) {
     const Finished finished = run(Arguments{"train"} + arguments + more);
     EXPECT_EQ(finished.status, 0) << finished.err;
