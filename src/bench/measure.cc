@@ -119,11 +119,16 @@ std::string table_header() {
 
 std::string table_row(const Measurement& m, const Peaks& peaks) {
   const double rate = m.flops / m.time.seconds;
-  return fmt::format("{:<10}{:<9}{:<5}{:>11}{:>8.3f}{:>6.1f}%{:>8.2f}{:>8.1f}%{:>7}  {}", m.name, m.direction,
-                     short_name(m.dtype), duration(m.time.seconds), rate * 1e-12,
-                     100 * rate / peaks.flops_of(m.dtype), m.bytes / m.time.seconds * 1e-9,
-                     100 * roofline_seconds(m, peaks) / m.time.seconds,
-                     m.time.cores > 0 ? fmt::format("{:.2f}", m.time.cores) : "", shape_text(m.shape));
+  const bool computes = m.flops > 0, moves = m.bytes > 0;
+  const auto cell = [](bool has_meaning, std::string text) { return has_meaning ? text : std::string("-"); };
+  return fmt::format(
+      "{:<10}{:<9}{:<5}{:>11}{:>8}{:>7}{:>8}{:>9}{:>7}  {}", m.name, m.direction,
+      computes ? short_name(m.dtype) : "-", duration(m.time.seconds),
+      cell(computes, fmt::format("{:.3f}", rate * 1e-12)),
+      cell(computes, fmt::format("{:.1f}%", 100 * rate / peaks.flops_of(m.dtype))),
+      cell(moves, fmt::format("{:.2f}", m.bytes / m.time.seconds * 1e-9)),
+      cell(computes || moves, fmt::format("{:.1f}%", 100 * roofline_seconds(m, peaks) / m.time.seconds)),
+      m.time.cores > 0 ? fmt::format("{:.2f}", m.time.cores) : "", shape_text(m.shape));
 }
 
 }  // namespace switchyard::bench

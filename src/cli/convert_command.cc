@@ -23,7 +23,7 @@ constexpr const char* kConvertHelp = R"(switchyard convert [options] SRC DST
 Writes the weights of SRC as the new folder DST: those of a Hugging Face folder (config.json beside model.safetensors or
 its shards) or of a GGUF file (the values of its blocks, in float32 unless --dtype says else) as a checkpoint, those of a checkpoint (or of a run: its newest) as a Hugging Face folder that transformers
 loads. --weights FORMAT makes a checkpoint of few bits of either. Tokenizer files go along. A tensor is made while the one before it is written, experts one by one, so memory is
-that of the largest tensor twice. DST appears when it is complete; the same command goes on where an earlier one was ended.
+that of the largest tensor twice. DST appears when it is complete; run the same command again to resume one that was ended.
 
   --to huggingface|switchyard  what DST is to be; it follows from SRC
   --dtype float32|bfloat16     store weights as this (the router's bias stays as it is); as in SRC without

@@ -30,7 +30,7 @@ switchyard data show DIR [--json FILE]
 
 build: tokenises the text of data_path (files, folders, JSON lines) into DIR, to be trained from with
 dataset_type=tokenized data_path=DIR. Keys: data_path, tokenizer_type, tokenizer_path, eval_fraction, add_bos, add_eos,
-train_data_columns. The same command goes on with a build that was killed; SIGTERM, SIGINT, SIGHUP and SIGUSR1 save it and end with
+train_data_columns. Run the same command again to resume a build that was killed; SIGTERM, SIGINT, SIGHUP and SIGUSR1 save it and end with
 status 75.
 
   --out DIR         new or empty
@@ -95,7 +95,7 @@ int build(const Options& given) {
                           .stop = [] { return stop_signal() != 0; }});
   progress.finish();
   if (!result.complete) {
-    fmt::print("stopped by {} after {:.1f} MB of text; the same command goes on\n",
+    fmt::print("stopped by {} after {:.1f} MB of text; run the same command again to resume\n",
                name_of_signal(stop_signal()), static_cast<double>(result.text_bytes) * 1e-6);
     return kStoppedBySignal;
   }

@@ -11,42 +11,41 @@
 
 #include "cli/options.h"
 #include "config/config.h"
+#include "core/error.h"
 #include "engine/session.h"
 #include "metrics/atomic_file.h"
-#include "models/parameters.h"
+#include "models/layout_warnings.h"
 #include "plan/explain.h"
+#include "plan/strategy.h"
 
 namespace switchyard {
 namespace {
 
-constexpr const char* kExplainHelp = R"(switchyard explain [--json FILE] [CONFIG.yml] [key=value ...]
+constexpr const char* kExplainHelp =
+    R"(switchyard explain [--filter TEXT] [--json FILE] [CONFIG.yml] [key=value ...]
 
-Shows how every parameter and every constrained activation is laid out over the mesh: logical dims, the rule of
-logical_axis_rules that matched each, the mesh axes that follow, the shape on one rank, and the collectives that
-this costs. Layers that are alike are shown once. Nothing is computed.
+Shows how every parameter and every constrained activation is laid out over the mesh: logical dims, the mesh axes
+that split each (or "replicated"), the rule of logical_axis_rules that says so or why none does, the shape on one rank,
+and the collectives that this costs. Axes of size 1 are left out. Layers that are alike are shown once. Nothing is
+computed.
 
-  --json FILE  also write everything to FILE, layer by layer
+  --filter TEXT  only tensors whose name contains TEXT, such as moe or layers.3.attention
+  --json FILE    also write everything to FILE, layer by layer
 
 Example:
-  switchyard explain model_name=mixtral-8x7b ranks=8 ici_fsdp_parallelism=2 ici_expert_parallelism=4
+  switchyard explain model_name=mixtral-8x7b ranks=8 ici_fsdp_parallelism=2 ici_expert_parallelism=4 --filter moe
 )";
 
 // Everything of a row but its name and layer.
 std::string row_text(const LayoutRow& row) {
   std::string text = fmt::format("  {}, on a rank {}\n", to_string(row.shape), to_string(row.local));
   for (std::size_t d = 0; d < row.shape.size(); ++d) {
-    const std::string axes = row.sharding.dims[d].empty() ? "whole" : joined(row.sharding.dims[d]);
-    text += fmt::format("    {:<34} {:<22} {}\n", row.dims[d].empty() ? "-" : row.dims[d], axes,
-                        row.rules[d].empty() ? "no rule" : "by " + row.rules[d]);
+    const std::string axes = row.sharding.dims[d].empty() ? "replicated" : joined(row.sharding.dims[d]);
+    text +=
+        fmt::format("    {:<34} {:<22} {}\n", row.dims[d].empty() ? "-" : row.dims[d], axes, row.reasons[d]);
   }
   for (const auto& c : row.collectives) text += fmt::format("    {}\n", c);
   return text;
-}
-
-// "layers.3.moe.gate" -> "layers.*.moe.gate": rows with equal text under one name are one entry.
-std::string family_of(const LayoutRow& row) {
-  if (layer_of(row.name) < 0) return row.name;
-  return "layers.*" + row.name.substr(row.name.find('.', 7));
 }
 
 struct Entry {
@@ -59,10 +58,16 @@ std::int64_t layer_of_row(const LayoutRow& row) {
   return std::max(layer_of(row.name), row.layer);
 }
 
+// Keeps the rows whose name contains `text`.
+void filter_rows(std::vector<LayoutRow>& rows, const std::string& text) {
+  std::erase_if(rows, [&](const LayoutRow& row) { return row.name.find(text) == std::string::npos; });
+}
+
+// Rows of layers that differ in nothing else are one entry.
 void print_rows(const std::vector<LayoutRow>& rows) {
   std::vector<Entry> entries;
   for (const LayoutRow& row : rows) {
-    const Entry entry{family_of(row), row_text(row), {layer_of_row(row)}};
+    const Entry entry{name_without_layer(row.name), row_text(row), {layer_of_row(row)}};
     const auto same = std::find_if(entries.begin(), entries.end(), [&](const Entry& e) {
       return e.family == entry.family && e.text == entry.text;
     });
@@ -97,6 +102,7 @@ nlohmann::json rows_json(const std::vector<LayoutRow>& rows) {
                         {"shape", row.shape},
                         {"local_shape", row.local},
                         {"rules", row.rules},
+                        {"reasons", row.reasons},
                         {"axes", names_of(row.sharding)},
                         {"collectives", row.collectives}};
     if (layer_of_row(row) >= 0) item["layer"] = layer_of_row(row);
@@ -108,7 +114,7 @@ nlohmann::json rows_json(const std::vector<LayoutRow>& rows) {
 }  // namespace
 
 int explain_command(std::span<const std::string> args) {
-  const Options options = parse_options("explain", {}, args);
+  const Options options = parse_options("explain", {}, args, {"--filter"});
   if (options.help) {
     std::fputs(kExplainHelp, stdout);
     return 0;
@@ -116,16 +122,29 @@ int explain_command(std::span<const std::string> args) {
   const Config config = Config::from_args(options.settings);
   for (const auto& notice : config.notices()) fmt::print("{}\n", notice);
   const Mesh mesh = mesh_from_config(config);
-  const Explanation explanation = explain_step(config, mesh);
-  fmt::print("{} on {}: {}\n\nparameters\n\n", config.get_string("model_name"), ranks_text(mesh.size()),
-             mesh.to_string());
-  print_rows(explanation.parameters);
-  fmt::print("\nactivations\n\n");
-  print_rows(explanation.activations);
+  Explanation explanation = explain_step(config, mesh);
+  if (const auto filter = options.values.find("--filter"); filter != options.values.end()) {
+    filter_rows(explanation.parameters, filter->second);
+    filter_rows(explanation.activations, filter->second);
+    if (explanation.parameters.empty() && explanation.activations.empty())
+      fail_usage("[explain] --filter {}: expected a part of a tensor's name, such as moe or attention.query",
+                 filter->second);
+  }
+  const std::string strategy = strategy_text(config, model_config(config), mesh);
+  fmt::print("{} on {}: {} · {}\n", config.get_string("model_name"), ranks_text(mesh.size()),
+             mesh.to_string(), strategy);
+  for (const std::string& warning : explanation.warnings) fmt::print("warning: {}\n", warning);
+  for (const auto& [title, rows] : {std::pair("parameters", &explanation.parameters),
+                                    std::pair("activations", &explanation.activations)}) {
+    if (rows->empty()) continue;
+    fmt::print("\n{}\n\n", title);
+    print_rows(*rows);
+  }
   if (!options.json_file.empty()) {
     const nlohmann::json json{{"version", SWITCHYARD_VERSION},
                               {"ranks", mesh.size()},
                               {"mesh", mesh.to_string()},
+                              {"strategy", strategy},
                               {"parameters", rows_json(explanation.parameters)},
                               {"activations", rows_json(explanation.activations)}};
     write_file_atomic(options.json_file, json.dump(1) + "\n");

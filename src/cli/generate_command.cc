@@ -1,5 +1,7 @@
 #include "cli/generate_command.h"
 
+#include <unistd.h>
+
 #include <chrono>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -9,6 +11,7 @@
 #include "cli/options.h"
 #include "cli/process_command.h"
 #include "cli/progress.h"
+#include "cli/terminal_text.h"
 #include "core/error.h"
 #include "core/resident_memory.h"
 #include "engine/model_to_run.h"
@@ -158,8 +161,10 @@ class TextWriter {
   }
 
  private:
+  // Exactly the text, but for what would change a terminal's state.
   static void put(const std::string& text) {
-    std::fwrite(text.data(), 1, text.size(), stdout);
+    const std::string shown = ::isatty(STDOUT_FILENO) == 1 ? terminal_text(text) : text;
+    std::fwrite(shown.data(), 1, shown.size(), stdout);
     std::fflush(stdout);
   }
 

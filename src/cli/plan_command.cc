@@ -5,15 +5,23 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <set>
+#include <sstream>
 #include <vector>
 
 #include "cli/options.h"
 #include "config/config.h"
+#include "convert/table.h"
+#include "core/error.h"
+#include "core/json_file.h"
+#include "engine/session.h"
 #include "metrics/atomic_file.h"
+#include "models/layout_warnings.h"
 #include "plan/generation_plan.h"
 #include "plan/memory_text.h"
 #include "plan/planner.h"
 #include "plan/search.h"
+#include "plan/strategy.h"
 
 namespace switchyard {
 namespace {
@@ -21,26 +29,31 @@ namespace {
 constexpr std::size_t kMostFound = 10;
 
 constexpr const char* kPlanHelp =
-    R"(switchyard plan [--search | --generate] [--json FILE] [CONFIG.yml] [key=value ...] [topology=NAME]
+    R"(switchyard plan [--search | --generate | --mesh "KEYS" ...] [--json FILE] [CONFIG.yml] [key=value ...] [topology=NAME]
 
 Runs one training step of rank 0 without data and shows what it takes: memory and where its peak is, collectives
 by kind, axis, count and bytes, FLOPs, and the estimated time of a step with what bounds it. For MoE models also
 memory and time as the load of the experts gets uneven. The counts are those of a run.
 
-  topology=NAME  what the ranks run on: a file of configs/topology (cpu, h100, h200) or a path; default cpu
+  topology=NAME  what the ranks run on: a file of configs/topology (cpu, h100, h200, b200) or a path; default cpu
+  --mesh "KEYS"  given several times: compares layouts of one model, a line each. KEYS are what makes a layout (ranks,
+                 axes, custom_mesh_and_rule, strategy) and come before the same keys outside of --mesh
   --search       try every mesh of the given number of ranks and list the fastest that fit
   --generate     instead of a training step what `generate` and `serve` take: weights as weight_format says, the cache
                  of max_target_length tokens for per_device_batch_size texts a rank, the time of their prompts
                  (max_prefill_predict_length tokens) and of a token
   --json FILE    also write everything to FILE
 
-Memory is that of a rank alone: ranks of one process, which share weights, take less together. Ranks that are processes
-(mpirun) also gather what the optimizer updated: their counts come with a topology of GPUs, which are processes, or of
-ranks_per_node: 1 or as many as a process has.
+Memory is that of a rank alone: ranks of one process, which share weights, take less together. With mpirun there is one
+more all-gather, after the optimizer. It is counted where the topology is one of GPUs, each of which is a process, or
+sets ranks_per_node to the ranks of a process.
 
-Example:
+Examples:
   switchyard plan model_name=deepseek3-671b ranks=4096 ici_fsdp_parallelism=64 ici_expert_parallelism=64 \
       per_device_batch_size=1 max_target_length=4096 topology=h100
+  switchyard plan --mesh "ici_expert_parallelism=8" --mesh "ici_expert_parallelism=8 use_ring_of_experts=true" \
+      --mesh "custom_mesh_and_rule=pure-fsdp" model_name=mixtral-8x7b ranks=8 per_device_batch_size=1 \
+      max_target_length=4096 topology=h100
 )";
 
 // Takes topology=NAME out of the settings, which are the config's otherwise; the last one counts.
@@ -53,6 +66,47 @@ std::string take_topology(std::vector<std::string>& settings) {
     return true;
   });
   return name;
+}
+
+// Takes the values of --mesh out of the arguments.
+std::vector<std::string> take_meshes(std::vector<std::string>& args) {
+  std::vector<std::string> meshes, others;
+  for (std::size_t i = 0; i < args.size(); ++i) {
+    if (args[i] != "--mesh") {
+      others.push_back(args[i]);
+      continue;
+    }
+    if (++i == args.size()) fail_usage("[plan] --mesh needs a value, such as \"ici_expert_parallelism=8\"");
+    meshes.push_back(args[i]);
+  }
+  args = std::move(others);
+  return meshes;
+}
+
+// "287.3 K", "9.581 M", "671 B".
+std::string count_text(double count) {
+  if (count < 1e3) return fmt::format("{:.0f}", count);
+  if (count < 1e6) return fmt::format("{:.4g} K", count * 1e-3);
+  return count < 1e9 ? fmt::format("{:.4g} M", count * 1e-6) : fmt::format("{:.4g} B", count * 1e-9);
+}
+
+// "8 ranks: expert=8", "1 rank".
+std::string layout_text(const Mesh& mesh) {
+  const std::string ranks = ranks_text(mesh.size());
+  return mesh.size() == 1 ? ranks : ranks + ": " + mesh.to_string();
+}
+
+// What takes the longest: ranks of one machine have no network, they copy each other's memory.
+std::string bound_text(const StepPlan& plan, const Topology& topology) {
+  const std::string bound = plan.bound();
+  return bound == "network" && topology.host ? "copies" : bound;
+}
+
+void print_warnings(const Config& config, const Mesh& mesh) {
+  const Mesh own = stage_mesh(mesh);
+  const AxisRules rules(config.axis_rules(), own);
+  for (const std::string& line : layout_warnings(rules, parameter_specs(model_config(config))))
+    fmt::print("warning: {}\n", line);
 }
 
 std::string place_text(const Place& place) {
@@ -142,19 +196,21 @@ void print_skew(const std::vector<SkewPoint>& curve, const Topology& topology) {
 
 void print_time(const StepPlan& plan, const Topology& topology) {
   fmt::print(
-      "\n{:.4g} TFLOP a rank, estimated {:.4g} s a step on {} (compute {:.4g}, memory {:.4g}, network "
+      "\n{:.4g} TFLOP a rank, estimated {:.4g} s a step on {} (compute {:.4g}, memory {:.4g}, {} "
       "{:.4g}{}; bound by {})\n",
       plan.flops * 1e-12, plan.seconds(), topology.name, plan.compute_seconds, plan.memory_seconds,
-      plan.network_seconds,
+      topology.host ? "copies between ranks" : "network", plan.network_seconds,
       plan.bubble_seconds > 0 ? fmt::format(", waiting for other stages {:.4g}", plan.bubble_seconds) : "",
-      plan.bound());
+      bound_text(plan, topology));
 }
 
 void print_generation(const Config& config, const std::vector<GenerationPlan>& stages, const Mesh& mesh,
                       const Topology& topology) {
   const GenerationPlan &first = stages.front(), &plan = largest_stage(stages);
-  fmt::print("{} · weight_format {} · {}: {}\n", config.get_string("model_name"),
-             config.get_string("weight_format"), ranks_text(mesh.size()), mesh.to_string());
+  fmt::print("{} · weight_format {} · {} · {}\n", config.get_string("model_name"),
+             config.get_string("weight_format"), layout_text(mesh),
+             strategy_text(config, model_config(config), mesh));
+  print_warnings(config, mesh);
   const std::string of_stage = stages.size() == 1 ? "" : fmt::format(" of stage {}", &plan - &first);
   fmt::print("memory of a rank{}: {} of {} ({})\n", of_stage, gib(plan.peak), gib(topology.memory_bytes),
              plan.peak <= topology.memory_bytes ? "fits" : "does not fit");
@@ -165,7 +221,7 @@ void print_generation(const Config& config, const std::vector<GenerationPlan>& s
   const auto time = [&](const std::string& what, std::int64_t tokens, StepPlan GenerationPlan::*part) {
     const double seconds = seconds_of(stages, part);
     fmt::print("{}: {:.4g} s, {:.4g} tokens/s, bound by {}\n", what, seconds,
-               static_cast<double>(plan.rows * tokens) / seconds, (first.*part).bound());
+               static_cast<double>(plan.rows * tokens) / seconds, bound_text(first.*part, topology));
   };
   fmt::print("\nestimated on {}\n", topology.name);
   time(fmt::format("prompts of {} tokens", plan.prompt), plan.prompt, &GenerationPlan::read);
@@ -178,8 +234,8 @@ nlohmann::json print_search(const SearchResult& found, const Config& config, con
              ranks_text(config.get_int("ranks")), topology.name, found.too_large, gib(topology.memory_bytes));
   if (!found.fitting.empty()) fmt::print("{:>10}  {:<9}{:>12}  {}\n", "s a step", "bound", "memory", "mesh");
   for (const FoundMesh& f : found.fitting) {
-    fmt::print("{:>10.4g}  {:<9}{:>12}  {}\n", f.plan.seconds(), f.plan.bound(), gib(f.plan.cost.peak_bytes),
-               f.mesh);
+    fmt::print("{:>10.4g}  {:<9}{:>12}  {}\n", f.plan.seconds(), bound_text(f.plan, topology),
+               gib(f.plan.cost.peak_bytes), f.mesh);
     list.push_back({{"mesh", f.mesh},
                     {"keys", f.keys},
                     {"estimated_step_seconds", f.plan.seconds()},
@@ -198,15 +254,92 @@ nlohmann::json print_search(const SearchResult& found, const Config& config, con
   return list;
 }
 
+void require_training_format(const Config& config) {
+  const std::string& format = config.get_string("weight_format");
+  if (format == "stored" || format == "dense") return;
+  fail_usage(
+      "[plan] weight_format={}: expected stored or dense for a training step; --generate plans the rest",
+      format);
+}
+
+std::int64_t bytes_sent(const StepPlan& plan) {
+  std::int64_t bytes = 0;
+  for (const auto& c : plan.cost.collectives) bytes += c.bytes;
+  return bytes;
+}
+
+// The keys of a --mesh, and the settings that it does not replace before them.
+std::vector<std::string> settings_of(const std::string& mesh, const std::vector<std::string>& settings) {
+  const auto key_of = [](const std::string& setting) { return setting.substr(0, setting.find('=')); };
+  std::istringstream stream(mesh);
+  std::vector<std::string> own, all = settings;
+  for (std::string word; stream >> word;) {
+    if (word.find('=') == std::string::npos)
+      fail_usage("[plan] --mesh {}: expected key=value words, got {}", in_quotes(mesh), in_quotes(word));
+    std::erase_if(all, [&](const std::string& setting) { return key_of(setting) == key_of(word); });
+    own.push_back(word);
+  }
+  all.insert(all.end(), own.begin(), own.end());
+  return all;
+}
+
+// Prints a line for each mesh. The JSON is that of the first one, with all of them in a list.
+nlohmann::json plan_meshes(const std::vector<std::string>& meshes, const std::vector<std::string>& settings,
+                           const std::string& topology_name) {
+  Table table({"mesh", "strategy", ">memory", ">sent a step", ">s a step", "bound by", "fits"});
+  nlohmann::json list = nlohmann::json::array();
+  std::set<std::string> said;
+  std::string head;
+  for (const std::string& keys : meshes) {
+    const Config config = Config::from_args(settings_of(keys, settings));
+    for (const auto& notice : config.notices()) {
+      if (said.insert(notice).second) fmt::print("{}\n", notice);
+    }
+    require_training_format(config);
+    const Mesh mesh = mesh_from_config(config);
+    const Topology topology = Topology::read(topology_name, mesh.size());
+    const std::vector<StepPlan> stages = plan_stages(config, mesh, topology);
+    const StepPlan &plan = stages.front(), &largest = stages[largest_stage(stages)];
+    nlohmann::json json = plan_json(stages, skew_curve(config, mesh, topology, plan), topology);
+    const std::string strategy = strategy_text(config, model_config(config), mesh);
+    json.update({{"keys", keys}, {"strategy", strategy}});
+    const bool fits = json["fits"].get<bool>();
+    const double up_to = json["fits_up_to_imbalance"].get<double>();
+    const bool limited = fits && up_to < json["skew"].back()["imbalance"].get<double>();
+    table.add({layout_text(mesh), strategy, gib(largest.cost.peak_bytes), gib(bytes_sent(plan)),
+               fmt::format("{:.4g}", plan.seconds()), bound_text(plan, topology),
+               !fits     ? "no"
+               : limited ? fmt::format("up to {:.1f}x imbalance", up_to)
+                         : "yes"});
+    if (head.empty())
+      head = fmt::format("{} · {} parameters · on {}\n", config.get_string("model_name"),
+                         count_text(json["parameters"].get<double>()), topology.name);
+    list.push_back(std::move(json));
+  }
+  fmt::print("{}{}memory and bytes are those of one rank\n", head, table.text(""));
+  nlohmann::json json = list[0];
+  json["meshes"] = std::move(list);
+  return json;
+}
+
 }  // namespace
 
 int plan_command(std::span<const std::string> args) {
-  Options options = parse_options("plan", {"--search", "--generate"}, args);
+  std::vector<std::string> words(args.begin(), args.end());
+  const std::vector<std::string> meshes = take_meshes(words);
+  Options options = parse_options("plan", {"--search", "--generate"}, words);
   if (options.help) {
     std::fputs(kPlanHelp, stdout);
     return 0;
   }
   const std::string topology_name = take_topology(options.settings);
+  if (!meshes.empty()) {
+    if (!options.flags.empty())
+      fail_usage("[plan] --mesh and {}: expected one of them", *options.flags.begin());
+    const nlohmann::json json = plan_meshes(meshes, options.settings, topology_name);
+    if (!options.json_file.empty()) write_file_atomic(options.json_file, json.dump(1) + "\n");
+    return 0;
+  }
   const Config config = Config::from_args(options.settings);
   for (const auto& notice : config.notices()) fmt::print("{}\n", notice);
   const Mesh mesh = mesh_from_config(config);
@@ -218,12 +351,8 @@ int plan_command(std::span<const std::string> args) {
     const std::vector<GenerationPlan> plans = plan_generation(config, mesh, topology);
     json = generation_json(config, plans, mesh, topology);
     print_generation(config, plans, mesh, topology);
-  } else if (const std::string& format = config.get_string("weight_format");
-             format != "stored" && format != "dense") {
-    fail_usage(
-        "[plan] weight_format={}: expected stored or dense for a training step; --generate plans the rest",
-        format);
   } else if (options.flags.contains("--search")) {
+    require_training_format(config);
     const SearchResult found = search_meshes(config, topology, kMostFound);
     json = {{"version", SWITCHYARD_VERSION},
             {"ranks", mesh.size()},
@@ -231,12 +360,16 @@ int plan_command(std::span<const std::string> args) {
             {"legal", found.legal}};
     json["search"] = print_search(found, config, topology);
   } else {
+    require_training_format(config);
     const std::vector<StepPlan> stages = plan_stages(config, mesh, topology);
     const StepPlan& plan = stages.front();
     const std::vector<SkewPoint> curve = skew_curve(config, mesh, topology, plan);
     json = plan_json(stages, curve, topology);
-    fmt::print("{} · {:.4g} B parameters · {}: {}\n", config.get_string("model_name"),
-               json["parameters"].get<double>() * 1e-9, ranks_text(mesh.size()), mesh.to_string());
+    json["strategy"] = strategy_text(config, model_config(config), mesh);
+    fmt::print("{} · {} parameters · {} · {}\n", config.get_string("model_name"),
+               count_text(json["parameters"].get<double>()), layout_text(mesh),
+               json["strategy"].get<std::string>());
+    print_warnings(config, mesh);
     print_memory(plan, topology);
     print_stages(stages, topology);
     print_layers(plan);

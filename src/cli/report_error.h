@@ -10,7 +10,7 @@ namespace switchyard {
 // status. Call it within a catch block.
 int report_error();
 
-// Exit status of what a signal stopped after it saved its state: the same command goes on.
+// Exit status of what a signal stopped after it saved its state: the same command resumes it.
 constexpr int kStoppedBySignal = 75;
 
 // `switchyard: message` on standard error: one line, whatever text of the user's or of a file's is in it.

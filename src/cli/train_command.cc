@@ -5,6 +5,8 @@
 #include "cli/process_command.h"
 #include "cli/progress.h"
 #include "cli/report_error.h"
+#include "cli/terminal_text.h"
+#include "config/config.h"
 #include "engine/command_config.h"
 #include "plan/memory_limit.h"
 #include "train/run.h"
@@ -58,13 +60,18 @@ int train(std::span<const std::string> args, Processes& processes) {
   observer.finish();
   if (!first_process) return report.stopped_by != 0 ? kStoppedBySignal : 0;
   for (const auto& line : report.lines) std::printf("%s\n", line.c_str());
-  if (!report.sample.empty()) std::printf("\nThe model writes:\n%s\n\n", report.sample.c_str());
+  if (!report.sample.empty())
+    std::printf("\nThe model writes:\n%s\n\n", terminal_text(report.sample).c_str());
   const std::string& metrics = config.get_string("metrics_file");
   std::printf("output: %s (%ssummary.json, plots/%s)\n", report.folder.c_str(),
               metrics.empty() ? "metrics.jsonl, " : "",
               config.get_bool("enable_tensorboard") ? ", tensorboard/" : "");
   if (!metrics.empty()) std::printf("metrics: %s\n", metrics.c_str());
-  if (report.stopped_by != 0) return kStoppedBySignal;
+  if (report.stopped_by != 0) {
+    std::printf("next: run the same command again to resume; %s/plots/loss.svg shows the loss so far\n",
+                report.folder.c_str());
+    return kStoppedBySignal;
+  }
   if (!report.sample.empty() && config.get_bool("enable_checkpointing") &&
       config.get_bool("save_checkpoint_on_completion"))
     std::printf("text from it: switchyard generate %s prompt=\"The \"\n", report.folder.c_str());

@@ -49,7 +49,7 @@ void check_start(const Config& config) {
   }
 }
 
-// In blocks where every layer is an MoE layer, base_mlp_dim is the experts' width too (moe.md, notation).
+// In blocks where every layer is an MoE layer, base_mlp_dim is the experts' width too.
 bool has_one_mlp_width(const std::string& block) {
   return block == "mixtral" || block == "qwen3_moe" || block == "qwen3_custom_moe";
 }

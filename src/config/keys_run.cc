@@ -82,8 +82,8 @@ std::vector<KeyDeclaration> generation_keys() {
                         "text that `generate` goes on from, and the sample at the end of a training, there "
                         "'The ' when not set")),
       integer_key("max_prefill_predict_length", 64, at_least(1),
-                  "longest prompt of `generate`, in tokens: it adds max_target_length minus as many tokens; "
-                  "when not set as long as the prompt needs"),
+                  "most prompt tokens of `generate`; new tokens = max_target_length - this; when not set, the "
+                  "prompt's length"),
       choice_key("weight_format", "stored", one_of({"stored", "dense", "int8", "int4", "int4a", "mxfp4"}),
                  "the bits that `generate`, `serve` and `eval` hold experts, linear layers and the head in: "
                  "as stored, few bits of a GGUF file too; dense, in weight_dtype; or made on load in groups "

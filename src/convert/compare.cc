@@ -96,9 +96,9 @@ HubModelNames names_of(const TensorSource& hub) {
   for (const auto& [name, item] : hub.items()) names.push_back(name);
   if (holds_fused(family, names))
     fail_usage(
-        "[inspect] {}: its tensors hold several matrices each; it is compared as the checkpoint that "
-        "`switchyard convert` makes of it",
-        hub.path());
+        "[inspect] {}: its tensors hold several matrices each; convert it first: `switchyard convert {} "
+        "FOLDER`, then compare FOLDER",
+        hub.path(), hub.path());
   // The config of a folder's weights: a head may be its own.
   const nlohmann::json config = is_hub_source(hub.path()) ? open_hub_source(hub.path()).config : hub.config();
   const ModelConfig model = model_config(config_of_hub(
@@ -109,6 +109,11 @@ HubModelNames names_of(const TensorSource& hub) {
 
 }  // namespace
 
+bool TensorComparison::equal_in_bf16() const {
+  return !equal && difference && difference->differing_in_bf16 == 0 &&
+         (dtype_a == "BF16") != (dtype_b == "BF16");
+}
+
 bool SourceComparison::equal() const {
   return only_in_a.empty() && only_in_b.empty() &&
          std::all_of(tensors.begin(), tensors.end(), [](const TensorComparison& t) { return t.equal; });
@@ -118,8 +123,10 @@ SourceComparison compare_sources(const TensorSource& a, const TensorSource& b) {
   for (const TensorSource* source : {&a, &b}) {
     if (source->kind() == SourceKind::gguf)
       fail_usage(
-          "[inspect] {}: a GGUF file is compared as the checkpoint that `switchyard convert` makes of it",
-          source->path());
+          "[inspect] {}: GGUF files cannot be compared as they are; convert both first: `switchyard convert "
+          "{} "
+          "FOLDER`, then `switchyard inspect FOLDER OTHER`",
+          source->path(), source->path());
   }
   const auto is_hub = [](const TensorSource& s) { return s.kind() == SourceKind::huggingface; };
   const auto is_ours = [](const TensorSource& s) { return s.kind() == SourceKind::checkpoint; };
@@ -168,6 +175,7 @@ void add_row(const TensorComparison& t, const FoldedName& folded, const Differen
        numbers ? fmt::format("{:.4g}", joined.max_abs) : "-",
        numbers ? fmt::format("{:.4g}", joined.max_rel) : "-",
        t.equal                  ? "equal"
+       : t.equal_in_bf16()      ? "equal after rounding to bfloat16"
        : numbers                ? "differs"
        : t.shape_a == t.shape_b ? "bytes differ"
                                 : "shapes differ"});
@@ -187,15 +195,16 @@ std::string comparison_text(const SourceComparison& comparison, const std::strin
                             bool all) {
   std::vector<std::string> names, kinds;
   std::vector<const TensorComparison*> rows;
-  std::size_t equal = 0;
+  std::size_t equal = 0, rounded = 0;
   for (const TensorComparison& t : comparison.tensors) {
     equal += t.equal;
+    rounded += t.equal_in_bf16();
     if (t.equal && !all) continue;
     rows.push_back(&t);
     names.push_back(t.name);
     kinds.push_back(all ? t.name
-                        : fmt::format("{} {} {} {} {}", t.dtype_a, t.dtype_b, t.shape_a, t.shape_b,
-                                      t.difference.has_value()));
+                        : fmt::format("{} {} {} {} {} {}", t.dtype_a, t.dtype_b, t.shape_a, t.shape_b,
+                                      t.difference.has_value(), t.equal_in_bf16()));
   }
   Table table({"tensor", "dtype", "shape", ">tensors", ">differing", ">max abs", ">max rel", "verdict"});
   for (const FoldedName& folded : fold_names(names, kinds)) {
@@ -213,9 +222,10 @@ std::string comparison_text(const SourceComparison& comparison, const std::strin
   std::string text = fmt::format("A  {}\nB  {}\n", a, b);
   if (!table.empty()) text += table.text("  ");
   text += names_text("only in A", comparison.only_in_a) + names_text("only in B", comparison.only_in_b);
-  return text + fmt::format("{} of {} tensors equal, {} only in A, {} only in B\n", equal,
-                            comparison.tensors.size(), comparison.only_in_a.size(),
-                            comparison.only_in_b.size());
+  return text + fmt::format("{} of {} tensors equal{}, {} only in A, {} only in B\n", equal,
+                            comparison.tensors.size(),
+                            rounded > 0 ? fmt::format(", {} equal after rounding to bfloat16", rounded) : "",
+                            comparison.only_in_a.size(), comparison.only_in_b.size());
 }
 
 nlohmann::json comparison_json(const SourceComparison& comparison) {
@@ -223,6 +233,7 @@ nlohmann::json comparison_json(const SourceComparison& comparison) {
   for (const TensorComparison& t : comparison.tensors) {
     nlohmann::json row{{"name", t.name},       {"equal", t.equal},     {"dtype_a", t.dtype_a},
                        {"dtype_b", t.dtype_b}, {"shape_a", t.shape_a}, {"shape_b", t.shape_b}};
+    if (t.equal_in_bf16()) row["equal_in_bfloat16"] = true;
     if (t.difference) {
       row["elements"] = t.difference->elements;
       row["differing"] = t.difference->differing;

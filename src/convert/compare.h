@@ -17,6 +17,8 @@ struct TensorComparison {
   std::string dtype_a, dtype_b;
   std::optional<Difference> difference;  // none where shapes differ or a dtype is no number
   bool equal = false;                    // same shape and values; also the same bytes of no known numbers
+  // One side is bfloat16, and the other rounds to it.
+  bool equal_in_bf16() const;
 };
 
 struct SourceComparison {

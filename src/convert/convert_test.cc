@@ -88,6 +88,12 @@ TEST(Values, Differences) {
   const std::vector<std::uint16_t> low{0x3f80, 0x4000};
   const std::vector<float> high{1, 2};
   EXPECT_EQ(difference_of("BF16", bytes_of(low), "F32", bytes_of(high)).differing, 0);
+  // 1 + 2^-8 is a tie, which goes to the even 1; the next number up does not.
+  const std::vector<float> near{1 + 0x1p-8f, 2}, apart{1 + 0x1.8p-8f, 2};
+  const Difference rounded = difference_of("BF16", bytes_of(low), "F32", bytes_of(near));
+  EXPECT_EQ(rounded.differing, 1);
+  EXPECT_EQ(rounded.differing_in_bf16, 0);
+  EXPECT_EQ(difference_of("BF16", bytes_of(low), "F32", bytes_of(apart)).differing_in_bf16, 1);
 }
 
 TEST(Fold, NumbersBecomeRanges) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "convert/fold.h"
+#include "convert/stated.h"
 #include "convert/table.h"
 #include "core/error.h"
 #include "models/families/family.h"
@@ -245,10 +246,12 @@ std::string inspection_text(const TensorSource& source, const Inspection& inspec
   std::string text = fmt::format("{}: {}\n", source.path(), name_of(source.kind()));
   const DescribedModel model = described_model(source);
   text += facts(source, model);
+  for (const auto& [name, value] : stated_facts(source)) text += fmt::format("  {:<10}  {}\n", name, value);
   text += fmt::format("  parameters  {}{}\n", with_commas(inspection.parameters), active);
   if (const std::int64_t state = optimizer_elements(source); state > 0)
     text += fmt::format("  optimizer   {} elements of state\n", with_commas(state));
   text += fmt::format("  elements    {}\n", joined_dtypes(source));
+  for (const std::string& line : formats_in_memory(source)) text += fmt::format("  in memory   {}\n", line);
   text += fmt::format("  size        {} in {} file{}\n\n", byte_text(inspection.bytes), source.files().size(),
                       source.files().size() == 1 ? "" : "s");
   if (options.all && model.architecture) text += architecture_table(*model.architecture);
@@ -280,7 +283,8 @@ nlohmann::json inspection_json(const TensorSource& source, const Inspection& ins
       tensor["xxh3"] = at->second;
     tensors.push_back(std::move(tensor));
   }
-  nlohmann::json architecture, hash;
+  nlohmann::json architecture, hash, stated = nlohmann::json::object();
+  for (const auto& [name, value] : stated_facts(source)) stated[name] = value;
   if (const DescribedModel model = described_model(source); model.architecture) {
     architecture = architecture_json(*model.architecture);
     hash = architecture_hash(*model.architecture);
@@ -295,6 +299,7 @@ nlohmann::json inspection_json(const TensorSource& source, const Inspection& ins
           {"architecture", architecture},
           {"architecture_hash", hash},
           {"details", source.details()},
+          {"stated", stated},
           {"tensors", tensors}};
 }
 

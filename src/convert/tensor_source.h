@@ -52,6 +52,7 @@ class TensorSource {
   const nlohmann::json& config() const { return config_; }
   // Of a checkpoint: step, version, model, mesh, ranks, data and rng of its manifest; null without.
   const nlohmann::json& details() const { return details_; }
+  const GgufFile* gguf() const { return gguf_.get(); }  // null for the other kinds
 
   // A tensor's bytes in its file, row-major; lives as long as this object. CHECKs that the name exists.
   std::span<const std::byte> bytes(const std::string& name) const;

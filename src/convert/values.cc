@@ -105,6 +105,13 @@ class Reader {
   std::array<double, kBlock> values_;
 };
 
+// The nearest bfloat16, ties to even.
+double in_bf16(double value) {
+  const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(value));
+  if (std::isnan(value)) return value;
+  return std::bit_cast<float>((bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u);
+}
+
 Statistics of_block(std::span<const double> values) {
   Statistics s;
   double sum = 0;
@@ -172,6 +179,7 @@ Difference difference_of(const std::string& dtype_a, std::span<const std::byte> 
       }
       if (x[k] == y[k] || (std::isnan(x[k]) && std::isnan(y[k]))) continue;
       ++d.differing;
+      d.differing_in_bf16 += in_bf16(x[k]) != in_bf16(y[k]);
       const double apart = std::abs(x[k] - y[k]);
       d.max_abs = std::isfinite(apart) ? std::max(d.max_abs, apart) : std::numeric_limits<double>::infinity();
     }

@@ -30,6 +30,7 @@ struct Difference {
   std::int64_t elements = 0, differing = 0;  // NaN equals NaN, 0 equals -0
   double max_abs = 0;                        // infinity where one is not finite and they differ
   double max_rel = 0;                        // max_abs over the largest finite magnitude of either side
+  std::int64_t differing_in_bf16 = 0;        // those that differ still when both are rounded to bfloat16
 };
 
 // Element by element, both row-major with the same number of elements. The dtypes may differ; CHECKs that

@@ -209,7 +209,9 @@ std::vector<ParameterSpec> specs_as_stored(const Config& config, const Mesh& mes
   }
   for (const auto& [name, count] : counts)
     notes->push_back(
-        fmt::format("[weights] {} weights stay as they are stored, in blocks of {}", count, name));
+        fmt::format("[weights] {} of {} weights stay as they are stored, in blocks of {} (`switchyard "
+                    "inspect {}` says which)",
+                    count, specs.size(), name, folder));
   if (cut > 0)
     notes->push_back(
         fmt::format("[weights] {} weights become dense, as the mesh would cut their blocks", cut));

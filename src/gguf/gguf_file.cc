@@ -292,7 +292,7 @@ void GgufFile::parse_all(std::span<const std::byte> file) {
     fail_usage("[gguf] {}: expected a file that begins with GGUF", path_);
   Reader reader(file, path_);
   reader.number<std::uint32_t>("magic");
-  const auto version = reader.number<std::uint32_t>("version");
+  const auto version = version_ = reader.number<std::uint32_t>("version");
   // The bytes of 2 or 3 the other way round.
   if ((version & 0xffffu) == 0 && version != 0)
     fail_usage("[gguf] {}: big-endian (its version is {} read so), expected little-endian numbers", path_,

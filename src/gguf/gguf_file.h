@@ -43,6 +43,7 @@ class GgufFile {
   static GgufFile parse(std::span<const std::byte> bytes, const std::string& name);
 
   const std::string& path() const { return path_; }
+  std::uint32_t version() const { return version_; }  // of its layout: 2 or 3
   // The files that it is in: of a model in parts, each of them.
   const std::vector<std::string>& paths() const { return paths_; }
   const std::map<std::string, nlohmann::json>& metadata() const { return metadata_; }
@@ -76,6 +77,7 @@ class GgufFile {
   std::vector<std::string> paths_;
   std::vector<std::shared_ptr<const void>> storage_;  // the mappings, or the copied bytes
   bool mapped_ = false;
+  std::uint32_t version_ = 0;
   std::map<std::string, nlohmann::json> metadata_;
   std::map<std::string, Entry> entries_;
 };

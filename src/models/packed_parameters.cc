@@ -2,7 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <map>
+#include <string>
+
 #include "core/error.h"
+#include "models/layout_warnings.h"
 
 namespace switchyard {
 namespace {
@@ -51,20 +55,28 @@ std::optional<ParameterSpec> packed_spec(const ParameterSpec& dense, DType packe
 std::vector<ParameterSpec> packed_specs(std::vector<ParameterSpec> specs, DType packed,
                                         std::vector<std::string>* notes) {
   std::int64_t count = 0;
+  std::map<std::string, std::int64_t> dense;  // notes, and the tensors that each is about
   for (ParameterSpec& spec : specs) {
     if (!may_be_packed(spec)) continue;
     std::optional<ParameterSpec> blocks =
         packed_spec(spec, spec.name == "head" ? DType::packed_int8 : packed);
     if (!blocks) {
-      if (notes != nullptr)
-        notes->push_back(fmt::format(
-            "[weights] {} stays {}: {} inputs in a row by {} outputs are no whole blocks of {} by {}",
-            spec.name, name_of(spec.dtype), spec.shape[input_dim(as_matrix(spec))], spec.shape.back(),
-            block_inputs(packed), kBlockOutputs));
+      const std::int64_t inputs = spec.shape[input_dim(as_matrix(spec))], outputs = spec.shape.back();
+      const auto not_multiple = [](const char* what, std::int64_t size, std::int64_t block) {
+        return fmt::format("{} {} are not a multiple of {}", size, what, block);
+      };
+      ++dense[fmt::format("[weights] {} stays {}: {}", name_without_layer(spec.name), name_of(spec.dtype),
+                          inputs % block_inputs(packed) != 0
+                              ? not_multiple("inputs", inputs, block_inputs(packed))
+                              : not_multiple("outputs", outputs, kBlockOutputs))];
       continue;
     }
     spec = *std::move(blocks);
     ++count;
+  }
+  for (const auto& [note, tensors] : dense) {
+    if (notes != nullptr)
+      notes->push_back(tensors == 1 ? note : fmt::format("{} ({} tensors)", note, tensors));
   }
   if (count == 0)
     fail_usage("[weights] weight_format={}: no weight is a whole number of blocks of {} inputs by {} outputs",

@@ -11,6 +11,7 @@
 #include "core/rng.h"
 #include "core/stopping_point.h"
 #include "kernels/packed/packed_weights.h"
+#include "models/layout_warnings.h"
 #include "models/packed_parameters.h"
 #include "ops/reshard.h"
 
@@ -247,11 +248,9 @@ Parameters Parameters::create_from_blocks(Context& context, std::vector<Paramete
                                           std::vector<std::string>* warnings) {
   Parameters result;
   const std::uint64_t set = context.next_parameters++;
+  if (warnings != nullptr) *warnings = layout_warnings(*context.rules, specs);
   for (auto& spec : specs) {
     const auto resolution = context.rules->resolve(spec.dims, spec.shape);
-    if (warnings != nullptr) {
-      for (const auto& w : resolution.warnings) warnings->push_back(fmt::format("{}: {}", spec.name, w));
-    }
     check_split(*context.rules, spec);
     const Shape local = local_shape(*context.mesh, spec.shape, resolution.sharding);
     const Shape offset = local_offset(*context.mesh, context.rank, spec.shape, resolution.sharding);

@@ -1,4 +1,4 @@
-// The ragged buffer (moe.md §3): what is dropped, and that ring and all-to-all drop alike under `fair`.
+// The ragged buffer: what is dropped, and that ring and all-to-all drop alike under `fair`.
 #include <cmath>
 #include <numeric>
 

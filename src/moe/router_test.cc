@@ -1,4 +1,4 @@
-// Router and balance: every kind against its definition in moe.md §1 and §2, gradients, and independence of
+// Router and balance: every kind against its definition, gradients, and independence of
 // the mesh.
 #include "moe/router.h"
 
@@ -52,7 +52,7 @@ struct Choice {
   std::vector<double> weights;
 };
 
-// The table of moe.md §1, by full sorts and in double.
+// Every kind of router, by full sorts and in double.
 Choice naive(const MoeConfig& config, std::vector<double> logits, const std::vector<double>& bias) {
   std::vector<double> scores = logits;
   double sum = 0;
@@ -273,8 +273,8 @@ TEST(Balance, EqualsItsDefinition) {
   }
 }
 
-double balance_of(const MoeConfig& config, const MoeExecution& execution, const Tensor& logits, const Tensor& bias,
-                  const Tensor& ids) {
+double balance_of(const MoeConfig& config, const MoeExecution& execution, const Tensor& logits,
+                  const Tensor& bias, const Tensor& ids) {
   double loss = 0;
   on_mesh(Mesh(), [&](Context& c) {
     const Tensor segments = random_integers({logits.dim(0), logits.dim(1)}, 1, 1, 2);
@@ -305,7 +305,8 @@ TEST(Balance, OfBestScoresIsThatOfAnUnbiasedChoice) {
   const MoeExecution ours{.balance_weight = 0.3},
       megatron{.balance_weight = 0.3, .balance = {.of_best_scores = true}};
   EXPECT_EQ(balance_of(config, megatron, logits, bias, chosen), balance_of(config, ours, logits, bias, best));
-  EXPECT_NE(balance_of(config, megatron, logits, bias, chosen), balance_of(config, ours, logits, bias, chosen));
+  EXPECT_NE(balance_of(config, megatron, logits, bias, chosen),
+            balance_of(config, ours, logits, bias, chosen));
 }
 
 // By parts: the mean over each part of the sequence as one of its own.
@@ -316,7 +317,8 @@ TEST(Balance, ByPartsIsTheMeanOverTheParts) {
       parts{.token_chunks = 3, .balance_weight = 0.3, .balance = {.by_parts = true}};
   EXPECT_NEAR(balance_of(config, parts, logits, {}, ids),
               balance_of(config, whole, logits.reshaped({6, 2, 4}), {}, ids.reshaped({6, 2, 2})), 1e-7);
-  EXPECT_GT(std::abs(balance_of(config, parts, logits, {}, ids) - balance_of(config, whole, logits, {}, ids)), 1e-4);
+  EXPECT_GT(std::abs(balance_of(config, parts, logits, {}, ids) - balance_of(config, whole, logits, {}, ids)),
+            1e-4);
 }
 
 TEST(Balance, BiasMovesTowardsTheMean) {

@@ -1,4 +1,4 @@
-// The five ways to run the experts give one answer (moe.md §8.1): y and every gradient equal those of the
+// All strategies give one answer: y and every gradient equal those of the
 // dense evaluation on one rank, whatever the mesh, the chunking and the routing.
 #include "moe/block_testing.h"
 

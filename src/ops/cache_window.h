@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/visible_keys.h"
+#include "kernels/attention/visible_keys.h"
 
 namespace switchyard {
 

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "kernels/strided_copy.h"
+#include "kernels/pointwise/strided_copy.h"
 #include "ops/shared_result.h"
 
 namespace switchyard {

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "core/error.h"
 
@@ -68,21 +69,21 @@ std::int64_t product_of(const std::vector<Entry>& entries) {
   return product;
 }
 
-// Replaces the -1 of the group so that its sizes multiply to `total`, which `total_name` describes.
+// Replaces the -1 of the group so that its sizes multiply to `total`, which `total_name` describes; `advice`
+// says what else would make them fit.
 void resolve(std::string_view group, std::vector<Entry>& entries, Entry* rest, std::int64_t total,
-             const std::string& total_name) {
+             const std::string& total_name, const std::function<std::string(std::int64_t product)>& advice) {
   const std::string sizes = describe(group, entries);
   const std::int64_t product = product_of(entries);
   if (rest) {
     if (total % product != 0) {
-      fail_usage("[mesh] expected the product of {} to divide {}, got {}; change a size or the rank count",
-                 sizes, total_name, product);
+      fail_usage("[mesh] expected the product of {} to divide {}, got {}; change a size, or {}", sizes,
+                 total_name, product, advice(product));
     }
     rest->size = total / product;
   } else if (product != total) {
-    fail_usage(
-        "[mesh] expected {} to multiply to {}, got {}; change a size, make one -1, or change the rank count",
-        sizes, total_name, product);
+    fail_usage("[mesh] expected {} to multiply to {}, got {}; change a size, make one -1, or {}", sizes,
+               total_name, product, advice(product));
   }
 }
 
@@ -126,7 +127,8 @@ std::int64_t resolve_slices(std::vector<Entry>& dcn, std::int64_t ranks, std::in
         "count",
         slices, describe("dcn", dcn), num_slices, ranks_text(ranks));
   }
-  resolve("dcn", dcn, rest, slices, fmt::format("the {} slices of {}", slices, ranks_text(ranks)));
+  resolve("dcn", dcn, rest, slices, fmt::format("the {} slices of {}", slices, ranks_text(ranks)),
+          [](std::int64_t) { return "the number of slices"; });
   return slices;
 }
 
@@ -217,7 +219,8 @@ Mesh build_mesh(std::span<const std::string> mesh_axes, std::span<const Parallel
   const std::int64_t slices = resolve_slices(dcn, ranks, num_slices);
   resolve("ici", ici, find_rest("ici", ici), ranks / slices,
           slices == 1 ? fmt::format("the {}", ranks_text(ranks))
-                      : fmt::format("the {} of each of {} slices", ranks_text(ranks / slices), slices));
+                      : fmt::format("the {} of each of {} slices", ranks_text(ranks / slices), slices),
+          [&](std::int64_t product) { return fmt::format("set ranks={}", product * slices); });
   check_present(mesh_axes, "dcn", dcn);  // where -1 became a number
   check_present(mesh_axes, "ici", ici);
 

@@ -127,11 +127,11 @@ TEST(BuildMesh, ErrorsNameKeysProductAndRanks) {
   EXPECT_EQ(error_of({ici("expert", 3)}, 8),
             "[mesh] expected the product of ici_fsdp_parallelism=-1, ici_expert_parallelism=3 to divide the "
             "8 ranks, "
-            "got 3; change a size or the rank count");
+            "got 3; change a size, or set ranks=3");
   EXPECT_EQ(
       error_of({ici("expert", 2), ici("fsdp", 2)}, 8),
       "[mesh] expected ici_fsdp_parallelism=2, ici_expert_parallelism=2 to multiply to the 8 ranks, got 4; "
-      "change a size, make one -1, or change the rank count");
+      "change a size, make one -1, or set ranks=4");
   EXPECT_EQ(
       error_of({ici("expert", -1), ici("fsdp", -1)}, 8),
       "[mesh] expected at most one -1 among the ici_*_parallelism keys, got ici_fsdp_parallelism=-1 and "

@@ -1,11 +1,14 @@
 #include "plan/explain.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
 
 #include "autograd/op.h"
 #include "engine/model.h"
+#include "models/layout_warnings.h"
 #include "plan/planner.h"
 #include "train/abstract_rank.h"
 #include "train/dry_step.h"
@@ -39,17 +42,107 @@ void add_once(std::vector<std::string>& list, std::string text) {
   if (std::find(list.begin(), list.end(), text) == list.end()) list.push_back(std::move(text));
 }
 
+// Says of each dim of a tensor which rule split it, or what kept it whole.
+class Reasons {
+ public:
+  Reasons(std::vector<AxisRule> rules, const Mesh& mesh) : rules_(std::move(rules)), mesh_(mesh) {}
+
+  std::vector<std::string> of(DimNames dims, const Shape& shape,
+                              const AxisRules::Resolution& resolution) const {
+    std::vector<const AxisRule*> matched(dims.size(), nullptr);
+    for (std::size_t d = 0; d < dims.size(); ++d) {
+      for (const AxisRule& rule : rules_) {
+        if (!resolution.matched_rules[d].empty() && text_of(rule) == resolution.matched_rules[d]) {
+          matched[d] = &rule;
+          break;
+        }
+      }
+    }
+    std::vector<std::string> reasons;
+    for (std::size_t d = 0; d < dims.size(); ++d) {
+      std::string text =
+          matched[d] != nullptr ? matched_text(*matched[d], shape[d], resolution.sharding.dims[d]) : "";
+      for (const AxisRule& rule : rules_) {
+        if (&rule == matched[d]) break;
+        const bool lost = rule.name == dims[d] && std::ranges::any_of(larger(rule), [&](const Axis axis) {
+                            return !resolution.sharding.dims[d].contains(axis);
+                          });
+        const std::string skipped = lost ? skipped_text(rule, d, dims, matched) : "";
+        if (!skipped.empty() && text.find(skipped) == std::string::npos)
+          text += (text.empty() ? "" : "; ") + skipped;
+      }
+      const bool named = !dims[d].empty() && std::ranges::any_of(rules_, [&](const AxisRule& rule) {
+        return rule.name == dims[d];
+      });
+      reasons.push_back(!text.empty() ? text : named ? "axes of its rules have size 1" : "no rule");
+    }
+    return reasons;
+  }
+
+ private:
+  static std::string text_of(const AxisRule& rule) {
+    return fmt::format("{} -> {}", rule.name,
+                       rule.axes.empty() ? "-" : fmt::format("{}", fmt::join(rule.axes, "+")));
+  }
+  Axes larger(const AxisRule& rule) const {
+    Axes axes;
+    for (const std::string& axis : rule.axes) {
+      if (mesh_.axis_size(axis) > 1) axes.push_back(axis);
+    }
+    return axes;
+  }
+  std::string sizes_text(const Axes& axes) const {
+    std::vector<std::string> parts;
+    for (const Axis axis : axes) parts.push_back(fmt::format("{}={}", axis.name(), mesh_.axis_size(axis)));
+    return fmt::format("{}", fmt::join(parts, ", "));
+  }
+  std::string matched_text(const AxisRule& rule, std::int64_t size, const Axes& kept) const {
+    const Axes wanted = larger(rule);
+    if (rule.axes.empty()) return fmt::format("by {} -> no axis", rule.name);
+    if (wanted.empty()) return fmt::format("by {}, whose axes have size 1", rule.name);
+    const std::string text = fmt::format("by {} -> {}", rule.name, joined(wanted));
+    return kept == wanted ? text
+                          : fmt::format("{}: {} is not divisible by {}", text, size, sizes_text(wanted));
+  }
+  // A rule of this dim's name that came before and was not taken, where it would have split the dim.
+  std::string skipped_text(const AxisRule& rule, std::size_t dim, DimNames dims,
+                           const std::vector<const AxisRule*>& matched) const {
+    const Axes wanted = larger(rule);
+    for (std::size_t other = 0; other < dims.size() && !wanted.empty(); ++other) {
+      if (other == dim || matched[other] == nullptr) continue;
+      if (matched[other] == &rule) return "";  // it went to another dim of the name
+      for (const std::string& axis : rule.axes) {
+        if (std::ranges::find(matched[other]->axes, axis) != matched[other]->axes.end())
+          return fmt::format("not by {} -> {}: {} has {}", rule.name, joined(wanted), dims[other], axis);
+      }
+    }
+    return "";
+  }
+
+  const std::vector<AxisRule> rules_;
+  const Mesh mesh_;
+};
+
 // Watches a step: what is resolved, and which values are parameters under way.
 class Watcher : public OpObserver {
  public:
-  Watcher(const Context& context, Explanation& result) : context_(context), result_(result) {}
+  Watcher(const Context& context, Reasons reasons, Explanation& result)
+      : context_(context), reasons_(std::move(reasons)), result_(result) {}
 
   void parameter(const Parameter& p, const AxisRules::Resolution& resolution) {
     const std::size_t row = result_.parameters.size();
     const ArrayInfo& info = p.array.info();
     const std::vector<std::string> rules(resolution.matched_rules.begin(), resolution.matched_rules.end());
-    result_.parameters.push_back(
-        {p.spec.name, -1, p.spec.dims, info.shape, info.local, rules, info.sharding, {}});
+    const InlineVector<std::string_view, kMostDims> dims(p.spec.dims.begin(), p.spec.dims.end());
+    result_.parameters.push_back({p.spec.name,
+                                  -1,
+                                  p.spec.dims,
+                                  info.shape,
+                                  info.local,
+                                  rules,
+                                  reasons_.of(DimNames(dims), info.shape, resolution),
+                                  info.sharding,
+                                  {}});
     parameters_[p.array.value().get()] = {row, p.array.value()};
     const Axes replicas = dual(*context_.mesh, info.sharding).partial;
     if (p.spec.trained && !replicas.empty())
@@ -63,6 +156,7 @@ class Watcher : public OpObserver {
     row.shape = shape;
     row.local = local_shape(*context_.mesh, shape, resolution.sharding);
     row.rules.assign(resolution.matched_rules.begin(), resolution.matched_rules.end());
+    row.reasons = reasons_.of(dims, shape, resolution);
     row.sharding = resolution.sharding;
     result_.activations.push_back(std::move(row));
     values_.emplace_back();
@@ -106,7 +200,9 @@ class Watcher : public OpObserver {
       return result_.activations.back();
     const ArrayInfo& info = value.info();
     const std::vector<std::string> none(info.shape.size());
-    result_.activations.push_back({"", layer(), none, info.shape, info.local, none, info.sharding, {}});
+    const std::vector<std::string> reasons(info.shape.size(), "no rule");
+    result_.activations.push_back(
+        {"", layer(), none, info.shape, info.local, none, reasons, info.sharding, {}});
     values_.emplace_back();
     return result_.activations.back();
   }
@@ -123,6 +219,7 @@ class Watcher : public OpObserver {
   }
 
   const Context& context_;
+  const Reasons reasons_;
   Explanation& result_;
   // Values are held so that their addresses stay theirs.
   std::map<const Value*, std::pair<std::size_t, ValuePtr>> parameters_;
@@ -143,7 +240,8 @@ Explanation explain_step(const Config& config, const Mesh& mesh) {
   Trainer trainer(context, model, train_config(config, model, mesh.axis_size("stage")),
                   ModelOnMesh(config, mesh, ModelUse::train).create(context));
   Explanation result;
-  Watcher watcher(context, result);
+  result.warnings = layout_warnings(rank.rules(), parameter_specs(model));
+  Watcher watcher(context, Reasons(config.axis_rules(), stage_mesh(mesh)), result);
   for (const auto& p : trainer.parameters().all())
     watcher.parameter(p, rank.rules().resolve(p.spec.dims, p.spec.shape));
   rank.rules().observe([&](DimNames dims, const Shape& shape, const AxisRules::Resolution& resolution) {

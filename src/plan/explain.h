@@ -16,6 +16,8 @@ struct LayoutRow {
   std::vector<std::string> dims;  // logical names, "" without one
   Shape shape, local;
   std::vector<std::string> rules;  // per dim the rule that matched, "" for none
+  std::vector<std::string>
+      reasons;  // per dim why it is split as it is, or not: "no rule", "by exp -> expert", ...
   Sharding sharding;
   std::vector<std::string> collectives;  // "forward: all_gather over fsdp", in order, each once
 };
@@ -23,6 +25,7 @@ struct LayoutRow {
 struct Explanation {
   std::vector<LayoutRow> parameters;
   std::vector<LayoutRow> activations;  // in the order of the step
+  std::vector<std::string> warnings;   // models/layout_warnings.h
 };
 
 // From one step of rank 0 in an abstract context. Error(usage) for what a run would refuse.

@@ -507,6 +507,21 @@ TEST(Topology, AWrongFileIsOneLine) {
   EXPECT_THROW(Topology::read("h10", 8), Error);
 }
 
+TEST(Explain, SaysWhichRuleWasSkippedAndWhy) {
+  const std::string rules =
+      "logical_axis_rules=[[embed_moe,[expert]],[exp,[expert]],[mlp_moe,[fsdp]],[activation_batch,[fsdp,"
+      "expert]]]";
+  const Config config =
+      Config::from_args(tiny({"ranks=4", "ici_fsdp_parallelism=2", "ici_expert_parallelism=2", rules}));
+  const Explanation e = explain_step(config, mesh_from_config(config));
+  const auto row = std::find_if(e.parameters.begin(), e.parameters.end(),
+                                [](const LayoutRow& r) { return r.name == "layers.1.moe.wi_0"; });
+  ASSERT_NE(row, e.parameters.end());
+  EXPECT_EQ(row->reasons[0], "not by exp -> expert: embed_moe has expert");
+  EXPECT_EQ(row->reasons[1], "by embed_moe -> expert");
+  EXPECT_EQ(row->reasons[2], "by mlp_moe -> fsdp");
+}
+
 TEST(Explain, NamesTheRuleTheAxesAndTheCollectives) {
   const Config config = Config::from_args(
       tiny({"ranks=8", "ici_data_parallelism=2", "ici_fsdp_parallelism=2", "ici_expert_parallelism=2"}));
@@ -515,6 +530,7 @@ TEST(Explain, NamesTheRuleTheAxesAndTheCollectives) {
                                 [](const LayoutRow& r) { return r.name == "layers.1.moe.wi_0"; });
   ASSERT_NE(row, e.parameters.end());
   EXPECT_EQ(row->rules[0], "exp -> expert");
+  EXPECT_EQ(row->reasons[0], "by exp -> expert");
   EXPECT_EQ(row->sharding.dims[0], Axes{"expert"});
   EXPECT_EQ(row->local[0], 2);
   EXPECT_EQ(row->collectives.front(), "forward: all_gather over fsdp");

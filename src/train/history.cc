@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <string_view>
 
 #include "kernels/registry/record.h"
@@ -62,6 +63,15 @@ void History::add_lines(const std::vector<std::string>& lines) {
     if (load_.empty() || load_.size() == result.layers.size()) add_step(step, result);
     if (object.contains("eval/loss")) add_eval(step, number("eval/loss"));
   }
+}
+
+std::pair<double, double> History::loss_of_quarters() const {
+  const auto quarter = std::ssize(train_.y) / 4;
+  if (quarter < 2) return {std::nan(""), std::nan("")};
+  const auto mean = [&](auto begin) {
+    return std::accumulate(begin, begin + quarter, 0.0) / static_cast<double>(quarter);
+  };
+  return {mean(train_.y.begin()), mean(train_.y.end() - quarter)};
 }
 
 void History::add_ends(nlohmann::json& summary) const {

@@ -21,6 +21,8 @@ class History {
   void add_lines(const std::vector<std::string>& lines);
   bool has_eval() const { return !eval_.y.empty(); }
   double last_eval() const { return eval_.y.back(); }
+  // Mean loss of the first quarter of the steps and of the last; NaN for fewer than eight steps.
+  std::pair<double, double> loss_of_quarters() const;
   // `final_loss` and `heldout_loss`: the last ones that there are.
   void add_ends(nlohmann::json& summary) const;
   // plots/loss.svg, plots/expert_load.svg (MoE models), plots/time_by_phase.svg under `folder`.

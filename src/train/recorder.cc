@@ -29,25 +29,37 @@ void Recorder::record(std::int64_t step, const StepResult& r, double seconds, Tr
     worst = std::max(worst, layer.max_over_mean());
     dropped += layer.rows_dropped();
   }
+  const std::string share = peak_ > 0 ? fmt::format(" ({:.0f}% of peak)", 100 * flops / seconds / peak_) : "";
   std::string text = fmt::format(
-      "step {:>5}  loss {:.4f}  perplexity {:.3f}  {:.0f} tok/s  {:.3f} TFLOP/s ({:.0f}% of peak)  grad "
-      "norm {:.3f}",
-      step, r.loss, std::exp(r.lm_loss), tokens / seconds, flops / seconds * 1e-12,
-      100 * flops / seconds / peak_, std::abs(r.raw_grad_norm));  // no -nan
+      "step {:>5}  loss {:.4f}  perplexity {:.3f}  {:.0f} tok/s  {:.3f} TFLOP/s{}  grad norm {:.3f}", step,
+      r.loss, std::exp(r.lm_loss), tokens / seconds, flops / seconds * 1e-12, share,
+      std::abs(r.raw_grad_norm));  // no -nan
   if (!r.layers.empty()) text += fmt::format("  worst expert load {:.2f}x  dropped {:.0f}", worst, dropped);
   if (passes > 1) text += fmt::format("  {} passes", passes);
   if (r.routing) text += fmt::format("  routing agreement {:.4f}", r.routing->share());
-  observer_.line(text + fmt::format("  {:.2f} s  {}", seconds, megabytes(memory_peak())));
+  observer_.line(text + fmt::format("  {:.2f} s  memory {}", seconds, megabytes(memory_peak())));
   if (!r.bad.empty()) observer_.line("warning: " + r.bad);
   observer_.progress(step + 1,
                      fmt::format("loss {:.3f}{}", r.lm_loss,
                                  r.layers.empty() ? "" : fmt::format("  worst expert load {:.2f}x", worst)));
 }
 
+std::string legend_of_steps(const ModelConfig& model, double peak) {
+  std::string text = "columns: ";
+  if (peak > 0)
+    text += fmt::format("peak {:.3g} TFLOP/s ({} products in registers, all cores); ", peak * 1e-12,
+                        name_of(model.dtype));
+  if (model.moe.experts > 0)
+    text +=
+        "load: the busiest expert over the mean, worst layer, 1 is even; dropped: (token, expert) "
+        "assignments; ";
+  return text + "memory: the most that this process's tensors took";
+}
+
 void Recorder::record_eval(std::int64_t step, double loss) {
   history_.add_eval(step, loss);
   observer_.line(
-      fmt::format("eval after step {}: loss {:.4f}, perplexity {:.3f}", step, loss, std::exp(loss)));
+      fmt::format("held-out loss after step {}: {:.4f}, perplexity {:.3f}", step, loss, std::exp(loss)));
   metrics_.set("eval/loss", loss);
   metrics_.set("eval/perplexity", std::exp(loss));
 }

@@ -12,7 +12,7 @@ namespace switchyard {
 // Everything of a run that rank 0 keeps besides the trainer.
 class Recorder {
  public:
-  // `peak`: FLOP/s that "share of peak" is measured against.
+  // `peak`: FLOP/s that "% of peak" is of; 0 leaves it out.
   Recorder(RunObserver& observer, MetricsWriter& writer, double peak)
       : observer_(observer), writer_(writer), peak_(peak) {}
 
@@ -32,6 +32,9 @@ class Recorder {
   StepMetrics metrics_;
   History history_;
 };
+
+// Explains the figures of a step's line.
+std::string legend_of_steps(const ModelConfig& model, double peak);
 
 // The lines that people read at the end.
 void add_summary_lines(RunReport& report, const nlohmann::json& summary, const History& history);

@@ -51,6 +51,14 @@ void note_other_training(const Config& config, const CheckpointFolder& checkpoin
   };
   for_other_values(
       config, checkpoint, [](const KeyDeclaration& key) { return is_noted(key, KeyRole::training); }, note);
+  // The model was compared before: by another block's name it is the same one.
+  for_other_values(
+      config, checkpoint, [](const KeyDeclaration& key) { return key.name == "decoder_block"; },
+      [&](const std::string& key, const std::string& before, const std::string& now) {
+        notes->push_back(
+            fmt::format("{}: made with {}={}, this run has {}={}: both describe this model, nothing changes",
+                        checkpoint.path(), key, before, key, now));
+      });
   const nlohmann::json &stored = checkpoint.manifest().config, own = config.resolved();
   const auto compare = [&](const char* what, std::int64_t (*value)(const nlohmann::json& config),
                            std::initializer_list<const char*> keys) {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
+#include <ctime>
 #include <filesystem>
 #include <thread>
 
@@ -35,19 +36,41 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Products in registers on all cores, in FLOP/s: what "share of peak" is measured against.
-double measured_peak(DType dtype) {
-  ThreadPool pool(usable_cores());
+// FLOP/s of products in registers on all cores of all processes: what "% of peak" is of. A round in which
+// other programs had the cores for a while does not count; 0 where there is no other, and on a GPU.
+double measured_peak(DType dtype, const Processes& processes, const Device& device) {
+  constexpr int kSettled = 8, kMost = 100;  // rounds that count without a better one; rounds
+  constexpr double kUndisturbed = 0.97;     // of the cores' time that must have been this process's own
+  if (device.kind() == DeviceKind::cuda) return 0;
+  ThreadPool pool(processes.cores());
   double best = 0;
   for (const ProductLoop& loop : product_loops(dtype)) {
     const std::int64_t steps = 2 * millisecond_of(loop);
-    for (int i = 0; i < 6; ++i) {
+    double fastest = 0;
+    for (int i = 0, settled = 0; i < kMost && settled < kSettled; ++i) {
       const double begin = now();
+      const std::clock_t work = std::clock();
       pool.for_range(pool.threads(), 1, [&](std::int64_t, std::int64_t) { loop.run(steps); });
-      best = std::max(best, loop.flops * static_cast<double>(steps * pool.threads()) / (now() - begin));
+      const double seconds = now() - begin, own = static_cast<double>(std::clock() - work) / CLOCKS_PER_SEC,
+                   rate = loop.flops * static_cast<double>(steps * pool.threads()) / seconds;
+      if (own < kUndisturbed * seconds * pool.threads()) continue;
+      settled = rate > 1.01 * fastest ? 0 : settled + 1;
+      fastest = std::max(fastest, rate);
     }
+    best = std::max(best, fastest);
   }
-  return best;
+  return best * processes.count();
+}
+
+// Where training from random weights did not lower the loss: what to try. Else "".
+std::string stalled_line(const History& history, const Config& config) {
+  const auto [first, last] = history.loss_of_quarters();
+  const bool fell = !(last > first - 0.01 * std::abs(first));  // true also without quarters
+  if (fell || !config.get_string("load_parameters_path").empty()) return "";
+  return fmt::format(
+      "the loss did not fall ({:.3f} in the first quarter of the steps, {:.3f} in the last): try a larger "
+      "learning_rate than {:g} (small models take about 1e-3), or more steps",
+      first, last, config.get_float("learning_rate"));
 }
 
 // Over batches of sizes.eval rows, the last one padded; of the first `limit` batches when that is not 0.
@@ -306,14 +329,17 @@ class RankRun {
     recorder_->history().write_plots(setup_.folder + "/plots", trainer_.timer().totals());
     add_summary_lines(report, whole, recorder_->history());
     report.sample = sample;
+    if (const std::string line = stalled_line(recorder_->history(), config_); !line.empty())
+      report.lines.push_back(line);
     if (stop == 0 && done_ < setup_.steps) {
       report.lines.push_back(
           fmt::format("ended after {} of {} steps: the data was gone through num_epoch={} times", done_,
                       setup_.steps, config_.get_int("num_epoch")));
     }
     if (stop != 0) {
-      report.lines.push_back(fmt::format("stopped by {} after {} of {} steps; the same command goes on",
-                                         name_of_signal(stop), done_, setup_.steps));
+      report.lines.push_back(
+          fmt::format("stopped by {} after {} of {} steps; run the same command again to resume",
+                      name_of_signal(stop), done_, setup_.steps));
     }
   }
 
@@ -408,7 +434,9 @@ RunReport run_training(const Config& config, Processes& processes, RunObserver& 
                               setup.ranks.mesh.to_string(), setup.sizes.step, setup.sizes.sequence,
                               setup.data.train->description()));
   }
-  setup.peak = measured_peak(setup.model().dtype);
+  setup.peak = measured_peak(setup.model().dtype, processes,
+                             device_of_run(setup.ranks.config, setup.ranks.mesh, processes));
+  if (first_process) observer.line(legend_of_steps(setup.model(), setup.peak));
   RunReport report;
   report.folder = setup.folder;
   std::atomic<int> stopped_by{0};

@@ -259,6 +259,12 @@ TEST_F(Checkpoints, OtherTrainingIsSaid) {
   EXPECT_EQ(other.find("adam_b1"), std::string::npos) << other;
 }
 
+TEST_F(Checkpoints, AnotherBlockOfTheSameModelIsSaid) {
+  train_as("run", {"steps=2"});
+  const std::string other = train_as("run", {"steps=3", "decoder_block=qwen3_moe"}).out;
+  EXPECT_NE(other.find("both describe this model, nothing changes"), std::string::npos) << other;
+}
+
 TEST_F(Checkpoints, ADamagedNewestIsPassedOver) {
   train_as("whole");
   train_as("run");

@@ -144,7 +144,10 @@ TEST_F(Convert, CastsWhenAsked) {
   const Finished low = run({"convert", golden("deepseek3-tiny"), "low", "--dtype", "bfloat16", "--verify"});
   EXPECT_EQ(low.status, 0) << low.err;
   EXPECT_NE(low.out.find("the same bits"), std::string::npos) << low.out;
-  EXPECT_EQ(inspect({golden("deepseek3-tiny"), "low"}), 3);
+  const Finished rounded = run({"inspect", golden("deepseek3-tiny"), "low"});
+  EXPECT_EQ(rounded.status, 3) << rounded.err;
+  EXPECT_NE(rounded.out.find("equal after rounding to bfloat16, 0 only in A"), std::string::npos)
+      << rounded.out;
   EXPECT_EQ(run({"inspect", "low", "--json", "low.json"}).status, 0);
   const auto report = nlohmann::json::parse(read("low.json"));
   for (const auto& tensor : report["tensors"]) {
@@ -153,6 +156,22 @@ TEST_F(Convert, CastsWhenAsked) {
   }
   convert({"low", "wide", "--dtype", "float32"});
   EXPECT_EQ(inspect({"low", "wide"}), 0);
+}
+
+TEST_F(Convert, InspectSaysWhatFilesSayOfThemselves) {
+  const std::string gguf = golden("../gguf/qwen3moe/Q4_0.gguf");
+  const Finished file = run({"inspect", gguf, "--json", "gguf.json"});
+  ASSERT_EQ(file.status, 0) << file.err;
+  for (const char* word : {"GGUF version 3, architecture qwen3moe", "context", "tokenizer",
+                           "weights as int4: ", "weights as bfloat16: "})
+    EXPECT_NE(file.out.find(word), std::string::npos) << word << "\n" << file.out;
+  EXPECT_EQ(nlohmann::json::parse(read("gguf.json"))["stated"]["file type"], "Q4_0");
+  const Finished folder = run({"inspect", golden("qwen3moe-tiny")});
+  ASSERT_EQ(folder.status, 0) << folder.err;
+  for (const char* word :
+       {"model_type  qwen3_moe", "dtype       float32", "context     128", "tokenizer   none"})
+    EXPECT_NE(folder.out.find(word), std::string::npos) << word << "\n" << folder.out;
+  expect_refused({"inspect", gguf, gguf}, {"convert both first", "switchyard convert"});
 }
 
 TEST_F(Convert, TokenizerFilesGoAlong) {

@@ -51,6 +51,44 @@ TEST_F(PlanCommand, SearchListsMeshesFastestFirst) {
               list[i]["estimated_step_seconds"].get<double>());
 }
 
+TEST_F(PlanCommand, ComparesMeshesInATable) {
+  const Arguments model = tiny_model() + Arguments{"ranks=2"};
+  const Arguments meshes{"--mesh", "ici_expert_parallelism=2 ici_fsdp_parallelism=1",
+                         "--mesh", "ici_expert_parallelism=2 ici_fsdp_parallelism=1 use_ring_of_experts=true",
+                         "--mesh", "ranks=4 ici_fsdp_parallelism=4"};
+  const Finished table = run(Arguments{"plan", "--json", "meshes.json"} + meshes + model);
+  ASSERT_EQ(table.status, 0) << table.err;
+  for (const char* word :
+       {"2 ranks: expert=2", "ragged all-to-all", "ring of experts", "4 ranks: fsdp=4", "FSDP"})
+    EXPECT_NE(table.out.find(word), std::string::npos) << word << "\n" << table.out;
+  const json all = json::parse(read("meshes.json"));
+  ASSERT_EQ(all["meshes"].size(), 3u);
+  EXPECT_EQ(all["meshes"][1]["strategy"], "ring of experts");
+  EXPECT_EQ(all["meshes"][2]["ranks"], 4);
+  // Each is what a plan of it alone says.
+  const Finished alone = run(Arguments{"plan", "--json", "alone.json"} + model +
+                             Arguments{"ici_expert_parallelism=2", "ici_fsdp_parallelism=1"});
+  ASSERT_EQ(alone.status, 0) << alone.err;
+  const json one = json::parse(read("alone.json"));
+  for (const char* key : {"collectives", "per_rank", "flops_per_rank", "estimated_step_seconds", "skew"}) {
+    EXPECT_EQ(all["meshes"][0][key], one[key]) << key;
+    EXPECT_EQ(all[key], one[key]) << key;
+  }
+}
+
+TEST_F(PlanCommand, ExplainSaysWhyADimIsReplicated) {
+  const Arguments layout{"ranks=8", "ici_expert_parallelism=8", "expert_shard_attention_option=tp",
+                         "num_experts=8"};
+  const Finished page = run(Arguments{"explain", "--filter", "attention"} + tiny_model() + layout);
+  ASSERT_EQ(page.status, 0) << page.err;
+  EXPECT_NE(page.out.find("is not divisible by expert=8"), std::string::npos) << page.out;
+  EXPECT_NE(page.out.find("EP as TP"), std::string::npos) << page.out;
+  EXPECT_EQ(page.out.find("layers.*.moe"), std::string::npos) << page.out;
+  const Finished plan = run(Arguments{"plan"} + tiny_model() + layout);
+  ASSERT_EQ(plan.status, 0) << plan.err;
+  EXPECT_NE(plan.out.find("warning: layers.*.attention"), std::string::npos) << plan.out;
+}
+
 TEST_F(PlanCommand, ExplainNamesRules) {
   const Finished page = run({"explain", "model_name=mixtral-8x7b", "ranks=8", "ici_fsdp_parallelism=2",
                              "ici_expert_parallelism=4", "--json", "layout.json"});
@@ -66,6 +104,10 @@ TEST_F(PlanCommand, MistakesAreOneLine) {
   expect_refused({"plan", "topology=h10"}, {"topology=h10", "cpu, h100, h200", "nearest is h100"});
   expect_refused({"plan", "--serch"}, {"--serch", "--search"});
   expect_refused({"plan", "--json"}, {"--json", "file"});
+  expect_refused({"plan", "--mesh"}, {"--mesh", "needs a value"});
+  expect_refused({"plan", "--mesh", "ranks"}, {"--mesh", "key=value", "ranks"});
+  expect_refused({"plan", "--search", "--mesh", "ranks=2"}, {"--search", "--mesh"});
+  expect_refused(Arguments{"explain", "--filter", "nothing"} + tiny_model(), {"--filter nothing"});
   expect_refused({"explain", "--jso"}, {"--jso", "--json"});
   expect_refused(Arguments{"plan"} + tiny_model() +
                      Arguments{"ranks=3", "ici_expert_parallelism=3", "ici_fsdp_parallelism=1"},

@@ -437,6 +437,17 @@ TEST_F(Training, OtherModels) {
   }
 }
 
+TEST_F(Training, ALossThatDidNotFallIsSaid) {
+  const Arguments eight = Arguments{"train"} + tiny_model() + Arguments{"steps=8"};
+  const Finished stalled = run(eight + Arguments{"learning_rate=1e-9", "run_name=stalled"});
+  ASSERT_EQ(stalled.status, 0) << stalled.err;
+  EXPECT_NE(stalled.out.find("the loss did not fall"), std::string::npos) << stalled.out;
+  EXPECT_NE(stalled.out.find("learning_rate than 1e-09"), std::string::npos) << stalled.out;
+  const Finished fell = run(eight + Arguments{"learning_rate=0.05", "run_name=fell"});
+  ASSERT_EQ(fell.status, 0) << fell.err;
+  EXPECT_EQ(fell.out.find("the loss did not fall"), std::string::npos) << fell.out;
+}
+
 TEST_F(Training, TextWithAHeldOutPart) {
   std::string text;
   for (int i = 0; text.size() < 60000; ++i)

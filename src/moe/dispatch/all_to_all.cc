@@ -1,4 +1,4 @@
-// Ragged all-to-all (moe.md §3).
+// Ragged all-to-all.
 //
 // Steps over P ranks: all-gather E counts, sort the local rows by expert (dropped ones left out), send each
 // rank its experts' rows (R·M bytes in all, what stays home not counted) with their weights, regroup what

@@ -1,4 +1,4 @@
-// Dense paths (moe.md §6): every expert on every token, and a capacity per sequence and expert.
+// Dense paths: every expert on every token, and a capacity per sequence and expert.
 //
 // Both are einsums over whole tensors, so the layout of the expert dim decides what moves: the rules give the
 // expert axes to the batch and all expert weights are gathered, or, with moe_dispatch_no_expert_sharding, E

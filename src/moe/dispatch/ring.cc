@@ -1,4 +1,4 @@
-// Ring of experts (moe.md §3), and with no expert axes plain local dispatch.
+// Ring of experts, and with no expert axes plain local dispatch.
 //
 // Steps over P ranks of a ring with T tokens each: all-gather x (T·M a rank) and the decisions (T·K), plan
 // the rows whose expert is local, gather exactly those rows, experts, sum per token, reduce-scatter P·T·M

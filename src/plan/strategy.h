@@ -1,0 +1,17 @@
+// Names layouts as people do.
+#pragma once
+
+#include <string>
+
+#include "config/config.h"
+#include "models/model_config.h"
+#include "parallel/mesh.h"
+
+namespace switchyard {
+
+// How tokens reach their experts, and what else the mesh splits: "ring of experts, FSDP",
+// "ragged all-to-all, EP as TP", "dense, every expert on every token", "tensor parallelism", "everything on
+// one rank".
+std::string strategy_text(const Config& config, const ModelConfig& model, const Mesh& mesh);
+
+}  // namespace switchyard
