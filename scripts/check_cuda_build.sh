@@ -13,7 +13,7 @@ mkdir -p "$build"
 log=$build/compile.log
 if [ "${2:-}" != --built ]; then
   # A log of this run alone: what is up to date says nothing.
-  rm -f "$build"/CMakeFiles/switchyard_lib.dir/src/kernels/gpu/*.o
+  rm -f "$build"/CMakeFiles/switchyard_lib.dir/src/kernels/*/cuda/*.o
   cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DSWITCHYARD_CUDA=ON -DCMAKE_CUDA_FLAGS=-Xptxas=-v >"$build/configure.log"
   begin=$(date +%s)
   if ! cmake --build "$build" --target switchyard >"$log" 2>&1; then
@@ -45,15 +45,15 @@ awk '
 command -v cuobjdump >/dev/null || { echo "no cuobjdump: machine code is not counted"; exit 0; }
 # expect FILE TARGET INSTRUCTION: of the file's machine code for the target.
 expect() {
-  found=$(cuobjdump -sass -arch "$2" "$build/CMakeFiles/switchyard_lib.dir/src/kernels/gpu/$1.cu.o" | grep -c "$3" || true)
+  found=$(cuobjdump -sass -arch "$2" "$build/CMakeFiles/switchyard_lib.dir/src/kernels/$1.cu.o" | grep -c "$3" || true)
   echo "$1 for $2: $found of $3"
   [ "$found" -gt 0 ] || { echo "check_cuda_build: $1 has no $3" >&2; exit 1; }
 }
-expect product sm_80 HMMA
-expect flash_attention sm_80 HMMA
-expect flash_attention sm_90a HMMA
-expect flash_attention_backward sm_80 HMMA
-expect flash_attention_backward sm_90a HMMA
-expect wgmma_product sm_90a HGMMA
-expect tma_product sm_90a HGMMA
-expect tma_product sm_90a UTMALDG
+expect product/cuda/product sm_80 HMMA
+expect attention/cuda/flash_attention sm_80 HMMA
+expect attention/cuda/flash_attention sm_90a HMMA
+expect attention/cuda/flash_attention_backward sm_80 HMMA
+expect attention/cuda/flash_attention_backward sm_90a HMMA
+expect product/cuda/wgmma_product sm_90a HGMMA
+expect product/cuda/tma_product sm_90a HGMMA
+expect product/cuda/tma_product sm_90a UTMALDG

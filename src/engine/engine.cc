@@ -282,7 +282,7 @@ std::optional<std::int32_t> TokenStream::next() {
         picked[1] = pick_token(logits.first(own.engine->ids_to_pick()), own.sampling,
                                draw_of(own.seed, 0, own.text.size() - own.prompt));
     }
-    generator.broadcast(std::span(picked));
+    generator.broadcast(std::span<std::int32_t>(picked));
     const std::int64_t layer = picked[0] != 0 ? generator.first_broken_layer({own.row, own.text}) : 0;
     if (!own.engine->speaks(context)) return;
     token = picked[1];
@@ -347,7 +347,7 @@ Logits Engine::forward(const TokenBatch& batch, Positions positions) {
     if (all.defined()) values.assign(all.span<float>().begin(), all.span<float>().end());
     if (own.processes->count() > 1) {  // each has a caller that waits for them
       values.resize(static_cast<std::size_t>(logits.rows * logits.positions * logits.vocabulary));
-      generator.broadcast(std::span(values));
+      generator.broadcast(std::span<float>(values));
     }
     if (own.speaks(context)) logits.values = std::move(values);
   });
