@@ -1,4 +1,5 @@
-// Context: everything one rank owns, passed explicitly. There is no global state.
+// Context: everything one rank owns, passed explicitly. Outside of it there is only what belongs to a thread
+// (scratch of kernels, an instruction set that a test forces) and counters of the process.
 #pragma once
 
 #include <algorithm>

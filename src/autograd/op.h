@@ -51,8 +51,8 @@ class Op {
   virtual std::vector<ArrayInfo> infer(const Context& context, std::span<const ArrayInfo> inputs) const = 0;
 
   // Local computation (and communication). Must be re-runnable: remat calls it again. Kernels and
-  // ThreadPool::for_range do nothing in an abstract context; data that an op touches by itself it must leave
-  // alone there (context.abstract()), and must assume what it would have read.
+  // ThreadPool::for_range do nothing in an abstract context. An op that needs a value on the host reads it by
+  // read_back, which gives what the op assumes where there is no data.
   virtual std::vector<Tensor> forward(Context& context, std::span<const Tensor> inputs,
                                       std::span<const ArrayInfo> infos) const = 0;
 

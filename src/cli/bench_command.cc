@@ -21,8 +21,9 @@ constexpr const char* kBenchHelp =
 Measures this machine's peaks (products in registers, copy bandwidth, on the same threads), then the case, and
 prints how close it comes: TFLOP/s and their share of the peak, compulsory bytes a second (each input read once,
 each output written once), and the share of the roofline: the time that peak and bandwidth allow over the time
-taken, which is the median of several rounds. A copy counts the bytes that it reads and those that it writes. Work that is updated in place may pass the bandwidth of a copy. Fewer cores
-at work than threads mean that the machine had other work, or the case could not use them all.
+taken, which is the median of several rounds. A copy counts the bytes that it reads and those that it writes. Work
+that is updated in place may pass the bandwidth of a copy. Fewer cores at work than threads mean that the machine had
+other work, or the case could not use them all.
 
   --seconds S  time for each measurement (default 1; at least three rounds are run)
   --json FILE  also write all numbers to FILE

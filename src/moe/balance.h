@@ -1,4 +1,4 @@
-// Load balance (moe.md §2), over the global batch on any mesh.
+// Load balance, over the global batch on any mesh.
 #pragma once
 
 #include <span>

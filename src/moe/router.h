@@ -1,4 +1,4 @@
-// Router: scores, selection and weights of moe.md §1.
+// Router: scores, selection and weights.
 #pragma once
 
 #include "autograd/op.h"

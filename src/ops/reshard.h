@@ -1,6 +1,6 @@
 // Reshard: moves an array from one sharding to another. The only op that communicates for dense parallelism.
 //
-// The plan is a chain of steps, each over one mesh axis (docs/algorithms of sharding.md): slice (whole ->
+// The plan is a chain of steps, each over one mesh axis: slice (whole ->
 // split, free), reduce-scatter (partial -> split), all-to-all (split dim i -> split dim j), all-gather (split
 // -> whole), all-reduce (partial -> whole). Each step's gradient is the step back with whole and partial
 // exchanged.

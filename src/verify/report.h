@@ -10,7 +10,7 @@
 
 namespace switchyard {
 
-// Relative to the tensor's largest magnitude; cli.md states it.
+// Relative to the tensor's largest magnitude; `switchyard verify --help` states it.
 constexpr double kDefaultTolerance = 2e-5;
 
 // max_abs = max|got - want|; max_rel = max_abs / max(max|want|, 1e-6). A NaN on either side makes both NaN.

@@ -1,7 +1,8 @@
-// The five ways to run the experts. Each takes tokens x [B,S,M] (M whole), their routing, and this layer's
-// weights, and gives y [B,S,M], possibly as partial sums that the caller reduces; after several passes it is
-// laid out as the call says. Adding a strategy: one file with one function of one of these forms, and one
-// line in block.cc.
+// The strategies that run the experts: ring of experts (also where no axis splits the experts), ragged
+// all-to-all, dense, dense with a capacity. Each takes tokens x [B,S,M] (M whole), their routing, and this
+// layer's weights, and gives y [B,S,M], possibly as partial sums that the caller reduces; after several
+// passes it is laid out as the call says. Adding a strategy: one file with one function of one of these
+// forms, and one line in block.cc.
 #pragma once
 
 #include <functional>
