@@ -174,14 +174,14 @@ TEST(Gemm, FewRowsTogether) {
       std::vector<Array> alone;
       for (const Product& p : products) multiply(p, alone.emplace_back(Array(dtype, p.m * p.n)));
       {
-        DeferredGemms together(pool);
+        DeferredGemms deferred(pool);
         for (const Product& p : products) multiply(p, p.c);
         for (std::size_t i = 0; i < products.size(); ++i) {
           if (products[i].waits) {
             EXPECT_FALSE(same(products[i].c, alone[i])) << "computed before run()";
           }
         }
-        together.run();
+        deferred.run();
       }
       for (std::size_t i = 0; i < products.size(); ++i)
         EXPECT_TRUE(same(products[i].c, alone[i])) << name_of(isa) << " " << name_of(dtype) << " " << i;
@@ -269,8 +269,33 @@ TEST(KernelTestData, ComparatorsSeeWhatIsWrong) {
   EXPECT_FALSE(same(outside, right));
 }
 
-TEST(Dispatch, SaysWhatRanAndWhatRefused) {
-  run({1, 2, 2, 2, false, false, false, DType::f32, DType::f32}, Isa::ref, 1);
+// The rows that a product of `rows` rows on the instruction set ran.
+std::vector<std::string> ran(std::int64_t rows, DType dtype, Isa isa) {
+  const DispatchRecord record;
+  run({1, rows, 40, 64, false, false, false, dtype, dtype}, isa, 1);
+  std::vector<std::string> names;
+  for (const ListedKernel& k : record.listed()) {
+    if (k.op == "gemm" && k.ran) names.emplace_back(k.implementation);
+  }
+  return names;
+}
+
+TEST(Record, NamesTheRowThatRan) {
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(ran(2, DType::f32, Isa::ref), Names{"ref"});
+  if (machine_isa() >= Isa::avx2) {
+    EXPECT_EQ(ran(2, DType::f32, Isa::avx2), Names{"few_rows_avx2"});
+    EXPECT_EQ(ran(2, DType::bf16, Isa::avx2), Names{"few_rows_avx2"});
+    EXPECT_EQ(ran(20, DType::f32, Isa::avx2), Names{"avx2"});
+  }
+  if (machine_isa() >= Isa::avx512_bf16) {
+    EXPECT_EQ(ran(2, DType::bf16, Isa::avx512_bf16), Names{"few_rows_slices"});
+    EXPECT_EQ(ran(20, DType::bf16, Isa::avx512_bf16), Names{"avx512_bf16"});
+  }
+}
+
+TEST(Record, SaysWhyAFasterRowRefused) {
+  run({1, 20, 40, 64, false, false, false, DType::f32, DType::f32}, Isa::ref, 1);
   bool found = false;
   for (const KernelChoice& c : kernels_used()) {
     if (c.op != "gemm" || c.implementation != "ref") continue;
