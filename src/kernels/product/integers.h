@@ -7,7 +7,7 @@
 // 2. A group's products are summed in 32 bits, exactly, and scaled in float32, group after group. So a row's
 //    result depends neither on the rows beside it nor on the instruction set.
 //
-// For any number of rows (design/decisions.md has the speed). Only with AMX, whose tiles are many times
+// For any number of rows (docs/design/decisions/packed.md: speed). Only with AMX, whose tiles are many times
 // faster, do products of more than 32 rows unpack their weights instead.
 #pragma once
 
