@@ -74,9 +74,9 @@ std::vector<Case> from_cases(std::uint32_t seed) {
 }  // namespace
 
 std::vector<KernelCases> vocabulary_kernels() {
-  return {{.name = "logit_block_maxima", .op = "logit_block_maxima", .cases = maxima_cases, .on_host = true},
-          {.name = "logit_weights", .op = "logit_weights", .cases = weights_cases, .on_host = true},
-          {.name = "logits_from", .op = "logits_from", .cases = from_cases, .on_host = true}};
+  return {{.name = "logit_block_maxima", .table = "logit_block_maxima", .cases = maxima_cases, .on_host = true},
+          {.name = "logit_weights", .table = "logit_weights", .cases = weights_cases, .on_host = true},
+          {.name = "logits_from", .table = "logits_from", .cases = from_cases, .on_host = true}};
 }
 
 }  // namespace switchyard::selftest
