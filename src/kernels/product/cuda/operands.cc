@@ -5,7 +5,7 @@
 #include <optional>
 #include <utility>
 
-#include "kernels/cuda/kernels.h"
+#include "kernels/moe/kernels.h"
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/workspace.h"
 #include "kernels/packed/packed_weights.h"
