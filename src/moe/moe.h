@@ -13,6 +13,7 @@
 
 #include "autograd/array.h"
 #include "kernels/router_scores.h"
+#include "ops/linear.h"
 
 namespace switchyard {
 
@@ -36,7 +37,7 @@ struct MoeConfig {
   bool weights_include_bias = false;  // compat=maxtext, by the model's name
   std::int64_t groups = 0;            // n_routing_groups, 0 = not group-limited
   std::int64_t kept_groups = 0;       // topk_routing_group
-  bool given_as_maxtext = false;  // compat=maxtext: weights of given choices (kernels/route.h)
+  bool given_as_maxtext = false;      // compat=maxtext: weights of given choices (kernels/route.h)
   bool random_routing = false;
   std::uint32_t random_seed = 0;
   bool expert_bias = false;  // biases of the experts' products (mlp_bias)
@@ -47,11 +48,12 @@ struct MoeConfig {
   bool plain_experts() const { return !expert_bias && gate_limit == 0 && !weights_on_inputs; }
 };
 
-// How the balance loss is taken (moe/balance.h). The values below are ours; compat has others (docs/numerics.md).
+// How the balance loss is taken (moe/balance.h). The values below are ours; compat has others
+// (docs/numerics.md).
 struct BalanceRule {
-  bool divide_by_slots = true;     // an expert's density is divided by K: all together are 1
-  bool of_best_scores = false;     // Megatron-LM's: density of the K best scores without bias and groups, and the
-                                   // losses of layers are summed, not averaged
+  bool divide_by_slots = true;  // an expert's density is divided by K: all together are 1
+  bool of_best_scores = false;  // Megatron-LM's: density of the K best scores without bias and groups, and
+                                // the losses of layers are summed, not averaged
   bool softmax_of_scores = false;  // probabilities are a softmax of the router's scores, not their shares
   bool biased = false;             // … of scores with the bias, which then has a gradient
   bool count_padding = false;      // tokens of segment 0 count, here and in counts of rows
@@ -73,7 +75,8 @@ struct MoeExecution {
   double capacity_factor = -1;                // dense path; <= 0: every expert on every token
   bool dispatch_without_expert_axes = false;  // moe_dispatch_no_expert_sharding
   bool float32_gate_logits = false;
-  std::optional<float> combine_gradient_bound = {};  // of gradients in 8 bits (moe/combine_gradient.h); none: as they are
+  std::optional<float> combine_gradient_bound =
+      {};                           // of gradients in 8 bits (moe/combine_gradient.h); none: as they are
   bool weights_at_combine = false;  // the routing weight multiplies the down output, not the activation;
                                     // has no say with weights_on_inputs
 
@@ -84,19 +87,17 @@ struct MoeExecution {
 };
 
 struct MoeWeights {
-  Array gate;                            // [M,E]
-  Array gate_bias;                       // [E] f32, undefined without routed_bias
-  Array wi_0, wi_1;                      // [E,M,H]: gate and up projections
-  Array wo;                              // [E,H,M]
-  Array logit_bias = {};                 // [E], undefined without one
-  Array wi_0_bias = {}, wi_1_bias = {};  // [E,H], undefined without mlp_bias
-  Array wo_bias = {};                    // [E,M], undefined without mlp_bias
+  Array gate;             // [M,E]
+  Array gate_bias;        // [E] f32, undefined without routed_bias
+  Linear wi_0, wi_1;      // [E,M,H]: gate and up projections; biases [E,H], undefined without mlp_bias
+  Linear wo;              // [E,H,M]; bias [E,M], undefined without mlp_bias
+  Array logit_bias = {};  // [E], undefined without one
 };
 
 // Decisions for the local tokens.
 struct Routing {
-  Array ids;      // i32 [B,S,K]; -1: the slot goes to no expert
-  Array weights;  // f32 [B,S,K]
+  Array ids;             // i32 [B,S,K]; -1: the slot goes to no expert
+  Array weights;         // f32 [B,S,K]
   bool all_used = true;  // no id is -1
 };
 

@@ -344,9 +344,7 @@ Setup make_setup(const Config& config, const Processes& processes, std::vector<s
   fault_from_environment();                       // unreadable is found before a folder exists
   const ModelConfig model = model_config(config);
   const TrainConfig training = train_config(config, model, mesh.axis_size("stage"));
-  if (const std::string& format = config.get_string("weight_format"); format != "stored" && format != "dense")
-    fail_usage("[train] weight_format={}: expected stored or dense, as training changes weights", format);
-  const std::vector<ParameterSpec> specs = parameter_specs(model);
+  const std::vector<ParameterSpec> specs = specs_to_train(config, model, notes);
   Setup setup{.config = config,
               .mesh = mesh,
               .model = model,
@@ -410,7 +408,7 @@ RunReport run_training(const Config& config, Processes& processes, RunObserver& 
   if (first_process) {
     for (const auto& note : notes) observer.line(note);
     observer.line(fmt::format("{} · {:.1f} M parameters · {} · batch {} x {} tokens · {}", setup.model.name,
-                              static_cast<double>(parameter_count(setup.specs)) * 1e-6,
+                              static_cast<double>(parameter_count(parameter_specs(setup.model))) * 1e-6,
                               setup.mesh.to_string(), setup.sizes.step, setup.sizes.sequence,
                               setup.data.train->description()));
   }
