@@ -149,7 +149,7 @@ ProductCounter products_of_step(const Config& config) {
 // A frozen weight of n elements that every token reads saves 2 n operations a token: its gradient's product,
 // no more and no less. So does each expert for the rows that it has.
 TEST(TrainableParameters, FrozenWeightsCostNoProducts) {
-  const Config all = config_of({});
+  const Config all = config_of({"shared_experts=1"});
   const ModelConfig model = model_config(all);
   const auto sizes = batch_sizes(all, mesh_from_config(all));
   const auto tokens = static_cast<double>(sizes.step * sizes.sequence);
@@ -173,7 +173,7 @@ TEST(TrainableParameters, FrozenWeightsCostNoProducts) {
     }
     mask.pop_back();
     EXPECT_GT(dense + experts, 0);
-    const ProductCounter some = products_of_step(config_of({mask}));
+    const ProductCounter some = products_of_step(config_of({"shared_experts=1", mask}));
     EXPECT_EQ(whole["gemm"] - some["gemm"], dense);
     EXPECT_EQ(whole["gmm_drhs"] - some["gmm_drhs"], experts);
     for (const char* kernel : {"gmm", "gmm_pair", "gmm_dlhs"})
