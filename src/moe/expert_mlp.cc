@@ -68,9 +68,8 @@ class GateUpOp : public Op {
     std::vector<Tensor> grads(call.inputs());
     if (call.wanted(0) || call.wanted(1)) gradients_of_weights(c, call, dgate, dup, grads);
     if (call.wanted(3)) {
-      const Tensor wi_0 = dense_groups(c, call.input(0), dgate.dtype()),
-                   wi_1 = dense_groups(c, call.input(1), dgate.dtype()), sizes = call.input(2);
-      const Tensor drows = c.empty(dgate.dtype(), {dgate.dim(0), wi_0.dim(1)});
+      const Tensor wi_0 = call.input(0), wi_1 = call.input(1), sizes = call.input(2);
+      const Tensor drows = c.empty(dgate.dtype(), {dgate.dim(0), inputs_of(wi_0)});
       gmm_dlhs_pair(*c.pool, {.dy_0 = dgate.view(),
                               .dy_1 = dup.view(),
                               .rhs_0 = wi_0.view(),

@@ -1,9 +1,7 @@
 #include "ops/grouped_product.h"
 
-#include "kernels/packed/packed_weights.h"
 #include "kernels/pointwise/elementwise.h"
 #include "kernels/product/grouped_matmul.h"
-#include "ops/packed_operand.h"
 
 namespace switchyard {
 namespace {
@@ -66,6 +64,10 @@ class AddGroupedProductOp : public Op {
 
 }  // namespace
 
+std::int64_t inputs_of(const Tensor& weights) {
+  return weights.dim(1) * (is_packed(weights.dtype()) ? block_inputs(weights.dtype()) : 1);
+}
+
 std::int64_t outputs_of(const Tensor& weights) {
   return weights.dim(2) * (is_packed(weights.dtype()) ? kBlockOutputs : 1);
 }
@@ -81,9 +83,8 @@ Tensor grouped_product(Context& c, const Tensor& rows, const Tensor& weights, co
 }
 
 Tensor gradient_of_rows(Context& c, const Tensor& dy, const Tensor& weights, const Tensor& sizes) {
-  const Tensor dense = dense_groups(c, weights, dy.dtype());
-  const Tensor drows = c.empty(dy.dtype(), {dy.dim(0), dense.dim(1)});
-  gmm_dlhs(*c.pool, {dy.view(), dense.view(), sizes.view(), drows.view()});
+  const Tensor drows = c.empty(dy.dtype(), {dy.dim(0), inputs_of(weights)});
+  gmm_dlhs(*c.pool, {dy.view(), weights.view(), sizes.view(), drows.view()});
   return drows;
 }
 
@@ -92,11 +93,6 @@ Tensor gradient_of_weights(Context& c, const Tensor& rows, const Tensor& dy, con
   const Tensor dweights = c.empty(weights.dtype, weights.local);
   gmm_drhs(*c.pool, {rows.view(), dy.view(), sizes.view(), dweights.view()});
   return dweights;
-}
-
-Tensor dense_groups(Context& c, const Tensor& weights, DType dtype) {
-  if (!is_packed(weights.dtype())) return weights;
-  return dense_operand(c, weights, unpacked_shape(weights.dtype(), weights.shape()), dtype);
 }
 
 Array grouped_product(Context& context, const Array& rows, const Array& weights, const Array& sizes) {

@@ -20,13 +20,12 @@ Array add_grouped_product(Context& context, const Array& rows, const Array& weig
 
 // ---- The same of tensors, for ops that do more than the product
 
+std::int64_t inputs_of(const Tensor& weights);   // K
 std::int64_t outputs_of(const Tensor& weights);  // N
 Tensor grouped_product(Context& context, const Tensor& rows, const Tensor& weights, const Tensor& sizes);
 // Gradients of the rows, and of the weights, whose info is `weights`.
 Tensor gradient_of_rows(Context& context, const Tensor& dy, const Tensor& weights, const Tensor& sizes);
 Tensor gradient_of_weights(Context& context, const Tensor& rows, const Tensor& dy, const Tensor& sizes,
                            const ArrayInfo& weights);
-// [G,K,N] weights as products for gradients of rows read them: dense, in `dtype`.
-Tensor dense_groups(Context& context, const Tensor& weights, DType dtype);
 
 }  // namespace switchyard
