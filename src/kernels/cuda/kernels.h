@@ -13,13 +13,6 @@
 #include "kernels/attention/int8_vectors.h"
 #include "kernels/attention/rope.h"
 #include "kernels/attention/rope_tables.h"
-#include "kernels/delta_net/causal_conv.h"
-#include "kernels/delta_net/delta_gates.h"
-#include "kernels/delta_net/gated_delta.h"
-#include "kernels/loss/cross_entropy.h"
-#include "kernels/loss/embedding.h"
-#include "kernels/loss/last_tokens.h"
-#include "kernels/loss/token_loss.h"
 
 namespace switchyard::gpu {
 
@@ -57,38 +50,10 @@ void index_loss(const IndexLossArgs& args);
 void index_loss_backward(const IndexLossBackwardArgs& args);
 
 // tokens.cu
-void last_tokens(const LastTokensArgs& args);
 
 // rope.cu
 void rope(const RopeArgs& args);
 void rope_tables(const RopeTablesArgs& args);
 
-// delta_gates.cu
-void delta_gates(const DeltaGatesArgs& args);
-void delta_gates_backward(const DeltaGatesBackwardArgs& args);
-
-// causal_conv.cu
-void causal_conv(const CausalConvArgs& args);
-void causal_conv_backward(const CausalConvBackwardArgs& args);
-
-// gated_delta.cu; they go token by token, in no chunks
-void gated_delta(const GatedDeltaArgs& args);
-void gated_delta_backward(const GatedDeltaBackwardArgs& args);
-
-// embedding.cu
-void embedding_lookup(const EmbeddingLookupArgs& args);
-void embedding_backward(const EmbeddingBackwardArgs& args);
-
-// token_loss.cu
-void combine_log_sums(const TensorView& parts, const TensorView& lse);
-void loss_coefficients(const LossCoefficientsArgs& args);
-void sum_token_loss(const SumTokenLossArgs& args);
-void scale_in_place(const TensorView& x, const TensorView& factor);
-
-// cross_entropy.cu
-void linear_cross_entropy(const LinearCrossEntropyArgs& args);
-void linear_cross_entropy_backward(const LinearCrossEntropyBackwardArgs& args);
-void linear_cross_entropy_with_gradients(const LossGradientsArgs& args);
-std::int64_t loss_rows_at_once(const CrossEntropyLogits& logits);
 
 }  // namespace switchyard::gpu

@@ -11,6 +11,7 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/thread_scratch.h"
 #include "kernels/delta_net/cpu/gated_delta_lanes-inl.h"
+#include "kernels/registry/simd_list.h"
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 HWY_BEFORE_NAMESPACE();
@@ -270,8 +271,8 @@ std::int64_t most_chunks_of(const GatedDeltaProblem& p, std::int64_t begin, std:
 
 }  // namespace
 
-void gated_delta_backward_pairs(const GatedDeltaProblem& p, std::int64_t begin, std::int64_t end,
-                                cpu::ThreadScratch& scratch) {
+void gated_delta_backward_simd(const GatedDeltaProblem& p, std::int64_t begin, std::int64_t end,
+                               cpu::ThreadScratch& scratch) {
   if (begin == end) return;
   const std::int64_t chunk = std::min(p.chunk, std::max<std::int64_t>(1, p.length)),
                      chunks = most_chunks_of(p, begin, end);
@@ -296,12 +297,9 @@ ThreadScratch& delta_backward_scratch() {
 
 }  // namespace
 
-void gated_delta_backward_avx2(const GatedDeltaProblem& p, std::int64_t begin, std::int64_t end) {
-  N_AVX2::gated_delta_backward_pairs(p, begin, end, delta_backward_scratch());
-}
-void gated_delta_backward_avx512(const GatedDeltaProblem& p, std::int64_t begin, std::int64_t end) {
-  N_AVX3::gated_delta_backward_pairs(p, begin, end, delta_backward_scratch());
-}
+SWITCHYARD_SIMD_EXPORT(gated_delta_backward,
+                       (const GatedDeltaProblem& p, std::int64_t begin, std::int64_t end),
+                       (p, begin, end, delta_backward_scratch()))
 
 }  // namespace switchyard::cpu
 #endif

@@ -2,12 +2,11 @@
 // the last ones in registers; so each element is read about once. Sums over tokens are of runs first.
 #include <algorithm>
 
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/wide.h"
 #include "kernels/cuda/workspace.h"
-#include "kernels/delta_net/causal_conv.h"
 #include "kernels/delta_net/causal_conv_problem.h"
+#include "kernels/delta_net/kernels.h"
 
 namespace switchyard::gpu {
 namespace {

@@ -2,10 +2,10 @@
 // takes stages from the last one on: it makes a stage's states again, and goes back through them.
 #include <algorithm>
 
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/workspace.h"
 #include "kernels/delta_net/cuda/gated_delta.h"
 #include "kernels/delta_net/gated_delta_problem.h"
+#include "kernels/delta_net/kernels.h"
 
 namespace switchyard::gpu {
 namespace {

@@ -1,25 +1,25 @@
-// Copies the last tokens of rows.
-#include "kernels/cuda/kernels.h"
+// The last token of each sequence.
 #include "kernels/cuda/portable.h"
-#include "kernels/loss/last_tokens.h"
+#include "kernels/loss/kernels.h"
 
 namespace switchyard::gpu {
 namespace {
 
 constexpr int kThreads = 256;
 
-// A block takes a row; `bytes`: of a token.
+// A block takes a sequence; `bytes`: of a token.
 GPU_KERNEL copy_last(const unsigned char* x, const std::int32_t* segments, std::int64_t length,
                      std::int64_t bytes, unsigned char* out) {
   GPU_SHARED(std::int64_t, last, 1);
-  const std::int64_t row = block_index();
+  const std::int64_t sequence = block_index();
   if (thread_index() == 0) {
     std::int64_t tokens = 0;
-    while (tokens < length && segments[row * length + tokens] != 0) ++tokens;
-    *last = row * length + (tokens > 0 ? tokens - 1 : 0);
+    while (tokens < length && segments[sequence * length + tokens] != 0) ++tokens;
+    *last = sequence * length + (tokens > 0 ? tokens - 1 : 0);
   }
   barrier();
-  for (std::int64_t i = thread_index(); i < bytes; i += kThreads) out[row * bytes + i] = x[*last * bytes + i];
+  for (std::int64_t i = thread_index(); i < bytes; i += kThreads)
+    out[sequence * bytes + i] = x[*last * bytes + i];
 }
 
 }  // namespace
