@@ -216,7 +216,7 @@ float* floats(Buffer& buffer) {
   return reinterpret_cast<float*>(buffer.data());
 }
 
-// Where bf16 gradients go; null of an empty buffer.
+// The bf16 gradients in a buffer; null of an empty one.
 bfloat16* rounded_in(Buffer& buffer) {
   return buffer.bytes() > 0 ? reinterpret_cast<bfloat16*>(buffer.data()) : nullptr;
 }

@@ -75,7 +75,7 @@ void forward(const CausalConvProblem& p, std::int64_t begin, std::int64_t end) {
   }
 }
 
-// What a vector of channels carries from token to token, backwards.
+// The numbers that a vector of channels carries from token to token, backwards.
 struct Gradients {
   Taps taps;
   V dw[kMostConvTaps];

@@ -154,7 +154,7 @@ class DeltaBackward {
     put_gradients(c);
   }
 
-  // What U and the keys, and the decay of the state before, do to the state after the chunk.
+  // The gradients of U, the keys and the decay through the state after the chunk.
   void through_state_after(const DeltaChunk& c, const Matrix& before, const Matrix& u, const Matrix& k,
                            const Matrix& dk) {
     const std::int64_t n = c.count, last = n - 1;
@@ -173,7 +173,7 @@ class DeltaBackward {
     }
   }
 
-  // What the state before the chunk gives to queries and takes from values.
+  // The gradients through what the state before the chunk gives to queries and takes from values.
   void through_state_before(const DeltaChunk& c, const Matrix& before, const Matrix& q, const Matrix& k,
                             const Matrix& dq, const Matrix& dk) {
     const std::int64_t n = c.count, key = p_.key_width, value = p_.value_width;
@@ -195,7 +195,7 @@ class DeltaBackward {
     }
   }
 
-  // What tokens of the chunk give to each other: P and A.
+  // The gradients through what tokens of the chunk give to each other: P and A.
   void through_pairs(const DeltaChunk& c, const Matrix& u, const Matrix& q, const Matrix& k, const Matrix& dq,
                      const Matrix& dk) {
     const std::int64_t n = c.count, key = p_.key_width, value = p_.value_width;
@@ -258,7 +258,7 @@ class DeltaBackward {
   std::vector<double> dsum_, dstrength_;  // of the chunk's G and beta
 };
 
-// Of the sequences of these pairs.
+// The most chunks of a sequence of these pairs.
 std::int64_t most_chunks_of(const GatedDeltaProblem& p, std::int64_t begin, std::int64_t end) {
   std::int64_t most = 0;
   for (std::int64_t batch = begin / p.key_heads; batch <= (end - 1) / p.key_heads; ++batch) {

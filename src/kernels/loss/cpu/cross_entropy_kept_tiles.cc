@@ -74,7 +74,7 @@ class ChunkGradients {
   }
 
  private:
-  // Of the entries [v, v + count) and the rows [r, row_end).
+  // Makes those of the entries [v, v + count) and the rows [r, row_end).
   SWITCHYARD_TILED void make_gradients(std::int64_t v, std::int64_t count, std::int64_t r,
                                        std::int64_t row_end, GradientTiles g) const {
     const std::int64_t first = f_.args.vocab_begin + v;
